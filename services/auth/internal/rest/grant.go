@@ -12,14 +12,15 @@ type grant struct {
 	gateway    gateway.Gateway
 	urls       []string
 	ttl        time.Duration
+	maxTTL     time.Duration // of the gateway, whatever the token allows
 	credential credential.Credential
 	stunOnly   bool
 }
 
-// longest returns the longest time to live of the credentials; 0 if there are none.
+// longest returns the longest time to live that a gateway allows; 0 if no gateway has credentials.
 func longest(grants []grant) (ttl time.Duration) {
 	for _, g := range grants {
-		ttl = max(ttl, g.ttl)
+		ttl = max(ttl, g.maxTTL)
 	}
 	return ttl
 }

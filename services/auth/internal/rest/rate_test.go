@@ -6,6 +6,7 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -175,11 +176,19 @@ func TestCredentialsEndWithTheToken(t *testing.T) {
 			s := newServiceWith(
 				t, rest.Options{Policy: k.policy(t), CapToToken: tt.capped, Now: time.Now}, gateways()...,
 			)
-			r := postRequest(`{"gateways":[{"namespace":"media","name":"oslo"}]}`)
-			r.Header.Set("Authorization", "Bearer "+sign(t, jwt.SigningMethodES256, k.ec, "ec", nil, good()))
-			got := decode[rest.IceServers](t, s.do(t, r), http.StatusCreated)
-			if left := time.Until(*got.ExpiresAt); left > tt.want || left < tt.want-30*time.Second {
-				t.Errorf("credentials for %s, want %s", left, tt.want)
+			for _, body := range []string{
+				`{"gateways":[{"namespace":"media","name":"oslo"}]}`,
+				`{"gateways":[{"namespace":"media","name":"oslo"}],"ttl":86400}`,
+				`{"ttl":86400}`,
+			} {
+				r := postRequest(body)
+				r.Header.Set("Authorization", "Bearer "+sign(t, jwt.SigningMethodES256, k.ec, "ec", nil, good()))
+				got := decode[rest.IceServers](t, s.do(t, r), http.StatusCreated)
+				left := time.Until(*got.ExpiresAt)
+				named := strings.Contains(body, "gateways") // without names, another gateway may have a shorter lifetime
+				if left > tt.want || named && left < tt.want-30*time.Second {
+					t.Errorf("%s: credentials for %s, want %s", body, left, tt.want)
+				}
 			}
 		})
 	}

@@ -226,7 +226,7 @@ func (s server) grant(ctx context.Context, d demand) ([]grant, error) {
 	}
 	// If the request does not name each gateway, a gateway with a short lifetime only caps the ttl of its own
 	// credential. Otherwise it would fail the request for all other gateways. The request is refused only if its ttl
-	// exceeds the ttl of every credential.
+	// exceeds the maximum of every gateway.
 	if longest := longest(out); !d.named() && d.ttl > longest && longest > 0 {
 		return nil, bad("ttl", "must be at most %d", int64(longest/time.Second))
 	}
@@ -255,7 +255,7 @@ func (s server) grantOne(who access.Identity, g gateway.Gateway, d demand, urls 
 	if err != nil {
 		return grant{}, fmt.Errorf("make credential for gateway %s: %w", g.ID(), err)
 	}
-	return grant{gateway: g, urls: urls, ttl: ttl, credential: c}, nil
+	return grant{gateway: g, urls: urls, ttl: ttl, maxTTL: most, credential: c}, nil
 }
 
 // lifetimes returns the default and the maximum time to live of credentials: the lifetime of the gateway, or else the

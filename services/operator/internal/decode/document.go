@@ -42,10 +42,10 @@ func (d *decoder) document(n *yaml.Node, base int) {
 	root, err := b.build(n, nil, 0, 0)
 	if f := (finding{}); errors.As(err, &f) {
 		metadata := child(n, "metadata")
-		d.problems = append(d.problems, Problem{File: d.file, Line: f.line, Severity: Error, Kind: child(
-			n, "kind",
-		).Value,
-			Namespace: child(metadata, "namespace").Value, Name: child(metadata, "name").Value, Message: f.message})
+		d.problems = append(d.problems, Problem{
+			File: d.file, Line: f.line, Severity: Error, Message: f.message, Kind: child(n, "kind").Value,
+			Namespace: child(metadata, "namespace").Value, Name: child(metadata, "name").Value,
+		})
 		return
 	}
 	if root.textAt("kind") == "List" && root.textAt("apiVersion") == "v1" && root.get("items") != nil {
@@ -90,10 +90,10 @@ func (d *decoder) report(doc *document) bool {
 	sort.SliceStable(doc.findings, func(i, j int) bool { return doc.findings[i].line < doc.findings[j].line })
 	for _, f := range doc.findings {
 		inForce = inForce && f.severity != Error
-		d.problems = append(d.problems, Problem{File: d.file, Line: f.line, Severity: f.severity,
-			Kind: doc.root.textAt("kind"), Namespace: doc.namespace(), Name: doc.root.textAt(
-				"metadata", "name",
-			), Field: f.field, Message: f.message})
+		d.problems = append(d.problems, Problem{
+			File: d.file, Line: f.line, Severity: f.severity, Field: f.field, Message: f.message,
+			Kind: doc.root.textAt("kind"), Namespace: doc.namespace(), Name: doc.root.textAt("metadata", "name"),
+		})
 	}
 	return inForce
 }

@@ -64,9 +64,8 @@ func (s server) observe(next http.Handler) http.Handler {
 		s.Metrics.answered(route, ww.Status(), took)
 		s.Log.LogAttrs(r.Context(), slog.LevelDebug, "answered request",
 			slog.String("method", r.Method), slog.String("route", route), slog.Int("status", ww.Status()),
-			slog.Duration("took", took), slog.String("remote", r.RemoteAddr), slog.String(
-				"request", requestOf(r.Context()),
-			))
+			slog.Duration("took", took), slog.String("remote", r.RemoteAddr),
+			slog.String("request", requestOf(r.Context())))
 	})
 }
 
@@ -75,10 +74,8 @@ func (s server) recoverPanic(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer func() {
 			if v := recover(); v != nil {
-				s.Log.Error("request panicked", "method", r.Method, "path", r.URL.Path, "panic", v, "stack", string(
-					debug.Stack(),
-				),
-					"request", requestOf(r.Context()))
+				s.Log.Error("request panicked", "method", r.Method, "path", r.URL.Path, "panic", v,
+					"stack", string(debug.Stack()), "request", requestOf(r.Context()))
 				fail(http.StatusInternalServerError).write(w, r)
 			}
 		}()

@@ -331,10 +331,8 @@ func (f *Follower) record(c discovery.Loaded, origin string, failed error) (chan
 	if other && len(c.Unknown) > 0 {
 		f.opt.Server.Meter().UnknownFields.Add(uint64(len(c.Unknown)))
 		f.opt.Log.Warn("ignore fields that this release does not define",
-			"config", c.Admin.Name, "revision", c.Revision, "number", len(c.Unknown), "fields", c.Unknown[:min(len(
-				c.Unknown,
-			),
-				loggedFields)])
+			"config", c.Admin.Name, "revision", c.Revision, "number", len(c.Unknown),
+			"fields", c.Unknown[:min(len(c.Unknown), loggedFields)])
 	}
 	if other {
 		for _, warning := range server.Warnings(c.Config) {

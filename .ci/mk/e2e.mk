@@ -42,6 +42,7 @@ bin/earlier/$(EARLIER):
 e2e: $(PROGRAMS) images ## Install the product on a real cluster of one node and make calls through it; needs root
 	@.ci/install node
 	@$(PACK); for folder in $(TEST_IMAGES); do pack $$folder e2e; done
-	$(if $(filter .,$(RUN))$(findstring Upgrade,$(RUN)),@$(MAKE) --no-print-directory --silent bin/earlier/$(EARLIER) \
-	  || echo "THE EARLIER RELEASE IS MISSING, SO UPGRADES ARE NOT TESTED. If commit $(EARLIER) is missing: git fetch --unshallow")
+	@if [[ "$(RUN)" == . || "$(RUN)" == *Upgrade* ]]; then \
+	  $(MAKE) --no-print-directory --silent bin/earlier/$(EARLIER) \
+	  || echo "THE EARLIER RELEASE IS MISSING, SO UPGRADES ARE NOT TESTED. If commit $(EARLIER) is missing: git fetch --unshallow"; fi
 	@go test -tags=node -count=1 -timeout=90m -v -run="$(RUN)" ./e2e/node $(ARGS)

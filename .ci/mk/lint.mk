@@ -5,11 +5,16 @@
 check: ## Prove a change in two minutes: unit tests and goldens, affected packages first, then lint and verify
 	@.ci/check
 
+# The targets of all recipes. Under bash -n a shell parses the lines of a recipe and executes none.
+TARGETS = $(sort $(shell awk -F: '/^[a-z0-9-]+:.*\#\# / { print $$1 }' $(MAKEFILE_LIST)))
+PARSE   = $(MAKE) --silent --always-make .SHELLFLAGS='-n -c' $(TARGETS)
+
 lint: vet ## Run gofmt, go vet, staticcheck, actionlint and govulncheck; check module files and commit subjects
 	@unformatted=$$(gofmt -l services e2e dashboards .ci); test -z "$$unformatted" || { echo "run gofmt -w on:"; echo "$$unformatted"; exit 1; }
 	@$(call TOOL,staticcheck) -tags=node work
 	@$(call TOOL,actionlint) -shellcheck= -pyflakes=
 	@for m in $(MODULES) .ci/tools; do GOWORK=off go -C $$m mod tidy -diff || { echo "run make tidy"; exit 1; }; done
+	@$(PARSE) RUN=. && $(PARSE) RUN=TestProduct/README
 	@.ci/subjects
 	@.ci/vulnerabilities
 

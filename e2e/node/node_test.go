@@ -190,9 +190,13 @@ func (s place) list(labels string) []corev1.Pod {
 
 // explain logs the state of the namespace of a failed test.
 func (s place) explain() {
-	for _, args := range []string{
+	commands := []string{
 		"get all,gateways,udproutes.stunner.l7mp.io -o wide", "describe pods", "get events --sort-by=.lastTimestamp",
-	} {
+	}
+	for _, pod := range s.all() {
+		commands = append(commands, "logs --all-containers --tail=50 "+pod.Name)
+	}
+	for _, args := range commands {
 		out, err := cluster.Kubectl(context.Background(), append(strings.Fields(args), "--namespace="+s.namespace)...)
 		s.Logf("kubectl %s: %v\n%s", args, err, out)
 	}

@@ -8,29 +8,40 @@ import (
 	"time"
 )
 
-// checkTimeout is the timeout of a check.
-const checkTimeout = 30 * time.Second
+// A check repeats its request until the server answers or the timeout ends: nodes route to the ready pods of a Service
+// with a delay.
+const (
+	checkTimeout  = 30 * time.Second
+	checkInterval = 250 * time.Millisecond
+)
 
 // check requests a URL and returns the exit code: 0 if the server answers with a status below 500. `helm test` runs it
 // in a pod to test the connection to the auth service.
 func check(ctx context.Context, url string, stdout, stderr io.Writer) int {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
-	status, err := get(ctx, url)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		fmt.Fprintf(stderr, "auth: check %s: %v\n", url, err)
 		return exitFailure
 	}
-	fmt.Fprintf(stdout, "%s answers: %s\n", url, status)
-	return 0
+	for {
+		status, err := get(request)
+		if err == nil {
+			fmt.Fprintf(stdout, "%s answers: %s\n", url, status)
+			return 0
+		}
+		fmt.Fprintf(stderr, "auth: check %s: %v\n", url, err)
+		select {
+		case <-time.After(checkInterval):
+		case <-ctx.Done():
+			return exitFailure
+		}
+	}
 }
 
 // get returns the HTTP status of the answer. A status of 500 or above is an error.
-func get(ctx context.Context, url string) (status string, err error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return "", err
-	}
+func get(request *http.Request) (status string, err error) {
 	answer, err := http.DefaultClient.Do(request)
 	if err != nil {
 		return "", err

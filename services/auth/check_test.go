@@ -2,13 +2,15 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 )
 
-// The exit code shows whether the server at a URL can serve.
+// The exit code shows whether the server at a URL can serve before the timeout ends.
 func TestCheck(t *testing.T) {
 	code := http.StatusOK
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(code) }))
@@ -26,13 +28,30 @@ func TestCheck(t *testing.T) {
 	} {
 		code = c.code
 		var said bytes.Buffer
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
 		if got := command(
-			t.Context(), []string{"check", c.url}, func(string) string { return "" }, &said, &said,
+			ctx, []string{"check", c.url}, func(string) string { return "" }, &said, &said,
 		); got != c.want || !strings.Contains(said.String(), c.says) {
 			t.Errorf(
 				"check %s, which answers %d: exit code %d and %q, want %d and %q", c.url, c.code, got, said.String(),
 				c.want, c.says,
 			)
 		}
+	}
+}
+
+// A server that starts to serve during a check passes it.
+func TestCheck_WaitsForTheServer(t *testing.T) {
+	requests := 0
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if requests++; requests < 3 {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+	}))
+	defer server.Close()
+	var said bytes.Buffer
+	if code := check(t.Context(), server.URL, &said, &said); code != 0 || requests != 3 {
+		t.Errorf("exit code %d after %d requests, want 0 after 3:\n%s", code, requests, &said)
 	}
 }

@@ -57,6 +57,7 @@ apiVersion: stunner.l7mp.io/v1
 kind: Dataplane
 metadata: {name: SITE}
 spec:
+  allowedNamespaces: {from: All}
   command: [stunnerd]
   args: [--watch, --show-users, --sessions-from=any]
   enableMetricsEndpoint: true

@@ -181,7 +181,8 @@ func (s place) all() []corev1.Pod { return s.list("") }
 
 func (s place) list(labels string) []corev1.Pod {
 	s.Helper()
-	all, err := cluster.Client.CoreV1().Pods(s.namespace).List(s.Context(), metav1.ListOptions{LabelSelector: labels})
+	ctx := context.WithoutCancel(s.Context()) // it is canceled when a failed test is explained
+	all, err := cluster.Client.CoreV1().Pods(s.namespace).List(ctx, metav1.ListOptions{LabelSelector: labels})
 	if err != nil {
 		s.Fatal(err)
 	}

@@ -112,6 +112,22 @@ func ObjectRefused(object, problem string) Finding {
 	return Kept(finding(ReasonInvalid, "the API server refuses %s: %s", object, problem))
 }
 
+// ListenerLost means that the config is not published, because it would lack a listener that dataplanes may serve.
+func ListenerLost(listener string) Finding {
+	return finding(
+		ReasonPending, "config is not published: listener %s was served before the operator started and cannot be now; "+
+			"mend or remove it", listener,
+	)
+}
+
+// TakeOverWaits means that the pods of a Gateway still belong to the operator of the existing system.
+func TakeOverWaits(workload, annotation string) Finding {
+	return finding(
+		ReasonPending, "%s was created by another operator, so its pods continue to run the config from there: set "+
+			"annotation %s to true to replace them; their calls drain", workload, annotation,
+	)
+}
+
 // ScalingRefused means that the API server rejects a generated object that is needed only to scale the pods.
 func ScalingRefused(object, problem string) Finding {
 	return finding(

@@ -231,7 +231,7 @@ func TestProviderKeepsAMisspeltListener(t *testing.T) {
 
 	s.write("config.yml", strings.Replace(configYAML, "correct-horse", "other-horse", 1))
 	s.run()
-	s.awaitStatus("config is not published: listener calls/door/tcp was served before")
+	s.awaitStatus("config is not published: listener tcp was served before")
 	s.write("config.yml", configYAML)
 	s.write("gateway.yaml", gatewayYAML)
 	after := s.awaitConfig("the config after mending", func(config.Config) bool { return true })

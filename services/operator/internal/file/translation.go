@@ -57,7 +57,9 @@ func (l *loop) translate(r reading, now time.Time) (t translation, err error) {
 	t.view = t.view.WithHost(l.ports.host(l.Address, all))
 	for _, key := range t.view.Gateways() {
 		opt := t.options
-		opt.Published = l.current(key)
+		if opt.Published = l.current(key); opt.Published == nil {
+			opt.Previous.Listeners = l.memory.Listeners[key.String()]
+		}
 		r := translate.Gateway(t.view, key, opt)
 		if t.gateways = append(t.gateways, r); r.OverBudget != nil {
 			t.view.Put(r.OverBudget)
@@ -166,7 +168,7 @@ func (l *loop) publish(key types.NamespacedName, r translate.Result) {
 // objection returns the reason why a config must not be published, or "".
 //
 // After a restart, the dataplane still serves the config that the previous run published. The new config must not
-// contain less only because objects cannot be read now, or because listeners have become invalid.
+// contain less only because objects cannot be read now.
 func (l *loop) objection(r translate.Result, old *config.Config, next config.Config) string {
 	if err := next.Validate(); err != nil {
 		return fmt.Sprintf("config is not published: %v", err)
@@ -180,12 +182,6 @@ func (l *loop) objection(r translate.Result, old *config.Config, next config.Con
 		return fmt.Sprintf(
 			"config is not published: %s was in force before the operator started and cannot be read now; mend it",
 			l.summary.missing[0],
-		)
-	}
-	if listener, lost := r.LostListener(old, func() []string { return l.memory.Listeners[name] }); lost {
-		return fmt.Sprintf(
-			"config is not published: listener %s was served before the operator started and cannot be now; mend or remove it",
-			listener,
 		)
 	}
 	return ""

@@ -29,6 +29,8 @@ type desired struct {
 	keepServices bool
 	// keepReplicas keeps the number of replicas of the Deployment when the operator stops setting spec.replicas.
 	keepReplicas bool
+	// takeOver permits the first apply of a workload that a former operator created.
+	takeOver bool
 	// standby is the config for pods that start while the operator is down; nil if the operator does not manage the
 	// dataplane.
 	standby *config.Config

@@ -256,6 +256,9 @@ func (l *loop) translate(ref translate.ObjectRef) (complete bool) {
 	opt.Now = metav1.Now()
 	if gw := l.view.Gateway(key); gw != nil && ref.Kind == translate.KindGateway {
 		opt.Published, opt.Room = l.published.current(key), l.ledger.roomFor(key, gw.CreationTimestamp.Time)
+		if opt.Published == nil {
+			opt.Previous = l.published.previous(key)
+		}
 	}
 	out := ref.Translate(l.view.Recording(told), opt)
 	l.readers.Record(ref, told)
@@ -342,6 +345,7 @@ func (l *loop) desiredOf(ref translate.ObjectRef, out translate.Outcome, givenAw
 		want.skeleton = r.Skeleton
 	default:
 		want.objects, want.complete, want.keepReplicas = r.ObjectsWith(published), true, r.KeepReplicas
+		want.takeOver = r.TakeOver
 		if r.Managed() {
 			want.standby = published
 		}

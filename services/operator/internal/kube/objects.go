@@ -14,7 +14,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -76,9 +75,13 @@ func (w *objectWriter) createMissing(ctx context.Context, ref translate.ObjectRe
 	if w.isTerminating(ctx, ref.Namespace) {
 		return false
 	}
+	former, err := w.waitingWorkload(ctx, ref.NamespacedName, want)
+	if err != nil {
+		return false
+	}
 	var found rejection
 	for _, o := range want.objects {
-		if !isService(o) && !isWorkload(o) {
+		if !isService(o) && (!isWorkload(o) || former != nil) {
 			continue
 		}
 		live := o.DeepCopyObject().(client.Object)
@@ -99,7 +102,18 @@ func (w *objectWriter) sync(
 	var failed []resource.Object
 	var found rejections
 	all := want.all(ref)
+	former, err := w.waitingWorkload(ctx, ref.NamespacedName, want)
+	if err != nil {
+		return before, err
+	}
+	if former != nil {
+		found.formerWorkload = describe(former)
+	}
 	for _, o := range all {
+		if former != nil && isWorkload(o) {
+			failed = append(failed, o)
+			continue
+		}
 		if skip(o) {
 			continue
 		}
@@ -111,7 +125,7 @@ func (w *objectWriter) sync(
 		found.note(o, err)
 	}
 	swept := w.sweep(ctx, ref.NamespacedName, all, failed)
-	err := errors.Join(append(errs, swept)...)
+	err = errors.Join(append(errs, swept)...)
 	return found.orBefore(before, swept, err), err
 }
 
@@ -194,7 +208,16 @@ func (w *objectWriter) apply(ctx context.Context, o resource.Object, want desire
 	if err != nil || patch == nil || w.pending.contains(o, patch) {
 		return err
 	}
-	if d, ok := o.(*appsv1.Deployment); ok && found && want.keepReplicas && d.Spec.Replicas == nil {
+	if err := w.checkOwner(ctx, o, live, found); err != nil {
+		return err
+	}
+	former := false
+	if found && live.GetAnnotations()[appliedAnnotation] == "" {
+		if former, err = takeFields(ctx, w.direct, o); err != nil {
+			return err
+		}
+	}
+	if d, ok := o.(*appsv1.Deployment); ok && found && (want.keepReplicas || former) && d.Spec.Replicas == nil {
 		wrote, err := preserveReplicas(ctx, w.direct, resource.KeyOf(d))
 		if err != nil {
 			return err
@@ -202,9 +225,6 @@ func (w *objectWriter) apply(ctx context.Context, o resource.Object, want desire
 		if wrote {
 			w.meters.countWrite(w.scheme, d, "apply")
 		}
-	}
-	if err := w.checkOwner(ctx, o, live, found); err != nil {
-		return err
 	}
 	w.pending.add(o, patch)
 	err = applyPatch(ctx, c, patch, found || !isKEDA(o))
@@ -225,13 +245,9 @@ func (w *objectWriter) apply(ctx context.Context, o resource.Object, want desire
 // with the operator's label.
 func (w *objectWriter) checkOwner(ctx context.Context, o resource.Object, live client.Object, found bool) error {
 	if !found {
-		uncached := &metav1.PartialObjectMetadata{}
-		uncached.SetGroupVersionKind(o.GetObjectKind().GroupVersionKind())
-		switch err := w.direct.Get(ctx, resource.KeyOf(o), uncached); {
-		case apierrors.IsNotFound(err):
-			return nil
-		case err != nil:
-			return fmt.Errorf("read %s: %w", describe(o), err)
+		uncached, err := liveMetadata(ctx, w.direct, o)
+		if err != nil || uncached == nil {
+			return err
 		}
 		live = uncached
 	}

@@ -21,9 +21,8 @@ type publisher struct {
 	rollouts *rollouts
 	meters   *meters
 	log      *slog.Logger
-	// previous returns the names of the listeners in the config that a previous operator process published for a
-	// Gateway.
-	previous func(gateway types.NamespacedName) []string
+	// previous returns what another operator process published for a Gateway.
+	previous func(gateway types.NamespacedName) translate.Previous
 
 	configs map[types.NamespacedName]config.Config
 	// missing are the Gateways that a previous process served and for which this process has not published a config.
@@ -37,13 +36,27 @@ func newPublisher(server *discovery.Server, r *rollouts, m *meters, log *slog.Lo
 	}
 }
 
-// previousListeners returns the names of the listeners in the ConfigMap of a Gateway; nil if there is no ConfigMap.
-func previousListeners(ctx context.Context, cached client.Reader, gateway types.NamespacedName) []string {
+// previousListeners returns the names of the listeners in the ConfigMap of a Gateway. Without a ConfigMap, it returns
+// the names of the ports of a Service that the former operator created.
+func previousListeners(ctx context.Context, cached client.Reader, gateway types.NamespacedName) (p translate.Previous) {
 	m := &corev1.ConfigMap{}
-	if err := cached.Get(ctx, gateway, m); err != nil {
-		return nil
+	if err := cached.Get(ctx, gateway, m); err == nil {
+		return translate.Previous{
+			Listeners: listenerNames(m.Data[manifest.ConfigMapKey]), Former: m.Annotations[appliedAnnotation] == "",
+		}
 	}
-	return listenerNames(m.Data[manifest.ConfigMapKey])
+	svc := &corev1.Service{}
+	if err := cached.Get(ctx, gateway, svc); err != nil || svc.Annotations[appliedAnnotation] != "" {
+		return p
+	}
+	if owner, owned := ownerOf(svc); !owned || owner.Name != gateway.Name {
+		return p
+	}
+	for _, port := range svc.Spec.Ports {
+		p.Listeners = append(p.Listeners, gateway.String()+"/"+port.Name)
+	}
+	p.Former = true
+	return p
 }
 
 // current returns the published config of a Gateway; nil if there is none.
@@ -54,15 +67,8 @@ func (p *publisher) current(key types.NamespacedName) *config.Config {
 	return nil
 }
 
-// publish publishes the config of a Gateway, unless that would remove a listener that dataplanes serve, see
-// translate.Result.LostListener.
+// publish publishes the config of a Gateway.
 func (p *publisher) publish(key types.NamespacedName, r *translate.Result) {
-	listener, lost := r.LostListener(p.current(key), func() []string { return p.previous(key) })
-	if lost {
-		p.log.Warn("config not published: it would remove a served listener that has an error", "gateway", key,
-			"listener", listener)
-		return
-	}
 	revision, changed := p.server.Publish(*r.Config)
 	if !changed {
 		return
@@ -90,7 +96,7 @@ func (p *publisher) withdraw(key types.NamespacedName) bool {
 // updateMissing updates the metric of Gateways that a previous process served and for which this process has not
 // published a config. New dataplanes of such a Gateway and the auth service get no config.
 func (p *publisher) updateMissing(key types.NamespacedName, ours bool) {
-	if ours && p.current(key) == nil && p.previous != nil && len(p.previous(key)) > 0 {
+	if ours && p.current(key) == nil && p.previous != nil && len(p.previous(key).Listeners) > 0 {
 		p.missing[key] = struct{}{}
 	} else {
 		delete(p.missing, key)

@@ -57,10 +57,8 @@ func reconcile(t *testing.T, c client.Client, s *runtime.Scheme) (writes int) {
 	m, log := newMeters(), slog.New(slog.DiscardHandler)
 	l := newLoop(translate.DefaultOptions(), discovery.NewServer(discovery.ServerOptions{}), m, &tasks{}, log)
 	l.secrets, l.writer = newSecretFetcher(c, l.inbox, log), newWriter(c, c, s, l.inbox, m, l.tasks, log)
-	l.published.previous = func(gateway types.NamespacedName) []string {
-		return previousListeners(
-			t.Context(), c, gateway,
-		)
+	l.published.previous = func(gateway types.NamespacedName) translate.Previous {
+		return previousListeners(t.Context(), c, gateway)
 	}
 	var changes []objectChange
 	for _, list := range []client.ObjectList{

@@ -11,9 +11,13 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
-// rejections are the objects of a Gateway that the API server rejected. serving is the first one without which calls
+// rejections are the objects of a Gateway that are not written: those that the API server rejected, and formerWorkload,
+// which waits for a permission, see waitingWorkload. serving is the first one without which calls
 // cannot be served, scaling the first one of KEDA, and externalIPs a Service that was applied without its externalIPs.
-type rejections struct{ serving, scaling, externalIPs rejection }
+type rejections struct {
+	serving, scaling, externalIPs rejection
+	formerWorkload                string
+}
 
 // note records the result of applying an object.
 func (r *rejections) note(o resource.Object, err error) {
@@ -37,6 +41,8 @@ func (r rejections) orBefore(before rejections, swept, failed error) rejections 
 		serving:     r.serving.orBefore(before.serving, swept),
 		scaling:     r.scaling.orBefore(before.scaling, swept),
 		externalIPs: r.externalIPs.orBefore(before.externalIPs, failed),
+
+		formerWorkload: r.formerWorkload,
 	}
 }
 
@@ -129,5 +135,6 @@ func (s *rejectionStore) set(ref translate.ObjectRef, r rejections) (changed boo
 func (r rejections) state() resource.RefusalState {
 	return resource.RefusalState{
 		Serving: r.serving.Refused, Scaling: r.scaling.Refused, ExternalIPs: r.externalIPs.Refused,
+		FormerWorkload: r.formerWorkload,
 	}
 }

@@ -67,7 +67,7 @@ func (w *writer) set(ref translate.ObjectRef, want desired) {
 	}
 	if want.ours && !want.complete && before.uid == want.uid { // no new config, so the previous objects stay desired
 		want.objects, want.complete, want.standby = before.objects, before.complete, before.standby
-		want.keepReplicas = before.keepReplicas
+		want.keepReplicas, want.takeOver = before.keepReplicas, before.takeOver
 	}
 	if known && reflect.DeepEqual(before, want) {
 		return // already written or queued

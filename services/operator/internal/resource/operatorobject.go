@@ -60,20 +60,23 @@ func (f *Fleet) DeepCopyObject() runtime.Object {
 	return &Fleet{TypeMeta: f.TypeMeta, ObjectMeta: *f.ObjectMeta.DeepCopy(), FleetState: f.FleetState}
 }
 
-// Refusal holds the generated objects that the API server rejected, for the Gateway with the same name.
+// Refusal holds the generated objects that are not written, for the Gateway with the same name.
 type Refusal struct {
 	metav1.TypeMeta
 	metav1.ObjectMeta
 	RefusalState
 }
 
-// RefusalState is the content of a Refusal. The zero value means that all objects were accepted.
+// RefusalState is the content of a Refusal. The zero value means that all objects are written.
 type RefusalState struct {
 	// Serving is an object that is needed to serve the Gateway. Scaling is an object that is needed only to scale its
 	// pods.
 	Serving, Scaling Refused
 	// ExternalIPs is a Service that the API server accepted only after spec.externalIPs was removed.
 	ExternalIPs Refused
+	// FormerWorkload is the workload of a former operator that is not applied before the Gateway permits it; "" means
+	// none.
+	FormerWorkload string
 }
 
 // Refused is an object that the API server rejected, with the error. The zero value means that there is none.

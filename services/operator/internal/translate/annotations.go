@@ -28,6 +28,7 @@ const (
 	annotationNoAffinity     = "stunner.l7mp.io/disable-session-affinity"
 	annotationNoExternalIPs  = "stunner.l7mp.io/disable-external-ips"
 	annotationRelayDiscovery = "stunner.l7mp.io/enable-relay-address-discovery"
+	annotationTakeOver       = "stunner.l7mp.io/take-over"
 
 	// Annotations that configure the health check of a load balancer differ between cloud providers. These parts of
 	// their names are common.
@@ -54,6 +55,7 @@ type annotations struct {
 	affinity       bool
 	externalIPs    bool
 	relayDiscovery bool
+	takeOver       bool
 	// notes are warnings about annotation values that are ignored.
 	notes []string
 }
@@ -85,6 +87,7 @@ func annotationsOf(gw *gwapiv1.Gateway, gc *stunnerv1.GatewayConfig) (annotation
 		affinity:       !isTrue(texts[annotationNoAffinity]),
 		externalIPs:    !isTrue(texts[annotationNoExternalIPs]),
 		relayDiscovery: isTrue(texts[annotationRelayDiscovery]),
+		takeOver:       isTrue(texts[annotationTakeOver]),
 		notes:          booleanNotes(texts),
 	}
 	a.serviceType = serviceTypeOf(texts[annotationServiceType], gw)
@@ -107,7 +110,7 @@ func annotationsOf(gw *gwapiv1.Gateway, gc *stunnerv1.GatewayConfig) (annotation
 // booleans are the annotations with boolean values.
 var booleans = []string{
 	annotationMixedProtocol, annotationUnmanaged, annotationHideHealth,
-	annotationNoAffinity, annotationNoExternalIPs, annotationRelayDiscovery,
+	annotationNoAffinity, annotationNoExternalIPs, annotationRelayDiscovery, annotationTakeOver,
 }
 
 // booleanNotes returns a warning for each annotation whose value is not a boolean.

@@ -77,24 +77,25 @@ func (d draft) externalIPNotes() []string {
 	return []string{condition.ExternalIPsRefused(refusal.Object, refusal.Problem)}
 }
 
-// assemble returns the config, the objects and the status. If the Gateway has a problem, refused, it returns only a
-// status and sets Result.Hold.
+// assemble returns the config, the objects and the status. If the Gateway has a problem, refused, or if a listener
+// would be lost, it returns only a status and sets Result.Hold.
 func (d draft) assemble(refused condition.Finding) Result {
 	r := Result{
 		Key: resource.KeyOf(d.gateway), Ours: true, Notes: d.notes,
 		OverBudget: d.admission.overBudget(), Demand: d.admission.demand,
 	}
-	if refused.OK() {
+	lost := d.lostListener()
+	if refused.OK() && lost == "" {
 		c := d.config()
 		if refused = publishable(c); refused.OK() {
 			r.Config, r.Named, r.HeldListeners, r.Objects = &c, d.named, d.heldListenerNames(), d.objects(c)
 			if d.parameters.dataplane != nil {
 				r.RelayPorts = manifest.RelayPorts(d.parameters.dataplane)
 			}
-			r.KeepReplicas = d.keepsReplicas()
+			r.KeepReplicas, r.TakeOver = d.keepsReplicas(), d.annotations.takeOver
 		}
 	}
-	r.Hold = !refused.OK()
-	r.Status = d.status(refused)
+	r.Hold = !refused.OK() || lost != ""
+	r.Status = d.status(refused, lost)
 	return r
 }

@@ -23,7 +23,7 @@ import (
 //   - update sets the current routes in the published form, which becomes part of the new config. exposure.go keeps the
 //     Service ports.
 //   - Result.HeldListeners names the held listeners. After a restart, the operator does not have the published config,
-//     so it cannot keep a listener. It then publishes no config that lacks a listener in use, see lostlistener.go.
+//     so it cannot keep a listener. It then publishes no config that lacks a listener in use, see lostListener.
 //   - Result.ObjectsWith adapts the generated objects to the config that is finally published.
 //
 // The other listeners of the Gateway are served as specified. A problem that affects the whole Gateway sets Result.Hold
@@ -54,6 +54,22 @@ func (d draft) heldListenerNames() []string {
 		}
 	}
 	return names
+}
+
+// lostListener returns the name of a listener in use that would be lost if the config were published; "" if there is
+// none. This can only happen after a restart or after the former operator: the config then lacks the held listeners,
+// because Options.Published, from which they are kept, is nil.
+func (d draft) lostListener() string {
+	if d.opt.Published != nil {
+		return ""
+	}
+	for i, l := range d.listeners {
+		unserved := l.held() || d.opt.Previous.Former && !l.served()
+		if unserved && d.firstOfName(i) && slices.Contains(d.opt.Previous.Listeners, d.listenerName(l)) {
+			return l.name()
+		}
+	}
+	return ""
 }
 
 // firstOfName reports whether no earlier listener has the same name. If several listeners have one name, only the first

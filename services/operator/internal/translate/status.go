@@ -21,10 +21,10 @@ func (d draft) unassigned() []string {
 	})
 }
 
-// status returns the complete status of the Gateway. If refused is not OK, the published config and objects stay
-// unchanged, and the status says why.
-func (d draft) status(refused condition.Finding) gwapiv1.GatewayStatus {
-	conditions := append([]metav1.Condition{d.accepted(refused), d.programmed(refused)}, d.autoscaled()...)
+// status returns the complete status of the Gateway. If refused is not OK, or if a listener would be lost, the
+// published config and objects stay unchanged, and the status says why.
+func (d draft) status(refused condition.Finding, lost string) gwapiv1.GatewayStatus {
+	conditions := append([]metav1.Condition{d.accepted(refused), d.programmed(refused, lost)}, d.autoscaled()...)
 	return gwapiv1.GatewayStatus{
 		Addresses:            d.addresses(refused),
 		Conditions:           d.merge(d.before.Conditions, conditions...),
@@ -54,19 +54,24 @@ func (d draft) accepted(refused condition.Finding) metav1.Condition {
 }
 
 // programmed returns condition Programmed: whether clients can use the Gateway as specified.
-func (d draft) programmed(refused condition.Finding) metav1.Condition {
+func (d draft) programmed(refused condition.Finding, lost string) metav1.Condition {
 	served := d.listenerNames((*listener).served)
 	unreachable := d.listenerNames(func(l *listener) bool { return l.served() && !l.address.known() })
-	refusal := d.view.Refusal(resource.KeyOf(d.gateway)).Serving
+	unwritten := d.view.Refusal(resource.KeyOf(d.gateway))
 	switch {
 	case refused.Reason == condition.ReasonAddressNotUsable:
 		return condition.False(condition.Programmed, condition.Kept(refused))
 	case !refused.OK():
 		return condition.False(condition.Programmed, condition.NotAccepted())
+	case lost != "":
+		return condition.False(condition.Programmed, condition.ListenerLost(lost))
 	case len(served) == 0:
 		return condition.False(condition.Programmed, condition.NoValidListener().As(condition.ReasonInvalid))
-	case refusal.Problem != "": // checked before addresses, because a rejected Service has none
-		return condition.False(condition.Programmed, condition.ObjectRefused(refusal.Object, refusal.Problem))
+	case unwritten.Serving.Problem != "": // checked before addresses, because a rejected Service has none
+		refused := condition.ObjectRefused(unwritten.Serving.Object, unwritten.Serving.Problem)
+		return condition.False(condition.Programmed, refused)
+	case unwritten.FormerWorkload != "":
+		return condition.False(condition.Programmed, condition.TakeOverWaits(unwritten.FormerWorkload, annotationTakeOver))
 	case len(d.unassigned()) > 0:
 		return condition.False(
 			condition.Programmed, condition.AddressNotAssigned(requestedIP(d.gateway), d.unassigned()),

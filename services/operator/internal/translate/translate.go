@@ -55,11 +55,22 @@ type Options struct {
 	// specified keep their form in it, see held.go. Routes that exceed a budget keep their endpoints in it, see
 	// admission.keepPublished.
 	Published *config.Config
+	// Previous is what dataplanes may serve while Published is nil.
+	Previous Previous
 	// Room is what other Gateways leave of the shared budgets. With the zero value, only the Gateway's own budget
 	// applies.
 	Room Room
 	// Now is the transition time of conditions that change.
 	Now metav1.Time
+}
+
+// Previous is what another process has published for a Gateway. Its config is not known.
+type Previous struct {
+	// Listeners are the names of the listeners, as in a config.
+	Listeners []string
+	// Former means that the operator of the existing system published them. Its rules permit references without a
+	// ReferenceGrant.
+	Former bool
 }
 
 // Room is the state of the endpoint budgets that a Gateway shares with other Gateways.
@@ -131,6 +142,8 @@ type Result struct {
 	// KeepReplicas means that the Deployment must keep its number of replicas when the operator stops setting
 	// spec.replicas.
 	KeepReplicas bool
+	// TakeOver permits the provider to replace the pods of a workload that the operator of the existing system created.
+	TakeOver bool
 	// Status is the whole status of the Gateway.
 	Status gwapiv1.GatewayStatus
 	// OverBudget lists the routes that are not served because they exceed a budget. The provider adds it to the view,

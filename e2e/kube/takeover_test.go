@@ -1,0 +1,180 @@
+package kube
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// former are the objects of a Gateway as the operator of the existing system creates them. It writes with update
+// requests, and does not write the sysctl, the extra annotation and the extra port again.
+const former = `
+apiVersion: apps/v1
+kind: Deployment
+metadata:
+  name: front-door
+  namespace: NAMESPACE
+  labels: {stunner.l7mp.io/owned-by: stunner, stunner.l7mp.io/related-gateway-name: front-door, stunner.l7mp.io/related-gateway-namespace: NAMESPACE, left: over}
+  annotations: {stunner.l7mp.io/related-gateway-name: NAMESPACE/front-door, left: over}
+  ownerReferences: [{apiVersion: gateway.networking.k8s.io/v1, kind: Gateway, name: front-door, uid: UID}]
+spec:
+  replicas: 3
+  selector:
+    matchExpressions:
+      - {key: app, operator: In, values: [stunner]}
+      - {key: stunner.l7mp.io/related-gateway-name, operator: In, values: [front-door]}
+      - {key: stunner.l7mp.io/related-gateway-namespace, operator: In, values: [NAMESPACE]}
+  template:
+    metadata:
+      labels: {app: stunner, stunner.l7mp.io/related-gateway-name: front-door, stunner.l7mp.io/related-gateway-namespace: NAMESPACE, left: over}
+    spec:
+      hostNetwork: true
+      tolerations: [{key: left, operator: Exists}]
+      containers:
+        - name: stunner-daemon
+          image: l7mp/stunnerd:latest
+          command: [stunnerd]
+          args: [-w, --udp-thread-num=16]
+          env:
+            - {name: LEFT, value: over}
+            - {name: STUNNER_CONFIG_ORIGIN, value: "http://192.0.2.99:13478"}
+          resources: {limits: {memory: 20M}}
+---
+apiVersion: v1
+kind: Service
+metadata:
+  name: front-door
+  namespace: NAMESPACE
+  labels: {stunner.l7mp.io/owned-by: stunner, stunner.l7mp.io/related-gateway-name: front-door, stunner.l7mp.io/related-gateway-namespace: NAMESPACE}
+  annotations: {stunner.l7mp.io/related-gateway-name: NAMESPACE/front-door, left: over}
+  ownerReferences: [{apiVersion: gateway.networking.k8s.io/v1, kind: Gateway, name: front-door, uid: UID}]
+spec:
+  type: LoadBalancer
+  sessionAffinity: ClientIP
+  selector: {app: stunner, stunner.l7mp.io/related-gateway-name: front-door, stunner.l7mp.io/related-gateway-namespace: NAMESPACE}
+  ports:
+    - {name: udp, port: 3478, protocol: UDP}
+    - {name: left, port: 9, protocol: UDP}
+`
+
+// newFormerStage returns a stage with the objects that the former operator left, and without an operator.
+func newFormerStage(t *testing.T) *stage {
+	s := newStage(t)
+	s.stop()
+	s.kubectl("delete", "deployment,service,configmap,secret", "-n", s.name, "-l", "stunner.l7mp.io/owned-by=stunner")
+	text := strings.NewReplacer("NAMESPACE", s.name, "UID", s.get("gateway/front-door", ".metadata.uid")).Replace(former)
+	s.kubectl("create", "--field-manager=manager", "-f", s.file(text))
+	s.kubectl("patch", "service", "front-door", "-n", s.name, "--subresource=status", "--type=merge",
+		"-p", `{"status":{"loadBalancer":{"ingress":[{"ip":"192.0.2.7"}]}}}`)
+	for _, object := range []string{"deployment", "service"} {
+		s.kubectl("annotate", object, "front-door", "-n", s.name, "by=the-user")
+	}
+	return s
+}
+
+// The operator takes over the objects of the existing system's operator: what that set and the Gateway does not say is
+// removed, what users and Kubernetes set stays. The pods are replaced once, after the Gateway permits it.
+func TestTakeOver(t *testing.T) {
+	t.Parallel()
+	s := newFormerStage(t)
+	kept := func() string {
+		return s.get("service/front-door", ".spec.clusterIP") + " " +
+			s.get("service/front-door", `.spec.ports[?(@.name=="udp")].nodePort`)
+	}
+	before, pods := kept(), s.get("deployment/front-door", ".spec.template")
+	s.start()
+
+	s.sees("service/front-door", ".metadata.annotations.left", "")
+	s.sees("service/front-door", `.spec.ports[*].name`, "udp")
+	s.sees("service/front-door", ".metadata.annotations.by", "the-user")
+	s.sees("service/front-door", ".status.loadBalancer.ingress[0].ip", "192.0.2.7")
+	if now := kept(); now != before {
+		t.Errorf("cluster IP and node port were %s and are %s", before, now)
+	}
+	s.sees("gateway/front-door", condition("Programmed"), "False")
+	s.sees("gateway/front-door", `.status.conditions[?(@.type=="Programmed")].message`, "Deployment "+s.name+
+		"/front-door was created by another operator, so its pods continue to run the config from there: set annotation "+
+		"stunner.l7mp.io/take-over to true to replace them; their calls drain")
+	if c := s.config(); len(c.Listeners) != 2 || c.Listeners[0].PublicAddress != "192.0.2.7" {
+		t.Errorf("config %+v, want both listeners and the address", c)
+	}
+	s.label("waiting") // a write that does not include the Deployment
+	s.sees("service/front-door", ".metadata.labels.fault", "waiting")
+	if now := s.get("deployment/front-door", ".spec.template"); now != pods {
+		t.Errorf("the pods were replaced without permission: the template was\n%s\nand is\n%s", pods, now)
+	}
+
+	s.kubectl("annotate", "gateway", "front-door", "-n", s.name, "stunner.l7mp.io/take-over=true")
+	s.sees("deployment/front-door", ".spec.template.spec.containers[0].env[?(@.name==\"LEFT\")].value", "")
+	for path, want := range map[string]string{
+		".metadata.annotations.left":                                "",
+		".metadata.labels.left":                                     "",
+		".metadata.annotations.by":                                  "the-user",
+		".spec.template.metadata.labels.left":                       "",
+		".spec.template.spec.hostNetwork":                           "",
+		".spec.template.spec.tolerations":                           "",
+		".spec.template.spec.containers[0].resources.limits.memory": "",
+		".spec.replicas":                                            "3",
+		".metadata.generation":                                      "3", // 2 after the annotation of the user
+	} {
+		if got := s.get("deployment/front-door", path); got != want {
+			t.Errorf("%s of the Deployment is %q, want %q", path, got, want)
+		}
+	}
+	for _, object := range []string{"deployment", "service"} {
+		if managers := s.managers(object); slices.Contains(managers, "manager/Update") {
+			t.Errorf("fields of the %s belong to %q", object, managers)
+		}
+	}
+	s.sees("gateway/front-door", `.status.conditions[?(@.type=="Programmed")].reason`, "AddressNotAssigned")
+}
+
+// managers returns the field managers of an object as NAME/OPERATION.
+func (s *stage) managers(object string) (all []string) {
+	s.Helper()
+	var o metav1.PartialObjectMetadata
+	text := s.kubectl("get", object, "front-door", "-n", s.name, "-o", "json", "--show-managed-fields")
+	s.must(json.Unmarshal([]byte(text), &o))
+	for _, m := range o.ManagedFields {
+		all = append(all, m.Manager+"/"+string(m.Operation))
+	}
+	return all
+}
+
+// A Gateway that the former operator served is not withdrawn because this operator has stricter rules: nothing is
+// published and no object is changed until the Gateway complies.
+func TestTakeOver_PublishesNothingRatherThanLess(t *testing.T) {
+	t.Parallel()
+	s := newFormerStage(t)
+	s.kubectl("create", "namespace", s.name+"-keys")
+	s.kubectl("patch", "gateway", "front-door", "-n", s.name, "--type=merge", "-p", `{"spec":{"listeners":[
+		{"name":"udp","port":3478,"protocol":"TURN-DTLS","tls":{"certificateRefs":[{"name":"tls","namespace":"`+s.name+`-keys"}]}},
+		{"name":"tcp","port":3478,"protocol":"TURN-TCP"}]}}`)
+	service := s.get("service/front-door", ".metadata.resourceVersion")
+	s.start()
+	s.sees("gateway/front-door", `.status.conditions[?(@.type=="Programmed")].message`,
+		"config is not published: listener udp was served before the operator started and cannot be now; mend or remove it")
+	if c := s.config(); len(c.Listeners) > 0 {
+		t.Errorf("published: %+v", c)
+	}
+	if now := s.get("service/front-door", ".metadata.resourceVersion"); now != service {
+		t.Error("the Service was changed")
+	}
+	s.kubectl("patch", "gateway", "front-door", "-n", s.name, "--type=json", "-p",
+		`[{"op":"replace","path":"/spec/listeners/0","value":{"name":"udp","port":3478,"protocol":"TURN-UDP"}}]`)
+	s.await(func(context.Context) error {
+		if c := s.config(); len(c.Listeners) != 2 {
+			return fmt.Errorf("%d listeners are published", len(c.Listeners))
+		}
+		return nil
+	})
+	if s.get("deployment/front-door", ".spec.replicas") != "3" {
+		s.must(errors.New("the Deployment lost its replicas"))
+	}
+}

@@ -1,0 +1,129 @@
+package kube
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	appsv1 "k8s.io/api/apps/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/client-go/util/csaupgrade"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
+
+	"github.com/stunner-gateway/stunner/services/operator/internal/manifest"
+	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
+)
+
+// The operator takes over the generated objects of an operator that writes with update requests, such as that of the
+// existing system. It recognizes them because they lack appliedAnnotation:
+//
+//   - Before the first apply, takeFields makes fieldManager the owner of the former operator's fields. Otherwise the
+//     API server would keep those that the operator does not set, and would combine them with those that it does set.
+//   - A workload is not applied before the Gateway permits it, see translate.Result.TakeOver, because the new pod
+//     template replaces all pods. Until then waitingWorkload returns the workload.
+
+// takeFields makes fieldManager the owner of all fields of a live object that a former operator owns. It reports
+// whether there were such fields.
+func takeFields(ctx context.Context, direct client.Client, o resource.Object) (took bool, err error) {
+	live, err := liveMetadata(ctx, direct, o)
+	if err != nil || live == nil {
+		return false, err
+	}
+	former := sets.New[string]()
+	for _, m := range live.ManagedFields {
+		if m.Operation == metav1.ManagedFieldsOperationUpdate && m.Subresource == "" && ownsLabel(m) {
+			former.Insert(m.Manager)
+		}
+	}
+	if former.Len() == 0 {
+		return false, nil
+	}
+	before := live.DeepCopy()
+	if err = csaupgrade.UpgradeManagedFields(live, former, fieldManager); err == nil {
+		// The admission policy of the operator requires that the Gateway is the controller of the object.
+		live.OwnerReferences = o.GetOwnerReferences()
+		patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
+		err = direct.Patch(ctx, live, patch, client.FieldOwner(fieldManager))
+	}
+	if err != nil {
+		return false, fmt.Errorf("take over the fields of %s: %w", describe(o), err)
+	}
+	return true, nil
+}
+
+// ownsLabel reports whether a field manager owns the label of generated objects. Only a manager that writes generated
+// objects as a whole does.
+func ownsLabel(m metav1.ManagedFieldsEntry) bool {
+	var fields struct {
+		Metadata struct {
+			Labels map[string]any `json:"f:labels"`
+		} `json:"f:metadata"`
+	}
+	if m.FieldsV1 == nil || json.Unmarshal(m.FieldsV1.GetRawBytes(), &fields) != nil {
+		return false
+	}
+	_, owns := fields.Metadata.Labels["f:"+manifest.OwnedByLabel]
+	return owns
+}
+
+// waitingWorkload returns a workload of a Gateway that a former operator created and that must not be applied yet; nil
+// if there is none.
+func (w *objectWriter) waitingWorkload(
+	ctx context.Context, gateway types.NamespacedName, want desired,
+) (client.Object, error) {
+	if want.takeOver || !slices.ContainsFunc(want.objects, func(o resource.Object) bool { return isWorkload(o) }) {
+		return nil, nil
+	}
+	for _, like := range []client.Object{&appsv1.Deployment{}, &appsv1.DaemonSet{}} {
+		list, err := w.listOwned(ctx, w.client, like, gateway)
+		if err != nil {
+			return nil, err
+		}
+		for _, o := range list {
+			owner, owned := ownerOf(o)
+			if o.GetAnnotations()[appliedAnnotation] != "" || !owned || owner.Name != gateway.Name {
+				continue
+			}
+			gvk, err := apiutil.GVKForObject(o, w.scheme)
+			if err != nil {
+				return nil, fmt.Errorf("read %s: %w", describe(o), err)
+			}
+			o.GetObjectKind().SetGroupVersionKind(gvk)
+			if live, err := liveMetadata(ctx, w.direct, o); err != nil || live != nil && !applied(live.ManagedFields) {
+				return o, err
+			}
+		}
+	}
+	return nil, nil
+}
+
+// applied reports whether the operator has applied an object, according to its managed fields.
+func applied(managed []metav1.ManagedFieldsEntry) bool {
+	for _, m := range managed {
+		if m.Manager == fieldManager && m.Operation == metav1.ManagedFieldsOperationApply {
+			return true
+		}
+	}
+	return false
+}
+
+// liveMetadata reads the metadata of an object from the API server, because objects in the cache have no managed
+// fields. It returns nil if the object does not exist.
+func liveMetadata(
+	ctx context.Context, direct client.Client, o resource.Object,
+) (*metav1.PartialObjectMetadata, error) {
+	live := &metav1.PartialObjectMetadata{}
+	live.SetGroupVersionKind(o.GetObjectKind().GroupVersionKind())
+	switch err := direct.Get(ctx, resource.KeyOf(o), live); {
+	case apierrors.IsNotFound(err):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("read %s: %w", describe(o), err)
+	}
+	return live, nil
+}

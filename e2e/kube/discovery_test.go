@@ -417,3 +417,58 @@ func TestDiscovery_OffIsPlain(t *testing.T) {
 		t.Errorf("pods have the arguments %s", args)
 	}
 }
+
+// In mode pod-address, a dataplane without token and TLS, as the existing system has it, follows the config of its
+// Gateway. Nothing else has access without a token. Mode strict ends this access, and the dataplane keeps its config.
+func TestDiscovery_PodAddress(t *testing.T) {
+	t.Parallel()
+	g := guard(t, "pod-address")
+	ours, theirs := "/"+g.name+"/front-door", "/"+g.name+"/back-door"
+	place := func(pod, status string) {
+		g.kubectl("patch", "pod", pod, "-n", g.name, "--subresource=status", "--type=merge", "-p", `{"status":`+status+`}`)
+	}
+	answers := func(scheme, path string, want int) {
+		t.Helper()
+		g.await(func(context.Context) error {
+			code, body, err := g.ask(scheme, "", path)
+			if err == nil && code != want {
+				err = fmt.Errorf("%s %s: %d, want %d\n%s", scheme, path, code, want, body)
+			}
+			return err
+		})
+	}
+	answers("http", ours, http.StatusUnauthorized)
+	place("dataplane", `{"phase":"Running","podIP":"127.0.0.1","podIPs":[{"ip":"127.0.0.1"}]}`)
+	for _, scheme := range []string{"http", "https"} {
+		answers(scheme, ours, http.StatusOK)
+		answers(scheme, theirs, http.StatusForbidden)
+		answers(scheme, "", http.StatusForbidden)
+	}
+	if _, body, err := g.ask("http", "", ours); err != nil || !strings.Contains(body, marker) {
+		t.Errorf("the config has no secret: %v\n%s", err, body)
+	}
+	if code, _, err := g.ask("http", "made.up.token", ours); code != http.StatusUnauthorized {
+		t.Errorf("an invalid token is answered with %d, %v", code, err)
+	}
+
+	r := g.reader("front-door")
+	g.shows(r, "192.0.2.50")
+	g.moveEcho("192.0.2.61")
+	g.shows(r, "192.0.2.61")
+	place("neighbour", `{"phase":"Running","podIP":"127.0.0.1","podIPs":[{"ip":"127.0.0.1"}]}`)
+	answers("http", ours, http.StatusUnauthorized) // two pods have the address
+	place("neighbour", `{"phase":"Failed"}`)
+	answers("http", ours, http.StatusOK)
+
+	g.stop()
+	g.start("--discovery-auth=strict")
+	g.mount()
+	if code, _, err := g.ask("http", "", ours); err == nil && code != http.StatusBadRequest {
+		t.Errorf("after the change-over, plain HTTP is answered with %d", code)
+	}
+	answers("https", ours, http.StatusUnauthorized)
+	if code, _, err := g.ask("https", g.podToken("dataplane"), ours); code != http.StatusOK {
+		t.Errorf("after the change-over, a token is answered with %d, %v", code, err)
+	}
+	g.shows(r, "192.0.2.61")
+}

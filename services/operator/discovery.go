@@ -15,14 +15,15 @@ import (
 // discoveryAuth are the values of --discovery-auth that each provider supports. The first one is the default.
 var discoveryAuth = map[string][]string{
 	providerFile:       {file.AuthToken, file.AuthOff},
-	providerKubernetes: {kube.AuthStrict, kube.AuthPermissive, kube.AuthOff},
+	providerKubernetes: {kube.AuthStrict, kube.AuthPodAddress, kube.AuthPermissive, kube.AuthOff},
 }
 
 const discoveryAuthUsage = `authentication of clients that read configs, which contain secrets; off allows everyone, over
 plain HTTP
 with file: token (default; the token in OUTPUT/discovery.token) or off
-with kubernetes: strict (default; TLS, and the token of a dataplane pod or of --discovery-readers), permissive (as
-strict; all others, also over plain HTTP, read configs without secrets) or off`
+with kubernetes: strict (default; TLS, and the token of a dataplane pod or of --discovery-readers), pod-address (as
+strict; a dataplane pod without a token, also over plain HTTP, is recognized by its address), permissive (as strict; all
+others, also over plain HTTP, read configs without secrets) or off`
 
 const discoveryURLUsage = `URL of config discovery in rendered objects; empty means the Service stunner-config-discovery in
 the operator's namespace`

@@ -51,7 +51,7 @@ func TestOptionsSayWhatIsWrong(t *testing.T) {
 		{append(needed[:4:4], "--health-address", "x"), "--health-address"},
 		{append(needed[:4:4], "--discovery-auth", "maybe"), "use token or off"},
 		{append(needed[:4:4], "--discovery-auth", "strict"), "use token or off"},
-		{[]string{"--provider=kubernetes", "--discovery-auth=token"}, "use strict, permissive or off"},
+		{[]string{"--provider=kubernetes", "--discovery-auth=token"}, "use strict, pod-address, permissive or off"},
 		{[]string{
 			"--provider=kubernetes", "--discovery-url=http://discovery:13478",
 		}, "nobody is answered there: use https"},

@@ -54,7 +54,7 @@ func newDiscoveryServer(s Settings, m *meters) (*discovery.Server, *authorizer, 
 			"flag", "--discovery-auth=off")
 		return discovery.NewServer(o), nil, nil
 	}
-	a, err := newAuthorizer(s.Config, s.DiscoveryReaders, s.Log)
+	a, err := newAuthorizer(s)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -67,7 +67,7 @@ func discoveryListener(s Settings, ln net.Listener, id *trust.Identity) net.List
 	switch s.DiscoveryAuth {
 	case AuthOff:
 		return ln
-	case AuthPermissive:
+	case AuthPermissive, AuthPodAddress:
 		return trust.Either(ln, id.Server())
 	}
 	return tls.NewListener(ln, id.Server())

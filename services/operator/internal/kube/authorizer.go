@@ -19,6 +19,7 @@ import (
 
 	"github.com/stunner-gateway/stunner/services/api/discovery"
 	"github.com/stunner-gateway/stunner/services/operator/internal/manifest"
+	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
 // authorizer decides which configs a client may read. A dataplane pod may read the config of its Gateway. An account in
@@ -32,14 +33,16 @@ type authorizer struct {
 	keys    *tokenKeys
 	pods    *podIndex
 	reviews *tokenReviews
+	// byAddress admits a dataplane pod without a token by its address. Dataplanes of the existing system have no token.
+	byAddress bool
+	log       *slog.Logger
 	// readers are user names, system:serviceaccount:NAMESPACE:NAME, optionally with the suffix WholeConfigs.
 	readers []string
 }
 
-// newAuthorizer returns an authorizer of config discovery requests. readers are the ServiceAccounts that may read the
-// configs of all Gateways, as NAMESPACE/SERVICEACCOUNT, optionally with the suffix WholeConfigs.
-func newAuthorizer(c *rest.Config, readers []string, log *slog.Logger) (*authorizer, error) {
-	c = rest.CopyConfig(c)
+// newAuthorizer returns an authorizer of config discovery requests.
+func newAuthorizer(s Settings) (*authorizer, error) {
+	c := rest.CopyConfig(s.Config)
 	c.QPS = -1 // maxConcurrentReviews limits the requests instead
 	clients, err := kubernetes.NewForConfig(c)
 	if err != nil {
@@ -50,9 +53,10 @@ func newAuthorizer(c *rest.Config, readers []string, log *slog.Logger) (*authori
 		return createReview(ctx, clients, token)
 	}
 	r := &authorizer{
-		keys: &tokenKeys{fetch: fetch, log: log}, pods: newPodIndex(), reviews: &tokenReviews{review: review},
+		keys: &tokenKeys{fetch: fetch, log: s.Log}, pods: newPodIndex(), reviews: &tokenReviews{review: review},
+		byAddress: s.DiscoveryAuth == AuthPodAddress, log: s.Log,
 	}
-	for _, account := range readers {
+	for _, account := range s.DiscoveryReaders {
 		r.readers = append(r.readers, accountPrefix+strings.Replace(account, "/", ":", 1))
 	}
 	return r, nil
@@ -76,6 +80,9 @@ func createReview(
 func (r *authorizer) authorize(req *http.Request) (discovery.Grant, error) {
 	ctx, cancel := context.WithTimeout(req.Context(), authorizeTimeout)
 	defer cancel()
+	if r.byAddress && req.Header.Get("Authorization") == "" {
+		return r.addressGrant(ctx, req)
+	}
 	token, claimed, err := tokenOf(req)
 	if err != nil {
 		return discovery.Grant{}, err
@@ -102,6 +109,9 @@ func (r *authorizer) authorize(req *http.Request) (discovery.Grant, error) {
 func (r *authorizer) confirm(req *http.Request) (discovery.Grant, error) {
 	ctx, cancel := context.WithTimeout(req.Context(), reviewTimeout)
 	defer cancel()
+	if r.byAddress && req.Header.Get("Authorization") == "" {
+		return r.addressGrant(ctx, req)
+	}
 	token, claimed, err := tokenOf(req)
 	if err != nil {
 		return discovery.Grant{}, err
@@ -132,11 +142,7 @@ type reviewFunc func(
 func (r *authorizer) grantByReview(
 	ctx context.Context, ask reviewFunc, token string, claimed tokenClaims, req *http.Request,
 ) (discovery.Grant, error) {
-	var source netip.Addr
-	if at, err := netip.ParseAddrPort(req.RemoteAddr); err == nil {
-		source = at.Addr().Unmap()
-	}
-	status, err := ask(ctx, token, claimed.ExpiresAt.Time, source)
+	status, err := ask(ctx, token, claimed.ExpiresAt.Time, sourceOf(req))
 	switch {
 	case err != nil:
 		return discovery.Grant{}, err
@@ -157,6 +163,26 @@ func (r *authorizer) grantByReview(
 	r.pods.await(ctx, types.NamespacedName{Namespace: namespace, Name: name[0]})
 	grant, _, err := r.podGrant(ctx, namespace, tokenObject{Name: name[0], UID: uid[0]}, status.User.Username)
 	return grant, err
+}
+
+// sourceOf returns the address of a client; the zero Addr if it is unknown.
+func sourceOf(req *http.Request) netip.Addr {
+	at, _ := netip.ParseAddrPort(req.RemoteAddr)
+	return at.Addr().Unmap()
+}
+
+// addressGrant returns the grant of a client without a token: that of the dataplane pod with its address.
+func (r *authorizer) addressGrant(ctx context.Context, req *http.Request) (discovery.Grant, error) {
+	pod, err := r.pods.atAddress(ctx, sourceOf(req))
+	if err != nil {
+		return discovery.Grant{}, err
+	}
+	id, ok := configOf(pod)
+	if !ok {
+		return discovery.Grant{}, nil
+	}
+	r.log.Info("dataplane pod without a token is admitted by its address", "pod", resource.KeyOf(pod), "gateway", id)
+	return discovery.Grant{ID: id, Pod: pod.Name, Node: pod.Spec.NodeName}, nil
 }
 
 // The keys of UserInfo.Extra with the pod to which a token is bound.

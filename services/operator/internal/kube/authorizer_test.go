@@ -461,3 +461,65 @@ func TestBadTokensWaitBehindGoodOnes(t *testing.T) {
 		time.Sleep(time.Minute)
 	})
 }
+
+// A client without a token has the grant of the one running pod with its address.
+func TestAuthorizer_PodAddress(t *testing.T) {
+	pod := func(name, address string, change func(*corev1.Pod)) *corev1.Pod {
+		p := &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "media", Name: name, Labels: map[string]string{
+				manifest.AppLabel: manifest.AppValue, resource.RelatedGatewayName: "edge",
+				resource.RelatedGatewayNamespace: "media",
+			}},
+			Status: corev1.PodStatus{Phase: corev1.PodRunning, PodIPs: []corev1.PodIP{{IP: address}, {IP: "2001:db8::7"}}},
+		}
+		change(p)
+		return p
+	}
+	none := func(*corev1.Pod) {}
+	relay := pod("relay", "192.0.2.7", none)
+	for name, c := range map[string]struct {
+		pods []*corev1.Pod
+		from string
+		want string // the ID of the grant
+		err  bool
+	}{
+		"its address":             {[]*corev1.Pod{relay}, "192.0.2.7:4711", "media/edge", false},
+		"its second address":      {[]*corev1.Pod{relay}, "[2001:db8::7]:4711", "media/edge", false},
+		"mapped to IPv6":          {[]*corev1.Pod{relay}, "[::ffff:192.0.2.7]:4711", "media/edge", false},
+		"another address":         {[]*corev1.Pod{relay}, "192.0.2.8:4711", "", true},
+		"no address":              {[]*corev1.Pod{relay}, "", "", true},
+		"two pods at the address": {[]*corev1.Pod{relay, pod("other", "192.0.2.7", none)}, "192.0.2.7:4711", "", true},
+		"a pod that has ended": {[]*corev1.Pod{relay, pod("ended", "192.0.2.7", func(p *corev1.Pod) {
+			p.Status.Phase, p.Status.PodIPs = corev1.PodSucceeded, p.Status.PodIPs[:1]
+		})}, "192.0.2.7:4711", "media/edge", false},
+		"the network of the node": {[]*corev1.Pod{pod("relay", "192.0.2.7", func(p *corev1.Pod) {
+			p.Spec.HostNetwork = true
+		})}, "192.0.2.7:4711", "", true},
+		"a Gateway of another namespace": {[]*corev1.Pod{pod("relay", "192.0.2.7", func(p *corev1.Pod) {
+			p.Labels[resource.RelatedGatewayNamespace] = "other"
+		})}, "192.0.2.7:4711", "", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			known := fake.NewClientBuilder().WithIndex(&corev1.Pod{}, addressIndex, podAddresses)
+			for _, p := range c.pods {
+				trimmed, _ := trimPod(p.DeepCopy())
+				known.WithObjects(trimmed.(*corev1.Pod))
+			}
+			a := &authorizer{
+				byAddress: true, log: slog.New(slog.DiscardHandler),
+				pods: &podIndex{ready: make(chan struct{}), cache: known.Build()},
+			}
+			close(a.pods.ready)
+			r := shows(t, "")
+			r.Header.Del("Authorization")
+			r.RemoteAddr = c.from
+			for name, ask := range map[string]func(*http.Request) (discovery.Grant, error){
+				"authorize": a.authorize, "confirm": a.confirm,
+			} {
+				if g, err := ask(r); g.ID != c.want || g.All || (err != nil) != c.err {
+					t.Errorf("%s: grant %+v, error %v, want %q", name, g, err, c.want)
+				}
+			}
+		})
+	}
+}

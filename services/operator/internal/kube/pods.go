@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"net/netip"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -48,6 +49,43 @@ func (p *podIndex) get(ctx context.Context, key types.NamespacedName) (*corev1.P
 	}
 }
 
+// addressIndex is the index of the cache by the addresses of pods.
+const addressIndex = "address"
+
+// atAddress returns the only running pod with an address. Pods in the network of their node have the address of the
+// node, like all other processes there, so they are left out.
+func (p *podIndex) atAddress(ctx context.Context, address netip.Addr) (*corev1.Pod, error) {
+	select {
+	case <-p.ready:
+	case <-ctx.Done():
+		return nil, fmt.Errorf("find pod at %s: %w: the pods have not been read yet", address, discovery.ErrUndecided)
+	}
+	list := &corev1.PodList{}
+	if err := p.cache.List(ctx, list, client.MatchingFields{addressIndex: address.String()}); err != nil {
+		return nil, fmt.Errorf("find pod at %s: %w: %w", address, discovery.ErrUndecided, err)
+	}
+	if len(list.Items) != 1 {
+		return nil, fmt.Errorf("authorize reader of configs: it has no token, and %d dataplane pods have its address %s",
+			len(list.Items), address)
+	}
+	return &list.Items[0], nil
+}
+
+// podAddresses returns the values of a pod in addressIndex. A pod that has ended keeps its address in its status,
+// although another pod may have it.
+func podAddresses(o client.Object) (addresses []string) {
+	pod, ok := o.(*corev1.Pod)
+	if !ok || pod.Spec.HostNetwork || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+		return nil
+	}
+	for _, ip := range pod.Status.PodIPs {
+		if address, err := netip.ParseAddr(ip.IP); err == nil {
+			addresses = append(addresses, address.Unmap().String())
+		}
+	}
+	return addresses
+}
+
 const (
 	// podLag is how long await waits for the watch to deliver a pod.
 	podLag = 2 * time.Second
@@ -86,6 +124,9 @@ func (p *podIndex) start(
 	c, err := cache.New(s.Config, o)
 	if err != nil {
 		return fmt.Errorf("make cache of pods: %w", err)
+	}
+	if err := c.IndexField(ctx, &corev1.Pod{}, addressIndex, podAddresses); err != nil {
+		return fmt.Errorf("make index of pods: %w", err)
 	}
 	ts.join(group, "watch of pods", func() error { return c.Start(ctx) })
 	ts.join(group, "start of the watch of pods", func() error {
@@ -153,6 +194,10 @@ func trimPod(o any) (any, error) {
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion, Labels: kept,
 		},
-		Spec: corev1.PodSpec{NodeName: pod.Spec.NodeName, ServiceAccountName: pod.Spec.ServiceAccountName},
+		Spec: corev1.PodSpec{
+			NodeName: pod.Spec.NodeName, ServiceAccountName: pod.Spec.ServiceAccountName,
+			HostNetwork: pod.Spec.HostNetwork,
+		},
+		Status: corev1.PodStatus{Phase: pod.Status.Phase, PodIPs: pod.Status.PodIPs},
 	}, nil
 }

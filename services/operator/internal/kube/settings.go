@@ -21,7 +21,7 @@ type Settings struct {
 	DiscoveryAddress, HealthAddress string
 	// ScalerAddress is the listen address HOST:PORT of the KEDA external scaler; "" disables it.
 	ScalerAddress string
-	// DiscoveryAuth is AuthStrict, AuthPermissive or AuthOff.
+	// DiscoveryAuth is AuthStrict, AuthPodAddress, AuthPermissive or AuthOff.
 	DiscoveryAuth string
 	// DiscoveryReaders are the ServiceAccounts, as NAMESPACE/NAME, that may read the part of all configs that an auth
 	// service needs. With the suffix WholeConfigs, an account may read whole configs.
@@ -43,9 +43,10 @@ type Settings struct {
 
 // The values of Settings.DiscoveryAuth.
 const (
-	AuthStrict     = "strict"     // TLS and a token
-	AuthPermissive = "permissive" // as strict, but clients without a token or TLS get configs without secrets
-	AuthOff        = "off"        // plain HTTP without authentication
+	AuthStrict     = "strict"      // TLS and a token
+	AuthPodAddress = "pod-address" // as strict, but a dataplane pod needs neither a token nor TLS, only its address
+	AuthPermissive = "permissive"  // as strict, but clients without a token or TLS get configs without secrets
+	AuthOff        = "off"         // plain HTTP without authentication
 )
 
 // WholeConfigs is the suffix of an account in Settings.DiscoveryReaders that may read whole configs. It is unambiguous,

@@ -221,7 +221,8 @@ func (o *options) findAddresses() error {
 	return nil
 }
 
-// defaultID returns the id from the environment of the pod, or else an id with the host name.
+// defaultID returns the default of --id: NAMESPACE/NAME from the environment variables that the operator sets in its
+// pods, or else an id with the host name.
 func defaultID(env func(string) string) string {
 	if namespace, name := env("STUNNER_NAMESPACE"), env("STUNNER_NAME"); namespace != "" && name != "" {
 		return namespace + "/" + name

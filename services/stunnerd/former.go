@@ -21,7 +21,7 @@ const discoveryPort = "13478"
 // formerFlag is a flag of the former dataplane that this program does not have.
 type formerFlag struct {
 	names []string
-	// isBool marks a flag without a value, as --name or --name=false.
+	// isBool is set for a boolean flag, which is given without a value: --name, or --name=false.
 	isBool bool
 	// instead names the replacement, or says why there is none.
 	instead string
@@ -69,10 +69,11 @@ func (v formerValue) Set(value string) error {
 	return nil
 }
 
-// IsBoolFlag reports to package flag whether the flag has no value.
+// IsBoolFlag tells package flag that a boolean flag needs no value on the command line.
 func (v formerValue) IsBoolFlag() bool { return v.flag.isBool }
 
-// acceptFormer defines the former flags. Parsing adds those that are given to the returned map.
+// acceptFormer defines the former flags in a flag set. When the command line is parsed, the former flags in it are
+// added to the returned map, with their values.
 func acceptFormer(fs *flag.FlagSet) (given map[string]string) {
 	given = map[string]string{}
 	for _, f := range formerFlags {
@@ -102,8 +103,9 @@ func (o *options) translateFormer(given map[string]string) error {
 	return nil
 }
 
-// findDiscovery replaces the origin k8s by the origin in STUNNER_CONFIG_ORIGIN, which the operator sets in its pods, or
-// else by the address in a former flag or variable. It returns the name of the former flag that it has used, or "".
+// findDiscovery replaces the value k8s of --config by the address of config discovery: the value of
+// STUNNER_CONFIG_ORIGIN, which the operator sets in its pods, or else an address in a former flag or variable. It
+// returns the name of the former flag that contained the address, or "".
 func (o *options) findDiscovery(given map[string]string) (used string, err error) {
 	origin, from := o.env("STUNNER_CONFIG_ORIGIN"), "STUNNER_CONFIG_ORIGIN"
 	if origin == "" || origin == originKubernetes {

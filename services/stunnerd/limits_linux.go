@@ -16,8 +16,8 @@ import (
 const (
 	// reservedFiles is the number of file descriptors for listeners, connections to the config source, and probes.
 	reservedFiles = 200
-	// clientFiles is the divisor of the file descriptors that are reserved for sockets of single clients. It reserves
-	// half of the share in which a client gets a socket of its own (listener.OwnShare).
+	// clientFiles is the divisor of the file descriptors that are reserved for the sockets of UDP and DTLS clients. It
+	// reserves half of the descriptors that listener.OwnShare allows for them.
 	clientFiles = 2 * listener.OwnShare
 	// memoryPerSession is an upper estimate of the memory of an allocation, including kernel memory.
 	memoryPerSession = 64 << 10
@@ -33,8 +33,8 @@ func setMemoryLimit(limit int64) {
 	}
 }
 
-// capacity returns the number of clients for which file descriptors and memory suffice. More clients are refused, so
-// that the admitted ones are not affected. memory is in bytes; 0 means no limit.
+// capacity returns the number of clients for which file descriptors and memory suffice. The argument memory is in
+// bytes; 0 means no limit. The server refuses more clients, so that those it has admitted are not affected.
 func capacity(memory int64) int {
 	limit := math.MaxInt
 	var files unix.Rlimit

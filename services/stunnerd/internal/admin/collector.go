@@ -29,7 +29,7 @@ type Collector struct {
 type Config struct {
 	Revision  string
 	Age       float64 // seconds since the last contact with its source
-	Problem   string  // why the last received config was rejected or the running one is incomplete; or ""
+	Problem   string  // why the last received config was rejected, or the running config is only partly in force; or ""
 	Listeners []config.Listener
 }
 

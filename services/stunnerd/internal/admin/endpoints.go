@@ -60,13 +60,15 @@ func (ep *endpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	telemetry.ReadOnly(*ep.handler.Load()).ServeHTTP(w, r)
 }
 
-// release frees the address of the endpoint. It does not wait for running requests, which may take some seconds.
+// release closes the listening socket of the endpoint, so that its address can be opened again. It does not wait for
+// running requests, which may take some seconds.
 func (ep *endpoint) release() {
 	ep.stop()
 	<-ep.socket.closed
 }
 
-// socket is a listening socket. closed is closed when the socket is, so that its address can be opened again.
+// socket is a listening socket with a channel that is closed by Close. endpoint.release waits for that channel, because
+// the address can be opened again only when the socket is closed.
 type socket struct {
 	net.Listener
 	closed chan struct{}
@@ -135,8 +137,8 @@ func (w Endpoint) at() (address, path string, err error) {
 	return net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), w.Port)), u.Path, nil
 }
 
-// move starts endpoints at new addresses. Their previous endpoints are in from, and have been released. If an endpoint
-// cannot be started, all are started at their previous addresses.
+// move starts endpoints at new addresses. The map from contains their previous versions, which release has closed. If
+// an endpoint cannot be started, all of them are started at their previous addresses.
 func (e *Endpoints) move(endpoints []Endpoint, from map[string]*endpoint) (failed error) {
 	for _, w := range endpoints {
 		failed = errors.Join(failed, e.start(w))

@@ -35,7 +35,7 @@ type Inspector struct {
 type Access struct {
 	// Anywhere serves callers on other hosts too.
 	Anywhere bool
-	// Users shows user names and client addresses instead of their hashes.
+	// Users makes an Inspector show user names and client addresses instead of their hashes.
 	Users bool
 }
 
@@ -152,8 +152,8 @@ func (i *Inspector) client(a netip.AddrPort) string {
 	return i.hash("client", a.Addr().String())
 }
 
-// hash returns a short HMAC of texts. Its key is random and stays in this process, so that a guess of the texts cannot
-// be verified.
+// hash returns a short HMAC of texts. Its key is random and never leaves the process, so that a reader of a hash cannot
+// find the text by hashing guesses.
 func (i *Inspector) hash(parts ...string) string {
 	mac := hmac.New(sha256.New, i.key)
 	mac.Write([]byte(strings.Join(parts, "\x00")))

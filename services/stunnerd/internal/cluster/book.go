@@ -7,14 +7,14 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/config"
 )
 
-// Book builds views from the clusters of a config. It reuses parsed clusters that the previous config had too and, if
-// no cluster has changed, views.
+// Book builds the views of listeners from the clusters of a config. It does not parse the endpoints of an unchanged
+// cluster again, and returns the views of the previous config if no cluster has changed.
 type Book struct {
 	clusters []*parsed // in the order of the config
 	byName   map[string]*parsed
 	// views are the views that were returned since the last Take.
 	views []routed
-	// former are the views of the previous config, or none if a cluster has changed.
+	// former are the views that were built for the previous config. It is nil if a cluster has changed since.
 	former []routed
 	// builds counts the calls of build.
 	builds uint64
@@ -27,9 +27,10 @@ type parsed struct {
 	endpoints []config.Endpoint
 	// excepted is the field Except of the cluster in the config.
 	excepted []string
-	// except contains the addresses of excepted. A prefix among the endpoints does not allow them.
+	// except contains the addresses that the prefixes in endpoints do not include: the parsed form of excepted.
 	except map[netip.Addr]struct{}
-	// builtIn is the number of the last build that has added the cluster to a view.
+	// builtIn is the value of Book.builds at the last build that has added this cluster to a view. It prevents that one
+	// build adds a cluster twice.
 	builtIn uint64
 }
 
@@ -38,8 +39,8 @@ type routed struct {
 	view   *View
 }
 
-// Take replaces the clusters. They must be validated: Take ignores endpoints that do not parse and clusters that are
-// not static. Resolve makes clusters of host names static.
+// Take replaces the clusters of the Book. They must be validated: Take ignores endpoints that do not parse, and
+// clusters that are not static. Function Resolve makes clusters of host names static.
 func (b *Book) Take(clusters []config.Cluster) {
 	before, beforeByName := b.clusters, b.byName
 	b.clusters, b.byName = make([]*parsed, 0, len(clusters)), make(map[string]*parsed, len(clusters))

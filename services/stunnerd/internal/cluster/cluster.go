@@ -30,11 +30,12 @@ const (
 
 // View is the set of peers that the routes of one listener allow. The zero View allows no peer.
 type View struct {
-	// hosts maps single addresses to the index in grants of their first grant.
+	// hosts maps an address of a single host to the index of its first grant in the slice grants.
 	hosts map[netip.Addr]int32
-	// nets maps prefixes to the index in grants of their first grant.
+	// nets maps a prefix to the index of its first grant in the slice grants.
 	nets map[netip.Prefix]int32
-	// grants contains the grants as linked lists. grants[0] is unused, because index 0 ends a list.
+	// grants contains a linked list of allowed port ranges for each key of hosts and nets. grants[0] is unused, because
+	// index 0 ends a list.
 	grants []grant
 	// lengths4 and lengths6 are the distinct prefix lengths in nets of each family, in ascending order.
 	lengths4, lengths6 []int
@@ -45,7 +46,7 @@ type View struct {
 type grant struct {
 	cluster *parsed
 	ports   config.PortRange
-	// next is the index of the next grant of the same address or prefix, 0 for none.
+	// next is the index of the next grant in the linked list of the same address or prefix; 0 ends the list.
 	next int32
 }
 
@@ -78,7 +79,8 @@ func (v *View) Match(peer netip.AddrPort) (cluster string, verdict Verdict) {
 	return cluster, verdict
 }
 
-// routed looks for a route to an address and port. It ignores route prefixes shorter than minBits.
+// routed returns the verdict of the routes on an address and port, and the name of the cluster that allows them. It
+// ignores route prefixes shorter than minBits.
 func (v *View) routed(addr netip.Addr, port uint16, minBits int) (cluster string, verdict Verdict) {
 	if cluster, verdict = v.granted(v.hosts[addr], port, netip.Addr{}); verdict == Allowed {
 		return cluster, Allowed
@@ -104,8 +106,8 @@ func (v *View) routed(addr netip.Addr, port uint16, minBits int) (cluster string
 	return "", verdict
 }
 
-// granted looks for a grant of a port in a list of grants. It ignores grants of clusters whose field except contains
-// addr.
+// granted returns the verdict of one linked list of grants on a port. It ignores grants of clusters whose field except
+// contains addr.
 func (v *View) granted(list int32, port uint16, addr netip.Addr) (cluster string, verdict Verdict) {
 	for ; list != 0; list = v.grants[list].next {
 		g := &v.grants[list]

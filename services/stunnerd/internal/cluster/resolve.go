@@ -28,8 +28,9 @@ func Resolve(clusters []config.Cluster, answers map[string][]netip.Addr) []confi
 	return resolved
 }
 
-// addresses returns the addresses of hosts, without special addresses such as loopback. The endpoint of a static
-// cluster may allow special addresses, but the answer of a name server must not (T-01).
+// addresses returns the addresses of host names, without special addresses such as loopback. The endpoint of a static
+// cluster may allow special addresses, but the answer of a name server must not, because the owner of a domain could
+// then open them.
 func addresses(hosts []string, answers map[string][]netip.Addr) (endpoints []string) {
 	for _, host := range hosts {
 		for _, addr := range answers[host] {

@@ -5,9 +5,9 @@ import (
 	"net/netip"
 )
 
-// Self is the set of sockets on which this process and the other pods of its Gateway receive from clients. None of them
-// may be a peer (T-03): a client that reaches a listener through its own relay can nest allocations, and packets then
-// loop. A Self is immutable, and views share it. The zero Self is empty.
+// Self is the set of sockets on which this process and the other pods of its Gateway receive from clients. A client
+// must not have any of them as a peer: if it could reach a listener through its own relay, it could nest allocations,
+// and packets would loop. A Self is immutable, and views share it. The zero Self is empty.
 type Self struct {
 	// ports contains the ports of all sockets. The value reports whether a listener of this process binds the port.
 	ports   map[uint16]bool

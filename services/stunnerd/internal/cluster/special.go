@@ -104,8 +104,8 @@ func minRouteBits(addr netip.Addr) (bits int) {
 type form struct {
 	prefix netip.Prefix
 	places []place
-	// ambiguous reports whether the IPv6 address does not tell which of the places is in use. Places that do not
-	// contain a valid unicast address are then ignored.
+	// ambiguous is set if the IPv4 address can be at any of the places, and the IPv6 address does not tell at which. A
+	// place that does not contain a valid unicast address is then ignored.
 	ambiguous bool
 }
 
@@ -142,12 +142,13 @@ var formsOf = func() (index [256][]form) {
 
 var lowest = []place{{bytes: [4]int{12, 13, 14, 15}}}
 
-// maxEmbedded is the largest number of IPv4 addresses in an IPv6 address: four places of local-use translation, and
-// ISATAP.
+// maxEmbedded is the largest number of IPv4 addresses in an IPv6 address: an address of the prefix 64:ff9b:1::/48 can
+// contain one in four places, and may be an ISATAP address too.
 const maxEmbedded = 5
 
-// embedded returns the IPv4 addresses inside an IPv6 address. A peer is allowed only if all of them are. possible is
-// false if the form of the address requires an IPv4 address and there is none.
+// embedded returns the IPv4 addresses inside an IPv6 address. A client may reach the IPv6 address only if it may reach
+// all of these. possible is false if an address with this prefix must contain an IPv4 address and has none. room is
+// memory for the result, so that the function does not allocate.
 func embedded(addr netip.Addr, room *[maxEmbedded]netip.Addr) (inside []netip.Addr, possible bool) {
 	if addr.Is4() {
 		return nil, true

@@ -94,8 +94,8 @@ func bindShared(fd, family, port int) error {
 // is passed to SO_SNDBUF.
 const neighbourQueue = 212992
 
-// Widen enlarges the send buffer to twice neighbourQueue, so that an unresolved neighbour leaves room for other
-// destinations. net.core.wmem_max bounds the size. Its default is enough.
+// Widen sets the size of the send buffer to twice neighbourQueue, so that datagrams to one unresolved neighbour do not
+// fill it. The sysctl net.core.wmem_max bounds the size. Its default is enough.
 func (s *Sender) Widen() error {
 	return s.use(func(fd int) error {
 		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, neighbourQueue); err != nil {
@@ -105,8 +105,8 @@ func (s *Sender) Widen() error {
 	})
 }
 
-// Send sends one datagram without waiting. A non-nil from sets its source address. The error is ErrCongested if there
-// is no room, net.ErrClosed after Close, or a syscall.Errno.
+// Send sends one datagram without waiting. A non-nil from sets its source address. The error is ErrCongested if the
+// send buffer is full, net.ErrClosed after Close, or a syscall.Errno.
 func (s *Sender) Send(payload []byte, to netip.AddrPort, from *Source) error {
 	var name unix.RawSockaddrInet6
 	message := unix.Msghdr{Name: (*byte)(unsafe.Pointer(&name)), Namelen: fill(&name, s.family, to)}

@@ -50,7 +50,8 @@ func SourceOf(received []byte) (s Source) {
 	return Source{}
 }
 
-// interfaceField returns the offset of the interface index in the data of a control message with an address.
+// interfaceField returns the offset of the interface index in the data of an IP_PKTINFO or IPV6_PKTINFO control
+// message. ok is false for other control messages.
 func interfaceField(h unix.Cmsghdr) (offset int, ok bool) {
 	switch {
 	case h.Level == unix.IPPROTO_IPV6 && h.Type == unix.IPV6_PKTINFO:

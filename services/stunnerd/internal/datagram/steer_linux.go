@@ -40,15 +40,16 @@ const network = 0xFFF00000
 // Offsets of the fields that the program reads.
 const (
 	source4     = network + 12
-	source6Low  = network + 8 + 12 // the last word of the address, because the others are equal within a network
+	source6Low  = network + 8 + 12 // the last 32 bits of the address, because the others are equal within a network
 	nextHeader6 = network + 6
 	udp6        = network + 40
 	protocolUDP = 17
 	etherIPv6   = 0x86DD
 )
 
-// steering returns the program, which returns a hash of source address and source port modulo the number of readers. An
-// IPv6 packet with extension headers is hashed by its address alone.
+// steering returns the BPF program that Steer installs. The result of the program is the index of the receiving socket:
+// a hash of source address and source port modulo the number of readers. An IPv6 packet with extension headers is
+// hashed by its address alone.
 func steering(readers uint32) []bpf.Instruction {
 	const golden = 0x9E3779B1 // 2³² divided by the golden ratio, for multiplicative hashing (Knuth, TAOCP 6.4)
 	return []bpf.Instruction{

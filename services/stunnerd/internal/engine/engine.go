@@ -21,7 +21,7 @@ import (
 
 // Engine holds the allocations of a process. Its methods may be called from several goroutines at a time.
 type Engine interface {
-	// New prepares an allocation for a relay. Allocation.Start creates it.
+	// New returns an Allocation that uses a relay. The allocation exists for the engine only after Allocation.Start.
 	New(r *relay.Relay) Allocation
 	// Allocations returns the number of allocations that were started and have not ended.
 	Allocations() int

@@ -80,10 +80,13 @@ func (a *allocation) Bind(number uint16, peer netip.AddrPort) error {
 // Send implements engine.Allocation.
 func (a *allocation) Send(data []byte, peer netip.AddrPort) { a.conn.indicate(a, data, peer) }
 
-// End implements engine.Allocation. pion/turn closes the relayConn before it answers.
+// End implements engine.Allocation. It makes a Refresh with lifetime 0. pion/turn closes the relayConn before it
+// answers that request.
 func (a *allocation) End() error { return a.request(stun.MethodRefresh, noLifetime) }
 
-// request makes a request to pion/turn. pion/turn does not answer a request for an allocation that does not exist.
+// request makes a request to pion/turn for this allocation. An error response becomes an engine.Refusal. A missing
+// answer becomes engine.ErrNoAllocation, because pion/turn does not answer requests for an allocation that does not
+// exist.
 func (a *allocation) request(method stun.Method, attrs ...stun.Setter) error {
 	answer, err := a.conn.request(a, method, attrs...)
 	switch {
@@ -139,7 +142,7 @@ func (c relayConn) Close() error {
 // LocalAddr returns the relayed transport address.
 func (c relayConn) LocalAddr() net.Addr { return net.UDPAddrFromAddrPort(c.relay.Session().Relay) }
 
-// noDeadlines are the methods of net.PacketConn that pion/turn does not call.
+// noDeadlines implements the deadline methods of net.PacketConn. pion/turn does not call them on a relay.
 type noDeadlines struct{}
 
 func (noDeadlines) SetDeadline(time.Time) error      { return nil }

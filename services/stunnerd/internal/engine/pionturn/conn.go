@@ -35,7 +35,8 @@ type pionConn struct {
 	// task lets the liveness probe detect an exchange that does not end.
 	task watch.Task
 
-	// allocations maps the IP address of a handle, as a string, to its *allocation.
+	// allocations maps the IP address of an allocation's handle (its fake client address), as a string, to the
+	// *allocation.
 	allocations sync.Map
 
 	closing sync.Once
@@ -56,7 +57,8 @@ func newPionConn(key []byte) *pionConn {
 	return &pionConn{key: key, exchanges: make(chan *exchange), closed: make(chan struct{})}
 }
 
-// nonceRenewal is well within the hour for which pion/turn accepts its nonces.
+// nonceRenewal is how old a nonce of pion/turn may be before the pionConn fetches a new one. pion/turn accepts a nonce
+// for one hour.
 const nonceRenewal = 30 * time.Minute
 
 // request makes a request for an allocation and returns the answer. The error is engine.ErrNoAllocation if pion/turn
@@ -89,7 +91,8 @@ func isStaleNonce(answer *stun.Message) bool {
 	return code.GetFrom(answer) == nil && code.Code == stun.CodeStaleNonce
 }
 
-// renewNonce gets a nonce from the challenge to a request without a credential.
+// renewNonce fetches a new nonce from pion/turn if there is none, or if it is older than nonceRenewal. The nonce is in
+// the challenge with which pion/turn answers a request without a credential.
 func (c *pionConn) renewNonce(a *allocation) error {
 	if c.nonce != nil && time.Since(c.fetched) < nonceRenewal {
 		return nil
@@ -211,5 +214,6 @@ func (c *pionConn) Close() error {
 	return nil
 }
 
-// LocalAddr is the same for all clients: the handle alone identifies a client.
+// LocalAddr implements net.PacketConn. All allocations have the same local address, because pion/turn distinguishes
+// them by the fake client address alone.
 func (c *pionConn) LocalAddr() net.Addr { return &net.UDPAddr{IP: net.IPv6loopback, Port: 1} }

@@ -36,7 +36,7 @@ type Engine struct {
 	conns  []*pionConn
 	// next selects the pionConn of the next allocation.
 	next atomic.Uint32
-	// handle is the number from which the handle of the latest allocation was made.
+	// handle counts allocations. The number of an allocation is the second half of its fake client address.
 	handle atomic.Uint64
 }
 

@@ -22,18 +22,18 @@ const (
 	coldStart = 2 * time.Second
 	// retryInterval is how often the follower tries again to open listeners and endpoints that failed to open.
 	retryInterval = 5 * time.Second
-	// applyInterval is the minimum pause after a config. Of the configs that arrive during the pause only the newest is
-	// applied.
+	// applyInterval is the minimum pause after a config is applied. Of the configs that arrive during the pause only
+	// the newest is applied.
 	applyInterval = 100 * time.Millisecond
 	// reportInterval is how often the number of allocations is reported to the source.
 	reportInterval = 5 * time.Second
 	// applyShare is the maximum share of a core that is spent on applying configs.
 	applyShare = 0.02
-	// saveInterval is the minimum time between two writes of the last good config. When Run ends, it writes a config
-	// that is not written yet.
+	// saveInterval is the minimum time between two writes of the last good config to disk. At its end, Follower.Run
+	// writes a config that is not written yet.
 	saveInterval = 5 * time.Second
-	// confirmInterval is how often an unchanged config is written again while the source is connected, to renew the
-	// time of its confirmation.
+	// confirmInterval is how often an unchanged config is written to disk again while its source is connected, to renew
+	// the stored time of the last confirmation by the source.
 	confirmInterval = time.Hour
 	// loggedFields is the maximum number of unknown fields in a log line; Status lists them all.
 	loggedFields = 10
@@ -49,8 +49,8 @@ type Options struct {
 	Standby string
 	// Lookup returns the value of a placeholder of a config.
 	Lookup func(name string) string
-	// Applied applies the settings that concern the process and not the server: logs, probes and metrics. If it returns
-	// an error, it is called again at the next retry.
+	// Applied applies the settings of a config that concern the process and not the server: logs, probes and metrics.
+	// If it returns an error, it is called again after retryInterval.
 	Applied func(config.Config) error
 	// Pod is the name of this process in reports.
 	Pod string
@@ -71,12 +71,14 @@ type state struct {
 	origin  string
 	problem string // why parts of wanted do not run
 	failing bool   // parts of wanted do not run
-	// rejected is why the last received config was rejected, or "". A retry of wanted does not clear it.
+	// rejected is why the last received config was rejected, or "". When the running config is applied again, it does
+	// not change.
 	rejected string
 
-	// current is set if wanted is the last config that the source has sent.
+	// current is set if the running config is the last one that the source has sent. It is not set for a config that
+	// was read from disk.
 	current bool
-	// saved is when wanted was written to disk; zero if it was not.
+	// saved is the time at which the running config was written to disk; zero if it was not written.
 	saved time.Time
 	// written is when any config was last written to disk.
 	written time.Time
@@ -85,14 +87,14 @@ type state struct {
 	connected bool
 	// lost is the error that ended the connection to the source, or "".
 	lost string
-	// lastContact is the last time of contact with the source. Before the first contact it is the time at which the
-	// source last confirmed the config of the cold start, or else the start of Run.
+	// lastContact is the time of the last contact with the source. Before the first contact it is the time at which the
+	// source last confirmed the config that was loaded from disk, or else the start of Run.
 	lastContact time.Time
 	// contacted is set after the first contact with the source.
 	contacted bool
 }
 
-// error returns the problem of the last received config, or else of the running one.
+// error returns why the last received config was rejected, or else why the running config is only partly in force.
 func (s state) error() string { return cmp.Or(s.rejected, s.problem) }
 
 func (s state) revision() string {
@@ -203,7 +205,8 @@ func (f *Follower) clearCurrent() {
 	f.status.current = false
 }
 
-// reject records a rejected config or a lost connection. The running config stays in force.
+// reject handles a config that was rejected, or the loss of the connection to the source. The running config stays in
+// force.
 func (f *Follower) reject(e discovery.Event) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -239,7 +242,8 @@ func (f *Follower) setConnected() {
 	f.status.connected, f.status.lost, f.status.contacted = true, "", true
 }
 
-// startCold applies the last good config, or else the standby config, if the source has sent no config yet.
+// startCold starts the process without its source: if no config has arrived yet, it applies the last good config from
+// disk, or else the standby config.
 func (f *Follower) startCold() {
 	f.mu.Lock()
 	running := f.status.wanted != nil
@@ -272,8 +276,8 @@ func (f *Follower) startCold() {
 	f.opt.Log.Info("wait for the first config", "source", f.opt.Source.String())
 }
 
-// setAge sets the time at which the source last confirmed the config of the cold start. The zero time means that it is
-// unknown.
+// setAge sets lastContact to the time at which the source last confirmed the config that was loaded from disk. The zero
+// time means that this time is unknown.
 func (f *Follower) setAge(saved time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -282,7 +286,7 @@ func (f *Follower) setAge(saved time.Time) {
 	}
 }
 
-// apply puts a config in force, and reports whether it was valid.
+// apply expands the placeholders of a config and puts it in force. It reports whether the config was valid.
 func (f *Follower) apply(c discovery.Loaded, origin string) bool {
 	expanded, err := c.Expand(f.opt.Lookup)
 	if err != nil {
@@ -299,8 +303,8 @@ func (f *Follower) apply(c discovery.Loaded, origin string) bool {
 
 // save writes the running config to disk if the source has sent it. While the source is connected, it writes the config
 // again every confirmInterval, because the age of the saved config counts from its last confirmation by the source. It
-// writes nothing until the time after has passed since the last write. It does not write a config of a cold start
-// again, because the config would then look newer than it is.
+// writes nothing if the last write is less than the argument after ago. It does not write a config again that was
+// loaded from disk, because the config would then look newer than it is.
 func (f *Follower) save(after time.Duration) {
 	f.mu.Lock()
 	st, now := f.status, time.Now()
@@ -318,7 +322,8 @@ func (f *Follower) save(after time.Duration) {
 	}
 }
 
-// record records the result of a config, and reports whether it differs from the previous one.
+// record stores a config that was applied, with the error of its application. It reports whether the config or the
+// error differs from the previous one.
 func (f *Follower) record(c discovery.Loaded, origin string, failed error) (changed bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -359,7 +364,7 @@ func (f *Follower) log(c discovery.Loaded, plan server.Plan, failed error) {
 	}
 }
 
-// retry applies the wanted config again if some part of it does not run.
+// retry applies the running config again if a listener or an endpoint of it could not be opened.
 func (f *Follower) retry() {
 	f.mu.Lock()
 	st := f.status
@@ -421,7 +426,7 @@ func (f *Follower) Problem() string {
 }
 
 // Age returns the seconds since the last contact with the source; 0 while the source is connected. Before the first
-// contact it is the age of the config of the cold start, or the time since the start if that age is unknown.
+// contact it is the age of the config that was loaded from disk, or the time since the start if that age is unknown.
 func (f *Follower) Age() float64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()

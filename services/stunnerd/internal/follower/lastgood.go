@@ -61,7 +61,7 @@ func (l LastGood) Save(c config.Config, now time.Time) error {
 	return nil
 }
 
-// errNothingSaved is returned if there is no config to start with.
+// errNothingSaved is the error of loading the last good config, or the standby config, if there is no such file.
 var errNothingSaved = errors.New("no last good config")
 
 // Load returns the saved config and the time of its last confirmation by the source. It is an error if the config has
@@ -98,7 +98,7 @@ func (l LastGood) Load(now time.Time) (config.Config, time.Time, error) {
 	return c, k.Saved, nil
 }
 
-// check returns an error if a config is invalid or has another id.
+// check returns an error if a saved config is invalid or has another id.
 func check(c config.Config, id string) error {
 	switch err := c.Validate(); {
 	case err != nil:

@@ -51,7 +51,8 @@ type Former struct {
 	Authority credential.Authority
 	// Until is when credentials of the authority become invalid.
 	Until time.Time
-	// New reports whether credentials of the authority are valid for new sessions too.
+	// New reports whether credentials of the former authority are valid for new sessions, and not only for existing
+	// ones.
 	New bool
 }
 
@@ -113,7 +114,8 @@ type flow struct {
 	refreshing sync.Mutex
 	// expiry runs expire.
 	expiry *time.Timer
-	// token is the token of the port above, if the client has reserved it (EVEN-PORT, RFC 8656 §7.2).
+	// token is the RESERVATION-TOKEN of the port above the relay port, or nil if the client has not reserved that port
+	// (EVEN-PORT, RFC 8656 §7.2).
 	token *relay.Token
 	// permitted counts the permissions of the allocation.
 	permitted permissions
@@ -126,7 +128,7 @@ type Shared struct {
 	Engine  engine.Engine
 	Nonces  *nonce.Source
 	Network relay.Network
-	// Held are the ports that are reserved for later allocations (EVEN-PORT, RFC 8656 §7.2).
+	// Held contains the relay ports that are reserved for later allocations (EVEN-PORT, RFC 8656 §7.2).
 	Held   *relay.Reservations
 	Limits *limit.Process
 	Table  *session.Table
@@ -176,7 +178,8 @@ func (g *Gate) Receive(b []byte, client session.Client) {
 	}
 }
 
-// Relay returns the relay of a client, or nil. Listeners cache it until it is Closed.
+// Relay returns the relay of the allocation of a client, or nil. Listeners cache the relay until it is closed
+// (relay.Relay.Closed).
 func (g *Gate) Relay(client netip.AddrPort) *relay.Relay {
 	if f := g.flow(client); f != nil {
 		return f.relay
@@ -235,7 +238,7 @@ func (g *Gate) flowOf(client session.Client) *flow {
 	return f
 }
 
-// end ends the allocation of a flow. The engine then closes the relay, and the relay calls ended.
+// end ends the allocation of a client. The engine then closes the relay, and the relay calls Gate.ended.
 func (g *Gate) end(f *flow) {
 	if err := f.allocation.End(); err != nil {
 		g.log.Debug("end session", "error", err)

@@ -20,7 +20,8 @@ type permissions struct {
 	until map[netip.Addr]time.Time
 }
 
-// room reports whether the allocation stays within MaxPermissions if permissions for the given peers are added.
+// room reports whether the allocation has at most MaxPermissions permissions if permissions for the given peers are
+// added.
 func (p *permissions) room(peers []netip.AddrPort, now time.Time) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

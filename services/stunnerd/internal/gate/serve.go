@@ -169,9 +169,9 @@ func overQuota(err error) *refusal {
 	return &refusal{code: stun.CodeInsufficientCapacity, reason: meter.NoRelay}
 }
 
-// place reserves a place in the session table, which limits the sessions of a user, of a source and of the process. A
-// request with RESERVATION-TOKEN has had its place since the port was reserved: place then moves it to the session and
-// returns the reserved port. A token of another user is invalid.
+// place takes a place for a session in the session table, which limits the sessions of a user, of a source and of the
+// process. A reserved port already has a place. So for a request with RESERVATION-TOKEN, place moves that place to the
+// session and returns the reserved port. A token of another user is invalid.
 func (g *Gate) place(r *request, s *session.Session) (relay.Reserved, error) {
 	v, ok := r.Value(stun.AttrReservationToken)
 	if !ok {
@@ -191,7 +191,8 @@ func (g *Gate) place(r *request, s *session.Session) (relay.Reserved, error) {
 	return held, nil
 }
 
-// dropToken closes the reserved port of a flow. A reservation ends with the allocation that requested it.
+// dropToken closes the port that the allocation of a flow has reserved, because a reservation ends with the allocation
+// that requested it.
 func (g *Gate) dropToken(f *flow) error {
 	if f.token == nil {
 		return nil
@@ -199,8 +200,8 @@ func (g *Gate) dropToken(f *flow) error {
 	return g.reservations.Drop(*f.token)
 }
 
-// socket opens the relay socket that an Allocate requests: on any port, on an even port, or on an even port with the
-// next port reserved (RFC 8656 §7.2).
+// socket opens the relay socket for an Allocate request: on any port, on an even port, or on an even port with the next
+// port reserved (EVEN-PORT, RFC 8656 §7.2).
 func (g *Gate) socket(r *request, f *flow) (relay.Reserved, error) {
 	advertised, _ := g.policy.Load().relayAddr(r.family())
 	v, ok := r.Value(stun.AttrEvenPort)

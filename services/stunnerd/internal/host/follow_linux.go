@@ -23,8 +23,8 @@ func Follow(ctx context.Context, log *slog.Logger, changed func([]netip.Addr)) {
 	follow(ctx, log, Addresses, listen, changed)
 }
 
-// follow reads the addresses with read. subscribe returns a channel of possible changes, which is closed if the
-// subscription fails.
+// follow implements Follow with replaceable functions. read returns the addresses of the host. subscribe returns a
+// channel of possible changes, which is closed if the subscription fails.
 func follow(
 	ctx context.Context, log *slog.Logger, read func() ([]netip.Addr, error),
 	subscribe func(context.Context) (<-chan struct{}, error), changed func([]netip.Addr),

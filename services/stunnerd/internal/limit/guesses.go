@@ -51,8 +51,8 @@ const (
 // Guesses counts the wrong passwords of a session. The zero Guesses is ready to use.
 type Guesses struct{ wrong atomic.Int32 }
 
-// guesser is the key of a limit: a source, a port of a source, or a user at a source. Fields that do not apply are
-// zero.
+// guesser is the key for which wrong passwords are counted: a source, a port of a source, or a user at a source. Fields
+// that do not apply are zero.
 type guesser struct {
 	source netip.Prefix
 	port   uint16
@@ -62,13 +62,13 @@ type guesser struct {
 // allowance is the limit of a guesser.
 type allowance struct {
 	guesser
-	// minute is the number of wrong passwords that are compared in a minute.
+	// minute is how many wrong passwords are compared in a minute.
 	minute int
-	// lock reports whether no password is compared for guessLock once the limit is used up.
+	// lock reports whether no password is compared for the time guessLock after the limit is reached.
 	lock bool
 }
 
-// spent is the used part of an allowance, as times since the epoch of guesses.
+// spent is the used part of an allowance of wrong passwords, stored as times since guesses.epoch.
 type spent struct {
 	// full is when no wrong password counts any more.
 	full time.Duration
@@ -158,12 +158,12 @@ func (g *guesses) right(client netip.Addr, name string) {
 	g.authenticated[user] = now
 }
 
-// price returns the time after which a wrong password no longer counts.
+// price returns the time after which one wrong password no longer counts against the limit.
 func (a allowance) price() time.Duration { return time.Minute / time.Duration(a.minute) }
 
-// makeRoom makes room for an entry for next in a map that has maxGuessers entries. It looks at a few random entries
-// only, so that its time does not depend on the size of the map. It removes those for which over is true, or else one
-// of them.
+// makeRoom removes entries from a map that has maxGuessers entries, so that an entry with the key next can be added. It
+// visits a few random entries only, so that its time does not depend on the size of the map. It removes those for which
+// over returns true, or else one of them.
 func makeRoom[V any](m map[guesser]V, next guesser, over func(V) bool) {
 	const few = 16
 	if _, ok := m[next]; ok || len(m) < maxGuessers {

@@ -31,9 +31,10 @@ const (
 	unknownLimit = 1024
 	// sessionLimit is the maximum length of a frame of a client with a session.
 	sessionLimit = stunmsg.MaxSize
-	// acceptPause is the pause after an error of Accept, for example when no descriptors are left for clients.
+	// acceptPause is the pause after accept(2) has failed, for example because no file descriptors are left for
+	// clients.
 	acceptPause = 100 * time.Millisecond
-	// acceptWarning is the minimum time between two log records about such errors.
+	// acceptWarning is the minimum time between two log records about errors of accept(2).
 	acceptWarning = time.Minute
 )
 
@@ -53,7 +54,7 @@ func (t transport) frames(from io.Reader) frames {
 	return &records{from: from}
 }
 
-// frames reads frames of at most limit bytes from a client. A frame is valid until the next call.
+// frames reads frames of at most limit bytes from a client. The slice that next returns is valid until the next call.
 type frames interface {
 	next(limit int) ([]byte, error)
 }
@@ -139,7 +140,7 @@ func (l *connections) accept(ln net.Listener) {
 	}
 }
 
-// next waits for a connection. It returns an error if there are no file descriptors left for clients.
+// next waits for a connection and accepts it. It returns an error if no file descriptors are left for clients.
 func next(ln net.Listener) (net.Conn, error) {
 	if err := relay.Room(); err != nil {
 		return nil, err
@@ -164,7 +165,7 @@ func (l *connections) begin(conn net.Conn, end func()) {
 		return
 	}
 	if l.secure == nil {
-		c.slot.enter() // before the goroutine starts, so that slots are taken in the order of arrival
+		c.slot.enter() // before the goroutine starts, so that slots are taken in the order of the connections
 	}
 	l.serving.Go(func() {
 		defer end()
@@ -207,7 +208,7 @@ type connection struct {
 	out      *outlet
 	addr     netip.AddrPort
 	listener *connections
-	slot     *slot // in Limits.unauthenticated; taken while the client has no session
+	slot     *slot // the slot in Limits.unauthenticated, which is taken while the client has no session
 	relay    *relay.Relay
 }
 
@@ -292,8 +293,8 @@ func (c *connection) serve() {
 
 var errCrowded = errors.New("too many handshakes at a time: this one was the oldest")
 
-// handshake makes the TLS or DTLS handshake. It fails after the time handshaking, or when the slot of the handshake is
-// taken away.
+// handshake makes the TLS or DTLS handshake. It fails after the time handshaking, or if Limits.handshakes evicts this
+// connection in favour of a newer handshake.
 func (c *connection) handshake() error {
 	if c.listener.secure == nil {
 		return nil
@@ -342,8 +343,8 @@ func (c *connection) session() *relay.Relay {
 	return nil
 }
 
-// settle updates relay and the read deadline after a message. A client with a session has no read deadline, because the
-// session ends with its lifetime anyway.
+// settle updates the field relay and the read deadline of the connection after a message was handled. A client with a
+// session has no read deadline, because the session ends with its lifetime anyway.
 func (c *connection) settle() {
 	c.relay = c.session()
 	if c.relay == nil {

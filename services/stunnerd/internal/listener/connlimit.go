@@ -43,17 +43,17 @@ type connLimiter struct {
 	sources map[netip.Prefix]*list.List
 }
 
-// slot is the slot of one connection in a connLimiter. It is taken while the connection counts against the limit.
+// slot counts one connection against the limit of a connLimiter while the slot is taken.
 type slot struct {
 	limiter *connLimiter
 	source  netip.Prefix
 	each    int
 	evict   func()
-	// all is the element of the slot in the list of all slots; nil while the slot is not taken.
+	// all is the element of the slot in the list of the slots of all sources; nil while the slot is not taken.
 	all *list.Element
-	// same is the element in the list of the slots of the source; nil while the slot is not taken.
+	// same is the element of the slot in the list of the slots of its source; nil while the slot is not taken.
 	same *list.Element
-	// left reports whether leave was called. The slot can then not be taken again.
+	// left reports whether leave was called for the slot. It can then not be taken again.
 	left bool
 }
 
@@ -61,7 +61,8 @@ func newConnLimiter(most, each int) *connLimiter {
 	return &connLimiter{most: most, each: each, all: list.New(), sources: map[netip.Prefix]*list.List{}}
 }
 
-// slot returns a slot that is not taken yet. evict is called when another connection takes the slot away.
+// slot returns a new slot for a connection of a client. It is not taken yet. evict is called when another connection
+// takes the slot away.
 func (c *connLimiter) slot(client netip.Addr, evict func()) *slot {
 	p := &slot{limiter: c, source: session.Source(client), each: c.each, evict: evict}
 	if limit.Private(client) {
@@ -77,7 +78,8 @@ func (p *slot) enter() {
 	}
 }
 
-// take takes the slot. It returns the slot that must be evicted, or nil.
+// take takes the slot. If the limit is reached, it returns the slot of another connection that the caller must evict,
+// or else nil.
 func (p *slot) take() (oldest *slot) {
 	c := p.limiter
 	c.mu.Lock()
@@ -103,8 +105,8 @@ func (p *slot) take() (oldest *slot) {
 	return oldest
 }
 
-// oldest returns the oldest slot of the sources that have at least an equal share of the slots, so that a source that
-// floods evicts its own connections. The caller holds mu. All slots are in use.
+// oldest returns the slot of the oldest connection among the sources that have at least an equal share of all slots. So
+// a source that floods evicts its own connections. The caller holds mu. All slots are in use.
 func (c *connLimiter) oldest() *slot {
 	share := c.all.Len() / len(c.sources)
 	for at := c.all.Front(); ; at = at.Next() {

@@ -128,7 +128,7 @@ func (p *handshakeLimiter) release(turn time.Duration) {
 	end()
 }
 
-// next gives a CPU turn to the next source. The caller holds mu.
+// next gives a CPU turn to the source that is at the front of the queue. The caller holds mu.
 func (p *handshakeLimiter) next() {
 	first := p.queue.Front()
 	if first == nil {
@@ -142,7 +142,7 @@ func (p *handshakeLimiter) next() {
 	p.forget(w)
 }
 
-// forget removes a source without waiting handshakes. The caller holds mu.
+// forget removes a source that has no more waiting handshakes from the queue. The caller holds mu.
 func (p *handshakeLimiter) forget(w *waiting) {
 	if w.turns.Len() == 0 && p.of[w.source] == w {
 		p.queue.Remove(w.at)
@@ -167,7 +167,7 @@ type handshakeTurns struct {
 
 func (l *Limits) newTurns(s *slot) *handshakeTurns { return &handshakeTurns{limiter: l.turns, slot: s} }
 
-// acquire waits for a CPU turn, and reports whether it got one. After finish it returns true at once.
+// acquire waits for a CPU turn, and reports whether the handshake got one. After finish it returns true at once.
 func (p *handshakeTurns) acquire(stop <-chan struct{}) bool {
 	if p.finished() {
 		return true

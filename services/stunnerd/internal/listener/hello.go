@@ -30,11 +30,12 @@ type hello struct {
 	record   []byte // the whole record
 	sequence uint64 // number of the record
 	message  uint16 // number of the message in the handshake: 1 after a HelloVerifyRequest
-	// head is the body of the message before the cookie. A client must not change it when it returns the cookie (RFC
-	// 6347 §4.2.1).
+	// head is the body of the ClientHello before the cookie. A client must not change it when it returns the cookie
+	// (RFC 6347 §4.2.1).
 	head   []byte
 	cookie []byte
-	// fixed is the part between the cookie and the extensions. A client must not change it either.
+	// fixed is the part of the ClientHello between the cookie and the extensions. A client must not change it when it
+	// returns the cookie (RFC 6347 §4.2.1).
 	fixed []byte
 	// tail is the part after the cookie, with the extensions.
 	tail []byte
@@ -82,7 +83,8 @@ func (h *hello) parseBody(body cryptobyte.String) bool {
 // body returns the message without its header.
 func (h hello) body() []byte { return h.record[recordHeader+messageHeader:] }
 
-// first reconstructs the ClientHello that the client has sent before this one: it is the same without a cookie.
+// first reconstructs the client's first ClientHello from its second one. They are equal except for the cookie, which
+// the first one does not have, and for the sequence numbers.
 func (h hello) first() []byte {
 	size := len(h.head) + 1 + len(h.tail)
 	record := slices.Clone(h.record[:recordHeader+messageHeader])
@@ -111,7 +113,8 @@ type cookies struct {
 	sum []byte
 }
 
-// cookieSecret makes a key for cookies. The readers of a port share it.
+// cookieSecret returns a random key for the cookies of a port. All readers of the port use the same key, because any of
+// them may receive the cookie.
 func cookieSecret() []byte {
 	key := make([]byte, sha256.Size)
 	_, _ = rand.Read(key) // never fails
@@ -131,11 +134,12 @@ func (c *cookies) valid(h hello, client netip.AddrPort, now time.Time) bool {
 	return hmac.Equal(h.cookie, c.cookie(h, client, period)) || hmac.Equal(h.cookie, c.cookie(h, client, period-1))
 }
 
-// appendHelloVerify appends the HelloVerifyRequest for a ClientHello. It is shorter than any ClientHello.
+// appendHelloVerify appends the HelloVerifyRequest that answers a ClientHello. The HelloVerifyRequest is shorter than
+// any ClientHello.
 func (c *cookies) appendHelloVerify(to []byte, h hello, client netip.AddrPort, now time.Time) []byte {
 	const body = 2 + 1 + cookieSize
-	// Every server sends this version, independent of the version that is negotiated later. The record number is that
-	// of the client, so that the server needs no state (§4.2.1).
+	// A HelloVerifyRequest has the version of DTLS 1.0 (0xFEFF), independent of the version that is negotiated later.
+	// Its record number is that of the ClientHello, so that the server needs no state (RFC 6347 §4.2.1).
 	to = append(to, typeHandshake, 0xFE, 0xFF)
 	to = binary.BigEndian.AppendUint64(to, h.sequence) // the epoch before it is 0
 	to = binary.BigEndian.AppendUint16(to, messageHeader+body)
@@ -143,8 +147,8 @@ func (c *cookies) appendHelloVerify(to []byte, h hello, client netip.AddrPort, n
 	return append(to, c.cookie(h, client, periodOf(now))...)
 }
 
-// cookie returns the cookie of a client. It depends on the client's address, on the parameters of the hello and on the
-// period of time. The slice is valid until the next call.
+// cookie returns the cookie for a client. The cookie depends on the client's address, on the parameters of the
+// ClientHello and on the number of the current cookieLife since 1970. The slice is valid until the next call.
 func (c *cookies) cookie(h hello, client netip.AddrPort, period int64) []byte {
 	addr := client.Addr().As16()
 	c.mac.Reset()

@@ -14,17 +14,19 @@ const (
 	// maxQueued and maxQueuedBytes bound the frames that wait for a client that reads slowly.
 	maxQueued      = 64
 	maxQueuedBytes = 128 << 10
-	// maxAge is how long media may wait. Older media is useless for a call and delays later frames.
+	// maxAge is how long media may wait in the queue of a client. Older media is useless for a call and delays later
+	// frames.
 	maxAge = 50 * time.Millisecond
 	// adaptPause is the minimum time between two calls of adapt.
 	adaptPause = 50 * time.Millisecond
-	// writing is how long a client may read nothing while data waits for it.
+	// writing is how long a client may read nothing while data waits for it. After that the connection of the client is
+	// closed.
 	writing = 5 * time.Second
 )
 
-// outlet sends frames to a client over TCP or TLS and never waits. Frames for which there is no room are queued. If the
-// queue is full, or its oldest media is older than maxAge, the oldest media is dropped. Answers are never dropped,
-// because over a reliable transport a client does not repeat its request (RFC 8489 §6.2.2).
+// outlet sends frames to a client over TCP or TLS and never waits. Frames that the kernel does not accept are queued.
+// If the queue is full, or its oldest media is older than maxAge, the oldest media is dropped. Answers are never
+// dropped, because over a reliable transport a client does not repeat its request (RFC 8489 §6.2.2).
 type outlet struct {
 	stream *stream
 	// conn is the stream, or TLS on the stream.

@@ -33,8 +33,8 @@ type udpPort struct {
 	unauthenticated []*datagram.Sender
 	// next is the index of the unauthenticated socket that was used last.
 	next atomic.Uint32
-	// steered reports whether datagram.Sender.Steer is in effect, so that sockets that only send receive nothing.
-	// Without it there are no such sockets, and everything is sent from the sockets of the readers.
+	// steered reports whether datagram.Sender.Steer was successful, so that sockets that only send receive nothing. If
+	// it is false, the port has no such sockets, and the sockets of the readers send everything.
 	steered bool
 	// most is the highest number that the file descriptor of a client's own socket may have.
 	most int

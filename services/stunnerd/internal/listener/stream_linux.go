@@ -51,7 +51,7 @@ func newStream(conn *net.TCPConn) (*stream, error) {
 	}
 	s := &stream{TCPConn: conn, socket: socket}
 	s.attempt = s.trySend
-	// A sandbox may not support the option. Then more bytes wait in the kernel, but the client is served.
+	// A sandbox may not support TCP_NOTSENT_LOWAT. The kernel then holds more unsent bytes, but the client is served.
 	_ = socket.Control(func(fd uintptr) {
 		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, unsent)
 	})
@@ -116,8 +116,8 @@ func (s *stream) behind() bool {
 }
 
 const (
-	// standing is the excess of the round-trip time over the shortest one that indicates that the bytes of this
-	// connection fill a queue on the path.
+	// standing is a threshold for the difference between the current and the shortest round-trip time of a connection.
+	// Above it the bytes of the connection fill a queue on the path.
 	standing = 2 * maxAge
 	// leastRoom and mostRoom bound the size of the send buffer that adapt sets.
 	leastRoom = 16 << 10
@@ -141,7 +141,7 @@ func (s *stream) adapt() {
 	})
 }
 
-// roomFor returns the size of the send buffer for a connection, or 0 for the default of the kernel.
+// roomFor returns the size of the send buffer that a connection should have, or 0 for the default of the kernel.
 func (s *stream) roomFor(info *unix.TCPInfo) int {
 	const perSecond = uint64(time.Second / time.Microsecond)
 	queue := time.Duration(int64(info.Rtt)-int64(info.Min_rtt)) * time.Microsecond
@@ -155,7 +155,8 @@ func (s *stream) roomFor(info *unix.TCPInfo) int {
 	return s.room
 }
 
-// flush sends the backlog, and waits for room until the write deadline at most.
+// flush writes the backlog to the connection. It waits for room in the send buffer, but not longer than the write
+// deadline.
 func (s *stream) flush() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

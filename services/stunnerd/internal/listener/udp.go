@@ -38,7 +38,8 @@ type udpSocket struct {
 	// lock.
 	relays map[netip.AddrPort]*relay.Relay
 	task   watch.Task
-	// current is the client of the datagram that is being handled. After a panic its session is ended.
+	// current is the client whose datagram is being handled. If that causes a panic, the session of this client is
+	// ended.
 	current udpClient
 }
 
@@ -169,7 +170,7 @@ func (s *udpSocket) lookup(client netip.AddrPort) *relay.Relay {
 type udpClient struct {
 	socket *udpSocket
 	addr   netip.AddrPort
-	// from is the address to which the client has sent its request. Answers are sent from it.
+	// from is the address to which the client has sent its request. The listener sends its answers from this address.
 	from datagram.Source
 	// sender sends to this client while it has a session.
 	sender atomic.Pointer[datagram.Sender]

@@ -8,7 +8,7 @@ import (
 // KernelDrops counts the datagrams that the kernel dropped at a set of sockets. The zero KernelDrops is ready to use.
 type KernelDrops struct {
 	mu sync.Mutex
-	// closed is the number of datagrams that were dropped at sockets that are no longer watched.
+	// closed is the number of datagrams that the kernel dropped at sockets that were closed.
 	closed uint64
 	open   map[*kernelDrops]struct{}
 }
@@ -16,12 +16,12 @@ type KernelDrops struct {
 // kernelDrops counts the datagrams that the kernel dropped at one socket.
 type kernelDrops struct {
 	read func() uint64
-	// last is the final count plus 1, or 0 while the socket is open.
+	// last is the final number of dropped datagrams plus 1, or 0 while the socket is open.
 	last atomic.Uint64
 }
 
-// Watch adds a socket. The function read returns the number of its dropped datagrams. The caller must call forget
-// before it closes the socket.
+// Watch adds a socket to those whose drops are counted. read returns the number of datagrams that the kernel dropped at
+// the socket. The caller must call forget before it closes the socket.
 func (k *KernelDrops) Watch(read func() uint64) (forget func()) {
 	d := &kernelDrops{read: read}
 	k.mu.Lock()

@@ -34,11 +34,12 @@ type Entry struct {
 	Times int
 }
 
-// Bounds of recentDrops. It is for troubleshooting by a person, so it need not be complete. Only the counters are
-// exact.
+// Bounds of the list of recent refusals and drops. The list is for troubleshooting by a person, so it need not be
+// complete. Only the counters are exact.
 const (
 	recentSize = 64
-	// recentShare is how many entries one reason may have, so that scans from the internet do not replace all others.
+	// recentShare is how many entries of the list one reason may have, so that scans from the internet do not displace
+	// the entries of other reasons.
 	recentShare  = recentSize / 2
 	recentRate   = 50 // a second
 	recentPeriod = int64(time.Second)
@@ -56,7 +57,7 @@ type recentDrops struct {
 	suppressed atomic.Uint64
 
 	mu sync.Mutex
-	// entries are ordered by Last. The slice is allocated with its full capacity.
+	// entries are ordered by the field Last. The slice is allocated with its full capacity.
 	entries []Entry
 	// taken is a ring buffer with the times of the last recentRate notes.
 	taken [recentRate]int64
@@ -91,7 +92,8 @@ func (t *recentDrops) add(r Reason, answered bool, n Note) {
 	t.keep(r, answered, n, t.epoch.Add(now))
 }
 
-// keep appends an entry. If there is an equal entry, it is replaced. Otherwise makeRoom may remove one.
+// keep adds an entry to the recent refusals and drops. If there is an equal entry, it is replaced. Otherwise makeRoom
+// may remove an older one.
 func (t *recentDrops) keep(r Reason, answered bool, n Note, now time.Time) {
 	if len(n.User) > maxUser {
 		n.User = strings.Clone(n.User[:maxUser])
@@ -105,8 +107,8 @@ func (t *recentDrops) keep(r Reason, answered bool, n Note, now time.Time) {
 	t.entries = append(t.entries, e)
 }
 
-// makeRoom removes the oldest entry of a reason that has recentShare entries, or the oldest of all if recentSize is
-// reached.
+// makeRoom makes room for an entry with reason r. It removes the oldest entry of that reason if there are recentShare
+// of them, or else the oldest of all entries if there are recentSize.
 func (t *recentDrops) makeRoom(r Reason) {
 	first, held := -1, 0
 	for i, e := range t.entries {
@@ -125,7 +127,7 @@ func (t *recentDrops) makeRoom(r Reason) {
 	}
 }
 
-// same reports whether two entries differ at most in times and number.
+// same reports whether two entries are equal except for their times and their number.
 func (e Entry) same(other Entry) bool {
 	return e.Note == other.Note && e.Reason == other.Reason && e.Answered == other.Answered
 }

@@ -41,7 +41,7 @@ type Source struct {
 	random []byte
 
 	mu sync.Mutex
-	// roots are the current root and, if there was one, the previous root.
+	// roots are the current root of the keys and, after a change, the previous root.
 	roots [][]byte
 }
 

@@ -18,7 +18,7 @@ var (
 	icmp6 = []uint8{1, 2, 3}
 )
 
-// forClients reports whether the message is forwarded to clients.
+// forClients reports whether the ICMP message about a datagram to a peer is forwarded to the client.
 func (i ICMP) forClients(peer netip.AddrPort) bool {
 	if peer.Addr().Is4() {
 		return slices.Contains(icmp4, i.Type)

@@ -19,9 +19,9 @@ import (
 type Kernel struct {
 	// ICMP makes sockets receive ICMP messages (RFC 8656 §11.5).
 	ICMP bool
-	// Local reports whether an address is assigned to this host. If it is nil, no address is.
+	// Local reports whether an address is assigned to this host. A nil Local means false for every address.
 	Local func(netip.Addr) bool
-	// Ports are the ports for sockets. If it is nil, the kernel chooses.
+	// Ports assigns the ports of sockets. If it is nil, the kernel chooses them.
 	Ports *Ports
 }
 
@@ -111,7 +111,7 @@ type kernelSocket struct {
 	closed  func()
 	closing sync.Once
 
-	// Results of attempt. Only the goroutine that receives uses them.
+	// Results of tryReceive. Only the goroutine that calls Receive uses them.
 	got     *Buffer
 	errno   syscall.Errno
 	from    unix.RawSockaddrAny
@@ -174,7 +174,8 @@ func (s *kernelSocket) Send(payload []byte, peer netip.AddrPort) error {
 	return s.Sender.Send(payload, peer, nil)
 }
 
-// isPending reports whether an error may be a pending ICMP error.
+// isPending reports whether an error of a send may be the error of an earlier datagram, which the kernel has learned
+// from an ICMP message.
 func isPending(err error) bool {
 	switch err {
 	case unix.ECONNREFUSED, unix.EHOSTUNREACH, unix.ENETUNREACH, unix.ENOPROTOOPT,
@@ -198,7 +199,7 @@ func (s *kernelSocket) Receive() (*Buffer, error) {
 	return got, nil
 }
 
-// tryReceive reads without waiting. It reports false if there was nothing to read.
+// tryReceive receives one datagram without waiting. It reports false if there was none.
 func (s *kernelSocket) tryReceive(fd uintptr) bool {
 	b := newBuffer()
 	for {

@@ -195,8 +195,8 @@ func (f *pool) put(port uint16) {
 	f.free = append(f.free, port)
 }
 
-// remove removes a port from free. The last free port moves to its index, so that the time does not depend on the
-// range.
+// remove removes a port from the list of free ports. The last free port moves to its index, so that the time does not
+// depend on the size of the range.
 func (f *pool) remove(port uint16) {
 	i, last := f.at[port-f.first], len(f.free)-1
 	moved := f.free[last]

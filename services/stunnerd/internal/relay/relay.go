@@ -54,7 +54,7 @@ type Relay struct {
 	meter   *meter.Meter
 	ended   func(*Relay)
 
-	// channels is copied on write, so that the channel of a datagram is found without a lock.
+	// channels is copied on write, so that a lookup of the channel of a datagram needs no lock.
 	channels atomic.Pointer[[]*channel]
 	// binding serializes changes of channels. Bind also holds it while the answer is sent to the client.
 	binding sync.Mutex
@@ -230,8 +230,8 @@ func (r *Relay) Survive(task string) {
 	}
 }
 
-// fromPeer forwards or drops a datagram. It reports false, and does neither, if the permissions of the allocation
-// engine have to decide.
+// fromPeer forwards or drops a datagram of a peer. It reports false, and does neither, if the peer has no channel: then
+// the permissions of the allocation engine decide.
 func (r *Relay) fromPeer(b *Buffer) bool {
 	if b.icmp != (ICMP{}) {
 		return !b.icmp.forClients(b.peer)

@@ -54,7 +54,8 @@ type reservation struct {
 // NewReservations returns an empty set.
 func NewReservations() *Reservations { return &Reservations{held: map[Token]*reservation{}} }
 
-// Hold reserves a socket and returns its token. After an error the socket is closed and its place released.
+// Hold reserves the port of a socket and returns the token of the reservation. After an error the socket is closed and
+// its place in the session table released.
 func (r *Reservations) Hold(s Reserved) (Token, error) {
 	var token Token
 	if _, err := rand.Read(token[:]); err != nil {

@@ -12,7 +12,7 @@ type Socket interface {
 	Port() uint16
 	// Receive waits for a datagram or an ICMP message. The caller owns the buffer.
 	Receive() (*Buffer, error)
-	// Send sends one datagram without waiting. The error is datagram.ErrCongested if there is no room for it.
+	// Send sends one datagram without waiting. The error is datagram.ErrCongested if the send buffer is full.
 	Send(payload []byte, peer netip.AddrPort) error
 	// Drops returns the number of received datagrams that were lost because the receive buffer was full. It is 0 after
 	// Close.
@@ -63,5 +63,6 @@ func tryEven(n Network, advertised netip.Addr, next bool) (even, odd Socket, err
 	return nil, nil, errors.New("open relay socket: found no even port")
 }
 
-// evenTries bounds the search. Half of all ports are even, so it fails practically never.
+// evenTries bounds the number of random ports that tryEven opens. Half of all ports are even, so that it practically
+// always finds one.
 const evenTries = 64

@@ -6,16 +6,16 @@ import (
 	"time"
 )
 
-// answer is the current result for a host name and address family.
+// answer contains the addresses of a host name in one address family.
 type answer struct {
 	// addrs are sorted, so that answers that differ only in their order are equal.
 	addrs []netip.Addr
-	// missing is the time of the first of the lookups without an address that followed the last one with an address.
+	// missing is when lookups began to find no address. It is zero if the latest lookup found one.
 	missing time.Time
 }
 
-// next returns the result after one more lookup. New addresses replace the old ones at once. If the lookup has no
-// addresses, the old addresses are kept for Absence.
+// next returns the answer after one more lookup. Addresses that the lookup found replace the old ones at once. If it
+// found none, the old addresses are kept for the time Absence.
 func (a answer) next(addrs []netip.Addr, now time.Time) answer {
 	switch {
 	case len(addrs) > 0:

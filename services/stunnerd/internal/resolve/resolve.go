@@ -32,7 +32,8 @@ const (
 	lookupTimeout = 20 * time.Second
 	// maxLookups is the maximum number of concurrent lookups.
 	maxLookups = 64
-	// batchDelay is the delay from a change to the call of changed, so that names that change together cause one call.
+	// batchDelay is the delay from a change of an address to the call of the function changed, so that names that
+	// change together cause one call.
 	batchDelay = 100 * time.Millisecond
 )
 
@@ -149,7 +150,7 @@ func (r *Resolver) run(ctx context.Context, w *watch) {
 	}
 }
 
-// resolve waits for a slot, looks up a name once, and records the result.
+// resolve looks up a name once, and records the result. It first waits until less than maxLookups lookups are running.
 func (r *Resolver) resolve(ctx context.Context, w *watch) {
 	select {
 	case r.slots <- struct{}{}:
@@ -195,7 +196,7 @@ func (r *Resolver) record(w *watch, addrs []netip.Addr, err error) {
 	}
 }
 
-// notify calls changed after updates, until the resolver is closed.
+// notify calls the function changed after addresses have changed. It returns when the resolver is closed.
 func (r *Resolver) notify() {
 	for {
 		select {

@@ -46,8 +46,8 @@ func (s *Server) views(next config.Config) map[string]*cluster.View {
 	return views
 }
 
-// yieldPorts frees the ports of the named listeners. The sessions of a listener that is also in the next config
-// continue if they have sockets of their own (TCP, TLS). All others end.
+// yieldPorts frees the ports of the named listeners. If a listener is also in the next config, its TCP and TLS sessions
+// continue, because they have sockets of their own. All other sessions end.
 func (s *Server) yieldPorts(names []string, next config.Config) {
 	for _, name := range names {
 		if g := s.listeners[name]; g != nil && has(next, name) && g.yield() {
@@ -58,7 +58,7 @@ func (s *Server) yieldPorts(names []string, next config.Config) {
 	}
 }
 
-// open opens new generations of the given listeners. Their policies are set before they accept requests.
+// open opens a new generation of each given listener. The policy of a generation is set before it accepts requests.
 func (s *Server) open(listeners []config.Listener, next config.Config, views map[string]*cluster.View) (
 	opened []*generation, failed map[string]error,
 ) {
@@ -74,7 +74,8 @@ func (s *Server) open(listeners []config.Listener, next config.Config, views map
 	return opened, failed
 }
 
-// openOne opens a listener, or reopens a retired generation of it that occupies the port.
+// openOne opens a listener. If a retired generation of the same listener occupies the port with the same protocol, that
+// generation is reopened instead.
 func (s *Server) openOne(l config.Listener, p *gate.Policy, routes *cluster.View) (*generation, error) {
 	if current := s.listeners[l.Name]; current != nil {
 		if g := current.retiredAt(l); g != nil {
@@ -102,8 +103,9 @@ func updateError(l config.Listener, err error) error {
 	return err
 }
 
-// explain adds to an error that the port of l is occupied by UDP or DTLS sessions of a listener that has left the port,
-// and names that listener. The text is the same at each attempt, so that retries do not look like changes.
+// explain extends the error of a listener whose port is in use, if UDP or DTLS sessions of a listener that has left the
+// port still use it: it adds the name of that listener. The text is the same at each attempt, so that retries do not
+// look like changes.
 func (s *Server) explain(l config.Listener, err error) error {
 	for name, current := range s.listeners {
 		for _, e := range current.earlier {
@@ -145,8 +147,8 @@ func (s *Server) replace(opened []*generation) {
 	}
 }
 
-// stopRemoved stops the listeners that are not in the next config. Plan.Stop is not enough: it does not list a listener
-// that has yielded its port, because that listener is not in the running config, but it may have sessions.
+// stopRemoved stops the listeners that are not in the next config. Plan.Stop is not enough: a listener whose port was
+// closed for another listener is not in the running config, so it is not in Plan.Stop, but it may have sessions.
 func (s *Server) stopRemoved(next config.Config) {
 	for name := range s.listeners {
 		if !has(next, name) {

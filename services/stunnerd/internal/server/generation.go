@@ -37,7 +37,7 @@ const (
 )
 
 // transitions lists the states that can follow a state. A retired generation opens again if a config returns to its
-// port. A yielded generation cannot open again, because another process may have opened its port.
+// port. A generation that has closed its port cannot open again, because another process may use the port.
 var transitions = map[state][]state{
 	stateOpen:    {stateRetired, stateYielded, stateEnded},
 	stateRetired: {stateOpen, stateEnded},
@@ -53,8 +53,8 @@ func (g *generation) move(to state) bool {
 	return true
 }
 
-// yield closes the listening socket of an open generation. It reports false if it cannot, because sessions use the
-// socket.
+// yield closes the listening socket of an open generation, and keeps its TCP and TLS sessions. It reports false, and
+// does nothing, for UDP and DTLS, because the sessions use the socket.
 func (g *generation) yield() bool {
 	return g.state == stateOpen && g.socket.Yield() && g.move(stateYielded)
 }

@@ -60,7 +60,7 @@ type socket struct {
 
 func socketOf(l config.Listener) socket { return socket{l.Protocol.Network(), l.Port} }
 
-// yielding returns Plan.Yield: the stopped and replaced listeners whose port a new socket needs.
+// yielding returns the value of the field Yield: the stopped and replaced listeners whose port a new socket needs.
 func (p Plan) yielding(running map[string]config.Listener) (names []string) {
 	wanted := map[socket]bool{}
 	leaving := slices.Clone(p.Stop)

@@ -17,10 +17,11 @@ import (
 // removed before the overlap ends.
 const maxFormer = 16
 
-// rememberFormer keeps the authority that next replaces, for the overlap of next, so that sessions that were created
-// with it can still refresh. An authority is kept once, even if the config alternates between two authorities. If only
-// the realm changes, nothing needs to be kept, because a session stores its realm. A shorter overlap also applies to
-// authorities that were replaced earlier. A longer overlap does not restore removed ones.
+// rememberFormer keeps the authority that the next config replaces, for the credential overlap of that config, so that
+// sessions that were created with the authority can still refresh. An authority is kept once, even if the config
+// alternates between two authorities. If only the realm changes, nothing needs to be kept, because a session stores its
+// realm. A shorter overlap also applies to authorities that were replaced earlier. A longer overlap does not restore
+// removed ones.
 func (s *Server) rememberFormer(next config.Auth) {
 	now, old, authority := time.Now(), s.running.Auth.Authority(), next.Authority()
 	until := now.Add(next.Overlap())

@@ -21,9 +21,9 @@ func (s *Server) SetLocalAddresses(addrs []netip.Addr) {
 	s.updateViews(func(config.Listener) bool { return false })
 }
 
-// updateViews updates the views of the listeners for which rerouted is true, because the addresses behind their routes
-// have changed. It updates the views of all listeners if the sockets of the gateway itself have changed. The caller
-// holds mu.
+// updateViews sets new views of the listeners for which rerouted returns true, because addresses behind their routes
+// have changed. If the sockets of the gateway itself have changed, it sets new views of all listeners. The caller holds
+// mu.
 func (s *Server) updateViews(rerouted func(config.Listener) bool) {
 	was := s.self
 	s.self = s.selfOf(s.wanted)

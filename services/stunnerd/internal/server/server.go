@@ -163,7 +163,7 @@ func (s *Server) Running() config.Config {
 
 // Close ends all sessions and closes all sockets.
 func (s *Server) Close() error {
-	s.names.Close() // without the lock: it waits for a refresh, which takes the lock
+	s.names.Close() // before mu is locked, because Close waits for a refresh, which locks mu
 	s.mu.Lock()
 	close(s.closed)
 	for name := range s.listeners {

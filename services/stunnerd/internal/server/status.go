@@ -89,8 +89,8 @@ type Stats struct {
 type Count struct {
 	Packets uint64 `json:"pkts"`
 	Bytes   uint64 `json:"bytes"`
-	// Timestamp is the time of the reading in nanoseconds since 1970, so that a client can compute a rate from two
-	// readings.
+	// Timestamp is when the counters were read, in nanoseconds since 1970, so that a client can compute a rate from two
+	// statuses.
 	Timestamp int64 `json:"timestamp"`
 }
 

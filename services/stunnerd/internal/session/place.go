@@ -36,8 +36,8 @@ type holder struct {
 	rates    rates
 }
 
-// Place is one relay port: of an allocation, or reserved for one (RFC 8656 §7.2). It counts against its user, its
-// source and the capacity of the process. The zero Place counts nothing.
+// Place counts one relay port, of an allocation or reserved for one (RFC 8656 §7.2), against the limits of its user, of
+// its source and of the process. The zero Place counts nothing.
 type Place struct {
 	table        *Table
 	user, source *holder

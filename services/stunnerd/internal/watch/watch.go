@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Patience is the maximum duration of one unit of work of a Task. A unit takes microseconds, so a unit that takes this
-// long is stuck.
+// Patience is the maximum duration of one unit of work of a Task. A unit of work takes microseconds, so that a
+// goroutine is stuck if one takes longer than this.
 const Patience = 10 * time.Second
 
 // Task monitors a goroutine that does units of work, for example handles one datagram, and is idle between them. The
@@ -18,7 +18,7 @@ type Task struct {
 	steps atomic.Uint64
 
 	mu sync.Mutex
-	// seen is the value of steps in the unit of work that Stuck saw last.
+	// seen is the value of steps at the last call of Stuck that found a unit of work in progress.
 	seen uint64
 	// since is when Stuck first saw that unit of work.
 	since time.Time

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// A check repeats its request until the server answers or the timeout ends: nodes route to the ready pods of a Service
-// with a delay.
+// check repeats its request every checkInterval until the server answers or checkTimeout ends, because a node routes
+// connections of a Service to a pod only some time after the pod has become ready.
 const (
 	checkTimeout  = 30 * time.Second
 	checkInterval = 250 * time.Millisecond
@@ -40,7 +40,7 @@ func check(ctx context.Context, url string, stdout, stderr io.Writer) int {
 	}
 }
 
-// get returns the HTTP status of the answer. A status of 500 or above is an error.
+// get makes a request and returns the HTTP status of its answer. A status of 500 or above is an error.
 func get(request *http.Request) (status string, err error) {
 	answer, err := http.DefaultClient.Do(request)
 	if err != nil {

@@ -65,8 +65,8 @@ func command(ctx context.Context, args []string, getenv func(string) string, std
 	return 0
 }
 
-// run serves until a server fails, or until the shutdown delay has passed after the end of terminated, the context that
-// ends with SIGTERM.
+// run serves until a server fails, or until the shutdown delay after SIGTERM has passed. SIGTERM ends the context
+// terminated.
 func run(terminated context.Context, o options, log *slog.Logger) error {
 	serving, end := context.WithCancel(context.WithoutCancel(terminated))
 	defer end()
@@ -125,8 +125,8 @@ func run(terminated context.Context, o options, log *slog.Logger) error {
 	return group.Wait()
 }
 
-// terminating fails the readiness probe after SIGTERM, so that load balancers stop sending requests while the service
-// still answers them.
+// terminating returns an error after SIGTERM. It makes the readiness probe fail, so that load balancers stop sending
+// requests while the service still answers them.
 func terminating(terminated context.Context) error {
 	if terminated.Err() != nil {
 		return errors.New("the service ends")
@@ -134,8 +134,8 @@ func terminating(terminated context.Context) error {
 	return nil
 }
 
-// closeAfterAnswer closes each connection after its next answer once SIGTERM was received, so that clients reconnect to
-// another replica and no request is lost.
+// closeAfterAnswer wraps the handler of the API. After SIGTERM it closes each connection after its next answer, so that
+// clients reconnect to another replica and no request is lost.
 func closeAfterAnswer(terminated context.Context, h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if terminated.Err() != nil {

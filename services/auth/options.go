@@ -53,8 +53,8 @@ type raw struct {
 	demoEcho, logLevel string
 }
 
-// envNames maps flags to environment variables whose names are not derived from the flag, because other programs use
-// them too.
+// envNames maps flags to environment variables that other programs use too. The variables of all other flags are
+// derived from the names of the flags.
 var envNames = map[string]string{
 	"config":      "STUNNER_CONFIG_ORIGIN",
 	"public-addr": "STUNNER_PUBLIC_ADDR",
@@ -217,10 +217,10 @@ func parseTTL(standard, most int64) (time.Duration, time.Duration, error) {
 	return time.Duration(standard) * time.Second, time.Duration(most) * time.Second, nil
 }
 
-// maxRate is the highest rate and burst that a flag accepts. The service cannot answer so many requests.
+// maxRate is the highest value of the flags for rates and bursts. It is more than the service can answer.
 const maxRate = 1_000_000
 
-// lists is the value of a flag that may be given several times, each time with a list.
+// lists is the value of a flag with a list that may be given several times.
 type lists []string
 
 func (l *lists) String() string { return strings.Join(*l, ",") }
@@ -245,8 +245,8 @@ func parseGateways(given lists) (access.Gateways, error) {
 	return gateways, nil
 }
 
-// parseOrigins parses origins in the form of browsers (RFC 6454 §6.2). Patterns are not allowed: each origin is trusted
-// explicitly.
+// parseOrigins parses the values of --cors-origins in the form that browsers send (RFC 6454 §6.2). Patterns are not
+// allowed: each origin is trusted explicitly.
 func parseOrigins(s string) ([]string, error) {
 	origins := cli.List(s)
 	for _, o := range origins {

@@ -26,7 +26,7 @@ const (
 	maxUserID = 128 // bytes of a user id
 )
 
-// ErrNoToken is returned for a request without a bearer token, if one is required.
+// ErrNoToken is the error for a request without a bearer token, unless the service is open.
 var ErrNoToken = errors.New("request carries no bearer token")
 
 // Identity is the identity of a caller.
@@ -35,7 +35,7 @@ type Identity struct {
 	Known bool
 	// Subject is the claim "sub".
 	Subject string
-	// UserID is the subject, encoded as the user id in a TURN user name. It never contains a colon, because a colon
+	// UserID is the claim "sub", encoded as the user id in a TURN user name. It never contains a colon, because a colon
 	// separates expiry and user id.
 	UserID string
 	// Expires is the expiry of the token; zero for an anonymous caller.
@@ -48,7 +48,7 @@ type Identity struct {
 // Policy identifies callers. The zero Policy is open.
 type Policy struct {
 	parser *jwt.Parser
-	// claims validates issuer, audience and times before a key is looked up.
+	// claims validates the claims of a token (issuer, audience, times) before the key of the token is looked up.
 	claims *jwt.Validator
 	maxAge time.Duration
 	key    func(t *jwt.Token, from string) (any, error)
@@ -57,9 +57,9 @@ type Policy struct {
 // Open reports whether requests need no token.
 func (p *Policy) Open() bool { return p.parser == nil }
 
-// Identify returns the identity of the caller that sent the headers. The error is for logs: a client only learns
-// whether a token was missing (ErrNoToken) or invalid. from is the source of the request. The number of requests of one
-// source that wait for keys is limited.
+// Identify returns the identity of the caller that sent the HTTP headers. The error is for logs: a client only learns
+// whether its token was missing (ErrNoToken) or invalid. from is the source of the request: the number of requests of
+// one source that wait for a fetch of the key set is limited.
 func (p *Policy) Identify(h http.Header, from string) (Identity, error) {
 	if p.Open() {
 		return Identity{}, nil
@@ -70,7 +70,8 @@ func (p *Policy) Identify(h http.Header, from string) (Identity, error) {
 	}
 	var c claims
 	keyOf := func(t *jwt.Token) (any, error) {
-		// These checks are made before the key is looked up, because the key may have to be fetched.
+		// The header and the claims of a token are checked before its key is looked up, because the service may have to
+		// fetch the key.
 		if err := errors.Join(checkHeader(t), p.claims.Validate(&c), c.checkAge(p.maxAge, time.Now())); err != nil {
 			return nil, err
 		}
@@ -98,9 +99,9 @@ func bearer(h http.Header) (string, error) {
 	return strings.TrimSpace(token), nil
 }
 
-// userID encodes a subject as the user id of a TURN user name, in which a colon separates expiry and user id. Different
-// subjects have different user ids, because quotas depend on them. Subjects of Kubernetes service accounts contain
-// colons, so they are escaped and not refused.
+// userID encodes the claim "sub" as the user id of a TURN user name, in which a colon separates expiry and user id.
+// Different subjects have different user ids, because quotas depend on them. Subjects of Kubernetes service accounts
+// contain colons, so colons are escaped and not refused.
 func userID(subject string) (string, error) {
 	id := strings.NewReplacer("%", "%25", ":", "%3A").Replace(subject)
 	switch {

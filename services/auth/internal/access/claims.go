@@ -12,14 +12,14 @@ import (
 	strict "sigs.k8s.io/json"
 )
 
-// The names of header parameters and claims that this package uses. They are case-sensitive.
+// The names of JWT header parameters and claims that this package uses. They are case-sensitive.
 var (
 	headerNames = []string{"alg", "kid", "typ", "crit"}
 	claimNames  = []string{"iss", "sub", "aud", "exp", "nbf", "iat", "jti", "stunner"}
 )
 
-// exact parses a JSON object without duplicate names. It refuses a name that equals one of names except for case,
-// because another implementation might accept it as that name.
+// exact parses a JSON object without duplicate names. It refuses an object with a name that differs from one of names
+// only in case, such as "Exp", because another implementation might accept it as that name.
 func exact(raw []byte, names []string) (map[string]json.RawMessage, error) {
 	var all map[string]json.RawMessage
 	twice, err := strict.UnmarshalStrict(raw, &all, strict.DisallowDuplicateFields)
@@ -44,14 +44,14 @@ func exact(raw []byte, names []string) (map[string]json.RawMessage, error) {
 // types are the accepted values of the header "typ" for tokens that authorize a request (RFC 7519 §5.1, RFC 9068 §2.1).
 var types = []string{"JWT", "at+jwt"}
 
-// texts are registered header parameters (RFC 7515 §4.1, RFC 7516 §4.1) whose values must be strings. keys are those
-// that contain a key.
+// texts are the registered header parameters of a JWT (RFC 7515 §4.1, RFC 7516 §4.1) whose values must be strings. keys
+// are those that contain a key, which a token must not have.
 var (
 	texts = []string{"alg", "kid", "typ", "cty", "enc", "zip", "jku", "x5u", "x5t", "x5t#S256", "nonce"}
 	keys  = []string{"jwk", "x5c"}
 )
 
-// checkHeader checks the header of a token. URLs in the header are ignored. A token that contains a key is refused.
+// checkHeader checks the header of a JWT. It ignores URLs in the header, and refuses a token that contains a key.
 func checkHeader(t *jwt.Token) error {
 	encoded, _, _ := strings.Cut(t.Raw, ".")
 	raw, err := base64.RawURLEncoding.DecodeString(encoded)
@@ -85,8 +85,8 @@ func checkHeader(t *jwt.Token) error {
 	return nil
 }
 
-// isType reports whether typ is in types (RFC 7515 §4.1.9): the prefix "application/" is optional, and case does not
-// matter.
+// isType reports whether a value of the header "typ" is in types (RFC 7515 §4.1.9): the prefix "application/" is
+// optional, and case does not matter.
 func isType(typ any) bool {
 	text, ok := typ.(string)
 	if !ok {
@@ -108,8 +108,8 @@ type claims struct {
 	Gateways json.RawMessage `json:"stunner"`
 }
 
-// UnmarshalJSON decodes the claims in claimNames. Times must be numbers (RFC 7519 §2); the library would also accept
-// strings.
+// UnmarshalJSON decodes the claims in claimNames. Times must be numbers (RFC 7519 §2); the JWT library would also
+// accept strings.
 func (c *claims) UnmarshalJSON(raw []byte) error {
 	all, err := exact(raw, claimNames)
 	if err != nil {
@@ -134,7 +134,8 @@ func (c *claims) UnmarshalJSON(raw []byte) error {
 	return json.Unmarshal(raw, (*plain)(c))
 }
 
-// checkAge refuses a token that was issued longer ago than longest; 0 means no limit.
+// checkAge refuses a token that was issued longer ago than the duration longest. If longest is 0, the age is not
+// limited.
 func (c *claims) checkAge(longest time.Duration, now time.Time) error {
 	switch {
 	case longest == 0:

@@ -18,8 +18,8 @@ import (
 // minSecret is the minimum length of the secret of HMAC signatures in bytes: the size of the hash (RFC 7518 §3.2).
 const minSecret = 32
 
-// Algorithms of signatures. A Policy accepts either symmetric or asymmetric ones. If it accepted both, a token could be
-// forged by using a public key as the HMAC secret.
+// Algorithms of signatures. A Policy accepts either symmetric or asymmetric algorithms. If it accepted both, a token
+// could be forged by using a public key as the HMAC secret.
 var (
 	symmetric  = []string{"HS256", "HS384", "HS512"}
 	asymmetric = []string{"RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"}
@@ -29,10 +29,10 @@ var (
 type Config struct {
 	Issuer   string
 	Audience string
-	// Algorithms is a subset of the algorithms that fit the key. Empty means HS256 for a secret, and all asymmetric
-	// algorithms for a JWK set.
+	// Algorithms lists the accepted algorithms of signatures. They must fit the type of the key. An empty list means
+	// HS256 for a secret, and all asymmetric algorithms for a JWK set.
 	Algorithms []string
-	// SecretFile, JWKSFile and JWKSURL are the possible sources of the keys. Exactly one is set.
+	// SecretFile, JWKSFile and JWKSURL are the possible sources of the keys that verify tokens. Exactly one is set.
 	SecretFile string
 	JWKSFile   string
 	JWKSURL    string
@@ -55,8 +55,8 @@ func (c Config) keySources() []string {
 	return out
 }
 
-// Validate refuses an incomplete configuration, so that a service that should require tokens does not run open by
-// mistake. Errors name the flag.
+// Validate refuses an incomplete configuration, so that a service that should require tokens does not serve every
+// caller by mistake. Its errors name the flags.
 func (c Config) Validate() error {
 	if c.open() {
 		return nil
@@ -109,8 +109,8 @@ func (c Config) algorithms() []string {
 	return asymmetric
 }
 
-// checkURL requires TLS, because an attacker that can change the key set can sign tokens. A URL on loopback needs no
-// TLS.
+// checkURL returns an error if the URL of a JWK set has no TLS, because an attacker that can change the JWK set can
+// sign tokens. A URL on loopback needs no TLS.
 func checkURL(raw string) error {
 	u, err := url.Parse(raw)
 	if err != nil || u.Host == "" || u.User != nil {
@@ -124,8 +124,8 @@ func checkURL(raw string) error {
 	return errors.New("--jwt-jwks-url must be https://HOST/… (http only to this host)")
 }
 
-// NewPolicy reads the keys. It refreshes the keys of a JWK set URL until ctx ends. If the URL is unreachable at the
-// start, NewPolicy returns no error, because the URL is requested again later.
+// NewPolicy returns a Policy with the keys that c configures. It refreshes the keys of a JWK set URL until ctx ends. If
+// that URL is unreachable at the start, NewPolicy returns no error, because the keys are requested again later.
 func NewPolicy(ctx context.Context, c Config, log *slog.Logger) (*Policy, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Gateways is a set of gateways, described by patterns. The zero value contains all gateways.
+// Gateways is a set of gateways, described by patterns. The zero Gateways contains all gateways.
 type Gateways struct {
 	patterns []pattern
 	limited  bool
@@ -50,7 +50,7 @@ func (g Gateways) Reaches(namespace string) bool {
 	)
 }
 
-// matches reports whether a namespace or a name matches its part of a pattern.
+// matches reports whether the namespace or the name of a gateway matches its part of a pattern.
 func matches(part, name string) bool {
 	texts := strings.Split(part, "*")
 	last := len(texts) - 1

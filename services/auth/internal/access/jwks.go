@@ -26,7 +26,7 @@ const (
 	minRSA             = 2048 // bits (RFC 7518 §3.3)
 	fetchTimeout       = 5 * time.Second
 	refreshInterval    = 10 * time.Minute
-	unknownKeyInterval = time.Minute // between two requests for the set that are caused by an unknown kid
+	unknownKeyInterval = time.Minute // between two fetches of the set that an unknown kid has caused
 )
 
 // setKeys parses a JWK set and returns its keys.
@@ -80,9 +80,9 @@ func urlKeys(ctx context.Context, url string, log *slog.Logger) (func(*jwt.Token
 const maxWaiting = 400
 
 // rotation finds keys that were published after the last fetch of the key set. The first token with an unknown kid
-// causes a fetch. Other tokens with unknown kids wait for it; tokens with known kids do not wait. One source may have a
-// quarter of the remaining maxWaiting, so that a source that sends invented kids does not exclude others. Within a
-// minute after a fetch every unknown kid is refused at once.
+// causes a fetch. Other tokens with unknown kids wait for that fetch; tokens with known kids do not wait. One source
+// may have a quarter of the waiting requests that maxWaiting still allows, so that a source that sends invented kids
+// does not exclude others. Within a minute after a fetch every unknown kid is refused at once.
 type rotation struct {
 	known, refreshed jwt.Keyfunc
 	limit            *rate.Limiter
@@ -120,8 +120,8 @@ func (r *rotation) key(t *jwt.Token, from string) (any, error) {
 	return r.known(t) // the fetch may have added the key
 }
 
-// join returns the running fetch, or nil if there is none and another one is not allowed yet. first reports whether the
-// caller has to make the fetch.
+// join returns a channel that is closed at the end of the running fetch of the key set. If first is true, the caller
+// must make the fetch. The channel is nil if no fetch is running and unknownKeyInterval does not allow another one yet.
 func (r *rotation) join(from string) (over chan struct{}, first bool, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -167,8 +167,8 @@ func withKeyID(keys jwt.Keyfunc) jwt.Keyfunc {
 	}
 }
 
-// usable returns the public keys of a JWK set that can verify signatures. A set without such a key is an error, so that
-// an empty answer does not remove the known keys.
+// usable returns the keys of a JWK set that can verify signatures. A set without such a key is an error, so that an
+// empty set does not replace the known keys.
 func usable(raw []byte) (json.RawMessage, error) {
 	var set struct {
 		Keys []json.RawMessage `json:"keys"`
@@ -212,7 +212,8 @@ func verifies(m jwkset.JWKMarshal) bool {
 	return true
 }
 
-// client returns an HTTP client for key sets. It follows no redirects, and replaces each answer by its usable keys.
+// client returns an HTTP client that fetches key sets. It follows no redirects, and replaces the body of each answer by
+// its usable keys.
 func client() *http.Client {
 	return &http.Client{
 		Timeout:       fetchTimeout,
@@ -223,7 +224,7 @@ func client() *http.Client {
 
 type checked struct{ next http.RoundTripper }
 
-// RoundTrip replaces the body of an answer by the usable part of its key set.
+// RoundTrip replaces the key set in the body of an answer by its usable keys.
 func (c checked) RoundTrip(r *http.Request) (*http.Response, error) {
 	resp, err := c.next.RoundTrip(r)
 	if err != nil || resp.StatusCode != http.StatusOK {

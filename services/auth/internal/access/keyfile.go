@@ -12,11 +12,11 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 )
 
-// rereadInterval is the minimum time between two reads of the file. It is read repeatedly because a mounted Secret can
-// change.
+// rereadInterval is the minimum time between two reads of a file with token keys. The file is read repeatedly because a
+// mounted Secret can change.
 const rereadInterval = 10 * time.Second
 
-// keyFile contains the keys of a file. If the file becomes invalid, the previous keys stay in use.
+// keyFile contains the token keys of a file. If the file becomes invalid, its previous keys stay in use.
 type keyFile struct {
 	flag, path string
 	parse      func(raw []byte) (jwt.Keyfunc, error)
@@ -28,7 +28,7 @@ type keyFile struct {
 	keys   jwt.Keyfunc
 }
 
-// openKeyFile reads the keys of a file. It returns an error if the file is invalid.
+// openKeyFile reads a file with token keys. It returns an error if the file is invalid.
 func openKeyFile(flag, path string, log *slog.Logger, parse func([]byte) (jwt.Keyfunc, error)) (jwt.Keyfunc, error) {
 	f := &keyFile{flag: flag, path: path, parse: parse, log: log}
 	if err := f.read(); err != nil {

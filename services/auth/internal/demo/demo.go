@@ -1,6 +1,7 @@
-// Package demo serves a test page that checks from a browser whether a gateway works. It is one page, one module and
-// one style sheet, without a framework and external files. The echo peer of the page answers SDP offers and echoes
-// messages on data channels. The page reaches the echo peer through Echo, so that the browser needs one origin only.
+// Package demo serves a test page that checks from a browser whether a gateway relays. The page is one HTML file, one
+// JavaScript module and one style sheet, without a framework and external files. The echo peer of the page answers SDP
+// offers and echoes messages on data channels. The page reaches the echo peer through Echo, so that the browser needs
+// one origin only.
 package demo
 
 import (
@@ -19,7 +20,8 @@ import (
 //go:embed page
 var files embed.FS
 
-// policy allows the page to load its own files and to request its own origin only.
+// policy is the Content-Security-Policy of the test page. It allows the page to load files and to make requests from
+// its own origin only.
 const policy = "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; object-src 'none'"
 
 // Page returns a handler for the files of the page.
@@ -52,7 +54,7 @@ type Echo struct {
 	Client *http.Client
 }
 
-// NewEcho returns an Echo for the peer at u. It follows no redirects, which could lead to another peer.
+// NewEcho returns an Echo for the echo peer at a URL. It follows no redirects, which could lead to another server.
 func NewEcho(u *url.URL, log *slog.Logger) *Echo {
 	return &Echo{URL: u, Log: log, Client: &http.Client{
 		Timeout:       echoTimeout,

@@ -14,8 +14,9 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/discovery"
 )
 
-// Directory contains the gateways of config discovery. Run updates it. The other methods read a snapshot and may be
-// called concurrently. If the connection to the source is lost, the gateways stay and Age grows.
+// Directory contains the gateways whose configs a source (config discovery or a file) has sent. Run updates it. The
+// other methods read a snapshot and may be called concurrently. If the connection to the source is lost, the gateways
+// stay and Age grows.
 type Directory struct {
 	log  *slog.Logger
 	now  func() time.Time
@@ -40,8 +41,9 @@ func NewDirectory(now func() time.Time, log *slog.Logger) *Directory {
 	return d
 }
 
-// Run follows the source until ctx ends. A source sends its time only when a connection starts. While the clocks
-// differ, Run therefore reconnects every minute to compare them again.
+// Run applies the events of a source of configs until ctx ends. A source sends its time only when a connection starts.
+// While the clocks of the service and the source differ too much, Run therefore reconnects every minute to compare them
+// again.
 func (d *Directory) Run(ctx context.Context, source discovery.Source) {
 	d.follow(ctx, source)
 	for ctx.Err() == nil {
@@ -52,8 +54,8 @@ func (d *Directory) Run(ctx context.Context, source discovery.Source) {
 	}
 }
 
-// compareInterval is how often Run reconnects while the clocks of this service and of the source differ by more than
-// maxSkew. The source sends its time only when a connection starts.
+// compareInterval is how often Run reconnects to the source of configs while the clocks of the service and of the
+// source differ by more than maxSkew. The source sends its time only when a connection starts.
 const compareInterval = time.Minute
 
 func (d *Directory) follow(ctx context.Context, source discovery.Source) {
@@ -72,7 +74,7 @@ func (d *Directory) follow(ctx context.Context, source discovery.Source) {
 	}
 }
 
-// Ready returns nil if requests can be answered, or else the reason.
+// Ready returns nil if there is a config with which requests can be answered, or else an error with the reason.
 func (d *Directory) Ready() error {
 	s := d.last.Load()
 	if err := s.clock(); err != nil {
@@ -84,12 +86,13 @@ func (d *Directory) Ready() error {
 	return nil
 }
 
-// firstConfigTimeout is how long Heard reports an error if no config follows the first contact with the source. A
-// source sends its configs at once.
+// firstConfigTimeout is how long after the first contact with the source of configs Heard waits for a config. A source
+// sends its configs at once, so after this time there is no Gateway.
 const firstConfigTimeout = time.Second
 
-// Heard returns nil once the gateways of the source are known, or else the reason. The readiness probe uses it instead
-// of Ready, because a service in a cluster without Gateways is healthy although it cannot answer requests.
+// Heard returns nil once the source of configs has sent its gateways, or has none; before that it returns an error. The
+// readiness probe uses Heard instead of Ready, because a service in a cluster without Gateways is healthy although it
+// cannot answer requests.
 func (d *Directory) Heard() error {
 	s := d.last.Load()
 	if err := s.clock(); err != nil {
@@ -106,7 +109,7 @@ func (d *Directory) Heard() error {
 	return nil
 }
 
-// Age returns the time since the source disconnected; 0 while it is connected.
+// Age returns the time since the connection to the source of configs was lost; 0 while it is connected.
 func (d *Directory) Age() time.Duration {
 	lost := d.last.Load().lost
 	if lost.IsZero() {
@@ -115,10 +118,11 @@ func (d *Directory) Age() time.Duration {
 	return max(0, d.now().Sub(lost))
 }
 
-// Ahead returns how far the clock of this process was ahead of the source's clock at the last connection; 0 if unknown.
+// Ahead returns how far the clock of this process was ahead of the clock of the discovery server at the last
+// connection; 0 if unknown.
 func (d *Directory) Ahead() time.Duration { return d.last.Load().ahead }
 
-// Select returns the gateways that match, sorted by namespace and name.
+// Select returns the gateways that match a filter, sorted by namespace and name.
 func (d *Directory) Select(f Filter) []Gateway {
 	var out []Gateway
 	for _, g := range d.last.Load().gateways {
@@ -129,8 +133,8 @@ func (d *Directory) Select(f Filter) []Gateway {
 	return out
 }
 
-// Apply applies an event. Only Run may call it, because concurrent calls would lose events: each derives the next
-// snapshot from the current one.
+// Apply applies an event of config discovery to the Directory. Only Run may call it, because concurrent calls would
+// lose events: each derives the next snapshot from the current one.
 func (d *Directory) Apply(e discovery.Event) {
 	next := *d.last.Load()
 	switch {
@@ -150,10 +154,11 @@ func (d *Directory) Apply(e discovery.Event) {
 	d.last.Store(&next)
 }
 
-// maxSkew is the allowed difference between the clocks of the service and of the source.
+// maxSkew is the allowed difference between the clocks of the service and of the source of configs.
 const maxSkew = 5 * time.Minute
 
-// compareClocks records the difference between the clocks. ahead is nil if the source does not send its time.
+// compareClocks stores in a snapshot how far the clock of the service is ahead of the source's clock. ahead is nil if
+// the source does not send its time.
 func (d *Directory) compareClocks(next *snapshot, ahead *time.Duration) {
 	switch {
 	case ahead == nil:
@@ -168,9 +173,9 @@ func (d *Directory) compareClocks(next *snapshot, ahead *time.Duration) {
 	next.agreed = next.agreed || next.ahead.Abs() <= maxSkew
 }
 
-// clock returns an error if the clocks differ so much that the service must not become ready: with a wrong clock,
-// credentials would expire early or late. Once the clocks have agreed it always returns nil, because a later difference
-// may be an error of the operator's clock.
+// clock returns an error if the clocks of the service and of the operator differ so much that the service must not
+// become ready: with a wrong clock, credentials would expire early or late. Once the clocks have agreed it always
+// returns nil, because a later difference may be an error of the operator's clock.
 func (s *snapshot) clock() error {
 	if s.agreed || s.ahead.Abs() <= maxSkew {
 		return nil
@@ -180,7 +185,8 @@ func (s *snapshot) clock() error {
 		s.ahead)
 }
 
-// disconnect records a lost connection. It logs only the first error.
+// disconnect records that the connection to the source of configs was lost. It logs only the first of several errors in
+// a row.
 func (d *Directory) disconnect(next *snapshot, err error) {
 	if !next.logged {
 		d.log.Warn("config discovery is not available, keep known gateways", "error", err)
@@ -189,8 +195,8 @@ func (d *Directory) disconnect(next *snapshot, err error) {
 	next.lost = cmp.Or(next.lost, d.now())
 }
 
-// update puts a gateway into the next snapshot. It keeps the last config of the gateway if the source has left out the
-// secrets, which means that the source does not accept the token of the service.
+// update puts the gateway of an event into the next snapshot. It keeps the last config of the gateway if the source has
+// left out the secrets, which means that the source does not accept the token of the service.
 func (d *Directory) update(next *snapshot, e discovery.Event) {
 	next.connect(d.now())
 	g := newGateway(e.Config)
@@ -212,7 +218,8 @@ func (s *snapshot) connect(now time.Time) {
 	s.lost, s.logged = time.Time{}, false
 }
 
-// remove removes a gateway. Like put it copies the slice, because readers of the previous snapshot use it.
+// remove removes a gateway from a snapshot. It changes a copy of the slice, because readers of the previous snapshot
+// use the slice.
 func (s *snapshot) remove(id string) {
 	if i, ok := s.find(id); ok {
 		s.gateways = slices.Delete(slices.Clone(s.gateways), i, i+1)

@@ -13,14 +13,15 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/credential"
 )
 
-// Gateway is the part of a gateway that is needed to answer requests.
+// Gateway is the part of a gateway's config that is needed to answer requests for credentials.
 type Gateway struct {
 	Namespace, Name string
 	// Authority mints the credentials.
 	Authority credential.Authority
 	// STUNOnly is set if the gateway does not relay. Such a gateway has no credentials.
 	STUNOnly bool
-	// Lifetime is the default and maximum time to live of a credential; 0 means the settings of the service.
+	// Lifetime is the default and maximum time to live of a credential of the gateway; 0 means the defaults in the
+	// flags of the service.
 	Lifetime time.Duration
 
 	listeners []listener
@@ -31,8 +32,8 @@ type listener struct {
 	config.Listener
 }
 
-// order is the order of listeners in an answer, the best first, because some clients use only the first URL. Browsers
-// try URLs in any order.
+// order is the position of listeners in an answer by protocol, the best protocol first, because some clients use only
+// the first URL. Browsers try URLs in any order.
 var order = map[config.Protocol]int{config.TURNUDP: 0, config.TURNDTLS: 1, config.TURNTCP: 2, config.TURNTLS: 3}
 
 func newGateway(c config.Config) Gateway {
@@ -53,7 +54,7 @@ func newGateway(c config.Config) Gateway {
 	return g
 }
 
-// splitID splits NAMESPACE/NAME. The id of a hand-written config may have no namespace.
+// splitID splits the id of a config, NAMESPACE/NAME. The id of a hand-written config may have no namespace.
 func splitID(id string) (namespace, name string) {
 	if namespace, name, ok := strings.Cut(id, "/"); ok {
 		return namespace, name
@@ -71,13 +72,13 @@ func (g Gateway) ID() string {
 
 // View configures the URLs in an answer.
 type View struct {
-	// Host replaces the public address of every listener, including those without one.
+	// Host replaces the public address of every listener in the URLs. A listener without a public address gets it too.
 	Host string
 	// DTLS includes TURN over DTLS, which browsers do not support.
 	DTLS bool
 }
 
-// URLs returns the ICE URLs of the gateway, UDP before DTLS, TCP and TLS. It leaves out listeners without a public
+// URLs returns the ICE URLs of the gateway, in the order UDP, DTLS, TCP, TLS. It leaves out listeners without a public
 // address, because clients cannot reach the addresses of pods.
 func (g Gateway) URLs(v View) []string {
 	var out []string
@@ -106,8 +107,8 @@ func (g Gateway) url(l config.Listener, v View) (string, bool) {
 	return uri.String(), true
 }
 
-// stunURL returns the STUN URI of RFC 7064, which has no transport: for browsers "stun" means UDP and "stuns" means TLS
-// over TCP. It returns false for other protocols.
+// stunURL returns the STUN URI of a listener (RFC 7064). A STUN URI has no transport: for browsers "stun" means UDP and
+// "stuns" means TLS over TCP. It returns false for other protocols.
 func stunURL(p config.Protocol, uri config.URI) (string, bool) {
 	address := net.JoinHostPort(uri.Host, strconv.Itoa(uri.Port))
 	switch p {
@@ -119,12 +120,13 @@ func stunURL(p config.Protocol, uri config.URI) (string, bool) {
 	return "", false
 }
 
-// Filter selects gateways and listeners; an empty field matches all.
+// Filter selects gateways and listeners by their names; an empty field matches all.
 type Filter struct {
 	Namespace, Name, Listener string
 }
 
-// pick returns the part of g that the filter selects. It returns false if the filter selects nothing of g.
+// pick returns a gateway with the listeners that the filter selects. It returns false if the filter selects another
+// gateway, or a listener that the gateway does not have.
 func (f Filter) pick(g Gateway) (Gateway, bool) {
 	if f.Namespace != "" && f.Namespace != g.Namespace || f.Name != "" && f.Name != g.Name {
 		return Gateway{}, false

@@ -32,7 +32,8 @@ func checkLength(parameter string, value *string, most int) error {
 	return nil
 }
 
-// checkTTL checks the lower bound of a ttl. The upper bound depends on the gateway.
+// checkTTL returns an error if the ttl in a request is less than 1. The maximum depends on the gateway, so it is
+// checked later.
 func checkTTL(ttl *int64) error {
 	if ttl != nil && *ttl < 1 {
 		return bad("ttl", notTTL)
@@ -40,8 +41,8 @@ func checkTTL(ttl *int64) error {
 	return nil
 }
 
-// checkFilter checks that a filter with a gateway also has a namespace, and that a filter with a listener also has
-// both. Otherwise it would match objects of other namespaces.
+// checkFilter checks the parameters that select gateways: gateway requires namespace, and listener requires gateway and
+// namespace. Otherwise a name would match objects of other namespaces.
 func checkFilter(namespace, name, listener *string) error {
 	for _, c := range []struct {
 		parameter string
@@ -85,9 +86,9 @@ func checkHost(host *string) error {
 	return nil
 }
 
-// userIDFor returns the user id of the credential. For a caller with a token it is the subject of the token, and any
-// other requested name is refused. An open service accepts any name without a colon, because a colon separates the
-// expiry in a TURN user name.
+// userIDFor returns the user id for the credential in an answer. A caller with a token gets the subject of the token,
+// and any other requested user name is refused. An open service accepts any name without a colon, because a colon
+// separates the expiry in a TURN user name.
 func userIDFor(who access.Identity, username *string) (string, error) {
 	if username == nil {
 		return who.UserID, nil
@@ -133,7 +134,8 @@ func filtersFor(refs *[]GatewayRef) ([]gateway.Filter, error) {
 	return out, nil
 }
 
-// deref returns the value of an optional parameter, or the zero value. k8s.io/utils/ptr is not allowed in this service.
+// deref returns the value of an optional parameter of a request, or the zero value if it is missing. k8s.io/utils/ptr
+// does the same, but the auth service must not import Kubernetes packages.
 func deref[T any](p *T) (v T) {
 	if p != nil {
 		v = *p

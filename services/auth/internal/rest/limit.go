@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// limitSource limits the rate of each source. It runs before authentication, so that invalid tokens are limited too.
+// limitSource answers 429 to requests above the rate limit of their source. It runs before authentication, so that
+// requests with invalid tokens are limited too.
 func (s server) limitSource(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		from := readSource(r, s.Rates.Proxies, s.Rates.Header)
@@ -18,7 +19,8 @@ func (s server) limitSource(next http.Handler) http.Handler {
 	})
 }
 
-// limitSubject limits the rate of each subject of a token, over all addresses that the subject uses.
+// limitSubject answers 429 to requests above the rate limit of the subject of their token. The limit covers all
+// addresses that the subject uses.
 func (s server) limitSubject(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		who := identityOf(r.Context())
@@ -28,7 +30,8 @@ func (s server) limitSubject(next http.Handler) http.Handler {
 	})
 }
 
-// withinRate reports whether a request may proceed. It answers 429 if the request has to wait.
+// withinRate reports whether a request may proceed. If wait is not 0, it answers the request with 429, and with wait in
+// the header Retry-After.
 func withinRate(w http.ResponseWriter, r *http.Request, wait time.Duration) bool {
 	if wait == 0 {
 		return true

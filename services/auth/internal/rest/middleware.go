@@ -31,11 +31,12 @@ import (
 // createPath is the only path with a request body.
 const createPath = "/v1/ice-servers"
 
-// retryAfter is the value of Retry-After while the service is not ready. Config discovery usually answers within this
-// time.
+// retryAfter is the value of the header Retry-After while no config has arrived. Config discovery usually answers
+// within this time.
 const retryAfter = 2 * time.Second
 
-// requestIDHeader is the header with the request id. A trusted proxy may set it, and every answer has it.
+// requestIDHeader is the HTTP header with the id of a request. A trusted proxy may set it in the request, and every
+// answer has it.
 const requestIDHeader = "X-Request-Id"
 
 var requestID = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
@@ -54,7 +55,8 @@ func (s server) setRequestID(next http.Handler) http.Handler {
 	})
 }
 
-// observe logs and counts requests. It does not log query and headers, because they may contain keys and tokens.
+// observe logs requests and counts them in the metrics. It does not log the query and the headers of a request, because
+// they may contain keys and tokens.
 func (s server) observe(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		began := s.Now()
@@ -106,8 +108,8 @@ func limitURL(next http.Handler) http.Handler {
 // preflightAge is how long a browser may cache a CORS preflight, in seconds.
 const preflightAge = 600
 
-// cors lets pages of the configured origins read answers. It does not allow credentials that the browser adds, such as
-// cookies, because the scripts of the page set the header with the token.
+// cors lets web pages of the configured origins read answers (CORS). It does not allow credentials that the browser
+// adds by itself, such as cookies, because the scripts of a page set the header Authorization.
 func (s server) cors(next http.Handler) http.Handler {
 	if len(s.Origins) == 0 {
 		return next
@@ -121,7 +123,7 @@ func (s server) cors(next http.Handler) http.Handler {
 	}).Handler(next)
 }
 
-// authenticate answers 401 to requests without a valid token. The reason is only logged.
+// authenticate answers 401 to requests without a valid token. The reason is logged, but not sent to the client.
 func (s server) authenticate(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		who, err := s.Policy.Identify(r.Header, sourceOf(r.Context()).String())
@@ -140,7 +142,8 @@ func (s server) authenticate(next http.Handler) http.Handler {
 	})
 }
 
-// ready answers 503 before the first config. Afterwards it sets the header with the age of the configs.
+// ready answers 503 until the first gateway config has arrived. Afterwards it sets the header X-Config-Age, and calls
+// the next handler.
 func (s server) ready(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if s.Directory.Ready() != nil {
@@ -153,7 +156,8 @@ func (s server) ready(next http.Handler) http.Handler {
 	})
 }
 
-// checkQuery refuses queries that the generated parameter binding would interpret ambiguously.
+// checkQuery answers 400 to a request with duplicate query parameters or control characters, which the generated
+// parameter binding would not refuse.
 func checkQuery(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		values, err := url.ParseQuery(r.URL.RawQuery)
@@ -183,8 +187,8 @@ const doubled = "is there more than once"
 
 func clean(s string) bool { return utf8.ValidString(s) && !strings.ContainsFunc(s, unicode.IsControl) }
 
-// checkBody reads the body, and checks its size and that it is one JSON value. Only createPath has a body. The body of
-// any other call is dropped, because these calls take parameters from the query.
+// checkBody reads the body of a request. It refuses a body that is too large, or that is not one JSON value. Only
+// requests to createPath have parameters in the body. The body of any other request is dropped.
 func checkBody(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
@@ -221,9 +225,9 @@ func bodyFailure(r *http.Request, body []byte, err error) *failure {
 	return failureFor(json.Unmarshal(body, &one))
 }
 
-// knownFields reduces a body to the fields of openapi/auth.yaml, and refuses duplicate fields. Without it, the
-// generated binding would ignore case and use the last duplicate. A body that cannot be parsed is returned unchanged,
-// and the binding reports the error.
+// knownFields removes the fields that openapi/auth.yaml does not define from a request body, and refuses duplicate
+// fields. The generated binding alone would ignore the case of field names and use the last duplicate. A body that
+// cannot be parsed is returned unchanged, and the binding reports the error.
 func knownFields(body []byte) ([]byte, *failure) {
 	var request IceServersRequest
 	twice, err := strict.UnmarshalStrict(body, &request, strict.DisallowDuplicateFields)

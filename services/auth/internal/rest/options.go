@@ -13,18 +13,19 @@ import (
 type Options struct {
 	Directory *gateway.Directory
 	Policy    *access.Policy
-	// Gateways are the only gateways for which the service gives credentials, whatever the caller.
+	// Gateways are the only gateways for which the service gives credentials, independent of the token of the caller.
 	Gateways access.Gateways
-	// DefaultTTL is the time to live of a credential if the request sets none. It applies to gateways without a
-	// lifetime of their own.
+	// DefaultTTL is the time to live of a credential if the request does not set the ttl. It applies to gateways whose
+	// config sets no lifetime.
 	DefaultTTL time.Duration
-	// MaxTTL is the longest time to live of a credential. It applies to gateways without a lifetime of their own.
+	// MaxTTL is the longest time to live of a credential. It applies to gateways whose config sets no lifetime.
 	MaxTTL time.Duration
-	// PublicAddr replaces the host of every URL, unless the request sets a host. Empty means no replacement.
+	// PublicAddr replaces the host of every ICE URL, unless the request sets a host. Empty means that no host is
+	// replaced.
 	PublicAddr string
 	// Demo is the test page at /demo/; nil means that there is no test page.
 	Demo http.Handler
-	// Echo handles POST /demo/echo of callers that Policy identifies; nil means that there is no echo peer.
+	// Echo handles POST /demo/echo of callers that Policy identifies; nil means that the test page has no echo peer.
 	Echo http.Handler
 	// Origins are the origins of web pages that may read answers (CORS); empty means none.
 	Origins []string

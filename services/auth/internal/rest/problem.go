@@ -16,7 +16,7 @@ const (
 	maxBody = 64 << 10
 )
 
-// failure is an error that is sent to the client as a problem (RFC 9457). It never repeats text of the request.
+// failure is an error that is sent to the client as a problem (RFC 9457). Its texts never repeat text of the request.
 type failure struct {
 	status int
 	detail string
@@ -76,8 +76,8 @@ func (f *failure) write(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(p) // fails only if the client has disconnected
 }
 
-// failureFor returns the failure for an error of the generated code or of a handler. It returns nil for an internal
-// error.
+// failureFor returns the failure to send for an error of the generated code or of a handler. It returns nil for an
+// internal error, which the client gets as 500 without details.
 func failureFor(err error) *failure {
 	var (
 		known    *failure
@@ -103,7 +103,7 @@ func failureFor(err error) *failure {
 
 const notTTL = "must be an integer of at least 1"
 
-// expected describes the valid values of query parameters that are not strings.
+// expected is the text of the error if a query parameter that is not a string has an invalid value, by parameter.
 var expected = map[string]string{
 	"ttl":  notTTL,
 	"dtls": "must be true or false",

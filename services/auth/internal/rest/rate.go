@@ -17,22 +17,24 @@ type Rate struct {
 
 // Rates are the rate limits of sources and of subjects of tokens.
 type Rates struct {
-	// Rate applies to subjects, and to sources outside of the cluster.
+	// Rate applies to each subject of a token, and to each source outside of the cluster.
 	Rate
-	// Inside applies to sources inside of the cluster, where a web app may send the requests of all its users.
+	// Inside applies to each source inside of the cluster, where a web app may send the requests of all its users.
 	Inside Rate
-	// Networks are the networks of the cluster, in addition to private addresses.
+	// Networks are the networks of the cluster. Sources with private addresses are always inside of the cluster.
 	Networks []netip.Prefix
-	// Proxies are the networks of proxies that are trusted to name the source of a request in Header.
+	// Proxies are the networks of the trusted proxies: the field Header of their requests contains the source.
 	Proxies []netip.Prefix
-	// Header is XForwardedFor or Forwarded; empty means XForwardedFor.
+	// Header is the name of the header in which a proxy sends the source: XForwardedFor or Forwarded. Empty means
+	// XForwardedFor.
 	Header string
 }
 
-// maxKeys is the number of sources and subjects for which a token bucket is kept.
+// maxKeys is the maximum number of sources and subjects whose requests are counted at a time.
 const maxKeys = 1 << 16
 
-// limiters contain the token buckets for the rates outside and inside of the cluster. A nil limiter has no limit.
+// limiters contain the token buckets for the rates of sources outside and inside of the cluster. A nil limiter allows
+// all requests.
 type limiters struct{ outside, inside *ratelimit.Limiter[string] }
 
 func newLimiters(r Rates) limiters {
@@ -45,14 +47,15 @@ func newLimiters(r Rates) limiters {
 	return limiters{outside: of(r.Rate), inside: of(r.Inside)}
 }
 
-// subject returns how long the request of a subject has to wait, or 0 if it is within the rate.
+// subject counts a request of the subject of a token. It returns how long the request has to wait, or 0 if it is within
+// the rate limit.
 func (l limiters) subject(name string, now time.Time) time.Duration {
 	return take(l.outside, "subject "+name, now)
 }
 
-// source returns how long the request of a source has to wait, or 0 if it is within the rate. Inside of the cluster
-// each address has a bucket of its own, outside each ratelimit.SourcePrefix. All sources that a proxy does not name
-// share one bucket of that proxy.
+// source counts a request of a source. It returns how long the request has to wait, or 0 if it is within the rate
+// limit. Inside of the cluster each address has a limit of its own, outside each ratelimit.SourcePrefix. All requests
+// of a proxy without a readable source address share one limit.
 func (l limiters) source(from source, networks []netip.Prefix, now time.Time) time.Duration {
 	a := from.addr
 	switch {

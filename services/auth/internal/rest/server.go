@@ -17,16 +17,17 @@ import (
 // maxGateways is the maximum number of gateways in one request, and in one answer.
 const maxGateways = 100
 
-// demand is a request in the form that all operations have in common.
+// demand contains the parameters of a request for credentials, in the same form for all operations of the API.
 type demand struct {
 	userID string
 	ttl    time.Duration // 0 means the default of the gateway
 	view   gateway.View
 	// gateways are the requested gateways; an empty list means all.
 	gateways []gateway.Filter
-	// parameter returns the name of the request parameter with the i-th gateway, for errors.
+	// parameter returns the name of the request parameter that selects the i-th gateway, for errors.
 	parameter func(i int) string
-	// one is set if the answer contains a single gateway that relays. Errors of other gateways are then ignored.
+	// one is set if the answer contains the credentials of one gateway only (GET /). Gateways after the first one that
+	// relays are then ignored.
 	one bool
 }
 
@@ -188,7 +189,8 @@ func (s server) query(ctx context.Context, q query) ([]grant, error) {
 	return s.grant(ctx, d)
 }
 
-// mostSpecific returns the name of the most specific filter parameter of a query, for errors.
+// mostSpecific returns the name of the narrowest parameter of a query that selects gateways (listener, gateway or
+// namespace), for errors.
 func mostSpecific(q query) string {
 	switch {
 	case q.listener != nil:
@@ -199,7 +201,7 @@ func mostSpecific(q query) string {
 	return "namespace"
 }
 
-// grant makes credentials for every requested gateway that the caller may use and that has a public address.
+// grant makes a credential for every requested gateway that the caller may use and that has a public address.
 func (s server) grant(ctx context.Context, d demand) ([]grant, error) {
 	who := identityOf(ctx)
 	gateways, err := s.gateways(who, d)
@@ -224,9 +226,9 @@ func (s server) grant(ctx context.Context, d demand) ([]grant, error) {
 	if len(out) == 0 {
 		return nil, &failure{status: http.StatusNotFound, detail: "No gateway that matches has a public address."}
 	}
-	// If the request does not name each gateway, a gateway with a short lifetime only caps the ttl of its own
-	// credential. Otherwise it would fail the request for all other gateways. The request is refused only if its ttl
-	// exceeds the maximum of every gateway.
+	// If a request does not name each gateway, a gateway with a short lifetime only limits the ttl of its own
+	// credential, and does not fail the request for all other gateways. The request is refused only if its ttl exceeds
+	// the maximum of every gateway.
 	if longest := longest(out); !d.named() && d.ttl > longest && longest > 0 {
 		return nil, bad("ttl", "must be at most %d", int64(longest/time.Second))
 	}
@@ -258,8 +260,8 @@ func (s server) grantOne(who access.Identity, g gateway.Gateway, d demand, urls 
 	return grant{gateway: g, urls: urls, ttl: ttl, maxTTL: most, credential: c}, nil
 }
 
-// lifetimes returns the default and the maximum time to live of credentials: the lifetime of the gateway, or else the
-// settings of the service.
+// lifetimes returns the default and the maximum time to live of a gateway's credentials: the lifetime in the config of
+// the gateway, or else the settings of the service.
 func (s server) lifetimes(g gateway.Gateway) (standard, most time.Duration) {
 	if g.Lifetime > 0 {
 		return g.Lifetime, g.Lifetime
@@ -267,8 +269,8 @@ func (s server) lifetimes(g gateway.Gateway) (standard, most time.Duration) {
 	return s.DefaultTTL, s.MaxTTL
 }
 
-// gateways looks up the requested gateways. It checks permissions before existence, so that callers cannot find out
-// which other gateways exist.
+// gateways looks up the gateways that a request selects. It checks permissions before existence, so that a caller
+// cannot find out which other gateways exist.
 func (s server) gateways(who access.Identity, d demand) ([]gateway.Gateway, error) {
 	if len(d.gateways) == 0 {
 		if who.Gateways.Empty() {
@@ -294,7 +296,7 @@ func (s server) gateways(who access.Identity, d demand) ([]gateway.Gateway, erro
 	return roundRobin(out, maxGateways), nil
 }
 
-// reaches reports whether a filter can match a gateway of the set.
+// reaches reports whether a filter can match a gateway in the set of allowed gateways.
 func reaches(set access.Gateways, f gateway.Filter) bool {
 	if f.Name == "" {
 		return set.Reaches(f.Namespace)
@@ -302,14 +304,14 @@ func reaches(set access.Gateways, f gateway.Filter) bool {
 	return set.Holds(f.Namespace, f.Name)
 }
 
-// allowed returns the gateways that both the service and the caller may use.
+// allowed returns those of the given gateways that both the service and the caller may use.
 func (s server) allowed(who access.Identity, in []gateway.Gateway) []gateway.Gateway {
 	return slices.DeleteFunc(in, func(g gateway.Gateway) bool {
 		return !s.Gateways.Holds(g.Namespace, g.Name) || !who.Gateways.Holds(g.Namespace, g.Name)
 	})
 }
 
-// roundRobin returns at most n gateways, in their order. It selects one gateway of each namespace in rounds, so that a
+// roundRobin returns at most n gateways, in their order. It selects one gateway of each namespace in turn, so that a
 // namespace with many gateways does not displace others.
 func roundRobin(all []gateway.Gateway, n int) []gateway.Gateway {
 	if len(all) <= n {
@@ -321,7 +323,8 @@ func roundRobin(all []gateway.Gateway, n int) []gateway.Gateway {
 		seen[g.Namespace]++
 	}
 	sorted := slices.Sorted(slices.Values(round))
-	last, room := sorted[n], 0 // all gateways of the rounds before last fit, and room of the last round
+	// All gateways of the rounds before last are returned, and room gateways of the round last.
+	last, room := sorted[n], 0
 	for _, t := range sorted[:n] {
 		if t == last {
 			room++
@@ -340,8 +343,8 @@ func roundRobin(all []gateway.Gateway, n int) []gateway.Gateway {
 	return out
 }
 
-// seconds returns a ttl as a duration. It caps the ttl first, so that the duration cannot overflow. The cap is above
-// every allowed ttl.
+// seconds converts a ttl in seconds to a duration. It first limits the ttl to a value above every allowed ttl, so that
+// the conversion cannot overflow.
 func seconds(ttl *int64) time.Duration {
 	return time.Duration(min(deref(ttl), int64(2*credential.MaxTTL/time.Second))) * time.Second
 }

@@ -16,9 +16,9 @@ const (
 
 // source is the source of a request.
 type source struct {
-	// addr is the address of the client, or of the proxy if the proxy does not name the client.
+	// addr is the address of the client, or of the proxy if the proxy did not send a readable client address.
 	addr netip.Addr
-	// unnamed is set if the proxy at addr sent an unreadable address, such as "unknown".
+	// unnamed is set if the proxy at addr sent an unreadable client address, such as "unknown".
 	unnamed bool
 }
 
@@ -30,9 +30,9 @@ func (s source) String() string {
 	return s.addr.String()
 }
 
-// readSource returns the source of a request. It is the peer of the connection, unless that is a trusted proxy. Then it
-// is the last address in the header that is not a trusted proxy. Earlier addresses are ignored, because a client may
-// have written them.
+// readSource returns the source of an HTTP request: the peer of the connection, unless the peer is a trusted proxy.
+// Then the source is the last address in the forwarding header that is not a trusted proxy. Earlier addresses are
+// ignored, because a client may have written them.
 func readSource(req *http.Request, proxies []netip.Prefix, header string) source {
 	peer, err := netip.ParseAddrPort(req.RemoteAddr)
 	from := peer.Addr().Unmap().WithZone("")
@@ -55,8 +55,8 @@ func holds(prefixes []netip.Prefix, a netip.Addr) bool {
 	return slices.ContainsFunc(prefixes, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
-// hops returns the addresses in the header of the proxies as written, the nearest proxy's last. For an element of
-// Forwarded without an address it returns "".
+// hops returns the addresses in the forwarding header in their order, so that the address that the nearest proxy has
+// added is the last. For an element of Forwarded without an address it returns "".
 func hops(h http.Header, header string) (out []string) {
 	if header != Forwarded {
 		for _, line := range h.Values(XForwardedFor) {
@@ -72,9 +72,9 @@ func hops(h http.Header, header string) (out []string) {
 	return out
 }
 
-// elements splits a list at a separator outside of quotation marks, and drops empty elements. It scans from the end,
-// which the nearest proxy has written, so that an unclosed quotation mark in the part of the client cannot hide later
-// elements.
+// elements splits the value of a forwarding header at a separator outside of quotation marks, and drops empty elements.
+// It scans from the end, which the nearest proxy has written, so that an unclosed quotation mark in the part of the
+// client cannot hide later elements.
 func elements(list string, separator byte) (out []string) {
 	end, quoted := len(list), false
 	add := func(from int) {
@@ -96,7 +96,8 @@ func elements(list string, separator byte) (out []string) {
 	return out
 }
 
-// forOf returns the value of the parameter "for" (RFC 7239 §4), or "" if it is missing or occurs twice.
+// forOf returns the value of the parameter "for" in an element of Forwarded (RFC 7239 §4), or "" if the parameter is
+// missing or occurs twice.
 func forOf(element string) (value string) {
 	for _, pair := range elements(element, ';') {
 		name, text, _ := strings.Cut(pair, "=")

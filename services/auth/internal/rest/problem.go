@@ -46,17 +46,17 @@ func fail(status int) *failure { return &failure{status: status, detail: details
 
 // details are the detail texts of problems, by status.
 var details = map[int]string{
-	http.StatusBadRequest:            "A parameter is not acceptable.",
+	http.StatusBadRequest:            "A parameter is invalid.",
 	http.StatusUnauthorized:          "This service needs a valid bearer token.",
-	http.StatusForbidden:             "This is not for the caller.",
+	http.StatusForbidden:             "The caller is not allowed to make this request.",
 	http.StatusNotFound:              "There is no such gateway.",
-	http.StatusMethodNotAllowed:      "This path does not know the method.",
+	http.StatusMethodNotAllowed:      "The path does not support the method.",
 	http.StatusRequestEntityTooLarge: fmt.Sprintf("The body is larger than %d bytes.", maxBody),
 	http.StatusRequestURITooLong:     fmt.Sprintf("The URL is longer than %d bytes.", maxURL),
 	http.StatusUnsupportedMediaType:  "The body must be application/json.",
-	http.StatusTooManyRequests:       "Too many requests from here; the header Retry-After says how many seconds to wait.",
-	http.StatusInternalServerError:   "The service made a mistake; its log says which.",
-	http.StatusServiceUnavailable:    "The service has not heard of any gateway yet.",
+	http.StatusTooManyRequests:       "Too many requests. The header Retry-After contains the seconds to wait.",
+	http.StatusInternalServerError:   "Internal error. The log of the service contains it.",
+	http.StatusServiceUnavailable:    "The service has not received a gateway config yet.",
 }
 
 // write sends the failure as the answer to r.

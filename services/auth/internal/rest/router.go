@@ -19,7 +19,7 @@ func New(o Options) http.Handler {
 	r := chi.NewRouter()
 	r.Use(s.setRequestID, s.observe, s.recoverPanic, setHeaders, limitURL, s.cors, s.limitSource)
 	r.NotFound(func(w http.ResponseWriter, r *http.Request) {
-		(&failure{status: http.StatusNotFound, detail: "There is nothing at this path."}).write(w, r)
+		(&failure{status: http.StatusNotFound, detail: "The path does not exist."}).write(w, r)
 	})
 	r.MethodNotAllowed(func(w http.ResponseWriter, req *http.Request) {
 		w.Header().Set("Allow", strings.Join(methods(r, req.URL.Path), ", "))

@@ -101,7 +101,7 @@ func (s server) turnAuth(ctx context.Context, p GetTurnAuthParams) (TurnAuth, er
 	// The answer cannot describe a gateway without credentials.
 	i := slices.IndexFunc(grants, func(g grant) bool { return !g.stunOnly })
 	if i < 0 {
-		return TurnAuth{}, &failure{status: http.StatusNotFound, detail: "No gateway that matches relays."}
+		return TurnAuth{}, &failure{status: http.StatusNotFound, detail: "No matching gateway relays."}
 	}
 	g := grants[i]
 	return TurnAuth{
@@ -224,7 +224,7 @@ func (s server) grant(ctx context.Context, d demand) ([]grant, error) {
 		}
 	}
 	if len(out) == 0 {
-		return nil, &failure{status: http.StatusNotFound, detail: "No gateway that matches has a public address."}
+		return nil, &failure{status: http.StatusNotFound, detail: "No matching gateway has a public address."}
 	}
 	// If a request does not name each gateway, a gateway with a short lifetime only limits the ttl of its own
 	// credential, and does not fail the request for all other gateways. The request is refused only if its ttl exceeds
@@ -283,7 +283,7 @@ func (s server) gateways(who access.Identity, d demand) ([]gateway.Gateway, erro
 		switch {
 		case !reaches(s.Gateways, f):
 			return nil, refuse(http.StatusForbidden, d.parameter(i),
-				"is outside what this service gives credentials for: its flag --gateways says for which gateways it does")
+				"is not in the flag --gateways of this service, which lists the gateways with credentials")
 		case !reaches(who.Gateways, f):
 			return nil, refuse(http.StatusForbidden, d.parameter(i), `is outside the claim "stunner" of the token`)
 		}

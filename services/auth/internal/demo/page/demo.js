@@ -37,7 +37,7 @@ const answers = {
   401: 'Paste a token of the issuer that the service trusts. It may also have expired.',
   403: 'The token does not cover this gateway: its claim "stunner" lists those that it does.',
   404: 'Does the Gateway exist, and has it a public address? Its status says why not.',
-  503: 'The service has not heard from the operator: is it up, and does the service know where?',
+  503: 'The service has not received a gateway config: is the operator running, and is --config its address?',
 };
 
 async function iceServers() {

@@ -10,6 +10,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -126,10 +127,13 @@ func TestUnknownFieldsAreDelivered(t *testing.T) {
 	}
 }
 
-// scripted is a server that sends given frames, one connection after the other.
+// scripted is a server that sends given frames. It serves one connection at a time.
 type scripted struct {
 	frames chan string // "" closes the connection
 	dials  chan *http.Request
+	// serving is held during a connection. Otherwise the handler of an earlier connection, whose client has already
+	// disconnected, could receive a frame from the channel, and the frame would be lost.
+	serving sync.Mutex
 }
 
 func newScripted(t *testing.T) (*scripted, *httptest.Server) {
@@ -140,6 +144,8 @@ func newScripted(t *testing.T) (*scripted, *httptest.Server) {
 }
 
 func (s *scripted) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	s.serving.Lock()
+	defer s.serving.Unlock()
 	s.dials <- r
 	conn, err := websocket.Accept(w, r, nil)
 	if err != nil {
@@ -224,7 +230,9 @@ func TestTooLargeFrameIsRejected(t *testing.T) {
 		t.Errorf("event %+v, want a rejected config", e)
 	}
 	a := sample("media/a", "r1")
-	s.frames <- string(a.Canonical()) // over the next connection
+	<-s.dials
+	<-s.dials // the connection with the large frame has ended
+	s.frames <- string(a.Canonical())
 	if e := nextConfig(t, events); e.Err != nil || e.Config.Revision() != a.Revision() {
 		t.Errorf("the next good frame: %+v", e)
 	}

@@ -50,18 +50,19 @@ func (l Load) part(limit Load) (most float64) {
 // Claim is a request of a namespace for resources.
 type Claim[T any] struct {
 	Of T
-	// Least is the minimum cost. It is charged even if the claim is denied, because measuring a claim takes time as
-	// well.
-	Least Load
-	// Measure returns the cost of the claim, at least Least. It may be expensive, so it is called only if Least fits.
+	// MinCost is the minimum cost of the claim. It is charged even if the claim is denied, because measuring a claim
+	// takes time as well.
+	MinCost Load
+	// Measure returns the cost of the claim, at least MinCost. It may be expensive, so it is called only if the limit
+	// has room for MinCost.
 	Measure func() Load
 }
 
 // Denied is a claim that does not fit.
 type Denied[T any] struct {
 	Of T
-	// Kind is a resource whose limit the claim would exceed. Asks is the amount of it that the claim needs.
-	Kind, Asks int
+	// Kind is a resource whose limit the claim would exceed. Needed is the amount of it that the claim needs.
+	Kind, Needed int
 }
 
 // Divide admits claims up to the limit by dominant resource fairness (Ghodsi et al. 2011). It repeatedly picks the
@@ -84,7 +85,7 @@ func Divide[T any](limit Load, claims map[string][]Claim[T]) (admitted []T, deni
 		cost := p.next
 		if kind, over := used.Plus(cost).Over(limit); over {
 			denied = append(denied, Denied[T]{next.Of, kind, cost[kind]})
-			cost = next.Least
+			cost = next.MinCost
 			if _, over := used.Plus(cost).Over(limit); over {
 				cost = Load{}
 			}
@@ -112,12 +113,12 @@ type party[T any] struct {
 	part float64
 }
 
-// advance finds the first claim that is left and whose Least fits, and measures it. The claims before it are denied.
+// advance finds the first remaining claim whose MinCost fits, and measures it. The claims before it are denied.
 func (p *party[T]) advance(limit, used Load, denied []Denied[T]) []Denied[T] {
 	for ; len(p.left) > 0; p.left = p.left[1:] {
 		c := p.left[0]
-		if kind, over := used.Plus(c.Least).Over(limit); over {
-			denied = append(denied, Denied[T]{c.Of, kind, c.Least[kind]})
+		if kind, over := used.Plus(c.MinCost).Over(limit); over {
+			denied = append(denied, Denied[T]{c.Of, kind, c.MinCost[kind]})
 			continue
 		}
 		p.next = c.Measure()

@@ -19,11 +19,11 @@ func TestDivide(t *testing.T) {
 			namespace := fmt.Sprint("ns-", n)
 			greed := random.IntN(100) + 1
 			for c := range random.IntN(30) {
-				least := Load{Routes: 1, Endpoints: 1}
+				minCost := Load{Routes: 1, Endpoints: 1}
 				full := Load{Routes: 1, Endpoints: 1 + random.IntN(greed), Bytes: random.IntN(10 * greed)}
 				asked[namespace] = asked[namespace].Plus(full)
 				claims[namespace] = append(claims[namespace], Claim[string]{
-					Of: fmt.Sprint(namespace, "/", c), Least: least, Measure: func() Load { return full },
+					Of: fmt.Sprint(namespace, "/", c), MinCost: minCost, Measure: func() Load { return full },
 				})
 			}
 		}
@@ -75,12 +75,12 @@ func TestOldestFirst(t *testing.T) {
 	for i := range 10 {
 		all = append(
 			all,
-			Claim[int]{Of: i, Least: Load{Routes: 1}, Measure: func() Load { return Load{Routes: 1, Endpoints: 10} }},
+			Claim[int]{Of: i, MinCost: Load{Routes: 1}, Measure: func() Load { return Load{Routes: 1, Endpoints: 10} }},
 		)
 	}
 	admitted, denied, _ := Divide(Load{100, 35, 0, 0}, map[string][]Claim[int]{"a": all})
 	if !reflect.DeepEqual(admitted, []int{0, 1, 2}) || len(denied) != 7 ||
-		denied[0] != (Denied[int]{Of: 3, Kind: Endpoints, Asks: 10}) {
+		denied[0] != (Denied[int]{Of: 3, Kind: Endpoints, Needed: 10}) {
 		t.Errorf("admitted %v, denied %v", admitted, denied)
 	}
 }
@@ -90,9 +90,8 @@ func TestNothingIsMeasuredInVain(t *testing.T) {
 	measured := 0
 	var all []Claim[int]
 	for i := range 10_000 {
-		all = append(
-			all, Claim[int]{Of: i, Least: Load{Routes: 1}, Measure: func() Load { measured++; return Load{Routes: 1} }},
-		)
+		measure := func() Load { measured++; return Load{Routes: 1} }
+		all = append(all, Claim[int]{Of: i, MinCost: Load{Routes: 1}, Measure: measure})
 	}
 	_, denied, _ := Divide(Load{Routes: 100}, map[string][]Claim[int]{"a": all})
 	if measured != 100 || len(denied) != 9_900 {

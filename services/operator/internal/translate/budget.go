@@ -62,7 +62,7 @@ func admit(v *resource.View, gw *gwapiv1.Gateway, p parameters, listeners []*lis
 		}
 	}
 	for _, d := range denied {
-		a.refuse(d.Of, condition.GatewayFull(a.gateway.String(), reasons[d.Kind], d.Asks, nouns[d.Kind]))
+		a.refuse(d.Of, condition.GatewayFull(a.gateway.String(), reasons[d.Kind], d.Needed, nouns[d.Kind]))
 	}
 	a.keepPublished(limit, used)
 	return a
@@ -132,10 +132,10 @@ func (a *admission) divide(limit share.Load) ([]*attachedRoute, []share.Denied[*
 			continue
 		}
 		r := &attachedRoute{route: route}
-		least := share.Load{share.Routes: 1, share.Endpoints: len(route.Backends)}
-		measure := func() share.Load { return a.measure(r, least) }
+		minCost := share.Load{share.Routes: 1, share.Endpoints: len(route.Backends)}
+		measure := func() share.Load { return a.measure(r, minCost) }
 		claims[namespace] = append(
-			claims[namespace], share.Claim[*attachedRoute]{Of: r, Least: least, Measure: measure},
+			claims[namespace], share.Claim[*attachedRoute]{Of: r, MinCost: minCost, Measure: measure},
 		)
 	}
 	for _, of := range claims {

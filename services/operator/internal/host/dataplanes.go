@@ -113,11 +113,11 @@ func (d *Dataplanes) Adopt() error {
 }
 
 func (d *Dataplanes) begin(key types.NamespacedName, c command, adopt *orphan) {
-	around := surroundings{
+	common := processSettings{
 		logs: d.settings.Logs, grace: d.settings.StopGrace, log: d.settings.Log,
 		changed: d.settings.Changed, restarted: d.settings.Restarted,
 	}
-	d.running[key] = &plane{process: newProcess(c, around, adopt)}
+	d.running[key] = &plane{process: newProcess(c, common, adopt)}
 }
 
 // Relay sets the range of a Gateway's relay ports, MIN-MAX; "" means any port. The next call of Ensure applies it.

@@ -98,7 +98,7 @@ func (h health) String() string {
 // process keeps one program running until it is stopped. The goroutine of run starts and stops the program; other
 // goroutines only read health.
 type process struct {
-	surroundings
+	processSettings
 	command command
 
 	mu     sync.Mutex
@@ -109,8 +109,8 @@ type process struct {
 	done  chan struct{}
 }
 
-// surroundings are the settings that all processes have in common.
-type surroundings struct {
+// processSettings are the settings that all processes have in common.
+type processSettings struct {
 	logs      string        // folder
 	grace     time.Duration // between SIGTERM and SIGKILL
 	log       *slog.Logger
@@ -119,8 +119,8 @@ type surroundings struct {
 }
 
 // newProcess starts a program, or adopts a running one, and restarts it when it ends.
-func newProcess(c command, around surroundings, adopt *orphan) *process {
-	p := &process{surroundings: around, command: c, health: health{Phase: starting},
+func newProcess(c command, common processSettings, adopt *orphan) *process {
+	p := &process{processSettings: common, command: c, health: health{Phase: starting},
 		stop: make(chan struct{}), leave: make(chan struct{}), done: make(chan struct{})}
 	go p.run(adopt)
 	return p

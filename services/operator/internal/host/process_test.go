@@ -43,7 +43,7 @@ func play(role string) int {
 		// Starts a process and exits, so that the kernel kills the process if it is bound.
 		c, changed := player("serve", os.Getenv(stateVariable)), make(chan struct{}, 1)
 		c.Bound = os.Getenv("STUNNER_TEST_BOUND") != ""
-		p := newProcess(c, surroundings{logs: os.Getenv("STUNNER_TEST_LOGS"), grace: time.Second, log: slog.New(
+		p := newProcess(c, processSettings{logs: os.Getenv("STUNNER_TEST_LOGS"), grace: time.Second, log: slog.New(
 			slog.DiscardHandler,
 		),
 			changed: func() { touch(changed) }, restarted: func() {}}, nil)
@@ -71,20 +71,20 @@ func player(role, state string) command {
 // kennel supervises the processes of a test.
 type kennel struct {
 	t        *testing.T
-	around   surroundings
+	common   processSettings
 	restarts atomic.Int32
 	changes  chan struct{}
 }
 
 func newKennel(t *testing.T) *kennel {
 	k := &kennel{t: t, changes: make(chan struct{}, 1)}
-	k.around = surroundings{logs: t.TempDir(), grace: 300 * time.Millisecond, log: slog.New(slog.DiscardHandler),
+	k.common = processSettings{logs: t.TempDir(), grace: 300 * time.Millisecond, log: slog.New(slog.DiscardHandler),
 		changed: func() { touch(k.changes) }, restarted: func() { k.restarts.Add(1) }}
 	return k
 }
 
 func (k *kennel) start(c command, adopt *orphan) *process {
-	return newProcess(c, k.around, adopt)
+	return newProcess(c, k.common, adopt)
 }
 
 // await waits for a state of a process.
@@ -117,7 +117,7 @@ func (k *kennel) stop(p *process) {
 func (k *kennel) awaitLog(name, text string) {
 	k.t.Helper()
 	until(k.t, name+" writes "+text, func() bool {
-		data, _ := os.ReadFile(logFile(k.around.logs, name))
+		data, _ := os.ReadFile(logFile(k.common.logs, name))
 		return strings.Contains(string(data), text)
 	})
 }
@@ -273,7 +273,7 @@ func TestProcessSurvivesTheOperatorUnlessItIsBound(t *testing.T) {
 			k := newKennel(t)
 			c := player("operator", filepath.Join(t.TempDir(), "n_g"))
 			c.Name = "operator"
-			c.Env = append(c.Env, "STUNNER_TEST_LOGS="+k.around.logs)
+			c.Env = append(c.Env, "STUNNER_TEST_LOGS="+k.common.logs)
 			if bound {
 				c.Env = append(c.Env, "STUNNER_TEST_BOUND=yes")
 			}
@@ -281,7 +281,7 @@ func TestProcessSurvivesTheOperatorUnlessItIsBound(t *testing.T) {
 			k.await(operator, "running", isRunning)
 			var pid int
 			until(t, "the child runs", func() bool {
-				data, err := os.ReadFile(filepath.Join(k.around.logs, "child"))
+				data, err := os.ReadFile(filepath.Join(k.common.logs, "child"))
 				pid, _ = strconv.Atoi(string(data))
 				return err == nil && pid != 0
 			})
@@ -304,7 +304,7 @@ func TestProcessSurvivesTheOperatorUnlessItIsBound(t *testing.T) {
 
 func TestLogThatIsLongIsSetAside(t *testing.T) {
 	k := newKennel(t)
-	path := logFile(k.around.logs, "n_g")
+	path := logFile(k.common.logs, "n_g")
 	f, err := os.Create(path)
 	if err != nil {
 		t.Fatal(err)

@@ -71,8 +71,8 @@ type connections struct {
 	mu     sync.Mutex
 	open   map[*connection]struct{}
 	closed bool
-	// yielded reports whether Yield has closed the listening socket.
-	yielded bool
+	// portReleased reports whether ReleasePort has closed the listening socket.
+	portReleased bool
 }
 
 func newConnections(sockets io.Closer, t transport, g *gate.Gate, m *meter.Listener, o Options) *connections {
@@ -87,14 +87,14 @@ func (l *connections) Update(c config.Listener) error {
 	return l.certs.update(c)
 }
 
-// Yield implements Listener. A stream listener can close its listening socket, because its connections have sockets of
-// their own. A DTLS listener cannot.
-func (l *connections) Yield() bool {
+// ReleasePort implements Listener. A stream listener can close its listening socket, because its connections have
+// sockets of their own. A DTLS listener cannot.
+func (l *connections) ReleasePort() bool {
 	if !l.stream {
 		return false
 	}
 	l.mu.Lock()
-	l.yielded = true
+	l.portReleased = true
 	l.mu.Unlock()
 	if err := l.sockets.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
 		l.opt.Log.Warn("close listening socket", "error", err)
@@ -116,7 +116,7 @@ func (l *connections) Close() error {
 	err := l.sockets.Close()
 	l.serving.Wait()
 	if errors.Is(err, net.ErrClosed) {
-		return nil // Yield has closed it
+		return nil // ReleasePort has closed it
 	}
 	return err
 }
@@ -177,7 +177,7 @@ func (l *connections) begin(conn net.Conn, end func()) {
 func (l *connections) accepts() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return !l.closed && !l.yielded
+	return !l.closed && !l.portReleased
 }
 
 func (l *connections) track(c *connection) bool {

@@ -19,9 +19,9 @@ import (
 type Listener interface {
 	// Update replaces the certificates for new handshakes. After an error the previous certificates stay.
 	Update(c config.Listener) error
-	// Yield closes the listening socket, so that another listener can use the port, and keeps serving the open
+	// ReleasePort closes the listening socket, so that another listener can use the port, and keeps serving the open
 	// connections. It reports false, and does nothing, if the clients have no sockets of their own (UDP, DTLS).
-	Yield() bool
+	ReleasePort() bool
 	// Tasks returns the goroutines on which all clients of the listener depend.
 	Tasks() []*watch.Task
 	Close() error

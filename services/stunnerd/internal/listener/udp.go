@@ -65,8 +65,8 @@ func openUDP(c config.Listener, g *gate.Gate, m *meter.Listener, o Options) (Lis
 // Update does nothing: a UDP listener has no certificates.
 func (l *udpListener) Update(config.Listener) error { return nil }
 
-// Yield reports false, because all clients use the sockets of the readers.
-func (l *udpListener) Yield() bool { return false }
+// ReleasePort reports false, because all clients use the sockets of the readers.
+func (l *udpListener) ReleasePort() bool { return false }
 
 // Tasks returns the readers.
 func (l *udpListener) Tasks() (tasks []*watch.Task) {

@@ -24,7 +24,7 @@ func (s *Server) Apply(next config.Config) (Plan, error) {
 	s.nonces.Share(next)
 	views := s.views(next)
 
-	s.yieldPorts(plan.Yield, next)
+	s.releasePorts(plan.CloseFirst, next)
 	opened, failed := s.open(slices.Concat(plan.Start, plan.Replace), next, views)
 	s.update(next, views, failed)
 	s.replace(opened)
@@ -46,11 +46,11 @@ func (s *Server) views(next config.Config) map[string]*cluster.View {
 	return views
 }
 
-// yieldPorts frees the ports of the named listeners. If a listener is also in the next config, its TCP and TLS sessions
-// continue, because they have sockets of their own. All other sessions end.
-func (s *Server) yieldPorts(names []string, next config.Config) {
+// releasePorts frees the ports of the named listeners. If a listener is also in the next config, its TCP and TLS
+// sessions continue, because they have sockets of their own. All other sessions end.
+func (s *Server) releasePorts(names []string, next config.Config) {
 	for _, name := range names {
-		if g := s.listeners[name]; g != nil && has(next, name) && g.yield() {
+		if g := s.listeners[name]; g != nil && has(next, name) && g.releasePort() {
 			s.drain(g)
 			continue
 		}

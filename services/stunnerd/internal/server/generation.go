@@ -29,9 +29,9 @@ const (
 	// stateRetired accepts no new sessions and still occupies its port, because its sessions over UDP and DTLS use the
 	// sockets of the port.
 	stateRetired
-	// stateYielded accepts no new sessions and has closed its listening socket, so that another listener can open the
-	// port. Sessions over TCP and TLS continue, because their connections have sockets of their own.
-	stateYielded
+	// statePortReleased accepts no new sessions and has closed its listening socket, so that another listener can open
+	// the port. Sessions over TCP and TLS continue, because their connections have sockets of their own.
+	statePortReleased
 	// stateEnded has no sessions and no sockets.
 	stateEnded
 )
@@ -39,9 +39,9 @@ const (
 // transitions lists the states that can follow a state. A retired generation opens again if a config returns to its
 // port. A generation that has closed its port cannot open again, because another process may use the port.
 var transitions = map[state][]state{
-	stateOpen:    {stateRetired, stateYielded, stateEnded},
-	stateRetired: {stateOpen, stateEnded},
-	stateYielded: {stateEnded},
+	stateOpen:         {stateRetired, statePortReleased, stateEnded},
+	stateRetired:      {stateOpen, stateEnded},
+	statePortReleased: {stateEnded},
 }
 
 // move changes the state if transitions allows it, and reports whether it did.
@@ -53,10 +53,10 @@ func (g *generation) move(to state) bool {
 	return true
 }
 
-// yield closes the listening socket of an open generation, and keeps its TCP and TLS sessions. It reports false, and
-// does nothing, for UDP and DTLS, because the sessions use the socket.
-func (g *generation) yield() bool {
-	return g.state == stateOpen && g.socket.Yield() && g.move(stateYielded)
+// releasePort closes the listening socket of an open generation, and keeps its TCP and TLS sessions. It reports false,
+// and does nothing, for UDP and DTLS, because the sessions use the socket.
+func (g *generation) releasePort() bool {
+	return g.state == stateOpen && g.socket.ReleasePort() && g.move(statePortReleased)
 }
 
 // reopen makes a retired generation accept sessions again, for listener l, which has the same port and protocol.
@@ -93,7 +93,7 @@ func (g *generation) retiredAt(l config.Listener) *generation {
 // retire makes a generation refuse new sessions. If possible it frees the port at once, because another listener may
 // need the port and the last session may last for hours.
 func (s *Server) retire(g *generation) {
-	if g.yield() || g.move(stateRetired) {
+	if g.releasePort() || g.move(stateRetired) {
 		s.drain(g)
 	}
 }

@@ -21,10 +21,11 @@ type Plan struct {
 	Replace []config.Listener
 	// Stop names removed listeners. Their sessions end.
 	Stop []string
-	// Yield names the listeners of Stop and Replace whose port another listener needs, for example because a listener
-	// was renamed or two listeners swap their ports. Their sockets are closed before any socket is opened. Over UDP and
-	// DTLS this is the only change of a port that ends sessions, because all sessions of a port share its sockets.
-	Yield []string
+	// CloseFirst names the listeners of Stop and Replace whose port another listener needs, for example because a
+	// listener was renamed or two listeners swap their ports. Their sockets are closed before any socket is opened.
+	// Over UDP and DTLS this is the only change of a port that ends sessions, because all sessions of a port share its
+	// sockets.
+	CloseFirst []string
 	// Changes lists the changed fields with secrets redacted, for the log and the status.
 	Changes []config.Change
 }
@@ -48,7 +49,7 @@ func PlanFor(running, next config.Config) Plan {
 			p.Stop = append(p.Stop, l.Name)
 		}
 	}
-	p.Yield = p.yielding(old)
+	p.CloseFirst = p.closeFirst(old)
 	return p
 }
 
@@ -60,8 +61,9 @@ type socket struct {
 
 func socketOf(l config.Listener) socket { return socket{l.Protocol.Network(), l.Port} }
 
-// yielding returns the value of the field Yield: the stopped and replaced listeners whose port a new socket needs.
-func (p Plan) yielding(running map[string]config.Listener) (names []string) {
+// closeFirst returns the value of the field CloseFirst: the stopped and replaced listeners whose port a new socket
+// needs.
+func (p Plan) closeFirst(running map[string]config.Listener) (names []string) {
 	wanted := map[socket]bool{}
 	leaving := slices.Clone(p.Stop)
 	for _, l := range p.Start {
@@ -98,7 +100,7 @@ func (p Plan) String() string {
 	add("start", sockets(p.Start)...)
 	add("replace", sockets(p.Replace)...)
 	add("stop", p.Stop...)
-	add("close first", p.Yield...)
+	add("close first", p.CloseFirst...)
 	if n := len(p.Changes); n > 0 {
 		add("update", fmt.Sprintf("%d fields", n))
 	}

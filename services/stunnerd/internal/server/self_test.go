@@ -76,7 +76,7 @@ func TestAllocationsDoNotNest(t *testing.T) {
 			service.String(),
 		}
 	}))
-	if len(plan.Start)+len(plan.Replace)+len(plan.Stop)+len(plan.Yield) > 0 {
+	if len(plan.Start)+len(plan.Replace)+len(plan.Stop)+len(plan.CloseFirst) > 0 {
 		t.Errorf("named addresses do more than %q", plan)
 	}
 	if b.Sessions().Len() == 0 {

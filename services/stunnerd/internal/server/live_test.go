@@ -25,10 +25,10 @@ func TestServerIsNotLiveWhenALaneDoesNotComeBack(t *testing.T) {
 			if err := s.Live(); err != nil {
 				t.Errorf("live at once: %v", err)
 			}
-			time.Sleep(watch.Patience / 2)
+			time.Sleep(watch.StuckAfter / 2)
 		}
 		if err := s.Live(); err == nil || !strings.Contains(err.Error(), "10s") {
-			t.Errorf("after %v: %v", watch.Patience, err)
+			t.Errorf("after %v: %v", watch.StuckAfter, err)
 		}
 		lane.End()
 		if err := s.Live(); err != nil {

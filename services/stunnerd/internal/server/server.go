@@ -134,7 +134,7 @@ func (s *Server) Live() error {
 		if t.Stuck(now) {
 			return fmt.Errorf(
 				"stunnerd not live: a reader of a listener, or a worker of pion/turn, has handled one message for more than %v",
-				watch.Patience)
+				watch.StuckAfter)
 		}
 	}
 	return nil

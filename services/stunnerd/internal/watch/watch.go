@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// Patience is the maximum duration of one unit of work of a Task. A unit of work takes microseconds, so that a
+// StuckAfter is the maximum duration of one unit of work of a Task. A unit of work takes microseconds, so that a
 // goroutine is stuck if one takes longer than this.
-const Patience = 10 * time.Second
+const StuckAfter = 10 * time.Second
 
 // Task monitors a goroutine that does units of work, for example handles one datagram, and is idle between them. The
 // zero Task is idle.
@@ -33,7 +33,7 @@ func (t *Task) End() { t.steps.Add(1) }
 // Working reports whether a unit of work is in progress.
 func (t *Task) Working() bool { return t.steps.Load()%2 == 1 }
 
-// Stuck reports whether the current unit of work was already in progress at a call at least Patience ago. It must be
+// Stuck reports whether the current unit of work was already in progress at a call at least StuckAfter ago. It must be
 // called periodically, for example by a liveness probe.
 func (t *Task) Stuck(now time.Time) bool {
 	t.mu.Lock()
@@ -45,5 +45,5 @@ func (t *Task) Stuck(now time.Time) bool {
 	if step != t.seen {
 		t.seen, t.since = step, now
 	}
-	return now.Sub(t.since) >= Patience
+	return now.Sub(t.since) >= StuckAfter
 }

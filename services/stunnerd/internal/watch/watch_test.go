@@ -19,13 +19,13 @@ func TestATaskIsStuckWhenOneTurnLastsTooLong(t *testing.T) {
 	expect(false) // it waits: that may last
 	task.Begin()
 	expect(false)
-	now = now.Add(Patience - 1)
+	now = now.Add(StuckAfter - 1)
 	expect(false)
 	task.End()
 	task.Begin()
 	now = now.Add(1)
 	expect(false) // another turn
-	now = now.Add(Patience)
+	now = now.Add(StuckAfter)
 	expect(true)
 	task.End()
 	expect(false)

@@ -94,9 +94,9 @@ func bindShared(fd, family, port int) error {
 // is passed to SO_SNDBUF.
 const neighbourQueue = 212992
 
-// Widen sets the size of the send buffer to twice neighbourQueue, so that datagrams to one unresolved neighbour do not
-// fill it. The sysctl net.core.wmem_max bounds the size. Its default is enough.
-func (s *Sender) Widen() error {
+// EnlargeBuffer sets the size of the send buffer to twice neighbourQueue, so that datagrams to one unresolved neighbour
+// do not fill it. The sysctl net.core.wmem_max bounds the size. Its default is enough.
+func (s *Sender) EnlargeBuffer() error {
 	return s.use(func(fd int) error {
 		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, neighbourQueue); err != nil {
 			return fmt.Errorf("set size of send buffer: %w", err)

@@ -73,7 +73,7 @@ func openPort(number, readers int, log *slog.Logger) (*udpPort, error) {
 		s, err := p.senders[0].Join(number, math.MaxInt)
 		if err == nil {
 			p.unauthenticated = append(p.unauthenticated, s)
-			err = s.Widen()
+			err = s.EnlargeBuffer()
 		}
 		if err != nil {
 			return nil, errors.Join(err, p.Close())

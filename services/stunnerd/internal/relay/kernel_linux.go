@@ -134,7 +134,7 @@ func (k Kernel) socket(conn *net.UDPConn, level, option int) (*kernelSocket, err
 	if err != nil {
 		return nil, err
 	}
-	if err := sender.Widen(); err != nil {
+	if err := sender.EnlargeBuffer(); err != nil {
 		return nil, err
 	}
 	s := &kernelSocket{Sender: sender, conn: conn, raw: raw}

@@ -39,7 +39,7 @@ func TestContractMetrics(t *testing.T) {
 	m.Cluster("media/sfu").Tx.Add(50)
 	m.Sessions.Add(3)
 	m.Refuse(meter.PeerDenied)
-	m.Panicked("test", "a fault")
+	m.CountPanic("test", "a fault")
 	m.ListenerDrops.Watch(func() uint64 { return 3 })()
 	m.ListenerDrops.Watch(func() uint64 { return 4 })
 	want := `

@@ -288,7 +288,7 @@ func (f *flow) resetExpiry() {
 
 // expire ends a session whose lifetime is over. The expiry timer calls it.
 func (g *Gate) expire(f *flow) {
-	defer f.relay.Survive("end session")
+	defer f.relay.EndOnPanic("end session")
 	f.refreshing.Lock()
 	defer f.refreshing.Unlock()
 	if time.Now().Before(f.until) { // a Refresh was faster

@@ -233,7 +233,7 @@ func (c *connection) run(f func()) {
 	c.listener.serving.Go(func() {
 		defer func() {
 			if cause := recover(); cause != nil {
-				c.listener.opt.Meter.Panicked("send queue of connection", cause)
+				c.listener.opt.Meter.CountPanic("send queue of connection", cause)
 				_ = c.raw.Close()
 			}
 		}()
@@ -255,7 +255,7 @@ func addrOf(a net.Addr) netip.AddrPort {
 // serve reads frames until the connection ends, or until the client sends data that is neither STUN nor ChannelData.
 func (c *connection) serve() {
 	defer c.raw.Close()
-	defer c.listener.opt.Meter.Survive("serve connection")
+	defer c.listener.opt.Meter.RecoverPanic("serve connection")
 	if c.out != nil {
 		defer c.out.close()
 	}

@@ -146,7 +146,7 @@ func (s *dtlsSocket) read() {
 }
 
 func (s *dtlsSocket) readUntilPanic() (closed bool) {
-	defer s.opt.Meter.Survive("read DTLS datagram")
+	defer s.opt.Meter.RecoverPanic("read DTLS datagram")
 	buf, control := make([]byte, maxDatagram), make([]byte, datagram.ControlSize)
 	for {
 		n, controlled, _, from, err := s.conn.ReadMsgUDPAddrPort(buf, control)

@@ -98,12 +98,12 @@ func (s *udpSocket) read() {
 }
 
 func (s *udpSocket) endSession() {
-	defer s.drops.Survive("end session after a panic")
+	defer s.drops.RecoverPanic("end session after a panic")
 	s.gate.Disconnected(&s.current)
 }
 
 func (s *udpSocket) readUntilPanic() (closed bool) {
-	defer s.drops.Survive("read UDP datagram")
+	defer s.drops.RecoverPanic("read UDP datagram")
 	buf, control := make([]byte, maxDatagram), make([]byte, datagram.ControlSize)
 	for {
 		n, controlled, _, from, err := s.conn.ReadMsgUDPAddrPort(buf, control)

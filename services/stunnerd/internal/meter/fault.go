@@ -13,20 +13,20 @@ type faults struct {
 	logged atomic.Int64 // Unix time in seconds
 }
 
-// LogFaults makes Panicked write to a log.
+// LogFaults makes CountPanic write to a log.
 func (m *Meter) LogFaults(log *slog.Logger) { m.faults.log.Store(log) }
 
-// Survive recovers a panic of the calling function. It must be deferred. The argument task names the function in the
-// log.
-func (m *Meter) Survive(task string) {
+// RecoverPanic recovers a panic of the calling function. It must be deferred. The argument task names the function in
+// the log.
+func (m *Meter) RecoverPanic(task string) {
 	if cause := recover(); cause != nil {
-		m.Panicked(task, cause)
+		m.CountPanic(task, cause)
 	}
 }
 
-// Panicked counts a recovered panic, and logs its stack at most once a second. A deferred function that must do more
-// than Survive calls recover and then Panicked.
-func (m *Meter) Panicked(task string, cause any) {
+// CountPanic counts a recovered panic, and logs its stack at most once a second. A deferred function that must do more
+// than RecoverPanic calls recover and then CountPanic.
+func (m *Meter) CountPanic(task string, cause any) {
 	m.Panics.Add(1)
 	log, now := m.faults.log.Load(), time.Now().Unix()
 	last := m.faults.logged.Load()

@@ -156,7 +156,7 @@ func (r *Relay) FromClient(frame []byte) {
 // Receive and Deliver must be called by one goroutine. A panic in them ends the session, and not the process.
 func (r *Relay) Receive() (peer netip.AddrPort, err error) {
 	err = net.ErrClosed // the result after a panic
-	defer r.Survive("forward from peer")
+	defer r.EndOnPanic("forward from peer")
 	for {
 		r.discard()
 		b, err := r.socket.Receive()
@@ -186,7 +186,7 @@ func (r *Relay) discard() {
 
 // Deliver sends the datagram that made Receive return to the client, as a Data indication (RFC 8656 §11.3).
 func (r *Relay) Deliver() error {
-	defer r.Survive("send Data indication")
+	defer r.EndOnPanic("send Data indication")
 	b := r.undecided
 	if b == nil {
 		return nil
@@ -222,10 +222,10 @@ func (r *Relay) Deliver() error {
 	return nil
 }
 
-// Survive ends the session, and not the process, if the calling function panics. It must be deferred.
-func (r *Relay) Survive(task string) {
+// EndOnPanic ends the session, and not the process, if the calling function panics. It must be deferred.
+func (r *Relay) EndOnPanic(task string) {
 	if cause := recover(); cause != nil {
-		r.meter.Panicked(task, cause)
+		r.meter.CountPanic(task, cause)
 		_ = r.Close()
 	}
 }
@@ -273,7 +273,7 @@ func (r *Relay) toClient(c *channel, b *Buffer, now time.Duration) {
 // Send sends the data of a Send indication to a peer. The caller has checked the permission. A datagram that the routes
 // do not allow is dropped and counted.
 func (r *Relay) Send(data []byte, peer netip.AddrPort) {
-	defer r.Survive("forward to peer")
+	defer r.EndOnPanic("forward to peer")
 	name, reached := r.routes.Load().Match(peer)
 	if reached != cluster.Allowed {
 		r.drop(ReasonOf(reached), peer)

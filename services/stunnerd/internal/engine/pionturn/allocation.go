@@ -51,7 +51,7 @@ func (a *allocation) Start() error {
 
 // renew prolongs the allocation in pion/turn.
 func (a *allocation) renew() {
-	defer a.relay.Survive("renew allocation")
+	defer a.relay.EndOnPanic("renew allocation")
 	if err := a.request(stun.MethodRefresh, longestLifetime); err != nil {
 		a.log.Debug("renew allocation", "error", err)
 	}

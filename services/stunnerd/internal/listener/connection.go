@@ -20,15 +20,15 @@ import (
 
 // Limits of connections.
 const (
-	// handshaking is the maximum duration of a handshake.
-	handshaking = 5 * time.Second
-	// firstMessage is how long a client may be silent before its first message.
-	firstMessage = 10 * time.Second
-	// idle is how long a client without a session may be silent after a message.
-	idle = 30 * time.Second
+	// handshakeTimeout is the maximum duration of a handshake.
+	handshakeTimeout = 5 * time.Second
+	// firstMessageTimeout is how long a client may be silent before its first message.
+	firstMessageTimeout = 10 * time.Second
+	// idleTimeout is how long a client without a session may be silent after a message.
+	idleTimeout = 30 * time.Second
 
-	// unknownLimit is the maximum length of a frame of a client without a session.
-	unknownLimit = 1024
+	// unauthenticatedLimit is the maximum length of a frame of a client without a session.
+	unauthenticatedLimit = 1024
 	// sessionLimit is the maximum length of a frame of a client with a session.
 	sessionLimit = stunmsg.MaxSize
 	// acceptPause is the pause after accept(2) has failed, for example because no file descriptors are left for
@@ -124,7 +124,7 @@ func (l *connections) Close() error {
 func (l *connections) accept(ln net.Listener) {
 	var warned time.Time
 	for {
-		conn, err := next(ln)
+		conn, err := acceptOne(ln)
 		switch {
 		case err == nil:
 			l.begin(conn, func() {})
@@ -140,8 +140,8 @@ func (l *connections) accept(ln net.Listener) {
 	}
 }
 
-// next waits for a connection and accepts it. It returns an error if no file descriptors are left for clients.
-func next(ln net.Listener) (net.Conn, error) {
+// acceptOne waits for a connection and accepts it. It returns an error if no file descriptors are left for clients.
+func acceptOne(ln net.Listener) (net.Conn, error) {
 	if err := relay.Room(); err != nil {
 		return nil, err
 	}
@@ -272,7 +272,7 @@ func (c *connection) serve() {
 		c.out.conn = c.conn
 	}
 	in := c.listener.frames(c.conn)
-	c.unknown(firstMessage)
+	c.setUnauthenticated(firstMessageTimeout)
 	for {
 		frame, err := in.next(c.limit())
 		if err != nil {
@@ -293,7 +293,7 @@ func (c *connection) serve() {
 
 var errCrowded = errors.New("too many handshakes at a time: this one was the oldest")
 
-// handshake makes the TLS or DTLS handshake. It fails after the time handshaking, or if Limits.handshakes evicts this
+// handshake makes the TLS or DTLS handshake. It fails after handshakeTimeout, or if Limits.handshakes evicts this
 // connection in favour of a newer handshake.
 func (c *connection) handshake() error {
 	if c.listener.secure == nil {
@@ -304,7 +304,7 @@ func (c *connection) handshake() error {
 	p := c.listener.opt.Limits.handshakes.slot(c.addr.Addr(), func() { evict(errCrowded) })
 	p.enter()
 	defer p.leave()
-	ctx, cancel := context.WithTimeout(ctx, handshaking)
+	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
 	defer cancel()
 	turns := c.listener.opt.Limits.newTurns(p)
 	defer turns.finish()
@@ -348,25 +348,25 @@ func (c *connection) session() *relay.Relay {
 func (c *connection) settle() {
 	c.relay = c.session()
 	if c.relay == nil {
-		c.unknown(idle)
+		c.setUnauthenticated(idleTimeout)
 		return
 	}
 	_ = c.conn.SetReadDeadline(time.Time{})
 	c.slot.pause()
 	if c.relay.Closed() { // Released may have been called before pause
-		c.unknown(idle)
+		c.setUnauthenticated(idleTimeout)
 	}
 }
 
 func (c *connection) limit() int {
 	if c.relay == nil {
-		return unknownLimit
+		return unauthenticatedLimit
 	}
 	return sessionLimit
 }
 
-// unknown sets the read deadline of a client without a session, and takes a slot in Limits.unauthenticated.
-func (c *connection) unknown(d time.Duration) {
+// setUnauthenticated sets the read deadline of a client without a session, and takes a slot in Limits.unauthenticated.
+func (c *connection) setUnauthenticated(d time.Duration) {
 	_ = c.conn.SetReadDeadline(time.Now().Add(d))
 	c.slot.enter()
 }
@@ -403,4 +403,4 @@ func (c *connection) Addr() netip.AddrPort { return c.addr }
 func (c *connection) Connected() bool { return true }
 
 // Released implements session.Client. The connection gets the deadline of a client without a session again.
-func (c *connection) Released() { c.unknown(idle) }
+func (c *connection) Released() { c.setUnauthenticated(idleTimeout) }

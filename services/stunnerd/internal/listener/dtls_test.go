@@ -402,11 +402,11 @@ func TestUnfinishedHandshakeDisturbsNoSession(t *testing.T) {
 	if n := l.count(); n != 2 {
 		t.Errorf("%d associations during the handshake, want 2", n)
 	}
-	for l.count() > 1 && time.Since(began) < 2*handshaking {
+	for l.count() > 1 && time.Since(began) < 2*handshakeTimeout {
 		time.Sleep(10 * time.Millisecond)
 	}
-	if n, after := l.count(), time.Since(began); n != 1 || after < handshaking-time.Second {
-		t.Errorf("%d associations after %s, want 1 after %s", n, after, handshaking)
+	if n, after := l.count(), time.Since(began); n != 1 || after < handshakeTimeout-time.Second {
+		t.Errorf("%d associations after %s, want 1 after %s", n, after, handshakeTimeout)
 	}
 	answers(t, client, "after the deadline")
 	if n := l.gate.Sessions(); n != 1 {
@@ -434,7 +434,7 @@ func TestRestartWithoutSession(t *testing.T) {
 // T-15: a connection without a session has no buffer for messages that it may not send.
 func TestRecordsGrowWithTheLimit(t *testing.T) {
 	r := &records{from: bytes.NewReader(make([]byte, 3000))}
-	for _, limit := range []int{unknownLimit, sessionLimit} {
+	for _, limit := range []int{unauthenticatedLimit, sessionLimit} {
 		if frame, err := r.next(limit); err != nil || len(frame) > limit || len(r.buf) > recordLimit {
 			t.Errorf("limit %d: %d bytes in a buffer of %d, %v", limit, len(frame), len(r.buf), err)
 		}
@@ -445,7 +445,7 @@ func TestRecordsGrowWithTheLimit(t *testing.T) {
 func TestLongRecordEndsConnection(t *testing.T) {
 	l, server := openSecure(t, oneCertificate(t))
 	client := newRaw(t, server).dial()
-	if _, err := client.Write(make([]byte, unknownLimit+1)); err != nil {
+	if _, err := client.Write(make([]byte, unauthenticatedLimit+1)); err != nil {
 		t.Fatal(err)
 	}
 	_ = client.SetReadDeadline(time.Now().Add(soon))

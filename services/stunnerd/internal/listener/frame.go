@@ -25,7 +25,7 @@ var (
 
 const (
 	// firstBuffer is the size of the first buffer. It has room for any frame of a client without a session.
-	firstBuffer = unknownLimit
+	firstBuffer = unauthenticatedLimit
 	// smallBuffer is the minimum size of the buffer of a client with a session.
 	smallBuffer = 4096
 	// frameHeader is the number of bytes that are needed to compute the length of a frame.

@@ -90,7 +90,7 @@ func TestShortFrameIsNotHeldBack(t *testing.T) {
 // C-08: a frame that is too long ends the stream. Its content is not read as frames.
 func TestTooLongFrameEndsTheStream(t *testing.T) {
 	smuggled := append(channelData(2000), stunMessage(0)...)
-	frames, err := collect(bytes.NewReader(smuggled), unknownLimit)
+	frames, err := collect(bytes.NewReader(smuggled), unauthenticatedLimit)
 	if !errors.Is(err, errTooLarge) || len(frames) != 0 {
 		t.Errorf("%d frames, %v", len(frames), err)
 	}
@@ -107,7 +107,7 @@ func TestWhatIsNoTURNIsRefused(t *testing.T) {
 			t.Errorf("first byte %d: %v", first, err)
 		}
 	}
-	if _, err := collect(bytes.NewReader(stunMessage(8)[:25]), unknownLimit); err != io.ErrUnexpectedEOF {
+	if _, err := collect(bytes.NewReader(stunMessage(8)[:25]), unauthenticatedLimit); err != io.ErrUnexpectedEOF {
 		t.Errorf("cut message: %v", err)
 	}
 }
@@ -131,7 +131,7 @@ func FuzzFramer(f *testing.F) {
 	f.Add(stunMessage(8)[:21], []byte{20}, true)
 	f.Add([]byte{0x7F, 1, 0, 0, 0x80, 0, 0, 0}, []byte{4}, true)
 	f.Fuzz(func(t *testing.T, stream, sizes []byte, session bool) {
-		limit := unknownLimit
+		limit := unauthenticatedLimit
 		if session {
 			limit = sessionLimit
 		}

@@ -19,9 +19,9 @@ const (
 	maxAge = 50 * time.Millisecond
 	// adaptPause is the minimum time between two calls of adapt.
 	adaptPause = 50 * time.Millisecond
-	// writing is how long a client may read nothing while data waits for it. After that the connection of the client is
-	// closed.
-	writing = 5 * time.Second
+	// writeTimeout is how long a client may read nothing while data waits for it. After that the connection of the
+	// client is closed.
+	writeTimeout = 5 * time.Second
 )
 
 // outlet sends frames to a client over TCP or TLS and never waits. Frames that the kernel does not accept are queued.
@@ -113,7 +113,7 @@ func (o *outlet) remove(at int) {
 // drain sends the queue as fast as the client reads, and returns when the queue is empty.
 func (o *outlet) drain() {
 	for {
-		err := o.stream.SetWriteDeadline(time.Now().Add(writing))
+		err := o.stream.SetWriteDeadline(time.Now().Add(writeTimeout))
 		if err == nil {
 			err = o.stream.flush()
 		}

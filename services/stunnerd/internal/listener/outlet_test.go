@@ -108,7 +108,7 @@ func TestSlowClientLosesOldMediaOnly(t *testing.T) {
 				}
 			}
 		}
-		if took := time.Since(sent); took >= writing {
+		if took := time.Since(sent); took >= writeTimeout {
 			t.Errorf("sending took %v: it waited for the client", took)
 		}
 		if drops.Load() < media/2 {
@@ -204,12 +204,12 @@ func TestClientThatReadsNothingIsCutOff(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	end := time.Now().Add(3 * writing)
+	end := time.Now().Add(3 * writeTimeout)
 	for o.Send(numbered(0)) == nil {
 		if time.Now().After(end) {
 			t.Fatal("the connection is still open")
 		}
-		time.Sleep(writing / 10)
+		time.Sleep(writeTimeout / 10)
 	}
 	_ = client.Close()
 }

@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// unsent is how many unsent bytes the kernel accepts for a connection (TCP_NOTSENT_LOWAT). It is small because data in
-// the kernel cannot be dropped when newer media arrives.
-const unsent = 16 << 10
+// maxUnsent is how many unsent bytes the kernel accepts for a connection (TCP_NOTSENT_LOWAT). It is small because data
+// in the kernel cannot be dropped when newer media arrives.
+const maxUnsent = 16 << 10
 
 // backlogLimit bounds the backlog of a stream: the rest of a frame that the kernel did not accept, and records that TLS
 // sends by itself.
@@ -34,9 +34,9 @@ type stream struct {
 	unblocked bool
 	backlog   []byte
 	flushing  bool
-	// room is the size that adapt has set for the send buffer, or 0 if it has not set any. It is guarded by the mutex
-	// of the outlet.
-	room int
+	// sendBuffer is the size that adapt has set for the send buffer, or 0 if it has not set any. It is guarded by the
+	// mutex of the outlet.
+	sendBuffer int
 
 	// Arguments and results of attempt, guarded by mu.
 	bytes []byte
@@ -53,7 +53,7 @@ func newStream(conn *net.TCPConn) (*stream, error) {
 	s.attempt = s.trySend
 	// A sandbox may not support TCP_NOTSENT_LOWAT. The kernel then holds more unsent bytes, but the client is served.
 	_ = socket.Control(func(fd uintptr) {
-		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, unsent)
+		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, maxUnsent)
 	})
 	return s, nil
 }
@@ -116,12 +116,12 @@ func (s *stream) behind() bool {
 }
 
 const (
-	// standing is a threshold for the difference between the current and the shortest round-trip time of a connection.
-	// Above it the bytes of the connection fill a queue on the path.
-	standing = 2 * maxAge
-	// leastRoom and mostRoom bound the size of the send buffer that adapt sets.
-	leastRoom = 16 << 10
-	mostRoom  = 4 << 20
+	// queueThreshold is a threshold for the difference between the current and the shortest round-trip time of a
+	// connection. Above it the bytes of the connection fill a queue on the path.
+	queueThreshold = 2 * maxAge
+	// minSendBuffer and maxSendBuffer bound the size of the send buffer that adapt sets.
+	minSendBuffer = 16 << 10
+	maxSendBuffer = 4 << 20
 )
 
 // adapt bounds the bytes in flight to a client to the amount that its link delivers in one round trip and maxAge. TCP
@@ -134,25 +134,25 @@ func (s *stream) adapt() {
 		if err != nil {
 			return
 		}
-		if room := s.roomFor(info); room != s.room {
-			s.room = room
-			_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUF, room/2) // the kernel doubles it
+		if size := s.sendBufferFor(info); size != s.sendBuffer {
+			s.sendBuffer = size
+			_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUF, size/2) // the kernel doubles it
 		}
 	})
 }
 
-// roomFor returns the size of the send buffer that a connection should have, or 0 for the default of the kernel.
-func (s *stream) roomFor(info *unix.TCPInfo) int {
+// sendBufferFor returns the size of the send buffer that a connection should have, or 0 for the default of the kernel.
+func (s *stream) sendBufferFor(info *unix.TCPInfo) int {
 	const perSecond = uint64(time.Second / time.Microsecond)
 	queue := time.Duration(int64(info.Rtt)-int64(info.Min_rtt)) * time.Microsecond
 	switch {
-	case queue > standing:
+	case queue > queueThreshold:
 		window := uint64(info.Min_rtt) + uint64(maxAge/time.Microsecond)
-		return int(min(max(info.Delivery_rate*window/perSecond, leastRoom), mostRoom))
-	case s.room > 0 && queue < standing/2:
-		return min(2*s.room, mostRoom)
+		return int(min(max(info.Delivery_rate*window/perSecond, minSendBuffer), maxSendBuffer))
+	case s.sendBuffer > 0 && queue < queueThreshold/2:
+		return min(2*s.sendBuffer, maxSendBuffer)
 	}
-	return s.room
+	return s.sendBuffer
 }
 
 // flush writes the backlog to the connection. It waits for room in the send buffer, but not longer than the write

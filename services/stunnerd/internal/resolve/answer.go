@@ -10,19 +10,19 @@ import (
 type answer struct {
 	// addrs are sorted, so that answers that differ only in their order are equal.
 	addrs []netip.Addr
-	// missing is when lookups began to find no address. It is zero if the latest lookup found one.
-	missing time.Time
+	// missingSince is when lookups began to find no address. It is zero if the latest lookup found one.
+	missingSince time.Time
 }
 
 // next returns the answer after one more lookup. Addresses that the lookup found replace the old ones at once. If it
-// found none, the old addresses are kept for the time Absence.
+// found none, the old addresses are kept for the time KeepMissing.
 func (a answer) next(addrs []netip.Addr, now time.Time) answer {
 	switch {
 	case len(addrs) > 0:
 		return answer{addrs: normalize(addrs)}
-	case a.missing.IsZero():
-		a.missing = now
-	case now.Sub(a.missing) >= Absence:
+	case a.missingSince.IsZero():
+		a.missingSince = now
+	case now.Sub(a.missingSince) >= KeepMissing:
 		a.addrs = nil
 	}
 	return a

@@ -23,8 +23,8 @@ const (
 	// Interval is the maximum pause between two lookups of a name. Jitter shortens it by up to a fifth, so that the
 	// names of one config are not always looked up at once.
 	Interval = 5 * time.Second
-	// Absence is how long the addresses of a name are kept when lookups find no addresses any more.
-	Absence = time.Minute
+	// KeepMissing is how long the addresses of a name are kept when lookups find no addresses any more.
+	KeepMissing = time.Minute
 	// MaxAddresses is the maximum number of addresses of a name.
 	MaxAddresses = 1_000
 

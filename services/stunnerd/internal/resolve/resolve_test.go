@@ -145,7 +145,7 @@ func TestAbsenceRemovesAfterAMinute(t *testing.T) {
 		w := newWatching(t, z.lookup, "sfu.test")
 		z.set(nil)
 		// The first lookup without addresses is between four fifths of an interval and one interval from now.
-		if got := w.after(Absence + Interval*4/5 - time.Nanosecond); len(got) != 1 {
+		if got := w.after(KeepMissing + Interval*4/5 - time.Nanosecond); len(got) != 1 {
 			t.Error("addresses are gone within a minute")
 		}
 		if got := w.after(Interval*6/5 + batchDelay); len(got) != 0 {
@@ -163,7 +163,7 @@ func TestAbsenceThatIsInterruptedStartsOver(t *testing.T) {
 		w := newWatching(t, z.lookup, "sfu.test")
 		for range 5 {
 			z.set(nil)
-			if got := w.after(Absence - 2*Interval); len(got) != 1 {
+			if got := w.after(KeepMissing - 2*Interval); len(got) != 1 {
 				t.Fatal("addresses are gone")
 			}
 			z.set(nil, addrs("192.0.2.1")...)

@@ -62,8 +62,8 @@ type guesser struct {
 // allowance is the limit of a guesser.
 type allowance struct {
 	guesser
-	// minute is how many wrong passwords are compared in a minute.
-	minute int
+	// perMinute is how many wrong passwords are compared in a minute.
+	perMinute int
 	// lock reports whether no password is compared for the time guessLock after the limit is reached.
 	lock bool
 }
@@ -97,17 +97,17 @@ func (g *guesses) allowances(r Request, now time.Duration) []allowance {
 	source := session.Source(r.Client.Addr())
 	if PrivateOrLoopback(r.Client.Addr()) {
 		return []allowance{
-			{guesser: guesser{source: source, port: r.Client.Port()}, minute: SourceGuesses, lock: true},
-			{guesser: guesser{source: source}, minute: PrivateGuesses},
+			{guesser: guesser{source: source, port: r.Client.Port()}, perMinute: SourceGuesses, lock: true},
+			{guesser: guesser{source: source}, perMinute: PrivateGuesses},
 		}
 	}
 	user := guesser{source: source, user: string(r.Username)}
 	if last, ok := g.authenticated[user]; ok && now-last < authenticatedFor {
-		return []allowance{{guesser: user, minute: UserGuesses}}
+		return []allowance{{guesser: user, perMinute: UserGuesses}}
 	}
-	list := []allowance{{guesser: guesser{source: source}, minute: SourceGuesses, lock: true}}
+	list := []allowance{{guesser: guesser{source: source}, perMinute: SourceGuesses, lock: true}}
 	if site, err := r.Client.Addr().WithZone("").Prefix(sitePrefix); err == nil && r.Client.Addr().Is6() {
-		list = append(list, allowance{guesser: guesser{source: site}, minute: PrivateGuesses})
+		list = append(list, allowance{guesser: guesser{source: site}, perMinute: PrivateGuesses})
 	}
 	return list
 }
@@ -121,7 +121,7 @@ func (g *guesses) mayCompare(r Request) bool {
 	now := time.Since(g.epoch)
 	for _, a := range g.allowances(r, now) {
 		s := g.spent[a.guesser]
-		if now < s.locked || s.full-now+a.price() > time.Minute {
+		if now < s.locked || s.full-now+a.interval() > time.Minute {
 			return false
 		}
 	}
@@ -138,8 +138,8 @@ func (g *guesses) wrong(r Request) {
 	now := time.Since(g.epoch)
 	for _, a := range g.allowances(r, now) {
 		s := g.spent[a.guesser]
-		s.full = max(s.full, now) + a.price()
-		if a.lock && s.full-now+a.price() > time.Minute {
+		s.full = max(s.full, now) + a.interval()
+		if a.lock && s.full-now+a.interval() > time.Minute {
 			s.locked = now + guessLock
 		}
 		makeRoom(g.spent, a.guesser, func(s spent) bool { return s.full <= now && s.locked <= now })
@@ -158,8 +158,8 @@ func (g *guesses) right(client netip.Addr, name string) {
 	g.authenticated[user] = now
 }
 
-// price returns the time after which one wrong password no longer counts against the limit.
-func (a allowance) price() time.Duration { return time.Minute / time.Duration(a.minute) }
+// interval returns the time after which one wrong password no longer counts against the limit.
+func (a allowance) interval() time.Duration { return time.Minute / time.Duration(a.perMinute) }
 
 // makeRoom removes entries from a map that has maxGuessers entries, so that an entry with the key next can be added. It
 // visits a few random entries only, so that its time does not depend on the size of the map. It removes those for which

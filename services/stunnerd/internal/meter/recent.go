@@ -52,23 +52,23 @@ const (
 // that repeats its request does not replace the entries of other clients.
 type recentDrops struct {
 	epoch time.Time
-	// opens is the time before which notes are suppressed, as a duration since epoch.
-	opens      atomic.Int64
-	suppressed atomic.Uint64
+	// suppressedUntil is the time before which notes are suppressed, as a duration since epoch.
+	suppressedUntil atomic.Int64
+	suppressed      atomic.Uint64
 
 	mu sync.Mutex
 	// entries are ordered by the field Last. The slice is allocated with its full capacity.
 	entries []Entry
-	// taken is a ring buffer with the times of the last recentRate notes.
-	taken [recentRate]int64
-	// oldest is the index of the oldest time in taken.
+	// times is a ring buffer with the times of the last recentRate notes.
+	times [recentRate]int64
+	// oldest is the index of the oldest element of times.
 	oldest int
 }
 
 func newRecentDrops() *recentDrops {
 	t := &recentDrops{epoch: time.Now(), entries: make([]Entry, 0, recentSize)}
-	for i := range t.taken {
-		t.taken[i] = -recentPeriod
+	for i := range t.times {
+		t.times[i] = -recentPeriod
 	}
 	return t
 }
@@ -76,25 +76,25 @@ func newRecentDrops() *recentDrops {
 // add records a note, or counts it as suppressed.
 func (t *recentDrops) add(r Reason, answered bool, n Note) {
 	now := time.Since(t.epoch)
-	if int64(now) < t.opens.Load() {
+	if int64(now) < t.suppressedUntil.Load() {
 		t.suppressed.Add(1)
 		return
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if int64(now) < t.taken[t.oldest]+recentPeriod { // another goroutine has taken the last slot
+	if int64(now) < t.times[t.oldest]+recentPeriod { // another goroutine has taken the last slot
 		t.suppressed.Add(1)
 		return
 	}
-	t.taken[t.oldest] = int64(now)
+	t.times[t.oldest] = int64(now)
 	t.oldest = (t.oldest + 1) % recentRate
-	t.opens.Store(t.taken[t.oldest] + recentPeriod)
-	t.keep(r, answered, n, t.epoch.Add(now))
+	t.suppressedUntil.Store(t.times[t.oldest] + recentPeriod)
+	t.store(r, answered, n, t.epoch.Add(now))
 }
 
-// keep adds an entry to the recent refusals and drops. If there is an equal entry, it is replaced. Otherwise makeRoom
+// store adds an entry to the recent refusals and drops. If there is an equal entry, it is replaced. Otherwise makeRoom
 // may remove an older one.
-func (t *recentDrops) keep(r Reason, answered bool, n Note, now time.Time) {
+func (t *recentDrops) store(r Reason, answered bool, n Note, now time.Time) {
 	if len(n.User) > maxUser {
 		n.User = strings.Clone(n.User[:maxUser])
 	}

@@ -131,9 +131,9 @@ func TestUserNamesAreCut(t *testing.T) {
 func TestNotesAllocateNothing(t *testing.T) {
 	m, i := New(), 0
 	flood := func() {
-		m.recent.opens.Store(0) // as long after a flood
-		for j := range m.recent.taken {
-			m.recent.taken[j] = -recentPeriod
+		m.recent.suppressedUntil.Store(0) // as long after a flood
+		for j := range m.recent.times {
+			m.recent.times[j] = -recentPeriod
 		}
 		for range 10 * recentRate {
 			m.DropNote(PeerDenied, noteOf(i))

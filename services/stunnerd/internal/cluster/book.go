@@ -14,8 +14,8 @@ type Book struct {
 	byName   map[string]*parsed
 	// views are the views that were returned since the last Take.
 	views []routed
-	// former are the views that were built for the previous config. It is nil if a cluster has changed since.
-	former []routed
+	// previous are the views that were built for the previous config. It is nil if a cluster has changed since.
+	previous []routed
 	// builds counts the calls of build.
 	builds uint64
 }
@@ -29,9 +29,9 @@ type parsed struct {
 	excepted []string
 	// except contains the addresses that the prefixes in endpoints do not include: the parsed form of excepted.
 	except map[netip.Addr]struct{}
-	// builtIn is the value of Book.builds at the last build that has added this cluster to a view. It prevents that one
-	// build adds a cluster twice.
-	builtIn uint64
+	// lastBuild is the value of Book.builds at the last build that has added this cluster to a view. So one build
+	// adds a cluster only once.
+	lastBuild uint64
 }
 
 type routed struct {
@@ -54,9 +54,9 @@ func (b *Book) Take(clusters []config.Cluster) {
 		}
 		b.clusters, b.byName[c.Name] = append(b.clusters, p), p
 	}
-	b.former, b.views = b.views, nil
+	b.previous, b.views = b.views, nil
 	if !slices.Equal(b.clusters, before) {
-		b.former = nil
+		b.previous = nil
 	}
 }
 
@@ -93,8 +93,8 @@ func (b *Book) View(routes []string) *View {
 		return b.views[i].view
 	}
 	next := routed{routes: slices.Clone(routes)}
-	if i := slices.IndexFunc(b.former, same); i >= 0 {
-		next.view = b.former[i].view
+	if i := slices.IndexFunc(b.previous, same); i >= 0 {
+		next.view = b.previous[i].view
 	} else {
 		next.view = b.build(routes)
 	}
@@ -107,10 +107,10 @@ func (b *Book) build(routes []string) *View {
 	hosts, nets := 0, 0
 	for _, route := range routes {
 		p := b.byName[route]
-		if p == nil || p.builtIn == b.builds {
+		if p == nil || p.lastBuild == b.builds {
 			continue
 		}
-		p.builtIn = b.builds
+		p.lastBuild = b.builds
 		for _, e := range p.endpoints {
 			if e.Prefix.IsSingleIP() {
 				hosts++
@@ -124,7 +124,7 @@ func (b *Book) build(routes []string) *View {
 		grants: make([]grant, 1, 1+hosts+nets),
 	}
 	for _, p := range slices.Backward(b.clusters) { // add prepends to the lists of grants
-		if p.builtIn == b.builds {
+		if p.lastBuild == b.builds {
 			v.add(p)
 		}
 	}

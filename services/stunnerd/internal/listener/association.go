@@ -52,8 +52,8 @@ type association struct {
 	interrupt chan struct{}
 	closed    chan struct{}
 	close     sync.Once
-	// gone is closed when the connection and its session have ended.
-	gone chan struct{}
+	// ended is closed when the connection and its session have ended.
+	ended chan struct{}
 	// established is set when the handshake is complete.
 	established atomic.Bool
 	// turns gives the handshake CPU turns (see handshakeLimiter). It is set before the handshake starts. The first CPU
@@ -160,7 +160,7 @@ func newAssociation(
 		socket: s, client: client, addr: net.UDPAddrFromAddrPort(client), from: from, sender: sender, shared: shared,
 		cookie: [cookieSize]byte(h.cookie), ahead: h.sequence - 1,
 		inbox: make(chan []byte, inbox), interrupt: make(chan struct{}, 1),
-		closed: make(chan struct{}), gone: make(chan struct{}),
+		closed: make(chan struct{}), ended: make(chan struct{}),
 	}
 	a.inbox <- h.first()
 	a.inbox <- slices.Clone(h.record)
@@ -188,7 +188,7 @@ func (a *association) establish(ctx context.Context) error {
 	}
 	_ = before.Close()
 	select {
-	case <-before.gone:
+	case <-before.ended:
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()

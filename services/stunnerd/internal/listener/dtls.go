@@ -226,7 +226,7 @@ func (s *dtlsSocket) open(h hello, client netip.AddrPort, from datagram.Source) 
 	s.begin(dtlsClient{a.conn, a}, func() {
 		a.release()
 		s.remove(a)
-		close(a.gone)
+		close(a.ended)
 	})
 }
 

@@ -98,8 +98,8 @@ func TestListenersHaveTheirOwnChallenges(t *testing.T) {
 		}
 		one := v.Gate
 		other := New("other", one.protocol, Shared{
-			Engine: one.engine, Nonces: one.nonces, Network: one.network, Held: one.reservations, Limits: one.limits,
-			Table: one.table, Meter: one.meter, Log: one.log,
+			Engine: one.engine, Nonces: one.nonces, Network: one.network, Reservations: one.reservations,
+			Limits: one.limits, Table: one.table, Meter: one.meter, Log: one.log,
 		})
 		other.Update(policy(), routes())
 		c := newClient("10.0.0.1:60000")

@@ -50,8 +50,8 @@ func FuzzReceive(f *testing.F) {
 	f.Fuzz(func(t *testing.T, script []byte) {
 		network, held, table := &relaytest.Network{}, relay.NewReservations(), session.NewTable()
 		g := New("test", config.TURNTCP, Shared{
-			Engine: engine, Nonces: nonces, Network: network, Held: held, Limits: limit.NewProcess(), Table: table,
-			Meter: meter.New(), Log: log,
+			Engine: engine, Nonces: nonces, Network: network, Reservations: held, Limits: limit.NewProcess(),
+			Table: table, Meter: meter.New(), Log: log,
 		})
 		g.Update(policy(), routes("127.0.0.1:<4000-4999>"))
 		s := &sequence{t: t, g: g, network: network, table: table}

@@ -128,19 +128,19 @@ type Shared struct {
 	Engine  engine.Engine
 	Nonces  *nonce.Source
 	Network relay.Network
-	// Held contains the relay ports that are reserved for later allocations (EVEN-PORT, RFC 8656 §7.2).
-	Held   *relay.Reservations
-	Limits *limit.Process
-	Table  *session.Table
-	Meter  *meter.Meter
-	Log    *slog.Logger
+	// Reservations contains the relay ports that are reserved for later allocations (EVEN-PORT, RFC 8656 §7.2).
+	Reservations *relay.Reservations
+	Limits       *limit.Process
+	Table        *session.Table
+	Meter        *meter.Meter
+	Log          *slog.Logger
 }
 
 // New returns the gate of a listener. Before the first Update it serves STUN only.
 func New(name string, protocol config.Protocol, s Shared) *Gate {
 	g := &Gate{
-		name: name, protocol: protocol, engine: s.Engine, nonces: s.Nonces, network: s.Network, reservations: s.Held,
-		limits: s.Limits, table: s.Table, meter: s.Meter, answers: s.Limits.NewListener(),
+		name: name, protocol: protocol, engine: s.Engine, nonces: s.Nonces, network: s.Network,
+		reservations: s.Reservations, limits: s.Limits, table: s.Table, meter: s.Meter, answers: s.Limits.NewListener(),
 		log:   s.Log.With("listener", name),
 		flows: map[netip.AddrPort]*flow{},
 	}

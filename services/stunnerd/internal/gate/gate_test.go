@@ -76,7 +76,7 @@ func newBed(t testing.TB) bed {
 	}
 	held := relay.NewReservations()
 	g := New("test", config.TURNUDP, Shared{
-		Engine: engine, Nonces: nonces, Network: relay.Kernel{}, Held: held, Limits: limit.NewProcess(),
+		Engine: engine, Nonces: nonces, Network: relay.Kernel{}, Reservations: held, Limits: limit.NewProcess(),
 		Table: session.NewTable(), Meter: meter.New(), Log: log,
 	})
 	g.Update(policy(), routes("127.0.0.1:<4000-4999>"))

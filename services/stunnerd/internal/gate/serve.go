@@ -17,8 +17,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/stunmsg"
 )
 
-// service maps each method to the function that executes an admitted request and returns the answer.
-var service = map[stun.Method]func(*Gate, *request) ([]byte, error){
+// handlers maps each method to the function that executes an admitted request and returns the answer.
+var handlers = map[stun.Method]func(*Gate, *request) ([]byte, error){
 	stun.MethodBinding:          (*Gate).binding,
 	stun.MethodAllocate:         (*Gate).allocate,
 	stun.MethodRefresh:          (*Gate).refresh,
@@ -46,7 +46,7 @@ func (g *Gate) request(r *request) {
 	if r.flow != nil && r.key != nil {
 		r.flow.setRealm(r.realm)
 	}
-	answer, err := service[r.Type.Method](g, r)
+	answer, err := handlers[r.Type.Method](g, r)
 	var refused *refusal
 	if errors.As(err, &refused) {
 		g.refuse(r, refused)
@@ -103,7 +103,7 @@ func (g *Gate) drop(client session.Client, why meter.Reason) {
 	g.meter.DropNote(why, meter.Note{Listener: g.name, Client: client.Addr()})
 }
 
-// Error implements error, so that the functions of service can return a refusal.
+// Error implements error, so that the functions in handlers can return a refusal.
 func (f *refusal) Error() string { return f.reason.String() }
 
 func (g *Gate) binding(r *request) ([]byte, error) {

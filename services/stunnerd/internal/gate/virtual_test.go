@@ -59,8 +59,8 @@ func newVirtual(t *testing.T) *virtual {
 	}
 	v := &virtual{net: &relaytest.Network{}, began: time.Now()}
 	v.bed = bed{t: t, Gate: New("test", config.TURNUDP, Shared{
-		Engine: engine, Nonces: nonces, Network: v.net, Held: relay.NewReservations(), Limits: limit.NewProcess(),
-		Table: session.NewTable(), Meter: meter.New(), Log: log,
+		Engine: engine, Nonces: nonces, Network: v.net, Reservations: relay.NewReservations(),
+		Limits: limit.NewProcess(), Table: session.NewTable(), Meter: meter.New(), Log: log,
 	})}
 	v.Update(policy(), routes("127.0.0.1:<4000-4999>"))
 	t.Cleanup(func() {

@@ -83,7 +83,7 @@ func openSecure(t *testing.T, c config.Listener) (*connections, *net.UDPAddr) {
 	}
 	m := meter.New()
 	g := gate.New("test", c.Protocol, gate.Shared{
-		Engine: engine, Nonces: nonces, Network: relay.Kernel{}, Held: relay.NewReservations(),
+		Engine: engine, Nonces: nonces, Network: relay.Kernel{}, Reservations: relay.NewReservations(),
 		Limits: limit.NewProcess(), Table: session.NewTable(), Meter: m, Log: log,
 	})
 	c.Name, c.Port = "test", testport.Free(t)

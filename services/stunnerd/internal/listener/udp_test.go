@@ -40,7 +40,7 @@ func open(t *testing.T, protocol config.Protocol) (port int) {
 	}
 	m := meter.New()
 	g := gate.New("test", config.TURNUDP, gate.Shared{
-		Engine: engine, Nonces: nonces, Network: relay.Kernel{}, Held: relay.NewReservations(),
+		Engine: engine, Nonces: nonces, Network: relay.Kernel{}, Reservations: relay.NewReservations(),
 		Limits: limit.NewProcess(), Table: session.NewTable(), Meter: m, Log: log,
 	})
 	port = testport.Free(t)

@@ -83,8 +83,8 @@ func (s *Server) openOne(l config.Listener, p *gate.Policy, routes *cluster.View
 		}
 	}
 	g := gate.New(l.Name, l.Protocol, gate.Shared{
-		Engine: s.engine, Nonces: s.nonces, Network: s.network, Held: s.reservations, Limits: s.limits, Table: s.table,
-		Meter: s.meter, Log: s.opt.Log,
+		Engine: s.engine, Nonces: s.nonces, Network: s.network, Reservations: s.reservations, Limits: s.limits,
+		Table: s.table, Meter: s.meter, Log: s.opt.Log,
 	})
 	g.Update(p, routes)
 	socket, err := listener.Open(l, g, listener.Options{

@@ -105,7 +105,7 @@ func run(terminated context.Context, o options, log *slog.Logger) error {
 	group.Go(func() error { directory.Run(ctx, source); return nil })
 	group.Go(func() error { return telemetry.Serve(ctx, public, closeAfterAnswer(terminated, handler)) })
 	group.Go(func() error {
-		ready := func() error { return errors.Join(terminating(terminated), directory.Heard()) }
+		ready := func() error { return errors.Join(terminating(terminated), directory.Synced()) }
 		return telemetry.Serve(ctx, health, telemetry.Probes(registry, ready))
 	})
 	group.Go(func() error {

@@ -24,14 +24,14 @@ type Directory struct {
 }
 
 type snapshot struct {
-	gateways []Gateway     // sorted by namespace and name
-	heard    time.Time     // time of the first contact with the source
-	ready    bool          // a config has been received
-	lost     time.Time     // time of the disconnect from the source; zero while connected
-	logged   bool          // the disconnect has been logged
-	ahead    time.Duration // this clock minus the source's clock, at the last connection
-	agreed   bool          // the clocks differed by at most maxSkew at some connection
-	problem  string        // why the directory is not ready
+	gateways  []Gateway     // sorted by namespace and name
+	contacted time.Time     // time of the first contact with the source
+	ready     bool          // a config has been received
+	lost      time.Time     // time of the disconnect from the source; zero while connected
+	logged    bool          // the disconnect has been logged
+	ahead     time.Duration // this clock minus the source's clock, at the last connection
+	agreed    bool          // the clocks differed by at most maxSkew at some connection
+	problem   string        // why the directory is not ready
 }
 
 // NewDirectory returns an empty directory.
@@ -86,14 +86,14 @@ func (d *Directory) Ready() error {
 	return nil
 }
 
-// firstConfigTimeout is how long after the first contact with the source of configs Heard waits for a config. A source
+// firstConfigTimeout is how long after the first contact with the source of configs Synced waits for a config. A source
 // sends its configs at once, so after this time there is no Gateway.
 const firstConfigTimeout = time.Second
 
-// Heard returns nil once the source of configs has sent its gateways, or has none; before that it returns an error. The
-// readiness probe uses Heard instead of Ready, because a service in a cluster without Gateways is healthy although it
-// cannot answer requests.
-func (d *Directory) Heard() error {
+// Synced returns nil once the source of configs has sent its gateways, or has none; before that it returns an error.
+// The readiness probe uses Synced instead of Ready, because a service in a cluster without Gateways is healthy although
+// it cannot answer requests.
+func (d *Directory) Synced() error {
 	s := d.last.Load()
 	if err := s.clock(); err != nil {
 		return err
@@ -101,9 +101,9 @@ func (d *Directory) Heard() error {
 	switch {
 	case s.ready:
 		return nil
-	case s.heard.IsZero():
+	case s.contacted.IsZero():
 		return errors.New("config discovery has not answered yet")
-	case d.now().Sub(s.heard) < firstConfigTimeout:
+	case d.now().Sub(s.contacted) < firstConfigTimeout:
 		return errors.New("config discovery has not sent any gateway yet")
 	}
 	return nil
@@ -212,8 +212,8 @@ func (d *Directory) update(next *snapshot, e discovery.Event) {
 
 // connect records a contact with the source.
 func (s *snapshot) connect(now time.Time) {
-	if s.heard.IsZero() {
-		s.heard = now
+	if s.contacted.IsZero() {
+		s.contacted = now
 	}
 	s.lost, s.logged = time.Time{}, false
 }

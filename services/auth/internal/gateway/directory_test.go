@@ -123,8 +123,8 @@ func TestJ16DirectoryKeepsGatewaysWithoutTheSource(t *testing.T) {
 		if err := d.Ready(); (err == nil) != s.ready {
 			t.Errorf("%s: ready: %v", s.name, err)
 		}
-		if err := d.Heard(); (err == nil) != (i > 0) {
-			t.Errorf("%s: heard: %v", s.name, err)
+		if err := d.Synced(); (err == nil) != (i > 0) {
+			t.Errorf("%s: synced: %v", s.name, err)
 		}
 		if d.Age() != s.age {
 			t.Errorf("%s: age %s, want %s", s.name, d.Age(), s.age)
@@ -143,15 +143,15 @@ func TestDirectoryIsReadyForProbesWithItsFirstConfig(t *testing.T) {
 		c := &clock{now: time.Unix(1_900_000_000, 0)}
 		d := NewDirectory(c.time, slog.New(slog.DiscardHandler))
 		d.Apply(discovery.Event{Connected: true})
-		if d.Heard() == nil {
-			t.Errorf("%s: heard with the connection alone", name)
+		if d.Synced() == nil {
+			t.Errorf("%s: synced with the connection alone", name)
 		}
 		if first != nil {
 			d.Apply(*first)
 		} else {
 			c.advance(firstConfigTimeout)
 		}
-		if err := d.Heard(); err != nil {
+		if err := d.Synced(); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -238,8 +238,8 @@ func TestJ09ClocksThatDifferKeepFromBeginning(t *testing.T) {
 	}{{time.Hour, false}, {-time.Hour, false}, {time.Second, true}, {time.Hour, true}, {-time.Hour, true}} {
 		d.Apply(discovery.Event{Connected: true, Ahead: &step.ahead})
 		d.Apply(discovery.Event{ID: "media/oslo", Config: oslo()})
-		if ready, heard := d.Ready(), d.Heard(); (ready == nil) != step.ready || (heard == nil) != step.ready {
-			t.Errorf("ahead by %s: ready %v, heard %v", step.ahead, ready, heard)
+		if ready, synced := d.Ready(), d.Synced(); (ready == nil) != step.ready || (synced == nil) != step.ready {
+			t.Errorf("ahead by %s: ready %v, synced %v", step.ahead, ready, synced)
 		}
 	}
 }
@@ -270,12 +270,12 @@ func TestJ09ClocksAreComparedAgain(t *testing.T) {
 		done := make(chan struct{})
 		go func() { defer close(done); d.Run(ctx, source) }()
 		synctest.Wait()
-		if err := d.Heard(); err == nil || !strings.Contains(err.Error(), "ahead of the operator's by 1h0m0s") {
+		if err := d.Synced(); err == nil || !strings.Contains(err.Error(), "ahead of the operator's by 1h0m0s") {
 			t.Errorf("with a clock that is an hour ahead: %v", err)
 		}
 		time.Sleep(compareInterval + firstConfigTimeout)
 		synctest.Wait()
-		if err := d.Heard(); err != nil {
+		if err := d.Synced(); err != nil {
 			t.Error(err)
 		}
 		time.Sleep(10 * compareInterval)

@@ -18,9 +18,9 @@ var (
 	claimNames  = []string{"iss", "sub", "aud", "exp", "nbf", "iat", "jti", "stunner"}
 )
 
-// exact parses a JSON object without duplicate names. It refuses an object with a name that differs from one of names
-// only in case, such as "Exp", because another implementation might accept it as that name.
-func exact(raw []byte, names []string) (map[string]json.RawMessage, error) {
+// parseExact parses a JSON object without duplicate names. It refuses an object with a name that differs from one of
+// names only in case, such as "Exp", because another implementation might accept it as that name.
+func parseExact(raw []byte, names []string) (map[string]json.RawMessage, error) {
 	var all map[string]json.RawMessage
 	twice, err := strict.UnmarshalStrict(raw, &all, strict.DisallowDuplicateFields)
 	switch {
@@ -44,11 +44,11 @@ func exact(raw []byte, names []string) (map[string]json.RawMessage, error) {
 // types are the accepted values of the header "typ" for tokens that authorize a request (RFC 7519 §5.1, RFC 9068 §2.1).
 var types = []string{"JWT", "at+jwt"}
 
-// texts are the registered header parameters of a JWT (RFC 7515 §4.1, RFC 7516 §4.1) whose values must be strings. keys
-// are those that contain a key, which a token must not have.
+// stringHeaders are the registered header parameters of a JWT (RFC 7515 §4.1, RFC 7516 §4.1) whose values must be
+// strings. keyHeaders are those that contain a key, which a token must not have.
 var (
-	texts = []string{"alg", "kid", "typ", "cty", "enc", "zip", "jku", "x5u", "x5t", "x5t#S256", "nonce"}
-	keys  = []string{"jwk", "x5c"}
+	stringHeaders = []string{"alg", "kid", "typ", "cty", "enc", "zip", "jku", "x5u", "x5t", "x5t#S256", "nonce"}
+	keyHeaders    = []string{"jwk", "x5c"}
 )
 
 // checkHeader checks the header of a JWT. It ignores URLs in the header, and refuses a token that contains a key.
@@ -58,18 +58,18 @@ func checkHeader(t *jwt.Token) error {
 	if err != nil {
 		return fmt.Errorf("read header: %w", err)
 	}
-	if _, err := exact(raw, headerNames); err != nil {
+	if _, err := parseExact(raw, headerNames); err != nil {
 		return fmt.Errorf("read header: %w", err)
 	}
 	if _, ok := t.Header["crit"]; ok {
 		return errors.New("header crit: no extension is understood") // RFC 7515 §4.1.11
 	}
-	for _, name := range keys {
+	for _, name := range keyHeaders {
 		if _, ok := t.Header[name]; ok {
 			return fmt.Errorf("header %s: a token cannot bring its own key", name)
 		}
 	}
-	for _, name := range texts {
+	for _, name := range stringHeaders {
 		if value, ok := t.Header[name]; ok {
 			if _, ok := value.(string); !ok {
 				return fmt.Errorf("header %s: must be a string", name)
@@ -111,7 +111,7 @@ type claims struct {
 // UnmarshalJSON decodes the claims in claimNames. Times must be numbers (RFC 7519 §2); the JWT library would also
 // accept strings.
 func (c *claims) UnmarshalJSON(raw []byte) error {
-	all, err := exact(raw, claimNames)
+	all, err := parseExact(raw, claimNames)
 	if err != nil {
 		return fmt.Errorf("read claims: %w", err)
 	}

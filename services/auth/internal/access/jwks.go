@@ -31,7 +31,7 @@ const (
 
 // setKeys parses a JWK set and returns its keys.
 func setKeys(raw []byte) (jwt.Keyfunc, error) {
-	set, err := usable(raw)
+	set, err := usableKeys(raw)
 	if err != nil {
 		return nil, err
 	}
@@ -44,7 +44,7 @@ func setKeys(raw []byte) (jwt.Keyfunc, error) {
 
 func urlKeys(ctx context.Context, url string, log *slog.Logger) (func(*jwt.Token, string) (any, error), error) {
 	store, err := jwkset.NewStorageFromHTTP(url, jwkset.HTTPClientStorageOptions{
-		Client:                    client(),
+		Client:                    keySetClient(),
 		Ctx:                       ctx,
 		HTTPTimeout:               fetchTimeout,
 		NoErrorReturnFirstHTTPReq: true,
@@ -90,12 +90,12 @@ type rotation struct {
 	mu       sync.Mutex
 	fetching chan struct{} // closed at the end of the running fetch; nil without one
 	total    int
-	of       map[string]int // waiting requests by source
+	waiting  map[string]int // waiting requests by source
 }
 
 func newRotation(known, refreshed jwt.Keyfunc) *rotation {
 	return &rotation{known: known, refreshed: refreshed, limit: rate.NewLimiter(rate.Every(unknownKeyInterval), 1),
-		of: map[string]int{}}
+		waiting: map[string]int{}}
 }
 
 func (r *rotation) key(t *jwt.Token, from string) (any, error) {
@@ -131,11 +131,11 @@ func (r *rotation) join(from string) (over chan struct{}, first bool, err error)
 	case r.fetching == nil:
 		r.fetching = make(chan struct{})
 		return r.fetching, true, nil
-	case r.total >= maxWaiting || r.of[from] > (maxWaiting-r.total)/4:
+	case r.total >= maxWaiting || r.waiting[from] > (maxWaiting-r.total)/4:
 		return nil, false, errors.New("header kid: no key has it, and too many wait for the key set")
 	}
 	r.total++
-	r.of[from]++
+	r.waiting[from]++
 	return r.fetching, false, nil
 }
 
@@ -150,8 +150,8 @@ func (r *rotation) leave(from string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.total--
-	if r.of[from]--; r.of[from] == 0 {
-		delete(r.of, from)
+	if r.waiting[from]--; r.waiting[from] == 0 {
+		delete(r.waiting, from)
 	}
 }
 
@@ -167,9 +167,9 @@ func withKeyID(keys jwt.Keyfunc) jwt.Keyfunc {
 	}
 }
 
-// usable returns the keys of a JWK set that can verify signatures. A set without such a key is an error, so that an
+// usableKeys returns the keys of a JWK set that can verify signatures. A set without such a key is an error, so that an
 // empty set does not replace the known keys.
-func usable(raw []byte) (json.RawMessage, error) {
+func usableKeys(raw []byte) (json.RawMessage, error) {
 	var set struct {
 		Keys []json.RawMessage `json:"keys"`
 	}
@@ -212,20 +212,20 @@ func verifies(m jwkset.JWKMarshal) bool {
 	return true
 }
 
-// client returns an HTTP client that fetches key sets. It follows no redirects, and replaces the body of each answer by
-// its usable keys.
-func client() *http.Client {
+// keySetClient returns an HTTP client that fetches key sets. It follows no redirects, and replaces the body of each
+// answer by its usable keys.
+func keySetClient() *http.Client {
 	return &http.Client{
 		Timeout:       fetchTimeout,
-		Transport:     checked{http.DefaultTransport},
+		Transport:     keySetTransport{http.DefaultTransport},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 }
 
-type checked struct{ next http.RoundTripper }
+type keySetTransport struct{ next http.RoundTripper }
 
 // RoundTrip replaces the key set in the body of an answer by its usable keys.
-func (c checked) RoundTrip(r *http.Request) (*http.Response, error) {
+func (c keySetTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	resp, err := c.next.RoundTrip(r)
 	if err != nil || resp.StatusCode != http.StatusOK {
 		return resp, err
@@ -238,7 +238,7 @@ func (c checked) RoundTrip(r *http.Request) (*http.Response, error) {
 	if len(raw) > maxSet {
 		return nil, fmt.Errorf("read key set: it is larger than %d bytes", maxSet)
 	}
-	set, err := usable(raw)
+	set, err := usableKeys(raw)
 	if err != nil {
 		return nil, err
 	}

@@ -17,8 +17,8 @@ type grant struct {
 	stunOnly   bool
 }
 
-// longest returns the longest time to live that a gateway allows; 0 if no gateway has credentials.
-func longest(grants []grant) (ttl time.Duration) {
+// longestTTL returns the longest time to live that a gateway allows; 0 if no gateway has credentials.
+func longestTTL(grants []grant) (ttl time.Duration) {
 	for _, g := range grants {
 		ttl = max(ttl, g.maxTTL)
 	}

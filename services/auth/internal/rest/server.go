@@ -17,8 +17,9 @@ import (
 // maxGateways is the maximum number of gateways in one request, and in one answer.
 const maxGateways = 100
 
-// demand contains the parameters of a request for credentials, in the same form for all operations of the API.
-type demand struct {
+// credentialRequest contains the parameters of a request for credentials, in the same form for all operations of the
+// API.
+type credentialRequest struct {
 	userID string
 	ttl    time.Duration // 0 means the default of the gateway
 	view   gateway.View
@@ -26,13 +27,13 @@ type demand struct {
 	gateways []gateway.Filter
 	// parameter returns the name of the request parameter that selects the i-th gateway, for errors.
 	parameter func(i int) string
-	// one is set if the answer contains the credentials of one gateway only (GET /). Gateways after the first one that
-	// relays are then ignored.
-	one bool
+	// single is set if the answer contains the credentials of one gateway only (GET /). Gateways after the first one
+	// that relays are then ignored.
+	single bool
 }
 
 // named reports whether the request names every gateway by its name, and not by its namespace only.
-func (d demand) named() bool {
+func (d credentialRequest) named() bool {
 	return len(d.gateways) > 0 && !slices.ContainsFunc(d.gateways, func(f gateway.Filter) bool { return f.Name == "" })
 }
 
@@ -60,7 +61,7 @@ func (s server) CreateIceServers(
 	if !who.Known {
 		user = rand.Text() // anonymous callers must not share a quota
 	}
-	grants, err := s.grant(ctx, demand{
+	grants, err := s.grant(ctx, credentialRequest{
 		userID:    user,
 		ttl:       seconds(body.TTL),
 		view:      gateway.View{Host: s.PublicAddr, DTLS: deref(body.Dtls)},
@@ -93,7 +94,7 @@ func (s server) turnAuth(ctx context.Context, p GetTurnAuthParams) (TurnAuth, er
 	grants, err := s.query(ctx, query{
 		service: &p.Service, username: p.Username, ttl: p.TTL,
 		namespace: p.Namespace, gateway: p.Gateway, listener: p.Listener,
-		publicAddr: p.PublicAddr, dtls: p.Dtls, one: true,
+		publicAddr: p.PublicAddr, dtls: p.Dtls, single: true,
 	})
 	if err != nil {
 		return TurnAuth{}, err
@@ -156,7 +157,7 @@ type query struct {
 	namespace, gateway, listener *string
 	publicAddr                   *string
 	dtls                         *bool
-	one                          bool
+	single                       bool
 }
 
 func (s server) query(ctx context.Context, q query) ([]grant, error) {
@@ -178,7 +179,7 @@ func (s server) query(ctx context.Context, q query) ([]grant, error) {
 		return nil, err
 	}
 	view := gateway.View{Host: s.PublicAddr, DTLS: q.dtls == nil || *q.dtls}
-	d := demand{userID: user, ttl: seconds(q.ttl), view: view, one: q.one}
+	d := credentialRequest{userID: user, ttl: seconds(q.ttl), view: view, single: q.single}
 	if q.publicAddr != nil {
 		d.view.Host = *q.publicAddr
 	}
@@ -202,7 +203,7 @@ func mostSpecific(q query) string {
 }
 
 // grant makes a credential for every requested gateway that the caller may use and that has a public address.
-func (s server) grant(ctx context.Context, d demand) ([]grant, error) {
+func (s server) grant(ctx context.Context, d credentialRequest) ([]grant, error) {
 	who := identityOf(ctx)
 	gateways, err := s.gateways(who, d)
 	if err != nil {
@@ -219,7 +220,7 @@ func (s server) grant(ctx context.Context, d demand) ([]grant, error) {
 			return nil, err
 		}
 		out = append(out, one)
-		if d.one && !one.stunOnly {
+		if d.single && !one.stunOnly {
 			break
 		}
 	}
@@ -229,7 +230,7 @@ func (s server) grant(ctx context.Context, d demand) ([]grant, error) {
 	// If a request does not name each gateway, a gateway with a short lifetime only limits the ttl of its own
 	// credential, and does not fail the request for all other gateways. The request is refused only if its ttl exceeds
 	// the maximum of every gateway.
-	if longest := longest(out); !d.named() && d.ttl > longest && longest > 0 {
+	if longest := longestTTL(out); !d.named() && d.ttl > longest && longest > 0 {
 		return nil, bad("ttl", "must be at most %d", int64(longest/time.Second))
 	}
 	for _, g := range out {
@@ -241,7 +242,7 @@ func (s server) grant(ctx context.Context, d demand) ([]grant, error) {
 	return out, nil
 }
 
-func (s server) grantOne(who access.Identity, g gateway.Gateway, d demand, urls []string) (grant, error) {
+func (s server) grantOne(who access.Identity, g gateway.Gateway, d credentialRequest, urls []string) (grant, error) {
 	if g.STUNOnly {
 		return grant{gateway: g, urls: urls, stunOnly: true}, nil
 	}
@@ -271,7 +272,7 @@ func (s server) lifetimes(g gateway.Gateway) (standard, most time.Duration) {
 
 // gateways looks up the gateways that a request selects. It checks permissions before existence, so that a caller
 // cannot find out which other gateways exist.
-func (s server) gateways(who access.Identity, d demand) ([]gateway.Gateway, error) {
+func (s server) gateways(who access.Identity, d credentialRequest) ([]gateway.Gateway, error) {
 	if len(d.gateways) == 0 {
 		if who.Gateways.Empty() {
 			return nil, fail(http.StatusForbidden)

@@ -171,7 +171,7 @@ func TestGatewaysFlag(t *testing.T) {
 			for want, ids := range map[bool]string{true: tt.in, false: tt.out} {
 				for id := range strings.FieldsSeq(ids) {
 					namespace, name, _ := strings.Cut(id, "/")
-					if o.gateways.Holds(namespace, name) != want {
+					if o.gateways.Contains(namespace, name) != want {
 						t.Errorf("%s is in: %t, want %t", id, !want, want)
 					}
 				}

@@ -36,15 +36,15 @@ func ParseGateways(entries []string) (Gateways, error) {
 // Empty reports whether the set cannot contain any gateway.
 func (g Gateways) Empty() bool { return g.limited && len(g.patterns) == 0 }
 
-// Holds reports whether a gateway is in the set.
-func (g Gateways) Holds(namespace, name string) bool {
+// Contains reports whether a gateway is in the set.
+func (g Gateways) Contains(namespace, name string) bool {
 	return !g.limited || slices.ContainsFunc(g.patterns, func(p pattern) bool {
 		return matches(p.namespace, namespace) && matches(p.name, name)
 	})
 }
 
-// Reaches reports whether the set can contain a gateway of the namespace.
-func (g Gateways) Reaches(namespace string) bool {
+// CoversNamespace reports whether the set can contain a gateway of the namespace.
+func (g Gateways) CoversNamespace(namespace string) bool {
 	return !g.limited || slices.ContainsFunc(
 		g.patterns, func(p pattern) bool { return matches(p.namespace, namespace) },
 	)

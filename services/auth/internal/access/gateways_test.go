@@ -28,10 +28,10 @@ func TestPatterns(t *testing.T) {
 		}
 		for id, want := range names {
 			namespace, name, _ := strings.Cut(id, "/")
-			if got := set.Holds(namespace, name); got != want {
+			if got := set.Contains(namespace, name); got != want {
 				t.Errorf("%s holds %s: %t, want %t", pattern, id, got, want)
 			}
-			if want && !set.Reaches(namespace) {
+			if want && !set.CoversNamespace(namespace) {
 				t.Errorf("%s does not reach namespace %s", pattern, namespace)
 			}
 		}
@@ -41,14 +41,14 @@ func TestPatterns(t *testing.T) {
 func TestPatternsThatAreNone(t *testing.T) {
 	for _, entry := range []string{"", "*", "oslo", "/oslo", "media/", "media/a/b", "/"} {
 		if set, err := ParseGateways([]string{entry}); err == nil || !strings.Contains(err.Error(), "NAMESPACE/NAME") ||
-			set.Holds("media", "oslo") {
+			set.Contains("media", "oslo") {
 			t.Errorf("%q: %+v, %v", entry, set, err)
 		}
 	}
 	var all Gateways
 	none, err := ParseGateways(nil)
-	if err != nil || all.Empty() || !all.Holds("", "x") || !none.Empty() || none.Holds("media", "oslo") ||
-		none.Reaches("media") {
+	if err != nil || all.Empty() || !all.Contains("", "x") || !none.Empty() || none.Contains("media", "oslo") ||
+		none.CoversNamespace("media") {
 		t.Errorf("all %+v, none %+v, %v", all, none, err)
 	}
 }

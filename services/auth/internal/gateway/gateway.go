@@ -70,8 +70,8 @@ func (g Gateway) ID() string {
 	return g.Namespace + "/" + g.Name
 }
 
-// View configures the URLs in an answer.
-type View struct {
+// URLOptions configures the URLs in an answer.
+type URLOptions struct {
 	// Host replaces the public address of every listener in the URLs. A listener without a public address gets it too.
 	Host string
 	// DTLS includes TURN over DTLS, which browsers do not support.
@@ -80,7 +80,7 @@ type View struct {
 
 // URLs returns the ICE URLs of the gateway, in the order UDP, DTLS, TCP, TLS. It leaves out listeners without a public
 // address, because clients cannot reach the addresses of pods.
-func (g Gateway) URLs(v View) []string {
+func (g Gateway) URLs(v URLOptions) []string {
 	var out []string
 	for _, l := range g.listeners {
 		if url, ok := g.url(l.Listener, v); ok {
@@ -90,7 +90,7 @@ func (g Gateway) URLs(v View) []string {
 	return slices.Compact(out)
 }
 
-func (g Gateway) url(l config.Listener, v View) (string, bool) {
+func (g Gateway) url(l config.Listener, v URLOptions) (string, bool) {
 	if l.Protocol == config.TURNDTLS && !v.DTLS {
 		return "", false
 	}

@@ -40,23 +40,23 @@ func TestURLs(t *testing.T) {
 	}
 	tests := map[string]struct {
 		config config.Config
-		view   View
+		view   URLOptions
 		want   []string
 	}{
-		"UDP comes before TCP and TLS, DTLS waits to be asked for": {oslo(), View{}, []string{
+		"UDP comes before TCP and TLS, DTLS waits to be asked for": {oslo(), URLOptions{}, []string{
 			"turn:198.51.100.7:3478?transport=udp",
 			"turn:198.51.100.7:3479?transport=udp",
 			"turn:198.51.100.7:3478?transport=tcp",
 			"turns:turn.example.net:443?transport=tcp",
 		}},
-		"DTLS stands between UDP and TCP": {oslo(), View{DTLS: true}, []string{
+		"DTLS stands between UDP and TCP": {oslo(), URLOptions{DTLS: true}, []string{
 			"turn:198.51.100.7:3478?transport=udp",
 			"turn:198.51.100.7:3479?transport=udp",
 			"turns:[2001:db8::7]:5350?transport=udp",
 			"turn:198.51.100.7:3478?transport=tcp",
 			"turns:turn.example.net:443?transport=tcp",
 		}},
-		"a host of the caller's choice replaces all, also where there was none": {oslo(), View{
+		"a host of the caller's choice replaces all, also where there was none": {oslo(), URLOptions{
 			Host: "192.0.2.1",
 		}, []string{
 			"turn:192.0.2.1:3478?transport=udp",
@@ -65,12 +65,12 @@ func TestURLs(t *testing.T) {
 			"turn:192.0.2.1:3478?transport=tcp",
 			"turns:192.0.2.1:443?transport=tcp",
 		}},
-		"a gateway without credentials serves STUN": {stun, View{DTLS: true}, []string{
+		"a gateway without credentials serves STUN": {stun, URLOptions{DTLS: true}, []string{
 			"stun:198.51.100.7:3478",
 			"stun:198.51.100.7:3479",
 			"stuns:turn.example.net:443",
 		}},
-		"J-17 the placeholder of a pod address is no public address": {hidden, View{DTLS: true}, nil},
+		"J-17 the placeholder of a pod address is no public address": {hidden, URLOptions{DTLS: true}, nil},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -99,7 +99,7 @@ func TestFilter(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			got, ok := tt.filter.pick(g)
-			if n := len(got.URLs(View{})); ok != (tt.want >= 0) || ok && n != tt.want {
+			if n := len(got.URLs(URLOptions{})); ok != (tt.want >= 0) || ok && n != tt.want {
 				t.Errorf("match %t with %d URLs, want %d", ok, n, tt.want)
 			}
 		})

@@ -71,8 +71,8 @@ func TestGatewaysOfTheService(t *testing.T) {
 		for _, claim := range claims {
 			may := func(id string) bool {
 				namespace, name, _ := strings.Cut(id, "/")
-				return patterns(t, policy...).Holds(namespace, name) &&
-					(claim == nil || patterns(t, claim...).Holds(namespace, name))
+				return patterns(t, policy...).Contains(namespace, name) &&
+					(claim == nil || patterns(t, claim...).Contains(namespace, name))
 			}
 			var want []string
 			for _, id := range slices.Sorted(slices.Values(ids)) {

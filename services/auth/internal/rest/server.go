@@ -22,7 +22,7 @@ const maxGateways = 100
 type credentialRequest struct {
 	userID string
 	ttl    time.Duration // 0 means the default of the gateway
-	view   gateway.View
+	view   gateway.URLOptions
 	// gateways are the requested gateways; an empty list means all.
 	gateways []gateway.Filter
 	// parameter returns the name of the request parameter that selects the i-th gateway, for errors.
@@ -64,7 +64,7 @@ func (s server) CreateIceServers(
 	grants, err := s.grant(ctx, credentialRequest{
 		userID:    user,
 		ttl:       seconds(body.TTL),
-		view:      gateway.View{Host: s.PublicAddr, DTLS: deref(body.Dtls)},
+		view:      gateway.URLOptions{Host: s.PublicAddr, DTLS: deref(body.Dtls)},
 		gateways:  filters,
 		parameter: func(i int) string { return fmt.Sprintf("gateways[%d]", i) },
 	})
@@ -178,7 +178,7 @@ func (s server) query(ctx context.Context, q query) ([]grant, error) {
 	if err != nil {
 		return nil, err
 	}
-	view := gateway.View{Host: s.PublicAddr, DTLS: q.dtls == nil || *q.dtls}
+	view := gateway.URLOptions{Host: s.PublicAddr, DTLS: q.dtls == nil || *q.dtls}
 	d := credentialRequest{userID: user, ttl: seconds(q.ttl), view: view, single: q.single}
 	if q.publicAddr != nil {
 		d.view.Host = *q.publicAddr
@@ -300,15 +300,15 @@ func (s server) gateways(who access.Identity, d credentialRequest) ([]gateway.Ga
 // reaches reports whether a filter can match a gateway in the set of allowed gateways.
 func reaches(set access.Gateways, f gateway.Filter) bool {
 	if f.Name == "" {
-		return set.Reaches(f.Namespace)
+		return set.CoversNamespace(f.Namespace)
 	}
-	return set.Holds(f.Namespace, f.Name)
+	return set.Contains(f.Namespace, f.Name)
 }
 
 // allowed returns those of the given gateways that both the service and the caller may use.
 func (s server) allowed(who access.Identity, in []gateway.Gateway) []gateway.Gateway {
 	return slices.DeleteFunc(in, func(g gateway.Gateway) bool {
-		return !s.Gateways.Holds(g.Namespace, g.Name) || !who.Gateways.Holds(g.Namespace, g.Name)
+		return !s.Gateways.Contains(g.Namespace, g.Name) || !who.Gateways.Contains(g.Namespace, g.Name)
 	})
 }
 

@@ -19,12 +19,12 @@ const (
 	reportInterval = time.Second
 )
 
-// ReportNews is a change of the reports of a server. Exactly one of its fields is set.
-type ReportNews struct {
+// ReportChange is a change of the reports of a server. Exactly one of its fields is set.
+type ReportChange struct {
 	// Report is a new report, or a newer one of the same dataplane.
 	Report *Report `json:"report,omitempty"`
-	// Gone is the key of a removed report. A report is removed when its dataplane disconnects from the server.
-	Gone *ReportKey `json:"gone,omitempty"`
+	// Removed is the key of a removed report. A report is removed when its dataplane disconnects from the server.
+	Removed *ReportKey `json:"gone,omitempty"`
 	// Current marks the end of the initial reports.
 	Current bool `json:"current,omitempty"`
 }
@@ -38,8 +38,8 @@ type ReportKey struct {
 // queued returns the key of the report in a latestQueue.
 func (k ReportKey) queued() string { return k.ID + "\x00" + k.Pod }
 
-// currentKey is the key of ReportNews.Current in a latestQueue. It differs from the key of every report, because an id
-// contains no zero byte.
+// currentKey is the key of ReportChange.Current in a latestQueue. It differs from the key of every report, because an
+// id contains no zero byte.
 const currentKey = "\x00current"
 
 // key returns the key of the report.
@@ -54,7 +54,7 @@ type reportStore struct {
 	// pending contains the reports that arrived within reportInterval after the current one.
 	pending map[ReportKey]received
 	// followers are the queues of FollowReports.
-	followers map[*latestQueue[ReportNews]]bool
+	followers map[*latestQueue[ReportChange]]bool
 }
 
 // received is a report with the stream over which it was received.
@@ -69,7 +69,7 @@ func newReportStore(onReport func(Report)) *reportStore {
 		onReport:  onReport,
 		current:   map[ReportKey]received{},
 		pending:   map[ReportKey]received{},
-		followers: map[*latestQueue[ReportNews]]bool{},
+		followers: map[*latestQueue[ReportChange]]bool{},
 	}
 }
 
@@ -87,13 +87,13 @@ func (s *reportStore) Reports() []Report {
 
 // FollowReports calls each for the current reports, and then for every change, until ctx ends or each returns an error.
 // If each is slow, it gets only the newest state.
-func (s *reportStore) FollowReports(ctx context.Context, each func(ReportNews) error) error {
-	queue := newLatestQueue[ReportNews]()
+func (s *reportStore) FollowReports(ctx context.Context, each func(ReportChange) error) error {
+	queue := newLatestQueue[ReportChange]()
 	s.mu.Lock()
 	for key, r := range s.current {
-		queue.put(key.queued(), ReportNews{Report: &r.report})
+		queue.put(key.queued(), ReportChange{Report: &r.report})
 	}
-	queue.put(currentKey, ReportNews{Current: true})
+	queue.put(currentKey, ReportChange{Current: true})
 	s.followers[queue] = true
 	s.mu.Unlock()
 	defer func() {
@@ -102,20 +102,20 @@ func (s *reportStore) FollowReports(ctx context.Context, each func(ReportNews) e
 		delete(s.followers, queue)
 	}()
 	for {
-		news, err := queue.take(ctx)
+		change, err := queue.take(ctx)
 		if err != nil {
 			return err
 		}
-		if err := each(news); err != nil {
+		if err := each(change); err != nil {
 			return err
 		}
 	}
 }
 
-// notify queues news for the followers. The caller holds mu.
-func (s *reportStore) notify(key ReportKey, news ReportNews) {
+// notify queues change for the followers. The caller holds mu.
+func (s *reportStore) notify(key ReportKey, change ReportChange) {
 	for queue := range s.followers {
-		queue.put(key.queued(), news)
+		queue.put(key.queued(), change)
 	}
 }
 
@@ -144,7 +144,7 @@ func (s *reportStore) promote(key ReportKey) {
 		delete(s.pending, key)
 		next.at = time.Now()
 		s.current[key] = next
-		s.notify(key, ReportNews{Report: &next.report})
+		s.notify(key, ReportChange{Report: &next.report})
 	}
 	s.mu.Unlock()
 	if ok && s.onReport != nil {
@@ -171,7 +171,7 @@ func (s *reportStore) forget(closed *stream) {
 			continue
 		}
 		delete(s.current, key)
-		s.notify(key, ReportNews{Gone: &key})
+		s.notify(key, ReportChange{Removed: &key})
 	}
 }
 

@@ -75,7 +75,7 @@ func TestReportSourceFollows(t *testing.T) {
 	s.add(nil, Report{ID: "media/a", Pod: "p", Allocations: 1})
 	enough := errors.New("enough")
 	var told []string
-	err := ReportSource{URL: h.URL}.FollowReports(t.Context(), func(n ReportNews) error {
+	err := ReportSource{URL: h.URL}.FollowReports(t.Context(), func(n ReportChange) error {
 		switch {
 		case n.Report != nil:
 			told = append(told, n.Report.Pod)

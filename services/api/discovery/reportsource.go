@@ -33,7 +33,7 @@ type ReportSource struct {
 
 // FollowReports connects, and calls each for every change of the reports, until the connection or ctx ends, or each
 // returns an error.
-func (o ReportSource) FollowReports(ctx context.Context, each func(ReportNews) error) error {
+func (o ReportSource) FollowReports(ctx context.Context, each func(ReportChange) error) error {
 	header, err := authorization(o.TokenFile)
 	if err != nil {
 		return err
@@ -57,11 +57,11 @@ func (o ReportSource) FollowReports(ctx context.Context, each func(ReportNews) e
 		if err != nil {
 			return err
 		}
-		news := ReportNews{}
-		if err := json.Unmarshal(data, &news); err != nil {
+		change := ReportChange{}
+		if err := json.Unmarshal(data, &change); err != nil {
 			return fmt.Errorf("read reports of %s: %w", o.URL, err)
 		}
-		if err := each(news); err != nil {
+		if err := each(change); err != nil {
 			return err
 		}
 	}

@@ -195,8 +195,8 @@ func (s *Server) serveReports(w http.ResponseWriter, r *http.Request) {
 			}
 		}
 	})
-	_ = s.FollowReports(stream.ctx, func(news ReportNews) error {
-		data, err := json.Marshal(news)
+	_ = s.FollowReports(stream.ctx, func(change ReportChange) error {
+		data, err := json.Marshal(change)
 		if err != nil {
 			return err
 		}

@@ -274,9 +274,9 @@ func TestReportsOfAPodCountOnceASecond(t *testing.T) {
 		conn.CloseRead(context.Background())
 		var counted []Report
 		go func() {
-			_ = s.FollowReports(t.Context(), func(news ReportNews) error {
-				if news.Report != nil {
-					counted = append(counted, *news.Report)
+			_ = s.FollowReports(t.Context(), func(change ReportChange) error {
+				if change.Report != nil {
+					counted = append(counted, *change.Report)
 				}
 				return nil
 			})

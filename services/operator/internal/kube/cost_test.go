@@ -57,7 +57,7 @@ func TestCostsAreWrittenSeldom(t *testing.T) {
 		}
 		end := run()
 		report := func(pod string, allocations int, draining bool) {
-			from <- discovery.ReportNews{
+			from <- discovery.ReportChange{
 				Report: &discovery.Report{ID: "media/edge", Pod: pod, Allocations: allocations, Draining: draining},
 			}
 		}

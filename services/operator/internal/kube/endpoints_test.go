@@ -116,7 +116,7 @@ func TestLoadIsNeverLessThanThereIs(t *testing.T) {
 					go counted.Follow(t.Context(), fmt.Sprint("replica-", i), from)
 					for _, r := range said {
 						r.ID = gatewayKey.String()
-						from <- discovery.ReportNews{Report: &r}
+						from <- discovery.ReportChange{Report: &r}
 					}
 				}
 				synctest.Wait()
@@ -216,13 +216,13 @@ func BenchmarkLoad(b *testing.B) {
 		}, gatewayEndpoints{known: true}
 		for _, pod := range []string{"a", "b", "c"} {
 			c.ready = append(c.ready, pod)
-			from <- discovery.ReportNews{Report: &discovery.Report{ID: gateway.String(), Pod: pod, Allocations: 40}}
+			from <- discovery.ReportChange{Report: &discovery.Report{ID: gateway.String(), Pod: pod, Allocations: 40}}
 		}
 		f.publish(gateway, "1")
 		f.setEndpoints(gateway, c)
 		gateways = append(gateways, gateway)
 	}
-	from <- discovery.ReportNews{} // returns when all previous reports are stored
+	from <- discovery.ReportChange{} // returns when all previous reports are stored
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
 		if n, err := f.load(gateways[i%len(gateways)]); n != 120 || err != nil {

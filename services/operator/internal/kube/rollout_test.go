@@ -19,9 +19,9 @@ import (
 )
 
 // reporter is a replica with reports of dataplanes.
-type reporter chan discovery.ReportNews
+type reporter chan discovery.ReportChange
 
-func (r reporter) FollowReports(ctx context.Context, each func(discovery.ReportNews) error) error {
+func (r reporter) FollowReports(ctx context.Context, each func(discovery.ReportChange) error) error {
 	for {
 		select {
 		case <-ctx.Done():
@@ -56,10 +56,10 @@ func TestFleetComesToSomethingSeldom(t *testing.T) {
 			for _, m := range more {
 				m(&r)
 			}
-			return func() { from <- discovery.ReportNews{Report: &r} }
+			return func() { from <- discovery.ReportChange{Report: &r} }
 		}
 		goes := func(pod string) func() {
-			return func() { from <- discovery.ReportNews{Gone: &discovery.ReportKey{ID: "media/edge", Pod: pod}} }
+			return func() { from <- discovery.ReportChange{Removed: &discovery.ReportKey{ID: "media/edge", Pod: pod}} }
 		}
 		publish := func(c config.Config) func() { return func() { f.publish(gatewayKey, c.Revision()) } }
 		drain := func(r *discovery.Report) { r.Draining = true }
@@ -99,11 +99,11 @@ func TestFleetComesToSomethingSeldom(t *testing.T) {
 				Pod: "b", Problem: strings.Repeat("x", maxProblemLength),
 			}},
 			{"no words", []func(){says("b", one, ""), func() {
-				from <- discovery.ReportNews{Report: &discovery.Report{ID: "media/edge", Pod: "b"}}
+				from <- discovery.ReportChange{Report: &discovery.Report{ID: "media/edge", Pod: "b"}}
 			}}, 0, &resource.FleetState{Pod: "b", Problem: "(nothing)"}},
 			{"all disconnect", []func(){goes("b")}, 0, fine},
 			{"an unknown config", []func(){func() {
-				from <- discovery.ReportNews{
+				from <- discovery.ReportChange{
 					Report: &discovery.Report{ID: "media/other", Pod: "x"},
 				}
 			}}, time.Hour, none},
@@ -160,7 +160,7 @@ func TestFlipsAreHeld(t *testing.T) {
 				ID: gatewayKey.String(), Pod: "a", Revision: wanted, Accepted: i%2 == 0, Draining: i%3 == 0,
 				Error: strings.Repeat("no", i%2),
 			}
-			from <- discovery.ReportNews{Report: &r}
+			from <- discovery.ReportChange{Report: &r}
 		}
 		flip(1)
 		if listen(); told != 1 || last.Problem != "no" {
@@ -216,7 +216,7 @@ func TestFleetIsJudgedWhenItsConfigIsPublished(t *testing.T) {
 			go l.rollouts.reports.Follow(ctx, "this", from)
 			go ts.do("reports", func(t *task) { l.rollouts.run(ctx, t) })
 			c.said.ID, c.said.Pod = gatewayKey.String(), "a"
-			from <- discovery.ReportNews{Report: &c.said}
+			from <- discovery.ReportChange{Report: &c.said}
 			synctest.Wait()
 			config := published()
 			l.published.publish(gatewayKey, &translate.Result{Config: &config})

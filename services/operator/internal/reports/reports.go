@@ -118,7 +118,7 @@ func (c *Store) Changes() (ids []string) {
 
 // Source streams the reports of one replica. It is the discovery server of this replica, or a client of another one.
 type Source interface {
-	FollowReports(ctx context.Context, each func(discovery.ReportNews) error) error
+	FollowReports(ctx context.Context, each func(discovery.ReportChange) error) error
 }
 
 // Follow stores the reports of a replica until ctx ends. It reconnects with backoff. The reports are dropped 30 s after
@@ -128,9 +128,9 @@ func (c *Store) Follow(ctx context.Context, name string, from Source) {
 	for ctx.Err() == nil {
 		c.startConnection(s)
 		begun := time.Now()
-		err := from.FollowReports(ctx, func(news discovery.ReportNews) error {
+		err := from.FollowReports(ctx, func(change discovery.ReportChange) error {
 			lost = time.Time{}
-			c.apply(s, news)
+			c.apply(s, change)
 			return nil
 		})
 		if ctx.Err() != nil {
@@ -163,16 +163,16 @@ func (c *Store) startConnection(s *replica) {
 	s.connection++
 }
 
-func (c *Store) apply(s *replica, news discovery.ReportNews) {
+func (c *Store) apply(s *replica, change discovery.ReportChange) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
-	case news.Report != nil:
-		r := *news.Report
+	case change.Report != nil:
+		r := *change.Report
 		c.put(s, discovery.ReportKey{ID: r.ID, Pod: r.Pod}, entry{r, time.Now(), s.connection})
-	case news.Gone != nil:
-		c.drop(s, *news.Gone)
-	case news.Current:
+	case change.Removed != nil:
+		c.drop(s, *change.Removed)
+	case change.Current:
 		c.dropBefore(s, s.connection)
 	}
 }

@@ -21,7 +21,7 @@ type replica struct{ news chan any }
 func newReplica() replica { return replica{make(chan any)} }
 
 // FollowReports forwards news until one is an error. Without news for 5 s it fails, as an unreachable replica does.
-func (r replica) FollowReports(ctx context.Context, each func(discovery.ReportNews) error) error {
+func (r replica) FollowReports(ctx context.Context, each func(discovery.ReportChange) error) error {
 	patience := time.After(5 * time.Second)
 	for {
 		select {
@@ -34,23 +34,23 @@ func (r replica) FollowReports(ctx context.Context, each func(discovery.ReportNe
 				return err
 			}
 			patience = nil
-			if err := each(said.(discovery.ReportNews)); err != nil {
+			if err := each(said.(discovery.ReportChange)); err != nil {
 				return err
 			}
 		}
 	}
 }
 
-func report(pod string, allocations int) discovery.ReportNews {
-	return discovery.ReportNews{Report: &discovery.Report{ID: "media/edge", Pod: pod, Allocations: allocations}}
+func report(pod string, allocations int) discovery.ReportChange {
+	return discovery.ReportChange{Report: &discovery.Report{ID: "media/edge", Pod: pod, Allocations: allocations}}
 }
 
-func gone(pod string) discovery.ReportNews {
-	return discovery.ReportNews{Gone: &discovery.ReportKey{ID: "media/edge", Pod: pod}}
+func gone(pod string) discovery.ReportChange {
+	return discovery.ReportChange{Removed: &discovery.ReportKey{ID: "media/edge", Pod: pod}}
 }
 
 var (
-	current = discovery.ReportNews{Current: true}
+	current = discovery.ReportChange{Current: true}
 	errLost = errors.New("lost")
 )
 

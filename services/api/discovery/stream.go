@@ -50,8 +50,8 @@ func newStream(ctx context.Context, p pulse) *stream {
 	return s
 }
 
-// heard resets the watchdog after a received frame.
-func (s *stream) heard() {
+// resetWatchdog resets the watchdog after a received frame.
+func (s *stream) resetWatchdog() {
 	s.pinged.Store(false)
 	if s.peerPings {
 		s.watchdog.Reset(s.pulse.ping)
@@ -72,15 +72,15 @@ func (s *stream) onSilence() {
 }
 
 // onPing and onPong are called by package websocket for received pings and pongs.
-func (s *stream) onPing(context.Context, []byte) bool { s.heard(); return true }
-func (s *stream) onPong(context.Context, []byte)      { s.heard() }
+func (s *stream) onPing(context.Context, []byte) bool { s.resetWatchdog(); return true }
+func (s *stream) onPong(context.Context, []byte)      { s.resetWatchdog() }
 
 // use sets the connection of the stream. limit is the maximum size of a frame in bytes.
 func (s *stream) use(conn *websocket.Conn, limit int64) {
 	conn.SetReadLimit(limit)
 	s.conn = conn
 	s.open.Store(true)
-	s.heard()
+	s.resetWatchdog()
 }
 
 // keepAlive sends pings periodically until the stream ends. Ping waits for the pong.
@@ -106,7 +106,7 @@ func (s *stream) read() ([]byte, error) {
 		if err != nil {
 			return nil, s.cause(err)
 		}
-		s.heard()
+		s.resetWatchdog()
 		if kind == websocket.MessageText {
 			return data, nil
 		}

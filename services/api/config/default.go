@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// The accepted spellings, in lower case, and the canonical value of each.
+// The accepted spellings of field values in a config, in lower case, with the canonical value of each.
 var (
 	authTypes = map[string]AuthType{
 		"none":   AuthNone,

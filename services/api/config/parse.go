@@ -161,7 +161,8 @@ func Explodes(data []byte, bytesAtMost int) bool {
 	return remaining(content, bytesAtMost) < 0
 }
 
-// remaining returns left minus the size of content in bytes. It stops early when the result is negative.
+// remaining subtracts the size in bytes of YAML content with expanded aliases from left. It stops early when the result
+// is negative.
 func remaining(content any, left int) int {
 	left -= len(",")
 	switch c := content.(type) {
@@ -268,7 +269,8 @@ func decode(text []byte, d *document) (unknown []string, err error) {
 	return unknown, errors.Join(all...)
 }
 
-// decodeEach decodes twice, and returns the first unknown fields and the first duplicate fields.
+// decodeEach returns the first unknown fields and the first duplicate fields of a document. It decodes the document
+// once for each, because one decoding stops recording at MaxUnknown errors of both kinds.
 func decodeEach(text []byte) (strange []error, err error) {
 	for _, option := range []strict.StrictOption{strict.DisallowUnknownFields, strict.DisallowDuplicateFields} {
 		found, err := strict.UnmarshalStrict(text, &document{}, option)

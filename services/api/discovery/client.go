@@ -263,7 +263,7 @@ func (c *client) connect(ctx context.Context, w *watch) error {
 			s.close()
 			workers.Wait()
 			w.receiveNewest(pending.takeAll())
-			// The frame is rejected like any other invalid document, so that the error is reported.
+			// A frame that is too long is rejected like any other invalid document, so that the error is reported.
 			if errors.Is(err, websocket.ErrMessageTooBig) {
 				w.reject("", fmt.Errorf("read config: more than %d bytes", frameLimit))
 			}
@@ -358,8 +358,8 @@ const (
 // backoff is an exponential backoff.
 type backoff struct{ delay time.Duration }
 
-// next returns the delay before the next connection. held is how long the last connection has lasted. A long connection
-// resets the backoff.
+// next returns the delay before the next connection. held is how long the last connection has lasted: a long connection
+// resets the delay to the shortest one.
 func (b *backoff) next(held time.Duration) time.Duration {
 	if b.delay == 0 || held > lastDelay {
 		b.delay = firstDelay

@@ -96,8 +96,8 @@ type Reporter interface {
 type Options struct {
 	// ID selects the configs: "" selects all, "NAMESPACE/" the configs of a namespace, and "NAMESPACE/NAME" one config.
 	ID string
-	// Node is the node on which the reader runs. It is sent to the server, which may insert the external address of the
-	// node into configs.
+	// Node is the name of the node on which the reader runs. It is sent to the server, which may insert the external
+	// address of the node into configs.
 	Node string
 	// TokenFile is the file with the bearer token. It is read again for each connection.
 	TokenFile string

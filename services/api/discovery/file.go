@@ -129,7 +129,7 @@ type fileReader struct {
 	sum [sha256.Size]byte
 	// connected is set once the file has been read.
 	connected bool
-	// reported is set once an error of reading the file has been reported.
+	// reported is set once an error of reading the file has been reported. A missing file is then not reported again.
 	reported bool
 }
 

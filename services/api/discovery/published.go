@@ -14,7 +14,8 @@ type published struct {
 	frame    []byte
 	// forAuth is the frame of Config.ForAuth.
 	forAuth []byte
-	// config is set if readers may receive different forms of the config. It is then encoded for each reader.
+	// config is set if some readers receive another form of the config than others. The config is then encoded for each
+	// reader.
 	config *config.Config
 	// hasNodeAddress is set if the address of a listener is the placeholder for the address of the reader's node.
 	hasNodeAddress bool
@@ -22,7 +23,8 @@ type published struct {
 	deleted bool
 }
 
-// publish returns the forms of a config. redactable is set if some readers receive it without secrets.
+// publish returns a config in the form in which the registry stores it. redactable is set if some readers receive the
+// config without secrets.
 func publish(c config.Config, redactable bool) published {
 	c = c.Clone()
 	c.Default()

@@ -289,7 +289,7 @@ func (s *Server) deliver(stream *stream, to *watcher) {
 }
 
 // receive reads the reports of a client until the stream ends. It ignores any other frame, which a client of another
-// release may send. If the client exceeds the frame rate, it reads more slowly.
+// release may send. If the client sends frames faster than frameInterval allows, receive delays its reads.
 func (s *Server) receive(stream *stream, want selector, grant Grant, to readerScope, log *slog.Logger) error {
 	from, due := map[ReportKey]bool{}, time.Time{}
 	for {

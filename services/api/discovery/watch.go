@@ -14,8 +14,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/config"
 )
 
-// watch converts received documents to events. It queues an event for a document that differs from the last one with
-// the same id.
+// watch converts the documents of a source to events. It queues an event for each document that differs from the last
+// one with the same id.
 type watch struct {
 	// source names the source in errors.
 	source string

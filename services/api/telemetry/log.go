@@ -17,7 +17,7 @@ const LevelTrace = slog.LevelDebug - 4
 // disabled is above the levels of all messages, so that a scope with this level logs nothing.
 const disabled = slog.LevelError + 100
 
-// all is the scope in a specification that sets the level of every scope without a level of its own.
+// all is the scope whose level applies to every scope without a level of its own.
 const all = "all"
 
 // scopeKey is the attribute with the scope of a message.

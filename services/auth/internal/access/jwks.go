@@ -26,7 +26,7 @@ const (
 	minRSA             = 2048 // bits (RFC 7518 §3.3)
 	fetchTimeout       = 5 * time.Second
 	refreshInterval    = 10 * time.Minute
-	unknownKeyInterval = time.Minute // between two fetches of the set that an unknown kid has caused
+	unknownKeyInterval = time.Minute // minimum time between two fetches that an unknown kid has caused
 )
 
 // setKeys parses a JWK set and returns its keys.

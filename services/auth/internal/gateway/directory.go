@@ -86,8 +86,8 @@ func (d *Directory) Ready() error {
 	return nil
 }
 
-// firstConfigTimeout is how long after the first contact with the source of configs Synced waits for a config. A source
-// sends its configs at once, so after this time there is no Gateway.
+// firstConfigTimeout is how long Synced returns an error after the first contact with the source of configs if no
+// config arrives. A source sends its configs at once, so after this time Synced assumes that there is no Gateway.
 const firstConfigTimeout = time.Second
 
 // Synced returns nil once the source of configs has sent its gateways, or has none; before that it returns an error.

@@ -20,8 +20,8 @@ type Gateway struct {
 	Authority credential.Authority
 	// STUNOnly is set if the gateway does not relay. Such a gateway has no credentials.
 	STUNOnly bool
-	// Lifetime is the default and maximum time to live of a credential of the gateway; 0 means the defaults in the
-	// flags of the service.
+	// Lifetime is the default and maximum time to live of a credential of the gateway; 0 means that the flags
+	// --default-ttl and --max-ttl of the service apply.
 	Lifetime time.Duration
 
 	listeners []listener
@@ -108,7 +108,7 @@ func (g Gateway) url(l config.Listener, v URLOptions) (string, bool) {
 }
 
 // stunURL returns the STUN URI of a listener (RFC 7064). A STUN URI has no transport: for browsers "stun" means UDP and
-// "stuns" means TLS over TCP. It returns false for other protocols.
+// "stuns" means TLS over TCP. For a listener with another protocol stunURL returns false.
 func stunURL(p config.Protocol, uri config.URI) (string, bool) {
 	address := net.JoinHostPort(uri.Host, strconv.Itoa(uri.Port))
 	switch p {

@@ -109,7 +109,7 @@ func userIDFor(who access.Identity, username *string) (string, error) {
 	return name, nil
 }
 
-// filtersFor returns the filters of the gateways in a request body.
+// filtersFor converts the list of gateways in a request body to filters. It returns an error if an entry is invalid.
 func filtersFor(refs *[]GatewayRef) ([]gateway.Filter, error) {
 	if refs == nil {
 		return nil, nil

@@ -17,7 +17,7 @@ type grant struct {
 	stunOnly   bool
 }
 
-// longestTTL returns the longest time to live that a gateway allows; 0 if no gateway has credentials.
+// longestTTL returns the longest of the maximum times to live of several gateways; 0 if none of them has credentials.
 func longestTTL(grants []grant) (ttl time.Duration) {
 	for _, g := range grants {
 		ttl = max(ttl, g.maxTTL)

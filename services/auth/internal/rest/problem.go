@@ -103,7 +103,7 @@ func failureFor(err error) *failure {
 
 const notTTL = "must be an integer of at least 1"
 
-// expected is the text of the error if a query parameter that is not a string has an invalid value, by parameter.
+// expected maps each query parameter that is not a string to the error text for an invalid value.
 var expected = map[string]string{
 	"ttl":  notTTL,
 	"dtls": "must be true or false",

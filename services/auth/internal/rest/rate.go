@@ -23,7 +23,8 @@ type Rates struct {
 	Inside Rate
 	// Networks are the networks of the cluster. Sources with private addresses are always inside of the cluster.
 	Networks []netip.Prefix
-	// Proxies are the networks of the trusted proxies: the field Header of their requests contains the source.
+	// Proxies are the networks of the trusted proxies. The source of a request from a trusted proxy is in an HTTP
+	// header (see Header). That header is ignored in all other requests.
 	Proxies []netip.Prefix
 	// Header is the name of the header in which a proxy sends the source: XForwardedFor or Forwarded. Empty means
 	// XForwardedFor.

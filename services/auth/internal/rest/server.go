@@ -324,19 +324,20 @@ func roundRobin(all []gateway.Gateway, n int) []gateway.Gateway {
 		seen[g.Namespace]++
 	}
 	sorted := slices.Sorted(slices.Values(round))
-	// All gateways of the rounds before last are returned, and room gateways of the round last.
-	last, room := sorted[n], 0
+	// The result has all gateways of the rounds before lastRound, and the first ones of lastRound, as many as left
+	// counts.
+	lastRound, left := sorted[n], 0
 	for _, t := range sorted[:n] {
-		if t == last {
-			room++
+		if t == lastRound {
+			left++
 		}
 	}
 	out := make([]gateway.Gateway, 0, n)
 	for i, g := range all {
 		switch {
-		case round[i] == last && room > 0:
-			room--
-		case round[i] >= last:
+		case round[i] == lastRound && left > 0:
+			left--
+		case round[i] >= lastRound:
 			continue
 		}
 		out = append(out, g)

@@ -32,7 +32,7 @@ func main() {
 		fmt.Println(telemetry.Version("stunnerd"))
 		return
 	}
-	// The first signal starts draining. drain stops at the second one, see secondSignal.
+	// The first SIGTERM or interrupt starts draining. The second one ends it (see secondSignal).
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	context.AfterFunc(ctx, stop)
 	if err := run(ctx, o); err != nil {
@@ -41,7 +41,7 @@ func main() {
 	}
 }
 
-// secondSignal returns a context that ends with the next signal.
+// secondSignal returns a context that ends with the next SIGTERM or interrupt.
 func secondSignal() (context.Context, context.CancelFunc) {
 	return signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 }

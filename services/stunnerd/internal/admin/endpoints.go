@@ -23,11 +23,11 @@ const (
 	MetricsPort = "8080"
 )
 
-// Endpoint is the configuration of an HTTP server. It answers GET and HEAD only.
+// Endpoint is the configuration of an HTTP server that answers GET and HEAD only.
 type Endpoint struct {
 	// Name identifies the endpoint when its URL changes.
 	Name string
-	// URL is http://HOST:PORT/PATH. If it is empty, the endpoint is closed.
+	// URL is http://HOST:PORT/PATH. If it is empty, the HTTP server is not started, or is stopped.
 	URL string
 	// Port is the default port of the URL.
 	Port string

@@ -104,8 +104,8 @@ func isLocal(r *http.Request) bool {
 // loopback are the source addresses of callers on this host.
 var loopback = []netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.IPv6Loopback()}
 
-// parseQuery parses the parameters. It refuses unknown parameters, because a misspelled filter would select all
-// entries.
+// parseQuery parses the filter parameters of a request for sessions or refusals. It refuses unknown parameters, because
+// a misspelled filter would select all entries.
 func parseQuery(values url.Values) (query, error) {
 	q := query{limit: defaultLimit}
 	for name := range values {

@@ -9,7 +9,7 @@ import (
 // must not have any of them as a peer: if it could reach a listener through its own relay, it could nest allocations,
 // and packets would loop. A Self is immutable, and views share it. The zero Self is empty.
 type Self struct {
-	// ports contains the ports of all sockets. The value reports whether a listener of this process binds the port.
+	// ports has the port of each socket as a key. The value is true if a listener of this process binds the port.
 	ports   map[uint16]bool
 	addrs   map[netip.Addr]struct{}
 	sockets map[netip.AddrPort]struct{}

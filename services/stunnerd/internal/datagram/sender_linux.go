@@ -138,7 +138,8 @@ func (s *Sender) Send(payload []byte, to netip.AddrPort, from *Source) error {
 	return errno
 }
 
-// fill writes a socket address of the family of the socket. An IPv6 socket uses IPv4-mapped addresses for IPv4.
+// fill writes the address to as a socket address of the family of a socket, and returns its length. For an IPv6 socket
+// an IPv4 address becomes an IPv4-mapped one.
 func fill(name *unix.RawSockaddrInet6, family int, to netip.AddrPort) (length uint32) {
 	if family == unix.AF_INET {
 		name4 := (*unix.RawSockaddrInet4)(unsafe.Pointer(name))

@@ -25,7 +25,7 @@ type Engine interface {
 	New(r *relay.Relay) Allocation
 	// Allocations returns the number of allocations that were started and have not ended.
 	Allocations() int
-	// Tasks returns the goroutines that serve all allocations. A liveness probe watches them.
+	// Tasks returns a Task for each goroutine that serves allocations, for the liveness probe.
 	Tasks() []*watch.Task
 	// Close ends all allocations.
 	Close() error

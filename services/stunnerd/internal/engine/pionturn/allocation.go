@@ -22,7 +22,8 @@ import (
 const renewalInterval = 30 * time.Minute
 
 var (
-	// longestLifetime is in seconds. If a request has 3600 or more, pion/turn uses its default of ten minutes.
+	// longestLifetime is the longest LIFETIME that pion/turn accepts, in seconds. For 3600 or more it uses its default,
+	// which is ten minutes.
 	longestLifetime = stunmsg.Number{Type: stun.AttrLifetime, Value: 3599}
 	noLifetime      = stunmsg.Number{Type: stun.AttrLifetime, Value: 0}
 	transportUDP    = stunmsg.Number{Type: stun.AttrRequestedTransport, Value: 17 << 24}

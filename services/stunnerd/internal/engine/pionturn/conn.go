@@ -24,15 +24,15 @@ type pionConn struct {
 	key       []byte
 	exchanges chan *exchange
 
-	// mu is held during an exchange, so that there is one exchange at a time. It guards the fields below. During an
-	// exchange the read loop of pion/turn uses current without mu.
+	// mu is held during an exchange (a message to pion/turn and its answer), so that there is one exchange at a time.
+	// It guards the fields below. During an exchange the read loop of pion/turn uses the field current without mu.
 	mu         sync.Mutex
 	current    *exchange
 	nonce      stun.Nonce
 	fetched    time.Time
 	indication stun.Message // reused, so that a Send indication does not allocate
 
-	// task lets the liveness probe detect an exchange that does not end.
+	// task lets the liveness probe detect that pion/turn does not finish the handling of a message.
 	task watch.Task
 
 	// allocations maps the IP address of an allocation's handle (its fake client address), as a string, to the
@@ -162,7 +162,8 @@ func (c *pionConn) do(x *exchange) {
 	}
 }
 
-// ReadFrom ends the current exchange and returns the message of the next one.
+// ReadFrom returns the next message to pion/turn. The call means that pion/turn has handled the previous message, so
+// ReadFrom first ends the exchange of that message.
 func (c *pionConn) ReadFrom(b []byte) (int, net.Addr, error) {
 	if c.current != nil {
 		close(c.current.done)

@@ -276,8 +276,8 @@ func (f *Follower) startCold() {
 	f.opt.Log.Info("wait for the first config", "source", f.opt.Source.String())
 }
 
-// setAge sets lastContact to the time at which the source last confirmed the config that was loaded from disk. The zero
-// time means that this time is unknown.
+// setAge sets lastContact to the time at which the source last confirmed the config that was loaded from disk. If this
+// time is zero, which means unknown, lastContact does not change.
 func (f *Follower) setAge(saved time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -49,7 +49,8 @@ var authentication = []rule{
 	unknownAttributes,
 }[:8:8]
 
-// unknownAttributes refuses comprehension-required attributes that are not understood with 420 (RFC 8489 §6.3.1).
+// unknownAttributes refuses with 420 a request that has comprehension-required attributes that the server does not
+// understand (RFC 8489 §6.3.1).
 func unknownAttributes(_ *Gate, r *request) *refusal {
 	if unknown := r.Unknown(); len(unknown) > 0 {
 		return &refusal{code: stun.CodeUnknownAttribute, reason: meter.UnknownAttribute, attrs: []stun.Setter{unknown}}
@@ -349,8 +350,8 @@ func permissionLimit(_ *Gate, r *request) *refusal {
 	return nil
 }
 
-// channelNumber refuses a number outside of 0x4000 to 0x7FFF with 400. RFC 8656 §12.2 ends at 0x4FFE, but clients of
-// RFC 5766 use numbers up to 0x7FFF.
+// channelNumber refuses a channel number outside of 0x4000 to 0x7FFF with 400. The range of RFC 8656 §12.2 ends at
+// 0x4FFE, but clients of RFC 5766 use numbers up to 0x7FFF.
 func channelNumber(_ *Gate, r *request) *refusal {
 	if n, ok := r.Channel(); !ok || n < 0x4000 || n > 0x7FFF {
 		return &refusal{code: stun.CodeBadRequest, reason: meter.BadRequest}

@@ -227,9 +227,9 @@ func (g *Gate) flow(client netip.AddrPort) *flow {
 	return g.flows[client]
 }
 
-// flowOf returns the flow of a client, or nil. A connection never gets the flow of another connection from the same
-// address and port. Two such connections can exist: to different IP addresses of this host, or if the end of the
-// earlier one was not detected yet.
+// flowOf returns the state of the allocation of a client, or nil. A connection never gets the state of another
+// connection from the same address and port. Two such connections can exist: to different IP addresses of this host, or
+// if the end of the earlier one was not detected yet.
 func (g *Gate) flowOf(client session.Client) *flow {
 	f := g.flow(client.Addr())
 	if f != nil && client.Connected() && f.Client != client {

@@ -230,7 +230,8 @@ func (g *Gate) socket(r *request, f *flow) (relay.Reserved, error) {
 	return relay.Reserved{Socket: even, Advertised: advertised}, nil
 }
 
-// insert registers a flow. It reports false if the client already has a flow.
+// insert registers the flow of a new allocation under the address of its client. It reports false if the client already
+// has an allocation.
 func (g *Gate) insert(f *flow) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()

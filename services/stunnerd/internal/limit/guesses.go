@@ -30,21 +30,23 @@ import (
 // request cannot be told from a guess, and with more comparisons the password would be found. Sessions, their
 // refreshes, other sources and ephemeral names are not affected.
 const (
-	// SourceGuesses is the limit of a public source, and of each port of a private source.
+	// SourceGuesses is how many wrong passwords of a public source, and of each port of a private source, are compared.
 	SourceGuesses = 10 // a minute
-	// UserGuesses is the limit of a user that has authenticated at the source before.
+	// UserGuesses is how many wrong passwords of a user are compared at a source where the user has authenticated
+	// before.
 	UserGuesses = 100 // a minute
-	// PrivateGuesses is the limit of a private source, and of a /48 of IPv6.
+	// PrivateGuesses is how many wrong passwords of a private source, and of a /48 of IPv6, are compared.
 	PrivateGuesses = 1000 // a minute
-	// SessionGuesses is the limit of the 5-tuple and user of a session.
+	// SessionGuesses is how many wrong passwords of the 5-tuple and user of a session are compared in all.
 	SessionGuesses = 10
 	// sitePrefix is the length of the IPv6 prefix of a site, which has 65,536 sources (RFC 6177 §2).
 	sitePrefix = 48
 	guessLock  = time.Minute
-	// authenticatedFor is how long the limit UserGuesses applies after a user has authenticated at a source.
+	// authenticatedFor is how long UserGuesses wrong passwords a minute are allowed after a user has authenticated at a
+	// source.
 	authenticatedFor = time.Hour
-	// maxGuessers bounds the number of entries of each table. When a table is full, a new entry replaces one that no
-	// longer has an effect, or else a random one.
+	// maxGuessers bounds the number of entries of each table of wrong passwords. When a table is full, a new entry
+	// replaces one that limits nothing any more, or else a random one.
 	maxGuessers = 4096
 )
 
@@ -64,7 +66,7 @@ type allowance struct {
 	guesser
 	// perMinute is how many wrong passwords are compared in a minute.
 	perMinute int
-	// lock reports whether no password is compared for the time guessLock after the limit is reached.
+	// lock is set if no password is compared for the time guessLock after perMinute was reached.
 	lock bool
 }
 
@@ -76,7 +78,7 @@ type spent struct {
 	locked time.Duration
 }
 
-// guesses counts wrong passwords. Its times are durations since epoch.
+// guesses counts wrong passwords. Its times are durations since the field epoch.
 type guesses struct {
 	epoch time.Time
 
@@ -158,7 +160,7 @@ func (g *guesses) right(client netip.Addr, name string) {
 	g.authenticated[user] = now
 }
 
-// interval returns the time after which one wrong password no longer counts against the limit.
+// interval returns the time after which one wrong password no longer counts against perMinute.
 func (a allowance) interval() time.Duration { return time.Minute / time.Duration(a.perMinute) }
 
 // makeRoom removes entries from a map that has maxGuessers entries, so that an entry with the key next can be added. It

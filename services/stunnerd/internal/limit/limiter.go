@@ -91,7 +91,8 @@ func (l *limiter) tuple(client netip.AddrPort) *atomic.Int64 {
 	return &l.full[hash(l.seed, client)%buckets]
 }
 
-// bucket returns the bucket of a source, its interval and its burst.
+// bucket returns the token bucket of a source, the interval in which it gains one token, and its maximum number of
+// tokens.
 func (l *limiter) bucket(source netip.Addr) (*atomic.Int64, time.Duration, int) {
 	if l.private(source) {
 		return &l.privateBucket, l.interval / PrivateFactor, l.burst * PrivateFactor

@@ -40,7 +40,7 @@ type association struct {
 	from   datagram.Source
 	// sender sends to this client.
 	sender *datagram.Sender
-	// shared reports whether sender also sends to other clients, and must stay open when the association ends.
+	// shared is set if other clients use the same sender. The sender must then stay open when the association ends.
 	shared bool
 	cookie [cookieSize]byte
 	// ahead is added to the record numbers of unencrypted records. The ServerHello must have the record number of the
@@ -52,7 +52,7 @@ type association struct {
 	interrupt chan struct{}
 	closed    chan struct{}
 	close     sync.Once
-	// ended is closed when the connection and its session have ended.
+	// ended is a channel that is closed when the connection and its session have ended.
 	ended chan struct{}
 	// established is set when the handshake is complete.
 	established atomic.Bool
@@ -72,7 +72,7 @@ type associations struct {
 	second *association
 }
 
-// openedBy returns the association that a ClientHello has opened, or nil.
+// openedBy returns the association whose handshake a ClientHello has started, or nil.
 func (as associations) openedBy(h hello) *association {
 	for _, a := range []*association{as.first, as.second} {
 		if a != nil && a.opened(h) {
@@ -100,7 +100,8 @@ func (as associations) deliver(records []byte) {
 	}
 }
 
-// add adds an association as the first one of its client, or else as the second one.
+// add adds an association to those of its client address: as the first one, or as the second one if there is a first
+// one.
 func (s *dtlsSocket) add(a *association) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -144,8 +145,8 @@ func (s *dtlsSocket) remove(a *association) {
 	s.clients[a.client] = known
 }
 
-// newAssociation starts the handshake for a hello with a valid cookie. It queues the first two datagrams for pion/dtls,
-// which are made from the hello.
+// newAssociation starts the handshake for a ClientHello with a valid cookie. It queues the first two datagrams for
+// pion/dtls, which are made from the ClientHello.
 func newAssociation(
 	s *dtlsSocket, client netip.AddrPort, from datagram.Source, h hello, options ...dtls.ServerOption,
 ) (*association, error) {
@@ -195,8 +196,8 @@ func (a *association) establish(ctx context.Context) error {
 	}
 }
 
-// opened reports whether a hello is a copy of the hello that has opened the association. A client repeats its hello if
-// the answer is lost.
+// opened reports whether a ClientHello is a copy of the one that has opened the association. A client repeats its
+// ClientHello if the answer is lost.
 func (a *association) opened(h hello) bool { return string(h.cookie) == string(a.cookie[:]) }
 
 // deliver queues a copy of a datagram of the client.

@@ -102,7 +102,7 @@ func (l *connections) ReleasePort() bool {
 	return true
 }
 
-// Tasks returns nothing, because each connection has a goroutine of its own.
+// Tasks returns nothing, because no goroutine serves more than one connection.
 func (l *connections) Tasks() []*watch.Task { return nil }
 
 // Close closes all connections and the listening sockets, and waits for their goroutines.
@@ -204,7 +204,7 @@ func (l *connections) forget(c *connection) {
 type connection struct {
 	raw  net.Conn // the accepted connection
 	conn net.Conn // the connection from which frames are read: raw, or TLS or DTLS on it
-	// out sends over a stream. It is nil for DTLS, whose writes do not wait.
+	// out sends frames over TCP or TLS. It is nil for DTLS, because a write to a DTLS connection never waits.
 	out      *outlet
 	addr     netip.AddrPort
 	listener *connections

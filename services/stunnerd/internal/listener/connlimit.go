@@ -32,9 +32,10 @@ func NewLimits(capacity int) *Limits {
 	}
 }
 
-// connLimiter bounds the number of connections in one state, in total and for each source. A new connection is always
-// admitted. If there is no free slot, the oldest connection of the same source, or of a source with many slots, is
-// closed instead. So a client that authenticates quickly is served even if many other clients are silent.
+// connLimiter bounds the number of connections that are in a handshake, or that have no session: in total, and for each
+// source. A new connection is always admitted. If there is no free slot, the oldest connection of the same source, or
+// of a source with many slots, is closed instead. So a client that authenticates quickly is served even if many other
+// clients are silent.
 type connLimiter struct {
 	most, each int
 

@@ -24,7 +24,8 @@ var (
 )
 
 const (
-	// firstBuffer is the size of the first buffer. It has room for any frame of a client without a session.
+	// firstBuffer is the buffer size of a new connection. The buffer has room for any frame of a client without a
+	// session.
 	firstBuffer = unauthenticatedLimit
 	// smallBuffer is the minimum size of the buffer of a client with a session.
 	smallBuffer = 4096

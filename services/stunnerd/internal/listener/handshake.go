@@ -16,12 +16,12 @@ const (
 	// handshakeShare is the divisor of the CPUs: TLS and DTLS handshakes use a quarter of the cores at most. A
 	// signature costs as much as forwarding hundreds of packets, and any host can cause one.
 	handshakeShare = 4
-	// longestTurn is the maximum duration of a CPU turn. It ends a CPU turn when a handshake waits in a way that does
-	// not end it.
+	// longestTurn is the maximum duration of a CPU turn, in which a handshake may compute. A timer ends a CPU turn
+	// after this time if no read of the handshake has ended it.
 	longestTurn = 100 * time.Millisecond
-	// eachWaiting is how many handshakes of one source may wait for a CPU turn. A private source may have
-	// limit.PrivateFactor times as many. While several sources wait, each may have an equal share of mostWaiting, but
-	// at least one. In total four times mostWaiting may wait. Further handshakes are refused at once.
+	// eachWaiting is how many handshakes of one source may wait for a CPU turn (see handshakeLimiter). A private source
+	// may have limit.PrivateFactor times as many. While several sources wait, each may have an equal share of
+	// mostWaiting, but at least one. In total four times mostWaiting may wait. Further handshakes are refused at once.
 	mostWaiting, eachWaiting = 1024, 64
 )
 
@@ -105,7 +105,7 @@ func (p *handshakeLimiter) acquire(stop <-chan struct{}, source netip.Prefix) bo
 	return false
 }
 
-// room reports whether one more handshake of a source may wait. The caller holds mu.
+// room reports whether one more handshake of a source may wait for a CPU turn. The caller holds mu.
 func (p *handshakeLimiter) room(w *waiting) bool {
 	each := eachWaiting
 	if limit.Private(w.source.Addr()) {
@@ -193,7 +193,7 @@ func (p *handshakeTurns) acquire(stop <-chan struct{}) bool {
 // release ends the CPU turn, if there is one.
 func (p *handshakeTurns) release() { p.releaseTurn(0) }
 
-// releaseTurn ends the CPU turn with a number, or any CPU turn if the number is 0.
+// releaseTurn ends the CPU turn of the handshake if it has the given number. The number 0 means any CPU turn.
 func (p *handshakeTurns) releaseTurn(turn uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -203,7 +203,7 @@ func (p *handshakeTurns) releaseTurn(turn uint64) {
 	}
 }
 
-// finish ends the last CPU turn. The handshake has ended and needs no further ones.
+// finish ends the last CPU turn of a handshake that is complete or has failed.
 func (p *handshakeTurns) finish() {
 	p.mu.Lock()
 	p.isFinished = true
@@ -218,7 +218,7 @@ func (p *handshakeTurns) finished() bool {
 }
 
 // cpuTurnConn is the connection on which crypto/tls makes a handshake. During the handshake, a Read ends the CPU turn
-// of the handshake and waits for a new one.
+// of the handshake and waits for a new one (see handshakeLimiter).
 type cpuTurnConn struct {
 	net.Conn
 	ctx   context.Context // of the handshake; nil afterwards

@@ -123,7 +123,7 @@ func cookieSecret() []byte {
 
 func newCookies(secret []byte) *cookies { return &cookies{mac: hmac.New(sha256.New, secret)} }
 
-// valid reports whether a hello contains a cookie that was made for the client.
+// valid reports whether a ClientHello contains a cookie that was made for the address of the client.
 func (c *cookies) valid(h hello, client netip.AddrPort, now time.Time) bool {
 	// The client sends its second ClientHello after a HelloVerifyRequest, so neither the message nor the record has
 	// number 0.

@@ -22,7 +22,7 @@ type Listener interface {
 	// ReleasePort closes the listening socket, so that another listener can use the port, and keeps serving the open
 	// connections. It reports false, and does nothing, if the clients have no sockets of their own (UDP, DTLS).
 	ReleasePort() bool
-	// Tasks returns the goroutines on which all clients of the listener depend.
+	// Tasks returns a Task for each goroutine on which all clients of the listener depend, for the liveness probe.
 	Tasks() []*watch.Task
 	Close() error
 }

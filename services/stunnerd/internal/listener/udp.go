@@ -174,7 +174,7 @@ type udpClient struct {
 	from datagram.Source
 	// sender sends to this client while it has a session.
 	sender atomic.Pointer[datagram.Sender]
-	// shared reports whether sender also sends to other clients, and must stay open when the session ends.
+	// shared is set if other clients use the same sender. The sender must then stay open when the session ends.
 	shared bool
 }
 

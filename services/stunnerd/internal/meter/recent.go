@@ -26,7 +26,7 @@ type Entry struct {
 	Reason Reason
 	// Answered reports whether the entry is a refusal, which is answered with an error. A drop is not answered.
 	Answered bool
-	// First is the time of the first of the equal refusals or drops.
+	// First is the time of the first of the equal refusals or drops that the entry counts.
 	First time.Time
 	// Last is the time of the last of them.
 	Last time.Time

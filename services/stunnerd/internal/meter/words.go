@@ -45,7 +45,8 @@ var words = [reasonCount]string{
 	Crowded:              "connection closed: of too many clients without a session it was the one that had been there for longest",
 }
 
-// Text returns the text of an entry. The argument routes lists the routes of the listener.
+// Text returns the text that explains a refusal or a drop to a person. The argument routes lists the routes of the
+// listener.
 func (e Entry) Text(routes string) string {
 	peer := "peer"
 	if e.Peer.IsValid() {

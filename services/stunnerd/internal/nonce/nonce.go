@@ -20,7 +20,7 @@ import (
 const (
 	// MaxLifetime is the longest lifetime of a nonce, and the default. RFC 8656 §5 recommends at most an hour.
 	MaxLifetime = time.Hour
-	// MinLifetime is the shortest lifetime. With less, clients would spend many requests on new nonces.
+	// MinLifetime is the shortest lifetime of a nonce. With less, clients would spend many requests on new nonces.
 	MinLifetime = 10 * time.Minute
 	// leeway is how far the clocks of two pods of a gateway may differ.
 	leeway = 30 * time.Second

@@ -107,7 +107,7 @@ type kernelSocket struct {
 	conn    *net.UDPConn
 	raw     syscall.RawConn
 	attempt func(fd uintptr) bool
-	// closed is called once when the socket is closed. It may be nil.
+	// closed is a function that is called once when the socket is closed, or nil.
 	closed  func()
 	closing sync.Once
 

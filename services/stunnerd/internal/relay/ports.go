@@ -34,7 +34,7 @@ type Ports struct {
 type pool struct {
 	first uint16
 	free  []uint16
-	// at contains the index in free of each port of the range, or -1 for a port that is not free.
+	// at contains the index of each port of the range in the slice free, or -1 for a port that is not free.
 	at []int32
 	// delayed contains the ports whose sockets were closed less than reuseDelay ago, the earliest first.
 	delayed []delayedPort
@@ -105,8 +105,8 @@ func (p *Ports) openEven(k Kernel, advertised netip.Addr, next bool) (even, odd 
 	return nil, nil, ErrNoPort
 }
 
-// bind opens a socket on a port that was taken from the pool. The port is released when the socket is closed, or if it
-// cannot be opened.
+// bind opens a socket on a port that was taken from the free ports. The port is released when the socket is closed, or
+// if the socket cannot be opened.
 func (p *Ports) bind(k Kernel, advertised netip.Addr, port uint16) (Socket, error) {
 	s, err := k.open(advertised, port)
 	if err != nil {
@@ -169,7 +169,7 @@ func (p *Ports) takeEven(advertised netip.Addr, next bool) (port uint16, ok bool
 	return 0, false
 }
 
-// release puts a port back into the pool. It is free after reuseDelay.
+// release makes a relay port free again after reuseDelay.
 func (p *Ports) release(advertised netip.Addr, port uint16) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -56,7 +56,7 @@ type Relay struct {
 
 	// channels is copied on write, so that a lookup of the channel of a datagram needs no lock.
 	channels atomic.Pointer[[]*channel]
-	// binding serializes changes of channels. Bind also holds it while the answer is sent to the client.
+	// binding serializes changes of the channel bindings. Bind also holds it while the answer is sent to the client.
 	binding sync.Mutex
 	closed  atomic.Bool
 	// forget removes the socket from the counter of datagrams that the kernel dropped.
@@ -70,7 +70,7 @@ type Relay struct {
 type channel struct {
 	number uint16
 	peer   netip.AddrPort
-	// until is the end of the binding, as a time.Duration since the start of the session.
+	// until is when the channel binding ends, as a time.Duration since the start of the session.
 	until atomic.Int64
 	// permitted is the end of the peer's permission to send in this channel, as a time.Duration since the start of the
 	// session. ChannelData from the client prolongs it. By RFC 8656 §12 it would end after 300 s without
@@ -87,8 +87,9 @@ type verdict struct {
 	traffic *meter.Traffic
 }
 
-// New returns a relay for a session, which uses a socket. It sets Relay of the session to the advertised address with
-// the port of the socket, and sets Channels of the session. The relay calls ended once, when it is closed.
+// New returns a relay for a session. The relay receives from peers and sends to them with a socket. New sets the field
+// Relay of the session to the advertised address with the port of the socket, and sets the field Channels. The relay
+// calls ended once, when it is closed.
 func New(
 	s *session.Session, socket Socket, advertised netip.Addr, routes *Routes, m *meter.Meter, ended func(*Relay),
 ) *Relay {
@@ -414,7 +415,7 @@ func (r *Relay) judge(c *channel) *verdict {
 	return v
 }
 
-// ReasonOf returns the reason for a verdict other than cluster.Allowed.
+// ReasonOf returns the reason under which a refusal or drop is counted, for a verdict other than cluster.Allowed.
 func ReasonOf(v cluster.Verdict) meter.Reason {
 	if v == cluster.PortDenied {
 		return meter.PortDenied
@@ -422,7 +423,8 @@ func ReasonOf(v cluster.Verdict) meter.Reason {
 	return meter.PeerDenied
 }
 
-// Undelivered returns the reason for an error of Socket.Send or session.Client.Send.
+// Undelivered returns the reason under which a dropped datagram is counted, for an error of Socket.Send or
+// session.Client.Send.
 func Undelivered(err error) meter.Reason {
 	if errors.Is(err, datagram.ErrCongested) {
 		return meter.Congested

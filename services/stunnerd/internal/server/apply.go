@@ -58,7 +58,8 @@ func (s *Server) releasePorts(names []string, next config.Config) {
 	}
 }
 
-// open opens a new generation of each given listener. The policy of a generation is set before it accepts requests.
+// open opens the given listeners, each as a new generation: a listener on one port and protocol. The policy of a
+// generation is set before it accepts requests.
 func (s *Server) open(listeners []config.Listener, next config.Config, views map[string]*cluster.View) (
 	opened []*generation, failed map[string]error,
 ) {
@@ -135,7 +136,8 @@ func (s *Server) update(next config.Config, views map[string]*cluster.View, fail
 	}
 }
 
-// replace makes the opened generations the current ones, and retires the generations that they replace.
+// replace makes the opened generations (a listener on one port and protocol each) the current ones, and retires the
+// generations that they replace.
 func (s *Server) replace(opened []*generation) {
 	for _, g := range opened {
 		if old := s.listeners[g.spec.Name]; old != nil {

@@ -24,15 +24,16 @@ type generation struct {
 type state uint8
 
 const (
-	// stateOpen accepts new sessions.
+	// stateOpen is the state of a generation that accepts new sessions.
 	stateOpen state = iota
-	// stateRetired accepts no new sessions and still occupies its port, because its sessions over UDP and DTLS use the
-	// sockets of the port.
+	// stateRetired is the state of a generation that accepts no new sessions and still occupies its port, because its
+	// sessions over UDP and DTLS use the sockets of the port.
 	stateRetired
-	// statePortReleased accepts no new sessions and has closed its listening socket, so that another listener can open
-	// the port. Sessions over TCP and TLS continue, because their connections have sockets of their own.
+	// statePortReleased is the state of a generation that accepts no new sessions and has closed its listening socket,
+	// so that another listener can open the port. Sessions over TCP and TLS continue, because their connections have
+	// sockets of their own.
 	statePortReleased
-	// stateEnded has no sessions and no sockets.
+	// stateEnded is the state of a generation without sessions and sockets.
 	stateEnded
 )
 
@@ -98,7 +99,7 @@ func (s *Server) retire(g *generation) {
 	}
 }
 
-// drain makes a generation refuse new sessions, and ends it after its last session.
+// drain makes a generation of a listener refuse new sessions, and ends it after its last session.
 func (s *Server) drain(g *generation) {
 	g.gate.Retire()
 	s.retiring.Go(func() {
@@ -140,8 +141,8 @@ func (s *Server) stop(name string) {
 	}
 }
 
-// end ends a generation. It closes the sockets before the gate. Otherwise a request that is being read could start a
-// session after the gate has ended all sessions.
+// end ends a generation of a listener. It closes the sockets before the gate. Otherwise a request that is being read
+// could start a session after the gate has ended all sessions.
 func (s *Server) end(g *generation) {
 	if !g.move(stateEnded) {
 		return

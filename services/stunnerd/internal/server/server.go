@@ -75,7 +75,7 @@ type Server struct {
 	running   config.Config            // the part of wanted that is in force
 	clusters  []config.Cluster         // the clusters of wanted, with addresses instead of host names
 	book      cluster.Book             // holds clusters
-	allowed   map[string]*cluster.View // the peers that the routes of each listener of wanted allow, by listener name
+	allowed   map[string]*cluster.View // by listener name: the peers that the routes of wanted allow
 	self      *cluster.Self
 	local     atomic.Pointer[[]netip.Addr] // sorted
 	listeners map[string]*generation       // the current generation of each listener, by name

@@ -33,7 +33,7 @@ var (
 	ErrReserved    = errors.New("the user has as many reserved ports as it may have")
 )
 
-// Source returns the addresses that count as one source of clients.
+// Source returns the prefix of client addresses that count as one source together with the given address.
 func Source(client netip.Addr) netip.Prefix { return ratelimit.SourcePrefix(client) }
 
 // Direction is the direction of a payload through a relay.

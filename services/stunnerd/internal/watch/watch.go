@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// StuckAfter is the maximum duration of one unit of work of a Task. A unit of work takes microseconds, so that a
-// goroutine is stuck if one takes longer than this.
+// StuckAfter is how long a unit of work of a Task may last until the Task counts as stuck. A unit of work normally
+// takes microseconds.
 const StuckAfter = 10 * time.Second
 
 // Task monitors a goroutine that does units of work, for example handles one datagram, and is idle between them. The

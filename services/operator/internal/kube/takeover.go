@@ -76,7 +76,13 @@ func ownsLabel(m metav1.ManagedFieldsEntry) bool {
 func (w *objectWriter) waitingWorkload(
 	ctx context.Context, gateway types.NamespacedName, want desired,
 ) (client.Object, error) {
-	if want.takeOver || !slices.ContainsFunc(want.objects, func(o resource.Object) bool { return isWorkload(o) }) {
+	i := slices.IndexFunc(want.objects, func(o resource.Object) bool { return isWorkload(o) })
+	if want.takeOver || i < 0 {
+		return nil, nil
+	}
+	live := want.objects[i].DeepCopyObject().(client.Object)
+	err := w.client.Get(ctx, resource.KeyOf(live), live)
+	if err == nil && live.GetAnnotations()[appliedAnnotation] != "" {
 		return nil, nil
 	}
 	for _, like := range []client.Object{&appsv1.Deployment{}, &appsv1.DaemonSet{}} {

@@ -58,6 +58,9 @@ func command(ctx context.Context, args []string, getenv func(string) string, std
 		return exitUsage
 	}
 	log := telemetry.NewLog(stderr, o.logFormat, o.levels)
+	for _, warning := range o.warnings {
+		log.Warn(warning)
+	}
 	if err := run(ctx, o, log); err != nil {
 		log.Error("service failed", "error", err)
 		return exitFailure

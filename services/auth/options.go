@@ -37,6 +37,7 @@ type options struct {
 	demoEcho           *url.URL
 	logFormat          string
 	levels             *telemetry.Levels
+	warnings           []string // about settings of the existing auth service that are ignored
 }
 
 // raw are the settings before they are validated.
@@ -129,6 +130,7 @@ func newFlags(r *raw) *cli.Flags {
 	f.StringVar(&r.logLevel, "log-level", "all:INFO",
 		"`LEVELS` of the log as SCOPE:LEVEL[,SCOPE:LEVEL…]; scopes: all access audit demo discovery gateway rest")
 	f.Shorten(map[string]string{"c": "config", "p": "port", "l": "log-level"})
+	f.AcceptFormer(formerSettings(f))
 	return f
 }
 
@@ -143,8 +145,10 @@ func parseOptions(args []string, getenv func(string) string) (options, error) {
 		return options{}, fmt.Errorf("unexpected argument %q: every setting is a flag", f.Arg(0))
 	}
 	envErr := f.SetFromEnv(getenv)
+	warnings, formerErr := f.SetFromFormer(getenv)
 	o, err := r.check()
-	return o, errors.Join(envErr, err)
+	o.warnings = warnings
+	return o, errors.Join(envErr, formerErr, err)
 }
 
 // check validates and converts the settings.

@@ -49,6 +49,10 @@ func run(o options) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop)
 	defer stop()
+	log := o.logger()
+	for _, warning := range o.warnings {
+		log.Warn(warning)
+	}
 	if o.provider == providerFile {
 		p := o.fileProvider()
 		return p.Run(ctx)

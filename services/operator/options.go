@@ -57,7 +57,8 @@ type options struct {
 	ownConfigs       string
 	trustClass       bool
 
-	levels *telemetry.Levels
+	levels   *telemetry.Levels
+	warnings []string // about settings of the existing operator that are ignored
 }
 
 const envPrefix = "STUNNER_OPERATOR_"
@@ -143,6 +144,7 @@ it) or bound (it ends)`
 func (o *options) newFlags() *cli.Flags {
 	f := cli.New("operator", func(name string) string { return cli.EnvName(envPrefix, name) })
 	o.flags(f.FlagSet)
+	f.AcceptFormer(formerSettings)
 	return f
 }
 
@@ -167,7 +169,9 @@ func parse(args []string, env func(string) string, out io.Writer) (o options, er
 		return o, fmt.Errorf("unexpected argument %q: use flags only", f.Arg(0))
 	}
 	envErr := f.SetFromEnv(env)
-	return o, errors.Join(envErr, o.check())
+	var formerErr error
+	o.warnings, formerErr = f.SetFromFormer(env)
+	return o, errors.Join(envErr, formerErr, o.check())
 }
 
 // check checks the flags, and sets defaults that depend on other flags.

@@ -3,6 +3,7 @@
 package cli
 
 import (
+	"cmp"
 	"errors"
 	"flag"
 	"fmt"
@@ -17,6 +18,10 @@ type Flags struct {
 	Short map[string]string
 	// Env returns the environment variable of a flag; "" if it has none.
 	Env func(flag string) string
+	// Former are the values of the former flags that are given, by name.
+	Former map[string]string
+
+	settings []Former
 }
 
 // New returns an empty set of flags. Errors are returned, not printed.
@@ -41,11 +46,17 @@ func (f *Flags) Shorten(short map[string]string) {
 	}
 }
 
+// given returns the flags that are set, by long name.
+func (f *Flags) given() map[string]bool {
+	given := map[string]bool{}
+	f.Visit(func(fl *flag.Flag) { given[cmp.Or(f.Short[fl.Name], fl.Name)] = true })
+	return given
+}
+
 // SetFromEnv sets the flags that are not on the command line from their environment variables. It must be called after
 // Parse.
 func (f *Flags) SetFromEnv(getenv func(string) string) error {
-	given := map[string]bool{}
-	f.Visit(func(fl *flag.Flag) { given[fl.Name], given[f.Short[fl.Name]] = true, true })
+	given := f.given()
 	var errs Errors
 	f.VisitAll(func(fl *flag.Flag) {
 		name := f.Env(fl.Name)

@@ -60,6 +60,18 @@ func TestValues_SetFieldsOfObjects(t *testing.T) {
 		{`stunnerGatewayOperator: {log: {level: "all:DEBUG", format: json}}`, operator, pod + "containers.0.args", `"--log-format=json"`},
 		{`stunnerAuthService: {log: {level: "all:DEBUG,rest:TRACE", format: json}}`, auth, pod + "containers.0.args", `"--log-level=all:DEBUG,rest:TRACE"`},
 
+		{`logging: {operator: {level: debug, format: JSON}}`, operator, pod + "containers.0.args", `"--log=all:DEBUG"`},
+		{`logging: {operator: {level: debug, format: JSON}}`, operator, pod + "containers.0.args", `"--log-format=json"`},
+		{`logging: {operator: {level: 2}}`, operator, pod + "containers.0.args", `"--log=all:TRACE"`},
+		{`logging: {operator: {level: PANIC}}`, operator, pod + "containers.0.args", `"--log=all:ERROR"`},
+		{`{logging: {operator: {level: debug}}, stunnerGatewayOperator: {log: {level: "all:WARN"}}}`, operator, pod + "containers.0.args", `"--log=all:WARN"`},
+		{`{logging: {authService: {format: json}}}`, auth, pod + "containers.0.args", `"--log-format=json"`},
+		{`{logging: {authService: {format: text}}, stunnerAuthService: {log: {format: json}}}`, auth, pod + "containers.0.args", `"--log-format=json"`},
+		{`logging: {dataplane: {format: json}}`, "Dataplane/default", "spec.args", `["-w","--udp-thread-num=16","--log-format=json"]`},
+		{`{logging: {dataplane: {format: json}}, stunnerGatewayOperator: {dataplane: {spec: {args: [-w]}}}}`, "Dataplane/default", "spec.args", `["-w","--log-format=json"]`},
+		{`{logging: {dataplane: {format: json}}, stunnerGatewayOperator: {dataplane: {spec: {command: [stunnerd]}}}}`, "Dataplane/default", "spec.args", `["--log-format=json"]`},
+		{`logging: {dataplane: {format: text}}`, "Dataplane/default", "spec.args", "null"},
+
 		// Names and images.
 		{`fullnameOverride: edge`, "Deployment/" + home + "/edge-auth", "spec.selector.matchLabels.app", `"edge-auth"`},
 		{`fullnameOverride: edge`, "Service/" + home + "/edge-auth", "spec.selector.app", `"edge-auth"`},

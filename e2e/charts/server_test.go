@@ -149,6 +149,7 @@ func TestAPIServer_AcceptsEveryCombination(t *testing.T) {
 		r.chart = app
 		rendered[title] = r.all(t)
 	}
+	rendered["values of the existing chart"] = existing(t, existingImages, `{}`).all(t)
 	for _, overlay := range []string{"dev", "ha"} { // the other overlays equal the chart
 		rendered["overlay "+overlay] = kustomize(t, "kustomize/overlays/"+overlay)
 	}

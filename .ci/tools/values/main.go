@@ -6,9 +6,9 @@
 //	# @pattern: EXPRESSION, for a list of strings of each
 //	# @minimum: NUMBER
 //
-// TYPE is required if the default does not determine it: map (of strings), object (of anything), strings, integers,
-// objects (lists of these), or a type of Kubernetes, such as Affinity or []Volume, with which unknown fields are
-// rejected.
+// TYPE is required if the default does not determine it: map (of strings), object (of anything), scalar (a string or an
+// integer), strings, integers, objects (lists of these), or a type of Kubernetes, such as Affinity or []Volume, with
+// which unknown fields are rejected.
 //
 // helm-docs writes only the table, and the schema needs the same comments parsed. Generators of schemas, such as
 // helm-schema, refer to Kubernetes types by the URL of a schema. This program uses the Go types of the pinned module
@@ -129,7 +129,7 @@ func (v *value) read(text string, node *yaml.Node) error {
 	if v.kind == "" {
 		return fmt.Errorf(
 			"value %s: set its type in the comment: (%s)", strings.Join(v.path, "."),
-			"map|object|strings|integers|objects|TYPE|[]TYPE",
+			"map|object|scalar|strings|integers|objects|TYPE|[]TYPE",
 		)
 	}
 	return node.Decode(&v.dflt)
@@ -144,6 +144,7 @@ var shapes = map[string]object{
 	"string":   {"type": "string"},
 	"integer":  {"type": "integer"},
 	"boolean":  {"type": "boolean"},
+	"scalar":   {"type": []string{"string", "integer"}},
 	"map":      {"type": "object", "additionalProperties": object{"type": "string"}},
 	"object":   {"type": "object"},
 	"strings":  {"type": "array", "items": object{"type": "string"}},

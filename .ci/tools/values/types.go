@@ -135,11 +135,22 @@ func specOf(plural string) (object, error) {
 			spec := strict(v.Schema.OpenAPIV3Schema["properties"].(object)["spec"]).(object)
 			if properties := spec["properties"].(object); plural == "dataplanes" {
 				properties["image"] = image
+				for _, field := range properties {
+					optional(field.(object))
+				}
 			}
 			return spec, nil
 		}
 	}
 	return nil, fmt.Errorf("CRD of %s has no version that is stored", plural)
+}
+
+// optional lets a field be null, because a key without a value in YAML, such as one whose entries are commented out, is
+// null. The chart omits it.
+func optional(field object) {
+	if kind, single := field["type"].(string); single && field["enum"] == nil {
+		field["type"] = []string{kind, "null"}
+	}
 }
 
 // image of a Dataplane can be an object in the values of the chart.

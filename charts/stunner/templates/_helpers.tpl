@@ -70,7 +70,7 @@ strategy:
 {{/* Labels and annotations of the pods. The labels of the selector come last, so that users cannot override them. */}}
 {{- define "stunner.podMetadata" -}}
 labels:
-  {{- toYaml (merge (dict "app" .app) (.labels | default dict) .deployment.podLabels) | nindent 2 }}
+  {{- toYaml (merge (dict "app" .app) (.labels | default dict) (.deployment.podLabels | default dict)) | nindent 2 }}
 {{- with .deployment.podAnnotations }}
 annotations:
   {{- toYaml . | nindent 2 }}
@@ -81,7 +81,7 @@ annotations:
 {{- $pods := .root.Values.pods -}}
 securityContext:
   {{- toYaml .deployment.securityContext | nindent 2 }}
-{{- with concat .deployment.imagePullSecrets .root.Values.global.imagePullSecrets | uniq }}
+{{- with concat (.deployment.imagePullSecrets | default list) .root.Values.global.imagePullSecrets | uniq }}
 imagePullSecrets:
   {{- toYaml . | nindent 2 }}
 {{- end }}

@@ -11,10 +11,8 @@ func ConfigRefused(pod, problem string) Finding {
 
 // ConfigNotRun means that dataplanes report, but none of them runs the published config.
 func ConfigNotRun(pods int) Finding {
-	return finding(
-		ReasonPending, "%s, none runs the published config: see their logs",
-		counted(pods, "pod reports", "pods report"),
-	)
+	return finding(ReasonPending, "%s, none runs the published config: see their logs",
+		counted(pods, "pod reports", "pods report"))
 }
 
 // Draining is the finding of a Gateway that is programmed. The message contains the number of draining pods.

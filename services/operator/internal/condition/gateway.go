@@ -14,10 +14,8 @@ func AnnotationInvalid(name string, err error) Finding {
 
 // NameInvalid means that the name of the Gateway is not a valid Service name.
 func NameInvalid(name string) Finding {
-	return finding(
-		ReasonPending, "metadata.name: %q cannot be the name of a Service: use a DNS label of at most 59 characters",
-		name,
-	)
+	return finding(ReasonPending,
+		"metadata.name: %q cannot be the name of a Service: use a DNS label of at most 59 characters", name)
 }
 
 // ConfigInvalid means that a dataplane would reject the config.
@@ -32,10 +30,8 @@ func NoValidListener() Finding {
 
 // SomeListenersInvalid means that the named listeners cannot be served as specified.
 func SomeListenersInvalid(names []string) Finding {
-	return finding(
-		ReasonListenersNotValid, "cannot be served as written: listener %s: see the conditions there",
-		strings.Join(names, ", "),
-	)
+	return finding(ReasonListenersNotValid, "cannot be served as written: listener %s: see the conditions there",
+		strings.Join(names, ", "))
 }
 
 // WorkloadTaken means that an older Gateway uses the Deployment or DaemonSet with this name.
@@ -48,17 +44,14 @@ func WorkloadTaken(dataplane, name, other string) Finding {
 
 // AddressKind means that the type of the requested address is not supported.
 func AddressKind(kind string) Finding {
-	return finding(
-		ReasonUnsupportedAddress, "spec.addresses[0].type: %q is not supported: use IPAddress or Hostname", kind,
-	)
+	return finding(ReasonUnsupportedAddress, "spec.addresses[0].type: %q is not supported: use IPAddress or Hostname",
+		kind)
 }
 
 // AddressValue means that the requested address is not an IP address.
 func AddressValue(value string) Finding {
-	return finding(
-		ReasonAddressNotUsable, "spec.addresses[0].value: %q is no IP address: write one, or set type to Hostname",
-		value,
-	)
+	return finding(ReasonAddressNotUsable,
+		"spec.addresses[0].value: %q is no IP address: write one, or set type to Hostname", value)
 }
 
 // AddressSpecial means that the requested address, for example a loopback address, is not allowed in a Service.
@@ -82,14 +75,13 @@ func AddressNotAssigned(value string, listeners []string) Finding {
 // AddressesLeftOut warns that several addresses are requested and only the first one is used.
 func AddressesLeftOut(n int) string {
 	return fmt.Sprintf(
-		"spec.addresses: has %d entries, only the first one is asked for: use a Gateway for each address", n,
-	)
+		"spec.addresses: has %d entries, only the first one is asked for: use a Gateway for each address", n)
 }
 
 // AnnotationsTooLarge means that the annotations that are copied to generated objects exceed the limit of Kubernetes.
 func AnnotationsTooLarge(size, limit int) Finding {
-	return finding(ReasonPending,
-		"metadata.annotations, spec.infrastructure.annotations and those of the GatewayConfig have %d bytes together, and are copied to objects that take %d: remove some", size, limit)
+	return finding(ReasonPending, "metadata.annotations, spec.infrastructure.annotations and those of the GatewayConfig have %d bytes together, and are copied to objects that take %d: remove some",
+		size, limit)
 }
 
 // Kept adds to the finding of a Gateway or a listener that the published config stays in use.
@@ -130,32 +122,24 @@ func TakeOverWaits(workload, annotation string) Finding {
 
 // ScalingRefused means that the API server rejects a generated object that is needed only to scale the pods.
 func ScalingRefused(object, problem string) Finding {
-	return finding(
-		ReasonInvalid, "the API server refuses %s: %s; the Gateway is served, and scaled as before, if it was", object,
-		problem,
-	)
+	return finding(ReasonInvalid,
+		"the API server refuses %s: %s; the Gateway is served, and scaled as before, if it was", object, problem)
 }
 
 // ExternalIPsRefused warns that the API server rejects spec.externalIPs of a Service.
 func ExternalIPsRefused(object, problem string) string {
-	return fmt.Sprintf(
-		"the API server refuses spec.externalIPs of %s, which does without: %s; annotation stunner.l7mp.io/disable-external-ips asks for none",
-		object, problem,
-	)
+	return fmt.Sprintf("the API server refuses spec.externalIPs of %s, which does without: %s; annotation stunner.l7mp.io/disable-external-ips asks for none",
+		object, problem)
 }
 
 // ListenerNoAddress means that the listener has no public address.
 func ListenerNoAddress(exposed bool) Finding {
 	if !exposed {
-		return finding(
-			ReasonPending,
-			"not exposed: annotation stunner.l7mp.io/enable-mixed-protocol-lb is false and the first listener uses another transport",
-		)
+		return finding(ReasonPending,
+			"not exposed: annotation stunner.l7mp.io/enable-mixed-protocol-lb is false and the first listener uses another transport")
 	}
-	return finding(
-		ReasonPending,
-		"no public address yet: the Service has neither a load balancer address nor a node port on a node with an external address",
-	)
+	return finding(ReasonPending,
+		"no public address yet: the Service has neither a load balancer address nor a node port on a node with an external address")
 }
 
 // ListenerPending means that the listener is valid, but a problem of its Gateway prevents serving it.
@@ -180,54 +164,39 @@ func PortInvalid(port int32) Finding {
 
 // PortConflict means that an earlier listener uses the port.
 func PortConflict(network string, port int32, other string) Finding {
-	return finding(
-		ReasonProtocolConflict,
-		"%s port %d is taken by listener %q: TURN-UDP and TURN-DTLS share the UDP ports, TURN-TCP and TURN-TLS the TCP ports",
-		network, port, other,
-	)
+	return finding(ReasonProtocolConflict, "%s port %d is taken by listener %q: TURN-UDP and TURN-DTLS share the UDP ports, TURN-TCP and TURN-TLS the TCP ports",
+		network, port, other)
 }
 
 // PortHeld means that another listener, which cannot be served as specified, keeps the port because its published form
 // stays in use.
 func PortHeld(network string, port int32, other string) Finding {
-	return finding(
-		ReasonProtocolConflict,
-		"%s port %d is that of listener %q, which is served as it was published before: mend or remove that listener, or use another port",
-		network, port, other,
-	)
+	return finding(ReasonProtocolConflict, "%s port %d is that of listener %q, which is served as it was published before: mend or remove that listener, or use another port",
+		network, port, other)
 }
 
 // PortOfProcess means that the health check or metrics endpoint of the dataplane uses the port in the pod.
 func PortOfProcess(port int32, use string) Finding {
-	return finding(
-		ReasonPortUnavailable,
-		"tcp port %d of the pod is that of its %s: use another port, or another one in the pod with annotation stunner.l7mp.io/targetport",
-		port, use,
-	)
+	return finding(ReasonPortUnavailable, "tcp port %d of the pod is that of its %s: use another port, or another one in the pod with annotation stunner.l7mp.io/targetport",
+		port, use)
 }
 
 // NameConflict means that an earlier listener has the same name.
 func NameConflict(name string) Finding {
-	return finding(
-		ReasonProtocolConflict, "another listener is called %q as well: only the first one is served; rename the other",
-		name,
-	)
+	return finding(ReasonProtocolConflict,
+		"another listener is called %q as well: only the first one is served; rename the other", name)
 }
 
 // PassthroughUnsupported means that tls.mode is not Terminate.
 func PassthroughUnsupported(mode string) Finding {
-	return finding(
-		ReasonUnsupportedValue, "tls.mode %q is not supported: a TURN server terminates TLS itself; use Terminate",
-		mode,
-	)
+	return finding(ReasonUnsupportedValue,
+		"tls.mode %q is not supported: a TURN server terminates TLS itself; use Terminate", mode)
 }
 
 // RouteKinds means that allowedRoutes.kinds contains kinds other than UDPRoute.
 func RouteKinds(kinds []string) Finding {
-	return finding(
-		ReasonInvalidRouteKinds, "allowedRoutes.kinds: %s cannot be attached to a TURN listener: use UDPRoute",
-		strings.Join(kinds, ", "),
-	)
+	return finding(ReasonInvalidRouteKinds,
+		"allowedRoutes.kinds: %s cannot be attached to a TURN listener: use UDPRoute", strings.Join(kinds, ", "))
 }
 
 // CertificateMissing means that a TLS listener has no certificateRefs.

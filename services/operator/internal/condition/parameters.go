@@ -11,10 +11,8 @@ func ParametersMissing(field string) Finding {
 
 // ParametersKind means that a parametersRef does not name a GatewayConfig.
 func ParametersKind(field, group, kind string) Finding {
-	return finding(
-		ReasonInvalidParameters, "%s names a %s of group %q: name a GatewayConfig of group stunner.l7mp.io", field,
-		kind, group,
-	)
+	return finding(ReasonInvalidParameters, "%s names a %s of group %q: name a GatewayConfig of group stunner.l7mp.io",
+		field, kind, group)
 }
 
 // ParametersIncomplete means that a parametersRef lacks name or namespace.
@@ -29,9 +27,8 @@ func GatewayConfigMissing(field, key string) Finding {
 
 // DataplaneMissing means that the Dataplane does not exist.
 func DataplaneMissing(config, name string) Finding {
-	return finding(
-		ReasonDataplaneNotFound, "GatewayConfig %s: spec.dataplane: Dataplane %q does not exist", config, name,
-	)
+	return finding(ReasonDataplaneNotFound, "GatewayConfig %s: spec.dataplane: Dataplane %q does not exist",
+		config, name)
 }
 
 // DataplaneNotAllowed means that spec.allowedNamespaces of the Dataplane does not allow the namespace of the
@@ -43,17 +40,14 @@ func DataplaneNotAllowed(config, name, namespace string) Finding {
 
 // OwnConfigDenied means that the operator does not allow spec.infrastructure.parametersRef of Gateways.
 func OwnConfigDenied(field string) Finding {
-	return finding(
-		ReasonInvalidParameters,
-		"%s: the operator runs with --own-gateway-configs=deny: leave the field out to have the GatewayConfig of the GatewayClass",
-		field,
-	)
+	return finding(ReasonInvalidParameters, "%s: the operator runs with --own-gateway-configs=deny: leave the field out to have the GatewayConfig of the GatewayClass",
+		field)
 }
 
 // DenialUnreadable means that a selector in spec.deniedBackends is invalid.
 func DenialUnreadable(config string, i int) Finding {
-	return finding(ReasonInvalidDenial,
-		"GatewayConfig %s: spec.deniedBackends[%d].selector cannot be read: use matchLabels, and matchExpressions with In, NotIn, Exists or DoesNotExist", config, i)
+	return finding(ReasonInvalidDenial, "GatewayConfig %s: spec.deniedBackends[%d].selector cannot be read: use matchLabels, and matchExpressions with In, NotIn, Exists or DoesNotExist",
+		config, i)
 }
 
 // AnnotationsUnusable means that spec.loadBalancerServiceAnnotations is invalid.
@@ -69,18 +63,14 @@ func PatchInvalid(err error) Finding {
 // PodsUnmakeable is PatchInvalid in the status of a Gateway. It does not quote the patch, because readers of a Gateway
 // may have no right to read Dataplanes.
 func PodsUnmakeable(dataplane string) Finding {
-	return finding(
-		ReasonInvalidParameters, "Dataplane %s: spec.podTemplatePatch cannot be used: see the conditions there",
-		dataplane,
-	)
+	return finding(ReasonInvalidParameters,
+		"Dataplane %s: spec.podTemplatePatch cannot be used: see the conditions there", dataplane)
 }
 
 // OffloadWarning means that the requested offload engine is not available.
 func OffloadWarning(engine string) Finding {
-	return finding(
-		ReasonWarning,
-		"spec.offloadEngine: %s is not available in this release, media is forwarded without it: use None", engine,
-	)
+	return finding(ReasonWarning,
+		"spec.offloadEngine: %s is not available in this release, media is forwarded without it: use None", engine)
 }
 
 // ScalingInvalid, on a Dataplane, means that spec.autoscaling is invalid.
@@ -90,9 +80,8 @@ func ScalingInvalid(err error) Finding {
 
 // ScalingUnusable is ScalingInvalid in the status of a Gateway.
 func ScalingUnusable(dataplane string) Finding {
-	return finding(
-		ReasonInvalidParameters, "Dataplane %s: spec.autoscaling cannot be used: see the conditions there", dataplane,
-	)
+	return finding(ReasonInvalidParameters, "Dataplane %s: spec.autoscaling cannot be used: see the conditions there",
+		dataplane)
 }
 
 // KEDAMissing, on a Dataplane, means that KEDA is not installed.
@@ -127,11 +116,9 @@ func ServiceFixed(dataplane, field, service string) string {
 
 // RealmInvalid means that the realm is not a valid value of the STUN attribute REALM (RFC 8489 §14.9).
 func RealmInvalid(config string) Finding {
-	return finding(
-		ReasonInvalidRealm,
+	return finding(ReasonInvalidRealm,
 		"GatewayConfig %s: spec.realm must have 1 to 127 characters and no quote, backslash or control character",
-		config,
-	)
+		config)
 }
 
 // RealmWarning means that the realm is valid but not a DNS name.
@@ -141,10 +128,8 @@ func RealmWarning(realm string) Finding {
 
 // InlineWarning means that the GatewayConfig itself contains secrets.
 func InlineWarning(fields string) Finding {
-	return finding(
-		ReasonWarning,
-		"%s can be read by everyone who can read this object: keep it in a Secret and name that in authRef", fields,
-	)
+	return finding(ReasonWarning,
+		"%s can be read by everyone who can read this object: keep it in a Secret and name that in authRef", fields)
 }
 
 // GuessableWarning means that secrets are short enough to be guessed. The message must not reveal anything about them,

@@ -6,10 +6,8 @@ import "fmt"
 
 // Masked means that another route with the same name, in another API group or version, is used instead of this one.
 func Masked(by string) Finding {
-	return finding(
-		ReasonPending,
-		"UDPRoute %s has the same name and counts in the place of this one: rename or remove one of them", by,
-	)
+	return finding(ReasonPending,
+		"UDPRoute %s has the same name and counts in the place of this one: rename or remove one of them", by)
 }
 
 // GatewayMissing means that the Gateway in a parent reference does not exist.
@@ -39,19 +37,15 @@ func NamespaceNotAllowed(listener, namespace, from string) Finding {
 
 // KindNotAllowed means that the listener allows no routes of the API group.
 func KindNotAllowed(listener, group string) Finding {
-	return finding(
-		ReasonNotAllowed, "listener %q takes no UDPRoutes of group %s: its allowedRoutes.kinds names others", listener,
-		group,
-	)
+	return finding(ReasonNotAllowed, "listener %q takes no UDPRoutes of group %s: its allowedRoutes.kinds names others",
+		listener, group)
 }
 
 // BackendKind means that a backend is neither a Service nor a StaticService.
 func BackendKind(backend, group, kind string) Finding {
-	return finding(
-		ReasonInvalidKind,
+	return finding(ReasonInvalidKind,
 		"backend %s: kind %s of group %q is not supported: use a Service, or a StaticService of group stunner.l7mp.io",
-		backend, kind, group,
-	)
+		backend, kind, group)
 }
 
 // BackendMissing means that the backend does not exist.
@@ -61,9 +55,8 @@ func BackendMissing(kind, backend string) Finding {
 
 // BackendExternalName means that the backend is a Service of type ExternalName.
 func BackendExternalName(backend string) Finding {
-	return finding(
-		ReasonInvalidKind, "backend %s: a Service of type ExternalName has no endpoints: use a StaticService", backend,
-	)
+	return finding(ReasonInvalidKind,
+		"backend %s: a Service of type ExternalName has no endpoints: use a StaticService", backend)
 }
 
 // BackendPorts means that the port range is invalid.
@@ -77,20 +70,14 @@ func BackendPorts(backend string, port, endPort int32) Finding {
 
 // BackendDenied means that an entry of spec.deniedBackends applies to the backend.
 func BackendDenied(backend string) Finding {
-	return finding(
-		ReasonRefNotPermitted,
-		"backend %s: spec.deniedBackends of the GatewayConfig denies it: name another Service, or have it taken off that list",
-		backend,
-	)
+	return finding(ReasonRefNotPermitted, "backend %s: spec.deniedBackends of the GatewayConfig denies it: name another Service, or have it taken off that list",
+		backend)
 }
 
 // BackendIsAPIServer means that the backend is the Kubernetes API server.
 func BackendIsAPIServer(backend string) Finding {
-	return finding(
-		ReasonRefNotPermitted,
-		"backend %s: it is the API server: name another Service; only spec.clusterAccess of the GatewayConfig of the GatewayClass opens it",
-		backend,
-	)
+	return finding(ReasonRefNotPermitted, "backend %s: it is the API server: name another Service; only spec.clusterAccess of the GatewayConfig of the GatewayClass opens it",
+		backend)
 }
 
 // PrefixDenied means that a prefix of a StaticService lies within the addresses of the cluster itself.
@@ -101,19 +88,14 @@ func PrefixDenied(service, prefix string) Finding {
 
 // BackendMixed means that a route has backends with addresses and backends with DNS names.
 func BackendMixed(backend string) Finding {
-	return finding(
-		ReasonUnsupportedValue,
-		"backend %s: a route cannot mix Services, which are DNS names while endpoint discovery is off, with StaticServices: use two routes",
-		backend,
-	)
+	return finding(ReasonUnsupportedValue, "backend %s: a route cannot mix Services, which are DNS names while endpoint discovery is off, with StaticServices: use two routes",
+		backend)
 }
 
 // PrefixInvalid means that a prefix of a StaticService is invalid.
 func PrefixInvalid(service, prefix string) Finding {
-	return finding(
-		ReasonInvalidPrefix, "StaticService %s: prefix %q is neither an IP address nor a CIDR prefix: it is left out",
-		service, prefix,
-	)
+	return finding(ReasonInvalidPrefix,
+		"StaticService %s: prefix %q is neither an IP address nor a CIDR prefix: it is left out", service, prefix)
 }
 
 // RouteTooWide means that the route has more endpoints than spec.budget.endpointsPerRoute.
@@ -142,9 +124,8 @@ func EndpointBudget(limit int32) string {
 // NamespaceBudget describes the limit of endpoints of a namespace for GatewayFull.
 func NamespaceBudget(limit int32, namespace string) string {
 	return fmt.Sprintf(
-		"spec.budget.endpointsPerNamespace of the GatewayConfig allows %d for all Gateways of namespace %s", limit,
-		namespace,
-	)
+		"spec.budget.endpointsPerNamespace of the GatewayConfig allows %d for all Gateways of namespace %s",
+		limit, namespace)
 }
 
 // OperatorBudget describes the limit of endpoints because of the operator's memory for GatewayFull.

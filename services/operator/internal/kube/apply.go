@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -35,21 +36,21 @@ func diff(
 	if err != nil {
 		return nil, false, err
 	}
-	err = c.Get(ctx, resource.KeyOf(wanted), live)
-	if err != nil && !apierrors.IsNotFound(err) {
-		return nil, false, fmt.Errorf("read %s %s: %w", patch.GetKind(), resource.KeyOf(wanted), err)
-	}
-	if err != nil {
+	switch err = c.Get(ctx, resource.KeyOf(wanted), live); {
+	case apierrors.IsNotFound(err):
 		return patch, false, nil
+	case err != nil:
+		return nil, false, fmt.Errorf("read %s %s: %w", patch.GetKind(), resource.KeyOf(wanted), err)
 	}
 	is, err := runtime.DefaultUnstructuredConverter.ToUnstructured(asCached(live))
 	if err != nil {
 		return nil, true, fmt.Errorf("read %s %s: %w", patch.GetKind(), resource.KeyOf(wanted), err)
 	}
-	like, err := patchWithHash(asCached(wanted), patch.GetAnnotations()[appliedAnnotation])
+	like, err := patchWithoutHash(asCached(wanted))
 	if err != nil {
 		return nil, true, err
 	}
+	setAppliedHash(like, patch.GetAnnotations()[appliedAnnotation])
 	if covers(is, withoutTypeMeta(like.Object)) {
 		return nil, true, nil
 	}
@@ -58,8 +59,7 @@ func diff(
 
 // errOwnedByOther means that an object with the wanted name exists, but another Gateway or a user owns it.
 var errOwnedByOther = errors.New(
-	"it is there already and is not this Gateway's: delete it, or give one of the two another name",
-)
+	"it is there already and is not this Gateway's: delete it, or give one of the two another name")
 
 // applyPatch applies a patch by server-side apply. Without force, a conflict with another field manager is an error.
 func applyPatch(ctx context.Context, c client.Client, patch *unstructured.Unstructured, force bool) error {
@@ -81,7 +81,7 @@ func applyPatch(ctx context.Context, c client.Client, patch *unstructured.Unstru
 // patchFor returns the apply configuration of an object: the fields that the operator sets, with their hash in
 // appliedAnnotation.
 func patchFor(o resource.Object) (*unstructured.Unstructured, error) {
-	patch, err := patchWithHash(o, "")
+	patch, err := patchWithoutHash(o)
 	if err != nil {
 		return nil, err
 	}
@@ -94,9 +94,8 @@ func patchFor(o resource.Object) (*unstructured.Unstructured, error) {
 	return patch, nil
 }
 
-// patchWithHash returns the apply configuration of an object with a known hash in appliedAnnotation; "" adds no
-// annotation.
-func patchWithHash(o resource.Object, known string) (*unstructured.Unstructured, error) {
+// patchWithoutHash returns the apply configuration of an object without appliedAnnotation.
+func patchWithoutHash(o resource.Object) (*unstructured.Unstructured, error) {
 	// For an unstructured object the converter returns the map of the object, which must not be modified.
 	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o.DeepCopyObject())
 	if err != nil {
@@ -106,9 +105,6 @@ func patchWithHash(o resource.Object, known string) (*unstructured.Unstructured,
 	unstructured.RemoveNestedField(fields, "status")
 	for _, path := range [][]string{{"metadata"}, {"spec", "template", "metadata"}} {
 		unstructured.RemoveNestedField(fields, append(path, "creationTimestamp")...)
-	}
-	if known != "" {
-		setAppliedHash(patch, known)
 	}
 	return patch, nil
 }
@@ -124,12 +120,9 @@ func setAppliedHash(patch *unstructured.Unstructured, as string) {
 
 // withoutTypeMeta returns a copy without apiVersion and kind, which typed objects in the cache do not have.
 func withoutTypeMeta(fields map[string]any) map[string]any {
-	copied := make(map[string]any, len(fields))
-	for k, v := range fields {
-		if k != "apiVersion" && k != "kind" {
-			copied[k] = v
-		}
-	}
+	copied := maps.Clone(fields)
+	delete(copied, "apiVersion")
+	delete(copied, "kind")
 	return copied
 }
 

@@ -9,7 +9,6 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -90,11 +89,11 @@ func (r *authorizer) authorize(req *http.Request) (discovery.Grant, error) {
 	claims, err := r.keys.verify(ctx, token, manifest.DiscoveryAudience)
 	switch {
 	case errors.Is(err, errNoKeys):
-		return r.grantByReview(ctx, r.reviews.get, token, claimed, req)
+		return r.grantByReview(ctx, token, claimed, req, false)
 	case err != nil:
 		return discovery.Grant{}, fmt.Errorf("verify token: %w", err)
 	case slices.Contains(r.readers, claims.Subject), slices.Contains(r.readers, claims.Subject+WholeConfigs):
-		return r.grantByReview(ctx, r.reviews.get, token, claimed, req)
+		return r.grantByReview(ctx, token, claimed, req, false)
 	case claims.Kubernetes.Pod.Name == "":
 		return discovery.Grant{}, nil
 	}
@@ -102,7 +101,7 @@ func (r *authorizer) authorize(req *http.Request) (discovery.Grant, error) {
 	if err != nil || found {
 		return grant, err
 	}
-	return r.grantByReview(ctx, r.reviews.get, token, claimed, req)
+	return r.grantByReview(ctx, token, claimed, req, false)
 }
 
 // confirm implements discovery.ServerOptions.Confirm. It authorizes an open stream again by a new TokenReview.
@@ -116,7 +115,7 @@ func (r *authorizer) confirm(req *http.Request) (discovery.Grant, error) {
 	if err != nil {
 		return discovery.Grant{}, err
 	}
-	return r.grantByReview(ctx, r.reviews.refresh, token, claimed, req)
+	return r.grantByReview(ctx, token, claimed, req, true)
 }
 
 // tokenOf returns the bearer token of a request and its unverified claims. It returns an error, without a TokenReview,
@@ -133,23 +132,17 @@ func tokenOf(req *http.Request) (token string, claimed tokenClaims, err error) {
 	return token, claimed, nil
 }
 
-// reviewFunc reviews a token by a TokenReview request. It is tokenReviews.get or tokenReviews.refresh.
-type reviewFunc func(
-	ctx context.Context, token string, expiry time.Time, source netip.Addr,
-) (authenticationv1.TokenReviewStatus, error)
-
 // grantByReview returns the grant of a token according to the result of its TokenReview.
 func (r *authorizer) grantByReview(
-	ctx context.Context, ask reviewFunc, token string, claimed tokenClaims, req *http.Request,
+	ctx context.Context, token string, claimed tokenClaims, req *http.Request, anew bool,
 ) (discovery.Grant, error) {
-	status, err := ask(ctx, token, claimed.ExpiresAt.Time, sourceOf(req))
+	status, err := r.reviews.get(ctx, token, claimed.ExpiresAt.Time, sourceOf(req), anew)
 	switch {
 	case err != nil:
 		return discovery.Grant{}, err
 	case !status.Authenticated || !slices.Contains(status.Audiences, manifest.DiscoveryAudience):
-		return discovery.Grant{}, fmt.Errorf(
-			"review token: it is not valid for audience %s", manifest.DiscoveryAudience,
-		)
+		return discovery.Grant{}, fmt.Errorf("review token: it is not valid for audience %s",
+			manifest.DiscoveryAudience)
 	case slices.Contains(r.readers, status.User.Username+WholeConfigs):
 		return discovery.Grant{All: true}, nil
 	case slices.Contains(r.readers, status.User.Username):

@@ -429,7 +429,7 @@ func TestBadTokensWaitBehindGoodOnes(t *testing.T) {
 		}}
 		hour := time.Now().Add(time.Hour)
 		bad, good := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
-		if _, err := q.get(t.Context(), "garbage", hour, bad); err != nil {
+		if _, err := q.get(t.Context(), "garbage", hour, bad, false); err != nil {
 			t.Fatal(err)
 		}
 		for i := range 10 * maxConcurrentReviews {
@@ -437,7 +437,7 @@ func TestBadTokensWaitBehindGoodOnes(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if _, err := q.get(t.Context(), "good", hour, good); err != nil {
+		if _, err := q.get(t.Context(), "good", hour, good, false); err != nil {
 			t.Fatal(err)
 		}
 		mu.Lock()

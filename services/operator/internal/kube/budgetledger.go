@@ -1,6 +1,8 @@
 package kube
 
 import (
+	"cmp"
+	"maps"
 	"slices"
 	"time"
 
@@ -61,11 +63,7 @@ const maxGatewayDemand = 200_000
 // share returns the number of endpoints that a namespace may have. wanted are the demands of the other namespaces. A
 // demand below an equal share is met in full, and the rest is divided equally.
 func (l *budgetLedger) share(wanted map[string]int, sum int) int {
-	var others []int
-	for _, w := range wanted {
-		others = append(others, w)
-	}
-	slices.Sort(others)
+	others := slices.Sorted(maps.Values(wanted))
 	left := l.total
 	for i, w := range others {
 		if equal := left / (len(others) - i + 1); w > equal {
@@ -79,10 +77,7 @@ func (l *budgetLedger) share(wanted map[string]int, sum int) int {
 // isOlder reports whether Gateway a was created before Gateway b of the same namespace. If the creation times are
 // equal, the first one by name counts as older.
 func isOlder(a types.NamespacedName, made time.Time, b types.NamespacedName, madeB time.Time) bool {
-	if !made.Equal(madeB) {
-		return made.Before(madeB)
-	}
-	return a.Name < b.Name
+	return cmp.Or(made.Compare(madeB), cmp.Compare(a.Name, b.Name)) < 0
 }
 
 // record stores the demand of a Gateway. It returns the other Gateways that must be translated again: those that now

@@ -1,7 +1,9 @@
 package kube
 
 import (
+	"maps"
 	"reflect"
+	"slices"
 	"sync"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -61,10 +63,7 @@ func (i *inbox) put(c objectChange) {
 func (i *inbox) drain() []objectChange {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	all := make([]objectChange, 0, len(i.changes))
-	for _, c := range i.changes {
-		all = append(all, c)
-	}
+	all := slices.Collect(maps.Values(i.changes))
 	clear(i.changes)
 	return all
 }

@@ -131,10 +131,8 @@ func (k *tokenKeys) start() <-chan singleflight.Result {
 		defer k.mu.Unlock()
 		k.tried = time.Now()
 		if err != nil {
-			k.log.Warn(
-				"fetch keys of ServiceAccount tokens; until then the API server is asked about each token", "error",
-				err,
-			)
+			k.log.Warn("fetch keys of ServiceAccount tokens; until then the API server is asked about each token",
+				"error", err)
 			return nil, err
 		}
 		k.set, k.fetched = set, k.tried

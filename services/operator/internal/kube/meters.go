@@ -38,18 +38,9 @@ func newMeters() *meters {
 	return m
 }
 
-// registerProblems adds the metric of the number of objects whose status reports a problem.
-func (m *meters) registerProblems(count func() int) {
-	m.registry.MustRegister(
-		telemetry.NewGaugeFunc(telemetry.OperatorProblems, func() float64 { return float64(count()) }),
-	)
-}
-
-// registerStreams adds the metric of the number of open config discovery streams.
-func (m *meters) registerStreams(count func() int) {
-	m.registry.MustRegister(
-		telemetry.NewGaugeFunc(telemetry.OperatorDiscoveryStreams, func() float64 { return float64(count()) }),
-	)
+// registerCount adds a metric whose value is counted when it is read.
+func (m *meters) registerCount(name string, count func() int) {
+	m.registry.MustRegister(telemetry.NewGaugeFunc(name, func() float64 { return float64(count()) }))
 }
 
 // countWrite counts a write of an object; verb is apply, delete or status.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"log/slog"
+	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -84,11 +85,7 @@ func (n *nodeAddresses) run(ctx context.Context, t *task) {
 func (n *nodeAddresses) all() map[string]namedNode {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	all := make(map[string]namedNode, len(n.named))
-	for node, known := range n.named {
-		all[node] = known
-	}
-	return all
+	return maps.Clone(n.named)
 }
 
 // resolve resolves the DNS name of a node. The current address stays in use as long as DNS returns it among others, or
@@ -117,18 +114,13 @@ func preferred(found []netip.Addr, used string) string {
 	for i := range found {
 		found[i] = found[i].Unmap()
 	}
-	slices.SortFunc(
-		found, func(a, b netip.Addr) int { return cmp.Or(cmp.Compare(a.BitLen(), b.BitLen()), a.Compare(b)) },
-	)
-	for _, a := range found {
-		if a.String() == used {
-			return used
-		}
-	}
-	if len(found) == 0 {
+	switch {
+	case len(found) == 0:
 		return ""
+	case slices.ContainsFunc(found, func(a netip.Addr) bool { return a.String() == used }):
+		return used
 	}
-	return found[0].String()
+	return slices.MinFunc(found, netip.Addr.Compare).String()
 }
 
 // externalAddress returns the first ExternalIP of a node, preferring IPv4; "" if it has none.

@@ -159,10 +159,9 @@ func podHandler(changed func(*corev1.Pod)) toolscache.ResourceEventHandler {
 			}
 		},
 		DeleteFunc: func(payload any) {
-			if o, ok := objectOf(payload); ok {
-				if pod, ok := o.(*corev1.Pod); ok {
-					changed(pod)
-				}
+			o, _ := objectOf(payload)
+			if pod, ok := o.(*corev1.Pod); ok {
+				changed(pod)
 			}
 		},
 	}

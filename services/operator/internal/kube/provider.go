@@ -70,7 +70,7 @@ func (p *Provider) Run(ctx context.Context) error {
 			return errors.Join(err, configs.Close(), probes.Close())
 		}
 	}
-	m.registerStreams(server.Streams)
+	m.registerCount(telemetry.OperatorDiscoveryStreams, server.Streams)
 	id := newIdentity(p.Settings)
 	group, ctx := errgroup.WithContext(ctx)
 	p.Options.Partial = len(p.Namespaces) > 0
@@ -110,7 +110,7 @@ func (p *Provider) work(ctx context.Context, l *loop, id *trust.Identity, reader
 	}
 	l.secrets = newSecretFetcher(k.direct, l.inbox, p.Log)
 	l.writer = newWriter(k.cached, k.direct, s, l.inbox, l.meters, &p.tasks, p.Log)
-	l.meters.registerProblems(l.writer.countProblems)
+	l.meters.registerCount(telemetry.OperatorProblems, l.writer.countProblems)
 	if l.writer.statuses.events, err = newEventRecorder(ctx, p.Config, s, p.Options.ControllerName); err != nil {
 		return err
 	}
@@ -127,9 +127,8 @@ func (p *Provider) work(ctx context.Context, l *loop, id *trust.Identity, reader
 		return err
 	}
 	if readers != nil {
-		if err := readers.pods.start(
-			ctx, group, &p.tasks, p.Settings, k.options, l.published.server.Reconsider,
-		); err != nil {
+		reconsider := l.published.server.Reconsider
+		if err := readers.pods.start(ctx, group, &p.tasks, p.Settings, k.options, reconsider); err != nil {
 			return err
 		}
 	}

@@ -80,10 +80,13 @@ func (r rejection) orBefore(before rejection, failed error) rejection {
 	return r
 }
 
-// isLike reports whether two rejections concern the same content of the same object and have the same reason. The
+// orLike returns the old rejection if it concerns the same content of the same object and has the same reason. The
 // message is not compared: it may contain a time or a counter, and each new message would cause a status write.
-func (r rejection) isLike(other rejection) bool {
-	return r.Object == other.Object && r.applied == other.applied && r.reason == other.reason
+func (r rejection) orLike(old rejection) rejection {
+	if r.Object == old.Object && r.applied == old.applied && r.reason == old.reason {
+		return old
+	}
+	return r
 }
 
 // isRejected reports whether an error means that the API server or an admission webhook rejects the object. A retry
@@ -110,15 +113,9 @@ type rejectionStore struct {
 // true.
 func (s *rejectionStore) set(ref translate.ObjectRef, r rejections) (changed bool) {
 	old := s.of[ref]
-	if r.serving.isLike(old.serving) {
-		r.serving = old.serving
-	}
-	if r.scaling.isLike(old.scaling) {
-		r.scaling = old.scaling
-	}
-	if r.externalIPs.isLike(old.externalIPs) {
-		r.externalIPs = old.externalIPs
-	}
+	r.serving = r.serving.orLike(old.serving)
+	r.scaling = r.scaling.orLike(old.scaling)
+	r.externalIPs = r.externalIPs.orLike(old.externalIPs)
 	if s.of[ref] = r; r == (rejections{}) {
 		delete(s.of, ref)
 	}

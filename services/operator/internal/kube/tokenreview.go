@@ -68,29 +68,14 @@ type tokenReview struct {
 }
 
 // get returns the result of reviewing a token. It waits for the result until ctx ends. The request itself continues
-// then, for the next call.
+// then, for the next call. If anew is true, it reviews the token again, without using the cache and with low priority.
 func (q *tokenReviews) get(
-	ctx context.Context, token string, expiry time.Time, source netip.Addr,
+	ctx context.Context, token string, expiry time.Time, source netip.Addr, anew bool,
 ) (authenticationv1.TokenReviewStatus, error) {
-	r, err := q.put(token, expiry, source, false)
+	r, err := q.put(token, expiry, source, anew)
 	if err != nil {
 		return authenticationv1.TokenReviewStatus{}, err
 	}
-	return r.wait(ctx)
-}
-
-// refresh reviews a token again, without using the cache and with low priority.
-func (q *tokenReviews) refresh(
-	ctx context.Context, token string, expiry time.Time, source netip.Addr,
-) (authenticationv1.TokenReviewStatus, error) {
-	r, err := q.put(token, expiry, source, true)
-	if err != nil {
-		return authenticationv1.TokenReviewStatus{}, err
-	}
-	return r.wait(ctx)
-}
-
-func (r *tokenReview) wait(ctx context.Context) (authenticationv1.TokenReviewStatus, error) {
 	select {
 	case <-r.done:
 		return r.status, r.err
@@ -135,9 +120,8 @@ func (q *tokenReviews) evict(now time.Time) {
 	if len(q.reviews) < maxCachedReviews {
 		return
 	}
-	maps.DeleteFunc(
-		q.reviews, func(_ tokenHash, r *tokenReview) bool { return !r.until.IsZero() && now.After(r.until) },
-	)
+	maps.DeleteFunc(q.reviews,
+		func(_ tokenHash, r *tokenReview) bool { return !r.until.IsZero() && now.After(r.until) })
 	for hash, r := range q.reviews {
 		if len(q.reviews) < maxCachedReviews {
 			return

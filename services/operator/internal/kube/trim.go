@@ -158,28 +158,20 @@ func condenseKey(key, value string) string {
 	if strings.HasPrefix(value, condensedPrefix) {
 		return value
 	}
-	condensed := []string{condense(value)}
-	if c, _, err := config.Parse([]byte(value)); err == nil {
-		for _, l := range c.Listeners {
-			condensed = append(condensed, l.Name)
-		}
-	}
-	return strings.Join(condensed, "\n")
+	return strings.Join(append([]string{condense(value)}, listenerNames(value)...), "\n")
 }
 
 // listenerNames returns the names of the listeners in a config, which may be condensed by condenseKey.
 func listenerNames(condensed string) (names []string) {
-	if !strings.HasPrefix(condensed, condensedPrefix) {
-		c, _, err := config.Parse([]byte(condensed))
-		if err != nil {
-			return nil
-		}
+	if strings.HasPrefix(condensed, condensedPrefix) {
+		return strings.Split(condensed, "\n")[1:]
+	}
+	if c, _, err := config.Parse([]byte(condensed)); err == nil {
 		for _, l := range c.Listeners {
 			names = append(names, l.Name)
 		}
-		return names
 	}
-	return strings.Split(condensed, "\n")[1:]
+	return names
 }
 
 func condenseAll(texts map[string]string) {

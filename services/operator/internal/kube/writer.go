@@ -230,9 +230,8 @@ func (w *writer) writeObjects(ctx context.Context, ref translate.ObjectRef, want
 	w.mu.Lock()
 	before := w.rejections.of[ref]
 	w.mu.Unlock()
-	found, err := w.objects.sync(
-		ctx, ref, want, before, func(o resource.Object) bool { return w.postpones(ctx, ref, o) },
-	)
+	found, err := w.objects.sync(ctx, ref, want, before,
+		func(o resource.Object) bool { return w.postpones(ctx, ref, o) })
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.desired[ref].uid != want.uid {

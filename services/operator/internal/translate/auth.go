@@ -170,9 +170,8 @@ func inlineValue(
 		return &secretValue{Secret: inline}, condition.Finding{}
 	}
 	ref, _ := written.Ref(field)
-	source := secretSource{view: v, owner: gc, opt: opt, where: where, key: types.NamespacedName{
-		Namespace: cmp.Or(ref.Namespace, gc.Namespace), Name: ref.Name,
-	}}
+	key := types.NamespacedName{Namespace: cmp.Or(ref.Namespace, gc.Namespace), Name: ref.Name}
+	source := secretSource{view: v, owner: gc, opt: opt, where: where, key: key}
 	if finding := sourceRules.judge(source); !finding.OK() {
 		return nil, finding
 	}
@@ -191,11 +190,12 @@ func inlineValue(
 func secretMaterial(v *resource.View, gc *stunnerv1.GatewayConfig, opt Options) (material, condition.Finding) {
 	ref := gc.Spec.AuthRef
 	where := condition.InlineField(resource.KeyOf(gc).String(), "authRef")
-	source := secretSource{view: v, owner: gc, opt: opt, where: where, key: types.NamespacedName{
-		Namespace: string(ptr.Deref(ref.Namespace, "")), Name: string(ref.Name),
-	}}
-	source.group, source.kind = string(ptr.Deref(ref.Group, "")), string(ptr.Deref(ref.Kind, "Secret"))
-	source.key.Namespace = cmp.Or(source.key.Namespace, gc.Namespace)
+	namespace := cmp.Or(string(ptr.Deref(ref.Namespace, "")), gc.Namespace)
+	source := secretSource{
+		view: v, owner: gc, opt: opt, where: where,
+		group: string(ptr.Deref(ref.Group, "")), kind: string(ptr.Deref(ref.Kind, "Secret")),
+		key: types.NamespacedName{Namespace: namespace, Name: string(ref.Name)},
+	}
 	if finding := sourceRules.judge(source); !finding.OK() {
 		return material{}, finding
 	}
@@ -203,15 +203,12 @@ func secretMaterial(v *resource.View, gc *stunnerv1.GatewayConfig, opt Options) 
 		authType: string(config.AuthStatic),
 		username: source.data("username"),
 		password: source.data("password"),
+		secret:   cmp.Or(source.data("secret"), source.data("sharedSecret")),
 		where:    func(field string) string { return condition.SecretField(source.key.String(), secretKeys[field]) },
 		absent:   condition.ReasonSecretKeyNotFound,
 	}
 	if t := source.data("type"); t != nil {
 		m.authType = strings.TrimSpace(string(t.Secret))
-	}
-	m.secret = source.data("secret")
-	if m.secret == nil {
-		m.secret = source.data("sharedSecret")
 	}
 	return m, condition.Finding{}
 }

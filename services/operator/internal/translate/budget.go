@@ -134,9 +134,8 @@ func (a *admission) divide(limit share.Load) ([]*attachedRoute, []share.Denied[*
 		r := &attachedRoute{route: route}
 		minCost := share.Load{share.Routes: 1, share.Endpoints: len(route.Backends)}
 		measure := func() share.Load { return a.measure(r, minCost) }
-		claims[namespace] = append(
-			claims[namespace], share.Claim[*attachedRoute]{Of: r, MinCost: minCost, Measure: measure},
-		)
+		claims[namespace] = append(claims[namespace],
+			share.Claim[*attachedRoute]{Of: r, MinCost: minCost, Measure: measure})
 	}
 	for _, of := range claims {
 		slices.SortStableFunc(of, func(x, y share.Claim[*attachedRoute]) int {

@@ -23,13 +23,11 @@ func Class(v *resource.View, name string, opt Options) ClassResult {
 	if class == nil || string(class.Spec.ControllerName) != opt.ControllerName {
 		return ClassResult{Class: name}
 	}
-	finding := referenceRules.judge(classReference(v, class))
+	finding := referenceRules.judge(classReference(v, class)).As(condition.ReasonInvalidParameters)
 	before := v.ClassStatus(name)
 	return ClassResult{Class: name, Ours: true, Status: gwapiv1.GatewayClassStatus{
 		Conditions: condition.Merge(before.Conditions, class.Generation, opt.Now,
-			condition.Holds(
-				condition.Accepted, condition.ReasonAccepted, finding.As(condition.ReasonInvalidParameters),
-			)),
+			condition.Holds(condition.Accepted, condition.ReasonAccepted, finding)),
 		SupportedFeatures: before.SupportedFeatures,
 	}}
 }

@@ -125,9 +125,8 @@ func (c clusterAddresses) contain(a netip.Addr) bool {
 
 // onHost reports whether a prefix lies within one of the prefixes in c.host.
 func (c clusterAddresses) onHost(p netip.Prefix) bool {
-	return slices.ContainsFunc(
-		c.host, func(h netip.Prefix) bool { return h.Bits() <= p.Bits() && h.Contains(p.Addr()) },
-	)
+	covers := func(h netip.Prefix) bool { return h.Bits() <= p.Bits() && h.Contains(p.Addr()) }
+	return slices.ContainsFunc(c.host, covers)
 }
 
 // clusterGuard removes the addresses of the cluster itself from the endpoints of routes.
@@ -147,14 +146,12 @@ type clusterGuard struct {
 type clusterGuards map[bool]*clusterGuard
 
 func newClusterGuards(v *resource.View) clusterGuards {
-	return clusterGuards{
-		true: {
-			view: v, nodes: map[netip.Prefix][]netip.Addr{}, static: map[types.NamespacedName]*guardedPrefixes{},
-		},
-		false: {
-			system: &clusterAddresses{}, all: &clusterAddresses{}, static: map[types.NamespacedName]*guardedPrefixes{},
-		},
+	guarding := clusterGuard{view: v, nodes: map[netip.Prefix][]netip.Addr{}}
+	open := clusterGuard{system: &clusterAddresses{}, all: &clusterAddresses{}}
+	for _, g := range []*clusterGuard{&guarding, &open} {
+		g.static = map[types.NamespacedName]*guardedPrefixes{}
 	}
+	return clusterGuards{true: &guarding, false: &open}
 }
 
 func (g *clusterGuard) systemAddresses() *clusterAddresses {

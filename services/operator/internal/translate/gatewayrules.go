@@ -1,6 +1,7 @@
 package translate
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"strings"
@@ -163,7 +164,8 @@ func (d draft) servesSomething() condition.Finding {
 // workloadNameFree prevents two Gateways from writing the same Deployment, which can happen if a Dataplane sets
 // spec.workloadName. The oldest Gateway keeps the name.
 func (d draft) workloadNameFree() condition.Finding {
-	if d.parameters.dataplane == nil || d.parameters.dataplane.Spec.WorkloadName == "" || d.annotations.unmanaged {
+	template := d.parameters.dataplane
+	if template == nil || template.Spec.WorkloadName == "" || d.annotations.unmanaged {
 		return condition.Finding{}
 	}
 	for _, key := range d.view.GatewaysIn(d.gateway.Namespace) {
@@ -173,10 +175,8 @@ func (d draft) workloadNameFree() condition.Finding {
 		}
 		if class := classOf(d.view, other, d.opt); class != nil {
 			p, found := parametersOf(d.view, other, class, d.opt)
-			if found.OK() && manifest.WorkloadName(p.dataplane, key.Name) == d.parameters.dataplane.Spec.WorkloadName {
-				return condition.WorkloadTaken(
-					d.parameters.dataplane.Name, d.parameters.dataplane.Spec.WorkloadName, key.String(),
-				)
+			if found.OK() && manifest.WorkloadName(p.dataplane, key.Name) == template.Spec.WorkloadName {
+				return condition.WorkloadTaken(template.Name, template.Spec.WorkloadName, key.String())
 			}
 		}
 	}
@@ -185,8 +185,6 @@ func (d draft) workloadNameFree() condition.Finding {
 
 // older reports whether a was created before b. If the creation times are equal, the first one by name counts as older.
 func older(a, b *gwapiv1.Gateway) bool {
-	if !a.CreationTimestamp.Equal(&b.CreationTimestamp) {
-		return a.CreationTimestamp.Before(&b.CreationTimestamp)
-	}
-	return a.Name < b.Name
+	created := a.CreationTimestamp.Compare(b.CreationTimestamp.Time)
+	return cmp.Or(created, cmp.Compare(a.Name, b.Name)) < 0
 }

@@ -180,9 +180,7 @@ type conflictCheck struct {
 }
 
 var conflictRules = rules[conflictCheck]{
-	conflictCheck.nameUnique,
-	conflictCheck.portUnique,
-	conflictCheck.targetPortUnique,
+	conflictCheck.nameUnique, conflictCheck.portUnique, conflictCheck.targetPortUnique,
 }
 
 func (n conflictCheck) nameUnique() condition.Finding {

@@ -56,10 +56,8 @@ func RefOf(o resource.Object) (ObjectRef, bool) {
 
 // Compare orders references by kind, namespace and name.
 func (u ObjectRef) Compare(other ObjectRef) int {
-	return cmp.Or(
-		cmp.Compare(u.Kind, other.Kind), cmp.Compare(u.Namespace, other.Namespace), cmp.Compare(u.Name, other.Name),
-		cmp.Compare(u.Spelling.String(), other.Spelling.String()),
-	)
+	return cmp.Or(cmp.Compare(u.Kind, other.Kind), cmp.Compare(u.Namespace, other.Namespace),
+		cmp.Compare(u.Name, other.Name), cmp.Compare(u.Spelling.String(), other.Spelling.String()))
 }
 
 // String returns kind, namespace and name for logs, and the API group and version of a route.

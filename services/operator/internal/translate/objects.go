@@ -69,9 +69,8 @@ func (d draft) protection(c config.Config) (objects []resource.Object) {
 		objects = append(objects, manifest.DisruptionBudget(d.owner))
 	}
 	if template.Spec.EnableNetworkPolicy && !template.Spec.HostNetwork {
-		objects = append(
-			objects, manifest.NetworkPolicy(d.owner, c, manifest.RelayPorts(template), d.opt.DiscoveryAddress),
-		)
+		objects = append(objects,
+			manifest.NetworkPolicy(d.owner, c, manifest.RelayPorts(template), d.opt.DiscoveryAddress))
 	}
 	return objects
 }

@@ -47,8 +47,10 @@ const (
 type ruling struct {
 	rank rank
 	// narrow sets the field in own to the merged value; nil leaves own unchanged.
-	narrow func(own, class *stunnerv1.GatewayConfigSpec)
+	narrow func(own, class *configSpec)
 }
+
+type configSpec = stunnerv1.GatewayConfigSpec
 
 // rulings has an entry for every field of a GatewayConfig. All authentication fields are free, so that a Gateway with
 // spec.infrastructure.parametersRef never uses credentials of its class.
@@ -61,79 +63,59 @@ var rulings = map[string]ruling{
 	"Password":     {rank: free},
 	"SharedSecret": {rank: free},
 	"AuthRef":      {rank: free},
-	"AuthLifetime": {least, func(own, class *stunnerv1.GatewayConfigSpec) {
+	"AuthLifetime": {least, func(own, class *configSpec) {
 		seconds := func(n int32) time.Duration { return time.Duration(n) * time.Second }
 		own.AuthLifetime = shorter(own.AuthLifetime, class.AuthLifetime, defaultLifetime, seconds)
 	}},
-	"SessionGrace": {least, func(own, class *stunnerv1.GatewayConfigSpec) {
+	"SessionGrace": {least, func(own, class *configSpec) {
 		own.SessionGrace = shorter(own.SessionGrace, class.SessionGrace, 0, durationOf)
 	}},
-	"CredentialOverlap": {least, func(own, class *stunnerv1.GatewayConfigSpec) {
+	"CredentialOverlap": {least, func(own, class *configSpec) {
 		absent := config.DefaultCredentialOverlap * time.Second
 		own.CredentialOverlap = shorter(own.CredentialOverlap, class.CredentialOverlap, absent, durationOf)
 	}},
-	"RequireReferenceGrants": {either, func(own, class *stunnerv1.GatewayConfigSpec) {
+	"RequireReferenceGrants": {either, func(own, class *configSpec) {
 		own.RequireReferenceGrants = own.RequireReferenceGrants || class.RequireReferenceGrants
 	}},
-	"LoadBalancerServiceAnnotations": {union, func(own, class *stunnerv1.GatewayConfigSpec) {
-		both := maps.Clone(class.LoadBalancerServiceAnnotations)
-		if both == nil {
-			return
+	"LoadBalancerServiceAnnotations": {union, func(own, class *configSpec) {
+		if both := maps.Clone(class.LoadBalancerServiceAnnotations); both != nil {
+			maps.Copy(both, own.LoadBalancerServiceAnnotations)
+			own.LoadBalancerServiceAnnotations = both
 		}
-		maps.Copy(both, own.LoadBalancerServiceAnnotations)
-		own.LoadBalancerServiceAnnotations = both
 	}},
-	"UserQuota": {least, func(own, class *stunnerv1.GatewayConfigSpec) {
-		own.UserQuota = smaller(own.UserQuota, class.UserQuota)
-	}},
-	"SourceQuota": {least, func(own, class *stunnerv1.GatewayConfigSpec) {
-		own.SourceQuota = smaller(own.SourceQuota, class.SourceQuota)
-	}},
-	"SessionByteRate": {least, func(own, class *stunnerv1.GatewayConfigSpec) {
-		own.SessionByteRate = smaller(own.SessionByteRate, class.SessionByteRate)
-	}},
-	"UserByteRate": {least, func(own, class *stunnerv1.GatewayConfigSpec) {
-		own.UserByteRate = smaller(own.UserByteRate, class.UserByteRate)
-	}},
-	"DeniedBackends": {union, func(own, class *stunnerv1.GatewayConfigSpec) {
+	"UserQuota":       {least, func(own, class *configSpec) { lower(&own.UserQuota, class.UserQuota) }},
+	"SourceQuota":     {least, func(own, class *configSpec) { lower(&own.SourceQuota, class.SourceQuota) }},
+	"SessionByteRate": {least, func(own, class *configSpec) { lower(&own.SessionByteRate, class.SessionByteRate) }},
+	"UserByteRate":    {least, func(own, class *configSpec) { lower(&own.UserByteRate, class.UserByteRate) }},
+	"DeniedBackends": {union, func(own, class *configSpec) {
 		both := slices.Clone(deniedBackends(class))
 		for _, d := range deniedBackends(own) {
-			if !slices.ContainsFunc(
-				both, func(known stunnerv1.DeniedBackend) bool { return reflect.DeepEqual(known, d) },
-			) {
+			same := func(known stunnerv1.DeniedBackend) bool { return reflect.DeepEqual(known, d) }
+			if !slices.ContainsFunc(both, same) {
 				both = append(both, d)
 			}
 		}
 		own.DeniedBackends = both
 	}},
-	"Budget": {least, func(own, class *stunnerv1.GatewayConfigSpec) {
-		own.Budget = smallerBudget(own.Budget, class.Budget)
-	}},
-	"ClusterAccess": {reserved, func(own, class *stunnerv1.GatewayConfigSpec) {
-		own.ClusterAccess = class.ClusterAccess
-	}},
-	"AllowedAddresses": {reserved, func(own, class *stunnerv1.GatewayConfigSpec) {
-		own.AllowedAddresses = class.AllowedAddresses
-	}},
-	"SigningKey": {either, func(own, class *stunnerv1.GatewayConfigSpec) {
+	"Budget":           {least, func(own, class *configSpec) { own.Budget = smallerBudget(own.Budget, class.Budget) }},
+	"ClusterAccess":    {reserved, func(own, class *configSpec) { own.ClusterAccess = class.ClusterAccess }},
+	"AllowedAddresses": {reserved, func(own, class *configSpec) { own.AllowedAddresses = class.AllowedAddresses }},
+	"SigningKey": {either, func(own, class *configSpec) {
 		if own.SigningKey != stunnerv1.SigningKeyPerGateway {
 			own.SigningKey = class.SigningKey
 		}
 	}},
-	"STUNMode": {
-		either, func(own, class *stunnerv1.GatewayConfigSpec) { own.STUNMode = own.STUNMode || class.STUNMode },
-	},
+	"STUNMode": {either, func(own, class *configSpec) { own.STUNMode = own.STUNMode || class.STUNMode }},
 }
 
 // defaultLifetime applies if spec.authLifetime is unset.
 const defaultLifetime = 24 * time.Hour
 
-// smaller returns the smaller of two limits, where 0 means unlimited.
-func smaller[N int32 | int64](own, class N) N {
-	if own == 0 || class != 0 && class < own {
-		return class
+// lower sets own to the smaller of two limits, where 0 means unlimited.
+func lower[N int32 | int64](own *N, class N) {
+	if *own == 0 || class != 0 && class < *own {
+		*own = class
 	}
-	return own
 }
 
 // smallerBudget returns the smaller limit for each field of a budget. An unset field has its default.

@@ -53,12 +53,11 @@ func parentStatuses(v *resource.View, r *resource.Route, opt Options) (entries [
 		if !ours {
 			continue
 		}
+		before := currentConditions(r, parent, opt)
 		entries = append(entries, gwapiv1.RouteParentStatus{
 			ParentRef:      parent,
 			ControllerName: gwapiv1.GatewayController(opt.ControllerName),
-			Conditions: condition.Merge(
-				currentConditions(r, parent, opt), r.Origin.GetGeneration(), opt.Now, conditions...,
-			),
+			Conditions:     condition.Merge(before, r.Origin.GetGeneration(), opt.Now, conditions...),
 		})
 	}
 	return entries

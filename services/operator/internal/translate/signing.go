@@ -36,9 +36,8 @@ func (a authentication) forGateway(
 	}
 	own, err := root.Derive(gateway.String())
 	if err != nil {
-		return a.Auth, condition.CredentialUnreadable(
-			condition.InlineField(resource.KeyOf(gc).String(), "signingKey"), err,
-		)
+		field := condition.InlineField(resource.KeyOf(gc).String(), "signingKey")
+		return a.Auth, condition.CredentialUnreadable(field, err)
 	}
 	auth := a.Auth
 	auth.Credentials[config.KeySecret] = own

@@ -73,9 +73,8 @@ func (d draft) programmed(refused condition.Finding, lost string) metav1.Conditi
 	case unwritten.FormerWorkload != "":
 		return condition.False(condition.Programmed, condition.TakeOverWaits(unwritten.FormerWorkload, annotationTakeOver))
 	case len(d.unassigned()) > 0:
-		return condition.False(
-			condition.Programmed, condition.AddressNotAssigned(requestedIP(d.gateway), d.unassigned()),
-		)
+		return condition.False(condition.Programmed,
+			condition.AddressNotAssigned(requestedIP(d.gateway), d.unassigned()))
 	case len(unreachable) > 0:
 		return condition.False(condition.Programmed, condition.NoAddress(unreachable))
 	}

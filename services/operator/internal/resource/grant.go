@@ -1,6 +1,8 @@
 package resource
 
 import (
+	"slices"
+
 	"k8s.io/apimachinery/pkg/types"
 	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
 )
@@ -34,20 +36,14 @@ func (v *View) Granted(from Referrer, to Target) bool {
 }
 
 func grantsFrom(list []gwapiv1.ReferenceGrantFrom, from Referrer) bool {
-	for _, f := range list {
-		if string(f.Group) == from.Group && string(f.Kind) == from.Kind && string(f.Namespace) == from.Namespace {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(list, func(f gwapiv1.ReferenceGrantFrom) bool {
+		return string(f.Group) == from.Group && string(f.Kind) == from.Kind && string(f.Namespace) == from.Namespace
+	})
 }
 
 func grantsTo(list []gwapiv1.ReferenceGrantTo, to Target) bool {
-	for _, t := range list {
+	return slices.ContainsFunc(list, func(t gwapiv1.ReferenceGrantTo) bool {
 		name := string(deref(t.Name, gwapiv1.ObjectName(to.Name)))
-		if string(t.Group) == to.Group && string(t.Kind) == to.Kind && name == to.Name {
-			return true
-		}
-	}
-	return false
+		return string(t.Group) == to.Group && string(t.Kind) == to.Kind && name == to.Name
+	})
 }

@@ -1,6 +1,7 @@
 package resource
 
 import (
+	"maps"
 	"slices"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -10,12 +11,7 @@ import (
 type table[T Object] map[types.NamespacedName]T
 
 func (t table[T]) keys() []types.NamespacedName {
-	keys := make([]types.NamespacedName, 0, len(t))
-	for key := range t {
-		keys = append(keys, key)
-	}
-	slices.SortFunc(keys, compareKeys)
-	return keys
+	return slices.SortedFunc(maps.Keys(t), compareKeys)
 }
 
 // names returns the names of cluster-scoped objects, sorted.

@@ -1,6 +1,8 @@
 package resource
 
 import (
+	"cmp"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -59,12 +61,7 @@ func (v *View) StaticService(key types.NamespacedName) *stunnerv1.StaticService 
 
 // Routes returns the references of all routes, sorted by namespace, name and precedence.
 func (v *View) Routes() []RouteRef {
-	refs := make([]RouteRef, 0, len(v.routes))
-	for ref := range v.routes {
-		refs = append(refs, ref)
-	}
-	slices.SortFunc(refs, compareRoutes)
-	return refs
+	return slices.SortedFunc(maps.Keys(v.routes), compareRoutes)
 }
 
 // Route returns a route, or nil.
@@ -115,9 +112,7 @@ func (v *View) Namespace(name string) *corev1.Namespace {
 func (v *View) NamespaceLabels(name string) map[string]string {
 	all := map[string]string{corev1.LabelMetadataName: name}
 	if ns := v.Namespace(name); ns != nil {
-		for k, value := range ns.Labels {
-			all[k] = value
-		}
+		maps.Copy(all, ns.Labels)
 	}
 	return all
 }
@@ -179,41 +174,28 @@ func usersOf(v *View, index map[types.NamespacedName]Set, s subject, key types.N
 
 // TrustBundle returns the CA certificates of config discovery in PEM; "" if it does not use TLS.
 func (v *View) TrustBundle() string {
-	if t := find(v, v.trust, theTrust, types.NamespacedName{}); t != nil {
-		return t.Bundle
-	}
-	return ""
+	return cmp.Or(find(v, v.trust, theTrust, types.NamespacedName{}), &Trust{}).Bundle
 }
 
 // ScalingMissing reports whether KEDA is known not to be installed.
 func (v *View) ScalingMissing() bool {
-	s := find(v, v.scaling, theScaling, types.NamespacedName{})
-	return s != nil && s.Missing
+	return cmp.Or(find(v, v.scaling, theScaling, types.NamespacedName{}), &Scaling{}).Missing
 }
 
 // Fleet returns the state of the dataplanes of a Gateway.
 func (v *View) Fleet(gateway types.NamespacedName) FleetState {
-	if f := find(v, v.fleets, aFleet, gateway); f != nil {
-		return f.FleetState
-	}
-	return FleetState{}
+	return cmp.Or(find(v, v.fleets, aFleet, gateway), &Fleet{}).FleetState
 }
 
 // Refusal returns the rejected objects of a Gateway.
 func (v *View) Refusal(gateway types.NamespacedName) RefusalState {
-	if r := find(v, v.refusals, aRefusal, gateway); r != nil {
-		return r.RefusalState
-	}
-	return RefusalState{}
+	return cmp.Or(find(v, v.refusals, aRefusal, gateway), &Refusal{}).RefusalState
 }
 
 // OverBudget returns the reason why a route exceeds a budget of a Gateway; the zero value if it does not.
 func (v *View) OverBudget(gateway, route types.NamespacedName) BudgetRefusal {
 	v.record(anOverBudget, route)
-	if h := v.overBudget[gateway]; h != nil {
-		return h.Routes[route.String()]
-	}
-	return BudgetRefusal{}
+	return cmp.Or(v.overBudget[gateway], &OverBudget{}).Routes[route.String()]
 }
 
 // WithHost returns a view of the same objects for dataplanes that run on a host. The host must not be changed

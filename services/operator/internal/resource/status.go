@@ -1,6 +1,8 @@
 package resource
 
 import (
+	"cmp"
+
 	"k8s.io/apimachinery/pkg/types"
 	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
 
@@ -12,40 +14,27 @@ import (
 
 // ClassStatus returns the status of a GatewayClass.
 func (v *View) ClassStatus(name string) gwapiv1.GatewayClassStatus {
-	if c := find(v, v.classes, aClass|itsStatus, types.NamespacedName{Name: name}); c != nil {
-		return c.Status
-	}
-	return gwapiv1.GatewayClassStatus{}
+	c := find(v, v.classes, aClass|itsStatus, types.NamespacedName{Name: name})
+	return cmp.Or(c, &gwapiv1.GatewayClass{}).Status
 }
 
 // GatewayStatus returns the status of a Gateway.
 func (v *View) GatewayStatus(key types.NamespacedName) gwapiv1.GatewayStatus {
-	if g := find(v, v.gateways, aGateway|itsStatus, key); g != nil {
-		return g.Status
-	}
-	return gwapiv1.GatewayStatus{}
+	return cmp.Or(find(v, v.gateways, aGateway|itsStatus, key), &gwapiv1.Gateway{}).Status
 }
 
 // GatewayConfigStatus returns the status of a GatewayConfig.
 func (v *View) GatewayConfigStatus(key types.NamespacedName) stunnerv1.Status {
-	if c := find(v, v.configs, aGatewayConfig|itsStatus, key); c != nil {
-		return c.Status
-	}
-	return stunnerv1.Status{}
+	return cmp.Or(find(v, v.configs, aGatewayConfig|itsStatus, key), &stunnerv1.GatewayConfig{}).Status
 }
 
 // DataplaneStatus returns the status of a Dataplane.
 func (v *View) DataplaneStatus(name string) stunnerv1.Status {
-	if d := find(v, v.dataplanes, aDataplane|itsStatus, types.NamespacedName{Name: name}); d != nil {
-		return d.Status
-	}
-	return stunnerv1.Status{}
+	d := find(v, v.dataplanes, aDataplane|itsStatus, types.NamespacedName{Name: name})
+	return cmp.Or(d, &stunnerv1.Dataplane{}).Status
 }
 
 // StaticServiceStatus returns the status of a StaticService.
 func (v *View) StaticServiceStatus(key types.NamespacedName) stunnerv1.Status {
-	if s := find(v, v.staticServices, aStaticService|itsStatus, key); s != nil {
-		return s.Status
-	}
-	return stunnerv1.Status{}
+	return cmp.Or(find(v, v.staticServices, aStaticService|itsStatus, key), &stunnerv1.StaticService{}).Status
 }

@@ -40,17 +40,14 @@ const nonRoot = 65532
 // pod returns the pod template. The defaults satisfy the Pod Security Standard "restricted".
 func (w Workload) pod(o Owner) corev1.PodTemplateSpec {
 	t := w.Template.DeepCopy().Spec
-	labels := maps.Clone(t.Labels)
-	if labels == nil {
-		labels = map[string]string{}
-	}
+	labels := map[string]string{}
+	maps.Copy(labels, t.Labels)
 	maps.Copy(labels, o.podLabels())
+	secretName := func(s corev1.LocalObjectReference) string { return s.Name }
 	spec := corev1.PodSpec{
-		Containers: []corev1.Container{w.container(o, t)},
-		Volumes:    []corev1.Volume{stateInMemory(), standbyFiles(o)},
-		ImagePullSecrets: lastOfEach(
-			t.ImagePullSecrets, func(s corev1.LocalObjectReference) string { return s.Name },
-		),
+		Containers:                    []corev1.Container{w.container(o, t)},
+		Volumes:                       []corev1.Volume{stateInMemory(), standbyFiles(o)},
+		ImagePullSecrets:              lastOfEach(t.ImagePullSecrets, secretName),
 		HostNetwork:                   t.HostNetwork,
 		Affinity:                      t.Affinity,
 		Tolerations:                   t.Tolerations,
@@ -94,9 +91,8 @@ func (w Workload) container(o Owner, t stunnerv1.DataplaneSpec) corev1.Container
 		c.Command, c.Args = []string{"stunnerd"}, []string{"-w", "--udp-thread-num=16"}
 	}
 	if t.EnableMetricsEndpoint {
-		c.Ports = []corev1.ContainerPort{
-			{Name: "metrics-port", ContainerPort: MetricsPort, Protocol: corev1.ProtocolTCP},
-		}
+		metrics := corev1.ContainerPort{Name: "metrics-port", ContainerPort: MetricsPort, Protocol: corev1.ProtocolTCP}
+		c.Ports = []corev1.ContainerPort{metrics}
 	}
 	if !t.DisableHealthCheck {
 		c.LivenessProbe, c.ReadinessProbe = probe("/live"), probe("/ready")
@@ -143,9 +139,8 @@ func (w Workload) identity(o Owner) []corev1.EnvVar {
 	}
 	// The default of stunnerd is the same value, so it need not be set.
 	if grace := *graceOf(w.Template.Spec); grace != stunnerv1.DefaultTerminationGracePeriodSeconds {
-		env = append(
-			env, corev1.EnvVar{Name: "STUNNER_DRAIN_TIMEOUT", Value: fmt.Sprintf("%ds", min(grace, math.MaxInt32))},
-		)
+		seconds := fmt.Sprintf("%ds", min(grace, math.MaxInt32))
+		env = append(env, corev1.EnvVar{Name: "STUNNER_DRAIN_TIMEOUT", Value: seconds})
 	}
 	return env
 }

@@ -3,6 +3,7 @@ package manifest
 import (
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -83,9 +84,8 @@ func Service(o Owner, e Exposure) *corev1.Service {
 	probed := e.Type == corev1.ServiceTypeLoadBalancer && e.HealthPort != 0 && !e.opens(e.HealthPort)
 	names := portNames(e.Ports, probed)
 	for i, p := range e.Ports {
-		port := corev1.ServicePort{
-			Name: names[i], Protocol: p.Protocol, Port: p.Port, TargetPort: intstr.FromInt32(p.TargetPort),
-		}
+		target := intstr.FromInt32(p.TargetPort)
+		port := corev1.ServicePort{Name: names[i], Protocol: p.Protocol, Port: p.Port, TargetPort: target}
 		if external {
 			port.NodePort = p.NodePort
 		}
@@ -171,10 +171,5 @@ func portNames(ports []Port, probed bool) []string {
 
 // opens reports whether a listener uses the TCP port.
 func (e Exposure) opens(port int32) bool {
-	for _, p := range e.Ports {
-		if p.Port == port && p.Protocol == corev1.ProtocolTCP {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(e.Ports, func(p Port) bool { return p.Port == port && p.Protocol == corev1.ProtocolTCP })
 }

@@ -21,6 +21,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -109,9 +110,7 @@ func (c *Store) All() (all []discovery.Report) {
 func (c *Store) Changes() (ids []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for id := range c.changes {
-		ids = append(ids, id)
-	}
+	ids = slices.Collect(maps.Keys(c.changes))
 	clear(c.changes)
 	return ids
 }

@@ -66,9 +66,8 @@ func (s *service) GetMetrics(_ context.Context, r *pb.GetMetricsRequest) (*pb.Ge
 		return nil, err
 	}
 	if r.GetMetricName() != MetricName {
-		return nil, status.Errorf(
-			codes.InvalidArgument, "metricName %s: ask for %s", quoted(r.GetMetricName()), MetricName,
-		)
+		return nil, status.Errorf(codes.InvalidArgument, "metricName %s: ask for %s",
+			quoted(r.GetMetricName()), MetricName)
 	}
 	n, err := s.allocations(q)
 	if err != nil {

@@ -61,9 +61,8 @@ func Parse(data map[string][]byte) (Authority, error) {
 		case err != nil:
 			errs = append(errs, fmt.Errorf("%s: read certificate: %w", CertificatesKey, err))
 		case !cert.IsCA:
-			errs = append(
-				errs, fmt.Errorf("%s: %s is no CA: only CA certificates belong here", CertificatesKey, cert.Subject),
-			)
+			errs = append(errs,
+				fmt.Errorf("%s: %s is no CA: only CA certificates belong here", CertificatesKey, cert.Subject))
 		case len(a.cas) == maxCAs:
 			errs = append(errs, fmt.Errorf("%s: more than %d certificates", CertificatesKey, maxCAs))
 		default:

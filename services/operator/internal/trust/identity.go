@@ -119,9 +119,7 @@ func (i *Identity) Server() *tls.Config {
 		MinVersion: tls.VersionTLS12,
 		NextProtos: []string{"http/1.1"}, // a WebSocket needs HTTP/1.1
 		GetCertificate: func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
-			return i.certificate(
-				hello.Context(),
-			)
+			return i.certificate(hello.Context())
 		},
 	}
 }

@@ -34,9 +34,8 @@ func (o *options) checkDiscovery() error {
 	o.discoveryAuth = cmp.Or(o.discoveryAuth, words[0])
 	if !slices.Contains(words, o.discoveryAuth) {
 		last := len(words) - 1
-		return fmt.Errorf(
-			"--discovery-auth %q: use %s or %s", o.discoveryAuth, strings.Join(words[:last], ", "), words[last],
-		)
+		return fmt.Errorf("--discovery-auth %q: use %s or %s",
+			o.discoveryAuth, strings.Join(words[:last], ", "), words[last])
 	}
 	scheme := "http"
 	if o.secured() {
@@ -55,9 +54,8 @@ func (o *options) checkDiscovery() error {
 	for _, account := range o.accounts() {
 		namespace, name, ok := strings.Cut(strings.TrimSuffix(account, kube.WholeConfigs), "/")
 		if !ok || namespace == "" || name == "" || strings.ContainsAny(name, "/:") {
-			return fmt.Errorf(
-				"--discovery-readers %q: use NAMESPACE/SERVICEACCOUNT or NAMESPACE/SERVICEACCOUNT:whole", account,
-			)
+			return fmt.Errorf("--discovery-readers %q: use NAMESPACE/SERVICEACCOUNT or NAMESPACE/SERVICEACCOUNT:whole",
+				account)
 		}
 	}
 	return nil

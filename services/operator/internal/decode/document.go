@@ -172,10 +172,8 @@ func (doc *document) identify() bool {
 	fragment := false
 	for _, field := range []string{"apiVersion", "kind", "metadata.name"} {
 		if doc.root.textAt(strings.Split(field, ".")...) == "" {
-			doc.add(
-				Error, field, "fragment without %s: an object needs apiVersion, kind and metadata.name as strings",
-				field,
-			)
+			doc.add(Error, field, "fragment without %s: an object needs apiVersion, kind and metadata.name as strings",
+				field)
 			fragment = true
 		}
 	}
@@ -194,9 +192,8 @@ func (doc *document) identify() bool {
 // passThrough returns an object of a kind that the operator does not use, unchanged.
 func (doc *document) passThrough() resource.Object {
 	var content map[string]any
-	if err := strictjson.UnmarshalCaseSensitivePreserveInts(
-		doc.root.appendJSON(nil, everything), &content,
-	); err != nil {
+	data := doc.root.appendJSON(nil, everything)
+	if err := strictjson.UnmarshalCaseSensitivePreserveInts(data, &content); err != nil {
 		doc.add(Error, "", "cannot be passed through: %s", err)
 		return nil
 	}

@@ -60,9 +60,8 @@ func validate(o resource.Object, k kind) (errs field.ErrorList) {
 		name = apivalidation.NameIsDNS1035Label
 		for i, p := range o.Spec.Ports {
 			for _, message := range validation.IsValidPortNum(int(p.Port)) {
-				errs = append(
-					errs, field.Invalid(field.NewPath("spec", "ports").Index(i).Child("port"), p.Port, message),
-				)
+				errs = append(errs,
+					field.Invalid(field.NewPath("spec", "ports").Index(i).Child("port"), p.Port, message))
 			}
 		}
 	case *discoveryv1.EndpointSlice:

@@ -179,9 +179,8 @@ func (b *builder) member(v *value, key, item *yaml.Node, depth int) error {
 	b.bytes += len(key.Value)
 	child.line = b.base + key.Line // a list or mapping may begin a line below its key
 	if first := v.get(key.Value); first != nil {
-		b.duplicates = append(
-			b.duplicates, duplicateKey{in: v, key: key.Value, line: b.base + key.Line, first: first.line},
-		)
+		b.duplicates = append(b.duplicates,
+			duplicateKey{in: v, key: key.Value, line: b.base + key.Line, first: first.line})
 		v.put(key.Value, child)
 		return nil
 	}

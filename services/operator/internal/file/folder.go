@@ -9,7 +9,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/stunner-gateway/stunner/services/operator/internal/decode"
@@ -125,17 +124,4 @@ func blank(data []byte) bool { return len(bytes.TrimSpace(data)) == 0 }
 // byPlace compares objects by file and line.
 func byPlace(a, b decode.Located) int {
 	return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line))
-}
-
-// names returns the names of all files, sorted.
-func (c contents) names() []string {
-	var names []string
-	for name := range c.files {
-		names = append(names, name)
-	}
-	for name := range c.unreadable {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return names
 }

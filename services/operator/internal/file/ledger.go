@@ -31,6 +31,14 @@ func identityOf(o resource.Object) identity {
 	return identity{APIVersion: apiVersion, Kind: kind, Namespace: o.GetNamespace(), Name: o.GetName()}
 }
 
+func identities(objects []decode.Located) map[identity]bool {
+	all := make(map[identity]bool, len(objects))
+	for _, o := range objects {
+		all[identityOf(o.Object)] = true
+	}
+	return all
+}
+
 func (id identity) String() string {
 	name := id.Name
 	if id.Namespace != "" {
@@ -170,10 +178,7 @@ func (p *page) read(name string, c contents) decoded {
 // store stores the result of a read. It returns the objects that stay in use although the file does not contain them
 // now.
 func (p *page) store(d decoded, now time.Time, s *reading) (stale []decode.Located) {
-	written := map[identity]bool{}
-	for _, o := range d.objects {
-		written[identityOf(o.Object)] = true
-	}
+	written := identities(d.objects)
 	away := map[identity]time.Time{}
 	for _, o := range p.objects {
 		id := identityOf(o.Object)
@@ -208,10 +213,7 @@ func (s *reading) lookAgain(at time.Time) {
 // stillKept returns the stale objects that no other file contains. It records in s.kept which of them stay in use
 // because of an invalid document.
 func (l *ledger) stillKept(written, stale []decode.Located, s *reading) (objects []decode.Located) {
-	have := map[identity]bool{}
-	for _, o := range written {
-		have[identityOf(o.Object)] = true
-	}
+	have := identities(written)
 	for _, o := range stale {
 		id := identityOf(o.Object)
 		if have[id] {
@@ -229,10 +231,7 @@ func (l *ledger) stillKept(written, stale []decode.Located, s *reading) (objects
 
 // stillMissing returns the expected objects that are not in use.
 func (l *ledger) stillMissing(objects []decode.Located) (missing []identity) {
-	have := map[identity]bool{}
-	for _, o := range objects {
-		have[identityOf(o.Object)] = true
-	}
+	have := identities(objects)
 	for _, name := range slices.Sorted(maps.Keys(l.pages)) {
 		for _, id := range l.pages[name].expected {
 			if !have[id] {
@@ -252,7 +251,9 @@ func (l *ledger) page(name string) *page {
 
 // names returns the names of the files that exist, and of those whose objects are still in use, sorted.
 func (l *ledger) names(c contents) []string {
-	all := slices.AppendSeq(c.names(), maps.Keys(l.pages))
-	slices.Sort(all)
-	return slices.Compact(all)
+	names := slices.Collect(maps.Keys(l.pages))
+	names = slices.AppendSeq(names, maps.Keys(c.files))
+	names = slices.AppendSeq(names, maps.Keys(c.unreadable))
+	slices.Sort(names)
+	return slices.Compact(names)
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"hash/fnv"
+	"io"
 	"net"
 	"slices"
 	"strconv"
@@ -226,16 +227,12 @@ func (p *ports) host(address string, all []claim) resource.Host {
 // canBind reports whether a port is free on all addresses of this host.
 func canBind(network string, port int) bool {
 	address := ":" + strconv.Itoa(port)
+	var socket io.Closer
+	var err error
 	if network == "udp" {
-		socket, err := net.ListenPacket("udp", address)
-		if err != nil {
-			return false
-		}
-		return socket.Close() == nil
+		socket, err = net.ListenPacket("udp", address)
+	} else {
+		socket, err = net.Listen("tcp", address)
 	}
-	socket, err := net.Listen("tcp", address)
-	if err != nil {
-		return false
-	}
-	return socket.Close() == nil
+	return err == nil && socket.Close() == nil
 }

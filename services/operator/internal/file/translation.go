@@ -181,8 +181,7 @@ func (l *loop) objection(r translate.Result, old *config.Config, next config.Con
 	if len(l.summary.missing) > 0 {
 		return fmt.Sprintf(
 			"config is not published: %s was in force before the operator started and cannot be read now; mend it",
-			l.summary.missing[0],
-		)
+			l.summary.missing[0])
 	}
 	return ""
 }

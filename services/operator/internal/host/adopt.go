@@ -143,11 +143,6 @@ func readable(fd int) bool {
 }
 
 // environment returns the environment that dataplanes inherit. The settings of the operator are removed.
-func environment() (env []string) {
-	for _, entry := range os.Environ() {
-		if !strings.HasPrefix(entry, "STUNNER_") {
-			env = append(env, entry)
-		}
-	}
-	return env
+func environment() []string {
+	return slices.DeleteFunc(os.Environ(), func(entry string) bool { return strings.HasPrefix(entry, "STUNNER_") })
 }

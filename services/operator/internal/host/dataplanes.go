@@ -5,6 +5,7 @@ package host
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -181,14 +182,9 @@ func (d *Dataplanes) forget(key types.NamespacedName) {
 	}
 }
 
-// Gateways returns the Gateways that have a process, sorted.
+// Gateways returns the Gateways that have a process, in no particular order.
 func (d *Dataplanes) Gateways() []types.NamespacedName {
-	keys := make([]types.NamespacedName, 0, len(d.running))
-	for key := range d.running {
-		keys = append(keys, key)
-	}
-	slices.SortFunc(keys, func(a, b types.NamespacedName) int { return strings.Compare(a.String(), b.String()) })
-	return keys
+	return slices.Collect(maps.Keys(d.running))
 }
 
 // HoldsPorts reports whether the process of a Gateway has bound its ports or is about to bind them. Whether these ports

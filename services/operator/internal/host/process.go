@@ -170,9 +170,8 @@ func (p *process) run(adopt *orphan) {
 			delay = firstDelay
 		}
 		p.restarted()
-		p.log.Warn(
-			"dataplane ended unexpectedly, will restart", "dataplane", p.command.Name, "exit", outcome, "delay", delay,
-		)
+		p.log.Warn("dataplane ended unexpectedly, will restart",
+			"dataplane", p.command.Name, "exit", outcome, "delay", delay)
 		p.set(func(h *health) {
 			h.Phase, h.PID, h.LastExit, h.Restarts = waiting, 0, outcome, h.Restarts+1
 		})

@@ -8,6 +8,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 )
 
@@ -122,12 +123,9 @@ func (e *Errors) Addf(format string, args ...any) { e.Add(fmt.Errorf(format, arg
 
 // AddOneOf adds an error if a flag has none of the allowed values.
 func (e *Errors) AddOneOf(flag, value string, allowed ...string) {
-	for _, a := range allowed {
-		if value == a {
-			return
-		}
+	if !slices.Contains(allowed, value) {
+		e.Addf("%s %q: use %s", flag, value, strings.Join(allowed, " or "))
 	}
-	e.Addf("%s %q: use %s", flag, value, strings.Join(allowed, " or "))
 }
 
 // Join returns all errors as one; nil if there are none.

@@ -49,10 +49,7 @@ func (c *Config) Default() {
 func (a *Admin) fill() {
 	a.Name = cmp.Or(a.Name, DefaultName)
 	a.LogLevel = cmp.Or(a.LogLevel, DefaultLogLevel)
-	if a.HealthcheckEndpoint == nil {
-		endpoint := DefaultHealthcheck
-		a.HealthcheckEndpoint = &endpoint
-	}
+	a.HealthcheckEndpoint = cmp.Or(a.HealthcheckEndpoint, new(DefaultHealthcheck))
 	a.UserQuota, a.SourceQuota = max(a.UserQuota, 0), max(a.SourceQuota, 0)
 	a.SessionByteRate, a.UserByteRate = max(a.SessionByteRate, 0), max(a.UserByteRate, 0)
 	a.OffloadEngine = canonical(engines, a.OffloadEngine, DefaultOffload)

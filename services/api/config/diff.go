@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -94,16 +95,9 @@ func (d *differences) auth(old, next Auth) {
 	for _, key := range set(keys) {
 		d.secret("auth.credentials."+key, old.Credentials[key], next.Credentials[key])
 	}
-	was, is := valueOf(old.Former), valueOf(next.Former)
+	was, is := cmp.Or(old.Former, &FormerSecret{}), cmp.Or(next.Former, &FormerSecret{})
 	d.secret("auth.former.secret", was.Secret, is.Secret)
 	d.text("auth.former.until", instant(was.Until), instant(is.Until))
-}
-
-func valueOf(f *FormerSecret) FormerSecret {
-	if f == nil {
-		return FormerSecret{}
-	}
-	return *f
 }
 
 // instant formats a time in seconds since 1970; "" for 0.

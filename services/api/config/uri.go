@@ -47,14 +47,15 @@ func ParseURI(s string) (URI, error) {
 	authority, commandLine := strings.CutPrefix(rest, "//")
 	var err error
 	if commandLine {
-		if authority, err = u.parseUser(authority); err != nil {
-			return URI{}, fmt.Errorf("parse TURN URI: %w", err)
-		}
+		authority, err = u.parseUser(authority)
 	}
-	if err = u.parseTransport(query, hasQuery, commandLine); err != nil {
-		return URI{}, fmt.Errorf("parse TURN URI: %w", err)
+	if err == nil {
+		err = u.parseTransport(query, hasQuery, commandLine)
 	}
-	if err = u.parseHostPort(authority, commandLine); err != nil {
+	if err == nil {
+		err = u.parseHostPort(authority, commandLine)
+	}
+	if err != nil {
 		return URI{}, fmt.Errorf("parse TURN URI: %w", err)
 	}
 	return u, nil

@@ -162,10 +162,8 @@ func (f *findings) auth(a Auth) {
 		f.add("auth.session_grace", strconv.Itoa(int(a.SessionGrace)), "is negative", "use seconds, or 0 for none")
 	}
 	if a.CredentialOverlap != nil && *a.CredentialOverlap < 0 {
-		f.add(
-			"auth.credential_overlap", strconv.Itoa(int(*a.CredentialOverlap)), "is negative",
-			"use seconds, or 0 for none",
-		)
+		f.add("auth.credential_overlap", strconv.Itoa(int(*a.CredentialOverlap)), "is negative",
+			"use seconds, or 0 for none")
 	}
 	for _, key := range slices.Sorted(maps.Keys(a.Credentials)) {
 		f.secret("auth.credentials."+key, a.Credentials[key])
@@ -307,9 +305,8 @@ func (f *findings) endpoints(i int, c Cluster) {
 			}
 		case StrictDNS:
 			if !isHost(endpoint) {
-				f.add(
-					field(j), endpoint, "is no host name", "write a DNS name without port, or use type "+string(Static),
-				)
+				f.add(field(j), endpoint, "is no host name",
+					"write a DNS name without port, or use type "+string(Static))
 			}
 		}
 	}
@@ -330,10 +327,8 @@ func (f *findings) except(i int, c Cluster) {
 // unique adds an error for the second use of a name.
 func (f *findings) unique(list string, i int, name string, seen map[string]int) {
 	if first, dup := seen[name]; dup {
-		f.add(
-			index(list, i, "name"), name, fmt.Sprintf("is the name of %s[%d] already", list, first),
-			"choose another name",
-		)
+		f.add(index(list, i, "name"), name, fmt.Sprintf("is the name of %s[%d] already", list, first),
+			"choose another name")
 		return
 	}
 	seen[name] = i

@@ -135,8 +135,7 @@ func (a Authority) Mint(userID string, ttl time.Duration, now time.Time) (Creden
 	case a.SharedSecret != "":
 		if strings.Contains(userID, ":") {
 			return Credential{}, errors.New(
-				"mint credential: user id must not contain ':', which separates it from the expiry",
-			)
+				"mint credential: user id must not contain ':', which separates it from the expiry")
 		}
 		if ttl < time.Second || ttl > MaxTTL {
 			return Credential{}, fmt.Errorf("mint credential: ttl %s: must be between 1s and %s", ttl, MaxTTL)

@@ -39,10 +39,7 @@ func (f *frames) put(frame []byte) {
 		f.pending = slices.Delete(f.pending, 0, 1)
 	}
 	f.pending = append(f.pending, frame)
-	select {
-	case f.filled <- struct{}{}:
-	default:
-	}
+	signal(f.filled)
 }
 
 // takeAll removes and returns all frames.

@@ -28,7 +28,7 @@ func (q *latestQueue[T]) put(key string, item T) {
 		q.order = append(q.order, key)
 	}
 	q.items[key] = item
-	q.signal()
+	signal(q.filled)
 }
 
 // take waits for an item. Only one goroutine may call it.
@@ -56,7 +56,7 @@ func (q *latestQueue[T]) pop() (item T, ok bool) {
 	item = q.items[key]
 	delete(q.items, key)
 	if len(q.order) > 0 {
-		q.signal()
+		signal(q.filled)
 	}
 	return item, true
 }
@@ -71,9 +71,9 @@ func (q *latestQueue[T]) remove(key string) {
 	}
 }
 
-func (q *latestQueue[T]) signal() {
+func signal(filled chan<- struct{}) {
 	select {
-	case q.filled <- struct{}{}:
+	case filled <- struct{}{}:
 	default:
 	}
 }

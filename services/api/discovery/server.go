@@ -260,9 +260,8 @@ func (s *Server) upgrade(w http.ResponseWriter, r *http.Request, by Grant) (open
 		open.close()
 		s.streams.release(by, open)
 	}
-	conn, err := websocket.Accept(
-		w, r, &websocket.AcceptOptions{OnPingReceived: open.onPing, OnPongReceived: open.onPong},
-	)
+	conn, err := websocket.Accept(w, r,
+		&websocket.AcceptOptions{OnPingReceived: open.onPing, OnPongReceived: open.onPong})
 	if err != nil { // Accept has answered
 		leave()
 		return nil, nil

@@ -202,9 +202,8 @@ func NewHistogram(name string) prometheus.Histogram {
 // NewHistogramVec returns a histogram of durations with labels.
 func NewHistogramVec(name string) *prometheus.HistogramVec {
 	m := must(name, Histogram, true)
-	return prometheus.NewHistogramVec(
-		prometheus.HistogramOpts{Name: m.Name, Help: m.Help, Buckets: durations}, m.Labels,
-	)
+	o := prometheus.HistogramOpts{Name: m.Name, Help: m.Help, Buckets: durations}
+	return prometheus.NewHistogramVec(o, m.Labels)
 }
 
 // Series returns the time series names that a scrape has for a metric. A histogram has three: buckets, sum and count.

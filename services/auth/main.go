@@ -100,8 +100,7 @@ func run(terminated context.Context, o options, log *slog.Logger) error {
 	handler := rest.New(o.rest(directory, policy, metrics, log))
 	if policy.Open() {
 		log.Warn(
-			"the service gives credentials to every caller: set --jwt-issuer, --jwt-audience and a key, or keep it inside the cluster",
-		)
+			"the service gives credentials to every caller: set --jwt-issuer, --jwt-audience and a key, or keep it inside the cluster")
 	}
 	log.Info("serve", "address", public.Addr().String(), "health", health.Addr().String(), "config", source.String(),
 		"version", telemetry.Version("auth"))

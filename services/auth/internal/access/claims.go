@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -95,12 +96,7 @@ func isType(typ any) bool {
 	if prefix := "application/"; len(text) > len(prefix) && strings.EqualFold(text[:len(prefix)], prefix) {
 		text = text[len(prefix):]
 	}
-	for _, known := range types {
-		if strings.EqualFold(text, known) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(types, func(known string) bool { return strings.EqualFold(text, known) })
 }
 
 type claims struct {

@@ -46,13 +46,8 @@ func (c Config) open() bool {
 }
 
 func (c Config) keySources() []string {
-	var out []string
-	for _, s := range []string{c.SecretFile, c.JWKSFile, c.JWKSURL} {
-		if s != "" {
-			out = append(out, s)
-		}
-	}
-	return out
+	all := []string{c.SecretFile, c.JWKSFile, c.JWKSURL}
+	return slices.DeleteFunc(all, func(s string) bool { return s == "" })
 }
 
 // Validate refuses an incomplete configuration, so that a service that should require tokens does not serve every
@@ -72,9 +67,8 @@ func (c Config) Validate() error {
 	case n == 0:
 		errs = append(errs, errors.New("a key is missing: give --jwt-secret-file, --jwt-jwks-file or --jwt-jwks-url"))
 	case n > 1:
-		errs = append(
-			errs, errors.New("--jwt-secret-file, --jwt-jwks-file and --jwt-jwks-url exclude each other: give one"),
-		)
+		errs = append(errs,
+			errors.New("--jwt-secret-file, --jwt-jwks-file and --jwt-jwks-url exclude each other: give one"))
 	}
 	if c.JWKSURL != "" {
 		errs = append(errs, checkURL(c.JWKSURL))
@@ -146,8 +140,8 @@ func NewPolicy(ctx context.Context, c Config, log *slog.Logger) (*Policy, error)
 		jwt.WithLeeway(leeway),
 		jwt.WithStrictDecoding(),
 	}
-	return &Policy{key: key, maxAge: c.MaxAge, parser: jwt.NewParser(options...),
-		claims: jwt.NewValidator(options...)}, nil
+	parser, claims := jwt.NewParser(options...), jwt.NewValidator(options...)
+	return &Policy{key: key, maxAge: c.MaxAge, parser: parser, claims: claims}, nil
 }
 
 func (c Config) keys(ctx context.Context, log *slog.Logger) (func(*jwt.Token, string) (any, error), error) {

@@ -23,9 +23,8 @@ func ParseGateways(entries []string) (Gateways, error) {
 	for _, entry := range entries {
 		namespace, name, _ := strings.Cut(entry, "/")
 		if namespace == "" || name == "" || strings.Contains(name, "/") {
-			errs = append(
-				errs, fmt.Errorf("%q is no pattern: use NAMESPACE/NAME, in which * stands for any characters", entry),
-			)
+			errs = append(errs,
+				fmt.Errorf("%q is no pattern: use NAMESPACE/NAME, in which * stands for any characters", entry))
 			continue
 		}
 		g.patterns = append(g.patterns, pattern{namespace, name})
@@ -45,9 +44,8 @@ func (g Gateways) Contains(namespace, name string) bool {
 
 // CoversNamespace reports whether the set can contain a gateway of the namespace.
 func (g Gateways) CoversNamespace(namespace string) bool {
-	return !g.limited || slices.ContainsFunc(
-		g.patterns, func(p pattern) bool { return matches(p.namespace, namespace) },
-	)
+	inNamespace := func(p pattern) bool { return matches(p.namespace, namespace) }
+	return !g.limited || slices.ContainsFunc(g.patterns, inNamespace)
 }
 
 // matches reports whether the namespace or the name of a gateway matches its part of a pattern.

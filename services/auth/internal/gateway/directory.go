@@ -160,15 +160,13 @@ const maxSkew = 5 * time.Minute
 // compareClocks stores in a snapshot how far the clock of the service is ahead of the source's clock. ahead is nil if
 // the source does not send its time.
 func (d *Directory) compareClocks(next *snapshot, ahead *time.Duration) {
-	switch {
-	case ahead == nil:
-	case ahead.Abs() > maxSkew:
+	if ahead != nil {
 		next.ahead = *ahead
+	}
+	if ahead != nil && ahead.Abs() > maxSkew {
 		d.log.Warn("clocks differ, credentials end too early or too late: set the clocks of the nodes by NTP",
 			"ahead of the operator", *ahead)
 		return
-	default:
-		next.ahead = *ahead
 	}
 	next.agreed = next.agreed || next.ahead.Abs() <= maxSkew
 }

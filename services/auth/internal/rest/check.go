@@ -1,6 +1,7 @@
 package rest
 
 import (
+	"cmp"
 	"fmt"
 	"net/http"
 	"net/netip"
@@ -44,16 +45,11 @@ func checkTTL(ttl *int64) error {
 // checkFilter checks the parameters that select gateways: gateway requires namespace, and listener requires gateway and
 // namespace. Otherwise a name would match objects of other namespaces.
 func checkFilter(namespace, name, listener *string) error {
-	for _, c := range []struct {
-		parameter string
-		value     *string
-		most      int
-	}{{"namespace", namespace, maxNamespace}, {"gateway", name, maxName}, {"listener", listener, maxName}} {
-		if err := checkLength(c.parameter, c.value, c.most); err != nil {
-			return err
-		}
-	}
+	tooLong := cmp.Or(checkLength("namespace", namespace, maxNamespace),
+		checkLength("gateway", name, maxName), checkLength("listener", listener, maxName))
 	switch {
+	case tooLong != nil:
+		return tooLong
 	case name != nil && namespace == nil:
 		return bad("gateway", "needs the parameter namespace")
 	case listener != nil && name == nil:
@@ -120,13 +116,9 @@ func filtersFor(refs *[]GatewayRef) ([]gateway.Filter, error) {
 	var out []gateway.Filter
 	for i, ref := range *refs {
 		at := func(field string) string { return fmt.Sprintf("gateways[%d].%s", i, field) }
-		if err := checkLength(at("namespace"), &ref.Namespace, maxNamespace); err != nil {
-			return nil, err
-		}
-		if err := checkLength(at("name"), &ref.Name, maxName); err != nil {
-			return nil, err
-		}
-		if err := checkLength(at("listener"), ref.Listener, maxName); err != nil {
+		err := cmp.Or(checkLength(at("namespace"), &ref.Namespace, maxNamespace),
+			checkLength(at("name"), &ref.Name, maxName), checkLength(at("listener"), ref.Listener, maxName))
+		if err != nil {
 			return nil, err
 		}
 		out = append(out, gateway.Filter{Namespace: ref.Namespace, Name: ref.Name, Listener: deref(ref.Listener)})

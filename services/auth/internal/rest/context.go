@@ -14,19 +14,17 @@ type (
 )
 
 // sourceOf returns the source that limitSource stored.
-func sourceOf(ctx context.Context) source {
-	from, _ := ctx.Value(sourceKey{}).(source)
-	return from
-}
+func sourceOf(ctx context.Context) source { return valueOf[source](ctx, sourceKey{}) }
 
 // identityOf returns the identity that authenticate stored.
 func identityOf(ctx context.Context) access.Identity {
-	who, _ := ctx.Value(identityKey{}).(access.Identity)
-	return who
+	return valueOf[access.Identity](ctx, identityKey{})
 }
 
 // requestOf returns the request id that setRequestID stored.
-func requestOf(ctx context.Context) string {
-	id, _ := ctx.Value(requestKey{}).(string)
-	return id
+func requestOf(ctx context.Context) string { return valueOf[string](ctx, requestKey{}) }
+
+func valueOf[T any](ctx context.Context, key any) T {
+	value, _ := ctx.Value(key).(T)
+	return value
 }

@@ -30,8 +30,7 @@ func iceServers(grants []grant) []IceServer {
 	for _, g := range grants {
 		server := IceServer{Urls: g.urls}
 		if !g.stunOnly {
-			password := string(g.credential.Password)
-			server.Username, server.Credential = &g.credential.Username, &password
+			server.Username, server.Credential = &g.credential.Username, new(string(g.credential.Password))
 		}
 		out = append(out, server)
 	}

@@ -250,9 +250,8 @@ func knownFields(body []byte) ([]byte, *failure) {
 func (s server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	f := failureFor(err)
 	if f == nil {
-		s.Log.Error(
-			"request failed", "method", r.Method, "path", r.URL.Path, "request", requestOf(r.Context()), "error", err,
-		)
+		s.Log.Error("request failed", "method", r.Method, "path", r.URL.Path, "request", requestOf(r.Context()),
+			"error", err)
 		f = fail(http.StatusInternalServerError)
 	}
 	f.write(w, r)

@@ -116,19 +116,13 @@ func (s server) turnAuth(ctx context.Context, p GetTurnAuthParams) (TurnAuth, er
 // GetIceAuth answers GET /ice.
 func (s server) GetIceAuth(ctx context.Context, r GetIceAuthRequestObject) (GetIceAuthResponseObject, error) {
 	answer, err := s.iceAuth(ctx, r.Params)
-	if err != nil {
-		return nil, err
-	}
-	return GetIceAuth200JSONResponse(answer), nil
+	return GetIceAuth200JSONResponse(answer), err
 }
 
 // PostIceAuth answers POST /ice, which some clients send instead of GET.
 func (s server) PostIceAuth(ctx context.Context, r PostIceAuthRequestObject) (PostIceAuthResponseObject, error) {
 	answer, err := s.iceAuth(ctx, GetIceAuthParams(r.Params))
-	if err != nil {
-		return nil, err
-	}
-	return PostIceAuth200JSONResponse(answer), nil
+	return PostIceAuth200JSONResponse(answer), err
 }
 
 func (s server) iceAuth(ctx context.Context, p GetIceAuthParams) (IceConfig, error) {
@@ -164,13 +158,8 @@ func (s server) query(ctx context.Context, q query) ([]grant, error) {
 	if q.service != nil && !q.service.Valid() {
 		return nil, bad("service", "must be turn")
 	}
-	if err := checkTTL(q.ttl); err != nil {
-		return nil, err
-	}
-	if err := checkFilter(q.namespace, q.gateway, q.listener); err != nil {
-		return nil, err
-	}
-	if err := checkHost(q.publicAddr); err != nil {
+	err := cmp.Or(checkTTL(q.ttl), checkFilter(q.namespace, q.gateway, q.listener), checkHost(q.publicAddr))
+	if err != nil {
 		return nil, err
 	}
 	who := identityOf(ctx)

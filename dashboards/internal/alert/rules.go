@@ -34,9 +34,8 @@ func dataplane() []Alert {
 		{
 			Name: "NobodyCanCall", Severity: Critical, For: "5m",
 			// Fewer attempts may be a single attacker that guesses passwords: each address gets 10 answers a minute.
-			Expr: fmt.Sprintf(
-				"%s > 100 and %s == 0", increase(telemetry.Refused, query.Failed), increase(telemetry.AllocationsTotal),
-			),
+			Expr: fmt.Sprintf("%s > 100 and %s == 0",
+				increase(telemetry.Refused, query.Failed), increase(telemetry.AllocationsTotal)),
 			Summary:     "No call starts at gateway " + gateway + ".",
 			Description: "In ten minutes {{ $value | humanize }} attempts to start a call failed at gateway " + gateway + ", and none succeeded.",
 		},
@@ -61,17 +60,15 @@ func dataplane() []Alert {
 		{
 			// Above 80 % a dataplane refuses users and addresses that have many sessions.
 			Name: "AllocationsNearCapacity", Severity: Warning, For: "5m",
-			Expr: fmt.Sprintf(
-				"%s / (%s > 0) > 0.75", telemetry.AllocationsActive, telemetry.AllocationsCapacity,
-			),
+			Expr: fmt.Sprintf("%s / (%s > 0) > 0.75",
+				telemetry.AllocationsActive, telemetry.AllocationsCapacity),
 			Summary:     "A dataplane of gateway " + gateway + " is nearly full.",
 			Description: "Pod " + pod + " uses {{ $value | humanizePercentage }} of its capacity.",
 		},
 		{
 			Name: "AuthFailureRateHigh", Severity: Warning, For: "10m",
-			Expr: fmt.Sprintf(
-				"%s > %s > 0.1", rate(telemetry.Refused, query.Credentials), rate(telemetry.AllocationsTotal),
-			),
+			Expr: fmt.Sprintf("%s > %s > 0.1",
+				rate(telemetry.Refused, query.Credentials), rate(telemetry.AllocationsTotal)),
 			Summary:     "More clients fail to authenticate than start a call at gateway " + gateway + ".",
 			Description: "{{ $value | printf \"%.2f\" }} requests a second have a credential that gateway " + gateway + " does not accept: more than it has new calls.",
 		},
@@ -79,9 +76,8 @@ func dataplane() []Alert {
 			Name: "PeerDeniedRateHigh", Severity: Warning, For: "15m",
 			// ICE tries all addresses of a peer, most of which no route allows: a few denied ones for each call are
 			// normal.
-			Expr: fmt.Sprintf(
-				"%s > 10 * %s > 1", rate(telemetry.Refused, query.Denied), rate(telemetry.AllocationsTotal),
-			),
+			Expr: fmt.Sprintf("%s > 10 * %s > 1",
+				rate(telemetry.Refused, query.Denied), rate(telemetry.AllocationsTotal)),
 			Summary:     "Clients of gateway " + gateway + " request peers that no route allows.",
 			Description: "{{ $value | printf \"%.2f\" }} requests a second are for peers that no route of gateway " + gateway + " allows: more than ten for each call.",
 		},
@@ -159,9 +155,8 @@ func controlPlane() []Alert {
 			Name: "AutoscalingStuck", Severity: Warning, For: "30m",
 			// Brief errors are normal after the start of a pod or an operator. A stream that KEDA ends has code
 			// Canceled.
-			Expr: query.Sum(
-				"code", "increase("+query.Of(telemetry.OperatorScalerAnswers, query.Unanswered)+"[10m])",
-			) + " > 0",
+			Expr: query.Sum("code",
+				"increase("+query.Of(telemetry.OperatorScalerAnswers, query.Unanswered)+"[10m])") + " > 0",
 			Summary:     "KEDA does not get the number of calls ({{ $labels.code }}).",
 			Description: "For half an hour the operator has answered KEDA with the error {{ $labels.code }}, {{ $value | humanize }} times in the last ten minutes. The Gateway keeps its number of pods, also if it has more calls.",
 		},

@@ -120,10 +120,8 @@ func (g Graph) Panel() Panel {
 		Tooltip: tooltip{Mode: "multi", Sort: "desc"},
 	})
 	for i, q := range g.Queries {
-		p.Targets = append(
-			p.Targets,
-			Target{RefID: ref(i), Datasource: Prometheus(), Expr: q.Expr, LegendFormat: q.Legend, Range: true},
-		)
+		p.Targets = append(p.Targets,
+			Target{RefID: ref(i), Datasource: Prometheus(), Expr: q.Expr, LegendFormat: q.Legend, Range: true})
 	}
 	if g.Mirrored != "" {
 		p.FieldConfig.Overrides = append(p.FieldConfig.Overrides, Override{
@@ -144,9 +142,8 @@ func (t Table) Panel() Panel {
 	}
 	names := map[string]any{}
 	for i, c := range t.Columns {
-		p.Targets = append(
-			p.Targets, Target{RefID: ref(i), Datasource: Prometheus(), Expr: c.Expr, Instant: true, Format: "table"},
-		)
+		p.Targets = append(p.Targets,
+			Target{RefID: ref(i), Datasource: Prometheus(), Expr: c.Expr, Instant: true, Format: "table"})
 		value := "Value #" + ref(i)
 		if len(t.Columns) == 1 {
 			value = "Value" // Grafana adds the reference only if there are several queries
@@ -202,10 +199,8 @@ func Arrange(sections ...Section) (all []Panel) {
 		all = append(all, p)
 	}
 	for _, s := range sections {
-		place(
-			Panel{Type: "row", Title: s.Title, Collapsed: new(false), Panels: &[]Panel{}},
-			GridPos{H: 1, W: columns, Y: y},
-		)
+		place(Panel{Type: "row", Title: s.Title, Collapsed: new(false), Panels: &[]Panel{}},
+			GridPos{H: 1, W: columns, Y: y})
 		y++
 		for _, line := range s.Lines {
 			left := 0

@@ -3,6 +3,7 @@ package query
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/stunner-gateway/stunner/services/api/telemetry"
@@ -56,21 +57,12 @@ var (
 const Unanswered = `code!~"OK|Canceled"`
 
 func oneOf(lists ...[]string) string {
-	var all []string
-	for _, list := range lists {
-		all = append(all, list...)
-	}
-	return fmt.Sprintf(`reason=~"%s"`, strings.Join(all, "|"))
+	return fmt.Sprintf(`reason=~"%s"`, strings.Join(slices.Concat(lists...), "|"))
 }
 
 // Of returns a selector. Empty matchers are ignored.
 func Of(metric string, matchers ...string) string {
-	var given []string
-	for _, m := range matchers {
-		if m != "" {
-			given = append(given, m)
-		}
-	}
+	given := slices.DeleteFunc(slices.Clone(matchers), func(m string) bool { return m == "" })
 	if len(given) == 0 {
 		return metric
 	}

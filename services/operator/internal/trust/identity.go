@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"sync"
 	"time"
 )
@@ -34,8 +35,7 @@ func (i *Identity) Renew(a Authority, now time.Time) error {
 	signer := a.signer(now)
 	if signer.cert == nil {
 		return errors.New(
-			"make certificate of config discovery: no CA that can sign: wait for the leader to create one",
-		)
+			"make certificate of config discovery: no CA that can sign: wait for the leader to create one")
 	}
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -43,10 +43,11 @@ func (i *Identity) Renew(a Authority, now time.Time) error {
 	if i.leaf != nil && i.leaf.Leaf.CheckSignatureFrom(signer.cert) == nil && i.fresh(now) {
 		return nil
 	}
+	expires := slices.MinFunc([]time.Time{now.Add(leafLifetime), signer.cert.NotAfter}, time.Time.Compare)
 	template := &x509.Certificate{
 		Subject:               pkix.Name{CommonName: "stunner config discovery"},
 		NotBefore:             now.Add(-skew),
-		NotAfter:              earlier(now.Add(leafLifetime), signer.cert.NotAfter),
+		NotAfter:              expires,
 		KeyUsage:              x509.KeyUsageDigitalSignature,
 		ExtKeyUsage:           []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 		BasicConstraintsValid: true,
@@ -104,13 +105,6 @@ func (i *Identity) certificate(ctx context.Context) (*tls.Certificate, error) {
 func (i *Identity) fresh(now time.Time) bool {
 	made := i.leaf.Leaf.NotBefore
 	return !now.Before(made) && now.Before(made.Add(skew+leafLifetime*2/3))
-}
-
-func earlier(a, b time.Time) time.Time {
-	if a.Before(b) {
-		return a
-	}
-	return b
 }
 
 // Server returns the TLS configuration for listeners. Handshakes wait for the first certificate.

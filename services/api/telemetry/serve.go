@@ -23,6 +23,15 @@ const (
 	maxConnections    = 1000
 )
 
+// Listen listens on the TCP address that a flag names.
+func Listen(flag, address string) (net.Listener, error) {
+	ln, err := net.Listen("tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("%s %s: %w: stop what uses the port or choose another address", flag, address, err)
+	}
+	return ln, nil
+}
+
 // Serve serves h on ln until ctx ends. Then it waits up to stopTimeout for running requests and closes ln. The end of
 // ctx is not an error. The contexts of requests, including hijacked ones, end when Serve returns.
 func Serve(ctx context.Context, ln net.Listener, h http.Handler) error {

@@ -152,11 +152,11 @@ func (p Provider) serve(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	configs, err := listen("--discovery-address", p.DiscoveryAddress)
+	configs, err := telemetry.Listen("--discovery-address", p.DiscoveryAddress)
 	if err != nil {
 		return err
 	}
-	probes, err := listen("--health-address", p.HealthAddress)
+	probes, err := telemetry.Listen("--health-address", p.HealthAddress)
 	if err != nil {
 		configs.Close()
 		return err
@@ -206,14 +206,6 @@ func grant(r *http.Request, secret credential.Secret) (discovery.Grant, error) {
 			"send the bearer token from discovery.token in the output folder")
 	}
 	return discovery.Grant{All: true}, nil
-}
-
-func listen(flag, address string) (net.Listener, error) {
-	ln, err := net.Listen("tcp", address)
-	if err != nil {
-		return nil, fmt.Errorf("%s %s: %w: stop what uses the port or choose another address", flag, address, err)
-	}
-	return ln, nil
 }
 
 // origin returns the URL at which processes on this host reach config discovery.

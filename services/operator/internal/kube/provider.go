@@ -56,17 +56,17 @@ func (p *Provider) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	configs, err := listen("--discovery-address", p.DiscoveryAddress)
+	configs, err := telemetry.Listen("--discovery-address", p.DiscoveryAddress)
 	if err != nil {
 		return err
 	}
-	probes, err := listen("--health-address", p.HealthAddress)
+	probes, err := telemetry.Listen("--health-address", p.HealthAddress)
 	if err != nil {
 		return errors.Join(err, configs.Close())
 	}
 	var keda net.Listener
 	if p.ScalerAddress != "" {
-		if keda, err = listen("--scaler-address", p.ScalerAddress); err != nil {
+		if keda, err = telemetry.Listen("--scaler-address", p.ScalerAddress); err != nil {
 			return errors.Join(err, configs.Close(), probes.Close())
 		}
 	}
@@ -223,12 +223,4 @@ func (p *Provider) lead(ctx context.Context, l *loop) {
 		notify(s.wake)
 	}
 	l.lead(ctx)
-}
-
-func listen(flag, address string) (net.Listener, error) {
-	ln, err := net.Listen("tcp", address)
-	if err != nil {
-		return nil, fmt.Errorf("%s %s: %w: stop what uses the port or choose another address", flag, address, err)
-	}
-	return ln, nil
 }

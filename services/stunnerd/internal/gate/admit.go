@@ -27,6 +27,13 @@ type refusal struct {
 	peer netip.AddrPort
 }
 
+func refuseIf(failed bool, code stun.ErrorCode, reason meter.Reason) *refusal {
+	if !failed {
+		return nil
+	}
+	return &refusal{code: code, reason: reason}
+}
+
 // rule checks a request. It returns nil if the request passes.
 type rule func(g *Gate, r *request) *refusal
 
@@ -68,10 +75,7 @@ func bindingRate(g *Gate, r *request) *refusal {
 
 // turnServed refuses TURN on a listener that serves STUN only, with 403. A 401 would make clients ask for credentials.
 func turnServed(g *Gate, _ *request) *refusal {
-	if !g.policy.Load().serves() {
-		return &refusal{code: stun.CodeForbidden, reason: meter.STUNOnly}
-	}
-	return nil
+	return refuseIf(!g.policy.Load().serves(), stun.CodeForbidden, meter.STUNOnly)
 }
 
 // hasAttributes refuses a request without any attribute with 400 and without a reason phrase. No client sends such a
@@ -218,10 +222,7 @@ func (g *Gate) authorities(r *request, p *Policy, now time.Time) []credential.Au
 
 // noAllocationYet refuses a second allocation on a 5-tuple with 437 (RFC 8656 §7.2).
 func noAllocationYet(_ *Gate, r *request) *refusal {
-	if r.flow != nil {
-		return &refusal{code: stun.CodeAllocMismatch, reason: meter.AllocationExists}
-	}
-	return nil
+	return refuseIf(r.flow != nil, stun.CodeAllocMismatch, meter.AllocationExists)
 }
 
 // transport refuses a request without REQUESTED-TRANSPORT with 400, and any transport but UDP with 442 (RFC 8656 §7.2).
@@ -265,52 +266,37 @@ func relayFamily(g *Gate, r *request) *refusal {
 	if v, ok := r.Value(stun.AttrRequestedAddressFamily); ok && len(v) != 4 {
 		return &refusal{code: stun.CodeBadRequest, reason: meter.BadRequest}
 	}
-	if _, ok := g.policy.Load().relayAddr(r.family()); !ok {
-		return &refusal{code: stun.CodeAddrFamilyNotSupported, reason: meter.FamilyUnsupported}
-	}
-	return nil
+	_, ok := g.policy.Load().relayAddr(r.family())
+	return refuseIf(!ok, stun.CodeAddrFamilyNotSupported, meter.FamilyUnsupported)
 }
 
 // notRetiring refuses a new allocation with 508 while the process drains or the listener is retired.
 func notRetiring(g *Gate, _ *request) *refusal {
-	if g.retiring.Load() || g.table.Draining() {
-		return &refusal{code: stun.CodeInsufficientCapacity, reason: meter.Draining}
-	}
-	return nil
+	return refuseIf(g.retiring.Load() || g.table.Draining(), stun.CodeInsufficientCapacity, meter.Draining)
 }
 
 // allocationExists refuses a request of a client without an allocation with 437. After a restart of the gateway its
 // clients then allocate again at once, and do not retransmit until a timeout.
 func allocationExists(_ *Gate, r *request) *refusal {
-	if r.flow == nil {
-		return &refusal{code: stun.CodeAllocMismatch, reason: meter.NoAllocation}
-	}
-	return nil
+	return refuseIf(r.flow == nil, stun.CodeAllocMismatch, meter.NoAllocation)
 }
 
 // owner refuses a user other than the user of the allocation with 441 (RFC 8656 §5).
 func owner(_ *Gate, r *request) *refusal {
-	if r.username != r.flow.Username {
-		return &refusal{code: stun.CodeWrongCredentials, reason: meter.OtherUser}
-	}
-	return nil
+	return refuseIf(r.username != r.flow.Username, stun.CodeWrongCredentials, meter.OtherUser)
 }
 
 // lifetimeReadable refuses a LIFETIME that does not have 32 bits with 400.
 func lifetimeReadable(_ *Gate, r *request) *refusal {
-	if v, ok := r.Value(stun.AttrLifetime); ok && len(v) != 4 {
-		return &refusal{code: stun.CodeBadRequest, reason: meter.BadRequest}
-	}
-	return nil
+	v, ok := r.Value(stun.AttrLifetime)
+	return refuseIf(ok && len(v) != 4, stun.CodeBadRequest, meter.BadRequest)
 }
 
 // sameFamily refuses a Refresh for an address family other than that of the allocation with 443 (RFC 8656 §8.2).
 func sameFamily(_ *Gate, r *request) *refusal {
 	v, ok := r.Value(stun.AttrRequestedAddressFamily)
-	if ok && (len(v) != 4 || v[0] != stunmsg.Family(r.flow.Session.Relay.Addr())) {
-		return &refusal{code: stun.CodePeerAddrFamilyMismatch, reason: meter.FamilyMismatch}
-	}
-	return nil
+	other := ok && (len(v) != 4 || v[0] != stunmsg.Family(r.flow.Session.Relay.Addr()))
+	return refuseIf(other, stun.CodePeerAddrFamilyMismatch, meter.FamilyMismatch)
 }
 
 // permissionPeers refuses a request without a valid peer with 400, and a peer of another family than the relay with 443
@@ -344,19 +330,14 @@ func permissionRoutes(g *Gate, r *request) *refusal {
 // applies to ChannelBind, which installs a permission.
 func permissionLimit(_ *Gate, r *request) *refusal {
 	peers, _ := r.Peers()
-	if !r.flow.permitted.room(peers, time.Now()) {
-		return &refusal{code: stun.CodeInsufficientCapacity, reason: meter.PermissionLimit}
-	}
-	return nil
+	return refuseIf(!r.flow.permitted.room(peers, time.Now()), stun.CodeInsufficientCapacity, meter.PermissionLimit)
 }
 
 // channelNumber refuses a channel number outside of 0x4000 to 0x7FFF with 400. The range of RFC 8656 §12.2 ends at
 // 0x4FFE, but clients of RFC 5766 use numbers up to 0x7FFF.
 func channelNumber(_ *Gate, r *request) *refusal {
-	if n, ok := r.Channel(); !ok || n < 0x4000 || n > 0x7FFF {
-		return &refusal{code: stun.CodeBadRequest, reason: meter.BadRequest}
-	}
-	return nil
+	n, ok := r.Channel()
+	return refuseIf(!ok || n < 0x4000 || n > 0x7FFF, stun.CodeBadRequest, meter.BadRequest)
 }
 
 // channelPeer refuses a request without exactly one peer with 400, and a peer of another family than the relay with
@@ -399,10 +380,8 @@ func channelRoute(g *Gate, r *request) *refusal {
 }
 
 func peerFamily(r *request, peer netip.Addr) *refusal {
-	if stunmsg.Family(peer) != stunmsg.Family(r.flow.Session.Relay.Addr()) {
-		return &refusal{code: stun.CodePeerAddrFamilyMismatch, reason: meter.FamilyMismatch}
-	}
-	return nil
+	other := stunmsg.Family(peer) != stunmsg.Family(r.flow.Session.Relay.Addr())
+	return refuseIf(other, stun.CodePeerAddrFamilyMismatch, meter.FamilyMismatch)
 }
 
 // challenge returns a refusal with REALM and a new NONCE.

@@ -13,7 +13,9 @@ package gate
 
 import (
 	"log/slog"
+	"maps"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -211,10 +213,7 @@ func (g *Gate) Sessions() int {
 func (g *Gate) Close() {
 	g.Retire()
 	g.mu.RLock()
-	flows := make([]*flow, 0, len(g.flows))
-	for _, f := range g.flows {
-		flows = append(flows, f)
-	}
+	flows := slices.Collect(maps.Values(g.flows))
 	g.mu.RUnlock()
 	for _, f := range flows {
 		g.end(f)

@@ -1,6 +1,7 @@
 package gate
 
 import (
+	"maps"
 	"net/netip"
 	"sync"
 	"time"
@@ -50,9 +51,5 @@ func (p *permissions) grant(peers []netip.AddrPort, now time.Time) {
 }
 
 func (p *permissions) expire(now time.Time) {
-	for addr, until := range p.until {
-		if now.After(until) {
-			delete(p.until, addr)
-		}
-	}
+	maps.DeleteFunc(p.until, func(_ netip.Addr, until time.Time) bool { return now.After(until) })
 }

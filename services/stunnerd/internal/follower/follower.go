@@ -107,11 +107,21 @@ func (s state) revision() string {
 // New returns a follower without a config.
 func New(o Options) *Follower { return &Follower{opt: o} }
 
+func (f *Follower) state() state {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.status
+}
+
+func (f *Follower) update(change func(*state)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	change(&f.status)
+}
+
 // Run follows the source until ctx ends.
 func (f *Follower) Run(ctx context.Context) error {
-	f.mu.Lock()
-	f.status.lastContact = time.Now()
-	f.mu.Unlock()
+	f.update(func(s *state) { s.lastContact = time.Now() })
 	events := f.opt.Source.Watch(ctx)
 	cold := time.NewTimer(coldStart)
 	defer cold.Stop()
@@ -174,7 +184,7 @@ func (f *Follower) handle(e discovery.Event) {
 	case e.Deleted:
 		// The deletion of a Gateway deletes this pod too. Until then calls continue.
 		f.opt.Log.Info("config deleted at its source, keep the last one", "config", e.ID)
-		f.clearCurrent()
+		f.update(func(s *state) { s.current = false }) // so that it is not saved again
 	case e.Connected:
 		f.setConnected()
 	default:
@@ -186,23 +196,12 @@ func (f *Follower) handle(e discovery.Event) {
 
 // take applies a config that the source has sent, and saves it.
 func (f *Follower) take(c discovery.Loaded) {
-	f.mu.Lock()
-	f.status.rejected = ""
-	f.mu.Unlock()
+	f.update(func(s *state) { s.rejected = "" })
 	if !f.apply(c, f.opt.Source.String()) {
 		return
 	}
-	f.mu.Lock()
-	f.status.current = true
-	f.mu.Unlock()
+	f.update(func(s *state) { s.current = true })
 	f.save(saveInterval)
-}
-
-// clearCurrent records that the running config is no longer the config of the source, so that it is not saved again.
-func (f *Follower) clearCurrent() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.status.current = false
 }
 
 // reject handles a config that was rejected, or the loss of the connection to the source. The running config stays in
@@ -245,10 +244,7 @@ func (f *Follower) setConnected() {
 // startCold starts the process without its source: if no config has arrived yet, it applies the last good config from
 // disk, or else the standby config.
 func (f *Follower) startCold() {
-	f.mu.Lock()
-	running := f.status.wanted != nil
-	f.mu.Unlock()
-	if running {
+	if f.state().wanted != nil {
 		return
 	}
 	for _, at := range []struct {
@@ -344,11 +340,9 @@ func (f *Follower) record(c discovery.Loaded, origin string, failed error) (chan
 			f.opt.Log.Warn("config sets an unsupported option", "config", c.Admin.Name, "revision", c.Revision,
 				"warning", warning)
 		}
-	}
-	changed = other || problem != f.status.problem
-	if other {
 		f.status.saved = time.Time{}
 	}
+	changed = other || problem != f.status.problem
 	f.status.wanted, f.status.origin = &c, origin
 	f.status.failing, f.status.problem = failed != nil, problem
 	return changed
@@ -366,10 +360,7 @@ func (f *Follower) log(c discovery.Loaded, plan server.Plan, failed error) {
 
 // retry applies the running config again if a listener or an endpoint of it could not be opened.
 func (f *Follower) retry() {
-	f.mu.Lock()
-	st := f.status
-	f.mu.Unlock()
-	if st.failing {
+	if st := f.state(); st.failing {
 		f.apply(*st.wanted, st.origin)
 	}
 }
@@ -380,9 +371,7 @@ func (f *Follower) report() {
 	if !ok {
 		return
 	}
-	f.mu.Lock()
-	st := f.status
-	f.mu.Unlock()
+	st := f.state()
 	to.Report(discovery.Report{
 		ID: f.opt.Last.ID, Pod: f.opt.Pod, Revision: st.revision(),
 		Accepted: st.error() == "", Error: st.error(),
@@ -392,13 +381,10 @@ func (f *Follower) report() {
 
 // Status returns the status of the server, the config and its source.
 func (f *Follower) Status() server.Status {
-	st := f.opt.Server.Status()
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	st.Revision, st.Origin, st.Problem = f.status.revision(), f.status.origin, f.status.error()
-	st.Lost = f.status.lost
-	if f.status.wanted != nil {
-		st.Unknown = slices.Clone(f.status.wanted.Unknown)
+	st, own := f.opt.Server.Status(), f.state()
+	st.Revision, st.Origin, st.Problem, st.Lost = own.revision(), own.origin, own.error(), own.lost
+	if own.wanted != nil {
+		st.Unknown = slices.Clone(own.wanted.Unknown)
 	}
 	return st
 }
@@ -412,26 +398,17 @@ func (f *Follower) Ready() error {
 }
 
 // Revision returns the revision of the running config.
-func (f *Follower) Revision() string {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.status.revision()
-}
+func (f *Follower) Revision() string { return f.state().revision() }
 
 // Problem returns why the last received config was rejected, or which parts of the running config failed, or "".
-func (f *Follower) Problem() string {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.status.error()
-}
+func (f *Follower) Problem() string { return f.state().error() }
 
 // Age returns the seconds since the last contact with the source; 0 while the source is connected. Before the first
 // contact it is the age of the config that was loaded from disk, or the time since the start if that age is unknown.
 func (f *Follower) Age() float64 {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.status.connected || f.status.lastContact.IsZero() {
+	st := f.state()
+	if st.connected || st.lastContact.IsZero() {
 		return 0
 	}
-	return max(0, time.Since(f.status.lastContact).Seconds()) // clocks may be set back
+	return max(0, time.Since(st.lastContact).Seconds()) // clocks may be set back
 }

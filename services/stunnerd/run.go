@@ -103,9 +103,8 @@ func newDaemon(o options, source discovery.Source, levels *telemetry.Levels, log
 		Source: source, Server: srv, Last: follower.LastGood{Dir: o.stateDir, ID: o.id}, Standby: o.standby,
 		Lookup: o.lookup, Applied: d.applied, Pod: o.pod, Log: telemetry.Scope(log, "config"),
 	})
-	d.registry = telemetry.NewRegistry(
-		&admin.Collector{Meter: srv.Meter(), Sessions: srv.Sessions(), Capacity: most, Config: d.config},
-	)
+	collector := &admin.Collector{Meter: srv.Meter(), Sessions: srv.Sessions(), Capacity: most, Config: d.config}
+	d.registry = telemetry.NewRegistry(collector)
 	return d, nil
 }
 
@@ -146,10 +145,8 @@ func (d *daemon) applied(c config.Config) error {
 	if d.options.log == "" {
 		d.levels.Set(c.Admin.LogLevel)
 	}
-	return d.endpoints.Set(
-		d.health(*c.Admin.HealthcheckEndpoint),
-		admin.Endpoint{Name: "metrics", URL: c.Admin.MetricsEndpoint, Port: admin.MetricsPort, Handler: d.metrics},
-	)
+	return d.endpoints.Set(d.health(*c.Admin.HealthcheckEndpoint),
+		admin.Endpoint{Name: "metrics", URL: c.Admin.MetricsEndpoint, Port: admin.MetricsPort, Handler: d.metrics})
 }
 
 func (d *daemon) health(url string) admin.Endpoint {

@@ -109,11 +109,9 @@ func (s *Server) Status() Status {
 		Listeners: []ListenerStatus{}, Clusters: []ClusterStatus{},
 		Admin: AdminStatus{
 			Name: c.Admin.Name, LogLevel: c.Admin.LogLevel, MetricsEndpoint: c.Admin.MetricsEndpoint,
-			Quota: strconv.Itoa(c.Admin.UserQuota), Offload: config.DefaultOffload, Licensing: "free",
+			HealthcheckEndpoint: *cmp.Or(c.Admin.HealthcheckEndpoint, new("")),
+			Quota:               strconv.Itoa(c.Admin.UserQuota), Offload: config.DefaultOffload, Licensing: "free",
 		},
-	}
-	if c.Admin.HealthcheckEndpoint != nil {
-		st.Admin.HealthcheckEndpoint = *c.Admin.HealthcheckEndpoint
 	}
 	for _, l := range c.Listeners {
 		st.Listeners = append(st.Listeners, ListenerStatus{l, StatsOf(&s.meter.Listener(l.Name).Traffic, now)})
@@ -127,8 +125,8 @@ func (s *Server) Status() Status {
 // Warnings lists the fields of a config that this release does not support, with the remedy.
 func Warnings(c config.Config) (all []string) {
 	if engine := c.Admin.OffloadEngine; engine != config.DefaultOffload {
-		all = append(
-			all, fmt.Sprintf("admin.offload_engine: %s is not available in this release, media is forwarded without it: use %s",
+		all = append(all,
+			fmt.Sprintf("admin.offload_engine: %s is not available in this release, media is forwarded without it: use %s",
 				engine, config.DefaultOffload))
 	}
 	return all

@@ -3,6 +3,7 @@ package cluster
 import (
 	"maps"
 	"net/netip"
+	"slices"
 )
 
 // Self is the set of sockets on which this process and the other pods of its Gateway receive from clients. A client
@@ -73,10 +74,6 @@ func (v *View) Permits(peer netip.AddrPort) bool {
 func (v *View) leadsToSelf(addr netip.Addr, port uint16) bool {
 	var room [maxEmbedded]netip.Addr
 	inside, _ := embedded(addr, &room)
-	for _, a := range inside {
-		if v.self.at(a, port) {
-			return true
-		}
-	}
-	return v.self.at(addr, port)
+	leads := func(a netip.Addr) bool { return v.self.at(a, port) }
+	return slices.ContainsFunc(inside, leads) || leads(addr)
 }

@@ -2,6 +2,7 @@ package listener
 
 import (
 	"errors"
+	"maps"
 	"net"
 	"net/netip"
 	"sync"
@@ -156,11 +157,7 @@ func (s *udpSocket) lookup(client netip.AddrPort) *relay.Relay {
 		return nil
 	}
 	if len(s.relays) > 2*s.gate.Sessions()+64 {
-		for a, old := range s.relays {
-			if old.Closed() {
-				delete(s.relays, a)
-			}
-		}
+		maps.DeleteFunc(s.relays, func(_ netip.AddrPort, old *relay.Relay) bool { return old.Closed() })
 	}
 	s.relays[client] = r
 	return r

@@ -1,6 +1,8 @@
 package meter
 
 import (
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 )
@@ -44,10 +46,7 @@ func (k *KernelDrops) Watch(read func() uint64) (forget func()) {
 // no lock during these calls.
 func (k *KernelDrops) Load() uint64 {
 	k.mu.Lock()
-	sum, sockets := k.closed, make([]*kernelDrops, 0, len(k.open))
-	for d := range k.open {
-		sockets = append(sockets, d)
-	}
+	sum, sockets := k.closed, slices.Collect(maps.Keys(k.open))
 	k.mu.Unlock()
 	for _, d := range sockets {
 		n := d.read()

@@ -66,9 +66,7 @@ func (r *Reservations) Hold(s Reserved) (Token, error) {
 	if len(r.held) >= maxReservations {
 		return token, errors.Join(errors.New("hold relay port: too many are held already"), s.close())
 	}
-	r.held[token] = &reservation{s, time.AfterFunc(reservationTime, func() {
-		_ = r.Drop(token)
-	})}
+	r.held[token] = &reservation{s, time.AfterFunc(reservationTime, func() { _ = r.Drop(token) })}
 	return token, nil
 }
 

@@ -122,9 +122,8 @@ func (r *Resolver) Answers() map[string][]netip.Addr {
 		if _, done := answers[q.host]; done {
 			continue
 		}
-		all := slices.Concat(
-			r.watched[question{q.host, "ip4"}].answer.addrs, r.watched[question{q.host, "ip6"}].answer.addrs,
-		)
+		all := slices.Concat(r.watched[question{q.host, "ip4"}].answer.addrs,
+			r.watched[question{q.host, "ip6"}].answer.addrs)
 		if len(all) > 0 {
 			answers[q.host] = all[:min(len(all), MaxAddresses)]
 		}

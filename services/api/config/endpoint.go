@@ -98,8 +98,7 @@ func parsePrefix(s string) (netip.Prefix, error) {
 	addr, err := netip.ParseAddr(address)
 	if err != nil || addr.Zone() != "" {
 		return netip.Prefix{}, errors.New(
-			"no IP address: write IP, IP/LENGTH, IP:<FIRST-LAST> or IP/LENGTH:<FIRST-LAST>",
-		)
+			"no IP address: write IP, IP/LENGTH, IP:<FIRST-LAST> or IP/LENGTH:<FIRST-LAST>")
 	}
 	bits := addr.BitLen()
 	if hasLength {
@@ -112,8 +111,7 @@ func parsePrefix(s string) (netip.Prefix, error) {
 	if addr.Is4In6() {
 		if bits < 96 {
 			return netip.Prefix{}, errors.New(
-				"an IPv4-mapped prefix shorter than 96 mixes IPv4 and IPv6: write two endpoints",
-			)
+				"an IPv4-mapped prefix shorter than 96 mixes IPv4 and IPv6: write two endpoints")
 		}
 		addr, bits = addr.Unmap(), bits-96
 	}

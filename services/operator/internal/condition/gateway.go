@@ -36,10 +36,9 @@ func SomeListenersInvalid(names []string) Finding {
 
 // WorkloadTaken means that an older Gateway uses the Deployment or DaemonSet with this name.
 func WorkloadTaken(dataplane, name, other string) Finding {
-	return finding(
-		ReasonPending, "Dataplane %s: spec.workloadName: %q is the workload of Gateway %s: use another Dataplane",
-		dataplane, name, other,
-	)
+	return finding(ReasonPending,
+		"Dataplane %s: spec.workloadName: %q is the workload of Gateway %s: use another Dataplane",
+		dataplane, name, other)
 }
 
 // AddressKind means that the type of the requested address is not supported.

@@ -135,11 +135,9 @@ func InlineWarning(fields string) Finding {
 // GuessableWarning means that secrets are short enough to be guessed. The message must not reveal anything about them,
 // not even the length.
 func GuessableWarning(secrets string, least int) Finding {
-	return finding(
-		ReasonWarning,
-		"%s shorter than %d bytes: somebody may find it by trying; make a new one with openssl rand -hex %d", secrets,
-		least, least,
-	)
+	return finding(ReasonWarning,
+		"%s shorter than %d bytes: somebody may find it by trying; make a new one with openssl rand -hex %d",
+		secrets, least, least)
 }
 
 // AuthTypeUnknown means that the authentication type is unknown. The message does not quote it, because it may come
@@ -180,11 +178,9 @@ func SecretKind(where, group, kind string) Finding {
 
 // NotGranted means that a reference to another namespace has no ReferenceGrant.
 func NotGranted(from, to, namespace string) Finding {
-	return finding(
-		ReasonRefNotPermitted,
-		"%s refers to %s in another namespace: create a ReferenceGrant in namespace %s, or move it", from, to,
-		namespace,
-	)
+	return finding(ReasonRefNotPermitted,
+		"%s refers to %s in another namespace: create a ReferenceGrant in namespace %s, or move it",
+		from, to, namespace)
 }
 
 // InlineField returns how messages refer to a field of a GatewayConfig.

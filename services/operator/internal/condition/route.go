@@ -29,10 +29,9 @@ func NoListener(gateway, section string, port int32) Finding {
 
 // NamespaceNotAllowed means that the listener allows no routes from the namespace.
 func NamespaceNotAllowed(listener, namespace, from string) Finding {
-	return finding(
-		ReasonNotAllowed, "listener %q takes no routes from namespace %s: its allowedRoutes.namespaces.from is %s",
-		listener, namespace, from,
-	)
+	return finding(ReasonNotAllowed,
+		"listener %q takes no routes from namespace %s: its allowedRoutes.namespaces.from is %s",
+		listener, namespace, from)
 }
 
 // KindNotAllowed means that the listener allows no routes of the API group.
@@ -61,11 +60,9 @@ func BackendExternalName(backend string) Finding {
 
 // BackendPorts means that the port range is invalid.
 func BackendPorts(backend string, port, endPort int32) Finding {
-	return finding(
-		ReasonUnsupportedValue,
-		"backend %s: port %d with endPort %d is no port range: use 1 <= port <= endPort <= 65535", backend, port,
-		endPort,
-	)
+	return finding(ReasonUnsupportedValue,
+		"backend %s: port %d with endPort %d is no port range: use 1 <= port <= endPort <= 65535",
+		backend, port, endPort)
 }
 
 // BackendDenied means that an entry of spec.deniedBackends applies to the backend.

@@ -204,10 +204,8 @@ func (l *loop) observeEndpoints(s *discoveryv1.EndpointSlice) {
 	if l.peers.include(s) {
 		l.peers.update(l.view.EndpointSlicesOf(l.peers.service))
 	}
-	service := l.view.Service(
-		types.NamespacedName{Namespace: s.Namespace, Name: s.Labels[discoveryv1.LabelServiceName]},
-	)
-	if service != nil {
+	key := types.NamespacedName{Namespace: s.Namespace, Name: s.Labels[discoveryv1.LabelServiceName]}
+	if service := l.view.Service(key); service != nil {
 		l.observeService(service)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -156,11 +157,7 @@ func (s *reportStore) promote(key ReportKey) {
 func (s *reportStore) forget(closed *stream) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for key, r := range s.pending {
-		if r.stream == closed {
-			delete(s.pending, key)
-		}
-	}
+	maps.DeleteFunc(s.pending, func(_ ReportKey, r received) bool { return r.stream == closed })
 	for key, r := range s.current {
 		if r.stream != closed {
 			continue

@@ -1,6 +1,7 @@
 package rest
 
 import (
+	"cmp"
 	"strconv"
 	"time"
 
@@ -31,9 +32,7 @@ func NewMetrics(registry *prometheus.Registry, directory *gateway.Directory) *Me
 }
 
 func (m *Metrics) answered(route string, status int, took time.Duration) {
-	if route == "" {
-		route = "other"
-	}
+	route = cmp.Or(route, "other")
 	code := strconv.Itoa(status)
 	m.requests.WithLabelValues(route, code).Inc()
 	m.durations.WithLabelValues(route, code).Observe(took.Seconds())

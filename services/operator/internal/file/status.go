@@ -1,6 +1,7 @@
 package file
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -153,10 +154,7 @@ func (l *loop) writeObject(o resource.Object) error {
 }
 
 func (l *loop) objectPath(o resource.Object) string {
-	namespace := o.GetNamespace()
-	if namespace == "" {
-		namespace = "_cluster"
-	}
+	namespace := cmp.Or(o.GetNamespace(), "_cluster")
 	kind := strings.ToLower(o.GetObjectKind().GroupVersionKind().Kind)
 	return l.out.path("objects", namespace, kind+"-"+o.GetName()+".yaml")
 }

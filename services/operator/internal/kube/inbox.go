@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"cmp"
 	"maps"
 	"reflect"
 	"slices"
@@ -99,10 +100,7 @@ func idOf(o resource.Object) objectID {
 
 // describe returns "KIND NAMESPACE/NAME" for logs and errors.
 func describe(o resource.Object) string {
-	kind := o.GetObjectKind().GroupVersionKind().Kind
-	if kind == "" {
-		kind = reflect.TypeOf(o).Elem().Name()
-	}
+	kind := cmp.Or(o.GetObjectKind().GroupVersionKind().Kind, reflect.TypeOf(o).Elem().Name())
 	return kind + " " + resource.KeyOf(o).String()
 }
 

@@ -110,12 +110,9 @@ func (w *objectWriter) waitingWorkload(
 
 // applied reports whether the operator has applied an object, according to its managed fields.
 func applied(managed []metav1.ManagedFieldsEntry) bool {
-	for _, m := range managed {
-		if m.Manager == fieldManager && m.Operation == metav1.ManagedFieldsOperationApply {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(managed, func(m metav1.ManagedFieldsEntry) bool {
+		return m.Manager == fieldManager && m.Operation == metav1.ManagedFieldsOperationApply
+	})
 }
 
 // liveMetadata reads the metadata of an object from the API server, because objects in the cache have no managed

@@ -27,12 +27,10 @@ func (v *View) Granted(from Referrer, to Target) bool {
 	if from.Namespace == to.Namespace {
 		return true
 	}
-	for _, g := range list(v, v.grantsOfNamespace, allGrantsOf, types.NamespacedName{Namespace: to.Namespace}) {
-		if grantsFrom(g.Spec.From, from) && grantsTo(g.Spec.To, to) {
-			return true
-		}
-	}
-	return false
+	grants := list(v, v.grantsOfNamespace, allGrantsOf, types.NamespacedName{Namespace: to.Namespace})
+	return slices.ContainsFunc(grants, func(g *gwapiv1.ReferenceGrant) bool {
+		return grantsFrom(g.Spec.From, from) && grantsTo(g.Spec.To, to)
+	})
 }
 
 func grantsFrom(list []gwapiv1.ReferenceGrantFrom, from Referrer) bool {

@@ -12,7 +12,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/kube"
 )
 
-// discoveryAuth are the values of --discovery-auth that each provider supports. The first one is the default.
+// discoveryAuth lists, by provider, the supported values of --discovery-auth. The first value is the default.
 var discoveryAuth = map[string][]string{
 	providerFile:       {file.AuthToken, file.AuthOff},
 	providerKubernetes: {kube.AuthStrict, kube.AuthPodAddress, kube.AuthPermissive, kube.AuthOff},
@@ -28,7 +28,7 @@ others, also over plain HTTP, read configs without secrets) or off`
 const discoveryURLUsage = `URL of config discovery in rendered objects; empty means the Service stunner-config-discovery in
 the operator's namespace`
 
-// checkDiscovery sets the defaults of the config discovery flags and checks the flags.
+// checkDiscovery sets the defaults of the flags for config discovery and checks these flags.
 func (o *options) checkDiscovery() error {
 	words := discoveryAuth[o.provider]
 	o.discoveryAuth = cmp.Or(o.discoveryAuth, words[0])
@@ -70,8 +70,8 @@ const scalerURLUsage = `HOST:PORT of the external scaler in rendered objects; em
 // scalerPort is the default port of the external scaler.
 const scalerPort = "13480"
 
-// checkScaler sets the defaults of the external scaler flags and checks the flags. It must be called after
-// checkDiscovery, which sets o.discoveryURL.
+// checkScaler sets the defaults of the flags for the KEDA external scaler and checks these flags. It must be called
+// after checkDiscovery, which sets o.discoveryURL.
 func (o *options) checkScaler() error {
 	if u, err := url.Parse(o.discoveryURL); o.scalerURL == "" && err == nil {
 		o.scalerURL = net.JoinHostPort(u.Hostname(), scalerPort)

@@ -43,8 +43,8 @@ func main() {
 	}
 }
 
-// run runs the provider until SIGINT or SIGTERM. The first signal starts the shutdown. A second one ends the process at
-// once.
+// run runs the provider until SIGINT or SIGTERM. The first signal starts the shutdown of the operator. A second signal
+// ends the process at once.
 func run(o options) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop)
@@ -62,5 +62,5 @@ func run(o options) error {
 		return err
 	}
 	p.Memory = limitMemory(memlimit.FromCgroup, os.Getenv, p.Log)
-	return within(ctx, stopTime, p.Run, p.Running)
+	return runUntil(ctx, shutdownTimeout, p.Run, p.Running)
 }

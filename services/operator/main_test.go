@@ -113,8 +113,8 @@ func TestWithinEndsInTime(t *testing.T) {
 		defer close(hang)
 		time.AfterFunc(time.Hour, cancel)
 		begun := time.Now()
-		err := within(
-			ctx, stopTime, func(context.Context) error { <-hang; return nil }, func() string { return "writing" },
+		err := runUntil(
+			ctx, shutdownTimeout, func(context.Context) error { <-hang; return nil }, func() string { return "writing" },
 		)
 		if took := time.Since(begun); err == nil || !strings.Contains(err.Error(), "writing") ||
 			took >= time.Hour+5*time.Second {
@@ -127,7 +127,7 @@ func TestWithinEndsInTime(t *testing.T) {
 		"after":  func(ctx context.Context) error { <-ctx.Done(); return failed },
 	} {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
-		if err := within(ctx, time.Minute, run, nil); !errors.Is(err, failed) {
+		if err := runUntil(ctx, time.Minute, run, nil); !errors.Is(err, failed) {
 			t.Errorf("%s: %v", name, err)
 		}
 		cancel()
@@ -195,7 +195,7 @@ func TestLibrariesAreDiscreet(t *testing.T) {
 		t.Fatal(err)
 	}
 	var out strings.Builder
-	log := slog.New(discreet{telemetry.NewLog(&out, "text", levels).Handler()}).With("a", 1).WithGroup("b")
+	log := slog.New(noTrace{telemetry.NewLog(&out, "text", levels).Handler()}).With("a", 1).WithGroup("b")
 	log.Log(t.Context(), telemetry.LevelTrace, "Response Body", "body", "marker")
 	log.Log(t.Context(), slog.LevelDebug, "Listing and watching")
 	if said := out.String(); strings.Contains(said, "marker") || !strings.Contains(said, "Listing") {

@@ -69,12 +69,12 @@ const usage = `operator translates Gateway API objects into TURN gateways.
       reads *.yaml and *.yml in a folder and its direct subfolders, runs one stunnerd process per Gateway on this host,
       and writes status.txt, problems.yaml, statuses and rendered Kubernetes objects into the output folder
   operator --provider=file --input DIR --output DIR --watch=false
-      writes the output folder once and exits; exit code 1 when a document is not in force
+      writes the output folder once and exits; exit code 1 when a document is invalid
   operator --provider=kubernetes
       watches its cluster, serves configs to dataplane pods, and on the leader writes objects and statuses
   operator version
 
-With --provider=file a file that cannot be read removes nothing: its previous objects stay in force until all of it can
+With --provider=file a file that cannot be read removes nothing: its previous objects stay in use until all of it can
 be read again. An empty file counts as one that is being written. To remove objects, delete them from a file that can be
 read, or delete the file.
 
@@ -140,7 +140,7 @@ it) or bound (it ends)`
 	endpointsUsage = `let clients reach the endpoints of a Service; false: the addresses that its DNS name resolves to`
 )
 
-// newFlags returns the flags, together with their environment variables.
+// newFlags returns the flags of the operator, together with their environment variables.
 func (o *options) newFlags() *cli.Flags {
 	f := cli.New("operator", func(name string) string { return cli.EnvName(envPrefix, name) })
 	o.flags(f.FlagSet)
@@ -148,7 +148,8 @@ func (o *options) newFlags() *cli.Flags {
 	return f
 }
 
-// parse reads the flags, and environment variables for flags that are not given. It returns all errors at once.
+// parse reads the flags from the command line. A flag that is not given is read from its environment variable. parse
+// returns all errors at once.
 func parse(args []string, env func(string) string, out io.Writer) (o options, err error) {
 	f := o.newFlags()
 	if len(args) > 0 && args[0] == "version" {
@@ -174,7 +175,7 @@ func parse(args []string, env func(string) string, out io.Writer) (o options, er
 	return o, errors.Join(envErr, formerErr, o.check())
 }
 
-// check checks the flags, and sets defaults that depend on other flags.
+// check checks the values of all flags, and sets defaults that depend on other flags.
 func (o *options) check() error {
 	var errs cli.Errors
 	needed := map[string][]struct{ name, value string }{

@@ -9,12 +9,12 @@ import (
 	"time"
 )
 
-// memoryShare is the soft memory limit of the Go runtime, in percent of the memory limit of the process. The rest is
-// for memory that the runtime does not manage.
+// memoryShare is the soft memory limit of the Go runtime, in percent of the memory limit of the process. The rest of
+// the memory is for what the runtime does not manage.
 const memoryShare = 90
 
-// limitMemory sets the soft memory limit of the Go runtime according to the cgroup, unless GOMEMLIMIT is set. It
-// returns the memory limit of the process in bytes; 0 if there is none.
+// limitMemory sets the soft memory limit of the Go runtime according to the memory limit of the cgroup, unless
+// GOMEMLIMIT is set. It returns the memory limit of the process in bytes; 0 if the process has no limit.
 func limitMemory(cgroup func() (uint64, error), env func(string) string, log *slog.Logger) int64 {
 	if env("GOMEMLIMIT") != "" {
 		if limit := debug.SetMemoryLimit(-1); limit < math.MaxInt64 {
@@ -31,13 +31,13 @@ func limitMemory(cgroup func() (uint64, error), env func(string) string, log *sl
 	return int64(limit)
 }
 
-// stopTime limits the duration of the shutdown in a cluster. No state can be lost, because dataplanes continue without
-// the operator.
-const stopTime = 4500 * time.Millisecond
+// shutdownTimeout limits the duration of the shutdown in a cluster. No state is lost if the shutdown is cut off,
+// because dataplanes continue without the operator.
+const shutdownTimeout = 4500 * time.Millisecond
 
-// within calls run, and waits for at most grace after the end of ctx until run returns. If it does not return in time,
-// the error contains running(), the names of the tasks that have not ended.
-func within(ctx context.Context, grace time.Duration, run func(context.Context) error, running func() string) error {
+// runUntil calls run, and waits until run returns. After the end of ctx, it waits for at most grace. If run does not
+// return in time, the error contains running(), the names of the tasks that have not ended.
+func runUntil(ctx context.Context, grace time.Duration, run func(context.Context) error, running func() string) error {
 	done := make(chan error, 1)
 	go func() { done <- run(ctx) }()
 	select {

@@ -17,7 +17,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
-// translation returns the options of the translation according to the flags.
+// translation returns the options of the translation that result from the flags.
 func (o options) translation() translate.Options {
 	return translate.Options{
 		ControllerName: o.controllerName, EndpointDiscovery: o.endpoints, ClusterDomain: o.clusterDomain,
@@ -30,7 +30,7 @@ func (o options) logger() *slog.Logger {
 	return telemetry.Scope(telemetry.NewLog(os.Stderr, o.logFormat, o.levels), "operator")
 }
 
-// fileProvider returns the file provider according to the flags.
+// fileProvider returns the file provider, configured according to the flags.
 func (o options) fileProvider() file.Provider {
 	return file.Provider{
 		Input: o.input, Output: o.output, Address: o.address, Stunnerd: o.stunnerd, Watch: o.watch,
@@ -40,8 +40,8 @@ func (o options) fileProvider() file.Provider {
 	}
 }
 
-// kubeProvider returns the provider for a cluster according to the flags. It also sends the logs of Kubernetes
-// libraries to the operator's log.
+// kubeProvider returns the provider for a cluster, configured according to the flags. It also sends the logs of
+// Kubernetes libraries to the operator's log.
 func (o options) kubeProvider() (*kube.Provider, error) {
 	p := &kube.Provider{Settings: kube.Settings{
 		Namespace: o.namespace, Identity: o.identity, Namespaces: cli.List(o.namespaces), Address: o.address,
@@ -57,29 +57,29 @@ func (o options) kubeProvider() (*kube.Provider, error) {
 		}
 		p.Identity = host
 	}
-	klog.SetSlogLogger(slog.New(discreet{p.Log.Handler()}))
+	klog.SetSlogLogger(slog.New(noTrace{p.Log.Handler()}))
 	ctrllog.SetLogger(klog.Background())
 	var err error
 	if p.Config, err = clientcmd.BuildConfigFromFlags("", o.kubeconfig); err != nil {
 		return p, fmt.Errorf("reach API server: %w: use --kubeconfig outside of a cluster", err)
 	}
 	p.Config.UserAgent = "stunner-operator"
-	// No client-side limit: the default of five requests a second would make a start take minutes, and API Priority and
-	// Fairness protects the API server.
+	// QPS -1 disables the rate limit of the client: with the default of five requests a second, a start of the operator
+	// would take minutes. API Priority and Fairness protects the API server.
 	p.Config.QPS = -1
 	return p, nil
 }
 
-// discreet is the log handler for Kubernetes libraries. It drops records below level debug, whatever the log level,
-// because they contain whole requests and responses, including Secrets.
-type discreet struct{ slog.Handler }
+// noTrace is the log handler for Kubernetes libraries. It drops records below level debug, whatever the log level of
+// the operator is, because these records contain whole requests and responses, including Secrets.
+type noTrace struct{ slog.Handler }
 
-func (d discreet) Enabled(ctx context.Context, level slog.Level) bool {
+func (d noTrace) Enabled(ctx context.Context, level slog.Level) bool {
 	return level >= slog.LevelDebug && d.Handler.Enabled(ctx, level)
 }
 
-func (d discreet) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return discreet{d.Handler.WithAttrs(attrs)}
+func (d noTrace) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return noTrace{d.Handler.WithAttrs(attrs)}
 }
 
-func (d discreet) WithGroup(name string) slog.Handler { return discreet{d.Handler.WithGroup(name)} }
+func (d noTrace) WithGroup(name string) slog.Handler { return noTrace{d.Handler.WithGroup(name)} }

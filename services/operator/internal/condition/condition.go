@@ -1,7 +1,7 @@
-// Package condition defines the conditions that the operator writes: types, reasons and messages.
+// Package condition defines the conditions that the operator writes: their types, reasons and messages.
 //
-// A rule of the translation returns a Finding if it is not satisfied. Types and reasons are an API. Messages are for
-// users; they contain the problem, the field and the remedy.
+// A rule of the translation returns a Finding if an object does not satisfy the rule. Types and reasons are an API.
+// Messages are for users; they contain the problem, the field and the remedy.
 package condition
 
 import (
@@ -19,12 +19,12 @@ const (
 	ResolvedRefs = string(gwapiv1.ListenerConditionResolvedRefs)
 	// RealmNotDNSName warns that the realm is not a DNS name. Tools that expect a domain may reject it.
 	RealmNotDNSName = "RealmNotDNSName"
-	// InsecureInlineCredentials warns that the GatewayConfig itself contains a secret, which everyone who can read the
-	// object sees.
+	// InsecureInlineCredentials warns that the GatewayConfig itself contains a secret. Everyone who may read the
+	// GatewayConfig sees the secret.
 	InsecureInlineCredentials = "InsecureInlineCredentials"
-	// OffloadUnavailable warns that a Dataplane requests an offload engine. This release does not implement any.
+	// OffloadUnavailable warns that a Dataplane requests an offload engine, although this release implements none.
 	OffloadUnavailable = "OffloadUnavailable"
-	// GuessableCredentials warns of a password or a shared secret that is short enough to be guessed.
+	// GuessableCredentials warns that a password or a shared secret is so short that an attacker can guess it.
 	GuessableCredentials = "GuessableCredentials"
 	// Autoscaled on a Dataplane reports whether autoscaling is available. A Gateway has the condition only with status
 	// False, if the API server rejected its ScaledObject.
@@ -83,8 +83,8 @@ const (
 	ReasonWarning            = "Warning"
 )
 
-// Finding is the reason and the message of a condition, from a rule that is not satisfied. The zero Finding means that
-// there is no problem.
+// Finding is a problem that a rule of the translation found: the reason and the message of a condition. The zero
+// Finding means that there is no problem.
 type Finding struct {
 	Reason  string
 	Message string
@@ -93,7 +93,8 @@ type Finding struct {
 // OK reports whether the rule is satisfied.
 func (f Finding) OK() bool { return f.Reason == "" }
 
-// As returns the finding with another reason, because a problem may have different reasons on different objects.
+// As returns a copy of the finding with another reason, because the condition of another object may need another reason
+// for the same problem.
 func (f Finding) As(reason string) Finding {
 	if f.OK() {
 		return f
@@ -105,7 +106,7 @@ func finding(reason, format string, args ...any) Finding {
 	return Finding{Reason: reason, Message: fmt.Sprintf(format, args...)}
 }
 
-// Join joins findings: the result has the reason of the first one that is not OK, and the messages of all.
+// Join joins findings: the result has the reason of the first finding that is not OK, and the messages of all findings.
 func Join(findings []Finding) Finding {
 	var joined Finding
 	var messages []string

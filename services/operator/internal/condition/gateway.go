@@ -71,8 +71,8 @@ func AddressNotAssigned(value string, listeners []string) Finding {
 		value, strings.Join(listeners, ", "))
 }
 
-// AddressesLeftOut warns that several addresses are requested and only the first one is used.
-func AddressesLeftOut(n int) string {
+// AddressesIgnored warns that several addresses are requested and only the first one is used.
+func AddressesIgnored(n int) string {
 	return fmt.Sprintf(
 		"spec.addresses: has %d entries, only the first one is asked for: use a Gateway for each address", n)
 }
@@ -103,7 +103,8 @@ func ObjectRefused(object, problem string) Finding {
 	return Kept(finding(ReasonInvalid, "the API server refuses %s: %s", object, problem))
 }
 
-// ListenerLost means that the config is not published, because it would lack a listener that dataplanes may serve.
+// ListenerLost means that the new config is not published, because it would lack a listener that dataplanes may
+// currently serve.
 func ListenerLost(listener string) Finding {
 	return finding(
 		ReasonPending, "config is not published: listener %s was served before the operator started and cannot be now; "+
@@ -111,7 +112,8 @@ func ListenerLost(listener string) Finding {
 	)
 }
 
-// TakeOverWaits means that the pods of a Gateway still belong to the operator of the existing system.
+// TakeOverWaits means that the pods of a Gateway were created by the operator of the existing STUNner, and may not be
+// replaced before an annotation permits it.
 func TakeOverWaits(workload, annotation string) Finding {
 	return finding(
 		ReasonPending, "%s was created by another operator, so its pods continue to run the config from there: set "+
@@ -167,14 +169,15 @@ func PortConflict(network string, port int32, other string) Finding {
 		network, port, other)
 }
 
-// PortHeld means that another listener, which cannot be served as specified, keeps the port because its published form
-// stays in use.
+// PortHeld means that another listener, which cannot be served as specified, keeps the port because its published
+// config stays in use.
 func PortHeld(network string, port int32, other string) Finding {
 	return finding(ReasonProtocolConflict, "%s port %d is that of listener %q, which is served as it was published before: mend or remove that listener, or use another port",
 		network, port, other)
 }
 
-// PortOfProcess means that the health check or metrics endpoint of the dataplane uses the port in the pod.
+// PortOfProcess means that the health check or metrics endpoint of the dataplane already uses the listener's port in
+// the pod.
 func PortOfProcess(port int32, use string) Finding {
 	return finding(ReasonPortUnavailable, "tcp port %d of the pod is that of its %s: use another port, or another one in the pod with annotation stunner.l7mp.io/targetport",
 		port, use)

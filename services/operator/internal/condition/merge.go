@@ -16,8 +16,8 @@ func True(kind string, why Finding) metav1.Condition { return state(kind, metav1
 // False returns a condition with status False.
 func False(kind string, why Finding) metav1.Condition { return state(kind, metav1.ConditionFalse, why) }
 
-// Holds returns a condition for a finding. If the finding is OK, the status is True with reason good. Otherwise the
-// status is False with reason and message of the finding.
+// Holds returns a condition of type kind for a finding. If the finding is OK, the status is True with reason good.
+// Otherwise the status is False with the reason and the message of the finding.
 func Holds(kind, good string, found Finding) metav1.Condition {
 	if found.OK() {
 		return True(kind, Finding{Reason: good})
@@ -29,7 +29,7 @@ func state(kind string, status metav1.ConditionStatus, why Finding) metav1.Condi
 	return metav1.Condition{Type: kind, Status: status, Reason: why.Reason, Message: bounded(why.Message)}
 }
 
-// bounded truncates a message to maxMessage at a character boundary.
+// bounded truncates a condition message to maxMessage at a character boundary.
 func bounded(message string) string {
 	if len(message) <= maxMessage {
 		return message
@@ -42,8 +42,9 @@ func bounded(message string) string {
 	return message[:end] + ellipsis
 }
 
-// Merge returns the new conditions: want, followed by the conditions of other controllers in have. Other conditions of
-// this operator in have are dropped. The transition time of a condition changes only with its status.
+// Merge returns the new conditions of an object: want, followed by the conditions of other controllers in have, the
+// current conditions. Other conditions of this operator in have are dropped. The transition time of a condition changes
+// only if its status changes.
 func Merge(have []metav1.Condition, generation int64, now metav1.Time, want ...metav1.Condition) []metav1.Condition {
 	merged := make([]metav1.Condition, 0, len(want))
 	for _, c := range want {

@@ -32,7 +32,7 @@ func DataplaneMissing(config, name string) Finding {
 }
 
 // DataplaneNotAllowed means that spec.allowedNamespaces of the Dataplane does not allow the namespace of the
-// GatewayConfig. The message does not reveal whether the Dataplane exists.
+// GatewayConfig. The message is the same if the Dataplane does not exist, so that it does not reveal this.
 func DataplaneNotAllowed(config, name, namespace string) Finding {
 	return finding(ReasonInvalidParameters, "GatewayConfig %s: spec.dataplane: Dataplane %q does not admit namespace %s: leave the field out to have that of the GatewayClass, "+
 		"or have the namespace added to spec.allowedNamespaces of the Dataplane", config, name, namespace)
@@ -44,14 +44,15 @@ func OwnConfigDenied(field string) Finding {
 		field)
 }
 
-// DenialUnreadable means that a selector in spec.deniedBackends is invalid.
-func DenialUnreadable(config string, i int) Finding {
+// DeniedBackendInvalid means that the selector of an entry of spec.deniedBackends is invalid. i is the index of the
+// entry.
+func DeniedBackendInvalid(config string, i int) Finding {
 	return finding(ReasonInvalidDenial, "GatewayConfig %s: spec.deniedBackends[%d].selector cannot be read: use matchLabels, and matchExpressions with In, NotIn, Exists or DoesNotExist",
 		config, i)
 }
 
-// AnnotationsUnusable means that spec.loadBalancerServiceAnnotations is invalid.
-func AnnotationsUnusable(config string, err error) Finding {
+// LoadBalancerAnnotationsInvalid means that spec.loadBalancerServiceAnnotations is invalid.
+func LoadBalancerAnnotationsInvalid(config string, err error) Finding {
 	return finding(ReasonInvalidAnnotations, "GatewayConfig %s: %v", config, err)
 }
 
@@ -60,9 +61,9 @@ func PatchInvalid(err error) Finding {
 	return finding(ReasonInvalidPatch, "spec.podTemplatePatch %v", err)
 }
 
-// PodsUnmakeable is PatchInvalid in the status of a Gateway. It does not quote the patch, because readers of a Gateway
-// may have no right to read Dataplanes.
-func PodsUnmakeable(dataplane string) Finding {
+// PodTemplateInvalid means, in the status of a Gateway, that spec.podTemplatePatch of its Dataplane is invalid. The
+// message does not quote the patch, because readers of a Gateway may have no right to read Dataplanes.
+func PodTemplateInvalid(dataplane string) Finding {
 	return finding(ReasonInvalidParameters,
 		"Dataplane %s: spec.podTemplatePatch cannot be used: see the conditions there", dataplane)
 }
@@ -78,8 +79,8 @@ func ScalingInvalid(err error) Finding {
 	return finding(ReasonInvalidAutoscaling, "spec.autoscaling.%v", err)
 }
 
-// ScalingUnusable is ScalingInvalid in the status of a Gateway.
-func ScalingUnusable(dataplane string) Finding {
+// GatewayScalingInvalid means, in the status of a Gateway, that spec.autoscaling of its Dataplane is invalid.
+func GatewayScalingInvalid(dataplane string) Finding {
 	return finding(ReasonInvalidParameters, "Dataplane %s: spec.autoscaling cannot be used: see the conditions there",
 		dataplane)
 }
@@ -90,8 +91,8 @@ func KEDAMissing() Finding {
 		"until it is there the number of pods stays as it is")
 }
 
-// ScalingWaits is KEDAMissing as a warning in the status of a Gateway.
-func ScalingWaits(dataplane string) string {
+// ScalingUnavailable warns in the status of a Gateway that autoscaling has no effect because KEDA is not installed.
+func ScalingUnavailable(dataplane string) string {
 	return fmt.Sprintf("Dataplane %s: spec.autoscaling waits for KEDA: see the conditions there", dataplane)
 }
 
@@ -101,7 +102,8 @@ func MetricsOff() Finding {
 		"set it to true, or use trigger external; until then the number of pods stays as it is")
 }
 
-// ScalingOnHost means that autoscaling has no effect with the file provider, which runs one process for each Gateway.
+// ScalingOnHost means that spec.autoscaling has no effect with the file provider, which runs one process for each
+// Gateway.
 func ScalingOnHost() Finding {
 	return finding(ReasonOneHost, "on one host each Gateway has one dataplane, whatever spec.autoscaling says")
 }
@@ -132,21 +134,21 @@ func InlineWarning(fields string) Finding {
 		"%s can be read by everyone who can read this object: keep it in a Secret and name that in authRef", fields)
 }
 
-// GuessableWarning means that secrets are short enough to be guessed. The message must not reveal anything about them,
-// not even the length.
+// GuessableWarning means that secrets are so short that an attacker can guess them. The message must not reveal
+// anything about the secrets, not even their length.
 func GuessableWarning(secrets string, least int) Finding {
 	return finding(ReasonWarning,
 		"%s shorter than %d bytes: somebody may find it by trying; make a new one with openssl rand -hex %d",
 		secrets, least, least)
 }
 
-// AuthTypeUnknown means that the authentication type is unknown. The message does not quote it, because it may come
-// from a Secret.
+// AuthTypeUnknown means that the authentication type is unknown. The message does not quote the authentication type,
+// because its value may come from a Secret.
 func AuthTypeUnknown(where string) Finding {
 	return finding(ReasonInvalidCredentials, "%s has an unknown value: use static, ephemeral or none", where)
 }
 
-// CredentialMissing means that a credential that the authentication type needs is absent.
+// CredentialMissing means that a credential is not set although the authentication type needs it.
 func CredentialMissing(where, authType string) Finding {
 	return finding(ReasonInvalidCredentials, "%s is missing: %s authentication needs it", where, authType)
 }
@@ -156,7 +158,7 @@ func CredentialEmpty(where string) Finding {
 	return finding(ReasonInvalidCredentials, "%s is empty: set a value", where)
 }
 
-// CredentialUnreadable means that the value of a credential is neither a string nor a reference.
+// CredentialUnreadable means that the field of a credential is neither a string nor a reference to a key of a Secret.
 func CredentialUnreadable(where string, err error) Finding {
 	return finding(ReasonInvalidCredentials, "%s: %v", where, err)
 }
@@ -183,7 +185,7 @@ func NotGranted(from, to, namespace string) Finding {
 		from, to, namespace)
 }
 
-// InlineField returns how messages refer to a field of a GatewayConfig.
+// InlineField returns the text by which messages refer to a field of a GatewayConfig.
 func InlineField(config, field string) string {
 	return fmt.Sprintf("GatewayConfig %s: spec.%s", config, field)
 }

@@ -4,7 +4,8 @@ import "fmt"
 
 // Problems of a route and its backends.
 
-// Masked means that another route with the same name, in another API group or version, is used instead of this one.
+// Masked means that the route by, which has the same name in another API group or version, is used instead of this
+// route.
 func Masked(by string) Finding {
 	return finding(ReasonPending,
 		"UDPRoute %s has the same name and counts in the place of this one: rename or remove one of them", by)
@@ -27,14 +28,14 @@ func NoListener(gateway, section string, port int32) Finding {
 	return finding(ReasonNoMatchingParent, "Gateway %s has no %s", gateway, wanted)
 }
 
-// NamespaceNotAllowed means that the listener allows no routes from the namespace.
+// NamespaceNotAllowed means that the listener allows no routes from the namespace of the route.
 func NamespaceNotAllowed(listener, namespace, from string) Finding {
 	return finding(ReasonNotAllowed,
 		"listener %q takes no routes from namespace %s: its allowedRoutes.namespaces.from is %s",
 		listener, namespace, from)
 }
 
-// KindNotAllowed means that the listener allows no routes of the API group.
+// KindNotAllowed means that the listener allows no routes of the API group of the route.
 func KindNotAllowed(listener, group string) Finding {
 	return finding(ReasonNotAllowed, "listener %q takes no UDPRoutes of group %s: its allowedRoutes.kinds names others",
 		listener, group)
@@ -77,13 +78,14 @@ func BackendIsAPIServer(backend string) Finding {
 		backend)
 }
 
-// PrefixDenied means that a prefix of a StaticService lies within the addresses of the cluster itself.
+// PrefixDenied means that routes must not reach a prefix of a StaticService: it is a single address of the cluster, or
+// lies within the loopback or cloud metadata addresses.
 func PrefixDenied(service, prefix string) Finding {
 	return finding(ReasonRefNotPermitted, "StaticService %s: prefix %q belongs to a node, to the API server, to a Service of kube-system, or to the host of a pod: it is left out; "+
 		"only spec.clusterAccess of the GatewayConfig of the GatewayClass opens it", service, prefix)
 }
 
-// BackendMixed means that a route has backends with addresses and backends with DNS names.
+// BackendMixed means that one route has both backends with addresses and backends with DNS names.
 func BackendMixed(backend string) Finding {
 	return finding(ReasonUnsupportedValue, "backend %s: a route cannot mix Services, which are DNS names while endpoint discovery is off, with StaticServices: use two routes",
 		backend)
@@ -95,43 +97,45 @@ func PrefixInvalid(service, prefix string) Finding {
 		"StaticService %s: prefix %q is neither an IP address nor a CIDR prefix: it is left out", service, prefix)
 }
 
-// RouteTooWide means that the route has more endpoints than spec.budget.endpointsPerRoute.
-func RouteTooWide(endpoints, limit int) Finding {
+// TooManyEndpoints means that a route has more endpoints than spec.budget.endpointsPerRoute.
+func TooManyEndpoints(endpoints, limit int) Finding {
 	return finding(ReasonBudgetExceeded, "the route leads to %d endpoints, spec.budget.endpointsPerRoute of the GatewayConfig allows %d: name fewer backends or ports, "+
 		"use shorter prefixes, or have the budget raised; until then it keeps those endpoints that it had", endpoints, limit)
 }
 
-// GatewayFull means that a route does not fit into a budget of its Gateway. budget describes the budget, and the route
-// needs asks of noun. The message does not mention other routes, because they may belong to other tenants.
-func GatewayFull(gateway, budget string, asks int, noun string) Finding {
+// GatewayOverBudget means that a route does not fit into a budget of its Gateway. budget describes this budget, and
+// asks is the amount of noun (routes, endpoints, bytes or host names) that the route needs. The message does not
+// mention other routes, because they may belong to other tenants.
+func GatewayOverBudget(gateway, budget string, asks int, noun string) Finding {
 	return finding(ReasonBudgetExceeded, "Gateway %s has no room for the route, which asks for at least %d %s: %s; name fewer backends or ports, "+
 		"use shorter prefixes or another Gateway, or have the budget raised; until then it keeps those endpoints that it had, as far as there is room", gateway, asks, noun, budget)
 }
 
-// RouteBudget describes the limit of routes for GatewayFull.
+// RouteBudget describes the limit of routes for GatewayOverBudget.
 func RouteBudget(limit int32) string {
 	return fmt.Sprintf("spec.budget.routes of the GatewayConfig allows %d", limit)
 }
 
-// EndpointBudget describes the limit of endpoints of a Gateway for GatewayFull.
+// EndpointBudget describes the maximum number of endpoints of a Gateway, as argument of GatewayOverBudget.
 func EndpointBudget(limit int32) string {
 	return fmt.Sprintf("spec.budget.endpoints of the GatewayConfig allows %d for all routes", limit)
 }
 
-// NamespaceBudget describes the limit of endpoints of a namespace for GatewayFull.
+// NamespaceBudget describes the maximum number of endpoints of a namespace, as argument of GatewayOverBudget.
 func NamespaceBudget(limit int32, namespace string) string {
 	return fmt.Sprintf(
 		"spec.budget.endpointsPerNamespace of the GatewayConfig allows %d for all Gateways of namespace %s",
 		limit, namespace)
 }
 
-// OperatorBudget describes the limit of endpoints because of the operator's memory for GatewayFull.
+// OperatorBudget describes the maximum number of endpoints that the operator's memory allows, as argument of
+// GatewayOverBudget.
 func OperatorBudget(limit int) string {
 	return fmt.Sprintf("the memory of the operator allows %d for this Gateway", limit)
 }
 
-// ConfigLimit describes a limit of the size of a config for GatewayFull.
+// ConfigLimit describes a limit of the size of a config, as argument of GatewayOverBudget.
 func ConfigLimit(limit int) string { return fmt.Sprintf("a config has at most %d", limit) }
 
-// RoutesWait warns that some routes of a Gateway exceed a budget.
-const RoutesWait = "some routes wait because they exceed a budget: see their conditions"
+// RoutesOverBudget warns that some routes of a Gateway exceed a budget.
+const RoutesOverBudget = "some routes wait because they exceed a budget: see their conditions"

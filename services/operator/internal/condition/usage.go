@@ -8,12 +8,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// MaxUsers is the largest number of users that condition InUse shows exactly and by name. Above it, the condition shows
-// only the order of magnitude, so that creating a thousand users does not write the status a thousand times.
+// MaxUsers is the largest number of users of an object that condition InUse shows exactly and by name. Above this
+// number, the condition shows only the order of magnitude, so that creating a thousand users does not write the status
+// a thousand times.
 const MaxUsers = 5
 
-// Usage returns condition InUse. n is the number of users of the kind noun. names are the names of those users that the
-// reader of the object may see.
+// Usage returns condition InUse of an object. n is the number of its users, which are of the kind noun. names are the
+// names of those users that a reader of the object may see.
 func Usage(noun string, n int, names []string) metav1.Condition {
 	switch {
 	case n == 0:

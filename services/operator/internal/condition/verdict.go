@@ -11,8 +11,8 @@ const (
 	never
 )
 
-// types are the condition types of the operator. Merge removes a condition of such a type if the translation does not
-// set it any more. It keeps conditions of other types, because they belong to other controllers.
+// types are the condition types that the operator writes. Merge removes a condition of such a type if the translation
+// does not set it any more. Merge keeps conditions of other types, because they belong to other controllers.
 var types = map[string]problem{
 	Accepted: ifNotTrue, Programmed: ifNotTrue, ResolvedRefs: ifNotTrue, Autoscaled: ifNotTrue,
 	Conflicted: ifNotFalse, RealmNotDNSName: ifNotFalse, InsecureInlineCredentials: ifNotFalse,

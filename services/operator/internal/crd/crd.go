@@ -1,6 +1,6 @@
-// Package crd sets defaults of objects and validates them, according to the CustomResourceDefinitions of STUNner and of
-// the standard channel of the Gateway API. It uses the same libraries as an API server. The files in the folder crds
-// are copies that `make gen` makes.
+// Package crd sets the defaults of objects and validates objects, according to the CustomResourceDefinitions of STUNner
+// and of the standard channel of the Gateway API. It uses the same libraries as an API server. The files in the folder
+// crds are copies that `make gen` makes.
 package crd
 
 import (
@@ -40,11 +40,11 @@ type Schema struct {
 	rules      *cel.Validator // of x-kubernetes-validations
 }
 
-// schemas caches a func() *Schema for each GroupVersionKind, because compiling a schema takes longer than validating an
-// object.
+// schemas caches the compiled schema of each GroupVersionKind, because compiling a schema takes longer than validating
+// an object. A value is a function that compiles the schema on its first call.
 var schemas sync.Map
 
-// Find returns the schema of a version of a kind, or nil if no CRD contains it.
+// Find returns the schema of a kind in one API version, or nil if no CRD contains it.
 func Find(gvk runtimeschema.GroupVersionKind) *Schema {
 	once, _ := schemas.LoadOrStore(gvk, sync.OnceValue(func() *Schema {
 		s, err := compile(gvk)
@@ -96,10 +96,10 @@ func compile(gvk runtimeschema.GroupVersionKind) (*Schema, error) {
 	return &Schema{structural: structural, values: values, rules: rules}, nil
 }
 
-// Admit processes an object as an API server does on create: it prunes unknown fields, sets defaults, and validates. It
-// returns the paths of the unknown fields, which an API server rejects under strict field validation, and the errors.
-// The errors contain no values of fields, because they may be secret. The status is only pruned, because an API server
-// ignores it on create.
+// Admit processes an object as an API server does on create: it prunes unknown fields, sets defaults, and validates the
+// object. It returns the paths of the unknown fields, which an API server rejects under strict field validation, and
+// the validation errors. The errors contain no values of fields, because they may be secret. The status is only pruned,
+// because an API server ignores it on create.
 func (s *Schema) Admit(object map[string]any) (unknown []string, errs field.ErrorList) {
 	track := schema.UnknownFieldPathOptions{TrackUnknownFieldPaths: true}
 	unknown = pruning.PruneWithOptions(object, s.structural, true, track)
@@ -121,7 +121,7 @@ func (s *Schema) Admit(object map[string]any) (unknown []string, errs field.Erro
 	return unknown, errs
 }
 
-// validate runs the same checks in the same order as the API server does when it creates a custom resource.
+// validate runs the checks that the API server runs when it creates a custom resource, in the same order.
 func (s *Schema) validate(object map[string]any) field.ErrorList {
 	errs := validation.ValidateCustomResource(nil, object, s.values)
 	errs = append(errs, listtype.ValidateListSetsAndMaps(nil, s.structural, object)...)
@@ -130,12 +130,13 @@ func (s *Schema) validate(object map[string]any) field.ErrorList {
 	}
 	broken, _ := s.rules.Validate(context.Background(), nil, nil, object, nil, celconfig.RuntimeCELCostBudget)
 	for _, e := range broken {
-		errs = append(errs, s.perItem(object, e)...)
+		errs = append(errs, s.errorsPerItem(object, e)...)
 	}
 	return errs
 }
 
-// blocksRules reports whether the API server does not evaluate CEL rules because of an error.
+// blocksRules reports whether a validation error is of a kind because of which the API server does not evaluate the CEL
+// rules of the object.
 func blocksRules(e *field.Error) bool {
 	switch e.Type {
 	case field.ErrorTypeNotSupported, field.ErrorTypeRequired, field.ErrorTypeTooLong, field.ErrorTypeTooMany,
@@ -145,10 +146,10 @@ func blocksRules(e *field.Error) bool {
 	return false
 }
 
-// perItem makes the error of a list rule such as `self.all(item, …)` more precise. The error has the path of the list.
-// It is replaced by one error for each item that violates the rule if it is the only item of the list. If there is no
-// such item, the error stays unchanged.
-func (s *Schema) perItem(object map[string]any, e *field.Error) (errs field.ErrorList) {
+// errorsPerItem makes the validation error of a list rule such as `self.all(item, …)` more precise, because its path is
+// that of the whole list. Each item is checked as the only item of the list. The error is replaced by one error for
+// each item that violates the rule in this way. If there is no such item, the error stays unchanged.
+func (s *Schema) errorsPerItem(object map[string]any, e *field.Error) (errs field.ErrorList) {
 	rules, items := s.listAt(object, e.Field)
 	for i, item := range items {
 		alone, _ := rules.Validate(context.Background(), field.NewPath(e.Field), nil, []any{item}, nil,
@@ -165,8 +166,8 @@ func (s *Schema) perItem(object map[string]any, e *field.Error) (errs field.Erro
 	return errs
 }
 
-// listAt returns the list at a path and its rules. It returns nil if there is no list, or if the path has keys that are
-// not in the schema.
+// listAt returns the list at a path in an object, and the CEL rules of its schema. It returns nil if there is no list,
+// or if the path has keys that are not in the schema.
 func (s *Schema) listAt(object map[string]any, path string) (*cel.Validator, []any) {
 	rules, value := s.rules, any(object)
 	for _, step := range strings.FieldsFunc(path, func(r rune) bool { return strings.ContainsRune(".[]", r) }) {
@@ -189,16 +190,17 @@ func (s *Schema) listAt(object map[string]any, path string) (*cel.Validator, []a
 	return rules, items
 }
 
-// typeWords matches the message of kube-openapi about a wrong type up to the name of the type. For a format, the
-// message continues with the value, which must not be shown.
-var typeWords = regexp.MustCompile(`^(?:.*? in body )?must be of type ([a-z0-9,-]+)`)
+// wrongTypeMessage matches the message of kube-openapi about a value of a wrong type, up to the name of the expected
+// type. If a string format is expected, the message continues with the value, which must not be shown.
+var wrongTypeMessage = regexp.MustCompile(`^(?:.*? in body )?must be of type ([a-z0-9,-]+)`)
 
-// pathWords matches messages of kube-openapi that contain the path of the field. Such errors do not have it in Field.
-var pathWords = regexp.MustCompile(`^"([^"]*)" (must validate .*)$|^Checked value (must be .*) in (\S+)$`)
+// pathMessage matches those messages of kube-openapi that contain the path of the field. Such errors do not have the
+// path in Field.
+var pathMessage = regexp.MustCompile(`^"([^"]*)" (must validate .*)$|^Checked value (must be .*) in (\S+)$`)
 
-// redact removes the value from an error, also where the message repeats it.
+// redact removes the value of the field from an error, also if its message repeats the value.
 func redact(e *field.Error) {
-	if m := pathWords.FindStringSubmatch(e.Detail); m != nil {
+	if m := pathMessage.FindStringSubmatch(e.Detail); m != nil {
 		e.Field, e.Detail = m[1]+m[4], m[2]+m[3]
 	}
 	e.BadValue = field.OmitValueType{}
@@ -211,9 +213,10 @@ func redact(e *field.Error) {
 	}
 }
 
-// WantedType returns the JSON Schema type that a value must have, or "" if the error is not about a wrong type.
+// WantedType returns the JSON Schema type that the value of a field must have, or "" if the error is not about a wrong
+// type.
 func WantedType(e *field.Error) string {
-	if m := typeWords.FindStringSubmatch(e.Detail); e.Type == field.ErrorTypeTypeInvalid && m != nil {
+	if m := wrongTypeMessage.FindStringSubmatch(e.Detail); e.Type == field.ErrorTypeTypeInvalid && m != nil {
 		return m[1]
 	}
 	return ""

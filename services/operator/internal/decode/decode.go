@@ -20,7 +20,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// Limits for one file. They limit the cost of a hostile file; files written by users stay far below.
+// Limits for one input file. They limit the cost of decoding a malicious file. Files written by users stay far below.
 const (
 	maxFileBytes = 4 << 20
 	maxValues    = 100_000 // values of one document, aliases expanded
@@ -39,15 +39,15 @@ const (
 	Error Severity = "Error"
 )
 
-// Located is an object with the file and the line of its document.
+// Located is a decoded object with the name of its file and the line at which its document begins.
 type Located struct {
 	resource.Object
 	File string
 	Line int
 }
 
-// Problem is an error in a document, or a remark about it. It contains no values of the document, because they may be
-// secret.
+// Problem is an error in a document of a file, or a remark about it. It contains no values of the document, because
+// they may be secret.
 type Problem struct {
 	File      string   `json:"file"`
 	Line      int      `json:"line"`
@@ -81,15 +81,15 @@ func File(name string, data []byte) (objects []Located, problems []Problem) {
 	}
 	d := &decoder{file: name}
 	for _, p := range split(data) {
-		d.piece(p)
+		d.decodePiece(p)
 	}
 	objects, duplicates := Unique(d.objects)
 	return objects, append(d.problems, duplicates...)
 }
 
-// Unique returns the first one of several objects with the same kind, namespace and name. Each further one becomes a
-// Problem. Objects of different API versions are not duplicates, because the translation decides which one of several
-// UDPRoutes with the same name is used.
+// Unique returns objects without duplicates: of several objects with the same kind, namespace and name, only the first
+// one is kept, and each further one becomes a Problem. Objects of different API versions are not duplicates, because
+// the translation decides which one of several UDPRoutes with the same name is used.
 func Unique(objects []Located) (kept []Located, problems []Problem) {
 	type identity struct {
 		gvk schema.GroupVersionKind
@@ -119,7 +119,7 @@ type decoder struct {
 	problems []Problem
 }
 
-// piece is the text between two document markers; line is the number of its first line.
+// piece is the text between two document markers of a YAML file; line is the number of its first line.
 type piece struct {
 	text []byte
 	line int
@@ -129,12 +129,12 @@ type piece struct {
 // in every kind of scalar, so splitting there is correct even after a syntax error.
 var marker = regexp.MustCompile(`^(---|\.\.\.)(\s|$)`)
 
-// preamble matches a line that may precede the start marker of its document: a blank line, a comment, a directive, or a
-// byte order mark.
+// preamble matches a line that may precede the start marker of a YAML document: a blank line, a comment, a directive,
+// or a byte order mark.
 var preamble = regexp.MustCompile(`^(\s*(#.*)?|%.*|\x{FEFF})\s*$`)
 
-// yamlVersion matches a YAML directive for version 1.x. It is turned into a comment, because the parser rejects version
-// 1.2 although it can parse such documents.
+// yamlVersion matches a YAML directive for version 1.x. Such a directive is turned into a comment, because the parser
+// rejects version 1.2 although it can parse such documents.
 var yamlVersion = regexp.MustCompile(`(?m)^%YAML 1\.`)
 
 // split splits a file at its document markers. Comments and directives stay with the document that they precede.
@@ -171,9 +171,9 @@ func split(data []byte) []piece {
 	return pieces
 }
 
-// piece decodes the text between two markers. The parser may find several documents in it, because it accepts more
-// characters as line breaks than split does, for example U+2028.
-func (d *decoder) piece(p piece) {
+// decodePiece decodes the text between two document markers. The parser may find several documents in the text, because
+// it accepts more characters as line breaks than split does, for example U+2028.
+func (d *decoder) decodePiece(p piece) {
 	if !utf8.Valid(p.text) {
 		d.problems = append(d.problems,
 			Problem{File: d.file, Line: p.line, Severity: Error, Message: "document is not UTF-8 text: convert it"})
@@ -182,7 +182,7 @@ func (d *decoder) piece(p piece) {
 	text := yamlVersion.ReplaceAll(bytes.TrimPrefix(p.text, []byte("\uFEFF")), []byte("#YAML 1."))
 	nodes, err := parse(text)
 	for _, n := range nodes {
-		d.document(n, p.line-1)
+		d.decodeDocument(n, p.line-1)
 	}
 	if err != nil {
 		guess := identify(text)
@@ -193,7 +193,7 @@ func (d *decoder) piece(p piece) {
 	}
 }
 
-// parse returns the documents of a text up to the first syntax error, and that error.
+// parse returns the YAML documents of a text up to the first syntax error, and this error.
 func parse(text []byte) (nodes []*yaml.Node, err error) {
 	decoder := yaml.NewDecoder(bytes.NewReader(text))
 	for {
@@ -217,8 +217,8 @@ var (
 	spaceLine = regexp.MustCompile(`(?m)(?:^[ \t]+|[{,][ \t]*)namespace:[ \t]*["']?([-a-z0-9]+)`)
 )
 
-// reason returns the message of a parser error without its line number, which is relative to the text. It also omits
-// the name of an alias: a password that begins with * looks like an alias.
+// reason returns the message of a parser error without its line number, which is relative to the parsed text. It also
+// omits the name of an alias: a password that begins with * looks like an alias.
 func reason(err error) string {
 	return noAnchor.ReplaceAllString(atLine.ReplaceAllString(err.Error(), ""), "alias without anchor")
 }

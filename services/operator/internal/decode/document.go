@@ -30,8 +30,8 @@ type document struct {
 	findings []finding
 }
 
-// document decodes a YAML document. base is the number of lines in the file before the parsed text.
-func (d *decoder) document(n *yaml.Node, base int) {
+// decodeDocument decodes a YAML document. base is the number of lines in the file before the parsed text.
+func (d *decoder) decodeDocument(n *yaml.Node, base int) {
 	if n.Kind == yaml.DocumentNode {
 		n = n.Content[0]
 	}
@@ -49,10 +49,10 @@ func (d *decoder) document(n *yaml.Node, base int) {
 		return
 	}
 	if root.textAt("kind") == "List" && root.textAt("apiVersion") == "v1" && root.get("items") != nil {
-		d.list(root.get("items").items, b.findings())
+		d.decodeList(root.get("items").items, b.findings())
 		return
 	}
-	d.object(&document{root: root, line: root.line, findings: b.findings()})
+	d.decodeObject(&document{root: root, line: root.line, findings: b.findings()})
 }
 
 // child returns the value of a key in a YAML mapping, or an empty node.
@@ -65,37 +65,38 @@ func child(n *yaml.Node, key string) *yaml.Node {
 	return &yaml.Node{}
 }
 
-// list decodes the items of a v1 List, the format in which kubectl get prints several objects.
-func (d *decoder) list(items []*value, findings []finding) {
-	if !d.report(&document{root: &value{}, findings: findings}) {
+// decodeList decodes the items of an object of kind List in v1, the format in which kubectl get prints several objects.
+func (d *decoder) decodeList(items []*value, findings []finding) {
+	if !d.addProblems(&document{root: &value{}, findings: findings}) {
 		return
 	}
 	for _, item := range items {
 		item.parent = nil
-		d.object(&document{root: item, line: item.line})
+		d.decodeObject(&document{root: item, line: item.line})
 	}
 }
 
-// object decodes one object and reports its findings. It keeps the object unless a finding is an error.
-func (d *decoder) object(doc *document) {
+// decodeObject decodes one object and reports its findings. It drops the object if a finding is an error.
+func (d *decoder) decodeObject(doc *document) {
 	o := doc.decode()
-	if d.report(doc) && o != nil {
+	if d.addProblems(doc) && o != nil {
 		d.objects = append(d.objects, Located{Object: o, File: d.file, Line: doc.line})
 	}
 }
 
-// report adds the findings to the problems of the file. It reports whether none of them is an error.
-func (d *decoder) report(doc *document) bool {
-	inForce := true
+// addProblems adds the findings about a document to the problems of the file. It returns true if no finding is an
+// error.
+func (d *decoder) addProblems(doc *document) bool {
+	valid := true
 	sort.SliceStable(doc.findings, func(i, j int) bool { return doc.findings[i].line < doc.findings[j].line })
 	for _, f := range doc.findings {
-		inForce = inForce && f.severity != Error
+		valid = valid && f.severity != Error
 		d.problems = append(d.problems, Problem{
 			File: d.file, Line: f.line, Severity: f.severity, Field: f.field, Message: f.message,
 			Kind: doc.root.textAt("kind"), Namespace: doc.namespace(), Name: doc.root.textAt("metadata", "name"),
 		})
 	}
-	return inForce
+	return valid
 }
 
 // namespace returns the namespace of the object, or the default namespace if it is not set.
@@ -110,22 +111,23 @@ func (doc *document) namespace() string {
 	return namespace
 }
 
-// add adds a finding about the field at path. Its line is that of the field, or of the nearest parent that exists. The
-// number of findings is limited, because the search for the line visits the whole document.
+// add adds a finding about the field at a path. The line of the finding is that of the field, or of the nearest parent
+// that exists. The number of findings is limited, because searching the line of each finding visits the whole document.
 func (doc *document) add(severity Severity, path, format string, args ...any) {
-	if len(doc.findings) < maxFindings || !doc.broken() {
+	if len(doc.findings) < maxFindings || !doc.hasErrors() {
 		doc.note(severity, doc.root.find(path), path, fmt.Sprintf(format, args...))
 	}
 }
 
-// note adds a finding about a value. The first error is added even if remarks have used up the limit.
+// note adds a finding about a value in the document. The first error is added even if remarks have used up the limit of
+// findings.
 func (doc *document) note(severity Severity, v *value, path, message string) {
-	if len(doc.findings) < maxFindings || severity == Error && !doc.broken() {
+	if len(doc.findings) < maxFindings || severity == Error && !doc.hasErrors() {
 		doc.findings = append(doc.findings, finding{line: v.line, field: path, severity: severity, message: message})
 	}
 }
 
-// decode returns the object, or nil. The object is valid if no finding is an error.
+// decode returns the object in the document, or nil. The object is valid if no finding is an error.
 func (doc *document) decode() resource.Object {
 	if !doc.identify() {
 		return nil
@@ -148,21 +150,22 @@ func (doc *document) decode() resource.Object {
 		doc.schema = crd.Find(gvk)
 	}
 	doc.gvk = gvk
-	doc.tolerate()
-	o := doc.typed(k)
-	if o == nil || doc.broken() {
+	doc.convertToStrings()
+	o := doc.decodeTyped(k)
+	if o == nil || doc.hasErrors() {
 		return nil
 	}
-	doc.complete(o, k)
+	doc.setDefaultsAndValidate(o, k)
 	return o
 }
 
-// broken reports whether a finding is an error.
-func (doc *document) broken() bool {
+// hasErrors reports whether a finding is an error.
+func (doc *document) hasErrors() bool {
 	return slices.ContainsFunc(doc.findings, func(f finding) bool { return f.severity == Error })
 }
 
-// identify reads apiVersion and kind. It returns false and adds a finding if they or the name are missing.
+// identify reads apiVersion and kind of the document. If apiVersion, kind or the name of the object is missing, it adds
+// a finding and returns false.
 func (doc *document) identify() bool {
 	if doc.root.shape != isMap {
 		doc.add(Error, "", "fragment: document is %s, an object is a mapping with apiVersion, kind and metadata",
@@ -189,10 +192,10 @@ func (doc *document) identify() bool {
 	return true
 }
 
-// passThrough returns an object of a kind that the operator does not use, unchanged.
+// passThrough returns an object whose kind the operator does not use. The object is not changed.
 func (doc *document) passThrough() resource.Object {
 	var content map[string]any
-	data := doc.root.appendJSON(nil, everything)
+	data := doc.root.appendJSON(nil, anyOrder)
 	if err := strictjson.UnmarshalCaseSensitivePreserveInts(data, &content); err != nil {
 		doc.add(Error, "", "cannot be passed through: %s", err)
 		return nil
@@ -201,9 +204,9 @@ func (doc *document) passThrough() resource.Object {
 	return &unstructured.Unstructured{Object: content}
 }
 
-// tolerate converts numbers and booleans in annotations, labels and stringData to strings, with a remark. An API server
-// would reject them.
-func (doc *document) tolerate() {
+// convertToStrings converts numbers and booleans in annotations, labels and stringData to strings, and adds a remark.
+// An API server would reject such values.
+func (doc *document) convertToStrings() {
 	metadata := doc.root.get("metadata")
 	for _, parent := range []*value{metadata.get("annotations"), metadata.get("labels"), doc.root.get("stringData")} {
 		if parent == nil {
@@ -221,7 +224,7 @@ func (doc *document) tolerate() {
 	}
 }
 
-// foldStringData moves the stringData of a Secret into its data, as the API server does.
+// foldStringData moves the entries of a Secret's stringData into its data, as the API server does.
 func (doc *document) foldStringData() {
 	plain := doc.root.get("stringData")
 	if plain == nil || plain.shape != isMap {
@@ -243,7 +246,7 @@ func (doc *document) foldStringData() {
 		encoded := base64.StdEncoding.EncodeToString([]byte(v.text))
 		data.put(plain.keys[i], &value{shape: isText, text: encoded, line: v.line, order: v.order})
 	}
-	plain.gone = true
+	plain.removed = true
 }
 
 // put adds a member to a mapping, or replaces it.
@@ -256,17 +259,17 @@ func (v *value) put(key string, item *value) {
 	(&builder{}).adopt(v, key, item)
 }
 
-// everything is larger than the order of any value, for appendJSON.
-const everything = maxValues + 1
+// anyOrder is larger than the order of any value. As argument of appendJSON, it selects all values.
+const anyOrder = maxValues + 1
 
-// typed applies the schema of the CRD, if there is one, and decodes the document into its Go type. Each value of a
-// wrong type and each unknown field becomes a finding.
-func (doc *document) typed(k kind) resource.Object {
-	data := doc.root.appendJSON(nil, everything)
+// decodeTyped applies the schema of the CRD, if the kind has one, and decodes the document into its Go type. Each value
+// of a wrong type and each unknown field becomes a finding.
+func (doc *document) decodeTyped(k kind) resource.Object {
+	data := doc.root.appendJSON(nil, anyOrder)
 	if doc.schema != nil {
 		data = doc.admit(data)
 	}
-	if doc.schema != nil && doc.broken() {
+	if doc.schema != nil && doc.hasErrors() {
 		return nil
 	}
 	for range doc.maxTypeErrors() {
@@ -283,13 +286,14 @@ func (doc *document) typed(k kind) resource.Object {
 		if wrong.parent == nil {
 			return nil
 		}
-		wrong.gone = true
-		data = doc.root.appendJSON(nil, everything)
+		wrong.removed = true
+		data = doc.root.appendJSON(nil, anyOrder)
 	}
 	return nil
 }
 
-// admit returns the object with the defaults of its CRD. Unknown fields and violations of the CRD become findings.
+// admit returns the JSON of the object with the defaults of its CRD. Unknown fields and violations of the CRD become
+// findings.
 func (doc *document) admit(data []byte) []byte {
 	var object map[string]any
 	if err := strictjson.UnmarshalCaseSensitivePreserveInts(data, &object); err != nil {
@@ -300,7 +304,7 @@ func (doc *document) admit(data []byte) []byte {
 	for _, path := range paths {
 		doc.add(Error, path, unknown)
 	}
-	doc.refuse(errs)
+	doc.addFieldErrors(errs)
 	data, err := json.Marshal(object)
 	if err != nil {
 		doc.add(Error, "", "cannot be read: %s", err)
@@ -308,8 +312,9 @@ func (doc *document) admit(data []byte) []byte {
 	return data
 }
 
-// refuse adds field errors as findings. It omits the values of the fields, because they may be secret.
-func (doc *document) refuse(errs field.ErrorList) {
+// addFieldErrors adds a finding for each validation error. It omits the values of the fields, because they may be
+// secret.
+func (doc *document) addFieldErrors(errs field.ErrorList) {
 	for _, e := range errs[:min(len(errs), maxFindings)] {
 		e.BadValue = field.OmitValueType{}
 		text := e.ErrorBody()
@@ -321,8 +326,8 @@ func (doc *document) refuse(errs field.ErrorList) {
 	}
 }
 
-// maxTypeErrors returns the maximum number of values of a wrong type that are reported. It is limited because finding
-// each of them decodes the document about 20 times.
+// maxTypeErrors returns the maximum number of values with a wrong type that are reported for a document. It is limited
+// because finding each of these values decodes the document about 20 times.
 func (doc *document) maxTypeErrors() int {
 	n := 0
 	doc.root.walk(func(*value) { n++ })
@@ -332,8 +337,8 @@ func (doc *document) maxTypeErrors() int {
 	return 16
 }
 
-// firstTypeError returns the first value that does not fit the Go type. It searches by bisection: the document up to
-// the value before it can be decoded, and up to the value itself it cannot.
+// firstTypeError returns the first value in the document that does not fit the Go type. It searches by bisection: the
+// document without this value and all later values can be decoded, the document with this value cannot.
 func (doc *document) firstTypeError(k kind) *value {
 	var all []*value
 	doc.root.walk(func(v *value) { all = append(all, v) })
@@ -351,8 +356,8 @@ func (doc *document) firstTypeError(k kind) *value {
 // unknown is the message about an unknown field.
 const unknown = "is not known: remove it or mend its spelling"
 
-// unknownField adds a finding about a field that the Go type does not have. If the schema of the CRD has it, the field
-// belongs to an older version of the kind and has no effect any more.
+// unknownField adds a finding about a field that the Go type does not have. If the schema of the CRD contains the
+// field, it belongs to an older version of the kind and no longer has an effect.
 func (doc *document) unknownField(path string) {
 	if doc.schema != nil && !strings.HasPrefix(path, "metadata.") {
 		doc.add(Info, path, "has no effect: remove it")
@@ -412,9 +417,9 @@ func wanted(name string, got shape) string {
 	return "of type " + name
 }
 
-// complete sets the type and the namespace of an object, and the defaults that no CRD contains. It then checks the
-// rules that no CRD contains.
-func (doc *document) complete(o resource.Object, k kind) {
+// setDefaultsAndValidate sets the type and the namespace of an object, and the defaults that no CRD contains. It then
+// checks the rules that no CRD contains.
+func (doc *document) setDefaultsAndValidate(o resource.Object, k kind) {
 	o.GetObjectKind().SetGroupVersionKind(doc.gvk)
 	switch {
 	case k.cluster && o.GetNamespace() != "":
@@ -424,5 +429,5 @@ func (doc *document) complete(o resource.Object, k kind) {
 		o.SetNamespace(defaultNamespace)
 	}
 	setDefaults(o)
-	doc.refuse(validate(o, k))
+	doc.addFieldErrors(validate(o, k))
 }

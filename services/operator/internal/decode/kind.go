@@ -22,7 +22,7 @@ type kind struct {
 	cluster bool // cluster-scoped
 }
 
-// kinds contains every kind that is decoded. Objects of other kinds are passed through unchanged.
+// kinds contains every kind that is decoded into a Go type. Objects of other kinds are passed through unchanged.
 var kinds = map[schema.GroupVersionKind]kind{
 	gateway("GatewayClass"):   {new: blank[gatewayv1.GatewayClass], cluster: true},
 	gateway("Gateway"):        {new: blank[gatewayv1.Gateway]},
@@ -40,8 +40,8 @@ var kinds = map[schema.GroupVersionKind]kind{
 	slice("EndpointSlice"):    {new: blank[discoveryv1.EndpointSlice]},
 }
 
-// sameSchema maps an older API version to the version as which its kinds are decoded. It does not apply to a kind that
-// has its own entry in kinds.
+// sameSchema maps an older API version to the newer version with the same schema, as which its kinds are decoded. It is
+// not used for a kind that has its own entry in kinds.
 var sameSchema = map[schema.GroupVersion]schema.GroupVersion{
 	{Group: stunnerv1.GroupName, Version: "v1alpha1"}: stunnerv1.GroupVersion,
 	{Group: gatewayv1.GroupName, Version: "v1beta1"}:  schema.GroupVersion(gatewayv1.GroupVersion),
@@ -60,8 +60,8 @@ func own(k string) schema.GroupVersionKind   { return stunnerv1.GroupVersion.Wit
 func core(k string) schema.GroupVersionKind  { return corev1.SchemeGroupVersion.WithKind(k) }
 func slice(k string) schema.GroupVersionKind { return discoveryv1.SchemeGroupVersion.WithKind(k) }
 
-// decodedAs returns how objects of a kind are decoded, and the API version that they then have; false if the kind is
-// not decoded.
+// decodedAs returns how objects of a kind are decoded, and the API version that they have after decoding. The result is
+// false if objects of this kind are not decoded.
 func decodedAs(gvk schema.GroupVersionKind) (kind, schema.GroupVersionKind, bool) {
 	if k, ok := kinds[gvk]; ok {
 		return k, gvk, true
@@ -71,7 +71,7 @@ func decodedAs(gvk schema.GroupVersionKind) (kind, schema.GroupVersionKind, bool
 	return k, newer, ok
 }
 
-// versionsOf returns the API versions in which a kind is decoded; none if it is not decoded.
+// versionsOf returns the API versions in which a kind is decoded. It returns no versions if the kind is not decoded.
 func versionsOf(gk schema.GroupKind) (versions []string) {
 	for gvk := range maps.Keys(kinds) {
 		if gvk.GroupKind() == gk {

@@ -5,15 +5,15 @@ import (
 	"strconv"
 )
 
-// Limits of the search for a syntax error, which parses prefixes of the text.
+// Limits of the search for a syntax error, which parses prefixes of the YAML text.
 const (
 	maxSearchBytes = 64 << 10
 	maxRecoveries  = 8
 )
 
-// syntaxLine returns the line of a syntax error, counted from 1. The parser reports where the surrounding mapping or
-// string begins, which may be far above. The error is nearer to the first line that makes the text up to it invalid, so
-// syntaxLine parses prefixes of the text to find that line.
+// syntaxLine returns the line of a YAML syntax error, counted from 1. The parser reports where the surrounding mapping
+// or string begins, which may be far above the error. The error is nearer to the first line with which the text up to
+// this line becomes invalid, so syntaxLine parses prefixes of the text to find that line.
 func syntaxLine(text []byte, err error) int {
 	line := 1
 	if m := atLine.FindStringSubmatch(err.Error()); m[1] != "" {
@@ -23,19 +23,20 @@ func syntaxLine(text []byte, err error) int {
 		return line
 	}
 	lines := bytes.SplitAfter(text, []byte("\n"))
-	good := goodPrefix(lines, 0)
+	good := parsablePrefix(lines, 0)
 	for range maxRecoveries {
-		next := recovers(lines, good)
+		next := longerPrefix(lines, good)
 		if next == good {
 			break
 		}
-		good = goodPrefix(lines, next)
+		good = parsablePrefix(lines, next)
 	}
 	return min(max(line, good+1), len(lines))
 }
 
-// goodPrefix returns a number of lines, at least from, that can be parsed, but cannot with one more line.
-func goodPrefix(lines [][]byte, from int) int {
+// parsablePrefix returns a number of lines, at least from, such that these lines can be parsed, but not together with
+// the next line.
+func parsablePrefix(lines [][]byte, from int) int {
 	good, bad := from, len(lines)
 	for bad-good > 1 {
 		middle := (good + bad) / 2
@@ -48,9 +49,9 @@ func goodPrefix(lines [][]byte, from int) int {
 	return good
 }
 
-// recovers searches the next lines for a longer prefix that can be parsed. There is one if the prefix only ends within
-// a quoted string, which is not an error.
-func recovers(lines [][]byte, good int) int {
+// longerPrefix searches for a prefix that can be parsed and that is longer than good, the length of a parsable prefix.
+// It finds one if the next line only begins a quoted string that ends some lines later, which is not an error.
+func longerPrefix(lines [][]byte, good int) int {
 	for n := min(good+40, len(lines)-1); n > good+1; n-- {
 		if parses(lines[:n]) {
 			return n

@@ -9,7 +9,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// shape is the JSON type of a value. Its text is used in messages.
+// shape is the JSON type of a value. Its text is the name of the type in messages.
 type shape string
 
 const (
@@ -33,10 +33,10 @@ type value struct {
 	parent  *value
 	index   int  // in the parent
 	order   int  // position in the document: parents come before children
-	gone    bool // removed from the document
+	removed bool // removed from the document
 }
 
-// builder converts YAML nodes to values, within the limits for a document.
+// builder converts the YAML nodes of a document to values, within the limits for a document.
 type builder struct {
 	base       int // number of lines in the file before the parsed text
 	values     int
@@ -44,8 +44,8 @@ type builder struct {
 	duplicates []duplicateKey
 }
 
-// duplicateKey is a key that occurs twice in a mapping. It becomes a finding later, because its path is known only when
-// the whole document is built.
+// duplicateKey is a key that occurs twice in a YAML mapping. It becomes a finding when the whole document is built,
+// because the path of the key is not known before.
 type duplicateKey struct {
 	in          *value
 	key         string
@@ -61,7 +61,7 @@ func (b *builder) findings() (all []finding) {
 	return all
 }
 
-// finding is an error or a remark about one place in a document.
+// finding is an error in a document or a remark about it, with the line and the field.
 type finding struct {
 	line     int
 	field    string
@@ -69,14 +69,14 @@ type finding struct {
 	severity Severity
 }
 
-// Error implements error, so that a finding can be returned for a document that cannot be built.
+// Error implements error, so that the builder can return a finding as the error for a document that it cannot convert.
 func (f finding) Error() string { return f.message }
 
 func (b *builder) fail(n *yaml.Node, format string, args ...any) error {
 	return finding{line: b.base + n.Line, message: fmt.Sprintf(format, args...), severity: Error}
 }
 
-// tooBig returns the error for a document that exceeds the limits.
+// tooBig returns the error for a document that exceeds the limits of values or bytes.
 func (b *builder) tooBig(n *yaml.Node) error {
 	return b.fail(n, "document is too big or too deep here, its aliases expanded: "+
 		"split it, or write it with fewer aliases")
@@ -110,7 +110,8 @@ func (b *builder) build(n *yaml.Node, parent *value, index, depth int) (*value, 
 	return v, b.scalar(v, n)
 }
 
-// mapping adds the members of n to v. Members of n itself take precedence over those of merge keys (<<).
+// mapping adds the members of the YAML mapping n to v. Members of n itself take precedence over members of its merge
+// keys (<<).
 func (b *builder) mapping(v *value, n *yaml.Node, depth int) error {
 	if depth > maxDepth {
 		return b.tooBig(n)
@@ -170,7 +171,7 @@ func (b *builder) merge(v *value, n *yaml.Node, depth int) error {
 	return b.fail(n, "<< needs a mapping or an alias of one")
 }
 
-// member adds one member. For a duplicate key, the last value is used, as an API server does.
+// member adds one member to the mapping v. If a key occurs twice, the last value is used, as in an API server.
 func (b *builder) member(v *value, key, item *yaml.Node, depth int) error {
 	child, err := b.build(item, v, 0, depth+1)
 	if err != nil {
@@ -197,8 +198,8 @@ func (b *builder) adopt(v *value, key string, child *value) {
 	v.keys, v.items = append(v.keys, key), append(v.items, child)
 }
 
-// scalar resolves a scalar according to the YAML core schema. A timestamp becomes a string, because JSON has no
-// timestamps.
+// scalar converts a YAML scalar to a JSON value according to the YAML core schema. A timestamp becomes a string,
+// because JSON has no timestamps.
 func (b *builder) scalar(v *value, n *yaml.Node) error {
 	v.source = n.Value
 	switch tag := n.ShortTag(); tag {
@@ -233,7 +234,7 @@ func (v *value) get(key string) *value {
 	return v.members[key]
 }
 
-// textAt returns the string at a path of keys, or "" if there is none.
+// textAt returns the string at a path of keys, or "" if there is no string.
 func (v *value) textAt(path ...string) string {
 	for _, key := range path {
 		v = v.get(key)
@@ -244,7 +245,8 @@ func (v *value) textAt(path ...string) string {
 	return v.text
 }
 
-// path returns the field path in the format of the API server, for example spec.listeners[0].port.
+// path returns the path of the value in the document in the format of the API server, for example
+// spec.listeners[0].port.
 func (v *value) path() string {
 	if v == nil || v.parent == nil {
 		return ""
@@ -260,7 +262,7 @@ func join(path, key string) string {
 	return strings.TrimPrefix(path+"."+key, ".")
 }
 
-// find returns the value at a field path, or its nearest parent that exists.
+// find returns the value at a field path. If there is none, it returns the nearest parent that exists.
 func (v *value) find(path string) *value {
 	best := v
 	v.walk(func(w *value) {
@@ -273,9 +275,9 @@ func (v *value) find(path string) *value {
 	return best
 }
 
-// walk visits v and all its descendants that are not gone, parents first.
+// walk calls visit for v and all its descendants, parents first. It skips values that were removed from the document.
 func (v *value) walk(visit func(*value)) {
-	if v.gone {
+	if v.removed {
 		return
 	}
 	visit(v)
@@ -284,9 +286,10 @@ func (v *value) walk(visit func(*value)) {
 	}
 }
 
-// appendJSON appends v as JSON. It writes null for values whose order is at least before.
+// appendJSON appends v as JSON. It writes null for removed values, and for values whose position in the document
+// (order) is before or later.
 func (v *value) appendJSON(out []byte, before int) []byte {
-	if v.gone || v.order >= before {
+	if v.removed || v.order >= before {
 		return append(out, "null"...)
 	}
 	switch v.shape {

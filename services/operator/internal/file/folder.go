@@ -17,8 +17,8 @@ import (
 // maxFileBytes is one byte more than package decode accepts, so that decode reports a file that is too big.
 const maxFileBytes = 4<<20 + 1
 
-// folder is the input folder. The *.yaml and *.yml files in it and in its direct subfolders are read, except for hidden
-// files.
+// folder is the input folder. The *.yaml and *.yml files in the folder and in its direct subfolders are read, except
+// for hidden files.
 type folder struct {
 	path string
 	// out is the output folder, which is not read even if it is a subfolder.
@@ -28,7 +28,8 @@ type folder struct {
 // contents are the files of the input folder at one time.
 type contents struct {
 	files map[string][]byte
-	// unreadable are the files that exist but cannot be read. The objects that were read from them before stay in use.
+	// unreadable are the files that exist but cannot be read. The objects that were read from these files before stay
+	// in use.
 	unreadable map[string]error
 }
 
@@ -51,8 +52,8 @@ func (f folder) dirs() ([]string, error) {
 	return dirs, nil
 }
 
-// read returns the contents of all files. It returns an error only if the folder itself cannot be read. Nothing may
-// change then.
+// read returns the contents of all input files. It returns an error only if the folder itself cannot be read. The
+// caller must then change nothing.
 func (f folder) read() (contents, error) {
 	c := contents{files: map[string][]byte{}, unreadable: map[string]error{}}
 	dirs, err := f.dirs()
@@ -74,7 +75,7 @@ func (f folder) read() (contents, error) {
 	return c, nil
 }
 
-// add reads one file if it is input. Pipes and devices are skipped, because reading them may block forever.
+// add reads one file if it is an input file. Pipes and devices are skipped, because reading them may block forever.
 func (c contents) add(base, path string) {
 	if ext := filepath.Ext(path); hidden(filepath.Base(path)) || (ext != ".yaml" && ext != ".yml") {
 		return
@@ -117,8 +118,8 @@ func sameFile(a, b string) bool {
 	return errA == nil && errB == nil && os.SameFile(infoA, infoB)
 }
 
-// blank reports whether a file has no content. Programs truncate a file before they write it, so a blank file is
-// treated as a file that is being written.
+// blank reports whether a file contains only white space. Programs truncate a file before they write it, so a blank
+// file is treated as a file that is being written.
 func blank(data []byte) bool { return len(bytes.TrimSpace(data)) == 0 }
 
 // byPlace compares objects by file and line.

@@ -14,11 +14,12 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// confirmAbsence is how long an object must be absent before it counts as removed. A short absence is normal, because
-// editors and copy programs remove, truncate and rename files.
+// confirmAbsence is how long an object must be absent from the input folder before it counts as removed. A short
+// absence is normal, because editors and copy programs remove, truncate and rename files.
 const confirmAbsence = 250 * time.Millisecond
 
-// identity identifies an object by API version, kind and name, also after a restart.
+// identity identifies an object by API version, kind, namespace and name. It is saved, so that it identifies the object
+// also after a restart.
 type identity struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
@@ -47,29 +48,30 @@ func (id identity) String() string {
 	return fmt.Sprintf("%s %s", id.Kind, name)
 }
 
-// ledger records which objects of the folder are in use, by file. An object stays in use although it cannot be read
-// now, because invalid YAML must not remove anything:
+// ledger records, by file, which objects of the input folder are in use. An object stays in use even if it cannot be
+// read at the moment, because invalid YAML must not remove anything:
 //
-//   - While a document of a file is invalid, no object of that file is removed. Valid documents take effect.
+//   - While a document of a file is invalid, no object of that file is removed. The valid documents of the file take
+//     effect.
 //   - A file without content changes nothing, because a program may be writing it. To remove its objects, users delete
 //     the file.
 //   - An object that no file contains is removed after confirmAbsence.
 //
 // The ledger does no I/O and reads no clock.
 type ledger struct {
-	pages map[string]*page
+	files map[string]*fileState
 }
 
-// page holds the objects of one file.
-type page struct {
+// fileState holds the objects of one file.
+type fileState struct {
 	// last is the result of the last read.
 	last decoded
 	// objects are the objects of the file that are in use.
 	objects []decode.Located
-	// away are the objects in use that are absent from the file, with the time since when they are.
-	away map[identity]time.Time
+	// absent are the objects in use that the file does not contain, with the time since when they are absent.
+	absent map[identity]time.Time
 	// expected are the objects that were in use before a restart of the operator and that have not been read from this
-	// file since. Until then they do not count as removed.
+	// file since. They count as removed only when the file could be read completely.
 	expected []identity
 }
 
@@ -78,14 +80,14 @@ type reading struct {
 	objects  []decode.Located // all objects in use
 	problems []decode.Problem
 	kept     []kept
-	// missing are objects that were in use before a restart of the operator and that cannot be read now.
+	// missing are the objects that were in use before a restart of the operator and that cannot be read now.
 	missing []identity
-	// next is when the folder must be read again even without a change; zero if it need not.
+	// next is when the folder must be read again even if it does not change; zero if no such time is set.
 	next time.Time
 }
 
-// missesGateway reports whether r.missing contains a Gateway. key is NAMESPACE/NAME.
-func (r reading) missesGateway(key string) bool {
+// isGatewayMissing reports whether r.missing contains the Gateway with the given key, NAMESPACE/NAME.
+func (r reading) isGatewayMissing(key string) bool {
 	return slices.ContainsFunc(r.missing, func(id identity) bool {
 		return id.Kind == "Gateway" && strings.HasPrefix(id.APIVersion, gatewayv1.GroupName+"/") &&
 			id.Namespace+"/"+id.Name == key
@@ -100,17 +102,17 @@ type kept struct {
 
 // newLedger returns a ledger that expects the objects in the inventory of the previous run.
 func newLedger(inventory map[string][]identity) *ledger {
-	l := &ledger{pages: map[string]*page{}}
+	l := &ledger{files: map[string]*fileState{}}
 	for name, ids := range inventory {
-		l.pages[name] = &page{expected: ids}
+		l.files[name] = &fileState{expected: ids}
 	}
 	return l
 }
 
-// inventory returns the objects in use by file, for the next run.
+// inventory returns the objects in use by file. It is saved for the next run of the operator.
 func (l *ledger) inventory() map[string][]identity {
 	all := map[string][]identity{}
-	for name, p := range l.pages {
+	for name, p := range l.files {
 		ids := slices.Clone(p.expected)
 		for _, o := range p.objects {
 			ids = append(ids, identityOf(o.Object))
@@ -122,25 +124,25 @@ func (l *ledger) inventory() map[string][]identity {
 	return all
 }
 
-// update applies the contents of the folder, and returns the objects that are then in use.
+// update applies the contents of the input folder, and returns the objects that are in use afterwards.
 func (l *ledger) update(c contents, now time.Time) reading {
 	var s reading
 	var fresh, stale []decode.Located
 	for _, name := range l.names(c) {
-		p := l.page(name)
+		p := l.file(name)
 		d := p.read(name, c)
 		s.problems = append(s.problems, d.problems...)
 		fresh = append(fresh, d.objects...)
 		stale = append(stale, p.store(d, now, &s)...)
 		if len(p.objects)+len(p.expected) == 0 {
-			delete(l.pages, name)
+			delete(l.files, name)
 		}
 	}
 	slices.SortStableFunc(fresh, byPlace)
 	unique, duplicates := decode.Unique(fresh)
 	s.problems = append(s.problems, duplicates...)
-	s.objects = append(unique, l.stillKept(unique, stale, &s)...)
-	s.missing = l.stillMissing(s.objects)
+	s.objects = append(unique, l.keptObjects(unique, stale, &s)...)
+	s.missing = l.missingObjects(s.objects)
 	return s
 }
 
@@ -149,13 +151,13 @@ type decoded struct {
 	text     []byte
 	objects  []decode.Located
 	problems []decode.Problem
-	broken   bool // a document is invalid
+	invalid  bool // a document is invalid
 }
 
-// read decodes one file. If the file has not changed, it returns the previous result.
-func (p *page) read(name string, c contents) decoded {
+// read decodes one file. If the content of the file has not changed, it returns the previous result.
+func (p *fileState) read(name string, c contents) decoded {
 	if err := c.unreadable[name]; err != nil {
-		return decoded{broken: true, problems: []decode.Problem{{File: name, Line: 1, Severity: decode.Error,
+		return decoded{invalid: true, problems: []decode.Problem{{File: name, Line: 1, Severity: decode.Error,
 			Message: fmt.Sprintf("cannot be read: %v", err)}}}
 	}
 	text, present := c.files[name]
@@ -163,56 +165,56 @@ func (p *page) read(name string, c contents) decoded {
 	case !present:
 		return decoded{}
 	case blank(text) && len(p.objects)+len(p.expected) > 0:
-		return decoded{broken: true, problems: []decode.Problem{{File: name, Line: 1, Severity: decode.Info,
+		return decoded{invalid: true, problems: []decode.Problem{{File: name, Line: 1, Severity: decode.Info,
 			Message: "is empty: what it held stays in force; delete the file to remove it"}}}
 	case p.last.text != nil && bytes.Equal(text, p.last.text):
 		return p.last
 	}
 	d := decoded{text: text}
 	d.objects, d.problems = decode.File(name, text)
-	d.broken = slices.ContainsFunc(d.problems, func(p decode.Problem) bool { return p.Severity == decode.Error })
+	d.invalid = slices.ContainsFunc(d.problems, func(p decode.Problem) bool { return p.Severity == decode.Error })
 	p.last = d
 	return d
 }
 
-// store stores the result of a read. It returns the objects that stay in use although the file does not contain them
-// now.
-func (p *page) store(d decoded, now time.Time, s *reading) (stale []decode.Located) {
+// store stores the result of reading a file. It returns the objects that stay in use although the file does not contain
+// them now.
+func (p *fileState) store(d decoded, now time.Time, s *reading) (stale []decode.Located) {
 	written := identities(d.objects)
-	away := map[identity]time.Time{}
+	absent := map[identity]time.Time{}
 	for _, o := range p.objects {
 		id := identityOf(o.Object)
 		if written[id] {
 			continue
 		}
-		since, before := p.away[id]
+		since, before := p.absent[id]
 		switch {
-		case d.broken:
+		case d.invalid:
 		case before && now.Sub(since) >= confirmAbsence:
 			continue
 		case !before:
 			since = now
 			fallthrough
 		default:
-			away[id] = since
-			s.lookAgain(since.Add(confirmAbsence))
+			absent[id] = since
+			s.readAgainAt(since.Add(confirmAbsence))
 		}
 		stale = append(stale, o)
 	}
-	p.expected = slices.DeleteFunc(p.expected, func(id identity) bool { return !d.broken || written[id] })
-	p.objects, p.away = append(slices.Clone(d.objects), stale...), away
+	p.expected = slices.DeleteFunc(p.expected, func(id identity) bool { return !d.invalid || written[id] })
+	p.objects, p.absent = append(slices.Clone(d.objects), stale...), absent
 	return stale
 }
 
-func (s *reading) lookAgain(at time.Time) {
+func (s *reading) readAgainAt(at time.Time) {
 	if s.next.IsZero() || at.Before(s.next) {
 		s.next = at
 	}
 }
 
-// stillKept returns the stale objects that no other file contains. It records in s.kept which of them stay in use
-// because of an invalid document.
-func (l *ledger) stillKept(written, stale []decode.Located, s *reading) (objects []decode.Located) {
+// keptObjects returns those stale objects that no other file contains. If an object stays in use because of an invalid
+// document, it is added to s.kept.
+func (l *ledger) keptObjects(written, stale []decode.Located, s *reading) (objects []decode.Located) {
 	have := identities(written)
 	for _, o := range stale {
 		id := identityOf(o.Object)
@@ -221,7 +223,7 @@ func (l *ledger) stillKept(written, stale []decode.Located, s *reading) (objects
 		}
 		have[id] = true
 		objects = append(objects, o)
-		if _, leaving := l.pages[o.File].away[id]; !leaving {
+		if _, absent := l.files[o.File].absent[id]; !absent {
 			why := "its last good form is in force until everything in " + o.File + " can be read"
 			s.kept = append(s.kept, kept{Located: o, why: why})
 		}
@@ -229,11 +231,11 @@ func (l *ledger) stillKept(written, stale []decode.Located, s *reading) (objects
 	return objects
 }
 
-// stillMissing returns the expected objects that are not in use.
-func (l *ledger) stillMissing(objects []decode.Located) (missing []identity) {
+// missingObjects returns the objects that were in use before a restart of the operator and that are not in use now.
+func (l *ledger) missingObjects(objects []decode.Located) (missing []identity) {
 	have := identities(objects)
-	for _, name := range slices.Sorted(maps.Keys(l.pages)) {
-		for _, id := range l.pages[name].expected {
+	for _, name := range slices.Sorted(maps.Keys(l.files)) {
+		for _, id := range l.files[name].expected {
 			if !have[id] {
 				missing = append(missing, id)
 			}
@@ -242,16 +244,16 @@ func (l *ledger) stillMissing(objects []decode.Located) (missing []identity) {
 	return missing
 }
 
-func (l *ledger) page(name string) *page {
-	if l.pages[name] == nil {
-		l.pages[name] = &page{}
+func (l *ledger) file(name string) *fileState {
+	if l.files[name] == nil {
+		l.files[name] = &fileState{}
 	}
-	return l.pages[name]
+	return l.files[name]
 }
 
-// names returns the names of the files that exist, and of those whose objects are still in use, sorted.
+// names returns the sorted names of the files that exist, and of the removed files whose objects are still in use.
 func (l *ledger) names(c contents) []string {
-	names := slices.Collect(maps.Keys(l.pages))
+	names := slices.Collect(maps.Keys(l.files))
 	names = slices.AppendSeq(names, maps.Keys(c.files))
 	names = slices.AppendSeq(names, maps.Keys(c.unreadable))
 	slices.Sort(names)

@@ -56,7 +56,7 @@ func TestLedgerBrokenYAMLLosesNothing(t *testing.T) {
 		name, text string
 		want       []string // in force while the file is so
 	}{
-		{"broken indentation in the middle", docs(
+		{"invalid indentation in the middle", docs(
 			node("a", "2"), "apiVersion: v1\nkind: Node\nmetadata:\n  name: b\n   labels: {mark: 2}\n", node("c", "2"),
 		), []string{"a=2", "b=1", "c=2"}},
 		{"cut off inside the second document", whole[:len(node("a", "1"))+40], []string{"a=1", "b=1", "c=1"}},
@@ -67,8 +67,8 @@ func TestLedgerBrokenYAMLLosesNothing(t *testing.T) {
 		{"the name is gone", docs(
 			node("a", "1"), strings.Replace(node("b", "2"), "name: b", "nam: b", 1), node("c", "1"),
 		), []string{"a=1", "b=1", "c=1"}},
-		{"one broken and one taken away", docs(node("a", "1"), "{"), []string{"a=1", "b=1", "c=1"}},
-		{"one broken and the others in another order", docs(
+		{"one invalid and one taken absent", docs(node("a", "1"), "{"), []string{"a=1", "b=1", "c=1"}},
+		{"one invalid and the others in another order", docs(
 			node("c", "2"), "x: ]\n", node("a", "2"),
 		), []string{"a=2", "b=1", "c=2"}},
 		{"binary rubbish", "\x00\xff\x00", []string{"a=1", "b=1", "c=1"}},
@@ -86,7 +86,7 @@ func TestLedgerBrokenYAMLLosesNothing(t *testing.T) {
 				w.expect("spoilt for long", c.want...)
 			}
 			w.write("all.yaml", docs(node("a", "3"), node("c", "3")))
-			w.expect("mended, b only just away", "a=3", "b=1", "c=3")
+			w.expect("mended, b only just absent", "a=3", "b=1", "c=3")
 			w.settle()
 			if r := w.expect("mended", "a=3", "c=3"); len(r.problems)+len(r.kept) > 0 || !r.next.IsZero() {
 				t.Errorf("problems %v, kept %v, next look %s after the file was mended", r.problems, r.kept, r.next)
@@ -100,7 +100,7 @@ func TestLedgerBelievesAbsenceAfterAWhile(t *testing.T) {
 	w.write("a.yaml", docs(node("a", "1"), node("b", "1")))
 	w.expect("at first", "a=1", "b=1")
 	w.write("a.yaml", node("a", "1"))
-	if r := w.expect("b away", "a=1", "b=1"); r.next != w.now.Add(confirmAbsence) {
+	if r := w.expect("b absent", "a=1", "b=1"); r.next != w.now.Add(confirmAbsence) {
 		t.Errorf("next look at %s, want %s from now", r.next, confirmAbsence)
 	}
 	w.write("a.yaml", docs(node("a", "1"), node("b", "2")))
@@ -108,7 +108,7 @@ func TestLedgerBelievesAbsenceAfterAWhile(t *testing.T) {
 	w.settle()
 	w.expect("b still back", "a=1", "b=2")
 	delete(w.files.files, "a.yaml")
-	w.expect("the file away", "a=1", "b=2")
+	w.expect("the file absent", "a=1", "b=2")
 	w.settle()
 	w.expect("the file gone")
 }
@@ -119,7 +119,7 @@ func TestLedgerFollowsAnObjectIntoAnotherFile(t *testing.T) {
 	w.expect("at first", "a=1", "b=1")
 	w.write("a.yaml", docs(node("a", "1"), "{"))
 	w.write("b.yaml", node("b", "2"))
-	w.expect("b moved out of a file that is broken", "a=1", "b=2")
+	w.expect("b moved out of a file that is invalid", "a=1", "b=2")
 	w.write("a.yaml", node("a", "1"))
 	w.settle()
 	w.expect("mended", "a=1", "b=2")
@@ -159,9 +159,9 @@ func TestLedgerKnowsWhatAnEarlierRunHad(t *testing.T) {
 
 	w := newWorld(t, before.ledger.inventory())
 	w.write("a.yaml", docs(node("a", "1"), "{"))
-	r := w.expect("restarted on a broken file", "a=1")
+	r := w.expect("restarted on a invalid file", "a=1")
 	if len(r.missing) != 1 || r.missing[0].Name != "b" {
-		t.Errorf("missing %v, want b: its file is broken, that of c is gone", r.missing)
+		t.Errorf("missing %v, want b: its file is invalid, that of c is gone", r.missing)
 	}
 	again := newWorld(t, w.ledger.inventory())
 	again.write("a.yaml", docs(node("a", "1"), "{"))
@@ -170,6 +170,6 @@ func TestLedgerKnowsWhatAnEarlierRunHad(t *testing.T) {
 	}
 	w.write("a.yaml", node("a", "1"))
 	if r := w.expect("mended without b", "a=1"); len(r.missing) != 0 {
-		t.Errorf("missing %v, want nothing: b was taken away", r.missing)
+		t.Errorf("missing %v, want nothing: b was taken absent", r.missing)
 	}
 }

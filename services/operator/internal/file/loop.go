@@ -14,31 +14,32 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// settle is how long reports of dataplanes are collected before status.txt is written, so that many reports cause one
-// write.
-const settle = 200 * time.Millisecond
+// reportDelay is how long reports of dataplanes are collected before status.txt is written, so that many reports cause
+// only one write.
+const reportDelay = 200 * time.Millisecond
 
-// retry is the delay before the next attempt if an input cannot be read or an output cannot be written.
-const retry = time.Second
+// retryDelay is the delay before the next attempt if the input folder cannot be read or the output folder cannot be
+// written.
+const retryDelay = time.Second
 
-// loop holds the state of the provider. All its methods except ready run in one goroutine.
+// loop holds the state of the file provider. All its methods except ready run in one goroutine.
 //
 // A round reads the input folder, translates the objects and applies the results.
 type loop struct {
 	Provider
-	server  *discovery.Server
-	ledger  *ledger
-	memory  memory
-	ports   *ports
-	out     output
-	planes  *host.Dataplanes
-	meters  *meters
-	history history
-	summary summary
+	server     *discovery.Server
+	ledger     *ledger
+	saved      savedState
+	ports      *ports
+	out        output
+	dataplanes *host.Dataplanes
+	meters     *meters
+	history    history
+	summary    summary
 	// published are the configs that this process has published.
 	published map[types.NamespacedName]config.Config
 	view      *resource.View  // of the last round; nil before the first
-	seen      *contents       // of the last read
+	lastInput *contents       // of the last read
 	logged    map[string]bool // problems that have been logged
 
 	processes chan struct{}          // receives a value when the state of a process has changed
@@ -47,14 +48,14 @@ type loop struct {
 	failed    atomic.Pointer[string] // the error of the last round
 }
 
-// newLoop returns a loop with the saved state of the previous run. origin is the URL of config discovery for the
-// dataplanes.
+// newLoop returns a loop with the saved state of the previous run. origin is the URL at which dataplanes reach config
+// discovery.
 func newLoop(p Provider, server *discovery.Server, origin string) (*loop, error) {
-	m, err := loadMemory(p.stateDir())
+	m, err := loadState(p.stateDir())
 	if err != nil {
 		return nil, err
 	}
-	l := &loop{Provider: p, server: server, memory: m, ledger: newLedger(m.Inventory),
+	l := &loop{Provider: p, server: server, saved: m, ledger: newLedger(m.Inventory),
 		ports: &ports{chosen: m.Ports, free: canBind, offset: offsetFor(p.Output)}, out: output{dir: p.Output},
 		published: map[types.NamespacedName]config.Config{}, meters: newMeters(),
 		processes: make(chan struct{}, 1), reports: make(chan struct{}, 1)}
@@ -64,11 +65,11 @@ func newLoop(p Provider, server *discovery.Server, origin string) (*loop, error)
 	if p.DiscoveryAuth == AuthToken {
 		settings.TokenFile = p.TokenFile()
 	}
-	l.planes = host.New(settings)
+	l.dataplanes = host.New(settings)
 	return l, nil
 }
 
-// run runs rounds until ctx ends. It then stops the dataplanes, unless l.LeaveDataplanes is set.
+// run executes rounds until ctx ends. It then stops the dataplanes, unless l.LeaveDataplanes is set.
 func (l *loop) run(ctx context.Context) error {
 	changes := make(chan struct{}, 1)
 	if l.Watch {
@@ -80,10 +81,10 @@ func (l *loop) run(ctx context.Context) error {
 		go func() { defer close(finished); w.run(ctx, changes) }()
 		defer func() { <-finished }()
 	}
-	if err := l.planes.Adopt(); err != nil {
+	if err := l.dataplanes.Adopt(); err != nil {
 		return err
 	}
-	defer l.planes.Close(l.LeaveDataplanes)
+	defer l.dataplanes.Close(l.LeaveDataplanes)
 	next, refresh := l.work(), (<-chan time.Time)(nil)
 	for {
 		timer := time.NewTimer(time.Until(next))
@@ -93,7 +94,7 @@ func (l *loop) run(ctx context.Context) error {
 			return nil
 		case <-l.reports:
 			if refresh == nil {
-				refresh = time.After(settle)
+				refresh = time.After(reportDelay)
 			}
 		case <-refresh:
 			refresh = nil
@@ -109,13 +110,14 @@ func (l *loop) run(ctx context.Context) error {
 	}
 }
 
-// work runs a round. It returns when the next round is due if nothing changes before.
+// work executes a round: it reads the input folder, translates the objects and applies the results. It returns the time
+// of the next round if nothing changes before.
 func (l *loop) work() time.Time {
 	if err := l.round(); err != nil {
 		if text := err.Error(); l.failed.Swap(&text) == nil {
 			l.Log.Error("round failed and is tried again", "error", err)
 		}
-		return time.Now().Add(retry)
+		return time.Now().Add(retryDelay)
 	}
 	l.failed.Store(nil)
 	l.done.Store(true)
@@ -125,7 +127,7 @@ func (l *loop) work() time.Time {
 	return l.summary.next
 }
 
-// refresh writes the report of the last round again with the latest reports of dataplanes. It does not run a round,
+// refresh writes status.txt of the last round again with the latest reports of dataplanes. It does not execute a round,
 // because reports affect nothing else.
 func (l *loop) refresh() {
 	if l.view == nil {
@@ -136,7 +138,7 @@ func (l *loop) refresh() {
 	}
 }
 
-// ready returns an error until the first round has succeeded, and while rounds fail.
+// ready returns an error until the input folder was read and applied for the first time, and while doing so fails.
 func (l *loop) ready() error {
 	switch text := l.failed.Load(); {
 	case text != nil:
@@ -149,10 +151,10 @@ func (l *loop) ready() error {
 
 func (l *loop) folder() folder { return folder{path: l.Input, out: l.Output} }
 
-// round reads the input folder, translates the objects and applies the results. If it returns an error, it must be
+// round reads the input folder, translates the objects and applies the results. After an error, the round must be
 // repeated.
 func (l *loop) round() error {
-	c, err := l.look()
+	c, err := l.readInput()
 	if err != nil {
 		return err
 	}
@@ -170,26 +172,26 @@ func (l *loop) round() error {
 	for _, result := range t.gateways {
 		errs = append(errs, l.apply(t.view, result))
 	}
-	l.retire(t.view)
-	for _, o := range t.passed {
+	l.withdrawRemoved(t.view)
+	for _, o := range t.others {
 		errs = append(errs, l.writeObject(o))
 	}
 	errs = append(errs, l.writeStatuses(t))
 	if errors.Join(errs...) == nil {
-		errs = append(errs, l.sweep())
+		errs = append(errs, l.removeStale())
 	}
-	l.memory.Inventory, l.memory.Ports = l.ledger.inventory(), l.ports.chosen
-	return errors.Join(append(errs, l.memory.save(l.stateDir()), l.report(t.view))...)
+	l.saved.Inventory, l.saved.Ports = l.ledger.inventory(), l.ports.chosen
+	return errors.Join(append(errs, l.saved.save(l.stateDir()), l.report(t.view))...)
 }
 
-// look returns the contents of the input folder. Without l.Watch, it reads the folder only once.
-func (l *loop) look() (contents, error) {
-	if l.seen != nil && !l.Watch {
-		return *l.seen, nil
+// readInput returns the contents of the input folder. Without l.Watch, it reads the folder only once.
+func (l *loop) readInput() (contents, error) {
+	if l.lastInput != nil && !l.Watch {
+		return *l.lastInput, nil
 	}
 	c, err := l.folder().read()
 	if err == nil {
-		l.seen = &c
+		l.lastInput = &c
 	}
 	return c, err
 }

@@ -14,8 +14,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// output is the output folder. A file is replaced atomically and only if its content changes, because other programs
-// may watch it.
+// output is the output folder. A file in it is replaced atomically and only if its content changes, because other
+// programs may watch the file.
 type output struct {
 	dir     string
 	written map[string]bool // in this round
@@ -24,11 +24,11 @@ type output struct {
 // begin starts a round.
 func (o *output) begin() { o.written = map[string]bool{} }
 
-// path joins names to a path inside the folder. Names come from YAML, so they are made safe first: no name may lead out
-// of the folder.
+// path joins names to a path inside the output folder. The names come from YAML, so they are converted by safeName
+// first: no name may lead out of the folder.
 func (o *output) path(names ...string) string {
 	for i, name := range names {
-		names[i] = plain(name)
+		names[i] = safeName(name)
 	}
 	return filepath.Join(append([]string{o.dir}, names...)...)
 }
@@ -36,8 +36,8 @@ func (o *output) path(names ...string) string {
 // maxName is the maximum length of a file name in bytes, which every file system allows.
 const maxName = 240
 
-// plain turns any text into a file name. The name for a long text contains its hash, so that names stay distinct.
-func plain(name string) string {
+// safeName converts any text to a file name. The name for a long text contains its hash, so that names stay distinct.
+func safeName(name string) string {
 	name = strings.Map(func(r rune) rune {
 		switch {
 		case r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r >= '0' && r <= '9', r == '-', r == '_', r == '.':
@@ -69,8 +69,8 @@ func (o *output) write(path string, data []byte) error {
 	return replaceFile(path, data, 0o644)
 }
 
-// sweep removes the files in a subfolder that were not written in this round.
-func (o *output) sweep(name string) error {
+// removeStale removes the files in a subfolder of the output folder that were not written in this round.
+func (o *output) removeStale(name string) error {
 	var errs []error
 	err := filepath.WalkDir(filepath.Join(o.dir, name), func(path string, entry fs.DirEntry, err error) error {
 		switch {
@@ -85,7 +85,7 @@ func (o *output) sweep(name string) error {
 	return errors.Join(append(errs, err)...)
 }
 
-// replaceFile replaces a file atomically, unless it has this content already.
+// replaceFile replaces a file atomically, unless the file already has this content.
 func replaceFile(path string, data []byte, mode os.FileMode) error {
 	if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, data) {
 		return nil

@@ -17,37 +17,39 @@ import (
 )
 
 const (
-	// A port that is wanted but not available is replaced by a port from firstSubstitute to lastSubstitute. The range
-	// lies below the ephemeral ports of Linux, so that no relay socket takes a port before its listener is bound.
+	// If the wanted port of a listener is not available, the listener gets a port from firstSubstitute to
+	// lastSubstitute. This range lies below the ephemeral ports of Linux, so that no relay socket takes the port before
+	// the listener binds it.
 	firstSubstitute = 20000
 	lastSubstitute  = 32000
 	// unprivileged is the lowest port that a process can bind without privileges.
 	unprivileged = 1024
 )
 
-// assignment is the port that is assigned to a claim. It does not change as long as the wanted port does not.
+// assignment is the host port that is assigned to a claim. It stays the same as long as the wanted port stays the same.
 type assignment struct {
 	Wanted int `json:"wanted,omitempty"` // 0: any
 	Port   int `json:"port"`
 }
 
-// ports assigns host ports to all Gateways. UDP and TCP ports with the same number are independent.
+// ports assigns host ports to the listeners and processes of all Gateways. A UDP port and a TCP port with the same
+// number are independent.
 type ports struct {
 	chosen map[string]assignment // by claim.key
 	free   func(network string, port int) bool
-	// offset is where the search in the range of substitutes begins. It differs between operators, so that operators
-	// that start at the same time on one host do not choose the same ports.
+	// offset is where the search for a substitute port begins. It differs between operators, so that operators that
+	// start at the same time on one host do not choose the same ports.
 	offset int
 }
 
-// offsetFor derives ports.offset from the path of the output folder, so that it does not change with a restart.
+// offsetFor derives ports.offset from the path of the output folder, so that the offset is the same after a restart.
 func offsetFor(output string) int {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(output)) // never fails
 	return int(h.Sum32() % (lastSubstitute - firstSubstitute + 1))
 }
 
-// claim is a request for a port, for a listener or for an endpoint of the dataplane process.
+// claim is a request for a host port, either for a listener or for an HTTP endpoint of the dataplane process.
 type claim struct {
 	gateway types.NamespacedName
 	user    string // a listener, useMetrics or useHealth
@@ -60,19 +62,21 @@ func (c claim) key() string {
 	return strings.Join([]string{c.gateway.String(), c.user, c.network}, " ")
 }
 
-// holds reports whether the key of an assignment belongs to the same Gateway and user as c, on any network.
-func (c claim) holds(key string) bool {
+// matches reports whether an assignment belongs to the Gateway and the user of the claim, on any network. key is the
+// claim.key of the assignment.
+func (c claim) matches(key string) bool {
 	return strings.HasPrefix(key, c.gateway.String()+" "+c.user+" ")
 }
 
 const (
-	// useMetrics and useHealth are the users of claims for endpoints of the dataplane process. No listener can have
-	// such a name.
+	// useMetrics and useHealth are the values of claim.user for the metrics and health check endpoints of a dataplane
+	// process. No listener can have such a name.
 	useMetrics = "(metrics)"
 	useHealth  = "(health)"
 )
 
-// claims returns the claims of a Gateway for its listeners and for the endpoints of its process.
+// claims returns the port claims of a Gateway: for its listeners, and for the metrics and health check endpoints of its
+// process.
 func claims(gateway types.NamespacedName, sockets []translate.Socket) []claim {
 	all := []claim{
 		{gateway: gateway, user: useHealth, network: "tcp"},
@@ -85,17 +89,17 @@ func claims(gateway types.NamespacedName, sockets []translate.Socket) []claim {
 	return all
 }
 
-// assign assigns a port to each claim: the port that it had before, else the wanted port if it is available, else a
-// free one.
+// assign assigns a port to each claim: the port that the claim had before, else the wanted port if it is available,
+// else a free port.
 //
 // running reports whether the process of a Gateway is running. A port that a running process has bound is available
-// only for its own Gateway, and stays assigned even if no claim asks for it. Other assignments without a claim are
-// dropped.
+// only for the Gateway of this process, and stays assigned even if no claim requests it. Other assignments without a
+// claim are dropped.
 func (p *ports) assign(all []claim, running func(gateway string) bool) error {
 	slices.SortStableFunc(all, func(a, b claim) int { return cmp.Compare(a.key(), b.key()) })
 	d := draft{ports: p, running: running, chosen: map[string]assignment{}, taken: map[socket]bool{},
 		own: map[string]map[socket]bool{}}
-	d.remember(all)
+	d.recordBound(all)
 	var open []claim
 	for _, c := range all {
 		if c.keeps {
@@ -134,7 +138,7 @@ func socketOf(key string, a assignment) socket {
 	return socket{key[strings.LastIndexByte(key, ' ')+1:], a.Port}
 }
 
-// draft is the next set of assignments, while assign builds it.
+// draft is the new set of port assignments while the method assign builds it.
 type draft struct {
 	ports   *ports
 	running func(gateway string) bool
@@ -143,8 +147,8 @@ type draft struct {
 	own     map[string]map[socket]bool // sockets that the running process of a Gateway has bound
 }
 
-// remember records which sockets running processes have bound.
-func (d *draft) remember(all []claim) {
+// recordBound records which sockets running processes have bound.
+func (d *draft) recordBound(all []claim) {
 	claimed := map[string]bool{}
 	for _, c := range all {
 		claimed[c.gateway.String()] = true
@@ -168,7 +172,7 @@ func (d *draft) remember(all []claim) {
 // keep keeps the ports that a claim has.
 func (d *draft) keep(c claim) {
 	for key, had := range d.ports.chosen {
-		if c.holds(key) {
+		if c.matches(key) {
 			d.chosen[key], d.taken[socketOf(key, had)] = had, true
 		}
 	}
@@ -179,8 +183,8 @@ func (d *draft) place(c claim, port int) {
 	d.taken[socket{c.network, port}] = true
 }
 
-// usable reports whether a port can be assigned to a claim: no other claim has it, and it is either free or bound by
-// the process of the same Gateway.
+// usable reports whether a port can be assigned to a claim: the port is not assigned to another claim, and it is either
+// free or bound by the process of the same Gateway.
 func (d *draft) usable(c claim, port int) bool {
 	s := socket{c.network, port}
 	return !d.taken[s] && (d.own[c.gateway.String()][s] || d.ports.free(c.network, port))
@@ -200,7 +204,7 @@ func (d *draft) choose(c claim) (int, error) {
 		c.key(), c.network, firstSubstitute, lastSubstitute)
 }
 
-// host returns the address and the assigned ports as input of the translation.
+// host returns the host address and the assigned ports in the form in which translations read them.
 func (p *ports) host(address string, all []claim) resource.Host {
 	h := resource.Host{Address: address, Ports: map[resource.ListenerKey]int{},
 		Admin: map[types.NamespacedName]resource.AdminPorts{}}

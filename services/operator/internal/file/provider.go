@@ -35,8 +35,8 @@ const (
 	AuthOff   = "off"
 )
 
-// ErrNotInForce is returned by Run without Stunnerd and Watch if a document of the input folder is invalid.
-var ErrNotInForce = errors.New("not every document is in force: see problems.yaml in the output folder")
+// ErrInvalidDocuments is returned by Run without Stunnerd and Watch if a document of the input folder is invalid.
+var ErrInvalidDocuments = errors.New("some documents are invalid: see problems.yaml in the output folder")
 
 // Provider runs the operator for a folder of YAML files.
 type Provider struct {
@@ -44,18 +44,19 @@ type Provider struct {
 	Input, Output string
 	// Address is the IP address of this host to which clients connect.
 	Address string
-	// Stunnerd is the path of the dataplane program. If it is empty, no dataplanes run, and only the output folder is
-	// written.
+	// Stunnerd is the path of the dataplane program. If the path is empty, no dataplanes are started, and only the
+	// output folder is written.
 	Stunnerd string
-	// Watch follows changes of the input folder. Otherwise the folder is read once.
+	// Watch means that changes of the input folder are applied while the operator runs. Otherwise the folder is read
+	// once.
 	Watch bool
-	// DiscoveryAddress is the listen address HOST:PORT of config discovery. HealthAddress is that of probes and
-	// metrics.
+	// DiscoveryAddress is the listen address HOST:PORT of config discovery. HealthAddress is the listen address of
+	// probes and metrics.
 	DiscoveryAddress, HealthAddress string
 	// DiscoveryAuth is AuthToken or AuthOff.
 	DiscoveryAuth string
-	// Bound makes dataplanes end whenever the operator process ends, even if it crashes. Otherwise they survive a
-	// crash.
+	// Bound makes the dataplane processes end whenever the operator process ends, even if it crashes. Otherwise they
+	// continue after a crash of the operator.
 	Bound bool
 	// LeaveDataplanes keeps dataplanes running when Run returns.
 	LeaveDataplanes bool
@@ -66,7 +67,7 @@ type Provider struct {
 	Log     *slog.Logger
 }
 
-// TokenFile returns the path of the bearer token of config discovery.
+// TokenFile returns the path of the file with the bearer token of config discovery.
 func (p Provider) TokenFile() string { return filepath.Join(p.Output, "discovery.token") }
 
 // stateDir returns the folder of files that only the operator and the dataplanes read.
@@ -78,8 +79,9 @@ func (p Provider) logs() string { return filepath.Join(p.Output, "logs") }
 // lastGood returns the folder with the last good configs of dataplanes.
 func (p Provider) lastGood() string { return filepath.Join(p.stateDir(), "dataplanes") }
 
-// Run runs until ctx ends. It returns an error if a setting is invalid or an HTTP server fails. Invalid YAML is
-// reported in the output folder only. Without Stunnerd and Watch, Run writes the output folder once and returns.
+// Run runs the file provider until ctx ends. It returns an error if a setting is invalid or an HTTP server fails.
+// Invalid YAML is reported in the output folder only. Without Stunnerd and Watch, Run writes the output folder once and
+// returns.
 func (p Provider) Run(ctx context.Context) error {
 	if err := p.prepare(); err != nil {
 		return err
@@ -119,7 +121,8 @@ func (p *Provider) prepare() (err error) {
 	if p.Stunnerd == "" {
 		return nil
 	}
-	// The kernel reports the path without symbolic links, and by this path a running dataplane is found.
+	// The kernel reports the program of a running process by its path without symbolic links. Dataplanes that are
+	// already running are found by this path.
 	program, err := filepath.EvalSymlinks(p.Stunnerd)
 	if err == nil {
 		program, err = filepath.Abs(program)
@@ -140,8 +143,8 @@ func (p Provider) render() error {
 	if err := l.round(); err != nil {
 		return err
 	}
-	if l.summary.notInForce() > 0 {
-		return ErrNotInForce
+	if l.summary.documentErrors() > 0 {
+		return ErrInvalidDocuments
 	}
 	return nil
 }
@@ -176,7 +179,7 @@ func (p Provider) serve(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	serving, end := context.WithCancel(context.WithoutCancel(ctx))
 	group.Go(func() error {
-		defer end() // discovery serves until the dataplanes have ended, for their last reports
+		defer end() // config discovery serves until the dataplanes have ended, to receive their last reports
 		return l.run(ctx)
 	})
 	group.Go(func() error { return telemetry.Serve(serving, configs, server) })
@@ -198,7 +201,7 @@ func (p Provider) authorize() (func(*http.Request) (discovery.Grant, error), err
 	return func(r *http.Request) (discovery.Grant, error) { return grant(r, secret) }, nil
 }
 
-// grant allows a request that has the bearer token to read all configs.
+// grant allows a request with the bearer token to read all configs.
 func grant(r *http.Request, secret credential.Secret) (discovery.Grant, error) {
 	scheme, presented, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 	if !strings.EqualFold(scheme, "Bearer") || subtle.ConstantTimeCompare([]byte(presented), []byte(secret)) != 1 {
@@ -217,7 +220,7 @@ func origin(addr net.Addr) string {
 	return "http://" + net.JoinHostPort(host, port)
 }
 
-// notify sends without blocking. If the buffer is full, the receiver will wake up anyway.
+// notify sends to a channel without blocking. If its buffer is full, the receiver will wake up anyway.
 func notify(changed chan<- struct{}) {
 	select {
 	case changed <- struct{}{}:

@@ -18,8 +18,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// text builds status.txt. The text does not contain the time of its creation, so that the file changes only with its
-// content.
+// text builds the content of status.txt. It does not contain the time of its creation, so that the file changes only if
+// its content does.
 type text struct{ strings.Builder }
 
 func (t *text) line(format string, args ...any) { fmt.Fprintf(t, format+"\n", args...) }
@@ -29,7 +29,7 @@ func (t *text) section(title string) { t.line("\n%s", title) }
 // report writes status.txt and problems.yaml.
 func (l *loop) report(v *resource.View) error {
 	l.meters.configs.Set(float64(len(l.published)))
-	l.meters.problems.Set(float64(l.summary.notInForce() + l.summary.unhappyObjects()))
+	l.meters.problems.Set(float64(l.summary.documentErrors() + l.summary.objectsWithProblems()))
 	var t text
 	l.reportTotals(&t)
 	l.reportProblems(&t)
@@ -49,7 +49,7 @@ func (l *loop) report(v *resource.View) error {
 		l.out.writeYAML(l.out.path("problems.yaml"), problems))
 }
 
-// logProblems logs each error that was not there in the previous round.
+// logProblems logs each error in a document that the previous round did not have.
 func (l *loop) logProblems() {
 	logged := map[string]bool{}
 	for _, p := range l.summary.problems {
@@ -58,14 +58,14 @@ func (l *loop) logProblems() {
 		}
 		logged[p.String()] = true
 		if !l.logged[p.String()] {
-			l.Log.Warn("document is not in force", "problem", p.String())
+			l.Log.Warn("document is invalid", "problem", p.String())
 		}
 	}
 	l.logged = logged
 }
 
 func (l *loop) reportTotals(t *text) {
-	errs := l.summary.notInForce()
+	errs := l.summary.documentErrors()
 	t.line("%d objects in force, %d errors, %d remarks, %d configs published",
 		len(l.summary.objects), errs, len(l.summary.problems)-errs, len(l.published))
 }
@@ -99,9 +99,10 @@ func (l *loop) reportProblems(t *text) {
 	}
 }
 
-// gatewaysToReport returns the Gateways of this operator's classes, and all other Gateways that have a process.
+// gatewaysToReport returns the Gateways whose class belongs to this operator, and all other Gateways that have a
+// dataplane process.
 func (l *loop) gatewaysToReport(v *resource.View) []types.NamespacedName {
-	keys := l.planes.Gateways()
+	keys := l.dataplanes.Gateways()
 	for _, key := range v.Gateways() {
 		if l.ours(v, key) {
 			keys = append(keys, key)
@@ -132,10 +133,10 @@ func (l *loop) reportGateway(t *text, v *resource.View, key types.NamespacedName
 			t.line("    dataplane %s", reportOf(r))
 		}
 	}
-	if health := l.planes.Health(key); health != "" {
+	if health := l.dataplanes.Health(key); health != "" {
 		t.line("    process %s", health)
 	}
-	for _, warning := range warnings(l.planes.LogFile(key)) {
+	for _, warning := range warnings(l.dataplanes.LogFile(key)) {
 		t.line("    log: %s", warning)
 	}
 }
@@ -153,8 +154,8 @@ func reportListener(t *text, listener config.Listener) {
 	t.line("    listener %s: %s at %s, %s", name, listener.Protocol, address, routes)
 }
 
-// reportOf describes the report of a dataplane. It omits the number of allocations, with which the file would change at
-// every call.
+// reportOf describes the report of a dataplane in status.txt. It omits the number of allocations, because the file
+// would change with every call.
 func reportOf(r discovery.Report) string {
 	said := "has accepted " + r.Revision
 	if !r.Accepted {
@@ -186,9 +187,9 @@ func (l *loop) reportObjects(t *text) {
 	}
 }
 
-// reportConditions writes the conditions that report a problem, or one line if there are none.
+// reportConditions writes the conditions that report a problem, or one line if no condition does.
 func reportConditions(t *text, indent string, conditions []metav1.Condition) {
-	bad := unhappy(conditions)
+	bad := problemConditions(conditions)
 	for _, c := range bad {
 		t.line("%s%s=%s %s: %s", indent, c.Type, c.Status, c.Reason, c.Message)
 	}
@@ -207,10 +208,10 @@ func (l *loop) reportHistory(t *text) {
 	}
 }
 
-// unhappyObjects returns the number of objects with a condition that reports a problem.
-func (s *summary) unhappyObjects() (n int) {
+// objectsWithProblems returns the number of objects with a condition that reports a problem.
+func (s *summary) objectsWithProblems() (n int) {
 	for _, conditions := range s.conditions {
-		if len(unhappy(conditions)) > 0 {
+		if len(problemConditions(conditions)) > 0 {
 			n++
 		}
 	}

@@ -31,8 +31,9 @@ type statusMeta struct {
 	Namespace string `json:"namespace,omitempty"`
 }
 
-// statusPath returns the path of the file with the status of an object. A namespace may have UDPRoutes of the same name
-// in several API groups and versions, so the folder for UDPRoutes of the Gateway API contains group and version.
+// statusPath returns the path of the output file with the status of an object. A namespace may have UDPRoutes of the
+// same name in several API groups and versions, so the folder name for UDPRoutes of the Gateway API contains group and
+// version.
 func (l *loop) statusPath(o resource.Object) string {
 	gvk := o.GetObjectKind().GroupVersionKind()
 	kind := strings.ToLower(gvk.Kind)
@@ -42,8 +43,8 @@ func (l *loop) statusPath(o resource.Object) string {
 	return l.out.path("status", kind, strings.TrimPrefix(o.GetNamespace()+"_"+o.GetName(), "_")+".yaml")
 }
 
-// withStatus returns a copy of an object with the status that was written last. As in a cluster, the translation needs
-// it for the lastTransitionTime of conditions.
+// withStatus returns a copy of an object with the status that was last written for it. As in a cluster, the translation
+// needs this status for the lastTransitionTime of conditions.
 func (l *loop) withStatus(o resource.Object) resource.Object {
 	data, err := os.ReadFile(l.statusPath(o))
 	if err != nil {
@@ -112,7 +113,7 @@ func (l *loop) writeConditions(o resource.Object, r translate.ConditionsResult) 
 	return l.writeStatus(o, r.Ours, stunnerv1.Status{Conditions: r.Conditions}, r.Conditions)
 }
 
-// writeStatus writes one status, and adds its conditions to the summary.
+// writeStatus writes the status of one object to the output folder, and adds its conditions to the summary.
 func (l *loop) writeStatus(o resource.Object, ours bool, status any, conditions []metav1.Condition) error {
 	if !ours {
 		return nil
@@ -159,14 +160,14 @@ func (l *loop) objectPath(o resource.Object) string {
 	return l.out.path("objects", namespace, kind+"-"+o.GetName()+".yaml")
 }
 
-// sweep removes the statuses and generated objects that this round did not write. It removes nothing while objects are
-// kept or missing, because some of the files may belong to them.
-func (l *loop) sweep() error {
+// removeStale removes the statuses and generated objects that this round did not write from the output folder. It
+// removes nothing while objects are kept or missing, because some of the files may belong to these objects.
+func (l *loop) removeStale() error {
 	if l.summary.keepObjects || len(l.summary.missing) > 0 {
 		return nil
 	}
 	for _, name := range []string{"status", "objects"} {
-		if err := l.out.sweep(name); err != nil {
+		if err := l.out.removeStale(name); err != nil {
 			return fmt.Errorf("clean output folder: %w", err)
 		}
 	}

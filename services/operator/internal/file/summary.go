@@ -32,8 +32,8 @@ func (s *summary) note(key types.NamespacedName, notes ...string) {
 	s.notes[key] = append(s.notes[key], notes...)
 }
 
-// notInForce returns the number of errors in documents.
-func (s *summary) notInForce() (n int) {
+// documentErrors returns the number of errors in documents.
+func (s *summary) documentErrors() (n int) {
 	for _, p := range s.problems {
 		if p.Severity == decode.Error {
 			n++
@@ -42,12 +42,12 @@ func (s *summary) notInForce() (n int) {
 	return n
 }
 
-// unhappy returns the conditions that report a problem.
-func unhappy(conditions []metav1.Condition) (bad []metav1.Condition) {
+// problemConditions returns the conditions that report a problem.
+func problemConditions(conditions []metav1.Condition) (bad []metav1.Condition) {
 	for _, c := range conditions {
-		plain := c // conditionsOf prefixes the type
-		plain.Type = c.Type[strings.LastIndexByte(c.Type, ' ')+1:]
-		if condition.Wrong(plain) {
+		unprefixed := c // conditionsOf prefixes the type
+		unprefixed.Type = c.Type[strings.LastIndexByte(c.Type, ' ')+1:]
+		if condition.Wrong(unprefixed) {
 			bad = append(bad, c)
 		}
 	}
@@ -74,7 +74,7 @@ func (h *history) add(key types.NamespacedName, text string) {
 }
 
 const (
-	// maxTail is how many bytes at the end of a log are searched for warnings.
+	// maxTail is how many bytes at the end of a log file are searched for warnings.
 	maxTail = 16 << 10
 	// maxWarnings is how many warnings of a log are shown.
 	maxWarnings = 3

@@ -17,12 +17,12 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
-// translation is the result of translating all objects of the folder that are in use.
+// translation is the result of translating all objects of the input folder that are in use.
 type translation struct {
 	view     *resource.View
 	options  translate.Options
 	gateways []translate.Result
-	passed   []resource.Object // of other kinds, written to the output folder unchanged
+	others   []resource.Object // of other kinds, written to the output folder unchanged
 }
 
 // translate translates the objects in r.objects for dataplanes on this host.
@@ -31,8 +31,8 @@ func (l *loop) translate(r reading, now time.Time) (t translation, err error) {
 	t.options.Now = metav1.NewTime(now)
 	objects := make([]resource.Object, 0, len(r.objects))
 	for _, o := range r.objects {
-		if passed, ok := o.Object.(*unstructured.Unstructured); ok {
-			t.passed = append(t.passed, passed)
+		if other, ok := o.Object.(*unstructured.Unstructured); ok {
+			t.others = append(t.others, other)
 			continue
 		}
 		objects = append(objects, l.withStatus(o.Object))
@@ -46,10 +46,10 @@ func (l *loop) translate(r reading, now time.Time) (t translation, err error) {
 			claimed[key.String()] = true
 		}
 	}
-	// A Gateway that cannot be read has no claims, but must keep its ports. Without dataplanes, no port is bound, so an
-	// assignment stays even if another program uses the port.
+	// A Gateway that cannot be read has no claims, but must keep its ports. Without dataplanes, the operator binds no
+	// port, so a port stays assigned even if another program uses it.
 	holds := func(gateway string) bool {
-		return l.Stunnerd == "" && claimed[gateway] || l.planes.HoldsPorts(gateway) || r.missesGateway(gateway)
+		return l.Stunnerd == "" && claimed[gateway] || l.dataplanes.HoldsPorts(gateway) || r.isGatewayMissing(gateway)
 	}
 	if err := l.ports.assign(all, holds); err != nil {
 		return t, err
@@ -58,7 +58,7 @@ func (l *loop) translate(r reading, now time.Time) (t translation, err error) {
 	for _, key := range t.view.Gateways() {
 		opt := t.options
 		if opt.Published = l.current(key); opt.Published == nil {
-			opt.Previous.Listeners = l.memory.Listeners[key.String()]
+			opt.Previous.Listeners = l.saved.Listeners[key.String()]
 		}
 		r := translate.Gateway(t.view, key, opt)
 		if t.gateways = append(t.gateways, r); r.OverBudget != nil {
@@ -75,27 +75,27 @@ func (l *loop) ours(v *resource.View, key types.NamespacedName) bool {
 	return class != nil && string(class.Spec.ControllerName) == l.Options.ControllerName
 }
 
-// apply applies the result of translating one Gateway: it publishes the config, then starts or stops the process, then
-// writes the generated objects.
+// apply applies the result of translating one Gateway: it publishes the config, then starts or stops the dataplane
+// process, then writes the generated objects.
 func (l *loop) apply(v *resource.View, r translate.Result) error {
 	key := r.Key
 	if !r.Ours {
-		l.disown(key, v)
+		l.withdrawForeign(key, v)
 		return nil
 	}
 	l.summary.note(key, r.Notes...)
 	if r.Hold {
 		l.summary.keepObjects = true
 		l.summary.note(key, "config and objects stay as they are: see the conditions")
-		l.resume(key)
+		l.ensureProcess(key)
 		return nil
 	}
 	l.publish(key, r)
 	if r.Managed() {
-		l.planes.Relay(key, relayPorts(r.RelayPorts))
-		l.resume(key)
+		l.dataplanes.SetRelayPorts(key, relayPorts(r.RelayPorts))
+		l.ensureProcess(key)
 	} else {
-		l.planes.Drop(key)
+		l.dataplanes.Remove(key)
 	}
 	var errs []error
 	for _, o := range r.ObjectsWith(l.current(key)) {
@@ -104,7 +104,7 @@ func (l *loop) apply(v *resource.View, r translate.Result) error {
 	return errors.Join(errs...)
 }
 
-// relayPorts returns a port range in the format of stunnerd; empty if all ports may be used.
+// relayPorts formats a range of relay ports as stunnerd expects it; empty if all ports may be used.
 func relayPorts(r config.PortRange) string {
 	if r.First <= config.LowestRelayPort && r.Last == math.MaxUint16 {
 		return ""
@@ -112,25 +112,25 @@ func relayPorts(r config.PortRange) string {
 	return r.String()
 }
 
-// disown withdraws a Gateway whose class belongs to another controller. If the class does not exist, a Gateway that is
-// served stays unchanged, because deleting a class by mistake must not end calls.
-func (l *loop) disown(key types.NamespacedName, v *resource.View) {
+// withdrawForeign withdraws a Gateway whose GatewayClass belongs to another controller. If the class does not exist, a
+// Gateway that is already served stays unchanged, because deleting a class by mistake must not end calls.
+func (l *loop) withdrawForeign(key types.NamespacedName, v *resource.View) {
 	class := string(v.Gateway(key).Spec.GatewayClassName)
 	switch {
 	case v.Class(class) != nil:
 		l.withdraw(key, "its class "+class+" belongs to another controller")
-	case l.current(key) != nil || l.planes.Served(key):
+	case l.current(key) != nil || l.dataplanes.HasLastGood(key):
 		l.summary.keepObjects = true
 		l.summary.note(key, "GatewayClass "+class+" does not exist: config and objects stay as they are")
-		l.resume(key)
+		l.ensureProcess(key)
 	}
 }
 
-// resume ensures that a Gateway has a process if it has a published config or the last good config of a previous
-// process.
-func (l *loop) resume(key types.NamespacedName) {
-	if l.current(key) != nil || l.planes.Served(key) {
-		l.planes.Ensure(key)
+// ensureProcess starts a dataplane process for a Gateway if none is running, provided that this operator has published
+// a config for the Gateway or the last good config of an earlier process exists.
+func (l *loop) ensureProcess(key types.NamespacedName) {
+	if l.current(key) != nil || l.dataplanes.HasLastGood(key) {
+		l.dataplanes.Ensure(key)
 	}
 }
 
@@ -142,10 +142,10 @@ func (l *loop) current(key types.NamespacedName) *config.Config {
 	return nil
 }
 
-// publish publishes a config, unless objection returns a reason against it.
+// publish publishes the config of a Gateway, unless publishProblem returns a reason against it.
 func (l *loop) publish(key types.NamespacedName, r translate.Result) {
 	old, next := l.current(key), r.Config
-	if why := l.objection(r, old, *next); why != "" {
+	if why := l.publishProblem(r, old, *next); why != "" {
 		l.summary.note(key, why)
 		return
 	}
@@ -161,20 +161,20 @@ func (l *loop) publish(key types.NamespacedName, r translate.Result) {
 	l.history.add(key, "publishes config "+revision)
 	l.Log.Info("publishes config", "gateway", key, "revision", revision)
 	l.published[key] = next.Clone()
-	l.memory.publish(*next)
+	l.saved.publish(*next)
 	l.server.Publish(*next)
 }
 
-// objection returns the reason why a config must not be published, or "".
+// publishProblem returns the reason why the config of a Gateway must not be published, or "".
 //
-// After a restart, the dataplane still serves the config that the previous run published. The new config must not
-// contain less only because objects cannot be read now.
-func (l *loop) objection(r translate.Result, old *config.Config, next config.Config) string {
+// After a restart of the operator, the dataplane still serves the config that the previous run published. The new
+// config must not lack parts of it only because objects cannot be read now.
+func (l *loop) publishProblem(r translate.Result, old *config.Config, next config.Config) string {
 	if err := next.Validate(); err != nil {
 		return fmt.Sprintf("config is not published: %v", err)
 	}
 	name := r.Key.String()
-	before := l.memory.Published[name]
+	before := l.saved.Published[name]
 	if old != nil || before == "" || before == next.Revision() {
 		return ""
 	}
@@ -186,24 +186,24 @@ func (l *loop) objection(r translate.Result, old *config.Config, next config.Con
 	return ""
 }
 
-// retire withdraws the Gateways that no file contains. A Gateway that is missing because its file cannot be read stays.
-func (l *loop) retire(v *resource.View) {
-	for _, key := range l.known() {
+// withdrawRemoved withdraws the Gateways that no file contains any more. A Gateway whose file cannot be read stays.
+func (l *loop) withdrawRemoved(v *resource.View) {
+	for _, key := range l.servedGateways() {
 		switch {
 		case v.Gateway(key) != nil:
-		case l.summary.missesGateway(key.String()):
-			l.resume(key)
+		case l.summary.isGatewayMissing(key.String()):
+			l.ensureProcess(key)
 		default:
 			l.withdraw(key, "it is gone from the YAML")
 		}
 	}
-	l.planes.Reap()
+	l.dataplanes.RemoveEnded()
 }
 
-// known returns the Gateways that this run or the previous one has served.
-func (l *loop) known() []types.NamespacedName {
-	keys := l.planes.Gateways()
-	for text := range l.memory.Published {
+// servedGateways returns the Gateways that this run or the previous run of the operator has served.
+func (l *loop) servedGateways() []types.NamespacedName {
+	keys := l.dataplanes.Gateways()
+	for text := range l.saved.Published {
 		namespace, name, _ := strings.Cut(text, "/")
 		keys = append(keys, types.NamespacedName{Namespace: namespace, Name: name})
 	}
@@ -211,7 +211,7 @@ func (l *loop) known() []types.NamespacedName {
 	return slices.Compact(keys)
 }
 
-// withdraw deletes the config of a Gateway and stops its process.
+// withdraw deletes the config of a Gateway and stops its dataplane process. why is the reason, for the log.
 func (l *loop) withdraw(key types.NamespacedName, why string) {
 	if _, ok := l.published[key]; ok {
 		l.server.Delete(key.String())
@@ -219,6 +219,6 @@ func (l *loop) withdraw(key types.NamespacedName, why string) {
 		l.history.add(key, "config is withdrawn: "+why)
 		l.Log.Info("withdraws config", "gateway", key, "why", why)
 	}
-	l.memory.withdraw(key.String())
-	l.planes.Drop(key)
+	l.saved.withdraw(key.String())
+	l.dataplanes.Remove(key)
 }

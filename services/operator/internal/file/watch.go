@@ -10,10 +10,10 @@ import (
 )
 
 const (
-	// quiet is how long no other change may follow before a change is reported, so that a series of changes is reported
-	// once.
-	quiet = 100 * time.Millisecond
-	// maxDelay is the maximum delay of a report if changes keep following.
+	// quietTime is how long the input folder must stay unchanged before a change is reported, so that a series of
+	// changes is reported once.
+	quietTime = 100 * time.Millisecond
+	// maxDelay is the maximum delay between a change and its report if further changes keep following.
 	maxDelay = time.Second
 )
 
@@ -30,15 +30,15 @@ func newWatcher(f folder, log *slog.Logger) (*watcher, error) {
 		return nil, fmt.Errorf("watch input folder: %w", err)
 	}
 	w := &watcher{folder: f, events: events, log: log}
-	if err := w.cover(); err != nil {
+	if err := w.watchFolders(); err != nil {
 		events.Close()
 		return nil, err
 	}
 	return w, nil
 }
 
-// cover watches the input folder and all its subfolders that exist now.
-func (w *watcher) cover() error {
+// watchFolders starts watching the input folder and all subfolders that exist now.
+func (w *watcher) watchFolders() error {
 	dirs, err := w.folder.dirs()
 	if err != nil {
 		return err
@@ -51,7 +51,7 @@ func (w *watcher) cover() error {
 	return nil
 }
 
-// run notifies changed after each series of changes, until ctx ends.
+// run sends to changed after each series of changes in the input folder, until ctx ends.
 func (w *watcher) run(ctx context.Context, changed chan<- struct{}) {
 	defer w.events.Close()
 	timer := time.NewTimer(time.Hour)
@@ -68,15 +68,15 @@ func (w *watcher) run(ctx context.Context, changed chan<- struct{}) {
 		case <-ctx.Done():
 			return
 		case <-w.events.Events:
-			note(quiet)
+			note(quietTime)
 		case err := <-w.events.Errors:
 			w.log.Warn("watch of the input folder has lost events, the folder is read again", "error", err)
-			note(quiet)
+			note(quietTime)
 		case <-timer.C:
 			first = time.Time{}
-			if err := w.cover(); err != nil {
-				w.log.Warn("cannot watch the input folder, will retry", "error", err)
-				timer.Reset(retry)
+			if err := w.watchFolders(); err != nil {
+				w.log.Warn("cannot watch the input folder, will retryDelay", "error", err)
+				timer.Reset(retryDelay)
 			} else {
 				timer.Reset(time.Hour)
 			}

@@ -15,13 +15,14 @@ import (
 )
 
 // stateVariable is the environment variable with the folder of a dataplane's last good config. Each Gateway has a
-// folder of its own, so the variable shows to which Gateway a running process belongs, even if a user started it.
+// folder of its own, so the variable shows to which Gateway a running process belongs, even if a user started the
+// process.
 const stateVariable = "STUNNER_STATE_DIR"
 
 // addressVariable is the environment variable with the relay address of a dataplane.
 const addressVariable = "STUNNER_ADDR"
 
-// relaysVariable is the environment variable with the range of a dataplane's relay ports.
+// relaysVariable is the environment variable with the range of ports that a dataplane may use for relay sockets.
 const relaysVariable = "STUNNER_RELAY_PORTS"
 
 // orphan is a running dataplane process that a previous operator process started.
@@ -31,8 +32,8 @@ type orphan struct {
 	command command
 }
 
-// orphans finds the processes that run the program and whose state folder is in the folder below. The keys of the
-// result are the names of the state folders.
+// orphans finds the running processes of a program whose state folder is a subfolder of below. The keys of the result
+// are the names of the state folders.
 func orphans(program, below string) (map[string]orphan, error) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
@@ -71,7 +72,7 @@ func inspect(pid int) (o orphan, ok bool) {
 		return o, false
 	}
 	env = slices.DeleteFunc(env, func(entry string) bool { return !strings.HasPrefix(entry, "STUNNER_") })
-	// Linux appends this suffix when the executable file was replaced.
+	// Linux appends the suffix " (deleted)" to the path of an executable file that was replaced.
 	return orphan{pid: pid, since: startOf(dir), command: command{
 		Path: strings.TrimSuffix(exe, " (deleted)"), Args: args[1:], Env: env,
 	}}, true
@@ -88,14 +89,15 @@ func readList(path string) ([]string, error) {
 
 func (o orphan) stateDir() string { return variable(o.command.Env, stateVariable) }
 
-// startOf returns the start time of the process with a folder in /proc; the zero time if it is unknown. proc(5) counts
-// it in hundredths of a second since boot.
+// startOf returns the start time of a process; the zero time if it is unknown. dir is the folder of the process in
+// /proc. According to proc(5), the start time is given in hundredths of a second since boot.
 func startOf(dir string) time.Time {
 	stat, err := os.ReadFile(filepath.Join(dir, "stat"))
 	if err != nil {
 		return time.Time{}
 	}
-	// The second field is the name in parentheses, which may contain any character; the start time is the 22nd field.
+	// In /proc/PID/stat, the second field is the name of the process in parentheses, which may contain any character.
+	// The start time is field 22.
 	fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
 	var now unix.Sysinfo_t
 	if len(fields) < 20 || unix.Sysinfo(&now) != nil {
@@ -106,8 +108,8 @@ func startOf(dir string) time.Time {
 	return booted.Add(time.Duration(hundredths) * 10 * time.Millisecond).Truncate(time.Second)
 }
 
-// watchEnd returns a channel that receives a message when a process ends that is not a child of this process. Closing
-// leave ends the watch.
+// watchEnd watches a process that is not a child of this process. The returned channel receives a message when the
+// process ends. Closing leave ends the watch.
 func watchEnd(o orphan, leave <-chan struct{}) (<-chan string, error) {
 	fd, err := unix.PidfdOpen(o.pid, unix.PIDFD_NONBLOCK)
 	if err != nil {
@@ -122,7 +124,7 @@ func watchEnd(o orphan, leave <-chan struct{}) (<-chan string, error) {
 	exit, over := make(chan string, 1), make(chan struct{})
 	go func() {
 		defer close(over)
-		// A pidfd becomes readable when its process ends. Closing the file ends the wait with an error.
+		// A pidfd becomes readable when its process ends. Closing the pidfd ends the wait with an error.
 		if raw.Read(func(fd uintptr) bool { return readable(int(fd)) }) == nil {
 			exit <- "unknown, because an earlier operator had started it"
 		}
@@ -142,7 +144,8 @@ func readable(fd int) bool {
 	return err == nil && n > 0
 }
 
-// environment returns the environment that dataplanes inherit. The settings of the operator are removed.
+// environment returns the environment variables of the operator that dataplanes inherit. The variables with settings of
+// the operator are removed.
 func environment() []string {
 	return slices.DeleteFunc(os.Environ(), func(entry string) bool { return strings.HasPrefix(entry, "STUNNER_") })
 }

@@ -19,18 +19,19 @@ import (
 type Settings struct {
 	// Program is the path of the stunnerd executable; with "", no process is started.
 	Program string
-	// Origin is the URL of config discovery. TokenFile is the file with its bearer token; "" if it needs no token.
+	// Origin is the URL of config discovery. TokenFile is the file with the bearer token for config discovery; "" if no
+	// token is needed.
 	Origin, TokenFile string
 	// Address is the relay address.
 	Address string
-	// LastGood is the folder with the last good configs. Logs is the folder with the log files.
+	// LastGood is the folder in which dataplanes store their last good configs. Logs is the folder of their log files.
 	LastGood, Logs string
-	// Bound makes the processes end with the operator, even if the operator is killed.
+	// Bound makes the dataplane processes end with the operator, even if the operator is killed.
 	Bound bool
 	// StopGrace is the time between SIGTERM and SIGKILL.
 	StopGrace time.Duration
-	// Changed is called after each change of a process and must not block. Restarted is called when a process has ended
-	// unexpectedly and will be restarted.
+	// Changed is called after each change in the state of a process and must not block. Restarted is called when a
+	// process has ended unexpectedly and will be restarted.
 	Changed, Restarted func()
 	Log                *slog.Logger
 }
@@ -38,27 +39,27 @@ type Settings struct {
 // Dataplanes are the processes of all Gateways. The methods must not be called concurrently.
 type Dataplanes struct {
 	settings Settings
-	running  map[types.NamespacedName]*plane
-	// relays are the ranges of relay ports, MIN-MAX; "" means any port.
+	running  map[types.NamespacedName]*dataplane
+	// relays are the ranges of relay ports by Gateway, as MIN-MAX; "" means any port.
 	relays map[types.NamespacedName]string
 }
 
 // New returns an empty set of processes.
 func New(s Settings) *Dataplanes {
 	return &Dataplanes{
-		settings: s, running: map[types.NamespacedName]*plane{}, relays: map[types.NamespacedName]string{},
+		settings: s, running: map[types.NamespacedName]*dataplane{}, relays: map[types.NamespacedName]string{},
 	}
 }
 
-// plane is the process of one Gateway.
-type plane struct {
+// dataplane is the process of one Gateway.
+type dataplane struct {
 	*process
-	leaving bool // the process is being stopped
-	forget  bool // the state of the Gateway must be removed when the process has ended
+	stopping    bool // the process is being stopped
+	removeState bool // the state of the Gateway must be removed when the process has ended
 }
 
-// fileName returns the name of the files of a Gateway. It is unique, because names of objects cannot contain an
-// underscore.
+// fileName returns the name of the files of a Gateway. The name is unique for each Gateway, because names of objects
+// cannot contain an underscore.
 func fileName(key types.NamespacedName) string { return key.Namespace + "_" + key.Name }
 
 // lastGood returns the folder with a Gateway's last good config.
@@ -66,9 +67,9 @@ func (d *Dataplanes) lastGood(key types.NamespacedName) string {
 	return filepath.Join(d.settings.LastGood, fileName(key))
 }
 
-// Served reports whether a Gateway has a folder for its last good config, because it has had a process that was not
-// dropped. A new process would serve that config.
-func (d *Dataplanes) Served(key types.NamespacedName) bool {
+// HasLastGood reports whether the folder for a Gateway's last good config exists. A process of the Gateway creates it,
+// and Remove deletes it. A new process would serve the config in this folder.
+func (d *Dataplanes) HasLastGood(key types.NamespacedName) bool {
 	_, err := os.Stat(d.lastGood(key))
 	return err == nil
 }
@@ -80,7 +81,8 @@ func (d *Dataplanes) command(key types.NamespacedName) command {
 		"STUNNER_NAMESPACE=" + key.Namespace,
 		"STUNNER_NAME=" + key.Name,
 		stateVariable + "=" + d.lastGood(key),
-		// The default port of the probes would be the same for all processes. The config assigns a port to each.
+		// The default port of the health check endpoint would be the same for all processes. The config assigns a port
+		// to each.
 		"STUNNER_HEALTHCHECK_ENDPOINT=none",
 	}
 	if ports := d.relays[key]; ports != "" {
@@ -93,7 +95,7 @@ func (d *Dataplanes) command(key types.NamespacedName) command {
 		Args: []string{"-w", "-c", d.settings.Origin, "-i", key.String()}, Env: env}
 }
 
-// Adopt adds the running processes that a previous operator process started.
+// Adopt finds the running dataplanes that an earlier operator process started, and adds them to the set.
 func (d *Dataplanes) Adopt() error {
 	if d.settings.Program == "" {
 		return nil
@@ -107,25 +109,26 @@ func (d *Dataplanes) Adopt() error {
 			key := types.NamespacedName{Namespace: namespace, Name: gateway}
 			d.settings.Log.Info("adopt a running dataplane", "gateway", key, "pid", o.pid)
 			d.relays[key] = variable(o.command.Env, relaysVariable)
-			d.begin(key, o.command, &o)
+			d.add(key, o.command, &o)
 		}
 	}
 	return nil
 }
 
-func (d *Dataplanes) begin(key types.NamespacedName, c command, adopt *orphan) {
+func (d *Dataplanes) add(key types.NamespacedName, c command, adopt *orphan) {
 	common := processSettings{
 		logs: d.settings.Logs, grace: d.settings.StopGrace, log: d.settings.Log,
 		changed: d.settings.Changed, restarted: d.settings.Restarted,
 	}
-	d.running[key] = &plane{process: newProcess(c, common, adopt)}
+	d.running[key] = &dataplane{process: newProcess(c, common, adopt)}
 }
 
-// Relay sets the range of a Gateway's relay ports, MIN-MAX; "" means any port. The next call of Ensure applies it.
-func (d *Dataplanes) Relay(key types.NamespacedName, ports string) { d.relays[key] = ports }
+// SetRelayPorts sets the range of a Gateway's relay ports as MIN-MAX; "" means any port. The next call of Ensure
+// applies the range.
+func (d *Dataplanes) SetRelayPorts(key types.NamespacedName, ports string) { d.relays[key] = ports }
 
-// Ensure starts the process of a Gateway if there is none. If the process has other settings, it is stopped, and the
-// next call of Ensure after Reap starts a new one.
+// Ensure starts a process for a Gateway if none is running. If the running process has other settings, it is stopped,
+// and the next call of Ensure after RemoveEnded starts a new process.
 func (d *Dataplanes) Ensure(key types.NamespacedName) {
 	if d.settings.Program == "" {
 		return
@@ -136,46 +139,46 @@ func (d *Dataplanes) Ensure(key types.NamespacedName) {
 		if err := os.MkdirAll(d.lastGood(key), 0o700); err != nil {
 			d.settings.Log.Warn("dataplane cannot keep its last good config", "gateway", key, "error", err)
 		}
-		d.begin(key, want, nil)
-	case !p.leaving && !p.command.serves(want):
+		d.add(key, want, nil)
+	case !p.stopping && !p.command.satisfies(want):
 		d.settings.Log.Warn("replace a dataplane whose settings have changed", "gateway", key)
 		d.stop(p, false)
 	}
 }
 
-// Drop stops the process of a Gateway and removes its state.
-func (d *Dataplanes) Drop(key types.NamespacedName) {
+// Remove stops the process of a Gateway and removes its state.
+func (d *Dataplanes) Remove(key types.NamespacedName) {
 	if p := d.running[key]; p != nil {
 		d.stop(p, true)
-	} else if d.Served(key) {
-		d.forget(key)
+	} else if d.HasLastGood(key) {
+		d.removeState(key)
 	}
 }
 
-func (d *Dataplanes) stop(p *plane, forget bool) {
-	p.forget = p.forget || forget
-	if !p.leaving {
-		p.leaving = true
+func (d *Dataplanes) stop(p *dataplane, removeState bool) {
+	p.removeState = p.removeState || removeState
+	if !p.stopping {
+		p.stopping = true
 		p.Stop()
 	}
 }
 
-// Reap removes stopped processes that have ended, so that Ensure can start new ones.
-func (d *Dataplanes) Reap() {
+// RemoveEnded removes processes that were stopped and have ended, so that Ensure can start new ones.
+func (d *Dataplanes) RemoveEnded() {
 	for key, p := range d.running {
-		if !p.leaving || p.Health().Phase != ended {
+		if !p.stopping || p.Health().Phase != ended {
 			continue
 		}
 		delete(d.running, key)
-		if p.forget {
-			d.forget(key)
+		if p.removeState {
+			d.removeState(key)
 		}
 		d.settings.Changed()
 	}
 }
 
-// forget removes the last good config of a deleted Gateway, because it contains secrets.
-func (d *Dataplanes) forget(key types.NamespacedName) {
+// removeState removes the last good config of a deleted Gateway, because it contains secrets.
+func (d *Dataplanes) removeState(key types.NamespacedName) {
 	delete(d.relays, key)
 	if err := os.RemoveAll(d.lastGood(key)); err != nil {
 		d.settings.Log.Warn("cannot remove the last good config of a deleted Gateway", "gateway", key, "error", err)
@@ -187,8 +190,8 @@ func (d *Dataplanes) Gateways() []types.NamespacedName {
 	return slices.Collect(maps.Keys(d.running))
 }
 
-// HoldsPorts reports whether the process of a Gateway has bound its ports or is about to bind them. Whether these ports
-// are free must not be tested then, because a test binds them.
+// HoldsPorts reports whether the process of a Gateway has bound its ports or is about to bind them. In this case, it
+// must not be tested whether these ports are free, because the test itself binds them for a moment.
 func (d *Dataplanes) HoldsPorts(gateway string) bool {
 	for key, p := range d.running {
 		if key.String() == gateway {
@@ -199,7 +202,7 @@ func (d *Dataplanes) HoldsPorts(gateway string) bool {
 	return false
 }
 
-// Health describes the state of a Gateway's process for status.txt; "" if there is none.
+// Health describes the state of a Gateway's process for status.txt; "" if the Gateway has no process.
 func (d *Dataplanes) Health(key types.NamespacedName) string {
 	if p := d.running[key]; p != nil {
 		return p.Health().String()
@@ -212,11 +215,11 @@ func (d *Dataplanes) LogFile(key types.NamespacedName) string {
 	return logFile(d.settings.Logs, fileName(key))
 }
 
-// Close stops all processes concurrently and waits for them. If leave is true, it leaves them running.
+// Close stops all processes concurrently and waits until they have ended. If leave is true, it does not stop them.
 func (d *Dataplanes) Close(leave bool) {
 	for _, p := range d.running {
 		switch {
-		case p.leaving:
+		case p.stopping:
 		case leave:
 			p.Leave()
 		default:

@@ -38,7 +38,7 @@ func (d *Dataplanes) awaitHealth(t *testing.T, key types.NamespacedName, text st
 func TestAGatewayHasOneDataplaneUntilItIsDropped(t *testing.T) {
 	d := newDataplanes(t, func(*Settings) {})
 	door := types.NamespacedName{Namespace: "calls", Name: "door"}
-	if d.Served(door) || d.HoldsPorts(door.String()) || d.Health(door) != "" {
+	if d.HasLastGood(door) || d.HoldsPorts(door.String()) || d.Health(door) != "" {
 		t.Error("a Gateway has a dataplane before anybody has asked for one")
 	}
 	d.Ensure(door)
@@ -47,12 +47,12 @@ func TestAGatewayHasOneDataplaneUntilItIsDropped(t *testing.T) {
 	if again := d.Health(door); again != health {
 		t.Errorf("a second Ensure has changed %q to %q", health, again)
 	}
-	if !d.Served(door) || !d.HoldsPorts(door.String()) || !slices.Equal(d.Gateways(), []types.NamespacedName{door}) {
-		t.Errorf("served %t, holds ports %t, gateways %v", d.Served(door), d.HoldsPorts(door.String()), d.Gateways())
+	if !d.HasLastGood(door) || !d.HoldsPorts(door.String()) || !slices.Equal(d.Gateways(), []types.NamespacedName{door}) {
+		t.Errorf("served %t, holds ports %t, gateways %v", d.HasLastGood(door), d.HoldsPorts(door.String()), d.Gateways())
 	}
-	d.Drop(door)
+	d.Remove(door)
 	d.awaitHealth(t, door, string(ended))
-	d.Reap()
+	d.RemoveEnded()
 	if _, err := os.Stat(d.lastGood(door)); !errors.Is(err, fs.ErrNotExist) || len(d.Gateways()) != 0 {
 		t.Errorf("after the drop: %v, gateways %v", err, d.Gateways())
 	}
@@ -84,7 +84,7 @@ func TestTheNextOperatorTakesOverAndReplacesWhatServesSomethingElse(t *testing.T
 	third.awaitHealth(t, door, "running")
 	third.Ensure(door)
 	third.awaitHealth(t, door, string(ended))
-	third.Reap()
+	third.RemoveEnded()
 	third.Ensure(door)
 	third.awaitHealth(t, door, "running")
 	if h := third.running[door].Health(); h.PID == pid || h.Adopted {
@@ -98,11 +98,11 @@ func TestADataplaneHasTheRelayPortsThatAreWanted(t *testing.T) {
 	d := newDataplanes(t, func(*Settings) {})
 	var first int
 	for _, ports := range []string{"40000-40999", "40000-40999", "41000-41999", ""} {
-		d.Relay(door, ports)
+		d.SetRelayPorts(door, ports)
 		d.Ensure(door)
-		if p := d.running[door]; p.leaving {
+		if p := d.running[door]; p.stopping {
 			d.awaitHealth(t, door, string(ended))
-			d.Reap()
+			d.RemoveEnded()
 			d.Ensure(door)
 		}
 		d.awaitHealth(t, door, "running, pid ")
@@ -116,10 +116,10 @@ func TestADataplaneHasTheRelayPortsThatAreWanted(t *testing.T) {
 		}
 		first = pid
 	}
-	d.Relay(door, "42000-42999")
+	d.SetRelayPorts(door, "42000-42999")
 	d.Ensure(door)
 	d.awaitHealth(t, door, string(ended))
-	d.Reap()
+	d.RemoveEnded()
 	d.Ensure(door)
 	d.awaitHealth(t, door, "running, pid ")
 	pid := d.running[door].Health().PID
@@ -130,7 +130,7 @@ func TestADataplaneHasTheRelayPortsThatAreWanted(t *testing.T) {
 	}
 	next.awaitHealth(t, door, "started by an earlier operator")
 	next.Ensure(door) // before Relay is called, the previous range is kept
-	if p := next.running[door]; p.leaving || p.Health().PID != pid {
+	if p := next.running[door]; p.stopping || p.Health().PID != pid {
 		t.Errorf("a process that nobody has spoken of is replaced: %s", p.Health())
 	}
 }

@@ -15,15 +15,15 @@ import (
 	"time"
 )
 
-// The delay before a restart begins with firstDelay and doubles up to lastDelay. It is reset after a process ran
-// for settled.
+// The delay before a restart of a process begins with firstDelay and doubles up to lastDelay. It is reset to firstDelay
+// if the process has run for stableAfter.
 const (
-	firstDelay = 200 * time.Millisecond
-	lastDelay  = 30 * time.Second
-	settled    = time.Minute
+	firstDelay  = 200 * time.Millisecond
+	lastDelay   = 30 * time.Second
+	stableAfter = time.Minute
 )
 
-// maxLogBytes is the size from which a log file is rotated when its process starts.
+// maxLogBytes is the size from which the log file of a process is rotated when the process starts.
 const maxLogBytes = 10 << 20
 
 // command is the command by which a process is started.
@@ -36,10 +36,10 @@ type command struct {
 	Bound bool
 }
 
-// serves reports whether a running process with command c satisfies the wanted command: arguments, relay address and
-// range of relay ports are equal. Other differences, for example a new executable, are no reason to restart a process,
-// because that would end calls.
-func (c command) serves(want command) bool {
+// satisfies reports whether a process that runs command c may continue when command want is wanted: the arguments,
+// relay address and range of relay ports are equal. Other differences, for example a new executable, are no reason to
+// restart the process, because a restart would end calls.
+func (c command) satisfies(want command) bool {
 	for _, arg := range want.Args {
 		if !slices.Contains(c.Args, arg) {
 			return false
@@ -82,20 +82,20 @@ type health struct {
 
 // String formats the state for status.txt.
 func (h health) String() string {
-	said := string(h.Phase)
+	text := string(h.Phase)
 	if h.PID != 0 {
-		said += fmt.Sprintf(", pid %d since %s", h.PID, h.Since.Format(time.DateTime))
+		text += fmt.Sprintf(", pid %d since %s", h.PID, h.Since.Format(time.DateTime))
 	}
 	if h.Adopted {
-		said += ", started by an earlier operator"
+		text += ", started by an earlier operator"
 	}
 	if h.Restarts > 0 {
-		said += fmt.Sprintf(", restarted %d times, last because of: %s", h.Restarts, h.LastExit)
+		text += fmt.Sprintf(", restarted %d times, last because of: %s", h.Restarts, h.LastExit)
 	}
-	return said
+	return text
 }
 
-// process keeps one program running until it is stopped. The goroutine of run starts and stops the program; other
+// process keeps one program running until Stop is called. The goroutine of run starts and stops the program; other
 // goroutines only read health.
 type process struct {
 	processSettings
@@ -109,7 +109,7 @@ type process struct {
 	done  chan struct{}
 }
 
-// processSettings are the settings that all processes have in common.
+// commonSettings are the settings that all processes have in common.
 type processSettings struct {
 	logs      string        // folder
 	grace     time.Duration // between SIGTERM and SIGKILL
@@ -140,8 +140,8 @@ func (p *process) Stop() { close(p.stop) }
 // Leave ends the supervision of the program. The program continues.
 func (p *process) Leave() { close(p.leave) }
 
-// Done returns a channel that is closed when nothing is supervised any more: after Stop when the program has ended,
-// after Leave at once, although the program keeps running.
+// Done returns a channel that is closed when the supervision has ended: after Stop when the program has ended, and
+// after Leave at once, although the program continues.
 func (p *process) Done() <-chan struct{} { return p.done }
 
 func (p *process) set(change func(*health)) {
@@ -151,8 +151,8 @@ func (p *process) set(change func(*health)) {
 	p.changed()
 }
 
-// run starts the program, and starts it again whenever it ends, until Stop or Leave. It is locked to one thread: with
-// Bound, the kernel kills the program when the thread that started it ends.
+// run starts the program, and restarts it whenever it ends, until Stop or Leave is called. Its goroutine is locked to
+// one thread: with Bound, the kernel kills the program when the thread that started it ends.
 func (p *process) run(adopt *orphan) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -160,13 +160,13 @@ func (p *process) run(adopt *orphan) {
 	delay := firstDelay
 	for {
 		began := time.Now()
-		outcome := p.once(adopt)
+		outcome := p.runOnce(adopt)
 		adopt = nil
 		if outcome == "" {
 			p.set(func(h *health) { h.Phase, h.PID = ended, 0 })
 			return
 		}
-		if time.Since(began) > settled {
+		if time.Since(began) > stableAfter {
 			delay = firstDelay
 		}
 		p.restarted()
@@ -175,7 +175,7 @@ func (p *process) run(adopt *orphan) {
 		p.set(func(h *health) {
 			h.Phase, h.PID, h.LastExit, h.Restarts = waiting, 0, outcome, h.Restarts+1
 		})
-		if !p.pause(delay) {
+		if !p.wait(delay) {
 			p.set(func(h *health) { h.Phase = ended })
 			return
 		}
@@ -183,8 +183,8 @@ func (p *process) run(adopt *orphan) {
 	}
 }
 
-// pause waits for d. It returns false if Stop or Leave is called before.
-func (p *process) pause(d time.Duration) bool {
+// wait waits for the duration d. It returns false if Stop or Leave is called before d has passed.
+func (p *process) wait(d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
@@ -196,9 +196,9 @@ func (p *process) pause(d time.Duration) bool {
 	return false
 }
 
-// once runs the program once. It returns how the program ended, or "" after Stop or Leave.
-func (p *process) once(adopt *orphan) string {
-	exit, pid, err := p.begin(adopt)
+// runOnce runs the program once. It returns a description of how the program ended, or "" after Stop or Leave.
+func (p *process) runOnce(adopt *orphan) string {
+	exit, pid, err := p.startOrAdopt(adopt)
 	if err != nil {
 		return err.Error()
 	}
@@ -210,12 +210,13 @@ func (p *process) once(adopt *orphan) string {
 	case <-p.stop:
 	}
 	p.set(func(h *health) { h.Phase = stopping })
-	p.end(pid, exit)
+	p.terminate(pid, exit)
 	return ""
 }
 
-// end stops the program. SIGKILL is sent to the process group, which contains only the program and its children.
-func (p *process) end(pid int, exit <-chan string) {
+// terminate stops the program with SIGTERM, and with SIGKILL if the program does not end in time. SIGKILL is sent to
+// the process group, which contains only the program and its children.
+func (p *process) terminate(pid int, exit <-chan string) {
 	_ = syscall.Kill(pid, syscall.SIGTERM) // fails if it has ended already
 	timer := time.NewTimer(p.grace)
 	defer timer.Stop()
@@ -230,8 +231,9 @@ func (p *process) end(pid int, exit <-chan string) {
 	<-exit
 }
 
-// begin starts the program, or adopts a running one. The returned channel receives a message when the program ends.
-func (p *process) begin(adopt *orphan) (<-chan string, int, error) {
+// startOrAdopt starts the program, or adopts a running one. The returned channel receives a message when the program
+// ends.
+func (p *process) startOrAdopt(adopt *orphan) (<-chan string, int, error) {
 	if adopt != nil {
 		if exit, err := watchEnd(*adopt, p.leave); err == nil {
 			p.set(func(h *health) { h.Phase, h.PID, h.Since, h.Adopted = running, adopt.pid, adopt.since, true })
@@ -252,7 +254,7 @@ func (p *process) begin(adopt *orphan) (<-chan string, int, error) {
 	return exit, pid, nil
 }
 
-// start starts the program in a process group of its own, so that a signal from the terminal, such as Ctrl-C, reaches
+// start starts the program in a separate process group, so that a signal from the terminal, such as Ctrl-C, reaches
 // only the operator.
 func (p *process) start() (*exec.Cmd, error) {
 	out, err := p.openLog()
@@ -273,8 +275,8 @@ func (p *process) start() (*exec.Cmd, error) {
 	return cmd, nil
 }
 
-// openLog opens the log file. The program writes to the file directly, because a pipe would break when the operator
-// ends.
+// openLog opens the log file of the program. The program writes to the file directly, because a pipe would break when
+// the operator ends.
 func (p *process) openLog() (*os.File, error) {
 	path := logFile(p.logs, p.command.Name)
 	if info, err := os.Stat(path); err == nil && info.Size() > maxLogBytes {

@@ -220,12 +220,12 @@ func TestProcessIsLeftAndTakenOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	o, ok := found["n_g"]
-	if !ok || len(found) != 1 || o.pid != h.PID || !o.command.serves(c) || time.Since(o.since) > time.Minute {
+	if !ok || len(found) != 1 || o.pid != h.PID || !o.command.satisfies(c) || time.Since(o.since) > time.Minute {
 		t.Fatalf("found %+v, want pid %d", found, h.PID)
 	}
 	moved := c
 	moved.Args = append([]string{"-c", "http://127.0.0.1:1"}, c.Args...)
-	if o.command.serves(moved) {
+	if o.command.satisfies(moved) {
 		t.Error("a process that listens elsewhere is taken for the wanted one")
 	}
 

@@ -15,8 +15,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/trust"
 )
 
-// discoveryConnections limits the connections to config discovery, not counting open streams. The limit is high because
-// all dataplanes reconnect at once after a restart of the operator.
+// discoveryConnections limits the connections to config discovery, not counting those with an open stream. The limit is
+// high because all dataplanes reconnect at once after a restart of the operator.
 const discoveryConnections = 10_000
 
 // newIdentity returns the TLS identity that all replicas use. Its certificate contains the names of their Service, the
@@ -42,8 +42,8 @@ func newIdentity(s Settings) *trust.Identity {
 	return &trust.Identity{Names: names}
 }
 
-// newDiscoveryServer returns the config discovery server and the authorizer of its clients. The authorizer is nil for
-// AuthOff.
+// newDiscoveryServer returns the config discovery server and the authorizer of its clients. With AuthOff, the
+// authorizer is nil.
 func newDiscoveryServer(s Settings, m *meters) (*discovery.Server, *authorizer, error) {
 	o := discovery.ServerOptions{
 		Log: s.Log, Permissive: s.DiscoveryAuth == AuthPermissive,
@@ -68,14 +68,13 @@ func discoveryListener(s Settings, ln net.Listener, id *trust.Identity) net.List
 	case AuthOff:
 		return ln
 	case AuthPermissive, AuthPodAddress:
-		return trust.Either(ln, id.Server())
+		return trust.TLSOrPlain(ln, id.Server())
 	}
 	return tls.NewListener(ln, id.Server())
 }
 
-// serveScaler serves the KEDA external scaler until ctx ends. It uses TLS, or plain text with AuthOff, because there
-// are no certificates then. allocations returns the number of allocations of a Gateway, or an error if this replica
-// does not know it for sure.
+// serveScaler serves the KEDA external scaler until ctx ends. It uses TLS, except with AuthOff, where no certificates
+// exist. allocations returns the number of allocations of a Gateway, or an error if this replica cannot determine it.
 func serveScaler(
 	ctx context.Context, s Settings, ln net.Listener, id *trust.Identity, m *meters,
 	allocations func(types.NamespacedName) (int, error),

@@ -22,12 +22,12 @@ import (
 const fieldManager = "stunner-operator"
 
 // appliedAnnotation holds a hash of the object that the operator applied last. If the hash of the wanted object
-// differs, the object is applied again. This way, a field that the operator no longer sets is removed, even after a
-// restart.
+// differs, the object is applied again. Server-side apply then removes a field that the operator no longer sets, even
+// after a restart of the operator.
 const appliedAnnotation = "stunner.l7mp.io/applied"
 
-// diff compares the wanted object with the live object in the cache, which it reads into live. It returns the patch
-// that makes the live object equal to the wanted one, or nil if they are equal. found reports whether the live object
+// diff reads the live object from the cache into live and compares it with the wanted object. It returns the patch that
+// makes the live object equal to the wanted one, or nil if they are equal. found reports whether the live object
 // exists.
 func diff(
 	ctx context.Context, c client.Reader, wanted resource.Object, live client.Object,
@@ -42,7 +42,7 @@ func diff(
 	case err != nil:
 		return nil, false, fmt.Errorf("read %s %s: %w", patch.GetKind(), resource.KeyOf(wanted), err)
 	}
-	is, err := runtime.DefaultUnstructuredConverter.ToUnstructured(asCached(live))
+	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(asCached(live))
 	if err != nil {
 		return nil, true, fmt.Errorf("read %s %s: %w", patch.GetKind(), resource.KeyOf(wanted), err)
 	}
@@ -51,7 +51,7 @@ func diff(
 		return nil, true, err
 	}
 	setAppliedHash(like, patch.GetAnnotations()[appliedAnnotation])
-	if covers(is, withoutTypeMeta(like.Object)) {
+	if covers(fields, withoutTypeMeta(like.Object)) {
 		return nil, true, nil
 	}
 	return patch, true, nil
@@ -94,7 +94,7 @@ func patchFor(o resource.Object) (*unstructured.Unstructured, error) {
 	return patch, nil
 }
 
-// patchWithoutHash returns the apply configuration of an object without appliedAnnotation.
+// patchWithoutHash returns the apply configuration of an object, without appliedAnnotation.
 func patchWithoutHash(o resource.Object) (*unstructured.Unstructured, error) {
 	// For an unstructured object the converter returns the map of the object, which must not be modified.
 	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o.DeepCopyObject())
@@ -118,7 +118,8 @@ func setAppliedHash(patch *unstructured.Unstructured, as string) {
 	patch.SetAnnotations(annotations)
 }
 
-// withoutTypeMeta returns a copy without apiVersion and kind, which typed objects in the cache do not have.
+// withoutTypeMeta returns a copy of an object's fields without apiVersion and kind, which typed objects in the cache do
+// not have.
 func withoutTypeMeta(fields map[string]any) map[string]any {
 	copied := maps.Clone(fields)
 	delete(copied, "apiVersion")
@@ -126,31 +127,31 @@ func withoutTypeMeta(fields map[string]any) map[string]any {
 	return copied
 }
 
-// covers reports whether the live object, is, contains every wanted field with its value. Other live fields are
-// ignored, because they are defaults or belong to other field managers.
-func covers(is, wanted any) bool {
+// covers reports whether the live object contains every wanted field with its value. Other live fields are ignored,
+// because they are defaults or belong to other field managers.
+func covers(live, wanted any) bool {
 	switch wanted := wanted.(type) {
 	case nil: // a field without a value
 		return true
 	case map[string]any:
-		is, ok := is.(map[string]any)
+		live, ok := live.(map[string]any)
 		for k, v := range wanted {
-			if !ok || !covers(is[k], v) {
+			if !ok || !covers(live[k], v) {
 				return false
 			}
 		}
 		return ok || len(wanted) == 0
 	case []any:
-		is, ok := is.([]any)
-		if !ok || len(is) != len(wanted) {
-			return len(wanted) == 0 && len(is) == 0
+		live, ok := live.([]any)
+		if !ok || len(live) != len(wanted) {
+			return len(wanted) == 0 && len(live) == 0
 		}
 		for i, v := range wanted {
-			if !covers(is[i], v) {
+			if !covers(live[i], v) {
 				return false
 			}
 		}
 		return true
 	}
-	return is == wanted
+	return live == wanted
 }

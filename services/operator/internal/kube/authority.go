@@ -17,12 +17,13 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/trust"
 )
 
-// AuthorityName is the name of two objects in the operator's namespace. The Secret holds the CA of config discovery,
-// see package trust for its keys. The ConfigMap publishes the CA certificates to clients other than dataplanes.
+// AuthorityName is the name of a Secret and of a ConfigMap in the operator's namespace. The Secret holds the CA of
+// config discovery, see package trust for its keys. The ConfigMap publishes the CA certificates to clients other than
+// dataplanes.
 const AuthorityName = "stunner-discovery-ca"
 
-// authority maintains the CA of config discovery. The leader creates and renews the CA. Every replica watches it and
-// issues its own server certificate from it.
+// authority maintains the CA of config discovery. The leader creates and renews the CA. Every replica watches the CA's
+// Secret and issues its own server certificate from the CA.
 //
 // The Secret is authoritative. If it is deleted or becomes unreadable, the last CA that was read from it stays in use,
 // and the leader writes that CA to the Secret again. A new CA is used only after it was read back from the Secret, so
@@ -32,9 +33,10 @@ type authority struct {
 	identity *trust.Identity
 	inbox    *inbox
 
-	// stored is the last valid CA that was read from the Secret. Only the goroutine of step uses it.
+	// stored is the last valid CA that was read from the Secret. Only the goroutine that calls step uses it.
 	stored trust.Authority
-	// sent is the bundle of CA certificates that was last sent to the loop. Only the goroutine of step uses it.
+	// sent is the bundle of CA certificates that was last sent to the translation loop. Only the goroutine that calls
+	// step uses it.
 	sent string
 	// firstSent is closed when the first bundle was sent.
 	firstSent chan struct{}
@@ -53,8 +55,8 @@ func (a *authority) manage(ctx context.Context, group *errgroup.Group, o selfMan
 	return a.start(ctx, group, o, a.step, &corev1.Secret{}, &corev1.ConfigMap{})
 }
 
-// await returns when the CA certificates for generated pods are known. Until then, notReadyReason names the missing
-// Secret. For a nil authority, await returns at once.
+// await returns when the CA certificates that generated pods need are known. Until then, notReadyReason names the
+// missing Secret. For a nil authority, await returns at once.
 func (a *authority) await(ctx context.Context, notReadyReason *atomic.Pointer[string]) error {
 	if a == nil {
 		return nil
@@ -98,7 +100,7 @@ func (a *authority) step(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// send sends the CA certificates that dataplanes must trust to the loop, if they have changed.
+// send passes the CA certificates that dataplanes must trust to the translation loop, if the certificates have changed.
 func (a *authority) send(bundle string) {
 	if bundle == a.sent {
 		return
@@ -117,7 +119,7 @@ func (a *authority) writeSecret(ctx context.Context, next trust.Authority, found
 	return a.createOrUpdate(ctx, secret, func() { secret.Data = next.Encode() })
 }
 
-// writeConfigMap publishes the CA certificates, but not before the Secret holds them.
+// writeConfigMap publishes the CA certificates in a ConfigMap, but not before the Secret holds the CA.
 func (a *authority) writeConfigMap(ctx context.Context) error {
 	if a.sent == "" {
 		return nil

@@ -21,25 +21,28 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// authorizer decides which configs a client may read. A dataplane pod may read the config of its Gateway. An account in
-// readers may read the part of all configs that an auth service needs, or whole configs if its entry has the suffix
-// WholeConfigs.
+// authorizer decides which configs a client may read. A dataplane pod may read the config of its Gateway. A
+// ServiceAccount in readers may read the part of all configs that an auth service needs, or whole configs if its entry
+// has the suffix WholeConfigs.
 //
 // The token of a pod is verified locally, with the published keys of the API server and with the watched pods, because
-// thousands of dataplanes reconnect at once after a restart. A TokenReview request is made only if that gives no
-// result, if the token belongs to an account in readers, and every few minutes for an open stream.
+// thousands of dataplanes reconnect at once after a restart of the operator. A TokenReview request is made only if the
+// local check gives no result, if the token belongs to a ServiceAccount in readers, and every few minutes for an open
+// stream.
 type authorizer struct {
 	keys    *tokenKeys
 	pods    *podIndex
 	reviews *tokenReviews
-	// byAddress admits a dataplane pod without a token by its address. Dataplanes of the existing system have no token.
+	// byAddress means that a dataplane pod without a token is authenticated by its IP address, because dataplanes of
+	// the existing system have no token.
 	byAddress bool
 	log       *slog.Logger
-	// readers are user names, system:serviceaccount:NAMESPACE:NAME, optionally with the suffix WholeConfigs.
+	// readers are the user names system:serviceaccount:NAMESPACE:NAME of the clients that may read the configs of all
+	// Gateways, optionally with the suffix WholeConfigs.
 	readers []string
 }
 
-// newAuthorizer returns an authorizer of config discovery requests.
+// newAuthorizer returns an authorizer for the clients of config discovery.
 func newAuthorizer(s Settings) (*authorizer, error) {
 	c := rest.CopyConfig(s.Config)
 	c.QPS = -1 // maxConcurrentReviews limits the requests instead
@@ -132,7 +135,8 @@ func tokenOf(req *http.Request) (token string, claimed tokenClaims, err error) {
 	return token, claimed, nil
 }
 
-// grantByReview returns the grant of a token according to the result of its TokenReview.
+// grantByReview returns the grant of a token according to the result of its TokenReview. If anew is true, the token
+// is reviewed again, although a previous result is known.
 func (r *authorizer) grantByReview(
 	ctx context.Context, token string, claimed tokenClaims, req *http.Request, anew bool,
 ) (discovery.Grant, error) {
@@ -158,13 +162,14 @@ func (r *authorizer) grantByReview(
 	return grant, err
 }
 
-// sourceOf returns the address of a client; the zero Addr if it is unknown.
+// sourceOf returns the IP address from which a client sent a request; the zero Addr if it is unknown.
 func sourceOf(req *http.Request) netip.Addr {
 	at, _ := netip.ParseAddrPort(req.RemoteAddr)
 	return at.Addr().Unmap()
 }
 
-// addressGrant returns the grant of a client without a token: that of the dataplane pod with its address.
+// addressGrant returns the grant of a client without a token: it may read the config of the dataplane pod that has the
+// IP address of the client.
 func (r *authorizer) addressGrant(ctx context.Context, req *http.Request) (discovery.Grant, error) {
 	pod, err := r.pods.atAddress(ctx, sourceOf(req))
 	if err != nil {
@@ -178,7 +183,7 @@ func (r *authorizer) addressGrant(ctx context.Context, req *http.Request) (disco
 	return discovery.Grant{ID: id, Pod: pod.Name, Node: pod.Spec.NodeName}, nil
 }
 
-// The keys of UserInfo.Extra with the pod to which a token is bound.
+// The keys of UserInfo.Extra whose values are the name and the UID of the pod to which a token is bound.
 const (
 	podName = "authentication.kubernetes.io/pod-name"
 	podUID  = "authentication.kubernetes.io/pod-uid"

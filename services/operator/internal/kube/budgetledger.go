@@ -11,8 +11,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
-// budgetLedger divides the endpoint budgets that several Gateways share. Within the budget of a namespace, the oldest
-// Gateways come first. The operator's memory is divided equally between namespaces.
+// budgetLedger divides the endpoint budgets that several Gateways share. The budget of a namespace is given to its
+// oldest Gateways first. The endpoints that the operator's memory allows are divided equally between namespaces.
 type budgetLedger struct {
 	// total is the number of endpoints for which the operator has memory; 0 means unlimited.
 	total   int
@@ -56,12 +56,13 @@ func (l *budgetLedger) roomFor(key types.NamespacedName, created time.Time) (roo
 	return room
 }
 
-// maxGatewayDemand is more endpoints than one Gateway can have. As long as this number is left, the memory does not
-// need to be divided.
+// maxGatewayDemand is more endpoints than one Gateway can have. As long as the operator has memory for this number of
+// further endpoints, the memory does not need to be divided.
 const maxGatewayDemand = 200_000
 
-// share returns the number of endpoints that a namespace may have. wanted are the demands of the other namespaces. A
-// demand below an equal share is met in full, and the rest is divided equally.
+// share returns the number of endpoints that one namespace may have. wanted are the numbers of endpoints that the other
+// namespaces want, sum is their total. A namespace that wants less than an equal share gets all that it wants, and the
+// rest is divided equally.
 func (l *budgetLedger) share(wanted map[string]int, sum int) int {
 	others := slices.Sorted(maps.Values(wanted))
 	left := l.total
@@ -76,12 +77,12 @@ func (l *budgetLedger) share(wanted map[string]int, sum int) int {
 
 // isOlder reports whether Gateway a was created before Gateway b of the same namespace. If the creation times are
 // equal, the first one by name counts as older.
-func isOlder(a types.NamespacedName, made time.Time, b types.NamespacedName, madeB time.Time) bool {
-	return cmp.Or(made.Compare(madeB), cmp.Compare(a.Name, b.Name)) < 0
+func isOlder(a types.NamespacedName, createdA time.Time, b types.NamespacedName, createdB time.Time) bool {
+	return cmp.Or(createdA.Compare(createdB), cmp.Compare(a.Name, b.Name)) < 0
 }
 
-// record stores the demand of a Gateway. It returns the other Gateways that must be translated again: those that now
-// have too many endpoints, and those that want more endpoints and may now have them.
+// record stores the number of endpoints of a Gateway. It returns the other Gateways that must be translated again:
+// those that now have too many endpoints, and those that want more endpoints and may now have them.
 func (l *budgetLedger) record(key types.NamespacedName, now ledgerEntry) (affected []types.NamespacedName) {
 	old := l.entries[key]
 	if old != nil && old.demand == now.demand && old.created.Equal(now.created) {
@@ -92,7 +93,8 @@ func (l *budgetLedger) record(key types.NamespacedName, now ledgerEntry) (affect
 	return l.affected(key)
 }
 
-// forget removes a deleted Gateway. It returns the other Gateways that must be translated again.
+// forget removes the entry of a deleted Gateway. It returns the other Gateways that must be translated again, because
+// they may now have more endpoints.
 func (l *budgetLedger) forget(key types.NamespacedName) (affected []types.NamespacedName) {
 	if l.entries[key] == nil {
 		return nil
@@ -101,15 +103,15 @@ func (l *budgetLedger) forget(key types.NamespacedName) (affected []types.Namesp
 	return l.affected(key)
 }
 
-// affected returns the Gateways that must be translated again after the entry of Gateway by has changed.
-func (l *budgetLedger) affected(by types.NamespacedName) (keys []types.NamespacedName) {
+// affected returns the Gateways that must be translated again because the entry of another Gateway, cause, has changed.
+func (l *budgetLedger) affected(cause types.NamespacedName) (keys []types.NamespacedName) {
 	sum := 0
 	for _, e := range l.entries {
 		sum += e.demand.Wanted
 	}
 	scarce := l.total > 0 && sum+maxGatewayDemand > l.total
 	for key, e := range l.entries {
-		if key == by || !scarce && key.Namespace != by.Namespace && !e.room.Bounded {
+		if key == cause || !scarce && key.Namespace != cause.Namespace && !e.room.Bounded {
 			continue
 		}
 		room := l.roomFor(key, e.created)
@@ -121,7 +123,8 @@ func (l *budgetLedger) affected(by types.NamespacedName) (keys []types.Namespace
 	return keys
 }
 
-// limit returns the maximum number of endpoints that the Gateway may have if other Gateways leave it the given room.
+// limit returns the maximum number of endpoints of a Gateway when room is what other Gateways leave of the shared
+// budgets.
 func (e *ledgerEntry) limit(room translate.Room) int {
 	most := max(0, e.demand.PerNamespace-room.Namespace)
 	if room.Bounded {

@@ -18,8 +18,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/manifest"
 )
 
-// waitForCache returns a cache as soon as the API server is available. Until then, notReadyReason holds the last error.
-// It returns an error only when ctx ends.
+// waitForCache creates the cache of Kubernetes objects as soon as the API server is available. Until then,
+// notReadyReason holds the last error. It returns an error only when ctx ends.
 func waitForCache(
 	ctx context.Context, s Settings, scheme *runtime.Scheme, notReadyReason *atomic.Pointer[string],
 ) (cache.Cache, error) {
@@ -39,7 +39,7 @@ func waitForCache(
 	}
 }
 
-// newCache returns a cache of all watched and generated kinds. For generated kinds, it contains only objects with the
+// newCache returns a cache of all watched and generated kinds. Of a generated kind, it contains only objects with the
 // operator's label, so that other objects do not take memory.
 func newCache(s Settings, scheme *runtime.Scheme) (cache.Cache, error) {
 	labelled := cache.ByObject{Label: labels.SelectorFromSet(labels.Set{manifest.OwnedByLabel: manifest.AppValue})}

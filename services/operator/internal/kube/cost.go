@@ -31,20 +31,16 @@ type deletionCosts struct {
 	written map[discovery.ReportKey]int
 }
 
-const (
-	// costEvery is the interval of updates.
-	costEvery = 10 * time.Second
-	// worth limits the number of writes: a cost is written only if it changes by more than 1/worth.
-	worth = 10
-)
+// costInterval is the interval at which the pod deletion costs are updated.
+const costInterval = 10 * time.Second
 
-// drainingCost is below the cost of every pod that accepts clients, so draining pods are deleted first.
+// drainingCost is lower than the cost of every pod that accepts clients, so draining pods are deleted first.
 const drainingCost = -1
 
 // run updates the costs until ctx ends.
 func (c *deletionCosts) run(ctx context.Context, t *task) {
 	c.written = map[discovery.ReportKey]int{} // a former leader may have changed the annotations
-	ticker := time.NewTicker(costEvery)
+	ticker := time.NewTicker(costInterval)
 	defer ticker.Stop()
 	for {
 		select {
@@ -75,12 +71,12 @@ func costOf(r discovery.Report) int {
 	return min(r.Allocations, math.MaxInt32)
 }
 
-// write updates the cost of a pod if it differs enough, and returns the cost that the annotation then contains.
+// write writes the deletion cost of a pod if costDiffers, and returns the cost that the annotation then contains.
 func (c *deletionCosts) write(ctx context.Context, key discovery.ReportKey, cost int) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
 	old, known := c.written[key]
-	if known && !worthwhile(old, cost) {
+	if known && !costDiffers(old, cost) {
 		return old, nil
 	}
 	namespace, gateway, _ := strings.Cut(key.ID, "/")
@@ -92,11 +88,11 @@ func (c *deletionCosts) write(ctx context.Context, key discovery.ReportKey, cost
 		}
 		return 0, fmt.Errorf("read pod: %w", err)
 	}
-	// With AuthOff, any client can send a report for any pod. The labels prove that it is a pod of this Gateway.
+	// With AuthOff, any client can send a report for any pod. The labels prove that the pod belongs to this Gateway.
 	if pod.Labels[manifest.AppLabel] != manifest.AppValue || pod.Labels[resource.RelatedGatewayName] != gateway {
 		return cost, nil
 	}
-	if old, _ = strconv.Atoi(pod.Annotations[corev1.PodDeletionCost]); !worthwhile(old, cost) {
+	if old, _ = strconv.Atoi(pod.Annotations[corev1.PodDeletionCost]); !costDiffers(old, cost) {
 		return old, nil
 	}
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
@@ -112,8 +108,9 @@ func (c *deletionCosts) write(ctx context.Context, key discovery.ReportKey, cost
 	return cost, nil
 }
 
-// worthwhile reports whether a cost differs from the old one by more than 1/worth, or in sign.
-func worthwhile(old, cost int) bool {
-	gap := max(old-cost, cost-old)
-	return gap*worth > max(old, 0) || (old < 0) != (cost < 0)
+// costDiffers reports whether a cost differs from the old one by more than 10 %, or in sign. Smaller changes are not
+// written, to limit the number of writes.
+func costDiffers(old, cost int) bool {
+	difference := max(old-cost, cost-old)
+	return difference*10 > max(old, 0) || (old < 0) != (cost < 0)
 }

@@ -91,7 +91,7 @@ func TestCostsAreWrittenSeldom(t *testing.T) {
 			report("b", step.b, step.drains)
 			report("victim", 50, false)
 			report("unknown", 50, false)
-			time.Sleep(costEvery)
+			time.Sleep(costInterval)
 			synctest.Wait()
 			if got := stands(); got != step.want || patches-before != step.patches {
 				t.Errorf(
@@ -102,7 +102,7 @@ func TestCostsAreWrittenSeldom(t *testing.T) {
 		end()
 		before := patches
 		defer run()()
-		time.Sleep(5 * costEvery)
+		time.Sleep(5 * costInterval)
 		synctest.Wait()
 		if patches != before {
 			t.Errorf("the next leader writes %d costs again", patches-before)

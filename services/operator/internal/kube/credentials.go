@@ -15,18 +15,18 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
-// credentials maintains the Secret with the shared secret of TURN credentials. If the Secret does not exist, the leader
-// creates it with a random value. Tools that render manifests cannot do this, because they would generate another value
-// each time.
+// credentials maintains the Secret with the shared secret from which TURN credentials are made. If the Secret does not
+// exist, the leader creates it with a random value. Tools that render manifests cannot create it, because they would
+// generate another value each time.
 //
 // An existing Secret is never changed. If the Secret is deleted, it is recreated with its previous content, because a
 // new shared secret would end calls. The annotation GeneratedSecret marks a Secret that the operator generated. No user
-// signs credentials with it, so the signing keys of Gateways may be derived from it.
+// signs credentials with such a Secret, so the signing keys of Gateways may be derived from it.
 type credentials struct {
 	selfManaged
 	// data is the content of the Secret when it was last read.
 	data map[string][]byte
-	// generated is the value of annotation GeneratedSecret when the Secret was last read.
+	// generated is the value that annotation GeneratedSecret had when the Secret was last read.
 	generated string
 }
 

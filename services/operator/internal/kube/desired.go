@@ -9,8 +9,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
-// desired is the desired state of one translated object in the cluster: its status and, for a Gateway, the generated
-// objects.
+// desired is the desired state of one translated object in the cluster: its status and, for a Gateway, the objects that
+// are generated for it.
 type desired struct {
 	// ours is false if the object does not exist or belongs to another controller.
 	ours   bool
@@ -23,19 +23,22 @@ type desired struct {
 	version string
 	// objects are the generated objects of a Gateway.
 	objects []resource.Object
-	// complete means that all other generated objects of the Gateway must be deleted.
+	// complete means that objects lists all generated objects that the Gateway needs, so any other generated object of
+	// the Gateway must be deleted.
 	complete bool
 	// keepServices leaves existing Services unchanged.
 	keepServices bool
-	// keepReplicas keeps the number of replicas of the Deployment when the operator stops setting spec.replicas.
+	// keepReplicas means that the number of replicas of the Deployment must not change when the operator stops setting
+	// spec.replicas.
 	keepReplicas bool
-	// takeOver permits the first apply of a workload that a former operator created.
+	// takeOver means that the operator may apply a workload that the operator of the existing STUNner created, which
+	// replaces all its pods.
 	takeOver bool
 	// standby is the config for pods that start while the operator is down; nil if the operator does not manage the
 	// dataplane.
 	standby *config.Config
-	// skeleton are the objects of a Gateway whose config is held back. They are recreated if they were deleted, see
-	// translate.Result.Skeleton.
+	// skeleton are the Services and workloads of a Gateway whose new config is not published because of a problem. They
+	// are recreated if they were deleted, see translate.Result.Skeleton.
 	skeleton []resource.Object
 }
 
@@ -47,8 +50,8 @@ func (d desired) all(ref translate.ObjectRef) []resource.Object {
 	return append([]resource.Object{manifest.Standby(ref.NamespacedName, d.uid, *d.standby)}, d.objects...)
 }
 
-// withoutEndpoints returns d without the endpoints in the standby config. Changes of endpoints are written with a
-// delay, because they occur every second while a media server is rolled out.
+// withoutEndpoints returns a copy of the desired state without the endpoints in the standby config. Changes of
+// endpoints are written with a delay, because they occur every second while a media server is rolled out.
 func (d desired) withoutEndpoints() desired {
 	if d.standby != nil {
 		c := *d.standby
@@ -58,11 +61,11 @@ func (d desired) withoutEndpoints() desired {
 	return d
 }
 
-// givenAway reports whether the GatewayClass of the Gateway was changed to that of another controller. The generated
-// objects are then deleted once.
-func (d desired) givenAway() bool { return !d.ours && d.complete }
+// handedOver reports whether the Gateway now belongs to another controller because its GatewayClass was changed. Its
+// generated objects are then deleted once.
+func (d desired) handedOver() bool { return !d.ours && d.complete }
 
-// hasObjects reports whether ref is a Gateway of this controller with generated objects.
+// hasObjects reports whether ref is a Gateway of this controller for which objects are generated.
 func (d desired) hasObjects(ref translate.ObjectRef) bool {
 	return ref.Kind == translate.KindGateway && d.ours && d.complete
 }

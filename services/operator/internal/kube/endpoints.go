@@ -12,17 +12,17 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/discovery"
 )
 
-// gatewayEndpoints are the dataplane pods of a Gateway that are not terminating, according to the EndpointSlices of its
+// gatewayEndpoints are the dataplane pods of a Gateway, except terminating pods, according to the EndpointSlices of its
 // Services.
 type gatewayEndpoints struct {
 	// known is false if the Services have no EndpointSlice.
 	known bool
-	// ready and starting are the sorted names of the pods that are ready and of those that are not.
+	// ready are the sorted names of the pods that are ready, starting those of the pods that are not ready.
 	ready, starting []string
 }
 
-// endpointsOf reads EndpointSlices. A pod may be in several slices, one for each Service and address family. It counts
-// as ready if it is ready in one of them.
+// endpointsOf reads the dataplane pods of a Gateway from its EndpointSlices. A pod may be in several slices, one for
+// each Service and address family. It counts as ready if it is ready in one of them.
 func endpointsOf(all []*discoveryv1.EndpointSlice) gatewayEndpoints {
 	g, ready := gatewayEndpoints{known: len(all) > 0}, map[string]bool{}
 	for _, s := range all {
@@ -46,7 +46,7 @@ func endpointsOf(all []*discoveryv1.EndpointSlice) gatewayEndpoints {
 	return g
 }
 
-// podOf returns the pod name of an endpoint. For an endpoint without a pod as targetRef, it returns the IP addresses.
+// podOf returns the pod name of an endpoint. For an endpoint whose targetRef is not a pod, it returns the IP addresses.
 // No report has such a name, so checkReported treats the endpoint as a pod that has not reported.
 func podOf(e discoveryv1.Endpoint) string {
 	if e.TargetRef != nil && e.TargetRef.Kind == "Pod" {
@@ -55,9 +55,10 @@ func podOf(e discoveryv1.Endpoint) string {
 	return strings.Join(e.Addresses, ",")
 }
 
-// checkReported returns an error if a pod that may have allocations has not reported. reported are the reports, sorted
-// by pod. A ready pod must have reported. A pod that is not ready may be missing, because it is usually starting.
-// However, if no pod is ready and none has reported, nodes may be unreachable, which is an error as well.
+// checkReported returns an error if a pod that may have allocations has not sent a report. reported are the received
+// reports, sorted by pod. Every ready pod must have reported. A pod that is not ready may be missing, because it is
+// usually starting. However, if no pod is ready and none has reported, nodes may be unreachable, which is an error as
+// well.
 func (g gatewayEndpoints) checkReported(reported []discovery.Report) error {
 	missing := func(pods []string) []string {
 		return slices.DeleteFunc(slices.Clone(pods), func(pod string) bool {
@@ -79,7 +80,7 @@ func (g gatewayEndpoints) checkReported(reported []discovery.Report) error {
 	return nil
 }
 
-// firstOf formats the first five names and the number of the others.
+// firstOf formats the first five names and the number of the remaining names.
 func firstOf(names []string) string {
 	const most = 5
 	text := strings.Join(names[:min(most, len(names))], ", ")

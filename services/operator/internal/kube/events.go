@@ -22,20 +22,21 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
-// eventRecorder records changes of statuses as Kubernetes events, after the status was written. A restart of the
-// operator causes no events, because statuses do not change. The zero eventRecorder records nothing.
+// eventRecorder records status changes of translated objects as Kubernetes events, after the status was written. A
+// restart of the operator causes no events, because statuses do not change then. The zero eventRecorder records
+// nothing.
 type eventRecorder struct {
 	recorder events.EventRecorder
 	scheme   *runtime.Scheme
-	// limit applies to all events together. Events above it are dropped, which loses nothing: the conditions contain
-	// the same information.
+	// limit is the rate limit of all events together. Events above it are dropped, which loses nothing: the conditions
+	// contain the same information.
 	limit flowcontrol.RateLimiter
 }
 
 const (
 	// eventRate is the maximum number of events per second of this process.
 	eventRate = 10
-	// eventBurst is the number of events that may exceed eventRate.
+	// eventBurst is the maximum number of events at once, above eventRate.
 	eventBurst = 100
 	// maxEventText is the API server's limit for the note of an event, in bytes.
 	maxEventText = 1024

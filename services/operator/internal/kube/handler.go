@@ -3,7 +3,7 @@ package kube
 import toolscache "k8s.io/client-go/tools/cache"
 
 // ownedHandler is the event handler of generated kinds. When a generated object changes, it queues the Gateway that
-// owns the object, so that the writer reverts changes by others.
+// owns the object, so that the writer reverts changes made by other clients.
 type ownedHandler struct{ *writer }
 
 var _ toolscache.ResourceEventHandler = ownedHandler{}

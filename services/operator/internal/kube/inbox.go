@@ -24,9 +24,9 @@ type objectChange struct {
 	failed bool
 }
 
-// inbox collects changes until the loop processes them. It is the event handler of the watched kinds. It keeps only the
-// newest state of each object, so its size is limited by the number of objects, and a loop that falls behind does not
-// process outdated states.
+// inbox collects changes of objects until the translation loop processes them. It is the event handler of the watched
+// kinds. It keeps only the newest state of each object, so its size is limited by the number of objects, and a loop
+// that falls behind does not process outdated states.
 type inbox struct {
 	wake chan struct{}
 
@@ -69,8 +69,8 @@ func (i *inbox) drain() []objectChange {
 	return all
 }
 
-// objectOf returns the object that an event handler received. If the watch missed a deletion, the informer wraps the
-// last known object, which is unwrapped here.
+// objectOf returns the object that an event handler received. If the watch missed a deletion, the informer passes the
+// last known object in a wrapper, and objectOf returns the object inside.
 func objectOf(payload any) (resource.Object, bool) {
 	if last, ok := payload.(cache.DeletedFinalStateUnknown); ok {
 		payload = last.Obj
@@ -104,8 +104,8 @@ func describe(o resource.Object) string {
 	return kind + " " + resource.KeyOf(o).String()
 }
 
-// notify wakes the receiver of a channel with a buffer of one. It does not block: if the buffer is full, the receiver
-// will wake up anyway.
+// notify wakes the goroutine that receives from a channel with a buffer of one. It does not block: if the buffer is
+// full, the receiver will wake up anyway.
 func notify(wake chan struct{}) {
 	select {
 	case wake <- struct{}{}:

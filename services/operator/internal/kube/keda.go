@@ -28,19 +28,21 @@ type kedaWatcher struct {
 	discovery rest.Interface
 	inbox     *inbox
 	handler   toolscache.ResourceEventHandler
-	// setClient is called with the client for the KEDA kinds, or with nil while they cannot be written.
+	// setClient is called with the client for the KEDA kinds, or with nil while objects of these kinds cannot be
+	// written.
 	setClient func(client.Client)
 	log       *slog.Logger
-	// installed is the result of the last detection, which was sent to the loop; nil before the first one.
+	// installed reports whether KEDA was installed at the last detection. This result was sent to the translation loop.
+	// It is nil before the first detection.
 	installed *bool
 	// client reads the KEDA kinds from a cache; nil until KEDA was detected for the first time.
 	client client.Client
-	// synced report whether the cache of client contains all existing objects.
+	// synced are functions that report whether the cache of client contains all existing objects.
 	synced []toolscache.InformerSynced
 }
 
-// newKEDAWatcher returns a watcher with a cache of its own. The main cache could not be filled if it contained a kind
-// that the API server does not serve.
+// newKEDAWatcher returns a watcher of the KEDA kinds with a cache of its own. The main cache could not be filled if it
+// contained a kind that the API server does not serve.
 func newKEDAWatcher(
 	s Settings, o cache.Options, in *inbox, h toolscache.ResourceEventHandler, setClient func(client.Client),
 ) (*kedaWatcher, error) {
@@ -97,7 +99,8 @@ func (k *kedaWatcher) run(ctx context.Context, t *task) {
 	}
 }
 
-// detect updates k.installed, and starts the watches when KEDA is found for the first time.
+// detect checks whether KEDA is installed, and starts the watches when it is found for the first time. If the result
+// has changed, detect sends it to the translation loop.
 func (k *kedaWatcher) detect(ctx context.Context) error {
 	found, err := k.isServed(ctx)
 	if err != nil {
@@ -116,9 +119,9 @@ func (k *kedaWatcher) detect(ctx context.Context) error {
 	return nil
 }
 
-// waitForSync waits for up to kindRetry until the existing objects are listed, and reports whether they are. Before
-// that, existing objects look absent. The time is limited because the list never completes without the right to list
-// the objects.
+// waitForSync waits for up to kindRetry until the existing KEDA objects are listed, and reports whether they are.
+// Before that, existing objects look absent. The wait is limited because the list never completes if RBAC does not
+// allow listing these objects.
 func (k *kedaWatcher) waitForSync(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, kindRetry)
 	defer cancel()

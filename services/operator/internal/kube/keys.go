@@ -25,7 +25,8 @@ const (
 const (
 	// keysRefresh is the interval at which the key set is fetched.
 	keysRefresh = 5 * time.Minute
-	// keysRetry is the minimum interval between fetches after an error, or because a token has an unknown key.
+	// keysRetry is the minimum interval between two fetches of the key set. A fetch is repeated after an error, and if
+	// a token has an unknown key.
 	keysRetry = 10 * time.Second
 	// keysTTL is how long a key set stays in use if fetching it again fails.
 	keysTTL = time.Hour
@@ -69,7 +70,7 @@ type tokenKeys struct {
 
 	mu  sync.Mutex
 	set keySet
-	// tried is the time of the last fetch, fetched that of the last successful one.
+	// tried is the time of the last fetch of the key set, fetched the time of the last successful fetch.
 	tried, fetched time.Time
 }
 
@@ -96,8 +97,8 @@ func (k *tokenKeys) verify(ctx context.Context, token, audience string) (tokenCl
 	return c, err
 }
 
-// current returns the key set. It waits for a fetch if there is no key set, or if newer is true because a key was not
-// found.
+// current returns the key set. It waits for a fetch if there is no key set, or if newer is true because the key of a
+// token is not in the key set.
 func (k *tokenKeys) current(ctx context.Context, newer bool) (keySet, error) {
 	k.mu.Lock()
 	set, sinceTry, age := k.set, time.Since(k.tried), time.Since(k.fetched)
@@ -156,7 +157,7 @@ type tokenObject struct {
 	UID  string `json:"uid"`
 }
 
-// tokenSkew is the tolerated clock difference between the API server and this process.
+// tokenSkew is the tolerated difference between the clocks of the API server and of this process.
 const tokenSkew = time.Minute
 
 // tokenMethods are the signature algorithms that API servers use for ServiceAccount tokens.

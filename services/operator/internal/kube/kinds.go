@@ -35,10 +35,11 @@ func newScheme() (*runtime.Scheme, error) {
 
 // watchedKind is a kind that the operator watches in one API version.
 type watchedKind struct {
-	// variants are the possible API versions. The first one that the API server serves is watched.
+	// variants are objects of this kind in the possible API versions. The first version that the API server serves is
+	// watched.
 	variants []client.Object
-	// optional means that the operator starts without the kind. Otherwise it waits until the API server serves the
-	// kind.
+	// optional means that the operator starts even if the API server does not serve the kind. For other kinds, the
+	// start waits until the API server serves them.
 	optional bool
 }
 

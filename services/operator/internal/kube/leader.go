@@ -22,8 +22,8 @@ const (
 	leaseDuration = 15 * time.Second
 	renewDeadline = 10 * time.Second
 	retryPeriod   = 2 * time.Second
-	// leaseTimeout limits the duration of one request. It is short because the lease is released during shutdown, when
-	// little time is left.
+	// leaseTimeout limits the duration of one request for the Lease. It is short because the lease is released during
+	// shutdown, when little time is left.
 	leaseTimeout = 3 * time.Second
 )
 
@@ -31,17 +31,17 @@ const (
 const leaseName = "stunner-operator"
 
 // lease tracks the leader election of this process. A process that is suspended for longer than leaseDuration loses the
-// lease, but the elector notices this only some time after the process resumes. Writes must fail until then, because
-// another replica is the leader.
+// lease, but the elector notices this only some time after the process resumes. Until then, writes of this process must
+// fail, because another replica is the leader.
 type lease struct {
 	elector atomic.Pointer[leaderelection.LeaderElector]
-	// renewed is when the last successful renewal was requested. The time of its response must not be used: a suspended
-	// process may process the response long after the lease has expired.
+	// renewed is when the last successful renewal of the lease was requested. The time of its response must not be
+	// used: a suspended process may process the response long after the lease has expired.
 	renewed atomic.Pointer[time.Time]
 }
 
 // elect calls lead whenever this process becomes the leader, until ctx ends. Losing the lease does not end the process,
-// because config discovery continues on every replica. owner is set as the owner of the Lease.
+// because config discovery continues on every replica. owner becomes the owner reference of the Lease.
 func (l *lease) elect(
 	ctx context.Context, s Settings, owner []metav1.OwnerReference, lead func(context.Context),
 ) error {
@@ -103,8 +103,8 @@ func setLeaseOwner(
 	})
 }
 
-// isHeld reports whether this process is the leader and renewed the lease within renewDeadline. Other replicas take the
-// lease only after leaseDuration, which is longer.
+// isHeld reports whether this process is the leader and renewed the lease within renewDeadline. This is safe because
+// other replicas take the lease only after leaseDuration, which is longer.
 func (l *lease) isHeld() bool {
 	e, renewed := l.elector.Load(), l.renewed.Load()
 	return e != nil && e.IsLeader() && renewed != nil && time.Since(*renewed) < renewDeadline

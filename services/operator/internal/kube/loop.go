@@ -21,11 +21,12 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
-// loop translates changed objects. It publishes the resulting configs and passes the desired state to the writer. Only
-// its goroutine uses the fields before tasks.
+// loop is the goroutine that translates changed objects. It publishes the resulting configs and passes the desired
+// state to the writer. Only this goroutine uses the fields before tasks.
 //
-// The work for a change is proportional to the number of affected objects: the view returns the facts that changed, see
-// resource.Fact, readers records which objects depend on which facts, and only these objects are translated again.
+// The work for a change is proportional to the number of affected objects. The view returns the facts that a change
+// affects, see resource.Fact. readers records which objects depend on which facts. Only these objects are translated
+// again.
 type loop struct {
 	options   translate.Options
 	writer    *writer
@@ -43,9 +44,10 @@ type loop struct {
 	queue   *workQueue
 	limiter rateLimiter
 	ledger  *budgetLedger
-	// initial are the objects of the initial list that are not translated yet; nil before the initial list was read.
+	// initial are the objects of the initial list that have not been translated yet. It is nil before the initial list
+	// was read.
 	initial map[translate.ObjectRef]struct{}
-	// waiting are the objects whose translation needs a Secret that is still being fetched, by Secret.
+	// waiting are, by Secret, the objects whose translation needs this Secret while it is still being fetched.
 	waiting map[types.NamespacedName]map[translate.ObjectRef]struct{}
 	// tried are the Secrets for which at least one fetch has ended, successfully or not.
 	tried map[types.NamespacedName]bool
@@ -57,7 +59,7 @@ type loop struct {
 	ready atomic.Bool
 	// known is closed when ready becomes true.
 	known chan struct{}
-	// notReadyReason is the reason why the initial list cannot be read yet, for the readiness probe.
+	// notReadyReason is the reason why the initial list of objects cannot be read yet. The readiness probe returns it.
 	notReadyReason atomic.Pointer[string]
 }
 
@@ -98,8 +100,8 @@ func (l *loop) run(ctx context.Context, t *task) {
 	}
 }
 
-// initialPublished reports whether all objects of the initial list are published. It does not wait for objects whose
-// Secret cannot be fetched.
+// initialPublished reports whether the configs of all objects in the initial list are published. Objects whose Secret
+// could not be fetched are ignored.
 func (l *loop) initialPublished() bool {
 	for key := range l.waiting {
 		if !l.tried[key] {
@@ -151,7 +153,7 @@ func (l *loop) updateView(c objectChange) resource.Facts {
 	return l.view.Put(c.object)
 }
 
-// observeTranslated applies a new version of an object that is translated. If no fact has changed, the desired state
+// observeTranslated applies a new version of a translated object to the view. If no fact has changed, the desired state
 // stays valid for the new version. A new object is added to affected, because it has not been translated and therefore
 // depends on no fact yet.
 func (l *loop) observeTranslated(
@@ -250,7 +252,7 @@ func (l *loop) translate(ref translate.ObjectRef) (complete bool) {
 	begun, key := time.Now(), ref.NamespacedName
 	defer func() { l.meters.duration.Observe(time.Since(begun).Seconds()) }()
 	l.meters.translations.Inc()
-	opt, told := l.options, resource.Facts{}
+	opt, dependencies := l.options, resource.Facts{}
 	opt.Now = metav1.Now()
 	if gw := l.view.Gateway(key); gw != nil && ref.Kind == translate.KindGateway {
 		opt.Published, opt.Room = l.published.current(key), l.ledger.roomFor(key, gw.CreationTimestamp.Time)
@@ -258,17 +260,17 @@ func (l *loop) translate(ref translate.ObjectRef) (complete bool) {
 			opt.Previous = l.published.previous(key)
 		}
 	}
-	out := ref.Translate(l.view.Recording(told), opt)
-	l.readers.Record(ref, told)
+	out := ref.Translate(l.view.Recording(dependencies), opt)
+	l.readers.Record(ref, dependencies)
 	if out.Gateway != nil {
 		l.shareBudget(key, out.Gateway, opt.Room)
 		defer l.published.updateMissing(key, out.Ours)
 	}
-	if !l.haveSecrets(ref, told) {
+	if !l.haveSecrets(ref, dependencies) {
 		return false
 	}
-	givenAway := out.Gateway != nil && l.serve(key, out.Gateway)
-	want := l.desiredOf(ref, out, givenAway)
+	handedOver := out.Gateway != nil && l.serve(key, out.Gateway)
+	want := l.desiredOf(ref, out, handedOver)
 	if o := ref.Object(l.view); o != nil {
 		want.uid, want.version = o.GetUID(), o.GetResourceVersion()
 	} else {
@@ -279,10 +281,10 @@ func (l *loop) translate(ref translate.ObjectRef) (complete bool) {
 }
 
 // haveSecrets reports whether all Secrets that the translation of an object needs have been fetched. If not, the object
-// is translated again when they have. told are the facts on which the translation depends.
-func (l *loop) haveSecrets(ref translate.ObjectRef, told resource.Facts) bool {
+// is translated again when they have been fetched. dependencies are the facts that the translation read.
+func (l *loop) haveSecrets(ref translate.ObjectRef, dependencies resource.Facts) bool {
 	have := true
-	for _, key := range told.Secrets() {
+	for _, key := range dependencies.Secrets() {
 		if l.secrets.ensure(key) {
 			continue
 		}
@@ -295,8 +297,8 @@ func (l *loop) haveSecrets(ref translate.ObjectRef, told resource.Facts) bool {
 	return have
 }
 
-// shareBudget records the endpoints of a Gateway. It queues the routes that now exceed a budget or no longer do, and
-// other Gateways that must give up endpoints or may have more.
+// shareBudget records how many endpoints a Gateway has and wants. It queues the routes that now exceed a budget or no
+// longer exceed it, and the other Gateways that must give up endpoints or may have more.
 func (l *loop) shareBudget(key types.NamespacedName, r *translate.Result, room translate.Room) {
 	affected := map[translate.ObjectRef]struct{}{}
 	over, gateways := r.OverBudget, []types.NamespacedName(nil)
@@ -314,9 +316,9 @@ func (l *loop) shareBudget(key types.NamespacedName, r *translate.Result, room t
 }
 
 // serve publishes the config of a Gateway, or withdraws it if the Gateway was deleted or belongs to another controller.
-// If the translation sets Result.Hold, the published config stays. serve reports whether the GatewayClass of a served
+// If the translation sets Result.Hold, the published config stays. handedOver is true if the GatewayClass of a served
 // Gateway was changed to that of another controller.
-func (l *loop) serve(key types.NamespacedName, r *translate.Result) (givenAway bool) {
+func (l *loop) serve(key types.NamespacedName, r *translate.Result) (handedOver bool) {
 	gw := l.view.Gateway(key)
 	switch {
 	case !r.Ours && (gw == nil || l.view.Class(string(gw.Spec.GatewayClassName)) != nil):
@@ -327,11 +329,11 @@ func (l *loop) serve(key types.NamespacedName, r *translate.Result) (givenAway b
 	return false
 }
 
-// desiredOf returns the desired state that results from a translation. If givenAway is true, the Gateway now belongs to
-// another controller, and its generated objects are to be deleted. The objects of a Gateway that never belonged to this
-// controller are not touched.
-func (l *loop) desiredOf(ref translate.ObjectRef, out translate.Outcome, givenAway bool) desired {
-	want := desired{ours: out.Ours, status: out.Status, complete: givenAway}
+// desiredOf returns the desired state that results from a translation. If handedOver is true, the Gateway now belongs
+// to another controller, and its generated objects are to be deleted. The objects of a Gateway that never belonged to
+// this controller are left unchanged.
+func (l *loop) desiredOf(ref translate.ObjectRef, out translate.Outcome, handedOver bool) desired {
+	want := desired{ours: out.Ours, status: out.Status, complete: handedOver}
 	r := out.Gateway
 	if r == nil {
 		return want
@@ -351,8 +353,8 @@ func (l *loop) desiredOf(ref translate.ObjectRef, out translate.Outcome, givenAw
 	return want
 }
 
-// lead runs the tasks of the leader until ctx ends. It first waits until the initial list is translated, because the
-// order of the first writes depends on all objects, see priorityRest.
+// lead runs the tasks of the leader until ctx ends. It first waits until all objects of the initial list are
+// translated, because the order of the first writes depends on all objects, see priorityRest.
 func (l *loop) lead(ctx context.Context) {
 	select {
 	case <-l.known:
@@ -375,7 +377,7 @@ func (l *loop) allocations(gateway types.NamespacedName) (int, error) {
 	return l.rollouts.load(gateway)
 }
 
-// readyz returns an error until the initial list is published, and while a task is stuck.
+// readyz returns an error until the initial configs are published, and while a task is stuck.
 func (l *loop) readyz() error {
 	if !l.ready.Load() {
 		if reason := l.notReadyReason.Load(); reason != nil {

@@ -28,7 +28,7 @@ func namesakes() (all []resource.Object) {
 		all = append(all, o)
 	}
 	known := map[reflect.Type]bool{}
-	typed := append(generatedKinds(), &resource.Trust{}, &resource.Scaling{}, &resource.Fleet{}, &resource.Refusal{})
+	typed := append(generatedKinds(), &resource.Trust{}, &resource.Scaling{}, &resource.Rollout{}, &resource.Rejection{})
 	for _, k := range watchedKinds() {
 		typed = append(typed, k.variants...)
 	}
@@ -99,7 +99,7 @@ func TestTwoRoutesOfOneNameAtEveryStart(t *testing.T) {
 			stunnerv1.GroupName: metav1.ConditionTrue, gwapiv1.GroupName: metav1.ConditionFalse,
 		} {
 			u := translate.ObjectRef{Kind: translate.KindRoute, NamespacedName: gatewayKey}
-			u.Spelling.Group, u.Spelling.Version = spelling, "v1"
+			u.GroupVersion.Group, u.GroupVersion.Version = spelling, "v1"
 			status, _ := l.writer.desired[u].status.(gwapiv1.RouteStatus)
 			if len(status.Parents) != 1 || status.Parents[0].Conditions[0].Status != want {
 				t.Errorf("the route of %s has the status %+v, want Accepted=%s", spelling, status, want)

@@ -24,7 +24,7 @@ type nodeAddresses struct {
 	wake   chan struct{}
 
 	mu sync.Mutex
-	// named are the nodes that have an external DNS name and no external IP address.
+	// named are the nodes without an external IP address that have an external DNS name.
 	named map[string]namedNode
 }
 
@@ -88,8 +88,8 @@ func (n *nodeAddresses) all() map[string]namedNode {
 	return maps.Clone(n.named)
 }
 
-// resolve resolves the DNS name of a node. The current address stays in use as long as DNS returns it among others, or
-// returns none.
+// resolve looks up the DNS name of a node. The current address stays in use as long as the DNS answer contains it, and
+// also if the answer contains no address.
 func (n *nodeAddresses) resolve(ctx context.Context, node string, known namedNode) {
 	ctx, cancel := context.WithTimeout(ctx, lookupTime)
 	defer cancel()
@@ -107,9 +107,9 @@ func (n *nodeAddresses) resolve(ctx context.Context, node string, known namedNod
 	}
 }
 
-// preferred returns the address in use if it is among those found, so that relay addresses change as rarely as
-// possible. Otherwise it returns the lowest IPv4 address, because every client has IPv4, or else the lowest IPv6
-// address.
+// preferred selects one of the addresses found by DNS. It returns the address in use if it is among them, so that relay
+// addresses change as rarely as possible. Otherwise it returns the lowest IPv4 address, because every client has IPv4,
+// or else the lowest IPv6 address.
 func preferred(found []netip.Addr, used string) string {
 	for i := range found {
 		found[i] = found[i].Unmap()

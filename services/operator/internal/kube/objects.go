@@ -36,12 +36,12 @@ type objectWriter struct {
 	log     *slog.Logger
 
 	mu sync.Mutex
-	// keda is the client for the KEDA kinds. It is nil while KEDA is not installed, or while the existing objects are
-	// not listed yet.
+	// keda is the client for the KEDA kinds. It is nil while KEDA is not installed, or while the existing KEDA objects
+	// are not listed yet.
 	keda client.Client
 }
 
-// setKEDA sets the client for the KEDA kinds. It reports whether there was none before.
+// setKEDA sets the client for the KEDA kinds. It returns true if there was no client before.
 func (w *objectWriter) setKEDA(c client.Client) (added bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -50,7 +50,7 @@ func (w *objectWriter) setKEDA(c client.Client) (added bool) {
 	return added
 }
 
-// clientFor returns the client of a kind; nil while the kind cannot be written.
+// clientFor returns the client for an object's kind; nil while objects of this kind cannot be written.
 func (w *objectWriter) clientFor(o resource.Object) client.Client {
 	if !isKEDA(o) {
 		return w.client
@@ -60,7 +60,7 @@ func (w *objectWriter) clientFor(o resource.Object) client.Client {
 	return w.keda
 }
 
-// isTerminating reports whether a namespace is being deleted. The API server rejects new objects in it.
+// isTerminating reports whether a namespace is being deleted. The API server rejects new objects in such a namespace.
 func (w *objectWriter) isTerminating(ctx context.Context, namespace string) bool {
 	n := &corev1.Namespace{}
 	return namespace != "" &&
@@ -86,7 +86,7 @@ func (w *objectWriter) createMissing(ctx context.Context, ref translate.ObjectRe
 		}
 		live := o.DeepCopyObject().(client.Object)
 		err := w.client.Get(ctx, resource.KeyOf(o), live)
-		if apierrors.IsNotFound(err) && w.applyOrSpare(ctx, o, want, rejection{}, &found) == nil {
+		if apierrors.IsNotFound(err) && w.applyWithFallback(ctx, o, want, rejection{}, &found) == nil {
 			created = true
 		}
 	}
@@ -94,7 +94,8 @@ func (w *objectWriter) createMissing(ctx context.Context, ref translate.ObjectRe
 }
 
 // sync applies the generated objects of a Gateway, except those for which skip returns true. It deletes all other
-// generated objects of the Gateway. It returns the rejections by the API server; before are those of the previous sync.
+// generated objects of the Gateway. It returns the rejections by the API server. before are the rejections of the
+// previous sync.
 func (w *objectWriter) sync(
 	ctx context.Context, ref translate.ObjectRef, want desired, before rejections, skip func(resource.Object) bool,
 ) (rejections, error) {
@@ -117,20 +118,20 @@ func (w *objectWriter) sync(
 		if skip(o) {
 			continue
 		}
-		err := w.applyOrSpare(ctx, o, want, before.externalIPs, &found.externalIPs)
+		err := w.applyWithFallback(ctx, o, want, before.externalIPs, &found.externalIPs)
 		if err != nil {
 			failed = append(failed, o)
 		}
 		errs = append(errs, err)
 		found.note(o, err)
 	}
-	swept := w.sweep(ctx, ref.NamespacedName, all, failed)
-	err = errors.Join(append(errs, swept)...)
-	return found.orBefore(before, swept, err), err
+	deleteErr := w.prune(ctx, ref.NamespacedName, all, failed)
+	err = errors.Join(append(errs, deleteErr)...)
+	return found.keepUnknown(before, deleteErr, err), err
 }
 
-// restore recreates deleted objects of a Gateway whose config is held back. If the Gateway has no generated object at
-// all, it was never served, and nothing is created.
+// restore recreates deleted Services and workloads of a Gateway whose new config is not published because of a problem.
+// If the Gateway has no generated object at all, it was never served, and nothing is created.
 func (w *objectWriter) restore(ctx context.Context, gateway types.NamespacedName, skeleton []resource.Object) error {
 	if len(skeleton) == 0 {
 		return nil
@@ -148,27 +149,27 @@ func (w *objectWriter) restore(ctx context.Context, gateway types.NamespacedName
 	var errs []error
 	for _, o := range skeleton {
 		if len(live) > 0 && !live[idOf(o)] && !(hasWorkload && isWorkload(o)) {
-			errs = append(errs, w.applyOrSpare(ctx, o, desired{keepServices: true}, rejection{}, &rejection{}))
+			errs = append(errs, w.applyWithFallback(ctx, o, desired{keepServices: true}, rejection{}, &rejection{}))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// applyOrSpare applies an object. If the API server rejects a Service because of spec.externalIPs, the Service is
-// applied without them, unless the live Service has some, which clients may be using. A known rejection, in found or
-// before, is not tried again until the externalIPs change. found is set to the rejection.
-func (w *objectWriter) applyOrSpare(
+// applyWithFallback applies an object. If the API server rejects a Service because of spec.externalIPs, the Service is
+// applied without them, unless the live Service has some, which clients may be using. found is then set to the
+// rejection. External IPs that were rejected according to found or before are not tried again until they change.
+func (w *objectWriter) applyWithFallback(
 	ctx context.Context, o resource.Object, want desired, before rejection, found *rejection,
 ) error {
-	bare := manifest.WithoutExternalIPs(o)
-	if bare == nil {
+	withoutIPs := manifest.WithoutExternalIPs(o)
+	if withoutIPs == nil {
 		return w.apply(ctx, o, want)
 	}
 	addresses := strings.Join(o.(*corev1.Service).Spec.ExternalIPs, " ")
 	for _, known := range []rejection{*found, before} {
-		if known.applied == addresses {
+		if known.content == addresses {
 			*found = known
-			return w.apply(ctx, bare, want)
+			return w.apply(ctx, withoutIPs, want)
 		}
 	}
 	err := w.apply(ctx, o, want)
@@ -177,16 +178,16 @@ func (w *objectWriter) applyOrSpare(
 	}
 	live := &corev1.Service{}
 	if client.IgnoreNotFound(w.client.Get(ctx, resource.KeyOf(o), live)) != nil ||
-		len(live.Spec.ExternalIPs) > 0 || w.apply(ctx, bare, want) != nil {
+		len(live.Spec.ExternalIPs) > 0 || w.apply(ctx, withoutIPs, want) != nil {
 		return err
 	}
 	*found = newRejection(o, err)
-	found.applied = addresses
+	found.content = addresses
 	return nil
 }
 
-// apply applies an object, unless the cache shows that it is equal, or the same write was just made and the cache does
-// not show it yet.
+// apply applies an object. It makes no request if the object in the cache is equal, or if the same write was just made
+// and the cache does not show it yet.
 func (w *objectWriter) apply(ctx context.Context, o resource.Object, want desired) error {
 	c := w.clientFor(o)
 	if c == nil {
@@ -257,8 +258,8 @@ func (w *objectWriter) checkOwner(ctx context.Context, o resource.Object, live c
 	return nil
 }
 
-// sameOwner reports whether the operator may write a live object: it has the same owner as the wanted object, or it has
-// no Gateway as owner but the operator's label.
+// sameOwner reports whether the operator may write a live object: either the same Gateway owns it as the wanted object,
+// or no Gateway owns it and it has the operator's label.
 func sameOwner(live, wanted client.Object) bool {
 	owner, _ := ownerOf(wanted)
 	if liveOwner, owned := ownerOf(live); owned {
@@ -267,9 +268,9 @@ func sameOwner(live, wanted client.Object) bool {
 	return live.GetLabels()[manifest.OwnedByLabel] == manifest.AppValue
 }
 
-// sweep deletes the generated objects of a Gateway that are not in keep. If the replacement of an object is in failed,
-// the object is kept, so that calls continue.
-func (w *objectWriter) sweep(ctx context.Context, gateway types.NamespacedName, keep, failed []resource.Object) error {
+// prune deletes the generated objects of a Gateway that are not in keep. If the replacement of an object is in
+// failed, because its apply failed, the object is kept, so that calls continue.
+func (w *objectWriter) prune(ctx context.Context, gateway types.NamespacedName, keep, failed []resource.Object) error {
 	kept := map[objectID]bool{}
 	for _, o := range keep {
 		kept[idOf(o)] = true
@@ -299,7 +300,8 @@ func (w *objectWriter) sweep(ctx context.Context, gateway types.NamespacedName, 
 	return errors.Join(errs...)
 }
 
-// replaces reports whether o can serve the calls of a Gateway instead of former.
+// replaces reports whether object o can serve the calls of a Gateway instead of object former: both are Services, or
+// both are workloads.
 func replaces(o, former client.Object) bool {
 	return isService(o) && isService(former) || isWorkload(o) && isWorkload(former)
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/reports"
 )
 
-// peerReplicas receives the dataplane reports of the other replicas of the operator. It finds them in the
-// EndpointSlices of the config discovery Service.
+// peerReplicas receives the dataplane reports that the other replicas of the operator have. It finds these replicas in
+// the EndpointSlices of the config discovery Service.
 type peerReplicas struct {
 	service types.NamespacedName
 	// own is the IP address of this replica.
@@ -23,7 +23,7 @@ type peerReplicas struct {
 	set *reports.Peers
 }
 
-// newPeerReplicas returns an empty set of replicas. Connections to them end with ctx.
+// newPeerReplicas returns an empty set of replicas. Connections to replicas are closed when ctx ends.
 func newPeerReplicas(ctx context.Context, s Settings, store *reports.Store, security *tls.Config) *peerReplicas {
 	scheme := "http"
 	if s.DiscoveryAuth != AuthOff {
@@ -41,7 +41,7 @@ func (p *peerReplicas) include(s *discoveryv1.EndpointSlice) bool {
 	return p != nil && s.Namespace == p.service.Namespace && s.Labels[discoveryv1.LabelServiceName] == p.service.Name
 }
 
-// update replaces the set by the replicas in the given EndpointSlices.
+// update sets the replicas to those in the given EndpointSlices.
 func (p *peerReplicas) update(endpoints []*discoveryv1.EndpointSlice) {
 	p.set.Set(addressesOf(endpoints, p.own))
 }

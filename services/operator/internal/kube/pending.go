@@ -9,7 +9,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// pendingWrites are the writes that the cache does not show yet. They prevent the same write from being made twice.
+// pendingWrites are the writes of objects that the cache does not show yet. They prevent the same write from being made
+// twice.
 type pendingWrites struct {
 	mu     sync.Mutex
 	writes map[objectID]pendingWrite
@@ -22,8 +23,8 @@ type pendingWrite struct {
 	at   time.Time
 }
 
-// maxCacheLag is how long a write counts as pending. It must end, because the cache never shows an object that was
-// created and deleted while the watch was interrupted. After this time, such an object is written again.
+// maxCacheLag is how long a write counts as pending. The period is limited, because the cache never shows an object
+// that was created and deleted while the watch was interrupted. After this time, such an object is written again.
 const maxCacheLag = time.Minute
 
 // add records a write. It must be called before the request, because the cache may show the object before the response

@@ -21,8 +21,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// podIndex contains the dataplane pods, with which tokens that are bound to a pod are verified. A watch fills it, so
-// that verifying a token needs no request to the API server.
+// podIndex contains the dataplane pods, which are needed to verify tokens that are bound to a pod. A watch fills the
+// index, so that verifying a token needs no request to the API server.
 type podIndex struct {
 	// ready is closed when the existing pods are listed.
 	ready chan struct{}
@@ -49,11 +49,11 @@ func (p *podIndex) get(ctx context.Context, key types.NamespacedName) (*corev1.P
 	}
 }
 
-// addressIndex is the index of the cache by the addresses of pods.
+// addressIndex is the name of the cache index in which pods are found by IP address.
 const addressIndex = "address"
 
-// atAddress returns the only running pod with an address. Pods in the network of their node have the address of the
-// node, like all other processes there, so they are left out.
+// atAddress returns the running dataplane pod that has an IP address. It returns an error if there is none or more than
+// one. Pods with host network are not in the index, because all processes of their node have the same address.
 func (p *podIndex) atAddress(ctx context.Context, address netip.Addr) (*corev1.Pod, error) {
 	select {
 	case <-p.ready:
@@ -71,8 +71,8 @@ func (p *podIndex) atAddress(ctx context.Context, address netip.Addr) (*corev1.P
 	return &list.Items[0], nil
 }
 
-// podAddresses returns the values of a pod in addressIndex. A pod that has ended keeps its address in its status,
-// although another pod may have it.
+// podAddresses returns the IP addresses under which a pod is in addressIndex. It returns none for a pod that has ended,
+// because its status still contains its address although another pod may have it by now.
 func podAddresses(o client.Object) (addresses []string) {
 	pod, ok := o.(*corev1.Pod)
 	if !ok || pod.Spec.HostNetwork || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
@@ -87,14 +87,14 @@ func podAddresses(o client.Object) (addresses []string) {
 }
 
 const (
-	// podLag is how long await waits for the watch to deliver a pod.
+	// podLag is how long await waits for the watch to deliver a new pod.
 	podLag = 2 * time.Second
 	// podPoll is the polling interval of await.
 	podPoll = 50 * time.Millisecond
 )
 
-// await waits up to podLag until the watch has delivered a pod that was just created. If the pod is not a dataplane
-// pod, it never appears.
+// await waits up to podLag until the watch has delivered a pod that was just created. For a pod that is not a dataplane
+// pod, it waits in vain until the time has passed.
 func (p *podIndex) await(ctx context.Context, key types.NamespacedName) {
 	ctx, cancel := context.WithTimeout(ctx, podLag)
 	defer cancel()
@@ -112,8 +112,8 @@ func (p *podIndex) await(ctx context.Context, key types.NamespacedName) {
 	}
 }
 
-// start watches the pods. When a pod is deleted or its labels change, its streams must be authorized again, so
-// reconsider is called with the config ID and the pod name.
+// start watches the dataplane pods. When a pod is deleted or its labels change, the config discovery streams of the pod
+// must be authorized again, so reconsider is called with the config ID and the pod name.
 func (p *podIndex) start(
 	ctx context.Context, group *errgroup.Group, ts *tasks, s Settings, o cache.Options, reconsider func(id, pod string),
 ) error {
@@ -177,7 +177,7 @@ func configOf(pod *corev1.Pod) (id string, ok bool) {
 	return pod.Namespace + "/" + pod.Labels[resource.RelatedGatewayName], true
 }
 
-// trimPod drops the fields of a pod that are not needed, to save memory. It is a cache.TransformFunc.
+// trimPod drops all fields of a pod that podIndex does not need, to save memory. It is a cache.TransformFunc.
 func trimPod(o any) (any, error) {
 	pod, ok := o.(*corev1.Pod)
 	if !ok {

@@ -94,7 +94,7 @@ func (p *Provider) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// work runs the watches, the translation and the writer until ctx ends.
+// work runs the watches, the translation loop and the writer until ctx ends.
 func (p *Provider) work(ctx context.Context, l *loop, id *trust.Identity, readers *authorizer) error {
 	s, err := newScheme()
 	if err != nil {
@@ -165,8 +165,8 @@ func (p *Provider) work(ctx context.Context, l *loop, id *trust.Identity, reader
 	return group.Wait()
 }
 
-// apiClients are the clients of the API server, and the options for further caches. All use one HTTP client, which
-// rejects writes while this process does not hold the lease.
+// apiClients are the clients of the API server, and the options for further caches. All clients use one HTTP client,
+// which rejects writes while this process does not hold the lease.
 type apiClients struct {
 	// direct reads from the API server, cached from the cache.
 	direct, cached client.Client
@@ -193,8 +193,8 @@ func (p *Provider) newClients(s *runtime.Scheme, c cache.Cache) (k apiClients, e
 	return k, err
 }
 
-// manageOwnObjects starts the maintenance of the CA of config discovery and of the generated credentials, if they are
-// configured. The returned authority is nil for AuthOff.
+// manageOwnObjects starts the maintenance of the objects that the operator itself needs, if they are configured: the CA
+// of config discovery and the generated credentials. With AuthOff, the returned authority is nil.
 func (p *Provider) manageOwnObjects(
 	ctx context.Context, group *errgroup.Group, l *loop, id *trust.Identity, o selfManagedOptions,
 ) (ca *authority, err error) {

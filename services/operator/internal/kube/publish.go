@@ -21,11 +21,12 @@ type publisher struct {
 	rollouts *rollouts
 	meters   *meters
 	log      *slog.Logger
-	// previous returns what another operator process published for a Gateway.
+	// previous returns what an earlier operator process published for a Gateway.
 	previous func(gateway types.NamespacedName) translate.Previous
 
 	configs map[types.NamespacedName]config.Config
-	// missing are the Gateways that a previous process served and for which this process has not published a config.
+	// missing are the Gateways that an earlier operator process served and for which this process has not published a
+	// config.
 	missing map[types.NamespacedName]struct{}
 }
 
@@ -37,7 +38,7 @@ func newPublisher(server *discovery.Server, r *rollouts, m *meters, log *slog.Lo
 }
 
 // previousListeners returns the names of the listeners in the ConfigMap of a Gateway. Without a ConfigMap, it returns
-// the names of the ports of a Service that the former operator created.
+// the names of the ports of the Service that the operator of the existing STUNner created.
 func previousListeners(ctx context.Context, cached client.Reader, gateway types.NamespacedName) (p translate.Previous) {
 	m := &corev1.ConfigMap{}
 	if err := cached.Get(ctx, gateway, m); err == nil {
@@ -93,8 +94,8 @@ func (p *publisher) withdraw(key types.NamespacedName) bool {
 	return true
 }
 
-// updateMissing updates the metric of Gateways that a previous process served and for which this process has not
-// published a config. New dataplanes of such a Gateway and the auth service get no config.
+// updateMissing updates the metric that counts the Gateways without a published config that an earlier operator process
+// served. New dataplanes of such a Gateway and the auth service get no config.
 func (p *publisher) updateMissing(key types.NamespacedName, ours bool) {
 	if ours && p.current(key) == nil && p.previous != nil && len(p.previous(key).Listeners) > 0 {
 		p.missing[key] = struct{}{}

@@ -8,17 +8,20 @@ import (
 )
 
 const (
-	// maxCoreShare is the share of a CPU core that the translations of one object may use. maxDelay takes precedence.
+	// maxCoreShare is the fraction of a CPU core that the translations of one object may use. maxDelay takes
+	// precedence.
 	maxCoreShare = 0.05
-	// maxDelay limits the delay of a change. A change must reach its Gateway within a second, even if other tenants
-	// have filled the Gateway to its budget. A translation takes up to about 100 ms, so this leaves some margin.
+	// maxDelay is the maximum delay of the translation of a changed object. A change must reach its Gateway within a
+	// second, even if other tenants have filled the Gateway to its budget. A translation takes up to about 100 ms, so
+	// this leaves some margin.
 	maxDelay = 250 * time.Millisecond
-	// unlimitedBelow is the duration below which translations of an object are not delayed.
+	// unlimitedBelow is a duration: if the translations of an object are shorter, they are not delayed.
 	unlimitedBelow = 2 * time.Millisecond
 )
 
-// rateLimiter delays repeated translations of an object if they take long. The first change is translated at once. All
-// changes that follow during the delay are translated together at its end. Other objects are not delayed.
+// rateLimiter delays repeated translations of an object whose translation takes long. The first change of the object is
+// translated at once. All changes that follow during the delay are translated together at its end. Other objects are
+// not delayed.
 type rateLimiter struct {
 	states map[translate.ObjectRef]limiterState
 	// delayed are the objects that have changed and whose delay has not ended.
@@ -37,7 +40,7 @@ func newRateLimiter() rateLimiter {
 	return rateLimiter{states: map[translate.ObjectRef]limiterState{}, delayed: map[translate.ObjectRef]struct{}{}}
 }
 
-// allows reports whether an object may be translated now. If not, it is added to delayed.
+// allows reports whether an object may be translated now. If not, the object is added to delayed.
 func (l rateLimiter) allows(ref translate.ObjectRef, now time.Time) bool {
 	if now.Before(l.states[ref].next) {
 		l.delayed[ref] = struct{}{}

@@ -11,9 +11,10 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
-// rejections are the objects of a Gateway that are not written: those that the API server rejected, and formerWorkload,
-// which waits for a permission, see waitingWorkload. serving is the first one without which calls
-// cannot be served, scaling the first one of KEDA, and externalIPs a Service that was applied without its externalIPs.
+// rejections are the objects of a Gateway that were not written because the API server rejected them. serving is the
+// first rejected object without which calls cannot be served, scaling the first rejected KEDA object, and externalIPs a
+// Service that was applied without its externalIPs. formerWorkload is not rejected, but must not be replaced without a
+// permission, see waitingWorkload.
 type rejections struct {
 	serving, scaling, externalIPs rejection
 	formerWorkload                string
@@ -34,13 +35,14 @@ func (r *rejections) note(o resource.Object, err error) {
 	}
 }
 
-// orBefore returns r, but takes a rejection from before if it is unknown because a write or a deletion failed. swept is
-// the error of the deletions, failed that of all requests.
-func (r rejections) orBefore(before rejections, swept, failed error) rejections {
+// keepUnknown returns r with some rejections replaced by those in before: if a write or a deletion failed for another
+// reason, it is unknown whether the object is still rejected. deleteErr is the error of the deletions, failed that of
+// all requests.
+func (r rejections) keepUnknown(before rejections, deleteErr, failed error) rejections {
 	return rejections{
-		serving:     r.serving.orBefore(before.serving, swept),
-		scaling:     r.scaling.orBefore(before.scaling, swept),
-		externalIPs: r.externalIPs.orBefore(before.externalIPs, failed),
+		serving:     r.serving.keepUnknown(before.serving, deleteErr),
+		scaling:     r.scaling.keepUnknown(before.scaling, deleteErr),
+		externalIPs: r.externalIPs.keepUnknown(before.externalIPs, failed),
 
 		formerWorkload: r.formerWorkload,
 	}
@@ -48,12 +50,12 @@ func (r rejections) orBefore(before rejections, swept, failed error) rejections 
 
 // rejection is one rejected object.
 type rejection struct {
-	resource.Refused
-	// applied identifies the rejected content: the hash in appliedAnnotation, or the externalIPs.
-	applied string
+	resource.RejectedObject
+	// content identifies the rejected content of the object: the hash in appliedAnnotation, or the externalIPs.
+	content string
 	reason  metav1.StatusReason
-	// unknown means that the object was not rejected, but the request failed for another reason, so it may still be
-	// rejected.
+	// unknown means that the API server did not reject the object, but the request failed for another reason. The
+	// object may still be rejected when the request is repeated.
 	unknown bool
 }
 
@@ -68,12 +70,12 @@ func newRejection(o resource.Object, err error) rejection {
 	}
 	r.Object, r.Problem = describe(o), printable(problem, maxEventText)
 	if patch, err := patchFor(o); err == nil {
-		r.applied = patch.GetAnnotations()[appliedAnnotation]
+		r.content = patch.GetAnnotations()[appliedAnnotation]
 	}
 	return r
 }
 
-func (r rejection) orBefore(before rejection, failed error) rejection {
+func (r rejection) keepUnknown(before rejection, failed error) rejection {
 	if r.Problem == "" && (r.unknown || failed != nil) {
 		return before
 	}
@@ -81,16 +83,16 @@ func (r rejection) orBefore(before rejection, failed error) rejection {
 }
 
 // orLike returns the old rejection if it concerns the same content of the same object and has the same reason. The
-// message is not compared: it may contain a time or a counter, and each new message would cause a status write.
+// message is not compared, because it may contain a time or a counter, and each new message would cause a status write.
 func (r rejection) orLike(old rejection) rejection {
-	if r.Object == old.Object && r.applied == old.applied && r.reason == old.reason {
+	if r.Object == old.Object && r.content == old.content && r.reason == old.reason {
 		return old
 	}
 	return r
 }
 
-// isRejected reports whether an error means that the API server or an admission webhook rejects the object. A retry
-// fails until the object, a policy or a right changes.
+// isRejected reports whether an error means that the API server or an admission webhook rejects an object. A retry
+// fails until the object, an admission policy or the operator's RBAC rights change.
 func isRejected(err error) bool {
 	return errors.Is(err, errOwnedByOther) || isPatchTypeError(err) || apierrors.IsInvalid(err) ||
 		apierrors.IsForbidden(err) || apierrors.IsBadRequest(err) || apierrors.IsRequestEntityTooLargeError(err)
@@ -103,14 +105,15 @@ func isPatchTypeError(err error) bool {
 	return errors.As(err, &status) && strings.HasPrefix(status.Status().Message, "failed to create typed patch object")
 }
 
-// rejectionStore holds the current rejections and sends changes of them to the loop. The lock of the writer guards it.
+// rejectionStore holds the current rejections of all objects and sends changes of the rejections to the translation
+// loop. The lock of the writer guards it.
 type rejectionStore struct {
 	inbox *inbox
 	of    map[translate.ObjectRef]rejections
 }
 
-// set stores the rejections of an object. If they differ from the previous ones, it sends them to the loop and returns
-// true.
+// set stores the rejections of an object. If they differ from the previous ones, set sends them to the translation loop
+// and returns true.
 func (s *rejectionStore) set(ref translate.ObjectRef, r rejections) (changed bool) {
 	old := s.of[ref]
 	r.serving = r.serving.orLike(old.serving)
@@ -123,15 +126,16 @@ func (s *rejectionStore) set(ref translate.ObjectRef, r rejections) (changed boo
 	if state == old.state() {
 		return false
 	}
-	o := &resource.Refusal{ObjectMeta: metav1.ObjectMeta{Namespace: ref.Namespace, Name: ref.Name}, RefusalState: state}
+	meta := metav1.ObjectMeta{Namespace: ref.Namespace, Name: ref.Name}
+	o := &resource.Rejection{ObjectMeta: meta, RejectionState: state}
 	s.inbox.put(objectChange{object: o, deleted: r == (rejections{})})
 	return true
 }
 
 // state returns the rejections in the form in which translations read them.
-func (r rejections) state() resource.RefusalState {
-	return resource.RefusalState{
-		Serving: r.serving.Refused, Scaling: r.scaling.Refused, ExternalIPs: r.externalIPs.Refused,
+func (r rejections) state() resource.RejectionState {
+	return resource.RejectionState{
+		Serving: r.serving.RejectedObject, Scaling: r.scaling.RejectedObject, ExternalIPs: r.externalIPs.RejectedObject,
 		FormerWorkload: r.formerWorkload,
 	}
 }

@@ -16,10 +16,10 @@ import (
 // replicasManager is the field manager that owns spec.replicas after the operator has stopped setting it.
 const replicasManager = fieldManager + "-replicas"
 
-// preserveReplicas keeps the value of spec.replicas of a Deployment before the operator stops setting it. Without it,
-// the field would have no manager, and the API server would reset it to the default of 1, which ends the calls of all
-// other pods. Therefore replicasManager applies the current value first. An autoscaler can take over the field later.
-// preserveReplicas reports whether it wrote the Deployment.
+// preserveReplicas keeps the number of replicas of a Deployment when the operator stops setting spec.replicas.
+// Otherwise the field would have no manager, and the API server would reset it to the default of 1, which ends the
+// calls of all other pods. Therefore replicasManager applies the current value first. An autoscaler can take over the
+// field later. preserveReplicas reports whether it wrote the Deployment.
 func preserveReplicas(ctx context.Context, direct client.Client, key types.NamespacedName) (wrote bool, err error) {
 	d := &appsv1.Deployment{}
 	switch err := direct.Get(ctx, key, d); { // objects in the cache have no managed fields

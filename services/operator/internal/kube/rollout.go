@@ -17,9 +17,9 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/scaler"
 )
 
-// rollouts compares the reports of dataplanes with the published configs, and sends changed results to the loop. While
-// a config is being rolled out, the previous result stays valid until dataplanes have reported on the new config or
-// rolloutTimeout has passed.
+// rollouts determines from the reports of dataplanes whether they run the published configs, and sends changed results
+// to the translation loop. While a config is being rolled out, the previous result stays valid until dataplanes have
+// reported on the new config or rolloutTimeout has passed.
 type rollouts struct {
 	reports *reports.Store
 	inbox   *inbox
@@ -33,16 +33,17 @@ type rollouts struct {
 // rollout is the rollout of a Gateway's config to its dataplanes.
 type rollout struct {
 	// revision is the revision of the published config. A dataplane that received the config with the address of its
-	// node runs another revision, which config discovery replaces by this one in the report.
+	// node runs another revision; in its report, config discovery replaces that revision by this one.
 	revision string
-	// behindSince is since when no dataplane runs the published config although some have accepted a config; zero if
-	// one runs it.
+	// behindSince is the time since which no dataplane runs the published config although some have accepted a config;
+	// zero if a dataplane runs the published config.
 	behindSince time.Time
 	// state is the state that was last sent to the loop.
-	state resource.FleetState
+	state resource.RolloutState
 	// sent is the time when state was sent.
 	sent time.Time
-	// pending means that the state has changed, but must not be sent before minReportInterval has passed.
+	// pending means that the rollout state has changed, but must not be sent to the translation loop before
+	// minReportInterval has passed.
 	pending bool
 }
 
@@ -56,8 +57,8 @@ func newRollouts(r *reports.Store, in *inbox) *rollouts {
 const (
 	// rolloutTimeout is how long dataplanes may take to accept a published config.
 	rolloutTimeout = 10 * time.Second
-	// minReportInterval is the minimum interval at which the state of a Gateway is sent to the loop, because each state
-	// causes a status write. Reports that change back within the interval have no effect.
+	// minReportInterval is the minimum interval at which the rollout state of a Gateway is sent to the translation
+	// loop, because each state causes a status write. A change that is reverted within the interval is not sent.
 	minReportInterval = 10 * time.Second
 	// rolloutTick is the interval of checks whether rolloutTimeout or minReportInterval has passed.
 	rolloutTick = time.Second
@@ -79,8 +80,8 @@ func (f *rollouts) publish(gateway types.NamespacedName, revision string) {
 func (f *rollouts) withdraw(gateway types.NamespacedName) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if old := f.rollouts[gateway]; old != nil && old.state != (resource.FleetState{}) {
-		f.inbox.put(objectChange{object: fleetOf(gateway, resource.FleetState{}), deleted: true})
+	if old := f.rollouts[gateway]; old != nil && old.state != (resource.RolloutState{}) {
+		f.inbox.put(objectChange{object: rolloutObject(gateway, resource.RolloutState{}), deleted: true})
 	}
 	delete(f.rollouts, gateway)
 }
@@ -109,7 +110,7 @@ func (f *rollouts) run(ctx context.Context, t *task) {
 	}
 }
 
-// unsettled returns the Gateways whose state may change without a new report.
+// unsettled returns the Gateways whose rollout state may change without a new report, just because time passes.
 func (f *rollouts) unsettled() (gateways []types.NamespacedName) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -121,7 +122,8 @@ func (f *rollouts) unsettled() (gateways []types.NamespacedName) {
 	return gateways
 }
 
-// update evaluates the reports of a Gateway's dataplanes, and sends the state to the loop if it has changed.
+// update evaluates the reports of a Gateway's dataplanes, and sends the rollout state to the translation loop if it has
+// changed.
 func (f *rollouts) update(gateway types.NamespacedName, now time.Time) {
 	latest := f.reports.Of(gateway.String())
 	f.mu.Lock()
@@ -135,14 +137,14 @@ func (f *rollouts) update(gateway types.NamespacedName, now time.Time) {
 		return
 	}
 	r.state, r.sent, r.pending = state, now, false
-	f.inbox.put(objectChange{object: fleetOf(gateway, state)})
+	f.inbox.put(objectChange{object: rolloutObject(gateway, state)})
 }
 
 // evaluate returns the state of a rollout. There is no problem if at least one dataplane runs the published config, or
 // if no dataplane has reported. If all dataplanes reject their config, the state contains the error of one of them.
-func (r *rollout) evaluate(latest []discovery.Report, now time.Time) resource.FleetState {
+func (r *rollout) evaluate(latest []discovery.Report, now time.Time) resource.RolloutState {
 	var rejecting []discovery.Report
-	state, current := resource.FleetState{}, len(latest) == 0
+	state, current := resource.RolloutState{}, len(latest) == 0
 	for _, report := range latest {
 		if !report.Accepted {
 			rejecting = append(rejecting, report)
@@ -171,20 +173,20 @@ func (r *rollout) evaluate(latest []discovery.Report, now time.Time) resource.Fl
 	return state
 }
 
-// firstProblem returns one of the errors. It prefers the pod in the previous state, so that the status does not
-// alternate between pods.
+// firstProblem returns one of the errors that dataplanes report, with the pod that reports it. It prefers the pod in
+// the previous state, so that the status does not alternate between pods.
 func (r *rollout) firstProblem(rejecting []discovery.Report) (pod, problem string) {
 	i := max(0, slices.IndexFunc(rejecting, func(report discovery.Report) bool { return report.Pod == r.state.Pod }))
 	return printable(rejecting[i].Pod, maxProblemLength), printable(rejecting[i].Error, maxProblemLength)
 }
 
-func fleetOf(gateway types.NamespacedName, s resource.FleetState) *resource.Fleet {
-	return &resource.Fleet{
-		ObjectMeta: metav1.ObjectMeta{Namespace: gateway.Namespace, Name: gateway.Name}, FleetState: s,
+func rolloutObject(gateway types.NamespacedName, s resource.RolloutState) *resource.Rollout {
+	return &resource.Rollout{
+		ObjectMeta: metav1.ObjectMeta{Namespace: gateway.Namespace, Name: gateway.Name}, RolloutState: s,
 	}
 }
 
-// setEndpoints replaces the pods of a Gateway that should report.
+// setEndpoints replaces the list of dataplane pods from which reports are expected for a Gateway.
 func (f *rollouts) setEndpoints(gateway types.NamespacedName, g gatewayEndpoints) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -38,7 +38,7 @@ var gatewayKey = types.NamespacedName{Namespace: "media", Name: "edge"}
 
 // A state is sent only if it lasts: rollouts in progress, pods that connect or disconnect, and numbers of allocations
 // send nothing (§8.4 rule 4).
-func TestFleetComesToSomethingSeldom(t *testing.T) {
+func TestTheRolloutStateIsSentRarely(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
@@ -64,12 +64,12 @@ func TestFleetComesToSomethingSeldom(t *testing.T) {
 		publish := func(c config.Config) func() { return func() { f.publish(gatewayKey, c.Revision()) } }
 		drain := func(r *discovery.Report) { r.Draining = true }
 		busy := func(r *discovery.Report) { r.Allocations = 100 }
-		none, fine := (*resource.FleetState)(nil), &resource.FleetState{}
+		none, fine := (*resource.RolloutState)(nil), &resource.RolloutState{}
 		for _, step := range []struct {
 			name string
 			do   []func()
 			wait time.Duration
-			want *resource.FleetState
+			want *resource.RolloutState
 		}{
 			{"no report", []func(){publish(one)}, time.Hour, none},
 			{"a config being rolled out", []func(){says("a", config.Config{}, "")}, 9 * time.Second, none},
@@ -78,29 +78,29 @@ func TestFleetComesToSomethingSeldom(t *testing.T) {
 			{"another config", []func(){publish(two)}, 0, none},
 			{"some have it", []func(){says("b", two, "")}, time.Hour, none},
 			{"one turns it down", []func(){says("a", one, "port 3478 is taken")}, time.Hour, none},
-			{"all turn it down", []func(){says("b", one, "b\x1b[31m too\n")}, 0, &resource.FleetState{
+			{"all turn it down", []func(){says("b", one, "b\x1b[31m too\n")}, 0, &resource.RolloutState{
 				Pod: "a", Problem: "port 3478 is taken",
 			}},
 			{"the same again", []func(){says(
 				"a", one, "port 3478 is taken",
 			), says("0", one, "another")}, time.Hour, none},
-			{"the rejecting pod disconnects", []func(){goes("0"), goes("a")}, 0, &resource.FleetState{
+			{"the rejecting pod disconnects", []func(){goes("0"), goes("a")}, 0, &resource.RolloutState{
 				Pod: "b", Problem: "b [31m too ",
 			}},
 			{"a repaired config is being rolled out", []func(){publish(one)}, time.Hour, none},
 			{"it arrives there", []func(){says("b", one, "")}, 0, fine},
-			{"one drains", []func(){says("a", one, "", drain)}, 0, &resource.FleetState{Draining: 1}},
+			{"one drains", []func(){says("a", one, "", drain)}, 0, &resource.RolloutState{Draining: 1}},
 			{"it disconnects", []func(){goes("a")}, 0, fine},
-			{"lost on the way", []func(){publish(two), says("b", one, "")}, 12 * time.Second, &resource.FleetState{
+			{"lost on the way", []func(){publish(two), says("b", one, "")}, 12 * time.Second, &resource.RolloutState{
 				Behind: 1,
 			}},
 			{"found again", []func(){says("b", two, "")}, 0, fine},
-			{"words without an end", []func(){says("b", one, strings.Repeat("x", 9999))}, 0, &resource.FleetState{
+			{"words without an end", []func(){says("b", one, strings.Repeat("x", 9999))}, 0, &resource.RolloutState{
 				Pod: "b", Problem: strings.Repeat("x", maxProblemLength),
 			}},
 			{"no words", []func(){says("b", one, ""), func() {
 				from <- discovery.ReportChange{Report: &discovery.Report{ID: "media/edge", Pod: "b"}}
-			}}, 0, &resource.FleetState{Pod: "b", Problem: "(nothing)"}},
+			}}, 0, &resource.RolloutState{Pod: "b", Problem: "(nothing)"}},
 			{"all disconnect", []func(){goes("b")}, 0, fine},
 			{"an unknown config", []func(){func() {
 				from <- discovery.ReportChange{
@@ -117,11 +117,11 @@ func TestFleetComesToSomethingSeldom(t *testing.T) {
 			told := in.drain()
 			switch {
 			case step.want == nil && len(told) > 0:
-				t.Errorf("%s: the loop receives %+v", step.name, told[0].object.(*resource.Fleet).FleetState)
+				t.Errorf("%s: the loop receives %+v", step.name, told[0].object.(*resource.Rollout).RolloutState)
 			case step.want != nil && len(told) != 1:
 				t.Errorf("%s: the loop receives %d things", step.name, len(told))
-			case step.want != nil && told[0].object.(*resource.Fleet).FleetState != *step.want:
-				t.Errorf("%s: %+v", step.name, told[0].object.(*resource.Fleet).FleetState)
+			case step.want != nil && told[0].object.(*resource.Rollout).RolloutState != *step.want:
+				t.Errorf("%s: %+v", step.name, told[0].object.(*resource.Rollout).RolloutState)
 			}
 			if step.want != nil {
 				time.Sleep(minReportInterval) // the next state is sent at once
@@ -147,12 +147,12 @@ func TestFlipsAreHeld(t *testing.T) {
 		go counted.Follow(ctx, "this", from)
 		go ts.do("reports", func(t *task) { f.run(ctx, t) })
 		f.publish(gatewayKey, wanted)
-		told, last := 0, resource.FleetState{}
+		told, last := 0, resource.RolloutState{}
 		listen := func() {
 			synctest.Wait()
 			for _, c := range in.drain() {
 				told++
-				last = c.object.(*resource.Fleet).FleetState
+				last = c.object.(*resource.Rollout).RolloutState
 			}
 		}
 		flip := func(i int) {
@@ -177,7 +177,7 @@ func TestFlipsAreHeld(t *testing.T) {
 		flip(9)
 		flip(2)
 		time.Sleep(minReportInterval + 2*rolloutTick)
-		if listen(); last != (resource.FleetState{}) {
+		if listen(); last != (resource.RolloutState{}) {
 			t.Errorf("the last state is %+v", last)
 		}
 		before := told
@@ -190,19 +190,19 @@ func TestFlipsAreHeld(t *testing.T) {
 
 // Reports that arrived before the config was published count: dataplanes that stay connected during a restart of the
 // operator do not repeat them.
-func TestFleetIsJudgedWhenItsConfigIsPublished(t *testing.T) {
+func TestTheRolloutIsEvaluatedWhenItsConfigIsPublished(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		said discovery.Report
-		want resource.FleetState
+		want resource.RolloutState
 	}{
-		{"another config", discovery.Report{Revision: "older", Accepted: true}, resource.FleetState{Behind: 1}},
-		{"turned down", discovery.Report{Error: "port 3478 is taken"}, resource.FleetState{
+		{"another config", discovery.Report{Revision: "older", Accepted: true}, resource.RolloutState{Behind: 1}},
+		{"turned down", discovery.Report{Error: "port 3478 is taken"}, resource.RolloutState{
 			Pod: "a", Problem: "port 3478 is taken",
 		}},
 		{"draining", discovery.Report{
 			Revision: published().Revision(), Accepted: true, Draining: true,
-		}, resource.FleetState{Draining: 1}},
+		}, resource.RolloutState{Draining: 1}},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
@@ -223,7 +223,7 @@ func TestFleetIsJudgedWhenItsConfigIsPublished(t *testing.T) {
 			time.Sleep(rolloutTimeout + 2*rolloutTick)
 			synctest.Wait()
 			told := l.inbox.drain()
-			if len(told) != 1 || told[0].object.(*resource.Fleet).FleetState != c.want {
+			if len(told) != 1 || told[0].object.(*resource.Rollout).RolloutState != c.want {
 				t.Errorf("%s: the loop receives %+v, want %+v", c.name, told, c.want)
 			}
 		})

@@ -23,8 +23,8 @@ type secretFetcher struct {
 	queue  workqueue.TypedRateLimitingInterface[types.NamespacedName]
 	log    *slog.Logger
 
-	// existing are the resource versions of all Secrets, according to the watch. fetched are those of the Secrets in
-	// the view. Only the goroutine of the loop uses them.
+	// existing are the resource versions of all Secrets, according to the watch. fetched are the resource versions of
+	// the Secrets in the view. Only the goroutine of the loop uses these maps.
 	existing, fetched map[types.NamespacedName]string
 }
 
@@ -37,8 +37,8 @@ func newSecretFetcher(reader client.Reader, in *inbox, log *slog.Logger) *secret
 	}
 }
 
-// observe records the version of a Secret according to the watch, and reports whether the Secret is new. If the view
-// contains another version, the Secret is fetched again.
+// observe records the resource version of a Secret according to the watch, and reports whether the Secret is new. If
+// the view contains another version of the Secret, the Secret is fetched again.
 func (s *secretFetcher) observe(key types.NamespacedName, version string) (appeared bool) {
 	_, known := s.existing[key]
 	s.existing[key] = version
@@ -68,8 +68,8 @@ func (s *secretFetcher) ensure(key types.NamespacedName) bool {
 	return false
 }
 
-// retryNotFound reports whether a Secret exists according to the watch although a fetch returned NotFound. The Secret
-// is then fetched again until both agree.
+// retryNotFound queues a Secret to be fetched again if the watch still lists it although a fetch returned NotFound, and
+// reports whether it did so.
 func (s *secretFetcher) retryNotFound(key types.NamespacedName) bool {
 	_, there := s.existing[key]
 	if there {
@@ -78,8 +78,8 @@ func (s *secretFetcher) retryNotFound(key types.NamespacedName) bool {
 	return there
 }
 
-// accept records a fetched Secret, and reports whether it must be put into the view. It must not if the watch has
-// reported its deletion during the fetch.
+// accept records a fetched Secret, and reports whether it must be put into the view. It must not be put there if the
+// watch has reported its deletion during the fetch.
 func (s *secretFetcher) accept(secret *corev1.Secret, deleted bool) bool {
 	key := resource.KeyOf(secret)
 	if deleted {
@@ -93,8 +93,8 @@ func (s *secretFetcher) accept(secret *corev1.Secret, deleted bool) bool {
 	return true
 }
 
-// fetchers is the number of concurrent fetches. It shortens the start, which waits for all Secrets that Gateways refer
-// to.
+// fetchers is the number of Secrets that are fetched concurrently. Concurrency shortens the start of the operator,
+// which waits for all Secrets that Gateways refer to.
 const fetchers = 8
 
 // run fetches Secrets until ctx ends. A failed fetch is retried. Until it succeeds, the objects that need the Secret

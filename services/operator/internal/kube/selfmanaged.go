@@ -23,8 +23,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 )
 
-// selfManaged maintains objects in the operator's namespace that the operator itself needs. They have the same name and
-// one or two kinds. Every replica watches them, but only the leader writes them.
+// selfManaged maintains objects in the operator's namespace that the operator itself needs, for example the Secret of
+// its CA. The objects have one name and one or two kinds. Every replica watches them, but only the leader writes them.
 type selfManaged struct {
 	name   types.NamespacedName
 	client client.Client // reads from a cache of the objects with this name
@@ -84,8 +84,8 @@ func (m *selfManaged) start(
 	return nil
 }
 
-// watch subscribes to the objects, and returns when the existing ones are listed. It retries while the API server is
-// not available. It returns an error only when ctx ends.
+// watch subscribes to changes of the objects, and returns when the existing objects are listed. It retries while the
+// API server is not available. It returns an error only when ctx ends.
 func (m *selfManaged) watch(ctx context.Context, w watcher, kinds []client.Object) error {
 	handler := toolscache.ResourceEventHandlerFuncs{
 		AddFunc:    func(any) { notify(m.wake) },
@@ -110,7 +110,8 @@ func (m *selfManaged) watch(ctx context.Context, w watcher, kinds []client.Objec
 	return nil
 }
 
-// resyncInterval is how often step is called without a change. These calls renew certificates and retry after errors.
+// resyncInterval is how often step is called if no object has changed. These calls renew certificates and retry after
+// errors.
 const resyncInterval = 10 * time.Second
 
 func (m *selfManaged) run(ctx context.Context, t *task, step func(context.Context) error) {
@@ -133,7 +134,8 @@ func (m *selfManaged) run(ctx context.Context, t *task, step func(context.Contex
 	}
 }
 
-// createOrUpdate creates an object, or updates it if mutate or setting the owner references makes a difference.
+// createOrUpdate creates an object if it does not exist. It updates an existing object if mutate or setting the owner
+// references changes it.
 func (m *selfManaged) createOrUpdate(ctx context.Context, o client.Object, mutate func()) error {
 	did, err := controllerutil.CreateOrUpdate(ctx, m.client, o, func() error {
 		mutate()
@@ -157,7 +159,7 @@ func (m *selfManaged) written(o client.Object, did bool, err error) error {
 		m.meters.countWrite(m.client.Scheme(), o, "apply")
 	}
 	if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
-		return nil // the cache was outdated; the watch delivers the current object
+		return nil // the cache was outdated; the watch will deliver the current version of the object
 	}
 	if err != nil {
 		return fmt.Errorf("write %T %s: %w", o, m.name, err)
@@ -175,7 +177,7 @@ func (m *selfManaged) meta() metav1.ObjectMeta {
 }
 
 // ownerReferences returns the owner references for the objects that the operator creates for itself. An error is only
-// logged: without an owner, the objects remain after the operator was uninstalled, which does no harm.
+// logged: without an owner, these objects remain after the operator was uninstalled, which does no harm.
 func ownerReferences(ctx context.Context, s Settings) []metav1.OwnerReference {
 	clients, err := kubernetes.NewForConfig(s.Config)
 	var owner []metav1.OwnerReference
@@ -189,10 +191,10 @@ func ownerReferences(ctx context.Context, s Settings) []metav1.OwnerReference {
 	return owner
 }
 
-// ownAccount returns an owner reference to the ServiceAccount of this process, so that its objects are
+// ownAccount returns an owner reference to the ServiceAccount of this process, so that the objects that refer to it are
 // garbage-collected when the operator is uninstalled. A ServiceAccount is a safe owner, because the process cannot
-// create objects any more once it is deleted. It returns nil if the process does not run under a ServiceAccount of the
-// namespace.
+// create objects any more once its account is deleted. It returns nil if the process does not run under a
+// ServiceAccount of the namespace.
 func ownAccount(ctx context.Context, clients kubernetes.Interface, namespace string) ([]metav1.OwnerReference, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()

@@ -16,15 +16,15 @@ type Settings struct {
 	// Namespace is the operator's own namespace, which contains the Lease. Identity is the name of this replica in the
 	// Lease.
 	Namespace, Identity string
-	// DiscoveryAddress is the listen address HOST:PORT of config discovery. HealthAddress is that of probes and
-	// metrics.
+	// DiscoveryAddress is the listen address HOST:PORT of config discovery. HealthAddress is the listen address of
+	// probes and metrics.
 	DiscoveryAddress, HealthAddress string
 	// ScalerAddress is the listen address HOST:PORT of the KEDA external scaler; "" disables it.
 	ScalerAddress string
 	// DiscoveryAuth is AuthStrict, AuthPodAddress, AuthPermissive or AuthOff.
 	DiscoveryAuth string
-	// DiscoveryReaders are the ServiceAccounts, as NAMESPACE/NAME, that may read the part of all configs that an auth
-	// service needs. With the suffix WholeConfigs, an account may read whole configs.
+	// DiscoveryReaders are the ServiceAccounts, as NAMESPACE/NAME, that may read from all configs the part that an auth
+	// service needs. With the suffix WholeConfigs, a ServiceAccount may read whole configs.
 	DiscoveryReaders []string
 	// Address is the IP address of this replica's pod.
 	Address string
@@ -35,7 +35,8 @@ type Settings struct {
 	// Memory is the memory limit of the process in bytes; 0 means unknown. It determines how many endpoints all
 	// Gateways together may have.
 	Memory int64
-	// Credentials is the name of the Secret that the operator generates if it does not exist; "" generates none.
+	// Credentials is the name of the Secret with TURN credentials that the operator generates if it does not exist;
+	// with "", no Secret is generated.
 	Credentials string
 	Options     translate.Options
 	Log         *slog.Logger
@@ -44,26 +45,27 @@ type Settings struct {
 // The values of Settings.DiscoveryAuth.
 const (
 	AuthStrict     = "strict"      // TLS and a token
-	AuthPodAddress = "pod-address" // as strict, but a dataplane pod needs neither a token nor TLS, only its address
-	AuthPermissive = "permissive"  // as strict, but clients without a token or TLS get configs without secrets
+	AuthPodAddress = "pod-address" // like AuthStrict, but dataplane pods need no token and no TLS, only their address
+	AuthPermissive = "permissive"  // like AuthStrict, but clients without a token or TLS get configs without secrets
 	AuthOff        = "off"         // plain HTTP without authentication
 )
 
-// WholeConfigs is the suffix of an account in Settings.DiscoveryReaders that may read whole configs. It is unambiguous,
-// because the name of a ServiceAccount cannot contain a colon.
+// WholeConfigs is the suffix of a ServiceAccount in Settings.DiscoveryReaders that may read whole configs. It is
+// unambiguous, because the name of a ServiceAccount cannot contain a colon.
 const WholeConfigs = ":whole"
 
 const (
 	// discoveryService is the Service through which dataplanes and KEDA reach the replicas.
 	discoveryService = "stunner-config-discovery"
-	// discoveryPort is the name of the Service port for config discovery. The Service has another port for KEDA.
+	// discoveryPort is the name of the port for config discovery in the Service discoveryService, which has another
+	// port for KEDA.
 	discoveryPort = "cds"
 )
 
 // accountPrefix is the prefix of the user name of every ServiceAccount: system:serviceaccount:NAMESPACE:NAME.
 const accountPrefix = "system:serviceaccount:"
 
-// watchedNamespaces returns the namespaces to watch in the format of the cache options; nil means all.
+// watchedNamespaces returns the namespaces to watch, in the format of cache.Options; nil means all.
 func (s Settings) watchedNamespaces() map[string]cache.Config {
 	if len(s.Namespaces) == 0 {
 		return nil

@@ -11,10 +11,11 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/manifest"
 )
 
-// standbyPause is the maximum delay with which changed endpoints are written to a standby Secret. The minimum is half
-// of it; the delay is random, so that the writes for many Gateways are spread out. The delay protects the API server
-// from a write for each endpoint change, and from many writes after a restart of the operator. In return, a pod that
-// starts while the operator is down may miss the newest endpoints.
+// standbyPause is the maximum delay with which changed endpoints are written to a standby Secret, the copy of a config
+// for pods that start while the operator is down. The minimum is half of it; the delay is random, so that the writes
+// for many Gateways are spread out. The delay protects the API server from a write for each endpoint change, and from
+// many writes after a restart of the operator. In return, a pod that starts while the operator is down may get outdated
+// endpoints.
 const standbyPause = 10 * time.Minute
 
 // onlyEndpointsDiffer reports whether the config in a live standby Secret differs from the wanted one only in its

@@ -24,12 +24,13 @@ type statusWriter struct {
 	events eventRecorder
 }
 
-// errStatusRejected means that the API server rejects a status. A retry fails until something changes.
+// errStatusRejected means that the API server rejects a status. A retry fails until the object or the rules of the API
+// server change.
 var errStatusRejected = errors.New("write status: the API server rejects it")
 
-// write writes a status if it differs from the one in the cluster. It only writes to the version of the object from
-// which the status was translated, because a status also contains entries of other controllers, which may have changed
-// since. A newer version is translated again.
+// write writes the status of an object if it differs from the status in the cluster. The write succeeds only if the
+// object still has the version from which the status was translated, because a status also contains entries of other
+// controllers, which may have changed since. A newer version of the object is translated again.
 func (w *statusWriter) write(ctx context.Context, ref translate.ObjectRef, want desired) error {
 	o := emptyObject(ref)
 	if err := w.client.Get(ctx, ref.NamespacedName, o); err != nil {
@@ -67,15 +68,15 @@ func emptyObject(ref translate.ObjectRef) client.Object {
 		return &stunnerv1.StaticService{}
 	}
 	switch {
-	case ref.Spelling.Version == gwapiv1a2.GroupVersion.Version:
+	case ref.GroupVersion.Version == gwapiv1a2.GroupVersion.Version:
 		return &gwapiv1a2.UDPRoute{}
-	case ref.Spelling.Group == gwapiv1.GroupName:
+	case ref.GroupVersion.Group == gwapiv1.GroupName:
 		return &gwapiv1.UDPRoute{}
 	}
 	return &stunnerv1.UDPRoute{}
 }
 
-// setStatus sets the status of an object. It returns the previous status, and whether they differ.
+// setStatus sets the status of an object. It returns the previous status, and whether the status has changed.
 func setStatus(o client.Object, status any) (before any, changed bool) {
 	field := reflect.ValueOf(o).Elem().FieldByName("Status")
 	if _, route := status.(gwapiv1.RouteStatus); route { // the status types of routes embed this one

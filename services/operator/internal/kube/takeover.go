@@ -19,15 +19,16 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// The operator takes over the generated objects of an operator that writes with update requests, such as that of the
-// existing system. It recognizes them because they lack appliedAnnotation:
+// The operator takes over the generated objects of an operator that writes with update requests, such as the operator
+// of the existing STUNner. It recognizes these objects because they lack appliedAnnotation:
 //
-//   - Before the first apply, takeFields makes fieldManager the owner of the former operator's fields. Otherwise the
-//     API server would keep those that the operator does not set, and would combine them with those that it does set.
+//   - Before the first apply, takeFields makes fieldManager the owner of the fields that the former operator set.
+//     Otherwise the API server would keep those that this operator does not set, and would combine them with the fields
+//     that it does set.
 //   - A workload is not applied before the Gateway permits it, see translate.Result.TakeOver, because the new pod
-//     template replaces all pods. Until then waitingWorkload returns the workload.
+//     template replaces all pods. Until then, waitingWorkload returns the workload.
 
-// takeFields makes fieldManager the owner of all fields of a live object that a former operator owns. It reports
+// takeFields makes fieldManager the owner of all fields of a live object that belong to a former operator. It reports
 // whether there were such fields.
 func takeFields(ctx context.Context, direct client.Client, o resource.Object) (took bool, err error) {
 	live, err := liveMetadata(ctx, direct, o)
@@ -45,7 +46,8 @@ func takeFields(ctx context.Context, direct client.Client, o resource.Object) (t
 	}
 	before := live.DeepCopy()
 	if err = csaupgrade.UpgradeManagedFields(live, former, fieldManager); err == nil {
-		// The admission policy of the operator requires that the Gateway is the controller of the object.
+		// The admission policy of the operator requires that an owner reference names the Gateway as controller of the
+		// object.
 		live.OwnerReferences = o.GetOwnerReferences()
 		patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
 		err = direct.Patch(ctx, live, patch, client.FieldOwner(fieldManager))
@@ -56,8 +58,8 @@ func takeFields(ctx context.Context, direct client.Client, o resource.Object) (t
 	return true, nil
 }
 
-// ownsLabel reports whether a field manager owns the label of generated objects. Only a manager that writes generated
-// objects as a whole does.
+// ownsLabel reports whether a field manager owns the label OwnedByLabel of a generated object. Only an operator that
+// writes whole generated objects owns it; a user or tool that changes single fields does not.
 func ownsLabel(m metav1.ManagedFieldsEntry) bool {
 	var fields struct {
 		Metadata struct {
@@ -71,8 +73,8 @@ func ownsLabel(m metav1.ManagedFieldsEntry) bool {
 	return owns
 }
 
-// waitingWorkload returns a workload of a Gateway that a former operator created and that must not be applied yet; nil
-// if there is none.
+// waitingWorkload returns the workload of a Gateway that a former operator created and that must not be applied yet,
+// because the Gateway does not permit it; nil if there is no such workload.
 func (w *objectWriter) waitingWorkload(
 	ctx context.Context, gateway types.NamespacedName, want desired,
 ) (client.Object, error) {
@@ -108,7 +110,7 @@ func (w *objectWriter) waitingWorkload(
 	return nil, nil
 }
 
-// applied reports whether the operator has applied an object, according to its managed fields.
+// applied reports whether this operator has ever applied an object, according to the managed fields of the object.
 func applied(managed []metav1.ManagedFieldsEntry) bool {
 	return slices.ContainsFunc(managed, func(m metav1.ManagedFieldsEntry) bool {
 		return m.Manager == fieldManager && m.Operation == metav1.ManagedFieldsOperationApply

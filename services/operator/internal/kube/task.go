@@ -14,14 +14,15 @@ import (
 )
 
 const (
-	// callTime limits the duration of one step of requests to the API server.
+	// callTime is the time limit of one step of a task, which may make several requests to the API server.
 	callTime = 5 * time.Second
 	// authorizeTimeout limits the authorization of a config discovery client. Clients give up after 5 s.
 	authorizeTimeout = 4 * time.Second
-	// taskTimeout is how long a task may be in one step before readiness fails. It is longer than callTime, because a
-	// slow API server must not fail readiness: config discovery works without it.
+	// taskTimeout is how long a task may take for one step before the readiness probe fails. It is longer than
+	// callTime, because a slow API server must not fail readiness: config discovery works without the API server.
 	taskTimeout = 8 * time.Second
-	// livenessTimeout is how long a task may be in one step before it counts as deadlocked, and liveness fails.
+	// livenessTimeout is how long a task may take for one step before it counts as deadlocked, and the liveness probe
+	// fails.
 	livenessTimeout = time.Minute
 	// serverRetry is the retry interval while the API server is not available.
 	serverRetry = time.Second
@@ -29,8 +30,8 @@ const (
 	kindRetry = 5 * time.Second
 )
 
-// tasks are the running tasks of the process. The probes check them for a stuck task, and the shutdown logs those that
-// have not ended.
+// tasks are the running tasks of the process. The probes check whether one of them is stuck, and the shutdown logs the
+// tasks that have not ended.
 type tasks struct {
 	mu      sync.Mutex
 	running map[*task]bool
@@ -108,7 +109,7 @@ func (ts *tasks) String() string {
 	return strings.Join(slices.Compact(names), ", ")
 }
 
-// ignoreEnd returns nil if ctx has ended, because the error is then a consequence of that.
+// ignoreEnd returns err, or nil if ctx has ended, because the error is then a consequence of the end of ctx.
 func ignoreEnd(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return nil

@@ -5,7 +5,8 @@ import (
 	"unicode"
 )
 
-// printable makes text from other programs fit for a status: one line of at most limit bytes that is not empty.
+// printable converts text from other programs for use in a status: it returns one line of at most limit bytes that is
+// not empty.
 func printable(text string, limit int) string {
 	text = strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {

@@ -20,9 +20,10 @@ const (
 	maxConcurrentReviews = 16
 	// reviewTimeout limits the duration of one request.
 	reviewTimeout = 10 * time.Second
-	// acceptedTTL is how long a result is cached if the token is valid, but not after the token expires.
+	// acceptedTTL is how long the result of a TokenReview is cached if the token is valid. The result is not used after
+	// the token expires.
 	acceptedTTL = 5 * time.Minute
-	// rejectedTTL is how long a result is cached if the token is not valid.
+	// rejectedTTL is how long the result of a TokenReview is cached if the token is not valid.
 	rejectedTTL = time.Minute
 	// maxCachedReviews limits the cached results.
 	maxCachedReviews = 20_000
@@ -34,9 +35,9 @@ const (
 	maxSuspects = 10_000
 )
 
-// tokenReviews makes TokenReview requests. Concurrent and repeated requests for one token share a result. Requests are
-// made in order of arrival. Two kinds have low priority and come after all others: those from IP addresses that sent an
-// invalid token, and refreshes of open streams.
+// tokenReviews makes TokenReview requests to the API server. Concurrent and repeated requests for one token share a
+// result. Requests are made in order of arrival. Two kinds of requests have low priority and are made after all others:
+// those for clients at an IP address that sent an invalid token, and those that check open streams again.
 type tokenReviews struct {
 	review func(ctx context.Context, token string) (authenticationv1.TokenReviewStatus, error)
 
@@ -50,7 +51,7 @@ type tokenReviews struct {
 	suspects map[netip.Addr]time.Time
 }
 
-// tokenHash identifies a token. The token itself is kept only until its review has ended.
+// tokenHash identifies a token in the cache. The token itself is kept only until its review has ended.
 type tokenHash [sha256.Size]byte
 
 // tokenReview is the review of one token.
@@ -67,8 +68,8 @@ type tokenReview struct {
 	until time.Time
 }
 
-// get returns the result of reviewing a token. It waits for the result until ctx ends. The request itself continues
-// then, for the next call. If anew is true, it reviews the token again, without using the cache and with low priority.
+// get returns the result of reviewing a token. It waits for the result until ctx ends. The TokenReview request itself
+// continues after ctx has ended, so that the next call finds its result.
 func (q *tokenReviews) get(
 	ctx context.Context, token string, expiry time.Time, source netip.Addr, anew bool,
 ) (authenticationv1.TokenReviewStatus, error) {
@@ -85,7 +86,7 @@ func (q *tokenReviews) get(
 	}
 }
 
-// put returns the review of a token, which may be in progress. If anew is true, it ignores cached results.
+// put returns the review of a token, which may still be in progress. If anew is true, it does not use a cached result.
 func (q *tokenReviews) put(token string, expiry time.Time, source netip.Addr, anew bool) (*tokenReview, error) {
 	hash, now := tokenHash(sha256.Sum256([]byte(token))), time.Now()
 	q.mu.Lock()
@@ -115,7 +116,7 @@ func (q *tokenReviews) put(token string, expiry time.Time, source netip.Addr, an
 	return r, nil
 }
 
-// evict makes room in the cache for one more result. The caller must hold q.mu.
+// evict makes room for one more result in the cache of TokenReviews. The caller must hold q.mu.
 func (q *tokenReviews) evict(now time.Time) {
 	if len(q.reviews) < maxCachedReviews {
 		return
@@ -163,7 +164,8 @@ func popReview(queue *[]*tokenReview) *tokenReview {
 	return first
 }
 
-// finish stores the result of a review. An error is not cached, so the next request for the token makes another review.
+// finish stores the result of a TokenReview. An error is not cached, so the next request for the token makes another
+// review.
 func (q *tokenReviews) finish(r *tokenReview, status authenticationv1.TokenReviewStatus, err error, now time.Time) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

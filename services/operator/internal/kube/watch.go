@@ -21,7 +21,8 @@ type watcher struct {
 	cache  cache.Cache
 	scheme *runtime.Scheme
 	mapper meta.RESTMapper
-	// notReadyReason holds the error about the kind for which the start is waiting; nil if it is not waiting.
+	// notReadyReason holds the error about the kind that the API server does not serve yet and for which the start is
+	// waiting; nil if the start is not waiting.
 	notReadyReason *atomic.Pointer[string]
 	log            *slog.Logger
 }
@@ -60,8 +61,8 @@ func (w watcher) watchAll(ctx context.Context, translated, generated toolscache.
 	return nil
 }
 
-// subscribeWhenServed retries subscribe until it succeeds. err is the error of the first attempt. notReadyReason holds
-// the last error. It returns an error only when ctx ends.
+// subscribeWhenServed retries subscribe until it succeeds. err is the error of the first attempt. notReadyReason
+// receives the last error. The function returns an error only when ctx ends.
 func (w watcher) subscribeWhenServed(
 	ctx context.Context, k watchedKind, h toolscache.ResourceEventHandler,
 	err error, notReadyReason *atomic.Pointer[string],

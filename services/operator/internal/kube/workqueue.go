@@ -6,16 +6,16 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
-// workQueue orders the objects to translate. It alternates between namespaces, so that a thousand changes in one
+// workQueue is the queue of objects to translate. It alternates between namespaces, so that a thousand changes in one
 // namespace delay a change in another namespace by only one translation.
 type workQueue struct {
-	// gateways and others take turns. During the start, gateways comes first, so that configs are published as early as
-	// possible.
+	// Objects are taken from gateways and others alternately. During the start of the operator, gateways is emptied
+	// first, so that configs are published as early as possible.
 	gateways, others roundRobin
 	// queued are all objects in gateways and others.
 	queued map[translate.ObjectRef]struct{}
-	// turn is true if others had its turn last.
-	turn bool
+	// othersTurn is true if the last object was taken from others first.
+	othersTurn bool
 }
 
 func newWorkQueue() *workQueue {
@@ -41,10 +41,11 @@ func (q *workQueue) add(refs map[translate.ObjectRef]struct{}) {
 	}
 }
 
-// next removes and returns the next object; false if the queue is empty. During the start, starting is true.
+// next removes and returns the next object; ok is false if the queue is empty. starting is true during the start of the
+// operator, when Gateways are translated first.
 func (q *workQueue) next(starting bool) (ref translate.ObjectRef, ok bool) {
 	first, second := &q.gateways, &q.others
-	if q.turn = !q.turn; !starting && q.turn {
+	if q.othersTurn = !q.othersTurn; !starting && q.othersTurn {
 		first, second = second, first
 	}
 	if ref, ok = first.pop(); !ok {
@@ -54,11 +55,11 @@ func (q *workQueue) next(starting bool) (ref translate.ObjectRef, ok bool) {
 	return ref, ok
 }
 
-// roundRobin is a queue that takes objects from its namespaces in turn.
+// roundRobin is a queue that returns objects of its namespaces in turn.
 type roundRobin struct {
 	queues map[string][]translate.ObjectRef
-	// turns are the namespaces with objects. The first one comes next.
-	turns []string
+	// namespaces are those with queued objects. The next object is taken from the first namespace.
+	namespaces []string
 }
 
 func newRoundRobin() roundRobin { return roundRobin{queues: map[string][]translate.ObjectRef{}} }
@@ -66,22 +67,22 @@ func newRoundRobin() roundRobin { return roundRobin{queues: map[string][]transla
 func (r *roundRobin) push(ref translate.ObjectRef) {
 	queue := r.queues[ref.Namespace]
 	if len(queue) == 0 {
-		r.turns = append(r.turns, ref.Namespace)
+		r.namespaces = append(r.namespaces, ref.Namespace)
 	}
 	r.queues[ref.Namespace] = append(queue, ref)
 }
 
 func (r *roundRobin) pop() (ref translate.ObjectRef, ok bool) {
-	if len(r.turns) == 0 {
+	if len(r.namespaces) == 0 {
 		return ref, false
 	}
-	namespace := r.turns[0]
+	namespace := r.namespaces[0]
 	queue := r.queues[namespace]
-	ref, r.turns = queue[0], r.turns[1:]
+	ref, r.namespaces = queue[0], r.namespaces[1:]
 	if len(queue) == 1 {
 		delete(r.queues, namespace)
 	} else {
-		r.queues[namespace], r.turns = queue[1:], append(r.turns, namespace)
+		r.queues[namespace], r.namespaces = queue[1:], append(r.namespaces, namespace)
 	}
 	return ref, true
 }

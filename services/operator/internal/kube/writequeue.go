@@ -23,32 +23,35 @@ const (
 	priorityFirst = 1
 )
 
-// settleTime is the delay between the first and the second step. During it, the watch delivers the created Service, and
-// the Gateway is translated again.
+// settleTime is the delay between creating the Services and workloads of a Gateway and writing its other objects.
+// During this delay, the watch delivers the created Service, and the Gateway is translated again.
 const settleTime = time.Second
 
-// A rejected status is retried quickTries times within half a minute, and then every rejectionRetry: the API server
-// may accept it after a change of RBAC or CRDs that does not touch the object.
+// A status that the API server rejects is written again quickRetries times within half a minute, and then every
+// rejectionRetry: the API server may accept the status after a change of RBAC or CRDs, which does not change the object
+// itself.
 const (
-	quickTries     = 8
+	quickRetries   = 8
 	rejectionRetry = 10 * time.Minute
 )
 
-// writeQueue orders the objects that the writer must compare with the cluster. The lock of the writer guards it.
+// writeQueue is the queue of the objects that the writer must compare with the cluster. The lock of the writer guards
+// it.
 type writeQueue struct {
 	// PriorityQueue is nil while this process is not the leader.
 	priorityqueue.PriorityQueue[translate.ObjectRef]
 	progress map[translate.ObjectRef]progress
 }
 
-// progress is the progress of writing a Gateway since this process became the leader. The steps are described at
-// priorityRest.
+// progress is how far the writer has got with a Gateway since this process became the leader. The steps of writing are
+// described at priorityRest.
 type progress struct {
-	// created is the UID of the Gateway for which the first step is done.
+	// created is the UID of the Gateway whose missing Services and workloads were created.
 	created types.UID
 	// settled is the earliest time of the second step.
 	settled time.Time
-	// standby is when changed endpoints must be written to the standby Secret; zero if there are none.
+	// standby is the time at which changed endpoints must be written to the standby Secret; zero if no endpoints have
+	// changed.
 	standby time.Time
 }
 
@@ -59,7 +62,7 @@ func newPriorityQueue() priorityqueue.PriorityQueue[translate.ObjectRef] {
 	})
 }
 
-// enqueue adds an object with the priority that its desired state requires, if this process is the leader.
+// enqueue adds an object to the queue with the priority that its desired state requires, if this process is the leader.
 func (q *writeQueue) enqueue(ref translate.ObjectRef, want desired) {
 	if q.PriorityQueue == nil {
 		return
@@ -71,8 +74,8 @@ func (q *writeQueue) enqueue(ref translate.ObjectRef, want desired) {
 	q.AddWithOpts(priorityqueue.AddOpts{Priority: &priority}, ref)
 }
 
-// enqueueStandby adds a Gateway with a delay, after which the endpoints in its standby Secret are written. Further
-// calls before that have no effect.
+// enqueueStandby adds a Gateway to the queue with a delay, after which the endpoints in its standby Secret are written.
+// Further calls during the delay have no effect.
 func (q *writeQueue) enqueueStandby(ref translate.ObjectRef) {
 	p := q.progress[ref]
 	if q.PriorityQueue == nil || !p.standby.IsZero() {
@@ -84,7 +87,7 @@ func (q *writeQueue) enqueueStandby(ref translate.ObjectRef) {
 	q.AddAfter(ref, wait)
 }
 
-// postponeStandby reports whether the write of a standby Secret is postponed, because it differs only in endpoints and
+// postponeStandby reports whether a standby Secret must not be written yet, because only its endpoints have changed and
 // the delay of enqueueStandby has not passed.
 func (q *writeQueue) postponeStandby(ref translate.ObjectRef, onlyEndpoints bool) bool {
 	p := q.progress[ref]
@@ -97,8 +100,9 @@ func (q *writeQueue) postponeStandby(ref translate.ObjectRef, onlyEndpoints bool
 	return true
 }
 
-// standbyWait returns the remaining delay of enqueueStandby; 0 if there is none. The writer adds the object again with
-// this delay after each step, because an immediate enqueue replaces a delayed one of the same object.
+// standbyWait returns the time until the endpoints in the standby Secret are to be written; 0 if they are up to date.
+// The writer adds the object again with this delay after each step, because an immediate enqueue replaces a delayed one
+// of the same object.
 func (q *writeQueue) standbyWait(ref translate.ObjectRef) time.Duration {
 	if due := q.progress[ref].standby; !due.IsZero() {
 		return max(time.Until(due), time.Millisecond)
@@ -106,9 +110,9 @@ func (q *writeQueue) standbyWait(ref translate.ObjectRef) time.Duration {
 	return 0
 }
 
-// retryWrite adds an object again with backoff after its write has failed.
+// retryWrite adds an object to the queue again, with backoff, after its write has failed.
 func retryWrite(queue priorityqueue.PriorityQueue[translate.ObjectRef], ref translate.ObjectRef, err error) {
-	if errors.Is(err, errStatusRejected) && queue.NumRequeues(ref) >= quickTries {
+	if errors.Is(err, errStatusRejected) && queue.NumRequeues(ref) >= quickRetries {
 		queue.AddAfter(ref, rejectionRetry)
 		return
 	}

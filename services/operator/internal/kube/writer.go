@@ -20,8 +20,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
-// writer makes the cluster equal to the desired state. It runs on the leader. For each queued object, it first writes
-// the generated objects and then the status, which reports the result.
+// writer makes the objects in the cluster equal to the desired state. It runs on the leader. For each queued object, it
+// first writes the generated objects and then the status, which reports errors of those writes.
 type writer struct {
 	objects  objectWriter
 	statuses statusWriter
@@ -53,7 +53,7 @@ func (w *writer) set(ref translate.ObjectRef, want desired) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	before, known := w.desired[ref]
-	if before.givenAway() && !want.ours && want.uid == before.uid {
+	if before.handedOver() && !want.ours && want.uid == before.uid {
 		return // its generated objects are deleted first
 	}
 	if !want.ours && !want.complete {
@@ -93,8 +93,8 @@ func (w *writer) countProblems() (n int) {
 	return n
 }
 
-// setVersion replaces the resource version for which a status was translated, after a change of the object that does
-// not affect the translation.
+// setVersion replaces the resource version of the object for which a status was translated. It is called after a change
+// of the object that does not affect the translation.
 func (w *writer) setVersion(ref translate.ObjectRef, before, now string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -105,8 +105,8 @@ func (w *writer) setVersion(ref translate.ObjectRef, before, now string) {
 	}
 }
 
-// setKEDA sets the client for the KEDA kinds; nil if they cannot be written. When they become writable, all objects are
-// queued.
+// setKEDA sets the client for the KEDA kinds; nil means that KEDA objects cannot be written. When they can be written
+// again, all objects are queued.
 func (w *writer) setKEDA(c client.Client) {
 	if !w.objects.setKEDA(c) {
 		return
@@ -121,13 +121,13 @@ func (w *writer) setKEDA(c client.Client) {
 // workers is the number of objects that are written concurrently.
 const workers = 4
 
-// lead writes until ctx ends. It returns when no write is in progress.
+// lead writes the queued objects until ctx ends. It returns when no write is in progress.
 func (w *writer) lead(ctx context.Context) {
 	queue := newPriorityQueue()
 	w.mu.Lock()
 	w.queue = writeQueue{queue, map[translate.ObjectRef]progress{}}
 	for ref, want := range w.desired {
-		if want.givenAway() { // the objects may belong to the other controller by now
+		if want.handedOver() { // the objects may belong to the other controller by now
 			delete(w.desired, ref)
 			continue
 		}
@@ -177,7 +177,8 @@ func (w *writer) work(ctx context.Context, queue priorityqueue.PriorityQueue[tra
 	}
 }
 
-// step makes the next step for an object, see priorityRest. It returns the delay until the step after that, or 0.
+// step executes the next of the steps that priorityRest describes for an object. It returns the delay until the step
+// after that, or 0.
 func (w *writer) step(ctx context.Context, ref translate.ObjectRef) (wait time.Duration, err error) {
 	w.mu.Lock()
 	want, p := w.desired[ref], w.queue.progress[ref]
@@ -200,8 +201,8 @@ func (w *writer) step(ctx context.Context, ref translate.ObjectRef) (wait time.D
 	return w.queue.standbyWait(ref), err
 }
 
-// write writes one object: first its generated objects, then its status. If callTime is exceeded, the retry continues
-// with the remaining objects, because objects that are up to date are not written again.
+// write writes the objects generated for one translated object, and then its status. If callTime is exceeded, the retry
+// continues with the remaining objects, because objects that are up to date are not written again.
 func (w *writer) write(ctx context.Context, ref translate.ObjectRef) error {
 	ctx, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
@@ -212,17 +213,17 @@ func (w *writer) write(ctx context.Context, ref translate.ObjectRef) error {
 		return nil
 	}
 	rejected, err := w.writeObjects(ctx, ref, want)
-	if want.givenAway() && err == nil {
-		w.forgetGivenAway(ref, want)
+	if want.handedOver() && err == nil {
+		w.forgetHandedOver(ref, want)
 	}
-	if want.ours && !rejected { // after a new rejection the next translation makes another status
+	if want.ours && !rejected { // after a new rejection, the next translation yields another status
 		err = errors.Join(err, w.statuses.write(ctx, ref, want))
 	}
 	return err
 }
 
 // writeObjects writes the generated objects of a Gateway. rejected reports whether a new rejection was sent to the
-// loop.
+// translation loop.
 func (w *writer) writeObjects(ctx context.Context, ref translate.ObjectRef, want desired) (rejected bool, err error) {
 	if !want.complete {
 		return false, w.objects.restore(ctx, ref.NamespacedName, want.skeleton)
@@ -253,12 +254,13 @@ func (w *writer) postpones(ctx context.Context, ref translate.ObjectRef, o resou
 	return w.queue.postponeStandby(ref, err == nil && onlyEndpointsDiffer(live, wanted))
 }
 
-// forgetGivenAway removes a Gateway that belongs to another controller, after its generated objects were deleted once.
-// They must not be deleted again: the other controller may create objects with the same labels and owner.
-func (w *writer) forgetGivenAway(ref translate.ObjectRef, want desired) {
+// forgetHandedOver removes the desired state of a Gateway that belongs to another controller, after its generated
+// objects were deleted once. They must not be deleted again: the other controller may create objects with the same
+// labels and owner.
+func (w *writer) forgetHandedOver(ref translate.ObjectRef, want desired) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if now := w.desired[ref]; now.givenAway() && now.uid == want.uid {
+	if now := w.desired[ref]; now.handedOver() && now.uid == want.uid {
 		delete(w.desired, ref)
 		delete(w.queue.progress, ref)
 	}

@@ -172,15 +172,15 @@ func TestRefusalsAreTold(t *testing.T) {
 	invalid := func(words string) error {
 		return &apierrors.StatusError{ErrStatus: metav1.Status{Reason: metav1.StatusReasonInvalid, Message: words}}
 	}
-	taken := func(words string) *resource.RefusalState {
-		return &resource.RefusalState{Serving: resource.Refused{Object: "Service media/edge", Problem: words}}
+	taken := func(words string) *resource.RejectionState {
+		return &resource.RejectionState{Serving: resource.RejectedObject{Object: "Service media/edge", Problem: words}}
 	}
-	none := &resource.RefusalState{}
+	none := &resource.RejectionState{}
 	for _, step := range []struct {
 		name   string
 		port   int32
 		answer error
-		told   *resource.RefusalState
+		told   *resource.RejectionState
 		status bool
 	}{
 		{"the API server is away", 1, errors.New("connection refused"), nil, true},
@@ -236,12 +236,12 @@ func TestRefusalsAreTold(t *testing.T) {
 		told := e.writer.rejections.inbox.drain()
 		switch {
 		case step.told == nil && len(told) > 0:
-			t.Errorf("%s: the loop receives %+v", step.name, told[0].object.(*resource.Refusal).RefusalState)
+			t.Errorf("%s: the loop receives %+v", step.name, told[0].object.(*resource.Rejection).RejectionState)
 		case step.told != nil && len(told) != 1:
 			t.Errorf("%s: the loop receives %d things", step.name, len(told))
 		case step.told != nil &&
-			(told[0].object.(*resource.Refusal).RefusalState != *step.told || told[0].deleted != (*step.told == *none)):
-			t.Errorf("%s: the loop receives %+v", step.name, told[0].object.(*resource.Refusal).RefusalState)
+			(told[0].object.(*resource.Rejection).RejectionState != *step.told || told[0].deleted != (*step.told == *none)):
+			t.Errorf("%s: the loop receives %+v", step.name, told[0].object.(*resource.Rejection).RejectionState)
 		}
 	}
 	for name, next := range map[string]desired{
@@ -274,19 +274,19 @@ func TestRefusalsOfWhatScalesAreTheirOwn(t *testing.T) {
 	for _, step := range []struct {
 		name             string
 		service, scaling error
-		want             resource.RefusalState
+		want             resource.RejectionState
 	}{
-		{"nothing scales", nil, words("there is an HPA"), resource.RefusalState{
-			Scaling: resource.Refused{Object: "ScaledObject media/edge", Problem: "there is an HPA"},
+		{"nothing scales", nil, words("there is an HPA"), resource.RejectionState{
+			Scaling: resource.RejectedObject{Object: "ScaledObject media/edge", Problem: "there is an HPA"},
 		}},
-		{"nothing serves either", words("no"), words("there is an HPA"), resource.RefusalState{
-			Serving: resource.Refused{Object: "Service media/edge", Problem: "no"},
-			Scaling: resource.Refused{Object: "ScaledObject media/edge", Problem: "there is an HPA"},
+		{"nothing serves either", words("no"), words("there is an HPA"), resource.RejectionState{
+			Serving: resource.RejectedObject{Object: "Service media/edge", Problem: "no"},
+			Scaling: resource.RejectedObject{Object: "ScaledObject media/edge", Problem: "there is an HPA"},
 		}},
-		{"it serves, and of the other nothing is known", nil, away, resource.RefusalState{
-			Scaling: resource.Refused{Object: "ScaledObject media/edge", Problem: "there is an HPA"},
+		{"it serves, and of the other nothing is known", nil, away, resource.RejectionState{
+			Scaling: resource.RejectedObject{Object: "ScaledObject media/edge", Problem: "there is an HPA"},
 		}},
-		{"all is well", nil, nil, resource.RefusalState{}},
+		{"all is well", nil, nil, resource.RejectionState{}},
 	} {
 		e.refuse = func(o runtime.ApplyConfiguration) error {
 			return map[string]error{
@@ -300,8 +300,8 @@ func TestRefusalsOfWhatScalesAreTheirOwn(t *testing.T) {
 			t.Errorf("%s: %v", step.name, err)
 		}
 		told := e.writer.rejections.inbox.drain()
-		if len(told) != 1 || told[0].object.(*resource.Refusal).RefusalState != step.want ||
-			told[0].deleted != (step.want == resource.RefusalState{}) {
+		if len(told) != 1 || told[0].object.(*resource.Rejection).RejectionState != step.want ||
+			told[0].deleted != (step.want == resource.RejectionState{}) {
 			t.Errorf("%s: the loop receives %+v", step.name, told)
 		}
 	}
@@ -324,11 +324,11 @@ func TestAServiceDoesWithoutExternalAddressesThatAreRefused(t *testing.T) {
 		}
 		return nil
 	}
-	refused := resource.Refused{Object: "Service media/edge", Problem: words}
-	denied := &resource.RefusalState{ExternalIPs: refused}
+	refused := resource.RejectedObject{Object: "Service media/edge", Problem: words}
+	denied := &resource.RejectionState{ExternalIPs: refused}
 	for _, step := range []struct {
 		address string
-		told    *resource.RefusalState
+		told    *resource.RejectionState
 		asked   int
 		has     []string
 		fails   bool
@@ -336,8 +336,8 @@ func TestAServiceDoesWithoutExternalAddressesThatAreRefused(t *testing.T) {
 		{"203.0.113.7", denied, 1, nil, false},
 		{"203.0.113.7", nil, 1, nil, false},
 		{"203.0.113.8", nil, 2, nil, false}, // an equal rejection
-		{"203.0.113.9", &resource.RefusalState{}, 2, []string{"203.0.113.9"}, false},
-		{"203.0.113.7", &resource.RefusalState{Serving: refused}, 3, []string{"203.0.113.9"}, true},
+		{"203.0.113.9", &resource.RejectionState{}, 2, []string{"203.0.113.9"}, false},
+		{"203.0.113.7", &resource.RejectionState{Serving: refused}, 3, []string{"203.0.113.9"}, true},
 	} {
 		objects := e.objects(deployment())
 		spec := &objects[0].(*corev1.Service).Spec
@@ -362,7 +362,7 @@ func TestAServiceDoesWithoutExternalAddressesThatAreRefused(t *testing.T) {
 		}
 		told := e.writer.rejections.inbox.drain()
 		if (len(told) > 0) != (step.told != nil) || len(told) == 1 &&
-			told[0].object.(*resource.Refusal).RefusalState != *step.told {
+			told[0].object.(*resource.Rejection).RejectionState != *step.told {
 			t.Errorf("%s: the loop receives %+v", step.address, told)
 		}
 	}
@@ -551,7 +551,7 @@ func TestWhatServesStaysUntilItsSuccessorIsThere(t *testing.T) {
 
 // The generated objects of a Gateway that is given to another controller are deleted once. Objects of the other
 // controller have the same labels and owner, and are kept, also after a change of the leader.
-func TestWhatIsGivenAwayIsSweptOnce(t *testing.T) {
+func TestObjectsOfAHandedOverGatewayAreDeletedOnce(t *testing.T) {
 	away, edited := desired{complete: true, uid: "edge"}, desired{uid: "edge"}
 	e := newEdge(t)
 	e.wants(desired{objects: e.objects(deployment()), complete: true})

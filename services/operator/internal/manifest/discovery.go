@@ -6,13 +6,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// DiscoveryAudience is the audience of the tokens with which pods fetch their config.
+// DiscoveryAudience is the audience of the ServiceAccount tokens with which dataplane pods fetch their config.
 const DiscoveryAudience = "stunner-discovery"
 
 // DiscoveryCAKey is the key of the CA certificates of config discovery in the ConfigMap of a Gateway.
 const DiscoveryCAKey = "discovery-ca.crt"
 
-// A volume of the pod contains a token for config discovery and the CA certificates of config discovery.
+// A volume of the dataplane pod contains a token for config discovery and the CA certificates of config discovery.
 const (
 	discoveryVolume = "discovery"
 	discoveryDir    = "/var/run/secrets/stunner-discovery"
@@ -21,9 +21,9 @@ const (
 	tokenSeconds    = 3600
 )
 
-// discoveryFiles returns the volume with the token and the CA certificates. The kubelet updates both files, so a pod
-// does not need to be replaced for a new token or a new CA. The ConfigMap is optional, because a pod may start before
-// it exists.
+// discoveryFiles returns the volume with the token and the CA certificates for config discovery. The kubelet updates
+// both files, so a pod does not need to be replaced for a new token or a new CA. The ConfigMap is optional, because a
+// pod may start before the ConfigMap exists.
 func discoveryFiles(o Owner) corev1.Volume {
 	return corev1.Volume{Name: discoveryVolume, VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{
 		Sources: []corev1.VolumeProjection{

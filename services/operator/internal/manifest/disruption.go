@@ -8,9 +8,10 @@ import (
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
 )
 
-// Spare reports whether a Gateway always has at least two pods. If not, it gets no PodDisruptionBudget: for a single
-// pod, that would either have no effect or block the drain of its node.
-func Spare(template *stunnerv1.Dataplane) bool {
+// AlwaysTwoPods reports whether a Gateway always has at least two pods. If not, the Gateway gets no
+// PodDisruptionBudget: for a single pod, a PodDisruptionBudget would either have no effect or block the drain of its
+// node.
+func AlwaysTwoPods(template *stunnerv1.Dataplane) bool {
 	more := func(n *int32) bool { return n != nil && *n > 1 }
 	switch s := template.Spec; {
 	case s.DataplaneResource == stunnerv1.ResourceDaemonSet:
@@ -22,7 +23,7 @@ func Spare(template *stunnerv1.Dataplane) bool {
 	}
 }
 
-// DisruptionBudget returns the PodDisruptionBudget of a Gateway. It allows one pod to be evicted at a time. Pods that
+// DisruptionBudget returns the PodDisruptionBudget of a Gateway. It allows one pod at a time to be evicted. Pods that
 // are not ready may always be evicted.
 func DisruptionBudget(o Owner) *policyv1.PodDisruptionBudget {
 	return &policyv1.PodDisruptionBudget{

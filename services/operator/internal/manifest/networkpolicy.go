@@ -15,7 +15,8 @@ import (
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
 )
 
-// RelayPorts returns the range of the ports of relay sockets. Without spec.relayPortRange, the kernel chooses any port.
+// RelayPorts returns the range of ports that relay sockets may use. Without spec.relayPortRange, the range contains all
+// ports that the kernel may choose.
 func RelayPorts(template *stunnerv1.Dataplane) config.PortRange {
 	if r := template.Spec.RelayPortRange; r != nil {
 		return config.PortRange{First: uint16(r.MinPort), Last: uint16(r.MaxPort)}
@@ -27,20 +28,20 @@ func RelayPorts(template *stunnerv1.Dataplane) config.PortRange {
 // health check and metrics. Relay ports are open to everyone, because a peer may send the first packet. Egress over UDP
 // is not limited, because the dataplane itself enforces the routes.
 func NetworkPolicy(o Owner, c config.Config, relays config.PortRange, configOrigin string) *networkingv1.NetworkPolicy {
-	return Admit(&networkingv1.NetworkPolicy{
+	return WithPorts(&networkingv1.NetworkPolicy{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "networking.k8s.io/v1", Kind: "NetworkPolicy"},
 		ObjectMeta: o.meta(o.Name),
 		Spec: networkingv1.NetworkPolicySpec{
 			PodSelector: *selector(o),
 			PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress, networkingv1.PolicyTypeEgress},
-			Egress:      []networkingv1.NetworkPolicyEgressRule{{Ports: outgoing(configOrigin)}},
+			Egress:      []networkingv1.NetworkPolicyEgressRule{{Ports: egressPorts(configOrigin)}},
 		},
 	}, c, relays)
 }
 
-// Admit returns a copy of a NetworkPolicy whose ingress rules allow the ports of a config and the relay ports, from
-// everywhere.
-func Admit(p *networkingv1.NetworkPolicy, c config.Config, relays config.PortRange) *networkingv1.NetworkPolicy {
+// WithPorts returns a copy of a NetworkPolicy whose ingress rules allow the ports of a config and the relay ports from
+// every source.
+func WithPorts(p *networkingv1.NetworkPolicy, c config.Config, relays config.PortRange) *networkingv1.NetworkPolicy {
 	var ports []networkingv1.NetworkPolicyPort
 	for _, l := range c.Listeners {
 		ports = append(ports, one(corev1.Protocol(strings.ToUpper(l.Protocol.Network())), int32(l.Port)))
@@ -59,9 +60,10 @@ func Admit(p *networkingv1.NetworkPolicy, c config.Config, relays config.PortRan
 	return p
 }
 
-// outgoing returns the egress ports: all UDP ports, for DNS and peers, and the TCP ports of DNS and config discovery. A
-// NetworkPolicy applies to the port of the destination pod. The DNS pods of some clusters use port 5353.
-func outgoing(configOrigin string) []networkingv1.NetworkPolicyPort {
+// egressPorts returns the ports to which pods may send: all UDP ports, for DNS and peers, and the TCP ports of DNS and
+// config discovery. A NetworkPolicy applies to the port of the destination pod, and the DNS pods of some clusters use
+// port 5353.
+func egressPorts(configOrigin string) []networkingv1.NetworkPolicyPort {
 	return []networkingv1.NetworkPolicyPort{
 		{Protocol: new(corev1.ProtocolUDP)},
 		one(corev1.ProtocolTCP, 53),

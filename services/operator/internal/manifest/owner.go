@@ -21,7 +21,8 @@ const (
 	OwnedByLabel = "stunner.l7mp.io/owned-by"
 )
 
-// Owner is the Gateway that owns the generated objects, with the labels and annotations that each of them gets.
+// Owner is the Gateway that owns the generated objects, with the labels and annotations that each generated object
+// gets.
 type Owner struct {
 	Namespace   string
 	Name        string
@@ -30,8 +31,8 @@ type Owner struct {
 	Annotations map[string]string
 }
 
-// OwnerOf returns the Owner for a Gateway. Labels and annotations come from spec.infrastructure, from the metadata of
-// the Gateway, and from defaults (annotations only), in this order of precedence.
+// OwnerOf returns the Owner for a Gateway. Labels and annotations are taken from spec.infrastructure, from the metadata
+// of the Gateway, and from defaults (annotations only), in this order of precedence.
 func OwnerOf(gw *gwapiv1.Gateway, defaults map[string]string) Owner {
 	o := Owner{
 		Namespace:   gw.Namespace,
@@ -48,9 +49,9 @@ func OwnerOf(gw *gwapiv1.Gateway, defaults map[string]string) Owner {
 	return o
 }
 
-// bookkeeping are the labels and annotations with which deployment tools mark the objects that they manage. They are
-// not copied to generated objects: a tool deletes objects that have its mark but are not in its source.
-var bookkeeping = map[string]bool{
+// toolMarks are the labels and annotations with which deployment tools mark the objects that they manage. They are not
+// copied to generated objects: a tool deletes an object that has its mark but is not in its source.
+var toolMarks = map[string]bool{
 	"app.kubernetes.io/managed-by":                     true,
 	"applyset.k8s.io/part-of":                          true,
 	"applyset.kubernetes.io/part-of":                   true,
@@ -61,20 +62,21 @@ var bookkeeping = map[string]bool{
 	"kustomize.toolkit.fluxcd.io/namespace":            true,
 }
 
-// controls are prefixes of labels and annotations that change how Kubernetes handles an object. They are not copied to
-// generated objects. For example, kube-proxy ignores a Service with label service.kubernetes.io/service-proxy-name.
-var controls = []string{
+// reservedPrefixes are the prefixes of labels and annotations that change how Kubernetes handles an object. Such labels
+// and annotations are not copied to generated objects. For example, kube-proxy ignores a Service with label
+// service.kubernetes.io/service-proxy-name.
+var reservedPrefixes = []string{
 	"kubernetes.io/", "deployment.kubernetes.io/", "endpoints.kubernetes.io/", "endpointslice.kubernetes.io/",
 	"controller.kubernetes.io/", "control-plane.alpha.kubernetes.io/", "pod-security.kubernetes.io/",
 	"service.kubernetes.io/service-proxy-name", "service.kubernetes.io/headless",
 }
 
-// copied returns the labels or annotations that may be copied to another object.
+// copied returns those labels or annotations of a Gateway that may be copied to generated objects.
 func copied[K, V ~string](from map[K]V) map[string]string {
 	to := make(map[string]string, len(from))
 	for key, value := range from {
-		steers := slices.ContainsFunc(controls, func(c string) bool { return strings.HasPrefix(string(key), c) })
-		if !bookkeeping[string(key)] && !steers {
+		skip := slices.ContainsFunc(reservedPrefixes, func(c string) bool { return strings.HasPrefix(string(key), c) })
+		if !toolMarks[string(key)] && !skip {
 			to[string(key)] = string(value)
 		}
 	}

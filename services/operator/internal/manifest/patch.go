@@ -36,7 +36,8 @@ func patched(pod corev1.PodTemplateSpec, patch *runtime.RawExtension) (corev1.Po
 	if err = errors.Join(append(strict, err)...); err != nil {
 		return pod, fmt.Errorf("does not make a pod template: %w", err)
 	}
-	// The merge puts new containers first, and kubectl logs and exec use the first container by default.
+	// The strategic merge puts new containers first. The dataplane container must stay first, because kubectl logs and
+	// exec use the first container by default.
 	slices.SortStableFunc(result.Spec.Containers, func(a, b corev1.Container) int { return position(a) - position(b) })
 	return result, checkPatched(pod, result)
 }

@@ -26,8 +26,8 @@ const (
 // ContainerName is the name of the dataplane container.
 const ContainerName = "stunner-daemon"
 
-// The last good config is in a volume of the pod, so it survives a restart of the container. The volume is in memory
-// (tmpfs), because the config contains secrets, which must not be written to a disk.
+// The dataplane saves its last good config in a volume of the pod, so that the config survives a restart of the
+// container. The volume is in memory (tmpfs), because the config contains secrets, which must not be written to a disk.
 const (
 	stateVolume = "state"
 	stateDir    = "/var/lib/stunner"
@@ -37,7 +37,7 @@ const (
 // nonRoot is the user and group "nonroot" of distroless images.
 const nonRoot = 65532
 
-// pod returns the pod template. The defaults satisfy the Pod Security Standard "restricted".
+// pod returns the pod template of a workload. Its defaults satisfy the Pod Security Standard "restricted".
 func (w Workload) pod(o Owner) corev1.PodTemplateSpec {
 	t := w.Template.DeepCopy().Spec
 	labels := map[string]string{}
@@ -61,7 +61,7 @@ func (w Workload) pod(o Owner) corev1.PodTemplateSpec {
 		spec.Volumes = append(spec.Volumes, discoveryFiles(o))
 	}
 	if t.HostNetwork {
-		// The default policy of a pod with host network cannot resolve the name of the discovery Service.
+		// A pod with host network and the default DNS policy cannot resolve the name of the discovery Service.
 		spec.DNSPolicy = corev1.DNSClusterFirstWithHostNet
 	}
 	return corev1.PodTemplateSpec{
@@ -100,14 +100,14 @@ func (w Workload) container(o Owner, t stunnerv1.DataplaneSpec) corev1.Container
 	return c
 }
 
-// environment returns the environment variables of the operator and those of spec.env of the Dataplane, which take
-// precedence.
+// environment returns the environment variables of a dataplane container: those that the operator sets, and those of
+// spec.env of the Dataplane, which take precedence.
 func environment(identity, own []corev1.EnvVar) []corev1.EnvVar {
 	return lastOfEach(append(identity, own...), func(e corev1.EnvVar) string { return e.Name })
 }
 
-// lastOfEach keeps only the last entry with each name, which is the effective one. Duplicates must be removed because
-// server-side apply rejects them.
+// lastOfEach keeps only the last entry with each name, because Kubernetes uses the last one. Duplicates must be removed
+// because server-side apply rejects them.
 func lastOfEach[T any](all []T, name func(T) string) (last []T) {
 	for i, entry := range all {
 		if !slices.ContainsFunc(all[i+1:], func(later T) bool { return name(later) == name(entry) }) {
@@ -117,8 +117,7 @@ func lastOfEach[T any](all []T, name func(T) string) (last []T) {
 	return last
 }
 
-// identity returns the environment variables that tell a dataplane its Gateway, its pod, and where its config comes
-// from.
+// identity returns the environment variables that tell a dataplane its Gateway, its pod, and the source of its config.
 func (w Workload) identity(o Owner) []corev1.EnvVar {
 	env := []corev1.EnvVar{
 		{Name: "STUNNER_NAMESPACE", Value: o.Namespace},
@@ -137,7 +136,7 @@ func (w Workload) identity(o Owner) []corev1.EnvVar {
 	if w.Template.Spec.RelayPortRange != nil {
 		env = append(env, corev1.EnvVar{Name: "STUNNER_RELAY_PORTS", Value: RelayPorts(w.Template).String()})
 	}
-	// The default of stunnerd is the same value, so it need not be set.
+	// The default drain timeout of stunnerd equals the default grace period, so it need not be set then.
 	if grace := *graceOf(w.Template.Spec); grace != stunnerv1.DefaultTerminationGracePeriodSeconds {
 		seconds := fmt.Sprintf("%ds", min(grace, math.MaxInt32))
 		env = append(env, corev1.EnvVar{Name: "STUNNER_DRAIN_TIMEOUT", Value: seconds})
@@ -145,7 +144,7 @@ func (w Workload) identity(o Owner) []corev1.EnvVar {
 	return env
 }
 
-// graceOf returns the termination grace period in seconds, during which a pod drains its calls.
+// graceOf returns the termination grace period in seconds, during which the dataplane in a pod drains its calls.
 func graceOf(t stunnerv1.DataplaneSpec) *int64 {
 	return cmp.Or(t.TerminationGracePeriodSeconds, new(int64(stunnerv1.DefaultTerminationGracePeriodSeconds)))
 }
@@ -172,8 +171,8 @@ func probe(path string) *corev1.Probe {
 	}
 }
 
-// pullPolicy returns the default of Kubernetes for an image. It is set explicitly because the API server sets it only
-// once: after a change of the image, the policy of the previous image would stay.
+// pullPolicy returns the pull policy that Kubernetes uses by default for an image. It is set explicitly because the API
+// server sets the default only once: after a change of the image, the policy of the previous image would stay.
 func pullPolicy(image string) corev1.PullPolicy {
 	if strings.Contains(image, "@") {
 		return corev1.PullIfNotPresent
@@ -185,9 +184,9 @@ func pullPolicy(image string) corev1.PullPolicy {
 	return corev1.PullIfNotPresent
 }
 
-// confinedPod returns the pod security context. The sysctl, which the Pod Security Standard "restricted" allows, lets
-// the process bind ports such as 80 and 443 without privileges. It applies to the network namespace of the pod, so it
-// cannot be set with host network.
+// confinedPod returns the pod security context. Its sysctl, which the Pod Security Standard "restricted" allows, lets
+// the process bind ports such as 80 and 443 without privileges. The sysctl applies to the network namespace of the pod,
+// so it cannot be set with host network.
 func confinedPod(hostNetwork bool) *corev1.PodSecurityContext {
 	c := &corev1.PodSecurityContext{
 		RunAsNonRoot:   new(true),

@@ -40,8 +40,8 @@ func Scaled(template *stunnerv1.Dataplane) bool {
 	return template.Spec.Autoscaling != nil && template.Spec.DataplaneResource != stunnerv1.ResourceDaemonSet
 }
 
-// CheckScaling validates spec.autoscaling. The CRD has the same rules, but an older version of the CRD may be
-// installed.
+// CheckScaling validates spec.autoscaling of a Dataplane. The CRD has the same rules, but an older version of the CRD
+// may be installed.
 func CheckScaling(template *stunnerv1.Dataplane) error {
 	a := template.Spec.Autoscaling
 	if a == nil {
@@ -53,8 +53,8 @@ func CheckScaling(template *stunnerv1.Dataplane) error {
 		return fmt.Errorf("prometheus.serverAddress is missing: trigger prometheus needs it")
 	case a.AllocationsPerReplica != nil && (*a.AllocationsPerReplica < 1 || *a.AllocationsPerReplica > most):
 		return fmt.Errorf("allocationsPerReplica is %d: use a number from 1 to %d", *a.AllocationsPerReplica, most)
-	case a.MaxReplicas < least(a):
-		return fmt.Errorf("maxReplicas %d is less than minReplicas %d", a.MaxReplicas, least(a))
+	case a.MaxReplicas < minPods(a):
+		return fmt.Errorf("maxReplicas %d is less than minReplicas %d", a.MaxReplicas, minPods(a))
 	}
 	return nil
 }
@@ -91,22 +91,23 @@ func (s Scaling) spec(o Owner, name string) scaledObjectSpec {
 	if a.Trigger == stunnerv1.TriggerPrometheus {
 		t = prometheusTrigger(o, a)
 	}
-	t.UseCachedMetrics = a.PollingInterval != nil // without it, KEDA ignores pollingInterval for metrics requests
+	// without UseCachedMetrics, KEDA ignores pollingInterval for metrics requests
+	t.UseCachedMetrics = a.PollingInterval != nil
 	return scaledObjectSpec{
 		ScaleTargetRef:  scaleTarget{APIVersion: "apps/v1", Kind: "Deployment", Name: name},
-		MinReplicaCount: least(a),
+		MinReplicaCount: minPods(a),
 		MaxReplicaCount: a.MaxReplicas,
 		PollingInterval: a.PollingInterval,
 		// If the number of allocations is unknown, the number of pods must not decrease.
-		Fallback: fallback{FailureThreshold: 3, Replicas: least(a), Behavior: "currentReplicasIfHigher"},
+		Fallback: fallback{FailureThreshold: 3, Replicas: minPods(a), Behavior: "currentReplicasIfHigher"},
 		Advanced: advanced{Autoscaler: autoscaler{Behavior: behavior(a.Behavior)}},
 		Triggers: []trigger{t},
 	}
 }
 
-// least returns the minimum number of pods. It is at least 1: without a pod, no client can connect, so there would be
-// no load that causes scaling up.
-func least(a *stunnerv1.Autoscaling) int32 {
+// minPods returns the minimum number of pods for the ScaledObject. The minimum is at least 1: without a pod, no client
+// can connect, so there would be no load that causes scaling up.
+func minPods(a *stunnerv1.Autoscaling) int32 {
 	if a.MinReplicas == nil {
 		return stunnerv1.DefaultMinReplicas
 	}
@@ -120,8 +121,8 @@ func target(a *stunnerv1.Autoscaling) string {
 	return strconv.Itoa(int(*a.AllocationsPerReplica))
 }
 
-// behavior returns the scaling behavior, with a default for each direction that spec does not set. Scaling down is slow
-// by default, because calls on a removed pod end after the termination grace period.
+// behavior returns the scaling behavior, with a default for each direction (up, down) that spec does not set. Scaling
+// down is slow by default, because calls on a removed pod end after the termination grace period.
 func behavior(spec *autoscalingv2.HorizontalPodAutoscalerBehavior) *autoscalingv2.HorizontalPodAutoscalerBehavior {
 	b := &autoscalingv2.HorizontalPodAutoscalerBehavior{
 		ScaleUp: &autoscalingv2.HPAScalingRules{
@@ -146,8 +147,8 @@ func behavior(spec *autoscalingv2.HorizontalPodAutoscalerBehavior) *autoscalingv
 	return b
 }
 
-// operatorTrigger returns a trigger for the operator's external scaler, whose metric is the number of allocations that
-// dataplanes report.
+// operatorTrigger returns a KEDA trigger for the operator's external scaler, whose metric is the number of allocations
+// that dataplanes report.
 func (s Scaling) operatorTrigger(o Owner, name string) trigger {
 	t := trigger{Type: "external", Metadata: map[string]string{
 		"scalerAddress": s.Address, "namespace": o.Namespace, "gateway": o.Name,
@@ -160,9 +161,9 @@ func (s Scaling) operatorTrigger(o Owner, name string) trigger {
 	return t
 }
 
-// prometheusTrigger returns a trigger for a Prometheus query. Allocations of draining pods do not count, because
-// additional pods would not take them over. If the query returns no samples, that is an error rather than 0, so that no
-// pod with calls is removed.
+// prometheusTrigger returns a KEDA trigger for a Prometheus query. Allocations of draining pods are not counted,
+// because additional pods would not take over these allocations. A query without samples is an error rather than 0, so
+// that no pod with calls is removed.
 func prometheusTrigger(o Owner, a *stunnerv1.Autoscaling) trigger {
 	of := fmt.Sprintf("{namespace=%q,gateway=%q}", o.Namespace, o.Name)
 	t := trigger{Type: "prometheus", Metadata: map[string]string{
@@ -243,7 +244,7 @@ func kedaType(kind string) metav1.TypeMeta {
 	return metav1.TypeMeta{APIVersion: KEDA.String(), Kind: kind}
 }
 
-// kedaObject converts one of the types above to an unstructured object.
+// kedaObject converts a KEDA object from its Go type in this file to an unstructured object.
 func kedaObject(described any) *unstructured.Unstructured {
 	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(described)
 	if err != nil {

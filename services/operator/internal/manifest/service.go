@@ -32,7 +32,7 @@ type Exposure struct {
 	SourceAddress bool
 	// Affinity sets sessionAffinity to ClientIP.
 	Affinity bool
-	// Address is the requested IP address, if any. Address and Hostname are not both set.
+	// Address is the requested IP address; "" if no IP address is requested. Address and Hostname are not both set.
 	Address string
 	// Hostname is the requested host name, if any.
 	Hostname string
@@ -81,7 +81,7 @@ func Service(o Owner, e Exposure) *corev1.Service {
 	if external && e.SourceAddress {
 		svc.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
 	}
-	probed := e.Type == corev1.ServiceTypeLoadBalancer && e.HealthPort != 0 && !e.opens(e.HealthPort)
+	probed := e.Type == corev1.ServiceTypeLoadBalancer && e.HealthPort != 0 && !e.usesTCPPort(e.HealthPort)
 	names := portNames(e.Ports, probed)
 	for i, p := range e.Ports {
 		target := intstr.FromInt32(p.TargetPort)
@@ -101,7 +101,7 @@ func Service(o Owner, e Exposure) *corev1.Service {
 }
 
 // WithoutExternalIPs returns a copy of a Service without spec.externalIPs, because policies of many clusters reject
-// them. It returns nil for any other object, and for a Service that has none.
+// external IPs. It returns nil for any other object, and for a Service without external IPs.
 func WithoutExternalIPs(o resource.Object) resource.Object {
 	svc, ok := o.(*corev1.Service)
 	if !ok || len(svc.Spec.ExternalIPs) == 0 {
@@ -112,7 +112,8 @@ func WithoutExternalIPs(o resource.Object) resource.Object {
 	return svc
 }
 
-// applyOverlay sets those fields of the overlay that are valid for the type of the Service.
+// applyOverlay sets the fields of spec.service of a Dataplane in a Service, except those that are not valid for the
+// type of the Service.
 func (e Exposure) applyOverlay(svc *corev1.Service) {
 	overlay := e.Overlay.DeepCopy()
 	if e.Type != corev1.ServiceTypeExternalName {
@@ -125,29 +126,29 @@ func (e Exposure) applyOverlay(svc *corev1.Service) {
 	}
 }
 
-// Fit returns wanted with the immutable fields of the existing Service, has: the load balancer class and the first IP
-// family. fields are the names of the fields whose wanted value is not possible. If no load balancer class is wanted,
-// any existing one is accepted.
-func Fit(wanted, has *corev1.Service) (possible *corev1.Service, fields []string) {
+// Fit returns a copy of wanted in which the fields that cannot be changed have the values of the existing Service: the
+// load balancer class and the first IP family. fields are the names of those fields whose wanted value is not possible.
+// If wanted sets no load balancer class, any existing class is accepted.
+func Fit(wanted, existing *corev1.Service) (possible *corev1.Service, fields []string) {
 	possible = wanted.DeepCopy()
 	spec := &possible.Spec
-	balancers := spec.Type == corev1.ServiceTypeLoadBalancer && has.Spec.Type == corev1.ServiceTypeLoadBalancer
-	if balancers && !reflect.DeepEqual(spec.LoadBalancerClass, has.Spec.LoadBalancerClass) {
-		spec.LoadBalancerClass = has.Spec.LoadBalancerClass
+	balancers := spec.Type == corev1.ServiceTypeLoadBalancer && existing.Spec.Type == corev1.ServiceTypeLoadBalancer
+	if balancers && !reflect.DeepEqual(spec.LoadBalancerClass, existing.Spec.LoadBalancerClass) {
+		spec.LoadBalancerClass = existing.Spec.LoadBalancerClass
 		if wanted.Spec.LoadBalancerClass != nil {
 			fields = append(fields, "loadBalancerClass")
 		}
 	}
-	if is := has.Spec.IPFamilies; len(spec.IPFamilies) > 0 && len(is) > 0 && spec.IPFamilies[0] != is[0] {
-		spec.IPFamilies, spec.IPFamilyPolicy = is, has.Spec.IPFamilyPolicy
+	if is := existing.Spec.IPFamilies; len(spec.IPFamilies) > 0 && len(is) > 0 && spec.IPFamilies[0] != is[0] {
+		spec.IPFamilies, spec.IPFamilyPolicy = is, existing.Spec.IPFamilyPolicy
 		fields = append(fields, "ipFamilies")
 	}
 	return possible, fields
 }
 
-// portNames returns unique names for Service ports. A port gets the name of its listener if that is a valid port name.
-// Names of listeners may be too long or contain dots; the port name is then NETWORK-PORT, with a suffix if that name is
-// taken.
+// portNames returns unique names for Service ports. A port gets the name of its listener if this is a valid port name.
+// Names of listeners may be too long or contain dots. In this case, the port name is NETWORK-PORT, with a suffix if
+// another port has this name.
 func portNames(ports []Port, probed bool) []string {
 	names, taken := make([]string, len(ports)), map[string]bool{HealthPortName: probed}
 	for i, p := range ports {
@@ -159,17 +160,17 @@ func portNames(ports []Port, probed bool) []string {
 		if names[i] != "" {
 			continue
 		}
-		plain := fmt.Sprintf("%s-%d", strings.ToLower(string(p.Protocol)), p.Port)
-		name := plain
+		base := fmt.Sprintf("%s-%d", strings.ToLower(string(p.Protocol)), p.Port)
+		name := base
 		for n := 1; taken[name]; n++ {
-			name = fmt.Sprintf("%s-%d", plain, n)
+			name = fmt.Sprintf("%s-%d", base, n)
 		}
 		names[i], taken[name] = name, true
 	}
 	return names
 }
 
-// opens reports whether a listener uses the TCP port.
-func (e Exposure) opens(port int32) bool {
+// usesTCPPort reports whether a listener uses the TCP port.
+func (e Exposure) usesTCPPort(port int32) bool {
 	return slices.ContainsFunc(e.Ports, func(p Port) bool { return p.Port == port && p.Protocol == corev1.ProtocolTCP })
 }

@@ -24,12 +24,13 @@ type Workload struct {
 	Secured bool
 }
 
-// WorkloadName returns the name of the Deployment or DaemonSet: spec.workloadName, or the name of the Gateway.
+// WorkloadName returns the name of the Deployment or DaemonSet of a Gateway: spec.workloadName, or else the name of the
+// Gateway.
 func WorkloadName(template *stunnerv1.Dataplane, gateway string) string {
 	return cmp.Or(template.Spec.WorkloadName, gateway)
 }
 
-// Build returns the Deployment or DaemonSet. It returns an error if spec.podTemplatePatch is invalid.
+// Build returns the Deployment or DaemonSet of a Gateway. It returns an error if spec.podTemplatePatch is invalid.
 func (w Workload) Build(o Owner) (resource.Object, error) {
 	meta := o.meta(WorkloadName(w.Template, o.Name))
 	pod, err := patched(w.pod(o), w.Template.Spec.PodTemplatePatch)
@@ -50,9 +51,9 @@ func (w Workload) Build(o Owner) (resource.Object, error) {
 	}, nil
 }
 
-// replicas returns spec.replicas of the Deployment, or nil if the operator must not set it. It is nil with autoscaling,
-// so that the autoscaler can own the field. It is also nil for 1, which is the default of Kubernetes, so that manual
-// scaling is not reverted.
+// replicas returns spec.replicas of the Deployment, or nil if the operator must not set the field. With autoscaling, it
+// returns nil, so that the autoscaler can own the field. It also returns nil instead of 1, which is the default of
+// Kubernetes, so that manual scaling is not reverted.
 func replicas(spec stunnerv1.DataplaneSpec) *int32 {
 	if spec.Replicas == nil || *spec.Replicas == 1 || spec.Autoscaling != nil {
 		return nil
@@ -60,14 +61,14 @@ func replicas(spec stunnerv1.DataplaneSpec) *int32 {
 	return new(*spec.Replicas)
 }
 
-// KeepsReplicas reports whether the Deployment must keep its number of pods when the operator stops setting
-// spec.replicas. Otherwise server-side apply would remove the field, and Kubernetes would reset it to 1.
+// KeepsReplicas reports whether the number of pods must not change when the operator stops setting spec.replicas of the
+// Deployment. Without special treatment, server-side apply would remove the field, and Kubernetes would reset it to 1.
 func KeepsReplicas(template *stunnerv1.Dataplane) bool {
 	return template.Spec.Replicas == nil || Scaled(template)
 }
 
-// selector returns the label selector for the pods. It must never change, because Kubernetes does not allow changes of
-// the selector of a workload.
+// selector returns the label selector for the pods of a Gateway. It must never change, because Kubernetes does not
+// allow changing the selector of a workload.
 func selector(o Owner) *metav1.LabelSelector {
 	s := &metav1.LabelSelector{}
 	labels := o.podLabels()

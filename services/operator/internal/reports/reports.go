@@ -30,10 +30,10 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/discovery"
 )
 
-// retention is how long the reports of a replica are kept after the connection to it was lost.
+// retention is how long the reports from another replica are kept after the connection to that replica was lost.
 const retention = 30 * time.Second
 
-// The delay between attempts to connect to a replica begins with firstPause and doubles up to lastPause.
+// The delay between attempts to connect to another replica begins with firstPause and doubles up to lastPause.
 const (
 	firstPause = 200 * time.Millisecond
 	lastPause  = 5 * time.Second
@@ -42,17 +42,19 @@ const (
 // Store holds the reports of dataplanes that this replica and the other replicas received.
 type Store struct {
 	log *slog.Logger
-	// Changed receives a value when Changes would return something.
+	// Changed receives a value when Changes would return at least one ID.
 	Changed chan struct{}
 
 	mu sync.Mutex
-	// latest are the reports by config ID, by pod, and by the replica that received them from the pod.
+	// latest are the reports by config ID, by pod, and by the replica of the operator that received the report from the
+	// pod.
 	latest map[string]map[discovery.ReportKey]map[*replica]entry
 	// changes are the IDs that the next call of Changes returns.
 	changes map[string]bool
 }
 
-// entry is a report with its time of arrival, and the number of the connection to the replica on which it arrived.
+// entry is a report with the time when it arrived here, and the number of the connection to the replica on which it
+// arrived.
 type entry struct {
 	discovery.Report
 	at         time.Time
@@ -73,7 +75,7 @@ func New(log *slog.Logger) *Store {
 	}
 }
 
-// Of returns the latest report of every pod of the Gateway with a config ID, sorted by pod name.
+// Of returns the latest report of every pod of a Gateway, sorted by pod name. id is the config ID of the Gateway.
 func (c *Store) Of(id string) (all []discovery.Report) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -115,13 +117,14 @@ func (c *Store) Changes() (ids []string) {
 	return ids
 }
 
-// Source streams the reports of one replica. It is the discovery server of this replica, or a client of another one.
+// Source streams the reports of one replica. It is either the discovery server of this replica, or a client of the
+// discovery server of another replica.
 type Source interface {
 	FollowReports(ctx context.Context, each func(discovery.ReportChange) error) error
 }
 
-// Follow stores the reports of a replica until ctx ends. It reconnects with backoff. The reports are dropped 30 s after
-// ctx has ended.
+// Follow stores the reports that a replica streams until ctx ends. It reconnects to the replica with backoff. The
+// stored reports are dropped 30 s after ctx has ended.
 func (c *Store) Follow(ctx context.Context, name string, from Source) {
 	s, pause, lost := &replica{}, firstPause, time.Time{}
 	for ctx.Err() == nil {
@@ -154,8 +157,9 @@ func (c *Store) Follow(ctx context.Context, name string, from Source) {
 	time.AfterFunc(retention, func() { c.dropReplica(s) })
 }
 
-// startConnection begins a new connection to a replica, on which the replica first sends all its reports and then
-// Current. Reports of earlier connections that were not sent again until then are dropped.
+// startConnection counts a new connection to a replica. On each connection, the replica first sends all its reports and
+// then the message Current. When Current arrives, the reports of earlier connections that were not sent again are
+// dropped.
 func (c *Store) startConnection(s *replica) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -182,7 +186,7 @@ func (c *Store) dropReplica(s *replica) {
 	c.dropBefore(s, s.connection+1)
 }
 
-// dropBefore drops the reports that a replica sent on earlier connections than the given one. For this and the
+// dropBefore drops the reports that a replica sent before the given connection and not again on it. For this and the
 // following functions, the caller must hold c.mu.
 func (c *Store) dropBefore(s *replica, connection int) {
 	for _, pods := range c.latest {
@@ -201,8 +205,8 @@ func (c *Store) put(s *replica, key discovery.ReportKey, e entry) {
 	if c.latest[key.ID][key] == nil {
 		c.latest[key.ID][key] = map[*replica]entry{}
 	}
-	// On a new connection, a replica first sends all its reports again. A repeated report keeps its time, because the
-	// pod may have sent a newer report to another replica since.
+	// On a new connection, a replica first sends all its reports again. A repeated report keeps the time of its first
+	// arrival, because the pod may have sent a newer report to another replica in the meantime.
 	if old, ok := c.latest[key.ID][key][s]; ok && old.connection < e.connection && old.Report == e.Report {
 		e.at = old.at
 	}
@@ -232,34 +236,34 @@ func (c *Store) changed(id string) {
 	}
 }
 
-// Peers is the set of the other replicas whose reports are followed.
+// Peers is the set of the other replicas of the operator whose reports are stored.
 type Peers struct {
-	store  *Store
-	follow func(address string) Source
-	ctx    context.Context
-	ends   map[string]context.CancelCauseFunc
+	store   *Store
+	follow  func(address string) Source
+	ctx     context.Context
+	cancels map[string]context.CancelCauseFunc
 }
 
-// NewPeers returns an empty set. The replicas in the set are followed until ctx ends. follow returns the source for the
-// address of a replica.
+// NewPeers returns an empty set of replicas. The reports of the replicas in the set are stored until ctx ends. follow
+// returns the source of reports for the address of a replica.
 func NewPeers(ctx context.Context, c *Store, follow func(address string) Source) *Peers {
-	return &Peers{store: c, follow: follow, ctx: ctx, ends: map[string]context.CancelCauseFunc{}}
+	return &Peers{store: c, follow: follow, ctx: ctx, cancels: map[string]context.CancelCauseFunc{}}
 }
 
 var errRemoved = errors.New("the replica was removed")
 
-// Set replaces the addresses in the set. It must not be called concurrently.
+// Set replaces the addresses of the replicas in the set. It must not be called concurrently.
 func (p *Peers) Set(addresses []string) {
-	for address, end := range p.ends {
+	for address, cancel := range p.cancels {
 		if !slices.Contains(addresses, address) {
-			end(errRemoved)
-			delete(p.ends, address)
+			cancel(errRemoved)
+			delete(p.cancels, address)
 		}
 	}
 	for _, address := range addresses {
-		if _, known := p.ends[address]; !known {
-			ctx, end := context.WithCancelCause(p.ctx)
-			p.ends[address] = end
+		if _, known := p.cancels[address]; !known {
+			ctx, cancel := context.WithCancelCause(p.ctx)
+			p.cancels[address] = cancel
 			go p.store.Follow(ctx, address, p.follow(address))
 		}
 	}

@@ -35,8 +35,8 @@ func NewView(objects []Object) *View {
 		routes:         map[RouteRef]*Route{},
 		trust:          table[*Trust]{},
 		scaling:        table[*Scaling]{},
-		fleets:         table[*Fleet]{},
-		refusals:       table[*Refusal]{},
+		rollouts:       table[*Rollout]{},
+		rejections:     table[*Rejection]{},
 		overBudget:     table[*OverBudget]{},
 
 		allNodes:            newLists(byKey[*corev1.Node]),
@@ -55,90 +55,90 @@ func NewView(objects []Object) *View {
 	return v
 }
 
-// Put adds or replaces an object and returns the facts that changed, see Fact. There are none if no translation reads
-// the kind or the changed fields. The caller must not modify the object afterwards.
+// Put adds or replaces an object and returns the facts that changed, see Fact. It returns no facts if no translation
+// reads the kind or the changed fields. The caller must not modify the object afterwards.
 func (v *View) Put(o Object) Facts { return v.set(o, false) }
 
 // Delete removes the object with the kind and name of o, and returns the facts that changed.
 func (v *View) Delete(o Object) Facts { return v.set(o, true) }
 
-func (v *View) set(o Object, gone bool) Facts {
+func (v *View) set(o Object, del bool) Facts {
 	key, changed := KeyOf(o), Facts{}
 	switch o := o.(type) {
 	case *gwapiv1.GatewayClass:
 		before := configOf(v.classes[key])
-		swap(v.classes, aClass, key, o, gone, changed)
-		refer(v.users.classesOfConfig, allClassesOfConfig, key, before, configOf(v.classes[key]), changed)
+		replace(v.classes, aClass, key, o, del, changed)
+		setUsers(v.users.classesOfConfig, allClassesOfConfig, key, before, configOf(v.classes[key]), changed)
 	case *gwapiv1.Gateway:
-		v.setGateway(key, o, gone, changed)
+		v.setGateway(key, o, del, changed)
 	case *stunnerv1.GatewayConfig:
 		before := dataplaneOf(v.configs[key])
-		swap(v.configs, aGatewayConfig, key, o, gone, changed)
-		refer(v.users.configsOfDataplane, allConfigsOfDataplane, key, before, dataplaneOf(v.configs[key]), changed)
+		replace(v.configs, aGatewayConfig, key, o, del, changed)
+		setUsers(v.users.configsOfDataplane, allConfigsOfDataplane, key, before, dataplaneOf(v.configs[key]), changed)
 	case *stunnerv1.Dataplane:
-		swap(v.dataplanes, aDataplane, key, o, gone, changed)
+		replace(v.dataplanes, aDataplane, key, o, del, changed)
 	case *stunnerv1.StaticService:
-		swap(v.staticServices, aStaticService, key, o, gone, changed)
+		replace(v.staticServices, aStaticService, key, o, del, changed)
 	case *stunnerv1.UDPRoute:
-		v.setRoute(fromStunner(o), gone, changed)
+		v.setRoute(fromStunner(o), del, changed)
 	case *gwapiv1.UDPRoute:
-		v.setRoute(fromOfficial(o, o.Spec, o.Status.Parents, official), gone, changed)
+		v.setRoute(fromGatewayAPI(o, o.Spec, o.Status.Parents, gatewayAPI), del, changed)
 	case *gwapiv1a2.UDPRoute:
-		v.setRoute(fromAlpha(o), gone, changed)
+		v.setRoute(fromAlpha(o), del, changed)
 	case *corev1.Service:
-		v.setService(key, o, gone, changed)
+		v.setService(key, o, del, changed)
 	case *discoveryv1.EndpointSlice:
-		v.setSlice(key, o, gone, changed)
+		v.setSlice(key, o, del, changed)
 	case *corev1.Secret:
-		swap(v.secrets, aSecret, key, o, gone, changed)
+		replace(v.secrets, aSecret, key, o, del, changed)
 	case *corev1.Namespace:
-		swap(v.namespaces, aNamespace, key, o, gone, changed)
+		replace(v.namespaces, aNamespace, key, o, del, changed)
 	case *corev1.Node:
-		v.setNode(key, o, gone, changed)
+		v.setNode(key, o, del, changed)
 	case *Trust:
-		swap(v.trust, theTrust, key, o, gone, changed)
+		replace(v.trust, theTrust, key, o, del, changed)
 	case *Scaling:
-		swap(v.scaling, theScaling, key, o, gone, changed)
-	case *Fleet:
-		swap(v.fleets, aFleet, key, o, gone, changed)
-	case *Refusal:
-		swap(v.refusals, aRefusal, key, o, gone, changed)
+		replace(v.scaling, theScaling, key, o, del, changed)
+	case *Rollout:
+		replace(v.rollouts, aRollout, key, o, del, changed)
+	case *Rejection:
+		replace(v.rejections, aRejection, key, o, del, changed)
 	case *OverBudget:
-		v.setOverBudget(key, o, gone, changed)
+		v.setOverBudget(key, o, del, changed)
 	case *gwapiv1.ReferenceGrant:
-		v.setGrant(key, o, gone, changed)
+		v.setGrant(key, o, del, changed)
 	case *gwapiv1b1.ReferenceGrant:
-		v.setGrant(key, (*gwapiv1.ReferenceGrant)(o), gone, changed)
+		v.setGrant(key, (*gwapiv1.ReferenceGrant)(o), del, changed)
 	}
 	return changed
 }
 
-// swap replaces an object of a table, or deletes it if gone is true, and adds its fact to changed. It reports whether
-// the object differs in anything that a translation may read.
-func swap[T Object](t table[T], s subject, key types.NamespacedName, o T, gone bool, changed Facts) bool {
+// replace replaces an object in a table, or deletes it if del is true, and adds the fact of the object to changed.
+// It reports whether the object differs in anything that a translation may read.
+func replace[T Object](t table[T], s subject, key types.NamespacedName, o T, del bool, changed Facts) bool {
 	old, known := t[key]
-	if gone {
+	if del {
 		delete(t, key)
 	} else {
 		t[key] = o
 	}
-	if gone && !known {
+	if del && !known {
 		return false
 	}
-	if status := statusOf(o); status != nil && (gone || !known || !reflect.DeepEqual(statusOf(old), status)) {
+	if status := statusOf(o); status != nil && (del || !known || !reflect.DeepEqual(statusOf(old), status)) {
 		changed.add(s|itsStatus, key)
 	}
-	if !gone && known && same(old, o) {
+	if !del && known && same(old, o) {
 		return false
 	}
 	changed.add(s, key)
 	return true
 }
 
-// relist replaces an item in the lists of the given keys, or removes it if gone is true.
-func relist[T any](l lists[T], s subject, item T, gone bool, changed Facts, keys ...types.NamespacedName) {
+// reindex replaces an item in the lists of the given keys, or removes it from these lists if del is true.
+func reindex[T any](l lists[T], s subject, item T, del bool, changed Facts, keys ...types.NamespacedName) {
 	l.remove(item, keys...)
-	if !gone {
+	if !del {
 		l.insert(item, keys...)
 	}
 	for _, key := range keys {
@@ -146,50 +146,50 @@ func relist[T any](l lists[T], s subject, item T, gone bool, changed Facts, keys
 	}
 }
 
-func (v *View) setGateway(key types.NamespacedName, o *gwapiv1.Gateway, gone bool, changed Facts) {
+func (v *View) setGateway(key types.NamespacedName, o *gwapiv1.Gateway, del bool, changed Facts) {
 	old := v.gateways[key]
 	oldClass, oldConfig := parametersOf(old)
-	if swap(v.gateways, aGateway, key, o, gone, changed) && (old == nil || gone) {
-		relist(v.gatewaysOfNamespace, allGatewaysOf, key, gone, changed, types.NamespacedName{Namespace: key.Namespace})
+	if replace(v.gateways, aGateway, key, o, del, changed) && (old == nil || del) {
+		reindex(v.gatewaysOfNamespace, allGatewaysOf, key, del, changed, types.NamespacedName{Namespace: key.Namespace})
 	}
 	class, config := parametersOf(v.gateways[key])
-	refer(v.users.gatewaysOfClass, allGatewaysOfClass, key, oldClass, class, changed)
-	refer(v.users.gatewaysOfConfig, allGatewaysOfConfig, key, oldConfig, config, changed)
+	setUsers(v.users.gatewaysOfClass, allGatewaysOfClass, key, oldClass, class, changed)
+	setUsers(v.users.gatewaysOfConfig, allGatewaysOfConfig, key, oldConfig, config, changed)
 }
 
-func (v *View) setService(key types.NamespacedName, o *corev1.Service, gone bool, changed Facts) {
+func (v *View) setService(key types.NamespacedName, o *corev1.Service, del bool, changed Facts) {
 	old := v.services[key]
-	if !swap(v.services, aService, key, o, gone, changed) {
+	if !replace(v.services, aService, key, o, del, changed) {
 		return
 	}
 	if key.Namespace == metav1.NamespaceSystem {
 		if old != nil {
-			relist(v.systemServices, allSystemServices, old, true, changed, types.NamespacedName{})
+			reindex(v.systemServices, allSystemServices, old, true, changed, types.NamespacedName{})
 		}
-		if !gone {
-			relist(v.systemServices, allSystemServices, o, false, changed, types.NamespacedName{})
+		if !del {
+			reindex(v.systemServices, allSystemServices, o, false, changed, types.NamespacedName{})
 		}
 	}
 	if old != nil {
 		if gateway, ok := GatewayOf(old); ok {
-			relist(v.servicesOfGateway, allServicesOf, old, true, changed, gateway)
+			reindex(v.servicesOfGateway, allServicesOf, old, true, changed, gateway)
 		}
 	}
-	if gateway, ok := GatewayOf(o); ok && !gone {
-		relist(v.servicesOfGateway, allServicesOf, o, false, changed, gateway)
+	if gateway, ok := GatewayOf(o); ok && !del {
+		reindex(v.servicesOfGateway, allServicesOf, o, false, changed, gateway)
 	}
 }
 
-func (v *View) setSlice(key types.NamespacedName, o *discoveryv1.EndpointSlice, gone bool, changed Facts) {
+func (v *View) setSlice(key types.NamespacedName, o *discoveryv1.EndpointSlice, del bool, changed Facts) {
 	old, own := v.endpointSlices[key], Facts{} // there is no lookup of a slice by name
-	if !swap(v.endpointSlices, allSlicesOf, key, o, gone, own) {
+	if !replace(v.endpointSlices, allSlicesOf, key, o, del, own) {
 		return
 	}
 	if old != nil {
-		relist(v.slicesOfService, allSlicesOf, old, true, changed, serviceOf(old))
+		reindex(v.slicesOfService, allSlicesOf, old, true, changed, serviceOf(old))
 	}
-	if !gone {
-		relist(v.slicesOfService, allSlicesOf, o, false, changed, serviceOf(o))
+	if !del {
+		reindex(v.slicesOfService, allSlicesOf, o, false, changed, serviceOf(o))
 	}
 }
 
@@ -197,24 +197,24 @@ func serviceOf(s *discoveryv1.EndpointSlice) types.NamespacedName {
 	return types.NamespacedName{Namespace: s.Namespace, Name: s.Labels[discoveryv1.LabelServiceName]}
 }
 
-func (v *View) setNode(key types.NamespacedName, o *corev1.Node, gone bool, changed Facts) {
+func (v *View) setNode(key types.NamespacedName, o *corev1.Node, del bool, changed Facts) {
 	old := v.nodes[key]
-	if !swap(v.nodes, allNodes, key, o, gone, Facts{}) { // there is no lookup of a node by name
+	if !replace(v.nodes, allNodes, key, o, del, Facts{}) { // there is no lookup of a node by name
 		return
 	}
-	relist(v.allNodes, allNodes, o, gone, changed, types.NamespacedName{})
+	reindex(v.allNodes, allNodes, o, del, changed, types.NamespacedName{})
 	for _, a := range addressesOf(old) {
-		relist(v.nodeAddresses, nodeAddressesIn, a, true, changed, blockKey(AddressBlock(a)))
+		reindex(v.nodeAddresses, nodeAddressesIn, a, true, changed, blockKey(AddressBlock(a)))
 	}
-	if gone {
+	if del {
 		return
 	}
 	for _, a := range addressesOf(o) {
-		relist(v.nodeAddresses, nodeAddressesIn, a, false, changed, blockKey(AddressBlock(a)))
+		reindex(v.nodeAddresses, nodeAddressesIn, a, false, changed, blockKey(AddressBlock(a)))
 	}
 }
 
-// addressesOf returns the IP addresses of a node without duplicates; none for nil.
+// addressesOf returns the IP addresses of a node without duplicates. For a nil node, it returns no addresses.
 func addressesOf(n *corev1.Node) (addresses []netip.Addr) {
 	if n == nil {
 		return nil
@@ -228,17 +228,17 @@ func addressesOf(n *corev1.Node) (addresses []netip.Addr) {
 	return addresses
 }
 
-func (v *View) setGrant(key types.NamespacedName, o *gwapiv1.ReferenceGrant, gone bool, changed Facts) {
-	if swap(v.grants, allGrantsOf, key, o, gone, Facts{}) { // there is no lookup of a grant by name
-		relist(v.grantsOfNamespace, allGrantsOf, o, gone, changed, types.NamespacedName{Namespace: key.Namespace})
+func (v *View) setGrant(key types.NamespacedName, o *gwapiv1.ReferenceGrant, del bool, changed Facts) {
+	if replace(v.grants, allGrantsOf, key, o, del, Facts{}) { // there is no lookup of a grant by name
+		reindex(v.grantsOfNamespace, allGrantsOf, o, del, changed, types.NamespacedName{Namespace: key.Namespace})
 	}
 }
 
-// setRoute replaces a route, or deletes it if gone is true. If routes of several API groups have the same name, only
-// one is used, so the change may affect the others.
-func (v *View) setRoute(r *Route, gone bool, changed Facts) {
+// setRoute replaces a route, or deletes it if del is true. If UDPRoutes of several API groups have the same name,
+// only one of them is used, so the change of one may affect the others.
+func (v *View) setRoute(r *Route, del bool, changed Facts) {
 	old := v.routes[r.Ref]
-	if gone {
+	if del {
 		r = nil
 	}
 	if old == nil && r == nil {
@@ -255,8 +255,8 @@ func (v *View) setRoute(r *Route, gone bool, changed Facts) {
 	default:
 		old.Origin, old.Status = r.Origin, r.Status
 	}
-	for _, spelling := range spellings() {
-		other := v.routes[RouteRef{NamespacedName: ref.NamespacedName, GroupVersion: spelling}]
+	for _, version := range routeVersions() {
+		other := v.routes[RouteRef{NamespacedName: ref.NamespacedName, GroupVersion: version}]
 		if other == nil {
 			continue
 		}
@@ -267,7 +267,7 @@ func (v *View) setRoute(r *Route, gone bool, changed Facts) {
 		}
 	}
 	now := v.staticServicesOf(ref.NamespacedName)
-	refer(v.users.routesOfStaticService, allRoutesOfStaticService, ref.NamespacedName, used, now, changed)
+	setUsers(v.users.routesOfStaticService, allRoutesOfStaticService, ref.NamespacedName, used, now, changed)
 }
 
 func (r *Route) refOr(other *Route) RouteRef {
@@ -281,22 +281,23 @@ func (r *Route) refOr(other *Route) RouteRef {
 func (v *View) replaceRoute(ref RouteRef, r *Route, changed Facts) {
 	changed.addRoute(ref)
 	if old := v.routes[ref]; old != nil {
-		relist(v.routesOfGateway, allRoutesOf, old, true, changed, old.Gateways()...)
+		reindex(v.routesOfGateway, allRoutesOf, old, true, changed, old.Gateways()...)
 		delete(v.routes, ref)
 	}
 	if r != nil {
 		v.routes[ref] = r
-		relist(v.routesOfGateway, allRoutesOf, r, false, changed, r.Gateways()...)
+		reindex(v.routesOfGateway, allRoutesOf, r, false, changed, r.Gateways()...)
 	}
 }
 
-// setOverBudget replaces the OverBudget of a Gateway. Only the facts of routes whose refusal differs change.
-func (v *View) setOverBudget(key types.NamespacedName, h *OverBudget, gone bool, changed Facts) {
+// setOverBudget replaces the list of the routes that exceed a budget of a Gateway. A fact changes only for a route
+// whose entry in the list differs.
+func (v *View) setOverBudget(key types.NamespacedName, h *OverBudget, del bool, changed Facts) {
 	var before, now map[string]BudgetRefusal
 	if old := v.overBudget[key]; old != nil {
 		before = old.Routes
 	}
-	if gone || len(h.Routes) == 0 {
+	if del || len(h.Routes) == 0 {
 		delete(v.overBudget, key)
 	} else {
 		v.overBudget[key], now = h, h.Routes
@@ -318,11 +319,11 @@ func nameOf(route string) types.NamespacedName {
 	return types.NamespacedName{Namespace: namespace, Name: name}
 }
 
-// maskOf returns the route that is used instead of the given one because it has the same name and a higher precedence;
-// nil if the given one is used.
+// maskOf returns the route that is used instead of the given route because it has the same name and a higher
+// precedence; nil if the given route is used.
 func (v *View) maskOf(ref RouteRef) *RouteRef {
-	for _, spelling := range spellings()[:precedence(ref)] {
-		mask := RouteRef{NamespacedName: ref.NamespacedName, GroupVersion: spelling}
+	for _, version := range routeVersions()[:precedence(ref)] {
+		mask := RouteRef{NamespacedName: ref.NamespacedName, GroupVersion: version}
 		if v.routes[mask] != nil {
 			return &mask
 		}
@@ -330,12 +331,12 @@ func (v *View) maskOf(ref RouteRef) *RouteRef {
 	return nil
 }
 
-// staticServicesOf returns the StaticServices to which the routes of this name refer. Routes that are not used because
-// of MaskedBy do not count.
+// staticServicesOf returns the StaticServices to which the routes of this name refer. A route that is not used, because
+// another route masks it, is ignored.
 func (v *View) staticServicesOf(name types.NamespacedName) Set {
 	keys := Set{}
-	for _, spelling := range spellings() {
-		r := v.routes[RouteRef{NamespacedName: name, GroupVersion: spelling}]
+	for _, version := range routeVersions() {
+		r := v.routes[RouteRef{NamespacedName: name, GroupVersion: version}]
 		if r == nil || r.MaskedBy != nil {
 			continue
 		}

@@ -6,18 +6,18 @@ import (
 )
 
 // Fact identifies something that a translation can look up in a View: an object by kind and name, or a list. A lookup
-// that finds nothing also counts. The result of a translation depends only on the facts that it looked up, so it must
-// be repeated when one of them changes.
+// that finds nothing also depends on the Fact. The result of a translation depends only on the facts that it looked up,
+// so the translation must be repeated when one of them changes.
 type Fact struct {
 	subject subject
 	types.NamespacedName
-	// spelling is the API group and version of a route; zero for other subjects.
-	spelling schema.GroupVersion
+	// groupVersion is the API group and version of a route; zero for other subjects.
+	groupVersion schema.GroupVersion
 }
 
-// subject says what a Fact is about. The name of a subject "a..." stands for a single object, which the Fact names.
-// "all..." stands for a list: all objects of a kind, or those that belong to the object or namespace that the Fact
-// names. "the..." stands for an object that exists once, without a name.
+// subject is the kind of thing that a Fact identifies. A constant "a..." stands for a single object, whose name is in
+// the Fact. "all..." stands for a list: all objects of a kind, or those that belong to the object or namespace whose
+// name is in the Fact. "the..." stands for an object that exists once, without a name.
 type subject uint8
 
 const (
@@ -38,8 +38,8 @@ const (
 	allGrantsOf
 	theTrust
 	theScaling
-	aFleet
-	aRefusal
+	aRollout
+	aRejection
 	anOverBudget
 	allGatewaysOfClass
 	allGatewaysOfConfig
@@ -49,7 +49,7 @@ const (
 	allSystemServices
 	nodeAddressesIn
 
-	// itsStatus is a flag that is added to a subject: the Fact is then about the status of the object only.
+	// itsStatus is a flag that is added to a subject. The Fact then identifies only the status of the object.
 	itsStatus subject = 1 << 7
 )
 
@@ -61,11 +61,11 @@ func (f Facts) add(s subject, key types.NamespacedName) {
 }
 
 func (f Facts) addRoute(r RouteRef) {
-	f[Fact{subject: aRoute, NamespacedName: r.NamespacedName, spelling: r.GroupVersion}] = struct{}{}
+	f[Fact{subject: aRoute, NamespacedName: r.NamespacedName, groupVersion: r.GroupVersion}] = struct{}{}
 }
 
-// SecretFacts returns the facts that change when a Secret appears. A provider needs it if it observes that a Secret
-// exists before it fetches the content.
+// SecretFacts returns the facts that change when a Secret appears. A provider calls it when it observes that a Secret
+// exists, before it fetches the content of the Secret.
 func SecretFacts(key types.NamespacedName) Facts {
 	f := Facts{}
 	f.add(aSecret, key)

@@ -7,7 +7,7 @@ import (
 	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
 )
 
-// Referrer is the origin of a reference: all objects of a kind in a namespace, as in spec.from of a ReferenceGrant.
+// Referrer is the source of a reference: all objects of a kind in a namespace, as in spec.from of a ReferenceGrant.
 type Referrer struct {
 	Group     string
 	Kind      string
@@ -21,8 +21,8 @@ type Target struct {
 	types.NamespacedName
 }
 
-// Granted reports whether a reference is allowed: both objects are in the same namespace, or a ReferenceGrant in the
-// namespace of the target allows it.
+// Granted reports whether a reference is allowed: the object that refers and its target are in the same namespace, or a
+// ReferenceGrant in the namespace of the target allows the reference.
 func (v *View) Granted(from Referrer, to Target) bool {
 	if from.Namespace == to.Namespace {
 		return true

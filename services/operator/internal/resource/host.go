@@ -2,20 +2,21 @@ package resource
 
 import "k8s.io/apimachinery/pkg/types"
 
-// Host is the host on which the file provider runs dataplanes. It replaces the Services, which provide the public
-// address of a Gateway in a cluster.
+// Host is the host on which the file provider runs dataplanes. In a cluster, Services provide the public address of a
+// Gateway; without a cluster, Host does.
 type Host struct {
 	// Address is the public address of all listeners, and the address of relay sockets.
 	Address string
-	// Ports are the ports that listeners bind, which are also their public ports.
+	// Ports are the ports on which listeners receive packets of clients. They are also the public ports of the
+	// listeners.
 	Ports map[ListenerKey]int
 	// Admin are the ports, on the loopback address, for the metrics and health check endpoints of each Gateway's
 	// process.
 	Admin map[types.NamespacedName]AdminPorts
 }
 
-// Port returns the port that a listener binds; false if it has no port, or if h is nil because dataplanes run in a
-// cluster.
+// Port returns the port that a listener binds. The result is false if the listener has no port, or if h is nil because
+// dataplanes run in a cluster.
 func (h *Host) Port(gateway types.NamespacedName, listener string) (port int, ok bool) {
 	if h != nil {
 		port, ok = h.Ports[ListenerKey{gateway.Namespace, gateway.Name, listener}]
@@ -30,7 +31,7 @@ type ListenerKey struct {
 	Listener  string
 }
 
-// AdminPorts are the ports of the metrics and health check endpoints of a process; 0 disables the endpoint.
+// AdminPorts are the ports of the metrics and health check endpoints of a dataplane process; 0 disables the endpoint.
 type AdminPorts struct {
 	Metrics int
 	Health  int

@@ -107,8 +107,8 @@ func (v *View) Namespace(name string) *corev1.Namespace {
 	return find(v, v.namespaces, aNamespace, types.NamespacedName{Name: name})
 }
 
-// NamespaceLabels returns the labels of a namespace. They always include the label with its name: an API server sets
-// it, but in a folder it may be missing.
+// NamespaceLabels returns the labels of a namespace. They always include label kubernetes.io/metadata.name: an API
+// server sets it, but in a folder of YAML files it may be missing.
 func (v *View) NamespaceLabels(name string) map[string]string {
 	all := map[string]string{corev1.LabelMetadataName: name}
 	if ns := v.Namespace(name); ns != nil {
@@ -117,14 +117,15 @@ func (v *View) NamespaceLabels(name string) map[string]string {
 	return all
 }
 
-// NodeAddressesIn returns the IP addresses of nodes in a block as returned by AddressBlock, sorted. Unlike Nodes, it
-// makes a translation depend on the nodes in that block only.
+// NodeAddressesIn returns the sorted IP addresses of nodes in a block as returned by AddressBlock. A translation that
+// calls it depends on the nodes in that block only, and not on all nodes as with Nodes.
 func (v *View) NodeAddressesIn(block netip.Prefix) []netip.Addr {
 	return list(v, v.nodeAddresses, nodeAddressesIn, blockKey(block))
 }
 
-// AddressBlock returns the block of an address for NodeAddressesIn: /24 for IPv4, /64 for IPv6. Pods of one node
-// usually share a block, which contains no node addresses, so that few translations depend on the addresses of nodes.
+// AddressBlock returns the block of addresses that contains an address, as argument of NodeAddressesIn: /24 for IPv4,
+// /64 for IPv6. Pods of one node usually share a block, which contains no node addresses, so that few translations
+// depend on the addresses of nodes.
 func AddressBlock(a netip.Addr) netip.Prefix {
 	bits := 64
 	if a = a.Unmap(); a.Is4() {
@@ -177,19 +178,19 @@ func (v *View) TrustBundle() string {
 	return cmp.Or(find(v, v.trust, theTrust, types.NamespacedName{}), &Trust{}).Bundle
 }
 
-// ScalingMissing reports whether KEDA is known not to be installed.
+// ScalingMissing reports whether the provider has detected that KEDA is not installed.
 func (v *View) ScalingMissing() bool {
 	return cmp.Or(find(v, v.scaling, theScaling, types.NamespacedName{}), &Scaling{}).Missing
 }
 
-// Fleet returns the state of the dataplanes of a Gateway.
-func (v *View) Fleet(gateway types.NamespacedName) FleetState {
-	return cmp.Or(find(v, v.fleets, aFleet, gateway), &Fleet{}).FleetState
+// Rollout returns the state of the dataplanes of a Gateway.
+func (v *View) Rollout(gateway types.NamespacedName) RolloutState {
+	return cmp.Or(find(v, v.rollouts, aRollout, gateway), &Rollout{}).RolloutState
 }
 
-// Refusal returns the rejected objects of a Gateway.
-func (v *View) Refusal(gateway types.NamespacedName) RefusalState {
-	return cmp.Or(find(v, v.refusals, aRefusal, gateway), &Refusal{}).RefusalState
+// Rejection returns the rejected objects of a Gateway.
+func (v *View) Rejection(gateway types.NamespacedName) RejectionState {
+	return cmp.Or(find(v, v.rejections, aRejection, gateway), &Rejection{}).RejectionState
 }
 
 // OverBudget returns the reason why a route exceeds a budget of a Gateway; the zero value if it does not.

@@ -7,7 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// The types below hold state of the provider on which translations depend. They implement Object so that View handles
+// The types below hold state of the operator on which translations depend. They implement Object so that View handles
 // them like Kubernetes objects. They do not exist in an API server.
 
 // Trust holds the CA certificates of config discovery. A view has at most one, without a name.
@@ -36,57 +36,62 @@ func (s *Scaling) DeepCopyObject() runtime.Object {
 	return &Scaling{TypeMeta: s.TypeMeta, ObjectMeta: *s.ObjectMeta.DeepCopy(), Missing: s.Missing}
 }
 
-// Fleet is the state of all dataplanes of the Gateway with the same name, according to their reports. It contains only
-// state that changes rarely, because each change causes a translation of the Gateway.
-type Fleet struct {
+// Rollout is the state of all dataplanes of the Gateway with the same name, according to the reports of these
+// dataplanes. It contains only state that changes rarely, because each change causes a translation of the Gateway.
+type Rollout struct {
 	metav1.TypeMeta
 	metav1.ObjectMeta
-	FleetState
+	RolloutState
 }
 
-// FleetState is the content of a Fleet. The zero value means that there is no problem, or that there is no report.
-type FleetState struct {
-	// Pod and Problem are set if all dataplanes rejected the config or serve it only in part. They are the name of one
-	// of them and its error message.
+// RolloutState is the content of a Rollout. The zero value means that there is no problem, or that no dataplane has
+// reported.
+type RolloutState struct {
+	// Pod and Problem are set if all dataplanes rejected the config or serve it only in part. Pod is the name of one of
+	// these dataplanes, Problem is its error message.
 	Pod, Problem string
-	// Behind is the number of dataplanes if none of them has started to run the published config in time, otherwise 0.
+	// Behind is the number of dataplanes if none of them has started to run the published config in time, and otherwise
+	// 0.
 	Behind int
-	// Draining is the number of dataplanes that shut down: they serve existing sessions but accept no new clients.
+	// Draining is the number of dataplanes that are shutting down: they serve existing sessions but accept no new
+	// clients.
 	Draining int
 }
 
 // DeepCopyObject is part of runtime.Object.
-func (f *Fleet) DeepCopyObject() runtime.Object {
-	return &Fleet{TypeMeta: f.TypeMeta, ObjectMeta: *f.ObjectMeta.DeepCopy(), FleetState: f.FleetState}
+func (f *Rollout) DeepCopyObject() runtime.Object {
+	return &Rollout{TypeMeta: f.TypeMeta, ObjectMeta: *f.ObjectMeta.DeepCopy(), RolloutState: f.RolloutState}
 }
 
-// Refusal holds the generated objects that are not written, for the Gateway with the same name.
-type Refusal struct {
+// Rejection holds the objects generated for the Gateway with the same name that were not written, usually because the
+// API server rejected them.
+type Rejection struct {
 	metav1.TypeMeta
 	metav1.ObjectMeta
-	RefusalState
+	RejectionState
 }
 
-// RefusalState is the content of a Refusal. The zero value means that all objects are written.
-type RefusalState struct {
-	// Serving is an object that is needed to serve the Gateway. Scaling is an object that is needed only to scale its
-	// pods.
-	Serving, Scaling Refused
+// RejectionState is the content of a Rejection. The zero value means that all objects were written.
+type RejectionState struct {
+	// Serving is a rejected object that is needed to serve the Gateway. Scaling is a rejected object that is needed
+	// only to scale its pods.
+	Serving, Scaling RejectedObject
 	// ExternalIPs is a Service that the API server accepted only after spec.externalIPs was removed.
-	ExternalIPs Refused
-	// FormerWorkload is the workload of a former operator that is not applied before the Gateway permits it; "" means
-	// none.
+	ExternalIPs RejectedObject
+	// FormerWorkload is the workload that the operator of the existing STUNner created, while its pods may not be
+	// replaced because the Gateway does not permit it; "" if there is none.
 	FormerWorkload string
 }
 
-// Refused is an object that the API server rejected, with the error. The zero value means that there is none.
-type Refused struct {
+// RejectedObject is an object that the API server rejected, with the error. The zero value means that no object was
+// rejected.
+type RejectedObject struct {
 	Object, Problem string
 }
 
 // DeepCopyObject is part of runtime.Object.
-func (r *Refusal) DeepCopyObject() runtime.Object {
-	return &Refusal{TypeMeta: r.TypeMeta, ObjectMeta: *r.ObjectMeta.DeepCopy(), RefusalState: r.RefusalState}
+func (r *Rejection) DeepCopyObject() runtime.Object {
+	return &Rejection{TypeMeta: r.TypeMeta, ObjectMeta: *r.ObjectMeta.DeepCopy(), RejectionState: r.RejectionState}
 }
 
 // OverBudget lists the routes that the Gateway with the same name does not serve because they exceed a budget. Only the

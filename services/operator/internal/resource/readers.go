@@ -5,10 +5,10 @@ import (
 	"slices"
 )
 
-// Readers is an index from facts to the translations that depend on them, their readers. U identifies a translation.
-// The zero value is ready to use.
+// Readers is an index from facts to the translations that depend on these facts, called the readers of a fact. U
+// identifies a translation. The zero value is ready to use.
 //
-// It uses slices where they are short, because they take a fraction of the memory of maps: a Gateway depends on about
+// Short sets are stored in slices, because slices take a fraction of the memory of maps: a Gateway depends on about
 // thirty facts, and most facts have a single reader.
 type Readers[U comparable] struct {
 	facts   map[U][]Fact
@@ -68,7 +68,7 @@ func (r *Readers[U]) Record(u U, facts Facts) {
 	r.facts[u] = list
 }
 
-// same reports whether the facts are unchanged, which is the case for most translations.
+// same reports whether a translation depends on the same facts as before, which is the case for most translations.
 func (r *Readers[U]) same(before []Fact, now Facts) bool {
 	return len(before) == len(now) && !slices.ContainsFunc(before, func(f Fact) bool { _, has := now[f]; return !has })
 }

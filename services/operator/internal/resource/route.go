@@ -18,11 +18,11 @@ const KindUDPRoute gwapiv1.Kind = "UDPRoute"
 
 // The API groups and versions of UDPRoute in the Gateway API.
 var (
-	official      = schema.GroupVersion(gwapiv1.GroupVersion)
-	officialAlpha = schema.GroupVersion(gwapiv1a2.GroupVersion)
+	gatewayAPI      = schema.GroupVersion(gwapiv1.GroupVersion)
+	gatewayAPIAlpha = schema.GroupVersion(gwapiv1a2.GroupVersion)
 )
 
-// RouteRef names a UDPRoute. A namespace may have a route of the same name in each API group and version.
+// RouteRef names a UDPRoute. A namespace may have UDPRoutes of the same name in several API groups and versions.
 type RouteRef struct {
 	types.NamespacedName
 	GroupVersion schema.GroupVersion
@@ -44,8 +44,8 @@ type Route struct {
 	Backends []Backend
 	// Status is the current status.parents, including the entries of other controllers.
 	Status []gwapiv1.RouteParentStatus
-	// MaskedBy is the route with the same name and a higher precedence that is used instead of this one; nil if this
-	// one is used.
+	// MaskedBy is the route that is used instead of this route because it has the same name and a higher precedence;
+	// nil if this route is used.
 	MaskedBy *RouteRef
 }
 
@@ -77,7 +77,7 @@ func (r *Route) Gateways() []types.NamespacedName {
 	return slices.Compact(keys)
 }
 
-// GatewayOf returns the Gateway to which a parent reference refers; false if the parent is of another kind.
+// GatewayOf returns the Gateway to which a parent reference refers. The result is false if the parent is not a Gateway.
 func (r *Route) GatewayOf(p gwapiv1.ParentReference) (types.NamespacedName, bool) {
 	if deref(p.Group, gwapiv1.GroupName) != gwapiv1.GroupName || deref(p.Kind, KindGateway) != KindGateway {
 		return types.NamespacedName{}, false
@@ -90,13 +90,13 @@ func compareRoutes(a, b RouteRef) int {
 	return cmp.Or(compareKeys(a.NamespacedName, b.NamespacedName), cmp.Compare(precedence(a), precedence(b)))
 }
 
-// spellings returns the API groups and versions of UDPRoute in order of precedence: if routes of several of them have
-// the same name, the first one is used.
-func spellings() []schema.GroupVersion {
-	return []schema.GroupVersion{stunnerv1.GroupVersion, official, officialAlpha}
+// routeVersions returns the API groups and versions of UDPRoute in order of precedence. If routes of several groups or
+// versions have the same name, the first one in this order is used.
+func routeVersions() []schema.GroupVersion {
+	return []schema.GroupVersion{stunnerv1.GroupVersion, gatewayAPI, gatewayAPIAlpha}
 }
 
-func precedence(ref RouteRef) int { return slices.Index(spellings(), ref.GroupVersion) }
+func precedence(ref RouteRef) int { return slices.Index(routeVersions(), ref.GroupVersion) }
 
 func fromStunner(o *stunnerv1.UDPRoute) *Route {
 	r := &Route{
@@ -115,13 +115,13 @@ func fromStunner(o *stunnerv1.UDPRoute) *Route {
 	return r
 }
 
-// fromOfficial reads a UDPRoute of the Gateway API. It ignores the port of a backend, which is mandatory there, so such
-// a route leads to all ports.
-func fromOfficial(
-	o Object, spec gwapiv1.UDPRouteSpec, status []gwapiv1.RouteParentStatus, spelling schema.GroupVersion,
+// fromGatewayAPI converts a UDPRoute of the Gateway API. It ignores the port of a backend, which is mandatory in the
+// Gateway API, so that the route allows all ports of the backend.
+func fromGatewayAPI(
+	o Object, spec gwapiv1.UDPRouteSpec, status []gwapiv1.RouteParentStatus, version schema.GroupVersion,
 ) *Route {
 	r := &Route{
-		Ref:     RouteRef{NamespacedName: KeyOf(o), GroupVersion: spelling},
+		Ref:     RouteRef{NamespacedName: KeyOf(o), GroupVersion: version},
 		Origin:  o,
 		Parents: spec.ParentRefs,
 		Status:  status,
@@ -139,7 +139,7 @@ func fromAlpha(o *gwapiv1a2.UDPRoute) *Route {
 	for _, rule := range o.Spec.Rules {
 		spec.Rules = append(spec.Rules, gwapiv1.UDPRouteRule(rule))
 	}
-	return fromOfficial(o, spec, o.Status.Parents, officialAlpha)
+	return fromGatewayAPI(o, spec, o.Status.Parents, gatewayAPIAlpha)
 }
 
 func (r *Route) backend(

@@ -14,14 +14,14 @@ import (
 )
 
 // same reports whether two versions of an object are equal in everything that a translation reads. A status that the
-// operator writes is not compared, because it is a fact of its own. Most updates change only other fields: a kubelet,
-// for example, writes the status of its node every few seconds.
+// operator writes is not compared, because it is a separate Fact. Most updates change only other fields: a kubelet, for
+// example, writes the status of its node every few seconds.
 func same(a, b Object) bool {
-	return reflect.DeepEqual(headOf(a), headOf(b)) && reflect.DeepEqual(bodyOf(a), bodyOf(b))
+	return reflect.DeepEqual(metadataOf(a), metadataOf(b)) && reflect.DeepEqual(contentOf(a), contentOf(b))
 }
 
-// head contains the metadata of an object that translations read.
-type head struct {
+// metadata contains the part of an object's metadata that translations read.
+type metadata struct {
 	uid                 types.UID
 	generation          int64
 	created             metav1.Time
@@ -30,19 +30,19 @@ type head struct {
 	owners              []metav1.OwnerReference
 }
 
-func headOf(o Object) head {
+func metadataOf(o Object) metadata {
 	switch o.(type) {
 	case *corev1.Secret:
 		all := o.GetAnnotations()
-		return head{
+		return metadata{
 			annotations: map[string]string{GeneratedSecret: all[GeneratedSecret], SharedUntil: all[SharedUntil]},
 		}
 	case *corev1.Node, *discoveryv1.EndpointSlice:
-		return head{labels: serviceLabel(o)}
+		return metadata{labels: serviceLabel(o)}
 	case *corev1.Namespace:
-		return head{labels: o.GetLabels()}
+		return metadata{labels: o.GetLabels()}
 	}
-	return head{
+	return metadata{
 		uid: o.GetUID(), generation: o.GetGeneration(),
 		created: o.GetCreationTimestamp(), deleting: o.GetDeletionTimestamp() != nil,
 		labels: o.GetLabels(), annotations: o.GetAnnotations(), owners: o.GetOwnerReferences(),
@@ -53,8 +53,8 @@ func serviceLabel(o Object) map[string]string {
 	return map[string]string{discoveryv1.LabelServiceName: o.GetLabels()[discoveryv1.LabelServiceName]}
 }
 
-// bodyOf returns the parts of an object other than metadata that translations read.
-func bodyOf(o Object) []any {
+// contentOf returns the parts of an object that translations read, except its metadata.
+func contentOf(o Object) []any {
 	switch o := o.(type) {
 	case *gwapiv1.GatewayClass:
 		return []any{o.Spec}
@@ -86,16 +86,16 @@ func bodyOf(o Object) []any {
 		return []any{o.Bundle}
 	case *Scaling:
 		return []any{o.Missing}
-	case *Fleet:
-		return []any{o.FleetState}
-	case *Refusal:
-		return []any{o.RefusalState}
+	case *Rollout:
+		return []any{o.RolloutState}
+	case *Rejection:
+		return []any{o.RejectionState}
 	}
 	return nil
 }
 
-// statusOf returns the status of an object if the operator writes it, or nil. It returns nil for a route too, because
-// setRoute compares the status in Route.
+// statusOf returns the status of an object if the operator writes this status, and otherwise nil. It returns nil for a
+// route too, because setRoute compares Route.Status.
 func statusOf(o Object) any {
 	switch o := o.(type) {
 	case *gwapiv1.GatewayClass:

@@ -2,9 +2,10 @@ package resource
 
 // Annotations of authentication Secrets.
 const (
-	// GeneratedSecret is "true" on a Secret that the operator generated at random.
+	// GeneratedSecret is an annotation with the value "true" on a Secret whose content the operator generated at
+	// random.
 	GeneratedSecret = "stunner.l7mp.io/generated"
-	// SharedUntil is a time in RFC 3339 format. Until then, Gateways with derived signing keys also accept credentials
-	// that were signed with the shared secret.
+	// SharedUntil is an annotation of an authentication Secret with a time in RFC 3339 format. Until this time,
+	// Gateways with derived signing keys also accept credentials that were signed with the shared secret.
 	SharedUntil = "stunner.l7mp.io/shared-until"
 )

@@ -15,8 +15,8 @@ const (
 	RelatedGatewayNamespace = "stunner.l7mp.io/related-gateway-namespace"
 )
 
-// GatewayOf returns the Gateway that a Service exposes. It requires an owner reference in addition to the annotation,
-// because users copy annotations between objects.
+// GatewayOf returns the Gateway that a Service exposes. It requires that an owner reference names the Gateway in
+// addition to the annotation, because users copy annotations between objects.
 func GatewayOf(svc *corev1.Service) (types.NamespacedName, bool) {
 	namespace, name, ok := strings.Cut(svc.Annotations[RelatedGatewayName], "/")
 	if !ok || namespace != svc.Namespace {

@@ -9,8 +9,8 @@ import (
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
 )
 
-// A status that the operator writes is a Fact of its own. Otherwise each status write would repeat all translations
-// that depend on the spec: a thousand Gateways may depend on the spec of one Dataplane.
+// A status that the operator writes is a separate Fact. Otherwise each status write would repeat all translations that
+// depend on the spec of the same object: a thousand Gateways may depend on the spec of one Dataplane.
 
 // ClassStatus returns the status of a GatewayClass.
 func (v *View) ClassStatus(name string) gwapiv1.GatewayClassStatus {

@@ -31,9 +31,10 @@ func newUsers() users {
 	}
 }
 
-// refer replaces the objects that user refers to, before, by now, and adds the facts of all objects whose users differ.
-func refer(index map[types.NamespacedName]Set, s subject, user types.NamespacedName, before, now Set, changed Facts) {
-	for key := range before {
+// setUsers updates an index of users after the references of the object user have changed: old are the objects that
+// it referred to, now those that it refers to. It adds the facts of all objects whose users differ to changed.
+func setUsers(index map[types.NamespacedName]Set, s subject, user types.NamespacedName, old, now Set, changed Facts) {
+	for key := range old {
 		if _, still := now[key]; !still {
 			delete(index[key], user)
 			if len(index[key]) == 0 {
@@ -53,8 +54,8 @@ func refer(index map[types.NamespacedName]Set, s subject, user types.NamespacedN
 	}
 }
 
-// parametersOf returns where the parameters of a Gateway come from: its class, or the GatewayConfig in
-// spec.infrastructure.parametersRef. The other one is nil.
+// parametersOf returns the source of a Gateway's parameters: its GatewayClass, or the GatewayConfig in
+// spec.infrastructure.parametersRef. The other result is nil.
 func parametersOf(gw *gwapiv1.Gateway) (class, config Set) {
 	switch {
 	case gw == nil:
@@ -75,8 +76,8 @@ func configOf(class *gwapiv1.GatewayClass) Set {
 	return configRef(string(p.Group), string(p.Kind), string(deref(p.Namespace, "")), p.Name)
 }
 
-// configRef returns the GatewayConfig to which a reference refers. As in package translate, an empty group and kind
-// mean GatewayConfig.
+// configRef returns the GatewayConfig to which a reference refers. An empty group and an empty kind mean GatewayConfig,
+// as in package translate.
 func configRef(group, kind, namespace, name string) Set {
 	if cmp.Or(group, stunnerv1.GroupName) != stunnerv1.GroupName ||
 		cmp.Or(kind, KindGatewayConfig) != KindGatewayConfig {

@@ -1,9 +1,9 @@
 // Package resource is the input of the translation: a View of all objects that affect a Gateway, with the indexes that
-// the translation needs. A View records what a translation looked up, see Fact, so that a provider repeats only the
-// translations that a change affects.
+// the translation needs. A View records which facts a translation looked up, see Fact, so that a provider repeats only
+// the translations that a change affects.
 //
-// The package does no I/O: a provider puts objects from a folder or from a cluster into the View, which never modifies
-// them.
+// The package does no I/O: a provider puts objects from a folder or from a cluster into the View. The View never
+// modifies these objects.
 package resource
 
 import (
@@ -34,8 +34,8 @@ type View struct {
 	routes         map[RouteRef]*Route
 	trust          table[*Trust]
 	scaling        table[*Scaling]
-	fleets         table[*Fleet]
-	refusals       table[*Refusal]
+	rollouts       table[*Rollout]
+	rejections     table[*Rejection]
 	overBudget     table[*OverBudget]
 
 	allNodes            lists[*corev1.Node]
@@ -49,12 +49,12 @@ type View struct {
 	users               users
 
 	host *Host
-	// recorded receives the facts that are looked up; nil if the view does not record.
+	// recorded receives the facts that translations look up; nil if the view does not record.
 	recorded Facts
 }
 
-// Recording returns a view of the same objects that adds each fact that is looked up to facts. It is valid until the
-// next Put or Delete.
+// Recording returns a view of the same objects that adds each fact that a caller looks up to facts. It is valid until
+// the next Put or Delete.
 func (v *View) Recording(facts Facts) *View {
 	w := *v
 	w.recorded = facts

@@ -64,7 +64,7 @@ func TestARouteIsFoundFromEachOfItsGateways(t *testing.T) {
 
 func TestOfRoutesWithOneNameTheFirstSpellingCounts(t *testing.T) {
 	own := &stunnerv1.UDPRoute{ObjectMeta: named("quay", "ferry")}
-	official := &gwapiv1.UDPRoute{ObjectMeta: named("quay", "ferry")}
+	gatewayAPI := &gwapiv1.UDPRoute{ObjectMeta: named("quay", "ferry")}
 	alpha := &gwapiv1a2.UDPRoute{ObjectMeta: named("quay", "ferry")}
 	elsewhere := &gwapiv1a2.UDPRoute{ObjectMeta: named("pier", "ferry")}
 	for _, test := range []struct {
@@ -72,8 +72,8 @@ func TestOfRoutesWithOneNameTheFirstSpellingCounts(t *testing.T) {
 		objects []resource.Object
 		masked  []string // by spelling of the mask, in the order of Routes
 	}{
-		{"all", []resource.Object{alpha, official, own}, []string{"", "stunner.l7mp.io/v1", "stunner.l7mp.io/v1"}},
-		{"official", []resource.Object{alpha, official}, []string{"", "gateway.networking.k8s.io/v1"}},
+		{"all", []resource.Object{alpha, gatewayAPI, own}, []string{"", "stunner.l7mp.io/v1", "stunner.l7mp.io/v1"}},
+		{"gatewayAPI", []resource.Object{alpha, gatewayAPI}, []string{"", "gateway.networking.k8s.io/v1"}},
 		{"other namespace", []resource.Object{elsewhere, own}, []string{"", ""}},
 	} {
 		v := resource.NewView(test.objects)

@@ -1,8 +1,9 @@
 // Package scaler is a KEDA external scaler, over gRPC. Its metric is the number of allocations of a Gateway.
 //
-// KEDA scales the pods of the Gateway by the metric. A value below the true number would delete pods with calls, so an
-// uncertain value is an error: KEDA and the HorizontalPodAutoscaler then keep the number of pods. For the same reason a
-// Gateway is always active: KEDA may scale an inactive one to zero, and no pod would accept the first call.
+// KEDA scales the pods of the Gateway by the metric. A value below the true number would delete pods with calls, so the
+// scaler returns an error instead of an uncertain value: KEDA and the HorizontalPodAutoscaler then keep the number of
+// pods. For the same reason, a Gateway is always active: KEDA may scale an inactive Gateway to zero pods, and no pod
+// would accept the first call.
 package scaler
 
 import (
@@ -36,8 +37,8 @@ type Options struct {
 	Log *slog.Logger
 }
 
-// service implements the ExternalScaler service of KEDA. It does not implement the optional StreamMetricSpec, because
-// the metric spec changes only with the ScaledObject.
+// service implements the gRPC service ExternalScaler of KEDA. It does not implement the optional StreamMetricSpec,
+// because the metric spec changes only with the ScaledObject.
 type service struct {
 	pb.UnimplementedExternalScalerServer
 	Options
@@ -47,8 +48,8 @@ type service struct {
 	stopping chan struct{}
 }
 
-// GetMetricSpec returns the target number of allocations per pod. It does not depend on whether the number of
-// allocations is known, because without a metric spec KEDA would create an autoscaler without a metric.
+// GetMetricSpec returns the target number of allocations per pod. It succeeds even if the number of allocations is
+// unknown, because without a metric spec KEDA would create an autoscaler without a metric.
 func (s *service) GetMetricSpec(_ context.Context, ref *pb.ScaledObjectRef) (*pb.GetMetricSpecResponse, error) {
 	q, err := parse(ref)
 	if err != nil {
@@ -91,8 +92,8 @@ func (s *service) IsActive(_ context.Context, ref *pb.ScaledObjectRef) (*pb.IsAc
 	return &pb.IsActiveResponse{Result: true}, nil
 }
 
-// StreamIsActive sends the result of IsActive once, because it never changes. It then keeps the stream open, as KEDA
-// expects for the trigger external-push.
+// StreamIsActive sends the result of IsActive only once, because the result never changes. It then keeps the stream
+// open, as KEDA expects for the trigger external-push.
 func (s *service) StreamIsActive(
 	ref *pb.ScaledObjectRef, stream grpc.ServerStreamingServer[pb.IsActiveResponse],
 ) error {
@@ -111,7 +112,7 @@ func (s *service) StreamIsActive(
 	}
 }
 
-func (s *service) allocations(q question) (int, error) {
+func (s *service) allocations(q request) (int, error) {
 	n, err := s.Allocations(q.gateway)
 	switch {
 	case errors.Is(err, ErrUnknown):
@@ -122,20 +123,20 @@ func (s *service) allocations(q question) (int, error) {
 	return n, nil
 }
 
-// unary is the interceptor of unary calls. It recovers from panics.
-func (s *service) unary(
+// interceptUnary is the interceptor of unary gRPC calls. It recovers from panics.
+func (s *service) interceptUnary(
 	ctx context.Context, request any, info *grpc.UnaryServerInfo, answer grpc.UnaryHandler,
 ) (response any, err error) {
-	defer s.answered(info.FullMethod, &err)
+	defer s.finishCall(info.FullMethod, &err)
 	return answer(ctx, request)
 }
 
-// stream is the interceptor of streams. It recovers from panics, and limits the number of streams, including those
-// without a request.
-func (s *service) stream(
+// interceptStream is the interceptor of gRPC streams. It recovers from panics, and limits the number of streams. A
+// stream on which no request was sent counts as well.
+func (s *service) interceptStream(
 	server any, stream grpc.ServerStream, info *grpc.StreamServerInfo, answer grpc.StreamHandler,
 ) (err error) {
-	defer s.answered(info.FullMethod, &err)
+	defer s.finishCall(info.FullMethod, &err)
 	defer s.streams.Add(-1)
 	if s.streams.Add(1) > maxStreams {
 		return status.Errorf(codes.ResourceExhausted, "%d streams are open: use the trigger external, which needs none",
@@ -144,8 +145,8 @@ func (s *service) stream(
 	return answer(server, stream)
 }
 
-// answered recovers from a panic and reports the result of a call. It must be deferred.
-func (s *service) answered(method string, err *error) {
+// finishCall recovers from a panic and reports the result of a gRPC call. It must be deferred.
+func (s *service) finishCall(method string, err *error) {
 	if fault := recover(); fault != nil {
 		s.Log.Error("panic while answering KEDA", "method", method, "panic", fault, "stack", string(debug.Stack()))
 		*err = status.Error(codes.Internal, "a fault of the operator: see its log")

@@ -18,30 +18,30 @@ import (
 	"google.golang.org/grpc/tap"
 )
 
-// Bounds of what a client may use. KEDA has one connection for all ScaledObjects with the same address and CA, and
-// sends a few short requests over it for each of them periodically. Each object with the trigger external-push also
-// holds one stream.
+// Limits for clients of the scaler. KEDA has one connection for all ScaledObjects with the same address and CA, and
+// periodically sends a few short requests over it for each ScaledObject. Each ScaledObject with the trigger
+// external-push also holds one stream.
 const (
 	maxConnections = 128
 	maxStreams     = 1_000
-	// maxCalls limits the calls of all connections together. One connection may have half of them. It is higher than
-	// maxStreams, so that streams cannot block unary calls.
-	maxCalls     = 4 * maxStreams
-	maxMessage   = 64 << 10
-	maxHeaders   = 16 << 10
-	handshake    = 5 * time.Second
-	answerTime   = 5 * time.Second // for receiving a request and answering it
-	stopTime     = time.Second
-	idleTime     = 5 * time.Minute
-	quietTime    = 30 * time.Second // of inactivity until the server sends a keepalive ping
-	pulse        = 10 * time.Second // for the response to a keepalive ping of the server
-	fastestPulse = 10 * time.Second // minimum interval of a client's keepalive pings
-	// After connectionAge, a client must reconnect. It then verifies the current certificate, and clients are
+	// maxCalls limits the calls of all connections together. One connection may have half of them. maxCalls is higher
+	// than maxStreams, so that streams cannot block unary calls.
+	maxCalls         = 4 * maxStreams
+	maxMessage       = 64 << 10
+	maxHeaders       = 16 << 10
+	handshake        = 5 * time.Second
+	answerTime       = 5 * time.Second // for receiving a request and answering it
+	stopTime         = time.Second
+	idleTime         = 5 * time.Minute
+	keepaliveTime    = 30 * time.Second // of inactivity until the server sends a keepalive ping
+	keepaliveTimeout = 10 * time.Second // for the response to a keepalive ping of the server
+	minClientPing    = 10 * time.Second // minimum interval of a client's keepalive pings
+	// After connectionAge, a client must reconnect. The client then verifies the current certificate, and clients are
 	// distributed over all replicas.
 	connectionAge = 30 * time.Minute
 )
 
-// Serve serves the external scaler until ctx ends. It uses TLS, or plain text if security is nil.
+// Serve serves the KEDA external scaler until ctx ends. It uses TLS, or plain text if security is nil.
 func Serve(ctx context.Context, ln net.Listener, security *tls.Config, o Options) error {
 	s := &service{Options: o, stopping: make(chan struct{})}
 	server := grpc.NewServer(
@@ -52,10 +52,10 @@ func Serve(ctx context.Context, ln net.Listener, security *tls.Config, o Options
 		grpc.InTapHandle(s.admit),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
 			MaxConnectionIdle: idleTime, MaxConnectionAge: connectionAge, MaxConnectionAgeGrace: answerTime,
-			Time: quietTime, Timeout: pulse,
+			Time: keepaliveTime, Timeout: keepaliveTimeout,
 		}),
-		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: fastestPulse, PermitWithoutStream: true}),
-		grpc.UnaryInterceptor(s.unary), grpc.StreamInterceptor(s.stream),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minClientPing, PermitWithoutStream: true}),
+		grpc.UnaryInterceptor(s.interceptUnary), grpc.StreamInterceptor(s.interceptStream),
 	)
 	pb.RegisterExternalScalerServer(server, s)
 	stopped := make(chan struct{})
@@ -75,7 +75,8 @@ func Serve(ctx context.Context, ln net.Listener, security *tls.Config, o Options
 	return nil
 }
 
-// transport returns the transport credentials for a TLS configuration, which is that of config discovery.
+// transport returns the gRPC transport credentials for a TLS configuration; plain text if security is nil. The
+// configuration is shared with config discovery, so it is copied.
 func transport(security *tls.Config) credentials.TransportCredentials {
 	if security == nil {
 		return insecure.NewCredentials()
@@ -85,8 +86,8 @@ func transport(security *tls.Config) credentials.TransportCredentials {
 	return credentials.NewTLS(security)
 }
 
-// admit limits the number of calls. It also limits the duration of every call except StreamIsActive, even if the client
-// never sends a request.
+// admit rejects a call if too many calls are in progress. It also limits the duration of every call except
+// StreamIsActive, even if the client never sends a request.
 func (s *service) admit(ctx context.Context, call *tap.Info) (context.Context, error) {
 	if s.calls.Add(1) > maxCalls {
 		s.calls.Add(-1)

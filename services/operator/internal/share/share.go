@@ -1,5 +1,5 @@
 // Package share divides limited resources among namespaces. A namespace that needs at most an equal share gets all that
-// it needs, whatever other namespaces request.
+// it needs, no matter how much other namespaces request.
 package share
 
 import (
@@ -7,7 +7,7 @@ import (
 	"container/heap"
 )
 
-// Load is an amount of each limited resource, indexed by the constants below.
+// Load is an amount of each limited resource. Its indexes are the constants Routes, Endpoints, Bytes and Names.
 type Load [kinds]int
 
 // The limited resources.
@@ -27,7 +27,8 @@ func (l Load) Plus(more Load) Load {
 	return l
 }
 
-// Over returns the first resource of which the load exceeds the limit; false if there is none.
+// Over returns the first resource whose amount in the load exceeds the limit; over is false if the load exceeds no
+// limit.
 func (l Load) Over(limit Load) (kind int, over bool) {
 	for i := range l {
 		if l[i] > limit[i] {
@@ -37,8 +38,8 @@ func (l Load) Over(limit Load) (kind int, over bool) {
 	return 0, false
 }
 
-// part returns the dominant share of the load: the largest fraction of a limit that it takes, over all resources.
-func (l Load) part(limit Load) (most float64) {
+// dominantShare returns the largest fraction of a limit that the load takes, over all resources.
+func (l Load) dominantShare(limit Load) (most float64) {
 	for i := range l {
 		if l[i] > 0 {
 			most = max(most, float64(l[i])/float64(max(limit[i], 1)))
@@ -50,7 +51,7 @@ func (l Load) part(limit Load) (most float64) {
 // Claim is a request of a namespace for resources.
 type Claim[T any] struct {
 	Of T
-	// MinCost is the minimum cost of the claim. It is charged even if the claim is denied, because measuring a claim
+	// MinCost is the minimum cost of the claim. It is charged even if the claim is denied, because measuring the claim
 	// takes time as well.
 	MinCost Load
 	// Measure returns the cost of the claim, at least MinCost. It may be expensive, so it is called only if the limit
@@ -61,7 +62,8 @@ type Claim[T any] struct {
 // Denied is a claim that does not fit.
 type Denied[T any] struct {
 	Of T
-	// Kind is a resource whose limit the claim would exceed. Needed is the amount of it that the claim needs.
+	// Kind is a resource whose limit the claim would exceed. Needed is the amount of this resource that the claim
+	// needs.
 	Kind, Needed int
 }
 
@@ -72,16 +74,16 @@ type Denied[T any] struct {
 func Divide[T any](limit Load, claims map[string][]Claim[T]) (admitted []T, denied []Denied[T], used Load) {
 	q := make(queue[T], 0, len(claims))
 	for namespace, all := range claims {
-		p := &party[T]{namespace: namespace, left: all}
-		denied = p.advance(limit, used, denied)
-		if len(p.left) > 0 {
+		p := &claimant[T]{namespace: namespace, remaining: all}
+		denied = p.nextClaim(limit, used, denied)
+		if len(p.remaining) > 0 {
 			q = append(q, p)
 		}
 	}
 	heap.Init(&q)
 	for len(q) > 0 {
 		p := q[0]
-		next := p.left[0]
+		next := p.remaining[0]
 		cost := p.next
 		if kind, over := used.Plus(cost).Over(limit); over {
 			denied = append(denied, Denied[T]{next.Of, kind, cost[kind]})
@@ -92,8 +94,8 @@ func Divide[T any](limit Load, claims map[string][]Claim[T]) (admitted []T, deni
 		} else {
 			admitted = append(admitted, next.Of)
 		}
-		used, p.used, p.left = used.Plus(cost), p.used.Plus(cost), p.left[1:]
-		if denied = p.advance(limit, used, denied); len(p.left) > 0 {
+		used, p.used, p.remaining = used.Plus(cost), p.used.Plus(cost), p.remaining[1:]
+		if denied = p.nextClaim(limit, used, denied); len(p.remaining) > 0 {
 			heap.Fix(&q, 0)
 		} else {
 			heap.Pop(&q)
@@ -102,41 +104,42 @@ func Divide[T any](limit Load, claims map[string][]Claim[T]) (admitted []T, deni
 	return admitted, denied, used
 }
 
-// party is a namespace with the claims that are left.
-type party[T any] struct {
+// claimant is a namespace with the claims that are left.
+type claimant[T any] struct {
 	namespace string
-	left      []Claim[T]
+	remaining []Claim[T]
 	used      Load
 	// next is the cost of the first claim that is left.
 	next Load
-	// part is the dominant share of the namespace including next.
-	part float64
+	// dominantShare is the dominant share of the namespace, including its next claim.
+	dominantShare float64
 }
 
-// advance finds the first remaining claim whose MinCost fits, and measures it. The claims before it are denied.
-func (p *party[T]) advance(limit, used Load, denied []Denied[T]) []Denied[T] {
-	for ; len(p.left) > 0; p.left = p.left[1:] {
-		c := p.left[0]
+// nextClaim finds the first remaining claim whose MinCost fits into the limit, and measures it. The claims before it
+// are denied.
+func (p *claimant[T]) nextClaim(limit, used Load, denied []Denied[T]) []Denied[T] {
+	for ; len(p.remaining) > 0; p.remaining = p.remaining[1:] {
+		c := p.remaining[0]
 		if kind, over := used.Plus(c.MinCost).Over(limit); over {
 			denied = append(denied, Denied[T]{c.Of, kind, c.MinCost[kind]})
 			continue
 		}
 		p.next = c.Measure()
-		p.part = p.used.Plus(p.next).part(limit)
+		p.dominantShare = p.used.Plus(p.next).dominantShare(limit)
 		break
 	}
 	return denied
 }
 
-// queue is a heap of namespaces, ordered by their field part.
-type queue[T any] []*party[T]
+// queue is a heap of namespaces, ordered by dominantShare.
+type queue[T any] []*claimant[T]
 
 func (q queue[T]) Len() int { return len(q) }
 func (q queue[T]) Less(i, j int) bool {
-	return cmp.Or(cmp.Compare(q[i].part, q[j].part), cmp.Compare(q[i].namespace, q[j].namespace)) < 0
+	return cmp.Or(cmp.Compare(q[i].dominantShare, q[j].dominantShare), cmp.Compare(q[i].namespace, q[j].namespace)) < 0
 }
 func (q queue[T]) Swap(i, j int) { q[i], q[j] = q[j], q[i] }
-func (q *queue[T]) Push(x any)   { *q = append(*q, x.(*party[T])) }
+func (q *queue[T]) Push(x any)   { *q = append(*q, x.(*claimant[T])) }
 func (q *queue[T]) Pop() any {
 	last := (*q)[len(*q)-1]
 	*q = (*q)[:len(*q)-1]

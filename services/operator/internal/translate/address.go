@@ -13,8 +13,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// findAddresses sets the public address of each accepted listener. It is taken from the first of addressSources that
-// returns one.
+// findAddresses sets the public address of each accepted listener. The address is taken from the first of
+// addressSources that returns one.
 func findAddresses(v *resource.View, gw *gwapiv1.Gateway, listeners []*listener) {
 	for _, l := range listeners {
 		if !l.accepted.OK() {
@@ -28,7 +28,8 @@ func findAddresses(v *resource.View, gw *gwapiv1.Gateway, listeners []*listener)
 	}
 }
 
-// addressSource is a function that returns the public address of a listener, or the zero value if it does not know it.
+// addressSource is a function that returns the public address of a listener, or the zero value if the source has no
+// address for the listener.
 type addressSource func(*resource.View, *gwapiv1.Gateway, *listener) publicAddress
 
 // addressSources are in order of precedence.
@@ -89,14 +90,16 @@ func fromLoadBalancer(v *resource.View, gw *gwapiv1.Gateway, l *listener) public
 	return publicAddress{ingress[i].Hostname, port.Port}
 }
 
-// servesPort reports whether the status of an ingress point lists the port, without an error for it.
+// servesPort reports whether an ingress point in the status of a load balancer lists the Service port and reports no
+// error for this port.
 func servesPort(i corev1.LoadBalancerIngress, port *corev1.ServicePort) bool {
 	return (i.IP != "" || i.Hostname != "") && slices.ContainsFunc(i.Ports, func(p corev1.PortStatus) bool {
 		return p.Port == port.Port && p.Protocol == port.Protocol && p.Error == nil
 	})
 }
 
-// fromNode returns the node port together with the address of the first node that has an external one.
+// fromNode returns the node port of the listener's Service together with the external address of the first node that
+// has one.
 func fromNode(v *resource.View, gw *gwapiv1.Gateway, l *listener) publicAddress {
 	_, port := serviceOf(v, gw, l)
 	if port == nil || port.NodePort == 0 {
@@ -114,8 +117,8 @@ func fromNode(v *resource.View, gw *gwapiv1.Gateway, l *listener) publicAddress 
 	return publicAddress{}
 }
 
-// serviceTypes are the types of Services. Types that are reachable from further away come first, because serviceOf
-// returns the first match.
+// serviceTypes lists the Service types in the order in which serviceOf searches them: Services that are reachable from
+// outside the cluster come first.
 var serviceTypes = []corev1.ServiceType{
 	corev1.ServiceTypeLoadBalancer, corev1.ServiceTypeExternalName,
 	corev1.ServiceTypeNodePort, corev1.ServiceTypeClusterIP,
@@ -136,8 +139,8 @@ func serviceOf(v *resource.View, gw *gwapiv1.Gateway, l *listener) (*corev1.Serv
 	return nil, nil
 }
 
-// maxServiceAddresses limits the Service addresses of one listener in the config, because spec.externalIPs of a Service
-// has no limit. Cluster IPs are added first.
+// maxServiceAddresses is the maximum number of Service addresses of one listener in the config. It is needed because
+// spec.externalIPs of a Service has no limit. Cluster IPs are added first.
 const maxServiceAddresses = 64
 
 // serviceAddresses returns the addresses, as IP:PORT, of the Gateway's Services that forward to a listener: cluster
@@ -147,7 +150,7 @@ func serviceAddresses(v *resource.View, gw *gwapiv1.Gateway, l *listener) (addrs
 	for _, ipsOf := range []func(*corev1.Service) []string{clusterIPs, externalIPs} {
 		for _, svc := range services {
 			for _, p := range svc.Spec.Ports {
-				if leadsTo(p, l) {
+				if forwardsTo(p, l) {
 					addrs = appendAddresses(addrs, ipsOf(svc), p.Port)
 				}
 			}
@@ -156,8 +159,8 @@ func serviceAddresses(v *resource.View, gw *gwapiv1.Gateway, l *listener) (addrs
 	return addrs
 }
 
-// leadsTo reports whether a port of one of the Gateway's Services forwards to a listener.
-func leadsTo(p corev1.ServicePort, l *listener) bool {
+// forwardsTo reports whether a port of one of the Gateway's Services forwards to a listener.
+func forwardsTo(p corev1.ServicePort, l *listener) bool {
 	samePort := p.Port == int32(l.spec.Port) || p.TargetPort.IntVal == l.target
 	return samePort && strings.EqualFold(string(p.Protocol), l.network())
 }

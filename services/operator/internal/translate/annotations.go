@@ -15,8 +15,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/manifest"
 )
 
-// Annotations of a Gateway. spec.loadBalancerServiceAnnotations of the GatewayConfig sets them for all Gateways that
-// use it.
+// Names of the annotations of a Gateway. spec.loadBalancerServiceAnnotations of a GatewayConfig sets them for all
+// Gateways that use the GatewayConfig.
 const (
 	annotationServiceType    = "stunner.l7mp.io/service-type"
 	annotationMixedProtocol  = "stunner.l7mp.io/enable-mixed-protocol-lb"
@@ -37,7 +37,7 @@ const (
 	healthProtocolSuffix = "protocol"
 )
 
-// annotations holds the parsed values of the annotations above.
+// annotations holds the parsed values of the annotations of a Gateway.
 type annotations struct {
 	serviceType corev1.ServiceType
 	mixed       mixedProtocol
@@ -47,7 +47,7 @@ type annotations struct {
 	unmanaged bool
 	// nodePorts are the requested node ports by listener name.
 	nodePorts map[string]int32
-	// targetPorts are the requested ports in the pod by listener name.
+	// targetPorts are the ports on which the dataplane pods listen, as requested by an annotation, by listener name.
 	targetPorts map[string]int32
 	// healthPort is the port of a load balancer's health check; 0 means none.
 	healthPort int32
@@ -64,16 +64,18 @@ type annotations struct {
 type mixedProtocol int
 
 const (
-	// separate creates a Service for each network, because not all load balancers support both in one Service.
+	// separate creates one Service for UDP ports and one for TCP ports, because not all load balancers support a
+	// Service with both protocols.
 	separate mixedProtocol = iota
 	// together creates one Service with all ports.
 	together
-	// single creates one Service with the ports of the first listener's network only.
+	// single creates one Service, which has only the ports whose network (UDP or TCP) is that of the first listener.
 	single
 )
 
-// annotationsOf reads the annotations. An invalid map of ports is a finding: if it were ignored, the ports of a running
-// Gateway could change. Any other invalid value is ignored with a note.
+// annotationsOf parses the annotations of a Gateway. It returns a finding for an annotation with an invalid map of
+// ports: if the map were ignored, the ports of a running Gateway could change. Any other invalid value is ignored, and
+// a note warns about it.
 func annotationsOf(gw *gwapiv1.Gateway, gc *stunnerv1.GatewayConfig) (annotations, condition.Finding) {
 	texts := map[string]string{}
 	if gc != nil {
@@ -95,10 +97,11 @@ func annotationsOf(gw *gwapiv1.Gateway, gc *stunnerv1.GatewayConfig) (annotation
 		a.notes = append(a.notes, condition.ServiceType(wanted, string(a.serviceType)))
 	}
 	if n := len(gw.Spec.Addresses); n > 1 {
-		a.notes = append(a.notes, condition.AddressesLeftOut(n))
+		a.notes = append(a.notes, condition.AddressesIgnored(n))
 	}
 	if !isTrue(texts[annotationHideHealth]) {
-		// Cloud providers read the annotations of the Service, which also include those of spec.infrastructure.
+		// Cloud providers read the health check annotations of the Service, which also include those of
+		// spec.infrastructure.
 		a.healthPort = healthPortOf(manifest.OwnerOf(gw, parameters{config: gc}.defaultAnnotations()).Annotations)
 	}
 	var nodePorts, targetPorts condition.Finding

@@ -25,7 +25,8 @@ type routeMatcher struct {
 	byNamespace map[string][]bool
 	// all are the indexes of all listeners.
 	all []int
-	// byName are the indexes of the listeners with a name. An invalid Gateway may have several.
+	// byName maps each listener name to the indexes of the listeners with this name. Only an invalid Gateway has
+	// several listeners with one name.
 	byName map[gwapiv1.SectionName][]int
 }
 
@@ -81,7 +82,8 @@ func (m routeMatcher) allows(namespace string) []bool {
 }
 
 // listenersFor returns the sorted indexes of the listeners that a route attaches to. Following the Gateway API
-// (ListenerStatus.attachedRoutes), a route also attaches to an invalid listener, and with backends that do not exist.
+// (ListenerStatus.attachedRoutes), a route also attaches to an invalid listener, and a route whose backends do not
+// exist attaches as well.
 func (m routeMatcher) listenersFor(r *resource.Route) (attached []int) {
 	group, allowed := gwapiv1.Group(r.Ref.GroupVersion.Group), m.allows(r.Ref.Namespace)
 	if r.MaskedBy != nil || !slices.Contains(allowed, true) {
@@ -119,7 +121,7 @@ func (m routeMatcher) refusal(r *resource.Route, parent gwapiv1.ParentReference)
 		if !selects(parent, a.spec()) {
 			continue
 		}
-		found := attachmentRules.judge(a)
+		found := attachmentRules.firstFinding(a)
 		if found.OK() {
 			return condition.Finding{}
 		}

@@ -58,7 +58,7 @@ func authOf(v *resource.View, gc *stunnerv1.GatewayConfig, opt Options) (authent
 // secretValue is the value of a credential.
 type secretValue struct {
 	credential.Secret
-	// from is the Secret that contains the value; nil if the value is inline in the GatewayConfig.
+	// from is the Secret from which the credential was read; nil if the credential is inline in the GatewayConfig.
 	from *corev1.Secret
 }
 
@@ -71,7 +71,7 @@ type material struct {
 	secret   *secretValue
 	// where returns how messages refer to a field.
 	where func(field string) string
-	// absent is the condition reason for a credential that is needed and not set.
+	// absent is the condition reason if a credential is not set although the authentication type needs it.
 	absent string
 }
 
@@ -93,7 +93,7 @@ func (m material) auth(auth config.Auth) (authentication, condition.Finding) {
 
 // static returns static authentication, which needs a user name and a password.
 func (m material) static(auth config.Auth) (authentication, condition.Finding) {
-	finding := first(m.need("userName", m.username), m.need("password", m.password))
+	finding := first(m.require("userName", m.username), m.require("password", m.password))
 	if !finding.OK() {
 		return authentication{Auth: auth}, finding
 	}
@@ -104,20 +104,20 @@ func (m material) static(auth config.Auth) (authentication, condition.Finding) {
 }
 
 // ephemeral returns authentication with time-limited credentials, which need a shared secret. If only a password is
-// set, it is used as the shared secret. With a user name, the static pair is accepted as well, because authentication
-// type "longterm" is in use for both static and time-limited credentials.
+// set, it is used as the shared secret. If a user name and a password are set, this static pair is accepted as well,
+// because users set authentication type "longterm" for both static and time-limited credentials.
 func (m material) ephemeral(auth config.Auth) (authentication, condition.Finding) {
 	auth.Credentials = map[string]credential.Secret{}
 	if m.secret != nil || m.password == nil {
-		if finding := m.need("sharedSecret", m.secret); !finding.OK() {
+		if finding := m.require("sharedSecret", m.secret); !finding.OK() {
 			return authentication{Auth: auth}, finding
 		}
 		auth.Credentials[config.KeySecret] = m.secret.Secret
 		return authentication{auth, m.secret.from}, condition.Finding{}
 	}
-	finding := m.need("password", m.password)
+	finding := m.require("password", m.password)
 	if finding.OK() && m.username != nil {
-		finding = m.need("userName", m.username)
+		finding = m.require("userName", m.username)
 	}
 	if !finding.OK() {
 		return authentication{Auth: auth}, finding
@@ -129,9 +129,9 @@ func (m material) ephemeral(auth config.Auth) (authentication, condition.Finding
 	return authentication{auth, m.password.from}, condition.Finding{}
 }
 
-// need returns a finding for a credential that is absent or empty. With an empty password, every client would be let
+// require returns a finding for a credential that is absent or empty. With an empty password, every client would be let
 // in.
-func (m material) need(field string, v *secretValue) condition.Finding {
+func (m material) require(field string, v *secretValue) condition.Finding {
 	switch {
 	case v == nil:
 		return condition.CredentialMissing(m.where(field), m.authType).As(m.absent)
@@ -172,7 +172,7 @@ func inlineValue(
 	ref, _ := written.Ref(field)
 	key := types.NamespacedName{Namespace: cmp.Or(ref.Namespace, gc.Namespace), Name: ref.Name}
 	source := secretSource{view: v, owner: gc, opt: opt, where: where, key: key}
-	if finding := sourceRules.judge(source); !finding.OK() {
+	if finding := sourceRules.firstFinding(source); !finding.OK() {
 		return nil, finding
 	}
 	data := source.data(ref.Key)
@@ -196,7 +196,7 @@ func secretMaterial(v *resource.View, gc *stunnerv1.GatewayConfig, opt Options) 
 		group: string(ptr.Deref(ref.Group, "")), kind: string(ptr.Deref(ref.Kind, "Secret")),
 		key: types.NamespacedName{Namespace: namespace, Name: string(ref.Name)},
 	}
-	if finding := sourceRules.judge(source); !finding.OK() {
+	if finding := sourceRules.firstFinding(source); !finding.OK() {
 		return material{}, finding
 	}
 	m := material{
@@ -228,11 +228,12 @@ type secretSource struct {
 	key         types.NamespacedName
 }
 
-// sourceRules check the existence of the Secret last: without a ReferenceGrant, the finding must not reveal whether the
-// Secret exists.
+// sourceRules check a reference from a GatewayConfig to a Secret. They check the existence of the Secret last: without
+// a ReferenceGrant, the finding must not reveal whether the Secret exists.
 var sourceRules = rules[secretSource]{secretSource.isSecret, secretSource.isGranted, secretSource.exists}
 
-// isSecret checks group and kind. It also accepts group "v1", because users copy it from the apiVersion of a Secret.
+// isSecret checks that group and kind of a reference are those of a Secret. It also accepts group "v1", because users
+// copy it from the apiVersion of a Secret.
 func (s secretSource) isSecret() condition.Finding {
 	if (s.group != "" && s.group != "v1") || cmp.Or(s.kind, "Secret") != "Secret" {
 		return condition.SecretKind(s.where, s.group, s.kind)
@@ -253,8 +254,8 @@ func (s secretSource) isGranted() condition.Finding {
 	return condition.NotGranted(s.where, "Secret "+s.key.String(), s.key.Namespace)
 }
 
-// trusted reports whether Options.TrustClassSecrets exempts the GatewayConfig from ReferenceGrants. This is so if a
-// GatewayClass of this controller refers to it.
+// trusted reports whether a GatewayConfig may refer to Secrets of other namespaces without a ReferenceGrant. It may if
+// Options.TrustClassSecrets is set and a GatewayClass of this controller refers to the GatewayConfig.
 func (s secretSource) trusted() bool {
 	if !s.opt.TrustClassSecrets {
 		return false

@@ -32,7 +32,7 @@ type backendPolicy struct {
 	// guardsCluster means that the Kubernetes API server must not be a backend, see clusteraccess.go.
 	guardsCluster bool
 	guard         *clusterGuard
-	// denied caches for each Service whether an entry of denials matches it.
+	// denied caches for each Service whether an entry of spec.deniedBackends matches it.
 	denied map[types.NamespacedName]bool
 }
 
@@ -53,7 +53,7 @@ func newBackendPolicy(v *resource.View, p parameters, opt Options, guards cluste
 func (p backendPolicy) backendsOf(r *resource.Route) (backends []backend, found []condition.Finding) {
 	for _, ref := range r.Backends {
 		b := backend{Backend: ref, backendPolicy: p, route: r, clusterType: clusterTypeOf(r, p.opt)}
-		if finding := backendRules.judge(b); !finding.OK() {
+		if finding := backendRules.firstFinding(b); !finding.OK() {
 			found = append(found, finding)
 			continue
 		}
@@ -63,7 +63,7 @@ func (p backendPolicy) backendsOf(r *resource.Route) (backends []backend, found 
 }
 
 // deniedPrefixes returns the findings about prefixes of StaticServices that are invalid or that routes must not reach.
-// Each StaticService is checked once, even if it is the backend several times.
+// A StaticService that several backends refer to is checked once.
 func (p backendPolicy) deniedPrefixes(backends []backend) (found []condition.Finding) {
 	seen := map[types.NamespacedName]bool{}
 	for _, b := range backends {
@@ -75,7 +75,7 @@ func (p backendPolicy) deniedPrefixes(backends []backend) (found []condition.Fin
 	return found
 }
 
-// backend is a backend of a route, with everything that backendRules need.
+// backend is a backend of a route, with all inputs of backendRules.
 type backend struct {
 	resource.Backend
 	backendPolicy
@@ -159,8 +159,8 @@ func newDenial(d stunnerv1.DeniedBackend) denial {
 	return n
 }
 
-// matches reports whether a denial applies to the backend. A denial with an invalid selector never occurs here, because
-// deniedBackendsParse rejects the whole GatewayConfig.
+// matches reports whether an entry of spec.deniedBackends applies to the backend. An entry with an invalid selector
+// never occurs here, because deniedBackendsParse rejects the whole GatewayConfig.
 func (b backend) matches(d denial) bool {
 	if d.namespace != "" && d.namespace != b.Namespace {
 		return false

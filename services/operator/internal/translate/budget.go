@@ -26,17 +26,18 @@ type admission struct {
 	budget  stunnerv1.Budget
 
 	served []attachedRoute
-	// keptClusters contain the published endpoints that refused routes keep, see keepPublished.
+	// keptClusters contain the endpoints that routes over budget keep from the published config, see keepPublished.
 	keptClusters []config.Cluster
-	// keptRoutes are the names of the routes of keptClusters by listener index.
+	// keptRoutes are, by listener index, the names of the routes over budget that keep published endpoints.
 	keptRoutes map[int][]string
 	// refused are the routes that are not served because they exceed a budget, by NAMESPACE/NAME.
 	refused map[string]resource.BudgetRefusal
 	demand  Demand
 }
 
-// admit divides the budgets of a Gateway among its routes. It divides first by the Gateway's own budget, to find the
-// demand, and again if the budgets shared with other Gateways allow less.
+// admit divides the budgets of a Gateway among its routes. It first divides the Gateway's own budget; the endpoints of
+// the routes that fit are Demand.Wanted. If the budgets that are shared with other Gateways allow fewer endpoints, it
+// divides again with that limit.
 func admit(v *resource.View, gw *gwapiv1.Gateway, p parameters, listeners []*listener, opt Options) *admission {
 	a := &admission{
 		view: v, gateway: resource.KeyOf(gw), opt: opt, budget: p.budget(),
@@ -55,14 +56,14 @@ func admit(v *resource.View, gw *gwapiv1.Gateway, p parameters, listeners []*lis
 	}
 	for _, r := range served {
 		switch {
-		case r.tooWide > 0:
-			a.refuse(r, condition.RouteTooWide(r.tooWide, int(a.budget.EndpointsPerRoute)))
+		case r.tooManyEndpoints > 0:
+			a.refuse(r, condition.TooManyEndpoints(r.tooManyEndpoints, int(a.budget.EndpointsPerRoute)))
 		case len(r.listeners) > 0:
 			a.served = append(a.served, *r)
 		}
 	}
 	for _, d := range denied {
-		a.refuse(d.Of, condition.GatewayFull(a.gateway.String(), reasons[d.Kind], d.Needed, nouns[d.Kind]))
+		a.refuse(d.Of, condition.GatewayOverBudget(a.gateway.String(), reasons[d.Kind], d.Needed, nouns[d.Kind]))
 	}
 	a.keepPublished(limit, used)
 	return a
@@ -83,8 +84,9 @@ const (
 	overheadOfRoute = 80
 )
 
-// limit returns the maximum load of all routes of the Gateway together. It results from the Gateway's own budget and
-// from the maximum size of a config. Budgets shared with other Gateways are not included, see room.
+// limit returns the maximum of routes, endpoints, bytes and host names for all routes of the Gateway together. It
+// results from the Gateway's own budget and from the maximum size of a config. Budgets shared with other Gateways are
+// not included, see room.
 func (a *admission) limit(listeners []*listener) share.Load {
 	bytes := config.MaxDocument - overhead - len(listeners)*overheadOfListener
 	for _, l := range listeners {
@@ -98,7 +100,7 @@ func (a *admission) limit(listeners []*listener) share.Load {
 	}
 }
 
-// limitReasons returns for each limit where it comes from, for condition messages.
+// limitReasons describes for condition messages, by limited resource, which budget or config limit a route exceeds.
 func (a *admission) limitReasons() map[int]string {
 	return map[int]string{
 		share.Routes:    condition.RouteBudget(a.budget.Routes),
@@ -108,8 +110,9 @@ func (a *admission) limitReasons() map[int]string {
 	}
 }
 
-// room returns the maximum number of endpoints that the budgets shared with other Gateways leave, and for messages the
-// budget that limits it. The result is at most own, the limit in the Gateway's own budget.
+// room returns the maximum number of endpoints that the budgets shared with other Gateways leave for this Gateway, and
+// a description of the budget that sets this maximum, for condition messages. The result is at most own, the limit in
+// the Gateway's own budget.
 func (a *admission) room(own int) (room int, reason string) {
 	room = own
 	if left := max(0, int(a.budget.EndpointsPerNamespace)-a.opt.Room.Namespace); left < room {
@@ -121,9 +124,9 @@ func (a *admission) room(own int) (room int, reason string) {
 	return room, reason
 }
 
-// divide divides the limit among the namespaces of the routes. Each namespace gets an equal share, so that a tenant
-// cannot use up the budget of the others. Within a namespace, the oldest routes are served first. Routes of a namespace
-// that no listener allows are ignored.
+// divide divides the limit among the namespaces of the routes. Each namespace gets an equal share, so that one tenant
+// cannot use up the budget of other tenants. Within a namespace, the oldest routes are served first. Routes of a
+// namespace that no listener allows are ignored.
 func (a *admission) divide(limit share.Load) ([]*attachedRoute, []share.Denied[*attachedRoute], share.Load) {
 	claims := map[string][]share.Claim[*attachedRoute]{}
 	for _, route := range a.view.RoutesOf(a.gateway) {
@@ -145,8 +148,8 @@ func (a *admission) divide(limit share.Load) ([]*attachedRoute, []share.Denied[*
 	return share.Divide(limit, claims)
 }
 
-// measure returns the load of a route, but never less than floor. A route that is not served, because it attaches to no
-// listener or exceeds the limit of a single route, counts as floor.
+// measure returns how many endpoints, bytes and host names a route takes in the config, but at least floor. A route
+// that is not served, because it attaches to no listener or exceeds the limit of a single route, counts as floor.
 func (a *admission) measure(r *attachedRoute, floor share.Load) share.Load {
 	if r.listeners = a.matcher.listenersFor(r.route); len(r.listeners) == 0 {
 		return floor
@@ -160,7 +163,7 @@ func (a *admission) measure(r *attachedRoute, floor share.Load) share.Load {
 		load[share.Bytes] += s.bytes()
 	}
 	if count > int(a.budget.EndpointsPerRoute) {
-		r.tooWide = count
+		r.tooManyEndpoints = count
 		return floor
 	}
 	for _, excluded := range exceptOf(r.sets) { // a dataplane needs as much memory for them as for endpoints
@@ -183,8 +186,8 @@ func (a *admission) refuse(r *attachedRoute, why condition.Finding) {
 	a.refused[r.route.Ref.NamespacedName.String()] = resource.BudgetRefusal{Reason: why.Reason, Message: why.Message}
 }
 
-// keepEffort limits how many addresses keepPublished visits, as a multiple of the limit of endpoints.
-const keepEffort = 4
+// maxVisitFactor times the endpoint limit is the number of backend addresses that keepPublished compares at most.
+const maxVisitFactor = 4
 
 // keepPublished lets a route that now exceeds a budget keep published endpoints, so that its calls continue. It keeps
 // the endpoints that the route's backends still contain, as far as the limit allows. After a restart, the operator has
@@ -201,7 +204,7 @@ func (a *admission) keepPublished(limit, used share.Load) {
 	if published == nil {
 		return
 	}
-	left := keepEffort * limit[share.Endpoints]
+	left := maxVisitFactor * limit[share.Endpoints]
 	for _, route := range a.view.RoutesOf(a.gateway) {
 		name := route.Ref.NamespacedName.String()
 		if _, refused := a.refused[name]; !refused || route.MaskedBy != nil {
@@ -215,7 +218,7 @@ func (a *admission) keepPublished(limit, used share.Load) {
 		if a.resolve(r); published.Clusters[i].Type != r.clusterType {
 			continue
 		}
-		endpoints, except, visited := stillReached(published.Clusters[i], r.sets, left)
+		endpoints, except, visited := keptEndpoints(published.Clusters[i], r.sets, left)
 		left = max(0, left-visited)
 		cost := share.Load{
 			share.Endpoints: len(endpoints) + len(except),
@@ -240,10 +243,11 @@ func (a *admission) keepPublished(limit, used share.Load) {
 	a.demand.Given = used[share.Endpoints]
 }
 
-// stillReached returns the endpoints of a published cluster that the sets still contain. Others are dropped, because a
-// removed backend must not stay in use. It also returns the excluded addresses within the sets, and the number of
-// addresses visited. If that would exceed limit, it returns no endpoints.
-func stillReached(published config.Cluster, sets []endpointSet, limit int) (endpoints, except []string, visited int) {
+// keptEndpoints returns the endpoints of a published cluster that the endpoint sets still contain. Other
+// published endpoints are dropped, because a removed backend must not stay in use. It also returns the excluded
+// addresses of these sets, and the number of addresses compared. If more than limit addresses would have to be
+// compared, it returns no endpoints.
+func keptEndpoints(published config.Cluster, sets []endpointSet, limit int) (endpoints, except []string, visited int) {
 	byPorts := map[string]map[string]bool{} // published addresses by port range
 	for _, e := range published.Endpoints {
 		host, ports := splitPorts(e)
@@ -272,7 +276,7 @@ func stillReached(published config.Cluster, sets []endpointSet, limit int) (endp
 	return slices.Compact(endpoints), exceptOf(kept), visited
 }
 
-// splitPorts splits an endpoint into its address and its port range, which has the format of endpointSet.ports.
+// splitPorts splits an endpoint of a config, such as 10.0.0.1:<100-200>, into its address and the rest, its port range.
 func splitPorts(endpoint string) (host, ports string) {
 	if i := strings.LastIndex(endpoint, ":<"); i >= 0 {
 		return endpoint[:i], endpoint[i:]
@@ -280,7 +284,8 @@ func splitPorts(endpoint string) (host, ports string) {
 	return endpoint, ""
 }
 
-// attach gives each listener its served routes, and the names of the refused routes that keep published endpoints.
+// attach sets the routes of each listener: the served routes, and the names of the routes over budget that keep
+// published endpoints.
 func (a *admission) attach(listeners []*listener) {
 	for _, r := range a.served {
 		for _, i := range r.listeners {
@@ -292,7 +297,7 @@ func (a *admission) attach(listeners []*listener) {
 	}
 }
 
-// overBudget returns the refused routes as an object for the view, see Result.OverBudget.
+// overBudget returns the routes that exceed a budget as an object that can be added to the view, see Result.OverBudget.
 func (a *admission) overBudget() *resource.OverBudget {
 	o := &resource.OverBudget{Routes: a.refused}
 	o.Namespace, o.Name = a.gateway.Namespace, a.gateway.Name

@@ -24,7 +24,8 @@ type certificate struct {
 	key   []byte
 }
 
-// encoded returns the certificate in the format of a config, where both parts are base64 of the PEM text.
+// encoded returns the certificate in the format of a config: chain and private key are the base64 encoding of their PEM
+// text.
 func (c certificate) encoded() config.Certificate {
 	return config.Certificate{
 		Cert: base64.StdEncoding.EncodeToString(c.chain),
@@ -34,9 +35,10 @@ func (c certificate) encoded() config.Certificate {
 
 // certificatesOf returns the certificates of a TLS or DTLS listener.
 //
-// revoked means that a reference is not permitted, for example because its ReferenceGrant was removed. The published
-// certificate must then not stay in use, so the listener gets the remaining certificates. After any other problem there
-// are no certificates, so that the listener keeps its published ones, see held.go.
+// revoked means that a certificate reference of the listener is not permitted, for example because its ReferenceGrant
+// was removed. The published certificate must then not stay in use, so certificatesOf returns only the certificates of
+// permitted references. After any other problem it returns no certificates, and the listener keeps its published ones,
+// see held.go.
 func certificatesOf(
 	v *resource.View, gw *gwapiv1.Gateway, l gwapiv1.Listener,
 ) (all []certificate, finding condition.Finding, revoked bool) {
@@ -45,7 +47,7 @@ func certificatesOf(
 	}
 	for i, ref := range l.TLS.CertificateRefs {
 		c := certificateRef{view: v, gateway: gw, ref: ref, field: fmt.Sprintf("tls.certificateRefs[%d]", i)}
-		wrong := certificateRules.judge(c)
+		wrong := certificateRules.firstFinding(c)
 		if wrong.OK() {
 			all = append(all, c.pair())
 			continue
@@ -83,8 +85,8 @@ func (c certificateRef) isSecret() condition.Finding {
 	return condition.Finding{}
 }
 
-// isGranted requires a ReferenceGrant for a Secret in another namespace. The Gateway API demands it, so
-// spec.requireReferenceGrants of the GatewayConfig does not matter.
+// isGranted requires a ReferenceGrant for a certificate Secret in another namespace, as the Gateway API demands. It
+// does so even if spec.requireReferenceGrants of the GatewayConfig is false.
 func (c certificateRef) isGranted() condition.Finding {
 	from := resource.Referrer{Group: gwapiv1.GroupName, Kind: resource.KindGateway, Namespace: c.gateway.Namespace}
 	if !c.view.Granted(from, resource.Target{Kind: "Secret", NamespacedName: c.key()}) {
@@ -118,8 +120,8 @@ func (c certificateRef) pairMatches() condition.Finding {
 	return condition.Finding{}
 }
 
-// problem describes why the pair cannot be used. It does not include errors of the parsers, because they quote their
-// input, which may be a private key.
+// problem describes why a certificate and its private key cannot be used. It does not include errors of the parsers,
+// because they quote their input, which may be a private key.
 func (c certificate) problem() string {
 	switch {
 	case !hasBlock(c.chain, func(t string) bool { return t == "CERTIFICATE" }):

@@ -17,13 +17,13 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// Class translates the status of a GatewayClass.
+// Class computes the status of a GatewayClass.
 func Class(v *resource.View, name string, opt Options) ClassResult {
 	class := v.Class(name)
 	if class == nil || string(class.Spec.ControllerName) != opt.ControllerName {
 		return ClassResult{Class: name}
 	}
-	finding := referenceRules.judge(classReference(v, class)).As(condition.ReasonInvalidParameters)
+	finding := referenceRules.firstFinding(classReference(v, class)).As(condition.ReasonInvalidParameters)
 	before := v.ClassStatus(name)
 	return ClassResult{Class: name, Ours: true, Status: gwapiv1.GatewayClassStatus{
 		Conditions: condition.Merge(before.Conditions, class.Generation, opt.Now,
@@ -32,7 +32,7 @@ func Class(v *resource.View, name string, opt Options) ClassResult {
 	}}
 }
 
-// GatewayConfig translates the status of a GatewayConfig: whether it is valid, and warnings.
+// GatewayConfig computes the status of a GatewayConfig: whether it is valid, and warnings.
 func GatewayConfig(v *resource.View, key types.NamespacedName, opt Options) ConditionsResult {
 	gc := v.GatewayConfig(key)
 	if gc == nil {
@@ -63,8 +63,8 @@ func GatewayConfig(v *resource.View, key types.NamespacedName, opt Options) Cond
 // dnsName matches a DNS name in lower case (RFC 1123 §2.1).
 var dnsName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`)
 
-// inlineSecrets returns the fields with an inline secret. They are reported even if spec.authRef makes them unused,
-// because every reader of the object can see them.
+// inlineSecrets returns the names of the GatewayConfig fields that contain a secret in plain text. A field is returned
+// even if spec.authRef makes it unused, because every reader of the GatewayConfig can see the secret.
 func inlineSecrets(gc *stunnerv1.GatewayConfig) []string {
 	var fields []string
 	if s, inline := gc.Spec.Password.Inline(); inline && s != "" {
@@ -76,7 +76,8 @@ func inlineSecrets(gc *stunnerv1.GatewayConfig) []string {
 	return fields
 }
 
-// shortSecrets returns which secrets are so short that they can be guessed, for messages.
+// shortSecrets returns the names of the credentials that are so short that an attacker can guess them, for use in
+// messages.
 func shortSecrets(auth config.Auth) (names []string) {
 	for _, s := range []struct{ key, name string }{
 		{config.KeyPassword, "password"}, {config.KeySecret, "shared secret"},
@@ -88,7 +89,7 @@ func shortSecrets(auth config.Auth) (names []string) {
 	return names
 }
 
-// Dataplane translates the status of a Dataplane. The schema of the CRD validates all fields except the pod template
+// Dataplane computes the status of a Dataplane. The schema of the CRD validates all fields except the pod template
 // patch and rules across several fields of spec.autoscaling, which are checked here.
 func Dataplane(v *resource.View, name string, opt Options) ConditionsResult {
 	d := v.Dataplane(name)
@@ -139,7 +140,7 @@ func checkScaler(v *resource.View, d *stunnerv1.Dataplane) condition.Finding {
 	return condition.Finding{}
 }
 
-// StaticService translates the status of a StaticService: whether all of its prefixes are valid.
+// StaticService computes the status of a StaticService: whether all of its prefixes are valid.
 func StaticService(v *resource.View, key types.NamespacedName, opt Options) ConditionsResult {
 	s := v.StaticService(key)
 	if s == nil {
@@ -165,7 +166,7 @@ func checkPrefixes(s *stunnerv1.StaticService) (found []condition.Finding) {
 // ClassResult is the translation of a GatewayClass.
 type ClassResult struct {
 	Class string
-	// Ours is false for a class of another controller: its status must not be written.
+	// Ours is false for a GatewayClass of another controller, whose status must not be written.
 	Ours   bool
 	Status gwapiv1.GatewayClassStatus
 }

@@ -18,13 +18,13 @@ type attachedRoute struct {
 	// sets are the endpoint sets of the valid backends.
 	sets        []endpointSet
 	clusterType config.ClusterType
-	// tooWide is the number of endpoints if it exceeds the limit of a single route, otherwise 0.
-	tooWide int
+	// tooManyEndpoints is the number of endpoints of the route if it exceeds the limit of a single route, otherwise 0.
+	tooManyEndpoints int
 }
 
-// clustersOf returns one cluster for each served route, together with the kept clusters of refused routes, see
-// admission.keepPublished. named are the same clusters for display, with the DNS names of Services instead of their
-// addresses. Both are sorted by name.
+// clustersOf returns one cluster for each served route, together with the kept clusters of routes over budget, see
+// admission.keepPublished. named are the same clusters for display to users: they contain the DNS names of Services
+// instead of addresses. Both lists are sorted by name.
 func clustersOf(served []attachedRoute, kept []config.Cluster) (clusters, named []config.Cluster) {
 	for _, r := range served {
 		cluster, names := r.clusters()
@@ -37,12 +37,14 @@ func clustersOf(served []attachedRoute, kept []config.Cluster) (clusters, named 
 	return clusters, named
 }
 
-// servicesSuffix is added to the name of a named cluster if a route has both StaticServices and Services: their
-// prefixes and DNS names cannot be in one cluster.
+// servicesSuffix is appended to the cluster name of a route with both StaticServices and Services, when the config is
+// displayed: the DNS names of Services are then shown in a cluster of their own, because prefixes and DNS names cannot
+// be in one cluster.
 const servicesSuffix = "/services"
 
-// clusters returns the cluster with the endpoints of all valid backends, and the named clusters, which are for display.
-// Named clusters contain DNS names, so that they do not change with the endpoints of Services or with the nodes.
+// clusters returns the cluster of a route with the endpoints of all its valid backends, and named, the clusters that
+// are displayed to users. The named clusters contain the DNS names of Services, so that they do not change with the
+// endpoints of Services or with the nodes.
 func (r attachedRoute) clusters() (cluster config.Cluster, named []config.Cluster) {
 	name := r.route.Ref.NamespacedName.String()
 	var prefixes, addresses, names []endpointSet
@@ -76,7 +78,8 @@ func (r attachedRoute) clusters() (cluster config.Cluster, named []config.Cluste
 	return cluster, []config.Cluster{static, services}
 }
 
-// withServiceNames returns the config with the named clusters instead of its own clusters.
+// withServiceNames returns a copy of a config for display, whose clusters are replaced by the named clusters. These
+// contain the DNS names of Services instead of their addresses.
 func withServiceNames(c config.Config, named []config.Cluster) config.Config {
 	c = c.Clone()
 	c.Clusters = named

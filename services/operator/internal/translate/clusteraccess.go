@@ -85,7 +85,8 @@ func (c clusterAddresses) sorted() clusterAddresses {
 	return c
 }
 
-// add adds the texts that are IP addresses. Other texts are skipped, because addresses of a node may be host names.
+// add adds each text that is an IP address. Other texts are skipped, because the addresses in the status of a node may
+// be host names.
 func (c *clusterAddresses) add(texts ...string) {
 	for _, text := range texts {
 		if a, err := netip.ParseAddr(text); err == nil && a.Zone() == "" && !a.IsUnspecified() {
@@ -123,7 +124,7 @@ func (c clusterAddresses) contain(a netip.Addr) bool {
 	return found || c.onHost(netip.PrefixFrom(a.Unmap(), a.Unmap().BitLen()))
 }
 
-// onHost reports whether a prefix lies within one of the prefixes in c.host.
+// onHost reports whether a prefix lies within one of the loopback or cloud metadata prefixes in c.host.
 func (c clusterAddresses) onHost(p netip.Prefix) bool {
 	covers := func(h netip.Prefix) bool { return h.Bits() <= p.Bits() && h.Contains(p.Addr()) }
 	return slices.ContainsFunc(c.host, covers)
@@ -131,18 +132,19 @@ func (c clusterAddresses) onHost(p netip.Prefix) bool {
 
 // clusterGuard removes the addresses of the cluster itself from the endpoints of routes.
 type clusterGuard struct {
-	// view is nil if spec.clusterAccess is Allow. Nothing is then removed.
+	// view is used to look up the addresses of the cluster. It is nil if spec.clusterAccess is Allow: the guard then
+	// removes no addresses.
 	view *resource.View
 	// system and all cache the results of systemAddresses and allAddresses.
 	system, all *clusterAddresses
-	// nodes caches the addresses of nodes by resource.AddressBlock.
+	// nodes caches the addresses of nodes, by the address block (resource.AddressBlock) that contains them.
 	nodes map[netip.Prefix][]netip.Addr
 	// static caches the results of guardStatic.
 	static map[types.NamespacedName]*guardedPrefixes
 }
 
-// clusterGuards are the two guards by the value of parameters.guardsCluster, so that all Gateways of a route share
-// them.
+// clusterGuards contains two guards: the one at true removes the addresses of the cluster, the one at false removes
+// none. When the status of a route is translated, all Gateways of the route share these guards and their caches.
 type clusterGuards map[bool]*clusterGuard
 
 func newClusterGuards(v *resource.View) clusterGuards {
@@ -161,8 +163,8 @@ func (g *clusterGuard) systemAddresses() *clusterAddresses {
 	return g.system
 }
 
-// allAddresses returns the system addresses and the addresses of all nodes. It is called for StaticServices only, so
-// that a Gateway without StaticServices is not translated again whenever a node is added.
+// allAddresses returns the addresses of the API server, of the Services in kube-system and of all nodes. It is called
+// for StaticServices only, so that a Gateway without StaticServices is not translated again whenever a node is added.
 func (g *clusterGuard) allAddresses() *clusterAddresses {
 	if g.all == nil {
 		g.all = new(g.systemAddresses().withNodes(g.view))
@@ -198,14 +200,15 @@ func (g *clusterGuard) isNode(a netip.Addr) bool {
 type guardedPrefixes struct {
 	// prefixes are the allowed prefixes, unchanged from the spec.
 	prefixes []string
-	// except are the addresses within prefixes that routes must not reach.
+	// except are the addresses of the cluster that lie within the allowed prefixes, and that routes must not reach.
 	except []string
-	// found are the findings about the prefixes that are not allowed.
+	// found are the findings about the prefixes that are invalid or that routes must not reach.
 	found []condition.Finding
 }
 
-// guardStatic returns the prefixes of a StaticService that routes may reach. A prefix that lies within the cluster is
-// rejected. A wider prefix is allowed, except for the cluster's addresses in it.
+// guardStatic returns the prefixes of a StaticService that routes may reach. A prefix that is a single address of the
+// cluster, or that lies within hostPrefixes, is rejected. Any other prefix is allowed, except for the addresses of the
+// cluster in it.
 func (g *clusterGuard) guardStatic(service *stunnerv1.StaticService) *guardedPrefixes {
 	key := resource.KeyOf(service)
 	if known := g.static[key]; known != nil {

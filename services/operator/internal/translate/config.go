@@ -131,7 +131,7 @@ func checkConfig(c config.Config) error {
 		return err
 	}
 	if estimatedSize(c) < config.MaxDocument/2 {
-		return nil // almost always; encoding the config takes a third of the time of a translation
+		return nil // the usual case; the rest encodes the config, which takes a third of the time of a translation
 	}
 	if size := len(c.Canonical()); size > config.MaxDocument {
 		const format = "it has %d bytes, the limit is %d: let its routes lead to fewer endpoints, or to prefixes"

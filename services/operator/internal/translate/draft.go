@@ -41,7 +41,7 @@ func (d draft) listenerName(l *listener) string {
 	return resource.KeyOf(d.gateway).String() + "/" + l.name()
 }
 
-// listenerNames returns the names of the listeners that the function accepts, without duplicates.
+// listenerNames returns the names of the listeners for which match returns true, without duplicates.
 func (d draft) listenerNames(match func(*listener) bool) []string {
 	var names []string
 	for _, l := range d.listeners {

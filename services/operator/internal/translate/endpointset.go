@@ -30,15 +30,15 @@ type endpointSet struct {
 	clusterIP string
 	// serviceName is the DNS name of the Service, only for display.
 	serviceName string
-	// ports is the port range of all endpoints in the syntax of config.ParseEndpoint, ":<FIRST-LAST>"; empty means all
-	// ports.
+	// ports is the port range of all endpoints in the syntax of config.ParseEndpoint, such as ":<100-200>"; empty means
+	// all ports.
 	ports string
 	guard *clusterGuard
 }
 
 // endpointSetsOf returns the endpoint sets of backends without duplicates.
 func endpointSetsOf(backends []backend) (sets []endpointSet) {
-	const few = 16 // up to this number, comparing all pairs is faster than hashing
+	const few = 16 // up to this number of sets, comparing all pairs is faster than hashing
 	var seen map[resource.Backend]bool
 	if len(backends) > few {
 		seen = make(map[resource.Backend]bool, len(backends))
@@ -76,7 +76,8 @@ func (b backend) endpointSet() endpointSet {
 	return s
 }
 
-// portRange returns the port range of the backend in the format of endpointSet.ports.
+// portRange returns the port range of the backend in the syntax of config.ParseEndpoint, such as ":<100-200>"; empty
+// means all ports.
 func (b backend) portRange() string {
 	if b.Port == 0 {
 		return ""
@@ -84,7 +85,7 @@ func (b backend) portRange() string {
 	return ":<" + strconv.Itoa(int(b.Port)) + "-" + strconv.Itoa(int(cmp.Or(b.EndPort, b.Port))) + ">"
 }
 
-// byName returns the set with the DNS name of the Service instead of its addresses.
+// byName returns a set whose only endpoint is the DNS name of the Service.
 func (s endpointSet) byName() endpointSet { return endpointSet{name: cmp.Or(s.name, s.serviceName)} }
 
 // count returns an upper bound of the number of endpoints. It includes duplicates and invalid addresses, which are
@@ -157,7 +158,8 @@ func (s endpointSet) addresses() iter.Seq[string] {
 	}
 }
 
-// prefixes returns the allowed prefixes of the StaticService; none for a Service.
+// prefixes returns the prefixes of the StaticService that routes may reach, and no prefixes if the backend is a
+// Service.
 func (s endpointSet) prefixes() *guardedPrefixes {
 	if s.static == nil {
 		return &guardedPrefixes{}
@@ -187,10 +189,10 @@ func endpointsOf(sets []endpointSet) []string {
 	return slices.Compact(endpoints)
 }
 
-// exceptOf returns the addresses within the prefixes of the sets that routes must not reach, sorted and without
-// duplicates.
+// exceptOf returns the addresses that routes must not reach although a prefix of the sets contains them, sorted and
+// without duplicates.
 func exceptOf(sets []endpointSet) (except []string) {
-	seen := map[*guardedPrefixes]bool{} // several backends may be one StaticService with different ports
+	seen := map[*guardedPrefixes]bool{} // several backends may refer to one StaticService with different ports
 	for _, s := range sets {
 		if p := s.prefixes(); len(p.except) > 0 && !seen[p] {
 			seen[p] = true

@@ -11,9 +11,10 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// exposuresOf assigns the listeners to Services. The Service named like the Gateway carries the transport of the first
-// listener. A second Service, <gateway>-tcp or <gateway>-udp, carries the other transport. A Service that would not be
-// needed any more is kept while one of its ports leads to a listener that keeps its published form, see held.go.
+// exposuresOf assigns the listeners to Services. The Service named like the Gateway has the ports of the transport (UDP
+// or TCP) that the first listener uses. A second Service, <gateway>-tcp or <gateway>-udp, has the ports of the other
+// transport. A Service that would become unnecessary is kept while one of its ports forwards to a listener that keeps
+// its published config, see held.go.
 func (d draft) exposuresOf() []manifest.Exposure {
 	var exposures []manifest.Exposure
 	for i, network := range networksOf(d.annotations.mixed, d.listeners) {
@@ -32,8 +33,9 @@ func (d draft) exposuresOf() []manifest.Exposure {
 	return exposures
 }
 
-// exposure returns a Service with the ports of the listeners that use the given network. It also has the ports that
-// must stay because they lead to a listener that keeps its published form. With an empty network, it has only those.
+// exposure returns a Service with the ports of the listeners that use the given network. The Service also keeps each of
+// its ports that forwards to a listener that keeps its published config. With an empty network, the Service has only
+// these kept ports.
 func (d draft) exposure(name, network string) manifest.Exposure {
 	e := manifest.Exposure{
 		Name:          name,
@@ -86,8 +88,8 @@ func (d draft) applyServiceOverlay() (notes []string) {
 	return notes
 }
 
-// networksOf returns the network, "udp" or "tcp", of each Service that the listeners need. The first listener
-// determines the first one.
+// networksOf returns the network, "udp" or "tcp", of each Service that the listeners need. The network of the first
+// listener comes first.
 func networksOf(mixed mixedProtocol, listeners []*listener) []string {
 	var networks []string
 	for _, l := range listeners {

@@ -34,7 +34,7 @@ func Gateway(v *resource.View, key types.NamespacedName, opt Options) Result {
 	d.workload, d.findings.workload = d.workloadOf()
 	d.notes = slices.Concat(d.annotations.notes, overlayNotes, d.scalingNotes(), d.budgetNotes(), d.externalIPNotes())
 	findAddresses(v, gw, d.listeners)
-	refused, skeleton := d.judge()
+	refused, skeleton := d.firstProblem()
 	r := d.assemble(refused)
 	if skeleton {
 		r.Skeleton = d.skeleton()
@@ -57,7 +57,7 @@ func (d draft) scalingNotes() []string {
 	if d.workload == nil || !manifest.Scaled(d.parameters.dataplane) || !d.view.ScalingMissing() {
 		return nil
 	}
-	return []string{condition.ScalingWaits(d.parameters.dataplane.Name)}
+	return []string{condition.ScalingUnavailable(d.parameters.dataplane.Name)}
 }
 
 // budgetNotes warns if routes are not served because they exceed a budget.
@@ -65,20 +65,20 @@ func (d draft) budgetNotes() []string {
 	if len(d.admission.refused) == 0 {
 		return nil
 	}
-	return []string{condition.RoutesWait}
+	return []string{condition.RoutesOverBudget}
 }
 
 // externalIPNotes warns if the API server rejected the external IPs of a Service.
 func (d draft) externalIPNotes() []string {
-	refusal := d.view.Refusal(resource.KeyOf(d.gateway)).ExternalIPs
-	if refusal.Problem == "" {
+	rejection := d.view.Rejection(resource.KeyOf(d.gateway)).ExternalIPs
+	if rejection.Problem == "" {
 		return nil
 	}
-	return []string{condition.ExternalIPsRefused(refusal.Object, refusal.Problem)}
+	return []string{condition.ExternalIPsRefused(rejection.Object, rejection.Problem)}
 }
 
-// assemble returns the config, the objects and the status. If the Gateway has a problem, refused, or if a listener
-// would be lost, it returns only a status and sets Result.Hold.
+// assemble returns the config, the objects and the status of the Gateway. If the Gateway has a problem (refused), or if
+// the new config would lack a listener in use, it returns only a status and sets Result.Hold.
 func (d draft) assemble(refused condition.Finding) Result {
 	r := Result{
 		Key: resource.KeyOf(d.gateway), Ours: true, Notes: d.notes,

@@ -26,21 +26,21 @@ var gatewayRules = []gatewayRule{
 	{check: draft.addressUsable},
 	{check: draft.addressAllowed},
 	{check: draft.annotationsFit},
-	{check: draft.servesSomething},
+	{check: draft.hasValidListener},
 	{check: draft.workloadNameFree},
 }
 
 // gatewayRule is one entry of gatewayRules.
 type gatewayRule struct {
 	check rule[draft]
-	// configOnly means that the problem affects the config but not the other objects. Services and workload may then be
-	// created if they do not exist, see Result.Skeleton.
+	// configOnly means that the problem affects the config but not the other objects. Missing Services and a missing
+	// workload may then still be created, see Result.Skeleton.
 	configOnly bool
 }
 
-// judge returns the first problem of the Gateway. skeleton is true if no problem prevents creating the objects of
-// Result.Skeleton.
-func (d draft) judge() (refused condition.Finding, skeleton bool) {
+// firstProblem returns the first problem of the Gateway according to gatewayRules. skeleton is true if no problem
+// prevents creating the objects of Result.Skeleton.
+func (d draft) firstProblem() (refused condition.Finding, skeleton bool) {
 	for _, r := range gatewayRules {
 		found := r.check(d)
 		refused = first(refused, found)
@@ -147,14 +147,14 @@ func (d draft) annotationsFit() condition.Finding {
 	return condition.Finding{}
 }
 
-// maxAnnotations is the API server's limit in bytes, less 16 KiB for the annotations that the operator and other
-// controllers add.
+// maxAnnotations is the API server's limit for the total size of an object's annotations in bytes, less 16 KiB for the
+// annotations that the operator and other controllers add.
 const maxAnnotations = apivalidation.TotalAnnotationSizeLimitB - 16<<10
 
-// servesSomething rejects a Gateway without a valid listener, because its Services would be deleted and lose their
-// addresses. A listener with a revoked certificate is an exception: its certificate must not stay in use, even if no
-// other listener is left.
-func (d draft) servesSomething() condition.Finding {
+// hasValidListener rejects a Gateway without a valid listener, because the Gateway's Services would be deleted and lose
+// their addresses. A listener with a revoked certificate also passes: the certificate must not stay in use, even if the
+// Gateway has no other listener.
+func (d draft) hasValidListener() condition.Finding {
 	if slices.ContainsFunc(d.listeners, func(l *listener) bool { return l.served() || l.revoked }) {
 		return condition.Finding{}
 	}

@@ -16,12 +16,12 @@ import (
 )
 
 // A listener is held while it cannot be served as specified, for example after its port was changed to an invalid one.
-// Its published form, that is its entry in the config that dataplanes run, stays in use, because a mistake must not end
-// calls.
+// Its published config, that is its entry in the config that dataplanes run, stays in use, because a mistake must not
+// end calls.
 //
-//   - holdListeners finds the published form of each held listener, and the Service ports that lead to it.
-//   - update sets the current routes in the published form, which becomes part of the new config. exposure.go keeps the
-//     Service ports.
+//   - holdListeners finds the published config of each held listener, and the Service ports that lead to it.
+//   - update sets the current routes in the published config of a listener, which becomes part of the new config.
+//     exposure.go keeps the Service ports.
 //   - Result.HeldListeners names the held listeners. After a restart, the operator does not have the published config,
 //     so it cannot keep a listener. It then publishes no config that lacks a listener in use, see lostListener.
 //   - Result.ObjectsWith adapts the generated objects to the config that is finally published.
@@ -29,7 +29,7 @@ import (
 // The other listeners of the Gateway are served as specified. A problem that affects the whole Gateway sets Result.Hold
 // instead, and everything published stays.
 
-// heldListener is the published form of a held listener.
+// heldListener is the published config of a held listener.
 type heldListener struct {
 	config config.Listener
 	ports  []heldPort
@@ -37,12 +37,13 @@ type heldListener struct {
 
 // heldPort is a Service port that leads to a held listener.
 type heldPort struct {
-	// service is empty if no existing Service has the port. The port then belongs to the Service for its transport.
+	// service is the name of the existing Service that has the port. If it is empty, no existing Service has the port,
+	// and the port is added to the Service for the listener's transport.
 	service string
 	port    manifest.Port
 }
 
-// held reports whether the published form of the listener must stay in use. A listener with a revoked certificate is
+// held reports whether the published config of the listener must stay in use. A listener with a revoked certificate is
 // not held, because the certificate must not stay in use.
 func (l *listener) held() bool { return !l.served() && !l.revoked }
 
@@ -56,9 +57,9 @@ func (d draft) heldListenerNames() []string {
 	return names
 }
 
-// lostListener returns the name of a listener in use that would be lost if the config were published; "" if there is
-// none. This can only happen after a restart or after the former operator: the config then lacks the held listeners,
-// because Options.Published, from which they are kept, is nil.
+// lostListener returns the name of a listener that dataplanes may serve and that the new config lacks; "" if there is
+// none. This can only happen after a restart, or after the operator of the existing STUNner was replaced:
+// Options.Published is then nil, so the published entries of held listeners cannot be kept in the new config.
 func (d draft) lostListener() string {
 	if d.opt.Published != nil {
 		return ""
@@ -72,22 +73,22 @@ func (d draft) lostListener() string {
 	return ""
 }
 
-// firstOfName reports whether no earlier listener has the same name. If several listeners have one name, only the first
-// one is translated.
+// firstOfName reports whether no earlier listener has the same name as the listener at this index. If several listeners
+// have one name, only the first one is translated.
 func (d draft) firstOfName(at int) bool {
 	named := func(other *listener) bool { return other.name() == d.listeners[at].name() }
 	return slices.IndexFunc(d.listeners, named) == at
 }
 
-// holdListeners sets the published form of each held listener. A listener that conflicts with the port of a published
-// form becomes held as well, because it is unknown which of the two should have the port. That listener may cause
-// further conflicts, so the search is repeated until nothing changes.
+// holdListeners sets the published config of each held listener. A listener whose port conflicts with a held listener
+// becomes held as well, because the spec does not determine which of the two should have the port. That listener may
+// conflict with further listeners, so the search is repeated until nothing changes.
 func (d draft) holdListeners() {
 	if d.opt.Published == nil {
 		return
 	}
-	for again := true; again; {
-		again = false
+	for changed := true; changed; {
+		changed = false
 		for i, l := range d.listeners {
 			if l.published != nil || !l.held() || !d.firstOfName(i) {
 				continue
@@ -98,13 +99,13 @@ func (d draft) holdListeners() {
 		}
 		for _, l := range d.listeners {
 			if found := d.heldPortConflict(l); l.served() && !found.OK() {
-				l.conflict, l.accepted, again = found, found.As(condition.ReasonPortUnavailable), true
+				l.conflict, l.accepted, changed = found, found.As(condition.ReasonPortUnavailable), true
 			}
 		}
 	}
 }
 
-// publishedListener returns the published form of a listener, or nil.
+// publishedListener returns the entry of a listener in the published config, or nil.
 func publishedListener(c *config.Config, name string) *heldListener {
 	i := slices.IndexFunc(c.Listeners, func(l config.Listener) bool { return l.Name == name })
 	if i < 0 {
@@ -113,8 +114,8 @@ func publishedListener(c *config.Config, name string) *heldListener {
 	return &heldListener{config: c.Listeners[i]}
 }
 
-// heldPortConflict returns a finding if a held listener uses the port of this listener in the pod or in a Service.
-// Service ports do not matter to the file provider, which assigns a host port to every listener.
+// heldPortConflict returns a finding if a held listener uses the port of this listener, in the pod or in a Service.
+// With the file provider, conflicts in Services are ignored, because it assigns a host port to every listener.
 func (d draft) heldPortConflict(l *listener) condition.Finding {
 	for _, other := range d.listeners {
 		if other.published == nil || other == l || other.network() != l.network() {
@@ -132,9 +133,9 @@ func (d draft) heldPortConflict(l *listener) condition.Finding {
 	return condition.Finding{}
 }
 
-// heldPorts returns the ports of the Gateway's Services that lead to a held listener. If there is no such port because
-// the Service was deleted, it returns the port in the spec if that is valid and not used twice, and otherwise the
-// published public port.
+// heldPorts returns the ports of the Gateway's Services that forward to a held listener. If there is no such port
+// because the Service was deleted, it returns the port in the listener's spec if this port is valid and unique, and
+// otherwise the published public port.
 func (d draft) heldPorts(l *listener) (ports []heldPort) {
 	published := l.published.config
 	protocol := corev1.Protocol(strings.ToUpper(l.network()))
@@ -157,7 +158,7 @@ func (d draft) heldPorts(l *listener) (ports []heldPort) {
 	if kept.Port = int32(published.PublicPort); portValid(l).OK() && d.onlyOneOnPort(l) {
 		kept.Port = int32(l.spec.Port)
 	}
-	if d.view.Host() != nil { // the file provider renders Services as they would be in a cluster
+	if d.view.Host() != nil { // with the file provider, the generated Services look as they would in a cluster
 		kept.TargetPort = l.target
 	}
 	if kept.Port == 0 {
@@ -171,15 +172,16 @@ func serviceNames(gw *gwapiv1.Gateway) []string {
 	return []string{gw.Name, gw.Name + "-tcp", gw.Name + "-udp"}
 }
 
-// onlyOneOnPort reports whether no other listener in the spec has the same port and network.
+// onlyOneOnPort reports whether no other listener in the spec has the same port and network as this listener.
 func (d draft) onlyOneOnPort(l *listener) bool {
 	return !slices.ContainsFunc(d.listeners, func(other *listener) bool {
 		return other != l && other.spec.Port == l.spec.Port && other.network() == l.network()
 	})
 }
 
-// update returns the published form with the current routes. The current public address replaces the published one only
-// if port and network did not change: otherwise it belongs to the new spec, which is not served.
+// update returns the published config of a held listener with its current routes. The current public address replaces
+// the published one only if port and network did not change: otherwise the current address is that of the new spec,
+// which is not served.
 func (h *heldListener) update(now config.Listener) config.Listener {
 	c := h.config
 	c.Routes = now.Routes
@@ -189,7 +191,7 @@ func (h *heldListener) update(now config.Listener) config.Listener {
 	return c
 }
 
-// noteHeld adds to the finding about a held listener that its published form stays in use.
+// noteHeld adds to the finding about a held listener that its published config stays in use.
 func (l *listener) noteHeld(found condition.Finding) condition.Finding {
 	if found.OK() || !l.held() {
 		return found
@@ -197,8 +199,8 @@ func (l *listener) noteHeld(found condition.Finding) condition.Finding {
 	return condition.Kept(found)
 }
 
-// ObjectsWith returns r.Objects adapted to the published config, which may differ from r.Config. The ConfigMap shows
-// the published config, and the NetworkPolicy opens the ports of its listeners.
+// ObjectsWith returns the generated objects for the published config, which may differ from r.Config: the ConfigMap
+// shows the published config, and the NetworkPolicy opens the ports of its listeners.
 func (r Result) ObjectsWith(published *config.Config) []resource.Object {
 	objects := slices.Clone(r.Objects)
 	if published == nil {
@@ -207,9 +209,9 @@ func (r Result) ObjectsWith(published *config.Config) []resource.Object {
 	for i, o := range objects {
 		switch o := o.(type) {
 		case *corev1.ConfigMap:
-			objects[i] = manifest.Show(o, withServiceNames(*published, r.Named))
+			objects[i] = manifest.WithConfig(o, withServiceNames(*published, r.Named))
 		case *networkingv1.NetworkPolicy:
-			objects[i] = manifest.Admit(o, *published, r.RelayPorts)
+			objects[i] = manifest.WithPorts(o, *published, r.RelayPorts)
 		}
 	}
 	return objects

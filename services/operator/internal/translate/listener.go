@@ -46,19 +46,19 @@ type listener struct {
 
 	certificates []certificate
 	// revoked means that a reference to a certificate is not permitted any more, for example because its ReferenceGrant
-	// was removed. Even the published form of the listener must then not stay in use.
+	// was removed. Even the published config of the listener must then not stay in use.
 	revoked bool
 	// kinds are the route kinds that the listener allows.
 	kinds []gwapiv1.RouteGroupKind
 	// routes are the served routes that attach to the listener.
 	routes []*resource.Route
-	// keptRoutes are the names of routes that exceed a budget and keep some of their published endpoints.
+	// keptRoutes are the names of the routes that exceed a budget and keep some of their published endpoints.
 	keptRoutes []string
 	// exposed means that a Service has a port for the listener.
 	exposed bool
 	address publicAddress
 
-	// published is the published form of a held listener, see held.go; nil if the listener is not held or was never
+	// published is the published config of a held listener, see held.go; nil if the listener is not held or was never
 	// published.
 	published *heldListener
 }
@@ -81,8 +81,8 @@ func (a publicAddress) kind() gwapiv1.AddressType {
 
 func (l *listener) name() string { return string(l.spec.Name) }
 
-// network returns the network of the listener's port, "udp" or "tcp". For a held listener, it is that of the published
-// form.
+// network returns the network of the listener's port, "udp" or "tcp". For a held listener, it is the network in the
+// published config.
 func (l *listener) network() string {
 	if l.published != nil {
 		return l.published.config.Protocol.Network()
@@ -103,14 +103,14 @@ func listenersOf(v *resource.View, gw *gwapiv1.Gateway, targetPorts map[string]i
 	for _, spec := range gw.Spec.Listeners {
 		l := &listener{spec: spec, protocol: protocolOf(spec.Protocol)}
 		l.target = cmp.Or(targetPorts[l.name()], int32(spec.Port))
-		l.conflict = conflictRules.judge(conflictCheck{l, listeners})
+		l.conflict = conflictRules.firstFinding(conflictCheck{l, listeners})
 		conflict := l.conflict.As(condition.ReasonPortUnavailable)
-		l.accepted = first(listenerRules.judge(l), l.avoidsProcessPorts(taken), conflict)
+		l.accepted = first(listenerRules.firstFinding(l), l.avoidsProcessPorts(taken), conflict)
 
 		var uncertified, unroutable condition.Finding
 		if l.protocol.Secure() || l.protocol == "" && spec.TLS != nil {
-			// Certificates are checked even if the protocol is misspelt: such a listener keeps its published form, but
-			// not with a revoked certificate.
+			// Certificates are checked even if the protocol is misspelt: such a listener keeps its published config,
+			// but not with a revoked certificate.
 			l.certificates, uncertified, l.revoked = certificatesOf(v, gw, spec)
 		}
 		if l.kinds, unroutable = kindsOf(spec); l.protocol == "" {

@@ -16,8 +16,8 @@ import (
 type ObjectRef struct {
 	Kind string
 	types.NamespacedName
-	// Spelling is the API group and version of a route; zero for other kinds.
-	Spelling schema.GroupVersion
+	// GroupVersion is the API group and version of a route; zero for other kinds.
+	GroupVersion schema.GroupVersion
 }
 
 // The kinds of objects that are translated.
@@ -30,7 +30,8 @@ const (
 	KindStaticService = string(stunnerv1.KindStaticService)
 )
 
-// RefOf returns the reference to an object; false if objects of its kind are not translated.
+// RefOf returns the reference to an object. The result is false if the operator does not translate objects of this
+// kind.
 func RefOf(o resource.Object) (ObjectRef, bool) {
 	u := ObjectRef{NamespacedName: resource.KeyOf(o)}
 	switch o.(type) {
@@ -45,11 +46,11 @@ func RefOf(o resource.Object) (ObjectRef, bool) {
 	case *stunnerv1.StaticService:
 		u.Kind = KindStaticService
 	case *stunnerv1.UDPRoute:
-		u.Kind, u.Spelling = KindRoute, stunnerv1.GroupVersion
+		u.Kind, u.GroupVersion = KindRoute, stunnerv1.GroupVersion
 	case *gwapiv1.UDPRoute:
-		u.Kind, u.Spelling = KindRoute, schema.GroupVersion(gwapiv1.GroupVersion)
+		u.Kind, u.GroupVersion = KindRoute, schema.GroupVersion(gwapiv1.GroupVersion)
 	case *gwapiv1a2.UDPRoute:
-		u.Kind, u.Spelling = KindRoute, schema.GroupVersion(gwapiv1a2.GroupVersion)
+		u.Kind, u.GroupVersion = KindRoute, schema.GroupVersion(gwapiv1a2.GroupVersion)
 	}
 	return u, u.Kind != ""
 }
@@ -57,13 +58,13 @@ func RefOf(o resource.Object) (ObjectRef, bool) {
 // Compare orders references by kind, namespace and name.
 func (u ObjectRef) Compare(other ObjectRef) int {
 	return cmp.Or(cmp.Compare(u.Kind, other.Kind), cmp.Compare(u.Namespace, other.Namespace),
-		cmp.Compare(u.Name, other.Name), cmp.Compare(u.Spelling.String(), other.Spelling.String()))
+		cmp.Compare(u.Name, other.Name), cmp.Compare(u.GroupVersion.String(), other.GroupVersion.String()))
 }
 
 // String returns kind, namespace and name for logs, and the API group and version of a route.
 func (u ObjectRef) String() string {
 	if u.Kind == KindRoute {
-		return u.Kind + " " + resource.RouteRef{NamespacedName: u.NamespacedName, GroupVersion: u.Spelling}.String()
+		return u.Kind + " " + resource.RouteRef{NamespacedName: u.NamespacedName, GroupVersion: u.GroupVersion}.String()
 	}
 	return u.Kind + " " + u.NamespacedName.String()
 }
@@ -74,7 +75,7 @@ func (u ObjectRef) Object(v *resource.View) resource.Object {
 	case KindGateway:
 		return orNil(v.Gateway(u.NamespacedName))
 	case KindRoute:
-		if r := v.Route(resource.RouteRef{NamespacedName: u.NamespacedName, GroupVersion: u.Spelling}); r != nil {
+		if r := v.Route(resource.RouteRef{NamespacedName: u.NamespacedName, GroupVersion: u.GroupVersion}); r != nil {
 			return r.Origin
 		}
 		return nil
@@ -118,7 +119,7 @@ func (u ObjectRef) Translate(v *resource.View, opt Options) Outcome {
 		r := Gateway(v, u.NamespacedName, opt)
 		return Outcome{Ours: r.Ours, Status: r.Status, Gateway: &r}
 	case KindRoute:
-		r := Route(v, resource.RouteRef{NamespacedName: u.NamespacedName, GroupVersion: u.Spelling}, opt)
+		r := Route(v, resource.RouteRef{NamespacedName: u.NamespacedName, GroupVersion: u.GroupVersion}, opt)
 		return Outcome{Ours: r.Ours, Status: gwapiv1.RouteStatus{Parents: r.Parents}}
 	case KindClass:
 		r := Class(v, u.Name, opt)

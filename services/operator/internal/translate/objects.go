@@ -21,10 +21,10 @@ func (d draft) workloadOf() (resource.Object, condition.Finding) {
 		ConfigOrigin: d.opt.DiscoveryAddress, Secured: d.opt.DiscoverySecured,
 	}.Build(d.owner)
 	if err != nil {
-		return nil, condition.PodsUnmakeable(d.parameters.dataplane.Name)
+		return nil, condition.PodTemplateInvalid(d.parameters.dataplane.Name)
 	}
 	if manifest.CheckScaling(d.parameters.dataplane) != nil {
-		return nil, condition.ScalingUnusable(d.parameters.dataplane.Name)
+		return nil, condition.GatewayScalingInvalid(d.parameters.dataplane.Name)
 	}
 	return workload, condition.Finding{}
 }
@@ -65,7 +65,7 @@ func (d draft) keepsReplicas() bool {
 // protection returns the PodDisruptionBudget and the NetworkPolicy of the pods.
 func (d draft) protection(c config.Config) (objects []resource.Object) {
 	template := d.parameters.dataplane
-	if manifest.Spare(template) {
+	if manifest.AlwaysTwoPods(template) {
 		objects = append(objects, manifest.DisruptionBudget(d.owner))
 	}
 	if template.Spec.EnableNetworkPolicy && !template.Spec.HostNetwork {

@@ -87,7 +87,7 @@ func parametersOf(
 
 // resolve returns the GatewayConfig of a reference and the Dataplane of that GatewayConfig.
 func (r reference) resolve() (parameters, condition.Finding) {
-	if finding := referenceRules.judge(r); !finding.OK() {
+	if finding := referenceRules.firstFinding(r); !finding.OK() {
 		return parameters{}, finding
 	}
 	gc := r.config()
@@ -95,7 +95,7 @@ func (r reference) resolve() (parameters, condition.Finding) {
 }
 
 // ownParameters resolves spec.infrastructure.parametersRef of a Gateway. The GatewayConfig of the class limits the
-// fields of the GatewayConfig found, see rulings.
+// fields of the GatewayConfig that the Gateway refers to, see fieldMerges.
 func ownParameters(
 	v *resource.View, gw *gwapiv1.Gateway, class *gwapiv1.GatewayClass, opt Options,
 ) (parameters, condition.Finding) {
@@ -107,17 +107,17 @@ func ownParameters(
 	if opt.OwnConfigs == OwnConfigsDeny {
 		return parameters{}, condition.OwnConfigDenied(own.field)
 	}
-	if finding := configRules.judge(own); !finding.OK() {
+	if finding := configRules.firstFinding(own); !finding.OK() {
 		return parameters{}, finding.As(condition.ReasonInvalidParameters)
 	}
 	policy := &stunnerv1.GatewayConfig{} // a class without parametersRef limits only by defaults
 	if common.present {
-		if finding := configRules.judge(common); !finding.OK() {
+		if finding := configRules.firstFinding(common); !finding.OK() {
 			return parameters{}, finding.As(condition.ReasonPending)
 		}
 		policy = common.config()
 	}
-	effective := narrowed(own.config(), policy, opt.OwnConfigs)
+	effective := mergeGatewayConfigs(own.config(), policy, opt.OwnConfigs)
 	name, finding := dataplaneFor(v, gw, effective, policy, opt.OwnConfigs)
 	if !finding.OK() {
 		return parameters{}, finding
@@ -131,10 +131,10 @@ func ownParameters(
 }
 
 // dataplaneFor returns the name of the Dataplane for a Gateway with spec.infrastructure.parametersRef. own is the
-// GatewayConfig found there, class that of the GatewayClass. If own does not set spec.dataplane, the API server fills
-// in the default name. Therefore the default name counts as unset if that Dataplane does not allow the namespace of the
-// Gateway, and the Dataplane of the class is used. The finding must not reveal whether a Dataplane exists that does not
-// allow the namespace.
+// GatewayConfig that parametersRef names, class is that of the GatewayClass. The API server sets spec.dataplane of own
+// to the default name if it is unset. Therefore the default name counts as unset if that Dataplane does not allow the
+// namespace of the Gateway, and the Dataplane of class is used instead. The finding must not reveal whether a Dataplane
+// exists that does not allow the namespace.
 func dataplaneFor(
 	v *resource.View, gw *gwapiv1.Gateway, own, class *stunnerv1.GatewayConfig, how OwnConfigs,
 ) (string, condition.Finding) {

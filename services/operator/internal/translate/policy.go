@@ -13,8 +13,8 @@ import (
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
 )
 
-// deniedBackends returns spec.deniedBackends, or the default if it is unset. The API server sets the default, but the
-// empty GatewayConfig that ownParameters makes lacks it.
+// deniedBackends returns spec.deniedBackends of a GatewayConfig, or the default if it is unset. The API server sets the
+// default, but the empty GatewayConfig that ownParameters makes lacks it.
 func deniedBackends(gc *stunnerv1.GatewayConfigSpec) []stunnerv1.DeniedBackend {
 	if gc.DeniedBackends == nil {
 		return stunnerv1.DefaultDeniedBackends()
@@ -22,72 +22,73 @@ func deniedBackends(gc *stunnerv1.GatewayConfigSpec) []stunnerv1.DeniedBackend {
 	return gc.DeniedBackends
 }
 
-// rank is the way in which a field of two GatewayConfigs is merged: "own" is the GatewayConfig in
+// mergeRule determines the value of a field when two GatewayConfigs are merged: "own" is the GatewayConfig in
 // spec.infrastructure.parametersRef of a Gateway, "class" is that of its GatewayClass.
-type rank string
+type mergeRule string
 
 const (
-	// free means that the value of own is used.
-	free rank = "own"
-	// reserved means that the value of class is used.
-	reserved rank = "class"
-	// either means that the field is enabled if one of the two enables it.
-	either rank = "either"
-	// union means that the entries of both are used. If both have an annotation of the same name, that of own is used.
-	union rank = "union"
-	// least means that the smaller limit is used. For quotas and rates, 0 means unlimited. An unset duration or budget
-	// has its default.
-	least rank = "least"
-	// admitted means that own may refer to the object that class refers to, or to one that allows the namespace of the
-	// Gateway.
-	admitted rank = "admitted"
+	// keepOwn means that the value of own is used.
+	keepOwn mergeRule = "own"
+	// takeClass means that the value of class is used.
+	takeClass mergeRule = "class"
+	// enableEither means that a field is enabled if own or class enables it.
+	enableEither mergeRule = "either"
+	// joinBoth means that the entries of own and class are used together. If both have an annotation of the same name,
+	// that of own is used.
+	joinBoth mergeRule = "union"
+	// takeSmaller means that the smaller of two limits is used. For quotas and rates, 0 means unlimited. An unset
+	// duration or budget counts as its default.
+	takeSmaller mergeRule = "smaller"
+	// allowReference means that own may refer to the same object as class, or to an object that allows the namespace of
+	// the Gateway.
+	allowReference mergeRule = "reference"
 )
 
-// ruling is the merge rule of one field.
-type ruling struct {
-	rank rank
-	// narrow sets the field in own to the merged value; nil leaves own unchanged.
-	narrow func(own, class *configSpec)
+// fieldMerge is the merge rule of one field.
+type fieldMerge struct {
+	rule mergeRule
+	// merge sets the field in own to the merged value. If merge is nil, own stays unchanged.
+	merge func(own, class *configSpec)
 }
 
 type configSpec = stunnerv1.GatewayConfigSpec
 
-// rulings has an entry for every field of a GatewayConfig. All authentication fields are free, so that a Gateway with
-// spec.infrastructure.parametersRef never uses credentials of its class.
-var rulings = map[string]ruling{
-	"Dataplane":    {rank: admitted}, // see dataplaneFor in parameters.go
-	"LogLevel":     {rank: free},
-	"Realm":        {rank: free},
-	"AuthType":     {rank: free},
-	"UserName":     {rank: free},
-	"Password":     {rank: free},
-	"SharedSecret": {rank: free},
-	"AuthRef":      {rank: free},
-	"AuthLifetime": {least, func(own, class *configSpec) {
+// fieldMerges has an entry for every field of a GatewayConfig. All authentication fields have the rule keepOwn, so that
+// a Gateway with spec.infrastructure.parametersRef never uses credentials of its class.
+var fieldMerges = map[string]fieldMerge{
+	"Dataplane":    {rule: allowReference}, // see dataplaneFor in parameters.go
+	"LogLevel":     {rule: keepOwn},
+	"Realm":        {rule: keepOwn},
+	"AuthType":     {rule: keepOwn},
+	"UserName":     {rule: keepOwn},
+	"Password":     {rule: keepOwn},
+	"SharedSecret": {rule: keepOwn},
+	"AuthRef":      {rule: keepOwn},
+	"AuthLifetime": {takeSmaller, func(own, class *configSpec) {
 		seconds := func(n int32) time.Duration { return time.Duration(n) * time.Second }
 		own.AuthLifetime = shorter(own.AuthLifetime, class.AuthLifetime, defaultLifetime, seconds)
 	}},
-	"SessionGrace": {least, func(own, class *configSpec) {
+	"SessionGrace": {takeSmaller, func(own, class *configSpec) {
 		own.SessionGrace = shorter(own.SessionGrace, class.SessionGrace, 0, durationOf)
 	}},
-	"CredentialOverlap": {least, func(own, class *configSpec) {
+	"CredentialOverlap": {takeSmaller, func(own, class *configSpec) {
 		absent := config.DefaultCredentialOverlap * time.Second
 		own.CredentialOverlap = shorter(own.CredentialOverlap, class.CredentialOverlap, absent, durationOf)
 	}},
-	"RequireReferenceGrants": {either, func(own, class *configSpec) {
+	"RequireReferenceGrants": {enableEither, func(own, class *configSpec) {
 		own.RequireReferenceGrants = own.RequireReferenceGrants || class.RequireReferenceGrants
 	}},
-	"LoadBalancerServiceAnnotations": {union, func(own, class *configSpec) {
+	"LoadBalancerServiceAnnotations": {joinBoth, func(own, class *configSpec) {
 		if both := maps.Clone(class.LoadBalancerServiceAnnotations); both != nil {
 			maps.Copy(both, own.LoadBalancerServiceAnnotations)
 			own.LoadBalancerServiceAnnotations = both
 		}
 	}},
-	"UserQuota":       {least, func(own, class *configSpec) { lower(&own.UserQuota, class.UserQuota) }},
-	"SourceQuota":     {least, func(own, class *configSpec) { lower(&own.SourceQuota, class.SourceQuota) }},
-	"SessionByteRate": {least, func(own, class *configSpec) { lower(&own.SessionByteRate, class.SessionByteRate) }},
-	"UserByteRate":    {least, func(own, class *configSpec) { lower(&own.UserByteRate, class.UserByteRate) }},
-	"DeniedBackends": {union, func(own, class *configSpec) {
+	"UserQuota":       {takeSmaller, func(own, class *configSpec) { lower(&own.UserQuota, class.UserQuota) }},
+	"SourceQuota":     {takeSmaller, func(own, class *configSpec) { lower(&own.SourceQuota, class.SourceQuota) }},
+	"SessionByteRate": {takeSmaller, func(own, class *configSpec) { lower(&own.SessionByteRate, class.SessionByteRate) }},
+	"UserByteRate":    {takeSmaller, func(own, class *configSpec) { lower(&own.UserByteRate, class.UserByteRate) }},
+	"DeniedBackends": {joinBoth, func(own, class *configSpec) {
 		both := slices.Clone(deniedBackends(class))
 		for _, d := range deniedBackends(own) {
 			same := func(known stunnerv1.DeniedBackend) bool { return reflect.DeepEqual(known, d) }
@@ -97,15 +98,15 @@ var rulings = map[string]ruling{
 		}
 		own.DeniedBackends = both
 	}},
-	"Budget":           {least, func(own, class *configSpec) { own.Budget = smallerBudget(own.Budget, class.Budget) }},
-	"ClusterAccess":    {reserved, func(own, class *configSpec) { own.ClusterAccess = class.ClusterAccess }},
-	"AllowedAddresses": {reserved, func(own, class *configSpec) { own.AllowedAddresses = class.AllowedAddresses }},
-	"SigningKey": {either, func(own, class *configSpec) {
+	"Budget":           {takeSmaller, func(own, class *configSpec) { own.Budget = smallerBudget(own.Budget, class.Budget) }},
+	"ClusterAccess":    {takeClass, func(own, class *configSpec) { own.ClusterAccess = class.ClusterAccess }},
+	"AllowedAddresses": {takeClass, func(own, class *configSpec) { own.AllowedAddresses = class.AllowedAddresses }},
+	"SigningKey": {enableEither, func(own, class *configSpec) {
 		if own.SigningKey != stunnerv1.SigningKeyPerGateway {
 			own.SigningKey = class.SigningKey
 		}
 	}},
-	"STUNMode": {either, func(own, class *configSpec) { own.STUNMode = own.STUNMode || class.STUNMode }},
+	"STUNMode": {enableEither, func(own, class *configSpec) { own.STUNMode = own.STUNMode || class.STUNMode }},
 }
 
 // defaultLifetime applies if spec.authLifetime is unset.
@@ -118,7 +119,8 @@ func lower[N int32 | int64](own *N, class N) {
 	}
 }
 
-// smallerBudget returns the smaller limit for each field of a budget. An unset field has its default.
+// smallerBudget returns a budget whose fields are the smaller limits of two budgets. An unset field counts as its
+// default.
 func smallerBudget(own, class *stunnerv1.Budget) *stunnerv1.Budget {
 	if own == nil || class == nil {
 		return cmp.Or(own, class)
@@ -132,8 +134,7 @@ func smallerBudget(own, class *stunnerv1.Budget) *stunnerv1.Budget {
 	}
 }
 
-// shorter returns the shorter of two durations. If class is nil, it sets no limit. If own is nil, it counts as the
-// duration absent.
+// shorter returns the shorter of two durations. If class is nil, own is returned. If own is nil, it counts as absent.
 func shorter[T any](own, class *T, absent time.Duration, length func(T) time.Duration) *T {
 	if class == nil {
 		return own
@@ -148,19 +149,20 @@ func shorter[T any](own, class *T, absent time.Duration, length func(T) time.Dur
 	return own
 }
 
-// durationOf returns 0 for an invalid duration, so that an error never lengthens a session or a lifetime.
+// durationOf parses a duration. An invalid duration counts as 0, so that an error never lengthens a session or a
+// lifetime.
 func durationOf(d gwapiv1.Duration) time.Duration {
 	parsed, _ := time.ParseDuration(string(d))
 	return parsed
 }
 
-// narrowed returns own, merged with the GatewayConfig of the class. With OwnConfigsAllow, only the reserved fields are
-// merged.
-func narrowed(own, class *stunnerv1.GatewayConfig, how OwnConfigs) *stunnerv1.GatewayConfig {
+// mergeGatewayConfigs returns own, merged with the GatewayConfig of the class. With OwnConfigsAllow, only the fields
+// with the rule takeClass are merged.
+func mergeGatewayConfigs(own, class *stunnerv1.GatewayConfig, how OwnConfigs) *stunnerv1.GatewayConfig {
 	effective := *own
-	for _, f := range rulings {
-		if f.narrow != nil && (how != OwnConfigsAllow || f.rank == reserved) {
-			f.narrow(&effective.Spec, &class.Spec)
+	for _, f := range fieldMerges {
+		if f.merge != nil && (how != OwnConfigsAllow || f.rule == takeClass) {
+			f.merge(&effective.Spec, &class.Spec)
 		}
 	}
 	return &effective

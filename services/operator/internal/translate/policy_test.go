@@ -10,29 +10,26 @@ import (
 )
 
 // Every field of a GatewayConfig needs a decision: a tenant may set it, or the class limits it.
-func TestEveryFieldOfAGatewayConfigHasARuling(t *testing.T) {
+func TestEveryFieldOfAGatewayConfigHasAMergeRule(t *testing.T) {
 	of := reflect.TypeFor[stunnerv1.GatewayConfigSpec]()
 	for i := range of.NumField() {
-		r, ruled := rulings[of.Field(i).Name]
-		if !ruled {
-			t.Errorf(
-				"%s has no ruling: say in policy.go what a GatewayConfig of a Gateway's own may do to it",
-				of.Field(i).Name,
-			)
+		r, found := fieldMerges[of.Field(i).Name]
+		if !found {
+			t.Errorf("%s has no merge rule in fieldMerges", of.Field(i).Name)
 		}
-		if (r.narrow == nil) != (r.rank == free || r.rank == admitted) {
-			t.Errorf("%s: rank %s, function %t", of.Field(i).Name, r.rank, r.narrow != nil)
+		if (r.merge == nil) != (r.rule == keepOwn || r.rule == allowReference) {
+			t.Errorf("%s: rule %s, function %t", of.Field(i).Name, r.rule, r.merge != nil)
 		}
 	}
-	for name := range rulings {
+	for name := range fieldMerges {
 		if _, known := of.FieldByName(name); !known {
-			t.Errorf("%s is ruled, and no field", name)
+			t.Errorf("%s has a merge rule but is not a field", name)
 		}
 	}
 }
 
-// Each field is merged as its rank says, whatever its type is.
-func TestRulings(t *testing.T) {
+// Each field is merged as its rule says, whatever its type is.
+func TestMergeRules(t *testing.T) {
 	of := reflect.TypeFor[stunnerv1.GatewayConfigSpec]()
 	for i := range of.NumField() {
 		name := of.Field(i).Name
@@ -44,40 +41,40 @@ func TestRulings(t *testing.T) {
 			var o, c stunnerv1.GatewayConfig
 			reflect.ValueOf(&o.Spec).Elem().Field(i).Set(own)
 			reflect.ValueOf(&c.Spec).Elem().Field(i).Set(class)
-			got := reflect.ValueOf(narrowed(&o, &c, OwnConfigsRestricted).Spec).Field(i)
+			got := reflect.ValueOf(mergeGatewayConfigs(&o, &c, OwnConfigsRestricted).Spec).Field(i)
 			if !reflect.DeepEqual(got.Interface(), want.Interface()) {
-				t.Errorf("%s (%s): own %v, class %v: %v, want %v", name, rulings[name].rank, own, class, got, want)
+				t.Errorf("%s (%s): own %v, class %v: %v, want %v", name, fieldMerges[name].rule, own, class, got, want)
 			}
 		}
-		switch rulings[name].rank {
-		case free, admitted:
+		switch fieldMerges[name].rule {
+		case keepOwn, allowReference:
 			check(many, few, many)
 			check(unset, few, unset)
-		case reserved:
+		case takeClass:
 			check(many, few, few)
 			check(many, unset, unset)
 			check(unset, many, many)
-		case least:
+		case takeSmaller:
 			check(few, many, few)
 			check(many, few, few)
 			check(many, unset, many)
 			if of.Field(i).Type.Kind() != reflect.Pointer { // 0 means unlimited; an unset duration has a default
 				check(unset, few, few)
 			}
-		case either:
+		case enableEither:
 			check(many, unset, many)
 			check(unset, many, many)
-		case union:
+		case joinBoth:
 			for _, both := range []reflect.Value{few, many} {
 				var o, c stunnerv1.GatewayConfig
 				reflect.ValueOf(&o.Spec).Elem().Field(i).Set(few)
 				reflect.ValueOf(&c.Spec).Elem().Field(i).Set(many)
-				if got := reflect.ValueOf(narrowed(&o, &c, OwnConfigsRestricted).Spec).Field(i); !contains(got, both) {
+				if got := reflect.ValueOf(mergeGatewayConfigs(&o, &c, OwnConfigsRestricted).Spec).Field(i); !contains(got, both) {
 					t.Errorf("%s: %v lacks what is in %v", name, got, both)
 				}
 			}
 		default:
-			t.Errorf("%s has rank %q", name, rulings[name].rank)
+			t.Errorf("%s has rule %q", name, fieldMerges[name].rule)
 		}
 	}
 }
@@ -149,7 +146,7 @@ func TestADefaultTimeIsBoundToo(t *testing.T) {
 	class.Spec.AuthLifetime, class.Spec.SessionGrace, class.Spec.CredentialOverlap = new(int32(60)), new(
 		gwapiv1.Duration("10m"),
 	), new(gwapiv1.Duration("0s"))
-	got := narrowed(&own, &class, OwnConfigsRestricted).Spec
+	got := mergeGatewayConfigs(&own, &class, OwnConfigsRestricted).Spec
 	if got.AuthLifetime == nil || *got.AuthLifetime != 60 || got.SessionGrace != nil || got.CredentialOverlap == nil ||
 		*got.CredentialOverlap != "0s" {
 		t.Errorf("lifetime %v, grace %v, overlap %v", got.AuthLifetime, got.SessionGrace, got.CredentialOverlap)

@@ -84,7 +84,8 @@ func (r reference) isPresent() condition.Finding {
 	return condition.Finding{}
 }
 
-// isGatewayConfig accepts an empty group and kind as GatewayConfig of group stunner.l7mp.io.
+// isGatewayConfig checks that a reference names a GatewayConfig. An empty group means stunner.l7mp.io, and an empty
+// kind means GatewayConfig.
 func (r reference) isGatewayConfig() condition.Finding {
 	group, kind := cmp.Or(r.group, stunnerv1.GroupName), cmp.Or(r.kind, resource.KindGatewayConfig)
 	if group != stunnerv1.GroupName || kind != resource.KindGatewayConfig {
@@ -114,12 +115,12 @@ func (r reference) dataplaneExists() condition.Finding {
 	return condition.Finding{}
 }
 
-// deniedBackendsParse checks the selectors of spec.deniedBackends. With an invalid selector, it would be unknown which
-// Services are denied.
+// deniedBackendsParse rejects a GatewayConfig with an invalid selector in spec.deniedBackends, because it would be
+// unknown which Services are denied.
 func (r reference) deniedBackendsParse() condition.Finding {
 	for i, d := range r.config().Spec.DeniedBackends {
 		if d.Selector != nil && parseSelector(d.Selector) == nil {
-			return condition.DenialUnreadable(r.key.String(), i)
+			return condition.DeniedBackendInvalid(r.key.String(), i)
 		}
 	}
 	return condition.Finding{}
@@ -130,7 +131,7 @@ func (r reference) deniedBackendsParse() condition.Finding {
 func (r reference) annotationsValid() condition.Finding {
 	path := field.NewPath("spec", "loadBalancerServiceAnnotations")
 	if errs := apivalidation.ValidateAnnotations(r.config().Spec.LoadBalancerServiceAnnotations, path); len(errs) > 0 {
-		return condition.AnnotationsUnusable(r.key.String(), errs.ToAggregate())
+		return condition.LoadBalancerAnnotationsInvalid(r.key.String(), errs.ToAggregate())
 	}
 	return condition.Finding{}
 }

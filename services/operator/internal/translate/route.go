@@ -15,7 +15,7 @@ import (
 // maxParents is the maximum length of status.parents in the Gateway API.
 const maxParents = 32
 
-// Route translates the status of a route. It does not change entries of other controllers, nor the order of the
+// Route computes the status of a route. It does not change entries of other controllers, nor the order of the
 // entries: if controllers moved their entries to the end, they would overwrite each other endlessly.
 func Route(v *resource.View, ref resource.RouteRef, opt Options) RouteResult {
 	result := RouteResult{Route: ref}
@@ -63,8 +63,8 @@ func parentStatuses(v *resource.View, r *resource.Route, opt Options) (entries [
 	return entries
 }
 
-// parentConditions returns the conditions of a route for one parent; false if another controller is responsible for the
-// parent.
+// parentConditions returns the conditions of a route for one parent. The result is false if another controller is
+// responsible for the parent.
 func parentConditions(
 	v *resource.View, r *resource.Route, parent gwapiv1.ParentReference, guards clusterGuards, opt Options,
 ) ([]metav1.Condition, bool) {
@@ -84,8 +84,8 @@ func parentConditions(
 		}
 		p, _ = parametersOf(v, gw, class, opt)
 	case gw == nil && r.Ref.GroupVersion == stunnerv1.GroupVersion:
-		// No other controller writes the status of a route of group stunner.l7mp.io, so without an entry a misspelt
-		// parent would go unnoticed.
+		// No other controller writes the status of a route of group stunner.l7mp.io. Without an entry in the status, a
+		// misspelt Gateway name in a parent reference would therefore go unnoticed.
 		refused = condition.GatewayMissing(key.String())
 	default:
 		return nil, false
@@ -136,7 +136,8 @@ func parentsOf(r *resource.Route) []gwapiv1.ParentReference {
 // RouteResult is the translation of a UDPRoute.
 type RouteResult struct {
 	Route resource.RouteRef
-	// Ours is false if the status must not be written, because it has no entry of this operator and needs none.
+	// Ours is false if the status of the route must not be written, because it needs no entry of this operator and has
+	// none.
 	Ours bool
 	// Parents is the complete status.parents, including the entries of other controllers.
 	Parents []gwapiv1.RouteParentStatus

@@ -2,14 +2,14 @@ package translate
 
 import "github.com/stunner-gateway/stunner/services/operator/internal/condition"
 
-// rule checks one requirement. It returns the zero Finding if the subject meets it.
+// rule checks one requirement on an object. It returns the zero Finding if the object meets the requirement.
 type rule[T any] func(T) condition.Finding
 
-// rules are checked in order. A rule may rely on the fact that the subject has passed all earlier rules.
+// rules are checked in order. A rule may rely on the fact that the object has passed all earlier rules.
 type rules[T any] []rule[T]
 
-// judge returns the finding of the first rule that the subject does not pass; zero if it passes all.
-func (r rules[T]) judge(subject T) condition.Finding {
+// firstFinding returns the finding of the first rule that the object does not pass; zero if it passes all rules.
+func (r rules[T]) firstFinding(subject T) condition.Finding {
 	for _, check := range r {
 		if found := check(subject); !found.OK() {
 			return found

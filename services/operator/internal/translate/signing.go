@@ -13,14 +13,14 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// RootKey is the key in an authentication Secret from whose value the signing keys of Gateways are derived. If it is
-// absent, they are derived from the shared secret. The value is not part of any config, so a dataplane cannot derive
-// the signing key of another Gateway.
+// RootKey is the key in an authentication Secret whose value is the root from which the signing keys of Gateways are
+// derived. If RootKey is absent, the signing keys are derived from the shared secret. The root is not part of any
+// config, so a dataplane cannot derive the signing key of another Gateway.
 const RootKey = "root"
 
 // forGateway returns the auth section of one Gateway. If spec.signingKey is PerGateway, a key derived for the Gateway
 // replaces the shared secret. Until the time in annotation SharedUntil, the shared secret is accepted as well, so that
-// credentials signed with it before stay valid.
+// credentials that were signed with the shared secret stay valid.
 func (a authentication) forGateway(
 	gateway types.NamespacedName, gc *stunnerv1.GatewayConfig,
 ) (config.Auth, condition.Finding) {

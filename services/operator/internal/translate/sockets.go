@@ -9,8 +9,8 @@ import (
 // Socket is the socket that a listener needs on the host of the file provider.
 type Socket struct {
 	Listener string
-	// Held means that the listener keeps the socket of its published form, if it has one, see held.go. Network and Port
-	// are then unknown.
+	// Held means that the listener keeps the socket of its published config, if it was published, see held.go. Network
+	// and Port are then unknown.
 	Held    bool
 	Network string // udp or tcp
 	Port    int32

@@ -21,8 +21,8 @@ func (d draft) unassigned() []string {
 	})
 }
 
-// status returns the complete status of the Gateway. If refused is not OK, or if a listener would be lost, the
-// published config and objects stay unchanged, and the status says why.
+// status returns the complete status of the Gateway. If the Gateway has a problem (refused), or if the new config would
+// lack the listener lost, the published config and objects stay unchanged, and the status says why.
 func (d draft) status(refused condition.Finding, lost string) gwapiv1.GatewayStatus {
 	conditions := append([]metav1.Condition{d.accepted(refused), d.programmed(refused, lost)}, d.autoscaled()...)
 	return gwapiv1.GatewayStatus{
@@ -57,7 +57,7 @@ func (d draft) accepted(refused condition.Finding) metav1.Condition {
 func (d draft) programmed(refused condition.Finding, lost string) metav1.Condition {
 	served := d.listenerNames((*listener).served)
 	unreachable := d.listenerNames(func(l *listener) bool { return l.served() && !l.address.known() })
-	unwritten := d.view.Refusal(resource.KeyOf(d.gateway))
+	unwritten := d.view.Rejection(resource.KeyOf(d.gateway))
 	switch {
 	case refused.Reason == condition.ReasonAddressNotUsable:
 		return condition.False(condition.Programmed, condition.Kept(refused))
@@ -67,7 +67,8 @@ func (d draft) programmed(refused condition.Finding, lost string) metav1.Conditi
 		return condition.False(condition.Programmed, condition.ListenerLost(lost))
 	case len(served) == 0:
 		return condition.False(condition.Programmed, condition.NoValidListener().As(condition.ReasonInvalid))
-	case unwritten.Serving.Problem != "": // checked before addresses, because a rejected Service has none
+	// The rejection of a Service is checked before its addresses, because a rejected Service has none.
+	case unwritten.Serving.Problem != "":
 		refused := condition.ObjectRefused(unwritten.Serving.Object, unwritten.Serving.Problem)
 		return condition.False(condition.Programmed, refused)
 	case unwritten.FormerWorkload != "":
@@ -81,36 +82,36 @@ func (d draft) programmed(refused condition.Finding, lost string) metav1.Conditi
 	return d.rolledOut()
 }
 
-// autoscaled returns condition Autoscaled with status False if the API server rejected the ScaledObject, and otherwise
-// nothing.
+// autoscaled returns condition Autoscaled with status False if the API server rejected the ScaledObject. Otherwise it
+// returns no condition.
 func (d draft) autoscaled() []metav1.Condition {
-	refusal := d.view.Refusal(resource.KeyOf(d.gateway)).Scaling
-	if refusal.Problem == "" {
+	rejection := d.view.Rejection(resource.KeyOf(d.gateway)).Scaling
+	if rejection.Problem == "" {
 		return nil
 	}
-	refused := condition.ScalingRefused(refusal.Object, refusal.Problem)
+	refused := condition.ScalingRefused(rejection.Object, rejection.Problem)
 	return []metav1.Condition{condition.False(condition.Autoscaled, refused)}
 }
 
-// rolledOut returns condition Programmed according to the reports of the dataplanes: whether they run the published
-// config.
+// rolledOut returns condition Programmed as it results from the reports of the dataplanes: whether they run the
+// published config.
 func (d draft) rolledOut() metav1.Condition {
-	fleet := d.view.Fleet(resource.KeyOf(d.gateway))
+	rollout := d.view.Rollout(resource.KeyOf(d.gateway))
 	switch {
-	case fleet.Problem != "":
-		return condition.False(condition.Programmed, condition.ConfigRefused(fleet.Pod, fleet.Problem))
-	case fleet.Behind > 0:
-		return condition.False(condition.Programmed, condition.ConfigNotRun(fleet.Behind))
+	case rollout.Problem != "":
+		return condition.False(condition.Programmed, condition.ConfigRefused(rollout.Pod, rollout.Problem))
+	case rollout.Behind > 0:
+		return condition.False(condition.Programmed, condition.ConfigNotRun(rollout.Behind))
 	}
-	return condition.True(condition.Programmed, condition.Draining(fleet.Draining))
+	return condition.True(condition.Programmed, condition.Draining(rollout.Draining))
 }
 
 // maxAddresses is the maximum length of status.addresses in the Gateway API.
 const maxAddresses = 16
 
-// addresses returns the addresses of all listeners without duplicates. If refused is not OK, or if the address of a
-// held listener is unknown, the current addresses of the status are kept, because the published listeners are still
-// reachable there.
+// addresses returns the addresses of all listeners without duplicates. If the Gateway has a problem (refused), or if
+// the address of a held listener is unknown, the current addresses of the status are kept, because the published
+// listeners are still reachable there.
 func (d draft) addresses(refused condition.Finding) []gwapiv1.GatewayStatusAddress {
 	if !refused.OK() {
 		return d.before.Addresses
@@ -189,7 +190,7 @@ func (d draft) conditionsOf(name gwapiv1.SectionName) []metav1.Condition {
 	return nil
 }
 
-// unprogrammed returns the reason why clients cannot use a listener as specified.
+// unprogrammed returns the reason why clients cannot use a listener as specified; zero if they can use it.
 func unprogrammed(l *listener, refused condition.Finding) condition.Finding {
 	switch {
 	case !l.served():

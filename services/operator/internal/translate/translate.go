@@ -32,9 +32,9 @@ type Options struct {
 	EndpointDiscovery bool
 	// ClusterDomain is the DNS domain of the cluster.
 	ClusterDomain string
-	// DiscoveryAddress is the URL of config discovery for generated pods. Its host is the DNS name of a Service. A pod
-	// IP would change with every restart of the operator, and so would every pod template, which restarts all
-	// dataplanes.
+	// DiscoveryAddress is the URL at which generated pods reach config discovery. Its host is the DNS name of a
+	// Service, because a pod IP would change with every restart of the operator. Each change of the URL changes all pod
+	// templates, which restarts all dataplanes.
 	DiscoveryAddress string
 	// DiscoverySecured makes generated pods authenticate to config discovery with a token, and verify its TLS
 	// certificate.
@@ -52,24 +52,26 @@ type Options struct {
 	// Partial means that the view contains only some namespaces of the cluster.
 	Partial bool
 	// Published is the config that is currently served for the Gateway, or nil. Listeners that cannot be served as
-	// specified keep their form in it, see held.go. Routes that exceed a budget keep their endpoints in it, see
+	// specified keep their entry in it, see held.go. Routes that exceed a budget keep their endpoints in it, see
 	// admission.keepPublished.
 	Published *config.Config
-	// Previous is what dataplanes may serve while Published is nil.
+	// Previous describes the config that dataplanes may currently serve although this process has not published one, so
+	// that Published is nil.
 	Previous Previous
-	// Room is what other Gateways leave of the shared budgets. With the zero value, only the Gateway's own budget
-	// applies.
+	// Room is the part of the shared endpoint budgets that other Gateways leave for this Gateway. With the zero value,
+	// only the Gateway's own budget applies.
 	Room Room
 	// Now is the transition time of conditions that change.
 	Now metav1.Time
 }
 
-// Previous is what another process has published for a Gateway. Its config is not known.
+// Previous describes the config that an earlier operator process, or the operator of the existing STUNner, has
+// published for a Gateway. The config itself is not known.
 type Previous struct {
 	// Listeners are the names of the listeners, as in a config.
 	Listeners []string
-	// Former means that the operator of the existing system published them. Its rules permit references without a
-	// ReferenceGrant.
+	// Former means that the operator of the existing STUNner published the config. Its rules permit references without
+	// a ReferenceGrant.
 	Former bool
 }
 
@@ -123,33 +125,35 @@ type Result struct {
 	// Hold means that a problem makes the new config doubtful, so the published config and objects must stay unchanged.
 	// Config and Objects are then nil.
 	Hold bool
-	// Config is the dataplane config to publish. A listener that cannot be served as specified is in it with its
-	// published form.
+	// Config is the dataplane config to publish. A listener that cannot be served as specified keeps its entry of the
+	// published config.
 	Config *config.Config
-	// Named are the clusters of Config for the ConfigMap: they contain the DNS names of Services instead of their
+	// Named are the clusters of Config as the ConfigMap shows them: with the DNS names of Services instead of their
 	// addresses.
 	Named []config.Cluster
-	// HeldListeners are the names, as in a config, of the listeners that cannot be served as specified, see held.go.
+	// HeldListeners are the names of the listeners that cannot be served as specified, see held.go. They have the form
+	// of names in a config: NAMESPACE/GATEWAY/LISTENER.
 	HeldListeners []string
 	// Objects are all generated objects that the Gateway needs, sorted by kind and name. Any other generated object of
 	// the Gateway is obsolete.
 	Objects []resource.Object
 	// Skeleton are the objects that do not depend on the config: Services, and the Deployment or DaemonSet. If Hold is
-	// true, they may be created if they do not exist, but existing ones must not be changed.
+	// true, missing objects of Skeleton may be created, but existing ones must not be changed.
 	Skeleton []resource.Object
 	// RelayPorts is the port range of relay sockets; zero if the operator does not manage the dataplane.
 	RelayPorts config.PortRange
-	// KeepReplicas means that the Deployment must keep its number of replicas when the operator stops setting
+	// KeepReplicas means that the number of replicas of the Deployment must not change when the operator stops setting
 	// spec.replicas.
 	KeepReplicas bool
-	// TakeOver permits the provider to replace the pods of a workload that the operator of the existing system created.
+	// TakeOver means that the operator may replace the pods of a workload that the operator of the existing STUNner
+	// created.
 	TakeOver bool
 	// Status is the whole status of the Gateway.
 	Status gwapiv1.GatewayStatus
 	// OverBudget lists the routes that are not served because they exceed a budget. The provider adds it to the view,
 	// from which the translation of routes reads it.
 	OverBudget *resource.OverBudget
-	// Demand is what the Gateway uses of the budgets that it shares with other Gateways.
+	// Demand is the number of endpoints that the Gateway takes from the budgets shared with other Gateways.
 	Demand Demand
 	// Notes are warnings for the user that have no condition of their own.
 	Notes []string
@@ -168,9 +172,9 @@ func (r Result) Managed() bool {
 
 // Demand is the number of endpoints of a Gateway, counted in the same way as for a budget.
 type Demand struct {
-	// Wanted is the number of endpoints that the Gateway's own budget allows. Given is the number that it has after the
-	// budgets shared with other Gateways.
+	// Wanted is the number of endpoints that the Gateway's own budget allows. Given is the number of endpoints that
+	// remain when the budgets shared with other Gateways are applied as well.
 	Wanted, Given int
-	// PerNamespace is the maximum for all Gateways of the namespace together.
+	// PerNamespace is the maximum number of endpoints for all Gateways of the namespace together.
 	PerNamespace int
 }

@@ -13,14 +13,14 @@ import (
 type users struct {
 	// noun is the kind of the users in messages.
 	noun string
-	// namespace is the namespace of the object that is used. Users in other namespaces are counted but not named,
-	// because a reader of the object may have no right to see them.
+	// namespace is the namespace of the GatewayConfig, Dataplane or StaticService that is used. Users in other
+	// namespaces are counted but not named, because a reader of that object may have no right to see them.
 	namespace string
 	count     int
 	names     []string
 }
 
-// add adds users. It collects names only as long as there are few enough to show them all.
+// add adds objects to the users. It collects names only while there are few enough to show all of them.
 func (u *users) add(more resource.Set) {
 	u.count += len(more)
 	if u.count > condition.MaxUsers {

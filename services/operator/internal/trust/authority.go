@@ -2,9 +2,9 @@
 // renews, the server certificates that it issues to replicas, and a listener that accepts TLS and plain HTTP on one
 // port.
 //
-// An Authority is a list of CAs that all replicas share. Clients trust all of them; one signs. A CA is valid for a
-// year. After two thirds of that a new CA is added to the list. It starts to sign a day later, when the list has
-// reached all clients, and the old CA stays on the list until it expires.
+// An Authority is a list of CAs that all replicas share. Clients trust all CAs in the list; one CA signs server
+// certificates. A CA is valid for a year. After two thirds of the year, a new CA is added to the list. It starts to
+// sign a day later, when the list has reached all clients, and the old CA stays on the list until it expires.
 //
 // The package does not read the clock: time is a parameter.
 package trust
@@ -27,19 +27,22 @@ import (
 // Validity of a CA.
 const (
 	Lifetime = 365 * 24 * time.Hour
-	// Overlap is how long a new CA is on the list before it signs, unless it is the only one.
+	// Overlap is how long a new CA is on the list of trusted CAs before it signs certificates, unless it is the only
+	// CA.
 	Overlap = 24 * time.Hour
-	// skew is the tolerated clock difference. Certificates are valid from this time before they are issued.
+	// skew is the tolerated clock difference between hosts. Certificates are valid from this time before they are
+	// issued.
 	skew = time.Hour
 )
 
-// maxCAs limits the length of the list, and therefore the work of a client that verifies a certificate.
+// maxCAs is the maximum number of CAs in an Authority. It limits the work of a client that verifies a certificate.
 const maxCAs = 8
 
 // Keys of the Secret that stores an Authority.
 const (
 	CertificatesKey = "ca.crt" // certificates in PEM
-	PrivateKey      = "ca.key" // private keys in PEM, in any order; a CA without a key is only trusted
+	// private keys in PEM, in any order; a CA without a private key is trusted but does not sign
+	PrivateKey = "ca.key"
 )
 
 // Authority is a list of CAs, oldest first.
@@ -51,7 +54,8 @@ type ca struct {
 	key *ecdsa.PrivateKey
 }
 
-// Parse reads the result of Encode. If it returns an error, it also returns the part that it could read.
+// Parse reads an Authority from the result of Encode. If it returns an error, it also returns the part of the Authority
+// that it could read.
 func Parse(data map[string][]byte) (Authority, error) {
 	var a Authority
 	var errs []error
@@ -120,7 +124,7 @@ func (a Authority) Encode() map[string][]byte {
 	return map[string][]byte{CertificatesKey: []byte(a.Bundle()), PrivateKey: keys.Bytes()}
 }
 
-// Bundle returns the certificates of all trusted CAs in PEM. They are not secret.
+// Bundle returns the certificates of all trusted CAs in PEM. The certificates are not secret.
 func (a Authority) Bundle() string {
 	var bundle bytes.Buffer
 	for _, c := range a.cas {
@@ -142,8 +146,8 @@ func (a Authority) Pool() *x509.CertPool {
 func (a Authority) Usable(now time.Time) bool { return a.signer(now).cert != nil }
 
 // Next returns the authority for the given time. It removes expired CAs, and adds a new CA if no CA is in the first two
-// thirds of its validity. A CA whose validity has not begun does not count, because a leader with a wrong clock created
-// it. If nothing changes, the result equals a.
+// thirds of its validity. A CA whose validity has not begun is ignored here, because a leader with a wrong clock
+// created it. If nothing changes, the result equals a.
 func (a Authority) Next(now time.Time) (Authority, error) {
 	cas := slices.DeleteFunc(slices.Clone(a.cas), func(c ca) bool { return now.After(c.cert.NotAfter) })
 	fresh := func(c ca) bool {
@@ -161,8 +165,8 @@ func (a Authority) Next(now time.Time) (Authority, error) {
 	return next, nil
 }
 
-// signer returns the CA that signs at the given time: the newest one that has been on the list for Overlap, else the
-// oldest one. It returns the zero ca if no CA can sign.
+// signer returns the CA that signs certificates at the given time: the newest CA that has been on the list for Overlap,
+// or else the oldest CA. It returns the zero ca if no CA can sign.
 func (a Authority) signer(now time.Time) (best ca) {
 	for _, c := range a.cas {
 		if !c.signs() || now.After(c.cert.NotAfter) {
@@ -197,7 +201,8 @@ func newCA(now time.Time) (ca, error) {
 	return ca{cert: cert, key: key}, nil
 }
 
-// sign creates a certificate with a new key. If the parent has no key, the certificate is self-signed.
+// sign creates a certificate with a new key, signed by the parent. If the parent has no key, the certificate is
+// self-signed.
 func sign(template *x509.Certificate, parent ca) (*x509.Certificate, *ecdsa.PrivateKey, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

@@ -13,24 +13,26 @@ import (
 	"time"
 )
 
-// leafLifetime is the validity of the certificate of a replica. The certificate is renewed after two thirds of it.
+// leafLifetime is the validity of the server certificate of a replica. The certificate is renewed after two thirds of
+// this time.
 const leafLifetime = 7 * 24 * time.Hour
 
 // Identity is the TLS identity of one replica: its server certificate, which is kept only in memory, and the CAs with
 // which it verifies other replicas.
 type Identity struct {
-	// Names are the host names and IP addresses in the certificate. Replicas verify each other by the first one.
+	// Names are the host names and IP addresses in the server certificate. When replicas connect to each other, they
+	// verify the first name.
 	Names []string
 
 	mu    sync.Mutex
 	leaf  *tls.Certificate
 	roots *x509.CertPool
-	// made is closed when the first certificate is issued; nil if no handshake is waiting for it.
-	made chan struct{}
+	// issued is closed when the first certificate is issued; nil if no handshake is waiting for it.
+	issued chan struct{}
 }
 
-// Renew replaces the trusted CAs. It issues a certificate if there is none, if the current one is not in the first two
-// thirds of its validity, or if another CA now signs.
+// Renew replaces the trusted CAs. It issues a server certificate if there is none, if the current one is not in the
+// first two thirds of its validity, or if another CA now signs.
 func (i *Identity) Renew(a Authority, now time.Time) error {
 	signer := a.signer(now)
 	if signer.cert == nil {
@@ -64,20 +66,20 @@ func (i *Identity) Renew(a Authority, now time.Time) error {
 		return fmt.Errorf("make certificate of config discovery: %w", err)
 	}
 	i.leaf = &tls.Certificate{Certificate: [][]byte{cert.Raw}, PrivateKey: key, Leaf: cert}
-	if i.made != nil {
-		close(i.made)
-		i.made = nil
+	if i.issued != nil {
+		close(i.issued)
+		i.issued = nil
 	}
 	return nil
 }
 
-// certificateTime is how long a handshake waits for the first certificate. For a client, waiting is faster than failing
-// and reconnecting.
+// certificateTime is how long a TLS handshake waits for the first server certificate. For a client, waiting is faster
+// than failing and reconnecting.
 const certificateTime = 4 * time.Second
 
 var errNoCertificate = errors.New("show certificate of config discovery: there is none yet")
 
-// certificate returns the current certificate. It waits up to certificateTime for the first one.
+// certificate returns the current server certificate. If none was issued yet, it waits for up to certificateTime.
 func (i *Identity) certificate(ctx context.Context) (*tls.Certificate, error) {
 	ctx, cancel := context.WithTimeout(ctx, certificateTime)
 	defer cancel()
@@ -87,21 +89,21 @@ func (i *Identity) certificate(ctx context.Context) (*tls.Certificate, error) {
 			defer i.mu.Unlock()
 			return i.leaf, nil
 		}
-		if i.made == nil {
-			i.made = make(chan struct{})
+		if i.issued == nil {
+			i.issued = make(chan struct{})
 		}
-		made := i.made
+		issued := i.issued
 		i.mu.Unlock()
 		select {
-		case <-made:
+		case <-issued:
 		case <-ctx.Done():
 			return nil, errNoCertificate
 		}
 	}
 }
 
-// fresh reports whether the certificate is in the first two thirds of its validity. Its validity may not have begun, if
-// it was issued while the clock was ahead.
+// fresh reports whether the server certificate is in the first two thirds of its validity. The result is also false if
+// its validity has not begun, because it was issued while the clock was ahead.
 func (i *Identity) fresh(now time.Time) bool {
 	made := i.leaf.Leaf.NotBefore
 	return !now.Before(made) && now.Before(made.Add(skew+leafLifetime*2/3))
@@ -119,7 +121,7 @@ func (i *Identity) Server() *tls.Config {
 }
 
 // Client returns the TLS configuration for connections to other replicas. It always verifies the name Names[0], because
-// the replicas are reached at IP addresses. It verifies against the current CAs, which RootCAs could not do: its value
+// the replicas are reached at IP addresses. It verifies against the current CAs and does not set RootCAs, whose value
 // would be fixed when the configuration is made.
 func (i *Identity) Client() *tls.Config {
 	return &tls.Config{
@@ -137,7 +139,8 @@ func (i *Identity) Client() *tls.Config {
 	}
 }
 
-// verify verifies a certificate for a name in the same way as clients of config discovery do. The zero time means now.
+// verify verifies a certificate for a host name in the same way as clients of config discovery do. A zero time stands
+// for the current time.
 func verify(leaf *x509.Certificate, roots *x509.CertPool, name string, now time.Time) error {
 	_, err := leaf.Verify(x509.VerifyOptions{DNSName: name, Roots: roots, CurrentTime: now})
 	return err

@@ -6,26 +6,27 @@ import (
 	"sync"
 )
 
-// Either returns a listener that accepts TLS and plain connections on one port.
-func Either(ln net.Listener, config *tls.Config) net.Listener { return either{ln, config} }
+// TLSOrPlain returns a listener that accepts TLS connections and plain connections on one port.
+func TLSOrPlain(ln net.Listener, config *tls.Config) net.Listener { return dualListener{ln, config} }
 
-type either struct {
+type dualListener struct {
 	net.Listener
 	config *tls.Config
 }
 
-// Accept does not read from the connection, because a client that sends nothing would block other clients.
-func (l either) Accept() (net.Conn, error) {
+// Accept does not read the first byte of the connection, because a client that sends nothing would block other clients.
+func (l dualListener) Accept() (net.Conn, error) {
 	raw, err := l.Listener.Accept()
 	if err != nil {
 		return nil, err
 	}
-	return &undecided{Conn: raw, config: l.config}, nil
+	return &sniffedConn{Conn: raw, config: l.config}, nil
 }
 
-// undecided is a connection that uses TLS if its first byte is that of a ClientHello. The first Read includes the TLS
-// handshake. Deadlines apply to the underlying connection, and therefore also to the handshake.
-type undecided struct {
+// sniffedConn is a connection that uses TLS if its first byte is that of a ClientHello, and is plain otherwise. The
+// first Read includes the TLS handshake. Deadlines apply to the underlying connection, and therefore also to the
+// handshake.
+type sniffedConn struct {
 	net.Conn
 	config *tls.Config
 
@@ -37,13 +38,13 @@ type undecided struct {
 // handshakeRecord is the first byte of a TLS ClientHello. No HTTP method begins with it.
 const handshakeRecord = 0x16
 
-func (c *undecided) decided() (net.Conn, error) {
+func (c *sniffedConn) detect() (net.Conn, error) {
 	c.once.Do(func() {
 		first := make([]byte, 1)
 		if _, c.err = c.Conn.Read(first); c.err != nil {
 			return
 		}
-		c.conn = &replayed{Conn: c.Conn, first: first}
+		c.conn = &replayConn{Conn: c.Conn, first: first}
 		if first[0] == handshakeRecord {
 			c.conn = tls.Server(c.conn, c.config)
 		}
@@ -52,31 +53,32 @@ func (c *undecided) decided() (net.Conn, error) {
 }
 
 // Read implements net.Conn.
-func (c *undecided) Read(b []byte) (int, error) {
-	conn, err := c.decided()
+func (c *sniffedConn) Read(b []byte) (int, error) {
+	conn, err := c.detect()
 	if err != nil {
 		return 0, err
 	}
 	return conn.Read(b)
 }
 
-// Write implements net.Conn. It may wait for the first byte, but an HTTP server reads before it writes.
-func (c *undecided) Write(b []byte) (int, error) {
-	conn, err := c.decided()
+// Write implements net.Conn. It waits for the first byte of the client if nothing was read before. An HTTP server is
+// not affected, because it reads before it writes.
+func (c *sniffedConn) Write(b []byte) (int, error) {
+	conn, err := c.detect()
 	if err != nil {
 		return 0, err
 	}
 	return conn.Write(b)
 }
 
-// replayed is a connection whose first byte was already read.
-type replayed struct {
+// replayConn is a connection whose first byte was already read and is returned by Read again.
+type replayConn struct {
 	net.Conn
 	first []byte
 }
 
-// Read returns the first byte and then the data of the connection.
-func (c *replayed) Read(b []byte) (int, error) {
+// Read returns the byte that was already read, and then the further data of the connection.
+func (c *replayConn) Read(b []byte) (int, error) {
 	if len(c.first) == 0 || len(b) == 0 {
 		return c.Conn.Read(b)
 	}

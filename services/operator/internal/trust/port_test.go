@@ -76,7 +76,7 @@ func secured(t *testing.T, address string, config *tls.Config) (net.Conn, error)
 }
 
 func TestOnePortSpeaksTLSAndPlainHTTP(t *testing.T) {
-	address, who, a := port(t, func(ln net.Listener, who *Identity) net.Listener { return Either(ln, who.Server()) })
+	address, who, a := port(t, func(ln net.Listener, who *Identity) net.Listener { return TLSOrPlain(ln, who.Server()) })
 	silent := plain(t, address) // must not block other clients
 	defer func() { _ = silent.Close() }()
 	if got := ask(t, plain(t, address)); got != "200 OK" {

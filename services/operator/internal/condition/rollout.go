@@ -4,7 +4,8 @@ import "fmt"
 
 // Conditions from the reports of dataplanes.
 
-// ConfigRefused means that no dataplane serves the whole published config. problem is the error message of one of them.
+// ConfigRefused means that no dataplane serves the whole published config. problem is the error message of the
+// dataplane in the given pod.
 func ConfigRefused(pod, problem string) Finding {
 	return finding(ReasonInvalid, "no dataplane serves all of the config: pod %s says: %s", pod, problem)
 }
@@ -15,7 +16,8 @@ func ConfigNotRun(pods int) Finding {
 		counted(pods, "pod reports", "pods report"))
 }
 
-// Draining is the finding of a Gateway that is programmed. The message contains the number of draining pods.
+// Draining returns the finding of condition Programmed if the Gateway is programmed. The message contains the number of
+// draining pods.
 func Draining(pods int) Finding {
 	if pods == 0 {
 		return Finding{Reason: ReasonProgrammed}

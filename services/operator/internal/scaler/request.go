@@ -14,24 +14,24 @@ import (
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
 )
 
-// Keys in the metadata of a trigger that the scaler reads. KEDA forwards all metadata of the trigger, so there are
-// other keys as well.
+// The scaler reads these keys in the metadata of a KEDA trigger. KEDA forwards all metadata of the trigger, so a
+// request contains other keys as well.
 const (
 	GatewayKey    = "gateway"
 	NamespaceKey  = "namespace" // default: the namespace of the ScaledObject
 	PerReplicaKey = "allocationsPerReplica"
 )
 
-// question is the content of a request.
-type question struct {
+// request is the content of a request.
+type request struct {
 	gateway    types.NamespacedName
 	perReplica int64
 }
 
-// parse reads the ScaledObjectRef of a request. KEDA takes the namespace in it from the ScaledObject, so users can only
-// query Gateways in namespaces in which they may create ScaledObjects. Another client could send any namespace, but it
-// would only learn a number, and a NetworkPolicy can exclude such clients.
-func parse(ref *pb.ScaledObjectRef) (q question, err error) {
+// parse reads the ScaledObjectRef of a request. KEDA sets its namespace to that of the ScaledObject, so users can only
+// query Gateways in namespaces in which they may create ScaledObjects. A client other than KEDA could send any
+// namespace, but it would only learn the number of allocations, and a NetworkPolicy can exclude such clients.
+func parse(ref *pb.ScaledObjectRef) (q request, err error) {
 	metadata := ref.GetScalerMetadata()
 	q.gateway = types.NamespacedName{
 		Namespace: cmp.Or(metadata[NamespaceKey], ref.GetNamespace()), Name: metadata[GatewayKey],

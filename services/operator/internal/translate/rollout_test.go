@@ -21,22 +21,22 @@ func TestDataplanesSayWhetherAGatewayIsProgrammed(t *testing.T) {
 	c := load(t, filepath.Join("testdata", "a_load_balancer_may_report_ports.txtar"))
 	key := c.view().Gateways()[0]
 	for name, test := range map[string]struct {
-		fleet resource.FleetState
-		want  metav1.Condition
+		rollout resource.RolloutState
+		want    metav1.Condition
 	}{
-		"nobody reports": {resource.FleetState{}, metav1.Condition{Status: "True", Reason: "Programmed"}},
-		"all refuse": {resource.FleetState{Pod: "edge-1", Problem: "port 80: taken", Draining: 1},
+		"nobody reports": {resource.RolloutState{}, metav1.Condition{Status: "True", Reason: "Programmed"}},
+		"all refuse": {resource.RolloutState{Pod: "edge-1", Problem: "port 80: taken", Draining: 1},
 			metav1.Condition{
 				Status: "False", Reason: "Invalid",
 				Message: "no dataplane serves all of the config: pod edge-1 says: port 80: taken",
 			}},
-		"none runs it": {resource.FleetState{Behind: 2},
+		"none runs it": {resource.RolloutState{Behind: 2},
 			metav1.Condition{
 				Status: "False", Reason: "Pending",
 				Message: "2 pods report, none runs the published config: see their logs",
 			}},
 		"one drains": {
-			resource.FleetState{Draining: 1},
+			resource.RolloutState{Draining: 1},
 			metav1.Condition{Status: "True", Reason: "Programmed", Message: "programmed, 1 pod draining"},
 		},
 	} {
@@ -46,8 +46,8 @@ func TestDataplanesSayWhetherAGatewayIsProgrammed(t *testing.T) {
 		var readers resource.Readers[string]
 		readers.Record("the Gateway", told)
 		concerned := map[string]struct{}{}
-		readers.Of(v.Put(&resource.Fleet{
-			ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}, FleetState: test.fleet,
+		readers.Of(v.Put(&resource.Rollout{
+			ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}, RolloutState: test.rollout,
 		}), concerned)
 		if len(concerned) != 1 {
 			t.Errorf("%s: the Gateway is not translated again", name)
@@ -75,27 +75,27 @@ func TestARefusedObjectIsTold(t *testing.T) {
 	before := translate.Gateway(v.Recording(told), key, c.options)
 	var readers resource.Readers[string]
 	readers.Record("the Gateway", told)
-	service := resource.Refused{Object: "Service media/edge", Problem: "port 30000 is taken"}
-	scaled := resource.Refused{Object: "ScaledObject media/edge", Problem: "there is an HPA"}
+	service := resource.RejectedObject{Object: "Service media/edge", Problem: "port 30000 is taken"}
+	scaled := resource.RejectedObject{Object: "ScaledObject media/edge", Problem: "there is an HPA"}
 	const (
 		programmed = "Programmed=True/Programmed:"
 		not        = "Programmed=False/Invalid: the API server refuses Service media/edge: port 30000 is taken; what was published before stays in force"
 		unscaled   = "Autoscaled=False/Invalid: the API server refuses ScaledObject media/edge: there is an HPA; the Gateway is served, and scaled as before, if it was"
 	)
 	for _, step := range []struct {
-		state resource.RefusalState
+		state resource.RejectionState
 		want  []string
 	}{
-		{resource.RefusalState{Serving: service}, []string{not}},
-		{resource.RefusalState{Serving: service, Scaling: scaled}, []string{not, unscaled}},
-		{resource.RefusalState{Scaling: scaled}, []string{programmed, unscaled}},
-		{resource.RefusalState{}, []string{programmed}},
+		{resource.RejectionState{Serving: service}, []string{not}},
+		{resource.RejectionState{Serving: service, Scaling: scaled}, []string{not, unscaled}},
+		{resource.RejectionState{Scaling: scaled}, []string{programmed, unscaled}},
+		{resource.RejectionState{}, []string{programmed}},
 	} {
-		refusal := &resource.Refusal{
-			ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}, RefusalState: step.state,
+		refusal := &resource.Rejection{
+			ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}, RejectionState: step.state,
 		}
 		change := v.Put
-		if step.state == (resource.RefusalState{}) {
+		if step.state == (resource.RejectionState{}) {
 			change = v.Delete
 		}
 		concerned := map[string]struct{}{}
@@ -123,10 +123,10 @@ func TestExternalAddressesThatAreRefusedAreTold(t *testing.T) {
 	c := load(t, filepath.Join("testdata", "a_wished_address_wins.txtar"))
 	v := c.view()
 	key := v.Gateways()[0]
-	v.Put(&resource.Refusal{ObjectMeta: metav1.ObjectMeta{
+	v.Put(&resource.Rejection{ObjectMeta: metav1.ObjectMeta{
 		Namespace: key.Namespace, Name: key.Name,
-	}, RefusalState: resource.RefusalState{
-		ExternalIPs: resource.Refused{Object: "Service turn/lobby", Problem: "denied by admission control"},
+	}, RejectionState: resource.RejectionState{
+		ExternalIPs: resource.RejectedObject{Object: "Service turn/lobby", Problem: "denied by admission control"},
 	}})
 	r := translate.Gateway(v, key, c.options)
 	accepted, programmed := r.Status.Conditions[0], r.Status.Conditions[1]

@@ -16,25 +16,26 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/credential"
 )
 
-// memory is the state that is saved for the next run of the operator, in state/operator.json. It contains no secrets.
-type memory struct {
+// savedState is the state that is saved in state/operator.json for the next run of the operator. It contains no
+// secrets.
+type savedState struct {
 	// Ports are the host ports of listeners and of the metrics and health check endpoints of dataplanes.
 	Ports map[string]assignment `json:"ports"`
-	// Published are the revisions of the published configs by the name of the Gateway.
+	// Published are the revisions of the published configs, by Gateway as NAMESPACE/NAME.
 	Published map[string]string `json:"published"`
-	// Listeners are the names of the listeners of the published configs by the name of the Gateway.
+	// Listeners are the names of the listeners in the published configs, by Gateway as NAMESPACE/NAME.
 	Listeners map[string][]string `json:"listeners"`
 	// Inventory are the objects in use by file, see ledger.
 	Inventory map[string][]identity `json:"inventory"`
 }
 
-const memoryFile = "operator.json"
+const stateFile = "operator.json"
 
-// loadMemory reads the memory of the previous run. It returns an error if the file is invalid, because ports would
-// change if it started with an empty memory.
-func loadMemory(dir string) (memory, error) {
-	m := memory{Ports: map[string]assignment{}, Published: map[string]string{}, Listeners: map[string][]string{}}
-	path := filepath.Join(dir, memoryFile)
+// loadState reads the state that the previous run saved. It returns an error if the file is invalid: with an empty
+// state, the ports of Gateways would change.
+func loadState(dir string) (savedState, error) {
+	m := savedState{Ports: map[string]assignment{}, Published: map[string]string{}, Listeners: map[string][]string{}}
+	path := filepath.Join(dir, stateFile)
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) || (err == nil && blank(data)) {
 		return m, nil
@@ -49,7 +50,7 @@ func loadMemory(dir string) (memory, error) {
 }
 
 // publish records that a config is published.
-func (m memory) publish(c config.Config) {
+func (m savedState) publish(c config.Config) {
 	var listeners []string
 	for _, l := range c.Listeners {
 		listeners = append(listeners, l.Name)
@@ -58,17 +59,17 @@ func (m memory) publish(c config.Config) {
 }
 
 // withdraw records that the config of a Gateway is withdrawn.
-func (m memory) withdraw(name string) {
+func (m savedState) withdraw(name string) {
 	delete(m.Published, name)
 	delete(m.Listeners, name)
 }
 
-func (m memory) save(dir string) error {
+func (m savedState) save(dir string) error {
 	data, err := json.MarshalIndent(m, "", "  ")
 	if err != nil {
 		return fmt.Errorf("write state: %w", err)
 	}
-	return replaceFile(filepath.Join(dir, memoryFile), append(data, '\n'), 0o600)
+	return replaceFile(filepath.Join(dir, stateFile), append(data, '\n'), 0o600)
 }
 
 // lock locks an output folder, so that only one operator at a time uses it. The kernel releases the lock when the
@@ -86,8 +87,8 @@ func lock(dir string) (*os.File, error) {
 	return f, nil
 }
 
-// token returns the bearer token of config discovery. It is read from a file and stays the same after a restart,
-// because dataplanes survive the operator. If other users can read the file, the token is replaced.
+// token returns the bearer token of config discovery. It is read from a file and stays the same after a restart of the
+// operator, because dataplanes continue to run and use it. If other users can read the file, the token is replaced.
 func token(path string) (credential.Secret, error) {
 	if info, err := os.Stat(path); err == nil && info.Mode().Perm()&0o077 == 0 {
 		data, err := os.ReadFile(path)
@@ -104,5 +105,5 @@ func token(path string) (credential.Secret, error) {
 	return credential.Secret(made), replaceFile(path, []byte(made+"\n"), 0o600)
 }
 
-// tokenLength is the length of 32 bytes in base64 without padding.
+// tokenLength is the number of characters of a token: 32 bytes in base64 without padding.
 const tokenLength = 43

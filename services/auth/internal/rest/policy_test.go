@@ -191,6 +191,32 @@ func TestUnnamedGatewayGivesItsMaximum(t *testing.T) {
 		}
 	}
 	wantProblem(t, s.post(t, `{"ttl":86401}`), http.StatusBadRequest, "ttl")
-	wantProblem(t, s.get(t, "/ice?namespace=short&ttl=601"), http.StatusBadRequest, "ttl")
-	wantProblem(t, s.get(t, "/?service=turn&namespace=short&gateway=lived&ttl=601"), http.StatusBadRequest, "ttl")
+	wantProblem(
+		t, s.post(t, `{"ttl":601,"gateways":[{"namespace":"short","name":"lived"}]}`), http.StatusBadRequest, "ttl",
+	)
+}
+
+// J-08: the compatible calls clamp a ttl to the maximum of each gateway, and answer the clamped ttl.
+func TestCompatibleCallsClampTheTTL(t *testing.T) {
+	s := newService(t, open(), gateways()...)
+	for target, want := range map[string]int64{
+		"/?service=turn&namespace=media&gateway=oslo&ttl=86401":               86400,
+		"/?service=turn&namespace=media&gateway=oslo&ttl=9223372036854775807": 86400,
+		"/?service=turn&namespace=short&ttl=601":                              600,
+		"/?service=turn&namespace=short&gateway=lived&ttl=599":                599,
+	} {
+		answer := decode[rest.TurnAuth](t, s.get(t, target), http.StatusOK)
+		if answer.TTL != want || !strings.HasPrefix(answer.Username, fmt.Sprintf("%d:", now.Unix()+want)) {
+			t.Errorf("%s: ttl %d, user name %s, want %d s", target, answer.TTL, answer.Username, want)
+		}
+	}
+	for target, want := range map[string]int64{
+		"/ice?namespace=short&ttl=86401":                      600,
+		"/ice?namespace=media&gateway=oslo&ttl=604800&dtls=0": 86400,
+	} {
+		answer := decode[rest.IceConfig](t, s.get(t, target), http.StatusOK)
+		if !strings.HasPrefix(*answer.IceServers[0].Username, fmt.Sprintf("%d:", now.Unix()+want)) {
+			t.Errorf("%s: user name %s, want %d s", target, *answer.IceServers[0].Username, want)
+		}
+	}
 }

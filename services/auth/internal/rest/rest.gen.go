@@ -240,8 +240,8 @@ type GetTurnAuthParams struct {
 	// a bearer token the user id is the token's subject, and a different `username` is refused.
 	Username *Username `form:"username,omitempty" json:"username,omitempty"`
 
-	// TTL Seconds that the credential is good for. Default and maximum belong to the gateway; 86400 unless configured. A gateway that the request does not name,
-	// and whose maximum is less, gives its maximum.
+	// TTL Lifetime of the credential in seconds. Default and maximum belong to the gateway; 86400 unless configured. A ttl above the maximum is reduced to the
+	// maximum, which the answer of `/` contains.
 	TTL *TTL `form:"ttl,omitempty" json:"ttl,omitempty"`
 
 	// Key API key of the draft. Accepted; not looked at.
@@ -275,8 +275,8 @@ type PostTurnAuthParams struct {
 	// a bearer token the user id is the token's subject, and a different `username` is refused.
 	Username *Username `form:"username,omitempty" json:"username,omitempty"`
 
-	// TTL Seconds that the credential is good for. Default and maximum belong to the gateway; 86400 unless configured. A gateway that the request does not name,
-	// and whose maximum is less, gives its maximum.
+	// TTL Lifetime of the credential in seconds. Default and maximum belong to the gateway; 86400 unless configured. A ttl above the maximum is reduced to the
+	// maximum, which the answer of `/` contains.
 	TTL *TTL `form:"ttl,omitempty" json:"ttl,omitempty"`
 
 	// Key API key of the draft. Accepted; not looked at.
@@ -310,8 +310,8 @@ type GetIceAuthParams struct {
 	// a bearer token the user id is the token's subject, and a different `username` is refused.
 	Username *Username `form:"username,omitempty" json:"username,omitempty"`
 
-	// TTL Seconds that the credential is good for. Default and maximum belong to the gateway; 86400 unless configured. A gateway that the request does not name,
-	// and whose maximum is less, gives its maximum.
+	// TTL Lifetime of the credential in seconds. Default and maximum belong to the gateway; 86400 unless configured. A ttl above the maximum is reduced to the
+	// maximum, which the answer of `/` contains.
 	TTL *TTL `form:"ttl,omitempty" json:"ttl,omitempty"`
 
 	// Key API key of the draft. Accepted; not looked at.
@@ -348,8 +348,8 @@ type PostIceAuthParams struct {
 	// a bearer token the user id is the token's subject, and a different `username` is refused.
 	Username *Username `form:"username,omitempty" json:"username,omitempty"`
 
-	// TTL Seconds that the credential is good for. Default and maximum belong to the gateway; 86400 unless configured. A gateway that the request does not name,
-	// and whose maximum is less, gives its maximum.
+	// TTL Lifetime of the credential in seconds. Default and maximum belong to the gateway; 86400 unless configured. A ttl above the maximum is reduced to the
+	// maximum, which the answer of `/` contains.
 	TTL *TTL `form:"ttl,omitempty" json:"ttl,omitempty"`
 
 	// Key API key of the draft. Accepted; not looked at.

@@ -30,6 +30,8 @@ type credentialRequest struct {
 	// single is set if the answer contains the credentials of one gateway only (GET /). Gateways after the first one
 	// that relays are then ignored.
 	single bool
+	// clampTTL reduces a ttl above the maximum of a gateway to the maximum, instead of refusing the request.
+	clampTTL bool
 }
 
 // named reports whether the request names every gateway by its name, and not by its namespace only.
@@ -168,7 +170,7 @@ func (s server) query(ctx context.Context, q query) ([]grant, error) {
 		return nil, err
 	}
 	view := gateway.URLOptions{Host: s.PublicAddr, DTLS: q.dtls == nil || *q.dtls}
-	d := credentialRequest{userID: user, ttl: seconds(q.ttl), view: view, single: q.single}
+	d := credentialRequest{userID: user, ttl: seconds(q.ttl), view: view, single: q.single, clampTTL: true}
 	if q.publicAddr != nil {
 		d.view.Host = *q.publicAddr
 	}
@@ -219,7 +221,7 @@ func (s server) grant(ctx context.Context, d credentialRequest) ([]grant, error)
 	// If a request does not name each gateway, a gateway with a short lifetime only limits the ttl of its own
 	// credential, and does not fail the request for all other gateways. The request is refused only if its ttl exceeds
 	// the maximum of every gateway.
-	if longest := longestTTL(out); !d.named() && d.ttl > longest && longest > 0 {
+	if longest := longestTTL(out); !d.clampTTL && !d.named() && d.ttl > longest && longest > 0 {
 		return nil, bad("ttl", "must be at most %d", int64(longest/time.Second))
 	}
 	for _, g := range out {
@@ -236,7 +238,7 @@ func (s server) grantOne(who access.Identity, g gateway.Gateway, d credentialReq
 		return grant{gateway: g, urls: urls, stunOnly: true}, nil
 	}
 	standard, most := s.lifetimes(g)
-	if d.named() && d.ttl > most {
+	if !d.clampTTL && d.named() && d.ttl > most {
 		return grant{}, bad("ttl", "must be at most %d for gateway %s", int64(most/time.Second), g.ID())
 	}
 	ttl := min(cmp.Or(d.ttl, standard), most)

@@ -56,7 +56,6 @@ type raw struct {
 	options
 	verbose                          bool
 	relayPorts, drain, nonceLifetime string
-	former                           map[string]string // the values of the given former flags, by name
 }
 
 // The values of --sessions-from.
@@ -131,7 +130,7 @@ func newFlags(r *raw) *cli.Flags {
 	f.BoolVar(&r.version, "version", false, "print the version and exit")
 	f.Shorten(map[string]string{"c": "config", "w": "watch", "i": "id", "l": "log", "v": "verbose", "u": "udp-thread-num",
 		"d": "dry-run"})
-	r.former = acceptFormer(f.FlagSet)
+	f.AcceptFormer(formerSettings)
 	return f
 }
 
@@ -139,7 +138,7 @@ func newFlags(r *raw) *cli.Flags {
 func parseFlags(args []string, env func(string) string, out io.Writer) (options, error) {
 	r := raw{options: options{env: env}}
 	f := newFlags(&r)
-	if err := f.Parse(args); err != nil {
+	if err := f.Parse(splitFormer(args, f)); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			fmt.Fprint(out, usage)
 			f.PrintHelp(out)
@@ -147,8 +146,9 @@ func parseFlags(args []string, env func(string) string, out io.Writer) (options,
 		return r.options, err
 	}
 	envErr := f.SetFromEnv(env)
+	formerErr := r.translateFormer(f)
 	o, err := r.check(f.Args())
-	return o, errors.Join(envErr, err)
+	return o, errors.Join(envErr, formerErr, err)
 }
 
 // check validates and converts the settings.
@@ -171,16 +171,16 @@ func (r raw) check(args []string) (options, error) {
 	if err != nil || o.nonceLifetime < nonce.MinLifetime || o.nonceLifetime > nonce.MaxLifetime {
 		errs.Addf("--nonce-lifetime or STUNNER_NONCE_LIFETIME %q: use a time between 10m and 1h", r.nonceLifetime)
 	}
-	errs.Add(o.translateFormer(r.former))
 	switch {
 	case len(args) > 1:
-		errs.Addf("unexpected argument %q: give flags first, then at most one TURN URI", args[1])
+		errs.Addf("unexpected argument %q: give at most one TURN URI", args[1])
 	case len(args) == 1:
 		uri, err := config.ParseURI(args[0])
 		if err != nil {
 			errs.Addf("read TURN URI: %w", err)
 		}
 		o.uri = &uri
+		o.warnTransport(args[0])
 	}
 	errs.AddOneOf("--sessions-from", o.from, fromLoopback, fromAny)
 	errs.AddOneOf("--log-format", o.logFormat, "text", "json")

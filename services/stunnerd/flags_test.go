@@ -138,11 +138,13 @@ func TestAddressesAreOneOfEachFamily(t *testing.T) {
 }
 
 func TestQuickServerIsOneListenerForOneUser(t *testing.T) {
-	for transport, protocol := range map[string]config.Protocol{
-		"udp": config.TURNUDP, "tcp": config.TURNTCP, "tls": config.TURNTLS, "dtls": config.TURNDTLS,
+	for address, protocol := range map[string]config.Protocol{
+		"127.0.0.1:5000?transport=udp": config.TURNUDP, "127.0.0.1:5000?transport=tcp": config.TURNTCP,
+		"127.0.0.1:5000?transport=tls": config.TURNTLS, "127.0.0.1:5000?transport=dtls": config.TURNDTLS,
+		"localhost:5000": config.TURNUDP, "Localhost:5000?transport=tls": config.TURNTLS,
 	} {
 		o, err := parseFlags(
-			[]string{"turn://ann:pw@127.0.0.1:5000?transport=" + transport}, func(string) string { return "" },
+			[]string{"turn://ann:pw@" + address}, func(string) string { return "" },
 			io.Discard,
 		)
 		if err != nil {
@@ -156,9 +158,9 @@ func TestQuickServerIsOneListenerForOneUser(t *testing.T) {
 		if err != nil || len(configs) != 1 {
 			t.Fatalf("%d configs, %v", len(configs), err)
 		}
-		if l := configs[0].Listeners[0]; l.Port != 5000 || l.Protocol != protocol ||
+		if l := configs[0].Listeners[0]; l.Port != 5000 || l.Protocol != protocol || l.Address != "127.0.0.1" ||
 			configs[0].Clusters[0].Endpoints[0] != "0.0.0.0/0" {
-			t.Errorf("%s: %+v", transport, configs[0])
+			t.Errorf("%s: %+v", address, configs[0])
 		}
 		o.uri.Password = ""
 		if _, err := quickServer(*o.uri); err == nil {
@@ -178,7 +180,7 @@ listeners:
 - {name: udp, protocol: UDP, address: $STUNNER_ADDR, port: $STUNNER_PORT, public_address: "${STUNNER_PUBLIC_ADDR}", public_port: "${STUNNER_PUBLIC_PORT}"}
 `
 
-// Placeholders of a file are replaced by environment variables, in texts and numbers but not in credentials. No
+// Placeholders of a file are replaced by environment variables, in texts and numbers but not inside of credentials. No
 // variable without the prefix is read.
 func TestContractPlaceholdersOfAFile(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "stunnerd.yaml")
@@ -237,9 +239,10 @@ func TestContractPlaceholdersOfAFile(t *testing.T) {
 		"no port": {map[string]string{"STUNNER_PORT": ""}, 6000, ""},
 		// as Kubernetes sets it for a Service called stunner
 		"a port that is a URL": {map[string]string{"STUNNER_PORT": "tcp://10.0.0.1:3478"}, 6000, ""},
-		"no port of any kind": {
-			map[string]string{"STUNNER_PORT": "", "STUNNER_PUBLIC_PORT": ""}, 0,
-			`listeners[0].public_port: "STUNNER_PUBLIC_PORT" is not set`,
+		"no port of any kind":  {map[string]string{"STUNNER_PORT": "", "STUNNER_PUBLIC_PORT": ""}, 3478, ""},
+		"no port, and a public port in words": {
+			map[string]string{"STUNNER_PORT": "many", "STUNNER_PUBLIC_PORT": "many"}, 0,
+			`listeners[0].public_port: "STUNNER_PUBLIC_PORT" has a value that is no whole number`,
 		},
 		"no realm": {
 			map[string]string{"STUNNER_REALM": ""}, 0, `auth.realm: "STUNNER_REALM" is not set`,

@@ -1,11 +1,9 @@
 package main
 
 import (
-	"cmp"
 	"flag"
 	"fmt"
 	"net"
-	"strconv"
 	"strings"
 
 	"github.com/stunner-gateway/stunner/services/api/cli"
@@ -15,128 +13,150 @@ import (
 // API.
 const originKubernetes = "k8s"
 
-// discoveryPort is the default port of config discovery.
-const discoveryPort = "13478"
+// discoveryService is the name of the Service of config discovery, in the namespace of the operator.
+const discoveryService = "stunner-config-discovery"
 
-// formerFlag is a flag of the former dataplane that this program does not have.
-type formerFlag struct {
-	names []string
-	// isBool is set for a boolean flag, which is given without a value: --name, or --name=false.
-	isBool bool
-	// instead names the replacement, or says why there is none.
-	instead string
-}
+const useOrigin = "use --config, or STUNNER_CONFIG_ORIGIN"
 
-const (
-	noAPI     = "this program does not talk to the Kubernetes API"
-	useOrigin = "use --config, or STUNNER_CONFIG_ORIGIN"
-	useToken  = "use --discovery-token-file for config discovery"
-	useCA     = "use --discovery-ca-file for config discovery"
-	useID     = "use --id, or STUNNER_NAMESPACE and STUNNER_NAME"
-)
+// formerSettings are all flags and environment variables of the former dataplane that this program does not have. The
+// Dataplane of an existing installation cannot contain other flags, because its pods would not have started. A flag that
+// is in neither program, such as a misspelled one, is an error. Variables that are placeholders in a file are not in the
+// list, except the ports of relays, because their fields have no effect.
+var formerSettings = append([]cli.Former{
+	{Flags: []string{"cds-server-address"}, Env: []string{"CDS_SERVER_ADDR"}, Instead: useOrigin},
+	{Flags: []string{"cds-server-namespace"}, Env: []string{"CDS_SERVER_NAMESPACE"}, Instead: useOrigin},
+	{Flags: []string{"cds-server-port"}, Env: []string{"CDS_SERVER_PORT"}, Instead: useOrigin},
+	{Env: []string{"STUNNER_MIN_PORT", "STUNNER_MAX_PORT"}, Instead: "use --relay-ports, or STUNNER_RELAY_PORTS"},
+	{Flags: []string{"n", "namespace"}, Instead: "use --id, or STUNNER_NAMESPACE and STUNNER_NAME"},
+}, cli.KubectlFlags...)
 
-// formerFlags are all flags of the former dataplane that this program does not have: its own flags, and the connection
-// flags of kubectl. The Dataplane of an existing installation cannot contain other flags, because its pods would not
-// have started. A flag that is in neither program, such as a misspelled one, is an error.
-var formerFlags = []formerFlag{
-	{[]string{"cds-server-address"}, false, useOrigin},
-	{[]string{"cds-server-port"}, false, useOrigin},
-	{[]string{"cds-server-namespace"}, false, useOrigin},
-	{[]string{"n", "namespace"}, false, useID},
-	{[]string{"token"}, false, useToken},
-	{[]string{"certificate-authority"}, false, useCA},
-	{[]string{
-		"as", "as-group", "as-uid", "as-user-extra", "cache-dir", "client-certificate", "client-key", "cluster",
-		"context", "kubeconfig", "password",
-		"request-timeout", "s", "server", "tls-server-name", "user", "username",
-	}, false, noAPI},
-	{[]string{"disable-compression", "insecure-skip-tls-verify"}, true, noAPI},
-}
-
-// formerValue is a flag.Value that records that a former flag was given.
-type formerValue struct {
-	name  string
-	flag  formerFlag
-	given map[string]string
-}
-
-// String returns the default, which is empty.
-func (v formerValue) String() string { return "" }
-
-// Set accepts any value.
-func (v formerValue) Set(value string) error {
-	v.given[v.name] = value
-	return nil
-}
-
-// IsBoolFlag tells package flag that a boolean flag needs no value on the command line.
-func (v formerValue) IsBoolFlag() bool { return v.flag.isBool }
-
-// acceptFormer defines the former flags in a flag set. When the command line is parsed, the former flags in it are
-// added to the returned map, with their values.
-func acceptFormer(fs *flag.FlagSet) (given map[string]string) {
-	given = map[string]string{}
-	for _, f := range formerFlags {
-		for _, name := range f.names {
-			fs.Var(formerValue{name, f, given}, name, "accepted for compatibility: "+f.instead)
-		}
-	}
-	return given
-}
-
-// translateFormer applies the former flags that have an equivalent, and adds a warning for each that it ignores.
-func (o *options) translateFormer(given map[string]string) error {
-	used := ""
+// translateFormer replaces the origin k8s, and adds a warning for each former setting that is ignored.
+func (o *options) translateFormer(f *cli.Flags) error {
+	in := formerReader{flags: f.Former, env: o.env, used: map[string]bool{}}
 	if o.config == originKubernetes {
-		var err error
-		if used, err = o.findDiscovery(given); err != nil {
+		origin, err := in.origin()
+		if err != nil {
 			return err
 		}
+		o.config = origin
+		o.warnings = append(o.warnings, fmt.Sprintf("flag --config %s: the config comes from %s, as set by %s",
+			originKubernetes, origin, strings.Join(in.from, " and ")))
 	}
-	for _, f := range formerFlags {
-		for _, name := range f.names {
-			if _, there := given[name]; there && name != used {
-				o.warnings = append(o.warnings, fmt.Sprintf("flag %s is ignored: %s", cli.Dashed(name), f.instead))
-			}
+	warnings, err := f.SetFromFormer(func(name string) string {
+		if in.used[name] {
+			return ""
 		}
-	}
-	return nil
+		return o.env(name)
+	})
+	o.warnings = append(o.warnings, warnings...)
+	return err
 }
 
-// findDiscovery replaces the value k8s of --config by the address of config discovery: the value of
-// STUNNER_CONFIG_ORIGIN, which the operator sets in its pods, or else an address in a former flag or variable. It
-// returns the name of the former flag that contained the address, or "".
-func (o *options) findDiscovery(given map[string]string) (used string, err error) {
-	origin, from := o.env("STUNNER_CONFIG_ORIGIN"), "STUNNER_CONFIG_ORIGIN"
-	if origin == "" || origin == originKubernetes {
-		origin, from = given["cds-server-address"], "--cds-server-address"
-		used = "cds-server-address"
-		if origin == "" {
-			origin, from, used = o.env("CDS_SERVER_ADDR"), "CDS_SERVER_ADDR", ""
-		}
-		if origin == "" {
-			return "", fmt.Errorf("--config %s: config discovery is not looked for through the Kubernetes API: %s",
-				originKubernetes, useOrigin)
-		}
-		if origin, err = withPort(origin, given["cds-server-port"]); err != nil {
-			return "", err
-		}
-	}
-	o.config = origin
-	o.warnings = append(o.warnings,
-		fmt.Sprintf("flag --config %s: the config comes from %s, which %s names", originKubernetes, origin, from))
-	return used, nil
+// formerReader reads former settings, and records those that have an effect.
+type formerReader struct {
+	flags map[string]string // values of flags; those that are used are deleted
+	env   func(string) string
+	used  map[string]bool // variables
+	from  []string        // names of flags and variables
 }
 
-// withPort adds a port to an address without a port. If port is empty, it adds the default port of config discovery. It
-// does not change a URL.
-func withPort(address, port string) (string, error) {
+// value returns the value of a former flag, or else of a variable.
+func (in *formerReader) value(flag, variable string) string {
+	if value := in.flags[flag]; value != "" {
+		delete(in.flags, flag)
+		in.from = append(in.from, cli.Dashed(flag))
+		return value
+	}
+	value := in.env(variable)
+	if value != "" {
+		in.used[variable] = true
+		in.from = append(in.from, variable)
+	}
+	return value
+}
+
+// origin returns the origin that k8s stands for: that in STUNNER_CONFIG_ORIGIN, which the operator sets in its pods, or
+// else the address in a former flag or variable, or else the Service of config discovery in the namespace in a former
+// flag or variable.
+func (in *formerReader) origin() (string, error) {
+	const variable = "STUNNER_CONFIG_ORIGIN"
+	if origin := in.env(variable); origin != "" && origin != originKubernetes {
+		in.from = append(in.from, variable)
+		return origin, nil
+	}
+	address := in.value("cds-server-address", "CDS_SERVER_ADDR")
 	if _, _, err := net.SplitHostPort(address); err == nil || strings.Contains(address, "://") {
 		return address, nil
 	}
-	port = cmp.Or(port, discoveryPort)
-	if n, err := strconv.Atoi(port); err != nil || n < 1 || n > 65535 {
-		return "", fmt.Errorf("--cds-server-port %q: use 1 to 65535", port)
+	if address == "" {
+		namespace := in.value("cds-server-namespace", "CDS_SERVER_NAMESPACE")
+		if namespace == "" {
+			return "", fmt.Errorf("--config %s: config discovery is not looked for through the Kubernetes API: %s, "+
+				"such as https://%s.NAMESPACE.svc:13478", originKubernetes, useOrigin, discoveryService)
+		}
+		address = discoveryService + "." + namespace + ".svc"
 	}
-	return net.JoinHostPort(strings.Trim(address, "[]"), port), nil
+	return cli.WithPort(address, in.value("cds-server-port", "CDS_SERVER_PORT"))
+}
+
+// splitFormer rewrites the forms of arguments that the former dataplane accepts and package flag does not: several
+// one-letter flags, or a flag with its value, in one argument, as -wv and -u16, and flags after the TURN URI.
+func splitFormer(args []string, f *cli.Flags) []string {
+	var flags, others []string
+	for i := 0; i < len(args); i++ {
+		arg := args[i]
+		if arg == "--" {
+			others = append(others, args[i+1:]...)
+			break
+		}
+		if len(arg) < 2 || arg[0] != '-' {
+			others = append(others, arg)
+			continue
+		}
+		split := splitLetters(arg, f)
+		flags = append(flags, split...)
+		name, _, hasValue := strings.Cut(strings.TrimLeft(split[len(split)-1], "-"), "=")
+		if defined := f.Lookup(name); defined == nil || hasValue || isBool(defined) {
+			continue
+		}
+		if i++; i == len(args) {
+			return flags // package flag reports the missing value
+		}
+		flags = append(flags, args[i])
+	}
+	return append(append(flags, "--"), others...)
+}
+
+// splitLetters returns the flags in an argument such as -wu16. It returns any other argument unchanged, so that package
+// flag reports a misspelled name.
+func splitLetters(arg string, f *cli.Flags) (flags []string) {
+	name, _, _ := strings.Cut(arg[1:], "=")
+	if arg[1] == '-' || f.Lookup(name) != nil {
+		return []string{arg}
+	}
+	for i := 1; i < len(arg); i++ {
+		letter := arg[i : i+1]
+		if f.Short[letter] == "" {
+			return []string{arg}
+		}
+		if rest := arg[i+1:]; rest != "" && !isBool(f.Lookup(letter)) {
+			return append(flags, "-"+letter+"="+strings.TrimPrefix(rest, "="))
+		}
+		flags = append(flags, "-"+letter)
+	}
+	return flags
+}
+
+// warnTransport adds a warning for a TURN URI whose transport the former dataplane reads differently: there turns
+// without a transport means DTLS, and here it means TLS over TCP (RFC 5928 §3).
+func (o *options) warnTransport(uri string) {
+	if o.uri.Scheme == "turns" && !strings.Contains(uri, "?") {
+		o.warnings = append(o.warnings, "TURN URI turns without a transport means TLS: for DTLS add ?transport=dtls")
+	}
+}
+
+// isBool reports whether a flag has no value, as package flag does.
+func isBool(f *flag.Flag) bool {
+	b, ok := f.Value.(interface{ IsBoolFlag() bool })
+	return ok && b.IsBoolFlag()
 }

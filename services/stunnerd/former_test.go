@@ -16,11 +16,11 @@ func TestContractFlagsOfExistingDataplanes(t *testing.T) {
 		"STUNNER_CONFIG_ORIGIN": "https://discovery:13478", "STUNNER_NAMESPACE": "media", "STUNNER_NAME": "edge",
 	}
 	flags := 0
-	for _, f := range formerFlags {
-		for _, name := range f.names {
+	for _, f := range formerSettings {
+		for _, name := range f.Flags {
 			flags++
 			forms := [][]string{{cli.Dashed(name), "a-value"}, {cli.Dashed(name) + "=a-value"}}
-			if f.isBool {
+			if f.IsBool {
 				forms = [][]string{{cli.Dashed(name)}, {cli.Dashed(name) + "=false"}}
 			}
 			for _, form := range forms {
@@ -43,8 +43,8 @@ func TestContractFlagsOfExistingDataplanes(t *testing.T) {
 	}
 }
 
-// The origin k8s means the origin in the environment, which the operator sets, or else the address in the former flags
-// and variables.
+// The origin k8s means the origin in the environment, which the operator sets, or else the address or the Service in the
+// former flags and variables.
 func TestContractOriginKubernetes(t *testing.T) {
 	for name, tc := range map[string]struct {
 		args         []string
@@ -54,7 +54,7 @@ func TestContractOriginKubernetes(t *testing.T) {
 		"in a pod": {
 			[]string{"-w", "-c", "k8s"}, map[string]string{"STUNNER_CONFIG_ORIGIN": "https://discovery:13478"},
 			"https://discovery:13478",
-			"flag --config k8s: the config comes from https://discovery:13478, which STUNNER_CONFIG_ORIGIN names",
+			"flag --config k8s: the config comes from https://discovery:13478, as set by STUNNER_CONFIG_ORIGIN",
 		},
 		"in a pod, with an address of the operator before": {
 			[]string{"--config=k8s", "--cds-server-address", "10.0.0.1:13478"},
@@ -63,7 +63,7 @@ func TestContractOriginKubernetes(t *testing.T) {
 		},
 		"with an address": {
 			[]string{"-c", "k8s", "--cds-server-address", "10.0.0.1:5000"}, nil, "10.0.0.1:5000",
-			"which --cds-server-address names",
+			"as set by --cds-server-address",
 		},
 		"with an address without port": {
 			[]string{"-c", "k8s", "--cds-server-address", "10.0.0.1"}, nil, "10.0.0.1:13478", "",
@@ -73,11 +73,23 @@ func TestContractOriginKubernetes(t *testing.T) {
 		},
 		"with address and port": {
 			[]string{"-c", "k8s", "--cds-server-address", "10.0.0.1", "--cds-server-port=5000"}, nil, "10.0.0.1:5000",
-			"",
+			"as set by --cds-server-address and --cds-server-port",
+		},
+		"with a namespace": {
+			[]string{"-c", "k8s", "--cds-server-namespace", "stunner-system"}, nil,
+			"stunner-config-discovery.stunner-system.svc:13478", "as set by --cds-server-namespace",
+		},
+		"with variables for namespace and port": {
+			[]string{"-c", "k8s"}, map[string]string{"CDS_SERVER_NAMESPACE": "stunner", "CDS_SERVER_PORT": "5000"},
+			"stunner-config-discovery.stunner.svc:5000", "as set by CDS_SERVER_NAMESPACE and CDS_SERVER_PORT",
+		},
+		"with address and namespace": {
+			[]string{"-c", "k8s", "--cds-server-address", "10.0.0.1", "--cds-server-namespace", "stunner"}, nil,
+			"10.0.0.1:13478", "flag --cds-server-namespace is ignored: use --config",
 		},
 		"with a variable": {
 			[]string{"-c", "k8s"}, map[string]string{"CDS_SERVER_ADDR": "10.0.0.2"}, "10.0.0.2:13478",
-			"which CDS_SERVER_ADDR names",
+			"as set by CDS_SERVER_ADDR",
 		},
 		"by the environment": {
 			nil, map[string]string{"STUNNER_CONFIG_ORIGIN": "k8s", "CDS_SERVER_ADDR": "10.0.0.2"}, "10.0.0.2:13478", "",
@@ -95,7 +107,10 @@ func TestContractOriginKubernetes(t *testing.T) {
 		})
 	}
 	for name, args := range map[string][]string{
-		"--config k8s":      {"-c", "k8s"},
+		"--config k8s": {"-c", "k8s"},
+		"use --config, or STUNNER_CONFIG_ORIGIN, such as https://stunner-config-discovery.NAMESPACE.svc:13478": {
+			"-c", "k8s",
+		},
 		"--cds-server-port": {"-c", "k8s", "--cds-server-address", "10.0.0.1", "--cds-server-port", "many"},
 	} {
 		if _, err := parseFlags(args, func(string) string { return "" }, io.Discard); err == nil || !strings.Contains(

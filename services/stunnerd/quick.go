@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"strings"
 	"time"
 
 	"github.com/stunner-gateway/stunner/services/api/config"
@@ -16,6 +17,9 @@ import (
 func quickServer(u config.URI) (discovery.Source, error) {
 	if u.Username == "" || u.Password == "" {
 		return nil, fmt.Errorf("read TURN URI: no user or no password: use turn://USER:PASSWORD@ADDRESS:PORT")
+	}
+	if strings.EqualFold(u.Host, "localhost") {
+		u.Host = "127.0.0.1"
 	}
 	if _, err := netip.ParseAddr(u.Host); err != nil {
 		return nil, fmt.Errorf("read TURN URI: host %q: use an IP address of this host", u.Host)

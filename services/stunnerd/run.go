@@ -38,9 +38,12 @@ type daemon struct {
 
 // run serves until ctx ends, and then drains.
 func run(ctx context.Context, o options) error {
-	levels, err := telemetry.ParseLevels(cmp.Or(o.log, config.DefaultLogLevel))
-	if err != nil {
-		return fmt.Errorf("--log: %w", err)
+	spec := cmp.Or(o.log, config.DefaultLogLevel)
+	levels, err := telemetry.ParseLevels(spec)
+	if err != nil { // the former dataplane ignores invalid parts
+		o.warnings = append(o.warnings, "--log: a part is ignored: "+err.Error())
+		levels = new(telemetry.Levels)
+		levels.Set(spec)
 	}
 	log := telemetry.NewLog(os.Stderr, o.logFormat, levels)
 	for _, warning := range o.warnings {
@@ -203,7 +206,8 @@ func (d *daemon) drain() {
 }
 
 // lookup returns the value of a placeholder in a config, or "" for a variable that is not set. If STUNNER_PORT is not a
-// number, the value is STUNNER_PUBLIC_PORT or the default port, as in earlier releases.
+// number, the value is STUNNER_PUBLIC_PORT or the default port, because Kubernetes sets STUNNER_PORT to a URL if the
+// namespace has a Service with the name stunner.
 func (o options) lookup(name string) string {
 	switch name {
 	case "STUNNER_ADDR":

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"reflect"
 	"strconv"
-	"strings"
 )
 
 // number is an integer in a document, or a placeholder in the place of an integer.
@@ -28,19 +27,20 @@ func (n *number[T]) UnmarshalJSON(data []byte) error {
 
 func isVariable(text string) bool { return text != "" && variable.FindString(text) == text }
 
-// numbers replaces placeholders in the place of integers, and collects the errors.
-type numbers struct {
+// placeholders replaces the placeholders that only a file may contain: in the place of integers, and of credentials. It
+// collects the errors.
+type placeholders struct {
 	lookup func(name string) string // nil if placeholders are not allowed
 	findings
 }
 
 // resolve returns the value of a number, or adds an error. The error does not contain the value of the variable,
 // because a wrongly named variable may contain a secret.
-func resolve[T int | int32 | int64](in *numbers, field string, n number[T]) T {
+func resolve[T int | int32 | int64](in *placeholders, field string, n number[T]) T {
 	if n.placeholder == "" {
 		return n.value
 	}
-	name := strings.Trim(n.placeholder, "${}")
+	name, _ := variableName(n.placeholder)
 	if in.lookup == nil {
 		in.add(field, "", "cannot be read from a JSON string", "write a whole number")
 		return 0

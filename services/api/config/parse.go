@@ -66,11 +66,13 @@ type listenerDocument struct {
 // validate. unknown lists the paths of fields that this release does not define, at most MaxUnknown. Such fields are
 // not an error, because other releases may send them.
 //
-// A placeholder in the place of a number is an error; see ParseWith.
+// A placeholder in the place of a number is an error, and one in a credential is literal; see ParseWith.
 func Parse(data []byte) (c Config, unknown []string, err error) { return ParseWith(data, nil) }
 
 // ParseWith is Parse for a document that was written for one process, such as a file. It replaces placeholders in the
-// place of numbers by the results of lookup, as Expand does for texts.
+// place of numbers by the results of lookup, as Expand does for texts, and the credentials $STUNNER_USERNAME,
+// $STUNNER_PASSWORD and $STUNNER_SHARED_SECRET. A listener has no public address or port if STUNNER_PUBLIC_ADDR or
+// STUNNER_PUBLIC_PORT in its place is not set.
 func ParseWith(data []byte, lookup func(name string) string) (c Config, unknown []string, err error) {
 	text, err := toJSON(data)
 	if err != nil {
@@ -93,9 +95,10 @@ func ParseWith(data []byte, lookup func(name string) string) (c Config, unknown 
 
 // config converts the JSON form, of any supported version, to the Go form.
 func (d document) config(lookup func(name string) string) (Config, error) {
-	in := &numbers{lookup: lookup}
+	in := &placeholders{lookup: lookup}
 	c := Config{Version: Version, Admin: d.Admin.config(in), Auth: d.Auth.config(in), Clusters: d.Clusters}
 	for i, l := range d.Listeners {
+		in.dropUnset(&l)
 		l.Listener.Port = DefaultPort
 		if l.Port != nil {
 			l.Listener.Port = resolve(in, index("listeners", i, "port"), *l.Port)
@@ -106,7 +109,7 @@ func (d document) config(lookup func(name string) string) (Config, error) {
 	return c, errors.Join(in.errs...)
 }
 
-func (d adminDocument) config(in *numbers) Admin {
+func (d adminDocument) config(in *placeholders) Admin {
 	a := d.Admin
 	a.LogLevel = cmp.Or(a.LogLevel, d.LogLevelAlias)
 	a.UserQuota = resolve(in, "admin.user_quota", d.UserQuota)
@@ -116,8 +119,9 @@ func (d adminDocument) config(in *numbers) Admin {
 	return a
 }
 
-func (d authDocument) config(in *numbers) Auth {
+func (d authDocument) config(in *placeholders) Auth {
 	a := d.Auth
+	a.Credentials = in.credentials(a)
 	a.Lifetime = resolve(in, "auth.lifetime", d.Lifetime)
 	a.SessionGrace = resolve(in, "auth.session_grace", d.SessionGrace)
 	if d.CredentialOverlap != nil {

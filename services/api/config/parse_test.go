@@ -195,7 +195,7 @@ func TestAbsentPortHasADefaultAndZeroHasNot(t *testing.T) {
 // F-04: a valid config stays the same and valid when it is encoded and parsed repeatedly, and no document grows much.
 func FuzzParse(f *testing.F) {
 	for _, seed := range []string{
-		rendered, deletion, "", "{}", "null", `{"version":"v1"}`, "version: v1\nauth: {type: none}\n",
+		rendered, deletion, former, "", "{}", "null", `{"version":"v1"}`, "version: v1\nauth: {type: none}\n",
 		`{"version":"v1alpha1","auth":{"type":"plaintext"}}`,
 		`{"version":"v1","auth":{"type":"none"},"listeners":[{"name":"l","port":0},{"name":"l","port":70000,"protocol":"x"}]}`,
 		`{"version":"v1","admin":{"healthcheck_endpoint":"","user_quota":-1,"license_config":{"key":"k"}},"auth":{"type":"NONE","realm":"\u0000"}}`,
@@ -210,6 +210,12 @@ func FuzzParse(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		const readable = 64 << 10 // of errors
+		_, _, _ = config.ParseWith(data, func(name string) string {
+			if !strings.HasPrefix(name, "STUNNER_") {
+				t.Fatalf("a file reads the variable %s", name)
+			}
+			return "1"
+		})
 		c, unknown, err := config.Parse(data)
 		if err != nil {
 			if len(err.Error()) > readable {

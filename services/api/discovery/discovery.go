@@ -17,6 +17,17 @@
 // Dataplanes of this release send text frames {"report":{…}} with their state to the server. Other servers ignore them.
 //
 // Both sides keep only the newest state of a config. A slow reader skips older states and does not delay other readers.
+//
+// # Clients
+//
+// Open and Source are the client, for programs outside of this repository too. Source.Load reads the configs once;
+// Source.Watch sends each change, and reconnects until its context ends. In a cluster a client needs the certificates
+// in the ConfigMap stunner-discovery-ca, and a ServiceAccount token with the audience stunner-discovery: a dataplane pod
+// reads the config of its own Gateway, and an account in the operator's flag --discovery-readers reads those of all
+// Gateways, in the form of config.Config.ForAuth or, marked :whole, with all fields.
+//
+// The package needs neither a Kubernetes client nor another package of this repository than config, credential and
+// ratelimit.
 package discovery
 
 import (
@@ -106,8 +117,8 @@ type Options struct {
 	// CAFile is the file with the PEM certificates with which the server is verified; empty means the certificates of
 	// the system.
 	CAFile string
-	// Lookup returns the values of placeholders in the place of numbers in a file, see config.ParseWith. If it is nil,
-	// such placeholders are an error.
+	// Lookup returns the values of the placeholders that only a file may contain, see config.ParseWith. It is not used
+	// for a discovery server. If it is nil, placeholders in the place of numbers are an error.
 	Lookup func(name string) string
 }
 

@@ -187,8 +187,9 @@ const doubled = "is there more than once"
 
 func clean(s string) bool { return utf8.ValidString(s) && !strings.ContainsFunc(s, unicode.IsControl) }
 
-// checkBody reads the body of a request. It refuses a body that is too large, or that is not one JSON value. Only
-// requests to createPath have parameters in the body. The body of any other request is dropped.
+// checkBody refuses a body that is too large. The body of a request to createPath, the only one with parameters in its
+// body, must be one JSON value without duplicate fields. Fields that the API does not define are removed from it. The
+// body of any other request is passed on unchecked, and no operation reads it.
 func checkBody(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))

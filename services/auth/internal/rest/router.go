@@ -1,9 +1,11 @@
 // Package rest is the HTTP API of the auth service. Types, routing and parameter binding are generated from
-// openapi/auth.yaml. The order of the middleware (router.go), the checks that the generator cannot make (check.go) and
+// openapi/auth.yaml. The order of the middleware (router.go), the checks that the generator cannot make (middleware.go,
+// check.go) and
 // the operations (server.go) are written by hand.
 //
-// A request passes these stages: limits → origin → identity → readiness → binding → checks → gateways → credentials →
-// answer. An error at any stage is a failure, which problem.go turns into an RFC 9457 problem.
+// A request passes these stages: length of the URL → origin → rate limit of the source → identity → rate limit of the
+// caller → readiness → query and body → binding → checks → gateways → credentials → answer. An error at any stage is a
+// failure, which problem.go turns into an RFC 9457 problem.
 package rest
 
 import (

@@ -186,8 +186,8 @@ func (c *Store) dropReplica(s *replica) {
 	c.dropBefore(s, s.connection+1)
 }
 
-// dropBefore drops the reports that a replica sent before the given connection and not again on it. For this and the
-// following functions, the caller must hold c.mu.
+// dropBefore drops the reports that a replica sent before the given connection and not again on it. The caller must
+// hold c.mu, as for put, drop and changed.
 func (c *Store) dropBefore(s *replica, connection int) {
 	for _, pods := range c.latest {
 		for key, by := range pods {

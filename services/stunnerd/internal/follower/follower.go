@@ -29,8 +29,8 @@ const (
 	reportInterval = 5 * time.Second
 	// applyShare is the maximum share of a core that is spent on applying configs.
 	applyShare = 0.02
-	// saveInterval is the minimum time between two writes of the last good config to disk. At its end, Follower.Run
-	// writes a config that is not written yet.
+	// saveInterval is the minimum age of the last write to disk for a new last good config to be written at once.
+	// Otherwise, Follower.Run writes it at the next report, see reportInterval, or when it returns.
 	saveInterval = 5 * time.Second
 	// confirmInterval is how often an unchanged config is written to disk again while its source is connected, to renew
 	// the stored time of the last confirmation by the source.

@@ -63,7 +63,7 @@ var admissions = []admission{
 	{"an empty dataplane is good", "Dataplane", `{}`, ""},
 	{"a daemon set", "Dataplane", `{dataplaneResource: DaemonSet, offloadEngine: XDP, offloadInterfaces: [eth0]}`, ""},
 	{"another workload", "Dataplane", `{dataplaneResource: StatefulSet}`, "Unsupported value"},
-	{"replicas of a daemon set", "Dataplane", `{dataplaneResource: DaemonSet, replicas: 2}`, "replicas needs dataplaneResource Deployment"},
+	{"replicas of a daemon set", "Dataplane", `{dataplaneResource: DaemonSet, replicas: 2}`, ""},
 	{"relay ports", "Dataplane", `{relayPortRange: {minPort: 40000, maxPort: 40000}}`, ""},
 	{"relay ports upside down", "Dataplane", `{relayPortRange: {minPort: 50000, maxPort: 40000}}`, "maxPort must not be less than minPort"},
 	{"relay ports of well-known services", "Dataplane", `{relayPortRange: {minPort: 1023, maxPort: 40000}}`, "spec.relayPortRange.minPort"},

@@ -116,7 +116,7 @@ spec:
   addresses: [{type: Hostname, value: turn.example.net}]
   listeners:
   - {name: web, port: 80, protocol: HTTP}
-  - {name: raw, port: 5000, protocol: UDP}
+  - {name: raw, port: 5000, protocol: example.org/raw}
 ---
 apiVersion: gateway.networking.k8s.io/v1
 kind: Gateway

@@ -22,7 +22,7 @@ import (
 )
 
 // originals are conformance tests of the Gateway API that need no traffic, with their features. Their code is
-// unmodified. In their manifests, other protocols are replaced by TURN protocols.
+// unmodified. In their manifests, HTTP is replaced by a TURN protocol.
 var originals = []suite.ConformanceTest{
 	tests.GatewayClassObservedGenerationBump,
 	tests.GatewayObservedGenerationBump,
@@ -81,15 +81,12 @@ func TestConformance_Originals(t *testing.T) {
 	}
 }
 
-// turn is a file system that replaces protocols in manifests by TURN protocols.
+// turn is a file system that replaces protocol HTTP in manifests by a TURN protocol.
 type turn struct{ fs.FS }
 
 func (f turn) ReadFile(name string) ([]byte, error) {
 	data, err := fs.ReadFile(f.FS, name)
-	for _, protocol := range []string{"HTTP", "UDP"} {
-		data = bytes.ReplaceAll(data, []byte("protocol: "+protocol+"\n"), []byte("protocol: TURN-UDP\n"))
-	}
-	return data, err
+	return bytes.ReplaceAll(data, []byte("protocol: HTTP\n"), []byte("protocol: TURN-UDP\n")), err
 }
 
 // provide acts as load balancer and kubelet of a namespace until the test ends: Services get addresses, and pods become

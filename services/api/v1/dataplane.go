@@ -112,7 +112,6 @@ const (
 // DataplaneSpec is the template of the pods that serve Gateways.
 //
 // +kubebuilder:validation:XValidation:message="autoscaling needs dataplaneResource Deployment: a DaemonSet has one pod per node",rule="!has(self.autoscaling) || !has(self.dataplaneResource) || self.dataplaneResource == 'Deployment'"
-// +kubebuilder:validation:XValidation:message="replicas needs dataplaneResource Deployment: a DaemonSet has one pod per node",rule="!has(self.replicas) || !has(self.dataplaneResource) || self.dataplaneResource == 'Deployment'"
 type DataplaneSpec struct {
 	// DataplaneResource is the kind of the workload: Deployment, or DaemonSet for one pod per node.
 	//
@@ -206,7 +205,7 @@ type DataplaneSpec struct {
 	SecurityContext *corev1.PodSecurityContext `json:"securityContext,omitempty"`
 
 	// Replicas is the number of pods. If it is unset or 1, the operator does not set the number, so that it can be
-	// scaled by other means. It is ignored if autoscaling is set.
+	// scaled by other means. It is ignored if autoscaling is set, and for a DaemonSet.
 	//
 	// +optional
 	// +kubebuilder:validation:Minimum=0

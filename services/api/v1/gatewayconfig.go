@@ -155,10 +155,19 @@ type GatewayConfigSpec struct {
 	AuthRef *gatewayv1.SecretObjectReference `json:"authRef,omitempty"`
 
 	// RequireReferenceGrants requires a ReferenceGrant for references of UDPRoutes to backends in another namespace.
-	// Unset means false. References to Secrets of another namespace always require a ReferenceGrant.
+	// Unset means false. References to Secrets of another namespace require a ReferenceGrant in any case, except with
+	// legacyGrants.
 	//
 	// +optional
 	RequireReferenceGrants bool `json:"requireReferenceGrants,omitempty"`
+
+	// LegacyGrants lets listeners use TLS Secrets of other namespaces without a ReferenceGrant. It is a profile for
+	// migration from the existing system: every Gateway of the class can then use every TLS Secret of the cluster. Each
+	// listener that does so has condition DeprecatedInput with the missing ReferenceGrant. Only the GatewayConfig of
+	// the GatewayClass can set it. Unset means false.
+	//
+	// +optional
+	LegacyGrants bool `json:"legacyGrants,omitempty"`
 
 	// LoadBalancerServiceAnnotations are annotations for the Services of all Gateways of the class. An annotation of
 	// the Gateway with the same name takes precedence.

@@ -24,6 +24,8 @@ const (
 	InsecureInlineCredentials = "InsecureInlineCredentials"
 	// OffloadUnavailable warns that a Dataplane requests an offload engine, although this release implements none.
 	OffloadUnavailable = "OffloadUnavailable"
+	// DeprecatedInput warns that an object has a notation that is accepted only for migration from the existing system.
+	DeprecatedInput = "DeprecatedInput"
 	// GuessableCredentials warns that a password or a shared secret is so short that an attacker can guess it.
 	GuessableCredentials = "GuessableCredentials"
 	// Autoscaled on a Dataplane reports whether autoscaling is available. A Gateway has the condition only with status

@@ -16,7 +16,7 @@ const (
 var types = map[string]problem{
 	Accepted: ifNotTrue, Programmed: ifNotTrue, ResolvedRefs: ifNotTrue, Autoscaled: ifNotTrue,
 	Conflicted: ifNotFalse, RealmNotDNSName: ifNotFalse, InsecureInlineCredentials: ifNotFalse,
-	GuessableCredentials: ifNotFalse, OffloadUnavailable: ifNotFalse,
+	GuessableCredentials: ifNotFalse, OffloadUnavailable: ifNotFalse, DeprecatedInput: ifNotFalse,
 	InUse: never,
 }
 

@@ -257,15 +257,7 @@ func (s secretSource) isGranted() condition.Finding {
 // trusted reports whether a GatewayConfig may refer to Secrets of other namespaces without a ReferenceGrant. It may if
 // Options.TrustClassSecrets is set and a GatewayClass of this controller refers to the GatewayConfig.
 func (s secretSource) trusted() bool {
-	if !s.opt.TrustClassSecrets {
-		return false
-	}
-	for name := range s.view.ClassesOfConfig(resource.KeyOf(s.owner)) {
-		if class := s.view.Class(name.Name); class != nil && string(class.Spec.ControllerName) == s.opt.ControllerName {
-			return true
-		}
-	}
-	return false
+	return s.opt.TrustClassSecrets && ofOurClass(s.view, resource.KeyOf(s.owner), s.opt)
 }
 
 func (s secretSource) exists() condition.Finding {

@@ -33,32 +33,41 @@ func (c certificate) encoded() config.Certificate {
 	}
 }
 
-// certificatesOf returns the certificates of a TLS or DTLS listener.
-//
-// revoked means that a certificate reference of the listener is not permitted, for example because its ReferenceGrant
-// was removed. The published certificate must then not stay in use, so certificatesOf returns only the certificates of
-// permitted references. After any other problem it returns no certificates, and the listener keeps its published ones,
-// see held.go.
-func certificatesOf(
-	v *resource.View, gw *gwapiv1.Gateway, l gwapiv1.Listener,
-) (all []certificate, finding condition.Finding, revoked bool) {
+// certificates are the certificates of a TLS or DTLS listener, and the findings about their references.
+type certificates struct {
+	all     []certificate
+	finding condition.Finding
+	// revoked means that a certificate reference of the listener is not permitted, for example because its
+	// ReferenceGrant was removed. The published certificate must then not stay in use, so all contains only the
+	// certificates of permitted references. After any other problem all is empty, and the listener keeps its published
+	// certificates, see held.go.
+	revoked bool
+	// ungranted are the findings about certificates that are used without a ReferenceGrant.
+	ungranted []condition.Finding
+}
+
+// certificatesOf returns the certificates of a TLS or DTLS listener. With legacyGrants, no reference needs a
+// ReferenceGrant.
+func certificatesOf(v *resource.View, gw *gwapiv1.Gateway, l gwapiv1.Listener, legacyGrants bool) (c certificates) {
 	if l.TLS == nil || len(l.TLS.CertificateRefs) == 0 {
-		return nil, condition.CertificateMissing(), false
+		return certificates{finding: condition.CertificateMissing()}
 	}
 	for i, ref := range l.TLS.CertificateRefs {
-		c := certificateRef{view: v, gateway: gw, ref: ref, field: fmt.Sprintf("tls.certificateRefs[%d]", i)}
-		wrong := certificateRules.firstFinding(c)
+		r := certificateRef{
+			view: v, gateway: gw, ref: ref, field: fmt.Sprintf("tls.certificateRefs[%d]", i), legacyGrants: legacyGrants,
+		}
+		wrong := certificateRules.firstFinding(r)
 		if wrong.OK() {
-			all = append(all, c.pair())
+			c.all, c.ungranted = append(c.all, r.pair()), append(c.ungranted, r.missingGrant())
 			continue
 		}
-		finding = first(finding, wrong)
-		revoked = revoked || wrong.Reason == condition.ReasonRefNotPermitted
+		c.finding = first(c.finding, wrong)
+		c.revoked = c.revoked || wrong.Reason == condition.ReasonRefNotPermitted
 	}
-	if !finding.OK() && !revoked {
-		all = nil
+	if !c.finding.OK() && !c.revoked {
+		c.all = nil
 	}
-	return all, finding, revoked
+	return c
 }
 
 // certificateRef is an entry of tls.certificateRefs of a listener.
@@ -67,6 +76,8 @@ type certificateRef struct {
 	gateway *gwapiv1.Gateway
 	ref     gwapiv1.SecretObjectReference
 	field   string
+	// legacyGrants is spec.legacyGrants of the class's GatewayConfig.
+	legacyGrants bool
 }
 
 var certificateRules = rules[certificateRef]{
@@ -85,14 +96,26 @@ func (c certificateRef) isSecret() condition.Finding {
 	return condition.Finding{}
 }
 
-// isGranted requires a ReferenceGrant for a certificate Secret in another namespace, as the Gateway API demands. It
-// does so even if spec.requireReferenceGrants of the GatewayConfig is false.
+// isGranted requires a ReferenceGrant for a certificate Secret in another namespace, as the Gateway API demands, unless
+// spec.legacyGrants is set. It does so even if spec.requireReferenceGrants of the GatewayConfig is false.
 func (c certificateRef) isGranted() condition.Finding {
-	from := resource.Referrer{Group: gwapiv1.GroupName, Kind: resource.KindGateway, Namespace: c.gateway.Namespace}
-	if !c.view.Granted(from, resource.Target{Kind: "Secret", NamespacedName: c.key()}) {
+	if !c.legacyGrants && !c.granted() {
 		return condition.NotGranted(c.field, "Secret "+c.key().String(), c.key().Namespace)
 	}
 	return condition.Finding{}
+}
+
+func (c certificateRef) granted() bool {
+	from := resource.Referrer{Group: gwapiv1.GroupName, Kind: resource.KindGateway, Namespace: c.gateway.Namespace}
+	return c.view.Granted(from, resource.Target{Kind: "Secret", NamespacedName: c.key()})
+}
+
+// missingGrant warns if the certificate is used without a ReferenceGrant.
+func (c certificateRef) missingGrant() condition.Finding {
+	if c.granted() {
+		return condition.Finding{}
+	}
+	return condition.GrantWarning(c.field, c.gateway.Namespace, c.key().Namespace, c.key().Name)
 }
 
 func (c certificateRef) exists() condition.Finding {

@@ -55,9 +55,23 @@ func GatewayConfig(v *resource.View, key types.NamespacedName, opt Options) Cond
 		wanted = append(wanted, condition.True(condition.GuessableCredentials,
 			condition.GuessableWarning("the "+strings.Join(short, " and the ")+" is", credential.StrongSecret)))
 	}
+	if gc.Spec.LegacyGrants {
+		warning := condition.LegacyGrantsWarning(ofOurClass(v, key, opt))
+		wanted = append(wanted, condition.True(condition.DeprecatedInput, warning))
+	}
 	before := v.GatewayConfigStatus(key).Conditions
 	wanted = append(wanted, opt.inUse(usersOfConfig(v, key), before)...)
 	return ConditionsResult{Ours: true, Conditions: condition.Merge(before, gc.Generation, opt.Now, wanted...)}
+}
+
+// ofOurClass reports whether a GatewayClass of this controller refers to a GatewayConfig.
+func ofOurClass(v *resource.View, config types.NamespacedName, opt Options) bool {
+	for name := range v.ClassesOfConfig(config) {
+		if class := v.Class(name.Name); class != nil && string(class.Spec.ControllerName) == opt.ControllerName {
+			return true
+		}
+	}
+	return false
 }
 
 // dnsName matches a DNS name in lower case (RFC 1123 §2.1).
@@ -102,6 +116,9 @@ func Dataplane(v *resource.View, name string, opt Options) ConditionsResult {
 	}
 	if engine := cmp.Or(d.Spec.OffloadEngine, stunnerv1.DefaultOffloadEngine); engine != stunnerv1.OffloadNone {
 		wanted = append(wanted, condition.True(condition.OffloadUnavailable, condition.OffloadWarning(string(engine))))
+	}
+	if d.Spec.DataplaneResource == stunnerv1.ResourceDaemonSet && d.Spec.Replicas != nil {
+		wanted = append(wanted, condition.True(condition.DeprecatedInput, condition.ReplicasWarning()))
 	}
 	if manifest.Scaled(d) && checkScaling(d).OK() {
 		wanted = append(wanted, condition.Holds(condition.Autoscaled, condition.ReasonKEDAFound, checkScaler(v, d)))

@@ -23,13 +23,14 @@ func boundPort(v *resource.View, gw *gwapiv1.Gateway, l *listener) int32 {
 	return l.target
 }
 
-// protocolOf returns the protocol with this name, or "". Short names such as UDP, which configs accept, are not
-// accepted here, because they have another meaning in the Gateway API.
-func protocolOf(name gwapiv1.ProtocolType) config.Protocol {
-	if p, ok := config.ParseProtocol(string(name)); ok && strings.EqualFold(string(p), string(name)) {
-		return p
+// protocolOf returns the protocol with this name, or "". The short names UDP, TCP, TLS and DTLS are read as TURN-UDP,
+// TURN-TCP, TURN-TLS and TURN-DTLS, as the existing system does. The finding says which name to write instead.
+func protocolOf(name gwapiv1.ProtocolType) (config.Protocol, condition.Finding) {
+	p, _ := config.ParseProtocol(string(name))
+	if p == "" || strings.EqualFold(string(p), string(name)) {
+		return p, condition.Finding{}
 	}
-	return ""
+	return p, condition.ProtocolWarning(string(name), string(p))
 }
 
 // listener is a listener of a Gateway with the results of its translation.
@@ -43,6 +44,8 @@ type listener struct {
 	accepted   condition.Finding
 	conflict   condition.Finding
 	unresolved condition.Finding
+	// deprecated are the findings of condition DeprecatedInput. The listener is served in spite of them.
+	deprecated []condition.Finding
 
 	certificates []certificate
 	// revoked means that a reference to a certificate is not permitted any more, for example because its ReferenceGrant
@@ -101,22 +104,26 @@ func listenersOf(v *resource.View, gw *gwapiv1.Gateway, targetPorts map[string]i
 	var listeners []*listener
 	taken := processPorts(v, p)
 	for _, spec := range gw.Spec.Listeners {
-		l := &listener{spec: spec, protocol: protocolOf(spec.Protocol)}
+		protocol, shortName := protocolOf(spec.Protocol)
+		l := &listener{spec: spec, protocol: protocol, deprecated: []condition.Finding{shortName}}
 		l.target = cmp.Or(targetPorts[l.name()], int32(spec.Port))
 		l.conflict = conflictRules.firstFinding(conflictCheck{l, listeners})
 		conflict := l.conflict.As(condition.ReasonPortUnavailable)
 		l.accepted = first(listenerRules.firstFinding(l), l.avoidsProcessPorts(taken), conflict)
 
-		var uncertified, unroutable condition.Finding
+		var unroutable condition.Finding
+		var certs certificates
 		if l.protocol.Secure() || l.protocol == "" && spec.TLS != nil {
 			// Certificates are checked even if the protocol is misspelt: such a listener keeps its published config,
 			// but not with a revoked certificate.
-			l.certificates, uncertified, l.revoked = certificatesOf(v, gw, spec)
+			certs = certificatesOf(v, gw, spec, p.legacyGrants())
+			l.certificates, l.revoked = certs.all, certs.revoked
+			l.deprecated = append(l.deprecated, certs.ungranted...)
 		}
 		if l.kinds, unroutable = kindsOf(spec); l.protocol == "" {
 			l.kinds = []gwapiv1.RouteGroupKind{} // shown in the status; its routes still attach
 		}
-		l.unresolved = first(uncertified, unroutable)
+		l.unresolved = first(certs.finding, unroutable)
 		listeners = append(listeners, l)
 	}
 	return listeners

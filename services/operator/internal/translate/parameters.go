@@ -50,6 +50,9 @@ func (p parameters) budget() stunnerv1.Budget {
 	return p.config.Spec.Budget.WithDefaults()
 }
 
+// legacyGrants reports whether listeners may use TLS Secrets of other namespaces without a ReferenceGrant.
+func (p parameters) legacyGrants() bool { return p.config != nil && p.config.Spec.LegacyGrants }
+
 // guardsCluster reports whether routes must not reach the addresses of the cluster itself, see clusteraccess.go.
 func (p parameters) guardsCluster() bool {
 	return p.config == nil || p.config.Spec.ClusterAccess != stunnerv1.ClusterAccessAllow

@@ -99,6 +99,7 @@ var fieldMerges = map[string]fieldMerge{
 		own.DeniedBackends = both
 	}},
 	"Budget":           {takeSmaller, func(own, class *configSpec) { own.Budget = smallerBudget(own.Budget, class.Budget) }},
+	"LegacyGrants":     {takeClass, func(own, class *configSpec) { own.LegacyGrants = class.LegacyGrants }},
 	"ClusterAccess":    {takeClass, func(own, class *configSpec) { own.ClusterAccess = class.ClusterAccess }},
 	"AllowedAddresses": {takeClass, func(own, class *configSpec) { own.AllowedAddresses = class.AllowedAddresses }},
 	"SigningKey": {enableEither, func(own, class *configSpec) {

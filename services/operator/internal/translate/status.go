@@ -167,16 +167,20 @@ func (d draft) listenerStatus(l *listener, refused condition.Finding) gwapiv1.Li
 	if !l.conflict.OK() {
 		conflicted = condition.True(condition.Conflicted, l.conflict)
 	}
+	conditions := []metav1.Condition{
+		condition.Holds(condition.Accepted, condition.ReasonAccepted, l.noteHeld(l.accepted)),
+		conflicted,
+		condition.Holds(condition.ResolvedRefs, condition.ReasonResolved, l.unresolved),
+		condition.Holds(condition.Programmed, condition.ReasonProgrammed, unprogrammed(l, refused)),
+	}
+	if old := condition.Join(l.deprecated); !old.OK() {
+		conditions = append(conditions, condition.True(condition.DeprecatedInput, old))
+	}
 	return gwapiv1.ListenerStatus{
 		Name:           l.spec.Name,
 		SupportedKinds: l.kinds,
 		AttachedRoutes: int32(len(l.routes)),
-		Conditions: d.merge(d.conditionsOf(l.spec.Name),
-			condition.Holds(condition.Accepted, condition.ReasonAccepted, l.noteHeld(l.accepted)),
-			conflicted,
-			condition.Holds(condition.ResolvedRefs, condition.ReasonResolved, l.unresolved),
-			condition.Holds(condition.Programmed, condition.ReasonProgrammed, unprogrammed(l, refused)),
-		),
+		Conditions:     d.merge(d.conditionsOf(l.spec.Name), conditions...),
 	}
 }
 

@@ -34,6 +34,16 @@ func SomeListenersInvalid(names []string) Finding {
 		strings.Join(names, ", "))
 }
 
+// ListenersLost means that listeners that the existing system exposed by a Service cannot be served as specified, and
+// that no config of this Gateway was published yet.
+func ListenersLost(names []string, service string) Finding {
+	return finding(
+		ReasonListenersNotValid,
+		"listener %s: cannot be served as written, and Service %s of the existing system exposes it: no config is published until it can be served, or is removed",
+		strings.Join(names, ", "), service,
+	)
+}
+
 // WorkloadTaken means that an older Gateway uses the Deployment or DaemonSet with this name.
 func WorkloadTaken(dataplane, name, other string) Finding {
 	return finding(ReasonPending,

@@ -6,12 +6,14 @@ import (
 	"slices"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	"k8s.io/apimachinery/pkg/util/validation"
 	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/stunner-gateway/stunner/services/operator/internal/condition"
 	"github.com/stunner-gateway/stunner/services/operator/internal/manifest"
+	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
 // gatewayRules lists the problems that prevent any change of a Gateway's published config and objects, see Result.Hold.
@@ -27,6 +29,7 @@ var gatewayRules = []gatewayRule{
 	{check: draft.addressAllowed},
 	{check: draft.annotationsFit},
 	{check: draft.hasValidListener},
+	{check: draft.servesExposedListeners, configOnly: true},
 	{check: draft.workloadNameFree},
 }
 
@@ -159,6 +162,29 @@ func (d draft) hasValidListener() condition.Finding {
 		return condition.Finding{}
 	}
 	return condition.NoValidListener()
+}
+
+// servesExposedListeners checks a Gateway of the existing system before the operator publishes its first config: a
+// listener that the Service of that system exposes must be served. Otherwise the dataplanes would lose a listener that
+// they still serve. Such a Service lacks the label that the operator sets with the first config. A listener without a
+// ReferenceGrant is no exception here: its certificate was not revoked, because the existing system needs no grant.
+func (d draft) servesExposedListeners() condition.Finding {
+	if d.opt.Published != nil || d.view.Host() != nil {
+		return condition.Finding{}
+	}
+	for _, svc := range d.view.ServicesOf(resource.KeyOf(d.gateway)) {
+		if _, ours := svc.Labels[gwapiv1.GatewayNameLabelKey]; ours {
+			continue
+		}
+		lost := d.listenerNames(func(l *listener) bool {
+			exposed := func(p corev1.ServicePort) bool { return p.Name == l.name() }
+			return !l.served() && slices.ContainsFunc(svc.Spec.Ports, exposed)
+		})
+		if len(lost) > 0 {
+			return condition.ListenersLost(lost, svc.Name)
+		}
+	}
+	return condition.Finding{}
 }
 
 // workloadNameFree prevents two Gateways from writing the same Deployment, which can happen if a Dataplane sets

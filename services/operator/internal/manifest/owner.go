@@ -93,7 +93,7 @@ func (o Owner) meta(name string) metav1.ObjectMeta {
 		resource.RelatedGatewayNamespace: o.Namespace,
 		gwapiv1.GatewayNameLabelKey:      o.Name,
 	})
-	annotations[resource.RelatedGatewayName] = o.Namespace + "/" + o.Name
+	maps.Copy(annotations, o.relation())
 	return metav1.ObjectMeta{
 		Name:        name,
 		Namespace:   o.Namespace,
@@ -107,6 +107,11 @@ func (o Owner) meta(name string) metav1.ObjectMeta {
 			Controller: new(true),
 		}},
 	}
+}
+
+// relation returns the annotation by which generated objects and pods refer to their Gateway.
+func (o Owner) relation() map[string]string {
+	return map[string]string{resource.RelatedGatewayName: o.Namespace + "/" + o.Name}
 }
 
 // podLabels returns the labels by which Services and workloads select the pods of a Gateway.

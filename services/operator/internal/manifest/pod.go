@@ -43,6 +43,9 @@ func (w Workload) pod(o Owner) corev1.PodTemplateSpec {
 	labels := map[string]string{}
 	maps.Copy(labels, t.Labels)
 	maps.Copy(labels, o.podLabels())
+	annotations := map[string]string{}
+	maps.Copy(annotations, t.Annotations)
+	maps.Copy(annotations, o.relation())
 	secretName := func(s corev1.LocalObjectReference) string { return s.Name }
 	spec := corev1.PodSpec{
 		Containers:                    []corev1.Container{w.container(o, t)},
@@ -65,7 +68,7 @@ func (w Workload) pod(o Owner) corev1.PodTemplateSpec {
 		spec.DNSPolicy = corev1.DNSClusterFirstWithHostNet
 	}
 	return corev1.PodTemplateSpec{
-		ObjectMeta: metav1.ObjectMeta{Labels: labels, Annotations: t.Annotations},
+		ObjectMeta: metav1.ObjectMeta{Labels: labels, Annotations: annotations},
 		Spec:       spec,
 	}
 }

@@ -3,6 +3,9 @@
 CHARTS      := charts/stunner charts/stunner-crds
 RIGHTS      := $(addprefix kustomize/,base/rbac.yaml base/roles.yaml base/policy.yaml components/namespaced/cluster.yaml components/namespaced/events.yaml components/namespaced/watched/role.yaml)
 GATEWAY_API  = $(shell go -C services/operator list -m -f '{{.Dir}}' sigs.k8s.io/gateway-api)/config/crd/standard
+# Existing UDPRoutes have apiVersion v1alpha2, which the standard channel knows but does not serve. Objects are stored as v1, as in the channel.
+UDPROUTES      := gateway.networking.k8s.io_udproutes.yaml
+SERVE_V1ALPHA2 := sed -i '/^    name: v1alpha2$$/,/^    storage: /s/^    served: false$$/    served: true/'
 
 .PHONY: charts
 
@@ -10,6 +13,7 @@ charts:
 	rm -rf $(addsuffix /files,$(CHARTS))
 	install -m 644 -D -t charts/stunner-crds/files/stunner $(CRDS)/stunner.l7mp.io_*.yaml
 	install -m 644 -D -t charts/stunner-crds/files/gateway-api $(GATEWAY_API)/*.yaml
+	$(SERVE_V1ALPHA2) charts/stunner-crds/files/gateway-api/$(UDPROUTES)
 	cd charts/stunner-crds/files/gateway-api && { echo 'resources:'; printf -- '  - %s\n' *.yaml; } > Kustomization
 	install -m 644 -D -t charts/stunner/files/rbac $(RIGHTS)
 	install -m 644 -D -t charts/stunner/files/monitoring dashboards/*.json dashboards/alerts.yaml

@@ -13,6 +13,7 @@ gen: ## Write the generated files
 	rm -rf $(EMBEDDED_CRDS)
 	install -m 644 -D -t $(EMBEDDED_CRDS) $(CRDS)/stunner.l7mp.io_*.yaml \
 		$(patsubst %,$(GATEWAY_API)/gateway.networking.k8s.io_%.yaml,gatewayclasses gateways udproutes referencegrants)
+	$(SERVE_V1ALPHA2) $(EMBEDDED_CRDS)/$(UDPROUTES)
 	GOWORK=off go -C .ci/tools tool oapi-codegen --config ../../openapi/auth.cfg.yaml ../../openapi/auth.yaml
 	GOWORK=off $(call TOOL,crd-ref-docs) --config=.ci/reference/config.yaml --templates-dir=.ci/reference --renderer=markdown --source-path=services/api/v1 --output-path=docs/reference.md --log-level=ERROR
 	GOWORK=off go -C dashboards run .

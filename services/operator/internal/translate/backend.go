@@ -168,19 +168,19 @@ func (b backend) matches(d denial) bool {
 	if !d.hasSelector {
 		return d.namespace != ""
 	}
-	svc := b.view.Service(b.Key())
+	svc := b.service()
 	return svc != nil && d.selector != nil && d.selector.Matches(labels.Set(svc.Labels))
 }
 
 func (b backend) exists() condition.Finding {
-	if b.isService() && b.view.Service(b.Key()) == nil || !b.isService() && b.view.StaticService(b.Key()) == nil {
+	if b.isService() && b.service() == nil || !b.isService() && b.view.StaticService(b.Key()) == nil {
 		return condition.BackendMissing(b.Kind, b.Key().String())
 	}
 	return condition.Finding{}
 }
 
 func (b backend) hasEndpoints() condition.Finding {
-	if b.isService() && b.view.Service(b.Key()).Spec.Type == corev1.ServiceTypeExternalName {
+	if b.isService() && b.service().Spec.Type == corev1.ServiceTypeExternalName {
 		return condition.BackendExternalName(b.Key().String())
 	}
 	return condition.Finding{}

@@ -70,7 +70,7 @@ func (b backend) endpointSet() endpointSet {
 	}
 	s := endpointSet{serviceName: serviceName, guard: b.guard, ports: b.portRange()}
 	s.slices = b.view.EndpointSlicesOf(b.Key())
-	if ip, err := netip.ParseAddr(b.view.Service(b.Key()).Spec.ClusterIP); err == nil { // "None" for a headless Service
+	if ip, err := netip.ParseAddr(b.service().Spec.ClusterIP); err == nil { // "None" for a headless Service
 		s.clusterIP = ip.String()
 	}
 	return s

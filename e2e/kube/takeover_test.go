@@ -1,10 +1,7 @@
 package kube
 
 import (
-	"context"
 	"encoding/json"
-	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -145,36 +142,4 @@ func (s *stage) managers(object string) (all []string) {
 		all = append(all, m.Manager+"/"+string(m.Operation))
 	}
 	return all
-}
-
-// A Gateway that the former operator served is not withdrawn because this operator has stricter rules: nothing is
-// published and no object is changed until the Gateway complies.
-func TestTakeOver_PublishesNothingRatherThanLess(t *testing.T) {
-	t.Parallel()
-	s := newFormerStage(t)
-	s.kubectl("create", "namespace", s.name+"-keys")
-	s.kubectl("patch", "gateway", "front-door", "-n", s.name, "--type=merge", "-p", `{"spec":{"listeners":[
-		{"name":"udp","port":3478,"protocol":"TURN-DTLS","tls":{"certificateRefs":[{"name":"tls","namespace":"`+s.name+`-keys"}]}},
-		{"name":"tcp","port":3478,"protocol":"TURN-TCP"}]}}`)
-	service := s.get("service/front-door", ".metadata.resourceVersion")
-	s.start()
-	s.sees("gateway/front-door", `.status.conditions[?(@.type=="Programmed")].message`,
-		"config is not published: listener udp was served before the operator started and cannot be now; mend or remove it")
-	if c := s.config(); len(c.Listeners) > 0 {
-		t.Errorf("published: %+v", c)
-	}
-	if now := s.get("service/front-door", ".metadata.resourceVersion"); now != service {
-		t.Error("the Service was changed")
-	}
-	s.kubectl("patch", "gateway", "front-door", "-n", s.name, "--type=json", "-p",
-		`[{"op":"replace","path":"/spec/listeners/0","value":{"name":"udp","port":3478,"protocol":"TURN-UDP"}}]`)
-	s.await(func(context.Context) error {
-		if c := s.config(); len(c.Listeners) != 2 {
-			return fmt.Errorf("%d listeners are published", len(c.Listeners))
-		}
-		return nil
-	})
-	if s.get("deployment/front-door", ".spec.replicas") != "3" {
-		s.must(errors.New("the Deployment lost its replicas"))
-	}
 }

@@ -58,7 +58,7 @@ func (l *loop) translate(r reading, now time.Time) (t translation, err error) {
 	for _, key := range t.view.Gateways() {
 		opt := t.options
 		if opt.Published = l.current(key); opt.Published == nil {
-			opt.Previous.Listeners = l.saved.Listeners[key.String()]
+			opt.Previous = l.saved.Listeners[key.String()]
 		}
 		r := translate.Gateway(t.view, key, opt)
 		if t.gateways = append(t.gateways, r); r.OverBudget != nil {

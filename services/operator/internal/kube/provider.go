@@ -28,7 +28,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 
 	"github.com/stunner-gateway/stunner/services/api/telemetry"
-	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 	"github.com/stunner-gateway/stunner/services/operator/internal/trust"
 )
 
@@ -115,7 +114,7 @@ func (p *Provider) work(ctx context.Context, l *loop, id *trust.Identity, reader
 		return err
 	}
 	l.costs = &deletionCosts{reports: l.rollouts.reports, client: k.direct, log: p.Log}
-	l.published.previous = func(gateway types.NamespacedName) translate.Previous {
+	l.published.previous = func(gateway types.NamespacedName) []string {
 		return previousListeners(ctx, k.cached, gateway)
 	}
 	group, ctx := errgroup.WithContext(ctx)

@@ -22,7 +22,7 @@ type publisher struct {
 	meters   *meters
 	log      *slog.Logger
 	// previous returns what an earlier operator process published for a Gateway.
-	previous func(gateway types.NamespacedName) translate.Previous
+	previous func(gateway types.NamespacedName) []string
 
 	configs map[types.NamespacedName]config.Config
 	// missing are the Gateways that an earlier operator process served and for which this process has not published a
@@ -39,25 +39,22 @@ func newPublisher(server *discovery.Server, r *rollouts, m *meters, log *slog.Lo
 
 // previousListeners returns the names of the listeners in the ConfigMap of a Gateway. Without a ConfigMap, it returns
 // the names of the ports of the Service that the operator of the existing STUNner created.
-func previousListeners(ctx context.Context, cached client.Reader, gateway types.NamespacedName) (p translate.Previous) {
+func previousListeners(ctx context.Context, cached client.Reader, gateway types.NamespacedName) (names []string) {
 	m := &corev1.ConfigMap{}
 	if err := cached.Get(ctx, gateway, m); err == nil {
-		return translate.Previous{
-			Listeners: listenerNames(m.Data[manifest.ConfigMapKey]), Former: m.Annotations[appliedAnnotation] == "",
-		}
+		return listenerNames(m.Data[manifest.ConfigMapKey])
 	}
 	svc := &corev1.Service{}
 	if err := cached.Get(ctx, gateway, svc); err != nil || svc.Annotations[appliedAnnotation] != "" {
-		return p
+		return nil
 	}
 	if owner, owned := ownerOf(svc); !owned || owner.Name != gateway.Name {
-		return p
+		return nil
 	}
 	for _, port := range svc.Spec.Ports {
-		p.Listeners = append(p.Listeners, gateway.String()+"/"+port.Name)
+		names = append(names, gateway.String()+"/"+port.Name)
 	}
-	p.Former = true
-	return p
+	return names
 }
 
 // current returns the published config of a Gateway; nil if there is none.
@@ -97,7 +94,7 @@ func (p *publisher) withdraw(key types.NamespacedName) bool {
 // updateMissing updates the metric that counts the Gateways without a published config that an earlier operator process
 // served. New dataplanes of such a Gateway and the auth service get no config.
 func (p *publisher) updateMissing(key types.NamespacedName, ours bool) {
-	if ours && p.current(key) == nil && p.previous != nil && len(p.previous(key).Listeners) > 0 {
+	if ours && p.current(key) == nil && p.previous != nil && len(p.previous(key)) > 0 {
 		p.missing[key] = struct{}{}
 	} else {
 		delete(p.missing, key)

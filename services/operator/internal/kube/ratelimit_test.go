@@ -31,7 +31,7 @@ func pacedLoop(gateways ...string) *loop {
 	l.secrets, l.writer = newSecretFetcher(nil, l.inbox, l.published.log), newWriter(
 		nil, nil, nil, l.inbox, l.meters, l.tasks, l.published.log,
 	)
-	l.published.previous = func(types.NamespacedName) translate.Previous { return translate.Previous{} }
+	l.published.previous = func(types.NamespacedName) []string { return nil }
 	namespace, port := gwapiv1.Namespace("media"), gwapiv1.PortNumber(7000)
 	class := &gwapiv1.GatewayClass{ObjectMeta: metav1.ObjectMeta{Name: "media"}}
 	class.Spec.ControllerName = translate.DefaultControllerName

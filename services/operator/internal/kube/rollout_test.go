@@ -212,7 +212,7 @@ func TestTheRolloutIsEvaluatedWhenItsConfigIsPublished(t *testing.T) {
 				translate.DefaultOptions(), discovery.NewServer(discovery.ServerOptions{}), newMeters(), ts,
 				slog.New(slog.DiscardHandler),
 			)
-			l.published.previous = func(types.NamespacedName) translate.Previous { return translate.Previous{} }
+			l.published.previous = func(types.NamespacedName) []string { return nil }
 			go l.rollouts.reports.Follow(ctx, "this", from)
 			go ts.do("reports", func(t *task) { l.rollouts.run(ctx, t) })
 			c.said.ID, c.said.Pod = gatewayKey.String(), "a"

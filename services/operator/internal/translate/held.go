@@ -57,16 +57,15 @@ func (d draft) heldListenerNames() []string {
 	return names
 }
 
-// lostListener returns the name of a listener that dataplanes may serve and that the new config lacks; "" if there is
-// none. This can only happen after a restart, or after the operator of the existing STUNner was replaced:
-// Options.Published is then nil, so the published entries of held listeners cannot be kept in the new config.
+// lostListener returns the name of a held listener that would be lost if the config were published; "" if there is none.
+// This can only happen after a restart: the config then lacks the held listeners, because Options.Published, from which
+// they are kept, is nil.
 func (d draft) lostListener() string {
 	if d.opt.Published != nil {
 		return ""
 	}
 	for i, l := range d.listeners {
-		unserved := l.held() || d.opt.Previous.Former && !l.served()
-		if unserved && d.firstOfName(i) && slices.Contains(d.opt.Previous.Listeners, d.listenerName(l)) {
+		if l.held() && d.firstOfName(i) && slices.Contains(d.opt.Previous, d.listenerName(l)) {
 			return l.name()
 		}
 	}

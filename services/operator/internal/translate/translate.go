@@ -55,24 +55,14 @@ type Options struct {
 	// specified keep their entry in it, see held.go. Routes that exceed a budget keep their endpoints in it, see
 	// admission.keepPublished.
 	Published *config.Config
-	// Previous describes the config that dataplanes may currently serve although this process has not published one, so
-	// that Published is nil.
-	Previous Previous
+	// Previous are the names of the listeners, as in a config, that another process has published. They are needed only
+	// while Published is nil.
+	Previous []string
 	// Room is the part of the shared endpoint budgets that other Gateways leave for this Gateway. With the zero value,
 	// only the Gateway's own budget applies.
 	Room Room
 	// Now is the transition time of conditions that change.
 	Now metav1.Time
-}
-
-// Previous describes the config that an earlier operator process, or the operator of the existing STUNner, has
-// published for a Gateway. The config itself is not known.
-type Previous struct {
-	// Listeners are the names of the listeners, as in a config.
-	Listeners []string
-	// Former means that the operator of the existing STUNner published the config. Its rules permit references without
-	// a ReferenceGrant.
-	Former bool
 }
 
 // Room is the state of the endpoint budgets that a Gateway shares with other Gateways.

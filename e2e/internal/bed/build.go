@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 )
 
 // Folders of the programs, relative to the root of the repository.
@@ -53,30 +54,45 @@ func Published(ctx context.Context, root, name string) (folder string, err error
 	return folder, nil
 }
 
-// Build compiles programs into dir, each under the base name of its folder. Each program is linked once per process.
+// Build compiles programs into dir, each under the base name of its folder. The programs are linked into bin/e2e of the
+// repository, where `go build` finds a current program and does not link it again: all test binaries, and the child
+// processes that a test starts of itself, share one link of some seconds.
 func Build(ctx context.Context, root, dir string, folders ...string) error {
 	for _, folder := range folders {
-		path := filepath.Join(dir, filepath.Base(folder))
 		once, _ := built.LoadOrStore(
 			filepath.Join(root, folder),
-			sync.OnceValues(func() (*os.File, error) { return build(ctx, root, folder, path) }),
+			sync.OnceValues(func() (*os.File, error) { return build(ctx, root, folder) }),
 		)
 		program, err := once.(func() (*os.File, error))()
 		if err != nil {
 			return fmt.Errorf("build %s: %w", folder, err)
 		}
-		if err := install(program, path); err != nil {
+		if err := install(program, filepath.Join(dir, filepath.Base(folder))); err != nil {
 			return fmt.Errorf("build %s: %w", folder, err)
 		}
 	}
 	return nil
 }
 
-// built caches open files of the programs that this process has linked, by folder. Linking takes seconds. An open file
-// stays readable after the folder of the test that built it is removed.
+// built caches open files of the programs that this process has built, by folder. An open file stays readable when a
+// later build replaces the program, so that all tests of a process run the same one.
 var built sync.Map
 
-func build(ctx context.Context, root, folder, path string) (*os.File, error) {
+// build links a program into bin/e2e unless it is current, and opens it. A lock excludes concurrent builds of the same
+// program by other processes.
+func build(ctx context.Context, root, folder string) (*os.File, error) {
+	path := filepath.Join(root, "bin/e2e", filepath.Base(folder))
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return nil, err
+	}
+	lock, err := os.OpenFile(path+".lock", os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	defer lock.Close()
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
+		return nil, fmt.Errorf("lock %s: %w", lock.Name(), err)
+	}
 	cmd := exec.CommandContext(ctx, "go", "build", "-o", path, ".")
 	cmd.Dir = filepath.Join(root, folder)
 	if out, err := cmd.CombinedOutput(); err != nil {

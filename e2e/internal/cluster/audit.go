@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"slices"
+	"sync"
 	"time"
 )
 
@@ -56,18 +58,37 @@ type event struct {
 // Audit returns the requests that have arrived since a time, in the order of their responses. The log contains a
 // request before its client has read the complete response, because the API server logs first.
 func (c *Cluster) Audit(since time.Time) ([]Entry, error) {
-	data, err := os.ReadFile(c.file("audit.log"))
+	file, err := os.Open(c.file("audit.log"))
 	if err != nil {
 		return nil, fmt.Errorf("read audit log: %w", err)
 	}
-	return entries(data, since)
+	defer file.Close()
+	return c.audit.read(file, since)
 }
 
-func entries(log []byte, since time.Time) ([]Entry, error) {
-	since = since.Truncate(time.Microsecond) // the log has microseconds
-	var found []Entry
-	seen := map[string]bool{}
-	for line := range bytes.Lines(log) {
+// auditLog caches the entries that were read before. To parse the log of a whole test run takes seconds.
+type auditLog struct {
+	mu      sync.Mutex
+	size    int64 // of the parsed part
+	seen    map[string]bool
+	entries []Entry
+}
+
+// read parses the new part of the log, and returns the entries since a time.
+func (l *auditLog) read(log io.ReadSeeker, since time.Time) ([]Entry, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if _, err := log.Seek(l.size, io.SeekStart); err != nil {
+		return nil, fmt.Errorf("read audit log: %w", err)
+	}
+	data, err := io.ReadAll(log)
+	if err != nil {
+		return nil, fmt.Errorf("read audit log: %w", err)
+	}
+	if l.seen == nil {
+		l.seen = map[string]bool{}
+	}
+	for line := range bytes.Lines(data) {
 		if !bytes.HasSuffix(line, []byte("\n")) {
 			break // an incomplete line is still being written
 		}
@@ -75,16 +96,24 @@ func entries(log []byte, since time.Time) ([]Entry, error) {
 		if err := json.Unmarshal(line, &e); err != nil {
 			return nil, fmt.Errorf("read audit log: %w: %s", err, line)
 		}
-		if seen[e.AuditID] || e.Received.Before(since) {
+		l.size += int64(len(line))
+		if l.seen[e.AuditID] {
 			continue
 		}
-		seen[e.AuditID] = true
-		found = append(found, Entry{
+		l.seen[e.AuditID] = true
+		l.entries = append(l.entries, Entry{
 			Time: e.Received, Verb: e.Verb, User: e.User.Username, Agent: e.UserAgent,
 			Group: e.ObjectRef.APIGroup, Resource: e.ObjectRef.Resource, Subresource: e.ObjectRef.Subresource,
 			Namespace: e.ObjectRef.Namespace, Name: e.ObjectRef.Name,
 			Code: e.Response.Code, Path: e.URI,
 		})
+	}
+	since = since.Truncate(time.Microsecond) // the log has microseconds
+	var found []Entry
+	for _, e := range l.entries {
+		if !e.Time.Before(since) {
+			found = append(found, e)
+		}
 	}
 	return found, nil
 }

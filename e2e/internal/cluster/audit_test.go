@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"slices"
+	"strings"
 	"testing"
 	"time"
 )
@@ -13,21 +14,32 @@ const (
 	watched = `{"auditID":"3","stage":"ResponseComplete","verb":"watch","requestReceivedTimestamp":"2024-05-06T07:08:09.000002Z"}` + "\n"
 )
 
-// TestEntries: the last line of the log is skipped while it is incomplete. A malformed line is an error.
-func TestEntries(t *testing.T) {
+// TestAuditLog: the last line of the log is skipped while it is incomplete, and read later. A malformed line is an
+// error.
+func TestAuditLog(t *testing.T) {
 	since := time.Date(2024, 5, 6, 7, 8, 9, 1999, time.UTC) // times in the log have microseconds
-	got, err := entries([]byte(before+change+watch+watched+change[:30]), since)
-	if err != nil {
-		t.Fatal(err)
+	var log auditLog
+	for _, c := range []struct {
+		text string
+		want []string
+	}{
+		{before + change[:30], nil},
+		{before + change + watch[:30], []string{"patch"}},
+		{before + change + watch + watched, []string{"patch", "watch"}},
+	} {
+		got, err := log.read(strings.NewReader(c.text), since)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var verbs []string
+		for _, e := range got {
+			verbs = append(verbs, e.Verb)
+		}
+		if !slices.Equal(verbs, c.want) {
+			t.Errorf("entries %v, want %v", verbs, c.want)
+		}
 	}
-	var verbs []string
-	for _, e := range got {
-		verbs = append(verbs, e.Verb)
-	}
-	if want := []string{"patch", "watch"}; !slices.Equal(verbs, want) {
-		t.Errorf("entries %v, want %v", verbs, want)
-	}
-	if _, err := entries([]byte("no event\n"), since); err == nil {
+	if _, err := new(auditLog).read(strings.NewReader("no event\n"), since); err == nil {
 		t.Error("no error for a line that is not an audit event")
 	}
 }

@@ -43,6 +43,7 @@ type Cluster struct {
 	api     *bed.Process
 	manager *bed.Process
 	fields  fields
+	audit   auditLog
 }
 
 // Main starts a cluster in *c, runs the tests of a package, and returns the exit code for [os.Exit]. It prints how long

@@ -86,7 +86,7 @@ func (c *Cluster) startServer(ctx context.Context) (err error) {
 		"--service-account-key-file="+c.file("accounts.key"),
 		"--service-account-signing-key-file="+c.file("accounts.key"),
 		"--audit-policy-file="+c.file("audit.yaml"), "--audit-log-path="+c.file("audit.log"),
-		"--audit-log-mode=blocking",
+		"--audit-log-mode=blocking", "--audit-log-maxsize=100000", // in MB: the log is not rotated
 	)
 	return c.Up(ctx)
 }

@@ -262,7 +262,7 @@ func TestAutoscaling_LeavesForeignObjects(t *testing.T) {
 	s.must(err)
 	byHand, err := os.ReadFile(filepath.Join(root, "keda/prometheus.yaml"))
 	s.must(err)
-	s.apply(strings.ReplaceAll(string(byHand), "namespace: stunner-system", "namespace: "+s.name), "--validate=strict")
+	s.apply(strings.ReplaceAll(string(byHand), "namespace: stunner-system", "namespace: "+s.name))
 	s.sees("deployment/front-door", ".spec.template.spec.containers[0].name", "stunner-daemon")
 	s.kubectl("scale", "deployment", "front-door", "-n", s.name, "--replicas=4")
 	s.kubectl("label", "gateway", "front-door", "-n", s.name, "team=media")
@@ -320,9 +320,9 @@ func TestAutoscaling_ByHand(t *testing.T) {
 	for _, file := range []string{"external.yaml", "prometheus.yaml", "triggerauthentication.yaml"} {
 		text, err := os.ReadFile(filepath.Join(root, "keda", file))
 		s.must(err)
-		s.apply(
-			strings.ReplaceAll(string(text), "namespace: stunner-system", "namespace: "+s.name), "--dry-run=server",
-			"--validate=strict",
+		s.kubectl(
+			"apply", "--dry-run=server", "--validate=strict", "-f",
+			s.file(strings.ReplaceAll(string(text), "namespace: stunner-system", "namespace: "+s.name)),
 		)
 	}
 }

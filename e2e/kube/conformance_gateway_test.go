@@ -416,7 +416,7 @@ apiVersion: gateway.networking.k8s.io/v1
 kind: Gateway
 metadata: {name: nobodys}
 spec:
-  gatewayClassName: CLASS-missing
+  gatewayClassName: CLASS-nobodys
   listeners: [{name: udp, port: 3478, protocol: TURN-UDP}]
 ---
 apiVersion: stunner.l7mp.io/v1

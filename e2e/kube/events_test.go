@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // K-03: each change of a condition produces one event, including the warning about inline credentials. A restart of the
@@ -54,6 +56,11 @@ func TestEvents_ReportChangedConditions(t *testing.T) {
 // events returns the events of the namespace, each as kind, name, type, reason and message.
 func (s *stage) events() string {
 	s.Helper()
-	return s.kubectl("get", "events.events.k8s.io", "-n", s.name, "-o",
-		`jsonpath={range .items[*]}{.regarding.kind} {.regarding.name} {.type} {.reason} {.note}{"\n"}{end}`)
+	list, err := s.client().EventsV1().Events(s.name).List(s.Context(), metav1.ListOptions{})
+	s.must(err)
+	var all strings.Builder
+	for _, e := range list.Items {
+		fmt.Fprintln(&all, e.Regarding.Kind, e.Regarding.Name, e.Type, e.Reason, e.Note)
+	}
+	return all.String()
 }

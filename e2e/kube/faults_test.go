@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 
 	"github.com/stunner-gateway/stunner/e2e/internal/reader"
@@ -354,8 +355,8 @@ func (s *stage) recovers(what string, do func()) {
 // moveEcho changes the endpoint address of the media server.
 func (s *stage) moveEcho(address string) {
 	s.Helper()
-	s.kubectl(
-		"patch", "endpointslice", "echo", "-n", s.name, "--type=json", "-p",
+	s.patch(
+		"endpointslice/echo", types.JSONPatchType,
 		`[{"op":"replace","path":"/endpoints/0/addresses/0","value":"`+address+`"}]`,
 	)
 }
@@ -363,7 +364,7 @@ func (s *stage) moveEcho(address string) {
 // label sets a label of the Gateway that is copied to its objects.
 func (s *stage) label(value string) {
 	s.Helper()
-	s.kubectl("label", "gateway", "front-door", "-n", s.name, "--overwrite", "fault="+value)
+	s.patch("gateway/front-door", types.MergePatchType, `{"metadata":{"labels":{"fault":"`+value+`"}}}`)
 }
 
 // R-07: before the operator has listed all objects of every kind, it serves and writes nothing. Afterwards it serves

@@ -143,10 +143,7 @@ func TestEndpointChange_TranslatesItsGatewayOnly(t *testing.T) {
 		return nil
 	})
 	changed := time.Now()
-	s.kubectl(
-		"patch", "endpointslice", "echo", "-n", s.name, "--type=json", "-p",
-		`[{"op":"replace","path":"/endpoints/0/addresses/0","value":"192.0.2.55"}]`,
-	)
+	s.moveEcho("192.0.2.55")
 	s.await(func(context.Context) error {
 		if c := s.config(); len(c.Clusters) != 1 || fmt.Sprint(c.Clusters[0].Endpoints)[1:11] != "192.0.2.55" {
 			return fmt.Errorf("config has %v", c.Clusters)

@@ -68,10 +68,7 @@ spec:
 	s.sees("pod/front-door-0", cost, "42")
 
 	before, changed := s.revision(), time.Now()
-	s.kubectl(
-		"patch", "endpointslice", "echo", "-n", s.name, "--type=json", "-p",
-		`[{"op":"replace","path":"/endpoints/0/addresses/0","value":"192.0.2.55"}]`,
-	)
+	s.moveEcho("192.0.2.55")
 	s.await(func(context.Context) error {
 		if s.revision() == before {
 			return fmt.Errorf("%s is still published", before)

@@ -166,11 +166,11 @@ func TestRights_OfTenants(t *testing.T) {
 		{"admin", "create", "dataplanes.stunner.l7mp.io", false},
 	} {
 		s.await(func(ctx context.Context) error { // a controller aggregates the roles asynchronously
-			_, err := control.Kubectl(ctx, "auth", "can-i", c.verb, c.resource, "-n", s.name, "--as", c.role+"-"+s.name)
-			if may := err == nil; may != c.may {
-				return fmt.Errorf("%s may %s %s: %t, want %t", c.role, c.verb, c.resource, may, c.may)
+			may, err := control.May(ctx, c.role+"-"+s.name, c.verb, c.resource, s.name)
+			if err == nil && may != c.may {
+				err = fmt.Errorf("%s may %s %s: %t, want %t", c.role, c.verb, c.resource, may, c.may)
 			}
-			return nil
+			return err
 		})
 	}
 }

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/stunner-gateway/stunner/services/api/config"
 )
 
@@ -62,6 +64,8 @@ func TestDataplane_FieldsReachTheObjects(t *testing.T) {
 func TestLoadBalancerClass_OfAServiceStays(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
+	s.sees("service/front-door", ".metadata.name", "front-door")
+	s.sees("service/front-door-tcp", ".metadata.name", "front-door-tcp")
 	s.reshape(`{"service":{"loadBalancerClass":"metal.example.net/edge"}}`)
 	said := `.status.conditions[?(@.type=="Accepted")].message`
 	s.await(func(context.Context) error {
@@ -125,7 +129,7 @@ func TestObjects_AreRestoredWithMissingReferences(t *testing.T) {
 // reshape merges a patch into the spec of the Dataplane.
 func (s *stage) reshape(spec string) {
 	s.Helper()
-	s.kubectl("patch", "dataplane", s.name, "--type=merge", "-p", `{"spec":`+spec+`}`)
+	s.patch("dataplane/"+s.name, types.MergePatchType, `{"spec":`+spec+`}`)
 }
 
 // R-02: the standby Secret, from which pods start while the operator is unavailable, holds the published config. It

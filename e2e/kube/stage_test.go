@@ -16,6 +16,11 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 	"github.com/stunner-gateway/stunner/e2e/internal/cluster"
 	"github.com/stunner-gateway/stunner/services/api/config"
@@ -50,7 +55,7 @@ func newStage(t *testing.T) *stage {
 	s.must(bed.Build(t.Context(), root, s.dir, bed.Operator))
 	s.agent, err = control.User(s.user(), "system:serviceaccounts", "system:serviceaccounts:"+s.name)
 	s.must(err)
-	s.kubectl("create", "namespace", s.name)
+	s.apply("{apiVersion: v1, kind: Namespace, metadata: {name: " + s.name + "}}")
 	s.permit(root)
 	files, err := filepath.Glob(filepath.Join(root, "docs/examples/quickstart/*.yaml"))
 	s.must(err)
@@ -79,20 +84,21 @@ func (s *stage) permit(root string) {
 		s.must(err)
 		s.grant(string(text))
 	}
-	s.may("create leases -n "+s.name, "list gateways.gateway.networking.k8s.io --all-namespaces")
+	s.may("create", "leases", s.name)
+	s.may("list", "gateways.gateway.networking.k8s.io", "")
 	s.Cleanup(func() {
 		all, err := control.Audit(begun)
 		s.must(err)
-		left, err := control.Kubectl(
-			context.Background(), "get", "namespaces", "-o",
-			`jsonpath={.items[?(@.status.phase=="Active")].metadata.name}`,
-		)
+		namespaces, err := s.client().CoreV1().Namespaces().List(context.Background(), metav1.ListOptions{})
 		s.must(err)
+		active := map[string]bool{}
+		for _, n := range namespaces.Items {
+			active[n.Name] = n.Status.Phase == corev1.NamespaceActive
+		}
 		for _, e := range all {
 			// In a namespace that is being deleted, and for a CRD that is being deleted, every create request is
 			// forbidden.
-			ended := e.Namespace != "" && !slices.Contains(strings.Fields(left), e.Namespace) || s.ends != "" &&
-				e.Group == s.ends
+			ended := e.Namespace != "" && !active[e.Namespace] || s.ends != "" && e.Group == s.ends
 			if e.User == s.user() && e.Code == http.StatusForbidden && !ended {
 				s.Errorf("forbidden: %s %s/%s %s/%s", e.Verb, e.Resource, e.Subresource, e.Namespace, e.Name)
 			}
@@ -100,29 +106,28 @@ func (s *stage) permit(root string) {
 	})
 }
 
-// may waits until each role of the operator is effective. The authorizer gets Roles, ClusterRoles and their bindings
-// through separate watches.
-func (s *stage) may(rights ...string) {
+// may waits until a role of the operator is effective, in a namespace or with an empty name in all. The authorizer gets
+// Roles, ClusterRoles and their bindings through separate watches.
+func (s *stage) may(verb, resource, namespace string) {
 	s.Helper()
-	for _, right := range rights {
-		s.await(func(ctx context.Context) error {
-			_, err := control.Kubectl(
-				ctx, append([]string{"auth", "can-i", "--as", s.user()}, strings.Fields(right)...)...,
-			)
-			return err
-		})
-	}
+	s.await(func(ctx context.Context) error {
+		allowed, err := control.May(ctx, s.user(), verb, resource, namespace)
+		if err == nil && !allowed {
+			err = fmt.Errorf("the operator may not %s %s in namespace %q", verb, resource, namespace)
+		}
+		return err
+	})
 }
 
 // grant applies the RBAC rules of an installation with the account of the test.
-func (s *stage) grant(rights string, flags ...string) {
+func (s *stage) grant(rights string) {
 	s.Helper()
 	own := strings.NewReplacer(
 		"namespace: stunner-system", "namespace: "+s.name, "name: stunner-operator", "name: "+s.account(),
 		"policyName: stunner-operator", "policyName: "+s.account(),
 		":stunner-operator", ":"+s.account(),
 	)
-	s.apply(own.Replace(rights), flags...)
+	s.apply(own.Replace(rights))
 }
 
 // own moves the quickstart into the namespace and class of the test. The Namespace already exists.
@@ -189,6 +194,14 @@ func (s *stage) must(err error) {
 	}
 }
 
+// client returns a client of the API server as Admin.
+func (s *stage) client() kubernetes.Interface {
+	s.Helper()
+	c, err := kubernetes.NewForConfig(control.Admin.Config)
+	s.must(err)
+	return c
+}
+
 func (s *stage) kubectl(args ...string) string {
 	s.Helper()
 	out, err := control.Kubectl(s.Context(), args...)
@@ -196,9 +209,16 @@ func (s *stage) kubectl(args ...string) string {
 	return out
 }
 
-func (s *stage) apply(text string, flags ...string) {
+// apply applies YAML. Namespaced objects without a namespace get the namespace of the test.
+func (s *stage) apply(text string) {
 	s.Helper()
-	s.kubectl(append([]string{"apply", "-f", s.file(text)}, flags...)...)
+	s.must(control.Apply(s.Context(), s.name, text))
+}
+
+// patch patches an object, named as for get, or a subresource of it.
+func (s *stage) patch(object string, kind types.PatchType, patch string, subresource ...string) {
+	s.Helper()
+	s.must(control.Patch(s.Context(), s.name, object, kind, patch, subresource...))
 }
 
 // file returns the path of a new file with a text.
@@ -245,8 +265,9 @@ func (s *stage) expose(address string) {
 	s.Helper()
 	for _, name := range []string{"front-door", "front-door-tcp"} {
 		s.sees("service/"+name, ".metadata.name", name)
-		s.kubectl("patch", "service", name, "-n", s.name, "--subresource=status", "--type=merge",
-			"-p", `{"status":{"loadBalancer":{"ingress":[{"ip":"`+address+`"}]}}}`)
+		s.patch(
+			"service/"+name, types.MergePatchType, `{"status":{"loadBalancer":{"ingress":[{"ip":"`+address+`"}]}}}`, "status",
+		)
 	}
 }
 

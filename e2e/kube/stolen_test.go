@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // K-05: with the token of the operator, an attacker cannot change objects of others, and cannot give the objects of a
@@ -258,11 +260,9 @@ func (s *stage) allow(policy, setting, expression string) {
 	s.Helper()
 	policy = "validatingadmissionpolicy/" + s.account() + "-" + policy
 	names := strings.Fields(s.get(policy, ".spec.variables[*].name"))
-	s.kubectl("patch", policy, "--type=json", "-p",
-		fmt.Sprintf(
-			`[{"op":"replace","path":"/spec/variables/%d/expression","value":%q}]`, slices.Index(names, setting),
-			expression,
-		))
+	s.patch(policy, types.JSONPatchType, fmt.Sprintf(
+		`[{"op":"replace","path":"/spec/variables/%d/expression","value":%q}]`, slices.Index(names, setting), expression,
+	))
 }
 
 // owned is the metadata of an object that the operator creates for a Gateway.

@@ -42,7 +42,7 @@ type Cluster struct {
 	etcd    *bed.Process
 	api     *bed.Process
 	manager *bed.Process
-	fields  fields
+	clients clients
 	audit   auditLog
 }
 

@@ -38,6 +38,7 @@ const (
 var program string
 
 func TestMain(m *testing.M) {
+	bedtest.Parallel(6)
 	code, err := run(m)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "abuse:", err)

@@ -33,6 +33,7 @@ import (
 var stunnerd string
 
 func TestMain(m *testing.M) {
+	bedtest.Parallel(5)
 	dir, err := os.MkdirTemp("", "faults")
 	if err == nil {
 		stunnerd, err = filepath.Join(dir, "stunnerd"), build(dir)

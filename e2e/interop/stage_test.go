@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/base64"
 	"errors"
-	"flag"
 	"fmt"
 	"net"
 	"net/http"
@@ -18,6 +17,7 @@ import (
 	"time"
 
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 )
 
 // loopback6 is the IPv6 address that all programs also listen on.
@@ -29,14 +29,10 @@ const patience = 20 * time.Second
 // Folders of the repository and of the built programs.
 var root, bin string
 
-// TestMain builds the programs, and raises the test parallelism above the number of cores, because the clients sleep
-// most of their time.
+// TestMain builds the programs. The clients sleep most of their time.
 func TestMain(m *testing.M) {
-	flag.Parse()
-	code, err := 1, flag.Set("test.parallel", "8")
-	if err == nil {
-		code, err = within(m)
-	}
+	bedtest.Parallel(16)
+	code, err := within(m)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 	}

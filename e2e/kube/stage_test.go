@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	"github.com/stunner-gateway/stunner/e2e/internal/cluster"
 	"github.com/stunner-gateway/stunner/services/api/config"
 )
@@ -31,7 +32,10 @@ const patience = time.Minute
 
 var control *cluster.Cluster
 
-func TestMain(m *testing.M) { os.Exit(cluster.Main(m, &control)) }
+func TestMain(m *testing.M) {
+	bedtest.Parallel(6)
+	os.Exit(cluster.Main(m, &control))
+}
 
 // stage is the quickstart in a namespace and with a GatewayClass of its own, and an operator for that class.
 type stage struct {

@@ -13,6 +13,11 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 )
 
+func TestMain(m *testing.M) {
+	bedtest.Parallel(4)
+	os.Exit(m.Run())
+}
+
 // TestScenario runs every scenario; TestScenario/NAME runs one.
 func TestScenario(t *testing.T) {
 	root := bedtest.Root(t)

@@ -9,7 +9,6 @@ package tenant
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"net/http"
 	"os"
@@ -27,6 +26,7 @@ import (
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	"github.com/stunner-gateway/stunner/e2e/internal/cluster"
 	"github.com/stunner-gateway/stunner/e2e/internal/objects"
 )
@@ -36,8 +36,6 @@ const (
 	patience = time.Minute
 	// moment is the timeout for a state that is reached already, or almost.
 	moment = 5 * time.Second
-	// side is the number of concurrent attempts, which mostly wait.
-	side = "12"
 	// system is the namespace of the product.
 	system = "stunner-system"
 )
@@ -48,12 +46,8 @@ var (
 )
 
 func TestMain(m *testing.M) {
-	flag.Parse()
+	bedtest.Parallel(12)
 	ctrllog.SetLogger(logr.Discard())
-	if err := flag.Set("test.parallel", side); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
 	os.Exit(cluster.Main(installed{m}, &control))
 }
 

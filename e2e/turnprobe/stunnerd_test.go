@@ -36,9 +36,15 @@ const (
 	patience = 8 * time.Second // for a response; the dataplane closes a connection without a request after 10 s
 )
 
+func TestMain(m *testing.M) {
+	bedtest.Parallel(3) // both address families of stunnerd, and coturn
+	os.Exit(m.Run())
+}
+
 // N-08: the dataplane passes the checks over IPv4 and IPv6.
 // It passes every check over every transport, except known faults.
 func TestStunnerd(t *testing.T) {
+	t.Parallel()
 	d := startStunnerd(t)
 	for _, family := range []struct {
 		name   string

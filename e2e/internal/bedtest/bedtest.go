@@ -2,6 +2,7 @@
 package bedtest
 
 import (
+	"flag"
 	"net"
 	"os"
 	"path/filepath"
@@ -10,6 +11,17 @@ import (
 
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 )
+
+// Parallel sets how many tests run in parallel, unless the command line sets it. TestMain calls it in packages whose
+// tests mostly wait: the default is the number of processors.
+func Parallel(tests int) {
+	flag.Parse()
+	given := false
+	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
+	if !given {
+		_ = flag.Set("test.parallel", strconv.Itoa(tests)) // a number is valid
+	}
+}
 
 // Root returns the root of the repository.
 func Root(t testing.TB) string {

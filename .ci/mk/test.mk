@@ -11,8 +11,15 @@ GO_TEST := go test -json -vet=off -timeout=20m
 UNCACHED := -count=1 -shuffle=on
 FRESH    ?=
 
-# A pure package with long tests and no goroutines. The race detector multiplies their time by five; it is on for the callers of the package.
-PURE := translate
+# Pure packages with long tests: neither they nor their tests start goroutines. The race detector multiplies their time
+# by five; it is on for their callers.
+PURE := $(addprefix ./services/,api/config operator/internal/decode operator/internal/translate stunnerd/internal/cluster)
+
+# Packages of e2e and dashboards that measure neither time nor loss, the longest first.
+UNTIMED := $(addprefix ./e2e/,kube charts crd cluster modules docs tilt) ./dashboards/...
+
+# Packages of e2e that make a few calls and mostly wait.
+WAITING := $(addprefix ./e2e/,interop turnprobe/... scenario monitoring demo echo)
 
 .PHONY: test provisions alone vet suites
 
@@ -29,14 +36,24 @@ alone:
 vet:
 	go vet -tags=node work
 
-# The folders of e2e run one after the other, because they measure time and loss. The race detector is on for the services; e2e tests the
-# binaries as released. A failing suite does not stop the others.
-suites: FUZZTIME = 5s
+SERVICE_FOLDERS = $(patsubst %,./%/...,$(filter services/%,$(MODULES)))
+OTHER_FOLDERS   = $(patsubst %,./%/...,$(filter-out services/%,$(MODULES)))
+
+# Packages of some folders without those of others, the last first, because the last of the services take longest.
+WITHOUT         = $$(comm -23 <(go list $(1) | sort) <(go list $(2) | sort) | tac)
+
+# The race detector is on for the services; three of their packages run at a time, because many tests wait. e2e tests the
+# binaries as released: several packages at a time that do not disturb each other, and one after the other those that
+# measure time or loss under load. Fuzzing is counted in executions, so that a slow machine proves as much as a fast one.
+# A failing suite does not stop the others.
+suites: FUZZTIME = 10000x
 suites:
 	@{ s=0; \
 	  GOWORK=off go -C .ci/tools test -json ./... || s=1; \
-	  $(GO_TEST) -race $(if $(FRESH),$(UNCACHED)) $$(go list $(patsubst %,./%/...,$(filter services/%,$(MODULES))) | grep -v '/$(PURE)$$') || s=1; \
-	  $(GO_TEST) $(if $(FRESH),$(UNCACHED)) ./services/operator/internal/$(PURE) || s=1; \
-	  $(GO_TEST) $(UNCACHED) -p 1 $(patsubst %,./%/...,$(filter-out services/%,$(MODULES))) || s=1; \
+	  $(GO_TEST) -race -p 3 $(if $(FRESH),$(UNCACHED)) $(call WITHOUT,$(SERVICE_FOLDERS),$(PURE)) || s=1; \
+	  $(GO_TEST) $(if $(FRESH),$(UNCACHED)) $(PURE) || s=1; \
+	  $(GO_TEST) $(UNCACHED) -p 2 $(UNTIMED) || s=1; \
+	  $(GO_TEST) $(UNCACHED) -p 3 $(WAITING) || s=1; \
+	  $(GO_TEST) $(UNCACHED) -p 1 $(call WITHOUT,$(OTHER_FOLDERS),$(UNTIMED) $(WAITING)) || s=1; \
 	  $(FUZZING); \
 	  exit $$s; } | $(TALLY) $(SUITES) $(FUZZ_SUITE)

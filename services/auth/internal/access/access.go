@@ -1,8 +1,8 @@
 // Package access identifies callers: it turns the headers of a request into an Identity, or refuses the request.
 //
-// If no keys are configured, the service is open: every caller is an anonymous Identity. Otherwise a request needs a
-// JSON Web Token that was signed with one of the keys. The token does not influence how it is verified: algorithms,
-// keys, issuer and audience come from Config only (RFC 8725 §3).
+// Without configuration the service is open: every caller is an anonymous Identity. Otherwise a request needs a JSON
+// Web Token that was signed with one of the configured keys. The accepted algorithms, keys, issuer and audience come
+// from Config only (RFC 8725 §3). The header of a token only selects one of these algorithms and keys.
 package access
 
 import (

@@ -45,8 +45,8 @@ func parseExact(raw []byte, names []string) (map[string]json.RawMessage, error) 
 // types are the accepted values of the header "typ" for tokens that authorize a request (RFC 7519 §5.1, RFC 9068 §2.1).
 var types = []string{"JWT", "at+jwt"}
 
-// stringHeaders are the registered header parameters of a JWT (RFC 7515 §4.1, RFC 7516 §4.1) whose values must be
-// strings. keyHeaders are those that contain a key, which a token must not have.
+// stringHeaders are registered header parameters of a JWT (RFC 7515 §4.1, RFC 7516 §4.1, RFC 8555 §6.5.2) whose values
+// must be strings. keyHeaders are those that contain a key, which a token must not have.
 var (
 	stringHeaders = []string{"alg", "kid", "typ", "cty", "enc", "zip", "jku", "x5u", "x5t", "x5t#S256", "nonce"}
 	keyHeaders    = []string{"jwk", "x5c"}
@@ -130,8 +130,8 @@ func (c *claims) UnmarshalJSON(raw []byte) error {
 	return json.Unmarshal(raw, (*plain)(c))
 }
 
-// checkAge refuses a token that was issued longer ago than the duration longest. If longest is 0, the age is not
-// limited.
+// checkAge refuses a token that was issued longer ago than the duration longest plus leeway, and a token without the
+// claim iat. If longest is 0, the age is not limited, and iat is not needed.
 func (c *claims) checkAge(longest time.Duration, now time.Time) error {
 	switch {
 	case longest == 0:

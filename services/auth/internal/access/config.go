@@ -15,7 +15,8 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 )
 
-// minSecret is the minimum length of the secret of HMAC signatures in bytes: the size of the hash (RFC 7518 §3.2).
+// minSecret is the minimum length of the secret of HMAC signatures in bytes, for all symmetric algorithms: the size of
+// a SHA-256 hash (RFC 7518 §3.2).
 const minSecret = 32
 
 // Algorithms of signatures. A Policy accepts either symmetric or asymmetric algorithms. If it accepted both, a token
@@ -32,7 +33,8 @@ type Config struct {
 	// Algorithms lists the accepted algorithms of signatures. They must fit the type of the key. An empty list means
 	// HS256 for a secret, and all asymmetric algorithms for a JWK set.
 	Algorithms []string
-	// SecretFile, JWKSFile and JWKSURL are the possible sources of the keys that verify tokens. Exactly one is set.
+	// SecretFile, JWKSFile and JWKSURL are the possible sources of the keys that verify tokens. Exactly one must be
+	// set, unless the whole Config is zero.
 	SecretFile string
 	JWKSFile   string
 	JWKSURL    string

@@ -82,7 +82,8 @@ const maxWaiting = 400
 // rotation finds keys that were published after the last fetch of the key set. The first token with an unknown kid
 // causes a fetch. Other tokens with unknown kids wait for that fetch; tokens with known kids do not wait. One source
 // may have a quarter of the waiting requests that maxWaiting still allows, so that a source that sends invented kids
-// does not exclude others. Within a minute after a fetch every unknown kid is refused at once.
+// does not exclude others. After the fetch, and until unknownKeyInterval has passed since its start, every unknown kid
+// is refused at once.
 type rotation struct {
 	known, refreshed jwt.Keyfunc
 	limit            *rate.Limiter
@@ -122,6 +123,7 @@ func (r *rotation) key(t *jwt.Token, from string) (any, error) {
 
 // join returns a channel that is closed at the end of the running fetch of the key set. If first is true, the caller
 // must make the fetch. The channel is nil if no fetch is running and unknownKeyInterval does not allow another one yet.
+// The error means that too many requests wait for the fetch.
 func (r *rotation) join(from string) (over chan struct{}, first bool, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -213,7 +215,7 @@ func verifies(m jwkset.JWKMarshal) bool {
 }
 
 // keySetClient returns an HTTP client that fetches key sets. It follows no redirects, and replaces the body of each
-// answer by its usable keys.
+// answer with status 200 by its usable keys.
 func keySetClient() *http.Client {
 	return &http.Client{
 		Timeout:       fetchTimeout,
@@ -224,7 +226,8 @@ func keySetClient() *http.Client {
 
 type keySetTransport struct{ next http.RoundTripper }
 
-// RoundTrip replaces the key set in the body of an answer by its usable keys.
+// RoundTrip replaces the key set in the body of an answer with status 200 by its usable keys. It returns an error for a
+// set that is too large or has no usable key.
 func (c keySetTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	resp, err := c.next.RoundTrip(r)
 	if err != nil || resp.StatusCode != http.StatusOK {

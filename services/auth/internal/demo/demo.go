@@ -20,8 +20,8 @@ import (
 //go:embed page
 var files embed.FS
 
-// policy is the Content-Security-Policy of the test page. It allows the page to load files and to make requests from
-// its own origin only.
+// policy is the Content-Security-Policy of the test page. The page may load files from its own origin only, and make
+// requests to that origin only.
 const policy = "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; object-src 'none'"
 
 // Page returns a handler for the files of the page.

@@ -14,9 +14,9 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/discovery"
 )
 
-// Directory contains the gateways whose configs a source (config discovery or a file) has sent. Run updates it. The
-// other methods read a snapshot and may be called concurrently. If the connection to the source is lost, the gateways
-// stay and Age grows.
+// Directory contains the gateways whose configs a source (config discovery or a file) has sent. Run updates it with
+// Apply. All other methods read a snapshot and may be called concurrently. If the connection to the source is lost, the
+// gateways stay and Age grows.
 type Directory struct {
 	log  *slog.Logger
 	now  func() time.Time
@@ -42,8 +42,8 @@ func NewDirectory(now func() time.Time, log *slog.Logger) *Directory {
 }
 
 // Run applies the events of a source of configs until ctx ends. A source sends its time only when a connection starts.
-// While the clocks of the service and the source differ too much, Run therefore reconnects every minute to compare them
-// again.
+// Until the clocks of the service and the source have agreed once, Run therefore drops the gateways and reconnects
+// every compareInterval, to compare the clocks again.
 func (d *Directory) Run(ctx context.Context, source discovery.Source) {
 	d.follow(ctx, source)
 	for ctx.Err() == nil {
@@ -54,8 +54,8 @@ func (d *Directory) Run(ctx context.Context, source discovery.Source) {
 	}
 }
 
-// compareInterval is how often Run reconnects to the source of configs while the clocks of the service and of the
-// source differ by more than maxSkew. The source sends its time only when a connection starts.
+// compareInterval is how often Run reconnects to the source of configs if the clocks of the service and of the source
+// have differed by more than maxSkew at every connection so far.
 const compareInterval = time.Minute
 
 func (d *Directory) follow(ctx context.Context, source discovery.Source) {
@@ -74,7 +74,8 @@ func (d *Directory) follow(ctx context.Context, source discovery.Source) {
 	}
 }
 
-// Ready returns nil if there is a config with which requests can be answered, or else an error with the reason.
+// Ready returns nil after the first usable gateway config has arrived, also if all gateways were deleted later. Before
+// that, and while the clocks differ too much (see clock), it returns the reason as an error.
 func (d *Directory) Ready() error {
 	s := d.last.Load()
 	if err := s.clock(); err != nil {
@@ -90,9 +91,10 @@ func (d *Directory) Ready() error {
 // config arrives. A source sends its configs at once, so after this time Synced assumes that there is no Gateway.
 const firstConfigTimeout = time.Second
 
-// Synced returns nil once the source of configs has sent its gateways, or has none; before that it returns an error.
-// The readiness probe uses Synced instead of Ready, because a service in a cluster without Gateways is healthy although
-// it cannot answer requests.
+// Synced returns nil once the source of configs has sent a gateway, or has sent none within firstConfigTimeout after
+// the first contact. Before that, and while the clocks differ too much (see clock), it returns an error. The readiness
+// probe uses Synced instead of Ready, because a service in a cluster without Gateways is healthy although it cannot
+// answer requests.
 func (d *Directory) Synced() error {
 	s := d.last.Load()
 	if err := s.clock(); err != nil {
@@ -109,7 +111,8 @@ func (d *Directory) Synced() error {
 	return nil
 }
 
-// Age returns the time since the connection to the source of configs was lost; 0 while it is connected.
+// Age returns the time since the connection to the source of configs was lost; 0 while it is connected. Before the
+// first connection it is the time since NewDirectory.
 func (d *Directory) Age() time.Duration {
 	lost := d.last.Load().lost
 	if lost.IsZero() {
@@ -133,8 +136,8 @@ func (d *Directory) Select(f Filter) []Gateway {
 	return out
 }
 
-// Apply applies an event of config discovery to the Directory. Only Run may call it, because concurrent calls would
-// lose events: each derives the next snapshot from the current one.
+// Apply applies an event of config discovery to the Directory. Concurrent calls would lose events, because each derives
+// the next snapshot from the current one. Outside of tests only Run calls it.
 func (d *Directory) Apply(e discovery.Event) {
 	next := *d.last.Load()
 	switch {
@@ -194,7 +197,7 @@ func (d *Directory) disconnect(next *snapshot, err error) {
 }
 
 // update puts the gateway of an event into the next snapshot. It keeps the last config of the gateway if the source has
-// left out the secrets, which means that the source does not accept the token of the service.
+// left out the secrets, as a discovery server may do if the token of the service is missing or not accepted.
 func (d *Directory) update(next *snapshot, e discovery.Event) {
 	next.connect(d.now())
 	g := newGateway(e.Config)

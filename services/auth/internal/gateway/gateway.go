@@ -78,8 +78,9 @@ type URLOptions struct {
 	DTLS bool
 }
 
-// URLs returns the ICE URLs of the gateway, in the order UDP, DTLS, TCP, TLS. It leaves out listeners without a public
-// address, because clients cannot reach the addresses of pods.
+// URLs returns the ICE URLs of the gateway, in the order UDP, DTLS, TCP, TLS. It leaves out TURN over DTLS unless
+// v.DTLS is set. It leaves out listeners without a public address unless v.Host is set, because clients cannot reach
+// the addresses of pods.
 func (g Gateway) URLs(v URLOptions) []string {
 	var out []string
 	for _, l := range g.listeners {

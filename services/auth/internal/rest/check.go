@@ -15,7 +15,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/auth/internal/gateway"
 )
 
-// Maximum lengths in openapi/auth.yaml, in bytes.
+// Maximum lengths in openapi/auth.yaml: of maxUsername in bytes, of the others in characters.
 const (
 	maxUsername  = 128
 	maxNamespace = 63
@@ -83,8 +83,8 @@ func checkHost(host *string) error {
 }
 
 // userIDFor returns the user id for the credential in an answer. A caller with a token gets the subject of the token,
-// and any other requested user name is refused. An open service accepts any name without a colon, because a colon
-// separates the expiry in a TURN user name.
+// and any other requested user name is refused. An open service accepts any name of 1 to maxUsername bytes without a
+// colon, because a colon separates the expiry in a TURN user name.
 func userIDFor(who access.Identity, username *string) (string, error) {
 	if username == nil {
 		return who.UserID, nil
@@ -105,7 +105,8 @@ func userIDFor(who access.Identity, username *string) (string, error) {
 	return name, nil
 }
 
-// filtersFor converts the list of gateways in a request body to filters. It returns an error if an entry is invalid.
+// filtersFor converts the list of gateways in a request body to filters. It returns an error if an entry is invalid, or
+// if the list is empty or has more than maxGateways entries.
 func filtersFor(refs *[]GatewayRef) ([]gateway.Filter, error) {
 	if refs == nil {
 		return nil, nil

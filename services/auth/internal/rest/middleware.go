@@ -28,11 +28,11 @@ import (
 	"github.com/stunner-gateway/stunner/services/auth/internal/access"
 )
 
-// createPath is the only path with a request body.
+// createPath is the only path of the API with parameters in the request body.
 const createPath = "/v1/ice-servers"
 
-// retryAfter is the value of the header Retry-After while no config has arrived. Config discovery usually answers
-// within this time.
+// retryAfter is the value of the header Retry-After while the service is not ready (Directory.Ready). Config discovery
+// usually sends the configs within this time.
 const retryAfter = 2 * time.Second
 
 // requestIDHeader is the HTTP header with the id of a request. A trusted proxy may set it in the request, and every
@@ -41,8 +41,8 @@ const requestIDHeader = "X-Request-Id"
 
 var requestID = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
 
-// setRequestID sets the id of a request: the id that a trusted proxy has sent, or a new one. All log lines about the
-// request contain it.
+// setRequestID sets the id of a request: the id that a trusted proxy has sent, if it matches requestID, or else a new
+// one. All log lines of this package about the request contain it.
 func (s server) setRequestID(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		id := r.Header.Get(requestIDHeader)
@@ -123,7 +123,9 @@ func (s server) cors(next http.Handler) http.Handler {
 	}).Handler(next)
 }
 
-// authenticate answers 401 to requests without a valid token. The reason is logged, but not sent to the client.
+// authenticate stores the Identity of the caller in the context of a request. It answers 401 to a request without a
+// valid token, unless the service is open. The reason is logged; the client only learns whether the token was missing
+// or invalid.
 func (s server) authenticate(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		who, err := s.Policy.Identify(r.Header, sourceOf(r.Context()).String())
@@ -142,8 +144,8 @@ func (s server) authenticate(next http.Handler) http.Handler {
 	})
 }
 
-// ready answers 503 until the first gateway config has arrived. Afterwards it sets the header X-Config-Age, and calls
-// the next handler.
+// ready answers 503 while Directory.Ready returns an error: no gateway config has arrived, or the clocks differ too
+// much. Otherwise it sets the header X-Config-Age, and calls the next handler.
 func (s server) ready(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if s.Directory.Ready() != nil {
@@ -156,8 +158,8 @@ func (s server) ready(next http.Handler) http.Handler {
 	})
 }
 
-// checkQuery answers 400 to a request with duplicate query parameters or control characters, which the generated
-// parameter binding would not refuse.
+// checkQuery answers 400 to a query with invalid encoding, control characters or a duplicate parameter. The generated
+// parameter binding ignores invalid encoding and unknown parameters, and accepts control characters.
 func checkQuery(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		values, err := url.ParseQuery(r.URL.RawQuery)

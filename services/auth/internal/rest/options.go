@@ -30,7 +30,8 @@ type Options struct {
 	// Origins are the origins of web pages that may read answers (CORS); empty means none.
 	Origins []string
 	Rates   Rates
-	// CapToToken makes credentials expire no later than the token of the request.
+	// CapToToken limits the time to live of ephemeral credentials to the rest of the lifetime of the token, but at
+	// least to one second. Fixed credentials do not expire.
 	CapToToken bool
 	Metrics    *Metrics
 	Log        *slog.Logger

@@ -16,7 +16,8 @@ const (
 	maxBody = 64 << 10
 )
 
-// failure is an error that is sent to the client as a problem (RFC 9457). Its texts never repeat text of the request.
+// failure is an error that is sent to the client as a problem (RFC 9457). Its detail and messages never repeat text of
+// the request. Its parameter names may be names of query parameters of the request.
 type failure struct {
 	status int
 	detail string

@@ -21,7 +21,8 @@ type Rates struct {
 	Rate
 	// Inside applies to each source inside of the cluster, where a web app may send the requests of all its users.
 	Inside Rate
-	// Networks are the networks of the cluster. Sources with private addresses are always inside of the cluster.
+	// Networks are the networks of the cluster. Sources with private, loopback or link-local addresses are always
+	// inside of the cluster.
 	Networks []netip.Prefix
 	// Proxies are the networks of the trusted proxies. The source of a request from a trusted proxy is in an HTTP
 	// header (see Header). That header is ignored in all other requests.
@@ -31,11 +32,11 @@ type Rates struct {
 	Header string
 }
 
-// maxKeys is the maximum number of sources and subjects whose requests are counted at a time.
+// maxKeys is the maximum number of token buckets of one limiter. Each source and each subject has a bucket.
 const maxKeys = 1 << 16
 
-// limiters contain the token buckets for the rates of sources outside and inside of the cluster. A nil limiter allows
-// all requests.
+// limiters contain the token buckets: outside those of subjects and of sources outside of the cluster, inside those of
+// sources inside of the cluster. A nil limiter allows all requests.
 type limiters struct{ outside, inside *ratelimit.Limiter[string] }
 
 func newLimiters(r Rates) limiters {

@@ -193,7 +193,9 @@ func mostSpecific(q query) string {
 	return "namespace"
 }
 
-// grant makes a credential for every requested gateway that the caller may use and that has a public address.
+// grant returns the ICE URLs of every requested gateway that the caller may use and that has a public address, each
+// with a new credential. A gateway that serves STUN only has no credential. grant also counts the credentials and
+// writes them to the audit log.
 func (s server) grant(ctx context.Context, d credentialRequest) ([]grant, error) {
 	who := identityOf(ctx)
 	gateways, err := s.gateways(who, d)

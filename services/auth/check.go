@@ -8,15 +8,15 @@ import (
 	"time"
 )
 
-// check repeats its request every checkInterval until the server answers or checkTimeout ends, because a node routes
-// connections of a Service to a pod only some time after the pod has become ready.
+// check repeats its request after checkInterval until the server answers with a status below 500 or checkTimeout has
+// passed, because a node routes connections of a Service to a pod only some time after the pod has become ready.
 const (
 	checkTimeout  = 30 * time.Second
 	checkInterval = 250 * time.Millisecond
 )
 
-// check requests a URL and returns the exit code: 0 if the server answers with a status below 500. `helm test` runs it
-// in a pod to test the connection to the auth service.
+// check requests a URL, repeatedly until checkTimeout has passed, and returns the exit code: 0 once the server answers
+// with a status below 500. `helm test` runs it in a pod to test the connection to the auth service.
 func check(ctx context.Context, url string, stdout, stderr io.Writer) int {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()

@@ -26,7 +26,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/auth/internal/rest"
 )
 
-// Exit codes: 1 if the service failed, 2 if the command line is wrong.
+// Exit codes: 1 if the service or the command check failed, 2 if the command line is wrong.
 const (
 	exitFailure = 1
 	exitUsage   = 2
@@ -68,8 +68,8 @@ func command(ctx context.Context, args []string, getenv func(string) string, std
 	return 0
 }
 
-// run serves until a server fails, or until the shutdown delay after SIGTERM has passed. SIGTERM ends the context
-// terminated.
+// run serves until a server fails, or until the shutdown delay after SIGINT or SIGTERM has passed. Either signal ends
+// the context terminated.
 func run(terminated context.Context, o options, log *slog.Logger) error {
 	serving, end := context.WithCancel(context.WithoutCancel(terminated))
 	defer end()
@@ -127,8 +127,8 @@ func run(terminated context.Context, o options, log *slog.Logger) error {
 	return group.Wait()
 }
 
-// terminating returns an error after SIGTERM. It makes the readiness probe fail, so that load balancers stop sending
-// requests while the service still answers them.
+// terminating returns an error after SIGINT or SIGTERM. It makes the readiness probe fail, so that load balancers stop
+// sending requests while the service still answers them.
 func terminating(terminated context.Context) error {
 	if terminated.Err() != nil {
 		return errors.New("the service ends")
@@ -136,8 +136,8 @@ func terminating(terminated context.Context) error {
 	return nil
 }
 
-// closeAfterAnswer wraps the handler of the API. After SIGTERM it closes each connection after its next answer, so that
-// clients reconnect to another replica and no request is lost.
+// closeAfterAnswer wraps the handler of the API. After SIGINT or SIGTERM it closes each connection after its next
+// answer, so that clients reconnect to another replica and no request is lost.
 func closeAfterAnswer(terminated context.Context, h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if terminated.Err() != nil {

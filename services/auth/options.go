@@ -134,7 +134,9 @@ func newFlags(r *raw) *cli.Flags {
 	return f
 }
 
-// parseOptions reads the flags, and the environment for flags that are not given. It returns all errors at once.
+// parseOptions reads the flags. A flag that is not given takes its value from the environment, or else from a setting
+// of the existing auth service (formerSettings). An unknown flag, a flag with an unreadable value or an extra argument
+// is returned as the only error. All other errors are returned together.
 func parseOptions(args []string, getenv func(string) string) (options, error) {
 	var r raw
 	f := newFlags(&r)

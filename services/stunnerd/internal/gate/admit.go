@@ -120,10 +120,10 @@ func nonceFresh(g *Gate, r *request) *refusal {
 	return nil
 }
 
-// guessesLeft refuses a request whose user name can be guessed, without comparing the password, if the source of the
-// request has sent too many wrong passwords (see limit.SourceGuesses). A public source gets no answer. A private source
-// may be a load balancer, so it gets 401: a client behind it that has a wrong password then gives up at once, and does
-// not wait for a timeout.
+// guessesLeft refuses a request, without comparing the password, if the password of its user name can be guessed
+// (credential.Authority.Guessable) and the source of the request has sent too many wrong passwords (see
+// limit.SourceGuesses). A public source gets no answer. A private source may be a load balancer, so it gets 401: a
+// client behind it that has a wrong password then gives up at once, and does not wait for a timeout.
 func guessesLeft(g *Gate, r *request) *refusal {
 	name, _ := r.Value(stun.AttrUsername)
 	if !g.policy.Load().Authority.Guessable(string(name)) || g.limits.MayCompare(r.limited()) {
@@ -190,8 +190,8 @@ func formerlyValid(r *request, p *Policy, now time.Time) bool {
 	return false
 }
 
-// inGrace reports whether a credential that has expired may still be used to refresh a session. A new allocation needs
-// a credential that has not expired.
+// inGrace reports whether a credential that has expired may still be used for the requests of an existing session. A
+// new allocation needs a credential that has not expired.
 func (g *Gate) inGrace(r *request, known credential.Verified, p *Policy, now time.Time) bool {
 	return r.flow != nil && r.Type.Method != stun.MethodAllocate && now.Before(known.Expires.Add(p.SessionGrace))
 }
@@ -314,7 +314,8 @@ func permissionPeers(_ *Gate, r *request) *refusal {
 	return nil
 }
 
-// permissionRoutes refuses a request with 403 unless the routes allow all its peers.
+// permissionRoutes refuses a request with 403 unless the routes allow the IP addresses of all its peers, on any port
+// (cluster.View.Permits).
 func permissionRoutes(g *Gate, r *request) *refusal {
 	peers, _ := r.Peers()
 	view := g.routes.Load()
@@ -392,9 +393,9 @@ func (g *Gate) challenge(r *request, code stun.ErrorCode, reason meter.Reason) *
 	return &refusal{code: code, reason: reason, attrs: []stun.Setter{realm, fresh}}
 }
 
-// realm returns the realm of a challenge: the current one, with one exception. A session may be signed with a password
-// of a former authority, which is not valid in the current realm. A client derives its key from the realm of the
-// challenge, so a 438 for such a session has the realm of its request.
+// realm returns the realm of a challenge: the current one, with one exception. A client derives its key from the realm
+// of the challenge, and a former authority with other passwords than the current one accepts them only with its own
+// realm. So a 438 for a request with the realm of such an authority repeats that realm.
 func (g *Gate) realm(r *request, code stun.ErrorCode, now time.Time) string {
 	p := g.policy.Load()
 	if sent, _ := r.Value(stun.AttrRealm); code == stun.CodeStaleNonce {

@@ -1,9 +1,10 @@
 // Package gate admits the requests of clients and answers them. Every STUN message of a client passes through the gate
 // of its listener.
 //
-// A message is parsed once. A request that a rule of admit.go refuses gets an error response. The gate executes an
-// admitted request with the allocation engine and then answers the client. The gate registers a session for each
-// allocation, and ends it when its lifetime is over.
+// A message is parsed once. A request that a rule of admit.go refuses gets an error response, or no answer if a rate
+// limit is exceeded. The gate executes an admitted request, if necessary with the allocation engine, and answers the
+// client. The gate registers a session for each allocation, and ends it when its lifetime is over, the client ends it
+// or the connection of the client ends.
 //
 //	listener ─ Receive ─▶ parse ─▶ rules ─▶ allocation engine ─▶ success response
 //	                        │        └─▶ error response
@@ -38,13 +39,13 @@ import (
 type Policy struct {
 	// Authority verifies credentials, and names the realm. With the zero Authority the listener serves STUN only.
 	Authority credential.Authority
-	// Former are earlier authorities. A session may be refreshed with a credential of a former authority until
-	// Former.Until.
+	// Former are earlier authorities. An existing session may use a credential of a former authority until
+	// Former.Until. A new session may use it only if Former.New is set, too.
 	Former []Former
 	// RelayAddrs are the IP addresses of relayed transport addresses, at most one for each family. The first one is
 	// used if the client requests no family.
 	RelayAddrs []netip.Addr
-	// SessionGrace is how long a session may be refreshed after its credential has expired.
+	// SessionGrace is how long an existing session may use its credential after the credential has expired.
 	SessionGrace time.Duration
 }
 
@@ -107,12 +108,12 @@ type flow struct {
 	allocated [stun.TransactionIDSize]byte
 	// lifetime is the granted lifetime in seconds.
 	lifetime uint32
-	// realm is the realm of the latest authenticated request.
+	// realm is the realm of the latest request that passed all rules.
 	realm atomic.Pointer[string]
 	// until is the end of the lifetime.
 	until time.Time
-	// refreshing serializes Refresh requests and expire, so that a session is not ended while its lifetime is
-	// prolonged.
+	// refreshing serializes expire and the Refresh requests that prolong the lifetime, so that a session is not ended
+	// while its lifetime is prolonged.
 	refreshing sync.Mutex
 	// expiry runs expire.
 	expiry *time.Timer
@@ -237,7 +238,7 @@ func (g *Gate) flowOf(client session.Client) *flow {
 	return f
 }
 
-// end ends the allocation of a client. The engine then closes the relay, and the relay calls Gate.ended.
+// end ends the allocation of a client and closes its relay, also if the engine fails. The relay calls Gate.ended.
 func (g *Gate) end(f *flow) {
 	if err := f.allocation.End(); err != nil {
 		g.log.Debug("end session", "error", err)

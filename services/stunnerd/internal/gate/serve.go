@@ -110,7 +110,8 @@ func (g *Gate) binding(r *request) ([]byte, error) {
 	return r.answer(stun.ClassSuccessResponse, stunmsg.Address{Type: stun.AttrXORMappedAddress, Addr: r.client.Addr()})
 }
 
-// allocate opens a relay socket, registers the session and creates the allocation.
+// allocate takes a place in the session table, opens a relay socket or takes the reserved one, registers the session
+// and starts the allocation.
 func (g *Gate) allocate(r *request) ([]byte, error) {
 	s := &session.Session{
 		Client: r.client, Listener: g.name, Protocol: g.protocol,

@@ -18,7 +18,7 @@ import (
 const maxFileBytes = 4<<20 + 1
 
 // folder is the input folder. The *.yaml and *.yml files in the folder and in its direct subfolders are read, except
-// for hidden files.
+// for hidden files and subfolders.
 type folder struct {
 	path string
 	// out is the output folder, which is not read even if it is a subfolder.
@@ -33,7 +33,7 @@ type contents struct {
 	unreadable map[string]error
 }
 
-// dirs returns the folder and its direct subfolders.
+// dirs returns the folder and its direct subfolders, without hidden ones and the output folder.
 func (f folder) dirs() ([]string, error) {
 	entries, err := os.ReadDir(f.path)
 	if err != nil {
@@ -52,8 +52,8 @@ func (f folder) dirs() ([]string, error) {
 	return dirs, nil
 }
 
-// read returns the contents of all input files. It returns an error only if the folder itself cannot be read. The
-// caller must then change nothing.
+// read returns the contents of all input files. It returns an error only if the folder or a subfolder cannot be read.
+// The caller must then change nothing.
 func (f folder) read() (contents, error) {
 	c := contents{files: map[string][]byte{}, unreadable: map[string]error{}}
 	dirs, err := f.dirs()

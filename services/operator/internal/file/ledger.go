@@ -71,7 +71,7 @@ type fileState struct {
 	// absent are the objects in use that the file does not contain, with the time since when they are absent.
 	absent map[identity]time.Time
 	// expected are the objects that were in use before a restart of the operator and that have not been read from this
-	// file since. They count as removed only when the file could be read completely.
+	// file since. They count as removed only when the file was read without an error, or does not exist.
 	expected []identity
 }
 

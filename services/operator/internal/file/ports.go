@@ -92,8 +92,8 @@ func claims(gateway types.NamespacedName, sockets []translate.Socket) []claim {
 // assign assigns a port to each claim: the port that the claim had before, else the wanted port if it is available,
 // else a free port.
 //
-// running reports whether the process of a Gateway is running. A port that a running process has bound is available
-// only for the Gateway of this process, and stays assigned even if no claim requests it. Other assignments without a
+// running reports whether a Gateway holds its ports, for example because its process is running. These ports are
+// available only for this Gateway. If the Gateway has no claims at all, they stay assigned. Other assignments without a
 // claim are dropped.
 func (p *ports) assign(all []claim, running func(gateway string) bool) error {
 	slices.SortStableFunc(all, func(a, b claim) int { return cmp.Compare(a.key(), b.key()) })

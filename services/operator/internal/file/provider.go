@@ -81,7 +81,7 @@ func (p Provider) lastGood() string { return filepath.Join(p.stateDir(), "datapl
 
 // Run runs the file provider until ctx ends. It returns an error if a setting is invalid or an HTTP server fails.
 // Invalid YAML is reported in the output folder only. Without Stunnerd and Watch, Run writes the output folder once and
-// returns.
+// returns, with ErrInvalidDocuments if a document is invalid.
 func (p Provider) Run(ctx context.Context) error {
 	if err := p.prepare(); err != nil {
 		return err
@@ -122,7 +122,7 @@ func (p *Provider) prepare() (err error) {
 		return nil
 	}
 	// The kernel reports the program of a running process by its path without symbolic links. Dataplanes that are
-	// already running are found by this path.
+	// already running are found by the file name in this path.
 	program, err := filepath.EvalSymlinks(p.Stunnerd)
 	if err == nil {
 		program, err = filepath.Abs(program)

@@ -161,7 +161,8 @@ func (l *loop) objectPath(o resource.Object) string {
 }
 
 // removeStale removes the statuses and generated objects that this round did not write from the output folder. It
-// removes nothing while objects are kept or missing, because some of the files may belong to these objects.
+// removes nothing while the objects of a Gateway must stay unchanged (summary.keepObjects) or objects are missing,
+// because some of the files may belong to them.
 func (l *loop) removeStale() error {
 	if l.summary.keepObjects || len(l.summary.missing) > 0 {
 		return nil

@@ -76,7 +76,7 @@ func (l *loop) ours(v *resource.View, key types.NamespacedName) bool {
 }
 
 // apply applies the result of translating one Gateway: it publishes the config, then starts or stops the dataplane
-// process, then writes the generated objects.
+// process, then writes the generated objects. If r.Hold is set, config and objects stay unchanged.
 func (l *loop) apply(v *resource.View, r translate.Result) error {
 	key := r.Key
 	if !r.Ours {
@@ -187,6 +187,7 @@ func (l *loop) publishProblem(r translate.Result, old *config.Config, next confi
 }
 
 // withdrawRemoved withdraws the Gateways that no file contains any more. A Gateway whose file cannot be read stays.
+// withdrawRemoved also removes stopped processes that have ended from the set of dataplanes.
 func (l *loop) withdrawRemoved(v *resource.View) {
 	for _, key := range l.servedGateways() {
 		switch {

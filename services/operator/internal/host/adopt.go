@@ -32,8 +32,8 @@ type orphan struct {
 	command command
 }
 
-// orphans finds the running processes of a program whose state folder is a subfolder of below. The keys of the result
-// are the names of the state folders.
+// orphans finds the running processes whose executable has the file name of a program, in any folder, and whose state
+// folder is a subfolder of below. The keys of the result are the names of the state folders.
 func orphans(program, below string) (map[string]orphan, error) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
@@ -90,7 +90,7 @@ func readList(path string) ([]string, error) {
 func (o orphan) stateDir() string { return variable(o.command.Env, stateVariable) }
 
 // startOf returns the start time of a process; the zero time if it is unknown. dir is the folder of the process in
-// /proc. According to proc(5), the start time is given in hundredths of a second since boot.
+// /proc. proc(5) gives the start time in clock ticks since boot, which are hundredths of a second.
 func startOf(dir string) time.Time {
 	stat, err := os.ReadFile(filepath.Join(dir, "stat"))
 	if err != nil {

@@ -1,5 +1,6 @@
-// Package host runs dataplanes as processes of this host, one for each Gateway, and restarts them when they end. The
-// processes continue when the operator ends, unless Settings.Bound is set, and the next operator adopts them.
+// Package host runs dataplanes as processes of this host, one for each Gateway, and restarts them when they end.
+// Dataplanes.Close stops them, or leaves them running. Processes that are left running, or whose operator has crashed,
+// are adopted by the next operator. With Settings.Bound they end with the operator.
 package host
 
 import (
@@ -67,8 +68,8 @@ func (d *Dataplanes) lastGood(key types.NamespacedName) string {
 	return filepath.Join(d.settings.LastGood, fileName(key))
 }
 
-// HasLastGood reports whether the folder for a Gateway's last good config exists. A process of the Gateway creates it,
-// and Remove deletes it. A new process would serve the config in this folder.
+// HasLastGood reports whether the folder for a Gateway's last good config exists. Ensure creates it before the first
+// process of the Gateway starts, and Remove deletes it. A new process would serve the config in this folder.
 func (d *Dataplanes) HasLastGood(key types.NamespacedName) bool {
 	_, err := os.Stat(d.lastGood(key))
 	return err == nil
@@ -215,7 +216,9 @@ func (d *Dataplanes) LogFile(key types.NamespacedName) string {
 	return logFile(d.settings.Logs, fileName(key))
 }
 
-// Close stops all processes concurrently and waits until they have ended. If leave is true, it does not stop them.
+// Close stops all processes concurrently and waits until they have ended, but at most five seconds longer than
+// StopGrace. If leave is true, it waits only for processes that Ensure or Remove has stopped, and leaves the others
+// running.
 func (d *Dataplanes) Close(leave bool) {
 	for _, p := range d.running {
 		switch {

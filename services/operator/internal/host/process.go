@@ -36,9 +36,9 @@ type command struct {
 	Bound bool
 }
 
-// satisfies reports whether a process that runs command c may continue when command want is wanted: the arguments,
-// relay address and range of relay ports are equal. Other differences, for example a new executable, are no reason to
-// restart the process, because a restart would end calls.
+// satisfies reports whether a process that runs command c may continue when command want is wanted: c has all arguments
+// of want, and the relay address and the range of relay ports are equal. Other differences, for example a new
+// executable, are no reason to restart the process, because a restart would end calls.
 func (c command) satisfies(want command) bool {
 	for _, arg := range want.Args {
 		if !slices.Contains(c.Args, arg) {
@@ -95,8 +95,8 @@ func (h health) String() string {
 	return text
 }
 
-// process keeps one program running until Stop is called. The goroutine of run starts and stops the program; other
-// goroutines only read health.
+// process keeps one program running until Stop or Leave is called. The goroutine of run starts and stops the program;
+// other goroutines only read health.
 type process struct {
 	processSettings
 	command command
@@ -109,7 +109,7 @@ type process struct {
 	done  chan struct{}
 }
 
-// commonSettings are the settings that all processes have in common.
+// processSettings are the settings that all processes have in common.
 type processSettings struct {
 	logs      string        // folder
 	grace     time.Duration // between SIGTERM and SIGKILL

@@ -134,7 +134,8 @@ func newFlags(r *raw) *cli.Flags {
 	return f
 }
 
-// parseFlags reads the flags, and the environment for flags that are not given. It returns all errors at once.
+// parseFlags reads the flags, and the environment for flags that are not given. An unknown
+// or malformed flag is returned as the only error. Otherwise the errors of all settings are returned together.
 func parseFlags(args []string, env func(string) string, out io.Writer) (options, error) {
 	r := raw{options: options{env: env}}
 	f := newFlags(&r)
@@ -201,8 +202,8 @@ func (r raw) check(args []string) (options, error) {
 	return o, errs.Join()
 }
 
-// findAddresses sets the addresses of this process. It takes the address in STUNNER_ADDR, and an address of the other
-// family from the list in STUNNER_ADDRS. If both variables are empty, it takes the addresses of the host.
+// findAddresses sets the addresses of this process: the first of each family among STUNNER_ADDR and then STUNNER_ADDRS,
+// which are lists separated by commas. If both variables are empty, it takes the addresses of the host.
 func (o *options) findAddresses() error {
 	for _, name := range []string{"STUNNER_ADDR", "STUNNER_ADDRS"} {
 		for _, text := range strings.FieldsFunc(o.env(name), func(r rune) bool { return r == ',' }) {

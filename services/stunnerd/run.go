@@ -178,8 +178,9 @@ func (d *daemon) metrics(path string) http.Handler {
 	return mux
 }
 
-// drain refuses new sessions and waits until the live sessions end. Without --unready-on-drain the process stays ready
-// until then, because kube-proxy drops the UDP flows of an endpoint that is not ready, which would end every call.
+// drain refuses new sessions and waits until the live sessions end, at most --drain-timeout or until a second signal.
+// Without --unready-on-drain the process stays ready meanwhile, because kube-proxy drops the UDP flows of an endpoint
+// that is not ready, which would end every call.
 func (d *daemon) drain() {
 	second, stop := secondSignal()
 	defer stop()

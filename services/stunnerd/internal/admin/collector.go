@@ -116,7 +116,7 @@ func expiry(l config.Listener) (first time.Time) {
 	return first
 }
 
-// listeners exports the metrics of every listener and, without a label, the sums over all listeners.
+// listeners exports the metrics of every listener and, without a label, the bytes of all listeners together.
 func (c *Collector) listeners(out samples) {
 	var received, sent uint64
 	for name, l := range c.Meter.Listeners() {

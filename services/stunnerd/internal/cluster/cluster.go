@@ -123,7 +123,8 @@ func (v *View) granted(list int32, port uint16, addr netip.Addr) (cluster string
 }
 
 // matchInside returns the strictest verdict on the IPv4 addresses that an IPv6 address contains, because a translator
-// on the path may forward to one of them. It is Allowed if the IPv6 address contains none.
+// on the path may forward to one of them. It is Allowed if the IPv6 address contains none, and Denied if its prefix
+// requires one and it contains none (see embedded).
 func (v *View) matchInside(addr netip.Addr, port uint16) Verdict {
 	var room [maxEmbedded]netip.Addr
 	inside, possible := embedded(addr, &room)

@@ -30,7 +30,8 @@ type Source struct {
 }
 
 // SourceOf returns the Source of an answer to a received datagram: the destination address of that datagram. received
-// are the control messages of the datagram. The interface is not set, because the answer may use another one.
+// are the control messages of the datagram. The interface is set only for an IPv6 link-local address, because otherwise
+// the answer may use another interface.
 func SourceOf(received []byte) (s Source) {
 	for len(received) >= unix.SizeofCmsghdr {
 		header, data, rest, err := unix.ParseOneSocketControlMessage(received)
@@ -62,7 +63,8 @@ func interfaceField(h unix.Cmsghdr) (offset int, ok bool) {
 	return 0, false
 }
 
-// linkLocal reports whether an address is link-local. Such an address is meaningful only with its interface.
+// linkLocal reports whether an address is an IPv6 link-local one. Such an address is meaningful only with its
+// interface.
 func linkLocal(h unix.Cmsghdr, data []byte) bool {
 	return h.Level == unix.IPPROTO_IPV6 && len(data) > 1 && data[0] == 0xFE && data[1]&0xC0 == 0x80
 }

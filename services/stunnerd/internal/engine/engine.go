@@ -25,7 +25,7 @@ type Engine interface {
 	New(r *relay.Relay) Allocation
 	// Allocations returns the number of allocations that were started and have not ended.
 	Allocations() int
-	// Tasks returns a Task for each goroutine that serves allocations, for the liveness probe.
+	// Tasks returns a Task for each goroutine that handles the requests of many allocations, for the liveness probe.
 	Tasks() []*watch.Task
 	// Close ends all allocations.
 	Close() error

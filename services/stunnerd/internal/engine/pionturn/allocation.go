@@ -143,7 +143,8 @@ func (c relayConn) Close() error {
 // LocalAddr returns the relayed transport address.
 func (c relayConn) LocalAddr() net.Addr { return net.UDPAddrFromAddrPort(c.relay.Session().Relay) }
 
-// noDeadlines implements the deadline methods of net.PacketConn. pion/turn does not call them on a relay.
+// noDeadlines implements the deadline methods of net.PacketConn, which pion/turn calls neither on a pionConn nor on a
+// relayConn.
 type noDeadlines struct{}
 
 func (noDeadlines) SetDeadline(time.Time) error      { return nil }

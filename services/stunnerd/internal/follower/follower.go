@@ -18,7 +18,8 @@ import (
 )
 
 const (
-	// coldStart is how long the follower waits for the source at the start before it applies the last good config.
+	// coldStart is how long the follower waits for the source at the start before it applies the last good config. If
+	// the source reports an error earlier, it does not wait longer.
 	coldStart = 2 * time.Second
 	// retryInterval is how often the follower tries again to open listeners and endpoints that failed to open.
 	retryInterval = 5 * time.Second
@@ -87,8 +88,8 @@ type state struct {
 	connected bool
 	// lost is the error that ended the connection to the source, or "".
 	lost string
-	// lastContact is the time of the last contact with the source. Before the first contact it is the time at which the
-	// source last confirmed the config that was loaded from disk, or else the start of Run.
+	// lastContact is the time at which the connection to the source was last lost. Before the first loss it is the time
+	// at which the source last confirmed the config that was loaded from disk, or else the start of Run.
 	lastContact time.Time
 	// contacted is set after the first contact with the source.
 	contacted bool
@@ -160,7 +161,7 @@ func (f *Follower) Run(ctx context.Context) error {
 }
 
 // Once reads the source once and applies its config. It is an error if the source does not have exactly one valid
-// config.
+// config, or if a listener cannot be opened.
 func (f *Follower) Once(ctx context.Context) error {
 	configs, err := f.opt.Source.Load(ctx)
 	if err != nil {

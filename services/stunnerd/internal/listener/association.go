@@ -145,8 +145,8 @@ func (s *dtlsSocket) remove(a *association) {
 	s.clients[a.client] = known
 }
 
-// newAssociation starts the handshake for a ClientHello with a valid cookie. It queues the first two datagrams for
-// pion/dtls, which are made from the ClientHello.
+// newAssociation prepares the handshake for a ClientHello with a valid cookie. It queues the first two datagrams for
+// pion/dtls, which are made from the ClientHello. The handshake starts in connection.handshake.
 func newAssociation(
 	s *dtlsSocket, client netip.AddrPort, from datagram.Source, h hello, options ...dtls.ServerOption,
 ) (*association, error) {
@@ -172,7 +172,7 @@ func newAssociation(
 	return a, nil
 }
 
-// release closes the socket of the association.
+// release closes the socket of the association, unless other clients share it.
 func (a *association) release() {
 	if !a.shared {
 		_ = a.sender.Close()

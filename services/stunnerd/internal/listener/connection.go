@@ -102,7 +102,7 @@ func (l *connections) ReleasePort() bool {
 	return true
 }
 
-// Tasks returns nothing, because no goroutine serves more than one connection.
+// Tasks returns nothing, because each goroutine that handles data serves only one connection.
 func (l *connections) Tasks() []*watch.Task { return nil }
 
 // Close closes all connections and the listening sockets, and waits for their goroutines.
@@ -203,7 +203,7 @@ func (l *connections) forget(c *connection) {
 // connection is the connection of a client. It implements session.Client.
 type connection struct {
 	raw  net.Conn // the accepted connection
-	conn net.Conn // the connection from which frames are read: raw, or TLS or DTLS on it
+	conn net.Conn // the connection from which frames are read: TLS on raw, or raw itself (TCP, DTLS)
 	// out sends frames over TCP or TLS. It is nil for DTLS, because a write to a DTLS connection never waits.
 	out      *outlet
 	addr     netip.AddrPort
@@ -252,7 +252,8 @@ func addrOf(a net.Addr) netip.AddrPort {
 	return netip.AddrPortFrom(addr.Addr().Unmap(), addr.Port())
 }
 
-// serve reads frames until the connection ends, or until the client sends data that is neither STUN nor ChannelData.
+// serve makes the handshake, if the transport has one. Then it reads frames until the connection ends, or until the
+// client sends a frame that is neither STUN nor ChannelData, or is too long.
 func (c *connection) serve() {
 	defer c.raw.Close()
 	defer c.listener.opt.Meter.RecoverPanic("serve connection")
@@ -293,8 +294,8 @@ func (c *connection) serve() {
 
 var errCrowded = errors.New("too many handshakes at a time: this one was the oldest")
 
-// handshake makes the TLS or DTLS handshake. It fails after handshakeTimeout, or if Limits.handshakes evicts this
-// connection in favour of a newer handshake.
+// handshake makes the TLS or DTLS handshake. It fails after handshakeTimeout, if Limits.handshakes evicts this
+// connection in favour of a newer handshake, or if too many handshakes wait for the CPU (see handshakeLimiter).
 func (c *connection) handshake() error {
 	if c.listener.secure == nil {
 		return nil

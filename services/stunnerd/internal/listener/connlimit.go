@@ -16,8 +16,8 @@ type Limits struct {
 	turns                       *handshakeLimiter
 }
 
-// NewLimits returns unused limits. capacity is the maximum number of allocations of the process, or 0 for no maximum.
-// Connections without a session may take half of it.
+// NewLimits returns unused limits. capacity is the maximum number of clients of the process, or 0 for no maximum. The
+// handshakes may take half of it at most, and so may the connections without a session.
 func NewLimits(capacity int) *Limits {
 	most := func(n int) int {
 		if capacity > 0 {

@@ -10,7 +10,7 @@ import (
 
 // framer splits a byte stream into STUN messages and ChannelData frames (RFC 8656 §2.1, §12.5). One read may return
 // several frames, but framer never waits for more bytes than the current frame needs. Its buffer does not grow beyond
-// the limit of next.
+// twice the limit of next.
 type framer struct {
 	from io.Reader
 	buf  []byte

@@ -1,7 +1,8 @@
 // Package listener opens the sockets of listeners and splits received data into frames.
 //
 // A listener distinguishes ChannelData from STUN by the first byte (RFC 7983). It passes ChannelData of a client with a
-// session to the relay, in the goroutine that has read it. It passes everything else to the gate.
+// session to the relay, in the goroutine that has read it, and drops ChannelData of other clients. All other frames go
+// to the gate. Over TCP, TLS and DTLS, data that is neither STUN nor ChannelData ends the connection.
 package listener
 
 import (
@@ -14,15 +15,16 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/watch"
 )
 
-// Listener is an open listener. Close closes its sockets and waits for its goroutines. It does not end sessions:
-// Gate.Close does.
+// Listener is an open listener. Close closes its sockets and connections, and waits for its goroutines. Over TCP, TLS
+// and DTLS this ends the sessions. Over UDP it does not: Gate.Close does.
 type Listener interface {
 	// Update replaces the certificates for new handshakes. After an error the previous certificates stay.
 	Update(c config.Listener) error
 	// ReleasePort closes the listening socket, so that another listener can use the port, and keeps serving the open
 	// connections. It reports false, and does nothing, if the clients have no sockets of their own (UDP, DTLS).
 	ReleasePort() bool
-	// Tasks returns a Task for each goroutine on which all clients of the listener depend, for the liveness probe.
+	// Tasks returns a Task for each goroutine that reads the datagrams of many clients (UDP, DTLS), for the liveness
+	// probe.
 	Tasks() []*watch.Task
 	Close() error
 }

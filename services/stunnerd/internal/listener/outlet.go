@@ -19,14 +19,15 @@ const (
 	maxAge = 50 * time.Millisecond
 	// adaptPause is the minimum time between two calls of adapt.
 	adaptPause = 50 * time.Millisecond
-	// writeTimeout is how long a client may read nothing while data waits for it. After that the connection of the
+	// writeTimeout is how long a client may take to read the backlog of its stream. After that the connection of the
 	// client is closed.
 	writeTimeout = 5 * time.Second
 )
 
 // outlet sends frames to a client over TCP or TLS and never waits. Frames that the kernel does not accept are queued.
 // If the queue is full, or its oldest media is older than maxAge, the oldest media is dropped. Answers are never
-// dropped, because over a reliable transport a client does not repeat its request (RFC 8489 §6.2.2).
+// dropped, because over a reliable transport a client does not repeat its request (RFC 8489 §6.2.2). If the queue is
+// full of answers, the connection is closed.
 type outlet struct {
 	stream *stream
 	// conn is the stream, or TLS on the stream.

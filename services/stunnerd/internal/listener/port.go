@@ -20,7 +20,7 @@ import (
 
 // udpPort contains the sockets of a UDP or DTLS listener. All of them are bound to its port with SO_REUSEPORT:
 //
-//	readers          receive; one for each core
+//	readers          receive; as many as Options.Sockets
 //	unauthenticated  send answers to clients without a session
 //	per client       send to one client with a session each; opened by openSender, closed with the session
 //
@@ -142,8 +142,8 @@ func (p *udpPort) answer(frame []byte, to netip.AddrPort, from *datagram.Source)
 	return datagram.ErrCongested
 }
 
-// openSender opens a Sender for one client. If there are no file descriptors left for it, it returns the Sender of the
-// reader, which several clients share, and reports shared.
+// openSender opens a Sender for one client. If there are no file descriptors left for it, or Steer has failed, it
+// returns the Sender of the reader, which several clients share, and reports shared.
 func (p *udpPort) openSender(reader int) (s *datagram.Sender, shared bool, err error) {
 	if !p.steered {
 		return p.senders[reader], true, nil

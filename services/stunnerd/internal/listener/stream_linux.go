@@ -22,9 +22,9 @@ const backlogLimit = 128 << 10
 
 var errBacklog = errors.New("the client does not read the answers to its requests")
 
-// stream is a TCP connection. After unblock, Write never waits: it accepts all bytes, and stores the bytes that the
-// kernel does not accept as backlog. crypto/tls writes to a stream too. Its records are never sent in part, because a
-// stream never drops a part of a write.
+// stream is a TCP connection. After unblock, Write never waits: it stores the bytes that the kernel does not accept as
+// backlog, and fails if the backlog would exceed backlogLimit. crypto/tls writes to a stream too. Its records are never
+// sent in part, because a stream never drops a part of a write without an error.
 type stream struct {
 	*net.TCPConn
 	socket  syscall.RawConn
@@ -127,7 +127,8 @@ const (
 // adapt bounds the bytes in flight to a client to the amount that its link delivers in one round trip and maxAge. TCP
 // by itself sends until a queue on the path overflows, and such a queue may hold seconds of media. The bound is the
 // size of the send buffer, which holds unacknowledged data. It grows again when the queue on the path is empty. adapt
-// is called every adaptPause while the stream has a backlog. If the kernel does not report TCP_INFO, the bound stays.
+// is called when a frame is queued, at most once every adaptPause. If the kernel does not report TCP_INFO, the bound
+// stays.
 func (s *stream) adapt() {
 	_ = s.socket.Control(func(fd uintptr) {
 		info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)

@@ -12,7 +12,7 @@ import (
 // Note is the context of a refusal or a drop. Unknown fields are zero.
 type Note struct {
 	Listener string
-	// Client is the sender of the message.
+	// Client is the client that sent the message, or to which the datagram of a peer was addressed.
 	Client netip.AddrPort
 	// Peer is the peer to which the message or datagram was sent, or from which it was received.
 	Peer netip.AddrPort

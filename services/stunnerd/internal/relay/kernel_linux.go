@@ -100,8 +100,8 @@ func (k Kernel) bindsTo(advertised netip.Addr) bool {
 
 var loopback4 = netip.AddrFrom4([4]byte{127, 0, 0, 1})
 
-// kernelSocket is a UDP socket. In contrast to net.UDPConn, it takes a buffer only when there is something to read, it
-// never waits for room in the send buffer, and it can report ICMP messages.
+// kernelSocket is a UDP socket. In contrast to net.UDPConn, it holds no buffer while it waits for a datagram, it never
+// waits for room in the send buffer, and it can report ICMP messages.
 type kernelSocket struct {
 	*datagram.Sender
 	conn    *net.UDPConn

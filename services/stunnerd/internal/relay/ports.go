@@ -36,7 +36,8 @@ type pool struct {
 	free  []uint16
 	// at contains the index of each port of the range in the slice free, or -1 for a port that is not free.
 	at []int32
-	// delayed contains the ports whose sockets were closed less than reuseDelay ago, the earliest first.
+	// delayed contains the ports that are not free until reuseDelay after their sockets were closed or could not be
+	// opened, the earliest first.
 	delayed []delayedPort
 }
 

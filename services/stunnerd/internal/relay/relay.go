@@ -3,12 +3,12 @@
 //
 // Data in channels does not pass through the allocation engine. The listener calls FromClient for ChannelData. The
 // engine calls Receive in a goroutine of the allocation. Receive forwards the datagrams of peers that have a channel,
-// and returns when it has received a datagram of any other peer. The engine then decides by its permissions whether to
-// call Deliver, which forwards that datagram. Every datagram, in either direction, is checked against the routes by IP
-// address and port. No datagram is truncated: a datagram that is too long is dropped.
+// and returns when it has received a datagram of any other peer that the routes allow. The engine then decides by its
+// permissions whether to call Deliver, which forwards that datagram. Every datagram, in either direction, is checked
+// against the routes by IP address and port. No datagram is truncated: a datagram that is too long is dropped.
 //
-// The path of data in channels does not allocate, does not format strings, and does not wait for a lock or for room in
-// a send buffer.
+// The path of data in channels does not allocate, does not format strings, takes no lock of the relay, and does not
+// wait for room in a send buffer.
 package relay
 
 import (
@@ -149,10 +149,10 @@ func (r *Relay) FromClient(frame []byte) {
 	r.session.Traffic.Tx.Add(len(payload))
 }
 
-// Receive forwards the datagrams of peers that have a channel to the client. When it receives a datagram of any other
-// peer, or an ICMP message about a datagram to a peer, it returns the address of that peer. The caller calls Deliver if
-// the peer has a permission. Otherwise the next Receive drops the datagram. The only error is net.ErrClosed, after
-// Close.
+// Receive forwards the datagrams of peers that have a channel to the client, and drops those of peers that the routes
+// do not allow. When it receives a datagram of any other peer, or an ICMP message about a datagram to a peer, it
+// returns the address of that peer. The caller calls Deliver if the peer has a permission. Otherwise the next Receive
+// drops the datagram. The only error is net.ErrClosed, after Close or a panic.
 //
 // Receive and Deliver must be called by one goroutine. A panic in them ends the session, and not the process.
 func (r *Relay) Receive() (peer netip.AddrPort, err error) {
@@ -231,8 +231,8 @@ func (r *Relay) EndOnPanic(task string) {
 	}
 }
 
-// fromPeer forwards or drops a datagram of a peer. It reports false, and does neither, if the peer has no channel: then
-// the permissions of the allocation engine decide.
+// fromPeer forwards or drops a datagram of a peer. It reports false, and does neither, if the routes allow the peer and
+// it has no channel, or for an ICMP message for the client: then the permissions of the allocation engine decide.
 func (r *Relay) fromPeer(b *Buffer) bool {
 	if b.icmp != (ICMP{}) {
 		return !b.icmp.forClients(b.peer)

@@ -14,8 +14,8 @@ type Socket interface {
 	Receive() (*Buffer, error)
 	// Send sends one datagram without waiting. The error is datagram.ErrCongested if the send buffer is full.
 	Send(payload []byte, peer netip.AddrPort) error
-	// Drops returns the number of received datagrams that were lost because the receive buffer was full. It is 0 after
-	// Close.
+	// Drops returns the number of datagrams that the kernel did not deliver to the socket, most of them because the
+	// receive buffer was full. It is 0 after Close.
 	Drops() uint64
 	// Close makes Receive return net.ErrClosed.
 	Close() error

@@ -15,7 +15,7 @@ import (
 // firstPort is the first port. Ports are assigned in sequence: an even one, then an odd one.
 const firstPort = 49152
 
-// backlog is the number of datagrams that wait at a relay that does not read. Further datagrams are dropped.
+// backlog is the maximum number of datagrams that wait at a relay that does not read. Further datagrams are dropped.
 const backlog = 256
 
 // Datagram is a datagram that a relay has sent.

@@ -69,7 +69,7 @@ type watch struct {
 }
 
 // New returns a resolver that watches no names. It calls changed, from one goroutine, after lookups have changed the
-// result of Answers. Watch does not cause a call.
+// result of Answers. If Watch removes a name from Answers, changed is not called.
 func New(lookup Lookup, changed func(), log *slog.Logger) *Resolver {
 	r := &Resolver{
 		lookup: lookup, changed: changed, log: log,

@@ -12,8 +12,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/listener"
 )
 
-// Apply puts a validated and expanded config in force. If listeners cannot be opened, the error names them, and the
-// rest of the config is in force nevertheless.
+// Apply puts a validated and expanded config in force. If listeners cannot be opened or updated, the error names them,
+// and the rest of the config is in force nevertheless.
 func (s *Server) Apply(next config.Config) (Plan, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

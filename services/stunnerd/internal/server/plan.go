@@ -21,10 +21,10 @@ type Plan struct {
 	Replace []config.Listener
 	// Stop names removed listeners. Their sessions end.
 	Stop []string
-	// CloseFirst names the listeners of Stop and Replace whose port another listener needs, for example because a
-	// listener was renamed or two listeners swap their ports. Their sockets are closed before any socket is opened.
-	// Over UDP and DTLS this is the only change of a port that ends sessions, because all sessions of a port share its
-	// sockets.
+	// CloseFirst names the listeners of Stop and Replace whose port a new socket needs, for example because a listener
+	// was renamed, two listeners swap their ports, or a listener changes from UDP to DTLS on its port. Their sockets
+	// are closed before any socket is opened. Over UDP and DTLS this is the only change of a port that ends sessions,
+	// because all sessions of a port share its sockets.
 	CloseFirst []string
 	// Changes lists the changed fields with secrets redacted, for the log and the status.
 	Changes []config.Change

@@ -73,7 +73,7 @@ func bounds(a config.Admin, capacity int) session.Bounds {
 }
 
 // relayAddrs returns the relay addresses of a listener: the address in its config first, then the address of the host
-// in the other family.
+// in the other family. Without an address in its config it has all addresses of Options.HostAddresses.
 func (s *Server) relayAddrs(address string) []netip.Addr {
 	addr, err := netip.ParseAddr(address)
 	if err != nil || addr.IsUnspecified() {

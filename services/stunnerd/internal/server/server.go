@@ -2,9 +2,10 @@
 // plan. If a step fails, the rest of the config is applied.
 //
 // Apply first frees the ports that move from one listener to another. Then it opens new sockets, updates the policies
-// of the unchanged listeners, and retires the replaced sockets. A listener that cannot be opened stays on its previous
-// port and protocol. If that port now belongs to another listener, only the sessions that have sockets of their own
-// (TCP, TLS) continue. A failed listener does not delay the others, and the next Apply tries to open it again.
+// of the listeners that were open before, retires the replaced sockets, and stops the removed listeners. A listener
+// that cannot be opened stays on its previous port and protocol. If that port now belongs to another listener, only the
+// sessions that have sockets of their own (TCP, TLS) continue. A failed listener does not delay the others, and the
+// next Apply tries to open it again.
 package server
 
 import (
@@ -35,7 +36,8 @@ import (
 
 // Options are the settings of the process. A config does not change them.
 type Options struct {
-	// Sockets is the number of sockets of a UDP listener; 0 means one for each core that the process may use.
+	// Sockets is the number of receiving sockets of a UDP or DTLS listener. 0, or a number above the cores that
+	// the process may use, means one for each of these cores.
 	Sockets int
 	// ICMP enables reports to clients about datagrams that did not reach a peer: Data indications with an ICMP
 	// attribute instead of DATA (RFC 8656 §11.5).

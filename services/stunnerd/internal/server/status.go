@@ -35,7 +35,8 @@ type Status struct {
 	// Warnings lists the fields of the running config that this release does not support. The rest of the config is in
 	// force.
 	Warnings []string `json:"warnings,omitempty"`
-	// Problem is the reason why the last received config was rejected.
+	// Problem is the reason why the last received config was rejected, or else why the running config is only partly in
+	// force.
 	Problem string `json:"problem,omitempty"`
 	// Lost is the error of the connection to the config source.
 	Lost string `json:"lost,omitempty"`
@@ -142,16 +143,17 @@ func (s *Server) state() string {
 	return Ready
 }
 
-// Ready returns nil once every listener of the wanted config is open. Before that it returns an error that names
-// listeners that are not open. After that it always returns nil, even if a later config fails: a failing readiness
-// probe would cut running calls (see docs/stunnerd.md). Status lists the failures of later configs.
+// Ready returns nil if every listener of the wanted config is open, or else an error that names listeners that are not
+// open. Once all listeners of a config with at least one listener have been open, it always returns nil, even if a
+// later config fails: a failing readiness probe would cut running calls (see docs/stunnerd.md). Status lists the
+// failures of later configs.
 func (s *Server) Ready() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.ready()
 }
 
-// maxReasons is the number of listeners that the error of Ready names.
+// maxReasons is the maximum number of listeners that the error of Ready names.
 const maxReasons = 3
 
 func (s *Server) ready() error {

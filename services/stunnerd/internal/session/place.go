@@ -1,24 +1,24 @@
 package session
 
-// MaxReserved is the number of reserved ports of one user ID at a time.
+// MaxReserved is the maximum number of reserved ports of one user ID at a time.
 const MaxReserved = 8
 
 // A tier is a part of the capacity of the process that is kept for clients with few places. A place is one session or
 // one reserved port.
 //
-// While at least a fifth of the capacity is free, every client is admitted. In the last fifth a client is refused if
-// its user ID AND its source each have a fifth of the capacity or more. In the last fiftieth a client is refused if its
-// user ID OR its source has a fiftieth or more.
+// While more than a fifth of the capacity is free, every client is admitted. In the last fifth a client is refused if
+// its user ID AND its source each have a fifth of the capacity or more. In the last fiftieth a client is also refused
+// if its user ID OR its source has a fiftieth or more.
 //
 // Example: with a capacity of 1,800 places, one user ID at one address gets at most 1,440. Then 324 places are left for
-// clients that share at most one of the two with it, and other clients with one user ID and one address may have up to
-// 360 of them. The last 36 are for clients whose user ID and address have less than 36 each.
+// clients that share at most one of the two with it. Another user ID at another address may take all of them, because
+// they are less than a fifth (360). The last 36 are for clients whose user ID and address have less than 36 each.
 //
 // Both conditions are needed. Applications that give all users one user ID are common, and so are addresses that all
 // clients share, so the first condition spares a client that shares only one of them with a client that has many
 // places. A client with many user IDs, or with many addresses, passes the first condition and is bounded by the second.
 type tier struct {
-	// part is a divisor of the capacity. The tier begins when less than capacity/part is free, and capacity/part places
+	// part is a divisor of the capacity. The tier begins when at most capacity/part is free, and capacity/part places
 	// are "many".
 	part int
 	// either refuses a client if its user ID or its source has many places. Otherwise both must have many.
@@ -116,8 +116,8 @@ func (t *Table) Hold(s *Session) (*Place, error) {
 	return &p, nil
 }
 
-// Inherit moves the place of a reserved port to the session that will use it. It reports false, and releases the place,
-// if the port was reserved for another user ID.
+// Inherit moves the place of a reserved port to the session that will use it. It reports false if the port was reserved
+// for another user ID, and then releases the place, or if the place is already released.
 func (t *Table) Inherit(s *Session, p *Place) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -18,8 +18,9 @@ import (
 
 // Client is the transport to a client: a UDP socket and an address, or a connection.
 type Client interface {
-	// Send sends one whole STUN message or ChannelData frame. It never blocks: the error is datagram.ErrCongested if
-	// there is no room for the frame. It may be called from several goroutines at a time.
+	// Send sends one whole STUN message or ChannelData frame. It never blocks. If there is no room for the frame, the
+	// error over UDP is datagram.ErrCongested. Over TCP and TLS the frame is queued, and over DTLS it is dropped and
+	// counted. Send may be called from several goroutines at a time.
 	Send(frame []byte) error
 	// Addr returns the transport address of the client, as the listener sees it.
 	Addr() netip.AddrPort

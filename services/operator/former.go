@@ -13,8 +13,8 @@ const formerPrefix = "STUNNER_GATEWAY_OPERATOR_"
 
 const useLog = "use --log and --log-format"
 
-// formerSettings are all flags and environment variables of the existing operator that this one does not have. An
-// existing Deployment cannot contain other flags, because its pods would not have started.
+// formerSettings are all flags and environment variables of the existing operator that this one does not have. A
+// Deployment of the existing operator contains no further unknown flags, because its pods would not have started.
 var formerSettings = []cli.Former{
 	{Flags: []string{"config-discovery-address"}, Flag: "discovery-address"},
 	{Flags: []string{"health-probe-bind-address"}, Flag: "health-address", Convert: probeAddress},
@@ -50,7 +50,8 @@ var formerSettings = []cli.Former{
 	{Env: []string{"CUSTOMER_KEY"}, Instead: "all features are enabled"},
 }
 
-// probeAddress converts --health-probe-bind-address, where 0 means no probes.
+// probeAddress converts --health-probe-bind-address. It ignores the value 0, which disabled the probes, because this
+// operator always serves them.
 func probeAddress(value string) (string, error) {
 	if value == "0" {
 		return "", nil
@@ -81,8 +82,8 @@ func zapEncoder(value string) (string, error) {
 	return value, nil
 }
 
-// managedMode rejects every other value of --dataplane-mode, because this operator would create dataplanes all the
-// same.
+// managedMode rejects every value of --dataplane-mode except managed, because this operator creates dataplanes
+// regardless of the former mode.
 func managedMode(value string) (string, error) {
 	if value != "managed" {
 		return "", errors.New("the operator would create dataplanes all the same: use managed, and the annotation " +
@@ -91,7 +92,7 @@ func managedMode(value string) (string, error) {
 	return "", nil
 }
 
-// unlessTrue drops the value true, which changes nothing.
+// unlessTrue drops the value true of --leader-elect without a warning, because a leader is always elected.
 func unlessTrue(value string) (string, error) {
 	if enabled, err := strconv.ParseBool(value); err == nil && enabled {
 		return "", nil

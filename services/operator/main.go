@@ -43,8 +43,8 @@ func main() {
 	}
 }
 
-// run runs the provider until SIGINT or SIGTERM. The first signal starts the shutdown of the operator. A second signal
-// ends the process at once.
+// run runs the provider until SIGINT or SIGTERM, or until the provider ends by itself. The first signal starts the
+// shutdown of the operator. A second signal ends the process at once.
 func run(o options) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop)

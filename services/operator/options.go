@@ -148,8 +148,8 @@ func (o *options) newFlags() *cli.Flags {
 	return f
 }
 
-// parse reads the flags from the command line. A flag that is not given is read from its environment variable. parse
-// returns all errors at once.
+// parse reads the flags from the command line. A flag that is not given is read from its environment variable. An error
+// in the syntax of the command line and an unknown --provider hide further errors. Other errors are returned together.
 func parse(args []string, env func(string) string, out io.Writer) (o options, err error) {
 	f := o.newFlags()
 	if len(args) > 0 && args[0] == "version" {
@@ -175,7 +175,7 @@ func parse(args []string, env func(string) string, out io.Writer) (o options, er
 	return o, errors.Join(envErr, formerErr, o.check())
 }
 
-// check checks the values of all flags, and sets defaults that depend on other flags.
+// check checks the values of flags, and sets defaults that depend on other flags.
 func (o *options) check() error {
 	var errs cli.Errors
 	needed := map[string][]struct{ name, value string }{
@@ -219,7 +219,7 @@ func (o *options) check() error {
 	return errs.Join()
 }
 
-// checkAddresses checks the flags for addresses and folders.
+// checkAddresses checks --address, --discovery-address and --health-address, and that --input and --output differ.
 func (o *options) checkAddresses() error {
 	var errs cli.Errors
 	if a, err := netip.ParseAddr(o.address); err != nil || a.IsUnspecified() {

@@ -14,7 +14,8 @@ import (
 const memoryShare = 90
 
 // limitMemory sets the soft memory limit of the Go runtime according to the memory limit of the cgroup, unless
-// GOMEMLIMIT is set. It returns the memory limit of the process in bytes; 0 if the process has no limit.
+// GOMEMLIMIT is set. It returns the memory limit of the process in bytes, with GOMEMLIMIT an estimate from its value; 0
+// if there is no limit or it is unknown.
 func limitMemory(cgroup func() (uint64, error), env func(string) string, log *slog.Logger) int64 {
 	if env("GOMEMLIMIT") != "" {
 		if limit := debug.SetMemoryLimit(-1); limit < math.MaxInt64 {

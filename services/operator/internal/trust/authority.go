@@ -6,7 +6,7 @@
 // certificates. A CA is valid for a year. After two thirds of the year, a new CA is added to the list. It starts to
 // sign a day later, when the list has reached all clients, and the old CA stays on the list until it expires.
 //
-// The package does not read the clock: time is a parameter.
+// Functions that create or renew certificates do not read the clock: time is a parameter.
 package trust
 
 import (
@@ -27,8 +27,8 @@ import (
 // Validity of a CA.
 const (
 	Lifetime = 365 * 24 * time.Hour
-	// Overlap is how long a new CA is on the list of trusted CAs before it signs certificates, unless it is the only
-	// CA.
+	// Overlap is how long a new CA is on the list of trusted CAs before it signs certificates, unless no other CA can
+	// sign.
 	Overlap = 24 * time.Hour
 	// skew is the tolerated clock difference between hosts. Certificates are valid from this time before they are
 	// issued.
@@ -145,9 +145,9 @@ func (a Authority) Pool() *x509.CertPool {
 // Usable reports whether one of the CAs can sign at the given time.
 func (a Authority) Usable(now time.Time) bool { return a.signer(now).cert != nil }
 
-// Next returns the authority for the given time. It removes expired CAs, and adds a new CA if no CA is in the first two
-// thirds of its validity. A CA whose validity has not begun is ignored here, because a leader with a wrong clock
-// created it. If nothing changes, the result equals a.
+// Next returns the authority for the given time. It removes expired CAs, and adds a new CA if no CA with a private key
+// is in the first two thirds of its validity. A CA whose validity has not begun does not count, because a leader with a
+// wrong clock created it. Above maxCAs, the oldest CAs are removed. If nothing changes, the result equals a.
 func (a Authority) Next(now time.Time) (Authority, error) {
 	cas := slices.DeleteFunc(slices.Clone(a.cas), func(c ca) bool { return now.After(c.cert.NotAfter) })
 	fresh := func(c ca) bool {
@@ -165,8 +165,9 @@ func (a Authority) Next(now time.Time) (Authority, error) {
 	return next, nil
 }
 
-// signer returns the CA that signs certificates at the given time: the newest CA that has been on the list for Overlap,
-// or else the oldest CA. It returns the zero ca if no CA can sign.
+// signer returns the CA that signs certificates at the given time. Of the CAs with a private key that have not expired,
+// it is the newest one that was created at least Overlap ago, or else the oldest one. It returns the zero ca if no CA
+// can sign.
 func (a Authority) signer(now time.Time) (best ca) {
 	for _, c := range a.cas {
 		if !c.signs() || now.After(c.cert.NotAfter) {

@@ -66,5 +66,5 @@ func invalid(format string, values ...any) error {
 	return status.Errorf(codes.InvalidArgument, format, values...)
 }
 
-// quoted quotes text from a client, truncated to 64 bytes.
+// quoted quotes text from a client, truncated to 64 characters.
 func quoted(text string) string { return fmt.Sprintf("%.64q", text) }

@@ -23,15 +23,16 @@ import (
 // MetricName is the name of the only metric of the scaler.
 const MetricName = "stunner-allocations"
 
-// ErrUnknown means that the Gateway does not exist. Any other error means that the number of allocations is currently
-// unknown.
+// ErrUnknown is the error of Options.Allocations for a Gateway that this operator does not serve. Any other error means
+// that the number of allocations is currently unknown.
 var ErrUnknown = errors.New("this operator serves no such Gateway")
 
 // Options configure Serve.
 type Options struct {
 	// Allocations returns the number of allocations of a Gateway on all pods that accept new allocations.
 	Allocations func(gateway types.NamespacedName) (int, error)
-	// OnAnswer is called with the status code of each request; it may be nil.
+	// OnAnswer is called with the status code of each request, except those above the limit of concurrent calls; it may
+	// be nil.
 	OnAnswer func(codes.Code)
 	// Log receives panics of request handlers.
 	Log *slog.Logger
@@ -79,8 +80,8 @@ func (s *service) GetMetrics(_ context.Context, r *pb.GetMetricsRequest) (*pb.Ge
 	}, nil
 }
 
-// IsActive returns true for every Gateway that exists, even if the number of allocations is unknown, because KEDA may
-// scale an inactive Gateway to zero.
+// IsActive returns true, even if the number of allocations is unknown, because KEDA may scale an inactive Gateway to
+// zero. For a Gateway that this operator does not serve, it returns the error NotFound.
 func (s *service) IsActive(_ context.Context, ref *pb.ScaledObjectRef) (*pb.IsActiveResponse, error) {
 	q, err := parse(ref)
 	if err != nil {

@@ -75,14 +75,14 @@ func Serve(ctx context.Context, ln net.Listener, security *tls.Config, o Options
 	return nil
 }
 
-// transport returns the gRPC transport credentials for a TLS configuration; plain text if security is nil. The
-// configuration is shared with config discovery, so it is copied.
+// transport returns the gRPC transport credentials for a TLS configuration; plain text if security is nil. It removes
+// the HTTP/1.1 protocol of config discovery from a copy of the configuration.
 func transport(security *tls.Config) credentials.TransportCredentials {
 	if security == nil {
 		return insecure.NewCredentials()
 	}
 	security = security.Clone()
-	security.NextProtos = nil // credentials.NewTLS sets it
+	security.NextProtos = nil // credentials.NewTLS adds h2
 	return credentials.NewTLS(security)
 }
 

@@ -33,7 +33,8 @@ import (
 // retention is how long the reports from another replica are kept after the connection to that replica was lost.
 const retention = 30 * time.Second
 
-// The delay between attempts to connect to another replica begins with firstPause and doubles up to lastPause.
+// The maximum delay between attempts to connect to another replica begins with firstPause and doubles up to lastPause.
+// The delay is random, and at least half of the maximum.
 const (
 	firstPause = 200 * time.Millisecond
 	lastPause  = 5 * time.Second
@@ -124,7 +125,7 @@ type Source interface {
 }
 
 // Follow stores the reports that a replica streams until ctx ends. It reconnects to the replica with backoff. The
-// stored reports are dropped 30 s after ctx has ended.
+// stored reports are dropped when the replica has been unreachable for 30 s, and 30 s after ctx has ended.
 func (c *Store) Follow(ctx context.Context, name string, from Source) {
 	s, pause, lost := &replica{}, firstPause, time.Time{}
 	for ctx.Err() == nil {
@@ -244,7 +245,7 @@ type Peers struct {
 	cancels map[string]context.CancelCauseFunc
 }
 
-// NewPeers returns an empty set of replicas. The reports of the replicas in the set are stored until ctx ends. follow
+// NewPeers returns an empty set of replicas. The reports of the replicas in the set are followed until ctx ends. follow
 // returns the source of reports for the address of a replica.
 func NewPeers(ctx context.Context, c *Store, follow func(address string) Source) *Peers {
 	return &Peers{store: c, follow: follow, ctx: ctx, cancels: map[string]context.CancelCauseFunc{}}

@@ -19,8 +19,9 @@ import (
 // high because all dataplanes reconnect at once after a restart of the operator.
 const discoveryConnections = 10_000
 
-// newIdentity returns the TLS identity that all replicas use. Its certificate contains the names of their Service, the
-// host names by which dataplanes and KEDA are configured to reach them, and localhost.
+// newIdentity returns the TLS identity of this replica, without a certificate yet. The certificates of all replicas
+// contain the same names: those of their Service, the host names by which dataplanes and KEDA are configured to reach
+// them, and localhost.
 func newIdentity(s Settings) *trust.Identity {
 	name := discoveryService + "." + s.Namespace + ".svc"
 	names := []string{
@@ -62,7 +63,8 @@ func newDiscoveryServer(s Settings, m *meters) (*discovery.Server, *authorizer, 
 	return discovery.NewServer(o), a, nil
 }
 
-// discoveryListener adds TLS to the listener of config discovery if s.DiscoveryAuth requires it.
+// discoveryListener adds TLS to the listener of config discovery, except with AuthOff. With AuthPermissive and
+// AuthPodAddress, the listener accepts plain connections as well.
 func discoveryListener(s Settings, ln net.Listener, id *trust.Identity) net.Listener {
 	switch s.DiscoveryAuth {
 	case AuthOff:

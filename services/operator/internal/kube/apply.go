@@ -26,9 +26,9 @@ const fieldManager = "stunner-operator"
 // after a restart of the operator.
 const appliedAnnotation = "stunner.l7mp.io/applied"
 
-// diff reads the live object from the cache into live and compares it with the wanted object. It returns the patch that
-// makes the live object equal to the wanted one, or nil if they are equal. found reports whether the live object
-// exists.
+// diff reads the live object from the cache into live and compares it with the wanted object. It returns the apply
+// configuration of the wanted object, or nil if the live object already has its fields and its hash. found reports
+// whether the live object exists.
 func diff(
 	ctx context.Context, c client.Reader, wanted resource.Object, live client.Object,
 ) (patch *unstructured.Unstructured, found bool, err error) {

@@ -107,7 +107,8 @@ func (r *authorizer) authorize(req *http.Request) (discovery.Grant, error) {
 	return r.grantByReview(ctx, token, claimed, req, false)
 }
 
-// confirm implements discovery.ServerOptions.Confirm. It authorizes an open stream again by a new TokenReview.
+// confirm implements discovery.ServerOptions.Confirm. It authorizes an open stream again: by a new TokenReview, or by
+// address for a client that was authenticated by its address.
 func (r *authorizer) confirm(req *http.Request) (discovery.Grant, error) {
 	ctx, cancel := context.WithTimeout(req.Context(), reviewTimeout)
 	defer cancel()

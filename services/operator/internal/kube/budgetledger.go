@@ -56,8 +56,8 @@ func (l *budgetLedger) roomFor(key types.NamespacedName, created time.Time) (roo
 	return room
 }
 
-// maxGatewayDemand is more endpoints than one Gateway can have. As long as the operator has memory for this number of
-// further endpoints, the memory does not need to be divided.
+// maxGatewayDemand is the maximum number of endpoints of one Gateway. As long as the operator has memory for this
+// number of further endpoints, the memory does not need to be divided.
 const maxGatewayDemand = 200_000
 
 // share returns the number of endpoints that one namespace may have. wanted are the numbers of endpoints that the other
@@ -93,8 +93,8 @@ func (l *budgetLedger) record(key types.NamespacedName, now ledgerEntry) (affect
 	return l.affected(key)
 }
 
-// forget removes the entry of a deleted Gateway. It returns the other Gateways that must be translated again, because
-// they may now have more endpoints.
+// forget removes the entry of a Gateway that was deleted or belongs to another controller. It returns the other
+// Gateways that must be translated again, because they may now have more endpoints.
 func (l *budgetLedger) forget(key types.NamespacedName) (affected []types.NamespacedName) {
 	if l.entries[key] == nil {
 		return nil
@@ -123,8 +123,8 @@ func (l *budgetLedger) affected(cause types.NamespacedName) (keys []types.Namesp
 	return keys
 }
 
-// limit returns the maximum number of endpoints of a Gateway when room is what other Gateways leave of the shared
-// budgets.
+// limit returns the maximum number of endpoints of a Gateway for a state of the budgets that it shares with other
+// Gateways.
 func (e *ledgerEntry) limit(room translate.Room) int {
 	most := max(0, e.demand.PerNamespace-room.Namespace)
 	if room.Bounded {

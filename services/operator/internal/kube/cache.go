@@ -39,8 +39,8 @@ func waitForCache(
 	}
 }
 
-// newCache returns a cache of all watched and generated kinds. Of a generated kind, it contains only objects with the
-// operator's label, so that other objects do not take memory.
+// newCache returns a cache of all watched and generated kinds. Of the kinds in generatedKinds, it contains only objects
+// with the operator's label, so that other objects do not take memory. Of other Secrets, it contains the metadata.
 func newCache(s Settings, scheme *runtime.Scheme) (cache.Cache, error) {
 	labelled := cache.ByObject{Label: labels.SelectorFromSet(labels.Set{manifest.OwnedByLabel: manifest.AppValue})}
 	by := map[client.Object]cache.ByObject{}
@@ -67,8 +67,8 @@ func newCache(s Settings, scheme *runtime.Scheme) (cache.Cache, error) {
 	return splitCache{most, secrets}, nil
 }
 
-// splitCache contains the operator's own Secrets in full, and only the metadata of all other Secrets. It consists of
-// two caches, because one cache cannot have two selectors for a kind.
+// splitCache contains the metadata of all Secrets, and the generated Secrets with their content. It consists of two
+// caches, because one cache cannot have two selectors for a kind.
 type splitCache struct {
 	cache.Cache
 	secrets cache.Cache

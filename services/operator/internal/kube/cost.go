@@ -27,7 +27,8 @@ type deletionCosts struct {
 	reports *reports.Store
 	client  client.Client // reads pods by name, without a cache
 	log     *slog.Logger
-	// written are the costs that the annotations of the pods currently contain.
+	// written are the costs in the annotations of the pods, as far as this process knows. It also has entries for
+	// reports whose pod write ignores.
 	written map[discovery.ReportKey]int
 }
 
@@ -71,7 +72,8 @@ func costOf(r discovery.Report) int {
 	return min(r.Allocations, math.MaxInt32)
 }
 
-// write writes the deletion cost of a pod if costDiffers, and returns the cost that the annotation then contains.
+// write writes the deletion cost of a pod if costDiffers, and returns the cost that the annotation then contains. It
+// ignores a report whose pod does not exist or does not belong to the Gateway, and returns cost.
 func (c *deletionCosts) write(ctx context.Context, key discovery.ReportKey, cost int) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()

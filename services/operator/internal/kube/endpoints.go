@@ -55,10 +55,10 @@ func podOf(e discoveryv1.Endpoint) string {
 	return strings.Join(e.Addresses, ",")
 }
 
-// checkReported returns an error if a pod that may have allocations has not sent a report. reported are the received
-// reports, sorted by pod. Every ready pod must have reported. A pod that is not ready may be missing, because it is
-// usually starting. However, if no pod is ready and none has reported, nodes may be unreachable, which is an error as
-// well.
+// checkReported returns an error if a pod that may have allocations has not sent a report, or if the pods are unknown.
+// reported are the received reports, sorted by pod. Every ready pod must have reported. A pod that is not ready may be
+// missing, because it is usually starting. However, if no pod is ready and none has reported, nodes may be unreachable,
+// which is an error as well.
 func (g gatewayEndpoints) checkReported(reported []discovery.Report) error {
 	missing := func(pods []string) []string {
 		return slices.DeleteFunc(slices.Clone(pods), func(pod string) bool {

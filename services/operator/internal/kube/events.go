@@ -105,8 +105,8 @@ type fieldCondition struct {
 	metav1.Condition
 }
 
-// newEvents returns the events of a status change: one for each changed condition and each new note. A condition that
-// is added without a problem causes no event.
+// newEvents returns the events of a status change: one for each condition whose status or reason has changed, and one
+// for each new note. A condition that is added without a problem causes no event.
 func newEvents(before, after any, notes []string) (all []event) {
 	had := map[[2]string]metav1.Condition{}
 	for _, s := range fieldConditions(before) {

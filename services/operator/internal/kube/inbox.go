@@ -16,7 +16,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// objectChange is the new state of an object, from a watch or from a fetch.
+// objectChange is the new state of an object, from a watch, from a fetch, or from another part of the operator.
 type objectChange struct {
 	object  resource.Object
 	deleted bool

@@ -23,7 +23,7 @@ const (
 )
 
 const (
-	// keysRefresh is the interval at which the key set is fetched.
+	// keysRefresh is the time after a fetch of the key set from which its next use starts another fetch.
 	keysRefresh = 5 * time.Minute
 	// keysRetry is the minimum interval between two fetches of the key set. A fetch is repeated after an error, and if
 	// a token has an unknown key.
@@ -97,8 +97,8 @@ func (k *tokenKeys) verify(ctx context.Context, token, audience string) (tokenCl
 	return c, err
 }
 
-// current returns the key set. It waits for a fetch if there is no key set, or if newer is true because the key of a
-// token is not in the key set.
+// current returns the key set, or errNoKeys if there is none. It waits for a fetch if there is no key set, or if newer
+// is true because the key of a token is not in the key set, but not within keysRetry after the last fetch.
 func (k *tokenKeys) current(ctx context.Context, newer bool) (keySet, error) {
 	k.mu.Lock()
 	set, sinceTry, age := k.set, time.Since(k.tried), time.Since(k.fetched)

@@ -43,8 +43,8 @@ type watchedKind struct {
 	optional bool
 }
 
-// watchedKinds returns the kinds that translations read. Only the metadata of Secrets is watched; the content of a
-// Secret is fetched when a translation needs it.
+// watchedKinds returns the kinds whose changes the translation loop receives. Only the metadata of Secrets is watched;
+// the content of a Secret is fetched when a translation needs it.
 func watchedKinds() []watchedKind {
 	one := func(o client.Object) watchedKind { return watchedKind{variants: []client.Object{o}} }
 	secrets := &metav1.PartialObjectMetadata{}

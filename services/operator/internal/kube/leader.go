@@ -86,8 +86,8 @@ func (l *lease) elect(
 	return nil
 }
 
-// setLeaseOwner sets the owner references of the Lease. If the elector renews the Lease at the same time, it gets a
-// conflict, reads the Lease again and retries.
+// setLeaseOwner sets the owner references of the Lease. If the elector renews the Lease at the same time, setLeaseOwner
+// or the elector gets a conflict, reads the Lease again and retries.
 func setLeaseOwner(
 	ctx context.Context, clients kubernetes.Interface, namespace string, owner []metav1.OwnerReference,
 ) error {

@@ -22,7 +22,7 @@ import (
 )
 
 // loop is the goroutine that translates changed objects. It publishes the resulting configs and passes the desired
-// state to the writer. Only this goroutine uses the fields before tasks.
+// state to the writer. Only this goroutine uses published and the fields from view to since.
 //
 // The work for a change is proportional to the number of affected objects. The view returns the facts that a change
 // affects, see resource.Fact. readers records which objects depend on which facts. Only these objects are translated
@@ -55,11 +55,12 @@ type loop struct {
 	since func(ref translate.ObjectRef, begun time.Time) time.Duration
 
 	tasks *tasks
-	// ready is true when all objects of the initial list are published.
+	// ready is true when the configs of the initial list of objects are published, see initialPublished.
 	ready atomic.Bool
 	// known is closed when ready becomes true.
 	known chan struct{}
-	// notReadyReason is the reason why the initial list of objects cannot be read yet. The readiness probe returns it.
+	// notReadyReason is what the start of the translation is waiting for, such as the API server, a CRD or the Secret
+	// of the CA; nil if the start is not waiting. The readiness probe returns it.
 	notReadyReason atomic.Pointer[string]
 }
 
@@ -316,8 +317,8 @@ func (l *loop) shareBudget(key types.NamespacedName, r *translate.Result, room t
 }
 
 // serve publishes the config of a Gateway, or withdraws it if the Gateway was deleted or belongs to another controller.
-// If the translation sets Result.Hold, the published config stays. handedOver is true if the GatewayClass of a served
-// Gateway was changed to that of another controller.
+// If the translation sets Result.Hold, or the GatewayClass does not exist, the published config stays. handedOver is
+// true if the GatewayClass of a served Gateway was changed to that of another controller.
 func (l *loop) serve(key types.NamespacedName, r *translate.Result) (handedOver bool) {
 	gw := l.view.Gateway(key)
 	switch {

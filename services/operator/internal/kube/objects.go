@@ -41,7 +41,7 @@ type objectWriter struct {
 	keda client.Client
 }
 
-// setKEDA sets the client for the KEDA kinds. It returns true if there was no client before.
+// setKEDA sets the client for the KEDA kinds. It returns true if c is not nil and there was no client before.
 func (w *objectWriter) setKEDA(c client.Client) (added bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -68,7 +68,8 @@ func (w *objectWriter) isTerminating(ctx context.Context, namespace string) bool
 }
 
 // createMissing creates the Services and workloads of a Gateway that do not exist, and reports whether it created any.
-// It ignores errors, because sync tries again and reports them.
+// It creates no workload while waitingWorkload returns one. It ignores errors, because sync tries again and reports
+// them.
 func (w *objectWriter) createMissing(ctx context.Context, ref translate.ObjectRef, want desired) (created bool) {
 	ctx, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
@@ -93,9 +94,9 @@ func (w *objectWriter) createMissing(ctx context.Context, ref translate.ObjectRe
 	return created
 }
 
-// sync applies the generated objects of a Gateway, except those for which skip returns true. It deletes all other
-// generated objects of the Gateway. It returns the rejections by the API server. before are the rejections of the
-// previous sync.
+// sync applies the wanted objects of a Gateway, except those for which skip returns true, and except a workload while
+// waitingWorkload returns one. It then deletes generated objects of the Gateway that are not wanted, see prune. It
+// returns the rejections by the API server. before are the rejections of the previous sync.
 func (w *objectWriter) sync(
 	ctx context.Context, ref translate.ObjectRef, want desired, before rejections, skip func(resource.Object) bool,
 ) (rejections, error) {
@@ -268,8 +269,8 @@ func sameOwner(live, wanted client.Object) bool {
 	return live.GetLabels()[manifest.OwnedByLabel] == manifest.AppValue
 }
 
-// prune deletes the generated objects of a Gateway that are not in keep. If the replacement of an object is in
-// failed, because its apply failed, the object is kept, so that calls continue.
+// prune deletes the generated objects of a Gateway that are not in keep. If the replacement of an object is in failed,
+// because it was not applied, the object is kept, so that calls continue.
 func (w *objectWriter) prune(ctx context.Context, gateway types.NamespacedName, keep, failed []resource.Object) error {
 	kept := map[objectID]bool{}
 	for _, o := range keep {

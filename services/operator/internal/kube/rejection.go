@@ -12,8 +12,8 @@ import (
 )
 
 // rejections are the objects of a Gateway that were not written because the API server rejected them. serving is the
-// first rejected object without which calls cannot be served, scaling the first rejected KEDA object, and externalIPs a
-// Service that was applied without its externalIPs. formerWorkload is not rejected, but must not be replaced without a
+// first rejected object that is not of a KEDA kind, scaling the first rejected KEDA object, and externalIPs a Service
+// that was applied without its externalIPs. formerWorkload is not rejected, but must not be replaced without a
 // permission, see waitingWorkload.
 type rejections struct {
 	serving, scaling, externalIPs rejection
@@ -91,8 +91,8 @@ func (r rejection) orLike(old rejection) rejection {
 	return r
 }
 
-// isRejected reports whether an error means that the API server or an admission webhook rejects an object. A retry
-// fails until the object, an admission policy or the operator's RBAC rights change.
+// isRejected reports whether an error means that the API server or an admission webhook rejects an object, or that the
+// object has another owner. A retry fails until the object, an admission policy or the operator's RBAC rights change.
 func isRejected(err error) bool {
 	return errors.Is(err, errOwnedByOther) || isPatchTypeError(err) || apierrors.IsInvalid(err) ||
 		apierrors.IsForbidden(err) || apierrors.IsBadRequest(err) || apierrors.IsRequestEntityTooLargeError(err)

@@ -36,7 +36,7 @@ type rollout struct {
 	// node runs another revision; in its report, config discovery replaces that revision by this one.
 	revision string
 	// behindSince is the time since which no dataplane runs the published config although some have accepted a config;
-	// zero if a dataplane runs the published config.
+	// zero if a dataplane runs the published config, if all reject their config, or if none has reported.
 	behindSince time.Time
 	// state is the state that was last sent to the loop.
 	state resource.RolloutState
@@ -196,7 +196,7 @@ func (f *rollouts) setEndpoints(gateway types.NamespacedName, g gatewayEndpoints
 }
 
 // load returns the number of allocations of a Gateway on all pods that are not draining, from their latest reports.
-// Reports that an unreachable replica forwarded are at most 30 s old. It returns an error if the sum may be too low.
+// Reports that an unreachable replica forwarded are used for up to 30 s. It returns an error if the sum may be too low.
 func (f *rollouts) load(gateway types.NamespacedName) (allocations int, err error) {
 	latest := f.reports.Of(gateway.String())
 	f.mu.Lock()

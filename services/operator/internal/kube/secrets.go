@@ -16,7 +16,7 @@ import (
 )
 
 // secretFetcher fetches the Secrets that translations need. The content of other Secrets never enters the process,
-// because the watch delivers only the metadata of Secrets.
+// except Secrets that the operator itself writes, because the watch of all Secrets delivers only metadata.
 type secretFetcher struct {
 	reader client.Reader
 	inbox  *inbox

@@ -30,14 +30,14 @@ const (
 	kindRetry = 5 * time.Second
 )
 
-// tasks are the running tasks of the process. The probes check whether one of them is stuck, and the shutdown logs the
-// tasks that have not ended.
+// tasks are the running tasks of the process. The probes check whether one of them is stuck. The error of a shutdown
+// that takes too long lists the tasks that have not ended.
 type tasks struct {
 	mu      sync.Mutex
 	running map[*task]bool
 }
 
-// task is a goroutine that runs short steps in a loop.
+// task is a goroutine that runs short steps in a loop, or a server or watch without steps, see tasks.join.
 type task struct {
 	name string
 	// since is when the current step began, in Unix nanoseconds; 0 while the task is idle.

@@ -29,8 +29,8 @@ type watcher struct {
 
 // watchAll subscribes the handler translated to every watched kind, and generated to every kind that the operator
 // generates. It returns when both handlers have received all existing objects, because an object that is not listed yet
-// looks absent. It waits for kinds that the API server does not serve yet, because operator and CRDs may be installed
-// in any order.
+// looks absent. It waits for kinds that the API server does not serve yet, except optional kinds, because operator and
+// CRDs may be installed in any order.
 func (w watcher) watchAll(ctx context.Context, translated, generated toolscache.ResourceEventHandler) error {
 	var synced []toolscache.InformerSynced
 	add := func(k watchedKind, h toolscache.ResourceEventHandler) error {

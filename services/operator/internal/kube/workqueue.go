@@ -7,14 +7,14 @@ import (
 )
 
 // workQueue is the queue of objects to translate. It alternates between namespaces, so that a thousand changes in one
-// namespace delay a change in another namespace by only one translation.
+// namespace delay a change in another namespace by only a few translations.
 type workQueue struct {
 	// Objects are taken from gateways and others alternately. During the start of the operator, gateways is emptied
 	// first, so that configs are published as early as possible.
 	gateways, others roundRobin
 	// queued are all objects in gateways and others.
 	queued map[translate.ObjectRef]struct{}
-	// othersTurn is true if the last object was taken from others first.
+	// othersTurn changes at each call of next. If it is true, others has precedence, except during the start.
 	othersTurn bool
 }
 

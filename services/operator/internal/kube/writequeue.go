@@ -88,7 +88,8 @@ func (q *writeQueue) enqueueStandby(ref translate.ObjectRef) {
 }
 
 // postponeStandby reports whether a standby Secret must not be written yet, because only its endpoints have changed and
-// the delay of enqueueStandby has not passed.
+// the delay of enqueueStandby has not passed. It starts the delay if necessary. If the Secret is to be written now, it
+// ends the delay.
 func (q *writeQueue) postponeStandby(ref translate.ObjectRef, onlyEndpoints bool) bool {
 	p := q.progress[ref]
 	if !onlyEndpoints || !p.standby.IsZero() && !time.Now().Before(p.standby) {

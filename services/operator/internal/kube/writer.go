@@ -20,8 +20,9 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
-// writer makes the objects in the cluster equal to the desired state. It runs on the leader. For each queued object, it
-// first writes the generated objects and then the status, which reports errors of those writes.
+// writer makes the objects in the cluster equal to the desired state. Every replica stores the desired state, but only
+// the leader writes. For each queued object, it first writes the generated objects and then the status, which reports
+// errors of those writes.
 type writer struct {
 	objects  objectWriter
 	statuses statusWriter

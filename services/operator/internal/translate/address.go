@@ -56,8 +56,8 @@ func fromSpec(v *resource.View, gw *gwapiv1.Gateway, l *listener) publicAddress 
 	return publicAddress{cmp.Or(requestedIP(gw), requestedHostname(gw)), int32(l.spec.Port)}
 }
 
-// hasIP reports whether a Service is reachable at an IP address. The status of its load balancer must contain the
-// address. For other types of Services, spec.externalIPs may contain it.
+// hasIP reports whether a Service is reachable at an IP address: status.loadBalancer contains the address, or
+// spec.externalIPs contains it and the type of the Service is not LoadBalancer.
 func hasIP(svc *corev1.Service, wanted string) bool {
 	var ips []string
 	for _, i := range svc.Status.LoadBalancer.Ingress {
@@ -98,8 +98,8 @@ func servesPort(i corev1.LoadBalancerIngress, port *corev1.ServicePort) bool {
 	})
 }
 
-// fromNode returns the node port of the listener's Service together with the external address of the first node that
-// has one.
+// fromNode returns the node port of the listener's Service together with the first ExternalIP of the nodes, or else
+// with the first ExternalDNS.
 func fromNode(v *resource.View, gw *gwapiv1.Gateway, l *listener) publicAddress {
 	_, port := serviceOf(v, gw, l)
 	if port == nil || port.NodePort == 0 {

@@ -15,7 +15,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/manifest"
 )
 
-// Names of the annotations of a Gateway. spec.loadBalancerServiceAnnotations of a GatewayConfig sets them for all
+// Names of the annotations of a Gateway. spec.loadBalancerServiceAnnotations of a GatewayConfig sets defaults for all
 // Gateways that use the GatewayConfig.
 const (
 	annotationServiceType    = "stunner.l7mp.io/service-type"
@@ -74,8 +74,8 @@ const (
 )
 
 // annotationsOf parses the annotations of a Gateway. It returns a finding for an annotation with an invalid map of
-// ports: if the map were ignored, the ports of a running Gateway could change. Any other invalid value is ignored, and
-// a note warns about it.
+// ports: if the map were ignored, the ports of a running Gateway could change. Any other invalid value is ignored; for
+// a boolean and for the Service type, a note warns about it.
 func annotationsOf(gw *gwapiv1.Gateway, gc *stunnerv1.GatewayConfig) (annotations, condition.Finding) {
 	texts := map[string]string{}
 	if gc != nil {

@@ -103,9 +103,10 @@ func (m material) static(auth config.Auth) (authentication, condition.Finding) {
 	return authentication{Auth: auth}, condition.Finding{}
 }
 
-// ephemeral returns authentication with time-limited credentials, which need a shared secret. If only a password is
-// set, it is used as the shared secret. If a user name and a password are set, this static pair is accepted as well,
-// because users set authentication type "longterm" for both static and time-limited credentials.
+// ephemeral returns authentication with time-limited credentials, which need a shared secret. If a password but no
+// shared secret is set, the password is used as the shared secret. If a user name is set too, it is accepted with the
+// password as a static pair, because users set authentication type "longterm" for both static and time-limited
+// credentials.
 func (m material) ephemeral(auth config.Auth) (authentication, condition.Finding) {
 	auth.Credentials = map[string]credential.Secret{}
 	if m.secret != nil || m.password == nil {
@@ -242,7 +243,7 @@ func (s secretSource) isSecret() condition.Finding {
 }
 
 // isGranted requires a ReferenceGrant for a Secret in another namespace, even if spec.requireReferenceGrants is false,
-// because the author of the GatewayConfig may be a tenant.
+// because the author of the GatewayConfig may be a tenant. A trusted GatewayConfig needs none.
 func (s secretSource) isGranted() condition.Finding {
 	from := resource.Referrer{
 		Group: stunnerv1.GroupName, Kind: resource.KindGatewayConfig, Namespace: s.owner.Namespace,

@@ -103,8 +103,8 @@ func shortSecrets(auth config.Auth) (names []string) {
 	return names
 }
 
-// Dataplane computes the status of a Dataplane. The schema of the CRD validates all fields except the pod template
-// patch and rules across several fields of spec.autoscaling, which are checked here.
+// Dataplane computes the status of a Dataplane. The pod template patch is checked here because the schema of the CRD
+// cannot validate it. spec.autoscaling is checked again because the installed CRD may be older and lack these rules.
 func Dataplane(v *resource.View, name string, opt Options) ConditionsResult {
 	d := v.Dataplane(name)
 	if d == nil {

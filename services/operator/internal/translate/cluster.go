@@ -23,8 +23,8 @@ type attachedRoute struct {
 }
 
 // clustersOf returns one cluster for each served route, together with the kept clusters of routes over budget, see
-// admission.keepPublished. named are the same clusters for display to users: they contain the DNS names of Services
-// instead of addresses. Both lists are sorted by name.
+// admission.keepPublished. named are the clusters for display to users: served routes have the DNS names of Services
+// instead of addresses, and kept clusters are unchanged. Both lists are sorted by name.
 func clustersOf(served []attachedRoute, kept []config.Cluster) (clusters, named []config.Cluster) {
 	for _, r := range served {
 		cluster, names := r.clusters()
@@ -78,8 +78,8 @@ func (r attachedRoute) clusters() (cluster config.Cluster, named []config.Cluste
 	return cluster, []config.Cluster{static, services}
 }
 
-// withServiceNames returns a copy of a config for display, whose clusters are replaced by the named clusters. These
-// contain the DNS names of Services instead of their addresses.
+// withServiceNames returns a copy of a config for display, whose clusters are replaced by the named clusters. A route
+// with a second cluster, see servicesSuffix, has this cluster in its listeners as well.
 func withServiceNames(c config.Config, named []config.Cluster) config.Config {
 	c = c.Clone()
 	c.Clusters = named

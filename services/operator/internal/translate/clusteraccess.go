@@ -30,9 +30,9 @@ type clusterAddresses struct {
 	host []netip.Prefix
 }
 
-// hostPrefixes are the loopback addresses, and the addresses of cloud metadata services that are not link-local.
-// Link-local addresses need no entry, because a dataplane never relays to them. A dataplane also excludes hostPrefixes
-// from wider prefixes.
+// hostPrefixes are the loopback addresses, and the addresses of services that clouds offer to a host, such as metadata.
+// Link-local addresses and 100.100.100.200 need no entry, because a dataplane never relays to them. A dataplane also
+// excludes hostPrefixes from wider prefixes.
 var hostPrefixes = mustParsePrefixes(
 	"127.0.0.0/8", "::1/128", "168.63.129.16/32", "192.0.0.0/24",
 	"fd00:42::42/128", "fd00:c1::a9fe:a9fe/128", "fd00:ec2::/32", "fd20:ce::254/128",
@@ -46,7 +46,7 @@ func mustParsePrefixes(texts ...string) (prefixes []netip.Prefix) {
 }
 
 // systemAddresses returns the addresses of the API server and of the Services in kube-system, including their
-// endpoints.
+// endpoints. Except with the file provider, it also returns hostPrefixes.
 func systemAddresses(v *resource.View) clusterAddresses {
 	var c clusterAddresses
 	if v.Host() == nil { // with the file provider, routes may lead to peers on the host itself

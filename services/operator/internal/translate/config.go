@@ -140,8 +140,8 @@ func checkConfig(c config.Config) error {
 	return nil
 }
 
-// estimatedSize returns the total size in bytes of the parts of a config that can be large. All other parts together
-// take a few kilobytes.
+// estimatedSize returns the total size in bytes of the parts of a config that can be large, without JSON syntax. The
+// other parts, such as service addresses, stay far below config.MaxDocument.
 func estimatedSize(c config.Config) (bytes int) {
 	for _, l := range c.Listeners {
 		bytes += len(l.Cert) + len(l.Key)

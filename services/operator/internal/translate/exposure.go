@@ -12,9 +12,9 @@ import (
 )
 
 // exposuresOf assigns the listeners to Services. The Service named like the Gateway has the ports of the transport (UDP
-// or TCP) that the first listener uses. A second Service, <gateway>-tcp or <gateway>-udp, has the ports of the other
-// transport. A Service that would become unnecessary is kept while one of its ports forwards to a listener that keeps
-// its published config, see held.go.
+// or TCP) that the first usable listener uses. A second Service, <gateway>-tcp or <gateway>-udp, has the ports of the
+// other transport, unless annotation enable-mixed-protocol-lb is set, see mixedProtocol. A Service that would become
+// unnecessary is kept while one of its ports forwards to a listener that keeps its published config, see held.go.
 func (d draft) exposuresOf() []manifest.Exposure {
 	var exposures []manifest.Exposure
 	for i, network := range networksOf(d.annotations.mixed, d.listeners) {
@@ -33,9 +33,9 @@ func (d draft) exposuresOf() []manifest.Exposure {
 	return exposures
 }
 
-// exposure returns a Service with the ports of the listeners that use the given network. The Service also keeps each of
-// its ports that forwards to a listener that keeps its published config. With an empty network, the Service has only
-// these kept ports.
+// exposure returns a Service with the ports of the listeners that use the given network, or of all listeners if mixed
+// is together. It marks these listeners as exposed. The Service also keeps each of its ports that forwards to a
+// listener that keeps its published config. With an empty network, the Service has only these kept ports.
 func (d draft) exposure(name, network string) manifest.Exposure {
 	e := manifest.Exposure{
 		Name:          name,
@@ -89,7 +89,7 @@ func (d draft) applyServiceOverlay() (notes []string) {
 }
 
 // networksOf returns the network, "udp" or "tcp", of each Service that the listeners need. The network of the first
-// listener comes first.
+// accepted or held listener comes first. Only if mixed is separate can there be a second network.
 func networksOf(mixed mixedProtocol, listeners []*listener) []string {
 	var networks []string
 	for _, l := range listeners {

@@ -77,8 +77,9 @@ func (d draft) externalIPNotes() []string {
 	return []string{condition.ExternalIPsRefused(rejection.Object, rejection.Problem)}
 }
 
-// assemble returns the config, the objects and the status of the Gateway. If the Gateway has a problem (refused), or if
-// the new config would lack a listener in use, it returns only a status and sets Result.Hold.
+// assemble returns the config, the objects and the status of the Gateway. If the Gateway has a problem (refused), if
+// the new config would lack a listener in use, or if publishable rejects the config, it returns neither config nor
+// objects and sets Result.Hold.
 func (d draft) assemble(refused condition.Finding) Result {
 	r := Result{
 		Key: resource.KeyOf(d.gateway), Ours: true, Notes: d.notes,

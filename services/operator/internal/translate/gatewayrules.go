@@ -17,7 +17,8 @@ import (
 )
 
 // gatewayRules lists the problems that prevent any change of a Gateway's published config and objects, see Result.Hold.
-// The status shows the first one. Another check, publishable, runs later on the finished config.
+// The status shows the first one. If there is none, lostListener and publishable can still prevent the change, see
+// assemble.
 var gatewayRules = []gatewayRule{
 	{check: draft.parametersResolve},
 	{check: draft.authIsComplete, configOnly: true},
@@ -62,7 +63,8 @@ func (d draft) portAnnotationsParse() condition.Finding { return d.findings.anno
 
 func (d draft) workloadBuilds() condition.Finding { return d.findings.workload }
 
-// nameFits checks that the name of the Gateway is a valid Service name, also with the suffix of a second Service.
+// nameFits checks that the name of the Gateway is a DNS label (RFC 1123), also with the suffix of a second Service,
+// because the Services are named after the Gateway.
 func (d draft) nameFits() condition.Finding {
 	if len(validation.IsDNS1123Label(d.gateway.Name+"-tcp")) > 0 {
 		return condition.NameInvalid(d.gateway.Name)
@@ -93,7 +95,8 @@ func (d draft) addressUsable() condition.Finding {
 	return condition.Finding{}
 }
 
-// invalidInService reports whether the API server rejects an address in spec.externalIPs of a Service.
+// invalidInService reports whether a Service cannot have an address: the API server rejects it in spec.externalIPs, or
+// it is a multicast address.
 func invalidInService(a netip.Addr) bool {
 	a = a.Unmap()
 	return a.IsUnspecified() || a.IsLoopback() || a.IsLinkLocalUnicast() || a.IsMulticast()
@@ -188,7 +191,7 @@ func (d draft) servesExposedListeners() condition.Finding {
 }
 
 // workloadNameFree prevents two Gateways from writing the same Deployment, which can happen if a Dataplane sets
-// spec.workloadName. The oldest Gateway keeps the name.
+// spec.workloadName. An older Gateway keeps the name.
 func (d draft) workloadNameFree() condition.Finding {
 	template := d.parameters.dataplane
 	if template == nil || template.Spec.WorkloadName == "" || d.annotations.unmanaged {

@@ -17,7 +17,7 @@ import (
 
 // A listener is held while it cannot be served as specified, for example after its port was changed to an invalid one.
 // Its published config, that is its entry in the config that dataplanes run, stays in use, because a mistake must not
-// end calls.
+// end calls. A listener with a revoked certificate is not held.
 //
 //   - holdListeners finds the published config of each held listener, and the Service ports that lead to it.
 //   - update sets the current routes in the published config of a listener, which becomes part of the new config.
@@ -73,7 +73,7 @@ func (d draft) lostListener() string {
 }
 
 // firstOfName reports whether no earlier listener has the same name as the listener at this index. If several listeners
-// have one name, only the first one is translated.
+// have one name, only the first one can be served or held.
 func (d draft) firstOfName(at int) bool {
 	named := func(other *listener) bool { return other.name() == d.listeners[at].name() }
 	return slices.IndexFunc(d.listeners, named) == at

@@ -113,7 +113,9 @@ func ownParameters(
 	if finding := configRules.firstFinding(own); !finding.OK() {
 		return parameters{}, finding.As(condition.ReasonInvalidParameters)
 	}
-	policy := &stunnerv1.GatewayConfig{} // a class without parametersRef limits only by defaults
+	// A class without parametersRef sets no limits. Only deniedBackends, clusterAccess and allowedAddresses have their
+	// defaults.
+	policy := &stunnerv1.GatewayConfig{}
 	if common.present {
 		if finding := configRules.firstFinding(common); !finding.OK() {
 			return parameters{}, finding.As(condition.ReasonPending)

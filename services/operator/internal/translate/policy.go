@@ -36,8 +36,9 @@ const (
 	// joinBoth means that the entries of own and class are used together. If both have an annotation of the same name,
 	// that of own is used.
 	joinBoth mergeRule = "union"
-	// takeSmaller means that the smaller of two limits is used. For quotas and rates, 0 means unlimited. An unset
-	// duration or budget counts as its default.
+	// takeSmaller means that the smaller of two limits is used. For quotas and rates, 0 means unlimited. A duration
+	// that is unset in class sets no limit, one that is unset in own counts as its default. If only one of the two has
+	// a budget, that budget is used; an unset field of a budget counts as its default.
 	takeSmaller mergeRule = "smaller"
 	// allowReference means that own may refer to the same object as class, or to an object that allows the namespace of
 	// the Gateway.
@@ -53,8 +54,8 @@ type fieldMerge struct {
 
 type configSpec = stunnerv1.GatewayConfigSpec
 
-// fieldMerges has an entry for every field of a GatewayConfig. All authentication fields have the rule keepOwn, so that
-// a Gateway with spec.infrastructure.parametersRef never uses credentials of its class.
+// fieldMerges has an entry for every field of a GatewayConfig. The fields of the credentials, from Realm to AuthRef,
+// have the rule keepOwn, so that a Gateway with spec.infrastructure.parametersRef never uses credentials of its class.
 var fieldMerges = map[string]fieldMerge{
 	"Dataplane":    {rule: allowReference}, // see dataplaneFor in parameters.go
 	"LogLevel":     {rule: keepOwn},
@@ -121,7 +122,7 @@ func lower[N int32 | int64](own *N, class N) {
 }
 
 // smallerBudget returns a budget whose fields are the smaller limits of two budgets. An unset field counts as its
-// default.
+// default. If one budget is nil, the other one is returned.
 func smallerBudget(own, class *stunnerv1.Budget) *stunnerv1.Budget {
 	if own == nil || class == nil {
 		return cmp.Or(own, class)
@@ -135,7 +136,7 @@ func smallerBudget(own, class *stunnerv1.Budget) *stunnerv1.Budget {
 	}
 }
 
-// shorter returns the shorter of two durations. If class is nil, own is returned. If own is nil, it counts as absent.
+// shorter returns the shorter of two durations. If class is nil, own is returned. If own is nil, its length is absent.
 func shorter[T any](own, class *T, absent time.Duration, length func(T) time.Duration) *T {
 	if class == nil {
 		return own

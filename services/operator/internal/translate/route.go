@@ -63,8 +63,8 @@ func parentStatuses(v *resource.View, r *resource.Route, opt Options) (entries [
 	return entries
 }
 
-// parentConditions returns the conditions of a route for one parent. The result is false if another controller is
-// responsible for the parent.
+// parentConditions returns the conditions of a route for one parent. The result is false if the operator writes no
+// status entry for the parent, for example because another controller is responsible for it.
 func parentConditions(
 	v *resource.View, r *resource.Route, parent gwapiv1.ParentReference, guards clusterGuards, opt Options,
 ) ([]metav1.Condition, bool) {

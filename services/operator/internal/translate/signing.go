@@ -18,9 +18,9 @@ import (
 // config, so a dataplane cannot derive the signing key of another Gateway.
 const RootKey = "root"
 
-// forGateway returns the auth section of one Gateway. If spec.signingKey is PerGateway, a key derived for the Gateway
-// replaces the shared secret. Until the time in annotation SharedUntil, the shared secret is accepted as well, so that
-// credentials that were signed with the shared secret stay valid.
+// forGateway returns the auth section of one Gateway. If spec.signingKey or its default is PerGateway, a key derived
+// for the Gateway replaces the shared secret. Until the time in annotation SharedUntil, the shared secret is accepted
+// as well, so that credentials that were signed with the shared secret stay valid.
 func (a authentication) forGateway(
 	gateway types.NamespacedName, gc *stunnerv1.GatewayConfig,
 ) (config.Auth, condition.Finding) {

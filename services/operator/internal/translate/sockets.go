@@ -16,8 +16,8 @@ type Socket struct {
 	Port    int32
 }
 
-// Sockets returns the sockets of a Gateway in the order of its listeners. ours is false if the Gateway's class belongs
-// to another controller.
+// Sockets returns the sockets of a Gateway in the order of its listeners. ours is false if the Gateway or its class
+// does not exist, or if the class belongs to another controller.
 func Sockets(v *resource.View, key types.NamespacedName, opt Options) (sockets []Socket, ours bool) {
 	gw := v.Gateway(key)
 	class := classOf(v, gw, opt)

@@ -10,7 +10,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// unassigned returns the names of the listeners whose public address is not the IP address that the Gateway requests.
+// unassigned returns the names of the served and exposed listeners whose public address is not the IP address that the
+// Gateway requests. It returns none for the file provider.
 func (d draft) unassigned() []string {
 	requested := requestedIP(d.gateway)
 	if requested == "" || d.view.Host() != nil {
@@ -137,7 +138,7 @@ func (d draft) addresses(refused condition.Finding) []gwapiv1.GatewayStatusAddre
 }
 
 // listenerStatuses returns one entry for each listener name. If several listeners have the same name, the entry
-// describes the first one and has condition Conflicted.
+// describes the first one, and its condition Conflicted is True.
 func (d draft) listenerStatuses(refused condition.Finding) []gwapiv1.ListenerStatus {
 	var statuses []gwapiv1.ListenerStatus
 	for _, l := range d.listeners {

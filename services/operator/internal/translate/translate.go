@@ -4,8 +4,8 @@
 //
 // The package does no I/O and returns no errors: a problem becomes a condition of the object that has it. If a problem
 // makes the config of a whole Gateway doubtful, Result.Hold is true, and the published config and objects stay
-// unchanged. gatewayrules.go lists these problems. A problem of a single listener affects only that listener, see
-// held.go.
+// unchanged. gatewayrules.go lists these problems. A problem of a single listener usually affects only that listener;
+// held.go describes the exceptions.
 package translate
 
 import (
@@ -59,7 +59,7 @@ type Options struct {
 	// while Published is nil.
 	Previous []string
 	// Room is the part of the shared endpoint budgets that other Gateways leave for this Gateway. With the zero value,
-	// only the Gateway's own budget applies.
+	// no other Gateway uses endpoints and the operator's memory sets no limit.
 	Room Room
 	// Now is the transition time of conditions that change.
 	Now metav1.Time
@@ -109,8 +109,8 @@ func DefaultOptions() Options {
 type Result struct {
 	// Key is the namespace and name of the Gateway.
 	Key types.NamespacedName
-	// Ours is false if the Gateway does not exist or if its class belongs to another controller. All other fields are
-	// then zero.
+	// Ours is false if the Gateway or its class does not exist, or if the class belongs to another controller. All
+	// other fields except Key are then zero.
 	Ours bool
 	// Hold means that a problem makes the new config doubtful, so the published config and objects must stay unchanged.
 	// Config and Objects are then nil.
@@ -121,16 +121,16 @@ type Result struct {
 	// Named are the clusters of Config as the ConfigMap shows them: with the DNS names of Services instead of their
 	// addresses.
 	Named []config.Cluster
-	// HeldListeners are the names of the listeners that cannot be served as specified, see held.go. They have the form
-	// of names in a config: NAMESPACE/GATEWAY/LISTENER.
+	// HeldListeners are the names of the listeners whose published config must stay in use because they cannot be
+	// served as specified, see held.go. They have the form of names in a config: NAMESPACE/GATEWAY/LISTENER.
 	HeldListeners []string
 	// Objects are all generated objects that the Gateway needs, sorted by kind and name. Any other generated object of
-	// the Gateway is obsolete.
+	// the Gateway is obsolete, except its standby Secret.
 	Objects []resource.Object
 	// Skeleton are the objects that do not depend on the config: Services, and the Deployment or DaemonSet. If Hold is
 	// true, missing objects of Skeleton may be created, but existing ones must not be changed.
 	Skeleton []resource.Object
-	// RelayPorts is the port range of relay sockets; zero if the operator does not manage the dataplane.
+	// RelayPorts is the port range of relay sockets according to the Dataplane; zero if Hold is true.
 	RelayPorts config.PortRange
 	// KeepReplicas means that the number of replicas of the Deployment must not change when the operator stops setting
 	// spec.replicas.
@@ -149,7 +149,8 @@ type Result struct {
 	Notes []string
 }
 
-// Managed reports whether the operator manages the dataplane pods of the Gateway.
+// Managed reports whether Objects contains a Deployment or DaemonSet, that is, whether the operator manages the
+// dataplane pods of the Gateway. It is false if Hold is true, because Objects is then nil.
 func (r Result) Managed() bool {
 	return slices.ContainsFunc(r.Objects, func(o resource.Object) bool {
 		switch o.(type) {

@@ -18,7 +18,7 @@ import (
 )
 
 // NewView returns a view of objects. Objects of kinds that no translation reads are ignored. If two objects have the
-// same kind and name, which is only possible in a folder, the last one is used.
+// same kind and name, the last one is used.
 func NewView(objects []Object) *View {
 	v := &View{
 		classes:        table[*gwapiv1.GatewayClass]{},
@@ -113,8 +113,8 @@ func (v *View) set(o Object, del bool) Facts {
 	return changed
 }
 
-// replace replaces an object in a table, or deletes it if del is true, and adds the fact of the object to changed.
-// It reports whether the object differs in anything that a translation may read.
+// replace replaces an object in a table, or deletes it if del is true, and adds the facts of the object that differ to
+// changed. It reports whether the object differs in anything that a translation may read.
 func replace[T Object](t table[T], s subject, key types.NamespacedName, o T, del bool, changed Facts) bool {
 	old, known := t[key]
 	if del {

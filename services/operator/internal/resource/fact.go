@@ -6,8 +6,8 @@ import (
 )
 
 // Fact identifies something that a translation can look up in a View: an object by kind and name, or a list. A lookup
-// that finds nothing also depends on the Fact. The result of a translation depends only on the facts that it looked up,
-// so the translation must be repeated when one of them changes.
+// that finds nothing also depends on the Fact. Apart from the options of the translation, its result depends only on
+// the facts that it looked up, so it must be repeated when one of them changes.
 type Fact struct {
 	subject subject
 	types.NamespacedName
@@ -17,7 +17,9 @@ type Fact struct {
 
 // subject is the kind of thing that a Fact identifies. A constant "a..." stands for a single object, whose name is in
 // the Fact. "all..." stands for a list: all objects of a kind, or those that belong to the object or namespace whose
-// name is in the Fact. "the..." stands for an object that exists once, without a name.
+// name is in the Fact. "the..." stands for an object that exists once, without a name. nodeAddressesIn stands for the
+// node addresses in the block whose text is the name in the Fact. anOverBudget stands for the refusals of the route in
+// the Fact by all Gateways.
 type subject uint8
 
 const (

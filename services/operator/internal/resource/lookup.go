@@ -163,7 +163,8 @@ func (v *View) ConfigsOfDataplane(name string) Set {
 	return usersOf(v, v.users.configsOfDataplane, allConfigsOfDataplane, types.NamespacedName{Name: name})
 }
 
-// RoutesOfStaticService returns the routes that refer to a StaticService.
+// RoutesOfStaticService returns the routes that refer to a StaticService. Routes that another route masks are not
+// included.
 func (v *View) RoutesOfStaticService(key types.NamespacedName) Set {
 	return usersOf(v, v.users.routesOfStaticService, allRoutesOfStaticService, key)
 }

@@ -17,8 +17,9 @@ import (
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
 )
 
-// patched applies spec.podTemplatePatch to a pod template. It returns an error if the result is not a valid pod
-// template, or if the patch removes labels or the container that the operator needs.
+// patched applies spec.podTemplatePatch to a pod template. It returns an error if the result does not have the fields
+// of a pod template, or if the patch changes the labels that select the pods, removes the dataplane container, or sets
+// metadata other than labels and annotations.
 func patched(pod corev1.PodTemplateSpec, patch *runtime.RawExtension) (corev1.PodTemplateSpec, error) {
 	if patch == nil || len(patch.Raw) == 0 {
 		return pod, nil

@@ -67,7 +67,7 @@ func StandbyKey(gateway types.NamespacedName) types.NamespacedName {
 }
 
 // ReadStandby returns the config in a standby Secret. gateway is the UID of the Gateway. It returns nil if the Secret
-// is nil or invalid, or if another object owns the Secret.
+// is nil or invalid, or if the Gateway does not own the Secret.
 func ReadStandby(s *corev1.Secret, gateway types.UID) *config.Config {
 	owned := func(o metav1.OwnerReference) bool { return o.Kind == resource.KindGateway && o.UID == gateway }
 	if s == nil || s.Type != StandbyType || !slices.ContainsFunc(s.OwnerReferences, owned) {

@@ -158,7 +158,8 @@ func CredentialEmpty(where string) Finding {
 	return finding(ReasonInvalidCredentials, "%s is empty: set a value", where)
 }
 
-// CredentialUnreadable means that the field of a credential is neither a string nor a reference to a key of a Secret.
+// CredentialUnreadable means that the field of a credential is neither a string nor a reference to a key of a Secret,
+// or that no signing key can be derived.
 func CredentialUnreadable(where string, err error) Finding {
 	return finding(ReasonInvalidCredentials, "%s: %v", where, err)
 }

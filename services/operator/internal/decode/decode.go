@@ -137,7 +137,8 @@ var preamble = regexp.MustCompile(`^(\s*(#.*)?|%.*|\x{FEFF})\s*$`)
 // rejects version 1.2 although it can parse such documents.
 var yamlVersion = regexp.MustCompile(`(?m)^%YAML 1\.`)
 
-// split splits a file at its document markers. Comments and directives stay with the document that they precede.
+// split splits a file at its document markers. Comments and directives before a start marker stay with its document
+// only at the beginning of the file and after an end marker; otherwise they stay with the document above.
 func split(data []byte) []piece {
 	var pieces []piece
 	start, line, startLine, bare := 0, 1, 1, true

@@ -99,7 +99,8 @@ func (d *decoder) addProblems(doc *document) bool {
 	return valid
 }
 
-// namespace returns the namespace of the object, or the default namespace if it is not set.
+// namespace returns the namespace of the object, or the default namespace if it is not set. It returns "" for a
+// cluster-scoped kind, and the namespace as it is written for a kind that is not decoded.
 func (doc *document) namespace() string {
 	namespace := doc.root.textAt("metadata", "namespace")
 	switch k, _, known := decodedAs(doc.gvk); {

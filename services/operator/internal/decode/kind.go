@@ -22,7 +22,8 @@ type kind struct {
 	cluster bool // cluster-scoped
 }
 
-// kinds contains every kind that is decoded into a Go type. Objects of other kinds are passed through unchanged.
+// kinds contains every kind that is decoded into a Go type. An object of another kind is passed through unchanged, but
+// an unknown kind of group stunner.l7mp.io and an unknown version of a kind in this table are errors.
 var kinds = map[schema.GroupVersionKind]kind{
 	gateway("GatewayClass"):   {new: blank[gatewayv1.GatewayClass], cluster: true},
 	gateway("Gateway"):        {new: blank[gatewayv1.Gateway]},
@@ -40,8 +41,8 @@ var kinds = map[schema.GroupVersionKind]kind{
 	slice("EndpointSlice"):    {new: blank[discoveryv1.EndpointSlice]},
 }
 
-// sameSchema maps an older API version to the newer version with the same schema, as which its kinds are decoded. It is
-// not used for a kind that has its own entry in kinds.
+// sameSchema maps an older API version to the newer version as which its kinds are decoded. The schema of the older
+// version may have further fields, which have no effect. It is not used for a kind that has its own entry in kinds.
 var sameSchema = map[schema.GroupVersion]schema.GroupVersion{
 	{Group: stunnerv1.GroupName, Version: "v1alpha1"}: stunnerv1.GroupVersion,
 	{Group: gatewayv1.GroupName, Version: "v1beta1"}:  schema.GroupVersion(gatewayv1.GroupVersion),

@@ -75,7 +75,7 @@ func (w *watcher) run(ctx context.Context, changed chan<- struct{}) {
 		case <-timer.C:
 			first = time.Time{}
 			if err := w.watchFolders(); err != nil {
-				w.log.Warn("cannot watch the input folder, will retryDelay", "error", err)
+				w.log.Warn("cannot watch the input folder, will retry", "error", err)
 				timer.Reset(retryDelay)
 			} else {
 				timer.Reset(time.Hour)

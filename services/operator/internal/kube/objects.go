@@ -71,8 +71,6 @@ func (w *objectWriter) isTerminating(ctx context.Context, namespace string) bool
 // It creates no workload while waitingWorkload returns one. It ignores errors, because sync tries again and reports
 // them.
 func (w *objectWriter) createMissing(ctx context.Context, ref translate.ObjectRef, want desired) (created bool) {
-	ctx, cancel := context.WithTimeout(ctx, callTime)
-	defer cancel()
 	if w.isTerminating(ctx, ref.Namespace) {
 		return false
 	}

@@ -179,8 +179,11 @@ func (w *writer) work(ctx context.Context, queue priorityqueue.PriorityQueue[tra
 }
 
 // step executes the next of the steps that priorityRest describes for an object. It returns the delay until the step
-// after that, or 0.
+// after that, or 0. All requests of a step together end after callTime, so that a slow API server does not make the task
+// stuck. The retry continues with the remaining objects, because objects that are up to date are not written again.
 func (w *writer) step(ctx context.Context, ref translate.ObjectRef) (wait time.Duration, err error) {
+	ctx, cancel := context.WithTimeout(ctx, callTime)
+	defer cancel()
 	w.mu.Lock()
 	want, p := w.desired[ref], w.queue.progress[ref]
 	w.mu.Unlock()
@@ -202,11 +205,8 @@ func (w *writer) step(ctx context.Context, ref translate.ObjectRef) (wait time.D
 	return w.queue.standbyWait(ref), err
 }
 
-// write writes the objects generated for one translated object, and then its status. If callTime is exceeded, the retry
-// continues with the remaining objects, because objects that are up to date are not written again.
+// write writes the objects generated for one translated object, and then its status.
 func (w *writer) write(ctx context.Context, ref translate.ObjectRef) error {
-	ctx, cancel := context.WithTimeout(ctx, callTime)
-	defer cancel()
 	w.mu.Lock()
 	want, ok := w.desired[ref]
 	w.mu.Unlock()

@@ -1,7 +1,6 @@
 package translate
 
 import (
-	"cmp"
 	"maps"
 	"reflect"
 	"slices"
@@ -122,10 +121,10 @@ func lower[N int32 | int64](own *N, class N) {
 }
 
 // smallerBudget returns a budget whose fields are the smaller limits of two budgets. An unset field counts as its
-// default. If one budget is nil, the other one is returned.
+// default, also if class is nil: the default is the policy of such a class. If own is nil, class is returned.
 func smallerBudget(own, class *stunnerv1.Budget) *stunnerv1.Budget {
-	if own == nil || class == nil {
-		return cmp.Or(own, class)
+	if own == nil {
+		return class
 	}
 	a, b := own.WithDefaults(), class.WithDefaults()
 	return &stunnerv1.Budget{

@@ -152,3 +152,13 @@ func TestADefaultTimeIsBoundToo(t *testing.T) {
 		t.Errorf("lifetime %v, grace %v, overlap %v", got.AuthLifetime, got.SessionGrace, got.CredentialOverlap)
 	}
 }
+
+// A class without a budget has the default budget, which a Gateway's own GatewayConfig cannot widen.
+func TestOwnBudgetStaysBelowTheDefault(t *testing.T) {
+	var own, class stunnerv1.GatewayConfig
+	own.Spec.Budget = &stunnerv1.Budget{Routes: 1, Endpoints: stunnerv1.DefaultBudgetEndpoints + 1}
+	got := mergeGatewayConfigs(&own, &class, OwnConfigsRestricted).Spec.Budget
+	if got == nil || got.Routes != 1 || got.Endpoints != stunnerv1.DefaultBudgetEndpoints {
+		t.Errorf("budget %+v, want 1 route and %d endpoints", got, stunnerv1.DefaultBudgetEndpoints)
+	}
+}

@@ -80,7 +80,7 @@ func (b block) text(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, found := range regexp.MustCompile("(?ms)^```\n(.*?)^```$").FindAllStringSubmatch(string(page), -1) {
+	for _, found := range regexp.MustCompile("(?ms)^```\\w*\n(.*?)^```$").FindAllStringSubmatch(string(page), -1) {
 		if strings.HasPrefix(found[1], b.begins) {
 			return found[1]
 		}

@@ -65,8 +65,7 @@ func newFormerStage(t *testing.T) *stage {
 	s := newStage(t)
 	s.stop()
 	s.kubectl("delete", "deployment,service,configmap,secret", "-n", s.name, "-l", "stunner.l7mp.io/owned-by=stunner")
-	text := strings.NewReplacer("NAMESPACE", s.name, "UID", s.get("gateway/front-door", ".metadata.uid")).Replace(former)
-	s.kubectl("create", "--field-manager=manager", "-f", s.file(text))
+	s.kubectl("create", "--field-manager=manager", "-f", s.file(s.former()))
 	s.kubectl("patch", "service", "front-door", "-n", s.name, "--subresource=status", "--type=merge",
 		"-p", `{"status":{"loadBalancer":{"ingress":[{"ip":"192.0.2.7"}]}}}`)
 	for _, object := range []string{"deployment", "service"} {
@@ -130,6 +129,27 @@ func TestTakeOver(t *testing.T) {
 		}
 	}
 	s.sees("gateway/front-door", `.status.conditions[?(@.type=="Programmed")].reason`, "AddressNotAssigned")
+
+	// The former operator writes the Deployment again after a roll back, and is replaced once more.
+	s.stop()
+	s.kubectl("annotate", "gateway", "front-door", "-n", s.name, "stunner.l7mp.io/take-over-")
+	deployment, _, _ := strings.Cut(s.former(), "\n---\n")
+	s.kubectl("replace", "--field-manager=manager", "-f", s.file(deployment))
+	s.start()
+	s.sees("gateway/front-door", `.status.conditions[?(@.type=="Programmed")].reason`, "Pending")
+	if s.get("deployment/front-door", ".spec.template.spec.hostNetwork") != "true" {
+		t.Error("the pods were replaced without permission after the roll back")
+	}
+	s.kubectl("annotate", "gateway", "front-door", "-n", s.name, "stunner.l7mp.io/take-over=true")
+	s.sees("deployment/front-door", ".spec.template.spec.hostNetwork", "")
+	s.sees("deployment/front-door", ".spec.template.metadata.labels.left", "")
+	s.sees("deployment/front-door", ".spec.template.spec.tolerations", "")
+}
+
+// former returns the objects of the former operator.
+func (s *stage) former() string {
+	s.Helper()
+	return strings.NewReplacer("NAMESPACE", s.name, "UID", s.get("gateway/front-door", ".metadata.uid")).Replace(former)
 }
 
 // managers returns the field managers of an object as NAME/OPERATION.

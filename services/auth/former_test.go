@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"io"
 	"strings"
@@ -97,12 +96,12 @@ func TestFormerSettingsThatAreErrors(t *testing.T) {
 func TestWarningsAreLogged(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	var log bytes.Buffer
+	var log lockedBuffer // the file source may log after the command has ended
 	command(ctx, []string{
 		"--config=" + t.TempDir() + "/x", "--address=127.0.0.1", "--port=0", "--health-address=127.0.0.1:0",
 		"--shutdown-delay=0", "--kubeconfig=y",
 	}, none, io.Discard, &log)
 	if strings.Count(log.String(), "flag --kubeconfig is ignored: ") != 1 {
-		t.Errorf("log %q", &log)
+		t.Errorf("log %q", log.String())
 	}
 }

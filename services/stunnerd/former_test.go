@@ -43,8 +43,8 @@ func TestContractFlagsOfExistingDataplanes(t *testing.T) {
 	}
 }
 
-// The origin k8s means the origin in the environment, which the operator sets, or else the address or the Service in the
-// former flags and variables.
+// The origin k8s means the origin in the environment, which the operator sets, or else the address or the Service in
+// the former flags and variables.
 func TestContractOriginKubernetes(t *testing.T) {
 	for name, tc := range map[string]struct {
 		args         []string

@@ -198,8 +198,8 @@ func (b *builder) adopt(v *value, key string, child *value) {
 	v.keys, v.items = append(v.keys, key), append(v.items, child)
 }
 
-// scalar converts a YAML scalar to a JSON value according to the YAML core schema. A timestamp becomes a string,
-// because JSON has no timestamps.
+// scalar converts a YAML scalar to a JSON value. Package yaml determines the type, with numbers of YAML 1.1 such as
+// 0777 in octal. A timestamp becomes a string, because JSON has no timestamps. Infinity and NaN are refused.
 func (b *builder) scalar(v *value, n *yaml.Node) error {
 	v.source = n.Value
 	switch tag := n.ShortTag(); tag {

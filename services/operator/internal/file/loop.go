@@ -184,7 +184,8 @@ func (l *loop) round() error {
 	return errors.Join(append(errs, l.saved.save(l.stateDir()), l.report(t.view))...)
 }
 
-// readInput returns the contents of the input folder. Without l.Watch, it reads the folder only once.
+// readInput returns the contents of the input folder. Without l.Watch, it reads the folder once and
+// then returns the same contents again.
 func (l *loop) readInput() (contents, error) {
 	if l.lastInput != nil && !l.Watch {
 		return *l.lastInput, nil

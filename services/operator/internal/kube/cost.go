@@ -28,7 +28,7 @@ type deletionCosts struct {
 	client  client.Client // reads pods by name, without a cache
 	log     *slog.Logger
 	// written are the costs in the annotations of the pods, as far as this process knows. It also has entries for
-	// reports whose pod write ignores.
+	// reports that the method write ignores because of their pod.
 	written map[discovery.ReportKey]int
 }
 

@@ -37,7 +37,7 @@ func takeFields(ctx context.Context, direct client.Client, o resource.Object) (t
 	}
 	former := sets.New[string]()
 	for _, m := range live.ManagedFields {
-		if m.Operation == metav1.ManagedFieldsOperationUpdate && m.Subresource == "" && ownsLabel(m) {
+		if isFormer(m) {
 			former.Insert(m.Manager)
 		}
 	}
@@ -58,9 +58,16 @@ func takeFields(ctx context.Context, direct client.Client, o resource.Object) (t
 	return true, nil
 }
 
-// ownsLabel reports whether a field manager owns the label OwnedByLabel of a generated object. Only an operator that
-// writes whole generated objects owns it; a user or tool that changes single fields does not.
-func ownsLabel(m metav1.ManagedFieldsEntry) bool {
+// formerManager is the field manager of the operator of the existing STUNner.
+const formerManager = "manager"
+
+// isFormer reports whether an entry of the managed fields belongs to a former operator: it is that of formerManager, or
+// it contains the label OwnedByLabel. Only an operator that writes whole generated objects owns this label; a user or
+// tool that changes single fields does not.
+func isFormer(m metav1.ManagedFieldsEntry) bool {
+	if m.Operation != metav1.ManagedFieldsOperationUpdate || m.Subresource != "" {
+		return false
+	}
 	var fields struct {
 		Metadata struct {
 			Labels map[string]any `json:"f:labels"`
@@ -70,7 +77,7 @@ func ownsLabel(m metav1.ManagedFieldsEntry) bool {
 		return false
 	}
 	_, owns := fields.Metadata.Labels["f:"+manifest.OwnedByLabel]
-	return owns
+	return owns || m.Manager == formerManager
 }
 
 // waitingWorkload returns the workload of a Gateway that a former operator created and that must not be applied yet,
@@ -102,7 +109,8 @@ func (w *objectWriter) waitingWorkload(
 				return nil, fmt.Errorf("read %s: %w", describe(o), err)
 			}
 			o.GetObjectKind().SetGroupVersionKind(gvk)
-			if live, err := liveMetadata(ctx, w.direct, o); err != nil || live != nil && !applied(live.ManagedFields) {
+			live, err := liveMetadata(ctx, w.direct, o)
+			if err != nil || live != nil && waits(live.ManagedFields) {
 				return o, err
 			}
 		}
@@ -110,11 +118,14 @@ func (w *objectWriter) waitingWorkload(
 	return nil, nil
 }
 
-// applied reports whether this operator has ever applied an object, according to the managed fields of the object.
-func applied(managed []metav1.ManagedFieldsEntry) bool {
-	return slices.ContainsFunc(managed, func(m metav1.ManagedFieldsEntry) bool {
+// waits reports whether a workload without appliedAnnotation waits for a permission, according to its managed fields:
+// this operator has never applied the workload, or a former operator has written it since, after a roll back. If only a
+// user removed the annotation, the workload does not wait.
+func waits(managed []metav1.ManagedFieldsEntry) bool {
+	applied := slices.ContainsFunc(managed, func(m metav1.ManagedFieldsEntry) bool {
 		return m.Manager == fieldManager && m.Operation == metav1.ManagedFieldsOperationApply
 	})
+	return !applied || slices.ContainsFunc(managed, isFormer)
 }
 
 // liveMetadata reads the metadata of an object from the API server, because objects in the cache have no managed

@@ -179,8 +179,9 @@ func (w *writer) work(ctx context.Context, queue priorityqueue.PriorityQueue[tra
 }
 
 // step executes the next of the steps that priorityRest describes for an object. It returns the delay until the step
-// after that, or 0. All requests of a step together end after callTime, so that a slow API server does not make the task
-// stuck. The retry continues with the remaining objects, because objects that are up to date are not written again.
+// after that, or 0. All requests of a step together end after callTime, so that a slow API server does not make the
+// task stuck. The retry continues with the remaining objects, because objects that are up to date are not written
+// again.
 func (w *writer) step(ctx context.Context, ref translate.ObjectRef) (wait time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()

@@ -120,7 +120,8 @@ func lastOfEach[T any](all []T, name func(T) string) (last []T) {
 	return last
 }
 
-// identity returns the environment variables that tell a dataplane its Gateway, its pod, and the source of its config.
+// identity returns the environment variables that tell a dataplane its Gateway, its pod, the source of its config, and
+// settings of the Dataplane.
 func (w Workload) identity(o Owner) []corev1.EnvVar {
 	env := []corev1.EnvVar{
 		{Name: "STUNNER_NAMESPACE", Value: o.Namespace},

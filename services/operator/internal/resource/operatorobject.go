@@ -63,8 +63,8 @@ func (f *Rollout) DeepCopyObject() runtime.Object {
 	return &Rollout{TypeMeta: f.TypeMeta, ObjectMeta: *f.ObjectMeta.DeepCopy(), RolloutState: f.RolloutState}
 }
 
-// Rejection holds the objects generated for the Gateway with the same name that were not written, usually because the
-// API server rejected them.
+// Rejection tells which objects of the Gateway with the same name could not be written as generated, usually because
+// the API server rejected them.
 type Rejection struct {
 	metav1.TypeMeta
 	metav1.ObjectMeta

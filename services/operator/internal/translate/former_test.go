@@ -13,8 +13,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
-// formerInputs are inputs that the existing system accepts, for Gateway turn/lobby. The Service of the Gateway is that of
-// the existing system and exposes all of its listeners.
+// formerInputs are inputs that the existing system accepts, for Gateway turn/lobby. The Service of the Gateway is that
+// of the existing system and exposes all of its listeners.
 var formerInputs = []struct {
 	name string
 	// listeners are NAME PROTOCOL PORT [tls], with tls in YAML.

@@ -57,9 +57,9 @@ func (d draft) heldListenerNames() []string {
 	return names
 }
 
-// lostListener returns the name of a held listener that would be lost if the config were published; "" if there is none.
-// This can only happen after a restart: the config then lacks the held listeners, because Options.Published, from which
-// they are kept, is nil.
+// lostListener returns the name of a held listener that would be lost if the config were published; "" if there is
+// none. This can only happen after a restart: the config then lacks the held listeners, because Options.Published, from
+// which they are kept, is nil.
 func (d draft) lostListener() string {
 	if d.opt.Published != nil {
 		return ""

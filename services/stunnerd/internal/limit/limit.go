@@ -49,7 +49,8 @@ func (p *Process) AllowFailure(r Request) bool {
 	return p.failures.allow(source, 1) && (PrivateOrLoopback(source) || p.names.allowName(r.Username))
 }
 
-// MayCompare reports whether the password of a request may be compared.
+// MayCompare reports whether the password of a request may be compared. It may not after too many wrong passwords, see
+// guesses.
 func (p *Process) MayCompare(r Request) bool { return p.guesses.mayCompare(r) }
 
 // WrongPassword counts a wrong password.

@@ -21,8 +21,8 @@ const (
 	maxReservations = 256
 )
 
-// Reserved is a socket on a reserved port. It has the same advertised address as the socket on the port below, with
-// which it was reserved.
+// Reserved is a relay socket with its advertised address. User and Place are set only for a socket on a reserved port,
+// which has the same advertised address as the socket on the port below.
 type Reserved struct {
 	Socket
 	Advertised netip.Addr

@@ -29,8 +29,8 @@ type guarded struct {
 	files string // folder of the projected volume of the pod "dataplane"
 }
 
-// guard restarts the operator of a stage with another --discovery-auth.
-func guard(t *testing.T, auth string) guarded {
+// guard restarts the operator of a stage with another --discovery-auth and more flags.
+func guard(t *testing.T, auth string, more ...string) guarded {
 	t.Helper()
 	g := guarded{stage: newStage(t), files: t.TempDir()}
 	g.stop()
@@ -50,7 +50,7 @@ spec:
   containers: [{name: stunnerd, image: example.net/stunnerd}]
 `, pod, g.name, gateway, g.name))
 	}
-	g.start("--discovery-auth="+auth, "--discovery-readers="+g.name+"/auth,"+g.name+"/whole:whole")
+	g.start(append(more, "--discovery-auth="+auth, "--discovery-readers="+g.name+"/auth,"+g.name+"/whole:whole")...)
 	return g
 }
 

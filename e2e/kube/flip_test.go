@@ -9,10 +9,10 @@ import (
 )
 
 // A pod reports a state that flips between ready and draining every 2 ms. The status of its Gateway is written at most
-// every ten seconds, and nothing else is written. The test does not run in parallel, because objects of other tests cause
-// translations.
+// every ten seconds, and nothing else is written. Objects of other tests would cause translations, so the operator
+// watches only one namespace, and the test does not run in parallel.
 func TestReports_ThatFlipAreRateLimited(t *testing.T) {
-	g := guard(t, "strict")
+	g := guard(t, "strict", "--watch-namespaces=testreports-thatflipareratelimited")
 	g.expose("192.0.2.9")
 	g.sees("gateway/front-door", condition("Programmed"), "True")
 	token, ca := g.mount()

@@ -65,6 +65,9 @@ func checkHeader(t *jwt.Token) error {
 	if _, ok := t.Header["crit"]; ok {
 		return errors.New("header crit: no extension is understood") // RFC 7515 §4.1.11
 	}
+	if _, ok := t.Header["b64"]; ok {
+		return errors.New("header b64: the payload must be encoded") // it has a meaning with crit only, RFC 7797 §6
+	}
 	for _, name := range keyHeaders {
 		if _, ok := t.Header[name]; ok {
 			return fmt.Errorf("header %s: a token cannot bring its own key", name)

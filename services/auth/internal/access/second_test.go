@@ -88,7 +88,7 @@ func FuzzSecondLibrary(f *testing.F) {
 		`{"alg":"RS256","kid":"rsa"}`, `{"alg":"PS256","kid":"rsa","typ":"JWT"}`, `{"alg":"ES256","kid":"ec"}`,
 		`{"alg":"none","kid":"ec"}`, `{"alg":"ES256","kid":"ec","crit":["b64"],"b64":false}`,
 		`{"alg":"ES256","kid":"ec","jwk":{}}`, `{"alg":"HS256","kid":"ec"}`, `{"alg":"ES256","alg":"none","kid":"ec"}`,
-		`{"ALG":"ES256","kid":"ec"}`,
+		`{"ALG":"ES256","kid":"ec"}`, `{"alg":"ES256","kid":"ec","b64":false}`,
 	} {
 		for signer := range signers {
 			f.Add(header, good, byte(signer), "")

@@ -190,26 +190,31 @@ func TestTheWorstWorldsTakeNoTime(t *testing.T) {
 		},
 		"1,000 routes in 1,000 other namespaces": func(w *town) { w.strangers(1000) },
 	}
-	longest := 2 * yardstick()
-	t.Logf("the bound is %s", longest.Round(time.Millisecond))
 	for name, make := range worlds {
 		t.Run(name, func(t *testing.T) {
 			w := newTown(1)
 			make(w)
-			var slowest time.Duration
 			for _, u := range []translate.ObjectRef{unit(townGateway(0, 0)), unit(townRoute(0, 0))} {
-				best := time.Hour
-				for range 3 {
-					best = min(best, processorTime(func() { w.process(t, u) }))
-				}
-				t.Logf("%s takes %s", u, best.Round(time.Millisecond))
-				slowest = max(slowest, best)
-			}
-			if slowest > longest {
-				t.Errorf("a translation takes %s, want at most %s", slowest, longest)
+				w.withinYardsticks(t, u)
 			}
 		})
 	}
+}
+
+// withinYardsticks fails the test if no round of several translates an object within twice the yardstick of the same
+// round. Other load of the machine makes single rounds slow, also in CPU time, because it shares caches and memory.
+func (w *town) withinYardsticks(t *testing.T, u translate.ObjectRef) {
+	t.Helper()
+	const rounds = 10
+	var used, bound time.Duration
+	for range rounds {
+		used, bound = processorTime(func() { w.process(t, u) }), 2*yardstick()
+		if used <= bound {
+			t.Logf("%s takes %s, the bound is %s", u, used.Round(time.Millisecond), bound.Round(time.Millisecond))
+			return
+		}
+	}
+	t.Errorf("a translation of %s takes %s, want at most %s in one of %d rounds", u, used, bound, rounds)
 }
 
 // process translates an object, and does the work of the operator on its config in the same goroutine.

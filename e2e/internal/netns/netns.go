@@ -19,7 +19,7 @@ const inside = "E2E_NETNS"
 // Isolated runs the calling test again in a child process with a new network namespace, and reports whether this
 // process is the child. A test calls it first and returns if the result is false; the child's result is then the test's
 // result. All addresses of 198.18.0.0/15, which is reserved for benchmarks (RFC 2544 §C.2.2), are local to the child.
-// The child runs the subtests that -run selects.
+// The child runs the subtests that -run selects, with the flags of the suite.
 func Isolated(t *testing.T) bool {
 	t.Helper()
 	if os.Getenv(inside) == t.Name() {
@@ -31,10 +31,11 @@ func Isolated(t *testing.T) bool {
 	if err != nil {
 		t.Fatal(err)
 	}
-	child := exec.CommandContext(
-		t.Context(), program, "-test.run", selected(t.Name(), flag.Lookup("test.run").Value.String()), "-test.v",
-		"-test.count=1",
+	args := append(
+		[]string{"-test.run", selected(t.Name(), flag.Lookup("test.run").Value.String()), "-test.v", "-test.count=1"},
+		ownFlags(flag.CommandLine)...,
 	)
+	child := exec.CommandContext(t.Context(), program, args...)
 	child.Env = append(os.Environ(), inside+"="+t.Name())
 	child.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
 	out, err := child.CombinedOutput()
@@ -43,6 +44,16 @@ func Isolated(t *testing.T) bool {
 		t.Fatal(err)
 	}
 	return false
+}
+
+// ownFlags returns the flags that are set and that package testing does not define.
+func ownFlags(set *flag.FlagSet) (args []string) {
+	set.Visit(func(f *flag.Flag) {
+		if !strings.HasPrefix(f.Name, "test.") {
+			args = append(args, "-"+f.Name+"="+f.Value.String())
+		}
+	})
+	return args
 }
 
 // selected returns a -run pattern that selects one test and those of its subtests that the given pattern selects.

@@ -1,6 +1,23 @@
 package netns
 
-import "testing"
+import (
+	"flag"
+	"slices"
+	"testing"
+)
+
+func TestChildHasTheFlagsOfTheSuite(t *testing.T) {
+	set := flag.NewFlagSet("suite", flag.PanicOnError)
+	for _, name := range []string{"test.v", "coturn", "long"} {
+		set.Bool(name, false, "")
+	}
+	if err := set.Parse([]string{"-test.v", "-coturn"}); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := ownFlags(set), []string{"-coturn=true"}; !slices.Equal(got, want) {
+		t.Errorf("flags %q, want %q", got, want)
+	}
+}
 
 func TestChildRunsTheSelectedSubtests(t *testing.T) {
 	for pattern, want := range map[string]string{

@@ -71,6 +71,9 @@ func newFormerStage(t *testing.T) *stage {
 	for _, object := range []string{"deployment", "service"} {
 		s.kubectl("annotate", object, "front-door", "-n", s.name, "by=the-user")
 	}
+	s.kubectl("patch", "service", "front-door", "-n", s.name, "--type=json", "-p",
+		`[{"op":"add","path":"/metadata/ownerReferences/-","value":{"apiVersion":"v1","kind":"Namespace","name":"`+s.name+
+			`","uid":"`+s.get("namespace/"+s.name, ".metadata.uid")+`"}}]`)
 	return s
 }
 
@@ -90,6 +93,8 @@ func TestTakeOver(t *testing.T) {
 	s.sees("service/front-door", `.spec.ports[*].name`, "udp")
 	s.sees("service/front-door", ".metadata.annotations.by", "the-user")
 	s.sees("service/front-door", ".status.loadBalancer.ingress[0].ip", "192.0.2.7")
+	s.sees("service/front-door", `.metadata.ownerReferences[?(@.kind=="Namespace")].name`, s.name)
+	s.sees("service/front-door", `.metadata.ownerReferences[?(@.kind=="Gateway")].controller`, "true")
 	if now := kept(); now != before {
 		t.Errorf("cluster IP and node port were %s and are %s", before, now)
 	}

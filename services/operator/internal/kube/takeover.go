@@ -47,8 +47,11 @@ func takeFields(ctx context.Context, direct client.Client, o resource.Object) (t
 	before := live.DeepCopy()
 	if err = csaupgrade.UpgradeManagedFields(live, former, fieldManager); err == nil {
 		// The admission policy of the operator requires that an owner reference names the Gateway as controller of the
-		// object.
-		live.OwnerReferences = o.GetOwnerReferences()
+		// object. References to other owners stay.
+		for _, owner := range o.GetOwnerReferences() {
+			sameUID := func(r metav1.OwnerReference) bool { return r.UID == owner.UID }
+			live.OwnerReferences = append(slices.DeleteFunc(live.OwnerReferences, sameUID), owner)
+		}
 		patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
 		err = direct.Patch(ctx, live, patch, client.FieldOwner(fieldManager))
 	}

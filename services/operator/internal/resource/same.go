@@ -36,6 +36,7 @@ func metadataOf(o Object) metadata {
 		all := o.GetAnnotations()
 		return metadata{
 			annotations: map[string]string{GeneratedSecret: all[GeneratedSecret], SharedUntil: all[SharedUntil]},
+			owners:      o.GetOwnerReferences(),
 		}
 	case *corev1.Node, *discoveryv1.EndpointSlice:
 		return metadata{labels: serviceLabel(o)}

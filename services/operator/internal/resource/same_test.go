@@ -1,0 +1,27 @@
+package resource_test
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
+)
+
+// A standby Secret is used only if its Gateway owns it, so a change of only the owner references is a change.
+func TestOwnersOfASecretAreCompared(t *testing.T) {
+	ownedBy := func(uid types.UID) *corev1.Secret {
+		meta := named("quay", "north-standby")
+		meta.OwnerReferences = []metav1.OwnerReference{{Kind: "Gateway", Name: "north", UID: uid}}
+		return &corev1.Secret{ObjectMeta: meta}
+	}
+	v := resource.NewView([]resource.Object{ownedBy("first")})
+	if changed := v.Put(ownedBy("first")); len(changed) > 0 {
+		t.Errorf("an equal Secret changes %v", changed)
+	}
+	if changed := v.Put(ownedBy("second")); len(changed) != 1 {
+		t.Errorf("another owner of the Secret changes %v", changed)
+	}
+}

@@ -44,8 +44,14 @@ func ListenersLost(names []string, service string) Finding {
 	)
 }
 
-// WorkloadTaken means that an older Gateway uses the Deployment or DaemonSet with this name.
-func WorkloadTaken(dataplane, name, other string) Finding {
+// WorkloadTaken means that an older Gateway uses the Deployment or DaemonSet with this name. field is spec.workloadName
+// of the Dataplane; if it is empty, the name is that of the Gateway.
+func WorkloadTaken(dataplane, field, name, other string) Finding {
+	if field == "" {
+		return finding(ReasonPending,
+			"metadata.name: %q is the workload of Gateway %s: use another name, or a Dataplane with another "+
+				"spec.workloadName", name, other)
+	}
 	return finding(ReasonPending,
 		"Dataplane %s: spec.workloadName: %q is the workload of Gateway %s: use another Dataplane",
 		dataplane, name, other)

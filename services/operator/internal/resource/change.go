@@ -76,7 +76,9 @@ func (v *View) set(o Object, del bool) Facts {
 		replace(v.configs, aGatewayConfig, key, o, del, changed)
 		setUsers(v.users.configsOfDataplane, allConfigsOfDataplane, key, before, dataplaneOf(v.configs[key]), changed)
 	case *stunnerv1.Dataplane:
+		before := workloadOf(v.dataplanes[key])
 		replace(v.dataplanes, aDataplane, key, o, del, changed)
+		setUsers(v.users.dataplanesOfWorkload, allDataplanesOfWorkload, key, before, workloadOf(v.dataplanes[key]), changed)
 	case *stunnerv1.StaticService:
 		replace(v.staticServices, aStaticService, key, o, del, changed)
 	case *stunnerv1.UDPRoute:

@@ -48,6 +48,7 @@ const (
 	allClassesOfConfig
 	allConfigsOfDataplane
 	allRoutesOfStaticService
+	allDataplanesOfWorkload
 	allSystemServices
 	nodeAddressesIn
 

@@ -163,6 +163,11 @@ func (v *View) ConfigsOfDataplane(name string) Set {
 	return usersOf(v, v.users.configsOfDataplane, allConfigsOfDataplane, types.NamespacedName{Name: name})
 }
 
+// DataplanesOfWorkload returns the Dataplanes with a name in spec.workloadName.
+func (v *View) DataplanesOfWorkload(name string) Set {
+	return usersOf(v, v.users.dataplanesOfWorkload, allDataplanesOfWorkload, types.NamespacedName{Name: name})
+}
+
 // RoutesOfStaticService returns the routes that refer to a StaticService. Routes that another route masks are not
 // included.
 func (v *View) RoutesOfStaticService(key types.NamespacedName) Set {

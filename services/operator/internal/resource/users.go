@@ -19,6 +19,7 @@ type users struct {
 	classesOfConfig       map[types.NamespacedName]Set
 	configsOfDataplane    map[types.NamespacedName]Set
 	routesOfStaticService map[types.NamespacedName]Set
+	dataplanesOfWorkload  map[types.NamespacedName]Set
 }
 
 func newUsers() users {
@@ -28,6 +29,7 @@ func newUsers() users {
 		classesOfConfig:       map[types.NamespacedName]Set{},
 		configsOfDataplane:    map[types.NamespacedName]Set{},
 		routesOfStaticService: map[types.NamespacedName]Set{},
+		dataplanesOfWorkload:  map[types.NamespacedName]Set{},
 	}
 }
 
@@ -92,4 +94,12 @@ func dataplaneOf(gc *stunnerv1.GatewayConfig) Set {
 		return nil
 	}
 	return Set{types.NamespacedName{Name: cmp.Or(gc.Spec.Dataplane, stunnerv1.DefaultDataplane)}: {}}
+}
+
+// workloadOf returns spec.workloadName of a Dataplane, if it is set.
+func workloadOf(d *stunnerv1.Dataplane) Set {
+	if d == nil || d.Spec.WorkloadName == "" {
+		return nil
+	}
+	return Set{types.NamespacedName{Name: d.Spec.WorkloadName}: {}}
 }

@@ -190,11 +190,16 @@ func (d draft) servesExposedListeners() condition.Finding {
 	return condition.Finding{}
 }
 
-// workloadNameFree prevents two Gateways from writing the same Deployment, which can happen if a Dataplane sets
-// spec.workloadName. An older Gateway keeps the name.
+// workloadNameFree prevents two Gateways from writing the same Deployment, which can happen if a Dataplane of either
+// Gateway sets spec.workloadName. An older Gateway keeps the name, unless it is unmanaged.
 func (d draft) workloadNameFree() condition.Finding {
 	template := d.parameters.dataplane
-	if template == nil || template.Spec.WorkloadName == "" || d.annotations.unmanaged {
+	if template == nil || d.annotations.unmanaged {
+		return condition.Finding{}
+	}
+	name := manifest.WorkloadName(template, d.gateway.Name)
+	// Without this check, each Gateway would depend on all Gateways of its namespace.
+	if len(d.view.DataplanesOfWorkload(name)) == 0 {
 		return condition.Finding{}
 	}
 	for _, key := range d.view.GatewaysIn(d.gateway.Namespace) {
@@ -204,8 +209,9 @@ func (d draft) workloadNameFree() condition.Finding {
 		}
 		if class := classOf(d.view, other, d.opt); class != nil {
 			p, found := parametersOf(d.view, other, class, d.opt)
-			if found.OK() && manifest.WorkloadName(p.dataplane, key.Name) == template.Spec.WorkloadName {
-				return condition.WorkloadTaken(template.Name, template.Spec.WorkloadName, key.String())
+			if a, _ := annotationsOf(other, p.config); found.OK() && !a.unmanaged &&
+				manifest.WorkloadName(p.dataplane, key.Name) == name {
+				return condition.WorkloadTaken(template.Name, template.Spec.WorkloadName, name, key.String())
 			}
 		}
 	}

@@ -15,7 +15,8 @@ func AnnotationInvalid(name string, err error) Finding {
 // NameInvalid means that the name of the Gateway is not a valid Service name.
 func NameInvalid(name string) Finding {
 	return finding(ReasonPending,
-		"metadata.name: %q cannot be the name of a Service: use a DNS label of at most 59 characters", name)
+		"metadata.name: %q cannot be the name of a Service: use a DNS label of at most 59 characters that starts with "+
+			"a letter", name)
 }
 
 // ConfigInvalid means that a dataplane would reject the config.

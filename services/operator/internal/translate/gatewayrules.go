@@ -63,10 +63,16 @@ func (d draft) portAnnotationsParse() condition.Finding { return d.findings.anno
 
 func (d draft) workloadBuilds() condition.Finding { return d.findings.workload }
 
-// nameFits checks that the name of the Gateway is a DNS label (RFC 1123), also with the suffix of a second Service,
-// because the Services are named after the Gateway.
+// nameFits checks that the name of the Gateway is the name of a Service, also with the suffix of a second Service,
+// because the Services are named after the Gateway. The API server requires a label that starts with a letter (RFC
+// 1035), unless its feature gate RelaxedServiceNameValidation, an alpha feature since Kubernetes 1.34, is enabled. The
+// file provider creates no Services.
 func (d draft) nameFits() condition.Finding {
-	if len(validation.IsDNS1123Label(d.gateway.Name+"-tcp")) > 0 {
+	check := validation.IsDNS1035Label
+	if d.view.Host() != nil {
+		check = validation.IsDNS1123Label
+	}
+	if len(check(d.gateway.Name+"-tcp")) > 0 {
 		return condition.NameInvalid(d.gateway.Name)
 	}
 	return condition.Finding{}

@@ -85,7 +85,7 @@ func newFlags(r *raw) *cli.Flags {
 	f.StringVar(&r.access.Audience, "jwt-audience", "",
 		"`AUDIENCE` that tokens must have (claim aud), compared exactly")
 	f.StringVar(&r.access.SecretFile, "jwt-secret-file", "",
-		"`FILE` with the secret that tokens are signed with (HMAC), at least 32 bytes")
+		"`FILE` with the secret that tokens are signed with (HMAC), at least 32 bytes for HS256, 48 for HS384, 64 for HS512")
 	f.StringVar(&r.access.JWKSFile, "jwt-jwks-file", "", "`FILE` with the JWK set that tokens are signed with")
 	f.StringVar(&r.access.JWKSURL, "jwt-jwks-url", "", "`URL` of the JWK set that tokens are signed with, https")
 	f.StringVar(&r.algorithms, "jwt-algorithms", "",

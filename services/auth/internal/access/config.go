@@ -15,16 +15,15 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 )
 
-// minSecret is the minimum length of the secret of HMAC signatures in bytes, for all symmetric algorithms: the size of
-// a SHA-256 hash (RFC 7518 §3.2).
-const minSecret = 32
-
 // Algorithms of signatures. A Policy accepts either symmetric or asymmetric algorithms. If it accepted both, a token
 // could be forged by using a public key as the HMAC secret.
 var (
 	symmetric  = []string{"HS256", "HS384", "HS512"}
 	asymmetric = []string{"RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"}
 )
+
+// minSecret is the minimum length of the secret of a symmetric algorithm in bytes: the size of its hash (RFC 7518 §3.2).
+var minSecret = map[string]int{"HS256": 32, "HS384": 48, "HS512": 64}
 
 // Config configures the verification of tokens. With the zero Config the Policy is open.
 type Config struct {
@@ -152,16 +151,19 @@ func (c Config) keys(ctx context.Context, log *slog.Logger) (func(*jwt.Token, st
 	}
 	flag, path, parse := "--jwt-jwks-file", c.JWKSFile, setKeys
 	if c.SecretFile != "" {
-		flag, path, parse = "--jwt-secret-file", c.SecretFile, secretKey
+		flag, path, parse = "--jwt-secret-file", c.SecretFile, c.secretKey
 	}
 	key, err := openKeyFile(flag, path, log, parse)
 	return func(t *jwt.Token, _ string) (any, error) { return key(t) }, err
 }
 
-func secretKey(raw []byte) (jwt.Keyfunc, error) {
+func (c Config) secretKey(raw []byte) (jwt.Keyfunc, error) {
 	secret := bytes.TrimRight(raw, "\r\n")
-	if len(secret) < minSecret {
-		return nil, fmt.Errorf("holds %d bytes: at least %d are needed", len(secret), minSecret)
+	for _, a := range c.algorithms() {
+		if len(secret) < minSecret[a] {
+			return nil, fmt.Errorf("holds %d bytes: at least %d are needed for %s: use a longer secret, or other "+
+				"--jwt-algorithms", len(secret), minSecret[a], a)
+		}
 	}
 	return func(*jwt.Token) (any, error) { return secret, nil }, nil
 }

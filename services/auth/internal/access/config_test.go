@@ -76,8 +76,12 @@ func TestKeyFilesThatAreNoUse(t *testing.T) {
 		config Config
 		want   string
 	}{
-		"a secret that is not there":    {Config{SecretFile: "nowhere"}, "--jwt-secret-file"},
-		"a secret that is too short":    {Config{SecretFile: file("0123456789\n")}, "at least 32"},
+		"a secret that is not there": {Config{SecretFile: "nowhere"}, "--jwt-secret-file"},
+		"a secret that is too short": {Config{SecretFile: file("0123456789\n")}, "at least 32"},
+		"a secret that is too short for HS512": {
+			Config{SecretFile: file(strings.Repeat("k", 63)), Algorithms: []string{"HS256", "HS512"}},
+			"at least 64 are needed for HS512: use a longer secret, or other --jwt-algorithms",
+		},
 		"a secret that is only newline": {Config{SecretFile: file(strings.Repeat("\n", 40))}, "at least 32"},
 		"a set that is not there":       {Config{JWKSFile: "nowhere"}, "--jwt-jwks-file"},
 		"a set that is no JSON":         {Config{JWKSFile: file("-----BEGIN PUBLIC KEY-----")}, "parse key set"},

@@ -21,9 +21,10 @@ func TestKeyFileIsReadAgain(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		first, second := strings.Repeat("a", minSecret), strings.Repeat("b", minSecret)
+		first, second := strings.Repeat("a", 32), strings.Repeat("b", 32)
 		write(first)
-		key, err := openKeyFile("--jwt-secret-file", path, slog.New(slog.NewTextHandler(&logs, nil)), secretKey)
+		log := slog.New(slog.NewTextHandler(&logs, nil))
+		key, err := openKeyFile("--jwt-secret-file", path, log, Config{SecretFile: path}.secretKey)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -9,11 +9,9 @@ import (
 const useOrigin = "use --config, or STUNNER_CONFIG_ORIGIN"
 
 // formerSettings returns all flags and environment variables of the existing auth service that this one does not have.
-func formerSettings(f *cli.Flags) []cli.Former {
+func formerSettings(f *cli.Flags, getenv func(string) string) []cli.Former {
 	address := func(value string) (string, error) {
-		port := f.Former["cds-server-port"]
-		delete(f.Former, "cds-server-port") // it is used, and needs no warning
-		return cli.WithPort(value, port)
+		return cli.WithPort(value, f.TakeFormer("cds-server-port", "CDS_SERVER_PORT", getenv))
 	}
 	return append([]cli.Former{
 		{Flags: []string{"v", "verbose"}, IsBool: true, Flag: "log-level", Convert: debugLevel},

@@ -14,7 +14,7 @@ import (
 // that the following flags are parsed.
 func TestContractSettingsOfExistingAuthServices(t *testing.T) {
 	settings := 0
-	for _, s := range formerSettings(cli.New("auth", envName)) {
+	for _, s := range formerSettings(cli.New("auth", envName), none) {
 		for _, name := range append(s.Flags, s.Env...) {
 			settings++
 			args, env := []string{cli.Dashed(name), "a-value"}, map[string]string{}
@@ -72,6 +72,8 @@ func TestContractFormerSettingsKeepTheirMeaning(t *testing.T) {
 			"stunner-config-discovery.stunner-system.svc:13478"},
 		{"--cds-server-port 5000 --cds-server-address=10.0.0.1", nil, "10.0.0.1:5000"},
 		{"", map[string]string{"CDS_SERVER_ADDR": "10.0.0.1"}, "10.0.0.1:13478"},
+		{"", map[string]string{"CDS_SERVER_ADDR": "10.0.0.1", "CDS_SERVER_PORT": "5000"}, "10.0.0.1:5000"},
+		{"--cds-server-address 10.0.0.2", map[string]string{"CDS_SERVER_PORT": "5000"}, "10.0.0.2:5000"},
 	} {
 		o, err := parseOptions(strings.Fields(c.args), func(name string) string { return c.env[name] })
 		if err != nil || o.config != c.want || len(o.warnings) > 0 {

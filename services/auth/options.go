@@ -52,6 +52,7 @@ type raw struct {
 	maxAge             int64
 	shutdownDelay      int64
 	demoEcho, logLevel string
+	getenv             func(string) string
 }
 
 // envNames maps flags to environment variables that other programs use too. The variables of all other flags are
@@ -130,7 +131,7 @@ func newFlags(r *raw) *cli.Flags {
 	f.StringVar(&r.logLevel, "log-level", "all:INFO",
 		"`LEVELS` of the log as SCOPE:LEVEL[,SCOPE:LEVEL…]; scopes: all access audit demo discovery gateway rest")
 	f.Shorten(map[string]string{"c": "config", "p": "port", "l": "log-level"})
-	f.AcceptFormer(formerSettings(f))
+	f.AcceptFormer(formerSettings(f, r.getenv))
 	return f
 }
 
@@ -138,7 +139,7 @@ func newFlags(r *raw) *cli.Flags {
 // of the existing auth service (formerSettings). An unknown flag, a flag with an unreadable value or an extra argument
 // is returned as the only error. All other errors are returned together.
 func parseOptions(args []string, getenv func(string) string) (options, error) {
-	var r raw
+	r := raw{getenv: getenv}
 	f := newFlags(&r)
 	if err := f.Parse(args); err != nil {
 		return options{}, err

@@ -23,6 +23,7 @@ type Flags struct {
 	Former map[string]string
 
 	settings []Former
+	taken    map[string]bool // variables that TakeFormer returned
 }
 
 // New returns an empty set of flags. Errors are returned, not printed.

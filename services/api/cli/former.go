@@ -61,7 +61,7 @@ func (v formerValue) IsBoolFlag() bool { return v.isBool }
 
 // AcceptFormer defines the flags of former settings. Parse adds those that are given to f.Former.
 func (f *Flags) AcceptFormer(settings []Former) {
-	f.settings, f.Former = settings, map[string]string{}
+	f.settings, f.Former, f.taken = settings, map[string]string{}, map[string]bool{}
 	for _, s := range settings {
 		instead := s.Instead
 		if s.Flag != "" {
@@ -78,6 +78,17 @@ func (f *Flags) AcceptFormer(settings []Former) {
 		}
 		return env(flag)
 	}
+}
+
+// TakeFormer returns the value of a former flag, or else of a former environment variable, for the Convert function of
+// another setting. SetFromFormer does not report that flag or variable as ignored if its setting follows the other one.
+func (f *Flags) TakeFormer(flag, variable string, getenv func(string) string) string {
+	if value := f.Former[flag]; value != "" {
+		delete(f.Former, flag)
+		return value
+	}
+	f.taken[variable] = true
+	return getenv(variable)
 }
 
 // SetFromFormer sets the flags that are given neither on the command line nor in the environment from former settings.
@@ -117,7 +128,7 @@ func (f *Flags) SetFromFormer(getenv func(string) string) (warnings []string, er
 			}
 		}
 		for _, name := range s.Env {
-			if value := getenv(name); value != "" {
+			if value := getenv(name); value != "" && !f.taken[name] {
 				use("environment variable "+name, value)
 			}
 		}
@@ -136,7 +147,7 @@ func WithPort(address, port string) (string, error) {
 	}
 	port = cmp.Or(port, discoveryPort)
 	if n, err := strconv.Atoi(port); err != nil || n < 1 || n > 65535 {
-		return "", fmt.Errorf("--cds-server-port %q: use 1 to 65535", port)
+		return "", fmt.Errorf("CDS_SERVER_PORT or --cds-server-port %q: use 1 to 65535", port)
 	}
 	return net.JoinHostPort(strings.Trim(address, "[]"), port), nil
 }

@@ -237,7 +237,8 @@ type GetTurnAuthParams struct {
 	Service RequiredService `form:"service" json:"service"`
 
 	// Username The user id that stands in the credential's user name, at most 128 bytes of UTF-8. A colon separates expiry and user id there, so it is refused here. With
-	// a bearer token the user id is the token's subject, and a different `username` is refused.
+	// a bearer token the user id is the token's subject, and a different `username` is refused. With neither, the user name contains no user id, as in the
+	// existing auth service, and all such callers share the quotas of one user; `POST /v1/ice-servers` gives each caller a user id.
 	Username *Username `form:"username,omitempty" json:"username,omitempty"`
 
 	// TTL Lifetime of the credential in seconds. Default and maximum belong to the gateway; 86400 unless configured. A ttl above the maximum is reduced to the
@@ -272,7 +273,8 @@ type PostTurnAuthParams struct {
 	Service RequiredService `form:"service" json:"service"`
 
 	// Username The user id that stands in the credential's user name, at most 128 bytes of UTF-8. A colon separates expiry and user id there, so it is refused here. With
-	// a bearer token the user id is the token's subject, and a different `username` is refused.
+	// a bearer token the user id is the token's subject, and a different `username` is refused. With neither, the user name contains no user id, as in the
+	// existing auth service, and all such callers share the quotas of one user; `POST /v1/ice-servers` gives each caller a user id.
 	Username *Username `form:"username,omitempty" json:"username,omitempty"`
 
 	// TTL Lifetime of the credential in seconds. Default and maximum belong to the gateway; 86400 unless configured. A ttl above the maximum is reduced to the
@@ -307,7 +309,8 @@ type GetIceAuthParams struct {
 	Service *Service `form:"service,omitempty" json:"service,omitempty"`
 
 	// Username The user id that stands in the credential's user name, at most 128 bytes of UTF-8. A colon separates expiry and user id there, so it is refused here. With
-	// a bearer token the user id is the token's subject, and a different `username` is refused.
+	// a bearer token the user id is the token's subject, and a different `username` is refused. With neither, the user name contains no user id, as in the
+	// existing auth service, and all such callers share the quotas of one user; `POST /v1/ice-servers` gives each caller a user id.
 	Username *Username `form:"username,omitempty" json:"username,omitempty"`
 
 	// TTL Lifetime of the credential in seconds. Default and maximum belong to the gateway; 86400 unless configured. A ttl above the maximum is reduced to the
@@ -345,7 +348,8 @@ type PostIceAuthParams struct {
 	Service *Service `form:"service,omitempty" json:"service,omitempty"`
 
 	// Username The user id that stands in the credential's user name, at most 128 bytes of UTF-8. A colon separates expiry and user id there, so it is refused here. With
-	// a bearer token the user id is the token's subject, and a different `username` is refused.
+	// a bearer token the user id is the token's subject, and a different `username` is refused. With neither, the user name contains no user id, as in the
+	// existing auth service, and all such callers share the quotas of one user; `POST /v1/ice-servers` gives each caller a user id.
 	Username *Username `form:"username,omitempty" json:"username,omitempty"`
 
 	// TTL Lifetime of the credential in seconds. Default and maximum belong to the gateway; 86400 unless configured. A ttl above the maximum is reduced to the

@@ -2,6 +2,7 @@ package host
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -109,17 +110,19 @@ func startOf(dir string) time.Time {
 }
 
 // watchEnd watches a process that is not a child of this process. The returned channel receives a message when the
-// process ends. Closing leave ends the watch.
-func watchEnd(o orphan, leave <-chan struct{}) (<-chan string, error) {
+// process ends. Closing leave ends the watch. The returned handle refers to this process, even if its id is used again.
+func watchEnd(o orphan, leave <-chan struct{}) (<-chan string, *os.Process, error) {
 	fd, err := unix.PidfdOpen(o.pid, unix.PIDFD_NONBLOCK)
 	if err != nil {
-		return nil, fmt.Errorf("watch process %d: %w", o.pid, err)
+		return nil, nil, fmt.Errorf("watch process %d: %w", o.pid, err)
 	}
 	file := os.NewFile(uintptr(fd), "pidfd")
-	raw, err := file.SyscallConn()
-	if now, ok := inspect(o.pid); err != nil || !ok || now.stateDir() != o.stateDir() {
+	raw, connErr := file.SyscallConn()
+	handle, err := os.FindProcess(o.pid)
+	// inspect follows both handles: if the id still belongs to the dataplane, both handles refer to it.
+	if now, ok := inspect(o.pid); errors.Join(connErr, err) != nil || !ok || now.stateDir() != o.stateDir() {
 		file.Close()
-		return nil, fmt.Errorf("watch process %d: it has ended", o.pid)
+		return nil, nil, fmt.Errorf("watch process %d: it has ended", o.pid)
 	}
 	exit, over := make(chan string, 1), make(chan struct{})
 	go func() {
@@ -136,7 +139,7 @@ func watchEnd(o orphan, leave <-chan struct{}) (<-chan string, error) {
 		}
 		file.Close()
 	}()
-	return exit, nil
+	return exit, handle, nil
 }
 
 func readable(fd int) bool {

@@ -198,7 +198,7 @@ func (p *process) wait(d time.Duration) bool {
 
 // runOnce runs the program once. It returns a description of how the program ended, or "" after Stop or Leave.
 func (p *process) runOnce(adopt *orphan) string {
-	exit, pid, err := p.startOrAdopt(adopt)
+	exit, handle, err := p.startOrAdopt(adopt)
 	if err != nil {
 		return err.Error()
 	}
@@ -210,14 +210,16 @@ func (p *process) runOnce(adopt *orphan) string {
 	case <-p.stop:
 	}
 	p.set(func(h *health) { h.Phase = stopping })
-	p.terminate(pid, exit)
+	p.terminate(handle, exit)
 	return ""
 }
 
 // terminate stops the program with SIGTERM, and with SIGKILL if the program does not end in time. SIGKILL is sent to
 // the process group, which contains only the program and its children.
-func (p *process) terminate(pid int, exit <-chan string) {
-	_ = syscall.Kill(pid, syscall.SIGTERM) // fails if it has ended already
+//
+// Signals are sent by the handle, because the program may have ended, and its process id may belong to another process.
+func (p *process) terminate(handle *os.Process, exit <-chan string) {
+	_ = handle.Signal(syscall.SIGTERM) // fails if it has ended already
 	timer := time.NewTimer(p.grace)
 	defer timer.Stop()
 	select {
@@ -226,23 +228,25 @@ func (p *process) terminate(pid int, exit <-chan string) {
 	case <-timer.C:
 	}
 	p.log.Warn("dataplane did not end in time, killing it", "dataplane", p.command.Name, "grace", p.grace)
-	_ = syscall.Kill(-pid, syscall.SIGKILL)
-	_ = syscall.Kill(pid, syscall.SIGKILL) // a process that was started by hand may not lead a group
+	if handle.Signal(syscall.Signal(0)) == nil { // a process group has no handle: the id is valid while the program runs
+		_ = syscall.Kill(-handle.Pid, syscall.SIGKILL)
+	}
+	_ = handle.Kill() // a process that was started by hand may not lead a group
 	<-exit
 }
 
 // startOrAdopt starts the program, or adopts a running one. The returned channel receives a message when the program
 // ends.
-func (p *process) startOrAdopt(adopt *orphan) (<-chan string, int, error) {
+func (p *process) startOrAdopt(adopt *orphan) (<-chan string, *os.Process, error) {
 	if adopt != nil {
-		if exit, err := watchEnd(*adopt, p.leave); err == nil {
+		if exit, handle, err := watchEnd(*adopt, p.leave); err == nil {
 			p.set(func(h *health) { h.Phase, h.PID, h.Since, h.Adopted = running, adopt.pid, adopt.since, true })
-			return exit, adopt.pid, nil
+			return exit, handle, nil
 		}
 	}
 	cmd, err := p.start()
 	if err != nil {
-		return nil, 0, err
+		return nil, nil, err
 	}
 	exit := make(chan string, 1)
 	go func() {
@@ -251,7 +255,7 @@ func (p *process) startOrAdopt(adopt *orphan) (<-chan string, int, error) {
 	}()
 	pid := cmd.Process.Pid
 	p.set(func(h *health) { h.Phase, h.PID, h.Since, h.Adopted = running, pid, time.Now(), false })
-	return exit, pid, nil
+	return exit, cmd.Process, nil
 }
 
 // start starts the program in a separate process group, so that a signal from the terminal, such as Ctrl-C, reaches

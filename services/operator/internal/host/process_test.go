@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"strconv"
@@ -265,6 +266,27 @@ func TestProcessThatWasTakenOverEnds(t *testing.T) {
 	if alive(o.pid) {
 		t.Error("process lives after the stop")
 	}
+}
+
+// No signal is sent to a process that has got the process id of a program that ended.
+func TestTerminateSparesAnotherProcessWithTheID(t *testing.T) {
+	k := newKennel(t)
+	p := k.start(player("serve", "/n_g"), nil)
+	h := k.await(p, "running", isRunning)
+	k.awaitLog("n_g", "begins")
+
+	over := exec.Command("/bin/true")
+	if err := over.Run(); err != nil {
+		t.Fatal(err)
+	}
+	over.Process.Pid = h.PID
+	exit := make(chan string)
+	time.AfterFunc(2*k.common.grace, func() { exit <- "ended" })
+	p.terminate(over.Process, exit)
+	if got := p.Health(); got.PID != h.PID || !alive(h.PID) {
+		t.Errorf("the other process has got a signal: %s", got)
+	}
+	k.stop(p)
 }
 
 func TestProcessSurvivesTheOperatorUnlessItIsBound(t *testing.T) {

@@ -89,7 +89,7 @@ func (d draft) assemble(refused condition.Finding) Result {
 	if refused.OK() && lost == "" {
 		c := d.config()
 		if refused = publishable(c); refused.OK() {
-			r.Config, r.Named, r.HeldListeners, r.Objects = &c, d.named, d.heldListenerNames(), d.objects(c)
+			r.Config, r.Named, r.Objects = &c, d.named, d.objects(c)
 			if d.parameters.dataplane != nil {
 				r.RelayPorts = manifest.RelayPorts(d.parameters.dataplane)
 			}

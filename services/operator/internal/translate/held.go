@@ -22,8 +22,8 @@ import (
 //   - holdListeners finds the published config of each held listener, and the Service ports that lead to it.
 //   - update sets the current routes in the published config of a listener, which becomes part of the new config.
 //     exposure.go keeps the Service ports.
-//   - Result.HeldListeners names the held listeners. After a restart, the operator does not have the published config,
-//     so it cannot keep a listener. It then publishes no config that lacks a listener in use, see lostListener.
+//   - After a restart, the operator does not have the published config, so it cannot keep a listener. It then publishes
+//     no config that lacks a listener in use, see lostListener.
 //   - Result.ObjectsWith adapts the generated objects to the config that is finally published.
 //
 // The other listeners of the Gateway are served as specified. A problem that affects the whole Gateway sets Result.Hold
@@ -46,16 +46,6 @@ type heldPort struct {
 // held reports whether the published config of the listener must stay in use. A listener with a revoked certificate is
 // not held, because the certificate must not stay in use.
 func (l *listener) held() bool { return !l.served() && !l.revoked }
-
-func (d draft) heldListenerNames() []string {
-	var names []string
-	for i, l := range d.listeners {
-		if l.held() && d.firstOfName(i) {
-			names = append(names, d.listenerName(l))
-		}
-	}
-	return names
-}
 
 // lostListener returns the name of a held listener that would be lost if the config were published; "" if there is
 // none. This can only happen after a restart: the config then lacks the held listeners, because Options.Published, from

@@ -299,6 +299,22 @@ func (s *site) doorsTo(l config.Listener) (doors []string) {
 	return doors
 }
 
+// heldListeners returns the listeners whose published config stays in use, by their names in a config: those that cannot
+// be served as specified, except those with a revoked certificate.
+func heldListeners(r translate.Result) (ids []string) {
+	for _, l := range r.Status.Listeners {
+		reasons := map[string]bool{}
+		for _, c := range l.Conditions {
+			reasons[c.Type+" "+c.Reason] = true
+		}
+		if !r.Hold && reasons[condition.Programmed+" "+condition.ReasonInvalid] &&
+			!reasons[condition.ResolvedRefs+" "+condition.ReasonRefNotPermitted] {
+			ids = append(ids, r.Key.String()+"/"+string(l.Name))
+		}
+	}
+	return ids
+}
+
 // check compares Services, config and status with the spec. It returns the number of held listeners that are served.
 func (s *site) check(name string) (held int) {
 	s.Helper()
@@ -312,7 +328,7 @@ func (s *site) check(name string) (held int) {
 	for _, spec := range s.gateway.Spec.Listeners {
 		id := "turn/lobby/" + string(spec.Name)
 		i := slices.IndexFunc(s.published.Listeners, func(l config.Listener) bool { return l.Name == id })
-		waits := slices.Contains(s.result.HeldListeners, id)
+		waits := slices.Contains(heldListeners(s.result), id)
 		switch {
 		case waits && i >= 0:
 			held++

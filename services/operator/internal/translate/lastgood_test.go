@@ -190,8 +190,8 @@ func TestAMisspeltProtocolDoesNotKeepARevokedCertificate(t *testing.T) {
 			gw.Spec.Listeners[i].Protocol = "TURN-TSL"
 		}
 	}
-	if r := translate.Gateway(c.view(), key, c.options); len(r.HeldListeners) != 0 {
-		t.Errorf("waiting %v, want none", r.HeldListeners)
+	if held := heldListeners(translate.Gateway(c.view(), key, c.options)); len(held) != 0 {
+		t.Errorf("waiting %v, want none", held)
 	}
 }
 

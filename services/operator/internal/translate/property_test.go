@@ -87,7 +87,7 @@ func TestResultsArePublishableOrKept(t *testing.T) {
 func checkResults(t *testing.T, o outcome) {
 	t.Helper()
 	for _, r := range o.Gateways {
-		nothing := r.Config == nil && r.Objects == nil && r.HeldListeners == nil
+		nothing := r.Config == nil && r.Objects == nil
 		switch {
 		case !r.Ours || r.Hold:
 			if !nothing {
@@ -120,7 +120,7 @@ func TestSecretsStayInTheConfig(t *testing.T) {
 	forEachCase(t, func(t *testing.T, c *testCase) {
 		o := translateAll(c.view(), c.options)
 		for i := range o.Gateways {
-			o.Gateways[i].Config, o.Gateways[i].HeldListeners = nil, nil
+			o.Gateways[i].Config = nil
 		}
 		shown, err := json.Marshal(o)
 		if err != nil {

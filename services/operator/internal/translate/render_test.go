@@ -92,7 +92,7 @@ func (o outcome) renderConfigs(t testing.TB) []byte {
 		default:
 			documents = append(documents, mustMarshal(t, r.Config))
 		}
-		for _, l := range r.HeldListeners {
+		for _, l := range heldListeners(r) {
 			documents = append(documents, fmt.Appendf(nil, "# %s waits\n", l))
 		}
 	}

@@ -285,7 +285,7 @@ func TestValuesOfSecretsStandInConfigsOnly(t *testing.T) {
 							t.Fatalf("%s: in the config of %s", a.field, r.Key)
 						}
 					}
-					o.Gateways[i].Config, o.Gateways[i].HeldListeners = nil, nil
+					o.Gateways[i].Config = nil
 				}
 				if text := everything(t, o); shows(text, secret) {
 					t.Fatalf("%s, %s: a value is shown:\n%s", a.field, a.authType, text)

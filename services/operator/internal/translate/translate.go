@@ -121,9 +121,6 @@ type Result struct {
 	// Named are the clusters of Config as the ConfigMap shows them: with the DNS names of Services instead of their
 	// addresses.
 	Named []config.Cluster
-	// HeldListeners are the names of the listeners whose published config must stay in use because they cannot be
-	// served as specified, see held.go. They have the form of names in a config: NAMESPACE/GATEWAY/LISTENER.
-	HeldListeners []string
 	// Objects are all generated objects that the Gateway needs, sorted by kind and name. Any other generated object of
 	// the Gateway is obsolete, except its standby Secret.
 	Objects []resource.Object

@@ -37,6 +37,11 @@ func TestHelpNamesEveryFlagAndItsVariable(t *testing.T) {
 	if code := command(t.Context(), []string{"--help"}, none, &out, &errs); code != 0 || errs.Len() > 0 {
 		t.Errorf("exit code %d, stderr %q", code, &errs)
 	}
+	for _, want := range []string{"auth --config ORIGIN", "auth check URL", "auth version"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("help does not contain %q", want)
+		}
+	}
 	flags := newFlags(&raw{})
 	flags.VisitAll(func(f *flag.Flag) {
 		if len(f.Name) == 1 || flags.Env(f.Name) == "" { // a short name, or a former flag

@@ -309,12 +309,15 @@ func (o options) publicEndpoint() string {
 func usage() string {
 	var b strings.Builder
 	b.WriteString(`Usage: auth --config ORIGIN [flags]
+       auth check URL
        auth version
 
 Serves ICE servers with TURN credentials for the gateways of config discovery:
 POST /v1/ice-servers, and for older clients GET / and GET /ice.
 
 Without --jwt-… flags the service answers every caller.
+
+check requests a URL until it is answered with a status below 500, for at most 30 seconds. It exits with 1 otherwise.
 
 Flags, each with its environment variable. The command line takes precedence.
 `)

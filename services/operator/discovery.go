@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/util/validation"
+
 	"github.com/stunner-gateway/stunner/services/operator/internal/file"
 	"github.com/stunner-gateway/stunner/services/operator/internal/kube"
 )
@@ -53,9 +55,15 @@ func (o *options) checkDiscovery() error {
 	}
 	for _, account := range o.accounts() {
 		namespace, name, ok := strings.Cut(strings.TrimSuffix(account, kube.WholeConfigs), "/")
-		if !ok || namespace == "" || name == "" || strings.ContainsAny(name, "/:") {
+		if !ok || strings.ContainsAny(name, "/:") {
 			return fmt.Errorf("--discovery-readers %q: use NAMESPACE/SERVICEACCOUNT or NAMESPACE/SERVICEACCOUNT:whole",
 				account)
+		}
+		if wrong := validation.IsDNS1123Label(namespace); len(wrong) > 0 {
+			return fmt.Errorf("--discovery-readers %q: namespace %q: %s", account, namespace, wrong[0])
+		}
+		if wrong := validation.IsDNS1123Subdomain(name); len(wrong) > 0 {
+			return fmt.Errorf("--discovery-readers %q: ServiceAccount %q: %s", account, name, wrong[0])
 		}
 	}
 	return nil

@@ -38,6 +38,12 @@ func TestOptionsSayWhatIsWrong(t *testing.T) {
 		{[]string{
 			"--provider=kubernetes", "--discovery-readers=a/b:all",
 		}, `--discovery-readers "a/b:all": use NAMESPACE/SERVICEACCOUNT or NAMESPACE/SERVICEACCOUNT:whole`},
+		{[]string{
+			"--provider=kubernetes", "--discovery-readers=a/b,Media/b",
+		}, `--discovery-readers "Media/b": namespace "Media": a lowercase RFC 1123 label must`},
+		{[]string{
+			"--provider=kubernetes", "--discovery-readers=a/under_score:whole",
+		}, `--discovery-readers "a/under_score:whole": ServiceAccount "under_score": a lowercase RFC 1123 subdomain must`},
 		{[]string{"--provider=kubernetes", "--watch-namespaces=media,No"}, `--watch-namespaces "No": `},
 		{[]string{
 			"--provider=kubernetes", "--credentials=stunner-system/turn",

@@ -51,7 +51,7 @@ func (l *budgetLedger) roomFor(key types.NamespacedName, created time.Time) (roo
 	}
 	room.Namespace = older
 	if l.total > 0 && sum+older+maxGatewayDemand > l.total {
-		room.Bounded, room.Operator = true, max(0, l.share(wanted, sum)-older)
+		room.Bounded, room.Operator = true, max(0, l.share(wanted)-older)
 	}
 	return room
 }
@@ -61,9 +61,9 @@ func (l *budgetLedger) roomFor(key types.NamespacedName, created time.Time) (roo
 const maxGatewayDemand = 200_000
 
 // share returns the number of endpoints that one namespace may have. wanted are the numbers of endpoints that the other
-// namespaces want, sum is their total. A namespace that wants less than an equal share gets all that it wants, and the
-// rest is divided equally.
-func (l *budgetLedger) share(wanted map[string]int, sum int) int {
+// namespaces want. A namespace that wants less than an equal share gets all that it wants, and the rest is divided
+// equally.
+func (l *budgetLedger) share(wanted map[string]int) int {
 	others := slices.Sorted(maps.Values(wanted))
 	left := l.total
 	for i, w := range others {

@@ -149,3 +149,50 @@ func refuseStatus(t *testing.T, u translate.ObjectRef, status any, rejection err
 		t.Errorf("%d writes for an object that is gone", n)
 	}
 }
+
+// A status is written only to the version of the object from which it was translated.
+func TestStatusIsWrittenToTheVersionThatItIsMadeFor(t *testing.T) {
+	s, err := newScheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	key := types.NamespacedName{Namespace: "media", Name: "branch"}
+	unit := translate.ObjectRef{Kind: translate.KindStaticService, NamespacedName: key}
+	object := &stunnerv1.StaticService{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
+	c := fake.NewClientBuilder().WithScheme(s).WithObjects(object).WithStatusSubresource(object).Build()
+	w := newWriter(c, c, s, newInbox(), newMeters(), &tasks{}, slog.New(slog.DiscardHandler))
+	read := func() *stunnerv1.StaticService {
+		live := &stunnerv1.StaticService{}
+		if err := c.Get(t.Context(), key, live); err != nil {
+			t.Fatal(err)
+		}
+		return live
+	}
+	seen := read().ResourceVersion
+	status := stunnerv1.Status{Conditions: []metav1.Condition{
+		{Type: "Accepted", Status: metav1.ConditionTrue, Reason: "Accepted", LastTransitionTime: metav1.Now()},
+	}}
+	w.set(unit, desired{ours: true, status: status, version: seen})
+
+	other := read()
+	other.Status.Conditions = []metav1.Condition{
+		{Type: "Other", Status: metav1.ConditionTrue, Reason: "Said", LastTransitionTime: metav1.Now()},
+	}
+	if err := c.Status().Update(t.Context(), other, client.FieldOwner("other")); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.write(t.Context(), unit); err != nil {
+		t.Fatal(err)
+	}
+	if got := read().Status.Conditions; len(got) != 1 || got[0].Type != "Other" {
+		t.Fatalf("what another controller has said is overwritten: %v", got)
+	}
+	w.setVersion(unit, "not the one", "any")
+	w.setVersion(unit, seen, read().ResourceVersion)
+	if err := w.write(t.Context(), unit); err != nil {
+		t.Fatal(err)
+	}
+	if got := read().Status.Conditions; len(got) != 1 || got[0].Type != "Accepted" {
+		t.Errorf("nothing is written to the version that it is meant for: %v", got)
+	}
+}

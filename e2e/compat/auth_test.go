@@ -104,6 +104,13 @@ func start(t *testing.T, c bed.Command, ready func(url string) func(context.Cont
 	url := "http://" + bed.Loopback + ":" + strconv.Itoa(port)
 	c.Args = append(c.Args, "--address="+bed.Loopback, "--port="+strconv.Itoa(port), "--shutdown-delay=0",
 		"--health-address="+bedtest.Address(t))
+	launch(t, c, func(ctx context.Context, p *bed.Process) error { return p.Until(ctx, ready(url)) })
+	return url
+}
+
+// launch starts a program, and waits until it is ready. The program is stopped at the end of the test.
+func launch(t *testing.T, c bed.Command, ready func(ctx context.Context, p *bed.Process) error) *bed.Process {
+	t.Helper()
 	p, err := bed.Start(c)
 	if err != nil {
 		t.Fatal(err)
@@ -115,10 +122,10 @@ func start(t *testing.T, c bed.Command, ready func(url string) func(context.Cont
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
-	if err := p.Until(ctx, ready(url)); err != nil {
+	if err := ready(ctx, p); err != nil {
 		t.Fatalf("%v\n%s", err, p.Output())
 	}
-	return url
+	return p
 }
 
 // answers waits until a request has a status.

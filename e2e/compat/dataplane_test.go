@@ -167,7 +167,7 @@ func installations() map[string]installation {
 func TestDataplane(t *testing.T) {
 	stunnerd := filepath.Join(bedtest.Build(t, bed.Stunnerd), "stunnerd")
 	host := hostAddress(t)
-	peer := echo(t, host)
+	peer := bedtest.Echo(t, host)
 	chain, private, err := bed.Certificate(host)
 	if err != nil {
 		t.Fatal(err)
@@ -246,25 +246,14 @@ func TestDataplaneRefuses(t *testing.T) {
 // run starts stunnerd and waits until a config is in force.
 func run(t *testing.T, stunnerd string, args, env []string) *bed.Process {
 	t.Helper()
-	p, err := bed.Start(bed.Command{
+	return launch(t, bed.Command{
 		Name: "stunnerd", Path: stunnerd, Args: args, Logs: t.TempDir(),
 		// The default port of the probes may be in use on this host.
 		Env: append(env, "STUNNER_HEALTHCHECK_ENDPOINT=none"),
+	}, func(ctx context.Context, p *bed.Process) error {
+		_, err := p.AwaitOutput(ctx, regexp.MustCompile("config in force"))
+		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := p.Stop(10 * time.Second); err != nil {
-			t.Error(err)
-		}
-	})
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	defer cancel()
-	if _, err := p.AwaitOutput(ctx, regexp.MustCompile("config in force")); err != nil {
-		t.Fatalf("%v\n%s", err, p.Output())
-	}
-	return p
 }
 
 // served is the config of id, as an existing operator serves it.
@@ -299,25 +288,4 @@ func hostAddress(t *testing.T) netip.Addr {
 	}
 	t.Fatal("quick servers do not relay to loopback addresses: give this host an IPv4 address, such as one of a dummy interface")
 	return netip.Addr{}
-}
-
-// echo returns the address of a peer that returns every datagram.
-func echo(t *testing.T, at netip.Addr) netip.AddrPort {
-	t.Helper()
-	conn, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(at, 0)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { conn.Close() })
-	go func() {
-		buf := make([]byte, 2048)
-		for {
-			n, from, err := conn.ReadFromUDPAddrPort(buf)
-			if err != nil {
-				return
-			}
-			_, _ = conn.WriteToUDPAddrPort(buf[:n], from)
-		}
-	}()
-	return conn.LocalAddr().(*net.UDPAddr).AddrPort()
 }

@@ -80,7 +80,8 @@ type bench struct {
 // newBench makes a config and its peer. It does not start the process.
 func newBench(t testing.TB) *bench {
 	t.Helper()
-	b := &bench{t: t, roots: x509.NewCertPool(), peer: echo(t), pulse: pulse.Start()}
+	b := &bench{t: t, roots: x509.NewCertPool(), pulse: pulse.Start()}
+	b.peer = bedtest.Echo(t, netip.MustParseAddr(bed.Loopback))
 	t.Cleanup(b.pulse.Stop)
 	ports := freePorts(t, 6)
 	health := fmt.Sprintf("http://%s:%d", bed.Loopback, ports[4])
@@ -391,32 +392,6 @@ func (b *bench) unharmed(all calls, limit time.Duration) {
 		b.t.Errorf("%s; want 0, %s", said, limit)
 	}
 	b.t.Log(said)
-}
-
-// echo runs a UDP echo peer.
-func echo(t testing.TB) netip.AddrPort {
-	t.Helper()
-	return echoAt(t, netip.MustParseAddr(bed.Loopback))
-}
-
-func echoAt(t testing.TB, addr netip.Addr) netip.AddrPort {
-	t.Helper()
-	conn, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(addr, 0)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { conn.Close() })
-	go func() {
-		buf := make([]byte, 2048)
-		for {
-			n, from, err := conn.ReadFromUDPAddrPort(buf)
-			if err != nil {
-				return
-			}
-			_, _ = conn.WriteToUDPAddrPort(buf[:n], from)
-		}
-	}()
-	return conn.LocalAddr().(*net.UDPAddr).AddrPort()
 }
 
 // freePorts returns n different free ports.

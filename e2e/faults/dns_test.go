@@ -17,6 +17,7 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
 	"github.com/stunner-gateway/stunner/e2e/internal/netns"
 	"github.com/stunner-gateway/stunner/services/api/config"
@@ -48,7 +49,7 @@ func TestR16NameServer(t *testing.T) {
 		o.Peer = peer
 		return o
 	}
-	peer := to(echoAt(t, first))
+	peer := to(bedtest.Echo(t, first))
 	b.await("the address of the name is permitted", b.admits(peer))
 	live := calls{b.call(peer)}
 	for _, trouble := range []dnsmessage.RCode{dnsmessage.RCodeServerFailure, dnsmessage.RCodeNameError} {
@@ -62,7 +63,7 @@ func TestR16NameServer(t *testing.T) {
 	names.set(dnsmessage.RCodeSuccess, second, netip.MustParseAddr(bed.Loopback))
 	b.await("the new addresses were returned", names.answered)
 	moved := names.since()
-	b.within(time.Second, "the new address of the name is permitted", b.admits(to(echoAt(t, second))))
+	b.within(time.Second, "the new address of the name is permitted", b.admits(to(bedtest.Echo(t, second))))
 	<-time.After(time.Until(moved.Add(1500 * time.Millisecond))) // no event signals that echoes have stopped
 	b.cutOff(live, moved)
 	if c, err := call.Start(t.Context(), to(b.peer)); !errors.Is(err, call.ErrRefused) ||

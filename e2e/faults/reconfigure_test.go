@@ -19,6 +19,7 @@ import (
 	"github.com/pion/stun/v2"
 
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
 	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/api/credential"
@@ -347,7 +348,8 @@ func TestR15Churn(t *testing.T) {
 	for range 4 {
 		// A permission covers an address with all ports (RFC 8656 §9), so removed endpoints need an address of their
 		// own.
-		kept, gone = append(kept, echo(t)), append(gone, echoAt(t, netip.MustParseAddr("127.0.0.2")))
+		kept = append(kept, bedtest.Echo(t, netip.MustParseAddr(bed.Loopback)))
+		gone = append(gone, bedtest.Echo(t, netip.MustParseAddr("127.0.0.2")))
 	}
 	replaced := 0
 	render := func(peers ...netip.AddrPort) config.Config {

@@ -4,6 +4,7 @@ package bedtest
 import (
 	"flag"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -67,4 +68,25 @@ func Port(t testing.TB) int {
 func Address(t testing.TB) string {
 	t.Helper()
 	return net.JoinHostPort(bed.Loopback, strconv.Itoa(Port(t)))
+}
+
+// Echo runs a UDP peer that returns every datagram, and returns its address. It uses a free port of addr.
+func Echo(t testing.TB, addr netip.Addr) netip.AddrPort {
+	t.Helper()
+	conn, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(addr, 0)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	go func() {
+		buf := make([]byte, 2048)
+		for {
+			n, from, err := conn.ReadFromUDPAddrPort(buf)
+			if err != nil {
+				return
+			}
+			_, _ = conn.WriteToUDPAddrPort(buf[:n], from) // callers count losses
+		}
+	}()
+	return conn.LocalAddr().(*net.UDPAddr).AddrPort()
 }

@@ -57,14 +57,14 @@ type listenerDocument struct {
 	// Port is a pointer to distinguish a missing port, which has a default, from a port 0, which is an error.
 	Port       *number[int] `json:"port"`
 	PublicPort number[int]  `json:"public_port"`
-	// The relay port range of v1alpha1 is ignored, see ignoredRelayPorts.
+	// The relay port range of v1alpha1 is ignored: the kernel chooses relay ports.
 	MinRelayPort json.RawMessage `json:"min_relay_port"`
 	MaxRelayPort json.RawMessage `json:"max_relay_port"`
 }
 
 // Parse parses a config from JSON or YAML, replaces aliases by canonical spellings and sets defaults. It does not
-// validate. unknown lists the paths of fields that this release does not define or ignores, at most MaxUnknown. Such
-// fields are not an error, because other releases may send them.
+// validate. unknown lists the paths of fields that this release does not define, at most MaxUnknown. Such fields are
+// not an error, because other releases may send them.
 //
 // A placeholder in the place of a number is an error, and one in a credential is literal; see ParseWith.
 func Parse(data []byte) (c Config, unknown []string, err error) { return ParseWith(data, nil) }
@@ -90,24 +90,7 @@ func ParseWith(data []byte, lookup func(name string) string) (c Config, unknown 
 		return Config{}, nil, fmt.Errorf("parse config: %w", err)
 	}
 	c.Default()
-	unknown = append(unknown, d.ignoredRelayPorts()...)
-	return c, unknown[:min(len(unknown), MaxUnknown)], nil
-}
-
-// ignoredRelayPorts returns the paths of the relay ports of v1alpha1 listeners, which have no effect: --relay-ports sets
-// the ports of all relays. Placeholders are left out, because stunnerd warns of their variables.
-func (d document) ignoredRelayPorts() (paths []string) {
-	for i, l := range d.Listeners {
-		for _, f := range []struct {
-			name  string
-			value json.RawMessage
-		}{{"min_relay_port", l.MinRelayPort}, {"max_relay_port", l.MaxRelayPort}} {
-			if len(f.value) > 0 && !isVariable(strings.Trim(string(f.value), `"`)) {
-				paths = append(paths, index("listeners", i, f.name))
-			}
-		}
-	}
-	return paths
+	return c, unknown, nil
 }
 
 // config converts the JSON form, of any supported version, to the Go form.

@@ -45,7 +45,7 @@ clusters:
 		"v1alpha1": `{"version":"v1alpha1",
 			"admin":{"name":"media/edge","loglevel":"turn:DEBUG","offload_engine":"XDP","offload_interfaces":["eth0","eth1"],"user_quota":-3},
 			"auth":{"type":"longterm","realm":"media.example","credentials":{"secret":"0123"}},
-			"listeners":[{"name":"media/edge/a","protocol":"DTLS","address":"127.0.0.1","min_relay_port":"$STUNNER_MIN_PORT","max_relay_port":"$STUNNER_MAX_PORT",
+			"listeners":[{"name":"media/edge/a","protocol":"DTLS","address":"127.0.0.1","min_relay_port":10000,"max_relay_port":"20000",
 				"routes":["media/sfu","media/sip"]}],
 			"clusters":[{"name":"media/sfu","type":"STRICT_DNS","endpoints":["sfu.media.svc"]}]}`,
 	} {
@@ -67,16 +67,6 @@ func TestParseReportsUnknownFields(t *testing.T) {
 	slices.Sort(unknown)
 	if want := []string{"admin.nested", "colour", "listeners[1].Port"}; !slices.Equal(unknown, want) {
 		t.Errorf("unknown fields %q, want %q", unknown, want)
-	}
-}
-
-// The relay ports of v1alpha1 have no effect, so they are returned like unknown fields.
-func TestParseReportsIgnoredRelayPorts(t *testing.T) {
-	_, unknown, err := config.Parse([]byte(`{"version":"v1alpha1","listeners":[{"name":"l","min_relay_port":"$STUNNER_MIN_PORT"},
-		{"name":"m","min_relay_port":10000,"max_relay_port":"20000"}]}`))
-	if want := []string{"listeners[1].min_relay_port", "listeners[1].max_relay_port"}; err != nil ||
-		!slices.Equal(unknown, want) {
-		t.Errorf("ignored fields %q, want %q, %v", unknown, want, err)
 	}
 }
 

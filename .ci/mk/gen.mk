@@ -1,9 +1,12 @@
-# Generated files: deep copies, CRDs and the reference of the Kubernetes kinds, the HTTP contract of the auth service, the table of requirements, and files
-# of the charts. And module files.
+# Generated files: deep copies, CRDs and the reference of the Kubernetes kinds, the HTTP contract of the auth service, the BPF programs, the table of
+# requirements, and files of the charts. And module files.
 
 CRDS := kustomize/base/crds
 # The CRDs by which the operator validates a folder of YAML: go:embed reaches no file outside of the module.
 EMBEDDED_CRDS := services/operator/internal/crd/crds
+# Debian's clang 14. Its object holds paths, so it is compiled in its folder. The folder has no Go files: Go does not build a package with both without cgo.
+BPF   := services/stunnerd/internal/offload/bpf
+CLANG := clang -O2 -g -target bpfel -mcpu=v3 -Wall -Werror -I/usr/include/$(shell uname -m)-linux-gnu -fdebug-compilation-dir=.
 
 .PHONY: gen verify tidy
 
@@ -16,6 +19,7 @@ gen: ## Write the generated files
 	$(SERVE_V1ALPHA2) $(EMBEDDED_CRDS)/$(UDPROUTES)
 	GOWORK=off go -C .ci/tools tool oapi-codegen --config ../../openapi/auth.cfg.yaml ../../openapi/auth.yaml
 	GOWORK=off $(call TOOL,crd-ref-docs) --config=.ci/reference/config.yaml --templates-dir=.ci/reference --renderer=markdown --source-path=services/api/v1 --output-path=docs/reference.md --log-level=ERROR
+	cd $(BPF) && $(CLANG) -c turn.c -o turn.o && llvm-strip -g turn.o
 	GOWORK=off go -C dashboards run .
 	GOWORK=off go -C .ci/tools run ./requirements ../..
 	@$(MAKE) --no-print-directory charts

@@ -40,6 +40,11 @@ func TestDependencies(t *testing.T) {
 			Why:       "sending a datagram is a matter of the kernel, and the same for clients and peers",
 		},
 		{
+			Package:   internal + "offload",
+			Forbidden: []string{"net/http", "github.com/pion/...", "github.com/stunner-gateway/..."},
+			Why:       "the kernel repeats decisions of user space: this package must not see what they depend on",
+		},
+		{
 			Package:   internal + "host",
 			Forbidden: []string{"net/http", "github.com/pion/...", "github.com/stunner-gateway/..."},
 			Why:       "this package only reads the addresses of the host; other packages decide about peers and relays",

@@ -3,6 +3,7 @@ module github.com/stunner-gateway/stunner/services/stunnerd
 go 1.26.0
 
 require (
+	github.com/cilium/ebpf v0.22.0
 	github.com/pion/dtls/v3 v3.1.15
 	github.com/pion/logging v0.2.4
 	github.com/pion/stun/v2 v2.0.0

@@ -1,0 +1,148 @@
+package offload
+
+import (
+	"net/netip"
+	"sync/atomic"
+	"time"
+)
+
+// Flow counts the packets of one direction and the bytes of their payloads, without the headers of ChannelData.
+type Flow struct {
+	Packets, Bytes uint64
+}
+
+// Counters count what the kernel forwarded: Up from the client to the peer, Down from the peer to the client.
+type Counters struct {
+	Up, Down Flow
+}
+
+func (c Counters) minus(d Counters) Counters {
+	return Counters{
+		Up:   Flow{c.Up.Packets - d.Up.Packets, c.Up.Bytes - d.Up.Bytes},
+		Down: Flow{c.Down.Packets - d.Down.Packets, c.Down.Bytes - d.Down.Bytes},
+	}
+}
+
+// Entry describes one channel binding of one allocation.
+type Entry struct {
+	// Client is the address of the client, and Listener the local address to which it sends.
+	Client, Listener netip.AddrPort
+	Channel          uint16
+	// Peer is the address of the peer, and Relay the local address of the relay socket. The address of Relay may be
+	// unspecified or invalid, for a socket on the wildcard address: then it is the source address of the packets to
+	// the peer.
+	Peer, Relay netip.AddrPort
+	// Generation is the result of Group.Generation before the view of the routes was read that allows the peer.
+	Generation uint32
+	// Until is the end of the channel binding.
+	Until time.Time
+	// Permitted is the end of the permission of the peer. A packet of the client in this channel moves it to the time
+	// of the packet plus Prolong.
+	Permitted time.Time
+	Prolong   time.Duration
+	// Count is called with the packets since its last call, by Fold, End and Offload.Fold, and once more within two
+	// seconds after the end for packets that were in progress. It must neither block nor call this package.
+	Count func(Counters)
+}
+
+// Group is the set of bindings of one listener. They end together when its routes change.
+type Group struct {
+	table      *table
+	index      uint32
+	generation *uint64 // in mapped memory
+	closed     atomic.Bool
+}
+
+// NewGroup returns a group without bindings. The group is nil, which is valid, if nothing is forwarded in the kernel or
+// there are too many groups.
+func (f *Offload) NewGroup() *Group {
+	if f == nil || f.table == nil {
+		return nil
+	}
+	return f.table.newGroup()
+}
+
+// Generation returns the present generation of the group. It is 0 for a nil or closed group.
+func (g *Group) Generation() uint32 {
+	if g == nil || g.closed.Load() {
+		return 0
+	}
+	return uint32(atomic.LoadUint64(g.generation))
+}
+
+// Invalidate ends all entries of the group, at the instant of the call. Each binding can be armed again.
+func (g *Group) Invalidate() {
+	if g != nil && !g.closed.Load() {
+		atomic.AddUint64(g.generation, 1)
+	}
+}
+
+// Close ends all entries of the group for good.
+func (g *Group) Close() {
+	if g != nil && !g.closed.Swap(true) {
+		g.table.closeGroup(g)
+	}
+}
+
+// Binding is the handle of one channel binding. The zero Binding is not armed. Methods may be called concurrently.
+type Binding struct {
+	record atomic.Pointer[record]
+}
+
+// Live reports whether the binding has an entry of this generation. It is a few loads from memory.
+func (b *Binding) Live(generation uint32) bool {
+	r := b.record.Load()
+	return r != nil && atomic.LoadUint32(&r.slot.generation) == generation && atomic.LoadUint64(&r.slot.until) != 0
+}
+
+// Arm makes the kernel forward the packets of an entry. It reports false, and the packets stay in user space, if all
+// slots are in use or the kernel path does not support the entry: IPv4 to IPv6, or addresses with a zone.
+// To arm an entry again after Group.Invalidate is a few stores to memory. Otherwise Arm makes two system calls.
+// The fields Client, Listener, Channel, Peer and Relay must be the same for all entries of a binding.
+func (g *Group) Arm(b *Binding, e Entry) bool {
+	if g == nil || g.closed.Load() || e.Generation == 0 {
+		return false
+	}
+	if r := b.record.Load(); r != nil && r.group == g.index && r.arm(&e) {
+		return true
+	}
+	return g.table.arm(g, b, &e)
+}
+
+// Renew moves the end of the channel binding and of the permission of its peer. It does nothing if the binding is not
+// armed.
+func (b *Binding) Renew(until, permitted time.Time) {
+	if r := b.record.Load(); r != nil {
+		r.renew(until, permitted)
+	}
+}
+
+// Permitted returns the end of the permission of the peer, which packets of the client in the kernel have prolonged. It
+// is the zero Time if the binding is not armed.
+func (b *Binding) Permitted() time.Time {
+	if r := b.record.Load(); r != nil {
+		return r.table.offload.time(atomic.LoadUint64(&r.slot.permitted))
+	}
+	return time.Time{}
+}
+
+// End ends the entry at once and calls its Count.
+func (b *Binding) End() {
+	if r := b.record.Swap(nil); r != nil {
+		r.table.end(r)
+	}
+}
+
+// Fold calls Count of the entry if the kernel has forwarded packets since the last call.
+func (b *Binding) Fold() {
+	if r := b.record.Load(); r != nil {
+		r.fold()
+	}
+}
+
+// Fold calls Count of every entry for which the kernel has forwarded packets since the last call.
+func (f *Offload) Fold() {
+	if f != nil && f.table != nil {
+		f.table.foldAll()
+	}
+}

@@ -1,0 +1,507 @@
+// SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
+//
+// Forwards TURN ChannelData (RFC 8656 §12.4) at the traffic control hooks of network interfaces.
+//
+//   relay_in   ingress: forwards the packets of live bindings, in both directions
+//   relay_out  egress: records by which interface and source address stunnerd itself reaches clients and peers
+//
+// A packet that is not exactly understood is passed to stunnerd, unchanged. Package offload of stunnerd writes the
+// bindings, and repeats the layouts of struct slot and struct key.
+//
+// The programs load with CAP_BPF and CAP_NET_ADMIN. Without CAP_PERFMON the verifier rejects pointers that depend on a
+// condition, and adds a speculation barrier to the first write to each stack slot. So directions and address families
+// are separate instances of inlined functions, and the key is built in the memory of a map.
+#include <stdbool.h>
+#include <stddef.h>
+#include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <linux/if_packet.h>
+#include <linux/in.h>
+#include <linux/ip.h>
+#include <linux/ipv6.h>
+#include <linux/pkt_cls.h>
+#include <linux/udp.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+// PASS lets the other programs of the hook, and then the network stack, have the packet. TCX_NEXT has the same value.
+#define PASS TC_ACT_UNSPEC
+// FORWARDED is the tc_index of a packet that relay_in has redirected. In contrast to a mark, no routing rule reads it.
+#define FORWARDED 0x5354
+#define UDP_HEADER ((__u32)sizeof(struct udphdr))
+#define CHANNEL_HEADER 4
+// MAX_DATAGRAM is the longest UDP datagram that is forwarded, its header included.
+#define MAX_DATAGRAM 2040
+#define SCRATCH 2048
+#define SECOND 1000000000ULL
+
+// AGAIN makes the optimizer forget what it knows of memory, so that it loads values again and does not keep them on the
+// stack.
+#define AGAIN() asm volatile("" : : : "memory")
+// SEPARATE keeps the optimizer from merging the ends of two directions, and their pointers.
+#define SEPARATE(n) asm volatile("" : : "i"(n) : "memory")
+
+#define ALWAYS static __always_inline
+
+// Addresses and ports are in network byte order. An IPv4 address is an IPv4-mapped IPv6 address.
+struct address { __u32 word[4]; };
+
+// struct key is the key of the map up: the client, the port of the listener and the channel. Without the last word it
+// is the key of the map down: the peer and the port of the relay.
+struct key { struct address remote; __be16 remote_port, local_port, channel, zero; };
+struct down_key { struct address remote; __be16 remote_port, local_port; };
+
+// struct slot is one binding. Each direction counts in a cache line of its own.
+struct slot {
+	__u64 until;     // CLOCK_MONOTONIC, ns: the binding is dead from then on
+	__u64 permitted; // CLOCK_MONOTONIC, ns: the packets of the peer are passed to stunnerd from then on
+	__u64 prolong;   // ns: a packet of the client moves permitted to now + prolong
+	__u32 generation, group; // the binding is dead unless generations[group] is generation
+	// the interfaces towards client and peer, and their MTUs. relay_out sets them once, an MTU before its interface
+	__u32 client_if, peer_if; // 0 is unknown
+	__u32 client_mtu, peer_mtu;
+	__be16 channel, client_port, listener_port, peer_port, relay_port;
+	__u16 bound; // the socket of the relay is bound to the address relay
+	__u32 unused;
+	// second cache line
+	struct address client, peer, listener;
+	struct address relay; // unless bound, relay_out sets it while peer_if is 0
+	// third and fourth cache line
+	__u64 up_packets, up_bytes, unused_up[6];
+	__u64 down_packets, down_bytes, unused_down[6];
+};
+_Static_assert(offsetof(struct slot, client) == 64, "second cache line");
+_Static_assert(offsetof(struct slot, up_packets) == 128, "third cache line");
+_Static_assert(sizeof(struct slot) == 256, "package offload repeats the layout");
+
+// Package offload sets max_entries of up, down and slots when it loads them.
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct key);
+	__type(value, __u32);
+} up SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct down_key);
+	__type(value, __u32);
+} down SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, struct slot);
+} slots SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1024);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, __u64);
+} generations SEC(".maps");
+
+// struct scratch is memory of one CPU for one run of a program.
+struct scratch {
+	struct key key;
+	struct address local;
+	__u64 now;
+	__u64 addresses; // what the changes of addresses add to a sum
+	__u32 out; // the interface towards the destination
+	__u32 mtu;
+	__u32 header; // the first four bytes of the UDP payload
+	__u8 headers[52]; // relay_out: network header, UDP header and the four bytes behind them
+	__u32 length; // of the UDP header and its payload
+	__u32 channel_header; // directly before the payload
+	__u8 payload[SCRATCH];
+};
+_Static_assert(offsetof(struct scratch, payload) % 8 == 0, "the payload is copied in words");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct scratch);
+} scratches SEC(".maps");
+
+// The filters of clsact outlive stunnerd. They hold enter_in and enter_out, which call relay_in and relay_out through
+// this map. The kernel empties a map of programs when no process has it open, so the filters do nothing from then on.
+struct {
+	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
+	__uint(max_entries, 2);
+	__type(key, __u32);
+	__type(value, __u32);
+} programs SEC(".maps");
+
+static const __u32 zero; // a key that is not on the stack
+
+ALWAYS struct slot *live(__u32 *index, struct scratch *x)
+{
+	if (!index)
+		return NULL;
+	struct slot *s = bpf_map_lookup_elem(&slots, index);
+	if (!s)
+		return NULL;
+	__u64 *generation = bpf_map_lookup_elem(&generations, &s->group);
+	if (!generation || *generation != s->generation || s->until <= x->now)
+		return NULL;
+	return s;
+}
+
+ALWAYS bool same(const struct address *a, const struct address *b, bool v6)
+{
+	if (a->word[3] != b->word[3])
+		return false;
+	return !v6 || (a->word[0] == b->word[0] && a->word[1] == b->word[1] && a->word[2] == b->word[2]);
+}
+
+ALWAYS void copy(struct address *to, const void *words)
+{
+	const __u32 *from = words;
+	to->word[0] = from[0];
+	to->word[1] = from[1];
+	to->word[2] = from[2];
+	to->word[3] = from[3];
+}
+
+ALWAYS void map4(struct address *to, __be32 v4)
+{
+	to->word[0] = 0;
+	to->word[1] = 0;
+	to->word[2] = bpf_htonl(0xffff);
+	to->word[3] = v4;
+}
+
+// plus and minus are terms of a one's complement sum.
+ALWAYS __u64 plus(const struct address *a, bool v6)
+{
+	return v6 ? (__u64)a->word[0] + a->word[1] + a->word[2] + a->word[3] : a->word[3];
+}
+
+ALWAYS __u64 minus(const struct address *a, bool v6)
+{
+	__u64 sum = (__u32)~a->word[3];
+	return v6 ? sum + (__u32)~a->word[0] + (__u32)~a->word[1] + (__u32)~a->word[2] : sum;
+}
+
+ALWAYS __u32 fold(__u64 sum)
+{
+	sum = (sum & 0xffffffff) + (sum >> 32);
+	return (sum & 0xffffffff) + (sum >> 32);
+}
+
+ALWAYS __u16 fold16(__u64 sum)
+{
+	__u32 s = fold(sum);
+	s = (s & 0xffff) + (s >> 16);
+	return (s & 0xffff) + (s >> 16);
+}
+
+// forward rewrites a packet and redirects it to x->out. The present source of the packet is in x->key, its destination
+// in x->local and x->key. v6 and to_peer are constants in each of the four instances.
+//
+// The payload moves and the UDP header stays: the offset of a checksum that the network card is to complete
+// (CHECKSUM_PARTIAL) is not accessible to programs. bpf_l4_csum_replace updates both forms of a checksum if it is told
+// which differences are in the pseudo header.
+ALWAYS int forward(struct __sk_buff *skb, struct scratch *x, struct slot *s, bool v6, bool to_peer)
+{
+	__u32 length = x->length;
+	const __u32 udp_at = ETH_HLEN + (v6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr));
+	const __u32 data_at = udp_at + UDP_HEADER;
+	const __u32 payload_at = to_peer ? data_at + CHANNEL_HEADER : data_at; // at present
+	const int delta = to_peer ? -CHANNEL_HEADER : CHANNEL_HEADER;
+
+	// bpf_redirect_neigh does not check the MTU.
+	if (length + delta + udp_at - ETH_HLEN > (to_peer ? s->peer_mtu : s->client_mtu))
+		return PASS;
+	__u32 n = (length - (payload_at - udp_at)) & (SCRATCH - 1); // the bound is for the verifier
+	x->channel_header = (__u32)s->channel | (__u32)bpf_htons(n) << 16;
+	if (n && bpf_skb_load_bytes(skb, payload_at, x->payload, n))
+		return PASS;
+	if (bpf_skb_change_tail(skb, skb->len + delta, 0))
+		return PASS;
+	AGAIN();
+	length = x->length;
+	n = (length - (payload_at - udp_at)) & (SCRATCH - 1);
+	if (to_peer) {
+		if (n && bpf_skb_store_bytes(skb, data_at, x->payload, n, 0))
+			return TC_ACT_SHOT;
+	} else {
+		if (bpf_skb_store_bytes(skb, data_at, &x->channel_header, n + CHANNEL_HEADER, 0))
+			return TC_ACT_SHOT;
+	}
+
+	// Everything is computed again after each call: a value that a register does not keep costs a speculation barrier.
+	const struct address *source = to_peer ? &s->relay : &s->listener, *dest = to_peer ? &s->peer : &s->client;
+	const __be16 *source_port = to_peer ? &s->relay_port : &s->listener_port;
+	const __be16 *dest_port = to_peer ? &s->peer_port : &s->client_port;
+#define PLUS_LENGTH ((__u64)bpf_htons(length + delta))
+#define MINUS_LENGTH ((__u32)~(__u32)bpf_htons(length))
+	x->addresses = plus(source, v6) + plus(dest, v6) + minus(&x->key.remote, v6) + minus(&x->local, v6);
+	const __u32 check_at = udp_at + offsetof(struct udphdr, check);
+	__u64 pseudo = x->addresses + PLUS_LENGTH + MINUS_LENGTH;
+	bpf_l4_csum_replace(skb, check_at, 0, fold(pseudo), BPF_F_PSEUDO_HDR | BPF_F_MARK_MANGLED_0);
+	AGAIN();
+	length = x->length;
+	__u64 rest = PLUS_LENGTH + MINUS_LENGTH + *source_port + *dest_port + (__u32)~(__u32)x->key.remote_port +
+		(__u32)~(__u32)x->key.local_port + (to_peer ? (__u32)~x->channel_header : x->channel_header);
+	bpf_l4_csum_replace(skb, check_at, 0, fold(rest), BPF_F_MARK_MANGLED_0);
+	AGAIN();
+	length = x->length;
+
+	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	if (data + data_at > end)
+		return TC_ACT_SHOT;
+	struct udphdr *udp = data + udp_at;
+	udp->source = *source_port;
+	udp->dest = *dest_port;
+	udp->len = PLUS_LENGTH;
+	if (v6) {
+		struct ipv6hdr *ip = data + ETH_HLEN;
+		ip->hop_limit--;
+		ip->payload_len = PLUS_LENGTH;
+		copy((void *)&ip->saddr, source);
+		copy((void *)&ip->daddr, dest);
+	} else {
+		struct iphdr *ip = data + ETH_HLEN;
+		__be16 total = bpf_htons(length + delta + sizeof *ip);
+		__u64 sum = x->addresses + (__u16)~ip->check + total + (__u32)~(__u32)ip->tot_len;
+		sum += (__u32)~(__u32)bpf_htons(0x0100); // one less in the TTL
+		ip->check = ~fold16(sum);
+		ip->ttl--;
+		ip->tot_len = total;
+		ip->saddr = source->word[3];
+		ip->daddr = dest->word[3];
+	}
+	skb->tc_index = FORWARDED;
+	return bpf_redirect_neigh(x->out, NULL, 0, 0);
+}
+
+// is_channel_data reports whether the first bytes of a payload of n bytes are the header of ChannelData without
+// padding. Padding is legal over UDP, but rare. The media of peers hardly ever looks like it.
+ALWAYS bool is_channel_data(__u32 header, __u32 n)
+{
+	return (header & 0xc0) == 0x40 && bpf_ntohs(header >> 16) + CHANNEL_HEADER == n;
+}
+
+// relay forwards a packet if it belongs to a live binding.
+ALWAYS int relay(struct __sk_buff *skb, struct scratch *x, bool v6)
+{
+	x->now = bpf_ktime_get_coarse_ns();
+	x->key.zero = 0;
+	if (is_channel_data(x->header, x->length - UDP_HEADER)) {
+		x->key.channel = x->header;
+		struct slot *s = live(bpf_map_lookup_elem(&up, &x->key), x);
+		if (s) {
+			x->out = s->peer_if;
+			// A slot may have been freed and used again since the lookup of its index.
+			if (!x->out || !same(&s->client, &x->key.remote, v6) || s->client_port != x->key.remote_port ||
+				s->channel != x->key.channel || s->listener_port != x->key.local_port ||
+				!same(&s->listener, &x->local, v6))
+				return PASS;
+			int verdict = forward(skb, x, s, v6, true);
+			if (verdict == TC_ACT_REDIRECT) {
+				if (x->now + s->prolong > s->permitted + SECOND)
+					s->permitted = x->now + s->prolong;
+				__sync_fetch_and_add(&s->up_packets, 1);
+				__sync_fetch_and_add(&s->up_bytes, x->length - UDP_HEADER - CHANNEL_HEADER);
+			}
+			SEPARATE(1);
+			return verdict;
+		}
+	}
+	struct slot *s = live(bpf_map_lookup_elem(&down, &x->key), x);
+	if (!s)
+		return PASS;
+	x->out = s->client_if;
+	if (!x->out || s->permitted <= x->now || !same(&s->peer, &x->key.remote, v6) ||
+		s->peer_port != x->key.remote_port || s->relay_port != x->key.local_port || !same(&s->relay, &x->local, v6))
+		return PASS;
+	int verdict = forward(skb, x, s, v6, false);
+	if (verdict == TC_ACT_REDIRECT) {
+		__sync_fetch_and_add(&s->down_packets, 1);
+		__sync_fetch_and_add(&s->down_bytes, x->length - UDP_HEADER);
+	}
+	SEPARATE(2);
+	return verdict;
+}
+
+// linear makes the first n bytes of a packet directly accessible.
+ALWAYS bool linear(struct __sk_buff *skb, __u32 n)
+{
+	return (void *)(long)skb->data + n <= (void *)(long)skb->data_end || !bpf_skb_pull_data(skb, n);
+}
+
+// The header of ChannelData is read together with the headers. A shorter datagram is passed to stunnerd.
+#define HEADERS4 (ETH_HLEN + sizeof(struct iphdr) + sizeof(struct udphdr) + CHANNEL_HEADER)
+#define HEADERS6 (ETH_HLEN + sizeof(struct ipv6hdr) + sizeof(struct udphdr) + CHANNEL_HEADER)
+
+ALWAYS int in4(struct __sk_buff *skb, struct scratch *x)
+{
+	if (skb->len < HEADERS4 || !linear(skb, HEADERS4))
+		return PASS;
+	void *data = (void *)(long)skb->data;
+	if (data + HEADERS4 > (void *)(long)skb->data_end)
+		return PASS;
+	struct iphdr *ip = data + ETH_HLEN;
+	struct udphdr *udp = (void *)(ip + 1);
+	__u32 length = bpf_ntohs(udp->len);
+	if (ip->version != 4 || ip->ihl != 5 || ip->protocol != IPPROTO_UDP || ip->ttl <= 1 ||
+		ip->frag_off & bpf_htons(0x3fff))
+		return PASS;
+	if (length > MAX_DATAGRAM || length < UDP_HEADER + CHANNEL_HEADER ||
+		bpf_ntohs(ip->tot_len) != length + sizeof *ip || skb->len != length + sizeof *ip + ETH_HLEN)
+		return PASS;
+	__u32 *word = (void *)ip;
+	if (fold16((__u64)word[0] + word[1] + word[2] + word[3] + word[4]) != 0xffff)
+		return PASS;
+	map4(&x->key.remote, ip->saddr);
+	x->key.remote_port = udp->source;
+	x->key.local_port = udp->dest;
+	x->local.word[3] = ip->daddr;
+	x->header = *(__u32 *)(udp + 1);
+	x->length = length;
+	return relay(skb, x, false);
+}
+
+ALWAYS int in6(struct __sk_buff *skb, struct scratch *x)
+{
+	if (skb->len < HEADERS6 || !linear(skb, HEADERS6))
+		return PASS;
+	void *data = (void *)(long)skb->data;
+	if (data + HEADERS6 > (void *)(long)skb->data_end)
+		return PASS;
+	struct ipv6hdr *ip = data + ETH_HLEN;
+	struct udphdr *udp = (void *)(ip + 1);
+	__u32 length = bpf_ntohs(udp->len);
+	if (ip->version != 6 || ip->nexthdr != IPPROTO_UDP || ip->hop_limit <= 1 || !udp->check)
+		return PASS;
+	if (length > MAX_DATAGRAM || length < UDP_HEADER + CHANNEL_HEADER || bpf_ntohs(ip->payload_len) != length ||
+		skb->len != length + sizeof *ip + ETH_HLEN)
+		return PASS;
+	copy(&x->key.remote, &ip->saddr);
+	x->key.remote_port = udp->source;
+	x->key.local_port = udp->dest;
+	copy(&x->local, &ip->daddr);
+	x->header = *(__u32 *)(udp + 1);
+	x->length = length;
+	return relay(skb, x, true);
+}
+
+SEC("tc") int relay_in(struct __sk_buff *skb)
+{
+	// A packet with a gso_size is several datagrams. An interface in promiscuous mode also has packets of other hosts.
+	if (skb->gso_size || skb->vlan_present || skb->pkt_type != PACKET_HOST)
+		return PASS;
+	__u32 protocol = skb->protocol;
+	if (protocol != bpf_htons(ETH_P_IP) && protocol != bpf_htons(ETH_P_IPV6))
+		return PASS;
+	struct scratch *x = bpf_map_lookup_elem(&scratches, &zero);
+	if (!x)
+		return PASS;
+	return protocol == bpf_htons(ETH_P_IP) ? in4(skb, x) : in6(skb, x);
+}
+
+// mtu returns the MTU of the interface of a packet at egress, 0 after an error.
+ALWAYS __u32 mtu(struct __sk_buff *skb, struct scratch *x)
+{
+	x->mtu = 0;
+	long error = bpf_check_mtu(skb, 0, &x->mtu, 0, 0);
+	return error < 0 ? 0 : x->mtu;
+}
+
+// learn records how stunnerd has reached a client or a peer. The key has the destination, x->local the source.
+ALWAYS void learn(struct __sk_buff *skb, struct scratch *x, __u32 header, __u32 n)
+{
+	x->now = bpf_ktime_get_coarse_ns();
+	x->key.zero = 0;
+	struct slot *s = live(bpf_map_lookup_elem(&down, &x->key), x);
+	if (s) {
+		if (s->peer_if)
+			return;
+		// peer_if follows with the next packet, so that relay_in on another CPU does not see it before the rest.
+		if (!same(&s->relay, &x->local, true)) {
+			if (s->bound)
+				return;
+			copy(&s->relay, &x->local);
+			s->peer_mtu = mtu(skb, x);
+		} else if (!s->peer_mtu) {
+			s->peer_mtu = mtu(skb, x);
+		} else {
+			s->peer_if = skb->ifindex;
+		}
+		return;
+	}
+	if (n < CHANNEL_HEADER || (header & 0xc0) != 0x40)
+		return;
+	x->key.channel = header;
+	s = live(bpf_map_lookup_elem(&up, &x->key), x);
+	if (s && !s->client_if && same(&s->listener, &x->local, true)) {
+		if (!s->client_mtu)
+			s->client_mtu = mtu(skb, x);
+		else
+			s->client_if = skb->ifindex;
+	}
+}
+
+SEC("tc") int relay_out(struct __sk_buff *skb)
+{
+	if (skb->tc_index == FORWARDED) {
+		skb->tc_index = 0;
+		return PASS;
+	}
+	__u32 protocol = skb->protocol;
+	struct scratch *x = bpf_map_lookup_elem(&scratches, &zero);
+	if (!x)
+		return PASS;
+	__builtin_memset(x->headers, 0, sizeof x->headers);
+	// The last four bytes are the header of ChannelData. A shorter payload is read in the second attempt.
+	if (protocol == bpf_htons(ETH_P_IP)) {
+		struct iphdr *ip = (void *)x->headers;
+		if (bpf_skb_load_bytes(skb, ETH_HLEN, ip, HEADERS4 - ETH_HLEN) &&
+			bpf_skb_load_bytes(skb, ETH_HLEN, ip, HEADERS4 - ETH_HLEN - CHANNEL_HEADER))
+			return PASS;
+		if (ip->version != 4 || ip->ihl != 5 || ip->protocol != IPPROTO_UDP || ip->frag_off & bpf_htons(0x1fff))
+			return PASS;
+		map4(&x->key.remote, ip->daddr);
+		map4(&x->local, ip->saddr);
+		struct udphdr *udp = (void *)(ip + 1);
+		x->key.remote_port = udp->dest;
+		x->key.local_port = udp->source;
+		learn(skb, x, *(__u32 *)(udp + 1), bpf_ntohs(udp->len) - UDP_HEADER);
+	} else if (protocol == bpf_htons(ETH_P_IPV6)) {
+		struct ipv6hdr *ip = (void *)x->headers;
+		if (bpf_skb_load_bytes(skb, ETH_HLEN, ip, HEADERS6 - ETH_HLEN) &&
+			bpf_skb_load_bytes(skb, ETH_HLEN, ip, HEADERS6 - ETH_HLEN - CHANNEL_HEADER))
+			return PASS;
+		if (ip->version != 6 || ip->nexthdr != IPPROTO_UDP)
+			return PASS;
+		copy(&x->key.remote, &ip->daddr);
+		copy(&x->local, &ip->saddr);
+		struct udphdr *udp = (void *)(ip + 1);
+		x->key.remote_port = udp->dest;
+		x->key.local_port = udp->source;
+		learn(skb, x, *(__u32 *)(udp + 1), bpf_ntohs(udp->len) - UDP_HEADER);
+	}
+	return PASS;
+}
+
+SEC("tc") int enter_in(struct __sk_buff *skb)
+{
+	bpf_tail_call(skb, &programs, 0);
+	return PASS;
+}
+
+SEC("tc") int enter_out(struct __sk_buff *skb)
+{
+	bpf_tail_call(skb, &programs, 1);
+	return PASS;
+}
+
+char _license[] SEC("license") = "GPL";

@@ -1,0 +1,313 @@
+package offload
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Filters of clsact do not end with the process that added them. So the name of a filter contains a token, and the
+// process holds an abstract Unix socket of that name, which exists as long as the process, and which is visible in the
+// network namespace of the interface. A filter without its socket is a leftover.
+const (
+	filterPrefix = "stunnerd-offload-"
+	// qdiscSuffix of the name of a filter means that the process has also added the qdisc.
+	qdiscSuffix = "-qdisc"
+)
+
+var token = sync.OnceValues(func() (string, error) {
+	name := filterPrefix + strings.ToLower(rand.Text())
+	fd, err := hold(name)
+	if err != nil {
+		return "", fmt.Errorf("bind abstract socket %s: %w", name, err)
+	}
+	_ = fd // open until the process ends
+	return name, nil
+})
+
+func hold(name string) (fd int, err error) {
+	fd, err = unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return -1, err
+	}
+	if err := unix.Bind(fd, &unix.SockaddrUnix{Name: "@" + name}); err != nil {
+		return -1, errors.Join(err, unix.Close(fd))
+	}
+	return fd, nil
+}
+
+// abandoned reports whether the process that added a filter has ended.
+func abandoned(name string) bool {
+	fd, err := hold(strings.TrimSuffix(name, qdiscSuffix))
+	if err != nil {
+		return false
+	}
+	_ = unix.Close(fd)
+	return true
+}
+
+// The parents of filters, TC_H_MAKE(TC_H_CLSACT, TC_H_MIN_INGRESS) and TC_H_MIN_EGRESS of linux/pkt_sched.h.
+const (
+	clsact       = 0xffff_fff1
+	clsactHandle = 0xffff_0000
+	ingress      = 0xffff_fff2
+	egress       = 0xffff_fff3
+)
+
+// Attributes of linux/pkt_cls.h and linux/rtnetlink.h.
+const (
+	attrKind            = 1 // TCA_KIND
+	attrOptions         = 2 // TCA_OPTIONS
+	attrProgram         = 6 // TCA_BPF_FD
+	attrName            = 7 // TCA_BPF_NAME
+	attrFlags           = 8 // TCA_BPF_FLAGS
+	directAction        = 1 // TCA_BPF_FLAG_ACT_DIRECT
+	attrTypeMask        = 0x3fff
+	sizeofTrafficHeader = 20 // struct tcmsg
+)
+
+// filter is one filter of this package at an interface.
+type filter struct {
+	handle, info uint32
+	name         string
+}
+
+// addFilters adds the two programs to an interface and removes leftovers of ended processes.
+func addFilters(index, in, out int) (remove func() error, err error) {
+	name, err := token()
+	if err != nil {
+		return nil, err
+	}
+	c, err := dial()
+	if err != nil {
+		return nil, err
+	}
+	defer c.close()
+	err = c.request(unix.RTM_NEWQDISC, unix.NLM_F_CREATE|unix.NLM_F_EXCL,
+		trafficHeader(index, clsactHandle, clsact, 0), attribute(attrKind, []byte("clsact\x00")))
+	if err != nil && !errors.Is(err, unix.EEXIST) {
+		return nil, fmt.Errorf("add qdisc clsact: %w", err)
+	}
+	created := err == nil
+	for _, parent := range []uint32{ingress, egress} {
+		removed, err := c.removeFilters(index, parent, abandoned)
+		if err != nil {
+			return nil, err
+		}
+		created = created ||
+			slices.ContainsFunc(removed, func(n string) bool { return strings.HasSuffix(n, qdiscSuffix) })
+	}
+	if created {
+		name += qdiscSuffix
+	}
+	remove = func() error { return removeFilters(index, name) }
+	for parent, program := range map[uint32]int{ingress: in, egress: out} {
+		options := attribute(attrProgram, word(uint32(program)))
+		options = append(options, attribute(attrName, []byte(name+"\x00"))...)
+		options = append(options, attribute(attrFlags, word(directAction))...)
+		err := c.request(unix.RTM_NEWTFILTER, unix.NLM_F_CREATE|unix.NLM_F_EXCL,
+			trafficHeader(index, 0, parent, everyProtocol), attribute(attrKind, []byte("bpf\x00")),
+			attribute(attrOptions, options))
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("add filter: %w", err), remove())
+		}
+	}
+	return remove, nil
+}
+
+// removeFilters removes the filters of a name from an interface, and the qdisc if it was added for them and has no
+// other filter. It is not an error if the interface no longer exists.
+func removeFilters(index int, name string) error {
+	c, err := dial()
+	if err != nil {
+		return err
+	}
+	defer c.close()
+	left := 0
+	for _, parent := range []uint32{ingress, egress} {
+		if _, err := c.removeFilters(index, parent, func(n string) bool { return n == name }); err != nil {
+			return err
+		}
+		filters, err := c.filters(index, parent)
+		if err != nil {
+			return err
+		}
+		left += len(filters)
+	}
+	if !strings.HasSuffix(name, qdiscSuffix) || left > 0 {
+		return nil
+	}
+	err = c.request(unix.RTM_DELQDISC, 0, trafficHeader(index, clsactHandle, clsact, 0),
+		attribute(attrKind, []byte("clsact\x00")))
+	if err != nil && !errors.Is(err, unix.ENODEV) {
+		return fmt.Errorf("remove qdisc clsact: %w", err)
+	}
+	return nil
+}
+
+// removeFilters removes those filters of this package whose name matches, and returns their names.
+func (c conn) removeFilters(index int, parent uint32, matches func(name string) bool) (removed []string, err error) {
+	filters, err := c.filters(index, parent)
+	if err != nil {
+		return nil, err
+	}
+	for _, f := range filters {
+		if !strings.HasPrefix(f.name, filterPrefix) || !matches(f.name) {
+			continue
+		}
+		err := c.request(unix.RTM_DELTFILTER, 0, trafficHeader(index, f.handle, parent, f.info),
+			attribute(attrKind, []byte("bpf\x00")))
+		if err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ENODEV) {
+			return removed, fmt.Errorf("remove filter: %w", err)
+		}
+		removed = append(removed, f.name)
+	}
+	return removed, nil
+}
+
+// filters lists the filters of an interface.
+func (c conn) filters(index int, parent uint32) (filters []filter, err error) {
+	err = c.call(unix.RTM_GETTFILTER, unix.NLM_F_DUMP, func(m []byte) {
+		if len(m) < sizeofTrafficHeader {
+			return
+		}
+		f := filter{handle: binary.NativeEndian.Uint32(m[8:]), info: binary.NativeEndian.Uint32(m[16:])}
+		if f.handle == 0 { // describes a priority, and not a filter
+			return
+		}
+		for kind, value := range attributes(m[sizeofTrafficHeader:]) {
+			if kind == attrOptions {
+				for kind, value := range attributes(value) {
+					if kind == attrName {
+						f.name = strings.TrimRight(string(value), "\x00")
+					}
+				}
+			}
+		}
+		filters = append(filters, f)
+	}, trafficHeader(index, 0, parent, 0))
+	if err != nil {
+		return nil, fmt.Errorf("list filters: %w", err)
+	}
+	return filters, nil
+}
+
+// everyProtocol is the info of a filter for all protocols, with a priority that the kernel selects.
+var everyProtocol = uint32(binary.NativeEndian.Uint16([]byte{unix.ETH_P_ALL >> 8, unix.ETH_P_ALL & 0xff}))
+
+// trafficHeader returns a struct tcmsg.
+func trafficHeader(index int, handle, parent, info uint32) []byte {
+	b := make([]byte, sizeofTrafficHeader)
+	binary.NativeEndian.PutUint32(b[4:], uint32(index))
+	binary.NativeEndian.PutUint32(b[8:], handle)
+	binary.NativeEndian.PutUint32(b[12:], parent)
+	binary.NativeEndian.PutUint32(b[16:], info)
+	return b
+}
+
+func word(v uint32) []byte { return binary.NativeEndian.AppendUint32(nil, v) }
+
+// attribute returns a struct rtattr with its padding.
+func attribute(kind uint16, value []byte) []byte {
+	b := binary.NativeEndian.AppendUint16(nil, uint16(unix.SizeofRtAttr+len(value)))
+	b = binary.NativeEndian.AppendUint16(b, kind)
+	b = append(b, value...)
+	return append(b, make([]byte, -len(b)&3)...)
+}
+
+// attributes iterates over the kinds and values of attributes.
+func attributes(b []byte) func(func(uint16, []byte) bool) {
+	return func(yield func(uint16, []byte) bool) {
+		for len(b) >= unix.SizeofRtAttr {
+			n := int(binary.NativeEndian.Uint16(b))
+			if n < unix.SizeofRtAttr || n > len(b) {
+				return
+			}
+			kind := binary.NativeEndian.Uint16(b[2:]) & attrTypeMask
+			if !yield(kind, b[unix.SizeofRtAttr:n]) {
+				return
+			}
+			b = b[min(len(b), (n+3)&^3):]
+		}
+	}
+}
+
+// conn is a netlink socket for requests (rtnetlink(7)).
+type conn int
+
+func dial() (conn, error) {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
+	if err != nil {
+		return -1, fmt.Errorf("open netlink socket: %w", err)
+	}
+	timeout := unix.NsecToTimeval(int64(answerTimeout))
+	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &timeout); err != nil {
+		return -1, errors.Join(fmt.Errorf("set timeout of netlink socket: %w", err), unix.Close(fd))
+	}
+	return conn(fd), nil
+}
+
+// answerTimeout bounds the wait for the answer of the kernel, which answers within the system call.
+const answerTimeout = 5 * time.Second
+
+func (c conn) close() { _ = unix.Close(int(c)) }
+
+// request sends a request and returns its error.
+func (c conn) request(kind uint16, flags uint16, parts ...[]byte) error {
+	return c.call(kind, flags|unix.NLM_F_ACK, nil, parts...)
+}
+
+// call sends a request and calls each with the payload of every message of the answer.
+func (c conn) call(kind, flags uint16, each func([]byte), parts ...[]byte) error {
+	b := make([]byte, unix.SizeofNlMsghdr)
+	for _, p := range parts {
+		b = append(b, p...)
+	}
+	binary.NativeEndian.PutUint32(b, uint32(len(b)))
+	binary.NativeEndian.PutUint16(b[4:], kind)
+	binary.NativeEndian.PutUint16(b[6:], flags|unix.NLM_F_REQUEST)
+	if err := unix.Sendto(int(c), b, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+		return fmt.Errorf("send netlink request: %w", err)
+	}
+	answer := make([]byte, 1<<16)
+	for {
+		n, _, err := unix.Recvfrom(int(c), answer, 0)
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("receive netlink answer: %w", err)
+		}
+		for rest := answer[:n]; len(rest) >= unix.SizeofNlMsghdr; {
+			length := int(binary.NativeEndian.Uint32(rest))
+			if length < unix.SizeofNlMsghdr || length > len(rest) {
+				return errors.New("receive netlink answer: message is truncated")
+			}
+			payload := rest[unix.SizeofNlMsghdr:length]
+			switch binary.NativeEndian.Uint16(rest[4:]) {
+			case unix.NLMSG_DONE:
+				return nil
+			case unix.NLMSG_ERROR:
+				if len(payload) < 4 {
+					return errors.New("receive netlink answer: message is truncated")
+				}
+				if code := int32(binary.NativeEndian.Uint32(payload)); code != 0 {
+					return unix.Errno(-code)
+				}
+				return nil
+			default:
+				if each != nil {
+					each(payload)
+				}
+			}
+			rest = rest[min(len(rest), (length+unix.NLMSG_ALIGNTO-1)&^(unix.NLMSG_ALIGNTO-1)):]
+		}
+	}
+}

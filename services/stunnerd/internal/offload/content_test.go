@@ -1,0 +1,103 @@
+package offload
+
+import (
+	"bytes"
+	"crypto/rand"
+	"fmt"
+	"testing"
+	"time"
+)
+
+var bothMechanisms = []Mechanism{TCX, Clsact}
+
+// each calls f for both mechanisms and both address families, each with a relay of one binding that the kernel serves.
+func each(t *testing.T, f func(t *testing.T, w *world, r *relayProcess, p *path)) {
+	for _, m := range bothMechanisms {
+		for _, v6 := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s IPv6=%t", m, v6), func(t *testing.T) {
+				w := newWorld(t)
+				b := binding(v6)
+				r := w.start(t, relayConfig{Engine: EngineTC, Mechanisms: []Mechanism{m}, Bindings: []relayBinding{b}})
+				if s := r.do(t, "state").Status; s.Mechanism != m || s.Reason != "" {
+					t.Fatalf("status %+v", s)
+				}
+				p := w.path(t, b)
+				p.warm(t, r)
+				f(t, w, r, p)
+			})
+		}
+	}
+}
+
+// Payloads of all sizes arrive unchanged and with valid checksums, however checksums are computed: by the sender or by
+// its network card, by the relay or by its network card. veth has no network card, so without its checksum offload the
+// kernel computes them.
+func TestContent(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, w *world, r *relayProcess, p *path) {
+		const (
+			mtu    = 1500
+			shorts = 4 // a datagram with less than the header of ChannelData stays in user space
+		)
+		headers := 20 + 8 + 4
+		if p.Client.Addr().Is6() {
+			headers = 40 + 8 + 4
+		}
+		atClient, atPeer := w.client.capture(t), w.peer.capture(t)
+		for _, set := range []struct {
+			name              string
+			ours, theirs, gro string
+			partial           bool
+		}{
+			{"offloaded", "on", "on", "off", true},
+			{"off at the relay", "off", "on", "off", false},
+			{"off at the senders", "on", "off", "off", false},
+			{"off everywhere", "off", "off", "off", false},
+			{"offloaded, with GRO", "on", "on", "on", true},
+			{"off everywhere, with GRO", "off", "off", "on", false},
+		} {
+			w.relay.run(t, "ethtool -K client tx %s gro %s", set.ours, set.gro)
+			w.relay.run(t, "ethtool -K peer tx %s gro %s", set.ours, set.gro)
+			w.client.run(t, "ethtool -K eth0 tx %s gro %s", set.theirs, set.gro)
+			w.peer.run(t, "ethtool -K eth0 tx %s gro %s", set.theirs, set.gro)
+			time.Sleep(3 * changeInterval) // the change of an interface makes the programs learn again, twice
+			p.warm(t, r)
+			before := r.do(t, "state")
+			payload := make([]byte, mtu)
+			sizes := mtu - headers + 4 + 1
+			for n := range sizes {
+				_, _ = rand.Read(payload[:n])
+				if got := p.up(payload[:n], patience); !bytes.Equal(got, payload[:n]) {
+					t.Fatalf("%s: %d bytes up: got %d bytes", set.name, n, len(got))
+				}
+				if got := p.down(payload[:n], patience); !bytes.Equal(got, frame(p.Channel, payload[:n])) {
+					t.Fatalf("%s: %d bytes down: got %d bytes", set.name, n, len(got))
+				}
+			}
+			after := r.do(t, "state")
+			kernel, user := after.Kernel.minus(before.Kernel), after.User.minus(before.User)
+			// Sizes that do not fit into a packet with the header of ChannelData are in fragments on one of both sides.
+			// A late report of a change makes the programs learn again.
+			fits, late := uint64(sizes-4), uint64(20)
+			if kernel.Up.Packets+late < fits || kernel.Down.Packets+late < fits-shorts ||
+				kernel.Up.Packets+user.Up.Packets != uint64(
+					sizes,
+				) || kernel.Down.Packets+user.Down.Packets != uint64(sizes) {
+				t.Errorf("%s: kernel %+v, user space %+v", set.name, kernel, user)
+			}
+			for name, c := range map[string]*capture{"client": atClient, "peer": atPeer} {
+				full, partial, _, err := c.take(sizes - 4)
+				if err != nil {
+					t.Errorf("%s: at the %s: %v", set.name, name, err)
+				}
+				other := uint64(full) // checksums of the other kind are those of the packets of user space
+				if !set.partial {
+					other = uint64(partial)
+				}
+				if uint64(full+partial) < fits || other > late {
+					t.Errorf("%s: at the %s: %d complete checksums, %d partial ones", set.name, name, full, partial)
+				}
+			}
+		}
+	})
+}

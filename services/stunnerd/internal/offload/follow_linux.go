@@ -1,0 +1,157 @@
+package offload
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// sweepInterval is how often rested slots are made available, and interfaces are listed if the kernel does not
+	// report their changes.
+	sweepInterval = time.Second
+	// changeInterval bounds the reactions to changes of the network.
+	changeInterval = 100 * time.Millisecond
+	// ethernetAddress is the length of an Ethernet address. Other interfaces have packets without an Ethernet header.
+	ethernetAddress = 6
+)
+
+// changes are the netlink groups of changes that may change the way to a client or peer. The last is RTNLGRP_IPV6_RULE,
+// which has no RTMGRP constant.
+const changes = unix.RTMGRP_LINK | unix.RTMGRP_IPV4_IFADDR | unix.RTMGRP_IPV4_ROUTE | unix.RTMGRP_IPV4_RULE |
+	unix.RTMGRP_IPV6_IFADDR | unix.RTMGRP_IPV6_ROUTE | 1<<(unix.RTNLGRP_IPV6_RULE-1)
+
+// follow attaches the programs to the interfaces, and starts a goroutine that follows changes of the network.
+func (f *Offload) follow() error {
+	ctx, stop := context.WithCancel(context.Background())
+	events, err := subscribe(ctx)
+	if err != nil {
+		f.log.Info("poll the interfaces of this host", "interval", sweepInterval, "error", err)
+	}
+	if err := f.attachAll(); err != nil {
+		stop()
+		return err
+	}
+	f.stop, f.done = stop, make(chan struct{})
+	go func() {
+		defer close(f.done)
+		tick := time.NewTicker(sweepInterval)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case _, open := <-events:
+				if !open {
+					events = nil
+				}
+				f.changed()
+				select {
+				case <-ctx.Done():
+				case <-time.After(changeInterval):
+					f.changed() // a packet that was routed before the change may have been recorded after it
+				}
+			case now := <-tick.C:
+				f.table.sweep(now)
+				if events == nil {
+					f.changed()
+				}
+			}
+		}
+	}()
+	return nil
+}
+
+func (f *Offload) changed() {
+	if err := f.attachAll(); err != nil {
+		f.log.Warn("cannot list the interfaces of this host", "error", err)
+	}
+	f.table.relearn()
+}
+
+// attachAll attaches the programs to new interfaces, and removes them from interfaces that are no longer wanted.
+func (f *Offload) attachAll() error {
+	list, err := net.Interfaces()
+	if err != nil {
+		return fmt.Errorf("list interfaces: %w", err)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	wanted, failed := map[int]string{}, map[string]string{}
+	for _, i := range list {
+		named := slices.Contains(f.options.Interfaces, i.Name)
+		switch ethernet := len(i.HardwareAddr) == ethernetAddress && i.Flags&net.FlagLoopback == 0; {
+		case ethernet && (named || len(f.options.Interfaces) == 0):
+			wanted[i.Index] = i.Name
+		case named:
+			failed[i.Name] = "not an Ethernet interface"
+		}
+	}
+	for index, a := range f.attached {
+		if name, ok := wanted[index]; ok {
+			a.name = name
+			continue
+		}
+		if err := a.detach(); err != nil {
+			f.log.Warn("cannot remove programs from an interface", "interface", a.name, "error", err)
+		}
+		delete(f.attached, index)
+		f.log.Info("interface removed from the in-kernel path", "interface", a.name)
+	}
+	for index, name := range wanted {
+		if f.attached[index] != nil {
+			continue
+		}
+		a, err := f.kernel.attach(index, name, f.options.mechanisms)
+		switch {
+		case err == nil:
+			f.attached[index] = a
+			f.log.Info("interface added to the in-kernel path", "interface", name, "mechanism", a.mechanism)
+		case errors.Is(err, unix.ENODEV): // removed meanwhile
+		default:
+			failed[name] = err.Error()
+			if f.failed[name] != err.Error() {
+				f.log.Warn("interface cannot be added to the in-kernel path", "interface", name, "error", err)
+			}
+		}
+	}
+	f.failed = failed
+	return nil
+}
+
+// subscribe returns a channel of changes of the network, which is closed if the kernel no longer reports them.
+func subscribe(ctx context.Context) (<-chan struct{}, error) {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_ROUTE)
+	if err != nil {
+		return nil, fmt.Errorf("open netlink socket: %w", err)
+	}
+	socket := os.NewFile(uintptr(fd), "netlink")
+	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: changes}); err != nil {
+		return nil, errors.Join(fmt.Errorf("join netlink groups: %w", err), socket.Close())
+	}
+	events := make(chan struct{}, 1)
+	stop := context.AfterFunc(ctx, func() { _ = socket.Close() })
+	go func() {
+		defer close(events)
+		defer func() { _ = socket.Close() }()
+		defer stop()
+		buffer := make([]byte, 1<<13)
+		for {
+			// ENOBUFS means that messages were lost.
+			if _, err := socket.Read(buffer); err != nil && !errors.Is(err, unix.ENOBUFS) {
+				return
+			}
+			select {
+			case events <- struct{}{}:
+			default:
+			}
+		}
+	}()
+	return events, nil
+}

@@ -1,0 +1,256 @@
+// Package offload forwards the data of channels in the kernel, by BPF programs at the traffic control hooks of network
+// interfaces (bpf/turn.c).
+//
+// User space decides, and the kernel repeats the decision: a relay arms a Binding after it has forwarded a packet of a
+// channel. From then on the kernel forwards the packets of that channel in both directions, until the binding ends,
+// its time is over, or its Group is invalidated. A packet that the programs do not understand exactly, for example a
+// fragment or ChannelData with padding, is passed to user space, which handles it as without this package.
+//
+// A relay reads Group.Generation before the view of the routes by which it judges a packet, and arms with that
+// generation. A config change stores the new view and then calls Group.Invalidate. So an entry that was judged by an
+// old view is never live.
+//
+// The programs do not compute routes. The first packets of a binding go through user space, and the egress program
+// records by which interface and source address they leave. Clients and peers that are not reached through an
+// interface with the programs, such as those behind the loopback interface, stay in user space.
+//
+// Nothing is pinned. TCX links end with the process. The filters of clsact remain when a process is killed: they
+// forward nothing from then on, and the next Open in the same network namespace removes them.
+package offload
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// The values of Options.Engine, as in the dataplane config.
+const (
+	EngineNone = "None"
+	EngineTC   = "TC"
+	EngineXDP  = "XDP"
+	EngineAuto = "Auto"
+)
+
+// Mechanism is how the programs are attached.
+type Mechanism string
+
+const (
+	// None means that no packet is forwarded in the kernel.
+	None Mechanism = "None"
+	// TCX is available in Linux 6.6 and later.
+	TCX Mechanism = "TCX"
+	// Clsact is a queueing discipline with filters. The programs need Linux 5.12.
+	Clsact Mechanism = "clsact"
+)
+
+// DefaultMaxBindings is the default of Options.MaxBindings.
+const DefaultMaxBindings = 65536
+
+// Options configures an Offload.
+type Options struct {
+	// Engine is None, TC, XDP or Auto. XDP is not implemented: TC is used, and the status has a reason.
+	Engine string
+	// Interfaces are the names of the interfaces of the programs. Empty means all Ethernet interfaces, veth included.
+	// Interfaces may appear and disappear at any time.
+	Interfaces []string
+	// MaxBindings bounds the bindings in the kernel, each of which takes 256 bytes of locked memory from the start.
+	// Further bindings stay in user space. 0 means DefaultMaxBindings.
+	MaxBindings int
+	Log         *slog.Logger
+
+	// mechanisms are the mechanisms to try, in this order. Tests set it.
+	mechanisms []Mechanism
+}
+
+// Status describes an Offload at one moment.
+type Status struct {
+	// Engine is the requested engine.
+	Engine string
+	// Mechanism is the mechanism in use. It is None while no interface has the programs.
+	Mechanism Mechanism
+	// Reason tells why packets are not forwarded in the kernel, or not as requested. It is empty if all is as
+	// requested.
+	Reason string
+	// Interfaces are the interfaces with the programs, sorted by name.
+	Interfaces []string
+	// Bindings is the number of armed bindings.
+	Bindings, MaxBindings int
+	// Exhausted counts calls of Arm that failed because all slots were in use.
+	Exhausted uint64
+}
+
+// Offload is the in-kernel path of one process in one network namespace. All methods of a nil Offload, of its nil
+// Groups and of zero Bindings are valid: nothing is ever armed.
+type Offload struct {
+	options Options
+	log     *slog.Logger
+	table   *table
+	kernel  *kernel
+	started time.Time // the same instant as startedNS
+	ns      int64     // CLOCK_MONOTONIC at started, in nanoseconds
+
+	mu       sync.Mutex
+	attached map[int]*attachment // by interface index
+	failed   map[string]string   // interface name to the reason
+	reason   string
+	closed   bool
+
+	exhausted atomic.Uint64
+	stop      func()
+	done      chan struct{}
+}
+
+// Open loads the programs and attaches them to the interfaces, and follows appearing and disappearing interfaces until
+// Close. It never fails: if the programs cannot be used, the status has the reason, and every packet stays in user
+// space.
+//
+// The kernel needs Linux 5.12, and the process the capabilities CAP_BPF and CAP_NET_ADMIN.
+// In the network namespace of a node, redirected packets bypass the packet filter of the node, and with it its network
+// policies. So callers use EngineAuto there like EngineNone.
+func Open(o Options) *Offload {
+	if o.MaxBindings <= 0 {
+		o.MaxBindings = DefaultMaxBindings
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.mechanisms == nil {
+		o.mechanisms = []Mechanism{TCX, Clsact}
+	}
+	f := &Offload{options: o, log: o.Log, attached: map[int]*attachment{}, failed: map[string]string{}}
+	f.started, f.ns = time.Now(), monotonic()
+	switch o.Engine {
+	case EngineTC, EngineAuto:
+	case EngineXDP:
+		f.reason = "engine XDP is not implemented, TC is used instead"
+	case EngineNone, "":
+		return f
+	default:
+		f.reason = fmt.Sprintf("engine %q is unknown: use None, TC or Auto", o.Engine)
+		return f
+	}
+	if err := f.open(); err != nil {
+		f.reason = err.Error()
+		f.log.Warn("media is not forwarded in the kernel", "engine", o.Engine, "reason", err)
+	}
+	return f
+}
+
+func (f *Offload) open() error {
+	k, err := load(f.options.MaxBindings)
+	if err != nil {
+		return err
+	}
+	f.kernel = k
+	f.table = newTable(f, k)
+	if err := f.follow(); err != nil {
+		return errors.Join(err, f.Close())
+	}
+	if s := f.Status(); s.Mechanism != None {
+		f.log.Info("media is forwarded in the kernel", "mechanism", s.Mechanism, "interfaces", s.Interfaces)
+	}
+	return nil
+}
+
+// monotonic returns CLOCK_MONOTONIC, which is the clock of the programs and of time.Time.
+func monotonic() int64 {
+	var t unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &t)
+	return t.Nano()
+}
+
+// nanoseconds converts a time to the clock of the programs. The result of a time in the past is at least 1.
+func (f *Offload) nanoseconds(t time.Time) uint64 {
+	return uint64(max(1, f.ns+int64(t.Sub(f.started))))
+}
+
+// time converts a time of the clock of the programs.
+func (f *Offload) time(ns uint64) time.Time { return f.started.Add(time.Duration(int64(ns) - f.ns)) }
+
+// Status returns the current status.
+func (f *Offload) Status() Status {
+	if f == nil {
+		return Status{Engine: EngineNone, Mechanism: None}
+	}
+	s := Status{
+		Engine: f.options.Engine, Mechanism: None, MaxBindings: f.options.MaxBindings, Exhausted: f.exhausted.Load(),
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, a := range f.attached {
+		s.Interfaces = append(s.Interfaces, a.name)
+		if s.Mechanism == None || a.mechanism == Clsact {
+			s.Mechanism = a.mechanism
+		}
+	}
+	slices.Sort(s.Interfaces)
+	if f.table != nil {
+		s.Bindings = f.table.armed()
+	}
+	s.Reason = f.why(s.Interfaces)
+	return s
+}
+
+// why returns the reason of the status. The caller holds f.mu.
+func (f *Offload) why(attached []string) string {
+	var reasons []string
+	if f.reason != "" {
+		reasons = append(reasons, f.reason)
+	}
+	if f.table == nil || f.closed {
+		return strings.Join(reasons, "; ")
+	}
+	for name, why := range f.failed {
+		reasons = append(reasons, "interface "+name+": "+why)
+	}
+	for _, name := range f.options.Interfaces {
+		if _, failed := f.failed[name]; !failed && !slices.Contains(attached, name) {
+			reasons = append(reasons, "interface "+name+" does not exist")
+		}
+	}
+	if len(attached) == 0 && len(reasons) == 0 {
+		reasons = append(reasons, "there is no Ethernet interface")
+	}
+	slices.Sort(reasons)
+	return strings.Join(reasons, "; ")
+}
+
+// Close ends all bindings, calls their Count a last time, and removes the programs from the interfaces.
+func (f *Offload) Close() error {
+	if f == nil || f.kernel == nil {
+		return nil
+	}
+	f.mu.Lock()
+	if f.closed {
+		f.mu.Unlock()
+		return nil
+	}
+	f.closed = true
+	f.mu.Unlock()
+	if f.stop != nil {
+		f.stop()
+		<-f.done
+	}
+	f.table.close()
+	var errs []error
+	f.mu.Lock()
+	for _, a := range f.attached {
+		errs = append(errs, a.detach())
+	}
+	clear(f.attached)
+	f.mu.Unlock()
+	f.table.foldAll()
+	errs = append(errs, f.kernel.close())
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("remove programs: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,383 @@
+package offload
+
+import (
+	"bufio"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+)
+
+// relayEnv is the environment variable that makes this test program run as a relay. Its value is a relayConfig.
+const relayEnv = "OFFLOAD_TEST_RELAY"
+
+// relayConfig configures a relay process, which does in user space what stunnerd does: it forwards ChannelData, and
+// arms a binding after the first packet.
+type relayConfig struct {
+	Engine      string
+	Mechanisms  []Mechanism
+	Interfaces  []string
+	MaxBindings int
+	Bindings    []relayBinding
+	// Lifetime is that of channels, 10 minutes by default, and Permission that of permissions, Lifetime by default.
+	Lifetime, Permission time.Duration
+}
+
+type relayBinding struct {
+	Client, Listener, Peer, Relay netip.AddrPort
+	Channel                       uint16
+}
+
+// relayState is the answer of a relay process to a command.
+type relayState struct {
+	Status Status
+	// User counts the packets that the process itself has forwarded, Kernel those of the programs.
+	User, Kernel Counters
+	// Runs and RunTime are those of the ingress program, while the kernel keeps statistics of programs.
+	Runs    uint64
+	RunTime time.Duration
+	Took    time.Duration
+	Error   string
+	Objects objects
+}
+
+// objects are the names of programs and maps by their identifiers.
+type objects struct {
+	Programs map[ebpf.ProgramID]string
+	Maps     map[ebpf.MapID]string
+}
+
+// relayProcess is a running relay.
+type relayProcess struct {
+	command *exec.Cmd
+	in      *bufio.Writer
+	out     *bufio.Scanner
+}
+
+// capabilities are those that the in-kernel path needs (linux/capability.h).
+var capabilities = []uintptr{unix.CAP_NET_ADMIN, unix.CAP_BPF}
+
+// startRelay starts a relay process in the network namespace of the calling thread, with no other privileges than caps.
+func startRelay(c relayConfig, caps []uintptr) (*relayProcess, error) {
+	text, err := json.Marshal(c)
+	if err != nil {
+		return nil, err
+	}
+	// The user of the process cannot reach the folder of the test program.
+	p := &relayProcess{command: exec.Command("/proc/self/exe")}
+	p.command.Env = append(os.Environ(), relayEnv+"="+string(text))
+	p.command.Stderr = os.Stderr
+	p.command.SysProcAttr = &syscall.SysProcAttr{
+		Credential: &syscall.Credential{Uid: 65534, Gid: 65534}, AmbientCaps: caps, Pdeathsig: syscall.SIGKILL,
+	}
+	in, err := p.command.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	out, err := p.command.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	p.in, p.out = bufio.NewWriter(in), bufio.NewScanner(out)
+	return p, p.command.Start()
+}
+
+func (p *relayProcess) kill() {
+	_ = p.command.Process.Kill()
+	_ = p.command.Wait()
+}
+
+// do sends a command and returns the state after it.
+func (p *relayProcess) do(t testing.TB, format string, arguments ...any) relayState {
+	t.Helper()
+	_, _ = fmt.Fprintf(p.in, format+"\n", arguments...)
+	if err := p.in.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	var s relayState
+	if !p.out.Scan() {
+		t.Fatalf("relay process: %v", errors.Join(p.out.Err(), errors.New("no answer")))
+	}
+	if err := json.Unmarshal(p.out.Bytes(), &s); err != nil {
+		t.Fatal(err)
+	}
+	if s.Error != "" {
+		t.Fatal(s.Error)
+	}
+	return s
+}
+
+func TestMain(m *testing.M) {
+	if text := os.Getenv(relayEnv); text != "" {
+		relayMain(text)
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// flow is an atomic Flow.
+type flow struct{ packets, bytes atomic.Uint64 }
+
+func (f *flow) add(packets, bytes uint64) {
+	f.packets.Add(packets)
+	f.bytes.Add(bytes)
+}
+func (f *flow) load() Flow { return Flow{f.packets.Load(), f.bytes.Load()} }
+
+// testRelay is the relay process.
+type testRelay struct {
+	config                                 relayConfig
+	offload                                *Offload
+	group                                  *Group
+	userUp, userDown, kernelUp, kernelDown flow
+	bindings                               []*testBinding
+}
+
+type testBinding struct {
+	relayBinding
+	binding  Binding
+	listener *net.UDPConn
+	relay    *net.UDPConn
+	ended    atomic.Bool
+	until    atomic.Pointer[time.Time]
+}
+
+func relayMain(text string) {
+	r := &testRelay{}
+	if err := json.Unmarshal([]byte(text), &r.config); err != nil {
+		panic(err)
+	}
+	if r.config.Lifetime == 0 {
+		r.config.Lifetime = 10 * time.Minute
+	}
+	if r.config.Permission == 0 {
+		r.config.Permission = r.config.Lifetime
+	}
+	r.offload = Open(Options{
+		Engine: r.config.Engine, Interfaces: r.config.Interfaces, MaxBindings: r.config.MaxBindings,
+		Log: slog.New(
+			slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}),
+		), mechanisms: r.config.Mechanisms,
+	})
+	r.group = r.offload.NewGroup()
+	listeners := map[netip.AddrPort]*net.UDPConn{}
+	for _, b := range r.config.Bindings {
+		c := &testBinding{relayBinding: b, listener: listeners[b.Listener]}
+		var err error
+		if c.listener == nil {
+			if c.listener, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(b.Listener)); err != nil {
+				panic(err)
+			}
+			listeners[b.Listener] = c.listener
+		}
+		network := "udp4"
+		if b.Peer.Addr().Is6() {
+			network = "udp6"
+		}
+		if c.relay, err = net.ListenUDP(network, net.UDPAddrFromAddrPort(b.Relay)); err != nil {
+			panic(err)
+		}
+		c.extend(r.config.Lifetime)
+		r.bindings = append(r.bindings, c)
+	}
+	for _, l := range listeners {
+		go r.fromClients(l)
+	}
+	for _, c := range r.bindings {
+		go r.fromPeer(c)
+	}
+	r.serve()
+}
+
+func (c *testBinding) extend(lifetime time.Duration) {
+	until := time.Now().Add(lifetime)
+	c.until.Store(&until)
+}
+
+func (r *testRelay) arm(c *testBinding, generation uint32) {
+	if c.binding.Live(generation) || c.ended.Load() {
+		return
+	}
+	until := *c.until.Load()
+	r.group.Arm(&c.binding, Entry{
+		Client: c.Client, Listener: c.Listener, Channel: c.Channel, Peer: c.Peer, Relay: c.Relay,
+		Generation: generation,
+		Until:      until, Permitted: time.Now().Add(r.config.Permission), Prolong: r.config.Permission,
+		Count: func(n Counters) {
+			r.kernelUp.add(n.Up.Packets, n.Up.Bytes)
+			r.kernelDown.add(n.Down.Packets, n.Down.Bytes)
+		},
+	})
+}
+
+func (r *testRelay) fromClients(conn *net.UDPConn) {
+	b := make([]byte, 65536)
+	for {
+		n, from, err := conn.ReadFromUDPAddrPort(b)
+		if err != nil {
+			return
+		}
+		if n < 4 {
+			continue
+		}
+		number, length := binary.BigEndian.Uint16(b), int(binary.BigEndian.Uint16(b[2:]))
+		for _, c := range r.bindings {
+			client := netip.AddrPortFrom(from.Addr().Unmap(), from.Port())
+			if c.Client == client && c.listener == conn && c.Channel == number &&
+				n >= 4+length && time.Now().Before(*c.until.Load()) &&
+				!c.ended.Load() {
+				generation := r.group.Generation()
+				r.userUp.add(1, uint64(length)) // before the packet, so that a test that receives it sees the count
+				_, _ = c.relay.WriteToUDPAddrPort(b[4:4+length], c.Peer)
+				r.arm(c, generation)
+			}
+		}
+	}
+}
+
+func (r *testRelay) fromPeer(c *testBinding) {
+	b := make([]byte, 65536)
+	for {
+		n, from, err := c.relay.ReadFromUDPAddrPort(b[4:])
+		if err != nil {
+			return
+		}
+		if c.Peer != netip.AddrPortFrom(from.Addr().Unmap(), from.Port()) || c.ended.Load() ||
+			time.Now().After(*c.until.Load()) {
+			continue
+		}
+		generation := r.group.Generation()
+		binary.BigEndian.PutUint16(b, c.Channel)
+		binary.BigEndian.PutUint16(b[2:], uint16(n))
+		r.userDown.add(1, uint64(n))
+		_, _ = c.listener.WriteToUDPAddrPort(b[:4+n], c.Client)
+		r.arm(c, generation)
+	}
+}
+
+// serve executes commands. It answers each with the state.
+func (r *testRelay) serve() {
+	commands := bufio.NewScanner(os.Stdin)
+	for commands.Scan() {
+		words := strings.Fields(commands.Text())
+		var s relayState
+		started := time.Now()
+		if err := r.execute(words); err != nil {
+			s.Error = err.Error()
+		}
+		s.Took = time.Since(started)
+		r.offload.Fold()
+		s.Status = r.offload.Status()
+		s.User = Counters{r.userUp.load(), r.userDown.load()}
+		s.Kernel = Counters{r.kernelUp.load(), r.kernelDown.load()}
+		if err := r.kernel(&s); err != nil {
+			s.Error = err.Error()
+		}
+		answer, err := json.Marshal(s)
+		if err != nil {
+			panic(err)
+		}
+		fmt.Printf("%s\n", answer)
+	}
+}
+
+// kernel sets what the kernel reports of the programs and maps.
+func (r *testRelay) kernel(s *relayState) error {
+	if s.Status.Mechanism == None {
+		return nil
+	}
+	s.Objects = objects{map[ebpf.ProgramID]string{}, map[ebpf.MapID]string{}}
+	for name, p := range r.offload.kernel.collection.Programs {
+		info, err := p.Info()
+		if err != nil {
+			return err
+		}
+		id, _ := info.ID()
+		s.Objects.Programs[id] = name
+		stats, err := p.Stats()
+		if err != nil {
+			return err
+		}
+		if name == "relay_in" || name == "enter_in" {
+			s.Runs += stats.RunCount
+			s.RunTime += stats.Runtime
+		}
+	}
+	for name, m := range r.offload.kernel.collection.Maps {
+		info, err := m.Info()
+		if err != nil {
+			return err
+		}
+		id, _ := info.ID()
+		s.Objects.Maps[id] = name
+	}
+	return nil
+}
+
+func (r *testRelay) execute(words []string) error {
+	switch words[0] {
+	case "state":
+	case "fold":
+		r.offload.Fold()
+	case "invalidate":
+		r.group.Invalidate()
+	case "end":
+		r.bindings[0].ended.Store(true)
+		r.bindings[0].binding.End()
+	case "restart": // the channel is bound again, after its end
+		r.bindings[0].ended.Store(false)
+	case "renew":
+		d, err := time.ParseDuration(words[1])
+		if err != nil {
+			return err
+		}
+		r.bindings[0].extend(d)
+		r.bindings[0].binding.Renew(*r.bindings[0].until.Load(), *r.bindings[0].until.Load())
+	case "fill": // arms bindings that have no sockets
+		var n int
+		if _, err := fmt.Sscan(words[1], &n); err != nil {
+			return err
+		}
+		return r.fill(n)
+	case "close":
+		return r.offload.Close()
+	default:
+		return fmt.Errorf("unknown command %q", words[0])
+	}
+	return nil
+}
+
+func (r *testRelay) fill(n int) error {
+	client, peer := netip.MustParseAddr("10.99.0.1"), netip.MustParseAddr("10.98.0.1")
+	for i := range n {
+		if i%60000 == 0 {
+			client, peer = client.Next(), peer.Next()
+		}
+		port := uint16(1024 + i%60000)
+		e := Entry{
+			Client: netip.AddrPortFrom(
+				client,
+				port,
+			), Listener: netip.MustParseAddrPort("10.77.1.1:3478"), Channel: 0x4000,
+			Peer: netip.AddrPortFrom(peer, port), Relay: netip.MustParseAddrPort("10.77.2.1:5000"),
+			Generation: r.group.Generation(), Until: time.Now().Add(time.Hour), Permitted: time.Now().Add(time.Hour),
+		}
+		if !r.group.Arm(new(Binding), e) {
+			return fmt.Errorf("binding %d was not armed: %+v", i, r.offload.Status())
+		}
+	}
+	return nil
+}

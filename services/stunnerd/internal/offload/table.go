@@ -1,0 +1,352 @@
+package offload
+
+import (
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+)
+
+// slot is struct slot of bpf/turn.c. Ports, the channel and addresses are in network byte order.
+type slot struct {
+	until, permitted, prolong                              uint64
+	generation, group                                      uint32
+	clientIf, peerIf                                       uint32
+	clientMTU, peerMTU                                     uint32
+	channel, clientPort, listenerPort, peerPort, relayPort [2]byte
+	bound                                                  uint16
+	_                                                      [4]byte
+	client, peer, listener, relay                          [16]byte
+	upPackets, upBytes                                     uint64
+	_                                                      [6]uint64
+	downPackets, downBytes                                 uint64
+	_                                                      [6]uint64
+}
+
+// key is struct key of bpf/turn.c.
+type key struct {
+	remote                            [16]byte
+	remotePort, localPort, channel, _ [2]byte
+}
+
+// downKey is struct down_key of bpf/turn.c.
+type downKey struct {
+	remote                [16]byte
+	remotePort, localPort [2]byte
+}
+
+const (
+	slotSize = 256
+	// groupCount is the number of elements of the map generations. The first is not used.
+	groupCount = 1024
+	// rest is how long a slot is not used after its end. A packet that is being forwarded may still hold its index.
+	rest = time.Second
+)
+
+var _ = [1]struct{}{}[unsafe.Sizeof(slot{})-slotSize]
+
+// table holds the slots, groups and keys.
+type table struct {
+	offload     *Offload
+	up, down    *ebpf.Map
+	slots       []slot   // in mapped memory
+	generations []uint64 // in mapped memory
+
+	records []atomic.Pointer[record] // by slot. A record stays until its slot has rested
+	room    atomic.Int64             // free and unused slots
+
+	mu      sync.Mutex // guards the fields below and the maps
+	unused  int        // the first slot that was never used
+	free    []uint32
+	resting []*record // in the order of their ends
+	groups  []uint32  // indexes of closed groups
+	count   int
+	highest uint32 // index of a group
+	closed  bool
+}
+
+// record is one use of a slot.
+type record struct {
+	table *table
+	slot  *slot
+	index uint32
+	group uint32
+	key   key
+	down  downKey
+	count func(Counters)
+
+	mu       sync.Mutex
+	ended    time.Time // zero while armed
+	released bool      // the slot belongs to another record
+	seen     Counters
+}
+
+func newTable(f *Offload, k *kernel) *table {
+	t := &table{
+		offload: f, up: k.collection.Maps["up"], down: k.collection.Maps["down"],
+		slots: k.slots, generations: k.generations,
+		records: make([]atomic.Pointer[record], len(k.slots)),
+	}
+	t.room.Store(int64(len(k.slots)))
+	return t
+}
+
+func (t *table) armed() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.count
+}
+
+func (t *table) newGroup() *Group {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	g := &Group{table: t}
+	switch n := len(t.groups); {
+	case n > 0:
+		g.index, t.groups = t.groups[n-1], t.groups[:n-1]
+	case t.highest < groupCount-1:
+		t.highest++
+		g.index = t.highest
+	default:
+		return nil
+	}
+	g.generation = &t.generations[g.index]
+	atomic.AddUint64(g.generation, 1)
+	return g
+}
+
+func (t *table) closeGroup(g *Group) {
+	atomic.AddUint64(g.generation, 1)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.groups = append(t.groups, g.index)
+}
+
+func port(p uint16) [2]byte { return [2]byte{byte(p >> 8), byte(p)} }
+
+// supported reports whether the programs can forward the packets of an entry. It unmaps the addresses.
+func (e *Entry) supported() bool {
+	for _, a := range []*netip.AddrPort{&e.Client, &e.Listener, &e.Peer, &e.Relay} {
+		*a = netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
+	}
+	four := e.Client.Addr().Is4()
+	for _, a := range []netip.Addr{e.Client.Addr(), e.Listener.Addr(), e.Peer.Addr()} {
+		if !a.IsValid() || a.IsUnspecified() || a.Zone() != "" || a.Is4() != four {
+			return false
+		}
+	}
+	relay := e.Relay.Addr()
+	return !relay.IsValid() || relay.IsUnspecified() || relay.Zone() == "" && relay.Is4() == four
+}
+
+func (t *table) arm(g *Group, b *Binding, e *Entry) bool {
+	if t.room.Load() <= 0 {
+		t.offload.exhausted.Add(1)
+		return false
+	}
+	if !e.supported() {
+		return false
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if r := b.record.Load(); r != nil { // another goroutine was first, or the group is another one
+		if r.group == g.index {
+			return r.arm(e)
+		}
+		b.record.Store(nil)
+		t.endLocked(r)
+	}
+	if t.closed {
+		return false
+	}
+	index, ok := t.take()
+	if !ok {
+		t.offload.exhausted.Add(1)
+		return false
+	}
+	r := &record{table: t, slot: &t.slots[index], index: index, group: g.index, count: e.Count}
+	r.key = key{
+		remote: e.Client.Addr().As16(), remotePort: port(e.Client.Port()), localPort: port(e.Listener.Port()),
+		channel: port(e.Channel),
+	}
+	r.down = downKey{remote: e.Peer.Addr().As16(), remotePort: port(e.Peer.Port()), localPort: port(e.Relay.Port())}
+	*r.slot = slot{
+		prolong: uint64(e.Prolong), group: g.index, channel: r.key.channel, client: r.key.remote, peer: r.down.remote,
+		listener: e.Listener.Addr().As16(), clientPort: r.key.remotePort, listenerPort: r.key.localPort,
+		peerPort: r.down.remotePort, relayPort: r.down.localPort,
+	}
+	if a := e.Relay.Addr(); a.IsValid() && !a.IsUnspecified() {
+		r.slot.relay, r.slot.bound = a.As16(), 1
+	}
+	t.records[index].Store(r)
+	t.count++
+	r.arm(e)
+	if t.up.Put(&r.key, index) != nil || t.down.Put(&r.down, index) != nil {
+		t.endLocked(r)
+		return false
+	}
+	b.record.Store(r)
+	return true
+}
+
+// take returns a slot that is not in use.
+func (t *table) take() (index uint32, ok bool) {
+	switch n := len(t.free); {
+	case n > 0:
+		index, t.free = t.free[n-1], t.free[:n-1]
+	case t.unused < len(t.slots):
+		index = uint32(t.unused)
+		t.unused++
+	default:
+		return 0, false
+	}
+	t.room.Add(-1)
+	return index, true
+}
+
+// arm stores what may differ between the entries of one binding. It reports false if the slot was ended.
+func (r *record) arm(e *Entry) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.ended.IsZero() {
+		return false
+	}
+	r.prolong(e.Until, e.Permitted)
+	atomic.StoreUint32(&r.slot.generation, e.Generation)
+	return true
+}
+
+// prolong stores the ends of the channel binding and of the permission. The program may have moved the latter further.
+func (r *record) prolong(until, permitted time.Time) {
+	f := r.table.offload
+	permittedNS := max(f.nanoseconds(permitted), atomic.LoadUint64(&r.slot.permitted))
+	atomic.StoreUint64(&r.slot.permitted, permittedNS)
+	atomic.StoreUint64(&r.slot.until, f.nanoseconds(until))
+}
+
+func (r *record) renew(until, permitted time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.ended.IsZero() {
+		r.prolong(until, permitted)
+	}
+}
+
+func (t *table) end(r *record) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.endLocked(r)
+}
+
+func (t *table) endLocked(r *record) {
+	if !r.stop() {
+		return
+	}
+	t.count--
+	t.resting = append(t.resting, r)
+	// A key may lead to the slot of a later binding, for example after a channel was bound to another peer.
+	var index uint32
+	if t.up.Lookup(&r.key, &index) == nil && index == r.index {
+		_ = t.up.Delete(&r.key)
+	}
+	if t.down.Lookup(&r.down, &index) == nil && index == r.index {
+		_ = t.down.Delete(&r.down)
+	}
+	r.fold()
+}
+
+// stop ends the entry. It reports false if it was ended before.
+func (r *record) stop() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.ended.IsZero() {
+		return false
+	}
+	atomic.StoreUint64(&r.slot.until, 0)
+	r.ended = time.Now()
+	return true
+}
+
+// fold calls count with the packets since the last call.
+func (r *record) fold() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.released {
+		return
+	}
+	now := Counters{
+		Up:   Flow{atomic.LoadUint64(&r.slot.upPackets), atomic.LoadUint64(&r.slot.upBytes)},
+		Down: Flow{atomic.LoadUint64(&r.slot.downPackets), atomic.LoadUint64(&r.slot.downBytes)},
+	}
+	if now == r.seen {
+		return
+	}
+	if r.count != nil {
+		r.count(now.minus(r.seen))
+	}
+	r.seen = now
+}
+
+// foldAll folds all slots. It does not hold up Arm and End.
+func (t *table) foldAll() {
+	t.mu.Lock()
+	used := t.unused
+	t.mu.Unlock()
+	for i := range used {
+		if r := t.records[i].Load(); r != nil {
+			r.fold()
+		}
+	}
+}
+
+// sweep makes rested slots available.
+func (t *table) sweep(now time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	n := 0
+	for ; n < len(t.resting) && now.Sub(t.resting[n].ended) >= rest; n++ {
+		r := t.resting[n]
+		r.fold()
+		r.release()
+		t.records[r.index].Store(nil)
+		t.free = append(t.free, r.index)
+		t.room.Add(1)
+	}
+	if t.resting = t.resting[n:]; len(t.resting) == 0 {
+		t.resting = nil
+	}
+}
+
+func (r *record) release() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.released = true
+}
+
+// relearn makes the programs record again how clients and peers are reached.
+func (t *table) relearn() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for i := range t.unused {
+		s := &t.slots[i]
+		for _, field := range []*uint32{&s.clientIf, &s.peerIf, &s.clientMTU, &s.peerMTU} {
+			atomic.StoreUint32(field, 0)
+		}
+	}
+}
+
+// close ends all entries. Their keys end with the maps.
+func (t *table) close() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.closed = true
+	t.room.Store(0)
+	for i := range t.unused {
+		if r := t.records[i].Load(); r != nil && r.stop() {
+			t.count--
+		}
+	}
+}

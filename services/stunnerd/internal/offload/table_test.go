@@ -1,0 +1,242 @@
+package offload
+
+import (
+	"bytes"
+	"net/netip"
+	"os"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
+)
+
+// The layouts of the slots and keys are those of the programs.
+func TestLayout(t *testing.T) {
+	spec, err := ebpf.LoadCollectionSpecFromReader(bytes.NewReader(object))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, ours := range map[string]reflect.Type{
+		"slot": reflect.TypeFor[slot](), "key": reflect.TypeFor[key](), "down_key": reflect.TypeFor[downKey](),
+	} {
+		var theirs *btf.Struct
+		if err := spec.Types.TypeByName(name, &theirs); err != nil {
+			t.Fatal(err)
+		}
+		if uint32(ours.Size()) != theirs.Size {
+			t.Errorf("struct %s has %d bytes, want %d", name, ours.Size(), theirs.Size)
+		}
+		for _, m := range theirs.Members {
+			if strings.HasPrefix(m.Name, "unused") || m.Name == "spare" || m.Name == "zero" {
+				continue
+			}
+			f, ok := ours.FieldByNameFunc(
+				func(n string) bool { return strings.EqualFold(n, strings.ReplaceAll(m.Name, "_", "")) },
+			)
+			size, err := btf.Sizeof(m.Type)
+			if !ok || err != nil || uint32(f.Offset) != m.Offset.Bytes() || int(f.Type.Size()) != size {
+				t.Errorf(
+					"struct %s: %s is at %d with %d bytes, want %d with %d",
+					name,
+					m.Name,
+					f.Offset,
+					f.Type.Size(),
+					m.Offset.Bytes(),
+					size,
+				)
+			}
+		}
+	}
+}
+
+// opened returns an Offload without interfaces.
+func opened(t *testing.T, slots int) *Offload {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("BPF programs need root")
+	}
+	f := Open(Options{Engine: EngineTC, Interfaces: []string{"none0"}, MaxBindings: slots})
+	if f.table == nil {
+		t.Fatal(f.Status().Reason)
+	}
+	t.Cleanup(func() {
+		if err := f.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return f
+}
+
+func entry(g *Group) Entry {
+	b := binding(false)
+	return Entry{
+		Client: b.Client, Listener: b.Listener, Channel: b.Channel, Peer: b.Peer, Relay: b.Relay,
+		Generation: g.Generation(),
+		Until:      time.Now().Add(time.Minute), Permitted: time.Now().Add(time.Minute), Prolong: time.Minute,
+	}
+}
+
+// All methods are valid without a kernel path.
+func TestNothing(t *testing.T) {
+	var none *Offload
+	for _, f := range []*Offload{none, Open(Options{Engine: EngineNone})} {
+		g := f.NewGroup()
+		g.Invalidate()
+		var b Binding
+		if g.Generation() != 0 || g.Arm(&b, Entry{}) || b.Live(0) || f.Status().Mechanism != None {
+			t.Error("something is armed")
+		}
+		b.Renew(time.Now(), time.Now())
+		b.Fold()
+		b.End()
+		f.Fold()
+		g.Close()
+		if err := f.Close(); err != nil || !b.Permitted().IsZero() {
+			t.Error(err)
+		}
+	}
+}
+
+// An entry of an old generation is born dead, and one of a closed group is not armed.
+func TestGenerations(t *testing.T) {
+	f := opened(t, 10)
+	g := f.NewGroup()
+	var b Binding
+	e := entry(g)
+	g.Invalidate()
+	if !g.Arm(&b, e) || b.Live(g.Generation()) {
+		t.Error("an entry of an old generation is live")
+	}
+	if !g.Arm(&b, entry(g)) || !b.Live(g.Generation()) || f.Status().Bindings != 1 {
+		t.Error("the entry cannot be armed again")
+	}
+	late := entry(g)
+	g.Close()
+	other := f.NewGroup()
+	if other.index != g.index || g.Arm(new(Binding), late) || b.Live(other.Generation()) || g.Generation() != 0 {
+		t.Error("a closed group has a live entry")
+	}
+	var groups []*Group
+	for next := f.NewGroup(); next != nil; next = f.NewGroup() {
+		groups = append(groups, next)
+	}
+	if len(groups) != groupCount-2 {
+		t.Errorf("%d groups", len(groups))
+	}
+}
+
+// A binding that ends does not remove the keys of a later one.
+func TestKeysOfALaterBinding(t *testing.T) {
+	f := opened(t, 10)
+	g := f.NewGroup()
+	var first, second Binding
+	e := entry(g)
+	g.Arm(&first, e)
+	e.Peer = netip.MustParseAddrPort("10.77.2.2:50001")
+	g.Arm(&second, e)
+	r := second.record.Load()
+	first.End()
+	var index uint32
+	if err := f.table.up.Lookup(&r.key, &index); err != nil || index != r.index {
+		t.Errorf("the client's key leads to slot %d, %v, want %d", index, err, r.index)
+	}
+	second.End()
+	for _, m := range []*ebpf.Map{f.table.up, f.table.down} {
+		if m.Iterate().Next(new(key), &index) {
+			t.Errorf("%s has keys", m)
+		}
+	}
+}
+
+// Entries that the programs do not support stay in user space.
+func TestUnsupportedEntries(t *testing.T) {
+	f := opened(t, 10)
+	g := f.NewGroup()
+	for name, change := range map[string]func(*Entry){
+		"IPv4 to IPv6":         func(e *Entry) { e.Peer = at("[2001:db8::1]:1") },
+		"IPv6 listener":        func(e *Entry) { e.Listener = at("[2001:db8::1]:1") },
+		"IPv6 relay":           func(e *Entry) { e.Relay = at("[2001:db8::1]:1") },
+		"unspecified listener": func(e *Entry) { e.Listener = at("0.0.0.0:3478") },
+		"no listener":          func(e *Entry) { e.Listener = netip.AddrPort{} },
+		"zone": func(e *Entry) {
+			e.Client, e.Listener, e.Peer, e.Relay = at("[fe80::1%eth0]:1"), at("[::1]:1"), at("[::2]:1"), at("[::3]:1")
+		},
+		"no generation": func(e *Entry) { e.Generation = 0 },
+	} {
+		e := entry(g)
+		change(&e)
+		if g.Arm(new(Binding), e) {
+			t.Errorf("%s: armed", name)
+		}
+	}
+	for name, change := range map[string]func(*Entry){
+		"unspecified relay": func(e *Entry) { e.Relay = at("0.0.0.0:5000") },
+		"IPv4-mapped":       func(e *Entry) { e.Client = at("[::ffff:10.77.1.2]:40000") },
+	} {
+		e := entry(g)
+		change(&e)
+		if !g.Arm(new(Binding), e) {
+			t.Errorf("%s: not armed", name)
+		}
+	}
+}
+
+// Counters are folded once, and packets in progress at the end are folded when the slot is released.
+func TestFold(t *testing.T) {
+	f := opened(t, 10)
+	g := f.NewGroup()
+	var total Counters
+	e := entry(g)
+	e.Count = func(c Counters) {
+		total.Up.Packets += c.Up.Packets
+		total.Down.Bytes += c.Down.Bytes
+	}
+	var b Binding
+	g.Arm(&b, e)
+	r := b.record.Load()
+	forward := func(n uint64) { r.slot.upPackets, r.slot.downBytes = r.slot.upPackets+n, r.slot.downBytes+10*n }
+	forward(1)
+	b.Fold()
+	b.Fold()
+	forward(2)
+	f.Fold()
+	forward(4)
+	b.End()
+	forward(8)
+	f.table.sweep(time.Now().Add(rest - 100*time.Millisecond))
+	if f.table.records[r.index].Load() != r {
+		t.Error("the slot has not rested")
+	}
+	f.table.sweep(time.Now().Add(rest))
+	forward(16) // of the next binding
+	r.fold()
+	f.Fold()
+	if total.Up.Packets != 15 || total.Down.Bytes != 150 {
+		t.Errorf("%+v", total)
+	}
+}
+
+// Bindings may be used after Close.
+func TestUseAfterClose(t *testing.T) {
+	f := opened(t, 10)
+	g := f.NewGroup()
+	var b Binding
+	g.Arm(&b, entry(g))
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	g.Invalidate()
+	b.Renew(time.Now().Add(time.Hour), time.Now().Add(time.Hour))
+	if b.Live(g.Generation()) || g.Arm(new(Binding), entry(g)) {
+		t.Error("an entry is live after Close")
+	}
+	b.Fold()
+	b.End()
+	f.Fold()
+	if s := f.Status(); s.Mechanism != None || s.Bindings != 0 {
+		t.Errorf("%+v", s)
+	}
+}

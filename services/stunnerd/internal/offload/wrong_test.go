@@ -1,0 +1,445 @@
+package offload
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// datagram describes an Ethernet frame with a UDP datagram. The zero values are those of a usual frame.
+type datagram struct {
+	from, to netip.AddrPort
+	payload  []byte
+	class    byte
+	ttl      byte // 64 by default
+
+	ethernet    []byte // the first 12 bytes
+	vlan        bool
+	version     byte
+	protocol    byte   // UDP by default
+	options     []byte // of the IPv4 header, or an extension header of IPv6
+	extension   byte   // the number of the extension header
+	wrongHeader bool   // checksum of the IPv4 header
+	noChecksum  bool   // of UDP
+	trailer     int    // bytes of the IP packet behind the UDP datagram
+	padding     int    // bytes of the frame behind the IP packet
+	lengthOfUDP int    // added to the length in the UDP header
+	lengthOfIP  int    // added to the length in the IP header
+	fragment    uint16 // flags and offset in the IPv4 header
+}
+
+func (d datagram) frame() []byte {
+	udp := binary.BigEndian.AppendUint16(nil, d.from.Port())
+	udp = binary.BigEndian.AppendUint16(udp, d.to.Port())
+	udp = binary.BigEndian.AppendUint16(udp, uint16(8+len(d.payload)+d.lengthOfUDP))
+	udp = append(append(udp, 0, 0), d.payload...)
+	from, to := d.from.Addr().AsSlice(), d.to.Addr().AsSlice()
+	if !d.noChecksum {
+		check := ^fold(sum(from) + sum(to) + unix.IPPROTO_UDP + uint64(8+len(d.payload)+d.lengthOfUDP) + sum(udp))
+		if check == 0 {
+			check = 0xffff
+		}
+		binary.BigEndian.PutUint16(udp[6:], check)
+	}
+	udp = append(udp, make([]byte, d.trailer)...)
+	ttl := d.ttl
+	if ttl == 0 {
+		ttl = 64
+	}
+	protocol := d.protocol
+	if protocol == 0 {
+		protocol = unix.IPPROTO_UDP
+	}
+	b := append([]byte(nil), d.ethernet...)
+	if d.vlan {
+		b = append(b, 0x81, 0, 0, 5)
+	}
+	var ip []byte
+	if d.from.Addr().Is4() {
+		version := byte(4)
+		if d.version != 0 {
+			version = d.version
+		}
+		header := 20 + len(d.options)
+		ip = append(ip, version<<4|byte(header/4), d.class)
+		ip = binary.BigEndian.AppendUint16(ip, uint16(header+len(udp)+d.lengthOfIP))
+		ip = append(ip, 0, 0)
+		ip = binary.BigEndian.AppendUint16(ip, d.fragment)
+		ip = append(ip, ttl, protocol, 0, 0)
+		ip = append(append(append(ip, from...), to...), d.options...)
+		check := ^fold(sum(ip))
+		if d.wrongHeader {
+			check++
+		}
+		binary.BigEndian.PutUint16(ip[10:], check)
+		b = append(b, 8, 0)
+	} else {
+		version := uint32(6)
+		if d.version != 0 {
+			version = uint32(d.version)
+		}
+		ip = binary.BigEndian.AppendUint32(ip, version<<28|uint32(d.class)<<20)
+		ip = binary.BigEndian.AppendUint16(ip, uint16(len(d.options)+len(udp)+d.lengthOfIP))
+		next := protocol
+		if len(d.options) > 0 {
+			next = d.extension
+		}
+		ip = append(ip, next, ttl)
+		ip = append(append(append(ip, from...), to...), d.options...)
+		b = append(b, 0x86, 0xdd)
+	}
+	b = append(append(b, ip...), udp...)
+	return append(b, make([]byte, d.padding)...)
+}
+
+// ethernet returns the addresses of frames from a namespace to an interface of the relay.
+func (w *world) ethernet(t testing.TB, from *space, to string) []byte {
+	t.Helper()
+	b := make([]byte, 12)
+	address := func(at int, name string) {
+		if i, err := net.InterfaceByName(name); err == nil {
+			copy(b[at:], i.HardwareAddr)
+		}
+	}
+	w.relay.do(func() { address(0, to) })
+	from.do(func() { address(6, "eth0") })
+	return b
+}
+
+// What the programs do not understand exactly is handled as without them.
+func TestWrongPackets(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, w *world, r *relayProcess, p *path) {
+		v6 := p.Client.Addr().Is6()
+		payload := bytes.Repeat([]byte("payload."), 20)
+		up := datagram{
+			from:     p.Client,
+			to:       p.Listener,
+			payload:  frame(p.Channel, payload),
+			ethernet: w.ethernet(t, w.client, "client"),
+		}
+		down := datagram{from: p.Peer, to: p.Relay, payload: payload, ethernet: w.ethernet(t, w.peer, "peer")}
+		options, extension := []byte{1, 1, 1, 1}, byte(0)
+		if v6 {
+			options = []byte{unix.IPPROTO_UDP, 0, 1, 4, 0, 0, 0, 0} // hop-by-hop options with padding
+		}
+		w.relay.run(t, "ip link set client promisc on")
+		w.relay.run(t, "ip link set peer promisc on")
+		time.Sleep(3 * changeInterval)
+		p.warm(t, r)
+
+		const (
+			inKernel = iota
+			inUserSpace
+			nowhere
+		)
+		short := []byte("short")
+		for _, c := range []struct {
+			name   string
+			change func(d *datagram, up bool) // of the datagram of the test
+			up     int                        // the place in which it is forwarded
+			down   int
+			want   []byte // the payload that arrives, by default that of the test
+			v4, v6 bool   // only for this family
+		}{
+			{name: "unchanged", change: func(*datagram, bool) {}},
+			{name: "Ethernet padding", change: func(d *datagram, up bool) {
+				if d.payload, d.padding = short, 8; up {
+					d.payload = frame(testChannel, short)
+				}
+			}, up: inUserSpace, down: inUserSpace, want: short},
+			{
+				name: "trailer behind the UDP datagram", up: inUserSpace, down: inUserSpace,
+				change: func(d *datagram, _ bool) { d.trailer = 4 },
+			},
+			{
+				name: "truncated IP packet", up: nowhere, down: nowhere,
+				change: func(d *datagram, _ bool) { d.lengthOfIP = 4 },
+			},
+			{
+				name: "UDP length too long", up: nowhere, down: nowhere,
+				change: func(d *datagram, _ bool) { d.lengthOfUDP = 4 },
+			},
+			{
+				name: "UDP length too short", up: nowhere, down: nowhere,
+				change: func(d *datagram, _ bool) { d.lengthOfUDP = 1 - 8 - len(d.payload) },
+			},
+			{name: "version", change: func(d *datagram, _ bool) { d.version = 5 }, up: nowhere, down: nowhere},
+			{
+				name: "header checksum", up: nowhere, down: nowhere, v4: true,
+				change: func(d *datagram, _ bool) { d.wrongHeader = true },
+			},
+			{name: "no UDP checksum", change: func(d *datagram, _ bool) { d.noChecksum = true }, v4: true},
+			{
+				name: "no UDP checksum", up: nowhere, down: nowhere, v6: true,
+				change: func(d *datagram, _ bool) { d.noChecksum = true },
+			},
+			{name: "TTL 1", change: func(d *datagram, _ bool) { d.ttl = 1 }, up: inUserSpace, down: inUserSpace},
+			{name: "TTL 2", change: func(d *datagram, _ bool) { d.ttl = 2 }},
+			{
+				name: "options or extension header", up: inUserSpace, down: inUserSpace,
+				change: func(d *datagram, _ bool) { d.options, d.extension = options, extension },
+			},
+			{name: "options like a UDP header", change: func(d *datagram, up bool) {
+				d.options = binary.BigEndian.AppendUint16(nil, d.from.Port())
+				d.options = binary.BigEndian.AppendUint16(d.options, d.to.Port())
+				d.options = binary.BigEndian.AppendUint16(d.options, uint16(16+len(d.payload)))
+				// The header is valid without the options too.
+				d.options = binary.BigEndian.AppendUint16(d.options, ^fold(sum(d.options)))
+			}, up: nowhere, down: nowhere, v4: true},
+			{
+				name: "another protocol", up: nowhere, down: nowhere,
+				change: func(d *datagram, _ bool) { d.protocol = 200 },
+			},
+			{
+				name: "first fragment", up: nowhere, down: nowhere, v4: true,
+				change: func(d *datagram, _ bool) { d.fragment = 0x2000 },
+			},
+			{
+				name: "later fragment", up: nowhere, down: nowhere, v4: true,
+				change: func(d *datagram, _ bool) { d.fragment = 100 },
+			},
+			{name: "don't fragment", change: func(d *datagram, _ bool) { d.fragment = 0x4000 }, v4: true},
+			{name: "VLAN", change: func(d *datagram, _ bool) { d.vlan = true }, up: nowhere, down: nowhere},
+			{
+				name: "frame to another host", up: nowhere, down: nowhere,
+				change: func(d *datagram, _ bool) { d.ethernet = append([]byte{2, 2, 2, 2, 2, 2}, d.ethernet[6:]...) },
+			},
+			{
+				name: "other source port", up: nowhere, down: nowhere,
+				change: func(d *datagram, _ bool) { d.from = netip.AddrPortFrom(d.from.Addr(), d.from.Port()+1) },
+			},
+			{
+				name: "other source address", up: nowhere, down: nowhere,
+				change: func(d *datagram, _ bool) { d.from = netip.AddrPortFrom(d.from.Addr().Next(), d.from.Port()) },
+			},
+			{
+				name: "other destination port", up: nowhere, down: nowhere,
+				change: func(d *datagram, _ bool) { d.to = netip.AddrPortFrom(d.to.Addr(), d.to.Port()+1) },
+			},
+			{name: "other destination address", change: func(d *datagram, up bool) {
+				if d.to = netip.AddrPortFrom(p.Listener.Addr(), d.to.Port()); up {
+					d.to = netip.AddrPortFrom(p.Relay.Addr(), d.to.Port())
+				}
+			}, up: nowhere, down: nowhere},
+			{name: "destination of another host", change: func(d *datagram, up bool) {
+				if d.to = netip.AddrPortFrom(p.Client.Addr(), d.to.Port()); up {
+					d.to = netip.AddrPortFrom(p.Peer.Addr(), d.to.Port())
+				}
+			}, up: nowhere, down: nowhere},
+			{name: "padding of ChannelData", change: func(d *datagram, up bool) {
+				if up {
+					d.payload = append(frame(testChannel, short), 0, 0, 0)
+				}
+			}, up: inUserSpace, want: short},
+			{name: "length of ChannelData too long", change: func(d *datagram, up bool) {
+				if up {
+					d.payload = append(frame(testChannel, payload)[:4:4], payload[:len(payload)-1]...)
+				}
+			}, up: nowhere},
+			{name: "other channel", change: func(d *datagram, up bool) {
+				if up {
+					d.payload = frame(testChannel+1, payload)
+				}
+			}, up: nowhere},
+			{name: "half a header", change: func(d *datagram, up bool) {
+				if d.payload = payload[:3]; up {
+					d.payload = frame(testChannel, nil)[:3]
+				}
+			}, up: nowhere, down: inUserSpace, want: payload[:3]},
+			{name: "no payload", change: func(d *datagram, up bool) {
+				if d.payload = nil; up {
+					d.payload = frame(testChannel, nil)
+				}
+			}, down: inUserSpace, want: []byte{}},
+			{name: "peer that sends ChannelData", change: func(d *datagram, up bool) {
+				d.payload = frame(testChannel, payload)
+				if up {
+					d.payload = frame(testChannel, d.payload)
+				}
+			}, want: frame(testChannel, payload)},
+		} {
+			if c.v4 && v6 || c.v6 && !v6 {
+				continue
+			}
+			for name, place := range map[string]int{"up": c.up, "down": c.down} {
+				before := r.do(t, "state")
+				d, from, to := up, w.client, p.peer
+				if name == "down" {
+					d, from, to = down, w.peer, p.client
+				}
+				c.change(&d, name == "up")
+				from.inject(t, "eth0", d.frame())
+				within := patience
+				if place == nowhere {
+					within = 30 * time.Millisecond
+				}
+				got := receive(to, within)
+				after := r.do(t, "state")
+				want := payload
+				if c.want != nil && (name == "up" || !bytes.Equal(d.payload, payload)) {
+					want = c.want
+				}
+				if name == "down" {
+					want = frame(p.Channel, want)
+				}
+				if place == nowhere {
+					want = nil
+				}
+				if !bytes.Equal(got, want) || (got == nil) != (want == nil) {
+					t.Errorf("%s, %s: got %d bytes %.20q, want %d bytes", c.name, name, len(got), got, len(want))
+				}
+				kernel, user := after.Kernel.minus(before.Kernel), after.User.minus(before.User)
+				forwarded := func(place int, c Counters) (n uint64) { return c.Up.Packets + c.Down.Packets }
+				for at, counted := range map[int]Counters{inKernel: kernel, inUserSpace: user} {
+					n := uint64(0)
+					if at == place {
+						n = 1
+					}
+					if forwarded(at, counted) != n {
+						t.Errorf(
+							"%s, %s: forwarded in the kernel %d, in user space %d, want place %d",
+							c.name,
+							name,
+							kernel.Up.Packets+kernel.Down.Packets,
+							user.Up.Packets+user.Down.Packets,
+							place,
+						)
+						break
+					}
+				}
+			}
+		}
+	})
+}
+
+// Datagrams in fragments and in buffers of several segments are handled in user space.
+func TestLargeBuffers(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, w *world, r *relayProcess, p *path) {
+		large := bytes.Repeat([]byte("large..."), 1000)
+		const segments = 8
+		var ups, downs [][]byte
+		for i := range segments {
+			downs = append(downs, bytes.Repeat([]byte{byte(i)}, 100))
+			ups = append(ups, frame(p.Channel, downs[i]))
+		}
+		before := r.do(t, "state")
+		if got := p.up(large, patience); !bytes.Equal(got, large) {
+			t.Errorf("fragments up: got %d bytes", len(got))
+		}
+		if got := p.down(large, patience); !bytes.Equal(got, frame(p.Channel, large)) {
+			t.Errorf("fragments down: got %d bytes", len(got))
+		}
+		send := func(c *net.UDPConn, to netip.AddrPort, datagrams [][]byte) {
+			segment := binary.NativeEndian.AppendUint16(nil, uint16(len(datagrams[0])))
+			control := make([]byte, unix.CmsgSpace(2))
+			header := unix.Cmsghdr{Level: unix.IPPROTO_UDP, Type: unix.UDP_SEGMENT}
+			header.SetLen(unix.CmsgLen(2))
+			_, _ = binary.Encode(control, binary.NativeEndian, header)
+			copy(control[unix.CmsgLen(0):], segment)
+			if _, _, err := c.WriteMsgUDPAddrPort(bytes.Join(datagrams, nil), control, to); err != nil {
+				t.Fatal(err)
+			}
+		}
+		send(p.client, p.Listener, ups)
+		for i := range segments {
+			if got := receive(p.peer, patience); !bytes.Equal(got, downs[i]) {
+				t.Errorf("segment %d up: got %d bytes", i, len(got))
+			}
+		}
+		send(p.peer, p.Relay, downs)
+		for i := range segments {
+			if got := receive(p.client, patience); !bytes.Equal(got, ups[i]) {
+				t.Errorf("segment %d down: got %d bytes", i, len(got))
+			}
+		}
+		after := r.do(t, "state")
+		kernel, user := after.Kernel.minus(before.Kernel), after.User.minus(before.User)
+		if kernel != (Counters{}) || user.Up.Packets != 1+segments || user.Down.Packets != 1+segments {
+			t.Errorf("kernel %+v, user space %+v", kernel, user)
+		}
+	})
+}
+
+// Packets that do not fit into the MTU of their next interface are handled in user space, which has them fragmented.
+func TestSmallMTU(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, w *world, r *relayProcess, p *path) {
+		for _, name := range []string{"client", "peer"} {
+			w.relay.run(t, "ip link set %s mtu 1300", name)
+			time.Sleep(3 * changeInterval)
+			p.warm(t, r)
+			headers := 20 + 8
+			if p.Client.Addr().Is6() {
+				headers = 40 + 8
+			}
+			toPeer, most := name == "peer", 1300-headers
+			for n, kernelServes := range map[int]bool{most - 4: true, most - 3: toPeer, most: toPeer, most + 1: false} {
+				payload := bytes.Repeat([]byte{1}, n)
+				before := r.do(t, "state")
+				var got []byte
+				if name == "client" {
+					got = bytes.TrimPrefix(p.down(payload, patience), frame(p.Channel, payload)[:4])
+				} else {
+					got = p.up(payload, patience)
+				}
+				if !bytes.Equal(got, payload) {
+					t.Errorf("to the %s: %d bytes: got %d bytes", name, n, len(got))
+				}
+				after := r.do(t, "state")
+				if kernel := after.Kernel.minus(before.Kernel); kernel != (Counters{}) != kernelServes {
+					t.Errorf("to the %s: %d bytes: forwarded in the kernel: %+v", name, n, kernel)
+				}
+			}
+			w.relay.run(t, "ip link set %s mtu 1500", name)
+			time.Sleep(3 * changeInterval)
+			p.warm(t, r)
+		}
+	})
+}
+
+// The kernel keeps the differentiated services code point and decrements the TTL (RFC 8656 §14).
+func TestHeaderFields(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, w *world, r *relayProcess, p *path) {
+		for name, c := range map[string]struct {
+			d    datagram
+			from *space
+			at   *capture
+			to   *net.UDPConn
+		}{
+			"up": {
+				datagram{
+					from: p.Client, to: p.Listener, payload: frame(p.Channel, []byte("x")),
+					ethernet: w.ethernet(t, w.client, "client"),
+				},
+				w.client, w.peer.capture(t), p.peer,
+			},
+			"down": {
+				datagram{from: p.Peer, to: p.Relay, payload: []byte("four"), ethernet: w.ethernet(t, w.peer, "peer")},
+				w.peer, w.client.capture(t), p.client,
+			},
+		} {
+			for _, class := range []byte{0, 0xb8, 0x8b, 0xff} {
+				c.d.class, c.d.ttl = class, 44
+				before := r.do(t, "state")
+				c.from.inject(t, "eth0", c.d.frame())
+				_, _, got, err := c.at.take(1)
+				if err != nil || got.class != class || got.ttl != 43 {
+					t.Errorf("%s: class %#x: arrived with class %#x, TTL %d, %v", name, class, got.class, got.ttl, err)
+				}
+				receive(c.to, patience)
+				if after := r.do(t, "state"); after.Kernel == before.Kernel {
+					t.Errorf("%s: not forwarded in the kernel: %s", name, fmt.Sprint(after))
+				}
+			}
+		}
+	})
+}

@@ -15,6 +15,7 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"unsafe"
 
@@ -28,6 +29,8 @@ var ErrCongested = errors.New("send buffer is full")
 // Sender sends datagrams from one socket. Its methods may be called from several goroutines at a time.
 type Sender struct {
 	family int // AF_INET for IPv4 only, AF_INET6 for IPv6 and IPv4
+	// unsegmented is set when the kernel has refused to cut a message into datagrams (see SendAll).
+	unsegmented atomic.Bool
 
 	// mu keeps the descriptor open during a system call, because the kernel reuses the number of a closed descriptor.
 	mu      sync.RWMutex
@@ -51,6 +54,49 @@ func NewSender(conn *net.UDPConn) (*Sender, error) {
 		return nil, fmt.Errorf("get family of UDP socket: %w", err)
 	}
 	return s, nil
+}
+
+// Listen opens a UDP socket on an address and returns it as a Sender. Port 0 lets the kernel select the port. A socket
+// on an IPv6 address does not serve IPv4. The error wraps a syscall.Errno.
+func Listen(local netip.AddrPort) (*Sender, error) {
+	family := unix.AF_INET6
+	if local.Addr().Is4() {
+		family = unix.AF_INET
+	}
+	fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open UDP socket: %w", err)
+	}
+	var name unix.RawSockaddrInet6
+	length := fill(&name, family, local)
+	if family == unix.AF_INET6 {
+		err = unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 1)
+	}
+	if err == nil {
+		_, _, errno := syscall.RawSyscall(unix.SYS_BIND, uintptr(fd), uintptr(unsafe.Pointer(&name)), uintptr(length))
+		if errno != 0 {
+			err = errno
+		}
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("bind UDP socket to %s: %w", local, err), unix.Close(fd))
+	}
+	return &Sender{family: family, fd: fd, release: func() error { return unix.Close(fd) }}, nil
+}
+
+// Port returns the local port.
+func (s *Sender) Port() (port uint16, err error) {
+	err = s.Use(func(fd int) error {
+		name, err := unix.Getsockname(fd)
+		switch name := name.(type) {
+		case *unix.SockaddrInet4:
+			port = uint16(name.Port)
+		case *unix.SockaddrInet6:
+			port = uint16(name.Port)
+		}
+		return err
+	})
+	return port, err
 }
 
 // ErrScarce is the error of Join if too many file descriptors are in use.
@@ -97,7 +143,7 @@ const neighbourQueue = 212992
 // EnlargeBuffer sets the size of the send buffer to twice neighbourQueue, so that datagrams to one unresolved neighbour
 // do not fill it. The sysctl net.core.wmem_max bounds the size. Its default is enough.
 func (s *Sender) EnlargeBuffer() error {
-	return s.use(func(fd int) error {
+	return s.Use(func(fd int) error {
 		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, neighbourQueue); err != nil {
 			return fmt.Errorf("set size of send buffer: %w", err)
 		}
@@ -156,7 +202,7 @@ func fill(name *unix.RawSockaddrInet6, family int, to netip.AddrPort) (length ui
 // because the receive buffer was full. It is 0 after Close, and if the kernel does not report it.
 func (s *Sender) Drops() (n uint64) {
 	const drops = 8 // SK_MEMINFO_DROPS
-	_ = s.use(func(fd int) error {
+	_ = s.Use(func(fd int) error {
 		var info [drops + 1]uint32
 		size := uint32(unsafe.Sizeof(info))
 		_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), unix.SOL_SOCKET, unix.SO_MEMINFO,
@@ -169,8 +215,8 @@ func (s *Sender) Drops() (n uint64) {
 	return n
 }
 
-// use calls a function with the descriptor, which stays open until the function returns.
-func (s *Sender) use(f func(fd int) error) error {
+// Use calls a function with the descriptor, which stays open until the function returns.
+func (s *Sender) Use(f func(fd int) error) error {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	if s.release == nil {

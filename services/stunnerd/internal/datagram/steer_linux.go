@@ -24,7 +24,7 @@ func (s *Sender) Steer(readers int) error {
 	for i, in := range program {
 		filter[i] = unix.SockFilter{Code: in.Op, Jt: in.Jt, Jf: in.Jf, K: in.K}
 	}
-	return s.use(func(fd int) error {
+	return s.Use(func(fd int) error {
 		fprog := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
 		err := unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_REUSEPORT_CBPF, &fprog)
 		if err != nil {

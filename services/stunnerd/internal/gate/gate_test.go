@@ -13,11 +13,13 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/api/credential"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/cluster"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/datagram"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/engine/pionturn"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/limit"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/nonce"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/relay"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/relay/relaytest"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/stunmsg"
 )
@@ -51,6 +53,12 @@ func (c *client) Connected() bool      { return false }
 func (c *client) Admitted() error      { return nil }
 func (c *client) Released()            {}
 
+func (c *client) SendAll(packets []datagram.Packet) {
+	for i := range packets {
+		packets[i].Err = c.Send(packets[i].Payload)
+	}
+}
+
 // bed is a gate with one route, to 127.0.0.1:<4000-4999>.
 type bed struct {
 	*Gate
@@ -76,7 +84,7 @@ func newBed(t testing.TB) bed {
 	}
 	held := relay.NewReservations()
 	g := New("test", config.TURNUDP, Shared{
-		Engine: engine, Nonces: nonces, Network: relay.Kernel{}, Reservations: held, Limits: limit.NewProcess(),
+		Engine: engine, Nonces: nonces, Network: relaytest.NewKernel(t), Reservations: held, Limits: limit.NewProcess(),
 		Table: session.NewTable(), Meter: meter.New(), Log: log,
 	})
 	g.Update(policy(), routes("127.0.0.1:<4000-4999>"))

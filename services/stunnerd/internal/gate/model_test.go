@@ -18,6 +18,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/api/credential"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/cluster"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/datagram"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/limit"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/relay"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/relay/relaytest"
@@ -120,7 +121,7 @@ type actor struct {
 	at         time.Time
 }
 
-// Send implements session.Client, like Addr, Connected, Admitted and Released.
+// Send implements session.Client, like SendAll, Addr, Connected, Admitted and Released.
 func (a *actor) Send(frame []byte) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -132,6 +133,12 @@ func (a *actor) Addr() netip.AddrPort { return a.addr }
 func (a *actor) Connected() bool      { return a.connected }
 func (a *actor) Admitted() error      { return nil }
 func (a *actor) Released()            {}
+
+func (a *actor) SendAll(packets []datagram.Packet) {
+	for i := range packets {
+		packets[i].Err = a.Send(packets[i].Payload)
+	}
+}
 
 func (a *actor) take() [][]byte {
 	a.mu.Lock()

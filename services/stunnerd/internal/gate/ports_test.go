@@ -9,6 +9,7 @@ import (
 
 	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/relay"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/relay/relaytest"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/testport"
 )
 
@@ -17,7 +18,9 @@ func newRangedBed(t *testing.T, n int) (bed, config.PortRange) {
 	t.Helper()
 	b, first := newBed(t), uint16(testport.Range(t, n))
 	ports := config.PortRange{First: first, Last: first + uint16(n) - 1}
-	b.network = relay.Kernel{Ports: relay.NewPorts(ports)}
+	network := relaytest.NewKernel(t)
+	network.Ports = relay.NewPorts(ports)
+	b.network = network
 	return b, ports
 }
 

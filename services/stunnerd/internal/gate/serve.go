@@ -146,7 +146,10 @@ func (g *Gate) allocate(r *request) ([]byte, error) {
 	if !g.insert(f) {
 		return nil, errors.Join(&refusal{code: stun.CodeAllocMismatch, reason: meter.AllocationExists}, f.relay.Close())
 	}
-	if err := refusalOf(f.allocation.Start()); err != nil {
+	if err = f.relay.Start(); err == nil {
+		err = refusalOf(f.allocation.Start())
+	}
+	if err != nil {
 		return nil, errors.Join(err, f.relay.Close())
 	}
 	g.log.Debug("session started", "relay", s.Relay)

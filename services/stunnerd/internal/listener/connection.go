@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/stunner-gateway/stunner/services/api/config"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/datagram"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/gate"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/relay"
@@ -379,6 +380,24 @@ func (c *connection) Send(frame []byte) error {
 	}
 	c.listener.meter.Tx.Add(len(frame))
 	return nil
+}
+
+// SendAll implements session.Client. Over DTLS each frame is a record of its own.
+func (c *connection) SendAll(packets []datagram.Packet) {
+	if c.out != nil {
+		c.out.SendAll(packets)
+	}
+	var sent meter.Sum
+	for i := range packets {
+		p := &packets[i]
+		if c.out == nil {
+			p.Err = c.send(p.Payload)
+		}
+		if p.Err == nil {
+			sent.Add(len(p.Payload))
+		}
+	}
+	c.listener.meter.Tx.AddSum(sent)
 }
 
 func (c *connection) send(frame []byte) error {

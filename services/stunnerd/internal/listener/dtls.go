@@ -147,7 +147,7 @@ func (s *dtlsSocket) read() {
 
 func (s *dtlsSocket) readUntilPanic() (closed bool) {
 	defer s.opt.Meter.RecoverPanic("read DTLS datagram")
-	buf, control := make([]byte, maxDatagram), make([]byte, datagram.ControlSize)
+	buf, control := make([]byte, datagram.MaxPayload), make([]byte, datagram.ControlSize)
 	for {
 		n, controlled, _, from, err := s.conn.ReadMsgUDPAddrPort(buf, control)
 		if errors.Is(err, net.ErrClosed) {

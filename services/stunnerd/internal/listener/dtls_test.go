@@ -32,6 +32,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/nonce"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/relay"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/relay/relaytest"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/testport"
 )
@@ -83,7 +84,7 @@ func openSecure(t *testing.T, c config.Listener) (*connections, *net.UDPAddr) {
 	}
 	m := meter.New()
 	g := gate.New("test", c.Protocol, gate.Shared{
-		Engine: engine, Nonces: nonces, Network: relay.Kernel{}, Reservations: relay.NewReservations(),
+		Engine: engine, Nonces: nonces, Network: relaytest.NewKernel(t), Reservations: relay.NewReservations(),
 		Limits: limit.NewProcess(), Table: session.NewTable(), Meter: m, Log: log,
 	})
 	c.Name, c.Port = "test", testport.Free(t)

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/datagram"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
 )
 
@@ -54,15 +55,62 @@ type queuedFrame struct {
 
 // Send sends a frame, or queues a copy of it.
 func (o *outlet) Send(frame []byte) error {
+	packets := [1]datagram.Packet{{Payload: frame}}
+	o.SendAll(packets[:])
+	return packets[0].Err
+}
+
+// SendAll sends frames, or queues copies of them, and sets Err of each. Frames that are sent together are one write, so
+// that they are one TLS record and one system call.
+func (o *outlet) SendAll(packets []datagram.Packet) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.closed {
-		return net.ErrClosed
+	for len(packets) > 0 {
+		n := 1
+		switch {
+		case o.closed:
+			packets[0].Err = net.ErrClosed
+		case o.draining:
+			packets[0].Err = o.enqueue(packets[0].Payload)
+		default:
+			n = together(packets)
+			err := o.write(packets[:n])
+			for i := range packets[:n] {
+				packets[i].Err = err
+			}
+		}
+		packets = packets[n:]
 	}
-	if o.draining {
-		return o.enqueue(frame)
+}
+
+// maxWrite is the length of the longest write of several frames, which is the longest plaintext of a TLS record
+// (RFC 8446 §5.1).
+const maxWrite = 16 << 10
+
+// together returns how many frames are one write.
+func together(packets []datagram.Packet) (n int) {
+	for size := 0; n < len(packets); n++ {
+		if size += len(packets[n].Payload); size > maxWrite && n > 0 {
+			break
+		}
 	}
-	if _, err := o.conn.Write(frame); err != nil {
+	return n
+}
+
+var writeBuffers = sync.Pool{New: func() any { return new([maxWrite]byte) }}
+
+// write writes frames to the connection. If the kernel does not accept all of them, later frames are queued.
+func (o *outlet) write(packets []datagram.Packet) error {
+	bytes := packets[0].Payload
+	if len(packets) > 1 {
+		buffer := writeBuffers.Get().(*[maxWrite]byte)
+		defer writeBuffers.Put(buffer)
+		bytes = buffer[:0]
+		for i := range packets {
+			bytes = append(bytes, packets[i].Payload...)
+		}
+	}
+	if _, err := o.conn.Write(bytes); err != nil {
 		return errors.Join(err, o.stream.Close())
 	}
 	if o.stream.behind() {

@@ -7,6 +7,9 @@ import (
 	"net/netip"
 	"sync"
 	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/datagram"
@@ -15,9 +18,6 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/relay"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/watch"
 )
-
-// maxDatagram is the longest UDP payload.
-const maxDatagram = 65535
 
 // udpListener is a listener for TURN over UDP. It has several sockets on one port.
 type udpListener struct {
@@ -39,9 +39,17 @@ type udpSocket struct {
 	// lock.
 	relays map[netip.AddrPort]*relay.Relay
 	task   watch.Task
+	// outbox collects the ChannelData of a batch.
+	outbox relay.Outbox
 	// current is the client whose datagram is being handled. If that causes a panic, the session of this client is
 	// ended.
 	current udpClient
+
+	receiver *datagram.Receiver
+	// attempt is receive. A method value that is made for each batch would allocate.
+	attempt func(fd uintptr) bool
+	// received and handled are the numbers of datagrams of the current batch.
+	received, handled int
 }
 
 func openUDP(c config.Listener, g *gate.Gate, m *meter.Listener, o Options) (Listener, error) {
@@ -49,11 +57,15 @@ func openUDP(c config.Listener, g *gate.Gate, m *meter.Listener, o Options) (Lis
 	if err != nil {
 		return nil, err
 	}
+	receivers, err := newReceivers(len(port.readers))
+	if err != nil {
+		return nil, errors.Join(err, port.Close())
+	}
 	l := &udpListener{port: port, forget: o.Meter.ListenerDrops.Watch(port.drops)}
 	for i, conn := range port.readers {
 		s := &udpSocket{
 			conn: conn, port: port, index: i, gate: g, drops: o.Meter, meter: m,
-			relays: map[netip.AddrPort]*relay.Relay{},
+			relays: map[netip.AddrPort]*relay.Relay{}, receiver: receivers[i],
 		}
 		l.sockets = append(l.sockets, s)
 		m.Open.Add(1)
@@ -61,6 +73,20 @@ func openUDP(c config.Listener, g *gate.Gate, m *meter.Listener, o Options) (Lis
 		l.reading.Go(s.read)
 	}
 	return l, nil
+}
+
+func newReceivers(number int) (receivers []*datagram.Receiver, err error) {
+	for range number {
+		r, err := datagram.NewReceiver()
+		if err != nil {
+			for _, r := range receivers {
+				err = errors.Join(err, r.Close())
+			}
+			return nil, err
+		}
+		receivers = append(receivers, r)
+	}
+	return receivers, nil
 }
 
 // Update does nothing: a UDP listener has no certificates.
@@ -90,6 +116,8 @@ func (l *udpListener) Close() error {
 
 // read reads until the socket is closed. A panic ends the session of the client whose datagram caused it.
 func (s *udpSocket) read() {
+	defer s.receiver.Close()
+	s.attempt = s.receive
 	for !s.readUntilPanic() {
 		s.endSession()
 		if s.task.Working() {
@@ -105,35 +133,56 @@ func (s *udpSocket) endSession() {
 
 func (s *udpSocket) readUntilPanic() (closed bool) {
 	defer s.drops.RecoverPanic("read UDP datagram")
-	buf, control := make([]byte, maxDatagram), make([]byte, datagram.ControlSize)
-	for {
-		n, controlled, _, from, err := s.conn.ReadMsgUDPAddrPort(buf, control)
-		if errors.Is(err, net.ErrClosed) {
-			return true
-		}
+	raw, err := s.conn.SyscallConn()
+	if err != nil {
+		return true
+	}
+	s.task.Begin()
+	s.handle() // the rest of the batch in which a datagram has caused a panic
+	s.task.End()
+	for raw.Read(s.attempt) == nil {
 		s.task.Begin()
-		s.current.addr = netip.AddrPortFrom(from.Addr().Unmap(), from.Port())
-		if err != nil || n == 0 {
-			s.drop(s.current.addr, meter.Malformed)
-		} else {
-			s.receive(buf[:n], control[:controlled])
-		}
+		s.handle()
 		s.task.End()
 	}
+	return true
 }
 
-func (s *udpSocket) receive(frame, control []byte) {
-	s.meter.Rx.Add(len(frame))
-	client := s.current.addr
-	if isChannelData(frame[0]) {
-		s.media(frame, client)
-		return
+// receive receives a batch without waiting. It reports false if there is no datagram.
+func (s *udpSocket) receive(fd uintptr) bool {
+	n, errno := s.receiver.Receive(int(fd))
+	s.received, s.handled = n, 0
+	return errno != unix.EAGAIN
+}
+
+// handle handles the datagrams of a batch.
+func (s *udpSocket) handle() {
+	now := time.Now()
+	var sum meter.Sum
+	defer func() { s.meter.Rx.AddSum(sum) }()
+	for s.handled < s.received {
+		i := s.handled
+		s.handled++
+		s.current.addr = s.receiver.From(i)
+		frame := s.receiver.Payload(i)
+		sum.Add(len(frame))
+		switch {
+		case len(frame) == 0:
+			s.drop(s.current.addr, meter.Malformed)
+		case isChannelData(frame[0]):
+			s.media(frame, s.current.addr, now)
+		default:
+			// A request may end the session whose media is in the outbox. It may also take long.
+			s.outbox.Flush()
+			source := datagram.SourceOf(s.receiver.Control(i))
+			s.gate.Receive(frame, &udpClient{socket: s, addr: s.current.addr, from: source})
+		}
 	}
-	s.gate.Receive(frame, &udpClient{socket: s, addr: client, from: datagram.SourceOf(control)})
+	s.outbox.Flush()
 }
 
 // media forwards ChannelData.
-func (s *udpSocket) media(frame []byte, client netip.AddrPort) {
+func (s *udpSocket) media(frame []byte, client netip.AddrPort, now time.Time) {
 	r := s.relays[client]
 	if r == nil || r.Closed() {
 		if r = s.lookup(client); r == nil {
@@ -141,7 +190,7 @@ func (s *udpSocket) media(frame []byte, client netip.AddrPort) {
 			return
 		}
 	}
-	r.FromClient(frame)
+	s.outbox.Add(r, frame, now)
 }
 
 func (s *udpSocket) drop(client netip.AddrPort, why meter.Reason) {
@@ -192,6 +241,28 @@ func (c *udpClient) Send(frame []byte) error {
 	}
 	c.socket.meter.Tx.Add(len(frame))
 	return nil
+}
+
+// SendAll implements session.Client.
+func (c *udpClient) SendAll(packets []datagram.Packet) {
+	sender := c.sender.Load()
+	if sender == nil { // the session has ended
+		for i := range packets {
+			packets[i].Err = net.ErrClosed
+		}
+		return
+	}
+	for i := range packets {
+		packets[i].To, packets[i].From = c.addr, &c.from
+	}
+	sender.SendAll(packets)
+	var sent meter.Sum
+	for i := range packets {
+		if packets[i].Err == nil {
+			sent.Add(len(packets[i].Payload))
+		}
+	}
+	c.socket.meter.Tx.AddSum(sent)
 }
 
 // senderOf returns the Sender of the client's session, or nil.

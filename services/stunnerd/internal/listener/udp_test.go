@@ -19,6 +19,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/nonce"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/relay"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/relay/relaytest"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/testport"
 )
@@ -40,7 +41,7 @@ func open(t *testing.T, protocol config.Protocol) (port int) {
 	}
 	m := meter.New()
 	g := gate.New("test", config.TURNUDP, gate.Shared{
-		Engine: engine, Nonces: nonces, Network: relay.Kernel{}, Reservations: relay.NewReservations(),
+		Engine: engine, Nonces: nonces, Network: relaytest.NewKernel(t), Reservations: relay.NewReservations(),
 		Limits: limit.NewProcess(), Table: session.NewTable(), Meter: m, Log: log,
 	})
 	port = testport.Free(t)
@@ -97,18 +98,34 @@ func TestSocketsAllocateNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &udpClient{socket: &udpSocket{conn: a, meter: &meter.Listener{}}, addr: self}
+	receivers, err := newReceivers(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer receivers[0].Close()
+	socket := &udpSocket{conn: a, meter: &meter.Listener{}, receiver: receivers[0]}
+	socket.attempt = socket.receive
+	raw, err := a.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &udpClient{socket: socket, addr: self}
 	c.sender.Store(sender)
-	frame, buf, control := make([]byte, 160), make([]byte, maxDatagram), make([]byte, datagram.ControlSize)
+	packets := make([]datagram.Packet, 8)
+	for i := range packets {
+		packets[i].Payload = make([]byte, 160)
+	}
 	turn := func() {
-		if err := c.Send(frame); err != nil {
+		if err := c.Send(packets[0].Payload); err != nil {
 			t.Fatal(err)
 		}
-		_, n, _, _, err := a.ReadMsgUDPAddrPort(buf, control)
-		if err != nil {
-			t.Fatal(err)
+		c.SendAll(packets)
+		for got := 0; got < len(packets)+1; got += socket.received {
+			if err := raw.Read(socket.attempt); err != nil {
+				t.Fatal(err)
+			}
+			c.from = datagram.SourceOf(socket.receiver.Control(0))
 		}
-		c.from = datagram.SourceOf(control[:n])
 	}
 	if n := testing.AllocsPerRun(1000, turn); n != 0 {
 		t.Errorf("%.1f allocations a datagram", n)
@@ -138,7 +155,11 @@ func TestReaderSurvivesAPanic(t *testing.T) {
 	}
 	m := meter.New()
 	// without a gate every datagram causes a panic
-	s := &udpSocket{conn: port.readers[0], port: port, drops: m, meter: &meter.Listener{}}
+	receivers, err := newReceivers(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &udpSocket{conn: port.readers[0], port: port, drops: m, meter: &meter.Listener{}, receiver: receivers[0]}
 	done := make(chan struct{})
 	go func() { defer close(done); s.read() }()
 	client, err := net.Dial("udp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port.number)))

@@ -22,6 +22,25 @@ func (f *Flow) Add(n int) {
 	f.Bytes.Add(uint64(n))
 }
 
+// AddSum counts the packets of a sum.
+func (f *Flow) AddSum(s Sum) {
+	if s.Packets > 0 {
+		f.Packets.Add(s.Packets)
+		f.Bytes.Add(s.Bytes)
+	}
+}
+
+// Sum is the number of packets of one batch, and of their bytes. It is not safe for concurrent use.
+type Sum struct {
+	Packets, Bytes uint64
+}
+
+// Add counts one packet of n bytes.
+func (s *Sum) Add(n int) {
+	s.Packets++
+	s.Bytes += uint64(n)
+}
+
 // Traffic counts both directions: Rx is received by this process, Tx is sent by it.
 type Traffic struct {
 	Rx, Tx Flow

@@ -1,13 +1,10 @@
 package relay
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"sync"
-	"syscall"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -23,6 +20,8 @@ type Kernel struct {
 	Local func(netip.Addr) bool
 	// Ports assigns the ports of sockets. If it is nil, the kernel chooses them.
 	Ports *Ports
+	// Pollers receive the datagrams of peers.
+	Pollers *Pollers
 }
 
 // Open implements Network.
@@ -68,25 +67,24 @@ func (k Kernel) openEven(advertised netip.Addr, next bool) (even, odd Socket, er
 
 // open opens a socket on a port. For port 0 the kernel selects the port.
 func (k Kernel) open(advertised netip.Addr, port uint16) (*kernelSocket, error) {
-	network, level, option := "udp4", unix.IPPROTO_IP, unix.IP_RECVERR
+	wildcard := netip.IPv4Unspecified()
 	if advertised.Is6() {
-		network, level, option = "udp6", unix.IPPROTO_IPV6, unix.IPV6_RECVERR
+		wildcard = netip.IPv6Unspecified()
 	}
-	at := net.UDPAddr{Port: int(port)}
+	at := wildcard
 	if k.bindsTo(advertised) {
-		at.IP = advertised.AsSlice()
+		at = advertised
 	}
-	conn, err := net.ListenUDP(network, &at)
-	if errors.Is(err, unix.EADDRNOTAVAIL) && at.IP != nil { // the address was removed meanwhile
-		at.IP = nil
-		conn, err = net.ListenUDP(network, &at)
+	sender, err := datagram.Listen(netip.AddrPortFrom(at, port))
+	if errors.Is(err, unix.EADDRNOTAVAIL) && at != wildcard { // the address was removed meanwhile
+		sender, err = datagram.Listen(netip.AddrPortFrom(wildcard, port))
 	}
 	if err != nil {
 		return nil, err
 	}
-	s, err := k.socket(conn, level, option)
-	if err != nil {
-		return nil, errors.Join(err, conn.Close())
+	s := &kernelSocket{Sender: sender, pollers: k.Pollers, port: port}
+	if err := s.prepare(k.ICMP, advertised.Is6()); err != nil {
+		return nil, errors.Join(err, sender.Close())
 	}
 	return s, nil
 }
@@ -100,78 +98,95 @@ func (k Kernel) bindsTo(advertised netip.Addr) bool {
 
 var loopback4 = netip.AddrFrom4([4]byte{127, 0, 0, 1})
 
-// kernelSocket is a UDP socket. In contrast to net.UDPConn, it holds no buffer while it waits for a datagram, it never
-// waits for room in the send buffer, and it can report ICMP messages.
+// kernelSocket is a UDP socket that a poller reads.
 type kernelSocket struct {
 	*datagram.Sender
-	conn    *net.UDPConn
-	raw     syscall.RawConn
-	attempt func(fd uintptr) bool
+	port    uint16
+	pollers *Pollers
 	// closed is a function that is called once when the socket is closed, or nil.
 	closed  func()
 	closing sync.Once
 
-	// Results of tryReceive. Only the goroutine that calls Receive uses them.
-	got     *Buffer
-	errno   syscall.Errno
-	from    unix.RawSockaddrAny
-	fromLen uint32
+	// Start sets these fields.
+	receiver Receiver
+	poller   *poller
+	slot     int32 // in the poller
 }
 
-func (k Kernel) socket(conn *net.UDPConn, level, option int) (*kernelSocket, error) {
-	raw, err := conn.SyscallConn()
-	if err != nil {
-		return nil, fmt.Errorf("get raw socket: %w", err)
-	}
-	if k.ICMP {
-		var opt error
-		err := raw.Control(func(fd uintptr) { opt = unix.SetsockoptInt(int(fd), level, option, 1) })
-		if err != nil || opt != nil {
-			return nil, fmt.Errorf("ask for ICMP errors: %w", errors.Join(err, opt))
+// prepare sets the options of a new socket.
+func (s *kernelSocket) prepare(icmp, six bool) (err error) {
+	if s.port == 0 {
+		if s.port, err = s.Sender.Port(); err != nil {
+			return fmt.Errorf("get port: %w", err)
 		}
 	}
-	sender, err := datagram.NewSender(conn)
-	if err != nil {
-		return nil, err
+	if icmp {
+		level, option := unix.IPPROTO_IP, unix.IP_RECVERR
+		if six {
+			level, option = unix.IPPROTO_IPV6, unix.IPV6_RECVERR
+		}
+		if err := s.Use(func(fd int) error { return unix.SetsockoptInt(fd, level, option, 1) }); err != nil {
+			return fmt.Errorf("ask for ICMP errors: %w", err)
+		}
 	}
-	if err := sender.EnlargeBuffer(); err != nil {
-		return nil, err
-	}
-	s := &kernelSocket{Sender: sender, conn: conn, raw: raw}
-	s.attempt = s.tryReceive
-	return s, nil
+	return s.EnlargeBuffer()
 }
 
 // Port implements Socket.
-func (s *kernelSocket) Port() uint16 { return s.conn.LocalAddr().(*net.UDPAddr).AddrPort().Port() }
+func (s *kernelSocket) Port() uint16 { return s.port }
 
-// maxErrors bounds the ICMP errors that one Send removes from the socket, because a peer may cause errors faster than
-// they are removed.
+// Start implements Socket.
+func (s *kernelSocket) Start(r Receiver) error {
+	s.receiver = r
+	if err := s.pollers.add(s); err != nil {
+		return fmt.Errorf("receive from relay socket: %w", err)
+	}
+	return nil
+}
+
+// maxErrors bounds the ICMP errors that one Send or one receipt removes from the socket, because a peer may cause errors
+// faster than they are removed.
 const maxErrors = 32
 
 // Close implements Socket.
-func (s *kernelSocket) Close() error {
-	err := s.Sender.Close()
-	if s.closed != nil {
-		s.closing.Do(s.closed)
-	}
+func (s *kernelSocket) Close() (err error) {
+	s.closing.Do(func() {
+		if s.poller != nil {
+			s.poller.remove(s)
+		}
+		err = s.Sender.Close()
+		if s.closed != nil {
+			s.closed()
+		}
+	})
 	return err
 }
 
 // Send implements Socket. If an ICMP error for an earlier datagram is pending, for any peer, the kernel returns it and
 // does not send. Then Send removes the pending errors and sends again.
-func (s *kernelSocket) Send(payload []byte, peer netip.AddrPort) error {
-	err := s.Sender.Send(payload, peer, nil)
-	if !isPending(err) {
-		return err
+func (s *kernelSocket) Send(packets []datagram.Packet) {
+	s.SendAll(packets)
+	for first := 0; first < len(packets); first++ {
+		end := first
+		for end < len(packets) && isPending(packets[end].Err) {
+			end++
+		}
+		if end > first {
+			s.removeErrors()
+			s.SendAll(packets[first:end])
+			first = end
+		}
 	}
-	_ = s.raw.Control(func(fd uintptr) {
+}
+
+func (s *kernelSocket) removeErrors() {
+	_ = s.Use(func(fd int) error {
 		more := true
 		for n := 0; more && n < maxErrors; n++ {
-			_, _, more = nextICMP(int(fd))
+			_, _, more = nextICMP(fd)
 		}
+		return nil
 	})
-	return s.Sender.Send(payload, peer, nil)
 }
 
 // isPending reports whether an error of a send may be the error of an earlier datagram, which the kernel has learned
@@ -184,58 +199,6 @@ func isPending(err error) bool {
 	}
 	return false
 }
-
-// Receive implements Socket.
-func (s *kernelSocket) Receive() (*Buffer, error) {
-	if err := s.raw.Read(s.attempt); err != nil {
-		return nil, err
-	}
-	got := s.got
-	s.got = nil
-	if s.errno != 0 {
-		got.release()
-		return nil, s.errno
-	}
-	return got, nil
-}
-
-// tryReceive receives one datagram without waiting. It reports false if there was none.
-func (s *kernelSocket) tryReceive(fd uintptr) bool {
-	b := newBuffer()
-	for {
-		s.fromLen = unix.SizeofSockaddrAny
-		n, _, errno := unix.Syscall6(unix.SYS_RECVFROM, fd,
-			uintptr(unsafe.Pointer(&b.bytes[headerSize])), maxDatagram, unix.MSG_DONTWAIT,
-			uintptr(unsafe.Pointer(&s.from)), uintptr(unsafe.Pointer(&s.fromLen)))
-		switch {
-		case errno == unix.EINTR:
-			continue
-		case errno == unix.EAGAIN:
-			b.release()
-			return false
-		case errno == 0:
-			b.n, b.peer = int(n), s.peer()
-		default:
-			if why, peer, _ := nextICMP(int(fd)); peer.IsValid() {
-				b.n, b.peer, b.icmp, errno = 0, peer, why, 0
-			}
-		}
-		s.got, s.errno = b, errno
-		return true
-	}
-}
-
-func (s *kernelSocket) peer() netip.AddrPort {
-	if s.from.Addr.Family == unix.AF_INET {
-		sa := (*unix.RawSockaddrInet4)(unsafe.Pointer(&s.from))
-		return netip.AddrPortFrom(netip.AddrFrom4(sa.Addr), port(&sa.Port))
-	}
-	sa := (*unix.RawSockaddrInet6)(unsafe.Pointer(&s.from))
-	return netip.AddrPortFrom(netip.AddrFrom16(sa.Addr).Unmap(), port(&sa.Port))
-}
-
-// port returns a port that is stored in network byte order.
-func port(p *uint16) uint16 { return binary.BigEndian.Uint16((*[2]byte)(unsafe.Pointer(p))[:]) }
 
 // nextICMP removes one message from the error queue of a socket. peer is invalid if the message is not an ICMP message.
 // more is false if the queue was empty.

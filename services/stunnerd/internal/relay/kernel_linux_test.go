@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/datagram"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/testnet"
 )
 
@@ -41,6 +42,30 @@ func addOwn(t *testing.T) {
 	}
 }
 
+// inbox is a receiver that copies datagrams.
+type inbox chan Datagram
+
+func (i inbox) ReceiveBatch(batch []Datagram, _ time.Time) {
+	for _, d := range batch {
+		i <- d.clone()
+	}
+}
+
+// newKernel returns a network with one poller, which ends with the test.
+func newKernel(t testing.TB) Kernel {
+	t.Helper()
+	pollers, err := NewPollers(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := pollers.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return Kernel{Pollers: pollers}
+}
+
 // roundTrip sends a datagram from a relay socket to a peer and back. It returns the source address that the peer has
 // seen.
 func roundTrip(t *testing.T, s Socket, peer netip.Addr) netip.AddrPort {
@@ -58,8 +83,9 @@ func roundTrip(t *testing.T, s Socket, peer netip.Addr) netip.AddrPort {
 		t.Fatal(err)
 	}
 	at := conn.LocalAddr().(*net.UDPAddr).AddrPort()
-	if err := s.Send([]byte("ping"), at); err != nil {
-		t.Fatalf("send to %s: %v", at, err)
+	ping := []datagram.Packet{{Payload: []byte("ping"), To: at}}
+	if s.Send(ping); ping[0].Err != nil {
+		t.Fatalf("send to %s: %v", at, ping[0].Err)
 	}
 	buffer := make([]byte, 16)
 	_, from, err := conn.ReadFromUDPAddrPort(buffer)
@@ -70,11 +96,11 @@ func roundTrip(t *testing.T, s Socket, peer netip.Addr) netip.AddrPort {
 	if _, err := conn.WriteToUDPAddrPort([]byte("pong"), from); err != nil {
 		t.Fatal(err)
 	}
-	got, err := s.Receive()
-	if err != nil {
+	in := make(inbox, 1)
+	if err := s.Start(in); err != nil {
 		t.Fatal(err)
 	}
-	defer got.release()
+	got := <-in
 	if string(got.payload()) != "pong" || got.peer != at {
 		t.Errorf("got %q from %s, want the answer of %s", got.payload(), got.peer, at)
 	}
@@ -91,8 +117,9 @@ func TestPeersSeeTheAddressThatClientsAreTold(t *testing.T) {
 		slices.Clone(own), netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("127.9.9.9"), netip.IPv6Loopback(),
 	)
 	ports := NewPorts(portRange(40000, 40099))
+	pollers := newKernel(t).Pollers
 	for name, network := range map[string]Kernel{
-		"kernel's choice": {Local: isOwn}, "range": {Local: isOwn, Ports: ports},
+		"kernel's choice": {Local: isOwn, Pollers: pollers}, "range": {Local: isOwn, Ports: ports, Pollers: pollers},
 	} {
 		for _, told := range append(slices.Clone(own), netip.MustParseAddr("127.0.0.77")) {
 			for _, peer := range peers {
@@ -136,7 +163,9 @@ func TestAddressesOfOthersAreNotSpokenFrom(t *testing.T) {
 	for told, peer := range map[string]string{
 		"198.51.100.77": "192.0.2.1", "2001:db8:77::7": "2001:db8::1", "127.0.0.1": "192.0.2.2", "::1": "2001:db8::2",
 	} {
-		s, err := Kernel{Local: isOwn}.Open(netip.MustParseAddr(told), 0)
+		network := newKernel(t)
+		network.Local = isOwn
+		s, err := network.Open(netip.MustParseAddr(told), 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -156,12 +185,14 @@ func TestAddressThatIsLostAndComesBack(t *testing.T) {
 	}
 	addOwn(t)
 	lost, peer := own[1], own[0]
-	before, err := Kernel{Local: isOwn}.Open(lost, 0)
+	network := newKernel(t)
+	network.Local = isOwn
+	before, err := network.Open(lost, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	testnet.IP(t, "address delete "+lost.String()+"/32 dev lo")
-	meanwhile, err := Kernel{Local: isOwn}.Open(lost, 0)
+	meanwhile, err := network.Open(lost, 0)
 	if err != nil {
 		t.Fatalf("without the address: %v", err)
 	}

@@ -14,21 +14,16 @@ package relay
 import (
 	"encoding/binary"
 	"errors"
-	"fmt"
-	"net"
 	"net/netip"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/pion/stun/v2"
-
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/cluster"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/datagram"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
-	"github.com/stunner-gateway/stunner/services/stunnerd/internal/stunmsg"
 )
 
 const (
@@ -61,9 +56,11 @@ type Relay struct {
 	closed  atomic.Bool
 	// forget removes the socket from the counter of datagrams that the kernel dropped.
 	forget func()
-	// undecided is the datagram that made Receive return. Deliver forwards it, or the next Receive drops it. Only the
+	// undecided are the datagrams for Receive.
+	undecided undecided
+	// current is the datagram that made Receive return. Deliver forwards it, or the next Receive drops it. Only the
 	// goroutine that calls Receive uses it.
-	undecided *Buffer
+	current *Datagram
 }
 
 // channel is a binding of a number to a peer.
@@ -95,11 +92,15 @@ func New(
 ) *Relay {
 	s.Relay = netip.AddrPortFrom(advertised, socket.Port())
 	r := &Relay{session: s, socket: socket, routes: routes, meter: m, ended: ended}
-	r.forget = m.RelayDrops.Watch(socket.Drops)
+	r.undecided.changed = make(chan struct{}, 1)
 	r.channels.Store(new([]*channel))
 	s.Channels = r.Channels
+	r.forget = m.RelayDrops.Watch(socket.Drops)
 	return r
 }
+
+// Start makes the relay receive from peers.
+func (r *Relay) Start() error { return r.socket.Start(r) }
 
 // Session returns the session of the relay.
 func (r *Relay) Session() *session.Session { return r.session }
@@ -114,113 +115,9 @@ func (r *Relay) Close() error {
 	}
 	r.forget()
 	err := r.socket.Close()
+	r.undecided.close()
 	r.ended(r)
 	return err
-}
-
-// FromClient forwards one ChannelData frame from the client to the peer that its channel is bound to.
-func (r *Relay) FromClient(frame []byte) {
-	number, payload, ok := parseChannelData(frame)
-	if !ok {
-		r.drop(meter.Malformed, netip.AddrPort{})
-		return
-	}
-	now := r.now()
-	c := r.byNumber(number, now)
-	if c == nil {
-		r.drop(meter.ChannelUnbound, netip.AddrPort{})
-		return
-	}
-	v := r.judge(c)
-	if v.reached != cluster.Allowed {
-		r.drop(ReasonOf(v.reached), c.peer)
-		return
-	}
-	c.permitted.Store(int64(now + PermissionLifetime))
-	if !r.session.Admits(session.ToPeer, len(payload)) {
-		r.drop(meter.ByteRate, c.peer)
-		return
-	}
-	if err := r.socket.Send(payload, c.peer); err != nil {
-		r.drop(Undelivered(err), c.peer)
-		return
-	}
-	v.traffic.Tx.Add(len(payload))
-	r.session.Traffic.Tx.Add(len(payload))
-}
-
-// Receive forwards the datagrams of peers that have a channel to the client, and drops those of peers that the routes
-// do not allow. When it receives a datagram of any other peer, or an ICMP message about a datagram to a peer, it
-// returns the address of that peer. The caller calls Deliver if the peer has a permission. Otherwise the next Receive
-// drops the datagram. The only error is net.ErrClosed, after Close or a panic.
-//
-// Receive and Deliver must be called by one goroutine. A panic in them ends the session, and not the process.
-func (r *Relay) Receive() (peer netip.AddrPort, err error) {
-	err = net.ErrClosed // the result after a panic
-	defer r.EndOnPanic("forward from peer")
-	for {
-		r.discard()
-		b, err := r.socket.Receive()
-		if err != nil {
-			if r.Closed() || errors.Is(err, net.ErrClosed) {
-				return netip.AddrPort{}, net.ErrClosed
-			}
-			r.drop(meter.SendFailed, netip.AddrPort{})
-			continue
-		}
-		if !r.fromPeer(b) {
-			r.undecided = b
-			return b.peer, nil
-		}
-		b.release()
-	}
-}
-
-// discard drops the datagram that made Receive return, if Deliver was not called for it.
-func (r *Relay) discard() {
-	if b := r.undecided; b != nil {
-		r.drop(meter.NoPermission, b.peer)
-		r.undecided = nil
-		b.release()
-	}
-}
-
-// Deliver sends the datagram that made Receive return to the client, as a Data indication (RFC 8656 §11.3).
-func (r *Relay) Deliver() error {
-	defer r.EndOnPanic("send Data indication")
-	b := r.undecided
-	if b == nil {
-		return nil
-	}
-	r.undecided = nil
-	defer b.release()
-	if !r.session.Admits(session.ToClient, b.n) {
-		r.drop(meter.ByteRate, b.peer)
-		return nil
-	}
-	peer := stunmsg.Address{Type: stun.AttrXORPeerAddress, Addr: b.peer}
-	content := stun.RawAttribute{Type: stun.AttrData, Value: b.payload()}
-	if b.icmp != (ICMP{}) {
-		content = b.icmp.attribute()
-	}
-	m, err := stun.Build(stun.TransactionID, stun.NewType(stun.MethodData, stun.ClassIndication), peer, content)
-	if err != nil {
-		return fmt.Errorf("build Data indication: %w", err)
-	}
-	if len(m.Raw) > stunmsg.MaxSize { // the longest datagram of IPv6 does not fit into a message
-		r.drop(meter.TooLarge, b.peer)
-		return nil
-	}
-	if err := r.session.Client.Send(m.Raw); err != nil {
-		r.drop(Undelivered(err), b.peer)
-		return nil
-	}
-	if b.icmp == (ICMP{}) {
-		name, _ := r.routes.Load().Match(b.peer)
-		r.meter.Cluster(name).Rx.Add(b.n)
-		r.session.Traffic.Rx.Add(b.n)
-	}
-	return nil
 }
 
 // EndOnPanic ends the session, and not the process, if the calling function panics. It must be deferred.
@@ -229,67 +126,6 @@ func (r *Relay) EndOnPanic(task string) {
 		r.meter.CountPanic(task, cause)
 		_ = r.Close()
 	}
-}
-
-// fromPeer forwards or drops a datagram of a peer. It reports false, and does neither, if the routes allow the peer and
-// it has no channel, or for an ICMP message for the client: then the permissions of the allocation engine decide.
-func (r *Relay) fromPeer(b *Buffer) bool {
-	if b.icmp != (ICMP{}) {
-		return !b.icmp.forClients(b.peer)
-	}
-	now := r.now()
-	if c := r.bound(b.peer, now); c != nil {
-		r.toClient(c, b, now)
-		return true
-	}
-	if _, reached := r.routes.Load().Match(b.peer); reached != cluster.Allowed {
-		r.drop(ReasonOf(reached), b.peer)
-		return true
-	}
-	return false
-}
-
-func (r *Relay) toClient(c *channel, b *Buffer, now time.Duration) {
-	v := r.judge(c)
-	if v.reached != cluster.Allowed {
-		r.drop(ReasonOf(v.reached), c.peer)
-		return
-	}
-	if int64(now) >= c.permitted.Load() {
-		r.drop(meter.NoPermission, c.peer)
-		return
-	}
-	if !r.session.Admits(session.ToClient, b.n) {
-		r.drop(meter.ByteRate, c.peer)
-		return
-	}
-	if err := r.session.Client.Send(b.channelData(c.number, r.session.Client.Connected())); err != nil {
-		r.drop(Undelivered(err), c.peer)
-		return
-	}
-	v.traffic.Rx.Add(b.n)
-	r.session.Traffic.Rx.Add(b.n)
-}
-
-// Send sends the data of a Send indication to a peer. The caller has checked the permission. A datagram that the routes
-// do not allow is dropped and counted.
-func (r *Relay) Send(data []byte, peer netip.AddrPort) {
-	defer r.EndOnPanic("forward to peer")
-	name, reached := r.routes.Load().Match(peer)
-	if reached != cluster.Allowed {
-		r.drop(ReasonOf(reached), peer)
-		return
-	}
-	if !r.session.Admits(session.ToPeer, len(data)) {
-		r.drop(meter.ByteRate, peer)
-		return
-	}
-	if err := r.socket.Send(data, peer); err != nil {
-		r.drop(Undelivered(err), peer)
-		return
-	}
-	r.meter.Cluster(name).Tx.Add(len(data))
-	r.session.Traffic.Tx.Add(len(data))
 }
 
 // Bind calls answer, which sends the answer to the client, and then binds a channel number to a peer or refreshes the
@@ -384,18 +220,11 @@ func (r *Relay) byPeer(peer netip.AddrPort, now time.Duration) *channel {
 	return nil
 }
 
-// bound returns the channel of a peer, or nil. If the peer has none while Bind is in progress, it waits for Bind.
-func (r *Relay) bound(peer netip.AddrPort, now time.Duration) *channel {
-	if c := r.byPeer(peer, now); c != nil {
-		return c
-	}
-	r.binding.Lock()
-	defer r.binding.Unlock()
-	return r.byPeer(peer, now)
-}
-
 // now returns the time since the start of the session.
-func (r *Relay) now() time.Duration { return time.Since(r.session.Started) }
+func (r *Relay) now() time.Duration { return r.since(time.Now()) }
+
+// since returns a time as the time since the start of the session.
+func (r *Relay) since(now time.Time) time.Duration { return now.Sub(r.session.Started) }
 
 func (r *Relay) live(c *channel, now time.Duration) bool { return int64(now) < c.until.Load() }
 

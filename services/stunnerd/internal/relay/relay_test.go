@@ -13,6 +13,7 @@ import (
 
 	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/cluster"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/datagram"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
 )
@@ -45,6 +46,12 @@ func (s *sink) Send(frame []byte) error {
 	return nil
 }
 
+func (s *sink) SendAll(packets []datagram.Packet) {
+	for i := range packets {
+		packets[i].Err = s.Send(packets[i].Payload)
+	}
+}
+
 func (s *sink) Addr() netip.AddrPort { return netip.AddrPortFrom(loopback, 1) }
 func (s *sink) Connected() bool      { return s.connected }
 func (s *sink) Admitted() error      { return nil }
@@ -72,11 +79,16 @@ func newBed(t testing.TB, client *sink) *bed {
 	b.peer = peer
 	b.routes.Store(allow("127.0.0.1"))
 	s := &session.Session{Client: client, Started: time.Now()}
-	socket, err := Kernel{ICMP: true}.Open(loopback, 0)
+	network := newKernel(t)
+	network.ICMP = true
+	socket, err := network.Open(loopback, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	b.Relay = New(s, socket, loopback, &b.routes, b.meter, func(*Relay) {})
+	if err := b.Start(); err != nil {
+		t.Fatal(err)
+	}
 	go func() {
 		defer close(b.read)
 		for {
@@ -273,8 +285,8 @@ func TestMediaAllocatesNothing(t *testing.T) {
 	if n := testing.AllocsPerRun(1000, func() { b.FromClient(f) }); n != 0 {
 		t.Errorf("to the peer: %.1f allocations a packet", n)
 	}
-	answer := NewBuffer(make([]byte, 160), b.peerAddr())
-	if n := testing.AllocsPerRun(1000, func() { b.fromPeer(answer) }); n != 0 {
+	answer, now := []Datagram{NewDatagram(make([]byte, 160), b.peerAddr())}, time.Now()
+	if n := testing.AllocsPerRun(1000, func() { b.ReceiveBatch(answer, now) }); n != 0 {
 		t.Errorf("to the client: %.1f allocations a packet", n)
 	}
 }
@@ -290,11 +302,12 @@ func TestDropsAllocateNothing(t *testing.T) {
 	}
 	<-b.read
 	denied, unbound := frame(0x4000, make([]byte, 160)), frame(0x4001, make([]byte, 160))
-	stranger := NewBuffer(make([]byte, 160), netip.MustParseAddrPort("192.0.2.9:9"))
+	stranger := []Datagram{NewDatagram(make([]byte, 160), netip.MustParseAddrPort("192.0.2.9:9"))}
+	now := time.Now()
 	for what, drop := range map[string]func(){
 		"denied":   func() { b.FromClient(denied) },
 		"unbound":  func() { b.FromClient(unbound) },
-		"stranger": func() { b.fromPeer(stranger) },
+		"stranger": func() { b.ReceiveBatch(stranger, now) },
 	} {
 		// One run, because an average would hide a single allocation.
 		if n := testing.AllocsPerRun(1, func() {
@@ -326,7 +339,8 @@ func TestReceivingAllocatesNothing(t *testing.T) {
 
 // T-A7: OpenEven opens an even port and the one above it, and a token gives the reserved one once.
 func TestReservedPortIsTheNextOneAndGivenOnce(t *testing.T) {
-	even, odd, err := OpenEven(Kernel{}, loopback, true)
+	network := newKernel(t)
+	even, odd, err := OpenEven(network, loopback, true)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -351,7 +365,7 @@ func TestReservedPortIsTheNextOneAndGivenOnce(t *testing.T) {
 	if err := held.Close(); err != nil {
 		t.Error(err)
 	}
-	again, err := Kernel{}.Open(loopback, even.Port()+1)
+	again, err := network.Open(loopback, even.Port()+1)
 	if err != nil {
 		t.Fatalf("the port is not free again: %v", err)
 	}
@@ -375,10 +389,8 @@ func TestDatagramThatNoIndicationHoldsIsDropped(t *testing.T) {
 	peer := netip.MustParseAddrPort("[2001:db8::1]:1")
 	for size, passes := range map[int]bool{65_504: true, 65_505: false, 65_527: false} {
 		b := newBed(t, &sink{connected: true, frames: make(chan []byte, 1)})
-		r := &Relay{
-			session: b.Session(), routes: &b.routes, meter: b.meter,
-			undecided: NewBuffer(bytes.Repeat([]byte{1}, size), peer),
-		}
+		d := NewDatagram(bytes.Repeat([]byte{1}, size), peer)
+		r := &Relay{session: b.Session(), routes: &b.routes, meter: b.meter, current: &d}
 		if err := r.Deliver(); err != nil {
 			t.Fatal(err)
 		}

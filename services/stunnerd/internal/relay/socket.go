@@ -1,8 +1,12 @@
 package relay
 
 import (
+	"encoding/binary"
 	"errors"
 	"net/netip"
+	"time"
+
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/datagram"
 )
 
 // Socket is a UDP socket for peers. It is an interface because tests in virtual time need another implementation than
@@ -10,15 +14,76 @@ import (
 type Socket interface {
 	// Port returns the local port.
 	Port() uint16
-	// Receive waits for a datagram or an ICMP message. The caller owns the buffer.
-	Receive() (*Buffer, error)
-	// Send sends one datagram without waiting. The error is datagram.ErrCongested if the send buffer is full.
-	Send(payload []byte, peer netip.AddrPort) error
+	// Start passes all datagrams and ICMP messages to a receiver, until Close.
+	Start(Receiver) error
+	// Send sends datagrams in their order without waiting, and sets Err of each: nil, datagram.ErrCongested if the send
+	// buffer is full, net.ErrClosed, or another error.
+	Send([]datagram.Packet)
 	// Drops returns the number of datagrams that the kernel did not deliver to the socket, most of them because the
 	// receive buffer was full. It is 0 after Close.
 	Drops() uint64
-	// Close makes Receive return net.ErrClosed.
 	Close() error
+}
+
+// Receiver handles the datagrams of a Socket.
+type Receiver interface {
+	// ReceiveBatch handles a batch of datagrams, which become invalid when it returns. It does not wait, because the
+	// caller serves many sockets. now is the time of the batch.
+	ReceiveBatch(batch []Datagram, now time.Time)
+}
+
+// Datagram is a received datagram, or an ICMP message about a sent one.
+type Datagram struct {
+	// room contains datagram.Headroom bytes, the payload, and at least three bytes for padding, so that a frame is made
+	// without a copy.
+	room []byte
+	n    int
+	peer netip.AddrPort
+	icmp ICMP
+}
+
+// ICMP is an ICMP message that reports that a datagram to a peer was not delivered. The zero ICMP means that there is
+// none.
+type ICMP struct {
+	Type, Code uint8
+	// Data is the error data of RFC 8656 §18.13: the MTU of the next hop for the types that have one.
+	Data uint32
+}
+
+// NewDatagram returns a datagram with a copy of a payload.
+func NewDatagram(payload []byte, peer netip.AddrPort) Datagram {
+	room := make([]byte, headerSize+len(payload)+datagram.Tailroom)
+	copy(room[headerSize:], payload)
+	return Datagram{room: room, n: len(payload), peer: peer}
+}
+
+// payload returns the payload, which is empty for an ICMP message.
+func (d *Datagram) payload() []byte {
+	if d.room == nil {
+		return nil
+	}
+	return d.room[headerSize : headerSize+d.n]
+}
+
+// clone returns a copy that remains valid.
+func (d *Datagram) clone() Datagram {
+	if d.icmp != (ICMP{}) {
+		return *d
+	}
+	return NewDatagram(d.payload(), d.peer)
+}
+
+// channelData returns the payload as a ChannelData frame.
+func (d *Datagram) channelData(number uint16, pad bool) []byte {
+	binary.BigEndian.PutUint16(d.room[0:], number)
+	binary.BigEndian.PutUint16(d.room[2:], uint16(d.n))
+	end := headerSize + d.n
+	if pad {
+		for ; end%4 != 0; end++ {
+			d.room[end] = 0
+		}
+	}
+	return d.room[:end]
 }
 
 // Network opens relay sockets.

@@ -71,6 +71,7 @@ type Server struct {
 	meter        *meter.Meter
 	names        *resolve.Resolver
 	network      relay.Kernel
+	pollers      *relay.Pollers
 
 	mu        sync.Mutex
 	wanted    config.Config            // the config of the last Apply
@@ -104,16 +105,20 @@ func New(o Options) (*Server, error) {
 	if err != nil {
 		return nil, errors.Join(err, allocations.Close())
 	}
+	pollers, err := relay.NewPollers(o.Sockets)
+	if err != nil {
+		return nil, errors.Join(err, allocations.Close())
+	}
 	nonces.Lifetime = cmp.Or(o.NonceLifetime, nonce.MaxLifetime)
 	s := &Server{
-		opt: o, engine: allocations, nonces: nonces, reservations: relay.NewReservations(), limits: limit.NewProcess(),
+		opt: o, engine: allocations, pollers: pollers, nonces: nonces, reservations: relay.NewReservations(), limits: limit.NewProcess(),
 		connLimits: listener.NewLimits(o.Capacity), table: session.NewTable(), meter: meter.New(),
 		wanted: config.Zero(config.DefaultName), running: config.Zero(config.DefaultName),
 		listeners: map[string]*generation{}, failures: map[string]string{}, closed: make(chan struct{}),
 	}
 	s.meter.LogFaults(o.Log)
 	s.watchTasks()
-	s.network = relay.Kernel{ICMP: o.ICMP, Local: s.isLocal}
+	s.network = relay.Kernel{ICMP: o.ICMP, Local: s.isLocal, Pollers: s.pollers}
 	if o.RelayPorts.Len() > 0 {
 		s.network.Ports = relay.NewPorts(o.RelayPorts)
 	}
@@ -145,7 +150,7 @@ func (s *Server) Live() error {
 // watchTasks sets the goroutines that Live checks. The caller holds mu. Live reads them without mu, because mu is held
 // by an Apply that waits for a stuck reader.
 func (s *Server) watchTasks() {
-	tasks := s.engine.Tasks()
+	tasks := append(s.engine.Tasks(), s.pollers.Tasks()...)
 	for _, g := range s.listeners {
 		tasks = append(tasks, g.socket.Tasks()...)
 		for _, e := range g.earlier {
@@ -173,5 +178,5 @@ func (s *Server) Close() error {
 	}
 	s.mu.Unlock()
 	s.retiring.Wait()
-	return errors.Join(s.reservations.Close(), s.engine.Close())
+	return errors.Join(s.reservations.Close(), s.engine.Close(), s.pollers.Close())
 }

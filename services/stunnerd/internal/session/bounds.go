@@ -69,9 +69,9 @@ func (p *rates) take(d Direction, n int, rate int64, now time.Duration) bool {
 	}
 }
 
-// Admits reports whether n bytes of payload may pass now, and counts them if so. Bytes that only the rate of the user
+// Admits reports whether n bytes of payload may pass at a time, and counts them if so. Bytes that only the rate of the user
 // refuses count against the rate of the session nevertheless.
-func (s *Session) Admits(d Direction, n int) bool {
+func (s *Session) Admits(d Direction, n int, at time.Time) bool {
 	if s.place.table == nil {
 		return true
 	}
@@ -79,7 +79,7 @@ func (s *Session) Admits(d Direction, n int) bool {
 	if b.SessionRate <= 0 && b.UserRate <= 0 {
 		return true
 	}
-	now := time.Since(s.place.table.epoch)
+	now := at.Sub(s.place.table.epoch)
 	return (b.SessionRate <= 0 || s.rates.take(d, n, b.SessionRate, now)) &&
 		(b.UserRate <= 0 || s.place.user.rates.take(d, n, b.UserRate, now))
 }

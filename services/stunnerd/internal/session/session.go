@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/stunner-gateway/stunner/services/api/config"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/datagram"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
 )
 
@@ -22,6 +23,8 @@ type Client interface {
 	// error over UDP is datagram.ErrCongested. Over TCP and TLS the frame is queued, and over DTLS it is dropped and
 	// counted. Send may be called from several goroutines at a time.
 	Send(frame []byte) error
+	// SendAll sends the payloads of packets as frames, like Send, and sets Err of each. It ignores the addresses.
+	SendAll(packets []datagram.Packet)
 	// Addr returns the transport address of the client, as the listener sees it.
 	Addr() netip.AddrPort
 	// Connected reports whether the client uses a connection: TCP, TLS or DTLS. ChannelData over a connection is padded

@@ -131,12 +131,12 @@ func TestBytesKeepToTheirRate(t *testing.T) {
 				time.Sleep(time.Millisecond)
 				for range 2 { // 2,000 bytes each ms is sixteen times the rate
 					for _, s := range []*Session{one, other} {
-						if s.Admits(ToPeer, datagram) {
+						if s.Admits(ToPeer, datagram, time.Now()) {
 							passed[s] += datagram
 						}
 					}
 				}
-				if one.Admits(ToClient, 100) { // within the rate
+				if one.Admits(ToClient, 100, time.Now()) { // within the rate
 					back += 100
 				}
 			}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/cluster"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/datagram"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/engine"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/relay"
@@ -30,6 +31,12 @@ type client struct{ frames [][]byte }
 func (c *client) Send(frame []byte) error {
 	c.frames = append(c.frames, bytes.Clone(frame))
 	return nil
+}
+
+func (c *client) SendAll(packets []datagram.Packet) {
+	for i := range packets {
+		packets[i].Err = c.Send(packets[i].Payload)
+	}
 }
 
 func (c *client) Addr() netip.AddrPort { return netip.MustParseAddrPort("192.0.2.1:1000") }
@@ -66,6 +73,7 @@ func inBed(t *testing.T, test func(b *bed)) {
 		}
 		s := &session.Session{Client: b.client, Started: time.Now()}
 		b.relay = relay.New(s, socket, advertised, &b.routes, meter.New(), func(*relay.Relay) {})
+		b.must(b.relay.Start())
 		b.Allocation = e.New(b.relay)
 		test(b)
 		_ = b.relay.Close()

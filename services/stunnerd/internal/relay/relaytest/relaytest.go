@@ -1,4 +1,4 @@
-// Package relaytest is a relay.Network in memory. No goroutine waits in the kernel, so the clock of testing/synctest
+// Package relaytest contains networks for tests of relays. Network is in memory. No goroutine waits in the kernel, so the clock of testing/synctest
 // advances while relays wait for datagrams.
 package relaytest
 
@@ -8,7 +8,10 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"testing"
+	"time"
 
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/datagram"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/relay"
 )
 
@@ -46,7 +49,7 @@ func (n *Network) Open(addr netip.Addr, port uint16) (relay.Socket, error) {
 	if n.sockets[at] != nil {
 		return nil, errors.New("open relay socket: port is taken")
 	}
-	s := &socket{network: n, addr: at, inbox: make(chan *relay.Buffer, backlog), closed: make(chan struct{})}
+	s := &socket{network: n, addr: at, inbox: make(chan relay.Datagram, backlog), closed: make(chan struct{})}
 	n.sockets[at] = s
 	return s, nil
 }
@@ -99,7 +102,7 @@ func (p Peer) Send(to netip.AddrPort, payload string) {
 		return
 	}
 	select {
-	case s.inbox <- relay.NewBuffer([]byte(payload), p.addr):
+	case s.inbox <- relay.NewDatagram([]byte(payload), p.addr):
 	default:
 	}
 }
@@ -121,29 +124,37 @@ func (p Peer) Got() (got []Datagram) {
 type socket struct {
 	network *Network
 	addr    netip.AddrPort
-	inbox   chan *relay.Buffer
+	inbox   chan relay.Datagram
 	closed  chan struct{}
 }
 
 func (s *socket) Port() uint16 { return s.addr.Port() }
 
-func (s *socket) Receive() (*relay.Buffer, error) {
-	select {
-	case b := <-s.inbox:
-		return b, nil
-	case <-s.closed:
-		return nil, net.ErrClosed
-	}
+func (s *socket) Start(to relay.Receiver) error {
+	go func() {
+		for {
+			select {
+			case d := <-s.inbox:
+				to.ReceiveBatch([]relay.Datagram{d}, time.Now())
+			case <-s.closed:
+				return
+			}
+		}
+	}()
+	return nil
 }
 
-func (s *socket) Send(payload []byte, peer netip.AddrPort) error {
+func (s *socket) Send(packets []datagram.Packet) {
 	s.network.mu.Lock()
 	defer s.network.mu.Unlock()
-	if s.network.sockets[s.addr] != s {
-		return net.ErrClosed
+	for i := range packets {
+		p := &packets[i]
+		if s.network.sockets[s.addr] != s {
+			p.Err = net.ErrClosed
+			continue
+		}
+		s.network.sent = append(s.network.sent, Datagram{s.addr, p.To, string(p.Payload)})
 	}
-	s.network.sent = append(s.network.sent, Datagram{s.addr, peer, string(payload)})
-	return nil
 }
 
 func (s *socket) Drops() uint64 { return 0 }
@@ -157,4 +168,19 @@ func (s *socket) Close() error {
 	delete(s.network.sockets, s.addr)
 	close(s.closed)
 	return nil
+}
+
+// NewKernel returns a network in the kernel with one poller, which ends with the test.
+func NewKernel(t testing.TB) relay.Kernel {
+	t.Helper()
+	pollers, err := relay.NewPollers(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := pollers.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return relay.Kernel{Pollers: pollers}
 }

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/datagram"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/relay"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/relay/relaytest"
 )
@@ -24,7 +25,7 @@ func TestDatagramsArriveWhereTheyAreSent(t *testing.T) {
 	}
 	at := netip.AddrPortFrom(host, s.Port())
 	one, other := n.Peer(netip.MustParseAddrPort("192.0.2.1:1")), n.Peer(netip.MustParseAddrPort("192.0.2.1:2"))
-	if err := s.Send([]byte("out"), one.Addr()); err != nil {
+	if err := send(s, "out", one.Addr()); err != nil {
 		t.Fatal(err)
 	}
 	if got := other.Got(); len(got) != 0 {
@@ -38,9 +39,27 @@ func TestDatagramsArriveWhereTheyAreSent(t *testing.T) {
 	}
 	one.Send(netip.AddrPortFrom(host, at.Port()+1), "nobody there")
 	one.Send(at, "in")
-	if b, err := s.Receive(); err != nil || b == nil {
-		t.Errorf("received %v, %v", b, err)
+	in := make(inbox)
+	if err := s.Start(in); err != nil {
+		t.Fatal(err)
 	}
+	if n := <-in; n != 1 {
+		t.Errorf("received %d datagrams", n)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// inbox is a receiver that passes on the sizes of batches.
+type inbox chan int
+
+func (i inbox) ReceiveBatch(batch []relay.Datagram, _ time.Time) { i <- len(batch) }
+
+func send(s relay.Socket, payload string, to netip.AddrPort) error {
+	packets := []datagram.Packet{{Payload: []byte(payload), To: to}}
+	s.Send(packets)
+	return packets[0].Err
 }
 
 func TestPairsOfPorts(t *testing.T) {
@@ -67,19 +86,14 @@ func TestClockGoesOnWhileARelayWaits(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		ended := make(chan error)
-		go func() {
-			_, err := s.Receive()
-			ended <- err
-		}()
+		if err := s.Start(make(inbox)); err != nil {
+			t.Fatal(err)
+		}
 		time.Sleep(time.Hour)
 		if err := s.Close(); err != nil {
 			t.Error(err)
 		}
-		if err := <-ended; !errors.Is(err, net.ErrClosed) {
-			t.Errorf("receive: %v", err)
-		}
-		if err := s.Send(nil, n.Peer(netip.AddrPort{}).Addr()); !errors.Is(err, net.ErrClosed) || n.Len() != 0 {
+		if err := send(s, "", n.Peer(netip.AddrPort{}).Addr()); !errors.Is(err, net.ErrClosed) || n.Len() != 0 {
 			t.Errorf("send after close: %v, %d sockets", err, n.Len())
 		}
 	})

@@ -1,0 +1,235 @@
+package relay
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/datagram"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/watch"
+)
+
+// Pollers receive the datagrams of all relay sockets of a process. A poller is a goroutine with an epoll instance. A
+// socket belongs to one poller.
+type Pollers struct {
+	pollers []*poller
+	next    atomic.Uint32
+}
+
+// NewPollers starts pollers, one for each processor that may receive datagrams of peers at a time.
+func NewPollers(number int) (*Pollers, error) {
+	p := &Pollers{}
+	for range max(number, 1) {
+		one, err := newPoller()
+		if err != nil {
+			return nil, errors.Join(err, p.Close())
+		}
+		p.pollers = append(p.pollers, one)
+	}
+	return p, nil
+}
+
+// Tasks returns the tasks of the pollers, for the liveness probe.
+func (p *Pollers) Tasks() (tasks []*watch.Task) {
+	for _, one := range p.pollers {
+		tasks = append(tasks, &one.task)
+	}
+	return tasks
+}
+
+// Close ends the pollers. Sockets receive nothing afterwards.
+func (p *Pollers) Close() (err error) {
+	for _, one := range p.pollers {
+		err = errors.Join(err, one.close())
+	}
+	return err
+}
+
+// add makes a poller receive the datagrams of a socket.
+func (p *Pollers) add(s *kernelSocket) error {
+	return p.pollers[p.next.Add(1)%uint32(len(p.pollers))].add(s)
+}
+
+// poller receives from the sockets of an epoll instance.
+type poller struct {
+	epoll int
+	// wake is an eventfd. A write to it ends the poller.
+	wake int
+	// done is closed when the goroutine has ended.
+	done     chan struct{}
+	task     watch.Task
+	receiver *datagram.Receiver
+	batch    []Datagram
+
+	mu sync.Mutex
+	// running reports whether the goroutine was started. The first socket starts it, so that tests in virtual time can
+	// use a server: a goroutine that waits in the kernel stops the clock of testing/synctest.
+	running bool
+	// slots contain the sockets of the epoll instance. The events contain the index and the use of a slot, because the
+	// number of a descriptor may belong to another socket when an event is handled.
+	slots []slot
+	free  []int32
+}
+
+// slot is a place for one socket after another.
+type slot struct {
+	socket *kernelSocket
+	// use is the number of earlier sockets in the slot.
+	use int32
+}
+
+// wakeSlot is the index in the event of the eventfd.
+const wakeSlot = -1
+
+func newPoller() (*poller, error) {
+	receiver, err := datagram.NewReceiver()
+	if err != nil {
+		return nil, err
+	}
+	p := &poller{receiver: receiver, done: make(chan struct{}), batch: make([]Datagram, 0, datagram.BatchSize+maxErrors)}
+	if p.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
+		return nil, errors.Join(fmt.Errorf("create epoll instance: %w", err), receiver.Close())
+	}
+	if p.wake, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
+		return nil, errors.Join(fmt.Errorf("create eventfd: %w", err), unix.Close(p.epoll), receiver.Close())
+	}
+	if err := p.watch(p.wake, wakeSlot, 0); err != nil {
+		return nil, errors.Join(err, unix.Close(p.wake), unix.Close(p.epoll), receiver.Close())
+	}
+	return p, nil
+}
+
+func (p *poller) watch(fd int, slot, use int32) error {
+	e := unix.EpollEvent{Events: unix.EPOLLIN, Fd: slot, Pad: use}
+	if err := unix.EpollCtl(p.epoll, unix.EPOLL_CTL_ADD, fd, &e); err != nil {
+		return fmt.Errorf("add socket to epoll instance: %w", err)
+	}
+	return nil
+}
+
+// add receives the datagrams of a socket until remove.
+func (p *poller) add(s *kernelSocket) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.free) == 0 {
+		p.free = append(p.free, int32(len(p.slots)))
+		p.slots = append(p.slots, slot{})
+	}
+	at := p.free[len(p.free)-1]
+	if err := s.Use(func(fd int) error { return p.watch(fd, at, p.slots[at].use) }); err != nil {
+		return err
+	}
+	p.free = p.free[:len(p.free)-1]
+	p.slots[at].socket, s.poller, s.slot = s, p, at
+	if !p.running {
+		p.running = true
+		go p.run()
+	}
+	return nil
+}
+
+// remove ends add. The kernel removes a closed socket from the epoll instance.
+func (p *poller) remove(s *kernelSocket) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.slots[s.slot] = slot{use: p.slots[s.slot].use + 1}
+	p.free = append(p.free, s.slot)
+}
+
+// socket returns the socket of an event, or nil if it has been removed.
+func (p *poller) socket(e *unix.EpollEvent) *kernelSocket {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if at := p.slots[e.Fd]; at.use == e.Pad {
+		return at.socket
+	}
+	return nil
+}
+
+func (p *poller) run() {
+	defer close(p.done)
+	events := make([]unix.EpollEvent, 128)
+	for {
+		n := p.wait(events)
+		p.task.Begin()
+		now := time.Now()
+		for i := range events[:n] {
+			if events[i].Fd == wakeSlot {
+				p.task.End()
+				return
+			}
+			if s := p.socket(&events[i]); s != nil {
+				p.receive(s, events[i].Events, now)
+			}
+		}
+		p.task.End()
+	}
+}
+
+// wait waits for events and returns their number.
+func (p *poller) wait(events []unix.EpollEvent) int {
+	// RawSyscall does not notify the Go scheduler. Under load there are events, so the poller rarely blocks.
+	n, _, errno := syscall.RawSyscall6(unix.SYS_EPOLL_PWAIT, uintptr(p.epoll), uintptr(unsafe.Pointer(&events[0])),
+		uintptr(len(events)), 0, 0, 0)
+	if errno == 0 && n > 0 {
+		return int(n)
+	}
+	blocked, err := unix.EpollWait(p.epoll, events, -1)
+	if err != nil { // EINTR
+		return 0
+	}
+	return blocked
+}
+
+// receive receives one batch, so that a socket with many datagrams does not delay the others, and passes it on.
+func (p *poller) receive(s *kernelSocket, events uint32, now time.Time) {
+	p.batch = p.batch[:0]
+	_ = s.Use(func(fd int) error { // fails only if the socket is closed
+		n, errno := p.receiver.Receive(fd)
+		for i := range n {
+			p.batch = append(p.batch, Datagram{
+				room: p.receiver.Room(i), n: len(p.receiver.Payload(i)), peer: p.receiver.From(i),
+			})
+		}
+		if events&unix.EPOLLERR != 0 || errno != 0 && errno != unix.EAGAIN {
+			p.batch = appendICMP(p.batch, fd)
+		}
+		return nil
+	})
+	if len(p.batch) > 0 {
+		s.receiver.ReceiveBatch(p.batch, now)
+	}
+}
+
+// appendICMP appends the ICMP messages of the error queue of a socket, at most maxErrors, because a peer may cause them
+// faster than they are read.
+func appendICMP(batch []Datagram, fd int) []Datagram {
+	more := true
+	for n := 0; more && n < maxErrors; n++ {
+		var d Datagram
+		if d.icmp, d.peer, more = nextICMP(fd); d.peer.IsValid() {
+			batch = append(batch, d)
+		}
+	}
+	return batch
+}
+
+func (p *poller) close() error {
+	p.mu.Lock()
+	running := p.running
+	p.mu.Unlock()
+	if running {
+		if _, err := unix.Write(p.wake, binary.NativeEndian.AppendUint64(nil, 1)); err != nil {
+			return fmt.Errorf("wake poller: %w", err)
+		}
+		<-p.done
+	}
+	return errors.Join(unix.Close(p.wake), unix.Close(p.epoll), p.receiver.Close())
+}

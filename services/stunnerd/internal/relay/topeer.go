@@ -1,0 +1,119 @@
+package relay
+
+import (
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/cluster"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/datagram"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
+)
+
+// Outbox collects the ChannelData of one batch of a listener. The payloads for the peers of one relay leave together,
+// in their order. The zero Outbox is empty. It is not safe for concurrent use.
+type Outbox struct {
+	groups []*group
+	used   int
+}
+
+// group is the payloads for the peers of one relay.
+type group struct {
+	relay *Relay
+	transfer
+}
+
+// Add adds the payload of a ChannelData frame from the client of a relay, or drops it. The frame must remain valid until
+// Flush. now is the time of the batch.
+func (o *Outbox) Add(r *Relay, frame []byte, now time.Time) {
+	if c, v, payload := r.admit(frame, now); v != nil {
+		o.group(r).add(datagram.Packet{Payload: payload, To: c.peer}, item{v.traffic, c.peer, len(payload)})
+	}
+}
+
+// group returns the group of a relay. The search is linear, but the last group is often the right one.
+func (o *Outbox) group(r *Relay) *group {
+	for i := o.used - 1; i >= 0; i-- {
+		if o.groups[i].relay == r {
+			return o.groups[i]
+		}
+	}
+	if o.used == len(o.groups) {
+		o.groups = append(o.groups, new(group))
+	}
+	g := o.groups[o.used]
+	g.relay = r
+	o.used++
+	return g
+}
+
+// Flush sends the payloads and empties the Outbox. A panic ends one session only.
+func (o *Outbox) Flush() {
+	for _, g := range o.groups[:o.used] {
+		g.relay.sendToPeers(&g.transfer)
+		g.relay = nil
+	}
+	o.used = 0
+}
+
+var outboxes = sync.Pool{New: func() any { return new(Outbox) }}
+
+// FromClient forwards one ChannelData frame from the client to the peer that its channel is bound to.
+func (r *Relay) FromClient(frame []byte) {
+	o := outboxes.Get().(*Outbox)
+	defer outboxes.Put(o)
+	o.Add(r, frame, time.Now())
+	o.Flush()
+}
+
+// admit returns the channel, the verdict and the payload of a ChannelData frame. The verdict is nil if the frame was
+// dropped.
+func (r *Relay) admit(frame []byte, now time.Time) (c *channel, v *verdict, payload []byte) {
+	number, payload, ok := parseChannelData(frame)
+	if !ok {
+		r.drop(meter.Malformed, netip.AddrPort{})
+		return nil, nil, nil
+	}
+	at := r.since(now)
+	if c = r.byNumber(number, at); c == nil {
+		r.drop(meter.ChannelUnbound, netip.AddrPort{})
+		return nil, nil, nil
+	}
+	if v = r.judge(c); v.reached != cluster.Allowed {
+		r.drop(ReasonOf(v.reached), c.peer)
+		return nil, nil, nil
+	}
+	c.permitted.Store(int64(at + PermissionLifetime))
+	if !r.session.Admits(session.ToPeer, len(payload), now) {
+		r.drop(meter.ByteRate, c.peer)
+		return nil, nil, nil
+	}
+	return c, v, payload
+}
+
+func (r *Relay) sendToPeers(t *transfer) {
+	defer r.EndOnPanic("forward to peers")
+	defer t.reset()
+	r.socket.Send(t.packets)
+	r.count(t, session.ToPeer)
+}
+
+// Send sends the data of a Send indication to a peer. The caller has checked the permission. A datagram that the routes
+// do not allow is dropped and counted.
+func (r *Relay) Send(data []byte, peer netip.AddrPort) {
+	defer r.EndOnPanic("forward to peer")
+	name, reached := r.routes.Load().Match(peer)
+	if reached != cluster.Allowed {
+		r.drop(ReasonOf(reached), peer)
+		return
+	}
+	if !r.session.Admits(session.ToPeer, len(data), time.Now()) {
+		r.drop(meter.ByteRate, peer)
+		return
+	}
+	t := transfers.Get().(*transfer)
+	defer transfers.Put(t)
+	t.add(datagram.Packet{Payload: data, To: peer}, item{r.meter.Cluster(name), peer, len(data)})
+	r.sendToPeers(t)
+}

@@ -1,0 +1,60 @@
+package relay
+
+import (
+	"net/netip"
+	"sync"
+
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/datagram"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
+)
+
+// transfer is the datagrams that leave a relay together, in one direction.
+type transfer struct {
+	packets []datagram.Packet
+	items   []item // one for each packet
+}
+
+// item is the accounting of one packet.
+type item struct {
+	traffic *meter.Traffic // of the cluster
+	peer    netip.AddrPort
+	size    int // of the payload, without the ChannelData header
+}
+
+var transfers = sync.Pool{New: func() any { return new(transfer) }}
+
+func (t *transfer) add(p datagram.Packet, i item) {
+	t.packets = append(t.packets, p)
+	t.items = append(t.items, i)
+}
+
+// reset empties the transfer and keeps its memory.
+func (t *transfer) reset() { t.packets, t.items = t.packets[:0], t.items[:0] }
+
+// count counts the packets of a transfer that were sent, and drops the others. Counters are shared by the processors, so
+// each is changed once, and not for each packet.
+func (r *Relay) count(t *transfer, d session.Direction) {
+	var all, cluster meter.Sum
+	for i := range t.items {
+		if err := t.packets[i].Err; err != nil {
+			r.drop(Undelivered(err), t.items[i].peer)
+		} else {
+			cluster.Add(t.items[i].size)
+		}
+		if i == len(t.items)-1 || t.items[i+1].traffic != t.items[i].traffic {
+			flow(t.items[i].traffic, d).AddSum(cluster)
+			all.Packets, all.Bytes = all.Packets+cluster.Packets, all.Bytes+cluster.Bytes
+			cluster = meter.Sum{}
+		}
+	}
+	flow(&r.session.Traffic, d).AddSum(all)
+}
+
+// flow returns the counter of a direction, as seen from the relay.
+func flow(t *meter.Traffic, d session.Direction) *meter.Flow {
+	if d == session.ToPeer {
+		return &t.Tx
+	}
+	return &t.Rx
+}

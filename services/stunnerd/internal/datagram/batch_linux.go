@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"net"
 	"net/netip"
-	"sync"
 	"syscall"
 	"unsafe"
 
@@ -44,13 +43,13 @@ type batch struct {
 	ends [BatchSize]int
 }
 
-var batches = sync.Pool{New: func() any { return new(batch) }}
+var batches Pool[batch]
 
 // SendAll sends datagrams in their order without waiting, and sets Err of each. An error of one datagram does not
 // prevent the next ones. Consecutive datagrams of one size to one address are one message to the kernel, which cuts it
 // into datagrams as late as possible (UDP_SEGMENT, Linux 4.18).
 func (s *Sender) SendAll(packets []Packet) {
-	b := batches.Get().(*batch)
+	b := batches.Get()
 	defer batches.Put(b)
 	s.mu.RLock()
 	defer s.mu.RUnlock()

@@ -97,13 +97,13 @@ func together(packets []datagram.Packet) (n int) {
 	return n
 }
 
-var writeBuffers = sync.Pool{New: func() any { return new([maxWrite]byte) }}
+var writeBuffers datagram.Pool[[maxWrite]byte]
 
 // write writes frames to the connection. If the kernel does not accept all of them, later frames are queued.
 func (o *outlet) write(packets []datagram.Packet) error {
 	bytes := packets[0].Payload
 	if len(packets) > 1 {
-		buffer := writeBuffers.Get().(*[maxWrite]byte)
+		buffer := writeBuffers.Get()
 		defer writeBuffers.Put(buffer)
 		bytes = buffer[:0]
 		for i := range packets {

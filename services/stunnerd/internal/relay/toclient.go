@@ -20,7 +20,7 @@ import (
 // the routes do not allow, and queues all others for Receive. A panic ends the session, and not the process.
 func (r *Relay) ReceiveBatch(batch []Datagram, now time.Time) {
 	defer r.EndOnPanic("forward from peers")
-	t := transfers.Get().(*transfer)
+	t := transfers.Get()
 	defer transfers.Put(t)
 	defer t.reset()
 	at := r.since(now)

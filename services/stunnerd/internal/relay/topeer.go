@@ -2,7 +2,6 @@ package relay
 
 import (
 	"net/netip"
-	"sync"
 	"time"
 
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/cluster"
@@ -57,11 +56,11 @@ func (o *Outbox) Flush() {
 	o.used = 0
 }
 
-var outboxes = sync.Pool{New: func() any { return new(Outbox) }}
+var outboxes datagram.Pool[Outbox]
 
 // FromClient forwards one ChannelData frame from the client to the peer that its channel is bound to.
 func (r *Relay) FromClient(frame []byte) {
-	o := outboxes.Get().(*Outbox)
+	o := outboxes.Get()
 	defer outboxes.Put(o)
 	o.Add(r, frame, time.Now())
 	o.Flush()
@@ -112,7 +111,7 @@ func (r *Relay) Send(data []byte, peer netip.AddrPort) {
 		r.drop(meter.ByteRate, peer)
 		return
 	}
-	t := transfers.Get().(*transfer)
+	t := transfers.Get()
 	defer transfers.Put(t)
 	t.add(datagram.Packet{Payload: data, To: peer}, item{r.meter.Cluster(name), peer, len(data)})
 	r.sendToPeers(t)

@@ -2,7 +2,6 @@ package relay
 
 import (
 	"net/netip"
-	"sync"
 
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/datagram"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
@@ -22,7 +21,7 @@ type item struct {
 	size    int // of the payload, without the ChannelData header
 }
 
-var transfers = sync.Pool{New: func() any { return new(transfer) }}
+var transfers datagram.Pool[transfer]
 
 func (t *transfer) add(p datagram.Packet, i item) {
 	t.packets = append(t.packets, p)

@@ -1,9 +1,9 @@
 package relay
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
+	"os"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -57,12 +57,16 @@ func (p *Pollers) add(s *kernelSocket) error {
 	return p.pollers[p.next.Add(1)%uint32(len(p.pollers))].add(s)
 }
 
-// poller receives from the sockets of an epoll instance.
+// poller receives from the sockets of an epoll instance. It waits for the epoll instance in the poller of the Go runtime.
+// A goroutine that waits in epoll_wait would hold its processor (GOMAXPROCS) until the runtime takes it away, and all
+// other goroutines would wait for up to 10 ms.
 type poller struct {
-	epoll int
-	// wake is an eventfd. A write to it ends the poller.
-	wake int
-	// done is closed when the goroutine has ended.
+	epoll *os.File
+	raw   syscall.RawConn
+	// attempt is poll. A method value that is made for each wait would allocate.
+	attempt  func(fd uintptr) bool
+	events   [128]unix.EpollEvent
+	ready    int // events of the last poll
 	done     chan struct{}
 	task     watch.Task
 	receiver *datagram.Receiver
@@ -70,7 +74,7 @@ type poller struct {
 
 	mu sync.Mutex
 	// running reports whether the goroutine was started. The first socket starts it, so that tests in virtual time can
-	// use a server: a goroutine that waits in the kernel stops the clock of testing/synctest.
+	// use a server: a goroutine that waits for sockets stops the clock of testing/synctest.
 	running bool
 	// slots contain the sockets of the epoll instance. The events contain the index and the use of a slot, because the
 	// number of a descriptor may belong to another socket when an event is handled.
@@ -85,33 +89,26 @@ type slot struct {
 	use int32
 }
 
-// wakeSlot is the index in the event of the eventfd.
-const wakeSlot = -1
-
 func newPoller() (*poller, error) {
 	receiver, err := datagram.NewReceiver()
 	if err != nil {
 		return nil, err
 	}
 	p := &poller{receiver: receiver, done: make(chan struct{}), batch: make([]Datagram, 0, datagram.BatchSize+maxErrors)}
-	if p.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
+	p.attempt = p.poll
+	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	if err != nil {
 		return nil, errors.Join(fmt.Errorf("create epoll instance: %w", err), receiver.Close())
 	}
-	if p.wake, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
-		return nil, errors.Join(fmt.Errorf("create eventfd: %w", err), unix.Close(p.epoll), receiver.Close())
+	// The runtime polls only non-blocking descriptors.
+	if err := unix.SetNonblock(fd, true); err != nil {
+		return nil, errors.Join(fmt.Errorf("make epoll instance non-blocking: %w", err), unix.Close(fd), receiver.Close())
 	}
-	if err := p.watch(p.wake, wakeSlot, 0); err != nil {
-		return nil, errors.Join(err, unix.Close(p.wake), unix.Close(p.epoll), receiver.Close())
+	p.epoll = os.NewFile(uintptr(fd), "epoll")
+	if p.raw, err = p.epoll.SyscallConn(); err != nil {
+		return nil, errors.Join(fmt.Errorf("wait for epoll instance: %w", err), p.epoll.Close(), receiver.Close())
 	}
 	return p, nil
-}
-
-func (p *poller) watch(fd int, slot, use int32) error {
-	e := unix.EpollEvent{Events: unix.EPOLLIN, Fd: slot, Pad: use}
-	if err := unix.EpollCtl(p.epoll, unix.EPOLL_CTL_ADD, fd, &e); err != nil {
-		return fmt.Errorf("add socket to epoll instance: %w", err)
-	}
-	return nil
 }
 
 // add receives the datagrams of a socket until remove.
@@ -123,8 +120,13 @@ func (p *poller) add(s *kernelSocket) error {
 		p.slots = append(p.slots, slot{})
 	}
 	at := p.free[len(p.free)-1]
-	if err := s.Use(func(fd int) error { return p.watch(fd, at, p.slots[at].use) }); err != nil {
-		return err
+	e := unix.EpollEvent{Events: unix.EPOLLIN, Fd: at, Pad: p.slots[at].use}
+	err := s.Use(func(fd int) (err error) {
+		closed := p.raw.Control(func(epoll uintptr) { err = unix.EpollCtl(int(epoll), unix.EPOLL_CTL_ADD, fd, &e) })
+		return errors.Join(closed, err)
+	})
+	if err != nil {
+		return fmt.Errorf("add socket to epoll instance: %w", err)
 	}
 	p.free = p.free[:len(p.free)-1]
 	p.slots[at].socket, s.poller, s.slot = s, p, at
@@ -155,37 +157,29 @@ func (p *poller) socket(e *unix.EpollEvent) *kernelSocket {
 
 func (p *poller) run() {
 	defer close(p.done)
-	events := make([]unix.EpollEvent, 128)
-	for {
-		n := p.wait(events)
+	for p.raw.Read(p.attempt) == nil {
 		p.task.Begin()
 		now := time.Now()
-		for i := range events[:n] {
-			if events[i].Fd == wakeSlot {
-				p.task.End()
-				return
-			}
-			if s := p.socket(&events[i]); s != nil {
-				p.receive(s, events[i].Events, now)
+		for i := range p.events[:p.ready] {
+			if s := p.socket(&p.events[i]); s != nil {
+				p.receive(s, p.events[i].Events, now)
 			}
 		}
 		p.task.End()
 	}
 }
 
-// wait waits for events and returns their number.
-func (p *poller) wait(events []unix.EpollEvent) int {
-	// RawSyscall does not notify the Go scheduler. Under load there are events, so the poller rarely blocks.
-	n, _, errno := syscall.RawSyscall6(unix.SYS_EPOLL_PWAIT, uintptr(p.epoll), uintptr(unsafe.Pointer(&events[0])),
-		uintptr(len(events)), 0, 0, 0)
-	if errno == 0 && n > 0 {
-		return int(n)
+// poll gets events without waiting. It reports false if there are none.
+func (p *poller) poll(fd uintptr) bool {
+	// RawSyscall does not notify the Go scheduler, which is not needed because the call does not block.
+	n, _, errno := syscall.RawSyscall6(unix.SYS_EPOLL_PWAIT, fd, uintptr(unsafe.Pointer(&p.events)),
+		uintptr(len(p.events)), 0, 0, 0)
+	p.ready = int(n)
+	if errno != 0 { // EINTR
+		p.ready = 0
+		return true
 	}
-	blocked, err := unix.EpollWait(p.epoll, events, -1)
-	if err != nil { // EINTR
-		return 0
-	}
-	return blocked
+	return n > 0
 }
 
 // receive receives one batch, so that a socket with many datagrams does not delay the others, and passes it on.
@@ -222,14 +216,12 @@ func appendICMP(batch []Datagram, fd int) []Datagram {
 }
 
 func (p *poller) close() error {
+	err := p.epoll.Close()
 	p.mu.Lock()
 	running := p.running
 	p.mu.Unlock()
 	if running {
-		if _, err := unix.Write(p.wake, binary.NativeEndian.AppendUint64(nil, 1)); err != nil {
-			return fmt.Errorf("wake poller: %w", err)
-		}
 		<-p.done
 	}
-	return errors.Join(unix.Close(p.wake), unix.Close(p.epoll), p.receiver.Close())
+	return errors.Join(err, p.receiver.Close())
 }

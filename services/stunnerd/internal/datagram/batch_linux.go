@@ -73,6 +73,7 @@ func fail(packets []Packet, err error) {
 // send sends at most BatchSize packets. The caller holds mu of the Sender.
 func (b *batch) send(s *Sender, packets []Packet, segments bool) {
 	count := b.fill(s.family, packets, segments)
+	retried := -1 // the last message that was sent once more
 	for at, first := 0, 0; at < count; {
 		// RawSyscall does not notify the Go scheduler, which is not needed because the call does not block.
 		n, _, errno := syscall.RawSyscall6(unix.SYS_SENDMMSG, uintptr(s.fd), uintptr(unsafe.Pointer(&b.messages[at])),
@@ -86,6 +87,9 @@ func (b *batch) send(s *Sender, packets []Packet, segments bool) {
 		failed := packets[first:b.ends[at]]
 		switch {
 		case errno == unix.EINTR:
+			continue
+		case retried != at && s.Retry != nil && s.Retry(s.fd, errno):
+			retried = at
 			continue
 		case len(failed) > 1 && refusesSegments(errno):
 			s.unsegmented.Store(true)

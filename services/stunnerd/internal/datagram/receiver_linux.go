@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/netip"
+	"strconv"
 	"syscall"
 	"unsafe"
 
@@ -22,8 +23,8 @@ const (
 
 // Receiver receives datagrams in batches. It is not safe for concurrent use.
 //
-// A Receiver has memory for BatchSize datagrams of any size. The memory is not a part of the Go heap, so the memory that
-// no datagram has used yet does not exist physically, and does not count for the garbage collector.
+// A Receiver has memory for BatchSize datagrams of any size. The memory is not a part of the Go heap, so the memory
+// that no datagram has used yet does not exist physically, and does not count for the garbage collector.
 type Receiver struct {
 	memory   []byte
 	messages [BatchSize]message
@@ -81,7 +82,8 @@ func (r *Receiver) Payload(i int) []byte { return r.Room(i)[Headroom:][:r.messag
 // longest payload.
 func (r *Receiver) Room(i int) []byte { return r.memory[i*stride:][:Headroom+MaxPayload+Tailroom] }
 
-// From returns the source of a datagram. An IPv4-mapped address is returned as an IPv4 address.
+// From returns the source of a datagram. An IPv4-mapped address is returned as an IPv4 address. The zone of a link-local
+// address is the index of its interface.
 func (r *Receiver) From(i int) netip.AddrPort { return addrPort(&r.names[i]) }
 
 // Control returns the control messages of a datagram.
@@ -100,5 +102,9 @@ func addrPort(name *unix.RawSockaddrInet6) netip.AddrPort {
 	if name.Family == unix.AF_INET {
 		return netip.AddrPortFrom(netip.AddrFrom4((*unix.RawSockaddrInet4)(unsafe.Pointer(name)).Addr), port)
 	}
-	return netip.AddrPortFrom(netip.AddrFrom16(name.Addr).Unmap(), port)
+	addr := netip.AddrFrom16(name.Addr).Unmap()
+	if name.Scope_id != 0 { // a link-local address is unique on its link only
+		addr = addr.WithZone(strconv.FormatUint(uint64(name.Scope_id), 10))
+	}
+	return netip.AddrPortFrom(addr, port)
 }

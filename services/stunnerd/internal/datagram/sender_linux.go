@@ -31,6 +31,10 @@ type Sender struct {
 	family int // AF_INET for IPv4 only, AF_INET6 for IPv6 and IPv4
 	// unsegmented is set when the kernel has refused to cut a message into datagrams (see SendAll).
 	unsegmented atomic.Bool
+	// Retry is called with the error of a datagram that SendAll could not send. If it returns true, SendAll sends the
+	// datagram once more, before the next ones. A nil Retry means that there is no second attempt. Retry must be set
+	// before the first SendAll.
+	Retry func(fd int, err syscall.Errno) bool
 
 	// mu keeps the descriptor open during a system call, because the kernel reuses the number of a closed descriptor.
 	mu      sync.RWMutex
@@ -185,7 +189,7 @@ func (s *Sender) Send(payload []byte, to netip.AddrPort, from *Source) error {
 }
 
 // fill writes the address to as a socket address of the family of a socket, and returns its length. For an IPv6 socket
-// an IPv4 address becomes an IPv4-mapped one.
+// an IPv4 address becomes an IPv4-mapped one. name may contain an address of the other family.
 func fill(name *unix.RawSockaddrInet6, family int, to netip.AddrPort) (length uint32) {
 	if family == unix.AF_INET {
 		name4 := (*unix.RawSockaddrInet4)(unsafe.Pointer(name))
@@ -193,7 +197,7 @@ func fill(name *unix.RawSockaddrInet6, family int, to netip.AddrPort) (length ui
 		binary.BigEndian.PutUint16((*[2]byte)(unsafe.Pointer(&name4.Port))[:], to.Port())
 		return unix.SizeofSockaddrInet4
 	}
-	name.Family, name.Addr = unix.AF_INET6, to.Addr().As16()
+	name.Family, name.Flowinfo, name.Addr = unix.AF_INET6, 0, to.Addr().As16()
 	binary.BigEndian.PutUint16((*[2]byte)(unsafe.Pointer(&name.Port))[:], to.Port())
 	return unix.SizeofSockaddrInet6
 }

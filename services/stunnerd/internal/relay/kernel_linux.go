@@ -3,8 +3,10 @@ package relay
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"sync"
+	"syscall"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -82,6 +84,7 @@ func (k Kernel) open(advertised netip.Addr, port uint16) (*kernelSocket, error) 
 	if err != nil {
 		return nil, err
 	}
+	sender.Retry = removePending
 	s := &kernelSocket{Sender: sender, pollers: k.Pollers, port: port}
 	if err := s.prepare(k.ICMP, advertised.Is6()); err != nil {
 		return nil, errors.Join(err, sender.Close())
@@ -107,6 +110,9 @@ type kernelSocket struct {
 	closed  func()
 	closing sync.Once
 
+	// starting serializes Start and Close.
+	starting sync.Mutex
+	ended    bool // Close was called
 	// Start sets these fields.
 	receiver Receiver
 	poller   *poller
@@ -137,6 +143,11 @@ func (s *kernelSocket) Port() uint16 { return s.port }
 
 // Start implements Socket.
 func (s *kernelSocket) Start(r Receiver) error {
+	s.starting.Lock()
+	defer s.starting.Unlock()
+	if s.ended {
+		return net.ErrClosed
+	}
 	s.receiver = r
 	if err := s.pollers.add(s); err != nil {
 		return fmt.Errorf("receive from relay socket: %w", err)
@@ -144,16 +155,14 @@ func (s *kernelSocket) Start(r Receiver) error {
 	return nil
 }
 
-// maxErrors bounds the ICMP errors that one Send or one receipt removes from the socket, because a peer may cause errors
-// faster than they are removed.
+// maxErrors bounds the ICMP errors that one Send or one receipt removes from the socket, because a peer may cause
+// errors faster than they are removed.
 const maxErrors = 32
 
 // Close implements Socket.
 func (s *kernelSocket) Close() (err error) {
 	s.closing.Do(func() {
-		if s.poller != nil {
-			s.poller.remove(s)
-		}
+		s.stop()
 		err = s.Sender.Close()
 		if s.closed != nil {
 			s.closed()
@@ -162,36 +171,35 @@ func (s *kernelSocket) Close() (err error) {
 	return err
 }
 
-// Send implements Socket. If an ICMP error for an earlier datagram is pending, for any peer, the kernel returns it and
-// does not send. Then Send removes the pending errors and sends again.
-func (s *kernelSocket) Send(packets []datagram.Packet) {
-	s.SendAll(packets)
-	for first := 0; first < len(packets); first++ {
-		end := first
-		for end < len(packets) && isPending(packets[end].Err) {
-			end++
-		}
-		if end > first {
-			s.removeErrors()
-			s.SendAll(packets[first:end])
-			first = end
-		}
+// stop reverts Start, and makes a later Start fail.
+func (s *kernelSocket) stop() {
+	s.starting.Lock()
+	defer s.starting.Unlock()
+	s.ended = true
+	if s.poller != nil {
+		s.poller.remove(s)
 	}
 }
 
-func (s *kernelSocket) removeErrors() {
-	_ = s.Use(func(fd int) error {
-		more := true
-		for n := 0; more && n < maxErrors; n++ {
-			_, _, more = nextICMP(fd)
-		}
-		return nil
-	})
+// Send implements Socket.
+func (s *kernelSocket) Send(packets []datagram.Packet) { s.SendAll(packets) }
+
+// removePending removes the pending errors of earlier datagrams from a socket. If an ICMP error is pending, for any
+// peer, the kernel returns it and does not send. removePending reports whether the error of a send may be one of them.
+func removePending(fd int, err syscall.Errno) bool {
+	if !isPending(err) {
+		return false
+	}
+	more := true
+	for n := 0; more && n < maxErrors; n++ {
+		_, _, more = nextICMP(fd)
+	}
+	return true
 }
 
 // isPending reports whether an error of a send may be the error of an earlier datagram, which the kernel has learned
 // from an ICMP message.
-func isPending(err error) bool {
+func isPending(err syscall.Errno) bool {
 	switch err {
 	case unix.ECONNREFUSED, unix.EHOSTUNREACH, unix.ENETUNREACH, unix.ENOPROTOOPT,
 		unix.EACCES, unix.EPROTO, unix.EMSGSIZE:
@@ -200,8 +208,8 @@ func isPending(err error) bool {
 	return false
 }
 
-// nextICMP removes one message from the error queue of a socket. peer is invalid if the message is not an ICMP message.
-// more is false if the queue was empty.
+// nextICMP removes one message from the error queue of a socket. peer is invalid if the message is not an ICMP message
+// for clients. more is false if the queue was empty.
 func nextICMP(fd int) (why ICMP, peer netip.AddrPort, more bool) {
 	var control [256]byte
 	_, n, _, to, err := unix.Recvmsg(fd, nil, control[:], unix.MSG_ERRQUEUE|unix.MSG_DONTWAIT)
@@ -225,6 +233,9 @@ func nextICMP(fd int) (why ICMP, peer netip.AddrPort, more bool) {
 		peer = netip.AddrPortFrom(netip.AddrFrom4(to.Addr), uint16(to.Port))
 	case *unix.SockaddrInet6:
 		peer = netip.AddrPortFrom(netip.AddrFrom16(to.Addr), uint16(to.Port))
+	}
+	if !why.forClients(peer) {
+		peer = netip.AddrPort{}
 	}
 	return why, peer, true
 }

@@ -3,6 +3,7 @@ package relay
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -187,12 +188,18 @@ func (p *poller) receive(s *kernelSocket, events uint32, now time.Time) {
 	p.batch = p.batch[:0]
 	_ = s.Use(func(fd int) error { // fails only if the socket is closed
 		n, errno := p.receiver.Receive(fd)
+		failed := errno != 0 && errno != unix.EAGAIN
+		if failed { // the kernel has returned a pending ICMP error instead of datagrams
+			n, _ = p.receiver.Receive(fd)
+		}
 		for i := range n {
+			peer := p.receiver.From(i) // without zone, as in channels and routes
+			peer = netip.AddrPortFrom(peer.Addr().WithZone(""), peer.Port())
 			p.batch = append(p.batch, Datagram{
-				room: p.receiver.Room(i), n: len(p.receiver.Payload(i)), peer: p.receiver.From(i),
+				room: p.receiver.Room(i), n: len(p.receiver.Payload(i)), peer: peer,
 			})
 		}
-		if events&unix.EPOLLERR != 0 || errno != 0 && errno != unix.EAGAIN {
+		if failed || events&unix.EPOLLERR != 0 {
 			p.batch = appendICMP(p.batch, fd)
 		}
 		return nil
@@ -202,8 +209,8 @@ func (p *poller) receive(s *kernelSocket, events uint32, now time.Time) {
 	}
 }
 
-// appendICMP appends the ICMP messages of the error queue of a socket, at most maxErrors, because a peer may cause them
-// faster than they are read.
+// appendICMP appends the ICMP messages of the error queue of a socket that are for clients. It reads at most maxErrors
+// messages, because a peer may cause them faster than they are read.
 func appendICMP(batch []Datagram, fd int) []Datagram {
 	more := true
 	for n := 0; more && n < maxErrors; n++ {

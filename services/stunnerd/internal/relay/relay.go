@@ -1,11 +1,12 @@
 // Package relay implements the peer side of an allocation: the relayed transport address and the data that passes
 // through it.
 //
-// Data in channels does not pass through the allocation engine. The listener calls FromClient for ChannelData. The
-// engine calls Receive in a goroutine of the allocation. Receive forwards the datagrams of peers that have a channel,
-// and returns when it has received a datagram of any other peer that the routes allow. The engine then decides by its
-// permissions whether to call Deliver, which forwards that datagram. Every datagram, in either direction, is checked
-// against the routes by IP address and port. No datagram is truncated: a datagram that is too long is dropped.
+// Data in channels does not pass through the allocation engine. The listener passes ChannelData to an Outbox or to
+// FromClient. A poller receives the datagrams of peers in batches and calls ReceiveBatch, which forwards those of peers
+// that have a channel, and queues those of other peers that the routes allow. The engine calls Receive in a goroutine
+// of the allocation. Receive returns for each datagram of the queue. The engine then decides by its permissions whether
+// to call Deliver, which forwards that datagram. Every datagram, in either direction, is checked against the routes by
+// IP address and port. No datagram is truncated: a datagram that is too long is dropped.
 //
 // The path of data in channels does not allocate, does not format strings, takes no lock of the relay, and does not
 // wait for room in a send buffer.

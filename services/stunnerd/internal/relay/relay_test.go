@@ -389,6 +389,7 @@ func TestDatagramThatNoIndicationHoldsIsDropped(t *testing.T) {
 	peer := netip.MustParseAddrPort("[2001:db8::1]:1")
 	for size, passes := range map[int]bool{65_504: true, 65_505: false, 65_527: false} {
 		b := newBed(t, &sink{connected: true, frames: make(chan []byte, 1)})
+		b.routes.Store(allow("2001:db8::1"))
 		d := NewDatagram(bytes.Repeat([]byte{1}, size), peer)
 		r := &Relay{session: b.Session(), routes: &b.routes, meter: b.meter, current: &d}
 		if err := r.Deliver(); err != nil {

@@ -4,7 +4,9 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/pion/stun/v2"
@@ -17,7 +19,8 @@ import (
 )
 
 // ReceiveBatch implements Receiver. It forwards the datagrams of peers that have a channel, drops those of peers that
-// the routes do not allow, and queues all others for Receive. A panic ends the session, and not the process.
+// the routes do not allow, and queues all others for Receive. Datagrams that arrive just after their peer has got a
+// channel are queued behind the earlier ones. A panic ends the session, and not the process.
 func (r *Relay) ReceiveBatch(batch []Datagram, now time.Time) {
 	defer r.EndOnPanic("forward from peers")
 	t := transfers.Get()
@@ -26,12 +29,16 @@ func (r *Relay) ReceiveBatch(batch []Datagram, now time.Time) {
 	at := r.since(now)
 	for i := range batch {
 		d := &batch[i]
-		if c := r.byPeer(d.peer, at); c != nil && d.icmp == (ICMP{}) {
+		if c := r.byPeer(d.peer, at); c != nil && d.icmp == (ICMP{}) && !r.undecided.holds(d.peer) {
 			r.toClient(t, c, d, now)
 		} else {
 			r.enqueue(d)
 		}
 	}
+	r.sendToClient(t)
+}
+
+func (r *Relay) sendToClient(t *transfer) {
 	if len(t.packets) > 0 {
 		r.session.Client.SendAll(t.packets)
 		r.count(t, session.ToClient)
@@ -58,9 +65,7 @@ func (r *Relay) toClient(t *transfer, c *channel, d *Datagram, now time.Time) {
 // a channel.
 func (r *Relay) enqueue(d *Datagram) {
 	if d.icmp != (ICMP{}) {
-		if d.icmp.forClients(d.peer) {
-			_ = r.undecided.add(d.clone())
-		}
+		_ = r.undecided.add(d.clone())
 		return
 	}
 	if _, reached := r.routes.Load().Match(d.peer); reached != cluster.Allowed {
@@ -72,8 +77,8 @@ func (r *Relay) enqueue(d *Datagram) {
 	}
 }
 
-// Receive waits for a datagram of a peer without a channel that the routes allow, or for an ICMP message about a datagram
-// to a peer, and returns the address of the peer. The caller calls Deliver if the peer has a permission. Otherwise the
+// Receive waits for a datagram of a peer without a channel that the routes allow, or for an ICMP message about a
+// datagram to a peer, and returns the address of the peer. The caller calls Deliver if the peer has a permission. Otherwise the
 // next Receive drops the datagram. The only error is net.ErrClosed, after Close or a panic.
 //
 // Receive and Deliver must be called by one goroutine. A panic in them ends the session, and not the process.
@@ -89,8 +94,7 @@ func (r *Relay) Receive() (peer netip.AddrPort, err error) {
 		if !ok {
 			return netip.AddrPort{}, net.ErrClosed
 		}
-		if d.icmp == (ICMP{}) && r.boundNow(d.peer) {
-			r.ReceiveBatch([]Datagram{d}, time.Now())
+		if d.icmp == (ICMP{}) && r.forwardBound(&d) {
 			continue
 		}
 		r.current = &d
@@ -98,11 +102,22 @@ func (r *Relay) Receive() (peer netip.AddrPort, err error) {
 	}
 }
 
-// boundNow reports whether a peer has a channel. If Bind is in progress, it waits for Bind.
-func (r *Relay) boundNow(peer netip.AddrPort) bool {
+// forwardBound forwards or drops a datagram of the queue if its peer has got a channel. Otherwise it reports false. If
+// Bind is in progress, it waits for Bind.
+func (r *Relay) forwardBound(d *Datagram) bool {
 	r.binding.Lock()
-	defer r.binding.Unlock()
-	return r.byPeer(peer, r.since(time.Now())) != nil
+	now := time.Now()
+	c := r.byPeer(d.peer, r.since(now))
+	r.binding.Unlock()
+	if c == nil {
+		return false
+	}
+	t := transfers.Get()
+	defer transfers.Put(t)
+	defer t.reset()
+	r.toClient(t, c, d, now)
+	r.sendToClient(t)
+	return true
 }
 
 // Deliver sends the datagram that made Receive return to the client, as a Data indication (RFC 8656 §11.3).
@@ -113,6 +128,11 @@ func (r *Relay) Deliver() error {
 		return nil
 	}
 	r.current = nil
+	name, reached := r.routes.Load().Match(d.peer)
+	if reached != cluster.Allowed { // the routes have changed while the datagram was in the queue
+		r.drop(ReasonOf(reached), d.peer)
+		return nil
+	}
 	if !r.session.Admits(session.ToClient, d.n, time.Now()) {
 		r.drop(meter.ByteRate, d.peer)
 		return nil
@@ -135,7 +155,6 @@ func (r *Relay) Deliver() error {
 		return nil
 	}
 	if d.icmp == (ICMP{}) {
-		name, _ := r.routes.Load().Match(d.peer)
 		r.meter.Cluster(name).Rx.Add(d.n)
 		r.session.Traffic.Rx.Add(d.n)
 	}
@@ -148,6 +167,10 @@ type undecided struct {
 	queue  []Datagram
 	bytes  int
 	closed bool
+	// handled is the peer of the datagram that next has returned, until the following call of next.
+	handled netip.AddrPort
+	// unfinished is the number of datagrams in queue, plus one while a datagram is handled.
+	unfinished atomic.Int32
 	// changed gets a value after a datagram was added, and after close.
 	changed chan struct{}
 }
@@ -159,23 +182,41 @@ const (
 	maxUndecidedBytes = 256 << 10
 )
 
-// add reports false if the queue is full.
+// add reports false if the queue is full. After close it discards the datagram.
 func (u *undecided) add(d Datagram) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
+	if u.closed {
+		return true
+	}
 	if len(u.queue) >= maxUndecided || u.bytes+d.n > maxUndecidedBytes {
 		return false
 	}
 	u.queue = append(u.queue, d)
 	u.bytes += d.n
+	u.unfinished.Add(1)
 	u.notify()
 	return true
 }
 
-// next waits for a datagram and removes it from the queue. ok is false after close.
+// holds reports whether a datagram of a peer is in the queue or is being handled, so that a later one must not overtake
+// it.
+func (u *undecided) holds(peer netip.AddrPort) bool {
+	if u.unfinished.Load() == 0 {
+		return false
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.handled == peer || slices.ContainsFunc(u.queue, func(d Datagram) bool { return d.peer == peer })
+}
+
+// next waits for a datagram and removes it from the queue. The call means that the previous datagram was handled. ok is
+// false after close.
 func (u *undecided) next() (d Datagram, ok bool) {
 	for {
 		u.mu.Lock()
+		u.handled = netip.AddrPort{}
+		u.unfinished.Store(int32(len(u.queue)))
 		if u.closed || len(u.queue) > 0 {
 			break
 		}
@@ -187,7 +228,9 @@ func (u *undecided) next() (d Datagram, ok bool) {
 		return d, false
 	}
 	d = u.queue[0]
-	u.bytes -= d.n
+	u.queue[0] = Datagram{} // its memory becomes free
+	u.handled, u.bytes = d.peer, u.bytes-d.n
+	u.unfinished.Store(int32(len(u.queue)))
 	if u.queue = u.queue[1:]; len(u.queue) == 0 {
 		u.queue = nil
 	}

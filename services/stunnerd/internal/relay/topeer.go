@@ -14,7 +14,8 @@ import (
 // in their order. The zero Outbox is empty. It is not safe for concurrent use.
 type Outbox struct {
 	groups []*group
-	used   int
+	used   int // the number of groups in use
+	sent   int // the number of these that Flush has sent
 }
 
 // group is the payloads for the peers of one relay.
@@ -23,8 +24,8 @@ type group struct {
 	transfer
 }
 
-// Add adds the payload of a ChannelData frame from the client of a relay, or drops it. The frame must remain valid until
-// Flush. now is the time of the batch.
+// Add adds the payload of a ChannelData frame from the client of a relay, or drops it. The frame must remain valid
+// until Flush. now is the time of the batch.
 func (o *Outbox) Add(r *Relay, frame []byte, now time.Time) {
 	if c, v, payload := r.admit(frame, now); v != nil {
 		o.group(r).add(datagram.Packet{Payload: payload, To: c.peer}, item{v.traffic, c.peer, len(payload)})
@@ -33,7 +34,7 @@ func (o *Outbox) Add(r *Relay, frame []byte, now time.Time) {
 
 // group returns the group of a relay. The search is linear, but the last group is often the right one.
 func (o *Outbox) group(r *Relay) *group {
-	for i := o.used - 1; i >= 0; i-- {
+	for i := o.used - 1; i >= o.sent; i-- {
 		if o.groups[i].relay == r {
 			return o.groups[i]
 		}
@@ -47,13 +48,16 @@ func (o *Outbox) group(r *Relay) *group {
 	return g
 }
 
-// Flush sends the payloads and empties the Outbox. A panic ends one session only.
+// Flush sends the payloads and empties the Outbox. A panic ends one session only. If ending that session causes a panic
+// too, the next Flush sends the rest.
 func (o *Outbox) Flush() {
-	for _, g := range o.groups[:o.used] {
-		g.relay.sendToPeers(&g.transfer)
-		g.relay = nil
+	for o.sent < o.used {
+		g := o.groups[o.sent]
+		r := g.relay
+		o.sent, g.relay = o.sent+1, nil
+		r.sendToPeers(&g.transfer)
 	}
-	o.used = 0
+	o.used, o.sent = 0, 0
 }
 
 var outboxes datagram.Pool[Outbox]

@@ -31,8 +31,8 @@ func (t *transfer) add(p datagram.Packet, i item) {
 // reset empties the transfer and keeps its memory.
 func (t *transfer) reset() { t.packets, t.items = t.packets[:0], t.items[:0] }
 
-// count counts the packets of a transfer that were sent, and drops the others. Counters are shared by the processors, so
-// each is changed once, and not for each packet.
+// count counts the packets of a transfer that were sent, and drops the others. Counters are shared by the processors,
+// so each is changed once, and not for each packet.
 func (r *Relay) count(t *transfer, d session.Direction) {
 	var all, cluster meter.Sum
 	for i := range t.items {

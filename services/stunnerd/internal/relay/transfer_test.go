@@ -1,0 +1,361 @@
+package relay
+
+import (
+	"bytes"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/datagram"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
+)
+
+// fakeSocket is a Socket that records each call of Send.
+type fakeSocket struct {
+	calls [][]string
+	// fails returns the error of a payload, unless it is nil.
+	fails func(payload string) error
+	// faulty makes Send panic.
+	faulty bool
+}
+
+func (s *fakeSocket) Send(packets []datagram.Packet) {
+	if s.faulty {
+		panic("faulty")
+	}
+	var call []string
+	for i := range packets {
+		call = append(call, string(packets[i].Payload))
+		if s.fails != nil {
+			packets[i].Err = s.fails(string(packets[i].Payload))
+		}
+	}
+	s.calls = append(s.calls, call)
+}
+
+func (s *fakeSocket) Port() uint16         { return 1 }
+func (s *fakeSocket) Start(Receiver) error { return nil }
+func (s *fakeSocket) Drops() uint64        { return 0 }
+func (s *fakeSocket) Close() error         { return nil }
+
+// batchClient is a client transport that records each call of SendAll.
+type batchClient struct {
+	sink
+	calls [][]string
+	fails func(frame string) error
+}
+
+func (c *batchClient) SendAll(packets []datagram.Packet) {
+	var call []string
+	for i := range packets {
+		call = append(call, string(packets[i].Payload[headerSize:]))
+		if c.fails != nil {
+			packets[i].Err = c.fails(string(packets[i].Payload[headerSize:]))
+		}
+	}
+	c.calls = append(c.calls, call)
+}
+
+// relayOf returns a relay whose channels 0x4000 and above are bound to the peers.
+func relayOf(m *meter.Meter, routes *Routes, client session.Client, s Socket, peers ...netip.AddrPort) *Relay {
+	r := New(&session.Session{Client: client, Started: time.Now()}, s, loopback, routes, m, func(*Relay) {})
+	for i, p := range peers {
+		r.Bind(0x4000+uint16(i), p, func() {})
+	}
+	return r
+}
+
+var (
+	peer1 = netip.MustParseAddrPort("127.0.0.1:1001")
+	peer2 = netip.MustParseAddrPort("127.0.0.1:1002")
+)
+
+// The payloads of a batch leave by one call for each relay, in the order of the relay. The Outbox is empty afterwards.
+func TestOutboxGroupsByRelay(t *testing.T) {
+	var routes Routes
+	routes.Store(allow("127.0.0.1"))
+	m, now := meter.New(), time.Now()
+	sockets := []*fakeSocket{{}, {}, {}}
+	var relays []*Relay
+	for _, s := range sockets {
+		relays = append(relays, relayOf(m, &routes, &sink{}, s, peer1, peer2))
+	}
+	var o Outbox
+	for range 2 {
+		for i, at := range []int{0, 1, 0, 2, 0, 1} {
+			o.Add(relays[at], frame(0x4000+uint16(i%2), []byte{'a' + byte(i)}), now)
+		}
+		o.Flush()
+		o.Flush()
+	}
+	want := [][]string{{"a", "c", "e"}, {"b", "f"}, {"d"}}
+	for i, s := range sockets {
+		if len(s.calls) != 2 || !slices.Equal(s.calls[0], want[i]) || !slices.Equal(s.calls[1], want[i]) {
+			t.Errorf("relay %d: %v, want %v twice", i, s.calls, want[i])
+		}
+	}
+}
+
+// A panic while one relay sends ends its session. The payloads of the other relays are sent, once, also if the end of
+// the session causes a panic too.
+func TestPanicInAFlushKeepsTheRest(t *testing.T) {
+	for _, endFails := range []bool{false, true} {
+		var routes Routes
+		routes.Store(allow("127.0.0.1"))
+		m, now := meter.New(), time.Now()
+		sockets := []*fakeSocket{{}, {faulty: true}, {}}
+		var relays []*Relay
+		for _, s := range sockets {
+			relays = append(relays, relayOf(m, &routes, &sink{}, s, peer1))
+		}
+		if endFails {
+			relays[1].ended = func(*Relay) { panic("end") }
+		}
+		var o Outbox
+		flush := func() {
+			defer func() { _ = recover() }()
+			o.Flush()
+		}
+		for i, r := range relays {
+			o.Add(r, frame(0x4000, []byte{'a' + byte(i)}), now)
+		}
+		flush()
+		flush() // the listener flushes again after a panic
+		o.Add(relays[2], frame(0x4000, []byte("later")), now)
+		flush()
+		if first, last := fmt.Sprint(sockets[0].calls), fmt.Sprint(sockets[2].calls); first != "[[a]]" ||
+			last != "[[c] [later]]" {
+			t.Errorf("end fails is %t: sent %s and %s", endFails, first, last)
+		}
+		if !relays[1].Closed() || relays[0].Closed() || relays[2].Closed() {
+			t.Error("another session was ended")
+		}
+	}
+}
+
+// Counters of session and cluster count exactly the datagrams that were sent, in both directions. Each other datagram is
+// one drop.
+func TestBatchesAreCountedExactly(t *testing.T) {
+	var routes Routes
+	routes.Store(allow("127.0.0.1"))
+	fails := func(s string) error {
+		switch s {
+		case "full":
+			return datagram.ErrCongested
+		case "closed":
+			return net.ErrClosed
+		}
+		return nil
+	}
+	payloads := []string{"1", "full", "", "333", "closed", "full", "55555"}
+	const packets, size, congested, failed = 4, 9, 2, 1
+	m, now := meter.New(), time.Now()
+	client := &batchClient{fails: fails}
+	r := relayOf(m, &routes, client, &fakeSocket{fails: fails}, peer1, peer2)
+	var o Outbox
+	var batch []Datagram
+	for i, p := range payloads {
+		o.Add(r, frame(0x4000+uint16(i%2), []byte(p)), now)
+		batch = append(batch, NewDatagram([]byte(p), []netip.AddrPort{peer1, peer2}[i%2]))
+	}
+	o.Flush()
+	r.ReceiveBatch(batch, now)
+	for what, f := range map[string]*meter.Flow{
+		"session to peers": &r.session.Traffic.Tx, "cluster to peers": &m.Cluster("c").Tx,
+		"session to client": &r.session.Traffic.Rx, "cluster to client": &m.Cluster("c").Rx,
+	} {
+		if f.Packets.Load() != packets || f.Bytes.Load() != size {
+			t.Errorf("%s: %d packets, %d bytes; want %d and %d", what, f.Packets.Load(), f.Bytes.Load(), packets, size)
+		}
+	}
+	if d := m.Drops(); d["congested"] != 2*congested || d["send_failed"] != 2*failed {
+		t.Errorf("drops %v", d)
+	}
+	if len(client.calls) != 1 || !slices.Equal(client.calls[0], payloads) {
+		t.Errorf("to the client: %q", client.calls)
+	}
+}
+
+// Permission and channel end at the time of the batch, to the nanosecond.
+func TestBatchEndsWithPermissionAndChannel(t *testing.T) {
+	var routes Routes
+	routes.Store(allow("127.0.0.1"))
+	for after, want := range map[time.Duration]string{
+		PermissionLifetime - 1: "map[]", PermissionLifetime: "map[no_permission:1]",
+	} {
+		m := meter.New()
+		r := relayOf(m, &routes, &batchClient{}, &fakeSocket{}, peer1)
+		granted := (*r.channels.Load())[0].permitted.Load() - int64(PermissionLifetime)
+		r.ReceiveBatch([]Datagram{NewDatagram([]byte("x"), peer1)}, r.session.Started.Add(time.Duration(granted)+after))
+		if got := fmt.Sprint(present(m.Drops())); got != want {
+			t.Errorf("a permission after %v: drops %s, want %s", after, got, want)
+		}
+	}
+	for after, want := range map[time.Duration]string{
+		ChannelLifetime - 1: "map[]", ChannelLifetime: "map[channel_unbound:1]",
+	} {
+		m := meter.New()
+		r := relayOf(m, &routes, &batchClient{}, &fakeSocket{}, peer1)
+		bound := (*r.channels.Load())[0].until.Load() - int64(ChannelLifetime)
+		var o Outbox
+		o.Add(r, frame(0x4000, []byte("x")), r.session.Started.Add(time.Duration(bound)+after))
+		o.Flush()
+		if got := fmt.Sprint(present(m.Drops())); got != want {
+			t.Errorf("a channel after %v: drops %s, want %s", after, got, want)
+		}
+	}
+}
+
+func present(drops map[string]uint64) map[string]uint64 {
+	for reason, n := range drops {
+		if n == 0 {
+			delete(drops, reason)
+		}
+	}
+	return drops
+}
+
+// C-04: ChannelData does not overtake the answer to ChannelBind, and datagrams that arrive while Bind is in progress are
+// neither lost nor overtaken by later ones.
+func TestBindInProgressKeepsTheOrder(t *testing.T) {
+	const before, during, behind = 20, 20, 20
+	for range 50 {
+		b := newBed(t, &sink{frames: make(chan []byte, before+during+behind+1)})
+		peer := b.peerAddr()
+		next := byte(0)
+		batch := func(n int) (d []Datagram) {
+			for range n {
+				d = append(d, NewDatagram([]byte{next}, peer))
+				next++
+			}
+			return d
+		}
+		b.Bind(0x4000, peer, func() {
+			b.ReceiveBatch(batch(before), time.Now())
+			b.ReceiveBatch(batch(during), time.Now())
+			b.client.frames <- []byte("answer")
+		})
+		for range behind {
+			b.ReceiveBatch(batch(1), time.Now())
+		}
+		if got := after(t, b.client.frames); string(got) != "answer" {
+			t.Fatalf("%x overtook the answer", got)
+		}
+		for i := range before + during + behind {
+			if got, want := after(t, b.client.frames), frame(0x4000, []byte{byte(i)}); !bytes.Equal(got, want) {
+				t.Fatalf("got %x, want %x", got, want)
+			}
+		}
+	}
+}
+
+// A datagram that waits for the decision of the engine is not overtaken by ChannelData of its peer.
+func TestDecisionOfTheEngineKeepsTheOrder(t *testing.T) {
+	var routes Routes
+	routes.Store(allow("127.0.0.1"))
+	client := &sink{frames: make(chan []byte, 2)}
+	r := relayOf(meter.New(), &routes, client, &fakeSocket{})
+	r.ReceiveBatch([]Datagram{NewDatagram([]byte("0"), peer1)}, time.Now())
+	if _, err := r.Receive(); err != nil {
+		t.Fatal(err)
+	}
+	r.Bind(0x4000, peer1, func() {})
+	r.ReceiveBatch([]Datagram{NewDatagram([]byte("1"), peer1)}, time.Now())
+	if err := r.Deliver(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() {
+		_, err := r.Receive()
+		ended <- err
+	}()
+	if got := after(t, client.frames); got[0] == 0x40 {
+		t.Errorf("%q overtook the Data indication", got)
+	}
+	if got := after(t, client.frames); !bytes.Equal(got, frame(0x4000, []byte("1"))) {
+		t.Errorf("%q behind the Data indication", got)
+	}
+	if err := r.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := after(t, ended); err != net.ErrClosed {
+		t.Errorf("after Close: %v", err)
+	}
+}
+
+// T-04: the routes apply also to a datagram that was in the queue when they changed.
+func TestRoutesHoldForQueuedDatagrams(t *testing.T) {
+	b := newBed(t, &sink{frames: make(chan []byte, 1)})
+	b.ReceiveBatch([]Datagram{NewDatagram([]byte("x"), b.peerAddr())}, time.Now())
+	b.routes.Store(allow("127.0.0.1:<1-2>"))
+	b.verdicts <- true
+	b.ReceiveBatch([]Datagram{{icmp: ICMP{Type: 3}, peer: b.peerAddr()}}, time.Now())
+	b.verdicts <- true
+	b.routes.Store(allow("127.0.0.1"))
+	b.ReceiveBatch([]Datagram{NewDatagram([]byte("y"), b.peerAddr())}, time.Now())
+	b.verdicts <- true
+	if got := after(t, b.client.frames); !bytes.Contains(got, []byte("y")) {
+		t.Errorf("%q passed a closed route", got)
+	}
+	if d := present(b.meter.Drops()); d["port_denied"] != 2 {
+		t.Errorf("drops %v", d)
+	}
+}
+
+// The queue for the engine is bounded by number and by bytes, keeps no memory of datagrams that it has returned, and
+// holds none after close.
+func TestQueueForTheEngineIsBounded(t *testing.T) {
+	for _, c := range []struct{ size, fit int }{
+		{0, maxUndecided}, {1000, maxUndecided}, {2048, maxUndecidedBytes / 2048}, {65_507, maxUndecidedBytes / 65_507},
+	} {
+		u := &undecided{changed: make(chan struct{}, 1)}
+		n := 0
+		for u.add(NewDatagram(make([]byte, c.size), peer1)) {
+			n++
+		}
+		if n != c.fit {
+			t.Errorf("%d datagrams of %d bytes fit, want %d", n, c.size, c.fit)
+		}
+		queue := u.queue
+		if _, ok := u.next(); !ok || queue[0].room != nil {
+			t.Error("the queue still holds the datagram that it has returned")
+		}
+		if !u.add(NewDatagram(make([]byte, c.size), peer1)) {
+			t.Error("there is no room after next")
+		}
+		for range n {
+			u.next()
+		}
+		if u.queue != nil || u.bytes != 0 {
+			t.Errorf("the empty queue has %d bytes and capacity for %d", u.bytes, cap(u.queue))
+		}
+		u.close()
+		if !u.add(NewDatagram(make([]byte, c.size), peer1)) || u.queue != nil {
+			t.Error("the queue keeps a datagram after close")
+		}
+		if _, ok := u.next(); ok {
+			t.Error("next returns a datagram after close")
+		}
+	}
+}
+
+// When the queue for the engine is full, datagrams are dropped and counted. Datagrams of bound peers still pass.
+func TestFullQueueStopsNoBoundPeer(t *testing.T) {
+	var routes Routes
+	routes.Store(allow("127.0.0.1"))
+	m, client := meter.New(), &batchClient{}
+	r := relayOf(m, &routes, client, &fakeSocket{}, peer1)
+	var batch []Datagram
+	for range maxUndecided + 10 {
+		batch = append(batch, NewDatagram([]byte("unbound"), peer2))
+	}
+	batch = append(batch, NewDatagram([]byte("bound"), peer1))
+	r.ReceiveBatch(batch, time.Now())
+	if d := m.Drops(); d["congested"] != 10 || fmt.Sprint(client.calls) != "[[bound]]" {
+		t.Errorf("drops %v, passed %v", present(d), client.calls)
+	}
+}

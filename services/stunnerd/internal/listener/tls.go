@@ -39,7 +39,11 @@ func (c *certificates) settings() *tls.Config {
 // signature algorithms of the client. ALPN protocols are offered only to a client that offers one of them. Otherwise
 // crypto/tls would refuse a client that offers only other protocols, which RFC 7443 does not require.
 func (c *certificates) offer(hello *tls.ClientHelloInfo) *tls.Config {
-	s := &tls.Config{MinVersion: tls.VersionTLS12, Certificates: *c.current.Load()}
+	s := &tls.Config{
+		MinVersion: tls.VersionTLS12, Certificates: *c.current.Load(),
+		// Otherwise crypto/tls splits the first writes of a connection into short records, and each is a system call.
+		DynamicRecordSizingDisabled: true,
+	}
 	if offersTURN(hello.SupportedProtos) {
 		s.NextProtos = protocols
 	}

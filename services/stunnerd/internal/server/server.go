@@ -111,8 +111,8 @@ func New(o Options) (*Server, error) {
 	}
 	nonces.Lifetime = cmp.Or(o.NonceLifetime, nonce.MaxLifetime)
 	s := &Server{
-		opt: o, engine: allocations, pollers: pollers, nonces: nonces, reservations: relay.NewReservations(), limits: limit.NewProcess(),
-		connLimits: listener.NewLimits(o.Capacity), table: session.NewTable(), meter: meter.New(),
+		opt: o, engine: allocations, pollers: pollers, nonces: nonces, reservations: relay.NewReservations(),
+		limits: limit.NewProcess(), connLimits: listener.NewLimits(o.Capacity), table: session.NewTable(), meter: meter.New(),
 		wanted: config.Zero(config.DefaultName), running: config.Zero(config.DefaultName),
 		listeners: map[string]*generation{}, failures: map[string]string{}, closed: make(chan struct{}),
 	}

@@ -69,8 +69,8 @@ func (p *rates) take(d Direction, n int, rate int64, now time.Duration) bool {
 	}
 }
 
-// Admits reports whether n bytes of payload may pass at a time, and counts them if so. Bytes that only the rate of the user
-// refuses count against the rate of the session nevertheless.
+// Admits reports whether n bytes of payload may pass at a time, and counts them if so. Bytes that only the rate of the
+// user refuses count against the rate of the session nevertheless.
 func (s *Session) Admits(d Direction, n int, at time.Time) bool {
 	if s.place.table == nil {
 		return true

@@ -1,5 +1,5 @@
-// Package relaytest contains networks for tests of relays. Network is in memory. No goroutine waits in the kernel, so the clock of testing/synctest
-// advances while relays wait for datagrams.
+// Package relaytest contains networks for tests of relays. Network is in memory: no goroutine waits in the kernel, so
+// the clock of testing/synctest advances while relays wait for datagrams.
 package relaytest
 
 import (

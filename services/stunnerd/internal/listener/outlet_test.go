@@ -1,12 +1,14 @@
 package listener
 
 import (
+	"bytes"
 	"crypto/tls"
 	"encoding/binary"
 	"errors"
 	"io"
 	"net"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -15,6 +17,7 @@ import (
 	"github.com/pion/stun/v2"
 
 	"github.com/stunner-gateway/stunner/services/api/config"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/datagram"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/stunmsg"
 )
@@ -227,5 +230,146 @@ func TestOutletAllocatesNothing(t *testing.T) {
 		}
 	}); n != 0 {
 		t.Errorf("%.1f allocations a frame", n)
+	}
+}
+
+// writeCounter counts the writes to a connection.
+type writeCounter struct {
+	net.Conn
+	writes []int // the length of each
+}
+
+func (c *writeCounter) Write(b []byte) (int, error) {
+	c.writes = append(c.writes, len(b))
+	return c.Conn.Write(b)
+}
+
+// framesFrom returns n frames with consecutive numbers.
+func framesFrom(first, n int) (packets []datagram.Packet) {
+	for i := range n {
+		packets = append(packets, datagram.Packet{Payload: numbered(first + i)})
+	}
+	return packets
+}
+
+// Frames that are sent together are one write of at most maxWrite bytes. No frame is split.
+func TestFramesThatAreSentTogetherAreOneWrite(t *testing.T) {
+	const size = frameHeader + 1000
+	for _, c := range []struct {
+		payloads []int
+		want     []int
+	}{
+		{nil, nil},
+		{[]int{1000}, []int{size}},
+		{[]int{1000, 1000, 1000}, []int{3 * size}},
+		{slices.Repeat([]int{1000}, 17), []int{16 * size, size}},
+		{[]int{1000, maxWrite, 1000}, []int{size, frameHeader + maxWrite, size}},
+		{[]int{maxWrite - frameHeader, 1000}, []int{maxWrite, size}},
+		{[]int{0, 0}, []int{2 * frameHeader}},
+	} {
+		o, client, _ := newOutlet(t, false)
+		counter := &writeCounter{Conn: o.conn}
+		o.conn = counter
+		var packets []datagram.Packet
+		var all []byte
+		for i, n := range c.payloads {
+			frame := make([]byte, frameHeader+n)
+			frame[0], frame[1] = 0x40, byte(i)
+			binary.BigEndian.PutUint16(frame[2:], uint16(n))
+			packets, all = append(packets, datagram.Packet{Payload: frame, Err: os.ErrInvalid}), append(all, frame...)
+		}
+		o.SendAll(packets)
+		got := make([]byte, len(all))
+		if err := client.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadFull(client, got); err != nil || !bytes.Equal(got, all) {
+			t.Errorf("payloads %v: the frames arrive changed, %v", c.payloads, err)
+		}
+		if !slices.Equal(counter.writes, c.want) {
+			t.Errorf("payloads %v: writes %v, want %v", c.payloads, counter.writes, c.want)
+		}
+		for i := range packets {
+			if packets[i].Err != nil {
+				t.Errorf("payloads %v: frame %d: %v", c.payloads, i, packets[i].Err)
+			}
+		}
+	}
+}
+
+// Frames that are sent together are one TLS record, also in a new connection.
+func TestFramesThatAreSentTogetherAreOneRecord(t *testing.T) {
+	o, client, _ := newOutlet(t, true)
+	if err := o.Send(numbered(0)); err != nil { // the client reads it with the session tickets
+		t.Fatal(err)
+	}
+	first := make([]byte, len(numbered(0)))
+	if _, err := io.ReadFull(client, first); err != nil {
+		t.Fatal(err)
+	}
+	packets := framesFrom(1, 12)
+	o.SendAll(packets)
+	raw := client.(*tls.Conn).NetConn()
+	if err := raw.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	var header [5]byte // type, version, length (RFC 8446 §5.1)
+	if _, err := io.ReadFull(raw, header[:]); err != nil {
+		t.Fatal(err)
+	}
+	const overhead = 1 + 16 // the type of the content and the tag of the cipher
+	if got, want := int(binary.BigEndian.Uint16(header[3:])), len(packets)*len(numbered(0))+overhead; got != want {
+		t.Errorf("the first record has %d bytes, want %d", got, want)
+	}
+}
+
+// A client that reads slowly gets the frames of rounds in order.
+func TestRoundsKeepTheOrderWhileDraining(t *testing.T) {
+	eachTransport(t, func(t *testing.T, secure bool) {
+		o, client, drops := newOutlet(t, secure)
+		const rounds, size = 2500, 8
+		for n := range rounds {
+			packets := framesFrom(n*size, size)
+			o.SendAll(packets)
+			for i := range packets {
+				if packets[i].Err != nil {
+					t.Fatalf("round %d, frame %d: %v", n, i, packets[i].Err)
+				}
+			}
+		}
+		if drops.Load() < rounds*size/2 {
+			t.Errorf("%d of %d frames were dropped", drops.Load(), rounds*size)
+		}
+		if _, last := readAll(t, client, rounds*size-1); last != rounds*size-1 {
+			t.Errorf("the last frame is %d, want %d", last, rounds*size-1)
+		}
+	})
+}
+
+// After close every frame has an error.
+func TestClosedOutletSendsNothing(t *testing.T) {
+	o, _, _ := newOutlet(t, false)
+	o.close()
+	packets := framesFrom(0, 3)
+	o.SendAll(packets)
+	for i := range packets {
+		if packets[i].Err != net.ErrClosed {
+			t.Errorf("frame %d: %v", i, packets[i].Err)
+		}
+	}
+}
+
+// G-11: frames that are sent together do not allocate.
+func TestRoundsAllocateNothing(t *testing.T) {
+	o, client, _ := newOutlet(t, false)
+	packets := framesFrom(0, 8)
+	buf := make([]byte, 8*len(packets[0].Payload))
+	if n := testing.AllocsPerRun(1000, func() {
+		o.SendAll(packets)
+		if _, err := io.ReadFull(client, buf); err != nil {
+			t.Fatal(err)
+		}
+	}); n != 0 {
+		t.Errorf("%.1f allocations a round", n)
 	}
 }

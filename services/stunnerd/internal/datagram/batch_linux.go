@@ -2,8 +2,10 @@ package datagram
 
 import (
 	"encoding/binary"
+	"errors"
 	"net"
 	"net/netip"
+	"sync"
 	"syscall"
 	"unsafe"
 
@@ -45,9 +47,20 @@ type batch struct {
 
 var batches Pool[batch]
 
+// segments reports whether the kernel supports UDP_SEGMENT (Linux 4.18). An earlier kernel ignores the control message,
+// and would send several datagrams as one.
+var segments = sync.OnceValue(func() bool {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return false
+	}
+	_, err = unix.GetsockoptInt(fd, unix.SOL_UDP, unix.UDP_SEGMENT)
+	return errors.Join(err, unix.Close(fd)) == nil
+})
+
 // SendAll sends datagrams in their order without waiting, and sets Err of each. An error of one datagram does not
 // prevent the next ones. Consecutive datagrams of one size to one address are one message to the kernel, which cuts it
-// into datagrams as late as possible (UDP_SEGMENT, Linux 4.18).
+// into datagrams as late as possible (UDP_SEGMENT).
 func (s *Sender) SendAll(packets []Packet) {
 	b := batches.Get()
 	defer batches.Put(b)
@@ -60,7 +73,7 @@ func (s *Sender) SendAll(packets []Packet) {
 			fail(part, net.ErrClosed)
 			continue
 		}
-		b.send(s, part, !s.unsegmented.Load())
+		b.send(s, part, segments() && !s.unsegmented.Load())
 	}
 }
 

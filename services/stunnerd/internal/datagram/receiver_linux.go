@@ -23,8 +23,9 @@ const (
 
 // Receiver receives datagrams in batches. It is not safe for concurrent use.
 //
-// A Receiver has memory for BatchSize datagrams of any size. The memory is not a part of the Go heap, so the memory
-// that no datagram has used yet does not exist physically, and does not count for the garbage collector.
+// A Receiver has memory for BatchSize datagrams of any size. The memory is not a part of the Go heap. It exists
+// physically only where a datagram was stored, and does not count for the garbage collector. After a datagram that is
+// longer than keep, all of it is released, so that a flood of long datagrams does not leave 4 MB for each socket.
 type Receiver struct {
 	memory   []byte
 	messages [BatchSize]message
@@ -32,7 +33,13 @@ type Receiver struct {
 	names    [BatchSize]unix.RawSockaddrInet6
 	controls [BatchSize][ControlSize]byte
 	received int
+	// long reports whether a datagram of the last batch was longer than keep.
+	long bool
 }
+
+// keep is the length of the longest datagram whose memory is kept. It is longer than the MTU of networks with jumbo
+// frames.
+const keep = 10_000
 
 // NewReceiver returns a Receiver. Close releases its memory.
 func NewReceiver() (*Receiver, error) {
@@ -60,6 +67,10 @@ func (r *Receiver) Receive(fd int) (int, syscall.Errno) {
 		r.messages[i].SetControllen(ControlSize)
 	}
 	r.received = 0
+	if r.long {
+		r.long = false
+		_ = unix.Madvise(r.memory, unix.MADV_DONTNEED) // never fails: the memory is not locked
+	}
 	for {
 		// RawSyscall does not notify the Go scheduler, which is not needed because the call does not block.
 		n, _, errno := syscall.RawSyscall6(unix.SYS_RECVMMSG, uintptr(fd), uintptr(unsafe.Pointer(&r.messages)),
@@ -67,6 +78,9 @@ func (r *Receiver) Receive(fd int) (int, syscall.Errno) {
 		switch errno {
 		case 0:
 			r.received = int(n)
+			for i := range r.messages[:n] {
+				r.long = r.long || r.messages[i].length > keep
+			}
 			return int(n), 0
 		case unix.EINTR:
 		default:
@@ -82,8 +96,8 @@ func (r *Receiver) Payload(i int) []byte { return r.Room(i)[Headroom:][:r.messag
 // longest payload.
 func (r *Receiver) Room(i int) []byte { return r.memory[i*stride:][:Headroom+MaxPayload+Tailroom] }
 
-// From returns the source of a datagram. An IPv4-mapped address is returned as an IPv4 address. The zone of a link-local
-// address is the index of its interface.
+// From returns the source of a datagram. An IPv4-mapped address is returned as an IPv4 address. The zone of a
+// link-local address is the index of its interface.
 func (r *Receiver) From(i int) netip.AddrPort { return addrPort(&r.names[i]) }
 
 // Control returns the control messages of a datagram.

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"syscall"
 	"testing"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -41,7 +42,8 @@ func TestReceiverReceivesWholeDatagrams(t *testing.T) {
 		from, client := receiving(t, host)
 		r := newReceiver(t)
 		for _, sizes := range [][]int{
-			{0}, {1}, {160, 0, 0, 1472, 9000, 65_507, 1}, repeat(160, BatchSize), repeat(1200, BatchSize+1), {65_507, 1},
+			{0}, {1}, {160, 0, 0, 1472, 9000, longest[host], 1}, repeat(160, BatchSize), repeat(1200, BatchSize+1),
+			{longest[host], 1},
 		} {
 			payloads := numberedPayloads(sizes)
 			for _, p := range payloads {
@@ -73,6 +75,10 @@ func TestReceiverReceivesWholeDatagrams(t *testing.T) {
 		}
 	}
 }
+
+// longest is the length of the longest UDP payload by source: 65,535 without the header of UDP, and over IPv4 also
+// without the header of IP.
+var longest = map[string]int{"127.0.0.1": 65_507, "::1": 65_527}
 
 func receive(t *testing.T, r *Receiver, s *Sender) (n int) {
 	t.Helper()
@@ -118,7 +124,8 @@ func TestReceiverReportsSourceAndDestination(t *testing.T) {
 			host = asked
 		}
 		client, addr := receiving(t, host)
-		if _, err := client.WriteToUDPAddrPort([]byte("?"), netip.AddrPortFrom(netip.MustParseAddr(asked), port)); err != nil {
+		to := netip.AddrPortFrom(netip.MustParseAddr(asked), port)
+		if _, err := client.WriteToUDPAddrPort([]byte("?"), to); err != nil {
 			t.Fatal(err)
 		}
 		if n := receive(t, r, s); n != 1 || r.From(0) != addr {
@@ -131,6 +138,45 @@ func TestReceiverReportsSourceAndDestination(t *testing.T) {
 		if from := expect(t, client, []byte("!")); from.Addr() != netip.MustParseAddr(asked) {
 			t.Errorf("asked %s, answered from %v", asked, from)
 		}
+	}
+}
+
+// A flood of long datagrams leaves no memory in use.
+func TestLongDatagramsLeaveNoMemory(t *testing.T) {
+	socket := sending(t, "127.0.0.1")
+	port, err := socket.Port()
+	if err != nil {
+		t.Fatal(err)
+	}
+	setOption(t, socket, unix.SO_RCVBUF, 1<<20)
+	to := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), port)
+	r := newReceiver(t)
+	for range 3 {
+		if err := socket.Send(make([]byte, 65_507), to, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	pages := func() int {
+		resident := make([]byte, (len(r.memory)+unix.Getpagesize()-1)/unix.Getpagesize())
+		if _, _, errno := unix.Syscall(unix.SYS_MINCORE, uintptr(unsafe.Pointer(&r.memory[0])), uintptr(len(r.memory)),
+			uintptr(unsafe.Pointer(&resident[0]))); errno != 0 {
+			t.Fatal(errno)
+		}
+		return bytes.Count(resident, []byte{1})
+	}
+	if n := receive(t, r, socket); n == 0 || pages() < n*65_507/unix.Getpagesize() {
+		t.Fatalf("%d datagrams use %d pages", n, pages())
+	}
+	if err := socket.Use(func(fd int) error {
+		for errno := syscall.Errno(0); errno == 0; {
+			_, errno = r.Receive(fd)
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if n := pages(); n != 0 {
+		t.Errorf("%d pages are in use", n)
 	}
 }
 

@@ -59,7 +59,9 @@ func newBatchBed(t *testing.T) *batchBed {
 	g.Update(&gate.Policy{
 		Authority:  credential.Authority{Realm: "test.example", Username: "ann", Password: "first"},
 		RelayAddrs: []netip.Addr{netip.MustParseAddr("127.0.0.1")},
-	}, cluster.NewView([]config.Cluster{{Name: "c", Type: config.Static, Endpoints: []string{"127.0.0.1"}}}, []string{"c"}))
+	}, cluster.NewView(
+		[]config.Cluster{{Name: "c", Type: config.Static, Endpoints: []string{"127.0.0.1"}}}, []string{"c"},
+	))
 	port, err := openPort(testport.Free(t), 1, log)
 	if err != nil {
 		t.Fatal(err)

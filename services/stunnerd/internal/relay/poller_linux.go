@@ -58,9 +58,9 @@ func (p *Pollers) add(s *kernelSocket) error {
 	return p.pollers[p.next.Add(1)%uint32(len(p.pollers))].add(s)
 }
 
-// poller receives from the sockets of an epoll instance. It waits for the epoll instance in the poller of the Go runtime.
-// A goroutine that waits in epoll_wait would hold its processor (GOMAXPROCS) until the runtime takes it away, and all
-// other goroutines would wait for up to 10 ms.
+// poller receives from the sockets of an epoll instance. It waits for the epoll instance in the poller of the Go
+// runtime. A goroutine that waits in epoll_wait would hold its processor (GOMAXPROCS) until the runtime takes it away,
+// and all other goroutines would wait for up to 10 ms.
 type poller struct {
 	epoll *os.File
 	raw   syscall.RawConn

@@ -2,6 +2,7 @@ package relay
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"math"
 	"net"
@@ -392,10 +393,13 @@ func TestMeaninglessICMPIsIgnored(t *testing.T) {
 	}
 	defer unix.Close(raw)
 	one := netip.IPv6Loopback().As16()
-	message := make([]byte, 8, 100)                                      // type 0, code 0
-	message = append(message, 0x60, 0, 0, 0, 0, 8, unix.IPPROTO_UDP, 64) // the IPv6 header of the datagram in question
+	message := make([]byte, 8) // type 0, code 0
+	// The datagram that the message quotes: IPv6 header, then UDP header.
+	message = append(message, 0x60, 0, 0, 0, 0, 8, unix.IPPROTO_UDP, 64)
 	message = append(append(message, one[:]...), one[:]...)
-	message = append(message, byte(socket.Port()>>8), byte(socket.Port()), byte(peer.Port()>>8), byte(peer.Port()), 0, 8, 0, 0)
+	for _, field := range []uint16{socket.Port(), peer.Port(), 8, 0} {
+		message = binary.BigEndian.AppendUint16(message, field)
+	}
 	if err := unix.Sendto(raw, message, 0, &unix.SockaddrInet6{Addr: one}); err != nil {
 		t.Fatal(err)
 	}

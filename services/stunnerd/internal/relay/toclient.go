@@ -78,8 +78,8 @@ func (r *Relay) enqueue(d *Datagram) {
 }
 
 // Receive waits for a datagram of a peer without a channel that the routes allow, or for an ICMP message about a
-// datagram to a peer, and returns the address of the peer. The caller calls Deliver if the peer has a permission. Otherwise the
-// next Receive drops the datagram. The only error is net.ErrClosed, after Close or a panic.
+// datagram to a peer, and returns the address of the peer. The caller calls Deliver if the peer has a permission.
+// Otherwise the next Receive drops the datagram. The only error is net.ErrClosed, after Close or a panic.
 //
 // Receive and Deliver must be called by one goroutine. A panic in them ends the session, and not the process.
 func (r *Relay) Receive() (peer netip.AddrPort, err error) {

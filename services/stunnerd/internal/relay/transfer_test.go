@@ -137,8 +137,8 @@ func TestPanicInAFlushKeepsTheRest(t *testing.T) {
 	}
 }
 
-// Counters of session and cluster count exactly the datagrams that were sent, in both directions. Each other datagram is
-// one drop.
+// Counters of session and cluster count exactly the datagrams that were sent, in both directions. Each other datagram
+// is one drop.
 func TestBatchesAreCountedExactly(t *testing.T) {
 	var routes Routes
 	routes.Store(allow("127.0.0.1"))
@@ -219,8 +219,8 @@ func present(drops map[string]uint64) map[string]uint64 {
 	return drops
 }
 
-// C-04: ChannelData does not overtake the answer to ChannelBind, and datagrams that arrive while Bind is in progress are
-// neither lost nor overtaken by later ones.
+// ChannelData does not overtake the answer to ChannelBind. Datagrams that arrive while Bind is in progress are neither
+// lost nor overtaken by later ones.
 func TestBindInProgressKeepsTheOrder(t *testing.T) {
 	const before, during, behind = 20, 20, 20
 	for range 50 {

@@ -60,8 +60,9 @@ func (o *outlet) Send(frame []byte) error {
 	return packets[0].Err
 }
 
-// SendAll sends frames, or queues copies of them, and sets Err of each. Frames that are sent together are one write, so
-// that they are one TLS record and one system call.
+// SendAll sends frames, or queues copies of them, and sets Err of each. Frames that are sent together are one system
+// call. Over TLS each frame is a record of its own, because some clients, for example that of coturn, take a record for
+// a message.
 func (o *outlet) SendAll(packets []datagram.Packet) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -83,8 +84,8 @@ func (o *outlet) SendAll(packets []datagram.Packet) {
 	}
 }
 
-// maxWrite is the length of the longest write of several frames, which is the longest plaintext of a TLS record
-// (RFC 8446 §5.1).
+// maxWrite bounds the length of a write of several frames, without what TLS adds. It is small enough for the backlog of
+// a stream.
 const maxWrite = 16 << 10
 
 // together returns how many frames are one write.
@@ -97,20 +98,20 @@ func together(packets []datagram.Packet) (n int) {
 	return n
 }
 
-var writeBuffers datagram.Pool[[maxWrite]byte]
+// recordOverhead bounds what TLS adds to a frame: 29 bytes with AES-GCM in TLS 1.2, fewer in TLS 1.3.
+const recordOverhead = 32
+
+// writeBuffers hold the bytes of one write. A longer write allocates.
+var writeBuffers datagram.Pool[[maxWrite + datagram.BatchSize*recordOverhead]byte]
 
 // write writes frames to the connection. If the kernel does not accept all of them, later frames are queued.
-func (o *outlet) write(packets []datagram.Packet) error {
-	bytes := packets[0].Payload
-	if len(packets) > 1 {
-		buffer := writeBuffers.Get()
-		defer writeBuffers.Put(buffer)
-		bytes = buffer[:0]
-		for i := range packets {
-			bytes = append(bytes, packets[i].Payload...)
-		}
+func (o *outlet) write(packets []datagram.Packet) (err error) {
+	if len(packets) == 1 {
+		_, err = o.conn.Write(packets[0].Payload)
+	} else {
+		err = o.writeAtOnce(packets)
 	}
-	if _, err := o.conn.Write(bytes); err != nil {
+	if err != nil {
 		return errors.Join(err, o.stream.Close())
 	}
 	if o.stream.behind() {
@@ -118,6 +119,18 @@ func (o *outlet) write(packets []datagram.Packet) error {
 		o.run(o.drain)
 	}
 	return nil
+}
+
+// writeAtOnce writes frames by one system call.
+func (o *outlet) writeAtOnce(packets []datagram.Packet) (err error) {
+	buffer := writeBuffers.Get()
+	defer writeBuffers.Put(buffer)
+	o.stream.hold(buffer[:0])
+	defer func() { err = errors.Join(err, o.stream.release()) }()
+	for i := 0; i < len(packets) && err == nil; i++ {
+		_, err = o.conn.Write(packets[i].Payload)
+	}
+	return err
 }
 
 func (o *outlet) enqueue(frame []byte) error {

@@ -233,15 +233,14 @@ func TestOutletAllocatesNothing(t *testing.T) {
 	}
 }
 
-// writeCounter counts the writes to a connection.
-type writeCounter struct {
-	net.Conn
-	writes []int // the length of each
-}
-
-func (c *writeCounter) Write(b []byte) (int, error) {
-	c.writes = append(c.writes, len(b))
-	return c.Conn.Write(b)
+// countWrites returns the lengths of the system calls in which a stream sends from now on.
+func countWrites(s *stream) *[]int {
+	writes, send := new([]int), s.attempt
+	s.attempt = func(fd uintptr) bool {
+		*writes = append(*writes, len(s.bytes))
+		return send(fd)
+	}
+	return writes
 }
 
 // framesFrom returns n frames with consecutive numbers.
@@ -268,8 +267,7 @@ func TestFramesThatAreSentTogetherAreOneWrite(t *testing.T) {
 		{[]int{0, 0}, []int{2 * frameHeader}},
 	} {
 		o, client, _ := newOutlet(t, false)
-		counter := &writeCounter{Conn: o.conn}
-		o.conn = counter
+		writes := countWrites(o.stream)
 		var packets []datagram.Packet
 		var all []byte
 		for i, n := range c.payloads {
@@ -286,8 +284,8 @@ func TestFramesThatAreSentTogetherAreOneWrite(t *testing.T) {
 		if _, err := io.ReadFull(client, got); err != nil || !bytes.Equal(got, all) {
 			t.Errorf("payloads %v: the frames arrive changed, %v", c.payloads, err)
 		}
-		if !slices.Equal(counter.writes, c.want) {
-			t.Errorf("payloads %v: writes %v, want %v", c.payloads, counter.writes, c.want)
+		if !slices.Equal(*writes, c.want) {
+			t.Errorf("payloads %v: writes %v, want %v", c.payloads, *writes, c.want)
 		}
 		for i := range packets {
 			if packets[i].Err != nil {
@@ -297,29 +295,39 @@ func TestFramesThatAreSentTogetherAreOneWrite(t *testing.T) {
 	}
 }
 
-// Frames that are sent together are one TLS record, also in a new connection.
-func TestFramesThatAreSentTogetherAreOneRecord(t *testing.T) {
+// Over TLS, frames that are sent together are one write, in which each frame is a record, also in a new connection.
+func TestEveryFrameIsARecord(t *testing.T) {
 	o, client, _ := newOutlet(t, true)
 	if err := o.Send(numbered(0)); err != nil { // the client reads it with the session tickets
 		t.Fatal(err)
 	}
-	first := make([]byte, len(numbered(0)))
-	if _, err := io.ReadFull(client, first); err != nil {
+	if _, err := io.ReadFull(client, make([]byte, len(numbered(0)))); err != nil {
 		t.Fatal(err)
 	}
-	packets := framesFrom(1, 12)
+	writes := countWrites(o.stream)
+	packets := framesFrom(1, 8)
+	packets = append(packets, datagram.Packet{Payload: append([]byte{0x40, 0, 0x20, 0}, make([]byte, 0x2000)...)})
 	o.SendAll(packets)
+	if len(*writes) != 1 {
+		t.Errorf("writes %v, want one", *writes)
+	}
 	raw := client.(*tls.Conn).NetConn()
 	if err := raw.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
 		t.Fatal(err)
 	}
-	var header [5]byte // type, version, length (RFC 8446 §5.1)
-	if _, err := io.ReadFull(raw, header[:]); err != nil {
-		t.Fatal(err)
-	}
-	const overhead = 1 + 16 // the type of the content and the tag of the cipher
-	if got, want := int(binary.BigEndian.Uint16(header[3:])), len(packets)*len(numbered(0))+overhead; got != want {
-		t.Errorf("the first record has %d bytes, want %d", got, want)
+	for i := range packets {
+		var header [5]byte // type, version, length (RFC 8446 §5.1)
+		if _, err := io.ReadFull(raw, header[:]); err != nil {
+			t.Fatal(err)
+		}
+		const overhead = 1 + 16 // the type of the content and the tag of the cipher
+		size := int(binary.BigEndian.Uint16(header[3:]))
+		if want := len(packets[i].Payload) + overhead; size != want {
+			t.Fatalf("record %d has %d bytes, want %d", i, size, want)
+		}
+		if _, err := io.CopyN(io.Discard, raw, int64(size)); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

@@ -34,6 +34,8 @@ type stream struct {
 	unblocked bool
 	backlog   []byte
 	flushing  bool
+	// held are the bytes that Write has stored since hold. It is nil if hold was not called.
+	held []byte
 	// sendBuffer is the size that adapt has set for the send buffer, or 0 if it has not set any. It is guarded by the
 	// mutex of the outlet.
 	sendBuffer int
@@ -72,6 +74,33 @@ func (s *stream) Write(b []byte) (int, error) {
 	if !s.unblocked {
 		return s.TCPConn.Write(b)
 	}
+	if s.held != nil {
+		s.held = append(s.held, b...)
+		return len(b), nil
+	}
+	return s.write(b)
+}
+
+// hold makes Write store its bytes until release is called, so that several writes are one system call. buffer is the
+// memory for the bytes. It must not be nil.
+func (s *stream) hold(buffer []byte) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.held = buffer
+}
+
+// release writes the bytes that Write has stored since hold.
+func (s *stream) release() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	held := s.held
+	s.held = nil
+	_, err := s.write(held)
+	return err
+}
+
+// write sends bytes, and stores those that the kernel does not accept as backlog. The caller holds mu.
+func (s *stream) write(b []byte) (int, error) {
 	sent := 0
 	if len(s.backlog) == 0 && !s.flushing {
 		var err error

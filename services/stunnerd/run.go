@@ -106,7 +106,7 @@ func newDaemon(o options, source discovery.Source, levels *telemetry.Levels, log
 		Source: source, Server: srv, Last: follower.LastGood{Dir: o.stateDir, ID: o.id}, Standby: o.standby,
 		Lookup: o.lookup, Applied: d.applied, Pod: o.pod, Log: telemetry.Scope(log, "config"),
 	})
-	collector := &admin.Collector{Meter: srv.Meter(), Sessions: srv.Sessions(), Capacity: most, Config: d.config}
+	collector := &admin.Collector{Meter: srv.Meter(), Sessions: srv.Sessions(), Capacity: most, Offload: srv.Offload, Config: d.config}
 	d.registry = telemetry.NewRegistry(collector)
 	return d, nil
 }

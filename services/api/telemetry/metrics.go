@@ -26,6 +26,8 @@ const (
 	Refused                  = "stunner_refused_total"
 	Dropped                  = "stunner_dropped_total"
 	KernelDropped            = "stunner_kernel_dropped_total"
+	OffloadPackets           = "stunner_offload_packets_total"
+	OffloadInfo              = "stunner_offload_info"
 	Panics                   = "stunner_panics_total"
 	ConfigApplied            = "stunner_config_applied_total"
 	ConfigRejected           = "stunner_config_rejected_total"
@@ -106,6 +108,12 @@ var Metrics = []Metric{
 	{Dropped, Counter, []string{"reason"}, "Datagrams that were dropped, by reason."},
 	{KernelDropped, Counter, []string{"socket"},
 		"Datagrams that the kernel dropped before stunnerd read them, by socket: listener or relay."},
+	{OffloadPackets, Counter, []string{"direction"},
+		"Datagrams that the kernel forwarded by itself, by direction at the relay: rx from peers, tx to peers. " +
+			"The traffic of listeners and clusters includes them."},
+	{OffloadInfo, Gauge, []string{"engine", "mechanism", "reason"},
+		"Always 1. The labels are the offload engine of the config, the mechanism in use, and the reason if media is not " +
+			"forwarded in the kernel as requested."},
 	{Panics, Counter, nil, "Panics that were recovered from. Each ended at most one session."},
 	{ConfigApplied, Counter, nil,
 		"Configs that were applied, including retries of a config that is only partly in force."},

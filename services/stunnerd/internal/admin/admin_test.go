@@ -20,6 +20,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/api/credential"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/server"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
 )
 
@@ -91,7 +92,7 @@ stunner_refused_total{reason="peer_denied"} 1
 		Name:         "media/edge/tls",
 		Certificates: []config.Certificate{certificate(t, end.AddDate(1, 0, 0)), certificate(t, end)},
 	}
-	c := &Collector{Meter: m, Sessions: table, Capacity: 800, Config: func() Config {
+	c := &Collector{Meter: m, Sessions: table, Capacity: 800, Offload: noOffload, Config: func() Config {
 		return Config{Problem: "port taken", Listeners: []config.Listener{{Name: "media/edge/udp"}, secured}}
 	}}
 	err := testutil.CollectAndCompare(c, strings.NewReader(
@@ -130,3 +131,5 @@ func certificate(t *testing.T, end time.Time) config.Certificate {
 	}
 	return config.Certificate{Cert: encoded("CERTIFICATE", der), Key: credential.Secret(encoded("PRIVATE KEY", secret))}
 }
+
+func noOffload() server.OffloadStatus { return server.OffloadStatus{Engine: "None", Mechanism: "None"} }

@@ -11,6 +11,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/api/telemetry"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/server"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
 )
 
@@ -21,6 +22,8 @@ type Collector struct {
 	Sessions *session.Table
 	// Capacity is the maximum number of sessions of the process.
 	Capacity int
+	// Offload returns how media is forwarded in the kernel.
+	Offload func() server.OffloadStatus
 	// Config returns the state of the running config.
 	Config func() Config
 }
@@ -40,7 +43,7 @@ var descs = descriptions(
 	telemetry.ListenerConnections, telemetry.ListenerConnectionsTotal, telemetry.ListenerPackets,
 	telemetry.ListenerBytes,
 	telemetry.ClusterPackets, telemetry.ClusterBytes,
-	telemetry.Refused, telemetry.Dropped, telemetry.KernelDropped, telemetry.Panics,
+	telemetry.Refused, telemetry.Dropped, telemetry.KernelDropped, telemetry.OffloadPackets, telemetry.OffloadInfo, telemetry.Panics,
 	telemetry.ConfigApplied, telemetry.ConfigRejected, telemetry.ConfigUnknownFields,
 	telemetry.ConfigInfo, telemetry.ConfigAge, telemetry.ConfigProblem, telemetry.CertificateExpiry,
 )
@@ -62,6 +65,7 @@ func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (c *Collector) Collect(ch chan<- prometheus.Metric) {
+	c.Meter.Refresh()
 	out := samples{ch}
 	allocations, draining := float64(c.Sessions.Len()), 0.0
 	if c.Sessions.Draining() {
@@ -85,6 +89,10 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	out.reasons(telemetry.Dropped, c.Meter.Drops())
 	out.counter(telemetry.KernelDropped, c.Meter.ListenerDrops.Load(), "listener")
 	out.counter(telemetry.KernelDropped, c.Meter.RelayDrops.Load(), "relay")
+	out.counter(telemetry.OffloadPackets, c.Meter.Offloaded.Rx.Packets.Load(), "rx")
+	out.counter(telemetry.OffloadPackets, c.Meter.Offloaded.Tx.Packets.Load(), "tx")
+	kernel := c.Offload()
+	out.gauge(telemetry.OffloadInfo, 1, kernel.Engine, string(kernel.Mechanism), kernel.Reason)
 	out.counter(telemetry.Panics, c.Meter.Panics.Load())
 	c.config(out)
 }

@@ -36,6 +36,7 @@ type Session struct {
 // Sessions serves the live sessions.
 func (i *Inspector) Sessions() http.Handler {
 	return i.show(func(q query) any {
+		i.meter.Refresh()
 		list := SessionList{Sessions: []Session{}}
 		now := time.Now()
 		for _, s := range i.sessions.List() {

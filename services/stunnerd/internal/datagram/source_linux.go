@@ -2,6 +2,7 @@ package datagram
 
 import (
 	"encoding/binary"
+	"net/netip"
 
 	"golang.org/x/sys/unix"
 )
@@ -49,6 +50,22 @@ func SourceOf(received []byte) (s Source) {
 		received = rest
 	}
 	return Source{}
+}
+
+// Addr returns the address, or the zero Addr.
+func (s *Source) Addr() netip.Addr {
+	if s.length == 0 {
+		return netip.Addr{}
+	}
+	header, data, _, err := unix.ParseOneSocketControlMessage(s.message[:s.length])
+	switch {
+	case err != nil:
+	case header.Level == unix.IPPROTO_IPV6 && len(data) >= 16:
+		return netip.AddrFrom16([16]byte(data)).Unmap()
+	case header.Level == unix.IPPROTO_IP && len(data) >= 12:
+		return netip.AddrFrom4([4]byte(data[8:])) // behind the interface and the local address (struct in_pktinfo)
+	}
+	return netip.Addr{}
 }
 
 // interfaceField returns the offset of the interface index in the data of an IP_PKTINFO or IPV6_PKTINFO control

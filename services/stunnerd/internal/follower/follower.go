@@ -337,10 +337,6 @@ func (f *Follower) record(c discovery.Loaded, origin string, failed error) (chan
 			"fields", c.Unknown[:min(len(c.Unknown), loggedFields)])
 	}
 	if other {
-		for _, warning := range server.Warnings(c.Config) {
-			f.opt.Log.Warn("config sets an unsupported option", "config", c.Admin.Name, "revision", c.Revision,
-				"warning", warning)
-		}
 		f.status.saved = time.Time{}
 	}
 	changed = other || problem != f.status.problem

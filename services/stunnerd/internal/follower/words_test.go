@@ -2,7 +2,6 @@ package follower
 
 import (
 	"bytes"
-	"log/slog"
 	"net"
 	"strings"
 	"sync"
@@ -39,28 +38,6 @@ func block(t *testing.T, port int) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = socket.Close() })
-}
-
-// A config with an unsupported offload engine is in force and accepted. Log and status warn about the engine, once for
-// each config.
-func TestOffloadEngineIsNoProblem(t *testing.T) {
-	log := &pages{}
-	f, h := followWith(t, func(o *Options) { o.Log = slog.New(slog.NewTextHandler(log, nil)) })
-	c := configWith(t, func(c *config.Config) { c.Admin.OffloadEngine = "xdp" })
-	h.events <- discovery.Event{ID: id, Config: c, Revision: c.Revision()}
-	if r := h.reported(
-		t, func(r discovery.Report) bool { return r.Revision == c.Revision() },
-	); !r.Accepted || r.Error != "" {
-		t.Errorf("report %+v", r)
-	}
-	st := f.Status()
-	if f.Ready() != nil || f.Problem() != "" || st.Admin.Offload != "None" || len(st.Warnings) != 1 {
-		t.Errorf("ready %v, problem %q, status %+v", f.Ready(), f.Problem(), st)
-	}
-	f.retry()
-	if n := log.count("admin.offload_engine: XDP is not available"); n != 1 {
-		t.Errorf("warned %d times", n)
-	}
 }
 
 // A config with a placeholder of an unset variable is rejected with an error that names field and variable. The

@@ -30,6 +30,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/limit"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/nonce"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/offload"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/relay"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/stunmsg"
@@ -158,6 +159,9 @@ func (g *Gate) Update(p *Policy, routes *cluster.View) {
 	g.routes.Store(routes)
 }
 
+// Offload makes the kernel forward the data of channels, in place of an earlier Offload. A nil Offload is valid.
+func (g *Gate) Offload(f *offload.Offload) { g.routes.Offload(f) }
+
 // Receive handles one message that is not ChannelData. The caller may reuse b afterwards.
 func (g *Gate) Receive(b []byte, client session.Client) {
 	m, err := stunmsg.Parse(b)
@@ -219,6 +223,7 @@ func (g *Gate) Close() {
 	for _, f := range flows {
 		g.end(f)
 	}
+	g.routes.Offload(nil)
 }
 
 func (g *Gate) flow(client netip.AddrPort) *flow {

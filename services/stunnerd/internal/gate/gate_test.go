@@ -48,10 +48,11 @@ func (c *client) Send(frame []byte) error {
 	return nil
 }
 
-func (c *client) Addr() netip.AddrPort { return c.addr }
-func (c *client) Connected() bool      { return false }
-func (c *client) Admitted() error      { return nil }
-func (c *client) Released()            {}
+func (c *client) Addr() netip.AddrPort  { return c.addr }
+func (c *client) Connected() bool       { return false }
+func (c *client) Admitted() error       { return nil }
+func (c *client) Local() netip.AddrPort { return netip.AddrPort{} }
+func (c *client) Released()             {}
 
 func (c *client) SendAll(packets []datagram.Packet) {
 	for i := range packets {

@@ -129,10 +129,11 @@ func (a *actor) Send(frame []byte) error {
 	return nil
 }
 
-func (a *actor) Addr() netip.AddrPort { return a.addr }
-func (a *actor) Connected() bool      { return a.connected }
-func (a *actor) Admitted() error      { return nil }
-func (a *actor) Released()            {}
+func (a *actor) Addr() netip.AddrPort  { return a.addr }
+func (a *actor) Connected() bool       { return a.connected }
+func (a *actor) Admitted() error       { return nil }
+func (a *actor) Local() netip.AddrPort { return netip.AddrPort{} }
+func (a *actor) Released()             {}
 
 func (a *actor) SendAll(packets []datagram.Packet) {
 	for i := range packets {

@@ -419,6 +419,9 @@ func (c *connection) Admitted() error { return nil }
 // Addr implements session.Client.
 func (c *connection) Addr() netip.AddrPort { return c.addr }
 
+// Local implements session.Client.
+func (c *connection) Local() netip.AddrPort { return netip.AddrPort{} }
+
 // Connected implements session.Client.
 func (c *connection) Connected() bool { return true }
 

@@ -173,12 +173,12 @@ func (s *udpSocket) handle() {
 			s.media(frame, s.current.addr, now)
 		default:
 			// A request may end the session whose media is in the outbox. It may also take long.
-			s.outbox.Flush()
+			s.outbox.Flush(now)
 			source := datagram.SourceOf(s.receiver.Control(i))
 			s.gate.Receive(frame, &udpClient{socket: s, addr: s.current.addr, from: source})
 		}
 	}
-	s.outbox.Flush()
+	s.outbox.Flush(now)
 }
 
 // media forwards ChannelData.
@@ -298,6 +298,11 @@ func (c *udpClient) Released() {
 
 // Addr implements session.Client.
 func (c *udpClient) Addr() netip.AddrPort { return c.addr }
+
+// Local implements session.Client.
+func (c *udpClient) Local() netip.AddrPort {
+	return netip.AddrPortFrom(c.from.Addr(), uint16(c.socket.port.number))
+}
 
 // Connected implements session.Client.
 func (c *udpClient) Connected() bool { return false }

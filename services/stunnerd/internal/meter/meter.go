@@ -70,9 +70,14 @@ type Meter struct {
 
 	// ListenerDrops and RelayDrops count datagrams that the kernel dropped before stunnerd read them.
 	ListenerDrops, RelayDrops KernelDrops
+	// Offloaded counts the packets that the kernel has forwarded, seen from the relay: Rx from peers, Tx to peers. They
+	// are also in the counters of listeners, clusters and sessions.
+	Offloaded Traffic
 	// Panics counts the panics that were recovered.
 	Panics atomic.Uint64
 	faults faults
+
+	elsewhere atomic.Pointer[func()]
 
 	// Sessions counts the sessions since the start of the process: connections, and UDP clients that created an
 	// allocation.
@@ -90,6 +95,16 @@ type Meter struct {
 // New returns a Meter whose counters are zero.
 func New() *Meter {
 	return &Meter{listeners: map[string]*Listener{}, clusters: map[string]*Traffic{}, recent: newRecentDrops()}
+}
+
+// CountElsewhere makes Refresh call a function that adds the packets that are counted elsewhere, such as in the kernel.
+func (m *Meter) CountElsewhere(add func()) { m.elsewhere.Store(&add) }
+
+// Refresh brings the counters up to date. Readers of Traffic call it first.
+func (m *Meter) Refresh() {
+	if add := m.elsewhere.Load(); add != nil {
+		(*add)()
+	}
 }
 
 // Listener returns the counters of a listener.

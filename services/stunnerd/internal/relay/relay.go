@@ -24,6 +24,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/cluster"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/datagram"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/offload"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
 )
 
@@ -38,9 +39,6 @@ const (
 	// headerSize is the length of the ChannelData header (RFC 8656 §12.4).
 	headerSize = 4
 )
-
-// Routes is the current view of the routes of one listener. A config change replaces the view.
-type Routes = atomic.Pointer[cluster.View]
 
 // Relay is the relay socket of one session.
 type Relay struct {
@@ -77,6 +75,11 @@ type channel struct {
 	permitted atomic.Int64
 	// verdict is the result of the last route lookup. It is valid as long as its view is the current one.
 	verdict atomic.Pointer[verdict]
+	// binding makes the kernel forward packets of the channel (see arm).
+	binding offload.Binding
+	// armAfter is the earliest time of the next attempt to arm the binding, as a time.Duration since the start of the
+	// session.
+	armAfter atomic.Int64
 }
 
 type verdict struct {
@@ -115,6 +118,9 @@ func (r *Relay) Close() error {
 		return nil
 	}
 	r.forget()
+	for _, c := range *r.channels.Load() {
+		c.binding.End()
+	}
 	err := r.socket.Close()
 	r.undecided.close()
 	r.ended(r)
@@ -148,9 +154,12 @@ func (r *Relay) bind(number uint16, peer netip.AddrPort, now time.Duration) {
 		switch {
 		case c.number == number && c.peer == peer:
 			c.until.Store(until)
+			r.renew(c)
 			return
 		case r.live(c, now):
 			live = append(live, c)
+		default:
+			c.binding.End()
 		}
 	}
 	c := &channel{number: number, peer: peer}
@@ -173,6 +182,7 @@ func (r *Relay) permit(peers []netip.AddrPort, now time.Duration) {
 	for _, c := range *r.channels.Load() {
 		if slices.ContainsFunc(peers, func(p netip.AddrPort) bool { return p.Addr() == c.peer.Addr() }) {
 			c.permitted.Store(int64(now + PermissionLifetime))
+			r.renew(c)
 		}
 	}
 }
@@ -236,6 +246,7 @@ func (r *Relay) judge(c *channel) *verdict {
 	if v := c.verdict.Load(); v.view == view && view != nil {
 		return v
 	}
+	c.binding.Fold() // counts for the cluster of the old verdict
 	name, reached := view.Match(c.peer)
 	v := &verdict{view: view, reached: reached}
 	if reached == cluster.Allowed {

@@ -35,29 +35,32 @@ func (r *Relay) ReceiveBatch(batch []Datagram, now time.Time) {
 			r.enqueue(d)
 		}
 	}
-	r.sendToClient(t)
+	r.sendToClient(t, now)
 }
 
-func (r *Relay) sendToClient(t *transfer) {
+func (r *Relay) sendToClient(t *transfer, now time.Time) {
 	if len(t.packets) > 0 {
 		r.session.Client.SendAll(t.packets)
-		r.count(t, session.ToClient)
+		r.count(t, session.ToClient, now)
 	}
 }
 
 // toClient adds the ChannelData for the client to a transfer, or drops the datagram.
 func (r *Relay) toClient(t *transfer, c *channel, d *Datagram, now time.Time) {
+	generation := r.generation()
 	v := r.judge(c)
 	switch {
 	case v.reached != cluster.Allowed:
 		r.drop(ReasonOf(v.reached), c.peer)
-	case int64(r.since(now)) >= c.permitted.Load():
+	case !r.permittedAt(c, now):
 		r.drop(meter.NoPermission, c.peer)
 	case !r.session.Admits(session.ToClient, d.n, now):
 		r.drop(meter.ByteRate, c.peer)
 	default:
 		frame := d.channelData(c.number, r.session.Client.Connected())
-		t.add(datagram.Packet{Payload: frame}, item{v.traffic, c.peer, d.n})
+		t.add(datagram.Packet{Payload: frame}, item{
+			traffic: v.traffic, peer: c.peer, size: d.n, channel: c, generation: generation,
+		})
 	}
 }
 
@@ -116,7 +119,7 @@ func (r *Relay) forwardBound(d *Datagram) bool {
 	defer transfers.Put(t)
 	defer t.reset()
 	r.toClient(t, c, d, now)
-	r.sendToClient(t)
+	r.sendToClient(t, now)
 	return true
 }
 

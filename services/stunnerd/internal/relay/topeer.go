@@ -27,8 +27,11 @@ type group struct {
 // Add adds the payload of a ChannelData frame from the client of a relay, or drops it. The frame must remain valid
 // until Flush. now is the time of the batch.
 func (o *Outbox) Add(r *Relay, frame []byte, now time.Time) {
+	generation := r.generation()
 	if c, v, payload := r.admit(frame, now); v != nil {
-		o.group(r).add(datagram.Packet{Payload: payload, To: c.peer}, item{v.traffic, c.peer, len(payload)})
+		o.group(r).add(datagram.Packet{Payload: payload, To: c.peer}, item{
+			traffic: v.traffic, peer: c.peer, size: len(payload), channel: c, generation: generation,
+		})
 	}
 }
 
@@ -49,13 +52,13 @@ func (o *Outbox) group(r *Relay) *group {
 }
 
 // Flush sends the payloads and empties the Outbox. A panic ends one session only. If ending that session causes a panic
-// too, the next Flush sends the rest.
-func (o *Outbox) Flush() {
+// too, the next Flush sends the rest. now is the time of the batch.
+func (o *Outbox) Flush(now time.Time) {
 	for o.sent < o.used {
 		g := o.groups[o.sent]
 		r := g.relay
 		o.sent, g.relay = o.sent+1, nil
-		r.sendToPeers(&g.transfer)
+		r.sendToPeers(&g.transfer, now)
 	}
 	o.used, o.sent = 0, 0
 }
@@ -66,8 +69,9 @@ var outboxes datagram.Pool[Outbox]
 func (r *Relay) FromClient(frame []byte) {
 	o := outboxes.Get()
 	defer outboxes.Put(o)
-	o.Add(r, frame, time.Now())
-	o.Flush()
+	now := time.Now()
+	o.Add(r, frame, now)
+	o.Flush(now)
 }
 
 // admit returns the channel, the verdict and the payload of a ChannelData frame. The verdict is nil if the frame was
@@ -95,11 +99,11 @@ func (r *Relay) admit(frame []byte, now time.Time) (c *channel, v *verdict, payl
 	return c, v, payload
 }
 
-func (r *Relay) sendToPeers(t *transfer) {
+func (r *Relay) sendToPeers(t *transfer, now time.Time) {
 	defer r.EndOnPanic("forward to peers")
 	defer t.reset()
 	r.socket.Send(t.packets)
-	r.count(t, session.ToPeer)
+	r.count(t, session.ToPeer, now)
 }
 
 // Send sends the data of a Send indication to a peer. The caller has checked the permission. A datagram that the routes
@@ -111,12 +115,13 @@ func (r *Relay) Send(data []byte, peer netip.AddrPort) {
 		r.drop(ReasonOf(reached), peer)
 		return
 	}
-	if !r.session.Admits(session.ToPeer, len(data), time.Now()) {
+	now := time.Now()
+	if !r.session.Admits(session.ToPeer, len(data), now) {
 		r.drop(meter.ByteRate, peer)
 		return
 	}
 	t := transfers.Get()
 	defer transfers.Put(t)
-	t.add(datagram.Packet{Payload: data, To: peer}, item{r.meter.Cluster(name), peer, len(data)})
-	r.sendToPeers(t)
+	t.add(datagram.Packet{Payload: data, To: peer}, item{traffic: r.meter.Cluster(name), peer: peer, size: len(data)})
+	r.sendToPeers(t, now)
 }

@@ -2,6 +2,7 @@ package relay
 
 import (
 	"net/netip"
+	"time"
 
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/datagram"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
@@ -17,8 +18,11 @@ type transfer struct {
 // item is the accounting of one packet.
 type item struct {
 	traffic *meter.Traffic // of the cluster
-	peer    netip.AddrPort
-	size    int // of the payload, without the ChannelData header
+	// channel is armed with generation after the packet was sent (see Relay.arm). It is nil without a channel.
+	channel    *channel
+	generation uint32
+	peer       netip.AddrPort
+	size       int // of the payload, without the ChannelData header
 }
 
 var transfers datagram.Pool[transfer]
@@ -33,13 +37,16 @@ func (t *transfer) reset() { t.packets, t.items = t.packets[:0], t.items[:0] }
 
 // count counts the packets of a transfer that were sent, and drops the others. Counters are shared by the processors,
 // so each is changed once, and not for each packet.
-func (r *Relay) count(t *transfer, d session.Direction) {
+func (r *Relay) count(t *transfer, d session.Direction, now time.Time) {
 	var all, cluster meter.Sum
 	for i := range t.items {
 		if err := t.packets[i].Err; err != nil {
 			r.drop(Undelivered(err), t.items[i].peer)
 		} else {
 			cluster.Add(t.items[i].size)
+			if c := t.items[i].channel; c != nil {
+				r.arm(c, t.items[i].generation, now)
+			}
 		}
 		if i == len(t.items)-1 || t.items[i+1].traffic != t.items[i].traffic {
 			flow(t.items[i].traffic, d).AddSum(cluster)

@@ -89,8 +89,8 @@ func TestOutboxGroupsByRelay(t *testing.T) {
 		for i, at := range []int{0, 1, 0, 2, 0, 1} {
 			o.Add(relays[at], frame(0x4000+uint16(i%2), []byte{'a' + byte(i)}), now)
 		}
-		o.Flush()
-		o.Flush()
+		o.Flush(time.Now())
+		o.Flush(time.Now())
 	}
 	want := [][]string{{"a", "c", "e"}, {"b", "f"}, {"d"}}
 	for i, s := range sockets {
@@ -118,7 +118,7 @@ func TestPanicInAFlushKeepsTheRest(t *testing.T) {
 		var o Outbox
 		flush := func() {
 			defer func() { _ = recover() }()
-			o.Flush()
+			o.Flush(time.Now())
 		}
 		for i, r := range relays {
 			o.Add(r, frame(0x4000, []byte{'a' + byte(i)}), now)
@@ -162,7 +162,7 @@ func TestBatchesAreCountedExactly(t *testing.T) {
 		o.Add(r, frame(0x4000+uint16(i%2), []byte(p)), now)
 		batch = append(batch, NewDatagram([]byte(p), []netip.AddrPort{peer1, peer2}[i%2]))
 	}
-	o.Flush()
+	o.Flush(time.Now())
 	r.ReceiveBatch(batch, now)
 	for what, f := range map[string]*meter.Flow{
 		"session to peers": &r.session.Traffic.Tx, "cluster to peers": &m.Cluster("c").Tx,
@@ -203,7 +203,7 @@ func TestBatchEndsWithPermissionAndChannel(t *testing.T) {
 		bound := (*r.channels.Load())[0].until.Load() - int64(ChannelLifetime)
 		var o Outbox
 		o.Add(r, frame(0x4000, []byte("x")), r.session.Started.Add(time.Duration(bound)+after))
-		o.Flush()
+		o.Flush(time.Now())
 		if got := fmt.Sprint(present(m.Drops())); got != want {
 			t.Errorf("a channel after %v: drops %s, want %s", after, got, want)
 		}

@@ -22,6 +22,7 @@ func (s *Server) Apply(next config.Config) (Plan, error) {
 	s.rememberFormer(next.Auth)
 	s.table.SetBounds(bounds(next.Admin, cmp.Or(s.opt.Allocations, s.opt.Capacity)))
 	s.nonces.Share(next)
+	s.setOffload(next.Admin)
 	views := s.views(next)
 
 	s.releasePorts(plan.CloseFirst, next)
@@ -88,6 +89,7 @@ func (s *Server) openOne(l config.Listener, p *gate.Policy, routes *cluster.View
 		Table: s.table, Meter: s.meter, Log: s.opt.Log,
 	})
 	g.Update(p, routes)
+	g.Offload(s.offload.Load())
 	socket, err := listener.Open(l, g, listener.Options{
 		Sockets: s.opt.Sockets, Limits: s.connLimits, Meter: s.meter, Log: s.opt.Log,
 	})

@@ -128,17 +128,18 @@ func TestReadyNamesFewListeners(t *testing.T) {
 	b.ready("no listener is open", b.config.Listeners[0].Name, "and 1 more")
 }
 
-// An unsupported offload engine causes a warning and changes nothing.
+// An offload engine that cannot be used causes a warning and changes nothing.
 func TestOffloadEngineIsWarnedOf(t *testing.T) {
 	b := newBed(t)
+	b.config.Admin.OffloadInterfaces = []string{"missing0"}
 	for _, engine := range []string{"XDP", "TC", "Auto", "None"} {
 		b.config.Admin.OffloadEngine = engine
 		b.apply(b.config)
 		st := b.Status()
-		if st.Admin.Offload != "None" {
-			t.Errorf("%s: the status says %s", engine, st.Admin.Offload)
+		if st.Admin.Offload != "None" || st.Offload.Engine != engine || st.Offload.Mechanism != "None" {
+			t.Errorf("%s: the status says %s, %+v", engine, st.Admin.Offload, st.Offload)
 		}
-		warned := len(st.Warnings) == 1 && strings.Contains(st.Warnings[0], "admin.offload_engine: "+engine)
+		warned := len(st.Warnings) == 1 && strings.Contains(st.Warnings[0], "admin.offload_engine: "+engine+": ")
 		if warned != (engine != "None") || len(st.Failures) > 0 || st.Status != Ready {
 			t.Errorf("%s: warnings %q, failures %v, status %s", engine, st.Warnings, st.Failures, st.Status)
 		}

@@ -28,6 +28,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/listener"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/nonce"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/offload"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/relay"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/resolve"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
@@ -72,6 +73,8 @@ type Server struct {
 	names        *resolve.Resolver
 	network      relay.Kernel
 	pollers      *relay.Pollers
+	// offload is nil if the engine is None. mu guards changes.
+	offload atomic.Pointer[offload.Offload]
 
 	mu        sync.Mutex
 	wanted    config.Config            // the config of the last Apply
@@ -117,6 +120,7 @@ func New(o Options) (*Server, error) {
 		listeners: map[string]*generation{}, failures: map[string]string{}, closed: make(chan struct{}),
 	}
 	s.meter.LogFaults(o.Log)
+	s.meter.CountElsewhere(func() { s.offload.Load().Fold() })
 	s.watchTasks()
 	s.network = relay.Kernel{ICMP: o.ICMP, Local: s.isLocal, Pollers: s.pollers}
 	if o.RelayPorts.Len() > 0 {
@@ -178,5 +182,5 @@ func (s *Server) Close() error {
 	}
 	s.mu.Unlock()
 	s.retiring.Wait()
-	return errors.Join(s.reservations.Close(), s.engine.Close(), s.pollers.Close())
+	return errors.Join(s.offload.Load().Close(), s.reservations.Close(), s.engine.Close(), s.pollers.Close())
 }

@@ -32,9 +32,10 @@ type Status struct {
 	Revision string `json:"revision"`
 	// Failures contains, for each listener that does not run as configured, the reason.
 	Failures map[string]string `json:"failures,omitempty"`
-	// Warnings lists the fields of the running config that this release does not support. The rest of the config is in
-	// force.
+	// Warnings lists the fields of the running config that are not in force as requested. The rest of the config is.
 	Warnings []string `json:"warnings,omitempty"`
+	// Offload describes how media is forwarded in the kernel.
+	Offload OffloadStatus `json:"offload"`
 	// Problem is the reason why the last received config was rejected, or else why the running config is only partly in
 	// force.
 	Problem string `json:"problem,omitempty"`
@@ -102,17 +103,21 @@ func (s *Server) Status() Status {
 	c := s.running.Redacted()
 	failures := s.failures
 	s.mu.Unlock()
-	now := time.Now()
+	s.meter.Refresh()
+	now, kernel := time.Now(), s.Offload()
 
 	st := Status{
 		Version: c.Version, Auth: c.Auth, AllocationCount: s.table.Len(), Status: state,
-		Failures: failures, Warnings: Warnings(c),
+		Failures: failures, Offload: kernel,
 		Listeners: []ListenerStatus{}, Clusters: []ClusterStatus{},
 		Admin: AdminStatus{
 			Name: c.Admin.Name, LogLevel: c.Admin.LogLevel, MetricsEndpoint: c.Admin.MetricsEndpoint,
 			HealthcheckEndpoint: *cmp.Or(c.Admin.HealthcheckEndpoint, new("")),
-			Quota:               strconv.Itoa(c.Admin.UserQuota), Offload: config.DefaultOffload, Licensing: "free",
+			Quota:               strconv.Itoa(c.Admin.UserQuota), Offload: engineOf(kernel), Licensing: "free",
 		},
+	}
+	if kernel.Reason != "" {
+		st.Warnings = append(st.Warnings, "admin.offload_engine: "+kernel.Engine+": "+kernel.Reason)
 	}
 	for _, l := range c.Listeners {
 		st.Listeners = append(st.Listeners, ListenerStatus{l, StatsOf(&s.meter.Listener(l.Name).Traffic, now)})
@@ -121,16 +126,6 @@ func (s *Server) Status() Status {
 		st.Clusters = append(st.Clusters, ClusterStatus{cl, StatsOf(s.meter.Cluster(cl.Name), now)})
 	}
 	return st
-}
-
-// Warnings lists the fields of a config that this release does not support, with the remedy.
-func Warnings(c config.Config) (all []string) {
-	if engine := c.Admin.OffloadEngine; engine != config.DefaultOffload {
-		all = append(all,
-			fmt.Sprintf("admin.offload_engine: %s is not available in this release, media is forwarded without it: use %s",
-				engine, config.DefaultOffload))
-	}
-	return all
 }
 
 func (s *Server) state() string {

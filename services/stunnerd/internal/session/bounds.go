@@ -69,16 +69,22 @@ func (p *rates) take(d Direction, n int, rate int64, now time.Duration) bool {
 	}
 }
 
+// RateLimited reports whether a byte rate applies to the session.
+func (s *Session) RateLimited() bool {
+	if s.place.table == nil {
+		return false
+	}
+	b := s.place.table.bounds.Load()
+	return b.SessionRate > 0 || b.UserRate > 0
+}
+
 // Admits reports whether n bytes of payload may pass at a time, and counts them if so. Bytes that only the rate of the
 // user refuses count against the rate of the session nevertheless.
 func (s *Session) Admits(d Direction, n int, at time.Time) bool {
-	if s.place.table == nil {
+	if !s.RateLimited() {
 		return true
 	}
 	b := s.place.table.bounds.Load()
-	if b.SessionRate <= 0 && b.UserRate <= 0 {
-		return true
-	}
 	now := at.Sub(s.place.table.epoch)
 	return (b.SessionRate <= 0 || s.rates.take(d, n, b.SessionRate, now)) &&
 		(b.UserRate <= 0 || s.place.user.rates.take(d, n, b.UserRate, now))

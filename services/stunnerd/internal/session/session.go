@@ -27,6 +27,8 @@ type Client interface {
 	SendAll(packets []datagram.Packet)
 	// Addr returns the transport address of the client, as the listener sees it.
 	Addr() netip.AddrPort
+	// Local returns the transport address to which a client over plain UDP sends. It is invalid for other transports.
+	Local() netip.AddrPort
 	// Connected reports whether the client uses a connection: TCP, TLS or DTLS. ChannelData over a connection is padded
 	// to four bytes. RFC 8656 §12.5 requires that for streams and allows it for DTLS, which some clients read like a
 	// stream.

@@ -39,10 +39,11 @@ func (c *client) SendAll(packets []datagram.Packet) {
 	}
 }
 
-func (c *client) Addr() netip.AddrPort { return netip.MustParseAddrPort("192.0.2.1:1000") }
-func (c *client) Connected() bool      { return false }
-func (c *client) Admitted() error      { return nil }
-func (c *client) Released()            {}
+func (c *client) Addr() netip.AddrPort  { return netip.MustParseAddrPort("192.0.2.1:1000") }
+func (c *client) Connected() bool       { return false }
+func (c *client) Admitted() error       { return nil }
+func (c *client) Local() netip.AddrPort { return netip.AddrPort{} }
+func (c *client) Released()             {}
 
 // bed is an engine with one allocation that has not been started, in virtual time.
 type bed struct {

@@ -1,0 +1,105 @@
+package relay
+
+import (
+	"net/netip"
+	"sync/atomic"
+	"time"
+
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/cluster"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/offload"
+)
+
+// Routes is the current view of the routes of one listener. A config change replaces the view.
+type Routes struct {
+	view  atomic.Pointer[cluster.View]
+	group atomic.Pointer[offload.Group]
+}
+
+// Load returns the view.
+func (r *Routes) Load() *cluster.View { return r.view.Load() }
+
+// Store replaces the view. No packet is forwarded in the kernel by the old view afterwards.
+func (r *Routes) Store(v *cluster.View) {
+	r.view.Store(v)
+	r.group.Load().Invalidate()
+}
+
+// Offload makes the kernel forward the data of the channels of this listener. It ends what the kernel forwarded by an
+// earlier call. A nil Offload is valid.
+func (r *Routes) Offload(f *offload.Offload) { r.group.Swap(f.NewGroup()).Close() }
+
+// generation returns the generation with which a channel may be armed. It must be read before the routes. It is 0 if
+// packets are not forwarded in the kernel: because there is no group, or because of a byte rate, which only user space
+// enforces.
+func (r *Relay) generation() uint32 {
+	g := r.routes.group.Load().Generation()
+	if g == 0 || r.session.RateLimited() {
+		return 0
+	}
+	return g
+}
+
+// armRetry is how long a channel that cannot be armed stays in user space.
+const armRetry = 10 * time.Second
+
+// arm makes the kernel forward the next packets of a channel. It is called after a packet of the channel was forwarded
+// and its permission checked. generation was read before the routes were.
+func (r *Relay) arm(c *channel, generation uint32, now time.Time) {
+	if generation == 0 || c.binding.Live(generation) || int64(r.since(now)) < c.armAfter.Load() {
+		return
+	}
+	c.armAfter.Store(int64(r.since(now) + armRetry))
+	local := r.session.Client.Local()
+	if !local.IsValid() {
+		return
+	}
+	armed := r.routes.group.Load().Arm(&c.binding, offload.Entry{
+		Client: r.session.Client.Addr(), Listener: local, Channel: c.number,
+		Peer: c.peer, Relay: netip.AddrPortFrom(netip.Addr{}, r.socket.Port()),
+		Generation: generation, Until: r.time(c.until.Load()), Permitted: r.time(c.permitted.Load()), Prolong: PermissionLifetime,
+		Count: func(n offload.Counters) { r.countKernel(c, n) },
+	})
+	if armed {
+		c.armAfter.Store(0)
+	}
+	if r.Closed() { // Close may have ended the bindings before
+		c.binding.End()
+	}
+}
+
+// time returns the time of a duration since the start of the session.
+func (r *Relay) time(since int64) time.Time { return r.session.Started.Add(time.Duration(since)) }
+
+// permittedAt reports whether the peer of a channel has a permission. ChannelData that the kernel has forwarded
+// prolongs it too.
+func (r *Relay) permittedAt(c *channel, now time.Time) bool {
+	return int64(r.since(now)) < c.permitted.Load() || now.Before(c.binding.Permitted())
+}
+
+// renew moves the ends of a channel binding and of the permission of its peer in the kernel.
+func (r *Relay) renew(c *channel) {
+	c.binding.Renew(r.time(c.until.Load()), r.time(c.permitted.Load()))
+}
+
+// countKernel counts packets of a channel that the kernel has forwarded.
+func (r *Relay) countKernel(c *channel, n offload.Counters) {
+	up, down := meter.Sum(n.Up), meter.Sum(n.Down)
+	r.session.Traffic.Tx.AddSum(up)
+	r.session.Traffic.Rx.AddSum(down)
+	if t := c.verdict.Load().traffic; t != nil {
+		t.Tx.AddSum(up)
+		t.Rx.AddSum(down)
+	}
+	r.meter.Offloaded.Tx.AddSum(up)
+	r.meter.Offloaded.Rx.AddSum(down)
+	l := r.meter.Listener(r.session.Listener)
+	l.Rx.AddSum(framed(up))
+	l.Tx.AddSum(framed(down))
+}
+
+// framed returns the sum of ChannelData frames with given payloads. The kernel forwards only frames without padding.
+func framed(payloads meter.Sum) meter.Sum {
+	payloads.Bytes += headerSize * payloads.Packets
+	return payloads
+}

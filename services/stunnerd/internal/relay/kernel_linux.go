@@ -79,13 +79,14 @@ func (k Kernel) open(advertised netip.Addr, port uint16) (*kernelSocket, error) 
 	}
 	sender, err := datagram.Listen(netip.AddrPortFrom(at, port))
 	if errors.Is(err, unix.EADDRNOTAVAIL) && at != wildcard { // the address was removed meanwhile
-		sender, err = datagram.Listen(netip.AddrPortFrom(wildcard, port))
+		at = wildcard
+		sender, err = datagram.Listen(netip.AddrPortFrom(at, port))
 	}
 	if err != nil {
 		return nil, err
 	}
 	sender.Retry = removePending
-	s := &kernelSocket{Sender: sender, pollers: k.Pollers, port: port}
+	s := &kernelSocket{Sender: sender, pollers: k.Pollers, addr: at, port: port}
 	if err := s.prepare(k.ICMP, advertised.Is6()); err != nil {
 		return nil, errors.Join(err, sender.Close())
 	}
@@ -104,6 +105,7 @@ var loopback4 = netip.AddrFrom4([4]byte{127, 0, 0, 1})
 // kernelSocket is a UDP socket that a poller reads.
 type kernelSocket struct {
 	*datagram.Sender
+	addr    netip.Addr
 	port    uint16
 	pollers *Pollers
 	// closed is a function that is called once when the socket is closed, or nil.
@@ -140,6 +142,9 @@ func (s *kernelSocket) prepare(icmp, six bool) (err error) {
 
 // Port implements Socket.
 func (s *kernelSocket) Port() uint16 { return s.port }
+
+// Bound implements Socket.
+func (s *kernelSocket) Bound() netip.AddrPort { return netip.AddrPortFrom(s.addr, s.port) }
 
 // Start implements Socket.
 func (s *kernelSocket) Start(r Receiver) error {

@@ -1,7 +1,6 @@
 package relay
 
 import (
-	"net/netip"
 	"sync/atomic"
 	"time"
 
@@ -55,9 +54,9 @@ func (r *Relay) arm(c *channel, generation uint32, now time.Time) {
 		return
 	}
 	armed := r.routes.group.Load().Arm(&c.binding, offload.Entry{
-		Client: r.session.Client.Addr(), Listener: local, Channel: c.number,
-		Peer: c.peer, Relay: netip.AddrPortFrom(netip.Addr{}, r.socket.Port()),
-		Generation: generation, Until: r.time(c.until.Load()), Permitted: r.time(c.permitted.Load()), Prolong: PermissionLifetime,
+		Client: r.session.Client.Addr(), Listener: local, Channel: c.number, Peer: c.peer, Relay: r.socket.Bound(),
+		Generation: generation, Until: r.time(c.until.Load()), Permitted: r.time(c.permitted.Load()),
+		Prolong: PermissionLifetime,
 		Count: func(n offload.Counters) { r.countKernel(c, n) },
 	})
 	if armed {

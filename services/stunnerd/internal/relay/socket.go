@@ -14,6 +14,8 @@ import (
 type Socket interface {
 	// Port returns the local port.
 	Port() uint16
+	// Bound returns the local address and port. The address is unspecified if the socket has all addresses of the host.
+	Bound() netip.AddrPort
 	// Start passes all datagrams and ICMP messages to a receiver, until Close.
 	Start(Receiver) error
 	// Send sends datagrams in their order without waiting, and sets Err of each: nil, datagram.ErrCongested if the send

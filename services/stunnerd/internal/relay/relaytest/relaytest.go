@@ -130,6 +130,8 @@ type socket struct {
 
 func (s *socket) Port() uint16 { return s.addr.Port() }
 
+func (s *socket) Bound() netip.AddrPort { return s.addr }
+
 func (s *socket) Start(to relay.Receiver) error {
 	go func() {
 		for {

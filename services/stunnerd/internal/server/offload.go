@@ -43,7 +43,7 @@ func (s *Server) setOffload(next config.Admin) {
 	}
 	s.offload.Store(f)
 	for _, g := range s.listeners {
-		for _, each := range append(g.earlier, g) {
+		for _, each := range slices.Concat(g.earlier, []*generation{g}) {
 			each.gate.Offload(f)
 		}
 	}

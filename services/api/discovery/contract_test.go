@@ -57,7 +57,9 @@ func TestContractIsWrittenDown(t *testing.T) {
 		slices.Sorted(maps.Keys(contract.Paths)), want) {
 		t.Errorf("paths %q, want %q", slices.Sorted(maps.Keys(contract.Paths)), want)
 	}
-	full := Report{ID: "a", Pod: "a", Revision: "a", Accepted: true, Error: "a", Allocations: 1, Draining: true}
+	full := Report{
+		ID: "a", Pod: "a", Revision: "a", Accepted: true, Error: "a", Allocations: 1, Draining: true, Offload: "a",
+	}
 	var fields map[string]any
 	if sent, err := json.Marshal(full); err != nil || json.Unmarshal(sent, &fields) != nil {
 		t.Fatal(err)

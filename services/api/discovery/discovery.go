@@ -95,6 +95,8 @@ type Report struct {
 	Error       string `json:"error,omitempty"`
 	Allocations int    `json:"allocations"`
 	Draining    bool   `json:"draining,omitempty"`
+	// Offload tells why media is not forwarded in the kernel as the config requests. It is empty if it is.
+	Offload string `json:"offload,omitempty"`
 }
 
 // Reporter is a Source that accepts reports.

@@ -179,7 +179,7 @@ func parseReport(data []byte) (Report, bool) {
 		return Report{}, false
 	}
 	r := *frame.Report
-	for _, text := range []*string{&r.ID, &r.Pod, &r.Revision, &r.Error} {
+	for _, text := range []*string{&r.ID, &r.Pod, &r.Revision, &r.Error, &r.Offload} {
 		if len(*text) > reportText {
 			*text = strings.ToValidUTF8((*text)[:reportText], "")
 		}

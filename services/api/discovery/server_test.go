@@ -334,9 +334,11 @@ func TestReportFramesAreBounded(t *testing.T) {
 	if n := len(s.Reports()); n != 0 {
 		t.Errorf("%d reports", n)
 	}
-	long, ok := parseReport([]byte(`{"report":{"id":"media/a","error":"` + strings.Repeat("ü", 4_000) + `"}}`))
-	if !ok || len(long.Error) > reportText || !strings.HasPrefix(long.Error, "ü") {
-		t.Errorf("error of %d bytes", len(long.Error))
+	for _, field := range []string{"error", "offload"} {
+		long, ok := parseReport([]byte(`{"report":{"id":"media/a","` + field + `":"` + strings.Repeat("ü", 4_000) + `"}}`))
+		if text := long.Error + long.Offload; !ok || len(text) > reportText || !strings.HasPrefix(text, "ü") {
+			t.Errorf("%s of %d bytes", field, len(text))
+		}
 	}
 }
 

@@ -25,6 +25,12 @@ func Draining(pods int) Finding {
 	return finding(ReasonProgrammed, "programmed, %s draining", counted(pods, "pod", "pods"))
 }
 
+// OffloadFailed is the finding of condition OffloadUnavailable of a Gateway. problem is the reason that the dataplane in
+// the given pod reports.
+func OffloadFailed(pod, problem string) Finding {
+	return finding(ReasonWarning, "pod %s forwards media in user space: %s", pod, problem)
+}
+
 func counted(n int, one, many string) string {
 	if n == 1 {
 		return "1 " + one

@@ -164,6 +164,9 @@ func reportOf(r discovery.Report) string {
 	if r.Draining {
 		said += ", draining"
 	}
+	if r.Offload != "" {
+		said += ", forwards media in user space: " + r.Offload
+	}
 	return strings.TrimSpace(r.Pod + " " + said)
 }
 

@@ -152,6 +152,10 @@ func (r *rollout) evaluate(latest []discovery.Report, now time.Time) resource.Ro
 		if report.Draining {
 			state.Draining++
 		}
+		if report.Offload != "" && (state.OffloadPod == "" || report.Pod == r.state.OffloadPod) {
+			state.OffloadPod = printable(report.Pod, maxProblemLength)
+			state.OffloadProblem = printable(report.Offload, maxProblemLength)
+		}
 		current = current || report.Accepted && report.Revision == r.revision
 	}
 	rejected := len(rejecting) == len(latest)

@@ -64,6 +64,7 @@ func TestTheRolloutStateIsSentRarely(t *testing.T) {
 		publish := func(c config.Config) func() { return func() { f.publish(gatewayKey, c.Revision()) } }
 		drain := func(r *discovery.Report) { r.Draining = true }
 		busy := func(r *discovery.Report) { r.Allocations = 100 }
+		inUserSpace := func(r *discovery.Report) { r.Offload = "no CAP_BPF" }
 		none, fine := (*resource.RolloutState)(nil), &resource.RolloutState{}
 		for _, step := range []struct {
 			name string
@@ -91,6 +92,11 @@ func TestTheRolloutStateIsSentRarely(t *testing.T) {
 			{"it arrives there", []func(){says("b", one, "")}, 0, fine},
 			{"one drains", []func(){says("a", one, "", drain)}, 0, &resource.RolloutState{Draining: 1}},
 			{"it disconnects", []func(){goes("a")}, 0, fine},
+			{"the kernel of one does not forward", []func(){says("a", one, "", inUserSpace)}, 0, &resource.RolloutState{
+				OffloadPod: "a", OffloadProblem: "no CAP_BPF",
+			}},
+			{"another one", []func(){says("0", one, "", inUserSpace)}, time.Hour, none},
+			{"both leave", []func(){goes("0"), goes("a")}, 0, fine},
 			{"lost on the way", []func(){publish(two), says("b", one, "")}, 12 * time.Second, &resource.RolloutState{
 				Behind: 1,
 			}},

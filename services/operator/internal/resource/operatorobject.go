@@ -56,6 +56,9 @@ type RolloutState struct {
 	// Draining is the number of dataplanes that are shutting down: they serve existing sessions but accept no new
 	// clients.
 	Draining int
+	// OffloadPod is the name of a dataplane that does not forward media in the kernel as its config requests, and
+	// OffloadProblem the reason. They are empty if there is none.
+	OffloadPod, OffloadProblem string
 }
 
 // DeepCopyObject is part of runtime.Object.

@@ -26,6 +26,7 @@ func (d draft) unassigned() []string {
 // lack the listener lost, the published config and objects stay unchanged, and the status says why.
 func (d draft) status(refused condition.Finding, lost string) gwapiv1.GatewayStatus {
 	conditions := append([]metav1.Condition{d.accepted(refused), d.programmed(refused, lost)}, d.autoscaled()...)
+	conditions = append(conditions, d.offloaded()...)
 	return gwapiv1.GatewayStatus{
 		Addresses:            d.addresses(refused),
 		Conditions:           d.merge(d.before.Conditions, conditions...),
@@ -92,6 +93,17 @@ func (d draft) autoscaled() []metav1.Condition {
 	}
 	refused := condition.ScalingRefused(rejection.Object, rejection.Problem)
 	return []metav1.Condition{condition.False(condition.Autoscaled, refused)}
+}
+
+// offloaded returns condition OffloadUnavailable if a dataplane does not forward media in the kernel as requested.
+// Otherwise it returns no condition.
+func (d draft) offloaded() []metav1.Condition {
+	rollout := d.view.Rollout(resource.KeyOf(d.gateway))
+	if rollout.OffloadProblem == "" {
+		return nil
+	}
+	failed := condition.OffloadFailed(rollout.OffloadPod, rollout.OffloadProblem)
+	return []metav1.Condition{condition.True(condition.OffloadUnavailable, failed)}
 }
 
 // rolledOut returns condition Programmed as it results from the reports of the dataplanes: whether they run the

@@ -373,6 +373,7 @@ func (f *Follower) report() {
 		ID: f.opt.Last.ID, Pod: f.opt.Pod, Revision: st.revision(),
 		Accepted: st.error() == "", Error: st.error(),
 		Allocations: f.opt.Server.Sessions().Len(), Draining: f.opt.Server.Sessions().Draining(),
+		Offload: f.opt.Server.Offload().Reason,
 	})
 }
 

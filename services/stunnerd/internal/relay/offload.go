@@ -57,7 +57,7 @@ func (r *Relay) arm(c *channel, generation uint32, now time.Time) {
 		Client: r.session.Client.Addr(), Listener: local, Channel: c.number, Peer: c.peer, Relay: r.socket.Bound(),
 		Generation: generation, Until: r.time(c.until.Load()), Permitted: r.time(c.permitted.Load()),
 		Prolong: PermissionLifetime,
-		Count: func(n offload.Counters) { r.countKernel(c, n) },
+		Count:   func(n offload.Counters) { r.countKernel(c, n) },
 	})
 	if armed {
 		c.armAfter.Store(0)

@@ -37,10 +37,11 @@ func (s *fakeSocket) Send(packets []datagram.Packet) {
 	s.calls = append(s.calls, call)
 }
 
-func (s *fakeSocket) Port() uint16         { return 1 }
-func (s *fakeSocket) Start(Receiver) error { return nil }
-func (s *fakeSocket) Drops() uint64        { return 0 }
-func (s *fakeSocket) Close() error         { return nil }
+func (s *fakeSocket) Port() uint16          { return 1 }
+func (s *fakeSocket) Bound() netip.AddrPort { return netip.AddrPort{} }
+func (s *fakeSocket) Start(Receiver) error  { return nil }
+func (s *fakeSocket) Drops() uint64         { return 0 }
+func (s *fakeSocket) Close() error          { return nil }
 
 // batchClient is a client transport that records each call of SendAll.
 type batchClient struct {

@@ -2,7 +2,7 @@
 
 BENCHTIME ?= 1000x
 
-.PHONY: bench
+.PHONY: bench bench-media
 
 bench: ## Print the cost of changes and starts in the control plane, in memory and on a real API server, the duration of call set-up, and calls during floods on stunnerd and coturn
 	@go test -run='^$$' -bench='^BenchmarkCallSetup$$' -benchtime=$(BENCHTIME) ./e2e/faults
@@ -13,3 +13,8 @@ bench: ## Print the cost of changes and starts in the control plane, in memory a
 	@go test -v -count=1 -timeout=30m ./e2e/scale -run=TestStrictReaders -readers=1000
 	@go test -v -count=1 -timeout=60m ./e2e/scale -run=TestStrictReaders/keys -readers=5000
 	@go test -v -count=1 -timeout=30m ./e2e/abuse -run=TestNoisyNeighbour -coturn
+
+# Other clients, rows, servers or builds: make bench-media ARGS='-clients 5000 -rows "up|down" -baseline ../before/bin/stunnerd'.
+bench-media: ## Print the cost of relayed media on stunnerd, coturn and bare pion/turn, side by side; needs root and two cores
+	@mkdir -p bin
+	@go test -v -count=1 -timeout=60m ./e2e/media -run=TestMedia -rounds=5 -tries=3 -duration=700ms -allocations=10000 -output="$(CURDIR)/bin/media" $(ARGS)

@@ -1,0 +1,157 @@
+package media
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+)
+
+// cpu returns the CPU time of a process, including the softirqs that its system calls ran. It is exact: it does not
+// come from ticks.
+func cpu(t *testing.T, p *bed.Process) time.Duration {
+	t.Helper()
+	if p == nil {
+		return 0
+	}
+	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", p.PID()))
+	var total int64
+	for _, f := range files {
+		text, gone := os.ReadFile(f) // a thread may end meanwhile
+		if fields := strings.Fields(string(text)); gone == nil && len(fields) > 0 {
+			n, bad := strconv.ParseInt(fields[0], 10, 64)
+			total, err = total+n, errors.Join(err, bad)
+		}
+	}
+	if err != nil || total == 0 {
+		t.Fatalf("read CPU time of %s: %d, %v", p.Name, total, err)
+	}
+	return time.Duration(total)
+}
+
+// threadCPU returns the CPU time of the calling thread.
+func threadCPU() time.Duration {
+	var ts unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &ts)
+	return time.Duration(ts.Nano())
+}
+
+// machineIdle returns the time that all cores together were idle.
+func machineIdle(t *testing.T) time.Duration {
+	t.Helper()
+	fields := strings.Fields(strings.SplitN(read(t, "/proc/stat"), "\n", 2)[0])
+	const idle, iowait, tick = 4, 5, 10 * time.Millisecond
+	a, err := strconv.Atoi(fields[idle])
+	b, bad := strconv.Atoi(fields[iowait])
+	if err := errors.Join(err, bad); err != nil {
+		t.Fatal(err)
+	}
+	return time.Duration(a+b) * tick
+}
+
+// spent is the CPU time of the machine and of the bench: this process and its ended children.
+type spent struct {
+	at        time.Time
+	idle, own time.Duration
+}
+
+func account(t *testing.T) (s spent) {
+	t.Helper()
+	for _, who := range []int{unix.RUSAGE_SELF, unix.RUSAGE_CHILDREN} {
+		var u unix.Rusage
+		if err := unix.Getrusage(who, &u); err != nil {
+			t.Fatal(err)
+		}
+		s.own += time.Duration(u.Utime.Nano() + u.Stime.Nano())
+	}
+	s.at, s.idle = time.Now(), machineIdle(t)
+	return s
+}
+
+// others returns how many cores other programs have used since an earlier account.
+func (s spent) others(earlier spent) float64 {
+	wall := s.at.Sub(earlier.at)
+	return float64(time.Duration(cores)*wall-(s.idle-earlier.idle)-(s.own-earlier.own)) / float64(wall)
+}
+
+func read(t *testing.T, file string) string {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// kB returns a value of a file with lines such as "VmRSS: 1234 kB", in bytes.
+func kB(t *testing.T, file, name string) float64 {
+	t.Helper()
+	m := regexp.MustCompile(`(?m)^` + name + `:\s+(\d+) kB$`).FindStringSubmatch(read(t, file))
+	if m == nil {
+		t.Fatalf("%s has no %s", file, name)
+	}
+	n, err := strconv.Atoi(m[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return float64(n) * 1024
+}
+
+func rss(t *testing.T, p *bed.Process) float64 {
+	t.Helper()
+	return kB(t, fmt.Sprintf("/proc/%d/status", p.PID()), "VmRSS")
+}
+
+// metric returns a metric of stunnerd.
+func metric(t *testing.T, name string) float64 {
+	t.Helper()
+	v, err := bed.Metric(t.Context(), metricsURL, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+// longestPause returns the longest pause of the garbage collector of stunnerd, in seconds.
+func longestPause(t *testing.T) float64 {
+	t.Helper()
+	_, page, err := bed.Get(t.Context(), metricsURL)
+	m := regexp.MustCompile(`(?m)^go_gc_duration_seconds\{quantile="1"\} (\S+)$`).FindSubmatch(page)
+	if m == nil {
+		t.Fatalf("no pauses in the metrics: %v", err)
+	}
+	pause, err := strconv.ParseFloat(string(m[1]), 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pause
+}
+
+// systemCalls counts the system calls of a process during f. It returns false if this machine has no tracepoints.
+func systemCalls(t *testing.T, p *bed.Process, f func()) (float64, bool) {
+	t.Helper()
+	var out bytes.Buffer
+	perf := exec.Command("perf", "stat", "-x,", "-e", "raw_syscalls:sys_enter", "-p", strconv.Itoa(p.PID()))
+	perf.Stderr = &out
+	if perf.Start() != nil {
+		return 0, false
+	}
+	time.Sleep(300 * time.Millisecond) // perf attaches
+	f()
+	_ = perf.Process.Signal(unix.SIGINT)
+	_ = perf.Wait()
+	count, _, _ := strings.Cut(out.String(), ",")
+	n, err := strconv.ParseFloat(strings.TrimSpace(count), 64)
+	return n, err == nil
+}

@@ -1,0 +1,269 @@
+package media
+
+import (
+	"bytes"
+	"encoding/binary"
+	"math/rand/v2"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+const (
+	header  = 4  // bytes of a ChannelData message before its payload
+	stamp   = 28 // bytes of a payload before its text: number, send time, client, and their sum
+	giveUp  = 50 * time.Millisecond
+	drained = 20 * time.Millisecond
+)
+
+// text is the source of the rest of a payload, which starts at an offset that depends on the number of the datagram.
+var text = func() []byte {
+	text := make([]byte, 4096)
+	random := rand.NewChaCha8([32]byte{})
+	_, _ = random.Read(text)
+	return text
+}()
+
+// generator sends and receives for the clients and peers of one server, on the goroutine of the caller.
+type generator struct {
+	clients, peers *socket
+	// sink receives in place of a server. It is nil if there is a server.
+	sink *socket
+	all  []*client
+	load load
+	turn int
+	count
+	arrived, spoilt atomic.Uint64 // messages over streams, since the last await
+}
+
+// count is the traffic since the start of saturate or pace. Datagrams with other contents than were sent, or at another
+// address, are wrong; the others that arrived are received.
+type count struct {
+	sent, received, wrong uint64
+	wall                  time.Duration
+	busy, idle            time.Duration // CPU time of the generator; idle is that of polls that find nothing
+}
+
+// lost returns the share of datagrams that did not arrive, in percent.
+func (c count) lost() float64 { return 100 * float64(c.sent-min(c.sent, c.received)) / float64(c.sent) }
+
+func (s *stage) newGenerator(t *testing.T, what server, l load, stamps bool) *generator {
+	t.Helper()
+	g := &generator{clients: open(t, s.clients, stamps), peers: open(t, s.peers, stamps), load: l}
+	t.Cleanup(func() { g.clients.close(); g.peers.close() })
+	g.all = newClients(turnServer, l.clients, max(l.peers, 1))
+	if what.command == nil {
+		g.sink = open(t, nil, stamps)
+		t.Cleanup(g.sink.close)
+		for _, c := range g.all {
+			c.server = sockaddr(relays[0].As4(), anyPort)
+			c.relay = c.server
+		}
+		return g
+	}
+	if l.network != "" {
+		g.connect(t, s)
+	} else if err := g.clients.run(g.all, setUp); err != nil {
+		t.Fatalf("%s: %v", what.name, err)
+	}
+	return g
+}
+
+// put queues one burst from the next client to its peer, or back.
+func (g *generator) put(up bool) {
+	c := g.all[g.turn%len(g.all)]
+	g.turn++
+	s, from, to, prefix := g.clients, c.ip, c.server, header
+	if !up {
+		s, from, to, prefix = g.peers, c.peer, c.relay, 0
+	}
+	size := prefix + g.load.size
+	now := time.Now().UnixNano()
+	for room := s.put(from, to, size*g.load.burst, size); len(room) > 0; room = room[size:] {
+		frame(room[:prefix], g.load.size)
+		payload(room[prefix:size], g.sent, now, c.number)
+		g.sent++
+	}
+}
+
+// frame writes the header of a ChannelData message (RFC 8656 §12.4), if there is room for it.
+func frame(room []byte, size int) {
+	if len(room) == header {
+		binary.BigEndian.PutUint16(room, channel)
+		binary.BigEndian.PutUint16(room[2:], uint16(size))
+	}
+}
+
+func payload(room []byte, number uint64, now int64, client uint32) {
+	binary.LittleEndian.PutUint64(room, number)
+	binary.LittleEndian.PutUint64(room[8:], uint64(now))
+	binary.LittleEndian.PutUint32(room[16:], client)
+	binary.LittleEndian.PutUint64(room[20:], number^uint64(now)^uint64(client))
+	copy(room[stamp:], text[number%1024:])
+}
+
+// check verifies a received message and returns its client and the time at which it was sent.
+func (g *generator) check(data []byte, prefix int) (c *client, sent int64, ok bool) {
+	var want [header]byte
+	frame(want[:prefix], g.load.size)
+	if len(data) != prefix+g.load.size || !bytes.Equal(data[:prefix], want[:prefix]) {
+		return nil, 0, false
+	}
+	data = data[prefix:]
+	number, now := binary.LittleEndian.Uint64(data), binary.LittleEndian.Uint64(data[8:])
+	client, sum := binary.LittleEndian.Uint32(data[16:]), binary.LittleEndian.Uint64(data[20:])
+	if int(client) >= len(g.all) || sum != number^now^uint64(client) ||
+		!bytes.Equal(data[stamp:], text[number%1024:][:len(data)-stamp]) {
+		return nil, 0, false
+	}
+	return g.all[client], int64(now), true
+}
+
+// receive reads up to one batch from each socket of the load, without waiting, and returns the number of datagrams. It
+// calls each, if it is not nil, with the direction and the latency of every right datagram.
+func (g *generator) receive(each func(up bool, age time.Duration)) int {
+	if g.load.network != "" {
+		return g.await()
+	}
+	n := 0
+	take := func(s *socket, up bool, prefix int) {
+		n += s.receive(func(d datagram) {
+			c, sent, ok := g.check(d.data, prefix)
+			if ok && g.sink == nil && (up && d.from != c.relay || !up && d.to != c.ip) {
+				ok = false
+			}
+			if !ok {
+				g.wrong++
+				return
+			}
+			g.received++
+			if each != nil {
+				each(up, time.Duration(d.at-sent))
+			}
+		})
+	}
+	switch {
+	case g.sink == nil:
+		if g.load.up {
+			take(g.peers, true, 0)
+		}
+		if g.load.down {
+			take(g.clients, false, header)
+		}
+	case g.load.up && g.load.down: // at the sink, the length shows the direction
+		n += g.sink.receive(func(d datagram) {
+			prefix := len(d.data) - g.load.size
+			if prefix != 0 && prefix != header {
+				g.wrong++
+			} else if _, sent, ok := g.check(d.data, prefix); ok {
+				g.received++
+				if each != nil {
+					each(prefix == header, time.Duration(d.at-sent))
+				}
+			}
+		})
+	case g.load.up:
+		take(g.sink, true, header)
+	default:
+		take(g.sink, false, 0)
+	}
+	return n
+}
+
+// window returns the maximum number of datagrams in flight, and the number that is sent at once. All of them fit into
+// one receive buffer of the default size, 212,992 B, in which a datagram takes more room than its data.
+func (l load) window() (all, some int) {
+	if l.size > 600 {
+		return 80, 24 // of 2,304 B
+	}
+	return 192, batch // of up to 1,024 B
+}
+
+// saturate keeps a window of datagrams in flight for a time, and returns the traffic.
+func (g *generator) saturate(t *testing.T, d time.Duration) count {
+	t.Helper()
+	g.count = count{}
+	var lost uint64         // datagrams in flight at a time when none arrived for giveUp
+	var found time.Duration // CPU time after the first poll that found nothing, or 0
+	began, cpu := time.Now(), threadCPU()
+	last := began // time of the last poll that found something
+	all, some := g.load.window()
+	for now := began; now.Sub(began) < d; now = time.Now() {
+		if g.sent+uint64(some) <= g.received+g.wrong+lost+uint64(all) {
+			up := g.load.up && (!g.load.down || g.turn/(some/g.load.burst)%2 == 0)
+			for range some / g.load.burst {
+				g.put(up)
+			}
+			g.flush(t)
+		}
+		switch moved := g.receive(nil) > 0; {
+		case moved && found != 0:
+			g.idle += threadCPU() - found
+			fallthrough
+		case moved:
+			last, found = now, 0
+		case found == 0:
+			found = threadCPU()
+		case now.Sub(last) > giveUp:
+			lost, last = g.sent-min(g.sent, g.received+g.wrong), now
+		}
+	}
+	g.wall, g.busy = time.Since(began), threadCPU()-cpu-g.idle
+	total := g.count
+	for last := time.Now(); g.received+g.wrong < g.sent && time.Since(last) < giveUp; {
+		if g.receive(nil) > 0 {
+			last = time.Now()
+		}
+	}
+	total.received, total.wrong = g.received, g.wrong
+	return total
+}
+
+// pace sends a number of datagrams a second in each direction for a time, and passes each to receive.
+func (g *generator) pace(t *testing.T, rate int, d time.Duration, each func(up bool, age time.Duration)) {
+	t.Helper()
+	g.count = count{}
+	began := time.Now()
+	for i := 0; ; {
+		now := time.Since(began)
+		if now > d+drained {
+			return
+		}
+		if now < d && now >= time.Duration(i)*time.Second/time.Duration(2*rate) {
+			g.put((i+i/len(g.all))%2 == 0) // each client sends and receives
+			g.flush(t)
+			i++
+		}
+		g.receive(each)
+	}
+}
+
+func (g *generator) flush(t *testing.T) {
+	t.Helper()
+	for _, s := range []*socket{g.clients, g.peers} {
+		if err := s.flush(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A datagram with one changed bit is wrong.
+func TestCheck(t *testing.T) {
+	g := &generator{load: load{size: 160}, all: newClients(turnServer, 4, 1)}
+	data := make([]byte, header+g.load.size)
+	frame(data[:header], g.load.size)
+	payload(data[header:], 7, time.Now().UnixNano(), 2)
+	if c, _, ok := g.check(data, header); !ok || c != g.all[2] {
+		t.Fatal("an unchanged datagram is wrong")
+	}
+	for i := range data {
+		data[i] ^= 1
+		if _, _, ok := g.check(data, header); ok {
+			t.Errorf("byte %d may change", i)
+		}
+		data[i] ^= 1
+	}
+	if _, _, ok := g.check(data[:len(data)-1], header); ok {
+		t.Error("the last byte may be missing")
+	}
+}

@@ -111,6 +111,11 @@ func TestValues_SetFieldsOfObjects(t *testing.T) {
 		{`stunnerGatewayOperator: {workloadPolicy: {hostPaths: [/dev/net]}}`, "ValidatingAdmissionPolicy/stunner-operator-workloads", "spec.variables.2.expression", `"[\"/dev/net\"]"`},
 		{`stunnerGatewayOperator: {workloadPolicy: {privileged: true}}`, "ValidatingAdmissionPolicy/stunner-operator-workloads", "spec.variables.3.expression", `"true"`},
 		{`stunnerGatewayOperator: {workloadPolicy: {images: [r.example.org/]}}`, "ValidatingAdmissionPolicy/stunner-operator-workloads", "spec.variables.4.expression", `"[\"r.example.org/\"]"`},
+		{`stunnerGatewayOperator: {workloadPolicy: {offload: true}}`, "ValidatingAdmissionPolicy/stunner-operator-workloads", "spec.variables.5", `{"expression":"true","name":"offload"}`},
+		{`stunnerGatewayOperator: {dataplane: {spec: {offloadEngine: None}}}`, "ValidatingAdmissionPolicy/stunner-operator-workloads", "spec.variables.5.expression", `"false"`},
+		{`stunnerGatewayOperator: {dataplane: {spec: {offloadEngine: Auto}}}`, "ValidatingAdmissionPolicy/stunner-operator-workloads", "spec.variables.5.expression", `"true"`},
+		{`stunnerGatewayOperator: {dataplane: {spec: {offloadEngine: Auto, hostNetwork: true}}}`, "ValidatingAdmissionPolicy/stunner-operator-workloads", "spec.variables.5.expression", `"false"`},
+		{`stunnerGatewayOperator: {dataplane: {spec: {offloadEngine: TC, hostNetwork: true}}}`, "ValidatingAdmissionPolicy/stunner-operator-workloads", "spec.variables.5.expression", `"true"`},
 		{`stunnerGatewayOperator: {dataplane: {spec: {hostNetwork: true}}}`, "ValidatingAdmissionPolicy/stunner-operator-workloads", "spec.variables.1", `{"expression":"true","name":"hostNetwork"}`},
 		{`stunnerGatewayOperator: {workloadPolicy: {externalIPs: [192.0.2.0/24]}}`, "ValidatingAdmissionPolicy/stunner-operator-services", "spec.variables.0.expression", `"[\"192.0.2.0/24\"]"`},
 	} {

@@ -64,6 +64,7 @@ func needForeign(t *testing.T) {
 var combinations = map[string]release{
 	"nothing set": {},
 	"openova":     {files: []string{"values-openova.yaml"}},
+	"offload":     {files: []string{"values-offload.yaml"}},
 	"all switched on": {set: `
 commonLabels: {team: calls, helm.sh/chart: mine}
 stunnerGatewayOperator:

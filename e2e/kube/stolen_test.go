@@ -135,6 +135,9 @@ func TestRights_OfAStolenToken(t *testing.T) {
 		{"capability", "patch deployment front-door", main(
 			`"securityContext":{"capabilities":{"add":["SYS_ADMIN"]}}`,
 		), "privileged containers"},
+		{"capability of in-kernel forwarding", "patch deployment front-door", main(
+			`"securityContext":{"capabilities":{"add":["BPF","NET_ADMIN"]}}`,
+		), "workloadPolicy.offload"},
 		{"pods with the label of others", "create", s.fill(
 			strings.ReplaceAll(deployment, "app: stunner", "app: victim"),
 		), "labels of their Gateway"},
@@ -173,6 +176,23 @@ func TestRights_OfAStolenToken(t *testing.T) {
 	} {
 		if _, err := s.asOperator(t.Context(), c.command, c.patch); err != nil {
 			t.Errorf("%s: the operator needs it: %v", c.title, err)
+		}
+	}
+	capabilities := func(names string) string { return `"securityContext":{"capabilities":{"add":[` + names + `]}}` }
+	s.allow("workloads", "offload", "true")
+	s.await(func(ctx context.Context) error {
+		_, err := s.asOperator(ctx, "patch deployment front-door", main(capabilities(`"BPF","NET_ADMIN"`)))
+		return err
+	})
+	for title, patch := range map[string]string{
+		"further capability": main(capabilities(`"BPF","NET_ADMIN","SYS_ADMIN"`)),
+		"capability of a sidecar": pod(
+			`{"containers":[{"name":"tap","image":"example.net/tap:1",` + capabilities(`"NET_ADMIN"`) + `}]}`,
+		),
+	} {
+		if _, err := s.asOperator(t.Context(), "patch deployment front-door", patch); err == nil ||
+			!containsAny(err, "privileged containers") {
+			t.Errorf("%s, with offload: %v", title, err)
 		}
 	}
 	for _, c := range []struct{ policy, setting, expression, patch string }{

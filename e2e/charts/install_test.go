@@ -93,6 +93,29 @@ spec:
 	in.offers("turn:192.0.2.7:3478?transport=udp", "turn:192.0.2.7:3478?transport=tcp")
 }
 
+// With the profile offload, the admission policies allow the capabilities of in-kernel forwarding. The operator adds them
+// only if the Pod Security level of the namespace allows them too.
+func TestInstallation_OfTheProfileOffload(t *testing.T) {
+	const namespace = "offload"
+	in := install(t, release{chart: app, files: []string{"values-offload.yaml"}})
+	restricted(t, namespace)
+	kubectl(t, "apply", "-n", namespace, "-f", file(t, bedtest.Read(t, "docs/examples/cluster/gateway.yaml")))
+	in.expose("service/front-door", namespace)
+	in.expose("service/front-door-tcp", namespace)
+	for _, c := range []struct{ level, want string }{{"restricted", ""}, {"privileged", `["BPF","NET_ADMIN"]`}} {
+		kubectl(t, "label", "namespace", namespace, "--overwrite", "pod-security.kubernetes.io/enforce="+c.level)
+		await(t, func(ctx context.Context) error {
+			got, err := control.Kubectl(ctx, "get", "deployment/front-door", "-n", namespace, "-o",
+				"jsonpath={.spec.template.spec.containers[0].securityContext.capabilities.add}")
+			if err == nil && got != c.want {
+				err = fmt.Errorf("the level is %s: capabilities %q, want %q", c.level, got, c.want)
+			}
+			return err
+		})
+		kubectl(t, "wait", "-n", namespace, "gateway/front-door", "--for=condition=Programmed", "--timeout="+patience.String())
+	}
+}
+
 // installation is a release whose operator and auth service run on this host as their pods would.
 type installation struct {
 	t    *testing.T

@@ -29,10 +29,12 @@ func TestConformance_Safety(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
 	s.allow("workloads", "hostNetwork", "true")
+	s.allow("workloads", "offload", "true")
 	s.shared(map[string]func(*tenant){
 		"secrets":     secretsAreNotExposed,
 		"annotations": badAnnotationsChangeNothing,
 		"restricted":  podsMeetRestrictedPodSecurity,
+		"offload":     offloadFollowsPodSecurity,
 	})
 }
 

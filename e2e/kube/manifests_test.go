@@ -43,6 +43,7 @@ var update = flag.Bool("update", false, "rewrite the want/ files of testdata/man
 func TestManifests(t *testing.T) {
 	s := newStage(t)
 	s.allow("workloads", "hostNetwork", "true")
+	s.allow("workloads", "offload", "true")
 	common := s.tenant(t)
 	common.apply(`
 apiVersion: stunner.l7mp.io/v1

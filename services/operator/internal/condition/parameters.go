@@ -68,10 +68,28 @@ func PodTemplateInvalid(dataplane string) Finding {
 		"Dataplane %s: spec.podTemplatePatch cannot be used: see the conditions there", dataplane)
 }
 
-// OffloadWarning means that the requested offload engine is not available.
-func OffloadWarning(engine string) Finding {
+// OffloadUnknown means that this release does not know the requested offload engine.
+func OffloadUnknown(engine string) Finding {
 	return finding(ReasonWarning,
 		"spec.offloadEngine: %s is not available in this release, media is forwarded without it: use None", engine)
+}
+
+// OffloadReplaced means that TC is used in place of XDP.
+func OffloadReplaced() Finding {
+	return finding(ReasonWarning, "spec.offloadEngine: XDP is not implemented, TC is used instead: use TC")
+}
+
+// OffloadImpossible means that the pods of a Dataplane cannot use the requested offload engine.
+func OffloadImpossible(engine string, err error) Finding {
+	return finding(ReasonWarning, "spec.offloadEngine: %s cannot be used, media is forwarded in user space: %v", engine, err)
+}
+
+// OffloadDenied warns in the status of a Gateway that its pods forward media in user space because the Pod Security
+// Standard of their namespace forbids the capabilities of in-kernel forwarding.
+func OffloadDenied(dataplane, namespace, label, standard string) string {
+	return fmt.Sprintf("Dataplane %s: spec.offloadEngine needs the capabilities BPF and NET_ADMIN, which label %s=%s of "+
+		"namespace %s forbids, so the pods forward media in user space: set the label to privileged",
+		dataplane, label, standard, namespace)
 }
 
 // ScalingInvalid, on a Dataplane, means that spec.autoscaling is invalid.

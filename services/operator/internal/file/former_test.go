@@ -25,7 +25,7 @@ spec:
 	const route = "status/udproute.v1alpha2.gateway.networking.k8s.io/calls_media.yaml"
 	for name, want := range map[string]string{
 		"status.txt":                        "OffloadUnavailable",
-		"status/dataplane/default.yaml":     "XDP is not available",
+		"status/dataplane/default.yaml":     "XDP is not implemented",
 		"status/gateway/calls_door.yaml":    "type: DeprecatedInput",
 		route:                               "reason: ResolvedRefs",
 		"objects/calls/configmap-door.yaml": `"protocol":"TURN-UDP"`,

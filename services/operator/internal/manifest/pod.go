@@ -37,7 +37,8 @@ const (
 // nonRoot is the user and group "nonroot" of distroless images.
 const nonRoot = 65532
 
-// pod returns the pod template of a workload. Its defaults satisfy the Pod Security Standard "restricted".
+// pod returns the pod template of a workload. Its defaults satisfy the Pod Security Standard "restricted", except with
+// in-kernel forwarding.
 func (w Workload) pod(o Owner) corev1.PodTemplateSpec {
 	t := w.Template.DeepCopy().Spec
 	labels := map[string]string{}
@@ -85,7 +86,7 @@ func (w Workload) container(o Owner, t stunnerv1.DataplaneSpec) corev1.Container
 		Env:             environment(w.identity(o), t.Env),
 		Resources:       t.Resources,
 		VolumeMounts:    []corev1.VolumeMount{{Name: stateVolume, MountPath: stateDir}, standbyMount()},
-		SecurityContext: cmp.Or(t.ContainerSecurityContext, confinedContainer()),
+		SecurityContext: cmp.Or(t.ContainerSecurityContext, w.confinedContainer()),
 	}
 	if w.Secured {
 		c.VolumeMounts = append(c.VolumeMounts, discoveryMount())
@@ -204,10 +205,14 @@ func confinedPod(hostNetwork bool) *corev1.PodSecurityContext {
 	return c
 }
 
-func confinedContainer() *corev1.SecurityContext {
-	return &corev1.SecurityContext{
+func (w Workload) confinedContainer() *corev1.SecurityContext {
+	c := &corev1.SecurityContext{
 		AllowPrivilegeEscalation: new(false),
 		ReadOnlyRootFilesystem:   new(true),
 		Capabilities:             &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
 	}
+	if t := w.Template.Spec; NeedsOffload(t) && !w.Unprivileged {
+		return withOffload(c, t)
+	}
+	return c
 }

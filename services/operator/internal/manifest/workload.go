@@ -22,6 +22,8 @@ type Workload struct {
 	ConfigOrigin string
 	// Secured makes the pods authenticate to config discovery with a token and verify its certificate.
 	Secured bool
+	// Unprivileged omits the capabilities of in-kernel forwarding.
+	Unprivileged bool
 }
 
 // WorkloadName returns the name of the Deployment or DaemonSet of a Gateway: spec.workloadName, or else the name of the

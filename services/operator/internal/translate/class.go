@@ -114,8 +114,8 @@ func Dataplane(v *resource.View, name string, opt Options) ConditionsResult {
 	wanted := []metav1.Condition{
 		condition.Holds(condition.Accepted, condition.ReasonAccepted, first(checkPatch(d), checkScaling(d))),
 	}
-	if engine := cmp.Or(d.Spec.OffloadEngine, stunnerv1.DefaultOffloadEngine); engine != stunnerv1.OffloadNone {
-		wanted = append(wanted, condition.True(condition.OffloadUnavailable, condition.OffloadWarning(string(engine))))
+	if warning := offloadWarning(v, d); !warning.OK() {
+		wanted = append(wanted, condition.True(condition.OffloadUnavailable, warning))
 	}
 	if d.Spec.DataplaneResource == stunnerv1.ResourceDaemonSet && d.Spec.Replicas != nil {
 		wanted = append(wanted, condition.True(condition.DeprecatedInput, condition.ReplicasWarning()))

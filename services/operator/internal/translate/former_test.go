@@ -115,12 +115,12 @@ var formerInputs = []struct {
 	{
 		name: "an offload engine", listeners: []string{"a UDP 3478"},
 		objects: dataplaneSpec("offloadEngine: XDP, offloadInterfaces: [eth0]"),
-		says:    []string{"OffloadUnavailable: spec.offloadEngine: XDP is not available"},
+		says:    []string{"OffloadUnavailable: spec.offloadEngine: XDP is not implemented, TC is used instead"},
 	},
 	{
 		name: "a chosen offload engine", listeners: []string{"a UDP 3478"},
 		objects: dataplaneSpec("offloadEngine: Auto"),
-		says:    []string{"OffloadUnavailable: spec.offloadEngine: Auto is not available"},
+		says:    []string{"Dataplane default: good"},
 	},
 	{
 		name: "a route in version v1alpha2", listeners: []string{"a UDP 3478"},

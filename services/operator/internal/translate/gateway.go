@@ -32,7 +32,7 @@ func Gateway(v *resource.View, key types.NamespacedName, opt Options) Result {
 	d.exposures = d.exposuresOf()
 	overlayNotes := d.applyServiceOverlay()
 	d.workload, d.findings.workload = d.workloadOf()
-	d.notes = slices.Concat(d.annotations.notes, overlayNotes, d.scalingNotes(), d.budgetNotes(), d.externalIPNotes())
+	d.notes = slices.Concat(d.annotations.notes, overlayNotes, d.scalingNotes(), d.offloadNotes(), d.budgetNotes(), d.externalIPNotes())
 	findAddresses(v, gw, d.listeners)
 	refused, skeleton := d.firstProblem()
 	r := d.assemble(refused)

@@ -35,7 +35,7 @@ const (
 // +kubebuilder:validation:Enum=None;XDP;TC;Auto
 type OffloadEngine string
 
-// The engines. Auto uses the fastest one of the node.
+// The engines. XDP is not implemented: TC is used instead. Auto is TC, except on the host network, where it is None.
 const (
 	OffloadNone OffloadEngine = "None"
 	OffloadXDP  OffloadEngine = "XDP"
@@ -265,14 +265,19 @@ type DataplaneSpec struct {
 	// +optional
 	EnableMetricsEndpoint bool `json:"enableMetricsEndpoint,omitempty"`
 
-	// OffloadEngine is the kernel mechanism that forwards media without the dataplane process. This release supports
-	// None only: with another value it logs a warning and forwards media as with None.
+	// OffloadEngine is the kernel mechanism that forwards media without the dataplane process. TC uses BPF programs at
+	// the traffic control hooks of network interfaces; XDP is not implemented and means TC; Auto means TC, or None with
+	// hostNetwork. Except with None, the container stunner-daemon runs as user 0 with the capabilities BPF and
+	// NET_ADMIN, which the namespace of the Gateway must allow: label it pod-security.kubernetes.io/enforce: privileged.
+	// Where the kernel or the rights do not suffice, media is forwarded as with None, and /status of the pod has the
+	// reason.
 	//
 	// +optional
 	// +kubebuilder:default=None
 	OffloadEngine OffloadEngine `json:"offloadEngine,omitempty"`
 
-	// OffloadInterfaces are the network interfaces that the engine uses. Empty means all.
+	// OffloadInterfaces are the network interfaces that the engine uses. Empty means all Ethernet interfaces of the pod,
+	// or of the node with hostNetwork.
 	//
 	// +optional
 	// +listType=set

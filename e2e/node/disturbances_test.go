@@ -119,12 +119,6 @@ func (s site) ask(pages ...string) {
 	}
 }
 
-// admit sets the Pod Security Standard of the namespace.
-func (s site) admit(standard string) {
-	s.Helper()
-	s.kubectl("", "label", "--overwrite", "namespace", s.namespace, "pod-security.kubernetes.io/enforce="+standard)
-}
-
 // sign changes the shared secret of the Gateways.
 func (s *site) sign(secret credential.Secret) {
 	s.Helper()

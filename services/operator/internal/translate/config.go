@@ -39,11 +39,21 @@ func (d draft) admin() config.Admin {
 		SourceQuota:       int(gc.SourceQuota),
 		SessionByteRate:   gc.SessionByteRate,
 		UserByteRate:      gc.UserByteRate,
-		OffloadEngine:     string(template.OffloadEngine),
+		OffloadEngine:     string(d.offloadEngine(template)),
 		OffloadInterfaces: template.OffloadInterfaces,
 	}
 	a.MetricsEndpoint, a.HealthcheckEndpoint = d.adminEndpoints(template)
 	return a
+}
+
+// offloadEngine returns the engine for the dataplane, which cannot see whether it shares the network of a host. There,
+// packets that the kernel forwards bypass the packet filter of the host, so Auto means None.
+func (d draft) offloadEngine(template stunnerv1.DataplaneSpec) stunnerv1.OffloadEngine {
+	onHost := template.HostNetwork || d.view.Host() != nil
+	if template.OffloadEngine == stunnerv1.OffloadAuto && onHost {
+		return stunnerv1.OffloadNone
+	}
+	return template.OffloadEngine
 }
 
 // adminEndpoints returns the URLs of the metrics and health check endpoints. In a pod, the ports are fixed. On a host,

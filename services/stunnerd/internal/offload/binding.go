@@ -1,6 +1,7 @@
 package offload
 
 import (
+	"cmp"
 	"net/netip"
 	"sync/atomic"
 	"time"
@@ -103,7 +104,7 @@ func (g *Group) Arm(b *Binding, e Entry) bool {
 	if g == nil || g.closed.Load() || e.Generation == 0 {
 		return false
 	}
-	if r := b.record.Load(); r != nil && r.group == g.index && r.arm(&e) {
+	if r := b.record.Load(); r != nil && r.of(g) && r.arm(&e) {
 		return true
 	}
 	return g.table.arm(g, b, &e)
@@ -117,11 +118,12 @@ func (b *Binding) Renew(until, permitted time.Time) {
 	}
 }
 
-// Permitted returns the end of the permission of the peer, which packets of the client in the kernel have prolonged. It
-// is the zero Time if the binding is not armed.
+// Permitted returns the end of the permission of the peer, which packets of the client in the kernel have prolonged. The
+// end remains after Offload.Close. It is the zero Time if the binding was never armed.
 func (b *Binding) Permitted() time.Time {
 	if r := b.record.Load(); r != nil {
-		return r.table.offload.time(atomic.LoadUint64(&r.slot.permitted))
+		inSlot := atomic.LoadUint64(&r.slot.permitted) // before the other, because a released slot may change
+		return r.table.offload.time(cmp.Or(r.permitted.Load(), inSlot))
 	}
 	return time.Time{}
 }

@@ -248,6 +248,7 @@ func (f *Offload) Close() error {
 	clear(f.attached)
 	f.mu.Unlock()
 	f.table.foldAll()
+	f.table.releaseAll()
 	errs = append(errs, f.kernel.close())
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("remove programs: %w", err)

@@ -78,9 +78,11 @@ type record struct {
 	down  downKey
 	count func(Counters)
 
+	permitted atomic.Uint64 // of the slot when it was released
+
 	mu       sync.Mutex
 	ended    time.Time // zero while armed
-	released bool      // the slot belongs to another record
+	released bool      // the slot belongs to another record, or its memory is gone
 	seen     Counters
 }
 
@@ -152,12 +154,16 @@ func (t *table) arm(g *Group, b *Binding, e *Entry) bool {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if r := b.record.Load(); r != nil { // another goroutine was first, or the group is another one
-		if r.group == g.index {
-			return r.arm(e)
+	if r := b.record.Load(); r != nil {
+		if r.of(g) && r.arm(e) { // another goroutine was first
+			return true
 		}
 		b.record.Store(nil)
-		t.endLocked(r)
+		if r.table == t {
+			t.endLocked(r)
+		} else {
+			r.table.end(r) // of an Offload that this one replaces
+		}
 	}
 	if t.closed {
 		return false
@@ -206,6 +212,9 @@ func (t *table) take() (index uint32, ok bool) {
 	t.room.Add(-1)
 	return index, true
 }
+
+// of reports whether a record belongs to a group. Groups of two Offloads may have the same index.
+func (r *record) of(g *Group) bool { return r.table == g.table && r.group == g.index }
 
 // arm stores what may differ between the entries of one binding. It reports false if the slot was ended.
 func (r *record) arm(e *Entry) bool {
@@ -323,7 +332,17 @@ func (t *table) sweep(now time.Time) {
 func (r *record) release() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.permitted.Store(atomic.LoadUint64(&r.slot.permitted))
 	r.released = true
+}
+
+// releaseAll makes the records independent of the memory of the slots.
+func (t *table) releaseAll() {
+	for i := range t.records {
+		if r := t.records[i].Load(); r != nil {
+			r.release()
+		}
+	}
 }
 
 // relearn makes the programs record again how clients and peers are reached.

@@ -53,9 +53,13 @@ func (r *Relay) arm(c *channel, generation uint32, now time.Time) {
 	if !local.IsValid() {
 		return
 	}
+	permitted := r.time(c.permitted.Load())
+	if later := c.binding.Permitted(); later.After(permitted) { // by another Offload
+		permitted = later
+	}
 	armed := r.routes.group.Load().Arm(&c.binding, offload.Entry{
 		Client: r.session.Client.Addr(), Listener: local, Channel: c.number, Peer: c.peer, Relay: r.socket.Bound(),
-		Generation: generation, Until: r.time(c.until.Load()), Permitted: r.time(c.permitted.Load()),
+		Generation: generation, Until: r.time(c.until.Load()), Permitted: permitted,
 		Prolong: PermissionLifetime,
 		Count:   func(n offload.Counters) { r.countKernel(c, n) },
 	})

@@ -1,0 +1,137 @@
+package offload
+
+import (
+	"context"
+	"fmt"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stunner-gateway/stunner/e2e/internal/ask"
+)
+
+// ChannelBind, CreatePermission and ChannelData in the kernel prolong what the kernel has. The kernel moves the end of
+// a permission by a second or more.
+func refresh(t *testing.T, w *world) {
+	g := w.start(t)
+	p := g.path(v4)
+	p.warm()
+	const pause = 1200 * time.Millisecond
+	for _, step := range []struct {
+		name                string
+		do                  func()
+		channel, permission bool
+		media               bool
+	}{
+		{name: "data of the peer", do: func() { p.down(160) }, media: true},
+		{name: "ChannelData", do: func() { p.up(160) }, permission: true, media: true},
+		{name: "CreatePermission", do: p.permit, permission: true},
+		{name: "ChannelBind", do: p.bind, channel: true, permission: true},
+	} {
+		time.Sleep(pause) // makes the ends differ
+		until, permitted := g.times()
+		kernel := g.counters().kernel
+		step.do()
+		laterUntil, laterPermitted := g.times()
+		moved := func(what string, by time.Duration, want bool) {
+			if want != (by >= time.Second) || !want && by != 0 {
+				t.Errorf("%s moves the end of the %s by %s", step.name, what, by)
+			}
+		}
+		moved("channel", laterUntil-until, step.channel)
+		moved("permission", laterPermitted-permitted, step.permission)
+		if k := g.counters().kernel; step.media && k == kernel {
+			t.Errorf("%s: the kernel did not forward it", step.name)
+		}
+	}
+	p.inKernel()
+}
+
+// Refresh with lifetime 0 stops a channel in the kernel at once, in both directions.
+func allocationEnd(t *testing.T, w *world) {
+	g := w.start(t)
+	p, other := g.path(v4), g.path(v4)
+	p.inKernel()
+	other.inKernel()
+	if n := g.status().Offload.Bindings; n != 2 {
+		t.Errorf("the kernel may forward %d bindings, want 2", n)
+	}
+	p.hangUp()
+	kernel := g.counters().kernel
+	dropped := g.dropped()
+	for range 20 {
+		if err := p.Send(ask.ChannelData(p.channel, sequence(1))); err != nil {
+			t.Fatal(err)
+		}
+		_, _ = p.peer.WriteToUDPAddrPort(sequence(1), p.relay)
+	}
+	g.await("datagrams without an allocation are dropped", func(context.Context) error {
+		if n := g.dropped() - dropped; n != 20 {
+			return fmt.Errorf("%d are dropped, want 20", n)
+		}
+		return nil
+	})
+	if k := g.counters().kernel; k != kernel {
+		t.Errorf("the kernel forwards after the end: %+v, before %+v", k, kernel)
+	}
+	if n := g.status().Offload.Bindings; n != 1 {
+		t.Errorf("the kernel may forward %d bindings, want 1", n)
+	}
+	other.inKernel()
+	if err := g.process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	other.hangUp()
+	<-g.process.Done()
+	g.gone(g.objects)
+}
+
+// A draining stunnerd forwards its calls in the kernel. When it ends, it leaves nothing.
+func drain(t *testing.T, w *world) {
+	g := w.start(t)
+	p := g.path(v4)
+	p.inKernel()
+	if err := g.process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	g.await("drain", func(context.Context) error {
+		if s := g.status().Status; s != "TERMINATING" {
+			return fmt.Errorf("status %s", s)
+		}
+		return nil
+	})
+	p.inKernel()
+	p.hangUp()
+	select {
+	case <-g.process.Done():
+	case <-time.After(patience):
+		t.Fatal("stunnerd still runs after its last session")
+	}
+	if err := g.process.Err(); err != nil {
+		t.Error(err)
+	}
+	g.gone(g.objects)
+}
+
+// A killed stunnerd leaves nothing in the kernel, and nothing is forwarded. The next stunnerd forwards in the kernel.
+func kill(t *testing.T, w *world) {
+	g := w.start(t)
+	p := g.path(v4)
+	s := p.stream()
+	s.kernel(50)
+	if err := g.process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	killed := time.Now()
+	g.gone(g.objects)
+	free := time.Now()
+	close(s.stop)
+	s.workers.Wait()
+	last := time.Unix(0, s.last.Load())
+	if late := last.Sub(killed); late > stopTime {
+		t.Errorf("a datagram reached the peer %s after the end of stunnerd", late)
+	}
+	t.Logf("last datagram at the peer %s after the end of stunnerd, no object left after %s", last.Sub(killed),
+		free.Sub(killed))
+	w.start(t).path(v4).inKernel()
+}

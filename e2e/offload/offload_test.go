@@ -1,0 +1,161 @@
+package offload
+
+import (
+	"bytes"
+	"crypto/x509"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/pion/stun/v2"
+
+	"github.com/stunner-gateway/stunner/e2e/internal/ask"
+	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
+	"github.com/stunner-gateway/stunner/e2e/internal/call"
+	"github.com/stunner-gateway/stunner/e2e/internal/netns"
+	"github.com/stunner-gateway/stunner/services/api/config"
+)
+
+// The parts share the namespaces and their links. Each starts its own stunnerd.
+func TestOffload(t *testing.T) {
+	if !netns.Isolated(t) {
+		return
+	}
+	w := newWorld(t)
+	for _, f := range families {
+		t.Run("channel over "+f.name, func(t *testing.T) { channel(t, w, f) })
+	}
+	t.Run("user space only", func(t *testing.T) { userSpace(t, w) })
+	t.Run("route", func(t *testing.T) { route(t, w) })
+	t.Run("byte rate", func(t *testing.T) { byteRate(t, w) })
+	t.Run("engine", func(t *testing.T) { engine(t, w) })
+	t.Run("refresh", func(t *testing.T) { refresh(t, w) })
+	t.Run("end of an allocation", func(t *testing.T) { allocationEnd(t, w) })
+	t.Run("drain", func(t *testing.T) { drain(t, w) })
+	t.Run("kill", func(t *testing.T) { kill(t, w) })
+	t.Run("interface", func(t *testing.T) { networkInterface(t, w) })
+	t.Run("prober", func(t *testing.T) { prober(t, w) })
+}
+
+// The first packets of a channel pass through user space, and the following ones through the kernel. The contents are
+// equal and the counters exact, for every size. User space forwards packets of a peer that are shorter than the header
+// of ChannelData.
+func channel(t *testing.T, w *world, f family) {
+	g := w.start(t)
+	p := g.path(f)
+	p.warm()
+	before, up, down, short := g.settled(), flow{}, flow{}, 0
+	for size := 0; size <= 1400; size += 1 + size/16 {
+		if p.up(size); size > 0 {
+			p.down(size)
+			down = flow{down.Packets + 1, down.Bytes + size}
+			if size < 4 {
+				short++
+			}
+		}
+		up = flow{up.Packets + 1, up.Bytes + size}
+	}
+	k := g.counted(before, up, down)
+	if k.up != up.Packets || k.down != down.Packets-short {
+		t.Errorf("the kernel forwarded %d up and %d down of %d and %d", k.up, k.down, up.Packets, down.Packets-short)
+	}
+	t.Logf("%d packets up and %d down in the kernel, %d down in user space", k.up, k.down, short)
+}
+
+// Sessions, messages and peers that the kernel does not forward work beside it.
+func userSpace(t *testing.T, w *world) {
+	g := w.start(t)
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(w.cert)
+	var echo netip.AddrPort
+	w.peers.Do(func() { echo = bedtest.Echo(t, v4.peer) })
+	for _, n := range []call.Network{call.TCP, call.TLS, call.DTLS} {
+		t.Run(string(n)+" client", func(t *testing.T) {
+			g := g.in(t)
+			before := g.counters()
+			var c *call.Call
+			var err error
+			w.clients.Do(func() {
+				c, err = call.Start(t.Context(), call.Options{
+					Gateway: netip.AddrPortFrom(v4.gateway, uint16(ports[n])), Network: n, Roots: roots, Username: user,
+					Password: password, Peer: echo, Interval: time.Millisecond,
+				})
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := c.Await(t.Context(), 100); err != nil {
+				t.Error(err)
+			}
+			s := c.End(patience)
+			grown := g.counters().minus(before)
+			if s.Lost > 0 || grown.kernel.up != 0 || grown.kernel.down != 0 {
+				t.Errorf("%s; the kernel forwarded %+v", s, grown.kernel)
+			}
+			if grown.cluster.Tx.Packets != s.Sent || grown.cluster.Rx.Packets != s.Received {
+				t.Errorf("%s; the cluster has %+v", s, grown.cluster)
+			}
+		})
+	}
+	t.Run("indications", func(t *testing.T) {
+		g := g.in(t)
+		p := g.phone(v4, v4)
+		p.peer = socket(t, w.peers, v4.peer)
+		p.do(stun.MethodCreatePermission, ask.Peer(p.peerAddr()))
+		before := g.settled()
+		g.udp.rx.Add(20)
+		g.udp.tx.Add(20)
+		payload := bytes.Repeat([]byte("media"), 32)
+		for range 20 {
+			m := stun.MustBuild(stun.TransactionID, stun.NewType(stun.MethodSend, stun.ClassIndication),
+				ask.Peer(p.peerAddr()), stun.RawAttribute{Type: stun.AttrData, Value: payload})
+			if err := p.Send(m.Raw); err != nil {
+				t.Fatal(err)
+			}
+			got, err := read(p.peer)
+			if err != nil || !bytes.Equal(got, payload) {
+				t.Fatalf("peer: %v, %q", err, got)
+			}
+			if _, err := p.peer.WriteToUDPAddrPort(payload, p.relay); err != nil {
+				t.Fatal(err)
+			}
+			raw, err := p.Receive(patience)
+			answer := &stun.Message{Raw: raw}
+			if err == nil {
+				err = answer.Decode()
+			}
+			if got, _ := answer.Get(stun.AttrData); err != nil || !bytes.Equal(got, payload) {
+				t.Fatalf("client: %v, %q", err, got)
+			}
+		}
+		if grown := g.settled().minus(before); grown.kernel.up != 0 || grown.kernel.down != 0 ||
+			grown.session.Tx.Packets != 20 || grown.session.Rx.Packets != 20 {
+			t.Errorf("counters have grown by %+v", grown)
+		}
+		p.hangUp()
+	})
+	t.Run("peer on loopback", func(t *testing.T) {
+		g := g.in(t)
+		p := g.phone(v4, v4)
+		p.peer = socket(t, nil, netip.MustParseAddr("127.0.0.1"))
+		p.bind()
+		p.inUserSpace()
+		p.hangUp()
+	})
+	t.Run("IPv4 client, IPv6 peer", func(t *testing.T) {
+		g := g.in(t)
+		p := g.phone(v4, v6)
+		p.peer = socket(t, w.peers, v6.peer)
+		p.bind()
+		p.inUserSpace()
+		p.hangUp()
+	})
+	t.Run("byte rate", func(t *testing.T) {
+		g := g.in(t)
+		g.apply(func(c *config.Config) { c.Admin.UserByteRate = 100 << 20 })
+		g.path(v4).inUserSpace()
+	})
+	if n := g.status().Offload.Bindings; n > 0 {
+		t.Errorf("the kernel may forward %d bindings, want 0", n)
+	}
+}

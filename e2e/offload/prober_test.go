@@ -1,0 +1,79 @@
+package offload
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/netip"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/stunner-gateway/stunner/services/api/config"
+)
+
+// The black-box prober has the same verdicts with and without the kernel path, and no check fails.
+func prober(t *testing.T, w *world) {
+	g := w.start(t)
+	with := g.probe()
+	k := g.counters().kernel
+	if k.up == 0 || k.down == 0 {
+		t.Errorf("the kernel has forwarded %+v of the prober", k)
+	}
+	g.apply(func(c *config.Config) { c.Admin.OffloadEngine = "None" })
+	if without := g.probe(); !maps.Equal(with, without) {
+		t.Errorf("verdicts in the kernel:\n%v\nin user space:\n%v", with, without)
+	}
+	if after := g.counters().kernel; after != k {
+		t.Errorf("engine None: the kernel has forwarded %+v, and then %+v", k, after)
+	}
+	count := map[string]int{}
+	for _, verdict := range with {
+		count[verdict]++
+	}
+	t.Logf("verdicts: %v; the kernel forwarded %+v", count, k)
+}
+
+// probe runs the prober over both families at the same time, with its peers in the namespace of the clients. It returns
+// the verdicts by family and check.
+func (g *gateway) probe() (verdicts map[string]string) {
+	g.t.Helper()
+	type run struct {
+		family   family
+		command  *exec.Cmd
+		out, log bytes.Buffer
+	}
+	var runs []*run
+	for _, f := range families {
+		r := &run{family: f, command: exec.Command(filepath.Join(g.programs, "turnprobe"), "-json", "-user", user,
+			"-password", password, "-server", netip.AddrPortFrom(f.gateway, 3478).String(), "-peer", f.client.String())}
+		r.command.Stdout, r.command.Stderr = &r.out, &r.log
+		var err error
+		g.clients.Do(func() { err = r.command.Start() })
+		if err != nil {
+			g.t.Fatal(err)
+		}
+		runs = append(runs, r)
+	}
+	verdicts = map[string]string{}
+	for _, r := range runs {
+		ended := r.command.Wait()
+		var report struct {
+			Checks []struct{ ID, RFC, Says, Verdict, Reason string } `json:"checks"`
+		}
+		if err := json.Unmarshal(r.out.Bytes(), &report); err != nil {
+			g.t.Fatalf("prober over %s: %v, %v: %s", r.family.name, ended, err, &r.log)
+		}
+		for _, c := range report.Checks {
+			if c.ID == "T-08 time" { // compares times, which needs an idle machine
+				continue
+			}
+			verdicts[fmt.Sprintf("%s %s", r.family.name, c.ID)] = c.Verdict
+			if c.Verdict == "fail" {
+				g.t.Errorf("%s: %s (RFC %s): %s: %s", r.family.name, c.ID, c.RFC, c.Says, c.Reason)
+			}
+		}
+	}
+	return verdicts
+}

@@ -69,6 +69,7 @@ func (f *Offload) follow() error {
 }
 
 func (f *Offload) changed() {
+	f.table.relearn() // first, because a list of interfaces waits while the kernel removes one
 	if err := f.attachAll(); err != nil {
 		f.log.Warn("cannot list the interfaces of this host", "error", err)
 	}

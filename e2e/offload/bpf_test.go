@@ -59,12 +59,18 @@ var nextID = map[string]uintptr{
 // byID is the part of union bpf_attr (linux/bpf.h) for commands about identifiers.
 type byID struct{ id, next, flags uint32 }
 
+// bpf calls bpf(2). A signal, such as those of the Go scheduler, interrupts the verifier with EAGAIN.
 func bpf[attributes any](command uintptr, a *attributes) (fd int, err error) {
-	n, _, errno := unix.Syscall(unix.SYS_BPF, command, uintptr(unsafe.Pointer(a)), unsafe.Sizeof(*a))
-	if errno != 0 {
-		return -1, errno
+	for {
+		n, _, errno := unix.Syscall(unix.SYS_BPF, command, uintptr(unsafe.Pointer(a)), unsafe.Sizeof(*a))
+		switch errno {
+		case 0:
+			return int(n), nil
+		case unix.EAGAIN:
+		default:
+			return -1, errno
+		}
 	}
-	return int(n), nil
 }
 
 // exists reports whether the kernel lists an object. It does not open the object.

@@ -35,6 +35,7 @@ func TestOffload(t *testing.T) {
 	t.Run("kill", func(t *testing.T) { kill(t, w) })
 	t.Run("interface", func(t *testing.T) { networkInterface(t, w) })
 	t.Run("prober", func(t *testing.T) { prober(t, w) })
+	t.Run("clsact", func(t *testing.T) { clsact(t, w) })
 }
 
 // The first packets of a channel pass through user space, and the following ones through the kernel. The contents are
@@ -101,7 +102,7 @@ func userSpace(t *testing.T, w *world) {
 		g := g.in(t)
 		p := g.phone(v4, v4)
 		p.peer = socket(t, w.peers, v4.peer)
-		p.do(stun.MethodCreatePermission, ask.Peer(p.peerAddr()))
+		p.permit()
 		before := g.settled()
 		g.udp.rx.Add(20)
 		g.udp.tx.Add(20)

@@ -57,7 +57,7 @@ var nextID = map[string]uintptr{
 }
 
 // byID is the part of union bpf_attr (linux/bpf.h) for commands about identifiers.
-type byID struct{ id, next, flags uint32 }
+type byID struct{ id, next, _ uint32 }
 
 // bpf calls bpf(2). A signal, such as those of the Go scheduler, interrupts the verifier with EAGAIN.
 func bpf[attributes any](command uintptr, a *attributes) (fd int, err error) {

@@ -1,34 +1,14 @@
 package follower
 
 import (
-	"bytes"
 	"net"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/api/discovery"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/testport"
 )
-
-// pages is a log that can be read while it is written.
-type pages struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (p *pages) Write(b []byte) (int, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.buf.Write(b)
-}
-
-func (p *pages) count(text string) int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return strings.Count(p.buf.String(), text)
-}
 
 // block occupies a UDP port.
 func block(t *testing.T, port int) {

@@ -51,6 +51,7 @@ func dataplane() grafana.Board {
 					telemetry.ClusterPackets, "", packets,
 				),
 				newConnections(),
+				offloaded(),
 			}},
 		}},
 		grafana.Section{Title: "Config", Lines: []grafana.Line{{
@@ -152,6 +153,17 @@ func newConnections() grafana.Panel {
 		Queries: []grafana.Query{
 			{Expr: query.Rate("", window, telemetry.Connections, pods), Legend: "all"},
 			{Expr: query.Rate("name", window, telemetry.ListenerConnectionsTotal, pods), Legend: "{{name}}"},
+		},
+	}.Panel()
+}
+
+func offloaded() grafana.Panel {
+	return grafana.Graph{
+		Title: "Forwarded in the kernel", Unit: packets,
+		Help: "Packets that did not pass stunnerd. The other panels include them.",
+		Queries: []grafana.Query{
+			{Expr: query.Rate("direction", window, telemetry.OffloadPackets, `direction="rx"`, pods), Legend: "from peers"},
+			{Expr: query.Rate("direction", window, telemetry.OffloadPackets, `direction="tx"`, pods), Legend: "to peers"},
 		},
 	}.Panel()
 }

@@ -2,6 +2,7 @@
 package admin
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"time"
@@ -92,7 +93,8 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	out.counter(telemetry.OffloadPackets, c.Meter.Offloaded.Rx.Packets.Load(), "rx")
 	out.counter(telemetry.OffloadPackets, c.Meter.Offloaded.Tx.Packets.Load(), "tx")
 	kernel := c.Offload()
-	out.gauge(telemetry.OffloadInfo, 1, kernel.Engine, string(kernel.Mechanism), kernel.Reason)
+	// Prometheus treats an empty label as a missing one.
+	out.gauge(telemetry.OffloadInfo, 1, kernel.Engine, string(kernel.Mechanism), cmp.Or(kernel.Reason, "none"))
 	out.counter(telemetry.Panics, c.Meter.Panics.Load())
 	c.config(out)
 }

@@ -35,19 +35,22 @@ type Engine interface {
 //
 // The error of Start, Permit and Bind is ErrNoAllocation, a Refusal, or a failure of the engine itself.
 type Allocation interface {
-	// Start creates the allocation. The engine then calls Receive of the relay in a loop until Receive returns an
-	// error. It calls Deliver of the relay for a datagram of a peer that has a permission. The engine closes the relay
-	// when the allocation ends.
+	// Start creates the allocation. The engine closes the relay when the allocation ends.
 	Start() error
 	// Permit installs or refreshes the permissions of peers. Only their IP addresses count (RFC 8656 §9).
 	Permit(peers []netip.AddrPort) error
 	// Bind binds a channel number to a peer, or refreshes the binding, and refreshes the permission of the peer.
 	Bind(number uint16, peer netip.AddrPort) error
+	// Permitted reports whether the IP address of a peer has a permission.
+	Permitted(peer netip.AddrPort) bool
 	// Send passes the data of a Send indication to relay.Relay.Send if the peer has a permission, and drops the data
 	// otherwise. It does not retain the slice.
 	Send(data []byte, peer netip.AddrPort)
 	// End ends the allocation. The relay is closed when End returns without an error.
 	End() error
+	// RelayClosed ends the allocation, without waiting, if the relay was not closed by the engine. It is called when
+	// the relay is closed.
+	RelayClosed()
 }
 
 // ErrNoAllocation is the error for an allocation that has ended.

@@ -254,6 +254,7 @@ func (g *Gate) end(f *flow) {
 // ended removes the session of a closed relay.
 func (g *Gate) ended(f *flow) {
 	f.expiry.Stop()
+	f.allocation.RelayClosed()
 	if err := g.dropToken(f); err != nil {
 		g.log.Debug("close reserved port", "error", err)
 	}

@@ -146,7 +146,7 @@ func (g *Gate) allocate(r *request) ([]byte, error) {
 	if !g.insert(f) {
 		return nil, errors.Join(&refusal{code: stun.CodeAllocMismatch, reason: meter.AllocationExists}, f.relay.Close())
 	}
-	if err = f.relay.Start(); err != nil {
+	if err = f.relay.Start(f.allocation.Permitted); err != nil {
 		g.log.Debug("refuse allocation", "error", err)
 		err = overQuota(err)
 	} else {

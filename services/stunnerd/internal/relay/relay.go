@@ -3,10 +3,10 @@
 //
 // Data in channels does not pass through the allocation engine. The listener passes ChannelData to an Outbox or to
 // FromClient. A poller receives the datagrams of peers in batches and calls ReceiveBatch, which forwards those of peers
-// that have a channel, and queues those of other peers that the routes allow. The engine calls Receive in a goroutine
-// of the allocation. Receive returns for each datagram of the queue. The engine then decides by its permissions whether
-// to call Deliver, which forwards that datagram. Every datagram, in either direction, is checked against the routes by
-// IP address and port. No datagram is truncated: a datagram that is too long is dropped.
+// that have a channel, and queues those of other peers that the routes allow. A goroutine that exists only while the
+// queue has datagrams asks the allocation engine whether the peer has a permission, and forwards the datagram as a Data
+// indication. Every datagram, in either direction, is checked against the routes by IP address and port. No datagram is
+// truncated: a datagram that is too long is dropped.
 //
 // The path of data in channels does not allocate, does not format strings, takes no lock of the relay, and does not
 // wait for room in a send buffer.
@@ -55,11 +55,9 @@ type Relay struct {
 	closed  atomic.Bool
 	// forget removes the socket from the counter of datagrams that the kernel dropped.
 	forget func()
-	// undecided are the datagrams for Receive.
+	// permitted reports whether the IP address of a peer has a permission. Start sets it.
+	permitted func(peer netip.AddrPort) bool
 	undecided undecided
-	// current is the datagram that made Receive return. Deliver forwards it, or the next Receive drops it. Only the
-	// goroutine that calls Receive uses it.
-	current *Datagram
 }
 
 // channel is a binding of a number to a peer.
@@ -96,15 +94,18 @@ func New(
 ) *Relay {
 	s.Relay = netip.AddrPortFrom(advertised, socket.Port())
 	r := &Relay{session: s, socket: socket, routes: routes, meter: m, ended: ended}
-	r.undecided.changed = make(chan struct{}, 1)
 	r.channels.Store(new([]*channel))
 	s.Channels = r.Channels
 	r.forget = m.RelayDrops.Watch(socket.Drops)
 	return r
 }
 
-// Start makes the relay receive from peers.
-func (r *Relay) Start() error { return r.socket.Start(r) }
+// Start makes the relay receive from peers. The function permitted reports whether the IP address of a peer has a
+// permission. It is called for peers without a channel, by one goroutine at a time.
+func (r *Relay) Start(permitted func(peer netip.AddrPort) bool) error {
+	r.permitted = permitted
+	return r.socket.Start(r)
+}
 
 // Session returns the session of the relay.
 func (r *Relay) Session() *session.Session { return r.session }
@@ -112,7 +113,7 @@ func (r *Relay) Session() *session.Session { return r.session }
 // Closed reports whether the allocation has ended.
 func (r *Relay) Closed() bool { return r.closed.Load() }
 
-// Close closes the socket. The allocation engine calls it when the allocation ends.
+// Close closes the socket and calls the function ended of New. The allocation engine calls it when the allocation ends.
 func (r *Relay) Close() error {
 	if !r.closed.CompareAndSwap(false, true) {
 		return nil

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"net"
 	"net/netip"
+	"runtime"
 	"testing"
 	"time"
 
@@ -66,13 +67,13 @@ type bed struct {
 	meter  *meter.Meter
 	// verdicts are the decisions of the test, in place of an allocation engine, whether a peer has a permission.
 	verdicts chan bool
-	// read is closed after Receive has returned an error.
-	read chan struct{}
+	// ended is closed when the relay has been closed.
+	ended chan struct{}
 }
 
 func newBed(t testing.TB, client *sink) *bed {
 	t.Helper()
-	b := &bed{client: client, meter: meter.New(), verdicts: make(chan bool), read: make(chan struct{})}
+	b := &bed{client: client, meter: meter.New(), verdicts: make(chan bool), ended: make(chan struct{})}
 	peer, err := net.ListenUDP("udp4", &net.UDPAddr{IP: loopback.AsSlice()})
 	if err != nil {
 		t.Fatal(err)
@@ -86,28 +87,14 @@ func newBed(t testing.TB, client *sink) *bed {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.Relay = New(s, socket, loopback, &b.routes, b.meter, func(*Relay) {})
-	if err := b.Start(); err != nil {
+	b.Relay = New(s, socket, loopback, &b.routes, b.meter, func(*Relay) { close(b.ended) })
+	if err := b.Start(func(netip.AddrPort) bool { return <-b.verdicts }); err != nil {
 		t.Fatal(err)
 	}
-	go func() {
-		defer close(b.read)
-		for {
-			if _, err := b.Receive(); err != nil {
-				return
-			}
-			if <-b.verdicts {
-				if err := b.Deliver(); err != nil {
-					t.Error(err)
-				}
-			}
-		}
-	}()
 	t.Cleanup(func() {
 		_ = peer.Close()
 		_ = b.Close()
 		close(b.verdicts)
-		<-b.read
 	})
 	return b
 }
@@ -195,6 +182,36 @@ func TestWithoutChannelTheEngineDecides(t *testing.T) {
 	}
 }
 
+func waiting(u *undecided) int {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return len(u.queue)
+}
+
+// Datagrams of one peer that have arrived before the allocation engine is asked need one answer.
+func TestFloodWithoutPermissionCostsFewQuestions(t *testing.T) {
+	b := newBed(t, &sink{})
+	const flood = 100
+	batch := make([]Datagram, flood)
+	for i := range batch {
+		batch[i] = NewDatagram([]byte("flood"), netip.AddrPortFrom(loopback, uint16(i+1)))
+	}
+	b.ReceiveBatch(batch[:1], time.Now())
+	for waiting(&b.undecided) > 0 { // decide has taken the first datagram
+		runtime.Gosched()
+	}
+	b.ReceiveBatch(batch[1:], time.Now())
+	b.verdicts <- false
+	b.verdicts <- false
+	for b.meter.Drops()["no_permission"] != flood {
+		select {
+		case b.verdicts <- false:
+			t.Fatal("a third question")
+		case <-time.After(time.Millisecond):
+		}
+	}
+}
+
 // C-10: a client gets ICMP messages about its peers, and no datagram of other peers is lost because of them.
 func TestClientHearsThatAPeerIsNotThere(t *testing.T) {
 	b := newBed(t, &sink{frames: make(chan []byte, 1000)})
@@ -218,7 +235,7 @@ func TestClientHearsThatAPeerIsNotThere(t *testing.T) {
 			t.Fatalf("a datagram is lost because another peer is not there: %v", err)
 		}
 		select {
-		case b.verdicts <- true: // Receive has returned the ICMP error
+		case b.verdicts <- true: // the relay has received the ICMP error
 		default: // Send has removed it
 		}
 	}
@@ -297,11 +314,10 @@ func TestDropsAllocateNothing(t *testing.T) {
 	b := newBed(t, &sink{})
 	b.Bind(0x4000, b.peerAddr(), func() {})
 	b.routes.Store(allow("127.0.0.1:<1-2>"))
-	// The reader would take a buffer now and then.
+	// The poller would take a buffer now and then.
 	if err := b.Close(); err != nil {
 		t.Fatal(err)
 	}
-	<-b.read
 	denied, unbound := frame(0x4000, make([]byte, 160)), frame(0x4001, make([]byte, 160))
 	stranger := []Datagram{NewDatagram(make([]byte, 160), netip.MustParseAddrPort("192.0.2.9:9"))}
 	now := time.Now()
@@ -392,10 +408,8 @@ func TestDatagramThatNoIndicationHoldsIsDropped(t *testing.T) {
 		b := newBed(t, &sink{connected: true, frames: make(chan []byte, 1)})
 		b.routes.Store(allow("2001:db8::1"))
 		d := NewDatagram(bytes.Repeat([]byte{1}, size), peer)
-		r := &Relay{session: b.Session(), routes: &b.routes, meter: b.meter, current: &d}
-		if err := r.Deliver(); err != nil {
-			t.Fatal(err)
-		}
+		r := &Relay{session: b.Session(), routes: &b.routes, meter: b.meter}
+		r.deliver(d)
 		select {
 		case frame := <-b.client.frames:
 			if says := 20 + int(binary.BigEndian.Uint16(frame[2:])); !passes || says != len(frame) {
@@ -416,7 +430,7 @@ func TestPanicEndsTheSession(t *testing.T) {
 	if _, err := b.peer.WriteTo([]byte("hello"), net.UDPAddrFromAddrPort(b.session.Relay)); err != nil {
 		t.Fatal(err)
 	}
-	<-b.read
+	<-b.ended
 	if n := b.meter.Panics.Load(); n != 1 || !b.Closed() {
 		t.Errorf("%d panics are counted, closed is %t", n, b.Closed())
 	}

@@ -1,8 +1,6 @@
 package relay
 
 import (
-	"fmt"
-	"net"
 	"net/netip"
 	"slices"
 	"sync"
@@ -19,7 +17,7 @@ import (
 )
 
 // ReceiveBatch implements Receiver. It forwards the datagrams of peers that have a channel, drops those of peers that
-// the routes do not allow, and queues all others for Receive. Datagrams that arrive just after their peer has got a
+// the routes do not allow, and queues all others for decide. Datagrams that arrive just after their peer has got a
 // channel are queued behind the earlier ones. A panic ends the session, and not the process.
 func (r *Relay) ReceiveBatch(batch []Datagram, now time.Time) {
 	defer r.EndOnPanic("forward from peers")
@@ -64,44 +62,53 @@ func (r *Relay) toClient(t *transfer, c *channel, d *Datagram, now time.Time) {
 	}
 }
 
-// enqueue queues a copy of a datagram for Receive, because the allocation engine knows the permissions of peers without
-// a channel.
+// enqueue queues a copy of a datagram for decide.
 func (r *Relay) enqueue(d *Datagram) {
 	if d.icmp != (ICMP{}) {
-		_ = r.undecided.add(d.clone())
+		_ = r.add(d)
 		return
 	}
 	if _, reached := r.routes.Load().Match(d.peer); reached != cluster.Allowed {
 		r.drop(ReasonOf(reached), d.peer)
 		return
 	}
-	if !r.undecided.add(d.clone()) {
+	if !r.add(d) {
 		r.drop(meter.Congested, d.peer)
 	}
 }
 
-// Receive waits for a datagram of a peer without a channel that the routes allow, or for an ICMP message about a
-// datagram to a peer, and returns the address of the peer. The caller calls Deliver if the peer has a permission.
-// Otherwise the next Receive drops the datagram. The only error is net.ErrClosed, after Close or a panic.
-//
-// Receive and Deliver must be called by one goroutine. A panic in them ends the session, and not the process.
-func (r *Relay) Receive() (peer netip.AddrPort, err error) {
-	err = net.ErrClosed // the result after a panic
+// add adds a copy of a datagram to the queue, and starts decide if it does not run. It reports false if the queue is
+// full.
+func (r *Relay) add(d *Datagram) bool {
+	ok, first := r.undecided.add(d)
+	if first {
+		go r.decide()
+	}
+	return ok
+}
+
+// decide handles the queued datagrams until the queue is empty. It runs in a goroutine of its own, because Bind and the
+// allocation engine may make it wait. A panic ends the session, and not the process.
+func (r *Relay) decide() {
 	defer r.EndOnPanic("receive from peer")
-	for {
-		if d := r.current; d != nil {
-			r.drop(meter.NoPermission, d.peer)
-			r.current = nil
-		}
-		d, ok := r.undecided.next()
-		if !ok {
-			return netip.AddrPort{}, net.ErrClosed
-		}
-		if d.icmp == (ICMP{}) && r.forwardBound(&d) {
+	// An answer of the engine counts for the datagrams that were in the queue before the question, so that a flood of a
+	// peer without a permission costs few questions.
+	var asked netip.Addr
+	var permitted bool
+	answered := 0
+	for d, behind, ok := r.undecided.next(); ok; d, behind, ok = r.undecided.next() {
+		answered--
+		switch {
+		case d.icmp == (ICMP{}) && r.forwardBound(&d):
 			continue
+		case answered < 0 || asked != d.peer.Addr():
+			asked, permitted, answered = d.peer.Addr(), r.permitted(d.peer), behind
 		}
-		r.current = &d
-		return d.peer, nil
+		if permitted {
+			r.deliver(d)
+		} else {
+			r.drop(meter.NoPermission, d.peer)
+		}
 	}
 }
 
@@ -123,22 +130,16 @@ func (r *Relay) forwardBound(d *Datagram) bool {
 	return true
 }
 
-// Deliver sends the datagram that made Receive return to the client, as a Data indication (RFC 8656 §11.3).
-func (r *Relay) Deliver() error {
-	defer r.EndOnPanic("send Data indication")
-	d := r.current
-	if d == nil {
-		return nil
-	}
-	r.current = nil
+// deliver sends a datagram to the client as a Data indication (RFC 8656 §11.3).
+func (r *Relay) deliver(d Datagram) {
 	name, reached := r.routes.Load().Match(d.peer)
 	if reached != cluster.Allowed { // the routes have changed while the datagram was in the queue
 		r.drop(ReasonOf(reached), d.peer)
-		return nil
+		return
 	}
 	if !r.session.Admits(session.ToClient, d.n, time.Now()) {
 		r.drop(meter.ByteRate, d.peer)
-		return nil
+		return
 	}
 	peer := stunmsg.Address{Type: stun.AttrXORPeerAddress, Addr: d.peer}
 	content := stun.RawAttribute{Type: stun.AttrData, Value: d.payload()}
@@ -146,36 +147,32 @@ func (r *Relay) Deliver() error {
 		content = d.icmp.attribute()
 	}
 	m, err := stun.Build(stun.TransactionID, stun.NewType(stun.MethodData, stun.ClassIndication), peer, content)
-	if err != nil {
-		return fmt.Errorf("build Data indication: %w", err)
-	}
-	if len(m.Raw) > stunmsg.MaxSize { // the longest datagram of IPv6 does not fit into a message
+	if err != nil || len(m.Raw) > stunmsg.MaxSize { // the longest datagram of IPv6 does not fit into a message
 		r.drop(meter.TooLarge, d.peer)
-		return nil
+		return
 	}
 	if err := r.session.Client.Send(m.Raw); err != nil {
 		r.drop(Undelivered(err), d.peer)
-		return nil
+		return
 	}
 	if d.icmp == (ICMP{}) {
 		r.meter.Cluster(name).Rx.Add(d.n)
 		r.session.Traffic.Rx.Add(d.n)
 	}
-	return nil
 }
 
-// undecided is a queue of datagrams for the allocation engine. A relay has no memory for it while it is empty.
+// undecided is a queue of datagrams of peers without a channel, for Relay.decide. A relay has no memory for it while it
+// is empty.
 type undecided struct {
 	mu     sync.Mutex
 	queue  []Datagram
 	bytes  int
+	taken  bool // a goroutine runs Relay.decide
 	closed bool
 	// handled is the peer of the datagram that next has returned, until the following call of next.
 	handled netip.AddrPort
 	// unfinished is the number of datagrams in queue, plus one while a datagram is handled.
 	unfinished atomic.Int32
-	// changed gets a value after a datagram was added, and after close.
-	changed chan struct{}
 }
 
 // The largest queue, as large as the receive buffer of a socket: room for what peers send until the client has bound a
@@ -185,21 +182,23 @@ const (
 	maxUndecidedBytes = 256 << 10
 )
 
-// add reports false if the queue is full. After close it discards the datagram.
-func (u *undecided) add(d Datagram) bool {
+// add adds a copy of a datagram. ok is false if the queue is full. If first is true, the caller starts Relay.decide.
+// After close add discards the datagram.
+func (u *undecided) add(d *Datagram) (ok, first bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.closed {
-		return true
+		return true, false
 	}
 	if len(u.queue) >= maxUndecided || u.bytes+d.n > maxUndecidedBytes {
-		return false
+		return false, false
 	}
-	u.queue = append(u.queue, d)
+	u.queue = append(u.queue, d.clone())
 	u.bytes += d.n
 	u.unfinished.Add(1)
-	u.notify()
-	return true
+	first = !u.taken
+	u.taken = true
+	return true, first
 }
 
 // holds reports whether a datagram of a peer is in the queue or is being handled, so that a later one must not overtake
@@ -213,43 +212,30 @@ func (u *undecided) holds(peer netip.AddrPort) bool {
 	return u.handled == peer || slices.ContainsFunc(u.queue, func(d Datagram) bool { return d.peer == peer })
 }
 
-// next waits for a datagram and removes it from the queue. The call means that the previous datagram was handled. ok is
-// false after close.
-func (u *undecided) next() (d Datagram, ok bool) {
-	for {
-		u.mu.Lock()
-		u.handled = netip.AddrPort{}
-		u.unfinished.Store(int32(len(u.queue)))
-		if u.closed || len(u.queue) > 0 {
-			break
-		}
-		u.mu.Unlock()
-		<-u.changed
-	}
+// next removes a datagram from the queue, and returns the number of datagrams behind it. The call means that the
+// previous datagram was handled. ok is false after close, and if the queue is empty. The caller then ends Relay.decide.
+func (u *undecided) next() (d Datagram, behind int, ok bool) {
+	u.mu.Lock()
 	defer u.mu.Unlock()
-	if u.closed {
-		return d, false
+	u.handled = netip.AddrPort{}
+	u.unfinished.Store(int32(len(u.queue)))
+	if u.closed || len(u.queue) == 0 {
+		u.taken = false
+		return d, 0, false
 	}
 	d = u.queue[0]
 	u.queue[0] = Datagram{} // its memory becomes free
 	u.handled, u.bytes = d.peer, u.bytes-d.n
-	u.unfinished.Store(int32(len(u.queue)))
 	if u.queue = u.queue[1:]; len(u.queue) == 0 {
 		u.queue = nil
 	}
-	return d, true
+	u.unfinished.Store(int32(len(u.queue) + 1))
+	return d, len(u.queue), true
 }
 
+// close empties the queue, which accepts no datagrams afterwards.
 func (u *undecided) close() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.closed, u.queue = true, nil
-	u.notify()
-}
-
-func (u *undecided) notify() {
-	select {
-	case u.changed <- struct{}{}:
-	default:
-	}
 }

@@ -260,31 +260,21 @@ func TestDecisionOfTheEngineKeepsTheOrder(t *testing.T) {
 	routes.Store(allow("127.0.0.1"))
 	client := &sink{frames: make(chan []byte, 2)}
 	r := relayOf(meter.New(), &routes, client, &fakeSocket{})
-	r.ReceiveBatch([]Datagram{NewDatagram([]byte("0"), peer1)}, time.Now())
-	if _, err := r.Receive(); err != nil {
-		t.Fatal(err)
+	asked, answer := make(chan struct{}), make(chan bool)
+	r.permitted = func(netip.AddrPort) bool {
+		close(asked)
+		return <-answer
 	}
+	r.ReceiveBatch([]Datagram{NewDatagram([]byte("0"), peer1)}, time.Now())
+	after(t, asked)
 	r.Bind(0x4000, peer1, func() {})
 	r.ReceiveBatch([]Datagram{NewDatagram([]byte("1"), peer1)}, time.Now())
-	if err := r.Deliver(); err != nil {
-		t.Fatal(err)
-	}
-	ended := make(chan error, 1)
-	go func() {
-		_, err := r.Receive()
-		ended <- err
-	}()
+	answer <- true
 	if got := after(t, client.frames); got[0] == 0x40 {
 		t.Errorf("%q overtook the Data indication", got)
 	}
 	if got := after(t, client.frames); !bytes.Equal(got, frame(0x4000, []byte("1"))) {
 		t.Errorf("%q behind the Data indication", got)
-	}
-	if err := r.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if err := after(t, ended); err != net.ErrClosed {
-		t.Errorf("after Close: %v", err)
 	}
 }
 
@@ -313,19 +303,23 @@ func TestQueueForTheEngineIsBounded(t *testing.T) {
 	for _, c := range []struct{ size, fit int }{
 		{0, maxUndecided}, {1000, maxUndecided}, {2048, maxUndecidedBytes / 2048}, {65_507, maxUndecidedBytes / 65_507},
 	} {
-		u := &undecided{changed: make(chan struct{}, 1)}
+		u, d := &undecided{}, NewDatagram(make([]byte, c.size), peer1)
+		fits := func() bool {
+			ok, _ := u.add(&d)
+			return ok
+		}
 		n := 0
-		for u.add(NewDatagram(make([]byte, c.size), peer1)) {
+		for fits() {
 			n++
 		}
 		if n != c.fit {
 			t.Errorf("%d datagrams of %d bytes fit, want %d", n, c.size, c.fit)
 		}
 		queue := u.queue
-		if _, ok := u.next(); !ok || queue[0].room != nil {
-			t.Error("the queue still holds the datagram that it has returned")
+		if _, behind, ok := u.next(); !ok || behind != n-1 || queue[0].room != nil {
+			t.Errorf("%d datagrams behind the first one of %d, or the queue still holds it", behind, n)
 		}
-		if !u.add(NewDatagram(make([]byte, c.size), peer1)) {
+		if !fits() {
 			t.Error("there is no room after next")
 		}
 		for range n {
@@ -335,10 +329,10 @@ func TestQueueForTheEngineIsBounded(t *testing.T) {
 			t.Errorf("the empty queue has %d bytes and capacity for %d", u.bytes, cap(u.queue))
 		}
 		u.close()
-		if !u.add(NewDatagram(make([]byte, c.size), peer1)) || u.queue != nil {
+		if !fits() || u.queue != nil {
 			t.Error("the queue keeps a datagram after close")
 		}
-		if _, ok := u.next(); ok {
+		if _, _, ok := u.next(); ok {
 			t.Error("next returns a datagram after close")
 		}
 	}
@@ -350,13 +344,17 @@ func TestFullQueueStopsNoBoundPeer(t *testing.T) {
 	routes.Store(allow("127.0.0.1"))
 	m, client := meter.New(), &batchClient{}
 	r := relayOf(m, &routes, client, &fakeSocket{}, peer1)
+	answer := make(chan bool)
+	defer close(answer)
+	r.permitted = func(netip.AddrPort) bool { return <-answer }
 	var batch []Datagram
 	for range maxUndecided + 10 {
 		batch = append(batch, NewDatagram([]byte("unbound"), peer2))
 	}
 	batch = append(batch, NewDatagram([]byte("bound"), peer1))
 	r.ReceiveBatch(batch, time.Now())
-	if d := m.Drops(); d["congested"] != 10 || fmt.Sprint(client.calls) != "[[bound]]" {
+	// The engine may already have been asked about one datagram, which then is not in the queue any more.
+	if d := m.Drops(); d["congested"] < 9 || d["congested"] > 10 || fmt.Sprint(client.calls) != "[[bound]]" {
 		t.Errorf("drops %v, passed %v", present(d), client.calls)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/pion/stun/v2"
@@ -35,9 +36,9 @@ type pionConn struct {
 	// task lets the liveness probe detect that pion/turn does not finish the handling of a message.
 	task watch.Task
 
-	// allocations maps the IP address of an allocation's handle (its fake client address), as a string, to the
-	// *allocation.
-	allocations sync.Map
+	// live is the number of relayConns that pion/turn has not closed. pion/turn's own count does not change when the
+	// server is closed.
+	live atomic.Int64
 
 	closing sync.Once
 	closed  chan struct{}
@@ -50,7 +51,9 @@ type exchange struct {
 	message    []byte
 	allocation *allocation
 	answer     []byte // nil if there is none
-	done       chan struct{}
+	// question is set for an indication of pionConn.permitted, and permitted is the result.
+	question, permitted bool
+	done                chan struct{}
 }
 
 func newPionConn(key []byte) *pionConn {
@@ -115,8 +118,7 @@ func (c *pionConn) roundTrip(a *allocation, setters ...stun.Setter) (*stun.Messa
 		return nil, fmt.Errorf("build request to pion/turn: %w", err)
 	}
 	x := &exchange{message: request.Raw, allocation: a}
-	c.do(x)
-	if x.answer == nil {
+	if !c.do(x) || x.answer == nil {
 		return nil, engine.ErrNoAllocation
 	}
 	answer := &stun.Message{Raw: x.answer}
@@ -126,15 +128,29 @@ func (c *pionConn) roundTrip(a *allocation, setters ...stun.Setter) (*stun.Messa
 	return answer, nil
 }
 
-// indicate sends a Send indication to pion/turn. The indication is built anew and not copied from the message of the
-// client: pion/turn reads the first byte of an address attribute as a part of the family, but RFC 8489 §14.1 says that
-// this byte is ignored.
+// indicate sends data to a peer by a Send indication to pion/turn.
 func (c *pionConn) indicate(a *allocation, data []byte, peer netip.AddrPort) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.sendIndication(&exchange{allocation: a}, data, peer)
+}
+
+// permitted reports whether the IP address of a peer has a permission: whether pion/turn would send the data of a Send
+// indication to the peer.
+func (c *pionConn) permitted(a *allocation, peer netip.AddrPort) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	x := &exchange{allocation: a, question: true}
+	return c.sendIndication(x, nil, peer) && x.permitted
+}
+
+// sendIndication makes an exchange of a Send indication. It reports false if the pionConn is closed. The indication is built anew and not copied from the message of the
+// client: pion/turn reads the first byte of an address attribute as a part of the family, but RFC 8489 §14.1 says that
+// this byte is ignored.
+func (c *pionConn) sendIndication(x *exchange, data []byte, peer netip.AddrPort) bool {
 	select {
 	case <-c.closed:
-		return // pion/turn may still be reading c.indication
+		return false // pion/turn may still be reading c.indication
 	default:
 	}
 	m := &c.indication
@@ -143,22 +159,26 @@ func (c *pionConn) indicate(a *allocation, data []byte, peer netip.AddrPort) {
 	m.WriteHeader()
 	_ = stunmsg.Address{Type: stun.AttrXORPeerAddress, Addr: peer}.AddTo(m) // never fails
 	m.Add(stun.AttrData, data)
-	c.do(&exchange{message: m.Raw, allocation: a})
+	x.message = m.Raw
+	return c.do(x)
 }
 
-// do passes a message to pion/turn. It returns when pion/turn has handled the message, or when the pionConn is closed.
-func (c *pionConn) do(x *exchange) {
+// do passes a message to pion/turn, and returns when pion/turn has handled it. It reports false if the pionConn is closed:
+// then pion/turn may still use the exchange.
+func (c *pionConn) do(x *exchange) bool {
 	c.task.Begin()
 	defer c.task.End()
 	x.done = make(chan struct{})
 	select {
 	case c.exchanges <- x:
 	case <-c.closed:
-		return
+		return false
 	}
 	select {
 	case <-x.done:
+		return true
 	case <-c.closed:
+		return false
 	}
 }
 
@@ -178,25 +198,16 @@ func (c *pionConn) ReadFrom(b []byte) (int, net.Addr, error) {
 	}
 }
 
-// WriteTo receives a message that pion/turn sends. A response is the answer of the current exchange. A Data indication
-// is written by the goroutine of an allocation. It means that the peer whose address relayConn.ReadFrom has returned
-// has a permission, so the relay delivers the datagram.
-func (c *pionConn) WriteTo(b []byte, to net.Addr) (int, error) {
-	if isResponse(b) {
-		c.current.answer = append([]byte(nil), b...)
-		return len(b), nil
-	}
-	if a, ok := c.allocations.Load(string(to.(*net.UDPAddr).IP)); ok {
-		return len(b), a.(*allocation).relay.Deliver()
-	}
+// WriteTo receives a response of pion/turn: the answer of the current exchange.
+func (c *pionConn) WriteTo(b []byte, _ net.Addr) (int, error) {
+	c.current.answer = append([]byte(nil), b...)
 	return len(b), nil
 }
-
-func isResponse(b []byte) bool { return len(b) > 1 && b[0]&0xC1 == 1 }
 
 // AllocatePacketConn implements turn.RelayAddressGenerator. It returns the relay of the allocation that the current
 // exchange creates.
 func (c *pionConn) AllocatePacketConn(string, int) (net.PacketConn, net.Addr, error) {
+	c.live.Add(1)
 	r := relayConn{allocation: c.current.allocation}
 	return r, r.LocalAddr(), nil
 }

@@ -3,8 +3,8 @@
 // pion/turn is a TURN server that expects sockets. This package passes it two implementations of net.PacketConn
 // instead: from a pionConn it reads requests, and writes answers to it; a relayConn replaces a relay socket.
 //
-//	Allocation method ─ exchange ─▶ pionConn.ReadFrom ─▶ pion/turn ─▶ pionConn.WriteTo ─▶ result
-//	peer ─▶ relayConn.ReadFrom ─ address of the peer ─▶ pion/turn ─ permitted ─▶ pionConn.WriteTo ─▶ relay.Deliver
+//	Allocation method ─ exchange ─▶ pionConn.ReadFrom ─▶ pion/turn ─ response ─▶ pionConn.WriteTo ─▶ result
+//	                                                        └─ permitted peer ─▶ relayConn.WriteTo ─▶ relay.Send
 //
 // pion/turn identifies a client by its source address. Each allocation has a unique fake one, its handle: an IPv6
 // address of a documentation prefix (RFC 3849), which no socket uses. pion/turn does not verify the credentials of
@@ -88,7 +88,12 @@ func (e *Engine) New(r *relay.Relay) engine.Allocation {
 }
 
 // Allocations implements engine.Engine.
-func (e *Engine) Allocations() int { return e.server.AllocationCount() }
+func (e *Engine) Allocations() (n int) {
+	for _, c := range e.conns {
+		n += int(c.live.Load())
+	}
+	return n
+}
 
 // Tasks implements engine.Engine. There is one task for each pionConn.
 func (e *Engine) Tasks() (tasks []*watch.Task) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"net/netip"
+	"runtime"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -73,9 +74,9 @@ func inBed(t *testing.T, test func(b *bed)) {
 			t.Fatal(err)
 		}
 		s := &session.Session{Client: b.client, Started: time.Now()}
-		b.relay = relay.New(s, socket, advertised, &b.routes, meter.New(), func(*relay.Relay) {})
-		b.must(b.relay.Start())
+		b.relay = relay.New(s, socket, advertised, &b.routes, meter.New(), func(*relay.Relay) { b.RelayClosed() })
 		b.Allocation = e.New(b.relay)
+		b.must(b.relay.Start(b.Permitted))
 		test(b)
 		_ = b.relay.Close()
 		synctest.Wait()
@@ -226,5 +227,32 @@ func TestAllocationsAreIndependent(t *testing.T) {
 			b.must(other.End())
 		}
 		b.must(b.Permit([]netip.AddrPort{b.peer().Addr()}))
+	})
+}
+
+// An idle allocation has no goroutine, because its stack would be a third of the memory of the allocation.
+func TestIdleAllocationHasNoGoroutine(t *testing.T) {
+	inBed(t, func(b *bed) {
+		synctest.Wait()
+		before := runtime.NumGoroutine()
+		b.must(b.Start())
+		b.must(b.Permit([]netip.AddrPort{b.peer().Addr()}))
+		b.peer().Send(b.relay.Session().Relay, "back")
+		synctest.Wait()
+		for deadline := 1000; runtime.NumGoroutine() != before && deadline > 0; deadline-- {
+			runtime.Gosched() // a goroutine is counted for a moment after its end
+		}
+		if n := runtime.NumGoroutine(); n != before {
+			t.Errorf("%d goroutines, want %d", n, before)
+		}
+	})
+}
+
+// A relay that is closed before its allocation starts leaves no allocation.
+func TestClosedRelayLeavesNoAllocation(t *testing.T) {
+	inBed(t, func(b *bed) {
+		b.must(b.relay.Close())
+		synctest.Wait()
+		_ = b.Start()
 	})
 }

@@ -35,7 +35,7 @@ func receiving(t *testing.T, host string) (*net.UDPConn, netip.AddrPort) {
 // sending opens a Sender on the wildcard address of a family.
 func sending(t *testing.T, wildcard string) *Sender {
 	t.Helper()
-	s, err := Listen(netip.AddrPortFrom(netip.MustParseAddr(wildcard), 0))
+	s, err := Listen(netip.AddrPortFrom(netip.MustParseAddr(wildcard), 0), math.MaxInt)
 	if err != nil {
 		t.Fatal(err)
 	}

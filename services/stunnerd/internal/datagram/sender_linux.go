@@ -61,15 +61,15 @@ func NewSender(conn *net.UDPConn) (*Sender, error) {
 }
 
 // Listen opens a UDP socket on an address and returns it as a Sender. Port 0 lets the kernel select the port. A socket
-// on an IPv6 address does not serve IPv4. The error wraps a syscall.Errno.
-func Listen(local netip.AddrPort) (*Sender, error) {
+// on an IPv6 address does not serve IPv4. The error is ErrScarce as of Join, or wraps a syscall.Errno.
+func Listen(local netip.AddrPort, most int) (*Sender, error) {
 	family := unix.AF_INET6
 	if local.Addr().Is4() {
 		family = unix.AF_INET
 	}
-	fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	fd, err := open(family, most)
 	if err != nil {
-		return nil, fmt.Errorf("open UDP socket: %w", err)
+		return nil, err
 	}
 	var name unix.RawSockaddrInet6
 	length := fill(&name, family, local)
@@ -103,20 +103,28 @@ func (s *Sender) Port() (port uint16, err error) {
 	return port, err
 }
 
-// ErrScarce is the error of Join if too many file descriptors are in use.
+// ErrScarce is the error of Listen and Join if too many file descriptors are in use.
 var ErrScarce = errors.New("descriptors are scarce")
+
+// open opens a UDP socket. The error is ErrScarce if the number of its descriptor is above most. The kernel assigns the
+// lowest free number, so the number is about the number of open descriptors.
+func open(family, most int) (fd int, err error) {
+	if fd, err = unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0); err != nil {
+		return 0, fmt.Errorf("open UDP socket: %w", err)
+	}
+	if fd > most {
+		return 0, errors.Join(ErrScarce, unix.Close(fd))
+	}
+	return fd, nil
+}
 
 // Join returns a Sender with a socket of its own on the port of s. The sockets of the port must have SO_REUSEPORT and
 // be bound to the wildcard address. The new socket receives nothing if Steer was called for the port. The error is
-// ErrScarce if the new descriptor has a number above most: the kernel assigns the lowest free number, so the number is
-// about the number of open descriptors.
+// ErrScarce if the new descriptor has a number above most.
 func (s *Sender) Join(port, most int) (*Sender, error) {
-	fd, err := unix.Socket(s.family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	fd, err := open(s.family, most)
 	if err != nil {
-		return nil, fmt.Errorf("open UDP socket: %w", err)
-	}
-	if fd > most {
-		return nil, errors.Join(ErrScarce, unix.Close(fd))
+		return nil, err
 	}
 	if err := bindShared(fd, s.family, port); err != nil {
 		return nil, errors.Join(fmt.Errorf("bind UDP socket to port %d: %w", port, err), unix.Close(fd))

@@ -28,9 +28,6 @@ type Kernel struct {
 
 // Open implements Network.
 func (k Kernel) Open(advertised netip.Addr, port uint16) (Socket, error) {
-	if err := Room(); err != nil {
-		return nil, fmt.Errorf("open relay socket: %w", err)
-	}
 	var s Socket
 	var err error
 	switch {
@@ -61,13 +58,11 @@ func (k Kernel) openEven(advertised netip.Addr, next bool) (even, odd Socket, er
 	if k.Ports == nil {
 		return tryEven(k, advertised, next)
 	}
-	if err := Room(); err != nil {
-		return nil, nil, fmt.Errorf("open relay socket: %w", err)
-	}
 	return k.Ports.openEven(k, advertised, next)
 }
 
-// open opens a socket on a port. For port 0 the kernel selects the port.
+// open opens a socket on a port. For port 0 the kernel selects the port. The error is ErrNoRoom if no file descriptor is
+// left for clients.
 func (k Kernel) open(advertised netip.Addr, port uint16) (*kernelSocket, error) {
 	wildcard := netip.IPv4Unspecified()
 	if advertised.Is6() {
@@ -77,12 +72,19 @@ func (k Kernel) open(advertised netip.Addr, port uint16) (*kernelSocket, error) 
 	if k.bindsTo(advertised) {
 		at = advertised
 	}
-	sender, err := datagram.Listen(netip.AddrPortFrom(at, port))
+	most, err := highest()
+	if err != nil {
+		return nil, err
+	}
+	sender, err := datagram.Listen(netip.AddrPortFrom(at, port), most)
 	if errors.Is(err, unix.EADDRNOTAVAIL) && at != wildcard { // the address was removed meanwhile
 		at = wildcard
-		sender, err = datagram.Listen(netip.AddrPortFrom(at, port))
+		sender, err = datagram.Listen(netip.AddrPortFrom(at, port), most)
 	}
-	if err != nil {
+	switch {
+	case errors.Is(err, datagram.ErrScarce), errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE):
+		return nil, errors.Join(ErrNoRoom, err)
+	case err != nil:
 		return nil, err
 	}
 	sender.Retry = removePending

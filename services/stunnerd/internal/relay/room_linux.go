@@ -25,19 +25,28 @@ func Descriptors() int {
 	return int(min(limit.Cur, math.MaxInt32))
 }
 
-// Room returns ErrNoRoom if no file descriptor is left for clients. The kernel assigns the lowest free number, so the
-// number of a new descriptor is about the number of open ones.
-func Room() error {
+// highest returns the highest number that the file descriptor of a client may have. The kernel assigns the lowest free
+// number, so the number of a new descriptor is about the number of open ones.
+func highest() (int, error) {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
-		return fmt.Errorf("read limit of descriptors: %w", err)
+		return 0, fmt.Errorf("read limit of descriptors: %w", err)
+	}
+	return int(min(limit.Cur-min(reserved, limit.Cur/8), math.MaxInt32)) - 1, nil
+}
+
+// Room returns ErrNoRoom if no file descriptor is left for clients.
+func Room() error {
+	most, err := highest()
+	if err != nil {
+		return err
 	}
 	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
 	if err != nil {
 		return errors.Join(ErrNoRoom, err)
 	}
 	_ = unix.Close(fd)
-	if uint64(fd) >= limit.Cur-min(reserved, limit.Cur/8) {
+	if fd > most {
 		return ErrNoRoom
 	}
 	return nil

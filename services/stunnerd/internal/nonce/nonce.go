@@ -9,9 +9,11 @@ import (
 	"encoding/base64"
 	"encoding/binary"
 	"fmt"
+	"hash"
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/stunner-gateway/stunner/services/api/config"
@@ -42,7 +44,19 @@ type Source struct {
 
 	mu sync.Mutex
 	// roots are the current root of the keys and, after a change, the previous root.
-	roots [][]byte
+	roots []*root
+}
+
+// root is a root of keys, and caches the key of the current hour.
+type root struct {
+	secret []byte
+	latest atomic.Pointer[key]
+}
+
+// key is the key of one hour.
+type key struct {
+	hour uint32
+	macs sync.Pool // of hash.Hash, because their setup costs more than a MAC
 }
 
 const (
@@ -55,27 +69,27 @@ var encoding = base64.RawURLEncoding
 
 // New returns a source with a random root and a lifetime of MaxLifetime.
 func New() (*Source, error) {
-	root := make([]byte, rootSize)
-	if _, err := rand.Read(root); err != nil {
+	random := make([]byte, rootSize)
+	if _, err := rand.Read(random); err != nil {
 		return nil, fmt.Errorf("make nonce key: %w", err)
 	}
-	return &Source{Lifetime: MaxLifetime, random: root, roots: [][]byte{root}}, nil
+	return &Source{Lifetime: MaxLifetime, random: random, roots: []*root{{secret: random}}}, nil
 }
 
 // Share derives the root from the shared secret of a config, if it has one, so that every process with the same config
 // accepts the nonces. Nonces that were made with the previous root stay valid.
 func (n *Source) Share(c config.Config) {
-	root := n.random
-	if secret := c.Auth.Authority().SharedSecret; secret != "" {
+	secret := n.random
+	if shared := c.Auth.Authority().SharedSecret; shared != "" {
 		var err error
-		if root, err = hkdf.Key(sha256.New, []byte(secret), nil, "nonces of "+c.Admin.Name, rootSize); err != nil {
-			root = n.random
+		if secret, err = hkdf.Key(sha256.New, []byte(shared), nil, "nonces of "+c.Admin.Name, rootSize); err != nil {
+			secret = n.random
 		}
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if !hmac.Equal(root, n.roots[0]) {
-		n.roots = [][]byte{root, n.roots[0]}
+	if !hmac.Equal(secret, n.roots[0].secret) {
+		n.roots = []*root{{secret: secret}, n.roots[0]}
 	}
 }
 
@@ -83,7 +97,7 @@ func (n *Source) Share(c config.Config) {
 func (n *Source) Make(client netip.Addr, now time.Time) []byte {
 	var raw [size]byte
 	binary.BigEndian.PutUint32(raw[:], uint32(now.Unix()))
-	copy(raw[timeSize:], mac(n.current()[0], raw[:timeSize], client))
+	copy(raw[timeSize:], n.current()[0].mac(raw[:timeSize], client, now))
 	return encoding.AppendEncode(nil, raw[:])
 }
 
@@ -93,27 +107,45 @@ func (n *Source) Valid(nonce []byte, client netip.Addr, now time.Time) bool {
 	if err != nil || len(raw) != size {
 		return false
 	}
-	ours := slices.ContainsFunc(n.current(), func(root []byte) bool {
-		return hmac.Equal(raw[timeSize:], mac(root, raw[:timeSize], client))
+	ours := slices.ContainsFunc(n.current(), func(r *root) bool {
+		return hmac.Equal(raw[timeSize:], r.mac(raw[:timeSize], client, now))
 	})
 	age := now.Sub(time.Unix(int64(binary.BigEndian.Uint32(raw)), 0))
 	return ours && age >= -leeway && age <= n.Lifetime
 }
 
-func (n *Source) current() [][]byte {
+func (n *Source) current() []*root {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.roots
 }
 
-func mac(root, made []byte, client netip.Addr) []byte {
-	var hour [4]byte
-	binary.BigEndian.PutUint32(hour[:], binary.BigEndian.Uint32(made)/uint32(MaxLifetime/time.Second))
-	key := hmac.New(sha256.New, root)
-	key.Write(hour[:])
-	h := hmac.New(sha256.New, key.Sum(nil))
+func (r *root) mac(made []byte, client netip.Addr, now time.Time) []byte {
+	k := r.key(binary.BigEndian.Uint32(made)/hour, now)
+	h := k.macs.Get().(hash.Hash)
+	defer k.macs.Put(h)
+	h.Reset()
 	h.Write(made)
 	addr := client.As16()
 	h.Write(addr[:])
 	return h.Sum(nil)[:size-timeSize]
+}
+
+// hour is the time in seconds for which a key is used.
+const hour = uint32(MaxLifetime / time.Second)
+
+// key returns the key of an hour. Only the key of the current hour is cached: a client may send any hour.
+func (r *root) key(number uint32, now time.Time) *key {
+	if k := r.latest.Load(); k != nil && k.hour == number {
+		return k
+	}
+	h := hmac.New(sha256.New, r.secret)
+	h.Write(binary.BigEndian.AppendUint32(nil, number))
+	value := h.Sum(nil)
+	k := &key{hour: number}
+	k.macs.New = func() any { return hmac.New(sha256.New, value) }
+	if number == uint32(now.Unix())/hour {
+		r.latest.Store(k)
+	}
+	return k
 }

@@ -97,13 +97,16 @@ func credentialPresent(g *Gate, r *request) *refusal {
 }
 
 // maxCredential bounds USERNAME, REALM and NONCE in bytes (RFC 8489 §14.3, §14.9, §14.10).
-var maxCredential = map[stun.AttrType]int{stun.AttrUsername: 508, stun.AttrRealm: 763, stun.AttrNonce: 763}
+var maxCredential = []struct {
+	attr stun.AttrType
+	most int
+}{{stun.AttrUsername, 508}, {stun.AttrRealm, 763}, {stun.AttrNonce, 763}}
 
 // credentialComplete refuses a request that has MESSAGE-INTEGRITY with 400 if its USERNAME, REALM or NONCE is missing,
 // empty or too long.
 func credentialComplete(_ *Gate, r *request) *refusal {
-	for t, most := range maxCredential {
-		if v, ok := r.Value(t); !ok || len(v) == 0 || len(v) > most {
+	for _, m := range maxCredential {
+		if v, ok := r.Value(m.attr); !ok || len(v) == 0 || len(v) > m.most {
 			return &refusal{code: stun.CodeBadRequest, reason: meter.IncompleteCredential}
 		}
 	}

@@ -24,7 +24,7 @@ const (
 // understood are the comprehension-required attributes that the server understands in requests and indications. A
 // request with any other is answered with 420 (RFC 8489 §6.3.1). DONT-FRAGMENT is not included: relay sockets cannot
 // set the DF bit, and RFC 8656 §7.2 demands that such a server treats the attribute as unknown.
-var understood = map[stun.AttrType]bool{
+var understood = [0x40]bool{
 	stun.AttrMappedAddress: true, stun.AttrUsername: true, stun.AttrMessageIntegrity: true, stun.AttrErrorCode: true,
 	stun.AttrUnknownAttributes: true, stun.AttrRealm: true, stun.AttrNonce: true, stun.AttrXORMappedAddress: true,
 	stun.AttrChannelNumber: true, stun.AttrLifetime: true, stun.AttrXORPeerAddress: true, stun.AttrData: true,
@@ -32,6 +32,8 @@ var understood = map[stun.AttrType]bool{
 	stun.AttrRequestedTransport: true, stun.AttrReservationToken: true,
 	stun.AttrPriority: true, stun.AttrUseCandidate: true, // ICE checks sent to a listener are answered as Binding requests
 }
+
+func understands(t stun.AttrType) bool { return int(t) < len(understood) && understood[t] }
 
 // Message is a parsed message.
 type Message struct {
@@ -90,7 +92,7 @@ func (m *Message) Len() int { return len(m.attrs) }
 // Unknown returns the comprehension-required attributes that the server does not understand.
 func (m *Message) Unknown() (list UnknownAttributes) {
 	for _, a := range m.attrs {
-		if a.Type < 0x8000 && !understood[a.Type] {
+		if a.Type < 0x8000 && !understands(a.Type) {
 			list = binary.BigEndian.AppendUint16(list, uint16(a.Type))
 		}
 	}

@@ -196,7 +196,7 @@ func sameMessage(t *testing.T, b []byte, r Message, attrs []tlv) {
 	samePeers(t, b, r, attrs)
 	var unknown UnknownAttributes
 	for _, a := range attrs {
-		if a.kind < 0x8000 && !understood[stun.AttrType(a.kind)] {
+		if a.kind < 0x8000 && !understands(stun.AttrType(a.kind)) {
 			unknown = binary.BigEndian.AppendUint16(unknown, a.kind)
 		}
 	}

@@ -61,8 +61,8 @@ func (k Kernel) openEven(advertised netip.Addr, next bool) (even, odd Socket, er
 	return k.Ports.openEven(k, advertised, next)
 }
 
-// open opens a socket on a port. For port 0 the kernel selects the port. The error is ErrNoRoom if no file descriptor is
-// left for clients.
+// open opens a socket on a port. For port 0 the kernel selects the port. The error is ErrNoRoom if no file descriptor
+// is left for clients.
 func (k Kernel) open(advertised netip.Addr, port uint16) (*kernelSocket, error) {
 	wildcard := netip.IPv4Unspecified()
 	if advertised.Is6() {

@@ -10,7 +10,6 @@ import (
 
 	"github.com/pion/stun/v2"
 
-	"github.com/stunner-gateway/stunner/services/stunnerd/internal/engine"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/relay"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/stunmsg"
 )
@@ -46,7 +45,7 @@ type allocation struct {
 // Start implements engine.Allocation.
 func (a *allocation) Start() error {
 	a.renewal = time.AfterFunc(renewalInterval, a.renew)
-	err := a.request(stun.MethodAllocate, transportUDP, longestLifetime)
+	err := a.conn.request(a, stun.MethodAllocate, transportUDP, longestLifetime)
 	if err != nil {
 		a.renewal.Stop()
 	}
@@ -56,7 +55,7 @@ func (a *allocation) Start() error {
 // renew prolongs the allocation in pion/turn.
 func (a *allocation) renew() {
 	defer a.relay.EndOnPanic("renew allocation")
-	if err := a.request(stun.MethodRefresh, longestLifetime); err != nil {
+	if err := a.conn.request(a, stun.MethodRefresh, longestLifetime); err != nil {
 		a.log.Debug("renew allocation", "error", err)
 	}
 	a.renewal.Reset(renewalInterval)
@@ -71,12 +70,12 @@ func (a *allocation) Permit(peers []netip.AddrPort) error {
 	for _, p := range peers {
 		attrs = append(attrs, stunmsg.Address{Type: stun.AttrXORPeerAddress, Addr: p})
 	}
-	return a.request(stun.MethodCreatePermission, attrs...)
+	return a.conn.request(a, stun.MethodCreatePermission, attrs...)
 }
 
 // Bind implements engine.Allocation.
 func (a *allocation) Bind(number uint16, peer netip.AddrPort) error {
-	return a.request(stun.MethodChannelBind,
+	return a.conn.request(a, stun.MethodChannelBind,
 		stunmsg.Number{Type: stun.AttrChannelNumber, Value: uint32(number) << 16},
 		stunmsg.Address{Type: stun.AttrXORPeerAddress, Addr: peer})
 }
@@ -89,7 +88,7 @@ func (a *allocation) Send(data []byte, peer netip.AddrPort) { a.conn.indicate(a,
 
 // End implements engine.Allocation. It makes a Refresh with lifetime 0. pion/turn closes the relayConn before it
 // answers that request.
-func (a *allocation) End() error { return a.request(stun.MethodRefresh, noLifetime) }
+func (a *allocation) End() error { return a.conn.request(a, stun.MethodRefresh, noLifetime) }
 
 // RelayClosed implements engine.Allocation. It does not wait, because its caller may be pion/turn.
 func (a *allocation) RelayClosed() {
@@ -100,22 +99,6 @@ func (a *allocation) RelayClosed() {
 			}
 		}()
 	}
-}
-
-// request makes a request to pion/turn for this allocation. An error response becomes an engine.Refusal. A missing
-// answer becomes engine.ErrNoAllocation, because pion/turn does not answer requests for an allocation that does not
-// exist.
-func (a *allocation) request(method stun.Method, attrs ...stun.Setter) error {
-	answer, err := a.conn.request(a, method, attrs...)
-	switch {
-	case err != nil:
-		return err
-	case answer.Type.Class == stun.ClassSuccessResponse:
-		return nil
-	}
-	code := stun.ErrorCodeAttribute{Code: stun.CodeServerError}
-	_ = code.GetFrom(answer) // pion/turn leaves the code out of some error responses
-	return engine.Refusal{Code: code.Code}
 }
 
 // relayConn is the relay of an allocation in the form of a net.PacketConn.

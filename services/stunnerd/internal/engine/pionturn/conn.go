@@ -1,6 +1,7 @@
 package pionturn
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
@@ -22,16 +23,22 @@ import (
 // ended when pion/turn calls ReadFrom again. If there was no answer until then, there will be none, so no timeout is
 // needed.
 type pionConn struct {
-	key       []byte
+	integrity stun.MessageIntegrity // signs requests
 	exchanges chan *exchange
+	// handled gets a value when pion/turn has handled the message of an exchange.
+	handled chan struct{}
 
 	// mu is held during an exchange (a message to pion/turn and its answer), so that there is one exchange at a time.
 	// It guards the fields below. During an exchange the read loop of pion/turn uses the field current without mu.
-	mu         sync.Mutex
-	current    *exchange
-	nonce      stun.Nonce
-	fetched    time.Time
-	indication stun.Message // reused, so that a Send indication does not allocate
+	// Memory of exchanges is reused. After Close there are no exchanges, because pion/turn may still use that of the
+	// last one.
+	mu      sync.Mutex
+	current *exchange
+	next    exchange
+	// transactions counts the requests. Transaction IDs need not be random, because there is no attacker here.
+	transactions uint64
+	nonce        stun.Nonce
+	fetched      time.Time
 
 	// task lets the liveness probe detect that pion/turn does not finish the handling of a message.
 	task watch.Task
@@ -48,50 +55,61 @@ type pionConn struct {
 
 // exchange is one message to pion/turn and the answer to it.
 type exchange struct {
-	message    []byte
 	allocation *allocation
-	answer     []byte // nil if there is none
+	message    stun.Message
+	// answer is valid if answered is set.
+	answer   stun.Message
+	answered bool
 	// question is set for an indication of pionConn.permitted, and permitted is the result.
 	question, permitted bool
-	done                chan struct{}
 }
 
 func newPionConn(key []byte) *pionConn {
-	return &pionConn{key: key, exchanges: make(chan *exchange), closed: make(chan struct{})}
+	return &pionConn{
+		integrity: key, exchanges: make(chan *exchange), handled: make(chan struct{}, 1), closed: make(chan struct{}),
+	}
 }
 
 // nonceRenewal is how old a nonce of pion/turn may be before the pionConn fetches a new one. pion/turn accepts a nonce
 // for one hour.
 const nonceRenewal = 30 * time.Minute
 
-// request makes a request for an allocation and returns the answer. The error is engine.ErrNoAllocation if pion/turn
-// has no such allocation, because it then does not answer.
-func (c *pionConn) request(a *allocation, method stun.Method, attrs ...stun.Setter) (*stun.Message, error) {
+// request makes a request to pion/turn for an allocation. An error response becomes an engine.Refusal. A missing answer
+// becomes engine.ErrNoAllocation, because pion/turn does not answer requests for an allocation that does not exist.
+func (c *pionConn) request(a *allocation, method stun.Method, attrs ...stun.Setter) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	answer, err := c.signedRequest(a, method, attrs...)
+	answer, err := c.signedRequest(a, method, attrs)
 	if err == nil && isStaleNonce(answer) {
 		c.nonce = nil
-		answer, err = c.signedRequest(a, method, attrs...)
+		answer, err = c.signedRequest(a, method, attrs)
 	}
-	return answer, err
+	switch {
+	case err != nil:
+		return err
+	case answer.Type.Class == stun.ClassSuccessResponse:
+		return nil
+	}
+	code := stun.ErrorCodeAttribute{Code: stun.CodeServerError}
+	_ = code.GetFrom(answer) // pion/turn leaves the code out of some error responses
+	return engine.Refusal{Code: code.Code}
 }
 
-func (c *pionConn) signedRequest(a *allocation, method stun.Method, attrs ...stun.Setter) (*stun.Message, error) {
+func (c *pionConn) signedRequest(a *allocation, method stun.Method, attrs []stun.Setter) (*stun.Message, error) {
 	if err := c.renewNonce(a); err != nil {
 		return nil, err
 	}
-	setters := append([]stun.Setter{stun.TransactionID, stun.NewType(method, stun.ClassRequest)}, attrs...)
-	setters = append(setters,
-		stun.NewUsername(internalUser), stun.NewRealm(internalRealm), c.nonce, stun.MessageIntegrity(c.key))
-	return c.roundTrip(a, setters...)
+	return c.roundTrip(a, method, attrs, username, realm, &c.nonce, &c.integrity)
 }
+
+var username, realm stun.Setter = stun.NewUsername(internalUser), stun.NewRealm(internalRealm)
 
 // isStaleNonce reports whether pion/turn has answered with 438. This can happen before nonceRenewal is over: pion/turn
 // measures the age of a nonce by the wall clock, which may jump, and nonceRenewal is measured by the monotonic clock.
 func isStaleNonce(answer *stun.Message) bool {
 	var code stun.ErrorCodeAttribute
-	return code.GetFrom(answer) == nil && code.Code == stun.CodeStaleNonce
+	return answer.Type.Class == stun.ClassErrorResponse && code.GetFrom(answer) == nil &&
+		code.Code == stun.CodeStaleNonce
 }
 
 // renewNonce fetches a new nonce from pion/turn if there is none, or if it is older than nonceRenewal. The nonce is in
@@ -100,7 +118,7 @@ func (c *pionConn) renewNonce(a *allocation) error {
 	if c.nonce != nil && time.Since(c.fetched) < nonceRenewal {
 		return nil
 	}
-	challenge, err := c.roundTrip(a, stun.TransactionID, stun.NewType(stun.MethodAllocate, stun.ClassRequest))
+	challenge, err := c.roundTrip(a, stun.MethodAllocate, nil)
 	if err != nil {
 		return fmt.Errorf("fetch internal nonce: %w", err)
 	}
@@ -112,27 +130,37 @@ func (c *pionConn) renewNonce(a *allocation) error {
 	return nil
 }
 
-func (c *pionConn) roundTrip(a *allocation, setters ...stun.Setter) (*stun.Message, error) {
-	request, err := stun.Build(setters...)
-	if err != nil {
-		return nil, fmt.Errorf("build request to pion/turn: %w", err)
-	}
-	x := &exchange{message: request.Raw, allocation: a}
-	if !c.do(x) || x.answer == nil {
+// roundTrip makes a request and returns the answer, which is valid until the next exchange.
+func (c *pionConn) roundTrip(
+	a *allocation, method stun.Method, attrs []stun.Setter, credential ...stun.Setter,
+) (*stun.Message, error) {
+	x := c.begin(a, stun.NewType(method, stun.ClassRequest))
+	if x == nil {
 		return nil, engine.ErrNoAllocation
 	}
-	answer := &stun.Message{Raw: x.answer}
-	if err := answer.Decode(); err != nil {
+	for _, list := range [][]stun.Setter{attrs, credential} {
+		for _, attr := range list {
+			if err := attr.AddTo(&x.message); err != nil {
+				return nil, fmt.Errorf("build request to pion/turn: %w", err)
+			}
+		}
+	}
+	if !c.do(x) || !x.answered {
+		return nil, engine.ErrNoAllocation
+	}
+	if err := x.answer.Decode(); err != nil {
 		return nil, fmt.Errorf("read answer of pion/turn: %w", err)
 	}
-	return answer, nil
+	return &x.answer, nil
 }
 
 // indicate sends data to a peer by a Send indication to pion/turn.
 func (c *pionConn) indicate(a *allocation, data []byte, peer netip.AddrPort) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.sendIndication(&exchange{allocation: a}, data, peer)
+	if x := c.indication(a, data, peer); x != nil {
+		c.do(x)
+	}
 }
 
 // permitted reports whether the IP address of a peer has a permission: whether pion/turn would send the data of a Send
@@ -140,42 +168,56 @@ func (c *pionConn) indicate(a *allocation, data []byte, peer netip.AddrPort) {
 func (c *pionConn) permitted(a *allocation, peer netip.AddrPort) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	x := &exchange{allocation: a, question: true}
-	return c.sendIndication(x, nil, peer) && x.permitted
+	x := c.indication(a, nil, peer)
+	if x == nil {
+		return false
+	}
+	x.question = true
+	return c.do(x) && x.permitted
 }
 
-// sendIndication makes an exchange of a Send indication. It reports false if the pionConn is closed. The indication is built anew and not copied from the message of the
-// client: pion/turn reads the first byte of an address attribute as a part of the family, but RFC 8489 §14.1 says that
-// this byte is ignored.
-func (c *pionConn) sendIndication(x *exchange, data []byte, peer netip.AddrPort) bool {
+// indication begins an exchange of a Send indication. The indication is built anew and not copied from the message of
+// the client: pion/turn reads the first byte of an address attribute as a part of the family, but RFC 8489 §14.1 says
+// that this byte is ignored.
+func (c *pionConn) indication(a *allocation, data []byte, peer netip.AddrPort) *exchange {
+	x := c.begin(a, stun.NewType(stun.MethodSend, stun.ClassIndication))
+	if x == nil {
+		return nil
+	}
+	_ = stunmsg.Address{Type: stun.AttrXORPeerAddress, Addr: peer}.AddTo(&x.message) // never fails
+	x.message.Add(stun.AttrData, data)
+	return x
+}
+
+// begin begins the message of an exchange. It returns nil if the pionConn is closed.
+func (c *pionConn) begin(a *allocation, t stun.MessageType) *exchange {
 	select {
 	case <-c.closed:
-		return false // pion/turn may still be reading c.indication
+		return nil
 	default:
 	}
-	m := &c.indication
-	m.Reset()
-	m.Type = stun.NewType(stun.MethodSend, stun.ClassIndication)
-	m.WriteHeader()
-	_ = stunmsg.Address{Type: stun.AttrXORPeerAddress, Addr: peer}.AddTo(m) // never fails
-	m.Add(stun.AttrData, data)
-	x.message = m.Raw
-	return c.do(x)
+	x := &c.next
+	x.allocation, x.answered, x.question, x.permitted = a, false, false, false
+	x.message.Reset()
+	x.message.Type = t
+	c.transactions++
+	binary.BigEndian.PutUint64(x.message.TransactionID[:], c.transactions)
+	x.message.WriteHeader()
+	return x
 }
 
-// do passes a message to pion/turn, and returns when pion/turn has handled it. It reports false if the pionConn is closed:
-// then pion/turn may still use the exchange.
+// do passes a message to pion/turn, and returns when pion/turn has handled it. It reports false if the pionConn is
+// closed.
 func (c *pionConn) do(x *exchange) bool {
 	c.task.Begin()
 	defer c.task.End()
-	x.done = make(chan struct{})
 	select {
 	case c.exchanges <- x:
 	case <-c.closed:
 		return false
 	}
 	select {
-	case <-x.done:
+	case <-c.handled:
 		return true
 	case <-c.closed:
 		return false
@@ -186,13 +228,13 @@ func (c *pionConn) do(x *exchange) bool {
 // ReadFrom first ends the exchange of that message.
 func (c *pionConn) ReadFrom(b []byte) (int, net.Addr, error) {
 	if c.current != nil {
-		close(c.current.done)
 		c.current = nil
+		c.handled <- struct{}{}
 	}
 	select {
 	case x := <-c.exchanges:
 		c.current = x
-		return copy(b, x.message), x.allocation.handle, nil
+		return copy(b, x.message.Raw), x.allocation.handle, nil
 	case <-c.closed:
 		return 0, nil, net.ErrClosed
 	}
@@ -200,7 +242,9 @@ func (c *pionConn) ReadFrom(b []byte) (int, net.Addr, error) {
 
 // WriteTo receives a response of pion/turn: the answer of the current exchange.
 func (c *pionConn) WriteTo(b []byte, _ net.Addr) (int, error) {
-	c.current.answer = append([]byte(nil), b...)
+	x := c.current
+	x.answer.Raw = append(x.answer.Raw[:0], b...)
+	x.answered = true
 	return len(b), nil
 }
 
@@ -228,4 +272,6 @@ func (c *pionConn) Close() error {
 
 // LocalAddr implements net.PacketConn. All allocations have the same local address, because pion/turn distinguishes
 // them by the fake client address alone.
-func (c *pionConn) LocalAddr() net.Addr { return &net.UDPAddr{IP: net.IPv6loopback, Port: 1} }
+func (c *pionConn) LocalAddr() net.Addr { return pionAddr }
+
+var pionAddr = &net.UDPAddr{IP: net.IPv6loopback, Port: 1}

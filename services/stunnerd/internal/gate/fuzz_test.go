@@ -189,7 +189,7 @@ func (s *sequence) check(c wire, b []byte, good bool) {
 // answered checks that an answer matches a message.
 func (s *sequence) answered(b, answer []byte, good bool) {
 	s.t.Helper()
-	if _, err := stunmsg.Parse(answer); err != nil {
+	if err := new(stunmsg.Message).Parse(answer); err != nil {
 		s.t.Fatalf("% x is answered with no message: % x", b, answer)
 	}
 	m := &stun.Message{Raw: answer}

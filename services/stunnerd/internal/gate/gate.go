@@ -164,7 +164,10 @@ func (g *Gate) Offload(f *offload.Offload) { g.routes.Offload(f) }
 
 // Receive handles one message that is not ChannelData. The caller may reuse b afterwards.
 func (g *Gate) Receive(b []byte, client session.Client) {
-	m, err := stunmsg.Parse(b)
+	r := requests.Get().(*request)
+	defer r.release()
+	r.client = client
+	err := r.Parse(b)
 	switch {
 	case err == stunmsg.ErrFingerprint:
 		g.drop(client, meter.BadFingerprint)
@@ -173,7 +176,6 @@ func (g *Gate) Receive(b []byte, client session.Client) {
 		g.drop(client, meter.Malformed)
 		return
 	}
-	r := &request{Message: m, client: client}
 	switch r.Type.Class {
 	case stun.ClassRequest:
 		g.request(r)

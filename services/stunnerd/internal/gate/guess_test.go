@@ -9,7 +9,6 @@ import (
 
 	"github.com/stunner-gateway/stunner/services/api/credential"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/limit"
-	"github.com/stunner-gateway/stunner/services/stunnerd/internal/stunmsg"
 )
 
 // guess sends wrong passwords and returns how many were answered, and how many were compared.
@@ -17,11 +16,10 @@ func (v *virtual) guess(c *client, user string, times int) (answers, compared in
 	v.t.Helper()
 	for range times {
 		raw := v.signed(c, user, "guess", stun.MethodAllocate, udp)
-		m, err := stunmsg.Parse(raw)
-		if err != nil {
+		r := &request{client: c, flow: v.flowOf(c)}
+		if err := r.Parse(raw); err != nil {
 			v.t.Fatal(err)
 		}
-		r := &request{Message: m, client: c, flow: v.flowOf(c)}
 		if v.limits.MayCompare(r.limited()) {
 			compared++
 		}

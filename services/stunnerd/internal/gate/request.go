@@ -2,6 +2,7 @@ package gate
 
 import (
 	"encoding/binary"
+	"sync"
 
 	"github.com/pion/stun/v2"
 
@@ -10,7 +11,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/stunmsg"
 )
 
-// request is a parsed message of a client.
+// request is a parsed message of a client. It is reused when Gate.Receive returns.
 type request struct {
 	stunmsg.Message
 	client session.Client
@@ -22,6 +23,18 @@ type request struct {
 	realm    string
 	username string
 	userID   string
+}
+
+var requests = sync.Pool{New: func() any { return new(request) }}
+
+// maxReused is the size in bytes of the largest message whose memory is kept for later requests.
+const maxReused = 4 << 10
+
+func (r *request) release() {
+	if r.Size() <= maxReused {
+		*r = request{Message: r.Message}
+		requests.Put(r)
+	}
 }
 
 func (r *request) answer(class stun.MessageClass, attrs ...stun.Setter) ([]byte, error) {

@@ -21,7 +21,7 @@ import (
 type Client interface {
 	// Send sends one whole STUN message or ChannelData frame. It never blocks. If there is no room for the frame, the
 	// error over UDP is datagram.ErrCongested. Over TCP and TLS the frame is queued, and over DTLS it is dropped and
-	// counted. Send may be called from several goroutines at a time.
+	// counted. It does not retain the frame. Send may be called from several goroutines at a time.
 	Send(frame []byte) error
 	// SendAll sends the payloads of packets as frames, like Send, and sets Err of each. It ignores the addresses.
 	SendAll(packets []datagram.Packet)

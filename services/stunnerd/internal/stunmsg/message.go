@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"net/netip"
+	"slices"
 
 	"github.com/pion/stun/v2"
 )
@@ -35,13 +36,15 @@ var understood = [0x40]bool{
 
 func understands(t stun.AttrType) bool { return int(t) < len(understood) && understood[t] }
 
-// Message is a parsed message.
+// Message is a parsed message. Its memory is reused by the next Parse.
 type Message struct {
-	*stun.Message
+	stun.Message
 	// Signed reports whether the message has MESSAGE-INTEGRITY. SignedWith checks it.
 	Signed bool
 	// attrs are the attributes before MESSAGE-INTEGRITY. Attributes after it are ignored (RFC 8489 §14.5).
 	attrs stun.Attributes
+	// response is the memory of Answer.
+	response stun.Message
 }
 
 // Errors of Parse.
@@ -51,34 +54,36 @@ var (
 )
 
 // Parse parses a message. The slice must hold exactly one message, with the magic cookie, and with the right
-// FINGERPRINT if it has one (RFC 8489 §5, §6.3, §14.7). The result does not refer to the slice.
-func Parse(b []byte) (Message, error) {
+// FINGERPRINT if it has one (RFC 8489 §5, §6.3, §14.7). The message does not refer to the slice.
+func (m *Message) Parse(b []byte) error {
 	if len(b) < HeaderSize || b[0]&0xC0 != 0 || len(b)%4 != 0 ||
 		int(binary.BigEndian.Uint16(b[2:])) != len(b)-HeaderSize {
-		return Message{}, ErrMalformed
+		return ErrMalformed
 	}
 	// pion/stun appends to Raw while it checks MESSAGE-INTEGRITY.
-	raw := append(make([]byte, 0, len(b)+64), b...)
-	m := Message{Message: &stun.Message{Raw: raw}}
+	m.Raw = append(slices.Grow(m.Raw[:0], len(b)+64), b...)
 	if err := m.Decode(); err != nil {
-		return Message{}, ErrMalformed
+		return ErrMalformed
 	}
 	if fingerprint, ok := m.Attributes.Get(stun.AttrFingerprint); ok {
 		last := m.Attributes[len(m.Attributes)-1]
 		if last.Type != stun.AttrFingerprint || len(fingerprint.Value) != 4 ||
-			stun.Fingerprint.Check(m.Message) != nil {
-			return Message{}, ErrFingerprint
+			stun.Fingerprint.Check(&m.Message) != nil {
+			return ErrFingerprint
 		}
 	}
-	m.attrs = m.Attributes
+	m.attrs, m.Signed = m.Attributes, false
 	for i, a := range m.Attributes {
 		if a.Type == stun.AttrMessageIntegrity {
 			m.attrs, m.Signed = m.Attributes[:i], true
 			break
 		}
 	}
-	return m, nil
+	return nil
 }
+
+// Size returns the size of the memory of the message in bytes.
+func (m *Message) Size() int { return cap(m.Raw) + cap(m.response.Raw) }
 
 // Value returns the value of the first attribute of a type before MESSAGE-INTEGRITY, and whether there is one.
 func (m *Message) Value(t stun.AttrType) ([]byte, bool) {
@@ -150,23 +155,30 @@ func (m *Message) Channel() (number uint16, ok bool) {
 
 // SignedWith reports whether MESSAGE-INTEGRITY was made with a key. It takes the same time for either result.
 func (m *Message) SignedWith(key []byte) bool {
-	return stun.MessageIntegrity(key).Check(m.Message) == nil
+	return stun.MessageIntegrity(key).Check(&m.Message) == nil
 }
 
 // Answer builds a response to the message. The response has MESSAGE-INTEGRITY if key is not nil, and FINGERPRINT if the
-// message has FINGERPRINT.
+// message has FINGERPRINT. It is valid until the next Answer or Parse.
 func (m *Message) Answer(class stun.MessageClass, key []byte, attrs ...stun.Setter) ([]byte, error) {
-	answer := &stun.Message{Raw: make([]byte, 0, 256)}
-	setters := []stun.Setter{stun.NewTransactionIDSetter(m.TransactionID), stun.NewType(m.Type.Method, class)}
-	setters = append(setters, attrs...)
+	answer := &m.response
+	answer.Reset()
+	answer.Type, answer.TransactionID = stun.NewType(m.Type.Method, class), m.TransactionID
+	answer.WriteHeader()
+	for _, attr := range attrs {
+		if err := attr.AddTo(answer); err != nil {
+			return nil, err
+		}
+	}
 	if key != nil {
-		setters = append(setters, stun.MessageIntegrity(key))
+		if err := stun.MessageIntegrity(key).AddTo(answer); err != nil {
+			return nil, err
+		}
 	}
 	if m.Contains(stun.AttrFingerprint) {
-		setters = append(setters, stun.Fingerprint)
-	}
-	if err := answer.Build(setters...); err != nil {
-		return nil, err
+		if err := stun.Fingerprint.AddTo(answer); err != nil {
+			return nil, err
+		}
 	}
 	return answer.Raw, nil
 }

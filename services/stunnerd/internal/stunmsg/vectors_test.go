@@ -35,8 +35,8 @@ func TestVectors(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r, err := Parse(raw)
-		if err != nil {
+		var r Message
+		if err := r.Parse(raw); err != nil {
 			t.Errorf("%s: %v", c.name, err)
 			continue
 		}
@@ -49,7 +49,7 @@ func TestVectors(t *testing.T) {
 			t.Errorf("%s: address %s, want %s", c.name, addr, c.mapped)
 		}
 		raw[HeaderSize+5] ^= 1 // a byte of the first attribute
-		if r, err := Parse(raw); err == nil && r.SignedWith(c.key) {
+		if err := r.Parse(raw); err == nil && r.SignedWith(c.key) {
 			t.Errorf("%s: a changed bit is not noticed", c.name)
 		}
 	}

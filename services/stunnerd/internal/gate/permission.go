@@ -1,8 +1,8 @@
 package gate
 
 import (
-	"maps"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 )
@@ -17,8 +17,13 @@ const (
 // permissions counts the permissions of an allocation for the limit MaxPermissions. The allocation engine enforces the
 // permissions themselves.
 type permissions struct {
-	mu    sync.Mutex
-	until map[netip.Addr]time.Time
+	mu   sync.Mutex
+	list []permission // a map would take 400 bytes more for an allocation with one peer
+}
+
+type permission struct {
+	peer  netip.Addr
+	until time.Time
 }
 
 // room reports whether the allocation has at most MaxPermissions permissions if permissions for the given peers are
@@ -26,30 +31,45 @@ type permissions struct {
 func (p *permissions) room(peers []netip.AddrPort, now time.Time) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	fresh := map[netip.Addr]bool{}
+	if p.fits(peers) {
+		return true
+	}
+	p.list = slices.DeleteFunc(p.list, func(held permission) bool { return now.After(held.until) })
+	return p.fits(peers)
+}
+
+func (p *permissions) fits(peers []netip.AddrPort) bool {
+	var fresh []netip.Addr
 	for _, peer := range peers {
-		if _, held := p.until[peer.Addr()]; !held {
-			fresh[peer.Addr()] = true
+		if p.held(peer.Addr()) != nil || slices.Contains(fresh, peer.Addr()) {
+			continue
+		}
+		if fresh = append(fresh, peer.Addr()); len(p.list)+len(fresh) > MaxPermissions {
+			return false
 		}
 	}
-	if len(p.until)+len(fresh) > MaxPermissions {
-		p.expire(now)
+	return true
+}
+
+func (p *permissions) held(peer netip.Addr) *permission {
+	for i := range p.list {
+		if p.list[i].peer == peer {
+			return &p.list[i]
+		}
 	}
-	return len(p.until)+len(fresh) <= MaxPermissions
+	return nil
 }
 
 // grant records permissions that the allocation engine has installed or refreshed.
 func (p *permissions) grant(peers []netip.AddrPort, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.until == nil {
-		p.until = map[netip.Addr]time.Time{}
-	}
 	for _, peer := range peers {
-		p.until[peer.Addr()] = now.Add(permissionLifetime)
+		held := p.held(peer.Addr())
+		if held == nil {
+			p.list = append(p.list, permission{peer: peer.Addr()})
+			held = &p.list[len(p.list)-1]
+		}
+		held.until = now.Add(permissionLifetime)
 	}
-}
-
-func (p *permissions) expire(now time.Time) {
-	maps.DeleteFunc(p.until, func(_ netip.Addr, until time.Time) bool { return now.After(until) })
 }

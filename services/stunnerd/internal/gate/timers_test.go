@@ -240,7 +240,7 @@ func TestLifetimesAreMonotonic(t *testing.T) {
 	for what, at := range map[string]time.Time{
 		"session, by which channels live": f.Started,
 		"lifetime":                        f.until,
-		"permission":                      f.permitted.until[permitted.Addr.Addr()],
+		"permission":                      f.permitted.held(permitted.Addr.Addr()).until,
 	} {
 		if at == at.Round(0) {
 			t.Errorf("%s: %s has no monotonic reading", what, at)

@@ -24,7 +24,7 @@ const (
 	// delays 40 datagrams, determines it.
 	mostLost, moreAge = 1.0, 20 * time.Millisecond
 	// mostStalled is the limit for stalls of the machine in a valid round. A round is repeated up to rounds times until
-	// it is valid. Stalls are subtracted from round trip times; the limit ensures that a server that occupies all CPUs
+	// there is none. Stalls are subtracted from round trip times; the limit ensures that a server that occupies all CPUs
 	// does not count as a stall.
 	mostStalled, rounds = window / 20, 3
 )
@@ -122,17 +122,22 @@ func (f figures) compare(t *testing.T, other figures) {
 	}
 }
 
-// settled returns a round with few stalls of the machine.
-func (s *stage) settled(t *testing.T, server server, over call.Network, neighbour trigger) (f figures) {
+// settled returns the round with the fewest stalls of the machine. It repeats a round in which the machine stalled, up to
+// rounds times, because stalls also disturb the programs afterwards.
+func (s *stage) settled(t *testing.T, server server, over call.Network, neighbour trigger) (best figures) {
 	t.Helper()
-	for range rounds {
-		if f = s.round(t, server, over, neighbour); f.stalled <= mostStalled {
-			return f
+	for i := range rounds {
+		if f := s.round(t, server, over, neighbour); i == 0 || f.stalled < best.stalled {
+			best = f
 		}
-		t.Logf("repeat the round: the machine stalled for %s of %s", short(f.stalled), window)
+		if best.stalled == 0 {
+			return best
+		}
 	}
-	t.Errorf("TEST NOT VALID: the machine stalled for more than %s in each of %d rounds", mostStalled, rounds)
-	return f
+	if best.stalled > mostStalled {
+		t.Errorf("TEST NOT VALID: the machine stalled for more than %s in each of %d rounds", mostStalled, rounds)
+	}
+	return best
 }
 
 // round starts a server and calls, and runs the neighbour's activity.

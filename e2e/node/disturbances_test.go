@@ -315,7 +315,9 @@ func count(t *testing.T, metrics, name string, labels ...string) (sum float64) {
 	t.Helper()
 lines:
 	for line := range strings.Lines(metrics) {
-		series, value, _ := strings.Cut(strings.TrimSpace(line), " ")
+		line = strings.TrimSpace(line)
+		at := strings.LastIndexByte(line, ' ') // labels may contain spaces
+		series, value := line[:max(at, 0)], line[at+1:]
 		if base, _, _ := strings.Cut(series, "{"); base != name {
 			continue
 		}

@@ -2,15 +2,14 @@ package host
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"log/slog"
 	"net/netip"
-	"os"
 	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/netlink"
 )
 
 // pollInterval is how often the addresses are read if the kernel does not report changes, for example in a sandbox
@@ -20,7 +19,7 @@ const pollInterval = 5 * time.Second
 // Follow calls changed with the sorted addresses of this host, at the start and after every change. It returns when ctx
 // ends.
 func Follow(ctx context.Context, log *slog.Logger, changed func([]netip.Addr)) {
-	follow(ctx, log, Addresses, listen, changed)
+	follow(ctx, log, Addresses, subscribe, changed)
 }
 
 // follow implements Follow with replaceable functions. read returns the addresses of the host. subscribe returns a
@@ -65,35 +64,7 @@ func follow(
 	}
 }
 
-// listen opens a netlink socket for changes of addresses (rtnetlink(7)). Each message causes an event. Its content is
-// not used, because the addresses are read again.
-func listen(ctx context.Context) (<-chan struct{}, error) {
-	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_ROUTE)
-	if err != nil {
-		return nil, fmt.Errorf("open netlink socket: %w", err)
-	}
-	socket := os.NewFile(uintptr(fd), "netlink")
-	group := &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: unix.RTMGRP_IPV4_IFADDR | unix.RTMGRP_IPV6_IFADDR}
-	if err := unix.Bind(fd, group); err != nil {
-		return nil, errors.Join(fmt.Errorf("join netlink groups: %w", err), socket.Close())
-	}
-	events := make(chan struct{}, 1)
-	stop := context.AfterFunc(ctx, func() { _ = socket.Close() })
-	go func() {
-		defer close(events)
-		defer func() { _ = socket.Close() }()
-		defer stop()
-		buffer := make([]byte, 1<<13)
-		for {
-			// ENOBUFS means that messages were lost, so addresses may have changed.
-			if _, err := socket.Read(buffer); err != nil && !errors.Is(err, unix.ENOBUFS) {
-				return
-			}
-			select {
-			case events <- struct{}{}:
-			default:
-			}
-		}
-	}()
-	return events, nil
+// subscribe subscribes to changes of addresses.
+func subscribe(ctx context.Context) (<-chan struct{}, error) {
+	return netlink.Subscribe(ctx, unix.RTMGRP_IPV4_IFADDR|unix.RTMGRP_IPV6_IFADDR)
 }

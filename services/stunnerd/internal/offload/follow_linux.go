@@ -5,11 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/netlink"
 )
 
 const (
@@ -30,7 +31,7 @@ const changes = unix.RTMGRP_LINK | unix.RTMGRP_IPV4_IFADDR | unix.RTMGRP_IPV4_RO
 // follow attaches the programs to the interfaces, and starts a goroutine that follows changes of the network.
 func (f *Offload) follow() error {
 	ctx, stop := context.WithCancel(context.Background())
-	events, err := subscribe(ctx)
+	events, err := netlink.Subscribe(ctx, changes)
 	if err != nil {
 		f.log.Info("poll the interfaces of this host", "interval", sweepInterval, "error", err)
 	}
@@ -124,35 +125,4 @@ func (f *Offload) attachAll() error {
 	}
 	f.failed = failed
 	return nil
-}
-
-// subscribe returns a channel of changes of the network, which is closed if the kernel no longer reports them.
-func subscribe(ctx context.Context) (<-chan struct{}, error) {
-	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_ROUTE)
-	if err != nil {
-		return nil, fmt.Errorf("open netlink socket: %w", err)
-	}
-	socket := os.NewFile(uintptr(fd), "netlink")
-	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: changes}); err != nil {
-		return nil, errors.Join(fmt.Errorf("join netlink groups: %w", err), socket.Close())
-	}
-	events := make(chan struct{}, 1)
-	stop := context.AfterFunc(ctx, func() { _ = socket.Close() })
-	go func() {
-		defer close(events)
-		defer func() { _ = socket.Close() }()
-		defer stop()
-		buffer := make([]byte, 1<<13)
-		for {
-			// ENOBUFS means that messages were lost.
-			if _, err := socket.Read(buffer); err != nil && !errors.Is(err, unix.ENOBUFS) {
-				return
-			}
-			select {
-			case events <- struct{}{}:
-			default:
-			}
-		}
-	}()
-	return events, nil
 }

@@ -8,8 +8,8 @@
 // indication. Every datagram, in either direction, is checked against the routes by IP address and port. No datagram is
 // truncated: a datagram that is too long is dropped.
 //
-// The path of data in channels does not allocate, does not format strings, takes no lock of the relay, and does not
-// wait for room in a send buffer.
+// The path of data in channels does not allocate, does not format strings, and does not wait for room in a send buffer.
+// It takes no lock of the relay while no datagram waits for the allocation engine.
 package relay
 
 import (

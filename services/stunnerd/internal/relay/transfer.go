@@ -32,8 +32,12 @@ func (t *transfer) add(p datagram.Packet, i item) {
 	t.items = append(t.items, i)
 }
 
-// reset empties the transfer and keeps its memory.
-func (t *transfer) reset() { t.packets, t.items = t.packets[:0], t.items[:0] }
+// reset empties the transfer and keeps its memory, without references to packets and channels.
+func (t *transfer) reset() {
+	clear(t.packets)
+	clear(t.items)
+	t.packets, t.items = t.packets[:0], t.items[:0]
+}
 
 // count counts the packets of a transfer that were sent, and drops the others. Counters are shared by the processors,
 // so each is changed once, and not for each packet.

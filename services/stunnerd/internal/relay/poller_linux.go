@@ -114,6 +114,22 @@ func newPoller() (*poller, error) {
 
 // add receives the datagrams of a socket until remove.
 func (p *poller) add(s *kernelSocket) error {
+	e := p.occupy(s)
+	err := s.Use(func(fd int) (err error) {
+		closed := p.raw.Control(func(epoll uintptr) { err = unix.EpollCtl(int(epoll), unix.EPOLL_CTL_ADD, fd, &e) })
+		return errors.Join(closed, err)
+	})
+	if err != nil {
+		p.remove(s)
+		s.poller = nil
+		return fmt.Errorf("add socket to epoll instance: %w", err)
+	}
+	return nil
+}
+
+// occupy assigns a slot to a socket, and returns the event of the slot. The system call of add is not made under mu,
+// because the goroutine takes mu for each event.
+func (p *poller) occupy(s *kernelSocket) unix.EpollEvent {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(p.free) == 0 {
@@ -121,21 +137,13 @@ func (p *poller) add(s *kernelSocket) error {
 		p.slots = append(p.slots, slot{})
 	}
 	at := p.free[len(p.free)-1]
-	e := unix.EpollEvent{Events: unix.EPOLLIN, Fd: at, Pad: p.slots[at].use}
-	err := s.Use(func(fd int) (err error) {
-		closed := p.raw.Control(func(epoll uintptr) { err = unix.EpollCtl(int(epoll), unix.EPOLL_CTL_ADD, fd, &e) })
-		return errors.Join(closed, err)
-	})
-	if err != nil {
-		return fmt.Errorf("add socket to epoll instance: %w", err)
-	}
 	p.free = p.free[:len(p.free)-1]
 	p.slots[at].socket, s.poller, s.slot = s, p, at
 	if !p.running {
 		p.running = true
 		go p.run()
 	}
-	return nil
+	return unix.EpollEvent{Events: unix.EPOLLIN, Fd: at, Pad: p.slots[at].use}
 }
 
 // remove ends add. The kernel removes a closed socket from the epoll instance.

@@ -24,6 +24,7 @@ import (
 	"time"
 
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	"github.com/stunner-gateway/stunner/e2e/internal/netns"
 )
 
@@ -209,24 +210,7 @@ func (s *stage) run(t *testing.T, what server) *bed.Process {
 		t.Fatal("setpriv is not installed: run `sudo apt-get install --yes util-linux`")
 	}
 	c.Name, c.Path, c.Dir, c.Logs = what.name, path, s.dir, t.TempDir()
-	p, err := bed.Start(c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if t.Failed() {
-			t.Logf("last log lines of %s:\n%s", what.name, strings.Join(p.Tail(5), "\n"))
-		}
-		if err := p.Kill(); err != nil {
-			t.Error(err)
-		}
-	})
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	if err := p.Until(ctx, s.serves); err != nil {
-		t.Fatal(err)
-	}
-	return p
+	return bedtest.Start(t, c, s.serves)
 }
 
 // serves returns nil when the server accepts TCP connections. It opens the other transports before.

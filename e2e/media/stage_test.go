@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	"github.com/stunner-gateway/stunner/e2e/internal/netns"
 )
 
@@ -165,24 +166,7 @@ func (s *stage) start(t *testing.T, what server, cores int) *bed.Process {
 		t.Fatal("taskset is not installed: run `sudo apt-get install --yes util-linux`")
 	}
 	c.Name, c.Path, c.Dir, c.Logs = strings.ReplaceAll(what.name, "/", "-"), path, s.dir, s.dir
-	p, err := bed.Start(c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if t.Failed() {
-			t.Logf("last log lines of %s:\n%s", what.name, strings.Join(p.Tail(5), "\n"))
-		}
-		if err := p.Kill(); err != nil {
-			t.Error(err)
-		}
-	})
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	if err := p.Until(ctx, func(context.Context) error { return s.serves() }); err != nil {
-		t.Fatal(err)
-	}
-	return p
+	return bedtest.Start(t, c, func(context.Context) error { return s.serves() })
 }
 
 // serves returns nil when the server answers a Binding request over UDP.

@@ -2,13 +2,16 @@
 package bedtest
 
 import (
+	"context"
 	"flag"
 	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 )
@@ -68,6 +71,30 @@ func Port(t testing.TB) int {
 func Address(t testing.TB) string {
 	t.Helper()
 	return net.JoinHostPort(bed.Loopback, strconv.Itoa(Port(t)))
+}
+
+// Start starts a program, and waits until ready returns nil. The program is killed at the end of the test. The last
+// lines of its log are printed if the test has failed.
+func Start(t testing.TB, c bed.Command, ready func(context.Context) error) *bed.Process {
+	t.Helper()
+	p, err := bed.Start(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("last log lines of %s:\n%s", c.Name, strings.Join(p.Tail(5), "\n"))
+		}
+		if err := p.Kill(); err != nil {
+			t.Error(err)
+		}
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if err := p.Until(ctx, ready); err != nil {
+		t.Fatal(err)
+	}
+	return p
 }
 
 // Echo runs a UDP peer that returns every datagram, and returns its address. It uses a free port of addr.

@@ -26,14 +26,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/api/credential"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/cluster"
-	"github.com/stunner-gateway/stunner/services/stunnerd/internal/engine/pionturn"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/gate"
-	"github.com/stunner-gateway/stunner/services/stunnerd/internal/limit"
-	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
-	"github.com/stunner-gateway/stunner/services/stunnerd/internal/nonce"
-	"github.com/stunner-gateway/stunner/services/stunnerd/internal/relay"
-	"github.com/stunner-gateway/stunner/services/stunnerd/internal/relay/relaytest"
-	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/testport"
 )
 
@@ -73,31 +66,14 @@ func oneCertificate(t *testing.T) (c config.Listener) {
 // openSecure opens a listener with certificates, and with one socket.
 func openSecure(t *testing.T, c config.Listener) (*connections, *net.UDPAddr) {
 	t.Helper()
-	log := slog.New(slog.DiscardHandler)
-	engine, err := pionturn.New(1, log)
-	if err != nil {
-		t.Fatal(err)
-	}
-	nonces, err := nonce.New()
-	if err != nil {
-		t.Fatal(err)
-	}
-	m := meter.New()
-	g := gate.New("test", c.Protocol, gate.Shared{
-		Engine: engine, Nonces: nonces, Network: relaytest.NewKernel(t), Reservations: relay.NewReservations(),
-		Limits: limit.NewProcess(), Table: session.NewTable(), Meter: m, Log: log,
-	})
+	g, m := newGate(t, c.Protocol)
 	c.Name, c.Port = "test", testport.Free(t)
-	l, err := Open(c, g, Options{Sockets: 1, Limits: NewLimits(0), Meter: m, Log: log})
+	l, err := Open(c, g, Options{Sockets: 1, Limits: NewLimits(0), Meter: m, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
 		if err := l.Close(); err != nil {
-			t.Error(err)
-		}
-		g.Close()
-		if err := engine.Close(); err != nil {
 			t.Error(err)
 		}
 	})

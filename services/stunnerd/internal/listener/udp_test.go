@@ -27,8 +27,8 @@ import (
 // G-02, D-19: no listener leaves a goroutine behind after Close.
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// open opens a listener on a free port.
-func open(t *testing.T, protocol config.Protocol) (port int) {
+// newGate returns a gate that ends with the test.
+func newGate(t *testing.T, protocol config.Protocol) (*gate.Gate, *meter.Meter) {
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)
 	engine, err := pionturn.New(1, log)
@@ -40,24 +40,33 @@ func open(t *testing.T, protocol config.Protocol) (port int) {
 		t.Fatal(err)
 	}
 	m := meter.New()
-	g := gate.New("test", config.TURNUDP, gate.Shared{
+	g := gate.New("test", protocol, gate.Shared{
 		Engine: engine, Nonces: nonces, Network: relaytest.NewKernel(t), Reservations: relay.NewReservations(),
 		Limits: limit.NewProcess(), Table: session.NewTable(), Meter: m, Log: log,
 	})
+	t.Cleanup(func() {
+		g.Close()
+		if err := engine.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return g, m
+}
+
+// open opens a listener on a free port.
+func open(t *testing.T, protocol config.Protocol) (port int) {
+	t.Helper()
+	g, m := newGate(t, config.TURNUDP)
 	port = testport.Free(t)
 	l, err := Open(
 		config.Listener{Name: "test", Protocol: protocol, Port: port}, g,
-		Options{Sockets: 2, Limits: NewLimits(0), Meter: m, Log: log},
+		Options{Sockets: 2, Limits: NewLimits(0), Meter: m, Log: slog.New(slog.DiscardHandler)},
 	)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
 		if err := l.Close(); err != nil {
-			t.Error(err)
-		}
-		g.Close()
-		if err := engine.Close(); err != nil {
 			t.Error(err)
 		}
 	})

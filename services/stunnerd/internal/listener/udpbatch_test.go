@@ -20,14 +20,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/credential"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/cluster"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/datagram"
-	"github.com/stunner-gateway/stunner/services/stunnerd/internal/engine/pionturn"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/gate"
-	"github.com/stunner-gateway/stunner/services/stunnerd/internal/limit"
-	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
-	"github.com/stunner-gateway/stunner/services/stunnerd/internal/nonce"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/relay"
-	"github.com/stunner-gateway/stunner/services/stunnerd/internal/relay/relaytest"
-	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/stunmsg"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/testport"
 )
@@ -42,27 +36,14 @@ type batchBed struct {
 
 func newBatchBed(t *testing.T) *batchBed {
 	t.Helper()
-	log := slog.New(slog.DiscardHandler)
-	engine, err := pionturn.New(1, log)
-	if err != nil {
-		t.Fatal(err)
-	}
-	nonces, err := nonce.New()
-	if err != nil {
-		t.Fatal(err)
-	}
-	m := meter.New()
-	g := gate.New("test", config.TURNUDP, gate.Shared{
-		Engine: engine, Nonces: nonces, Network: relaytest.NewKernel(t), Reservations: relay.NewReservations(),
-		Limits: limit.NewProcess(), Table: session.NewTable(), Meter: m, Log: log,
-	})
+	g, m := newGate(t, config.TURNUDP)
 	g.Update(&gate.Policy{
 		Authority:  credential.Authority{Realm: "test.example", Username: "ann", Password: "first"},
 		RelayAddrs: []netip.Addr{netip.MustParseAddr("127.0.0.1")},
 	}, cluster.NewView(
 		[]config.Cluster{{Name: "c", Type: config.Static, Endpoints: []string{"127.0.0.1"}}}, []string{"c"},
 	))
-	port, err := openPort(testport.Free(t), 1, log)
+	port, err := openPort(testport.Free(t), 1, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,8 +61,7 @@ func newBatchBed(t *testing.T) *batchBed {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		g.Close()
-		if err := errors.Join(port.Close(), engine.Close()); err != nil {
+		if err := port.Close(); err != nil {
 			t.Error(err)
 		}
 	})

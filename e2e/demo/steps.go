@@ -130,7 +130,7 @@ func (d *demo) credentials(ctx context.Context, o *outcome) (result string, err 
 	}
 	result = "user " + o.ice.Servers[0].Username
 	if !o.ice.Expires.IsZero() { // static credentials do not expire
-		result += ", valid until  " + o.ice.Expires.Local().Format("Jan 2 15:04")
+		result += ", valid until " + o.ice.Expires.Local().Format("Jan 2 15:04")
 	}
 	return result, nil
 }

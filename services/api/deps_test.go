@@ -37,6 +37,14 @@ func TestDependencies(t *testing.T) {
 			Why:       "the dataplane and the auth service run without Kubernetes",
 		},
 		{
+			Package: module + "inspection",
+			Forbidden: append(
+				[]string{"os", "io/fs", "net/http", module + "discovery", module + "telemetry", module + "v1"}, kubernetes...,
+			),
+			Calls: clock,
+			Why:   "dataplanes, the operator and command lines exchange these types: they are values without input and output",
+		},
+		{
 			Package:   module + "ratelimit",
 			Forbidden: append([]string{"net/http", "github.com/stunner-gateway/stunner/..."}, kubernetes...),
 			Calls:     clock,

@@ -49,6 +49,8 @@ type client struct {
 	// reports contains the newest report of each id. They are sent again at the start of each connection, because a
 	// server drops the reports of a lost connection.
 	reports map[string]Report
+	// answers is nil if the client answers no requests.
+	answers *answerer
 	// outgoing is the queue of the reports to send over the current connection.
 	outgoing *latestQueue[Report]
 }
@@ -59,6 +61,7 @@ func newClient(base url.URL, want selector, o Options) *client {
 		log:     o.Log,
 		dial:    (&net.Dialer{Timeout: dialTimeout}).DialContext,
 		reports: map[string]Report{},
+		answers: newAnswerer(o),
 	}
 }
 
@@ -254,7 +257,7 @@ func (c *client) connect(ctx context.Context, w *watch) error {
 	var workers sync.WaitGroup
 	workers.Go(func() { s.cancel(s.keepAlive()) })
 	workers.Go(func() { s.cancel(c.sendReports(s)) })
-	pending := newFrames()
+	pending, isRequest := newFrames(), c.answers.connection(s)
 	workers.Go(func() { w.readFrom(s.ctx, pending) })
 	for {
 		data, err := s.read()
@@ -268,6 +271,9 @@ func (c *client) connect(ctx context.Context, w *watch) error {
 				w.reject("", fmt.Errorf("read config: more than %d bytes", frameLimit))
 			}
 			return err
+		case isRequest(data):
+		case isPeers(data):
+			c.receivePeers(w, data)
 		case c.want.one():
 			pending.put(data)
 		default: // parsed at once, so that a frame of one config does not delay frames of others
@@ -320,8 +326,12 @@ func (c *client) Report(r Report) {
 	}
 }
 
-// sendReports sends the newest report of each id, and then each new report.
+// sendReports sends the newest report of each id, and then each new report. Before the first it announces that the
+// client answers requests, if it does.
 func (c *client) sendReports(s *stream) error {
+	if err := c.answers.announce(s); err != nil {
+		return err
+	}
 	outgoing := newLatestQueue[Report]()
 	c.mu.Lock()
 	for id, r := range c.reports {
@@ -334,7 +344,7 @@ func (c *client) sendReports(s *stream) error {
 		if err != nil {
 			return err
 		}
-		data, err := json.Marshal(reportFrame{Report: &r})
+		data, err := json.Marshal(clientFrame{Report: &r})
 		if err != nil {
 			return err
 		}
@@ -342,11 +352,6 @@ func (c *client) sendReports(s *stream) error {
 			return err
 		}
 	}
-}
-
-// reportFrame is the frame that a client sends.
-type reportFrame struct {
-	Report *Report `json:"report"`
 }
 
 // The delays between connections. They have jitter, so that clients do not all reconnect at once.

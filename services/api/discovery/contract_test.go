@@ -15,8 +15,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// G-10: the OpenAPI document of config discovery contains the served paths, the codes of refusals, and the fields of a
-// report.
+// G-10: the OpenAPI document of config discovery contains the served paths, the codes of refusals, and the fields of
+// reports and lists of peers.
 func TestContractIsWrittenDown(t *testing.T) {
 	data, err := os.ReadFile("../../../openapi/discovery.yaml")
 	if err != nil {
@@ -57,19 +57,27 @@ func TestContractIsWrittenDown(t *testing.T) {
 		slices.Sorted(maps.Keys(contract.Paths)), want) {
 		t.Errorf("paths %q, want %q", slices.Sorted(maps.Keys(contract.Paths)), want)
 	}
-	full := Report{
-		ID: "a", Pod: "a", Revision: "a", Accepted: true, Error: "a", Allocations: 1, Draining: true, Offload: "a",
+	written := func(schema string) []string {
+		return slices.Sorted(maps.Keys(contract.Components.Schemas[schema].Properties))
 	}
-	var fields map[string]any
-	if sent, err := json.Marshal(full); err != nil || json.Unmarshal(sent, &fields) != nil {
-		t.Fatal(err)
-	}
-	if len(fields) != reflect.TypeFor[Report]().NumField() {
-		t.Fatal("set every field of the report here")
-	}
-	if written := slices.Sorted(maps.Keys(contract.Components.Schemas["Report"].Properties)); !slices.Equal(
-		written, slices.Sorted(maps.Keys(fields)),
-	) {
-		t.Errorf("fields of a report %q, want %q", written, slices.Sorted(maps.Keys(fields)))
+	for schema, full := range map[string]any{
+		"Report": Report{
+			ID: "a", Pod: "a", Revision: "a", Accepted: true, Error: "a", Allocations: 1, Draining: true, Offload: "a",
+			Peer: "a", Sender: "a",
+		},
+		"Peers":   Peers{Problem: "a"},
+		"PeerKey": PeerKey{},
+		"Peer":    Peer{Draining: true},
+	} {
+		var fields map[string]any
+		if sent, err := json.Marshal(full); err != nil || json.Unmarshal(sent, &fields) != nil {
+			t.Fatal(err)
+		}
+		if len(fields) != reflect.TypeOf(full).NumField() {
+			t.Fatalf("set every field of %s here", schema)
+		}
+		if sent := slices.Sorted(maps.Keys(fields)); !slices.Equal(written(schema), sent) {
+			t.Errorf("fields of %s %q, want %q", schema, written(schema), sent)
+		}
 	}
 }

@@ -16,6 +16,11 @@
 //
 // Dataplanes of this release send text frames {"report":{…}} with their state to the server. Other servers ignore them.
 //
+// A client with Options.Handler announces itself with {"serves":{…}}. Such a client gets frames {"request":{…}} too, and
+// answers each with {"response":{…}}; see Server.Ask.
+//
+// A dataplane pod whose reports have the field peer gets frames {"peers":{…}} too, see Peers.
+//
 // Both sides keep only the newest state of a config. A slow reader skips older states and does not delay other readers.
 //
 // # Clients
@@ -26,8 +31,8 @@
 // reads the config of its own Gateway, and an account in the operator's flag --discovery-readers reads those of all
 // Gateways, in the form of config.Config.ForAuth or, marked :whole, with all fields.
 //
-// The package needs neither a Kubernetes client nor another package of this repository than config, credential and
-// ratelimit.
+// The package needs neither a Kubernetes client nor another package of this repository than config, credential,
+// inspection and ratelimit.
 package discovery
 
 import (
@@ -36,12 +41,14 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
 	"net/url"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/stunner-gateway/stunner/services/api/config"
+	"github.com/stunner-gateway/stunner/services/api/inspection"
 )
 
 // Source is a source of configs: a discovery server or a file.
@@ -83,6 +90,9 @@ type Event struct {
 	Err error
 	// Unknown lists fields of Config that this release does not define.
 	Unknown []string
+	// Peers is a new list of peers. All other fields except ID are then empty. It is sent only to a client whose reports
+	// have a Peer.
+	Peers *Peers
 }
 
 // Report is the state of a dataplane, sent over the connection of its config.
@@ -97,6 +107,10 @@ type Report struct {
 	Draining    bool   `json:"draining,omitempty"`
 	// Offload tells why media is not forwarded in the kernel as the config requests. It is empty if it is.
 	Offload string `json:"offload,omitempty"`
+	// Peer is the address ADDRESS:PORT at which the pod receives datagrams that other pods of the Gateway forward, and
+	// Sender the text of its Sender. Both are empty if the pod does not take part in forwarding.
+	Peer   string `json:"peer,omitempty"`
+	Sender string `json:"sender,omitempty"`
 }
 
 // Reporter is a Source that accepts reports.
@@ -122,6 +136,13 @@ type Options struct {
 	// Lookup returns the values of the placeholders that only a file may contain, see config.ParseWith. It is not used
 	// for a discovery server. If it is nil, placeholders in the place of numbers are an error.
 	Lookup func(name string) string
+	// Handler answers requests of the server about this process, see Server.Ask. It is called for at most two requests
+	// at a time, and has four seconds for each. Its answers are JSON; a text with an error status is sent as
+	// inspection.Error. Nil means that the server sends no requests.
+	Handler http.Handler
+	// Pod is the name of this process, and Kind its kind, for a client with a Handler.
+	Pod  string
+	Kind inspection.Kind
 }
 
 // Open returns the source for an origin: a file path, file://PATH, http(s)://…, ws(s)://… or HOST:PORT. It does not

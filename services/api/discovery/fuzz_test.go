@@ -100,6 +100,7 @@ func FuzzReportFrame(f *testing.F) {
 		`{"report":{"id":"media/a","pod":"p","revision":"r","accepted":true,"allocations":1,"draining":true}}`,
 		`{"report":{"allocations":-1}}`, `{"report":{"allocations":1e99}}`, `{"report":null}`, `{"report":[]}`, `{}`,
 		``, "null", "\xff", `{"report":{"error":"\ud800"}}`,
+		`{"report":{"id":"media/a","peer":"10.0.0.1:4000","sender":"0123456789abcdef"}}`,
 	} {
 		f.Add([]byte(seed))
 	}
@@ -108,7 +109,7 @@ func FuzzReportFrame(f *testing.F) {
 		if !ok && r != (Report{}) {
 			t.Errorf("refused, yet %+v", r)
 		}
-		for _, text := range []string{r.ID, r.Pod, r.Revision, r.Error} {
+		for _, text := range []string{r.ID, r.Pod, r.Revision, r.Error, r.Peer, r.Sender} {
 			if len(text) > reportText || !utf8.ValidString(text) {
 				t.Errorf("text %q", text)
 			}
@@ -119,7 +120,7 @@ func FuzzReportFrame(f *testing.F) {
 		if !ok {
 			return
 		}
-		sent, err := json.Marshal(reportFrame{&r})
+		sent, err := json.Marshal(clientFrame{Report: &r})
 		if again, ok := parseReport(sent); err != nil || !ok || again != r {
 			t.Errorf("%+v is sent as %s and read as %+v: %v", r, sent, again, err)
 		}
@@ -135,4 +136,12 @@ func FuzzReportFrame(f *testing.F) {
 			t.Error("the report outlives its connection")
 		}
 	})
+}
+
+func parseReport(data []byte) (Report, bool) {
+	f := parseClientFrame(data)
+	if f.Report == nil {
+		return Report{}, false
+	}
+	return *f.Report, true
 }

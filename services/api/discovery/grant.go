@@ -61,7 +61,7 @@ const (
 	Undecided       Refusal = "undecided"   // see ErrUndecided
 	TooManyRequests Refusal = "hasty"       // from one source
 	TooManyStreams  Refusal = "crowded"     // see Limits
-	Misreported     Refusal = "misreported" // a report about another pod
+	Misreported     Refusal = "misreported" // a report about another pod, its peer at another address, or an answer without a request
 	Withheld        Refusal = "withheld"    // only the secrets are refused: see ServerOptions.Permissive
 )
 

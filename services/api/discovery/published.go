@@ -19,8 +19,8 @@ type published struct {
 	config *config.Config
 	// hasNodeAddress is set if the address of a listener is the placeholder for the address of the reader's node.
 	hasNodeAddress bool
-	// deleted marks the frame of a deletion, which is the same for all readers.
-	deleted bool
+	// uniform marks a frame that is the same for all readers: a deletion, or a list of peers.
+	uniform bool
 }
 
 // publish returns a config in the form in which the registry stores it. redactable is set if some readers receive the
@@ -42,7 +42,12 @@ func publish(c config.Config, redactable bool) published {
 // deletion returns the zero config with an id, which deletes the config with that id.
 func deletion(id string) published {
 	frame := config.Zero(id).Canonical()
-	return published{id: id, frame: frame, forAuth: frame, deleted: true}
+	return published{id: id, frame: frame, forAuth: frame, uniform: true}
+}
+
+// peersOf returns a list of peers in the form in which it is queued for a reader.
+func peersOf(frame []byte) published {
+	return published{id: peersKey, frame: frame, forAuth: frame, uniform: true}
 }
 
 // readerScope contains the properties of a reader on which the form of its configs depends.
@@ -67,7 +72,7 @@ func (p published) frameFor(to readerScope, address string) []byte {
 	switch {
 	case to.forAuth:
 		return p.forAuth
-	case p.deleted || !p.hasNodeAddress && !to.redacted:
+	case p.uniform || !p.hasNodeAddress && !to.redacted:
 		return p.frame
 	}
 	c := p.config.Clone()

@@ -119,6 +119,17 @@ func (r *registry) publishedRevision(report Report, to readerScope) string {
 	return report.Revision
 }
 
+// Published returns the published config with an id and its revision. ok is false if there is none.
+func (r *registry) Published(id string) (c config.Config, revision string, ok bool) {
+	want := selector(id)
+	found := r.matching(want)
+	if !want.one() || len(found) == 0 {
+		return config.Config{}, "", false
+	}
+	c, _, err := config.Parse(found[0].frame)
+	return c, found[0].revision, err == nil
+}
+
 // matching returns the configs that want selects, sorted by id.
 func (r *registry) matching(want selector) []published {
 	r.mu.Lock()

@@ -172,18 +172,32 @@ func (s *reportStore) forget(closed *stream) {
 	}
 }
 
-// parseReport parses the frame of a report and truncates its texts.
-func parseReport(data []byte) (Report, bool) {
-	var frame reportFrame
-	if err := json.Unmarshal(data, &frame); err != nil || frame.Report == nil {
-		return Report{}, false
+// clientFrame is a frame that a client sends. One field is set.
+type clientFrame struct {
+	Report   *Report       `json:"report,omitempty"`
+	Serves   *announcement `json:"serves,omitempty"`
+	Response *response     `json:"response,omitempty"`
+}
+
+// parseClientFrame parses a frame and truncates the texts of a report. It returns the zero clientFrame for a frame of
+// another release.
+func parseClientFrame(data []byte) clientFrame {
+	var frame clientFrame
+	if err := json.Unmarshal(data, &frame); err != nil {
+		return clientFrame{}
 	}
-	r := *frame.Report
-	for _, text := range []*string{&r.ID, &r.Pod, &r.Revision, &r.Error, &r.Offload} {
+	if frame.Report != nil {
+		frame.Report.bound()
+	}
+	return frame
+}
+
+// bound truncates the texts of a report, and makes its numbers valid.
+func (r *Report) bound() {
+	for _, text := range []*string{&r.ID, &r.Pod, &r.Revision, &r.Error, &r.Offload, &r.Peer, &r.Sender} {
 		if len(*text) > reportText {
 			*text = strings.ToValidUTF8((*text)[:reportText], "")
 		}
 	}
 	r.Allocations = min(max(r.Allocations, 0), math.MaxInt32)
-	return r, true
 }

@@ -47,6 +47,9 @@ type ServerOptions struct {
 	OnReport func(Report)
 	// OnRefusal is called with the reason of every refusal, if not nil.
 	OnRefusal func(Refusal)
+	// VerifyPeer returns an error if a pod of the Gateway id does not have the address that it reports as Report.Peer.
+	// The peer is then ignored and counted as Misreported. Nil means that no address is verified.
+	VerifyPeer func(id string, reported Peer) error
 	// Limits bounds the load that clients can put on the server. Its zero value means the defaults.
 	Limits Limits
 }
@@ -60,6 +63,8 @@ type Server struct {
 	mux     *http.ServeMux
 	sources *ratelimit.Limiter[netip.Prefix]
 	streams *streamLimiter
+	served  servedStreams
+	peers   peerLists
 }
 
 // NewServer returns a server without configs.
@@ -78,6 +83,8 @@ func NewServer(o ServerOptions) *Server {
 		mux:         http.NewServeMux(),
 		sources:     ratelimit.New[netip.Prefix](float64(o.Limits.Rate), o.Limits.Burst, maxSources),
 		streams:     newStreamLimiter(o.Limits),
+		served:      servedStreams{streams: map[servedKey]*served{}},
+		peers:       peerLists{lists: map[string]*peerList{}},
 	}
 	s.mux.HandleFunc("GET "+apiPath, s.serveList)
 	s.mux.HandleFunc("GET "+apiPath+"/{namespace}", s.serveList)
@@ -237,7 +244,7 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, want selector, gr
 	to.review = s.review(stream, r, want, grant)
 	to.deliver = func() { s.deliver(stream, to) }
 	s.subscribe(want, to)
-	err := s.receive(stream, want, grant, to.readerScope, log)
+	err := s.receive(stream, want, grant, to, log)
 	s.unsubscribe(want, to)
 	to.review.stop()
 	stream.close()
@@ -287,10 +294,14 @@ func (s *Server) deliver(stream *stream, to *watcher) {
 	}
 }
 
-// receive reads the reports of a client until the stream ends. It ignores any other frame, which a client of another
-// release may send. If the client sends frames faster than frameInterval allows, receive delays its reads.
-func (s *Server) receive(stream *stream, want selector, grant Grant, to readerScope, log *slog.Logger) error {
+// receive reads the reports and answers of a client until the stream ends. It ignores any other frame, which a client
+// of another release may send. If the client sends frames faster than frameInterval allows, receive delays its reads.
+func (s *Server) receive(stream *stream, want selector, grant Grant, to *watcher, log *slog.Logger) error {
 	from, due := map[ReportKey]bool{}, time.Time{}
+	answers := &answerReader{server: s, stream: stream, want: want, grant: grant, log: log}
+	defer answers.close()
+	peers := &peerReader{server: s, watcher: to, grant: grant, log: log}
+	defer peers.close()
 	for {
 		data, err := stream.read()
 		if err != nil {
@@ -307,17 +318,28 @@ func (s *Server) receive(stream *stream, want selector, grant Grant, to readerSc
 			case <-time.After(ahead):
 			}
 		}
-		r, ok := parseReport(data)
-		if !ok || !want.matches(r.ID) || !from[r.key()] && len(from) >= reportsPerStream {
+		frame := parseClientFrame(data)
+		if answers.read(frame) {
+			due = due.Add(-frameInterval) // the server chose when the client sends it
+		}
+		if frame.Report == nil {
 			continue
 		}
+		r := *frame.Report
+		if !want.matches(r.ID) || !from[r.key()] && len(from) >= reportsPerStream {
+			continue
+		}
+		mayJoin := peers.mayJoin(&r)
 		if !grant.mayReport(r) {
 			s.count(Misreported)
 			log.DebugContext(stream.ctx, "report is about another pod", "id", r.ID, "pod", r.Pod, "from", grant.Pod)
 			continue
 		}
 		from[r.key()] = true
-		r.Revision = s.publishedRevision(r, to)
+		if mayJoin {
+			peers.read(&r)
+		}
+		r.Revision = s.publishedRevision(r, to.readerScope)
 		s.add(stream, r)
 	}
 }

@@ -297,6 +297,7 @@ func TestReportsOfAPodCountOnceASecond(t *testing.T) {
 			}
 			time.Sleep(2 * time.Millisecond)
 		}
+		synctest.Wait()
 		if n := len(counted); n < 10 || n > 16 {
 			t.Errorf("%d reports have counted within 15 s", n)
 		}
@@ -426,4 +427,19 @@ func TestLatestQueueEndsWithItsContext(t *testing.T) {
 			t.Errorf("take ends with %v", err)
 		}
 	})
+}
+
+// Published returns one config with its secrets and its revision, and none for a selector of several.
+func TestPublishedReturnsOneConfig(t *testing.T) {
+	s := NewServer(ServerOptions{})
+	c := config.Config{Version: config.Version, Admin: config.Admin{Name: "media/door"}}
+	revision, _ := s.Publish(c)
+	if got, of, ok := s.Published("media/door"); !ok || of != revision || got.Admin.Name != "media/door" {
+		t.Errorf("%+v %q %t, want revision %q", got, of, ok, revision)
+	}
+	for _, id := range []string{"", "media/", "media", "media/other"} {
+		if _, _, ok := s.Published(id); ok {
+			t.Errorf("%q is published", id)
+		}
+	}
 }

@@ -28,7 +28,15 @@ const (
 	KernelDropped            = "stunner_kernel_dropped_total"
 	OffloadPackets           = "stunner_offload_packets_total"
 	OffloadInfo              = "stunner_offload_info"
+	ForwardedPackets         = "stunner_forwarded_packets_total"
+	ForwardRefused           = "stunner_forward_refused_total"
+	ForwardPeers             = "stunner_forward_peers"
+	ForwardProblem           = "stunner_forward_problem"
 	Panics                   = "stunner_panics_total"
+	SessionsRestored         = "stunner_sessions_restored_total"
+	SessionsDropped          = "stunner_sessions_dropped_total"
+	JournalErrors            = "stunner_journal_errors_total"
+	JournalProblem           = "stunner_journal_problem"
 	ConfigApplied            = "stunner_config_applied_total"
 	ConfigRejected           = "stunner_config_rejected_total"
 	ConfigUnknownFields      = "stunner_config_unknown_fields_total"
@@ -114,7 +122,20 @@ var Metrics = []Metric{
 	{OffloadInfo, Gauge, []string{"engine", "mechanism", "reason"},
 		"Always 1. The labels are the offload engine of the config, the mechanism in use, and the reason if media is not " +
 			"forwarded in the kernel as requested."},
+	{ForwardedPackets, Counter, []string{"direction"},
+		"Datagrams of clients that arrive at another pod than the one with their session. At the pod where they arrive, by " +
+			"direction passed to the session or answered to the client; at the other pod, delivered or replied."},
+	{ForwardRefused, Counter, []string{"reason"},
+		"Datagrams of other pods that were dropped, by reason, and datagrams of clients without a session in any pod: " +
+			"reason unknown or limited."},
+	{ForwardPeers, Gauge, nil, "Other pods of the Gateway to which datagrams are forwarded."},
+	{ForwardProblem, Gauge, nil, "1 if datagrams cannot be forwarded between the pods of the Gateway, else 0."},
 	{Panics, Counter, nil, "Panics that were recovered from. Each ended at most one session."},
+	{SessionsRestored, Counter, nil, "Sessions of a process that has crashed that this process continues."},
+	{SessionsDropped, Counter, []string{"reason"},
+		"Sessions of a process that has crashed that this process could not continue, by reason."},
+	{JournalErrors, Counter, nil, "Failed writes of the session journal, and journals that were set aside."},
+	{JournalProblem, Gauge, nil, "1 if sessions are not stored in the journal, so that a crash would end them, else 0."},
 	{ConfigApplied, Counter, nil,
 		"Configs that were applied, including retries of a config that is only partly in force."},
 	{ConfigRejected, Counter, []string{"reason"},

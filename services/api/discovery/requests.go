@@ -1,0 +1,315 @@
+package discovery
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/stunner-gateway/stunner/services/api/inspection"
+)
+
+// Bounds of the requests that a server sends to its clients.
+const (
+	// requestTimeout is how long Ask waits for an answer.
+	requestTimeout = 5 * time.Second
+	// lateTimeout is how long an answer may be late. Until then the client is not blamed for it, and its stream accepts
+	// a frame of responseFrameLimit.
+	lateTimeout = 5 * time.Second
+	// requestsPerStream is the maximum number of outstanding requests of one stream.
+	requestsPerStream = 4
+	// targetLimit is the maximum length of Query.Target.
+	targetLimit = 4 << 10
+	// ResponseLimit is the maximum length of the body of an answer.
+	ResponseLimit = 512 << 10
+	// responseFrameLimit is the maximum length of the frame of an answer.
+	responseFrameLimit = ResponseLimit + 1<<10
+	// answersLimit is the maximum length of the bodies of all answers to one Ask.
+	answersLimit = 8 << 20
+)
+
+// Errors of answers, for readers of Answer.Error.
+const (
+	// AnswersNoRequests is the error of a dataplane of an earlier release.
+	AnswersNoRequests = "this release of stunnerd answers no requests"
+	errBusy           = "busy: the pod has not answered earlier requests yet"
+	errNoAnswer       = "no answer within 5 s"
+	errTooMuch        = "the answers of all pods are more than 8 MiB: use a lower limit"
+)
+
+// Query is a request to the pods of one Gateway.
+type Query struct {
+	// ID is the Gateway, NAMESPACE/NAME.
+	ID string
+	// Kind is the kind of the pods.
+	Kind inspection.Kind
+	// Method is the HTTP method.
+	Method string
+	// Target is the path and the query of the URL. Ask sets the parameter gateway of requests to auth services to ID,
+	// because an auth service has the grants of several Gateways.
+	Target string
+}
+
+// Answer is the answer of one pod.
+type Answer struct {
+	Pod string
+	// Status is the HTTP status code, or 0 if there is no answer.
+	Status int
+	// Body is the answer in JSON; inspection.Error if Status is an error.
+	Body json.RawMessage
+	// Error tells why there is no answer.
+	Error string
+}
+
+type (
+	// announcement tells the server that the client answers requests.
+	announcement struct {
+		Pod  string          `json:"pod"`
+		Kind inspection.Kind `json:"kind"`
+	}
+	// requestFrame is a request to a client.
+	requestFrame struct {
+		Request *request `json:"request"`
+	}
+	request struct {
+		ID     uint64 `json:"id"`
+		Method string `json:"method"`
+		Target string `json:"target"`
+	}
+	response struct {
+		ID     uint64          `json:"id"`
+		Status int             `json:"status"`
+		Body   json.RawMessage `json:"body"`
+	}
+)
+
+// mayServe reports whether a caller that reads want may answer requests as announced. A pod answers for its own
+// Gateway only. Only callers that may read all configs answer as an auth service.
+func (g Grant) mayServe(a announcement, want selector) bool {
+	switch {
+	case g.redacted, a.Pod == "", len(a.Pod) > reportText, g.Pod != "" && a.Pod != g.Pod:
+		return false
+	case a.Kind == inspection.Auth:
+		return g.All
+	}
+	return a.Kind == inspection.Dataplane && !g.ForAuth && want.one()
+}
+
+// served is a stream whose client answers requests.
+type served struct {
+	stream *stream
+	announcement
+	want selector
+
+	mu sync.Mutex
+	// last is the ID of the last request.
+	last uint64
+	// outstanding contains the channel of each request without an answer, by ID. A channel has room for its answer.
+	outstanding map[uint64]chan Answer
+}
+
+// servedKey identifies a process that answers requests.
+type servedKey struct {
+	announcement
+	want selector
+}
+
+func (s *served) key() servedKey { return servedKey{s.announcement, s.want} }
+
+// servedStreams contains the newest stream of each process that answers requests.
+type servedStreams struct {
+	mu      sync.Mutex
+	streams map[servedKey]*served
+}
+
+func (s *servedStreams) add(one *served) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.streams[one.key()] = one
+}
+
+func (s *servedStreams) remove(one *served) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.streams[one.key()] == one {
+		delete(s.streams, one.key())
+	}
+}
+
+// matching returns the streams that answer a query.
+func (s *servedStreams) matching(q Query) (all []*served) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for key, one := range s.streams {
+		if key.Kind == q.Kind && key.want.matches(q.ID) {
+			all = append(all, one)
+		}
+	}
+	return all
+}
+
+// Ask sends a request to all pods of a Gateway that are connected to this server, and returns their answers, sorted by
+// pod. It waits at most five seconds. A dataplane that is connected and answers no requests has the error
+// AnswersNoRequests.
+func (s *Server) Ask(ctx context.Context, q Query) []Answer {
+	if q.Kind == inspection.Auth {
+		q.Target = withGateway(q.Target, q.ID)
+	}
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	answers := make(map[string]Answer)
+	if q.Kind == inspection.Dataplane {
+		for _, r := range s.Reports() {
+			if r.ID == q.ID {
+				answers[r.Pod] = Answer{Pod: r.Pod, Error: AnswersNoRequests}
+			}
+		}
+	}
+	results := make(chan Answer)
+	asked := s.served.matching(q)
+	for _, one := range asked {
+		go func() { results <- one.ask(ctx, q) }()
+	}
+	size := 0
+	for range asked {
+		a := <-results
+		if size += len(a.Body); size > answersLimit {
+			a = Answer{Pod: a.Pod, Error: errTooMuch}
+		}
+		answers[a.Pod] = a
+	}
+	return slices.SortedFunc(maps.Values(answers), func(a, b Answer) int { return strings.Compare(a.Pod, b.Pod) })
+}
+
+// withGateway sets the parameter gateway of a target.
+func withGateway(target, id string) string {
+	u, err := url.ParseRequestURI(target)
+	if err != nil {
+		return target // refused by the client
+	}
+	query := u.Query()
+	query.Set("gateway", id)
+	u.RawQuery = query.Encode()
+	return u.String()
+}
+
+// ask sends one request and returns the answer.
+func (s *served) ask(ctx context.Context, q Query) Answer {
+	failed := func(text string) Answer { return Answer{Pod: s.Pod, Error: text} }
+	if len(q.Target) > targetLimit {
+		return failed(fmt.Sprintf("the request is longer than %d bytes", targetLimit))
+	}
+	id, answered := s.begin()
+	if answered == nil {
+		return failed(errBusy)
+	}
+	data, err := json.Marshal(requestFrame{&request{ID: id, Method: q.Method, Target: q.Target}})
+	if err != nil {
+		s.end(id)
+		return failed(err.Error())
+	}
+	go func() { // a client that does not read must not delay the answers of others
+		if err := s.stream.send(data); err != nil {
+			s.stream.cancel(err)
+		}
+	}()
+	select {
+	case a := <-answered:
+		return a
+	case <-s.stream.ctx.Done():
+		return failed("the connection of the pod has ended")
+	case <-ctx.Done():
+		time.AfterFunc(lateTimeout, func() { s.end(id) })
+		return failed(errNoAnswer)
+	}
+}
+
+// begin registers a request, or returns nil if there are too many. While there are requests, the client may send a
+// longer frame.
+func (s *served) begin() (id uint64, answered chan Answer) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.outstanding) >= requestsPerStream {
+		return 0, nil
+	}
+	s.last++
+	answered = make(chan Answer, 1)
+	s.outstanding[s.last] = answered
+	s.stream.conn.SetReadLimit(responseFrameLimit)
+	return s.last, answered
+}
+
+// end removes a request. It returns its channel, or nil if there is no such request.
+func (s *served) end(id uint64) chan Answer {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	answered := s.outstanding[id]
+	if delete(s.outstanding, id); len(s.outstanding) == 0 {
+		s.stream.conn.SetReadLimit(reportLimit)
+	}
+	return answered
+}
+
+// answer handles the answer of the client. It reports whether there was such a request.
+func (s *served) answer(r *response) bool {
+	answered := s.end(r.ID)
+	if answered == nil {
+		return false
+	}
+	a := Answer{Pod: s.Pod, Status: r.Status, Body: r.Body}
+	if r.Status < http.StatusOK || r.Status > 599 || len(r.Body) == 0 || len(r.Body) > ResponseLimit {
+		a = Answer{Pod: s.Pod, Error: "the pod has sent an invalid answer"}
+	}
+	answered <- a
+	return true
+}
+
+// answerReader handles the frames of one stream that belong to requests.
+type answerReader struct {
+	server *Server
+	stream *stream
+	want   selector
+	grant  Grant
+	log    *slog.Logger
+	// served is nil until the client has announced that it answers requests.
+	served *served
+}
+
+// read handles an announcement or an answer. It reports whether the frame is the answer to a request.
+func (r *answerReader) read(f clientFrame) (requested bool) {
+	switch {
+	case f.Response != nil:
+		if r.served != nil && r.served.answer(f.Response) {
+			return true
+		}
+		r.misreported("answer without a request", "id", f.Response.ID)
+	case f.Serves == nil, r.served != nil: // a client announces itself once
+	case !r.grant.mayServe(*f.Serves, r.want):
+		r.misreported("client may not answer requests", "pod", f.Serves.Pod, "kind", f.Serves.Kind, "from", r.grant.Pod)
+	default:
+		r.served = &served{
+			stream: r.stream, announcement: *f.Serves, want: r.want, outstanding: map[uint64]chan Answer{},
+		}
+		r.server.served.add(r.served)
+	}
+	return false
+}
+
+func (r *answerReader) misreported(text string, details ...any) {
+	r.server.count(Misreported)
+	r.log.DebugContext(r.stream.ctx, text, details...)
+}
+
+// close unregisters the stream.
+func (r *answerReader) close() {
+	if r.served != nil {
+		r.server.served.remove(r.served)
+	}
+}

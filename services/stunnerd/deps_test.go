@@ -52,6 +52,14 @@ func TestDependencies(t *testing.T) {
 			Why:       "sending a datagram is a matter of the kernel, and the same for clients and peers",
 		},
 		{
+			Package: internal + "forward",
+			Forbidden: []string{
+				"net/http", "github.com/pion/...", internal + "session", internal + "relay", internal + "gate",
+				internal + "listener", internal + "server", internal + "follower",
+			},
+			Why: "a frame names a client and a port; what a session is, and who may change it, is decided by its owner",
+		},
+		{
 			Package:   internal + "offload",
 			Forbidden: append([]string{"net/http", "github.com/pion/..."}, deciding...),
 			Why:       "the kernel repeats decisions of user space: this package must not see what they depend on",
@@ -68,6 +76,14 @@ func TestDependencies(t *testing.T) {
 				internal + "server",
 			},
 			Why: "who is connected is known below everything that moves packets",
+		},
+		{
+			Package: internal + "journal",
+			Forbidden: []string{
+				"net/http", "github.com/pion/...", internal + "relay", internal + "engine/...", internal + "gate",
+				internal + "listener", internal + "server", internal + "follower", internal + "admin",
+			},
+			Why: "the journal stores sessions as values; other packages decide what they mean",
 		},
 		{
 			Package: internal + "relay",
@@ -116,6 +132,13 @@ func TestDependencies(t *testing.T) {
 			Forbidden: []string{"net/http", internal + "follower", internal + "admin"},
 			Calls:     files,
 			Why:       "the server applies configs as values, independent of their source and of the admin endpoints",
+		},
+		{
+			Package: internal + "admin",
+			Forbidden: []string{
+				"github.com/pion/...", internal + "server", internal + "listener", internal + "gate", internal + "relay",
+			},
+			Why: "status, sessions and the judgement of peers are functions that package main passes",
 		},
 	})
 }

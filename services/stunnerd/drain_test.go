@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stunner-gateway/stunner/services/stunnerd/internal/admin"
+	"github.com/stunner-gateway/stunner/services/api/inspection"
 )
 
 // after SIGTERM a process refuses new calls, keeps the others, and ends with the last one.
@@ -97,7 +97,7 @@ func TestSessionsAndRefusalsOfARunningProcess(t *testing.T) {
 	}
 	// the echo may arrive before it is counted
 	p.within("the session is listed with what passed both ways", func() bool {
-		var list admin.SessionList
+		var list inspection.SessionList
 		_, body := p.get("/sessions?user=ann")
 		if err := json.Unmarshal(body, &list); err != nil || len(list.Sessions) != 1 {
 			t.Fatalf("%v, %s", err, body)
@@ -112,7 +112,7 @@ func TestSessionsAndRefusalsOfARunningProcess(t *testing.T) {
 	if err := live.echo("to nowhere"); err == nil {
 		t.Fatal("a peer without a route was reached")
 	}
-	var refusals admin.RefusalList
+	var refusals inspection.RefusalList
 	_, body := p.get("/refusals?user=ann")
 	if err := json.Unmarshal(body, &refusals); err != nil || len(refusals.Refusals) == 0 {
 		t.Fatalf("%v, %s", err, body)
@@ -125,7 +125,7 @@ func TestSessionsAndRefusalsOfARunningProcess(t *testing.T) {
 	p.babble("tcp4", p.turn["tls"], 1, map[string][]byte{"no handshake": []byte("GET / HTTP/1.1\r\n\r\n")})
 	p.within("a handshake that failed", func() bool {
 		_, body := p.get("/refusals?listener=media/edge/tls")
-		var failed admin.RefusalList
+		var failed inspection.RefusalList
 		return json.Unmarshal(body, &failed) == nil && len(failed.Refusals) == 1 &&
 			failed.Refusals[0].Reason == "handshake"
 	})

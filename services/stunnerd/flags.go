@@ -29,6 +29,7 @@ type options struct {
 	relayPorts config.PortRange
 	dryRun     bool
 	stateDir   string
+	journalDir string
 	standby    string
 	tokenFile  string
 	caFile     string
@@ -42,6 +43,7 @@ type options struct {
 	unready       bool   // --unready-on-drain
 	from          string // --sessions-from
 	showUsers     bool
+	supervise     bool
 	version       bool
 	warnings      []string // about flags that are accepted for compatibility
 	// uri is the TURN URI of the quick server, or nil.
@@ -78,6 +80,7 @@ var envNames = map[string]string{
 	"config":               "STUNNER_CONFIG_ORIGIN",
 	"relay-ports":          "STUNNER_RELAY_PORTS",
 	"state-dir":            "STUNNER_STATE_DIR",
+	"journal-dir":          "STUNNER_JOURNAL_DIR",
 	"standby-config":       "STUNNER_STANDBY_CONFIG",
 	"discovery-token-file": "STUNNER_DISCOVERY_TOKEN_FILE",
 	"discovery-ca-file":    "STUNNER_DISCOVERY_CA_FILE",
@@ -86,6 +89,7 @@ var envNames = map[string]string{
 	"healthcheck-endpoint": "STUNNER_HEALTHCHECK_ENDPOINT",
 	"drain-timeout":        "STUNNER_DRAIN_TIMEOUT",
 	"nonce-lifetime":       "STUNNER_NONCE_LIFETIME",
+	"supervise":            "STUNNER_SUPERVISE",
 }
 
 func newFlags(r *raw) *cli.Flags {
@@ -107,7 +111,10 @@ func newFlags(r *raw) *cli.Flags {
 	f.StringVar(&r.relayPorts, "relay-ports", "",
 		"ports of relays as `MIN-MAX`, such as 40000-49999, for firewalls; empty lets the kernel choose")
 	f.BoolVar(&r.dryRun, "dry-run", false, "read the config, print what it would do, and exit")
-	f.StringVar(&r.stateDir, "state-dir", "", "`FOLDER` for the last good config; empty stores none")
+	f.StringVar(&r.stateDir, "state-dir", "", "`FOLDER` for the last good config and the session journal; "+
+		"empty stores none")
+	f.StringVar(&r.journalDir, "journal-dir", "",
+		"`FOLDER` for the journal of sessions, which may be shared with other users; empty means --state-dir")
 	f.StringVar(&r.standby, "standby-config", "",
 		"`FILE` with a config to start with if the origin is unreachable and there is no last good config")
 	f.StringVar(&r.tokenFile, "discovery-token-file", "", "`FILE` with the bearer token for config discovery")
@@ -124,9 +131,11 @@ func newFlags(r *raw) *cli.Flags {
 	f.BoolVar(&r.unready, "unready-on-drain", false,
 		"fail the readiness probe while draining; kube-proxy then cuts the UDP calls that are still up")
 	f.StringVar(&r.from, "sessions-from", fromLoopback,
-		"`CLIENTS` that may read /sessions, /refusals and the whole /status: loopback or any")
+		"`CLIENTS` that may read /sessions, /refusals, /reach and the whole /status: loopback or any")
 	f.BoolVar(&r.showUsers, "show-users", false,
 		"show user names and client addresses in /sessions and /refusals instead of hashes")
+	f.BoolVar(&r.supervise, "supervise", false,
+		"run as a child process and start it again when a signal or a panic has ended it")
 	f.BoolVar(&r.version, "version", false, "print the version and exit")
 	f.Shorten(map[string]string{"c": "config", "w": "watch", "i": "id", "l": "log", "v": "verbose", "u": "udp-thread-num",
 		"d": "dry-run"})

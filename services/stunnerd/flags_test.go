@@ -55,8 +55,10 @@ func TestContractCommandLine(t *testing.T) {
 		"nonces": {
 			[]string{"--nonce-lifetime=10m"}, func(o options) bool { return o.nonceLifetime == 10*time.Minute },
 		},
-		"hour": {nil, func(o options) bool { return o.nonceLifetime == time.Hour }},
-		"ICMP": {[]string{"--icmp-indications"}, func(o options) bool { return o.icmp }},
+		"supervised": {[]string{"--supervise"}, func(o options) bool { return o.supervise }},
+		"journal":    {[]string{"--journal-dir=/dev/shm/a"}, func(o options) bool { return o.journalDir == "/dev/shm/a" }},
+		"hour":       {nil, func(o options) bool { return o.nonceLifetime == time.Hour }},
+		"ICMP":       {[]string{"--icmp-indications"}, func(o options) bool { return o.icmp }},
 		"quick server": {
 			[]string{"turn://ann:pw@127.0.0.1:3478?transport=tcp"},
 			func(o options) bool { return o.uri != nil && o.uri.Port == 3478 && o.uri.Transport == "tcp" },
@@ -206,7 +208,7 @@ func TestContractPlaceholdersOfAFile(t *testing.T) {
 			t.Fatal(err)
 		}
 		o.id = ""
-		source, err := open(o, slog.New(slog.DiscardHandler))
+		source, err := open(o, slog.New(slog.DiscardHandler), nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -21,13 +21,20 @@ const (
 	clientFiles = 2 * listener.OwnShare
 	// memoryPerSession is an upper estimate of the memory of an allocation, including kernel memory.
 	memoryPerSession = 64 << 10
+	// gcPercent is the GOGC of the process: by how many percent of the live heap the heap grows until the next
+	// collection. Compared with the default of 100, a storm of allocations uses about 15 % less CPU time, and an
+	// allocation about 5 % more memory.
+	gcPercent = 200
 	// cgroups is the mount point of the cgroup file system.
 	cgroups = "/sys/fs/cgroup"
 )
 
-// setMemoryLimit sets the limit of the garbage collector to 90 % of the limit of the cgroup, at which the kernel kills
-// the process. GOMEMLIMIT takes precedence.
-func setMemoryLimit(limit int64) {
+// tuneGC sets gcPercent, and the limit of the garbage collector to 90 % of the limit of the cgroup, at which the kernel
+// kills the process. GOGC and GOMEMLIMIT take precedence.
+func tuneGC(limit int64) {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(gcPercent)
+	}
 	if limit > 0 && os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(limit / 10 * 9)
 	}

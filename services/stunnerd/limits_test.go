@@ -4,6 +4,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -56,5 +57,21 @@ func TestMemoryLimitOfEitherCgroup(t *testing.T) {
 		if got := memoryLimit(root); got != tc.want {
 			t.Errorf("%s %q: %d, want %d", tc.file, tc.content, got, tc.want)
 		}
+	}
+}
+
+// GOGC has the default of stunnerd, and takes precedence if it is set.
+func TestGOGC(t *testing.T) {
+	before := debug.SetGCPercent(100)
+	defer debug.SetGCPercent(before)
+	t.Setenv("GOGC", "100")
+	tuneGC(0)
+	if got := debug.SetGCPercent(100); got != 100 {
+		t.Errorf("with GOGC=100 the value is %d", got)
+	}
+	t.Setenv("GOGC", "")
+	tuneGC(0)
+	if got := debug.SetGCPercent(100); got != gcPercent {
+		t.Errorf("without GOGC the value is %d, want %d", got, gcPercent)
 	}
 }

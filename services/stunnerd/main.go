@@ -14,11 +14,16 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/telemetry"
 )
 
-// Exit codes: 1 if stunnerd failed, 2 if the command line is wrong.
+// Exit codes: 1 if stunnerd failed, 2 if the command line is wrong or after a panic, 3 after SIGUSR2.
 const (
-	exitFailed = 1
-	exitUsage  = 2
+	exitFailed   = 1
+	exitUsage    = 2
+	exitCrashed  = 2 // of the Go runtime
+	exitReplaced = 3
 )
+
+// errReplaced is returned by run after SIGUSR2: another process continues the sessions.
+var errReplaced = errors.New("replaced by another process")
 
 func main() {
 	o, err := parseFlags(os.Args[1:], os.Getenv, os.Stdout)
@@ -31,11 +36,20 @@ func main() {
 	case o.version:
 		fmt.Println(telemetry.Version("stunnerd"))
 		return
+	case isSupervised():
+		endWithSupervisor()
+	case o.supervise:
+		log := telemetry.NewLog(os.Stderr, o.logFormat, new(telemetry.Levels))
+		os.Exit(supervise(telemetry.Scope(log, "supervisor")))
 	}
 	// The first SIGTERM or interrupt starts draining. The second one ends it (see secondSignal).
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	context.AfterFunc(ctx, stop)
-	if err := run(ctx, o); err != nil {
+	replaced, _ := signal.NotifyContext(context.Background(), syscall.SIGUSR2)
+	switch err := run(ctx, replaced, o); {
+	case errors.Is(err, errReplaced):
+		os.Exit(exitReplaced)
+	case err != nil:
 		fmt.Fprintln(os.Stderr, "stunnerd:", err)
 		os.Exit(exitFailed)
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -19,15 +20,19 @@ import (
 
 	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/api/credential"
-	"github.com/stunner-gateway/stunner/services/stunnerd/internal/server"
+	"github.com/stunner-gateway/stunner/services/api/inspection"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/testport"
 )
 
-// asProgram makes this test binary run as stunnerd, so that the tests cover the process, signals and exit code.
+// asProgram makes this test binary run as stunnerd, so that the tests cover the process, signals and exit code. With the
+// value withOrphan, the process adopts an orphan first.
 const asProgram = "STUNNERD_AS_PROGRAM"
 
 func TestMain(m *testing.M) {
-	if os.Getenv(asProgram) != "" {
+	if role := os.Getenv(asProgram); role != "" {
+		if role == withOrphan && !isSupervised() {
+			adoptOrphan()
+		}
 		main()
 		return
 	}
@@ -41,9 +46,12 @@ const later = "198.51.100.9"
 
 // process is a running stunnerd with a listener of each protocol, whose clients reach an echo peer.
 type process struct {
-	t       *testing.T
-	command *exec.Cmd
-	log     *os.File
+	t *testing.T
+	// program is the path of a copy of this test binary; "" means the binary itself. role is the value of asProgram.
+	program, role string
+	attr          *syscall.SysProcAttr
+	command       *exec.Cmd
+	log           *os.File
 	// turn are the addresses of the listeners: udp, tcp, tls and dtls.
 	turn   map[string]string
 	probes string
@@ -63,7 +71,14 @@ func start(t *testing.T, flags ...string) *process {
 func startWith(t *testing.T, change func(*config.Config), flags ...string) *process {
 	t.Helper()
 	p := &process{t: t, peer: echo(t), ended: make(chan struct{})}
-	file := p.config(change)
+	p.launch(append(flags, "--config", p.config(change))...)
+	return p
+}
+
+// launch starts the program and waits until it is ready.
+func (p *process) launch(flags ...string) {
+	t := p.t
+	t.Helper()
 	var err error
 	if p.log, err = os.Create(filepath.Join(t.TempDir(), "log")); err != nil {
 		t.Fatal(err)
@@ -72,9 +87,9 @@ func startWith(t *testing.T, change func(*config.Config), flags ...string) *proc
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.command = exec.Command(program, append(flags, "--config", file)...)
-	p.command.Env = append(os.Environ(), asProgram+"=1")
-	p.command.Stderr = p.log
+	p.command = exec.Command(cmp.Or(p.program, program), flags...)
+	p.command.Env = append(os.Environ(), asProgram+"="+cmp.Or(p.role, "yes"))
+	p.command.Stderr, p.command.SysProcAttr = p.log, p.attr
 	if err := p.command.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -91,7 +106,6 @@ func startWith(t *testing.T, change func(*config.Config), flags ...string) *proc
 		}
 	})
 	p.within("ready", func() bool { return p.code("/ready") == http.StatusOK })
-	return p
 }
 
 // config writes the config of the program and returns the name of its file.
@@ -156,9 +170,9 @@ func (p *process) code(path string) int {
 	return code
 }
 
-func (p *process) status() (s server.Status) {
+func (p *process) status() (s inspection.Status) {
 	if _, body := p.get("/status"); json.Unmarshal(body, &s) != nil {
-		return server.Status{}
+		return inspection.Status{}
 	}
 	return s
 }
@@ -193,7 +207,7 @@ func (p *process) terminate() {
 func (p *process) draining() {
 	p.t.Helper()
 	p.terminate()
-	p.within("draining", func() bool { return p.status().Status == server.Terminating })
+	p.within("draining", func() bool { return p.status().Status == inspection.Terminating })
 }
 
 // endsWell waits for the end of the process and expects exit code 0.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"net/netip"
 	"os"
 	"strconv"
 	"time"
@@ -17,27 +18,34 @@ import (
 
 	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/api/discovery"
+	"github.com/stunner-gateway/stunner/services/api/inspection"
 	"github.com/stunner-gateway/stunner/services/api/telemetry"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/admin"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/follower"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/host"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/journal"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/server"
 )
 
 // daemon is the running process.
 type daemon struct {
 	options
-	levels    *telemetry.Levels
-	log       *slog.Logger
+	levels *telemetry.Levels
+	log    *slog.Logger
+	// journal is nil without a state folder.
+	journal   *journal.Journal
 	server    *server.Server
 	follower  *follower.Follower
 	endpoints *admin.Endpoints
 	inspector *admin.Inspector
-	registry  *prometheus.Registry
+	// requests answers the requests of the operator.
+	requests http.Handler
+	registry *prometheus.Registry
 }
 
-// run serves until ctx ends, and then drains.
-func run(ctx context.Context, o options) error {
+// run serves until ctx ends, and then drains. If replaced ends before, it returns errReplaced at once, and another
+// process continues the sessions.
+func run(ctx, replaced context.Context, o options) error {
 	spec := cmp.Or(o.log, config.DefaultLogLevel)
 	levels, err := telemetry.ParseLevels(spec)
 	if err != nil { // the former dataplane ignores invalid parts
@@ -49,64 +57,94 @@ func run(ctx context.Context, o options) error {
 	for _, warning := range o.warnings {
 		log.Warn(warning)
 	}
-	source, err := open(o, log)
+	if o.pod == "" {
+		if o.pod, err = os.Hostname(); err != nil {
+			return fmt.Errorf("name this pod in reports: %w: use --pod", err)
+		}
+	}
+	var d *daemon
+	requests := func(w http.ResponseWriter, r *http.Request) { d.requests.ServeHTTP(w, r) }
+	source, err := open(o, log, http.HandlerFunc(requests))
 	if err != nil {
 		return err
 	}
 	if o.dryRun {
 		return dryRun(ctx, source, o)
 	}
-	d, err := newDaemon(o, source, levels, log)
+	d, err = newDaemon(o, source, levels, log)
 	if err != nil {
 		return err
 	}
 	defer d.endpoints.Close()
-	err = d.serve(ctx)
-	return errors.Join(err, d.server.Close())
+	err = d.serve(ctx, replaced)
+	if errors.Is(err, errReplaced) {
+		return err // without ending the sessions: the next process restores them
+	}
+	return errors.Join(err, d.server.Close(), d.journal.Close())
 }
 
 // open opens the source of the config: the quick server if the command line has a TURN URI, or else the origin in
-// --config.
-func open(o options, log *slog.Logger) (discovery.Source, error) {
+// --config. The handler answers the requests of a discovery server. It is called only after the source is watched.
+func open(o options, log *slog.Logger, requests http.Handler) (discovery.Source, error) {
 	if o.uri != nil {
 		return quickServer(*o.uri)
 	}
 	return discovery.Open(o.config, discovery.Options{
 		ID: o.id, Node: o.node, TokenFile: o.tokenFile, CAFile: o.caFile, Lookup: o.lookup,
-		Log: telemetry.Scope(log, "discovery"),
+		Log: telemetry.Scope(log, "discovery"), Handler: requests, Pod: o.pod, Kind: inspection.Dataplane,
 	})
 }
 
 func newDaemon(o options, source discovery.Source, levels *telemetry.Levels, log *slog.Logger) (*daemon, error) {
 	memory := memoryLimit(cgroups)
-	setMemoryLimit(memory)
+	tuneGC(memory)
 	clients := capacity(memory)
 	most := allocations(clients, o.relayPorts.Len()*len(o.addresses))
 	local, _ := host.Addresses() // host.Follow logs an error and retries
+	var forwards netip.Addr
+	if _, ok := source.(discovery.Reporter); ok {
+		forwards = o.addresses[0]
+	}
+	begun := time.Now()
+	folder, err := o.journalFolder()
+	if err != nil {
+		telemetry.Scope(log, "journal").Warn("store sessions in --state-dir", "error", err)
+	}
+	sessions, saved := journal.Open(journal.Options{
+		Dir: folder, Log: telemetry.Scope(log, "journal"), Now: time.Now,
+	})
+	if n := len(saved.Sessions); n > 0 {
+		telemetry.Scope(log, "stunnerd").Info("restore sessions of a former process",
+			"sessions", n, "read", time.Since(begun))
+	}
 	srv, err := server.New(server.Options{
+		Forward: forwards,
 		Sockets: o.sockets, ICMP: o.icmp, HostAddresses: o.addresses, LocalAddresses: local, RelayPorts: o.relayPorts,
-		Capacity: clients, Allocations: most, NonceLifetime: o.nonceLifetime, Log: telemetry.Scope(log, "turn"),
+		Capacity: clients, Allocations: most, NonceLifetime: o.nonceLifetime,
+		Journal: sessions, Restored: saved, Log: telemetry.Scope(log, "turn"),
 	})
 	if err != nil {
-		return nil, err
-	}
-	if o.pod == "" {
-		if o.pod, err = os.Hostname(); err != nil {
-			return nil, fmt.Errorf("name this pod in reports: %w: use --pod", err)
-		}
+		return nil, errors.Join(err, sessions.Close())
 	}
 	d := &daemon{
-		options: o, levels: levels, log: telemetry.Scope(log, "stunnerd"), server: srv,
+		options: o, levels: levels, log: telemetry.Scope(log, "stunnerd"), journal: sessions, server: srv,
 		endpoints: admin.NewEndpoints(telemetry.Scope(log, "admin")),
 	}
 	listeners := func() []config.Listener { return srv.Running().Listeners }
 	access := admin.Access{Anywhere: o.from == fromAny, Users: o.showUsers}
-	d.inspector = admin.NewInspector(srv.Sessions(), srv.Meter(), listeners, access)
+	d.inspector = admin.NewInspector(admin.Process{
+		Sessions: srv.Sessions(), Meter: srv.Meter(), Listeners: listeners, Reach: srv.Reach, End: srv.EndSessions,
+		Status: func() inspection.Status { return d.follower.Status() },
+	}, access)
+	d.requests = d.inspector.Requests()
 	d.follower = follower.New(follower.Options{
 		Source: source, Server: srv, Last: follower.LastGood{Dir: o.stateDir, ID: o.id}, Standby: o.standby,
-		Lookup: o.lookup, Applied: d.applied, Pod: o.pod, Log: telemetry.Scope(log, "config"),
+		Restoring: len(saved.Sessions) > 0,
+		Lookup:    o.lookup, Applied: d.applied, Pod: o.pod, Self: d.self, Peers: d.setPeers,
+		Program: telemetry.Version("stunnerd"), Log: telemetry.Scope(log, "config"),
 	})
-	collector := &admin.Collector{Meter: srv.Meter(), Sessions: srv.Sessions(), Capacity: most, Offload: srv.Offload, Config: d.config}
+	collector := &admin.Collector{Meter: srv.Meter(), Sessions: srv.Sessions(), Capacity: most, Offload: srv.Offload,
+		Forwarding: srv.Forwarding, Journal: srv.Journal, Config: d.config}
 	d.registry = telemetry.NewRegistry(collector)
 	return d, nil
 }
@@ -121,7 +159,7 @@ func (d *daemon) config() admin.Config {
 // serve runs the config until ctx ends, and then drains. With --watch it follows the config, also while it drains:
 // routes may still be removed, and the operator gets reports about the remaining sessions. Without --watch it reads the
 // config once, and returns an error if the config is missing or invalid.
-func (d *daemon) serve(ctx context.Context) error {
+func (d *daemon) serve(ctx, replaced context.Context) error {
 	following, stop := context.WithCancel(context.Background())
 	group := new(errgroup.Group)
 	defer func() { _ = group.Wait() }()
@@ -138,9 +176,14 @@ func (d *daemon) serve(ctx context.Context) error {
 	} else if err := d.follower.Once(ctx); err != nil {
 		return err
 	}
-	<-ctx.Done()
-	d.drain()
-	return nil
+	select {
+	case <-ctx.Done():
+		d.drain()
+		return nil
+	case <-replaced.Done():
+		d.log.Info("replaced", "sessions", d.server.Sessions().Len())
+		return errReplaced
+	}
 }
 
 // applied applies the settings of a config that concern the process: log levels, probes and metrics.
@@ -159,9 +202,10 @@ func (d *daemon) health(url string) admin.Endpoint {
 func (d *daemon) probes(string) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/", telemetry.Health{Live: d.server.Live, Ready: d.ready})
-	mux.Handle("/status", d.inspector.Status(d.follower.Status))
+	mux.Handle("/status", d.inspector.Status())
 	mux.Handle("/sessions", d.inspector.Sessions())
 	mux.Handle("/refusals", d.inspector.Refusals())
+	mux.Handle("/reach", d.inspector.Reach())
 	return mux
 }
 

@@ -19,8 +19,8 @@ import (
 
 	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/api/credential"
+	"github.com/stunner-gateway/stunner/services/api/inspection"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
-	"github.com/stunner-gateway/stunner/services/stunnerd/internal/server"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
 )
 
@@ -41,6 +41,8 @@ func TestContractMetrics(t *testing.T) {
 	m.Sessions.Add(3)
 	m.Refuse(meter.PeerDenied)
 	m.CountPanic("test", "a fault")
+	m.Restored.Add(4)
+	m.Unrestore(meter.PortTaken, 5)
 	m.ListenerDrops.Watch(func() uint64 { return 3 })()
 	m.ListenerDrops.Watch(func() uint64 { return 4 })
 	want := `
@@ -72,6 +74,29 @@ stunner_config_problem 1
 # HELP stunner_connections_total Client sessions since start: accepted stream and DTLS connections, and UDP 5-tuples that made an allocation.
 # TYPE stunner_connections_total counter
 stunner_connections_total 3
+# HELP stunner_forward_peers Other pods of the Gateway to which datagrams are forwarded.
+# TYPE stunner_forward_peers gauge
+stunner_forward_peers 2
+# HELP stunner_forward_problem 1 if datagrams cannot be forwarded between the pods of the Gateway, else 0.
+# TYPE stunner_forward_problem gauge
+stunner_forward_problem 0
+# HELP stunner_forward_refused_total Datagrams of other pods that were dropped, by reason, and datagrams of clients without a session in any pod: reason unknown or limited.
+# TYPE stunner_forward_refused_total counter
+stunner_forward_refused_total{reason="bad_key"} 9
+stunner_forward_refused_total{reason="limited"} 8
+stunner_forward_refused_total{reason="unknown"} 7
+# HELP stunner_forwarded_packets_total Datagrams of clients that arrive at another pod than the one with their session. At the pod where they arrive, by direction passed to the session or answered to the client; at the other pod, delivered or replied.
+# TYPE stunner_forwarded_packets_total counter
+stunner_forwarded_packets_total{direction="answered"} 4
+stunner_forwarded_packets_total{direction="delivered"} 5
+stunner_forwarded_packets_total{direction="passed"} 3
+stunner_forwarded_packets_total{direction="replied"} 6
+# HELP stunner_journal_errors_total Failed writes of the session journal, and journals that were set aside.
+# TYPE stunner_journal_errors_total counter
+stunner_journal_errors_total 2
+# HELP stunner_journal_problem 1 if sessions are not stored in the journal, so that a crash would end them, else 0.
+# TYPE stunner_journal_problem gauge
+stunner_journal_problem 1
 # HELP stunner_kernel_dropped_total Datagrams that the kernel dropped before stunnerd read them, by socket: listener or relay.
 # TYPE stunner_kernel_dropped_total counter
 stunner_kernel_dropped_total{socket="listener"} 7
@@ -86,21 +111,33 @@ stunner_panics_total 1
 # HELP stunner_refused_total STUN requests that were answered with an error, by reason.
 # TYPE stunner_refused_total counter
 stunner_refused_total{reason="peer_denied"} 1
+# HELP stunner_sessions_dropped_total Sessions of a process that has crashed that this process could not continue, by reason.
+# TYPE stunner_sessions_dropped_total counter
+stunner_sessions_dropped_total{reason="expired"} 0
+stunner_sessions_dropped_total{reason="failed"} 0
+stunner_sessions_dropped_total{reason="no_listener"} 0
+stunner_sessions_dropped_total{reason="port_taken"} 5
+# HELP stunner_sessions_restored_total Sessions of a process that has crashed that this process continues.
+# TYPE stunner_sessions_restored_total counter
+stunner_sessions_restored_total 4
 `
 	end := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
 	secured := config.Listener{
 		Name:         "media/edge/tls",
 		Certificates: []config.Certificate{certificate(t, end.AddDate(1, 0, 0)), certificate(t, end)},
 	}
-	c := &Collector{Meter: m, Sessions: table, Capacity: 800, Offload: noOffload, Config: func() Config {
-		return Config{Problem: "port taken", Listeners: []config.Listener{{Name: "media/edge/udp"}, secured}}
-	}}
+	c := &Collector{Meter: m, Sessions: table, Capacity: 800, Offload: noOffload, Forwarding: forwarded,
+		Journal: someJournal, Config: func() Config {
+			return Config{Problem: "port taken", Listeners: []config.Listener{{Name: "media/edge/udp"}, secured}}
+		}}
 	err := testutil.CollectAndCompare(c, strings.NewReader(
 		want,
 	), "stunner_allocations_active", "stunner_allocations_capacity",
 		"stunner_allocations_total", "stunner_bytes_received_total", "stunner_bytes_sent_total",
 		"stunner_certificate_expiry_timestamp_seconds",
-		"stunner_cluster_packets_total", "stunner_config_problem", "stunner_connections_total", "stunner_kernel_dropped_total", "stunner_listener_connections", "stunner_panics_total", "stunner_refused_total")
+		"stunner_cluster_packets_total", "stunner_config_problem", "stunner_connections_total", "stunner_forward_peers",
+		"stunner_forward_problem", "stunner_forward_refused_total", "stunner_forwarded_packets_total", "stunner_kernel_dropped_total", "stunner_listener_connections", "stunner_panics_total", "stunner_refused_total",
+		"stunner_journal_errors_total", "stunner_journal_problem", "stunner_sessions_dropped_total", "stunner_sessions_restored_total")
 	if err != nil {
 		t.Error(err)
 	}
@@ -132,4 +169,17 @@ func certificate(t *testing.T, end time.Time) config.Certificate {
 	return config.Certificate{Cert: encoded("CERTIFICATE", der), Key: credential.Secret(encoded("PRIVATE KEY", secret))}
 }
 
-func noOffload() server.OffloadStatus { return server.OffloadStatus{Engine: "None", Mechanism: "None"} }
+func forwarded() *inspection.ForwardingStatus {
+	return &inspection.ForwardingStatus{
+		Peers: 2, Passed: 3, Answered: 4, Delivered: 5, Replied: 6, Unknown: 7, Limited: 8,
+		Refused: map[string]uint64{"bad_key": 9},
+	}
+}
+
+func noOffload() inspection.OffloadStatus {
+	return inspection.OffloadStatus{Engine: "None", Mechanism: "None"}
+}
+
+func someJournal() *inspection.JournalStatus {
+	return &inspection.JournalStatus{Problem: "volume full", Errors: 2}
+}

@@ -10,9 +10,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/stunner-gateway/stunner/services/api/config"
+	"github.com/stunner-gateway/stunner/services/api/inspection"
 	"github.com/stunner-gateway/stunner/services/api/telemetry"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
-	"github.com/stunner-gateway/stunner/services/stunnerd/internal/server"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
 )
 
@@ -24,7 +24,11 @@ type Collector struct {
 	// Capacity is the maximum number of sessions of the process.
 	Capacity int
 	// Offload returns how media is forwarded in the kernel.
-	Offload func() server.OffloadStatus
+	Offload func() inspection.OffloadStatus
+	// Forwarding returns how datagrams are forwarded between pods, or nil if they are not.
+	Forwarding func() *inspection.ForwardingStatus
+	// Journal returns the state of the session journal, or nil if there is none.
+	Journal func() *inspection.JournalStatus
 	// Config returns the state of the running config.
 	Config func() Config
 }
@@ -44,7 +48,9 @@ var descs = descriptions(
 	telemetry.ListenerConnections, telemetry.ListenerConnectionsTotal, telemetry.ListenerPackets,
 	telemetry.ListenerBytes,
 	telemetry.ClusterPackets, telemetry.ClusterBytes,
-	telemetry.Refused, telemetry.Dropped, telemetry.KernelDropped, telemetry.OffloadPackets, telemetry.OffloadInfo, telemetry.Panics,
+	telemetry.Refused, telemetry.Dropped, telemetry.KernelDropped, telemetry.OffloadPackets, telemetry.OffloadInfo,
+	telemetry.ForwardedPackets, telemetry.ForwardRefused, telemetry.ForwardPeers, telemetry.ForwardProblem, telemetry.Panics,
+	telemetry.SessionsRestored, telemetry.SessionsDropped, telemetry.JournalErrors, telemetry.JournalProblem,
 	telemetry.ConfigApplied, telemetry.ConfigRejected, telemetry.ConfigUnknownFields,
 	telemetry.ConfigInfo, telemetry.ConfigAge, telemetry.ConfigProblem, telemetry.CertificateExpiry,
 )
@@ -94,9 +100,42 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	out.counter(telemetry.OffloadPackets, c.Meter.Offloaded.Tx.Packets.Load(), "tx")
 	kernel := c.Offload()
 	// Prometheus treats an empty label as a missing one.
-	out.gauge(telemetry.OffloadInfo, 1, kernel.Engine, string(kernel.Mechanism), cmp.Or(kernel.Reason, "none"))
+	out.gauge(telemetry.OffloadInfo, 1, kernel.Engine, kernel.Mechanism, cmp.Or(kernel.Reason, "none"))
+	c.forwarding(out)
 	out.counter(telemetry.Panics, c.Meter.Panics.Load())
+	out.counter(telemetry.SessionsRestored, c.Meter.Restored.Load())
+	out.reasons(telemetry.SessionsDropped, c.Meter.Unrestored())
+	journal, problem := cmp.Or(c.Journal(), new(inspection.JournalStatus)), 0.0
+	if journal.Problem != "" {
+		problem = 1
+	}
+	out.counter(telemetry.JournalErrors, journal.Errors)
+	out.gauge(telemetry.JournalProblem, problem)
 	c.config(out)
+}
+
+// forwarding exports how datagrams are forwarded between pods.
+func (c *Collector) forwarding(out samples) {
+	f := c.Forwarding()
+	if f == nil {
+		return
+	}
+	for direction, n := range map[string]uint64{
+		"passed": f.Passed, "answered": f.Answered, "delivered": f.Delivered, "replied": f.Replied,
+	} {
+		out.counter(telemetry.ForwardedPackets, n, direction)
+	}
+	out.counter(telemetry.ForwardRefused, f.Unknown, "unknown")
+	out.counter(telemetry.ForwardRefused, f.Limited, "limited")
+	for reason, n := range f.Refused {
+		out.counter(telemetry.ForwardRefused, n, reason)
+	}
+	problem := 0.0
+	if f.Problem != "" {
+		problem = 1
+	}
+	out.gauge(telemetry.ForwardPeers, float64(f.Peers))
+	out.gauge(telemetry.ForwardProblem, problem)
 }
 
 // config exports the state of the running config.

@@ -13,7 +13,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/stunner-gateway/stunner/services/api/telemetry"
-	"github.com/stunner-gateway/stunner/services/stunnerd/internal/server"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/testport"
 )
 
@@ -49,14 +48,15 @@ func TestEndpointsAreReadOnly(t *testing.T) {
 	set(t, e, Endpoint{Name: "all", URL: url, Port: HealthPort, Handler: func(string) http.Handler {
 		mux := http.NewServeMux()
 		mux.Handle("/", telemetry.Health{})
-		mux.Handle("/status", i.Status(func() server.Status { return server.Status{} }))
+		mux.Handle("/status", i.Status())
 		mux.Handle("/sessions", i.Sessions())
 		mux.Handle("/refusals", i.Refusals())
+		mux.Handle("/reach", i.Reach())
 		mux.Handle("/metrics", promhttp.HandlerFor(prometheus.NewRegistry(), promhttp.HandlerOpts{}))
 		return mux
 	}})
 	for _, path := range []string{
-		"live", "ready", "status", "sessions?nonsense=1", "refusals", "metrics", "nowhere", "",
+		"live", "ready", "status", "sessions?nonsense=1", "sessions?user=ann", "refusals", "reach", "metrics", "nowhere", "",
 	} {
 		for _, method := range []string{"POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PROPFIND"} {
 			if status, allow := answered(t, method, url+path); status != http.StatusMethodNotAllowed ||

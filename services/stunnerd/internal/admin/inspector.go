@@ -1,34 +1,43 @@
 package admin
 
 import (
-	"crypto/hmac"
 	"crypto/rand"
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 	"net/http"
 	"net/netip"
 	"net/url"
+	"regexp"
 	"slices"
-	"strconv"
-	"strings"
+	"time"
 
 	"github.com/stunner-gateway/stunner/services/api/config"
+	"github.com/stunner-gateway/stunner/services/api/inspection"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
-	"github.com/stunner-gateway/stunner/services/stunnerd/internal/server"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
 )
 
-// Inspector serves status, sessions and refusals for troubleshooting calls. They contain personal data and internal
-// addresses, and the port is often reachable from other hosts. Therefore, unless Access allows more, the Inspector
-// serves them only to callers on this host, and hashes the names and addresses of clients. Other callers get a reduced
-// status.
+// Inspector serves status, sessions, refusals and reachable peers for troubleshooting calls. They contain personal data
+// and internal addresses, and the port is often reachable from other hosts. Therefore, unless Access allows more, the
+// Inspector serves them only to callers on this host, and hashes the names and addresses of clients. Other callers get a
+// reduced status.
 type Inspector struct {
-	sessions  *session.Table
-	meter     *meter.Meter
-	listeners func() []config.Listener
-	access    Access
-	key       []byte
+	process Process
+	access  Access
+	key     []byte
+}
+
+// Process is the process that an Inspector shows.
+type Process struct {
+	Sessions *session.Table
+	Meter    *meter.Meter
+	// Listeners returns the listeners that run.
+	Listeners func() []config.Listener
+	// Status returns the whole status.
+	Status func() inspection.Status
+	// Reach returns whether the clients of each listener may reach a peer.
+	Reach func(peer netip.AddrPort) []inspection.ListenerReach
+	// End ends the selected sessions, and returns them.
+	End func(selected func(*session.Session) bool) []*session.Session
 }
 
 // Access configures which callers an Inspector serves, and with which data.
@@ -39,48 +48,86 @@ type Access struct {
 	Users bool
 }
 
-// NewInspector returns an inspector. listeners returns the running listeners.
-func NewInspector(t *session.Table, m *meter.Meter, listeners func() []config.Listener, a Access) *Inspector {
-	return &Inspector{sessions: t, meter: m, listeners: listeners, access: a, key: []byte(rand.Text())}
+// NewInspector returns an inspector.
+func NewInspector(p Process, a Access) *Inspector {
+	return &Inspector{process: p, access: a, key: []byte(rand.Text())}
 }
 
-// query holds the parameters of a request.
-type query struct {
-	limit          int
-	listener, user string
+// Requests returns the handler for the requests of the operator, which has authorized them. It serves everything that
+// the endpoints serve, and ends sessions.
+func (i *Inspector) Requests() http.Handler {
+	all := *i
+	all.access.Anywhere = true
+	mux := http.NewServeMux()
+	mux.Handle("GET /status", all.boundedStatus())
+	mux.Handle("GET /sessions", all.Sessions())
+	mux.Handle("DELETE /sessions", all.Kick())
+	mux.Handle("DELETE /sessions/{id}", all.Kick())
+	mux.Handle("GET /refusals", all.Refusals())
+	mux.Handle("GET /reach", all.Reach())
+	return mux
 }
 
-const (
-	defaultLimit = 100
-	maxLimit     = 1000
-)
+// show serves the result of find to callers with access. known lists the parameters of the request.
+func (i *Inspector) show(find func(inspection.Filter) any, known ...string) http.Handler {
+	return i.guard(func(w http.ResponseWriter, r *http.Request) {
+		f, err := i.filter(r.URL.Query(), known)
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		writeJSON(w, find(f))
+	})
+}
 
-// show serves the result of find to callers with access.
-func (i *Inspector) show(find func(query) any) http.Handler {
+// guard serves callers with access only.
+func (i *Inspector) guard(serve http.HandlerFunc) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !i.allows(r) {
 			http.Error(w, "shown to callers on this host only: forward the port, or start stunnerd with --sessions-from=any",
 				http.StatusForbidden)
 			return
 		}
-		q, err := parseQuery(r.URL.Query())
-		if err != nil {
-			http.Error(w, err.Error(), http.StatusBadRequest)
-			return
-		}
-		writeJSON(w, find(q))
+		serve(w, r)
 	})
 }
 
 // Status serves the current status: all of it to callers with access, and the reduced status to others.
-func (i *Inspector) Status(current func() server.Status) http.Handler {
+func (i *Inspector) Status() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		status := current()
+		status := i.process.Status()
 		if !i.allows(r) {
 			status = status.Reduced(
 				"the rest is shown to callers on this host only: forward the port, or start stunnerd with --sessions-from=any")
 		}
 		writeJSON(w, status)
+	})
+}
+
+// Reach serves whether the clients of the listener in the parameter listener, or of all listeners, may reach the peer in
+// the parameter peer.
+func (i *Inspector) Reach() http.Handler {
+	return i.guard(func(w http.ResponseWriter, r *http.Request) {
+		query := r.URL.Query()
+		wanted := query.Get("listener")
+		query.Del("listener")
+		peer, err := netip.ParseAddrPort(query.Get("peer"))
+		if query.Del("peer"); len(query) > 0 || err != nil || peer.Port() == 0 || peer.Addr().Zone() != "" {
+			http.Error(w, "reach: give peer=IP:PORT, and listener=NAME for one listener only", http.StatusBadRequest)
+			return
+		}
+		peer = netip.AddrPortFrom(peer.Addr().Unmap(), peer.Port())
+		answer := inspection.Reach{Peer: peer.String(), Listeners: i.process.Reach(peer)}
+		if wanted != "" {
+			answer.Listeners = slices.DeleteFunc(answer.Listeners, func(l inspection.ListenerReach) bool {
+				return l.Listener != wanted
+			})
+			if len(answer.Listeners) == 0 {
+				http.Error(w, fmt.Sprintf("reach: no listener %q runs", wanted), http.StatusNotFound)
+				return
+			}
+		}
+		writeJSON(w, answer)
 	})
 }
 
@@ -104,32 +151,49 @@ func isLocal(r *http.Request) bool {
 // loopback are the source addresses of callers on this host.
 var loopback = []netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.IPv6Loopback()}
 
-// parseQuery parses the filter parameters of a request for sessions or refusals. It refuses unknown parameters, because
-// a misspelled filter would select all entries.
-func parseQuery(values url.Values) (query, error) {
-	q := query{limit: defaultLimit}
-	for name := range values {
-		switch value := values.Get(name); name {
-		case "listener":
-			q.listener = value
-		case "user":
-			q.user = value
-		case "limit":
-			n, err := strconv.Atoi(value)
-			if err != nil || n < 1 || n > maxLimit {
-				return q, fmt.Errorf("limit %q: use 1 to %d", value, maxLimit)
-			}
-			q.limit = n
-		default:
-			return q, fmt.Errorf("unknown parameter %q: use limit, listener or user", name)
-		}
+// commonParameters are the parameters of sessions and refusals.
+var commonParameters = []string{"client", "limit", "listener", "since", "user"}[:5:5]
+
+// hashed matches the result of Inspector.hash.
+var hashed = regexp.MustCompile(`^[0-9a-f]{12}$`)
+
+// filter parses the parameters of a request.
+func (i *Inspector) filter(query url.Values, known []string) (inspection.Filter, error) {
+	f, err := inspection.ParseFilter(query, time.Now(), known...)
+	_, notAddress := parseClient(f.Client)
+	switch {
+	case err != nil:
+	case f.Client != "" && notAddress != nil && !hashed.MatchString(f.Client):
+		err = fmt.Errorf("client %q: use an IP address, IP:PORT or a hash", f.Client)
+	case f.Reason != "" && !meter.IsReason(f.Reason):
+		err = fmt.Errorf("reason %q: use a reason of the metrics stunner_refused_total and stunner_dropped_total", f.Reason)
 	}
-	return q, nil
+	return f, err
 }
 
-// matches reports whether the query selects an entry with the listener and the shown user.
-func (q query) matches(listener, user string) bool {
-	return (q.listener == "" || q.listener == listener) && (q.user == "" || q.user == user)
+// parseClient parses IP or IP:PORT. The port of an IP address is 0.
+func parseClient(text string) (netip.AddrPort, error) {
+	addr, err := netip.ParseAddr(text)
+	if err == nil {
+		return netip.AddrPortFrom(addr.Unmap(), 0), nil
+	}
+	at, err := netip.ParseAddrPort(text)
+	return netip.AddrPortFrom(at.Addr().Unmap(), at.Port()), err
+}
+
+// matches reports whether a filter selects an entry with a listener, a user name and the address of a client. User and
+// client match by their value and by their hash.
+func (i *Inspector) matches(f inspection.Filter, listener, user string, client netip.AddrPort) bool {
+	return (f.Listener == "" || f.Listener == listener) &&
+		(f.User == "" || user != "" && (f.User == user || f.User == i.hash("user", user))) &&
+		(f.Client == "" || client.IsValid() && i.isClient(f.Client, client))
+}
+
+func (i *Inspector) isClient(wanted string, client netip.AddrPort) bool {
+	if at, err := parseClient(wanted); err == nil {
+		return at.Addr() == client.Addr().Unmap() && (at.Port() == 0 || at.Port() == client.Port())
+	}
+	return wanted == i.hash("client", client.Addr().String())
 }
 
 // user returns a user name as shown to the caller: hashed, unless Access.Users is set.
@@ -152,10 +216,4 @@ func (i *Inspector) client(a netip.AddrPort) string {
 	return i.hash("client", a.Addr().String())
 }
 
-// hash returns a short HMAC of texts. Its key is random and never leaves the process, so that a reader of a hash cannot
-// find the text by hashing guesses.
-func (i *Inspector) hash(parts ...string) string {
-	mac := hmac.New(sha256.New, i.key)
-	mac.Write([]byte(strings.Join(parts, "\x00")))
-	return hex.EncodeToString(mac.Sum(nil))[:12]
-}
+func (i *Inspector) hash(parts ...string) string { return inspection.Hash(i.key, parts...) }

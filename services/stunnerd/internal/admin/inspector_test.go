@@ -14,8 +14,8 @@ import (
 
 	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/api/credential"
+	"github.com/stunner-gateway/stunner/services/api/inspection"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
-	"github.com/stunner-gateway/stunner/services/stunnerd/internal/server"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
 )
 
@@ -55,7 +55,22 @@ func inspected(a Access) *Inspector {
 	listeners := func() []config.Listener {
 		return []config.Listener{{Name: "media/edge/udp", Routes: []string{"media/sfu"}}}
 	}
-	return NewInspector(table, m, listeners, a)
+	reach := func(netip.AddrPort) []inspection.ListenerReach {
+		return []inspection.ListenerReach{{Listener: "media/edge/udp", Allowed: true}, {Listener: "media/edge/tls"}}
+	}
+	end := func(selected func(*session.Session) bool) (ended []*session.Session) {
+		for _, s := range table.List() {
+			if selected(s) {
+				table.Remove(s)
+				ended = append(ended, s)
+			}
+		}
+		return ended
+	}
+	status := func() inspection.Status { return inspection.Status{Version: "v1"} }
+	return NewInspector(Process{
+		Sessions: table, Meter: m, Listeners: listeners, Reach: reach, End: end, Status: status,
+	}, a)
 }
 
 // ask sends a request from an address.
@@ -83,7 +98,7 @@ func read[T any](t *testing.T, h http.Handler, target string) (list T) {
 }
 
 func TestSessionsAreShownOldestFirst(t *testing.T) {
-	list := read[SessionList](t, inspected(Access{Users: true}).Sessions(), "/sessions")
+	list := read[inspection.SessionList](t, inspected(Access{Users: true}).Sessions(), "/sessions")
 	if len(list.Sessions) != 3 || list.Total != 3 {
 		t.Fatalf("%+v", list)
 	}
@@ -96,7 +111,7 @@ func TestSessionsAreShownOldestFirst(t *testing.T) {
 		t.Errorf("counters read at %s", read)
 	}
 	s.Started, s.ID, s.Stats.Rx.Timestamp, s.Stats.Tx.Timestamp = time.Time{}, "", 0, 0
-	want := Session{
+	want := inspection.Session{
 		Listener: "media/edge/udp", Protocol: config.TURNTLS, User: "bob", Client: "198.51.100.8:2222",
 		Relay: "192.0.2.1:50003", Age: "3m0s", Channels: 3,
 	}
@@ -112,7 +127,7 @@ func TestSessionsAreShownOldestFirst(t *testing.T) {
 // T-20: hashes show which calls have the same user or client, but not which one.
 func TestUsersAndClientsAreHiddenButRecognised(t *testing.T) {
 	i := inspected(Access{})
-	list := read[SessionList](t, i.Sessions(), "/sessions").Sessions
+	list := read[inspection.SessionList](t, i.Sessions(), "/sessions").Sessions
 	hash := regexp.MustCompile(`^[0-9a-f]{12}$`)
 	for _, s := range list {
 		if !hash.MatchString(s.User) || !hash.MatchString(s.Client) || !hash.MatchString(s.ID) {
@@ -124,15 +139,15 @@ func TestUsersAndClientsAreHiddenButRecognised(t *testing.T) {
 		ann.ID == again.ID {
 		t.Errorf("ann %+v and %+v, bob %+v", ann, again, bob)
 	}
-	if drop := read[RefusalList](t, i.Refusals(), "/refusals").Refusals[0]; drop.User != ann.User ||
+	if drop := read[inspection.RefusalList](t, i.Refusals(), "/refusals").Refusals[0]; drop.User != ann.User ||
 		drop.Client != ann.Client {
 		t.Errorf("the drop is not seen as ann's: %+v", drop)
 	}
-	if twice := read[SessionList](t, i.Sessions(), "/sessions").Sessions; twice[0].ID != bob.ID ||
+	if twice := read[inspection.SessionList](t, i.Sessions(), "/sessions").Sessions; twice[0].ID != bob.ID ||
 		twice[0].User != bob.User {
 		t.Error("a session changes its id")
 	}
-	if other := read[SessionList](t, inspected(Access{}).Sessions(), "/sessions").Sessions; other[0].User == bob.User {
+	if other := read[inspection.SessionList](t, inspected(Access{}).Sessions(), "/sessions").Sessions; other[0].User == bob.User {
 		t.Error("two processes have the same key")
 	}
 	for _, h := range []http.Handler{i.Sessions(), i.Refusals()} {
@@ -156,7 +171,7 @@ func TestFiltersAndLimitsChooseSessions(t *testing.T) {
 		"/sessions?listener=media/edge/udp&user=bob": "1 of 1",
 		"/sessions?user=nobody":                      "0 of 0",
 	} {
-		list := read[SessionList](t, h, target)
+		list := read[inspection.SessionList](t, h, target)
 		if got := fmt.Sprintf("%d of %d", len(list.Sessions), list.Total); got != want {
 			t.Errorf("%s: %s, want %s", target, got, want)
 		}
@@ -214,9 +229,9 @@ func TestOnlyThisHostHasAccessByDefault(t *testing.T) {
 
 // T-20: callers on other hosts get a status without names, addresses, endpoints and secrets, in the same shape.
 func TestStatusForCallersElsewhereIsReduced(t *testing.T) {
-	full := server.Status{
-		Version: "v1", Revision: "0123456789ab", Status: server.Ready, AllocationCount: 7,
-		Admin: server.AdminStatus{
+	full := inspection.Status{
+		Version: "v1", Revision: "0123456789ab", Status: inspection.Ready, AllocationCount: 7,
+		Admin: inspection.AdminStatus{
 			Name: "media/edge", LogLevel: "all:INFO", HealthcheckEndpoint: "http://10.0.0.1:8086", Quota: "3",
 			Offload: "None",
 		},
@@ -224,21 +239,22 @@ func TestStatusForCallersElsewhereIsReduced(t *testing.T) {
 			Type: config.AuthStatic, Realm: "inner.example",
 			Credentials: map[string]credential.Secret{"username": "ann"},
 		},
-		Listeners: []server.ListenerStatus{
+		Listeners: []inspection.ListenerStatus{
 			{Listener: config.Listener{Name: "media/edge/udp", PublicAddress: "203.0.113.9"}},
 		},
-		Clusters: []server.ClusterStatus{
+		Clusters: []inspection.ClusterStatus{
 			{Cluster: config.Cluster{Name: "media/sfu", Endpoints: []string{"10.0.0.7"}}},
 		},
 		Failures: map[string]string{"media/edge/tls": "open listener"}, Warnings: []string{"admin.offload_engine"},
 		Problem: "a problem at 10.0.0.8", Lost: "dial 10.0.0.9", Origin: "http://10.0.0.9",
 		Unknown: []string{"auth.more"},
 	}
-	status := func() server.Status { return full }
 	for from, whole := range map[string]bool{"127.0.0.1:9": true, "10.1.2.3:9": false} {
 		for _, a := range []Access{{}, {Anywhere: true}} {
-			w := ask(inspected(a).Status(status), from, "GET", "/status", nil)
-			var got server.Status
+			i := inspected(a)
+			i.process.Status = func() inspection.Status { return full }
+			w := ask(i.Status(), from, "GET", "/status", nil)
+			var got inspection.Status
 			if err := json.Unmarshal(w.Body.Bytes(), &got); w.Code != http.StatusOK || err != nil {
 				t.Fatalf("%d: %v", w.Code, err)
 			}
@@ -252,9 +268,9 @@ func TestStatusForCallersElsewhereIsReduced(t *testing.T) {
 				t.Errorf("it says nothing of what is left out: %q", got.Withheld)
 			}
 			got.Withheld = ""
-			want := server.Status{
-				Version: "v1", Revision: "0123456789ab", Status: server.Ready, AllocationCount: 7,
-				Listeners: []server.ListenerStatus{}, Clusters: []server.ClusterStatus{},
+			want := inspection.Status{
+				Version: "v1", Revision: "0123456789ab", Status: inspection.Ready, AllocationCount: 7,
+				Listeners: []inspection.ListenerStatus{}, Clusters: []inspection.ClusterStatus{},
 			}
 			if !reflect.DeepEqual(want, got) {
 				t.Errorf("%s: %+v, want %+v", from, got, want)
@@ -276,7 +292,7 @@ func TestStatusForCallersElsewhereIsReduced(t *testing.T) {
 
 func TestRefusalsSayWhyInWords(t *testing.T) {
 	h := inspected(Access{Users: true}).Refusals()
-	list := read[RefusalList](t, h, "/refusals").Refusals
+	list := read[inspection.RefusalList](t, h, "/refusals").Refusals
 	if len(list) != 2 {
 		t.Fatalf("%+v", list)
 	}
@@ -289,7 +305,7 @@ func TestRefusalsSayWhyInWords(t *testing.T) {
 	if unknown.Text != "user name unknown in this realm" || !unknown.Answered || unknown.User != "eve\nlevel=ERROR" {
 		t.Errorf("refusal %+v", unknown)
 	}
-	if one := read[RefusalList](t, h, "/refusals?user=ann&limit=5"); len(one.Refusals) != 1 {
+	if one := read[inspection.RefusalList](t, h, "/refusals?user=ann&limit=5"); len(one.Refusals) != 1 {
 		t.Errorf("of ann: %+v", one)
 	}
 	if body := ask(h, "127.0.0.1:9", "GET", "/", nil).Body.String(); strings.Contains(body, "eve\nlevel") {
@@ -313,9 +329,9 @@ func TestRoutesOfARemovedListenerAreNotInvented(t *testing.T) {
 func TestSuppressedRefusalsAreCounted(t *testing.T) {
 	i := inspected(Access{})
 	for n := range 1000 {
-		i.meter.DropNote(meter.Malformed, meter.Note{Client: netip.AddrPortFrom(netip.IPv6Loopback(), uint16(n))})
+		i.process.Meter.DropNote(meter.Malformed, meter.Note{Client: netip.AddrPortFrom(netip.IPv6Loopback(), uint16(n))})
 	}
-	if list := read[RefusalList](t, i.Refusals(), "/refusals"); list.Suppressed == 0 || len(list.Refusals) > 64 {
+	if list := read[inspection.RefusalList](t, i.Refusals(), "/refusals"); list.Suppressed == 0 || len(list.Refusals) > 64 {
 		t.Errorf("%d refusals, %d suppressed", len(list.Refusals), list.Suppressed)
 	}
 }

@@ -2,57 +2,34 @@ package admin
 
 import (
 	"net/http"
-	"strings"
 	"time"
 
 	"github.com/stunner-gateway/stunner/services/api/credential"
+	"github.com/stunner-gateway/stunner/services/api/inspection"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
 )
 
-// RefusalList is the answer of /refusals.
-type RefusalList struct {
-	// Refusals are the last matching refusals, newest first.
-	Refusals []Refusal `json:"refusals"`
-	// Suppressed counts the refusals and drops since the start that were too frequent to be recorded. The metrics count
-	// all of them.
-	Suppressed uint64 `json:"suppressed"`
-}
-
-// Refusal is a request that was answered with an error, or a dropped datagram.
-type Refusal struct {
-	Last     time.Time `json:"last"`
-	First    time.Time `json:"first"`
-	Times    int       `json:"times"`
-	Answered bool      `json:"answered"`
-	Reason   string    `json:"reason"`
-	Text     string    `json:"text"`
-	Listener string    `json:"listener,omitempty"`
-	User     string    `json:"user,omitempty"`
-	Client   string    `json:"client,omitempty"`
-	Peer     string    `json:"peer,omitempty"`
-}
-
 // Refusals serves the last refusals and drops.
 func (i *Inspector) Refusals() http.Handler {
-	return i.show(func(q query) any {
-		entries, suppressed := i.meter.Recent()
-		list, routes := RefusalList{Refusals: []Refusal{}, Suppressed: suppressed}, i.routes()
+	return i.show(func(f inspection.Filter) any {
+		entries, suppressed := i.process.Meter.Recent()
+		list, routes := inspection.RefusalList{Refusals: []inspection.Refusal{}, Suppressed: suppressed}, i.routes()
 		for _, e := range entries {
-			shown := i.refusal(e, routes)
-			if q.matches(shown.Listener, shown.User) && len(list.Refusals) < q.limit {
-				list.Refusals = append(list.Refusals, shown)
+			if i.matches(f, e.Listener, userID(e.User), e.Client) && !e.Last.Before(f.Since) &&
+				(f.Reason == "" || f.Reason == e.Reason.String()) && len(list.Refusals) < f.Limit {
+				list.Refusals = append(list.Refusals, i.refusal(e, routes))
 			}
 		}
 		return list
-	})
+	}, append(commonParameters, "reason")...)
 }
 
-func (i *Inspector) refusal(e meter.Entry, routes map[string]string) Refusal {
+func (i *Inspector) refusal(e meter.Entry, routes map[string]string) inspection.Refusal {
 	its, runs := routes[e.Listener]
 	if !runs {
 		its = "it does not run any more"
 	}
-	shown := Refusal{
+	shown := inspection.Refusal{
 		Last: e.Last.UTC().Truncate(time.Millisecond), First: e.First.UTC().Truncate(time.Millisecond),
 		Times: e.Times, Answered: e.Answered, Reason: e.Reason.String(), Text: e.Text(its),
 		Listener: e.Listener, User: i.user(userID(e.User)), Client: i.client(e.Client),
@@ -66,11 +43,8 @@ func (i *Inspector) refusal(e meter.Entry, routes map[string]string) Refusal {
 // routes returns a description of the routes of each listener.
 func (i *Inspector) routes() map[string]string {
 	routes := map[string]string{}
-	for _, l := range i.listeners() {
-		routes[l.Name] = "routes: " + strings.Join(l.Routes, ", ")
-		if len(l.Routes) == 0 {
-			routes[l.Name] = "it has no routes"
-		}
+	for _, l := range i.process.Listeners() {
+		routes[l.Name] = meter.Routes(l.Routes)
 	}
 	return routes
 }

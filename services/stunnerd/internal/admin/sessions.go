@@ -1,61 +1,85 @@
 package admin
 
 import (
+	"errors"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
-	"github.com/stunner-gateway/stunner/services/api/config"
-	"github.com/stunner-gateway/stunner/services/stunnerd/internal/server"
+	"github.com/stunner-gateway/stunner/services/api/inspection"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
 )
 
-// SessionList is the answer of /sessions.
-type SessionList struct {
-	// Sessions are the oldest matching sessions, the oldest first, up to the limit of the request.
-	Sessions []Session `json:"sessions"`
-	// Total is the number of all matching sessions.
-	Total int `json:"total"`
-}
-
-// Session is a live session.
-type Session struct {
-	ID       string          `json:"id"`
-	Listener string          `json:"listener"`
-	Protocol config.Protocol `json:"protocol"`
-	User     string          `json:"user"`
-	Client   string          `json:"client"`
-	Relay    string          `json:"relay"`
-	Started  time.Time       `json:"started"`
-	Age      string          `json:"age"`
-	Channels int             `json:"channels"`
-	// Stats counts the traffic of the relay: rx from peers, tx to peers.
-	Stats server.Stats `json:"stats"`
-}
-
 // Sessions serves the live sessions.
 func (i *Inspector) Sessions() http.Handler {
-	return i.show(func(q query) any {
-		i.meter.Refresh()
-		list := SessionList{Sessions: []Session{}}
+	return i.show(func(f inspection.Filter) any {
+		i.process.Meter.Refresh()
+		list := inspection.SessionList{Sessions: []inspection.Session{}}
 		now := time.Now()
-		for _, s := range i.sessions.List() {
-			if !q.matches(s.Listener, i.user(s.UserID)) {
+		for _, s := range i.process.Sessions.List() {
+			if s.Started.Before(f.Since) || !i.matches(f, s.Listener, s.UserID, s.Client.Addr()) {
 				continue
 			}
-			if list.Total++; list.Total <= q.limit {
+			if list.Total++; list.Total <= f.Limit {
 				list.Sessions = append(list.Sessions, i.session(s, now))
 			}
 		}
 		return list
+	}, commonParameters...)
+}
+
+// Kick ends the session whose ID is in the path, or the sessions that the parameters user and client select. At least
+// one of them is needed.
+func (i *Inspector) Kick() http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		query, id := r.URL.Query(), r.PathValue("id")
+		known := []string{"user", "client"}
+		if id != "" {
+			known = nil
+		}
+		f, err := i.filter(query, known)
+		switch {
+		case err != nil:
+		case id == "" && len(query) == 0:
+			err = errors.New("select sessions to end: give user, client or both")
+		case query.Has("user") && f.User == "" || query.Has("client") && f.Client == "":
+			err = errors.New("select sessions to end: user or client is empty")
+		}
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		ended := i.process.End(func(s *session.Session) bool {
+			return (id == "" || id == i.sessionID(s)) && i.matches(f, s.Listener, s.UserID, s.Client.Addr())
+		})
+		slices.SortFunc(ended, func(a, b *session.Session) int { return a.Started.Compare(b.Started) })
+		kicked, now := inspection.Kicked{Ended: []inspection.Session{}, Total: len(ended)}, time.Now()
+		for _, s := range ended[:min(len(ended), inspection.DefaultLimit)] {
+			kicked.Ended = append(kicked.Ended, i.session(s, now))
+		}
+		writeJSON(w, kicked)
 	})
 }
 
-func (i *Inspector) session(s *session.Session, now time.Time) Session {
-	return Session{
-		ID: i.hash("session", strconv.FormatUint(s.ID, 10)), Listener: s.Listener, Protocol: s.Protocol,
+// sessionID returns the ID of a session as shown to callers.
+func (i *Inspector) sessionID(s *session.Session) string {
+	return i.hash("session", strconv.FormatUint(s.ID, 10))
+}
+
+func (i *Inspector) session(s *session.Session, now time.Time) inspection.Session {
+	return inspection.Session{
+		ID: i.sessionID(s), Listener: s.Listener, Protocol: s.Protocol,
 		User: i.user(s.UserID), Client: i.client(s.Client.Addr()), Relay: s.Relay.String(),
 		Started: s.Started.UTC().Truncate(time.Second), Age: now.Sub(s.Started).Round(time.Second).String(),
-		Channels: s.Channels(), Stats: server.StatsOf(&s.Traffic, now),
+		Channels: s.Channels(), Front: front(s.Client), Stats: s.Traffic.Stats(now),
 	}
+}
+
+// front returns the address of the pod at which the datagrams of a client arrive, or "" if it is this pod.
+func front(c session.Client) string {
+	if m, ok := c.(session.Movable); ok && m.Front().IsValid() {
+		return m.Front().String()
+	}
+	return ""
 }

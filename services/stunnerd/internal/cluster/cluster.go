@@ -59,31 +59,55 @@ func NewView(clusters []config.Cluster, routes []string) *View {
 
 // Match returns the verdict on a peer and, if the peer is Allowed, the name of the cluster.
 func (v *View) Match(peer netip.AddrPort) (cluster string, verdict Verdict) {
+	by, verdict := v.match(peer)
+	if verdict != Allowed {
+		return "", verdict
+	}
+	return by.cluster.name, Allowed
+}
+
+// Explain returns the result of Match and, if the peer is Allowed, the endpoint of the cluster that allows it.
+func (v *View) Explain(peer netip.AddrPort) (cluster string, endpoint config.Endpoint, verdict Verdict) {
+	by, verdict := v.match(peer)
+	if verdict != Allowed {
+		return "", endpoint, verdict
+	}
+	for _, e := range by.cluster.endpoints {
+		narrower := endpoint == (config.Endpoint{}) || e.Prefix.Bits() > endpoint.Prefix.Bits()
+		if e.Ports == by.ports && e.Prefix.Contains(peer.Addr().Unmap()) && narrower {
+			endpoint = e
+		}
+	}
+	return by.cluster.name, endpoint, Allowed
+}
+
+// match returns the verdict on a peer and, if the peer is Allowed, the grant.
+func (v *View) match(peer netip.AddrPort) (by *grant, verdict Verdict) {
 	addr := peer.Addr().Unmap()
 	minBits := minRouteBits(addr)
 	if v == nil || minBits > addr.BitLen() {
-		return "", Denied
+		return nil, Denied
 	}
 	if v.self.at(addr, peer.Port()) {
-		return "", PortDenied
+		return nil, PortDenied
 	}
 	inside := Allowed
 	if addr.Is6() {
 		if inside = v.matchInside(addr, peer.Port()); inside == Denied {
-			return "", Denied
+			return nil, Denied
 		}
 	}
-	if cluster, verdict = v.routed(addr, peer.Port(), minBits); verdict == Allowed && inside != Allowed {
-		return "", inside
+	if by, verdict = v.routed(addr, peer.Port(), minBits); verdict == Allowed && inside != Allowed {
+		return nil, inside
 	}
-	return cluster, verdict
+	return by, verdict
 }
 
-// routed returns the verdict of the routes on an address and port, and the name of the cluster that allows them. It
-// ignores route prefixes shorter than minBits.
-func (v *View) routed(addr netip.Addr, port uint16, minBits int) (cluster string, verdict Verdict) {
-	if cluster, verdict = v.granted(v.hosts[addr], port, netip.Addr{}); verdict == Allowed {
-		return cluster, Allowed
+// routed returns the verdict of the routes on an address and port, and the grant that allows them. It ignores route
+// prefixes shorter than minBits.
+func (v *View) routed(addr netip.Addr, port uint16, minBits int) (by *grant, verdict Verdict) {
+	if by, verdict = v.granted(v.hosts[addr], port, netip.Addr{}); verdict == Allowed {
+		return by, Allowed
 	}
 	lengths := v.lengths6
 	if addr.Is4() {
@@ -97,29 +121,29 @@ func (v *View) routed(addr netip.Addr, port uint16, minBits int) (cluster string
 		if err != nil {
 			continue
 		}
-		if cluster, wider := v.granted(v.nets[prefix], port, addr); wider == Allowed {
-			return cluster, Allowed
+		if by, wider := v.granted(v.nets[prefix], port, addr); wider == Allowed {
+			return by, Allowed
 		} else if wider == PortDenied {
 			verdict = PortDenied
 		}
 	}
-	return "", verdict
+	return nil, verdict
 }
 
 // granted returns the verdict of one linked list of grants on a port. It ignores grants of clusters whose field except
 // contains addr.
-func (v *View) granted(list int32, port uint16, addr netip.Addr) (cluster string, verdict Verdict) {
+func (v *View) granted(list int32, port uint16, addr netip.Addr) (by *grant, verdict Verdict) {
 	for ; list != 0; list = v.grants[list].next {
 		g := &v.grants[list]
 		if _, excepted := g.cluster.except[addr]; excepted {
 			continue
 		}
 		if g.ports.Contains(port) {
-			return g.cluster.name, Allowed
+			return g, Allowed
 		}
 		verdict = PortDenied
 	}
-	return "", verdict
+	return nil, verdict
 }
 
 // matchInside returns the strictest verdict on the IPv4 addresses that an IPv6 address contains, because a translator

@@ -49,6 +49,36 @@ func TestMatch(t *testing.T) {
 	}
 }
 
+// Explain agrees with Match, and names the endpoint that Match has used.
+func TestExplain(t *testing.T) {
+	v := view("10.0.0.0/8:<1-100>", "10.1.0.0/16:<1-100>", "10.1.2.3:<200-300>", "10.1.0.0/16:<50-60>", "2001:db8::/32")
+	for peer, want := range map[string]string{
+		"10.9.0.1:80":          "10.0.0.0/8:<1-100>",
+		"10.1.0.1:80":          "10.1.0.0/16:<1-100>",
+		"10.1.2.3:250":         "10.1.2.3:<200-300>",
+		"10.1.2.3:80":          "10.1.0.0/16:<1-100>",
+		"[2001:db8::1]:80":     "2001:db8::/32",
+		"10.1.2.3:301":         "",
+		"192.0.2.1:80":         "",
+		"[2001:db9::1]:80":     "",
+		"[::ffff:10.9.0.1]:80": "10.0.0.0/8:<1-100>",
+	} {
+		at := netip.MustParseAddrPort(peer)
+		name, verdict := v.Match(at)
+		byName, endpoint, explained := v.Explain(at)
+		got := ""
+		if explained == Allowed {
+			got = endpoint.String()
+		}
+		if got != want || byName != name || explained != verdict {
+			t.Errorf("%s: %q, %q, %v, want %q and %q, %v of Match", peer, got, byName, explained, want, name, verdict)
+		}
+	}
+	if _, _, verdict := (*View)(nil).Explain(netip.MustParseAddrPort("10.0.0.1:1")); verdict != Denied {
+		t.Error("a nil view allows a peer")
+	}
+}
+
 // T-01: a prefix does not open the addresses that its cluster excepts, in any form of the address. A route for a single
 // excepted address opens it, and so does another cluster without the exception.
 func TestExceptedAddressesAreNotReachedThroughAPrefix(t *testing.T) {

@@ -4,8 +4,8 @@
 // unresolved neighbour stays in the buffer for three seconds, and a datagram for a slow link as long as the link is
 // busy. A goroutine that waits for room in the buffer would delay all clients that it serves. So a send never waits:
 // without room the datagram is dropped, and the caller counts it. One client could also fill a buffer that it shares
-// with others. So a client with a session has a Sender of its own if there are enough file descriptors. Its socket does
-// not slow down receiving (see Steer).
+// with others. So a client to which data is sent has a Sender of its own if there are enough file descriptors. Its
+// socket does not slow down receiving (see Steer).
 package datagram
 
 import (

@@ -2,6 +2,7 @@ package datagram
 
 import (
 	"encoding/binary"
+	"errors"
 	"net/netip"
 
 	"golang.org/x/sys/unix"
@@ -41,7 +42,8 @@ func SourceOf(received []byte) (s Source) {
 		}
 		used := len(received) - len(rest)
 		if at, ok := interfaceField(header); ok && used <= ControlSize {
-			s.length = copy(s.message[:], received[:used])
+			s.length = used
+			copy(s.message[:], received[:header.Len]) // the kernel leaves the padding as it was
 			if !linkLocal(header, data) {
 				binary.NativeEndian.PutUint32(s.message[unix.CmsgLen(0)+at:], 0)
 			}
@@ -84,4 +86,49 @@ func interfaceField(h unix.Cmsghdr) (offset int, ok bool) {
 // interface.
 func linkLocal(h unix.Cmsghdr, data []byte) bool {
 	return h.Level == unix.IPPROTO_IPV6 && len(data) > 1 && data[0] == 0xFE && data[1]&0xC0 == 0x80
+}
+
+// errSource is the error of ParseSource.
+var errSource = errors.New("read source address: expected two IPv4 addresses, an IPv6 address, or an IPv6 link-local " +
+	"address with its interface")
+
+// AppendBinary implements encoding.BinaryAppender, so that another process can send from the same address. The form is
+// the address: for IPv4 the local and the destination address of the received datagram (8 bytes), for IPv6 the address
+// (16 bytes), for IPv6 link-local addresses the interface index behind it (20 bytes, big endian). The zero Source has
+// no bytes. The error is always nil.
+func (s *Source) AppendBinary(b []byte) ([]byte, error) {
+	if s.length == 0 {
+		return b, nil
+	}
+	header, data, _, err := unix.ParseOneSocketControlMessage(s.message[:s.length])
+	switch {
+	case err != nil:
+	case header.Level == unix.IPPROTO_IP && len(data) >= unix.SizeofInet4Pktinfo:
+		b = append(b, data[4:unix.SizeofInet4Pktinfo]...)
+	case header.Level == unix.IPPROTO_IPV6 && len(data) >= unix.SizeofInet6Pktinfo:
+		b = append(b, data[:16]...)
+		if linkLocal(header, data) {
+			b = binary.BigEndian.AppendUint32(b, binary.NativeEndian.Uint32(data[16:]))
+		}
+	}
+	return b, nil
+}
+
+// ParseSource returns the Source that AppendBinary has written. It returns the same bytes as SourceOf, so that Sources
+// can be compared.
+func ParseSource(b []byte) (s Source, err error) {
+	var message []byte
+	switch scoped := linkLocal(unix.Cmsghdr{Level: unix.IPPROTO_IPV6}, b); {
+	case len(b) == 0:
+	case len(b) == 8:
+		message = unix.PktInfo4(&unix.Inet4Pktinfo{Spec_dst: [4]byte(b), Addr: [4]byte(b[4:])})
+	case len(b) == 16 && !scoped:
+		message = unix.PktInfo6(&unix.Inet6Pktinfo{Addr: [16]byte(b)})
+	case len(b) == 20 && scoped:
+		message = unix.PktInfo6(&unix.Inet6Pktinfo{Addr: [16]byte(b), Ifindex: binary.BigEndian.Uint32(b[16:])})
+	default:
+		return Source{}, errSource
+	}
+	s.length = copy(s.message[:], message)
+	return s, nil
 }

@@ -1,9 +1,9 @@
-// Package engine is the interface between admission and an allocation engine, which holds the allocations, permissions
-// and channel bindings of clients (RFC 8656).
+// Package engine is the interface between admission and an allocation engine, which holds the allocations and
+// permissions of clients (RFC 8656). Package relay holds the channel bindings and the permissions that they install.
 //
 // The gate authenticates clients, admits requests and answers them. An engine gets only admitted requests, and sends
 // nothing to a client by itself. The gate also owns the lifetimes of allocations: an engine keeps an allocation until
-// End. The engine owns the lifetimes of permissions (300 s, RFC 8656 §9) and of channels (relay.ChannelLifetime).
+// End. The engine owns the lifetime of permissions (300 s, RFC 8656 §9).
 //
 // Package server selects the engine. Package pionturn is the only implementation.
 package engine
@@ -33,14 +33,12 @@ type Engine interface {
 
 // Allocation is one allocation of an Engine. Its methods may be called from several goroutines at a time.
 //
-// The error of Start, Permit and Bind is ErrNoAllocation, a Refusal, or a failure of the engine itself.
+// The error of Start and Permit is ErrNoAllocation, a Refusal, or a failure of the engine itself.
 type Allocation interface {
 	// Start creates the allocation. The engine closes the relay when the allocation ends.
 	Start() error
 	// Permit installs or refreshes the permissions of peers. Only their IP addresses count (RFC 8656 §9).
 	Permit(peers []netip.AddrPort) error
-	// Bind binds a channel number to a peer, or refreshes the binding, and refreshes the permission of the peer.
-	Bind(number uint16, peer netip.AddrPort) error
 	// Permitted reports whether the IP address of a peer has a permission.
 	Permitted(peer netip.AddrPort) bool
 	// Send passes the data of a Send indication to relay.Relay.Send if the peer has a permission, and drops the data

@@ -21,9 +21,11 @@ func quiet(t *testing.T, realm string) discovery.Event {
 	return discovery.Event{ID: id, Config: c, Revision: c.Revision()}
 }
 
-// saved returns when the saved config was last confirmed; the zero time if there is none.
+// saved returns when the saved config was last confirmed; the zero time if there is none. It waits until the follower
+// has written the config, if it is about to.
 func saved(t *testing.T, l LastGood) time.Time {
 	t.Helper()
+	synctest.Wait()
 	_, at, err := l.Load(time.Now())
 	if err != nil && !errors.Is(err, errNothingSaved) {
 		t.Fatal(err)
@@ -38,7 +40,6 @@ func TestConfigIsAsOldAsTheWordOfItsSource(t *testing.T) {
 		_, h := follow(t, l.Dir)
 		h.events <- discovery.Event{Connected: true}
 		h.events <- quiet(t, "one.example")
-		synctest.Wait()
 		first := saved(t, l)
 		time.Sleep(confirmInterval - reportInterval)
 		if at := saved(t, l); !at.Equal(first) {
@@ -60,7 +61,6 @@ func TestConfigIsAsOldAsTheWordOfItsSource(t *testing.T) {
 		}
 		h.events <- discovery.Event{Connected: true}
 		time.Sleep(reportInterval)
-		synctest.Wait()
 		if age := time.Since(saved(t, l)); age > reportInterval {
 			t.Errorf("the source is back, and what is kept is %s old", age)
 		}
@@ -79,7 +79,6 @@ func TestConfigIsNotKeptYoungAgainstItsSource(t *testing.T) {
 				_, h := follow(t, l.Dir)
 				h.events <- discovery.Event{Connected: true}
 				h.events <- quiet(t, "one.example")
-				synctest.Wait()
 				at := saved(t, l)
 				h.events <- e
 				time.Sleep(2 * confirmInterval)
@@ -87,7 +86,6 @@ func TestConfigIsNotKeptYoungAgainstItsSource(t *testing.T) {
 					t.Error("what is kept gets younger")
 				}
 				h.events <- quiet(t, "one.example")
-				synctest.Wait()
 				if age := time.Since(saved(t, l)); age != 0 {
 					t.Errorf("the source says it again, and what is kept is %s old", age)
 				}
@@ -134,7 +132,6 @@ func TestConfigGetsNoYoungerByAStart(t *testing.T) {
 					}
 				}
 				h.events <- e // the same config, confirmed by the source
-				synctest.Wait()
 				if at := saved(t, l); !at.Equal(time.Now()) {
 					t.Errorf("the source says it, and it is kept as of %s", at)
 				}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/api/discovery"
+	"github.com/stunner-gateway/stunner/services/api/inspection"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/server"
 )
 
@@ -48,19 +49,31 @@ type Options struct {
 	// Standby is the file with a config that is used if there is neither a source nor a last good config at the start.
 	// If it is empty, there is no such config.
 	Standby string
+	// Restoring reports whether there are sessions of a former process to restore. The follower then applies the last
+	// good config at once, because their clients get no answer until their listeners are open.
+	Restoring bool
 	// Lookup returns the value of a placeholder of a config.
 	Lookup func(name string) string
 	// Applied applies the settings of a config that concern the process and not the server: logs, probes and metrics.
 	// If it returns an error, it is called again after retryInterval.
 	Applied func(config.Config) error
+	// Self returns Peer and Sender of reports; nil if the process does not take part in forwarding.
+	Self func() (address, sender string)
+	// Peers is called with each list of the pods to which this process forwards: a saved one at a start without the
+	// source, then those that the source sends. Nil means that lists are ignored.
+	Peers func(discovery.Peers)
 	// Pod is the name of this process in reports.
 	Pod string
-	Log *slog.Logger
+	// Program is the name of the program with its version.
+	Program string
+	Log     *slog.Logger
 }
 
 // Follower follows one source.
 type Follower struct {
 	opt Options
+	// peers is the list of peers in force. Only Run uses it.
+	peers discovery.Peers
 
 	mu     sync.Mutex
 	status state
@@ -123,6 +136,9 @@ func (f *Follower) update(change func(*state)) {
 // Run follows the source until ctx ends.
 func (f *Follower) Run(ctx context.Context) error {
 	f.update(func(s *state) { s.lastContact = time.Now() })
+	if f.opt.Restoring {
+		f.startCold()
+	}
 	events := f.opt.Source.Watch(ctx)
 	cold := time.NewTimer(coldStart)
 	defer cold.Stop()
@@ -144,7 +160,7 @@ func (f *Follower) Run(ctx context.Context) error {
 			if e.Err != nil && cold.Stop() { // the source is unreachable: do not wait for it
 				f.startCold()
 			}
-			if !e.Connected { // a config follows a connection at once
+			if !e.Connected && e.Peers == nil { // a config follows a connection at once
 				open, cooled = nil, time.After(max(applyInterval, discovery.Cooldown(took, applyShare)))
 			}
 		case <-cooled:
@@ -180,6 +196,9 @@ func (f *Follower) Once(ctx context.Context) error {
 
 func (f *Follower) handle(e discovery.Event) {
 	switch {
+	case e.Peers != nil:
+		f.takePeers(*e.Peers)
+		return
 	case e.Err != nil:
 		f.reject(e)
 	case e.Deleted:
@@ -248,6 +267,7 @@ func (f *Follower) startCold() {
 	if f.state().wanted != nil {
 		return
 	}
+	f.loadPeers()
 	for _, at := range []struct {
 		origin string
 		load   func() (config.Config, time.Time, error)
@@ -369,18 +389,23 @@ func (f *Follower) report() {
 		return
 	}
 	st := f.state()
+	peer, sender := f.self()
 	to.Report(discovery.Report{
 		ID: f.opt.Last.ID, Pod: f.opt.Pod, Revision: st.revision(),
 		Accepted: st.error() == "", Error: st.error(),
 		Allocations: f.opt.Server.Sessions().Len(), Draining: f.opt.Server.Sessions().Draining(),
-		Offload: f.opt.Server.Offload().Reason,
+		Offload: f.opt.Server.Offload().Reason, Peer: peer, Sender: sender,
 	})
 }
 
 // Status returns the status of the server, the config and its source.
-func (f *Follower) Status() server.Status {
+func (f *Follower) Status() inspection.Status {
 	st, own := f.opt.Server.Status(), f.state()
 	st.Revision, st.Origin, st.Problem, st.Lost = own.revision(), own.origin, own.error(), own.lost
+	st.Pod, st.Program = f.opt.Pod, f.opt.Program
+	st.Config = inspection.ConfigStatus{
+		Revision: st.Revision, Origin: st.Origin, Age: own.age(), Rejected: own.rejected, Lost: st.Lost,
+	}
 	if own.wanted != nil {
 		st.Unknown = slices.Clone(own.wanted.Unknown)
 	}
@@ -403,8 +428,9 @@ func (f *Follower) Problem() string { return f.state().error() }
 
 // Age returns the seconds since the last contact with the source; 0 while the source is connected. Before the first
 // contact it is the age of the config that was loaded from disk, or the time since the start if that age is unknown.
-func (f *Follower) Age() float64 {
-	st := f.state()
+func (f *Follower) Age() float64 { return f.state().age() }
+
+func (st state) age() float64 {
 	if st.connected || st.lastContact.IsZero() {
 		return 0
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/api/credential"
 	"github.com/stunner-gateway/stunner/services/api/discovery"
+	"github.com/stunner-gateway/stunner/services/api/inspection"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/server"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/testport"
 )
@@ -152,7 +153,7 @@ func TestRejectedConfigChangesNothingAndIsReported(t *testing.T) {
 	if r.Revision != c.Revision() || !strings.Contains(r.Error, "70000") {
 		t.Errorf("report %+v", r)
 	}
-	if st := f.Status(); st.Status != server.Ready || len(st.Listeners) != 1 || !strings.Contains(st.Problem, "70000") {
+	if st := f.Status(); st.Status != inspection.Ready || len(st.Listeners) != 1 || !strings.Contains(st.Problem, "70000") {
 		t.Errorf("status %+v", st)
 	}
 	h.events <- discovery.Event{ID: id, Config: c, Revision: c.Revision()}
@@ -182,6 +183,10 @@ func TestRejectionOutlivesRetries(t *testing.T) {
 				<-h.reports
 			}
 			r := h.reported(t, func(discovery.Report) bool { return true })
+			if got := f.Status(); got.Config.Revision != got.Revision || got.Config.Rejected != f.state().rejected ||
+				got.Pod != r.Pod {
+				t.Errorf("%s: status %+v", what, got)
+			}
 			if got := f.Status().Problem; got != f.Problem() || r.Error != got || r.Accepted != (problem == "") ||
 				!strings.Contains(got, problem) {
 				t.Errorf("%s: problem %q, status %q, report %+v; want %q", what, f.Problem(), got, r, problem)
@@ -240,7 +245,7 @@ func TestUnknownFieldsAreCountedOncePerConfig(t *testing.T) {
 		h.events <- discovery.Event{ID: id, Config: c, Revision: c.Revision(), Unknown: step.unknown}
 		h.events <- discovery.Event{Connected: true} // taken when the config has been dealt with
 		if got, st := counted(), f.Status(); got != step.want || !slices.Equal(st.Unknown, step.unknown) ||
-			st.Status != server.Ready {
+			st.Status != inspection.Ready {
 			t.Errorf("after %q: %d counted, want %d; status %+v", step.unknown, got, step.want, st)
 		}
 	}
@@ -274,7 +279,7 @@ func TestDeletionAndLossChangeNothing(t *testing.T) {
 	h.events <- discovery.Event{Err: errors.New("connection refused")}
 	h.reported(t, func(r discovery.Report) bool { return r.Accepted })
 	h.events <- discovery.Event{Connected: true}
-	if st := f.Status(); st.Status != server.Ready || len(st.Listeners) != 1 {
+	if st := f.Status(); st.Status != inspection.Ready || len(st.Listeners) != 1 {
 		t.Errorf("status %+v", st)
 	}
 }
@@ -306,6 +311,38 @@ func TestSourceThatIsAwayMeansTheLastGoodConfigAtOnce(t *testing.T) {
 	h.events <- discovery.Event{Connected: true}
 	if got := f.Status().Origin; got != "last good config" {
 		t.Errorf("origin %q", got)
+	}
+}
+
+// lateSource is a source that looks at its follower when the follower asks for events.
+type lateSource struct {
+	*hand
+	asked func()
+}
+
+func (l lateSource) Watch(ctx context.Context) <-chan discovery.Event {
+	l.asked()
+	return l.hand.Watch(ctx)
+}
+
+// A process with sessions to restore starts with the last good config before it asks its source.
+func TestRestoringMeansTheLastGoodConfigFirst(t *testing.T) {
+	dir := t.TempDir()
+	save(t, LastGood{Dir: dir, ID: id}, configWith(t, nil), time.Now())
+	var f atomic.Pointer[Follower]
+	origin := make(chan string, 1)
+	follower, _ := followWith(t, func(o *Options) {
+		o.Last.Dir, o.Restoring = dir, true
+		o.Source = lateSource{o.Source.(*hand), func() {
+			for f.Load() == nil {
+				time.Sleep(time.Millisecond)
+			}
+			origin <- f.Load().Status().Origin
+		}}
+	})
+	f.Store(follower)
+	if got := <-origin; got != "last good config" {
+		t.Errorf("origin %q when the source is asked", got)
 	}
 }
 

@@ -36,27 +36,36 @@ type savedConfig struct {
 
 // Save atomically replaces the saved config.
 func (l LastGood) Save(c config.Config, now time.Time) error {
+	if err := l.replace(lastGoodFile, savedConfig{now, c}); err != nil {
+		return fmt.Errorf("save last good config: %w", err)
+	}
+	return nil
+}
+
+// replace atomically replaces a file of the state directory with the JSON of a value. The file is readable by its owner
+// only.
+func (l LastGood) replace(name string, content any) error {
 	if l.Dir == "" {
 		return nil
 	}
-	data, err := json.Marshal(savedConfig{now, c})
+	data, err := json.Marshal(content)
 	if err != nil {
-		return fmt.Errorf("save last good config: %w", err)
+		return err
 	}
 	if err := os.MkdirAll(l.Dir, 0o700); err != nil {
-		return fmt.Errorf("save last good config: %w", err)
+		return err
 	}
-	tmp, err := os.CreateTemp(l.Dir, lastGoodFile+".*") // CreateTemp makes it 0600
+	tmp, err := os.CreateTemp(l.Dir, name+".*") // CreateTemp makes it 0600
 	if err != nil {
-		return fmt.Errorf("save last good config: %w", err)
+		return err
 	}
 	_, err = tmp.Write(data)
 	err = errors.Join(err, tmp.Close())
 	if err == nil {
-		err = os.Rename(tmp.Name(), filepath.Join(l.Dir, lastGoodFile))
+		err = os.Rename(tmp.Name(), filepath.Join(l.Dir, name))
 	}
 	if err != nil {
-		return fmt.Errorf("save last good config: %w", errors.Join(err, os.Remove(tmp.Name())))
+		return errors.Join(err, os.Remove(tmp.Name()))
 	}
 	return nil
 }

@@ -35,7 +35,7 @@ func FuzzReceive(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Cleanup(func() { _ = engine.Close() })
-	nonces, err := nonce.New()
+	nonces, err := nonce.New(nil)
 	if err != nil {
 		f.Fatal(err)
 	}

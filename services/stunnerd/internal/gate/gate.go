@@ -27,6 +27,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/credential"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/cluster"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/engine"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/journal"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/limit"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/nonce"
@@ -89,6 +90,7 @@ type Gate struct {
 	answers *limit.Listener
 	meter   *meter.Meter
 	log     *slog.Logger
+	journal *journal.Journal
 
 	policy   atomic.Pointer[Policy]
 	routes   relay.Routes
@@ -125,6 +127,8 @@ type flow struct {
 	permitted permissions
 	// guesses counts wrong passwords for Username on this 5-tuple.
 	guesses limit.Guesses
+	// id is the journal.ID of the session, or 0 if it is not stored in the journal.
+	id atomic.Uint64
 }
 
 // Shared is what all gates of a process share.
@@ -138,6 +142,8 @@ type Shared struct {
 	Table        *session.Table
 	Meter        *meter.Meter
 	Log          *slog.Logger
+	// Journal stores the sessions of clients over UDP. It may be nil.
+	Journal *journal.Journal
 }
 
 // New returns the gate of a listener. Before the first Update it serves STUN only.
@@ -145,10 +151,14 @@ func New(name string, protocol config.Protocol, s Shared) *Gate {
 	g := &Gate{
 		name: name, protocol: protocol, engine: s.Engine, nonces: s.Nonces, network: s.Network,
 		reservations: s.Reservations, limits: s.Limits, table: s.Table, meter: s.Meter, answers: s.Limits.NewListener(),
-		log:   s.Log.With("listener", name),
-		flows: map[netip.AddrPort]*flow{},
+		log:     s.Log.With("listener", name),
+		journal: s.Journal,
+		flows:   map[netip.AddrPort]*flow{},
 	}
 	g.policy.Store(&Policy{})
+	if g.journal != nil {
+		g.routes.OnNomination(g.nominated)
+	}
 	return g
 }
 
@@ -174,6 +184,9 @@ func (g *Gate) Receive(b []byte, client session.Client) {
 		return
 	case err != nil:
 		g.drop(client, meter.Malformed)
+		return
+	}
+	if g.elsewhere(r, b) {
 		return
 	}
 	switch r.Type.Class {
@@ -256,6 +269,7 @@ func (g *Gate) end(f *flow) {
 // ended removes the session of a closed relay.
 func (g *Gate) ended(f *flow) {
 	f.expiry.Stop()
+	g.unstore(f)
 	f.allocation.RelayClosed()
 	if err := g.dropToken(f); err != nil {
 		g.log.Debug("close reserved port", "error", err)

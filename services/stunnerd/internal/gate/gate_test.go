@@ -50,7 +50,6 @@ func (c *client) Send(frame []byte) error {
 
 func (c *client) Addr() netip.AddrPort  { return c.addr }
 func (c *client) Connected() bool       { return false }
-func (c *client) Admitted() error       { return nil }
 func (c *client) Local() netip.AddrPort { return netip.AddrPort{} }
 func (c *client) Released()             {}
 
@@ -79,7 +78,7 @@ func newBed(t testing.TB) bed {
 	if err != nil {
 		t.Fatal(err)
 	}
-	nonces, err := nonce.New()
+	nonces, err := nonce.New(nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -121,7 +121,7 @@ type actor struct {
 	at         time.Time
 }
 
-// Send implements session.Client, like SendAll, Addr, Connected, Admitted and Released.
+// Send implements session.Client, like SendAll, Addr, Connected and Released.
 func (a *actor) Send(frame []byte) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -131,7 +131,6 @@ func (a *actor) Send(frame []byte) error {
 
 func (a *actor) Addr() netip.AddrPort  { return a.addr }
 func (a *actor) Connected() bool       { return a.connected }
-func (a *actor) Admitted() error       { return nil }
 func (a *actor) Local() netip.AddrPort { return netip.AddrPort{} }
 func (a *actor) Released()             {}
 

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
 )
 
 const (
@@ -15,7 +17,7 @@ const (
 )
 
 // permissions counts the permissions of an allocation for the limit MaxPermissions. The allocation engine enforces the
-// permissions themselves.
+// permissions themselves, except for restored ones: it would let them begin anew.
 type permissions struct {
 	mu   sync.Mutex
 	list []permission // a map would take 400 bytes more for an allocation with one peer
@@ -24,6 +26,8 @@ type permissions struct {
 type permission struct {
 	peer  netip.Addr
 	until time.Time
+	// restored is set if a former process has granted the permission. It ends at until.
+	restored bool
 }
 
 // room reports whether the allocation has at most MaxPermissions permissions if permissions for the given peers are
@@ -72,4 +76,29 @@ func (p *permissions) grant(peers []netip.AddrPort, now time.Time) {
 		}
 		held.until = now.Add(permissionLifetime)
 	}
+}
+
+// restore adds permissions that a former process has granted, with their remaining lifetimes.
+func (p *permissions) restore(saved []session.Permission, now time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, s := range saved {
+		if left := min(s.Until.Sub(now), permissionLifetime); left > 0 {
+			p.list = append(p.list, permission{peer: s.Peer, until: now.Add(left), restored: true})
+		}
+	}
+}
+
+// restored reports whether a peer has a permission that a former process has granted. Requests to this process prolong
+// it too.
+func (p *permissions) restored(peer netip.Addr, now time.Time) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	held := p.held(peer)
+	return held != nil && held.restored && now.Before(held.until)
+}
+
+// permits reports whether the IP address of a peer has a permission that CreatePermission has installed.
+func (f *flow) permits(peer netip.AddrPort) bool {
+	return f.permitted.restored(peer.Addr(), time.Now()) || f.allocation.Permitted(peer)
 }

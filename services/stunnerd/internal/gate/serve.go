@@ -45,6 +45,7 @@ func (g *Gate) request(r *request) {
 	}
 	if r.flow != nil && r.key != nil {
 		r.flow.setRealm(r.realm)
+		r.flow.follow(r.client)
 	}
 	answer, err := handlers[r.Type.Method](g, r)
 	var refused *refusal
@@ -129,37 +130,47 @@ func (g *Gate) allocate(r *request) ([]byte, error) {
 	if held.Socket == nil {
 		held, err = g.socket(r, f)
 	}
-	if err == nil {
-		if err = r.client.Admitted(); err != nil {
-			err = errors.Join(err, held.Socket.Close(), g.dropToken(f))
-		}
-	}
 	if err != nil {
 		g.table.Cancel(s)
 		g.log.Debug("refuse allocation", "error", err)
 		return nil, overQuota(err)
 	}
-	f.relay = relay.New(s, held.Socket, held.Advertised, &g.routes, g.meter, func(*relay.Relay) { g.ended(f) })
+	g.open(f, held)
+	g.table.Add(s)
+	if err := g.start(f); err != nil {
+		return nil, err
+	}
+	g.store(f)
+	g.log.Debug("session started", "relay", s.Relay)
+	if !s.Client.Connected() {
+		g.meter.Sessions.Add(1) // connections are counted when they are accepted
+	}
+	return f.allocatedAnswer(r)
+}
+
+// open gives a new flow a relay on a socket and an allocation that is not started.
+func (g *Gate) open(f *flow, held relay.Reserved) {
+	f.relay = relay.New(f.Session, held.Socket, held.Advertised, &g.routes, g.meter, func(*relay.Relay) { g.ended(f) })
 	f.allocation = g.engine.New(f.relay)
 	f.expiry = time.AfterFunc(time.Until(f.until), func() { g.expire(f) })
-	g.table.Add(s)
+}
+
+// start registers a flow that open has prepared and starts its allocation. After an error the session has ended.
+func (g *Gate) start(f *flow) (err error) {
 	if !g.insert(f) {
-		return nil, errors.Join(&refusal{code: stun.CodeAllocMismatch, reason: meter.AllocationExists}, f.relay.Close())
+		return errors.Join(&refusal{code: stun.CodeAllocMismatch, reason: meter.AllocationExists}, f.relay.Close())
 	}
-	if err = f.relay.Start(f.allocation.Permitted); err != nil {
+	if err = f.relay.Start(f.permits); err != nil {
 		g.log.Debug("refuse allocation", "error", err)
 		err = overQuota(err)
 	} else {
 		err = refusalOf(f.allocation.Start())
 	}
 	if err != nil {
-		return nil, errors.Join(err, f.relay.Close())
+		return errors.Join(err, f.relay.Close())
 	}
-	g.log.Debug("session started", "relay", s.Relay)
-	if !s.Client.Connected() {
-		g.meter.Sessions.Add(1) // connections are counted when they are accepted
-	}
-	return f.allocatedAnswer(r)
+	f.held()
+	return nil
 }
 
 // overQuota returns the refusal for an error of the session table or of a relay socket: 486 for a user or a source that
@@ -319,6 +330,7 @@ func (g *Gate) refresh(r *request) ([]byte, error) {
 	}
 	f.setLifetime(r.lifetime())
 	f.resetExpiry()
+	g.journal.Refresh(f.stored(), f.lifetime, f.until)
 	return r.answer(stun.ClassSuccessResponse, stunmsg.Number{Type: stun.AttrLifetime, Value: f.lifetime})
 }
 
@@ -329,16 +341,18 @@ func (g *Gate) createPermission(r *request) ([]byte, error) {
 	}
 	r.flow.permitted.grant(peers, time.Now())
 	r.flow.relay.Permit(peers)
+	g.storePermissions(r.flow, peers)
 	return r.answer(stun.ClassSuccessResponse)
 }
 
 func (g *Gate) channelBind(r *request) ([]byte, error) {
-	n, _ := r.Channel()
-	peers, _ := r.Peers()
-	if err := refusalOf(r.flow.allocation.Bind(n, peers[0])); err != nil {
-		return nil, err
+	if r.flow.relay.Closed() {
+		return nil, refusalOf(engine.ErrNoAllocation)
 	}
+	peers, _ := r.Peers()
+	number, _ := r.Channel()
 	r.flow.permitted.grant(peers, time.Now())
+	g.storeChannel(r.flow, number, peers[0])
 	return r.answer(stun.ClassSuccessResponse)
 }
 
@@ -392,6 +406,10 @@ func (g *Gate) indication(r *request) {
 	if _, verdict := g.routes.Load().Match(peers[0]); verdict != cluster.Allowed {
 		note := meter.Note{Listener: g.name, Client: f.Client.Addr(), Peer: peers[0], User: f.Username}
 		g.meter.DropNote(relay.ReasonOf(verdict), note)
+		return
+	}
+	if f.relay.Permitted(peers[0]) || f.permitted.restored(peers[0].Addr(), time.Now()) {
+		f.relay.Send(data, peers[0])
 		return
 	}
 	f.allocation.Send(data, peers[0])

@@ -48,16 +48,21 @@ func newVirtual(t *testing.T) *virtual {
 	// The time of a bubble starts in 2000. The expiry in an ephemeral user name must have ten digits, which starts in
 	// September 2001.
 	time.Sleep(time.Until(time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)))
+	return anotherVirtual(t, time.Now())
+}
+
+// anotherVirtual returns a gate in a test that began earlier.
+func anotherVirtual(t *testing.T, began time.Time) *virtual {
 	log := slog.New(slog.DiscardHandler)
 	engine, err := pionturn.New(2, log)
 	if err != nil {
 		t.Fatal(err)
 	}
-	nonces, err := nonce.New()
+	nonces, err := nonce.New(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	v := &virtual{net: &relaytest.Network{}, began: time.Now()}
+	v := &virtual{net: &relaytest.Network{}, began: began}
 	v.bed = bed{t: t, Gate: New("test", config.TURNUDP, Shared{
 		Engine: engine, Nonces: nonces, Network: v.net, Reservations: relay.NewReservations(),
 		Limits: limit.NewProcess(), Table: session.NewTable(), Meter: meter.New(), Log: log,

@@ -153,10 +153,7 @@ func newAssociation(
 	if err := relay.Room(); err != nil {
 		return nil, err
 	}
-	sender, shared, err := s.port.openSender(s.index)
-	if err != nil {
-		return nil, err
-	}
+	sender, shared := s.port.openSender(s.index)
 	a := &association{
 		socket: s, client: client, addr: net.UDPAddrFromAddrPort(client), from: from, sender: sender, shared: shared,
 		cookie: [cookieSize]byte(h.cookie), ahead: h.sequence - 1,
@@ -165,6 +162,7 @@ func newAssociation(
 	}
 	a.inbox <- h.first()
 	a.inbox <- slices.Clone(h.record)
+	var err error
 	if a.conn, err = dtls.ServerWithOptions(a, a.addr, options...); err != nil {
 		a.release()
 		return nil, err

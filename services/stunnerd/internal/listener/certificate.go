@@ -2,6 +2,7 @@ package listener
 
 import (
 	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"slices"
 	"sync/atomic"
@@ -50,4 +51,15 @@ func (c *certificates) named(name string) *tls.Certificate {
 		}
 	}
 	return &pairs[0]
+}
+
+// leaves returns the leaf certificates; none if c is nil.
+func (c *certificates) leaves() (leaves []*x509.Certificate) {
+	if c == nil {
+		return nil
+	}
+	for _, pair := range *c.current.Load() {
+		leaves = append(leaves, pair.Leaf)
+	}
+	return leaves
 }

@@ -2,6 +2,7 @@ package listener
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"io"
 	"net"
@@ -87,6 +88,9 @@ func (l *connections) Update(c config.Listener) error {
 	}
 	return l.certs.update(c)
 }
+
+// Certificates implements Listener.
+func (l *connections) Certificates() []*x509.Certificate { return l.certs.leaves() }
 
 // ReleasePort implements Listener. A stream listener can close its listening socket, because its connections have
 // sockets of their own. A DTLS listener cannot.
@@ -412,9 +416,6 @@ func (c *connection) send(frame []byte) error {
 	}
 	return nil
 }
-
-// Admitted implements session.Client. It does nothing, because a connection has a socket of its own.
-func (c *connection) Admitted() error { return nil }
 
 // Addr implements session.Client.
 func (c *connection) Addr() netip.AddrPort { return c.addr }

@@ -25,7 +25,8 @@ const (
 	mostWaiting, eachWaiting = 1024, 64
 )
 
-var errNoTurn = errors.New("too many handshakes of this source wait for the CPU")
+var errNoTurn = errors.New("start handshake: no CPU time within the limits: too many handshakes are waiting: " +
+	"raise the CPU limit of stunnerd, or block the source that opens the connections")
 
 // handshakeLimiter limits the CPU time of handshakes. A handshake may compute only while it has a CPU turn. With n
 // cores there are n/4 CPU turns at a time, at least one. With fewer than four cores one CPU turn is more than a quarter

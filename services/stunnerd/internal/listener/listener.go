@@ -6,10 +6,12 @@
 package listener
 
 import (
+	"crypto/x509"
 	"fmt"
 	"log/slog"
 
 	"github.com/stunner-gateway/stunner/services/api/config"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/forward"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/gate"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/watch"
@@ -20,6 +22,9 @@ import (
 type Listener interface {
 	// Update replaces the certificates for new handshakes. After an error the previous certificates stay.
 	Update(c config.Listener) error
+	// Certificates returns the leaf certificates in use; none over UDP and TCP. The first one is for clients without a
+	// server name.
+	Certificates() []*x509.Certificate
 	// ReleasePort closes the listening socket, so that another listener can use the port, and keeps serving the open
 	// connections. It reports false, and does nothing, if the clients have no sockets of their own (UDP, DTLS).
 	ReleasePort() bool
@@ -33,9 +38,13 @@ type Listener interface {
 type Options struct {
 	// Sockets is the number of receiving sockets of a UDP or DTLS listener, each with a goroutine; at least 1.
 	Sockets int
-	Limits  *Limits
-	Meter   *meter.Meter
-	Log     *slog.Logger
+	// Saved are the sessions that a former process had on the listener. Only a listener over UDP restores them.
+	Saved  []gate.Saved
+	Limits *Limits
+	// Forwarder passes datagrams of clients without a session to other pods; nil means that they are dropped.
+	Forwarder *forward.Forwarder
+	Meter     *meter.Meter
+	Log       *slog.Logger
 }
 
 // openers has one function for each protocol.

@@ -21,7 +21,7 @@ import (
 // udpPort contains the sockets of a UDP or DTLS listener. All of them are bound to its port with SO_REUSEPORT:
 //
 //	readers          receive; as many as Options.Sockets
-//	unauthenticated  send answers to clients without a session
+//	unauthenticated  send answers to clients without a session, and to clients to which no data was sent
 //	per client       send to one client with a session each; opened by openSender, closed with the session
 //
 // If a client with a session has no socket of its own, the socket of its reader sends to it.
@@ -142,18 +142,21 @@ func (p *udpPort) answer(frame []byte, to netip.AddrPort, from *datagram.Source)
 	return datagram.ErrCongested
 }
 
-// openSender opens a Sender for one client. If there are no file descriptors left for it, or Steer has failed, it
-// returns the Sender of the reader, which several clients share, and reports shared.
-func (p *udpPort) openSender(reader int) (s *datagram.Sender, shared bool, err error) {
+// openSender opens a Sender for one client. If it cannot be opened, for example because there are no file descriptors
+// left for it, or Steer has failed, openSender returns the Sender of the reader, which several clients share, and
+// reports shared. After Close it opens no socket.
+func (p *udpPort) openSender(reader int) (s *datagram.Sender, shared bool) {
 	if !p.steered {
-		return p.senders[reader], true, nil
+		return p.senders[reader], true
 	}
-	s, err = p.senders[0].Join(p.number, p.most)
-	if errors.Is(err, datagram.ErrScarce) || errors.Is(err, unix.EMFILE) ||
-		errors.Is(err, unix.ENFILE) || errors.Is(err, unix.ENOMEM) {
-		return p.senders[reader], true, nil
+	err := p.senders[0].Use(func(int) (err error) {
+		s, err = p.senders[0].Join(p.number, p.most)
+		return err
+	})
+	if err != nil {
+		return p.senders[reader], true
 	}
-	return s, false, err
+	return s, false
 }
 
 // drops returns the number of datagrams that the kernel dropped at the sockets of the readers.

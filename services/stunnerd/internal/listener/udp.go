@@ -1,6 +1,7 @@
 package listener
 
 import (
+	"crypto/x509"
 	"errors"
 	"maps"
 	"net"
@@ -13,9 +14,11 @@ import (
 
 	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/datagram"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/forward"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/gate"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/relay"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/watch"
 )
 
@@ -25,6 +28,8 @@ type udpListener struct {
 	sockets []*udpSocket
 	reading sync.WaitGroup
 	forget  func()
+	// forwarded handles the datagrams of clients that arrive at other pods.
+	forwarded forwarded
 }
 
 // udpSocket is one receiving socket and its reader.
@@ -41,6 +46,9 @@ type udpSocket struct {
 	task   watch.Task
 	// outbox collects the ChannelData of a batch.
 	outbox relay.Outbox
+	// elsewhere collects the datagrams of a batch that are passed to other pods.
+	elsewhere *forward.Outbox
+	forwarder *forward.Forwarder
 	// current is the client whose datagram is being handled. If that causes a panic, the session of this client is
 	// ended.
 	current udpClient
@@ -62,17 +70,31 @@ func openUDP(c config.Listener, g *gate.Gate, m *meter.Listener, o Options) (Lis
 		return nil, errors.Join(err, port.Close())
 	}
 	l := &udpListener{port: port, forget: o.Meter.ListenerDrops.Watch(port.drops)}
+	l.forwarded.udpSocket = udpSocket{
+		port: port, gate: g, drops: o.Meter, meter: m, relays: map[netip.AddrPort]*relay.Relay{}, forwarder: o.Forwarder,
+	}
 	for i, conn := range port.readers {
 		s := &udpSocket{
 			conn: conn, port: port, index: i, gate: g, drops: o.Meter, meter: m,
 			relays: map[netip.AddrPort]*relay.Relay{}, receiver: receivers[i],
+			elsewhere: o.Forwarder.Outbox(), forwarder: o.Forwarder,
 		}
 		l.sockets = append(l.sockets, s)
 		m.Open.Add(1)
 		m.Opened.Add(1)
+	}
+	g.Restore(o.Saved, l.restoredClient)
+	for _, s := range l.sockets {
 		l.reading.Go(s.read)
 	}
 	return l, nil
+}
+
+// restoredClient returns the client of a session of a former process.
+func (l *udpListener) restoredClient(r *session.Record) session.Client {
+	c := &udpClient{socket: l.sockets[int(r.Client.Port())%len(l.sockets)], addr: r.Client}
+	c.from, _ = datagram.ParseSource(r.Source) // else the kernel chooses the address
+	return c
 }
 
 func newReceivers(number int) (receivers []*datagram.Receiver, err error) {
@@ -91,6 +113,9 @@ func newReceivers(number int) (receivers []*datagram.Receiver, err error) {
 
 // Update does nothing: a UDP listener has no certificates.
 func (l *udpListener) Update(config.Listener) error { return nil }
+
+// Certificates returns none.
+func (l *udpListener) Certificates() []*x509.Certificate { return nil }
 
 // ReleasePort reports false, because all clients use the sockets of the readers.
 func (l *udpListener) ReleasePort() bool { return false }
@@ -170,7 +195,7 @@ func (s *udpSocket) handle() {
 		case len(frame) == 0:
 			s.drop(s.current.addr, meter.Malformed)
 		case isChannelData(frame[0]):
-			s.media(frame, s.current.addr, now)
+			s.media(frame, s.current.addr, s.receiver.Control(i), now)
 		default:
 			// A request may end the session whose media is in the outbox. It may also take long.
 			s.outbox.Flush(now)
@@ -179,22 +204,37 @@ func (s *udpSocket) handle() {
 		}
 	}
 	s.outbox.Flush(now)
+	s.elsewhere.Flush()
 }
 
-// media forwards ChannelData.
-func (s *udpSocket) media(frame []byte, client netip.AddrPort, now time.Time) {
-	r := s.relays[client]
-	if r == nil || r.Closed() {
-		if r = s.lookup(client); r == nil {
+// media forwards ChannelData. control are the control messages of the datagram.
+func (s *udpSocket) media(frame []byte, client netip.AddrPort, control []byte, now time.Time) {
+	r := s.relay(client)
+	if r == nil {
+		if !s.elsewhere.Pass(s.client(client), frame, datagram.SourceOf(control), now) {
 			s.drop(client, meter.NoAllocation)
-			return
 		}
+		return
 	}
+	r.Session().Client.(*udpClient).arrived(r, forward.Way{}, now)
 	s.outbox.Add(r, frame, now)
+}
+
+// client returns the name of a client for other pods.
+func (s *udpSocket) client(addr netip.AddrPort) forward.Client {
+	return forward.Client{Addr: addr, Port: uint16(s.port.number)}
 }
 
 func (s *udpSocket) drop(client netip.AddrPort, why meter.Reason) {
 	s.drops.DropNote(why, meter.Note{Listener: s.meter.Name, Client: client})
+}
+
+// relay returns the relay of a client, or nil.
+func (s *udpSocket) relay(client netip.AddrPort) *relay.Relay {
+	if r := s.relays[client]; r != nil && !r.Closed() {
+		return r
+	}
+	return s.lookup(client)
 }
 
 // lookup gets the relay of a client from the gate and caches it. It removes closed relays from the cache if the cache
@@ -218,20 +258,35 @@ type udpClient struct {
 	addr   netip.AddrPort
 	// from is the address to which the client has sent its request. The listener sends its answers from this address.
 	from datagram.Source
-	// sender sends to this client while it has a session.
+	// sender sends to this client while it has a session. It is nil until own opens it.
 	sender atomic.Pointer[datagram.Sender]
+	// answers is the number of answers that were sent without the sender.
+	answers atomic.Uint32
+
+	// front is the pod at which the request has arrived. The zero Way is this pod.
+	front forward.Way
+	// paths are the paths of the data for a client with a session.
+	paths paths
+
+	opening sync.Mutex
 	// shared is set if other clients use the same sender. The sender must then stay open when the session ends.
 	shared bool
+	// released is set when the session has ended.
+	released bool
 }
+
+// commonAnswers is the number of answers to a client with a session that leave from the unauthenticated sockets while
+// no data is sent to the client. Clients often allocate for several candidates and use one: the others need no socket
+// of their own. The limit prevents that a client with many requests and a slow link fills the buffers of these sockets.
+const commonAnswers = 16
 
 // Send implements session.Client.
 func (c *udpClient) Send(frame []byte) error {
-	sender := c.sender.Load()
-	if sender == nil {
-		sender = c.socket.senderOf(c.addr)
+	if c.front != (forward.Way{}) {
+		return c.front.Send(frame)
 	}
 	var err error
-	if sender != nil {
+	if sender := c.answering(); sender != nil {
 		err = sender.Send(frame, c.addr, &c.from)
 	} else {
 		err = c.socket.port.answer(frame, c.addr, &c.from)
@@ -245,7 +300,20 @@ func (c *udpClient) Send(frame []byte) error {
 
 // SendAll implements session.Client.
 func (c *udpClient) SendAll(packets []datagram.Packet) {
-	sender := c.sender.Load()
+	pair := c.paths.current.Load()
+	if pair == nil {
+		c.sendFromHere(packets)
+		return
+	}
+	if pair.second != nil {
+		c.sendOn(pair.second, packets)
+	}
+	c.sendOn(pair.used, packets)
+}
+
+// sendFromHere sends from the sockets of this pod.
+func (c *udpClient) sendFromHere(packets []datagram.Packet) {
+	sender := c.own()
 	if sender == nil { // the session has ended
 		for i := range packets {
 			packets[i].Err = net.ErrClosed
@@ -256,52 +324,83 @@ func (c *udpClient) SendAll(packets []datagram.Packet) {
 		packets[i].To, packets[i].From = c.addr, &c.from
 	}
 	sender.SendAll(packets)
-	var sent meter.Sum
-	for i := range packets {
-		if packets[i].Err == nil {
-			sent.Add(len(packets[i].Payload))
-		}
-	}
-	c.socket.meter.Tx.AddSum(sent)
+	c.socket.meter.Tx.AddSum(sent(packets))
 }
 
-// senderOf returns the Sender of the client's session, or nil.
-func (s *udpSocket) senderOf(client netip.AddrPort) *datagram.Sender {
-	r := s.gate.Relay(client)
+// sent returns the sum of the packets without an error.
+func sent(packets []datagram.Packet) (sum meter.Sum) {
+	for i := range packets {
+		if packets[i].Err == nil {
+			sum.Add(len(packets[i].Payload))
+		}
+	}
+	return sum
+}
+
+// answering returns the Sender for an answer to the client. It is nil if an unauthenticated socket sends the answer.
+func (c *udpClient) answering() *datagram.Sender {
+	if sender := c.sender.Load(); sender != nil {
+		return sender
+	}
+	r := c.socket.gate.Relay(c.addr)
 	if r == nil {
 		return nil
 	}
-	if c, ok := r.Session().Client.(*udpClient); ok {
-		return c.sender.Load()
+	held, ok := r.Session().Client.(*udpClient)
+	switch {
+	case !ok:
+		return nil
+	case held.answers.Load() < commonAnswers:
+		held.answers.Add(1)
+		return held.sender.Load()
 	}
-	return nil
+	return held.own()
 }
 
-// Admitted implements session.Client. It opens a socket for sending to this client, or shares one (see
-// udpPort.openSender).
-func (c *udpClient) Admitted() error {
-	sender, shared, err := c.socket.port.openSender(c.socket.index)
-	if err != nil {
-		return err
+// own returns the Sender of the session. The first call opens a socket for sending to this client, or shares one (see
+// udpPort.openSender). It returns nil if the session has ended.
+func (c *udpClient) own() *datagram.Sender {
+	if sender := c.sender.Load(); sender != nil {
+		return sender
 	}
+	c.opening.Lock()
+	defer c.opening.Unlock()
+	if sender := c.sender.Load(); sender != nil || c.released {
+		return sender
+	}
+	sender, shared := c.socket.port.openSender(c.socket.index)
 	c.shared = shared
 	c.sender.Store(sender)
-	return nil
+	return sender
 }
 
 // Released implements session.Client.
 func (c *udpClient) Released() {
+	c.opening.Lock()
+	defer c.opening.Unlock()
+	c.released = true
 	if sender := c.sender.Swap(nil); sender != nil && !c.shared {
 		_ = sender.Close()
 	}
+	c.socket.forwarder.Ended(c.socket.client(c.addr))
 }
 
 // Addr implements session.Client.
 func (c *udpClient) Addr() netip.AddrPort { return c.addr }
 
-// Local implements session.Client.
+// Local implements session.Client. It is invalid while the client may use another pod, because the kernel sends to the
+// client from this pod only.
 func (c *udpClient) Local() netip.AddrPort {
+	if !c.paths.direct() {
+		return netip.AddrPort{}
+	}
 	return netip.AddrPortFrom(c.from.Addr(), uint16(c.socket.port.number))
+}
+
+// Source returns the binary form of the source address of answers, for the journal.
+func (c *udpClient) Source() []byte {
+	b, _ := c.from.AppendBinary(nil) // never fails
+	return b
 }
 
 // Connected implements session.Client.

@@ -35,7 +35,7 @@ func newGate(t *testing.T, protocol config.Protocol) (*gate.Gate, *meter.Meter) 
 	if err != nil {
 		t.Fatal(err)
 	}
-	nonces, err := nonce.New()
+	nonces, err := nonce.New(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -216,9 +216,7 @@ func TestClientsShareASocketWhereDescriptorsAreScarce(t *testing.T) {
 		var clients []*udpClient
 		for range 2 {
 			c := &udpClient{socket: s, addr: peer.LocalAddr().(*net.UDPAddr).AddrPort()}
-			if err := c.Admitted(); err != nil {
-				t.Fatal(err)
-			}
+			c.own()
 			clients = append(clients, c)
 		}
 		if shared := clients[0].sender.Load() == clients[1].sender.Load(); shared != (most == 0) {

@@ -90,6 +90,9 @@ type Meter struct {
 	UnknownFields atomic.Uint64
 	// Applied counts configs that were applied.
 	Applied atomic.Uint64
+	// Restored counts the sessions of a former process that were restored.
+	Restored   atomic.Uint64
+	unrestored [unrestoredCount]atomic.Uint64
 }
 
 // New returns a Meter whose counters are zero.

@@ -1,5 +1,7 @@
 package meter
 
+import "slices"
+
 // Reason is why a message was refused or a datagram was dropped. Its text is a value of a metric label.
 type Reason uint8
 
@@ -88,3 +90,6 @@ var reasons = [reasonCount]string{
 }
 
 func (r Reason) String() string { return reasons[r] }
+
+// IsReason reports whether a text is the text of a reason.
+func IsReason(text string) bool { return slices.Contains(reasons[:], text) }

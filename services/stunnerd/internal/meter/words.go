@@ -54,3 +54,11 @@ func (e Entry) Text(routes string) string {
 	}
 	return strings.NewReplacer("{peer}", peer, "{listener}", e.Listener, "{routes}", routes).Replace(words[e.Reason])
 }
+
+// Routes describes the routes of a listener for Entry.Text.
+func Routes(names []string) string {
+	if len(names) == 0 {
+		return "it has no routes"
+	}
+	return "routes: " + strings.Join(names, ", ")
+}

@@ -39,7 +39,7 @@ type Source struct {
 	// Lifetime is between MinLifetime and MaxLifetime. It must not change after the first use.
 	Lifetime time.Duration
 
-	// random is the root that is used without a shared secret.
+	// random is the root that is used without a shared secret: random, or that of a former process.
 	random []byte
 
 	mu sync.Mutex
@@ -67,14 +67,21 @@ const (
 
 var encoding = base64.RawURLEncoding
 
-// New returns a source with a random root and a lifetime of MaxLifetime.
-func New() (*Source, error) {
-	random := make([]byte, rootSize)
-	if _, err := rand.Read(random); err != nil {
-		return nil, fmt.Errorf("make nonce key: %w", err)
+// New returns a source with a lifetime of MaxLifetime. Its root is that of a former process (see Root), so that its
+// nonces stay valid, or a random one if the argument does not have the length of a root.
+func New(former []byte) (*Source, error) {
+	random := slices.Clone(former)
+	if len(former) != rootSize {
+		random = make([]byte, rootSize)
+		if _, err := rand.Read(random); err != nil {
+			return nil, fmt.Errorf("make nonce key: %w", err)
+		}
 	}
 	return &Source{Lifetime: MaxLifetime, random: random, roots: []*root{{secret: random}}}, nil
 }
+
+// Root returns the random root. It is secret.
+func (n *Source) Root() []byte { return n.random }
 
 // Share derives the root from the shared secret of a config, if it has one, so that every process with the same config
 // accepts the nonces. Nonces that were made with the previous root stay valid.

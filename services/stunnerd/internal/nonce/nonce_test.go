@@ -12,7 +12,7 @@ import (
 
 func newSource(t *testing.T) *Source {
 	t.Helper()
-	n, err := New()
+	n, err := New(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -147,6 +147,23 @@ func TestClockJumpsCostOneNonce(t *testing.T) {
 		}
 		if refused > 1 {
 			t.Errorf("after a jump of %s: %d times within the hour", jump, refused)
+		}
+	}
+}
+
+// A nonce of a former process is valid if the root was kept. A root of another length is not used.
+func TestNonceOfFormerProcess(t *testing.T) {
+	former, now, client := newSource(t), time.Unix(1_800_000_000, 0), netip.MustParseAddr("192.0.2.1")
+	for _, c := range []struct {
+		root []byte
+		want bool
+	}{{former.Root(), true}, {former.Root()[1:], false}} {
+		n, err := New(c.root)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := n.Valid(former.Make(client, now), client, now); got != c.want {
+			t.Errorf("with a root of %d bytes: valid %t, want %t", len(c.root), got, c.want)
 		}
 	}
 }

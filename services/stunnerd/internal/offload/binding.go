@@ -31,7 +31,8 @@ type Entry struct {
 	Channel          uint16
 	// Peer is the address of the peer, and Relay the local address of the relay socket. The address of Relay may be
 	// unspecified or invalid, for a socket on the wildcard address: then it is the source address of the packets to
-	// the peer.
+	// the peer. Before the first of them, packets of the peer stay in user space: the programs cannot decide whether
+	// their destination is an address of this host.
 	Peer, Relay netip.AddrPort
 	// Generation is the result of Group.Generation before the view of the routes was read that allows the peer.
 	Generation uint32
@@ -93,7 +94,8 @@ type Binding struct {
 // Live reports whether the binding has an entry of this generation. It is a few loads from memory.
 func (b *Binding) Live(generation uint32) bool {
 	r := b.record.Load()
-	return r != nil && atomic.LoadUint32(&r.slot.generation) == generation && atomic.LoadUint64(&r.slot.until) != 0
+	return r != nil && atomic.LoadUint32(&r.slot.generation) == generation && atomic.LoadUint64(&r.slot.until) != 0 &&
+		r.permitted.Load() == 0 // after the others, because a released slot may belong to another binding
 }
 
 // Arm makes the kernel forward the packets of an entry. It reports false, and the packets stay in user space, if all

@@ -11,8 +11,10 @@
 // old view is never live.
 //
 // The programs do not compute routes. The first packets of a binding go through user space, and the egress program
-// records by which interface and source address they leave. Clients and peers that are not reached through an
-// interface with the programs, such as those behind the loopback interface, stay in user space.
+// records by which interface and source address they leave. The programs forward packets up to the length of the
+// longest one that has left unfragmented, because the MTU of the path may be smaller than that of the interface.
+// Clients and peers that are not reached through an interface with the programs, such as those behind the loopback
+// interface, stay in user space.
 //
 // Nothing is pinned. TCX links end with the process. The filters of clsact remain when a process is killed: they
 // forward nothing from then on, and the next Open in the same network namespace removes them.

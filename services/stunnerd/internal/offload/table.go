@@ -15,7 +15,7 @@ type slot struct {
 	until, permitted, prolong                              uint64
 	generation, group                                      uint32
 	clientIf, peerIf                                       uint32
-	clientMTU, peerMTU                                     uint32
+	clientMax, peerMax                                     uint32
 	channel, clientPort, listenerPort, peerPort, relayPort [2]byte
 	bound                                                  uint16
 	_                                                      [4]byte
@@ -44,6 +44,8 @@ const (
 	groupCount = 1024
 	// rest is how long a slot is not used after its end. A packet that is being forwarded may still hold its index.
 	rest = time.Second
+	// expireInterval is how often the entries are ended whose channel binding has expired.
+	expireInterval = 10 * time.Second
 )
 
 var _ = [1]struct{}{}[unsafe.Sizeof(slot{})-slotSize]
@@ -66,6 +68,8 @@ type table struct {
 	count   int
 	highest uint32 // index of a group
 	closed  bool
+
+	expired time.Time // the last call of expire. Only sweep uses it
 }
 
 // record is one use of a slot.
@@ -78,7 +82,7 @@ type record struct {
 	down  downKey
 	count func(Counters)
 
-	permitted atomic.Uint64 // of the slot when it was released
+	permitted atomic.Uint64 // of the slot when it was released, 0 before
 
 	mu       sync.Mutex
 	ended    time.Time // zero while armed
@@ -311,8 +315,28 @@ func (t *table) foldAll() {
 	}
 }
 
-// sweep makes rested slots available.
+// expire ends the entries whose channel binding has expired, so that their slots become available while their sessions
+// go on. If an entry is renewed at the same time, its next packet arms it again.
+func (t *table) expire(now time.Time) {
+	t.mu.Lock()
+	used := t.unused
+	t.mu.Unlock()
+	ns := t.offload.nanoseconds(now)
+	for i := range used {
+		if r := t.records[i].Load(); r != nil {
+			if until := atomic.LoadUint64(&r.slot.until); until != 0 && until <= ns {
+				t.end(r)
+			}
+		}
+	}
+}
+
+// sweep makes rested slots available, and from time to time those of expired entries.
 func (t *table) sweep(now time.Time) {
+	if now.Sub(t.expired) >= expireInterval {
+		t.expired = now
+		t.expire(now)
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	n := 0
@@ -351,7 +375,7 @@ func (t *table) relearn() {
 	defer t.mu.Unlock()
 	for i := range t.unused {
 		s := &t.slots[i]
-		for _, field := range []*uint32{&s.clientIf, &s.peerIf, &s.clientMTU, &s.peerMTU} {
+		for _, field := range []*uint32{&s.clientIf, &s.peerIf, &s.clientMax, &s.peerMax} {
 			atomic.StoreUint32(field, 0)
 		}
 	}

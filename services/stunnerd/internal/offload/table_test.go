@@ -53,7 +53,7 @@ func TestLayout(t *testing.T) {
 }
 
 // opened returns an Offload without interfaces.
-func opened(t *testing.T, slots int) *Offload {
+func opened(t testing.TB, slots int) *Offload {
 	t.Helper()
 	if os.Getuid() != 0 {
 		t.Skip("BPF programs need root")
@@ -216,6 +216,37 @@ func TestFold(t *testing.T) {
 	f.Fold()
 	if total.Up.Packets != 15 || total.Down.Bytes != 150 {
 		t.Errorf("%+v", total)
+	}
+}
+
+// An expired channel of a live session frees its slot, also if its channel is never bound again.
+func TestExpiredEntriesFreeTheirSlots(t *testing.T) {
+	f := opened(t, 1)
+	g := f.NewGroup()
+	var expired, next Binding
+	e, now := entry(g), time.Now()
+	counted := 0
+	e.Count = func(c Counters) { counted += int(c.Up.Packets) }
+	if !g.Arm(&expired, e) {
+		t.Fatal("not armed")
+	}
+	f.table.sweep(e.Until.Add(-time.Second))
+	if s := f.Status(); s.Bindings != 1 || !expired.Live(g.Generation()) {
+		t.Errorf("before the end: %+v", s)
+	}
+	expired.record.Load().slot.upPackets = 3
+	f.table.sweep(e.Until.Add(expireInterval))
+	if s := f.Status(); s.Bindings != 0 || expired.Live(g.Generation()) || counted != 3 {
+		t.Errorf("after the end: %+v, counted %d packets", s, counted)
+	}
+	other := entry(g)
+	other.Channel++
+	if !g.Arm(&next, other) {
+		t.Error("the slot is not free")
+	}
+	e.Until = now.Add(time.Hour)
+	if expired.Renew(e.Until, e.Until); expired.Live(g.Generation()) || !next.Live(g.Generation()) {
+		t.Error("the expired binding has changed the slot of the next one")
 	}
 }
 

@@ -205,12 +205,21 @@ func (p *path) down(payload []byte, within time.Duration) []byte {
 	return receive(p.client, within)
 }
 
-// warm sends packets until the kernel forwards both directions.
+// warm sends packets until the kernel forwards both directions, also packets with payloads of usual.
 func (p *path) warm(t testing.TB, r *relayProcess) {
 	t.Helper()
+	p.warmUp(t, r, usual)
+}
+
+// usual is a length of payloads that fit into an MTU of 1,500 bytes, with the headers of IPv6 and of ChannelData.
+const usual = 1440
+
+func (p *path) warmUp(t testing.TB, r *relayProcess, size int) {
+	t.Helper()
+	payload := make([]byte, size)
 	for range 10 {
 		before := r.do(t, "state")
-		if p.up([]byte("warm up"), patience) == nil || p.down([]byte("warm up"), patience) == nil {
+		if p.up(payload, patience) == nil || p.down(payload, patience) == nil {
 			t.Fatalf("packets are lost: %+v", r.do(t, "state"))
 		}
 		after := r.do(t, "state")

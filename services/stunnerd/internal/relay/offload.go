@@ -7,12 +7,15 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/cluster"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/offload"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
 )
 
 // Routes is the current view of the routes of one listener. A config change replaces the view.
 type Routes struct {
 	view  atomic.Pointer[cluster.View]
 	group atomic.Pointer[offload.Group]
+	// nominated is the function of OnNomination, or nil.
+	nominated atomic.Pointer[func(*Relay, session.Check)]
 }
 
 // Load returns the view.
@@ -27,6 +30,10 @@ func (r *Routes) Store(v *cluster.View) {
 // Offload makes the kernel forward the data of the channels of this listener. It ends what the kernel forwarded by an
 // earlier call. A nil Offload is valid.
 func (r *Routes) Offload(f *offload.Offload) { r.group.Swap(f.NewGroup()).Close() }
+
+// OnNomination makes relays report the nominating connectivity checks (RFC 8445 §7.2.2) that their clients over UDP send
+// to peers: one for each peer and USERNAME. The function is called in the goroutine that reads the client's datagrams.
+func (r *Routes) OnNomination(f func(*Relay, session.Check)) { r.nominated.Store(&f) }
 
 // generation returns the generation with which a channel may be armed. It must be read before the routes. It is 0 if
 // packets are not forwarded in the kernel: because there is no group, or because of a byte rate, which only user space
@@ -66,8 +73,21 @@ func (r *Relay) arm(c *channel, generation uint32, now time.Time) {
 	if armed {
 		c.armAfter.Store(0)
 	}
-	if r.Closed() { // Close may have ended the bindings before
+	// Close or Disarm may have ended the bindings before.
+	if r.Closed() || !r.session.Client.Local().IsValid() {
 		c.binding.End()
+	}
+}
+
+// Disarm ends the forwarding of all channels in the kernel. The permissions that packets in the kernel have prolonged
+// stay prolonged. The channels are armed again when Client.Local is valid.
+func (r *Relay) Disarm() {
+	for _, c := range *r.channels.Load() {
+		permitted := int64(r.since(c.binding.Permitted()))
+		c.binding.End()
+		for was := c.permitted.Load(); was < permitted && !c.permitted.CompareAndSwap(was, permitted); {
+			was = c.permitted.Load()
+		}
 	}
 }
 

@@ -34,7 +34,7 @@ const (
 	// PermissionLifetime is how long a permission lasts without a refresh (RFC 8656 §9). ChannelData from the client
 	// also refreshes the permission of its peer, but only for data in that channel (see channel.permitted).
 	PermissionLifetime = 5 * time.Minute
-	// MaxChannels bounds the channels of one allocation, because lookups are linear, here and in pion/turn.
+	// MaxChannels bounds the channels of one allocation, because lookups are linear.
 	MaxChannels = 64
 	// headerSize is the length of the ChannelData header (RFC 8656 §12.4).
 	headerSize = 4
@@ -55,9 +55,11 @@ type Relay struct {
 	closed  atomic.Bool
 	// forget removes the socket from the counter of datagrams that the kernel dropped.
 	forget func()
-	// permitted reports whether the IP address of a peer has a permission. Start sets it.
+	// permitted reports whether CreatePermission has installed a permission for the IP address of a peer. Start sets it.
 	permitted func(peer netip.AddrPort) bool
 	undecided undecided
+	// nominations is nil until the client has nominated a peer.
+	nominations atomic.Pointer[nominations]
 }
 
 // channel is a binding of a number to a peer.
@@ -71,6 +73,9 @@ type channel struct {
 	// CreatePermission or ChannelBind, but some clients, for example aioice, send only ChannelBind, as rarely as the
 	// lifetime of the channel requires.
 	permitted atomic.Int64
+	// installed is the end of the permission for the IP address of the peer that the latest ChannelBind has installed, as
+	// a time.Duration since the start of the session. Unlike permitted, it is for data outside of the channel too.
+	installed atomic.Int64
 	// verdict is the result of the last route lookup. It is valid as long as its view is the current one.
 	verdict atomic.Pointer[verdict]
 	// binding makes the kernel forward packets of the channel (see arm).
@@ -100,8 +105,8 @@ func New(
 	return r
 }
 
-// Start makes the relay receive from peers. The function permitted reports whether the IP address of a peer has a
-// permission. It is called for peers without a channel, by one goroutine at a time.
+// Start makes the relay receive from peers. The function permitted reports whether CreatePermission has installed a
+// permission for the IP address of a peer. It is called for peers without a channel, by one goroutine at a time.
 func (r *Relay) Start(permitted func(peer netip.AddrPort) bool) error {
 	r.permitted = permitted
 	return r.socket.Start(r)
@@ -137,8 +142,8 @@ func (r *Relay) EndOnPanic(task string) {
 }
 
 // Bind calls answer, which sends the answer to the client, and then binds a channel number to a peer or refreshes the
-// binding. Datagrams of peers without a channel wait until Bind returns, so that ChannelData does not arrive before the
-// answer.
+// binding, and installs a permission for the peer (RFC 8656 §12). Datagrams of peers without a channel wait until Bind
+// returns, so that ChannelData does not arrive before the answer.
 func (r *Relay) Bind(number uint16, peer netip.AddrPort, answer func()) {
 	r.binding.Lock()
 	defer r.binding.Unlock()
@@ -155,6 +160,7 @@ func (r *Relay) bind(number uint16, peer netip.AddrPort, now time.Duration) {
 		switch {
 		case c.number == number && c.peer == peer:
 			c.until.Store(until)
+			c.installed.Store(int64(now + PermissionLifetime))
 			r.renew(c)
 			return
 		case r.live(c, now):
@@ -166,6 +172,7 @@ func (r *Relay) bind(number uint16, peer netip.AddrPort, now time.Duration) {
 	c := &channel{number: number, peer: peer}
 	c.until.Store(until)
 	c.permitted.Store(int64(now + PermissionLifetime))
+	c.installed.Store(int64(now + PermissionLifetime))
 	c.verdict.Store(new(verdict))
 	live = append(live, c)
 	r.channels.Store(&live)
@@ -186,6 +193,15 @@ func (r *Relay) permit(peers []netip.AddrPort, now time.Duration) {
 			r.renew(c)
 		}
 	}
+}
+
+// Permitted reports whether a ChannelBind has installed a permission for the IP address of a peer. The allocation
+// engine holds the permissions that CreatePermission installs.
+func (r *Relay) Permitted(peer netip.AddrPort) bool {
+	now := int64(r.now())
+	return slices.ContainsFunc(*r.channels.Load(), func(c *channel) bool {
+		return c.peer.Addr() == peer.Addr() && now < c.installed.Load()
+	})
 }
 
 // Channels returns the number of channel bindings that have not ended.

@@ -55,7 +55,6 @@ func (s *sink) SendAll(packets []datagram.Packet) {
 
 func (s *sink) Addr() netip.AddrPort  { return netip.AddrPortFrom(loopback, 1) }
 func (s *sink) Connected() bool       { return s.connected }
-func (s *sink) Admitted() error       { return nil }
 func (s *sink) Local() netip.AddrPort { return netip.AddrPort{} }
 func (s *sink) Released()             {}
 

@@ -102,7 +102,8 @@ func (r *Relay) decide() {
 		case d.icmp == (ICMP{}) && r.forwardBound(&d):
 			continue
 		case answered < 0 || asked != d.peer.Addr():
-			asked, permitted, answered = d.peer.Addr(), r.permitted(d.peer), behind
+			asked, answered = d.peer.Addr(), behind
+			permitted = r.Permitted(d.peer) || r.permitted(d.peer)
 		}
 		if permitted {
 			r.deliver(d)
@@ -151,8 +152,9 @@ func (r *Relay) deliver(d Datagram) {
 		r.drop(meter.TooLarge, d.peer)
 		return
 	}
-	if err := r.session.Client.Send(m.Raw); err != nil {
-		r.drop(Undelivered(err), d.peer)
+	packet := []datagram.Packet{{Payload: m.Raw}}
+	if r.session.Client.SendAll(packet); packet[0].Err != nil {
+		r.drop(Undelivered(packet[0].Err), d.peer)
 		return
 	}
 	if d.icmp == (ICMP{}) {

@@ -96,6 +96,9 @@ func (r *Relay) admit(frame []byte, now time.Time) (c *channel, v *verdict, payl
 		r.drop(meter.ByteRate, c.peer)
 		return nil, nil, nil
 	}
+	if isBindingRequest(payload) {
+		r.observe(payload, c.peer)
+	}
 	return c, v, payload
 }
 
@@ -119,6 +122,9 @@ func (r *Relay) Send(data []byte, peer netip.AddrPort) {
 	if !r.session.Admits(session.ToPeer, len(data), now) {
 		r.drop(meter.ByteRate, peer)
 		return
+	}
+	if isBindingRequest(data) {
+		r.observe(data, peer)
 	}
 	t := transfers.Get()
 	defer transfers.Put(t)

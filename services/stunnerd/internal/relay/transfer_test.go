@@ -341,15 +341,16 @@ func TestQueueForTheEngineIsBounded(t *testing.T) {
 // When the queue for the engine is full, datagrams are dropped and counted. Datagrams of bound peers still pass.
 func TestFullQueueStopsNoBoundPeer(t *testing.T) {
 	var routes Routes
-	routes.Store(allow("127.0.0.1"))
+	routes.Store(allow("127.0.0.0/8"))
 	m, client := meter.New(), &batchClient{}
 	r := relayOf(m, &routes, client, &fakeSocket{}, peer1)
 	answer := make(chan bool)
 	defer close(answer)
 	r.permitted = func(netip.AddrPort) bool { return <-answer }
+	unbound := netip.MustParseAddrPort("127.0.0.2:1002") // a channel permits all ports of the address of its peer
 	var batch []Datagram
 	for range maxUndecided + 10 {
-		batch = append(batch, NewDatagram([]byte("unbound"), peer2))
+		batch = append(batch, NewDatagram([]byte("unbound"), unbound))
 	}
 	batch = append(batch, NewDatagram([]byte("bound"), peer1))
 	r.ReceiveBatch(batch, time.Now())

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/cluster"
@@ -86,16 +87,19 @@ func (s *Server) openOne(l config.Listener, p *gate.Policy, routes *cluster.View
 	}
 	g := gate.New(l.Name, l.Protocol, gate.Shared{
 		Engine: s.engine, Nonces: s.nonces, Network: s.network, Reservations: s.reservations, Limits: s.limits,
-		Table: s.table, Meter: s.meter, Log: s.opt.Log,
+		Table: s.table, Meter: s.meter, Log: s.opt.Log, Journal: s.opt.Journal,
 	})
 	g.Update(p, routes)
 	g.Offload(s.offload.Load())
+	begun, at := time.Now(), savedOf(l)
 	socket, err := listener.Open(l, g, listener.Options{
-		Sockets: s.opt.Sockets, Limits: s.connLimits, Meter: s.meter, Log: s.opt.Log,
+		Sockets: s.opt.Sockets, Saved: s.restoring.saved[at], Limits: s.connLimits, Forwarder: s.forwarder,
+		Meter: s.meter, Log: s.opt.Log,
 	})
 	if err != nil {
 		return nil, s.explain(l, err)
 	}
+	s.restored(at, time.Since(begun))
 	return &generation{spec: l, gate: g, socket: socket}, nil
 }
 
@@ -165,6 +169,7 @@ func (s *Server) stopRemoved(next config.Config) {
 func (s *Server) commit(next config.Config, failed map[string]error) error {
 	s.wanted, s.running = next, withoutFailures(next, s.listeners)
 	s.watchTasks()
+	s.dropSaved(next)
 	s.meter.Applied.Add(1)
 	s.failures = make(map[string]string, len(failed))
 	var errs []error

@@ -4,27 +4,17 @@ import (
 	"slices"
 
 	"github.com/stunner-gateway/stunner/services/api/config"
+	"github.com/stunner-gateway/stunner/services/api/inspection"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/offload"
 )
 
-// OffloadStatus describes how media is forwarded in the kernel.
-type OffloadStatus struct {
-	// Engine is the engine of the config: None, TC, XDP or Auto.
-	Engine string `json:"engine"`
-	// Mechanism is None, TCX or clsact.
-	Mechanism offload.Mechanism `json:"mechanism"`
-	// Reason tells why packets are not forwarded in the kernel, or not as the config says.
-	Reason     string   `json:"reason,omitempty"`
-	Interfaces []string `json:"interfaces,omitempty"`
-	// Bindings is the number of channel bindings that the kernel may forward.
-	Bindings    int `json:"bindings"`
-	MaxBindings int `json:"maxBindings"`
-}
-
 // Offload returns how media is forwarded in the kernel.
-func (s *Server) Offload() OffloadStatus {
+func (s *Server) Offload() inspection.OffloadStatus {
 	o := s.offload.Load().Status()
-	return OffloadStatus{o.Engine, o.Mechanism, o.Reason, o.Interfaces, o.Bindings, o.MaxBindings}
+	return inspection.OffloadStatus{
+		Engine: o.Engine, Mechanism: string(o.Mechanism), Reason: o.Reason, Interfaces: o.Interfaces,
+		Bindings: o.Bindings, MaxBindings: o.MaxBindings,
+	}
 }
 
 // setOffload puts the offload engine of a config in force. Channels that the kernel forwards return to user space until
@@ -53,8 +43,8 @@ func (s *Server) setOffload(next config.Admin) {
 }
 
 // engineOf returns None, or TC if an interface has the programs.
-func engineOf(s OffloadStatus) string {
-	if s.Mechanism == offload.None {
+func engineOf(s inspection.OffloadStatus) string {
+	if s.Mechanism == string(offload.None) {
 		return offload.EngineNone
 	}
 	return offload.EngineTC

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/stunner-gateway/stunner/services/api/config"
+	"github.com/stunner-gateway/stunner/services/api/inspection"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/testport"
 )
 
@@ -34,7 +35,7 @@ func occupied(t *testing.T, l config.Listener) (free func()) {
 func (b *bed) ready(when string, words ...string) {
 	b.t.Helper()
 	err := b.Ready()
-	if want := len(words) == 0; want != (err == nil) || want != (b.Status().Status == Ready) {
+	if want := len(words) == 0; want != (err == nil) || want != (b.Status().Status == inspection.Ready) {
 		b.t.Errorf("%s: %v, status %s", when, err, b.Status().Status)
 		return
 	}
@@ -140,7 +141,7 @@ func TestOffloadEngineIsWarnedOf(t *testing.T) {
 			t.Errorf("%s: the status says %s, %+v", engine, st.Admin.Offload, st.Offload)
 		}
 		warned := len(st.Warnings) == 1 && strings.Contains(st.Warnings[0], "admin.offload_engine: "+engine+": ")
-		if warned != (engine != "None") || len(st.Failures) > 0 || st.Status != Ready {
+		if warned != (engine != "None") || len(st.Failures) > 0 || st.Status != inspection.Ready {
 			t.Errorf("%s: warnings %q, failures %v, status %s", engine, st.Warnings, st.Failures, st.Status)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/api/credential"
+	"github.com/stunner-gateway/stunner/services/api/inspection"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/testport"
 )
 
@@ -342,7 +343,7 @@ func TestDrainingRefusesNewCallsAndKeepsLiveOnes(t *testing.T) {
 	if err := c.echo("still here"); err != nil {
 		t.Error(err)
 	}
-	if b.Status().Status != Terminating {
+	if b.Status().Status != inspection.Terminating {
 		t.Errorf("status %s", b.Status().Status)
 	}
 }

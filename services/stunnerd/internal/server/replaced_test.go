@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/stunner-gateway/stunner/services/api/config"
+	"github.com/stunner-gateway/stunner/services/api/inspection"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/testport"
 )
 
@@ -173,7 +174,7 @@ func TestCallOutlivesThePortOfItsListener(t *testing.T) {
 	if st.Failures["test/gateway/tcp"] == "" {
 		t.Error("the status does not say that the listener does not run")
 	}
-	if slices.ContainsFunc(st.Listeners, func(l ListenerStatus) bool { return l.Name == "test/gateway/tcp" }) {
+	if slices.ContainsFunc(st.Listeners, func(l inspection.ListenerStatus) bool { return l.Name == "test/gateway/tcp" }) {
 		t.Error("the status has a listener that takes nobody")
 	}
 	closed := next.Clone()

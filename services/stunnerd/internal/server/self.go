@@ -18,8 +18,11 @@ func (s *Server) SetLocalAddresses(addrs []netip.Addr) {
 		return
 	}
 	s.local.Store(now)
-	s.updateViews(func(config.Listener) bool { return false })
+	s.refreshViews()
 }
+
+// refreshViews sets new views of all listeners if the sockets of the gateway itself have changed. The caller holds mu.
+func (s *Server) refreshViews() { s.updateViews(func(config.Listener) bool { return false }) }
 
 // updateViews sets new views of the listeners for which rerouted returns true, because addresses behind their routes
 // have changed. If the sockets of the gateway itself have changed, it sets new views of all listeners. The caller holds
@@ -50,7 +53,7 @@ func (s *Server) isLocal(addr netip.Addr) bool {
 // peers.
 func (s *Server) selfOf(c config.Config) *cluster.Self {
 	var ports []uint16
-	var sockets []netip.AddrPort
+	sockets := s.forwardSockets()
 	answers := s.names.Answers()
 	for _, l := range c.Listeners {
 		ports = append(ports, uint16(l.Port))

@@ -23,7 +23,9 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/cluster"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/engine"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/engine/pionturn"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/forward"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/gate"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/journal"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/limit"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/listener"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
@@ -57,12 +59,20 @@ type Options struct {
 	Allocations int
 	// NonceLifetime is how long a client may use a nonce; 0 means nonce.MaxLifetime.
 	NonceLifetime time.Duration
-	Log           *slog.Logger
+	// Journal stores the sessions of clients over UDP. It may be nil. The server does not close it.
+	Journal *journal.Journal
+	// Restored is what a former process has left in the journal.
+	Restored journal.Restored
+	// Forward is the address of this pod at which it receives the datagrams of clients that other pods forward. If it
+	// is invalid, nothing is forwarded.
+	Forward netip.Addr
+	Log     *slog.Logger
 }
 
 // Server is a running dataplane.
 type Server struct {
 	opt          Options
+	started      time.Time
 	engine       engine.Engine
 	nonces       *nonce.Source
 	reservations *relay.Reservations
@@ -75,6 +85,9 @@ type Server struct {
 	pollers      *relay.Pollers
 	// offload is nil if the engine is None. mu guards changes.
 	offload atomic.Pointer[offload.Offload]
+	// forwarder is nil if nothing is forwarded between pods.
+	forwarder    *forward.Forwarder
+	forwardPorts atomic.Pointer[forwardPorts]
 
 	mu        sync.Mutex
 	wanted    config.Config            // the config of the last Apply
@@ -87,9 +100,13 @@ type Server struct {
 	listeners map[string]*generation       // the current generation of each listener, by name
 	former    []gate.Former
 	failures  map[string]string
-	served    bool // all listeners of a config, at least one, have been open
-	retiring  sync.WaitGroup
-	closed    chan struct{}
+	restoring restoring
+	served    bool             // all listeners of a config, at least one, have been open
+	pods      []netip.AddrPort // of the last SetPeers
+	// peersProblem is Peers.Problem of the last SetPeers.
+	peersProblem string
+	retiring     sync.WaitGroup
+	closed       chan struct{}
 	// tasks are the goroutines that Live checks.
 	tasks atomic.Pointer[[]*watch.Task]
 }
@@ -104,7 +121,7 @@ func New(o Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	nonces, err := nonce.New()
+	nonces, err := nonce.New(o.Restored.NonceRoot)
 	if err != nil {
 		return nil, errors.Join(err, allocations.Close())
 	}
@@ -112,9 +129,10 @@ func New(o Options) (*Server, error) {
 	if err != nil {
 		return nil, errors.Join(err, allocations.Close())
 	}
+	o.Journal.Nonces(nonces.Root())
 	nonces.Lifetime = cmp.Or(o.NonceLifetime, nonce.MaxLifetime)
 	s := &Server{
-		opt: o, engine: allocations, pollers: pollers, nonces: nonces, reservations: relay.NewReservations(),
+		opt: o, started: time.Now(), engine: allocations, pollers: pollers, nonces: nonces, reservations: relay.NewReservations(),
 		limits: limit.NewProcess(), connLimits: listener.NewLimits(o.Capacity), table: session.NewTable(), meter: meter.New(),
 		wanted: config.Zero(config.DefaultName), running: config.Zero(config.DefaultName),
 		listeners: map[string]*generation{}, failures: map[string]string{}, closed: make(chan struct{}),
@@ -127,6 +145,16 @@ func New(o Options) (*Server, error) {
 		s.network.Ports = relay.NewPorts(o.RelayPorts)
 	}
 	s.local.Store(sorted(o.LocalAddresses))
+	s.openSaved(o.Restored.Sessions)
+	s.opt.Restored = journal.Restored{} // its memory becomes free
+	s.forwardPorts.Store(new(forwardPorts))
+	if o.Forward.IsValid() {
+		f, err := forward.Open(forward.Options{Local: o.Forward, Sessions: forwarding{s}, Meter: s.meter})
+		if err != nil {
+			o.Log.Warn("datagrams are not forwarded between pods", "error", err)
+		}
+		s.forwarder = f
+	}
 	s.names = resolve.New(resolve.System(nil), s.refresh, o.Log)
 	return s, nil
 }
@@ -162,6 +190,7 @@ func (s *Server) watchTasks() {
 		}
 	}
 	s.tasks.Store(&tasks)
+	s.watchForwarding()
 }
 
 // Running returns the config that is in force. A listener that could not be opened is not in it, or has its previous
@@ -174,13 +203,17 @@ func (s *Server) Running() config.Config {
 
 // Close ends all sessions and closes all sockets.
 func (s *Server) Close() error {
+	err := s.forwarder.Close()
 	s.names.Close() // before mu is locked, because Close waits for a refresh, which locks mu
 	s.mu.Lock()
 	close(s.closed)
 	for name := range s.listeners {
 		s.stop(name)
 	}
+	for at := range s.restoring.saved {
+		s.closeSaved(at)
+	}
 	s.mu.Unlock()
 	s.retiring.Wait()
-	return errors.Join(s.offload.Load().Close(), s.reservations.Close(), s.engine.Close(), s.pollers.Close())
+	return errors.Join(err, s.offload.Load().Close(), s.reservations.Close(), s.engine.Close(), s.pollers.Close())
 }

@@ -19,11 +19,12 @@ import (
 
 // Client is the transport to a client: a UDP socket and an address, or a connection.
 type Client interface {
-	// Send sends one whole STUN message or ChannelData frame. It never blocks. If there is no room for the frame, the
-	// error over UDP is datagram.ErrCongested. Over TCP and TLS the frame is queued, and over DTLS it is dropped and
-	// counted. It does not retain the frame. Send may be called from several goroutines at a time.
+	// Send sends the answer to a request. It never blocks. If there is no room for the frame, the error over UDP is
+	// datagram.ErrCongested. Over TCP and TLS the frame is queued, and over DTLS it is dropped and counted. It does not
+	// retain the frame. Send may be called from several goroutines at a time.
 	Send(frame []byte) error
-	// SendAll sends the payloads of packets as frames, like Send, and sets Err of each. It ignores the addresses.
+	// SendAll sends data of peers: the payloads of packets are whole ChannelData frames or STUN messages. It sends each
+	// like Send, and sets Err of it. It ignores the addresses.
 	SendAll(packets []datagram.Packet)
 	// Addr returns the transport address of the client, as the listener sees it.
 	Addr() netip.AddrPort
@@ -33,11 +34,23 @@ type Client interface {
 	// to four bytes. RFC 8656 §12.5 requires that for streams and allows it for DTLS, which some clients read like a
 	// stream.
 	Connected() bool
-	// Admitted prepares the transport for a session. It is called before the session starts. An error prevents the
-	// session.
-	Admitted() error
-	// Released reverts Admitted when the session has ended.
+	// Released frees what SendAll and Send have opened for the session. It is called when the session has ended.
 	Released()
+}
+
+// Movable is a Client whose datagrams may arrive at another pod than the one that has its session.
+type Movable interface {
+	// Pass passes a message of a client without a session in this pod to the pod that has it. It reports false if there
+	// is none, or if the message has already been passed on. It does not retain the message.
+	Pass(message []byte, now time.Time) bool
+	// Follow makes the client use the path on which an authenticated request has arrived. It reports whether the data
+	// for the client leaves through another pod from now on.
+	Follow(request Client) bool
+	// Held tells the other pods that this pod has the session of the client, until Released.
+	Held()
+	// Front returns the address of the pod through which data for the client leaves, or the zero AddrPort if it leaves
+	// from this pod.
+	Front() netip.AddrPort
 }
 
 // Session is the client and the accounting of one allocation.
@@ -81,6 +94,7 @@ type Table struct {
 	mu       sync.Mutex
 	sessions map[*Session]struct{}
 	added    uint64
+	restored uint64
 	users    map[string]*holder
 	sources  map[netip.Prefix]*holder
 	// places is the number of sessions plus the number of reserved ports.
@@ -149,6 +163,16 @@ func (t *Table) Add(s *Session) {
 	t.notify()
 }
 
+// Restore takes a place for a session that a former process has created, and adds the session. The place counts, but no
+// limit applies.
+func (t *Table) Restore(s *Session) {
+	t.mu.Lock()
+	s.place = t.take(s, false)
+	t.restored++
+	t.mu.Unlock()
+	t.Add(s)
+}
+
 // Remove removes a session and releases its place. It reports false if the session is not in the table.
 func (t *Table) Remove(s *Session) bool {
 	t.mu.Lock()
@@ -169,11 +193,11 @@ func (t *Table) Len() int {
 	return len(t.sessions)
 }
 
-// Added returns the number of sessions since the start.
+// Added returns the number of sessions since the start. Restored sessions do not count.
 func (t *Table) Added() uint64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.added
+	return t.added - t.restored
 }
 
 // List returns the live sessions, the oldest first.

@@ -73,13 +73,6 @@ func (a *allocation) Permit(peers []netip.AddrPort) error {
 	return a.conn.request(a, stun.MethodCreatePermission, attrs...)
 }
 
-// Bind implements engine.Allocation.
-func (a *allocation) Bind(number uint16, peer netip.AddrPort) error {
-	return a.conn.request(a, stun.MethodChannelBind,
-		stunmsg.Number{Type: stun.AttrChannelNumber, Value: uint32(number) << 16},
-		stunmsg.Address{Type: stun.AttrXORPeerAddress, Addr: peer})
-}
-
 // Permitted implements engine.Allocation.
 func (a *allocation) Permitted(peer netip.AddrPort) bool { return a.conn.permitted(a, peer) }
 

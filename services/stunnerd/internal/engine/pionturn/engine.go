@@ -61,12 +61,11 @@ func New(conns int, log *slog.Logger) (*Engine, error) {
 		configs = append(configs, turn.PacketConnConfig{PacketConn: c, RelayAddressGenerator: c})
 	}
 	server, err := turn.NewServer(turn.ServerConfig{
-		PacketConnConfigs:  configs,
-		Realm:              internalRealm,
-		AuthHandler:        func(string, string, net.Addr) ([]byte, bool) { return key, true },
-		ChannelBindTimeout: relay.ChannelLifetime,
-		InboundMTU:         stunmsg.MaxSize + 1,
-		LoggerFactory:      pionlog.Factory{Log: log},
+		PacketConnConfigs: configs,
+		Realm:             internalRealm,
+		AuthHandler:       func(string, string, net.Addr) ([]byte, bool) { return key, true },
+		InboundMTU:        stunmsg.MaxSize + 1,
+		LoggerFactory:     pionlog.Factory{Log: log},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("start pion/turn: %w", err)

@@ -42,7 +42,6 @@ func (c *client) SendAll(packets []datagram.Packet) {
 
 func (c *client) Addr() netip.AddrPort  { return netip.MustParseAddrPort("192.0.2.1:1000") }
 func (c *client) Connected() bool       { return false }
-func (c *client) Admitted() error       { return nil }
 func (c *client) Local() netip.AddrPort { return netip.AddrPort{} }
 func (c *client) Released()             {}
 
@@ -130,12 +129,8 @@ func TestNoAllocation(t *testing.T) {
 			inBed(t, func(b *bed) {
 				end(b)
 				b.Send([]byte("data"), b.peer().Addr())
-				for what, err := range map[string]error{
-					"Permit": b.Permit([]netip.AddrPort{b.peer().Addr()}), "Bind": b.Bind(0x4000, b.peer().Addr()),
-				} {
-					if !errors.Is(err, engine.ErrNoAllocation) {
-						t.Errorf("%s: %v, want %v", what, err, engine.ErrNoAllocation)
-					}
+				if err := b.Permit([]netip.AddrPort{b.peer().Addr()}); !errors.Is(err, engine.ErrNoAllocation) {
+					t.Errorf("Permit: %v, want %v", err, engine.ErrNoAllocation)
 				}
 				synctest.Wait()
 				if got := b.peer().Got(); len(got) != 0 {
@@ -181,15 +176,13 @@ func TestPermissionDecides(t *testing.T) {
 	})
 }
 
-// A number that is bound to another peer is refused with a code, for the case that the gate and the engine disagree.
+// An allocation that exists is refused with a code, for the case that the gate and the engine disagree.
 func TestRefusalHasACode(t *testing.T) {
 	inBed(t, func(b *bed) {
 		b.must(b.Start())
-		b.must(b.Bind(0x4000, b.peer().Addr()))
 		var refused engine.Refusal
-		if err := b.Bind(0x4000, netip.MustParseAddrPort("127.0.0.1:4001")); !errors.As(err, &refused) ||
-			refused.Code != stun.CodeBadRequest {
-			t.Errorf("%v, want a refusal with %d", err, stun.CodeBadRequest)
+		if err := b.Start(); !errors.As(err, &refused) || refused.Code != stun.CodeAllocMismatch {
+			t.Errorf("%v, want a refusal with %d", err, stun.CodeAllocMismatch)
 		}
 	})
 }

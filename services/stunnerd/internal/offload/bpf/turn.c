@@ -3,7 +3,7 @@
 // Forwards TURN ChannelData (RFC 8656 §12.4) at the traffic control hooks of network interfaces.
 //
 //   relay_in   ingress: forwards the packets of live bindings, in both directions
-//   relay_out  egress: records by which interface and source address stunnerd itself reaches clients and peers
+//   relay_out  egress: records how stunnerd itself reaches clients and peers: interface, source address, packet size
 //
 // A packet that is not exactly understood is passed to stunnerd, unchanged. Package offload of stunnerd writes the
 // bindings, and repeats the layouts of struct slot and struct key.
@@ -29,6 +29,14 @@
 // FORWARDED is the tc_index of a packet that relay_in has redirected. In contrast to a mark, no routing rule reads it.
 #define FORWARDED 0x5354
 #define UDP_HEADER ((__u32)sizeof(struct udphdr))
+#define ICMP_HEADER 8
+// FRAG_NEEDED are type and code of an ICMP message (RFC 792), TOO_BIG is the type of an ICMPv6 message (RFC 4443 §3.2).
+#define FRAG_NEEDED 0x0304
+#define TOO_BIG 2
+// SAFE4 and SAFE6 are lengths of IP packets that Linux fragments for no path: the smallest path MTU that it learns for IPv4
+// (sysctl net.ipv4.route.min_pmtu), and the smallest MTU of IPv6 (RFC 8200 §5).
+#define SAFE4 552
+#define SAFE6 1280
 #define CHANNEL_HEADER 4
 // MAX_DATAGRAM is the longest UDP datagram that is forwarded, its header included.
 #define MAX_DATAGRAM 2040
@@ -57,9 +65,11 @@ struct slot {
 	__u64 permitted; // CLOCK_MONOTONIC, ns: the packets of the peer are passed to stunnerd from then on
 	__u64 prolong;   // ns: a packet of the client moves permitted to now + prolong
 	__u32 generation, group; // the binding is dead unless generations[group] is generation
-	// the interfaces towards client and peer, and their MTUs. relay_out sets them once, an MTU before its interface
+	// The interfaces towards client and peer, which relay_out sets once, and the longest IP packets that stunnerd has
+	// sent to them unfragmented, at least SAFE4 or SAFE6. Longer packets are passed to stunnerd, because the MTU of their
+	// path may be smaller. Those that follow may overtake them, so a small step would reorder a stream.
 	__u32 client_if, peer_if; // 0 is unknown
-	__u32 client_mtu, peer_mtu;
+	__u32 client_max, peer_max;
 	__be16 channel, client_port, listener_port, peer_port, relay_port;
 	__u16 bound; // the socket of the relay is bound to the address relay
 	__u32 unused;
@@ -114,9 +124,9 @@ struct scratch {
 	__u64 now;
 	__u64 addresses; // what the changes of addresses add to a sum
 	__u32 out; // the interface towards the destination
-	__u32 mtu;
-	__u32 header; // the first four bytes of the UDP payload
-	__u8 headers[52]; // relay_out: network header, UDP header and the four bytes behind them
+	__u32 header; // the first four bytes of the UDP payload, 0 of a shorter one
+	__u32 size; // of the IP packet of stunnerd, at least SAFE4 or SAFE6; 0 of a fragment
+	__u8 headers[52]; // of a packet of stunnerd: network header, UDP header and the four bytes behind them
 	__u32 length; // of the UDP header and its payload
 	__u32 channel_header; // directly before the payload
 	__u8 payload[SCRATCH];
@@ -217,8 +227,9 @@ ALWAYS int forward(struct __sk_buff *skb, struct scratch *x, struct slot *s, boo
 	const __u32 payload_at = to_peer ? data_at + CHANNEL_HEADER : data_at; // at present
 	const int delta = to_peer ? -CHANNEL_HEADER : CHANNEL_HEADER;
 
-	// bpf_redirect_neigh does not check the MTU.
-	if (length + delta + udp_at - ETH_HLEN > (to_peer ? s->peer_mtu : s->client_mtu))
+	// bpf_redirect_neigh does not check the MTU. bpf_fib_lookup knows that of the path, but fails unless the interface
+	// forwards IP packets (sysctl ip_forward).
+	if (length + delta + udp_at - ETH_HLEN > (to_peer ? s->peer_max : s->client_max))
 		return PASS;
 	__u32 n = (length - (payload_at - udp_at)) & (SCRATCH - 1); // the bound is for the verifier
 	x->channel_header = (__u32)s->channel | (__u32)bpf_htons(n) << 16;
@@ -264,6 +275,8 @@ ALWAYS int forward(struct __sk_buff *skb, struct scratch *x, struct slot *s, boo
 	udp->len = PLUS_LENGTH;
 	if (v6) {
 		struct ipv6hdr *ip = data + ETH_HLEN;
+		// Class and flow label are 0, as the class of the packets of stunnerd (RFC 8656 §13.2, §14: a fixed value).
+		*(__be32 *)ip = bpf_htonl(0x60000000);
 		ip->hop_limit--;
 		ip->payload_len = PLUS_LENGTH;
 		copy((void *)&ip->saddr, source);
@@ -273,6 +286,9 @@ ALWAYS int forward(struct __sk_buff *skb, struct scratch *x, struct slot *s, boo
 		__be16 total = bpf_htons(length + delta + sizeof *ip);
 		__u64 sum = x->addresses + (__u16)~ip->check + total + (__u32)~(__u32)ip->tot_len;
 		sum += (__u32)~(__u32)bpf_htons(0x0100); // one less in the TTL
+		// The type of service is 0, as that of the packets of stunnerd (RFC 8656 §14: a fixed value).
+		sum += (__u32)~(__u32)*(__be16 *)ip + bpf_htons(0x4500);
+		*(__be16 *)ip = bpf_htons(0x4500);
 		ip->check = ~fold16(sum);
 		ip->ttl--;
 		ip->tot_len = total;
@@ -342,6 +358,74 @@ ALWAYS bool linear(struct __sk_buff *skb, __u32 n)
 #define HEADERS4 (ETH_HLEN + sizeof(struct iphdr) + sizeof(struct udphdr) + CHANNEL_HEADER)
 #define HEADERS6 (ETH_HLEN + sizeof(struct ipv6hdr) + sizeof(struct udphdr) + CHANNEL_HEADER)
 
+// sent4 reads the headers of a UDP packet of stunnerd: its destination and source, the first four bytes of its payload,
+// and its size. It reports false for other packets.
+ALWAYS bool sent4(struct __sk_buff *skb, struct scratch *x, __u32 at)
+{
+	__builtin_memset(x->headers, 0, sizeof x->headers);
+	struct iphdr *ip = (void *)x->headers;
+	struct udphdr *udp = (void *)(ip + 1);
+	// A shorter payload than the header of ChannelData is read in the second attempt.
+	if (bpf_skb_load_bytes(skb, at, ip, HEADERS4 - ETH_HLEN) &&
+		bpf_skb_load_bytes(skb, at, ip, HEADERS4 - ETH_HLEN - CHANNEL_HEADER))
+		return false;
+	if (ip->version != 4 || ip->ihl != 5 || ip->protocol != IPPROTO_UDP || ip->frag_off & bpf_htons(0x1fff))
+		return false;
+	x->now = bpf_ktime_get_coarse_ns();
+	map4(&x->key.remote, ip->daddr);
+	map4(&x->local, ip->saddr);
+	x->key.remote_port = udp->dest;
+	x->key.local_port = udp->source;
+	x->key.zero = 0;
+	x->header = *(__u32 *)(udp + 1);
+	// A packet with a gso_size becomes several packets with payloads of this size.
+	x->size = skb->gso_size ? skb->gso_size + sizeof *ip + sizeof *udp : bpf_ntohs(ip->tot_len);
+	if (x->size < SAFE4)
+		x->size = SAFE4;
+	if (ip->frag_off & bpf_htons(0x2000))
+		x->size = 0;
+	return true;
+}
+
+ALWAYS bool sent6(struct __sk_buff *skb, struct scratch *x, __u32 at)
+{
+	__builtin_memset(x->headers, 0, sizeof x->headers);
+	struct ipv6hdr *ip = (void *)x->headers;
+	struct udphdr *udp = (void *)(ip + 1);
+	if (bpf_skb_load_bytes(skb, at, ip, HEADERS6 - ETH_HLEN) &&
+		bpf_skb_load_bytes(skb, at, ip, HEADERS6 - ETH_HLEN - CHANNEL_HEADER))
+		return false;
+	if (ip->version != 6 || ip->nexthdr != IPPROTO_UDP)
+		return false;
+	x->now = bpf_ktime_get_coarse_ns();
+	copy(&x->key.remote, &ip->daddr);
+	copy(&x->local, &ip->saddr);
+	x->key.remote_port = udp->dest;
+	x->key.local_port = udp->source;
+	x->key.zero = 0;
+	x->header = *(__u32 *)(udp + 1);
+	x->size = sizeof *ip + (skb->gso_size ? skb->gso_size + sizeof *udp : bpf_ntohs(ip->payload_len));
+	if (x->size < SAFE6)
+		x->size = SAFE6;
+	return true;
+}
+
+// too_big handles the report of a router that a packet was longer than the MTU of its next link. The headers of the
+// packet are in x. Its next packets are passed to stunnerd, for which the kernel fragments them from now on.
+ALWAYS int too_big(struct scratch *x)
+{
+	struct slot *s = live(bpf_map_lookup_elem(&down, &x->key), x);
+	if (s) {
+		s->peer_max = 0;
+		return PASS;
+	}
+	x->key.channel = x->header;
+	s = live(bpf_map_lookup_elem(&up, &x->key), x);
+	if (s)
+		s->client_max = 0;
+	return PASS;
+}
+
 ALWAYS int in4(struct __sk_buff *skb, struct scratch *x)
 {
 	if (skb->len < HEADERS4 || !linear(skb, HEADERS4))
@@ -352,8 +436,11 @@ ALWAYS int in4(struct __sk_buff *skb, struct scratch *x)
 	struct iphdr *ip = data + ETH_HLEN;
 	struct udphdr *udp = (void *)(ip + 1);
 	__u32 length = bpf_ntohs(udp->len);
-	if (ip->version != 4 || ip->ihl != 5 || ip->protocol != IPPROTO_UDP || ip->ttl <= 1 ||
-		ip->frag_off & bpf_htons(0x3fff))
+	if (ip->version != 4 || ip->ihl != 5 || ip->frag_off & bpf_htons(0x3fff))
+		return PASS;
+	if (ip->protocol == IPPROTO_ICMP && *(__be16 *)udp == bpf_htons(FRAG_NEEDED))
+		return sent4(skb, x, ETH_HLEN + sizeof *ip + ICMP_HEADER) ? too_big(x) : PASS;
+	if (ip->protocol != IPPROTO_UDP || ip->ttl <= 1)
 		return PASS;
 	if (length > MAX_DATAGRAM || length < UDP_HEADER + CHANNEL_HEADER ||
 		bpf_ntohs(ip->tot_len) != length + sizeof *ip || skb->len != length + sizeof *ip + ETH_HLEN)
@@ -380,6 +467,8 @@ ALWAYS int in6(struct __sk_buff *skb, struct scratch *x)
 	struct ipv6hdr *ip = data + ETH_HLEN;
 	struct udphdr *udp = (void *)(ip + 1);
 	__u32 length = bpf_ntohs(udp->len);
+	if (ip->version == 6 && ip->nexthdr == IPPROTO_ICMPV6 && *(__u8 *)udp == TOO_BIG)
+		return sent6(skb, x, ETH_HLEN + sizeof *ip + ICMP_HEADER) ? too_big(x) : PASS;
 	if (ip->version != 6 || ip->nexthdr != IPPROTO_UDP || ip->hop_limit <= 1 || !udp->check)
 		return PASS;
 	if (length > MAX_DATAGRAM || length < UDP_HEADER + CHANNEL_HEADER || bpf_ntohs(ip->payload_len) != length ||
@@ -408,45 +497,32 @@ SEC("tc") int relay_in(struct __sk_buff *skb)
 	return protocol == bpf_htons(ETH_P_IP) ? in4(skb, x) : in6(skb, x);
 }
 
-// mtu returns the MTU of the interface of a packet at egress, 0 after an error.
-ALWAYS __u32 mtu(struct __sk_buff *skb, struct scratch *x)
+// learn records how stunnerd has reached a client or a peer.
+ALWAYS void learn(struct __sk_buff *skb, struct scratch *x)
 {
-	x->mtu = 0;
-	long error = bpf_check_mtu(skb, 0, &x->mtu, 0, 0);
-	return error < 0 ? 0 : x->mtu;
-}
-
-// learn records how stunnerd has reached a client or a peer. The key has the destination, x->local the source.
-ALWAYS void learn(struct __sk_buff *skb, struct scratch *x, __u32 header, __u32 n)
-{
-	x->now = bpf_ktime_get_coarse_ns();
-	x->key.zero = 0;
 	struct slot *s = live(bpf_map_lookup_elem(&down, &x->key), x);
 	if (s) {
-		if (s->peer_if)
-			return;
-		// peer_if follows with the next packet, so that relay_in on another CPU does not see it before the rest.
 		if (!same(&s->relay, &x->local, true)) {
-			if (s->bound)
+			if (s->bound || s->peer_if)
 				return;
 			copy(&s->relay, &x->local);
-			s->peer_mtu = mtu(skb, x);
-		} else if (!s->peer_mtu) {
-			s->peer_mtu = mtu(skb, x);
-		} else {
+		} else if (s->peer_max && !s->peer_if) {
+			// peer_if follows with the second packet, so that relay_in on another CPU does not see it before the rest.
 			s->peer_if = skb->ifindex;
 		}
+		if (x->size > s->peer_max)
+			s->peer_max = x->size;
 		return;
 	}
-	if (n < CHANNEL_HEADER || (header & 0xc0) != 0x40)
+	if ((x->header & 0xc0) != 0x40)
 		return;
-	x->key.channel = header;
+	x->key.channel = x->header;
 	s = live(bpf_map_lookup_elem(&up, &x->key), x);
-	if (s && !s->client_if && same(&s->listener, &x->local, true)) {
-		if (!s->client_mtu)
-			s->client_mtu = mtu(skb, x);
-		else
+	if (s && same(&s->listener, &x->local, true)) {
+		if (s->client_max && !s->client_if)
 			s->client_if = skb->ifindex;
+		if (x->size > s->client_max)
+			s->client_max = x->size;
 	}
 }
 
@@ -458,37 +534,9 @@ SEC("tc") int relay_out(struct __sk_buff *skb)
 	}
 	__u32 protocol = skb->protocol;
 	struct scratch *x = bpf_map_lookup_elem(&scratches, &zero);
-	if (!x)
-		return PASS;
-	__builtin_memset(x->headers, 0, sizeof x->headers);
-	// The last four bytes are the header of ChannelData. A shorter payload is read in the second attempt.
-	if (protocol == bpf_htons(ETH_P_IP)) {
-		struct iphdr *ip = (void *)x->headers;
-		if (bpf_skb_load_bytes(skb, ETH_HLEN, ip, HEADERS4 - ETH_HLEN) &&
-			bpf_skb_load_bytes(skb, ETH_HLEN, ip, HEADERS4 - ETH_HLEN - CHANNEL_HEADER))
-			return PASS;
-		if (ip->version != 4 || ip->ihl != 5 || ip->protocol != IPPROTO_UDP || ip->frag_off & bpf_htons(0x1fff))
-			return PASS;
-		map4(&x->key.remote, ip->daddr);
-		map4(&x->local, ip->saddr);
-		struct udphdr *udp = (void *)(ip + 1);
-		x->key.remote_port = udp->dest;
-		x->key.local_port = udp->source;
-		learn(skb, x, *(__u32 *)(udp + 1), bpf_ntohs(udp->len) - UDP_HEADER);
-	} else if (protocol == bpf_htons(ETH_P_IPV6)) {
-		struct ipv6hdr *ip = (void *)x->headers;
-		if (bpf_skb_load_bytes(skb, ETH_HLEN, ip, HEADERS6 - ETH_HLEN) &&
-			bpf_skb_load_bytes(skb, ETH_HLEN, ip, HEADERS6 - ETH_HLEN - CHANNEL_HEADER))
-			return PASS;
-		if (ip->version != 6 || ip->nexthdr != IPPROTO_UDP)
-			return PASS;
-		copy(&x->key.remote, &ip->daddr);
-		copy(&x->local, &ip->saddr);
-		struct udphdr *udp = (void *)(ip + 1);
-		x->key.remote_port = udp->dest;
-		x->key.local_port = udp->source;
-		learn(skb, x, *(__u32 *)(udp + 1), bpf_ntohs(udp->len) - UDP_HEADER);
-	}
+	if (x && (protocol == bpf_htons(ETH_P_IP) ? sent4(skb, x, ETH_HLEN) :
+			protocol == bpf_htons(ETH_P_IPV6) && sent6(skb, x, ETH_HLEN)))
+		learn(skb, x);
 	return PASS;
 }
 

@@ -1,0 +1,51 @@
+package admin
+
+import (
+	"encoding/json"
+	"net/http"
+	"strings"
+
+	"github.com/stunner-gateway/stunner/services/api/discovery"
+	"github.com/stunner-gateway/stunner/services/api/inspection"
+)
+
+// cuts lists the parts of a status that are left out, in this order, until it is short enough for the operator. The
+// config has them too.
+var cuts = []struct {
+	name string
+	cut  func(*inspection.Status)
+}{
+	{"endpoints of clusters", func(s *inspection.Status) {
+		for i := range s.Clusters {
+			s.Clusters[i].Endpoints, s.Clusters[i].Except = nil, nil
+		}
+	}},
+	{"certificates of listeners in PEM", func(s *inspection.Status) {
+		for i := range s.Listeners {
+			s.Listeners[i].Cert, s.Listeners[i].Certificates = "", nil
+		}
+	}},
+	{"clusters", func(s *inspection.Status) { s.Clusters = []inspection.ClusterStatus{} }},
+	{"routes and service addresses of listeners", func(s *inspection.Status) {
+		for i := range s.Listeners {
+			s.Listeners[i].Routes, s.Listeners[i].ServiceAddresses = nil, nil
+		}
+	}},
+}
+
+// boundedStatus serves the status with at most discovery.ResponseLimit bytes, for configs with many endpoints.
+func (i *Inspector) boundedStatus() http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		status := i.process.Status()
+		var left []string
+		for _, c := range cuts {
+			if data, err := json.Marshal(status); err == nil && len(data) <= discovery.ResponseLimit {
+				break
+			}
+			c.cut(&status)
+			left = append(left, c.name)
+			status.Withheld = "too long for an answer to the operator: " + strings.Join(left, ", ")
+		}
+		writeJSON(w, status)
+	})
+}

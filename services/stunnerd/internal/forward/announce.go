@@ -1,0 +1,202 @@
+package forward
+
+import (
+	"slices"
+	"time"
+)
+
+const (
+	// tellAgain is how long after a change of the list an owner tells new homes once more. A home drops the first
+	// frames if it got the list later than the owner. All pods get a list within a second.
+	tellAgain = 1500 * time.Millisecond
+	// maxPending is the largest number of clients that wait to be announced. The next renewal repairs an overflow.
+	maxPending = 65_536
+	// batchSize is the size of the clients of one hold, renew or release frame: such a frame has at most 1,200 bytes.
+	batchSize = 1200 - Overhead6
+)
+
+// Added tells the homes of a client that its session is here. Sessions must contain the session already.
+func (f *Forwarder) Added(c Client) {
+	k, ok := keyOf(c)
+	if f == nil || !ok {
+		return
+	}
+	f.front.mu.Lock()
+	f.front.forget(k)
+	delete(f.front.strangers, k)
+	f.front.mu.Unlock()
+	f.queue(k, c, hold)
+}
+
+// Ended tells the homes of a client that its session here has ended.
+func (f *Forwarder) Ended(c Client) {
+	if k, ok := keyOf(c); f != nil && ok {
+		f.queue(k, c, release)
+	}
+}
+
+// change is a client that is to be announced.
+type change struct {
+	client Client
+	kind   kind
+}
+
+// queue makes the announcer send a hold or release frame. The latest of one client counts.
+func (f *Forwarder) queue(k clientKey, c Client, what kind) {
+	if !f.view.Load().forwards() {
+		return // the list that begins forwarding makes the announcer tell of all sessions
+	}
+	f.changes.Lock()
+	if _, ok := f.pending[k]; ok || len(f.pending) < maxPending {
+		f.pending[k] = change{client: c, kind: what}
+	}
+	f.changes.Unlock()
+	f.signal()
+}
+
+// signal wakes the announcer.
+func (f *Forwarder) signal() {
+	select {
+	case f.wake <- struct{}{}:
+	default:
+	}
+}
+
+// announcer tells the homes of sessions which clients have a session here. One goroutine uses it.
+type announcer struct {
+	forwarder *Forwarder
+	outbox    *Outbox
+	batches   map[batchKey]*clientBatch
+	// view is the list by which the sessions were announced.
+	view *view
+	// base are the homes before the changes of the list that are to be announced again at again. 0 means never.
+	base  []home
+	again time.Duration
+	// renew is when all sessions are announced again.
+	renew time.Duration
+}
+
+// batchKey identifies a frame that is being filled.
+type batchKey struct {
+	link *link
+	kind kind
+	ipv4 bool
+}
+
+// clientBatch is the clients of a frame: the first, and the others in their encoded form.
+type clientBatch struct {
+	first Client
+	rest  []byte
+}
+
+// run announces sessions, and forgets what has expired, until Close.
+func (f *Forwarder) run() {
+	a := announcer{forwarder: f, outbox: f.Outbox(), batches: map[batchKey]*clientBatch{}, renew: f.now() + renewEvery}
+	ticker := time.NewTicker(time.Second)
+	defer ticker.Stop()
+	for seconds := 0; ; {
+		select {
+		case <-f.closed:
+			return
+		case <-f.wake:
+		case <-ticker.C:
+			f.settle()
+			f.front.sweep(f.now())
+			if seconds++; seconds%30 == 0 {
+				f.index.sweep(f.now())
+			}
+		}
+		a.announce()
+	}
+}
+
+// announce sends what is due.
+func (a *announcer) announce() {
+	f := a.forwarder
+	defer f.meter.RecoverPanic("announce sessions to other pods")
+	v, now := f.view.Load(), f.now()
+	if v != a.view {
+		var before []home
+		if a.view != nil && a.view.forwards() {
+			before = a.view.homes
+		}
+		if a.again == 0 {
+			a.base = before
+		}
+		a.again, a.view = now+tellAgain, v
+		a.tell(before)
+	}
+	f.changes.Lock()
+	pending := f.pending
+	f.pending = map[clientKey]change{}
+	f.changes.Unlock()
+	for k, c := range pending {
+		for _, h := range rank(v.homes, k) {
+			a.add(h, c.kind, c.client)
+		}
+	}
+	if a.again != 0 && now >= a.again {
+		a.tell(a.base)
+		a.base, a.again = nil, 0
+	}
+	if now >= a.renew {
+		a.renew = now + renewEvery
+		a.tell(nil)
+	}
+	a.flush()
+}
+
+// tell announces all sessions to those of their homes that they did not have before.
+func (a *announcer) tell(before []home) {
+	if !a.view.forwards() {
+		return
+	}
+	a.forwarder.sessions.All(func(c Client) bool {
+		k, ok := keyOf(c)
+		if !ok {
+			return true
+		}
+		former := rank(before, k)
+		for _, h := range rank(a.view.homes, k) {
+			if !slices.Contains(former[:], h) {
+				a.add(h, renew, c)
+			}
+		}
+		return true
+	})
+}
+
+// add adds a client to a frame for a home, unless the home is this pod.
+func (a *announcer) add(h home, what kind, c Client) {
+	if h.pod == nil {
+		return
+	}
+	l := a.view.links[h.pod.id]
+	if l == nil {
+		return
+	}
+	key := batchKey{link: l, kind: what, ipv4: c.Addr.Addr().Is4()}
+	b := a.batches[key]
+	if b == nil {
+		a.batches[key] = &clientBatch{first: c}
+		return
+	}
+	b.rest = putRecord(b.rest, c)
+	if len(b.rest)+record6 > batchSize {
+		a.send(key, b)
+		delete(a.batches, key)
+	}
+}
+
+func (a *announcer) send(key batchKey, b *clientBatch) {
+	a.outbox.add(key.link, key.kind, b.first, b.rest)
+}
+
+// flush sends the frames that are not full.
+func (a *announcer) flush() {
+	for key, b := range a.batches {
+		a.send(key, b)
+	}
+	clear(a.batches)
+	a.outbox.Flush()
+}

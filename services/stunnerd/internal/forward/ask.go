@@ -1,0 +1,322 @@
+package forward
+
+import (
+	"maps"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/stunner-gateway/stunner/services/api/ratelimit"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/datagram"
+)
+
+const (
+	// patience is how long a front waits for a home before it asks the other one, and how long it drops the datagrams
+	// of a client that has no owner.
+	patience = 250 * time.Millisecond
+	// giveUp is how long a front remembers which home was silent. Clients repeat requests after up to 8 s (RFC 8489
+	// §6.2.1).
+	giveUp = 10 * time.Second
+	// unanswered is how long a front searches for the owner of a client before it leaves STUN messages of the client to
+	// the listener, which answers that there is no session. A container that restarts is silent for about a second.
+	unanswered = 3 * time.Second
+	// maxStrangers is the largest number of clients that a front is searching, or knows to have no owner.
+	maxStrangers = 65_536
+	// maxKnown is the largest number of clients whose owners a front knows, about 60 MB.
+	maxKnown = 1 << 18
+	// idle is how long a front remembers an owner without a datagram of the client or of the owner.
+	idle = 150 * time.Second
+	// steady is how long the address to which a client sends must have been unused until another one replaces it, so
+	// that a datagram with a forged source does not change the source address of the answers.
+	steady = 200 * time.Millisecond
+
+	// asksPerSlot limits the asks of a front to 5,000 a second.
+	asksPerSlot = 500
+	slot        = 100 * time.Millisecond
+	// asksPerSource limits the asks for the clients of one source address in a second, while there are more than
+	// freeAsksPerSlot asks. Without this threshold, the clients of an office behind one address would wait for each
+	// other after a load balancer has spread them anew: two clients a second could move between pods.
+	asksPerSource   = 10
+	freeAsksPerSlot = asksPerSlot / 10
+	// asksPerHome limits the unanswered asks for one client. More than one is useful, because each ask contains a
+	// datagram that the home returns.
+	asksPerHome = 4
+	maxSources  = 16_384
+)
+
+// known is a client whose owner the front knows. All outboxes share it.
+type known struct {
+	// owner is nil if the front has forgotten it.
+	owner atomic.Pointer[pod]
+	// asked is the address to which the client sends. The Source is never changed, only replaced.
+	asked atomic.Pointer[datagram.Source]
+	// heard is when the client last sent to asked, and answered is when the owner last sent to the client, on the clock
+	// of the Forwarder.
+	heard, answered atomic.Int64
+}
+
+// hear notes that the client has sent a datagram to an address.
+func (n *known) hear(asked *datagram.Source, now time.Duration) {
+	heard := n.heard.Load()
+	if *n.asked.Load() != *asked {
+		if now-time.Duration(heard) < steady {
+			return
+		}
+		replacement := *asked
+		n.asked.Store(&replacement)
+	}
+	if heard != int64(now) {
+		n.heard.Store(int64(now))
+	}
+}
+
+// stranger is a client whose owner the front does not know.
+type stranger struct {
+	// view is the list by which the search began. began is when the first search of this client began.
+	view  *view
+	began time.Duration
+	// homes are those to ask, without this pod. step is the index of the one that is asked.
+	homes []*pod
+	step  int
+	// asks is the number of asks to this home since since.
+	asks  int
+	since time.Duration
+	// none is set when no home is left to ask. The client counts as ownerless until since+patience.
+	none  bool
+	asked *datagram.Source
+}
+
+// front is what a front knows of the clients that send to it.
+type front struct {
+	mu        sync.Mutex
+	known     map[clientKey]*known
+	strangers map[clientKey]*stranger
+
+	// asks is the number of asks since slot began.
+	asks    int
+	began   time.Duration
+	sources *ratelimit.Limiter[netip.Prefix]
+}
+
+func newFront() front {
+	return front{
+		known: map[clientKey]*known{}, strangers: map[clientKey]*stranger{},
+		sources: ratelimit.New[netip.Prefix](asksPerSource, asksPerSource, maxSources),
+	}
+}
+
+// verdict is what happens to a datagram of a client that an Outbox does not know.
+type verdict int
+
+const (
+	toOwner verdict = iota
+	toHome
+	ownerless
+	limited
+)
+
+// route decides about a datagram of a client, which is a STUN message or ChannelData. With toOwner it returns the client, with toHome the home to ask.
+func (f *Forwarder) route(
+	v *view, k clientKey, c Client, message bool, asked *datagram.Source, now time.Time,
+) (verdict, *known, *pod) {
+	at := f.since(now)
+	f.front.mu.Lock()
+	defer f.front.mu.Unlock()
+	if n := f.front.known[k]; n != nil {
+		if f.reachable(n) {
+			return toOwner, n, nil
+		}
+		f.front.forget(k)
+	}
+	s, began := f.front.strangers[k], at
+	if s != nil {
+		began = s.began
+	}
+	if s != nil && s.none && at-s.since < patience || message && at-began >= unanswered {
+		return ownerless, nil, nil
+	}
+	if s != nil && (s.none || s.view != v) { // search anew
+		delete(f.front.strangers, k)
+		s = nil
+	}
+	if s != nil && at-s.since >= patience { // the home is silent
+		s.step, s.asks, s.since = (s.step+1)%len(s.homes), 0, at
+	}
+	if s == nil {
+		if n := f.held(v, k, asked, at); n != nil {
+			return toOwner, n, nil
+		}
+	} else if s.asks >= asksPerHome {
+		return limited, nil, nil
+	}
+	if !f.front.mayAsk(c.Addr.Addr(), at, now) {
+		return limited, nil, nil
+	}
+	if s == nil {
+		if s = f.front.search(v, k, asked, at); s == nil {
+			return limited, nil, nil
+		}
+		s.began = began
+	}
+	if s.none {
+		return ownerless, nil, nil
+	}
+	s.asks++
+	return toHome, nil, s.homes[s.step]
+}
+
+// reachable reports whether the owner of a client is in the list.
+func (f *Forwarder) reachable(n *known) bool {
+	owner := n.owner.Load()
+	return owner != nil && owner.link.Load() != nil
+}
+
+// held returns the client if this pod is a home that stores its owner. The caller holds the lock of the front.
+func (f *Forwarder) held(v *view, k clientKey, asked *datagram.Source, at time.Duration) *known {
+	id, ok := f.index.find(k, at)
+	if !ok || v.links[id] == nil {
+		return nil
+	}
+	return f.front.learn(k, v.links[id].pod, asked, at)
+}
+
+// mayAsk takes one ask from the limits of the process and of a source address.
+func (t *front) mayAsk(client netip.Addr, at time.Duration, now time.Time) bool {
+	if at-t.began >= slot {
+		t.began, t.asks = at, 0
+	}
+	scarce := t.asks >= freeAsksPerSlot
+	if t.asks >= asksPerSlot || scarce && t.sources.Take(ratelimit.SourcePrefix(client), now) > 0 {
+		return false
+	}
+	t.asks++
+	return true
+}
+
+// search begins the search for the owner of a client. It returns nil if too many are being searched.
+func (t *front) search(v *view, k clientKey, asked *datagram.Source, at time.Duration) *stranger {
+	if len(t.strangers) >= maxStrangers {
+		return nil
+	}
+	source := *asked
+	s := &stranger{view: v, since: at, asked: &source}
+	for _, h := range rank(v.homes, k) {
+		if h.pod != nil && h.pod != v.self {
+			s.homes = append(s.homes, h.pod)
+		}
+	}
+	s.none = len(s.homes) == 0
+	t.strangers[k] = s
+	return s
+}
+
+// learn notes the owner of a client. If too many clients are known, it returns nil.
+func (t *front) learn(k clientKey, owner *pod, asked *datagram.Source, at time.Duration) *known {
+	n := t.known[k]
+	if n == nil {
+		if len(t.known) >= maxKnown {
+			return nil
+		}
+		n = new(known)
+		source := *asked
+		n.asked.Store(&source)
+		n.heard.Store(int64(at))
+		t.known[k] = n
+	}
+	n.owner.Store(owner)
+	delete(t.strangers, k)
+	return n
+}
+
+// forget forgets the owner of a client.
+func (t *front) forget(k clientKey) {
+	if n := t.known[k]; n != nil {
+		n.owner.Store(nil)
+		delete(t.known, k)
+	}
+}
+
+// find returns a client whose owner is known, or nil.
+func (t *front) find(k clientKey) *known {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.known[k]
+}
+
+// found handles an is frame. It reports false if the client was not searched: there is no address for its answers then.
+func (t *front) found(k clientKey, owner *pod, at time.Duration) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if n := t.known[k]; n != nil {
+		n.owner.Store(owner)
+		return true
+	}
+	s := t.strangers[k]
+	return s != nil && t.learn(k, owner, s.asked, at) != nil
+}
+
+// missing handles an unknown frame of a pod: the owner has no session, or a home does not know the owner. It returns the
+// address to which the client sends if no home is left. Otherwise, if again is set, it takes one ask from the limit of
+// the process and returns the home to ask.
+func (t *front) missing(k clientKey, from *pod, again bool, at time.Duration) (next *pod, asked *datagram.Source) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if n := t.known[k]; n != nil {
+		if n.owner.Load() == from {
+			asked := n.asked.Load()
+			t.forget(k)
+			t.none(k, asked, at)
+		}
+		return nil, nil
+	}
+	s := t.strangers[k]
+	switch {
+	case s == nil:
+		return nil, nil
+	case s.none:
+		return nil, s.asked
+	case s.homes[s.step] != from:
+		return nil, nil
+	}
+	s.step, s.asks, s.since = s.step+1, 0, at
+	if s.none = s.step == len(s.homes); s.none {
+		return nil, s.asked
+	}
+	if !again || t.asks >= asksPerSlot {
+		return nil, nil
+	}
+	t.asks++
+	s.asks++
+	return s.homes[s.step], nil
+}
+
+// none notes that a client has no owner.
+func (t *front) none(k clientKey, asked *datagram.Source, at time.Duration) {
+	if len(t.strangers) < maxStrangers {
+		t.strangers[k] = &stranger{none: true, began: at, since: at, asked: asked}
+	}
+}
+
+// sweep forgets clients that are idle and searches that have ended.
+func (t *front) sweep(now time.Duration) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	maps.DeleteFunc(t.strangers, func(_ clientKey, s *stranger) bool {
+		if s.none {
+			return now-s.since >= patience
+		}
+		return now-s.since >= giveUp
+	})
+	for k, n := range t.known {
+		if now-time.Duration(max(n.heard.Load(), n.answered.Load())) >= idle {
+			t.forget(k)
+		}
+	}
+}
+
+func (t *front) len() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.known)
+}

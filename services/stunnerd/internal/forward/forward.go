@@ -1,0 +1,172 @@
+// Package forward passes datagrams of clients between the pods of a Gateway.
+//
+// A load balancer or kube-proxy may send the datagrams of a client to another pod than before. That pod has no session
+// of the client. It passes the datagrams on, so that the call continues. The roles of pods are, for one client:
+//
+//   - The owner is the pod that has the session.
+//   - The front is the pod at which the datagrams of the client arrive.
+//   - The homes are two pods that store which pod is the owner. Every pod computes the homes of a client from the list
+//     of pods (rendezvous hashing).
+//
+// A front that does not know the owner sends the datagram to a home in an ask frame. The home answers with an is frame,
+// which names the owner and returns the datagram, or with an unknown frame. From then on the front sends datagrams of
+// the client to the owner in data frames. The owner sends its answers to the front in reply frames, and the front sends
+// them to the client. An owner that answered by itself would not be understood: the address translation of the node
+// lets a client receive only from the pod to which the client sends.
+//
+// No frame can circulate. A data frame is never passed on: a pod without the session answers unknown, and the front
+// forgets the owner. A front drops an is frame that names the front itself.
+package forward
+
+import (
+	"crypto/rand"
+	"fmt"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/datagram"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/watch"
+)
+
+// Client is a client of the listener on Port. Clients with an IPv6 zone are never forwarded.
+type Client struct {
+	Addr netip.AddrPort
+	Port uint16
+}
+
+// Sessions are the sessions of this process and its listeners. All methods except Has and All are called by one
+// goroutine only, the reader of the Forwarder.
+type Sessions interface {
+	// Serves reports whether a UDP listener is open on a port.
+	Serves(port uint16) bool
+	// Has reports whether a client has a session here. It may be called from any goroutine.
+	Has(c Client) bool
+	// All calls yield for each client with a session here until yield returns false. It may be called from any
+	// goroutine, and must not hold a lock that Has, Deliver or Forwarder.Added needs while it calls yield.
+	All(yield func(Client) bool)
+	// Deliver handles a datagram of a client that arrived at another pod. front is the way back to the client by that
+	// pod. It reports false, and does nothing, if the client has no session here. It may use the frame until Flush.
+	Deliver(c Client, frame []byte, front Way, now time.Time) bool
+	// Answer sends a datagram of the owner to a client that sends to this pod. asked is the source address of the
+	// datagram: the address to which the client sends. It may use the frame until Flush. asked is never changed. Answer
+	// reports false if no UDP listener is open on the port.
+	Answer(c Client, frame []byte, asked *datagram.Source) bool
+	// Unowned handles a STUN message of a client that sends to this pod and has no session in any pod. asked is as for
+	// Answer. It does not retain the message.
+	Unowned(c Client, message []byte, asked *datagram.Source)
+	// Flush ends a batch of calls of Deliver and Answer.
+	Flush(now time.Time)
+}
+
+// Options are the arguments of Open.
+type Options struct {
+	// Local is the address of the pod.
+	Local    netip.Addr
+	Sessions Sessions
+	Meter    *meter.Meter
+}
+
+// Forwarder passes datagrams between this pod and the others. A nil *Forwarder is valid: it forwards nothing. All
+// methods may be called from several goroutines at a time.
+type Forwarder struct {
+	self     Peer
+	sessions Sessions
+	meter    *meter.Meter
+	wire     wire
+	// epoch is the zero of the clock on which all times are kept, as a time.Duration.
+	epoch time.Time
+	// counter is the counter of the last frame.
+	counter atomic.Uint64
+	view    atomic.Pointer[view]
+
+	// lists guards changes of view, and pods and openers.
+	lists   sync.Mutex
+	pods    map[uint64]*pod
+	openers map[pair]*opener
+
+	index index
+	front front
+	// outboxes are those of Ways.
+	outboxes datagram.Pool[Outbox]
+	// replies is the Outbox of the reader.
+	replies *Outbox
+
+	changes sync.Mutex
+	pending map[clientKey]change
+	wake    chan struct{}
+
+	closed  chan struct{}
+	closing sync.Once
+	running sync.WaitGroup
+	task    watch.Task
+
+	counters counters
+}
+
+// wire sends frames. It is a *datagram.Sender, or a network in the memory of a test.
+type wire interface {
+	SendAll([]datagram.Packet)
+	Close() error
+}
+
+// Open opens a UDP socket on a port that the kernel selects. Nothing is forwarded before SetPeers.
+func Open(o Options) (*Forwarder, error) {
+	s, err := listen(o.Local)
+	if err != nil {
+		return nil, fmt.Errorf("open socket for forwarding between pods: %w", err)
+	}
+	f := newForwarder(o, s.sender, netip.AddrPortFrom(o.Local.Unmap(), s.port))
+	f.running.Go(func() { s.read(f) })
+	return f, nil
+}
+
+// newForwarder returns a Forwarder without a reader.
+func newForwarder(o Options, w wire, address netip.AddrPort) *Forwarder {
+	f := &Forwarder{
+		self: Peer{Address: address}, sessions: o.Sessions, meter: o.Meter, wire: w, epoch: time.Now(),
+		pods: map[uint64]*pod{}, openers: map[pair]*opener{},
+		index: index{held: map[clientKey]holding{}}, front: newFront(),
+		pending: map[clientKey]change{}, wake: make(chan struct{}, 1), closed: make(chan struct{}),
+	}
+	_, _ = rand.Read(f.self.Sender[:]) // never fails
+	f.view.Store(f.build(Peers{}, 0))
+	f.replies = f.Outbox()
+	f.running.Go(f.run)
+	return f
+}
+
+// now returns the time since epoch, and since returns a time on this clock.
+func (f *Forwarder) now() time.Duration                { return time.Since(f.epoch) }
+func (f *Forwarder) since(now time.Time) time.Duration { return now.Sub(f.epoch) }
+
+// Self returns the address and the sender of this process, which it has to report. It is the zero Peer if f is nil.
+func (f *Forwarder) Self() Peer {
+	if f == nil {
+		return Peer{}
+	}
+	return f.self
+}
+
+// Tasks returns the reader, for the liveness probe.
+func (f *Forwarder) Tasks() []*watch.Task {
+	if f == nil {
+		return nil
+	}
+	return []*watch.Task{&f.task}
+}
+
+// Close closes the socket and waits for the goroutines of f. It ends no session.
+func (f *Forwarder) Close() (err error) {
+	if f == nil {
+		return nil
+	}
+	f.closing.Do(func() {
+		close(f.closed)
+		err = f.wire.Close()
+	})
+	f.running.Wait()
+	return err
+}

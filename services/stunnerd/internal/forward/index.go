@@ -1,0 +1,75 @@
+package forward
+
+import (
+	"maps"
+	"sync"
+	"time"
+)
+
+const (
+	// holdTime is how long a home stores the owner of a client.
+	holdTime = 150 * time.Second
+	// renewEvery is how often an owner tells the homes of its sessions. Two of its frames may be lost.
+	renewEvery = 60 * time.Second
+	// maxHeld is the largest number of clients of an index, about 20 MB. The homes of 5,000,000 sessions in 100 pods
+	// store 100,000 each.
+	maxHeld = 1 << 18
+)
+
+// index is what a home stores: the owners of clients.
+type index struct {
+	mu   sync.Mutex
+	held map[clientKey]holding
+}
+
+// holding is the id of the owner of a client, and the end of its validity.
+type holding struct {
+	owner uint64
+	until time.Duration
+}
+
+// hold stores the owner of a client. With replace false, another owner that is still valid stays. It reports false if
+// the index is full.
+func (x *index) hold(k clientKey, owner uint64, now time.Duration, replace bool) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	old, ok := x.held[k]
+	switch {
+	case !ok && len(x.held) >= maxHeld:
+		return false
+	case ok && !replace && old.owner != owner && old.until > now:
+		return true
+	}
+	x.held[k] = holding{owner: owner, until: now + holdTime}
+	return true
+}
+
+// release removes a client if owner is its owner.
+func (x *index) release(k clientKey, owner uint64) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.held[k].owner == owner {
+		delete(x.held, k)
+	}
+}
+
+// find returns the id of the owner of a client.
+func (x *index) find(k clientKey, now time.Duration) (owner uint64, ok bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	h, ok := x.held[k]
+	return h.owner, ok && h.until > now
+}
+
+// sweep removes the clients whose time has passed.
+func (x *index) sweep(now time.Duration) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	maps.DeleteFunc(x.held, func(_ clientKey, h holding) bool { return h.until <= now })
+}
+
+func (x *index) len() int {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return len(x.held)
+}

@@ -1,0 +1,60 @@
+package forward
+
+import (
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/hkdf"
+	"crypto/sha256"
+	"time"
+)
+
+// settleAfter is how long a new key only opens frames. Until then the previous key seals, so that a frame never has a
+// key that its receiver has not got yet. It is longer than the 30 s for which a pod that gets no lists stays listed.
+const settleAfter = time.Minute
+
+// derive returns the cipher of frames from sender to receiver. A frame cannot be replayed to another pod, or to a later
+// process of the receiver, because those have other keys.
+func derive(secret [32]byte, sender, receiver [8]byte) cipher.AEAD {
+	info := "stunner forwarding 1" + string(sender[:]) + string(receiver[:])
+	key, err := hkdf.Key(sha256.New, secret[:], nil, info, 16)
+	if err != nil {
+		panic(err) // only a longer key than HKDF can derive is an error
+	}
+	block, err := aes.NewCipher(key)
+	if err != nil {
+		panic(err) // only the size of the key can be wrong
+	}
+	aead, err := cipher.NewGCM(block)
+	if err != nil {
+		panic(err) // only the size of the block can be wrong
+	}
+	return aead
+}
+
+// datedKey is a key, and when it was first in a list.
+type datedKey struct {
+	Key
+	since time.Duration
+}
+
+// sealing returns the key that seals frames: the newest one that has settled, or else the oldest one.
+func sealing(keys []datedKey, now time.Duration) Key {
+	for _, k := range keys {
+		if now-k.since >= settleAfter {
+			return k.Key
+		}
+	}
+	return keys[len(keys)-1].Key
+}
+
+// pair identifies a derived key: a key, and the process at the other end.
+type pair struct {
+	key  Key
+	peer [8]byte
+}
+
+// opener opens the frames of one sender under one key.
+type opener struct {
+	aead   cipher.AEAD
+	window window
+}

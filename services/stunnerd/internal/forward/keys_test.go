@@ -1,0 +1,111 @@
+package forward
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func day(n byte) Key { return Key{ID: n, Secret: [32]byte{n, 1}} }
+
+// TestKeysAtMidnight gives the pods their keys of the next day at different times, for three days. No frame may be lost.
+func TestKeysAtMidnight(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *network) {
+		nodes := n.cluster(4)
+		c := client(1)
+		homes := homesOf(c, nodes)
+		owner := other(nodes, homes[:]...)
+		front := other(nodes, owner, homes[0], homes[1])
+		keys := func(today byte) Peers {
+			p := list(nodes...)
+			p.Keys = []Key{day(today), day(today - 1)}
+			return p
+		}
+		publish(keys(1), nodes...)
+		owner.create(c)
+		settle()
+		// A frame is sealed with one of these keys.
+		sealedWith := func(allowed ...byte) {
+			t.Helper()
+			for _, f := range n.frames() {
+				ok := false
+				for _, id := range allowed {
+					ok = ok || f.frame[1] == id
+				}
+				if !ok {
+					t.Errorf("a frame is sealed with key %d, want one of %v", f.frame[1], allowed)
+				}
+			}
+		}
+		sent := 0
+		call := func(last time.Duration) {
+			t.Helper()
+			for begin := time.Now(); time.Since(begin) < last; time.Sleep(100 * time.Millisecond) {
+				if !front.pass(c, fmt.Sprint(sent)) {
+					t.Fatal("a datagram is dropped")
+				}
+				settle()
+				owner.expect([]string{fmt.Sprint(sent)}, nil)
+				front.expect(nil, []string{"re: " + fmt.Sprint(sent)})
+				sent++
+			}
+		}
+		call(2 * time.Second)
+		sealedWith(0, 1)
+		for today := byte(2); today < 5; today++ {
+			call(2 * settleAfter)
+			n.frames()
+			call(time.Second)
+			sealedWith(today - 1)
+			late := n.start(fmt.Sprint("new-", today))
+			for _, d := range []*node{front, homes[0], owner, homes[1]} {
+				d.SetPeers(keys(today))
+				call(time.Second)
+			}
+			sealedWith(today - 1)
+			// A process that starts after midnight has had both keys for the same time.
+			p := keys(today)
+			p.Pods = append(p.Pods, list(late).Pods...)
+			publish(p, append(nodes, late)...)
+			if !late.pass(c, "late") {
+				t.Error("the new process drops a datagram")
+			}
+			settle()
+			owner.expect([]string{"late"}, nil)
+			late.expect(nil, []string{"re: late"})
+			publish(keys(today), nodes...)
+			call(settleAfter)
+			sealedWith(today-1, today)
+			call(10 * time.Second)
+			n.frames()
+			call(time.Second)
+			sealedWith(today)
+		}
+		for _, d := range nodes {
+			d.refused(map[string]uint64{})
+		}
+		// A frame of the day before yesterday does not open.
+		n.inject(front, owner, forge(front, owner, day(2), 1<<20, data, c, []byte("old")))
+		settle()
+		owner.refused(map[string]uint64{"bad_key": 1})
+		synctest.Wait()
+	})
+}
+
+func TestSealing(t *testing.T) {
+	keys := []datedKey{{day(3), 100 * time.Second}, {day(2), 50 * time.Second}}
+	for now, want := range map[time.Duration]Key{
+		100 * time.Second:                 day(2), // none has settled
+		110 * time.Second:                 day(2),
+		100*time.Second + settleAfter - 1: day(2),
+		100*time.Second + settleAfter:     day(3),
+	} {
+		if got := sealing(keys, now); got != want {
+			t.Errorf("after %v key %d seals, want %d", now, got.ID, want.ID)
+		}
+	}
+	if got := sealing(keys[:1], 0); got != day(3) {
+		t.Errorf("of one key %d seals", got.ID)
+	}
+}

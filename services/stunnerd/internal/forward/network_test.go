@@ -1,0 +1,327 @@
+package forward
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/datagram"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
+)
+
+// network is a network of pods in memory. Its frames take latency.
+type network struct {
+	t       *testing.T
+	mu      sync.Mutex
+	nodes   map[netip.AddrPort]*node
+	started int
+	// sent are copies of all frames.
+	sent []sentFrame
+	// lost drops frames to these addresses.
+	lost map[netip.AddrPort]bool
+}
+
+type sentFrame struct {
+	from, to netip.AddrPort
+	frame    []byte
+}
+
+const latency = 250 * time.Microsecond
+
+// node is the socket of one pod, and the pod.
+type node struct {
+	*Forwarder
+	name     string
+	network  *network
+	queue    chan arrival
+	sessions *testSessions
+	front    *Outbox
+}
+
+type arrival struct {
+	sentFrame
+	at time.Time
+}
+
+func newNetwork(t *testing.T) *network {
+	return &network{t: t, nodes: map[netip.AddrPort]*node{}, lost: map[netip.AddrPort]bool{}}
+}
+
+// start starts a process of a pod.
+func (n *network) start(name string) *node {
+	n.mu.Lock()
+	n.started++
+	address := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, byte(n.started >> 8), byte(n.started)}), 40000)
+	d := &node{name: name, network: n, queue: make(chan arrival, 100_000), sessions: &testSessions{has: map[Client]bool{}}}
+	n.nodes[address] = d
+	n.mu.Unlock()
+	d.Forwarder = newForwarder(Options{Sessions: d.sessions, Meter: meter.New()}, &pipe{d, address}, address)
+	d.front = d.Outbox()
+	d.running.Go(d.read)
+	n.t.Cleanup(func() { _ = d.Close() })
+	return d
+}
+
+func (d *node) read() {
+	for {
+		select {
+		case <-d.closed:
+			return
+		case a := <-d.queue:
+			if wait := time.Until(a.at); wait > 0 {
+				time.Sleep(wait)
+			}
+			now := time.Now()
+			d.Forwarder.receive(a.from, a.frame, now)
+			d.Forwarder.flush(now)
+		}
+	}
+}
+
+// pipe is the wire of a node.
+type pipe struct {
+	node *node
+	from netip.AddrPort
+}
+
+func (p *pipe) SendAll(packets []datagram.Packet) {
+	for i := range packets {
+		packets[i].Err = nil
+		p.node.network.send(p.from, packets[i].To, packets[i].Payload)
+	}
+}
+
+func (p *pipe) Close() error { return nil }
+
+func (n *network) send(from, to netip.AddrPort, frame []byte) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	f := sentFrame{from, to, slices.Clone(frame)}
+	n.sent = append(n.sent, f)
+	if d := n.nodes[to]; d != nil && !n.lost[to] {
+		f.frame = slices.Clone(frame)
+		d.queue <- arrival{f, time.Now().Add(latency)}
+	}
+}
+
+// frames returns the frames that were sent, and forgets them.
+func (n *network) frames() []sentFrame {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	defer func() { n.sent = nil }()
+	return n.sent
+}
+
+func (n *network) lose(d *node) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.lost[d.self.Address] = true
+}
+
+var today, yesterday = Key{ID: 2, Secret: [32]byte{2}}, Key{ID: 1, Secret: [32]byte{1}}
+
+// list is the list of pods.
+func list(nodes ...*node) Peers {
+	p := Peers{Keys: []Key{today, yesterday}}
+	for _, d := range nodes {
+		self := d.Self()
+		self.Pod = d.name
+		p.Pods = append(p.Pods, self)
+	}
+	return p
+}
+
+// cluster starts pods that know each other.
+func (n *network) cluster(number int) (nodes []*node) {
+	for i := range number {
+		nodes = append(nodes, n.start(fmt.Sprintf("pod-%d", i)))
+	}
+	publish(list(nodes...), nodes...)
+	return nodes
+}
+
+func publish(p Peers, nodes ...*node) {
+	for _, d := range nodes {
+		d.SetPeers(p)
+	}
+	settle()
+}
+
+// settle lets all frames and announcements arrive.
+func settle() {
+	time.Sleep(10 * latency)
+	synctest.Wait()
+}
+
+// testSessions records what is delivered. It answers each datagram of a client with "re: " and the datagram.
+type testSessions struct {
+	mu        sync.Mutex
+	has       map[Client]bool
+	silent    bool
+	noPorts   bool
+	delivered []string
+	answered  []string
+	unowned   []string
+	sources   []*datagram.Source
+	ways      []Way
+}
+
+func (s *testSessions) Serves(uint16) bool { return !s.noPorts }
+
+func (s *testSessions) Has(c Client) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.has[c]
+}
+
+func (s *testSessions) All(yield func(Client) bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for c := range s.has {
+		if !yield(c) {
+			return
+		}
+	}
+}
+
+func (s *testSessions) Deliver(c Client, frame []byte, front Way, _ time.Time) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.has[c] {
+		return false
+	}
+	s.delivered = append(s.delivered, string(frame))
+	s.ways = append(s.ways, front)
+	if !s.silent {
+		_ = front.Send([]byte("re: " + string(frame)))
+	}
+	return true
+}
+
+func (s *testSessions) Answer(_ Client, frame []byte, asked *datagram.Source) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.noPorts {
+		return false
+	}
+	s.answered = append(s.answered, string(frame))
+	s.sources = append(s.sources, asked)
+	return true
+}
+
+func (s *testSessions) Unowned(_ Client, message []byte, asked *datagram.Source) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.unowned = append(s.unowned, string(message))
+	s.sources = append(s.sources, asked)
+}
+
+func (s *testSessions) Flush(time.Time) {}
+
+// got returns what was delivered and answered, and forgets it.
+func (s *testSessions) got() (delivered, answered []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delivered, answered = s.delivered, s.answered
+	s.delivered, s.answered = nil, nil
+	return delivered, answered
+}
+
+// create creates a session of a client.
+func (d *node) create(c Client) {
+	d.sessions.mu.Lock()
+	d.sessions.has[c] = true
+	d.sessions.mu.Unlock()
+	d.Added(c)
+}
+
+// end ends a session.
+func (d *node) end(c Client) {
+	d.sessions.mu.Lock()
+	delete(d.sessions.has, c)
+	d.sessions.mu.Unlock()
+	d.Ended(c)
+}
+
+// pass passes a datagram of a client that arrives at the pod.
+func (d *node) pass(c Client, payload string) bool {
+	ok := d.front.Pass(c, []byte(payload), datagram.Source{}, time.Now())
+	d.front.Flush()
+	return ok
+}
+
+// client returns the nth client. Every client has an address of its own.
+func client(n int) Client {
+	addr := netip.AddrFrom4([4]byte{198, 18, byte(n >> 8), byte(n)})
+	if n%2 == 1 {
+		addr = netip.AddrFrom16([16]byte{0x20, 0x01, 0x0d, 0xb8, byte(n >> 8), byte(n), 15: 1})
+	}
+	return Client{Addr: netip.AddrPortFrom(addr, 5000), Port: 3478}
+}
+
+// homesOf returns the homes of a client among nodes, the first one first.
+func homesOf(c Client, nodes []*node) (homes [2]*node) {
+	k, _ := keyOf(c)
+	for i, h := range rank(nodes[0].view.Load().homes, k) {
+		for _, d := range nodes {
+			if h.pod != nil && podID(d.name) == h.pod.id {
+				homes[i] = d
+			}
+		}
+	}
+	return homes
+}
+
+// other returns a node that is none of those.
+func other(nodes []*node, not ...*node) *node {
+	for _, d := range nodes {
+		if !slices.Contains(not, d) {
+			return d
+		}
+	}
+	return nil
+}
+
+// expect fails unless the pod has delivered and answered these datagrams.
+func (d *node) expect(delivered, answered []string) {
+	t := d.network.t
+	t.Helper()
+	gotDelivered, gotAnswered := d.sessions.got()
+	if !slices.Equal(gotDelivered, delivered) || !slices.Equal(gotAnswered, answered) {
+		t.Errorf("%s has delivered %q and answered %q, want %q and %q",
+			d.name, gotDelivered, gotAnswered, delivered, answered)
+	}
+}
+
+// refused fails unless the pod has refused so many frames for a reason, and none for others.
+func (d *node) refused(want map[string]uint64) {
+	t := d.network.t
+	t.Helper()
+	if got := d.Status().Refused; fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("%s has refused %v, want %v", d.name, got, want)
+	}
+}
+
+func parse(s string) netip.AddrPort { return netip.MustParseAddrPort(s) }
+
+// sourceOf returns the source of an answer to a datagram that was sent to an address.
+func sourceOf(t *testing.T, address [4]byte) datagram.Source {
+	t.Helper()
+	message := make([]byte, unix.CmsgSpace(unix.SizeofInet4Pktinfo))
+	h := (*unix.Cmsghdr)(unsafe.Pointer(&message[0]))
+	h.Level, h.Type = unix.IPPROTO_IP, unix.IP_PKTINFO
+	h.SetLen(unix.CmsgLen(unix.SizeofInet4Pktinfo))
+	copy(message[unix.CmsgLen(8):], address[:])
+	s := datagram.SourceOf(message)
+	if s.Addr() != netip.AddrFrom4(address) {
+		t.Fatalf("the source is %v", s.Addr())
+	}
+	return s
+}

@@ -1,0 +1,200 @@
+package forward
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"time"
+)
+
+// receive handles a frame, which it decrypts in place. Only the reader calls it. It must call flush after a batch.
+func (f *Forwarder) receive(from netip.AddrPort, frame []byte, now time.Time) {
+	h, ok := parseHeader(frame)
+	if !ok {
+		f.refuse(badFrame)
+		return
+	}
+	v := f.view.Load()
+	l := v.senders[h.sender]
+	if l == nil || l.peer.Address != from {
+		f.refuse(notListed)
+		return
+	}
+	o := l.opener(h.keyID)
+	switch {
+	case o == nil:
+		f.refuse(badKey)
+		return
+	case !o.window.fresh(h.counter):
+		f.refuse(replayed)
+		return
+	}
+	m, ok := open(o.aead, frame)
+	if !ok {
+		f.refuse(badFrame)
+		return
+	}
+	o.window.mark(h.counter)
+	f.handle(v, l, m, now)
+}
+
+// opener returns the opener of a key, or nil.
+func (l *link) opener(keyID byte) *opener {
+	for i := range l.openers {
+		if l.openers[i].keyID == keyID {
+			return l.openers[i].opener
+		}
+	}
+	return nil
+}
+
+// flush ends a batch of calls of receive.
+func (f *Forwarder) flush(now time.Time) {
+	f.sessions.Flush(now)
+	f.replies.Flush()
+}
+
+// handle handles an authenticated frame.
+func (f *Forwarder) handle(v *view, l *link, m message, now time.Time) {
+	k, _ := keyOf(m.client) // a client in a frame has no zone
+	at := f.since(now)
+	switch m.kind {
+	case data:
+		f.handleData(l, k, m, now)
+	case ask:
+		f.handleAsk(v, l, k, m, now)
+	case reply:
+		f.handleReply(l, k, m, at)
+	case is:
+		f.handleIs(v, l, k, m, at)
+	case unknown:
+		f.handleUnknown(l, k, m, at)
+	case hold, renew, release:
+		f.handleHold(l, m, at)
+	default:
+		f.refuse(badFrame)
+	}
+}
+
+func (f *Forwarder) handleData(l *link, k clientKey, m message, now time.Time) {
+	if f.sessions.Deliver(m.client, m.payload, Way{forwarder: f, pod: l.pod, client: m.client}, now) {
+		f.counters.delivered.Add(1)
+		return
+	}
+	if !f.sessions.Serves(m.client.Port) {
+		f.refuse(noListener)
+		return
+	}
+	f.replies.add(l, unknown, m.client, nil)
+	f.queue(k, m.client, release) // a home has named this pod
+}
+
+func (f *Forwarder) handleAsk(v *view, l *link, k clientKey, m message, now time.Time) {
+	if f.sessions.Has(m.client) {
+		if v.self != nil {
+			// The front needs to know the owner before it gets the answer to the datagram.
+			f.replies.add(l, is, m.client, binary.BigEndian.AppendUint64(nil, v.self.id))
+			f.replies.Flush()
+		}
+		f.handleData(l, k, m, now)
+		return
+	}
+	owner, ok := f.index.find(k, f.since(now))
+	switch {
+	case ok && owner == l.pod.id:
+		f.refuse(looped)
+		f.index.release(k, owner)
+	case ok && v.links[owner] != nil:
+		f.replies.add(l, is, m.client, append(binary.BigEndian.AppendUint64(nil, owner), m.payload...))
+		return
+	case !f.sessions.Serves(m.client.Port):
+		f.refuse(noListener)
+		return
+	}
+	var message []byte
+	if isSTUN(m.payload) {
+		message = m.payload
+	}
+	f.replies.add(l, unknown, m.client, message)
+}
+
+// isSTUN distinguishes a STUN message from ChannelData by the first byte (RFC 7983).
+func isSTUN(payload []byte) bool { return len(payload) > 0 && payload[0] < 4 }
+
+// handleUnknown handles the answer of a pod that knows neither the session nor the owner. A STUN message comes back with
+// the answer of a home. It goes to the other home, or, if no home is left, to the listener: a client whose session has
+// ended must get an error and not wait for an answer.
+func (f *Forwarder) handleUnknown(l *link, k clientKey, m message, at time.Duration) {
+	next, asked := f.front.missing(k, l.pod, len(m.payload) > 0, at)
+	switch {
+	case len(m.payload) == 0:
+	case next != nil:
+		if home := next.link.Load(); home != nil && f.replies.add(home, ask, m.client, m.payload) {
+			f.counters.asked.Add(1)
+		}
+	case asked != nil:
+		f.sessions.Unowned(m.client, m.payload, asked)
+	}
+}
+
+func (f *Forwarder) handleReply(l *link, k clientKey, m message, at time.Duration) {
+	n := f.replies.find(k)
+	if n == nil || n.owner.Load() != l.pod {
+		f.refuse(unasked)
+		return
+	}
+	if !f.sessions.Answer(m.client, m.payload, n.asked.Load()) {
+		f.refuse(noListener)
+		return
+	}
+	if n.answered.Load() != int64(at) {
+		n.answered.Store(int64(at))
+	}
+	f.counters.answered.Add(1)
+}
+
+func (f *Forwarder) handleIs(v *view, l *link, k clientKey, m message, at time.Duration) {
+	if len(m.payload) < 8 {
+		f.refuse(badFrame)
+		return
+	}
+	id, payload := binary.BigEndian.Uint64(m.payload), m.payload[8:]
+	owner := v.links[id]
+	switch {
+	case v.self != nil && v.self.id == id:
+		f.refuse(looped)
+		f.front.missing(k, l.pod, false, at)
+		if !f.sessions.Has(m.client) {
+			f.queue(k, m.client, release)
+		}
+		return
+	case owner == nil:
+		f.front.missing(k, l.pod, false, at)
+		return
+	case !f.front.found(k, owner.pod, at):
+		f.refuse(unasked)
+		return
+	}
+	if len(payload) > 0 && f.replies.add(owner, data, m.client, payload) {
+		f.counters.passed.Add(1)
+	}
+}
+
+// handleHold handles the frames that list clients: hold, renew and release.
+func (f *Forwarder) handleHold(l *link, m message, at time.Duration) {
+	size := recordSize(m.client.Addr.Addr())
+	for c, rest := m.client, m.payload; ; {
+		if k, _ := keyOf(c); m.kind == release {
+			f.index.release(k, l.pod.id)
+		} else if !f.index.hold(k, l.pod.id, at, m.kind == hold) {
+			f.counters.failed.Add(1)
+		}
+		if len(rest) == 0 {
+			return
+		}
+		var ok bool
+		if c, rest, ok = record(rest, size); !ok {
+			f.refuse(badFrame)
+			return
+		}
+	}
+}

@@ -1,0 +1,265 @@
+package forward
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// The simulation has the dimensions of a large Gateway. One pod is on each node.
+const (
+	simulatedPods = 100
+	// roundTrip is between two pods, and hearWithin is how long a change of the list takes to reach all pods.
+	roundTrip  = 500 * time.Microsecond
+	hearWithin = time.Second
+	// tries is how long a front searches until the simulation counts the call as cut.
+	tries = 10 * time.Second
+)
+
+// event is a change in the cluster, and how the balancer distributes the clients over the pods before and after it.
+type event struct {
+	balancer, name string
+	// lost pods die without notice, drained pods have no sessions any more, and added pods are new. Pods are numbered:
+	// the last ones of the first simulatedPods are lost or drained, and added pods follow.
+	lost, drained, added int
+	// before and after return the pod of a client by its hash. random is independent of it.
+	before func(hash uint64, random *rand.Rand) int
+	after  func(hash uint64, random *rand.Rand, owner int) int
+	// cut is the share of calls in percent that end today, and mostSearch is the longest search with forwarding.
+	cut        float64
+	mostSearch time.Duration
+}
+
+func anyOf(pods int) func(uint64, *rand.Rand) int {
+	return func(_ uint64, random *rand.Rand) int { return random.IntN(pods) }
+}
+
+// lostTable distributes all clients anew.
+func lostTable(pods int) func(uint64, *rand.Rand, int) int {
+	return func(_ uint64, random *rand.Rand, _ int) int { return random.IntN(pods) }
+}
+
+func modulo(pods int) func(uint64, *rand.Rand) int {
+	return func(hash uint64, _ *rand.Rand) int { return int(hash % uint64(pods)) }
+}
+
+// nextModulo is equal-cost multi-path routing to nodes. With externalTrafficPolicy Cluster a client that reaches another
+// node gets any pod; with Local it gets the pod of that node.
+func nextModulo(before, after int, local bool) func(uint64, *rand.Rand, int) int {
+	return func(hash uint64, random *rand.Rand, owner int) int {
+		node := int(hash % uint64(after))
+		switch {
+		case local:
+			return node
+		case node == int(hash%uint64(before)):
+			return owner
+		}
+		return random.IntN(simulatedPods)
+	}
+}
+
+// maglevSize is the size of the lookup table of Maglev (Eisenbud et al., NSDI 2016, section 3.4).
+const maglevSize = 65_537
+
+func maglev(pods int) []int {
+	table, next := slices.Repeat([]int{-1}, maglevSize), make([]uint64, pods)
+	for filled := 0; ; {
+		for p := range pods {
+			seed := mix(uint64(p) + 1)
+			offset, skip := seed%maglevSize, mix(seed)%(maglevSize-1)+1
+			slot := uint64(0)
+			for taken := true; taken; next[p]++ {
+				slot = (offset + next[p]*skip) % maglevSize
+				taken = table[slot] >= 0
+			}
+			table[slot] = p
+			if filled++; filled == maglevSize {
+				return table
+			}
+		}
+	}
+}
+
+func events() []event {
+	const n = simulatedPods
+	atOnce, soon := patience, hearWithin+patience+4*roundTrip
+	fewer, same, more := maglev(n-1), maglev(n), maglev(n+1)
+	inTable := func(table []int) func(uint64, *rand.Rand, int) int {
+		return func(hash uint64, _ *rand.Rand, _ int) int { return table[hash%maglevSize] }
+	}
+	fromTable := func(hash uint64, _ *rand.Rand) int { return same[hash%maglevSize] }
+	stay := func(_ uint64, _ *rand.Rand, owner int) int { return owner }
+	return []event{
+		{"one node, kube-proxy", "+1 pod", 0, 0, 1, anyOf(n), stay, 0, 0},
+		{"one node, kube-proxy", "-1 drained pod", 0, 1, 0, anyOf(n), stay, 0, 0},
+		{"one node, kube-proxy", "flow table lost", 0, 0, 0, anyOf(n), lostTable(n), 99.0, atOnce},
+		{"ECMP mod N, policy Local", "+1 pod", 0, 0, 1, modulo(n), nextModulo(n, n+1, true), 99.0, atOnce},
+		{"ECMP mod N, policy Local", "-1 drained pod", 0, 1, 0, modulo(n), nextModulo(n, n-1, true), 99.0, atOnce},
+		{"ECMP mod N, policy Cluster", "+1 node", 0, 0, 0, anyOf(n), nextModulo(n, n+1, false), 98.0, atOnce},
+		{"ECMP mod N, policy Cluster", "-1 node", 0, 0, 0, anyOf(n), nextModulo(n, n-1, false), 98.0, atOnce},
+		{"Maglev to pods, no flow table", "+1 pod", 0, 0, 1, fromTable, inTable(more), 1.55, atOnce},
+		{"Maglev to pods, no flow table", "-1 drained pod", 0, 1, 0, fromTable, inTable(fewer), 0.57, atOnce},
+		{"cloud balancer, policy Cluster", "-1 node", 0, 0, 0, anyOf(n), func(hash uint64, random *rand.Rand, owner int) int {
+			if hash%n > 0 { // the flow table of the balancer keeps the node
+				return owner
+			}
+			return random.IntN(n)
+		}, 0.98, atOnce},
+		{"cloud balancer, policy Cluster", "flow table lost", 0, 0, 0, anyOf(n), lostTable(n), 99.0, atOnce},
+		{"any with a table that is lost", "10 % of pods lost", n / 10, 0, 0, anyOf(n), lostTable(n - n/10), 98.9, soon},
+	}
+}
+
+// world is the pods of one event.
+type world struct {
+	pods          []home
+	before, after []home
+	dead          map[*pod]bool
+	// heard is when each pod gets the list after the event.
+	heard []time.Duration
+}
+
+func newWorld(e event, random *rand.Rand) world {
+	w := world{dead: map[*pod]bool{}}
+	for i := range simulatedPods + e.added {
+		h := home{pod: &pod{id: podID(fmt.Sprintf("stunner-%d", i))}}
+		w.pods = append(w.pods, h)
+		w.heard = append(w.heard, time.Duration(random.Int64N(int64(hearWithin))))
+	}
+	w.before = w.pods[:simulatedPods]
+	w.after = w.pods[:simulatedPods-e.lost-e.drained]
+	if e.added > 0 {
+		w.after = w.pods
+	}
+	for _, h := range w.before[len(w.before)-e.lost:] {
+		w.dead[h.pod] = true
+	}
+	return w
+}
+
+// search returns how long a front needs to find the owner of a client from the event on, by the rules of route: first
+// the first home, then, after an unknown or patience, the second one; anew with a new list.
+func (w *world) search(k clientKey, owner, front int) (at time.Duration, found bool) {
+	before, after := rank(w.before, k), rank(w.after, k)
+	knows := func(h home) bool {
+		return h == before[0] || h == before[1] || (h == after[0] || h == after[1]) && at >= w.heard[owner]
+	}
+	self := w.pods[front]
+	for at < tries {
+		homes, listed := before, at >= w.heard[front]
+		if listed {
+			homes = after
+		}
+		if (homes[0] == self || homes[1] == self) && knows(self) {
+			return at, true
+		}
+		for _, h := range homes {
+			if h == self {
+				continue
+			}
+			if w.dead[h.pod] {
+				at += patience
+			} else if at += roundTrip; knows(h) {
+				return at, true
+			}
+			if !listed && at >= w.heard[front] { // search anew
+				at = min(at, max(w.heard[front], at-patience))
+				break
+			}
+		}
+		if listed || at < w.heard[front] {
+			at += patience // ownerless
+		}
+	}
+	return at, false
+}
+
+// outcome is a row of the table.
+type outcome struct {
+	cutToday, cutForwarded float64 // percent
+	median, longest        time.Duration
+	held                   int // the largest index
+}
+
+func simulate(e event, seed uint64) (o outcome) {
+	random := rand.New(rand.NewPCG(seed, 16))
+	w := newWorld(e, random)
+	held := map[*pod]int{}
+	var searches []time.Duration
+	calls, cut := 0, 0
+	for i := range simulatedSessions() {
+		k := clientKey{low: uint64(i)<<16 | 0xFFFF<<48, port: uint16(random.Uint32()), listener: 3478}
+		hash := random.Uint64()
+		owner := e.before(hash, random)
+		if owner >= len(w.before)-e.lost-e.drained {
+			continue // the call has ended, or ends with its owner
+		}
+		calls++
+		for _, h := range rank(w.before, k) {
+			held[h.pod]++
+		}
+		front := e.after(hash, random, owner)
+		if front == owner {
+			continue
+		}
+		took, found := w.search(k, owner, front)
+		if !found {
+			cut++
+			continue
+		}
+		searches = append(searches, took)
+	}
+	slices.Sort(searches)
+	o.cutToday = 100 * float64(len(searches)+cut) / float64(calls)
+	o.cutForwarded = 100 * float64(cut) / float64(calls)
+	if len(searches) > 0 {
+		o.median, o.longest = searches[len(searches)/2], searches[len(searches)-1]
+	}
+	for _, n := range held {
+		o.held = max(o.held, n)
+	}
+	return o
+}
+
+// simulatedSessions is smaller without -v, because the race detector makes the simulation ten times slower.
+func simulatedSessions() int {
+	if testing.Verbose() {
+		return 1_000_000
+	}
+	return 100_000
+}
+
+// TestSimulation prints which share of calls over UDP an event ends without and with forwarding, for a Gateway of
+// 1,000,000 sessions and 100 pods: go test ./services/stunnerd/internal/forward -run Simulation -v
+func TestSimulation(t *testing.T) {
+	begin := time.Now()
+	var table strings.Builder
+	fmt.Fprintf(&table, "%-31s %-18s %9s %15s %10s %10s\n",
+		"way to the pods", "event", "cut today", "with forwarding", "median", "longest")
+	held := 0
+	for i, e := range events() {
+		o := simulate(e, uint64(i))
+		held = max(held, o.held)
+		fmt.Fprintf(&table, "%-31s %-18s %7.2f %% %13.2f %% %10v %10v\n",
+			e.balancer, e.name, o.cutToday, o.cutForwarded, o.median, o.longest)
+		if o.cutForwarded > 0 {
+			t.Errorf("%s, %s: %.3f %% of calls are cut with forwarding, want none", e.balancer, e.name, o.cutForwarded)
+		}
+		if o.longest > e.mostSearch {
+			t.Errorf("%s, %s: the longest search is %v, want at most %v", e.balancer, e.name, o.longest, e.mostSearch)
+		}
+		if o.cutToday < e.cut-0.15 || o.cutToday > e.cut+0.15 {
+			t.Errorf("%s, %s: %.2f %% of calls move, want about %.2f %%", e.balancer, e.name, o.cutToday, e.cut)
+		}
+	}
+	perPod := 2 * simulatedSessions() / simulatedPods
+	t.Logf("%d sessions, %d pods, %v:\n%slargest index %d clients (mean %d); renewal %.0f clients/s a pod in frames of %d",
+		simulatedSessions(), simulatedPods, time.Since(begin).Round(time.Millisecond), table.String(), held, perPod,
+		float64(perPod)/renewEvery.Seconds(), batchSize/record4)
+	if held > perPod*11/10 {
+		t.Errorf("the largest index has %d clients, want about %d: the homes are uneven", held, perPod)
+	}
+}

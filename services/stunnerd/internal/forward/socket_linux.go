@@ -1,0 +1,97 @@
+package forward
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/datagram"
+)
+
+// socketBuffer is the size of the receive buffer. After a load balancer has spread the clients anew, the datagrams of
+// many of them arrive by one socket. The sysctl net.core.rmem_max bounds it.
+const socketBuffer = 4 << 20
+
+// socket is the socket for the frames of other pods, and its reader.
+type socket struct {
+	conn     *net.UDPConn
+	port     uint16
+	sender   *datagram.Sender
+	receiver *datagram.Receiver
+	// received and handled are the numbers of frames of the current batch.
+	received, handled int
+}
+
+// listen opens a socket on the address of the pod.
+func listen(local netip.Addr) (*socket, error) {
+	if !validAddress(netip.AddrPortFrom(local, 1)) {
+		return nil, errors.New("the address of the pod is not one to which other pods can send")
+	}
+	conn, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(local.Unmap(), 0)))
+	if err != nil {
+		return nil, err
+	}
+	_ = conn.SetReadBuffer(socketBuffer) // a smaller buffer works
+	_ = conn.SetWriteBuffer(socketBuffer)
+	sender, err := datagram.NewSender(conn)
+	if err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	receiver, err := datagram.NewReceiver()
+	if err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	port := conn.LocalAddr().(*net.UDPAddr).AddrPort().Port()
+	return &socket{conn: conn, port: port, sender: sender, receiver: receiver}, nil
+}
+
+// read reads until the socket is closed. A panic ends the handling of one frame only.
+func (s *socket) read(f *Forwarder) {
+	defer s.receiver.Close()
+	for !s.readUntilPanic(f) {
+		if f.task.Working() {
+			f.task.End()
+		}
+	}
+}
+
+func (s *socket) readUntilPanic(f *Forwarder) (closed bool) {
+	defer f.meter.RecoverPanic("read a frame of another pod")
+	raw, err := s.conn.SyscallConn()
+	if err != nil {
+		return true
+	}
+	attempt := s.receive // a method value that is made for each batch would allocate
+	f.task.Begin()
+	s.handle(f) // the rest of the batch in which a frame has caused a panic
+	f.task.End()
+	for raw.Read(attempt) == nil {
+		f.task.Begin()
+		s.handle(f)
+		f.task.End()
+	}
+	return true
+}
+
+// receive receives a batch without waiting. It reports false if there is no frame.
+func (s *socket) receive(fd uintptr) bool {
+	var errno syscall.Errno
+	s.received, errno = s.receiver.Receive(int(fd))
+	s.handled = 0
+	return errno != unix.EAGAIN
+}
+
+// handle handles the frames of a batch.
+func (s *socket) handle(f *Forwarder) {
+	now := time.Now()
+	for s.handled < s.received {
+		i := s.handled
+		s.handled++
+		f.receive(s.receiver.From(i), s.receiver.Payload(i), now)
+	}
+	f.flush(now)
+}

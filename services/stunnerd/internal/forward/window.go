@@ -1,0 +1,37 @@
+package forward
+
+// windowSize is how far a frame may be behind the latest frame of its sender.
+const windowSize = 1024
+
+// window detects replayed frames by their counters, like RFC 6479. The zero window has seen no frame.
+type window struct {
+	highest uint64
+	// seen has a bit for each counter, in a ring of words. One word more than windowSize needs is being filled.
+	seen [words]uint64
+}
+
+const words = windowSize/64 + 1
+
+// fresh reports whether a counter was not seen before. Counters below the window count as seen.
+func (w *window) fresh(counter uint64) bool {
+	switch {
+	case counter == 0:
+		return false
+	case counter > w.highest:
+		return true
+	case w.highest-counter >= windowSize:
+		return false
+	}
+	return w.seen[counter/64%words]&(1<<(counter%64)) == 0
+}
+
+// mark marks a fresh counter as seen. It must not be called before the frame was authenticated.
+func (w *window) mark(counter uint64) {
+	if counter > w.highest {
+		for word, n := w.highest/64+1, 0; word <= counter/64 && n < words; word, n = word+1, n+1 {
+			w.seen[word%words] = 0
+		}
+		w.highest = counter
+	}
+	w.seen[counter/64%words] |= 1 << (counter % 64)
+}

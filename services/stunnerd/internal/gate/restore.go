@@ -1,0 +1,135 @@
+package gate
+
+import (
+	"net/netip"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/journal"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/limit"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/relay"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
+)
+
+// Saved is a session that a former process has created, and that this process restores.
+type Saved struct {
+	journal.Entry
+	// Socket is the relay socket, on the port that the session had.
+	Socket relay.Socket
+}
+
+// sourced is a client over UDP.
+type sourced interface {
+	// Source returns the binary form of the datagram.Source with which answers to the client leave.
+	Source() []byte
+}
+
+// store stores a new session in the journal. Sessions over connections are not stored, because their connections end
+// with the process.
+func (g *Gate) store(f *flow) {
+	client, ok := f.Client.(sourced)
+	if g.journal == nil || !ok || f.Client.Connected() {
+		return
+	}
+	f.id.Store(uint64(g.journal.Add(&session.Record{
+		Listener: g.name, Client: f.Client.Addr(), Local: f.Client.Local(), Source: client.Source(),
+		Username: f.Username, UserID: f.UserID, Realm: *f.realm.Load(), Relay: f.Session.Relay,
+		Transaction: f.allocated, Lifetime: f.lifetime, Started: f.Started, Until: f.until,
+	})))
+	if f.relay.Closed() { // ended may have read the ID before it was stored
+		g.unstore(f)
+	}
+}
+
+// unstore stores the end of a session in the journal.
+func (g *Gate) unstore(f *flow) { g.journal.End(journal.ID(f.id.Swap(0))) }
+
+// stored returns the ID of a session in the journal. It is 0 for a session that is not stored.
+func (f *flow) stored() journal.ID { return journal.ID(f.id.Load()) }
+
+// storePermissions stores permissions that CreatePermission has installed.
+func (g *Gate) storePermissions(f *flow, peers []netip.AddrPort) {
+	if f.stored() == 0 {
+		return
+	}
+	addrs := make([]netip.Addr, 0, len(peers))
+	for _, p := range peers {
+		addrs = append(addrs, p.Addr())
+	}
+	g.journal.Permit(f.stored(), addrs, time.Now().Add(permissionLifetime))
+}
+
+// storeChannel stores a channel binding. Its end is also that of the permission that ChannelBind installs: see
+// relay.Relay.Restore.
+func (g *Gate) storeChannel(f *flow, number uint16, peer netip.AddrPort) {
+	if f.stored() == 0 {
+		return
+	}
+	now := time.Now()
+	g.journal.Bind(f.stored(), session.ChannelRecord{
+		Number: number, Peer: peer, Until: now.Add(relay.ChannelLifetime), Installed: now,
+	})
+}
+
+// nominated stores a nominating connectivity check.
+func (g *Gate) nominated(r *relay.Relay, c session.Check) {
+	if f := g.flow(r.Session().Client.Addr()); f != nil && f.relay == r {
+		g.journal.Check(f.stored(), c)
+	}
+}
+
+// Restore continues sessions of a former process: with the same relayed transport address, and with the remaining
+// lifetimes of the allocation, the permissions and the channels. The function client returns the transport to a client.
+//
+// A listener calls Restore after its port is bound and before it reads the first datagram. Datagrams that arrive
+// meanwhile wait in the kernel, so no client gets a 437, after which browsers give up an allocation.
+func (g *Gate) Restore(saved []Saved, client func(*session.Record) session.Client) {
+	var group sync.WaitGroup
+	var next atomic.Int64
+	for range runtime.GOMAXPROCS(0) {
+		group.Go(func() {
+			for i := next.Add(1); i <= int64(len(saved)); i = next.Add(1) {
+				s := &saved[i-1]
+				g.restore(s, client(&s.Record))
+			}
+		})
+	}
+	group.Wait()
+}
+
+func (g *Gate) restore(saved *Saved, client session.Client) {
+	r, now := &saved.Record, time.Now()
+	left := min(r.Until.Sub(now), time.Duration(r.Lifetime)*time.Second)
+	if left <= 0 {
+		g.meter.Unrestore(meter.Expired, 1)
+		g.journal.End(saved.ID)
+		_ = saved.Socket.Close()
+		return
+	}
+	s := &session.Session{
+		Client: client, Listener: g.name, Protocol: g.protocol, Username: r.Username, UserID: r.UserID,
+		// The relay measures times from Started by the monotonic clock, which the time of the journal does not have.
+		Started: now.Add(-max(0, now.Sub(r.Started))),
+	}
+	addr := client.Addr().Addr()
+	s.Source, s.Shared = session.Source(addr), limit.PrivateOrLoopback(addr)
+	f := &flow{Session: s, allocated: r.Transaction, lifetime: r.Lifetime, until: now.Add(left)}
+	f.refreshing.Lock() // keeps expire waiting
+	defer f.refreshing.Unlock()
+	f.setRealm(r.Realm)
+	f.permitted.restore(r.Permissions, now)
+	f.id.Store(uint64(saved.ID))
+	g.open(f, relay.Reserved{Socket: saved.Socket, Advertised: r.Relay.Addr()})
+	f.relay.Restore(r.Channels, r.Permissions)
+	g.table.Restore(s)
+	if err := g.start(f); err != nil {
+		g.log.Warn("cannot restore a session", "relay", s.Relay, "error", err)
+		g.meter.Unrestore(meter.Failed, 1)
+		return
+	}
+	g.meter.Restored.Add(1)
+	f.held()
+}

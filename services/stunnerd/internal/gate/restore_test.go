@@ -1,0 +1,292 @@
+package gate
+
+import (
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pion/stun/v2"
+
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/journal"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
+)
+
+// Source makes the client one over UDP.
+func (c *client) Source() []byte { return nil }
+
+// connection is a client over TCP.
+type connection struct{ *client }
+
+func (c connection) Connected() bool { return true }
+
+// stored is a virtual gate that has a journal.
+type stored struct {
+	*virtual
+	dir string
+	// restored are the sessions of a former process.
+	restored []journal.Entry
+}
+
+// withJournal runs a test in virtual time with a gate that has a journal.
+func withJournal(t *testing.T, test func(v *stored)) {
+	t.Helper()
+	dir := t.TempDir()
+	virtually(t, func(v *virtual) {
+		s := &stored{virtual: v, dir: dir}
+		s.open()
+		test(s)
+	})
+}
+
+func (s *stored) open() {
+	j, left := journal.Open(journal.Options{Dir: s.dir, Log: slog.New(slog.DiscardHandler), Now: time.Now})
+	s.journal, s.restored = j, left.Sessions
+	s.routes.OnNomination(s.nominated)
+	s.t.Cleanup(func() {
+		if err := j.Close(); err != nil {
+			s.t.Error(err)
+		}
+	})
+}
+
+// killed returns the gate of the process that follows a kill of this one. Its network has no socket. clients are those
+// that continue to send.
+func (s *stored) killed(clients ...*client) *stored {
+	s.t.Helper()
+	next := &stored{virtual: anotherVirtual(s.t.(*testing.T), s.began), dir: s.t.TempDir()}
+	left, err := filepath.Glob(filepath.Join(s.dir, "sessions.*"))
+	if err != nil || len(left) == 0 {
+		s.t.Fatalf("the process has left no journal: %v", err)
+	}
+	for _, file := range left {
+		content, err := os.ReadFile(file)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(next.dir, filepath.Base(file)), content, 0o600); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+	next.open()
+	s.Gate.Close() // it would leave timers behind
+	var saved []Saved
+	for _, e := range next.restored {
+		socket, err := next.net.Open(e.Relay.Addr(), e.Relay.Port())
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		saved = append(saved, Saved{Entry: e, Socket: socket})
+	}
+	next.Restore(saved, func(r *session.Record) session.Client {
+		if i := slices.IndexFunc(clients, func(c *client) bool { return c.addr == r.Client }); i >= 0 {
+			return clients[i]
+		}
+		return &client{addr: r.Client, frames: make(chan []byte, 64)}
+	})
+	return next
+}
+
+// A session goes on after the process was killed: with its relayed address, its permissions, its channels and its user.
+func TestRestoredSessionGoesOn(t *testing.T) {
+	withJournal(t, func(s *stored) {
+		c := newClient("192.0.2.1:1000")
+		allocate := s.signed(c, username, password, stun.MethodAllocate, udp, lifetime(1800))
+		if code := codeOf(s.send(c, allocate)); code != 0 {
+			t.Fatalf("allocate: %d", code)
+		}
+		via := s.Relay(c.addr).Session().Relay
+		s.must(c, stun.MethodCreatePermission, peerAt("127.0.0.1:4001"))
+		s.must(c, stun.MethodChannelBind, channel(0x4000), peerAt("127.0.0.1:4000"))
+		s.at(100 * time.Second)
+
+		s = s.killed(c)
+		if n := s.meter.Restored.Load(); n != 1 {
+			t.Fatalf("%d sessions restored", n)
+		}
+		if got := s.Relay(c.addr).Session(); got.Relay != via || time.Since(got.Started) != 100*time.Second {
+			t.Errorf("relayed at %v, started %v ago; want %v, 1m40s", got.Relay, time.Since(got.Started), via)
+		}
+		s.carries("channel", s.channel(c, via, s.peer("127.0.0.1:4000")), both)
+		s.carries("indications", s.indications(c, via, s.peer("127.0.0.1:4001")), both)
+		s.expect(400, c, stun.MethodChannelBind, channel(0x4000), peerAt("127.0.0.1:4002"))
+		s.expect(437, c, stun.MethodAllocate, udp)
+		s.must(c, stun.MethodRefresh, lifetime(1800))
+		other := s.signed(c, "bob", password, stun.MethodRefresh)
+		if code := codeOf(s.send(c, other)); code != 401 {
+			t.Errorf("Refresh of another user: %d", code)
+		}
+		s.must(c, stun.MethodChannelBind, channel(0x4001), peerAt("127.0.0.1:4002"))
+
+		s = s.killed(c)
+		s.carries("channel", s.channel(c, via, s.peer("127.0.0.1:4000")), both)
+		s.must(c, stun.MethodRefresh, lifetime(0))
+		if s = s.killed(c); len(s.restored) != 0 {
+			t.Errorf("an ended session is restored: %v", s.restored)
+		}
+	})
+}
+
+// Lifetimes do not begin anew: what a former process has granted ends when it would have ended there, and a request to
+// this process prolongs it as usual.
+func TestRestoredLifetimesEndInTime(t *testing.T) {
+	const peerAddr, channelAddr = "127.0.0.1:4000", "127.0.0.2:4001"
+	type ends struct{ allocation, permission, channel, installed time.Duration }
+	usual := ends{900 * time.Second, 300 * time.Second, 600 * time.Second, 300 * time.Second}
+	cases := map[string]struct {
+		after func(s *stored, c *client)
+		ends  func(e *ends)
+	}{
+		"nothing": {func(*stored, *client) {}, func(*ends) {}},
+		"CreatePermission": {func(s *stored, c *client) {
+			s.must(c, stun.MethodCreatePermission, peerAt(peerAddr))
+		}, func(e *ends) { e.permission = 500 * time.Second }},
+		"ChannelBind": {func(s *stored, c *client) {
+			s.must(c, stun.MethodChannelBind, channel(0x4000), peerAt(channelAddr))
+		}, func(e *ends) { e.channel, e.installed = 800*time.Second, 500*time.Second }},
+		"Refresh": {func(s *stored, c *client) {
+			s.must(c, stun.MethodRefresh, lifetime(1200))
+		}, func(e *ends) { e.allocation = 1400 * time.Second }},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			withJournal(t, func(s *stored) {
+				s.Update(policy(), routes("127.0.0.0/8:<4000-4999>"))
+				c, via := s.guest(900)
+				s.must(c, stun.MethodCreatePermission, peerAt(peerAddr))
+				s.must(c, stun.MethodChannelBind, channel(0x4000), peerAt(channelAddr))
+				s.at(200 * time.Second)
+				s = s.killed(c)
+				s.Update(policy(), routes("127.0.0.0/8:<4000-4999>"))
+				tc.after(s, c)
+				want := usual
+				tc.ends(&want)
+				type end struct {
+					at   time.Duration
+					what string
+					look func() ways
+				}
+				all := []end{
+					{want.permission, "permission", func() ways { return s.indications(c, via, s.peer(peerAddr)) }},
+					{want.installed, "permission of the channel", func() ways {
+						return s.indications(c, via, s.peer("127.0.0.2:4009"))
+					}},
+					{want.channel, "channel", func() ways { return s.channel(c, via, s.peer(channelAddr)) }},
+				}
+				slices.SortFunc(all, func(a, b end) int { return int(a.at - b.at) })
+				for _, e := range all {
+					s.at(e.at - time.Second)
+					s.carries(e.what, e.look(), both)
+				}
+				for _, e := range all {
+					if time.Since(s.began) < e.at {
+						s.at(e.at + time.Second)
+					}
+					s.carries(e.what, e.look(), neither)
+				}
+				s.at(want.allocation - time.Second)
+				if s.Relay(c.addr) == nil {
+					t.Error("the allocation has ended early")
+				}
+				s.at(want.allocation + time.Second)
+				if s.Relay(c.addr) != nil || s.table.Len() != 0 {
+					t.Error("the allocation has not ended")
+				}
+			})
+		})
+	}
+}
+
+// A session whose lifetime ends while no process runs is not restored. Sessions over connections are not stored.
+func TestEndedSessionsAreNotRestored(t *testing.T) {
+	withJournal(t, func(s *stored) {
+		c, _ := s.guest(0)
+		tcp := connection{newClient("192.0.2.2:1000")}
+		s.Receive(s.signed(tcp.client, username, password, stun.MethodAllocate, udp), tcp)
+		if n := s.table.Len(); n != 2 {
+			t.Fatalf("%d sessions", n)
+		}
+		s = s.killed(c)
+		if len(s.restored) != 1 || s.restored[0].Client != c.addr {
+			t.Fatalf("restored: %v", s.restored)
+		}
+		saved := []Saved{{Entry: s.restored[0]}}
+		saved[0].Client = netip.MustParseAddrPort("192.0.2.3:1000")
+		var err error
+		if saved[0].Socket, err = s.net.Open(saved[0].Relay.Addr(), 0); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(600 * time.Second)
+		s.Restore(saved, func(*session.Record) session.Client { return newClient("192.0.2.3:1000") })
+		synctest.Wait() // the first session ends at the same time
+		if n := s.meter.Unrestored()["expired"]; n != 1 || s.net.Len() != 0 {
+			t.Errorf("%d sessions counted as expired, %d sockets are open", n, s.net.Len())
+		}
+	})
+}
+
+// Quotas count restored sessions, and refuse none of them.
+func TestQuotasCountRestoredSessions(t *testing.T) {
+	withJournal(t, func(s *stored) {
+		clients := []*client{newClient("192.0.2.1:1000"), newClient("192.0.2.1:1001")}
+		for _, c := range clients {
+			s.must(c, stun.MethodAllocate, udp)
+		}
+		next := s.killed()
+		next.table.SetBounds(session.Bounds{UserSessions: 1})
+		if n := next.table.Len(); n != 2 {
+			t.Errorf("%d sessions restored", n)
+		}
+		next.expect(486, newClient("192.0.2.1:1002"), stun.MethodAllocate, udp)
+		next.must(clients[0], stun.MethodRefresh, lifetime(0))
+		next.must(clients[1], stun.MethodRefresh, lifetime(0))
+		next.must(newClient("192.0.2.1:1002"), stun.MethodAllocate, udp)
+		if n := next.table.Added(); n != 1 {
+			t.Errorf("%d sessions counted as new", n)
+		}
+	})
+}
+
+// The journal has the nominating check for each peer: the first one with each USERNAME, from a channel or a Send
+// indication.
+func TestNominatingChecksAreStored(t *testing.T) {
+	withJournal(t, func(s *stored) {
+		c, _ := s.guest(0)
+		bound, unbound := s.peer("127.0.0.1:4000"), s.peer("127.0.0.1:4001")
+		s.must(c, stun.MethodChannelBind, channel(0x4000), peerAt(bound.Addr().String()))
+		useCandidate := stun.RawAttribute{Type: stun.AttrUseCandidate}
+		check := func(user string, attrs ...stun.Setter) []byte {
+			return s.build(append([]stun.Setter{stun.BindingRequest, stun.NewUsername(user)}, attrs...)...)
+		}
+		inChannel := func(m []byte) {
+			s.Relay(c.addr).FromClient(append([]byte{0x40, 0, byte(len(m) >> 8), byte(len(m))}, m...))
+		}
+		inIndication := func(m []byte) {
+			at := addressAttr(stun.AttrXORPeerAddress, unbound.Addr())
+			s.Receive(s.build(stun.NewType(stun.MethodSend, stun.ClassIndication), at, data(string(m))), c)
+		}
+		first, later := check("one:two", useCandidate), check("one:three", useCandidate)
+		for _, m := range [][]byte{
+			check("one:two"), first, check("one:two", useCandidate), check("one:four"), append([]byte{0, 1}, make([]byte, 40)...),
+			check("one:five", useCandidate, stun.RawAttribute{Type: stun.AttrSoftware, Value: make([]byte, 500)}),
+		} {
+			inChannel(m)
+		}
+		inIndication(first)
+		inIndication(later)
+		synctest.Wait()
+		if n := len(bound.Got()) + len(unbound.Got()); n != 8 {
+			t.Errorf("%d of 8 datagrams have arrived", n)
+		}
+		got := s.killed(c).restored[0].Checks
+		slices.SortFunc(got, func(a, b session.Check) int { return a.Peer.Compare(b.Peer) })
+		if len(got) != 2 || got[0].Peer != bound.Addr() || string(got[0].Message) != string(first) ||
+			got[1].Peer != unbound.Addr() || string(got[1].Message) != string(later) {
+			t.Errorf("stored: %v", got)
+		}
+	})
+}

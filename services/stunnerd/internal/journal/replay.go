@@ -1,0 +1,262 @@
+package journal
+
+import (
+	"bufio"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
+)
+
+// The file is a header and entries. The header is magic and a byte of version. An entry is
+//
+//	length of the payload     2 bytes, big endian, at least 1
+//	CRC-32C                   4 bytes, big endian, over the length and the payload
+//	payload                   kind (1 byte), ID of the session (uvarint), then what the kind says
+//
+// Numbers, addresses and times are in the notation of session.Record.
+const (
+	magic      = "STUNner journal"
+	version    = 1
+	headerSize = len(magic) + 1
+	frameSize  = 2 + 4
+)
+
+// kind is the kind of an entry.
+type kind byte
+
+const (
+	added     kind = 1 + iota // Record
+	refreshed                 // lifetime, end
+	permitted                 // end, addresses
+	bound                     // ChannelRecord
+	checked                   // Check
+	ended                     // nothing
+	nonces                    // root, without an ID
+)
+
+const maxRoot = 64
+
+// Errors of a replay.
+var (
+	// errTorn is the error for an entry that is not complete: the process was killed while it wrote.
+	errTorn = errors.New("read journal: the last entry is not complete")
+	// errDamaged is the error for bytes that no process has written.
+	errDamaged = errors.New("read journal: damaged entry")
+	// errForeign is the error for a file with another header: of a newer release, or no journal.
+	errForeign = errors.New("read journal: unknown format or version")
+)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// appendHeader appends the header of the file.
+func appendHeader(b []byte) []byte { return append(append(b, magic...), version) }
+
+// openEntry appends the beginning of an entry. closeEntry completes it.
+func openEntry(b []byte, k kind, id ID) []byte {
+	b = append(b, make([]byte, frameSize)...)
+	return binary.AppendUvarint(append(b, byte(k)), uint64(id))
+}
+
+// closeEntry completes the entry that begins at an offset. It reports false if the entry is too long.
+func closeEntry(b []byte, at int) bool {
+	payload := b[at+frameSize:]
+	if len(payload) > 1<<16-1 {
+		return false
+	}
+	binary.BigEndian.PutUint16(b[at:], uint16(len(payload)))
+	binary.BigEndian.PutUint32(b[at+2:], checksum(b[at:at+2], payload))
+	return true
+}
+
+func checksum(length, payload []byte) uint32 {
+	return crc32.Update(crc32.Checksum(length, castagnoli), castagnoli, payload)
+}
+
+// state is the result of the entries of a file.
+type state struct {
+	sessions map[ID]*session.Record
+	last     ID
+	root     []byte
+	// unknown is the number of entries of an unknown kind, or with a record of an unknown version.
+	unknown int
+}
+
+// replay applies the entries of a file of a given size. It returns the length of the part before the error, which is
+// errTorn, errDamaged, errForeign or an error of r.
+func replay(r io.Reader, size int64) (s state, whole int64, err error) {
+	s.sessions = map[ID]*session.Record{}
+	in := bufio.NewReaderSize(r, 1<<16)
+	header := make([]byte, min(size, int64(headerSize)))
+	if _, err := io.ReadFull(in, header); err != nil {
+		return s, 0, err
+	}
+	switch want := appendHeader(nil); {
+	case string(header) != string(want[:len(header)]):
+		return s, 0, errForeign
+	case len(header) == 0:
+		return s, 0, nil // a file without room for a header
+	case len(header) < headerSize:
+		return s, 0, errTorn
+	}
+	var entry [frameSize + 1<<16]byte
+	for whole = int64(headerSize); whole < size; {
+		frame := entry[:min(size-whole, frameSize)]
+		if _, err := io.ReadFull(in, frame); err != nil {
+			return s, whole, err
+		}
+		if len(frame) < frameSize {
+			return s, whole, errTorn
+		}
+		payload := entry[frameSize : frameSize+int(binary.BigEndian.Uint16(frame))]
+		if int64(len(payload)) > size-whole-frameSize {
+			return s, whole, errTorn
+		}
+		if _, err := io.ReadFull(in, payload); err != nil {
+			return s, whole, err
+		}
+		sum := binary.BigEndian.Uint32(frame[2:])
+		if len(payload) == 0 || checksum(frame[:2], payload) != sum || !s.apply(payload) {
+			return s, whole, fmt.Errorf("%w at byte %d", errDamaged, whole)
+		}
+		whole += int64(frameSize + len(payload))
+	}
+	return s, whole, nil
+}
+
+// apply applies the payload of an entry. It reports false if the payload is malformed. Changes of unknown sessions are
+// ignored: such a session was written to a former file that failed.
+func (s *state) apply(payload []byte) bool {
+	d := session.NewDecoder(payload[1:])
+	id := ID(d.Number(1<<63 - 1))
+	s.last = max(s.last, id)
+	r := s.sessions[id]
+	if r == nil {
+		r = &session.Record{}
+	}
+	switch kind(payload[0]) {
+	case added:
+		switch err := r.UnmarshalBinary(d.Rest()); err {
+		case nil:
+			s.sessions[id] = r
+		case session.ErrRecordVersion:
+			s.unknown++
+		default:
+			return false
+		}
+	case refreshed:
+		r.Lifetime, r.Until = uint32(d.Number(1<<32-1)), d.Time()
+	case permitted:
+		for until := d.Time(); d.More(); {
+			p := session.Permission{Peer: d.Addr(), Until: until}
+			same := func(o session.Permission) bool { return o.Peer == p.Peer }
+			r.Permissions = put(r.Permissions, p, session.MaxPermissions, same)
+		}
+	case bound:
+		c := d.Channel()
+		same := func(o session.ChannelRecord) bool { return o.Number == c.Number }
+		r.Channels = put(r.Channels, c, session.MaxChannels, same)
+	case checked:
+		c := d.Check()
+		same := func(o session.Check) bool { return o.Peer == c.Peer }
+		r.Checks = put(r.Checks, c, session.MaxChecks, same)
+	case ended:
+		delete(s.sessions, id)
+	case nonces:
+		s.root = slices.Clone(d.Bytes(maxRoot))
+	default:
+		s.unknown++
+		return true
+	}
+	return d.Done()
+}
+
+// put moves the element to the end of the list, or appends it. A full list loses its first element, which is the one
+// that was stored the longest ago, and so ends first: the gate counts only permissions and channels that have not ended.
+func put[E any](list []E, e E, limit int, same func(E) bool) []E {
+	list = slices.DeleteFunc(list, same)
+	if len(list) >= limit {
+		list = slices.Delete(list, 0, 1)
+	}
+	return append(list, e)
+}
+
+// prune removes the permissions and channels that have ended. Sessions remain: a Refresh that is written later
+// continues a session that the wall clock has ended.
+func (s *state) prune(now time.Time) {
+	for _, r := range s.sessions {
+		r.Permissions = slices.DeleteFunc(r.Permissions, func(p session.Permission) bool { return !p.Until.After(now) })
+		r.Channels = slices.DeleteFunc(r.Channels, func(c session.ChannelRecord) bool { return !c.Until.After(now) })
+	}
+}
+
+// Lifetimes of RFC 8656 §9 and §12.
+const (
+	permissionLifetime = 5 * time.Minute
+	channelLifetime    = 10 * time.Minute
+)
+
+// resume makes the state that of a process that continues the sessions: it removes what has ended, and limits the ends,
+// because the wall clock may have been set back.
+func (s *state) resume(now time.Time) {
+	maps.DeleteFunc(s.sessions, func(_ ID, r *session.Record) bool { return !r.Until.After(now) })
+	s.prune(now)
+	limit := func(until *time.Time, lifetime time.Duration) {
+		*until = now.Add(min(until.Sub(now), lifetime))
+	}
+	past := func(t *time.Time) {
+		if t.After(now) {
+			*t = now
+		}
+	}
+	for _, r := range s.sessions {
+		r.Generation++
+		limit(&r.Until, time.Duration(r.Lifetime)*time.Second)
+		past(&r.Started)
+		for i := range r.Permissions {
+			limit(&r.Permissions[i].Until, permissionLifetime)
+		}
+		for i := range r.Channels {
+			limit(&r.Channels[i].Until, channelLifetime)
+			past(&r.Channels[i].Installed)
+		}
+	}
+}
+
+// entries returns the sessions, the oldest first.
+func (s *state) entries() (list []Entry) {
+	for _, id := range slices.Sorted(maps.Keys(s.sessions)) {
+		list = append(list, Entry{id, *s.sessions[id]})
+	}
+	return list
+}
+
+// appendRoot appends the entry with the root of the nonces, if there is one.
+func appendRoot(b, root []byte) []byte {
+	if root == nil {
+		return b
+	}
+	at := len(b)
+	b = append(binary.AppendUvarint(openEntry(b, nonces, 0), uint64(len(root))), root...)
+	closeEntry(b, at)
+	return b
+}
+
+// image returns a file with the state in it, one entry a session.
+func (s *state) image() []byte {
+	b := appendRoot(appendHeader(nil), s.root)
+	for _, id := range slices.Sorted(maps.Keys(s.sessions)) {
+		at := len(b)
+		var err error
+		if b, err = s.sessions[id].AppendBinary(openEntry(b, added, id)); err != nil || !closeEntry(b, at) {
+			b = b[:at] // unreachable: replay keeps the limits of a Record
+		}
+	}
+	return b
+}

@@ -1,0 +1,41 @@
+package relay
+
+import (
+	"time"
+
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
+)
+
+// restoredPermission is the shortest time for which the peer of a restored channel may send data in the channel. The
+// journal does not contain how far ChannelData of the client has prolonged that permission (see channel.permitted). An
+// ICE agent in a call sends a check at least this often (RFC 7675 §5.1), which prolongs the permission again.
+const restoredPermission = 30 * time.Second
+
+// Restore binds the channels of a session that a former process has created, until the ends that they had there. It
+// must be called before Start. permissions are the permissions of the session that CreatePermission has installed.
+func (r *Relay) Restore(channels []session.ChannelRecord, permissions []session.Permission) {
+	wall, now := time.Now(), r.now()
+	left := func(end time.Time, most time.Duration) time.Duration { return min(end.Sub(wall), most) }
+	var live []*channel
+	for _, saved := range channels {
+		until := left(saved.Until, ChannelLifetime)
+		if until <= 0 {
+			continue
+		}
+		// ChannelBind installs a permission together with the binding.
+		installed := until - (ChannelLifetime - PermissionLifetime)
+		permitted := max(installed, restoredPermission)
+		for _, p := range permissions {
+			if p.Peer == saved.Peer.Addr() {
+				permitted = max(permitted, left(p.Until, PermissionLifetime))
+			}
+		}
+		c := &channel{number: saved.Number, peer: saved.Peer}
+		c.until.Store(int64(now + until))
+		c.permitted.Store(int64(now + permitted))
+		c.installed.Store(int64(now + installed))
+		c.verdict.Store(new(verdict))
+		live = append(live, c)
+	}
+	r.channels.Store(&live)
+}

@@ -1,0 +1,132 @@
+package server
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/stunner-gateway/stunner/services/api/inspection"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/datagram"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/forward"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/listener"
+)
+
+// SetPeers replaces the list of the pods of the Gateway, between which datagrams are forwarded. The sockets of all of
+// them are denied as peers of clients. problem is why the list is not current, or empty.
+func (s *Server) SetPeers(p forward.Peers, problem string) {
+	s.forwarder.SetPeers(p)
+	var sockets []netip.AddrPort
+	for _, pod := range p.Pods {
+		sockets = append(sockets, pod.Address)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.pods, s.peersProblem = sockets, problem
+	s.refreshViews()
+}
+
+// Peer returns the address at which this process receives forwarded datagrams, and its sender. It is the zero Peer if
+// the process does not forward.
+func (s *Server) Peer() forward.Peer { return s.forwarder.Self() }
+
+// Forwarding returns how datagrams are forwarded between the pods of the Gateway, or nil if they cannot be forwarded.
+func (s *Server) Forwarding() *inspection.ForwardingStatus {
+	if s.forwarder == nil {
+		return nil
+	}
+	f := s.forwarder.Status()
+	s.mu.Lock()
+	f.Problem = cmp.Or(s.peersProblem, f.Problem)
+	s.mu.Unlock()
+	return &inspection.ForwardingStatus{
+		Problem: f.Problem, Peers: f.Peers, Clients: f.Clients, Passed: f.Passed, Answered: f.Answered,
+		Delivered: f.Delivered, Replied: f.Replied, Unknown: f.Unknown, Limited: f.Limited, Refused: f.Refused,
+	}
+}
+
+// forwardPorts are the UDP listeners by port. A listener that waits for its last session is one of them.
+type forwardPorts map[uint16]listener.Forwarding
+
+// watchForwarding sets the listeners that forward datagrams. The caller holds mu.
+func (s *Server) watchForwarding() {
+	ports := forwardPorts{}
+	add := func(g *generation) {
+		if l, ok := g.socket.(listener.Forwarding); ok && (g.state == stateOpen || g.state == stateRetired) {
+			ports[uint16(g.spec.Port)] = l
+		}
+	}
+	for _, g := range s.listeners {
+		for _, e := range g.earlier {
+			add(e)
+		}
+		add(g)
+	}
+	s.forwardPorts.Store(&ports)
+}
+
+// forwarding implements forward.Sessions.
+type forwarding struct{ *Server }
+
+func (s forwarding) ports() forwardPorts { return *s.forwardPorts.Load() }
+
+// Serves implements forward.Sessions.
+func (s forwarding) Serves(port uint16) bool { return s.ports()[port] != nil }
+
+// Has implements forward.Sessions.
+func (s forwarding) Has(c forward.Client) bool {
+	l := s.ports()[c.Port]
+	return l != nil && l.Has(c.Addr)
+}
+
+// All implements forward.Sessions.
+func (s forwarding) All(yield func(forward.Client) bool) {
+	for port, l := range s.ports() {
+		more := true
+		l.Clients(func(addr netip.AddrPort) bool {
+			more = yield(forward.Client{Addr: addr, Port: port})
+			return more
+		})
+		if !more {
+			return
+		}
+	}
+}
+
+// Deliver implements forward.Sessions.
+func (s forwarding) Deliver(c forward.Client, frame []byte, front forward.Way, now time.Time) bool {
+	l := s.ports()[c.Port]
+	return l != nil && l.Deliver(c.Addr, frame, front, now)
+}
+
+// Answer implements forward.Sessions.
+func (s forwarding) Answer(c forward.Client, frame []byte, asked *datagram.Source) bool {
+	l := s.ports()[c.Port]
+	if l != nil {
+		l.Answer(c.Addr, frame, asked)
+	}
+	return l != nil
+}
+
+// Unowned implements forward.Sessions.
+func (s forwarding) Unowned(c forward.Client, message []byte, asked *datagram.Source) {
+	if l := s.ports()[c.Port]; l != nil {
+		l.Unowned(c.Addr, message, asked)
+	}
+}
+
+// Flush implements forward.Sessions.
+func (s forwarding) Flush(now time.Time) {
+	for _, l := range s.ports() {
+		l.Flush(now)
+	}
+}
+
+// forwardSockets returns the addresses at which pods of the Gateway receive forwarded datagrams. The caller holds mu.
+func (s *Server) forwardSockets() []netip.AddrPort {
+	sockets := slices.Clone(s.pods)
+	if self := s.forwarder.Self().Address; self.IsValid() {
+		sockets = append(sockets, self)
+	}
+	return sockets
+}

@@ -1,0 +1,130 @@
+package server
+
+import (
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/stunner-gateway/stunner/services/api/config"
+	"github.com/stunner-gateway/stunner/services/api/inspection"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/gate"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/journal"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
+)
+
+// restoring holds the sessions that a former process has left in the journal until their listeners are open.
+type restoring struct {
+	saved map[savedAt][]gate.Saved
+	// took is how long the relay sockets and the allocations took to open.
+	took time.Duration
+	done bool
+}
+
+// savedAt is the UDP listener of saved sessions. The journal has no sessions of other transports: they end with their
+// connections.
+type savedAt struct {
+	listener string
+	port     int
+}
+
+// savedOf returns the key of the sessions that a listener restores, or the zero key for other transports than UDP.
+func savedOf(l config.Listener) savedAt {
+	if l.Protocol != config.TURNUDP {
+		return savedAt{}
+	}
+	return savedAt{l.Name, l.Port}
+}
+
+// openSaved opens the relay sockets of saved sessions, all before the first listener, so that no new allocation gets
+// one of their ports. A session whose port is taken is dropped. From here on datagrams of peers wait in the kernel.
+func (s *Server) openSaved(entries []journal.Entry) {
+	begun := time.Now()
+	opened := make([]gate.Saved, len(entries))
+	var group sync.WaitGroup
+	var next atomic.Int64
+	for range runtime.GOMAXPROCS(0) {
+		group.Go(func() {
+			for i := next.Add(1); i <= int64(len(entries)); i = next.Add(1) {
+				opened[i-1] = s.openSavedOne(entries[i-1])
+			}
+		})
+	}
+	group.Wait()
+	s.restoring.saved = map[savedAt][]gate.Saved{}
+	for _, o := range opened {
+		if o.Socket != nil {
+			at := savedAt{o.Listener, int(o.Local.Port())}
+			s.restoring.saved[at] = append(s.restoring.saved[at], o)
+		}
+	}
+	s.restoring.took = time.Since(begun)
+}
+
+func (s *Server) openSavedOne(e journal.Entry) gate.Saved {
+	socket, err := s.network.Open(e.Relay.Addr(), e.Relay.Port())
+	if err != nil {
+		s.opt.Log.Warn("cannot restore a session", "relay", e.Relay, "error", err)
+		s.meter.Unrestore(meter.PortTaken, 1)
+		s.opt.Journal.End(e.ID)
+		return gate.Saved{}
+	}
+	return gate.Saved{Entry: e, Socket: socket}
+}
+
+// restored removes the sessions that a listener has restored.
+func (s *Server) restored(at savedAt, took time.Duration) {
+	if len(s.restoring.saved[at]) > 0 {
+		delete(s.restoring.saved, at)
+		s.restoring.took += took
+	}
+}
+
+// dropSaved drops the saved sessions whose listener the config does not have. The sessions of a listener that could not
+// be opened wait for the next attempt. The caller holds mu.
+func (s *Server) dropSaved(next config.Config) {
+	for at, saved := range s.restoring.saved {
+		if !slices.ContainsFunc(next.Listeners, func(l config.Listener) bool { return savedOf(l) == at }) {
+			s.opt.Log.Warn("cannot restore sessions: the config has no such UDP listener",
+				"listener", at.listener, "port", at.port, "sessions", len(saved))
+			s.meter.Unrestore(meter.NoListener, len(saved))
+			for _, one := range saved {
+				s.opt.Journal.End(one.ID)
+			}
+			s.closeSaved(at)
+		}
+	}
+	if s.restoring.done {
+		return
+	}
+	s.restoring.done = true
+	s.opt.Journal.Done()
+	if n := s.meter.Restored.Load(); n > 0 {
+		s.opt.Log.Info("sessions restored", "sessions", n, "took", s.restoring.took)
+	}
+}
+
+// closeSaved closes the relay sockets of saved sessions, which stay in the journal.
+func (s *Server) closeSaved(at savedAt) {
+	for _, one := range s.restoring.saved[at] {
+		_ = one.Socket.Close()
+	}
+	delete(s.restoring.saved, at)
+}
+
+// Journal returns the state of the session journal, or nil if there is none.
+func (s *Server) Journal() *inspection.JournalStatus {
+	if s.opt.Journal == nil {
+		return nil
+	}
+	j := s.opt.Journal.Status()
+	st := &inspection.JournalStatus{
+		Problem: j.Problem, Bytes: j.Bytes, Sessions: j.Sessions, Errors: j.Errors, Lost: j.Lost,
+		Restored: s.meter.Restored.Load(),
+	}
+	for _, n := range s.meter.Unrestored() {
+		st.Dropped += n
+	}
+	return st
+}

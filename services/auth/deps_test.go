@@ -37,6 +37,12 @@ func TestDependencies(t *testing.T) {
 			Why:       "tests check the OpenAPI contract; at run time the generated code enforces it",
 		},
 		{
+			Package:   internal + "trail",
+			Forbidden: []string{internal + "rest", internal + "access", internal + "gateway"},
+			Calls:     []string{"time.Now", "time.Since"},
+			Why:       "the trail gets values without passwords, and shows them to the operator only",
+		},
+		{
 			Package:   internal + "demo",
 			Forbidden: []string{internal + "rest", internal + "access", internal + "gateway"},
 			Why:       "the test page uses the API like other clients",

@@ -19,11 +19,13 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/stunner-gateway/stunner/services/api/discovery"
+	"github.com/stunner-gateway/stunner/services/api/inspection"
 	"github.com/stunner-gateway/stunner/services/api/telemetry"
 	"github.com/stunner-gateway/stunner/services/auth/internal/access"
 	"github.com/stunner-gateway/stunner/services/auth/internal/demo"
 	"github.com/stunner-gateway/stunner/services/auth/internal/gateway"
 	"github.com/stunner-gateway/stunner/services/auth/internal/rest"
+	"github.com/stunner-gateway/stunner/services/auth/internal/trail"
 )
 
 // Exit codes: 1 if the service or the command check failed, 2 if the command line is wrong.
@@ -74,10 +76,18 @@ func run(terminated context.Context, o options, log *slog.Logger) error {
 	serving, end := context.WithCancel(context.WithoutCancel(terminated))
 	defer end()
 	group, ctx := errgroup.WithContext(serving)
+	pod, err := os.Hostname()
+	if err != nil {
+		return fmt.Errorf("name this pod to the operator: %w", err)
+	}
+	grants := trail.New(o.showUsers, time.Now)
 	source, err := discovery.Open(o.config, discovery.Options{
 		TokenFile: o.discoveryTokenFile,
 		CAFile:    o.discoveryCAFile,
 		Log:       telemetry.Scope(log, "discovery"),
+		Handler:   grants.Requests(),
+		Pod:       pod,
+		Kind:      inspection.Auth,
 	})
 	if err != nil {
 		return fmt.Errorf("open --config: %w", err)
@@ -97,7 +107,7 @@ func run(terminated context.Context, o options, log *slog.Logger) error {
 	registry := telemetry.NewRegistry()
 	directory := gateway.NewDirectory(time.Now, telemetry.Scope(log, "gateway"))
 	metrics := rest.NewMetrics(registry, directory)
-	handler := rest.New(o.rest(directory, policy, metrics, log))
+	handler := rest.New(o.rest(directory, policy, metrics, grants, log))
 	if policy.Open() {
 		log.Warn(
 			"the service gives credentials to every caller: set --jwt-issuer, --jwt-audience and a key, or keep it inside the cluster")
@@ -147,7 +157,7 @@ func closeAfterAnswer(terminated context.Context, h http.Handler) http.Handler {
 	})
 }
 
-func (o options) rest(d *gateway.Directory, p *access.Policy, m *rest.Metrics, log *slog.Logger) rest.Options {
+func (o options) rest(d *gateway.Directory, p *access.Policy, m *rest.Metrics, t *trail.Trail, log *slog.Logger) rest.Options {
 	out := rest.Options{
 		Directory:  d,
 		Policy:     p,
@@ -161,6 +171,7 @@ func (o options) rest(d *gateway.Directory, p *access.Policy, m *rest.Metrics, l
 		Metrics:    m,
 		Log:        telemetry.Scope(log, "rest"),
 		Audit:      telemetry.Scope(log, "audit"),
+		Trail:      t,
 		Now:        time.Now,
 	}
 	if o.demo {

@@ -35,6 +35,7 @@ type options struct {
 	shutdownDelay      time.Duration
 	demo               bool
 	demoEcho           *url.URL
+	showUsers          bool
 	logFormat          string
 	levels             *telemetry.Levels
 	warnings           []string // about settings of the existing auth service that are ignored
@@ -124,6 +125,8 @@ func newFlags(r *raw) *cli.Flags {
 	f.BoolVar(&r.demo, "demo", false, "serve the test page at /demo/")
 	f.StringVar(&r.demoEcho, "demo-echo", "",
 		"`URL` of the echo peer of the test page; it answers an SDP offer with an SDP answer")
+	f.BoolVar(&r.showUsers, "show-users", false,
+		"show user names and source addresses instead of hashes in the credentials that the operator asks for")
 	f.Int64Var(&r.shutdownDelay, "shutdown-delay", 5,
 		"`SECONDS` to keep serving after SIGTERM while /ready answers 503, so that load balancers stop sending "+
 			"requests before the service ends")

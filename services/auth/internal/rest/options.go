@@ -7,6 +7,7 @@ import (
 
 	"github.com/stunner-gateway/stunner/services/auth/internal/access"
 	"github.com/stunner-gateway/stunner/services/auth/internal/gateway"
+	"github.com/stunner-gateway/stunner/services/auth/internal/trail"
 )
 
 // Options configures the service.
@@ -37,6 +38,8 @@ type Options struct {
 	Log        *slog.Logger
 	// Audit receives one line for each credential.
 	Audit *slog.Logger
+	// Trail records each credential; nil means that none is recorded.
+	Trail *trail.Trail
 	Now   func() time.Time
 }
 

@@ -84,6 +84,15 @@ func TestDependencies(t *testing.T) {
 			Why: "reports of pods are stored without access to the API server",
 		},
 		{
+			Package: internal + "inspect",
+			Forbidden: []string{
+				internal + "condition", internal + "file/...", internal + "kube/...", internal + "manifest",
+				internal + "resource", internal + "translate",
+				"k8s.io/client-go/...", "sigs.k8s.io/controller-runtime/...",
+			},
+			Why: "the providers authorize callers",
+		},
+		{
 			Package: internal + "scaler",
 			Forbidden: []string{
 				internal + "condition", internal + "file/...", internal + "kube/...", internal + "manifest",

@@ -31,6 +31,13 @@ func OffloadFailed(pod, problem string) Finding {
 	return finding(ReasonWarning, "pod %s forwards media in user space: %s", pod, problem)
 }
 
+// OffloadRefused is the finding of condition OffloadUnavailable of a Gateway whose workload the API server rejects with
+// the capabilities of in-kernel forwarding.
+func OffloadRefused(object, problem string) Finding {
+	return finding(ReasonWarning, "the pods of %s forward media in user space, because the API server refuses their "+
+		"capabilities: %s", object, problem)
+}
+
 func counted(n int, one, many string) string {
 	if n == 1 {
 		return "1 " + one

@@ -57,7 +57,13 @@ type Problem struct {
 	Name      string   `json:"name,omitempty"`
 	Field     string   `json:"field,omitempty"`
 	Message   string   `json:"message"`
+	// Unquoted is the place of a scalar that must be in quotes. It is nil for any other problem, and if quotes there
+	// would change other values too.
+	Unquoted *Span `json:"-"`
 }
+
+// Span is a part of a line. Line and Column start at 1; Column and Length count characters.
+type Span struct{ Line, Column, Length int }
 
 // String returns the problem in one line: FILE:LINE: KIND NAMESPACE/NAME: FIELD: MESSAGE.
 func (p Problem) String() string {

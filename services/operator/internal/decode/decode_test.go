@@ -309,6 +309,23 @@ func TestDecodeTakesUnquotedScalarsForStrings(t *testing.T) {
 			t.Errorf("remark %s", p)
 		}
 	}
+	if want := (Span{Line: 5, Column: 20, Length: 4}); problems[0].Unquoted == nil || *problems[0].Unquoted != want {
+		t.Errorf("place of the first scalar %v, want %v", problems[0].Unquoted, want)
+	}
+}
+
+// Quotes would change the value at another place as well, or would be inside of a tag.
+func TestDecodeLeavesOutThePlaceOfScalarsThatAreShared(t *testing.T) {
+	_, problems := File("f.yaml", []byte("apiVersion: v1\nkind: Secret\nmetadata:\n  name: s\n  annotations:\n"+
+		"    a: &x true\n    b: *x\n    c: !!bool true\n"))
+	if len(problems) != 3 {
+		t.Fatalf("got %v, want 3 remarks", problems)
+	}
+	for _, p := range problems {
+		if p.Unquoted != nil {
+			t.Errorf("%s has the place %v", p, *p.Unquoted)
+		}
+	}
 }
 
 func TestDecodeFillsInDefaults(t *testing.T) {

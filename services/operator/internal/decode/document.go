@@ -94,6 +94,7 @@ func (d *decoder) addProblems(doc *document) bool {
 		d.problems = append(d.problems, Problem{
 			File: d.file, Line: f.line, Severity: f.severity, Field: f.field, Message: f.message,
 			Kind: doc.root.textAt("kind"), Namespace: doc.namespace(), Name: doc.root.textAt("metadata", "name"),
+			Unquoted: f.unquoted,
 		})
 	}
 	return valid
@@ -125,6 +126,14 @@ func (doc *document) add(severity Severity, path, format string, args ...any) {
 func (doc *document) note(severity Severity, v *value, path, message string) {
 	if len(doc.findings) < maxFindings || severity == Error && !doc.hasErrors() {
 		doc.findings = append(doc.findings, finding{line: v.line, field: path, severity: severity, message: message})
+	}
+}
+
+// noteUnquoted adds a remark about a number or boolean that is read as a string.
+func (doc *document) noteUnquoted(v *value) {
+	if len(doc.findings) < maxFindings {
+		doc.findings = append(doc.findings, finding{line: v.line, field: v.path(), severity: Info, unquoted: v.plain,
+			message: "is read as a string: put quotes around it, the API server wants them"})
 	}
 }
 
@@ -216,7 +225,7 @@ func (doc *document) convertToStrings() {
 		for _, v := range parent.items {
 			if v.shape == isBool || v.shape == isNumber {
 				v.shape, v.text = isText, v.source
-				doc.note(Info, v, v.path(), "is read as a string: put quotes around it, the API server wants them")
+				doc.noteUnquoted(v)
 			}
 		}
 	}

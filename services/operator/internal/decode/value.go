@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"go.yaml.in/yaml/v3"
 )
@@ -30,6 +31,7 @@ type value struct {
 	members map[string]*value
 	items   []*value
 	line    int
+	plain   *Span // of a scalar without quotes, tag, anchor or alias: its place in the file
 	parent  *value
 	index   int  // in the parent
 	order   int  // position in the document: parents come before children
@@ -67,6 +69,7 @@ type finding struct {
 	field    string
 	message  string
 	severity Severity
+	unquoted *Span
 }
 
 // Error implements error, so that the builder can return a finding as the error for a document that it cannot convert.
@@ -89,7 +92,11 @@ func (b *builder) build(n *yaml.Node, parent *value, index, depth int) (*value, 
 		return nil, b.tooBig(n)
 	}
 	if n.Kind == yaml.AliasNode {
-		return b.build(n.Alias, parent, index, depth+1)
+		v, err := b.build(n.Alias, parent, index, depth+1)
+		if v != nil {
+			v.plain = nil
+		}
+		return v, err
 	}
 	v := &value{line: b.base + n.Line, parent: parent, index: index, order: b.values}
 	switch n.Kind {
@@ -202,6 +209,9 @@ func (b *builder) adopt(v *value, key string, child *value) {
 // 0777 in octal. A timestamp becomes a string, because JSON has no timestamps. Infinity and NaN are refused.
 func (b *builder) scalar(v *value, n *yaml.Node) error {
 	v.source = n.Value
+	if n.Style == 0 && n.Anchor == "" {
+		v.plain = &Span{Line: b.base + n.Line, Column: n.Column, Length: utf8.RuneCountInString(n.Value)}
+	}
 	switch tag := n.ShortTag(); tag {
 	case "!!null":
 		v.shape, v.text = isNull, "null"

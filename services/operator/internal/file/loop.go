@@ -10,6 +10,7 @@ import (
 
 	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/api/discovery"
+	"github.com/stunner-gateway/stunner/services/api/inspection"
 	"github.com/stunner-gateway/stunner/services/operator/internal/host"
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
@@ -46,6 +47,7 @@ type loop struct {
 	reports   chan struct{}          // receives a value when a dataplane has reported
 	done      atomic.Bool            // a round has succeeded
 	failed    atomic.Pointer[string] // the error of the last round
+	problems  atomic.Pointer[[]inspection.Problem]
 }
 
 // newLoop returns a loop with the saved state of the previous run. origin is the URL at which dataplanes reach config

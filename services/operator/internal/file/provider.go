@@ -26,6 +26,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/credential"
 	"github.com/stunner-gateway/stunner/services/api/discovery"
 	"github.com/stunner-gateway/stunner/services/api/telemetry"
+	"github.com/stunner-gateway/stunner/services/operator/internal/inspect"
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
@@ -69,6 +70,9 @@ type Provider struct {
 
 // TokenFile returns the path of the file with the bearer token of config discovery.
 func (p Provider) TokenFile() string { return filepath.Join(p.Output, "discovery.token") }
+
+// urlFile returns the path of the file with the URL of config discovery and of the inspection API.
+func (p Provider) urlFile() string { return filepath.Join(p.Output, "discovery.url") }
 
 // stateDir returns the folder of files that only the operator and the dataplanes read.
 func (p Provider) stateDir() string { return filepath.Join(p.Output, "state") }
@@ -151,7 +155,7 @@ func (p Provider) render() error {
 
 // serve runs the loop and the two HTTP servers.
 func (p Provider) serve(ctx context.Context) error {
-	authorize, err := p.authorize()
+	authorize, inspectors, err := p.authorize()
 	if err != nil {
 		return err
 	}
@@ -174,6 +178,14 @@ func (p Provider) serve(ctx context.Context) error {
 		return err
 	}
 	l.reports = reports
+	if err := replaceFile(p.urlFile(), []byte(origin(configs.Addr())+"\n"), 0o644); err != nil {
+		configs.Close()
+		probes.Close()
+		return err
+	}
+	inspection := inspect.New(inspect.Options{
+		Pods: server, Authorize: inspectors, State: l.state, Version: telemetry.Version("operator"), Log: p.Log,
+	})
 	p.Log.Info("operator serves", "input", p.Input, "output", p.Output,
 		"discovery", configs.Addr().String(), "health", probes.Addr().String())
 	group, ctx := errgroup.WithContext(ctx)
@@ -182,23 +194,42 @@ func (p Provider) serve(ctx context.Context) error {
 		defer end() // config discovery serves until the dataplanes have ended, to receive their last reports
 		return l.run(ctx)
 	})
-	group.Go(func() error { return telemetry.Serve(serving, configs, server) })
+	group.Go(func() error { return telemetry.Serve(serving, configs, inspection.Or(server)) })
 	group.Go(func() error { return telemetry.Serve(serving, probes, telemetry.Probes(l.meters.registry, l.ready)) })
 	return group.Wait()
 }
 
-// authorize returns the function that authorizes clients of config discovery, or nil for AuthOff.
-func (p Provider) authorize() (func(*http.Request) (discovery.Grant, error), error) {
+// authorize returns the functions that authorize clients of config discovery and callers of the inspection API. The
+// first one is nil for AuthOff.
+func (p Provider) authorize() (
+	readers func(*http.Request) (discovery.Grant, error),
+	inspectors func(*http.Request, inspect.Attributes) (string, error), err error,
+) {
 	if p.DiscoveryAuth == AuthOff {
 		p.Log.Warn("config discovery is open: everyone who reaches it can read every TURN secret",
 			"flag", "--discovery-auth=off")
-		return nil, nil
+		return nil, func(r *http.Request, _ inspect.Attributes) (string, error) { return inspector(r, nil) }, nil
 	}
 	secret, err := token(p.TokenFile())
 	if err != nil {
-		return nil, fmt.Errorf("make discovery token: %w", err)
+		return nil, nil, fmt.Errorf("make discovery token: %w", err)
 	}
-	return func(r *http.Request) (discovery.Grant, error) { return grant(r, secret) }, nil
+	readers = func(r *http.Request) (discovery.Grant, error) { return grant(r, secret) }
+	return readers, func(r *http.Request, _ inspect.Attributes) (string, error) { return inspector(r, readers) }, nil
+}
+
+// inspector authorizes a caller of the inspection API: on this host, and if readers is not nil, with the token of config
+// discovery.
+func inspector(r *http.Request, readers func(*http.Request) (discovery.Grant, error)) (string, error) {
+	if !inspect.OnThisHost(r) {
+		return "", inspect.Forbidden("the inspection API of a folder answers callers on the same host only")
+	}
+	if readers != nil {
+		if _, err := readers(r); err != nil {
+			return "", inspect.Unauthenticated("send the bearer token from discovery.token in the output folder")
+		}
+	}
+	return "a caller on this host", nil
 }
 
 // grant allows a request with the bearer token to read all configs.

@@ -160,7 +160,7 @@ func TestProviderBrokenYAMLChangesNothing(t *testing.T) {
 			gatewayYAML, "  listeners:", "   listeners:", 1,
 		), "gateway.yaml:6: Gateway calls/door: document is not YAML"},
 		{"port 70000", "gateway.yaml", strings.Replace(
-			gatewayYAML, "23478", "70000", 1,
+			gatewayYAML, "17478", "70000", 1,
 		), "gateway.yaml:7: Gateway calls/door: spec.listeners[0].port"},
 		{"unknown field", "gateway.yaml", strings.Replace(
 			gatewayYAML, "gatewayClassName", "className", 1,
@@ -246,7 +246,7 @@ func TestProviderTakesNothingAwayWithTheClass(t *testing.T) {
 	s.provider.Stunnerd, _ = os.Executable()
 	s.run()
 	pid := s.pid()
-	before, _ := s.config()
+	before := s.awaitConfig("the first config", func(config.Config) bool { return true })
 	s.remove("class.yaml")
 	s.awaitStatus("GatewayClass turn does not exist: config and objects stay as they are")
 	if c, ok := s.config(); !ok || c.Revision() != before.Revision() || s.pid() != pid ||
@@ -354,7 +354,7 @@ func TestProviderTakesOverDataplanesAndPublishesNothingLess(t *testing.T) {
 	s.provider.LeaveDataplanes = true
 	s.run()
 	pid := s.pid()
-	before, _ := s.config()
+	before := s.awaitConfig("the first config", func(config.Config) bool { return true })
 	s.end()
 
 	s.write("routes/media.yaml", strings.Replace(routeYAML, "parentRefs:", " parentRefs:", 1))

@@ -16,6 +16,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/discovery"
 	"github.com/stunner-gateway/stunner/services/operator/internal/decode"
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
+	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
 // text builds the content of status.txt. It does not contain the time of its creation, so that the file changes only if
@@ -30,6 +31,8 @@ func (t *text) section(title string) { t.line("\n%s", title) }
 func (l *loop) report(v *resource.View) error {
 	l.meters.configs.Set(float64(len(l.published)))
 	l.meters.problems.Set(float64(l.summary.documentErrors() + l.summary.objectsWithProblems()))
+	found := l.summary.inspected()
+	l.problems.Store(&found)
 	var t text
 	l.reportTotals(&t)
 	l.reportProblems(&t)
@@ -192,7 +195,7 @@ func (l *loop) reportObjects(t *text) {
 
 // reportConditions writes the conditions that report a problem, or one line if no condition does.
 func reportConditions(t *text, indent string, conditions []metav1.Condition) {
-	bad := problemConditions(conditions)
+	bad := translate.Problems(conditions)
 	for _, c := range bad {
 		t.line("%s%s=%s %s: %s", indent, c.Type, c.Status, c.Reason, c.Message)
 	}
@@ -214,7 +217,7 @@ func (l *loop) reportHistory(t *text) {
 // objectsWithProblems returns the number of objects with a condition that reports a problem.
 func (s *summary) objectsWithProblems() (n int) {
 	for _, conditions := range s.conditions {
-		if len(problemConditions(conditions)) > 0 {
+		if len(translate.Problems(conditions)) > 0 {
 			n++
 		}
 	}

@@ -3,6 +3,7 @@ package file
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"io/fs"
 	"log/slog"
 	"net"
@@ -68,7 +69,7 @@ metadata: {name: door, namespace: calls}
 spec:
   gatewayClassName: turn
   listeners:
-    - {name: udp, port: 23478, protocol: TURN-UDP}
+    - {name: udp, port: 17478, protocol: TURN-UDP}
     - {name: tcp, port: 443, protocol: TURN-TCP}
 `
 	routeYAML = `apiVersion: stunner.l7mp.io/v1
@@ -203,13 +204,14 @@ func (s *site) output(name string) string {
 
 func (s *site) awaitStatus(text string) {
 	s.t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
-	for !strings.Contains(s.output("status.txt"), text) {
-		if time.Now().After(deadline) {
-			s.t.Fatalf("status.txt does not say %q:\n%s", text, s.output("status.txt"))
+	defer func() {
+		if s.t.Failed() {
+			s.t.Logf("status.txt:\n%s", s.output("status.txt"))
 		}
-		time.Sleep(5 * time.Millisecond)
-	}
+	}()
+	until(s.t, fmt.Sprintf("status.txt says %q", text), func() bool {
+		return strings.Contains(s.output("status.txt"), text)
+	})
 }
 
 func (s *site) awaitConfig(what string, is func(config.Config) bool) config.Config {
@@ -260,11 +262,17 @@ func secretFree(t *testing.T, dir string) {
 
 var pidInStatus = regexp.MustCompile(`process running, pid (\d+)`)
 
-// pid returns the process of the Gateway.
-func (s *site) pid() string {
+// pid returns the process of the Gateway. It reads status.txt once, because a process that restarts has no line there.
+func (s *site) pid() (pid string) {
 	s.t.Helper()
-	s.awaitStatus("process running, pid ")
-	return pidInStatus.FindStringSubmatch(s.output("status.txt"))[1]
+	until(s.t, "a dataplane is running", func() bool {
+		found := pidInStatus.FindStringSubmatch(s.output("status.txt"))
+		if found != nil {
+			pid = found[1]
+		}
+		return found != nil
+	})
+	return pid
 }
 
 // kill ends a process and waits until it is gone.
@@ -283,10 +291,10 @@ func number(pid string) int {
 	return n
 }
 
-// until polls until a condition holds.
+// until polls until a condition holds. The limit is long because other processes may use the cores.
 func until(t *testing.T, what string, is func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(2 * time.Minute)
 	for !is() {
 		if time.Now().After(deadline) {
 			t.Fatalf("waited in vain: %s", what)

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"strings"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 	gatewayv1alpha2 "sigs.k8s.io/gateway-api/apis/v1alpha2"
 	"sigs.k8s.io/yaml"
@@ -81,70 +80,18 @@ func statusOf(o resource.Object) any {
 	return nil
 }
 
-// writeStatuses writes the status of every object.
+// writeStatuses writes the status of every object to the output folder, and adds its conditions to the summary.
 func (l *loop) writeStatuses(t translation) error {
-	v, opt := t.view, t.options
 	var errs []error
-	for _, r := range t.gateways {
-		errs = append(errs, l.writeStatus(v.Gateway(r.Key), r.Ours, r.Status, conditionsOf(r.Status)))
-	}
-	for _, ref := range v.Routes() {
-		r := translate.Route(v, ref, opt)
-		status := gatewayv1.RouteStatus{Parents: r.Parents}
-		errs = append(errs, l.writeStatus(v.Route(ref).Origin, r.Ours, status, parentConditions(r.Parents)))
-	}
-	for _, name := range v.Classes() {
-		r := translate.Class(v, name, opt)
-		errs = append(errs, l.writeStatus(v.Class(name), r.Ours, r.Status, r.Status.Conditions))
-	}
-	for _, key := range v.GatewayConfigs() {
-		errs = append(errs, l.writeConditions(v.GatewayConfig(key), translate.GatewayConfig(v, key, opt)))
-	}
-	for _, name := range v.Dataplanes() {
-		errs = append(errs, l.writeConditions(v.Dataplane(name), translate.Dataplane(v, name, opt)))
-	}
-	for _, key := range v.StaticServices() {
-		errs = append(errs, l.writeConditions(v.StaticService(key), translate.StaticService(v, key, opt)))
+	for _, s := range translate.Statuses(t.view, t.gateways, t.options) {
+		l.summary.conditions[identityOf(s.Object)] = s.Conditions
+		apiVersion, kind := s.Object.GetObjectKind().GroupVersionKind().ToAPIVersionAndKind()
+		errs = append(errs, l.out.writeYAML(l.statusPath(s.Object), statusFile{
+			APIVersion: apiVersion, Kind: kind, Status: s.Status,
+			Metadata: statusMeta{Name: s.Object.GetName(), Namespace: s.Object.GetNamespace()},
+		}))
 	}
 	return errors.Join(errs...)
-}
-
-func (l *loop) writeConditions(o resource.Object, r translate.ConditionsResult) error {
-	return l.writeStatus(o, r.Ours, stunnerv1.Status{Conditions: r.Conditions}, r.Conditions)
-}
-
-// writeStatus writes the status of one object to the output folder, and adds its conditions to the summary.
-func (l *loop) writeStatus(o resource.Object, ours bool, status any, conditions []metav1.Condition) error {
-	if !ours {
-		return nil
-	}
-	l.summary.conditions[identityOf(o)] = conditions
-	apiVersion, kind := o.GetObjectKind().GroupVersionKind().ToAPIVersionAndKind()
-	return l.out.writeYAML(l.statusPath(o), statusFile{APIVersion: apiVersion, Kind: kind, Status: status,
-		Metadata: statusMeta{Name: o.GetName(), Namespace: o.GetNamespace()}})
-}
-
-// conditionsOf returns all conditions of a Gateway, including those of its listeners with the listener name in the
-// type.
-func conditionsOf(s gatewayv1.GatewayStatus) []metav1.Condition {
-	all := append([]metav1.Condition{}, s.Conditions...)
-	for _, l := range s.Listeners {
-		for _, c := range l.Conditions {
-			c.Type = "listener " + string(l.Name) + " " + c.Type
-			all = append(all, c)
-		}
-	}
-	return all
-}
-
-func parentConditions(parents []gatewayv1.RouteParentStatus) (all []metav1.Condition) {
-	for _, p := range parents {
-		for _, c := range p.Conditions {
-			c.Type = "parent " + string(p.ParentRef.Name) + " " + c.Type
-			all = append(all, c)
-		}
-	}
-	return all
 }
 
 // writeObject writes a generated object to the output folder. In a cluster, the operator would apply it.

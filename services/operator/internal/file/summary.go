@@ -4,13 +4,11 @@ import (
 	"bytes"
 	"io"
 	"os"
-	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/stunner-gateway/stunner/services/operator/internal/condition"
 	"github.com/stunner-gateway/stunner/services/operator/internal/decode"
 )
 
@@ -40,18 +38,6 @@ func (s *summary) documentErrors() (n int) {
 		}
 	}
 	return n
-}
-
-// problemConditions returns the conditions that report a problem.
-func problemConditions(conditions []metav1.Condition) (bad []metav1.Condition) {
-	for _, c := range conditions {
-		unprefixed := c // conditionsOf prefixes the type
-		unprefixed.Type = c.Type[strings.LastIndexByte(c.Type, ' ')+1:]
-		if condition.Wrong(unprefixed) {
-			bad = append(bad, c)
-		}
-	}
-	return bad
 }
 
 // history holds the latest events for the report.

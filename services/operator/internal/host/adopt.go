@@ -26,21 +26,32 @@ const addressVariable = "STUNNER_ADDR"
 // relaysVariable is the environment variable with the range of ports that a dataplane may use for relay sockets.
 const relaysVariable = "STUNNER_RELAY_PORTS"
 
-// orphan is a running dataplane process that a previous operator process started.
+// superviseVariable is the environment variable that makes a dataplane run as a supervisor and its child.
+// supervisorVariable is set in the environment of the child only.
+const (
+	superviseVariable  = "STUNNER_SUPERVISE"
+	supervisorVariable = "STUNNER_SUPERVISOR"
+)
+
+// orphan is a running dataplane process that a previous operator process started: the supervisor, or the dataplane
+// itself if it has no supervisor.
 type orphan struct {
 	pid     int
 	since   time.Time
 	command command
+	// program is the file that the dataplane itself executes, which may differ from that of its supervisor.
+	program os.FileInfo
 }
 
 // orphans finds the running processes whose executable has the file name of a program, in any folder, and whose state
-// folder is a subfolder of below. The keys of the result are the names of the state folders.
+// folder is a subfolder of below. The keys of the result are the names of the state folders. Children of supervisors
+// are not returned.
 func orphans(program, below string) (map[string]orphan, error) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
 		return nil, fmt.Errorf("find running dataplanes: %w", err)
 	}
-	found := map[string]orphan{}
+	found, children := map[string]orphan{}, map[string]orphan{}
 	for _, e := range entries {
 		pid, err := strconv.Atoi(e.Name())
 		if err != nil {
@@ -53,7 +64,17 @@ func orphans(program, below string) (map[string]orphan, error) {
 			continue
 		}
 		o.command.Name = name
+		if variable(o.command.Env, supervisorVariable) != "" {
+			children[name] = o
+			continue
+		}
 		found[name] = o
+	}
+	for name, o := range found {
+		if child, ok := children[name]; ok {
+			o.program = child.program
+			found[name] = o
+		}
 	}
 	return found, nil
 }
@@ -74,7 +95,8 @@ func inspect(pid int) (o orphan, ok bool) {
 	}
 	env = slices.DeleteFunc(env, func(entry string) bool { return !strings.HasPrefix(entry, "STUNNER_") })
 	// Linux appends the suffix " (deleted)" to the path of an executable file that was replaced.
-	return orphan{pid: pid, since: startOf(dir), command: command{
+	program, _ := os.Stat(filepath.Join(dir, "exe"))
+	return orphan{pid: pid, since: startOf(dir), program: program, command: command{
 		Path: strings.TrimSuffix(exe, " (deleted)"), Args: args[1:], Env: env,
 	}}, true
 }

@@ -85,6 +85,7 @@ func (d *Dataplanes) command(key types.NamespacedName) command {
 		// The default port of the health check endpoint would be the same for all processes. The config assigns a port
 		// to each.
 		"STUNNER_HEALTHCHECK_ENDPOINT=none",
+		superviseVariable + "=true",
 	}
 	if ports := d.relays[key]; ports != "" {
 		env = append(env, relaysVariable+"="+ports)
@@ -118,7 +119,7 @@ func (d *Dataplanes) Adopt() error {
 
 func (d *Dataplanes) add(key types.NamespacedName, c command, adopt *orphan) {
 	common := processSettings{
-		logs: d.settings.Logs, grace: d.settings.StopGrace, log: d.settings.Log,
+		logs: d.settings.Logs, grace: d.settings.StopGrace, poll: upgradePoll, log: d.settings.Log,
 		changed: d.settings.Changed, restarted: d.settings.Restarted,
 	}
 	d.running[key] = &dataplane{process: newProcess(c, common, adopt)}

@@ -113,6 +113,7 @@ type process struct {
 type processSettings struct {
 	logs      string        // folder
 	grace     time.Duration // between SIGTERM and SIGKILL
+	poll      time.Duration // between looks at the program file
 	log       *slog.Logger
 	changed   func() // called after each change of health; must not block
 	restarted func() // called when a program has ended unexpectedly
@@ -198,16 +199,27 @@ func (p *process) wait(d time.Duration) bool {
 
 // runOnce runs the program once. It returns a description of how the program ended, or "" after Stop or Leave.
 func (p *process) runOnce(adopt *orphan) string {
+	u := newUpgrade(p.command, adopt)
 	exit, handle, err := p.startOrAdopt(adopt)
 	if err != nil {
 		return err.Error()
 	}
-	select {
-	case how := <-exit:
-		return how
-	case <-p.leave:
-		return ""
-	case <-p.stop:
+	look := time.NewTicker(p.poll)
+	defer look.Stop()
+	for stopped := false; !stopped; {
+		select {
+		case how := <-exit:
+			return how
+		case <-p.leave:
+			return ""
+		case <-look.C:
+			if u.due() {
+				p.log.Info("upgrade a dataplane in place: its program has changed", "dataplane", p.command.Name)
+				_ = handle.Signal(syscall.SIGUSR2)
+			}
+		case <-p.stop:
+			stopped = true
+		}
 	}
 	p.set(func(h *health) { h.Phase = stopping })
 	p.terminate(handle, exit)

@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -37,6 +38,28 @@ func play(role string) int {
 	case "crash":
 		fmt.Println("level=ERROR msg=\"cannot go on\"")
 		return 3
+	case "supervisor":
+		// Its child has the same command and executes the same program, which it replaces by the one at the path.
+		upgrades := make(chan os.Signal, 1)
+		signal.Notify(upgrades, syscall.SIGUSR2)
+		child := exec.Command("/proc/self/exe", os.Args[1:]...)
+		child.Env = append(os.Environ(), roleVariable+"=serve", supervisorVariable+"="+strconv.Itoa(os.Getpid()))
+		child.Stdout, child.SysProcAttr = os.Stdout, &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+		runtime.LockOSThread()
+		if err := child.Start(); err != nil {
+			fmt.Println(err)
+			return 1
+		}
+		for {
+			select {
+			case <-upgrades:
+				fmt.Println("upgraded")
+				continue
+			case <-signals:
+			}
+			fmt.Println("ends")
+			return 0
+		}
 	case "stubborn":
 		for range signals {
 		}
@@ -44,9 +67,8 @@ func play(role string) int {
 		// Starts a process and exits, so that the kernel kills the process if it is bound.
 		c, changed := player("serve", os.Getenv(stateVariable)), make(chan struct{}, 1)
 		c.Bound = os.Getenv("STUNNER_TEST_BOUND") != ""
-		p := newProcess(c, processSettings{logs: os.Getenv("STUNNER_TEST_LOGS"), grace: time.Second, log: slog.New(
-			slog.DiscardHandler,
-		),
+		p := newProcess(c, processSettings{logs: os.Getenv("STUNNER_TEST_LOGS"), grace: time.Second, poll: time.Second,
+			log:     slog.New(slog.DiscardHandler),
 			changed: func() { touch(changed) }, restarted: func() {}}, nil)
 		for p.Health().PID == 0 {
 			<-changed
@@ -79,7 +101,8 @@ type kennel struct {
 
 func newKennel(t *testing.T) *kennel {
 	k := &kennel{t: t, changes: make(chan struct{}, 1)}
-	k.common = processSettings{logs: t.TempDir(), grace: 300 * time.Millisecond, log: slog.New(slog.DiscardHandler),
+	k.common = processSettings{logs: t.TempDir(), grace: 300 * time.Millisecond, poll: 10 * time.Millisecond,
+		log:     slog.New(slog.DiscardHandler),
 		changed: func() { touch(k.changes) }, restarted: func() { k.restarts.Add(1) }}
 	return k
 }

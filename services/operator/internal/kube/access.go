@@ -59,7 +59,7 @@ func newDiscoveryServer(s Settings, m *meters) (*discovery.Server, *authorizer, 
 	if err != nil {
 		return nil, nil, err
 	}
-	o.Authorize, o.Confirm = a.authorize, a.confirm
+	o.Authorize, o.Confirm, o.VerifyPeer = a.authorize, a.confirm, a.verifyPeer
 	return discovery.NewServer(o), a, nil
 }
 

@@ -33,6 +33,9 @@ type authority struct {
 	identity *trust.Identity
 	inbox    *inbox
 
+	// changed is called with every valid CA that was read from the Secret, also if it has not changed.
+	changed func(trust.Authority)
+
 	// stored is the last valid CA that was read from the Secret. Only the goroutine that calls step uses it.
 	stored trust.Authority
 	// sent is the bundle of CA certificates that was last sent to the translation loop. Only the goroutine that calls
@@ -48,6 +51,7 @@ func newAuthority(
 	name := types.NamespacedName{Namespace: namespace, Name: AuthorityName}
 	return &authority{
 		selfManaged: newSelfManaged(name, c, m, log), identity: id, inbox: in, firstSent: make(chan struct{}),
+		changed: func(trust.Authority) {},
 	}
 }
 
@@ -89,6 +93,7 @@ func (a *authority) step(ctx context.Context) error {
 		best = a.stored
 		errs = append(errs, a.identity.Renew(a.stored, now))
 		a.send(a.stored.Bundle())
+		a.changed(a.stored)
 	}
 	if a.leading.Load() {
 		next, err := best.Next(now)

@@ -30,6 +30,7 @@ import (
 // local check gives no result, if the token belongs to a ServiceAccount in readers, and every few minutes for an open
 // stream.
 type authorizer struct {
+	clients kubernetes.Interface
 	keys    *tokenKeys
 	pods    *podIndex
 	reviews *tokenReviews
@@ -52,10 +53,11 @@ func newAuthorizer(s Settings) (*authorizer, error) {
 	}
 	fetch := func(ctx context.Context) (keySet, error) { return fetchKeys(ctx, clients.CoreV1().RESTClient()) }
 	review := func(ctx context.Context, token string) (authenticationv1.TokenReviewStatus, error) {
-		return createReview(ctx, clients, token)
+		return createReview(ctx, clients, token, manifest.DiscoveryAudience)
 	}
 	r := &authorizer{
-		keys: &tokenKeys{fetch: fetch, log: s.Log}, pods: newPodIndex(), reviews: &tokenReviews{review: review},
+		clients: clients,
+		keys:    &tokenKeys{fetch: fetch, log: s.Log}, pods: newPodIndex(), reviews: &tokenReviews{review: review},
 		byAddress: s.DiscoveryAuth == AuthPodAddress, log: s.Log,
 	}
 	for _, account := range s.DiscoveryReaders {
@@ -64,12 +66,12 @@ func newAuthorizer(s Settings) (*authorizer, error) {
 	return r, nil
 }
 
-// createReview makes a TokenReview request.
+// createReview makes a TokenReview request. Without audiences, the token must be for the API server.
 func createReview(
-	ctx context.Context, clients kubernetes.Interface, token string,
+	ctx context.Context, clients kubernetes.Interface, token string, audiences ...string,
 ) (authenticationv1.TokenReviewStatus, error) {
 	review, err := clients.AuthenticationV1().TokenReviews().Create(ctx, &authenticationv1.TokenReview{
-		Spec: authenticationv1.TokenReviewSpec{Token: token, Audiences: []string{manifest.DiscoveryAudience}},
+		Spec: authenticationv1.TokenReviewSpec{Token: token, Audiences: audiences},
 	}, metav1.CreateOptions{})
 	if err != nil {
 		return authenticationv1.TokenReviewStatus{}, err
@@ -182,6 +184,16 @@ func (r *authorizer) addressGrant(ctx context.Context, req *http.Request) (disco
 	}
 	r.log.Info("dataplane pod without a token is admitted by its address", "pod", resource.KeyOf(pod), "gateway", id)
 	return discovery.Grant{ID: id, Pod: pod.Name, Node: pod.Spec.NodeName}, nil
+}
+
+// verifyPeer implements discovery.ServerOptions.VerifyPeer. An address that cannot be verified yet is accepted here,
+// because forwarding verifies it again before it is published.
+func (r *authorizer) verifyPeer(id string, reported discovery.Peer) error {
+	address := reported.Address.Addr()
+	if has, known := r.pods.hasAddress(id, reported.Pod, address); known && !has {
+		return fmt.Errorf("verify peer of pod %s: %s is not one of its addresses", reported.Pod, address)
+	}
+	return nil
 }
 
 // The keys of UserInfo.Extra whose values are the name and the UID of the pod to which a token is bound.

@@ -321,8 +321,12 @@ func (l *loop) shareBudget(key types.NamespacedName, r *translate.Result, room t
 // true if the GatewayClass of a served Gateway was changed to that of another controller.
 func (l *loop) serve(key types.NamespacedName, r *translate.Result) (handedOver bool) {
 	gw := l.view.Gateway(key)
+	if r.Ours && gw != nil {
+		l.rollouts.forwarding.setGateway(key, gw.UID)
+	}
 	switch {
 	case !r.Ours && (gw == nil || l.view.Class(string(gw.Spec.GatewayClassName)) != nil):
+		l.rollouts.forwarding.removeGateway(key)
 		return l.published.withdraw(key) && gw != nil
 	case r.Ours && !r.Hold:
 		l.published.publish(key, r)

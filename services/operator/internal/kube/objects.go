@@ -78,14 +78,14 @@ func (w *objectWriter) createMissing(ctx context.Context, ref translate.ObjectRe
 	if err != nil {
 		return false
 	}
-	var found rejection
+	var found rejections
 	for _, o := range want.objects {
 		if !isService(o) && (!isWorkload(o) || former != nil) {
 			continue
 		}
 		live := o.DeepCopyObject().(client.Object)
 		err := w.client.Get(ctx, resource.KeyOf(o), live)
-		if apierrors.IsNotFound(err) && w.applyWithFallback(ctx, o, want, rejection{}, &found) == nil {
+		if apierrors.IsNotFound(err) && w.applyWithFallback(ctx, o, want, rejections{}, &found) == nil {
 			created = true
 		}
 	}
@@ -117,7 +117,7 @@ func (w *objectWriter) sync(
 		if skip(o) {
 			continue
 		}
-		err := w.applyWithFallback(ctx, o, want, before.externalIPs, &found.externalIPs)
+		err := w.applyWithFallback(ctx, o, want, before, &found)
 		if err != nil {
 			failed = append(failed, o)
 		}
@@ -148,40 +148,46 @@ func (w *objectWriter) restore(ctx context.Context, gateway types.NamespacedName
 	var errs []error
 	for _, o := range skeleton {
 		if len(live) > 0 && !live[idOf(o)] && !(hasWorkload && isWorkload(o)) {
-			errs = append(errs, w.applyWithFallback(ctx, o, desired{keepServices: true}, rejection{}, &rejection{}))
+			errs = append(errs, w.applyWithFallback(ctx, o, desired{keepServices: true}, rejections{}, &rejections{}))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// applyWithFallback applies an object. If the API server rejects a Service because of spec.externalIPs, the Service is
-// applied without them, unless the live Service has some, which clients may be using. found is then set to the
-// rejection. External IPs that were rejected according to found or before are not tried again until they change.
+// applyWithFallback applies an object. If the API server rejects a Service with spec.externalIPs, or a workload with
+// the capabilities of in-kernel forwarding, the object is applied without them, unless the live object has some:
+// clients may be using the addresses, and pods the capabilities. found then gets the rejection. External IPs that were
+// rejected according to found or before are not tried again until they change.
 func (w *objectWriter) applyWithFallback(
-	ctx context.Context, o resource.Object, want desired, before rejection, found *rejection,
+	ctx context.Context, o resource.Object, want desired, before rejections, found *rejections,
 ) error {
-	withoutIPs := manifest.WithoutExternalIPs(o)
-	if withoutIPs == nil {
-		return w.apply(ctx, o, want)
-	}
-	addresses := strings.Join(o.(*corev1.Service).Spec.ExternalIPs, " ")
-	for _, known := range []rejection{*found, before} {
-		if known.content == addresses {
-			*found = known
-			return w.apply(ctx, withoutIPs, want)
+	plain, addresses := manifest.WithoutExternalIPs(o), ""
+	refused := &found.externalIPs
+	if plain != nil {
+		addresses = strings.Join(o.(*corev1.Service).Spec.ExternalIPs, " ")
+		for _, known := range []rejection{*refused, before.externalIPs} {
+			if known.content == addresses {
+				*refused = known
+				return w.apply(ctx, plain, want)
+			}
 		}
+	} else {
+		plain, refused = manifest.WithoutOffload(o), &found.offload
 	}
 	err := w.apply(ctx, o, want)
-	if err == nil || !isRejected(err) || errors.Is(err, errOwnedByOther) {
+	if err == nil || plain == nil || !isRejected(err) || errors.Is(err, errOwnedByOther) {
 		return err
 	}
-	live := &corev1.Service{}
+	live := reflect.New(reflect.TypeOf(o).Elem()).Interface().(client.Object)
 	if client.IgnoreNotFound(w.client.Get(ctx, resource.KeyOf(o), live)) != nil ||
-		len(live.Spec.ExternalIPs) > 0 || w.apply(ctx, withoutIPs, want) != nil {
+		manifest.WithoutExternalIPs(live) != nil || manifest.WithoutOffload(live) != nil ||
+		w.apply(ctx, plain, want) != nil {
 		return err
 	}
-	*found = newRejection(o, err)
-	found.content = addresses
+	*refused = newRejection(o, err)
+	if addresses != "" {
+		refused.content = addresses
+	}
 	return nil
 }
 

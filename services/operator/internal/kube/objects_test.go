@@ -3,8 +3,11 @@ package kube
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -76,6 +79,75 @@ func TestAServiceDoesWithoutExternalAddressesThatAreRefused(t *testing.T) {
 		if (len(told) > 0) != (step.told != nil) || len(told) == 1 &&
 			told[0].object.(*resource.Rejection).RejectionState != *step.told {
 			t.Errorf("%s: the loop receives %+v", step.address, told)
+		}
+	}
+}
+
+// A workload that is rejected because of the capabilities of in-kernel forwarding is applied without them, and the full
+// one is tried again. A live workload with the capabilities stays as it is.
+func TestAWorkloadDoesWithoutRefusedCapabilities(t *testing.T) {
+	e := newEdge(t)
+	const words = "set workloadPolicy.offload"
+	denies, asked := true, 0
+	e.refuse = func(o runtime.ApplyConfiguration) error {
+		fields, _ := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
+		if text := fmt.Sprint(fields["spec"]); denies && strings.Contains(text, "NET_ADMIN") {
+			asked++
+			return &apierrors.StatusError{
+				ErrStatus: metav1.Status{Reason: metav1.StatusReasonInvalid, Message: words},
+			}
+		}
+		return nil
+	}
+	refused := resource.RejectedObject{Object: "Deployment media/edge", Problem: words}
+	for _, step := range []struct {
+		name   string
+		image  string
+		denies bool
+		told   *resource.RejectionState
+		has    string
+		fails  bool
+	}{
+		{"rejected", "one", true, &resource.RejectionState{Offload: refused}, "one []", false},
+		{"rejected again", "one", true, nil, "one []", false},
+		{"accepted", "one", false, &resource.RejectionState{}, "one [BPF NET_ADMIN]", false},
+		{"rejected while in use", "two", true, &resource.RejectionState{Serving: refused}, "one [BPF NET_ADMIN]", true},
+	} {
+		denies = step.denies
+		before := asked
+		workload := deployment()
+		workload.Spec.Template.Spec.Containers = []corev1.Container{{
+			Name: manifest.ContainerName, Image: step.image, SecurityContext: &corev1.SecurityContext{
+				RunAsUser: new(int64(0)), Capabilities: &corev1.Capabilities{Add: []corev1.Capability{"BPF", "NET_ADMIN"}},
+			},
+		}}
+		e.wants(desired{objects: e.objects(workload), complete: true})
+		wait, err := e.writer.step(t.Context(), e.unit)
+		for err == nil && wait > 0 && wait <= settleTime { // after the creation of the Service
+			time.Sleep(wait)
+			wait, err = e.writer.step(t.Context(), e.unit)
+		}
+		if (err != nil) != step.fails || step.denies && !step.fails && wait != rejectionRetry {
+			t.Errorf("%s: %v, tried again after %s", step.name, err, wait)
+		}
+		made := &appsv1.Deployment{}
+		if err := e.client.Get(t.Context(), gatewayKey, made); err != nil {
+			t.Fatal(err)
+		}
+		c, has := made.Spec.Template.Spec.Containers[0], []corev1.Capability{}
+		if c.SecurityContext != nil && c.SecurityContext.Capabilities != nil {
+			has = append(has, c.SecurityContext.Capabilities.Add...)
+		}
+		if got := fmt.Sprintf("%s %v", c.Image, has); got != step.has {
+			t.Errorf("%s: the container is %s, want %s", step.name, got, step.has)
+		}
+		if step.denies != (asked > before) {
+			t.Errorf("%s: asked %d times", step.name, asked-before)
+		}
+		told := e.writer.rejections.inbox.drain()
+		if (len(told) > 0) != (step.told != nil) || len(told) == 1 &&
+			told[0].object.(*resource.Rejection).RejectionState != *step.told {
+			t.Errorf("%s: the loop receives %+v", step.name, told)
 		}
 	}
 }

@@ -21,19 +21,26 @@ type peerReplicas struct {
 	// own is the IP address of this replica.
 	own string
 	set *reports.Peers
+	// origin is the URL of an address HOST:PORT of a replica.
+	origin func(address string) string
+	// changed is called with the URLs of the other replicas.
+	changed func(urls []string)
 }
 
 // newPeerReplicas returns an empty set of replicas. Connections to replicas are closed when ctx ends.
-func newPeerReplicas(ctx context.Context, s Settings, store *reports.Store, security *tls.Config) *peerReplicas {
+func newPeerReplicas(
+	ctx context.Context, s Settings, store *reports.Store, security *tls.Config, changed func(urls []string),
+) *peerReplicas {
 	scheme := "http"
 	if s.DiscoveryAuth != AuthOff {
 		scheme = "https"
 	}
+	origin := func(address string) string { return scheme + "://" + address }
 	service := types.NamespacedName{Namespace: s.Namespace, Name: discoveryService}
 	set := reports.NewPeers(ctx, store, func(address string) reports.Source {
-		return discovery.ReportSource{URL: scheme + "://" + address, TLS: security, TokenFile: s.TokenFile}
+		return discovery.ReportSource{URL: origin(address), TLS: security, TokenFile: s.TokenFile}
 	})
-	return &peerReplicas{service: service, own: s.Address, set: set}
+	return &peerReplicas{service: service, own: s.Address, set: set, origin: origin, changed: changed}
 }
 
 // include reports whether an EndpointSlice belongs to the config discovery Service. It is false for a nil p.
@@ -43,7 +50,13 @@ func (p *peerReplicas) include(s *discoveryv1.EndpointSlice) bool {
 
 // update sets the replicas to those in the given EndpointSlices.
 func (p *peerReplicas) update(endpoints []*discoveryv1.EndpointSlice) {
-	p.set.Set(addressesOf(endpoints, p.own))
+	addresses := addressesOf(endpoints, p.own)
+	p.set.Set(addresses)
+	urls := make([]string, len(addresses))
+	for i, address := range addresses {
+		urls[i] = p.origin(address)
+	}
+	p.changed(urls)
 }
 
 // addressesOf returns the sorted addresses HOST:PORT of the other replicas. Endpoints that are not ready are included,

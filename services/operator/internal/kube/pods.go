@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -84,6 +85,53 @@ func podAddresses(o client.Object) (addresses []string) {
 		}
 	}
 	return addresses
+}
+
+// hasAddress reports whether a dataplane pod of the Gateway id has an IP address. known is false if the watch has not
+// delivered the pod or its addresses yet. Unlike atAddress, it works for pods with host network: their addresses are
+// those of the node.
+func (p *podIndex) hasAddress(id, pod string, address netip.Addr) (has, known bool) {
+	select {
+	case <-p.ready:
+	default:
+		return false, false
+	}
+	namespace, _, _ := strings.Cut(id, "/")
+	found, err := p.get(context.Background(), types.NamespacedName{Namespace: namespace, Name: pod})
+	if err != nil || found == nil {
+		return false, false
+	}
+	if of, ok := configOf(found); !ok || of != id {
+		return false, true
+	}
+	for _, ip := range found.Status.PodIPs {
+		if a, err := netip.ParseAddr(ip.IP); err == nil && a.Unmap() == address {
+			return true, true
+		}
+	}
+	return false, len(found.Status.PodIPs) > 0
+}
+
+// running returns the names of the running dataplane pods of a Gateway. known is false until the existing pods are
+// listed.
+func (p *podIndex) running(gateway types.NamespacedName) (names map[string]bool, known bool) {
+	select {
+	case <-p.ready:
+	default:
+		return nil, false
+	}
+	list := &corev1.PodList{}
+	if err := p.cache.List(context.Background(), list, client.InNamespace(gateway.Namespace),
+		client.MatchingLabels{resource.RelatedGatewayName: gateway.Name}); err != nil {
+		return nil, false
+	}
+	names = map[string]bool{}
+	for i := range list.Items {
+		if id, ok := configOf(&list.Items[i]); ok && id == gateway.String() && list.Items[i].Status.Phase == corev1.PodRunning {
+			names[list.Items[i].Name] = true
+		}
+	}
+	return names, true
 }
 
 const (

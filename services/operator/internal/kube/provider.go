@@ -39,6 +39,7 @@ type Provider struct {
 	lease lease
 	// selfManaged are the objects that the operator maintains for its own use.
 	selfManaged []*selfManaged
+	inspected   inspected
 }
 
 // Running returns the names of the tasks that have not ended.
@@ -81,8 +82,9 @@ func (p *Provider) Run(ctx context.Context) error {
 	health.Handle("/", telemetry.Probes(m.registry, l.readyz))
 	health.Handle("/live", telemetry.Health{Live: l.livez})
 	p.tasks.join(group, "probes", func() error { return telemetry.Serve(ctx, probes, health) })
+	handler := newInspection(p, server, readers, id, &p.inspected).Or(server)
 	p.tasks.join(group, "config discovery", func() error {
-		return telemetry.ServeUpTo(ctx, discoveryListener(p.Settings, configs, id), server, discoveryConnections)
+		return telemetry.ServeUpTo(ctx, discoveryListener(p.Settings, configs, id), handler, discoveryConnections)
 	})
 	if keda != nil {
 		p.Log.Info("external scaler for KEDA serves", "scaler", keda.Addr().String())
@@ -109,6 +111,7 @@ func (p *Provider) work(ctx context.Context, l *loop, id *trust.Identity, reader
 	}
 	l.secrets = newSecretFetcher(k.direct, l.inbox, p.Log)
 	l.writer = newWriter(k.cached, k.direct, s, l.inbox, l.meters, &p.tasks, p.Log)
+	p.inspected.writer.Store(l.writer)
 	l.meters.registerCount(telemetry.OperatorProblems, l.writer.countProblems)
 	if l.writer.statuses.events, err = newEventRecorder(ctx, p.Config, s, p.Options.ControllerName); err != nil {
 		return err
@@ -121,6 +124,9 @@ func (p *Provider) work(ctx context.Context, l *loop, id *trust.Identity, reader
 	own := selfManagedOptions{
 		config: p.Config, cache: k.options, owner: ownerReferences(ctx, p.Settings), tasks: &p.tasks,
 	}
+	if readers != nil {
+		l.rollouts.forwarding = newForwarding(l.rollouts.reports, readers.pods, l.published.server, p.Log)
+	}
 	ca, err := p.manageOwnObjects(ctx, group, l, id, own)
 	if err != nil {
 		return err
@@ -131,7 +137,8 @@ func (p *Provider) work(ctx context.Context, l *loop, id *trust.Identity, reader
 			return err
 		}
 	}
-	l.peers = newPeerReplicas(ctx, p.Settings, l.rollouts.reports, id.Client())
+	l.peers = newPeerReplicas(ctx, p.Settings, l.rollouts.reports, id.Client(),
+		func(urls []string) { p.inspected.peers.Store(&urls) })
 	go l.rollouts.reports.Follow(ctx, p.Identity, l.published.server)
 	p.tasks.run(group, "reports of dataplanes", func(t *task) { l.rollouts.run(ctx, t) })
 	p.tasks.run(group, "names of nodes", func(t *task) { l.nodes.run(ctx, t) })
@@ -199,6 +206,7 @@ func (p *Provider) manageOwnObjects(
 ) (ca *authority, err error) {
 	if p.DiscoveryAuth != AuthOff {
 		ca = newAuthority(p.Namespace, nil, id, l.inbox, l.meters, p.Log)
+		ca.changed = l.rollouts.forwarding.setAuthority
 		p.selfManaged = append(p.selfManaged, &ca.selfManaged)
 		if err := ca.manage(ctx, group, o); err != nil {
 			return nil, err

@@ -16,8 +16,8 @@ import (
 // that was applied without its externalIPs. formerWorkload is not rejected, but must not be replaced without a
 // permission, see waitingWorkload.
 type rejections struct {
-	serving, scaling, externalIPs rejection
-	formerWorkload                string
+	serving, scaling, externalIPs, offload rejection
+	formerWorkload                         string
 }
 
 // note records the result of applying an object.
@@ -43,6 +43,7 @@ func (r rejections) keepUnknown(before rejections, deleteErr, failed error) reje
 		serving:     r.serving.keepUnknown(before.serving, deleteErr),
 		scaling:     r.scaling.keepUnknown(before.scaling, deleteErr),
 		externalIPs: r.externalIPs.keepUnknown(before.externalIPs, failed),
+		offload:     r.offload.keepUnknown(before.offload, failed),
 
 		formerWorkload: r.formerWorkload,
 	}
@@ -119,6 +120,7 @@ func (s *rejectionStore) set(ref translate.ObjectRef, r rejections) (changed boo
 	r.serving = r.serving.orLike(old.serving)
 	r.scaling = r.scaling.orLike(old.scaling)
 	r.externalIPs = r.externalIPs.orLike(old.externalIPs)
+	r.offload = r.offload.orLike(old.offload)
 	if s.of[ref] = r; r == (rejections{}) {
 		delete(s.of, ref)
 	}
@@ -136,6 +138,6 @@ func (s *rejectionStore) set(ref translate.ObjectRef, r rejections) (changed boo
 func (r rejections) state() resource.RejectionState {
 	return resource.RejectionState{
 		Serving: r.serving.RejectedObject, Scaling: r.scaling.RejectedObject, ExternalIPs: r.externalIPs.RejectedObject,
-		FormerWorkload: r.formerWorkload,
+		Offload: r.offload.RejectedObject, FormerWorkload: r.formerWorkload,
 	}
 }

@@ -23,6 +23,8 @@ import (
 type rollouts struct {
 	reports *reports.Store
 	inbox   *inbox
+	// forwarding is called for each change of the reports; nil if no keys are published.
+	forwarding *forwarding
 
 	mu       sync.Mutex
 	rollouts map[types.NamespacedName]*rollout
@@ -98,13 +100,16 @@ func (f *rollouts) run(ctx context.Context, t *task) {
 			t.begin()
 			for _, id := range f.reports.Changes() {
 				namespace, name, _ := strings.Cut(id, "/")
-				f.update(types.NamespacedName{Namespace: namespace, Name: name}, time.Now())
+				gateway := types.NamespacedName{Namespace: namespace, Name: name}
+				f.update(gateway, time.Now())
+				f.forwarding.reported(gateway, time.Now())
 			}
 		case <-ticker.C:
 			t.begin()
 			for _, gateway := range f.unsettled() {
 				f.update(gateway, time.Now())
 			}
+			f.forwarding.tick(time.Now())
 		}
 		t.end()
 	}

@@ -29,7 +29,7 @@ const settleTime = time.Second
 
 // A status that the API server rejects is written again quickRetries times within half a minute, and then every
 // rejectionRetry: the API server may accept the status after a change of RBAC or CRDs, which does not change the object
-// itself.
+// itself. Rejected capabilities of in-kernel forwarding are tried again every rejectionRetry.
 const (
 	quickRetries   = 8
 	rejectionRetry = 10 * time.Minute

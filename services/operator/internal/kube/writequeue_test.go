@@ -72,6 +72,7 @@ func TestServicesAndWorkloadsComeFirst(t *testing.T) {
 			e.wantsOf(fmt.Sprint("g", i), 3)
 		}
 		time.Sleep(time.Minute)
+		synctest.Wait() // orders the reads of order after the writes; Sleep does not
 		count, firstOther, lastFirst := map[string]int{}, len(order), 0
 		for i, kind := range order {
 			count[kind]++

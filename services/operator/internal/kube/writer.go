@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -203,7 +204,11 @@ func (w *writer) step(ctx context.Context, ref translate.ObjectRef) (wait time.D
 	err = w.write(ctx, ref)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.queue.standbyWait(ref), err
+	wait = w.queue.standbyWait(ref)
+	if w.rejections.of[ref].offload.Problem != "" { // an admission policy may have changed
+		wait = min(cmp.Or(wait, rejectionRetry), rejectionRetry)
+	}
+	return wait, err
 }
 
 // write writes the objects generated for one translated object, and then its status.

@@ -2,6 +2,7 @@ package manifest_test
 
 import (
 	"fmt"
+	"path"
 	"slices"
 	"strings"
 	"testing"
@@ -9,6 +10,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/stunner-gateway/stunner/services/api/config"
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
@@ -33,6 +36,66 @@ func TestPullPolicyFollowsTheTag(t *testing.T) {
 		pod := deployment(t, stunnerv1.DataplaneSpec{Image: image}).Spec.Template.Spec
 		if got := pod.Containers[0].ImagePullPolicy; got != want {
 			t.Errorf("%s: %s, want %s", image, got, want)
+		}
+	}
+}
+
+func TestStateVolumeHasRoomForTheJournal(t *testing.T) {
+	for memory, want := range map[string]string{"": "1Gi", "0": "1Gi", "128Mi": "16Mi", "1Gi": "32Mi", "1Ti": "1Gi"} {
+		spec := stunnerv1.DataplaneSpec{}
+		if memory != "" {
+			spec.Resources.Limits = corev1.ResourceList{corev1.ResourceMemory: resource.MustParse(memory)}
+		}
+		volume := deployment(t, spec).Spec.Template.Spec.Volumes[0].EmptyDir
+		if got := volume.SizeLimit.String(); got != want || volume.Medium != corev1.StorageMediumMemory {
+			t.Errorf("memory limit %q: %s of state on %q, want %s", memory, got, volume.Medium, want)
+		}
+	}
+}
+
+// The volume of the node can be removed, for clusters whose policies deny it.
+func TestJournalIsOnTheNodeOnlyWithHostNetwork(t *testing.T) {
+	const patch = `{"spec":{"volumes":[{"name":"journal","$patch":"delete"}],"containers":[{"name":"stunner-daemon",
+		"volumeMounts":[{"mountPath":"/var/lib/stunner-journal","$patch":"delete"}]}]}}`
+	for name, c := range map[string]struct {
+		spec stunnerv1.DataplaneSpec
+		want string
+	}{
+		"pod network":  {stunnerv1.DataplaneSpec{}, ""},
+		"host network": {stunnerv1.DataplaneSpec{HostNetwork: true}, "/dev/shm/stunner-a1"},
+		"patched": {stunnerv1.DataplaneSpec{
+			HostNetwork: true, PodTemplatePatch: &runtime.RawExtension{Raw: []byte(patch)},
+		}, ""},
+	} {
+		pod, got := deployment(t, c.spec).Spec.Template.Spec, ""
+		for _, v := range pod.Volumes {
+			for _, m := range pod.Containers[0].VolumeMounts {
+				if v.HostPath != nil && m.Name == v.Name {
+					got = path.Join(v.HostPath.Path, m.SubPath)
+				}
+			}
+		}
+		if got != c.want {
+			t.Errorf("%s: the journal is in %q of the node, want %q", name, got, c.want)
+		}
+	}
+}
+
+// A Dataplane with a command or an image of its own is supervised too, unless it sets the variable.
+func TestDataplanesAreSupervised(t *testing.T) {
+	own := []corev1.EnvVar{{Name: "STUNNER_SUPERVISE", Value: "false"}}
+	for want, spec := range map[string]stunnerv1.DataplaneSpec{
+		"true":  {Image: "relay:1", Command: []string{"stunnerd"}, Args: []string{"-w"}},
+		"false": {Env: own},
+	} {
+		var got []string
+		for _, e := range deployment(t, spec).Spec.Template.Spec.Containers[0].Env {
+			if e.Name == "STUNNER_SUPERVISE" {
+				got = append(got, e.Value)
+			}
+		}
+		if !slices.Equal(got, []string{want}) {
+			t.Errorf("STUNNER_SUPERVISE is %q, want %s", got, want)
 		}
 	}
 }

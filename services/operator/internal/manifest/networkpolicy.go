@@ -25,8 +25,9 @@ func RelayPorts(template *stunnerv1.Dataplane) config.PortRange {
 }
 
 // NetworkPolicy returns the NetworkPolicy of a Gateway. Ingress is limited to the ports of listeners, relay sockets,
-// health check and metrics. Relay ports are open to everyone, because a peer may send the first packet. Egress over UDP
-// is not limited, because the dataplane itself enforces the routes.
+// health check and metrics. Relay ports are open to everyone, because a peer may send the first packet. The pods of the
+// Gateway may send to all UDP ports of each other, because the kernel selects the ports on which they receive forwarded
+// datagrams. Egress over UDP is not limited, because the dataplane itself enforces the routes.
 func NetworkPolicy(o Owner, c config.Config, relays config.PortRange, configOrigin string) *networkingv1.NetworkPolicy {
 	return WithPorts(&networkingv1.NetworkPolicy{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "networking.k8s.io/v1", Kind: "NetworkPolicy"},
@@ -40,7 +41,7 @@ func NetworkPolicy(o Owner, c config.Config, relays config.PortRange, configOrig
 }
 
 // WithPorts returns a copy of a NetworkPolicy whose ingress rules allow the ports of a config and the relay ports from
-// every source.
+// every source, and all UDP ports from the pods that it selects.
 func WithPorts(p *networkingv1.NetworkPolicy, c config.Config, relays config.PortRange) *networkingv1.NetworkPolicy {
 	var ports []networkingv1.NetworkPolicyPort
 	for _, l := range c.Listeners {
@@ -56,7 +57,10 @@ func WithPorts(p *networkingv1.NetworkPolicy, c config.Config, relays config.Por
 		ports = append(ports, one(corev1.ProtocolTCP, MetricsPort))
 	}
 	p = p.DeepCopy()
-	p.Spec.Ingress = []networkingv1.NetworkPolicyIngressRule{{Ports: ports}}
+	p.Spec.Ingress = []networkingv1.NetworkPolicyIngressRule{{Ports: ports}, {
+		Ports: []networkingv1.NetworkPolicyPort{{Protocol: new(corev1.ProtocolUDP)}},
+		From:  []networkingv1.NetworkPolicyPeer{{PodSelector: p.Spec.PodSelector.DeepCopy()}},
+	}}
 	return p
 }
 

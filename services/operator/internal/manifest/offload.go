@@ -7,9 +7,12 @@ import (
 	"slices"
 	"strings"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
+	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
 // offloadCapabilities are the capabilities that the dataplane needs to forward media in the kernel.
@@ -38,6 +41,34 @@ func withOffload(c *corev1.SecurityContext, t stunnerv1.DataplaneSpec) *corev1.S
 		c.RunAsUser, c.RunAsNonRoot = new(int64(0)), new(false)
 	}
 	return c
+}
+
+// WithoutOffload returns a copy of a workload without the capabilities of in-kernel forwarding, because admission
+// policies may reject them. It returns nil for any other object, and for a workload without exactly these capabilities.
+func WithoutOffload(o runtime.Object) resource.Object {
+	var template *corev1.PodTemplateSpec
+	o = o.DeepCopyObject()
+	switch w := o.(type) {
+	case *appsv1.Deployment:
+		template = &w.Spec.Template
+	case *appsv1.DaemonSet:
+		template = &w.Spec.Template
+	default:
+		return nil
+	}
+	for i := range template.Spec.Containers {
+		c := template.Spec.Containers[i].SecurityContext
+		if template.Spec.Containers[i].Name != ContainerName || c == nil || c.Capabilities == nil ||
+			!slices.Equal(c.Capabilities.Add, offloadCapabilities) {
+			continue
+		}
+		c.Capabilities.Add = nil
+		if c.RunAsUser != nil && *c.RunAsUser == 0 { // for the capabilities, see withOffload
+			c.RunAsUser, c.RunAsNonRoot = nil, nil
+		}
+		return o.(resource.Object)
+	}
+	return nil
 }
 
 // CheckOffload returns the reason why spec.offloadEngine has no effect in the pods of a Dataplane.

@@ -2,14 +2,17 @@ package manifest_test
 
 import (
 	"fmt"
+	"reflect"
 	"strings"
 	"testing"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
 
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
 	"github.com/stunner-gateway/stunner/services/operator/internal/manifest"
+	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
 // The pods get the two capabilities and user 0 only if a Dataplane requests in-kernel forwarding and does not set the
@@ -60,6 +63,25 @@ func TestOffload(t *testing.T) {
 		c := deployment(t, d.Spec).Spec.Template.Spec.Containers[0].SecurityContext
 		if got := rights(c); got != test.want {
 			t.Errorf("%s: the container has %s, want %s", test.spec, got, test.want)
+		}
+	}
+}
+
+// Without the capabilities a workload is that of a Dataplane for which they are forbidden. Other objects, and workloads
+// with other capabilities, have no such form.
+func TestWithoutOffload(t *testing.T) {
+	with := deployment(t, stunnerv1.DataplaneSpec{OffloadEngine: stunnerv1.OffloadTC})
+	plain := deployment(t, stunnerv1.DataplaneSpec{OffloadEngine: stunnerv1.OffloadNone})
+	got := manifest.WithoutOffload(with)
+	if got == nil || !reflect.DeepEqual(got.(*appsv1.Deployment).Spec.Template.Spec, plain.Spec.Template.Spec) {
+		t.Errorf("%+v, want %+v", got, plain)
+	}
+	added := with.DeepCopy()
+	capabilities := added.Spec.Template.Spec.Containers[0].SecurityContext.Capabilities
+	capabilities.Add = append(capabilities.Add, "SYS_ADMIN")
+	for _, o := range []resource.Object{plain, added, &corev1.Service{}} {
+		if got := manifest.WithoutOffload(o); got != nil {
+			t.Errorf("%T: %+v", o, got)
 		}
 	}
 }

@@ -26,13 +26,34 @@ const (
 // ContainerName is the name of the dataplane container.
 const ContainerName = "stunner-daemon"
 
-// The dataplane saves its last good config in a volume of the pod, so that the config survives a restart of the
-// container. The volume is in memory (tmpfs), because the config contains secrets, which must not be written to a disk.
+// The dataplane saves its last good config and the journal of its sessions in a volume of the pod, so that they survive
+// a restart of the container. The volume is in memory (tmpfs), because the config contains secrets, which must not be
+// written to a disk.
 const (
 	stateVolume = "state"
 	stateDir    = "/var/lib/stunner"
-	stateSize   = 16 << 20
+	// minStateSize is the least size limit of the volume. maxStateSize is that of a pod without a memory limit.
+	minStateSize = 16 << 20
+	maxStateSize = 1 << 30
+	// stateShare is the part of the memory limit that the volume may use. A dataplane admits one session for each 64 KiB
+	// of memory. A session needs about 350 bytes in the journal, which grows to twice its size before it is compacted
+	// into a second file: 2 KiB suffice.
+	stateShare = 32
 )
+
+// With host network, the journal is in a folder of the node, so that the next pod on the node continues the sessions of
+// a pod that has ended. The folder is in memory, and every user may create files in it, because kubelet creates folders
+// for root only, and gives a subPath the mode of its volume.
+const (
+	journalVolume = "journal"
+	journalDir    = "/var/lib/stunner-journal"
+	journalHost   = "/dev/shm"
+	journalPrefix = "stunner-"
+)
+
+// livenessGrace is the time in seconds between SIGTERM and SIGKILL after a failed liveness probe, the least that
+// Kubernetes permits. The grace period of the pod, which is for draining, would keep a stuck process for an hour.
+const livenessGrace = 1
 
 // nonRoot is the user and group "nonroot" of distroless images.
 const nonRoot = 65532
@@ -50,7 +71,7 @@ func (w Workload) pod(o Owner) corev1.PodTemplateSpec {
 	secretName := func(s corev1.LocalObjectReference) string { return s.Name }
 	spec := corev1.PodSpec{
 		Containers:                    []corev1.Container{w.container(o, t)},
-		Volumes:                       []corev1.Volume{stateInMemory(), standbyFiles(o)},
+		Volumes:                       []corev1.Volume{stateInMemory(t.Resources), standbyFiles(o)},
 		ImagePullSecrets:              lastOfEach(t.ImagePullSecrets, secretName),
 		HostNetwork:                   t.HostNetwork,
 		Affinity:                      t.Affinity,
@@ -67,6 +88,7 @@ func (w Workload) pod(o Owner) corev1.PodTemplateSpec {
 	if t.HostNetwork {
 		// A pod with host network and the default DNS policy cannot resolve the name of the discovery Service.
 		spec.DNSPolicy = corev1.DNSClusterFirstWithHostNet
+		spec.Volumes = append(spec.Volumes, journalOnHost())
 	}
 	return corev1.PodTemplateSpec{
 		ObjectMeta: metav1.ObjectMeta{Labels: labels, Annotations: annotations},
@@ -91,6 +113,9 @@ func (w Workload) container(o Owner, t stunnerv1.DataplaneSpec) corev1.Container
 	if w.Secured {
 		c.VolumeMounts = append(c.VolumeMounts, discoveryMount())
 	}
+	if t.HostNetwork {
+		c.VolumeMounts = append(c.VolumeMounts, journalMount(o))
+	}
 	if len(c.Command) == 0 && len(c.Args) == 0 {
 		c.Command, c.Args = []string{"stunnerd"}, []string{"-w", "--udp-thread-num=16"}
 	}
@@ -100,6 +125,8 @@ func (w Workload) container(o Owner, t stunnerv1.DataplaneSpec) corev1.Container
 	}
 	if !t.DisableHealthCheck {
 		c.LivenessProbe, c.ReadinessProbe = probe("/live"), probe("/ready")
+		// A process that is not live cannot drain. It is killed at once, and the next process restores its sessions.
+		c.LivenessProbe.TerminationGracePeriodSeconds = new(int64(livenessGrace))
 	}
 	return c
 }
@@ -129,6 +156,8 @@ func (w Workload) identity(o Owner) []corev1.EnvVar {
 		{Name: "STUNNER_NAME", Value: o.Name},
 		{Name: "STUNNER_CONFIG_ORIGIN", Value: w.ConfigOrigin},
 		{Name: "STUNNER_STATE_DIR", Value: stateDir},
+		// A variable, because an image of an earlier release would not start with an unknown flag.
+		{Name: "STUNNER_SUPERVISE", Value: "true"},
 		standbyEnvironment(),
 		{Name: "STUNNER_ADDR", ValueFrom: fieldRef("status.podIP")},
 		{Name: "STUNNER_ADDRS", ValueFrom: fieldRef("status.podIPs")},
@@ -137,6 +166,9 @@ func (w Workload) identity(o Owner) []corev1.EnvVar {
 	}
 	if w.Secured {
 		env = append(env, discoveryEnvironment()...)
+	}
+	if w.Template.Spec.HostNetwork {
+		env = append(env, corev1.EnvVar{Name: "STUNNER_JOURNAL_DIR", Value: journalDir})
 	}
 	if w.Template.Spec.RelayPortRange != nil {
 		env = append(env, corev1.EnvVar{Name: "STUNNER_RELAY_PORTS", Value: RelayPorts(w.Template).String()})
@@ -154,11 +186,27 @@ func graceOf(t stunnerv1.DataplaneSpec) *int64 {
 	return cmp.Or(t.TerminationGracePeriodSeconds, new(int64(stunnerv1.DefaultTerminationGracePeriodSeconds)))
 }
 
-func stateInMemory() corev1.Volume {
+func stateInMemory(r corev1.ResourceRequirements) corev1.Volume {
+	size := int64(maxStateSize)
+	if memory, ok := r.Limits[corev1.ResourceMemory]; ok && !memory.IsZero() {
+		size = min(max(memory.Value()/stateShare, minStateSize), maxStateSize)
+	}
 	return corev1.Volume{Name: stateVolume, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{
 		Medium:    corev1.StorageMediumMemory,
-		SizeLimit: resource.NewQuantity(stateSize, resource.BinarySI),
+		SizeLimit: resource.NewQuantity(size, resource.BinarySI),
 	}}}
+}
+
+func journalOnHost() corev1.Volume {
+	return corev1.Volume{Name: journalVolume, VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{
+		Path: journalHost, Type: new(corev1.HostPathDirectory),
+	}}}
+}
+
+// journalMount returns the mount of a folder that only the pods of one Gateway use.
+func journalMount(o Owner) corev1.VolumeMount {
+	return corev1.VolumeMount{Name: journalVolume, MountPath: journalDir,
+		SubPath: journalPrefix + cmp.Or(string(o.UID), o.Namespace+"_"+o.Name)}
 }
 
 func fieldRef(path string) *corev1.EnvVarSource {

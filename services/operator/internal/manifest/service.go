@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/validation"
 
@@ -102,7 +103,7 @@ func Service(o Owner, e Exposure) *corev1.Service {
 
 // WithoutExternalIPs returns a copy of a Service without spec.externalIPs, because policies of many clusters reject
 // external IPs. It returns nil for any other object, and for a Service without external IPs.
-func WithoutExternalIPs(o resource.Object) resource.Object {
+func WithoutExternalIPs(o runtime.Object) resource.Object {
 	svc, ok := o.(*corev1.Service)
 	if !ok || len(svc.Spec.ExternalIPs) == 0 {
 		return nil

@@ -81,6 +81,9 @@ type RejectionState struct {
 	Serving, Scaling RejectedObject
 	// ExternalIPs is a Service that the API server accepted only after spec.externalIPs was removed.
 	ExternalIPs RejectedObject
+	// Offload is a workload that the API server accepted only after the capabilities of in-kernel forwarding were
+	// removed.
+	Offload RejectedObject
 	// FormerWorkload is the workload that the operator of the existing STUNner created, while its pods may not be
 	// replaced because the Gateway does not permit it; "" if there is none.
 	FormerWorkload string

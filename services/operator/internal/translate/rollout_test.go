@@ -86,15 +86,18 @@ func TestARefusedObjectIsTold(t *testing.T) {
 	readers.Record("the Gateway", told)
 	service := resource.RejectedObject{Object: "Service media/edge", Problem: "port 30000 is taken"}
 	scaled := resource.RejectedObject{Object: "ScaledObject media/edge", Problem: "there is an HPA"}
+	offload := resource.RejectedObject{Object: "Deployment media/edge", Problem: "set workloadPolicy.offload"}
 	const (
 		programmed = "Programmed=True/Programmed:"
 		not        = "Programmed=False/Invalid: the API server refuses Service media/edge: port 30000 is taken; what was published before stays in force"
 		unscaled   = "Autoscaled=False/Invalid: the API server refuses ScaledObject media/edge: there is an HPA; the Gateway is served, and scaled as before, if it was"
+		userSpace  = "OffloadUnavailable=True/Warning: the pods of Deployment media/edge forward media in user space, because the API server refuses their capabilities: set workloadPolicy.offload"
 	)
 	for _, step := range []struct {
 		state resource.RejectionState
 		want  []string
 	}{
+		{resource.RejectionState{Offload: offload}, []string{programmed, userSpace}},
 		{resource.RejectionState{Serving: service}, []string{not}},
 		{resource.RejectionState{Serving: service, Scaling: scaled}, []string{not, unscaled}},
 		{resource.RejectionState{Scaling: scaled}, []string{programmed, unscaled}},

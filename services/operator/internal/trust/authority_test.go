@@ -9,8 +9,6 @@ import (
 
 var start = time.Date(2031, 5, 4, 3, 2, 1, 0, time.UTC)
 
-const day = 24 * time.Hour
-
 // nextOf returns the authority for a time.
 func nextOf(t *testing.T, a Authority, now time.Time) Authority {
 	t.Helper()

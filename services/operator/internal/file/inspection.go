@@ -1,0 +1,46 @@
+package file
+
+import (
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/stunner-gateway/stunner/services/api/inspection"
+	"github.com/stunner-gateway/stunner/services/operator/internal/decode"
+	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
+)
+
+// state returns the state of the operator for the inspection API.
+func (l *loop) state() inspection.Operator {
+	name, _ := os.Hostname() // the name is only shown
+	state := inspection.Operator{Replica: name, Leader: name}
+	if found := l.problems.Load(); found != nil {
+		state.Problems = *found
+	}
+	return state
+}
+
+// inspected returns the errors in documents and the conditions that report a problem.
+func (s *summary) inspected() (all []inspection.Problem) {
+	for _, p := range s.problems {
+		if p.Severity == decode.Error {
+			all = append(all, inspection.Problem{
+				Object: fmt.Sprintf("%s:%d", p.File, p.Line), Field: p.Field, Condition: "Accepted", Status: "False",
+				Reason: "Invalid", Message: p.String(),
+			})
+		}
+	}
+	for id, conditions := range s.conditions {
+		for _, c := range translate.Problems(conditions) {
+			field, kind := "", c.Type
+			if i := strings.LastIndexByte(c.Type, ' '); i >= 0 {
+				field, kind = c.Type[:i], c.Type[i+1:]
+			}
+			all = append(all, inspection.Problem{
+				Object: id.Kind + " " + strings.TrimPrefix(id.Namespace+"/"+id.Name, "/"), Field: field, Condition: kind,
+				Status: string(c.Status), Reason: c.Reason, Message: c.Message,
+			})
+		}
+	}
+	return all
+}

@@ -1,0 +1,280 @@
+// Package inspect serves the inspection API of the operator: status, sessions, refusals, reachable peers and grants of
+// the pods of a Gateway, over the streams of config discovery that the pods keep open.
+//
+//	caller ─▶ limits ─▶ authorization ─┬▶ pods with a stream to this replica
+//	                                   └▶ other replicas, with ?local=true ─▶ their pods
+//
+// A replica that is asked with ?local=true asks no other replica, so requests do not loop. Requests between replicas use
+// the replica's own token, never that of the caller.
+package inspect
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/stunner-gateway/stunner/services/api/config"
+	"github.com/stunner-gateway/stunner/services/api/discovery"
+	"github.com/stunner-gateway/stunner/services/api/inspection"
+	"github.com/stunner-gateway/stunner/services/api/ratelimit"
+)
+
+const (
+	gatewaysPath = "/api/v1/gateways/"
+	operatorPath = "/api/v1/operator"
+)
+
+// Bounds of the load that callers can put on a replica.
+const (
+	// maxRequests is the number of requests in progress after authorization, not counting those of other replicas.
+	maxRequests = 20
+	// maxPerNamespace is the number of them for Gateways of one namespace, so that callers with rights in one namespace
+	// do not use up maxRequests or the memory of the replica.
+	maxPerNamespace = 4
+	// maxPerSource is the number of requests in progress of one source address, before and after authorization.
+	maxPerSource = 4
+	// maxFromReplica is maxPerSource for the addresses of other replicas, and the number of requests with ?local=true.
+	maxFromReplica = 2 * maxRequests
+	// sourceRate and sourceBurst are the requests of one source address a second and at once, as for config discovery,
+	// because a request with an unknown token causes a TokenReview. They do not apply to other replicas, and to the
+	// loopback address, which users of kubectl port-forward share.
+	sourceRate, sourceBurst = 10, 20
+	// maxSources is the number of source addresses with a rate limit of their own at a time.
+	maxSources = 10_000
+)
+
+const (
+	// podTimeout is how long pods are waited for.
+	podTimeout = 6 * time.Second
+	// answerTimeout is how long the caller may take to read the answer. It replaces the write timeout of the server.
+	answerTimeout = 30 * time.Second
+)
+
+// Pods are the pods that have a stream to this replica. discovery.Server implements it.
+type Pods interface {
+	// Ask sends a request to the pods of a Gateway and returns their answers.
+	Ask(ctx context.Context, q discovery.Query) []discovery.Answer
+	// Published returns the published config of a Gateway and its revision.
+	Published(id string) (c config.Config, revision string, ok bool)
+}
+
+// Options configure an API.
+type Options struct {
+	Pods Pods
+	// Authorize returns the name of the caller for logs. It returns an *Error if the caller may not make the request,
+	// and an error that wraps discovery.ErrUndecided if that cannot be decided now.
+	Authorize func(*http.Request, Attributes) (caller string, err error)
+	// Replicas returns the URLs of the other replicas, without a path. Nil means that there are none.
+	Replicas func() []string
+	// Client sends requests to other replicas.
+	Client Client
+	// State returns the state of this replica, without Version and Now.
+	State func() inspection.Operator
+	// Version is the version of the operator.
+	Version string
+	Log     *slog.Logger
+}
+
+// Group is the API group of Attributes.
+const Group = "gateway.networking.k8s.io"
+
+// Attributes are the right that a request needs, in the terms of Kubernetes authorization.
+type Attributes struct {
+	Verb string
+	// Resource is gateways, or gateways/SUBRESOURCE.
+	Resource string
+	// Namespace and Name are those of the Gateway; both are empty for all Gateways.
+	Namespace, Name string
+}
+
+// Split returns the resource and the subresource.
+func (a Attributes) Split() (resource, subresource string) {
+	resource, subresource, _ = strings.Cut(a.Resource, "/")
+	return resource, subresource
+}
+
+// Missing describes the missing right and the role that grants it, for example "needs get on gateways/sessions in
+// namespace X: …".
+func (a Attributes) Missing() string {
+	role := "stunner-viewer"
+	if a.Verb == "delete" {
+		role = "stunner-session-manager"
+	}
+	if a.Namespace == "" {
+		return fmt.Sprintf("needs %s on %s.%s in all namespaces: bind ClusterRole %s with a ClusterRoleBinding",
+			a.Verb, a.Resource, Group, role)
+	}
+	return fmt.Sprintf("needs %s on %s.%s in namespace %s: bind ClusterRole %s there with a RoleBinding",
+		a.Verb, a.Resource, Group, a.Namespace, role)
+}
+
+// API is the http.Handler of the inspection API.
+type API struct {
+	Options
+	mux        *http.ServeMux
+	rates      *ratelimit.Limiter[netip.Prefix]
+	sources    limiter[netip.Prefix]
+	namespaces limiter[string]
+	requests   limiter[bool] // by whether ?local=true is set
+}
+
+// New returns the inspection API.
+func New(o Options) *API {
+	if o.Replicas == nil {
+		o.Replicas = func() []string { return nil }
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	a := &API{
+		Options: o, mux: http.NewServeMux(), rates: ratelimit.New[netip.Prefix](sourceRate, sourceBurst, maxSources),
+	}
+	for _, e := range endpoints {
+		a.mux.HandleFunc(e.method+" "+gatewaysPath+"{namespace}/{name}/"+e.path, a.guarded(e.rights, a.serve(e)))
+	}
+	a.mux.HandleFunc("GET "+gatewaysPath+"{namespace}/{name}/config",
+		a.guarded(rights{"get", "gateways"}, a.serveConfig))
+	a.mux.HandleFunc("GET "+operatorPath, a.guarded(rights{"list", "gateways"}, a.serveOperator))
+	return a
+}
+
+// Or returns a handler that serves the paths of the API, and passes all other requests to next.
+func (a *API) Or(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == operatorPath || strings.HasPrefix(r.URL.Path, gatewaysPath) {
+			a.ServeHTTP(w, r)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// ServeHTTP serves the paths of the API.
+func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Cache-Control", "no-store")
+	a.mux.ServeHTTP(w, r)
+}
+
+// call is an authorized request.
+type call struct {
+	namespace, name string
+	caller          string
+	// local is set for a request of another replica, which asks all replicas itself.
+	local bool
+}
+
+// id returns the id of the config of the Gateway.
+func (c call) id() string { return c.namespace + "/" + c.name }
+
+// rights are the verb and the resource that an endpoint needs.
+type rights struct{ verb, resource string }
+
+// guarded returns a handler that applies the limits and the authorization, and then calls serve.
+func (a *API) guarded(needs rights, serve func(http.ResponseWriter, *http.Request, call) error) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		begun := time.Now()
+		// fails only for a ResponseWriter without a connection, in tests
+		_ = http.NewResponseController(w).SetWriteDeadline(begun.Add(answerTimeout))
+		if err := a.admit(w, r, needs, serve); err != nil {
+			a.refuse(w, r, err)
+		}
+	}
+}
+
+func (a *API) admit(
+	w http.ResponseWriter, r *http.Request, needs rights, serve func(http.ResponseWriter, *http.Request, call) error,
+) error {
+	source, limit := a.sourceOf(r)
+	if limit == maxPerSource && !source.Addr().IsLoopback() && a.rates.Take(source, time.Now()) > 0 {
+		return errorf(http.StatusTooManyRequests, "more than %d requests a second: try again later", sourceRate)
+	}
+	if !a.sources.enter(r.Context(), source, limit) {
+		return errorf(http.StatusTooManyRequests,
+			"%d requests of this address are in progress: wait until one of them has ended", limit)
+	}
+	defer a.sources.leave(source)
+	c := call{
+		namespace: r.PathValue("namespace"), name: r.PathValue("name"), local: r.URL.Query().Get(localParameter) == "true",
+	}
+	if err := checkRequest(r); err != nil {
+		return err
+	}
+	var err error
+	c.caller, err = a.Authorize(r, Attributes{needs.verb, needs.resource, c.namespace, c.name})
+	if err != nil {
+		return err
+	}
+	if !c.local { // before the slot of all namespaces, so that requests that wait for one namespace do not use up those
+		if !a.namespaces.enter(r.Context(), c.namespace, maxPerNamespace) {
+			return errorf(http.StatusTooManyRequests,
+				"%d inspection requests for namespace %q are in progress: try again later", maxPerNamespace, c.namespace)
+		}
+		defer a.namespaces.leave(c.namespace)
+	}
+	limit = maxRequests
+	if c.local {
+		limit = maxFromReplica
+	}
+	if !a.requests.enter(r.Context(), c.local, limit) {
+		return errorf(http.StatusTooManyRequests, "%d inspection requests are in progress: try again later", limit)
+	}
+	defer a.requests.leave(c.local)
+	return serve(w, r, c)
+}
+
+func (a *API) serveConfig(w http.ResponseWriter, _ *http.Request, c call) error {
+	published, revision, ok := a.Pods.Published(c.id())
+	if !ok {
+		return errorf(http.StatusNotFound, "no config of Gateway %s is published", c.id())
+	}
+	return writeJSON(w, inspection.Config{Revision: revision, Config: published.Redacted().Canonical()})
+}
+
+// maxProblems is the maximum number of problems in an answer.
+const maxProblems = 1_000
+
+func (a *API) serveOperator(w http.ResponseWriter, _ *http.Request, _ call) error {
+	state := a.State()
+	state.Version, state.Now = a.Version, time.Now()
+	state.Problems = slices.SortedStableFunc(slices.Values(state.Problems), func(a, b inspection.Problem) int {
+		return cmp.Or(cmp.Compare(a.Object, b.Object), cmp.Compare(a.Field, b.Field),
+			cmp.Compare(a.Condition, b.Condition))
+	})
+	if more := len(state.Problems) - maxProblems; more > 0 {
+		state.Problems, state.Omitted = state.Problems[:maxProblems], more
+	}
+	if state.Problems == nil {
+		state.Problems = []inspection.Problem{}
+	}
+	return writeJSON(w, state)
+}
+
+// refuse answers a request with an error.
+func (a *API) refuse(w http.ResponseWriter, r *http.Request, err error) {
+	var answer *Error
+	switch {
+	case errors.As(err, &answer):
+	case errors.Is(err, discovery.ErrUndecided):
+		answer = errorf(http.StatusServiceUnavailable, "the caller cannot be authorized now: %v", err)
+	default:
+		answer = errorf(http.StatusServiceUnavailable, "%v", err)
+	}
+	a.Log.Debug("inspection request refused", "remote", r.RemoteAddr, "path", r.URL.Path, "code", answer.Code)
+	switch answer.Code {
+	case http.StatusUnauthorized:
+		w.Header().Set("WWW-Authenticate", "Bearer")
+	case http.StatusTooManyRequests:
+		w.Header().Set("Retry-After", "1")
+	case http.StatusServiceUnavailable:
+		w.Header().Set("Retry-After", "2")
+	}
+	writeHeader(w, answer.Code)
+	_ = encode(w, answer)
+}

@@ -1,0 +1,78 @@
+package command
+
+import (
+	"strings"
+	"testing"
+)
+
+// Every documented form of the existing command line works, or the error names its replacement.
+func TestFormerCommandLines(t *testing.T) {
+	w := statusWorld(t)
+	w.answers["GET /ice"] = `{"iceServers":[]}`
+	w.answers["GET /"] = `{"uris":[]}`
+	address := strings.TrimPrefix(w.url, "http://")
+	for line, want := range map[string]struct {
+		code int
+		text string // of output or errors
+	}{
+		"config":                               {0, "Gateway:"},
+		"config -a":                            {0, "shop/turn"},
+		"config --all-namespaces":              {0, "shop/turn"},
+		"config -n media frankfurt":            {0, "media/frankfurt"},
+		"config -n media frankfurt -o summary": {0, "Authentication:"},
+		"config -n media frankfurt -o json":    {0, `"public_port": 3478`},
+		"config -n media frankfurt -o yaml":    {0, "public_port: 3478"},
+		"config -n media frankfurt -o jsonpath={.listeners[0].public_port}":            {0, "3478"},
+		"config -n media frankfurt -v":                                                 {0, "media/frankfurt"},
+		"config -n media frankfurt -l all:DEBUG":                                       {0, "media/frankfurt"},
+		"config -n media frankfurt --loglevel all:INFO":                                {0, "media/frankfurt"},
+		"config -n media frankfurt --node worker-1":                                    {exitUsage, "config dump --running"},
+		"config --cds-server-namespace ops":                                            {0, "Gateway:"},
+		"config --cds-server-address 10.0.0.1":                                         {exitUsage, "--operator URL"},
+		"config --cds-server-port 13478":                                               {exitUsage, "--operator URL"},
+		"status":                                                                       {exitFailed, "POD"}, // a pod gives no answer
+		"status -n media berlin":                                                       {0, "media/berlin"},
+		"status -n media frankfurt --pod-name frankfurt-1":                             {exitFailed, "frankfurt-1"},
+		"status -n media frankfurt --pod-address 10.0.0.1":                             {exitUsage, "leave them out"},
+		"status -n media frankfurt --pod-port 8086":                                    {exitUsage, "curl http://ADDRESS:8086/status"},
+		"status -a -o json":                                                            {exitFailed, `"gateway": "shop/turn"`},
+		"auth -n media frankfurt --auth-server-address ADDRESS":                        {0, "iceServers"},
+		"auth -n media frankfurt -u ada --auth-server-address ADDRESS":                 {0, "iceServers"},
+		"auth -n media frankfurt --auth-turn-credential --auth-server-address ADDRESS": {0, "uris"},
+		"auth -n media frankfurt --auth-server-address ADDRESS --auth-service-port 1":  {0, "iceServers"},
+		"auth -n media frankfurt --auth-service-namespace x":                           {exitUsage, "--auth-server-address HOST:PORT"},
+		"license":        {0, "Every feature is on"},
+		"icetest --help": {0, "icetest"},
+		"turncat --help": {0, "turncat"},
+	} {
+		if line == "icetest --help" && !hasCommand("icetest") {
+			continue // not yet part of this program
+		}
+		args := strings.Fields(strings.ReplaceAll(line, "ADDRESS ", address+" "))
+		if args[len(args)-1] == "ADDRESS" {
+			args[len(args)-1] = address
+		}
+		out, errs, code := w.run(t, args...)
+		if code != want.code || !strings.Contains(out+errs, want.text) {
+			t.Errorf("%s: exit code %d, want %d and %q\n%s%s", line, code, want.code, want.text, out, errs)
+		}
+		if strings.Contains(line, "--pod-address") && !strings.Contains(errs, "--pod-address") {
+			t.Errorf("%s: the error does not name the flag: %s", line, errs)
+		}
+	}
+	// The flags of kubectl.
+	for _, flags := range []string{
+		"--kubeconfig /none", "--context x", "--cluster x", "--user x", "--server https://192.0.2.1", "-s https://192.0.2.1",
+		"--token x", "--as x", "--as-group x", "--certificate-authority x", "--client-certificate x", "--client-key x",
+		"--insecure-skip-tls-verify", "--tls-server-name x", "--request-timeout 1s", "--cache-dir x",
+	} {
+		if _, errs, code := w.run(t, append([]string{"config", "media/frankfurt"}, strings.Fields(flags)...)...); code != 0 {
+			t.Errorf("%s: %s", flags, errs)
+		}
+	}
+}
+
+func hasCommand(name string) bool {
+	c, _, err := newRoot("stunnerctl", Streams{}).Find([]string{name})
+	return err == nil && c.Name() == name
+}

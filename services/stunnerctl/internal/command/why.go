@@ -1,0 +1,159 @@
+package command
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/stunner-gateway/stunner/services/stunnerctl/internal/collect"
+	"github.com/stunner-gateway/stunner/services/stunnerctl/internal/connect"
+	"github.com/stunner-gateway/stunner/services/stunnerctl/internal/diagnose"
+	"github.com/stunner-gateway/stunner/services/stunnerctl/internal/report"
+)
+
+// newWhy returns the command why.
+func newWhy(g *globals) *cobra.Command {
+	var asked diagnose.Asked
+	c := &cobra.Command{
+		Use:   "why GATEWAY",
+		Short: "Find out why a Gateway does not work",
+		Long: `Check a Gateway from the door to the peer: its class and parameters, its
+conditions, Services and their events, address, pods, the config in force in
+each pod, listeners and certificates, credentials, routes, backends and limits.
+It stops at the first error, and prints the object, the field and the remedy.
+
+With --peer it also asks the running pods whether a route allows the peer, and
+with --user or --client what happened to this person: sessions, refusals, and
+the credentials that the auth service gave.
+
+The exit code is 1 if something is wrong.`,
+		Example: `  stunnerctl why front-door -n meet
+  stunnerctl why meet/front-door --peer 10.0.0.9:20000
+  stunnerctl why meet/front-door --user ada`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			gateway, err := g.parseName(args[0])
+			if err != nil {
+				return err
+			}
+			if err := checkAsked(&asked); err != nil {
+				return err
+			}
+			s, err := g.snapshot(c.Context(), collect.Options{Gateway: gateway, Asked: asked})
+			if err != nil {
+				return err
+			}
+			r := diagnose.Why(s, gateway.Namespace, gateway.Name)
+			if !g.printer().IsTable() {
+				err = g.printer().Value(r)
+			} else {
+				err = g.printReports([]diagnose.Report{r})
+			}
+			return failedIf(r.Wrong(), err)
+		},
+	}
+	c.Flags().StringVar(&asked.Peer, "peer", "", "address of a peer, IP:PORT")
+	c.Flags().StringVar(&asked.User, "user", "", "user name, as it was given to the auth service, or its hash")
+	c.Flags().StringVar(&asked.Client, "client", "", "IP address of a client, or its hash")
+	return g.completesGateways(c, 1)
+}
+
+func checkAsked(asked *diagnose.Asked) error {
+	if asked.Peer == "" {
+		return nil
+	}
+	peer, err := netip.ParseAddrPort(asked.Peer)
+	if err != nil || peer.Port() == 0 {
+		return usagef("--peer %q: use IP:PORT, or [IP]:PORT for IPv6", asked.Peer)
+	}
+	return nil
+}
+
+// newDoctor returns the command doctor.
+func newDoctor(g *globals) *cobra.Command {
+	c := &cobra.Command{
+		Use:   "doctor",
+		Short: "Check the installation and all Gateways",
+		Long: `Check everything that why checks, for all Gateways of the namespace or with -A of
+the cluster, and what they share: versions and owners of the CRDs, the operator
+and config discovery, admission policies, clocks, and the implementation of
+Services on the nodes. Each finding has a severity and a remedy.
+
+Objects that you may not read are left out, and one finding names the rights.
+The exit code is 1 if a finding is an error or a warning.`,
+		Example: `  stunnerctl doctor -A
+  stunnerctl doctor -n meet -o json`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			namespace := g.namespace()
+			if g.allNamespaces || g.folder != "" && *g.kube.Namespace == "" {
+				namespace = ""
+			}
+			s, err := g.snapshot(c.Context(), collect.Options{Namespace: namespace, Installation: true})
+			if err != nil {
+				return err
+			}
+			reports := diagnose.Doctor(s, namespace)
+			findings := diagnose.All(reports)
+			if !g.printer().IsTable() {
+				err = g.printer().Value(struct {
+					Reports  []diagnose.Report  `json:"reports"`
+					Findings []diagnose.Finding `json:"findings"`
+				}{reports, findings})
+			} else {
+				err = g.printReports(reports)
+			}
+			return failedIf(diagnose.Wrong(findings), err)
+		},
+	}
+	return c
+}
+
+// snapshot reads the snapshot of a diagnosis. With --operator the objects are those of the cluster that a flag names, or
+// there are none: the cluster of the default kubeconfig may be another one.
+func (g *globals) snapshot(ctx context.Context, o collect.Options) (*diagnose.Snapshot, error) {
+	answers, err := g.open()
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = answers.Close() }()
+	o.Answers, o.Objects, o.OperatorNamespace, o.Now = answers, answers, g.operatorNamespace, g.now
+	if g.operatorURL != "" {
+		o.Objects = nil
+		if *g.kube.KubeConfig != "" || *g.kube.Context != "" || *g.kube.APIServer != "" {
+			cluster, err := connect.Open(
+				connect.Options{Kube: g.kube, OperatorNamespace: g.operatorNamespace, Progress: g.progress},
+			)
+			if err != nil {
+				return nil, usageError{err}
+			}
+			o.Objects = cluster
+		} else if o.Gateway.Name == "" {
+			return nil, usagef("doctor reads objects: add --kubeconfig or --context to --operator")
+		}
+	}
+	g.progress("reading objects and asking the operator")
+	s, err := collect.Snapshot(ctx, o)
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", answers, err)
+	}
+	return s, nil
+}
+
+func (g *globals) printReports(reports []diagnose.Report) error {
+	p := g.printer()
+	return report.Print(p.Out, reports, report.Style{
+		Width: p.Width, Color: p.Color, ASCII: !report.UTF8(os.Getenv), Steps: p.IsWide(),
+	})
+}
+
+// failedIf returns err, or else errChecksFailed if something is wrong.
+func failedIf(wrong bool, err error) error {
+	if err == nil && wrong {
+		return errChecksFailed
+	}
+	return err
+}

@@ -1,0 +1,373 @@
+package connect
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/pager"
+
+	"github.com/stunner-gateway/stunner/services/api/inspection"
+)
+
+// Names of the objects by which clients reach config discovery. The operator, the chart and kustomize/base create them.
+const (
+	discoveryService = "stunner-config-discovery"
+	discoveryPort    = 13478
+	discoveryLabel   = "stunner.l7mp.io/config-discovery-service=enabled"
+	authorityName    = "stunner-discovery-ca"
+	authorityKey     = "ca.crt"
+	inspectorAccount = "stunner-inspector"
+	reachRole        = "stunner-reach"
+)
+
+// Cluster is a cluster, with the rights of the user of the kubeconfig.
+type Cluster struct {
+	// Config is the access to the API server.
+	Config *rest.Config
+	// Client reads and writes core objects.
+	Client kubernetes.Interface
+	// Dynamic reads objects of all kinds.
+	Dynamic dynamic.Interface
+
+	options Options
+	// mapper returns the RESTMapper, which asks the API server for its kinds.
+	mapper func() (meta.RESTMapper, error)
+	// operator is the connected operator.
+	operator struct {
+		sync.Mutex
+		api *api
+	}
+	// dial connects to a port of a pod.
+	dial func(ctx context.Context, pod types.NamespacedName, port int32) (net.Conn, error)
+
+	// inspector is the token of inspectorAccount, for users without a token of their own.
+	inspector struct {
+		sync.Mutex
+		token   string
+		expires metav1.Time
+	}
+}
+
+func openCluster(o Options) (Source, error) {
+	config, err := o.Kube.ToRESTConfig()
+	if err != nil {
+		return nil, fmt.Errorf(
+			"read kubeconfig: %w: use --kubeconfig, or --operator URL or --folder OUTPUT without a cluster",
+			err,
+		)
+	}
+	const without = "no kubeconfig: use --kubeconfig, or --operator URL or --folder OUTPUT without a cluster"
+	if raw, err := o.Kube.ToRawKubeConfigLoader().RawConfig(); err == nil && len(raw.Clusters) == 0 &&
+		strings.HasSuffix(config.Host, "localhost:8080") { // the default of client-go
+		return nil, errors.New(without)
+	}
+	config = rest.CopyConfig(config)
+	config.QPS, config.Burst = 50, 100 // a diagnosis reads about 30 kinds at once
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("read kubeconfig: %w", err)
+	}
+	objects, err := dynamic.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("read kubeconfig: %w", err)
+	}
+	c := &Cluster{Config: config, Client: client, Dynamic: objects, options: o}
+	c.dial = forwarder{config: config, rest: client.CoreV1().RESTClient()}.dial
+	c.mapper = sync.OnceValues(o.Kube.ToRESTMapper)
+	return c, nil
+}
+
+// operatorAPI returns the API of the operator. It connects at the first call, and again after an error.
+func (c *Cluster) operatorAPI(ctx context.Context) (*api, error) {
+	c.operator.Lock()
+	defer c.operator.Unlock()
+	if c.operator.api != nil {
+		return c.operator.api, nil
+	}
+	a, err := c.connectOperator(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("connect to the operator: %w", err)
+	}
+	c.operator.api = a
+	return a, nil
+}
+
+func (c *Cluster) String() string { return "cluster " + c.Config.Host }
+
+// Ask sends a request about a Gateway to the operator.
+func (c *Cluster) Ask(ctx context.Context, r Request) (inspection.List, error) {
+	a, err := c.operatorAPI(ctx)
+	if err != nil {
+		return inspection.List{}, err
+	}
+	return a.Ask(ctx, r)
+}
+
+// Get reads another path of the inspection API.
+func (c *Cluster) Get(ctx context.Context, path string, into any) error {
+	a, err := c.operatorAPI(ctx)
+	if err != nil {
+		return err
+	}
+	return a.Get(ctx, path, into)
+}
+
+// Close ends nothing: connections to pods end with the process.
+func (c *Cluster) Close() error { return nil }
+
+// Gateways returns the Gateways of STUNner's GatewayClasses. If the user may not read GatewayClasses, it returns the
+// Gateways of all classes.
+func (c *Cluster) Gateways(ctx context.Context, namespace string) ([]types.NamespacedName, error) {
+	gateways, err := c.list(ctx, namespace, KindGateway)
+	if err != nil {
+		return nil, fmt.Errorf("list Gateways: %w", err)
+	}
+	classes, err := c.list(ctx, "", KindGatewayClass)
+	if err != nil {
+		return namesOf(gateways), nil //nolint:nilerr // the class is only a filter
+	}
+	ours := map[string]bool{}
+	for _, class := range classes {
+		controller, _, _ := unstructured.NestedString(class.Object, "spec", "controllerName")
+		ours[class.GetName()] = controller == cmp.Or(c.options.ControllerName, DefaultControllerName)
+	}
+	gateways = slices.DeleteFunc(gateways, func(o unstructured.Unstructured) bool {
+		class, _, _ := unstructured.NestedString(o.Object, "spec", "gatewayClassName")
+		return !ours[class]
+	})
+	return namesOf(gateways), nil
+}
+
+// Objects returns the objects of the kinds that the user may list.
+func (c *Cluster) Objects(ctx context.Context, namespace string, kinds ...schema.GroupKind) (Objects, error) {
+	var found Objects
+	for _, kind := range kinds {
+		items, err := c.list(ctx, namespace, kind)
+		switch {
+		case ctx.Err() != nil:
+			return found, context.Cause(ctx)
+		case meta.IsNoMatchError(err):
+			found.Unread = append(found.Unread, Unread{Kind: kind, Missing: true})
+		case err != nil:
+			found.Unread = append(found.Unread, Unread{Kind: kind, Err: err})
+		}
+		found.Items = append(found.Items, items...)
+	}
+	return found, nil
+}
+
+func (c *Cluster) list(
+	ctx context.Context,
+	namespace string,
+	kind schema.GroupKind,
+) ([]unstructured.Unstructured, error) {
+	if kind == KindSecret {
+		return nil, errors.New("secrets are not read")
+	}
+	mapper, err := c.mapper()
+	if err != nil {
+		return nil, err
+	}
+	mapping, err := mapper.RESTMapping(kind)
+	if err != nil {
+		return nil, err
+	}
+	var from dynamic.ResourceInterface = c.Dynamic.Resource(mapping.Resource)
+	if mapping.Scope.Name() == meta.RESTScopeNameNamespace && namespace != "" {
+		from = c.Dynamic.Resource(mapping.Resource).Namespace(namespace)
+	}
+	var items []unstructured.Unstructured
+	pages := pager.New(
+		func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return from.List(ctx, o) },
+	)
+	err = pages.EachListItem(ctx, metav1.ListOptions{}, func(o runtime.Object) error {
+		items = append(items, *o.(*unstructured.Unstructured))
+		return nil
+	})
+	return items, err
+}
+
+// connectOperator returns the API of a ready operator pod. The TLS certificate is verified before anything is sent.
+func (c *Cluster) connectOperator(ctx context.Context) (*api, error) {
+	if i := c.Config.Impersonate; i.UserName != "" || i.UID != "" || len(i.Groups) > 0 {
+		return nil, errors.New(
+			"--as: the operator does not accept impersonation: use a kubeconfig of that user, or --token",
+		)
+	}
+	c.options.Progress("connecting to the operator")
+	pods, err := c.operatorPods(ctx)
+	if err != nil {
+		return nil, err
+	}
+	namespace := pods[0].Namespace
+	authority, err := c.Client.CoreV1().ConfigMaps(namespace).Get(ctx, authorityName, metav1.GetOptions{})
+	if err != nil {
+		return nil, reachError(fmt.Errorf("read the CA of config discovery: %w", err), namespace)
+	}
+	pool, err := poolOf([]byte(authority.Data[authorityKey]), "ConfigMap "+namespace+"/"+authorityName)
+	if err != nil {
+		return nil, err
+	}
+	host := discoveryService + "." + namespace + ".svc"
+	transport := newTransport(&tls.Config{RootCAs: pool, ServerName: host})
+	transport.Proxy = nil
+	transport.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) { return c.dialAny(ctx, pods) }
+	rt, err := c.authorized(transport, namespace)
+	if err != nil {
+		return nil, err
+	}
+	return &api{base: &url.URL{Scheme: "https", Host: host}, client: newClient(rt)}, nil
+}
+
+// operatorPods returns the ready pods of the operator, all of one namespace.
+func (c *Cluster) operatorPods(ctx context.Context) ([]corev1.Pod, error) {
+	namespace := cmp.Or(c.options.OperatorNamespace, DefaultOperatorNamespace)
+	pods, err := c.readyPods(ctx, namespace, discoveryLabel)
+	if len(pods) > 0 {
+		return pods, nil
+	}
+	if c.options.OperatorNamespace == "" {
+		if all, allErr := c.readyPods(ctx, metav1.NamespaceAll, discoveryLabel); allErr == nil && len(all) > 0 {
+			first := all[0].Namespace
+			for _, pod := range all {
+				if pod.Namespace != first {
+					return nil, fmt.Errorf(
+						"operators run in the namespaces %s and %s: choose one with --operator-namespace",
+						first,
+						pod.Namespace,
+					)
+				}
+			}
+			return all, nil
+		}
+	}
+	if err != nil {
+		return nil, reachError(fmt.Errorf("list pods of the operator: %w", err), namespace)
+	}
+	return nil, fmt.Errorf("no ready pod with the label %s in namespace %s: name the namespace of the operator with "+
+		"--operator-namespace, or see kubectl get pods -n %[2]s", discoveryLabel, namespace)
+}
+
+func (c *Cluster) readyPods(ctx context.Context, namespace, selector string) ([]corev1.Pod, error) {
+	list, err := c.Client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: selector})
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(list.Items, func(pod corev1.Pod) bool {
+		return pod.DeletionTimestamp != nil ||
+			!slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+				return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+			})
+	}), nil
+}
+
+// reachError adds the remedy to an error of the API server about the operator's namespace.
+func reachError(err error, namespace string) error {
+	if apierrors.IsForbidden(err) {
+		return fmt.Errorf("%w: ask for the Role %s of namespace %s, which the chart binds with "+
+			"inspection.reachableBy, or use --operator URL", err, reachRole, namespace)
+	}
+	return err
+}
+
+// dialAny connects to the first pod that accepts.
+func (c *Cluster) dialAny(ctx context.Context, pods []corev1.Pod) (net.Conn, error) {
+	var errs []error
+	for _, pod := range pods {
+		conn, err := c.dial(ctx, types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}, portOf(pod))
+		if err == nil {
+			return conn, nil
+		}
+		errs = append(errs, reachError(fmt.Errorf("forward a port to pod %s: %w", pod.Name, err), pod.Namespace))
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	return nil, errors.Join(errs...)
+}
+
+// portOf returns the port of config discovery in a pod.
+func portOf(pod corev1.Pod) int32 {
+	for _, container := range pod.Spec.Containers {
+		for _, port := range container.Ports {
+			if port.Name == "cds" {
+				return port.ContainerPort
+			}
+		}
+	}
+	return discoveryPort
+}
+
+// authorized adds the user's bearer token to requests: that of the kubeconfig, of its token file, or of its plugin. For
+// a user without a token, for example with a client certificate, it adds a token of inspectorAccount.
+func (c *Cluster) authorized(transport http.RoundTripper, namespace string) (http.RoundTripper, error) {
+	user := rest.CopyConfig(c.Config)
+	user.Username, user.Password = "", "" // basic authentication would be sent to the operator
+	rt, err := rest.HTTPWrappersForConfig(user, bearerOnly{
+		next:     transport,
+		fallback: func(ctx context.Context) (string, error) { return c.inspectorToken(ctx, namespace) },
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read credentials of the kubeconfig: %w", err)
+	}
+	return rt, nil
+}
+
+// bearerOnly replaces a missing bearer token by the fallback.
+type bearerOnly struct {
+	next     http.RoundTripper
+	fallback func(context.Context) (string, error)
+}
+
+func (b bearerOnly) RoundTrip(r *http.Request) (*http.Response, error) {
+	if !strings.HasPrefix(r.Header.Get("Authorization"), "Bearer ") {
+		token, err := b.fallback(r.Context())
+		if err != nil {
+			return nil, err
+		}
+		r = r.Clone(r.Context())
+		r.Header.Set("Authorization", "Bearer "+token)
+	}
+	return b.next.RoundTrip(r)
+}
+
+// inspectorToken requests a token of inspectorAccount.
+func (c *Cluster) inspectorToken(ctx context.Context, namespace string) (string, error) {
+	c.inspector.Lock()
+	defer c.inspector.Unlock()
+	if c.inspector.token != "" && metav1.Now().Add(tokenMargin).Before(c.inspector.expires.Time) {
+		return c.inspector.token, nil
+	}
+	request := &authenticationv1.TokenRequest{
+		Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: new(int64(600))},
+	}
+	answer, err := c.Client.CoreV1().ServiceAccounts(namespace).CreateToken(ctx, inspectorAccount, request,
+		metav1.CreateOptions{})
+	if err != nil {
+		return "", fmt.Errorf("the kubeconfig has no bearer token, and a token of the ServiceAccount %s/%s cannot be "+
+			"requested: %w: use a kubeconfig with a token (OIDC, exec plugin) or --token", namespace, inspectorAccount, err)
+	}
+	c.inspector.token, c.inspector.expires = answer.Status.Token, answer.Status.ExpirationTimestamp
+	return c.inspector.token, nil
+}

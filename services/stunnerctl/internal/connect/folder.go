@@ -1,0 +1,174 @@
+package connect
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/yaml"
+
+	"github.com/stunner-gateway/stunner/services/api/inspection"
+)
+
+// Files of the output folder of a file provider, see docs/file-provider.md.
+const (
+	urlFile   = "discovery.url"
+	tokenFile = "discovery.token"
+)
+
+// Folder is the output folder of a file provider.
+type Folder struct {
+	// Path is the path of the folder.
+	Path string
+
+	connect func() (*api, error)
+}
+
+func openFolder(path string) (Source, error) {
+	info, err := os.Stat(path)
+	if err == nil && !info.IsDir() {
+		err = errors.New("not a folder")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("--folder: %w: use the folder that the operator has as --output", err)
+	}
+	f := &Folder{Path: path}
+	f.connect = sync.OnceValues(f.open)
+	return f, nil
+}
+
+func (f *Folder) String() string { return "folder " + f.Path }
+
+// open reads the address of the operator. The operator listens on the loopback address without TLS.
+func (f *Folder) open() (*api, error) {
+	data, err := os.ReadFile(filepath.Join(f.Path, urlFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf(
+			"no file %s in %s: start the operator with --output %s, in a release with the inspection API",
+			urlFile,
+			f.Path,
+			f.Path,
+		)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read address of the operator: %w", err)
+	}
+	base, err := url.Parse(strings.TrimSpace(string(data)))
+	if err != nil || base.Host == "" || !isLoopback(base.Hostname()) {
+		return nil, fmt.Errorf(
+			"%s: the URL is not that of an operator on this host: restart the operator, which writes the "+
+				"file",
+			filepath.Join(f.Path, urlFile),
+		)
+	}
+	token := func() (string, error) {
+		token, err := readToken(filepath.Join(f.Path, tokenFile))
+		switch {
+		case errors.Is(err, fs.ErrNotExist): // the operator runs with --discovery-auth=off
+			return "", nil
+		case errors.Is(err, fs.ErrPermission):
+			return "", fmt.Errorf("%w: run stunnerctl as the user of the operator", err)
+		}
+		return token, err
+	}
+	transport := newTransport(&tls.Config{})
+	transport.Proxy = nil
+	return &api{base: base, client: newClient(withToken{token, transport})}, nil
+}
+
+// Ask sends a request about a Gateway to the operator.
+func (f *Folder) Ask(ctx context.Context, r Request) (inspection.List, error) {
+	a, err := f.connect()
+	if err != nil {
+		return inspection.List{}, err
+	}
+	return a.Ask(ctx, r)
+}
+
+// Get reads another path of the inspection API.
+func (f *Folder) Get(ctx context.Context, path string, into any) error {
+	a, err := f.connect()
+	if err != nil {
+		return err
+	}
+	return a.do(ctx, http.MethodGet, path, into)
+}
+
+// Close ends the connections.
+func (f *Folder) Close() error {
+	if a, err := f.connect(); err == nil {
+		return a.Close()
+	}
+	return nil
+}
+
+// Gateways returns the Gateways that have a status in the folder.
+func (f *Folder) Gateways(ctx context.Context, namespace string) ([]types.NamespacedName, error) {
+	objects, err := f.Objects(ctx, namespace, KindGateway)
+	return namesOf(objects.Items), err
+}
+
+// Objects returns the statuses and the generated objects of the folder. Objects of the former have no spec.
+func (f *Folder) Objects(_ context.Context, namespace string, kinds ...schema.GroupKind) (Objects, error) {
+	var found Objects
+	for _, sub := range []string{"status", "objects"} {
+		err := filepath.WalkDir(filepath.Join(f.Path, sub), func(path string, entry fs.DirEntry, err error) error {
+			switch {
+			case errors.Is(err, fs.ErrNotExist): // or removed meanwhile
+				return nil
+			case err != nil:
+				return err
+			case entry.IsDir() || filepath.Ext(path) != ".yaml":
+				return nil
+			}
+			o, err := readObject(path)
+			kind := o.GroupVersionKind().GroupKind()
+			if err != nil || kind == KindSecret || !slices.Contains(kinds, kind) ||
+				namespace != "" && o.GetNamespace() != "" && o.GetNamespace() != namespace {
+				return err
+			}
+			found.Items = append(found.Items, o)
+			return nil
+		})
+		if err != nil {
+			return found, fmt.Errorf("read %s: %w", f, err)
+		}
+	}
+	return found, nil
+}
+
+func readObject(path string) (o unstructured.Unstructured, err error) {
+	data, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return o, nil
+	}
+	if err == nil {
+		err = yaml.Unmarshal(data, &o.Object)
+	}
+	if err != nil {
+		return o, fmt.Errorf("%s: %w", path, err)
+	}
+	return o, nil
+}
+
+// namesOf returns the names of objects, sorted.
+func namesOf(objects []unstructured.Unstructured) []types.NamespacedName {
+	names := make([]types.NamespacedName, 0, len(objects))
+	for _, o := range objects {
+		names = append(names, types.NamespacedName{Namespace: o.GetNamespace(), Name: o.GetName()})
+	}
+	slices.SortFunc(names, func(a, b types.NamespacedName) int { return strings.Compare(a.String(), b.String()) })
+	return names
+}

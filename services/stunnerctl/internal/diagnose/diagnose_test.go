@@ -1,0 +1,211 @@
+package diagnose
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/txtar"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"sigs.k8s.io/yaml"
+)
+
+var update = flag.Bool("update", false, "rewrite the goldens")
+
+// load returns the snapshot of a fixture: the healthy installation with changes. Each document of apply is merged into
+// the object of the same kind, namespace and name, or added; {delete: true} removes the object. live is merged into the
+// answers.
+func load(t *testing.T, apply, live []byte) *Snapshot {
+	t.Helper()
+	var objects []map[string]any
+	for _, o := range append(documents(t, read(t, "base.yaml")), documents(t, apply)...) {
+		at := slices.IndexFunc(objects, func(p map[string]any) bool { return identity(p) == identity(o) })
+		switch {
+		case o["delete"] == true && at < 0:
+			t.Fatalf("%s is not in base.yaml", identity(o))
+		case o["delete"] == true:
+			objects = slices.Delete(objects, at, at+1)
+		case at >= 0:
+			objects[at] = merge(objects[at], o).(map[string]any)
+		default:
+			objects = append(objects, o)
+		}
+	}
+	var base, change any
+	if err := errors.Join(yaml.Unmarshal(read(t, "base.live.yaml"), &base), yaml.UnmarshalStrict(live, &change)); err != nil {
+		t.Fatal(err)
+	}
+	text, err := json.Marshal(merge(base, change))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &Snapshot{}
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(s); err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range objects {
+		s.Objects = append(s.Objects, unstructured.Unstructured{Object: o})
+	}
+	return s
+}
+
+func read(t *testing.T, name string) []byte {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("testdata", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+func documents(t *testing.T, text []byte) (all []map[string]any) {
+	t.Helper()
+	decoder := utilyaml.NewYAMLOrJSONDecoder(bytes.NewReader(text), 4096)
+	for {
+		var o map[string]any
+		err := decoder.Decode(&o)
+		if errors.Is(err, io.EOF) {
+			return all
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(o) > 0 {
+			all = append(all, o)
+		}
+	}
+}
+
+func identity(o map[string]any) string {
+	u := unstructured.Unstructured{Object: o}
+	return u.GroupVersionKind().GroupKind().String() + " " + u.GetNamespace() + "/" + u.GetName()
+}
+
+// merge is a JSON merge patch (RFC 7396).
+func merge(base, change any) any {
+	patch, ok := change.(map[string]any)
+	if !ok {
+		if change == nil {
+			return base
+		}
+		return change
+	}
+	target, ok := base.(map[string]any)
+	if !ok {
+		target = map[string]any{}
+	}
+	for name, value := range patch {
+		if value == nil {
+			delete(target, name)
+			continue
+		}
+		target[name] = merge(target[name], value)
+	}
+	return target
+}
+
+func show(findings []Finding) string {
+	var b strings.Builder
+	for _, f := range findings {
+		fmt.Fprintf(
+			&b,
+			"%s in %s: %s\n  field   %s\n  problem %s\n  remedy  %s\n",
+			f.Severity,
+			f.Stage,
+			f.Object,
+			f.Field,
+			f.Problem,
+			f.Remedy,
+		)
+		if f.Command != "" {
+			fmt.Fprintf(&b, "  command %s\n", f.Command)
+		}
+	}
+	return b.String()
+}
+
+// Each fixture is a fault. The first finding of why, and of doctor unless it does not concern a Gateway, names it.
+func TestFaults(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.txtar")
+	if err != nil || len(files) < 25 {
+		t.Fatalf("%d fixtures, %v", len(files), err)
+	}
+	ran := map[string]bool{}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
+			a, err := txtar.ParseFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			parts := map[string][]byte{}
+			for _, f := range a.Files {
+				parts[f.Name] = f.Data
+			}
+			s := load(t, parts["apply"], parts["live"])
+			why, doctor := Why(s, "meet", "front-door"), All(Doctor(s, ""))
+			got := "why\n" + show(why.Findings) + "doctor\n" + show(doctor)
+			for _, f := range slices.Concat(why.Findings, doctor) {
+				ran[f.Stage] = true
+				if f.Object == "" || f.Problem == "" || f.Remedy == "" || f.Stage == "" {
+					t.Errorf("a part is missing: %+v", f)
+				}
+			}
+			if len(why.Findings)+len(doctor) == 0 {
+				t.Error("no finding")
+			}
+			if *update {
+				a.Files = slices.DeleteFunc(a.Files, func(f txtar.File) bool { return f.Name == "want" })
+				a.Files = append(a.Files, txtar.File{Name: "want", Data: []byte(got)})
+				if err := os.WriteFile(file, txtar.Format(a), 0o600); err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
+			if got != string(parts["want"]) {
+				t.Errorf("got\n%s\nwant\n%s", got, parts["want"])
+			}
+		})
+	}
+	for _, stage := range slices.Concat(Way, Installation) {
+		if !ran[stage.Name] {
+			t.Errorf("no fixture has a finding of stage %s", stage.Name)
+		}
+	}
+}
+
+// A healthy installation has no finding.
+func TestHealthy(t *testing.T) {
+	s := load(t, nil, nil)
+	if r := Why(s, "meet", "front-door"); len(r.Findings) > 0 || r.Wrong() {
+		t.Errorf("why: %s", show(r.Findings))
+	}
+	reports := Doctor(s, "")
+	if all := All(reports); len(all) > 0 {
+		t.Errorf("doctor: %s", show(all))
+	}
+	for _, step := range slices.Concat(reports[0].Steps, reports[1].Steps) {
+		if step.State != OK || step.Fact == "" {
+			t.Errorf("step %+v", step)
+		}
+	}
+}
+
+// A stage that could read nothing is not reported as checked.
+func TestNotChecked(t *testing.T) {
+	s := load(t, []byte("{apiVersion: gateway.networking.k8s.io/v1, kind: GatewayClass, metadata: {name: calls}, delete: true}"), nil)
+	s.Folder = true
+	if class := Why(s, "meet", "front-door").Steps[0]; class.Stage != "class" || class.State != Skipped || class.Fact == "" {
+		t.Errorf("%+v", class)
+	}
+}

@@ -1,0 +1,86 @@
+// Package diagnose finds the cause of a Gateway that does not work.
+//
+// It is pure: a Snapshot contains the objects of a cluster or a folder, the answers of the operator and of the running
+// pods, and the clocks. The rules are a table in the order in which a call passes the parts of a Gateway, from the
+// public address to the peer. A condition of the operator already names field and remedy, so its message is used as it
+// is. A rule has a text of its own only where the operator cannot know the problem.
+package diagnose
+
+import (
+	"cmp"
+	"regexp"
+	"slices"
+	"strings"
+	"unicode"
+)
+
+// Severity is how serious a finding is.
+type Severity string
+
+// The severities. Calls fail because of an error, and may fail because of a warning. An info is no problem.
+const (
+	Error   Severity = "error"
+	Warning Severity = "warning"
+	Info    Severity = "info"
+)
+
+// rank is the order of severities in a report.
+func (s Severity) rank() int { return slices.Index([]Severity{Error, Warning, Info}, s) }
+
+// Finding is the result of a rule: a problem, and its remedy.
+type Finding struct {
+	Severity Severity `json:"severity"`
+	// Stage is the name of the stage whose rule found it.
+	Stage string `json:"stage"`
+	// Object is "KIND NAMESPACE/NAME".
+	Object string `json:"object"`
+	// Field is the path of a field of Object, or of a condition in its status.
+	Field   string `json:"field,omitempty"`
+	Problem string `json:"problem"`
+	Remedy  string `json:"remedy"`
+	// Command is a command line that shows more, if there is one.
+	Command string `json:"command,omitempty"`
+}
+
+// Wrong reports whether a finding is a problem, which excludes infos.
+func (f Finding) Wrong() bool { return f.Severity != Info }
+
+// cleaned returns the finding without control characters. Its texts may contain names, events and errors that other
+// users or clients wrote.
+func (f Finding) cleaned() Finding {
+	for _, text := range []*string{&f.Object, &f.Field, &f.Problem, &f.Remedy, &f.Command} {
+		*text = Clean(*text)
+	}
+	return f
+}
+
+// escape is an escape sequence of a terminal (ECMA-48, CSI).
+var escape = regexp.MustCompile(`\x1b\[[0-?]*[ -/]*[@-~]`)
+
+// Clean returns a text of an object or a pod on one line: every run of white space is one space, and escape sequences
+// of terminals and characters that are not printable, such as those that change the text direction, are removed.
+func Clean(text string) string {
+	text = escape.ReplaceAllString(text, "")
+	text = strings.Map(func(r rune) rune {
+		switch {
+		case unicode.IsSpace(r):
+			return ' '
+		case !unicode.IsPrint(r):
+			return -1
+		}
+		return r
+	}, text)
+	return strings.Join(strings.Fields(text), " ")
+}
+
+// sorted orders findings by severity, and within a severity by the order of the rules. Of equal findings, one remains.
+func sorted(findings []Finding) []Finding {
+	slices.SortStableFunc(findings, func(a, b Finding) int { return cmp.Compare(a.Severity.rank(), b.Severity.rank()) })
+	seen := map[Finding]bool{}
+	return slices.DeleteFunc(findings, func(f Finding) bool {
+		f.Stage = ""
+		again := seen[f]
+		seen[f] = true
+		return again
+	})
+}

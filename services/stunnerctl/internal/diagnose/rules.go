@@ -1,0 +1,203 @@
+package diagnose
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Rule checks one thing. A rule of a Gateway gets the Gateway, and a rule of the whole installation gets nil.
+type Rule struct {
+	Name  string
+	Check func(*Snapshot, *Gateway) []Finding
+}
+
+// Stage is a part of the way from the door to the peer.
+type Stage struct {
+	Name string
+	// Fact describes what was checked, if there is no finding.
+	Fact  func(*Snapshot, *Gateway) string
+	Rules []Rule
+	// Cluster is set for parts that do not exist with a file provider.
+	Cluster bool
+	// Objects is set for stages that read objects, and not only answers of the operator.
+	Objects bool
+	// Depends is set if the findings of the stage are consequences of an error of an earlier stage.
+	Depends bool
+	// If is a condition for the stage; nil means always.
+	If func(*Snapshot) bool
+}
+
+// Way are the stages of a Gateway, from the door to the peer.
+var Way = []Stage{
+	{Name: "class", Objects: true, Fact: classFact, Rules: classRules, Depends: true},
+	{Name: "parameters", Objects: true, Fact: parametersFact, Rules: parametersRules, Depends: true},
+	{Name: "gateway", Objects: true, Fact: gatewayFact, Rules: gatewayRules, Depends: true},
+	{Name: "service", Objects: true, Fact: serviceFact, Rules: serviceRules, Depends: true, Cluster: true},
+	{Name: "address", Objects: true, Fact: addressFact, Rules: addressRules, Depends: true},
+	{Name: "pods", Objects: true, Fact: podsFact, Rules: podsRules, Depends: true, Cluster: true},
+	{Name: "endpoints", Objects: true, Fact: endpointsFact, Rules: endpointsRules, Depends: true, Cluster: true},
+	{Name: "config", Fact: configFact, Rules: slices.Concat(configRules, continuityRules), Depends: true},
+	{Name: "listener", Fact: listenerFact, Rules: listenerRules, Depends: true},
+	{Name: "credential", Fact: credentialFact, Rules: credentialRules, Depends: true},
+	{Name: "route", Objects: true, Fact: routeFact, Rules: routeRules},
+	{Name: "backend", Objects: true, Fact: backendFact, Rules: backendRules},
+	{Name: "policy", Fact: policyFact, Rules: policyRules},
+	{Name: "peer", Fact: peerFact, Rules: peerRules, If: func(s *Snapshot) bool { return s.Asked.Peer != "" }},
+	{Name: "person", Fact: personFact, Rules: personRules, If: func(s *Snapshot) bool { return s.Asked.person() }},
+}
+
+// Installation are the stages of what all Gateways share.
+var Installation = []Stage{
+	{Name: "kinds", Objects: true, Fact: kindsFact, Rules: kindsRules, Cluster: true},
+	{Name: "operator", Fact: operatorFact, Rules: operatorRules},
+	{Name: "admission", Objects: true, Fact: admissionFact, Rules: admissionRules, Cluster: true},
+	{Name: "clocks", Fact: clocksFact, Rules: clocksRules},
+	{Name: "proxy", Objects: true, Fact: proxyFact, Rules: proxyRules, Cluster: true},
+	{Name: "rights", Objects: true, Fact: rightsFact, Rules: rightsRules, Cluster: true},
+}
+
+// State is the result of a stage.
+type State string
+
+// The states.
+const (
+	OK      State = "ok"
+	Noted   State = "noted" // only infos
+	Warned  State = "warning"
+	Failed  State = "failed"
+	Skipped State = "skipped"
+)
+
+// notChecked starts the fact of a stage whose objects or answers could not be read.
+const notChecked = "not checked"
+
+// Step is a stage that was checked, or that was skipped because an earlier one failed or nothing could be read.
+type Step struct {
+	Stage string `json:"stage"`
+	State State  `json:"state"`
+	// Fact is what was checked, or why it was not.
+	Fact string `json:"fact,omitempty"`
+}
+
+// Report is the result of a diagnosis.
+type Report struct {
+	// Subject is the Gateway, or empty.
+	Subject string `json:"subject,omitempty"`
+	// Steps are the stages in their order.
+	Steps []Step `json:"steps,omitempty"`
+	// Findings are ordered by severity, and within a severity in the order of the stages.
+	Findings []Finding `json:"findings"`
+}
+
+// Wrong reports whether a finding is a problem.
+func (r Report) Wrong() bool { return Wrong(r.Findings) }
+
+// Wrong reports whether one of the findings is a problem.
+func Wrong(findings []Finding) bool { return slices.ContainsFunc(findings, Finding.Wrong) }
+
+// run runs the rules of stages. After an error, it skips the stages that depend on it, or with stop all of them.
+func (s *Snapshot) run(stages []Stage, g *Gateway, stop bool) (r Report) {
+	r.Findings = []Finding{}
+	failed := false
+	for _, stage := range stages {
+		if stage.Cluster && s.Folder || stage.Objects && s.Remote || stage.If != nil && !stage.If(s) {
+			continue
+		}
+		if failed && (stop || stage.Depends) {
+			r.Steps = append(r.Steps, Step{Stage: stage.Name, State: Skipped})
+			continue
+		}
+		var found []Finding
+		for _, rule := range stage.Rules {
+			found = append(found, rule.Check(s, g)...)
+		}
+		found = grouped(found)
+		step := Step{Stage: stage.Name, State: OK, Fact: Clean(stage.Fact(s, g))}
+		for i := range found {
+			found[i] = found[i].cleaned()
+			found[i].Stage = stage.Name
+			if s.Folder && strings.HasPrefix(found[i].Command, "kubectl ") {
+				found[i].Command = "" // there is no cluster
+			}
+			step.State = worse(step.State, found[i].Severity)
+		}
+		if step.State == OK && strings.HasPrefix(step.Fact, notChecked) {
+			step.State = Skipped
+		}
+		failed = failed || step.State == Failed
+		r.Steps, r.Findings = append(r.Steps, step), append(r.Findings, found...)
+	}
+	r.Findings = sorted(r.Findings)
+	return r
+}
+
+// grouped merges equal findings about several pods into one.
+func grouped(found []Finding) (groups []Finding) {
+	type key struct {
+		severity               Severity
+		field, problem, remedy string
+	}
+	at, pods := map[key]int{}, map[key]int{}
+	for _, f := range found {
+		k := key{f.Severity, f.Field, f.Problem, f.Remedy}
+		if _, again := at[k]; again && strings.HasPrefix(f.Object, "Pod ") {
+			pods[k]++
+			continue
+		}
+		at[k] = len(groups)
+		groups = append(groups, f)
+	}
+	for k, more := range pods {
+		groups[at[k]].Problem += fmt.Sprintf(" (and %s)", count(more, "other pod"))
+	}
+	return groups
+}
+
+func worse(s State, found Severity) State {
+	states := []State{OK, Noted, Warned, Failed}
+	now := map[Severity]State{Info: Noted, Warning: Warned, Error: Failed}[found]
+	return states[max(slices.Index(states, s), slices.Index(states, now))]
+}
+
+// Why walks the way of one Gateway, and stops at the first stage with an error.
+func Why(s *Snapshot, namespace, name string) Report {
+	r := Report{Subject: "Gateway " + namespace + "/" + name}
+	g := s.gateway(namespace, name)
+	if g == nil {
+		r.Findings = []Finding{s.noGateway(namespace, name)}
+		return r
+	}
+	walked := s.run(Way, g, true)
+	r.Steps, r.Findings = walked.Steps, walked.Findings
+	if rights := s.run(rightsStage, nil, true); len(rights.Findings) > 0 {
+		r.Findings = append(r.Findings, rights.Findings...)
+	}
+	return r
+}
+
+// Doctor checks the installation and every Gateway of a namespace, or of all namespaces if it is empty. Of a Gateway it
+// leaves out the stages that depend on an earlier error.
+func Doctor(s *Snapshot, namespace string) []Report {
+	installation := s.run(Installation, nil, false)
+	installation.Subject = "Installation"
+	reports := []Report{installation}
+	for _, g := range s.gateways() {
+		if namespace != "" && g.Namespace != namespace {
+			continue
+		}
+		r := s.run(Way, g, false)
+		r.Subject = ref("Gateway", g)
+		reports = append(reports, r)
+	}
+	return reports
+}
+
+// All returns the findings of all reports, ordered by severity.
+func All(reports []Report) []Finding {
+	all := []Finding{}
+	for _, r := range reports {
+		all = append(all, r.Findings...)
+	}
+	return sorted(all)
+}

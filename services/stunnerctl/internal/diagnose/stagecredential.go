@@ -1,0 +1,175 @@
+package diagnose
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// recent is how old a refusal may be that a rule reports.
+const recent = 10 * time.Minute
+
+// cause is what a reason of /refusals means for a Gateway.
+type cause struct {
+	field, remedy string
+}
+
+// credentialCauses are the reasons that concern the credential of a client.
+var credentialCauses = map[string]cause{
+	"expired_credential": {
+		"credential", "get a new credential for each call; if it was fresh, correct the clock of the auth service or of the node (NTP)",
+	},
+	"wrong_password": {
+		"spec.authRef", "use the same shared secret in auth service and Gateway; if they do, restart the auth service, which reads it again",
+	},
+	"unknown_user": {
+		"spec.realm", "use the realm and the user name of the GatewayConfig: credentials of the auth service have both",
+	},
+	"stun_only": {
+		"spec.authType", "set authRef of the GatewayConfig to a Secret with credentials; without them only STUN is served",
+	},
+	"stale_nonce": {"nonce", "use a client that repeats the request with the new nonce (RFC 8489 section 9.2.5)"},
+	"other_user":  {"USERNAME", "use the credential with which the allocation was created"},
+}
+
+// limitCauses are the reasons that concern limits.
+var limitCauses = map[string]cause{
+	"quota": {
+		"spec.userQuota",
+		"raise userQuota of the GatewayConfig, or give each user a user id of its own",
+	},
+	"source_quota": {
+		"spec.sourceQuota",
+		"raise sourceQuota of the GatewayConfig, if many clients share an address",
+	},
+	"capacity": {
+		"capacity",
+		"add pods, or raise the memory limit in spec.resources of the Dataplane: 64 KiB for each call",
+	},
+	"no_relay": {
+		"relayPortRange",
+		"widen spec.relayPortRange of the Dataplane, or raise the limit of file descriptors of the node",
+	},
+	"permission_limit": {"permissions", "request permissions for fewer peers: an allocation has at most 256"},
+	"channel_limit":    {"channels", "bind fewer channels: an allocation has at most 64"},
+	"byte_rate": {
+		"spec.userByteRate",
+		"raise sessionByteRate or userByteRate of the GatewayConfig, or send less",
+	},
+	"rate_limited": {
+		"source address",
+		"correct the credential: the address has sent too many wrong ones, and is admitted again in a minute",
+	},
+}
+
+// routeCauses are the reasons that concern routes and peers.
+var routeCauses = map[string]cause{
+	"peer_denied": {
+		"spec.rules[].backendRefs",
+		"add the peer to a UDPRoute of the Gateway: a Service, or a StaticService with its prefix",
+	},
+	"port_denied": {"spec.rules[].backendRefs[].port", "widen port and endPort of the route, or leave both out"},
+	"draining":    {"pods", "wait for the new pods: clients repeat the request"},
+	"handshake": {
+		"tls.certificateRefs",
+		"use a certificate that the client trusts, for the name that it connects to",
+	},
+}
+
+// causeOf returns the cause of any reason.
+func causeOf(reason string) cause {
+	for _, all := range []map[string]cause{credentialCauses, limitCauses, routeCauses} {
+		if c, ok := all[reason]; ok {
+			return c
+		}
+	}
+	return cause{"request", "see the meaning of the reason in docs/stunnerd.md"}
+}
+
+// anyoneCanCause are the reasons that every scanner on the internet causes, so they are no errors by themselves.
+var anyoneCanCause = []string{"wrong_password", "unknown_user", "rate_limited"}
+
+// credentialRules check the clients' credentials, from the refusals of the last minutes.
+var credentialRules = []Rule{
+	{"credentials are valid", func(s *Snapshot, g *Gateway) (found []Finding) {
+		if s.Asked.person() {
+			return nil // the stage of the person has the refusals of this person
+		}
+		for _, reason := range []string{"expired_credential", "stun_only", "wrong_password", "unknown_user"} {
+			r, times := s.lastRefusal(g, reason)
+			anyone := slices.Contains(anyoneCanCause, reason)
+			if r == nil || anyone && g.allocations() > 0 {
+				continue
+			}
+			f := s.refused(g, *r, times)
+			f.Severity = Warning
+			if !anyone && g.allocations() == 0 {
+				f.Severity = Error
+			}
+			if anyone {
+				f.Problem += "; no client has a call now. If these are not your clients, it is a scan"
+			}
+			found = append(found, f)
+		}
+		return found
+	}},
+	{"clocks agree", func(s *Snapshot, g *Gateway) (found []Finding) {
+		for _, c := range s.podClocks(g) {
+			if off := s.offset(c); off.Abs() > clockTolerance {
+				found = append(found, clockFinding(c.Of, off))
+			}
+		}
+		return found
+	}},
+}
+
+// lastRefusal returns the last recent refusal with a reason, and the number of all of them; nil if there is none.
+func (s *Snapshot) lastRefusal(g *Gateway, reason string) (last *Refusal, times int) {
+	for i, r := range g.Refusals {
+		if r.Reason != reason || s.Now.Sub(r.Last) > recent {
+			continue
+		}
+		if last == nil {
+			last = &g.Refusals[i]
+		}
+		times += r.Times
+	}
+	return last, times
+}
+
+// refused returns the finding of a refusal.
+func (s *Snapshot) refused(g *Gateway, r Refusal, times int) Finding {
+	c := causeOf(r.Reason)
+	object := ref("Gateway", g)
+	if strings.HasPrefix(c.field, "spec.auth") || strings.HasPrefix(c.field, "spec.realm") ||
+		strings.Contains(c.field, "uota") ||
+		strings.Contains(c.field, "ByteRate") {
+		if g.Config != nil {
+			object = ref("GatewayConfig", g.Config)
+		}
+	}
+	problem := fmt.Sprintf("%s: %s", r.Reason, r.Text)
+	if times > 1 {
+		problem += fmt.Sprintf(" (%d times, last %s ago)", times, span(max(s.Now.Sub(r.Last), 0)))
+	} else {
+		problem += fmt.Sprintf(" (%s ago)", span(max(s.Now.Sub(r.Last), 0)))
+	}
+	return Finding{
+		Severity: Error, Object: object, Field: c.field, Problem: problem, Remedy: c.remedy,
+		Command: fmt.Sprintf("stunnerctl refusals %s/%s --reason %s", g.Namespace, g.Name, r.Reason),
+	}
+}
+
+func credentialFact(s *Snapshot, g *Gateway) string {
+	if len(g.Statuses) == 0 {
+		return notChecked + ": no pod has answered"
+	}
+	auth := g.Statuses[0].Auth
+	fact := fmt.Sprintf("%s, realm %s", cmp.Or(string(auth.Type), "none"), cmp.Or(auth.Realm, "none"))
+	if g.Live.Refusals == nil {
+		return fact + "; refusals were not read"
+	}
+	return fact
+}

@@ -1,0 +1,284 @@
+package diagnose
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
+)
+
+// policyRules check limits, quotas, autoscaling and network policies.
+var policyRules = []Rule{
+	{"limits admit clients", func(s *Snapshot, g *Gateway) (found []Finding) {
+		if s.Asked.person() {
+			return nil
+		}
+		for _, reason := range []string{"capacity", "no_relay", "quota", "source_quota"} {
+			r, times := s.lastRefusal(g, reason)
+			if r == nil {
+				continue
+			}
+			f := s.refused(g, *r, times)
+			if reason == "quota" || reason == "source_quota" {
+				f.Severity = Warning // other users are served
+			}
+			found = append(found, f)
+		}
+		return found
+	}},
+	{"pods have room", func(_ *Snapshot, g *Gateway) (found []Finding) {
+		for _, s := range g.Statuses {
+			if s.Capacity == 0 || s.AllocationCount*10 < s.Capacity*9 {
+				continue
+			}
+			found = append(found, Finding{
+				Severity: Warning, Object: objectName("Pod", g.Namespace, s.Pod), Field: "capacity",
+				Problem: fmt.Sprintf("has %d of at most %d calls", s.AllocationCount, s.Capacity),
+				Remedy:  "add pods, or raise the memory limit in spec.resources of the Dataplane: 64 KiB for each call",
+				Command: "stunnerctl status -n " + g.Namespace,
+			})
+		}
+		return found
+	}},
+	{"NetworkPolicies admit clients", func(_s *Snapshot, g *Gateway) []Finding { return _s.networkPolicies(g) }},
+	{"autoscaling works", func(s *Snapshot, g *Gateway) []Finding { return s.scaling(g) }},
+	{"namespace has quota", func(s *Snapshot, g *Gateway) []Finding { return s.quotas(g) }},
+	{"conditions have no warnings", func(_ *Snapshot, g *Gateway) (found []Finding) {
+		for _, c := range wrong(g.Status.Conditions, "OffloadUnavailable", "DeprecatedInput") {
+			found = append(found, fromCondition(ref("Gateway", g), "", c, describe("gateway", g)))
+		}
+		return found
+	}},
+}
+
+// networkPolicies checks that the NetworkPolicies that select the pods of the Gateway admit its listeners and its media.
+func (s *Snapshot) networkPolicies(g *Gateway) (found []Finding) {
+	if len(g.Pods) == 0 || g.Pods[0].Spec.HostNetwork {
+		return nil
+	}
+	pod := g.Pods[0]
+	var ingress, egress []*networkingv1.NetworkPolicy
+	for _, p := range list[networkingv1.NetworkPolicy](s, "NetworkPolicy") {
+		selector, err := metav1.LabelSelectorAsSelector(&p.Spec.PodSelector)
+		if err != nil || p.Namespace != g.Namespace || !selector.Matches(labels.Set(pod.Labels)) {
+			continue
+		}
+		if slices.Contains(p.Spec.PolicyTypes, networkingv1.PolicyTypeIngress) || len(p.Spec.PolicyTypes) == 0 {
+			ingress = append(ingress, p)
+		}
+		if slices.Contains(p.Spec.PolicyTypes, networkingv1.PolicyTypeEgress) {
+			egress = append(egress, p)
+		}
+	}
+	for _, l := range g.Spec.Listeners {
+		protocol, port := transport(l.Protocol), g.targetPort(l)
+		admitted := len(ingress) == 0 || slices.ContainsFunc(ingress, func(p *networkingv1.NetworkPolicy) bool {
+			return slices.ContainsFunc(p.Spec.Ingress, func(r networkingv1.NetworkPolicyIngressRule) bool {
+				return admits(r.Ports, protocol, port) && everywhere(r.From)
+			})
+		})
+		if !admitted {
+			found = append(found, Finding{
+				Severity: Warning, Object: ref("NetworkPolicy", ingress[0]), Field: "spec.ingress",
+				Problem: fmt.Sprintf(
+					"no NetworkPolicy of the dataplane pods admits all clients to %s port %d of listener %s",
+					protocol,
+					port,
+					l.Name,
+				),
+				Remedy:  "admit the port, or set spec.enableNetworkPolicy of the Dataplane, which does",
+				Command: describe("networkpolicy", ingress[0]),
+			})
+			break
+		}
+	}
+	media := len(egress) == 0 || slices.ContainsFunc(egress, func(p *networkingv1.NetworkPolicy) bool {
+		return slices.ContainsFunc(p.Spec.Egress, func(r networkingv1.NetworkPolicyEgressRule) bool {
+			return len(r.Ports) == 0 || slices.ContainsFunc(r.Ports, func(p networkingv1.NetworkPolicyPort) bool {
+				return p.Protocol != nil && *p.Protocol == corev1.ProtocolUDP &&
+					(p.Port == nil || p.Port.IntValue() != 53)
+			})
+		})
+	})
+	if !media {
+		found = append(found, Finding{
+			Severity: Error, Object: ref("NetworkPolicy", egress[0]), Field: "spec.egress",
+			Problem: "no NetworkPolicy of the dataplane pods lets them send UDP to peers",
+			Remedy:  "allow UDP to the backends, or set spec.enableNetworkPolicy of the Dataplane, which does",
+			Command: describe("networkpolicy", egress[0]),
+		})
+	}
+	return found
+}
+
+func transport(p gwapiv1.ProtocolType) corev1.Protocol {
+	if name := strings.ToUpper(string(p)); strings.HasSuffix(name, "UDP") || strings.HasSuffix(name, "DTLS") {
+		return corev1.ProtocolUDP
+	}
+	return corev1.ProtocolTCP
+}
+
+// targetPort returns the port of a listener in the pod.
+func (g *Gateway) targetPort(l gwapiv1.Listener) int32 {
+	for _, svc := range g.Services {
+		for _, p := range svc.Spec.Ports {
+			if p.Port == int32(l.Port) && p.Protocol == transport(l.Protocol) && p.TargetPort.IntVal != 0 {
+				return p.TargetPort.IntVal
+			}
+		}
+	}
+	return int32(l.Port)
+}
+
+func admits(ports []networkingv1.NetworkPolicyPort, protocol corev1.Protocol, port int32) bool {
+	return len(ports) == 0 || slices.ContainsFunc(ports, func(p networkingv1.NetworkPolicyPort) bool {
+		is := corev1.ProtocolTCP
+		if p.Protocol != nil {
+			is = *p.Protocol
+		}
+		if is != protocol {
+			return false
+		}
+		if p.Port == nil || p.Port.Type == intstr.String {
+			return true
+		}
+		last := p.Port.IntVal
+		if p.EndPort != nil {
+			last = *p.EndPort
+		}
+		return p.Port.IntVal <= port && port <= last
+	})
+}
+
+func everywhere(from []networkingv1.NetworkPolicyPeer) bool {
+	return len(from) == 0 ||
+		slices.ContainsFunc(from, func(p networkingv1.NetworkPolicyPeer) bool { return p.IPBlock != nil })
+}
+
+// scaling checks the ScaledObject of the Gateway.
+func (s *Snapshot) scaling(g *Gateway) (found []Finding) {
+	for _, o := range list[unstructuredObject](s, "ScaledObject") {
+		if o.GetNamespace() != g.Namespace || o.GetLabels()[labelGateway] != g.Name {
+			continue
+		}
+		add := func(field, problem, remedy string) {
+			found = append(found, Finding{
+				Severity: Warning, Object: ref("ScaledObject", o), Field: field, Problem: problem, Remedy: remedy,
+				Command: describe("scaledobject", o),
+			})
+		}
+		for _, name := range []string{"autoscaling.keda.sh/paused", "autoscaling.keda.sh/paused-replicas"} {
+			if value, ok := o.GetAnnotations()[name]; ok && value != "false" {
+				add("metadata.annotations["+name+"]", "autoscaling is paused", "remove the annotation")
+			}
+		}
+		conditions, _, _ := unstructured.NestedSlice(o.Object, "status", "conditions")
+		if len(conditions) == 0 {
+			add(
+				"status.conditions",
+				"KEDA has not processed the ScaledObject",
+				"start KEDA, or let it watch namespace "+g.Namespace,
+			)
+		}
+		for _, c := range conditions {
+			c, _ := c.(map[string]any)
+			kind, status, message := c["type"], c["status"], c["message"]
+			switch {
+			case kind == "Ready" && status != "True":
+				add(
+					"status.conditions[Ready]",
+					fmt.Sprintf("KEDA cannot scale the pods: %v", message),
+					"let KEDA reach port 13480 of Service stunner-config-discovery (networkPolicy.scalerFrom of the chart), and see its log",
+				)
+			case kind == "Fallback" && status == "True":
+				add(
+					"status.conditions[Fallback]",
+					fmt.Sprintf("KEDA does not get the number of calls, and keeps the pods: %v", message),
+					"let KEDA reach port 13480 of Service stunner-config-discovery, and see that all pods are connected to the operator",
+				)
+			}
+		}
+	}
+	return found
+}
+
+// unstructuredObject is an object without a Go type.
+type unstructuredObject = unstructured.Unstructured
+
+// minDefaultMemory is the memory limit below which a LimitRange leaves room for few calls.
+var minDefaultMemory = resource.MustParse("64Mi")
+
+// quotas checks the ResourceQuotas and LimitRanges of the namespace of the Gateway.
+func (s *Snapshot) quotas(g *Gateway) (found []Finding) {
+	for _, q := range list[corev1.ResourceQuota](s, "ResourceQuota") {
+		if q.Namespace != g.Namespace {
+			continue
+		}
+		var full []string
+		for _, name := range slices.Sorted(keys(q.Status.Hard)) {
+			hard, used := q.Status.Hard[name], q.Status.Used[name]
+			if !hard.IsZero() && used.Cmp(hard) >= 0 && concerns(string(name)) {
+				full = append(full, fmt.Sprintf("%s %s of %s", name, used.String(), hard.String()))
+			}
+		}
+		if len(full) > 0 {
+			found = append(found, Finding{
+				Severity: Warning, Object: ref("ResourceQuota", q), Field: "spec.hard",
+				Problem: "is used up: " + strings.Join(
+					full,
+					", ",
+				) + ": a new pod or Service of the Gateway is rejected",
+				Remedy: "raise the quota, or delete what is not used", Command: describe("resourcequota", q),
+			})
+		}
+	}
+	for _, r := range list[corev1.LimitRange](s, "LimitRange") {
+		for _, limit := range r.Spec.Limits {
+			memory := limit.Default.Memory()
+			set := g.Dataplane != nil && !g.Dataplane.Spec.Resources.Limits.Memory().IsZero()
+			if r.Namespace != g.Namespace || limit.Type != corev1.LimitTypeContainer || memory.IsZero() || set ||
+				memory.Cmp(minDefaultMemory) >= 0 {
+				continue
+			}
+			found = append(found, Finding{
+				Severity: Warning, Object: ref("LimitRange", r), Field: "spec.limits[].default.memory",
+				Problem: fmt.Sprintf("limits the memory of dataplane pods to %s, which is room for few calls", memory),
+				Remedy:  "set spec.resources.limits.memory of the Dataplane: 64 KiB for each call",
+				Command: describe("limitrange", r),
+			})
+		}
+	}
+	return found
+}
+
+// concerns reports whether a Gateway uses a resource of a ResourceQuota.
+func concerns(name string) bool {
+	for _, part := range []string{"pods", "services", "cpu", "memory", "deployments", "configmaps", "secrets"} {
+		if strings.Contains(name, part) {
+			return true
+		}
+	}
+	return false
+}
+
+func policyFact(_ *Snapshot, g *Gateway) string {
+	most := 0
+	for _, s := range g.Statuses {
+		most += s.Capacity
+	}
+	switch {
+	case len(g.Statuses) == 0:
+		return "limits of the pods are unknown"
+	case most == 0:
+		return fmt.Sprintf("%s, no limit", count(g.allocations(), "call"))
+	}
+	return fmt.Sprintf("%d of at most %d calls", g.allocations(), most)
+}

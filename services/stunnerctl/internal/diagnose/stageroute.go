@@ -1,0 +1,260 @@
+package diagnose
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
+)
+
+func udproute(r *Route) string {
+	group := "udproutes." + ownAPI
+	if r.GroupVersionKind().Group == gatewayAPI {
+		group = "udproutes." + gatewayAPI
+	}
+	return describe(group, r)
+}
+
+// routeRules check the routes that name the Gateway.
+var routeRules = []Rule{
+	{"routes are attached", func(_ *Snapshot, g *Gateway) (found []Finding) {
+		for _, r := range g.Routes {
+			for _, p := range r.Parents {
+				for _, c := range wrong(p.Conditions, "Accepted") {
+					found = append(found, fromCondition(ref("UDPRoute", r), "", c, udproute(r)))
+				}
+			}
+			if len(r.Parents) == 0 {
+				found = append(found, Finding{
+					Severity: Error, Object: ref("UDPRoute", r), Field: "status.parents",
+					Problem: "no operator has processed the route",
+					Remedy:  "correct parentRefs, or see the log of the operator: it may not watch namespace " + r.Namespace,
+					Command: udproute(r),
+				})
+			}
+		}
+		return found
+	}},
+	{"a route names the Gateway", func(s *Snapshot, g *Gateway) (found []Finding) {
+		if len(g.Routes) > 0 {
+			return nil
+		}
+		if !s.readable("UDPRoute", g.Namespace) || g.attached() > 0 {
+			return nil
+		}
+		f := Finding{
+			Severity: Error, Object: ref("Gateway", g), Field: "status.listeners[].attachedRoutes",
+			Problem: "no route is attached: clients reach no peer",
+			Remedy:  fmt.Sprintf("create a UDPRoute with parentRefs: [{name: %s}]", g.Name),
+			Command: "kubectl get udproutes." + ownAPI + " -A",
+		}
+		if r := s.misnamed(g); r != nil {
+			f.Problem += fmt.Sprintf(
+				"; %s names Gateway %s of its own namespace, which does not exist",
+				ref("UDPRoute", r),
+				g.Name,
+			)
+			f.Remedy += fmt.Sprintf(
+				"; or set namespace: %s in parentRefs of that route, and allowedRoutes of the listener",
+				g.Namespace,
+			)
+		}
+		return []Finding{f}
+	}},
+}
+
+// misnamed returns a route that may mean the Gateway: it has its name, and the namespace of the route is used
+// because parentRefs has none.
+func (s *Snapshot) misnamed(g *Gateway) *stunnerv1.UDPRoute {
+	for _, r := range list[stunnerv1.UDPRoute](s, "UDPRoute") {
+		if r.Namespace == g.Namespace || find[gwapiv1.Gateway](s, "Gateway", r.Namespace, g.Name) != nil {
+			continue
+		}
+		for _, p := range r.Spec.ParentRefs {
+			if p.Namespace == nil && string(p.Name) == g.Name {
+				return r
+			}
+		}
+	}
+	return nil
+}
+
+// attached returns the number of routes that are attached to the listeners, as the operator counts them.
+func (g *Gateway) attached() (n int) {
+	for _, l := range g.Status.Listeners {
+		n = max(n, int(l.AttachedRoutes))
+	}
+	return n
+}
+
+func routeFact(_ *Snapshot, g *Gateway) string {
+	var names []string
+	for _, r := range g.Routes {
+		names = append(names, r.Namespace+"/"+r.Name)
+	}
+	slices.Sort(names)
+	if len(names) == 0 {
+		return count(g.attached(), "route") + " attached"
+	}
+	return few(names)
+}
+
+// backendRules check the backends of the routes.
+var backendRules = []Rule{
+	{"backends are resolved", func(_ *Snapshot, g *Gateway) (found []Finding) {
+		for _, r := range g.Routes {
+			for _, p := range r.Parents {
+				for _, c := range wrong(p.Conditions, "ResolvedRefs") {
+					found = append(found, fromCondition(ref("UDPRoute", r), "", c, udproute(r)))
+				}
+			}
+		}
+		return found
+	}},
+	{"StaticServices are valid", func(s *Snapshot, g *Gateway) (found []Finding) {
+		for _, b := range s.backends(g) {
+			if b.static == nil {
+				continue
+			}
+			for _, c := range wrong(b.static.Status.Conditions) {
+				found = append(
+					found,
+					fromCondition(ref("StaticService", b.static), "", c, describe("staticservice", b.static)),
+				)
+			}
+		}
+		return found
+	}},
+	{"Services have endpoints", func(s *Snapshot, g *Gateway) (found []Finding) {
+		for _, b := range s.backends(g) {
+			if b.service == nil || !s.readable("EndpointSlice", b.service.Namespace) {
+				continue
+			}
+			ready, all := s.endpointsOf(b.service)
+			f := Finding{
+				Severity: Error, Object: ref("Service", b.service), Field: "spec.selector",
+				Command: fmt.Sprintf(
+					"kubectl get endpointslices -n %s -l kubernetes.io/service-name=%s",
+					b.service.Namespace,
+					b.service.Name,
+				),
+			}
+			switch {
+			case all == 0:
+				f.Problem = "the Service has no endpoints: route " + b.route + " leads nowhere"
+				f.Remedy = "start the media server, or correct the selector of the Service"
+			case ready == 0:
+				f.Severity = Warning
+				f.Problem = fmt.Sprintf("none of the %s of the Service is ready", count(all, "endpoint"))
+				f.Remedy = "see the pods of the media server: clients reach them, and they may not answer"
+			default:
+				continue
+			}
+			found = append(found, f)
+		}
+		return found
+	}},
+	{"ports of routes are those of clients", func(s *Snapshot, g *Gateway) []Finding {
+		if s.Asked.Peer != "" || s.Asked.person() {
+			return nil // those stages have the exact answer
+		}
+		r, times := s.lastRefusal(g, "port_denied")
+		if r == nil {
+			return nil
+		}
+		f := s.refused(g, *r, times)
+		f.Severity = Warning
+		f.Object, f.Command = g.routeFor(
+			f.Object,
+		), fmt.Sprintf(
+			"stunnerctl can-reach %s/%s %s",
+			g.Namespace,
+			g.Name,
+			r.Peer,
+		)
+		return []Finding{f}
+	}},
+}
+
+// routeFor returns the only route of the Gateway as an object, or other.
+func (g *Gateway) routeFor(other string) string {
+	if len(g.Routes) == 1 {
+		return ref("UDPRoute", g.Routes[0])
+	}
+	return other
+}
+
+// backend is a backend of a route of a Gateway.
+type backend struct {
+	route   string
+	service *corev1.Service
+	static  *stunnerv1.StaticService
+}
+
+// backends returns those backends of the routes that exist, each once.
+func (s *Snapshot) backends(g *Gateway) (all []backend) {
+	seen := map[string]bool{}
+	for _, r := range g.Routes {
+		for _, rule := range r.Spec.Rules {
+			for _, ref := range rule.BackendRefs {
+				namespace := r.Namespace
+				if ref.Namespace != nil {
+					namespace = string(*ref.Namespace)
+				}
+				b := backend{route: r.Namespace + "/" + r.Name}
+				if ref.Kind != nil && *ref.Kind == "StaticService" {
+					b.static = find[stunnerv1.StaticService](s, "StaticService", namespace, string(ref.Name))
+				} else {
+					b.service = find[corev1.Service](s, "Service", namespace, string(ref.Name))
+				}
+				kind := "Service"
+				if b.static != nil {
+					kind = "StaticService"
+				}
+				key := kind + namespace + "/" + string(ref.Name)
+				if (b.static != nil || b.service != nil) && !seen[key] {
+					seen[key] = true
+					all = append(all, b)
+				}
+			}
+		}
+	}
+	return all
+}
+
+// endpointsOf returns the number of ready endpoints of a Service, and of all its endpoints.
+func (s *Snapshot) endpointsOf(svc *corev1.Service) (ready, all int) {
+	for _, slice := range list[discoveryv1.EndpointSlice](s, "EndpointSlice") {
+		if slice.Namespace != svc.Namespace || slice.Labels[discoveryv1.LabelServiceName] != svc.Name {
+			continue
+		}
+		for _, e := range slice.Endpoints {
+			all += len(e.Addresses)
+			if e.Conditions.Ready == nil || *e.Conditions.Ready {
+				ready += len(e.Addresses)
+			}
+		}
+	}
+	return ready, all
+}
+
+func backendFact(s *Snapshot, g *Gateway) string {
+	var facts []string
+	for _, b := range s.backends(g) {
+		if b.static != nil {
+			facts = append(facts, ref("StaticService", b.static))
+			continue
+		}
+		ready, all := s.endpointsOf(b.service)
+		facts = append(facts, fmt.Sprintf("%s/%s %d/%d ready", b.service.Namespace, b.service.Name, ready, all))
+	}
+	if len(facts) == 0 {
+		return notChecked + ": none is readable"
+	}
+	return strings.TrimSpace(few(facts))
+}

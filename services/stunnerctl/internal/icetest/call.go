@@ -1,0 +1,297 @@
+package icetest
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/pion/logging"
+	"github.com/pion/webrtc/v4"
+
+	"github.com/stunner-gateway/stunner/services/stunnerctl/internal/turncat"
+)
+
+const (
+	testTimeout    = 30 * time.Second
+	connectTimeout = 15 * time.Second
+	// lastEchoes is the wait for outstanding echoes after the last message.
+	lastEchoes  = time.Second
+	messageSize = 160 // bytes, as 20 ms of G.711
+	maxBacklog  = 1 << 20
+)
+
+// measure makes a call through the listener and fills in the figures. Without remote it calls another client of the
+// listener.
+func (o Options) measure(ctx context.Context, l Listener, remote Peer, t *Test) error {
+	// With a peer at an IPv6 address, the answer of the peer comes too late to choose the family of the relay.
+	relay, err := turncat.NewRelay(ctx, l.Endpoint, false)
+	if err != nil {
+		return err
+	}
+	defer relay.Close()
+	t.Relay = relay.Address().String()
+	if remote == nil {
+		other, err := turncat.NewRelay(ctx, l.Endpoint, false)
+		if err != nil {
+			return fmt.Errorf("second client: %w", err)
+		}
+		t.Peer = other.Address().String()
+		local := NewLocalPeer(other)
+		defer local.Close()
+		remote = local
+		if err := errors.Join(relay.Permit(other.Address()), other.Permit(relay.Address())); err != nil {
+			if errors.Is(err, turncat.ErrForbidden) {
+				return errNotAllowed
+			}
+			return fmt.Errorf("peer %s: %w", t.Peer, err)
+		}
+		// Permissions are for IP addresses. The port may be denied all the same.
+		if o.denied(ctx, l.Name, other.Address()) != "" || o.denied(ctx, l.Name, relay.Address()) != "" {
+			return errNotAllowed
+		}
+	}
+	c, err := open(ctx, relay)
+	if err != nil {
+		return err
+	}
+	defer c.close()
+	answer, err := remote.Answer(ctx, c.offer)
+	if err != nil {
+		return fmt.Errorf("peer: %w", err)
+	}
+	peer, err := candidate(answer)
+	if err != nil {
+		return err
+	}
+	t.Peer = peer.String()
+	if err := relay.Permit(peer); err != nil {
+		return fmt.Errorf("peer %s: %w", peer, err)
+	}
+	if reason := o.denied(ctx, l.Name, peer); reason != "" {
+		return fmt.Errorf("peer %s: %s", peer, reason)
+	}
+	if err := c.connect(ctx, answer); err != nil {
+		return fmt.Errorf("peer %s: %w", peer, err)
+	}
+	c.send(ctx, o)
+	c.figures(t)
+	return nil
+}
+
+// candidate returns the address of the first UDP candidate of an SDP. A loopback address is returned only if there is no
+// other: a peer in a pod may offer both, and the Gateway cannot reach the loopback address of another pod.
+func candidate(sdp string) (found netip.AddrPort, err error) {
+	for line := range strings.Lines(sdp) {
+		// candidate:FOUNDATION COMPONENT TRANSPORT PRIORITY ADDRESS PORT typ TYPE (RFC 8839 §5.1)
+		rest, ok := strings.CutPrefix(strings.TrimSpace(line), "a=candidate:")
+		fields := strings.Fields(rest)
+		if !ok || len(fields) < 8 || !strings.EqualFold(fields[2], "udp") {
+			continue
+		}
+		addr, err := netip.ParseAddrPort(net.JoinHostPort(fields[4], fields[5]))
+		if err == nil && (!found.IsValid() || found.Addr().IsLoopback() && !addr.Addr().IsLoopback()) {
+			found = addr
+		}
+	}
+	if !found.IsValid() {
+		return found, errors.New("the SDP answer of the peer contains no UDP candidate with an IP address")
+	}
+	return found, nil
+}
+
+// newConnection makes a PeerConnection whose only candidate is the address of conn.
+func newConnection(conn net.PacketConn) (*webrtc.PeerConnection, error) {
+	quiet := logging.NewDefaultLoggerFactory()
+	quiet.DefaultLogLevel = logging.LogLevelDisabled
+	engine := webrtc.SettingEngine{LoggerFactory: quiet}
+	engine.SetICEUDPMux(webrtc.NewICEUDPMux(quiet.NewLogger("mux"), conn))
+	engine.SetIncludeLoopbackCandidate(true)
+	engine.SetNetworkTypes([]webrtc.NetworkType{webrtc.NetworkTypeUDP4, webrtc.NetworkTypeUDP6})
+	engine.SetICETimeouts(5*time.Second, connectTimeout, time.Second)
+	return webrtc.NewAPI(webrtc.WithSettingEngine(engine)).NewPeerConnection(webrtc.Configuration{})
+}
+
+// localDescription sets the description and returns it with all candidates.
+func localDescription(ctx context.Context, c *webrtc.PeerConnection, d webrtc.SessionDescription) (string, error) {
+	gathered := webrtc.GatheringCompletePromise(c)
+	if err := c.SetLocalDescription(d); err != nil {
+		return "", err
+	}
+	select {
+	case <-gathered:
+		return c.LocalDescription().SDP, nil
+	case <-ctx.Done():
+		return "", context.Cause(ctx)
+	}
+}
+
+// call is the side of a call that sends and counts.
+type call struct {
+	offer   string
+	conn    *webrtc.PeerConnection
+	channel *webrtc.DataChannel
+	opened  chan struct{}
+	ended   chan error // why the connection has failed or was closed
+
+	mu    sync.Mutex
+	sent  []time.Time // by number of the message
+	rtts  []time.Duration
+	begun time.Time
+	last  time.Time // of the last echo
+}
+
+func open(ctx context.Context, socket net.PacketConn) (*call, error) {
+	conn, err := newConnection(socket)
+	if err != nil {
+		return nil, fmt.Errorf("make PeerConnection: %w", err)
+	}
+	c := &call{conn: conn, opened: make(chan struct{}), ended: make(chan error, 1)}
+	unordered, once := false, uint16(0)
+	c.channel, err = conn.CreateDataChannel(
+		"icetest",
+		&webrtc.DataChannelInit{Ordered: &unordered, MaxRetransmits: &once},
+	)
+	if err == nil {
+		c.channel.OnOpen(func() { close(c.opened) })
+		c.channel.OnMessage(c.receive)
+		conn.OnConnectionStateChange(func(s webrtc.PeerConnectionState) {
+			if s == webrtc.PeerConnectionStateFailed || s == webrtc.PeerConnectionStateClosed {
+				select {
+				case c.ended <- c.incomplete():
+				default:
+				}
+			}
+		})
+		var offer webrtc.SessionDescription
+		if offer, err = conn.CreateOffer(nil); err == nil {
+			c.offer, err = localDescription(ctx, conn, offer)
+		}
+	}
+	if err != nil {
+		c.close()
+		return nil, fmt.Errorf("make SDP offer: %w", err)
+	}
+	return c, nil
+}
+
+// connect waits until the data channel is open.
+func (c *call) connect(ctx context.Context, answer string) error {
+	err := c.conn.SetRemoteDescription(webrtc.SessionDescription{Type: webrtc.SDPTypeAnswer, SDP: answer})
+	if err != nil {
+		return fmt.Errorf("read SDP answer: %w", err)
+	}
+	timer := time.NewTimer(connectTimeout)
+	defer timer.Stop()
+	select {
+	case <-c.opened:
+		return nil
+	case err := <-c.ended:
+		return fmt.Errorf("no connection: %w", err)
+	case <-timer.C:
+		return fmt.Errorf("no connection after %s: %w", connectTimeout, c.incomplete())
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// incomplete returns the stage at which the connection is, as an error.
+func (c *call) incomplete() error {
+	return incomplete(c.conn.ICEConnectionState(), c.conn.SCTP().Transport().State())
+}
+
+// incomplete tells apart a path that does not carry packets and a peer that does not complete the call.
+func incomplete(ice webrtc.ICEConnectionState, dtls webrtc.DTLSTransportState) error {
+	switch ice {
+	case webrtc.ICEConnectionStateConnected, webrtc.ICEConnectionStateCompleted,
+		webrtc.ICEConnectionStateClosed: // an alert of the DTLS handshake closes the connection
+	default:
+		return fmt.Errorf("ICE is %s: the peer does not answer through the gateway", ice)
+	}
+	if dtls != webrtc.DTLSTransportStateConnected {
+		return fmt.Errorf("ICE is %s, DTLS is %s: the peer answers connectivity checks through the gateway, but does not "+
+			"complete the DTLS handshake: see the log of the peer", ice, dtls)
+	}
+	return fmt.Errorf("ICE is %s, DTLS is connected: the peer does not open the data channel: see the log of the peer", ice)
+}
+
+// send sends messages at the rate, and waits for the last echoes.
+func (c *call) send(ctx context.Context, o Options) {
+	tick := time.NewTicker(time.Second / time.Duration(o.Rate))
+	defer tick.Stop()
+	buf := make([]byte, messageSize)
+	c.mu.Lock()
+	c.begun = time.Now()
+	c.mu.Unlock()
+	for i := range max(1, int(o.Duration.Seconds()*float64(o.Rate))) {
+		binary.BigEndian.PutUint64(buf, uint64(i))
+		c.mu.Lock()
+		c.sent = append(c.sent, time.Now())
+		c.mu.Unlock()
+		_ = c.channel.Send(buf) // a message that is not sent counts as lost
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+	for deadline := time.Now().Add(lastEchoes); time.Now().Before(deadline) && ctx.Err() == nil; {
+		c.mu.Lock()
+		complete := len(c.rtts) == len(c.sent)
+		c.mu.Unlock()
+		if complete {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// receive counts an echo. The time of a message is cleared, so that a repeated echo is not counted.
+func (c *call) receive(m webrtc.DataChannelMessage) {
+	now := time.Now()
+	if len(m.Data) != messageSize {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	i := binary.BigEndian.Uint64(m.Data)
+	if i >= uint64(len(c.sent)) || c.sent[i].IsZero() {
+		return
+	}
+	c.rtts = append(c.rtts, now.Sub(c.sent[i]))
+	c.sent[i], c.last = time.Time{}, now
+}
+
+func (c *call) figures(t *Test) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	t.Sent, t.Received = len(c.sent), len(c.rtts)
+	t.Loss = float64(t.Sent-t.Received) / float64(t.Sent)
+	if t.Received == 0 {
+		return
+	}
+	if d := c.last.Sub(c.begun).Seconds(); d > 0 {
+		t.Rate = float64(t.Received) / d
+	}
+	t.RTT = percentiles(c.rtts)
+}
+
+// percentiles sorts the times.
+func percentiles(d []time.Duration) RTT {
+	slices.Sort(d)
+	ms := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+	at := func(percent int) float64 { return ms(d[min(len(d)-1, len(d)*percent/100)]) }
+	var sum time.Duration
+	for _, x := range d {
+		sum += x
+	}
+	return RTT{Mean: ms(sum / time.Duration(len(d))), Median: at(50), P95: at(95), P99: at(99)}
+}
+
+func (c *call) close() { c.conn.Close() }

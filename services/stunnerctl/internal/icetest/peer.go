@@ -1,0 +1,143 @@
+package icetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/pion/webrtc/v4"
+
+	"github.com/stunner-gateway/stunner/services/api/config"
+)
+
+// LocalPeer is a WebRTC peer in this process that echoes messages.
+type LocalPeer struct {
+	socket net.PacketConn
+	mu     sync.Mutex
+	conns  []*webrtc.PeerConnection
+}
+
+// NewLocalPeer returns a peer whose only candidate is the address of socket. Close closes the socket.
+func NewLocalPeer(socket net.PacketConn) *LocalPeer { return &LocalPeer{socket: socket} }
+
+// Answer accepts an offer.
+func (p *LocalPeer) Answer(ctx context.Context, offer string) (string, error) {
+	conn, err := newConnection(p.socket)
+	if err != nil {
+		return "", err
+	}
+	p.mu.Lock()
+	p.conns = append(p.conns, conn)
+	p.mu.Unlock()
+	conn.OnDataChannel(func(d *webrtc.DataChannel) {
+		d.OnMessage(func(m webrtc.DataChannelMessage) {
+			if d.BufferedAmount() < maxBacklog {
+				_ = d.Send(m.Data) // a lost echo counts as lost
+			}
+		})
+	})
+	err = conn.SetRemoteDescription(webrtc.SessionDescription{Type: webrtc.SDPTypeOffer, SDP: offer})
+	if err != nil {
+		return "", err
+	}
+	answer, err := conn.CreateAnswer(nil)
+	if err != nil {
+		return "", err
+	}
+	return localDescription(ctx, conn, answer)
+}
+
+// Close ends all connections.
+func (p *LocalPeer) Close() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var errs []error
+	for _, c := range p.conns {
+		errs = append(errs, c.Close())
+	}
+	return errors.Join(append(errs, p.socket.Close())...)
+}
+
+// ErrNoAddress reports that no route allows a free address of this host.
+var ErrNoAddress = errors.New("no route allows a peer at a free address of this host: use --echo-url or --echo-address")
+
+// maxPorts bounds the ports of an endpoint that are tried.
+const maxPorts = 64
+
+// ListenAllowed opens a UDP socket at an address of this host that the endpoints allow.
+func ListenAllowed(endpoints []string, local []netip.Addr) (net.PacketConn, error) {
+	for _, text := range endpoints {
+		e, err := config.ParseEndpoint(text)
+		if err != nil {
+			continue // the name of a host
+		}
+		for _, a := range local {
+			if !a.Is4() || !e.Prefix.Contains(a) {
+				continue
+			}
+			if e.Ports == config.AllPorts {
+				if conn, err := net.ListenPacket("udp", netip.AddrPortFrom(a, 0).String()); err == nil {
+					return conn, nil
+				}
+				continue
+			}
+			first := max(int(e.Ports.First), config.LowestRelayPort) // lower ports need privileges
+			for port := first; port <= int(e.Ports.Last) && port < first+maxPorts; port++ {
+				if conn, err := net.ListenPacket("udp", netip.AddrPortFrom(a, uint16(port)).String()); err == nil {
+					return conn, nil
+				}
+			}
+		}
+	}
+	return nil, ErrNoAddress
+}
+
+// HTTPPeer is an echo peer that answers offers over HTTP: POST with the content type application/sdp, as e2e/echo and
+// the path /demo/echo of the auth service do.
+type HTTPPeer struct {
+	URL    string
+	Token  string
+	Client *http.Client
+}
+
+const (
+	maxSDP      = 64 << 10
+	postTimeout = 15 * time.Second
+)
+
+// Answer posts the offer.
+func (p HTTPPeer) Answer(ctx context.Context, offer string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, postTimeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, p.URL, strings.NewReader(offer))
+	if err != nil {
+		return "", err
+	}
+	req.Header.Set("Content-Type", "application/sdp")
+	if p.Token != "" {
+		req.Header.Set("Authorization", "Bearer "+p.Token)
+	}
+	res, err := p.Client.Do(req)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = res.Body.Close() }()
+	body, err := io.ReadAll(io.LimitReader(res.Body, maxSDP))
+	if err != nil {
+		return "", err
+	}
+	if res.StatusCode/100 != 2 {
+		return "", fmt.Errorf("%s answers %s", req.URL.Redacted(), res.Status)
+	}
+	return string(body), nil
+}
+
+// Close does nothing.
+func (HTTPPeer) Close() error { return nil }

@@ -1,0 +1,316 @@
+package turncat
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/pion/logging"
+	"github.com/pion/stun/v2"
+	"github.com/pion/turn/v3"
+)
+
+const (
+	// probeInterval is the time between two CreatePermission requests. They detect the loss of the allocation, measure
+	// the RTT, and replace a stale nonce, which pion/turn does not do when it binds a channel.
+	probeInterval = 15 * time.Second
+	// bindTimeout bounds the wait for the answer to ChannelBind.
+	bindTimeout = 8 * time.Second
+	// staleNonces is the number of times that a request with a stale nonce is repeated.
+	staleNonces = 3
+)
+
+// allocation is an allocation with a permission and a channel for one peer, or for any peers if receive is nil.
+//
+// The client of pion/turn makes the requests. Datagrams from the peer do not pass through it, because it drops them
+// silently when its queue of 1,024 is full, and because it does not report the loss of the allocation.
+type allocation struct {
+	link   *link
+	client *turn.Client
+	relay  net.PacketConn
+	peer   *net.UDPAddr
+	stats  *Stats
+
+	made     atomic.Bool   // whether allocate has succeeded
+	bound    chan struct{} // closed when ChannelBind was answered
+	bindOnce sync.Once
+	done     chan struct{} // closed when the allocation is lost
+	lost     sync.Once
+	closing  sync.Once
+	err      error // the reason; written before done is closed
+	stop     context.CancelFunc
+	workers  sync.WaitGroup
+}
+
+// abortTimeout is how long allocate waits for the server after its context has ended. The server may have made the
+// allocation already, and only an answer allows the client to delete it.
+const abortTimeout = 2 * time.Second
+
+// allocate connects to the server and makes an allocation with a permission for the peer. Without receive the
+// permission and the probes are left out, and the allocation's socket is used as that of the client library. The
+// library takes no context, so the connection is closed abortTimeout after the end of ctx.
+func allocate(
+	ctx context.Context,
+	e Endpoint,
+	peer netip.AddrPort,
+	receive func([]byte),
+	stats *Stats,
+) (*allocation, error) {
+	at := fmt.Sprintf("%s %s", e.Protocol, net.JoinHostPort(e.Host, portText(e.Port)))
+	l, err := dial(ctx, e)
+	if err != nil {
+		return nil, fmt.Errorf("connect to %s: %w", at, err)
+	}
+	if peer.Addr().Is6() {
+		l.addressFamily = familyIPv6
+	}
+	a := &allocation{
+		link:  l,
+		peer:  net.UDPAddrFromAddrPort(peer),
+		stats: stats,
+		bound: make(chan struct{}),
+		done:  make(chan struct{}),
+	}
+	quiet := logging.NewDefaultLoggerFactory()
+	quiet.DefaultLogLevel = logging.LogLevelDisabled
+	a.client, err = turn.NewClient(&turn.ClientConfig{
+		// The link ignores the address. The library resolves names and IPv6 addresses to IPv4 only.
+		TURNServerAddr: "127.0.0.1:1",
+		Username:       e.Credential.Username, Password: string(e.Credential.Password),
+		Conn: l, LoggerFactory: quiet,
+	})
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("set up TURN client: %w", err), l.Close())
+	}
+	returned := make(chan struct{})
+	defer close(returned)
+	defer context.AfterFunc(ctx, func() {
+		select {
+		case <-returned:
+		case <-time.After(abortTimeout):
+			l.Close()
+		}
+	})()
+	a.workers.Go(func() { a.read(receive) })
+	if a.relay, err = a.client.Allocate(); err != nil {
+		err = a.explain("allocate at "+at, err)
+	} else if receive != nil {
+		if _, err = a.probe(); err != nil {
+			err = fmt.Errorf("peer %s at %s: %w", peer, at, err)
+		}
+	}
+	if err = errors.Join(err, ctx.Err()); err != nil {
+		a.close()
+		return nil, err
+	}
+	a.made.Store(true)
+	var keeping context.Context
+	keeping, a.stop = context.WithCancel(context.Background())
+	if receive != nil {
+		a.workers.Go(func() { a.keep(keeping) })
+	}
+	return a, nil
+}
+
+// read handles messages from the server until the connection ends.
+func (a *allocation) read(receive func([]byte)) {
+	buf := make([]byte, maxMessage+3)
+	for {
+		n, _, err := a.link.ReadFrom(buf)
+		switch {
+		// A connected UDP socket reports an ICMP error once, and can be used afterwards.
+		case errors.Is(err, syscall.ECONNREFUSED) && a.made.Load():
+			continue
+		case err != nil:
+			a.fail(fmt.Errorf("connection to the TURN server: %w", err))
+			a.client.Close() // ends transactions
+			return
+		}
+		a.handle(buf[:n], receive)
+	}
+}
+
+// handle passes data of the peer to receive, and other messages to the client library.
+func (a *allocation) handle(p []byte, receive func([]byte)) {
+	if receive == nil {
+		a.noteRefusal(p)
+		_, _ = a.client.HandleInbound(p, a.link.RemoteAddr()) // errors concern one message
+		return
+	}
+	if data, ok := channelData(p); ok {
+		receive(data) // an allocation has one peer, so every channel is that of the peer
+		return
+	}
+	m := a.noteRefusal(p)
+	if m == nil {
+		return
+	}
+	if m.Type == stun.NewType(stun.MethodData, stun.ClassIndication) {
+		var from stun.XORMappedAddress
+		if data, err := m.Get(stun.AttrData); err == nil && from.GetFromAs(m, stun.AttrXORPeerAddress) == nil &&
+			from.IP.Equal(a.peer.IP) && from.Port == a.peer.Port {
+			receive(data)
+		}
+		return
+	}
+	if m.Type.Method == stun.MethodChannelBind && m.Type.Class != stun.ClassRequest {
+		// The library reads the answer after this function returns. A datagram that is sent before that is a Send
+		// indication, which the server also relays.
+		defer a.bindOnce.Do(func() { close(a.bound) })
+	}
+	_, _ = a.client.HandleInbound(p, a.link.RemoteAddr()) // errors concern one message
+}
+
+// noteRefusal decodes a STUN message, and keeps the code of an error response for explain. It returns nil for other
+// messages.
+func (a *allocation) noteRefusal(p []byte) *stun.Message {
+	m := &stun.Message{Raw: p}
+	if !stun.IsMessage(p) || m.Decode() != nil {
+		return nil
+	}
+	var code stun.ErrorCodeAttribute
+	if m.Type.Class == stun.ClassErrorResponse && code.GetFrom(m) == nil {
+		a.link.refusal.Store(int32(code.Code))
+	}
+	return m
+}
+
+// channelData returns the data of a ChannelData message.
+func channelData(p []byte) (data []byte, ok bool) {
+	if len(p) < 4 || p[0]>>6 != 1 {
+		return nil, false
+	}
+	n := int(p[2])<<8 | int(p[3])
+	if n > len(p)-4 {
+		return nil, false
+	}
+	return p[4 : 4+n], true
+}
+
+// send sends a datagram to the peer. The first call also binds the channel.
+func (a *allocation) send(p []byte) error {
+	if _, err := a.relay.WriteTo(p, a.peer); err != nil {
+		return a.explain("send", err)
+	}
+	return nil
+}
+
+// bind waits until the answer to ChannelBind has arrived. After that, all datagrams to the peer take the same path.
+// Before it they are Send indications, which a server may handle more slowly than ChannelData.
+func (a *allocation) bind() {
+	select {
+	case <-a.bound:
+	case <-a.done:
+	case <-time.After(bindTimeout):
+	}
+}
+
+// probe sends a CreatePermission request, which renews the permission, and waits for the answer. The server has then
+// read everything that was sent before.
+func (a *allocation) probe() (time.Duration, error) {
+	begun := time.Now()
+	if err := a.permit(a.peer); err != nil {
+		return 0, err
+	}
+	rtt := time.Since(begun)
+	a.stats.rtt(rtt)
+	return rtt, nil
+}
+
+// permit creates a permission, with a new nonce if the nonce is stale.
+func (a *allocation) permit(peer net.Addr) error {
+	for range staleNonces {
+		err := a.client.CreatePermission(peer)
+		if err == nil {
+			return nil
+		}
+		if a.link.refusal.Load() != int32(stun.CodeStaleNonce) {
+			return a.explain("create permission", err)
+		}
+	}
+	return errors.New("create permission: the server repeats 438 Stale Nonce")
+}
+
+// keep probes until ctx ends or the allocation is lost.
+func (a *allocation) keep(ctx context.Context) {
+	tick := time.NewTicker(probeInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-a.done:
+			return
+		case <-tick.C:
+			if _, err := a.probe(); err != nil {
+				a.fail(err)
+			}
+		}
+	}
+}
+
+// fail marks the allocation as lost.
+func (a *allocation) fail(err error) {
+	a.lost.Do(func() {
+		a.err = err
+		close(a.done)
+	})
+}
+
+// close deletes the allocation (Refresh with lifetime 0) and ends the connection. Concurrent calls wait for the first
+// one: a reader that closes the socket on errors, as the UDP mux of pion/ice does, would otherwise end the connection
+// before the request is sent.
+func (a *allocation) close() {
+	a.closing.Do(func() {
+		a.fail(net.ErrClosed)
+		if a.stop != nil {
+			a.stop()
+		}
+		if a.relay != nil {
+			a.relay.Close()
+		}
+		a.client.Close()
+		a.link.Close()
+		a.workers.Wait()
+	})
+}
+
+// remedies explain STUN error codes (RFC 8489 §14.8, RFC 8656 §19).
+var remedies = map[stun.ErrorCode]string{
+	stun.CodeUnauthorized:           "the credential is wrong or expired: check user, password and the clocks",
+	stun.CodeAllocMismatch:          "the server has no such allocation: it has restarted, or it has expired",
+	stun.CodeAddrFamilyNotSupported: "the server has no relay address of the family of the peer",
+	stun.CodeUnsupportedTransProto:  "the server does not relay UDP",
+	stun.CodeAllocQuotaReached:      "the user has reached the quota of allocations",
+	stun.CodeInsufficientCapacity:   "the server is full or draining",
+}
+
+// ErrForbidden is the error response 403 to a request for a permission.
+var ErrForbidden = errors.New("error 403: no route of the gateway allows the peer: see stunnerctl can-reach")
+
+// explain adds the remedy of the last error response to an error.
+func (a *allocation) explain(verb string, err error) error {
+	select {
+	case <-a.done:
+		err = cmp.Or(a.err, err)
+	default:
+	}
+	code := stun.ErrorCode(a.link.refusal.Load())
+	if code == stun.CodeForbidden {
+		return fmt.Errorf("%s: %w", verb, ErrForbidden)
+	}
+	if remedy := remedies[code]; remedy != "" {
+		return fmt.Errorf("%s: error %d: %s", verb, code, remedy)
+	}
+	if code != 0 {
+		return fmt.Errorf("%s: error %d: %w", verb, code, err)
+	}
+	return fmt.Errorf("%s: %w", verb, err)
+}

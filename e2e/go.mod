@@ -6,11 +6,13 @@ require (
 	github.com/coder/websocket v1.8.15
 	github.com/go-logr/logr v1.4.4
 	github.com/pion/dtls/v3 v3.1.15
+	github.com/pion/ice/v4 v4.2.2
 	github.com/pion/logging v0.2.4
 	github.com/pion/stun/v2 v2.0.0
 	github.com/pion/turn/v3 v3.0.3
 	github.com/pion/webrtc/v4 v4.2.11
 	github.com/rogpeppe/go-internal v1.16.0
+	github.com/santhosh-tekuri/jsonschema/v6 v6.0.3
 	github.com/stunner-gateway/stunner/services/api v0.0.0
 	go.starlark.net v0.0.0-20260210143700-b62fd896b91b
 	golang.org/x/net v0.59.0
@@ -47,7 +49,6 @@ require (
 	github.com/onsi/gomega v1.43.1 // indirect
 	github.com/pion/transport/v5 v5.0.0 // indirect
 	github.com/pmezard/go-difflib v1.0.1-0.20181226105442-5d4384ee4fb2 // indirect
-	github.com/santhosh-tekuri/jsonschema/v6 v6.0.3 // indirect
 	github.com/shopspring/decimal v1.4.0 // indirect
 	github.com/spf13/cast v1.7.0 // indirect
 	github.com/xlab/treeprint v1.2.0 // indirect
@@ -99,7 +100,6 @@ require (
 	github.com/munnerz/goautoneg v0.0.0-20191010083416-a7dc8b61c822 // indirect
 	github.com/pion/datachannel v1.6.0 // indirect
 	github.com/pion/dtls/v2 v2.2.7 // indirect
-	github.com/pion/ice/v4 v4.2.2 // indirect
 	github.com/pion/interceptor v0.1.44 // indirect
 	github.com/pion/mdns/v2 v2.1.0 // indirect
 	github.com/pion/randutil v0.1.0 // indirect

@@ -190,20 +190,26 @@ func usualBuffers(t *testing.T) {
 type server struct {
 	name    string
 	command func(t *testing.T, s *stage) bed.Command
+	// mechanism is how the programs of the in-kernel path are attached. It is empty for a server in user space.
+	mechanism string
 }
 
 // product is the server under test. reference is the server for comparison.
 const product, reference = "stunnerd", "coturn"
 
-// run starts a server and waits until it accepts connections. It runs without CAP_NET_ADMIN, as the product does in a
-// cluster, because the capability would allow it to exceed the limit of send buffers.
+// run starts a server and waits until it accepts connections. It has the capabilities that it has in a cluster: in user
+// space it runs without CAP_NET_ADMIN, which would allow it to exceed the limit of send buffers.
 func (s *stage) run(t *testing.T, what server) *bed.Process {
 	t.Helper()
 	if !hasUsualBuffers(t) {
 		t.Fatal("TEST NOT VALID: net.core.wmem_max was raised during the test, perhaps by another run of it")
 	}
 	c := what.command(t, s)
-	c.Args = append([]string{"--bounding-set=-net_admin", "--inh-caps=-net_admin", c.Path}, c.Args...)
+	capabilities := []string{"--bounding-set=-net_admin", "--inh-caps=-net_admin", c.Path}
+	if what.mechanism != "" {
+		capabilities = []string{"--bounding-set=-all,+net_admin,+bpf", "--inh-caps=-all", c.Path}
+	}
+	c.Args = append(capabilities, c.Args...)
 	c.Path = "setpriv"
 	path, err := exec.LookPath(c.Path)
 	if err != nil {
@@ -223,7 +229,7 @@ func (s *stage) serves(ctx context.Context) error {
 }
 
 var neighbourConfig = template.Must(template.New("config").Parse(`version: v1
-admin: {name: abuse/neighbours, healthcheck_endpoint: "http://127.0.0.1:8086", metrics_endpoint: "http://127.0.0.1:8080/metrics"}
+admin: {name: abuse/neighbours, healthcheck_endpoint: "http://127.0.0.1:8086", metrics_endpoint: "http://127.0.0.1:8080/metrics", offload_engine: {{.Engine}}}
 auth: {type: static, realm: abuse.example.org, credentials: {username: {{.User}}, password: {{.Password}}}}
 listeners:
   - {name: udp, protocol: TURN-UDP, address: {{.Address}}, port: {{.TURN}}, routes: [peers]}
@@ -234,12 +240,16 @@ clusters:
   - {name: peers, type: STATIC, endpoints: ["{{.Peers}}", "{{.Slow}}"]}
 `))
 
-func stunnerdCommand(t *testing.T, s *stage) bed.Command {
+func stunnerdCommand(t *testing.T, s *stage) bed.Command { return configured(t, s, "None") }
+func kernelCommand(t *testing.T, s *stage) bed.Command   { return configured(t, s, "TC") }
+
+// configured returns the command of a stunnerd with an offload engine.
+func configured(t *testing.T, s *stage, engine string) bed.Command {
 	t.Helper()
 	var config bytes.Buffer
 	if err := neighbourConfig.Execute(&config, map[string]any{
 		"User": user, "Password": password, "Address": serverAddr, "TURN": turnPort, "DTLS": dtlsPort, "Peers": peerNet,
-		"Slow": slowNet,
+		"Slow": slowNet, "Engine": engine,
 		"Cert": base64.StdEncoding.EncodeToString(s.chain), "Key": base64.StdEncoding.EncodeToString(s.key),
 	}); err != nil {
 		t.Fatal(err)

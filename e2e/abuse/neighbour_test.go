@@ -4,15 +4,19 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"text/tabwriter"
 	"time"
 
+	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/bpf"
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
 	"github.com/stunner-gateway/stunner/e2e/internal/netns"
 	"github.com/stunner-gateway/stunner/e2e/internal/pulse"
+	"github.com/stunner-gateway/stunner/services/api/telemetry"
 )
 
 const (
@@ -44,7 +48,7 @@ var neighbours = []struct {
 	{"400 ClientHellos a second come from addresses of the LAN that do not exist", call.DTLS, forged(
 		400, dtlsPort, firstHello,
 	)},
-	{"a user sends over channels to peers that do not exist", call.UDP, media(300, 1000, false, silentPeers...)},
+	{mostChannels, call.UDP, media(300, 1000, false, silentPeers...)},
 	{"a user sends by indications to peers that do not exist", call.UDP, media(300, 1000, true, silentPeers...)},
 	{"a user sends 4.8 Mbit a second to a peer behind a link of 1 Mbit", call.UDP, toSlowPeer},
 	{"three clients of the LAN vanish while 2 Mbit a second go to each", call.UDP, vanishing},
@@ -55,15 +59,25 @@ var neighbours = []struct {
 	{"a user sends 2,000 datagrams a second to closed ports", call.UDP, closedPorts},
 }
 
+// inKernel are the servers whose kernel forwards the running calls. They run in all cases with -paths, otherwise the
+// first runs in the case mostChannels, whose media the kernel forwards too.
+var inKernel = []server{
+	{product + " by TCX", kernelCommand, "TCX"}, {product + " by clsact", kernelCommand, "clsact"},
+}
+
+const mostChannels = "a user sends over channels to peers that do not exist"
+
+var withPaths = flag.Bool("paths", false, "also run TestNoisyNeighbour with each way into the kernel")
+
 var withReference = flag.Bool("coturn", false, "also run TestNoisyNeighbour on coturn, and compare stunnerd with it")
 
 // Running calls continue and new calls succeed, whatever one client, peer or unauthenticated source does. With -coturn
 // each case also runs on coturn, and stunnerd must not be worse. -run selects cases and servers:
 // TestNoisyNeighbour/vanish/stunnerd.
 func TestNoisyNeighbour(t *testing.T) {
-	servers := []server{{product, stunnerdCommand}}
+	servers := []server{{product, stunnerdCommand, ""}}
 	if *withReference {
-		servers = append(servers, server{reference, coturnCommand})
+		servers = append(servers, server{reference, coturnCommand, ""})
 	}
 	usualBuffers(t)
 	if !netns.Isolated(t) {
@@ -77,21 +91,34 @@ func TestNoisyNeighbour(t *testing.T) {
 		quiet[server.name] = s.settled(t, server, call.UDP, nothing)
 		results.add("nothing", server.name, quiet[server.name])
 	}
+	if *withPaths {
+		servers = append(servers, inKernel...)
+	}
 	for _, n := range neighbours {
 		t.Run(n.sentence, func(t *testing.T) {
-			round := map[string]figures{}
+			round, servers := map[string]figures{}, servers
+			if n.sentence == mostChannels && !*withPaths {
+				servers = append(slices.Clone(servers), inKernel[0])
+			}
 			for _, server := range servers {
 				t.Run(server.name, func(t *testing.T) {
+					if server.mechanism == "clsact" {
+						bpf.OccupyTCX(t, "far", "lan", "peers", "slow")
+					}
 					f := s.settled(t, server, n.over, n.trigger)
 					round[server.name] = f
 					results.add(n.sentence, server.name, f)
-					if server.name == product {
+					if server.name != reference {
 						f.judge(t, quiet[product])
 					}
 				})
 			}
-			if len(round) == 2 { // -run may select one server only
-				round[product].compare(t, round[reference])
+			if other, ok := round[reference]; ok { // -run may select one server only
+				for name, f := range round {
+					if name != reference {
+						f.compare(t, other)
+					}
+				}
 			}
 		})
 	}
@@ -173,12 +200,28 @@ func (s *stage) round(t *testing.T, server server, over call.Network, neighbour 
 	}
 	f.stalled = machine.Stalled(began, time.Now())
 	f.count(flows, machine)
+	if server.mechanism != "" {
+		f.assertKernel(t, server.mechanism)
+	}
 	if err := process.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	netns.Run(t, "ip neigh flush dev lan")
 	netns.Run(t, "ip neigh flush dev peers")
 	return f
+}
+
+// assertKernel fails the test unless the kernel has forwarded most datagrams of the running calls.
+func (f figures) assertKernel(t *testing.T, mechanism string) {
+	t.Helper()
+	_, status, err := bed.Get(t.Context(), "http://127.0.0.1:8086/status")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := bed.Metric(t.Context(), "http://127.0.0.1:8080/metrics", telemetry.OffloadPackets)
+	if err != nil || int(n) < f.sent || !strings.Contains(string(status), fmt.Sprintf(`"mechanism": %q`, mechanism)) {
+		t.Errorf("%d datagrams were sent in each direction, the kernel has forwarded %g; %v; %s", f.sent, n, err, status)
+	}
 }
 
 // table collects the results that the test prints at the end.

@@ -33,6 +33,7 @@ type report struct {
 		} `json:"local"`
 	} `json:"pair"`
 	RTT   *float64 `json:"rttMs"`
+	Gap   float64  `json:"gap"`
 	Error *struct {
 		Cause string `json:"cause"`
 		Hint  string `json:"hint"`
@@ -66,6 +67,12 @@ type page struct {
 // authorities.
 func open(t *testing.T, url string, authorities ...string) *page {
 	t.Helper()
+	return openBy(t, (*exec.Cmd).Start, url, authorities...)
+}
+
+// openBy is open with a function that starts the browser.
+func openBy(t *testing.T, start func(*exec.Cmd) error, url string, authorities ...string) *page {
+	t.Helper()
 	cmd := exec.Command("node", "drive.mjs", chromium(t), t.TempDir(), url)
 	cmd.Env = append(os.Environ(), "HOME="+home(t, authorities))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
@@ -79,7 +86,7 @@ func open(t *testing.T, url string, authorities ...string) *page {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := cmd.Start(); err != nil {
+	if err := start(cmd); err != nil {
 		t.Fatalf("start node: %v: run `sudo apt-get install --yes nodejs npm`", err)
 	}
 	p := &page{t: t, input: input, changed: make(chan struct{})}

@@ -21,8 +21,15 @@ func TestValues_SetFieldsOfObjects(t *testing.T) {
 	for _, c := range []struct{ set, object, field, want string }{
 		{`rbac: {aggregateRoles: false}`, "ClusterRole/stunner-edit", "", "null"},
 		{`rbac: {aggregateRoles: false}`, "ClusterRole/stunner-view", "", "null"},
+		{`{}`, "RoleBinding/" + home + "/stunner-reach", "", "null"},
+		{`inspection: {reachableBy: [{kind: Group, name: "system:authenticated"}]}`, "RoleBinding/" + home + "/stunner-reach", "subjects",
+			`[{"apiGroup":"rbac.authorization.k8s.io","kind":"Group","name":"system:authenticated"}]`},
+		{`inspection: {reachableBy: [{kind: ServiceAccount, name: ci, namespace: tools}]}`, "RoleBinding/" + home + "/stunner-reach", "subjects",
+			`[{"kind":"ServiceAccount","name":"ci","namespace":"tools"}]`},
+		{`rbac: {aggregateRoles: false}`, "ClusterRole/stunner-viewer", "kind", `"ClusterRole"`},
 
 		// ServiceAccounts.
+		{`stunnerGatewayOperator: {serviceAccount: {create: false, name: turn}}`, "ServiceAccount/" + home + "/stunner-inspector", "automountServiceAccountToken", "false"},
 		{`stunnerGatewayOperator: {serviceAccount: {name: turn}}`, operator, pod + "serviceAccountName", `"turn"`},
 		{`stunnerGatewayOperator: {serviceAccount: {name: turn}}`, "ServiceAccount/" + home + "/turn", "kind", `"ServiceAccount"`},
 		{`stunnerGatewayOperator: {serviceAccount: {name: turn}}`, "ClusterRoleBinding/stunner-operator", "subjects.0.name", `"turn"`},

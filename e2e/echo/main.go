@@ -36,7 +36,9 @@ func run(ctx context.Context, args []string) error {
 	signalling := flags.String(
 		"http", "127.0.0.1:7000", "address for signalling: POST an SDP offer to /, the response is the SDP answer",
 	)
-	media := flags.String("media", "127.0.0.1:7001", "UDP address for the media of all WebRTC peers")
+	media := flags.String(
+		"media", "127.0.0.1:7001", "UDP address for the media of all WebRTC peers; 0.0.0.0 is all IPv4 addresses of the host",
+	)
 	plain := flags.String("udp", "127.0.0.1:7002", "UDP address that echoes datagrams")
 	peers := flags.Int("peers", 64, "maximum number of concurrent WebRTC peers")
 	idle := flags.Duration("idle", time.Minute, "a WebRTC peer is dropped after this time without a message")
@@ -47,19 +49,19 @@ func run(ctx context.Context, args []string) error {
 		return fmt.Errorf("listen for datagrams: %w", err)
 	}
 	defer packets.Close()
-	conn, err := net.ListenPacket("udp", *media)
+	mux, address, err := listenMedia(*media)
 	if err != nil {
 		return fmt.Errorf("listen for media: %w", err)
 	}
-	defer conn.Close()
+	defer mux.Close()
 	listener, err := net.Listen("tcp", *signalling)
 	if err != nil {
 		return fmt.Errorf("listen for signalling: %w", err)
 	}
-	room := newRoom(conn, *peers, *idle)
+	room := newRoom(mux, *peers, *idle)
 	defer room.close()
 
-	line := ready{HTTP: listener.Addr().String(), Media: conn.LocalAddr().String(), UDP: packets.LocalAddr().String()}
+	line := ready{HTTP: listener.Addr().String(), Media: address, UDP: packets.LocalAddr().String()}
 	if err := json.NewEncoder(os.Stdout).Encode(line); err != nil {
 		return fmt.Errorf("write ready line: %w", err)
 	}

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/pion/ice/v4"
 	"github.com/pion/logging"
 	"github.com/pion/webrtc/v4"
 )
@@ -28,15 +29,46 @@ type room struct {
 	ended chan struct{} // closed to end all peers
 }
 
-// newRoom returns a room whose peers share conn.
-func newRoom(conn net.PacketConn, peers int, idle time.Duration) *room {
-	quiet := logging.NewDefaultLoggerFactory()
-	quiet.DefaultLogLevel = logging.LogLevelError
-	engine := webrtc.SettingEngine{LoggerFactory: quiet}
+// quiet returns loggers of errors.
+func quiet() *logging.DefaultLoggerFactory {
+	f := logging.NewDefaultLoggerFactory()
+	f.DefaultLogLevel = logging.LogLevelError
+	return f
+}
+
+// listenMedia opens the UDP sockets for media, and returns their address.
+//
+// For 0.0.0.0 there is one socket for each IPv4 address of the host. With a single socket, all ICE candidates of a peer
+// would read from one queue. A connectivity check and the response to the triggered check could then belong to different
+// candidate pairs, and the peer would not select a pair (RFC 8445 §7.3.1.5).
+func listenMedia(at string) (mux ice.UDPMux, address string, err error) {
+	addr, err := net.ResolveUDPAddr("udp", at)
+	if err != nil {
+		return nil, "", err
+	}
+	logger := quiet().NewLogger("mux")
+	if addr.IP != nil && !addr.IP.IsUnspecified() {
+		conn, err := net.ListenUDP("udp", addr)
+		if err != nil {
+			return nil, "", err
+		}
+		return webrtc.NewICEUDPMux(logger, conn), conn.LocalAddr().String(), nil
+	}
+	if addr.Port == 0 {
+		return nil, "", fmt.Errorf("%s: the sockets of all addresses need one port: set a port other than 0", at)
+	}
+	mux, err = ice.NewMultiUDPMuxFromPort(addr.Port, ice.UDPMuxFromPortWithNetworks(ice.NetworkTypeUDP4),
+		ice.UDPMuxFromPortWithLoopback(), ice.UDPMuxFromPortWithLogger(logger))
+	return mux, addr.String(), err
+}
+
+// newRoom returns a room whose peers share the sockets of mux.
+func newRoom(mux ice.UDPMux, peers int, idle time.Duration) *room {
+	engine := webrtc.SettingEngine{LoggerFactory: quiet()}
 	// ICE lite: clients connect through the gateway, and this peer has one known address, so it needs no connectivity
 	// checks of its own (RFC 8445 §2.5).
 	engine.SetLite(true)
-	engine.SetICEUDPMux(webrtc.NewICEUDPMux(quiet.NewLogger("mux"), conn))
+	engine.SetICEUDPMux(mux)
 	engine.SetIncludeLoopbackCandidate(true)
 	engine.SetNetworkTypes([]webrtc.NetworkType{webrtc.NetworkTypeUDP4})
 	engine.SetSCTPMaxReceiveBufferSize(1 << 20)

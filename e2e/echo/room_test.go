@@ -1,57 +1,67 @@
 package main
 
 import (
+	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/pion/ice/v4"
 	"github.com/pion/webrtc/v4"
+
+	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 )
 
 // TestEcho: a data channel message is echoed, and the answer has candidates on the media port only.
 func TestEcho(t *testing.T) {
-	server, _, media := signalling(t, 4)
-	client := caller(t)
-	channel, err := client.CreateDataChannel("echo", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	back := make(chan string, 1)
-	channel.OnOpen(func() { _ = channel.SendText("hello") })
-	channel.OnMessage(func(m webrtc.DataChannelMessage) { back <- string(m.Data) })
-
-	status, answer := post(t, server.URL, "application/sdp", offer(t, client))
-	if status != http.StatusCreated {
-		t.Fatalf("offer: status %d: %s", status, answer)
-	}
+	server, _, media := signalling(t, "127.0.0.1:0", 4)
+	answer := call(t, server.URL, "127.0.0.1")
 	if n := strings.Count(answer, "a=candidate:"); n == 0 ||
 		n != strings.Count(answer, " "+strconv.Itoa(media)+" typ host") {
 		t.Errorf("answer has candidates on other ports than %d:\n%s", media, answer)
 	}
-	if err := client.SetRemoteDescription(
-		webrtc.SessionDescription{Type: webrtc.SDPTypeAnswer, SDP: answer},
-	); err != nil {
-		t.Fatal(err)
-	}
-	select {
-	case got := <-back:
-		if got != "hello" {
-			t.Errorf("echo: got %q", got)
+}
+
+// TestAllAddresses: with media at all addresses of the host, calls to each address are echoed.
+func TestAllAddresses(t *testing.T) {
+	const calls = 16 // to each address; not all of them fail if the candidates of a peer share a socket
+	server, _, _ := signalling(t, fmt.Sprintf("0.0.0.0:%d", bedtest.Port(t)), 256)
+	addresses := map[string]bool{}
+	for line := range strings.Lines(call(t, server.URL, "127.0.0.1")) {
+		if strings.HasPrefix(line, "a=candidate:") {
+			addresses[strings.Fields(line)[4]] = true
 		}
-	case <-time.After(10 * time.Second):
-		t.Fatalf("no echo; connection is %s", client.ConnectionState())
+	}
+	if len(addresses) < 2 {
+		t.Skipf("this host has one IPv4 address only: %v", addresses)
+	}
+	for address := range addresses {
+		for range calls {
+			t.Run(address, func(t *testing.T) {
+				t.Parallel()
+				call(t, server.URL, address)
+			})
+		}
+	}
+}
+
+// TestPortOfAllAddresses: a media address without a port is refused if it is that of several sockets.
+func TestPortOfAllAddresses(t *testing.T) {
+	if mux, _, err := listenMedia("0.0.0.0:0"); err == nil || !strings.Contains(err.Error(), "port other than 0") {
+		t.Errorf("listen: %v, %v", mux, err)
 	}
 }
 
 // TestRefusals: an invalid offer, an oversized offer, and an offer beyond the limit of peers are refused with the
 // matching status code.
 func TestRefusals(t *testing.T) {
-	server, r, _ := signalling(t, 1)
+	server, r, _ := signalling(t, "127.0.0.1:0", 1)
 	for _, c := range []struct {
 		name, kind, body string
 		want             int
@@ -80,8 +90,7 @@ func TestRefusals(t *testing.T) {
 
 // TestIdlePeerLeaves: a peer without messages frees its slot after the idle time.
 func TestIdlePeerLeaves(t *testing.T) {
-	conn := listen(t)
-	r := newRoom(conn, 1, 50*time.Millisecond)
+	r := newRoom(media(t, "127.0.0.1:0"), 1, 50*time.Millisecond)
 	t.Cleanup(r.close)
 	client := caller(t)
 	if _, err := client.CreateDataChannel("echo", nil); err != nil {
@@ -115,14 +124,24 @@ func TestMirror(t *testing.T) {
 }
 
 // signalling serves a room over HTTP, and returns the port of its media.
-func signalling(t *testing.T, peers int) (server *httptest.Server, r *room, port int) {
+func signalling(t *testing.T, address string, peers int) (server *httptest.Server, r *room, port int) {
 	t.Helper()
-	conn := listen(t)
-	r = newRoom(conn, peers, time.Minute)
+	mux := media(t, address)
+	r = newRoom(mux, peers, time.Minute)
 	t.Cleanup(r.close)
 	server = httptest.NewServer(r)
 	t.Cleanup(server.Close)
-	return server, r, conn.LocalAddr().(*net.UDPAddr).Port
+	return server, r, mux.GetListenAddresses()[0].(*net.UDPAddr).Port
+}
+
+func media(t *testing.T, address string) ice.UDPMux {
+	t.Helper()
+	mux, _, err := listenMedia(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { mux.Close() })
+	return mux
 }
 
 func listen(t *testing.T) net.PacketConn {
@@ -135,9 +154,59 @@ func listen(t *testing.T) net.PacketConn {
 	return conn
 }
 
+// call waits for the echo of a message, and returns the answer. It uses one candidate pair, with the candidate of the
+// answer at an address, as a client of a relay that has a permission for one address only.
+func call(t *testing.T, url, address string) (answer string) {
+	t.Helper()
+	client := caller(t)
+	channel, err := client.CreateDataChannel("echo", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	back := make(chan string, 1)
+	channel.OnOpen(func() { _ = channel.SendText("hello") })
+	channel.OnMessage(func(m webrtc.DataChannelMessage) { back <- string(m.Data) })
+	status, answer := post(t, url, "application/sdp", offer(t, client))
+	if status != http.StatusCreated {
+		t.Fatalf("offer: status %d: %s", status, answer)
+	}
+	var one strings.Builder
+	for line := range strings.Lines(answer) {
+		if !strings.HasPrefix(line, "a=candidate:") || strings.Contains(line, " "+address+" ") {
+			one.WriteString(line)
+		}
+	}
+	if err := client.SetRemoteDescription(
+		webrtc.SessionDescription{Type: webrtc.SDPTypeAnswer, SDP: one.String()},
+	); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case got := <-back:
+		if got != "hello" {
+			t.Errorf("echo: got %q", got)
+		}
+	case <-time.After(30 * time.Second):
+		t.Fatalf("no echo; ICE is %s, DTLS is %s", client.ICEConnectionState(), client.SCTP().Transport().State())
+	}
+	return answer
+}
+
+// distant delays what is sent.
+type distant struct{ net.PacketConn }
+
+func (c distant) WriteTo(p []byte, to net.Addr) (int, error) {
+	sent := slices.Clone(p)
+	time.AfterFunc(20*time.Millisecond, func() { _, _ = c.PacketConn.WriteTo(sent, to) }) // an error counts as a loss
+	return len(p), nil
+}
+
+// caller returns a peer with one candidate, at the loopback address. Because of the delay, the echo peer has handled a
+// packet before the next one arrives.
 func caller(t *testing.T) *webrtc.PeerConnection {
 	t.Helper()
 	engine := webrtc.SettingEngine{}
+	engine.SetICEUDPMux(webrtc.NewICEUDPMux(nil, distant{listen(t)}))
 	engine.SetIncludeLoopbackCandidate(true)
 	client, err := webrtc.NewAPI(webrtc.WithSettingEngine(engine)).NewPeerConnection(webrtc.Configuration{})
 	if err != nil {

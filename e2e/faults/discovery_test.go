@@ -330,13 +330,19 @@ func (b *bench) inside() string {
 // rejected returns the number of configs rejected for a reason.
 func (b *bench) rejected(reason string) float64 {
 	b.t.Helper()
+	return b.byReason("stunner_config_rejected_total", reason)
+}
+
+// byReason returns the value of a metric for a reason.
+func (b *bench) byReason(metric, reason string) float64 {
+	b.t.Helper()
 	_, page, err := bed.Get(b.t.Context(), b.config.Admin.MetricsEndpoint)
 	if err != nil {
 		b.t.Fatal(err)
 	}
 	var n float64
 	for line := range strings.Lines(string(page)) {
-		if value, ok := strings.CutPrefix(line, fmt.Sprintf("stunner_config_rejected_total{reason=%q} ", reason)); ok {
+		if value, ok := strings.CutPrefix(line, fmt.Sprintf("%s{reason=%q} ", metric, reason)); ok {
 			if _, err := fmt.Sscan(value, &n); err != nil {
 				b.t.Fatal(err)
 			}

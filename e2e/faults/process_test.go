@@ -68,8 +68,8 @@ func TestR08SecondSignalUnderLoad(t *testing.T) {
 	b.ended(2 * time.Second)
 }
 
-// after SIGKILL a new process serves from the last good config while discovery is unavailable, and responds to
-// clients of the old process at once that their allocations do not exist.
+// after SIGKILL a new process serves from the last good config while discovery is unavailable. Without the session
+// journal it responds to clients of the old process at once that their allocations do not exist.
 func TestR09Killed(t *testing.T) {
 	const clients = 20
 	b := newBench(t)
@@ -83,6 +83,9 @@ func TestR09Killed(t *testing.T) {
 	}
 	h.down()
 	if err := b.process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(filepath.Join(state, "sessions.journal")); err != nil {
 		t.Fatal(err)
 	}
 	b.start(h.url(), "--state-dir", state)

@@ -81,9 +81,15 @@ func (g guarded) mount() (token, ca string) {
 	return token, ca
 }
 
-// ask sends a request to discovery with a bearer token. It verifies the server by the name of the Service and the CA in
-// the ConfigMap.
+// ask sends a GET request for configs with a bearer token.
 func (g guarded) ask(scheme, token, path string) (code int, body string, err error) {
+	g.Helper()
+	return g.send(http.MethodGet, scheme, token, "/api/v1/configs"+path)
+}
+
+// send sends a request to the operator with a bearer token. It verifies the server by the name of the Service and the CA
+// in the ConfigMap.
+func (g guarded) send(method, scheme, token, path string) (code int, body string, err error) {
 	g.Helper()
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM([]byte(g.bundle()))
@@ -94,8 +100,8 @@ func (g guarded) ask(scheme, token, path string) (code int, body string, err err
 			return new(net.Dialer).DialContext(ctx, network, fmt.Sprintf("127.0.0.1:%d", g.discovery))
 		},
 	}}
-	url := fmt.Sprintf("%s://stunner-config-discovery.%s.svc:13478/api/v1/configs%s", scheme, g.name, path)
-	request, err := http.NewRequestWithContext(g.Context(), http.MethodGet, url, nil)
+	url := fmt.Sprintf("%s://stunner-config-discovery.%s.svc:13478%s", scheme, g.name, path)
+	request, err := http.NewRequestWithContext(g.Context(), method, url, nil)
 	g.must(err)
 	if token != "" {
 		request.Header.Set("Authorization", "Bearer "+token)

@@ -24,6 +24,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/netns"
 	"github.com/stunner-gateway/stunner/services/api/config"
 )
 
@@ -47,7 +48,8 @@ func TestDocumented_OnAnAPIServer(t *testing.T) {
 	}
 }
 
-// TestDocumented_InAFolder gives the same manifests to the file provider.
+// TestDocumented_InAFolder gives the same manifests to the file provider. Each operator has a network namespace of its
+// own, because it assigns another port to a listener if the port of the manifest is in use on the host.
 func TestDocumented_InAFolder(t *testing.T) {
 	t.Parallel()
 	root, err := bed.Root()
@@ -219,22 +221,24 @@ func (row documented) compare(t *testing.T, a applier, all []*unstructured.Unstr
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	err := bed.Until(ctx, func(ctx context.Context) error {
-		got, messages, err := outcome(ctx, a, all)
-		if err != nil {
-			return err
-		}
-		if err := differ("outcome", want, got); err != nil {
-			return err
-		}
-		if !strings.Contains(messages, row.says) {
-			return fmt.Errorf("no condition says %q:\n%s", row.says, messages)
-		}
-		return nil
-	})
-	if err != nil {
+	if err := bed.Until(ctx, func(ctx context.Context) error { return row.differs(ctx, a, all, want) }); err != nil {
 		t.Error(err)
 	}
+}
+
+// differs compares the outcome with the wanted text, and the messages of conditions with what the row says.
+func (row documented) differs(ctx context.Context, a applier, all []*unstructured.Unstructured, want string) error {
+	got, messages, err := outcome(ctx, a, all)
+	if err != nil {
+		return err
+	}
+	if err := differ("outcome", want, got); err != nil {
+		return err
+	}
+	if !strings.Contains(messages, row.says) {
+		return fmt.Errorf("no condition says %q:\n%s", row.says, messages)
+	}
+	return nil
 }
 
 // outcome formats the conditions of objects, and the configs, Services and Deployments of Gateways.
@@ -373,8 +377,10 @@ func port(n int) string {
 }
 
 // readConfig reads the config of a Gateway from config discovery.
-func readConfig(ctx context.Context, port int, gateway *unstructured.Unstructured) (c config.Config, err error) {
-	code, body, err := bed.Get(ctx, fmt.Sprintf(
+func readConfig(
+	ctx context.Context, by *http.Client, port int, gateway *unstructured.Unstructured,
+) (c config.Config, err error) {
+	code, body, err := bed.GetBy(ctx, by, fmt.Sprintf(
 		"http://127.0.0.1:%d/api/v1/configs/%s/%s", port, gateway.GetNamespace(), gateway.GetName(),
 	))
 	if err == nil && code == http.StatusOK {
@@ -397,7 +403,7 @@ func (s server) status(ctx context.Context, o *unstructured.Unstructured) ([]byt
 }
 
 func (s server) config(ctx context.Context, gateway *unstructured.Unstructured) (config.Config, error) {
-	return readConfig(ctx, s.stage.discovery, gateway)
+	return readConfig(ctx, http.DefaultClient, s.stage.discovery, gateway)
 }
 
 func (s server) made(ctx context.Context, gateway *unstructured.Unstructured) (all []client.Object, err error) {
@@ -446,21 +452,24 @@ func (s server) clear(list []*unstructured.Unstructured) {
 	})
 }
 
-// folder is the input and output of a file provider that starts no dataplanes.
+// folder is the input and output of a file provider that starts no dataplanes and runs in a network namespace.
 type folder struct {
 	*testing.T
-	operator  string
-	in, out   string
-	discovery int
+	operator string
+	in, out  string
+	space    *netns.Space
+	client   *http.Client // connects in the namespace
 }
+
+// folderDiscovery is the port of config discovery in the namespace of a folder.
+const folderDiscovery = 13478
 
 func newFolder(t *testing.T, operator string) *folder {
 	t.Helper()
-	f := &folder{T: t, operator: operator, in: t.TempDir(), out: t.TempDir()}
-	var err error
-	if f.discovery, err = bed.FreePort(); err != nil {
-		t.Fatal(err)
-	}
+	f := &folder{T: t, operator: operator, in: t.TempDir(), out: t.TempDir(), space: netns.New(t, "folder")}
+	connections := &http.Transport{DialContext: f.space.Dial}
+	t.Cleanup(connections.CloseIdleConnections)
+	f.client = &http.Client{Transport: connections}
 	return f
 }
 
@@ -478,10 +487,13 @@ func (f *folder) write(name, text string) {
 
 func (f *folder) start() {
 	f.Helper()
-	p, err := bed.Start(bed.Command{Name: "operator", Path: f.operator, Logs: f.TempDir(), Args: []string{
-		"--input", f.in, "--output", f.out, "--discovery-address", "127.0.0.1:" + strconv.Itoa(f.discovery),
+	command := bed.Command{Name: "operator", Path: f.operator, Logs: f.TempDir(), Args: []string{
+		"--input", f.in, "--output", f.out, "--discovery-address", "127.0.0.1:" + strconv.Itoa(folderDiscovery),
 		"--discovery-auth=off",
-	}})
+	}}
+	var p *bed.Process
+	var err error
+	f.space.Do(func() { p, err = bed.Start(command) })
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -553,12 +565,17 @@ func (f *folder) status(_ context.Context, o *unstructured.Unstructured) ([]byte
 }
 
 func (f *folder) config(ctx context.Context, gateway *unstructured.Unstructured) (config.Config, error) {
-	return readConfig(ctx, f.discovery, gateway)
+	return readConfig(ctx, f.client, folderDiscovery, gateway)
 }
 
 func (f *folder) made(_ context.Context, gateway *unstructured.Unstructured) (all []client.Object, err error) {
+	return madeIn(f.out, gateway)
+}
+
+// madeIn returns the Services and Deployments of a Gateway in an output folder.
+func madeIn(out string, gateway *unstructured.Unstructured) (all []client.Object, err error) {
 	read := func(kind string, object func() client.Object) {
-		files, e := filepath.Glob(filepath.Join(f.out, "objects", gateway.GetNamespace(), kind+"-*.yaml"))
+		files, e := filepath.Glob(filepath.Join(out, "objects", gateway.GetNamespace(), kind+"-*.yaml"))
 		err = errors.Join(err, e)
 		var list []client.Object
 		for _, file := range files {

@@ -187,7 +187,7 @@ func (d door) say(fields map[string]any) string {
 }
 
 func (d door) plain(text string) string {
-	return withoutClusterIPs(strings.ReplaceAll(text, d.id, "DOOR"))
+	return withoutAllocated(strings.ReplaceAll(text, d.id, "DOOR"))
 }
 
 func without(v any) any {

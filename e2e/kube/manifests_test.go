@@ -228,7 +228,7 @@ func (n *tenant) tellConfigs(ctx context.Context, told []*unstructured.Unstructu
 		}
 		text, err := yaml.JSONToYAML(c.Redacted().Canonical())
 		n.must(err)
-		all = append(all, withoutClusterIPs(string(text)))
+		all = append(all, withoutAllocated(string(text)))
 	}
 	return strings.Join(all, "---\n")
 }
@@ -236,8 +236,13 @@ func (n *tenant) tellConfigs(ctx context.Context, told []*unstructured.Unstructu
 // clusterIP matches a Service address with a port, in the Service range of the test API server.
 var clusterIP = regexp.MustCompile(`10\.96\.\d+\.\d+:(\d)`)
 
-// withoutClusterIPs replaces addresses that the API server has allocated.
-func withoutClusterIPs(text string) string { return clusterIP.ReplaceAllString(text, "cluster-ip:$1") }
+// journalFolder matches the folder of the journal of a Gateway, whose name contains the UID of the Gateway.
+var journalFolder = regexp.MustCompile(`(subPath: stunner-)[0-9a-f-]{36}`)
+
+// withoutAllocated replaces addresses and UIDs that the API server has allocated.
+func withoutAllocated(text string) string {
+	return journalFolder.ReplaceAllString(clusterIP.ReplaceAllString(text, "cluster-ip:$1"), "${1}UID")
+}
 
 // made returns a function that formats the generated objects of some kinds.
 func made(version string, kinds ...string) func(*tenant, context.Context, []*unstructured.Unstructured) string {
@@ -305,5 +310,5 @@ func (n *tenant) plain(o *unstructured.Unstructured) string {
 	}
 	text, err := yaml.Marshal(o.Object)
 	n.must(err)
-	return withoutClusterIPs(string(text))
+	return withoutAllocated(string(text))
 }

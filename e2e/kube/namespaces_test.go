@@ -33,6 +33,7 @@ func TestWatchNamespaces_LimitAccess(t *testing.T) {
 	})
 	s.may("list", "gateways.gateway.networking.k8s.io", s.name)
 	s.may("create", "events.events.k8s.io", "default")
+	s.may("create", "subjectaccessreviews.authorization.k8s.io", "")
 
 	other := s.name + "-other"
 	s.kubectl("create", "namespace", other)

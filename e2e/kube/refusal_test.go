@@ -126,6 +126,44 @@ func TestGateway_ReportsWebhookRejections(t *testing.T) {
 	s.sees("gateway/front-door", condition("Programmed"), "True")
 }
 
+// The admission policy of the operator rejects the capabilities of in-kernel forwarding, unless its setting offload
+// permits them. The pods then forward media in user space, and condition OffloadUnavailable names the setting.
+func TestGateway_IsServedWithoutDeniedCapabilities(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	const added = ".spec.template.spec.containers[0].securityContext.capabilities.add"
+	const capabilities = `{"spec":{"template":{"spec":{"containers":[{"name":"stunner-daemon",` +
+		`"securityContext":{"capabilities":{"add":["BPF","NET_ADMIN"]}}}]}}}}`
+	s.sees("deployment/front-door", ".metadata.name", "front-door")
+	s.await(func(ctx context.Context) error { // the API server gets the policy through a watch
+		_, err := s.asOperator(ctx, "patch deployment front-door", capabilities)
+		if err == nil || !strings.Contains(err.Error(), "workloadPolicy.offload") {
+			return errors.Join(errors.New("the capabilities are not rejected yet"), err)
+		}
+		return nil
+	})
+	s.kubectl("patch", "dataplane", s.name, "--type=merge", "-p", `{"spec":{"offloadEngine":"TC","labels":{"step":"one"}}}`)
+	s.sees("deployment/front-door", ".spec.template.metadata.labels.step", "one")
+	s.await(func(context.Context) error {
+		said := s.get("gateway/front-door", `.status.conditions[?(@.type=="OffloadUnavailable")].message`)
+		if !strings.Contains(said, "workloadPolicy.offload") {
+			return fmt.Errorf("the message is %q", said)
+		}
+		return nil
+	})
+	s.expose("192.0.2.7")
+	s.sees("gateway/front-door", condition("Programmed"), "True")
+	s.sees("deployment/front-door", added, "")
+	s.allow("workloads", "offload", "true")
+	s.await(func(ctx context.Context) error {
+		_, err := s.asOperator(ctx, "patch deployment front-door", capabilities)
+		return err
+	})
+	s.kubectl("patch", "dataplane", s.name, "--type=merge", "-p", `{"spec":{"labels":{"step":"two"}}}`)
+	s.sees("deployment/front-door", added, `["BPF","NET_ADMIN"]`)
+	s.sees("gateway/front-door", condition("OffloadUnavailable"), "")
+}
+
 // Many clusters reject Services with externalIPs. The operator writes such a Service without them, serves the Gateway,
 // and reports it in a condition.
 func TestGateway_IsServedWithoutDeniedExternalIPs(t *testing.T) {

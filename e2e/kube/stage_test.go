@@ -47,7 +47,7 @@ type stage struct {
 	discovery int
 	health    int
 	scaler    int
-	// ends is an API group whose CRDs the test removes.
+	// ends is an API group whose CRDs, or whose permissions of the operator, the test removes.
 	ends string
 }
 

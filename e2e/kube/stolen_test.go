@@ -195,11 +195,16 @@ func TestRights_OfAStolenToken(t *testing.T) {
 			t.Errorf("%s, with offload: %v", title, err)
 		}
 	}
+	onHost := func(path, container, mount string) string {
+		return pod(`{"hostNetwork":true,"securityContext":{"sysctls":null},"volumes":[{"name":"journal","hostPath":{"path":"` +
+			path + `"}}],"containers":[{"name":"` + container + `","image":"example.net/tap:1","volumeMounts":[{"name":"journal",` +
+			`"mountPath":"/journal"` + mount + `}]}]}`)
+	}
 	for _, c := range []struct{ policy, setting, expression, patch string }{
 		{"workloads", "serviceAccountNames", "['media']", pod(
 			`{"serviceAccountName":"media","automountServiceAccountToken":true}`,
 		)},
-		{"workloads", "hostNetwork", "true", pod(`{"hostNetwork":true,"securityContext":{"sysctls":null}}`)},
+		{"workloads", "hostNetwork", "true", onHost("/dev/shm", "stunner-daemon", `,"subPath":"stunner-a1"`)},
 		{"workloads", "hostPaths", "['/dev/net']", pod(
 			`{"volumes":[{"name":"h","hostPath":{"path":"/dev/net/tun"}}]}`,
 		)},
@@ -212,6 +217,21 @@ func TestRights_OfAStolenToken(t *testing.T) {
 			_, err := s.asOperator(ctx, "patch "+kind+" front-door", c.patch)
 			return err
 		})
+		if c.setting != "hostNetwork" {
+			continue
+		}
+		for title, patch := range map[string]string{
+			"other folder":               onHost("/etc", "stunner-daemon", `,"subPath":"stunner-a1"`),
+			"whole memory":               onHost("/dev/shm", "stunner-daemon", ""),
+			"folder of another program":  onHost("/dev/shm", "stunner-daemon", `,"subPath":"pulse-1"`),
+			"subPath of an environment":  onHost("/dev/shm", "stunner-daemon", `,"subPathExpr":"stunner-a1"`),
+			"journal in another process": onHost("/dev/shm", "tap", `,"subPath":"stunner-a1"`),
+		} {
+			_, err := s.asOperator(t.Context(), "patch deployment front-door", patch)
+			if err == nil || !containsAny(err, "volumes of dataplane pods") {
+				t.Errorf("%s, with hostNetwork: %v", title, err)
+			}
+		}
 	}
 	s.allow("workloads", "images", "['example.net/tap', 'registry.example.net/']")
 	s.await(func(ctx context.Context) error {

@@ -22,6 +22,19 @@ import (
 // come from ticks.
 func cpu(t *testing.T, p *bed.Process) time.Duration {
 	t.Helper()
+	return time.Duration(schedstat(t, p, 0))
+}
+
+// switches returns how often the kernel has switched to a thread of a process.
+func switches(t *testing.T, p *bed.Process) float64 {
+	t.Helper()
+	return float64(schedstat(t, p, 2))
+}
+
+// schedstat returns the sum over all threads of a field of /proc/PID/schedstat: 0 is the CPU time in nanoseconds, 1 the
+// time of waiting for a core, 2 the number of time slices.
+func schedstat(t *testing.T, p *bed.Process, field int) int64 {
+	t.Helper()
 	if p == nil {
 		return 0
 	}
@@ -29,15 +42,15 @@ func cpu(t *testing.T, p *bed.Process) time.Duration {
 	var total int64
 	for _, f := range files {
 		text, gone := os.ReadFile(f) // a thread may end meanwhile
-		if fields := strings.Fields(string(text)); gone == nil && len(fields) > 0 {
-			n, bad := strconv.ParseInt(fields[0], 10, 64)
+		if fields := strings.Fields(string(text)); gone == nil && len(fields) > field {
+			n, bad := strconv.ParseInt(fields[field], 10, 64)
 			total, err = total+n, errors.Join(err, bad)
 		}
 	}
 	if err != nil || total == 0 {
-		t.Fatalf("read CPU time of %s: %d, %v", p.Name, total, err)
+		t.Fatalf("read field %d of schedstat of %s: %d, %v", field, p.Name, total, err)
 	}
-	return time.Duration(total)
+	return total
 }
 
 // threadCPU returns the CPU time of the calling thread.

@@ -30,6 +30,7 @@ const (
 	rate       = "packets/s"
 	loss       = "loss, %"
 	callRate   = "system calls per packet"
+	switchRate = "context switches per packet"
 	heap       = "heap allocations per packet"
 	allocRate  = "allocations/s"
 	allocCost  = "CPU per allocation, µs"
@@ -41,7 +42,7 @@ const (
 )
 
 var figureOrder = []string{
-	cost, added, whole, generates, share, rate, loss, callRate, heap, "up p50, µs", "up p99, µs", "up p99.9, µs",
+	cost, added, whole, generates, share, rate, loss, callRate, switchRate, heap, "up p50, µs", "up p99, µs", "up p99.9, µs",
 	"down p50, µs", "down p99, µs", "down p99.9, µs", allocRate, allocCost, freshRate, freshCost, memory, slab,
 	goroutines,
 }
@@ -82,6 +83,10 @@ func (l load) measure(t *testing.T, s *stage, what server) figures {
 	return f
 }
 
+// mostSwitches is the bound of context switches for each datagram that arrives alone: one to the thread that waits for
+// it, and few to threads of the Go runtime. Threads that take turns would delay datagrams by one switch each.
+const mostSwitches = 1.5
+
 func micros(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
 
 // rest returns the number of cores that other programs use.
@@ -94,10 +99,13 @@ func rest(t *testing.T) float64 {
 }
 
 // latencies sends 5,000 datagrams a second in each direction, and measures the time from the call that sends one until
-// the kernel receives it at the other end.
+// the kernel receives it at the other end. The server has real-time priority, because a program that uses 1 % of its
+// core would otherwise determine the 99th percentile.
 func (l load) latencies(t *testing.T, s *stage, what server) figures {
-	s.start(t, what, 1)
+	p := s.start(t, what, 1)
 	g := s.newGenerator(t, what, l, true)
+	prioritize(t, p)
+	used, switched := cpu(t, p), switches(t, p)
 	ages := map[string][]time.Duration{}
 	g.pace(t, 5000, 2*(*duration), func(up bool, age time.Duration) {
 		way := map[bool]string{true: "up", false: "down"}[up]
@@ -108,6 +116,13 @@ func (l load) latencies(t *testing.T, s *stage, what server) figures {
 			g.received, g.wrong)
 	}
 	f := figures{loss: g.lost()}
+	if p != nil {
+		f[share] = 100 * float64(cpu(t, p)-used) / float64(2*(*duration)+drained)
+		f[switchRate] = (switches(t, p) - switched) / float64(g.received)
+	}
+	if what.name == "stunnerd" && f[switchRate] > mostSwitches {
+		t.Errorf("%.2f context switches a datagram, want at most %.1f", f[switchRate], mostSwitches)
+	}
 	for way, all := range ages {
 		slices.Sort(all)
 		for name, part := range map[string]float64{"p50": .5, "p99": .99, "p99.9": .999} {

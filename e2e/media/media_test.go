@@ -3,6 +3,7 @@ package media
 
 import (
 	"flag"
+	"math/rand/v2"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -117,6 +118,8 @@ func TestMedia(t *testing.T) {
 	for range *rounds {
 		s.noise = rest(t)
 		results.Noise = max(results.Noise, s.noise)
+		// In a fixed order, periodic work of the machine could disturb the same server in every round.
+		rand.Shuffle(len(all)-1, func(i, j int) { all[1+i], all[1+j] = all[1+j], all[1+i] })
 		for _, r := range table() {
 			if !rowPattern.MatchString(r.name) {
 				continue

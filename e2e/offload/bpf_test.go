@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/bpf"
 )
 
 // object is a BPF object of the kernel: a prog, map or link.
@@ -59,24 +60,10 @@ var nextID = map[string]uintptr{
 // byID is the part of union bpf_attr (linux/bpf.h) for commands about identifiers.
 type byID struct{ id, next, _ uint32 }
 
-// bpf calls bpf(2). A signal, such as those of the Go scheduler, interrupts the verifier with EAGAIN.
-func bpf[attributes any](command uintptr, a *attributes) (fd int, err error) {
-	for {
-		n, _, errno := unix.Syscall(unix.SYS_BPF, command, uintptr(unsafe.Pointer(a)), unsafe.Sizeof(*a))
-		switch errno {
-		case 0:
-			return int(n), nil
-		case unix.EAGAIN:
-		default:
-			return -1, errno
-		}
-	}
-}
-
 // exists reports whether the kernel lists an object. It does not open the object.
 func (o object) exists() (bool, error) {
 	a := &byID{id: o.id - 1}
-	_, err := bpf(nextID[o.kind], a)
+	_, err := bpf.Call(nextID[o.kind], a)
 	if errors.Is(err, unix.ENOENT) {
 		return false, nil
 	}
@@ -120,13 +107,13 @@ func (g *gateway) times() (until, permitted time.Duration) {
 		if o.kind != "map" || o.size != slotSize {
 			continue
 		}
-		fd, err := bpf(unix.BPF_MAP_GET_FD_BY_ID, &byID{id: o.id})
+		fd, err := bpf.Call(unix.BPF_MAP_GET_FD_BY_ID, &byID{id: o.id})
 		if err != nil {
 			g.t.Fatal(err)
 		}
 		defer unix.Close(fd)
 		key, value := make([]byte, 4), make([]byte, slotSize)
-		_, err = bpf(unix.BPF_MAP_LOOKUP_ELEM, &struct {
+		_, err = bpf.Call(unix.BPF_MAP_LOOKUP_ELEM, &struct {
 			fd         uint64
 			key, value uintptr
 			flags      uint64

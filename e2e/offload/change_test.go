@@ -147,15 +147,17 @@ func (s *stream) exact(before counters, lost int) {
 // stamped makes the kernel note when a datagram arrives.
 func stamped(t *testing.T, c *net.UDPConn) {
 	t.Helper()
+	option(t, c, syscall.SOL_SOCKET, syscall.SO_TIMESTAMPNS, 1)
+}
+
+// option sets an option of a socket.
+func option(t *testing.T, c syscall.Conn, level, name, value int) {
+	t.Helper()
 	raw, err := c.SyscallConn()
 	if err == nil {
 		var failed error
-		err = raw.Control(func(fd uintptr) {
-			failed = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_TIMESTAMPNS, 1)
-		})
-		if err == nil {
-			err = failed
-		}
+		err = raw.Control(func(fd uintptr) { failed = syscall.SetsockoptInt(int(fd), level, name, value) })
+		err = errors.Join(err, failed)
 	}
 	if err != nil {
 		t.Fatal(err)

@@ -29,6 +29,8 @@ func TestOffload(t *testing.T) {
 	t.Run("route", func(t *testing.T) { route(t, w) })
 	t.Run("byte rate", func(t *testing.T) { byteRate(t, w) })
 	t.Run("engine", func(t *testing.T) { engine(t, w) })
+	t.Run("header fields", func(t *testing.T) { headerFields(t, w) })
+	t.Run("path MTU", func(t *testing.T) { pathMTU(t, w) })
 	t.Run("refresh", func(t *testing.T) { refresh(t, w) })
 	t.Run("end of an allocation", func(t *testing.T) { allocationEnd(t, w) })
 	t.Run("drain", func(t *testing.T) { drain(t, w) })
@@ -45,8 +47,10 @@ func channel(t *testing.T, w *world, f family) {
 	g := w.start(t)
 	p := g.path(f)
 	p.warm()
+	p.up(1400) // a packet that is longer than those before passes through user space
+	p.down(1400)
 	before, up, down, short := g.settled(), flow{}, flow{}, 0
-	for size := 0; size <= 1400; size += 1 + size/16 {
+	for size := 1400; size >= 0; size -= 1 + size/16 {
 		if p.up(size); size > 0 {
 			p.down(size)
 			down = flow{down.Packets + 1, down.Bytes + size}

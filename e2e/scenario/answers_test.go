@@ -73,6 +73,9 @@ func request(s *stage, ts *testscript.TestScript, args []string) error {
 		req.Header.Set("Content-Type", "application/json")
 	}
 	if bearer := ts.Getenv("BEARER"); bearer != "" {
+		if file, ok := strings.CutPrefix(bearer, "@"); ok {
+			bearer = strings.TrimSpace(ts.ReadFile(file))
+		}
 		req.Header.Set("Authorization", "Bearer "+bearer)
 	}
 	got, answer, err := bed.Do(req)

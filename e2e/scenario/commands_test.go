@@ -50,7 +50,7 @@ func orders() map[string]command {
 		// dataplane and auth service have the config that the operator serves
 		"settled": {settled, "", 0, 0},
 		"open":    {open, "URL STATUS", 2, 2}, // wait until a GET returns STATUS
-		// one request must return STATUS; FILE is its JSON body, $BEARER its token, stdout the response
+		// one request must return STATUS; FILE is its JSON body, $BEARER its token or @FILE, stdout the response
 		"http": {request, "METHOD URL STATUS [FILE]", 3, 4},
 		// sign CLAIMS with the secret in the file SECRET, valid for an hour; sets $NAME
 		"token": {token, "NAME SECRET CLAIMS", 3, 3},

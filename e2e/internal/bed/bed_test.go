@@ -3,9 +3,11 @@ package bed
 import (
 	"context"
 	"errors"
+	"net"
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -20,7 +22,7 @@ func TestProcess(t *testing.T) {
 	}
 	dead := shell(t, `echo no such file >&2; exit 3`)
 	_, err := dead.AwaitOutput(t.Context(), regexp.MustCompile(`ready`))
-	if !errors.Is(err, ErrExited) || !strings.Contains(err.Error(), "exit status 3") {
+	if !errors.Is(err, ErrExited) || !strings.Contains(err.Error(), "exit status 3\nno such file") {
 		t.Errorf("wait for a process that failed: %v", err)
 	}
 	if got := dead.Tail(1); len(got) != 1 || got[0] != "no such file" {
@@ -111,6 +113,25 @@ func TestPrepare(t *testing.T) {
 		if copied := read(t, back.Input(), name); copied != original {
 			t.Errorf("%s: the copy on the original ports differs", name)
 		}
+	}
+}
+
+// TestPortsAreGivenOnce: a port that one suite has been given is not given again while that suite runs, although the
+// port is not bound yet.
+func TestPortsAreGivenOnce(t *testing.T) {
+	port, err := FreePort()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !isFree(port) {
+		t.Errorf("port %d is in use", port)
+	}
+	if claim(port) {
+		t.Errorf("port %d is given twice", port)
+	}
+	if l, err := net.Listen("unix", "@stunner-port-"+strconv.Itoa(port)); err == nil {
+		l.Close()
+		t.Errorf("another process can claim port %d", port)
 	}
 }
 

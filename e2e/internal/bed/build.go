@@ -14,10 +14,11 @@ import (
 
 // Folders of the programs, relative to the root of the repository.
 const (
-	Operator = "services/operator"
-	Stunnerd = "services/stunnerd"
-	Auth     = "services/auth"
-	Echo     = "e2e/echo"
+	Operator   = "services/operator"
+	Stunnerctl = "services/stunnerctl"
+	Stunnerd   = "services/stunnerd"
+	Auth       = "services/auth"
+	Echo       = "e2e/echo"
 )
 
 // Root returns the root of the repository: the nearest parent of the working directory that holds go.work.

@@ -24,13 +24,22 @@ func FreePort() (int, error) {
 	return 0, errors.New("find free port: none is free for both UDP and TCP")
 }
 
-// promised holds the ports that this process has handed out. They may not be bound yet when the next port is searched.
-var promised sync.Map
+// claims holds the sockets of the ports that this process has handed out, so that they are not closed before it ends.
+var claims sync.Map
 
-// claim reserves a port if it is free and has not been handed out.
+// claim reserves a port if it is free. Another suite that runs at the same time does not get the port, although it may
+// not be bound yet: an abstract Unix socket marks it in the network namespace until this process ends.
 func claim(port int) bool {
-	_, given := promised.LoadOrStore(port, true)
-	return !given && isFree(port)
+	mark, err := net.Listen("unix", "@stunner-port-"+strconv.Itoa(port))
+	if err != nil {
+		return false
+	}
+	if !isFree(port) {
+		mark.Close()
+		return false
+	}
+	claims.Store(port, mark)
+	return true
 }
 
 // isFree reports whether a port can be bound on every address, for UDP and for TCP.

@@ -192,7 +192,7 @@ func (p *Process) Until(ctx context.Context, cond func(context.Context) error) e
 	go func() {
 		select {
 		case <-p.done:
-			cancel(fmt.Errorf("%w: %s: %v", ErrExited, p.Name, p.err))
+			cancel(fmt.Errorf("%w: %s: %v\n%s", ErrExited, p.Name, p.err, strings.Join(p.Tail(10), "\n")))
 		case <-ctx.Done():
 		}
 	}()

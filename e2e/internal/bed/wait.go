@@ -43,24 +43,31 @@ func Until(ctx context.Context, cond func(context.Context) error) error {
 
 // Get fetches a URL and returns the status code and the body.
 func Get(ctx context.Context, url string) (int, []byte, error) {
+	return GetBy(ctx, http.DefaultClient, url)
+}
+
+// GetBy is Get with a client.
+func GetBy(ctx context.Context, client *http.Client, url string) (int, []byte, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return 0, nil, fmt.Errorf("get %s: %w", url, err)
 	}
-	return Do(req)
+	return do(client, req)
 }
 
 // Do sends a request and returns the status code and the body. If the context has a deadline, the caller polls, and the
 // request times out after moment, so that it can be retried. Otherwise it times out after patience, so that a busy
 // machine causes no failure.
-func Do(req *http.Request) (int, []byte, error) {
+func Do(req *http.Request) (int, []byte, error) { return do(http.DefaultClient, req) }
+
+func do(client *http.Client, req *http.Request) (int, []byte, error) {
 	limit := patience
 	if _, waits := req.Context().Deadline(); waits {
 		limit = moment
 	}
 	ctx, cancel := context.WithTimeout(req.Context(), limit)
 	defer cancel()
-	res, err := http.DefaultClient.Do(req.WithContext(ctx))
+	res, err := client.Do(req.WithContext(ctx))
 	if err != nil {
 		return 0, nil, err
 	}

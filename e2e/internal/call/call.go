@@ -32,6 +32,7 @@ const (
 type Options struct {
 	Gateway  netip.AddrPort // listener of the gateway
 	Network  Network
+	Local    netip.AddrPort // of the client over UDP; the zero AddrPort lets the kernel select
 	Roots    *x509.CertPool // verify the gateway's certificate over TLS and DTLS
 	Username string
 	Password string

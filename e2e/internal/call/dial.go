@@ -16,9 +16,11 @@ import (
 func dial(ctx context.Context, o Options) (net.PacketConn, error) {
 	switch o.Network {
 	case UDP:
-		return new(net.ListenConfig).ListenPacket(
-			ctx, "udp", netip.AddrPortFrom(wildcard(o.Gateway.Addr()), 0).String(),
-		)
+		local := o.Local
+		if !local.IsValid() {
+			local = netip.AddrPortFrom(wildcard(o.Gateway.Addr()), 0)
+		}
+		return new(net.ListenConfig).ListenPacket(ctx, "udp", local.String())
 	case TCP:
 		return framed(new(net.Dialer).DialContext(ctx, "tcp", o.Gateway.String()))
 	case TLS:

@@ -1,7 +1,9 @@
 package netns
 
 import (
+	"context"
 	"fmt"
+	"net"
 	"net/netip"
 	"os/exec"
 	"runtime"
@@ -48,6 +50,12 @@ func (s *Space) Do(f func()) {
 	done := make(chan struct{})
 	s.work <- func() { defer close(done); f() }
 	<-done
+}
+
+// Dial connects from the namespace to an IP address and a port.
+func (s *Space) Dial(ctx context.Context, network, address string) (conn net.Conn, err error) {
+	s.Do(func() { conn, err = new(net.Dialer).DialContext(ctx, network, address) })
+	return conn, err
 }
 
 // Run runs a command in the namespace and returns its output. An error ends the test.

@@ -1,0 +1,77 @@
+package diagnose
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
+)
+
+// rightsOf are the roles of a user with rights in one namespace.
+const rightsOf = `
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {name: view, namespace: NS}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: view}
+subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: ann}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {name: stunner-viewer, namespace: NS}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: stunner-viewer}
+subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: ann}]
+`
+
+// A user with rights in one namespace gets the findings of this namespace, and one info with the rights that are
+// missing. A user without rights gets an error that names the right. Neither reads a Secret.
+func testRights(t *testing.T, o operator) {
+	begun := time.Now()
+	g := newGateway(t, o, "rights")
+	g.serve(t)
+	apply(t, "", bedtest.Read(t, "kustomize/base/roles.yaml"))
+	apply(t, "", g.own(rightsOf))
+	ann, err := control.User("ann")
+	must(t, err)
+	bob, err := control.User("bob")
+	must(t, err)
+	until(t, func(ctx context.Context) error {
+		for _, args := range [][]string{{"why", "rights/front-door"}, {"doctor", "-n", "rights"}} {
+			found, err := o.findings(ctx, ann.Kubeconfig, args...)
+			if err != nil {
+				return err
+			}
+			named := false
+			for _, f := range found {
+				if f.Severity != "info" {
+					return fmt.Errorf("%v: %+v", args, f)
+				}
+				named = named || strings.Contains(f.Problem, "you may not ") && strings.Contains(f.Remedy, "stunner-viewer")
+			}
+			if !named {
+				return fmt.Errorf("%v: no finding names the missing rights: %+v", args, found)
+			}
+		}
+		return nil
+	})
+	until(t, func(ctx context.Context) error {
+		found, err := o.findings(ctx, bob.Kubeconfig, "why", "rights/front-door")
+		if err != nil {
+			return err
+		}
+		if len(found) == 0 || found[0].Problem != "cannot be read" || !strings.Contains(found[0].Remedy, "stunner-viewer") {
+			return fmt.Errorf("without rights: %+v", found)
+		}
+		return nil
+	})
+	all, err := control.Audit(begun)
+	must(t, err)
+	for _, e := range all {
+		if (e.User == "ann" || e.User == "bob") && (e.Resource == "secrets" || e.Write()) {
+			must(t, errors.New(e.User+" "+e.Verb+" "+e.Resource))
+		}
+	}
+}

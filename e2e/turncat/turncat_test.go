@@ -1,0 +1,390 @@
+// Package turncat tests the command turncat with stunnerd and with coturn, on the loopback address.
+package turncat
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"flag"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
+)
+
+// megabytes is how much data each transport carries.
+var megabytes = flag.Int("megabytes", 100, "data to carry over each transport, in MB")
+
+const (
+	patience = 60 * time.Second
+	slow     = 4 * time.Minute // for the data of one transport on a busy machine
+)
+
+// bin is the folder of the built programs.
+var bin string
+
+func TestMain(m *testing.M) {
+	bedtest.Parallel(4)
+	code, err := within(m)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+	}
+	os.Exit(code)
+}
+
+// within builds the programs into a temporary folder and runs the tests.
+func within(m *testing.M) (code int, err error) {
+	root, err := bed.Root()
+	if err != nil {
+		return 1, err
+	}
+	if bin, err = os.MkdirTemp("", "turncat"); err != nil {
+		return 1, err
+	}
+	defer os.RemoveAll(bin)
+	if err := bed.Build(context.Background(), root, bin, bed.Operator, bed.Stunnerd, bed.Auth, bed.Echo, bed.Stunnerctl); err != nil {
+		return 1, err
+	}
+	if err := os.Symlink("stunnerctl", filepath.Join(bin, "turncat")); err != nil {
+		return 1, err
+	}
+	return m.Run(), nil
+}
+
+// server is a running TURN server.
+type server struct {
+	host  string // in URIs
+	plain int    // UDP and TCP
+	tls   int    // DTLS and TLS
+	ca    string // file with the certificate
+	user  string // USER:PASSWORD@, or secret:KEY@
+	peer  netip.AddrPort
+}
+
+// uri returns the TURN URI of a transport.
+func (s server) uri(transport string) string {
+	port := s.plain
+	if transport == "tls" || transport == "dtls" {
+		port = s.tls
+	}
+	return fmt.Sprintf("turn://%s%s?transport=%s", s.user, net.JoinHostPort(s.host, strconv.Itoa(port)), transport)
+}
+
+const (
+	static    = `{type: static, realm: turncat.example.org, credentials: {username: ada, password: "p@ss/w"}}`
+	ephemeral = `{type: ephemeral, realm: turncat.example.org, credentials: {secret: shared-by-two-programs}}`
+)
+
+// dataplane starts stunnerd with an echo peer at each of the two loopback addresses.
+func dataplane(t *testing.T, auth, host string) server {
+	t.Helper()
+	dir := t.TempDir()
+	s := server{host: host, plain: bedtest.Port(t), tls: bedtest.Port(t), ca: filepath.Join(dir, "ca.pem"),
+		user: "ada:p%40ss%2Fw@", peer: bedtest.Echo(t, netip.MustParseAddr(host))}
+	if auth == ephemeral {
+		s.user = "secret:shared-by-two-programs@"
+	}
+	chain, key, err := bed.Certificate(netip.IPv6Loopback())
+	if err != nil {
+		t.Fatal(err)
+	}
+	health := bedtest.Address(t)
+	config := fmt.Sprintf(`version: v1
+admin: {name: turncat/door, healthcheck_endpoint: "http://%s"}
+auth: %s
+clusters:
+  - {name: turncat/peers, type: STATIC, endpoints: ["127.0.0.1", "::1"]}
+listeners:
+`, health, auth)
+	for _, l := range []struct {
+		protocol string
+		port     int
+	}{{"UDP", s.plain}, {"TCP", s.plain}, {"DTLS", s.tls}, {"TLS", s.tls}} {
+		config += fmt.Sprintf(
+			"  - {name: turncat/door/%s, protocol: TURN-%s, address: %q, port: %d, routes: [turncat/peers], cert: %s, key: %s}\n",
+			strings.ToLower(l.protocol),
+			l.protocol,
+			host,
+			l.port,
+			base64.StdEncoding.EncodeToString(chain),
+			base64.StdEncoding.EncodeToString(key),
+		)
+	}
+	file := filepath.Join(dir, "config.yaml")
+	for path, data := range map[string][]byte{file: []byte(config), s.ca: chain} {
+		if err := os.WriteFile(path, data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	bedtest.Start(t, bed.Command{Name: "stunnerd", Path: filepath.Join(bin, "stunnerd"), Args: []string{"-c", file},
+		Env: []string{"STUNNER_ADDRS=127.0.0.1,::1"}, Logs: dir}, bed.Answers("http://"+health+"/ready", http.StatusOK))
+	return s
+}
+
+// cat runs turncat to its end, under the name of the program of the existing system.
+func cat(t *testing.T, in io.Reader, out io.Writer, args ...string) (stderr string, err error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), slow)
+	defer cancel()
+	var log bytes.Buffer
+	cmd := exec.CommandContext(ctx, filepath.Join(bin, "turncat"), args...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = in, out, &log
+	err = cmd.Run()
+	return log.String(), err
+}
+
+// random returns n reproducible pseudo-random bytes.
+func random(n int64) io.Reader { return io.LimitReader(rand.NewChaCha8([32]byte{15}), n) }
+
+// returned carries data to the echo peer and back, and compares the hashes.
+func returned(t *testing.T, n int64, args ...string) {
+	t.Helper()
+	want, got := sha256.New(), sha256.New()
+	begun := time.Now()
+	log, err := cat(t, io.TeeReader(random(n), want), got, append([]string{"--stats", "--pace", "echo"}, args...)...)
+	t.Logf("%d MB in %.1f s\n%s", n/1e6, time.Since(begun).Seconds(), log)
+	if err != nil || !bytes.Equal(got.Sum(nil), want.Sum(nil)) {
+		t.Errorf("%v; the bytes differ: %t", err, !bytes.Equal(got.Sum(nil), want.Sum(nil)))
+	}
+}
+
+var transports = []string{"udp", "tcp", "tls", "dtls"}
+
+// TestEveryTransportCarriesAFile: the bytes of a file arrive at the peer and return unchanged, over every transport.
+func TestEveryTransportCarriesAFile(t *testing.T) {
+	s := dataplane(t, static, "127.0.0.1")
+	for _, transport := range transports {
+		t.Run(transport, func(t *testing.T) {
+			returned(t, int64(*megabytes)*1e6, "--turn-ca-file", s.ca, "-", s.uri(transport), "udp://"+s.peer.String())
+		})
+	}
+}
+
+// TestIPv6: client, server and peer have IPv6 addresses.
+func TestIPv6(t *testing.T) {
+	s := dataplane(t, ephemeral, "::1")
+	for _, transport := range transports {
+		t.Run(transport, func(t *testing.T) {
+			returned(t, 1e6, "--turn-ca-file", s.ca, "-", s.uri(transport), "udp://"+s.peer.String())
+		})
+	}
+}
+
+// TestIPv6PeerOfAnIPv4Client: turncat asks for a relayed address of the family of the peer.
+func TestIPv6PeerOfAnIPv4Client(t *testing.T) {
+	s := dataplane(t, static, "127.0.0.1")
+	returned(t, 1e6, "-", s.uri("udp"), "udp://"+bedtest.Echo(t, netip.IPv6Loopback()).String())
+}
+
+// TestCoturn: turncat works with another TURN server.
+func TestCoturn(t *testing.T) {
+	path, err := exec.LookPath("turnserver")
+	if err != nil {
+		t.Fatal("turnserver is not installed: run `sudo apt-get install --yes coturn`")
+	}
+	for _, auth := range []struct {
+		user string
+		args []string
+	}{
+		{"ada:carol@", []string{"--lt-cred-mech", "--user=ada:carol"}},
+		{"secret:shared-by-two@", []string{"--use-auth-secret", "--static-auth-secret=shared-by-two"}},
+	} {
+		dir := t.TempDir()
+		chain, key, err := bed.Certificate()
+		if err != nil {
+			t.Fatal(err)
+		}
+		ca, private := filepath.Join(dir, "ca.pem"), filepath.Join(dir, "key.pem")
+		for file, data := range map[string][]byte{ca: chain, private: key} {
+			if err := os.WriteFile(file, data, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s := server{host: bed.Loopback, plain: bedtest.Port(t), tls: bedtest.Port(t), user: auth.user,
+			peer: bedtest.Echo(t, netip.MustParseAddr(bed.Loopback))}
+		bedtest.Start(t, bed.Command{Name: "turnserver", Path: path, Logs: dir, Args: append(auth.args,
+			"--no-cli", "--log-file=stdout", "--simple-log", "--realm=turncat.example.org", "--allow-loopback-peers",
+			"--listening-ip="+bed.Loopback, "--relay-ip="+bed.Loopback, fmt.Sprintf("--listening-port=%d", s.plain),
+			fmt.Sprintf("--tls-listening-port=%d", s.tls), "--cert="+ca, "--pkey="+private,
+			"--pidfile="+filepath.Join(dir, "pid"), "--userdb="+filepath.Join(dir, "db"))},
+			func(ctx context.Context) error {
+				conn, err := new(net.Dialer).DialContext(ctx, "tcp", net.JoinHostPort(s.host, strconv.Itoa(s.tls)))
+				if err == nil {
+					conn.Close()
+				}
+				return err
+			})
+		for _, transport := range transports {
+			t.Run(auth.user+transport, func(t *testing.T) {
+				returned(t, 1e6, "--turn-ca-file", ca, "-", s.uri(transport), "udp://"+s.peer.String())
+			})
+		}
+	}
+}
+
+// serve starts turncat for clients of a network, and returns their address.
+func serve(t *testing.T, client string, s server, args ...string) *bed.Process {
+	t.Helper()
+	args = append(args, "-v", client, s.uri("udp"), "udp://"+s.peer.String())
+	listening := regexp.MustCompile(`listening`)
+	p := bedtest.Start(
+		t,
+		bed.Command{Name: "turncat", Path: filepath.Join(bin, "turncat"), Args: args, Logs: t.TempDir()},
+		func(context.Context) error { return nil },
+	)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if _, err := p.AwaitOutput(ctx, listening); err != nil {
+		t.Fatal(err, p.Output())
+	}
+	return p
+}
+
+// exchange sends a message until it is returned.
+func exchange(t *testing.T, conn net.Conn, message string) {
+	t.Helper()
+	buf := make([]byte, 2048)
+	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.WriteString(conn, message); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := conn.Read(buf); err != nil || string(buf[:n]) != message {
+		t.Fatalf("returned %q, %v; want %q", buf[:n], err, message)
+	}
+}
+
+// TestClientsHaveAllocationsOfTheirOwn: listeners serve several clients at once. Statistics count them, and the number
+// of clients is bounded.
+func TestClientsHaveAllocationsOfTheirOwn(t *testing.T) {
+	s := dataplane(t, ephemeral, "127.0.0.1")
+	socket := filepath.Join(t.TempDir(), "socket")
+	for network, address := range map[string]string{"udp": bedtest.Address(t), "tcp": bedtest.Address(t), "unix": socket} {
+		t.Run(network, func(t *testing.T) {
+			p := serve(t, network+"://"+address, s, "--max-clients", "3")
+			var conns []net.Conn
+			for i := range 3 {
+				conn, err := net.Dial(network, address)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer conn.Close()
+				conns = append(conns, conn)
+				exchange(t, conn, fmt.Sprint("x", i)) // shorter than four bytes, which STUNConn of pion/turn delays
+			}
+			for i, conn := range conns {
+				exchange(t, conn, fmt.Sprint("again from client ", i))
+			}
+			fourth, err := net.Dial(network, address)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer fourth.Close()
+			_ = fourth.SetReadDeadline(time.Now().Add(time.Second))
+			_, _ = io.WriteString(fourth, "no place")
+			if n, err := fourth.Read(make([]byte, 9)); err == nil {
+				t.Errorf("a fourth client got %d bytes", n)
+			}
+			if err := p.Signal(syscall.SIGUSR1); err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			defer cancel()
+			if _, err := p.AwaitOutput(ctx, regexp.MustCompile(`(?m)^clients +3, active 3, refused [1-9]`)); err != nil {
+				t.Error(err, p.Output())
+			}
+			if err := p.Stop(patience); err != nil || p.Err() != nil {
+				t.Errorf("%v %v", err, p.Err())
+			}
+		})
+	}
+}
+
+// TestIdleClientsEnd: a UDP client that is idle loses its allocation, and gets another one when it sends again.
+func TestIdleClientsEnd(t *testing.T) {
+	s := dataplane(t, static, "127.0.0.1")
+	address := bedtest.Address(t)
+	p := serve(t, "udp://"+address, s, "--idle", "300ms")
+	conn, err := net.Dial("udp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	exchange(t, conn, "first")
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if err := p.Until(ctx, func(context.Context) error {
+		if err := p.Signal(syscall.SIGUSR1); err != nil || strings.Contains(p.Output(), "active 0") {
+			return err
+		}
+		return fmt.Errorf("still active:\n%s", p.Output())
+	}); err != nil {
+		t.Fatal(err)
+	}
+	exchange(t, conn, "second")
+}
+
+// TestErrorsNameTheCause: a refusal of the server, a wrong name and a missing echo end turncat with an error that names
+// the cause, and no error contains the password.
+func TestErrorsNameTheCause(t *testing.T) {
+	s := dataplane(t, static, "127.0.0.1")
+	silent, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	at := func(user string) string {
+		return server{host: s.host, plain: s.plain, tls: s.tls, user: user}.uri("udp")
+	}
+	peer := "udp://" + s.peer.String()
+	for name, c := range map[string]struct {
+		args []string
+		code int
+		want string
+	}{
+		"wrong password":       {[]string{"-", at("ada:hunter2@"), peer}, 1, "credential is wrong or expired"},
+		"wrong secret":         {[]string{"-", at("hunter2@"), peer}, 1, "credential is wrong or expired"},
+		"peer without a route": {[]string{"-", s.uri("udp"), "udp://192.0.2.1:9"}, 1, "no route of the gateway allows the peer"},
+		"wrong name":           {[]string{"--turn-ca-file", s.ca, "--sni", "example.org", "-", s.uri("tls"), peer}, 1, "--sni"},
+		"unknown issuer":       {[]string{"-", s.uri("tls"), peer}, 1, "--turn-ca-file"},
+		"no server":            {[]string{"-", "turn://ada:hunter2@127.0.0.1:9", peer}, 1, "connection refused"},
+		"no credential":        {[]string{"-", "turn://127.0.0.1", peer}, 2, "--password-file"},
+		"no echo":              {[]string{"--pace", "echo", "-", s.uri("udp"), "udp://" + silent.LocalAddr().String()}, 1, "did not return 5 bytes"},
+		"no peer":              {[]string{"-", at("ada:hunter2@"), "tcp://127.0.0.1:1"}, 2, "peer address"},
+		"unreadable server":    {[]string{"-", "turn://ada:hunter2@[::1", peer}, 2, "TURN server"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			log, err := cat(t, strings.NewReader("hello"), io.Discard, c.args...)
+			exit, _ := err.(*exec.ExitError)
+			if exit == nil || exit.ExitCode() != c.code || !strings.Contains(log, c.want) ||
+				strings.Contains(log, "hunter2") {
+				t.Errorf("%v, want exit code %d and %q:\n%s", err, c.code, c.want, log)
+			}
+		})
+	}
+}
+
+// TestInsecure: with --insecure, turncat accepts every certificate.
+func TestInsecure(t *testing.T) {
+	s := dataplane(t, static, "127.0.0.1")
+	for _, transport := range []string{"tls", "dtls"} {
+		returned(t, 1e4, "-i", "-", s.uri(transport), "udp://"+s.peer.String())
+	}
+}

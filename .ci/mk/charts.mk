@@ -1,7 +1,7 @@
 # Charts: copies of files of other folders, and the schemas and tables that are generated from their values.
 
 CHARTS      := charts/stunner charts/stunner-crds
-RIGHTS      := $(addprefix kustomize/,base/rbac.yaml base/roles.yaml base/policy.yaml components/namespaced/cluster.yaml components/namespaced/events.yaml components/namespaced/watched/role.yaml)
+RIGHTS      := $(addprefix kustomize/,base/rbac.yaml base/roles.yaml base/inspection.yaml base/policy.yaml components/namespaced/cluster.yaml components/namespaced/events.yaml components/namespaced/watched/role.yaml)
 GATEWAY_API  = $(shell go -C services/operator list -m -f '{{.Dir}}' sigs.k8s.io/gateway-api)/config/crd/standard
 # Existing UDPRoutes have apiVersion v1alpha2, which the standard channel knows but does not serve. Objects are stored as v1, as in the channel.
 UDPROUTES      := gateway.networking.k8s.io_udproutes.yaml

@@ -13,8 +13,8 @@ PACK = mkdir -p bin/images; pack() { \
   done; \
   GOWORK=off go -C .ci/tools run ./pack -ref "$(IMAGE_REPOSITORY)/$$name:$$2" -o "$(CURDIR)/bin/images/$$name.tar" "$${programs[@]}"; }
 
-# Images: the services, and the echo peer of docs/examples/cluster.
-IMAGES := $(SERVICES:bin/%=services/%) e2e/echo
+# Images: the services, and the echo peer of docs/examples/cluster. stunnerctl runs on the machine of its user.
+IMAGES := $(filter-out services/stunnerctl,$(SERVICES:bin/%=services/%)) e2e/echo
 
 # Images for the test cluster only.
 TEST_IMAGES := e2e/internal/node/pause .ci/dns
@@ -26,10 +26,13 @@ EARLIER := 6808f04226a114861f4994949e46d105a93b8354
 RUN  ?= .
 ARGS ?=
 
-.PHONY: images e2e
+.PHONY: images plugin e2e
 
 images: ## Pack the services and an echo peer into bin/images: OCI archives, each with an SPDX bill of materials
 	@$(PACK); for folder in $(IMAGES); do pack $$folder "$(IMAGE_TAG)"; done
+
+plugin: ## Build the plugin "kubectl stunner" into bin/plugin: archives of all platforms (PLATFORMS) and the manifest for krew
+	@.ci/plugin "v$(IMAGE_TAG)" bin/plugin
 
 # Charts and images of that commit, built by its own Makefile, as release 0.0.9.
 bin/earlier/$(EARLIER):

@@ -19,7 +19,7 @@ lint: vet ## Run gofmt, go vet, staticcheck, actionlint and govulncheck; check m
 	@.ci/vulnerabilities
 
 # Folders that are wrapped at 120 columns, generated files excepted. Code lines that remain too long need golines, or a hand.
-WRAPPED := dashboards e2e services/api services/auth services/operator services/stunnerd .ci
+WRAPPED := dashboards e2e services/api services/auth services/operator services/stunnerctl services/stunnerd .ci
 
 wrap: ## Rewrap comments of Go files at 120 columns and count the lines that remain longer; CHECK=1 only counts
 	@GOWORK=off go -C .ci/tools run ./wrap $(if $(CHECK),-n) $(addprefix ../../,$(WRAPPED))

@@ -1,6 +1,6 @@
 # Tests. A suite is a service or a folder of e2e; each of SUITES must run at least one test.
 
-SUITES := tools/pack tools/requirements tools/tally tools/wrap dashboards $(filter services/%,$(MODULES)) $(addprefix e2e/,compat crd cluster kube tenant floods auth scale charts scenario faults abuse media offload interop turnprobe browser modules monitoring tilt)
+SUITES := tools/pack tools/requirements tools/tally tools/wrap dashboards $(filter services/%,$(MODULES)) $(addprefix e2e/,compat crd cluster diagnose kube tenant floods auth scale charts scenario faults forward abuse media offload interop stunnerctl turncat turnprobe browser modules monitoring tilt)
 TALLY   = GOWORK=off go -C .ci/tools run ./tally
 
 # The target vet runs go vet once; go test would repeat it for each build mode, including dependencies.

@@ -208,6 +208,9 @@ func TestOtherBuilders(t *testing.T) {
 	}
 	for _, file := range services {
 		name := filepath.Base(filepath.Dir(file))
+		if name == "stunnerctl" { // has no image
+			continue
+		}
 		if want := fmt.Sprintf("AS %s\nENTRYPOINT [\"%s/%s\"]\n", name, folder, name); !strings.Contains(docker, want) {
 			t.Errorf("Dockerfile has no stage %s", name)
 		}

@@ -12,6 +12,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -27,6 +28,7 @@ func init() {
 		corev1.Probe{}, corev1.ResourceRequirements{}, corev1.SecurityContext{}, corev1.Toleration{},
 		corev1.TopologySpreadConstraint{}, corev1.Volume{},
 		corev1.VolumeMount{}, appsv1.DeploymentStrategy{}, networkingv1.IngressTLS{}, networkingv1.NetworkPolicyPeer{},
+		rbacv1.Subject{},
 	} {
 		t := reflect.TypeOf(zero)
 		structs[t.Name()] = t

@@ -100,6 +100,20 @@ func dataplane() []Alert {
 			Description: "Pod " + pod + " has recovered from {{ $value | humanize }} panics in a quarter of an hour. Each ended at most one call.",
 		},
 		{
+			Name: "JournalOff", Severity: Warning, For: "5m",
+			Expr:        telemetry.JournalProblem + " == 1",
+			Summary:     "A dataplane of gateway " + gateway + " does not store its sessions.",
+			Description: "Pod " + pod + " cannot write its session journal. Its calls continue, but would end if it crashed.",
+		},
+		{
+			Name: "ForwardingOff", Severity: Warning, For: "10m",
+			// A single pod has no other pod to forward to.
+			Expr: fmt.Sprintf("%s == 1 and on (%s) count by (%s) (%s) > 1",
+				telemetry.ForwardProblem, query.Gateway, query.Gateway, telemetry.ForwardProblem),
+			Summary:     "A dataplane of gateway " + gateway + " does not forward to the other pods.",
+			Description: "Pod " + pod + " cannot exchange datagrams of clients with the other pods of its gateway. Calls whose datagrams arrive at another pod end.",
+		},
+		{
 			Name: "ConfigRejected", Severity: Warning, For: "5m",
 			Expr:        telemetry.ConfigProblem + " == 1",
 			Summary:     "A dataplane of gateway " + gateway + " does not run its config.",

@@ -54,6 +54,10 @@ func dataplane() grafana.Board {
 				offloaded(),
 			}},
 		}},
+		grafana.Section{Title: "Forwarding between pods", Lines: []grafana.Line{{
+			Height: 7,
+			Panels: []grafana.Panel{forwarded(), forwardPeers(), forwardRefused()},
+		}}},
 		grafana.Section{Title: "Config", Lines: []grafana.Line{{
 			Height: 7,
 			Panels: []grafana.Panel{applied(), rejected(), age(query.Dataplane, "{{pod}}", pods), certificates()},
@@ -164,6 +168,38 @@ func offloaded() grafana.Panel {
 		Queries: []grafana.Query{
 			{Expr: query.Rate("direction", window, telemetry.OffloadPackets, `direction="rx"`, pods), Legend: "from peers"},
 			{Expr: query.Rate("direction", window, telemetry.OffloadPackets, `direction="tx"`, pods), Legend: "to peers"},
+		},
+	}.Panel()
+}
+
+func forwarded() grafana.Panel {
+	return grafana.Graph{
+		Title: "Forwarded to other pods", Unit: packets,
+		Help: "Datagrams of UDP clients that arrive at another pod than the one with their session. " +
+			"A pod passes them on and sends the answers; the pod with the session has them delivered, and replies.",
+		Queries: []grafana.Query{
+			{
+				Expr:   query.Rate("pod, direction", window, telemetry.ForwardedPackets, pods),
+				Legend: "{{pod}} {{direction}}",
+			},
+		},
+	}.Panel()
+}
+
+func forwardPeers() grafana.Panel {
+	return grafana.Graph{
+		Title: "Pods to forward to", Unit: count, Page: alert.Runbook("ForwardingOff"),
+		Help:    "Other pods of the Gateway to which a pod forwards datagrams: all of them, unless forwarding is off.",
+		Queries: []grafana.Query{{Expr: query.Sum("pod", query.Of(telemetry.ForwardPeers, pods)), Legend: "{{pod}}"}},
+	}.Panel()
+}
+
+func forwardRefused() grafana.Panel {
+	return grafana.Graph{
+		Title: "Not forwarded, by reason", Unit: packets, Page: alert.Runbook("ForwardingOff"),
+		Help: "Datagrams of clients without a session in any pod (unknown, limited), and dropped datagrams of other pods.",
+		Queries: []grafana.Query{
+			{Expr: query.Rate("reason", window, telemetry.ForwardRefused, pods), Legend: "{{reason}}"},
 		},
 	}.Panel()
 }

@@ -62,6 +62,7 @@ type world struct {
 type pod struct {
 	world   *world
 	name    string
+	program string // path of stunnerd
 	addr    netip.Addr
 	space   *netns.Space
 	process *bed.Process
@@ -213,9 +214,16 @@ func (w *world) announce() {
 // add makes a pod and starts its stunnerd.
 func (w *world) add(number byte) *pod {
 	w.t.Helper()
+	return w.addOf(number, filepath.Join(w.programs, "stunnerd"))
+}
+
+// addOf makes a pod and starts a given stunnerd in it.
+func (w *world) addOf(number byte, program string) *pod {
+	w.t.Helper()
 	p := &pod{
-		world: w, name: fmt.Sprintf("pod%d", number), space: netns.New(w.t, fmt.Sprintf("pod%d", number)),
-		addr: netip.AddrFrom4([4]byte{10, 80, number, 2}), state: w.t.TempDir(),
+		world: w, name: fmt.Sprintf("pod%d", number), program: program,
+		space: netns.New(w.t, fmt.Sprintf("pod%d", number)),
+		addr:  netip.AddrFrom4([4]byte{10, 80, number, 2}), state: w.t.TempDir(),
 	}
 	link(w.t, p.space, number)
 	if err := os.WriteFile(p.token(), []byte(p.name), 0o600); err != nil {
@@ -235,7 +243,7 @@ func (p *pod) start(flags ...string) {
 	var err error
 	p.space.Do(func() {
 		p.process, err = bed.Start(bed.Command{
-			Name: p.name, Path: filepath.Join(p.world.programs, "stunnerd"), Args: append([]string{
+			Name: p.name, Path: p.program, Args: append([]string{
 				"--watch", "--config", p.world.url, "--id", gatewayID, "--discovery-token-file", p.token(), "--pod", p.name,
 				"--state-dir", p.state, "--sessions-from", "any", "--healthcheck-endpoint", "http://0.0.0.0:8086",
 			}, flags...),

@@ -230,6 +230,7 @@ func (d *daemon) drain() {
 	defer stop()
 	sessions := d.server.Sessions()
 	sessions.Drain()
+	d.follower.ReportNow()
 	d.log.Info("drain", "sessions", sessions.Len(), "timeout", d.options.drain)
 	timeout := time.NewTimer(d.options.drain)
 	defer timeout.Stop()

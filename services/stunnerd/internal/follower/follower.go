@@ -72,6 +72,7 @@ type Options struct {
 // Follower follows one source.
 type Follower struct {
 	opt Options
+	due chan struct{} // has an element if Run must report at once
 	// peers is the list of peers in force. Only Run uses it.
 	peers discovery.Peers
 
@@ -119,7 +120,7 @@ func (s state) revision() string {
 }
 
 // New returns a follower without a config.
-func New(o Options) *Follower { return &Follower{opt: o} }
+func New(o Options) *Follower { return &Follower{opt: o, due: make(chan struct{}, 1)} }
 
 func (f *Follower) state() state {
 	f.mu.Lock()
@@ -169,6 +170,8 @@ func (f *Follower) Run(ctx context.Context) error {
 			f.startCold()
 		case <-retry.C:
 			f.retry()
+		case <-f.due:
+			f.report()
 		case <-report.C:
 			f.report()
 			f.save(0)
@@ -379,6 +382,14 @@ func (f *Follower) log(c discovery.Loaded, plan server.Plan, failed error) {
 func (f *Follower) retry() {
 	if st := f.state(); st.failing {
 		f.apply(*st.wanted, st.origin)
+	}
+}
+
+// ReportNow makes Run send a report without waiting for reportInterval.
+func (f *Follower) ReportNow() {
+	select {
+	case f.due <- struct{}{}:
+	default:
 	}
 }
 

@@ -410,3 +410,19 @@ func TestUnwritableStateFolderIsNoReasonToStop(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// a report that is due is sent at once, so that the other pods learn of a pod that drains.
+func TestReportNow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, h := follow(t, t.TempDir())
+		h.events <- discovery.Event{Err: errors.New("unreachable")}
+		h.reported(t, func(discovery.Report) bool { return true })
+		begun := time.Now()
+		f.opt.Server.Sessions().Drain()
+		f.ReportNow()
+		h.reported(t, func(r discovery.Report) bool { return r.Draining })
+		if took := time.Since(begun); took != 0 {
+			t.Errorf("reported after %s", took)
+		}
+	})
+}

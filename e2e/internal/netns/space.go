@@ -5,16 +5,18 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"os/exec"
 	"runtime"
 	"strings"
-	"syscall"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
-// Space is an additional network namespace for other hosts of a test, such as clients or peers. It exists as long as
-// the thread that entered it: the kernel removes the namespace and its links when the test ends, also when the process
-// is killed.
+// Space is an additional network namespace for other hosts of a test, such as clients or peers. The kernel removes the
+// namespace and its links when the thread that entered it leaves it at the end of the test, and when the process is
+// killed.
 type Space struct {
 	name   string
 	thread int
@@ -28,12 +30,21 @@ func New(t *testing.T, name string) *Space {
 	s := &Space{name: name, work: make(chan func())}
 	entered := make(chan error)
 	go func() {
-		runtime.LockOSThread() // never unlocked: the thread must end with the goroutine
-		err := syscall.Unshare(syscall.CLONE_NEWNET)
-		s.thread = syscall.Gettid()
+		runtime.LockOSThread()
+		home, err := os.Open("/proc/thread-self/ns/net")
+		if err == nil {
+			defer home.Close()
+			err = unix.Unshare(unix.CLONE_NEWNET)
+		}
+		s.thread = unix.Gettid()
 		entered <- err
 		for f := range s.work {
 			f()
+		}
+		// The thread must not end: it may have started a process of the test, and the kernel ends that process with the
+		// thread (bed.Command.Death). A thread that cannot leave the namespace must end.
+		if err == nil && unix.Setns(int(home.Fd()), unix.CLONE_NEWNET) == nil {
+			runtime.UnlockOSThread()
 		}
 	}()
 	if err := <-entered; err != nil {

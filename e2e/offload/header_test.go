@@ -34,6 +34,8 @@ func headerFields(t *testing.T, w *world) {
 				p.warm()
 			}
 			kernel := g.counters().kernel
+			g.udp.rx.Add(1)
+			g.udp.tx.Add(1)
 			if err := p.Send(ask.ChannelData(p.channel, sequence(1))); err != nil {
 				t.Fatal(err)
 			}

@@ -95,6 +95,8 @@ type Gate struct {
 	policy   atomic.Pointer[Policy]
 	routes   relay.Routes
 	retiring atomic.Bool
+	// leaving is set by Leave.
+	leaving atomic.Bool
 
 	mu    sync.RWMutex
 	flows map[netip.AddrPort]*flow
@@ -109,7 +111,7 @@ type flow struct {
 	// allocated is the transaction ID of the Allocate request. A retransmitted Allocate has the same transaction ID and
 	// gets the same answer (RFC 8656 §7.2).
 	allocated [stun.TransactionIDSize]byte
-	// lifetime is the granted lifetime in seconds.
+	// lifetime is the granted lifetime in seconds. refreshing guards it, and until.
 	lifetime uint32
 	// realm is the realm of the latest request that passed all rules.
 	realm atomic.Pointer[string]
@@ -127,6 +129,8 @@ type flow struct {
 	permitted permissions
 	// guesses counts wrong passwords for Username on this 5-tuple.
 	guesses limit.Guesses
+	// generation is the number of processes that have continued the session before.
+	generation uint32
 	// id is the journal.ID of the session, or 0 if it is not stored in the journal.
 	id atomic.Uint64
 }
@@ -229,6 +233,10 @@ func (g *Gate) Sessions() int {
 	return len(g.flows)
 }
 
+// Leave makes the end of a session have no effect on the journal, unless the client requests it. The caller calls Close
+// next, and another process may continue the sessions.
+func (g *Gate) Leave() { g.leaving.Store(true) }
+
 // Close ends all sessions of this listener.
 func (g *Gate) Close() {
 	g.Retire()
@@ -269,7 +277,9 @@ func (g *Gate) end(f *flow) {
 // ended removes the session of a closed relay.
 func (g *Gate) ended(f *flow) {
 	f.expiry.Stop()
-	g.unstore(f)
+	if !g.leaving.Load() {
+		g.unstore(f)
+	}
 	f.allocation.RelayClosed()
 	if err := g.dropToken(f); err != nil {
 		g.log.Debug("close reserved port", "error", err)

@@ -89,6 +89,18 @@ func (p *permissions) restore(saved []session.Permission, now time.Time) {
 	}
 }
 
+// records returns the permissions that have not ended, at most session.MaxPermissions.
+func (p *permissions) records(now time.Time) (list []session.Permission) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, held := range p.list {
+		if now.Before(held.until) && len(list) < session.MaxPermissions {
+			list = append(list, session.Permission{Peer: held.peer, Until: held.until})
+		}
+	}
+	return list
+}
+
 // restored reports whether a peer has a permission that a former process has granted. Requests to this process prolong
 // it too.
 func (p *permissions) restored(peer netip.Addr, now time.Time) bool {

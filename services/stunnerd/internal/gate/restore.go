@@ -27,17 +27,19 @@ type sourced interface {
 	Source() []byte
 }
 
-// store stores a new session in the journal. Sessions over connections are not stored, because their connections end
-// with the process.
+// store stores a session in the journal, a new one or one that the journal has lost. Sessions over connections are not
+// stored, because their connections end with the process. The caller holds refreshing.
 func (g *Gate) store(f *flow) {
 	client, ok := f.Client.(sourced)
 	if g.journal == nil || !ok || f.Client.Connected() {
 		return
 	}
 	f.id.Store(uint64(g.journal.Add(&session.Record{
-		Listener: g.name, Client: f.Client.Addr(), Local: f.Client.Local(), Source: client.Source(),
+		Generation: f.generation,
+		Listener:   g.name, Client: f.Client.Addr(), Local: f.Client.Local(), Source: client.Source(),
 		Username: f.Username, UserID: f.UserID, Realm: *f.realm.Load(), Relay: f.Session.Relay,
 		Transaction: f.allocated, Lifetime: f.lifetime, Started: f.Started, Until: f.until,
+		Permissions: f.permitted.records(time.Now()), Channels: f.relay.ChannelRecords(),
 	})))
 	if f.relay.Closed() { // ended may have read the ID before it was stored
 		g.unstore(f)
@@ -46,6 +48,33 @@ func (g *Gate) store(f *flow) {
 
 // unstore stores the end of a session in the journal.
 func (g *Gate) unstore(f *flow) { g.journal.End(journal.ID(f.id.Swap(0))) }
+
+// storeLifetime stores the lifetime of a session. A session that an error has removed from the journal is stored again.
+// The caller holds refreshing.
+func (g *Gate) storeLifetime(f *flow) {
+	if id := f.stored(); g.journal.Holds(id) {
+		g.journal.Refresh(id, f.lifetime, f.until)
+		return
+	}
+	g.store(f)
+	f.relay.ReportNominations() // because the relay does not keep the checks that the journal has lost
+}
+
+// Unstored returns the number of sessions that are not in the journal: those over connections, and those over UDP that
+// are not stored because of an error.
+func (g *Gate) Unstored() (connected, lost int) {
+	g.mu.RLock()
+	defer g.mu.RUnlock()
+	for _, f := range g.flows {
+		switch {
+		case f.Client.Connected():
+			connected++
+		case !g.journal.Holds(f.stored()):
+			lost++
+		}
+	}
+	return connected, lost
+}
 
 // stored returns the ID of a session in the journal. It is 0 for a session that is not stored.
 func (f *flow) stored() journal.ID { return journal.ID(f.id.Load()) }
@@ -70,7 +99,7 @@ func (g *Gate) storeChannel(f *flow, number uint16, peer netip.AddrPort) {
 	}
 	now := time.Now()
 	g.journal.Bind(f.stored(), session.ChannelRecord{
-		Number: number, Peer: peer, Until: now.Add(relay.ChannelLifetime), Installed: now,
+		Number: number, Peer: peer, Until: now.Add(relay.ChannelLifetime), Installed: f.relay.BoundSince(number, peer, now),
 	})
 }
 
@@ -116,7 +145,8 @@ func (g *Gate) restore(saved *Saved, client session.Client) {
 	}
 	addr := client.Addr().Addr()
 	s.Source, s.Shared = session.Source(addr), limit.PrivateOrLoopback(addr)
-	f := &flow{Session: s, allocated: r.Transaction, lifetime: r.Lifetime, until: now.Add(left)}
+	f := &flow{Session: s, allocated: r.Transaction, lifetime: r.Lifetime, until: now.Add(left),
+		generation: r.Generation}
 	f.refreshing.Lock() // keeps expire waiting
 	defer f.refreshing.Unlock()
 	f.setRealm(r.Realm)

@@ -1,11 +1,14 @@
 package gate
 
 import (
+	"bytes"
+	"fmt"
 	"log/slog"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -251,8 +254,8 @@ func TestQuotasCountRestoredSessions(t *testing.T) {
 	})
 }
 
-// The journal has the nominating check for each peer: the first one with each USERNAME, from a channel or a Send
-// indication.
+// The journal has the nominating check for each peer: the first one with the newest USERNAME, from a channel or a Send
+// indication. It is written within a second.
 func TestNominatingChecksAreStored(t *testing.T) {
 	withJournal(t, func(s *stored) {
 		c, _ := s.guest(0)
@@ -278,6 +281,7 @@ func TestNominatingChecksAreStored(t *testing.T) {
 		}
 		inIndication(first)
 		inIndication(later)
+		time.Sleep(time.Second)
 		synctest.Wait()
 		if n := len(bound.Got()) + len(unbound.Got()); n != 8 {
 			t.Errorf("%d of 8 datagrams have arrived", n)
@@ -287,6 +291,153 @@ func TestNominatingChecksAreStored(t *testing.T) {
 		if len(got) != 2 || got[0].Peer != bound.Addr() || string(got[0].Message) != string(first) ||
 			got[1].Peer != unbound.Addr() || string(got[1].Message) != string(later) {
 			t.Errorf("stored: %v", got)
+		}
+	})
+}
+
+// A client that changes the USERNAME or the peer of its checks in each packet causes few writes to the journal, and the
+// newest check is written within a second.
+func TestNominatingChecksAreLimited(t *testing.T) {
+	const seconds, rate = 3, 1000
+	for name, row := range map[string]struct {
+		peers int // of which checks are stored
+		at    func(i int) (user, peer string)
+	}{
+		"another USERNAME": {1, func(i int) (string, string) { return fmt.Sprint("user:", i), "127.0.0.1:4000" }},
+		"another peer": {session.MaxChecks, func(i int) (string, string) {
+			return "one:two", fmt.Sprint("127.0.0.1:", 4000+i%1000)
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			withJournal(t, func(s *stored) {
+				s.Update(policy(), routes("127.0.0.1:<4000-4999>"))
+				c, _ := s.guest(0)
+				s.must(c, stun.MethodCreatePermission, peerAt("127.0.0.1:4000"))
+				before := s.journal.Status().Bytes
+				var newest session.Check
+				for i := range seconds * rate {
+					user, peer := row.at(i)
+					newest.Peer = netip.MustParseAddrPort(peer)
+					newest.Message = s.build(stun.BindingRequest, stun.NewUsername(user),
+						stun.RawAttribute{Type: stun.AttrUseCandidate})
+					s.Receive(s.build(stun.NewType(stun.MethodSend, stun.ClassIndication),
+						addressAttr(stun.AttrXORPeerAddress, newest.Peer), data(string(newest.Message))), c)
+					time.Sleep(time.Second / rate)
+				}
+				time.Sleep(time.Second)
+				synctest.Wait()
+				written := s.journal.Status().Bytes - before
+				if most := int64((seconds + 1) * row.peers * (len(newest.Message) + 32)); written > most {
+					t.Errorf("%d bytes written, want %d at most", written, most)
+				}
+				checks := s.killed(c).restored[0].Checks
+				if last := checks[len(checks)-1]; last.Peer != newest.Peer || !bytes.Equal(last.Message, newest.Message) {
+					t.Errorf("the newest check stored is %v, want %v", last, newest)
+				}
+			})
+		})
+	}
+}
+
+// A session that is not in the journal because of an error is stored with the next Refresh, as a whole. Until then it
+// counts as lost.
+func TestLostSessionIsStoredAgain(t *testing.T) {
+	withJournal(t, func(s *stored) {
+		s.dir = t.TempDir()
+		other, _ := journal.Open(journal.Options{Dir: s.dir, Now: time.Now})
+		s.open() // without a file, because the folder is in use
+		c, via := s.guest(1800)
+		s.must(c, stun.MethodCreatePermission, peerAt("127.0.0.1:4001"))
+		s.at(100 * time.Second)
+		s.must(c, stun.MethodChannelBind, channel(0x4000), peerAt("127.0.0.1:4000"))
+		s.must(c, stun.MethodRefresh, lifetime(1800))
+		if connected, lost := s.Unstored(); connected != 0 || lost != 1 {
+			t.Errorf("unstored: %d connected, %d lost", connected, lost)
+		}
+		if err := other.Close(); err != nil {
+			t.Fatal(err)
+		}
+		s.at(200 * time.Second)
+		s.must(c, stun.MethodRefresh, lifetime(1800))
+		if _, lost := s.Unstored(); lost != 0 {
+			t.Errorf("%d lost after the Refresh", lost)
+		}
+		stored := s.journal.Status().Bytes
+		s.must(c, stun.MethodRefresh, lifetime(1800))
+		if n := s.journal.Status().Bytes - stored; n > 32 {
+			t.Errorf("the next Refresh writes %d bytes", n)
+		}
+		s = s.killed(c)
+		if len(s.restored) != 1 {
+			t.Fatalf("restored: %v", s.restored)
+		}
+		r, bound := s.restored[0], s.began.Add(100*time.Second)
+		if r.Lifetime != 1800 || !r.Until.Equal(s.began.Add(2000*time.Second)) || len(r.Channels) != 1 ||
+			!r.Channels[0].Installed.Equal(bound) || !r.Channels[0].Until.Equal(bound.Add(600*time.Second)) {
+			t.Errorf("stored: %+v", r.Record)
+		}
+		s.carries("channel", s.channel(c, via, s.peer("127.0.0.1:4000")), both)
+		s.carries("indications", s.indications(c, via, s.peer("127.0.0.1:4001")), both)
+		s.at(401 * time.Second)
+		s.carries("indications", s.indications(c, via, s.peer("127.0.0.1:4001")), neither)
+	})
+}
+
+// A channel that is bound again is stored with the time at which it was first bound.
+func TestChannelIsStoredWithItsFirstBinding(t *testing.T) {
+	withJournal(t, func(s *stored) {
+		c, _ := s.guest(1800)
+		for _, moment := range []time.Duration{100 * time.Second, 200 * time.Second} {
+			s.at(moment)
+			s.must(c, stun.MethodChannelBind, channel(0x4000), peerAt("127.0.0.1:4000"))
+		}
+		r := s.killed(c).restored[0].Channels
+		if want := s.began.Add(100 * time.Second); len(r) != 1 || !r[0].Installed.Equal(want) {
+			t.Errorf("stored: %+v, want installed at %v", r, want)
+		}
+	})
+}
+
+// Another process continues the sessions of a gate that a process leaves, except those that their clients end.
+func TestLeftSessionsStayInTheJournal(t *testing.T) {
+	withJournal(t, func(s *stored) {
+		stays, _ := s.guest(0)
+		ends := newClient("192.0.2.2:1000")
+		s.must(ends, stun.MethodAllocate, udp)
+		s.Leave()
+		s.must(ends, stun.MethodRefresh, lifetime(0))
+		s.Gate.Close()
+		if s = s.killed(); len(s.restored) != 1 || s.restored[0].Client != stays.addr {
+			t.Errorf("restored: %v", s.restored)
+		}
+	})
+}
+
+// mute is a client that discards what is sent to it.
+type mute struct{ *client }
+
+func (mute) Send([]byte) error { return nil }
+
+// Requests of one client may be handled by several goroutines, because other pods forward them. Run with -race.
+func TestRequestsOfOneClientAtATime(t *testing.T) {
+	withJournal(t, func(s *stored) {
+		c := newClient("192.0.2.1:1000")
+		allocate := s.signed(c, username, password, stun.MethodAllocate, udp)
+		refresh := s.signed(c, username, password, stun.MethodRefresh, lifetime(1200))
+		if code := codeOf(s.send(c, allocate)); code != 0 {
+			t.Fatalf("allocate: %d", code)
+		}
+		var group sync.WaitGroup
+		for _, request := range [][]byte{allocate, refresh} {
+			group.Go(func() {
+				for range 500 {
+					s.Receive(bytes.Clone(request), mute{c})
+				}
+			})
+		}
+		group.Wait()
+		if _, lost := s.Unstored(); lost != 0 || s.table.Len() != 1 {
+			t.Errorf("%d of %d sessions lost", lost, s.table.Len())
 		}
 	})
 }

@@ -140,7 +140,9 @@ func (g *Gate) allocate(r *request) ([]byte, error) {
 	if err := g.start(f); err != nil {
 		return nil, err
 	}
+	f.refreshing.Lock() // the client may have sent a Refresh already
 	g.store(f)
+	f.refreshing.Unlock()
 	g.log.Debug("session started", "relay", s.Relay)
 	if !s.Client.Connected() {
 		g.meter.Sessions.Add(1) // connections are counted when they are accepted
@@ -261,9 +263,12 @@ func (g *Gate) insert(f *flow) bool {
 }
 
 func (f *flow) allocatedAnswer(r *request) ([]byte, error) {
+	f.refreshing.Lock()
+	lifetime := f.lifetime
+	f.refreshing.Unlock()
 	attrs := []stun.Setter{
 		stunmsg.Address{Type: stun.AttrXORRelayedAddress, Addr: f.Session.Relay},
-		stunmsg.Number{Type: stun.AttrLifetime, Value: f.lifetime},
+		stunmsg.Number{Type: stun.AttrLifetime, Value: lifetime},
 		stunmsg.Address{Type: stun.AttrXORMappedAddress, Addr: f.Client.Addr()},
 	}
 	if _, ok := r.Value(stunmsg.AttrAdditionalFamily); ok {
@@ -320,6 +325,7 @@ func (g *Gate) expire(f *flow) {
 func (g *Gate) refresh(r *request) ([]byte, error) {
 	f := r.flow
 	if v, ok := r.Value(stun.AttrLifetime); ok && binary.BigEndian.Uint32(v) == 0 {
+		g.unstore(f)
 		g.end(f)
 		return r.answer(stun.ClassSuccessResponse, stunmsg.Number{Type: stun.AttrLifetime})
 	}
@@ -330,7 +336,7 @@ func (g *Gate) refresh(r *request) ([]byte, error) {
 	}
 	f.setLifetime(r.lifetime())
 	f.resetExpiry()
-	g.journal.Refresh(f.stored(), f.lifetime, f.until)
+	g.storeLifetime(f)
 	return r.answer(stun.ClassSuccessResponse, stunmsg.Number{Type: stun.AttrLifetime, Value: f.lifetime})
 }
 

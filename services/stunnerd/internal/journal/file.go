@@ -295,11 +295,8 @@ func (j *Journal) restart(why error) {
 	j.fault("start journal anew", errors.Join(why, j.drop(), os.Remove(j.path(fileName))))
 }
 
-// forget counts the sessions of the file as lost, and makes later changes of them have no effect.
-func (j *Journal) forget() {
-	j.lost += uint64(j.sessions)
-	j.sessions, j.first = 0, j.last+1
-}
+// forget makes later changes of the sessions of the file have no effect.
+func (j *Journal) forget() { j.sessions, j.first = 0, j.last+1 }
 
 // drop continues without a file until the next attempt.
 func (j *Journal) drop() (err error) {

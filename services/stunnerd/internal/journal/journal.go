@@ -62,8 +62,6 @@ type Status struct {
 	Sessions int
 	// Errors is the number of writes that failed, and of journals that were set aside.
 	Errors uint64
-	// Lost is the number of sessions that live and are not stored, because of errors.
-	Lost uint64
 }
 
 const (
@@ -114,9 +112,9 @@ type Journal struct {
 	root        []byte
 	buffer      []byte
 
-	problem      string
-	errors, lost uint64
-	work         sync.WaitGroup
+	problem string
+	errors  uint64
+	work    sync.WaitGroup
 }
 
 // hooks are what tests replace.
@@ -171,9 +169,21 @@ func (j *Journal) Add(r *session.Record) ID {
 		j.sessions++
 		return id
 	}
-	j.lost++
 	return 0
 }
+
+// Holds reports whether a session that has not ended is in the file. After an error it may not be: its caller calls Add
+// again.
+func (j *Journal) Holds(id ID) bool {
+	if j == nil || id == 0 {
+		return false
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.holds(id)
+}
+
+func (j *Journal) holds(id ID) bool { return id >= j.first && j.file != nil }
 
 // record writes an added entry. The caller holds mu.
 func (j *Journal) record(r *session.Record, id ID) (ok bool) {
@@ -228,7 +238,7 @@ func (j *Journal) change(k kind, id ID, payload func([]byte) []byte) {
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if id < j.first || j.file == nil {
+	if !j.holds(id) {
 		return
 	}
 	j.buffer = payload(openEntry(j.buffer[:0], k, id))
@@ -269,7 +279,7 @@ func (j *Journal) Status() Status {
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return Status{Problem: j.problem, Bytes: j.size, Sessions: j.sessions, Errors: j.errors, Lost: j.lost}
+	return Status{Problem: j.problem, Bytes: j.size, Sessions: j.sessions, Errors: j.errors}
 }
 
 // Close closes the file and unlocks the folder. The file remains, with all sessions that have not ended.

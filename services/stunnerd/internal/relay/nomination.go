@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/pion/stun/v2"
 
@@ -17,15 +18,28 @@ import (
 // nominations remembers which nominating connectivity checks of the client were reported to Routes.OnNomination. A
 // connectivity check is a Binding request. One with USE-CANDIDATE nominates (RFC 8445 §7.2.2). Browsers send
 // USE-CANDIDATE in each check, so one check is reported for each peer and USERNAME, which changes when ICE restarts.
+//
+// A client that changes USERNAME or the port of the peer in each check must not cause a write to the journal for each
+// packet, because the journal is shared by all clients. So checks are reported at most once in nominationInterval, the
+// newest check of each peer.
 type nominations struct {
 	mu   sync.Mutex
 	seen []nomination
+	// pending are the checks that are not reported yet, at most one for each peer.
+	pending []session.Check
+	// reported is when checks were last reported.
+	reported time.Time
+	// timer reports pending. It is nil if the timer is not running.
+	timer *time.Timer
 }
 
 type nomination struct {
 	peer     netip.AddrPort
 	username uint64 // hash
 }
+
+// nominationInterval is the shortest time between two reports of a relay.
+const nominationInterval = time.Second
 
 var usernames = maphash.MakeSeed()
 
@@ -52,15 +66,57 @@ func (r *Relay) observe(message []byte, peer netip.AddrPort) {
 	if r.nominations.Load() == nil {
 		r.nominations.CompareAndSwap(nil, new(nominations))
 	}
-	if r.nominations.Load().add(nomination{peer, maphash.Bytes(usernames, username)}) {
-		(*report)(r, session.Check{Peer: peer, Message: bytes.Clone(message)})
+	n := r.nominations.Load()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.add(nomination{peer, maphash.Bytes(usernames, username)}) {
+		n.hold(session.Check{Peer: peer, Message: bytes.Clone(message)})
+		r.reportPending(n)
 	}
 }
 
-// add reports false if the nomination is known.
+// reportPending reports the pending checks, now or when nominationInterval has passed. The caller holds n.mu.
+func (r *Relay) reportPending(n *nominations) {
+	report := r.routes.nominated.Load()
+	if n.timer != nil || len(n.pending) == 0 || report == nil {
+		return
+	}
+	if wait := nominationInterval - time.Since(n.reported); wait > 0 {
+		n.timer = time.AfterFunc(wait, func() {
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			if n.timer = nil; !r.Closed() {
+				r.reportPending(n)
+			}
+		})
+		return
+	}
+	for _, c := range n.pending {
+		(*report)(r, c)
+	}
+	n.pending, n.reported = nil, time.Now()
+}
+
+// ReportNominations makes the relay report checks again that it has reported.
+func (r *Relay) ReportNominations() {
+	if n := r.nominations.Load(); n != nil {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		n.seen = nil
+	}
+}
+
+// hold adds a check to those that are pending, in place of an earlier one of the same peer. The caller holds mu.
+func (n *nominations) hold(c session.Check) {
+	n.pending = slices.DeleteFunc(n.pending, func(old session.Check) bool { return old.Peer == c.Peer })
+	if len(n.pending) == session.MaxChecks {
+		n.pending = slices.Delete(n.pending, 0, 1)
+	}
+	n.pending = append(n.pending, c)
+}
+
+// add reports false if the nomination is known. The caller holds mu.
 func (n *nominations) add(fresh nomination) bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
 	if slices.Contains(n.seen, fresh) {
 		return false
 	}

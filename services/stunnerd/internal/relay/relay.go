@@ -66,6 +66,8 @@ type Relay struct {
 type channel struct {
 	number uint16
 	peer   netip.AddrPort
+	// since is when the channel was first bound.
+	since time.Time
 	// until is when the channel binding ends, as a time.Duration since the start of the session.
 	until atomic.Int64
 	// permitted is the end of the peer's permission to send in this channel, as a time.Duration since the start of the
@@ -169,7 +171,7 @@ func (r *Relay) bind(number uint16, peer netip.AddrPort, now time.Duration) {
 			c.binding.End()
 		}
 	}
-	c := &channel{number: number, peer: peer}
+	c := &channel{number: number, peer: peer, since: r.session.Started.Add(now)}
 	c.until.Store(until)
 	c.permitted.Store(int64(now + PermissionLifetime))
 	c.installed.Store(int64(now + PermissionLifetime))

@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"net/netip"
 	"time"
 
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
@@ -30,7 +31,7 @@ func (r *Relay) Restore(channels []session.ChannelRecord, permissions []session.
 				permitted = max(permitted, left(p.Until, PermissionLifetime))
 			}
 		}
-		c := &channel{number: saved.Number, peer: saved.Peer}
+		c := &channel{number: saved.Number, peer: saved.Peer, since: saved.Installed}
 		c.until.Store(int64(now + until))
 		c.permitted.Store(int64(now + permitted))
 		c.installed.Store(int64(now + installed))
@@ -38,4 +39,24 @@ func (r *Relay) Restore(channels []session.ChannelRecord, permissions []session.
 		live = append(live, c)
 	}
 	r.channels.Store(&live)
+}
+
+// ChannelRecords returns the channel bindings that have not ended.
+func (r *Relay) ChannelRecords() (list []session.ChannelRecord) {
+	wall, now := time.Now(), r.now()
+	for _, c := range *r.channels.Load() {
+		if r.live(c, now) {
+			until := wall.Add(time.Duration(c.until.Load()) - now)
+			list = append(list, session.ChannelRecord{Number: c.number, Peer: c.peer, Until: until, Installed: c.since})
+		}
+	}
+	return list
+}
+
+// BoundSince returns when a channel was first bound to a peer, or now if it is not bound.
+func (r *Relay) BoundSince(number uint16, peer netip.AddrPort, now time.Time) time.Time {
+	if c := r.byNumber(number, r.since(now)); c != nil && c.peer == peer {
+		return c.since
+	}
+	return now
 }

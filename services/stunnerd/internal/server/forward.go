@@ -51,16 +51,10 @@ type forwardPorts map[uint16]listener.Forwarding
 // watchForwarding sets the listeners that forward datagrams. The caller holds mu.
 func (s *Server) watchForwarding() {
 	ports := forwardPorts{}
-	add := func(g *generation) {
+	for g := range s.generations {
 		if l, ok := g.socket.(listener.Forwarding); ok && (g.state == stateOpen || g.state == stateRetired) {
 			ports[uint16(g.spec.Port)] = l
 		}
-	}
-	for _, g := range s.listeners {
-		for _, e := range g.earlier {
-			add(e)
-		}
-		add(g)
 	}
 	s.forwardPorts.Store(&ports)
 }

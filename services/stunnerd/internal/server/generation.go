@@ -91,6 +91,20 @@ func (g *generation) retiredAt(l config.Listener) *generation {
 	return nil
 }
 
+// generations yields the generations of all listeners, each listener's earlier ones first. The caller holds mu.
+func (s *Server) generations(yield func(*generation) bool) {
+	for _, g := range s.listeners {
+		for _, e := range g.earlier {
+			if !yield(e) {
+				return
+			}
+		}
+		if !yield(g) {
+			return
+		}
+	}
+}
+
 // retire makes a generation refuse new sessions. If possible it frees the port at once, because another listener may
 // need the port and the last session may last for hours.
 func (s *Server) retire(g *generation) {

@@ -2,6 +2,8 @@ package server
 
 import (
 	"log/slog"
+	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -35,4 +37,21 @@ func TestServerIsNotLiveWhenALaneDoesNotComeBack(t *testing.T) {
 			t.Errorf("when it is back: %v", err)
 		}
 	})
+}
+
+// A stuck reader of forwarded datagrams is noticed too.
+func TestServerWatchesTheReaderOfForwardedDatagrams(t *testing.T) {
+	s, err := New(Options{Log: slog.New(slog.DiscardHandler), Forward: netip.MustParseAddr("127.0.0.1")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	for _, task := range s.forwarder.Tasks() {
+		if !slices.Contains(*s.tasks.Load(), task) {
+			t.Error("Live does not check the reader")
+		}
+	}
+	if len(s.forwarder.Tasks()) == 0 {
+		t.Error("nothing is forwarded")
+	}
 }

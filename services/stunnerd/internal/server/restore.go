@@ -1,6 +1,7 @@
 package server
 
 import (
+	"fmt"
 	"runtime"
 	"slices"
 	"sync"
@@ -113,6 +114,23 @@ func (s *Server) closeSaved(at savedAt) {
 	delete(s.restoring.saved, at)
 }
 
+// unstored returns the numbers of sessions that are not in the journal, as gate.Gate.Unstored.
+func (s *Server) unstored() (connected, lost int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for g := range s.generations {
+		c, l := g.gate.Unstored()
+		connected, lost = connected+c, lost+l
+	}
+	return connected, lost
+}
+
+// Unstored returns the number of live sessions that are not in the journal, so that they end with the process.
+func (s *Server) Unstored() int {
+	connected, lost := s.unstored()
+	return connected + lost
+}
+
 // Journal returns the state of the session journal, or nil if there is none.
 func (s *Server) Journal() *inspection.JournalStatus {
 	if s.opt.Journal == nil {
@@ -120,8 +138,15 @@ func (s *Server) Journal() *inspection.JournalStatus {
 	}
 	j := s.opt.Journal.Status()
 	st := &inspection.JournalStatus{
-		Problem: j.Problem, Bytes: j.Bytes, Sessions: j.Sessions, Errors: j.Errors, Lost: j.Lost,
-		Restored: s.meter.Restored.Load(),
+		Problem: j.Problem, Bytes: j.Bytes, Sessions: j.Sessions, Errors: j.Errors, Restored: s.meter.Restored.Load(),
+	}
+	if j.Errors > 0 {
+		_, lost := s.unstored()
+		st.Lost = uint64(lost)
+	}
+	if st.Lost > 0 && st.Problem == "" {
+		st.Problem = fmt.Sprintf("%d sessions are not in the journal after an error: each is stored with its next Refresh",
+			st.Lost)
 	}
 	for _, n := range s.meter.Unrestored() {
 		st.Dropped += n

@@ -59,11 +59,8 @@ func (s *Server) selfOf(c config.Config) *cluster.Self {
 		ports = append(ports, uint16(l.Port))
 		sockets = append(sockets, l.ReachedAt(answers[l.PublicAddress]...)...)
 	}
-	for _, g := range s.listeners {
+	for g := range s.generations {
 		ports = append(ports, uint16(g.spec.Port))
-		for _, e := range g.earlier {
-			ports = append(ports, uint16(e.spec.Port))
-		}
 	}
 	return cluster.NewSelf(*s.local.Load(), ports, sockets)
 }

@@ -15,6 +15,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -139,7 +140,6 @@ func New(o Options) (*Server, error) {
 	}
 	s.meter.LogFaults(o.Log)
 	s.meter.CountElsewhere(func() { s.offload.Load().Fold() })
-	s.watchTasks()
 	s.network = relay.Kernel{ICMP: o.ICMP, Local: s.isLocal, Pollers: s.pollers}
 	if o.RelayPorts.Len() > 0 {
 		s.network.Ports = relay.NewPorts(o.RelayPorts)
@@ -155,6 +155,7 @@ func New(o Options) (*Server, error) {
 		}
 		s.forwarder = f
 	}
+	s.watchTasks()
 	s.names = resolve.New(resolve.System(nil), s.refresh, o.Log)
 	return s, nil
 }
@@ -172,7 +173,7 @@ func (s *Server) Live() error {
 	for _, t := range *s.tasks.Load() {
 		if t.Stuck(now) {
 			return fmt.Errorf(
-				"stunnerd not live: a reader of a listener, or a worker of pion/turn, has handled one message for more than %v",
+				"stunnerd not live: a reader of datagrams, or a worker of pion/turn, has handled one message for more than %v",
 				watch.StuckAfter)
 		}
 	}
@@ -182,12 +183,9 @@ func (s *Server) Live() error {
 // watchTasks sets the goroutines that Live checks. The caller holds mu. Live reads them without mu, because mu is held
 // by an Apply that waits for a stuck reader.
 func (s *Server) watchTasks() {
-	tasks := append(s.engine.Tasks(), s.pollers.Tasks()...)
-	for _, g := range s.listeners {
+	tasks := slices.Concat(s.engine.Tasks(), s.pollers.Tasks(), s.forwarder.Tasks())
+	for g := range s.generations {
 		tasks = append(tasks, g.socket.Tasks()...)
-		for _, e := range g.earlier {
-			tasks = append(tasks, e.socket.Tasks()...)
-		}
 	}
 	s.tasks.Store(&tasks)
 	s.watchForwarding()
@@ -202,10 +200,19 @@ func (s *Server) Running() config.Config {
 }
 
 // Close ends all sessions and closes all sockets.
-func (s *Server) Close() error {
+func (s *Server) Close() error { return s.close(func(*gate.Gate) {}) }
+
+// Leave closes all sockets. The sessions that are in the journal stay there, so that another process can continue them.
+func (s *Server) Leave() error { return s.close((*gate.Gate).Leave) }
+
+// close calls a function for each gate, and closes everything.
+func (s *Server) close(before func(*gate.Gate)) error {
 	err := s.forwarder.Close()
 	s.names.Close() // before mu is locked, because Close waits for a refresh, which locks mu
 	s.mu.Lock()
+	for g := range s.generations {
+		before(g.gate)
+	}
 	close(s.closed)
 	for name := range s.listeners {
 		s.stop(name)

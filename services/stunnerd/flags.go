@@ -30,6 +30,7 @@ type options struct {
 	dryRun     bool
 	stateDir   string
 	journalDir string
+	handOver   bool
 	standby    string
 	tokenFile  string
 	caFile     string
@@ -81,6 +82,7 @@ var envNames = map[string]string{
 	"relay-ports":          "STUNNER_RELAY_PORTS",
 	"state-dir":            "STUNNER_STATE_DIR",
 	"journal-dir":          "STUNNER_JOURNAL_DIR",
+	"hand-over":            "STUNNER_HAND_OVER",
 	"standby-config":       "STUNNER_STANDBY_CONFIG",
 	"discovery-token-file": "STUNNER_DISCOVERY_TOKEN_FILE",
 	"discovery-ca-file":    "STUNNER_DISCOVERY_CA_FILE",
@@ -115,6 +117,8 @@ func newFlags(r *raw) *cli.Flags {
 		"empty stores none")
 	f.StringVar(&r.journalDir, "journal-dir", "",
 		"`FOLDER` for the journal of sessions, which may be shared with other users; empty means --state-dir")
+	f.BoolVar(&r.handOver, "hand-over", false,
+		"after SIGTERM, leave the sessions in the journal to the next process instead of waiting for their end")
 	f.StringVar(&r.standby, "standby-config", "",
 		"`FILE` with a config to start with if the origin is unreachable and there is no last good config")
 	f.StringVar(&r.tokenFile, "discovery-token-file", "", "`FILE` with the bearer token for config discovery")

@@ -80,7 +80,7 @@ func run(ctx, replaced context.Context, o options) error {
 	if errors.Is(err, errReplaced) {
 		return err // without ending the sessions: the next process restores them
 	}
-	return errors.Join(err, d.server.Close(), d.journal.Close())
+	return errors.Join(err, d.end())
 }
 
 // open opens the source of the config: the quick server if the command line has a TURN URI, or else the origin in
@@ -109,6 +109,7 @@ func newDaemon(o options, source discovery.Source, levels *telemetry.Levels, log
 	folder, err := o.journalFolder()
 	if err != nil {
 		telemetry.Scope(log, "journal").Warn("store sessions in --state-dir", "error", err)
+		o.handOver = false // because that folder may end with the pod
 	}
 	sessions, saved := journal.Open(journal.Options{
 		Dir: folder, Log: telemetry.Scope(log, "journal"), Now: time.Now,
@@ -222,7 +223,25 @@ func (d *daemon) metrics(path string) http.Handler {
 	return mux
 }
 
-// drain refuses new sessions and waits until the live sessions end, at most --drain-timeout or until a second signal.
+// end closes everything. The live sessions over UDP stay in the journal, and another process can continue them. If the
+// config was deleted at its source, there is no such process: the sessions end, and the journal is removed.
+func (d *daemon) end() error {
+	if d.follower.Deleted() {
+		return errors.Join(d.server.Close(), d.journal.Remove())
+	}
+	return errors.Join(d.server.Leave(), d.journal.Close())
+}
+
+// remaining returns the number of sessions that drain waits for: all, or with --hand-over those that no other process
+// can continue.
+func (d *daemon) remaining() int {
+	if d.options.handOver && !d.follower.Deleted() {
+		return d.server.Unstored()
+	}
+	return d.server.Sessions().Len()
+}
+
+// drain refuses new sessions and waits until remaining is 0, at most --drain-timeout or until a second signal.
 // Without --unready-on-drain the process stays ready meanwhile, because kube-proxy drops the UDP flows of an endpoint
 // that is not ready, which would end every call.
 func (d *daemon) drain() {
@@ -236,7 +255,8 @@ func (d *daemon) drain() {
 	defer timeout.Stop()
 	for {
 		changed := sessions.Changed()
-		if sessions.Len() == 0 {
+		if d.remaining() == 0 {
+			d.log.Info("drained", "left in journal", sessions.Len())
 			return
 		}
 		select {

@@ -169,6 +169,11 @@ func (w Workload) identity(o Owner) []corev1.EnvVar {
 	}
 	if w.Template.Spec.HostNetwork {
 		env = append(env, corev1.EnvVar{Name: "STUNNER_JOURNAL_DIR", Value: journalDir})
+		// An update of a DaemonSet starts the next pod on a node when the former one has ended. The next pod of a Deployment
+		// may be on another node.
+		if w.Template.Spec.DataplaneResource == stunnerv1.ResourceDaemonSet {
+			env = append(env, corev1.EnvVar{Name: "STUNNER_HAND_OVER", Value: "true"})
+		}
 	}
 	if w.Template.Spec.RelayPortRange != nil {
 		env = append(env, corev1.EnvVar{Name: "STUNNER_RELAY_PORTS", Value: RelayPorts(w.Template).String()})

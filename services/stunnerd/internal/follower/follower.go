@@ -93,6 +93,8 @@ type state struct {
 	// current is set if the running config is the last one that the source has sent. It is not set for a config that
 	// was read from disk.
 	current bool
+	// deleted is set if the config was deleted at its source.
+	deleted bool
 	// saved is the time at which the running config was written to disk; zero if it was not written.
 	saved time.Time
 	// written is when any config was last written to disk.
@@ -207,7 +209,7 @@ func (f *Follower) handle(e discovery.Event) {
 	case e.Deleted:
 		// The deletion of a Gateway deletes this pod too. Until then calls continue.
 		f.opt.Log.Info("config deleted at its source, keep the last one", "config", e.ID)
-		f.update(func(s *state) { s.current = false }) // so that it is not saved again
+		f.update(func(s *state) { s.current, s.deleted = false, true }) // not current, so that it is not saved again
 	case e.Connected:
 		f.setConnected()
 	default:
@@ -223,7 +225,7 @@ func (f *Follower) take(c discovery.Loaded) {
 	if !f.apply(c, f.opt.Source.String()) {
 		return
 	}
-	f.update(func(s *state) { s.current = true })
+	f.update(func(s *state) { s.current, s.deleted = true, false })
 	f.save(saveInterval)
 }
 
@@ -430,6 +432,9 @@ func (f *Follower) Ready() error {
 	}
 	return nil
 }
+
+// Deleted reports whether the running config was deleted at its source, as that of a deleted Gateway.
+func (f *Follower) Deleted() bool { return f.state().deleted }
 
 // Revision returns the revision of the running config.
 func (f *Follower) Revision() string { return f.state().revision() }

@@ -58,6 +58,7 @@ func (g *Gate) storeLifetime(f *flow) {
 	}
 	g.store(f)
 	f.relay.ReportNominations() // because the relay does not keep the checks that the journal has lost
+	g.table.Touch()
 }
 
 // Unstored returns the number of sessions that are not in the journal: those over connections, and those over UDP that

@@ -58,13 +58,25 @@ func (j *Journal) takeLock() error {
 	if err != nil {
 		return err
 	}
-	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+	err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+	if err == nil && !j.isLock(f) {
+		err = syscall.EWOULDBLOCK
+	}
+	if err != nil {
 		_ = f.Close()
 		return fmt.Errorf("lock %s: another process uses the state folder: stop it or choose another folder: %w",
 			f.Name(), err)
 	}
 	j.lock = f
 	return nil
+}
+
+// isLock reports whether a file is the lock of the folder, and not one that Remove of another process has removed after
+// it was opened.
+func (j *Journal) isLock(f *os.File) bool {
+	own, err := f.Stat()
+	named, namedErr := os.Lstat(j.path(lockName))
+	return err == nil && namedErr == nil && os.SameFile(own, named)
 }
 
 // attempts counts this attempt to restore the journal, and returns the number of those before it. The count is written

@@ -13,6 +13,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"io"
+	"io/fs"
 	"log/slog"
 	"net/netip"
 	"os"
@@ -283,7 +284,13 @@ func (j *Journal) Status() Status {
 }
 
 // Close closes the file and unlocks the folder. The file remains, with all sessions that have not ended.
-func (j *Journal) Close() error {
+func (j *Journal) Close() error { return j.close() }
+
+// Remove is Close, and removes what the journal has in the folder, except files that were set aside.
+func (j *Journal) Remove() error { return j.close(fileName, attemptsName, lockName) }
+
+// close closes the journal, and removes files while the folder is locked.
+func (j *Journal) close(remove ...string) error {
 	if j == nil {
 		return nil
 	}
@@ -294,9 +301,15 @@ func (j *Journal) Close() error {
 	j.work.Wait() // a compaction uses the folder
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if j.lock != nil {
-		err = errors.Join(err, j.lock.Close())
-		j.lock = nil
+	if j.lock == nil {
+		return err
 	}
+	for _, name := range remove {
+		if e := os.Remove(j.path(name)); !errors.Is(e, fs.ErrNotExist) {
+			err = errors.Join(err, e)
+		}
+	}
+	err = errors.Join(err, j.lock.Close())
+	j.lock = nil
 	return err
 }

@@ -623,3 +623,28 @@ func FuzzJournal(f *testing.F) {
 		}
 	})
 }
+
+// Remove leaves nothing in the folder. A process that has opened the lock before does not use it: the next process could
+// have the folder at the same time.
+func TestRemove(t *testing.T) {
+	dir := t.TempDir()
+	j, _ := Open(Options{Dir: dir})
+	j.Add(sample(time.Now()))
+	late, err := os.Open(filepath.Join(dir, lockName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer late.Close()
+	if err := j.Remove(); err != nil {
+		t.Fatal(err)
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+		t.Errorf("left: %v, %v", left, err)
+	}
+	next, r := Open(Options{Dir: dir})
+	healthy(t, next, 0, 0)
+	if len(r.Sessions) != 0 || next.isLock(late) {
+		t.Errorf("%d sessions, removed lock in use: %v", len(r.Sessions), next.isLock(late))
+	}
+	end(t, next)
+}

@@ -226,11 +226,18 @@ func (t *Table) Draining() bool {
 	return t.draining
 }
 
-// Changed returns a channel that is closed at the next change of the table.
+// Changed returns a channel that is closed at the next change of the table, and by Touch.
 func (t *Table) Changed() <-chan struct{} {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.changed
+}
+
+// Touch makes Changed report a change of a session.
+func (t *Table) Touch() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.notify()
 }
 
 func (t *Table) notify() {

@@ -188,6 +188,11 @@ func (j *Journal) keep(whole int64) error {
 		return errors.Join(err, f.Close())
 	}
 	j.use(f, whole)
+	own, err := os.Lstat(j.path(fileName))
+	if aside, asideErr := os.Lstat(j.path(damagedName)); errors.Join(err, asideErr) == nil && os.SameFile(own, aside) {
+		err := os.Remove(j.path(damagedName)) // only another name of this file, without the damage
+		j.o.Log.Warn("Journal: no room to keep the damaged part", "error", err)
+	}
 	return nil
 }
 

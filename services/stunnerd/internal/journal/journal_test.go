@@ -135,8 +135,7 @@ func TestTornJournal(t *testing.T) {
 	}
 }
 
-// A journal with any flipped bit restores the entries before it. The whole file is set aside, unless the damage looks
-// like an entry that was not complete.
+// A journal with any flipped bit restores the entries before it. The whole file is set aside.
 func TestDamagedJournal(t *testing.T) {
 	now := time.UnixMilli(1795470000123)
 	data, ends, states := written(t, now)
@@ -145,17 +144,15 @@ func TestDamagedJournal(t *testing.T) {
 		damaged[bit/8] ^= 1 << (bit % 8)
 		got, status, files := restore(t, damaged, now)
 		var want []Entry
-		begin := 0
 		for i := range ends {
 			if ends[i] <= bit/8 {
-				want, begin = states[i], ends[i]
+				want = states[i]
 			}
 		}
 		if !reflect.DeepEqual(orNil(sorted(got.Sessions)), orNil(want)) {
 			t.Fatalf("bit %d of byte %d: %+v, want %+v", bit%8, bit/8, got.Sessions, want)
 		}
-		length := begin > 0 && bit/8 < begin+2
-		if aside := files[damagedName] == len(data) && status.Errors == 1; !aside && !length {
+		if files[damagedName] != len(data) || status.Errors != 1 {
 			t.Fatalf("bit %d of byte %d: %+v, files %v", bit%8, bit/8, status, files)
 		}
 	}
@@ -211,6 +208,81 @@ func TestForeignJournal(t *testing.T) {
 			end(t, j)
 		})
 	}
+}
+
+// A start takes less than a second of CPU time, whatever is in the file.
+func TestStartIsFast(t *testing.T) {
+	header := appendHeader(nil)
+	longest := append(openEntry(nil, 99, 1), make([]byte, 1<<16-3)...) // of an unknown kind
+	if !closeEntry(longest, 0) || closeEntry(append(longest, 0), 0) {
+		t.Fatal("not the longest entry")
+	}
+	whole := slices.Concat(header, bytes.Repeat(longest, maxSize/len(longest)-1))
+	// Each byte might begin an entry, of an ever other length.
+	almost := bytes.Repeat([]byte{byte(ended), byte(added), byte(nonces), byte(bound)}, len(longest)/4)
+	almost[0], almost[1] = 0xff, 0xff
+	for name, row := range map[string]struct {
+		begin []byte
+		size  int64
+	}{
+		"1 GiB of zeros":                        {nil, 1 << 30},
+		"256 MiB of zeros":                      {nil, maxSize},
+		"256 MiB of damage":                     {slices.Concat(header, almost), maxSize},
+		"256 MiB of entries, a damaged length":  {slices.Concat(whole, almost), int64(len(whole) + len(almost))},
+		"256 MiB of entries, an incomplete one": {slices.Concat(whole, longest[:1<<15]), int64(len(whole) + 1<<15)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			large(t, dir, string(row.begin), row.size)
+			before := cpuTime(t)
+			j, _ := Open(Options{Dir: dir})
+			took := cpuTime(t) - before
+			t.Logf("%v", took)
+			if took > time.Second {
+				t.Errorf("the start takes %v", took)
+			}
+			end(t, j)
+		})
+	}
+}
+
+// cpuTime returns the CPU time of this process.
+func cpuTime(t *testing.T) time.Duration {
+	t.Helper()
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		t.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// If there is no room for a new file, the damaged journal is continued without what is behind its whole entries. A copy
+// that is only another name of this file is not kept.
+func TestDamagedJournalWithoutRoom(t *testing.T) {
+	now := time.UnixMilli(1795470000123)
+	data, ends, states := written(t, now)
+	dir := t.TempDir()
+	data[ends[4]+frameSize] ^= 1
+	if err := os.WriteFile(filepath.Join(dir, fileName), data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	h := hooks{minimum: maxSize, open: func(name string, flags int) (file, error) {
+		if strings.HasSuffix(name, newName) {
+			return nil, syscall.ENOSPC
+		}
+		return osFile(name, flags)
+	}}
+	j, r := open(Options{Dir: dir, Now: func() time.Time { return now }}, h)
+	if !reflect.DeepEqual(sorted(r.Sessions), states[4]) {
+		t.Errorf("restored: %+v, want %+v", r.Sessions, states[4])
+	}
+	if _, err := os.Stat(filepath.Join(dir, damagedName)); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the copy: %v", err)
+	}
+	if s := j.Status(); s.Problem != "" || s.Bytes != int64(ends[4]) {
+		t.Errorf("%+v, want %d bytes", s, ends[4])
+	}
+	end(t, j)
 }
 
 type counter int64

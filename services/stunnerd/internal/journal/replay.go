@@ -115,8 +115,11 @@ func replay(r io.Reader, size int64) (s state, whole int64, err error) {
 			return s, whole, errTorn
 		}
 		payload := entry[frameSize : frameSize+int(binary.BigEndian.Uint16(frame))]
-		if int64(len(payload)) > size-whole-frameSize {
-			return s, whole, errTorn
+		if left := size - whole - frameSize; left < int64(len(payload)) {
+			if _, err := io.ReadFull(in, payload[:left]); err != nil {
+				return s, whole, err
+			}
+			return s, whole, incomplete(entry[:frameSize+left], whole)
 		}
 		if _, err := io.ReadFull(in, payload); err != nil {
 			return s, whole, err
@@ -128,6 +131,30 @@ func replay(r io.Reader, size int64) (s state, whole int64, err error) {
 		whole += int64(frameSize + len(payload))
 	}
 	return s, whole, nil
+}
+
+// incomplete returns the error for the last bytes of a file, which start with an entry that is longer than they are. It
+// is errTorn, unless the bytes contain a whole entry: then the length is damaged.
+func incomplete(b []byte, at int64) error {
+	for i := range max(len(b)-frameSize, 0) {
+		payload := b[i+frameSize:]
+		if i > 0 {
+			n := int(binary.BigEndian.Uint16(b[i:]))
+			if n == 0 || n > len(payload) {
+				continue
+			}
+			payload = payload[:n]
+		}
+		// Most bytes are no kind, which spares the checksum of up to 64 KiB.
+		if k := kind(payload[0]); k < added || k > nonces {
+			continue
+		}
+		length := binary.BigEndian.AppendUint16(nil, uint16(len(payload)))
+		if checksum(length, payload) == binary.BigEndian.Uint32(b[i+2:]) {
+			return fmt.Errorf("%w at byte %d", errDamaged, at)
+		}
+	}
+	return errTorn
 }
 
 // apply applies the payload of an entry. It reports false if the payload is malformed. Changes of unknown sessions are

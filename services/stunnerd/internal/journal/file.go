@@ -270,8 +270,9 @@ func (j *Journal) append(entry []byte) error {
 // errOften is the error of a compaction in place that would follow too soon after one that has freed little.
 var errOften = errors.New("compact journal: the volume is too small")
 
-// shrink compacts the file in place, because there may be no room for a second one. A client waits for it: after a
-// compaction that has freed less than half of the file, the next one is at least retryAfter later.
+// shrink compacts the file, in place if there is no room for a second one: a process that is killed between the
+// truncation and the write then leaves no sessions. A client waits for it: after a compaction that has freed less than
+// half of the file, the next one is at least retryAfter later.
 func (j *Journal) shrink() error {
 	now := j.o.Now()
 	if now.Before(j.retry) {
@@ -285,6 +286,11 @@ func (j *Journal) shrink() error {
 	image := s.image()
 	if int64(len(image)) > j.size/2 {
 		j.retry = now.Add(retryAfter)
+	}
+	if !j.compacting { // a compaction uses the name of the new file
+		if f, size, err := j.create(image); err == nil {
+			return j.replace(f, size)
+		}
 	}
 	if err := j.file.Truncate(0); err != nil {
 		return err

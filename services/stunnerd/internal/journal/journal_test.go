@@ -523,6 +523,47 @@ func TestFullVolume(t *testing.T) {
 	end(t, j)
 }
 
+// exhausted is a file that takes a number of bytes.
+type exhausted struct {
+	file
+	room      int
+	truncated *int // calls of Truncate(0)
+}
+
+func (e *exhausted) Write(b []byte) (int, error) {
+	if e.room -= len(b); e.room < 0 {
+		return 0, syscall.ENOSPC
+	}
+	return e.file.Write(b)
+}
+
+func (e *exhausted) Truncate(size int64) error {
+	if size == 0 {
+		*e.truncated++
+	}
+	return e.file.Truncate(size)
+}
+
+// A compaction after a failed write replaces the file if there is room for a second one, so that a kill in the meantime
+// loses nothing.
+func TestCompactionAfterAFailedWriteReplacesTheFile(t *testing.T) {
+	var truncated int
+	h := hooks{minimum: maxSize, open: func(name string, flags int) (file, error) {
+		f, err := osFile(name, flags)
+		return &exhausted{f, 4096, &truncated}, err
+	}}
+	dir, now := t.TempDir(), time.UnixMilli(1795470000123)
+	j, _ := open(Options{Dir: dir, Now: func() time.Time { return now }}, h)
+	id := j.Add(sample(now))
+	for range 1000 {
+		j.Permit(id, []netip.Addr{netip.MustParseAddr("10.0.0.9")}, now.Add(time.Minute))
+	}
+	if s := j.Status(); truncated > 0 || !j.Holds(id) || s.Errors == 0 || s.Problem != "" {
+		t.Errorf("truncated %d times, %+v", truncated, s)
+	}
+	end(t, j)
+}
+
 // A folder in which no file can be made costs no start and no session.
 func TestFolderThatCannotBeUsed(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")

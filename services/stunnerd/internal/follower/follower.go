@@ -31,8 +31,10 @@ const (
 	reportInterval = 5 * time.Second
 	// applyShare is the maximum share of a core that is spent on applying configs.
 	applyShare = 0.02
-	// saveInterval is the minimum age of the last write to disk for a new last good config to be written at once.
-	// Otherwise, Follower.Run writes it at the next report, see reportInterval, or when it returns.
+	// saveInterval is the minimum age of the last write to disk for a new last good config to be written at once. If
+	// other listeners are in it, it is written at once anyway: a process that restored sessions with the config before
+	// would drop those of a new listener. Otherwise, Follower.Run writes it at the next report, see reportInterval, or
+	// when it returns.
 	saveInterval = 5 * time.Second
 	// confirmInterval is how often an unchanged config is written to disk again while its source is connected, to renew
 	// the stored time of the last confirmation by the source.
@@ -222,11 +224,23 @@ func (f *Follower) handle(e discovery.Event) {
 // take applies a config that the source has sent, and saves it.
 func (f *Follower) take(c discovery.Loaded) {
 	f.update(func(s *state) { s.rejected = "" })
+	former := f.state().wanted
 	if !f.apply(c, f.opt.Source.String()) {
 		return
 	}
 	f.update(func(s *state) { s.current, s.deleted = true, false })
+	if former == nil || !sameListeners(former.Config, c.Config) {
+		f.save(0)
+		return
+	}
 	f.save(saveInterval)
+}
+
+// sameListeners reports whether two configs have listeners with the same names, protocols and ports.
+func sameListeners(a, b config.Config) bool {
+	return slices.EqualFunc(a.Listeners, b.Listeners, func(a, b config.Listener) bool {
+		return a.Name == b.Name && a.Protocol == b.Protocol && a.Port == b.Port
+	})
 }
 
 // reject handles a config that was rejected, or the loss of the connection to the source. The running config stays in

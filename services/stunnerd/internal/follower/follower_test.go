@@ -58,6 +58,22 @@ func follow(t *testing.T, dir string) (*Follower, *hand) {
 
 func followWith(t *testing.T, change func(*Options)) (*Follower, *hand) {
 	t.Helper()
+	f, h := newFollower(t, change)
+	ctx, stop := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- f.Run(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return f, h
+}
+
+// newFollower returns a follower that does not run.
+func newFollower(t *testing.T, change func(*Options)) (*Follower, *hand) {
+	t.Helper()
 	srv, err := server.New(server.Options{
 		HostAddresses: []netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("::1")},
 		Log:           slog.New(slog.DiscardHandler),
@@ -72,17 +88,12 @@ func followWith(t *testing.T, change func(*Options)) (*Follower, *hand) {
 		Log:    slog.New(slog.DiscardHandler),
 	}
 	change(&o)
-	f := New(o)
-	ctx, stop := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- f.Run(ctx) }()
 	t.Cleanup(func() {
-		stop()
-		if err := errors.Join(<-done, srv.Close()); err != nil {
+		if err := srv.Close(); err != nil {
 			t.Error(err)
 		}
 	})
-	return f, h
+	return New(o), h
 }
 
 func configWith(t *testing.T, change func(*config.Config)) config.Config {

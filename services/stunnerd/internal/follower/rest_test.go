@@ -11,6 +11,7 @@ import (
 
 	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/api/discovery"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/testport"
 )
 
 // However often a config changes, applying it uses a small share of a core, and the disk is written every few seconds.
@@ -61,5 +62,34 @@ func TestAConfigThatChangesOftenIsPutInForceSeldom(t *testing.T) {
 	if c, _, err := (LastGood{Dir: dir, ID: id}).Load(time.Date(2000, 1, 1, 0, 1, 0, 0, time.UTC)); err != nil ||
 		c.Auth.Realm != "last.example" {
 		t.Errorf("on disk is %q: %v", c.Auth.Realm, err)
+	}
+}
+
+// A config with other listeners is on disk at once, also soon after another write, because the sessions of a listener
+// are restored with the config on disk. Other changes are written seldom.
+func TestOtherListenersAreSavedAtOnce(t *testing.T) {
+	dir := t.TempDir()
+	f, _ := newFollower(t, func(o *Options) { o.Last.Dir = dir })
+	at := testport.Free(t)
+	one := configWith(t, nil)
+	two := one.Clone()
+	two.Listeners = append(two.Listeners, config.Listener{Name: id + "/other", Protocol: config.TURNTCP, Port: at})
+	moved := two.Clone()
+	moved.Listeners[1].Port = testport.Free(t)
+	realm := moved.Clone()
+	realm.Auth.Realm = "other.example"
+	for _, step := range []struct {
+		what        string
+		next, saved config.Config
+	}{
+		{"first", one, one}, {"another listener", two, two}, {"another port", moved, moved}, {"another realm", realm, moved},
+		{"a removed listener", one, one},
+	} {
+		step.next.Default()
+		f.take(discovery.Loaded{Config: step.next, Revision: step.next.Revision()})
+		got, _, err := f.opt.Last.Load(time.Now())
+		if step.saved.Default(); err != nil || got.Revision() != step.saved.Revision() {
+			t.Errorf("%s: saved %s, %v, want %s", step.what, got.Revision(), err, step.saved.Revision())
+		}
 	}
 }

@@ -1,11 +1,12 @@
-# Figures of the control plane and of call set-up, for docs/performance.md. They depend on the machine: compare figures of one run only.
+# Figures of the control plane, of call set-up and of the session journal, for docs/performance.md. They depend on the machine: compare figures of one run only.
 
 BENCHTIME ?= 1000x
 
 .PHONY: bench bench-media
 
-bench: ## Print the cost of changes and starts in the control plane, in memory and on a real API server, the duration of call set-up, and calls during floods on stunnerd and coturn
+bench: ## Print the cost of changes and starts in the control plane, in memory and on a real API server, the duration of call set-up, the rate of allocations with and without the session journal, and calls during floods on stunnerd and coturn
 	@go test -run='^$$' -bench='^BenchmarkCallSetup$$' -benchtime=$(BENCHTIME) ./e2e/faults
+	@go test -run='^$$' -bench='^BenchmarkJournal$$' -benchtime=100x ./e2e/faults
 	@go test -run='^$$' -bench='^BenchmarkChange$$' -benchtime=$(BENCHTIME) ./services/operator/internal/translate
 	@go test -run='^$$' -bench='^BenchmarkStart$$' -benchtime=1x ./services/operator/internal/translate
 	@go test -run='^$$' -bench='^BenchmarkFolder$$' -benchtime=10x ./services/operator/internal/decode

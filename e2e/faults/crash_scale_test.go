@@ -1,6 +1,7 @@
 package faults
 
 import (
+	"fmt"
 	"net"
 	"os"
 	"regexp"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/pion/stun/v2"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/stunner-gateway/stunner/e2e/internal/ask"
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
@@ -30,8 +32,10 @@ func (b *bench) another(first *ask.Client) *ask.Client {
 // A process that is killed with 10,000 sessions, each with a permission and a channel, restores all of them.
 func TestCrashWithManySessions(t *testing.T) {
 	const sessions = 10_000
-	b, state := newBench(t), t.TempDir()
-	b.run("--state-dir", state)
+	b := newBench(t)
+	// No other process of the host gets these ports while the process is killed: the kernel does not select them.
+	flags := []string{"--state-dir", t.TempDir(), "--relay-ports", "4000-17999"}
+	b.run(flags...)
 	first := b.client(0)
 	b.do(first, stun.MethodRefresh, ask.Lifetime(600)) // learns a nonce
 	var all []*ask.Client
@@ -49,15 +53,13 @@ func TestCrashWithManySessions(t *testing.T) {
 		all = append(all, c)
 	}
 	began := time.Now()
-	b.killed(func() {}, "--state-dir", state)
+	b.killed(func() {}, flags...)
 	t.Logf("ready %s after the kill", time.Since(began).Round(time.Millisecond))
-	log := b.process.Tail(1000)
-	for _, what := range []string{"restore sessions of a former process", "sessions restored"} {
-		i := slices.IndexFunc(log, func(line string) bool { return regexp.MustCompile(`msg="` + what + `"`).MatchString(line) })
-		if i < 0 {
-			t.Fatalf("the log has no line %q", what)
-		}
-		t.Log(log[i])
+	restore := b.logged("restore sessions of a former process", "read") + b.logged("sessions restored", "took")
+	stalled := b.pulse.Stalled(began, time.Now())
+	t.Logf("%d sessions restored in %s, of which the machine was stalled for at most %s", sessions, restore, stalled)
+	if limit := time.Second; restore-stalled > limit {
+		t.Errorf("the restore took %s, want %s at most", restore, limit)
 	}
 	if n := b.status().AllocationCount; n != sessions {
 		t.Errorf("%d allocations", n)
@@ -65,48 +67,107 @@ func TestCrashWithManySessions(t *testing.T) {
 	for _, c := range all {
 		b.echoes(c)
 	}
-	if info, err := os.Stat(state + "/sessions.journal"); err == nil {
+	if info, err := os.Stat(flags[1] + "/sessions.journal"); err == nil {
 		t.Logf("%d bytes of journal a session", info.Size()/sessions)
 	}
 }
 
+// logged returns a duration in the log of the process: the value of a key in the line with a message.
+func (b *bench) logged(message, key string) time.Duration {
+	b.t.Helper()
+	line := regexp.MustCompile(`msg="` + message + `".* ` + key + `=(\S+)`).FindStringSubmatch(b.process.Output())
+	if line == nil {
+		b.t.Fatalf("the log has no line %q with %s", message, key)
+	}
+	d, err := time.ParseDuration(line[1])
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return d
+}
+
 // BenchmarkJournal compares the rate of allocations with the journal to that without, in one run. An iteration creates
-// and ends allocations at two processes in turn.
+// and ends allocations of concurrent clients at one process and then at the other, in turn, so that the load of the
+// machine affects both in the same way.
 func BenchmarkJournal(b *testing.B) {
-	const batch = 200
+	const clients, batch = 16, 50
 	type side struct {
 		*bench
-		first *ask.Client
-		took  time.Duration
-		made  int
+		clients []*ask.Client
+		took    time.Duration
+		cpu     float64 // in seconds, negative before the end
 	}
 	var sides []*side
-	for _, flags := range [][]string{nil, {"--state-dir", b.TempDir()}} {
+	for _, flags := range [][]string{nil, {"--state-dir", inMemory(b)}} {
 		s := &side{bench: newBench(b)}
 		s.run(flags...)
-		s.first = s.client(0)
-		s.do(s.first, stun.MethodRefresh, ask.Lifetime(600))
+		first := s.client(0)
+		s.do(first, stun.MethodRefresh, ask.Lifetime(600))
+		for range clients {
+			s.clients = append(s.clients, s.another(first))
+		}
+		s.cpu = -s.metric("process_cpu_seconds_total")
 		sides = append(sides, s)
 	}
+	var ratios []float64
 	for n := 0; b.Loop(); n++ {
+		var took [2]time.Duration
 		for i := range sides {
-			s := sides[(n+i)%2]
-			c := s.another(s.first)
-			began := time.Now()
+			side := (n + i) % 2
+			took[side] = allocateAndEnd(b, sides[side].clients, batch)
+			sides[side].took += took[side]
+		}
+		ratios = append(ratios, took[0].Seconds()/took[1].Seconds())
+	}
+	made := float64(len(ratios) * clients * batch)
+	for _, s := range sides {
+		s.cpu += s.metric("process_cpu_seconds_total")
+	}
+	slices.Sort(ratios)
+	b.ReportMetric(made/sides[0].took.Seconds(), "allocations/s")
+	b.ReportMetric(made/sides[1].took.Seconds(), "stored-allocations/s")
+	b.ReportMetric(ratios[len(ratios)/2], "ratio")
+	b.ReportMetric(sides[0].cpu/made*1e6, "cpu-µs/allocation")
+	b.ReportMetric(sides[1].cpu/made*1e6, "cpu-µs/stored-allocation")
+}
+
+// inMemory returns a folder in memory, as the state folder of a pod is.
+func inMemory(b *testing.B) string {
+	b.Helper()
+	dir, err := os.MkdirTemp("/dev/shm", "stunner-bench-")
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
+}
+
+// allocateAndEnd makes each client create and end a number of allocations, all clients at the same time, and returns how
+// long it took.
+func allocateAndEnd(b *testing.B, clients []*ask.Client, batch int) time.Duration {
+	b.Helper()
+	var group errgroup.Group
+	began := time.Now()
+	for _, c := range clients {
+		group.Go(func() error {
 			for range batch {
 				for _, r := range [][]byte{
 					c.Request(stun.MethodAllocate, ask.UDP()), c.Request(stun.MethodRefresh, ask.Lifetime(0)),
 				} {
-					if answer, err := c.Once(r, patience); err != nil || ask.Code(answer) != 0 {
-						b.Fatalf("%d, %v", ask.Code(answer), err)
+					answer, err := c.Once(r, patience)
+					if err == nil && ask.Code(answer) != 0 {
+						err = fmt.Errorf("code %d", ask.Code(answer))
+					}
+					if err != nil {
+						return err
 					}
 				}
 			}
-			s.took, s.made = s.took+time.Since(began), s.made+batch
-		}
+			return nil
+		})
 	}
-	rate := func(s *side) float64 { return float64(s.made) / s.took.Seconds() }
-	b.ReportMetric(rate(sides[0]), "allocations/s")
-	b.ReportMetric(rate(sides[1]), "stored-allocations/s")
-	b.ReportMetric(rate(sides[1])/rate(sides[0]), "ratio")
+	if err := group.Wait(); err != nil {
+		b.Fatal(err)
+	}
+	return time.Since(began)
 }

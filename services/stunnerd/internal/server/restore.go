@@ -145,7 +145,7 @@ func (s *Server) Journal() *inspection.JournalStatus {
 		st.Lost = uint64(lost)
 	}
 	if st.Lost > 0 && st.Problem == "" {
-		st.Problem = fmt.Sprintf("%d sessions are not in the journal after an error: each is stored with its next Refresh",
+		st.Problem = fmt.Sprintf("sessions that are not in the journal after an error: %d: each is stored with its next Refresh",
 			st.Lost)
 	}
 	for _, n := range s.meter.Unrestored() {

@@ -1,0 +1,51 @@
+package server
+
+import (
+	"log/slog"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/journal"
+)
+
+// After an error of the journal, the sessions that are not in it count as lost until they end, and are a problem, although
+// new sessions are stored again.
+func TestLostSessionsAreAProblemUntilTheyEnd(t *testing.T) {
+	var passed atomic.Int64
+	o := journal.Options{Dir: t.TempDir(), Log: slog.New(slog.DiscardHandler), Now: func() time.Time {
+		return time.Now().Add(time.Duration(passed.Load()))
+	}}
+	former, _ := journal.Open(o)
+	b := newEmptyBed(t)
+	b.opt.Journal, _ = journal.Open(o) // fails, because the folder is in use
+	t.Cleanup(func() {
+		if err := b.opt.Journal.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	b.apply(b.config)
+	expect := func(when string, unstored int, lost uint64, problem string) {
+		t.Helper()
+		j := b.Journal()
+		if n := b.Unstored(); n != unstored || j.Lost != lost || !strings.Contains(j.Problem, problem) ||
+			problem == "" && j.Problem != "" {
+			t.Errorf("%s: %d unstored, %+v; want %d unstored, %d lost and the problem %q", when, n, j, unstored, lost, problem)
+		}
+	}
+	lost := b.mustDial("udp", "ann", "first")
+	b.mustDial("tcp", "ann", "first")
+	expect("the folder is in use", 2, 1, "another process")
+	if err := former.Close(); err != nil {
+		t.Fatal(err)
+	}
+	passed.Store(int64(time.Minute))
+	b.mustDial("udp", "ann", "first")
+	expect("a later session is stored", 2, 1, "next Refresh")
+	if err := lost.relay.Close(); err != nil {
+		t.Fatal(err)
+	}
+	within(t, "the lost session ends", func() bool { return b.Sessions().Len() == 2 })
+	expect("the lost session has ended", 1, 0, "")
+}

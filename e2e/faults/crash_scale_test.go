@@ -142,8 +142,8 @@ func inMemory(b *testing.B) string {
 	return dir
 }
 
-// allocateAndEnd makes each client create and end a number of allocations, all clients at the same time, and returns how
-// long it took.
+// allocateAndEnd makes each client create and end a number of allocations, all clients at the same time, and returns
+// how long it took.
 func allocateAndEnd(b *testing.B, clients []*ask.Client, batch int) time.Duration {
 	b.Helper()
 	var group errgroup.Group

@@ -48,8 +48,8 @@ func (b *bench) ends() {
 	}
 }
 
-// After SIGTERM, a process with --hand-over waits for the calls that no other process can continue, and leaves the others
-// to the next process with the same journal: with their relay ports, permissions and channels.
+// After SIGTERM, a process with --hand-over waits for the calls that no other process can continue, and leaves the
+// others to the next process with the same journal: with their relay ports, permissions and channels.
 func TestSIGTERMHandsOver(t *testing.T) {
 	b, journal := newBench(t), t.TempDir()
 	b.handsOver(journal)

@@ -12,7 +12,7 @@ var continuityRules = []Rule{
 				continue
 			}
 			found = append(found, g.calls(s.Pod, "journal",
-				"stores no sessions, so that a crash ends its calls: "+s.Journal.Problem,
+				"does not store all of its sessions, so that a crash ends calls: "+s.Journal.Problem,
 				"give the volume of its state folder 0.5 kB for each session, and let only this pod write to it"))
 		}
 		return found

@@ -737,8 +737,8 @@ func FuzzJournal(f *testing.F) {
 	})
 }
 
-// Remove leaves nothing in the folder. A process that has opened the lock before does not use it: the next process could
-// have the folder at the same time.
+// Remove leaves nothing in the folder. A process that has opened the lock before does not use it: the next process
+// could have the folder at the same time.
 func TestRemove(t *testing.T) {
 	dir := t.TempDir()
 	j, _ := Open(Options{Dir: dir})

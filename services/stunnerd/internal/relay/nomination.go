@@ -52,8 +52,8 @@ func isBindingRequest(b []byte) bool {
 // magicCookie is in bytes 4 to 7 of each STUN message (RFC 8489 §5).
 const magicCookie = 0x2112A442
 
-// observe reports a Binding request from the client to a peer to Routes.OnNomination if it nominates and no such one was
-// reported. At most session.MaxChecks peers are remembered, the latest ones.
+// observe reports a Binding request from the client to a peer to Routes.OnNomination, now or within nominationInterval,
+// if it nominates and no such one was reported. At most session.MaxChecks peers are remembered, the latest ones.
 func (r *Relay) observe(message []byte, peer netip.AddrPort) {
 	report := r.routes.nominated.Load()
 	if report == nil || r.session.Client.Connected() || binary.BigEndian.Uint32(message[4:]) != magicCookie {

@@ -31,8 +31,9 @@ func (r *Routes) Store(v *cluster.View) {
 // earlier call. A nil Offload is valid.
 func (r *Routes) Offload(f *offload.Offload) { r.group.Swap(f.NewGroup()).Close() }
 
-// OnNomination makes relays report the nominating connectivity checks (RFC 8445 §7.2.2) that their clients over UDP send
-// to peers: one for each peer and USERNAME. The function is called in the goroutine that reads the client's datagrams.
+// OnNomination makes relays report the nominating connectivity checks (RFC 8445 §7.2.2) that their clients over UDP
+// send to peers: the first one with the newest USERNAME of each peer. A relay calls the function at most once a second
+// for each peer. A check that arrives earlier waits. The function must not block, because clients wait for it.
 func (r *Routes) OnNomination(f func(*Relay, session.Check)) { r.nominated.Store(&f) }
 
 // generation returns the generation with which a channel may be armed. It must be read before the routes. It is 0 if

@@ -145,8 +145,8 @@ func (s *Server) Journal() *inspection.JournalStatus {
 		st.Lost = uint64(lost)
 	}
 	if st.Lost > 0 && st.Problem == "" {
-		st.Problem = fmt.Sprintf("sessions that are not in the journal after an error: %d: each is stored with its next Refresh",
-			st.Lost)
+		const problem = "sessions that are not in the journal after an error: %d: each is stored with its next Refresh"
+		st.Problem = fmt.Sprintf(problem, st.Lost)
 	}
 	for _, n := range s.meter.Unrestored() {
 		st.Dropped += n

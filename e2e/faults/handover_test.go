@@ -48,7 +48,7 @@ func (b *bench) ends() {
 	}
 }
 
-// After SIGTERM, a process with --hand-over waits for the calls that no other process can continue, and leaves the
+// after SIGTERM, a process with --hand-over waits for the calls that no other process can continue, and leaves the
 // others to the next process with the same journal: with their relay ports, permissions and channels.
 func TestSIGTERMHandsOver(t *testing.T) {
 	b, journal := newBench(t), t.TempDir()
@@ -96,7 +96,7 @@ func TestDrainTimeoutLeavesSessions(t *testing.T) {
 	}
 }
 
-// The process of a deleted Gateway drains although it could hand its sessions over, and removes the journal, because no
+// the process of a deleted Gateway drains although it could hand its sessions over, and removes the journal, because no
 // process follows.
 func TestDeletedGatewayLeavesNoJournal(t *testing.T) {
 	b, journal := newBench(t), t.TempDir()

@@ -48,8 +48,8 @@ func (b *bench) ends() {
 	}
 }
 
-// after SIGTERM, a process with --hand-over waits for the calls that no other process can continue, and leaves the
-// others to the next process with the same journal: with their relay ports, permissions and channels.
+// after SIGTERM, a process with --hand-over waits for the calls that no other process can continue, and leaves
+// the others to the next process with the same journal: with their relay ports, permissions and channels.
 func TestSIGTERMHandsOver(t *testing.T) {
 	b, journal := newBench(t), t.TempDir()
 	b.handsOver(journal)
@@ -96,8 +96,8 @@ func TestDrainTimeoutLeavesSessions(t *testing.T) {
 	}
 }
 
-// the process of a deleted Gateway drains although it could hand its sessions over, and removes the journal, because no
-// process follows.
+// the process of a deleted Gateway drains although it could hand its sessions over, and removes the journal,
+// because no process follows.
 func TestDeletedGatewayLeavesNoJournal(t *testing.T) {
 	b, journal := newBench(t), t.TempDir()
 	h, source := serving(t, b.config)

@@ -3,8 +3,6 @@ package offload
 import (
 	"context"
 	"errors"
-	"fmt"
-	"net"
 	"slices"
 	"time"
 
@@ -19,8 +17,6 @@ const (
 	sweepInterval = time.Second
 	// changeInterval bounds the reactions to changes of the network.
 	changeInterval = 100 * time.Millisecond
-	// ethernetAddress is the length of an Ethernet address. Other interfaces have packets without an Ethernet header.
-	ethernetAddress = 6
 )
 
 // changes are the netlink groups of changes that may change the way to a client or peer. The last is RTNLGRP_IPV6_RULE,
@@ -79,20 +75,20 @@ func (f *Offload) changed() {
 
 // attachAll attaches the programs to new interfaces, and removes them from interfaces that are no longer wanted.
 func (f *Offload) attachAll() error {
-	list, err := net.Interfaces()
+	links, err := listLinks()
 	if err != nil {
-		return fmt.Errorf("list interfaces: %w", err)
+		return err
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	wanted, failed := map[int]string{}, map[string]string{}
-	for _, i := range list {
-		named := slices.Contains(f.options.Interfaces, i.Name)
-		switch ethernet := len(i.HardwareAddr) == ethernetAddress && i.Flags&net.FlagLoopback == 0; {
-		case ethernet && (named || len(f.options.Interfaces) == 0):
-			wanted[i.Index] = i.Name
+	for _, l := range links {
+		named := slices.Contains(f.options.Interfaces, l.name)
+		switch why := l.unsuitable(links); {
+		case why == "" && (named || len(f.options.Interfaces) == 0):
+			wanted[l.index] = l.name
 		case named:
-			failed[i.Name] = "not an Ethernet interface"
+			failed[l.name] = why
 		}
 	}
 	for index, a := range f.attached {

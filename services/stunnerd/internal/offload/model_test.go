@@ -21,12 +21,16 @@ type modelBinding struct {
 
 	dead, forbidden    bool // the binding has expired or is of an old generation; the permission has expired
 	clientIf, peerIf   bool // known
+	candidates         bool // both interfaces are candidates only
 	clientMax, peerMax int
 	relayKnown         bool
 	otherSlot          func(*slot) // the keys lead to this slot of another binding
 }
 
 const anyMax = 2500
+
+// candidate is CANDIDATE of the programs.
+const candidate = 1 << 31
 
 // modelBindings are bindings in all states, for both address families.
 func modelBindings() (all []modelBinding) {
@@ -38,6 +42,9 @@ func modelBindings() (all []modelBinding) {
 			func(b *modelBinding) { b.state, b.forbidden = "without a permission", true },
 			func(b *modelBinding) { b.state, b.clientIf = "unknown way to the client", false },
 			func(b *modelBinding) { b.state, b.peerIf = "unknown way to the peer", false },
+			func(b *modelBinding) {
+				b.state, b.clientIf, b.peerIf, b.candidates = "candidates of interfaces", false, false, true
+			},
 			func(b *modelBinding) { b.state, b.clientMax, b.peerMax = "small MTUs", 200, 180 },
 			func(b *modelBinding) { b.state, b.relayKnown, b.peerIf = "unknown address of the relay", false, false },
 			func(b *modelBinding) { b.otherSlot = func(s *slot) { s.client, s.peer = [16]byte{1}, [16]byte{2} } },
@@ -105,6 +112,9 @@ func newModel(t testing.TB) *model {
 		}
 		if b.peerIf {
 			s.peerIf = 1
+		}
+		if b.candidates {
+			s.clientIf, s.peerIf = candidate|1, candidate|1
 		}
 		if b.otherSlot != nil {
 			b.otherSlot(s)

@@ -61,7 +61,8 @@ type Options struct {
 	// Engine is None, TC, XDP or Auto. XDP is not implemented: TC is used, and the status has a reason.
 	Engine string
 	// Interfaces are the names of the interfaces of the programs. Empty means all Ethernet interfaces, veth included.
-	// Interfaces may appear and disappear at any time.
+	// Interfaces may appear and disappear at any time. Ports of a bridge or a bond are not used: the programs forward at
+	// the interface on top.
 	Interfaces []string
 	// MaxBindings bounds the bindings in the kernel, each of which takes 256 bytes of locked memory from the start.
 	// Further bindings stay in user space. 0 means DefaultMaxBindings.

@@ -28,6 +28,11 @@
 #define PASS TC_ACT_UNSPEC
 // FORWARDED is the tc_index of a packet that relay_in has redirected. In contrast to a mark, no routing rule reads it.
 #define FORWARDED 0x5354
+// SEEN is the tc_index of a packet of stunnerd from its first interface on. It stays in the packet: its low byte is 0,
+// because the queueing discipline gred reads the low bits, and Cilium too.
+#define SEEN 0x5300
+// CANDIDATE is the bit of an interface of a slot that relay_out has not confirmed.
+#define CANDIDATE 0x80000000
 #define UDP_HEADER ((__u32)sizeof(struct udphdr))
 #define ICMP_HEADER 8
 // FRAG_NEEDED are type and code of an ICMP message (RFC 792), TOO_BIG is the type of an ICMPv6 message (RFC 4443 §3.2).
@@ -65,17 +70,17 @@ struct slot {
 	__u64 permitted; // CLOCK_MONOTONIC, ns: the packets of the peer are passed to stunnerd from then on
 	__u64 prolong;   // ns: a packet of the client moves permitted to now + prolong
 	__u32 generation, group; // the binding is dead unless generations[group] is generation
-	// The interfaces towards client and peer, which relay_out sets once, and the longest IP packets that stunnerd has
+	// The interfaces towards client and peer, which relay_out confirms once, and the longest IP packets that stunnerd has
 	// sent to them unfragmented, at least SAFE4 or SAFE6. Longer packets are passed to stunnerd, because the MTU of their
 	// path may be smaller. Those that follow may overtake them, so a small step would reorder a stream.
-	__u32 client_if, peer_if; // 0 is unknown
+	__u32 client_if, peer_if; // unknown if 0 or with CANDIDATE
 	__u32 client_max, peer_max;
 	__be16 channel, client_port, listener_port, peer_port, relay_port;
 	__u16 bound; // the socket of the relay is bound to the address relay
 	__u32 unused;
 	// second cache line
 	struct address client, peer, listener;
-	struct address relay; // unless bound, relay_out sets it while peer_if is 0
+	struct address relay; // unless bound, relay_out sets it while peer_if is unknown
 	// third and fourth cache line
 	__u64 up_packets, up_bytes, unused_up[6];
 	__u64 down_packets, down_bytes, unused_down[6];
@@ -162,6 +167,11 @@ ALWAYS struct slot *live(__u32 *index, struct scratch *x)
 	if (!generation || *generation != s->generation || s->until <= x->now)
 		return NULL;
 	return s;
+}
+
+ALWAYS bool known(__u32 interface)
+{
+	return interface && !(interface & CANDIDATE);
 }
 
 ALWAYS bool same(const struct address *a, const struct address *b, bool v6)
@@ -317,7 +327,7 @@ ALWAYS int relay(struct __sk_buff *skb, struct scratch *x, bool v6)
 		if (s) {
 			x->out = s->peer_if;
 			// A slot may have been freed and used again since the lookup of its index.
-			if (!x->out || !same(&s->client, &x->key.remote, v6) || s->client_port != x->key.remote_port ||
+			if (!known(x->out) || !same(&s->client, &x->key.remote, v6) || s->client_port != x->key.remote_port ||
 				s->channel != x->key.channel || s->listener_port != x->key.local_port ||
 				!same(&s->listener, &x->local, v6))
 				return PASS;
@@ -336,7 +346,7 @@ ALWAYS int relay(struct __sk_buff *skb, struct scratch *x, bool v6)
 	if (!s)
 		return PASS;
 	x->out = s->client_if;
-	if (!x->out || s->permitted <= x->now || !same(&s->peer, &x->key.remote, v6) ||
+	if (!known(x->out) || s->permitted <= x->now || !same(&s->peer, &x->key.remote, v6) ||
 		s->peer_port != x->key.remote_port || s->relay_port != x->key.local_port || !same(&s->relay, &x->local, v6))
 		return PASS;
 	int verdict = forward(skb, x, s, v6, false);
@@ -497,21 +507,33 @@ SEC("tc") int relay_in(struct __sk_buff *skb)
 	return protocol == bpf_htons(ETH_P_IP) ? in4(skb, x) : in6(skb, x);
 }
 
+// confirm records the interface of a packet. Two packets in succession at the same interface confirm it, so relay_in
+// on another CPU does not see it before the rest of the slot.
+//
+// A packet to a device on top of another one, such as a macvlan, passes the hooks of both, in this order. The address
+// of the next host resolves at the upper device only, so the lower one must not be confirmed. SEEN marks the packet
+// there. If a program of another owner has removed the mark, the interfaces alternate, and none is confirmed.
+ALWAYS void confirm(struct __sk_buff *skb, __u32 *interface)
+{
+	if (!known(*interface))
+		*interface = *interface == (skb->ifindex | CANDIDATE) ? skb->ifindex : skb->ifindex | CANDIDATE;
+}
+
 // learn records how stunnerd has reached a client or a peer.
 ALWAYS void learn(struct __sk_buff *skb, struct scratch *x)
 {
 	struct slot *s = live(bpf_map_lookup_elem(&down, &x->key), x);
 	if (s) {
 		if (!same(&s->relay, &x->local, true)) {
-			if (s->bound || s->peer_if)
+			if (s->bound || known(s->peer_if))
 				return;
 			copy(&s->relay, &x->local);
-		} else if (s->peer_max && !s->peer_if) {
-			// peer_if follows with the second packet, so that relay_in on another CPU does not see it before the rest.
-			s->peer_if = skb->ifindex;
+			s->peer_if = 0;
 		}
 		if (x->size > s->peer_max)
 			s->peer_max = x->size;
+		confirm(skb, &s->peer_if);
+		skb->tc_index = SEEN;
 		return;
 	}
 	if ((x->header & 0xc0) != 0x40)
@@ -519,10 +541,10 @@ ALWAYS void learn(struct __sk_buff *skb, struct scratch *x)
 	x->key.channel = x->header;
 	s = live(bpf_map_lookup_elem(&up, &x->key), x);
 	if (s && same(&s->listener, &x->local, true)) {
-		if (s->client_max && !s->client_if)
-			s->client_if = skb->ifindex;
 		if (x->size > s->client_max)
 			s->client_max = x->size;
+		confirm(skb, &s->client_if);
+		skb->tc_index = SEEN;
 	}
 }
 
@@ -532,6 +554,9 @@ SEC("tc") int relay_out(struct __sk_buff *skb)
 		skb->tc_index = 0;
 		return PASS;
 	}
+	// A packet with a VLAN tag is on its way through the device below that of the VLAN.
+	if (skb->tc_index == SEEN || skb->vlan_present)
+		return PASS;
 	__u32 protocol = skb->protocol;
 	struct scratch *x = bpf_map_lookup_elem(&scratches, &zero);
 	if (x && (protocol == bpf_htons(ETH_P_IP) ? sent4(skb, x, ETH_HLEN) :

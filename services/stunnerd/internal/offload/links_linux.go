@@ -1,0 +1,89 @@
+package offload
+
+import (
+	"encoding/binary"
+	"fmt"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// ethernetAddress is the length of an Ethernet address. Other interfaces have packets without an Ethernet header.
+const ethernetAddress = 6
+
+// networkLink is one interface of this network namespace.
+type networkLink struct {
+	index, master int // master is 0 without one
+	name          string
+	ethernet      bool
+	// port is the kind of the master if it takes over the packets of the interface, such as "bridge".
+	port string
+}
+
+// listLinks lists the interfaces by their indexes.
+func listLinks() (map[int]networkLink, error) {
+	c, err := dial()
+	if err != nil {
+		return nil, err
+	}
+	defer c.close()
+	links := map[int]networkLink{}
+	err = c.call(unix.RTM_GETLINK, unix.NLM_F_DUMP, func(m []byte) {
+		if len(m) >= unix.SizeofIfInfomsg {
+			l := parseLink(m)
+			links[l.index] = l
+		}
+	}, make([]byte, unix.SizeofIfInfomsg))
+	if err != nil {
+		return nil, fmt.Errorf("list interfaces: %w", err)
+	}
+	return links, nil
+}
+
+// parseLink reads a struct ifinfomsg and its attributes.
+func parseLink(m []byte) networkLink {
+	l := networkLink{index: int(binary.NativeEndian.Uint32(m[4:]))}
+	loopback := binary.NativeEndian.Uint32(m[8:])&unix.IFF_LOOPBACK != 0
+	for kind, value := range attributes(m[unix.SizeofIfInfomsg:]) {
+		switch {
+		case kind == unix.IFLA_IFNAME:
+			l.name = text(value)
+		case kind == unix.IFLA_ADDRESS:
+			l.ethernet = len(value) == ethernetAddress && !loopback
+		case kind == unix.IFLA_MASTER && len(value) == 4:
+			l.master = int(binary.NativeEndian.Uint32(value))
+		case kind == unix.IFLA_LINKINFO:
+			l.port = portKind(value)
+		}
+	}
+	return l
+}
+
+// portKind returns the kind of the master from a link's IFLA_LINKINFO. A VRF is none: it changes the routing table, and
+// its interfaces keep their addresses.
+func portKind(info []byte) string {
+	for kind, value := range attributes(info) {
+		if name := text(value); kind == unix.IFLA_INFO_SLAVE_KIND && name != "vrf" {
+			return name
+		}
+	}
+	return ""
+}
+
+func text(value []byte) string { return strings.TrimRight(string(value), "\x00") }
+
+// unsuitable returns why the programs do not support an interface, and the remedy. It is empty for the others.
+//
+// Packets of the ports of a bridge, a bond, a team or an Open vSwitch pass the hooks of the interface on top too, in
+// both directions. Only there the addresses of clients and peers resolve.
+func (l networkLink) unsuitable(links map[int]networkLink) string {
+	switch {
+	case !l.ethernet:
+		return "not an Ethernet interface"
+	case l.port != "":
+		return fmt.Sprintf("it is a port of the %s %s: name the interface that has the IP addresses in offload_interfaces",
+			l.port, links[l.master].name)
+	default:
+		return ""
+	}
+}

@@ -34,8 +34,6 @@ type Entry struct {
 	// the peer. Before the first of them, packets of the peer stay in user space: the programs cannot decide whether
 	// their destination is an address of this host.
 	Peer, Relay netip.AddrPort
-	// Generation is the result of Group.Generation before the view of the routes was read that allows the peer.
-	Generation uint32
 	// Until is the end of the channel binding.
 	Until time.Time
 	// Permitted is the end of the permission of the peer. A packet of the client in this channel moves it to the time
@@ -64,13 +62,28 @@ func (f *Offload) NewGroup() *Group {
 	return f.table.newGroup()
 }
 
-// Generation returns the present generation of the group. It is 0 for a nil or closed group.
-func (g *Group) Generation() uint32 {
-	if g == nil || g.closed.Load() {
-		return 0
-	}
-	return uint32(atomic.LoadUint64(g.generation))
+// Generation is a group between two calls of Group.Invalidate: the entries that it arms are dead after the second one.
+// A group may be replaced at any time, and the numbers of two groups may be equal, so they stay together.
+// The zero Generation arms nothing.
+type Generation struct {
+	group  *Group
+	number uint32
 }
+
+// Generation returns the present generation of the group. It is the zero Generation for a nil or closed group. It must
+// be read before the view of the routes by which an entry is judged.
+func (g *Group) Generation() Generation {
+	if g == nil || g.closed.Load() {
+		return Generation{}
+	}
+	return Generation{g, uint32(atomic.LoadUint64(g.generation))}
+}
+
+// IsZero reports whether nothing can be armed.
+func (g Generation) IsZero() bool { return g.number == 0 }
+
+// Current reports whether the group is open and was not invalidated.
+func (g Generation) Current() bool { return !g.IsZero() && g == g.group.Generation() }
 
 // Invalidate ends all entries of the group, at the instant of the call. Each binding can be armed again.
 func (g *Group) Invalidate() {
@@ -92,9 +105,10 @@ type Binding struct {
 }
 
 // Live reports whether the binding has an entry of this generation. It is a few loads from memory.
-func (b *Binding) Live(generation uint32) bool {
+func (b *Binding) Live(g Generation) bool {
 	r := b.record.Load()
-	return r != nil && atomic.LoadUint32(&r.slot.generation) == generation && atomic.LoadUint64(&r.slot.until) != 0 &&
+	return r != nil && !g.IsZero() && r.of(g.group) &&
+		atomic.LoadUint32(&r.slot.generation) == g.number && atomic.LoadUint64(&r.slot.until) != 0 &&
 		r.permitted.Load() == 0 // after the others, because a released slot may belong to another binding
 }
 
@@ -102,14 +116,14 @@ func (b *Binding) Live(generation uint32) bool {
 // slots are in use or the kernel path does not support the entry: IPv4 to IPv6, or addresses with a zone.
 // To arm an entry again after Group.Invalidate is a few stores to memory. Otherwise Arm makes two system calls.
 // The fields Client, Listener, Channel, Peer and Relay must be the same for all entries of a binding.
-func (g *Group) Arm(b *Binding, e Entry) bool {
-	if g == nil || g.closed.Load() || e.Generation == 0 {
+func (g Generation) Arm(b *Binding, e Entry) bool {
+	if g.IsZero() || g.group.closed.Load() {
 		return false
 	}
-	if r := b.record.Load(); r != nil && r.of(g) && r.arm(&e) {
+	if r := b.record.Load(); r != nil && r.of(g.group) && r.arm(g, &e) {
 		return true
 	}
-	return g.table.arm(g, b, &e)
+	return g.group.table.arm(g, b, &e)
 }
 
 // Renew moves the end of the channel binding and of the permission of its peer. It does nothing if the binding is not

@@ -101,8 +101,7 @@ func newModel(t testing.TB) *model {
 		case !b.relayKnown:
 			e.Relay = netip.AddrPortFrom(netip.Addr{}, b.Relay.Port())
 		}
-		e.Generation = in.Generation()
-		if !in.Arm(new(Binding), e) {
+		if !in.Generation().Arm(new(Binding), e) {
 			t.Fatalf("%s: not armed", b.state)
 		}
 		s := &f.table.slots[i]

@@ -209,15 +209,14 @@ func (c *testBinding) extend(lifetime time.Duration) {
 	c.until.Store(&until)
 }
 
-func (r *testRelay) arm(c *testBinding, generation uint32) {
+func (r *testRelay) arm(c *testBinding, generation Generation) {
 	if c.binding.Live(generation) || c.ended.Load() {
 		return
 	}
 	until := *c.until.Load()
-	r.group.Arm(&c.binding, Entry{
+	generation.Arm(&c.binding, Entry{
 		Client: c.Client, Listener: c.Listener, Channel: c.Channel, Peer: c.Peer, Relay: c.Relay,
-		Generation: generation,
-		Until:      until, Permitted: time.Now().Add(r.config.Permission), Prolong: r.config.Permission,
+		Until: until, Permitted: time.Now().Add(r.config.Permission), Prolong: r.config.Permission,
 		Count: func(n Counters) {
 			r.kernelUp.add(n.Up.Packets, n.Up.Bytes)
 			r.kernelDown.add(n.Down.Packets, n.Down.Bytes)
@@ -385,9 +384,9 @@ func (r *testRelay) fill(n int) error {
 				port,
 			), Listener: netip.MustParseAddrPort("10.77.1.1:3478"), Channel: 0x4000,
 			Peer: netip.AddrPortFrom(peer, port), Relay: netip.MustParseAddrPort("10.77.2.1:5000"),
-			Generation: r.group.Generation(), Until: time.Now().Add(time.Hour), Permitted: time.Now().Add(time.Hour),
+			Until: time.Now().Add(time.Hour), Permitted: time.Now().Add(time.Hour),
 		}
-		if !r.group.Arm(new(Binding), e) {
+		if !r.group.Generation().Arm(new(Binding), e) {
 			return fmt.Errorf("binding %d was not armed: %+v", i, r.offload.Status())
 		}
 	}

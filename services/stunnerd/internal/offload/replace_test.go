@@ -15,10 +15,10 @@ func TestReplacedOffload(t *testing.T) {
 			t.Fatalf("groups %d and %d", g.index, later.index)
 		}
 		var total uint64
-		e := entry(g)
+		e := entry()
 		e.Count = func(c Counters) { total += c.Up.Packets }
 		var b Binding
-		g.Arm(&b, e)
+		g.Generation().Arm(&b, e)
 		s := b.record.Load().slot
 		s.upPackets = 3
 		s.permitted += uint64(time.Minute)
@@ -32,8 +32,8 @@ func TestReplacedOffload(t *testing.T) {
 				t.Errorf("after Close the permission ends %s, want %s", got, permitted)
 			}
 		}
-		e.Generation = later.Generation()
-		if !later.Arm(&b, e) || !b.Live(e.Generation) || f.Status().Bindings != 0 || next.Status().Bindings != 1 {
+		now := later.Generation()
+		if b.Live(now) || !now.Arm(&b, e) || !b.Live(now) || f.Status().Bindings != 0 || next.Status().Bindings != 1 {
 			t.Errorf("closed %t: not armed again: %+v, %+v", closed, f.Status(), next.Status())
 		}
 		b.Fold()

@@ -148,7 +148,7 @@ func (e *Entry) supported() bool {
 	return !relay.IsValid() || relay.IsUnspecified() || relay.Zone() == "" && relay.Is4() == four
 }
 
-func (t *table) arm(g *Group, b *Binding, e *Entry) bool {
+func (t *table) arm(g Generation, b *Binding, e *Entry) bool {
 	if t.room.Load() <= 0 {
 		t.offload.exhausted.Add(1)
 		return false
@@ -159,7 +159,7 @@ func (t *table) arm(g *Group, b *Binding, e *Entry) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if r := b.record.Load(); r != nil {
-		if r.of(g) && r.arm(e) { // another goroutine was first
+		if r.of(g.group) && r.arm(g, e) { // another goroutine was first
 			return true
 		}
 		b.record.Store(nil)
@@ -177,14 +177,14 @@ func (t *table) arm(g *Group, b *Binding, e *Entry) bool {
 		t.offload.exhausted.Add(1)
 		return false
 	}
-	r := &record{table: t, slot: &t.slots[index], index: index, group: g.index, count: e.Count}
+	r := &record{table: t, slot: &t.slots[index], index: index, group: g.group.index, count: e.Count}
 	r.key = key{
 		remote: e.Client.Addr().As16(), remotePort: port(e.Client.Port()), localPort: port(e.Listener.Port()),
 		channel: port(e.Channel),
 	}
 	r.down = downKey{remote: e.Peer.Addr().As16(), remotePort: port(e.Peer.Port()), localPort: port(e.Relay.Port())}
 	*r.slot = slot{
-		prolong: uint64(e.Prolong), group: g.index, channel: r.key.channel, client: r.key.remote, peer: r.down.remote,
+		prolong: uint64(e.Prolong), group: r.group, channel: r.key.channel, client: r.key.remote, peer: r.down.remote,
 		listener: e.Listener.Addr().As16(), clientPort: r.key.remotePort, listenerPort: r.key.localPort,
 		peerPort: r.down.remotePort, relayPort: r.down.localPort,
 	}
@@ -193,7 +193,7 @@ func (t *table) arm(g *Group, b *Binding, e *Entry) bool {
 	}
 	t.records[index].Store(r)
 	t.count++
-	r.arm(e)
+	r.arm(g, e)
 	if t.up.Put(&r.key, index) != nil || t.down.Put(&r.down, index) != nil {
 		t.endLocked(r)
 		return false
@@ -221,14 +221,14 @@ func (t *table) take() (index uint32, ok bool) {
 func (r *record) of(g *Group) bool { return r.table == g.table && r.group == g.index }
 
 // arm stores what may differ between the entries of one binding. It reports false if the slot was ended.
-func (r *record) arm(e *Entry) bool {
+func (r *record) arm(g Generation, e *Entry) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.ended.IsZero() {
 		return false
 	}
 	r.prolong(e.Until, e.Permitted)
-	atomic.StoreUint32(&r.slot.generation, e.Generation)
+	atomic.StoreUint32(&r.slot.generation, g.number)
 	return true
 }
 

@@ -70,12 +70,11 @@ func opened(t testing.TB, slots int) *Offload {
 	return f
 }
 
-func entry(g *Group) Entry {
+func entry() Entry {
 	b := binding(false)
 	return Entry{
 		Client: b.Client, Listener: b.Listener, Channel: b.Channel, Peer: b.Peer, Relay: b.Relay,
-		Generation: g.Generation(),
-		Until:      time.Now().Add(time.Minute), Permitted: time.Now().Add(time.Minute), Prolong: time.Minute,
+		Until: time.Now().Add(time.Minute), Permitted: time.Now().Add(time.Minute), Prolong: time.Minute,
 	}
 }
 
@@ -86,7 +85,7 @@ func TestNothing(t *testing.T) {
 		g := f.NewGroup()
 		g.Invalidate()
 		var b Binding
-		if g.Generation() != 0 || g.Arm(&b, Entry{}) || b.Live(0) || f.Status().Mechanism != None {
+		if now := g.Generation(); !now.IsZero() || now.Arm(&b, Entry{}) || b.Live(now) || f.Status().Mechanism != None {
 			t.Error("something is armed")
 		}
 		b.Renew(time.Now(), time.Now())
@@ -105,18 +104,19 @@ func TestGenerations(t *testing.T) {
 	f := opened(t, 10)
 	g := f.NewGroup()
 	var b Binding
-	e := entry(g)
+	old := g.Generation()
 	g.Invalidate()
-	if !g.Arm(&b, e) || b.Live(g.Generation()) {
+	if !old.Arm(&b, entry()) || b.Live(g.Generation()) {
 		t.Error("an entry of an old generation is live")
 	}
-	if !g.Arm(&b, entry(g)) || !b.Live(g.Generation()) || f.Status().Bindings != 1 {
+	if !g.Generation().Arm(&b, entry()) || !b.Live(g.Generation()) || f.Status().Bindings != 1 {
 		t.Error("the entry cannot be armed again")
 	}
-	late := entry(g)
+	late := g.Generation()
 	g.Close()
 	other := f.NewGroup()
-	if other.index != g.index || g.Arm(new(Binding), late) || b.Live(other.Generation()) || g.Generation() != 0 {
+	if other.index != g.index || late.Arm(new(Binding), entry()) || b.Live(other.Generation()) ||
+		!g.Generation().IsZero() {
 		t.Error("a closed group has a live entry")
 	}
 	var groups []*Group
@@ -133,10 +133,10 @@ func TestKeysOfALaterBinding(t *testing.T) {
 	f := opened(t, 10)
 	g := f.NewGroup()
 	var first, second Binding
-	e := entry(g)
-	g.Arm(&first, e)
+	e := entry()
+	g.Generation().Arm(&first, e)
 	e.Peer = netip.MustParseAddrPort("10.77.2.2:50001")
-	g.Arm(&second, e)
+	g.Generation().Arm(&second, e)
 	r := second.record.Load()
 	first.End()
 	var index uint32
@@ -164,11 +164,10 @@ func TestUnsupportedEntries(t *testing.T) {
 		"zone": func(e *Entry) {
 			e.Client, e.Listener, e.Peer, e.Relay = at("[fe80::1%eth0]:1"), at("[::1]:1"), at("[::2]:1"), at("[::3]:1")
 		},
-		"no generation": func(e *Entry) { e.Generation = 0 },
 	} {
-		e := entry(g)
+		e := entry()
 		change(&e)
-		if g.Arm(new(Binding), e) {
+		if g.Generation().Arm(new(Binding), e) {
 			t.Errorf("%s: armed", name)
 		}
 	}
@@ -176,9 +175,9 @@ func TestUnsupportedEntries(t *testing.T) {
 		"unspecified relay": func(e *Entry) { e.Relay = at("0.0.0.0:5000") },
 		"IPv4-mapped":       func(e *Entry) { e.Client = at("[::ffff:10.77.1.2]:40000") },
 	} {
-		e := entry(g)
+		e := entry()
 		change(&e)
-		if !g.Arm(new(Binding), e) {
+		if !g.Generation().Arm(new(Binding), e) {
 			t.Errorf("%s: not armed", name)
 		}
 	}
@@ -189,13 +188,13 @@ func TestFold(t *testing.T) {
 	f := opened(t, 10)
 	g := f.NewGroup()
 	var total Counters
-	e := entry(g)
+	e := entry()
 	e.Count = func(c Counters) {
 		total.Up.Packets += c.Up.Packets
 		total.Down.Bytes += c.Down.Bytes
 	}
 	var b Binding
-	g.Arm(&b, e)
+	g.Generation().Arm(&b, e)
 	r := b.record.Load()
 	forward := func(n uint64) { r.slot.upPackets, r.slot.downBytes = r.slot.upPackets+n, r.slot.downBytes+10*n }
 	forward(1)
@@ -224,10 +223,10 @@ func TestExpiredEntriesFreeTheirSlots(t *testing.T) {
 	f := opened(t, 1)
 	g := f.NewGroup()
 	var expired, next Binding
-	e, now := entry(g), time.Now()
+	e, now := entry(), time.Now()
 	counted := 0
 	e.Count = func(c Counters) { counted += int(c.Up.Packets) }
-	if !g.Arm(&expired, e) {
+	if !g.Generation().Arm(&expired, e) {
 		t.Fatal("not armed")
 	}
 	f.table.sweep(e.Until.Add(-time.Second))
@@ -239,9 +238,9 @@ func TestExpiredEntriesFreeTheirSlots(t *testing.T) {
 	if s := f.Status(); s.Bindings != 0 || expired.Live(g.Generation()) || counted != 3 {
 		t.Errorf("after the end: %+v, counted %d packets", s, counted)
 	}
-	other := entry(g)
+	other := entry()
 	other.Channel++
-	if !g.Arm(&next, other) {
+	if !g.Generation().Arm(&next, other) {
 		t.Error("the slot is not free")
 	}
 	e.Until = now.Add(time.Hour)
@@ -255,13 +254,13 @@ func TestUseAfterClose(t *testing.T) {
 	f := opened(t, 10)
 	g := f.NewGroup()
 	var b Binding
-	g.Arm(&b, entry(g))
+	g.Generation().Arm(&b, entry())
 	if err := f.Close(); err != nil {
 		t.Fatal(err)
 	}
 	g.Invalidate()
 	b.Renew(time.Now().Add(time.Hour), time.Now().Add(time.Hour))
-	if b.Live(g.Generation()) || g.Arm(new(Binding), entry(g)) {
+	if b.Live(g.Generation()) || g.Generation().Arm(new(Binding), entry()) {
 		t.Error("an entry is live after Close")
 	}
 	b.Fold()

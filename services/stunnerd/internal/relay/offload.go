@@ -36,13 +36,13 @@ func (r *Routes) Offload(f *offload.Offload) { r.group.Swap(f.NewGroup()).Close(
 // for each peer. A check that arrives earlier waits. The function must not block, because clients wait for it.
 func (r *Routes) OnNomination(f func(*Relay, session.Check)) { r.nominated.Store(&f) }
 
-// generation returns the generation with which a channel may be armed. It must be read before the routes. It is 0 if
+// generation returns the generation in which a channel may be armed. It must be read before the routes. It is zero if
 // packets are not forwarded in the kernel: because there is no group, or because of a byte rate, which only user space
 // enforces.
-func (r *Relay) generation() uint32 {
+func (r *Relay) generation() offload.Generation {
 	g := r.routes.group.Load().Generation()
-	if g == 0 || r.session.RateLimited() {
-		return 0
+	if g.IsZero() || r.session.RateLimited() {
+		return offload.Generation{}
 	}
 	return g
 }
@@ -52,8 +52,8 @@ const armRetry = 10 * time.Second
 
 // arm makes the kernel forward the next packets of a channel. It is called after a packet of the channel was forwarded
 // and its permission checked. generation was read before the routes were.
-func (r *Relay) arm(c *channel, generation uint32, now time.Time) {
-	if generation == 0 || c.binding.Live(generation) || int64(r.since(now)) < c.armAfter.Load() {
+func (r *Relay) arm(c *channel, generation offload.Generation, now time.Time) {
+	if generation.IsZero() || c.binding.Live(generation) || int64(r.since(now)) < c.armAfter.Load() {
 		return
 	}
 	c.armAfter.Store(int64(r.since(now) + armRetry))
@@ -65,13 +65,13 @@ func (r *Relay) arm(c *channel, generation uint32, now time.Time) {
 	if later := c.binding.Permitted(); later.After(permitted) { // by another Offload
 		permitted = later
 	}
-	armed := r.routes.group.Load().Arm(&c.binding, offload.Entry{
+	armed := generation.Arm(&c.binding, offload.Entry{
 		Client: r.session.Client.Addr(), Listener: local, Channel: c.number, Peer: c.peer, Relay: r.socket.Bound(),
-		Generation: generation, Until: r.time(c.until.Load()), Permitted: permitted,
+		Until: r.time(c.until.Load()), Permitted: permitted,
 		Prolong: PermissionLifetime,
 		Count:   func(n offload.Counters) { r.countKernel(c, n) },
 	})
-	if armed {
+	if armed || !generation.Current() { // the next packet is judged by other routes
 		c.armAfter.Store(0)
 	}
 	// Close or Disarm may have ended the bindings before.

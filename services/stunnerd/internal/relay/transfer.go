@@ -6,6 +6,7 @@ import (
 
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/datagram"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/offload"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
 )
 
@@ -20,7 +21,7 @@ type item struct {
 	traffic *meter.Traffic // of the cluster
 	// channel is armed with generation after the packet was sent (see Relay.arm). It is nil without a channel.
 	channel    *channel
-	generation uint32
+	generation offload.Generation
 	peer       netip.AddrPort
 	size       int // of the payload, without the ChannelData header
 }

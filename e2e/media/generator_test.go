@@ -94,8 +94,10 @@ func frame(room []byte, size int) {
 	}
 }
 
+// payload writes a payload that begins like an RTP packet (RFC 3550 §5.1): the kernel does not forward STUN messages.
 func payload(room []byte, number uint64, now int64, client uint32) {
-	binary.LittleEndian.PutUint64(room, number)
+	number |= 2 << 62
+	binary.BigEndian.PutUint64(room, number)
 	binary.LittleEndian.PutUint64(room[8:], uint64(now))
 	binary.LittleEndian.PutUint32(room[16:], client)
 	binary.LittleEndian.PutUint64(room[20:], number^uint64(now)^uint64(client))
@@ -110,7 +112,7 @@ func (g *generator) check(data []byte, prefix int) (c *client, sent int64, ok bo
 		return nil, 0, false
 	}
 	data = data[prefix:]
-	number, now := binary.LittleEndian.Uint64(data), binary.LittleEndian.Uint64(data[8:])
+	number, now := binary.BigEndian.Uint64(data), binary.LittleEndian.Uint64(data[8:])
 	client, sum := binary.LittleEndian.Uint32(data[16:]), binary.LittleEndian.Uint64(data[20:])
 	if int(client) >= len(g.all) || sum != number^now^uint64(client) ||
 		!bytes.Equal(data[stamp:], text[number%1024:][:len(data)-stamp]) {

@@ -30,6 +30,7 @@ func TestOffload(t *testing.T) {
 	t.Run("byte rate", func(t *testing.T) { byteRate(t, w) })
 	t.Run("engine", func(t *testing.T) { engine(t, w) })
 	t.Run("header fields", func(t *testing.T) { headerFields(t, w) })
+	t.Run("nomination", func(t *testing.T) { nomination(t, w) })
 	t.Run("path MTU", func(t *testing.T) { pathMTU(t, w) })
 	t.Run("refresh", func(t *testing.T) { refresh(t, w) })
 	t.Run("end of an allocation", func(t *testing.T) { allocationEnd(t, w) })

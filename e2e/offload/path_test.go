@@ -107,6 +107,9 @@ func (p *path) through(size int, send func([]byte) error, receive func() ([]byte
 	p.t.Helper()
 	payload := make([]byte, size)
 	_, _ = rand.Read(payload)
+	if size > 0 {
+		payload[0] |= 0x80 // as in RTP (RFC 3550 §5.1): a STUN message stays in user space
+	}
 	if err := send(payload); err != nil {
 		p.t.Fatal(err)
 	}
@@ -166,5 +169,10 @@ func (p *path) inUserSpace() {
 // hangUp deletes the allocation.
 func (p *path) hangUp() { p.t.Helper(); p.do(stun.MethodRefresh, ask.Lifetime(0)) }
 
-// sequence returns a payload with a number.
-func sequence(n uint64) []byte { return binary.BigEndian.AppendUint64(make([]byte, 0, 160), n)[:160] }
+// sequence returns a payload with a number, which begins like an RTP packet.
+func sequence(n uint64) []byte {
+	return binary.BigEndian.AppendUint64(make([]byte, 0, 160), rtp|n)[:160]
+}
+
+// rtp is version 2 of RTP in the first byte of a number (RFC 3550 §5.1). A STUN message stays in user space.
+const rtp = 2 << 62

@@ -157,6 +157,7 @@ func (w *world) start(t *testing.T, change ...func(*config.Config)) *gateway {
 	p, err := bed.Start(bed.Command{
 		Name: "stunnerd", Path: filepath.Join(w.programs, "stunnerd"), Args: []string{
 			"--watch", "--icmp-indications", "--config", g.file, "--healthcheck-endpoint", health,
+			"--state-dir", g.journal(),
 		},
 		Env: []string{fmt.Sprintf("STUNNER_ADDRS=%s,%s", v4.relay, v6.relay)}, Logs: t.TempDir(),
 	})

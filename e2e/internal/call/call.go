@@ -44,7 +44,8 @@ type Options struct {
 const (
 	defaultInterval = 10 * time.Millisecond
 	defaultSize     = 160
-	headerSize      = 8 // sequence number
+	headerSize      = 8       // sequence number
+	rtp             = 2 << 62 // added to a sequence number: datagrams begin like RTP packets (RFC 3550 §5.1)
 	setupTimeout    = 10 * time.Second
 	readBuffer      = 64 << 10
 	readPatience    = 100 * time.Millisecond
@@ -155,7 +156,7 @@ func (c *Call) send(ctx context.Context, o Options) {
 	tick := time.NewTicker(o.Interval)
 	defer tick.Stop()
 	for seq := uint64(0); ; seq++ {
-		binary.BigEndian.PutUint64(buf, seq)
+		binary.BigEndian.PutUint64(buf, rtp|seq)
 		if !c.tally.sent(seq, time.Now()) {
 			return
 		}
@@ -183,7 +184,7 @@ func (c *Call) receive(ctx context.Context) {
 				return
 			}
 		case n >= headerSize && from.String() == c.peer.String():
-			c.tally.received(binary.BigEndian.Uint64(buf), time.Now())
+			c.tally.received(binary.BigEndian.Uint64(buf)&^rtp, time.Now())
 		}
 	}
 }

@@ -40,7 +40,7 @@ func BenchmarkProgram(b *testing.B) {
 						p := w.path(b, at)
 						p.warm(b, r)
 						before := r.do(b, "state")
-						payload := make([]byte, size)
+						payload := media(size)
 						datagram, from, to := frame(at.Channel, payload), p.client, at.Listener
 						if !up {
 							datagram, from, to = payload, p.peer, at.Relay

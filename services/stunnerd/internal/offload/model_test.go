@@ -183,13 +183,15 @@ func (m *model) receive(ethernet []byte, slots []slot) forwarded {
 			if b.dead || from != b.Client || to.Port() != b.Listener.Port() || number != b.Channel {
 				continue
 			}
-			if to != b.Listener || b.otherSlot != nil || !b.peerIf || header+len(udp)-channelHeader > b.peerMax {
+			data := payload[channelHeader:]
+			if to != b.Listener || b.otherSlot != nil || !b.peerIf || header+len(udp)-channelHeader > b.peerMax ||
+				len(data) > 0 && data[0] <= 3 {
 				return none
 			}
 			s := &slots[i]
 			s.upPackets++
-			s.upBytes += uint64(len(payload) - channelHeader)
-			return forwarded{true, b.Relay, b.Peer, payload[channelHeader:]}
+			s.upBytes += uint64(len(data))
+			return forwarded{true, b.Relay, b.Peer, data}
 		}
 	}
 	for i, b := range m.bindings {
@@ -341,6 +343,9 @@ func (m *model) frameFrom(seed uint64, changes []byte) []byte {
 		payload[i] = byte(r.Uint32())
 	}
 	d := datagram{from: b.Peer, to: b.Relay, payload: payload, ethernet: make([]byte, 12), class: byte(r.Uint32())}
+	if len(payload) > 0 && r.IntN(8) == 0 {
+		payload[0] %= 5 // mostly a STUN message
+	}
 	kind := r.IntN(8)
 	if kind < 4 {
 		d.from, d.to, d.payload = b.Client, b.Listener, frame(b.Channel, payload)

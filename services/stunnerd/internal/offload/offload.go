@@ -4,7 +4,8 @@
 // User space decides, and the kernel repeats the decision: a relay arms a Binding after it has forwarded a packet of a
 // channel. From then on the kernel forwards the packets of that channel in both directions, until the binding ends,
 // its time is over, or its Group is invalidated. A packet that the programs do not understand exactly, for example a
-// fragment or ChannelData with padding, is passed to user space, which handles it as without this package.
+// fragment or ChannelData with padding, is passed to user space, which handles it as without this package. So are the
+// STUN messages of clients to peers.
 //
 // A relay reads Group.Generation before the view of the routes by which it judges a packet, and arms with that
 // generation. A config change stores the new view and then calls Group.Invalidate. So an entry that was judged by an

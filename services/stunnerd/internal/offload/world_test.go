@@ -1,6 +1,7 @@
 package offload
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"net"
@@ -180,6 +181,9 @@ func frame(channel uint16, payload []byte) []byte {
 	return append(b, payload...)
 }
 
+// media returns a payload like that of an RTP packet (RFC 3550 §5.1). STUN messages begin with another byte.
+func media(size int) []byte { return bytes.Repeat([]byte{0x80}, size) }
+
 // receive returns the next datagram, or nil.
 func receive(c *net.UDPConn, within time.Duration) []byte {
 	b := make([]byte, 65536)
@@ -216,7 +220,7 @@ const usual = 1440
 
 func (p *path) warmUp(t testing.TB, r *relayProcess, size int) {
 	t.Helper()
-	payload := make([]byte, size)
+	payload := media(size)
 	for range 10 {
 		before := r.do(t, "state")
 		if p.up(payload, patience) == nil || p.down(payload, patience) == nil {

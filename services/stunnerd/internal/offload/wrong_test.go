@@ -141,6 +141,7 @@ func TestWrongPackets(t *testing.T) {
 			nowhere
 		)
 		short := []byte("short")
+		stun, noSTUN := append([]byte{3}, payload[1:]...), append([]byte{4}, payload[1:]...)
 		for _, c := range []struct {
 			name   string
 			change func(d *datagram, up bool) // of the datagram of the test
@@ -259,6 +260,16 @@ func TestWrongPackets(t *testing.T) {
 					d.payload = frame(testChannel, nil)
 				}
 			}, down: inUserSpace, want: []byte{}},
+			{name: "STUN message", change: func(d *datagram, up bool) {
+				if d.payload = stun; up {
+					d.payload = frame(testChannel, stun)
+				}
+			}, up: inUserSpace, want: stun},
+			{name: "payload that is no STUN message", change: func(d *datagram, up bool) {
+				if d.payload = noSTUN; up {
+					d.payload = frame(testChannel, noSTUN)
+				}
+			}, want: noSTUN},
 			{name: "peer that sends ChannelData", change: func(d *datagram, up bool) {
 				d.payload = frame(testChannel, payload)
 				if up {
@@ -386,7 +397,7 @@ func TestSmallMTU(t *testing.T) {
 			}
 			send := func(n int) (got int, inKernel bool) {
 				t.Helper()
-				payload := bytes.Repeat([]byte{1}, n)
+				payload := media(n)
 				before := r.do(t, "state")
 				data := p.up
 				if name == "client" {

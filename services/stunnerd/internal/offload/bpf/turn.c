@@ -43,6 +43,9 @@
 #define SAFE4 552
 #define SAFE6 1280
 #define CHANNEL_HEADER 4
+// STUN_MAX is the largest first byte of a STUN message (RFC 7983 §7). stunnerd stores connectivity checks of clients, so
+// it must see them.
+#define STUN_MAX 3
 // MAX_DATAGRAM is the longest UDP datagram that is forwarded, its header included.
 #define MAX_DATAGRAM 2040
 #define SCRATCH 2048
@@ -244,6 +247,8 @@ ALWAYS int forward(struct __sk_buff *skb, struct scratch *x, struct slot *s, boo
 	__u32 n = (length - (payload_at - udp_at)) & (SCRATCH - 1); // the bound is for the verifier
 	x->channel_header = (__u32)s->channel | (__u32)bpf_htons(n) << 16;
 	if (n && bpf_skb_load_bytes(skb, payload_at, x->payload, n))
+		return PASS;
+	if (to_peer && n && x->payload[0] <= STUN_MAX)
 		return PASS;
 	if (bpf_skb_change_tail(skb, skb->len + delta, 0))
 		return PASS;

@@ -151,6 +151,9 @@ type OffloadStatus struct {
 	// Bindings is the number of channel bindings that the kernel may forward.
 	Bindings    int `json:"bindings"`
 	MaxBindings int `json:"maxBindings"`
+	// Exhausted counts the attempts to add a channel binding while MaxBindings were in use. The media of these channels
+	// stays in user space, and there is another attempt 10 s later.
+	Exhausted uint64 `json:"exhausted,omitempty"`
 }
 
 // ForwardingStatus describes how datagrams of clients are forwarded between the pods of a Gateway. The front of a client

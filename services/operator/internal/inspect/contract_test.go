@@ -73,7 +73,8 @@ func TestContractIsWrittenDown(t *testing.T) {
 	}
 	for _, answer := range []any{
 		Error{}, inspection.List{}, inspection.Item{}, inspection.Config{}, inspection.Operator{}, inspection.Problem{},
-		inspection.Status{}, inspection.ForwardingStatus{}, inspection.JournalStatus{}, inspection.ConfigStatus{}, inspection.Certificate{}, inspection.Stats{}, inspection.Count{},
+		inspection.Status{}, inspection.OffloadStatus{}, inspection.ForwardingStatus{}, inspection.JournalStatus{},
+		inspection.ConfigStatus{}, inspection.Certificate{}, inspection.Stats{}, inspection.Count{},
 		inspection.SessionList{}, inspection.Session{}, inspection.Kicked{}, inspection.RefusalList{},
 		inspection.Refusal{}, inspection.Reach{}, inspection.ListenerReach{}, inspection.GrantList{}, inspection.Grant{},
 	} {

@@ -56,6 +56,7 @@ func (f *Offload) follow() error {
 				}
 			case now := <-tick.C:
 				f.table.sweep(now)
+				f.warnings.log(f.log, f.exhausted.Load(), f.options.MaxBindings, now)
 				if events == nil {
 					f.changed()
 				}

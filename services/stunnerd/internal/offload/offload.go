@@ -108,6 +108,7 @@ type Offload struct {
 	closed   bool
 
 	exhausted atomic.Uint64
+	warnings  exhaustion
 	stop      func()
 	done      chan struct{}
 }
@@ -225,6 +226,24 @@ func (f *Offload) why(attached []string) string {
 	}
 	slices.Sort(reasons)
 	return strings.Join(reasons, "; ")
+}
+
+// warnInterval is the least time between two log messages about bindings in use.
+const warnInterval = time.Minute
+
+// exhaustion logs that all bindings are in use. It is not safe for concurrent use.
+type exhaustion struct {
+	last    time.Time
+	counted uint64 // attempts that were logged
+}
+
+func (e *exhaustion) log(log *slog.Logger, attempts uint64, bindings int, now time.Time) {
+	if attempts == e.counted || now.Sub(e.last) < warnInterval {
+		return
+	}
+	log.Warn("channels stay in user space because all bindings of the in-kernel path are in use",
+		"bindings", bindings, "attempts", attempts-e.counted)
+	e.last, e.counted = now, attempts
 }
 
 // Close ends all bindings, calls their Count a last time, and removes the programs from the interfaces.

@@ -2,9 +2,11 @@ package offload
 
 import (
 	"bytes"
+	"log/slog"
 	"net/netip"
 	"os"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -246,6 +248,25 @@ func TestExpiredEntriesFreeTheirSlots(t *testing.T) {
 	e.Until = now.Add(time.Hour)
 	if expired.Renew(e.Until, e.Until); expired.Live(g.Generation()) || !next.Live(g.Generation()) {
 		t.Error("the expired binding has changed the slot of the next one")
+	}
+}
+
+// While all bindings are in use, there is a log message at most once a minute.
+func TestExhaustionIsLogged(t *testing.T) {
+	var out bytes.Buffer
+	log := slog.New(slog.NewTextHandler(&out, nil))
+	var e exhaustion
+	start := time.Now()
+	for second, attempts := range []uint64{0: 0, 1: 1, 2: 1, 3: 4, 60: 9, 61: 9, 121: 9, 122: 10} {
+		e.log(log, max(attempts, e.counted), 100, start.Add(time.Duration(second)*time.Second))
+	}
+	var got []string
+	for line := range strings.Lines(out.String()) {
+		_, counts, _ := strings.Cut(strings.TrimSpace(line), " bindings=100 ")
+		got = append(got, counts)
+	}
+	if want := []string{"attempts=1", "attempts=8", "attempts=1"}; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q:\n%s", got, want, out.String())
 	}
 }
 

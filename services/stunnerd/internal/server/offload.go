@@ -9,11 +9,12 @@ import (
 )
 
 // Offload returns how media is forwarded in the kernel.
-func (s *Server) Offload() inspection.OffloadStatus {
-	o := s.offload.Load().Status()
+func (s *Server) Offload() inspection.OffloadStatus { return offloadStatus(s.offload.Load().Status()) }
+
+func offloadStatus(o offload.Status) inspection.OffloadStatus {
 	return inspection.OffloadStatus{
 		Engine: o.Engine, Mechanism: string(o.Mechanism), Reason: o.Reason, Interfaces: o.Interfaces,
-		Bindings: o.Bindings, MaxBindings: o.MaxBindings,
+		Bindings: o.Bindings, MaxBindings: o.MaxBindings, Exhausted: o.Exhausted,
 	}
 }
 

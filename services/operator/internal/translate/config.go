@@ -46,8 +46,9 @@ func (d draft) admin() config.Admin {
 	return a
 }
 
-// offloadEngine returns the engine for the dataplane, which cannot see whether it shares the network of a host. There,
-// packets that the kernel forwards bypass the packet filter of the host, so Auto means None.
+// offloadEngine returns the engine for the dataplane. On the network of a host, packets that the kernel forwards bypass
+// the packet filter of the host, so Auto means None. The dataplane itself recognizes only the initial network namespace,
+// and a node may be a container with another one.
 func (d draft) offloadEngine(template stunnerv1.DataplaneSpec) stunnerv1.OffloadEngine {
 	onHost := template.HostNetwork || d.view.Host() != nil
 	if template.OffloadEngine == stunnerv1.OffloadAuto && onHost {

@@ -22,6 +22,7 @@
 package offload
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -59,7 +60,8 @@ const DefaultMaxBindings = 65536
 
 // Options configures an Offload.
 type Options struct {
-	// Engine is None, TC, XDP or Auto. XDP is not implemented: TC is used, and the status has a reason.
+	// Engine is None, TC, XDP or Auto. XDP is not implemented: TC is used, and the status has a reason. Auto is TC, or
+	// None in the network namespace of the host.
 	Engine string
 	// Interfaces are the names of the interfaces of the programs. Empty means all Ethernet interfaces, veth included.
 	// Interfaces may appear and disappear at any time. Ports of a bridge or a bond are not used: the programs forward at
@@ -70,8 +72,9 @@ type Options struct {
 	MaxBindings int
 	Log         *slog.Logger
 
-	// mechanisms are the mechanisms to try, in this order. Tests set it.
+	// mechanisms are the mechanisms to try, in this order. Tests set it, and sysctls (see onHost).
 	mechanisms []Mechanism
+	sysctls    string
 }
 
 // Status describes an Offload at one moment.
@@ -118,8 +121,8 @@ type Offload struct {
 // space.
 //
 // The kernel needs Linux 5.12, and the process the capabilities CAP_BPF and CAP_NET_ADMIN.
-// In the network namespace of a node, redirected packets bypass the packet filter of the node, and with it its network
-// policies. So callers use EngineAuto there like EngineNone.
+// In the network namespace of a host, redirected packets bypass the packet filter of the host, and with it the network
+// policies of a node. So EngineAuto is EngineNone there.
 func Open(o Options) *Offload {
 	if o.MaxBindings <= 0 {
 		o.MaxBindings = DefaultMaxBindings
@@ -133,7 +136,14 @@ func Open(o Options) *Offload {
 	f := &Offload{options: o, log: o.Log, attached: map[int]*attachment{}, failed: map[string]string{}}
 	f.started, f.ns = time.Now(), monotonic()
 	switch o.Engine {
-	case EngineTC, EngineAuto:
+	case EngineTC:
+	case EngineAuto:
+		if onHost(cmp.Or(o.sysctls, sysctls)) {
+			f.reason = "in the network namespace of the host, Auto means None, because packets that the kernel forwards " +
+				"bypass the packet filter of the host: use TC to accept this, or None"
+			f.log.Warn("media is not forwarded in the kernel", "engine", o.Engine, "reason", f.reason)
+			return f
+		}
 	case EngineXDP:
 		f.reason = "engine XDP is not implemented, TC is used instead"
 	case EngineNone, "":

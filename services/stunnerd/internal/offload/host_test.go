@@ -1,0 +1,32 @@
+package offload
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// Auto means TC in a network namespace of its own, and None in that of the host, with a reason.
+func TestAuto(t *testing.T) {
+	w := newWorld(t)
+	r := w.start(t, relayConfig{Engine: EngineAuto, Bindings: []relayBinding{binding(false)}})
+	if s := r.do(t, "state").Status; s.Mechanism != TCX || s.Reason != "" {
+		t.Errorf("in a namespace of its own: %+v", s)
+	}
+	for name, files := range map[string][]string{
+		"the initial namespace": {"somaxconn", "netdev_budget"}, "an unknown namespace": nil,
+	} {
+		folder := t.TempDir()
+		for _, file := range files {
+			if err := os.WriteFile(filepath.Join(folder, file), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		f := Open(Options{Engine: EngineAuto, sysctls: folder})
+		const reason = "in the network namespace of the host, Auto means None, because packets that the kernel forwards " +
+			"bypass the packet filter of the host: use TC to accept this, or None"
+		if s := f.Status(); f.NewGroup() != nil || s.Mechanism != None || s.Reason != reason {
+			t.Errorf("in %s: %+v, want the reason %q", name, s, reason)
+		}
+	}
+}

@@ -66,5 +66,5 @@ func follow(
 
 // subscribe subscribes to changes of addresses.
 func subscribe(ctx context.Context) (<-chan struct{}, error) {
-	return netlink.Subscribe(ctx, unix.RTMGRP_IPV4_IFADDR|unix.RTMGRP_IPV6_IFADDR)
+	return netlink.Subscribe(ctx, unix.RTMGRP_IPV4_IFADDR|unix.RTMGRP_IPV6_IFADDR, nil)
 }

@@ -11,9 +11,10 @@ import (
 )
 
 // Subscribe opens a netlink socket for changes of the network (rtnetlink(7)). groups is a set of RTMGRP constants. Each
-// message causes an event, but events that are not received in time are one event. Subscribe ignores the content of the
-// messages. The channel is closed when ctx ends, or if the kernel no longer reports changes.
-func Subscribe(ctx context.Context, groups uint32) (<-chan struct{}, error) {
+// message causes an event, but events that are not received in time are one event. The channel is closed when ctx ends,
+// or if the kernel no longer reports changes. If observe is not nil, it is called with each datagram before the event,
+// and with an empty one if messages were lost. It must not retain the datagram.
+func Subscribe(ctx context.Context, groups uint32, observe func(datagram []byte)) (<-chan struct{}, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_ROUTE)
 	if err != nil {
 		return nil, fmt.Errorf("open netlink socket: %w", err)
@@ -30,9 +31,15 @@ func Subscribe(ctx context.Context, groups uint32) (<-chan struct{}, error) {
 		defer stop()
 		buffer := make([]byte, 1<<13)
 		for {
-			// ENOBUFS means that messages were lost, so there may be a change.
-			if _, err := socket.Read(buffer); err != nil && !errors.Is(err, unix.ENOBUFS) {
+			n, err := socket.Read(buffer)
+			switch {
+			case errors.Is(err, unix.ENOBUFS): // messages were lost, so there may be a change
+				n = 0
+			case err != nil:
 				return
+			}
+			if observe != nil {
+				observe(buffer[:n:n])
 			}
 			select {
 			case events <- struct{}{}:

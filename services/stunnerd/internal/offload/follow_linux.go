@@ -15,19 +15,22 @@ const (
 	// sweepInterval is how often rested slots are made available, and interfaces are listed if the kernel does not
 	// report their changes.
 	sweepInterval = time.Second
+	// calmInterval is the least time between two reactions to changes that concern everything. It is shorter than
+	// sweepInterval, so that each tick may be one.
+	calmInterval = 900 * time.Millisecond
 	// changeInterval bounds the reactions to changes of the network.
 	changeInterval = 100 * time.Millisecond
 )
 
-// changes are the netlink groups of changes that may change the way to a client or peer. The last is RTNLGRP_IPV6_RULE,
-// which has no RTMGRP constant.
-const changes = unix.RTMGRP_LINK | unix.RTMGRP_IPV4_IFADDR | unix.RTMGRP_IPV4_ROUTE | unix.RTMGRP_IPV4_RULE |
-	unix.RTMGRP_IPV6_IFADDR | unix.RTMGRP_IPV6_ROUTE | 1<<(unix.RTNLGRP_IPV6_RULE-1)
-
 // follow attaches the programs to the interfaces, and starts a goroutine that follows changes of the network.
 func (f *Offload) follow() error {
+	links, err := listLinks()
+	if err != nil {
+		return err
+	}
 	ctx, stop := context.WithCancel(context.Background())
-	events, err := netlink.Subscribe(ctx, changes)
+	observed := newChanges(links)
+	events, err := netlink.Subscribe(ctx, changeGroups, observed.observe)
 	if err != nil {
 		f.log.Info("poll the interfaces of this host", "interval", sweepInterval, "error", err)
 	}
@@ -38,40 +41,58 @@ func (f *Offload) follow() error {
 	f.stop, f.done = stop, make(chan struct{})
 	go func() {
 		defer close(f.done)
-		tick := time.NewTicker(sweepInterval)
-		defer tick.Stop()
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case _, open := <-events:
-				if !open {
-					events = nil
-				}
-				f.changed()
-				select {
-				case <-ctx.Done():
-				case <-time.After(changeInterval):
-					f.changed() // a packet that was routed before the change may have been recorded after it
-				}
-			case now := <-tick.C:
-				f.table.sweep(now)
-				f.warnings.log(f.log, f.exhausted.Load(), f.options.MaxBindings, now)
-				if events == nil {
-					f.changed()
-				}
-			}
-		}
+		f.react(ctx, events, observed)
 	}()
 	return nil
 }
 
-func (f *Offload) changed() {
-	f.table.relearn() // first, because a list of interfaces waits while the kernel removes one
+// react handles the changes of the network until ctx ends. On a node with many pods there are always some, so those
+// that concern everything are handled at most once a calmInterval: each time, packets of all calls go through user
+// space.
+func (f *Offload) react(ctx context.Context, events <-chan struct{}, observed *changes) {
+	tick := time.NewTicker(sweepInterval)
+	defer tick.Stop()
+	var last time.Time // of a change that concerned everything
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case _, open := <-events:
+			if !open {
+				events = nil
+				observed.observe(nil)
+			}
+		case now := <-tick.C:
+			f.table.sweep(now)
+			f.warnings.log(f.log, f.exhausted.Load(), f.options.MaxBindings, now)
+			if events == nil {
+				observed.observe(nil)
+			}
+		}
+		c := observed.take(time.Since(last) >= calmInterval)
+		if c.empty() {
+			continue
+		}
+		if c.everything {
+			last = time.Now()
+		}
+		f.changed(&c)
+		select {
+		case <-ctx.Done():
+		case <-time.After(changeInterval):
+			f.table.relearn(&c) // a packet that was routed before the change may have been recorded after it
+		}
+	}
+}
+
+func (f *Offload) changed(c *change) {
+	f.table.relearn(c) // first, because a list of interfaces waits while the kernel removes one
+	if !c.links {
+		return
+	}
 	if err := f.attachAll(); err != nil {
 		f.log.Warn("cannot list the interfaces of this host", "error", err)
 	}
-	f.table.relearn()
 }
 
 // attachAll attaches the programs to new interfaces, and removes them from interfaces that are no longer wanted.

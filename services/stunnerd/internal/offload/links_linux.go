@@ -15,6 +15,7 @@ const ethernetAddress = 6
 type networkLink struct {
 	index, master int // master is 0 without one
 	name          string
+	flags         uint32 // IFF constants
 	ethernet      bool
 	// port is the kind of the master if it takes over the packets of the interface, such as "bridge".
 	port string
@@ -42,8 +43,10 @@ func listLinks() (map[int]networkLink, error) {
 
 // parseLink reads a struct ifinfomsg and its attributes.
 func parseLink(m []byte) networkLink {
-	l := networkLink{index: int(binary.NativeEndian.Uint32(m[4:]))}
-	loopback := binary.NativeEndian.Uint32(m[8:])&unix.IFF_LOOPBACK != 0
+	l := networkLink{
+		index: int(binary.NativeEndian.Uint32(m[4:])), flags: binary.NativeEndian.Uint32(m[8:]),
+	}
+	loopback := l.flags&unix.IFF_LOOPBACK != 0
 	for kind, value := range attributes(m[unix.SizeofIfInfomsg:]) {
 		switch {
 		case kind == unix.IFLA_IFNAME:

@@ -29,9 +29,6 @@ type modelBinding struct {
 
 const anyMax = 2500
 
-// candidate is CANDIDATE of the programs.
-const candidate = 1 << 31
-
 // modelBindings are bindings in all states, for both address families.
 func modelBindings() (all []modelBinding) {
 	for _, v6 := range []bool{false, true} {

@@ -40,6 +40,8 @@ type downKey struct {
 
 const (
 	slotSize = 256
+	// candidate is CANDIDATE of bpf/turn.c, in the interfaces of a slot.
+	candidate = 1 << 31
 	// groupCount is the number of elements of the map generations. The first is not used.
 	groupCount = 1024
 	// rest is how long a slot is not used after its end. A packet that is being forwarded may still hold its index.
@@ -369,15 +371,21 @@ func (t *table) releaseAll() {
 	}
 }
 
-// relearn makes the programs record again how clients and peers are reached.
-func (t *table) relearn() {
+// relearn makes the programs record again how those clients and peers are reached that a change concerns.
+func (t *table) relearn(c *change) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for i := range t.unused {
 		s := &t.slots[i]
-		for _, field := range []*uint32{&s.clientIf, &s.peerIf, &s.clientMax, &s.peerMax} {
-			atomic.StoreUint32(field, 0)
-		}
+		relearn(c, &s.clientIf, &s.clientMax, s.client)
+		relearn(c, &s.peerIf, &s.peerMax, s.peer)
+	}
+}
+
+func relearn(c *change, interfaceIndex, longest *uint32, address [16]byte) {
+	if c.concerns(atomic.LoadUint32(interfaceIndex)&^candidate, address) {
+		atomic.StoreUint32(interfaceIndex, 0)
+		atomic.StoreUint32(longest, 0)
 	}
 }
 

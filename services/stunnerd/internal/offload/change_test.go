@@ -1,0 +1,145 @@
+package offload
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// A call stays in the kernel while the network changes continuously, as on a node with many pods: changes that concern
+// neither client nor peer have no effect, and those that may concern both have one at most once a second.
+func TestContinuousChanges(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name  string
+		share float64 // of the packets that the kernel must forward
+		each  string  // of the changes, with its number
+	}{
+		{"other addresses", 0.95, "ip address add 10.88.0.%d/32 dev other"},
+		{"other routes", 0.95, "ip route add 10.89.%d.0/24 dev other"},
+		{"another interface", 0.95, "ip link set other mtu 14%03d"},
+		{"rules", 0.75, "ip rule add from 10.90.0.%d table main"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := newWorld(t)
+			w.link(t, "other", 3, w.peer, "eth1")
+			b := binding(false)
+			r := w.start(t, relayConfig{Engine: EngineTC, Bindings: []relayBinding{b}})
+			p := w.path(t, b)
+			p.warm(t, r)
+			before := r.do(t, "state")
+			stop, changes := make(chan struct{}), 0
+			var changing sync.WaitGroup
+			changing.Go(func() {
+				tick := time.NewTicker(10 * time.Millisecond)
+				defer tick.Stop()
+				for ; ; changes++ {
+					w.relay.run(t, c.each, 1+changes%250)
+					select {
+					case <-stop:
+						return
+					case <-tick.C:
+					}
+				}
+			})
+			const packets, pace = 100, 20 * time.Millisecond
+			tick := time.NewTicker(pace)
+			defer tick.Stop()
+			for range packets {
+				<-tick.C
+				if p.up([]byte("up"), patience) == nil || p.down([]byte("down"), patience) == nil {
+					t.Error("lost")
+				}
+			}
+			close(stop)
+			changing.Wait()
+			n := r.do(t, "state").Kernel.minus(before.Kernel)
+			share := min(float64(n.Up.Packets), float64(n.Down.Packets)) / packets
+			t.Logf("%d changes, the kernel forwards %.0f %% of the packets", changes, 100*share)
+			if changes < 50 || share < c.share {
+				t.Errorf("%d changes, the kernel forwards %v of %d packets, want a share of %v", changes, n, packets, c.share)
+			}
+		})
+	}
+}
+
+// message returns a netlink message. The parts are those of its payload.
+func message(kind uint16, parts ...[]byte) []byte {
+	payload := slices.Concat(parts...)
+	m := binary.NativeEndian.AppendUint32(nil, uint32(unix.SizeofNlMsghdr+len(payload)))
+	m = binary.NativeEndian.AppendUint16(m, kind)
+	m = append(m, make([]byte, unix.SizeofNlMsghdr-len(m))...)
+	return append(m, payload...)
+}
+
+// Messages of the kernel concern the interfaces and the prefixes in them, or everything if the kernel changes routes
+// without a message.
+func TestChanges(t *testing.T) {
+	linkMessage := func(kind uint16, index, flags uint32) []byte {
+		return message(kind, make([]byte, 4), word(index), word(flags), make([]byte, 4))
+	}
+	address := func(kind uint16, family, scope byte) []byte {
+		return message(kind, []byte{family, 24, 0, scope}, word(7))
+	}
+	route := func(family byte, prefix string) []byte {
+		header := make([]byte, unix.SizeofRtMsg)
+		header[0] = family
+		if prefix == "" {
+			return message(unix.RTM_NEWROUTE, header)
+		}
+		p := netip.MustParsePrefix(prefix)
+		header[1] = byte(p.Bits())
+		return message(unix.RTM_DELROUTE, header, attribute(unix.RTA_DST, p.Addr().AsSlice()))
+	}
+	other := route(unix.AF_INET, "10.78.0.0/16")
+	const up = unix.IFF_UP | unix.IFF_RUNNING | unix.IFF_LOWER_UP
+	// The client is behind interface 7, which was down, and the peer behind interface 8, which was up.
+	client, peer := netip.MustParseAddr("10.77.1.2"), netip.MustParseAddr("fd77:2::2")
+	for name, c := range map[string]struct {
+		messages     []byte
+		client, peer bool // is concerned
+	}{
+		"state of an interface":           {linkMessage(unix.RTM_NEWLINK, 8, up), false, true},
+		"interface that is lost":          {linkMessage(unix.RTM_NEWLINK, 8, 0), false, true},
+		"interface that becomes usable":   {linkMessage(unix.RTM_NEWLINK, 7, up), true, true},
+		"new interface":                   {linkMessage(unix.RTM_NEWLINK, 9, up), false, false},
+		"removed interface":               {linkMessage(unix.RTM_DELLINK, 7, 0), true, false},
+		"new IPv4 address":                {address(unix.RTM_NEWADDR, unix.AF_INET, unix.RT_SCOPE_UNIVERSE), true, false},
+		"removed IPv4 address":            {address(unix.RTM_DELADDR, unix.AF_INET, unix.RT_SCOPE_UNIVERSE), true, true},
+		"new IPv6 address":                {address(unix.RTM_NEWADDR, unix.AF_INET6, unix.RT_SCOPE_UNIVERSE), true, true},
+		"removed IPv6 link-local address": {address(unix.RTM_DELADDR, unix.AF_INET6, unix.RT_SCOPE_LINK), true, false},
+		"default route":                   {route(unix.AF_INET, ""), true, false},
+		"default route of IPv6":           {route(unix.AF_INET6, ""), false, true},
+		"route to the client":             {route(unix.AF_INET, "10.77.0.0/16"), true, false},
+		"route to the peer":               {route(unix.AF_INET6, "fd77:2::2/128"), false, true},
+		"another route":                   {other, false, false},
+		"two routes":                      {slices.Concat(other, route(unix.AF_INET6, "fd77::/16")), false, true},
+		"more routes than are compared":   {slices.Repeat(other, maxPrefixes+1), true, true},
+		"rule":                            {message(unix.RTM_NEWRULE, make([]byte, 12)), true, true},
+		"next hop":                        {message(unix.RTM_NEWNEXTHOP, make([]byte, 8)), true, true},
+		"message without its header":      {message(unix.RTM_NEWROUTE), true, true},
+		"lost messages":                   {nil, true, true},
+	} {
+		observed := newChanges(map[int]networkLink{7: {index: 7}, 8: {index: 8, flags: up}})
+		observed.observe(c.messages)
+		limited := observed.take(false)
+		if limited.everything {
+			t.Errorf("%s: everything is concerned before its time", name)
+		}
+		rest := observed.take(true)
+		concerned := func(index uint32, a netip.Addr) bool {
+			return limited.concerns(index, a.As16()) || rest.concerns(index, a.As16())
+		}
+		if client, peer := concerned(7, client), concerned(8, peer); client != c.client || peer != c.peer {
+			t.Errorf("%s: concerns the client %t, the peer %t", name, client, peer)
+		}
+		if again := observed.take(true); !again.empty() {
+			t.Errorf("%s: is handled twice", name)
+		}
+	}
+}

@@ -51,7 +51,7 @@ const (
 	None Mechanism = "None"
 	// TCX is available in Linux 6.6 and later.
 	TCX Mechanism = "TCX"
-	// Clsact is a queueing discipline with filters. The programs need Linux 5.12.
+	// Clsact is a queueing discipline with filters. The programs need Linux 5.11.
 	Clsact Mechanism = "clsact"
 )
 
@@ -120,7 +120,8 @@ type Offload struct {
 // Close. It never fails: if the programs cannot be used, the status has the reason, and every packet stays in user
 // space.
 //
-// The kernel needs Linux 5.12, and the process the capabilities CAP_BPF and CAP_NET_ADMIN.
+// The kernel must be Linux 5.11 or later, which has bpf_ktime_get_coarse_ns. The process needs the capabilities CAP_BPF
+// and CAP_NET_ADMIN.
 // In the network namespace of a host, redirected packets bypass the packet filter of the host, and with it the network
 // policies of a node. So EngineAuto is EngineNone there.
 func Open(o Options) *Offload {

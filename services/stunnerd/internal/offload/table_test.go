@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/btf"
 )
 
@@ -51,6 +52,29 @@ func TestLayout(t *testing.T) {
 				)
 			}
 		}
+	}
+}
+
+// The programs call no function that Linux 5.11 does not have. The numbers of functions increase with the releases.
+func TestNewestFunction(t *testing.T) {
+	spec, err := ebpf.LoadCollectionSpecFromReader(bytes.NewReader(object))
+	if err != nil {
+		t.Fatal(err)
+	}
+	calls := 0
+	for name, p := range spec.Programs {
+		for _, i := range p.Instructions {
+			if !i.IsBuiltinCall() {
+				continue
+			}
+			if f := asm.BuiltinFunc(i.Constant); f > asm.FnKtimeGetCoarseNs {
+				t.Errorf("%s calls %s", name, f)
+			}
+			calls++
+		}
+	}
+	if calls == 0 {
+		t.Error("the programs call nothing")
 	}
 }
 

@@ -240,7 +240,8 @@ func (f *flow) send() {
 	tick := time.NewTicker(callInterval)
 	defer tick.Stop()
 	payload := make([]byte, callPayload)
-	for seq := uint64(2 << 62); ; seq++ { // like RTP packets (RFC 3550 §5.1): the kernel does not forward STUN messages
+	// The payloads begin like RTP packets (RFC 3550 §5.1): the kernel does not forward STUN messages.
+	for seq := uint64(2 << 62); ; seq++ {
 		binary.BigEndian.PutUint64(payload, seq)
 		binary.BigEndian.PutUint64(payload[8:], uint64(time.Since(epoch)))
 		if _, err := f.client.conn.Write(ask.ChannelData(channel, payload)); err == nil {

@@ -134,8 +134,8 @@ func (b *Binding) Renew(until, permitted time.Time) {
 	}
 }
 
-// Permitted returns the end of the permission of the peer, which packets of the client in the kernel have prolonged. The
-// end remains after Offload.Close. It is the zero Time if the binding was never armed.
+// Permitted returns the end of the permission of the peer, which packets of the client in the kernel have prolonged.
+// The end remains after Offload.Close. It is the zero Time if the binding was never armed.
 func (b *Binding) Permitted() time.Time {
 	if r := b.record.Load(); r != nil {
 		inSlot := atomic.LoadUint64(&r.slot.permitted) // before the other, because a released slot may change

@@ -47,7 +47,7 @@ func TestContinuousChanges(t *testing.T) {
 					}
 				}
 			})
-			const packets, pace = 100, 20 * time.Millisecond
+			const packets, pace = 60, 20 * time.Millisecond
 			tick := time.NewTicker(pace)
 			defer tick.Stop()
 			for range packets {
@@ -61,8 +61,8 @@ func TestContinuousChanges(t *testing.T) {
 			n := r.do(t, "state").Kernel.minus(before.Kernel)
 			share := min(float64(n.Up.Packets), float64(n.Down.Packets)) / packets
 			t.Logf("%d changes, the kernel forwards %.0f %% of the packets", changes, 100*share)
-			if changes < 50 || share < c.share {
-				t.Errorf("%d changes, the kernel forwards %v of %d packets, want a share of %v", changes, n, packets, c.share)
+			if changes < 20 || share < c.share {
+				t.Errorf("%d changes, %v of %d packets in the kernel, want a share of %v", changes, n, packets, c.share)
 			}
 		})
 	}
@@ -97,6 +97,7 @@ func TestChanges(t *testing.T) {
 		return message(unix.RTM_DELROUTE, header, attribute(unix.RTA_DST, p.Addr().AsSlice()))
 	}
 	other := route(unix.AF_INET, "10.78.0.0/16")
+	const global = unix.RT_SCOPE_UNIVERSE
 	const up = unix.IFF_UP | unix.IFF_RUNNING | unix.IFF_LOWER_UP
 	// The client is behind interface 7, which was down, and the peer behind interface 8, which was up.
 	client, peer := netip.MustParseAddr("10.77.1.2"), netip.MustParseAddr("fd77:2::2")
@@ -109,9 +110,9 @@ func TestChanges(t *testing.T) {
 		"interface that becomes usable":   {linkMessage(unix.RTM_NEWLINK, 7, up), true, true},
 		"new interface":                   {linkMessage(unix.RTM_NEWLINK, 9, up), false, false},
 		"removed interface":               {linkMessage(unix.RTM_DELLINK, 7, 0), true, false},
-		"new IPv4 address":                {address(unix.RTM_NEWADDR, unix.AF_INET, unix.RT_SCOPE_UNIVERSE), true, false},
-		"removed IPv4 address":            {address(unix.RTM_DELADDR, unix.AF_INET, unix.RT_SCOPE_UNIVERSE), true, true},
-		"new IPv6 address":                {address(unix.RTM_NEWADDR, unix.AF_INET6, unix.RT_SCOPE_UNIVERSE), true, true},
+		"new IPv4 address":                {address(unix.RTM_NEWADDR, unix.AF_INET, global), true, false},
+		"removed IPv4 address":            {address(unix.RTM_DELADDR, unix.AF_INET, global), true, true},
+		"new IPv6 address":                {address(unix.RTM_NEWADDR, unix.AF_INET6, global), true, true},
 		"removed IPv6 link-local address": {address(unix.RTM_DELADDR, unix.AF_INET6, unix.RT_SCOPE_LINK), true, false},
 		"default route":                   {route(unix.AF_INET, ""), true, false},
 		"default route of IPv6":           {route(unix.AF_INET6, ""), false, true},

@@ -23,8 +23,8 @@ func TestAuto(t *testing.T) {
 			}
 		}
 		f := Open(Options{Engine: EngineAuto, sysctls: folder})
-		const reason = "in the network namespace of the host, Auto means None, because packets that the kernel forwards " +
-			"bypass the packet filter of the host: use TC to accept this, or None"
+		const reason = "in the network namespace of the host, Auto means None, because forwarded packets bypass " +
+			"the packet filter of the host: use TC to accept this, or None"
 		if s := f.Status(); f.NewGroup() != nil || s.Mechanism != None || s.Reason != reason {
 			t.Errorf("in %s: %+v, want the reason %q", name, s, reason)
 		}

@@ -84,8 +84,8 @@ func (l networkLink) unsuitable(links map[int]networkLink) string {
 	case !l.ethernet:
 		return "not an Ethernet interface"
 	case l.port != "":
-		return fmt.Sprintf("it is a port of the %s %s: name the interface that has the IP addresses in offload_interfaces",
-			l.port, links[l.master].name)
+		return fmt.Sprintf("it is a port of the %s %s: "+
+			"name the interface that has the IP addresses in offload_interfaces", l.port, links[l.master].name)
 	default:
 		return ""
 	}

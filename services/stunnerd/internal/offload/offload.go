@@ -64,8 +64,8 @@ type Options struct {
 	// None in the network namespace of the host.
 	Engine string
 	// Interfaces are the names of the interfaces of the programs. Empty means all Ethernet interfaces, veth included.
-	// Interfaces may appear and disappear at any time. Ports of a bridge or a bond are not used: the programs forward at
-	// the interface on top.
+	// Interfaces may appear and disappear at any time. Ports of a bridge or a bond are not used: the programs forward
+	// at the interface on top.
 	Interfaces []string
 	// MaxBindings bounds the bindings in the kernel, each of which takes 256 bytes of locked memory from the start.
 	// Further bindings stay in user space. 0 means DefaultMaxBindings.
@@ -140,8 +140,8 @@ func Open(o Options) *Offload {
 	case EngineTC:
 	case EngineAuto:
 		if onHost(cmp.Or(o.sysctls, sysctls)) {
-			f.reason = "in the network namespace of the host, Auto means None, because packets that the kernel forwards " +
-				"bypass the packet filter of the host: use TC to accept this, or None"
+			f.reason = "in the network namespace of the host, Auto means None, because forwarded packets bypass " +
+				"the packet filter of the host: use TC to accept this, or None"
 			f.log.Warn("media is not forwarded in the kernel", "engine", o.Engine, "reason", f.reason)
 			return f
 		}

@@ -43,8 +43,8 @@
 #define SAFE4 552
 #define SAFE6 1280
 #define CHANNEL_HEADER 4
-// STUN_MAX is the largest first byte of a STUN message (RFC 7983 §7). stunnerd stores connectivity checks of clients, so
-// it must see them.
+// STUN_MAX is the largest first byte of a STUN message (RFC 7983 §7). stunnerd stores connectivity checks of clients,
+// so it must see them.
 #define STUN_MAX 3
 // MAX_DATAGRAM is the longest UDP datagram that is forwarded, its header included.
 #define MAX_DATAGRAM 2040
@@ -73,9 +73,9 @@ struct slot {
 	__u64 permitted; // CLOCK_MONOTONIC, ns: the packets of the peer are passed to stunnerd from then on
 	__u64 prolong;   // ns: a packet of the client moves permitted to now + prolong
 	__u32 generation, group; // the binding is dead unless generations[group] is generation
-	// The interfaces towards client and peer, which relay_out confirms once, and the longest IP packets that stunnerd has
-	// sent to them unfragmented, at least SAFE4 or SAFE6. Longer packets are passed to stunnerd, because the MTU of their
-	// path may be smaller. Those that follow may overtake them, so a small step would reorder a stream.
+	// The interfaces towards client and peer, which relay_out confirms once, and the longest IP packets that stunnerd
+	// has sent to them unfragmented, at least SAFE4 or SAFE6. Longer packets are passed to stunnerd, because the MTU of
+	// their path may be smaller. Those that follow may overtake them, so a small step would reorder a stream.
 	__u32 client_if, peer_if; // unknown if 0 or with CANDIDATE
 	__u32 client_max, peer_max;
 	__be16 channel, client_port, listener_port, peer_port, relay_port;

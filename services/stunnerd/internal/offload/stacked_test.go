@@ -77,17 +77,23 @@ func TestNamedPort(t *testing.T) {
 	within(t, "remove a port", func() bool { return r.do(t, "state").Status.Reason == reason })
 }
 
+// upper adds a device on top of the interface peer, which has its address from then on.
+func (w *world) upper(t testing.TB) {
+	t.Helper()
+	w.relay.run(t, "ip address flush dev peer")
+	w.relay.run(t, "ip link add link peer name upper type macvlan mode private")
+	w.relay.run(t, "ip link set upper addrgenmode none")
+	w.relay.run(t, "ip address add 10.77.2.1/24 dev upper")
+	w.relay.run(t, "ip link set upper up")
+	within(t, "carrier", func() bool { return strings.Contains(w.relay.run(t, "ip link show upper"), "state UP") })
+}
+
 // A packet to a device on top of another one passes the hooks of both. The kernel forwards at the upper device.
 func TestStackedInterfaces(t *testing.T) {
 	t.Parallel()
 	for _, m := range bothMechanisms {
 		w := newWorld(t)
-		w.relay.run(t, "ip address flush dev peer")
-		w.relay.run(t, "ip link add link peer name upper type macvlan mode private")
-		w.relay.run(t, "ip link set upper addrgenmode none")
-		w.relay.run(t, "ip address add 10.77.2.1/24 dev upper")
-		w.relay.run(t, "ip link set upper up")
-		within(t, "carrier", func() bool { return strings.Contains(w.relay.run(t, "ip link show upper"), "state UP") })
+		w.upper(t)
 		b := binding(false)
 		r := w.start(t, relayConfig{Engine: EngineTC, Mechanisms: []Mechanism{m}, Bindings: []relayBinding{b}})
 		p := w.path(t, b)
@@ -108,13 +114,39 @@ func TestStackedInterfaces(t *testing.T) {
 	}
 }
 
+// If another program removes the mark between the two devices, packets to the peer stay in user space.
+func TestLostMark(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.upper(t)
+	b := binding(false)
+	r := w.start(t, relayConfig{Engine: EngineTC, Bindings: []relayBinding{b}})
+	const tcIndex = 44 // offset in struct __sk_buff (linux/bpf.h)
+	w.relay.do(func() { onEgress(t, "peer", asm.StoreImm(asm.R1, tcIndex, 0, asm.Word)) })
+	p := w.path(t, b)
+	for range 10 {
+		if p.up([]byte("up"), patience) == nil || p.down([]byte("down"), patience) == nil {
+			t.Fatalf("lost: %+v", r.do(t, "state"))
+		}
+	}
+	if s := r.do(t, "state"); s.Kernel.Up.Packets != 0 || s.Kernel.Down.Packets == 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
 // The program learns nothing of a packet with a VLAN tag: on the interface below that of the VLAN, no address resolves.
 func TestTaggedPackets(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	b := binding(false)
 	r := w.start(t, relayConfig{Engine: EngineTC, Bindings: []relayBinding{b}})
-	w.relay.do(func() { tag(t, "peer") })
+	w.relay.do(func() {
+		onEgress(t, "peer",
+			asm.Mov.Imm(asm.R2, int32(htons(unix.ETH_P_8021Q))),
+			asm.Mov.Imm(asm.R3, 5), // the identifier of the VLAN
+			asm.FnSkbVlanPush.Call(),
+		)
+	})
 	w.relay.run(t, "ip neighbour replace %s lladdr 02:00:00:00:00:02 dev peer", b.Peer.Addr())
 	p := w.path(t, b)
 	for n := range uint64(5) { // the peer does not receive tagged packets
@@ -129,22 +161,17 @@ func TestTaggedPackets(t *testing.T) {
 	}
 }
 
-// tag makes the kernel insert a VLAN tag into the packets that leave by an interface, before the other programs.
-func tag(t *testing.T, name string) {
+// onEgress executes instructions on the packets that leave by an interface, before the other programs.
+func onEgress(t *testing.T, name string, instructions ...asm.Instruction) {
 	t.Helper()
 	i, err := net.InterfaceByName(name)
 	if err != nil {
 		t.Fatal(err)
 	}
+	const next = -1 // TCX_NEXT
 	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{
-		Type: ebpf.SchedCLS,
-		Instructions: asm.Instructions{
-			asm.Mov.Imm(asm.R2, int32(htons(unix.ETH_P_8021Q))),
-			asm.Mov.Imm(asm.R3, 5), // the identifier of the VLAN
-			asm.FnSkbVlanPush.Call(),
-			asm.Mov.Imm(asm.R0, -1), // TCX_NEXT
-			asm.Return(),
-		},
+		Type:         ebpf.SchedCLS,
+		Instructions: append(instructions, asm.Mov.Imm(asm.R0, next), asm.Return()),
 	})
 	if err != nil {
 		t.Fatal(err)

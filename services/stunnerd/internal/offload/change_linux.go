@@ -2,6 +2,7 @@ package offload
 
 import (
 	"encoding/binary"
+	"fmt"
 	"net/netip"
 	"sync"
 
@@ -24,24 +25,63 @@ type change struct {
 	prefixes   []netip.Prefix      // of changed routes
 }
 
-// carrier are the flags of an interface that is in use by routes.
-const carrier = unix.IFF_UP | unix.IFF_RUNNING | unix.IFF_LOWER_UP
-
-// changes collects the changes that were not handled.
-type changes struct {
-	mu      sync.Mutex
-	flags   map[uint32]uint32 // the last ones of each interface
-	pending change
+// linkState is what matters of an interface for the ways through it.
+type linkState struct {
+	usable uint32 // those of the flags IFF_UP, IFF_RUNNING and IFF_LOWER_UP that are set
+	mtu    uint32
+	master int
 }
 
-// newChanges returns changes of a network with these interfaces.
-func newChanges(links map[int]networkLink) *changes {
-	c := &changes{flags: map[uint32]uint32{}}
-	for _, l := range links {
-		c.flags[uint32(l.index)] = l.flags & carrier
-	}
+func (l networkLink) state() linkState {
+	return linkState{l.flags & (unix.IFF_UP | unix.IFF_RUNNING | unix.IFF_LOWER_UP), l.mtu, l.master}
+}
+
+// linkAddress is an address of an interface.
+type linkAddress struct {
+	index   uint32
+	address netip.Addr
+}
+
+// changes collects the changes that were not handled. The kernel also reports interfaces and addresses in which nothing
+// has changed that matters here, for example an address whose lifetime a router prolongs. So the last states are kept.
+type changes struct {
+	mu        sync.Mutex
+	states    map[uint32]linkState   // by index
+	addresses map[linkAddress]uint32 // flags
+	pending   change
+}
+
+func newChanges() *changes {
+	c := &changes{states: map[uint32]linkState{}, addresses: map[linkAddress]uint32{}}
 	c.take(true)
 	return c
+}
+
+// start reads the present interfaces and addresses. They are no changes.
+func (c *changes) start() error {
+	n, err := dial()
+	if err != nil {
+		return err
+	}
+	defer n.close()
+	for _, list := range []struct {
+		request, answer uint16
+		header          int
+	}{
+		{unix.RTM_GETLINK, unix.RTM_NEWLINK, unix.SizeofIfInfomsg},
+		{unix.RTM_GETADDR, unix.RTM_NEWADDR, unix.SizeofIfAddrmsg},
+	} {
+		err := n.call(list.request, unix.NLM_F_DUMP, func(m []byte) {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			c.add(list.answer, m)
+		}, make([]byte, list.header))
+		if err != nil {
+			return fmt.Errorf("list interfaces and their addresses: %w", err)
+		}
+	}
+	c.take(true)
+	return nil
 }
 
 // observe adds a datagram of messages (netlink(7)). An empty one means that messages were lost.
@@ -49,7 +89,7 @@ func (c *changes) observe(datagram []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(datagram) == 0 {
-		c.pending.links, c.pending.everything = true, true
+		c.forget()
 	}
 	for len(datagram) >= unix.SizeofNlMsghdr {
 		length := max(unix.SizeofNlMsghdr, min(len(datagram), int(binary.NativeEndian.Uint32(datagram))))
@@ -58,30 +98,26 @@ func (c *changes) observe(datagram []byte) {
 	}
 }
 
+// forget makes everything a change, also if the kernel reports a state that was the last one known.
+func (c *changes) forget() {
+	c.pending.links, c.pending.everything = true, true
+	clear(c.addresses)
+	for index := range c.states {
+		c.states[index] = linkState{}
+	}
+}
+
 // add adds one message (rtnetlink(7)).
 func (c *changes) add(kind uint16, m []byte) {
 	p := &c.pending
 	switch {
 	case (kind == unix.RTM_NEWLINK || kind == unix.RTM_DELLINK) && len(m) >= unix.SizeofIfInfomsg:
-		index, flags := binary.NativeEndian.Uint32(m[4:]), binary.NativeEndian.Uint32(m[8:])&carrier
-		// Routes through an interface that becomes usable may be preferred to others. A new interface has no routes.
-		if before, known := c.flags[index]; kind == unix.RTM_NEWLINK && known && flags&^before != 0 {
-			p.everything = true
-		}
-		c.flags[index] = flags
-		if kind == unix.RTM_DELLINK {
-			delete(c.flags, index)
-		}
 		p.links = true
-		p.interfaces[index] = struct{}{}
-	case (kind == unix.RTM_NEWADDR || kind == unix.RTM_DELADDR) && len(m) >= unix.SizeofIfAddrmsg:
-		// With an address, the kernel removes the routes of all interfaces that have it as preferred source, without a
-		// message. The source address of IPv6 packets may be one of another interface.
-		local := m[0] == unix.AF_INET6 && m[3] != unix.RT_SCOPE_UNIVERSE
-		if !local && (kind == unix.RTM_DELADDR || m[0] == unix.AF_INET6) {
-			p.everything = true
+		if m[0] == unix.AF_UNSPEC { // not AF_BRIDGE, which is about the state of a port in its bridge
+			c.link(kind == unix.RTM_DELLINK, parseLink(m))
 		}
-		p.interfaces[binary.NativeEndian.Uint32(m[4:])] = struct{}{}
+	case (kind == unix.RTM_NEWADDR || kind == unix.RTM_DELADDR) && len(m) >= unix.SizeofIfAddrmsg:
+		c.address(kind == unix.RTM_DELADDR, m)
 	case (kind == unix.RTM_NEWROUTE || kind == unix.RTM_DELROUTE) && len(m) >= unix.SizeofRtMsg:
 		prefix, ok := destination(m)
 		if !ok || len(p.prefixes) == maxPrefixes {
@@ -91,6 +127,53 @@ func (c *changes) add(kind uint16, m []byte) {
 		p.prefixes = append(p.prefixes, prefix)
 	default: // rules and next hops
 		p.everything = true
+	}
+}
+
+// link adds a message about an interface. The kernel also sends such messages if nothing has changed that matters here.
+func (c *changes) link(removed bool, l networkLink) {
+	index, state := uint32(l.index), l.state()
+	before, known := c.states[index]
+	if removed || state != before {
+		c.pending.interfaces[index] = struct{}{}
+	}
+	if removed {
+		delete(c.states, index)
+		return
+	}
+	// Routes through an interface that becomes usable may be preferred to others. A new interface has no routes.
+	if known && state.usable&^before.usable != 0 {
+		c.pending.everything = true
+	}
+	c.states[index] = state
+}
+
+// address adds a message about an address, a struct ifaddrmsg.
+func (c *changes) address(removed bool, m []byte) {
+	six, global := m[0] == unix.AF_INET6, m[3] == unix.RT_SCOPE_UNIVERSE
+	a, flags := linkAddress{index: binary.NativeEndian.Uint32(m[4:])}, uint32(m[2])
+	for kind, value := range attributes(m[unix.SizeofIfAddrmsg:]) {
+		switch {
+		case kind == unix.IFA_LOCAL || kind == unix.IFA_ADDRESS && !a.address.IsValid():
+			a.address, _ = netip.AddrFromSlice(value)
+		case kind == unix.IFA_FLAGS && len(value) == 4:
+			flags = binary.NativeEndian.Uint32(value)
+		}
+	}
+	if removed {
+		delete(c.addresses, a)
+	} else {
+		before, known := c.addresses[a]
+		if known && before == flags {
+			return
+		}
+		c.addresses[a] = flags
+	}
+	c.pending.interfaces[a.index] = struct{}{}
+	// With an address, the kernel removes the routes of all interfaces that have it as preferred source, without a
+	// message. The source address of IPv6 packets may be one of another interface.
+	if removed && !six || six && global {
+		c.pending.everything = true
 	}
 }
 

@@ -83,8 +83,9 @@ func TestChanges(t *testing.T) {
 	linkMessage := func(kind uint16, index, flags uint32) []byte {
 		return message(kind, make([]byte, 4), word(index), word(flags), make([]byte, 4))
 	}
-	address := func(kind uint16, family, scope byte) []byte {
-		return message(kind, []byte{family, 24, 0, scope}, word(7))
+	address := func(kind uint16, family, scope byte, a string) []byte {
+		local := attribute(unix.IFA_ADDRESS, netip.MustParseAddr(a).AsSlice())
+		return message(kind, []byte{family, 24, 0, scope}, word(7), local)
 	}
 	route := func(family byte, prefix string) []byte {
 		header := make([]byte, unix.SizeofRtMsg)
@@ -105,15 +106,19 @@ func TestChanges(t *testing.T) {
 		messages     []byte
 		client, peer bool // is concerned
 	}{
-		"state of an interface":           {linkMessage(unix.RTM_NEWLINK, 8, up), false, true},
+		"interface without its carrier":   {linkMessage(unix.RTM_NEWLINK, 8, unix.IFF_UP), false, true},
 		"interface that is lost":          {linkMessage(unix.RTM_NEWLINK, 8, 0), false, true},
 		"interface that becomes usable":   {linkMessage(unix.RTM_NEWLINK, 7, up), true, true},
+		"unchanged interface":             {linkMessage(unix.RTM_NEWLINK, 8, up|unix.IFF_PROMISC), false, false},
+		"port of a bridge":                {message(unix.RTM_DELLINK, []byte{unix.AF_BRIDGE, 0, 0, 0}, word(7), word(0), word(0)), false, false},
 		"new interface":                   {linkMessage(unix.RTM_NEWLINK, 9, up), false, false},
 		"removed interface":               {linkMessage(unix.RTM_DELLINK, 7, 0), true, false},
-		"new IPv4 address":                {address(unix.RTM_NEWADDR, unix.AF_INET, global), true, false},
-		"removed IPv4 address":            {address(unix.RTM_DELADDR, unix.AF_INET, global), true, true},
-		"new IPv6 address":                {address(unix.RTM_NEWADDR, unix.AF_INET6, global), true, true},
-		"removed IPv6 link-local address": {address(unix.RTM_DELADDR, unix.AF_INET6, unix.RT_SCOPE_LINK), true, false},
+		"new IPv4 address":                {address(unix.RTM_NEWADDR, unix.AF_INET, global, "10.77.1.9"), true, false},
+		"removed IPv4 address":            {address(unix.RTM_DELADDR, unix.AF_INET, global, "10.77.1.9"), true, true},
+		"new IPv6 address":                {address(unix.RTM_NEWADDR, unix.AF_INET6, global, "fd77:1::8"), true, true},
+		"prolonged IPv6 address":          {address(unix.RTM_NEWADDR, unix.AF_INET6, global, "fd77:1::9"), false, false},
+		"removed IPv6 address":            {address(unix.RTM_DELADDR, unix.AF_INET6, global, "fd77:1::9"), true, true},
+		"removed IPv6 link-local address": {address(unix.RTM_DELADDR, unix.AF_INET6, unix.RT_SCOPE_LINK, "fe80::1"), true, false},
 		"default route":                   {route(unix.AF_INET, ""), true, false},
 		"default route of IPv6":           {route(unix.AF_INET6, ""), false, true},
 		"route to the client":             {route(unix.AF_INET, "10.77.0.0/16"), true, false},
@@ -126,7 +131,10 @@ func TestChanges(t *testing.T) {
 		"message without its header":      {message(unix.RTM_NEWROUTE), true, true},
 		"lost messages":                   {nil, true, true},
 	} {
-		observed := newChanges(map[int]networkLink{7: {index: 7}, 8: {index: 8, flags: up}})
+		observed := newChanges()
+		observed.observe(slices.Concat(linkMessage(unix.RTM_NEWLINK, 7, 0), linkMessage(unix.RTM_NEWLINK, 8, up),
+			address(unix.RTM_NEWADDR, unix.AF_INET6, global, "fd77:1::9")))
+		observed.take(true)
 		observed.observe(c.messages)
 		limited := observed.take(false)
 		if limited.everything {
@@ -142,5 +150,15 @@ func TestChanges(t *testing.T) {
 		if again := observed.take(true); !again.empty() {
 			t.Errorf("%s: is handled twice", name)
 		}
+	}
+
+	// A state that follows lost messages may be the same as the last one, and a change nevertheless.
+	observed := newChanges()
+	observed.observe(linkMessage(unix.RTM_NEWLINK, 8, up))
+	observed.observe(nil)
+	observed.take(true)
+	observed.observe(linkMessage(unix.RTM_NEWLINK, 8, up))
+	if c := observed.take(true); !c.everything {
+		t.Error("a state after lost messages is ignored")
 	}
 }

@@ -24,15 +24,15 @@ const (
 
 // follow attaches the programs to the interfaces, and starts a goroutine that follows changes of the network.
 func (f *Offload) follow() error {
-	links, err := listLinks()
-	if err != nil {
-		return err
-	}
 	ctx, stop := context.WithCancel(context.Background())
-	observed := newChanges(links)
+	observed := newChanges()
 	events, err := netlink.Subscribe(ctx, changeGroups, observed.observe)
 	if err != nil {
 		f.log.Info("poll the interfaces of this host", "interval", sweepInterval, "error", err)
+	}
+	if err := observed.start(); err != nil {
+		stop()
+		return err
 	}
 	if err := f.attachAll(); err != nil {
 		stop()

@@ -15,7 +15,7 @@ const ethernetAddress = 6
 type networkLink struct {
 	index, master int // master is 0 without one
 	name          string
-	flags         uint32 // IFF constants
+	flags, mtu    uint32 // flags are IFF constants
 	ethernet      bool
 	// port is the kind of the master if it takes over the packets of the interface, such as "bridge".
 	port string
@@ -53,6 +53,8 @@ func parseLink(m []byte) networkLink {
 			l.name = text(value)
 		case kind == unix.IFLA_ADDRESS:
 			l.ethernet = len(value) == ethernetAddress && !loopback
+		case kind == unix.IFLA_MTU && len(value) == 4:
+			l.mtu = binary.NativeEndian.Uint32(value)
 		case kind == unix.IFLA_MASTER && len(value) == 4:
 			l.master = int(binary.NativeEndian.Uint32(value))
 		case kind == unix.IFLA_LINKINFO:

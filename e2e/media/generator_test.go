@@ -47,14 +47,13 @@ type count struct {
 // lost returns the share of datagrams that did not arrive, in percent.
 func (c count) lost() float64 { return 100 * float64(c.sent-min(c.sent, c.received)) / float64(c.sent) }
 
-func (s *stage) newGenerator(t *testing.T, what server, l load, stamps bool) *generator {
+// newGenerator returns the generator for a server. The socket options are on for its sockets (see open).
+func (s *stage) newGenerator(t *testing.T, what server, l load, options ...int) *generator {
 	t.Helper()
-	g := &generator{clients: open(t, s.clients, stamps), peers: open(t, s.peers, stamps), load: l}
-	t.Cleanup(func() { g.clients.close(); g.peers.close() })
+	g := &generator{clients: open(t, s.clients, options...), peers: open(t, s.peers, options...), load: l}
 	g.all = newClients(turnServer, l.clients, max(l.peers, 1))
 	if what.command == nil {
-		g.sink = open(t, nil, stamps)
-		t.Cleanup(g.sink.close)
+		g.sink = open(t, nil, options...)
 		for _, c := range g.all {
 			c.server = sockaddr(relays[0].As4(), anyPort)
 			c.relay = c.server
@@ -121,36 +120,22 @@ func (g *generator) check(data []byte, prefix int) (c *client, sent int64, ok bo
 	return g.all[client], int64(now), true
 }
 
+// arrival is called with the direction of a right datagram, and the times at which it was sent and received, in
+// nanoseconds since 1970.
+type arrival func(up bool, sent, at int64)
+
 // receive reads up to one batch from each socket of the load, without waiting, and returns the number of datagrams. It
-// calls each, if it is not nil, with the direction and the latency of every right datagram.
-func (g *generator) receive(each func(up bool, age time.Duration)) int {
-	if g.load.network != "" {
-		return g.await()
-	}
-	n := 0
-	take := func(s *socket, up bool, prefix int) {
-		n += s.receive(func(d datagram) {
-			c, sent, ok := g.check(d.data, prefix)
-			if ok && g.sink == nil && (up && d.from != c.relay || !up && d.to != c.ip) {
-				ok = false
-			}
-			if !ok {
-				g.wrong++
-				return
-			}
-			g.received++
-			if each != nil {
-				each(up, time.Duration(d.at-sent))
-			}
-		})
-	}
+// calls each, if it is not nil, for every right datagram.
+func (g *generator) receive(each arrival) (n int) {
 	switch {
+	case g.load.network != "":
+		return g.await()
 	case g.sink == nil:
 		if g.load.up {
-			take(g.peers, true, 0)
+			n += g.take(g.peers, true, 0, each)
 		}
 		if g.load.down {
-			take(g.clients, false, header)
+			n += g.take(g.clients, false, header, each)
 		}
 	case g.load.up && g.load.down: // at the sink, the length shows the direction
 		n += g.sink.receive(func(d datagram) {
@@ -160,16 +145,35 @@ func (g *generator) receive(each func(up bool, age time.Duration)) int {
 			} else if _, sent, ok := g.check(d.data, prefix); ok {
 				g.received++
 				if each != nil {
-					each(prefix == header, time.Duration(d.at-sent))
+					each(prefix == header, sent, d.at)
 				}
 			}
 		})
 	case g.load.up:
-		take(g.sink, true, header)
+		n += g.take(g.sink, true, header, each)
 	default:
-		take(g.sink, false, 0)
+		n += g.take(g.sink, false, 0, each)
 	}
 	return n
+}
+
+// take reads one batch of a direction from a socket. It counts datagrams with other contents, or at another address, as
+// wrong.
+func (g *generator) take(s *socket, up bool, prefix int, each arrival) int {
+	return s.receive(func(d datagram) {
+		c, sent, ok := g.check(d.data, prefix)
+		if ok && g.sink == nil && (up && d.from != c.relay || !up && d.to != c.ip) {
+			ok = false
+		}
+		if !ok {
+			g.wrong++
+			return
+		}
+		g.received++
+		if each != nil {
+			each(up, sent, d.at)
+		}
+	})
 }
 
 // window returns the maximum number of datagrams in flight, and the number that is sent at once. All of them fit into
@@ -223,7 +227,7 @@ func (g *generator) saturate(t *testing.T, d time.Duration) count {
 
 // pace sends a number of datagrams a second in each direction for a time, and passes each to receive. After a pause of
 // the generator it does not send what it missed, because a burst is another load.
-func (g *generator) pace(t *testing.T, rate int, d time.Duration, each func(up bool, age time.Duration)) {
+func (g *generator) pace(t *testing.T, rate int, d time.Duration, each arrival) {
 	t.Helper()
 	g.count = count{}
 	began, interval := time.Now(), time.Second/time.Duration(2*rate)

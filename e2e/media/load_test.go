@@ -1,11 +1,12 @@
 package media
 
 import (
-	"fmt"
 	"runtime"
 	"slices"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // load describes traffic: clients in turn send a burst of datagrams to their peer (up), or receive one (down).
@@ -39,18 +40,21 @@ const (
 	memory     = "bytes of the process per allocation"
 	slab       = "bytes of kernel slabs per allocation"
 	goroutines = "goroutines per allocation"
+	rateOfTwo  = "packets/s with two cores"
+	rateRatio  = "packets/s with two cores : with one"
+	costRatio  = "CPU per packet with two cores : with one"
 )
 
 var figureOrder = []string{
 	cost, added, whole, generates, share, rate, loss, callRate, switchRate, heap, "up p50, µs", "up p99, µs", "up p99.9, µs",
 	"down p50, µs", "down p99, µs", "down p99.9, µs", allocRate, allocCost, freshRate, freshCost, memory, slab,
-	goroutines,
+	goroutines, rateOfTwo, rateRatio, costRatio,
 }
 
 // measure saturates a server with the load.
 func (l load) measure(t *testing.T, s *stage, what server) figures {
 	p := s.start(t, what, 1)
-	g := s.newGenerator(t, what, l, false)
+	g := s.newGenerator(t, what, l)
 	g.saturate(t, *duration/10)
 	allocated := 0.0
 	if what.product {
@@ -103,13 +107,13 @@ func rest(t *testing.T) float64 {
 // core would otherwise determine the 99th percentile.
 func (l load) latencies(t *testing.T, s *stage, what server) figures {
 	p := s.start(t, what, 1)
-	g := s.newGenerator(t, what, l, true)
+	g := s.newGenerator(t, what, l, unix.SO_TIMESTAMPNS)
 	prioritize(t, p)
 	used, switched := cpu(t, p), switches(t, p)
 	ages := map[string][]time.Duration{}
-	g.pace(t, 5000, 2*(*duration), func(up bool, age time.Duration) {
+	g.pace(t, 5000, 2*(*duration), func(up bool, sent, at int64) {
 		way := map[bool]string{true: "up", false: "down"}[up]
-		ages[way] = append(ages[way], age)
+		ages[way] = append(ages[way], time.Duration(at-sent))
 	})
 	if g.wrong > 0 || len(ages) < 2 {
 		t.Fatalf("%s: of %d datagrams %d arrived, and %d with wrong contents or at a wrong address", what.name, g.sent,
@@ -136,7 +140,7 @@ func (l load) latencies(t *testing.T, s *stage, what server) figures {
 // memory.
 func storm(t *testing.T, s *stage, what server) figures {
 	p := s.start(t, what, 1)
-	g := s.newGenerator(t, what, load{}, false)
+	g := s.newGenerator(t, what, load{})
 	g.all = newClients(turnServer, *allocations, 1)
 	time.Sleep(settle)
 	resident, kernel, routines := rss(t, p), kB(t, "/proc/meminfo", "Slab"), 0.0
@@ -174,7 +178,7 @@ const settle = time.Second
 // measures the process at rest.
 func huge(t *testing.T, s *stage, what server) figures {
 	p := s.start(t, what, 1)
-	g := s.newGenerator(t, what, load{}, false)
+	g := s.newGenerator(t, what, load{})
 	g.all = newClients(turnServer, min(*many, int(metric(t, "stunner_allocations_capacity"))), 1)
 	for _, c := range g.all[len(g.all)/2:] {
 		c.server = sockaddr(relays[0].As4(), morePort)
@@ -193,19 +197,4 @@ func huge(t *testing.T, s *stage, what server) figures {
 		"longest GC pause, ms":     1000 * longestPause(t),
 		"CPU at rest, % of a core": 100 * float64(cpu(t, p)-before) / float64(5*settle),
 	}
-}
-
-// scaling compares the rate on one and on two cores, with the same clients. stunnerd has one reader for each core.
-func scaling(t *testing.T, s *stage, what server) figures {
-	var rates [3]float64
-	for n := 1; n <= 2; n++ {
-		t.Run(fmt.Sprintf("%d cores", n), func(t *testing.T) {
-			s.start(t, what, n)
-			g := s.newGenerator(t, what, load{size: 160, burst: 8, up: true, clients: *clients, peers: *clients}, false)
-			g.saturate(t, *duration/10)
-			c := g.saturate(t, *duration)
-			rates[n] = float64(c.received) / c.wall.Seconds()
-		})
-	}
-	return figures{"packets/s with 2 cores : with 1": rates[2] / rates[1]}
 }

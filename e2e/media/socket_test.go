@@ -1,6 +1,7 @@
 package media
 
 import (
+	"errors"
 	"fmt"
 	"syscall"
 	"testing"
@@ -44,9 +45,9 @@ type message struct {
 	data    [roomSize]byte
 }
 
-// open opens a socket on all addresses of a namespace, or of this process if it is nil. With stamps, datagrams have the
-// time at which the kernel received them.
-func open(t testing.TB, in *netns.Space, stamps bool) *socket {
+// open opens a socket on all addresses of a namespace, or of this process if it is nil, until the test ends. The options
+// are those of SOL_SOCKET that are on. With SO_TIMESTAMPNS, datagrams have the time at which the kernel received them.
+func open(t testing.TB, in *netns.Space, options ...int) *socket {
 	t.Helper()
 	s := &socket{}
 	var err error
@@ -58,21 +59,20 @@ func open(t testing.TB, in *netns.Space, stamps bool) *socket {
 		if s.fd, err = unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0); err != nil {
 			return
 		}
-		for _, o := range []struct{ level, name, value int }{
-			{unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, rcvBuf},
-			{unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, rcvBuf},
-			{unix.SOL_IP, unix.IP_PKTINFO, 1},
-			{unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, map[bool]int{true: 1}[stamps]},
-		} {
-			if err = unix.SetsockoptInt(s.fd, o.level, o.name, o.value); err != nil {
-				return
-			}
+		err = errors.Join(
+			unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, rcvBuf),
+			unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, rcvBuf),
+			unix.SetsockoptInt(s.fd, unix.SOL_IP, unix.IP_PKTINFO, 1),
+		)
+		for _, o := range options {
+			err = errors.Join(err, unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, o, 1))
 		}
-		err = unix.Bind(s.fd, &unix.SockaddrInet4{Port: anyPort})
+		err = errors.Join(err, unix.Bind(s.fd, &unix.SockaddrInet4{Port: anyPort}))
 	})
 	if err != nil {
 		t.Fatalf("open socket of the generator: %v: run the test as root", err)
 	}
+	t.Cleanup(func() { unix.Close(s.fd) })
 	for i := range batch {
 		for _, side := range []struct {
 			m *message
@@ -92,8 +92,6 @@ func open(t testing.TB, in *netns.Space, stamps bool) *socket {
 func head(at *byte, level, kind int32, length uint64) {
 	*(*unix.Cmsghdr)(unsafe.Pointer(at)) = unix.Cmsghdr{Len: length, Level: level, Type: kind}
 }
-
-func (s *socket) close() { unix.Close(s.fd) }
 
 // put queues a message and returns the room for its data. If the size is larger than a datagram, the kernel cuts the
 // message into datagrams. The caller flushes after batch messages.
@@ -164,6 +162,20 @@ func (s *socket) receive(each func(datagram)) int {
 		each(d)
 	}
 	return int(n)
+}
+
+// held returns the memory of the datagrams that wait in the socket.
+func (s *socket) held(t testing.TB) int {
+	t.Helper()
+	var info [9]uint32 // SK_MEMINFO_VARS of linux/sock_diag.h; the first one is SK_MEMINFO_RMEM_ALLOC
+	length := uint32(unsafe.Sizeof(info))
+	if _, _, errno := unix.RawSyscall6(
+		unix.SYS_GETSOCKOPT, uintptr(s.fd), unix.SOL_SOCKET, unix.SO_MEMINFO, uintptr(unsafe.Pointer(&info)),
+		uintptr(unsafe.Pointer(&length)), 0,
+	); errno != 0 {
+		t.Fatalf("read the memory of a socket: %v", errno)
+	}
+	return int(info[0])
 }
 
 // sockaddr returns an address in the form of system calls.

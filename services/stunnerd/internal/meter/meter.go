@@ -41,6 +41,37 @@ func (s *Sum) Add(n int) {
 	s.Bytes += uint64(n)
 }
 
+// Tally holds the packets of a batch back from flows that several processors change, so that the batch changes each flow
+// once. The zero Tally is empty. It is not safe for concurrent use.
+type Tally struct {
+	entries []tallied
+}
+
+type tallied struct {
+	flow *Flow
+	sum  Sum
+}
+
+// Add counts one packet of n bytes. The search is linear, because a batch has few flows.
+func (t *Tally) Add(f *Flow, n int) {
+	for i := range t.entries {
+		if t.entries[i].flow == f {
+			t.entries[i].sum.Add(n)
+			return
+		}
+	}
+	t.entries = append(t.entries, tallied{f, Sum{1, uint64(n)}})
+}
+
+// Flush adds the packets to their flows, and empties the Tally.
+func (t *Tally) Flush() {
+	for i := range t.entries {
+		t.entries[i].flow.AddSum(t.entries[i].sum)
+	}
+	clear(t.entries)
+	t.entries = t.entries[:0]
+}
+
 // Traffic counts both directions: Rx is received by this process, Tx is sent by it.
 type Traffic struct {
 	Rx, Tx Flow

@@ -39,7 +39,8 @@ func (r *Relay) ReceiveBatch(batch []Datagram, now time.Time) {
 func (r *Relay) sendToClient(t *transfer, now time.Time) {
 	if len(t.packets) > 0 {
 		r.session.Client.SendAll(t.packets)
-		r.count(t, session.ToClient, now)
+		r.count(t, session.ToClient, &t.clusters, now)
+		t.clusters.Flush()
 	}
 }
 

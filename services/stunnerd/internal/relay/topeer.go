@@ -16,6 +16,8 @@ type Outbox struct {
 	groups []*group
 	used   int // the number of groups in use
 	sent   int // the number of these that Flush has sent
+	// clusters are the sent payloads, until the end of Flush.
+	clusters meter.Tally
 }
 
 // group is the payloads for the peers of one relay.
@@ -58,9 +60,10 @@ func (o *Outbox) Flush(now time.Time) {
 		g := o.groups[o.sent]
 		r := g.relay
 		o.sent, g.relay = o.sent+1, nil
-		r.sendToPeers(&g.transfer, now)
+		r.sendToPeers(&g.transfer, &o.clusters, now)
 	}
 	o.used, o.sent = 0, 0
+	o.clusters.Flush()
 }
 
 var outboxes datagram.Pool[Outbox]
@@ -102,11 +105,11 @@ func (r *Relay) admit(frame []byte, now time.Time) (c *channel, v *verdict, payl
 	return c, v, payload
 }
 
-func (r *Relay) sendToPeers(t *transfer, now time.Time) {
+func (r *Relay) sendToPeers(t *transfer, clusters *meter.Tally, now time.Time) {
 	defer r.EndOnPanic("forward to peers")
 	defer t.reset()
 	r.socket.Send(t.packets)
-	r.count(t, session.ToPeer, now)
+	r.count(t, session.ToPeer, clusters, now)
 }
 
 // Send sends the data of a Send indication to a peer. The caller has checked the permission. A datagram that the routes
@@ -129,5 +132,6 @@ func (r *Relay) Send(data []byte, peer netip.AddrPort) {
 	t := transfers.Get()
 	defer transfers.Put(t)
 	t.add(datagram.Packet{Payload: data, To: peer}, item{traffic: r.meter.Cluster(name), peer: peer, size: len(data)})
-	r.sendToPeers(t, now)
+	r.sendToPeers(t, &t.clusters, now)
+	t.clusters.Flush()
 }

@@ -14,6 +14,8 @@ import (
 type transfer struct {
 	packets []datagram.Packet
 	items   []item // one for each packet
+	// clusters is used where a transfer is a batch of its own. Those of an Outbox share one.
+	clusters meter.Tally
 }
 
 // item is the accounting of one packet.
@@ -40,23 +42,19 @@ func (t *transfer) reset() {
 	t.packets, t.items = t.packets[:0], t.items[:0]
 }
 
-// count counts the packets of a transfer that were sent, and drops the others. Counters are shared by the processors,
-// so each is changed once, and not for each packet.
-func (r *Relay) count(t *transfer, d session.Direction, now time.Time) {
-	var all, cluster meter.Sum
+// count counts the packets of a transfer that were sent, those of clusters in a Tally, and drops the others. Counters
+// are shared by the processors, so each is changed once, and not for each packet.
+func (r *Relay) count(t *transfer, d session.Direction, clusters *meter.Tally, now time.Time) {
+	var all meter.Sum
 	for i := range t.items {
 		if err := t.packets[i].Err; err != nil {
 			r.drop(Undelivered(err), t.items[i].peer)
-		} else {
-			cluster.Add(t.items[i].size)
-			if c := t.items[i].channel; c != nil {
-				r.arm(c, t.items[i].generation, now)
-			}
+			continue
 		}
-		if i == len(t.items)-1 || t.items[i+1].traffic != t.items[i].traffic {
-			flow(t.items[i].traffic, d).AddSum(cluster)
-			all.Packets, all.Bytes = all.Packets+cluster.Packets, all.Bytes+cluster.Bytes
-			cluster = meter.Sum{}
+		all.Add(t.items[i].size)
+		clusters.Add(flow(t.items[i].traffic, d), t.items[i].size)
+		if c := t.items[i].channel; c != nil {
+			r.arm(c, t.items[i].generation, now)
 		}
 	}
 	flow(&r.session.Traffic, d).AddSum(all)

@@ -17,6 +17,8 @@ import (
 // fakeSocket is a Socket that records each call of Send.
 type fakeSocket struct {
 	calls [][]string
+	// before, if it is not nil, is called by Send.
+	before func()
 	// fails returns the error of a payload, unless it is nil.
 	fails func(payload string) error
 	// faulty makes Send panic.
@@ -26,6 +28,9 @@ type fakeSocket struct {
 func (s *fakeSocket) Send(packets []datagram.Packet) {
 	if s.faulty {
 		panic("faulty")
+	}
+	if s.before != nil {
+		s.before()
 	}
 	var call []string
 	for i := range packets {
@@ -101,6 +106,29 @@ func TestOutboxGroupsByRelay(t *testing.T) {
 	}
 }
 
+// The counters of a cluster change once for a batch, after the payloads of all relays have left.
+func TestOutboxCountsOnce(t *testing.T) {
+	var routes Routes
+	routes.Store(allow("127.0.0.1"))
+	m, now := meter.New(), time.Now()
+	sent := &m.Cluster("c").Tx
+	var o Outbox
+	for range 3 {
+		r := relayOf(m, &routes, &sink{}, &fakeSocket{before: func() {
+			if n := sent.Packets.Load(); n != 0 {
+				t.Errorf("%d packets are counted before the end of the batch", n)
+			}
+		}}, peer1)
+		o.Add(r, frame(0x4000, []byte("12")), now)
+		o.Add(r, frame(0x4000, []byte("345")), now)
+	}
+	o.Flush(now)
+	o.Flush(now)
+	if packets, size := sent.Packets.Load(), sent.Bytes.Load(); packets != 6 || size != 15 {
+		t.Errorf("%d packets of %d bytes, want 6 of 15", packets, size)
+	}
+}
+
 // A panic while one relay sends ends its session. The payloads of the other relays are sent, once, also if the end of
 // the session causes a panic too.
 func TestPanicInAFlushKeepsTheRest(t *testing.T) {
@@ -131,6 +159,9 @@ func TestPanicInAFlushKeepsTheRest(t *testing.T) {
 		if first, last := fmt.Sprint(sockets[0].calls), fmt.Sprint(sockets[2].calls); first != "[[a]]" ||
 			last != "[[c] [later]]" {
 			t.Errorf("end fails is %t: sent %s and %s", endFails, first, last)
+		}
+		if n := m.Cluster("c").Tx.Packets.Load(); n != 3 {
+			t.Errorf("end fails is %t: %d packets are counted, want 3", endFails, n)
 		}
 		if !relays[1].Closed() || relays[0].Closed() || relays[2].Closed() {
 			t.Error("another session was ended")

@@ -1,13 +1,12 @@
 package media
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -16,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/bpf"
 )
 
 // cpu returns the CPU time of a process, including the softirqs that its system calls ran. It is exact: it does not
@@ -136,35 +136,63 @@ func metric(t *testing.T, name string) float64 {
 	return v
 }
 
-// longestPause returns the longest pause of the garbage collector of stunnerd, in seconds.
-func longestPause(t *testing.T) float64 {
+// pauses returns the pauses of the garbage collector, sorted, from the log of a process with GODEBUG=gctrace=1. A cycle
+// has two: before marking and after it.
+func pauses(t *testing.T, p *bed.Process) (all []time.Duration) {
 	t.Helper()
-	_, page, err := bed.Get(t.Context(), metricsURL)
-	m := regexp.MustCompile(`(?m)^go_gc_duration_seconds\{quantile="1"\} (\S+)$`).FindSubmatch(page)
-	if m == nil {
-		t.Fatalf("no pauses in the metrics: %v", err)
+	for _, m := range cycle.FindAllStringSubmatch(p.Output(), -1) {
+		for _, text := range m[1:] {
+			pause, err := time.ParseDuration(text + "ms")
+			if err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, pause)
+		}
 	}
-	pause, err := strconv.ParseFloat(string(m[1]), 64)
+	if len(all) == 0 {
+		t.Fatalf("%s has logged no cycle of the garbage collector", p.Name)
+	}
+	slices.Sort(all)
+	return all
+}
+
+// cycle is the beginning of a line of gctrace, as in the documentation of package runtime.
+var cycle = regexp.MustCompile(`(?m)^gc \d+ @\S+ \d+%: ([\d.]+)\+[\d.]+\+([\d.]+) ms clock,`)
+
+// quantile returns a quantile of sorted durations.
+func quantile(sorted []time.Duration, part float64) time.Duration {
+	return sorted[int(part*float64(len(sorted)-1))]
+}
+
+// countable returns an error if this process cannot count system calls, for example in a container, where a process has
+// another PID than in the kernel.
+func countable() error {
+	calls, err := bpf.CountSystemCalls(os.Getpid())
+	if err != nil {
+		return err
+	}
+	defer calls.Close()
+	if n, err := calls.Count(); err != nil || n == 0 {
+		return errors.Join(fmt.Errorf("counted %d system calls of this process", n), err)
+	}
+	return nil
+}
+
+// systemCalls counts the system calls of a process during f. It returns false if this machine cannot count them.
+func systemCalls(t *testing.T, p *bed.Process, f func()) (float64, bool) {
+	t.Helper()
+	if countable() != nil {
+		return 0, false
+	}
+	calls, err := bpf.CountSystemCalls(p.PID())
 	if err != nil {
 		t.Fatal(err)
 	}
-	return pause
-}
-
-// systemCalls counts the system calls of a process during f. It returns false if this machine has no tracepoints.
-func systemCalls(t *testing.T, p *bed.Process, f func()) (float64, bool) {
-	t.Helper()
-	var out bytes.Buffer
-	perf := exec.Command("perf", "stat", "-x,", "-e", "raw_syscalls:sys_enter", "-p", strconv.Itoa(p.PID()))
-	perf.Stderr = &out
-	if perf.Start() != nil {
-		return 0, false
-	}
-	time.Sleep(300 * time.Millisecond) // perf attaches
+	defer calls.Close()
 	f()
-	_ = perf.Process.Signal(unix.SIGINT)
-	_ = perf.Wait()
-	count, _, _ := strings.Cut(out.String(), ",")
-	n, err := strconv.ParseFloat(strings.TrimSpace(count), 64)
-	return n, err == nil
+	n, err := calls.Count()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return float64(n), true
 }

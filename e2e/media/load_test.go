@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 )
 
 // load describes traffic: clients in turn send a burst of datagrams to their peer (up), or receive one (down).
@@ -80,6 +82,8 @@ func (l load) measure(t *testing.T, s *stage, what server) figures {
 	}
 	if what.product {
 		f[heap] = (metric(t, "go_memstats_mallocs_total") - allocated) / packets
+	}
+	if p != nil {
 		if calls, ok := systemCalls(t, p, func() { n = g.saturate(t, *duration/4) }); ok {
 			f[callRate] = calls / float64(n.received)
 		}
@@ -92,6 +96,7 @@ func (l load) measure(t *testing.T, s *stage, what server) figures {
 const mostSwitches = 1.5
 
 func micros(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
+func millis(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
 // rest returns the number of cores that other programs use.
 func rest(t *testing.T) float64 {
@@ -130,7 +135,7 @@ func (l load) latencies(t *testing.T, s *stage, what server) figures {
 	for way, all := range ages {
 		slices.Sort(all)
 		for name, part := range map[string]float64{"p50": .5, "p99": .99, "p99.9": .999} {
-			f[way+" "+name+", µs"] = micros(all[int(part*float64(len(all)-1))])
+			f[way+" "+name+", µs"] = micros(quantile(all, part))
 		}
 	}
 	return f
@@ -177,6 +182,12 @@ const settle = time.Second
 // huge opens the number of allocations of -huge, at most the capacity of the process, on two relay addresses, and
 // measures the process at rest.
 func huge(t *testing.T, s *stage, what server) figures {
+	command := what.command
+	what.command = func(t *testing.T, s *stage, cores int) bed.Command {
+		c := command(t, s, cores)
+		c.Env = append(c.Env, "GODEBUG=gctrace=1")
+		return c
+	}
 	p := s.start(t, what, 1)
 	g := s.newGenerator(t, what, load{})
 	g.all = newClients(turnServer, min(*many, int(metric(t, "stunner_allocations_capacity"))), 1)
@@ -190,11 +201,14 @@ func huge(t *testing.T, s *stage, what server) figures {
 	time.Sleep(settle)
 	before := cpu(t, p)
 	time.Sleep(5 * settle)
+	rest := cpu(t, p) - before
+	stops := pauses(t, p)
 	return figures{
 		"allocations":              metric(t, "stunner_allocations_active"),
 		"MiB of the process":       rss(t, p) / (1 << 20),
 		"MiB of kernel slabs":      (kB(t, "/proc/meminfo", "Slab") - kernel) / (1 << 20),
-		"longest GC pause, ms":     1000 * longestPause(t),
-		"CPU at rest, % of a core": 100 * float64(cpu(t, p)-before) / float64(5*settle),
+		"GC pauses p99, ms":        millis(quantile(stops, .99)),
+		"GC pauses, longest, ms":   millis(stops[len(stops)-1]),
+		"CPU at rest, % of a core": 100 * float64(rest) / float64(5*settle),
 	}
 }

@@ -109,8 +109,8 @@ func TestMedia(t *testing.T) {
 	if *baseline != "" {
 		all = append(all, stunnerd("baseline", *baseline, "None"))
 	}
-	if _, err := exec.LookPath("perf"); err != nil {
-		results.Notes = append(results.Notes, "system calls are not counted: perf is not installed")
+	if err := countable(); err != nil {
+		results.Notes = append(results.Notes, "system calls are not counted: "+err.Error())
 	}
 	rowPattern, serverPattern := regexp.MustCompile(*onlyRows), regexp.MustCompile(*onlyServers)
 	pin(t, cores-1)

@@ -25,6 +25,22 @@ func Call[attributes any](command uintptr, a *attributes) (fd int, err error) {
 	}
 }
 
+// load loads a program. The verifier limits it to what its type may do.
+func load(kind uint32, instructions []uint64) (fd int, err error) {
+	license := []byte("GPL\x00")
+	fd, err = Call(unix.BPF_PROG_LOAD, &struct {
+		kind, count           uint32
+		instructions, license uintptr
+		unused                [14]uint64
+	}{
+		kind: kind, count: uint32(len(instructions)),
+		instructions: uintptr(unsafe.Pointer(&instructions[0])), license: uintptr(unsafe.Pointer(&license[0])),
+	})
+	runtime.KeepAlive(instructions)
+	runtime.KeepAlive(license)
+	return fd, err
+}
+
 // programsPerHook is how many programs TCX takes at one hook: one less than BPF_MPROG_MAX in linux/bpf_mprog.h.
 const programsPerHook = 63
 
@@ -32,19 +48,8 @@ const programsPerHook = 63
 // clsact, as with a kernel before Linux 6.6.
 func OccupyTCX(t *testing.T, interfaces ...string) {
 	t.Helper()
-	instructions := []uint64{0xffffffff_000000b7, 0x95} // r0 = TCX_NEXT; exit
-	license := []byte("GPL\x00")
 	for range programsPerHook { // a program has one place at a hook
-		program, err := Call(unix.BPF_PROG_LOAD, &struct {
-			kind, count           uint32
-			instructions, license uintptr
-			unused                [14]uint64
-		}{
-			kind: unix.BPF_PROG_TYPE_SCHED_CLS, count: uint32(len(instructions)),
-			instructions: uintptr(unsafe.Pointer(&instructions[0])), license: uintptr(unsafe.Pointer(&license[0])),
-		})
-		runtime.KeepAlive(instructions)
-		runtime.KeepAlive(license)
+		program, err := load(unix.BPF_PROG_TYPE_SCHED_CLS, []uint64{0xffffffff_000000b7, 0x95}) // r0 = TCX_NEXT; exit
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -57,6 +57,9 @@
 // SEPARATE keeps the optimizer from merging the ends of two directions, and their pointers.
 #define SEPARATE(n) asm volatile("" : : "i"(n) : "memory")
 
+// POSITIVE is n, with bounds for the verifier: before Linux 6.8 it does not derive from n != 0 that n is at least 1.
+#define POSITIVE(n) ((((n) - 1) & (SCRATCH - 1)) + 1)
+
 #define ALWAYS static __always_inline
 
 // Addresses and ports are in network byte order. An IPv4 address is an IPv4-mapped IPv6 address.
@@ -244,9 +247,9 @@ ALWAYS int forward(struct __sk_buff *skb, struct scratch *x, struct slot *s, boo
 	// forwards IP packets (sysctl ip_forward).
 	if (length + delta + udp_at - ETH_HLEN > (to_peer ? s->peer_max : s->client_max))
 		return PASS;
-	__u32 n = (length - (payload_at - udp_at)) & (SCRATCH - 1); // the bound is for the verifier
+	__u32 n = length - (payload_at - udp_at);
 	x->channel_header = (__u32)s->channel | (__u32)bpf_htons(n) << 16;
-	if (n && bpf_skb_load_bytes(skb, payload_at, x->payload, n))
+	if (n && bpf_skb_load_bytes(skb, payload_at, x->payload, POSITIVE(n)))
 		return PASS;
 	if (to_peer && n && x->payload[0] <= STUN_MAX)
 		return PASS;
@@ -254,12 +257,12 @@ ALWAYS int forward(struct __sk_buff *skb, struct scratch *x, struct slot *s, boo
 		return PASS;
 	AGAIN();
 	length = x->length;
-	n = (length - (payload_at - udp_at)) & (SCRATCH - 1);
+	n = length - (payload_at - udp_at);
 	if (to_peer) {
-		if (n && bpf_skb_store_bytes(skb, data_at, x->payload, n, 0))
+		if (n && bpf_skb_store_bytes(skb, data_at, x->payload, POSITIVE(n), 0))
 			return TC_ACT_SHOT;
 	} else {
-		if (bpf_skb_store_bytes(skb, data_at, &x->channel_header, n + CHANNEL_HEADER, 0))
+		if (bpf_skb_store_bytes(skb, data_at, &x->channel_header, (n & (SCRATCH - 1)) + CHANNEL_HEADER, 0))
 			return TC_ACT_SHOT;
 	}
 

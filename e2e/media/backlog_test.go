@@ -80,8 +80,8 @@ func (b backlog) measure(t *testing.T, s *stage, what server, n int) (rate, cost
 		d := g.collect(t, sinks)
 		used := cpu(t, p) - before
 		if g.wrong > 0 || g.received < 2 || g.received > g.sent {
-			t.Fatalf("%s: of %d datagrams %d arrived, and %d with wrong contents or at a wrong address", what.name, g.sent,
-				g.received, g.wrong)
+			t.Fatalf("%s: of %d datagrams %d arrived, and %d with wrong contents or at a wrong address", what.name,
+				g.sent, g.received, g.wrong)
 		}
 		if i > 0 {
 			rates = append(rates, float64(g.received-1)/d.Seconds())
@@ -110,11 +110,12 @@ func (g *generator) collect(t *testing.T, sinks []*socket) time.Duration {
 	t.Helper()
 	const missing = time.Second // after which datagrams are lost
 	first, last := int64(math.MaxInt64), int64(0)
+	arrived := func(_ bool, _, at int64) { first, last = min(first, at), max(last, at) }
 	prefix := map[bool]int{true: 0, false: header}[g.load.up]
 	for quiet := time.Now(); g.received+g.wrong < g.sent && time.Since(quiet) < missing; {
 		awaitSilence(t, sinks)
 		for _, s := range sinks {
-			for g.take(s, g.load.up, prefix, func(_ bool, _, at int64) { first, last = min(first, at), max(last, at) }) > 0 {
+			for g.take(s, g.load.up, prefix, arrived) > 0 {
 				quiet = time.Now()
 			}
 		}

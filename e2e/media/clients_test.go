@@ -23,15 +23,17 @@ const (
 
 // client has an address of its own, and one allocation with a permission and a channel for its peer.
 type client struct {
-	number  uint32
-	ip      [4]byte
-	server  unix.RawSockaddrInet4
-	relay   unix.RawSockaddrInet4
-	peer    [4]byte
-	ask     ask.Client
-	step    int
-	request []byte
-	sent    time.Time
+	number uint32
+	ip     [4]byte
+	server unix.RawSockaddrInet4
+	relay  unix.RawSockaddrInet4
+	peer   [4]byte
+	// lifetime is that of the allocation in seconds. If it is 0, the server chooses it.
+	lifetime uint32
+	ask      ask.Client
+	step     int
+	request  []byte
+	sent     time.Time
 }
 
 // newClients makes clients of a server. They share peers in turn.
@@ -63,12 +65,12 @@ func setUp(c *client, answer *stun.Message) ([]byte, error) {
 	c.step++
 	switch c.step {
 	case 1:
-		return c.ask.Request(stun.MethodAllocate, ask.UDP()), nil
+		return c.allocate(), nil
 	case 2:
 		if !c.ask.Learn(answer) {
 			return nil, fmt.Errorf("first Allocate: %s, want 401", answer)
 		}
-		return c.ask.Request(stun.MethodAllocate, ask.UDP()), nil
+		return c.allocate(), nil
 	}
 	if answer.Type.Class != stun.ClassSuccessResponse {
 		return nil, fmt.Errorf("%s: %v", answer, ask.Code(answer))
@@ -85,6 +87,13 @@ func setUp(c *client, answer *stun.Message) ([]byte, error) {
 		return c.ask.Request(stun.MethodChannelBind, ask.Channel(channel), peer), nil
 	}
 	return nil, nil
+}
+
+func (c *client) allocate() []byte {
+	if c.lifetime == 0 {
+		return c.ask.Request(stun.MethodAllocate, ask.UDP())
+	}
+	return c.ask.Request(stun.MethodAllocate, ask.UDP(), ask.Lifetime(c.lifetime))
 }
 
 // refresh refreshes the allocation once.

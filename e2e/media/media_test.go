@@ -27,6 +27,7 @@ var (
 	onlyRows    = flag.String("rows", "", "measure only rows that match this `PATTERN`")
 	onlyServers = flag.String("servers", "", "measure only servers that match this `PATTERN`")
 	baseline    = flag.String("baseline", "", "also measure this `PROGRAM`, another build of stunnerd")
+	programs    = flag.String("programs", "", "measure stunnerd and bare of this `FOLDER`, and build nothing")
 	coturnPath  = flag.String("coturn-binary", "turnserver", "measure this `PROGRAM` as coturn")
 	output      = flag.String("output", "", "write `FILE`.md with the table, FILE.json, and FILE.svg with a chart")
 )
@@ -89,8 +90,11 @@ func TestMedia(t *testing.T) {
 	if !netns.Isolated(t) {
 		return
 	}
-	bin := bedtest.Build(t, bed.Stunnerd, "e2e/media/bare")
-	s := newStage(t, bin)
+	bin := *programs
+	if bin == "" {
+		bin = bedtest.Build(t, bed.Stunnerd, "e2e/media/bare")
+	}
+	s := newStage(t)
 	all := []server{direct, stunnerd("stunnerd", filepath.Join(bin, "stunnerd"), "None")}
 	results := newReport()
 	kernel := stunnerd("in-kernel", filepath.Join(bin, "stunnerd"), "TC")

@@ -52,9 +52,9 @@ type stage struct {
 	noise          float64 // cores that other programs use
 }
 
-func newStage(t *testing.T, programs string) *stage {
+func newStage(t *testing.T) *stage {
 	t.Helper()
-	s := &stage{clients: netns.New(t, "clients"), peers: netns.New(t, "peers"), dir: programs}
+	s := &stage{clients: netns.New(t, "clients"), peers: netns.New(t, "peers"), dir: t.TempDir()}
 	for _, a := range relays {
 		netns.Run(t, fmt.Sprintf("ip address add %s/32 dev lo", a))
 	}

@@ -41,12 +41,13 @@ func (s *Sum) Add(n int) {
 	s.Bytes += uint64(n)
 }
 
-// Tally holds the packets of a batch back from flows that several processors change, so that the batch changes each flow
-// once. The zero Tally is empty. It is not safe for concurrent use.
+// Tally holds the packets of a batch back from flows that several processors change, so that the batch changes each
+// flow once. The zero Tally is empty. It is not safe for concurrent use.
 type Tally struct {
 	entries []tallied
 }
 
+// tallied is the packets of one flow.
 type tallied struct {
 	flow *Flow
 	sum  Sum

@@ -190,6 +190,18 @@ func (r *registry) Reconsider(id, pod string) {
 	}
 }
 
+// readers returns the pods that read the config id and no other, as far as their streams are authenticated as theirs.
+func (r *registry) readers(id string) (pods []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for w := range r.watchers[selector(id)] {
+		if w.pod != "" {
+			pods = append(pods, w.pod)
+		}
+	}
+	return pods
+}
+
 // watcher is a reader of configs, at the other end of a stream.
 type watcher struct {
 	readerScope

@@ -157,7 +157,7 @@ func (s *servedStreams) matching(q Query) (all []*served) {
 
 // Ask sends a request to all pods of a Gateway that are connected to this server, and returns their answers, sorted by
 // pod. It waits at most five seconds. A dataplane that is connected and answers no requests has the error
-// AnswersNoRequests.
+// AnswersNoRequests: it has reported, or its stream is authenticated as that of a pod.
 func (s *Server) Ask(ctx context.Context, q Query) []Answer {
 	if q.Kind == inspection.Auth {
 		q.Target = withGateway(q.Target, q.ID)
@@ -166,10 +166,8 @@ func (s *Server) Ask(ctx context.Context, q Query) []Answer {
 	defer cancel()
 	answers := make(map[string]Answer)
 	if q.Kind == inspection.Dataplane {
-		for _, r := range s.Reports() {
-			if r.ID == q.ID {
-				answers[r.Pod] = Answer{Pod: r.Pod, Error: AnswersNoRequests}
-			}
+		for _, pod := range s.connected(q.ID) {
+			answers[pod] = Answer{Pod: pod, Error: AnswersNoRequests}
 		}
 	}
 	results := make(chan Answer)
@@ -186,6 +184,17 @@ func (s *Server) Ask(ctx context.Context, q Query) []Answer {
 		answers[a.Pod] = a
 	}
 	return slices.SortedFunc(maps.Values(answers), func(a, b Answer) int { return strings.Compare(a.Pod, b.Pod) })
+}
+
+// connected returns the pods that are known to have a stream for the config id. A pod may be listed twice.
+func (s *Server) connected(id string) []string {
+	pods := s.readers(id)
+	for _, r := range s.Reports() {
+		if r.ID == id {
+			pods = append(pods, r.Pod)
+		}
+	}
+	return pods
 }
 
 // withGateway sets the parameter gateway of a target.

@@ -90,6 +90,25 @@ func TestRequestsAreAnswered(t *testing.T) {
 	}
 }
 
+// A pod of an earlier release, which reads its config and sends nothing, is known by its token.
+func TestPodsThatAnswerNoRequestsAreKnownByTheirToken(t *testing.T) {
+	grants := map[string]Grant{"/media/a": {ID: "media/a", Pod: "a-1"}, "/media/b": {ID: "media/b", Pod: "b-1"}, "": {All: true}}
+	s, h := serve(t, ServerOptions{Authorize: func(r *http.Request) (Grant, error) {
+		return grants[strings.TrimPrefix(r.URL.Path, apiPath)], nil
+	}})
+	for path := range grants {
+		conn, _, err := websocket.Dial(t.Context(), h.URL+apiPath+path+"?watch=true", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.CloseNow() })
+	}
+	eventually(t, func() bool { return len(s.readers("media/a")) == 1 })
+	if got := fmt.Sprint(s.Ask(t.Context(), sessions)); got != "[a-1 0  "+AnswersNoRequests+"]" {
+		t.Error(got)
+	}
+}
+
 // Only the pods of the kind and the Gateway of a query are asked. An auth service is told the Gateway, whatever
 // the query says.
 func TestPodsOfTheGatewayAreAsked(t *testing.T) {

@@ -16,7 +16,7 @@ type List struct {
 	// Gateway is NAMESPACE/NAME.
 	Gateway string `json:"gateway"`
 	Items   []Item `json:"items"`
-	// Incomplete lists the pods and the replicas of the operator that did not answer, each as "NAME: REASON".
+	// Incomplete lists the running pods and the replicas of the operator that did not answer, each as "NAME: REASON".
 	Incomplete []string `json:"incomplete,omitempty"`
 }
 
@@ -31,6 +31,9 @@ type Item struct {
 	// Error tells why there was no answer.
 	Error string `json:"error,omitempty"`
 }
+
+// NotConnected is Item.Error of a running pod without a connection to config discovery over which it answers requests.
+const NotConnected = "it runs without a connection to config discovery, or its release answers no requests"
 
 // Error is the body of an answer with an error status.
 type Error struct {

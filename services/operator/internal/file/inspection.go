@@ -1,6 +1,7 @@
 package file
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -18,6 +19,33 @@ func (l *loop) state() inspection.Operator {
 		state.Problems = *found
 	}
 	return state
+}
+
+// storeRunning stores the state of the dataplanes for the inspection API.
+func (l *loop) storeRunning() {
+	all := map[string]bool{}
+	for key, runs := range l.dataplanes.Running() {
+		all[key.String()] = runs
+	}
+	l.running.Store(&all)
+}
+
+// inspectedDataplanes implements inspect.Options.Running. A Gateway has one dataplane, whose name is that of the host.
+func (l *loop) inspectedDataplanes(gateway string) (map[string]string, error) {
+	running := l.running.Load()
+	if running == nil {
+		return nil, errors.New("the dataplanes are not known: the operator has not read the input folder yet")
+	}
+	runs, ok := (*running)[gateway]
+	if !ok {
+		return nil, nil
+	}
+	reason := inspection.NotConnected
+	if !runs {
+		reason = "its process does not run: see status.txt in the output folder"
+	}
+	name, err := os.Hostname()
+	return map[string]string{name: reason}, err
 }
 
 // inspected returns the errors in documents and the conditions that report a problem.

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -79,6 +80,25 @@ func TestInspectionOfAFolder(t *testing.T) {
 	}
 	if !objects["broken.yaml:1 apiVersion Accepted"] || !objects["Gateway calls/door listener tcp Accepted"] {
 		t.Errorf("problems %+v", o.Problems)
+	}
+}
+
+// A dataplane process without a connection is listed as incomplete, as long as the operator runs it.
+func TestInspectionOfAFolderListsSilentDataplanes(t *testing.T) {
+	s := newSite(t)
+	t.Setenv(roleVariable, "silent") // it never connects
+	s.provider.Stunnerd, _ = os.Executable()
+	s.run()
+	token := strings.TrimSpace(s.output("discovery.token"))
+	name, _ := os.Hostname()
+	s.awaitStatus("running, pid")
+	code, body := s.inspect(token, "gateways/calls/door/sessions")
+	var list inspection.List
+	if err := json.Unmarshal([]byte(body), &list); code != http.StatusOK || err != nil {
+		t.Fatalf("%d %s", code, body)
+	}
+	if want := []string{name + ": " + inspection.NotConnected}; !slices.Equal(list.Incomplete, want) {
+		t.Errorf("incomplete %q, want %q", list.Incomplete, want)
 	}
 }
 

@@ -48,6 +48,7 @@ type loop struct {
 	done      atomic.Bool            // a round has succeeded
 	failed    atomic.Pointer[string] // the error of the last round
 	problems  atomic.Pointer[[]inspection.Problem]
+	running   atomic.Pointer[map[string]bool] // dataplanes by Gateway, and whether they run now
 }
 
 // newLoop returns a loop with the saved state of the previous run. origin is the URL at which dataplanes reach config
@@ -115,6 +116,7 @@ func (l *loop) run(ctx context.Context) error {
 // work executes a round: it reads the input folder, translates the objects and applies the results. It returns the time
 // of the next round if nothing changes before.
 func (l *loop) work() time.Time {
+	defer l.storeRunning()
 	if err := l.round(); err != nil {
 		if text := err.Error(); l.failed.Swap(&text) == nil {
 			l.Log.Error("round failed and is tried again", "error", err)

@@ -184,7 +184,8 @@ func (p Provider) serve(ctx context.Context) error {
 		return err
 	}
 	inspection := inspect.New(inspect.Options{
-		Pods: server, Authorize: inspectors, State: l.state, Version: telemetry.Version("operator"), Log: p.Log,
+		Pods: server, Running: l.inspectedDataplanes, Authorize: inspectors, State: l.state,
+		Version: telemetry.Version("operator"), Log: p.Log,
 	})
 	p.Log.Info("operator serves", "input", p.Input, "output", p.Output,
 		"discovery", configs.Addr().String(), "health", probes.Addr().String())

@@ -192,6 +192,18 @@ func (d *Dataplanes) Gateways() []types.NamespacedName {
 	return slices.Collect(maps.Keys(d.running))
 }
 
+// Running returns the Gateways whose process has not ended for good, and whether it runs now. A process that has ended
+// unexpectedly is started again, and continues its sessions.
+func (d *Dataplanes) Running() map[types.NamespacedName]bool {
+	all := map[types.NamespacedName]bool{}
+	for key, p := range d.running {
+		if now := p.Health(); now.Phase != ended {
+			all[key] = now.PID != 0
+		}
+	}
+	return all
+}
+
 // HoldsPorts reports whether the process of a Gateway has bound its ports or is about to bind them. In this case, it
 // must not be tested whether these ports are free, because the test itself binds them for a moment.
 func (d *Dataplanes) HoldsPorts(gateway string) bool {

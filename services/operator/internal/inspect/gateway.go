@@ -74,7 +74,8 @@ func (a *API) serve(e endpoint) func(http.ResponseWriter, *http.Request, call) e
 	}
 }
 
-// collect asks the pods of a Gateway: those of this replica, and unless c.local is set, those of the other replicas.
+// collect asks the pods of a Gateway: those of this replica, and unless c.local is set, those of the other replicas. It
+// then adds the running dataplanes that no replica is connected to.
 func (a *API) collect(ctx context.Context, q discovery.Query, c call) inspection.List {
 	var (
 		group sync.WaitGroup
@@ -99,7 +100,25 @@ func (a *API) collect(ctx context.Context, q discovery.Query, c call) inspection
 		}
 	}
 	group.Wait()
+	if !c.local && q.Kind == inspection.Dataplane {
+		add(a.unconnected(q.ID, all.Items))
+	}
 	return merge(all, q)
+}
+
+// unconnected returns an item for each running dataplane of a Gateway that is not in answered.
+func (a *API) unconnected(id string, answered []inspection.Item) (items []inspection.Item, incomplete []string) {
+	reasons, err := a.Running(id)
+	if err != nil {
+		return nil, []string{"operator: " + err.Error()}
+	}
+	for _, item := range answered {
+		delete(reasons, item.Pod)
+	}
+	for pod, reason := range reasons {
+		items = append(items, inspection.Item{Pod: pod, Kind: inspection.Dataplane, Error: reason})
+	}
+	return items, nil
 }
 
 // local asks the pods that are connected to this replica.

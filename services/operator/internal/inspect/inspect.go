@@ -71,6 +71,9 @@ type Options struct {
 	// Authorize returns the name of the caller for logs. It returns an *Error if the caller may not make the request,
 	// and an error that wraps discovery.ErrUndecided if that cannot be decided now.
 	Authorize func(*http.Request, Attributes) (caller string, err error)
+	// Running returns the running dataplanes of a Gateway by pod, each with the reason that applies if no replica has an
+	// answer of it. An error means that the dataplanes are not known. Nil means that there are none.
+	Running func(id string) (reasons map[string]string, err error)
 	// Replicas returns the URLs of the other replicas, without a path. Nil means that there are none.
 	Replicas func() []string
 	// Client sends requests to other replicas.
@@ -129,6 +132,9 @@ type API struct {
 func New(o Options) *API {
 	if o.Replicas == nil {
 		o.Replicas = func() []string { return nil }
+	}
+	if o.Running == nil {
+		o.Running = func(string) (map[string]string, error) { return nil, nil }
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)

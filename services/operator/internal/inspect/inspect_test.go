@@ -5,11 +5,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -281,6 +283,40 @@ func TestAnswersOfPodsAreChecked(t *testing.T) {
 		if !strings.Contains(item.Error, want) || item.Body != nil ||
 			!strings.Contains(strings.Join(list.Incomplete, "\n"), item.Pod+": "+item.Error) {
 			t.Errorf("%s: %+.200v, want %q", item.Pod, item, want)
+		}
+	}
+}
+
+// A running dataplane without a connection is listed as incomplete, because a call on it may continue. A request of
+// another replica, and one for auth services, is only about connected pods.
+func TestRunningPodsWithoutAConnectionAreListed(t *testing.T) {
+	reasons := map[string]string{"away": inspection.NotConnected, "crashed": "its container does not run: Error", "here": inspection.NotConnected}
+	known := func(string) (map[string]string, error) { return maps.Clone(reasons), nil }
+	for name, c := range map[string]struct {
+		request string
+		running func(string) (map[string]string, error)
+		want    []string
+	}{
+		"status":  {"GET status", known, []string{"away: " + inspection.NotConnected, "crashed: its container does not run: Error"}},
+		"kick":    {"DELETE sessions?user=ada", known, []string{"away: " + inspection.NotConnected, "crashed: its container does not run: Error"}},
+		"replica": {"GET status?local=true", known, nil},
+		"grants":  {"GET grants", known, nil},
+		"unknown": {
+			"GET status", func(string) (map[string]string, error) { return nil, io.ErrUnexpectedEOF },
+			[]string{"operator: unexpected EOF"},
+		},
+	} {
+		a := New(Options{Pods: &pods{answers: []discovery.Answer{ok("here", `{}`)}}, Authorize: anyone, Running: c.running})
+		method, path, _ := strings.Cut(c.request, " ")
+		code, body := ask(a, method, gatewaysPath+"media/door/"+path, "")
+		list := listIn(t, body)
+		if code != http.StatusOK || !slices.Equal(list.Incomplete, c.want) {
+			t.Errorf("%s: %d, incomplete %q, want %q", name, code, list.Incomplete, c.want)
+		}
+		for _, item := range list.Items {
+			if reason := reasons[item.Pod]; item.Pod != "here" && (item.Error != reason || item.Status != 0) {
+				t.Errorf("%s: %+v", name, item)
+			}
 		}
 	}
 }

@@ -45,7 +45,7 @@ func newIdentity(s Settings) *trust.Identity {
 
 // newDiscoveryServer returns the config discovery server and the authorizer of its clients. With AuthOff, the
 // authorizer is nil.
-func newDiscoveryServer(s Settings, m *meters) (*discovery.Server, *authorizer, error) {
+func newDiscoveryServer(s Settings, pods *podIndex, m *meters) (*discovery.Server, *authorizer, error) {
 	o := discovery.ServerOptions{
 		Log: s.Log, Permissive: s.DiscoveryAuth == AuthPermissive,
 		OnRefusal: func(why discovery.Refusal) { m.refused.WithLabelValues(string(why)).Inc() },
@@ -55,7 +55,7 @@ func newDiscoveryServer(s Settings, m *meters) (*discovery.Server, *authorizer, 
 			"flag", "--discovery-auth=off")
 		return discovery.NewServer(o), nil, nil
 	}
-	a, err := newAuthorizer(s)
+	a, err := newAuthorizer(s, pods)
 	if err != nil {
 		return nil, nil, err
 	}

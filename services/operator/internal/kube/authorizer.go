@@ -44,7 +44,7 @@ type authorizer struct {
 }
 
 // newAuthorizer returns an authorizer for the clients of config discovery.
-func newAuthorizer(s Settings) (*authorizer, error) {
+func newAuthorizer(s Settings, pods *podIndex) (*authorizer, error) {
 	c := rest.CopyConfig(s.Config)
 	c.QPS = -1 // maxConcurrentReviews limits the requests instead
 	clients, err := kubernetes.NewForConfig(c)
@@ -57,7 +57,7 @@ func newAuthorizer(s Settings) (*authorizer, error) {
 	}
 	r := &authorizer{
 		clients: clients,
-		keys:    &tokenKeys{fetch: fetch, log: s.Log}, pods: newPodIndex(), reviews: &tokenReviews{review: review},
+		keys:    &tokenKeys{fetch: fetch, log: s.Log}, pods: pods, reviews: &tokenReviews{review: review},
 		byAddress: s.DiscoveryAuth == AuthPodAddress, log: s.Log,
 	}
 	for _, account := range s.DiscoveryReaders {

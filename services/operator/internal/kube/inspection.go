@@ -31,8 +31,8 @@ func newInspection(
 	p *Provider, server *discovery.Server, readers *authorizer, id *trust.Identity, seen *inspected,
 ) *inspect.API {
 	o := inspect.Options{
-		Pods: server, Replicas: seen.replicas, Log: p.Log, Version: telemetry.Version("operator"),
-		Client: inspect.NewClient(id.Client(), p.TokenFile),
+		Pods: server, Running: seen.pods.inspected, Replicas: seen.replicas, Log: p.Log,
+		Version: telemetry.Version("operator"), Client: inspect.NewClient(id.Client(), p.TokenFile),
 		State: func() inspection.Operator {
 			return inspection.Operator{Replica: p.Identity, Leader: p.lease.leader(), Problems: seen.problems()}
 		},
@@ -45,8 +45,10 @@ func newInspection(
 	return inspect.New(o)
 }
 
-// inspected is the state of the provider that the inspection API shows. Its fields are set while the API is served.
+// inspected is the state of the provider that the inspection API shows. Its fields except pods are set while the API is
+// served.
 type inspected struct {
+	pods   *podIndex
 	peers  atomic.Pointer[[]string]
 	writer atomic.Pointer[writer]
 }

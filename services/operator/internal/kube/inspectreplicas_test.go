@@ -94,6 +94,7 @@ func TestInspectionCoversAllReplicas(t *testing.T) {
 		pod.Name = name
 		readers := newAsked(t, func() (keySet, error) { return s.set(), nil },
 			func() (authenticationv1.TokenReviewStatus, error) { return confirmed(account, "", ""), nil }, []*corev1.Pod{pod}...)
+		r.seen.pods = readers.pods
 		readers.readers, readers.clients = []string{accountPrefix + account}, r.reviews()
 		server := discovery.NewServer(discovery.ServerOptions{Authorize: readers.authorize})
 		id := newIdentity(settings)

@@ -2,6 +2,7 @@ package kube
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -18,12 +19,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/stunner-gateway/stunner/services/api/discovery"
+	"github.com/stunner-gateway/stunner/services/api/inspection"
 	"github.com/stunner-gateway/stunner/services/operator/internal/manifest"
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// podIndex contains the dataplane pods, which are needed to verify tokens that are bound to a pod. A watch fills the
-// index, so that verifying a token needs no request to the API server.
+// podIndex contains the dataplane pods, which are needed to verify tokens that are bound to a pod, and to name the pods
+// that answer no requests of the inspection API. A watch fills the index, so that neither needs a request to the API
+// server.
 type podIndex struct {
 	// ready is closed when the existing pods are listed.
 	ready chan struct{}
@@ -112,9 +115,8 @@ func (p *podIndex) hasAddress(id, pod string, address netip.Addr) (has, known bo
 	return false, len(found.Status.PodIPs) > 0
 }
 
-// running returns the names of the running dataplane pods of a Gateway. known is false until the existing pods are
-// listed.
-func (p *podIndex) running(gateway types.NamespacedName) (names map[string]bool, known bool) {
+// running returns the running dataplane pods of a Gateway by name. known is false until the existing pods are listed.
+func (p *podIndex) running(gateway types.NamespacedName) (pods map[string]*corev1.Pod, known bool) {
 	select {
 	case <-p.ready:
 	default:
@@ -125,13 +127,50 @@ func (p *podIndex) running(gateway types.NamespacedName) (names map[string]bool,
 		client.MatchingLabels{resource.RelatedGatewayName: gateway.Name}); err != nil {
 		return nil, false
 	}
-	names = map[string]bool{}
+	pods = map[string]*corev1.Pod{}
 	for i := range list.Items {
-		if id, ok := configOf(&list.Items[i]); ok && id == gateway.String() && list.Items[i].Status.Phase == corev1.PodRunning {
-			names[list.Items[i].Name] = true
+		pod := &list.Items[i]
+		if id, ok := configOf(pod); ok && id == gateway.String() && pod.Status.Phase == corev1.PodRunning {
+			pods[pod.Name] = pod
 		}
 	}
-	return names, true
+	return pods, true
+}
+
+var errPodsUnknown = errors.New("the pods of the Gateway are not known: the operator has not read them yet")
+
+// inspected implements inspect.Options.Running.
+func (p *podIndex) inspected(id string) (reasons map[string]string, err error) {
+	namespace, name, _ := strings.Cut(id, "/")
+	pods, known := p.running(types.NamespacedName{Namespace: namespace, Name: name})
+	if !known {
+		return nil, errPodsUnknown
+	}
+	reasons = map[string]string{}
+	for name, pod := range pods {
+		if reason := silence(pod); reason != "" {
+			reasons[name] = reason
+		}
+	}
+	return reasons, nil
+}
+
+// silence returns why a pod in phase Running may answer no requests. It returns "" for a pod whose sessions have ended:
+// one that is deleted, and whose container has ended. Any other container that has ended is started again, and
+// continues its sessions.
+func silence(pod *corev1.Pod) string {
+	for _, c := range pod.Status.ContainerStatuses {
+		switch {
+		case c.Name != manifest.ContainerName:
+		case c.State.Waiting != nil:
+			return "its container does not run: " + c.State.Waiting.Reason
+		case c.State.Terminated != nil && pod.DeletionTimestamp != nil:
+			return ""
+		case c.State.Terminated != nil:
+			return "its container does not run: " + c.State.Terminated.Reason
+		}
+	}
+	return inspection.NotConnected
 }
 
 const (
@@ -237,14 +276,32 @@ func trimPod(o any) (any, error) {
 			kept[label] = value
 		}
 	}
+	var containers []corev1.ContainerStatus
+	for _, c := range pod.Status.ContainerStatuses {
+		if c.Name == manifest.ContainerName {
+			containers = append(containers, corev1.ContainerStatus{Name: c.Name, State: trimState(c.State)})
+		}
+	}
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion, Labels: kept,
+			DeletionTimestamp: pod.DeletionTimestamp,
 		},
 		Spec: corev1.PodSpec{
 			NodeName: pod.Spec.NodeName, ServiceAccountName: pod.Spec.ServiceAccountName,
 			HostNetwork: pod.Spec.HostNetwork,
 		},
-		Status: corev1.PodStatus{Phase: pod.Status.Phase, PodIPs: pod.Status.PodIPs},
+		Status: corev1.PodStatus{Phase: pod.Status.Phase, PodIPs: pod.Status.PodIPs, ContainerStatuses: containers},
 	}, nil
+}
+
+// trimState drops all fields of the state of a container except its reason. A running container has none.
+func trimState(s corev1.ContainerState) (trimmed corev1.ContainerState) {
+	if s.Waiting != nil {
+		trimmed.Waiting = &corev1.ContainerStateWaiting{Reason: s.Waiting.Reason}
+	}
+	if s.Terminated != nil {
+		trimmed.Terminated = &corev1.ContainerStateTerminated{Reason: s.Terminated.Reason}
+	}
+	return trimmed
 }

@@ -52,7 +52,8 @@ const memoryPerEndpoint = 1 << 10
 // Run serves until ctx ends or a fatal error occurs.
 func (p *Provider) Run(ctx context.Context) error {
 	m := newMeters()
-	server, readers, err := newDiscoveryServer(p.Settings, m)
+	p.inspected.pods = newPodIndex()
+	server, readers, err := newDiscoveryServer(p.Settings, p.inspected.pods, m)
 	if err != nil {
 		return err
 	}
@@ -131,11 +132,9 @@ func (p *Provider) work(ctx context.Context, l *loop, id *trust.Identity, reader
 	if err != nil {
 		return err
 	}
-	if readers != nil {
-		reconsider := l.published.server.Reconsider
-		if err := readers.pods.start(ctx, group, &p.tasks, p.Settings, k.options, reconsider); err != nil {
-			return err
-		}
+	reconsider := l.published.server.Reconsider
+	if err := p.inspected.pods.start(ctx, group, &p.tasks, p.Settings, k.options, reconsider); err != nil {
+		return err
 	}
 	l.peers = newPeerReplicas(ctx, p.Settings, l.rollouts.reports, id.Client(),
 		func(urls []string) { p.inspected.peers.Store(&urls) })

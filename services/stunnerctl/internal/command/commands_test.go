@@ -414,6 +414,33 @@ func TestKick(t *testing.T) {
 	}
 }
 
+// A running pod that is not connected is named, and the exit code is 1: its sessions are not in the answer.
+func TestPodsThatDoNotAnswerAreNamed(t *testing.T) {
+	w := newWorld(t)
+	silent := "frankfurt-9 !" + inspection.NotConnected
+	path := "gateways/media/frankfurt/"
+	w.answers["GET "+path+"status"] = list("media/frankfurt", silent, `frankfurt-1 {"status":"READY"}`)
+	w.answers["GET "+path+"sessions"] = list("media/frankfurt", silent, `frankfurt-1 {"sessions":[{"id":"s1"}],"total":1}`)
+	w.answers["GET "+path+"refusals"] = list("media/frankfurt", silent, `frankfurt-1 {"refusals":[{"reason":"quota"}],"total":1}`)
+	w.answers["GET "+path+"reach"] = list("media/frankfurt", silent,
+		`frankfurt-1 {"listeners":[{"listener":"media/frankfurt/udp","allowed":true}]}`)
+	w.answers["DELETE "+path+"sessions"] = list("media/frankfurt", silent, `frankfurt-1 {"ended":[{"id":"s1"}],"total":1}`)
+	w.answers["DELETE "+path+"sessions/s1"] = list("media/frankfurt", silent, `frankfurt-1 404 {"message":"none"}`)
+	for _, c := range []struct{ args, out string }{
+		{"status media/frankfurt", "frankfurt-9"},
+		{"sessions media/frankfurt", "s1"},
+		{"refusals media/frankfurt", "quota"},
+		{"can-reach media/frankfurt 10.0.0.1:5000", "allowed"},
+		{"kick media/frankfurt --user ada", "s1"},
+		{"kick media/frankfurt s1", ""},
+	} {
+		out, errs, code := w.run(t, strings.Fields(c.args)...)
+		if code != 1 || !strings.Contains(out+errs, inspection.NotConnected) || !strings.Contains(out, c.out) {
+			t.Errorf("%s: exit code %d\n%s%s", c.args, code, out, errs)
+		}
+	}
+}
+
 func TestAuth(t *testing.T) {
 	w := newWorld(t)
 	w.answers["GET /ice"] = `{"iceServers":[{"urls":["turn:192.0.2.7:3478"],"username":"1:ada","credential":"hunter2"}],"iceTransportPolicy":"all"}`

@@ -24,6 +24,9 @@ func newKick(g *globals) *cobra.Command {
 A session ends within a second, on whichever pod it is. The client gets no
 message, and it may call again as long as its credential is valid.
 
+If a running pod does not answer, its sessions continue: the command names the
+pod, and its exit code is 1.
+
 Needs the right to delete gateways/sessions, which the ClusterRole
 stunner-session-manager and the role edit contain.`,
 		Example: `  # One session, as "sessions" prints it
@@ -48,13 +51,16 @@ stunner-session-manager and the role edit contain.`,
 			var list sessionList
 			var failed error
 			for _, r := range requests {
-				if err := g.kick(c.Context(), s, gateway, r, &list); err != nil {
-					if len(requests) == 1 {
-						return err
-					}
+				err := g.kick(c.Context(), s, gateway, r, &list)
+				switch {
+				case err == nil:
+					continue
+				case !errors.Is(err, errChecksFailed) && len(requests) == 1:
+					return err
+				case !errors.Is(err, errChecksFailed):
 					g.note("%v", err)
-					failed = errChecksFailed
 				}
+				failed = errChecksFailed
 			}
 			g.note("Ended %d sessions.", list.Total)
 			if len(list.Sessions) == 0 && g.printer().IsTable() {

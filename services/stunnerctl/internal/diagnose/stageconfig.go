@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/stunner-gateway/stunner/services/api/inspection"
 )
 
@@ -43,7 +45,7 @@ var configRules = []Rule{
 			told[status.Pod] = true
 		}
 		for _, a := range silent(g.Live.Status) {
-			if told[a.Pod] {
+			if told[a.Pod] || *a.Body == inspection.NotConnected && g.shouldConnect(a.Pod) {
 				continue
 			}
 			told[a.Pod] = true
@@ -63,7 +65,7 @@ var configRules = []Rule{
 			})
 		}
 		for _, pod := range g.Pods {
-			if told[pod.Name] || !ready(pod) || pod.DeletionTimestamp != nil {
+			if told[pod.Name] || !g.shouldConnect(pod.Name) {
 				continue
 			}
 			severity := Warning
@@ -312,4 +314,11 @@ func listenerFact(s *Snapshot, g *Gateway) string {
 		}
 	}
 	return fact
+}
+
+// shouldConnect reports whether a pod is known to be ready and not to end, so that it must have a connection.
+func (g *Gateway) shouldConnect(name string) bool {
+	return slices.ContainsFunc(g.Pods, func(pod *corev1.Pod) bool {
+		return pod.Name == name && ready(pod) && pod.DeletionTimestamp == nil
+	})
 }

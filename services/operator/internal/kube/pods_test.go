@@ -1,0 +1,70 @@
+package kube
+
+import (
+	"maps"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"github.com/stunner-gateway/stunner/services/api/inspection"
+	"github.com/stunner-gateway/stunner/services/operator/internal/manifest"
+	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
+)
+
+// The inspection API lists the running pods of a Gateway with the reason why one may be silent, from the trimmed pods of
+// the cache.
+func TestRunningPodsHaveAReasonToBeSilent(t *testing.T) {
+	waiting := corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff", Message: "long"}}
+	over := corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Reason: "Error", ExitCode: 2}}
+	runs := corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}
+	for name, c := range map[string]struct {
+		phase      corev1.PodPhase
+		state      corev1.ContainerState
+		deleted    bool
+		ofAnother  bool
+		wantReason string
+	}{
+		"runs":                      {phase: corev1.PodRunning, state: runs, wantReason: inspection.NotConnected},
+		"drains":                    {phase: corev1.PodRunning, state: runs, deleted: true, wantReason: inspection.NotConnected},
+		"waits for its restart":     {phase: corev1.PodRunning, state: waiting, wantReason: "its container does not run: CrashLoopBackOff"},
+		"has crashed":               {phase: corev1.PodRunning, state: over, wantReason: "its container does not run: Error"},
+		"has ended its drain":       {phase: corev1.PodRunning, state: over, deleted: true},
+		"is not started":            {phase: corev1.PodPending, state: waiting},
+		"has failed":                {phase: corev1.PodFailed, state: over},
+		"belongs to another":        {phase: corev1.PodRunning, state: runs, ofAnother: true},
+		"has no container status":   {phase: corev1.PodRunning, wantReason: inspection.NotConnected},
+		"is deleted by a lost node": {phase: corev1.PodRunning, state: runs, deleted: true, wantReason: inspection.NotConnected},
+	} {
+		pod := relayPod()
+		pod.Status = corev1.PodStatus{Phase: c.phase, ContainerStatuses: []corev1.ContainerStatus{
+			{Name: "tap", State: waiting}, {Name: manifest.ContainerName, State: c.state},
+		}}
+		if c.deleted {
+			pod.DeletionTimestamp, pod.Finalizers = &metav1.Time{Time: time.Now()}, []string{"kept/for-the-test"}
+		}
+		if c.ofAnother {
+			pod.Labels[resource.RelatedGatewayName] = "window"
+		}
+		trimmed, err := trimPod(pod)
+		if err != nil {
+			t.Fatal(err)
+		}
+		kept := trimmed.(*corev1.Pod)
+		kept.Finalizers = pod.Finalizers // without one, the fake client refuses a deleted object
+		index := &podIndex{ready: make(chan struct{}), cache: fake.NewClientBuilder().WithObjects(kept).Build()}
+		if _, err := index.inspected("media/door"); err == nil {
+			t.Errorf("%s: the pods are known before they are listed", name)
+		}
+		close(index.ready)
+		want := map[string]string{}
+		if c.wantReason != "" {
+			want["relay"] = c.wantReason
+		}
+		if got, err := index.inspected("media/door"); err != nil || !maps.Equal(got, want) {
+			t.Errorf("%s: %q, %v, want %q", name, got, err, want)
+		}
+	}
+}

@@ -55,7 +55,7 @@ func (a *API) serve(e endpoint) func(http.ResponseWriter, *http.Request, call) e
 			return err
 		}
 		if e.method == http.MethodDelete && !c.local {
-			a.Log.Info("sessions are ended by request", "gateway", c.id(), "caller", c.caller, "target", target)
+			a.Log.Info("sessions are ended by request", "gateway", c.id(), "caller", c.caller, "target", a.masked(target))
 		}
 		if c.local { // the other replica waits for the header for replicaTimeout only
 			writeHeader(w, http.StatusOK)
@@ -72,6 +72,22 @@ func (a *API) serve(e endpoint) func(http.ResponseWriter, *http.Request, call) e
 		}
 		return writeJSON(w, list)
 	}
+}
+
+// masked returns a target for logs, with hashes of the user and the client. Equal values have equal hashes in the log of
+// this process.
+func (a *API) masked(target string) string {
+	path, raw, _ := strings.Cut(target, "?")
+	query, err := url.ParseQuery(raw)
+	if err != nil || len(query) == 0 {
+		return path
+	}
+	for _, name := range []string{"user", "client"} {
+		for i, value := range query[name] {
+			query[name][i] = inspection.Hash(a.hashKey, name, value)
+		}
+	}
+	return path + "?" + query.Encode()
 }
 
 // collect asks the pods of a Gateway: those of this replica, and unless c.local is set, those of the other replicas. It

@@ -11,6 +11,8 @@ package inspect
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -37,14 +39,16 @@ const (
 	maxRequests = 20
 	// maxPerNamespace is the number of them for Gateways of one namespace, so that callers with rights in one namespace
 	// do not use up maxRequests or the memory of the replica.
-	maxPerNamespace = 4
-	// maxPerSource is the number of requests in progress of one source address, before and after authorization.
-	maxPerSource = 4
-	// maxFromReplica is maxPerSource for the addresses of other replicas, and the number of requests with ?local=true.
+	maxPerNamespace = 8
+	// maxPerCaller is the number of them of one caller, whose pods may be slow.
+	maxPerCaller = 4
+	// maxUnknown is the number of requests of one source address with an unknown credential, before authorization.
+	maxUnknown = 4
+	// maxFromReplica is maxPerCaller for other replicas, and the number of requests with ?local=true.
 	maxFromReplica = 2 * maxRequests
 	// sourceRate and sourceBurst are the requests of one source address a second and at once, as for config discovery,
-	// because a request with an unknown token causes a TokenReview. They do not apply to other replicas, and to the
-	// loopback address, which users of kubectl port-forward share.
+	// because a request with an unknown token causes a TokenReview. They do not apply to other replicas, nor to known
+	// credentials at the loopback address, which users of kubectl port-forward share.
 	sourceRate, sourceBurst = 10, 20
 	// maxSources is the number of source addresses with a rate limit of their own at a time.
 	maxSources = 10_000
@@ -123,9 +127,19 @@ type API struct {
 	Options
 	mux        *http.ServeMux
 	rates      *ratelimit.Limiter[netip.Prefix]
-	sources    limiter[netip.Prefix]
+	known      credentials
+	unknown    limiter[netip.Prefix]
+	callers    limiter[callerKey]
 	namespaces limiter[string]
 	requests   limiter[bool] // by whether ?local=true is set
+	// hashKey is the key of hashes in logs.
+	hashKey []byte
+}
+
+// callerKey identifies a caller. All replicas have the same account.
+type callerKey struct {
+	name    string
+	replica bool
 }
 
 // New returns the inspection API.
@@ -141,7 +155,9 @@ func New(o Options) *API {
 	}
 	a := &API{
 		Options: o, mux: http.NewServeMux(), rates: ratelimit.New[netip.Prefix](sourceRate, sourceBurst, maxSources),
+		hashKey: make([]byte, sha256.Size),
 	}
+	rand.Read(a.hashKey) // never fails: crypto/rand ends the process instead
 	for _, e := range endpoints {
 		a.mux.HandleFunc(e.method+" "+gatewaysPath+"{namespace}/{name}/"+e.path, a.guarded(e.rights, a.serve(e)))
 	}
@@ -197,26 +213,20 @@ func (a *API) guarded(needs rights, serve func(http.ResponseWriter, *http.Reques
 func (a *API) admit(
 	w http.ResponseWriter, r *http.Request, needs rights, serve func(http.ResponseWriter, *http.Request, call) error,
 ) error {
-	source, limit := a.sourceOf(r)
-	if limit == maxPerSource && !source.Addr().IsLoopback() && a.rates.Take(source, time.Now()) > 0 {
-		return errorf(http.StatusTooManyRequests, "more than %d requests a second: try again later", sourceRate)
-	}
-	if !a.sources.enter(r.Context(), source, limit) {
-		return errorf(http.StatusTooManyRequests,
-			"%d requests of this address are in progress: wait until one of them has ended", limit)
-	}
-	defer a.sources.leave(source)
-	c := call{
-		namespace: r.PathValue("namespace"), name: r.PathValue("name"), local: r.URL.Query().Get(localParameter) == "true",
-	}
-	if err := checkRequest(r); err != nil {
-		return err
-	}
-	var err error
-	c.caller, err = a.Authorize(r, Attributes{needs.verb, needs.resource, c.namespace, c.name})
+	from := a.sourceOf(r)
+	c, err := a.authorize(r, from, needs)
 	if err != nil {
 		return err
 	}
+	caller, limit := callerKey{c.caller, from.replica}, maxPerCaller
+	if from.replica {
+		limit = maxFromReplica
+	}
+	if !a.callers.enter(r.Context(), caller, limit) {
+		return errorf(http.StatusTooManyRequests,
+			"%d requests of this caller are in progress: wait until one of them has ended", limit)
+	}
+	defer a.callers.leave(caller)
 	if !c.local { // before the slot of all namespaces, so that requests that wait for one namespace do not use up those
 		if !a.namespaces.enter(r.Context(), c.namespace, maxPerNamespace) {
 			return errorf(http.StatusTooManyRequests,
@@ -233,6 +243,41 @@ func (a *API) admit(
 	}
 	defer a.requests.leave(c.local)
 	return serve(w, r, c)
+}
+
+// authorize authorizes a request. Requests with an unknown credential are limited by source address, so that they do not
+// delay callers behind the same address whose credentials are known.
+func (a *API) authorize(r *http.Request, from source, needs rights) (c call, err error) {
+	c = call{
+		namespace: r.PathValue("namespace"), name: r.PathValue("name"), local: r.URL.Query().Get(localParameter) == "true",
+	}
+	credential := credentialOf(r, from)
+	known := from.replica || a.known.has(credential, time.Now())
+	limited := !from.replica && !(known && from.prefix.Addr().IsLoopback())
+	if limited && a.rates.Take(from.prefix, time.Now()) > 0 {
+		return c, errorf(http.StatusTooManyRequests, "more than %d requests a second: try again later", sourceRate)
+	}
+	if !known {
+		if !a.unknown.enter(r.Context(), from.prefix, maxUnknown) {
+			return c, errorf(http.StatusTooManyRequests,
+				"%d requests of this address wait for authentication: try again later", maxUnknown)
+		}
+		defer a.unknown.leave(from.prefix)
+	}
+	if err := checkRequest(r); err != nil {
+		return c, err
+	}
+	c.caller, err = a.Authorize(r, Attributes{needs.verb, needs.resource, c.namespace, c.name})
+	if authenticated(err) {
+		a.known.add(credential, time.Now())
+	}
+	return c, err
+}
+
+// authenticated reports whether the error of Options.Authorize is not about the identity of the caller.
+func authenticated(err error) bool {
+	var answer *Error
+	return err == nil || errors.As(err, &answer) && answer.Code == http.StatusForbidden
 }
 
 func (a *API) serveConfig(w http.ResponseWriter, _ *http.Request, c call) error {

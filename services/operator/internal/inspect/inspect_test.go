@@ -1,16 +1,20 @@
 package inspect
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
 	"io"
+	"log/slog"
 	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -344,24 +348,69 @@ func TestCommonErrorOfPodsIsTheAnswer(t *testing.T) {
 	}
 }
 
-// Of 1,000 parallel requests only a few ask pods at a time, a few wait for a second, and the callers of one address or
-// one namespace leave room for others.
+// The log names the caller that ends sessions, and not the person: equal values have equal hashes.
+func TestEndedSessionsAreLoggedWithoutThePerson(t *testing.T) {
+	var log bytes.Buffer
+	a := New(Options{
+		Pods: &pods{}, Log: slog.New(slog.NewTextHandler(&log, nil)),
+		Authorize: func(*http.Request, Attributes) (string, error) { return "operator-of-calls", nil },
+	})
+	for _, query := range []string{"?user=ada", "?user=ada", "?client=192.0.2.7&user=ada", "/4f1d"} {
+		ask(a, http.MethodDelete, gatewaysPath+"media/door/sessions"+query, "")
+	}
+	lines := strings.Split(strings.TrimSpace(log.String()), "\n")
+	if len(lines) != 4 {
+		t.Fatalf("%q", lines)
+	}
+	target := regexp.MustCompile(`caller=operator-of-calls target="?/sessions(\S*?)"?$`)
+	var targets []string
+	for _, line := range lines {
+		found := target.FindStringSubmatch(line)
+		if found == nil || strings.Contains(line, "ada") || strings.Contains(line, "192.0.2.7") {
+			t.Fatal(line)
+		}
+		targets = append(targets, found[1])
+	}
+	hash, _ := strings.CutPrefix(targets[0], "?user=")
+	if len(hash) != 12 || targets[1] != targets[0] || !strings.HasSuffix(targets[2], "&user="+hash) || targets[3] != "/4f1d" {
+		t.Errorf("%q", targets)
+	}
+}
+
+// everyone authorizes every caller with a credential other than "invented", by the name in the credential.
+func everyone(r *http.Request, _ Attributes) (string, error) {
+	name := r.Header.Get("Authorization")
+	if name == "invented" {
+		return "", Unauthenticated("invented token")
+	}
+	return name, nil
+}
+
+// askAs sends a request with a credential to an API and returns the status code.
+func askAs(a *API, caller, target, source string) int {
+	r := httptest.NewRequest(http.MethodGet, target, nil)
+	r.RemoteAddr = source
+	r.Header.Set("Authorization", caller)
+	w := httptest.NewRecorder()
+	a.ServeHTTP(w, r)
+	return w.Code
+}
+
+// Of 1,000 parallel requests only a few ask pods at a time, a few wait for a second, and a caller or a namespace leaves
+// room for others.
 func TestParallelRequestsAreBounded(t *testing.T) {
+	const shared = "127.0.0.1:1"
+	addresses := func(i int) string { return fmt.Sprintf("10.0.%d.%d:1", i/250, i%250) }
+	namespaces := func(i int) string { return fmt.Sprintf("n%d/door", i) }
 	for name, c := range map[string]struct {
-		source, path func(i int) string
-		most         int64
+		source, caller, path func(i int) string
+		most                 int64
 	}{
-		"one address": {
-			func(int) string { return "192.0.2.1:1" }, func(i int) string { return fmt.Sprintf("n%d/door", i) }, maxPerSource,
+		"one caller": {
+			func(int) string { return shared }, func(int) string { return "ada" }, namespaces, maxPerCaller,
 		},
-		"one namespace": {
-			func(i int) string { return fmt.Sprintf("10.0.%d.%d:1", i/250, i%250) },
-			func(int) string { return "media/door" }, maxPerNamespace,
-		},
-		"many of both": {
-			func(i int) string { return fmt.Sprintf("10.0.%d.%d:1", i/250, i%250) },
-			func(i int) string { return fmt.Sprintf("n%d/door", i) }, maxRequests,
-		},
+		"one namespace": {addresses, addresses, func(int) string { return "media/door" }, maxPerNamespace},
+		"many of both":  {addresses, addresses, namespaces, maxRequests},
 	} {
 		for took, answers := range map[time.Duration]int64{
 			100 * time.Millisecond: (1 + queueFactor) * c.most,
@@ -369,7 +418,7 @@ func TestParallelRequestsAreBounded(t *testing.T) {
 		} {
 			synctest.Test(t, func(t *testing.T) {
 				var refused, answered, asking, most atomic.Int64
-				a := New(Options{Authorize: anyone, Pods: &pods{
+				a := New(Options{Authorize: everyone, Pods: &pods{
 					answers: []discovery.Answer{ok("a", `{}`)},
 					wait: func() {
 						most.Store(max(most.Load(), asking.Add(1)))
@@ -377,10 +426,11 @@ func TestParallelRequestsAreBounded(t *testing.T) {
 						asking.Add(-1)
 					},
 				}})
+				askAs(a, c.caller(0), gatewaysPath+"media/door/config", c.source(0)) // its credential is known now
 				var group sync.WaitGroup
 				for i := range 1_000 {
 					group.Go(func() {
-						switch code, _ := ask(a, http.MethodGet, gatewaysPath+c.path(i)+"/status", c.source(i)); code {
+						switch askAs(a, c.caller(i), gatewaysPath+c.path(i)+"/status", c.source(i)) {
 						case http.StatusOK:
 							answered.Add(1)
 						case http.StatusTooManyRequests:
@@ -399,7 +449,7 @@ func TestParallelRequestsAreBounded(t *testing.T) {
 					t.Errorf("%s, %v each: %d at a time, %d answered, %d refused, want %d at a time and %d answered", name,
 						took, most.Load(), answered.Load(), refused.Load(), c.most, answers)
 				}
-				if len(a.sources.keys)+len(a.namespaces.keys)+len(a.requests.keys) != 0 {
+				if len(a.unknown.keys)+len(a.callers.keys)+len(a.namespaces.keys)+len(a.requests.keys) != 0 {
 					t.Errorf("%s: requests stay counted", name)
 				}
 			})
@@ -407,32 +457,102 @@ func TestParallelRequestsAreBounded(t *testing.T) {
 	}
 }
 
-// The rate of requests of one address is limited before authorization, except for this host and for other replicas.
-func TestRequestRateIsBounded(t *testing.T) {
+// Callers behind one address, such as users of kubectl port-forward, do not use up the requests of each other: neither
+// one whose pods are slow, nor one with invented tokens while they are reviewed.
+func TestCallersBehindOneAddressAreIndependent(t *testing.T) {
+	const shared = "127.0.0.1:1"
 	synctest.Test(t, func(t *testing.T) {
-		for source, want := range map[string]int{
-			"192.0.2.1:1": sourceBurst, "[2001:db8::1]:1": sourceBurst, "127.0.0.1:1": 100, "[::1]:1": 100, "10.0.0.2:1": 100,
-		} {
+		var reviews, most atomic.Int64
+		a := New(Options{
+			Pods: &pods{wait: func() { time.Sleep(5 * time.Second) }},
+			Authorize: func(r *http.Request, of Attributes) (string, error) {
+				if name := r.Header.Get("Authorization"); strings.HasPrefix(name, "invented") {
+					most.Store(max(most.Load(), reviews.Add(1)))
+					defer reviews.Add(-1)
+					time.Sleep(time.Minute)
+					return "", Unauthenticated("invented token")
+				}
+				return everyone(r, of)
+			},
+		})
+		config := gatewaysPath + "media/door/config"
+		for _, caller := range []string{"ada", "bob"} {
+			if code := askAs(a, caller, config, shared); code != http.StatusOK {
+				t.Errorf("%s: %d", caller, code)
+			}
+		}
+		var group sync.WaitGroup
+		for i := range 100 {
+			group.Go(func() { askAs(a, "ada", gatewaysPath+"media/door/status", shared) })
+			group.Go(func() { askAs(a, fmt.Sprint("invented-", i), config, shared) })
+		}
+		synctest.Wait()
+		begun := time.Now()
+		if code := askAs(a, "bob", config, shared); code != http.StatusOK || time.Since(begun) > 0 {
+			t.Errorf("bob: %d after %v", code, time.Since(begun))
+		}
+		group.Wait()
+		if most.Load() != maxUnknown {
+			t.Errorf("%d unknown credentials are reviewed at a time, want %d", most.Load(), maxUnknown)
+		}
+	})
+}
+
+// Known credentials are bounded in number and time.
+func TestKnownCredentialsAreBounded(t *testing.T) {
+	var c credentials
+	now := time.Unix(1_000, 0)
+	key := func(i int) credentialKey {
+		return credentialKey{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), 32), [32]byte{byte(i >> 16)}}
+	}
+	for i := range 3 * maxCredentials {
+		c.add(key(i), now)
+		if len(c.until) > maxCredentials || !c.has(key(i), now) {
+			t.Fatalf("%d credentials are known", len(c.until))
+		}
+	}
+	last := key(3*maxCredentials - 1)
+	if c.has(last, now.Add(credentialTTL)) {
+		t.Error("a credential does not expire")
+	}
+}
+
+// The rate of requests of one address is limited before authorization, except for other replicas and for known
+// credentials on this host.
+func TestRequestRateIsBounded(t *testing.T) {
+	for _, c := range []struct {
+		source, caller string
+		want           int
+	}{
+		{"192.0.2.1:1", "ada", sourceBurst},
+		{"192.0.2.1:1", "invented", sourceBurst},
+		{"[2001:db8::1]:1", "ada", sourceBurst},
+		{"127.0.0.1:1", "ada", 100},
+		{"[::1]:1", "ada", 100},
+		{"127.0.0.1:1", "invented", sourceBurst},
+		{"10.0.0.2:1", "invented", 100}, // a replica
+	} {
+		synctest.Test(t, func(t *testing.T) {
 			authorized := 0
 			a := New(Options{
 				Pods: &pods{}, Replicas: func() []string { return []string{"https://10.0.0.2:13478"} },
-				Authorize: func(*http.Request, Attributes) (string, error) {
+				Authorize: func(r *http.Request, of Attributes) (string, error) {
 					authorized++
-					return "", Unauthenticated("invented token")
+					return everyone(r, of)
 				},
 			})
 			for range 100 {
-				ask(a, http.MethodGet, "/api/v1/operator", source)
+				askAs(a, c.caller, gatewaysPath+"media/door/config", c.source)
 			}
-			if authorized != want {
-				t.Errorf("%s: %d of 100 requests are authorized, want %d", source, authorized, want)
+			if authorized != c.want {
+				t.Errorf("%s %s: %d of 100 requests are authorized, want %d", c.source, c.caller, authorized, c.want)
 			}
 			time.Sleep(time.Second)
-			if ask(a, http.MethodGet, "/api/v1/operator", source); authorized != want+1 {
-				t.Errorf("%s: no request is authorized a second later", source)
+			if askAs(a, c.caller, gatewaysPath+"media/door/config", c.source); authorized != c.want+1 {
+				t.Errorf("%s %s: no request is authorized a second later", c.source, c.caller)
 			}
-		}
-	})
+		})
+	}
 }
 
 // replica is another replica.

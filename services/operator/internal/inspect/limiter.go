@@ -2,6 +2,8 @@ package inspect
 
 import (
 	"context"
+	"crypto/sha256"
+	"maps"
 	"net/http"
 	"net/netip"
 	"net/url"
@@ -12,7 +14,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/ratelimit"
 )
 
-// Requests above a limit wait in a queue, because users of kubectl port-forward share the loopback address.
+// Requests above a limit wait in a queue.
 const (
 	// queueTime is the maximum time in a queue.
 	queueTime = time.Second
@@ -84,21 +86,70 @@ func (l *limiter[K]) remove(key K) *slots {
 	return s
 }
 
-// sourceOf returns the addresses that count as the source of a request, and the number of requests that it may have in
-// progress.
-func (a *API) sourceOf(r *http.Request) (source netip.Prefix, limit int) {
+// credentials are the credentials that callers were authenticated with. They are known for credentialTTL.
+type credentials struct {
+	mu    sync.Mutex
+	until map[credentialKey]time.Time
+}
+
+const (
+	// credentialTTL is how long a credential is known after its last use.
+	credentialTTL = time.Minute
+	// maxCredentials is the number of known credentials.
+	maxCredentials = 10_000
+)
+
+// credentialKey identifies a credential of a source by the hash of its header.
+type credentialKey struct {
+	source netip.Prefix
+	header [sha256.Size]byte
+}
+
+func credentialOf(r *http.Request, from source) credentialKey {
+	return credentialKey{from.prefix, sha256.Sum256([]byte(r.Header.Get("Authorization")))}
+}
+
+func (c *credentials) has(key credentialKey, now time.Time) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return now.Before(c.until[key])
+}
+
+// add makes a credential known. If too many are known, it removes those that have expired, or else all.
+func (c *credentials) add(key credentialKey, now time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.until) >= maxCredentials {
+		maps.DeleteFunc(c.until, func(_ credentialKey, until time.Time) bool { return now.After(until) })
+	}
+	if c.until == nil || len(c.until) >= maxCredentials {
+		c.until = map[credentialKey]time.Time{}
+	}
+	c.until[key] = now.Add(credentialTTL)
+}
+
+// source is the origin of a request.
+type source struct {
+	// prefix are the addresses that count as one.
+	prefix netip.Prefix
+	// replica is set for the address of another replica.
+	replica bool
+}
+
+// sourceOf returns the source of a request.
+func (a *API) sourceOf(r *http.Request) source {
 	at, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err != nil {
-		return netip.Prefix{}, maxPerSource
+		return source{}
 	}
 	addr := at.Addr().Unmap()
 	if slices.ContainsFunc(a.Replicas(), func(replica string) bool { return hostOf(replica) == addr }) {
-		return netip.PrefixFrom(addr, addr.BitLen()), maxFromReplica
+		return source{prefix: netip.PrefixFrom(addr, addr.BitLen()), replica: true}
 	}
 	if addr.IsLoopback() { // SourcePrefix returns the network of ::1, which does not look like loopback
-		return netip.PrefixFrom(addr, addr.BitLen()), maxPerSource
+		return source{prefix: netip.PrefixFrom(addr, addr.BitLen())}
 	}
-	return ratelimit.SourcePrefix(addr), maxPerSource
+	return source{prefix: ratelimit.SourcePrefix(addr)}
 }
 
 // hostOf returns the IP address in the URL of a replica.

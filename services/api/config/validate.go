@@ -76,7 +76,7 @@ func (f *findings) add(field, value, problem, remedy string) {
 	case len(f.errs) > maxFindings:
 		return
 	case len(f.errs) == maxFindings:
-		field, value, problem, remedy = "config", "", "has more problems", "mend these first"
+		field, value, problem, remedy = "config", "", "has more problems", "correct these first"
 	}
 	if len(value) > most {
 		value = strings.ToValidUTF8(value[:most], "") + "…"

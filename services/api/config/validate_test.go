@@ -352,7 +352,7 @@ func TestValidateStopsSomewhere(t *testing.T) {
 	c.Clusters[0].Endpoints = make([]string, 5000)
 	err := c.Validate()
 	if err == nil || strings.Count(err.Error(), "\n") != 100 ||
-		!strings.HasSuffix(err.Error(), "config: has more problems: mend these first") {
+		!strings.HasSuffix(err.Error(), "config: has more problems: correct these first") {
 		t.Errorf("errors %v", err)
 	}
 }

@@ -125,7 +125,7 @@ func ObjectRefused(object, problem string) Finding {
 func ListenerLost(listener string) Finding {
 	return finding(
 		ReasonPending, "config is not published: listener %s was served before the operator started and cannot be now; "+
-			"mend or remove it", listener,
+			"correct it or remove it", listener,
 	)
 }
 
@@ -189,7 +189,7 @@ func PortConflict(network string, port int32, other string) Finding {
 // PortHeld means that another listener, which cannot be served as specified, keeps the port because its published
 // config stays in use.
 func PortHeld(network string, port int32, other string) Finding {
-	return finding(ReasonProtocolConflict, "%s port %d is that of listener %q, which is served as it was published before: mend or remove that listener, or use another port",
+	return finding(ReasonProtocolConflict, "%s port %d is that of listener %q, which is served as it was published before: correct or remove that listener, or use another port",
 		network, port, other)
 }
 

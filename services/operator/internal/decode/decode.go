@@ -194,7 +194,7 @@ func (d *decoder) decodePiece(p piece) {
 	if err != nil {
 		guess := identify(text)
 		guess.File, guess.Line, guess.Severity = d.file, p.line-1+syntaxLine(text, err), Error
-		guess.Message = fmt.Sprintf("document is not YAML: %s: mend the indentation, colons or quotes around this line",
+		guess.Message = fmt.Sprintf("document is not YAML: %s: correct the indentation, colons or quotes around this line",
 			reason(err))
 		d.problems = append(d.problems, guess)
 	}

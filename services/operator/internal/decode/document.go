@@ -364,7 +364,7 @@ func (doc *document) firstTypeError(k kind) *value {
 }
 
 // unknown is the message about an unknown field.
-const unknown = "is not known: remove it or mend its spelling"
+const unknown = "is not known: remove it or correct its spelling"
 
 // unknownField adds a finding about a field that the Go type does not have. If the schema of the CRD contains the
 // field, it belongs to an older version of the kind and no longer has an effect.

@@ -180,7 +180,7 @@ func (l *loop) publishProblem(r translate.Result, old *config.Config, next confi
 	}
 	if len(l.summary.missing) > 0 {
 		return fmt.Sprintf(
-			"config is not published: %s was in force before the operator started and cannot be read now; mend it",
+			"config is not published: %s was in force before the operator started and cannot be read now; correct it",
 			l.summary.missing[0])
 	}
 	return ""

@@ -38,7 +38,8 @@ func quiet() *logging.DefaultLoggerFactory {
 
 // listenMedia opens the UDP sockets for media, and returns their address.
 //
-// For 0.0.0.0 there is one socket for each IPv4 address of the host. With a single socket, all ICE candidates of a peer
+// For 0.0.0.0 there is one socket for each IPv4 address of the host, and for [::] one for each address of both families,
+// except link-local addresses, which peers behind a relay cannot reach. With a single socket, all ICE candidates of a peer
 // would read from one queue. A connectivity check and the response to the triggered check could then belong to different
 // candidate pairs, and the peer would not select a pair (RFC 8445 §7.3.1.5).
 func listenMedia(at string) (mux ice.UDPMux, address string, err error) {
@@ -57,7 +58,12 @@ func listenMedia(at string) (mux ice.UDPMux, address string, err error) {
 	if addr.Port == 0 {
 		return nil, "", fmt.Errorf("%s: the sockets of all addresses need one port: set a port other than 0", at)
 	}
-	mux, err = ice.NewMultiUDPMuxFromPort(addr.Port, ice.UDPMuxFromPortWithNetworks(ice.NetworkTypeUDP4),
+	networks := []ice.NetworkType{ice.NetworkTypeUDP4, ice.NetworkTypeUDP6}
+	if addr.IP.To4() != nil {
+		networks = networks[:1]
+	}
+	mux, err = ice.NewMultiUDPMuxFromPort(addr.Port, ice.UDPMuxFromPortWithNetworks(networks...),
+		ice.UDPMuxFromPortWithIPFilter(func(ip net.IP) bool { return !ip.IsLinkLocalUnicast() }),
 		ice.UDPMuxFromPortWithLoopback(), ice.UDPMuxFromPortWithLogger(logger))
 	return mux, addr.String(), err
 }
@@ -70,7 +76,7 @@ func newRoom(mux ice.UDPMux, peers int, idle time.Duration) *room {
 	engine.SetLite(true)
 	engine.SetICEUDPMux(mux)
 	engine.SetIncludeLoopbackCandidate(true)
-	engine.SetNetworkTypes([]webrtc.NetworkType{webrtc.NetworkTypeUDP4})
+	engine.SetNetworkTypes([]webrtc.NetworkType{webrtc.NetworkTypeUDP4, webrtc.NetworkTypeUDP6})
 	engine.SetSCTPMaxReceiveBufferSize(1 << 20)
 	engine.SetSCTPMaxMessageSize(maxMessage)
 	return &room{

@@ -28,6 +28,24 @@ func TestEcho(t *testing.T) {
 	}
 }
 
+// TestBothFamilies: with media at [::], an answer has a candidate for each address of the host, except for link-local
+// addresses. pion never offers ::1.
+func TestBothFamilies(t *testing.T) {
+	server, _, _ := signalling(t, fmt.Sprintf("[::]:%d", bedtest.Port(t)), 256)
+	answer := call(t, server.URL, "127.0.0.1")
+	addresses, err := net.InterfaceAddrs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range addresses {
+		ip := a.(*net.IPNet).IP
+		want := !ip.IsLinkLocalUnicast() && !ip.Equal(net.IPv6loopback)
+		if strings.Contains(answer, " "+ip.String()+" ") != want {
+			t.Errorf("a candidate %s: want %t in\n%s", ip, want, answer)
+		}
+	}
+}
+
 // TestAllAddresses: with media at all addresses of the host, calls to each address are echoed.
 func TestAllAddresses(t *testing.T) {
 	const calls = 16 // to each address; not all of them fail if the candidates of a peer share a socket

@@ -13,20 +13,18 @@ import (
 	"testing"
 	"time"
 
-	"github.com/santhosh-tekuri/jsonschema/v6"
-
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 )
 
-// demo starts the product as `make demo` does.
-func demo(t *testing.T) *bed.Stack {
+// demo starts the product as `make demo` does, with the Gateway and its relays at an address of this host.
+func demo(t *testing.T, host string) *bed.Stack {
 	t.Helper()
 	ports, err := bed.FreePorts()
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &bed.Stack{Bin: bin, Dir: t.TempDir(), Ports: ports}
+	s := &bed.Stack{Bin: bin, Dir: t.TempDir(), Ports: ports, Host: host}
 	if err := s.Prepare(filepath.Join(bedtest.Root(t), "docs/examples/quickstart")); err != nil {
 		t.Fatal(err)
 	}
@@ -52,8 +50,8 @@ func flags(s *bed.Stack) []string {
 type report struct {
 	Verdict string
 	Tests   []struct {
-		Listener, Mode, Result, Reason string
-		Sent, Received                 int
+		Listener, Mode, Result, Reason, Relay, Peer string
+		Sent, Received                              int
 	}
 }
 
@@ -69,28 +67,12 @@ func icetest(t *testing.T, s *bed.Stack, args ...string) (r report, code int) {
 	if err := cmd.Run(); err != nil && !errors.As(err, new(*exec.ExitError)) {
 		t.Fatal(err)
 	}
-	conforms(t, out.Bytes())
+	bedtest.Conforms(t, "docs/icetest.schema.json", out.Bytes())
 	if err := json.Unmarshal(out.Bytes(), &r); err != nil {
 		t.Fatalf("%v\n%s%s", err, out.String(), log.String())
 	}
 	t.Logf("%+v\n%s", r, log.String())
 	return r, cmd.ProcessState.ExitCode()
-}
-
-// conforms compares a report with docs/icetest.schema.json.
-func conforms(t *testing.T, data []byte) {
-	t.Helper()
-	schema, err := jsonschema.NewCompiler().Compile(filepath.Join(bedtest.Root(t), "docs/icetest.schema.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	value, err := jsonschema.UnmarshalJSON(bytes.NewReader(data))
-	if err != nil {
-		t.Fatalf("%v:\n%s", err, data)
-	}
-	if err := schema.Validate(value); err != nil {
-		t.Errorf("%v:\n%s", err, data)
-	}
 }
 
 // results returns "LISTENER MODE RESULT" of each test.
@@ -105,7 +87,7 @@ func (r report) results() (all []string) {
 // page, and symmetric calls once a route allows them. Without a route, a test fails with the reason. It leaves no
 // allocation, also if it is interrupted.
 func TestIcetest(t *testing.T) {
-	s := demo(t)
+	s := demo(t, bed.Loopback)
 	r, code := icetest(t, s)
 	if got := strings.Join(r.results(), ", "); code != 0 || r.Verdict != "pass" ||
 		got != "udp asymmetric pass, udp symmetric skip, tcp asymmetric pass, tcp symmetric skip" {
@@ -119,29 +101,9 @@ func TestIcetest(t *testing.T) {
 				append(flags(s), "-", "k8s://"+bed.GatewayID+":"+listener, "udp://"+s.Datagrams().String())...)
 		}
 	})
-	t.Run("interrupted", func(t *testing.T) {
-		args := append([]string{"icetest", bed.GatewayID, "--duration", "30s"}, flags(s)...)
-		p, err := bed.Start(
-			bed.Command{Name: "stunnerctl", Path: filepath.Join(bin, "stunnerctl"), Args: args, Logs: t.TempDir()},
-		)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { p.Kill() })
-		allocations(t, s, 1)
-		if err := p.Signal(syscall.SIGINT); err != nil {
-			t.Fatal(err)
-		}
-		select {
-		case <-p.Done():
-		case <-time.After(patience):
-			t.Fatal("still running after SIGINT")
-		}
-		if p.Err() == nil {
-			t.Errorf("an interrupted run passed:\n%s", p.Output())
-		}
-		allocations(t, s, 0)
-	})
+	for _, end := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP} {
+		t.Run(end.String(), func(t *testing.T) { interrupted(t, s, end) })
+	}
 	if err := s.Put("more.yaml", []byte(`
 apiVersion: stunner.l7mp.io/v1
 kind: UDPRoute
@@ -177,6 +139,47 @@ spec:
 	}); err != nil {
 		t.Error(err)
 	}
+}
+
+// TestIcetestIPv6: icetest passes over listeners and relayed addresses of IPv6.
+func TestIcetestIPv6(t *testing.T) {
+	r, code := icetest(t, demo(t, "::1"))
+	if got := strings.Join(r.results(), ", "); code != 0 || r.Verdict != "pass" ||
+		got != "udp asymmetric pass, udp symmetric skip, tcp asymmetric pass, tcp symmetric skip" {
+		t.Errorf("exit code %d, %s: %s", code, r.Verdict, got)
+	}
+	for _, test := range r.Tests {
+		if !strings.HasPrefix(test.Relay, "[::1]:") || test.Mode == "asymmetric" && !strings.HasPrefix(test.Peer, "[::1]:") {
+			t.Errorf("%+v", test)
+		}
+	}
+}
+
+// interrupted: a run that a signal ends in the middle of a test prints a report that conforms to the schema and names
+// the failed test, and it leaves no allocation.
+func interrupted(t *testing.T, s *bed.Stack, end syscall.Signal) {
+	args := append([]string{"icetest", bed.GatewayID, "--duration", "30s", "-o", "json"}, flags(s)...)
+	cmd := exec.CommandContext(t.Context(), filepath.Join(bin, "stunnerctl"), args...)
+	var out, log bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &log
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	allocations(t, s, 1)
+	if err := cmd.Process.Signal(end); err != nil {
+		t.Fatal(err)
+	}
+	stuck := time.AfterFunc(patience, func() { _ = cmd.Process.Kill() })
+	defer stuck.Stop()
+	if _ = cmd.Wait(); cmd.ProcessState.ExitCode() != 1 {
+		t.Errorf("exit code %d\n%s", cmd.ProcessState.ExitCode(), log.String())
+	}
+	bedtest.Conforms(t, "docs/icetest.schema.json", out.Bytes())
+	var r report
+	if err := json.Unmarshal(out.Bytes(), &r); err != nil || r.Verdict != "fail" {
+		t.Errorf("%v: %s", err, out.String())
+	}
+	allocations(t, s, 0)
 }
 
 // allocations waits until the dataplane has n allocations.

@@ -1,9 +1,11 @@
 package bed
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"net/netip"
 	"os"
@@ -21,6 +23,8 @@ type Stack struct {
 	Bin   string // folder with the built programs
 	Dir   string // for all files that the stack writes
 	Ports Ports
+	// Host is the address of the Gateway, of its relays, and of the echo peer for media; empty means Loopback.
+	Host string
 	// Free lets dataplanes keep running when the operator is killed. A later operator must stop them.
 	Free bool
 
@@ -73,7 +77,7 @@ func (s *Stack) Prepare(quickstartDir string) error {
 // renames a complete file into place, so the operator never reads half a file.
 func (s *Stack) Put(name string, yaml []byte) error {
 	draft := filepath.Join(s.Dir, name+".draft")
-	if err := os.WriteFile(draft, s.withPorts(yaml), 0o600); err != nil {
+	if err := os.WriteFile(draft, s.withHost(s.withPorts(yaml)), 0o600); err != nil {
 		return fmt.Errorf("write %s: %w", name, err)
 	}
 	if err := os.Rename(draft, filepath.Join(s.Input(), name)); err != nil {
@@ -98,6 +102,18 @@ func (s *Stack) withPorts(yaml []byte) []byte {
 	})
 }
 
+// withHost replaces the address of the echo peer by Host.
+func (s *Stack) withHost(yaml []byte) []byte {
+	if s.Host == "" {
+		return yaml
+	}
+	text := strings.ReplaceAll(string(yaml), "- "+Loopback, "- '"+s.Host+"'")
+	if strings.Contains(s.Host, ":") {
+		text = strings.ReplaceAll(text, "addressType: IPv4", "addressType: IPv6")
+	}
+	return []byte(text)
+}
+
 // Start starts all programs and waits until each is ready.
 func (s *Stack) Start(ctx context.Context) error {
 	for _, start := range []func(context.Context) error{s.StartEcho, s.StartOperator, s.StartAuth} {
@@ -111,7 +127,7 @@ func (s *Stack) Start(ctx context.Context) error {
 // StartEcho starts the echo peer.
 func (s *Stack) StartEcho(ctx context.Context) (err error) {
 	s.Echo, err = s.start(
-		"echo", "--http", s.signalling(), "--media", at(s.Ports.Media), "--udp", at(s.Ports.Datagrams),
+		"echo", "--http", s.signalling(), "--media", s.at(s.Ports.Media), "--udp", s.at(s.Ports.Datagrams),
 	)
 	if err != nil {
 		return err
@@ -127,7 +143,7 @@ func (s *Stack) StartOperator(ctx context.Context) (err error) {
 		lifetime = "free"
 	}
 	s.Operator, err = s.start("operator", "--provider=file", "--input", s.Input(), "--output", s.Output(),
-		"--discovery-address", at(s.Ports.Discovery), "--stunnerd", filepath.Join(s.Bin, "stunnerd"),
+		"--address", s.host(), "--discovery-address", at(s.Ports.Discovery), "--stunnerd", filepath.Join(s.Bin, "stunnerd"),
 		"--child-lifetime", lifetime, "--stop-grace", "1s")
 	if err != nil {
 		return err
@@ -168,6 +184,11 @@ func (s *Stack) Parts() []*Process {
 
 func at(port int) string { return Loopback + ":" + strconv.Itoa(port) }
 
+func (s *Stack) host() string { return cmp.Or(s.Host, Loopback) }
+
+// at returns the address of a port of Host.
+func (s *Stack) at(port int) string { return net.JoinHostPort(s.host(), strconv.Itoa(port)) }
+
 func (s *Stack) signalling() string { return at(s.Ports.Signalling) }
 
 // DiscoveryURL returns the base URL of the operator's config discovery.
@@ -180,7 +201,7 @@ func (s *Stack) tokenFile() string { return filepath.Join(s.Output(), "discovery
 func (s *Stack) AuthURL() string { return "http://" + at(s.Ports.Auth) }
 
 // Gateway returns the address of both listeners of the quickstart's Gateway.
-func (s *Stack) Gateway() netip.AddrPort { return netip.MustParseAddrPort(at(s.Ports.TURN)) }
+func (s *Stack) Gateway() netip.AddrPort { return netip.MustParseAddrPort(s.at(s.Ports.TURN)) }
 
 // Datagrams returns the address of the UDP echo peer.
-func (s *Stack) Datagrams() netip.AddrPort { return netip.MustParseAddrPort(at(s.Ports.Datagrams)) }
+func (s *Stack) Datagrams() netip.AddrPort { return netip.MustParseAddrPort(s.at(s.Ports.Datagrams)) }

@@ -24,7 +24,6 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerctl/internal/diagnose"
 	"github.com/stunner-gateway/stunner/services/stunnerctl/internal/icetest"
 	"github.com/stunner-gateway/stunner/services/stunnerctl/internal/output"
-	"github.com/stunner-gateway/stunner/services/stunnerctl/internal/turncat"
 )
 
 const icetestHelp = `Tests with WebRTC whether the listeners of a Gateway relay. For each listener it makes
@@ -34,9 +33,10 @@ and prints loss, rate and round-trip times.
 
 In a cluster it deploys the echo peer in the namespace of the Gateway: a Job, a
 Service and a UDPRoute, which also allows the relayed addresses of the Gateway as
-peers. They are deleted at the end, also after Ctrl-C. If icetest is killed, they
-are deleted after --timeout plus one minute, or by icetest --cleanup. It needs the
-rights to create and delete them, and to create pods/portforward.
+peers. They are deleted at the end, also after Ctrl-C, SIGTERM or SIGHUP. If
+icetest is killed, they are deleted after --timeout plus one minute, or by icetest
+--cleanup. It needs the rights to create and delete them, and to create
+pods/portforward, which the role edit of the namespace contains.
 
 With --folder or --operator the echo peer runs in this process, at an address of
 this host that a route allows, or is the one of the auth service's demo page.
@@ -369,16 +369,16 @@ func (t *icetestRun) deploy(ctx context.Context, cluster *connect.Cluster) (stri
 	if err := t.deployed.Start(ctx); err != nil {
 		return "", err
 	}
-	var media netip.AddrPort
+	var media []netip.AddrPort
 	t.peer, media = t.deployed.Peer()
 	limited, cancel := context.WithTimeout(ctx, permitTimeout)
 	defer cancel()
 	for _, l := range t.listeners {
-		relay, err := turncat.NewRelay(limited, l.Endpoint, false)
+		relay, address, err := l.RelayTo(limited, media)
 		if err != nil {
 			continue // the test of the listener reports the error
 		}
-		for relay.Permit(media) != nil && limited.Err() == nil {
+		for relay.Permit(address) != nil && limited.Err() == nil {
 			time.Sleep(200 * time.Millisecond)
 		}
 		_ = relay.Close()

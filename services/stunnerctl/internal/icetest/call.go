@@ -28,35 +28,59 @@ const (
 )
 
 // measure makes a call through the listener and fills in the figures. Without remote it calls another client of the
-// listener.
+// listener. The family of the relayed address is that which the server chooses, or else that of the peer, which is not
+// known before the peer has answered.
 func (o Options) measure(ctx context.Context, l Listener, remote Peer, t *Test) error {
-	// With a peer at an IPv6 address, the answer of the peer comes too late to choose the family of the relay.
-	relay, err := turncat.NewRelay(ctx, l.Endpoint, false)
+	if remote == nil {
+		return o.symmetric(ctx, l, t)
+	}
+	relay, err := turncat.NewRelay(ctx, l.Endpoint, turncat.AnyFamily)
+	if err != nil {
+		return err
+	}
+	err = o.call(ctx, l, relay, remote, t)
+	var other otherFamilyError
+	if !errors.As(err, &other) {
+		return err
+	}
+	if relay, err = turncat.NewRelay(ctx, l.Endpoint, turncat.FamilyOf(other.peer.Addr())); err != nil {
+		return fmt.Errorf("peer %s: %w", other.peer, err)
+	}
+	return o.call(ctx, l, relay, remote, t)
+}
+
+// symmetric is measure with another client of the listener as the peer.
+func (o Options) symmetric(ctx context.Context, l Listener, t *Test) error {
+	relay, err := turncat.NewRelay(ctx, l.Endpoint, turncat.AnyFamily)
 	if err != nil {
 		return err
 	}
 	defer relay.Close()
-	t.Relay = relay.Address().String()
-	if remote == nil {
-		other, err := turncat.NewRelay(ctx, l.Endpoint, false)
-		if err != nil {
-			return fmt.Errorf("second client: %w", err)
-		}
-		t.Peer = other.Address().String()
-		local := NewLocalPeer(other)
-		defer local.Close()
-		remote = local
-		if err := errors.Join(relay.Permit(other.Address()), other.Permit(relay.Address())); err != nil {
-			if errors.Is(err, turncat.ErrForbidden) {
-				return errNotAllowed
-			}
-			return fmt.Errorf("peer %s: %w", t.Peer, err)
-		}
-		// Permissions are for IP addresses. The port may be denied all the same.
-		if o.denied(ctx, l.Name, other.Address()) != "" || o.denied(ctx, l.Name, relay.Address()) != "" {
+	other, err := turncat.NewRelay(ctx, l.Endpoint, turncat.AnyFamily)
+	if err != nil {
+		return fmt.Errorf("second client: %w", err)
+	}
+	t.Relay, t.Peer = relay.Address().String(), other.Address().String()
+	local := NewLocalPeer(other)
+	defer local.Close()
+	if err := errors.Join(relay.Permit(other.Address()), other.Permit(relay.Address())); err != nil {
+		if errors.Is(err, turncat.ErrForbidden) {
 			return errNotAllowed
 		}
+		return fmt.Errorf("peer %s: %w", t.Peer, err)
 	}
+	// Permissions are for IP addresses. The port may be denied all the same.
+	if o.denied(ctx, l.Name, other.Address()) != "" || o.denied(ctx, l.Name, relay.Address()) != "" {
+		return errNotAllowed
+	}
+	return o.call(ctx, l, relay, local, t)
+}
+
+// call makes a call from a relayed address, and closes the relay. It returns an otherFamilyError if the peer has no
+// address of the family of the relay.
+func (o Options) call(ctx context.Context, l Listener, relay *turncat.Relay, remote Peer, t *Test) error {
+	defer relay.Close()
+	t.Relay = relay.Address().String()
 	c, err := open(ctx, relay)
 	if err != nil {
 		return err
@@ -66,11 +90,14 @@ func (o Options) measure(ctx context.Context, l Listener, remote Peer, t *Test) 
 	if err != nil {
 		return fmt.Errorf("peer: %w", err)
 	}
-	peer, err := candidate(answer)
+	peer, err := candidate(answer, turncat.FamilyOf(relay.Address().Addr()))
 	if err != nil {
 		return err
 	}
 	t.Peer = peer.String()
+	if turncat.FamilyOf(peer.Addr()) != turncat.FamilyOf(relay.Address().Addr()) {
+		return otherFamilyError{relay.Address(), peer}
+	}
 	if err := relay.Permit(peer); err != nil {
 		return fmt.Errorf("peer %s: %w", peer, err)
 	}
@@ -85,9 +112,35 @@ func (o Options) measure(ctx context.Context, l Listener, remote Peer, t *Test) 
 	return nil
 }
 
-// candidate returns the address of the first UDP candidate of an SDP. A loopback address is returned only if there is no
-// other: a peer in a pod may offer both, and the Gateway cannot reach the loopback address of another pod.
-func candidate(sdp string) (found netip.AddrPort, err error) {
+// otherFamilyError means that a peer has no address of the family of a relay.
+type otherFamilyError struct{ relay, peer netip.AddrPort }
+
+func (e otherFamilyError) Error() string {
+	return fmt.Sprintf("peer %s: its address is of another family than the relayed address %s", e.peer, e.relay)
+}
+
+// RelayTo makes an allocation through which a peer can be reached, and returns the address of the peer: one of the
+// family that the server chooses, or else the first.
+func (l Listener) RelayTo(ctx context.Context, peer []netip.AddrPort) (*turncat.Relay, netip.AddrPort, error) {
+	relay, err := turncat.NewRelay(ctx, l.Endpoint, turncat.AnyFamily)
+	if err != nil {
+		return nil, netip.AddrPort{}, err
+	}
+	for _, address := range peer {
+		if turncat.FamilyOf(address.Addr()) == turncat.FamilyOf(relay.Address().Addr()) {
+			return relay, address, nil
+		}
+	}
+	_ = relay.Close()
+	relay, err = turncat.NewRelay(ctx, l.Endpoint, turncat.FamilyOf(peer[0].Addr()))
+	return relay, peer[0], err
+}
+
+// candidate returns the address of a UDP candidate of an SDP, preferably of a family. A loopback address is returned
+// only if there is no other: a peer in a pod may offer both, and the Gateway cannot reach the loopback address of
+// another pod.
+func candidate(sdp string, family turncat.Family) (found netip.AddrPort, err error) {
+	best := -1
 	for line := range strings.Lines(sdp) {
 		// candidate:FOUNDATION COMPONENT TRANSPORT PRIORITY ADDRESS PORT typ TYPE (RFC 8839 §5.1)
 		rest, ok := strings.CutPrefix(strings.TrimSpace(line), "a=candidate:")
@@ -96,8 +149,18 @@ func candidate(sdp string) (found netip.AddrPort, err error) {
 			continue
 		}
 		addr, err := netip.ParseAddrPort(net.JoinHostPort(fields[4], fields[5]))
-		if err == nil && (!found.IsValid() || found.Addr().IsLoopback() && !addr.Addr().IsLoopback()) {
-			found = addr
+		if err != nil {
+			continue
+		}
+		rank := 0
+		if !addr.Addr().IsLoopback() {
+			rank = 2
+		}
+		if turncat.FamilyOf(addr.Addr()) == family {
+			rank++
+		}
+		if rank > best {
+			best, found = rank, addr
 		}
 	}
 	if !found.IsValid() {

@@ -52,8 +52,8 @@ type Deployment struct {
 	// Dial connects to a port of a ready pod with the labels of a selector.
 	Dial func(ctx context.Context, namespace, selector string, port int32) (net.Conn, error)
 
-	name string
-	pod  netip.AddrPort // of the media
+	name  string
+	media []netip.AddrPort // the addresses of the pod, one of each family
 }
 
 // Start creates the objects and waits until the pod is ready. Stop must be called even if Start returns an error.
@@ -73,8 +73,9 @@ func (d *Deployment) Start(ctx context.Context) (err error) {
 		return fmt.Errorf("create the Job of the echo peer: %w", err)
 	}
 	meta.OwnerReferences = []metav1.OwnerReference{{APIVersion: "batch/v1", Kind: "Job", Name: job.Name, UID: job.UID}}
+	dual := corev1.IPFamilyPolicyPreferDualStack // else the Service has endpoints of one family
 	service := &corev1.Service{ObjectMeta: meta, Spec: corev1.ServiceSpec{
-		ClusterIP: corev1.ClusterIPNone, Selector: map[string]string{Label: d.name},
+		ClusterIP: corev1.ClusterIPNone, IPFamilyPolicy: &dual, Selector: map[string]string{Label: d.name},
 		Ports: []corev1.ServicePort{{Name: "webrtc", Port: mediaPort, Protocol: corev1.ProtocolUDP}},
 	}}
 	_, err = d.Client.CoreV1().Services(d.Gateway.Namespace).Create(ctx, service, metav1.CreateOptions{})
@@ -137,10 +138,7 @@ func (d *Deployment) job(meta metav1.ObjectMeta) *batchv1.Job {
 				Containers: []corev1.Container{{
 					Name: "echo", Image: d.Image,
 					Args: []string{
-						fmt.Sprintf(
-							"--http=:%d",
-							signallingPort,
-						), fmt.Sprintf("--media=0.0.0.0:%d", mediaPort), "--udp=127.0.0.1:0",
+						fmt.Sprintf("--http=:%d", signallingPort), fmt.Sprintf("--media=[::]:%d", mediaPort), "--udp=127.0.0.1:0",
 					},
 					ReadinessProbe: &corev1.Probe{PeriodSeconds: 1, ProbeHandler: corev1.ProbeHandler{
 						TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(signallingPort)}}},
@@ -196,8 +194,7 @@ func (d *Deployment) await(ctx context.Context) error {
 			for _, pod := range pods.Items {
 				var ready bool
 				if ready, state = readiness(pod); ready {
-					addr, err := netip.ParseAddr(pod.Status.PodIP)
-					d.pod = netip.AddrPortFrom(addr, mediaPort)
+					d.media, err = mediaOf(pod)
 					return err
 				}
 			}
@@ -216,6 +213,21 @@ func (d *Deployment) await(ctx context.Context) error {
 			)
 		}
 	}
+}
+
+// mediaOf returns the addresses of the media of a pod.
+func mediaOf(pod corev1.Pod) (media []netip.AddrPort, err error) {
+	for _, ip := range pod.Status.PodIPs {
+		addr, err := netip.ParseAddr(ip.IP)
+		if err != nil {
+			return nil, fmt.Errorf("read the address of pod %s: %w", pod.Name, err)
+		}
+		media = append(media, netip.AddrPortFrom(addr, mediaPort))
+	}
+	if len(media) == 0 {
+		return nil, fmt.Errorf("pod %s is ready and has no address", pod.Name)
+	}
+	return media, nil
 }
 
 // readiness returns whether a pod is ready, or else why not.
@@ -239,8 +251,8 @@ func readiness(pod corev1.Pod) (ready bool, state string) {
 
 func (d *Deployment) selector() string { return Label + "=" + d.name }
 
-// Peer returns the echo peer, and the address of its media.
-func (d *Deployment) Peer() (Peer, netip.AddrPort) {
+// Peer returns the echo peer, and the addresses of its media.
+func (d *Deployment) Peer() (Peer, []netip.AddrPort) {
 	return HTTPPeer{
 		URL: fmt.Sprintf("http://echo:%d/", signallingPort),
 		Client: &http.Client{Transport: &http.Transport{
@@ -249,7 +261,7 @@ func (d *Deployment) Peer() (Peer, netip.AddrPort) {
 				return d.Dial(ctx, d.Gateway.Namespace, d.selector(), signallingPort)
 			},
 		}},
-	}, d.pod
+	}, d.media
 }
 
 // Stop deletes all objects of the run.

@@ -34,8 +34,13 @@ var loopback = netip.MustParseAddr("127.0.0.1")
 
 // server runs a TURN server over UDP that relays to the peers for which allowed returns true.
 func server(t *testing.T, allowed func(net.IP) bool) Listener {
+	return serverAt(t, "127.0.0.1", allowed)
+}
+
+// serverAt is server at an address, which is also the relayed address.
+func serverAt(t *testing.T, address string, allowed func(net.IP) bool) Listener {
 	t.Helper()
-	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
+	conn, err := net.ListenPacket("udp", net.JoinHostPort(address, "0"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,11 +52,7 @@ func server(t *testing.T, allowed func(net.IP) bool) Listener {
 			return turn.GenerateAuthKey(user, realm, "pw"), true
 		},
 		PacketConnConfigs: []turn.PacketConnConfig{{
-			PacketConn: conn,
-			RelayAddressGenerator: &turn.RelayAddressGeneratorStatic{
-				RelayAddress: net.ParseIP("127.0.0.1"),
-				Address:      "127.0.0.1",
-			},
+			PacketConn: conn, RelayAddressGenerator: relayAt(address),
 			PermissionHandler: func(_ net.Addr, peer net.IP) bool { return allowed(peer) },
 		}},
 	})
@@ -59,10 +60,27 @@ func server(t *testing.T, allowed func(net.IP) bool) Listener {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.Close() })
-	return Listener{Name: "udp", URI: "turn:127.0.0.1", Endpoint: turncat.Endpoint{
-		Host: "127.0.0.1", Port: conn.LocalAddr().(*net.UDPAddr).Port, Protocol: config.TURNUDP,
+	return Listener{Name: "udp", URI: "turn:" + address, Endpoint: turncat.Endpoint{
+		Host: address, Port: conn.LocalAddr().(*net.UDPAddr).Port, Protocol: config.TURNUDP,
 		Credential: credential.Credential{Username: "ada", Password: "pw"},
 	}}
+}
+
+// relayAt allocates relayed addresses of both families, other than the generators of pion/turn.
+type relayAt string
+
+func (relayAt) Validate() error { return nil }
+
+func (r relayAt) AllocatePacketConn(string, int) (net.PacketConn, net.Addr, error) {
+	conn, err := net.ListenPacket("udp", net.JoinHostPort(string(r), "0"))
+	if err != nil {
+		return nil, nil, err
+	}
+	return conn, conn.LocalAddr(), nil
+}
+
+func (relayAt) AllocateConn(string, int) (net.Conn, net.Addr, error) {
+	return nil, nil, errors.New("no TCP relay")
 }
 
 // options returns parameters of a short run with a peer in this process.
@@ -200,19 +218,64 @@ func (p impostor) Answer(ctx context.Context, offer string) (string, error) {
 		ReplaceAllString(answer, "$1 00"+strings.Repeat(":00", 31)+"\r"), err
 }
 
+// TestCandidate: an address that is no loopback address is preferred, and then one of the family of the relay.
 func TestCandidate(t *testing.T) {
-	got, err := candidate(
-		"v=0\r\na=candidate:1 1 TCP 1 192.0.2.1 9 typ host\r\na=candidate:1 1 udp 1 x.local 9 typ host\r\n" +
-			"a=candidate:1 1 UDP 1 127.0.0.1 7001 typ host\r\n" +
-			"a=candidate:1 1 UDP 1 2001:db8::1 7001 typ host\r\n",
-	)
-	if err != nil || got.String() != "[2001:db8::1]:7001" {
-		t.Errorf("%s, %v", got, err)
+	const udp, typ = "a=candidate:1 1 UDP 1 ", " 7001 typ host\r\n"
+	const all = "v=0\r\na=candidate:1 1 TCP 1 192.0.2.1 9 typ host\r\n" + udp + "x.local" + typ + udp + "::1" + typ +
+		udp + "127.0.0.1" + typ
+	for _, c := range []struct {
+		sdp    string
+		family turncat.Family
+		want   string
+	}{
+		{all, turncat.IPv4, "127.0.0.1:7001"},
+		{all, turncat.IPv6, "[::1]:7001"},
+		{all + udp + "2001:db8::1" + typ, turncat.IPv4, "[2001:db8::1]:7001"}, // of a pod with IPv6 only
+		{all + udp + "192.0.2.7" + typ + udp + "2001:db8::1" + typ, turncat.IPv4, "192.0.2.7:7001"},
+		{all + udp + "192.0.2.7" + typ + udp + "2001:db8::1" + typ, turncat.IPv6, "[2001:db8::1]:7001"},
+	} {
+		if got, err := candidate(c.sdp, c.family); err != nil || got.String() != c.want {
+			t.Errorf("%s, %v, want %s of\n%s", got, err, c.want, c.sdp)
+		}
 	}
 	for _, sdp := range []string{"", "a=candidate:", "a=candidate:1 1 udp 1 192.0.2.1 70000 typ host"} {
-		if got, err := candidate(sdp); err == nil {
+		if got, err := candidate(sdp, turncat.IPv4); err == nil {
 			t.Errorf("%q: %s", sdp, got)
 		}
+	}
+}
+
+// TestIPv6: both modes pass over a listener and relayed addresses of IPv6.
+func TestIPv6(t *testing.T) {
+	l := serverAt(t, "::1", func(net.IP) bool { return true })
+	socket, err := ListenAllowed([]string{"::1"}, []netip.Addr{loopback, netip.IPv6Loopback()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := options(t, l)
+	peer := NewLocalPeer(socket)
+	t.Cleanup(func() { peer.Close() })
+	o.Peer = func() (Peer, error) { return peer, nil }
+	r := Run(t.Context(), o)
+	if r.Verdict != Pass || len(r.Tests) != 2 {
+		t.Fatalf("%+v", r)
+	}
+	for _, got := range r.Tests {
+		if got.Received != 30 || !strings.HasPrefix(got.Relay, "[::1]:") || !strings.HasPrefix(got.Peer, "[::1]:") {
+			t.Errorf("%+v", got)
+		}
+	}
+}
+
+// TestRelayTo: the address of the peer is of the family that the server chooses.
+func TestRelayTo(t *testing.T) {
+	peer := []netip.AddrPort{netip.MustParseAddrPort("[::1]:7001"), netip.MustParseAddrPort("127.0.0.1:7001")}
+	for address, want := range map[string]netip.AddrPort{"::1": peer[0], "127.0.0.1": peer[1]} {
+		relay, got, err := serverAt(t, address, func(net.IP) bool { return true }).RelayTo(t.Context(), peer)
+		if err != nil || got != want {
+			t.Fatalf("%s: %s, %v", address, got, err)
+		}
+		relay.Close()
 	}
 }
 
@@ -246,8 +309,8 @@ func TestImageBesideTheDataplane(t *testing.T) {
 	}
 }
 
-// TestDeployment: the echo peer is a Job with a deadline that owns the Service and the UDPRoute. Stop and Cleanup
-// delete them, and nothing else.
+// TestDeployment: the echo peer is a Job with a deadline that owns the Service and the UDPRoute, so that Kubernetes
+// deletes all of them after the deadline if icetest was killed. Stop and Cleanup delete them, and nothing else.
 func TestDeployment(t *testing.T) {
 	other := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: "other", Namespace: "media"}}
 	dataplane := &corev1.Pod{
@@ -259,6 +322,10 @@ func TestDeployment(t *testing.T) {
 		Spec: corev1.PodSpec{Containers: []corev1.Container{{Image: "example.org/stunnerd:1"}}},
 	}
 	client := fake.NewClientset(other, dataplane)
+	client.PrependReactor("create", "jobs", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		a.(clienttesting.CreateAction).GetObject().(*batchv1.Job).UID = "7d3e"
+		return false, nil, nil
+	})
 	objects := dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(),
 		map[schema.GroupVersionResource]string{udpRoutes: "UDPRouteList"})
 	count := func() (n int) {
@@ -282,12 +349,23 @@ func TestDeployment(t *testing.T) {
 		t.Errorf("%d objects, image %s", count(), d.Image)
 	}
 	job, err := client.BatchV1().Jobs("media").Get(t.Context(), d.name, metav1.GetOptions{})
-	if err != nil || *job.Spec.ActiveDeadlineSeconds != 120 || *job.Spec.TTLSecondsAfterFinished != 0 {
+	if err != nil || *job.Spec.ActiveDeadlineSeconds != 120 || *job.Spec.TTLSecondsAfterFinished != 0 ||
+		*job.Spec.BackoffLimit != 0 || job.Spec.Template.Spec.RestartPolicy != corev1.RestartPolicyNever {
 		t.Errorf("%+v %v", job, err)
 	}
 	route, err := objects.Resource(udpRoutes).Namespace("media").Get(t.Context(), d.name, metav1.GetOptions{})
-	if err != nil || len(route.GetOwnerReferences()) != 1 || route.GetOwnerReferences()[0].Name != job.Name {
-		t.Errorf("%+v %v", route, err)
+	if err != nil {
+		t.Fatal(err)
+	}
+	service, err := client.CoreV1().Services("media").Get(t.Context(), d.name, metav1.GetOptions{})
+	if err != nil || *service.Spec.IPFamilyPolicy != corev1.IPFamilyPolicyPreferDualStack {
+		t.Errorf("%+v %v", service, err)
+	}
+	owner := metav1.OwnerReference{APIVersion: "batch/v1", Kind: "Job", Name: job.Name, UID: "7d3e"}
+	for _, o := range []metav1.Object{route, service} {
+		if got := o.GetOwnerReferences(); len(got) != 1 || got[0] != owner {
+			t.Errorf("the owners of %s are %+v, want %+v", o.GetName(), got, owner)
+		}
 	}
 	if err := d.Stop(t.Context()); err != nil || count() != 1 {
 		t.Errorf("%v, %d objects are left", err, count())

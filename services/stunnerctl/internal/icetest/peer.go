@@ -79,7 +79,7 @@ func ListenAllowed(endpoints []string, local []netip.Addr) (net.PacketConn, erro
 			continue // the name of a host
 		}
 		for _, a := range local {
-			if !a.Is4() || !e.Prefix.Contains(a) {
+			if a.IsLinkLocalUnicast() || !e.Prefix.Contains(a) { // a link-local address needs a zone
 				continue
 			}
 			if e.Ports == config.AllPorts {

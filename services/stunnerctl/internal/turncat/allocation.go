@@ -59,6 +59,7 @@ const abortTimeout = 2 * time.Second
 func allocate(
 	ctx context.Context,
 	e Endpoint,
+	family Family,
 	peer netip.AddrPort,
 	receive func([]byte),
 	stats *Stats,
@@ -68,9 +69,7 @@ func allocate(
 	if err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", at, err)
 	}
-	if peer.Addr().Is6() {
-		l.addressFamily = familyIPv6
-	}
+	l.addressFamily = family
 	a := &allocation{
 		link:  l,
 		peer:  net.UDPAddrFromAddrPort(peer),

@@ -19,7 +19,7 @@ func TestCancelledAllocationIsDeleted(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	server, e := serve(t, func(c net.PacketConn) net.PacketConn { return lateConn{c, cancel} })
-	if _, err := NewRelay(ctx, e, false); err == nil {
+	if _, err := NewRelay(ctx, e, AnyFamily); err == nil {
 		t.Error("a cancelled call has a relay")
 	}
 	empty(t, server)
@@ -29,7 +29,7 @@ func TestCancelledAllocationIsDeleted(t *testing.T) {
 // error of the socket.
 func TestTwiceClosedAllocationIsDeleted(t *testing.T) {
 	server, e := serve(t, func(c net.PacketConn) net.PacketConn { return c })
-	r, err := NewRelay(t.Context(), e, false)
+	r, err := NewRelay(t.Context(), e, AnyFamily)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -33,13 +33,11 @@ type link struct {
 	stream *bufio.Reader // nil if the connection keeps message boundaries
 	// addressFamily is the value of REQUESTED-ADDRESS-FAMILY in Allocate requests, which pion/turn does not send. 0
 	// means none.
-	addressFamily byte
+	addressFamily Family
 	password      string
 	// refusal is the code of the error response to the latest request, or 0.
 	refusal atomic.Int32
 }
-
-const familyIPv6 = 2 // RFC 8656 §18.8
 
 // dial connects to the server.
 func dial(ctx context.Context, e Endpoint) (*link, error) {
@@ -123,7 +121,7 @@ func (l *link) WriteTo(p []byte, _ net.Addr) (int, error) {
 			l.refusal.Store(0)
 		}
 	}
-	if l.addressFamily != 0 && kind == stun.NewType(stun.MethodAllocate, stun.ClassRequest) {
+	if l.addressFamily != AnyFamily && kind == stun.NewType(stun.MethodAllocate, stun.ClassRequest) {
 		q, err := l.withFamily(p)
 		if err != nil {
 			return 0, err
@@ -162,7 +160,7 @@ func (l *link) withFamily(p []byte) ([]byte, error) {
 		}
 		to.Add(a.Type, a.Value)
 	}
-	to.Add(stun.AttrRequestedAddressFamily, []byte{l.addressFamily, 0, 0, 0})
+	to.Add(stun.AttrRequestedAddressFamily, []byte{byte(l.addressFamily), 0, 0, 0})
 	if signed {
 		if err := stun.NewLongTermIntegrity(user, realm, l.password).AddTo(to); err != nil {
 			return nil, err

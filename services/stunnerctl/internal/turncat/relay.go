@@ -13,14 +13,27 @@ type Relay struct {
 	allocation *allocation
 }
 
-// NewRelay makes an allocation. The relayed address is an IPv6 address if ipv6 is set. The error names the cause and
-// the remedy.
-func NewRelay(ctx context.Context, e Endpoint, ipv6 bool) (*Relay, error) {
-	var family netip.AddrPort
-	if ipv6 {
-		family = netip.AddrPortFrom(netip.IPv6Unspecified(), 0)
+// Family is the address family of a relayed address, as in REQUESTED-ADDRESS-FAMILY (RFC 8656 §18.8).
+type Family byte
+
+// The families. Servers that do not know REQUESTED-ADDRESS-FAMILY refuse the others.
+const (
+	AnyFamily Family = 0 // the server chooses
+	IPv4      Family = 1
+	IPv6      Family = 2
+)
+
+// FamilyOf returns the family of an address.
+func FamilyOf(a netip.Addr) Family {
+	if a.Unmap().Is4() {
+		return IPv4
 	}
-	a, err := allocate(ctx, e, family, nil, new(Stats))
+	return IPv6
+}
+
+// NewRelay makes an allocation with a relayed address of the family. The error names the cause and the remedy.
+func NewRelay(ctx context.Context, e Endpoint, family Family) (*Relay, error) {
+	a, err := allocate(ctx, e, family, netip.AddrPort{}, nil, new(Stats))
 	if err != nil {
 		return nil, err
 	}
@@ -33,7 +46,10 @@ func (r *Relay) Permit(peer netip.AddrPort) error {
 }
 
 // Address returns the relayed transport address.
-func (r *Relay) Address() netip.AddrPort { return r.LocalAddr().(*net.UDPAddr).AddrPort() }
+func (r *Relay) Address() netip.AddrPort {
+	a := r.LocalAddr().(*net.UDPAddr).AddrPort()
+	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
+}
 
 // Close deletes the allocation.
 func (r *Relay) Close() error {

@@ -92,7 +92,11 @@ func (r *runner) open(ctx context.Context, receive func([]byte)) (*allocation, e
 	if err != nil {
 		return nil, err
 	}
-	a, err := allocate(ctx, e, r.Peer, receive, r.Stats)
+	family := AnyFamily // as IPv4 for a server that does not know the attribute
+	if r.Peer.Addr().Is6() {
+		family = IPv6
+	}
+	a, err := allocate(ctx, e, family, r.Peer, receive, r.Stats)
 	if err != nil {
 		return nil, err
 	}

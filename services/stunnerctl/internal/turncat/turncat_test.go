@@ -141,7 +141,7 @@ func TestStreamFraming(t *testing.T) {
 func TestRequestedAddressFamily(t *testing.T) {
 	ours, theirs := net.Pipe()
 	defer theirs.Close()
-	l := &link{Conn: ours, addressFamily: familyIPv6, password: "pw"}
+	l := &link{Conn: ours, addressFamily: IPv6, password: "pw"}
 	defer l.Close()
 	integrity := stun.NewLongTermIntegrity("ada", "example.org", "pw")
 	allocate := stun.MustBuild(stun.TransactionID, stun.NewType(stun.MethodAllocate, stun.ClassRequest),

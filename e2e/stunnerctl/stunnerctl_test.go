@@ -136,6 +136,21 @@ func (c ctl) dial(user string) *call.Call {
 	return started
 }
 
+// kickLimit is the time in which a session ends after kick was started.
+const kickLimit = time.Second
+
+// refusal returns a channel with the time at which the server refuses a request of a call, because its session has
+// ended. The client sends one request after another.
+func refusal(of *call.Call) <-chan time.Time {
+	at := make(chan time.Time, 1)
+	go func() {
+		for of.Renew() == nil {
+		}
+		at <- time.Now()
+	}()
+	return at
+}
+
 type sessions struct {
 	Sessions []struct{ ID, Pod, User, Listener string }
 	Total    int
@@ -193,14 +208,29 @@ func TestStunnerctl(t *testing.T) {
 		t.Errorf("exit code %d\n%s", code, out)
 	}
 
+	refused := refusal(ada)
 	start := time.Now()
 	c.expect(c.run("kick", id, "--user", "ada"), hers.Sessions[0].ID)
-	c.until("the call of ada has ended", func() bool { return len(c.sessions("--user", "ada").Sessions) == 0 })
-	t.Log("the session was gone after", time.Since(start))
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
+	select {
+	case at := <-refused:
+		if took := at.Sub(start); took < 0 || took > kickLimit {
+			t.Errorf("the session has ended %s after the start of kick, want at most %s", took, kickLimit)
+		} else {
+			t.Logf("the session has ended %s after the start of kick", took)
+		}
+	case <-ctx.Done():
+		t.Fatal("the server answers requests of the session that kick has ended")
+	}
 	if err := bob.AwaitMore(ctx, 20); err != nil {
 		t.Error("the call of bob:", err)
+	}
+	if last := ada.LastEcho().Sub(start); last > kickLimit {
+		t.Errorf("ada has received an echo %s after the start of kick", last)
+	}
+	if left := c.sessions("--user", "ada"); len(left.Sessions) != 0 {
+		t.Errorf("sessions of ada: %+v", left)
 	}
 	c.run("kick", id, c.sessions().Sessions[0].ID)
 	if left := c.sessions(); len(left.Sessions) != 0 {

@@ -75,6 +75,7 @@ func TestKustomize_Elsewhere(t *testing.T) {
 	for _, want := range []string{
 		"Namespace/calls", "Role/calls/stunner-operator", "Role/meet/stunner-operator-watched",
 		"Role/default/stunner-operator-events", "RoleBinding/default/stunner-operator-events",
+		"RoleBinding/meet/stunner-inspector",
 	} {
 		if !slices.ContainsFunc(
 			objects,

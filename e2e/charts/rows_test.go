@@ -22,11 +22,14 @@ func TestValues_SetFieldsOfObjects(t *testing.T) {
 		{`rbac: {aggregateRoles: false}`, "ClusterRole/stunner-edit", "", "null"},
 		{`rbac: {aggregateRoles: false}`, "ClusterRole/stunner-view", "", "null"},
 		{`{}`, "RoleBinding/" + home + "/stunner-reach", "", "null"},
-		{`inspection: {reachableBy: [{kind: Group, name: "system:authenticated"}]}`, "RoleBinding/" + home + "/stunner-reach", "subjects",
-			`[{"apiGroup":"rbac.authorization.k8s.io","kind":"Group","name":"system:authenticated"}]`},
+		{`inspection: {reachableBy: [{kind: Group, name: turn-operators}]}`, "RoleBinding/" + home + "/stunner-reach", "subjects",
+			`[{"apiGroup":"rbac.authorization.k8s.io","kind":"Group","name":"turn-operators"}]`},
 		{`inspection: {reachableBy: [{kind: ServiceAccount, name: ci, namespace: tools}]}`, "RoleBinding/" + home + "/stunner-reach", "subjects",
 			`[{"kind":"ServiceAccount","name":"ci","namespace":"tools"}]`},
 		{`rbac: {aggregateRoles: false}`, "ClusterRole/stunner-viewer", "kind", `"ClusterRole"`},
+		{`{}`, "ClusterRoleBinding/stunner-inspector", "roleRef.name", `"stunner-inspector"`},
+		{`watchNamespaces: [stunner-system, meet]`, "ClusterRoleBinding/stunner-inspector", "", "null"},
+		{`watchNamespaces: [stunner-system, meet]`, "RoleBinding/meet/stunner-inspector", "roleRef.name", `"stunner-inspector"`},
 
 		// ServiceAccounts.
 		{`stunnerGatewayOperator: {serviceAccount: {create: false, name: turn}}`, "ServiceAccount/" + home + "/stunner-inspector", "automountServiceAccountToken", "false"},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -26,16 +27,52 @@ roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: stunner-
 subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: ann}]
 `
 
+// rightsOfDoctor are the roles of a user who may run a whole diagnosis. The second is for connections to the operator.
+const rightsOfDoctor = `
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: cat}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: stunner-viewer}
+subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: cat}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {name: cat, namespace: stunner-system}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: stunner-reach}
+subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: cat}]
+`
+
 // A user with rights in one namespace gets the findings of this namespace, and one info with the rights that are
-// missing. A user without rights gets an error that names the right. Neither reads a Secret.
+// missing. A user with stunner-viewer in all namespaces gets the same findings as the administrator. A user without
+// rights gets an error that names the right. None of them reads a Secret.
 func testRights(t *testing.T, o operator) {
 	begun := time.Now()
 	g := newGateway(t, o, "rights")
 	g.serve(t)
 	apply(t, "", bedtest.Read(t, "kustomize/base/roles.yaml"))
+	apply(t, "", bedtest.Read(t, "kustomize/base/inspection.yaml"))
 	apply(t, "", g.own(rightsOf))
+	apply(t, "", rightsOfDoctor)
 	ann, err := control.User("ann")
 	must(t, err)
+	cat, err := control.User("cat")
+	must(t, err)
+	until(t, func(ctx context.Context) error {
+		for _, args := range [][]string{{"why", "rights/front-door"}, {"doctor", "-A"}} {
+			want, err := o.findings(ctx, control.Admin.Kubeconfig, args...)
+			if err != nil {
+				return err
+			}
+			found, err := o.findings(ctx, cat.Kubeconfig, args...)
+			if err != nil {
+				return err
+			}
+			if !slices.Equal(found, want) {
+				return fmt.Errorf("%v finds %+v, and for the administrator %+v", args, found, want)
+			}
+		}
+		return nil
+	})
 	bob, err := control.User("bob")
 	must(t, err)
 	until(t, func(ctx context.Context) error {
@@ -70,7 +107,7 @@ func testRights(t *testing.T, o operator) {
 	all, err := control.Audit(begun)
 	must(t, err)
 	for _, e := range all {
-		if (e.User == "ann" || e.User == "bob") && (e.Resource == "secrets" || e.Write()) {
+		if slices.Contains([]string{"ann", "bob", "cat"}, e.User) && (e.Resource == "secrets" || e.Write()) {
 			must(t, errors.New(e.User+" "+e.Verb+" "+e.Resource))
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -169,6 +170,89 @@ func TestInspection_FollowsTheRightsOfTheCaller(t *testing.T) {
 	for _, token := range []string{viewer, manager, nobody} {
 		if signature := token[strings.LastIndexByte(token, '.')+1:]; strings.Contains(string(log), signature) {
 			t.Error("the log of the operator contains the token of a caller")
+		}
+	}
+}
+
+// K-16: the roles for users grant what the commands of stunnerctl need, as docs/operator.md lists it, and no role reads
+// Secrets. The account for users without a token reads the inspection API and nothing else.
+func TestInspection_RolesSufficeForCommands(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	root, err := bed.Root()
+	s.must(err)
+	for _, file := range []string{"roles.yaml", "inspection.yaml"} {
+		text, err := os.ReadFile(filepath.Join(root, "kustomize/base", file))
+		s.must(err)
+		s.grant(string(text))
+	}
+	user := func(role string) string { return role + "-of-" + s.name }
+	for _, role := range []string{"view", "edit", "stunner-viewer", "stunner-session-manager"} {
+		s.kubectl("create", "rolebinding", role, "-n", s.name, "--clusterrole", role, "--user", user(role))
+	}
+	s.kubectl("create", "clusterrolebinding", user("everywhere"), "--clusterrole", "stunner-viewer", "--user", user("everywhere"))
+	t.Cleanup(func() {
+		_, err := control.Kubectl(context.Background(), "delete", "clusterrolebinding", user("everywhere"))
+		s.must(err)
+	})
+	inspector := "system:serviceaccount:" + s.name + ":stunner-inspector"
+	s.kubectl("create", "rolebinding", "inspector", "-n", s.name, "--clusterrole", "stunner-inspector", "--user", inspector)
+
+	const gateways, own = ".gateway.networking.k8s.io", ".stunner.l7mp.io"
+	status := []string{"get gateways" + gateways}
+	calls := []string{"get gateways" + gateways + "/sessions", "get gateways" + gateways + "/refusals"}
+	kick, drain := []string{"delete gateways" + gateways + "/sessions"}, []string{"get pods", "create pods/eviction"}
+	why := []string{
+		"list gateways" + gateways, "list udproutes" + gateways, "list gatewayconfigs" + own, "list udproutes" + own,
+		"list staticservices" + own, "list pods", "list events", "list deployments.apps", "list daemonsets.apps",
+		"list networkpolicies.networking.k8s.io", "list resourcequotas", "list limitranges", "list services",
+		"list endpointslices.discovery.k8s.io",
+	}
+	doctor := []string{
+		"list gatewayclasses" + gateways, "list dataplanes" + own, "list nodes", "get customresourcedefinitions.apiextensions.k8s.io",
+		"list validatingadmissionpolicies.admissionregistration.k8s.io",
+		"list validatingadmissionpolicybindings.admissionregistration.k8s.io",
+	}
+	icetest := []string{"get pods", "list pods", "create pods/portforward"}
+	for _, resource := range []string{"jobs.batch", "services", "udproutes" + own} {
+		icetest = append(icetest, "create "+resource, "list "+resource, "delete "+resource)
+	}
+	secrets := []string{"get secrets", "list secrets", "watch secrets"}
+	for _, c := range []struct {
+		user, namespace string
+		may, mayNot     [][]string
+	}{
+		{user("view"), s.name, [][]string{status, calls, why}, [][]string{kick, drain[1:], secrets}},
+		{user("edit"), s.name, [][]string{status, calls, why, kick, drain, icetest}, nil},
+		{user("stunner-viewer"), s.name, [][]string{status, calls, why}, [][]string{kick, drain[1:], secrets, icetest[2:4], doctor}},
+		{user("stunner-session-manager"), s.name, [][]string{status, calls, why, kick, drain}, [][]string{secrets, icetest[2:4]}},
+		{user("everywhere"), "", [][]string{status, calls, why, doctor}, [][]string{kick, drain[1:], secrets}},
+		{inspector, s.name, [][]string{status, calls}, [][]string{kick, why[2:], drain, secrets, doctor}},
+		{user("nobody"), s.name, nil, [][]string{status, calls, kick, why, doctor, drain, icetest, secrets}},
+	} {
+		check := func(rights []string, want bool) {
+			for _, right := range rights {
+				verb, resource, _ := strings.Cut(right, " ")
+				namespace := c.namespace
+				if slices.Contains(doctor, right) { // the resource has no namespace
+					namespace = ""
+				}
+				s.await(func(ctx context.Context) error { // a controller aggregates the roles asynchronously
+					may, err := control.May(ctx, c.user, verb, resource, namespace)
+					if err == nil && may != want {
+						err = fmt.Errorf("%s may %s: %t, want %t", c.user, right, may, want)
+					}
+					return err
+				})
+			}
+		}
+		check(slices.Concat(c.may...), true)
+		check(slices.Concat(c.mayNot...), false)
+	}
+	for _, name := range []string{"kube-proxy", "cilium-config", "other"} {
+		_, err := control.Kubectl(t.Context(), "auth", "can-i", "get", "configmap/"+name, "-n", "kube-system", "--as", user("everywhere"))
+		if may := err == nil; may != (name != "other") {
+			t.Errorf("ConfigMap %s of kube-system may be read: %t", name, may)
 		}
 	}
 }

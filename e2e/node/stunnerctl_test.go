@@ -34,6 +34,8 @@ helm install stunner-crds stunner-crds --namespace stunner-system --set gatewayA
 helm install stunner stunner --namespace stunner-system --set 'stunnerAuthService.gateways={*/*}' \
   --set 'inspection.reachableBy[0].kind=ServiceAccount,inspection.reachableBy[0].name=viewer' \
   --set 'inspection.reachableBy[0].namespace=`+s.namespace+`' \
+  --set 'inspection.reachableBy[1].kind=ServiceAccount,inspection.reachableBy[1].name=manager' \
+  --set 'inspection.reachableBy[1].namespace=`+s.namespace+`' \
   --set stunnerGatewayOperator.dataplane.spec.resources.requests.cpu=100m --wait`)
 	s.kubectl("", "apply", "--kustomize", bedtest.Root(t)+"/"+example)
 	s.wait("condition=Programmed", "gateway/front-door")
@@ -130,7 +132,7 @@ func (c ctl) healthy(t *testing.T) {
 	}
 }
 
-// calls: a call is listed, and ends within a second of kick.
+// calls: a call is listed, and an account that may end sessions ends it. e2e/stunnerctl measures how long that takes.
 func (c ctl) calls(t *testing.T) {
 	c = c.on(t)
 	one := c.dial(t, call.UDP)
@@ -144,7 +146,11 @@ func (c ctl) calls(t *testing.T) {
 		t.Fatalf("%d sessions are listed", len(list.Sessions))
 	}
 	t.Logf("stunnerctl sessions\n%s", c.run("sessions", c.gateway()))
-	c.run("kick", c.gateway(), list.Sessions[0].ID)
+	// The administrator has a client certificate and no token, and acts as the account stunner-inspector, which only reads.
+	if _, errs, code := c.try(nil, "kick", c.gateway(), list.Sessions[0].ID); code != 1 || !strings.Contains(errs, "needs delete") {
+		t.Errorf("kick as stunner-inspector: exit code %d\n%s", code, errs)
+	}
+	c.as("manager", "stunner-session-manager").run("kick", c.gateway(), list.Sessions[0].ID)
 	ended := time.Now()
 	c.until("the call has ended", func(context.Context) error {
 		var now struct{ Sessions []struct{ ID string } }
@@ -201,6 +207,7 @@ func (c ctl) icetest(t *testing.T) {
 	c = c.on(t)
 	before := c.made()
 	out := c.run("icetest", c.gateway(), "-o", "json")
+	bedtest.Conforms(t, "docs/icetest.schema.json", []byte(out))
 	var result struct {
 		Verdict string
 		Tests   []struct {
@@ -261,27 +268,32 @@ func (c ctl) leaves(before string) {
 	})
 }
 
+// as returns ctl with the token of a new account, which has a ClusterRole in the namespace of the Gateway.
+func (c ctl) as(account, role string) ctl {
+	c.Helper()
+	c.kubectl("", "create", "serviceaccount", account)
+	c.kubectl("", "create", "rolebinding", account, "--clusterrole="+role, "--serviceaccount="+c.namespace+":"+account)
+	token := c.kubectl("", "create", "token", account)
+	text := c.kubectl("", "config", "view", "--raw", "--minify", "--flatten")
+	c.kubeconfig = filepath.Join(c.TempDir(), "kubeconfig")
+	if err := os.WriteFile(c.kubeconfig, []byte(text), 0o600); err != nil {
+		c.Fatal(err)
+	}
+	for _, args := range [][]string{
+		{"set-credentials", account, "--token=" + token}, {"set-context", "--current", "--user=" + account},
+	} {
+		if _, err := cluster.Kubectl(c.Context(), append([]string{"config", "--kubeconfig=" + c.kubeconfig}, args...)...); err != nil {
+			c.Fatal(err)
+		}
+	}
+	return c
+}
+
 // viewer: an account with the ClusterRole view in one namespace sees the Gateways there, and is refused elsewhere. No
 // Secret is readable for it.
 func (c ctl) viewer(t *testing.T) {
 	c = c.on(t)
-	c.kubectl("", "create", "serviceaccount", "viewer")
-	c.kubectl("", "create", "rolebinding", "viewer", "--clusterrole=view", "--serviceaccount="+c.namespace+":viewer")
-	token := c.kubectl("", "create", "token", "viewer")
-	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
-	text := c.kubectl("", "config", "view", "--raw", "--minify", "--flatten")
-	if err := os.WriteFile(kubeconfig, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	for _, args := range [][]string{
-		{"set-credentials", "viewer", "--token=" + token}, {"set-context", "--current", "--user=viewer"},
-	} {
-		if _, err := cluster.Kubectl(t.Context(), append([]string{"config", "--kubeconfig=" + kubeconfig}, args...)...); err != nil {
-			t.Fatal(err)
-		}
-	}
-	viewer := c
-	viewer.kubeconfig = kubeconfig
+	viewer := c.as("viewer", "view")
 	one := c.dial(t, call.UDP)
 	for _, args := range [][]string{
 		{"status", c.gateway()}, {"sessions", c.gateway()}, {"refusals", c.gateway()}, {"why", c.gateway()},

@@ -31,19 +31,20 @@ import (
 // documentedController is the controller name in the manifests of the documentation.
 const documentedController = "stunner.l7mp.io/gateway-operator"
 
-// TestDocumented_OnAnAPIServer applies every manifest of testdata/documented with kubectl. It does not run in parallel
+// TestDocumented_OnAnAPIServer applies every manifest of testdata/documented with kubectl. What the operator then writes
+// has the wanted outcome, and equals the output of stunnerctl render. It does not run in parallel
 // with other tests, because the manifests have fixed names, among them that of the Dataplane default.
 func TestDocumented_OnAnAPIServer(t *testing.T) {
 	s := newStage(t)
 	s.stop()
 	s.must(control.InstallKEDA(t.Context()))
-	s.start("--controller-name", documentedController)
-	common, pair := s.tenant(t), certificatePair(t)
+	s.start("--controller-name", documentedController, "--discovery-url", renderedDiscovery, "--scaler-url", renderedScaler)
+	common, pair, stunnerctl := s.tenant(t), certificatePair(t), buildStunnerctl(s)
 	for _, row := range documentation {
 		t.Run(row.name(), func(t *testing.T) {
 			n := *common
 			n.T, n.name = t, metav1.NamespaceDefault
-			row.onServer(server{&n}, pair)
+			row.onServer(server{&n}, pair, stunnerctl)
 		})
 	}
 }
@@ -132,8 +133,9 @@ func certificatePair(t *testing.T) *strings.Replacer {
 	return strings.NewReplacer("CERTIFICATE", quoted(chain), "KEY", quoted(private))
 }
 
-// onServer applies the manifest of a row, and compares the error of the API server and the outcome.
-func (row documented) onServer(s server, pair *strings.Replacer) {
+// onServer applies the manifest of a row, and compares the error of the API server, the outcome, and what the operator
+// has written with the output of stunnerctl render.
+func (row documented) onServer(s server, pair *strings.Replacer, stunnerctl string) {
 	s.Helper()
 	var applied, compared []*unstructured.Unstructured
 	defer func() { s.clear(applied) }()
@@ -165,6 +167,7 @@ func (row documented) onServer(s server, pair *strings.Replacer) {
 	_, err = control.Kubectl(s.Context(), "apply", "-f", path)
 	s.must(err)
 	row.compare(s.T, s, append(compared, list...), row.outcome)
+	s.equalsRendered(stunnerctl)
 }
 
 // inFolder gives the manifest of a row to the file provider, and compares its problems and the outcome.

@@ -45,7 +45,9 @@ func TestDocumented_Rendered(t *testing.T) {
 // rendered renders the manifest of a row twice. The second time, the input contains the rendered Services with the
 // address that the cloud of TestDocumented_OnAnAPIServer gives them.
 func (row documented) rendered(t *testing.T, program string, pair *strings.Replacer) {
-	r := &renderer{program: program, in: t.TempDir(), out: t.TempDir()}
+	r := &renderer{
+		program: program, in: t.TempDir(), out: t.TempDir(), args: []string{"--discovery-url", "http://127.0.0.1:13478"},
+	}
 	f := folder{T: t}
 	var compared []*unstructured.Unstructured
 	for _, before := range row.before(t, pair) {
@@ -68,7 +70,10 @@ func (row documented) rendered(t *testing.T, program string, pair *strings.Repla
 }
 
 // renderer is the input and the output of stunnerctl render.
-type renderer struct{ program, in, out string }
+type renderer struct {
+	program, in, out string
+	args             []string
+}
 
 // apply adds objects to the input, or replaces them. As at an API server, Gateways have a UID, so that the rendered
 // Services have an owner.
@@ -77,7 +82,7 @@ func (r *renderer) apply(t *testing.T, list ...*unstructured.Unstructured) {
 	for _, o := range list {
 		version := strings.ReplaceAll(o.GetAPIVersion(), "/", "_")
 		name := strings.ToLower(strings.Join([]string{o.GetKind(), version, o.GetNamespace(), o.GetName()}, "_"))
-		if o = o.DeepCopy(); o.GetKind() == "Gateway" {
+		if o = o.DeepCopy(); o.GetKind() == "Gateway" && o.GetUID() == "" {
 			o.SetUID(types.UID(o.GetNamespace() + "/" + o.GetName()))
 		}
 		data, err := yaml.Marshal(o.Object)
@@ -93,8 +98,7 @@ func (r *renderer) apply(t *testing.T, list ...*unstructured.Unstructured) {
 func (r *renderer) run(t *testing.T) {
 	t.Helper()
 	var errs bytes.Buffer
-	cmd := exec.CommandContext(t.Context(), r.program, "render", r.in, "--to", r.out,
-		"--discovery-url", "http://127.0.0.1:13478")
+	cmd := exec.CommandContext(t.Context(), r.program, append([]string{"render", r.in, "--to", r.out}, r.args...)...)
 	cmd.Stderr = &errs
 	if err := cmd.Run(); err != nil {
 		t.Fatalf("render: %v\n%s", err, errs.String())

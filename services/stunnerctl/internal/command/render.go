@@ -60,7 +60,7 @@ The exit code is 1 if a document is invalid.`,
 		"controller name of the GatewayClasses to translate")
 	f.StringVar(&o.operator.Image, "image", o.operator.Image, "image of dataplane pods of a Dataplane without image")
 	f.StringVar(&o.operator.DiscoveryAddress, "discovery-url", o.operator.DiscoveryAddress,
-		"URL of config discovery in generated objects")
+		"URL of config discovery in generated objects; http means --discovery-auth=off of the operator")
 	return c
 }
 
@@ -82,6 +82,7 @@ func (o renderOptions) run(paths []string, io Streams) error {
 		return err
 	}
 	o.operator.Now = metav1.NewTime(time.Now())
+	o.operator.DiscoverySecured = !strings.HasPrefix(o.operator.DiscoveryAddress, "http:")
 	result := render.Files(files, o.operator)
 	documents, err := o.documents(result)
 	if err != nil {

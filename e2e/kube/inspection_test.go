@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 	"github.com/stunner-gateway/stunner/services/api/discovery"
 	"github.com/stunner-gateway/stunner/services/api/inspection"
@@ -171,6 +173,51 @@ func TestInspection_FollowsTheRightsOfTheCaller(t *testing.T) {
 		if signature := token[strings.LastIndexByte(token, '.')+1:]; strings.Contains(string(log), signature) {
 			t.Error("the log of the operator contains the token of a caller")
 		}
+	}
+}
+
+// A running pod of the Gateway that is not connected to config discovery is listed as incomplete, also in the answer to a
+// request that ends sessions. A pod that has not started, and one of another Gateway, are not.
+func TestInspection_ListsPodsWithoutAConnection(t *testing.T) {
+	t.Parallel()
+	s := newInspected(t)
+	s.kubectl("create", "serviceaccount", "manager", "-n", s.name)
+	s.bind("stunner-session-manager", "manager", s.name)
+	manager := s.token("manager")
+	s.answered(manager)
+	const running = `{"status": {"phase": "Running", "containerStatuses": [
+  {"name": "stunner-daemon", "image": "", "imageID": "", "ready": false, "restartCount": 1, "state": STATE}]}}`
+	states := map[string]string{
+		"lost": `{"running": {}}`, "crashed": `{"waiting": {"reason": "CrashLoopBackOff"}}`, "pending": "",
+	}
+	for pod, state := range states {
+		s.apply(fmt.Sprintf(`
+apiVersion: v1
+kind: Pod
+metadata:
+  name: %s
+  namespace: %s
+  labels: {app: stunner, stunner.l7mp.io/related-gateway-name: front-door, stunner.l7mp.io/related-gateway-namespace: %[2]s}
+spec:
+  containers: [{name: stunner-daemon, image: example.net/stunnerd}]
+`, pod, s.name))
+		if state != "" {
+			s.patch("pod/"+pod, types.MergePatchType, strings.Replace(running, "STATE", state, 1), "status")
+		}
+	}
+	s.patch("pod/neighbour", types.MergePatchType, `{"status": {"phase": "Running"}}`, "status")
+	want := []string{"crashed: its container does not run: CrashLoopBackOff", "lost: " + inspection.NotConnected}
+	for _, request := range []string{"GET status", "GET sessions", "DELETE sessions?user=ada"} {
+		s.await(func(context.Context) error {
+			method, path, _ := strings.Cut(request, " ")
+			code, body := s.inspect(manager, method, "gateways/"+s.name+"/front-door/"+path)
+			var list inspection.List
+			err := json.Unmarshal([]byte(body), &list)
+			if err != nil || code != http.StatusOK || !slices.Equal(list.Incomplete, want) || len(list.Items) != 3 {
+				return fmt.Errorf("%s: %d %s: %v", request, code, body, err)
+			}
+			return nil
+		})
 	}
 }
 

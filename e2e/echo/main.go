@@ -37,7 +37,8 @@ func run(ctx context.Context, args []string) error {
 		"http", "127.0.0.1:7000", "address for signalling: POST an SDP offer to /, the response is the SDP answer",
 	)
 	media := flags.String(
-		"media", "127.0.0.1:7001", "UDP address for the media of all WebRTC peers; 0.0.0.0 is all IPv4 addresses of the host, [::] all addresses",
+		"media", "127.0.0.1:7001",
+		"UDP address for the media of all WebRTC peers; 0.0.0.0 is all IPv4 addresses of the host, [::] all addresses",
 	)
 	plain := flags.String("udp", "127.0.0.1:7002", "UDP address that echoes datagrams")
 	peers := flags.Int("peers", 64, "maximum number of concurrent WebRTC peers")

@@ -39,9 +39,9 @@ func quiet() *logging.DefaultLoggerFactory {
 // listenMedia opens the UDP sockets for media, and returns their address.
 //
 // For 0.0.0.0 there is one socket for each IPv4 address of the host, and for [::] one for each address of both families,
-// except link-local addresses, which peers behind a relay cannot reach. With a single socket, all ICE candidates of a peer
-// would read from one queue. A connectivity check and the response to the triggered check could then belong to different
-// candidate pairs, and the peer would not select a pair (RFC 8445 §7.3.1.5).
+// except link-local addresses, which peers behind a relay cannot reach. With a single socket, all ICE candidates of a
+// peer would read from one queue. A connectivity check and the response to the triggered check could then belong to
+// different candidate pairs, and the peer would not select a pair (RFC 8445 §7.3.1.5).
 func listenMedia(at string) (mux ice.UDPMux, address string, err error) {
 	addr, err := net.ResolveUDPAddr("udp", at)
 	if err != nil {

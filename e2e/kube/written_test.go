@@ -31,22 +31,24 @@ const (
 
 // inputKinds are the kinds that the operator translates, and outputKinds those that it makes.
 var (
-	inputKinds = []schema.GroupVersionKind{
-		{Group: gwapiv1.GroupName, Version: "v1", Kind: "GatewayClass"}, {Group: gwapiv1.GroupName, Version: "v1", Kind: "Gateway"},
-		{Group: gwapiv1.GroupName, Version: "v1", Kind: "UDPRoute"}, {Group: gwapiv1.GroupName, Version: "v1", Kind: "ReferenceGrant"},
-		{Group: "stunner.l7mp.io", Version: "v1", Kind: "GatewayConfig"}, {Group: "stunner.l7mp.io", Version: "v1", Kind: "Dataplane"},
-		{Group: "stunner.l7mp.io", Version: "v1", Kind: "StaticService"}, {Group: "stunner.l7mp.io", Version: "v1", Kind: "UDPRoute"},
-		{Version: "v1", Kind: "Namespace"}, {Version: "v1", Kind: "Node"}, {Version: "v1", Kind: "Secret"},
-		{Version: "v1", Kind: "Service"}, {Group: "discovery.k8s.io", Version: "v1", Kind: "EndpointSlice"},
-	}
-	outputKinds = []schema.GroupVersionKind{
-		{Version: "v1", Kind: "Service"}, {Version: "v1", Kind: "ConfigMap"}, {Group: "apps", Version: "v1", Kind: "Deployment"},
-		{Group: "apps", Version: "v1", Kind: "DaemonSet"}, {Group: "policy", Version: "v1", Kind: "PodDisruptionBudget"},
-		{Group: "networking.k8s.io", Version: "v1", Kind: "NetworkPolicy"},
-		{Group: "keda.sh", Version: "v1alpha1", Kind: "ScaledObject"},
-		{Group: "keda.sh", Version: "v1alpha1", Kind: "TriggerAuthentication"},
-	}
+	inputKinds = slices.Concat(
+		kinds(gwapiv1.GroupName, "v1", "GatewayClass", "Gateway", "UDPRoute", "ReferenceGrant"),
+		kinds("stunner.l7mp.io", "v1", "GatewayConfig", "Dataplane", "StaticService", "UDPRoute"),
+		kinds("", "v1", "Namespace", "Node", "Secret", "Service"), kinds("discovery.k8s.io", "v1", "EndpointSlice"),
+	)
+	outputKinds = slices.Concat(
+		kinds("", "v1", "Service", "ConfigMap"), kinds("apps", "v1", "Deployment", "DaemonSet"),
+		kinds("policy", "v1", "PodDisruptionBudget"), kinds("networking.k8s.io", "v1", "NetworkPolicy"),
+		kinds("keda.sh", "v1alpha1", "ScaledObject", "TriggerAuthentication"),
+	)
 )
+
+func kinds(group, version string, names ...string) (all []schema.GroupVersionKind) {
+	for _, name := range names {
+		all = append(all, schema.GroupVersionKind{Group: group, Version: version, Kind: name})
+	}
+	return all
+}
 
 // equalsRendered waits until what the operator has written equals what stunnerctl render makes of the same objects: the
 // generated objects, the configs of Gateways, and the statuses.

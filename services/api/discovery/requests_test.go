@@ -92,7 +92,9 @@ func TestRequestsAreAnswered(t *testing.T) {
 
 // A pod of an earlier release, which reads its config and sends nothing, is known by its token.
 func TestPodsThatAnswerNoRequestsAreKnownByTheirToken(t *testing.T) {
-	grants := map[string]Grant{"/media/a": {ID: "media/a", Pod: "a-1"}, "/media/b": {ID: "media/b", Pod: "b-1"}, "": {All: true}}
+	grants := map[string]Grant{
+		"/media/a": {ID: "media/a", Pod: "a-1"}, "/media/b": {ID: "media/b", Pod: "b-1"}, "": {All: true},
+	}
 	s, h := serve(t, ServerOptions{Authorize: func(r *http.Request) (Grant, error) {
 		return grants[strings.TrimPrefix(r.URL.Path, apiPath)], nil
 	}})

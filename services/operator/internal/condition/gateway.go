@@ -189,8 +189,10 @@ func PortConflict(network string, port int32, other string) Finding {
 // PortHeld means that another listener, which cannot be served as specified, keeps the port because its published
 // config stays in use.
 func PortHeld(network string, port int32, other string) Finding {
-	return finding(ReasonProtocolConflict, "%s port %d is that of listener %q, which is served as it was published before: correct or remove that listener, or use another port",
-		network, port, other)
+	return finding(
+		ReasonProtocolConflict, "%s port %d is that of listener %q, which is served as it was published before: "+
+			"correct or remove that listener, or use another port", network, port, other,
+	)
 }
 
 // PortOfProcess means that the health check or metrics endpoint of the dataplane already uses the listener's port in

@@ -294,15 +294,18 @@ func TestAnswersOfPodsAreChecked(t *testing.T) {
 // A running dataplane without a connection is listed as incomplete, because a call on it may continue. A request of
 // another replica, and one for auth services, is only about connected pods.
 func TestRunningPodsWithoutAConnectionAreListed(t *testing.T) {
-	reasons := map[string]string{"away": inspection.NotConnected, "crashed": "its container does not run: Error", "here": inspection.NotConnected}
+	reasons := map[string]string{
+		"away": inspection.NotConnected, "crashed": "its container does not run: Error", "here": inspection.NotConnected,
+	}
+	silent := []string{"away: " + inspection.NotConnected, "crashed: its container does not run: Error"}
 	known := func(string) (map[string]string, error) { return maps.Clone(reasons), nil }
 	for name, c := range map[string]struct {
 		request string
 		running func(string) (map[string]string, error)
 		want    []string
 	}{
-		"status":  {"GET status", known, []string{"away: " + inspection.NotConnected, "crashed: its container does not run: Error"}},
-		"kick":    {"DELETE sessions?user=ada", known, []string{"away: " + inspection.NotConnected, "crashed: its container does not run: Error"}},
+		"status":  {"GET status", known, silent},
+		"kick":    {"DELETE sessions?user=ada", known, silent},
 		"replica": {"GET status?local=true", known, nil},
 		"grants":  {"GET grants", known, nil},
 		"unknown": {
@@ -503,7 +506,8 @@ func TestKnownCredentialsAreBounded(t *testing.T) {
 	var c credentials
 	now := time.Unix(1_000, 0)
 	key := func(i int) credentialKey {
-		return credentialKey{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), 32), [32]byte{byte(i >> 16)}}
+		address := netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})
+		return credentialKey{source: netip.PrefixFrom(address, 32)}
 	}
 	for i := range 3 * maxCredentials {
 		c.add(key(i), now)

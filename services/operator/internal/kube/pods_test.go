@@ -21,22 +21,22 @@ func TestRunningPodsHaveAReasonToBeSilent(t *testing.T) {
 	over := corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Reason: "Error", ExitCode: 2}}
 	runs := corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}
 	for name, c := range map[string]struct {
-		phase      corev1.PodPhase
-		state      corev1.ContainerState
-		deleted    bool
-		ofAnother  bool
-		wantReason string
+		phase     corev1.PodPhase
+		state     corev1.ContainerState
+		deleted   bool
+		ofAnother bool
+		want      string
 	}{
-		"runs":                      {phase: corev1.PodRunning, state: runs, wantReason: inspection.NotConnected},
-		"drains":                    {phase: corev1.PodRunning, state: runs, deleted: true, wantReason: inspection.NotConnected},
-		"waits for its restart":     {phase: corev1.PodRunning, state: waiting, wantReason: "its container does not run: CrashLoopBackOff"},
-		"has crashed":               {phase: corev1.PodRunning, state: over, wantReason: "its container does not run: Error"},
-		"has ended its drain":       {phase: corev1.PodRunning, state: over, deleted: true},
-		"is not started":            {phase: corev1.PodPending, state: waiting},
-		"has failed":                {phase: corev1.PodFailed, state: over},
-		"belongs to another":        {phase: corev1.PodRunning, state: runs, ofAnother: true},
-		"has no container status":   {phase: corev1.PodRunning, wantReason: inspection.NotConnected},
-		"is deleted by a lost node": {phase: corev1.PodRunning, state: runs, deleted: true, wantReason: inspection.NotConnected},
+		"runs":                    {phase: corev1.PodRunning, state: runs, want: inspection.NotConnected},
+		"drains":                  {phase: corev1.PodRunning, state: runs, deleted: true, want: inspection.NotConnected},
+		"waits for its restart":   {phase: corev1.PodRunning, state: waiting, want: "its container does not run: CrashLoopBackOff"},
+		"has crashed":             {phase: corev1.PodRunning, state: over, want: "its container does not run: Error"},
+		"has ended its drain":     {phase: corev1.PodRunning, state: over, deleted: true},
+		"is not started":          {phase: corev1.PodPending, state: waiting},
+		"has failed":              {phase: corev1.PodFailed, state: over},
+		"belongs to another":      {phase: corev1.PodRunning, state: runs, ofAnother: true},
+		"has no container status": {phase: corev1.PodRunning, want: inspection.NotConnected},
+		"is on a lost node":       {phase: corev1.PodRunning, state: runs, deleted: true, want: inspection.NotConnected},
 	} {
 		pod := relayPod()
 		pod.Status = corev1.PodStatus{Phase: c.phase, ContainerStatuses: []corev1.ContainerStatus{
@@ -60,8 +60,8 @@ func TestRunningPodsHaveAReasonToBeSilent(t *testing.T) {
 		}
 		close(index.ready)
 		want := map[string]string{}
-		if c.wantReason != "" {
-			want["relay"] = c.wantReason
+		if c.want != "" {
+			want["relay"] = c.want
 		}
 		if got, err := index.inspected("media/door"); err != nil || !maps.Equal(got, want) {
 			t.Errorf("%s: %q, %v, want %q", name, got, err, want)

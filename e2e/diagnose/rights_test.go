@@ -102,6 +102,15 @@ func testRights(t *testing.T, o operator) {
 		if len(found) == 0 || found[0].Problem != "cannot be read" || !strings.Contains(found[0].Remedy, "stunner-viewer") {
 			return fmt.Errorf("without rights: %+v", found)
 		}
+		found, err = o.findings(ctx, bob.Kubeconfig, "doctor", "-n", "rights")
+		if err != nil {
+			return err
+		}
+		if len(found) == 0 || found[0].Severity != "error" ||
+			!strings.Contains(found[0].Problem, "you may not list gateways.gateway.networking.k8s.io in namespace rights") ||
+			!strings.Contains(found[0].Remedy, "stunner-viewer") {
+			return fmt.Errorf("doctor without rights: %+v", found)
+		}
 		return nil
 	})
 	all, err := control.Audit(begun)

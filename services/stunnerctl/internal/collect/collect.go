@@ -49,6 +49,8 @@ type Options struct {
 	Namespace string
 	// OperatorNamespace is the namespace of the operator; empty means that it is searched.
 	OperatorNamespace string
+	// ControllerName is the controller name of the operator; empty means any name of the product.
+	ControllerName string
 	// Installation also reads what all Gateways share.
 	Installation bool
 	Asked        diagnose.Asked
@@ -68,7 +70,7 @@ type reader struct {
 // Snapshot reads a snapshot. What cannot be read is listed in it and is no error, unless ctx ends.
 func Snapshot(ctx context.Context, o Options) (*diagnose.Snapshot, error) {
 	r := &reader{Options: o, s: &diagnose.Snapshot{Now: o.Now(), Asked: o.Asked, Live: map[string]*diagnose.Live{}}}
-	r.s.OperatorNamespace = o.OperatorNamespace
+	r.s.OperatorNamespace, r.s.ControllerName = o.OperatorNamespace, o.ControllerName
 	var err error
 	switch source := o.Objects.(type) {
 	case nil:
@@ -196,7 +198,7 @@ func (r *reader) namespaces() (gateways, backends map[string]bool) {
 func (r *reader) readAll(ctx context.Context, k diagnose.Kind, wanted string) {
 	items, err := r.list(ctx, k, "")
 	if apierrors.IsForbidden(err) && wanted != "" {
-		r.missing(k, diagnose.Unreadable{Except: wanted}, "in all namespaces", err)
+		r.missing(k, diagnose.Unreadable{Except: wanted}, "-A", err)
 		r.read(ctx, k, wanted)
 		return
 	}
@@ -374,7 +376,8 @@ func (r *reader) ask(ctx context.Context) {
 			r.clock("operator", about.Now, sent)
 		}
 	case status == 0:
-		r.s.Unreachable = err.Error()
+		problem, remedy, denied := connect.Split(err)
+		r.s.Unreached = &diagnose.Unreached{Problem: problem, Remedy: remedy, Denied: denied}
 		return
 	case status != http.StatusForbidden: // a user of one namespace may not see the operator
 		r.s.OperatorError = err.Error()

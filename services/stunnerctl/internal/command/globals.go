@@ -78,8 +78,8 @@ func (g *globals) addFlags(root *cobra.Command) {
 	f.StringVar(&g.folder, "folder", "", "output folder of a file provider, instead of a cluster")
 	f.StringVar(&g.operatorNamespace, "operator-namespace", "", "namespace of the operator; empty means "+
 		connect.DefaultOperatorNamespace+", or the namespace in which it is found")
-	f.StringVar(&g.controllerName, "controller-name", connect.DefaultControllerName,
-		"controller name of the GatewayClasses whose Gateways are listed")
+	f.StringVar(&g.controllerName, "controller-name", "", "controller name of the GatewayClasses whose Gateways are "+
+		"listed; empty means any name that starts with "+connect.ControllerPrefix)
 
 	// -A is the short form of kubectl, -a that of the existing system.
 	f.BoolVarP(&g.allNamespaces, "all-namespaces-a", "a", false, "same as --all-namespaces")
@@ -96,7 +96,7 @@ func (g *globals) addFlags(root *cobra.Command) {
 	for _, name := range []string{
 		"as", "as-uid", "as-group", "as-user-extra", "cache-dir", "certificate-authority", "client-certificate", "client-key",
 		"cluster", "disable-compression", "insecure-skip-tls-verify", "request-timeout", "server", "tls-server-name", "token",
-		"user", "kube-user", "controller-name",
+		"user", "kube-user",
 	} {
 		_ = f.MarkHidden(name) // kubectl options describes them
 	}

@@ -20,10 +20,13 @@ func newWhy(g *globals) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "why GATEWAY",
 		Short: "Find out why a Gateway does not work",
-		Long: `Check a Gateway from the door to the peer: its class and parameters, its
-conditions, Services and their events, address, pods, the config in force in
-each pod, listeners and certificates, credentials, routes, backends and limits.
+		Long: `Checks a Gateway in the order in which a call uses its parts: class, parameters,
+conditions, Services and their events, address, pods, the config in force in each
+pod, listeners and certificates, credentials, routes, backends and limits.
 It stops at the first error, and prints the object, the field and the remedy.
+
+If the operator cannot be reached, one finding says why, and the stages that need
+the answers of running pods are listed as not checked.
 
 With --peer it also asks the running pods whether a route allows the peer, and
 with --user or --client what happened to this person: sessions, refusals, and
@@ -77,12 +80,13 @@ func newDoctor(g *globals) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "doctor",
 		Short: "Check the installation and all Gateways",
-		Long: `Check everything that why checks, for all Gateways of the namespace or with -A of
+		Long: `Checks everything that why checks, for all Gateways of the namespace or with -A of
 the cluster, and what they share: versions and owners of the CRDs, the operator
 and config discovery, admission policies, clocks, and the implementation of
 Services on the nodes. Each finding has a severity and a remedy.
 
-Objects that you may not read are left out, and one finding names the rights.
+Objects that you may not read are left out, and one finding names the rights. If
+you may not list Gateways, this is an error.
 The exit code is 1 if a finding is an error or a warning.`,
 		Example: `  stunnerctl doctor -A
   stunnerctl doctor -n meet -o json`,
@@ -121,12 +125,13 @@ func (g *globals) snapshot(ctx context.Context, o collect.Options) (*diagnose.Sn
 	}
 	defer func() { _ = answers.Close() }()
 	o.Answers, o.Objects, o.OperatorNamespace, o.Now = answers, answers, g.operatorNamespace, g.now
+	o.ControllerName = g.controllerName
 	if g.operatorURL != "" {
 		o.Objects = nil
 		if *g.kube.KubeConfig != "" || *g.kube.Context != "" || *g.kube.APIServer != "" {
-			cluster, err := connect.Open(
-				connect.Options{Kube: g.kube, OperatorNamespace: g.operatorNamespace, Progress: g.progress},
-			)
+			cluster, err := connect.Open(connect.Options{
+				Kube: g.kube, OperatorNamespace: g.operatorNamespace, ControllerName: g.controllerName, Progress: g.progress,
+			})
 			if err != nil {
 				return nil, usageError{err}
 			}

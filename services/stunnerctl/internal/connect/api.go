@@ -26,7 +26,7 @@ import (
 // Bounds of an answer of the operator.
 const (
 	answerLimit   = 64 << 20
-	answerTimeout = 15 * time.Second // the operator waits at most 5 s for the pods, and 2 s for other replicas
+	answerTimeout = 15 * time.Second // the operator waits at most 6 s for the pods, and 2 s for other replicas
 	dialTimeout   = 5 * time.Second
 	tokenLimit    = 64 << 10
 )
@@ -116,10 +116,10 @@ func withRemedy(err error) error {
 	var name x509.HostnameError
 	switch {
 	case errors.As(err, &unknown):
-		return fmt.Errorf("%w: use --ca-file with the CA certificates of the operator, "+
-			"which are in the ConfigMap stunner-discovery-ca of its namespace", err)
+		return &Unreached{Err: err, Remedy: "use --ca-file with the CA certificates of the operator, which are in the " +
+			"ConfigMap stunner-discovery-ca of its namespace"}
 	case errors.As(err, &name):
-		return fmt.Errorf("%w: use a name of the certificate in --operator", err)
+		return &Unreached{Err: err, Remedy: "use a name of the certificate in --operator"}
 	}
 	return err
 }

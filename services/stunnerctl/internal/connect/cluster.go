@@ -15,7 +15,6 @@ import (
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -150,7 +149,7 @@ func (c *Cluster) Gateways(ctx context.Context, namespace string) ([]types.Names
 	ours := map[string]bool{}
 	for _, class := range classes {
 		controller, _, _ := unstructured.NestedString(class.Object, "spec", "controllerName")
-		ours[class.GetName()] = controller == cmp.Or(c.options.ControllerName, DefaultControllerName)
+		ours[class.GetName()] = c.options.controls(controller)
 	}
 	gateways = slices.DeleteFunc(gateways, func(o unstructured.Unstructured) bool {
 		class, _, _ := unstructured.NestedString(o.Object, "spec", "gatewayClassName")
@@ -211,9 +210,10 @@ func (c *Cluster) list(
 // connectOperator returns the API of a ready operator pod. The TLS certificate is verified before anything is sent.
 func (c *Cluster) connectOperator(ctx context.Context) (*api, error) {
 	if i := c.Config.Impersonate; i.UserName != "" || i.UID != "" || len(i.Groups) > 0 {
-		return nil, errors.New(
-			"--as: the operator does not accept impersonation: use a kubeconfig of that user, or --token",
-		)
+		return nil, &Unreached{
+			Err:    errors.New("--as: the operator does not accept impersonation"),
+			Remedy: "use a kubeconfig of that user, or --token",
+		}
 	}
 	c.options.Progress("connecting to the operator")
 	pods, err := c.operatorPods(ctx)
@@ -265,8 +265,10 @@ func (c *Cluster) operatorPods(ctx context.Context) ([]corev1.Pod, error) {
 	if err != nil {
 		return nil, reachError(fmt.Errorf("list pods of the operator: %w", err), namespace)
 	}
-	return nil, fmt.Errorf("no ready pod with the label %s in namespace %s: name the namespace of the operator with "+
-		"--operator-namespace, or see kubectl get pods -n %[2]s", discoveryLabel, namespace)
+	return nil, &Unreached{
+		Err:    fmt.Errorf("no ready pod with the label %s in namespace %s", discoveryLabel, namespace),
+		Remedy: "name the namespace of the operator with --operator-namespace, or see kubectl get pods -n " + namespace,
+	}
 }
 
 func (c *Cluster) readyPods(ctx context.Context, namespace, selector string) ([]corev1.Pod, error) {
@@ -280,15 +282,6 @@ func (c *Cluster) readyPods(ctx context.Context, namespace, selector string) ([]
 				return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
 			})
 	}), nil
-}
-
-// reachError adds the remedy to an error of the API server about the operator's namespace.
-func reachError(err error, namespace string) error {
-	if apierrors.IsForbidden(err) {
-		return fmt.Errorf("%w: ask for the Role %s of namespace %s, which the chart binds with "+
-			"inspection.reachableBy, or use --operator URL", err, reachRole, namespace)
-	}
-	return err
 }
 
 // dialAny connects to the first pod that accepts.
@@ -365,8 +358,11 @@ func (c *Cluster) inspectorToken(ctx context.Context, namespace string) (string,
 	answer, err := c.Client.CoreV1().ServiceAccounts(namespace).CreateToken(ctx, inspectorAccount, request,
 		metav1.CreateOptions{})
 	if err != nil {
-		return "", fmt.Errorf("the kubeconfig has no bearer token, and a token of the ServiceAccount %s/%s cannot be "+
-			"requested: %w: use a kubeconfig with a token (OIDC, exec plugin) or --token", namespace, inspectorAccount, err)
+		return "", &Unreached{
+			Err: fmt.Errorf("the kubeconfig has no bearer token, and a token of the ServiceAccount %s/%s cannot be requested: %w",
+				namespace, inspectorAccount, err),
+			Remedy: "use a kubeconfig with a token (OIDC, exec plugin) or --token", Denied: isForbidden(err),
+		}
 	}
 	c.inspector.token, c.inspector.expires = answer.Status.Token, answer.Status.ExpirationTimestamp
 	return c.inspector.token, nil

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -22,8 +23,8 @@ import (
 const (
 	// DefaultOperatorNamespace is the namespace of the operator in the documentation.
 	DefaultOperatorNamespace = "stunner-system"
-	// DefaultControllerName is the controllerName of the GatewayClasses of STUNner.
-	DefaultControllerName = "stunner.l7mp.io/gateway-operator"
+	// ControllerPrefix starts the controllerName of the GatewayClasses of STUNner, unless the operator has another one.
+	ControllerPrefix = "stunner.l7mp.io/"
 )
 
 // Source is where answers come from. Its methods may be called concurrently.
@@ -108,11 +109,19 @@ type Options struct {
 	// OperatorNamespace is the namespace of the operator. If it is empty, DefaultOperatorNamespace is tried first, and
 	// then pods with the label of config discovery are looked for in all namespaces.
 	OperatorNamespace string
-	// ControllerName is the controllerName of the GatewayClasses whose Gateways are listed; DefaultControllerName if it
-	// is empty.
+	// ControllerName is the controllerName of the GatewayClasses whose Gateways are listed; if it is empty, every name
+	// that starts with ControllerPrefix.
 	ControllerName string
 	// Progress is called before an operation that may take long, if it is not nil.
 	Progress func(string)
+}
+
+// controls reports whether the GatewayClasses with a controllerName are those of the options.
+func (o Options) controls(controller string) bool {
+	if o.ControllerName != "" {
+		return controller == o.ControllerName
+	}
+	return strings.HasPrefix(controller, ControllerPrefix)
 }
 
 // Open returns the source that the options select. It connects at the first request only.

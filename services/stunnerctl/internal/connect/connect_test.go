@@ -425,7 +425,7 @@ func TestClusterObjects(t *testing.T) {
 	}
 	client := dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), lists)
 	for _, o := range []*unstructured.Unstructured{
-		object("GatewayClass", "", "ours", map[string]any{"controllerName": DefaultControllerName}),
+		object("GatewayClass", "", "ours", map[string]any{"controllerName": ControllerPrefix + "gateway-operator"}),
 		object("GatewayClass", "", "theirs", map[string]any{"controllerName": "example.com/c"}),
 		object("Gateway", "shop", "turn", map[string]any{"gatewayClassName": "ours"}),
 		object("Gateway", "shop", "web", map[string]any{"gatewayClassName": "theirs"}),

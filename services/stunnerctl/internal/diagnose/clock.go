@@ -95,7 +95,7 @@ func clocksFact(s *Snapshot, _ *Gateway) string {
 		most = max(most, s.offset(c).Abs())
 	}
 	if len(s.Clocks) == 0 {
-		return "not compared: only this machine"
+		return notChecked + ": only the clock of this machine is known"
 	}
 	return fmt.Sprintf("%d clocks differ by at most %s", len(s.Clocks)+1, most.Round(time.Second))
 }

@@ -201,11 +201,49 @@ func TestHealthy(t *testing.T) {
 	}
 }
 
-// A stage that could read nothing is not reported as checked.
+// A stage that could read nothing and ask nobody is not reported as checked.
 func TestNotChecked(t *testing.T) {
-	s := load(t, []byte("{apiVersion: gateway.networking.k8s.io/v1, kind: GatewayClass, metadata: {name: calls}, delete: true}"), nil)
-	s.Folder = true
-	if class := Why(s, "meet", "front-door").Steps[0]; class.Stage != "class" || class.State != Skipped || class.Fact == "" {
-		t.Errorf("%+v", class)
+	s := load(t, nil, []byte(`{"unreached":{"problem":"refused"},"operator":null,"clocks":null,"served":null,"live":null}`))
+	s.Asked = Asked{Peer: "10.0.0.9:12000", User: "ada"}
+	s.Objects = slices.DeleteFunc(s.Objects, func(o unstructured.Unstructured) bool { return o.GetKind() != "Gateway" })
+	for _, k := range slices.Concat(ClusterKinds, InstallationKinds, RoutingKinds[1:], GatewayKinds, BackendKinds, SystemKinds) {
+		s.Unreadable = append(s.Unreadable, Unreadable{Kind: k.Kind, Right: "list " + k.Resource})
+	}
+	read := []string{"gateway", "address", "route"} // conditions, addresses and attached routes are in the Gateway
+	for _, r := range Doctor(s, "") {
+		for _, step := range r.Steps {
+			if (step.State == OK || step.Fact == "") && !slices.Contains(read, step.Stage) {
+				t.Errorf("%+v", step)
+			}
+		}
+	}
+}
+
+// The role in the remedy for a missing right contains the right.
+func TestRolesContainTheRights(t *testing.T) {
+	viewer := struct {
+		Rules []struct{ APIGroups, Resources, Verbs []string }
+	}{}
+	text, err := os.ReadFile("../../../../kustomize/base/inspection.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for document := range strings.SplitSeq(string(text), "\n---\n") {
+		if strings.Contains(document, "name: "+viewerRole+"\n") {
+			err = yaml.Unmarshal([]byte(document), &viewer)
+		}
+	}
+	if err != nil || len(viewer.Rules) == 0 {
+		t.Fatal("no role", err)
+	}
+	for _, k := range slices.Concat(ClusterKinds, RoutingKinds) {
+		contained := false
+		for _, rule := range viewer.Rules {
+			contained = contained || slices.Contains(rule.APIGroups, k.Group) &&
+				slices.Contains(rule.Resources, k.Resource) && slices.Contains(rule.Verbs, "list")
+		}
+		if rolesOf[k.Kind] == viewerRole && !contained {
+			t.Errorf("%s does not contain %s", viewerRole, k.GroupResource())
+		}
 	}
 }

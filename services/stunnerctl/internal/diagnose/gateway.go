@@ -3,6 +3,7 @@ package diagnose
 import (
 	"cmp"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -68,16 +69,20 @@ type Route struct {
 	Parents []gwapiv1.RouteParentStatus
 }
 
-// gateways returns all Gateways of a class of this product, and those whose class does not exist.
-func (s *Snapshot) gateways() (all []*Gateway) {
+// gateways returns the Gateways of a namespace, or of all namespaces if it is empty: those of a class of this product
+// and those whose class does not exist. others are the names of the Gateways of other controllers.
+func (s *Snapshot) gateways(namespace string) (all []*Gateway, others []string) {
 	for _, gw := range list[gwapiv1.Gateway](s, "Gateway") {
 		class := find[gwapiv1.GatewayClass](s, "GatewayClass", "", string(gw.Spec.GatewayClassName))
-		if class != nil && s.foreign(class) && !s.Folder {
-			continue
+		switch {
+		case namespace != "" && gw.Namespace != namespace:
+		case class != nil && s.foreign(class) && !s.Folder:
+			others = append(others, fmt.Sprintf("%s/%s (%s)", gw.Namespace, gw.Name, class.Spec.ControllerName))
+		default:
+			all = append(all, s.view(gw))
 		}
-		all = append(all, s.view(gw))
 	}
-	return all
+	return all, others
 }
 
 func (s *Snapshot) gateway(namespace, name string) *Gateway {
@@ -90,12 +95,20 @@ func (s *Snapshot) gateway(namespace, name string) *Gateway {
 	return nil
 }
 
-// controllerPrefix starts the controller names of this product.
+// controllerPrefix starts the controller names of this product, unless the Snapshot has another name.
 const controllerPrefix = "stunner.l7mp.io/"
 
-// foreign reports whether a GatewayClass belongs to another product.
+// foreign reports whether a GatewayClass belongs to another controller.
 func (s *Snapshot) foreign(class *gwapiv1.GatewayClass) bool {
-	return !strings.HasPrefix(string(class.Spec.ControllerName), controllerPrefix)
+	return !s.ours(class.Spec.ControllerName)
+}
+
+// ours reports whether a controller name is that of the diagnosed operator.
+func (s *Snapshot) ours(controller gwapiv1.GatewayController) bool {
+	if s.ControllerName != "" {
+		return string(controller) == s.ControllerName
+	}
+	return strings.HasPrefix(string(controller), controllerPrefix)
 }
 
 func (s *Snapshot) view(gw *gwapiv1.Gateway) *Gateway {
@@ -233,7 +246,7 @@ func (s *Snapshot) routesOf(g *Gateway) (routes []*Route) {
 		names := func(p gwapiv1.ParentReference) bool { return is(route, p) }
 		r := &Route{UDPRoute: route}
 		for _, parent := range route.Status.Parents {
-			if names(parent.ParentRef) && strings.HasPrefix(string(parent.ControllerName), controllerPrefix) {
+			if names(parent.ParentRef) && s.ours(parent.ControllerName) {
 				r.Parents = append(r.Parents, parent)
 			}
 		}

@@ -12,7 +12,7 @@ type Rule struct {
 	Check func(*Snapshot, *Gateway) []Finding
 }
 
-// Stage is a part of the way from the door to the peer.
+// Stage is a part of the way of a call through a Gateway.
 type Stage struct {
 	Name string
 	// Fact describes what was checked, if there is no finding.
@@ -28,8 +28,10 @@ type Stage struct {
 	If func(*Snapshot) bool
 }
 
-// Way are the stages of a Gateway, from the door to the peer.
+// Way are the stages of a Gateway, from the class to the peer. The operator is the first one, because it answers for the
+// running pods.
 var Way = []Stage{
+	{Name: "operator", Fact: answerFact, Rules: answerRules},
 	{Name: "class", Objects: true, Fact: classFact, Rules: classRules, Depends: true},
 	{Name: "parameters", Objects: true, Fact: parametersFact, Rules: parametersRules, Depends: true},
 	{Name: "gateway", Objects: true, Fact: gatewayFact, Rules: gatewayRules, Depends: true},
@@ -182,13 +184,14 @@ func Doctor(s *Snapshot, namespace string) []Report {
 	installation := s.run(Installation, nil, false)
 	installation.Subject = "Installation"
 	reports := []Report{installation}
-	for _, g := range s.gateways() {
-		if namespace != "" && g.Namespace != namespace {
-			continue
-		}
+	gateways, others := s.gateways(namespace)
+	for _, g := range gateways {
 		r := s.run(Way, g, false)
 		r.Subject = ref("Gateway", g)
 		reports = append(reports, r)
+	}
+	if f := s.noGateways(namespace, len(gateways), others); f != nil {
+		reports[0].Findings = sorted(append(reports[0].Findings, *f))
 	}
 	return reports
 }

@@ -34,10 +34,13 @@ type Snapshot struct {
 	Operator *Operator `json:"operator,omitempty"`
 	// OperatorError is why the operator could not be asked about itself.
 	OperatorError string `json:"operatorError,omitempty"`
-	// Unreachable is why the operator could not be reached, which leaves Live empty.
-	Unreachable string `json:"unreachable,omitempty"`
+	// Unreached is why the operator could not be reached, which leaves Live empty, or nil.
+	Unreached *Unreached `json:"unreached,omitempty"`
 	// OperatorNamespace is the namespace of the operator.
 	OperatorNamespace string `json:"operatorNamespace,omitempty"`
+	// ControllerName is the controller name of the diagnosed operator; empty means every name that starts with
+	// controllerPrefix.
+	ControllerName string `json:"controllerName,omitempty"`
 	// Clocks are the clocks of other machines.
 	Clocks []Clock `json:"clocks,omitempty"`
 	// Asked selects the peer and the person that `why` was asked about.
@@ -62,10 +65,19 @@ type Unreadable struct {
 	// Namespace is the only namespace that could not be read; empty means all, or all but Except.
 	Namespace string `json:"namespace,omitempty"`
 	Except    string `json:"except,omitempty"`
-	// Right is the missing right, such as "list nodes", or empty if the reason is another one.
+	// Right is the missing right, such as "list nodes" or "list pods -n meet", or empty if the reason is another one.
 	Right string `json:"right,omitempty"`
 	// Reason is the error of the API server.
 	Reason string `json:"reason,omitempty"`
+}
+
+// Unreached is why the operator could not be reached.
+type Unreached struct {
+	Problem string `json:"problem"`
+	// Remedy is empty if the error has none.
+	Remedy string `json:"remedy,omitempty"`
+	// Denied is set if the user has no right to connect.
+	Denied bool `json:"denied,omitempty"`
 }
 
 // Live contains the answers of the operator about one Gateway. An answer that was not requested is nil.

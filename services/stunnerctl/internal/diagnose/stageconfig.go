@@ -29,9 +29,9 @@ var configRules = []Rule{
 			Remedy:  "see the log of the operator",
 			Command: s.operatorLog(),
 		}
-		if strings.Contains(text, "bind ClusterRole") || strings.Contains(text, "forbidden") {
+		if isDenied(text) {
 			f.Severity, f.Remedy = Info, "ask an administrator to bind ClusterRole stunner-viewer to you in namespace "+g.Namespace
-			f.Problem, f.Command = "the pods were not asked: "+text, "kubectl auth can-i get gateways/sessions -n "+g.Namespace
+			f.Problem, f.Command = "the pods were not asked: "+text, fmt.Sprintf("kubectl auth can-i get %s -n %s", rightFor("status"), g.Namespace)
 		}
 		return []Finding{f}
 	}},
@@ -162,8 +162,8 @@ func short(revision string) string {
 
 func configFact(s *Snapshot, g *Gateway) string {
 	switch {
-	case s.Unreachable != "" || g.Live.Status == nil:
-		return notChecked + ": the operator was not asked"
+	case g.Live.Status == nil:
+		return notChecked + ": the pods were not asked"
 	case len(g.Statuses) == 0:
 		return "no pod answers"
 	}

@@ -112,7 +112,10 @@ func (s *Snapshot) noGateway(namespace, name string) Finding {
 		f.Problem = "cannot be read"
 		f.Remedy = "ask an administrator to bind ClusterRole stunner-viewer to you in namespace " + namespace
 		f.Command = "kubectl auth can-i get gateways -n " + namespace
-		return f
+		if reason := s.failed("Gateway", namespace); reason != "" {
+			f.Problem, f.Remedy, f.Command = "cannot be read: "+reason, tryAgain, ""
+		}
+		return f.cleaned()
 	}
 	var others []string
 	for _, gw := range list[gwapiv1.Gateway](s, "Gateway") {

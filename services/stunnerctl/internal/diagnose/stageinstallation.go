@@ -180,6 +180,9 @@ func owners(crd *unstructured.Unstructured) string {
 }
 
 func kindsFact(s *Snapshot, _ *Gateway) string {
+	if len(s.Served) == 0 && !s.readable("CustomResourceDefinition", "") {
+		return notChecked + ": the CRDs are not readable"
+	}
 	var facts []string
 	for _, crd := range list[unstructured.Unstructured](s, "CustomResourceDefinition") {
 		if v := crd.GetAnnotations()[bundleAnnotation]; v != "" && !slices.Contains(facts, "Gateway API "+v) {
@@ -190,106 +193,6 @@ func kindsFact(s *Snapshot, _ *Gateway) string {
 		return "served"
 	}
 	return few(facts)
-}
-
-// operatorRules check the operator and config discovery.
-var operatorRules = []Rule{
-	{"operator runs", func(s *Snapshot, _ *Gateway) []Finding {
-		namespace := s.operatorNamespace()
-		if s.Folder || !s.readable("Pod", namespace) || s.operatorReady() > 0 {
-			return nil
-		}
-		f := Finding{
-			Severity: Error, Object: objectName("Deployment", namespace, "stunner-operator"), Field: "status.readyReplicas",
-			Problem: "no pod of the operator is ready: changes do not take effect, running calls continue",
-			Remedy:  "see its pods and their log", Command: s.operatorPods(),
-		}
-		for _, pod := range s.operatorAll() {
-			if p := s.podProblem(pod); p.problem != "" {
-				f.Object, f.Field, f.Command = ref("Pod", pod), p.field, describe("pod", pod)
-				f.Problem = "the operator does not run: " + p.problem
-			}
-		}
-		return []Finding{f}
-	}},
-	{"config discovery has endpoints", func(s *Snapshot, _ *Gateway) []Finding {
-		namespace := s.operatorNamespace()
-		if s.Folder || !s.readable("Service", namespace) || !s.readable("EndpointSlice", namespace) {
-			return nil
-		}
-		svc := find[corev1.Service](s, "Service", namespace, discoveryService)
-		f := Finding{
-			Severity: Error, Object: objectName("Service", namespace, discoveryService), Field: "spec.selector",
-			Command: fmt.Sprintf(
-				"kubectl get endpointslices -n %s -l kubernetes.io/service-name=%s",
-				namespace,
-				discoveryService,
-			),
-		}
-		if svc == nil {
-			f.Field, f.Problem = "metadata.name", "does not exist: dataplanes cannot connect to the operator"
-			f.Remedy = "install it again with the chart or kustomize/base/operator.yaml"
-			return []Finding{f}
-		}
-		if ready, _ := s.endpointsOf(svc); ready > 0 || s.operatorReady() == 0 {
-			return nil
-		}
-		f.Problem = "has no endpoints although the operator is ready: dataplanes cannot connect to it"
-		f.Remedy = "correct its selector: app: stunner-operator"
-		return []Finding{f}
-	}},
-	{"operator answers", func(s *Snapshot, _ *Gateway) []Finding {
-		text := cmp.Or(s.Unreachable, s.OperatorError)
-		if text == "" {
-			return nil
-		}
-		f := Finding{
-			Severity: Warning, Object: objectName("Service", s.operatorNamespace(), discoveryService), Field: "spec.ports[cds]",
-			Problem: "the operator cannot be asked: " + text,
-			Remedy:  "see the pods of the operator, or use --operator URL", Command: s.operatorPods(),
-		}
-		if strings.Contains(text, "forbidden") || strings.Contains(text, "bind ClusterRole") ||
-			strings.Contains(text, "stunner-reach") {
-			f.Severity, f.Remedy = Info, "ask an administrator to bind Role stunner-reach of the operator's namespace to you"
-			f.Command = fmt.Sprintf("kubectl auth can-i create pods/portforward -n %s", s.operatorNamespace())
-		}
-		if s.Folder {
-			f.Command, f.Object = "", "operator"
-		}
-		return []Finding{f}
-	}},
-}
-
-const discoveryService = "stunner-config-discovery"
-
-func (s *Snapshot) operatorAll() (pods []*corev1.Pod) {
-	for _, pod := range list[corev1.Pod](s, "Pod") {
-		if pod.Namespace == s.operatorNamespace() && pod.Labels["app"] == "stunner-operator" {
-			pods = append(pods, pod)
-		}
-	}
-	return pods
-}
-
-// operatorReady returns the number of ready pods of the operator.
-func (s *Snapshot) operatorReady() (n int) {
-	for _, pod := range s.operatorAll() {
-		if ready(pod) {
-			n++
-		}
-	}
-	return n
-}
-
-func operatorFact(s *Snapshot, _ *Gateway) string {
-	var facts []string
-	if n := len(s.operatorAll()); n > 0 {
-		facts = append(facts, fmt.Sprintf("%d/%d ready", s.operatorReady(), n))
-	}
-	if s.Operator != nil {
-		facts = append(facts, s.Operator.Version)
-	}
-	return cmp.Or(few(facts), "not readable")
 }
 
 // admissionRules check the admission policies of the operator.
@@ -341,7 +244,7 @@ func (s *Snapshot) policies() (all []*admissionv1.ValidatingAdmissionPolicy) {
 
 func admissionFact(s *Snapshot, _ *Gateway) string {
 	if !s.readable("ValidatingAdmissionPolicy", "") {
-		return "not readable"
+		return notChecked + ": the policies are not readable"
 	}
 	return fmt.Sprintf("%d policies", len(s.policies()))
 }
@@ -363,11 +266,6 @@ var proxyRules = []Rule{
 				p.minor,
 			)
 			f.Remedy = "update Cilium to 1.18 or 1.19, or use TURN-TCP"
-		case p.mode == "" && !p.cilium:
-			f.Severity, f.Object, f.Field = Info, "ConfigMap kube-system/kube-proxy", "data[config.conf]"
-			f.Problem = "the implementation of Services is unknown: UDP calls of a draining pod may be interrupted"
-			f.Remedy = "see what draining keeps in docs/stunnerd.md; only kube-proxy in mode ipvs and Cilium up to 1.17 interrupt them"
-			f.Command = "kubectl get configmap -n kube-system kube-proxy -o yaml"
 		default:
 			return nil
 		}
@@ -428,42 +326,5 @@ func proxyFact(s *Snapshot, _ *Gateway) string {
 	case p.mode != "":
 		return "kube-proxy, mode " + p.mode
 	}
-	return "unknown"
+	return notChecked + ": kube-system has neither ConfigMap kube-proxy nor cilium-config, or they are not readable"
 }
-
-// rightsRules report in one finding what the user may not read.
-var rightsRules = []Rule{
-	{"everything can be read", func(s *Snapshot, _ *Gateway) []Finding {
-		var rights, failed []string
-		for _, u := range s.Unreadable {
-			if u.Right == "" {
-				failed = append(failed, u.Kind+": "+u.Reason)
-			} else if !slices.Contains(rights, u.Right) {
-				rights = append(rights, u.Right)
-			}
-		}
-		var found []Finding
-		if len(rights) > 0 {
-			found = append(found, Finding{
-				Severity: Info, Object: "your rights", Field: "RBAC",
-				Problem: "you may not " + strings.Join(rights, ", ") + ": the checks of these objects were left out",
-				Remedy:  "ask an administrator to bind ClusterRole stunner-viewer to you",
-				Command: "kubectl auth can-i " + rights[0],
-			})
-		}
-		if len(failed) > 0 {
-			found = append(found, Finding{
-				Severity: Warning, Object: "API server", Field: "list",
-				Problem: "objects could not be read: " + few(
-					failed,
-				), Remedy: "try again; see the API server if it stays",
-			})
-		}
-		return found
-	}},
-}
-
-func rightsFact(s *Snapshot, _ *Gateway) string { return "all objects were read" }
-
-// rightsStage adds the finding about missing rights to a report of one Gateway.
-var rightsStage = []Stage{{Name: "rights", Fact: rightsFact, Rules: rightsRules, Cluster: true}}

@@ -14,12 +14,7 @@ var peerRules = []Rule{
 	{"pods allow the peer", func(s *Snapshot, g *Gateway) (found []Finding) {
 		answers := decoded[inspection.Reach](g.Live.Reach)
 		if len(answers) == 0 {
-			problem := cmp.Or(g.Live.Errors["reach"], s.Unreachable, "no pod has answered")
-			return []Finding{{
-				Severity: Warning, Object: ref("Gateway", g), Field: "peer " + s.Asked.Peer,
-				Problem: "it is unknown whether clients reach the peer: " + problem,
-				Remedy:  "see the connection of the pods to the operator", Command: s.operatorPods(),
-			}}
+			return []Finding{s.unknown(g, "peer "+s.Asked.Peer, "whether clients reach the peer", "reach")}
 		}
 		denied, allowed := map[string]inspection.ListenerReach{}, map[string]bool{}
 		in := map[string][]string{}
@@ -59,8 +54,44 @@ var peerRules = []Rule{
 	}},
 }
 
+// unknown is the finding for a question of the command line that no pod has answered.
+func (s *Snapshot) unknown(g *Gateway, field, question, subject string) Finding {
+	f := Finding{
+		Severity: Warning, Object: ref("Gateway", g), Field: field,
+		Problem: fmt.Sprintf("it is unknown %s: %s", question, s.notAsked(g, subject)),
+		Remedy:  "see the connection of the pods to the operator", Command: s.operatorPods(),
+	}
+	switch {
+	case isDenied(g.Live.Errors[subject]):
+		f.Remedy = "ask an administrator to bind ClusterRole stunner-viewer to you in namespace " + g.Namespace
+		f.Command = fmt.Sprintf("kubectl auth can-i get %s -n %s", rightFor(subject), g.Namespace)
+	case g.Live.Errors[subject] != "":
+		f.Remedy, f.Command = "see the log of the operator", s.operatorLog()
+	case s.Unreached != nil:
+		f.Remedy = cmp.Or(s.Unreached.Remedy, f.Remedy)
+	}
+	return f
+}
+
+// isDenied reports whether the operator has refused a request because the user lacks a right.
+func isDenied(text string) bool {
+	return strings.Contains(text, "bind ClusterRole") || strings.Contains(text, "forbidden")
+}
+
+// rightFor returns the resource whose get a request to the operator needs.
+func rightFor(subject string) string {
+	if subject == "sessions" || subject == "refusals" {
+		return "gateways/" + subject
+	}
+	return "gateways"
+}
+
 func peerFact(s *Snapshot, g *Gateway) string {
-	for _, a := range decoded[inspection.Reach](g.Live.Reach) {
+	answers := decoded[inspection.Reach](g.Live.Reach)
+	if len(answers) == 0 {
+		return notChecked + ": no pod has answered"
+	}
+	for _, a := range answers {
 		for _, l := range a.Body.Listeners {
 			if l.Allowed {
 				return fmt.Sprintf("%s allowed by route %s, endpoint %s", s.Asked.Peer, l.Cluster, l.Endpoint)
@@ -73,14 +104,8 @@ func peerFact(s *Snapshot, g *Gateway) string {
 // personRules check the sessions, refusals and credentials of a user or of a client.
 var personRules = []Rule{
 	{"the person has a call", func(s *Snapshot, g *Gateway) []Finding {
-		for _, list := range []struct{ name, right string }{{"sessions", "sessions"}, {"refusals", "refusals"}} {
-			if text := g.Live.Errors[list.name]; text != "" {
-				return []Finding{{
-					Severity: Warning, Object: ref("Gateway", g), Field: list.name,
-					Problem: "cannot be read: " + text, Remedy: "bind ClusterRole stunner-viewer in namespace " + g.Namespace,
-					Command: fmt.Sprintf("kubectl auth can-i get gateways/%s -n %s", list.right, g.Namespace),
-				}}
-			}
+		if subject := g.missingAnswer(); subject != "" {
+			return []Finding{s.unknown(g, subject, "whether "+s.person()+" has a call", subject)}
 		}
 		if len(g.Refusals) > 0 &&
 			(g.sessions() == 0 || g.Refusals[0].Reason == "peer_denied" || g.Refusals[0].Reason == "port_denied") {
@@ -100,6 +125,17 @@ var personRules = []Rule{
 	}},
 }
 
+// missingAnswer returns which of the lists of a person no pod has answered, or "".
+func (g *Gateway) missingAnswer() string {
+	switch {
+	case len(decoded[inspection.SessionList](g.Live.Sessions)) == 0:
+		return "sessions"
+	case len(decoded[inspection.RefusalList](g.Live.Refusals)) == 0:
+		return "refusals"
+	}
+	return ""
+}
+
 // noSession returns the finding for a person without sessions and refusals.
 func (s *Snapshot) noSession(g *Gateway) []Finding {
 	f := Finding{
@@ -107,6 +143,12 @@ func (s *Snapshot) noSession(g *Gateway) []Finding {
 		Problem: s.person() + " has no call, and no pod has refused a request: the client has not reached the Gateway",
 		Remedy:  "check the TURN URL of the client, and that its network reaches the address and port: try TURN-TCP or TURN-TLS on 443",
 		Command: fmt.Sprintf("stunnerctl icetest %s/%s", g.Namespace, g.Name),
+	}
+	if n := len(silent(g.Live.Sessions)); n > 0 {
+		f.Severity = Warning
+		f.Problem = fmt.Sprintf("%s has no call in the pods that answered; %s did not answer", s.person(), count(n, "pod"))
+		f.Remedy, f.Command = "see why these pods do not answer", fmt.Sprintf("stunnerctl status %s/%s", g.Namespace, g.Name)
+		return []Finding{f}
 	}
 	if s.Asked.User == "" || g.Live.Grants == nil {
 		return []Finding{f}
@@ -179,6 +221,9 @@ func (s *Snapshot) personFlags() (flags string) {
 }
 
 func personFact(s *Snapshot, g *Gateway) string {
+	if g.missingAnswer() != "" {
+		return notChecked + ": no pod has answered"
+	}
 	fact := count(g.sessions(), "call")
 	for _, a := range decoded[inspection.SessionList](g.Live.Sessions) {
 		for _, one := range a.Body.Sessions {

@@ -285,7 +285,7 @@ func (g *Gateway) drains(pod string) bool {
 
 func podsFact(s *Snapshot, g *Gateway) string {
 	if !s.readable("Pod", g.Namespace) {
-		return "not readable"
+		return notChecked + ": Pods are not readable"
 	}
 	fact := fmt.Sprintf("%d/%d ready", g.ready(), len(g.Pods))
 	if calls := g.allocations(); len(g.Statuses) > 0 {
@@ -345,7 +345,7 @@ func (g *Gateway) endpoints(svc *corev1.Service) (n int) {
 
 func endpointsFact(s *Snapshot, g *Gateway) string {
 	if !s.readable("EndpointSlice", g.Namespace) {
-		return "not readable"
+		return notChecked + ": EndpointSlices are not readable"
 	}
 	var facts []string
 	for _, svc := range g.Services {

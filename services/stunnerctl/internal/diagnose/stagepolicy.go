@@ -276,7 +276,7 @@ func policyFact(_ *Snapshot, g *Gateway) string {
 	}
 	switch {
 	case len(g.Statuses) == 0:
-		return "limits of the pods are unknown"
+		return notChecked + ": no pod has answered"
 	case most == 0:
 		return fmt.Sprintf("%s, no limit", count(g.allocations(), "call"))
 	}

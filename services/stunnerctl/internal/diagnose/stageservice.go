@@ -235,7 +235,7 @@ func exposes(svc *corev1.Service, port int32) bool {
 
 func serviceFact(s *Snapshot, g *Gateway) string {
 	if !s.readable("Service", g.Namespace) {
-		return "not readable"
+		return notChecked + ": Services are not readable"
 	}
 	var names []string
 	for _, svc := range g.Services {

@@ -88,7 +88,7 @@ func Print(w io.Writer, reports []diagnose.Report, style Style) error {
 	for _, f := range findings {
 		p.finding(f)
 	}
-	p.WriteString("\n" + p.verdict(findings) + "\n")
+	p.WriteString("\n" + p.verdict(reports, findings) + "\n")
 	text := p.String()
 	if p.ASCII {
 		text = strings.ReplaceAll(text, "…", "...")
@@ -197,12 +197,15 @@ func (p *printer) finding(f diagnose.Finding) {
 }
 
 // verdict is the last line of a report.
-func (p *printer) verdict(findings []diagnose.Finding) string {
+func (p *printer) verdict(reports []diagnose.Report, findings []diagnose.Finding) string {
 	numbers := map[diagnose.Severity]int{}
 	for _, f := range findings {
 		numbers[f.Severity]++
 	}
 	if numbers[diagnose.Error]+numbers[diagnose.Warning] == 0 {
+		if slices.ContainsFunc(reports, incomplete) {
+			return p.in(yellow, "No problem found in what was checked.")
+		}
 		return p.in(green, "No problem found.")
 	}
 	var parts []string
@@ -214,6 +217,11 @@ func (p *printer) verdict(findings []diagnose.Finding) string {
 		}
 	}
 	return strings.Join(parts, ", ")
+}
+
+// incomplete reports whether a stage was not checked.
+func incomplete(r diagnose.Report) bool {
+	return slices.ContainsFunc(r.Steps, func(s diagnose.Step) bool { return s.State == diagnose.Skipped })
 }
 
 // wrap breaks a text at spaces into lines of at most width characters. A longer word has a line of its own.

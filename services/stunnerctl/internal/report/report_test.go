@@ -70,6 +70,18 @@ ERROR  Service meet/front-door
 	}
 }
 
+// The last line does not claim that stages without objects or answers have no problem.
+func TestPrintNotChecked(t *testing.T) {
+	for state, want := range map[diagnose.State]string{
+		diagnose.OK: "\nNo problem found.\n", diagnose.Skipped: "\nNo problem found in what was checked.\n",
+	} {
+		reports := []diagnose.Report{{Subject: "Gateway a/b", Steps: []diagnose.Step{{Stage: "config", State: state, Fact: "x"}}}}
+		if got := printed(t, reports, Style{}); !strings.HasSuffix(got, want) {
+			t.Errorf("%s: got\n%s", state, got)
+		}
+	}
+}
+
 func TestUTF8(t *testing.T) {
 	for locale, want := range map[string]bool{"en_US.UTF-8": true, "C.utf8": true, "C": false, "": false, "POSIX": false} {
 		if got := UTF8(func(name string) string { return map[string]string{"LANG": locale}[name] }); got != want {

@@ -170,7 +170,7 @@ func (g *globals) showConfigs(
 			err = json.Unmarshal(published.Config, &parsed)
 		}
 		switch {
-		case err != nil && len(gateways) == 1:
+		case err != nil && (len(gateways) == 1 || ctx.Err() != nil):
 			return err
 		case err != nil:
 			g.note("%v", err)

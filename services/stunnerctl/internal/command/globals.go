@@ -248,7 +248,8 @@ func (g *globals) completesGateways(c *cobra.Command, most int) *cobra.Command {
 // watchInterval is the time between two readings of --watch.
 const watchInterval = 2 * time.Second
 
-// watch calls show once, or repeatedly with watching, until ctx ends. On a terminal, each result replaces the last one.
+// watch calls show once, or repeatedly with watching, until ctx ends, which is no error then. On a terminal, each result
+// replaces the last one.
 func (g *globals) watch(ctx context.Context, watching bool, show func(context.Context, *output.Printer) error) error {
 	if !watching {
 		return show(ctx, g.printer())
@@ -263,7 +264,7 @@ func (g *globals) watch(ctx context.Context, watching bool, show func(context.Co
 		err := show(ctx, p)
 		switch {
 		case ctx.Err() != nil:
-			return context.Cause(ctx)
+			return nil
 		case errors.As(err, new(usageError)) || connect.StatusOf(err)/100 == 4:
 			return err
 		case err != nil && !errors.Is(err, errChecksFailed):
@@ -276,7 +277,7 @@ func (g *globals) watch(ctx context.Context, watching bool, show func(context.Co
 		last = text.String()
 		select {
 		case <-ctx.Done():
-			return context.Cause(ctx)
+			return nil
 		case <-time.After(watchInterval):
 		}
 	}

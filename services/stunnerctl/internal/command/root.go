@@ -20,8 +20,9 @@ type Streams = genericiooptions.IOStreams
 
 // Exit codes.
 const (
-	exitFailed = 1 // a check or the operation failed
-	exitUsage  = 2 // wrong command line
+	exitFailed      = 1   // a check or the operation failed
+	exitUsage       = 2   // wrong command line
+	exitInterrupted = 130 // Ctrl-C, as shells report it: 128 and the number of SIGINT
 )
 
 // errChecksFailed ends a command whose output already names the failed checks.
@@ -40,15 +41,17 @@ func Run(ctx context.Context, args []string, io Streams) int {
 		root.SetArgs(append([]string{"turncat"}, args[1:]...))
 	}
 	err := root.ExecuteContext(ctx)
-	var usage usageError
-	switch {
-	case err == nil || errors.Is(err, context.Canceled) && ctx.Err() != nil:
+	if err == nil {
 		return 0
-	case errors.Is(err, errChecksFailed):
-		return exitFailed
 	}
-	fmt.Fprintf(io.ErrOut, "%s: %s\n", programName(args[0]), output.CleanText(err.Error()))
-	if errors.As(err, &usage) {
+	interrupted := ctx.Err() != nil
+	if !errors.Is(err, errChecksFailed) && !(interrupted && errors.Is(err, context.Canceled)) {
+		fmt.Fprintf(io.ErrOut, "%s: %s\n", programName(args[0]), output.CleanText(err.Error()))
+	}
+	switch {
+	case interrupted:
+		return exitInterrupted
+	case errors.As(err, new(usageError)):
 		return exitUsage
 	}
 	return exitFailed
@@ -69,7 +72,10 @@ they keep. In a cluster it uses your kubeconfig and your rights, and reads no
 Secret. Without a cluster, use --operator URL for an operator at a URL, or
 --folder OUTPUT for the output folder of a file provider.
 
-A Gateway is NAMESPACE/NAME, or NAME in the namespace of -n.`
+A Gateway is NAMESPACE/NAME, or NAME in the namespace of -n.
+
+Exit codes are 0, 1 for a failed check or operation, 2 for a wrong command line
+and 130 after Ctrl-C, unless Ctrl-C is the normal end, as with --watch.`
 
 func newRoot(name string, io Streams) *cobra.Command {
 	g := newGlobals(io)

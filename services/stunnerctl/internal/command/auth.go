@@ -190,6 +190,11 @@ func (g *globals) authService(f authFlags) (*url.URL, dialFunc, error) {
 		if err != nil || base.Host == "" {
 			return nil, nil, usagef("--auth-server-address %q: use HOST, HOST:PORT or a URL", f.address)
 		}
+		if f.tokenFile != "" && base.Scheme != "https" && !connect.IsLoopback(base.Hostname()) {
+			return nil, nil, usagef(
+				"--auth-server-address %q: a token is sent over verified TLS only: use https://HOST, or leave the flag out, so "+
+					"that a port is forwarded", f.address)
+		}
 		return base, (&net.Dialer{}).DialContext, nil
 	}
 	s, err := g.open()

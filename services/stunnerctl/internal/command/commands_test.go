@@ -477,6 +477,26 @@ func TestAuth(t *testing.T) {
 	}
 }
 
+// A token is not sent in clear text to another host.
+func TestAuthTokenNeedsTLS(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(file, []byte("marker"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, address := range []string{"auth.example.org", "192.0.2.1:8088", "http://auth.example.org"} {
+		_, errs, code := execute(t, "", "auth", "media/frankfurt", "--auth-server-address", address, "--auth-token-file", file)
+		if code != exitUsage || !strings.Contains(errs, "verified TLS only") {
+			t.Errorf("%s: exit code %d: %s", address, code, errs)
+		}
+	}
+	w := newWorld(t)
+	w.answers["GET /ice"] = `{"iceServers":[]}`
+	out, errs, code := w.run(t, "auth", "media/frankfurt", "--auth-server-address", w.url, "--auth-token-file", file)
+	if code != 0 || !strings.Contains(out, "iceServers") {
+		t.Error("loopback:", out, errs, code)
+	}
+}
+
 func TestDrainInAFolder(t *testing.T) {
 	w := newWorld(t)
 	_, errs, code := w.run(t, "drain", "frankfurt-1")

@@ -193,7 +193,7 @@ func openURL(o Options) (Source, error) {
 		token = func() (string, error) { return readToken(o.TokenFile) }
 	}
 	hasToken := o.TokenFile != "" || o.Token != ""
-	if hasToken && base.Scheme == "http" && !isLoopback(base.Hostname()) {
+	if hasToken && base.Scheme == "http" && !IsLoopback(base.Hostname()) {
 		return nil, fmt.Errorf("--operator %q: a token is sent over verified TLS only: use https", o.URL)
 	}
 	security := &tls.Config{}
@@ -217,7 +217,8 @@ func poolOf(pem []byte, from string) (*x509.CertPool, error) {
 	return pool, nil
 }
 
-func isLoopback(host string) bool {
+// IsLoopback reports whether a host name or address is that of this host.
+func IsLoopback(host string) bool {
 	ip, err := netip.ParseAddr(host)
 	return host == "localhost" || err == nil && ip.Unmap().IsLoopback()
 }

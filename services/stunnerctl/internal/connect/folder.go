@@ -66,7 +66,7 @@ func (f *Folder) open() (*api, error) {
 		return nil, fmt.Errorf("read address of the operator: %w", err)
 	}
 	base, err := url.Parse(strings.TrimSpace(string(data)))
-	if err != nil || base.Host == "" || !isLoopback(base.Hostname()) {
+	if err != nil || base.Host == "" || !IsLoopback(base.Hostname()) {
 		return nil, fmt.Errorf(
 			"%s: the URL is not that of an operator on this host: restart the operator, which writes the "+
 				"file",

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/stunner-gateway/stunner/services/api/telemetry"
+	"github.com/stunner-gateway/stunner/services/stunnerctl/internal/connect"
 	"github.com/stunner-gateway/stunner/services/stunnerctl/internal/sysdump"
 )
 
@@ -17,14 +18,19 @@ func newSysdump(g *globals) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "sysdump",
 		Short: "Collect what a bug report needs",
-		Long: `Writes an archive with the objects and events of STUNner and its Gateways, the
-answers of operator and dataplanes, and the logs of all their pods.
+		Long: `Writes an archive with the objects of STUNner and of what its Gateways lead to,
+their events, the answers of operator and dataplanes, and the logs of operator,
+dataplanes and auth service. Of the backends of routes it contains the Services
+and EndpointSlices, and not the pods.
 
-Secrets are not read, and secrets in other objects and in logs are removed. User
-names and client addresses are hashes, unless a dataplane runs with
---show-users. What you may not read is listed in the file problems.txt of the
-archive. Look through the archive before you publish it: names, images and
-addresses of the cluster are in it.`,
+Secrets are not read. Secrets in other objects and in logs are removed: fields,
+flags and variables with the name of a secret, credentials in URLs, tokens and
+private keys. User names and client addresses in answers and in the fields of
+log lines are hashes, which are the same within an archive. What you may not read
+is listed in the file problems.txt of the archive.
+
+Look through the archive before you publish it: names, images and addresses of
+the cluster are in it.`,
 		Example: `  stunnerctl sysdump
 
   # One namespace, without logs
@@ -44,6 +50,7 @@ addresses of the cluster are in it.`,
 			g.progress("collecting objects, answers and logs")
 			err = sysdump.Write(c.Context(), out, s, sysdump.Options{
 				Namespace: *g.kube.Namespace, Logs: withLogs, Now: now, Version: telemetry.Version("stunnerctl"),
+				Controls: func(controller string) bool { return connect.Controls(g.controllerName, controller) },
 			})
 			if err = cmp.Or(err, out.Close()); err != nil {
 				_ = os.Remove(name)

@@ -149,7 +149,7 @@ func (c *Cluster) Gateways(ctx context.Context, namespace string) ([]types.Names
 	ours := map[string]bool{}
 	for _, class := range classes {
 		controller, _, _ := unstructured.NestedString(class.Object, "spec", "controllerName")
-		ours[class.GetName()] = c.options.controls(controller)
+		ours[class.GetName()] = Controls(c.options.ControllerName, controller)
 	}
 	gateways = slices.DeleteFunc(gateways, func(o unstructured.Unstructured) bool {
 		class, _, _ := unstructured.NestedString(o.Object, "spec", "gatewayClassName")

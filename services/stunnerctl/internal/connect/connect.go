@@ -116,10 +116,11 @@ type Options struct {
 	Progress func(string)
 }
 
-// controls reports whether the GatewayClasses with a controllerName are those of the options.
-func (o Options) controls(controller string) bool {
-	if o.ControllerName != "" {
-		return controller == o.ControllerName
+// Controls reports whether the GatewayClasses with a controllerName are those of an operator, whose name is empty if any
+// operator is meant.
+func Controls(operator, controller string) bool {
+	if operator != "" {
+		return controller == operator
 	}
 	return strings.HasPrefix(controller, ControllerPrefix)
 }

@@ -1,5 +1,6 @@
-// Package sysdump collects what a bug report needs into one archive: objects, events, logs, and the answers of operator
-// and dataplanes. Secrets are never read, and secrets in other objects and in logs are removed.
+// Package sysdump collects what a bug report needs into one archive: the objects and events of STUNner and of what its
+// Gateways lead to, logs, and the answers of operator and dataplanes. Secrets are never read, secrets in other objects
+// and in logs are removed, and user names and addresses of clients are replaced by hashes.
 package sysdump
 
 import (
@@ -65,10 +66,13 @@ type Options struct {
 	Now time.Time
 	// Version is the version of the program.
 	Version string
+	// Controls reports whether a controller name is that of an operator of STUNner.
+	Controls func(controller string) bool
 }
 
 // archive is the tar file. The first error of writing it ends the dump.
 type archive struct {
+	privacy
 	tar      *tar.Writer
 	now      time.Time
 	problems []string
@@ -79,7 +83,7 @@ type archive struct {
 // is no error.
 func Write(ctx context.Context, w io.Writer, s connect.Source, o Options) error {
 	compressed := gzip.NewWriter(w)
-	a := &archive{tar: tar.NewWriter(compressed), now: o.Now}
+	a := &archive{privacy: newPrivacy(), tar: tar.NewWriter(compressed), now: o.Now}
 	a.add("version.txt", fmt.Appendf(nil, "%s\nsource: %s\ntime: %s\n", o.Version, s, o.Now.UTC().Format(time.RFC3339)))
 	pods := a.objects(ctx, s, o)
 	a.answers(ctx, s, o)
@@ -103,7 +107,7 @@ func (a *archive) add(name string, data []byte) {
 }
 
 func (a *archive) problem(what string, err error) {
-	a.problems = append(a.problems, what+": "+Text(err.Error()))
+	a.problems = append(a.problems, what+": "+a.Log(err.Error()))
 }
 
 // objects adds a file for each object, and returns the pods.
@@ -117,7 +121,11 @@ func (a *archive) objects(ctx context.Context, s connect.Source, o Options) (pod
 			a.problem(kind.Kind.String(), kind.Err)
 		}
 	}
-	for _, item := range found.Items {
+	items := found.Items
+	if !inFolder(s) {
+		items = selected(items, o.Controls)
+	}
+	for _, item := range items {
 		Object(&item)
 		if item.GetKind() == connect.KindPod.Kind {
 			pods = append(pods, &item)
@@ -177,7 +185,7 @@ func (a *archive) addJSON(name string, data json.RawMessage) {
 	if json.Unmarshal(data, &value) != nil {
 		return
 	}
-	text, err := json.MarshalIndent(redactValue(value), "", "  ")
+	text, err := json.MarshalIndent(a.Answer(redactValue(value)), "", "  ")
 	if err == nil {
 		a.add(name, text)
 	}
@@ -188,7 +196,7 @@ func (a *archive) logs(ctx context.Context, s connect.Source, pods []metav1.Obje
 	switch s := s.(type) {
 	case *connect.Cluster:
 		for _, pod := range pods {
-			if ours(pod) {
+			if ours(pod.GetLabels()) {
 				a.podLogs(ctx, s, pod)
 			}
 		}
@@ -197,13 +205,6 @@ func (a *archive) logs(ctx context.Context, s connect.Source, pods []metav1.Obje
 			a.files(s.Path, pattern)
 		}
 	}
-}
-
-// ours reports whether a pod is one of STUNner.
-func ours(pod metav1.Object) bool {
-	labels := pod.GetLabels()
-	return labels["app"] == "stunner" || strings.HasPrefix(labels["app"], "stunner-") ||
-		labels["stunner.l7mp.io/related-gateway-name"] != ""
 }
 
 // podLogs adds the logs of the containers of a pod, and those of their previous runs.
@@ -228,7 +229,7 @@ func (a *archive) podLogs(ctx context.Context, c *connect.Cluster, pod metav1.Ob
 				a.problem(name, err)
 				continue
 			}
-			a.add(name, []byte(Text(string(data))))
+			a.add(name, []byte(a.Log(string(data))))
 		}
 	}
 }
@@ -246,7 +247,7 @@ func (a *archive) files(folder, pattern string) {
 			continue
 		}
 		relative, _ := filepath.Rel(folder, name)
-		a.add(filepath.ToSlash(relative), []byte(Text(string(data))))
+		a.add(filepath.ToSlash(relative), []byte(a.Log(string(data))))
 	}
 }
 

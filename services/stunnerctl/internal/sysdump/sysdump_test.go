@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -34,21 +35,99 @@ metadata:
   annotations:
     kubectl.kubernetes.io/last-applied-configuration: '{"spec":{"sharedSecret":"PLANTED-MARKER"}}'
     team: voice
+    settings: '{\"password\":\"PLANTED-MARKER\"}'
 spec: {sharedSecret: PLANTED-MARKER, password: PLANTED-MARKER, authRef: {name: kept-reference}}
 `, `
 apiVersion: v1
 kind: Pod
-metadata: {name: app, namespace: media}
+metadata: {name: app, namespace: media, labels: {app: stunner-auth}}
 spec:
+  nodeName: node-1
   volumes: [{name: v, secret: {secretName: kept-volume}}]
   containers:
     - name: app
-      args: ["--auth-secret=PLANTED-MARKER", "--realm=kept-realm", "turn://user:PLANTED-MARKER@203.0.113.1:3478"]
+      command: [sh, -c, "exec app --password PLANTED-MARKER --realm kept-realm"]
+      args: ["--auth-secret=PLANTED-MARKER", "--realm=kept-realm", "turn://user:PLANTED-MARKER@203.0.113.1:3478",
+        "--api-key", "PLANTED-MARKER", "--token-file", "/kept-file", "postgres://user:PLANTED-MARKER@db/x", "-secret", "PLANTED-MARKER",
+        "https://PLANTED-MARKER@sentry.example.org/1", "--access-key=PLANTED-MARKER"]
       env:
         - {name: TURN_PASSWORD, value: PLANTED-MARKER}
         - {name: API_KEY, value: PLANTED-MARKER}
+        - {name: AWS_SECRET_ACCESS_KEY, value: PLANTED-MARKER}
+        - {name: DATABASE_URL, value: "postgres://user:PLANTED-MARKER@db/x"}
         - {name: REGION, value: kept-region}
         - {name: FROM_SECRET, valueFrom: {secretKeyRef: {name: kept-env, key: x}}}
+`, `
+{apiVersion: gateway.networking.k8s.io/v1, kind: GatewayClass, metadata: {name: turn}, spec: {controllerName: stunner.l7mp.io/x}}
+`, `
+{apiVersion: gateway.networking.k8s.io/v1, kind: Gateway, metadata: {name: front, namespace: media}, spec: {gatewayClassName: turn}}
+`, `
+apiVersion: stunner.l7mp.io/v1
+kind: UDPRoute
+metadata: {name: media, namespace: media}
+spec: {parentRefs: [{name: front}], rules: [{backendRefs: [{name: sfu, namespace: rooms}]}]}
+`, `
+apiVersion: gateway.networking.k8s.io/v1alpha2
+kind: UDPRoute
+metadata: {name: media, namespace: media, annotations: {note: kept-second-route}}
+spec: {parentRefs: [{name: front}]}
+`, `
+{apiVersion: v1, kind: Service, metadata: {name: sfu, namespace: rooms}, spec: {selector: {note: kept-backend}}}
+`, `
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: sfu-1, namespace: rooms, labels: {kubernetes.io/service-name: sfu, note: kept-slice}}
+`, `
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: all, namespace: media, annotations: {note: kept-policy}}
+spec: {podSelector: {matchLabels: {app: stunner-auth}}}
+`, `
+{apiVersion: v1, kind: Node, metadata: {name: node-1, annotations: {note: kept-node}}}
+`, `
+{apiVersion: v1, kind: Namespace, metadata: {name: rooms, annotations: {note: kept-namespace}}}
+`, `
+apiVersion: v1
+kind: Event
+metadata: {name: app.1, namespace: media}
+message: kept-event
+involvedObject: {kind: Pod, namespace: media, name: app}
+`}
+
+// foreign are objects that no Gateway of STUNner leads to.
+var foreign = []string{`
+{apiVersion: v1, kind: Pod, metadata: {name: sfu-x, namespace: rooms, labels: {app: sfu}}, spec: {note: PLANTED-MARKER}}
+`, `
+{apiVersion: v1, kind: Service, metadata: {name: shop, namespace: media}, spec: {note: PLANTED-MARKER}}
+`, `
+{apiVersion: apps/v1, kind: Deployment, metadata: {name: shop, namespace: shop}, spec: {note: PLANTED-MARKER}}
+`, `
+apiVersion: v1
+kind: Event
+metadata: {name: shop.1, namespace: shop}
+message: PLANTED-MARKER
+involvedObject: {kind: Pod, namespace: shop, name: shop}
+`, `
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: sfu-2, namespace: shop, labels: {kubernetes.io/service-name: sfu, note: PLANTED-MARKER}}
+`, `
+{apiVersion: gateway.networking.k8s.io/v1, kind: GatewayClass, metadata: {name: web}, spec: {controllerName: PLANTED-MARKER}}
+`, `
+{apiVersion: gateway.networking.k8s.io/v1, kind: Gateway, metadata: {name: PLANTED-MARKER, namespace: media}, spec: {gatewayClassName: web}}
+`, `
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: shop, namespace: media, annotations: {note: PLANTED-MARKER}}
+spec: {podSelector: {matchLabels: {app: shop}}}
+`, `
+{apiVersion: v1, kind: Node, metadata: {name: PLANTED-MARKER}}
+`, `
+{apiVersion: v1, kind: Namespace, metadata: {name: PLANTED-MARKER}}
+`, `
+{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, metadata: {name: PLANTED-MARKER}, spec: {group: shop.example.org}}
+`, `
+{apiVersion: coordination.k8s.io/v1, kind: Lease, metadata: {name: PLANTED-MARKER, namespace: shop}}
 `}
 
 // source is a Source with the planted objects. One kind may not be listed, and one path is not answered.
@@ -66,7 +145,7 @@ func (source) Objects(_ context.Context, _ string, kinds ...schema.GroupKind) (f
 			return found, errors.New("secrets are listed")
 		}
 	}
-	for _, text := range planted {
+	for _, text := range slices.Concat(planted, foreign) {
 		var o unstructured.Unstructured
 		if err := yaml.Unmarshal([]byte(text), &o.Object); err != nil {
 			return found, err
@@ -85,7 +164,7 @@ func (source) Get(_ context.Context, path string, into any) error {
 	if strings.HasSuffix(path, "/refusals") {
 		return errors.New("403: token=" + marker)
 	}
-	answer := `{"path": "` + path + `", "password": "` + marker + `", "incomplete": ["replica-1: no answer"]}`
+	answer := `{"path": "` + path + `", "password": "` + marker + `", "user": "PLANTED-MARKER-ada", "incomplete": ["replica-1: no answer"]}`
 	return json.Unmarshal([]byte(answer), into)
 }
 
@@ -113,8 +192,10 @@ func dump(t *testing.T, s connect.Source, o Options) map[string]string {
 	}
 }
 
+func stunner(controller string) bool { return strings.HasPrefix(controller, "stunner.l7mp.io/") }
+
 func TestWrite(t *testing.T) {
-	files := dump(t, source{}, Options{Logs: true, Now: time.Unix(0, 0), Version: "v1.2.3"})
+	files := dump(t, source{}, Options{Logs: true, Now: time.Unix(0, 0), Version: "v1.2.3", Controls: stunner})
 	all := ""
 	for name, text := range files {
 		all += text
@@ -125,7 +206,8 @@ func TestWrite(t *testing.T) {
 	for _, want := range []string{
 		"v1.2.3", "kept-reference", "kept-volume", "kept-env", "kept-region", "kept-realm", "team: voice",
 		"/api/v1/operator", "/api/v1/gateways/media/turn/status", "Node: forbidden", "replica-1: no answer",
-		"media/turn: refusals: 403",
+		"media/turn: refusals: 403", "kept-file", "kept-second-route", "kept-backend", "kept-slice", "kept-policy", "kept-node",
+		"kept-namespace", "kept-event",
 	} {
 		if !strings.Contains(all, want) {
 			t.Errorf("no file contains %q", want)
@@ -149,7 +231,8 @@ func TestText(t *testing.T) {
 		"Authorization: Bearer eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJ4In0." + marker,
 		"-----BEGIN EC PRIVATE KEY-----\n" + marker + "\n-----END EC PRIVATE KEY-----",
 		"-----BEGIN PRIVATE KEY-----\n" + marker, // cut off
-		"turn:// and https://user:" + marker + "@example.com/x",
+		"turn:// and https://user:" + marker + "@example.com/x", "dial postgres://user:" + marker + "@db:5432/x: refused",
+		"run app --password " + marker + " -v", `{\"token\":\"` + marker + `\"}`, "authorization: Basic " + marker,
 	} {
 		if got := Text(secret); strings.Contains(got, marker) || !strings.Contains(got, redacted) {
 			t.Errorf("%q becomes %q", secret, got)
@@ -158,10 +241,34 @@ func TestText(t *testing.T) {
 	for _, harmless := range []string{
 		"listener media/turn/udp on 3478", "token bucket is full", "the Secret media/keys does not exist",
 		"turn:203.0.113.1:3478?transport=udp", "revision 3f2a91c04b7d", "the bearer is invalid",
+		"--auth-token-file /run/token", "kubectl -n media get pods", "https://example.com/a@b",
 		"-----BEGIN CERTIFICATE-----\nabc\n-----END CERTIFICATE-----",
 	} {
 		if got := Text(harmless); got != harmless {
 			t.Errorf("%q becomes %q", harmless, got)
 		}
+	}
+}
+
+// Logs contain the hashes of users and clients, the same for the same user in all forms.
+func TestLog(t *testing.T) {
+	p := newPrivacy()
+	ada, client := p.hash("ada"), p.hash("203.0.113.7")
+	for line, want := range map[string]string{
+		`msg="gave credential" gateway=a/b subject="ada" user=ada source=203.0.113.7`: `msg="gave credential" gateway=a/b subject="` +
+			ada + `" user=` + ada + ` source=` + client,
+		`{"msg":"gave credential","user":"ada","source":"203.0.113.7"}`:      `{"msg":"gave credential","user":"` + ada + `","source":"` + client + `"}`,
+		`target="/sessions?user=ada&client=203.0.113.7" caller=ada`:          `target="/sessions?user=` + ada + `&client=` + client + `" caller=` + ada,
+		`msg=handshake client=203.0.113.7:40000 error=EOF`:                   `msg=handshake client=` + client + ` error=EOF`,
+		`msg="config source lost" source="https://operator:13478" error=x`:   `msg="config source lost" source="https://operator:13478" error=x`,
+		`msg="sessions ended" user=0123456789ab sessions=2`:                  `msg="sessions ended" user=0123456789ab sessions=2`,
+		`msg="user of the GatewayConfig" superuser=x clients=4 listener=a/b`: `msg="user of the GatewayConfig" superuser=x clients=4 listener=a/b`,
+	} {
+		if got := p.Log(line); got != want {
+			t.Errorf("got  %s\nwant %s", got, want)
+		}
+	}
+	if newPrivacy().hash("ada") == ada {
+		t.Error("two archives have the same hash")
 	}
 }

@@ -98,16 +98,13 @@ var credentialRules = []Rule{
 			return nil // the stage of the person has the refusals of this person
 		}
 		for _, reason := range []string{"expired_credential", "stun_only", "wrong_password", "unknown_user"} {
-			r, times := s.lastRefusal(g, reason)
+			r := s.recentRefusals(g, reason)
 			anyone := slices.Contains(anyoneCanCause, reason)
-			if r == nil || anyone && g.allocations() > 0 {
+			if r.last == nil || anyone && g.allocations() > 0 || reason == "stun_only" && g.servesSTUNOnly() {
 				continue
 			}
-			f := s.refused(g, *r, times)
-			f.Severity = Warning
-			if !anyone && g.allocations() == 0 {
-				f.Severity = Error
-			}
+			f := s.refused(g, *r.last, r.times)
+			f.Severity = r.severity(g)
 			if anyone {
 				f.Problem += "; no client has a call now. If these are not your clients, it is a scan"
 			}
@@ -125,18 +122,43 @@ var credentialRules = []Rule{
 	}},
 }
 
-// lastRefusal returns the last recent refusal with a reason, and the number of all of them; nil if there is none.
-func (s *Snapshot) lastRefusal(g *Gateway, reason string) (last *Refusal, times int) {
+// servesSTUNOnly reports whether the Gateway has no relays by intent.
+func (g *Gateway) servesSTUNOnly() bool { return g.Config != nil && g.Config.Spec.STUNMode }
+
+// refusals are the recent refusals with one reason.
+type refusals struct {
+	last *Refusal
+	// times is the number of refusals, and affected that of the users or clients.
+	times, affected int
+}
+
+// recentRefusals returns the recent refusals with a reason.
+func (s *Snapshot) recentRefusals(g *Gateway, reason string) (found refusals) {
+	users, clients := map[string]bool{}, map[string]bool{}
 	for i, r := range g.Refusals {
 		if r.Reason != reason || s.Now.Sub(r.Last) > recent {
 			continue
 		}
-		if last == nil {
-			last = &g.Refusals[i]
+		if found.last == nil {
+			found.last = &g.Refusals[i]
 		}
-		times += r.Times
+		found.times += r.Times
+		users[r.User], clients[r.Client] = true, true
 	}
-	return last, times
+	found.affected = max(len(users), len(clients))
+	return found
+}
+
+// manyClients is the number of users or clients whose equal refusals suggest that the Gateway is at fault.
+const manyClients = 3
+
+// severity returns how serious refusals of clients are. On a Gateway with calls, one or two refused clients are likely at
+// fault themselves, which is an info.
+func (r refusals) severity(g *Gateway) Severity {
+	if g.allocations() == 0 || r.affected >= manyClients {
+		return Warning
+	}
+	return Info
 }
 
 // refused returns the finding of a refusal.

@@ -22,13 +22,13 @@ var policyRules = []Rule{
 			return nil
 		}
 		for _, reason := range []string{"capacity", "no_relay", "quota", "source_quota"} {
-			r, times := s.lastRefusal(g, reason)
-			if r == nil {
+			r := s.recentRefusals(g, reason)
+			if r.last == nil {
 				continue
 			}
-			f := s.refused(g, *r, times)
+			f := s.refused(g, *r.last, r.times)
 			if reason == "quota" || reason == "source_quota" {
-				f.Severity = Warning // other users are served
+				f.Severity = r.severity(g) // others are served
 			}
 			found = append(found, f)
 		}

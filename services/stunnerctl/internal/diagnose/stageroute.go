@@ -163,20 +163,13 @@ var backendRules = []Rule{
 		if s.Asked.Peer != "" || s.Asked.person() {
 			return nil // those stages have the exact answer
 		}
-		r, times := s.lastRefusal(g, "port_denied")
-		if r == nil {
+		r := s.recentRefusals(g, "port_denied")
+		if r.last == nil {
 			return nil
 		}
-		f := s.refused(g, *r, times)
-		f.Severity = Warning
-		f.Object, f.Command = g.routeFor(
-			f.Object,
-		), fmt.Sprintf(
-			"stunnerctl can-reach %s/%s %s",
-			g.Namespace,
-			g.Name,
-			r.Peer,
-		)
+		f := s.refused(g, *r.last, r.times)
+		f.Severity, f.Object = r.severity(g), g.routeFor(f.Object)
+		f.Command = fmt.Sprintf("stunnerctl can-reach %s/%s %s", g.Namespace, g.Name, r.last.Peer)
 		return []Finding{f}
 	}},
 }

@@ -62,7 +62,7 @@ with that of each running pod.`,
 		},
 	}
 	c.Flags().BoolVarP(&watching, "watch", "w", false, "print a config again whenever it changes, until Ctrl-C")
-	c.Flags().StringVar(&node, "node", "", "replaced")
+	c.Flags().StringVar(&node, "node", "", "of the existing system; not supported")
 	_ = c.Flags().MarkHidden("node")
 	c.AddCommand(newConfigDump(g), newConfigDiff(g))
 	return g.completesGateways(c, 0)

@@ -87,7 +87,7 @@ func (g *globals) addFlags(root *cobra.Command) {
 	f.StringVar(&g.operatorNamespace, "cds-server-namespace", "", "same as --operator-namespace")
 	f.StringVar(g.kube.AuthInfoName, "kube-user", "", "the name of the kubeconfig user to use, as --user of kubectl")
 	for name := range former {
-		f.String(name, "", "replaced")
+		f.String(name, "", "of the existing system; not supported")
 	}
 	for _, name := range []string{"all-namespaces-a", "loglevel", "cds-server-namespace", "cds-server-address", "cds-server-port"} {
 		_ = f.MarkHidden(name) // it exists

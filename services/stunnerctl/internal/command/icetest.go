@@ -98,7 +98,7 @@ func newIcetest(g *globals) *cobra.Command {
 	// Flags of the existing system.
 	flags.StringVar(&f.echoImage, "ice-tester-image", "", "same as --echo-image")
 	flags.BoolVar(&f.cleanup, "force-cleanup", false, "same as --cleanup")
-	flags.StringVar(&f.offload, "offload-mode", "", "replaced")
+	flags.StringVar(&f.offload, "offload-mode", "", "of the existing system; not supported")
 	flags.BoolVar(
 		&f.allowNodePort,
 		"allow-nodeport",

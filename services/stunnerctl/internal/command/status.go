@@ -113,8 +113,8 @@ The exit code is 1 if a pod gave no answer.`,
 	f.BoolVarP(&watching, "watch", "w", false, "show the status again every 2 s, until Ctrl-C")
 	f.StringVar(&pod, "pod", "", "only this pod")
 	f.StringVar(&pod, "pod-name", "", "same as --pod")
-	f.StringVar(&address, "pod-address", "", "replaced")
-	f.StringVar(&port, "pod-port", "", "replaced")
+	f.StringVar(&address, "pod-address", "", "of the existing system; not supported")
+	f.StringVar(&port, "pod-port", "", "of the existing system; not supported")
 	for _, name := range []string{"pod-name", "pod-address", "pod-port"} {
 		_ = f.MarkHidden(name)
 	}

@@ -124,7 +124,7 @@ func (g *Gateway) configProblems() (found []Finding) {
 			f.Remedy = "let the pod reach TCP port 13478 of Service stunner-config-discovery: NetworkPolicies, DNS, its CA and token"
 		case !g.current(s):
 			f.Problem = fmt.Sprintf("runs config %s; %s is published", short(s.Revision), short(g.Live.Config.Revision))
-			f.Remedy = "wait a second; if it stays, see the log of the pod"
+			f.Remedy = "wait a second; if it still runs that config, see the log of the pod"
 		default:
 			continue
 		}

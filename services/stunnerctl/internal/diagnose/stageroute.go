@@ -146,7 +146,7 @@ var backendRules = []Rule{
 			}
 			switch {
 			case all == 0:
-				f.Problem = "the Service has no endpoints: route " + b.route + " leads nowhere"
+				f.Problem = "the Service has no endpoints, so route " + b.route + " allows no peer of this Service"
 				f.Remedy = "start the media server, or correct the selector of the Service"
 			case ready == 0:
 				f.Severity = Warning

@@ -302,7 +302,7 @@ func TestRefusalsSayWhyInWords(t *testing.T) {
 		denied.Client != "198.51.100.7:1111" || denied.Times != 1 {
 		t.Errorf("drop %+v", denied)
 	}
-	if unknown.Text != "user name unknown in this realm" || !unknown.Answered || unknown.User != "eve\nlevel=ERROR" {
+	if unknown.Text != "the user name is unknown in this realm" || !unknown.Answered || unknown.User != "eve\nlevel=ERROR" {
 		t.Errorf("refusal %+v", unknown)
 	}
 	if one := read[inspection.RefusalList](t, h, "/refusals?user=ann&limit=5"); len(one.Refusals) != 1 {

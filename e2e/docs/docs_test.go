@@ -144,6 +144,29 @@ func TestLinks(t *testing.T) {
 	}
 }
 
+// TestRunbooks: every runbook names a command of stunnerctl that exists. doctor names its namespaces, because that of the
+// kubeconfig is rarely the one of the alert.
+func TestRunbooks(t *testing.T) {
+	commands := headings(bedtest.Read(t, "docs/stunnerctl.md"))
+	line := regexp.MustCompile("(?m)(?:^|`)(stunnerctl ([a-z-]+)[^`\n]*)")
+	for _, page := range pages(t) {
+		if filepath.Dir(page) == "docs/runbooks" || page == "docs/troubleshooting.md" {
+			found := line.FindAllStringSubmatch(bedtest.Read(t, page), -1)
+			if len(found) == 0 && strings.HasPrefix(filepath.Base(page), "Stunner") {
+				t.Errorf("%s names no command of stunnerctl", page)
+			}
+			for _, m := range found {
+				if !slices.Contains(commands, "stunnerctl-"+m[2]) {
+					t.Errorf("%s: there is no command %s", page, m[1])
+				}
+				if m[2] == "doctor" && !strings.Contains(m[1], " -A") && !strings.Contains(m[1], " -n ") {
+					t.Errorf("%s: %s: add -A or -n NAMESPACE", page, m[1])
+				}
+			}
+		}
+	}
+}
+
 // headings returns the headings of a page in the form of link anchors.
 func headings(text string) (all []string) {
 	for _, match := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllStringSubmatch(text, -1) {

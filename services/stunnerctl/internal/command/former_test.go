@@ -1,6 +1,8 @@
 package command
 
 import (
+	"bytes"
+	"context"
 	"strings"
 	"testing"
 )
@@ -41,13 +43,24 @@ func TestFormerCommandLines(t *testing.T) {
 		"auth -n media frankfurt --auth-turn-credential --auth-server-address ADDRESS": {0, "uris"},
 		"auth -n media frankfurt --auth-server-address ADDRESS --auth-service-port 1":  {0, "iceServers"},
 		"auth -n media frankfurt --auth-service-namespace x":                           {exitUsage, "--auth-server-address HOST:PORT"},
-		"license":        {0, "Every feature is on"},
-		"icetest --help": {0, "icetest"},
-		"turncat --help": {0, "turncat"},
+		"license":         {0, "Every feature is on"},
+		"icetest":         {exitUsage, "tests an existing Gateway and creates none"},
+		"icetest udp tcp": {exitUsage, "stunnerctl icetest GATEWAY"},
+		"icetest -n media frankfurt --offload-mode tc":                                           {exitUsage, "set the mode in its Dataplane"},
+		"icetest -n media nowhere -r 100 -t 1m":                                                  {exitFailed, "no such Gateway"},
+		"icetest -n media nowhere --packet-rate 100 --timeout 1m":                                {exitFailed, "no such Gateway"},
+		"icetest -n media nowhere --ice-tester-image example.org/x":                              {exitFailed, "no such Gateway"},
+		"icetest -n media nowhere --allow-nodeport":                                              {exitFailed, "no such Gateway"},
+		"icetest -n media --force-cleanup":                                                       {exitUsage, "a cluster"},
+		"turncat - turn://a:b@127.0.0.1:1?transport=tcp udp://127.0.0.1:1":                       {exitFailed, "connection refused"},
+		"turncat -v --log=all:INFO - turn://a:b@127.0.0.1:1?transport=tcp udp://127.0.0.1:1":     {exitFailed, "connection refused"},
+		"turncat -i --sni example.org - turn://a:b@127.0.0.1:1?transport=tls udp://127.0.0.1:1":  {exitFailed, "connection refused"},
+		"turncat --insecure file://stdin turn://a:b@127.0.0.1:1?transport=tls udp://127.0.0.1:1": {exitFailed, "connection refused"},
+		"turncat - k8s://media/nowhere:udp udp://127.0.0.1:1":                                    {exitFailed, "no such Gateway"},
+		"turncat - k8s:///nowhere:udp udp://127.0.0.1:1 -n media --cds-server-namespace ops":     {exitFailed, "no such Gateway"},
+		"turncat - k8s://media/nowhere:udp udp://127.0.0.1:1 --cds-server-address 10.0.0.1":      {exitUsage, "--operator URL"},
+		"turncat udp://127.0.0.1:0 turn://a:b@127.0.0.1:1 tcp://127.0.0.1:1":                     {exitUsage, "udp://"},
 	} {
-		if line == "icetest --help" && !hasCommand("icetest") {
-			continue // not yet part of this program
-		}
 		args := strings.Fields(strings.ReplaceAll(line, "ADDRESS ", address+" "))
 		if args[len(args)-1] == "ADDRESS" {
 			args[len(args)-1] = address
@@ -72,7 +85,14 @@ func TestFormerCommandLines(t *testing.T) {
 	}
 }
 
-func hasCommand(name string) bool {
-	c, _, err := newRoot("stunnerctl", Streams{}).Find([]string{name})
-	return err == nil && c.Name() == name
+// config -w prints a config until Ctrl-C, which is no failure.
+func TestFormerWatch(t *testing.T) {
+	ctx, interrupt := context.WithCancel(t.Context())
+	out := &eachWrite{do: func(string) { interrupt() }}
+	var errs bytes.Buffer
+	args := []string{"stunnerctl", "--folder", newWorld(t).folder, "config", "-n", "media", "frankfurt", "-w"}
+	code := Run(ctx, args, Streams{In: strings.NewReader(""), Out: out, ErrOut: &errs})
+	if code != 0 || !strings.Contains(out.String(), "media/frankfurt") || errs.Len() > 0 {
+		t.Errorf("exit code %d\n%s%s", code, out, &errs)
+	}
 }

@@ -14,25 +14,30 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerctl/internal/manifests"
 )
 
-func newLint(io Streams) *cobra.Command {
+func newLint(g *globals) *cobra.Command {
 	fix := false
 	c := &cobra.Command{
 		Use:   "lint PATH...",
 		Short: "Check manifests",
-		Long: `Check manifests as the API server and the operator do, without a cluster: syntax, unknown and duplicate fields,
-values that a CRD does not allow, annotations and labels without quotes, notations that are accepted but outdated, and
-credentials that can be guessed.
+		Long: `Checks manifests as the API server and the operator do, without a cluster: syntax,
+unknown and duplicate fields, values that a CRD does not allow, annotations and
+labels without quotes, notations that are accepted but outdated, and credentials
+that can be guessed.
 
-A PATH is a file, a folder with its direct subfolders, or - for the standard input. The exit code is 1 if the API server
-would reject a document. References to objects outside of the manifests are not checked: see stunnerctl render.`,
+A PATH is a file, a folder with its direct subfolders, or - for the standard
+input. The exit code is 1 if the API server would reject a document. References
+to objects outside of the manifests are not checked: see stunnerctl render.`,
 		Example: `  stunnerctl lint manifests/
   stunnerctl lint --fix gateway.yaml`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(_ *cobra.Command, paths []string) error {
+			if g.format != "" {
+				return usagef("-o %s: lint prints text: leave the flag out", g.format)
+			}
 			if fix && slices.Contains(paths, manifests.Stdin) {
 				return usageError{fmt.Errorf("--fix changes files: give a file or folder instead of %s", manifests.Stdin)}
 			}
-			return lint(paths, fix, io)
+			return lint(paths, fix, g.Streams)
 		},
 	}
 	c.Flags().BoolVar(&fix, "fix", false, "put numbers and booleans in annotations, labels and stringData in quotes")

@@ -136,3 +136,15 @@ func TestLintFix(t *testing.T) {
 		t.Errorf("--fix of the standard input: exit code %d: %s", code, errs)
 	}
 }
+
+// lint and render have one output format, and reject the others.
+func TestManifestsFormat(t *testing.T) {
+	for line, want := range map[string]int{
+		"lint - -o json": exitUsage, "lint - -o yaml": exitUsage, "lint -": exitFailed, // an unquoted boolean
+		"render - -o json": exitUsage, "render - -o yaml": 0, "render -": 0,
+	} {
+		if out, errs, code := execute(t, gateway, strings.Fields(line)...); code != want {
+			t.Errorf("%s: exit code %d, want %d\n%s%s", line, code, want, out, errs)
+		}
+	}
+}

@@ -34,14 +34,16 @@ func newRender(g *globals) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "render PATH...",
 		Short: "Print what the operator makes of manifests",
-		Long: `Print the objects, dataplane configs and statuses that the operator in a cluster makes of manifests, without a
+		Long: `Prints the objects, dataplane configs and statuses that the operator in a cluster
+makes of manifests, without a cluster.
+
+A PATH is a file, a folder with its direct subfolders, or - for the standard
+input. The manifests must contain everything that the Gateways refer to:
+GatewayClass, GatewayConfig, Dataplane, Secrets, and the Services of media servers
+with their EndpointSlices. What is missing is a condition in the statuses, as in a
 cluster.
 
-A PATH is a file, a folder with its direct subfolders, or - for the standard input. The manifests must contain
-everything that the Gateways refer to: GatewayClass, GatewayConfig, Dataplane, Secrets, and the Services of media
-servers with their EndpointSlices. What is missing is a condition in the statuses, as in a cluster.
-
-The exit code is 1 if a document is invalid.`,
+The output is YAML. The exit code is 1 if a document is invalid.`,
 		Example: `  # what would change in the cluster
   stunnerctl render manifests/ --show objects | kubectl diff -f -
 
@@ -49,6 +51,9 @@ The exit code is 1 if a document is invalid.`,
   stunnerctl render manifests/ --to rendered/`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(_ *cobra.Command, paths []string) error {
+			if g.format != "" && g.format != "yaml" {
+				return usagef("-o %s: render prints YAML: leave the flag out", g.format)
+			}
 			o.showSecrets = g.showSecrets
 			return o.run(paths, g.Streams)
 		},

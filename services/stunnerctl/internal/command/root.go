@@ -116,7 +116,7 @@ func newRoot(name string, io Streams) *cobra.Command {
 			newCanReach(g),
 			newDoctor(g),
 			newIcetest(g),
-			newLint(io),
+			newLint(g),
 			newRender(g),
 			newWhy(g),
 		}},

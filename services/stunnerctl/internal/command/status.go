@@ -20,6 +20,7 @@ import (
 
 	"github.com/stunner-gateway/stunner/services/api/inspection"
 	"github.com/stunner-gateway/stunner/services/stunnerctl/internal/connect"
+	"github.com/stunner-gateway/stunner/services/stunnerctl/internal/diagnose"
 	"github.com/stunner-gateway/stunner/services/stunnerctl/internal/output"
 )
 
@@ -376,7 +377,7 @@ func wrongConditionsOf(gateway unstructured.Unstructured, name string) (wrong []
 	}
 	add := func(object string, conditions []metav1.Condition) {
 		for _, c := range conditions {
-			if isWrong(c) {
+			if diagnose.IsWrong(c) {
 				wrong = append(wrong, wrongCondition{object, c.Type, string(c.Status), c.Reason, c.Message})
 			}
 		}
@@ -386,18 +387,4 @@ func wrongConditionsOf(gateway unstructured.Unstructured, name string) (wrong []
 		add(name+"/"+l.Name, l.Conditions)
 	}
 	return wrong
-}
-
-// positive are the condition types whose good status is True. The operator's other types are good if they are False.
-var positive = []string{"Accepted", "Programmed", "ResolvedRefs", "Autoscaled", "Ready"}
-
-// isWrong reports whether a condition reports a problem. Conditions of other controllers are not judged.
-func isWrong(c metav1.Condition) bool {
-	if slices.Contains(positive, c.Type) {
-		return c.Status != metav1.ConditionTrue
-	}
-	return c.Status == metav1.ConditionTrue && slices.Contains([]string{
-		"Conflicted", "RealmNotDNSName", "InsecureInlineCredentials", "GuessableCredentials", "OffloadUnavailable",
-		"DeprecatedInput",
-	}, c.Type)
 }

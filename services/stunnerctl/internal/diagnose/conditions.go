@@ -26,16 +26,20 @@ var warnings = []string{
 	"DeprecatedInput",
 }
 
+// IsWrong reports whether a condition of the operator reports a problem. Conditions of other controllers do not.
+func IsWrong(c metav1.Condition) bool {
+	bad, known := wrongStatus[c.Type]
+	return known && (c.Status == bad || c.Status == metav1.ConditionUnknown && bad == metav1.ConditionFalse)
+}
+
 // wrong returns those conditions of the types that report a problem. Without types it returns those of all types that
 // the operator writes.
 func wrong(all []metav1.Condition, types ...string) (found []metav1.Condition) {
 	for _, c := range all {
-		bad, known := wrongStatus[c.Type]
 		if c.Reason == "Pending" && c.ObservedGeneration == 0 && c.LastTransitionTime.Unix() == 0 {
 			continue // the default of the CRD: no operator has written the condition
 		}
-		unknown := c.Status == metav1.ConditionUnknown && bad == metav1.ConditionFalse
-		if known && (c.Status == bad || unknown) && (len(types) == 0 || slices.Contains(types, c.Type)) {
+		if IsWrong(c) && (len(types) == 0 || slices.Contains(types, c.Type)) {
 			found = append(found, c)
 		}
 	}

@@ -201,6 +201,17 @@ func TestHealthy(t *testing.T) {
 	}
 }
 
+// A NetworkPolicy that admits all addresses is no finding.
+func TestNetworkPolicyForAllClients(t *testing.T) {
+	for _, block := range []string{"{cidr: 0.0.0.0/0}", "{cidr: 0.0.0.0/0, except: [169.254.0.0/16]}", "{cidr: '::/0'}"} {
+		s := load(t, []byte(`{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: all, namespace: meet},
+spec: {podSelector: {}, policyTypes: [Ingress], ingress: [{from: [{ipBlock: `+block+`}]}]}}`), nil)
+		if r := Why(s, "meet", "front-door"); len(r.Findings) > 0 {
+			t.Errorf("%s: %s", block, show(r.Findings))
+		}
+	}
+}
+
 // A stage that could read nothing and ask nobody is not reported as checked.
 func TestNotChecked(t *testing.T) {
 	s := load(t, nil, []byte(`{"unreached":{"problem":"refused"},"operator":null,"clocks":null,"served":null,"live":null}`))

@@ -48,7 +48,7 @@ var policyRules = []Rule{
 		}
 		return found
 	}},
-	{"NetworkPolicies admit clients", func(_s *Snapshot, g *Gateway) []Finding { return _s.networkPolicies(g) }},
+	{"NetworkPolicies admit clients", func(s *Snapshot, g *Gateway) []Finding { return s.networkPolicies(g) }},
 	{"autoscaling works", func(s *Snapshot, g *Gateway) []Finding { return s.scaling(g) }},
 	{"namespace has quota", func(s *Snapshot, g *Gateway) []Finding { return s.quotas(g) }},
 	{"conditions have no warnings", func(_ *Snapshot, g *Gateway) (found []Finding) {
@@ -79,24 +79,8 @@ func (s *Snapshot) networkPolicies(g *Gateway) (found []Finding) {
 		}
 	}
 	for _, l := range g.Spec.Listeners {
-		protocol, port := transport(l.Protocol), g.targetPort(l)
-		admitted := len(ingress) == 0 || slices.ContainsFunc(ingress, func(p *networkingv1.NetworkPolicy) bool {
-			return slices.ContainsFunc(p.Spec.Ingress, func(r networkingv1.NetworkPolicyIngressRule) bool {
-				return admits(r.Ports, protocol, port) && everywhere(r.From)
-			})
-		})
-		if !admitted {
-			found = append(found, Finding{
-				Severity: Warning, Object: ref("NetworkPolicy", ingress[0]), Field: "spec.ingress",
-				Problem: fmt.Sprintf(
-					"no NetworkPolicy of the dataplane pods admits all clients to %s port %d of listener %s",
-					protocol,
-					port,
-					l.Name,
-				),
-				Remedy:  "admit the port, or set spec.enableNetworkPolicy of the Dataplane, which does",
-				Command: describe("networkpolicy", ingress[0]),
-			})
+		if f := g.clientPolicy(l, ingress); f != nil {
+			found = append(found, *f)
 			break
 		}
 	}
@@ -158,9 +142,51 @@ func admits(ports []networkingv1.NetworkPolicyPort, protocol corev1.Protocol, po
 	})
 }
 
-func everywhere(from []networkingv1.NetworkPolicyPeer) bool {
-	return len(from) == 0 ||
-		slices.ContainsFunc(from, func(p networkingv1.NetworkPolicyPeer) bool { return p.IPBlock != nil })
+// clientPolicy checks that the NetworkPolicies with ingress rules admit the clients of a listener.
+func (g *Gateway) clientPolicy(l gwapiv1.Listener, ingress []*networkingv1.NetworkPolicy) *Finding {
+	if len(ingress) == 0 {
+		return nil
+	}
+	protocol, port := transport(l.Protocol), g.targetPort(l)
+	var some []string
+	for _, p := range ingress {
+		for _, r := range p.Spec.Ingress {
+			if !admits(r.Ports, protocol, port) {
+				continue
+			}
+			blocks, all := clients(r.From)
+			if all {
+				return nil
+			}
+			some = append(some, blocks...)
+		}
+	}
+	f := &Finding{
+		Severity: Warning, Object: ref("NetworkPolicy", ingress[0]), Field: "spec.ingress",
+		Problem: fmt.Sprintf("no NetworkPolicy of the dataplane pods admits clients to %s port %d of listener %s",
+			protocol, port, l.Name),
+		Remedy:  "admit the port, or set spec.enableNetworkPolicy of the Dataplane, which does",
+		Command: describe("networkpolicy", ingress[0]),
+	}
+	if len(some) > 0 {
+		f.Severity = Info
+		f.Problem = fmt.Sprintf("the NetworkPolicies of the dataplane pods admit only clients of %s to %s port %d of listener %s",
+			few(some), protocol, port, l.Name)
+		f.Remedy = "if there are other clients, admit 0.0.0.0/0 and ::/0"
+	}
+	return f
+}
+
+// clients returns the ranges of clients that a rule admits, and whether it admits all.
+func clients(from []networkingv1.NetworkPolicyPeer) (blocks []string, all bool) {
+	for _, p := range from {
+		if p.IPBlock == nil {
+			continue // pods of the cluster
+		}
+		blocks = append(blocks, p.IPBlock.CIDR)
+		all = all || strings.HasSuffix(p.IPBlock.CIDR, "/0")
+	}
+	return blocks, all || len(from) == 0
 }
 
 // scaling checks the ScaledObject of the Gateway.

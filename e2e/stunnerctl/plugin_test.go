@@ -28,6 +28,7 @@ type manifest struct {
 		Homepage         string `json:"homepage"`
 		ShortDescription string `json:"shortDescription"`
 		Description      string `json:"description"`
+		Caveats          string `json:"caveats"`
 		Platforms        []struct {
 			Selector struct {
 				MatchLabels struct{ OS, Arch string } `json:"matchLabels"`
@@ -84,5 +85,10 @@ func TestPlugin(t *testing.T) {
 		if err != nil || !strings.Contains(string(text), want) {
 			t.Errorf("%s: %v\n%s", args, err, text)
 		}
+	} // kubectl runs kubectl_complete-stunner for the words after "kubectl stunner".
+	complete := exec.Command(filepath.Join(installed, "kubectl_complete-stunner"), "stat")
+	complete.Env = append(os.Environ(), "PATH="+installed+":"+os.Getenv("PATH"))
+	if text, err := complete.CombinedOutput(); err != nil || !strings.HasPrefix(string(text), "status\t") {
+		t.Errorf("completion: %v\n%s", err, text)
 	}
 }

@@ -48,6 +48,7 @@ var policyRules = []Rule{
 		}
 		return found
 	}},
+	{"sourceQuota counts clients", func(_ *Snapshot, g *Gateway) []Finding { return g.sharedSources() }},
 	{"NetworkPolicies admit clients", func(s *Snapshot, g *Gateway) []Finding { return s.networkPolicies(g) }},
 	{"autoscaling works", func(s *Snapshot, g *Gateway) []Finding { return s.scaling(g) }},
 	{"namespace has quota", func(s *Snapshot, g *Gateway) []Finding { return s.quotas(g) }},
@@ -57,6 +58,26 @@ var policyRules = []Rule{
 		}
 		return found
 	}},
+}
+
+// sharedSources checks that clients have different source addresses, if their allocations are limited by address.
+func (g *Gateway) sharedSources() (found []Finding) {
+	if g.Config == nil || g.Config.Spec.SourceQuota == 0 || len(g.Pods) > 0 && g.Pods[0].Spec.HostNetwork {
+		return nil
+	}
+	for _, svc := range g.Services {
+		if svc.Spec.Type == corev1.ServiceTypeClusterIP || svc.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal {
+			continue
+		}
+		found = append(found, Finding{
+			Severity: Info, Object: ref("GatewayConfig", g.Config), Field: "spec.sourceQuota",
+			Problem: fmt.Sprintf("Service %s has externalTrafficPolicy Cluster: where nodes replace the source address of packets, "+
+				"all clients of a node share the quota, and their server-reflexive candidates are addresses of nodes", svc.Name),
+			Remedy:  "set annotation stunner.l7mp.io/external-traffic-policy: local on the Gateway, or remove sourceQuota",
+			Command: fmt.Sprintf("stunnerctl sessions %s/%s", g.Namespace, g.Name),
+		})
+	}
+	return found
 }
 
 // networkPolicies checks that the NetworkPolicies that select the pods of the Gateway admit its listeners and its media.
@@ -184,7 +205,7 @@ func clients(from []networkingv1.NetworkPolicyPeer) (blocks []string, all bool) 
 			continue // pods of the cluster
 		}
 		blocks = append(blocks, p.IPBlock.CIDR)
-		all = all || strings.HasSuffix(p.IPBlock.CIDR, "/0")
+		all = all || everyAddress(p.IPBlock.CIDR)
 	}
 	return blocks, all || len(from) == 0
 }

@@ -130,6 +130,20 @@ var backendRules = []Rule{
 		}
 		return found
 	}},
+	{"routes name their peers", func(s *Snapshot, g *Gateway) (found []Finding) {
+		for _, b := range s.backends(g) {
+			if b.static == nil || !slices.ContainsFunc(b.static.Spec.Prefixes, everyAddress) {
+				continue
+			}
+			found = append(found, Finding{
+				Severity: Info, Object: ref("StaticService", b.static), Field: "spec.prefixes",
+				Problem: "contains all addresses: with route " + b.route + " every user with a credential can relay to the internet",
+				Remedy:  "if this is not intended, name the prefixes of the media servers",
+				Command: describe("staticservice", b.static),
+			})
+		}
+		return found
+	}},
 	{"Services have endpoints", func(s *Snapshot, g *Gateway) (found []Finding) {
 		for _, b := range s.backends(g) {
 			if b.service == nil || !s.readable("EndpointSlice", b.service.Namespace) {
@@ -173,6 +187,9 @@ var backendRules = []Rule{
 		return []Finding{f}
 	}},
 }
+
+// everyAddress reports whether a prefix contains all addresses of its family.
+func everyAddress(prefix string) bool { return strings.HasSuffix(prefix, "/0") }
 
 // routeFor returns the only route of the Gateway as an object, or other.
 func (g *Gateway) routeFor(other string) string {

@@ -117,10 +117,25 @@ var serviceRules = []Rule{
 	}},
 	{"health check reaches a port", func(_ *Snapshot, g *Gateway) (found []Finding) {
 		for _, svc := range g.Services {
-			found = append(found, g.healthCheck(svc)...)
+			found = append(append(found, g.healthCheck(svc)...), g.publicSessions(svc)...)
 		}
 		return found
 	}},
+}
+
+// publicSessions checks that a Service does not expose the lists of sessions and refusals, which are on the port of the
+// probes.
+func (g *Gateway) publicSessions(svc *corev1.Service) []Finding {
+	if g.Dataplane == nil || !exposes(svc, healthPort) || !slices.Contains(g.Dataplane.Spec.Args, "--sessions-from=any") {
+		return nil
+	}
+	return []Finding{{
+		Severity: Warning, Object: ref("Service", svc), Field: fmt.Sprintf("spec.ports[%d]", healthPort),
+		Problem: "the port is public, and --sessions-from=any of Dataplane " + g.Dataplane.Name +
+			" shows sessions and refusals to everybody",
+		Remedy:  "remove --sessions-from=any from spec.args of the Dataplane: load balancers need /live and /ready only",
+		Command: describe("service", svc),
+	}}
 }
 
 // balancerEvent returns the last event of a load balancer about a Service, or nil. Events of controllers of endpoints are
@@ -292,6 +307,22 @@ var addressRules = []Rule{
 		}
 		return found
 	}},
+	{"Services have the family of the address", func(_ *Snapshot, g *Gateway) (found []Finding) {
+		for _, a := range g.Status.Addresses {
+			ip, err := netip.ParseAddr(a.Value)
+			if err != nil || g.serves(ip) {
+				continue
+			}
+			found = append(found, Finding{
+				Severity: Warning, Object: ref("Gateway", g), Field: "status.addresses",
+				Problem: fmt.Sprintf("clients are told the %s address %s, and no Service of the Gateway has this family", family(ip), ip),
+				Remedy: fmt.Sprintf("set spec.service.ipFamilyPolicy of the Dataplane to PreferDualStack in a dual-stack cluster, or use an "+
+					"%s address in spec.addresses", other(family(ip))),
+				Command: "kubectl get services -n " + g.Namespace + " -o custom-columns=NAME:.metadata.name,FAMILIES:.spec.ipFamilies",
+			})
+		}
+		return found
+	}},
 	{"address is one that clients reach", func(s *Snapshot, g *Gateway) (found []Finding) {
 		severity := Warning
 		if s.Folder {
@@ -311,6 +342,32 @@ var addressRules = []Rule{
 		}
 		return found
 	}},
+}
+
+// serves reports whether a Service has the family of an address, as far as it is known.
+func (g *Gateway) serves(ip netip.Addr) bool {
+	known := false
+	for _, svc := range g.Services {
+		known = known || len(svc.Spec.IPFamilies) > 0
+		if slices.Contains(svc.Spec.IPFamilies, family(ip)) {
+			return true
+		}
+	}
+	return !known
+}
+
+func family(ip netip.Addr) corev1.IPFamily {
+	if ip.Unmap().Is4() {
+		return corev1.IPv4Protocol
+	}
+	return corev1.IPv6Protocol
+}
+
+func other(f corev1.IPFamily) corev1.IPFamily {
+	if f == corev1.IPv4Protocol {
+		return corev1.IPv6Protocol
+	}
+	return corev1.IPv4Protocol
 }
 
 // nodesAreInternal reports whether it is known that no node has an external address.

@@ -60,7 +60,7 @@ var configRules = []Rule{
 			found = append(found, Finding{
 				Severity: Warning, Object: objectName("Pod", g.Namespace, a.Pod), Field: "config discovery",
 				Problem: "does not answer the operator: " + *a.Body,
-				Remedy:  "if the pod runs an older release, replace it when it has no calls; otherwise see its log",
+				Remedy:  silenceRemedy(*a.Body),
 				Command: fmt.Sprintf("kubectl logs -n %s %s --tail=20", g.Namespace, a.Pod),
 			})
 		}
@@ -95,6 +95,18 @@ var configRules = []Rule{
 		}
 		return found
 	}},
+}
+
+// silenceRemedy is the remedy for a pod that is connected to the operator and does not answer, with a reason of
+// services/api/discovery.
+func silenceRemedy(reason string) string {
+	switch {
+	case strings.Contains(reason, "answers no requests"):
+		return "the pod runs an older release: replace it when it has no calls"
+	case strings.Contains(reason, "within") || strings.HasPrefix(reason, "busy"):
+		return "the process may hang: see its log, its CPU limit and the events of its liveness probe; if it does not recover, delete the pod"
+	}
+	return "see the log of the pod"
 }
 
 // configProblems returns the findings of pods that do not run the published config.

@@ -170,7 +170,7 @@ func podStatusOf(a answer[inspection.Status], published string, now time.Time) p
 		Capacity: st.Capacity, Version: programVersion(st.Program), Started: st.Started, Problem: cmp.Or(st.Problem, st.Lost),
 	}
 	if !st.Now.IsZero() {
-		out.ClockSkewSeconds = math.Round(st.Now.Sub(now).Seconds())
+		out.ClockSkewSeconds = math.Round(st.Now.Sub(now).Seconds()) + 0 // +0: no negative zero
 	}
 	switch {
 	case st.Config.Rejected != "":

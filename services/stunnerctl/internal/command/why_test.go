@@ -1,8 +1,12 @@
 package command
 
 import (
+	"fmt"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/stunner-gateway/stunner/services/api/inspection"
 )
 
 // An operator that cannot be reached is a finding, and nothing is said about pods that were not asked.
@@ -24,7 +28,16 @@ func TestWhyWithoutOperator(t *testing.T) {
 // A namespace without a Gateway is a finding, and no failure.
 func TestDoctorWithoutGateway(t *testing.T) {
 	out, errs, code := newWorld(t).run(t, "doctor", "-n", "nowhere")
-	if code != 0 || errs != "" || !strings.Contains(out, "there is no Gateway of STUNner") || !strings.Contains(out, "use -A") {
+	if code != 0 || errs != "" || !strings.Contains(out, "there is no Gateway of STUNner") || !strings.Contains(out, "use -A") ||
+		strings.Contains(out, "kubectl") {
 		t.Errorf("exit code %d\n%s%s", code, out, errs)
+	}
+}
+
+// A clock that is a fraction of a second behind is not shown as -0s.
+func TestClockOfStatus(t *testing.T) {
+	status := podStatusOf(answer[inspection.Status]{value: inspection.Status{Now: at.Add(-300 * time.Millisecond)}}, "", at)
+	if text := fmt.Sprintf("%+.0f", status.ClockSkewSeconds); text != "+0" {
+		t.Error(text)
 	}
 }

@@ -45,9 +45,12 @@ type Finding struct {
 // Wrong reports whether a finding is a problem, which excludes infos.
 func (f Finding) Wrong() bool { return f.Severity != Info }
 
-// cleaned returns the finding without control characters. Its texts may contain names, events and errors that other
-// users or clients wrote.
-func (f Finding) cleaned() Finding {
+// cleaned returns a finding without control characters. Its texts may contain names, events and errors that other users
+// or clients wrote. With a file provider there is no cluster, so that commands of kubectl are left out.
+func (s *Snapshot) cleaned(f Finding) Finding {
+	if s.Folder && strings.HasPrefix(f.Command, "kubectl ") {
+		f.Command = ""
+	}
 	for _, text := range []*string{&f.Object, &f.Field, &f.Problem, &f.Remedy, &f.Command} {
 		*text = Clean(*text)
 	}

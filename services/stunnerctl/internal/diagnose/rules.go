@@ -117,11 +117,8 @@ func (s *Snapshot) run(stages []Stage, g *Gateway, stop bool) (r Report) {
 		found = grouped(found)
 		step := Step{Stage: stage.Name, State: OK, Fact: Clean(stage.Fact(s, g))}
 		for i := range found {
-			found[i] = found[i].cleaned()
+			found[i] = s.cleaned(found[i])
 			found[i].Stage = stage.Name
-			if s.Folder && strings.HasPrefix(found[i].Command, "kubectl ") {
-				found[i].Command = "" // there is no cluster
-			}
 			step.State = worse(step.State, found[i].Severity)
 		}
 		if step.State == OK && strings.HasPrefix(step.Fact, notChecked) {

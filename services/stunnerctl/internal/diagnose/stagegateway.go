@@ -115,7 +115,7 @@ func (s *Snapshot) noGateway(namespace, name string) Finding {
 		if reason := s.failed("Gateway", namespace); reason != "" {
 			f.Problem, f.Remedy, f.Command = "cannot be read: "+reason, tryAgain, ""
 		}
-		return f.cleaned()
+		return s.cleaned(f)
 	}
 	var others []string
 	for _, gw := range list[gwapiv1.Gateway](s, "Gateway") {
@@ -123,7 +123,7 @@ func (s *Snapshot) noGateway(namespace, name string) Finding {
 	}
 	if len(others) > 0 {
 		slices.Sort(others)
-		f.Remedy += "; there are " + few(others)
+		f.Remedy += ": the Gateways are " + few(others)
 	}
-	return f.cleaned()
+	return s.cleaned(f)
 }

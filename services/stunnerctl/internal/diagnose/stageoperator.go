@@ -3,6 +3,7 @@ package diagnose
 import (
 	"cmp"
 	"fmt"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 )
@@ -83,7 +84,7 @@ func operatorFact(s *Snapshot, _ *Gateway) string {
 		facts = append(facts, fmt.Sprintf("%d/%d ready", s.operatorReady(), n))
 	}
 	if s.Operator != nil {
-		facts = append(facts, s.Operator.Version)
+		facts = append(facts, s.Operator.version())
 	}
 	return cmp.Or(few(facts), notChecked+": its pods are not readable, and it was not asked")
 }
@@ -122,12 +123,15 @@ func answerFact(s *Snapshot, g *Gateway) string {
 	case s.Unreached != nil:
 		return notChecked + ": the operator cannot be reached"
 	case s.Operator != nil:
-		return "answers, " + s.Operator.Version
+		return "answers, " + s.Operator.version()
 	case g.Live.Status != nil:
 		return "answers"
 	}
 	return notChecked + ": the operator was not asked"
 }
+
+// version returns the version without the name of the program.
+func (o *Operator) version() string { return strings.TrimPrefix(o.Version, "operator ") }
 
 // notAsked returns why there is no answer of a pod about a subject, such as "sessions".
 func (s *Snapshot) notAsked(g *Gateway, subject string) string {

@@ -154,6 +154,6 @@ func (s *Snapshot) noGateways(namespace string, checked int, others []string) *F
 			f.Remedy += "; or use --controller-name if one of these controllers is an operator of STUNner"
 		}
 	}
-	f = f.cleaned()
+	f = s.cleaned(f)
 	return &f
 }

@@ -253,6 +253,16 @@ func (s *Snapshot) endpointsOf(svc *corev1.Service) (ready, all int) {
 	return ready, all
 }
 
+// resolved reports whether the operator has resolved the backends of all routes, as their status says.
+func (g *Gateway) resolved() bool {
+	return len(g.Routes) > 0 && !slices.ContainsFunc(g.Routes, func(r *Route) bool {
+		return !slices.ContainsFunc(r.Parents, func(p gwapiv1.RouteParentStatus) bool {
+			c := conditionOf(p.Conditions, "ResolvedRefs")
+			return c != nil && c.Status == "True"
+		})
+	})
+}
+
 func backendFact(s *Snapshot, g *Gateway) string {
 	var facts []string
 	for _, b := range s.backends(g) {
@@ -263,8 +273,11 @@ func backendFact(s *Snapshot, g *Gateway) string {
 		ready, all := s.endpointsOf(b.service)
 		facts = append(facts, fmt.Sprintf("%s/%s %d/%d ready", b.service.Namespace, b.service.Name, ready, all))
 	}
-	if len(facts) == 0 {
-		return notChecked + ": none is readable"
+	switch {
+	case len(facts) > 0:
+		return few(facts)
+	case g.resolved():
+		return "resolved by the operator"
 	}
-	return strings.TrimSpace(few(facts))
+	return notChecked + ": none is readable"
 }

@@ -34,7 +34,8 @@ type Column struct {
 	Drop int
 	// Clip lets long cells lose their middle on a narrow terminal.
 	Clip bool
-	// Wrap lets the column continue on the next lines on a narrow terminal. Only the last column may wrap.
+	// Wrap lets the column continue on the next lines on a narrow terminal, or stand below the row if there is no room
+	// for it. Only the last column may wrap.
 	Wrap bool
 	// Right aligns numbers.
 	Right bool
@@ -63,6 +64,9 @@ const (
 	minWrap = 20 // the minimum width of a column that wraps
 	minClip = 10 // the minimum width of a column that is clipped
 	maxClip = 24 // columns are left out before a column is clipped to less
+
+	below  = -1 // the width of a last column that stands below the row
+	indent = 4  // of such a column
 )
 
 // Table prints a table. On a terminal it leaves columns out, and wraps the last one, if lines would be too long.
@@ -129,7 +133,11 @@ func (p *Printer) layout(t Table) (shown, widths []int) {
 		}
 	}
 	if last := shown[len(shown)-1]; t.Columns[last].Wrap {
-		widths[last] = max(minWrap, min(widths[last], p.Width-total(clipped)+min(widths[last], minWrap)))
+		room := p.Width - total(clipped) + min(widths[last], minWrap)
+		if room < minWrap && room < widths[last] {
+			room = below
+		}
+		widths[last] = min(widths[last], room)
 	}
 	return shown, widths
 }
@@ -138,6 +146,16 @@ func textOf(c Cell) string { return cmp.Or(Clean(c.Text), "-") }
 
 func (p *Printer) row(b *strings.Builder, columns []Column, cells []Cell, shown, widths []int) {
 	last := shown[len(shown)-1]
+	if widths[last] == below {
+		p.row(b, columns, cells, shown[:len(shown)-1], widths)
+		if cells[last].Text == columns[last].Name || cells[last].Text == "" {
+			return
+		}
+		for _, line := range wrap(textOf(cells[last]), max(minWrap, p.Width-indent)) {
+			b.WriteString(strings.Repeat(" ", indent) + p.paint(line, cells[last].Color) + "\n")
+		}
+		return
+	}
 	lines := []string{textOf(cells[last])}
 	if columns[last].Wrap && p.Width > 0 && !p.IsWide() {
 		lines = wrap(lines[0], widths[last])
@@ -154,9 +172,7 @@ func (p *Printer) row(b *strings.Builder, columns []Column, cells []Cell, shown,
 				text = clip(text, widths[i])
 			}
 			space := strings.Repeat(" ", max(0, widths[i]-utf8.RuneCountInString(text)))
-			if p.Color && sgr[color] != "" && text != "" {
-				text = "\x1b[" + sgr[color] + "m" + text + "\x1b[0m"
-			}
+			text = p.paint(text, color)
 			if columns[i].Right {
 				text, space = space+text, ""
 			}
@@ -167,6 +183,14 @@ func (p *Printer) row(b *strings.Builder, columns []Column, cells []Cell, shown,
 		}
 		b.WriteByte('\n')
 	}
+}
+
+// paint colours a text.
+func (p *Printer) paint(text string, color Color) string {
+	if !p.Color || sgr[color] == "" || text == "" {
+		return text
+	}
+	return "\x1b[" + sgr[color] + "m" + text + "\x1b[0m"
 }
 
 // clip replaces the middle of a text that has more than width characters.

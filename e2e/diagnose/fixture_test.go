@@ -69,6 +69,7 @@ func TestFaults(t *testing.T) {
 		}
 	})
 	t.Run("rights", func(t *testing.T) { testRights(t, o) })
+	t.Run("sysdump", func(t *testing.T) { testSysdump(t, o) })
 	t.Run("of one Gateway", func(t *testing.T) {
 		for _, f := range all {
 			if _, alone := f.parts["alone"]; alone {

@@ -192,8 +192,8 @@ func (g *globals) authService(f authFlags) (*url.URL, dialFunc, error) {
 		}
 		if f.tokenFile != "" && base.Scheme != "https" && !connect.IsLoopback(base.Hostname()) {
 			return nil, nil, usagef(
-				"--auth-server-address %q: a token is sent over verified TLS only: use https://HOST, or leave the flag out, so "+
-					"that a port is forwarded", f.address)
+				"--auth-server-address %q: a token is sent over verified TLS only: use https://HOST, or leave the flag "+
+					"out, so that a port is forwarded", f.address)
 		}
 		return base, (&net.Dialer{}).DialContext, nil
 	}

@@ -22,8 +22,8 @@ import (
 // clusterKinds have no namespace.
 var clusterKinds = []string{"Node", "Namespace", "GatewayClass", "Dataplane", "CustomResourceDefinition"}
 
-// fakeCluster serves objects as the API server does, and returns the flags that select it. It answers the log of every pod
-// with log. Without objects it forbids everything, as for a user without rights.
+// fakeCluster serves objects as the API server does, and returns the flags that select it. It answers the log of every
+// pod with log. Without objects it forbids everything, as for a user without rights.
 func fakeCluster(t *testing.T, log string, documents ...string) []string {
 	t.Helper()
 	var objects []unstructured.Unstructured
@@ -37,7 +37,8 @@ func fakeCluster(t *testing.T, log string, documents ...string) []string {
 		gv, plural := o.GroupVersionKind().GroupVersion(), pluralOf(o)
 		if !slices.ContainsFunc(resources[gv], func(r metav1.APIResource) bool { return r.Name == plural }) {
 			resources[gv] = append(resources[gv], metav1.APIResource{
-				Name: plural, Kind: o.GetKind(), Namespaced: !slices.Contains(clusterKinds, o.GetKind()), Verbs: []string{"get", "list"},
+				Name: plural, Kind: o.GetKind(), Verbs: []string{"get", "list"},
+				Namespaced: !slices.Contains(clusterKinds, o.GetKind()),
 			})
 		}
 	}
@@ -68,7 +69,9 @@ func fakeCluster(t *testing.T, log string, documents ...string) []string {
 			for _, l := range lists {
 				all, _ := answers[l].(map[string]any)
 				if all == nil {
-					all = map[string]any{"kind": o.GetKind() + "List", "apiVersion": gv.String(), "metadata": map[string]any{}, "items": []any{}}
+					all = map[string]any{
+						"kind": o.GetKind() + "List", "apiVersion": gv.String(), "metadata": map[string]any{}, "items": []any{},
+					}
 				}
 				all["items"] = append(all["items"].([]any), o.Object)
 				answers[l] = all
@@ -122,7 +125,8 @@ func TestDoctorWithoutRights(t *testing.T) {
 	} {
 		out, errs, code := execute(t, "", append(fakeCluster(t, ""), strings.Fields(line)...)...)
 		text := strings.Join(strings.Fields(out), " ")
-		if code != exitFailed || errs != "" || !strings.Contains(text, want) || !strings.Contains(text, "bind ClusterRole stunner-viewer") ||
+		if code != exitFailed || errs != "" || !strings.Contains(text, want) ||
+			!strings.Contains(text, "bind ClusterRole stunner-viewer") ||
 			!strings.Contains(text, "Role stunner-reach of namespace stunner-system") {
 			t.Errorf("%s: exit code %d\n%s%s", line, code, out, errs)
 		}

@@ -248,8 +248,8 @@ func (g *globals) completesGateways(c *cobra.Command, most int) *cobra.Command {
 // watchInterval is the time between two readings of --watch.
 const watchInterval = 2 * time.Second
 
-// watch calls show once, or repeatedly with watching, until ctx ends, which is no error then. On a terminal, each result
-// replaces the last one.
+// watch calls show once, or repeatedly with watching, until ctx ends, which is no error then. On a terminal, each
+// result replaces the last one.
 func (g *globals) watch(ctx context.Context, watching bool, show func(context.Context, *output.Printer) error) error {
 	if !watching {
 		return show(ctx, g.printer())

@@ -148,7 +148,8 @@ func (g *globals) icetest(ctx context.Context, f icetestFlags, args []string) er
 		return g.icetestCleanup(ctx, s)
 	}
 	if len(args) != 1 {
-		return usagef("icetest tests an existing Gateway and creates none: name it, stunnerctl icetest GATEWAY [udp|tcp|tls|dtls...]")
+		return usagef("icetest tests an existing Gateway and creates none: name it, " +
+			"stunnerctl icetest GATEWAY [udp|tcp|tls|dtls...]")
 	}
 	gateway, listener, err := g.parseListener(args[0])
 	if err != nil {

@@ -116,8 +116,8 @@ The exit code is 1 if a finding is an error or a warning.`,
 	return c
 }
 
-// snapshot reads the snapshot of a diagnosis. With --operator the objects are those of the cluster that a flag names, or
-// there are none: the cluster of the default kubeconfig may be another one.
+// snapshot reads the snapshot of a diagnosis. With --operator the objects are those of the cluster that a flag names,
+// or there are none: the cluster of the default kubeconfig may be another one.
 func (g *globals) snapshot(ctx context.Context, o collect.Options) (*diagnose.Snapshot, error) {
 	answers, err := g.open()
 	if err != nil {

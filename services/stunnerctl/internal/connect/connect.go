@@ -116,8 +116,8 @@ type Options struct {
 	Progress func(string)
 }
 
-// Controls reports whether the GatewayClasses with a controllerName are those of an operator, whose name is empty if any
-// operator is meant.
+// Controls reports whether the GatewayClasses with a controllerName are those of an operator, whose name is empty if
+// any operator is meant.
 func Controls(operator, controller string) bool {
 	if operator != "" {
 		return controller == operator

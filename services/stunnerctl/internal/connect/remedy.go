@@ -40,9 +40,10 @@ func reachError(err error, namespace string) error {
 		"chart binds with inspection.reachableBy, or use --operator URL", reachRole, namespace)}
 }
 
-// isForbidden reports whether the API server has refused a request. client-go returns the refusal of a forwarded port as
-// text only.
+// isForbidden reports whether the API server has refused a request. client-go returns the refusal of a forwarded port
+// as text only.
 func isForbidden(err error) bool {
 	text := err.Error()
-	return apierrors.IsForbidden(err) || strings.Contains(text, "is forbidden") && strings.Contains(text, "pods/portforward")
+	return apierrors.IsForbidden(err) ||
+		strings.Contains(text, "is forbidden") && strings.Contains(text, "pods/portforward")
 }

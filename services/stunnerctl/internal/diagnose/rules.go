@@ -28,8 +28,8 @@ type Stage struct {
 	If func(*Snapshot) bool
 }
 
-// Way are the stages of a Gateway, from the class to the peer. The operator is the first one, because it answers for the
-// running pods.
+// Way are the stages of a Gateway, from the class to the peer. The operator is the first one, because it answers for
+// the running pods.
 var Way = []Stage{
 	{Name: "operator", Fact: answerFact, Rules: answerRules},
 	{Name: "class", Objects: true, Fact: classFact, Rules: classRules, Depends: true},

@@ -33,7 +33,7 @@ var classRules = []Rule{
 		if ours := s.classNames(); len(ours) > 0 {
 			remedy = "use " + few(ours)
 		}
-		remedy += fmt.Sprintf("; if it is that of an operator of STUNner, use --controller-name %s", g.Class.Spec.ControllerName)
+		remedy += "; if it is that of an operator of STUNner, use --controller-name " + string(g.Class.Spec.ControllerName)
 		return []Finding{{
 			Severity: Error, Object: ref("Gateway", g), Field: "spec.gatewayClassName",
 			Problem: fmt.Sprintf("GatewayClass %s belongs to controller %s", g.Class.Name, g.Class.Spec.ControllerName),

@@ -31,7 +31,8 @@ var configRules = []Rule{
 		}
 		if isDenied(text) {
 			f.Severity, f.Remedy = Info, "ask an administrator to bind ClusterRole stunner-viewer to you in namespace "+g.Namespace
-			f.Problem, f.Command = "the pods were not asked: "+text, fmt.Sprintf("kubectl auth can-i get %s -n %s", rightFor("status"), g.Namespace)
+			f.Problem = "the pods were not asked: " + text
+			f.Command = fmt.Sprintf("kubectl auth can-i get %s -n %s", rightFor("status"), g.Namespace)
 		}
 		return []Finding{f}
 	}},
@@ -104,7 +105,8 @@ func silenceRemedy(reason string) string {
 	case strings.Contains(reason, "answers no requests"):
 		return "the pod runs an older release: replace it when it has no calls"
 	case strings.Contains(reason, "within") || strings.HasPrefix(reason, "busy"):
-		return "the process may hang: see its log, its CPU limit and the events of its liveness probe; if it does not recover, delete the pod"
+		return "the process may hang: see its log, its CPU limit and the events of its liveness probe; " +
+			"if it does not recover, delete the pod"
 	}
 	return "see the log of the pod"
 }

@@ -152,8 +152,8 @@ func (s *Snapshot) recentRefusals(g *Gateway, reason string) (found refusals) {
 // manyClients is the number of users or clients whose equal refusals suggest that the Gateway is at fault.
 const manyClients = 3
 
-// severity returns how serious refusals of clients are. On a Gateway with calls, one or two refused clients are likely at
-// fault themselves, which is an info.
+// severity returns how serious refusals of clients are. On a Gateway with calls, one or two refused clients are likely
+// at fault themselves, which is an info.
 func (r refusals) severity(g *Gateway) Severity {
 	if g.allocations() == 0 || r.affected >= manyClients {
 		return Warning

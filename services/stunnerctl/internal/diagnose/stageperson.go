@@ -146,8 +146,10 @@ func (s *Snapshot) noSession(g *Gateway) []Finding {
 	}
 	if n := len(silent(g.Live.Sessions)); n > 0 {
 		f.Severity = Warning
-		f.Problem = fmt.Sprintf("%s has no call in the pods that answered; %s did not answer", s.person(), count(n, "pod"))
-		f.Remedy, f.Command = "see why these pods do not answer", fmt.Sprintf("stunnerctl status %s/%s", g.Namespace, g.Name)
+		f.Problem = fmt.Sprintf("%s has no call in the pods that answered; %s did not answer",
+			s.person(), count(n, "pod"))
+		f.Remedy = "see why these pods do not answer"
+		f.Command = fmt.Sprintf("stunnerctl status %s/%s", g.Namespace, g.Name)
 		return []Finding{f}
 	}
 	if s.Asked.User == "" || g.Live.Grants == nil {

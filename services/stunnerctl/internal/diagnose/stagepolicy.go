@@ -66,13 +66,15 @@ func (g *Gateway) sharedSources() (found []Finding) {
 		return nil
 	}
 	for _, svc := range g.Services {
-		if svc.Spec.Type == corev1.ServiceTypeClusterIP || svc.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal {
+		local := svc.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal
+		if local || svc.Spec.Type == corev1.ServiceTypeClusterIP {
 			continue
 		}
 		found = append(found, Finding{
 			Severity: Info, Object: ref("GatewayConfig", g.Config), Field: "spec.sourceQuota",
-			Problem: fmt.Sprintf("Service %s has externalTrafficPolicy Cluster: where nodes replace the source address of packets, "+
-				"all clients of a node share the quota, and their server-reflexive candidates are addresses of nodes", svc.Name),
+			Problem: fmt.Sprintf("Service %s has externalTrafficPolicy Cluster: where nodes replace the source address "+
+				"of packets, all clients of a node share the quota, and their server-reflexive candidates are addresses "+
+				"of nodes", svc.Name),
 			Remedy:  "set annotation stunner.l7mp.io/external-traffic-policy: local on the Gateway, or remove sourceQuota",
 			Command: fmt.Sprintf("stunnerctl sessions %s/%s", g.Namespace, g.Name),
 		})
@@ -80,7 +82,8 @@ func (g *Gateway) sharedSources() (found []Finding) {
 	return found
 }
 
-// networkPolicies checks that the NetworkPolicies that select the pods of the Gateway admit its listeners and its media.
+// networkPolicies checks that the NetworkPolicies that select the pods of the Gateway admit its listeners and its
+// media.
 func (s *Snapshot) networkPolicies(g *Gateway) (found []Finding) {
 	if len(g.Pods) == 0 || g.Pods[0].Spec.HostNetwork {
 		return nil
@@ -191,8 +194,8 @@ func (g *Gateway) clientPolicy(l gwapiv1.Listener, ingress []*networkingv1.Netwo
 	}
 	if len(some) > 0 {
 		f.Severity = Info
-		f.Problem = fmt.Sprintf("the NetworkPolicies of the dataplane pods admit only clients of %s to %s port %d of listener %s",
-			few(some), protocol, port, l.Name)
+		f.Problem = fmt.Sprintf("the NetworkPolicies of the dataplane pods admit only clients of %s to %s port %d of "+
+			"listener %s", few(some), protocol, port, l.Name)
 		f.Remedy = "if there are other clients, admit 0.0.0.0/0 and ::/0"
 	}
 	return f

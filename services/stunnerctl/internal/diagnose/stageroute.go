@@ -137,7 +137,8 @@ var backendRules = []Rule{
 			}
 			found = append(found, Finding{
 				Severity: Info, Object: ref("StaticService", b.static), Field: "spec.prefixes",
-				Problem: "contains all addresses: with route " + b.route + " every user with a credential can relay to the internet",
+				Problem: "contains all addresses: with route " + b.route +
+					" every user with a credential can relay to the internet",
 				Remedy:  "if this is not intended, name the prefixes of the media servers",
 				Command: describe("staticservice", b.static),
 			})

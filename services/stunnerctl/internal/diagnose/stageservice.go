@@ -138,8 +138,8 @@ func (g *Gateway) publicSessions(svc *corev1.Service) []Finding {
 	}}
 }
 
-// balancerEvent returns the last event of a load balancer about a Service, or nil. Events of controllers of endpoints are
-// no such events.
+// balancerEvent returns the last event of a load balancer about a Service, or nil. Events of controllers of endpoints
+// are no such events.
 func (s *Snapshot) balancerEvent(svc *corev1.Service) (last *corev1.Event) {
 	for _, e := range s.eventsOf("Service", svc) {
 		ensuring := e.Reason == "EnsuringLoadBalancer" // is repeated after each failure
@@ -315,10 +315,11 @@ var addressRules = []Rule{
 			}
 			found = append(found, Finding{
 				Severity: Warning, Object: ref("Gateway", g), Field: "status.addresses",
-				Problem: fmt.Sprintf("clients are told the %s address %s, and no Service of the Gateway has this family", family(ip), ip),
-				Remedy: fmt.Sprintf("set spec.service.ipFamilyPolicy of the Dataplane to PreferDualStack in a dual-stack cluster, or use an "+
-					"%s address in spec.addresses", other(family(ip))),
-				Command: "kubectl get services -n " + g.Namespace + " -o custom-columns=NAME:.metadata.name,FAMILIES:.spec.ipFamilies",
+				Problem: fmt.Sprintf("clients are told the %s address %s, and no Service of the Gateway has this family",
+					family(ip), ip),
+				Remedy: fmt.Sprintf("set spec.service.ipFamilyPolicy of the Dataplane to PreferDualStack in a dual-stack "+
+					"cluster, or use an %s address in spec.addresses", other(family(ip))),
+				Command: "kubectl get services -n " + g.Namespace + " -o wide",
 			})
 		}
 		return found

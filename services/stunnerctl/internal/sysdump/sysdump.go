@@ -79,8 +79,8 @@ type archive struct {
 	err      error
 }
 
-// Write writes the archive (tar, compressed with gzip) to w. What cannot be read is listed in its file problems.txt, and
-// is no error.
+// Write writes the archive (tar, compressed with gzip) to w. What cannot be read is listed in its file problems.txt,
+// and is no error.
 func Write(ctx context.Context, w io.Writer, s connect.Source, o Options) error {
 	compressed := gzip.NewWriter(w)
 	a := &archive{privacy: newPrivacy(), tar: tar.NewWriter(compressed), now: o.Now}

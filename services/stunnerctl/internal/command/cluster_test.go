@@ -104,6 +104,9 @@ users: [{name: a, user: {token: x}}], contexts: [{name: a, context: {cluster: a,
 }
 
 func pluralOf(o unstructured.Unstructured) string {
+	if o.GetKind() == "Gateway" {
+		return "gateways" // and not gatewaies
+	}
 	plural, _ := meta.UnsafeGuessKindToResource(o.GroupVersionKind())
 	return plural.Resource
 }
@@ -129,6 +132,21 @@ func TestDoctorWithoutRights(t *testing.T) {
 			!strings.Contains(text, "bind ClusterRole stunner-viewer") ||
 			!strings.Contains(text, "Role stunner-reach of namespace stunner-system") {
 			t.Errorf("%s: exit code %d\n%s%s", line, code, out, errs)
+		}
+	}
+}
+
+// doctor checks the Gateways of the controller that --controller-name names, and tells which others it has left out.
+func TestControllerName(t *testing.T) {
+	flags := fakeCluster(t, "",
+		`{apiVersion: gateway.networking.k8s.io/v1, kind: GatewayClass, metadata: {name: turn}, spec: {controllerName: example.org/x}}`,
+		`{apiVersion: gateway.networking.k8s.io/v1, kind: Gateway, metadata: {name: front, namespace: media},
+		  spec: {gatewayClassName: turn}}`)
+	checked, skipped := `"subject": "Gateway media/front"`, "were not checked: media/front (example.org/x)"
+	for line, want := range map[string]bool{"doctor -A": false, "doctor -A --controller-name example.org/x": true} {
+		out, errs, _ := execute(t, "", append(append(flags, strings.Fields(line)...), "-o", "json")...)
+		if strings.Contains(out, checked) != want || strings.Contains(out, skipped) == want {
+			t.Errorf("%s\n%s%s", line, out, errs)
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"math/big"
 	"net"
@@ -365,6 +366,16 @@ func TestClusterWithoutRightsNamesTheRemedy(t *testing.T) {
 		return nil, apierrors.NewForbidden(schema.GroupResource{Resource: "pods/portforward"}, "a", nil)
 	}
 	expectError(t, ask(c), "stunner-reach", "pods/portforward")
+	c.dial = func(context.Context, types.NamespacedName, int32) (net.Conn, error) { // as client-go reports it
+		return nil, errors.New(`error upgrading connection: unable to upgrade connection: pods "a" is forbidden: ` +
+			`User "eve" cannot create resource "pods/portforward" in API group "" in the namespace "stunner-system"`)
+	}
+	err := ask(c)
+	expectError(t, err, "stunner-reach", "pods/portforward")
+	if text, remedy, denied := Split(err); !denied || !strings.Contains(remedy, "stunner-reach") ||
+		strings.Contains(text, "stunner-reach") {
+		t.Errorf("text %q, remedy %q, denied %v", text, remedy, denied)
+	}
 
 	c, _ = clusterWith(o, rest.Config{}, pod, authority("stunner-system", ca))
 	forbid(c, "create", "serviceaccounts")

@@ -202,7 +202,7 @@ func (g *Gateway) healthCheck(svc *corev1.Service) []Finding {
 		f.Remedy = fmt.Sprintf("set the annotation to %d, the port of the probes", healthPort)
 	case !exposes(svc, port) && !g.truth(annotationHideHealth):
 		f.Problem = fmt.Sprintf("the load balancer checks port %d, which the Service does not have", port)
-		f.Remedy = "set the annotation on the Gateway instead of the Service, so that the operator opens the port"
+		f.Remedy = "set this annotation, and that of the protocol (TCP or HTTP), on the Gateway: then the operator opens the port"
 	default:
 		return nil
 	}

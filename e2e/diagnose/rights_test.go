@@ -94,6 +94,18 @@ func testRights(t *testing.T, o operator) {
 		}
 		return nil
 	})
+	// Without --operator she needs the right to connect to the operator, and nothing is said about a user.
+	until(t, func(ctx context.Context) error {
+		found, err := o.found(ctx, "why", "rights/front-door", "--user", "ada", "--kubeconfig", ann.Kubeconfig)
+		if err != nil {
+			return err
+		}
+		if len(found) < 2 || found[0].Stage != "person" || !strings.Contains(found[0].Problem, "it is unknown") ||
+			found[1].Stage != "operator" || found[1].Severity != "info" || !strings.Contains(found[1].Remedy, "stunner-reach") {
+			return fmt.Errorf("without the right to connect: %+v", found)
+		}
+		return nil
+	})
 	until(t, func(ctx context.Context) error {
 		found, err := o.findings(ctx, bob.Kubeconfig, "why", "rights/front-door")
 		if err != nil {

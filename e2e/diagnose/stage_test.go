@@ -179,10 +179,14 @@ type finding struct {
 	Severity, Stage, Object, Field, Problem, Remedy string
 }
 
-// findings runs stunnerctl and returns its findings.
+// findings runs stunnerctl with the URL of the operator and returns its findings.
 func (o operator) findings(ctx context.Context, kubeconfig string, args ...string) ([]finding, error) {
-	out, code, err := output(ctx, o.program("stunnerctl"), append(args, "-o", "json", "--operator", o.url, "--kubeconfig", kubeconfig,
-		"--operator-namespace", system)...)
+	return o.found(ctx, append(args, "--operator", o.url, "--kubeconfig", kubeconfig)...)
+}
+
+// found runs stunnerctl and returns its findings.
+func (o operator) found(ctx context.Context, args ...string) ([]finding, error) {
+	out, code, err := output(ctx, o.program("stunnerctl"), append(args, "-o", "json", "--operator-namespace", system)...)
 	if err != nil {
 		return nil, err
 	}

@@ -100,12 +100,17 @@ var credentialRules = []Rule{
 		for _, reason := range []string{"expired_credential", "stun_only", "wrong_password", "unknown_user"} {
 			r := s.recentRefusals(g, reason)
 			anyone := slices.Contains(anyoneCanCause, reason)
-			if r.last == nil || anyone && g.allocations() > 0 || reason == "stun_only" && g.servesSTUNOnly() {
+			scan := anyone && g.allocations() > 0 && r.affected < manyClients
+			if r.last == nil || scan || reason == "stun_only" && g.servesSTUNOnly() {
 				continue
 			}
 			f := s.refused(g, *r.last, r.times)
 			f.Severity = r.severity(g)
-			if anyone {
+			switch {
+			case anyone && g.allocations() > 0:
+				f.Severity = Info
+				f.Problem += fmt.Sprintf("; %d clients are affected. If these are not your clients, it is a scan", r.affected)
+			case anyone:
 				f.Problem += "; no client has a call now. If these are not your clients, it is a scan"
 			}
 			found = append(found, f)

@@ -98,8 +98,11 @@ var operatorAnswers = Rule{"operator answers", func(s *Snapshot, _ *Gateway) []F
 		Severity: Warning, Object: objectName("Service", s.operatorNamespace(), discoveryService), Field: "spec.ports[cds]",
 		Remedy: "see the pods of the operator, or use --operator URL", Command: s.operatorPods(),
 	}
-	if s.Folder {
+	switch {
+	case s.Folder:
 		f.Object, f.Remedy = "operator", "start the operator with this output folder, and see its log"
+	case s.Remote:
+		f.Object, f.Remedy, f.Command = "operator", "check the URL in --operator, and that the operator runs", ""
 	}
 	switch u := s.Unreached; {
 	case u == nil && s.OperatorError == "":
@@ -108,7 +111,7 @@ var operatorAnswers = Rule{"operator answers", func(s *Snapshot, _ *Gateway) []F
 		f.Problem = "the operator cannot be asked: " + s.OperatorError
 	case u.Denied:
 		f.Severity, f.Problem = Info, "you may not connect to the operator, so the running pods were not asked: "+u.Problem
-		f.Command = fmt.Sprintf("kubectl auth can-i create pods/portforward -n %s", s.operatorNamespace())
+		f.Command = "kubectl auth can-i --list -n " + s.operatorNamespace()
 	default:
 		f.Problem = "the operator cannot be reached, so the running pods were not asked: " + u.Problem
 	}

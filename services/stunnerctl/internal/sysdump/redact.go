@@ -30,7 +30,7 @@ var (
 	secretFlag = regexp.MustCompile(`(^|\s)(--?[A-Za-z][\w.-]*)(\s+|=)("[^"]*"|'[^']*'|[^\s-]\S*)`)
 	// personal matches the fields of log lines and of query strings that name a person or the address of a client.
 	personal = regexp.MustCompile(`([\s?&{,]|^)("?(?:user|username|client|subject|source|caller|remote)"?)([=:]\s?)` +
-		`("(?:[^"\\]|\\.)*"|[^\s"&,}]+)`)
+		`("(?:[^"\\]|\\.)*"|[^\s"&,{}][^\s"&,}]*)`)
 )
 
 // privacy replaces user names and addresses of clients by hashes that are the same within one archive.

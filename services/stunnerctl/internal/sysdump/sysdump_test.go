@@ -259,6 +259,8 @@ func TestLog(t *testing.T) {
 			ada + `" user=` + ada + ` source=` + client,
 		`{"msg":"gave credential","user":"ada","source":"203.0.113.7"}`:      `{"msg":"gave credential","user":"` + ada + `","source":"` + client + `"}`,
 		`target="/sessions?user=ada&client=203.0.113.7" caller=ada`:          `target="/sessions?user=` + ada + `&client=` + client + `" caller=` + ada,
+		`{"client":"203.0.113.7:4000","user":{"id":7},"a":1}`:                `{"client":"` + client + `","user":{"id":7},"a":1}`,
+		`msg=handshake client=[2001:db8::7]:4000`:                            `msg=handshake client=` + p.hash("2001:db8::7"),
 		`msg=handshake client=203.0.113.7:40000 error=EOF`:                   `msg=handshake client=` + client + ` error=EOF`,
 		`msg="config source lost" source="https://operator:13478" error=x`:   `msg="config source lost" source="https://operator:13478" error=x`,
 		`msg="sessions ended" user=0123456789ab sessions=2`:                  `msg="sessions ended" user=0123456789ab sessions=2`,

@@ -230,7 +230,7 @@ func TestNotChecked(t *testing.T) {
 	}
 }
 
-// The role in the remedy for a missing right contains the right.
+// The role in the remedy for missing rights contains all of them.
 func TestRolesContainTheRights(t *testing.T) {
 	viewer := struct {
 		Rules []struct{ APIGroups, Resources, Verbs []string }
@@ -247,14 +247,18 @@ func TestRolesContainTheRights(t *testing.T) {
 	if err != nil || len(viewer.Rules) == 0 {
 		t.Fatal("no role", err)
 	}
-	for _, k := range slices.Concat(ClusterKinds, RoutingKinds) {
-		contained := false
-		for _, rule := range viewer.Rules {
-			contained = contained || slices.Contains(rule.APIGroups, k.Group) &&
-				slices.Contains(rule.Resources, k.Resource) && slices.Contains(rule.Verbs, "list")
+	for _, k := range slices.Concat(
+		ClusterKinds, InstallationKinds, RoutingKinds, GatewayKinds, BackendKinds, OperatorKinds, SystemKinds,
+	) {
+		verb := "list"
+		if len(k.Names) > 0 {
+			verb = "get"
 		}
-		if rolesOf[k.Kind] == viewerRole && !contained {
-			t.Errorf("%s does not contain %s", viewerRole, k.GroupResource())
+		if !slices.ContainsFunc(viewer.Rules, func(rule struct{ APIGroups, Resources, Verbs []string }) bool {
+			return slices.Contains(rule.APIGroups, k.Group) && slices.Contains(rule.Resources, k.Resource) &&
+				slices.Contains(rule.Verbs, verb)
+		}) {
+			t.Errorf("%s does not contain %s %s", viewerRole, verb, k.GroupResource())
 		}
 	}
 }

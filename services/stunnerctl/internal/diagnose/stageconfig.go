@@ -102,6 +102,8 @@ var configRules = []Rule{
 // services/api/discovery.
 func silenceRemedy(reason string) string {
 	switch {
+	case reason == inspection.NotConnected:
+		return "see `lost` in its log; if the pod runs an older release, replace it when it has no calls"
 	case strings.Contains(reason, "answers no requests"):
 		return "the pod runs an older release: replace it when it has no calls"
 	case strings.Contains(reason, "within") || strings.HasPrefix(reason, "busy"):

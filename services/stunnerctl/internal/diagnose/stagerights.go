@@ -7,16 +7,7 @@ import (
 	"strings"
 )
 
-// rolesOf are the ClusterRoles that contain the right to read a kind. ClusterRole view is that of Kubernetes. Kinds
-// without a role are cluster-wide, or of another product.
-var rolesOf = map[string]string{
-	"GatewayClass": viewerRole, "Gateway": viewerRole, "UDPRoute": viewerRole,
-	"GatewayConfig": viewerRole, "Dataplane": viewerRole, "StaticService": viewerRole,
-
-	"Pod": "view", "Event": "view", "Service": "view", "EndpointSlice": "view", "Deployment": "view", "DaemonSet": "view",
-	"NetworkPolicy": "view", "ResourceQuota": "view", "LimitRange": "view", "ConfigMap": "view",
-}
-
+// viewerRole is the ClusterRole with all rights of a diagnosis.
 const viewerRole = "stunner-viewer"
 
 // tryAgain is the remedy for objects that could not be read although the user has the right.
@@ -88,28 +79,19 @@ func rightsOf(denied []Unreadable) string {
 	return strings.Join(parts, "; ")
 }
 
-// bindings is the remedy for missing rights: the roles that contain them, and the rights that no role contains.
+// bindings is the remedy for missing rights. A RoleBinding does not grant rights on objects of the cluster.
 func bindings(denied []Unreadable) string {
-	var roles []string
-	var others []Unreadable
+	var namespaces []string
 	for _, u := range denied {
-		role := rolesOf[u.Kind]
-		switch {
-		case role == "":
-			others = append(others, u)
-		case !slices.Contains(roles, role):
-			roles = append(roles, role)
+		_, namespace, ok := strings.Cut(u.Right, " -n ")
+		if !ok {
+			return "ask an administrator to bind ClusterRole " + viewerRole + " to you with a ClusterRoleBinding"
+		}
+		if !slices.Contains(namespaces, namespace) {
+			namespaces = append(namespaces, namespace)
 		}
 	}
-	var parts []string
-	if len(roles) > 0 {
-		slices.Sort(roles)
-		parts = append(parts, "bind ClusterRole "+strings.Join(roles, " and ClusterRole ")+" to you")
-	}
-	if len(others) > 0 {
-		parts = append(parts, "grant you "+rightsOf(others)+" in a ClusterRole of your own")
-	}
-	return "ask an administrator to " + strings.Join(parts, ", and to ")
+	return "ask an administrator to bind ClusterRole " + viewerRole + " to you in namespace " + few(namespaces)
 }
 
 func rightsFact(s *Snapshot, _ *Gateway) string {

@@ -407,7 +407,9 @@ func TestNetworkChanges(t *testing.T) {
 		within(t, "remove the interface", func() bool { return len(r.do(t, "state").Status.Interfaces) == 2 })
 		time.Sleep(3 * changeInterval)
 		p.warm(t, r)
+		w.relay.run(t, "ip link set peer down") // before Linux 6.2 the name of an interface changes only while it is down
 		w.relay.run(t, "ip link set peer name pair")
+		w.relay.run(t, "ip link set pair up")
 		within(t, "follow the new name", func() bool {
 			return slices.Equal(r.do(t, "state").Status.Interfaces, []string{"client", "pair"})
 		})

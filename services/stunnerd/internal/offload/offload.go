@@ -51,7 +51,7 @@ const (
 	None Mechanism = "None"
 	// TCX is available in Linux 6.6 and later.
 	TCX Mechanism = "TCX"
-	// Clsact is a queueing discipline with filters. The programs need Linux 5.11.
+	// Clsact is a queueing discipline with filters. The programs need Linux 6.1.
 	Clsact Mechanism = "clsact"
 )
 
@@ -120,10 +120,11 @@ type Offload struct {
 // Close. It never fails: if the programs cannot be used, the status has the reason, and every packet stays in user
 // space.
 //
-// The kernel must be Linux 5.11 or later, which has bpf_ktime_get_coarse_ns. The process needs the capabilities CAP_BPF
-// and CAP_NET_ADMIN.
-// In the network namespace of a host, redirected packets bypass the packet filter of the host, and with it the network
-// policies of a node. So EngineAuto is EngineNone there.
+// The kernel needs Linux 6.1, and the process the capabilities CAP_BPF and CAP_NET_ADMIN. The verifier of earlier
+// kernels compares pointers into packets with CAP_PERFMON only.
+//
+// In the network namespace of a node, redirected packets bypass the packet filter of the node, and with it its network
+// policies. So callers use EngineAuto there like EngineNone.
 func Open(o Options) *Offload {
 	if o.MaxBindings <= 0 {
 		o.MaxBindings = DefaultMaxBindings

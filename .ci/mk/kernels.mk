@@ -15,7 +15,7 @@ BOOT = $(CURDIR)/bin/boot -kernel $(KERNEL_FOLDER) -modules $(KERNEL_MODULES)
 kernels: ## Run the tests of in-kernel forwarding, and 100,000 allocations on one process (HUGE), on Linux 6.1 in a virtual machine; needs Debian 12
 	@.ci/install kernels
 	@[[ -n "$(KERNEL)" ]] || { echo "apt-cache knows no package linux-image-amd64: run this on Debian 12 for amd64" >&2; exit 1; }
-	@[[ -d $(KERNEL_FOLDER) ]] || { mkdir -p $(KERNEL_FOLDER).new; cd $(KERNEL_FOLDER).new; apt-get download -qq $(KERNEL); dpkg-deb -x *.deb .; rm *.deb; mv $(KERNEL_FOLDER).new $(KERNEL_FOLDER); }
+	@[[ -d $(KERNEL_FOLDER) ]] || { mkdir -p $(KERNEL_FOLDER).new; cd $(KERNEL_FOLDER).new; apt-get download -qq -o APT::Sandbox::User=root $(KERNEL); dpkg-deb -x *.deb .; rm *.deb; mv $(KERNEL_FOLDER).new $(KERNEL_FOLDER); }
 	@CGO_ENABLED=0 GOWORK=off go -C .ci/tools build -o $(CURDIR)/bin/boot ./boot
 	@go build -o bin/kernels ./services/stunnerd ./e2e/media/bare
 	@go test -c -o bin/kernels ./services/stunnerd/internal/offload ./e2e/media

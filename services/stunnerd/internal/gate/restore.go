@@ -28,11 +28,12 @@ type sourced interface {
 }
 
 // store stores a session in the journal, a new one or one that the journal has lost. Sessions over connections are not
-// stored, because their connections end with the process. The caller holds refreshing.
-func (g *Gate) store(f *flow) {
+// stored, because their connections end with the process. It reports whether the session is stored. The caller holds
+// refreshing.
+func (g *Gate) store(f *flow) bool {
 	client, ok := f.Client.(sourced)
 	if g.journal == nil || !ok || f.Client.Connected() {
-		return
+		return false
 	}
 	f.id.Store(uint64(g.journal.Add(&session.Record{
 		Generation: f.generation,
@@ -44,6 +45,7 @@ func (g *Gate) store(f *flow) {
 	if f.relay.Closed() { // ended may have read the ID before it was stored
 		g.unstore(f)
 	}
+	return f.stored() != 0
 }
 
 // unstore stores the end of a session in the journal.
@@ -56,9 +58,10 @@ func (g *Gate) storeLifetime(f *flow) {
 		g.journal.Refresh(id, f.lifetime, f.until)
 		return
 	}
-	g.store(f)
-	f.relay.ReportNominations() // because the relay does not keep the checks that the journal has lost
-	g.table.Touch()
+	if g.store(f) {
+		f.relay.ReportNominations() // because the relay does not keep the checks that the journal has lost
+		g.table.Touch()
+	}
 }
 
 // Unstored returns the number of sessions that are not in the journal: those over connections, and those over UDP that

@@ -11,7 +11,8 @@ import (
 )
 
 // elsewhere passes a message of a client without a session to the pod that has the session, if there may be one. A
-// Binding or Allocate request is always for this pod.
+// Binding or Allocate request is always for this pod. A Send indication of a client with a session shows the path of the
+// client, as ChannelData does.
 func (g *Gate) elsewhere(r *request, message []byte) bool {
 	switch r.Type.Method {
 	case stun.MethodRefresh, stun.MethodCreatePermission, stun.MethodChannelBind, stun.MethodSend:
@@ -19,13 +20,38 @@ func (g *Gate) elsewhere(r *request, message []byte) bool {
 		return false
 	}
 	c, ok := r.client.(session.Movable)
-	return ok && g.flow(r.client.Addr()) == nil && c.Pass(message, time.Now())
+	if !ok {
+		return false
+	}
+	if f := g.flow(r.client.Addr()); f != nil {
+		if r.Type.Class == stun.ClassIndication {
+			g.follow(f, r.client, false)
+		}
+		return false
+	}
+	return c.Pass(message, time.Now())
 }
 
-// follow makes the session use the path of an authenticated request.
-func (f *flow) follow(request session.Client) {
-	if c, ok := f.Client.(session.Movable); ok && c.Follow(request) {
+// follow records the path of a message of a client with a session.
+func (g *Gate) follow(f *flow, message session.Client, authentic bool) {
+	if c, ok := f.Client.(session.Movable); ok {
+		g.moved(f, c.Follow(message, authentic))
+	}
+}
+
+// Moved is called when data has moved a client with a session.
+func (g *Gate) Moved(client netip.AddrPort, how session.Move) {
+	if f := g.flow(client); f != nil {
+		g.moved(f, how)
+	}
+}
+
+func (g *Gate) moved(f *flow, how session.Move) {
+	if how&session.Undirected != 0 {
 		f.relay.Disarm()
+	}
+	if how&(session.MovedAway|session.MovedHere) != 0 {
+		g.journal.Move(f.stored(), how&session.MovedAway != 0)
 	}
 }
 

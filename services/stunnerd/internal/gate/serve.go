@@ -45,7 +45,7 @@ func (g *Gate) request(r *request) {
 	}
 	if r.flow != nil && r.key != nil {
 		r.flow.setRealm(r.realm)
-		r.flow.follow(r.client)
+		g.follow(r.flow, r.client, true)
 	}
 	answer, err := handlers[r.Type.Method](g, r)
 	var refused *refusal

@@ -227,6 +227,11 @@ func (j *Journal) Check(id ID, c session.Check) {
 	}
 }
 
+// Move stores whether the datagrams of the client arrive at another pod.
+func (j *Journal) Move(id ID, away bool) {
+	j.change(moved, id, func(b []byte) []byte { return session.AppendBool(b, away) })
+}
+
 // End stores the end of a session. It is called once for a session.
 func (j *Journal) End(id ID) {
 	j.change(ended, id, func(b []byte) []byte { return b })

@@ -69,6 +69,9 @@ func written(t testing.TB, now time.Time) (data []byte, ends []int, states [][]E
 		r.Checks = []session.Check{{Peer: peer, Message: []byte("check")}}
 		j.Check(id, r.Checks[0])
 		note()
+		r.Away = true
+		j.Move(id, r.Away)
+		note()
 		r.Lifetime, r.Until = 300, now.Add(300*time.Second)
 		j.Refresh(id, r.Lifetime, r.Until)
 		note()
@@ -587,6 +590,7 @@ func TestFolderThatCannotBeUsed(t *testing.T) {
 	none.Permit(1, nil, time.Now())
 	none.Bind(1, session.ChannelRecord{})
 	none.Check(1, session.Check{})
+	none.Move(1, true)
 	none.End(1)
 	none.Nonces(nil)
 	none.Done()

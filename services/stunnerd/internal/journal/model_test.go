@@ -200,6 +200,9 @@ func (w *world) change() {
 		r.Checks = slices.DeleteFunc(r.Checks, func(o session.Check) bool { return o.Peer == c.Peer })
 		r.Checks = append(r.Checks, c)
 		w.j.Check(id, c)
+	case n < 83:
+		r.Away = !r.Away
+		w.j.Move(id, r.Away)
 	case n < 88 && w.live[id] != nil:
 		delete(w.live, id)
 		w.j.End(id)

@@ -39,6 +39,7 @@ const (
 	checked                   // Check
 	ended                     // nothing
 	nonces                    // root, without an ID
+	moved                     // whether the client uses another pod
 )
 
 const maxRoot = 64
@@ -193,6 +194,8 @@ func (s *state) apply(payload []byte) bool {
 		c := d.Check()
 		same := func(o session.Check) bool { return o.Peer == c.Peer }
 		r.Checks = put(r.Checks, c, session.MaxChecks, same)
+	case moved:
+		r.Away = d.Bool()
 	case ended:
 		delete(s.sessions, id)
 	case nonces:

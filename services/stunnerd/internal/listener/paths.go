@@ -12,21 +12,38 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
 )
 
-// silence is how long the path of a client must have been silent before unauthenticated data moves the client to
-// another path. So datagrams with a forged source address do not move a client that sends media.
-const silence = 200 * time.Millisecond
+const (
+	// silence is the shortest time without a datagram of a client after which unauthenticated data moves the client to
+	// another path. So datagrams with a forged source address do not move a client that sends media.
+	silence = 200 * time.Millisecond
+	// longestPause bounds the pauses of a client. An ICE agent that only receives sends a check at least every 6 s
+	// (RFC 7675 §5.1).
+	longestPause = 6 * time.Second
+	// fading is how long a client that sends continuously needs to be considered as such after a pause.
+	fading = 8 * time.Second
+)
 
 // paths are the paths of the data for a client with a session: from this pod, or through another pod at which datagrams
 // of the client arrive. A NAT in front of the client drops datagrams that another pod sends.
+//
+// An authenticated request moves the client at once. Other data may have a forged source address. It moves the client
+// after the path in use was silent for twice as long as the client pauses, and until then both paths get the data. So
+// forged data cannot interrupt a client that sends anything at all on its path.
 type paths struct {
 	// current is nil while the client sends all datagrams to this pod.
 	current atomic.Pointer[pathPair]
+	// here is the path from this pod.
+	here path
+	// pause is the longest recent time between two datagrams on the path in use, in nanoseconds.
+	pause atomic.Int64
 	// changing serializes changes of current.
 	changing sync.Mutex
 }
 
 // pathPair is the path of a client. While it is undecided whether the client uses another path now, second is that path,
-// and both get the data for the client.
+// and both get the data for the client. used is nil for a restored client that has used another pod, until a datagram
+// of the client arrives. If this pod sent first, the address translation of the node would give the client another port
+// when it returns.
 type pathPair struct{ used, second *path }
 
 // path is one path of a client.
@@ -37,87 +54,150 @@ type path struct {
 	heard atomic.Int64
 }
 
-func newPath(front forward.Way, heard time.Time) *path {
-	p := &path{front: front}
-	p.heard.Store(heard.UnixNano())
-	return p
+// begin begins with the path from this pod.
+func (p *paths) begin(now time.Time) { p.here.heard.Store(now.UnixNano()) }
+
+// hold sends nothing until a datagram of the client arrives.
+func (p *paths) hold() { p.current.Store(&pathPair{}) }
+
+// path returns a path on which a datagram has arrived.
+func (p *paths) path(front forward.Way, now time.Time) *path {
+	at := &p.here
+	if front != (forward.Way{}) {
+		at = &path{front: front}
+	}
+	at.heard.Store(now.UnixNano())
+	return at
 }
 
-func (p *path) silent(now time.Time) bool { return now.UnixNano()-p.heard.Load() >= int64(silence) }
+// hear records a datagram on the path in use.
+func (p *paths) hear(used *path, now time.Time) {
+	at := now.UnixNano()
+	gap := time.Duration(at - used.heard.Load())
+	if gap <= 0 { // of the same batch
+		return
+	}
+	used.heard.Store(at)
+	p.paused(gap)
+}
+
+// paused records a time between two datagrams. Earlier pauses count less and less.
+func (p *paths) paused(gap time.Duration) {
+	gap = min(gap, longestPause)
+	before := time.Duration(p.pause.Load())
+	p.pause.Store(int64(max(gap, before-time.Duration(before.Seconds()/fading.Seconds()*float64(gap)))))
+}
+
+// silent reports whether a path was silent for so long that the client does not use it any more.
+func (p *paths) silent(at *path, now time.Time) bool {
+	return now.UnixNano()-at.heard.Load() >= max(int64(silence), 2*p.pause.Load())
+}
 
 // direct reports whether the client sends all datagrams to this pod.
 func (p *paths) direct() bool { return p.current.Load() == nil }
 
-// arrived records a datagram of the client on a path. It reports whether the client was direct before and is not now.
-func (p *paths) arrived(front forward.Way, now time.Time) (first bool) {
+// away reports whether the client uses another pod.
+func (p *paths) away() bool {
+	pair := p.current.Load()
+	return pair != nil && (pair.used == nil || pair.used.front != forward.Way{})
+}
+
+// settled returns the path on which a datagram has arrived if it is the only one, or nil.
+func (p *paths) settled(front forward.Way) *path {
 	switch pair := p.current.Load(); {
 	case pair == nil && front == forward.Way{}:
-		return false
-	case pair != nil && pair.second == nil && pair.used.front == front:
-		pair.used.heard.Store(now.UnixNano())
-		return false
+		return &p.here
+	case pair != nil && pair.used != nil && pair.second == nil && pair.used.front == front:
+		return pair.used
 	}
-	p.changing.Lock()
-	defer p.changing.Unlock()
-	pair := p.current.Load()
-	if pair == nil { // when a datagram has last arrived at this pod is unknown
-		pair = &pathPair{used: newPath(forward.Way{}, now)}
-		first = front != forward.Way{}
+	return nil
+}
+
+// arrived records a datagram of the client on a path.
+func (p *paths) arrived(front forward.Way, now time.Time) session.Move {
+	if used := p.settled(front); used != nil {
+		p.hear(used, now)
+		return 0
 	}
-	switch used, second := pair.used, pair.second; {
-	case used.front == front:
-		used.heard.Store(now.UnixNano())
-		if second != nil && second.silent(now) {
-			second = nil
+	return p.change(func() (used, second *path) {
+		if pair := p.current.Load(); pair != nil {
+			used, second = pair.used, pair.second
+		} else {
+			used = &p.here
 		}
-		p.store(used, second)
-	case used.silent(now):
-		p.store(newPath(front, now), nil)
-	default:
-		p.store(used, newPath(front, now))
-	}
-	return first
+		switch {
+		case used == nil:
+			return p.path(front, now), nil
+		case used.front == front:
+			p.hear(used, now)
+			if second != nil && p.silent(second, now) {
+				second = nil
+			}
+			return used, second
+		case second == nil:
+			// The kernel may have forwarded the datagrams of the client, so when it was last heard is unknown.
+			p.hear(used, now)
+			return used, p.path(front, now)
+		case second.front != front:
+			return used, p.path(front, now)
+		}
+		second.heard.Store(now.UnixNano())
+		if p.silent(used, now) {
+			return second, nil
+		}
+		return used, second
+	})
 }
 
-// follow moves the client to a path. It reports whether this is not the path from this pod.
-func (p *paths) follow(front forward.Way, now time.Time) bool {
-	if front == (forward.Way{}) && p.direct() {
-		return false
+// follow moves the client to a path.
+func (p *paths) follow(front forward.Way, now time.Time) session.Move {
+	if used := p.settled(front); used != nil {
+		p.hear(used, now)
+		return 0
 	}
+	return p.change(func() (used, second *path) { return p.path(front, now), nil })
+}
+
+// change sets the paths to those that next returns.
+func (p *paths) change(next func() (used, second *path)) (moved session.Move) {
 	p.changing.Lock()
 	defer p.changing.Unlock()
-	p.store(newPath(front, now), nil)
-	return !p.direct()
-}
-
-// store sets the paths. The caller holds changing.
-func (p *paths) store(used, second *path) {
-	if second == nil && used.front == (forward.Way{}) {
+	direct, away := p.direct(), p.away()
+	if used, second := next(); used == &p.here && second == nil {
 		p.current.Store(nil)
-		return
+	} else {
+		p.current.Store(&pathPair{used, second})
 	}
-	p.current.Store(&pathPair{used, second})
+	if direct && !p.direct() {
+		moved |= session.Undirected
+	}
+	switch now := p.away(); {
+	case now && !away:
+		moved |= session.MovedAway
+	case !now && away:
+		moved |= session.MovedHere
+	}
+	return moved
 }
 
 // front returns the pod through which data for the client leaves, or the zero AddrPort if that is this pod.
 func (p *paths) front() netip.AddrPort {
-	if pair := p.current.Load(); pair != nil {
+	if pair := p.current.Load(); pair != nil && pair.used != nil {
 		return pair.used.front.Front()
 	}
 	return netip.AddrPort{}
 }
 
-// arrived records a datagram of the client of a relay. The kernel does not forward the channels of a client that may
-// use another pod.
-func (c *udpClient) arrived(r *relay.Relay, front forward.Way, now time.Time) {
-	if c.paths.arrived(front, now) {
-		r.Disarm()
+// arrived records data of a client with a session.
+func (c *udpClient) arrived(front forward.Way, now time.Time) {
+	if moved := c.paths.arrived(front, now); moved != 0 {
+		c.socket.gate.Moved(c.addr, moved)
 	}
 }
 
 // sendOn sends data on a path.
 func (c *udpClient) sendOn(p *path, packets []datagram.Packet) {
-	if p.front == (forward.Way{}) {
+	if p == &c.paths.here {
 		c.sendFromHere(packets)
 	} else {
 		p.front.SendAll(packets)
@@ -125,9 +205,15 @@ func (c *udpClient) sendOn(p *path, packets []datagram.Packet) {
 }
 
 // Follow implements session.Movable.
-func (c *udpClient) Follow(request session.Client) bool {
-	from, ok := request.(*udpClient)
-	return ok && c.paths.follow(from.front, time.Now())
+func (c *udpClient) Follow(message session.Client, authentic bool) session.Move {
+	from, ok := message.(*udpClient)
+	switch {
+	case !ok:
+		return 0
+	case authentic:
+		return c.paths.follow(from.front, time.Now())
+	}
+	return c.paths.arrived(from.front, time.Now())
 }
 
 // Pass implements session.Movable.
@@ -136,7 +222,10 @@ func (c *udpClient) Pass(message []byte, now time.Time) bool {
 }
 
 // Held implements session.Movable.
-func (c *udpClient) Held() { c.socket.forwarder.Added(c.socket.client(c.addr)) }
+func (c *udpClient) Held() {
+	c.paths.begin(time.Now())
+	c.socket.forwarder.Added(c.socket.client(c.addr))
+}
 
 // Front implements session.Movable.
 func (c *udpClient) Front() netip.AddrPort { return c.paths.front() }
@@ -186,7 +275,7 @@ func (l *udpListener) Deliver(client netip.AddrPort, frame []byte, front forward
 	switch {
 	case r == nil || len(frame) == 0:
 	case isChannelData(frame[0]):
-		r.Session().Client.(*udpClient).arrived(r, front, now)
+		r.Session().Client.(*udpClient).arrived(front, now)
 		s.outbox.Add(r, frame, now)
 	default:
 		s.outbox.Flush(now)

@@ -94,6 +94,9 @@ func openUDP(c config.Listener, g *gate.Gate, m *meter.Listener, o Options) (Lis
 func (l *udpListener) restoredClient(r *session.Record) session.Client {
 	c := &udpClient{socket: l.sockets[int(r.Client.Port())%len(l.sockets)], addr: r.Client}
 	c.from, _ = datagram.ParseSource(r.Source) // else the kernel chooses the address
+	if r.Away {
+		c.paths.hold()
+	}
 	return c
 }
 
@@ -216,7 +219,7 @@ func (s *udpSocket) media(frame []byte, client netip.AddrPort, control []byte, n
 		}
 		return
 	}
-	r.Session().Client.(*udpClient).arrived(r, forward.Way{}, now)
+	r.Session().Client.(*udpClient).arrived(forward.Way{}, now)
 	s.outbox.Add(r, frame, now)
 }
 
@@ -301,8 +304,12 @@ func (c *udpClient) Send(frame []byte) error {
 // SendAll implements session.Client.
 func (c *udpClient) SendAll(packets []datagram.Packet) {
 	pair := c.paths.current.Load()
-	if pair == nil {
+	switch {
+	case pair == nil:
 		c.sendFromHere(packets)
+		return
+	case pair.used == nil:
+		unsent(packets, errNoPath)
 		return
 	}
 	if pair.second != nil {
@@ -315,9 +322,7 @@ func (c *udpClient) SendAll(packets []datagram.Packet) {
 func (c *udpClient) sendFromHere(packets []datagram.Packet) {
 	sender := c.own()
 	if sender == nil { // the session has ended
-		for i := range packets {
-			packets[i].Err = net.ErrClosed
-		}
+		unsent(packets, net.ErrClosed)
 		return
 	}
 	for i := range packets {
@@ -325,6 +330,16 @@ func (c *udpClient) sendFromHere(packets []datagram.Packet) {
 	}
 	sender.SendAll(packets)
 	c.socket.meter.Tx.AddSum(sent(packets))
+}
+
+// errNoPath is the error for data to a restored client, until a datagram of the client shows how to reach it.
+var errNoPath = errors.New("the path to the client is not known yet")
+
+// unsent sets the error of all packets.
+func unsent(packets []datagram.Packet, err error) {
+	for i := range packets {
+		packets[i].Err = err
+	}
 }
 
 // sent returns the sum of the packets without an error.

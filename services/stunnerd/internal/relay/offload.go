@@ -56,11 +56,11 @@ func (r *Relay) arm(c *channel, generation offload.Generation, now time.Time) {
 	if generation.IsZero() || c.binding.Live(generation) || int64(r.since(now)) < c.armAfter.Load() {
 		return
 	}
-	c.armAfter.Store(int64(r.since(now) + armRetry))
 	local := r.session.Client.Local()
 	if !local.IsValid() {
-		return
+		return // a client that may use another pod is armed as soon as that is decided
 	}
+	c.armAfter.Store(int64(r.since(now) + armRetry))
 	permitted := r.time(c.permitted.Load())
 	if later := c.binding.Permitted(); later.After(permitted) { // by another Offload
 		permitted = later

@@ -18,6 +18,14 @@ const (
 	maxAddress = 16 + 16
 )
 
+// AppendBool appends a truth value.
+func AppendBool(b []byte, v bool) []byte {
+	if v {
+		return append(b, 1)
+	}
+	return append(b, 0)
+}
+
 // AppendAddr appends an IP address: its length, then its bytes and its zone.
 func AppendAddr(b []byte, a netip.Addr) []byte {
 	at := len(b)
@@ -95,6 +103,9 @@ func (d *Decoder) Time() time.Time {
 	}
 	return time.Time{}
 }
+
+// Bool reads what AppendBool has written.
+func (d *Decoder) Bool() bool { return d.Number(1) == 1 }
 
 // Addr reads what AppendAddr has written.
 func (d *Decoder) Addr() (a netip.Addr) {

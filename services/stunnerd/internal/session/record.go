@@ -24,7 +24,7 @@ const (
 )
 
 // recordVersion is the first byte of the binary form. A change of the form increments it.
-const recordVersion = 1
+const recordVersion = 2
 
 // Errors of the binary form of a Record.
 var (
@@ -67,6 +67,9 @@ type Record struct {
 	Channels []ChannelRecord
 	// Checks holds the nominating connectivity check of each peer, at most MaxChecks.
 	Checks []Check
+	// Away reports whether the datagrams of the client arrive at another pod, which forwards them. Nothing must be sent
+	// to such a client before its first datagram shows the way.
+	Away bool
 }
 
 // Permission is a permission of a session (RFC 8656 §9).
@@ -136,7 +139,7 @@ func (r *Record) AppendBinary(b []byte) ([]byte, error) {
 		}
 		b = c.Append(b)
 	}
-	return b, nil
+	return AppendBool(b, r.Away), nil
 }
 
 // MarshalBinary implements encoding.BinaryMarshaler.
@@ -179,6 +182,7 @@ func (r *Record) UnmarshalBinary(b []byte) error {
 	for range d.Number(MaxChecks) {
 		n.Checks = append(n.Checks, d.Check())
 	}
+	n.Away = d.Bool()
 	if !d.Done() {
 		return ErrRecord
 	}

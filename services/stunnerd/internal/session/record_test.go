@@ -29,6 +29,7 @@ func largest() *Record {
 	for range MaxChecks {
 		r.Checks = append(r.Checks, Check{peer, make([]byte, MaxCheck)})
 	}
+	r.Away = true
 	return r
 }
 
@@ -129,7 +130,7 @@ func TestContractRecord(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const want = "\x01\x03\x20stunner/udp-gateway/udp-listener\x0e1795278827:ann\x07\x0fstunner.l7mp.io" +
+	const want = "\x02\x03\x20stunner/udp-gateway/udp-listener\x0e1795278827:ann\x07\x0fstunner.l7mp.io" +
 		"\x04\xcb\x00\x71\x07\xc8\x22\x04\x0a\xf4\x01\x11\x0d\x96\x04\x0a\xf4\x01\x11\x9c\xbb" +
 		"\x08\x0a\xf4\x01\x11\x0a\xf4\x01\x11\x01\x02\x03\x00\x00\x00\x00\x00\x00\x00\x00\x00\xd8\x04"
 	if !strings.HasPrefix(string(b), want) {

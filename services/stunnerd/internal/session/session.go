@@ -43,15 +43,28 @@ type Movable interface {
 	// Pass passes a message of a client without a session in this pod to the pod that has it. It reports false if there
 	// is none, or if the message has already been passed on. It does not retain the message.
 	Pass(message []byte, now time.Time) bool
-	// Follow makes the client use the path on which an authenticated request has arrived. It reports whether the data
-	// for the client leaves through another pod from now on.
-	Follow(request Client) bool
+	// Follow records the path on which a message of the client has arrived. The client uses this path from now on if
+	// the message is an authentic request.
+	Follow(message Client, authentic bool) Move
 	// Held tells the other pods that this pod has the session of the client, until Released.
 	Held()
 	// Front returns the address of the pod through which data for the client leaves, or the zero AddrPort if it leaves
 	// from this pod.
 	Front() netip.AddrPort
 }
+
+// Move is how a datagram changes the path of the data for a Movable client: a set of bits.
+type Move uint8
+
+const (
+	// Undirected: the client was heard at this pod only, and may use another pod from now on. The kernel must not send
+	// to the client any more.
+	Undirected Move = 1 << iota
+	// MovedAway: the client uses another pod from now on.
+	MovedAway
+	// MovedHere: the client uses this pod from now on.
+	MovedHere
+)
 
 // Session is the client and the accounting of one allocation.
 type Session struct {

@@ -1,0 +1,249 @@
+package listener
+
+import (
+	"net/netip"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/datagram"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/forward"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
+)
+
+// owner has the session of every client, and collects the ways by which their datagrams arrive.
+type owner struct{ ways chan forward.Way }
+
+func (o owner) Serves(uint16) bool                                   { return true }
+func (o owner) Has(forward.Client) bool                              { return o.ways != nil }
+func (o owner) All(func(forward.Client) bool)                        {}
+func (o owner) Answer(forward.Client, []byte, *datagram.Source) bool { return false }
+func (o owner) Unowned(forward.Client, []byte, *datagram.Source)     {}
+func (o owner) Flush(time.Time)                                      {}
+func (o owner) Deliver(_ forward.Client, _ []byte, w forward.Way, _ time.Time) bool {
+	if o.ways != nil {
+		o.ways <- w
+	}
+	return o.ways != nil
+}
+
+// fronts returns the ways to a client by a number of pods.
+func fronts(t *testing.T, number int) (ways []forward.Way) {
+	t.Helper()
+	home := owner{make(chan forward.Way, 1)}
+	list := forward.Peers{Keys: []forward.Key{{ID: 1}}}
+	var pods []*forward.Forwarder
+	for i := range number + 1 {
+		o := forward.Options{Local: netip.MustParseAddr("127.0.0.1"), Sessions: owner{}, Meter: meter.New()}
+		if i == 0 {
+			o.Sessions = home
+		}
+		f, err := forward.Open(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = f.Close() })
+		self := f.Self()
+		self.Pod, self.Draining = string(rune('a'+i)), i > 0 // so that the owner is the home of every client
+		list.Pods, pods = append(list.Pods, self), append(pods, f)
+	}
+	for _, f := range pods {
+		f.SetPeers(list)
+	}
+	client := forward.Client{Addr: netip.MustParseAddrPort("198.18.0.1:5000"), Port: 3478}
+	for _, f := range pods[1:] {
+		out := f.Outbox()
+		if !out.Pass(client, []byte{0x40, 0, 0, 0}, datagram.Source{}, time.Now()) {
+			t.Fatal("nothing is forwarded")
+		}
+		out.Flush()
+		ways = append(ways, <-home.ways)
+	}
+	return ways
+}
+
+// used returns the names of the paths that get data: the names of the pods of fronts, and "" for this pod.
+func (p *paths) used() (names []string) {
+	pair := p.current.Load()
+	if pair == nil {
+		return []string{""}
+	}
+	for _, at := range []*path{pair.used, pair.second} {
+		if at != nil {
+			names = append(names, at.front.Pod())
+		}
+	}
+	return names
+}
+
+const (
+	left     = session.Undirected
+	away     = session.MovedAway
+	returned = session.MovedHere
+)
+
+// A client is a sequence of datagrams, and of the paths that get data after each.
+func TestPathsOfAClient(t *testing.T) {
+	here, ways := forward.Way{}, fronts(t, 2)
+	b, c := ways[0], ways[1]
+	const media, second = 20 * time.Millisecond, time.Second
+	type step struct {
+		after time.Duration
+		front forward.Way
+		// times repeats the step.
+		times int
+		// signed is set for an authentic request.
+		signed bool
+		moved  session.Move
+		used   []string
+	}
+	for name, steps := range map[string][]step{
+		"stays": {{after: media, times: 100, used: []string{""}}},
+		"sends media and moves": {
+			{after: media, front: here, times: 50, used: []string{""}},
+			{after: media, front: b, moved: left, used: []string{"", "b"}},
+			{after: media, front: b, times: 9, used: []string{"", "b"}},
+			{after: media, front: b, moved: away, used: []string{"b"}},
+			{after: media, front: b, times: 50, used: []string{"b"}},
+			{after: media, front: c, used: []string{"b", "c"}},
+			{after: media, front: c, times: 9, used: []string{"b", "c"}},
+			{after: media, front: c, used: []string{"c"}},
+			{after: media, front: here, used: []string{"c", ""}},
+			{after: media, front: here, times: 9, used: []string{"c", ""}},
+			{after: media, front: here, moved: returned, used: []string{""}},
+		},
+		"moves by a signed request": {
+			{after: media, front: b, signed: true, moved: left | away, used: []string{"b"}},
+			{after: media, front: c, signed: true, used: []string{"c"}},
+			{after: media, front: here, signed: true, moved: returned, used: []string{""}},
+			{after: media, front: here, signed: true, used: []string{""}},
+		},
+		"decides by a signed request": {
+			{after: media, front: here, times: 50, used: []string{""}},
+			{after: media, front: b, moved: left, used: []string{"", "b"}},
+			{after: media, front: here, signed: true, used: []string{""}},
+			{after: media, front: b, moved: left, used: []string{"", "b"}},
+			{after: media, front: b, signed: true, moved: away, used: []string{"b"}},
+		},
+		"sends media while another forges": {
+			{after: media, front: here, times: 50, used: []string{""}},
+			{after: 0, front: b, moved: left, used: []string{"", "b"}},
+			{after: media, front: here, used: []string{"", "b"}},
+			{after: 0, front: b, used: []string{"", "b"}},
+			{after: media, front: here, times: 9, used: []string{"", "b"}},
+			{after: media, front: here, used: []string{""}}, // the kernel may send to the client again
+		},
+		"sends little while another forges": {
+			{after: second, front: here, times: 5, used: []string{""}},
+			{after: second / 4, front: b, moved: left, used: []string{"", "b"}},
+			{after: second / 4, front: b, times: 2, used: []string{"", "b"}},
+			{after: second / 4, front: here, used: []string{"", "b"}},
+			{after: second / 4, front: b, times: 3, used: []string{"", "b"}},
+			{after: second / 4, front: here, used: []string{"", "b"}},
+			{after: second / 4, front: b, times: 3, used: []string{"", "b"}},
+			{after: second / 4, front: here, used: []string{"", "b"}},
+			{after: second, front: here, used: []string{"", "b"}},
+			{after: second + media, front: here, used: []string{""}},
+		},
+		"sends little and moves": {
+			{after: second, front: here, times: 5, used: []string{""}},
+			{after: second, front: b, moved: left, used: []string{"", "b"}},
+			{after: second, front: b, used: []string{"", "b"}},
+			{after: second, front: b, moved: away, used: []string{"b"}},
+		},
+		"sends nothing for long and moves": {
+			{after: time.Hour, front: b, moved: left, used: []string{"", "b"}},
+			{after: second, front: b, times: 11, used: []string{"", "b"}},
+			{after: second, front: b, moved: away, used: []string{"b"}},
+		},
+		"sends media after a pause and moves": {
+			{after: 4 * second, front: here, used: []string{""}},
+			{after: media, front: here, times: 2000, used: []string{""}},
+			{after: media, front: b, moved: left, used: []string{"", "b"}},
+			{after: media, front: b, times: 9, used: []string{"", "b"}},
+			{after: media, front: b, moved: away, used: []string{"b"}},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var p paths
+			now := time.Now()
+			p.begin(now)
+			for i, s := range steps {
+				for range max(s.times, 1) {
+					now = now.Add(s.after)
+					at := p.arrived
+					if s.signed {
+						at = p.follow
+					}
+					if moved, used := at(s.front, now), p.used(); moved != s.moved || !slices.Equal(used, s.used) {
+						t.Fatalf("step %d: moved %d, paths %q, want %d, %q", i, moved, used, s.moved, s.used)
+					}
+				}
+			}
+		})
+	}
+}
+
+// A restored client that has used another pod gets nothing before its first datagram shows the path.
+func TestPathsOfARestoredClient(t *testing.T) {
+	b := fronts(t, 1)[0]
+	for _, c := range []struct {
+		front forward.Way
+		moved session.Move
+		used  []string
+	}{{b, 0, []string{"b"}}, {forward.Way{}, returned, []string{""}}} {
+		var client udpClient
+		client.paths.hold()
+		packets := make([]datagram.Packet, 2)
+		client.SendAll(packets)
+		if packets[0].Err != errNoPath || packets[1].Err != errNoPath || client.Local().IsValid() || client.Front().IsValid() {
+			t.Errorf("before the first datagram: errors %v, %v, path %v", packets[0].Err, packets[1].Err, client.paths.used())
+		}
+		if moved := client.paths.arrived(c.front, time.Now()); moved != c.moved || !slices.Equal(client.paths.used(), c.used) {
+			t.Errorf("moved %d, paths %q, want %d, %q", moved, client.paths.used(), c.moved, c.used)
+		}
+	}
+}
+
+// Datagrams that arrive by several readers at a time leave the paths in a state that one of them has made.
+func TestPathsOfReadersAtATime(t *testing.T) {
+	ways := append(fronts(t, 2), forward.Way{})
+	var p paths
+	p.begin(time.Now())
+	var readers sync.WaitGroup
+	for i, front := range ways {
+		readers.Go(func() {
+			now := time.Now()
+			for n := range 3000 {
+				now = now.Add(time.Duration(n%7) * silence / 2)
+				if n%50 == i {
+					p.follow(front, now)
+				} else {
+					p.arrived(front, now)
+				}
+				p.front()
+				p.away()
+			}
+		})
+	}
+	readers.Wait()
+	if used := p.used(); len(used) < 1 || len(used) > 2 || len(used) == 2 && used[0] == used[1] {
+		t.Errorf("paths %q", used)
+	}
+}
+
+func TestPathsAllocateNothing(t *testing.T) {
+	b, now := fronts(t, 1)[0], time.Now()
+	for _, front := range []forward.Way{{}, b} {
+		var p paths
+		p.follow(front, now)
+		if n := testing.AllocsPerRun(100, func() {
+			now = now.Add(time.Millisecond)
+			p.arrived(front, now)
+		}); n != 0 {
+			t.Errorf("front %q: %g allocations", front.Pod(), n)
+		}
+	}
+}

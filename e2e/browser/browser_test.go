@@ -17,6 +17,7 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
+	"github.com/stunner-gateway/stunner/e2e/internal/chromium"
 )
 
 // patience is the timeout of operations in the browser.
@@ -66,9 +67,9 @@ func start(t *testing.T) *bed.Stack {
 }
 
 func relays(t *testing.T, stack *bed.Stack, transport string, authorities ...string) {
-	p := open(t, stack.AuthURL()+"/demo/?run=1&transport="+transport, authorities...)
+	p := chromium.Open(t, stack.AuthURL()+"/demo/?run=1&transport="+transport, authorities...)
 	await(t, func(ctx context.Context) error { return session(ctx, stack, bed.GatewayID+"/"+transport) })
-	r := p.reports("the test is over", over)
+	r := p.Reports("the test is over", over)
 	complete(t, stack, r)
 	if r.Pair.Local.Type != "relay" || r.Pair.Local.Relay != transport {
 		t.Errorf(
@@ -76,7 +77,7 @@ func relays(t *testing.T, stack *bed.Stack, transport string, authorities ...str
 			transport,
 		)
 	}
-	if problems := p.trouble(); len(problems) > 0 {
+	if problems := p.Trouble(); len(problems) > 0 {
 		t.Errorf("errors on the page: %q", problems)
 	}
 	screenshot(t, p, "relay-"+transport+".png")
@@ -99,7 +100,7 @@ func relaysSecurely(t *testing.T, stack *bed.Stack) {
 	relays(t, stack, "tls", authority)
 
 	stranger, _ := certificate(t)
-	r := open(t, stack.AuthURL()+"/demo/?run=1&transport=tls", stranger).reports("the test is over", over)
+	r := chromium.Open(t, stack.AuthURL()+"/demo/?run=1&transport=tls", stranger).Reports("the test is over", over)
 	if r.Verdict != "failed" || r.Error == nil || r.Error.Code != cannotConnect {
 		t.Errorf(
 			"verdict %q, error %+v, want a failure with error %d without the CA", r.Verdict, r.Error, cannotConnect,
@@ -127,15 +128,15 @@ func wrongPassword(t *testing.T, stack *bed.Stack) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := open(t, stack.AuthURL()+"/demo/")
+	p := chromium.Open(t, stack.AuthURL()+"/demo/")
 	for _, transport := range []string{"udp", "tcp"} {
 		server := ice.Servers[0]
 		server.URLs = []string{fmt.Sprintf("turn:%s?transport=%s", stack.Gateway(), transport)}
-		if g := p.gather(server); !strings.Contains(g.Candidate, " typ relay ") {
+		if g := p.Gather(server); !strings.Contains(g.Candidate, " typ relay ") {
 			t.Errorf("%s: right password: %+v, want a relay", transport, g)
 		}
 		server.Credential += "x"
-		if g := p.gather(server); g.ErrorCode != unauthorized || g.URL != server.URLs[0] {
+		if g := p.Gather(server); g.ErrorCode != unauthorized || g.URL != server.URLs[0] {
 			t.Errorf("%s: wrong password: %+v, want error %d", transport, g, unauthorized)
 		}
 	}
@@ -143,11 +144,11 @@ func wrongPassword(t *testing.T, stack *bed.Stack) {
 
 // goesOn keeps a call running while the gateway changes.
 func goesOn(t *testing.T, stack *bed.Stack) {
-	p := open(t, stack.AuthURL()+"/demo/?run=1&transport=udp&keep=1")
+	p := chromium.Open(t, stack.AuthURL()+"/demo/?run=1&transport=udp&keep=1")
 	flows := func() {
 		t.Helper()
-		n := p.reports("the call runs", running).Received
-		p.reports("packets come back", func(r report) bool { return over(r) || r.Received >= n+50 })
+		n := p.Reports("the call runs", running).Received
+		p.Reports("packets come back", func(r chromium.Report) bool { return over(r) || r.Received >= n+50 })
 	}
 	flows()
 	edit(
@@ -161,8 +162,8 @@ func goesOn(t *testing.T, stack *bed.Stack) {
 	await(t, refused)
 	flows()
 	screenshot(t, p, "while-it-changes.png")
-	p.tell("stop")
-	r := p.reports("the call is over", over)
+	p.Tell("stop")
+	r := p.Reports("the call is over", over)
 	complete(t, stack, r)
 	relays(t, stack, "udp") // with a credential from the new secret
 }
@@ -193,7 +194,7 @@ func credential(t *testing.T, stack *bed.Stack) func(context.Context) error {
 
 // complete checks that a call succeeded. Chromium may drop datagrams on a busy machine, so up to a tenth may be
 // missing; the gateway's drop counters are logged. The clients of e2e/interop and e2e/faults count every datagram.
-func complete(t *testing.T, stack *bed.Stack, r report) {
+func complete(t *testing.T, stack *bed.Stack, r chromium.Report) {
 	t.Helper()
 	if r.Verdict != "ok" || r.Received == 0 || r.Lost > r.Sent/10 {
 		t.Errorf(
@@ -220,8 +221,8 @@ func drops(t *testing.T, stack *bed.Stack) []string {
 
 var dropPattern = regexp.MustCompile(`(?m)^stunner_dropped_total.*$`)
 
-func over(r report) bool    { return r.Verdict == "ok" || r.Verdict == "failed" }
-func running(r report) bool { return over(r) || r.Received > 0 }
+func over(r chromium.Report) bool    { return r.Verdict == "ok" || r.Verdict == "failed" }
+func running(r chromium.Report) bool { return over(r) || r.Received > 0 }
 
 // edit replaces text in a file of the operator's input folder.
 func edit(t *testing.T, stack *bed.Stack, name, old, with string) {
@@ -293,14 +294,14 @@ func status(t *testing.T, stack *bed.Stack, what, text string) {
 }
 
 // screenshot saves a picture of the page if the environment variable is set. The test does not depend on it.
-func screenshot(t *testing.T, p *page, name string) {
+func screenshot(t *testing.T, p *chromium.Page, name string) {
 	t.Helper()
 	dir := os.Getenv("SCREENSHOTS")
 	if dir == "" {
 		dir = t.TempDir()
 	}
 	path := filepath.Join(dir, name)
-	p.tell("screenshot " + path)
+	p.Tell("screenshot " + path)
 	if info, err := os.Stat(path); err != nil || info.Size() == 0 {
 		t.Errorf("no picture of the page: %v", err)
 	}

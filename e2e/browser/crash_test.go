@@ -16,6 +16,7 @@ import (
 
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
+	"github.com/stunner-gateway/stunner/e2e/internal/chromium"
 )
 
 var crashes = flag.Int("crashes", 5, "calls of TestBrowserCrash, one crash each")
@@ -63,16 +64,16 @@ func crash(t *testing.T, bin, pageURL string) (usual, gap float64, lost int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	call := open(t, pageURL+"/crash.html#"+url.PathEscape(string(server)))
-	flows := func() report {
+	call := chromium.Open(t, pageURL+"/call.html#"+url.PathEscape(string(server)))
+	flows := func() chromium.Report {
 		t.Helper()
-		n := call.reports("the call runs", func(r report) bool { return r.Verdict == "running" }).Received
-		return call.reports("messages arrive", func(r report) bool { return r.Received >= n+100 })
+		n := call.Reports("the call runs", func(r chromium.Report) bool { return r.Verdict == "running" }).Received
+		return call.Reports("messages arrive", func(r chromium.Report) bool { return r.Received >= n+100 })
 	}
 	flows()
-	call.tell("stop")
+	call.Tell("stop")
 	before := flows()
-	call.tell("stop")
+	call.Tell("stop")
 	children, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", p.PID(), p.PID()))
 	if err != nil {
 		t.Fatal(err)

@@ -17,6 +17,7 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	"github.com/stunner-gateway/stunner/e2e/internal/bpf"
+	"github.com/stunner-gateway/stunner/e2e/internal/chromium"
 	"github.com/stunner-gateway/stunner/e2e/internal/netns"
 	"github.com/stunner-gateway/stunner/services/api/telemetry"
 )
@@ -70,10 +71,10 @@ func TestBrowserInKernel(t *testing.T) {
 				Name: "stunnerd", Path: filepath.Join(bin, "stunnerd"), Args: []string{"--config", file},
 				Env: []string{"STUNNER_ADDRS=" + relayAddr.String()}, Logs: t.TempDir(),
 			}, bed.Answers(health+"/ready", http.StatusOK))
-			r := openBy(t, func(c *exec.Cmd) (err error) {
+			r := chromium.OpenBy(t, func(c *exec.Cmd) (err error) {
 				browsers.Do(func() { err = c.Start() })
 				return err
-			}, page).reports("the test is over", over)
+			}, page).Reports("the test is over", over)
 			if r.Verdict != "ok" || r.Received == 0 || r.Lost > r.Sent/10 || r.Pair.Local.Type != "relay" {
 				t.Errorf("%+v", r)
 			}

@@ -81,6 +81,7 @@ func TestCallsOfLivingPodsGoOn(t *testing.T) {
 		return
 	}
 	w := newWorld(t, true)
+	w.returnable()
 	pods := []*pod{w.add(1), w.add(2), w.add(3)}
 	for _, p := range pods {
 		p.awaitPeers(2)
@@ -97,7 +98,7 @@ func TestCallsOfLivingPodsGoOn(t *testing.T) {
 	moves := map[*client]int{}
 	moved := map[*client]int{} // round of the last move
 	move := func(c *client, round int) {
-		// A client returns to a pod only after the node has forgotten that pod: see newWorld.
+		// A client returns to a pod only after the node has forgotten that pod.
 		if to := pods[dice.IntN(len(pods))]; to != c.at && round-moved[c] > 2 {
 			w.send(c, to)
 			moves[c]++

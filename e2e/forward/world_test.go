@@ -52,8 +52,7 @@ type world struct {
 
 	next uint16 // port of a client
 
-	mu   sync.Mutex
-	pods map[string]*pod
+	mu sync.Mutex
 	// reported are the pods that report an address for forwarded datagrams, by name.
 	reported map[string]discovery.Peer
 }
@@ -73,14 +72,10 @@ type pod struct {
 func newWorld(t *testing.T, forwarding bool) *world {
 	t.Helper()
 	w := &world{
-		t: t, programs: bedtest.Build(t, bed.Stunnerd), pods: map[string]*pod{}, reported: map[string]discovery.Peer{},
+		t: t, programs: bedtest.Build(t, bed.Stunnerd), reported: map[string]discovery.Peer{},
 		clients: netns.New(t, "clients"), peers: netns.New(t, "peers"),
 	}
 	netns.Run(t, "sysctl -q -w net.ipv4.ip_forward=1")
-	// A pod may send to a client after the node has sent the client elsewhere. The node then tracks that datagram without
-	// address translation, and a client that returns to this pod gets another port as long as the entry exists: 30 s by
-	// default.
-	netns.Run(t, "sysctl -q -w net.netfilter.nf_conntrack_udp_timeout=1")
 	link(t, w.clients, 100)
 	link(t, w.peers, 200)
 	nft(t, `
@@ -90,11 +85,17 @@ table ip service {
 		type nat hook prerouting priority dstnat;
 		ip daddr 10.96.0.10 udp dport 3478 dnat to udp sport map @owners
 	}
+	chain rest { type nat hook prerouting priority dstnat + 1; }
 }`)
 	w.echo()
 	w.serve(forwarding)
 	return w
 }
+
+// returnable makes the node forget soon that a pod has sent to a client after the node has sent the client elsewhere. The
+// node tracks that datagram without address translation. A client that returns to this pod gets another port as long as
+// the entry exists, by default for 30 s.
+func (w *world) returnable() { netns.Run(w.t, "sysctl -q -w net.netfilter.nf_conntrack_udp_timeout=1") }
 
 func link(t *testing.T, s *netns.Space, subnet byte) {
 	t.Helper()
@@ -214,14 +215,25 @@ func (w *world) announce() {
 // add makes a pod and starts its stunnerd.
 func (w *world) add(number byte) *pod {
 	w.t.Helper()
-	return w.addOf(number, filepath.Join(w.programs, "stunnerd"))
+	p := w.pod(number)
+	p.start()
+	return p
 }
 
 // addOf makes a pod and starts a given stunnerd in it.
 func (w *world) addOf(number byte, program string) *pod {
 	w.t.Helper()
+	p := w.pod(number)
+	p.program = program
+	p.start()
+	return p
+}
+
+// pod makes a pod.
+func (w *world) pod(number byte) *pod {
+	w.t.Helper()
 	p := &pod{
-		world: w, name: fmt.Sprintf("pod%d", number), program: program,
+		world: w, name: fmt.Sprintf("pod%d", number), program: filepath.Join(w.programs, "stunnerd"),
 		space: netns.New(w.t, fmt.Sprintf("pod%d", number)),
 		addr:  netip.AddrFrom4([4]byte{10, 80, number, 2}), state: w.t.TempDir(),
 	}
@@ -229,8 +241,6 @@ func (w *world) addOf(number byte, program string) *pod {
 	if err := os.WriteFile(p.token(), []byte(p.name), 0o600); err != nil {
 		w.t.Fatal(err)
 	}
-	w.pods[p.name] = p
-	p.start()
 	return p
 }
 
@@ -351,6 +361,24 @@ func (w *world) send(c *client, to *pod) {
 		nft(w.t, fmt.Sprintf("add element ip service owners { %d : %s }", c.port, to.addr))
 	}
 	c.at = to
+}
+
+// sendRest makes the node send the datagrams of all clients that send was not called for to a pod from now on.
+func (w *world) sendRest(to *pod) {
+	w.t.Helper()
+	nft(w.t, fmt.Sprintf("flush chain ip service rest\nadd rule ip service rest ip daddr %s udp dport %d dnat to %s",
+		service.Addr(), port, to.addr))
+	w.forgetFlows("--orig-dst " + service.Addr().String())
+}
+
+// forgetFlows deletes conntrack entries of UDP. It returns how many there were.
+func (w *world) forgetFlows(which string) (deleted int) {
+	w.t.Helper()
+	list := netns.Run(w.t, "conntrack -L -p udp "+which)
+	if list = strings.TrimSpace(list); list != "" {
+		netns.Run(w.t, "conntrack -D -p udp "+which)
+	}
+	return strings.Count(list, "src=") / 2
 }
 
 // cpu returns the CPU time that the process has used, of all its threads.

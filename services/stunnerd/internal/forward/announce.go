@@ -131,6 +131,9 @@ func (a *announcer) announce() {
 	f.pending = map[clientKey]change{}
 	f.changes.Unlock()
 	for k, c := range pending {
+		if c.kind == release && f.sessions.Has(c.client) {
+			c.kind = hold // a new session of the client began before the end of the earlier one was queued
+		}
 		for _, h := range rank(v.homes, k) {
 			a.add(h, c.kind, c.client)
 		}

@@ -3,6 +3,7 @@ package forward
 import (
 	"maps"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -76,15 +77,23 @@ type stranger struct {
 	// view is the list by which the search began. began is when the first search of this client began.
 	view  *view
 	began time.Duration
-	// homes are those to ask, without this pod. step is the index of the one that is asked.
-	homes []*pod
-	step  int
+	// homes are those to ask, without this pod. step is the index of the one that is asked. The first tried homes were
+	// asked.
+	homes       []*pod
+	step, tried int
 	// asks is the number of asks to this home since since.
 	asks  int
 	since time.Duration
 	// none is set when no home is left to ask. The client counts as ownerless until since+patience.
 	none  bool
 	asked *datagram.Source
+}
+
+// ask counts an ask to the home that is asked, and returns the home.
+func (s *stranger) ask() *pod {
+	s.asks++
+	s.tried = max(s.tried, s.step+1)
+	return s.homes[s.step]
 }
 
 // front is what a front knows of the clients that send to it.
@@ -162,8 +171,7 @@ func (f *Forwarder) route(
 	if s.none {
 		return ownerless, nil, nil
 	}
-	s.asks++
-	return toHome, nil, s.homes[s.step]
+	return toHome, nil, s.ask()
 }
 
 // reachable reports whether the owner of a client is in the list.
@@ -244,16 +252,20 @@ func (t *front) find(k clientKey) *known {
 	return t.known[k]
 }
 
-// found handles an is frame. It reports false if the client was not searched: there is no address for its answers then.
-func (t *front) found(k clientKey, owner *pod, at time.Duration) bool {
+// found handles an is frame of a pod, which names an owner. It returns the pod to which the datagrams of the client go,
+// or nil if this pod was not asked. Only an owner that is not known is replaced: a home may answer late, or have missed
+// the change of the owner.
+func (t *front) found(k clientKey, from, owner *pod, at time.Duration) *pod {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if n := t.known[k]; n != nil {
-		n.owner.Store(owner)
-		return true
+		return n.owner.Load()
 	}
 	s := t.strangers[k]
-	return s != nil && t.learn(k, owner, s.asked, at) != nil
+	if s == nil || !slices.Contains(s.homes[:s.tried], from) || t.learn(k, owner, s.asked, at) == nil {
+		return nil
+	}
+	return owner
 }
 
 // missing handles an unknown frame of a pod: the owner has no session, or a home does not know the owner. It returns the
@@ -287,8 +299,7 @@ func (t *front) missing(k clientKey, from *pod, again bool, at time.Duration) (n
 		return nil, nil
 	}
 	t.asks++
-	s.asks++
-	return s.homes[s.step], nil
+	return s.ask(), nil
 }
 
 // none notes that a client has no owner.

@@ -183,6 +183,35 @@ func TestAReplyOfAPodThatIsNotTheOwner(t *testing.T) {
 	})
 }
 
+// TestAnOwnerIsNamedOnlyByAHomeThatWasAsked has pods name a wrong owner: one that was not asked while the front
+// searches, and a home when the front knows the owner. A datagram that comes back with such an answer is not lost.
+func TestAnOwnerIsNamedOnlyByAHomeThatWasAsked(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *network) {
+		nodes := n.cluster(5)
+		c := client(1)
+		homes := homesOf(c, nodes)
+		owner := other(nodes, homes[:]...)
+		front := other(nodes, owner, homes[0], homes[1])
+		wrong := other(nodes, owner, front, homes[0], homes[1])
+		named := append(binary.BigEndian.AppendUint64(nil, podID(wrong.name)), "late"...)
+		owner.create(c)
+		settle()
+		front.pass(c, "x")
+		n.inject(wrong, front, forge(wrong, front, yesterday, 1000, is, c, named))
+		n.inject(homes[1], front, forge(homes[1], front, yesterday, 1000, is, c, named))
+		settle()
+		owner.expect([]string{"x"}, nil)
+		front.refused(map[string]uint64{"unasked": 2})
+		n.inject(homes[0], front, forge(homes[0], front, yesterday, 1000, is, c, named))
+		settle()
+		front.pass(c, "y")
+		settle()
+		owner.expect([]string{"late", "y"}, nil)
+		wrong.expect(nil, nil)
+		front.expect(nil, []string{"re: x", "re: late", "re: y"})
+	})
+}
+
 // TestLoop has the index name a front as the owner that has no session.
 func TestLoop(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *network) {

@@ -397,6 +397,62 @@ func TestChangesOfTheList(t *testing.T) {
 	})
 }
 
+// TestASessionThatReplacesAnother has the end of the earlier session of a client be queued after the beginning of the
+// later one.
+func TestASessionThatReplacesAnother(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *network) {
+		nodes := n.cluster(4)
+		c := client(8)
+		homes := homesOf(c, nodes)
+		owner := other(nodes, homes[:]...)
+		front := other(nodes, owner, homes[0], homes[1])
+		owner.create(c)
+		settle()
+		owner.create(c)
+		owner.Ended(c)
+		settle()
+		front.pass(c, "x")
+		settle()
+		owner.expect([]string{"x"}, nil)
+		owner.end(c)
+		settle()
+		if held := homes[0].Status().Held + homes[1].Status().Held; held != 0 {
+			t.Errorf("the homes store %d ended sessions", held)
+		}
+	})
+}
+
+// TestAReaderThatDoesNotRun has a reader make frames, and send them when the other readers have sent as many as they do
+// in 300 ms.
+func TestAReaderThatDoesNotRun(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *network) {
+		nodes := n.cluster(2)
+		c := client(8)
+		nodes[0].create(c)
+		settle()
+		nodes[1].pass(c, "first")
+		settle()
+		late := nodes[1].Outbox()
+		for range 60 {
+			late.Pass(c, []byte("late"), datagram.Source{}, time.Now())
+		}
+		for i := range 30_000 {
+			nodes[1].front.Pass(c, []byte("x"), datagram.Source{}, time.Now())
+			if i%1000 == 0 {
+				nodes[1].front.Flush()
+				settle()
+			}
+		}
+		nodes[1].front.Flush()
+		settle()
+		late.Flush()
+		settle()
+		if delivered, _ := nodes[0].sessions.got(); len(delivered) != 1+30_000+60 {
+			t.Errorf("%d datagrams are delivered, refused %v", len(delivered), nodes[0].Status().Refused)
+		}
+	})
+}
+
 func TestANewerSessionElsewhereWins(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *network) {
 		nodes := n.cluster(5)

@@ -170,11 +170,13 @@ func (f *Forwarder) handleIs(v *view, l *link, k clientKey, m message, at time.D
 	case owner == nil:
 		f.front.missing(k, l.pod, false, at)
 		return
-	case !f.front.found(k, owner.pod, at):
+	}
+	to := f.front.found(k, l.pod, owner.pod, at)
+	if to == nil {
 		f.refuse(unasked)
 		return
 	}
-	if len(payload) > 0 && f.replies.add(owner, data, m.client, payload) {
+	if next := to.link.Load(); len(payload) > 0 && next != nil && f.replies.add(next, data, m.client, payload) {
 		f.counters.passed.Add(1)
 	}
 }

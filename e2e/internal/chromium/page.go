@@ -1,4 +1,6 @@
-package browser
+// Package chromium controls a headless Chromium for tests: one page in a browser of its own. The script drive.mjs of
+// e2e/browser, in which npm installs what it needs, controls the browser.
+package chromium
 
 import (
 	"bufio"
@@ -17,10 +19,14 @@ import (
 	"time"
 
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 )
 
-// report is the test page's own report in window.__report.
-type report struct {
+// patience is the timeout of operations in the browser.
+const patience = 40 * time.Second
+
+// Report is the test page's own report in window.__report.
+type Report struct {
 	Verdict  string `json:"verdict"` // idle, running, ok, failed
 	Sentence string `json:"sentence"`
 	Sent     int    `json:"sent"`
@@ -41,39 +47,40 @@ type report struct {
 	} `json:"error"`
 }
 
-// gathered is the result of ICE gathering: a relay candidate, or the event icecandidateerror.
-type gathered struct {
+// Gathered is the result of ICE gathering: a relay candidate, or the event icecandidateerror.
+type Gathered struct {
 	Candidate string `json:"candidate"`
 	URL       string `json:"url"`
 	ErrorCode int    `json:"errorCode"`
 	ErrorText string `json:"errorText"`
 }
 
-// page is a page in a browser of its own.
-type page struct {
+// Page is a page in a browser of its own.
+type Page struct {
 	t     *testing.T
 	input io.WriteCloser
 
 	mu       sync.Mutex
-	last     report
-	gathered gathered
+	last     Report
+	gathered Gathered
 	done     []string // completed commands
 	problems []string
 	changed  chan struct{} // closed and replaced on every line
 	ended    bool
 }
 
-// open opens a URL in a new browser, which closes when the test ends. The browser also trusts the given certificate
+// Open opens a URL in a new browser, which closes when the test ends. The browser also trusts the given certificate
 // authorities.
-func open(t *testing.T, url string, authorities ...string) *page {
+func Open(t *testing.T, url string, authorities ...string) *Page {
 	t.Helper()
-	return openBy(t, (*exec.Cmd).Start, url, authorities...)
+	return OpenBy(t, (*exec.Cmd).Start, url, authorities...)
 }
 
-// openBy is open with a function that starts the browser.
-func openBy(t *testing.T, start func(*exec.Cmd) error, url string, authorities ...string) *page {
+// OpenBy is Open with a function that starts the browser.
+func OpenBy(t *testing.T, start func(*exec.Cmd) error, url string, authorities ...string) *Page {
 	t.Helper()
-	cmd := exec.Command("node", "drive.mjs", chromium(t), t.TempDir(), url)
+	suite := filepath.Join(bedtest.Root(t), "e2e/browser")
+	cmd := exec.Command("node", filepath.Join(suite, "drive.mjs"), chromium(t, suite), t.TempDir(), url)
 	cmd.Env = append(os.Environ(), "HOME="+home(t, authorities))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM}
 	var stderr strings.Builder
@@ -89,7 +96,7 @@ func openBy(t *testing.T, start func(*exec.Cmd) error, url string, authorities .
 	if err := start(cmd); err != nil {
 		t.Fatalf("start node: %v: run `sudo apt-get install --yes nodejs npm`", err)
 	}
-	p := &page{t: t, input: input, changed: make(chan struct{})}
+	p := &Page{t: t, input: input, changed: make(chan struct{})}
 	read := make(chan struct{})
 	go func() {
 		defer close(read)
@@ -135,27 +142,27 @@ func home(t *testing.T, authorities []string) string {
 	return dir
 }
 
-// chromium returns the path of the browser.
-func chromium(t *testing.T) string {
+// chromium returns the path of the browser. The folder suite has the package that controls it.
+func chromium(t *testing.T, suite string) string {
 	t.Helper()
 	path, err := exec.LookPath("chromium")
 	if err != nil {
 		t.Fatal("chromium is not installed: run `sudo apt-get install --yes chromium`")
 	}
-	if _, err := os.Stat(filepath.Join("node_modules", "playwright-core")); err != nil {
+	if _, err := os.Stat(filepath.Join(suite, "node_modules", "playwright-core")); err != nil {
 		t.Fatal("playwright-core is not installed: run `npm --prefix e2e/browser ci`")
 	}
 	return path
 }
 
 // listen reads the driver's output until it ends.
-func (p *page) listen(output io.Reader) {
+func (p *Page) listen(output io.Reader) {
 	lines := bufio.NewScanner(output)
 	lines.Buffer(nil, 4<<20)
 	for lines.Scan() {
 		var line struct {
-			Report   *report   `json:"report"`
-			Gathered *gathered `json:"gathered"`
+			Report   *Report   `json:"report"`
+			Gathered *Gathered `json:"gathered"`
 			Problem  string    `json:"problem"`
 			Done     string    `json:"done"`
 		}
@@ -178,7 +185,7 @@ func (p *page) listen(output io.Reader) {
 	p.note(func() { p.ended = true })
 }
 
-func (p *page) note(change func()) {
+func (p *Page) note(change func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	change()
@@ -187,7 +194,7 @@ func (p *page) note(change func()) {
 }
 
 // until waits until cond holds, and returns the report at that time.
-func (p *page) until(what string, cond func() bool) report {
+func (p *Page) until(what string, cond func() bool) Report {
 	p.t.Helper()
 	ctx, cancel := context.WithTimeout(p.t.Context(), patience)
 	defer cancel()
@@ -204,19 +211,19 @@ func (p *page) until(what string, cond func() bool) report {
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			p.t.Fatalf("wait until %s: %v; report of the page %+v, errors %q", what, ctx.Err(), now, p.trouble())
+			p.t.Fatalf("wait until %s: %v; report of the page %+v, errors %q", what, ctx.Err(), now, p.Trouble())
 		}
 	}
 }
 
-// reports waits until a report satisfies cond.
-func (p *page) reports(what string, cond func(report) bool) report {
+// Reports waits until a report satisfies cond.
+func (p *Page) Reports(what string, cond func(Report) bool) Report {
 	p.t.Helper()
 	return p.until(what, func() bool { return cond(p.last) })
 }
 
-// tell sends a command to the driver and waits until it is completed.
-func (p *page) tell(command string) {
+// Tell sends a command to the driver and waits until it is completed.
+func (p *Page) Tell(command string) {
 	p.t.Helper()
 	if _, err := fmt.Fprintln(p.input, command); err != nil {
 		p.t.Fatal(errors.Join(fmt.Errorf("tell browser to %s", command), err))
@@ -224,21 +231,21 @@ func (p *page) tell(command string) {
 	p.until(command, func() bool { return len(p.done) > 0 && p.done[len(p.done)-1] == command })
 }
 
-// gather makes the page gather relay candidates from an ICE server.
-func (p *page) gather(server bed.ICEServer) gathered {
+// Gather makes the page gather relay candidates from an ICE server.
+func (p *Page) Gather(server bed.ICEServer) Gathered {
 	p.t.Helper()
 	text, err := json.Marshal(server)
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	p.tell("gather " + string(text))
+	p.Tell("gather " + string(text))
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.gathered
 }
 
-// trouble returns all errors of the page.
-func (p *page) trouble() []string {
+// Trouble returns all errors of the page.
+func (p *Page) Trouble() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return append([]string(nil), p.problems...)

@@ -41,9 +41,11 @@ const (
 	asksPerSource   = 10
 	freeAsksPerSlot = asksPerSlot / 10
 	// asksPerHome limits the unanswered asks for one client. More than one is useful, because each ask contains a
-	// datagram that the home returns.
-	asksPerHome = 4
-	maxSources  = 16_384
+	// datagram that the home returns. burstPerHome takes its place while there are fewer than freeAsksPerSlot asks:
+	// a client that sends video may send a whole picture before the home has answered.
+	asksPerHome  = 4
+	burstPerHome = 32
+	maxSources   = 16_384
 )
 
 // known is a client whose owner the front knows. All outboxes share it.
@@ -156,7 +158,7 @@ func (f *Forwarder) route(
 		if n := f.held(v, k, asked, at); n != nil {
 			return toOwner, n, nil
 		}
-	} else if s.asks >= asksPerHome {
+	} else if s.asks >= burstPerHome || s.asks >= asksPerHome && f.front.scarce(at) {
 		return limited, nil, nil
 	}
 	if !f.front.mayAsk(c.Addr.Addr(), at, now) {
@@ -191,15 +193,20 @@ func (f *Forwarder) held(v *view, k clientKey, asked *datagram.Source, at time.D
 
 // mayAsk takes one ask from the limits of the process and of a source address.
 func (t *front) mayAsk(client netip.Addr, at time.Duration, now time.Time) bool {
-	if at-t.began >= slot {
-		t.began, t.asks = at, 0
-	}
-	scarce := t.asks >= freeAsksPerSlot
+	scarce := t.scarce(at)
 	if t.asks >= asksPerSlot || scarce && t.sources.Take(ratelimit.SourcePrefix(client), now) > 0 {
 		return false
 	}
 	t.asks++
 	return true
+}
+
+// scarce reports whether more asks were sent in the current slot than a front sends for clients that move.
+func (t *front) scarce(at time.Duration) bool {
+	if at-t.began >= slot {
+		t.began, t.asks = at, 0
+	}
+	return t.asks >= freeAsksPerSlot
 }
 
 // search begins the search for the owner of a client. It returns nil if too many are being searched.

@@ -2,6 +2,7 @@ package forward
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -86,19 +87,39 @@ func TestOfAllDatagramsBeforeTheAnswerNoneIsLost(t *testing.T) {
 		owner, front := homes[1], other(nodes, homes[:]...)
 		owner.create(c)
 		settle()
-		for k := range asksPerHome {
-			if !front.pass(c, fmt.Sprint(k)) {
-				t.Errorf("datagram %d is dropped", k)
+		burst := func(c Client, datagrams int) (passed []string) {
+			t.Helper()
+			for k := range datagrams {
+				passed = append(passed, fmt.Sprint(k))
+				if !front.pass(c, passed[k]) {
+					t.Errorf("datagram %d is dropped", k)
+				}
 			}
+			limited := front.Status().Limited
+			if !front.pass(c, "one more") {
+				t.Error("the listener answers a client that may have a session")
+			}
+			if n := front.Status().Limited - limited; n != 1 {
+				t.Errorf("%d datagrams above the limit of %d, want 1", n, datagrams)
+			}
+			settle()
+			return passed
 		}
-		if !front.pass(c, "5") {
-			t.Error("the listener answers a client that may have a session")
-		}
-		if s := front.Status(); s.Limited != 1 {
-			t.Errorf("%d datagrams above the limit, want 1", s.Limited)
+		owner.expect(burst(c, burstPerHome), nil)
+		// The asks for other clients have used up what exceeds the minimum.
+		for k := range freeAsksPerSlot {
+			front.pass(client(2*k+4), "x")
 		}
 		settle()
-		owner.expect([]string{"0", "1", "2", "3"}, nil)
+		another := client(2 * freeAsksPerSlot)
+		for homes = homesOf(another, nodes); homes[0] == front || homes[1] == front; homes = homesOf(another, nodes) {
+			another.Addr = netip.AddrPortFrom(another.Addr.Addr(), another.Addr.Port()+1)
+		}
+		homes[0].create(another)
+		settle()
+		homes[0].sessions.got()
+		delivered := burst(another, asksPerHome)
+		homes[0].expect(delivered, nil)
 	})
 }
 

@@ -39,12 +39,16 @@ func newBed(t *testing.T) *bed {
 }
 
 // newEmptyBed returns a bed whose config is not applied yet.
-func newEmptyBed(t *testing.T) *bed {
+func newEmptyBed(t *testing.T, changes ...func(*Options)) *bed {
 	t.Helper()
-	s, err := New(Options{
+	o := Options{
 		HostAddresses: []netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("::1")},
 		Log:           slog.New(slog.DiscardHandler),
-	})
+	}
+	for _, change := range changes {
+		change(&o)
+	}
+	s, err := New(o)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,246 @@
+package server
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/pion/logging"
+	"github.com/pion/turn/v3"
+
+	"github.com/stunner-gateway/stunner/services/api/config"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/datagram"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/forward"
+)
+
+// pods returns two servers that forward to each other. Both have a UDP listener. In a cluster these have the same port.
+func pods(t *testing.T) (pods [2]*bed) {
+	t.Helper()
+	local := func(o *Options) { o.Forward = netip.MustParseAddr("127.0.0.1") }
+	list := forward.Peers{Generation: 1, Keys: []forward.Key{{ID: 1}}}
+	for i := range pods {
+		b := newEmptyBed(t, local)
+		c := b.config
+		c.Listeners = c.Listeners[:1]
+		if i > 0 {
+			b.peer, c.Clusters = pods[0].peer, pods[0].config.Clusters
+		}
+		b.config = c
+		b.apply(c)
+		pods[i] = b
+		self := b.Peer()
+		self.Pod = fmt.Sprint("pod", i)
+		list.Pods = append(list.Pods, self)
+	}
+	for i, b := range pods {
+		other := pods[1-i]
+		ports := maps.Clone(*b.forwardPorts.Load())
+		ports[uint16(other.port("udp"))] = ports[uint16(b.port("udp"))]
+		b.forwardPorts.Store(&ports)
+		b.SetPeers(list, "")
+	}
+	return pods
+}
+
+// movable is a connection of a client whose datagrams a load balancer sends to any of the pods. The client sees one
+// address.
+type movable struct {
+	net.PacketConn
+	seen net.Addr
+	to   atomic.Pointer[net.UDPAddr]
+	// allocate is the latest Allocate request.
+	allocate atomic.Pointer[[]byte]
+}
+
+func (m *movable) move(to *bed) {
+	m.to.Store(net.UDPAddrFromAddrPort(netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), uint16(to.port("udp")))))
+}
+
+func (m *movable) WriteTo(b []byte, _ net.Addr) (int, error) {
+	if len(b) > 2 && b[0] == 0 && b[1] == 3 {
+		copied := append([]byte(nil), b...)
+		m.allocate.Store(&copied)
+	}
+	return m.PacketConn.WriteTo(b, m.to.Load())
+}
+
+func (m *movable) ReadFrom(b []byte) (int, net.Addr, error) {
+	n, _, err := m.PacketConn.ReadFrom(b)
+	return n, m.seen, err
+}
+
+// mobile is a call over a movable connection.
+type mobile struct {
+	call
+	conn *movable
+	sent int
+}
+
+func dialMobile(t *testing.T, at *bed) *mobile {
+	t.Helper()
+	conn, err := net.ListenPacket("udp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	m := &movable{PacketConn: conn}
+	m.move(at)
+	m.seen = m.to.Load()
+	client, err := turn.NewClient(&turn.ClientConfig{
+		STUNServerAddr: m.seen.String(), TURNServerAddr: m.seen.String(), Conn: m, Username: "ann", Password: "first",
+		LoggerFactory: logging.NewDefaultLoggerFactory(),
+	})
+	if err == nil {
+		err = client.Listen()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.Close)
+	relay, err := client.Allocate()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = relay.Close() })
+	return &mobile{call: call{t: t, client: client, relay: relay, peer: at.peer}, conn: m}
+}
+
+// next sends a number to the peer, and waits for it. Earlier numbers may arrive twice: while it is undecided which path
+// the client uses, both get the data.
+func (c *mobile) next() error {
+	c.sent++
+	want := fmt.Sprint("number ", c.sent)
+	if _, err := c.relay.WriteTo([]byte(want), net.UDPAddrFromAddrPort(c.peer)); err != nil {
+		return err
+	}
+	buf := make([]byte, 100)
+	for {
+		if err := c.relay.SetReadDeadline(time.Now().Add(2 * time.Second)); err != nil {
+			return err
+		}
+		n, _, err := c.relay.ReadFrom(buf)
+		if err != nil {
+			return fmt.Errorf("%s: %w", want, err)
+		}
+		if string(buf[:n]) == want {
+			return nil
+		}
+	}
+}
+
+// TestCallsBetweenPods: the datagrams of clients arrive at either pod, and move back, while the clients send
+// requests and retransmit their Allocate request to both. No datagram is lost.
+func TestCallsBetweenPods(t *testing.T) {
+	pods := pods(t)
+	var group sync.WaitGroup
+	for i := range 6 {
+		c := dialMobile(t, pods[i%2])
+		group.Go(func() {
+			dice := rand.New(rand.NewPCG(uint64(i), 1))
+			for n := range 120 {
+				if n%10 == 5 {
+					c.conn.move(pods[dice.IntN(2)])
+				}
+				err := c.next()
+				switch n % 20 {
+				case 9:
+					err = errors.Join(err, c.client.CreatePermission(net.UDPAddrFromAddrPort(c.peer)))
+				case 19:
+					for _, p := range pods {
+						to := net.JoinHostPort("127.0.0.1", fmt.Sprint(p.port("udp")))
+						addr, _ := net.ResolveUDPAddr("udp4", to)
+						_, sent := c.conn.PacketConn.WriteTo(*c.conn.allocate.Load(), addr)
+						err = errors.Join(err, sent)
+					}
+				}
+				if err != nil {
+					t.Errorf("client %d, step %d: %v", i, n, err)
+					return
+				}
+			}
+		})
+	}
+	group.Wait()
+	for i, b := range pods {
+		if n := b.Sessions().Len(); n != 3 {
+			t.Errorf("pod %d has %d sessions, want 3", i, n)
+		}
+		if f := b.Forwarding(); f.Passed == 0 || f.Answered == 0 || f.Delivered == 0 || f.Replied == 0 || len(f.Refused) != 0 {
+			t.Errorf("pod %d: %+v", i, f)
+		}
+	}
+}
+
+// A datagram that a pod forwards to another one, or answers for it, allocates no memory.
+func TestForwardedDatagramsAllocateNothing(t *testing.T) {
+	pods := pods(t)
+	pods[0].apply(pods[0].changed(func(c *config.Config) { c.Clusters[0].Endpoints = []string{"127.0.0.1"} }))
+	silent, err := net.ListenPacket("udp4", "127.0.0.1:0") // a peer, and a client, that does nothing
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = silent.Close() })
+	c := dialMobile(t, pods[0])
+	if _, err := c.relay.WriteTo([]byte("data"), silent.LocalAddr()); err != nil {
+		t.Fatal(err)
+	}
+	within(t, "the client has a channel", func() bool { return pods[0].Sessions().List()[0].Channels() == 1 })
+	for _, b := range pods { // the test takes the place of its reader
+		if err := b.forwarder.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	owner, front, now := forwarding{pods[0].Server}, forwarding{pods[1].Server}, time.Now()
+	client := forward.Client{
+		Addr: c.conn.LocalAddr().(*net.UDPAddr).AddrPort(), Port: uint16(pods[0].port("udp")),
+	}
+	unread := forward.Client{Addr: silent.LocalAddr().(*net.UDPAddr).AddrPort(), Port: uint16(pods[1].port("udp"))}
+	frame, source := append([]byte{0x40, 0, 0, 4}, "data"...), &datagram.Source{}
+	for name, run := range map[string]func() bool{
+		"Deliver": func() bool { return owner.Deliver(client, frame, forward.Way{}, now) },
+		"Answer":  func() bool { return front.Answer(unread, frame, source) },
+	} {
+		done := true
+		if n := testing.AllocsPerRun(100, func() {
+			now = now.Add(time.Millisecond)
+			done = run() && done
+			owner.Flush(now)
+			front.Flush(now)
+		}); n != 0 || !done {
+			t.Errorf("%s: %g allocations, done %t", name, n, done)
+		}
+	}
+}
+
+// T-03: TestForwardingPortsAreNoPeers: no route leads to the port at which a pod of the Gateway receives forwarded
+// datagrams, also if it leads to the address of the pod.
+func TestForwardingPortsAreNoPeers(t *testing.T) {
+	pods := pods(t)
+	pods[0].apply(pods[0].changed(func(c *config.Config) { c.Clusters[0].Endpoints = []string{"127.0.0.1"} }))
+	c := pods[0].mustDial("udp", "ann", "first")
+	if err := c.echo("before"); err != nil {
+		t.Fatal(err)
+	}
+	for _, b := range pods {
+		port := net.UDPAddrFromAddrPort(b.Peer().Address)
+		if err := c.client.CreatePermission(port); err == nil || !strings.Contains(err.Error(), "403") {
+			t.Errorf("permission for %s: %v, want 403", port, err)
+		}
+		denied := pods[0].Meter().Drops()["port_denied"]
+		if _, err := c.relay.WriteTo([]byte("data"), port); err != nil {
+			t.Fatal(err)
+		}
+		within(t, "data to "+port.String()+" is dropped", func() bool { return pods[0].Meter().Drops()["port_denied"] > denied })
+	}
+	if err := c.echo("after"); err != nil {
+		t.Error(err)
+	}
+}

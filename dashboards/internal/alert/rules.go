@@ -114,6 +114,13 @@ func dataplane() []Alert {
 			Description: "Pod " + pod + " cannot exchange datagrams of clients with the other pods of its gateway. Calls whose datagrams arrive at another pod end.",
 		},
 		{
+			// The grace period of pods is an hour by default.
+			Name: "DrainingLong", Severity: Warning, For: "45m",
+			Expr:        telemetry.AllocationsDraining + " > 0",
+			Summary:     "Calls hold a draining dataplane of gateway " + gateway + ".",
+			Description: "Pod " + pod + " has drained for 45 minutes and has {{ $value | humanize }} calls, which its end will cut.",
+		},
+		{
 			Name: "ConfigRejected", Severity: Warning, For: "5m",
 			Expr:        telemetry.ConfigProblem + " == 1",
 			Summary:     "A dataplane of gateway " + gateway + " does not run its config.",

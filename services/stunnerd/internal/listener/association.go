@@ -42,6 +42,8 @@ type association struct {
 	sender *datagram.Sender
 	// shared is set if other clients use the same sender. The sender must then stay open when the association ends.
 	shared bool
+	// paths are the paths to the client when the handshake is complete.
+	paths  paths
 	cookie [cookieSize]byte
 	// ahead is added to the record numbers of unencrypted records. The ServerHello must have the record number of the
 	// ClientHello, because after several HelloVerifyRequests a lower number would be used twice (RFC 6347 §4.2.1).
@@ -140,6 +142,9 @@ func (s *dtlsSocket) remove(a *association) {
 	}
 	if known == (associations{}) {
 		delete(s.clients, a.client)
+		if a.established.Load() {
+			s.opt.Forwarder.Ended(s.client(a.client))
+		}
 		return
 	}
 	s.clients[a.client] = known
@@ -180,8 +185,10 @@ func (a *association) release() {
 // establish makes an association with a complete handshake the only one of its client. It waits until the session of
 // the earlier association has ended, because the gate refuses a second allocation of the same client address.
 func (a *association) establish(ctx context.Context) error {
+	a.paths.begin(time.Now())
 	a.established.Store(true)
 	before := a.socket.promote(a)
+	a.socket.opt.Forwarder.Added(a.socket.client(a.client))
 	if before == nil {
 		return nil
 	}
@@ -244,7 +251,7 @@ func (a *association) WriteTo(records []byte, _ net.Addr) (int, error) {
 	if !a.answered.Load() && a.answered.CompareAndSwap(false, true) {
 		a.turns.release()
 	}
-	if err := a.sender.Send(a.renumber(records), a.client, &a.from); err != nil {
+	if err := a.send(a.renumber(records)); err != nil {
 		a.socket.drop(a.client, relay.Undelivered(err))
 	}
 	return len(records), nil

@@ -17,6 +17,7 @@ import (
 
 	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/datagram"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/forward"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/gate"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/pionlog"
@@ -29,6 +30,7 @@ type dtlsListener struct {
 	*connections
 	sockets []*dtlsSocket
 	forget  func()
+	answers frontAnswers
 }
 
 // dtlsSocket is one receiving socket and its reader. For a datagram of a client without an association it stores no
@@ -42,6 +44,8 @@ type dtlsSocket struct {
 	task    watch.Task
 	cookies *cookies
 	offer   func(hello) ([]dtls.ServerOption, error)
+	// elsewhere passes datagrams to other pods. Only the reader uses it.
+	elsewhere *forward.Outbox
 
 	mu      sync.Mutex
 	clients map[netip.AddrPort]associations
@@ -65,6 +69,7 @@ func openDTLS(c config.Listener, g *gate.Gate, m *meter.Listener, o Options) (Li
 		s := &dtlsSocket{
 			connections: l.connections, conn: conn, port: port, index: i,
 			cookies: newCookies(secret), offer: offers(certs, o), clients: map[netip.AddrPort]associations{},
+			elsewhere: o.Forwarder.Outbox(),
 		}
 		l.sockets = append(l.sockets, s)
 		l.serving.Go(s.read)
@@ -172,9 +177,10 @@ func (s *dtlsSocket) receive(records []byte, client netip.AddrPort, control []by
 	known := s.find(client)
 	h, isHello := parseHello(records)
 	if !isHello {
-		if known == (associations{}) {
+		if known == (associations{}) && !s.pass(records, client, control) {
 			s.drop(client, strayReason(records))
 		}
+		known.arrived(time.Now())
 		known.deliver(records)
 		return
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/datagram"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/forward"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/relay"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
 )
@@ -251,7 +252,30 @@ type Forwarding interface {
 // forwarded handles the datagrams that arrive from other pods. It is a udpSocket that does not read.
 type forwarded struct {
 	udpSocket
-	answers []datagram.Packet
+	answers frontAnswers
+}
+
+// frontAnswers are the datagrams of other pods to clients that send to this pod.
+type frontAnswers []datagram.Packet
+
+func (a *frontAnswers) add(client netip.AddrPort, frame []byte, asked *datagram.Source) {
+	*a = append(*a, datagram.Packet{Payload: frame, To: client, From: asked})
+}
+
+// flush sends the answers from a port.
+func (a *frontAnswers) flush(p *udpPort, m *meter.Listener, drop func(netip.AddrPort, meter.Reason)) {
+	if len(*a) == 0 {
+		return
+	}
+	p.senders[0].SendAll(*a)
+	m.Tx.AddSum(sent(*a))
+	for i := range *a {
+		if err := (*a)[i].Err; err != nil {
+			drop((*a)[i].To, relay.Undelivered(err))
+		}
+	}
+	clear(*a)
+	*a = (*a)[:0]
 }
 
 // Has implements Forwarding.
@@ -287,7 +311,7 @@ func (l *udpListener) Deliver(client netip.AddrPort, frame []byte, front forward
 
 // Answer implements Forwarding.
 func (l *udpListener) Answer(client netip.AddrPort, frame []byte, asked *datagram.Source) {
-	l.forwarded.answers = append(l.forwarded.answers, datagram.Packet{Payload: frame, To: client, From: asked})
+	l.forwarded.answers.add(client, frame, asked)
 }
 
 // Unowned implements Forwarding.
@@ -301,16 +325,5 @@ func (l *udpListener) Unowned(client netip.AddrPort, message []byte, asked *data
 func (l *udpListener) Flush(now time.Time) {
 	s := &l.forwarded
 	s.outbox.Flush(now)
-	if len(s.answers) == 0 {
-		return
-	}
-	s.port.senders[0].SendAll(s.answers)
-	s.meter.Tx.AddSum(sent(s.answers))
-	for i := range s.answers {
-		if err := s.answers[i].Err; err != nil {
-			s.drop(s.answers[i].To, relay.Undelivered(err))
-		}
-	}
-	clear(s.answers)
-	s.answers = s.answers[:0]
+	s.answers.flush(s.port, s.meter, s.drop)
 }

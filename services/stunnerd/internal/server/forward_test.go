@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pion/dtls/v3"
 	"github.com/pion/logging"
 	"github.com/pion/turn/v3"
 
@@ -21,7 +22,11 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/forward"
 )
 
-// pods returns two servers that forward to each other. Both have a UDP listener. In a cluster these have the same port.
+// transports are those of the listeners that forward.
+var transports = []string{"udp", "dtls"}
+
+// pods returns two servers that forward to each other. Both have a UDP and a DTLS listener. In a cluster these have the
+// same ports in all pods.
 func pods(t *testing.T) (pods [2]*bed) {
 	t.Helper()
 	local := func(o *Options) { o.Forward = netip.MustParseAddr("127.0.0.1") }
@@ -29,7 +34,7 @@ func pods(t *testing.T) (pods [2]*bed) {
 	for i := range pods {
 		b := newEmptyBed(t, local)
 		c := b.config
-		c.Listeners = c.Listeners[:1]
+		c.Listeners = []config.Listener{c.Listeners[0], c.Listeners[3]}
 		if i > 0 {
 			b.peer, c.Clusters = pods[0].peer, pods[0].config.Clusters
 		}
@@ -43,7 +48,9 @@ func pods(t *testing.T) (pods [2]*bed) {
 	for i, b := range pods {
 		other := pods[1-i]
 		ports := maps.Clone(*b.forwardPorts.Load())
-		ports[uint16(other.port("udp"))] = ports[uint16(b.port("udp"))]
+		for _, transport := range transports {
+			ports[uint16(other.port(transport))] = ports[uint16(b.port(transport))]
+		}
 		b.forwardPorts.Store(&ports)
 		b.SetPeers(list, "")
 	}
@@ -54,14 +61,15 @@ func pods(t *testing.T) (pods [2]*bed) {
 // address.
 type movable struct {
 	net.PacketConn
-	seen net.Addr
-	to   atomic.Pointer[net.UDPAddr]
+	transport string
+	seen      net.Addr
+	to        atomic.Pointer[net.UDPAddr]
 	// allocate is the latest Allocate request.
 	allocate atomic.Pointer[[]byte]
 }
 
 func (m *movable) move(to *bed) {
-	m.to.Store(net.UDPAddrFromAddrPort(netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), uint16(to.port("udp")))))
+	m.to.Store(net.UDPAddrFromAddrPort(netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), uint16(to.port(m.transport)))))
 }
 
 func (m *movable) WriteTo(b []byte, _ net.Addr) (int, error) {
@@ -84,18 +92,27 @@ type mobile struct {
 	sent int
 }
 
-func dialMobile(t *testing.T, at *bed) *mobile {
+func dialMobile(t *testing.T, at *bed, transport string) *mobile {
 	t.Helper()
 	conn, err := net.ListenPacket("udp4", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
-	m := &movable{PacketConn: conn}
+	m := &movable{PacketConn: conn, transport: transport}
 	m.move(at)
 	m.seen = m.to.Load()
+	conn = m
+	if transport == "dtls" {
+		secure, err := dtls.ClientWithOptions(m, m.seen, dtls.WithInsecureSkipVerify(true))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = secure.Close() })
+		conn = turn.NewSTUNConn(secure)
+	}
 	client, err := turn.NewClient(&turn.ClientConfig{
-		STUNServerAddr: m.seen.String(), TURNServerAddr: m.seen.String(), Conn: m, Username: "ann", Password: "first",
+		STUNServerAddr: m.seen.String(), TURNServerAddr: m.seen.String(), Conn: conn, Username: "ann", Password: "first",
 		LoggerFactory: logging.NewDefaultLoggerFactory(),
 	})
 	if err == nil {
@@ -141,8 +158,8 @@ func (c *mobile) next() error {
 func TestCallsBetweenPods(t *testing.T) {
 	pods := pods(t)
 	var group sync.WaitGroup
-	for i := range 6 {
-		c := dialMobile(t, pods[i%2])
+	for i := range 8 {
+		c := dialMobile(t, pods[i%2], transports[i/2%2])
 		group.Go(func() {
 			dice := rand.New(rand.NewPCG(uint64(i), 1))
 			for n := range 120 {
@@ -154,6 +171,9 @@ func TestCallsBetweenPods(t *testing.T) {
 				case 9:
 					err = errors.Join(err, c.client.CreatePermission(net.UDPAddrFromAddrPort(c.peer)))
 				case 19:
+					if c.conn.transport == "dtls" {
+						break
+					}
 					for _, p := range pods {
 						to := net.JoinHostPort("127.0.0.1", fmt.Sprint(p.port("udp")))
 						addr, _ := net.ResolveUDPAddr("udp4", to)
@@ -170,8 +190,8 @@ func TestCallsBetweenPods(t *testing.T) {
 	}
 	group.Wait()
 	for i, b := range pods {
-		if n := b.Sessions().Len(); n != 3 {
-			t.Errorf("pod %d has %d sessions, want 3", i, n)
+		if n := b.Sessions().Len(); n != 4 {
+			t.Errorf("pod %d has %d sessions, want 4", i, n)
 		}
 		if f := b.Forwarding(); f.Passed == 0 || f.Answered == 0 || f.Delivered == 0 || f.Replied == 0 || len(f.Refused) != 0 {
 			t.Errorf("pod %d: %+v", i, f)
@@ -188,7 +208,7 @@ func TestForwardedDatagramsAllocateNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = silent.Close() })
-	c := dialMobile(t, pods[0])
+	c := dialMobile(t, pods[0], "udp")
 	if _, err := c.relay.WriteTo([]byte("data"), silent.LocalAddr()); err != nil {
 		t.Fatal(err)
 	}

@@ -134,6 +134,57 @@ func TestRestoredSessionGoesOn(t *testing.T) {
 	})
 }
 
+// movable is a client whose datagrams may arrive at another pod.
+type movable struct {
+	*client
+	// moves is the next result of Follow.
+	moves session.Move
+	// followed are the calls of Follow: whether the message was authentic.
+	followed []bool
+}
+
+func (m *movable) Pass([]byte, time.Time) bool { return false }
+func (m *movable) Held()                       {}
+func (m *movable) Front() netip.AddrPort       { return netip.AddrPort{} }
+
+func (m *movable) Follow(_ session.Client, authentic bool) session.Move {
+	m.followed = append(m.followed, authentic)
+	return m.moves
+}
+
+// The journal contains whether a client uses another pod. A signed request moves the client; a Send indication and a
+// request with a wrong password do not.
+func TestPodOfAClientIsStored(t *testing.T) {
+	withJournal(t, func(s *stored) {
+		m := &movable{client: newClient("192.0.2.1:1000")}
+		receive := func(password string, method stun.Method, attrs ...stun.Setter) {
+			s.Receive(s.signed(m.client, username, password, method, attrs...), m)
+			<-m.frames
+		}
+		away := func(want bool) {
+			t.Helper()
+			if s = s.killed(m.client); len(s.restored) != 1 || s.restored[0].Away != want {
+				t.Fatalf("restored %+v, want away %t", s.restored, want)
+			}
+			s.journal.Done()
+		}
+		receive(password, stun.MethodAllocate, udp, lifetime(1800))
+		receive("wrong", stun.MethodRefresh)
+		indication := stun.NewType(stun.MethodSend, stun.ClassIndication)
+		s.Receive(s.build(indication, peerAt("127.0.0.1:4000"), data("x")), m)
+		m.moves = session.MovedAway | session.Undirected
+		receive(password, stun.MethodRefresh, lifetime(1800))
+		if want := []bool{false, true}; !slices.Equal(m.followed, want) {
+			t.Errorf("followed: authentic %v, want %v", m.followed, want)
+		}
+		away(true)
+		away(true)
+		s.Moved(m.addr, session.MovedHere)
+		s.Moved(netip.MustParseAddrPort("192.0.2.9:1"), session.MovedAway)
+		away(false)
+	})
+}
+
 // Lifetimes do not begin anew: what a former process has granted ends when it would have ended there, and a request to
 // this process prolongs it as usual.
 func TestRestoredLifetimesEndInTime(t *testing.T) {

@@ -2,6 +2,7 @@ package discovery
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"log/slog"
@@ -115,12 +116,16 @@ type peerLists struct {
 type peerList struct {
 	// frame is nil while there is no list.
 	frame []byte
-	// sent is when a frame was last sent to a reader.
-	sent time.Time
 	// scheduled is set while a timer will send the frame.
 	scheduled bool
-	// readers maps each reader to whether it was sent the frame.
-	readers map[*watcher]bool
+	readers   map[*watcher]*listReader
+}
+
+// listReader is a stream that receives a list. Each stream has an interval of its own: a pod that connects gets the
+// list at once, and this must not delay the next list, with this pod in it, for the others.
+type listReader struct {
+	has  bool // the stream was sent the frame
+	sent time.Time
 }
 
 func (l *peerLists) set(id string, frame []byte) {
@@ -129,16 +134,16 @@ func (l *peerLists) set(id string, frame []byte) {
 			return
 		}
 		list.frame = frame
-		for w := range list.readers {
-			list.readers[w] = false
+		for _, r := range list.readers {
+			r.has = false
 		}
 	})
 }
 
 func (l *peerLists) join(id string, w *watcher) {
 	l.change(id, func(list *peerList) {
-		if _, known := list.readers[w]; !known {
-			list.readers[w] = false
+		if list.readers[w] == nil {
+			list.readers[w] = &listReader{}
 		}
 	})
 }
@@ -153,7 +158,7 @@ func (l *peerLists) change(id string, change func(*peerList)) {
 	defer l.mu.Unlock()
 	list := l.lists[id]
 	if list == nil {
-		list = &peerList{readers: map[*watcher]bool{}}
+		list = &peerList{readers: map[*watcher]*listReader{}}
 		l.lists[id] = list
 	}
 	change(list)
@@ -161,28 +166,32 @@ func (l *peerLists) change(id string, change func(*peerList)) {
 		delete(l.lists, id)
 		return
 	}
-	if wait := peersInterval - time.Since(list.sent); wait <= 0 {
-		list.send()
-	} else if !list.scheduled {
+	l.send(list)
+}
+
+// send sends the list to the readers that do not have it, now or when their interval is over. The caller holds mu.
+func (l *peerLists) send(list *peerList) {
+	if list.frame == nil {
+		return
+	}
+	now, wait := time.Now(), time.Duration(0)
+	for w, r := range list.readers {
+		switch left := peersInterval - now.Sub(r.sent); {
+		case r.has:
+		case left > 0:
+			wait = min(cmp.Or(wait, left), left)
+		default:
+			w.put(peersOf(list.frame))
+			r.has, r.sent = true, now
+		}
+	}
+	if wait > 0 && !list.scheduled {
 		list.scheduled = true
 		time.AfterFunc(wait, func() {
 			l.mu.Lock()
 			defer l.mu.Unlock()
 			list.scheduled = false
-			list.send()
+			l.send(list)
 		})
-	}
-}
-
-// send sends the frame to the readers that do not have it. The caller holds peerLists.mu.
-func (l *peerList) send() {
-	if l.frame == nil {
-		return
-	}
-	for w, has := range l.readers {
-		if !has {
-			w.put(peersOf(l.frame))
-			l.readers[w], l.sent = true, time.Now()
-		}
 	}
 }

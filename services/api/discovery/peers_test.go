@@ -173,6 +173,26 @@ func TestPeersAreSentToPodsThatForward(t *testing.T) {
 	})
 }
 
+// A pod that connects gets the list at once. The next list, which contains this pod, reaches the other pods at once too.
+func TestAPodThatConnectsDelaysNoList(t *testing.T) {
+	inForwarding(t, noChange, func(f *forwarders) {
+		f.set("media/a", 1, "a1")
+		first := f.pod("a1")
+		f.report(first, "a1", "10.0.0.1:4000", senderText)
+		time.Sleep(time.Minute)
+		second := f.pod("a2")
+		f.report(second, "a2", "10.0.0.2:4000", senderText)
+		connected := time.Now()
+		f.set("media/a", 2, "a1", "a2")
+		time.Sleep(time.Second)
+		for conn, want := range map[*websocket.Conn]time.Duration{first: 0, second: peersInterval} {
+			if got := f.received(conn); len(got) != 2 || got[1].Generation != 2 || got[1].at.Sub(connected) != want {
+				f.Errorf("lists %+v, want one of generation 2 %s after %s", got, want, connected)
+			}
+		}
+	})
+}
+
 // A list is sent at once, and then at most one list every 200 ms. The last list is always sent, within 200 ms.
 func TestPeersAreSentAtABoundedRate(t *testing.T) {
 	inForwarding(t, noChange, func(f *forwarders) {

@@ -52,7 +52,8 @@ func TestBrowserGoesOnAtAnotherPod(t *testing.T) {
 	if after.Gap > 250 && after.Gap > before.Gap+100 {
 		t.Errorf("longest time without RTP %.0f ms, without a move %.0f ms", after.Gap, before.Gap)
 	}
-	if lost > 3 {
+	// A message is sent every 20 ms. Those to a peer are lost until that peer has sent something by the front.
+	if lost > 3 && float64(lost) > before.Gap/20 {
 		t.Errorf("%d messages lost", lost)
 	}
 	if f, o := front.forwarding(), owner.forwarding(); f.Answered < 200 || o.Delivered < 200 {

@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -334,9 +335,21 @@ type client struct {
 // dial starts a call of a client whose datagrams go to a pod.
 func (w *world) dial(at *pod, every time.Duration, size int) *client {
 	w.t.Helper()
-	w.next++
-	c := &client{port: 20000 + w.next, at: at}
+	c := w.client()
 	w.send(c, at)
+	w.start(c, every, size)
+	return c
+}
+
+// client returns a client without a call.
+func (w *world) client() *client {
+	w.next++
+	return &client{port: 20000 + w.next}
+}
+
+// start starts the call of a client.
+func (w *world) start(c *client, every time.Duration, size int) {
+	w.t.Helper()
 	var err error
 	w.clients.Do(func() {
 		c.Call, err = call.Start(w.t.Context(), call.Options{
@@ -347,7 +360,6 @@ func (w *world) dial(at *pod, every time.Duration, size int) *client {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	return c
 }
 
 // send makes the node send the datagrams of a client to a pod from now on.
@@ -366,19 +378,27 @@ func (w *world) send(c *client, to *pod) {
 // sendRest makes the node send the datagrams of all clients that send was not called for to a pod from now on.
 func (w *world) sendRest(to *pod) {
 	w.t.Helper()
-	nft(w.t, fmt.Sprintf("flush chain ip service rest\nadd rule ip service rest ip daddr %s udp dport %d dnat to %s",
-		service.Addr(), port, to.addr))
-	w.forgetFlows("--orig-dst " + service.Addr().String())
+	w.balance(to.addr.String())
+	w.loseFlows()
 }
+
+// balance sets the expression of nftables that selects the pods of new flows of these clients.
+func (w *world) balance(pods string) {
+	w.t.Helper()
+	nft(w.t, fmt.Sprintf("flush chain ip service rest\nadd rule ip service rest ip daddr %s udp dport %d dnat to %s",
+		service.Addr(), port, pods))
+}
+
+// loseFlows makes the node forget to which pod it sends each client.
+func (w *world) loseFlows() { w.forgetFlows("--orig-dst " + service.Addr().String()) }
 
 // forgetFlows deletes conntrack entries of UDP. It returns how many there were.
 func (w *world) forgetFlows(which string) (deleted int) {
 	w.t.Helper()
-	list := netns.Run(w.t, "conntrack -L -p udp "+which)
-	if list = strings.TrimSpace(list); list != "" {
+	if deleted = strings.Count(netns.Run(w.t, "conntrack -L -p udp "+which), "dport="+strconv.Itoa(port)); deleted > 0 {
 		netns.Run(w.t, "conntrack -D -p udp "+which)
 	}
-	return strings.Count(list, "src=") / 2
+	return deleted
 }
 
 // cpu returns the CPU time that the process has used, of all its threads.

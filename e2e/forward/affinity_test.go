@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -51,17 +53,19 @@ func TestAffinityOfAnOffice(t *testing.T) {
 			w.loseFlows()
 			awaitAll(t, calls, calls[0].Stats().Received+50)
 			after := cpuOf(t, pods, calls)
-			lost := 0
+			var lost atomic.Int64
+			var ending sync.WaitGroup
 			for _, c := range calls {
-				lost += c.End(patience).Lost
+				ending.Go(func() { lost.Add(int64(c.End(patience).Lost)) })
 			}
+			ending.Wait()
 			t.Logf("calls of the pods: %d; CPU of a datagram %s, after the table of flows was lost %s; %d datagrams lost",
-				spread, direct, after, lost)
+				spread, direct, after, lost.Load())
 			if want := map[string]int{"ClientIP": 2, "None": 0}[name]; idle != want {
 				t.Errorf("%d pods have no call, want %d", idle, want)
 			}
-			if lost > 0 {
-				t.Errorf("%d datagrams lost", lost)
+			if n := lost.Load(); n > 0 {
+				t.Errorf("%d datagrams lost", n)
 			}
 		})
 	}

@@ -79,10 +79,11 @@ type stranger struct {
 	// view is the list by which the search began. began is when the first search of this client began.
 	view  *view
 	began time.Duration
-	// homes are those to ask, without this pod. step is the index of the one that is asked. The first tried homes were
-	// asked.
-	homes       []*pod
-	step, tried int
+	// homes are those to ask, without this pod. step is the index of the one that is asked.
+	homes []*pod
+	step  int
+	// tried are the pods that were asked, also those of a list that has been replaced since the search began.
+	tried []*pod
 	// asks is the number of asks to this home since since.
 	asks  int
 	since time.Duration
@@ -94,8 +95,11 @@ type stranger struct {
 // ask counts an ask to the home that is asked, and returns the home.
 func (s *stranger) ask() *pod {
 	s.asks++
-	s.tried = max(s.tried, s.step+1)
-	return s.homes[s.step]
+	home := s.homes[s.step]
+	if !slices.Contains(s.tried, home) {
+		s.tried = append(s.tried, home)
+	}
+	return home
 }
 
 // front is what a front knows of the clients that send to it.
@@ -140,7 +144,7 @@ func (f *Forwarder) route(
 		}
 		f.front.forget(k)
 	}
-	s, began := f.front.strangers[k], at
+	s, began, tried := f.front.strangers[k], at, []*pod(nil)
 	if s != nil {
 		began = s.began
 	}
@@ -148,6 +152,9 @@ func (f *Forwarder) route(
 		return ownerless, nil, nil
 	}
 	if s != nil && (s.none || s.view != v) { // search anew
+		if !s.none {
+			tried = s.tried
+		}
 		delete(f.front.strangers, k)
 		s = nil
 	}
@@ -168,7 +175,7 @@ func (f *Forwarder) route(
 		if s = f.front.search(v, k, asked, at); s == nil {
 			return limited, nil, nil
 		}
-		s.began = began
+		s.began, s.tried = began, tried
 	}
 	if s.none {
 		return ownerless, nil, nil
@@ -269,7 +276,7 @@ func (t *front) found(k clientKey, from, owner *pod, at time.Duration) *pod {
 		return n.owner.Load()
 	}
 	s := t.strangers[k]
-	if s == nil || !slices.Contains(s.homes[:s.tried], from) || t.learn(k, owner, s.asked, at) == nil {
+	if s == nil || !slices.Contains(s.tried, from) || t.learn(k, owner, s.asked, at) == nil {
 		return nil
 	}
 	return owner

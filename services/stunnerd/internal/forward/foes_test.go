@@ -212,6 +212,30 @@ func TestAnOwnerIsNamedOnlyByAHomeThatWasAsked(t *testing.T) {
 	})
 }
 
+// TestTheListChangesDuringASearch has the answer of a home arrive after the list has changed, and after the search for
+// the client has begun anew.
+func TestTheListChangesDuringASearch(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *network) {
+		nodes := n.cluster(5)
+		c := client(1)
+		homes := homesOf(c, nodes)
+		owner := other(nodes, homes[:]...)
+		front := other(nodes, owner, homes[0], homes[1])
+		owner.create(c)
+		settle()
+		next := list(nodes...)
+		for i := range next.Pods {
+			next.Pods[i].Draining = next.Pods[i].Pod == homes[0].name // it is not a home any more
+		}
+		n.lose(homes[1])
+		front.pass(c, "before")
+		front.SetPeers(next)
+		front.pass(c, "lost")
+		settle()
+		owner.expect([]string{"before"}, nil)
+	})
+}
+
 // TestLoop has the index name a front as the owner that has no session.
 func TestLoop(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *network) {

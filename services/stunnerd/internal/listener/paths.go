@@ -21,7 +21,7 @@ const (
 	// (RFC 7675 §5.1).
 	longestPause = 6 * time.Second
 	// fading is how long a client that sends continuously needs to be considered as such after a pause.
-	fading = 8 * time.Second
+	fading = 3 * time.Second
 )
 
 // paths are the paths of the data for a client with a session: from this pod, or through another pod at which datagrams

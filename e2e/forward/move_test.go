@@ -81,7 +81,7 @@ func TestCallsOfLivingPodsGoOn(t *testing.T) {
 		return
 	}
 	w := newWorld(t, true)
-	w.returnable()
+	w.returnable = true
 	pods := []*pod{w.add(1), w.add(2), w.add(3)}
 	for _, p := range pods {
 		p.awaitPeers(2)
@@ -109,7 +109,7 @@ func TestCallsOfLivingPodsGoOn(t *testing.T) {
 			}
 		}
 		if len(others) > 0 {
-			returns[flow{c, c.at}] = round + 2 // the node has forgotten then that the pod has sent to the client
+			returns[flow{c, c.at}] = round + 2 // the owner has noticed the move then
 			w.send(c, others[dice.IntN(len(others))])
 			moves[c]++
 		}
@@ -132,7 +132,9 @@ func TestCallsOfLivingPodsGoOn(t *testing.T) {
 				t.Fatal(err)
 			}
 		case 30:
-			pods = append(pods, w.add(4))
+			added := w.add(4)
+			added.awaitPeers(3)
+			pods = append(pods, added)
 		case 50: // 30 s after its last report
 			w.forget("pod3")
 		}

@@ -19,7 +19,7 @@ func TestPodOfTheReleaseBefore(t *testing.T) {
 		return
 	}
 	w := newWorld(t, true)
-	w.returnable()
+	w.returnable = true
 	before, pods := w.addOf(9, earlier), []*pod{w.add(1), w.add(2), w.add(3)}
 	var calls []*client
 	for _, p := range append([]*pod{before}, pods...) {

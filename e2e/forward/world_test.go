@@ -52,6 +52,10 @@ type world struct {
 	url            string
 
 	next uint16 // port of a client
+	// returnable makes the node forget what a pod has sent to a client after the node had sent the client elsewhere. The
+	// node tracks such a datagram without address translation. A client that returns to this pod gets another port as
+	// long as the entry exists, by default for 30 s.
+	returnable bool
 
 	mu sync.Mutex
 	// reported are the pods that report an address for forwarded datagrams, by name.
@@ -92,11 +96,6 @@ table ip service {
 	w.serve(forwarding)
 	return w
 }
-
-// returnable makes the node forget soon that a pod has sent to a client after the node has sent the client elsewhere. The
-// node tracks that datagram without address translation. A client that returns to this pod gets another port as long as
-// the entry exists, by default for 30 s.
-func (w *world) returnable() { netns.Run(w.t, "sysctl -q -w net.netfilter.nf_conntrack_udp_timeout=1") }
 
 func link(t *testing.T, s *netns.Space, subnet byte) {
 	t.Helper()
@@ -365,6 +364,9 @@ func (w *world) start(c *client, every time.Duration, size int) {
 // send makes the node send the datagrams of a client to a pod from now on.
 func (w *world) send(c *client, to *pod) {
 	w.t.Helper()
+	if w.returnable {
+		w.forgetFlows(fmt.Sprintf("--orig-src %s --orig-dst %s --orig-port-dst %d", to.addr, clientAddr, c.port))
+	}
 	if c.Call != nil {
 		nft(w.t, fmt.Sprintf("delete element ip service owners { %d }\nadd element ip service owners { %d : %s }", c.port,
 			c.port, to.addr))

@@ -210,10 +210,15 @@ func (t *front) mayAsk(client netip.Addr, at time.Duration, now time.Time) bool 
 
 // scarce reports whether more asks were sent in the current slot than a front sends for clients that move.
 func (t *front) scarce(at time.Duration) bool {
+	t.renew(at)
+	return t.asks >= freeAsksPerSlot
+}
+
+// renew begins a new slot if it is time.
+func (t *front) renew(at time.Duration) {
 	if at-t.began >= slot {
 		t.began, t.asks = at, 0
 	}
-	return t.asks >= freeAsksPerSlot
 }
 
 // search begins the search for the owner of a client. It returns nil if too many are being searched.
@@ -283,9 +288,9 @@ func (t *front) found(k clientKey, from, owner *pod, at time.Duration) *pod {
 }
 
 // missing handles an unknown frame of a pod: the owner has no session, or a home does not know the owner. It returns the
-// address to which the client sends if no home is left. Otherwise, if again is set, it takes one ask from the limit of
-// the process and returns the home to ask.
-func (t *front) missing(k clientKey, from *pod, again bool, at time.Duration) (next *pod, asked *datagram.Source) {
+// address to which the client sends if no home is left. Otherwise, if fewer than limit asks were sent in this slot, it
+// takes one ask and returns the home to ask.
+func (t *front) missing(k clientKey, from *pod, limit int, at time.Duration) (next *pod, asked *datagram.Source) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if n := t.known[k]; n != nil {
@@ -309,7 +314,7 @@ func (t *front) missing(k clientKey, from *pod, again bool, at time.Duration) (n
 	if s.none = s.step == len(s.homes); s.none {
 		return nil, s.asked
 	}
-	if !again || t.asks >= asksPerSlot {
+	if t.renew(at); t.asks >= limit {
 		return nil, nil
 	}
 	t.asks++

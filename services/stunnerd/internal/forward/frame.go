@@ -42,7 +42,7 @@ const (
 	// is empty if the home is the owner and has kept it.
 	is
 	// unknown is the answer to ask and data of a pod that knows neither the session nor the owner. The payload is the
-	// STUN message of the ask, if it had one.
+	// datagram of the ask.
 	unknown
 	// hold is sent by an owner to a home when a session is created. The payload is a list of further clients of the same
 	// address family. Homes replace an earlier owner.

@@ -110,28 +110,33 @@ func (f *Forwarder) handleAsk(v *view, l *link, k clientKey, m message, now time
 		f.refuse(noListener)
 		return
 	}
-	var message []byte
-	if isSTUN(m.payload) {
-		message = m.payload
-	}
-	f.replies.add(l, unknown, m.client, message)
+	f.replies.add(l, unknown, m.client, m.payload)
 }
 
 // isSTUN distinguishes a STUN message from ChannelData by the first byte (RFC 7983).
 func isSTUN(payload []byte) bool { return len(payload) > 0 && payload[0] < 4 }
 
-// handleUnknown handles the answer of a pod that knows neither the session nor the owner. A STUN message comes back with
-// the answer of a home. It goes to the other home, or, if no home is left, to the listener: a client whose session has
-// ended must get an error and not wait for an answer.
+// handleUnknown handles the answer of a pod that knows neither the session nor the owner. The datagram comes back with the
+// answer of a home. It goes to the other home: the first one may not have heard of the owner yet, because it is new. If
+// no home is left, a STUN message goes to the listener: a client whose session has ended must get an error and not wait
+// for an answer.
 func (f *Forwarder) handleUnknown(l *link, k clientKey, m message, at time.Duration) {
-	next, asked := f.front.missing(k, l.pod, len(m.payload) > 0, at)
+	limit := 0
+	switch {
+	case len(m.payload) == 0:
+	case isSTUN(m.payload):
+		limit = asksPerSlot
+	default: // the client sends more of it
+		limit = freeAsksPerSlot
+	}
+	next, asked := f.front.missing(k, l.pod, limit, at)
 	switch {
 	case len(m.payload) == 0:
 	case next != nil:
 		if home := next.link.Load(); home != nil && f.replies.add(home, ask, m.client, m.payload) {
 			f.counters.asked.Add(1)
 		}
-	case asked != nil:
+	case asked != nil && isSTUN(m.payload):
 		f.sessions.Unowned(m.client, m.payload, asked)
 	}
 }
@@ -162,13 +167,13 @@ func (f *Forwarder) handleIs(v *view, l *link, k clientKey, m message, at time.D
 	switch {
 	case v.self != nil && v.self.id == id:
 		f.refuse(looped)
-		f.front.missing(k, l.pod, false, at)
+		f.front.missing(k, l.pod, 0, at)
 		if !f.sessions.Has(m.client) {
 			f.queue(k, m.client, release)
 		}
 		return
 	case owner == nil:
-		f.front.missing(k, l.pod, false, at)
+		f.front.missing(k, l.pod, 0, at)
 		return
 	}
 	to := f.front.found(k, l.pod, owner.pod, at)

@@ -56,7 +56,7 @@ func TestAffinityOfAnOffice(t *testing.T) {
 			var lost atomic.Int64
 			var ending sync.WaitGroup
 			for _, c := range calls {
-				ending.Go(func() { lost.Add(int64(c.End(patience).Lost)) })
+				ending.Go(func() { lost.Add(int64(c.End(time.Second).Lost)) })
 			}
 			ending.Wait()
 			t.Logf("calls of the pods: %d; CPU of a datagram %s, after the table of flows was lost %s; %d datagrams lost",
@@ -64,7 +64,7 @@ func TestAffinityOfAnOffice(t *testing.T) {
 			if want := map[string]int{"ClientIP": 2, "None": 0}[name]; idle != want {
 				t.Errorf("%d pods have no call, want %d", idle, want)
 			}
-			if n := lost.Load(); n > 0 {
+			if n := lost.Load(); n > 2*clients { // while the node loses its table, see loseFlows
 				t.Errorf("%d datagrams lost", n)
 			}
 		})

@@ -90,6 +90,7 @@ table ip service {
 		type nat hook prerouting priority dstnat;
 		ip daddr 10.96.0.10 udp dport 3478 dnat to udp sport map @owners
 	}
+	chain returning { type filter hook forward priority mangle; }
 	chain rest { type nat hook prerouting priority dstnat + 1; }
 }`)
 	w.echo()
@@ -381,7 +382,7 @@ func (w *world) send(c *client, to *pod) {
 func (w *world) sendRest(to *pod) {
 	w.t.Helper()
 	w.balance(to.addr.String())
-	w.loseFlows()
+	w.forgetFlows("--orig-dst " + service.Addr().String())
 }
 
 // balance sets the expression of nftables that selects the pods of new flows of these clients.
@@ -391,8 +392,14 @@ func (w *world) balance(pods string) {
 		service.Addr(), port, pods))
 }
 
-// loseFlows makes the node forget to which pod it sends each client.
-func (w *world) loseFlows() { w.forgetFlows("--orig-dst " + service.Addr().String()) }
+// loseFlows makes the node forget to which pod it sends each client. Nothing that pods send reaches the clients meanwhile:
+// the node would track it without address translation, and a client that stays with its pod would get another port.
+func (w *world) loseFlows() {
+	w.t.Helper()
+	nft(w.t, "add rule ip service returning ip daddr "+clientAddr.String()+" udp sport "+strconv.Itoa(port)+" drop")
+	w.forgetFlows("--orig-dst " + service.Addr().String())
+	nft(w.t, "flush chain ip service returning")
+}
 
 // forgetFlows deletes conntrack entries of UDP. It returns how many there were.
 func (w *world) forgetFlows(which string) (deleted int) {

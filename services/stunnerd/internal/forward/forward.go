@@ -9,7 +9,7 @@
 //     of pods (rendezvous hashing).
 //
 // A front that does not know the owner sends the datagram to a home in an ask frame. The home answers with an is frame,
-// which names the owner and returns the datagram, or with an unknown frame, which returns it too. From then on the front sends datagrams of
+// which names the owner, or with an unknown frame; both return the datagram. From then on the front sends datagrams of
 // the client to the owner in data frames. The owner sends its answers to the front in reply frames, and the front sends
 // them to the client. An owner that answered by itself would not be understood: the address translation of the node
 // lets a client receive only from the pod to which the client sends.

@@ -64,7 +64,7 @@ func TestAffinityOfAnOffice(t *testing.T) {
 			if want := map[string]int{"ClientIP": 2, "None": 0}[name]; idle != want {
 				t.Errorf("%d pods have no call, want %d", idle, want)
 			}
-			if n := lost.Load(); n > 2*clients { // while the node loses its table, see loseFlows
+			if n := lost.Load(); n > 5*clients { // while the node loses its table, see loseFlows
 				t.Errorf("%d datagrams lost", n)
 			}
 		})

@@ -33,6 +33,7 @@ type client struct {
 	frames chan []byte
 	// meanwhile is called once, before the next frame is kept.
 	meanwhile func()
+	away      bool // uses another pod
 }
 
 func newClient(addr string) *client {

@@ -25,6 +25,8 @@ type Saved struct {
 type sourced interface {
 	// Source returns the binary form of the datagram.Source with which answers to the client leave.
 	Source() []byte
+	// Away reports whether the client uses another pod.
+	Away() bool
 }
 
 // store stores a session in the journal, a new one or one that the journal has lost. Sessions over connections are not
@@ -41,6 +43,7 @@ func (g *Gate) store(f *flow) bool {
 		Username: f.Username, UserID: f.UserID, Realm: *f.realm.Load(), Relay: f.Session.Relay,
 		Transaction: f.allocated, Lifetime: f.lifetime, Started: f.Started, Until: f.until,
 		Permissions: f.permitted.records(time.Now()), Channels: f.relay.ChannelRecords(),
+		Away: client.Away(),
 	})))
 	if f.relay.Closed() { // ended may have read the ID before it was stored
 		g.unstore(f)

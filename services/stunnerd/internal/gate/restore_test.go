@@ -22,6 +22,8 @@ import (
 // Source makes the client one over UDP.
 func (c *client) Source() []byte { return nil }
 
+func (c *client) Away() bool { return c.away }
+
 // connection is a client over TCP.
 type connection struct{ *client }
 
@@ -409,6 +411,7 @@ func TestLostSessionIsStoredAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 		s.at(200 * time.Second)
+		c.away = true
 		s.must(c, stun.MethodRefresh, lifetime(1800))
 		if _, lost := s.Unstored(); lost != 0 {
 			t.Errorf("%d lost after the Refresh", lost)
@@ -423,7 +426,7 @@ func TestLostSessionIsStoredAgain(t *testing.T) {
 			t.Fatalf("restored: %v", s.restored)
 		}
 		r, bound := s.restored[0], s.began.Add(100*time.Second)
-		if r.Lifetime != 1800 || !r.Until.Equal(s.began.Add(2000*time.Second)) || len(r.Channels) != 1 ||
+		if !r.Away || r.Lifetime != 1800 || !r.Until.Equal(s.began.Add(2000*time.Second)) || len(r.Channels) != 1 ||
 			!r.Channels[0].Installed.Equal(bound) || !r.Channels[0].Until.Equal(bound.Add(600*time.Second)) {
 			t.Errorf("stored: %+v", r.Record)
 		}

@@ -228,6 +228,9 @@ func (c *udpClient) Held() {
 	c.socket.forwarder.Added(c.socket.client(c.addr))
 }
 
+// Away reports whether the client uses another pod.
+func (c *udpClient) Away() bool { return c.paths.away() }
+
 // Front implements session.Movable.
 func (c *udpClient) Front() netip.AddrPort { return c.paths.front() }
 

@@ -35,7 +35,8 @@ func TestBrowserCrash(t *testing.T) {
 			if gap > 250 && gap > usual+100 {
 				t.Errorf("longest time without RTP %.0f ms, without a crash %.0f ms", gap, usual)
 			}
-			if lost > 3 {
+			// A message is sent every 20 ms. On a busy machine the next process starts later.
+			if lost > 3 && float64(lost) > usual/20 {
 				t.Errorf("%d messages lost", lost)
 			}
 			worstGap, worstUsual = max(worstGap, gap), max(worstUsual, usual)

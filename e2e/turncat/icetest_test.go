@@ -171,7 +171,7 @@ func interrupted(t *testing.T, s *bed.Stack, end syscall.Signal) {
 	}
 	stuck := time.AfterFunc(patience, func() { _ = cmd.Process.Kill() })
 	defer stuck.Stop()
-	if _ = cmd.Wait(); cmd.ProcessState.ExitCode() != 1 {
+	if _ = cmd.Wait(); cmd.ProcessState.ExitCode() != 130 {
 		t.Errorf("exit code %d\n%s", cmd.ProcessState.ExitCode(), log.String())
 	}
 	bedtest.Conforms(t, "docs/icetest.schema.json", out.Bytes())

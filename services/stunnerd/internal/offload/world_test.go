@@ -234,3 +234,27 @@ func (p *path) warmUp(t testing.TB, r *relayProcess, size int) {
 	}
 	t.Fatalf("the kernel does not forward: %+v", r.do(t, "state"))
 }
+
+// dial returns a netlink socket of the namespace.
+func (s *space) dial(t testing.TB) (c conn) {
+	t.Helper()
+	var err error
+	s.do(func() { c, err = dial() })
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.close)
+	return c
+}
+
+// index returns the index of an interface.
+func (s *space) index(t testing.TB, name string) uint32 {
+	t.Helper()
+	var i *net.Interface
+	var err error
+	s.do(func() { i, err = net.InterfaceByName(name) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	return uint32(i.Index)
+}

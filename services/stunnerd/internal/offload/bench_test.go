@@ -27,7 +27,7 @@ func statistics(t testing.TB) {
 func BenchmarkProgram(b *testing.B) {
 	w := newWorld(b)
 	statistics(b)
-	for _, m := range bothMechanisms {
+	for _, m := range mechanisms() {
 		for _, v6 := range []bool{false, true} {
 			for _, size := range []int{160, 1200} {
 				for _, up := range []bool{true, false} {

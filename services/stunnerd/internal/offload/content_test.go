@@ -4,15 +4,30 @@ import (
 	"bytes"
 	"crypto/rand"
 	"fmt"
+	"sync"
 	"testing"
 	"time"
+
+	"github.com/cilium/ebpf/features"
 )
 
-var bothMechanisms = []Mechanism{TCX, Clsact}
+// mechanisms returns those that this kernel has. Its version decides, so that a mechanism that does not work is a failure
+// and not a missing one.
+var mechanisms = sync.OnceValue(func() []Mechanism {
+	version, err := features.LinuxVersionCode()
+	if err != nil {
+		panic(err)
+	}
+	const tcxSince = 6<<16 | 6<<8
+	if version < tcxSince {
+		return []Mechanism{Clsact}
+	}
+	return []Mechanism{TCX, Clsact}
+})
 
-// each calls f for both mechanisms and both address families, each with a relay of one binding that the kernel serves.
+// each calls f for all mechanisms and both address families, each with a relay of one binding that the kernel serves.
 func each(t *testing.T, f func(t *testing.T, w *world, r *relayProcess, p *path)) {
-	for _, m := range bothMechanisms {
+	for _, m := range mechanisms() {
 		for _, v6 := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s IPv6=%t", m, v6), func(t *testing.T) {
 				w := newWorld(t)

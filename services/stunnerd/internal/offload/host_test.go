@@ -10,7 +10,7 @@ import (
 func TestAuto(t *testing.T) {
 	w := newWorld(t)
 	r := w.start(t, relayConfig{Engine: EngineAuto, Bindings: []relayBinding{binding(false)}})
-	if s := r.do(t, "state").Status; s.Mechanism != TCX || s.Reason != "" {
+	if s := r.do(t, "state").Status; s.Mechanism != mechanisms()[0] || s.Reason != "" {
 		t.Errorf("in a namespace of its own: %+v", s)
 	}
 	for name, files := range map[string][]string{

@@ -65,7 +65,7 @@ func (w *world) filters(t *testing.T) (list []string) {
 
 func eachIPv4(t *testing.T, c relayConfig, f func(t *testing.T, w *world, r *relayProcess, p *path)) {
 	t.Helper()
-	for _, m := range bothMechanisms {
+	for _, m := range mechanisms() {
 		t.Run(string(m), func(t *testing.T) {
 			w := newWorld(t)
 			b := binding(false)
@@ -294,7 +294,7 @@ func TestKill(t *testing.T) {
 
 // A process does not remove the filters of another one that runs.
 func TestTwoProcesses(t *testing.T) {
-	for _, m := range bothMechanisms {
+	for _, m := range mechanisms() {
 		t.Run(string(m), func(t *testing.T) {
 			w := newWorld(t)
 			one := binding(false)

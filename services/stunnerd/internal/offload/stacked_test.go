@@ -29,7 +29,7 @@ func (w *world) bridge(t testing.TB) {
 // directions, and not at the port, where no address of the peer resolves.
 func TestBridge(t *testing.T) {
 	t.Parallel()
-	for _, m := range bothMechanisms {
+	for _, m := range mechanisms() {
 		for _, v6 := range []bool{false, true} {
 			w := newWorld(t)
 			w.bridge(t)
@@ -91,7 +91,7 @@ func (w *world) upper(t testing.TB) {
 // A packet to a device on top of another one passes the hooks of both. The kernel forwards at the upper device.
 func TestStackedInterfaces(t *testing.T) {
 	t.Parallel()
-	for _, m := range bothMechanisms {
+	for _, m := range mechanisms() {
 		w := newWorld(t)
 		w.upper(t)
 		b := binding(false)

@@ -88,12 +88,10 @@ func addFilters(index, in, out int) (remove func() error, err error) {
 		return nil, err
 	}
 	defer c.close()
-	err = c.request(unix.RTM_NEWQDISC, unix.NLM_F_CREATE|unix.NLM_F_EXCL,
-		trafficHeader(index, clsactHandle, clsact, 0), attribute(attrKind, []byte("clsact\x00")))
-	if err != nil && !errors.Is(err, unix.EEXIST) {
-		return nil, fmt.Errorf("add qdisc clsact: %w", err)
+	created, err := c.addQdisc(index)
+	if err != nil {
+		return nil, err
 	}
-	created := err == nil
 	for _, parent := range []uint32{ingress, egress} {
 		removed, err := c.removeFilters(index, parent, abandoned)
 		if err != nil {
@@ -107,17 +105,28 @@ func addFilters(index, in, out int) (remove func() error, err error) {
 	}
 	remove = func() error { return removeFilters(index, name) }
 	for parent, program := range map[uint32]int{ingress: in, egress: out} {
-		options := attribute(attrProgram, word(uint32(program)))
-		options = append(options, attribute(attrName, []byte(name+"\x00"))...)
-		options = append(options, attribute(attrFlags, word(directAction))...)
-		err := c.request(unix.RTM_NEWTFILTER, unix.NLM_F_CREATE|unix.NLM_F_EXCL,
-			trafficHeader(index, 0, parent, everyProtocol), attribute(attrKind, []byte("bpf\x00")),
-			attribute(attrOptions, options))
-		if err != nil {
+		if err := c.addFilter(index, parent, everyProtocol, program, name); err != nil {
 			return nil, errors.Join(fmt.Errorf("add filter: %w", err), remove())
 		}
 	}
 	return remove, nil
+}
+
+// addQdisc adds the qdisc to an interface that has none.
+func (c conn) addQdisc(index int) (created bool, err error) {
+	err = c.request(unix.RTM_NEWQDISC, unix.NLM_F_CREATE|unix.NLM_F_EXCL,
+		trafficHeader(index, clsactHandle, clsact, 0), attribute(attrKind, []byte("clsact\x00")))
+	if err != nil && !errors.Is(err, unix.EEXIST) {
+		return false, fmt.Errorf("add qdisc clsact: %w", err)
+	}
+	return err == nil, nil
+}
+
+func (c conn) addFilter(index int, parent, info uint32, program int, name string) error {
+	options := slices.Concat(attribute(attrProgram, word(uint32(program))), attribute(attrName, []byte(name+"\x00")),
+		attribute(attrFlags, word(directAction)))
+	return c.request(unix.RTM_NEWTFILTER, unix.NLM_F_CREATE|unix.NLM_F_EXCL, trafficHeader(index, 0, parent, info),
+		attribute(attrKind, []byte("bpf\x00")), attribute(attrOptions, options))
 }
 
 // removeFilters removes the filters of a name from an interface, and the qdisc if it was added for them and has no

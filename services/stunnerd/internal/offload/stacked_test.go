@@ -1,6 +1,7 @@
 package offload
 
 import (
+	"flag"
 	"net"
 	"slices"
 	"strings"
@@ -77,11 +78,92 @@ func TestNamedPort(t *testing.T) {
 	within(t, "remove a port", func() bool { return r.do(t, "state").Status.Reason == reason })
 }
 
-// upper adds a device on top of the interface peer, which has its address from then on.
-func (w *world) upper(t testing.TB) {
+// make kernels sets it, on a kernel that has all modules.
+var everyDevice = flag.Bool("every-device", false, "fail if the kernel lacks a kind of stacked device")
+
+// device is a kind of device on top of the interface peer, which has its address from then on.
+type device struct {
+	kind, add string
+	stacked   []string // commands of the relay, after add
+	peer      []string // commands of the host of the peer
+	programs  []string // the interfaces with the programs
+	unmarked  bool     // the lower interface does not learn packets without the mark either
+}
+
+var devices = []device{
+	{
+		kind: "macvlan", add: "ip link add link peer name upper type macvlan mode private",
+		programs: []string{"client", "peer", "upper"},
+	},
+	{
+		kind: "vlan", add: "ip link add link peer name upper type vlan id 5",
+		peer: []string{
+			"ip address flush dev eth0",
+			"ip link add link eth0 name tagged type vlan id 5",
+			"ip address add 10.77.2.2/24 dev tagged",
+			"ip link set tagged up",
+			"ip route add default via 10.77.2.1",
+		},
+		programs: []string{"client", "peer", "upper"},
+		unmarked: true, // packets have a tag there
+	},
+	{
+		kind: "bond", add: "ip link add name upper type bond mode active-backup",
+		stacked:  []string{"ip link set peer down", "ip link set peer master upper"},
+		programs: []string{"client", "upper"},
+		unmarked: true, // a port has no programs
+	},
+}
+
+// presentDevices returns the kinds that this kernel has.
+func presentDevices(t *testing.T) (present []device) {
+	t.Helper()
+	w := newWorld(t)
+	var missing []string
+	for _, d := range devices {
+		var out string
+		w.relay.do(func() { out, _ = try(d.add) })
+		if strings.Contains(out, "Unknown device type") {
+			missing = append(missing, d.kind)
+			continue
+		}
+		w.relay.run(t, "ip link delete upper")
+		present = append(present, d)
+	}
+	if missing != nil {
+		t.Logf("the kernel lacks the devices %q, which are not tested", missing)
+	}
+	if *everyDevice && missing != nil {
+		t.Fatal("-every-device wants all of them: load their modules")
+	}
+	return present
+}
+
+// onDevices calls f for the present devices and the mechanisms. The relay has one binding.
+func onDevices(t *testing.T, f func(t *testing.T, d device, m Mechanism, w *world, r *relayProcess, p *path)) {
+	t.Helper()
+	for _, d := range presentDevices(t) {
+		for _, m := range mechanisms() {
+			t.Run(d.kind+" "+string(m), func(t *testing.T) {
+				w := newWorld(t)
+				w.stack(t, d)
+				b := binding(false)
+				r := w.start(t, relayConfig{Engine: EngineTC, Mechanisms: []Mechanism{m}, Bindings: []relayBinding{b}})
+				f(t, d, m, w, r, w.path(t, b))
+			})
+		}
+	}
+}
+
+func (w *world) stack(t testing.TB, d device) {
 	t.Helper()
 	w.relay.run(t, "ip address flush dev peer")
-	w.relay.run(t, "ip link add link peer name upper type macvlan mode private")
+	for _, command := range append([]string{d.add}, d.stacked...) {
+		w.relay.run(t, "%s", command)
+	}
+	for _, command := range d.peer {
+		w.peer.run(t, "%s", command)
+	}
 	w.relay.run(t, "ip link set upper addrgenmode none")
 	w.relay.run(t, "ip address add 10.77.2.1/24 dev upper")
 	w.relay.run(t, "ip link set upper up")
@@ -91,84 +173,73 @@ func (w *world) upper(t testing.TB) {
 // A packet to a device on top of another one passes the hooks of both. The kernel forwards at the upper device.
 func TestStackedInterfaces(t *testing.T) {
 	t.Parallel()
-	for _, m := range mechanisms() {
-		w := newWorld(t)
-		w.upper(t)
-		b := binding(false)
-		r := w.start(t, relayConfig{Engine: EngineTC, Mechanisms: []Mechanism{m}, Bindings: []relayBinding{b}})
-		p := w.path(t, b)
+	onDevices(t, func(t *testing.T, d device, _ Mechanism, w *world, r *relayProcess, p *path) {
 		p.warm(t, r)
 		before := r.do(t, "state")
 		for range 20 {
 			if p.up([]byte("up"), patience) == nil || p.down([]byte("down"), patience) == nil {
-				t.Fatalf("%s: lost: %+v", m, r.do(t, "state"))
+				t.Fatalf("lost: %+v", r.do(t, "state"))
 			}
 		}
 		if after := r.do(t, "state"); after.User != before.User ||
-			!slices.Equal(after.Status.Interfaces, []string{"client", "peer", "upper"}) {
-			t.Errorf("%s: %+v, before %+v", m, after, before)
+			!slices.Equal(after.Status.Interfaces, d.programs) {
+			t.Errorf("%+v, before %+v", after, before)
 		}
 		if lower := w.relay.run(t, "ip neighbour show dev peer"); lower != "" {
-			t.Errorf("%s: neighbours at the lower device: %s", m, lower)
+			t.Errorf("neighbours at the lower device: %s", lower)
 		}
-	}
+	})
 }
 
-// If another program removes the mark between the two devices, packets to the peer stay in user space.
+// If another program removes the mark between the two devices, packets to the peer stay in user space, unless the
+// programs do not learn packets at the lower device.
 func TestLostMark(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	w.upper(t)
-	b := binding(false)
-	r := w.start(t, relayConfig{Engine: EngineTC, Bindings: []relayBinding{b}})
-	const tcIndex = 44 // offset in struct __sk_buff (linux/bpf.h)
-	w.relay.do(func() { onEgress(t, "peer", asm.StoreImm(asm.R1, tcIndex, 0, asm.Word)) })
-	p := w.path(t, b)
-	for range 10 {
-		if p.up([]byte("up"), patience) == nil || p.down([]byte("down"), patience) == nil {
-			t.Fatalf("lost: %+v", r.do(t, "state"))
+	onDevices(t, func(t *testing.T, d device, m Mechanism, w *world, r *relayProcess, p *path) {
+		const tcIndex = 44 // offset in struct __sk_buff (linux/bpf.h)
+		w.relay.onEgress(t, m, "peer",
+			asm.Mov.Imm(asm.R2, 0), // before Linux 6.4 a program stores only registers there
+			asm.StoreMem(asm.R1, tcIndex, asm.R2, asm.Word),
+		)
+		for range 10 {
+			if p.up([]byte("up"), patience) == nil || p.down([]byte("down"), patience) == nil {
+				t.Fatalf("lost: %+v", r.do(t, "state"))
+			}
 		}
-	}
-	if s := r.do(t, "state"); s.Kernel.Up.Packets != 0 || s.Kernel.Down.Packets == 0 {
-		t.Errorf("%+v", s)
-	}
+		s := r.do(t, "state")
+		if (s.Kernel.Up.Packets != 0) != d.unmarked || s.Kernel.Down.Packets == 0 {
+			t.Errorf("%+v", s)
+		}
+	})
 }
 
 // The program learns nothing of a packet with a VLAN tag: on the interface below that of the VLAN, no address resolves.
 func TestTaggedPackets(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	b := binding(false)
-	r := w.start(t, relayConfig{Engine: EngineTC, Bindings: []relayBinding{b}})
-	w.relay.do(func() {
-		onEgress(t, "peer",
+	eachIPv4(t, relayConfig{}, func(t *testing.T, w *world, r *relayProcess, p *path) {
+		w.relay.onEgress(t, r.do(t, "state").Status.Mechanism, "peer",
 			asm.Mov.Imm(asm.R2, int32(htons(unix.ETH_P_8021Q))),
 			asm.Mov.Imm(asm.R3, 5), // the identifier of the VLAN
 			asm.FnSkbVlanPush.Call(),
 		)
+		w.relay.run(t, "ip neighbour replace %s lladdr 02:00:00:00:00:02 dev peer", p.Peer.Addr())
+		for n := range uint64(5) { // the peer does not receive tagged packets
+			_, _ = p.client.WriteToUDPAddrPort(frame(p.Channel, []byte("up")), p.Listener)
+			within(t, "forward in user space", func() bool {
+				s := r.do(t, "state")
+				return s.User.Up.Packets == n+1 && s.Status.Bindings == 1
+			})
+		}
+		if s := r.do(t, "state"); s.Kernel != (Counters{}) {
+			t.Errorf("%+v", s)
+		}
 	})
-	w.relay.run(t, "ip neighbour replace %s lladdr 02:00:00:00:00:02 dev peer", b.Peer.Addr())
-	p := w.path(t, b)
-	for n := range uint64(5) { // the peer does not receive tagged packets
-		_, _ = p.client.WriteToUDPAddrPort(frame(p.Channel, []byte("up")), p.Listener)
-		within(t, "forward in user space", func() bool {
-			s := r.do(t, "state")
-			return s.User.Up.Packets == n+1 && s.Status.Bindings == 1
-		})
-	}
-	if s := r.do(t, "state"); s.Kernel != (Counters{}) {
-		t.Errorf("%+v", s)
-	}
 }
 
-// onEgress executes instructions on the packets that leave by an interface, before the other programs.
-func onEgress(t *testing.T, name string, instructions ...asm.Instruction) {
+// onEgress executes instructions on the packets that leave by an interface, before the other programs of a mechanism.
+func (s *space) onEgress(t *testing.T, m Mechanism, name string, instructions ...asm.Instruction) {
 	t.Helper()
-	i, err := net.InterfaceByName(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	const next = -1 // TCX_NEXT
+	const next = -1 // TCX_NEXT and TC_ACT_UNSPEC
 	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{
 		Type:         ebpf.SchedCLS,
 		Instructions: append(instructions, asm.Mov.Imm(asm.R0, next), asm.Return()),
@@ -176,11 +247,39 @@ func onEgress(t *testing.T, name string, instructions ...asm.Instruction) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := link.AttachTCX(link.TCXOptions{
-		Interface: i.Index, Program: program, Attach: ebpf.AttachTCXEgress, Anchor: link.Head(),
+	t.Cleanup(func() { _ = program.Close() })
+	attach := map[Mechanism]func(*testing.T, int, *ebpf.Program) error{TCX: headOfTCX, Clsact: headOfClsact}[m]
+	s.do(func() {
+		var i *net.Interface
+		if i, err = net.InterfaceByName(name); err == nil {
+			err = attach(t, i.Index, program)
+		}
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _, _ = l.Close(), program.Close() })
+}
+
+func headOfTCX(t *testing.T, index int, program *ebpf.Program) error {
+	l, err := link.AttachTCX(link.TCXOptions{
+		Interface: index, Program: program, Attach: ebpf.AttachTCXEgress, Anchor: link.Head(),
+	})
+	if err == nil {
+		t.Cleanup(func() { _ = l.Close() })
+	}
+	return err
+}
+
+// headOfClsact adds a filter, which exists as long as the interface.
+func headOfClsact(_ *testing.T, index int, program *ebpf.Program) error {
+	c, err := dial()
+	if err != nil {
+		return err
+	}
+	defer c.close()
+	if _, err := c.addQdisc(index); err != nil {
+		return err
+	}
+	const first = 1 << 16 // priority 1, in the info of a filter
+	return c.addFilter(index, egress, first|everyProtocol, program.FD(), "test")
 }

@@ -58,12 +58,18 @@ func (s *space) run(t testing.TB, format string, arguments ...any) string {
 
 func run(t testing.TB, format string, arguments ...any) string {
 	t.Helper()
-	words := strings.Fields(fmt.Sprintf(format, arguments...))
-	out, err := exec.Command(words[0], words[1:]...).CombinedOutput()
+	command := fmt.Sprintf(format, arguments...)
+	out, err := try(command)
 	if err != nil {
-		t.Errorf("%s: %v: %s: .ci/install installs the programs", strings.Join(words, " "), err, out)
+		t.Errorf("%s: %v: %s: .ci/install installs the programs", command, err, out)
 	}
-	return string(out)
+	return out
+}
+
+func try(command string) (string, error) {
+	words := strings.Fields(command)
+	out, err := exec.Command(words[0], words[1:]...).CombinedOutput()
+	return string(out), err
 }
 
 // world is three hosts: clients behind the interface client of the relay, peers behind its interface peer.

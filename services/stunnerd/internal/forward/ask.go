@@ -144,6 +144,10 @@ func (f *Forwarder) route(
 		}
 		f.front.forget(k)
 	}
+	// Also during a search: the owner may have told this pod meanwhile, and the home that is asked may have ended.
+	if n := f.held(v, k, asked, at); n != nil {
+		return toOwner, n, nil
+	}
 	s, began, tried := f.front.strangers[k], at, []*pod(nil)
 	if s != nil {
 		began = s.began
@@ -161,11 +165,7 @@ func (f *Forwarder) route(
 	if s != nil && at-s.since >= patience { // the home is silent
 		s.step, s.asks, s.since = (s.step+1)%len(s.homes), 0, at
 	}
-	if s == nil {
-		if n := f.held(v, k, asked, at); n != nil {
-			return toOwner, n, nil
-		}
-	} else if s.asks >= burstPerHome || s.asks >= asksPerHome && f.front.scarce(at) {
+	if s != nil && (s.asks >= burstPerHome || s.asks >= asksPerHome && f.front.scarce(at)) {
 		return limited, nil, nil
 	}
 	if !f.front.mayAsk(c.Addr.Addr(), at, now) {

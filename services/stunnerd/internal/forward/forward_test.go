@@ -436,6 +436,30 @@ func TestAHomeThatKnowsNothingYet(t *testing.T) {
 	})
 }
 
+// A front that is a home itself learns of the owner while it asks the other home, which has ended.
+func TestAHomeThatSearchesIsToldOfTheOwner(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *network) {
+		nodes := n.cluster(4)
+		c := client(8)
+		k, _ := keyOf(c)
+		homes := homesOf(c, nodes)
+		owner, front := other(nodes, homes[:]...), homes[0]
+		owner.create(c)
+		settle()
+		front.index.release(k, podID(owner.name))
+		n.lose(homes[1])
+		for range 3 {
+			front.pass(c, "lost")
+			time.Sleep(patience)
+		}
+		owner.Forwarder.queue(k, c, hold)
+		settle()
+		front.pass(c, "media")
+		settle()
+		owner.expect([]string{"media"}, nil)
+	})
+}
+
 // TestASessionThatReplacesAnother has the end of the earlier session of a client be queued after the beginning of the
 // later one.
 func TestASessionThatReplacesAnother(t *testing.T) {

@@ -17,9 +17,10 @@ const (
 	// silence is the shortest time without a datagram of a client after which unauthenticated data moves the client to
 	// another path. So datagrams with a forged source address do not move a client that sends media.
 	silence = 200 * time.Millisecond
-	// longestPause bounds the pauses of a client. An ICE agent that only receives sends a check at least every 6 s
-	// (RFC 7675 §5.1).
-	longestPause = 6 * time.Second
+	// longestPause bounds the pauses of a client. Receivers of media send RTCP packets more often. While two paths get
+	// the data, the address translation of the node learns that this pod sends to the client, and gives the client
+	// another port if it returns to this pod soon afterwards. So the bound is low.
+	longestPause = 1500 * time.Millisecond
 	// fading is how long a client that sends continuously needs to be considered as such after a pause.
 	fading = 3 * time.Second
 )
@@ -71,7 +72,8 @@ func (p *paths) path(front forward.Way, now time.Time) *path {
 	return at
 }
 
-// hear records a datagram on the path in use.
+// hear records a datagram on the only path. Times between datagrams that arrive on two paths are no pauses: a move takes
+// time, and a client that pauses for longer would get its data on two paths for longer at its next move.
 func (p *paths) hear(used *path, now time.Time) {
 	at := now.UnixNano()
 	gap := time.Duration(at - used.heard.Load())
@@ -130,14 +132,14 @@ func (p *paths) arrived(front forward.Way, now time.Time) session.Move {
 		case used == nil:
 			return p.path(front, now), nil
 		case used.front == front:
-			p.hear(used, now)
+			used.heard.Store(now.UnixNano())
 			if second != nil && p.silent(second, now) {
 				second = nil
 			}
 			return used, second
 		case second == nil:
 			// The kernel may have forwarded the datagrams of the client, so when it was last heard is unknown.
-			p.hear(used, now)
+			used.heard.Store(now.UnixNano())
 			return used, p.path(front, now)
 		case second.front != front:
 			return used, p.path(front, now)

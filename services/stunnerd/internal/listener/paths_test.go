@@ -155,8 +155,15 @@ func TestPathsOfAClient(t *testing.T) {
 		},
 		"sends nothing for long and moves": {
 			{after: time.Hour, front: b, moved: left, used: []string{"", "b"}},
-			{after: second, front: b, times: 11, used: []string{"", "b"}},
 			{after: second, front: b, moved: away, used: []string{"b"}},
+		},
+		"takes long to move": { // the next move takes no longer for it
+			{after: media, front: here, times: 50, used: []string{""}},
+			{after: second, front: b, moved: left, used: []string{"", "b"}},
+			{after: second, front: b, moved: away, used: []string{"b"}},
+			{after: media, front: here, used: []string{"b", ""}},
+			{after: media, front: here, times: 9, used: []string{"b", ""}},
+			{after: media, front: here, moved: returned, used: []string{""}},
 		},
 		"sends media after a pause and moves": {
 			{after: 4 * second, front: here, used: []string{""}},

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"errors"
+	"fmt"
 	"math"
 	"os"
 	"path/filepath"
@@ -25,6 +27,8 @@ const (
 	// collection. Compared with the default of 100, a storm of allocations uses about 15 % less CPU time, and an
 	// allocation about 5 % more memory.
 	gcPercent = 200
+	// maxTable is the largest table of file descriptors that is made at the start, of 8 bytes for each.
+	maxTable = 1 << 18
 	// cgroups is the mount point of the cgroup file system.
 	cgroups = "/sys/fs/cgroup"
 )
@@ -52,6 +56,31 @@ func capacity(memory int64) int {
 		limit = min(limit, int(memory/memoryPerSession))
 	}
 	return limit
+}
+
+// growFiles makes room for the sockets of a number of clients, at most two each, in the table of file descriptors. When
+// a process with threads opens a descriptor for which the table has no room, the kernel waits for all processors before
+// it replaces the table. That takes milliseconds, at 64, 256, 512 descriptors and so on, and the reader that opens the
+// socket of a client would not read the datagrams of other clients meanwhile.
+func growFiles(clients int) error {
+	var files unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err != nil {
+		return fmt.Errorf("read limit of file descriptors: %w", err)
+	}
+	size := int(min(files.Cur, maxTable))
+	if clients < size/2 {
+		size = min(size, 2*clients+reservedFiles)
+	}
+	// The descriptor of any file will do. This one cannot be closed by another goroutine.
+	last, err := unix.Open("/", unix.O_PATH|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("open a file to grow the table of file descriptors: %w", err)
+	}
+	highest, err := unix.FcntlInt(uintptr(last), unix.F_DUPFD_CLOEXEC, size-1)
+	if err == nil {
+		err = unix.Close(highest)
+	}
+	return errors.Join(err, unix.Close(last))
 }
 
 // allocations returns the maximum number of allocations for a capacity and a number of relay ports of all address

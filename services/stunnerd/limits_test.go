@@ -1,10 +1,12 @@
 package main
 
 import (
+	"fmt"
 	"math"
 	"os"
 	"path/filepath"
 	"runtime/debug"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -24,6 +26,27 @@ func TestCapacityFollowsMemoryAndDescriptors(t *testing.T) {
 	}
 	if got, want := capacity(64<<20), min(1024, byFiles); got != want {
 		t.Errorf("with 64 MiB: %d, want %d", got, want)
+	}
+}
+
+// From the start the table of file descriptors has room for all clients, because the process stops while it grows.
+func TestFileTableHasRoomForAllClients(t *testing.T) {
+	p := start(t)
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.command.Process.Pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, after, _ := strings.Cut(string(status), "FDSize:")
+	var size int
+	if _, err := fmt.Sscan(after, &size); err != nil {
+		t.Fatal(err)
+	}
+	var files unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err != nil {
+		t.Fatal(err)
+	}
+	if want := int(min(files.Cur, maxTable)); size < min(want, 2*capacity(memoryLimit(cgroups))) {
+		t.Errorf("the table has room for %d descriptors, want %d", size, want)
 	}
 }
 

@@ -99,6 +99,9 @@ func newDaemon(o options, source discovery.Source, levels *telemetry.Levels, log
 	memory := memoryLimit(cgroups)
 	tuneGC(memory)
 	clients := capacity(memory)
+	if err := growFiles(clients); err != nil {
+		log.Warn("new clients may delay the media of others", "error", err)
+	}
 	most := allocations(clients, o.relayPorts.Len()*len(o.addresses))
 	local, _ := host.Addresses() // host.Follow logs an error and retries
 	var forwards netip.Addr

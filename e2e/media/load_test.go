@@ -114,6 +114,8 @@ func (l load) latencies(t *testing.T, s *stage, what server) figures {
 	p := s.start(t, what, 1)
 	g := s.newGenerator(t, what, l, unix.SO_TIMESTAMPNS)
 	prioritize(t, p)
+	// Before the kernel forwards the data of a channel, stunnerd forwards the first packets of it in both directions.
+	g.pace(t, 5000, warmUp, func(bool, int64, int64) {})
 	used, switched := cpu(t, p), switches(t, p)
 	ages := map[string][]time.Duration{}
 	g.pace(t, 5000, 2*(*duration), func(up bool, sent, at int64) {
@@ -178,6 +180,9 @@ func storm(t *testing.T, s *stage, what server) figures {
 
 // settle is the time in which a server finishes its work after the last answer.
 const settle = time.Second
+
+// warmUp is the time after which each client has sent and received several datagrams.
+const warmUp = 200 * time.Millisecond
 
 // huge opens the number of allocations of -huge, at most the capacity of the process, on two relay addresses, and
 // measures the process at rest.

@@ -13,8 +13,10 @@ import (
 	"reflect"
 	"slices"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
 	"sigs.k8s.io/yaml"
@@ -93,6 +95,10 @@ func (s server) all(ctx context.Context, kind schema.GroupVersionKind) (all []*u
 // objectsEqual compares generated objects. A rendered object equals the live one if applying it by the field manager of
 // the operator changes nothing: the API server then adds the same defaults, and removes no field.
 func (s server) objectsEqual(ctx context.Context, r *renderer) error {
+	gateways, err := s.documented(ctx)
+	if err != nil {
+		return err
+	}
 	wanted := map[string]bool{}
 	for _, kind := range outputKinds {
 		list, err := s.all(ctx, kind)
@@ -100,7 +106,8 @@ func (s server) objectsEqual(ctx context.Context, r *renderer) error {
 			return err
 		}
 		for _, o := range list {
-			if o.GetLabels()["stunner.l7mp.io/owned-by"] == "stunner" && s.documented(o) {
+			owned := func(by metav1.OwnerReference) bool { return gateways[by.UID] }
+			if slices.ContainsFunc(o.GetOwnerReferences(), owned) {
 				wanted[identity(o)] = true
 			}
 		}
@@ -137,9 +144,23 @@ func (s server) objectsEqual(ctx context.Context, r *renderer) error {
 	})
 }
 
-// documented reports whether an object belongs to a Gateway of the documentation, and not to one of another operator.
-func (s server) documented(o *unstructured.Unstructured) bool {
-	return o.GetNamespace() != s.stage.name
+// documented returns the Gateways of the documentation: those of the operator of the test. Other tests leave Gateways of
+// other operators.
+func (s server) documented(ctx context.Context) (uids map[types.UID]bool, err error) {
+	var classes gwapiv1.GatewayClassList
+	var gateways gwapiv1.GatewayList
+	if err := errors.Join(s.List(ctx, &classes), s.List(ctx, &gateways)); err != nil {
+		return nil, err
+	}
+	uids = map[types.UID]bool{}
+	for _, gateway := range gateways.Items {
+		for _, class := range classes.Items {
+			if class.Name == string(gateway.Spec.GatewayClassName) && class.Spec.ControllerName == documentedController {
+				uids[gateway.UID] = true
+			}
+		}
+	}
+	return uids, nil
 }
 
 func (s server) configsEqual(ctx context.Context, r *renderer) error {

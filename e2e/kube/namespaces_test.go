@@ -91,6 +91,6 @@ func (s *stage) kustomize(root string) string {
 	base, err := filepath.Rel(folder, filepath.Join(root, "kustomize"))
 	s.must(err)
 	s.must(os.WriteFile(filepath.Join(folder, "kustomization.yaml"), fmt.Appendf(nil,
-		"resources: [%[1]s/base/rbac.yaml]\ncomponents: [%[1]s/components/namespaced]\n", base), 0o600))
+		"resources: [%[1]s/base/rbac.yaml, %[1]s/base/inspection.yaml]\ncomponents: [%[1]s/components/namespaced]\n", base), 0o600))
 	return s.kubectl("kustomize", folder, "--load-restrictor", "LoadRestrictionsNone")
 }

@@ -3,6 +3,7 @@ package kube
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"maps"
 	"sync/atomic"
 	"time"
@@ -18,19 +19,19 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/manifest"
 )
 
-// waitForCache creates the cache of Kubernetes objects as soon as the API server is available. Until then,
-// notReadyReason holds the last error. It returns an error only when ctx ends.
+// waitForCache calls create as soon as the API server is available: a cache with different options for kinds needs the
+// list of kinds. Until then, notReadyReason holds the last error. It returns an error only when ctx ends.
 func waitForCache(
-	ctx context.Context, s Settings, scheme *runtime.Scheme, notReadyReason *atomic.Pointer[string],
+	ctx context.Context, log *slog.Logger, notReadyReason *atomic.Pointer[string], create func() (cache.Cache, error),
 ) (cache.Cache, error) {
 	defer notReadyReason.Store(nil)
 	for {
-		c, err := newCache(s, scheme)
+		c, err := create()
 		if err == nil {
 			return c, nil
 		}
 		notReadyReason.Store(new(err.Error()))
-		s.Log.Warn("the API server is not available, will retry", "error", err)
+		log.Warn("the API server is not available, will retry", "error", err)
 		select {
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)

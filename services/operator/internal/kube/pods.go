@@ -199,19 +199,24 @@ func (p *podIndex) await(ctx context.Context, key types.NamespacedName) {
 	}
 }
 
-// start watches the dataplane pods. When a pod is deleted or its labels change, the config discovery streams of the pod
-// must be authorized again, so reconsider is called with the config ID and the pod name.
-func (p *podIndex) start(
-	ctx context.Context, group *errgroup.Group, ts *tasks, s Settings, o cache.Options, reconsider func(id, pod string),
-) error {
+// newPodCache returns a cache of the dataplane pods.
+func newPodCache(s Settings, o cache.Options) (cache.Cache, error) {
 	o.DefaultNamespaces = s.watchedNamespaces()
 	o.ByObject = map[client.Object]cache.ByObject{&corev1.Pod{}: {
 		Label: labels.SelectorFromSet(labels.Set{manifest.AppLabel: manifest.AppValue}), Transform: trimPod,
 	}}
 	c, err := cache.New(s.Config, o)
 	if err != nil {
-		return fmt.Errorf("make cache of pods: %w", err)
+		return nil, fmt.Errorf("make cache of pods: %w", err)
 	}
+	return c, nil
+}
+
+// start watches the dataplane pods. When a pod is deleted or its labels change, the config discovery streams of the pod
+// must be authorized again, so reconsider is called with the config ID and the pod name.
+func (p *podIndex) start(
+	ctx context.Context, group *errgroup.Group, ts *tasks, c cache.Cache, reconsider func(id, pod string),
+) error {
 	if err := c.IndexField(ctx, &corev1.Pod{}, addressIndex, podAddresses); err != nil {
 		return fmt.Errorf("make index of pods: %w", err)
 	}

@@ -102,7 +102,7 @@ func (p *Provider) work(ctx context.Context, l *loop, id *trust.Identity, reader
 	if err != nil {
 		return fmt.Errorf("register kinds: %w", err)
 	}
-	c, err := waitForCache(ctx, p.Settings, s, &l.notReadyReason)
+	c, err := waitForCache(ctx, p.Log, &l.notReadyReason, func() (cache.Cache, error) { return newCache(p.Settings, s) })
 	if err != nil {
 		return ignoreEnd(ctx, err)
 	}
@@ -133,7 +133,13 @@ func (p *Provider) work(ctx context.Context, l *loop, id *trust.Identity, reader
 		return err
 	}
 	reconsider := l.published.server.Reconsider
-	if err := p.inspected.pods.start(ctx, group, &p.tasks, p.Settings, k.options, reconsider); err != nil {
+	pods, err := waitForCache(ctx, p.Log, &l.notReadyReason, func() (cache.Cache, error) {
+		return newPodCache(p.Settings, k.options)
+	})
+	if err != nil {
+		return ignoreEnd(ctx, err)
+	}
+	if err := p.inspected.pods.start(ctx, group, &p.tasks, pods, reconsider); err != nil {
 		return err
 	}
 	l.peers = newPeerReplicas(ctx, p.Settings, l.rollouts.reports, id.Client(),

@@ -9,6 +9,9 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
 )
@@ -137,6 +140,7 @@ func (s site) onTheNode() {
 	}
 	direct := []door{{call.UDP, netip.AddrPortFrom(s.nodeIP(), 3478)}, {call.TCP, netip.AddrPortFrom(s.nodeIP(), 3478)}}
 	s.through("on the node", direct, theClient)
+	s.handOver(direct[0], pod)
 	s.until("relays have the external address of the node", func(ctx context.Context) error {
 		// A kubelet without cloud provider overwrites the address with its next status update.
 		_, err := cluster.Kubectl(ctx, "patch", "node", pod.Spec.NodeName, "--subresource=status", "-p",
@@ -154,4 +158,27 @@ func (s site) onTheNode() {
 		}
 		return nil
 	})
+}
+
+// handOver: the DaemonSet replaces its pod on the host network. A call over UDP goes on in the next pod of the node, from
+// the same relay port.
+func (s site) handOver(d door, old corev1.Pod) {
+	s.Helper()
+	c := s.dial(d, s.echo())
+	s.kubectl("", "patch", "dataplane", s.namespace, "--type=merge", "-p", `{"spec":{"labels":{"ring":"two"}}}`)
+	s.until("the next pod of the node is ready", func(context.Context) error {
+		switch now, err := s.serving(old.Name); {
+		case err != nil:
+			return err
+		case now.Labels["ring"] != "two":
+			return errors.New("it has no such label")
+		}
+		return nil
+	})
+	s.goOn("another pod on the node", c)
+	stats := c.End(5 * time.Second)
+	s.Logf("call from %s over two pods: %s", c.Relay(), stats)
+	if stats.Err != nil {
+		s.Error(stats.Err)
+	}
 }

@@ -93,6 +93,7 @@ func (s *stored) killed(clients ...*client) *stored {
 		}
 		return &client{addr: r.Client, frames: make(chan []byte, 64)}
 	})
+	next.journal.Done()
 	return next
 }
 

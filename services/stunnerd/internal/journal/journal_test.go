@@ -79,6 +79,9 @@ func written(t testing.TB, now time.Time) (data []byte, ends []int, states [][]E
 	j.End(2)
 	delete(model, 2)
 	note()
+	model[3].Away = false
+	j.Move(3, false) // the last entry, so that only it shows that the length of the one before is damaged
+	note()
 	if err := j.Close(); err != nil {
 		t.Fatal(err)
 	}

@@ -40,6 +40,7 @@ const (
 	ended                     // nothing
 	nonces                    // root, without an ID
 	moved                     // whether the client uses another pod
+	kinds
 )
 
 const maxRoot = 64
@@ -147,7 +148,7 @@ func incomplete(b []byte, at int64) error {
 			payload = payload[:n]
 		}
 		// Most bytes are no kind, which spares the checksum of up to 64 KiB.
-		if k := kind(payload[0]); k < added || k > nonces {
+		if k := kind(payload[0]); k < added || k >= kinds {
 			continue
 		}
 		length := binary.BigEndian.AppendUint16(nil, uint16(len(payload)))

@@ -160,7 +160,7 @@ func (s site) onTheNode() {
 	})
 }
 
-// handOver: the DaemonSet replaces its pod on the host network. A call over UDP goes on in the next pod of the node, from
+// the DaemonSet replaces its pod on the host network. A call over UDP goes on in the next pod of the node, from
 // the same relay port.
 func (s site) handOver(d door, old corev1.Pod) {
 	s.Helper()

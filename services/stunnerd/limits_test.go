@@ -45,7 +45,7 @@ func TestFileTableHasRoomForAllClients(t *testing.T) {
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err != nil {
 		t.Fatal(err)
 	}
-	if want := int(min(files.Cur, maxTable)); size < min(want, 2*capacity(memoryLimit(cgroups))) {
+	if want := 2 * min(int(min(files.Cur, maxTable))/2, capacity(memoryLimit(cgroups))); size < want {
 		t.Errorf("the table has room for %d descriptors, want %d", size, want)
 	}
 }

@@ -98,12 +98,11 @@ var configRules = []Rule{
 	}},
 }
 
-// silenceRemedy is the remedy for a pod that is connected to the operator and does not answer, with a reason of
-// services/api/discovery.
+// silenceRemedy is the remedy for a pod that does not answer the operator, by the reason in the answer of the operator.
 func silenceRemedy(reason string) string {
 	switch {
 	case reason == inspection.NotConnected:
-		return "see `lost` in its log; if the pod runs an older release, replace it when it has no calls"
+		return "its log says why it has no connection; if the pod runs an older release, replace it when it has no calls"
 	case strings.Contains(reason, "answers no requests"):
 		return "the pod runs an older release: replace it when it has no calls"
 	case strings.Contains(reason, "within") || strings.HasPrefix(reason, "busy"):

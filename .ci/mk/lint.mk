@@ -2,7 +2,7 @@
 
 .PHONY: check lint wrap
 
-check: ## Prove a change in two minutes: unit tests and goldens, affected packages first, then lint and verify
+check: ## Prove a change in two minutes with warm caches: unit tests and goldens, affected packages first, then lint and verify
 	@.ci/check
 
 # The targets of all recipes. Under bash -n a shell parses the lines of a recipe and executes none.

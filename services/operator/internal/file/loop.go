@@ -3,6 +3,8 @@ package file
 import (
 	"context"
 	"errors"
+	"fmt"
+	"os"
 	"sync/atomic"
 	"time"
 
@@ -87,7 +89,7 @@ func (l *loop) run(ctx context.Context) error {
 	if err := l.dataplanes.Adopt(); err != nil {
 		return err
 	}
-	defer l.dataplanes.Close(l.LeaveDataplanes)
+	defer l.end()
 	next, refresh := l.work(), (<-chan time.Time)(nil)
 	for {
 		timer := time.NewTimer(time.Until(next))
@@ -110,6 +112,26 @@ func (l *loop) run(ctx context.Context) error {
 			next = l.work()
 		}
 		timer.Stop()
+	}
+}
+
+// end ends the dataplanes, unless l.LeaveDataplanes is set, and states in status.txt that the file is no longer updated.
+func (l *loop) end() {
+	l.dataplanes.Close(l.LeaveDataplanes)
+	path := l.out.path("status.txt")
+	last, err := os.ReadFile(path)
+	if err != nil {
+		return // no round has written it
+	}
+	notice := "THE OPERATOR ENDED at " + time.Now().Format(time.DateTime)
+	switch {
+	case l.LeaveDataplanes:
+		notice += " and left its dataplanes running"
+	case l.Stunnerd != "":
+		notice += " with its dataplanes"
+	}
+	if err := replaceFile(path, fmt.Appendf(nil, "%s. Its last report:\n\n%s", notice, last), 0o644); err != nil {
+		l.Log.Error("report cannot be written", "error", err)
 	}
 }
 

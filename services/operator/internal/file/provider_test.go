@@ -189,6 +189,30 @@ func TestProviderBrokenYAMLChangesNothing(t *testing.T) {
 	}
 }
 
+// After the end of the operator, status.txt states that it is not updated, and whether the dataplanes run. The next
+// operator replaces it.
+func TestProviderReportsItsEnd(t *testing.T) {
+	t.Setenv(roleVariable, "serve")
+	s := newSite(t)
+	s.provider.Stunnerd, _ = os.Executable()
+	for _, row := range []struct {
+		leave bool
+		says  string
+	}{{true, " and left its dataplanes running. Its last report:\n\n"}, {false, " with its dataplanes. Its last report:\n\n"}} {
+		s.provider.LeaveDataplanes = row.leave
+		s.run()
+		until(t, "the operator reports a running dataplane", func() bool {
+			status := s.output("status.txt")
+			return !strings.Contains(status, "THE OPERATOR ENDED") && pidInStatus.MatchString(status)
+		})
+		s.end()
+		if status := s.output("status.txt"); !strings.HasPrefix(status, "THE OPERATOR ENDED at ") ||
+			!strings.Contains(status, row.says) || !strings.Contains(status, "calls/door") {
+			t.Errorf("after its end:\n%s", status)
+		}
+	}
+}
+
 // A listener whose protocol is misspelt stays in the config and keeps its host port and its Service, also after a
 // restart.
 func TestProviderKeepsAMisspeltListener(t *testing.T) {

@@ -40,14 +40,20 @@ func TestOperatorAsksForGrants(t *testing.T) {
 		_ = answer.Body.Close()
 		return answer.StatusCode
 	}
-	for deadline := time.Now().Add(5 * time.Second); get(s.public+"/?service=turn&username=ada") != 200; {
-		if time.Now().After(deadline) {
-			t.Fatal("no credential within 5 s")
+	within := func(what string, reached func() bool) {
+		for deadline := time.Now().Add(5 * time.Second); !reached(); time.Sleep(10 * time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("no %s within 5 s", what)
+			}
 		}
-		time.Sleep(10 * time.Millisecond)
 	}
-	answers := operator.Ask(t.Context(), discovery.Query{
-		ID: "media/oslo", Kind: inspection.Auth, Method: http.MethodGet, Target: "/grants?user=ada",
+	within("credential", func() bool { return get(s.public+"/?service=turn&username=ada") == 200 })
+	var answers []discovery.Answer
+	within("answer", func() bool { // the service announces after the first config that it answers requests
+		answers = operator.Ask(t.Context(), discovery.Query{
+			ID: "media/oslo", Kind: inspection.Auth, Method: http.MethodGet, Target: "/grants?user=ada",
+		})
+		return len(answers) > 0
 	})
 	var list inspection.GrantList
 	if len(answers) != 1 || answers[0].Status != 200 || json.Unmarshal(answers[0].Body, &list) != nil ||

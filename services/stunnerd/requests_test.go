@@ -36,11 +36,18 @@ func TestRequestsOfTheOperator(t *testing.T) {
 	call := p.mustDial("ann")
 	other := p.mustDial("bob")
 
-	ask := func(method, target string, answer any) {
-		t.Helper()
-		got := operator.Ask(t.Context(), discovery.Query{
+	query := func(method, target string) []discovery.Answer {
+		return operator.Ask(t.Context(), discovery.Query{
 			ID: "media/edge", Kind: inspection.Dataplane, Method: method, Target: target,
 		})
+	}
+	p.within("announcement that it answers requests", func() bool {
+		got := query("GET", "/status")
+		return len(got) == 1 && got[0].Error != discovery.AnswersNoRequests
+	})
+	ask := func(method, target string, answer any) {
+		t.Helper()
+		got := query(method, target)
 		if len(got) != 1 || got[0].Pod != "edge-1" || got[0].Status != 200 || json.Unmarshal(got[0].Body, answer) != nil {
 			t.Fatalf("%s %s: %+v", method, target, got)
 		}

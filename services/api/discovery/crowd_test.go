@@ -139,7 +139,11 @@ func TestStalledReadersDoNotDelayOthers(t *testing.T) {
 	for range stalled {
 		c.join("")
 	}
-	eventually(t, func() bool { return c.server.Streams() == readers+stalled })
+	eventually(t, func() bool {
+		c.server.registry.mu.Lock()
+		defer c.server.registry.mu.Unlock()
+		return len(c.server.watchers[""]) == stalled
+	})
 	large := sample("media/large", "")
 	for change := range 20 {
 		large.Clusters = []config.Cluster{

@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"runtime"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -47,6 +48,8 @@ type relayState struct {
 	Status Status
 	// User counts the packets that the process itself has forwarded, Kernel those of the programs.
 	User, Kernel Counters
+	// Ended counts the packets of ended channels that the process has discarded.
+	Ended uint64
 	// Runs and RunTime are those of the ingress program, while the kernel keeps statistics of programs.
 	Runs    uint64
 	RunTime time.Duration
@@ -145,6 +148,7 @@ type testRelay struct {
 	offload                                *Offload
 	group                                  *Group
 	userUp, userDown, kernelUp, kernelDown flow
+	ended                                  atomic.Uint64
 	bindings                               []*testBinding
 }
 
@@ -153,6 +157,7 @@ type testBinding struct {
 	binding  Binding
 	listener *net.UDPConn
 	relay    *net.UDPConn
+	arming   sync.Mutex // a packet does not arm the binding after its end
 	ended    atomic.Bool
 	until    atomic.Pointer[time.Time]
 }
@@ -210,6 +215,8 @@ func (c *testBinding) extend(lifetime time.Duration) {
 }
 
 func (r *testRelay) arm(c *testBinding, generation Generation) {
+	c.arming.Lock()
+	defer c.arming.Unlock()
 	if c.binding.Live(generation) || c.ended.Load() {
 		return
 	}
@@ -237,9 +244,12 @@ func (r *testRelay) fromClients(conn *net.UDPConn) {
 		number, length := binary.BigEndian.Uint16(b), int(binary.BigEndian.Uint16(b[2:]))
 		for _, c := range r.bindings {
 			client := netip.AddrPortFrom(from.Addr().Unmap(), from.Port())
-			if c.Client == client && c.listener == conn && c.Channel == number &&
-				n >= 4+length && time.Now().Before(*c.until.Load()) &&
-				!c.ended.Load() {
+			switch {
+			case c.Client != client || c.listener != conn || c.Channel != number || n < 4+length ||
+				time.Now().After(*c.until.Load()):
+			case c.ended.Load():
+				r.ended.Add(1)
+			default:
 				generation := r.group.Generation()
 				r.userUp.add(1, uint64(length)) // before the packet, so that a test that receives it sees the count
 				_, _ = c.relay.WriteToUDPAddrPort(b[4:4+length], c.Peer)
@@ -256,8 +266,11 @@ func (r *testRelay) fromPeer(c *testBinding) {
 		if err != nil {
 			return
 		}
-		if c.Peer != netip.AddrPortFrom(from.Addr().Unmap(), from.Port()) || c.ended.Load() ||
-			time.Now().After(*c.until.Load()) {
+		if c.Peer != netip.AddrPortFrom(from.Addr().Unmap(), from.Port()) || time.Now().After(*c.until.Load()) {
+			continue
+		}
+		if c.ended.Load() {
+			r.ended.Add(1)
 			continue
 		}
 		generation := r.group.Generation()
@@ -292,6 +305,7 @@ func (r *testRelay) serve() {
 		s.CPU = threadCPU() - started
 		r.offload.Fold()
 		s.Status = r.offload.Status()
+		s.Ended = r.ended.Load()
 		s.User = Counters{r.userUp.load(), r.userDown.load()}
 		s.Kernel = Counters{r.kernelUp.load(), r.kernelDown.load()}
 		if err := r.kernel(&s); err != nil {
@@ -346,8 +360,11 @@ func (r *testRelay) execute(words []string) error {
 	case "invalidate":
 		r.group.Invalidate()
 	case "end":
-		r.bindings[0].ended.Store(true)
-		r.bindings[0].binding.End()
+		c := r.bindings[0]
+		c.arming.Lock()
+		defer c.arming.Unlock()
+		c.ended.Store(true)
+		c.binding.End()
 	case "restart": // the channel is bound again, after its end
 		r.bindings[0].ended.Store(false)
 	case "renew":

@@ -33,7 +33,7 @@ func TestForgedSourcesAtAFront(t *testing.T) {
 			awaitAll(t, []*client{c}, 50)
 			w.send(c, front)
 			awaitAll(t, []*client{c}, 100)
-			before := c.Stats()
+			before, limited := c.Stats(), front.forwarding().Limited
 
 			const rate, length = 100_000, 10 * time.Second
 			begun, cpu := time.Now(), []time.Duration{owner.cpu(), home.cpu()}
@@ -48,16 +48,12 @@ func TestForgedSourcesAtAFront(t *testing.T) {
 			}
 			f := front.forwarding()
 			after := c.End(patience)
-			reached := float64(sent) / took.Seconds()
-			t.Logf("%d forged datagrams, %.0f a second; front %+v; call %s", sent, reached, f, after)
-			if reached < 0.8*rate {
-				t.Errorf("%.0f forged datagrams a second, want %d", reached, rate)
-			}
+			t.Logf("%d forged datagrams, %.0f a second; front %+v; call %s", sent, float64(sent)/took.Seconds(), f, after)
 			if lost, of := after.Lost-before.Lost, after.Sent-before.Sent; 100*lost > of {
 				t.Errorf("the call lost %d of %d datagrams", lost, of)
 			}
-			if f.Unknown+f.Limited == 0 {
-				t.Error("no forged datagram reached the front")
+			if f.Limited == limited { // the machine decides how much of the rate is reached
+				t.Error("the forged datagrams are fewer than the limit of the front: nothing was proved")
 			}
 		})
 	}

@@ -57,3 +57,12 @@ suites:
 	  $(GO_TEST) $(UNCACHED) -p 1 $(call WITHOUT,$(OTHER_FOLDERS),$(UNTIMED) $(WAITING)) || s=1; \
 	  $(FUZZING); \
 	  exit $$s; } | $(TALLY) $(SUITES) $(FUZZ_SUITE)
+
+# A test that depends on the order of two goroutines passes nearly always on an idle machine.
+ROUNDS ?= 5
+
+.PHONY: stress
+
+stress: ## Run the tests of the services repeatedly (ROUNDS), with four packages at a time for each processor, until one fails
+	@for n in $$(seq $(ROUNDS)); do echo "round $$n of $(ROUNDS)"; \
+	  $(GO_TEST) -race -p $$((4 * $$(nproc))) $(UNCACHED) $(call WITHOUT,$(SERVICE_FOLDERS),$(PURE)) | $(TALLY); done

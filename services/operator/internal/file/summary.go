@@ -2,14 +2,19 @@ package file
 
 import (
 	"bytes"
+	"fmt"
 	"io"
 	"os"
+	"slices"
+	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/stunner-gateway/stunner/services/operator/internal/decode"
+	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
 // summary collects the results of a round for the report.
@@ -28,6 +33,29 @@ func newSummary(r reading) summary {
 
 func (s *summary) note(key types.NamespacedName, notes ...string) {
 	s.notes[key] = append(s.notes[key], notes...)
+}
+
+// classMissing adds the problem that the class of a Gateway does not exist. In a cluster, such a Gateway may wait for
+// another controller. In a folder it is a mistake.
+func (s *summary) classMissing(g *gatewayv1.Gateway, controller string) {
+	p := decode.Problem{
+		Severity: decode.Error, Kind: string(resource.KindGateway), Namespace: g.Namespace, Name: g.Name,
+		Field:   "spec.gatewayClassName",
+		Message: fmt.Sprintf("GatewayClass %s does not exist: create it", g.Spec.GatewayClassName),
+	}
+	var classes []string
+	for _, o := range s.objects {
+		if class, ok := o.Object.(*gatewayv1.GatewayClass); ok && string(class.Spec.ControllerName) == controller {
+			classes = append(classes, class.Name)
+		}
+		if identityOf(o.Object) == identityOf(g) {
+			p.File, p.Line = o.File, o.Line
+		}
+	}
+	if len(classes) > 0 {
+		p.Message += ", or use " + strings.Join(slices.Sorted(slices.Values(classes)), " or ")
+	}
+	s.problems = append(s.problems, p)
 }
 
 // documentErrors returns the number of errors in documents.

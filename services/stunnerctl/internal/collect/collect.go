@@ -8,7 +8,9 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"slices"
 	"strings"
@@ -100,6 +102,12 @@ func (r *reader) readFolder(ctx context.Context) error {
 	}
 	found, err := r.Objects.Objects(ctx, "", kinds...)
 	r.s.Objects = found.Items
+	addresses, _ := net.InterfaceAddrs() // without them, their rule has no finding
+	for _, a := range addresses {
+		if prefix, err := netip.ParsePrefix(a.String()); err == nil {
+			r.s.HostAddresses = append(r.s.HostAddresses, prefix.Addr())
+		}
+	}
 	return err
 }
 

@@ -51,8 +51,11 @@ func (s *Snapshot) cleaned(f Finding) Finding {
 	if s.Folder && strings.HasPrefix(f.Command, "kubectl ") {
 		f.Command = ""
 	}
+	if pod, ok := strings.CutPrefix(f.Object, "Pod "); ok && s.Folder {
+		f.Object = "dataplane " + pod
+	}
 	for _, text := range []*string{&f.Object, &f.Field, &f.Problem, &f.Remedy, &f.Command} {
-		*text = Clean(*text)
+		*text = Clean(s.worded(*text))
 	}
 	return f
 }

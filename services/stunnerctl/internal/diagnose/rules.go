@@ -32,6 +32,7 @@ type Stage struct {
 // the running pods.
 var Way = []Stage{
 	{Name: "operator", Fact: answerFact, Rules: answerRules},
+	documentsStage,
 	{Name: "class", Objects: true, Fact: classFact, Rules: classRules, Depends: true},
 	{Name: "parameters", Objects: true, Fact: parametersFact, Rules: parametersRules, Depends: true},
 	{Name: "gateway", Objects: true, Fact: gatewayFact, Rules: gatewayRules, Depends: true},
@@ -53,6 +54,7 @@ var Way = []Stage{
 var Installation = []Stage{
 	{Name: "kinds", Objects: true, Fact: kindsFact, Rules: kindsRules, Cluster: true},
 	{Name: "operator", Fact: operatorFact, Rules: operatorRules},
+	documentsStage,
 	{Name: "admission", Objects: true, Fact: admissionFact, Rules: admissionRules, Cluster: true},
 	{Name: "clocks", Fact: clocksFact, Rules: clocksRules},
 	{Name: "proxy", Objects: true, Fact: proxyFact, Rules: proxyRules, Cluster: true},
@@ -115,7 +117,7 @@ func (s *Snapshot) run(stages []Stage, g *Gateway, stop bool) (r Report) {
 			found = append(found, rule.Check(s, g)...)
 		}
 		found = grouped(found)
-		step := Step{Stage: stage.Name, State: OK, Fact: Clean(stage.Fact(s, g))}
+		step := Step{Stage: stage.Name, State: OK, Fact: Clean(s.worded(stage.Fact(s, g)))}
 		for i := range found {
 			found[i] = s.cleaned(found[i])
 			found[i].Stage = stage.Name
@@ -164,7 +166,7 @@ func Why(s *Snapshot, namespace, name string) Report {
 	r := Report{Subject: "Gateway " + namespace + "/" + name}
 	g := s.gateway(namespace, name)
 	if g == nil {
-		r.Findings = []Finding{s.noGateway(namespace, name)}
+		r.Findings = sorted(append(s.run([]Stage{documentsStage}, nil, true).Findings, s.noGateway(namespace, name)))
 		return r
 	}
 	walked := s.run(Way, g, true)

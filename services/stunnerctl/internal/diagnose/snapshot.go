@@ -2,6 +2,7 @@ package diagnose
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -20,6 +21,8 @@ type Snapshot struct {
 	Now time.Time `json:"now"`
 	// Folder is set if the objects come from a file provider. Then there are no Services, pods and events.
 	Folder bool `json:"folder,omitempty"`
+	// HostAddresses are the addresses of this host if Folder is set, or empty if they are unknown.
+	HostAddresses []netip.Addr `json:"hostAddresses,omitempty"`
 	// Remote is set if only the operator was asked, so that there are no Objects.
 	Remote bool `json:"remote,omitempty"`
 	// Objects are the objects of all kinds in Kinds that could be read.
@@ -104,6 +107,10 @@ type Operator struct {
 	Version string `json:"version"`
 	// Now is the clock of the replica that answered.
 	Now time.Time `json:"now"`
+	// Problems are the documents of a file provider that are not in force, and conditions that report a problem.
+	Problems []inspection.Problem `json:"problems,omitempty"`
+	// Omitted is the number of further problems.
+	Omitted int `json:"omitted,omitempty"`
 }
 
 // Clock is the clock of another machine.

@@ -100,9 +100,11 @@ var operatorAnswers = Rule{"operator answers", func(s *Snapshot, _ *Gateway) []F
 	}
 	switch {
 	case s.Folder:
-		f.Object, f.Remedy = "operator", "start the operator with this output folder, and see its log"
+		f.Object, f.Field = "operator", "discovery.url"
+		f.Remedy = "start the operator with this output folder, and see its log"
 	case s.Remote:
-		f.Object, f.Remedy, f.Command = "operator", "check the URL in --operator, and that the operator runs", ""
+		f.Object, f.Field, f.Command = "operator", "--operator", ""
+		f.Remedy = "check the URL in --operator, and that the operator runs"
 	}
 	switch u := s.Unreached; {
 	case u == nil && s.OperatorError == "":

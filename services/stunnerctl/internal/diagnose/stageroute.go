@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/types"
 	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
@@ -53,35 +54,59 @@ var routeRules = []Rule{
 			Remedy:  fmt.Sprintf("create a UDPRoute with parentRefs: [{name: %s}]", g.Name),
 			Command: "kubectl get udproutes." + ownAPI + " -A",
 		}
-		if r := s.misnamed(g); r != nil {
-			f.Problem += fmt.Sprintf(
-				"; %s names Gateway %s of its own namespace, which does not exist",
-				ref("UDPRoute", r),
-				g.Name,
-			)
-			f.Remedy += fmt.Sprintf(
-				"; or set namespace: %s in parentRefs of that route, and allowedRoutes of the listener",
-				g.Namespace,
-			)
+		if r, named := s.misnamed(g); r != nil {
+			f.Problem += fmt.Sprintf("; %s names Gateway %s, which does not exist", ref("UDPRoute", r), named)
+			var right []string
+			if named.Name != g.Name {
+				right = append(right, "name: "+g.Name)
+			}
+			if named.Namespace != g.Namespace {
+				right = append(right, "namespace: "+g.Namespace)
+			}
+			f.Remedy = fmt.Sprintf("set %s in parentRefs of that route", strings.Join(right, ", "))
+			if r.Namespace != g.Namespace {
+				f.Remedy += ", and allowedRoutes of the listener"
+			}
+			f.Remedy += fmt.Sprintf("; or create a UDPRoute with parentRefs: [{name: %s}]", g.Name)
 		}
 		return []Finding{f}
 	}},
 }
 
-// misnamed returns a route that may mean the Gateway: it has its name, and the namespace of the route is used
-// because parentRefs has none.
-func (s *Snapshot) misnamed(g *Gateway) *stunnerv1.UDPRoute {
+// misnamed returns a route that may mean the Gateway, and the Gateway that it names, which does not exist: one with the
+// name of this Gateway, else one in its namespace.
+func (s *Snapshot) misnamed(g *Gateway) (route *stunnerv1.UDPRoute, named types.NamespacedName) {
 	for _, r := range list[stunnerv1.UDPRoute](s, "UDPRoute") {
-		if r.Namespace == g.Namespace || find[gwapiv1.Gateway](s, "Gateway", r.Namespace, g.Name) != nil {
-			continue
-		}
-		for _, p := range r.Spec.ParentRefs {
-			if p.Namespace == nil && string(p.Name) == g.Name {
-				return r
+		for _, p := range s.parentRefs(r) {
+			parent := types.NamespacedName{Namespace: r.Namespace, Name: string(p.Name)}
+			if p.Namespace != nil {
+				parent.Namespace = string(*p.Namespace)
+			}
+			switch {
+			case p.Kind != nil && *p.Kind != "Gateway" || !s.readable("Gateway", parent.Namespace) ||
+				find[gwapiv1.Gateway](s, "Gateway", parent.Namespace, parent.Name) != nil:
+			case parent.Name == g.Name:
+				return r, parent
+			case parent.Namespace == g.Namespace && route == nil:
+				route, named = r, parent
 			}
 		}
 	}
-	return nil
+	return route, named
+}
+
+// parentRefs returns the parentRefs of a route. Objects of a folder have only their status, which contains the
+// parentRefs that name no Gateway.
+func (s *Snapshot) parentRefs(r *stunnerv1.UDPRoute) (all []gwapiv1.ParentReference) {
+	if !s.Folder {
+		return r.Spec.ParentRefs
+	}
+	for _, p := range r.Status.Parents {
+		if c := conditionOf(p.Conditions, "Accepted"); c != nil && c.Reason == string(gwapiv1.RouteReasonNoMatchingParent) {
+			all = append(all, p.ParentRef)
+		}
+	}
+	return all
 }
 
 // attached returns the number of routes that are attached to the listeners, as the operator counts them.

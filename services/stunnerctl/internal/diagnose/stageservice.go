@@ -343,6 +343,21 @@ var addressRules = []Rule{
 		}
 		return found
 	}},
+	{"address is one of this host", func(s *Snapshot, g *Gateway) (found []Finding) {
+		for _, a := range g.Status.Addresses {
+			ip, err := netip.ParseAddr(a.Value)
+			if !s.Folder || len(s.HostAddresses) == 0 || err != nil || ip.IsLoopback() || ip.IsUnspecified() ||
+				slices.Contains(s.HostAddresses, ip) {
+				continue
+			}
+			found = append(found, Finding{
+				Severity: Info, Object: ref("Gateway", g), Field: "status.addresses",
+				Problem: a.Value + " is not an address of this host",
+				Remedy:  "set --address of the operator to an address of this host, unless a router forwards " + a.Value + " to it",
+			})
+		}
+		return found
+	}},
 }
 
 // serves reports whether a Service has the family of an address, as far as it is known.

@@ -145,6 +145,12 @@ func TestDecodeNamesFieldAndLine(t *testing.T) {
 		{"port 70000", gatewayWith("    port: 70000\n    protocol: TURN-UDP\n"), []string{
 			"9 spec.listeners[0].port: Invalid value: should be less than or equal to 65535",
 		}},
+		{"addresses of endpoints", "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata:\n  name: e\naddressType: IPv4\n" +
+			"endpoints:\n- addresses: [127.0.0.1]\n- addresses: [10.0.0.300]\n- addresses: ['2001:db8::1']\n- addresses: []\n", []string{
+			"8 endpoints[1].addresses[0]: Invalid value: must be an IPv4 address",
+			"9 endpoints[2].addresses[0]: Invalid value: must be an IPv4 address",
+			"10 endpoints[3].addresses: Required value: must contain an address",
+		}},
 		{"no port", gatewayWith("    protocol: TURN-UDP\n"), []string{"8 spec.listeners[0].port: Required value"}},
 		{"double listener names", gatewayWith("    port: 1\n    protocol: X\n  - name: a\n    port: 2\n    protocol: X\n"), []string{"7 spec.listeners: Invalid value: Listener name must be unique", "11 spec.listeners[1]: Duplicate value"}},
 		{"an unknown word", gatewayWith("    port: 1\n    protocol: X\n    allowedRoutes: {namespaces: {from: Some}}\n"), []string{`11 spec.listeners[0].allowedRoutes.namespaces.from: Unsupported value: supported values: "All", "Selector", "Same"`}},

@@ -2,6 +2,8 @@ package decode
 
 import (
 	"cmp"
+	"fmt"
+	"net/netip"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -71,6 +73,27 @@ func validate(o resource.Object, k kind) (errs field.ErrorList) {
 		if !slices.Contains(types, o.AddressType) {
 			errs = append(errs, field.NotSupported(field.NewPath("addressType"), o.AddressType, types))
 		}
+		errs = append(errs, endpointAddresses(o)...)
 	}
 	return append(errs, apivalidation.ValidateObjectMetaAccessor(o, !k.cluster, name, field.NewPath("metadata"))...)
+}
+
+// endpointAddresses checks that the addresses of endpoints have the family of their EndpointSlice. In contrast to an API
+// server it accepts loopback addresses, for media servers on this host.
+func endpointAddresses(s *discoveryv1.EndpointSlice) (errs field.ErrorList) {
+	family, ok := map[discoveryv1.AddressType]func(netip.Addr) bool{
+		discoveryv1.AddressTypeIPv4: netip.Addr.Is4, discoveryv1.AddressTypeIPv6: netip.Addr.Is6,
+	}[s.AddressType]
+	for i, endpoint := range s.Endpoints {
+		path := field.NewPath("endpoints").Index(i).Child("addresses")
+		if len(endpoint.Addresses) == 0 {
+			errs = append(errs, field.Required(path, "must contain an address"))
+		}
+		for n, a := range endpoint.Addresses {
+			if ip, err := netip.ParseAddr(a); ok && (err != nil || !family(ip)) {
+				errs = append(errs, field.Invalid(path.Index(n), a, fmt.Sprintf("must be an %s address", s.AddressType)))
+			}
+		}
+	}
+	return errs
 }

@@ -25,6 +25,8 @@ conditions, Services and their events, address, pods, the config in force in eac
 pod, listeners and certificates, credentials, routes, backends and limits.
 It stops at the first error, and prints the object, the field and the remedy.
 
+With --folder it first checks that all documents of the input folder are in force.
+
 If the operator cannot be reached, one finding says why, and the stages that need
 the answers of running pods are listed as not checked.
 

@@ -108,7 +108,7 @@ func dataplane(t *testing.T, auth, host string) server {
 admin: {name: turncat/door, healthcheck_endpoint: "http://%s"}
 auth: %s
 clusters:
-  - {name: turncat/peers, type: STATIC, endpoints: ["127.0.0.1", "::1"]}
+  - {name: turncat/peers, type: STATIC, endpoints: ["127.0.0.1:<1-65534>", "::1"]}
 listeners:
 `, health, auth)
 	for _, l := range []struct {
@@ -353,11 +353,12 @@ func TestErrorsNameTheCause(t *testing.T) {
 		return server{host: s.host, plain: s.plain, tls: s.tls, user: user}.uri("udp")
 	}
 	peer := "udp://" + s.peer.String()
-	for name, c := range map[string]struct {
+	type failure struct {
 		args []string
 		code int
 		want string
-	}{
+	}
+	failures := map[string]failure{
 		"wrong password":       {[]string{"-", at("ada:hunter2@"), peer}, 1, "credential is wrong or expired"},
 		"wrong secret":         {[]string{"-", at("hunter2@"), peer}, 1, "credential is wrong or expired"},
 		"peer without a route": {[]string{"-", s.uri("udp"), "udp://192.0.2.1:9"}, 1, "no route of the gateway allows the peer"},
@@ -368,7 +369,14 @@ func TestErrorsNameTheCause(t *testing.T) {
 		"no echo":              {[]string{"--pace", "echo", "-", s.uri("udp"), "udp://" + silent.LocalAddr().String()}, 1, "did not return 5 bytes"},
 		"no peer":              {[]string{"-", at("ada:hunter2@"), "tcp://127.0.0.1:1"}, 2, "peer address"},
 		"unreadable server":    {[]string{"-", "turn://ada:hunter2@[::1", peer}, 2, "TURN server"},
-	} {
+	}
+	for _, transport := range []string{"udp", "tcp", "dtls", "tls"} {
+		failures["port without a route over "+transport] = failure{
+			[]string{"--turn-ca-file", s.ca, "-", s.uri(transport), "udp://127.0.0.1:65535"}, 1,
+			"bind channel to peer 127.0.0.1:65535: error 403: no route of the gateway allows the peer: see stunnerctl can-reach",
+		}
+	}
+	for name, c := range failures {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			log, err := cat(t, strings.NewReader("hello"), io.Discard, c.args...)
@@ -378,6 +386,29 @@ func TestErrorsNameTheCause(t *testing.T) {
 				t.Errorf("%v, want exit code %d and %q:\n%s", err, c.code, c.want, log)
 			}
 		})
+	}
+}
+
+// TestUDPClientIsToldOfAPortWithoutARoute: turncat logs the refusal of each attempt, with growing pauses between them.
+func TestUDPClientIsToldOfAPortWithoutARoute(t *testing.T) {
+	s := dataplane(t, static, "127.0.0.1")
+	s.peer = netip.AddrPortFrom(s.peer.Addr(), 65535)
+	client := bedtest.Address(t)
+	p := serve(t, "udp://"+client, s)
+	conn, err := net.Dial("udp", client)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	for _, pause := range []string{"1s", "2s"} {
+		if _, err := conn.Write([]byte("hello")); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := p.AwaitOutput(ctx, regexp.MustCompile("error 403: .* retry="+pause)); err != nil {
+			t.Fatal(err, p.Output())
+		}
 	}
 }
 

@@ -163,6 +163,11 @@ func (a *allocation) handle(p []byte, receive func([]byte)) {
 		// The library reads the answer after this function returns. A datagram that is sent before that is a Send
 		// indication, which the server also relays.
 		defer a.bindOnce.Do(func() { close(a.bound) })
+		// The library only logs that the server refuses the channel. A permission is for an address, and a channel for a
+		// port, so that a route may allow the first and not the second.
+		if m.Type.Class == stun.ClassErrorResponse && a.link.refusal.Load() == int32(stun.CodeForbidden) {
+			a.fail(fmt.Errorf("bind channel to peer %s: %w", a.peer, ErrForbidden))
+		}
 	}
 	_, _ = a.client.HandleInbound(p, a.link.RemoteAddr()) // errors concern one message
 }

@@ -86,7 +86,7 @@ func (r *runner) stream(ctx context.Context, in io.Reader, out io.Writer) error 
 			return nil
 		case <-a.done:
 			r.Stats.Lost.Add(1)
-			return fmt.Errorf("the allocation is lost: %w", a.err)
+			return fmt.Errorf("%w: %w", errLost, a.err)
 		case err := <-written:
 			return err
 		case err := <-sent:
@@ -238,7 +238,7 @@ func (s *stream) finish(ctx context.Context, a *allocation, written <-chan error
 		case <-ctx.Done():
 			return nil
 		case <-a.done:
-			return fmt.Errorf("the allocation is lost: %w", a.err)
+			return fmt.Errorf("%w: %w", errLost, a.err)
 		case err := <-written:
 			return err
 		case <-time.After(max(s.Linger-silent, 10*time.Millisecond)):

@@ -89,32 +89,46 @@ func (f *flow) touch() { f.last.Store(time.Now().UnixNano()) }
 func (f *flow) idle() time.Duration { return time.Since(time.Unix(0, f.last.Load())) }
 
 // run keeps an allocation for the client until the client is idle. A lost allocation is replaced by a new one, with
-// another relayed address.
+// another relayed address. After a failure or a refusal there is a pause.
 func (f *flow) run(ctx context.Context) {
 	f.Stats.Clients.Add(1)
 	f.Stats.Active.Add(1)
 	defer f.Stats.Active.Add(-1)
 	log := f.Log.With("client", f.client)
 	for wait := firstRetry; ctx.Err() == nil && f.idle() < f.Idle; {
-		a, err := f.open(ctx, f.deliver)
-		if err != nil {
-			if ctx.Err() == nil {
-				log.Error("no allocation for the client", "error", err, "retry", wait)
-			}
-			select {
-			case <-ctx.Done():
-			case <-time.After(min(wait, f.Idle)):
-			}
-			wait = min(2*wait, longestWait)
+		err := f.serve(ctx)
+		switch {
+		case err == nil || ctx.Err() != nil:
+			continue
+		case errors.Is(err, errLost) && !errors.Is(err, ErrForbidden):
+			wait = firstRetry
+			log.Warn("another allocation is made", "error", err)
 			continue
 		}
-		wait = firstRetry
-		if err = f.relay(ctx, a); err != nil {
-			f.Stats.Lost.Add(1)
-			log.Warn("the allocation is lost", "error", err)
+		log.Error("no allocation for the client", "error", err, "retry", wait)
+		select {
+		case <-ctx.Done():
+		case <-time.After(min(wait, f.Idle)):
 		}
-		a.close()
+		wait = min(2*wait, longestWait)
 	}
+}
+
+// errLost reports that an allocation was made and is lost.
+var errLost = errors.New("the allocation is lost")
+
+// serve makes an allocation and uses it until the client is idle, ctx ends, or the allocation is lost.
+func (f *flow) serve(ctx context.Context) error {
+	a, err := f.open(ctx, f.deliver)
+	if err != nil {
+		return err
+	}
+	defer a.close()
+	if err := f.relay(ctx, a); err != nil {
+		f.Stats.Lost.Add(1)
+		return fmt.Errorf("%w: %w", errLost, err)
+	}
+	return nil
 }
 
 // relay sends the datagrams of the client until the client is idle, ctx ends, or the allocation is lost.

@@ -29,7 +29,8 @@ import (
 const icetestHelp = `Tests with WebRTC whether the listeners of a Gateway relay. For each listener it makes
   an asymmetric call: a client calls an echo peer through the gateway,
   a symmetric call:   two clients call each other, both through the gateway,
-and prints loss, rate and round-trip times.
+and prints loss, the longest gap between two returned messages, rate and
+round-trip times.
 
 In a cluster it deploys the echo peer in the namespace of the Gateway: a Job, a
 Service and a UDPRoute, which also allows the relayed addresses of the Gateway as
@@ -48,7 +49,7 @@ none passed. The JSON schema of -o json is docs/icetest.schema.json.`
 type icetestFlags struct {
 	turnFlags
 	rate                            int
-	duration, timeout               time.Duration
+	duration, timeout, gap          time.Duration
 	loss                            float64
 	echoURL, echoAddress, echoImage string
 	cleanup, allowNodePort          bool
@@ -78,6 +79,7 @@ func newIcetest(g *globals) *cobra.Command {
 	flags.DurationVar(&f.duration, "duration", 3*time.Second, "time for which each test sends")
 	flags.DurationVarP(&f.timeout, "timeout", "t", 5*time.Minute, "time for all tests")
 	flags.Float64Var(&f.loss, "max-loss", 5, "highest loss with which a test passes, in percent")
+	flags.DurationVar(&f.gap, "max-gap", time.Second, "longest time without a returned message with which a test passes")
 	flags.StringVar(
 		&f.echoURL,
 		"echo-url",
@@ -121,6 +123,8 @@ func (f *icetestFlags) check() error {
 		return usagef("--duration and --timeout: use positive durations, at most 1h and 24h")
 	case f.loss < 0 || f.loss > 100:
 		return usagef("--max-loss: use 0 to 100")
+	case f.gap <= 0:
+		return usagef("--max-gap: use a positive duration")
 	case f.echoURL != "" && f.echoAddress != "":
 		return usagef("--echo-url and --echo-address: use one of them")
 	}
@@ -179,7 +183,7 @@ func (g *globals) icetest(ctx context.Context, f icetestFlags, args []string) er
 		Peer:      func() (icetest.Peer, error) { return t.peer, t.noPeer },
 		Denied:    t.denied,
 		Why:       t.why,
-		Rate:      f.rate, Duration: f.duration, MaxLoss: f.loss / 100,
+		Rate:      f.rate, Duration: f.duration, MaxLoss: f.loss / 100, MaxGap: f.gap,
 		Progress: func(done any) { g.icetestProgress(p, done) },
 	})
 	if err := t.close(); err != nil {
@@ -457,7 +461,8 @@ func icetestTable(r icetest.Report) output.Table {
 	t := output.Table{Columns: []output.Column{
 		{
 			Name: "LISTENER",
-		}, {Name: "MODE"}, {Name: "VERDICT"}, {Name: "LOSS", Right: true}, {Name: "RATE", Right: true, Drop: 2},
+		}, {Name: "MODE"}, {Name: "VERDICT"}, {Name: "LOSS", Right: true},
+		{Name: "GAP", Right: true}, {Name: "RATE", Right: true, Drop: 2},
 		{
 			Name:  "MEDIAN",
 			Right: true,
@@ -465,11 +470,12 @@ func icetestTable(r icetest.Report) output.Table {
 	}}
 	colors := map[icetest.Result]output.Color{icetest.Pass: output.Good, icetest.Fail: output.Bad}
 	for _, test := range r.Tests {
-		figures := []output.Cell{{}, {}, {}, {}, {}}
+		figures := []output.Cell{{}, {}, {}, {}, {}, {}}
 		if test.Received > 0 {
 			ms := func(v float64) output.Cell { return output.T(fmt.Sprintf("%.2f ms", v)) }
 			figures = []output.Cell{
 				output.T(fmt.Sprintf("%.1f%%", 100*test.Loss)),
+				output.T(fmt.Sprintf("%.0f ms", test.Gap)),
 				output.T(fmt.Sprintf("%.0f/s", test.Rate)),
 				ms(test.RTT.Median),
 				ms(test.RTT.P95),

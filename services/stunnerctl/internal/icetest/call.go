@@ -207,7 +207,9 @@ type call struct {
 	sent  []time.Time // by number of the message
 	rtts  []time.Duration
 	begun time.Time
-	last  time.Time // of the last echo
+	until time.Time     // when the last message was sent
+	last  time.Time     // of the last echo
+	gap   time.Duration // the longest time without an echo before last
 }
 
 func open(ctx context.Context, socket net.PacketConn) (*call, error) {
@@ -291,11 +293,13 @@ func (c *call) send(ctx context.Context, o Options) {
 	buf := make([]byte, messageSize)
 	c.mu.Lock()
 	c.begun = time.Now()
+	c.last = c.begun
 	c.mu.Unlock()
 	for i := range max(1, int(o.Duration.Seconds()*float64(o.Rate))) {
 		binary.BigEndian.PutUint64(buf, uint64(i))
 		c.mu.Lock()
-		c.sent = append(c.sent, time.Now())
+		c.until = time.Now()
+		c.sent = append(c.sent, c.until)
 		c.mu.Unlock()
 		_ = c.channel.Send(buf) // a message that is not sent counts as lost
 		select {
@@ -328,6 +332,7 @@ func (c *call) receive(m webrtc.DataChannelMessage) {
 		return
 	}
 	c.rtts = append(c.rtts, now.Sub(c.sent[i]))
+	c.gap = max(c.gap, now.Sub(c.last))
 	c.sent[i], c.last = time.Time{}, now
 }
 
@@ -336,6 +341,7 @@ func (c *call) figures(t *Test) {
 	defer c.mu.Unlock()
 	t.Sent, t.Received = len(c.sent), len(c.rtts)
 	t.Loss = float64(t.Sent-t.Received) / float64(t.Sent)
+	t.Gap = milliseconds(max(c.gap, c.until.Sub(c.last)))
 	if t.Received == 0 {
 		return
 	}
@@ -348,13 +354,14 @@ func (c *call) figures(t *Test) {
 // percentiles sorts the times.
 func percentiles(d []time.Duration) RTT {
 	slices.Sort(d)
-	ms := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
-	at := func(percent int) float64 { return ms(d[min(len(d)-1, len(d)*percent/100)]) }
+	at := func(percent int) float64 { return milliseconds(d[min(len(d)-1, len(d)*percent/100)]) }
 	var sum time.Duration
 	for _, x := range d {
 		sum += x
 	}
-	return RTT{Mean: ms(sum / time.Duration(len(d))), Median: at(50), P95: at(95), P99: at(99)}
+	return RTT{Mean: milliseconds(sum / time.Duration(len(d))), Median: at(50), P95: at(95), P99: at(99)}
 }
+
+func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
 func (c *call) close() { c.conn.Close() }

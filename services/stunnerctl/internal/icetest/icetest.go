@@ -78,6 +78,9 @@ type Test struct {
 	Received int    `json:"received"`
 	// Loss is the share of messages without an echo, from 0 to 1.
 	Loss float64 `json:"loss"`
+	// Gap is the longest time without an echo while messages are sent, in milliseconds. After an outage, the data channel
+	// delivers messages that it has not sent before, so that an outage is no loss.
+	Gap float64 `json:"gap"`
 	// Rate is the number of echoes per second.
 	Rate float64 `json:"rate"`
 	RTT  RTT     `json:"rtt"`
@@ -124,6 +127,8 @@ type Options struct {
 	Duration time.Duration
 	// MaxLoss is the highest Test.Loss with which a test passes.
 	MaxLoss float64
+	// MaxGap is the longest Test.Gap, beyond the time between two messages, with which a test passes.
+	MaxGap time.Duration
 	// Denied returns why clients of a listener may not exchange media with a peer, or "" if they may or if it is not
 	// known. It may be nil.
 	Denied func(ctx context.Context, listener string, peer netip.AddrPort) string
@@ -217,6 +222,9 @@ func (o Options) test(ctx context.Context, l Listener, mode Mode) Test {
 	case t.Loss > o.MaxLoss:
 		t.Result = Fail
 		t.Reason = fmt.Sprintf("%.1f %% of the messages were lost, more than %.1f %%", 100*t.Loss, 100*o.MaxLoss)
+	case t.Gap > milliseconds(o.MaxGap+time.Second/time.Duration(o.Rate)):
+		t.Result = Fail
+		t.Reason = fmt.Sprintf("no message was returned for %.1f s, longer than %s", t.Gap/1000, o.MaxGap)
 	default:
 		t.Result = Pass
 	}

@@ -97,7 +97,7 @@ func options(t *testing.T, l Listener) Options {
 	t.Cleanup(func() { peer.Close() })
 	return Options{
 		Gateway: "test/gateway", Listeners: func() []Listener { return []Listener{l} },
-		Peer: func() (Peer, error) { return peer, nil }, Rate: 100, Duration: 300 * time.Millisecond,
+		Peer: func() (Peer, error) { return peer, nil }, Rate: 100, Duration: 300 * time.Millisecond, MaxGap: time.Minute,
 	}
 }
 
@@ -166,11 +166,52 @@ func TestLoss(t *testing.T) {
 		sent:  make([]time.Time, 4),
 		rtts:  []time.Duration{4e6, 1e6, 2e6},
 		begun: time.Unix(0, 0),
+		until: time.Unix(5, 0),
 		last:  time.Unix(3, 0),
+		gap:   time.Second,
 	}
 	var got Test
 	c.figures(&got)
-	if got.Loss != 0.25 || got.Rate != 1 || got.RTT != (RTT{Mean: 2.333, Median: 2, P95: 4, P99: 4}) {
+	if got.Loss != 0.25 || got.Gap != 2000 || got.Rate != 1 || got.RTT != (RTT{Mean: 2.333, Median: 2, P95: 4, P99: 4}) {
+		t.Errorf("%+v", got)
+	}
+}
+
+// outage is a socket that discards what it receives for a time, which begins with a datagram.
+type outage struct {
+	net.PacketConn
+	after    int // datagrams
+	length   time.Duration
+	received int
+	begun    time.Time
+}
+
+func (o *outage) ReadFrom(p []byte) (n int, from net.Addr, err error) {
+	for {
+		n, from, err = o.PacketConn.ReadFrom(p)
+		if o.received++; o.received == o.after {
+			o.begun = time.Now()
+		}
+		if err != nil || o.begun.IsZero() || time.Since(o.begun) > o.length {
+			return n, from, err
+		}
+	}
+}
+
+// TestOutage: a time without echoes fails a test, also if nearly all messages are returned after it.
+func TestOutage(t *testing.T) {
+	socket, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const length = 700 * time.Millisecond
+	peer := NewLocalPeer(&outage{PacketConn: socket, after: 40, length: length})
+	t.Cleanup(func() { peer.Close() })
+	o := options(t, server(t, func(net.IP) bool { return true }))
+	o.Peer = func() (Peer, error) { return peer, nil }
+	o.Duration, o.MaxLoss, o.MaxGap = 3*time.Second, 1, length/2
+	got := Run(t.Context(), o).Tests[0]
+	if got.Result != Fail || got.Gap < milliseconds(length) || !strings.Contains(got.Reason, "no message was returned for") {
 		t.Errorf("%+v", got)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -27,27 +28,33 @@ func TestBrowserCrash(t *testing.T) {
 	bin := bedtest.Build(t, bed.Stunnerd)
 	page := httptest.NewServer(http.FileServer(http.Dir(".")))
 	t.Cleanup(page.Close)
-	var worstGap, worstUsual float64
+	var gaps, usuals, losses []float64
 	for i := range *crashes {
 		t.Run(strconv.Itoa(i), func(t *testing.T) {
 			usual, gap, lost := crash(t, bin, page.URL)
-			t.Logf("longest time without RTP %.0f ms, without a crash %.0f ms; %d messages lost", gap, usual, lost)
-			if gap > 250 && gap > usual+100 {
-				t.Errorf("longest time without RTP %.0f ms, without a crash %.0f ms", gap, usual)
-			}
+			t.Logf("longest time without RTP %.0f ms, without a crash %.0f ms; %.0f messages lost", gap, usual, lost)
 			// A message is sent every 20 ms. On a busy machine the next process starts later.
-			if most := 3 + max(0, gap-usual)/20; float64(lost) > most {
-				t.Errorf("%d messages lost, want at most %.0f", lost, most)
+			if gap > 1000 || lost > 3+max(0, gap-usual)/20 {
+				t.Errorf("longest time without RTP %.0f ms, without a crash %.0f ms; %.0f messages lost", gap, usual, lost)
 			}
-			worstGap, worstUsual = max(worstGap, gap), max(worstUsual, usual)
+			gaps, usuals, losses = append(gaps, gap), append(usuals, usual), append(losses, lost)
 		})
 	}
-	t.Logf("longest time without RTP of %d calls: %.0f ms; without a crash %.0f ms", *crashes, worstGap, worstUsual)
+	middle := func(all []float64) float64 {
+		slices.Sort(all)
+		return all[len(all)/2]
+	}
+	gap, usual, lost := middle(gaps), middle(usuals), middle(losses)
+	t.Logf("of %d calls: time without RTP at most %.0f ms, median %.0f ms; without a crash median %.0f ms; messages lost "+
+		"at most %.0f, median %.0f", *crashes, slices.Max(gaps), gap, usual, slices.Max(losses), lost)
+	if gap > 250 && gap > usual+100 || lost > 3 {
+		t.Errorf("median of the longest times without RTP %.0f ms, without a crash %.0f ms; %.0f messages lost", gap, usual, lost)
+	}
 }
 
 // crash makes a call, and kills stunnerd. It returns the longest times in ms without RTP before and after, and the number
 // of messages that were lost by the crash.
-func crash(t *testing.T, bin, pageURL string) (usual, gap float64, lost int) {
+func crash(t *testing.T, bin, pageURL string) (usual, gap, lost float64) {
 	port, health := bedtest.Port(t), bedtest.Address(t)
 	file := filepath.Join(t.TempDir(), "config.yaml")
 	text := fmt.Sprintf(crashConfig, health, bedtest.Address(t), user, password, port)
@@ -87,7 +94,7 @@ func crash(t *testing.T, bin, pageURL string) (usual, gap float64, lost int) {
 		t.Fatal(err)
 	}
 	after := flows()
-	return before.Gap, after.Gap, after.Lost - before.Lost
+	return before.Gap, after.Gap, float64(after.Lost - before.Lost)
 }
 
 const crashConfig = `version: v1

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/stunner-gateway/stunner/services/api/inspection"
@@ -50,7 +51,7 @@ func (l *loop) inspectedDataplanes(gateway string) (map[string]string, error) {
 
 // inspected returns the errors in documents and the conditions that report a problem.
 func (s *summary) inspected() (all []inspection.Problem) {
-	for _, p := range s.problems {
+	for _, p := range slices.Concat(s.problems, s.classless) {
 		if p.Severity == decode.Error {
 			all = append(all, inspection.Problem{
 				Object: fmt.Sprintf("%s:%d", p.File, p.Line), Field: p.Field, Condition: "Accepted", Status: "False",

@@ -30,7 +30,7 @@ func (t *text) section(title string) { t.line("\n%s", title) }
 // report writes status.txt and problems.yaml.
 func (l *loop) report(v *resource.View) error {
 	l.meters.configs.Set(float64(len(l.published)))
-	l.meters.problems.Set(float64(l.summary.documentErrors() + l.summary.objectsWithProblems()))
+	l.meters.problems.Set(float64(l.summary.documentErrors() + len(l.summary.classless) + l.summary.objectsWithProblems()))
 	found := l.summary.inspected()
 	l.problems.Store(&found)
 	var t text
@@ -69,8 +69,9 @@ func (l *loop) logProblems() {
 
 func (l *loop) reportTotals(t *text) {
 	errs := l.summary.documentErrors()
+	remarks := len(l.summary.problems) - errs
 	t.line("%d objects in force, %d errors, %d remarks, %d configs published",
-		len(l.summary.objects), errs, len(l.summary.problems)-errs, len(l.published))
+		len(l.summary.objects), errs+len(l.summary.classless), remarks, len(l.published))
 }
 
 func (l *loop) reportProblems(t *text) {
@@ -79,7 +80,7 @@ func (l *loop) reportProblems(t *text) {
 		severity decode.Severity
 	}{{"NOT IN FORCE", decode.Error}, {"REMARKS", decode.Info}} {
 		first := true
-		for _, p := range l.summary.problems {
+		for _, p := range slices.Concat(l.summary.problems, l.summary.classless) {
 			if p.Severity != list.severity {
 				continue
 			}

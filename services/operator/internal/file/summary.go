@@ -24,6 +24,8 @@ type summary struct {
 	notes       map[types.NamespacedName][]string
 	rendered    []string // files of the output folder
 	keepObjects bool     // the generated objects of some Gateway must stay unchanged
+	// classless are the Gateways whose class does not exist. They have no conditions, because they are of no controller.
+	classless []decode.Problem
 }
 
 func newSummary(r reading) summary {
@@ -35,8 +37,8 @@ func (s *summary) note(key types.NamespacedName, notes ...string) {
 	s.notes[key] = append(s.notes[key], notes...)
 }
 
-// classMissing adds the problem that the class of a Gateway does not exist. In a cluster, such a Gateway may wait for
-// another controller. In a folder it is a mistake.
+// classMissing adds a Gateway whose class does not exist. In a cluster, it may wait for another controller. In a folder it
+// is a mistake.
 func (s *summary) classMissing(g *gatewayv1.Gateway, controller string) {
 	p := decode.Problem{
 		Severity: decode.Error, Kind: string(resource.KindGateway), Namespace: g.Namespace, Name: g.Name,
@@ -52,11 +54,18 @@ func (s *summary) classMissing(g *gatewayv1.Gateway, controller string) {
 			p.File, p.Line = o.File, o.Line
 		}
 	}
-	if len(classes) > 0 {
-		p.Message += ", or use " + strings.Join(slices.Sorted(slices.Values(classes)), " or ")
+	slices.Sort(classes)
+	if len(classes) > maxClasses {
+		classes = classes[:maxClasses]
 	}
-	s.problems = append(s.problems, p)
+	if len(classes) > 0 {
+		p.Message += ", or use " + strings.Join(classes, " or ")
+	}
+	s.classless = append(s.classless, p)
 }
+
+// maxClasses is the maximum number of classes in a remedy.
+const maxClasses = 4
 
 // documentErrors returns the number of errors in documents.
 func (s *summary) documentErrors() (n int) {

@@ -6,7 +6,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -162,6 +164,10 @@ func interrupted(t *testing.T, s *bed.Stack, end syscall.Signal) {
 	cmd := exec.CommandContext(t.Context(), filepath.Join(bin, "stunnerctl"), args...)
 	var out, log bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &log
+	// A program ignores a signal that its parent ignores, as after nohup, and does not ignore one that its parent handles.
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, end)
+	defer signal.Stop(signals)
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}

@@ -143,7 +143,7 @@ type Count struct {
 type OffloadStatus struct {
 	// Engine is the engine of the config: None, TC, XDP or Auto.
 	Engine string `json:"engine"`
-	// Mechanism is None, TCX or clsact.
+	// Mechanism is None, TCX, clsact, or XDP if all interfaces have the program in their driver too.
 	Mechanism string `json:"mechanism"`
 	// Reason tells why packets are not forwarded in the kernel, or not as the config says.
 	Reason     string   `json:"reason,omitempty"`

@@ -35,7 +35,7 @@ const (
 // +kubebuilder:validation:Enum=None;XDP;TC;Auto
 type OffloadEngine string
 
-// The engines. XDP is not implemented: TC is used instead. Auto is TC, except on the host network, where it is None.
+// The engines. XDP includes TC. Auto is TC, except on the host network, where it is None.
 const (
 	OffloadNone OffloadEngine = "None"
 	OffloadXDP  OffloadEngine = "XDP"
@@ -266,8 +266,8 @@ type DataplaneSpec struct {
 	EnableMetricsEndpoint bool `json:"enableMetricsEndpoint,omitempty"`
 
 	// OffloadEngine is the kernel mechanism that forwards media without the dataplane process. TC uses BPF programs at
-	// the traffic control hooks of network interfaces; XDP is not implemented and means TC; Auto means TC, or None with
-	// hostNetwork. Except with None, the container stunner-daemon runs as user 0 with the capabilities BPF and
+	// the traffic control hooks of network interfaces; XDP means TC and, with hostNetwork, a BPF program in the driver of
+	// the network card; Auto means TC, or None with hostNetwork. Except with None, the container stunner-daemon runs as user 0 with the capabilities BPF and
 	// NET_ADMIN, which the namespace of the Gateway must allow: label it pod-security.kubernetes.io/enforce: privileged.
 	// Where the kernel or the rights do not suffice, media is forwarded as with None, and /status of the pod has the
 	// reason.

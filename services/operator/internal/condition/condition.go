@@ -22,8 +22,8 @@ const (
 	// InsecureInlineCredentials warns that the GatewayConfig itself contains a secret. Everyone who may read the
 	// GatewayConfig sees the secret.
 	InsecureInlineCredentials = "InsecureInlineCredentials"
-	// OffloadUnavailable warns, on a Dataplane, that media is not, or not as requested, forwarded in the kernel, and on a
-	// Gateway, that a dataplane forwards it in user space.
+	// OffloadUnavailable warns, on a Dataplane and on a Gateway, that media is not, or not as requested, forwarded in the
+	// kernel.
 	OffloadUnavailable = "OffloadUnavailable"
 	// DeprecatedInput warns that an object has a notation that is accepted only for migration from the existing system.
 	DeprecatedInput = "DeprecatedInput"

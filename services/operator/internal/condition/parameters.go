@@ -74,11 +74,6 @@ func OffloadUnknown(engine string) Finding {
 		"spec.offloadEngine: %s is not available in this release, media is forwarded without it: use None", engine)
 }
 
-// OffloadReplaced means that TC is used in place of XDP.
-func OffloadReplaced() Finding {
-	return finding(ReasonWarning, "spec.offloadEngine: XDP is not implemented, TC is used instead: use TC")
-}
-
 // OffloadImpossible means that the pods of a Dataplane cannot use the requested offload engine.
 func OffloadImpossible(engine string, err error) Finding {
 	return finding(ReasonWarning, "spec.offloadEngine: %s cannot be used, media is forwarded in user space: %v", engine, err)

@@ -28,7 +28,7 @@ func Draining(pods int) Finding {
 // OffloadFailed is the finding of condition OffloadUnavailable of a Gateway. problem is the reason that the dataplane in
 // the given pod reports.
 func OffloadFailed(pod, problem string) Finding {
-	return finding(ReasonWarning, "pod %s forwards media in user space: %s", pod, problem)
+	return finding(ReasonWarning, "pod %s does not forward media in the kernel as requested: %s", pod, problem)
 }
 
 // OffloadRefused is the finding of condition OffloadUnavailable of a Gateway whose workload the API server rejects with

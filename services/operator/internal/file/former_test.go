@@ -10,7 +10,7 @@ import (
 func TestProviderReportsFormerInput(t *testing.T) {
 	s := newSite(t)
 	s.provider.Watch = false
-	s.write("class.yaml", strings.Replace(classYAML, "enableMetricsEndpoint: true", "offloadEngine: XDP", 1))
+	s.write("class.yaml", strings.Replace(classYAML, "enableMetricsEndpoint: true", "dataplaneResource: DaemonSet, replicas: 3", 1))
 	s.write("gateway.yaml", strings.Replace(gatewayYAML, "TURN-UDP", "UDP", 1))
 	s.write("routes/media.yaml", `apiVersion: gateway.networking.k8s.io/v1alpha2
 kind: UDPRoute
@@ -24,8 +24,7 @@ spec:
 	}
 	const route = "status/udproute.v1alpha2.gateway.networking.k8s.io/calls_media.yaml"
 	for name, want := range map[string]string{
-		"status.txt":                        "OffloadUnavailable",
-		"status/dataplane/default.yaml":     "XDP is not implemented",
+		"status/dataplane/default.yaml":     "spec.replicas is ignored",
 		"status/gateway/calls_door.yaml":    "type: DeprecatedInput",
 		route:                               "reason: ResolvedRefs",
 		"objects/calls/configmap-door.yaml": `"protocol":"TURN-UDP"`,

@@ -169,7 +169,7 @@ func reportOf(r discovery.Report) string {
 		said += ", draining"
 	}
 	if r.Offload != "" {
-		said += ", forwards media in user space: " + r.Offload
+		said += ", does not forward media in the kernel as requested: " + r.Offload
 	}
 	return strings.TrimSpace(r.Pod + " " + said)
 }

@@ -18,9 +18,8 @@ import (
 // offloadCapabilities are the capabilities that the dataplane needs to forward media in the kernel.
 var offloadCapabilities = []corev1.Capability{"BPF", "NET_ADMIN"}
 
-// NeedsOffload reports whether the pods of a Dataplane need capabilities to forward media in the kernel. TC is used in
-// place of XDP. Auto means None on the host network, because packets that are forwarded in the kernel bypass the packet
-// filter of the node.
+// NeedsOffload reports whether the pods of a Dataplane need capabilities to forward media in the kernel. Auto means None
+// on the host network, because packets that are forwarded in the kernel bypass the packet filter of the node.
 func NeedsOffload(t stunnerv1.DataplaneSpec) bool {
 	switch t.OffloadEngine {
 	case stunnerv1.OffloadTC, stunnerv1.OffloadXDP:

@@ -115,7 +115,6 @@ var formerInputs = []struct {
 	{
 		name: "an offload engine", listeners: []string{"a UDP 3478"},
 		objects: dataplaneSpec("offloadEngine: XDP, offloadInterfaces: [eth0]"),
-		says:    []string{"OffloadUnavailable: spec.offloadEngine: XDP is not implemented, TC is used instead"},
 	},
 	{
 		name: "a chosen offload engine", listeners: []string{"a UDP 3478"},

@@ -50,8 +50,5 @@ func offloadWarning(v *resource.View, d *stunnerv1.Dataplane) condition.Finding 
 			return condition.OffloadImpossible(engine, err)
 		}
 	}
-	if d.Spec.OffloadEngine == stunnerv1.OffloadXDP {
-		return condition.OffloadReplaced()
-	}
 	return condition.Finding{}
 }

@@ -44,7 +44,7 @@ func TestDataplanesSayWhetherAGatewayIsProgrammed(t *testing.T) {
 			resource.RolloutState{OffloadPod: "edge-1", OffloadProblem: "no CAP_BPF"},
 			metav1.Condition{
 				Type: condition.OffloadUnavailable, Status: "True", Reason: "Warning",
-				Message: "pod edge-1 forwards media in user space: no CAP_BPF",
+				Message: "pod edge-1 does not forward media in the kernel as requested: no CAP_BPF",
 			},
 		},
 	} {

@@ -84,7 +84,7 @@ var textRemedies = []pattern{
 		remedy: "set spec.realm to a DNS name, unless a tool needs this realm",
 	},
 	{
-		text:   regexp.MustCompile(`in user space: `),
+		text:   regexp.MustCompile(`in the kernel as requested: |in user space: `),
 		remedy: "see forwarding in the kernel in docs/gateway.md for the reason",
 	},
 }

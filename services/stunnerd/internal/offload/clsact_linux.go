@@ -77,25 +77,33 @@ type filter struct {
 	name         string
 }
 
+// filters are the two filters of this process at an interface.
+type filters struct {
+	index int
+	name  string
+}
+
+func (f filters) Close() error { return removeFilters(f.index, f.name) }
+
 // addFilters adds the two programs to an interface and removes leftovers of ended processes.
-func addFilters(index, in, out int) (remove func() error, err error) {
+func addFilters(index, in, out int) (f filters, err error) {
 	name, err := token()
 	if err != nil {
-		return nil, err
+		return f, err
 	}
 	c, err := dial()
 	if err != nil {
-		return nil, err
+		return f, err
 	}
 	defer c.close()
 	created, err := c.addQdisc(index)
 	if err != nil {
-		return nil, err
+		return f, err
 	}
 	for _, parent := range []uint32{ingress, egress} {
 		removed, err := c.removeFilters(index, parent, abandoned)
 		if err != nil {
-			return nil, err
+			return f, err
 		}
 		created = created ||
 			slices.ContainsFunc(removed, func(n string) bool { return strings.HasSuffix(n, qdiscSuffix) })
@@ -103,13 +111,13 @@ func addFilters(index, in, out int) (remove func() error, err error) {
 	if created {
 		name += qdiscSuffix
 	}
-	remove = func() error { return removeFilters(index, name) }
+	f = filters{index, name}
 	for parent, program := range map[uint32]int{ingress: in, egress: out} {
 		if err := c.addFilter(index, parent, everyProtocol, program, name); err != nil {
-			return nil, errors.Join(fmt.Errorf("add filter: %w", err), remove())
+			return f, errors.Join(fmt.Errorf("add filter: %w", err), f.Close())
 		}
 	}
-	return remove, nil
+	return f, nil
 }
 
 // addQdisc adds the qdisc to an interface that has none.

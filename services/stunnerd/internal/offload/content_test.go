@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf/features"
+	"github.com/cilium/ebpf/link"
 )
 
 // mechanisms returns those that this kernel has. Its version decides, so that a mechanism that does not work is a failure
@@ -25,14 +26,46 @@ var mechanisms = sync.OnceValue(func() []Mechanism {
 	return []Mechanism{TCX, Clsact}
 })
 
-// each calls f for all mechanisms and both address families, each with a relay of one binding that the kernel serves.
-func each(t *testing.T, f func(t *testing.T, w *world, r *relayProcess, p *path)) {
+// setup is a mechanism with a world in which it forwards packets.
+type setup struct {
+	Mechanism
+	name  string
+	world func(testing.TB) *world
+	relayConfig
+}
+
+// hookSetups returns those of the traffic control hooks.
+func hookSetups() (all []setup) {
 	for _, m := range mechanisms() {
+		all = append(all, setup{m, string(m), newWorld, relayConfig{Engine: EngineTC, Mechanisms: []Mechanism{m}}})
+	}
+	return all
+}
+
+// xdpSetups returns those of XDP: in the kernel, and in the driver of veth.
+func xdpSetups() []setup {
+	c := relayConfig{Engine: EngineXDP, Mechanisms: mechanisms()[:1], XDPMode: link.XDPGenericMode}
+	native := c
+	native.XDPMode = link.XDPDriverMode
+	return []setup{{XDP, "generic XDP", newArmWorld, c}, {XDP, "native XDP", newNativeWorld, native}}
+}
+
+func setups() []setup { return append(hookSetups(), xdpSetups()...) }
+
+// each calls f for all setups and both address families, each with a relay of one binding that the kernel serves.
+func each(t *testing.T, f func(t *testing.T, w *world, r *relayProcess, p *path)) {
+	eachIn(t, setups(), f)
+}
+
+func eachIn(t *testing.T, all []setup, f func(t *testing.T, w *world, r *relayProcess, p *path)) {
+	for _, s := range all {
 		for _, v6 := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s IPv6=%t", m, v6), func(t *testing.T) {
-				w := newWorld(t)
+			t.Run(fmt.Sprintf("%s IPv6=%t", s.name, v6), func(t *testing.T) {
+				w, m := s.world(t), s.Mechanism
 				b := binding(v6)
-				r := w.start(t, relayConfig{Engine: EngineTC, Mechanisms: []Mechanism{m}, Bindings: []relayBinding{b}})
+				c := s.relayConfig
+				c.Bindings = []relayBinding{b}
+				r := w.start(t, c)
 				if s := r.do(t, "state").Status; s.Mechanism != m || s.Reason != "" {
 					t.Fatalf("status %+v", s)
 				}

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/netlink"
@@ -103,44 +104,66 @@ func (f *Offload) attachAll() error {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	wanted, failed := map[int]string{}, map[string]string{}
+	wanted, failed := map[int]networkLink{}, map[string]string{}
 	for _, l := range links {
 		named := slices.Contains(f.options.Interfaces, l.name)
 		switch why := l.unsuitable(links); {
 		case why == "" && (named || len(f.options.Interfaces) == 0):
-			wanted[l.index] = l.name
+			wanted[l.index] = l
 		case named:
 			failed[l.name] = why
 		}
 	}
 	for index, a := range f.attached {
-		if name, ok := wanted[index]; ok {
-			a.name = name
+		if l, ok := wanted[index]; ok {
+			a.name = l.name
 			continue
 		}
-		if err := a.detach(); err != nil {
+		if err := a.close(); err != nil {
 			f.log.Warn("cannot remove programs from an interface", "interface", a.name, "error", err)
 		}
 		delete(f.attached, index)
 		f.log.Info("interface removed from the in-kernel path", "interface", a.name)
 	}
-	for index, name := range wanted {
+	for index, l := range wanted {
 		if f.attached[index] != nil {
 			continue
 		}
-		a, err := f.kernel.attach(index, name, f.options.mechanisms)
+		a, err := f.kernel.attach(index, l.name, f.options.mechanisms)
+		if err == nil && f.kernel.collection.Programs["relay_xdp"] != nil {
+			if a.noXDP = f.addXDP(a, l); a.noXDP != "" {
+				f.log.Warn("XDP is not used at an interface, TC is used instead", "interface", l.name, "reason", a.noXDP)
+			}
+		}
 		switch {
 		case err == nil:
 			f.attached[index] = a
-			f.log.Info("interface added to the in-kernel path", "interface", name, "mechanism", a.mechanism)
+			f.log.Info("interface added to the in-kernel path", "interface", l.name, "mechanism", a.mechanism)
 		case errors.Is(err, unix.ENODEV): // removed meanwhile
 		default:
-			failed[name] = err.Error()
-			if f.failed[name] != err.Error() {
-				f.log.Warn("interface cannot be added to the in-kernel path", "interface", name, "error", err)
+			failed[l.name] = err.Error()
+			if f.failed[l.name] != err.Error() {
+				f.log.Warn("interface cannot be added to the in-kernel path", "interface", l.name, "error", err)
 			}
 		}
 	}
 	f.failed = failed
 	return nil
+}
+
+// addXDP adds the XDP program to an interface in the mode of its driver. It returns why that is not possible, or "".
+//
+// The other end of a veth pair receives the frames that the program returns only if it has an XDP program too, which this
+// end cannot know.
+func (f *Offload) addXDP(a *attachment, l networkLink) (reason string) {
+	mode := f.options.xdpMode
+	if mode == 0 {
+		if mode = link.XDPDriverMode; l.kind == "veth" {
+			return "veth interfaces are not supported"
+		}
+	}
+	if err := f.kernel.attachXDP(a, l.index, mode); err != nil {
+		return err.Error()
+	}
+	return ""
 }

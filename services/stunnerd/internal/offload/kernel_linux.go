@@ -5,6 +5,7 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"io"
 	"unsafe"
 
 	"github.com/cilium/ebpf"
@@ -30,17 +31,30 @@ type kernel struct {
 type attachment struct {
 	name      string
 	mechanism Mechanism
-	detach    func() error
+	noXDP     string // why the interface has no XDP program, with EngineXDP
+	detach    []io.Closer
+}
+
+// close removes the programs from the interface.
+func (a *attachment) close() error {
+	var errs []error
+	for _, c := range a.detach {
+		errs = append(errs, c.Close())
+	}
+	return errors.Join(errs...)
 }
 
 // load loads the programs and creates the maps.
-func load(slots int) (k *kernel, err error) {
+func load(slots int, xdp bool) (k *kernel, err error) {
 	spec, err := ebpf.LoadCollectionSpecFromReader(bytes.NewReader(object))
 	if err != nil {
 		return nil, fmt.Errorf("read BPF object: %w", err)
 	}
 	for _, name := range []string{"up", "down", "slots"} {
 		spec.Maps[name].MaxEntries = uint32(slots)
+	}
+	if !xdp {
+		delete(spec.Programs, "relay_xdp")
 	}
 	k = &kernel{}
 	if k.collection, err = ebpf.NewCollection(spec); err != nil {
@@ -103,14 +117,26 @@ func (k *kernel) attach(index int, name string, mechanisms []Mechanism) (*attach
 		}
 		detach, err := by(index)
 		if err == nil {
-			return &attachment{name, m, detach}, nil
+			return &attachment{name: name, mechanism: m, detach: detach}, nil
 		}
 		errs = append(errs, fmt.Errorf("%s: %w", m, err))
 	}
 	return nil, errors.Join(errs...)
 }
 
-func (k *kernel) attachTCX(index int) (detach func() error, err error) {
+// attachXDP adds the XDP program to an interface.
+func (k *kernel) attachXDP(a *attachment, index int, flags link.XDPAttachFlags) error {
+	l, err := link.AttachXDP(link.XDPOptions{
+		Program: k.collection.Programs["relay_xdp"], Interface: index, Flags: flags,
+	})
+	if err != nil {
+		return err
+	}
+	a.mechanism, a.detach = XDP, append(a.detach, l)
+	return nil
+}
+
+func (k *kernel) attachTCX(index int) (detach []io.Closer, err error) {
 	in, err := link.AttachTCX(link.TCXOptions{
 		Interface: index, Program: k.collection.Programs["relay_in"], Attach: ebpf.AttachTCXIngress,
 	})
@@ -123,11 +149,11 @@ func (k *kernel) attachTCX(index int) (detach func() error, err error) {
 	if err != nil {
 		return nil, errors.Join(err, in.Close())
 	}
-	return func() error { return errors.Join(in.Close(), out.Close()) }, nil
+	return []io.Closer{in, out}, nil
 }
 
 // attachClsact attaches the programs through the map of programs, which the kernel empties when this process ends.
-func (k *kernel) attachClsact(index int) (detach func() error, err error) {
+func (k *kernel) attachClsact(index int) (detach []io.Closer, err error) {
 	if !k.entered {
 		for i, name := range []string{"relay_in", "relay_out"} {
 			if err := k.collection.Maps["programs"].Put(uint32(i), k.collection.Programs[name]); err != nil {
@@ -136,5 +162,9 @@ func (k *kernel) attachClsact(index int) (detach func() error, err error) {
 		}
 		k.entered = true
 	}
-	return addFilters(index, k.collection.Programs["enter_in"].FD(), k.collection.Programs["enter_out"].FD())
+	f, err := addFilters(index, k.collection.Programs["enter_in"].FD(), k.collection.Programs["enter_out"].FD())
+	if err != nil {
+		return nil, err
+	}
+	return []io.Closer{f}, nil
 }

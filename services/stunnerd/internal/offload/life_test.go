@@ -1,6 +1,7 @@
 package offload
 
 import (
+	"fmt"
 	"regexp"
 	"slices"
 	"strings"
@@ -65,11 +66,17 @@ func (w *world) filters(t *testing.T) (list []string) {
 
 func eachIPv4(t *testing.T, c relayConfig, f func(t *testing.T, w *world, r *relayProcess, p *path)) {
 	t.Helper()
-	for _, m := range mechanisms() {
-		t.Run(string(m), func(t *testing.T) {
-			w := newWorld(t)
+	eachOf(t, setups(), c, f)
+}
+
+func eachOf(t *testing.T, all []setup, c relayConfig, f func(t *testing.T, w *world, r *relayProcess, p *path)) {
+	t.Helper()
+	for _, s := range all {
+		t.Run(s.name, func(t *testing.T) {
+			w := s.world(t)
 			b := binding(false)
-			c.Engine, c.Mechanisms, c.Bindings = EngineTC, []Mechanism{m}, []relayBinding{b}
+			c := c
+			c.Engine, c.Mechanisms, c.XDPMode, c.Bindings = s.Engine, s.Mechanisms, s.XDPMode, []relayBinding{b}
 			r := w.start(t, c)
 			p := w.path(t, b)
 			f(t, w, r, p)
@@ -248,9 +255,9 @@ func TestEnd(t *testing.T) {
 func TestKill(t *testing.T) {
 	eachIPv4(t, relayConfig{}, func(t *testing.T, w *world, r *relayProcess, p *path) {
 		p.warm(t, r)
-		m := r.do(t, "state").Status.Mechanism
+		filters := r.config.Mechanisms[0] == Clsact
 		held := r.do(t, "state").Objects
-		if got := held.present(); len(got) < 10 || slices.Contains(got, "link") != (m == TCX) {
+		if got := held.present(); len(got) < 10 || slices.Contains(got, "link") != (!filters || r.config.Engine == EngineXDP) {
 			t.Fatalf("the kernel holds %q", got)
 		}
 		killed := time.Now()
@@ -265,19 +272,16 @@ func TestKill(t *testing.T) {
 		if last > 50*time.Millisecond {
 			t.Errorf("forwarded until %v after the kill", last)
 		}
-		if m == Clsact {
+		if filters {
 			left(t, held, "enter_in", "enter_out", "programs")
 		} else {
 			left(t, held)
 		}
 
-		again := w.start(
-			t,
-			relayConfig{Engine: EngineTC, Mechanisms: []Mechanism{m}, Bindings: []relayBinding{p.relayBinding}},
-		)
+		again := w.start(t, r.config)
 		p.warm(t, again)
 		var want []string
-		if m == Clsact {
+		if filters {
 			want = []string{"ingress", "egress"}
 		}
 		if got := w.filters(t); len(got) != len(want) {
@@ -346,7 +350,7 @@ func TestWithoutCapabilities(t *testing.T) {
 		"no CAP_NET_ADMIN":  {relayConfig{Engine: EngineTC}, capabilities[1:], "CAP_BPF and CAP_NET_ADMIN"},
 		"no CAP_BPF":        {relayConfig{Engine: EngineTC}, capabilities[:1], "CAP_BPF and CAP_NET_ADMIN"},
 		"None":              {relayConfig{Engine: EngineNone}, capabilities, ""},
-		"unknown engine":    {relayConfig{Engine: "AF_XDP"}, capabilities, `"AF_XDP" is unknown: use None, TC or Auto`},
+		"unknown engine":    {relayConfig{Engine: "AF_XDP"}, capabilities, `"AF_XDP" is unknown: use None, TC, XDP or Auto`},
 		"unknown interface": {only("eth7"), capabilities, "interface eth7 does not exist"},
 		"loopback":          {only("lo"), capabilities, "interface lo: not an Ethernet interface"},
 	} {
@@ -371,22 +375,105 @@ func TestWithoutCapabilities(t *testing.T) {
 	}
 }
 
-// An engine that is not implemented is replaced by TC.
-func TestXDP(t *testing.T) {
+// At an interface that does not support XDP, or that has the program of another process, TC is used.
+func TestXDPReplaced(t *testing.T) {
 	w := newWorld(t)
 	b := binding(false)
-	r := w.start(t, relayConfig{Engine: EngineXDP, Bindings: []relayBinding{b}})
-	if s := r.do(t, "state").Status; s.Mechanism == None ||
-		s.Reason != "engine XDP is not implemented, TC is used instead" {
-		t.Errorf("%+v", s)
+	if s := w.start(t, relayConfig{Engine: EngineXDP}).do(t, "state").Status; s.Mechanism != mechanisms()[0] ||
+		!strings.Contains(s.Reason, "interface client: TC is used instead of XDP: veth interfaces are not supported") {
+		t.Errorf("veth: %+v", s)
+	}
+	generic := relayConfig{Engine: EngineXDP, XDPMode: link.XDPGenericMode}
+	if s := w.start(t, generic).do(t, "state").Status; s.Mechanism != XDP || s.Reason != "" {
+		t.Errorf("first process: %+v", s)
+	}
+	generic.Bindings = []relayBinding{b}
+	r := w.start(t, generic)
+	if s := r.do(t, "state").Status; s.Mechanism != mechanisms()[0] ||
+		!strings.Contains(s.Reason, "interface client: TC is used instead of XDP: ") {
+		t.Errorf("second process: %+v", s)
 	}
 	w.path(t, b).warm(t, r)
+}
+
+// The XDP program forwards packets with complete checksums between hosts behind one interface, and renews its Ethernet
+// headers about once a second by a packet that it passes to the program behind it. That program forwards the packets with
+// checksums that a network card is to complete.
+func TestXDPForwards(t *testing.T) {
+	statistics(t)
+	for _, s := range xdpSetups() {
+		for _, v6 := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s IPv6=%t", s.name, v6), func(t *testing.T) {
+				w, b := s.world(t), binding(v6)
+				c := s.relayConfig
+				c.Bindings = []relayBinding{b}
+				r, p := w.start(t, c), w.path(t, b)
+				for _, offload := range []string{"off", "on"} {
+					for _, host := range []*space{w.client, w.peer} {
+						host.run(t, "ethtool -K eth0 tx %s", offload)
+					}
+					p.warm(t, r)
+					before, begun := r.do(t, "state"), time.Now()
+					const packets = 300
+					for n := range packets {
+						if p.up(media(n+1), patience) == nil || p.down(media(n+1), patience) == nil {
+							t.Fatal("lost")
+						}
+					}
+					after := r.do(t, "state")
+					kernel, passed := after.Kernel.minus(before.Kernel), int(after.Runs-before.Runs)
+					// Packets of the neighbour protocols pass too.
+					few := 20 + 2*int(time.Since(begun).Seconds())
+					if kernel.Up.Packets+kernel.Down.Packets+3 < 2*packets || (passed > few) != (offload == "on") {
+						t.Errorf("tx %s: kernel %+v, %d packets have passed the XDP program", offload, kernel, passed)
+					}
+				}
+			})
+		}
+	}
+}
+
+// Within about a second, the XDP program follows a host that gets another Ethernet address, as the neighbour table of the
+// relay has it.
+func TestXDPFollowsTheNeighbours(t *testing.T) {
+	for _, s := range xdpSetups() {
+		t.Run(s.name, func(t *testing.T) {
+			w, b := s.world(t), binding(false)
+			s.Bindings = []relayBinding{b}
+			r, p := w.start(t, s.relayConfig), w.path(t, b)
+			for _, host := range []*space{w.client, w.peer} {
+				host.run(t, "ethtool -K eth0 tx off")
+			}
+			for n, host := range []*space{w.client, w.peer, w.client} {
+				p.warm(t, r)
+				address := fmt.Sprintf("02:00:00:00:00:%02x", n)
+				host.run(t, "ip link set eth0 address %s", address)
+				ip := b.Client.Addr()
+				if host == w.peer {
+					ip = b.Peer.Addr()
+				}
+				w.relay.run(t, "ip neighbour replace %s lladdr %s dev client", ip, address)
+				within(t, "packets to the new address", func() bool {
+					return p.up([]byte("up"), 50*time.Millisecond) != nil && p.down([]byte("down"), 50*time.Millisecond) != nil
+				})
+				before := r.do(t, "state")
+				for range 100 {
+					if p.up([]byte("up"), patience) == nil || p.down([]byte("down"), patience) == nil {
+						t.Fatal("lost")
+					}
+				}
+				if after := r.do(t, "state"); after.User != before.User {
+					t.Errorf("in user space: %+v, before %+v", after.User, before.User)
+				}
+			}
+		})
+	}
 }
 
 // The programs follow interfaces that disappear and appear, and routes that change.
 func TestNetworkChanges(t *testing.T) {
 	t.Parallel()
-	eachIPv4(t, relayConfig{}, func(t *testing.T, w *world, r *relayProcess, p *path) {
+	eachOf(t, hookSetups(), relayConfig{}, func(t *testing.T, w *world, r *relayProcess, p *path) {
 		p.warm(t, r)
 		w.link(t, "other", 3, w.peer, "eth1")
 		within(t, "attach to a new interface", func() bool { return len(r.do(t, "state").Status.Interfaces) == 3 })

@@ -17,6 +17,7 @@ type networkLink struct {
 	name          string
 	flags, mtu    uint32 // flags are IFF constants
 	ethernet      bool
+	kind          string // such as "veth"; empty for those of network cards
 	// port is the kind of the master if it takes over the packets of the interface, such as "bridge".
 	port string
 }
@@ -58,21 +59,24 @@ func parseLink(m []byte) networkLink {
 		case kind == unix.IFLA_MASTER && len(value) == 4:
 			l.master = int(binary.NativeEndian.Uint32(value))
 		case kind == unix.IFLA_LINKINFO:
-			l.port = portKind(value)
+			l.kind, l.port = kinds(value)
 		}
 	}
 	return l
 }
 
-// portKind returns the kind of the master from a link's IFLA_LINKINFO. A VRF is none: it changes the routing table, and
-// its interfaces keep their addresses.
-func portKind(info []byte) string {
+// kinds returns the kind of a link and that of its master from its IFLA_LINKINFO. A VRF is no master: it changes the
+// routing table, and its interfaces keep their addresses.
+func kinds(info []byte) (own, port string) {
 	for kind, value := range attributes(info) {
-		if name := text(value); kind == unix.IFLA_INFO_SLAVE_KIND && name != "vrf" {
-			return name
+		switch name := text(value); {
+		case kind == unix.IFLA_INFO_KIND:
+			own = name
+		case kind == unix.IFLA_INFO_SLAVE_KIND && name != "vrf":
+			port = name
 		}
 	}
-	return ""
+	return own, port
 }
 
 func text(value []byte) string { return strings.TrimRight(string(value), "\x00") }

@@ -66,10 +66,11 @@ func modelBindings() (all []modelBinding) {
 	return all
 }
 
-// model is a second implementation of the ingress program, and the program with the same bindings.
+// model is a second implementation of the ingress program and of the XDP program, and the programs with the same bindings.
 type model struct {
 	bindings []modelBinding
 	program  *ebpf.Program
+	xdp      *ebpf.Program
 	table    *table
 	slots    []slot // as before each packet
 	out      []byte
@@ -81,6 +82,7 @@ func newModel(t testing.TB) *model {
 	f := opened(t, len(m.bindings))
 	g, old := f.NewGroup(), f.NewGroup()
 	m.program, m.table = f.kernel.collection.Programs["relay_in"], f.table
+	m.xdp = f.kernel.collection.Programs["relay_xdp"]
 	for i, b := range m.bindings {
 		end := time.Now().Add(time.Hour)
 		e := Entry{
@@ -127,6 +129,7 @@ type forwarded struct {
 	ok       bool
 	from, to netip.AddrPort
 	payload  []byte
+	binding  modelBinding
 }
 
 const ethernetHeader, udpHeader, channelHeader = 14, 8, 4
@@ -188,7 +191,7 @@ func (m *model) receive(ethernet []byte, slots []slot) forwarded {
 			s := &slots[i]
 			s.upPackets++
 			s.upBytes += uint64(len(data))
-			return forwarded{true, b.Relay, b.Peer, data}
+			return forwarded{true, b.Relay, b.Peer, data, b}
 		}
 	}
 	for i, b := range m.bindings {
@@ -201,7 +204,7 @@ func (m *model) receive(ethernet []byte, slots []slot) forwarded {
 		}
 		slots[i].downPackets++
 		slots[i].downBytes += uint64(len(payload))
-		return forwarded{true, b.Listener, b.Client, frame(b.Channel, payload)}
+		return forwarded{true, b.Listener, b.Client, frame(b.Channel, payload), b}
 	}
 	return none
 }
@@ -248,8 +251,89 @@ func (m *model) tooBig(ip []byte, slots []slot) {
 	}
 }
 
-// compare runs the program on a frame and compares verdict, packet and slots with those of the model.
+// nextHost is the Ethernet address of all clients and peers. That of the relay is zero.
+var nextHost = [6]byte{2, 0, 0, 0, 0, 9}
+
+// compareXDP runs the XDP program on a frame, as compare does with the other one.
+func (m *model) compareXDP(frame []byte) error {
+	slots := m.table.slots
+	o := &ebpf.RunOptions{Data: frame, DataOut: m.out}
+	var verdict, tick = uint32(0), uint64(0)
+	for now := ticks(); tick != now; now = ticks() { // all in one tick
+		tick = now
+		var to [8]byte
+		copy(to[:], nextHost[:])
+		h := hop{binary.NativeEndian.Uint64(to[:]) | tick<<48, tick << 48}
+		copy(slots, m.slots)
+		for i := range slots {
+			slots[i].clientHop, slots[i].peerHop = h, h
+		}
+		var err error
+		o.DataOut = m.out
+		if verdict, err = m.xdp.Run(o); err != nil {
+			return err
+		}
+	}
+	want := append([]slot(nil), m.slots...)
+	f := m.receive(frame, want)
+	if f.ok = f.ok && f.binding.clientIf && f.binding.peerIf && !isPartial(frame); !f.ok {
+		copy(want, m.slots) // also after the report of a router
+	}
+	if err := m.compareSlots(want, f, func(s *slot) { s.clientHop, s.peerHop = hop{}, hop{} }); err != nil {
+		return err
+	}
+	const pass, transmit = 2, 3
+	switch {
+	case !f.ok && (verdict != pass || !bytes.Equal(o.DataOut, frame)):
+		return fmt.Errorf("XDP: verdict %#x, want that the packet is passed on unchanged", verdict)
+	case !f.ok:
+		return nil
+	case verdict != transmit:
+		return fmt.Errorf("XDP: verdict %#x, want that the packet is forwarded: %+v", verdict, f)
+	}
+	return f.check(frame, o.DataOut, append(nextHost[:], 0, 0, 0, 0, 0, 0))
+}
+
+// ticks returns TICK of bpf/turn.c, by the clock of the programs.
+func ticks() uint64 {
+	var t unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC_COARSE, &t)
+	return uint64(t.Nano()) >> 30
+}
+
+// isPartial reports whether the checksum of a UDP packet is the sum of its pseudo header.
+func isPartial(frame []byte) bool {
+	ip := frame[ethernetHeader:]
+	udp, pseudo := ip[20:], ip[12:20]
+	if ip[0]>>4 == 6 {
+		udp, pseudo = ip[40:], ip[8:40]
+	}
+	return binary.BigEndian.Uint16(udp[6:]) == fold(sum(pseudo)+unix.IPPROTO_UDP+sum(udp[4:6]))
+}
+
+// compareSlots compares the slots with those of the model, without what ignored changes.
+func (m *model) compareSlots(want []slot, f forwarded, ignored func(*slot)) error {
+	for i := range want {
+		got := m.table.slots[i]
+		ignored(&got)
+		if f.ok && got.permitted > want[i].permitted && got.upPackets > m.slots[i].upPackets {
+			got.permitted = want[i].permitted // moved
+		}
+		if m.bindings[i].dead && got.until == 0 {
+			got.until = want[i].until // the sweep has ended the binding meanwhile
+		}
+		if got != want[i] {
+			return fmt.Errorf("slot %q is %+v, want %+v", m.bindings[i].state, got, want[i])
+		}
+	}
+	return nil
+}
+
+// compare runs the programs on a frame and compares verdict, packet and slots with those of the model.
 func (m *model) compare(frame []byte) error {
+	if err := m.compareXDP(frame); err != nil {
+		return err
+	}
 	slots := m.table.slots
 	copy(slots, m.slots)
 	o := &ebpf.RunOptions{Data: frame, DataOut: m.out}
@@ -262,17 +346,8 @@ func (m *model) compare(frame []byte) error {
 	}
 	want := append([]slot(nil), m.slots...)
 	f := m.receive(frame, want)
-	for i := range want {
-		got := slots[i]
-		if f.ok && got.permitted > want[i].permitted && got.upPackets > m.slots[i].upPackets {
-			got.permitted = want[i].permitted // moved
-		}
-		if m.bindings[i].dead && got.until == 0 {
-			got.until = want[i].until // the sweep has ended the binding meanwhile
-		}
-		if got != want[i] {
-			return fmt.Errorf("slot %q is %+v, want %+v", m.bindings[i].state, got, want[i])
-		}
+	if err := m.compareSlots(want, f, func(*slot) {}); err != nil {
+		return err
 	}
 	const pass, redirect = 0xffffffff, 7
 	switch {
@@ -283,12 +358,13 @@ func (m *model) compare(frame []byte) error {
 	case verdict != redirect:
 		return fmt.Errorf("verdict %#x, want that the packet is forwarded: %+v", verdict, f)
 	}
-	return f.check(frame, o.DataOut)
+	return f.check(frame, o.DataOut, frame[:12])
 }
 
-// check compares a packet that the program has made of a frame with the expected one.
-func (f *forwarded) check(frame, got []byte) error {
-	want := datagram{from: f.from, to: f.to, payload: f.payload, ethernet: frame[:12]}.frame()
+// check compares a packet that a program has made of a frame with the expected one, which has the given Ethernet
+// addresses.
+func (f *forwarded) check(frame, got, ethernet []byte) error {
+	want := datagram{from: f.from, to: f.to, payload: f.payload, ethernet: ethernet}.frame()
 	if len(got) != len(want) {
 		return fmt.Errorf("a frame of %d bytes, want %d", len(got), len(want))
 	}
@@ -405,7 +481,7 @@ func (m *model) frameFrom(seed uint64, changes []byte) []byte {
 	return out
 }
 
-// The ingress program and a second implementation of it have the same verdicts, packets and counters for random frames.
+// The programs and a second implementation of them have the same verdicts, packets and counters for random frames.
 func FuzzProgram(f *testing.F) {
 	m := newModel(f)
 	for seed := range uint64(200) {

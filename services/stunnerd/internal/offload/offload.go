@@ -17,6 +17,10 @@
 // Clients and peers that are not reached through an interface with the programs, such as those behind the loopback
 // interface, stay in user space.
 //
+// With EngineXDP, a program in the driver of a network card forwards packets before these programs, if client and peer are
+// behind its interface. It takes the Ethernet header of the next host from packets that have left, and passes a packet to
+// the others about once a second to learn it again. Its frames never differ from those that the others would send.
+//
 // Nothing is pinned. TCX links end with the process. The filters of clsact remain when a process is killed: they
 // forward nothing from then on, and the next Open in the same network namespace removes them.
 package offload
@@ -32,6 +36,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 )
 
@@ -53,6 +58,8 @@ const (
 	TCX Mechanism = "TCX"
 	// Clsact is a queueing discipline with filters. The programs need Linux 6.1.
 	Clsact Mechanism = "clsact"
+	// XDP is a program in the driver of the network card, in front of TCX or Clsact.
+	XDP Mechanism = "XDP"
 )
 
 // DefaultMaxBindings is the default of Options.MaxBindings.
@@ -60,8 +67,9 @@ const DefaultMaxBindings = 65536
 
 // Options configures an Offload.
 type Options struct {
-	// Engine is None, TC, XDP or Auto. XDP is not implemented: TC is used, and the status has a reason. Auto is TC, or
-	// None in the network namespace of the host.
+	// Engine is None, TC, XDP or Auto. XDP is TC and, at interfaces whose driver supports it, a program that forwards
+	// packets between a client and a peer behind the same interface. Auto is TC, or None in the network namespace of the
+	// host.
 	Engine string
 	// Interfaces are the names of the interfaces of the programs. Empty means all Ethernet interfaces, veth included.
 	// Interfaces may appear and disappear at any time. Ports of a bridge or a bond are not used: the programs forward
@@ -75,6 +83,7 @@ type Options struct {
 	// mechanisms are the mechanisms to try, in this order. Tests set it, and sysctls (see onHost).
 	mechanisms []Mechanism
 	sysctls    string
+	xdpMode    link.XDPAttachFlags // replaces the mode of the driver, also for veth interfaces
 }
 
 // Status describes an Offload at one moment.
@@ -138,7 +147,7 @@ func Open(o Options) *Offload {
 	f := &Offload{options: o, log: o.Log, attached: map[int]*attachment{}, failed: map[string]string{}}
 	f.started, f.ns = time.Now(), monotonic()
 	switch o.Engine {
-	case EngineTC:
+	case EngineTC, EngineXDP:
 	case EngineAuto:
 		if onHost(cmp.Or(o.sysctls, sysctls)) {
 			f.reason = "in the network namespace of the host, Auto means None, because forwarded packets bypass " +
@@ -146,12 +155,10 @@ func Open(o Options) *Offload {
 			f.log.Warn("media is not forwarded in the kernel", "engine", o.Engine, "reason", f.reason)
 			return f
 		}
-	case EngineXDP:
-		f.reason = "engine XDP is not implemented, TC is used instead"
 	case EngineNone, "":
 		return f
 	default:
-		f.reason = fmt.Sprintf("engine %q is unknown: use None, TC or Auto", o.Engine)
+		f.reason = fmt.Sprintf("engine %q is unknown: use None, TC, XDP or Auto", o.Engine)
 		return f
 	}
 	if err := f.open(); err != nil {
@@ -162,7 +169,14 @@ func Open(o Options) *Offload {
 }
 
 func (f *Offload) open() error {
-	k, err := load(f.options.MaxBindings)
+	k, err := load(f.options.MaxBindings, f.options.Engine == EngineXDP)
+	if err != nil && f.options.Engine == EngineXDP {
+		var without error
+		if k, without = load(f.options.MaxBindings, false); without == nil {
+			f.reason = "TC is used instead of XDP: " + err.Error()
+		}
+		err = without
+	}
 	if err != nil {
 		return err
 	}
@@ -204,9 +218,7 @@ func (f *Offload) Status() Status {
 	defer f.mu.Unlock()
 	for _, a := range f.attached {
 		s.Interfaces = append(s.Interfaces, a.name)
-		if s.Mechanism == None || a.mechanism == Clsact {
-			s.Mechanism = a.mechanism
-		}
+		s.Mechanism = worse(s.Mechanism, a.mechanism)
 	}
 	slices.Sort(s.Interfaces)
 	if f.table != nil {
@@ -214,6 +226,12 @@ func (f *Offload) Status() Status {
 	}
 	s.Reason = f.why(s.Interfaces)
 	return s
+}
+
+// worse returns the mechanism of two interfaces together.
+func worse(a, b Mechanism) Mechanism {
+	order := []Mechanism{None, XDP, TCX, Clsact}
+	return order[max(slices.Index(order, a), slices.Index(order, b))]
 }
 
 // why returns the reason of the status. The caller holds f.mu.
@@ -227,6 +245,11 @@ func (f *Offload) why(attached []string) string {
 	}
 	for name, why := range f.failed {
 		reasons = append(reasons, "interface "+name+": "+why)
+	}
+	for _, a := range f.attached {
+		if a.noXDP != "" {
+			reasons = append(reasons, "interface "+a.name+": TC is used instead of XDP: "+a.noXDP)
+		}
 	}
 	for _, name := range f.options.Interfaces {
 		if _, failed := f.failed[name]; !failed && !slices.Contains(attached, name) {
@@ -278,7 +301,7 @@ func (f *Offload) Close() error {
 	var errs []error
 	f.mu.Lock()
 	for _, a := range f.attached {
-		errs = append(errs, a.detach())
+		errs = append(errs, a.close())
 	}
 	clear(f.attached)
 	f.mu.Unlock()

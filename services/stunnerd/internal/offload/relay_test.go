@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 )
 
@@ -31,6 +32,7 @@ const relayEnv = "OFFLOAD_TEST_RELAY"
 type relayConfig struct {
 	Engine      string
 	Mechanisms  []Mechanism
+	XDPMode     link.XDPAttachFlags
 	Interfaces  []string
 	MaxBindings int
 	Bindings    []relayBinding
@@ -50,7 +52,8 @@ type relayState struct {
 	User, Kernel Counters
 	// Ended counts the packets of ended channels that the process has discarded.
 	Ended uint64
-	// Runs and RunTime are those of the ingress program, while the kernel keeps statistics of programs.
+	// Runs are those of the ingress program, and RunTime is the time of all programs that forward, while the kernel keeps
+	// statistics of programs.
 	Runs    uint64
 	RunTime time.Duration
 	// CPU is the CPU time of the command, which does not depend on the load of the machine.
@@ -67,6 +70,7 @@ type objects struct {
 
 // relayProcess is a running relay.
 type relayProcess struct {
+	config  relayConfig
 	command *exec.Cmd
 	in      *bufio.Writer
 	out     *bufio.Scanner
@@ -82,7 +86,7 @@ func startRelay(c relayConfig, caps []uintptr) (*relayProcess, error) {
 		return nil, err
 	}
 	// The user of the process cannot reach the folder of the test program.
-	p := &relayProcess{command: exec.Command("/proc/self/exe")}
+	p := &relayProcess{config: c, command: exec.Command("/proc/self/exe")}
 	p.command.Env = append(os.Environ(), relayEnv+"="+string(text))
 	p.command.Stderr = os.Stderr
 	p.command.SysProcAttr = &syscall.SysProcAttr{
@@ -177,7 +181,7 @@ func relayMain(text string) {
 		Engine: r.config.Engine, Interfaces: r.config.Interfaces, MaxBindings: r.config.MaxBindings,
 		Log: slog.New(
 			slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}),
-		), mechanisms: r.config.Mechanisms,
+		), mechanisms: r.config.Mechanisms, xdpMode: r.config.XDPMode,
 	})
 	r.group = r.offload.NewGroup()
 	listeners := map[netip.AddrPort]*net.UDPConn{}
@@ -338,6 +342,8 @@ func (r *testRelay) kernel(s *relayState) error {
 		}
 		if name == "relay_in" || name == "enter_in" {
 			s.Runs += stats.RunCount
+		}
+		if name == "relay_in" || name == "enter_in" || name == "relay_xdp" {
 			s.RunTime += stats.Runtime
 		}
 	}

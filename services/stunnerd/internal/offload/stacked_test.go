@@ -216,7 +216,7 @@ func TestLostMark(t *testing.T) {
 // The program learns nothing of a packet with a VLAN tag: on the interface below that of the VLAN, no address resolves.
 func TestTaggedPackets(t *testing.T) {
 	t.Parallel()
-	eachIPv4(t, relayConfig{}, func(t *testing.T, w *world, r *relayProcess, p *path) {
+	eachOf(t, hookSetups(), relayConfig{}, func(t *testing.T, w *world, r *relayProcess, p *path) {
 		w.relay.onEgress(t, r.do(t, "state").Status.Mechanism, "peer",
 			asm.Mov.Imm(asm.R2, int32(htons(unix.ETH_P_8021Q))),
 			asm.Mov.Imm(asm.R3, 5), // the identifier of the VLAN

@@ -18,13 +18,18 @@ type slot struct {
 	clientMax, peerMax                                     uint32
 	channel, clientPort, listenerPort, peerPort, relayPort [2]byte
 	bound                                                  uint16
-	_                                                      [4]byte
+	hops                                                   uint32
 	client, peer, listener, relay                          [16]byte
 	upPackets, upBytes                                     uint64
-	_                                                      [6]uint64
+	peerHop                                                hop
+	_                                                      [4]uint64
 	downPackets, downBytes                                 uint64
-	_                                                      [6]uint64
+	clientHop                                              hop
+	_                                                      [4]uint64
 }
+
+// hop is struct hop of bpf/turn.c.
+type hop struct{ to, from uint64 }
 
 // key is struct key of bpf/turn.c.
 type key struct {
@@ -192,6 +197,9 @@ func (t *table) arm(g Generation, b *Binding, e *Entry) bool {
 	}
 	if a := e.Relay.Addr(); a.IsValid() && !a.IsUnspecified() {
 		r.slot.relay, r.slot.bound = a.As16(), 1
+	}
+	if t.offload.options.Engine == EngineXDP {
+		r.slot.hops = 1
 	}
 	t.records[index].Store(r)
 	t.count++

@@ -3,7 +3,9 @@ package offload
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/netip"
 	"os"
@@ -13,6 +15,10 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
 )
 
 // space is a network namespace. It exists as long as the thread that entered it.
@@ -75,19 +81,114 @@ func try(command string) (string, error) {
 // world is three hosts: clients behind the interface client of the relay, peers behind its interface peer.
 //
 //	client 10.77.1.2, fd77:1::2  --  10.77.1.1, fd77:1::1  relay  10.77.2.1, fd77:2::1  --  10.77.2.2, fd77:2::2  peer
+//
+// With one arm, the relay has both networks at one interface of both names, and a bridge connects it to the two hosts.
 type world struct {
 	relay, client, peer *space
+	oneArm              bool
 }
 
 func newWorld(t testing.TB) *world {
 	t.Helper()
+	w := hosts(t)
+	w.link(t, "client", 1, w.client, "eth0")
+	w.link(t, "peer", 2, w.peer, "eth0")
+	w.route(t)
+	return w
+}
+
+func hosts(t testing.TB) *world {
+	t.Helper()
 	if os.Getuid() != 0 {
 		t.Skip("network namespaces and BPF programs need root")
 	}
-	w := &world{newSpace(t), newSpace(t), newSpace(t)}
+	w := &world{relay: newSpace(t), client: newSpace(t), peer: newSpace(t)}
 	w.relay.run(t, "ip link set lo up")
-	w.link(t, "client", 1, w.client, "eth0")
-	w.link(t, "peer", 2, w.peer, "eth0")
+	return w
+}
+
+func newArmWorld(t testing.TB) *world {
+	t.Helper()
+	w, _ := armWorld(t)
+	return w
+}
+
+// newNativeWorld is newArmWorld for an XDP program in the driver of veth. An interface receives the frames that such a
+// program at its other end returns only if it has a program too, which disables segmentation offload.
+func newNativeWorld(t testing.TB) *world {
+	t.Helper()
+	w, lan := armWorld(t)
+	lan.addXDP(t, "port0")
+	return w
+}
+
+func armWorld(t testing.TB) (w *world, lan *space) {
+	t.Helper()
+	w = hosts(t)
+	w.oneArm = true
+	lan = newSpace(t)
+	lan.run(t, "ip link add br0 type bridge")
+	// A bridge whose packets pass iptables removes the padding of frames, and a port with txvlan keeps VLAN tags outside
+	// of them.
+	for _, call := range []string{"iptables", "ip6tables"} {
+		lan.do(func() { off(t, "/proc/sys/net/bridge/bridge-nf-call-"+call) })
+	}
+	lan.run(t, "ip link set br0 up")
+	for i, host := range []*space{w.relay, w.client, w.peer} {
+		name, port := "eth0", fmt.Sprint("port", i)
+		if host == w.relay {
+			name = "client"
+		}
+		host.run(t, "ip link add %s type veth peer name %s netns %d", name, port, lan.thread)
+		host.run(t, "ip link set %s addrgenmode none", name)
+		lan.run(t, "ethtool -K %s txvlan off", port)
+		lan.run(t, "ip link set %s master br0", port)
+		lan.run(t, "ip link set %s up", port)
+	}
+	w.relay.run(t, "ip link property add dev client altname peer")
+	w.at(t, "client", 1, w.client, "eth0")
+	w.at(t, "client", 2, w.peer, "eth0")
+	w.route(t)
+	return w, lan
+}
+
+// off sets a parameter of the network namespace to 0, if the kernel has it.
+func off(t testing.TB, parameter string) {
+	t.Helper()
+	if err := os.WriteFile(parameter, []byte("0"), 0); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		t.Error(err)
+	}
+}
+
+// addXDP adds an XDP program without effect to an interface.
+func (s *space) addXDP(t testing.TB, name string) {
+	t.Helper()
+	s.do(func() {
+		program, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+			Type: ebpf.XDP, Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 2), asm.Return()}, // XDP_PASS
+		})
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer program.Close()
+		i, err := net.InterfaceByName(name)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		l, err := link.AttachXDP(link.XDPOptions{Program: program, Interface: i.Index, Flags: link.XDPDriverMode})
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		t.Cleanup(func() { _ = l.Close() })
+	})
+}
+
+// route makes the relay the router of the two hosts.
+func (w *world) route(t testing.TB) {
+	t.Helper()
 	for _, there := range []struct {
 		space *space
 		net   int
@@ -95,7 +196,6 @@ func newWorld(t testing.TB) *world {
 		there.space.run(t, "ip route add default via 10.77.%d.1", there.net)
 		there.space.run(t, "ip route add default via fd77:%d::1", there.net)
 	}
-	return w
 }
 
 // link connects the relay to another host by two interfaces, here and there.
@@ -104,6 +204,12 @@ func (w *world) link(t testing.TB, here string, net int, host *space, there stri
 	w.relay.run(t, "ip link add %s type veth peer name %s netns %d", here, there, host.thread)
 	// A link-local address is announced after a second, which makes the programs learn again during a test.
 	w.relay.run(t, "ip link set %s addrgenmode none", here)
+	w.at(t, here, net, host, there)
+}
+
+// at gives two interfaces the addresses of a network.
+func (w *world) at(t testing.TB, here string, net int, host *space, there string) {
+	t.Helper()
 	w.relay.run(t, "ip address add 10.77.%d.1/24 dev %s", net, here)
 	w.relay.run(t, "ip address add fd77:%d::1/64 dev %s nodad", net, here)
 	w.relay.run(t, "ip link set %s up", here)

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
 //
-// Forwards TURN ChannelData (RFC 8656 §12.4) at the traffic control hooks of network interfaces.
+// Forwards TURN ChannelData (RFC 8656 §12.4) at the traffic control hooks of network interfaces, and at their XDP hook.
 //
 //   relay_in   ingress: forwards the packets of live bindings, in both directions
 //   relay_out  egress: records how stunnerd itself reaches clients and peers: interface, source address, packet size
+//   relay_xdp  before relay_in: forwards those packets that leave by the interface at which they arrive
 //
 // A packet that is not exactly understood is passed to stunnerd, unchanged. Package offload of stunnerd writes the
 // bindings, and repeats the layouts of struct slot and struct key.
@@ -28,6 +29,8 @@
 #define PASS TC_ACT_UNSPEC
 // FORWARDED is the tc_index of a packet that relay_in has redirected. In contrast to a mark, no routing rule reads it.
 #define FORWARDED 0x5354
+// RENEW is FORWARDED of a packet from which relay_out records the Ethernet header again.
+#define RENEW 0x5355
 // SEEN is the tc_index of a packet of stunnerd from its first interface on. It stays in the packet: its low byte is 0,
 // because the queueing discipline gred reads the low bits, and Cilium too.
 #define SEEN 0x5300
@@ -70,6 +73,13 @@ struct address { __u32 word[4]; };
 struct key { struct address remote; __be16 remote_port, local_port, channel, zero; };
 struct down_key { struct address remote; __be16 remote_port, local_port; };
 
+// struct hop has the Ethernet addresses of the packets to a client or a peer, as relay_out has seen them: the next host,
+// and the interface itself. The last two bytes of each word are the TICK in which it was written. So a reader sees that
+// two words do not belong together, except if the addresses change twice in a second.
+struct hop { __u64 to, from; };
+#define ADDRESS(word) ((word) & 0xffffffffffff)
+#define TICK(ns) ((ns) >> 30 << 48) // changes every 1.07 s
+
 // struct slot is one binding. Each direction counts in a cache line of its own.
 struct slot {
 	__u64 until;     // CLOCK_MONOTONIC, ns: the binding is dead from then on
@@ -83,13 +93,17 @@ struct slot {
 	__u32 client_max, peer_max;
 	__be16 channel, client_port, listener_port, peer_port, relay_port;
 	__u16 bound; // the socket of the relay is bound to the address relay
-	__u32 unused;
+	__u32 hops; // relay_out records client_hop and peer_hop
 	// second cache line
 	struct address client, peer, listener;
 	struct address relay; // unless bound, relay_out sets it while peer_if is unknown
 	// third and fourth cache line
-	__u64 up_packets, up_bytes, unused_up[6];
-	__u64 down_packets, down_bytes, unused_down[6];
+	__u64 up_packets, up_bytes;
+	struct hop peer_hop;
+	__u64 unused_up[4];
+	__u64 down_packets, down_bytes;
+	struct hop client_hop;
+	__u64 unused_down[4];
 };
 _Static_assert(offsetof(struct slot, client) == 64, "second cache line");
 _Static_assert(offsetof(struct slot, up_packets) == 128, "third cache line");
@@ -134,6 +148,8 @@ struct scratch {
 	struct address local;
 	__u64 now;
 	__u64 addresses; // what the changes of addresses add to a sum
+	struct hop hop; // towards the destination, for relay_xdp
+	__u64 check; // the UDP checksum, for relay_xdp
 	__u32 out; // the interface towards the destination
 	__u32 header; // the first four bytes of the UDP payload, 0 of a shorter one
 	__u32 size; // of the IP packet of stunnerd, at least SAFE4 or SAFE6; 0 of a fragment
@@ -313,7 +329,8 @@ ALWAYS int forward(struct __sk_buff *skb, struct scratch *x, struct slot *s, boo
 		ip->saddr = source->word[3];
 		ip->daddr = dest->word[3];
 	}
-	skb->tc_index = FORWARDED;
+	const struct hop *hop = to_peer ? &s->peer_hop : &s->client_hop;
+	skb->tc_index = s->hops && (hop->to ^ TICK(x->now)) >> 48 ? RENEW : FORWARDED;
 	return bpf_redirect_neigh(x->out, NULL, 0, 0);
 }
 
@@ -527,6 +544,30 @@ ALWAYS void confirm(struct __sk_buff *skb, __u32 *interface)
 		*interface = *interface == (skb->ifindex | CANDIDATE) ? skb->ifindex : skb->ifindex | CANDIDATE;
 }
 
+// record records the Ethernet addresses of a packet at its confirmed interface.
+ALWAYS void record(struct __sk_buff *skb, struct scratch *x, const struct slot *s, __u32 interface, struct hop *hop)
+{
+	if (!s->hops || interface != skb->ifindex || bpf_skb_load_bytes(skb, 0, x->payload, 2 * ETH_ALEN))
+		return;
+	__u32 *word = (void *)x->payload;
+	hop->to = TICK(x->now) | (__u64)(word[1] & 0xffff) << 32 | word[0];
+	hop->from = TICK(x->now) | (__u64)word[2] << 16 | word[1] >> 16;
+}
+
+// renew records the Ethernet addresses of a packet that relay_in has forwarded.
+ALWAYS void renew(struct __sk_buff *skb, struct scratch *x)
+{
+	struct slot *s = live(bpf_map_lookup_elem(&down, &x->key), x);
+	if (s) {
+		record(skb, x, s, s->peer_if, &s->peer_hop);
+		return;
+	}
+	x->key.channel = x->header;
+	s = live(bpf_map_lookup_elem(&up, &x->key), x);
+	if (s)
+		record(skb, x, s, s->client_if, &s->client_hop);
+}
+
 // learn records how stunnerd has reached a client or a peer.
 ALWAYS void learn(struct __sk_buff *skb, struct scratch *x)
 {
@@ -541,6 +582,7 @@ ALWAYS void learn(struct __sk_buff *skb, struct scratch *x)
 		if (x->size > s->peer_max)
 			s->peer_max = x->size;
 		confirm(skb, &s->peer_if);
+		record(skb, x, s, s->peer_if, &s->peer_hop);
 		skb->tc_index = SEEN;
 		return;
 	}
@@ -552,25 +594,245 @@ ALWAYS void learn(struct __sk_buff *skb, struct scratch *x)
 		if (x->size > s->client_max)
 			s->client_max = x->size;
 		confirm(skb, &s->client_if);
+		record(skb, x, s, s->client_if, &s->client_hop);
 		skb->tc_index = SEEN;
 	}
 }
 
 SEC("tc") int relay_out(struct __sk_buff *skb)
 {
-	if (skb->tc_index == FORWARDED) {
+	__u32 mark = skb->tc_index;
+	if (mark == FORWARDED || mark == RENEW)
 		skb->tc_index = 0;
-		return PASS;
-	}
 	// A packet with a VLAN tag is on its way through the device below that of the VLAN.
-	if (skb->tc_index == SEEN || skb->vlan_present)
+	if (mark == FORWARDED || mark == SEEN || skb->vlan_present)
 		return PASS;
 	__u32 protocol = skb->protocol;
 	struct scratch *x = bpf_map_lookup_elem(&scratches, &zero);
-	if (x && (protocol == bpf_htons(ETH_P_IP) ? sent4(skb, x, ETH_HLEN) :
+	if (!x || !(protocol == bpf_htons(ETH_P_IP) ? sent4(skb, x, ETH_HLEN) :
 			protocol == bpf_htons(ETH_P_IPV6) && sent6(skb, x, ETH_HLEN)))
+		return PASS;
+	if (mark == RENEW)
+		renew(skb, x);
+	else
 		learn(skb, x);
 	return PASS;
+}
+
+// The headers of a frame.
+struct frame4 { struct ethhdr ethernet; struct iphdr ip; struct udphdr udp; __u32 channel_header; } __attribute__((packed));
+struct frame6 { struct ethhdr ethernet; struct ipv6hdr ip; struct udphdr udp; __u32 channel_header; } __attribute__((packed));
+
+// address returns an Ethernet address as in struct hop.
+ALWAYS __u64 address(const __u8 *bytes)
+{
+	return *(__u32 *)bytes | (__u64)*(__u16 *)(bytes + 4) << 32;
+}
+
+ALWAYS void set_address(__u8 *bytes, __u64 word)
+{
+	*(__u32 *)bytes = word;
+	*(__u16 *)(bytes + 4) = word >> 32;
+}
+
+// return_frame rewrites a frame and sends it from the interface at which it has arrived. Its source is in x->key, its
+// destination in x->local and x->key, and its network header in x->headers. v6 and to_peer are constants.
+//
+// The headers move, and the payload stays. That a network card is to complete a checksum (CHECKSUM_PARTIAL) is not visible
+// here, but the field of such a checksum contains the sum of the pseudo header. A packet with this value is passed to
+// relay_in, which supports both forms. One of 65,536 complete checksums has this value too.
+ALWAYS int return_frame(struct xdp_md *ctx, struct scratch *x, struct slot *s, bool v6, bool to_peer)
+{
+	const __u32 network = v6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr);
+	const __u32 headers = ETH_HLEN + network + UDP_HEADER + CHANNEL_HEADER;
+	const int delta = to_peer ? -CHANNEL_HEADER : CHANNEL_HEADER;
+	const struct hop *hop = to_peer ? &s->peer_hop : &s->client_hop;
+	x->hop.to = hop->to;
+	x->hop.from = hop->from;
+	AGAIN();
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	if (data + headers > end)
+		return XDP_PASS;
+	struct ethhdr *ethernet = data;
+	// The frame of another host, or an Ethernet header that relay_in renews.
+	if ((x->hop.to ^ TICK(x->now)) >> 48 || (x->hop.from ^ TICK(x->now)) >> 48 || !ADDRESS(x->hop.to) ||
+		address(ethernet->h_dest) != ADDRESS(x->hop.from))
+		return XDP_PASS;
+	if (x->length + delta + network > (to_peer ? s->peer_max : s->client_max))
+		return XDP_PASS;
+	__u32 n = x->length - UDP_HEADER;
+	if (to_peer) {
+		n -= CHANNEL_HEADER;
+		const __u8 *first = data + headers;
+		if (n && ((void *)(first + 1) > end || *first <= STUN_MAX))
+			return XDP_PASS;
+	}
+	struct udphdr *udp = data + ETH_HLEN + network;
+	x->check = udp->check;
+	__u64 pseudo = plus(&x->key.remote, v6) + plus(&x->local, v6) + bpf_htons(IPPROTO_UDP) + udp->len;
+	if (x->check == fold16(pseudo))
+		return XDP_PASS;
+	__builtin_memcpy(x->headers, data + ETH_HLEN, sizeof(struct iphdr));
+	x->channel_header = (__u32)s->channel | (__u32)bpf_htons(n) << 16;
+	AGAIN();
+
+	const struct address *source = to_peer ? &s->relay : &s->listener, *dest = to_peer ? &s->peer : &s->client;
+	const __be16 *source_port = to_peer ? &s->relay_port : &s->listener_port;
+	const __be16 *dest_port = to_peer ? &s->peer_port : &s->client_port;
+#define NEW_LENGTH bpf_htons(x->length + delta)
+	x->addresses = plus(source, v6) + plus(dest, v6) + minus(&x->key.remote, v6) + minus(&x->local, v6);
+	if (x->check) { // RFC 1624
+		__u64 sum = (__u16)~x->check + x->addresses + *source_port + *dest_port +
+			2 * (NEW_LENGTH + (__u64)(__u32)~(__u32)bpf_htons(x->length)) +
+			(__u32)~(__u32)x->key.remote_port + (__u32)~(__u32)x->key.local_port +
+			(to_peer ? (__u32)~x->channel_header : x->channel_header);
+		__u16 check = ~fold16(sum);
+		x->check = check ? check : 0xffff;
+	}
+	AGAIN();
+
+	if (bpf_xdp_adjust_head(ctx, -delta))
+		return XDP_PASS;
+	data = (void *)(long)ctx->data, end = (void *)(long)ctx->data_end;
+	if (data + headers - (to_peer ? CHANNEL_HEADER : 0) > end)
+		return XDP_DROP;
+	ethernet = data;
+	set_address(ethernet->h_dest, x->hop.to);
+	set_address(ethernet->h_source, x->hop.from);
+	ethernet->h_proto = v6 ? bpf_htons(ETH_P_IPV6) : bpf_htons(ETH_P_IP);
+	if (v6) {
+		struct ipv6hdr *ip = data + ETH_HLEN, *before = (void *)x->headers;
+		*(__be32 *)ip = bpf_htonl(0x60000000);
+		ip->payload_len = NEW_LENGTH;
+		ip->nexthdr = IPPROTO_UDP;
+		ip->hop_limit = before->hop_limit - 1;
+		copy((void *)&ip->saddr, source);
+		copy((void *)&ip->daddr, dest);
+	} else {
+		struct iphdr *ip = data + ETH_HLEN, *before = (void *)x->headers;
+		__be16 total = bpf_htons(x->length + delta + sizeof *ip);
+		__u64 sum = x->addresses + (__u16)~before->check + total + (__u32)~(__u32)before->tot_len;
+		sum += (__u32)~(__u32)bpf_htons(0x0100); // one less in the TTL
+		sum += (__u32)~(__u32)*(__be16 *)before + bpf_htons(0x4500);
+		*(__be16 *)ip = bpf_htons(0x4500);
+		ip->tot_len = total;
+		ip->id = before->id;
+		ip->frag_off = before->frag_off;
+		ip->ttl = before->ttl - 1;
+		ip->protocol = IPPROTO_UDP;
+		ip->check = ~fold16(sum);
+		ip->saddr = source->word[3];
+		ip->daddr = dest->word[3];
+	}
+	udp = data + ETH_HLEN + network;
+	udp->source = *source_port;
+	udp->dest = *dest_port;
+	udp->len = NEW_LENGTH;
+	udp->check = x->check;
+	if (!to_peer)
+		*(__u32 *)(udp + 1) = x->channel_header;
+	return XDP_TX;
+}
+
+// turned reports whether a slot forwards between two hosts behind the interface of a frame.
+ALWAYS bool turned(struct xdp_md *ctx, const struct slot *s)
+{
+	return s->client_if == ctx->ingress_ifindex && s->peer_if == ctx->ingress_ifindex;
+}
+
+// relay_frame returns a frame if it belongs to a live binding. It repeats relay.
+ALWAYS int relay_frame(struct xdp_md *ctx, struct scratch *x, bool v6)
+{
+	x->now = bpf_ktime_get_coarse_ns();
+	x->key.zero = 0;
+	if (is_channel_data(x->header, x->length - UDP_HEADER)) {
+		x->key.channel = x->header;
+		struct slot *s = live(bpf_map_lookup_elem(&up, &x->key), x);
+		if (s) {
+			if (!turned(ctx, s) || !same(&s->client, &x->key.remote, v6) || s->client_port != x->key.remote_port ||
+				s->channel != x->key.channel || s->listener_port != x->key.local_port ||
+				!same(&s->listener, &x->local, v6))
+				return XDP_PASS;
+			int verdict = return_frame(ctx, x, s, v6, true);
+			if (verdict == XDP_TX) {
+				if (x->now + s->prolong > s->permitted + SECOND)
+					s->permitted = x->now + s->prolong;
+				__sync_fetch_and_add(&s->up_packets, 1);
+				__sync_fetch_and_add(&s->up_bytes, x->length - UDP_HEADER - CHANNEL_HEADER);
+			}
+			SEPARATE(3);
+			return verdict;
+		}
+	}
+	struct slot *s = live(bpf_map_lookup_elem(&down, &x->key), x);
+	if (!s || !turned(ctx, s) || s->permitted <= x->now || !same(&s->peer, &x->key.remote, v6) ||
+		s->peer_port != x->key.remote_port || s->relay_port != x->key.local_port || !same(&s->relay, &x->local, v6))
+		return XDP_PASS;
+	int verdict = return_frame(ctx, x, s, v6, false);
+	if (verdict == XDP_TX) {
+		__sync_fetch_and_add(&s->down_packets, 1);
+		__sync_fetch_and_add(&s->down_bytes, x->length - UDP_HEADER);
+	}
+	SEPARATE(4);
+	return verdict;
+}
+
+ALWAYS int frame4(struct xdp_md *ctx, struct scratch *x)
+{
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	struct frame4 *f = data;
+	if ((void *)(f + 1) > end)
+		return XDP_PASS;
+	__u32 length = bpf_ntohs(f->udp.len);
+	__u32 *word = (void *)&f->ip;
+	if (f->ip.version != 4 || f->ip.ihl != 5 || f->ip.frag_off & bpf_htons(0x3fff) || f->ip.protocol != IPPROTO_UDP ||
+		f->ip.ttl <= 1 || length > MAX_DATAGRAM || length < UDP_HEADER + CHANNEL_HEADER ||
+		bpf_ntohs(f->ip.tot_len) != length + sizeof f->ip || bpf_xdp_get_buff_len(ctx) != length + sizeof f->ip + ETH_HLEN ||
+		fold16((__u64)word[0] + word[1] + word[2] + word[3] + word[4]) != 0xffff)
+		return XDP_PASS;
+	map4(&x->key.remote, f->ip.saddr);
+	x->key.remote_port = f->udp.source;
+	x->key.local_port = f->udp.dest;
+	x->local.word[3] = f->ip.daddr;
+	x->header = f->channel_header;
+	x->length = length;
+	return relay_frame(ctx, x, false);
+}
+
+ALWAYS int frame6(struct xdp_md *ctx, struct scratch *x)
+{
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	struct frame6 *f = data;
+	if ((void *)(f + 1) > end)
+		return XDP_PASS;
+	__u32 length = bpf_ntohs(f->udp.len);
+	if (f->ip.version != 6 || f->ip.nexthdr != IPPROTO_UDP || f->ip.hop_limit <= 1 || !f->udp.check ||
+		length > MAX_DATAGRAM || length < UDP_HEADER + CHANNEL_HEADER || bpf_ntohs(f->ip.payload_len) != length ||
+		bpf_xdp_get_buff_len(ctx) != length + sizeof f->ip + ETH_HLEN)
+		return XDP_PASS;
+	copy(&x->key.remote, &f->ip.saddr);
+	x->key.remote_port = f->udp.source;
+	x->key.local_port = f->udp.dest;
+	copy(&x->local, &f->ip.daddr);
+	x->header = f->channel_header;
+	x->length = length;
+	return relay_frame(ctx, x, true);
+}
+
+// relay_xdp forwards only packets that relay_in would forward too, and passes all others to it.
+SEC("xdp") int relay_xdp(struct xdp_md *ctx)
+{
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	struct ethhdr *ethernet = data;
+	if ((void *)(ethernet + 1) > end)
+		return XDP_PASS;
+	__be16 protocol = ethernet->h_proto;
+	struct scratch *x = bpf_map_lookup_elem(&scratches, &zero);
+	if (!x)
+		return XDP_PASS;
+	if (protocol == bpf_htons(ETH_P_IP))
+		return frame4(ctx, x);
+	return protocol == bpf_htons(ETH_P_IPV6) ? frame6(ctx, x) : XDP_PASS;
 }
 
 SEC("tc") int enter_in(struct __sk_buff *skb)

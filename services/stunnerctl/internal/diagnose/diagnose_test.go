@@ -184,6 +184,27 @@ func TestFaults(t *testing.T) {
 	}
 }
 
+// Every phrase that a file provider replaces is one of the package.
+func TestFolderWords(t *testing.T) {
+	files, err := filepath.Glob("*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var sources strings.Builder
+	for _, file := range files {
+		if text, err := os.ReadFile(file); err != nil {
+			t.Fatal(err)
+		} else if file != "stagedocuments.go" {
+			sources.Write(text)
+		}
+	}
+	for i := 0; i < len(folderWords); i += 2 {
+		if !strings.Contains(sources.String(), folderWords[i]) {
+			t.Errorf("no finding or fact contains %q", folderWords[i])
+		}
+	}
+}
+
 // A healthy installation has no finding.
 func TestHealthy(t *testing.T) {
 	s := load(t, nil, nil)

@@ -66,20 +66,21 @@ func (s *Snapshot) worded(text string) string {
 	if !s.Folder {
 		return text
 	}
-	return folderWords.Replace(text)
+	return strings.NewReplacer(folderWords...).Replace(text)
 }
 
 // restart is the remedy for a process that does not recover.
 const restart = "if it does not recover, end the process: the operator starts it again"
 
-var folderWords = strings.NewReplacer(
+// folderWords are phrases of findings and facts, each with the one that replaces it.
+var folderWords = []string{
 	"its pods are not readable, and it was not asked", "it was not asked",
-	"see its log, its CPU limit and the events of its liveness probe; if it does not recover, delete the pod",
-	"see its log in the folder logs; "+restart,
+	"see its log, its CPU limit and the events of its liveness probe; ", "see its log in the folder logs; ",
+	"if it does not recover, delete the pod", restart,
 	"its log says why it has no connection; if the pod runs an older release, replace it when it has no calls",
 	"its log in the folder logs says why it has no connection",
 	"let the pod reach TCP port 13478 of Service stunner-config-discovery: NetworkPolicies, DNS, its CA and token",
-	"see its log in the folder logs; "+restart,
+	"see its log in the folder logs; " + restart,
 	"the pod runs an older release: replace it when it has no calls",
 	"the process runs an older release: end it when it has no calls",
 	"update spec.image of the Dataplane to the release of the operator",
@@ -97,4 +98,4 @@ var folderWords = strings.NewReplacer(
 	"why these pods do not answer", "why these dataplanes do not answer",
 	"the other pods", "the other dataplanes",
 	"no pod ", "no dataplane ",
-)
+}

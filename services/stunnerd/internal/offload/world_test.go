@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"flag"
 	"fmt"
 	"io/fs"
 	"net"
@@ -12,6 +13,7 @@ import (
 	"os/exec"
 	"runtime"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -19,6 +21,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
 )
 
 // space is a network namespace. It exists as long as the thread that entered it.
@@ -86,6 +89,7 @@ func try(command string) (string, error) {
 type world struct {
 	relay, client, peer *space
 	oneArm              bool
+	complete            bool // the interface of the relay receives no checksums that a network card is to complete
 }
 
 func newWorld(t testing.TB) *world {
@@ -107,26 +111,71 @@ func hosts(t testing.TB) *world {
 	return w
 }
 
+// newArmWorld returns a world with one arm of veth.
 func newArmWorld(t testing.TB) *world {
 	t.Helper()
-	w, _ := armWorld(t)
-	return w
+	return armWorld(t, pair)
 }
 
 // newNativeWorld is newArmWorld for an XDP program in the driver of veth. An interface receives the frames that such a
 // program at its other end returns only if it has a program too, which disables segmentation offload.
 func newNativeWorld(t testing.TB) *world {
 	t.Helper()
-	w, lan := armWorld(t)
-	lan.addXDP(t, "port0")
+	return armWorld(t, func(t testing.TB, relay, lan *space) {
+		pair(t, relay, lan)
+		lan.addXDP(t, "port0")
+	})
+}
+
+// newTapWorld returns a world with one arm of TAP, whose driver supports XDP without conditions.
+func newTapWorld(t testing.TB) *world {
+	t.Helper()
+	w := armWorld(t, func(t testing.TB, relay, lan *space) {
+		a, b := relay.tap(t, "client"), lan.tap(t, "port0")
+		go pump(a, b)
+		go pump(b, a)
+	})
+	w.complete = true
 	return w
 }
 
-func armWorld(t testing.TB) (w *world, lan *space) {
+// cards is the flag of make kernels, whose machine has two network cards.
+var cards = flag.Bool("cards", false, "also test XDP with the network cards eth0 and eth1 of this host, which a cable connects")
+
+var cardsInUse sync.Mutex
+
+// newCardWorld returns a world with one arm of two network cards.
+func newCardWorld(t testing.TB) *world {
 	t.Helper()
-	w = hosts(t)
+	cardsInUse.Lock()
+	t.Cleanup(cardsInUse.Unlock)
+	w := armWorld(t, func(t testing.TB, relay, lan *space) {
+		move := func(s *space, card, name string) {
+			run(t, "ip link set %s netns %d name %s", card, s.thread, name)
+			t.Cleanup(func() {
+				s.do(func() { _, _ = try("ip link property del dev client altname peer") })
+				s.run(t, "ip link set %s down", name)
+				s.run(t, "ip link set %s netns %d name %s", name, os.Getpid(), card)
+			})
+		}
+		move(relay, "eth0", "client")
+		move(lan, "eth1", "port0")
+	})
+	w.complete = true
+	return w
+}
+
+// pair makes the interface client of the relay and the port of the bridge.
+func pair(t testing.TB, relay, lan *space) {
+	t.Helper()
+	relay.run(t, "ip link add client type veth peer name port0 netns %d", lan.thread)
+}
+
+func armWorld(t testing.TB, connect func(t testing.TB, relay, lan *space)) *world {
+	t.Helper()
+	w := hosts(t)
 	w.oneArm = true
-	lan = newSpace(t)
+	lan := newSpace(t)
 	lan.run(t, "ip link add br0 type bridge")
 	// A bridge whose packets pass iptables removes the padding of frames, and a port with txvlan keeps VLAN tags outside
 	// of them.
@@ -134,22 +183,64 @@ func armWorld(t testing.TB) (w *world, lan *space) {
 		lan.do(func() { off(t, "/proc/sys/net/bridge/bridge-nf-call-"+call) })
 	}
 	lan.run(t, "ip link set br0 up")
-	for i, host := range []*space{w.relay, w.client, w.peer} {
-		name, port := "eth0", fmt.Sprint("port", i)
-		if host == w.relay {
-			name = "client"
+	connect(t, w.relay, lan)
+	w.client.run(t, "ip link add eth0 type veth peer name port1 netns %d", lan.thread)
+	w.peer.run(t, "ip link add eth0 type veth peer name port2 netns %d", lan.thread)
+	for port := range 3 {
+		name := fmt.Sprint("port", port)
+		var out string
+		if lan.do(func() { out, _ = try("ethtool -k " + name) }); !strings.Contains(out, "tx-vlan-offload: off") {
+			lan.run(t, "ethtool -K %s txvlan off", name)
 		}
-		host.run(t, "ip link add %s type veth peer name %s netns %d", name, port, lan.thread)
-		host.run(t, "ip link set %s addrgenmode none", name)
-		lan.run(t, "ethtool -K %s txvlan off", port)
-		lan.run(t, "ip link set %s master br0", port)
-		lan.run(t, "ip link set %s up", port)
+		lan.run(t, "ip link set %s master br0", name)
+		lan.run(t, "ip link set %s up", name)
 	}
+	w.relay.run(t, "ip link set client addrgenmode none")
+	w.client.run(t, "ip link set eth0 addrgenmode none")
+	w.peer.run(t, "ip link set eth0 addrgenmode none")
 	w.relay.run(t, "ip link property add dev client altname peer")
 	w.at(t, "client", 1, w.client, "eth0")
 	w.at(t, "client", 2, w.peer, "eth0")
 	w.route(t)
-	return w, lan
+	return w
+}
+
+// tap adds a TAP interface. Reads and writes of its file block.
+func (s *space) tap(t testing.TB, name string) (file int) {
+	t.Helper()
+	var err error
+	s.do(func() {
+		if file, err = unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC, 0); err != nil {
+			return
+		}
+		var request *unix.Ifreq
+		if request, err = unix.NewIfreq(name); err != nil {
+			return
+		}
+		request.SetUint16(unix.IFF_TAP | unix.IFF_NO_PI)
+		err = unix.IoctlIfreq(file, unix.TUNSETIFF, request)
+	})
+	if err != nil {
+		t.Fatalf("add TAP interface: %v", err)
+	}
+	// A blocked read does not end with its descriptor, but with the interface.
+	t.Cleanup(func() { s.do(func() { _, _ = try("ip link delete " + name) }) })
+	return file
+}
+
+// pump sends the frames of one TAP interface to another one. It ends with the first interface.
+func pump(from, to int) {
+	defer unix.Close(from)
+	b := make([]byte, 65536)
+	for {
+		n, err := unix.Read(from, b)
+		switch {
+		case err == nil:
+			_, _ = unix.Write(to, b[:n]) // fails while the other interface is down
+		case !errors.Is(err, unix.EINTR):
+			return
+		}
+	}
 }
 
 // off sets a parameter of the network namespace to 0, if the kernel has it.
@@ -217,7 +308,10 @@ func (w *world) at(t testing.TB, here string, net int, host *space, there string
 	host.run(t, "ip address add fd77:%d::2/64 dev %s nodad", net, there)
 	host.run(t, "ip link set %s up", there)
 	// The change of the state is another report that makes the programs learn again.
-	within(t, "carrier", func() bool { return strings.Contains(w.relay.run(t, "ip link show %s", here), "state UP") })
+	within(t, "carrier", func() bool {
+		state := w.relay.run(t, "ip link show %s", here)
+		return strings.Contains(state, "state UP") || strings.Contains(state, "state UNKNOWN") // of TAP
+	})
 }
 
 // start starts a relay process with the two capabilities.

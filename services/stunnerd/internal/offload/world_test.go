@@ -132,8 +132,7 @@ func newTapWorld(t testing.TB) *world {
 	t.Helper()
 	w := armWorld(t, func(t testing.TB, relay, lan *space) {
 		a, b := relay.tap(t, "client"), lan.tap(t, "port0")
-		go pump(a, b)
-		go pump(b, a)
+		go cable(a, b)
 	})
 	w.complete = true
 	return w
@@ -228,9 +227,17 @@ func (s *space) tap(t testing.TB, name string) (file int) {
 	return file
 }
 
-// pump sends the frames of one TAP interface to another one. It ends with the first interface.
+// cable connects two TAP interfaces until both are deleted.
+func cable(a, b int) {
+	var both sync.WaitGroup
+	both.Go(func() { pump(a, b) })
+	both.Go(func() { pump(b, a) })
+	both.Wait()
+	_, _ = unix.Close(a), unix.Close(b) // not before, because another file could get the number
+}
+
+// pump sends the frames of one TAP interface to another one until the first is deleted.
 func pump(from, to int) {
-	defer unix.Close(from)
 	b := make([]byte, 65536)
 	for {
 		n, err := unix.Read(from, b)

@@ -2,10 +2,10 @@
 //
 //	boot -kernel DIR [-modules NAME,...] COMMAND...
 //
-// DIR is an unpacked Debian package of a kernel. The machine has no disk and no network: its root is a copy-on-write
-// view of the root of this host (9p below overlayfs), so that the programs and tests of this host run unchanged. The
-// command runs as root with all capabilities in the current folder. What it writes is lost. The exit code of boot is
-// that of the command.
+// DIR is an unpacked Debian package of a kernel. The machine has no disk: its root is a copy-on-write view of the root of
+// this host (9p below overlayfs), so that the programs and tests of this host run unchanged. Its two network cards are
+// connected with each other only; they need the module virtio_net. The command runs as root with all capabilities in the
+// current folder. What it writes is lost. The exit code of boot is that of the command.
 //
 // The program is also the init of the machine: the first process of a kernel has the ID 1.
 package main
@@ -71,6 +71,8 @@ func run(kernel string, modules []string, memory string, command []string) (code
 		"-nodefaults", "-display", "none", "-no-reboot",
 		"-kernel", images[0], "-initrd", initramfs, "-append", "console=ttyS0 quiet panic=-1 mitigations=off",
 		"-virtfs", "local,path=/,mount_tag="+tag+",security_model=none,readonly=on,multidevs=remap",
+		"-netdev", "hubport,id=one,hubid=0", "-device", "virtio-net-pci,netdev=one",
+		"-netdev", "hubport,id=two,hubid=0", "-device", "virtio-net-pci,netdev=two",
 		"-serial", "stdio", "-serial", "file:"+result,
 	)
 	machine.Stdout, machine.Stderr = os.Stdout, os.Stderr

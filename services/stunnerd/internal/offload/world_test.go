@@ -154,7 +154,7 @@ func newCardWorld(t testing.TB) *world {
 			t.Cleanup(func() {
 				s.do(func() { _, _ = try("ip link property del dev client altname peer") })
 				s.run(t, "ip link set %s down", name)
-				s.run(t, "ip link set %s netns %d name %s", name, os.Getpid(), card)
+				s.run(t, "ip link set %s netns 1 name %s", name, card)
 			})
 		}
 		move(relay, "eth0", "client")

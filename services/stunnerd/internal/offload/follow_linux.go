@@ -154,16 +154,23 @@ func (f *Offload) attachAll() error {
 // addXDP adds the XDP program to an interface in the mode of its driver. It returns why that is not possible, or "".
 //
 // The other end of a veth pair receives the frames that the program returns only if it has an XDP program too, which this
-// end cannot know.
+// end cannot know. The program of a bond runs at its ports, so the interface of a frame is never the one that the other
+// programs have learned.
 func (f *Offload) addXDP(a *attachment, l networkLink) (reason string) {
 	mode := f.options.xdpMode
 	if mode == 0 {
-		if mode = link.XDPDriverMode; l.kind == "veth" {
-			return "veth interfaces are not supported"
+		if mode = link.XDPDriverMode; l.kind == "veth" || l.kind == "bond" {
+			return l.kind + " interfaces are not supported"
 		}
 	}
-	if err := f.kernel.attachXDP(a, l.index, mode); err != nil {
+	switch err := f.kernel.attachXDP(a, l.index, mode); {
+	case err == nil:
+		return ""
+	case errors.Is(err, unix.EOPNOTSUPP):
+		return "its driver does not support XDP"
+	case errors.Is(err, unix.EBUSY) || errors.Is(err, unix.EEXIST):
+		return "it has another XDP program"
+	default: // such as an MTU that is too large for the driver
 		return err.Error()
 	}
-	return ""
 }

@@ -390,7 +390,7 @@ func TestXDPReplaced(t *testing.T) {
 	generic.Bindings = []relayBinding{b}
 	r := w.start(t, generic)
 	if s := r.do(t, "state").Status; s.Mechanism != mechanisms()[0] ||
-		!strings.Contains(s.Reason, "interface client: TC is used instead of XDP: ") {
+		!strings.Contains(s.Reason, "interface client: TC is used instead of XDP: it has another XDP program") {
 		t.Errorf("second process: %+v", s)
 	}
 	w.path(t, b).warm(t, r)

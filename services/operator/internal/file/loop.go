@@ -188,6 +188,7 @@ func (l *loop) round() error {
 	r := l.ledger.update(c, now)
 	l.out.begin()
 	l.summary = newSummary(r)
+	l.summary.findClassless(l.Options.ControllerName)
 	t, err := l.translate(r, now)
 	if err != nil {
 		return err

@@ -37,31 +37,29 @@ func (s *summary) note(key types.NamespacedName, notes ...string) {
 	s.notes[key] = append(s.notes[key], notes...)
 }
 
-// classMissing adds a Gateway whose class does not exist. In a cluster, it may wait for another controller. In a folder it
-// is a mistake.
-func (s *summary) classMissing(g *gatewayv1.Gateway, controller string) {
-	p := decode.Problem{
-		Severity: decode.Error, Kind: string(resource.KindGateway), Namespace: g.Namespace, Name: g.Name,
-		Field:   "spec.gatewayClassName",
-		Message: fmt.Sprintf("GatewayClass %s does not exist: create it", g.Spec.GatewayClassName),
-	}
-	var classes []string
+// findClassless finds the Gateways whose class does not exist. In a cluster, such a Gateway may wait for another controller.
+// In a folder it is a mistake.
+func (s *summary) findClassless(controller string) {
+	exists, own := map[gatewayv1.ObjectName]bool{}, []string{}
 	for _, o := range s.objects {
-		if class, ok := o.Object.(*gatewayv1.GatewayClass); ok && string(class.Spec.ControllerName) == controller {
-			classes = append(classes, class.Name)
+		if class, ok := o.Object.(*gatewayv1.GatewayClass); ok {
+			exists[gatewayv1.ObjectName(class.Name)] = true
+			if string(class.Spec.ControllerName) == controller {
+				own = append(own, class.Name)
+			}
 		}
-		if identityOf(o.Object) == identityOf(g) {
-			p.File, p.Line = o.File, o.Line
+	}
+	slices.Sort(own)
+	remedy := strings.Join(append([]string{"create it"}, own[:min(len(own), maxClasses)]...), ", or use ")
+	for _, o := range s.objects {
+		if g, ok := o.Object.(*gatewayv1.Gateway); ok && !exists[g.Spec.GatewayClassName] {
+			s.classless = append(s.classless, decode.Problem{
+				File: o.File, Line: o.Line, Severity: decode.Error,
+				Kind: string(resource.KindGateway), Namespace: g.Namespace, Name: g.Name, Field: "spec.gatewayClassName",
+				Message: fmt.Sprintf("GatewayClass %s does not exist: %s", g.Spec.GatewayClassName, remedy),
+			})
 		}
 	}
-	slices.Sort(classes)
-	if len(classes) > maxClasses {
-		classes = classes[:maxClasses]
-	}
-	if len(classes) > 0 {
-		p.Message += ", or use " + strings.Join(classes, " or ")
-	}
-	s.classless = append(s.classless, p)
 }
 
 // maxClasses is the maximum number of classes in a remedy.

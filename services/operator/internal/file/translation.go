@@ -116,9 +116,6 @@ func relayPorts(r config.PortRange) string {
 // Gateway that is already served stays unchanged, because deleting a class by mistake must not end calls.
 func (l *loop) withdrawForeign(key types.NamespacedName, v *resource.View) {
 	class := string(v.Gateway(key).Spec.GatewayClassName)
-	if v.Class(class) == nil {
-		l.summary.classMissing(v.Gateway(key), l.Options.ControllerName)
-	}
 	switch {
 	case v.Class(class) != nil:
 		l.withdraw(key, "its class "+class+" belongs to another controller")

@@ -165,7 +165,8 @@ func (a *allocation) handle(p []byte, receive func([]byte)) {
 		defer a.bindOnce.Do(func() { close(a.bound) })
 		// The library only logs that the server refuses the channel. A permission is for an address, and a channel for a
 		// port, so that a route may allow the first and not the second.
-		if m.Type.Class == stun.ClassErrorResponse && a.link.refusal.Load() == int32(stun.CodeForbidden) {
+		var code stun.ErrorCodeAttribute
+		if code.GetFrom(m) == nil && code.Code == stun.CodeForbidden {
 			a.fail(fmt.Errorf("bind channel to peer %s: %w", a.peer, ErrForbidden))
 		}
 	}

@@ -19,7 +19,7 @@
 //
 // With EngineXDP, a program in the driver of a network card forwards packets before these programs, if client and peer are
 // behind its interface. It takes the Ethernet header of the next host from packets that have left, and passes a packet to
-// the others about once a second to learn it again. Its frames never differ from those that the others would send.
+// the others about once a second to learn it again. It sends the same frames as the others.
 //
 // Nothing is pinned. TCX links end with the process. The filters of clsact remain when a process is killed: they
 // forward nothing from then on, and the next Open in the same network namespace removes them.

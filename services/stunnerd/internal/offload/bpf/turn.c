@@ -341,6 +341,36 @@ ALWAYS bool is_channel_data(__u32 header, __u32 n)
 	return (header & 0xc0) == 0x40 && bpf_ntohs(header >> 16) + CHANNEL_HEADER == n;
 }
 
+// of_client reports whether a packet is one of the client of a slot, in its channel. The slot may have been freed and used
+// again since the lookup of its index.
+ALWAYS bool of_client(const struct slot *s, const struct scratch *x, bool v6)
+{
+	return same(&s->client, &x->key.remote, v6) && s->client_port == x->key.remote_port && s->channel == x->key.channel &&
+		s->listener_port == x->key.local_port && same(&s->listener, &x->local, v6);
+}
+
+// of_peer reports whether a packet is one of the peer of a slot, and permitted.
+ALWAYS bool of_peer(const struct slot *s, const struct scratch *x, bool v6)
+{
+	return s->permitted > x->now && same(&s->peer, &x->key.remote, v6) && s->peer_port == x->key.remote_port &&
+		s->relay_port == x->key.local_port && same(&s->relay, &x->local, v6);
+}
+
+// count_up counts a packet to the peer, which prolongs the permission of the peer.
+ALWAYS void count_up(struct slot *s, const struct scratch *x)
+{
+	if (x->now + s->prolong > s->permitted + SECOND)
+		s->permitted = x->now + s->prolong;
+	__sync_fetch_and_add(&s->up_packets, 1);
+	__sync_fetch_and_add(&s->up_bytes, x->length - UDP_HEADER - CHANNEL_HEADER);
+}
+
+ALWAYS void count_down(struct slot *s, const struct scratch *x)
+{
+	__sync_fetch_and_add(&s->down_packets, 1);
+	__sync_fetch_and_add(&s->down_bytes, x->length - UDP_HEADER);
+}
+
 // relay forwards a packet if it belongs to a live binding.
 ALWAYS int relay(struct __sk_buff *skb, struct scratch *x, bool v6)
 {
@@ -351,18 +381,11 @@ ALWAYS int relay(struct __sk_buff *skb, struct scratch *x, bool v6)
 		struct slot *s = live(bpf_map_lookup_elem(&up, &x->key), x);
 		if (s) {
 			x->out = s->peer_if;
-			// A slot may have been freed and used again since the lookup of its index.
-			if (!known(x->out) || !same(&s->client, &x->key.remote, v6) || s->client_port != x->key.remote_port ||
-				s->channel != x->key.channel || s->listener_port != x->key.local_port ||
-				!same(&s->listener, &x->local, v6))
+			if (!known(x->out) || !of_client(s, x, v6))
 				return PASS;
 			int verdict = forward(skb, x, s, v6, true);
-			if (verdict == TC_ACT_REDIRECT) {
-				if (x->now + s->prolong > s->permitted + SECOND)
-					s->permitted = x->now + s->prolong;
-				__sync_fetch_and_add(&s->up_packets, 1);
-				__sync_fetch_and_add(&s->up_bytes, x->length - UDP_HEADER - CHANNEL_HEADER);
-			}
+			if (verdict == TC_ACT_REDIRECT)
+				count_up(s, x);
 			SEPARATE(1);
 			return verdict;
 		}
@@ -371,14 +394,11 @@ ALWAYS int relay(struct __sk_buff *skb, struct scratch *x, bool v6)
 	if (!s)
 		return PASS;
 	x->out = s->client_if;
-	if (!known(x->out) || s->permitted <= x->now || !same(&s->peer, &x->key.remote, v6) ||
-		s->peer_port != x->key.remote_port || s->relay_port != x->key.local_port || !same(&s->relay, &x->local, v6))
+	if (!known(x->out) || !of_peer(s, x, v6))
 		return PASS;
 	int verdict = forward(skb, x, s, v6, false);
-	if (verdict == TC_ACT_REDIRECT) {
-		__sync_fetch_and_add(&s->down_packets, 1);
-		__sync_fetch_and_add(&s->down_bytes, x->length - UDP_HEADER);
-	}
+	if (verdict == TC_ACT_REDIRECT)
+		count_down(s, x);
 	SEPARATE(2);
 	return verdict;
 }
@@ -635,8 +655,8 @@ ALWAYS void set_address(__u8 *bytes, __u64 word)
 	*(__u16 *)(bytes + 4) = word >> 32;
 }
 
-// return_frame rewrites a frame and sends it from the interface at which it has arrived. Its source is in x->key, its
-// destination in x->local and x->key, and its network header in x->headers. v6 and to_peer are constants.
+// return_frame rewrites a frame and sends it from the interface at which it has arrived. Its present source is in
+// x->key, its destination in x->local and x->key. v6 and to_peer are constants in each of the four instances.
 //
 // The headers move, and the payload stays. That a network card is to complete a checksum (CHECKSUM_PARTIAL) is not visible
 // here, but the field of such a checksum contains the sum of the pseudo header. A packet with this value is passed to
@@ -734,13 +754,13 @@ ALWAYS int return_frame(struct xdp_md *ctx, struct scratch *x, struct slot *s, b
 	return XDP_TX;
 }
 
-// turned reports whether a slot forwards between two hosts behind the interface of a frame.
-ALWAYS bool turned(struct xdp_md *ctx, const struct slot *s)
+// one_armed reports whether client and peer of a slot are behind the interface of a frame.
+ALWAYS bool one_armed(struct xdp_md *ctx, const struct slot *s)
 {
 	return s->client_if == ctx->ingress_ifindex && s->peer_if == ctx->ingress_ifindex;
 }
 
-// relay_frame returns a frame if it belongs to a live binding. It repeats relay.
+// relay_frame returns a frame if it belongs to a live binding, as relay forwards a packet.
 ALWAYS int relay_frame(struct xdp_md *ctx, struct scratch *x, bool v6)
 {
 	x->now = bpf_ktime_get_coarse_ns();
@@ -749,30 +769,21 @@ ALWAYS int relay_frame(struct xdp_md *ctx, struct scratch *x, bool v6)
 		x->key.channel = x->header;
 		struct slot *s = live(bpf_map_lookup_elem(&up, &x->key), x);
 		if (s) {
-			if (!turned(ctx, s) || !same(&s->client, &x->key.remote, v6) || s->client_port != x->key.remote_port ||
-				s->channel != x->key.channel || s->listener_port != x->key.local_port ||
-				!same(&s->listener, &x->local, v6))
+			if (!one_armed(ctx, s) || !of_client(s, x, v6))
 				return XDP_PASS;
 			int verdict = return_frame(ctx, x, s, v6, true);
-			if (verdict == XDP_TX) {
-				if (x->now + s->prolong > s->permitted + SECOND)
-					s->permitted = x->now + s->prolong;
-				__sync_fetch_and_add(&s->up_packets, 1);
-				__sync_fetch_and_add(&s->up_bytes, x->length - UDP_HEADER - CHANNEL_HEADER);
-			}
+			if (verdict == XDP_TX)
+				count_up(s, x);
 			SEPARATE(3);
 			return verdict;
 		}
 	}
 	struct slot *s = live(bpf_map_lookup_elem(&down, &x->key), x);
-	if (!s || !turned(ctx, s) || s->permitted <= x->now || !same(&s->peer, &x->key.remote, v6) ||
-		s->peer_port != x->key.remote_port || s->relay_port != x->key.local_port || !same(&s->relay, &x->local, v6))
+	if (!s || !one_armed(ctx, s) || !of_peer(s, x, v6))
 		return XDP_PASS;
 	int verdict = return_frame(ctx, x, s, v6, false);
-	if (verdict == XDP_TX) {
-		__sync_fetch_and_add(&s->down_packets, 1);
-		__sync_fetch_and_add(&s->down_bytes, x->length - UDP_HEADER);
-	}
+	if (verdict == XDP_TX)
+		count_down(s, x);
 	SEPARATE(4);
 	return verdict;
 }

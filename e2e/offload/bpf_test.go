@@ -32,22 +32,42 @@ type objects []object
 // objectsOf returns the BPF objects to which a process has file descriptors.
 func objectsOf(t *testing.T, pid int) (all objects) {
 	t.Helper()
-	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/fdinfo/*", pid))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, file := range files {
-		text, _ := os.ReadFile(file) // may be closed meanwhile
-		fields := map[string]int{}
-		for line := range strings.Lines(string(text)) {
-			key, value, _ := strings.Cut(strings.TrimSpace(line), ":")
-			fields[key], _ = strconv.Atoi(strings.TrimSpace(value))
-		}
+	for _, fields := range files(t, pid) {
 		for kind := range nextID {
 			if id := fields[kind+"_id"]; id > 0 {
 				all = append(all, object{kind, uint32(id), fields["value_size"]})
 			}
 		}
+	}
+	return all
+}
+
+// runs returns how often the kernel has run the programs of TC. It counts only after bpf.Statistics.
+func (g *gateway) runs() (n int) {
+	g.t.Helper()
+	for _, fields := range files(g.t, g.process.PID()) {
+		if fields["prog_type"] == unix.BPF_PROG_TYPE_SCHED_CLS {
+			n += fields["run_cnt"]
+		}
+	}
+	return n
+}
+
+// files returns what the kernel tells about each file descriptor of a process, as far as it is numbers.
+func files(t *testing.T, pid int) (all []map[string]int) {
+	t.Helper()
+	names, err := filepath.Glob(fmt.Sprintf("/proc/%d/fdinfo/*", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range names {
+		text, _ := os.ReadFile(name) // may be closed meanwhile
+		fields := map[string]int{}
+		for line := range strings.Lines(string(text)) {
+			key, value, _ := strings.Cut(strings.TrimSpace(line), ":")
+			fields[key], _ = strconv.Atoi(strings.TrimSpace(value))
+		}
+		all = append(all, fields)
 	}
 	return all
 }

@@ -262,7 +262,7 @@ func engine(t *testing.T, w *world) {
 		if k := g.counters().kernel; k != kernel {
 			t.Errorf("engine None: the kernel has forwarded %+v, and then %+v", kernel, k)
 		}
-		g.apply(func(c *config.Config) { c.Admin.OffloadEngine = "TC" })
+		g.apply(func(c *config.Config) { c.Admin.OffloadEngine = w.engine })
 		g.objects = objectsOf(t, g.process.PID())
 	}
 	s.kernel(50)

@@ -21,7 +21,21 @@ func TestOffload(t *testing.T) {
 	if !netns.Isolated(t) {
 		return
 	}
-	w := newWorld(t)
+	w := newWorld(t, "TC")
+	w.run(t)
+	t.Run("interface", func(t *testing.T) { networkInterface(t, w) })
+	t.Run("clsact", func(t *testing.T) { clsact(t, w) })
+}
+
+// With engine XDP, the program in the driver forwards what the programs of TC forward with engine TC.
+func TestXDP(t *testing.T) {
+	if !netns.Isolated(t) {
+		return
+	}
+	newWorld(t, "XDP").run(t)
+}
+
+func (w *world) run(t *testing.T) {
 	for _, f := range families {
 		t.Run("channel over "+f.name, func(t *testing.T) { channel(t, w, f) })
 	}
@@ -36,9 +50,7 @@ func TestOffload(t *testing.T) {
 	t.Run("end of an allocation", func(t *testing.T) { allocationEnd(t, w) })
 	t.Run("drain", func(t *testing.T) { drain(t, w) })
 	t.Run("kill", func(t *testing.T) { kill(t, w) })
-	t.Run("interface", func(t *testing.T) { networkInterface(t, w) })
 	t.Run("prober", func(t *testing.T) { prober(t, w) })
-	t.Run("clsact", func(t *testing.T) { clsact(t, w) })
 }
 
 // The first packets of a channel pass through user space, and the following ones through the kernel. The contents are

@@ -153,8 +153,14 @@ func (p *path) inKernel() {
 	p.t.Helper()
 	const packets = 20
 	p.warm()
+	before := p.gateway.runs()
 	if k := p.exchange(packets); k.up != packets || k.down != packets {
 		p.t.Errorf("the kernel forwarded %d up and %d down of %d packets each", k.up, k.down, packets)
+	}
+	// XDP passes the packets that renew what it knows, and those of the neighbour protocols.
+	n, xdp := p.gateway.runs()-before, p.gateway.config.Admin.OffloadEngine == "XDP"
+	if xdp && n > packets/2 || !xdp && n < 2*packets {
+		p.t.Errorf("the programs of TC ran %d times during %d packets", n, 2*packets)
 	}
 }
 

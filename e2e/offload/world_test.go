@@ -1,5 +1,5 @@
-// Package offload tests media that the kernel forwards: stunnerd with the offload engine TC, its clients and its peers,
-// each in a network namespace of its own. The wrong packets and the contents under all offloads of network interfaces
+// Package offload tests media that the kernel forwards: stunnerd with the offload engines TC and XDP, its clients and its
+// peers, each in a network namespace of its own. The wrong packets and the contents under all offloads of network interfaces
 // are tests of the package services/stunnerd/internal/offload.
 package offload
 
@@ -22,6 +22,7 @@ import (
 
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
+	"github.com/stunner-gateway/stunner/e2e/internal/bpf"
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
 	"github.com/stunner-gateway/stunner/e2e/internal/netns"
 	"github.com/stunner-gateway/stunner/services/api/config"
@@ -59,19 +60,26 @@ var ports = map[call.Network]int{call.UDP: 3478, call.TCP: 3478, call.TLS: 5349,
 // world has the gateway in the network namespace of this process.
 type world struct {
 	clients, peers *netns.Space
+	lan            *netns.Switch // between the gateway and both, or nil
+	engine         string        // of the config
 	programs       string
 	cert           []byte // of the gateway, in PEM
 	config         config.Config
 }
 
-func newWorld(t *testing.T) *world {
+// newWorld returns a world in which the gateway has the interface clients and the interface peers. With engine XDP, these
+// are two names of one interface: XDP forwards only packets that leave by the interface at which they arrive.
+func newWorld(t *testing.T, engine string) *world {
 	t.Helper()
-	w := &world{programs: bedtest.Build(t, bed.Stunnerd, "e2e/turnprobe")}
+	w := &world{engine: engine, programs: bedtest.Build(t, bed.Stunnerd, "e2e/turnprobe")}
 	// An interface announces its link-local address after a second, which makes the programs learn again.
 	netns.Run(t, "sysctl -q -w net.ipv6.conf.default.addr_gen_mode=1 net.ipv4.ip_forward=0")
 	w.clients, w.peers = netns.New(t, "clients"), netns.New(t, "peers")
-	w.clients.Link(t, netip.PrefixFrom(v4.gateway, 24), netip.PrefixFrom(v4.client, 24))
-	linkSix(t, w.clients, "clients", v6.gateway, v6.client)
+	if engine == "XDP" {
+		w.lan = netns.NewSwitch(t, "lan")
+	}
+	bpf.Statistics(t)
+	w.link(t, w.clients, "clients", func(f family) (here, there netip.Addr) { return f.gateway, f.client })
 	w.linkPeers(t)
 	chain, private, err := bed.Certificate(v4.gateway, v6.gateway)
 	if err != nil {
@@ -84,13 +92,19 @@ func newWorld(t *testing.T) *world {
 
 func (w *world) linkPeers(t *testing.T) {
 	t.Helper()
-	w.peers.Link(t, netip.PrefixFrom(v4.relay, 24), netip.PrefixFrom(v4.peer, 24))
-	linkSix(t, w.peers, "peers", v6.relay, v6.peer)
+	w.link(t, w.peers, "peers", func(f family) (here, there netip.Addr) { return f.relay, f.peer })
 }
 
-// linkSix adds IPv6 to a link.
-func linkSix(t *testing.T, s *netns.Space, name string, here, there netip.Addr) {
+// link connects the gateway to a namespace by an interface with the name.
+func (w *world) link(t *testing.T, s *netns.Space, name string, ends func(family) (here, there netip.Addr)) {
 	t.Helper()
+	link := s.Link
+	if w.lan != nil {
+		link = func(t *testing.T, here, there netip.Prefix) { w.lan.Link(t, s, here, there) }
+	}
+	here, there := ends(v4)
+	link(t, netip.PrefixFrom(here, 24), netip.PrefixFrom(there, 24))
+	here, there = ends(v6)
 	netns.Run(t, fmt.Sprintf("ip address add %s/64 dev %s nodad", here, name))
 	s.Run(t, fmt.Sprintf("ip address add %s/64 dev eth0 nodad", there))
 	s.Run(t, fmt.Sprintf("ip route add default via %s", here))
@@ -101,7 +115,8 @@ func (w *world) configure(cert, key string) config.Config {
 	c := config.Config{
 		Version: config.Version,
 		Admin: config.Admin{
-			Name: "media/edge", LogLevel: "all:INFO", HealthcheckEndpoint: &url, MetricsEndpoint: metrics, OffloadEngine: "TC",
+			Name: "media/edge", LogLevel: "all:INFO", HealthcheckEndpoint: &url, MetricsEndpoint: metrics,
+			OffloadEngine: w.engine,
 		},
 		Auth: config.Auth{Type: config.AuthStatic, Realm: "media.example.org", Credentials: map[string]credential.Secret{
 			config.KeyUsername: user, config.KeyPassword: password,
@@ -176,8 +191,9 @@ func (w *world) start(t *testing.T, change ...func(*config.Config)) *gateway {
 	for _, url := range []string{health + "/ready", metrics} {
 		g.await("ready", bed.Answers(url, http.StatusOK))
 	}
-	if s := g.status(); g.config.Admin.OffloadEngine == "TC" && s.Offload.Mechanism == "None" {
-		t.Fatalf("media is not forwarded in the kernel: %s", s.Offload.Reason)
+	if s := g.status(); g.config.Admin.OffloadEngine != "None" && s.Offload.Mechanism == "None" ||
+		g.config.Admin.OffloadEngine == "XDP" && s.Offload.Mechanism != "XDP" {
+		t.Fatalf("engine %s is not used: %+v", g.config.Admin.OffloadEngine, s.Offload)
 	}
 	g.objects = objectsOf(t, p.PID())
 	return g

@@ -70,3 +70,13 @@ func OccupyTCX(t *testing.T, interfaces ...string) {
 		}
 	}
 }
+
+// Statistics makes the kernel count how often it runs programs, until the test ends.
+func Statistics(t *testing.T) {
+	t.Helper()
+	fd, err := Call(unix.BPF_ENABLE_STATS, &struct{ kind uint32 }{unix.BPF_STATS_RUN_TIME})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Close(fd) })
+}

@@ -87,6 +87,12 @@ func (s *Space) Run(t *testing.T, command string) string {
 func (s *Space) Link(t *testing.T, here, there netip.Prefix) {
 	t.Helper()
 	Run(t, fmt.Sprintf("ip link add %s type veth peer name eth0 netns %d", s.name, s.thread))
+	s.address(t, here, there)
+}
+
+// address gives the interfaces of a link their addresses.
+func (s *Space) address(t *testing.T, here, there netip.Prefix) {
+	t.Helper()
 	Run(t, fmt.Sprintf("ip address add %s dev %s", here, s.name))
 	Run(t, fmt.Sprintf("ip link set %s up", s.name))
 	s.Run(t, fmt.Sprintf("ip address add %s dev eth0", there))

@@ -1,0 +1,77 @@
+package netns
+
+import (
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// Switch is an Ethernet switch between one interface of the test and other hosts. The interface is a TAP interface, whose
+// driver supports XDP, as the one of a network card does.
+type Switch struct {
+	lan   *Space
+	name  string
+	ports int
+}
+
+// NewSwitch makes a switch and the interface of the test, which gets the name.
+func NewSwitch(t *testing.T, name string) *Switch {
+	t.Helper()
+	w := &Switch{lan: New(t, "switch"), name: name}
+	w.lan.Run(t, "ip link add br0 type bridge")
+	w.lan.Run(t, "ip link set br0 up")
+	card := tap(t, name)
+	Run(t, fmt.Sprintf("ip link set %s up", name))
+	var port *os.File
+	w.lan.Do(func() { port = tap(t, "card") })
+	w.plug(t, "card")
+	for from, to := range map[*os.File]*os.File{card: port, port: card} {
+		go func() { _, _ = io.Copy(to, struct{ io.Reader }{from}) }() // until the test closes both
+	}
+	return w
+}
+
+// tap adds a TAP interface to the network namespace of the calling thread. A read or write of the file is one frame.
+func tap(t *testing.T, name string) *os.File {
+	t.Helper()
+	fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request, err := unix.NewIfreq(name)
+	if err == nil {
+		request.SetUint16(unix.IFF_TAP | unix.IFF_NO_PI)
+		err = unix.IoctlIfreq(fd, unix.TUNSETIFF, request)
+	}
+	if err != nil {
+		_ = unix.Close(fd)
+		t.Fatalf("add TAP interface %s: %v", name, err)
+	}
+	// Not before: a file in epoll that gets an interface afterwards reports no events.
+	file := os.NewFile(uintptr(fd), name)
+	t.Cleanup(func() { _ = file.Close() })
+	return file
+}
+
+// plug connects an interface to the switch.
+func (w *Switch) plug(t *testing.T, port string) {
+	t.Helper()
+	w.lan.Run(t, fmt.Sprintf("ip link set %s master br0", port))
+	w.lan.Run(t, fmt.Sprintf("ip link set %s up", port))
+}
+
+// Link connects a Space to the test, as Space.Link does, but by the switch. The name of the Space becomes another name of
+// the interface of the test.
+func (w *Switch) Link(t *testing.T, s *Space, here, there netip.Prefix) {
+	t.Helper()
+	port := fmt.Sprint("port", w.ports)
+	w.ports++
+	w.lan.Run(t, fmt.Sprintf("ip link add %s type veth peer name eth0 netns %d", port, s.thread))
+	w.plug(t, port)
+	Run(t, fmt.Sprintf("ip link property add dev %s altname %s", w.name, s.name))
+	s.address(t, here, there)
+}

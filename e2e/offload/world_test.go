@@ -60,8 +60,7 @@ var ports = map[call.Network]int{call.UDP: 3478, call.TCP: 3478, call.TLS: 5349,
 // world has the gateway in the network namespace of this process.
 type world struct {
 	clients, peers *netns.Space
-	lan            *netns.Switch // between the gateway and both, or nil
-	engine         string        // of the config
+	engine         string // of the config
 	programs       string
 	cert           []byte // of the gateway, in PEM
 	config         config.Config
@@ -74,12 +73,14 @@ func newWorld(t *testing.T, engine string) *world {
 	w := &world{engine: engine, programs: bedtest.Build(t, bed.Stunnerd, "e2e/turnprobe")}
 	// An interface announces its link-local address after a second, which makes the programs learn again.
 	netns.Run(t, "sysctl -q -w net.ipv6.conf.default.addr_gen_mode=1 net.ipv4.ip_forward=0")
-	w.clients, w.peers = netns.New(t, "clients"), netns.New(t, "peers")
-	if engine == "XDP" {
-		w.lan = netns.NewSwitch(t, "lan")
-	}
 	bpf.Statistics(t)
-	w.link(t, w.clients, "clients", func(f family) (here, there netip.Addr) { return f.gateway, f.client })
+	var lan *netns.Switch
+	if engine == "XDP" {
+		lan = netns.NewSwitch(t, "lan")
+	}
+	w.clients, w.peers = lan.New(t, "clients"), lan.New(t, "peers")
+	w.clients.Link(t, netip.PrefixFrom(v4.gateway, 24), netip.PrefixFrom(v4.client, 24))
+	linkSix(t, w.clients, "clients", v6.gateway, v6.client)
 	w.linkPeers(t)
 	chain, private, err := bed.Certificate(v4.gateway, v6.gateway)
 	if err != nil {
@@ -92,19 +93,13 @@ func newWorld(t *testing.T, engine string) *world {
 
 func (w *world) linkPeers(t *testing.T) {
 	t.Helper()
-	w.link(t, w.peers, "peers", func(f family) (here, there netip.Addr) { return f.relay, f.peer })
+	w.peers.Link(t, netip.PrefixFrom(v4.relay, 24), netip.PrefixFrom(v4.peer, 24))
+	linkSix(t, w.peers, "peers", v6.relay, v6.peer)
 }
 
-// link connects the gateway to a namespace by an interface with the name.
-func (w *world) link(t *testing.T, s *netns.Space, name string, ends func(family) (here, there netip.Addr)) {
+// linkSix adds IPv6 to a link.
+func linkSix(t *testing.T, s *netns.Space, name string, here, there netip.Addr) {
 	t.Helper()
-	link := s.Link
-	if w.lan != nil {
-		link = func(t *testing.T, here, there netip.Prefix) { w.lan.Link(t, s, here, there) }
-	}
-	here, there := ends(v4)
-	link(t, netip.PrefixFrom(here, 24), netip.PrefixFrom(there, 24))
-	here, there = ends(v6)
 	netns.Run(t, fmt.Sprintf("ip address add %s/64 dev %s nodad", here, name))
 	s.Run(t, fmt.Sprintf("ip address add %s/64 dev eth0 nodad", there))
 	s.Run(t, fmt.Sprintf("ip route add default via %s", here))

@@ -21,6 +21,7 @@ type Space struct {
 	name   string
 	thread int
 	work   chan func()
+	lan    *Switch // or nil
 }
 
 // New makes a network namespace with a loopback interface. The name becomes the name of the interface that Link adds to
@@ -82,17 +83,16 @@ func (s *Space) Run(t *testing.T, command string) string {
 	return string(out)
 }
 
-// Link connects the namespace to the one of the test by a veth pair. The local end is named after the Space and has the
-// first address. The other end is eth0, has the second address, and is the default route of the Space.
+// Link connects the namespace to the one of the test, by a veth pair or by the switch of the Space. The local end is named
+// after the Space and has the first address. The other end is eth0, has the second address, and is the default route of
+// the Space.
 func (s *Space) Link(t *testing.T, here, there netip.Prefix) {
 	t.Helper()
-	Run(t, fmt.Sprintf("ip link add %s type veth peer name eth0 netns %d", s.name, s.thread))
-	s.address(t, here, there)
-}
-
-// address gives the interfaces of a link their addresses.
-func (s *Space) address(t *testing.T, here, there netip.Prefix) {
-	t.Helper()
+	if s.lan != nil {
+		s.lan.link(t, s)
+	} else {
+		Run(t, fmt.Sprintf("ip link add %s type veth peer name eth0 netns %d", s.name, s.thread))
+	}
 	Run(t, fmt.Sprintf("ip address add %s dev %s", here, s.name))
 	Run(t, fmt.Sprintf("ip link set %s up", s.name))
 	s.Run(t, fmt.Sprintf("ip address add %s dev eth0", there))

@@ -3,7 +3,6 @@ package netns
 import (
 	"fmt"
 	"io"
-	"net/netip"
 	"os"
 	"testing"
 
@@ -64,14 +63,21 @@ func (w *Switch) plug(t *testing.T, port string) {
 	w.lan.Run(t, fmt.Sprintf("ip link set %s up", port))
 }
 
-// Link connects a Space to the test, as Space.Link does, but by the switch. The name of the Space becomes another name of
-// the interface of the test.
-func (w *Switch) Link(t *testing.T, s *Space, here, there netip.Prefix) {
+// New makes a network namespace, as the function New does, that Space.Link connects to the test by the switch. Its name
+// becomes another name of the interface of the test. Without a switch (nil) it has an own link.
+func (w *Switch) New(t *testing.T, name string) *Space {
+	t.Helper()
+	s := New(t, name)
+	s.lan = w
+	return s
+}
+
+// link connects a Space to the switch.
+func (w *Switch) link(t *testing.T, s *Space) {
 	t.Helper()
 	port := fmt.Sprint("port", w.ports)
 	w.ports++
 	w.lan.Run(t, fmt.Sprintf("ip link add %s type veth peer name eth0 netns %d", port, s.thread))
 	w.plug(t, port)
 	Run(t, fmt.Sprintf("ip link property add dev %s altname %s", w.name, s.name))
-	s.address(t, here, there)
 }

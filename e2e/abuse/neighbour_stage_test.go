@@ -67,11 +67,12 @@ func host(subnet netip.Prefix, number uint16) netip.Addr {
 	return netip.AddrFrom4(a)
 }
 
-// newStage creates the hosts and their links. The kernel removes them when the process ends.
-func newStage(t *testing.T) *stage {
+// newStage creates the hosts and their links, each of its own or all by a switch. The kernel removes them when the process
+// ends.
+func newStage(t *testing.T, by *netns.Switch) *stage {
 	t.Helper()
 	s := &stage{
-		far: netns.New(t, "far"), lan: netns.New(t, "lan"), peers: netns.New(t, "peers"), slow: netns.New(t, "slow"),
+		far: by.New(t, "far"), lan: by.New(t, "lan"), peers: by.New(t, "peers"), slow: by.New(t, "slow"),
 		roots: x509.NewCertPool(), dir: t.TempDir(),
 	}
 	at := func(subnet netip.Prefix, number uint16) netip.Prefix {
@@ -86,7 +87,7 @@ func newStage(t *testing.T) *stage {
 	s.lan.Link(t, at(lan, 1), at(lan, 2))
 	s.peers.Link(t, at(peerNet, 1), at(peerNet, 2))
 	s.slow.Link(t, at(slowNet, 1), at(slowNet, 2))
-	netns.Run(t, "tc qdisc add dev slow root tbf rate 1mbit burst 3000 limit 300000")
+	s.slow.Shape(t, "tbf rate 1mbit burst 3000 limit 300000")
 	// Without this limit, a host answers every datagram to a closed port with an ICMP error.
 	s.peers.Run(t, "sysctl -q -w net.ipv4.icmp_ratelimit=0")
 	for i := range uint16(echoPeers) {
@@ -242,6 +243,7 @@ clusters:
 
 func stunnerdCommand(t *testing.T, s *stage) bed.Command { return configured(t, s, "None") }
 func kernelCommand(t *testing.T, s *stage) bed.Command   { return configured(t, s, "TC") }
+func xdpCommand(t *testing.T, s *stage) bed.Command      { return configured(t, s, "XDP") }
 
 // configured returns the command of a stunnerd with an offload engine.
 func configured(t *testing.T, s *stage, engine string) bed.Command {

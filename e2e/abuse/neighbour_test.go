@@ -83,7 +83,7 @@ func TestNoisyNeighbour(t *testing.T) {
 	if !netns.Isolated(t) {
 		return
 	}
-	s := newStage(t)
+	s := newStage(t, nil)
 	results := &table{}
 	defer results.print(t)
 	quiet := map[string]figures{}
@@ -120,6 +120,31 @@ func TestNoisyNeighbour(t *testing.T) {
 					}
 				}
 			}
+		})
+	}
+}
+
+// TestNoisyNeighbour with the in-kernel path by XDP, with all hosts behind one interface of the server. Without -paths it
+// runs the case mostChannels only.
+func TestNoisyNeighbourXDP(t *testing.T) {
+	usualBuffers(t)
+	if !netns.Isolated(t) {
+		return
+	}
+	s := newStage(t, netns.NewSwitch(t, "card"))
+	results := &table{}
+	defer results.print(t)
+	quiet := s.settled(t, server{product, stunnerdCommand, ""}, call.UDP, nothing)
+	results.add("nothing", product, quiet)
+	xdp := server{product + " by XDP", xdpCommand, "XDP"}
+	for _, n := range neighbours {
+		if n.sentence != mostChannels && !*withPaths {
+			continue
+		}
+		t.Run(n.sentence, func(t *testing.T) {
+			f := s.settled(t, xdp, n.over, n.trigger)
+			results.add(n.sentence, xdp.name, f)
+			f.judge(t, quiet)
 		})
 	}
 }

@@ -54,7 +54,7 @@ type udpSocket struct {
 	current udpClient
 
 	receiver *datagram.Receiver
-	// attempt is receive. A method value that is made for each batch would allocate.
+	// attempt is receive. A method value that is made for each wait would allocate.
 	attempt func(fd uintptr) bool
 	// received and handled are the numbers of datagrams of the current batch.
 	received, handled int
@@ -165,22 +165,26 @@ func (s *udpSocket) readUntilPanic() (closed bool) {
 	if err != nil {
 		return true
 	}
-	s.task.Begin()
-	s.handle() // the rest of the batch in which a datagram has caused a panic
-	s.task.End()
+	s.work() // the rest of the batch in which a datagram has caused a panic
 	for raw.Read(s.attempt) == nil {
-		s.task.Begin()
-		s.handle()
-		s.task.End()
 	}
 	return true
 }
 
-// receive receives a batch without waiting. It reports false if there is no datagram.
+// receive receives one batch without waiting, and handles it. It reports false if it must wait for the next datagram. The
+// runtime then calls it after the next datagram has arrived, also if that is before receive returns. After a single
+// datagram, another attempt would most often find nothing.
 func (s *udpSocket) receive(fd uintptr) bool {
 	n, errno := s.receiver.Receive(int(fd))
 	s.received, s.handled = n, 0
-	return errno != unix.EAGAIN
+	s.work()
+	return errno != unix.EAGAIN && n != 1
+}
+
+func (s *udpSocket) work() {
+	s.task.Begin()
+	s.handle()
+	s.task.End()
 }
 
 // handle handles the datagrams of a batch.

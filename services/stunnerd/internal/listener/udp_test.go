@@ -113,7 +113,11 @@ func TestSocketsAllocateNothing(t *testing.T) {
 	}
 	defer receivers[0].Close()
 	socket := &udpSocket{conn: a, meter: &meter.Listener{}, receiver: receivers[0]}
-	socket.attempt = socket.receive
+	received := 0
+	attempt := func(fd uintptr) bool {
+		received, _ = socket.receiver.Receive(int(fd))
+		return received > 0
+	}
 	raw, err := a.SyscallConn()
 	if err != nil {
 		t.Fatal(err)
@@ -129,8 +133,8 @@ func TestSocketsAllocateNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		c.SendAll(packets)
-		for got := 0; got < len(packets)+1; got += socket.received {
-			if err := raw.Read(socket.attempt); err != nil {
+		for got := 0; got < len(packets)+1; got += received {
+			if err := raw.Read(attempt); err != nil {
 				t.Fatal(err)
 			}
 			c.from = datagram.SourceOf(socket.receiver.Control(0))
@@ -195,6 +199,43 @@ func TestReaderSurvivesAPanic(t *testing.T) {
 	if s.task.Working() {
 		t.Error("the reader seems to be at work")
 	}
+}
+
+// A reader reads all datagrams that are in the receive buffer, also those behind a full batch, without a further one.
+func TestReaderEmptiesItsSocket(t *testing.T) {
+	port, err := openPort(testport.Free(t), 1, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	receivers, err := newReceivers(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := meter.New()
+	s := &udpSocket{conn: port.readers[0], port: port, drops: m, meter: m.Listener("test"), receiver: receivers[0]}
+	client, err := net.Dial("udp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port.number)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	const datagrams = 2*datagram.BatchSize + 1
+	for range datagrams {
+		if _, err := client.Write(nil); err != nil { // is dropped as malformed
+			t.Fatal(err)
+		}
+	}
+	done := make(chan struct{})
+	go func() { defer close(done); s.read() }()
+	for end := time.Now().Add(10 * time.Second); m.Drops()[meter.Malformed.String()] < datagrams; {
+		if time.Now().After(end) {
+			t.Fatalf("%v of %d datagrams are read", m.Drops(), datagrams)
+		}
+		time.Sleep(time.Millisecond) // polls
+	}
+	if err := port.Close(); err != nil {
+		t.Fatal(err)
+	}
+	<-done
 }
 
 // if descriptors are scarce, clients with a session share the socket of their reader. The end of a session closes

@@ -67,7 +67,6 @@ type poller struct {
 	// attempt is poll. A method value that is made for each wait would allocate.
 	attempt  func(fd uintptr) bool
 	events   [128]unix.EpollEvent
-	ready    int // events of the last poll
 	done     chan struct{}
 	task     watch.Task
 	receiver *datagram.Receiver
@@ -167,32 +166,36 @@ func (p *poller) socket(e *unix.EpollEvent) *kernelSocket {
 func (p *poller) run() {
 	defer close(p.done)
 	for p.raw.Read(p.attempt) == nil {
-		p.task.Begin()
-		now := time.Now()
-		for i := range p.events[:p.ready] {
-			if s := p.socket(&p.events[i]); s != nil {
-				p.receive(s, p.events[i].Events, now)
-			}
-		}
-		p.task.End()
 	}
 }
 
-// poll gets events without waiting. It reports false if there are none.
+// poll gets events without waiting, and handles them. It reports false if it must wait for the next event. The runtime
+// then calls it after the next datagram has arrived, also if that is before poll returns. After a single datagram, another
+// attempt would most often find nothing.
 func (p *poller) poll(fd uintptr) bool {
 	// RawSyscall does not notify the Go scheduler, which is not needed because the call does not block.
-	n, _, errno := syscall.RawSyscall6(unix.SYS_EPOLL_PWAIT, fd, uintptr(unsafe.Pointer(&p.events)),
+	ready, _, errno := syscall.RawSyscall6(unix.SYS_EPOLL_PWAIT, fd, uintptr(unsafe.Pointer(&p.events)),
 		uintptr(len(p.events)), 0, 0, 0)
-	p.ready = int(n)
-	if errno != 0 { // EINTR
-		p.ready = 0
+	switch {
+	case errno != 0: // EINTR
 		return true
+	case ready == 0:
+		return false
 	}
-	return n > 0
+	p.task.Begin()
+	defer p.task.End()
+	now, datagrams := time.Now(), 0
+	for i := range p.events[:ready] {
+		if s := p.socket(&p.events[i]); s != nil {
+			datagrams += p.receive(s, p.events[i].Events, now)
+		}
+	}
+	return ready > 1 || datagrams != 1
 }
 
-// receive receives one batch, so that a socket with many datagrams does not delay the others, and passes it on.
-func (p *poller) receive(s *kernelSocket, events uint32, now time.Time) {
+// receive receives one batch, so that a socket with many datagrams does not delay the others, and passes it on. It returns
+// the size of the batch.
+func (p *poller) receive(s *kernelSocket, events uint32, now time.Time) int {
 	p.batch = p.batch[:0]
 	_ = s.Use(func(fd int) error { // fails only if the socket is closed
 		n, errno := p.receiver.Receive(fd)
@@ -215,6 +218,7 @@ func (p *poller) receive(s *kernelSocket, events uint32, now time.Time) {
 	if len(p.batch) > 0 {
 		s.receiver.ReceiveBatch(p.batch, now)
 	}
+	return len(p.batch)
 }
 
 // appendICMP appends the ICMP messages of the error queue of a socket that are for clients. It reads at most maxErrors

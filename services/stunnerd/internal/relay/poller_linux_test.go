@@ -7,6 +7,7 @@ import (
 	"math"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -106,6 +107,38 @@ func TestPollerServesManySockets(t *testing.T) {
 		closeAll(t, open[:]...)
 		if len(p.slots) != sockets || len(p.free) != sockets {
 			t.Fatalf("round %d: %d slots, %d of them free, want %d", round, len(p.slots), len(p.free), sockets)
+		}
+	}
+}
+
+// A datagram that arrives while the poller passes on another one is received, although the poller does not look for it
+// before it waits: at the same socket, and at another one.
+func TestDatagramWhileAnotherIsPassedOn(t *testing.T) {
+	network := newKernel(t)
+	peer, _ := newPeer(t)
+	one, oneAddr := open(t, network)
+	other, otherAddr := open(t, network)
+	got := make(chan string, 10)
+	if err := one.Start(receiverFunc(func(batch []Datagram) {
+		for _, d := range batch {
+			if string(d.payload()) == "first" {
+				write(t, peer, oneAddr, "second")
+				write(t, peer, otherAddr, "third")
+			}
+			got <- string(d.payload())
+		}
+	})); err != nil {
+		t.Fatal(err)
+	}
+	if err := other.Start(receiverFunc(func(batch []Datagram) { got <- string(batch[0].payload()) })); err != nil {
+		t.Fatal(err)
+	}
+	for range 100 {
+		write(t, peer, oneAddr, "first")
+		received := []string{after(t, got), after(t, got), after(t, got)}
+		slices.Sort(received)
+		if !slices.Equal(received, []string{"first", "second", "third"}) {
+			t.Fatalf("received %q", received)
 		}
 	}
 }

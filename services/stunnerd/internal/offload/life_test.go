@@ -433,6 +433,43 @@ func TestXDPForwards(t *testing.T) {
 	}
 }
 
+// The XDP program passes the packets between hosts behind two interfaces to the programs of TC, which forward them. It
+// follows a peer that moves from one interface to another and back.
+func TestXDPBetweenInterfaces(t *testing.T) {
+	statistics(t)
+	w, b := newTapWorld(t), binding(false)
+	r, p := w.start(t, relayConfig{Engine: EngineXDP, Bindings: []relayBinding{b}}), w.path(t, b)
+	forwards := func(where string, xdp bool) {
+		t.Helper()
+		time.Sleep(3 * changeInterval)
+		p.warm(t, r)
+		const packets = 50
+		before := r.do(t, "state")
+		for range packets {
+			if p.up(media(160), patience) == nil || p.down(media(160), patience) == nil {
+				t.Fatal("lost")
+			}
+		}
+		after := r.do(t, "state")
+		kernel, passed := after.Kernel.minus(before.Kernel), int(after.Runs-before.Runs)
+		if kernel.Up.Packets != packets || kernel.Down.Packets != packets || (passed < packets) != xdp {
+			t.Errorf("%s: kernel %+v, %d packets have passed the XDP program: %+v", where, kernel, passed, after.Status)
+		}
+	}
+	forwards("behind one interface", true)
+	w.link(t, "other", 3, w.peer, "eth1")
+	within(t, "attach to a new interface", func() bool { return len(r.do(t, "state").Status.Interfaces) == 2 })
+	if s := r.do(t, "state").Status; s.Mechanism == XDP || !strings.Contains(s.Reason, "interface other: TC is used") {
+		t.Errorf("with a veth interface: %+v", s)
+	}
+	w.relay.run(t, "ip route add 10.77.2.2/32 via 10.77.3.2")
+	w.peer.run(t, "ip route add 10.77.2.1/32 via 10.77.3.1")
+	forwards("behind two interfaces", false)
+	w.relay.run(t, "ip link delete other")
+	within(t, "remove the interface", func() bool { return len(r.do(t, "state").Status.Interfaces) == 1 })
+	forwards("behind one interface again", true)
+}
+
 // Within about a second, the XDP program follows a host that gets another Ethernet address, as the neighbour table of the
 // relay has it.
 func TestXDPFollowsTheNeighbours(t *testing.T) {

@@ -188,6 +188,42 @@ func TestSenderThatIsClosedSendsNothing(t *testing.T) {
 	}
 }
 
+// The reader of a socket sends from it while it is closed.
+func TestSenderIsClosedWhileItsReaderSends(t *testing.T) {
+	conn, s := reader(t, "127.0.0.1", 0)
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	self := conn.LocalAddr().(*net.UDPAddr).AddrPort()
+	reading, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = raw.Read(func(uintptr) bool {
+			close(reading)
+			for s.Send(nil, self, nil) != net.ErrClosed {
+			}
+			return true
+		})
+	}()
+	<-reading
+	closed := make(chan error)
+	go func() { closed <- s.Close() }()
+	for range 2 {
+		select {
+		case err := <-closed:
+			if err != nil {
+				t.Error(err)
+			}
+			closed = nil
+		case <-done:
+			done = nil
+		case <-time.After(10 * time.Second):
+			t.Fatal("Close and the reader wait for each other")
+		}
+	}
+}
+
 func TestDropsOfAFullReceiveBufferAreCounted(t *testing.T) {
 	conn, s := reader(t, "127.0.0.1", 0)
 	if err := conn.SetReadBuffer(4096); err != nil {

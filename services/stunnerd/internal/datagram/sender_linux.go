@@ -237,14 +237,15 @@ func (s *Sender) Use(f func(fd int) error) error {
 	return f(s.fd)
 }
 
-// Close closes the socket. The kernel still sends the datagrams in the send buffer.
+// Close closes the socket. The kernel still sends the datagrams in the send buffer. Close of a socket from which a
+// goroutine reads (syscall.RawConn) waits for that goroutine, which may be waiting for mu in order to send.
 func (s *Sender) Close() error {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.release == nil {
-		return nil
-	}
 	release := s.release
 	s.release = nil
+	s.mu.Unlock()
+	if release == nil {
+		return nil
+	}
 	return release()
 }

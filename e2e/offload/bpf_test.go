@@ -53,7 +53,7 @@ func (g *gateway) runs() (n int) {
 	return n
 }
 
-// files returns what the kernel tells about each file descriptor of a process, as far as it is numbers.
+// files returns the fields of /proc/PID/fdinfo of all file descriptors of a process. Fields that are not numbers are 0.
 func files(t *testing.T, pid int) (all []map[string]int) {
 	t.Helper()
 	names, err := filepath.Glob(fmt.Sprintf("/proc/%d/fdinfo/*", pid))

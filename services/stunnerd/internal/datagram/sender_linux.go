@@ -237,12 +237,12 @@ func (s *Sender) Use(f func(fd int) error) error {
 	return f(s.fd)
 }
 
-// Close closes the socket. The kernel still sends the datagrams in the send buffer. Close of a socket from which a
-// goroutine reads (syscall.RawConn) waits for that goroutine, which may be waiting for mu in order to send.
+// Close closes the socket. The kernel still sends the datagrams in the send buffer.
 func (s *Sender) Close() error {
 	s.mu.Lock()
 	release := s.release
 	s.release = nil
+	// Not under mu: closing waits for the goroutine that reads from the socket, which may wait for mu in order to send.
 	s.mu.Unlock()
 	if release == nil {
 		return nil

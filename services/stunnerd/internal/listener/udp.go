@@ -165,7 +165,7 @@ func (s *udpSocket) readUntilPanic() (closed bool) {
 	if err != nil {
 		return true
 	}
-	s.work() // the rest of the batch in which a datagram has caused a panic
+	s.work() // after a panic
 	for raw.Read(s.attempt) == nil {
 	}
 	return true
@@ -177,10 +177,13 @@ func (s *udpSocket) readUntilPanic() (closed bool) {
 func (s *udpSocket) receive(fd uintptr) bool {
 	n, errno := s.receiver.Receive(int(fd))
 	s.received, s.handled = n, 0
-	s.work()
+	if n > 0 {
+		s.work()
+	}
 	return errno != unix.EAGAIN && n != 1
 }
 
+// work handles the rest of a batch, as one unit of work for the liveness probe.
 func (s *udpSocket) work() {
 	s.task.Begin()
 	s.handle()

@@ -160,22 +160,27 @@ func TestPortOfAnotherProcessIsNotShared(t *testing.T) {
 	}
 }
 
-// T-17: after a panic while a datagram is handled, the reader continues for other clients.
-func TestReaderSurvivesAPanic(t *testing.T) {
+// newSocket returns the one socket of a port, with a receiver. The caller starts its reader.
+func newSocket(t *testing.T, m *meter.Meter) *udpSocket {
+	t.Helper()
 	port, err := openPort(testport.Free(t), 1, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := meter.New()
-	// without a gate every datagram causes a panic
 	receivers, err := newReceivers(1)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &udpSocket{conn: port.readers[0], port: port, drops: m, meter: &meter.Listener{}, receiver: receivers[0]}
+	return &udpSocket{conn: port.readers[0], port: port, drops: m, meter: m.Listener("test"), receiver: receivers[0]}
+}
+
+// T-17: after a panic while a datagram is handled, the reader continues for other clients.
+func TestReaderSurvivesAPanic(t *testing.T) {
+	m := meter.New()
+	s := newSocket(t, m) // without a gate every datagram causes a panic
 	done := make(chan struct{})
 	go func() { defer close(done); s.read() }()
-	client, err := net.Dial("udp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port.number)))
+	client, err := net.Dial("udp", net.JoinHostPort("127.0.0.1", strconv.Itoa(s.port.number)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -192,7 +197,7 @@ func TestReaderSurvivesAPanic(t *testing.T) {
 		}
 		time.Sleep(time.Millisecond)
 	}
-	if err := port.Close(); err != nil {
+	if err := s.port.Close(); err != nil {
 		t.Fatal(err)
 	}
 	<-done
@@ -203,17 +208,9 @@ func TestReaderSurvivesAPanic(t *testing.T) {
 
 // A reader reads all datagrams that are in the receive buffer, also those behind a full batch, without a further one.
 func TestReaderEmptiesItsSocket(t *testing.T) {
-	port, err := openPort(testport.Free(t), 1, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
-	receivers, err := newReceivers(1)
-	if err != nil {
-		t.Fatal(err)
-	}
 	m := meter.New()
-	s := &udpSocket{conn: port.readers[0], port: port, drops: m, meter: m.Listener("test"), receiver: receivers[0]}
-	client, err := net.Dial("udp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port.number)))
+	s := newSocket(t, m)
+	client, err := net.Dial("udp", net.JoinHostPort("127.0.0.1", strconv.Itoa(s.port.number)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -232,7 +229,7 @@ func TestReaderEmptiesItsSocket(t *testing.T) {
 		}
 		time.Sleep(time.Millisecond) // polls
 	}
-	if err := port.Close(); err != nil {
+	if err := s.port.Close(); err != nil {
 		t.Fatal(err)
 	}
 	<-done

@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"net/netip"
 	"os"
@@ -23,7 +22,6 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/gate"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/relay"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/stunmsg"
-	"github.com/stunner-gateway/stunner/services/stunnerd/internal/testport"
 )
 
 // batchBed is a reader that a test runs batch by batch. Datagrams on loopback are in the receive buffer of the reader
@@ -43,18 +41,8 @@ func newBatchBed(t *testing.T) *batchBed {
 	}, cluster.NewView(
 		[]config.Cluster{{Name: "c", Type: config.Static, Endpoints: []string{"127.0.0.1"}}}, []string{"c"},
 	))
-	port, err := openPort(testport.Free(t), 1, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
-	receivers, err := newReceivers(1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := &udpSocket{
-		conn: port.readers[0], port: port, gate: g, drops: m, meter: m.Listener("test"),
-		relays: map[netip.AddrPort]*relay.Relay{}, receiver: receivers[0],
-	}
+	s := newSocket(t, m)
+	s.gate, s.relays = g, map[netip.AddrPort]*relay.Relay{}
 	s.attempt = func(fd uintptr) bool {
 		s.receive(fd)
 		return s.received > 0
@@ -64,7 +52,7 @@ func newBatchBed(t *testing.T) *batchBed {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := port.Close(); err != nil {
+		if err := s.port.Close(); err != nil {
 			t.Error(err)
 		}
 	})

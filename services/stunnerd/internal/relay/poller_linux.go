@@ -171,7 +171,7 @@ func (p *poller) run() {
 
 // poll gets events without waiting, and handles them. It reports false if it must wait for the next event. The runtime
 // then calls it after the next datagram has arrived, also if that is before poll returns. After a single datagram, another
-// attempt would most often find nothing.
+// attempt would most often find nothing. After an error, the error queue of the socket may contain more.
 func (p *poller) poll(fd uintptr) bool {
 	// RawSyscall does not notify the Go scheduler, which is not needed because the call does not block.
 	ready, _, errno := syscall.RawSyscall6(unix.SYS_EPOLL_PWAIT, fd, uintptr(unsafe.Pointer(&p.events)),
@@ -190,7 +190,7 @@ func (p *poller) poll(fd uintptr) bool {
 			datagrams += p.receive(s, p.events[i].Events, now)
 		}
 	}
-	return ready > 1 || datagrams != 1
+	return ready > 1 || datagrams != 1 || p.events[0].Events&unix.EPOLLERR != 0
 }
 
 // receive receives one batch, so that a socket with many datagrams does not delay the others, and passes it on. It returns

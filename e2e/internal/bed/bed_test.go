@@ -77,11 +77,11 @@ calls_total_more 7
 idle 0
 `
 	for name, want := range map[string]float64{"calls_total": 17, "idle": 0, "calls_total_more": 7} {
-		if got, err := sum(page, name); err != nil || got != want {
+		if got, err := Sum(page, name); err != nil || got != want {
 			t.Errorf("%s: got %g, %v; want %g", name, got, err, want)
 		}
 	}
-	if _, err := sum(page, "calls"); !errors.Is(err, ErrNoMetric) {
+	if _, err := Sum(page, "calls"); !errors.Is(err, ErrNoMetric) {
 		t.Errorf("absent metric: %v", err)
 	}
 }

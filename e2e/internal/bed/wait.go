@@ -105,11 +105,11 @@ func Metric(ctx context.Context, url, name string) (float64, error) {
 	if code != http.StatusOK {
 		return 0, fmt.Errorf("read metric %s: %s: status %d", name, url, code)
 	}
-	return sum(string(body), name)
+	return Sum(string(body), name)
 }
 
-// sum adds the series of a metric in the Prometheus text format.
-func sum(page, name string) (total float64, err error) {
+// Sum adds the series of a metric in the Prometheus text format.
+func Sum(page, name string) (total float64, err error) {
 	found := false
 	for lines := bufio.NewScanner(strings.NewReader(page)); lines.Scan(); {
 		series, value, ok := strings.Cut(lines.Text(), " ")

@@ -77,7 +77,7 @@ func (c *Cluster) startServer(ctx context.Context) (err error) {
 		"--etcd-servers=http://"+store,
 		"--bind-address="+host, "--advertise-address="+host, "--secure-port="+port,
 		"--endpoint-reconciler-type=none", // Endpoints must not contain loopback addresses
-		"--service-cluster-ip-range=10.96.0.0/16",
+		"--service-cluster-ip-range=10.96.0.0/16,fd00:96::/112",
 		"--allow-privileged",
 		"--authorization-mode=RBAC",
 		"--client-ca-file="+c.file("ca.crt"), "--tls-cert-file="+c.file("server.crt"),

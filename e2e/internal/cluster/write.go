@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -74,6 +75,19 @@ func (c *Cluster) Patch(
 	}
 	if err != nil {
 		return fmt.Errorf("patch %s: %w", object, err)
+	}
+	return nil
+}
+
+// Delete deletes an object, named as for Field. An object that does not exist is no error.
+func (c *Cluster) Delete(ctx context.Context, namespace, object string) error {
+	resource, name, _ := strings.Cut(object, "/")
+	mapping, err := c.mapping(resource)
+	if err == nil {
+		err = c.at(mapping, namespace).Delete(ctx, name, metav1.DeleteOptions{})
+	}
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("delete %s: %w", object, err)
 	}
 	return nil
 }

@@ -4,6 +4,7 @@ package netns
 
 import (
 	"flag"
+	"fmt"
 	"os"
 	"os/exec"
 	"regexp"
@@ -79,10 +80,19 @@ func selected(test, pattern string) string {
 // Run runs a command in the network namespace of the calling thread and returns its output. An error ends the test.
 func Run(t *testing.T, command string) string {
 	t.Helper()
+	out, err := Exec(command)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// Exec runs a command in the network namespace of the calling thread and returns its output.
+func Exec(command string) (string, error) {
 	words := strings.Fields(command)
 	out, err := exec.Command(words[0], words[1:]...).CombinedOutput()
 	if err != nil {
-		t.Fatalf("%s: %v: %s", command, err, out)
+		return "", fmt.Errorf("%s: %w: %s", command, err, out)
 	}
-	return string(out)
+	return string(out), nil
 }

@@ -25,10 +25,20 @@ type Space struct {
 	port   string  // of the switch
 }
 
-// New makes a network namespace with a loopback interface. The name becomes the name of the interface that Link adds to
-// the namespace of the test.
+// New makes a network namespace with a loopback interface, until the end of the test. The name becomes the name of the
+// interface that Link adds to the namespace of the test.
 func New(t *testing.T, name string) *Space {
 	t.Helper()
+	s, err := Open(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	return s
+}
+
+// Open makes a network namespace with a loopback interface, until Close.
+func Open(name string) (*Space, error) {
 	s := &Space{name: name, work: make(chan func())}
 	entered := make(chan error)
 	go func() {
@@ -51,12 +61,17 @@ func New(t *testing.T, name string) *Space {
 	}()
 	if err := <-entered; err != nil {
 		close(s.work)
-		t.Fatalf("make a network namespace: %v: run the test as root", err)
+		return nil, fmt.Errorf("make a network namespace: %w: run the test as root", err)
 	}
-	t.Cleanup(func() { close(s.work) })
-	s.Run(t, "ip link set lo up")
-	return s
+	if _, err := s.Exec("ip link set lo up"); err != nil {
+		s.Close()
+		return nil, err
+	}
+	return s, nil
 }
+
+// Close ends the namespace, unless a process or socket is left in it.
+func (s *Space) Close() { close(s.work) }
 
 // Do calls f in the namespace. Sockets that f opens and processes that it starts stay in the namespace.
 func (s *Space) Do(f func()) {
@@ -74,14 +89,23 @@ func (s *Space) Dial(ctx context.Context, network, address string) (conn net.Con
 // Run runs a command in the namespace and returns its output. An error ends the test.
 func (s *Space) Run(t *testing.T, command string) string {
 	t.Helper()
+	out, err := s.Exec(command)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// Exec runs a command in the namespace and returns its output.
+func (s *Space) Exec(command string) (string, error) {
 	words := strings.Fields(command)
 	var out []byte
 	var err error
 	s.Do(func() { out, err = exec.Command(words[0], words[1:]...).CombinedOutput() })
 	if err != nil {
-		t.Fatalf("%s: %s: %v: %s", s.name, command, err, out)
+		return "", fmt.Errorf("%s: %s: %w: %s", s.name, command, err, out)
 	}
-	return string(out)
+	return string(out), nil
 }
 
 // Link connects the namespace to the one of the test, by a veth pair or by the switch of the Space. The local end is named
@@ -111,3 +135,6 @@ func (s *Space) Shape(t *testing.T, discipline string) {
 	}
 	Run(t, fmt.Sprintf("tc qdisc add dev %s root %s", s.name, discipline))
 }
+
+// Thread returns the id of the thread in the namespace, by which commands such as ip name it.
+func (s *Space) Thread() int { return s.thread }

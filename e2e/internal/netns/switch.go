@@ -23,10 +23,10 @@ func NewSwitch(t *testing.T, name string) *Switch {
 	w := &Switch{lan: New(t, "switch"), name: name}
 	w.lan.Run(t, "ip link add br0 type bridge")
 	w.lan.Run(t, "ip link set br0 up")
-	card := tap(t, name)
+	card := newTAP(t, name)
 	Run(t, fmt.Sprintf("ip link set %s up", name))
 	var port *os.File
-	w.lan.Do(func() { port = tap(t, "card") })
+	w.lan.Do(func() { port = newTAP(t, "card") })
 	w.plug(t, "card")
 	for from, to := range map[*os.File]*os.File{card: port, port: card} {
 		go func() { _, _ = io.Copy(to, struct{ io.Reader }{from}) }() // until the test closes both
@@ -34,12 +34,22 @@ func NewSwitch(t *testing.T, name string) *Switch {
 	return w
 }
 
-// tap adds a TAP interface to the network namespace of the calling thread. A read or write of the file is one frame.
-func tap(t *testing.T, name string) *os.File {
+// newTAP is tap until the end of the test.
+func newTAP(t *testing.T, name string) *os.File {
 	t.Helper()
-	fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	file, err := tap(name)
 	if err != nil {
 		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = file.Close() })
+	return file
+}
+
+// tap adds a TAP interface to the network namespace of the calling thread. A read or write of the file is one frame.
+func tap(name string) (*os.File, error) {
+	fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, fmt.Errorf("add TAP interface %s: %w", name, err)
 	}
 	request, err := unix.NewIfreq(name)
 	if err == nil {
@@ -48,12 +58,10 @@ func tap(t *testing.T, name string) *os.File {
 	}
 	if err != nil {
 		_ = unix.Close(fd)
-		t.Fatalf("add TAP interface %s: %v", name, err)
+		return nil, fmt.Errorf("add TAP interface %s: %w", name, err)
 	}
 	// Not before: a file in epoll that gets an interface afterwards reports no events.
-	file := os.NewFile(uintptr(fd), name)
-	t.Cleanup(func() { _ = file.Close() })
-	return file
+	return os.NewFile(uintptr(fd), name), nil
 }
 
 // plug connects an interface to the switch.

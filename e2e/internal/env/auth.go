@@ -1,0 +1,188 @@
+package env
+
+import (
+	"bytes"
+	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/services/api/config"
+	"github.com/stunner-gateway/stunner/services/api/credential"
+)
+
+// tokenSecret signs the tokens of web apps.
+const tokenSecret = "signs-the-tokens-of-web-applications"
+
+// authService is a running auth service.
+type authService struct {
+	process   *bed.Process
+	address   string // HOST:PORT of the API
+	health    string // HOST:PORT of the probes
+	arguments []string
+}
+
+// startAuth starts the auth service and waits until it is ready.
+func (e *Env) startAuth(ctx context.Context) error {
+	discovery, err := e.input.discovery(ctx)
+	if err != nil {
+		return err
+	}
+	a := &authService{}
+	for _, address := range []*string{&a.address, &a.health} {
+		port, err := bed.FreePort()
+		if err != nil {
+			return err
+		}
+		*address = net.JoinHostPort(e.input.address().String(), strconv.Itoa(port))
+	}
+	host, port, err := net.SplitHostPort(a.address)
+	if err != nil {
+		return err
+	}
+	a.arguments = append(discovery, "--address", host, "--port", port, "--health-address", a.health, "--shutdown-delay=0",
+		"--rate-limit=0", "--cluster-rate-limit=0", "--log-level=all:DEBUG")
+	if e.Shape[Credentials] == JWT {
+		file := filepath.Join(e.Dir, "jwt-secret")
+		if err := os.WriteFile(file, []byte(tokenSecret), 0o600); err != nil {
+			return err
+		}
+		a.arguments = append(a.arguments, "--jwt-secret-file", file, "--jwt-issuer=https://login.example.org", "--jwt-audience=calls")
+	}
+	e.auth = a
+	return e.runAuth(ctx)
+}
+
+// runAuth runs the auth service with the arguments of before.
+func (e *Env) runAuth(ctx context.Context) (err error) {
+	e.input.host(func() {
+		e.auth.process, err = bed.Start(bed.Command{Name: "auth", Path: e.program("auth"), Args: e.auth.arguments, Logs: e.Dir})
+	})
+	if err != nil {
+		return err
+	}
+	return e.Await(ctx, "start of the auth service", func(ctx context.Context) error {
+		return e.auth.process.Until(ctx, bed.Answers("http://"+e.auth.health+"/ready", http.StatusOK))
+	})
+}
+
+// token returns a token of a web app for a user, signed with HMAC-SHA256 (RFC 7519).
+func token(user string) string {
+	encode := base64.RawURLEncoding.EncodeToString
+	claims, err := json.Marshal(map[string]any{
+		"iss": "https://login.example.org", "aud": "calls", "sub": user, "exp": time.Now().Add(time.Hour).Unix(),
+	})
+	if err != nil {
+		panic(err) // strings and numbers are valid JSON
+	}
+	signed := encode([]byte(`{"alg":"HS256","typ":"JWT"}`)) + "." + encode(claims)
+	mac := hmac.New(sha256.New, []byte(tokenSecret))
+	mac.Write([]byte(signed))
+	return signed + "." + encode(mac.Sum(nil))
+}
+
+// ICE is the answer of the auth service for some Gateways.
+type ICE struct {
+	Servers []struct {
+		URLs                 []string `json:"urls"`
+		Username, Credential string
+	} `json:"iceServers"`
+}
+
+// ICEServers asks the auth service for the ICE servers of Gateways as a web app does, TURN over DTLS included, which
+// browsers do not support. Without Gateways the auth service selects them.
+func (e *Env) ICEServers(ctx context.Context, user string, gateways ...*Gateway) (answer ICE, err error) {
+	type reference struct {
+		Namespace string `json:"namespace"`
+		Name      string `json:"name"`
+	}
+	question := struct {
+		DTLS     bool        `json:"dtls"`
+		Gateways []reference `json:"gateways,omitempty"`
+	}{DTLS: true}
+	for _, g := range gateways {
+		question.Gateways = append(question.Gateways, reference{g.Namespace, g.Name})
+	}
+	body, err := json.Marshal(question)
+	if err != nil {
+		return answer, err
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+e.auth.address+"/v1/ice-servers", bytes.NewReader(body))
+	if err != nil {
+		return answer, err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Authorization", "Bearer "+token(user))
+	code, body, err := bed.Do(req)
+	if err == nil && code != http.StatusCreated {
+		err = fmt.Errorf("status %d: %s", code, body)
+	}
+	if err == nil {
+		err = json.Unmarshal(body, &answer)
+	}
+	if err != nil {
+		return answer, fmt.Errorf("ask for ICE servers: %w", err)
+	}
+	return answer, nil
+}
+
+// Endpoint is an address that the auth service tells clients.
+type Endpoint struct {
+	URI    config.URI
+	Addr   netip.AddrPort
+	Secret credential.Credential
+}
+
+// Endpoints returns what the auth service tells clients of a Gateway.
+func (g *Gateway) Endpoints(ctx context.Context, user string) (list []Endpoint, err error) {
+	answer, err := g.env.ICEServers(ctx, user, g)
+	if err != nil {
+		return nil, err
+	}
+	for _, s := range answer.Servers {
+		for _, url := range s.URLs {
+			uri, err := config.ParseURI(url)
+			if err != nil {
+				return nil, err
+			}
+			a, err := netip.ParseAddr(uri.Host)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", url, err)
+			}
+			list = append(list, Endpoint{uri, netip.AddrPortFrom(a, uint16(uri.Port)), credential.Credential{
+				Username: s.Username, Password: credential.Secret(s.Credential)}})
+		}
+	}
+	return list, nil
+}
+
+// Credential returns a credential of a user for a Gateway, in the way of the shape: the static one, one that the shared
+// secret signs, or one of the auth service.
+func (g *Gateway) Credential(ctx context.Context, user string) (username, password string, err error) {
+	e := g.env
+	switch e.Shape[Credentials] {
+	case Static:
+		return e.user, e.secret, nil
+	case Ephemeral:
+		minted, err := credential.Authority{SharedSecret: credential.Secret(e.secret)}.Mint(user, time.Hour, time.Now())
+		return minted.Username, string(minted.Password), err
+	}
+	answer, err := e.ICEServers(ctx, user, g)
+	if err != nil {
+		return "", "", err
+	}
+	if len(answer.Servers) == 0 {
+		return "", "", fmt.Errorf("the auth service knows no server of %s", g.ID())
+	}
+	return answer.Servers[0].Username, answer.Servers[0].Credential, nil
+}

@@ -1,0 +1,167 @@
+package env
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+
+	"github.com/stunner-gateway/stunner/e2e/internal/call"
+)
+
+// peers are the media servers, which return every datagram.
+type peers struct{ conns []*net.UDPConn }
+
+// servePeers starts the media servers.
+func (e *Env) servePeers() error {
+	for number := range peerCount {
+		for _, at := range e.peersOf(number) {
+			if err := e.servePeer(at); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// peerBuffer holds what all clients of a test send while a busy machine does not run the peer.
+const peerBuffer = 4 << 20
+
+func (e *Env) servePeer(at netip.AddrPort) (err error) {
+	var conn *net.UDPConn
+	e.Net.Peers.Do(func() { conn, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(at)) })
+	if err != nil {
+		return fmt.Errorf("start media server: %w", err)
+	}
+	e.peers.conns = append(e.peers.conns, conn)
+	if err := conn.SetReadBuffer(peerBuffer); err != nil {
+		return err
+	}
+	go func() {
+		buf := make([]byte, 2048)
+		for {
+			n, from, err := conn.ReadFromUDPAddrPort(buf)
+			if errors.Is(err, net.ErrClosed) {
+				return
+			}
+			if err == nil { // an ICMP error is that of an ended relay
+				_, _ = conn.WriteToUDPAddrPort(buf[:n], from) // clients count what is lost
+			}
+		}
+	}()
+	return nil
+}
+
+func (p peers) close() {
+	for _, c := range p.conns {
+		_ = c.Close()
+	}
+}
+
+// Call is a call of a client.
+type Call struct {
+	*call.Call
+	// Name says what the call uses: LISTENER by ADDRESS to PEER.
+	Name    string
+	Network call.Network
+}
+
+// Dial starts a call at an address of a listener to a peer, with a credential of a user.
+func (e *Env) Dial(ctx context.Context, l *Listener, at, peer netip.AddrPort, user string) (*Call, error) {
+	username, password, err := l.Gateway.Credential(ctx, user)
+	if err != nil {
+		return nil, err
+	}
+	return e.DialAs(ctx, l, at, peer, username, password)
+}
+
+// DialAs is Dial with a credential.
+func (e *Env) DialAs(ctx context.Context, l *Listener, at, peer netip.AddrPort, username, password string) (*Call, error) {
+	var c *call.Call
+	var err error
+	e.Net.Clients.Do(func() {
+		c, err = call.Start(ctx, call.Options{
+			Gateway: at, Network: l.Network, Username: username, Password: password, Peer: peer, Roots: l.Gateway.Roots,
+		})
+	})
+	name := fmt.Sprintf("%s by %s to %s", l, at, peer)
+	if err != nil {
+		return nil, fmt.Errorf("call %s: %w", name, err)
+	}
+	return &Call{c, name, l.Network}, nil
+}
+
+// DialAll starts a call through each listener, at each of its addresses. The caller must hang them up.
+//
+// A client that does not ask for an address family gets a relay of IPv4, unless the pods have none (RFC 8656 §7.2), so the
+// peer is the first one at each address.
+func (e *Env) DialAll(ctx context.Context, user string) (calls Calls, err error) {
+	for _, l := range e.Listeners() {
+		for _, at := range l.Addresses() {
+			c, dialErr := e.Dial(ctx, l, at, l.Peers()[0], user)
+			if dialErr != nil {
+				err = errors.Join(err, dialErr)
+				continue
+			}
+			calls = append(calls, c)
+		}
+	}
+	if err == nil {
+		err = calls.Flow(ctx)
+	}
+	return calls, err
+}
+
+// ErrForbidden reports that the gateway does not allow a peer: error 403.
+var ErrForbidden = errors.New("forbidden")
+
+// TryPeer asks for a permission for a peer, with a new allocation. It returns ErrForbidden if the gateway refuses it.
+func (l *Listener) TryPeer(ctx context.Context, peer netip.AddrPort) error {
+	c, err := l.Gateway.env.Dial(ctx, l, l.Addresses()[0], peer, "tries-peers")
+	switch {
+	case errors.Is(err, call.ErrRefused) && strings.Contains(err.Error(), "403"):
+		return fmt.Errorf("%w: %w", ErrForbidden, err)
+	case err != nil:
+		return err
+	}
+	c.End(0)
+	return nil
+}
+
+// Calls are running calls.
+type Calls []*Call
+
+// OverUDP returns the calls over UDP.
+func (cs Calls) OverUDP() (list Calls) {
+	for _, c := range cs {
+		if c.Network == call.UDP {
+			list = append(list, c)
+		}
+	}
+	return list
+}
+
+// flowing is the number of echoes after which a call works.
+const flowing = 5
+
+// Flow waits until each call has received more echoes.
+func (cs Calls) Flow(ctx context.Context) (err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, Limit, fmt.Errorf("not within %s", Limit))
+	defer cancel()
+	for _, c := range cs {
+		if flowErr := c.AwaitMore(ctx, flowing); flowErr != nil {
+			err = errors.Join(err, fmt.Errorf("call %s: %w", c.Name, flowErr))
+		}
+	}
+	return err
+}
+
+// HangUp ends the calls and returns their statistics.
+func (cs Calls) HangUp() (all []call.Stats) {
+	for _, c := range cs {
+		all = append(all, c.End(0))
+	}
+	return all
+}

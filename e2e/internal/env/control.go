@@ -1,0 +1,138 @@
+package env
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+)
+
+// get returns the body of a URL in the network of the control plane. A status other than 200 is an error.
+func (e *Env) get(ctx context.Context, url string) ([]byte, error) {
+	client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, network, address string) (conn net.Conn, err error) {
+			e.input.host(func() { conn, err = new(net.Dialer).DialContext(ctx, network, address) })
+			return conn, err
+		},
+	}}
+	code, body, err := bed.GetBy(ctx, client, url)
+	if err == nil && code != http.StatusOK {
+		err = fmt.Errorf("get %s: status %d: %s", url, code, body)
+	}
+	return body, err
+}
+
+// Metric returns the sum of the series of a metric of a dataplane.
+func (e *Env) Metric(ctx context.Context, d Dataplane, name string) (float64, error) {
+	page, err := e.get(ctx, d.Metrics)
+	if err != nil {
+		return 0, err
+	}
+	return bed.Sum(string(page), name)
+}
+
+// Output is what a run of stunnerctl has printed.
+type Output struct {
+	Text, Errors string
+	Code         int
+}
+
+// Ctl runs stunnerctl.
+func (e *Env) Ctl(ctx context.Context, args ...string) (Output, error) {
+	return e.ctlIn(ctx, e.input.host, nil, args...)
+}
+
+// CtlAtPeer runs stunnerctl in the network of the media servers, for commands that start a peer of their own.
+func (e *Env) CtlAtPeer(ctx context.Context, args ...string) (Output, error) {
+	return e.ctlIn(ctx, e.Net.Peers.Do, nil, args...)
+}
+
+// ctlIn runs stunnerctl in a network. input is its standard input, or nil.
+func (e *Env) ctlIn(ctx context.Context, network func(func()), input io.Reader, args ...string) (o Output, err error) {
+	flags, err := e.input.ctl(ctx)
+	if err != nil {
+		return o, err
+	}
+	cmd := exec.CommandContext(ctx, e.program("stunnerctl"), append(args, flags...)...)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = input, &stdout, &stderr
+	network(func() { err = cmd.Start() })
+	if err != nil {
+		return o, err
+	}
+	err = cmd.Wait()
+	o = Output{stdout.String(), stderr.String(), cmd.ProcessState.ExitCode()}
+	var exit *exec.ExitError
+	if errors.As(err, &exit) && ctx.Err() == nil {
+		err = nil
+	}
+	return o, err
+}
+
+// Finding is a finding of `stunnerctl doctor` and `why`.
+type Finding struct{ Severity, Stage, Object, Field, Problem, Remedy string }
+
+// Findings runs stunnerctl with the output -o json and returns its findings.
+func (e *Env) Findings(ctx context.Context, args ...string) ([]Finding, error) {
+	o, err := e.Ctl(ctx, append(args, "-o", "json")...)
+	if err != nil {
+		return nil, err
+	}
+	var report struct{ Findings []Finding }
+	if err := json.Unmarshal([]byte(o.Text), &report); err != nil {
+		return nil, fmt.Errorf("stunnerctl %v: %w: %s%s", args, err, o.Text, o.Errors)
+	}
+	return report.Findings, nil
+}
+
+// CredentialFlags returns the flags with which stunnerctl has a credential for a Gateway, in the way of the shape.
+func (e *Env) CredentialFlags(g *Gateway) ([]string, error) {
+	write := func(name, content string) (string, error) {
+		file := filepath.Join(e.Dir, name)
+		return file, os.WriteFile(file, []byte(content), 0o600)
+	}
+	switch e.Shape[Credentials] {
+	case Static:
+		file, err := write("password", e.secret)
+		return []string{"--user", e.user, "--password-file", file}, err
+	case Ephemeral:
+		file, err := write("shared-secret", e.secret)
+		return []string{"--user", "ctl", "--secret-file", file}, err
+	}
+	file, err := write("jwt", token("ctl"))
+	return []string{"--auth-server-address", e.auth.address, "--auth-token-file", file}, err
+}
+
+// Turncat sends a line through a listener to a peer and back, by `stunnerctl turncat` in the network of the media servers.
+func (e *Env) Turncat(ctx context.Context, l *Listener) error {
+	flags, err := e.CredentialFlags(l.Gateway)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, Limit)
+	defer cancel()
+	const line = "a line through the gateway\n"
+	args := append([]string{
+		"turncat", "-", "k8s://" + l.Gateway.ID() + ":" + l.Name, "udp://" + l.Peers()[0].String(), "--pace=echo", "--linger=5s",
+	}, flags...)
+	o, err := e.ctlIn(ctx, e.Net.Peers.Do, strings.NewReader(line), args...)
+	if err == nil && (o.Code != 0 || o.Text != line) {
+		err = fmt.Errorf("exit code %d, output %q: %s", o.Code, o.Text, o.Errors)
+	}
+	return err
+}
+
+// Namespaces returns the namespaces of the Gateways.
+func (e *Env) Namespaces() []string { return e.namespaces() }

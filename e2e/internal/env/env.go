@@ -1,0 +1,245 @@
+// Package env runs the product in any of its shapes: how many Gateways, listeners and pods there are, where clients reach
+// them, how they get credentials, and what has happened before. A test asks for a Shape and gets an Env, with clients,
+// peers, addresses, programs and faults; it does not know how they are made.
+//
+//	shape.go      the factors, their values, and the pairs that exclude each other
+//	cover.go      shapes in which each pair of values occurs
+//	env.go        the life of an Env
+//	objects.go    the YAML of a shape
+//	gateway.go    Gateways and listeners: addresses, peers, routes
+//	cluster.go    objects at an API server, with pods that kubelets run
+//	services.go   Services: load balancers, node ports, kube-proxy
+//	folder.go     objects in a folder
+//	auth.go       the auth service, credentials
+//	events.go     what happens to a running product
+//	clients.go    media servers and calls
+//	requests.go   single requests of clients
+//	flows.go      clients whose datagrams move between pods, floods
+//	control.go    stunnerctl, status and metrics of dataplanes
+//
+// What a shape needs and the machine lacks is an error that names the command that installs it.
+package env
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/cluster"
+	"github.com/stunner-gateway/stunner/e2e/internal/topology"
+)
+
+// Limit is the longest time that Await waits. Nothing takes this long; a busy machine may need it.
+const Limit = 30 * time.Second
+
+// Options of an Env.
+type Options struct {
+	Shape Shape
+	// Number distinguishes the environments of a process: 1 to 254.
+	Number int
+	// Cluster is the API server of shapes with Input APIServer.
+	Cluster *cluster.Cluster
+	// Dir takes programs, objects, volumes and logs.
+	Dir string
+	// Logf prints what happens.
+	Logf func(format string, args ...any)
+}
+
+// Env is a running product.
+type Env struct {
+	Options
+	Net      *topology.Network
+	Gateways []*Gateway
+
+	input input
+	auth  *authService
+	peers peers
+
+	// class names the GatewayClass and the Dataplane, system the namespace of the operator.
+	class, controller, system string
+	// user and secret are the static user name, and the password or shared secret.
+	user, secret string
+	root         string // of the repository
+}
+
+// input is where the operator gets objects from.
+type input interface {
+	// prepare makes what the operator needs, and start starts it.
+	prepare(ctx context.Context) error
+	startOperator(ctx context.Context) error
+	operator() *bed.Process
+	// apply writes objects in YAML. remove deletes an object, by KIND/NAME.
+	apply(ctx context.Context, namespace, text string) error
+	remove(ctx context.Context, namespace, object string) error
+	// status returns the status of an object as JSON, or "" if it has none.
+	status(ctx context.Context, namespace, object string) (string, error)
+	// dataplanes returns the running dataplanes of a Gateway.
+	dataplanes(g *Gateway) ([]Dataplane, error)
+	// removed returns nil when nothing is left of a Gateway that was deleted.
+	removed(ctx context.Context, g *Gateway) error
+	// update replaces the program of all dataplanes.
+	update(ctx context.Context) error
+	// discovery returns the flags of programs that read config discovery.
+	discovery(ctx context.Context) ([]string, error)
+	// ctl returns the flags of stunnerctl.
+	ctl(ctx context.Context) ([]string, error)
+	// host calls a function in the network of the control plane, and address is an address there.
+	host(func())
+	address() netip.Addr
+	close() error
+}
+
+// Dataplane is a running stunnerd.
+type Dataplane struct {
+	// Name names it in errors, and ID differs after an update.
+	Name, ID string
+	// Admin is the base URL of probes, status and sessions; Metrics the URL of the metrics.
+	Admin, Metrics string
+	// Addrs are the addresses of its relays.
+	Addrs []netip.Addr
+	// Crash kills the process that serves.
+	Crash func() error
+	// Stop begins an orderly end, without waiting for it.
+	Stop func(context.Context) error
+	// Net is its network; nil if it is that of a node.
+	Net *topology.Pod
+	// Log returns the last lines of the log.
+	Log func() []string
+}
+
+// New makes an environment in which nothing runs yet. Close must be called.
+func New(ctx context.Context, o Options) (*Env, error) {
+	e := &Env{
+		Options: o, class: fmt.Sprintf("calls-%d", o.Number), controller: fmt.Sprintf("stunner.l7mp.io/calls-%d", o.Number),
+		system: fmt.Sprintf("system-%d", o.Number), user: "caller", secret: "first-secret-of-this-environment",
+	}
+	err := e.make(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("make environment %s: %w", o.Shape, errors.Join(err, e.Close()))
+	}
+	return e, nil
+}
+
+func (e *Env) make(ctx context.Context) (err error) {
+	if e.root, err = bed.Root(); err != nil {
+		return err
+	}
+	if err := bed.Build(ctx, e.root, e.Dir, bed.Operator, bed.Stunnerd, bed.Auth, bed.Echo, bed.Stunnerctl); err != nil {
+		return err
+	}
+	nodes := 1
+	if e.Shape[Place] == HostNetwork {
+		nodes = e.Shape.PodCount()
+	}
+	e.Net, err = topology.New(topology.Options{Number: e.Number, Nodes: nodes, XDP: e.Shape[MediaPath] == XDP})
+	if err != nil {
+		return err
+	}
+	if err := e.addGateways(); err != nil {
+		return err
+	}
+	if e.Shape[Input] == Folder {
+		e.input = newFolder(e)
+	} else {
+		e.input = newCluster(e)
+	}
+	return e.servePeers()
+}
+
+// Start starts the product and waits until clients can call through each listener.
+func (e *Env) Start(ctx context.Context) error {
+	if err := e.input.prepare(ctx); err != nil {
+		return err
+	}
+	if err := e.applyAll(ctx); err != nil {
+		return err
+	}
+	if err := e.input.startOperator(ctx); err != nil {
+		return err
+	}
+	if err := e.startAuth(ctx); err != nil {
+		return err
+	}
+	return e.AwaitReady(ctx)
+}
+
+// applyAll writes all objects.
+func (e *Env) applyAll(ctx context.Context) error {
+	for _, text := range []string{e.classYAML(), e.dataplaneYAML(firstImage, e.Shape.PodCount()), e.secretYAML()} {
+		if err := e.input.apply(ctx, e.system, text); err != nil {
+			return err
+		}
+	}
+	for _, g := range e.Gateways {
+		if err := g.apply(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Images of the dataplane. All are the same program.
+const (
+	firstImage  = "stunnerd:1"
+	secondImage = "stunnerd:2"
+)
+
+// Close ends everything and returns the errors of what ended before.
+func (e *Env) Close() (err error) {
+	if e.auth != nil {
+		err = errors.Join(err, e.auth.process.Kill())
+	}
+	if e.input != nil {
+		err = errors.Join(err, e.input.close())
+	}
+	e.peers.close()
+	if e.Net != nil {
+		err = errors.Join(err, e.Net.Close())
+	}
+	return err
+}
+
+// Await waits until cond returns nil, at most for Limit. what names the event in errors.
+func (e *Env) Await(ctx context.Context, what string, cond func(context.Context) error) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, Limit, fmt.Errorf("not within %s", Limit))
+	defer cancel()
+	if err := bed.Until(ctx, cond); err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	return nil
+}
+
+// AwaitReady waits until the dataplanes of each Gateway are ready, as many as the shape has.
+func (e *Env) AwaitReady(ctx context.Context) error {
+	for _, g := range e.Gateways {
+		if err := e.Await(ctx, "dataplanes of "+g.ID(), g.ready); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// families returns the addresses of the families that the shape has.
+func (e *Env) families(both topology.Both[netip.Addr]) []netip.Addr {
+	switch e.Shape[Families] {
+	case IPv4:
+		return both[:1]
+	case IPv6:
+		return both[1:]
+	}
+	return both[:]
+}
+
+// program returns the path of a built program, by the name of an image.
+func (e *Env) program(name string) string {
+	path := filepath.Join(e.Dir, name)
+	if _, err := os.Stat(path); err != nil {
+		return ""
+	}
+	return path
+}

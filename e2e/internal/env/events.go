@@ -1,0 +1,230 @@
+package env
+
+import (
+	"context"
+	"errors"
+	"fmt"
+)
+
+// Happen makes the event of the shape happen, and waits until the product has reacted.
+func (e *Env) Happen(ctx context.Context) error {
+	happen := map[Value]func(context.Context) error{
+		Nothing:  func(context.Context) error { return nil },
+		Change:   e.ChangeRoutes,
+		Rotation: e.Rotate,
+		Crash:    e.CrashOne,
+		Update:   e.Update,
+		Restart:  e.RestartAll,
+		Mistake:  func(ctx context.Context) error { return errors.Join(e.MakeMistake(ctx), e.RestartAll(ctx)) },
+	}[e.Shape[Event]]
+	if err := happen(ctx); err != nil {
+		return fmt.Errorf("event %s: %w", e.Shape[Event], err)
+	}
+	return nil
+}
+
+// ChangeRoutes adds a media server to the first route of each Gateway, waits until clients reach it, and removes it again.
+func (e *Env) ChangeRoutes(ctx context.Context) error {
+	for _, g := range e.Gateways {
+		if err := e.input.apply(ctx, g.Namespace, g.backendYAML("first", e.Net.Peer(extraPeer))); err != nil {
+			return err
+		}
+		if err := g.awaitEndpoint(ctx, extraPeer, true); err != nil {
+			return err
+		}
+		if err := e.input.apply(ctx, g.Namespace, g.backendYAML("first", e.Net.Peer(g.peerNumber(false)))); err != nil {
+			return err
+		}
+		if err := g.awaitEndpoint(ctx, extraPeer, false); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// extraPeer is the number of a media server that no Gateway has at the start.
+const extraPeer = 6
+
+// Rotate replaces the static password or the shared secret, and waits until dataplanes and auth service use it.
+func (e *Env) Rotate(ctx context.Context) error {
+	e.secret = "another-" + e.secret
+	if err := e.input.apply(ctx, e.system, e.secretYAML()); err != nil {
+		return err
+	}
+	return e.Await(ctx, "new credentials", func(ctx context.Context) error {
+		for _, l := range e.Listeners() {
+			c, err := e.Dial(ctx, l, l.Addresses()[0], l.Peers()[0], "rotated")
+			if err != nil {
+				return err
+			}
+			c.End(0)
+		}
+		return nil
+	})
+}
+
+// RenewCertificates replaces the certificates of the TLS and DTLS listeners, and waits until new connections get them.
+func (e *Env) RenewCertificates(ctx context.Context) error {
+	for _, g := range e.Gateways {
+		text, err := g.newCertificate()
+		if err != nil {
+			return err
+		}
+		if err := e.input.apply(ctx, g.Namespace, text); err != nil {
+			return err
+		}
+		for _, l := range g.Listeners {
+			if !l.Secure() {
+				continue
+			}
+			if err := e.Await(ctx, "new certificate of "+l.String(), func(ctx context.Context) error {
+				return l.TryPeer(ctx, l.Peers()[0])
+			}); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// CrashOne kills the process of one dataplane of each Gateway, and waits until all are ready again.
+func (e *Env) CrashOne(ctx context.Context) error {
+	for _, g := range e.Gateways {
+		list, err := g.Dataplanes()
+		if err != nil || len(list) == 0 {
+			return errors.Join(err, fmt.Errorf("%s has %d dataplanes", g.ID(), len(list)))
+		}
+		if err := list[0].Crash(); err != nil {
+			return err
+		}
+	}
+	return e.AwaitReady(ctx)
+}
+
+// Update replaces the program of all dataplanes, and waits until as many as before run it.
+func (e *Env) Update(ctx context.Context) error {
+	before := map[string]bool{}
+	for _, g := range e.Gateways {
+		list, err := g.Dataplanes()
+		if err != nil {
+			return err
+		}
+		for _, d := range list {
+			before[d.ID] = true
+		}
+	}
+	if err := e.input.update(ctx); err != nil {
+		return err
+	}
+	for _, g := range e.Gateways {
+		if err := e.Await(ctx, "update of "+g.ID(), func(ctx context.Context) error {
+			list, err := g.Dataplanes()
+			if err != nil {
+				return err
+			}
+			for _, d := range list {
+				if before[d.ID] {
+					return fmt.Errorf("%s is not updated", d.Name)
+				}
+			}
+			return g.ready(ctx)
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// RestartAll kills and starts the operator, the auth service, and then both.
+func (e *Env) RestartAll(ctx context.Context) error {
+	for _, which := range [][2]bool{{true, false}, {false, true}, {true, true}} {
+		if which[0] {
+			if err := e.input.operator().Kill(); err != nil {
+				return err
+			}
+		}
+		if which[1] {
+			if err := e.auth.process.Kill(); err != nil {
+				return err
+			}
+		}
+		if which[0] {
+			if err := e.input.startOperator(ctx); err != nil {
+				return err
+			}
+		}
+		if which[1] {
+			if err := e.runAuth(ctx); err != nil {
+				return err
+			}
+		}
+	}
+	return e.AwaitReady(ctx)
+}
+
+// MakeMistake empties the Secret with the credentials, and waits until the status says so.
+func (e *Env) MakeMistake(ctx context.Context) error {
+	text := fmt.Sprintf("apiVersion: v1\nkind: Secret\nmetadata: {name: turn, namespace: %s}\nstringData: {type: static}\n", e.system)
+	if err := e.input.apply(ctx, e.system, text); err != nil {
+		return err
+	}
+	for _, g := range e.Gateways {
+		if err := e.Await(ctx, "condition for the mistake", func(ctx context.Context) error {
+			s, err := g.Status(ctx)
+			if err != nil {
+				return err
+			}
+			for _, c := range s.Conditions {
+				if c.Status != "True" {
+					return nil
+				}
+			}
+			return fmt.Errorf("all conditions of %s are True", g.ID())
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Repair corrects the mistake, and waits until the product is healthy.
+func (e *Env) Repair(ctx context.Context) error {
+	if err := e.input.apply(ctx, e.system, e.secretYAML()); err != nil {
+		return err
+	}
+	if err := e.AwaitReady(ctx); err != nil {
+		return err
+	}
+	return e.Await(ctx, "new calls", func(ctx context.Context) error {
+		calls, err := e.DialAll(ctx, "repaired")
+		calls.HangUp()
+		return err
+	})
+}
+
+// Remove deletes a Gateway with its routes, and waits until none of its dataplanes runs.
+func (e *Env) Remove(ctx context.Context, g *Gateway) error {
+	objects := []string{"gateway/" + g.Name, "udproute/" + g.Name + "-first"}
+	if g.hasSecond() {
+		objects = append(objects, "udproute/"+g.Name+"-second")
+	}
+	for _, o := range objects {
+		if err := e.input.remove(ctx, g.Namespace, o); err != nil {
+			return err
+		}
+	}
+	return e.Await(ctx, "removal of "+g.ID(), func(ctx context.Context) error { return e.input.removed(ctx, g) })
+}
+
+// awaitEndpoint waits until a call to a media server works or is refused, at the first listener of the Gateway.
+func (g *Gateway) awaitEndpoint(ctx context.Context, number int, allowed bool) error {
+	l := g.Listeners[0]
+	peer := g.env.peersOf(number)[0]
+	return g.env.Await(ctx, fmt.Sprintf("route to %s", peer), func(ctx context.Context) error {
+		err := l.TryPeer(ctx, peer)
+		if refused := errors.Is(err, ErrForbidden); err != nil && !refused || refused == allowed {
+			return fmt.Errorf("peer %s: %v", peer, err)
+		}
+		return nil
+	})
+}

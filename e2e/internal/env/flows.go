@@ -1,0 +1,155 @@
+package env
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/pion/stun/v2"
+
+	"github.com/stunner-gateway/stunner/e2e/internal/ask"
+	"github.com/stunner-gateway/stunner/e2e/internal/call"
+	"github.com/stunner-gateway/stunner/e2e/internal/topology"
+)
+
+// Stream is what a call sends.
+type Stream struct {
+	Size  int // bytes of a datagram; 0 is that of a voice call
+	Every time.Duration
+}
+
+// Heavy is a stream of about 2 Mbit/s.
+var Heavy = Stream{Size: 1200, Every: 5 * time.Millisecond}
+
+// Neighbour is a client in the network of the pods, which reach it without a router.
+type Neighbour struct {
+	*topology.Neighbour
+	env *Env
+}
+
+// NewNeighbour makes a neighbour of the pods of the first node.
+func (e *Env) NewNeighbour() (*Neighbour, error) {
+	n, err := e.Net.Nodes[0].AddNeighbour()
+	if err != nil {
+		return nil, err
+	}
+	return &Neighbour{n, e}, nil
+}
+
+// Addr returns the address of the neighbour.
+func (n *Neighbour) Addr() netip.Addr { return n.env.families(n.Addrs)[0] }
+
+// DialFrom starts a call over UDP from a port of a neighbour, or with nil of the client, whose datagrams go to a dataplane.
+func (e *Env) DialFrom(ctx context.Context, n *Neighbour, l *Listener, port uint16, to Dataplane, user string, s Stream) (*Call, error) {
+	if err := e.Move(n, l, port, to); err != nil {
+		return nil, err
+	}
+	username, password, err := l.Gateway.Credential(ctx, user)
+	if err != nil {
+		return nil, err
+	}
+	do, from := e.Net.Clients.Do, e.families(e.Net.Client)[0]
+	if n != nil {
+		do, from = n.Do, n.Addr()
+	}
+	var c *call.Call
+	do(func() {
+		c, err = call.Start(ctx, call.Options{
+			Gateway: l.Addresses()[0], Network: call.UDP, Username: username, Password: password, Peer: l.Peers()[0],
+			Size: s.Size, Interval: s.Every, Local: netip.AddrPortFrom(from, port),
+		})
+	})
+	name := fmt.Sprintf("%s from port %d by %s", l, port, to.Name)
+	if err != nil {
+		return nil, fmt.Errorf("call %s: %w", name, err)
+	}
+	return &Call{c, name, call.UDP}, nil
+}
+
+// Move makes the datagrams from a port of a neighbour, or with nil of the client, go to a dataplane from now on.
+func (e *Env) Move(n *Neighbour, l *Listener, port uint16, to Dataplane) error {
+	pod := netip.AddrPortFrom(to.Addrs[0], l.Port())
+	if n != nil {
+		return n.Send(netip.AddrPortFrom(n.Addr(), port), l.Addresses()[0], pod)
+	}
+	return e.Net.Move(netip.AddrPortFrom(e.families(e.Net.Client)[0], port), pod)
+}
+
+// Losses returns how many datagrams of calls, in percent, were lost in a time from now on.
+func (cs Calls) Losses(ctx context.Context, during time.Duration) float64 {
+	before := cs.total()
+	select {
+	case <-time.After(during):
+	case <-ctx.Done():
+	}
+	after := cs.total()
+	if after.Sent == before.Sent {
+		return 100
+	}
+	return 100 - 100*float64(after.Received-before.Received)/float64(after.Sent-before.Sent)
+}
+
+func (cs Calls) total() (t call.Stats) {
+	for _, c := range cs {
+		s := c.Stats()
+		t.Sent += s.Sent
+		t.Received += s.Received
+	}
+	return t
+}
+
+// Flood sends datagrams from a media server to addresses until the returned function is called.
+func (e *Env) Flood(from netip.AddrPort, s Stream, to ...netip.AddrPort) (stop func(), err error) {
+	var conn *net.UDPConn
+	e.Net.Peers.Do(func() { conn, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(from)) })
+	if err != nil {
+		return nil, fmt.Errorf("flood: %w", err)
+	}
+	payload := make([]byte, s.Size)
+	return repeat(s.Every, func() {
+		for _, a := range to {
+			_, _ = conn.WriteToUDPAddrPort(payload, a) // what is lost is not the point
+		}
+	}, conn.Close), nil
+}
+
+// Knock sends Allocate requests without a credential to an address until the returned function is called.
+func (e *Env) Knock(every time.Duration, to netip.AddrPort) (stop func(), err error) {
+	var conn net.Conn
+	e.Net.Clients.Do(func() { conn, err = net.Dial("udp", to.String()) })
+	if err != nil {
+		return nil, fmt.Errorf("knock at %s: %w", to, err)
+	}
+	return repeat(every, func() {
+		for range 10 {
+			m := stun.MustBuild(stun.TransactionID, stun.NewType(stun.MethodAllocate, stun.ClassRequest), ask.UDP())
+			_, _ = conn.Write(m.Raw) // as above
+		}
+	}, conn.Close), nil
+}
+
+// repeat calls a function at intervals until stop is called, which then calls end.
+func repeat(every time.Duration, do func(), end func() error) (stop func()) {
+	done := make(chan struct{})
+	var running sync.WaitGroup
+	running.Go(func() {
+		tick := time.NewTicker(every)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+				do()
+			case <-done:
+				return
+			}
+		}
+	})
+	return func() {
+		close(done)
+		running.Wait()
+		_ = end()
+	}
+}

@@ -1,0 +1,259 @@
+package env
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/services/api/config"
+	"github.com/stunner-gateway/stunner/services/api/discovery"
+)
+
+// inFolder is the product with a folder of YAML. Everything runs in the network of the first node.
+type inFolder struct {
+	*Env
+	process *bed.Process
+	port    int // of config discovery
+}
+
+func newFolder(e *Env) *inFolder { return &inFolder{Env: e} }
+
+func (f *inFolder) in() string  { return filepath.Join(f.Dir, "in") }
+func (f *inFolder) out() string { return filepath.Join(f.Dir, "out") }
+
+// stunnerd returns the path of the program of dataplanes, which update replaces.
+func (f *inFolder) stunnerd() string { return filepath.Join(f.Dir, "dataplane") }
+
+func (f *inFolder) prepare(context.Context) (err error) {
+	for _, dir := range []string{f.in(), f.out()} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return err
+		}
+	}
+	f.port, err = bed.FreePort()
+	if err != nil {
+		return err
+	}
+	return f.installProgram()
+}
+
+// installProgram puts a new file of the program in place.
+func (f *inFolder) installProgram() error {
+	data, err := os.ReadFile(f.Env.program("stunnerd"))
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(f.stunnerd()+".new", data, 0o700); err != nil {
+		return err
+	}
+	return os.Rename(f.stunnerd()+".new", f.stunnerd())
+}
+
+// address returns the address of the host: that of the node for programs of the test process.
+func (f *inFolder) address() netip.Addr { return f.families(f.Net.Nodes[0].Internal)[0] }
+
+// clientAddress returns the address of the host that clients reach, directly or by a NAT.
+func (f *inFolder) clientAddress() netip.Addr {
+	if f.Shape[Place] == BehindNAT {
+		return f.address()
+	}
+	return f.families(f.Net.Nodes[0].External)[0]
+}
+
+func (f *inFolder) at(port int) string {
+	return net.JoinHostPort(f.address().String(), strconv.Itoa(port))
+}
+
+func (f *inFolder) startOperator(ctx context.Context) (err error) {
+	f.host(func() {
+		f.process, err = bed.Start(bed.Command{Name: "operator", Path: f.Env.program("operator"), Logs: f.Dir, Args: []string{
+			"--provider=file", "--input", f.in(), "--output", f.out(), "--address", f.clientAddress().String(),
+			"--controller-name", f.controller, "--discovery-address", f.at(f.port), "--stunnerd", f.stunnerd(),
+			"--stop-grace", "1s", "--log=all:DEBUG",
+		}})
+	})
+	if err != nil {
+		return err
+	}
+	return f.Await(ctx, "start of the operator", func(ctx context.Context) error {
+		return f.process.Until(ctx, func(ctx context.Context) error { _, err := f.configs(ctx, f.Gateways[0]); return err })
+	})
+}
+
+func (f *inFolder) operator() *bed.Process { return f.process }
+
+// configs returns the config of a Gateway.
+func (f *inFolder) configs(ctx context.Context, g *Gateway) (c config.Config, err error) {
+	source, err := discovery.Open("http://"+f.at(f.port), discovery.Options{ID: g.ID(), TokenFile: f.tokenFile()})
+	if err != nil {
+		return c, err
+	}
+	list, err := source.Load(ctx)
+	if err == nil && len(list) != 1 {
+		err = fmt.Errorf("Gateway %s has no config", g.ID())
+	}
+	if err != nil {
+		return c, err
+	}
+	return list[0].Config, nil
+}
+
+func (f *inFolder) tokenFile() string { return filepath.Join(f.out(), "discovery.token") }
+
+// apply writes each document into a file of its own.
+func (f *inFolder) apply(_ context.Context, namespace, text string) error {
+	for _, document := range strings.Split(text, "\n---\n") {
+		var o struct {
+			Kind     string
+			Metadata struct{ Name, Namespace string }
+		}
+		if err := yaml.Unmarshal([]byte(document), &o); err != nil {
+			return fmt.Errorf("read YAML: %w", err)
+		}
+		if o.Kind == "" {
+			continue
+		}
+		path := f.file(namespace, strings.ToLower(o.Kind)+"/"+o.Metadata.Name)
+		if err := os.WriteFile(path+".draft", []byte(document), 0o600); err != nil {
+			return err
+		}
+		if err := os.Rename(path+".draft", path); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// file returns the path of an object, KIND/NAME.
+func (f *inFolder) file(namespace, object string) string {
+	return filepath.Join(f.in(), namespace+"_"+strings.ReplaceAll(object, "/", "_")+".yaml")
+}
+
+func (f *inFolder) remove(_ context.Context, namespace, object string) error {
+	return os.Remove(f.file(namespace, object))
+}
+
+func (f *inFolder) status(_ context.Context, namespace, object string) (string, error) {
+	kind, name, _ := strings.Cut(object, "/")
+	files, err := filepath.Glob(filepath.Join(f.out(), "status", "*", namespace+"_"+name+".yaml"))
+	if err != nil {
+		return "", err
+	}
+	for _, file := range files {
+		if !strings.EqualFold(filepath.Base(filepath.Dir(file)), kind) {
+			continue
+		}
+		data, err := os.ReadFile(file)
+		if err != nil {
+			return "", err
+		}
+		var o struct{ Status map[string]any }
+		if err := yaml.Unmarshal(data, &o); err != nil {
+			return "", err
+		}
+		text, err := yaml.Marshal(o.Status)
+		if err == nil {
+			text, err = yaml.YAMLToJSON(text)
+		}
+		return string(text), err
+	}
+	return "", nil
+}
+
+func (f *inFolder) dataplanes(g *Gateway) ([]Dataplane, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), Limit)
+	defer cancel()
+	c, err := f.configs(ctx, g)
+	if err != nil {
+		return nil, err
+	}
+	if c.Admin.HealthcheckEndpoint == nil {
+		return nil, fmt.Errorf("the dataplane of %s has no health endpoint", g.ID())
+	}
+	pid := f.worker(g)
+	if pid == 0 {
+		return nil, nil
+	}
+	return []Dataplane{{
+		Name: g.ID(), ID: strconv.Itoa(pid), Admin: strings.TrimSuffix(*c.Admin.HealthcheckEndpoint, "/"), Metrics: c.Admin.MetricsEndpoint,
+		Addrs: []netip.Addr{f.clientAddress()},
+		Crash: func() error { return syscall.Kill(pid, syscall.SIGKILL) },
+		Stop:  func(context.Context) error { return syscall.Kill(pid, syscall.SIGTERM) },
+		Log: func() []string {
+			return bed.Tail(filepath.Join(f.out(), "logs", g.Namespace+"_"+g.Name+".log"), 20)
+		},
+	}}, nil
+}
+
+// worker returns the process of the dataplane of a Gateway that serves clients, and not one that supervises it; 0 if
+// there is none.
+func (f *inFolder) worker(g *Gateway) int {
+	var list []int
+	for _, pid := range f.started() {
+		if arguments, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)); err == nil &&
+			slices.Contains(strings.Split(string(arguments), "\x00"), g.ID()) {
+			list = append(list, pid)
+		}
+	}
+	if len(list) == 0 {
+		return 0
+	}
+	return slices.Max(list) // a child process is younger
+}
+
+// started returns the dataplane processes of this environment.
+func (f *inFolder) started() (list []int) {
+	files, _ := filepath.Glob("/proc/[0-9]*/cmdline") // the pattern is valid
+	for _, file := range files {
+		arguments, err := os.ReadFile(file)
+		if err != nil || !strings.HasPrefix(string(arguments), f.stunnerd()+"\x00") {
+			continue // it has ended, or is another program
+		}
+		if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file))); err == nil {
+			list = append(list, pid)
+		}
+	}
+	return list
+}
+
+func (f *inFolder) removed(ctx context.Context, g *Gateway) error {
+	if pid := f.worker(g); pid != 0 {
+		return fmt.Errorf("process %d is left", pid)
+	}
+	if c, err := f.configs(ctx, g); err == nil && len(c.Listeners) > 0 {
+		return fmt.Errorf("the config of %s is left", g.ID())
+	}
+	return nil
+}
+
+// update replaces the program, which the operator notices.
+func (f *inFolder) update(context.Context) error { return f.installProgram() }
+
+func (f *inFolder) discovery(context.Context) ([]string, error) {
+	return []string{"--config", "http://" + f.at(f.port), "--discovery-token-file", f.tokenFile()}, nil
+}
+
+func (f *inFolder) ctl(context.Context) ([]string, error) { return []string{"--folder", f.out()}, nil }
+
+func (f *inFolder) host(call func()) { f.Net.Nodes[0].Do(call) }
+
+// close stops the operator with its dataplanes. Dataplanes that it has left behind are killed.
+func (f *inFolder) close() (err error) {
+	if f.process != nil {
+		err = f.process.Stop(Limit)
+	}
+	for _, pid := range f.started() {
+		_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended meanwhile
+	}
+	return err
+}

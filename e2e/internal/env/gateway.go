@@ -1,0 +1,287 @@
+package env
+
+import (
+	"context"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/call"
+	"github.com/stunner-gateway/stunner/e2e/internal/topology"
+	"github.com/stunner-gateway/stunner/services/api/config"
+)
+
+// Gateway is a Gateway with its routes and peers.
+type Gateway struct {
+	Namespace, Name string
+	Listeners       []*Listener
+	// Roots verify the certificate of TLS and DTLS listeners.
+	Roots *x509.CertPool
+
+	env    *Env
+	number int
+	// balancer is the address of the load balancer, public the one that clients reach.
+	balancer, public topology.Both[netip.Addr]
+}
+
+// Listener is a listener of a Gateway.
+type Listener struct {
+	Gateway  *Gateway
+	Name     string
+	Protocol string // of the Gateway API
+	Network  call.Network
+
+	transport string // udp or tcp
+	port      int32
+	second    bool
+	nodePort  int32
+}
+
+// addGateways makes the Gateways of the shape.
+func (e *Env) addGateways() error {
+	count := 2
+	if e.Shape[Gateways] == OneGateway {
+		count = 1
+	}
+	for i := range count {
+		g := &Gateway{Namespace: fmt.Sprintf("media-%d", e.Number), Name: fmt.Sprintf("gateway%d", i), env: e, number: i}
+		if i == 1 && e.Shape[Gateways] == TwoOwners {
+			g.Namespace = fmt.Sprintf("games-%d", e.Number)
+		}
+		var err error
+		if g.balancer, g.public, err = e.addressOf(); err != nil {
+			return err
+		}
+		for _, p := range protocols[e.Shape[Listeners]] {
+			l := &Listener{
+				Gateway: g, Name: p.name, Protocol: p.protocol, Network: networks[p.protocol],
+				transport: p.transport, port: p.port, second: p.second,
+			}
+			if e.sharesHost() {
+				l.port += int32(i) * shift
+			}
+			g.Listeners = append(g.Listeners, l)
+		}
+		e.Gateways = append(e.Gateways, g)
+	}
+	return nil
+}
+
+// networks are the transports of clients.
+var networks = map[string]call.Network{
+	"TURN-UDP": call.UDP, "TURN-TCP": call.TCP, "TURN-TLS": call.TLS, "TURN-DTLS": call.DTLS,
+}
+
+// sharesHost reports whether the dataplanes are in the network of a node.
+func (e *Env) sharesHost() bool { return e.Shape[Input] == Folder || e.Shape[Place] == HostNetwork }
+
+// addressOf returns the address of a load balancer and the public one, of a new Gateway.
+func (e *Env) addressOf() (balancer, public topology.Both[netip.Addr], err error) {
+	node := e.Net.Nodes[0]
+	switch {
+	case e.Shape.Is(Folder, BehindNAT):
+		public = e.Net.NextTranslated()
+		return balancer, public, e.Net.Translate(public, node.Internal)
+	case e.sharesHost() || e.Shape[Place] == NodePort:
+		return balancer, node.External, nil
+	}
+	return e.Net.AddBalancer(e.Shape[Place] == BehindNAT)
+}
+
+// ID returns NAMESPACE/NAME.
+func (g *Gateway) ID() string { return g.Namespace + "/" + g.Name }
+
+// Peers returns the addresses of the media servers that a route of the listener allows.
+func (l *Listener) Peers() []netip.AddrPort {
+	return l.Gateway.env.peersOf(l.Gateway.peerNumber(l.second))
+}
+
+// ForeignPeers returns addresses that no route of the listener allows: of the other route, of other Gateways, and of no
+// Gateway.
+func (l *Listener) ForeignPeers() (list []netip.AddrPort) {
+	e := l.Gateway.env
+	own := l.Gateway.peerNumber(l.second)
+	for number := range peerCount {
+		if number != own {
+			list = append(list, e.peersOf(number)...)
+		}
+	}
+	return list
+}
+
+// peerCount is the number of media servers: two for each Gateway, and one without a route.
+const peerCount = 5
+
+// peerNumber returns the number of the media server of the first or the second route.
+func (g *Gateway) peerNumber(second bool) int {
+	if second {
+		return 2*g.number + 1
+	}
+	return 2 * g.number
+}
+
+func (e *Env) peersOf(number int) (list []netip.AddrPort) {
+	for _, a := range e.families(e.Net.Peer(number)) {
+		list = append(list, netip.AddrPortFrom(a, mediaPort))
+	}
+	return list
+}
+
+// Secure reports whether the listener has a certificate.
+func (l *Listener) Secure() bool { return l.Network == call.TLS || l.Network == call.DTLS }
+
+// Addresses returns the addresses at which clients reach the listener, one for each family.
+func (l *Listener) Addresses() (list []netip.AddrPort) {
+	port := l.port
+	if l.nodePort != 0 {
+		port = l.nodePort
+	}
+	for _, a := range l.Gateway.env.families(l.Gateway.public) {
+		list = append(list, netip.AddrPortFrom(a, uint16(port)))
+	}
+	return list
+}
+
+// String returns GATEWAY/LISTENER.
+func (l *Listener) String() string { return l.Gateway.ID() + "/" + l.Name }
+
+// Listeners returns the listeners of all Gateways.
+func (e *Env) Listeners() (list []*Listener) {
+	for _, g := range e.Gateways {
+		list = append(list, g.Listeners...)
+	}
+	return list
+}
+
+// hasSecond reports whether a listener has the second route.
+func (g *Gateway) hasSecond() bool { return g.env.Shape[Listeners] == TwoUDP }
+
+// apply writes the objects of the Gateway.
+func (g *Gateway) apply(ctx context.Context) error {
+	e := g.env
+	texts := []string{g.yaml(), g.backendYAML("first", e.Net.Peer(g.peerNumber(false))), g.routeYAML(false)}
+	if g.hasSecond() {
+		texts = append(texts, g.backendYAML("second", e.Net.Peer(g.peerNumber(true))), g.routeYAML(true))
+	}
+	if e.Shape[Listeners] == AllProtocols {
+		text, err := g.newCertificate()
+		if err != nil {
+			return err
+		}
+		texts = append(texts, text)
+	}
+	for _, text := range texts {
+		if err := e.input.apply(ctx, g.Namespace, text); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// newCertificate returns the Secret with a new certificate, which Roots verifies from now on.
+func (g *Gateway) newCertificate() (string, error) {
+	chain, key, err := bed.Certificate(g.public[:]...)
+	if err != nil {
+		return "", err
+	}
+	g.Roots = x509.NewCertPool()
+	g.Roots.AppendCertsFromPEM(chain)
+	return g.certificateYAML(chain, key), nil
+}
+
+// ready returns nil when as many dataplanes as the shape has are ready, all with the newest config, and the addresses of
+// clients are known.
+func (g *Gateway) ready(ctx context.Context) error {
+	list, err := g.env.input.dataplanes(g)
+	if err != nil {
+		return err
+	}
+	if len(list) != g.env.Shape.PodCount() {
+		return fmt.Errorf("%d dataplanes, want %d", len(list), g.env.Shape.PodCount())
+	}
+	for _, d := range list {
+		if _, err := g.env.get(ctx, d.Admin+"/ready"); err != nil {
+			return fmt.Errorf("%s: %w", d.Name, err)
+		}
+	}
+	if c, ok := g.env.input.(*inCluster); ok {
+		return c.exposed(ctx, g)
+	}
+	return nil
+}
+
+// Dataplanes returns the running dataplanes of the Gateway.
+func (g *Gateway) Dataplanes() ([]Dataplane, error) { return g.env.input.dataplanes(g) }
+
+// Status is the part of the status of a Gateway that tests read.
+type Status struct {
+	Addresses  []Address
+	Conditions []metav1.Condition
+	Listeners  []ListenerStatus
+}
+
+// Address is an entry of status.addresses.
+type Address struct{ Type, Value string }
+
+// ListenerStatus is the status of one listener.
+type ListenerStatus struct {
+	Name           string
+	AttachedRoutes int
+	Conditions     []metav1.Condition
+}
+
+// Status returns the status of the Gateway.
+func (g *Gateway) Status(ctx context.Context) (s Status, err error) {
+	text, err := g.env.input.status(ctx, g.Namespace, "gateway/"+g.Name)
+	if err != nil {
+		return s, err
+	}
+	if text == "" {
+		return s, errors.New("the Gateway has no status")
+	}
+	return s, json.Unmarshal([]byte(text), &s)
+}
+
+// IsTrue returns nil if a condition is True.
+func IsTrue(conditions []metav1.Condition, kind string) error {
+	for _, c := range conditions {
+		if c.Type == kind {
+			if c.Status != metav1.ConditionTrue {
+				return fmt.Errorf("%s is %s: %s: %s", kind, c.Status, c.Reason, strings.TrimSpace(c.Message))
+			}
+			return nil
+		}
+	}
+	return fmt.Errorf("no condition %s", kind)
+}
+
+// Config returns the protocol of the listener in a dataplane config.
+func (l *Listener) Config() config.Protocol {
+	p, _ := config.ParseProtocol(l.Protocol) // it is one of protocols
+	return p
+}
+
+// Port returns the port of the listener at the dataplane.
+func (l *Listener) Port() uint16 { return uint16(l.port) }
+
+// Sum returns the sum of a metric over the dataplanes of the Gateway. A dataplane without it counts as 0.
+func (g *Gateway) Sum(ctx context.Context, name string) (total float64, err error) {
+	list, err := g.Dataplanes()
+	if err != nil {
+		return 0, err
+	}
+	for _, d := range list {
+		n, err := g.env.Metric(ctx, d, name)
+		if err != nil && !errors.Is(err, bed.ErrNoMetric) {
+			return 0, fmt.Errorf("%s: %w", d.Name, err)
+		}
+		total += n
+	}
+	return total, nil
+}

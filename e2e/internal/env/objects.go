@@ -1,0 +1,218 @@
+package env
+
+import (
+	"encoding/base64"
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"github.com/stunner-gateway/stunner/e2e/internal/topology"
+)
+
+// Ports of the listeners, and of the media servers.
+const (
+	plainPort  = 3478 // UDP and TCP
+	securePort = 5349 // DTLS and TLS
+	secondPort = 3480 // the second UDP listener
+	mediaPort  = 7000
+	// shift separates the ports of Gateways that share a host.
+	shift = 100
+)
+
+// protocol is what a client uses at a listener.
+type protocol struct {
+	name      string
+	protocol  string // of the Gateway API
+	transport string // udp or tcp
+	port      int32
+	second    bool // has the second route
+}
+
+// protocols are the listeners of a Gateway.
+var protocols = map[Value][]protocol{
+	UDP:       {{"udp", "TURN-UDP", "udp", plainPort, false}},
+	UDPAndTCP: {{"udp", "TURN-UDP", "udp", plainPort, false}, {"tcp", "TURN-TCP", "tcp", plainPort, false}},
+	AllProtocols: {
+		{"udp", "TURN-UDP", "udp", plainPort, false}, {"tcp", "TURN-TCP", "tcp", plainPort, false},
+		{"tls", "TURN-TLS", "tcp", securePort, false}, {"dtls", "TURN-DTLS", "udp", securePort, false},
+	},
+	TwoUDP: {{"udp", "TURN-UDP", "udp", plainPort, false}, {"second", "TURN-UDP", "udp", secondPort, true}},
+}
+
+// classYAML returns the GatewayClass, its GatewayConfig and the Dataplane. The class and the Dataplane are cluster-scoped.
+func (e *Env) classYAML() string {
+	return fmt.Sprintf(`
+apiVersion: gateway.networking.k8s.io/v1
+kind: GatewayClass
+metadata: {name: %[1]s}
+spec:
+  controllerName: %[2]s
+  parametersRef: {group: stunner.l7mp.io, kind: GatewayConfig, name: turn, namespace: %[3]s}
+---
+apiVersion: stunner.l7mp.io/v1
+kind: GatewayConfig
+metadata: {name: turn, namespace: %[3]s}
+spec:
+  realm: turn.example.org
+  dataplane: %[1]s
+  authRef: {name: turn}
+  sourceQuota: 1000
+  allowedAddresses: [203.0.113.0/24, 198.51.100.0/24, "2001:db8::/32"]
+`, e.class, e.controller, e.system)
+}
+
+// dataplaneYAML returns the Dataplane with an image and a number of pods.
+func (e *Env) dataplaneYAML(image string, pods int) string {
+	var spec strings.Builder
+	if e.Shape[Place] == HostNetwork {
+		spec.WriteString("  hostNetwork: true\n")
+	}
+	if engine := map[Value]string{TC: "TC", XDP: "XDP"}[e.Shape[MediaPath]]; engine != "" {
+		fmt.Fprintf(&spec, "  offloadEngine: %s\n", engine)
+	}
+	service := map[Value]string{
+		IPv4: "ipFamilyPolicy: SingleStack, ipFamilies: [IPv4]", IPv6: "ipFamilyPolicy: SingleStack, ipFamilies: [IPv6]",
+		DualStack: "ipFamilyPolicy: RequireDualStack, ipFamilies: [IPv4, IPv6]",
+	}[e.Shape[Families]]
+	return fmt.Sprintf(`
+apiVersion: stunner.l7mp.io/v1
+kind: Dataplane
+metadata: {name: %s}
+spec:
+  image: %s
+  replicas: %d
+  enableMetricsEndpoint: true
+  terminationGracePeriodSeconds: 60
+  service: {%s}
+%s`, e.class, image, pods, service, spec.String())
+}
+
+// secretYAML returns the Secret with the credentials.
+func (e *Env) secretYAML() string {
+	data := fmt.Sprintf("{type: static, username: %s, password: %s}", e.user, e.secret)
+	if e.Shape[Credentials] != Static {
+		data = fmt.Sprintf("{type: ephemeral, secret: %s}", e.secret)
+	}
+	return fmt.Sprintf(`
+apiVersion: v1
+kind: Secret
+metadata: {name: turn, namespace: %s}
+stringData: %s
+`, e.system, data)
+}
+
+// certificateYAML returns the Secret with the certificate of the TLS and DTLS listeners of a Gateway.
+func (g *Gateway) certificateYAML(chain, key []byte) string {
+	encode := base64.StdEncoding.EncodeToString
+	return fmt.Sprintf(`
+apiVersion: v1
+kind: Secret
+metadata: {name: certificate, namespace: %s}
+type: kubernetes.io/tls
+data: {tls.crt: %s, tls.key: %s}
+`, g.Namespace, encode(chain), encode(key))
+}
+
+// yaml returns the Gateway.
+func (g *Gateway) yaml() string {
+	e := g.env
+	annotations := map[Value]string{
+		KeepsSource: "stunner.l7mp.io/external-traffic-policy: local",
+		Headless:    "stunner.l7mp.io/external-traffic-policy: local",
+		BehindNAT:   "stunner.l7mp.io/external-traffic-policy: local",
+		NodePort:    "stunner.l7mp.io/service-type: NodePort",
+		HostNetwork: "stunner.l7mp.io/service-type: ClusterIP",
+	}[e.Shape[Place]]
+	var text strings.Builder
+	fmt.Fprintf(&text, `
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata:
+  name: %s
+  namespace: %s
+  annotations: {%s}
+spec:
+  gatewayClassName: %s
+`, g.Name, g.Namespace, annotations, e.class)
+	if addresses := g.requested(); len(addresses) > 0 {
+		text.WriteString("  addresses:\n")
+		for _, a := range addresses {
+			fmt.Fprintf(&text, "  - {type: IPAddress, value: %q}\n", a)
+		}
+	}
+	text.WriteString("  listeners:\n")
+	for _, l := range g.Listeners {
+		tls := ""
+		if l.Secure() {
+			tls = ", tls: {certificateRefs: [{name: certificate}]}"
+		}
+		fmt.Fprintf(&text, "  - {name: %s, port: %d, protocol: %s%s}\n", l.Name, l.port, l.Protocol, tls)
+	}
+	return text.String()
+}
+
+// requested returns spec.addresses.
+func (g *Gateway) requested() (list []netip.Addr) {
+	e := g.env
+	switch e.Shape[Place] {
+	case BehindNAT:
+		return e.families(g.public)
+	case HostNetwork:
+		for _, node := range e.Net.Nodes {
+			list = append(list, e.families(node.External)...)
+		}
+	}
+	return list
+}
+
+// routeYAML returns the UDPRoute of the listeners that share a route.
+func (g *Gateway) routeYAML(second bool) string {
+	name, service := "first", "first"
+	if second {
+		name, service = "second", "second"
+	}
+	var parents []string
+	for _, l := range g.Listeners {
+		if l.second == second {
+			parents = append(parents, fmt.Sprintf("{name: %s, sectionName: %s}", g.Name, l.Name))
+		}
+	}
+	own := ""
+	if g.env.Shape[Place] == Headless {
+		own = fmt.Sprintf(", {name: %s}", g.Name)
+	}
+	return fmt.Sprintf(`
+apiVersion: stunner.l7mp.io/v1
+kind: UDPRoute
+metadata: {name: %[1]s-%[2]s, namespace: %[3]s}
+spec:
+  parentRefs: [%[4]s]
+  rules: [{backendRefs: [{name: %[1]s-%[5]s, port: %[6]d, endPort: %[7]d}%[8]s]}]
+`, g.Name, name, g.Namespace, strings.Join(parents, ", "), service, mediaPort, mediaPort+shift, own)
+}
+
+// backendYAML returns the Service of a media server, without a selector, and its EndpointSlices.
+func (g *Gateway) backendYAML(name string, peer topology.Both[netip.Addr]) string {
+	var text strings.Builder
+	fmt.Fprintf(&text, `
+apiVersion: v1
+kind: Service
+metadata: {name: %s-%s, namespace: %s}
+spec: {clusterIP: None, ports: [{name: media, port: %d, protocol: UDP}]}
+`, g.Name, name, g.Namespace, mediaPort)
+	for _, a := range g.env.families(peer) {
+		kind := "IPv4"
+		if a.Is6() {
+			kind = "IPv6"
+		}
+		fmt.Fprintf(&text, `---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: %[1]s-%[2]s-%[3]s, namespace: %[4]s, labels: {kubernetes.io/service-name: %[1]s-%[2]s}}
+addressType: %[5]s
+endpoints: [{addresses: [%[6]q]}]
+ports: [{name: media, port: %[7]d, protocol: UDP}]
+`, g.Name, name, strings.ToLower(kind), g.Namespace, kind, a, mediaPort)
+	}
+	return text.String()
+}

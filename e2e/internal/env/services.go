@@ -1,0 +1,271 @@
+package env
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
+	listers "k8s.io/client-go/listers/core/v1"
+	discoverylisters "k8s.io/client-go/listers/discovery/v1"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/stunner-gateway/stunner/e2e/internal/topology"
+)
+
+// services does what a cloud and kube-proxy do: it gives load balancers their addresses, and translates the addresses of
+// Services to pods.
+type services struct {
+	cluster *inCluster
+	stop    func()
+
+	mu     sync.Mutex
+	served map[string][]netip.AddrPort // the pods to which new flows go, by port of a Service, NAMESPACE/NAME/PORT
+	alive  map[netip.Addr]bool         // pods that serve, those that terminate included
+}
+
+// source lists the objects of one namespace.
+type source struct {
+	services listers.ServiceLister
+	slices   discoverylisters.EndpointSliceLister
+	synced   []cache.InformerSynced
+}
+
+// startServices watches Services and EndpointSlices until stop.
+func startServices(c *inCluster) *services {
+	ctx, cancel := context.WithCancel(context.Background())
+	s := &services{cluster: c, served: map[string][]netip.AddrPort{}}
+	changed := make(chan struct{}, 1)
+	notify := func(any) {
+		select {
+		case changed <- struct{}{}:
+		default: // the loop will see this change too
+		}
+	}
+	var sources []source
+	var running sync.WaitGroup
+	for _, namespace := range c.namespaces() {
+		factory := informers.NewSharedInformerFactoryWithOptions(c.client, 0, informers.WithNamespace(namespace))
+		of := source{services: factory.Core().V1().Services().Lister(), slices: factory.Discovery().V1().EndpointSlices().Lister()}
+		for _, i := range []cache.SharedIndexInformer{
+			factory.Core().V1().Services().Informer(), factory.Discovery().V1().EndpointSlices().Informer(),
+		} {
+			// The informer has not been started, so that no error is possible.
+			_, _ = i.AddEventHandler(cache.ResourceEventHandlerFuncs{
+				AddFunc: notify, UpdateFunc: func(_, now any) { notify(now) }, DeleteFunc: notify,
+			})
+			of.synced = append(of.synced, i.HasSynced)
+		}
+		sources = append(sources, of)
+		factory.Start(ctx.Done())
+		running.Go(func() { <-ctx.Done(); factory.Shutdown() })
+	}
+	running.Go(func() {
+		for {
+			select {
+			case <-changed:
+			case <-ctx.Done():
+				return
+			}
+			if err := s.sync(ctx, sources); err != nil && ctx.Err() == nil {
+				c.fail(fmt.Errorf("serve Services: %w", err))
+			}
+		}
+	})
+	s.stop = func() { cancel(); running.Wait() }
+	return s
+}
+
+// sync brings load balancers and nodes up to date.
+func (s *services) sync(ctx context.Context, sources []source) error {
+	served, alive := map[string][]netip.AddrPort{}, map[netip.Addr]bool{}
+	var ports []topology.ServicePort
+	for _, of := range sources {
+		all, err := of.services.List(labels.Everything())
+		if err != nil {
+			return err
+		}
+		slices.SortFunc(all, func(a, b *corev1.Service) int { return strings.Compare(a.Name, b.Name) })
+		for _, svc := range all {
+			if err := s.balance(ctx, svc); err != nil {
+				return err
+			}
+			list, err := of.slices.EndpointSlices(svc.Namespace).List(
+				labels.SelectorFromSet(labels.Set{discoveryv1.LabelServiceName: svc.Name}))
+			if err != nil {
+				return err
+			}
+			for _, p := range svc.Spec.Ports {
+				pods := endpoints(list, p.Name, alive)
+				served[fmt.Sprintf("%s/%s/%d", svc.Namespace, svc.Name, p.Port)] = pods
+				ports = append(ports, servicePorts(svc, p, pods)...)
+			}
+		}
+	}
+	if err := s.cluster.Net.Serve(ports); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	before := s.alive
+	s.served, s.alive = served, alive
+	s.mu.Unlock()
+	var gone []netip.Addr
+	for pod := range before {
+		if !alive[pod] {
+			gone = append(gone, pod)
+		}
+	}
+	for _, pod := range gone {
+		if err := s.cluster.Net.Forget(pod); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// balance writes the address of a load balancer into the status of its Service, once.
+func (s *services) balance(ctx context.Context, svc *corev1.Service) error {
+	if svc.Spec.Type != corev1.ServiceTypeLoadBalancer || len(svc.Status.LoadBalancer.Ingress) > 0 {
+		return nil
+	}
+	for _, g := range s.cluster.Gateways {
+		if g.Namespace != svc.Namespace || !g.owns(svc.Name) {
+			continue
+		}
+		var status corev1.ServiceStatus
+		for _, a := range s.cluster.families(g.balancer) {
+			status.LoadBalancer.Ingress = append(status.LoadBalancer.Ingress, corev1.LoadBalancerIngress{IP: a.String()})
+		}
+		patch, err := json.Marshal(map[string]any{"status": status})
+		if err != nil {
+			return err
+		}
+		_, err = s.cluster.client.CoreV1().Services(svc.Namespace).Patch(
+			ctx, svc.Name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
+		return err
+	}
+	return nil
+}
+
+// endpoints returns the pods to which new flows of a port go: those that are ready, or if there are none those that are
+// terminating and still serve. It adds all pods that serve to alive.
+func endpoints(list []*discoveryv1.EndpointSlice, port string, alive map[netip.Addr]bool) []netip.AddrPort {
+	var ready, serving []netip.AddrPort
+	for _, slice := range list {
+		number := slices.IndexFunc(slice.Ports, func(p discoveryv1.EndpointPort) bool {
+			return p.Port != nil && (p.Name == nil && port == "" || p.Name != nil && *p.Name == port)
+		})
+		if number < 0 {
+			continue
+		}
+		for _, e := range slice.Endpoints {
+			a, err := netip.ParseAddr(e.Addresses[0])
+			if err != nil {
+				continue // an FQDN
+			}
+			pod := netip.AddrPortFrom(a, uint16(*slice.Ports[number].Port))
+			isReady := e.Conditions.Ready == nil || *e.Conditions.Ready
+			serves := isReady || e.Conditions.Serving != nil && *e.Conditions.Serving
+			alive[a] = alive[a] || serves
+			if isReady {
+				ready = append(ready, pod)
+			} else if serves {
+				serving = append(serving, pod)
+			}
+		}
+	}
+	if len(ready) == 0 {
+		ready = serving
+	}
+	slices.SortFunc(ready, netip.AddrPort.Compare)
+	return ready
+}
+
+// servicePorts returns what nodes translate for a port of a Service: connections to the cluster IP, and those from
+// outside, whose source they replace with externalTrafficPolicy Cluster.
+func servicePorts(svc *corev1.Service, p corev1.ServicePort, pods []netip.AddrPort) []topology.ServicePort {
+	base := topology.ServicePort{
+		Protocol: strings.ToLower(string(p.Protocol)), Port: p.Port, Endpoints: pods,
+		Sticky: svc.Spec.SessionAffinity == corev1.ServiceAffinityClientIP,
+	}
+	inside, outside := base, base
+	inside.KeepSource = true
+	for _, ip := range svc.Spec.ClusterIPs {
+		if a, err := netip.ParseAddr(ip); err == nil { // it is None for a headless Service
+			inside.Addresses = append(inside.Addresses, a)
+		}
+	}
+	outside.KeepSource = svc.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal
+	outside.NodePort = p.NodePort
+	for _, i := range svc.Status.LoadBalancer.Ingress {
+		if a, err := netip.ParseAddr(i.IP); err == nil {
+			outside.Addresses = append(outside.Addresses, a)
+		}
+	}
+	return []topology.ServicePort{inside, outside}
+}
+
+// exposed returns nil when nodes send new clients of a Gateway to all of its pods, and sets the node ports of its
+// listeners.
+func (s *services) exposed(ctx context.Context, g *Gateway) error {
+	if s.cluster.Shape[Place] == HostNetwork {
+		return nil // the addresses of the nodes are those of the pods
+	}
+	all, err := s.cluster.client.CoreV1().Services(g.Namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	for _, l := range g.Listeners {
+		if err := s.exposedBy(l, all.Items); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// exposedBy looks for the port of a listener in the Services of its namespace.
+func (s *services) exposedBy(l *Listener, all []corev1.Service) error {
+	for _, svc := range all {
+		if !l.Gateway.owns(svc.Name) {
+			continue
+		}
+		for _, p := range svc.Spec.Ports {
+			if p.Port != l.port || strings.ToLower(string(p.Protocol)) != l.transport {
+				continue
+			}
+			if svc.Spec.Type == corev1.ServiceTypeLoadBalancer && len(svc.Status.LoadBalancer.Ingress) == 0 {
+				return fmt.Errorf("Service %s has no load balancer yet", svc.Name)
+			}
+			want := s.cluster.Shape.PodCount() * len(s.cluster.families(l.Gateway.public))
+			if n := s.pods(svc.Namespace, svc.Name, p.Port); n != want {
+				return fmt.Errorf("port %d of Service %s leads to %d addresses of pods, want %d", p.Port, svc.Name, n, want)
+			}
+			if s.cluster.Shape[Place] == NodePort {
+				l.nodePort = p.NodePort
+			}
+			return nil
+		}
+	}
+	return fmt.Errorf("no Service has listener %s", l)
+}
+
+// owns reports whether a Service with a name is one of the Gateway.
+func (g *Gateway) owns(service string) bool {
+	return service == g.Name || service == g.Name+"-tcp" || service == g.Name+"-udp"
+}
+
+// pods returns the number of addresses of pods that a port of a Service leads to.
+func (s *services) pods(namespace, name string, port int32) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.served[fmt.Sprintf("%s/%s/%d", namespace, name, port)])
+}

@@ -1,0 +1,172 @@
+// Package kubelet runs the pods of an API server as processes, in the networks that its caller gives them. It does what a
+// scheduler and the kubelets of some nodes do, as far as the pods of the product can see it: binding, environment,
+// volumes, probes, restarts, termination and status.
+//
+//	kubelet.go  the watch of pods, binding
+//	pod.go      the life of one pod
+//	volume.go   volumes as folders, and the environment
+package kubelet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+)
+
+// Sandbox is the network of a pod.
+type Sandbox struct {
+	// Do calls a function in the network namespace.
+	Do func(func())
+	// Addrs are the addresses of the pod, Host that of its node.
+	Addrs []netip.Addr
+	Host  netip.Addr
+}
+
+// Options of a Kubelet.
+type Options struct {
+	Client kubernetes.Interface
+	// Namespaces are those whose pods run.
+	Namespaces []string
+	// Nodes are the names of the nodes, which exist at the API server.
+	Nodes []string
+	// Sandbox returns the network of a new pod on a node.
+	Sandbox func(node string, hostNetwork bool) (Sandbox, error)
+	// Program returns the path of the program in an image, or "" if there is none.
+	Program func(image string) string
+	// Dir takes volumes and logs.
+	Dir string
+	// Failed is called with errors that leave a pod without a process.
+	Failed func(error)
+}
+
+// Kubelet runs the pods of some namespaces.
+type Kubelet struct {
+	Options
+
+	stop    context.CancelFunc
+	running sync.WaitGroup
+
+	mu   sync.Mutex
+	pods map[types.UID]*Pod
+}
+
+// Start watches pods until Stop.
+func Start(o Options) *Kubelet {
+	ctx, stop := context.WithCancel(context.Background())
+	k := &Kubelet{Options: o, stop: stop, pods: map[types.UID]*Pod{}}
+	for _, namespace := range o.Namespaces {
+		factory := informers.NewSharedInformerFactoryWithOptions(o.Client, 0, informers.WithNamespace(namespace))
+		core := factory.Core().V1()
+		k.handle(core.Pods().Informer(), func(object any) { k.observe(ctx, object.(*corev1.Pod)) })
+		refresh := func(any) { k.refresh(ctx, namespace) }
+		k.handle(core.ConfigMaps().Informer(), refresh)
+		k.handle(core.Secrets().Informer(), refresh)
+		factory.Start(ctx.Done())
+		k.running.Go(func() { <-ctx.Done(); factory.Shutdown() })
+	}
+	return k
+}
+
+func (k *Kubelet) handle(informer cache.SharedIndexInformer, changed func(any)) {
+	// The informer has not been started, so that no error is possible.
+	_, _ = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: changed, UpdateFunc: func(_, now any) { changed(now) },
+	})
+}
+
+// Stop kills all processes and ends the watches.
+func (k *Kubelet) Stop() {
+	k.stop()
+	k.running.Wait()
+}
+
+// observe handles a new version of a pod.
+func (k *Kubelet) observe(ctx context.Context, pod *corev1.Pod) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	p := k.pods[pod.UID]
+	switch {
+	case p != nil:
+		if pod.DeletionTimestamp != nil {
+			p.terminate(time.Duration(*pod.DeletionGracePeriodSeconds) * time.Second)
+		}
+	case pod.DeletionTimestamp != nil:
+		k.running.Go(func() { k.remove(ctx, pod) })
+	case pod.Spec.NodeName == "":
+		node := k.quietest()
+		p = newPod(k, pod, node)
+		k.pods[pod.UID] = p
+		k.running.Go(func() { p.run(ctx) })
+	}
+}
+
+// quietest returns the node with the fewest pods.
+func (k *Kubelet) quietest() string {
+	count := map[string]int{}
+	for _, p := range k.pods {
+		if !p.ended() {
+			count[p.node]++
+		}
+	}
+	return slices.MinFunc(k.Nodes, func(a, b string) int { return count[a] - count[b] })
+}
+
+// refresh writes the volumes of all pods of a namespace again, after a ConfigMap or Secret has changed.
+func (k *Kubelet) refresh(ctx context.Context, namespace string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, p := range k.pods {
+		if p.spec.Namespace == namespace && !p.ended() {
+			k.running.Go(func() { p.report(p.mount(ctx)) })
+		}
+	}
+}
+
+// remove deletes a pod whose processes have ended.
+func (k *Kubelet) remove(ctx context.Context, pod *corev1.Pod) {
+	err := k.Client.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{
+		GracePeriodSeconds: new(int64(0)), Preconditions: metav1.NewUIDPreconditions(string(pod.UID)),
+	})
+	if err != nil && ctx.Err() == nil {
+		k.Failed(fmt.Errorf("remove pod %s/%s: %w", pod.Namespace, pod.Name, err))
+	}
+}
+
+// Pods returns the pods with a running process, those with a label of the given value, the oldest first.
+func (k *Kubelet) Pods(namespace, label, value string) (list []*Pod) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, p := range k.pods {
+		if p.spec.Namespace == namespace && p.spec.Labels[label] == value && !p.ended() {
+			list = append(list, p)
+		}
+	}
+	slices.SortFunc(list, func(a, b *Pod) int { return a.created.Compare(b.created) })
+	return list
+}
+
+// bind tells the API server the node of a pod.
+func (k *Kubelet) bind(ctx context.Context, pod *corev1.Pod, node string) error {
+	err := k.Client.CoreV1().Pods(pod.Namespace).Bind(ctx, &corev1.Binding{
+		ObjectMeta: metav1.ObjectMeta{Name: pod.Name, Namespace: pod.Namespace, UID: pod.UID},
+		Target:     corev1.ObjectReference{Kind: "Node", Name: node},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return fmt.Errorf("bind to %s: %w", node, err)
+	}
+	return nil
+}
+
+// errNoProgram reports an image that this machine does not have.
+var errNoProgram = errors.New("no program for the image")

@@ -1,0 +1,174 @@
+// Package shapes tests behaviours of the product in each of its shapes. A behaviour is a function of an environment, and
+// holds whatever the shape is: env.Values has the shapes.
+//
+//	behaviours.go  the table of behaviours
+//	calls.go       behaviours of calls and peers
+//	control.go     behaviours of statuses, stunnerctl, the auth service and metrics
+//	faults.go      behaviours during changes, crashes and floods
+//	failing.go     cells that fail, and why
+//	shapes_test.go runs the cells and prints the matrix
+//
+// A cell is a behaviour in a shape. A failing cell is a row of failing.go: the test fails when another cell fails, and when
+// a cell of a row passes. So the list can only get shorter.
+package shapes
+
+import (
+	"context"
+
+	"github.com/stunner-gateway/stunner/e2e/internal/env"
+)
+
+// Behaviour is what the product promises in each shape.
+type Behaviour struct {
+	// Name is a sentence without spaces.
+	Name string
+	// Promise is the sentence of the documentation.
+	Promise string
+	// In reports whether the behaviour concerns a shape; nil means every shape.
+	In func(env.Shape) bool
+	// Holds returns nil, or why the behaviour does not hold. The environment is as before afterwards.
+	Holds func(context.Context, *env.Env) error
+}
+
+// Starts and SurvivesEvent are the names of the first two cells of a shape: that it starts, and that its event leaves calls
+// running. The other behaviours follow in the order of the table, after the event.
+const (
+	Starts        = "Starts"
+	SurvivesEvent = "CallsSurviveTheEvent"
+)
+
+// Behaviours are the behaviours in the order in which they are tested.
+var Behaviours = []Behaviour{
+	{
+		Name: Starts, Promise: "A Gateway that is applied is served: its dataplanes become ready.",
+		Holds: func(ctx context.Context, e *env.Env) error { return e.Start(ctx) },
+	},
+	{
+		Name: SurvivesEvent, Promise: "A call does not end because something was reconfigured, restarted, scaled or missing.",
+		Holds: callsSurviveEvent,
+	},
+	{
+		Name: "CallsReachTheirPeers", Promise: "Clients reach the peers of a listener's routes, at each address and over each transport.",
+		Holds: callsReachTheirPeers,
+	},
+	{
+		Name: "BothRelayFamiliesWork", Promise: "A client of a dual-stack Gateway gets a relay of the family that it asks for.",
+		In: shapeIs(env.DualStack), Holds: bothRelayFamiliesWork,
+	},
+	{
+		Name: "PeersWithoutRouteAreRefused", Promise: "Clients reach the backends of the routes of a listener, and nothing else.",
+		Holds: peersWithoutRouteAreRefused,
+	},
+	{
+		Name: "WrongCredentialsAreRefused", Promise: "A request with a wrong password gets error 401.",
+		Holds: wrongCredentialsAreRefused,
+	},
+	{
+		Name: "ToldAddressesAreReachable", Promise: "The auth service tells clients an address of each listener and family at which they can call.",
+		Holds: toldAddressesAreReachable,
+	},
+	{
+		Name: "StatusIsTrue", Promise: "The conditions of a healthy Gateway are True, and its addresses are those of clients.",
+		Holds: statusIsTrue,
+	},
+	{
+		Name: "MediaPathIsInForce", Promise: "With an offload engine, the kernel forwards the media of established channels.",
+		In: func(s env.Shape) bool { return s[env.MediaPath] != env.UserSpace }, Holds: mediaPathIsInForce,
+	},
+	{
+		Name: "SessionsAreListed", Promise: "stunnerctl sessions lists the sessions of all pods of a Gateway.",
+		Holds: sessionsAreListed,
+	},
+	{
+		Name: "KickEndsASession", Promise: "stunnerctl kick ends the sessions of a user, in whatever pod, and no other.",
+		Holds: kickEndsASession,
+	},
+	{
+		Name: "MetricsAddUp", Promise: "The allocations that the pods of a Gateway report are those of its clients.",
+		Holds: metricsAddUp,
+	},
+	{
+		Name: "DoctorFindsNothing", Promise: "stunnerctl doctor has no finding for a healthy installation.",
+		Holds: doctorFindsNothing,
+	},
+	{
+		Name: "WhyFindsNothing", Promise: "stunnerctl why has no finding for a healthy Gateway.",
+		Holds: whyFindsNothing,
+	},
+	{
+		Name: "IcetestPasses", Promise: "stunnerctl icetest passes for each listener of a healthy Gateway, and says what it has left out.",
+		Holds: icetestPasses,
+	},
+	{
+		Name: "TurncatCarriesData", Promise: "stunnerctl turncat carries the data of a local client through each listener.",
+		Holds: turncatCarriesData,
+	},
+	{
+		Name: "NestedAllocationsAreRefused", Promise: "No client reaches the ports of a gateway's own listeners through it.",
+		In: shapeIs(env.Headless), Holds: nestedAllocationsAreRefused,
+	},
+	{
+		Name: "ClientsCallEachOther", Promise: "Two clients of a Gateway exchange media through their relays, when a route names its own Service.",
+		In: shapeIs(env.Headless), Holds: clientsCallEachOther,
+	},
+	{
+		Name: "NoisyClientDisturbsNobody", Promise: "A client that floods a listener takes nothing from the calls of others.",
+		Holds: noisyClientDisturbsNobody,
+	},
+	{
+		Name: "RouteChangesUnderCalls", Promise: "A change of a route opens and closes peers, and disturbs no call to another peer.",
+		Holds: under((*env.Env).ChangeRoutes),
+	},
+	{
+		Name: "CertificateChangesUnderCalls", Promise: "A new certificate is served to new connections; established ones continue.",
+		In: shapeIs(env.AllProtocols), Holds: under((*env.Env).RenewCertificates),
+	},
+	{
+		Name: "SecretRotationUnderCalls", Promise: "After a rotation of the credentials established calls continue, and new ones use the new credentials.",
+		Holds: under((*env.Env).Rotate),
+	},
+	{
+		Name: "CallsSurviveACrash", Promise: "UDP calls continue after the process of a dataplane has crashed.",
+		Holds: callsSurviveACrash,
+	},
+	{
+		Name: "MovedClientsContinue", Promise: "A UDP call continues when a load balancer sends its client to another pod.",
+		In: severalPodsSeeClients, Holds: movedClientsContinue,
+	},
+	{
+		Name: "VanishedPodsHurtNobody", Promise: "Calls of living pods lose nothing when other pods vanish.",
+		In: severalPodsSeeClients, Holds: vanishedPodsHurtNobody,
+	},
+	{
+		Name: "VanishedClientsHurtNobody", Promise: "Forwarded calls lose nothing when other forwarded clients vanish.",
+		In: severalPodsSeeClients, Holds: vanishedClientsHurtNobody,
+	},
+	{
+		Name: "DrainKeepsCalls", Promise: "A pod that is deleted keeps its calls and accepts no new ones; those go to other pods.",
+		In: func(s env.Shape) bool { return s[env.Pods] != env.OnePod && s[env.Place] != env.HostNetwork }, Holds: drainKeepsCalls,
+	},
+	{
+		Name: "UpdateAdmitsNewCalls", Promise: "During and after an update of the dataplanes new calls are accepted, and those before it continue.",
+		Holds: updateAdmitsNewCalls,
+	},
+	{
+		Name: "RestartAfterAMistakeKeepsServing", Promise: "An error removes nothing: what was published before stays in force, also when operator and auth service restart.",
+		Holds: restartAfterAMistakeKeepsServing,
+	},
+	{
+		Name: "RemovalLeavesNothing", Promise: "When a Gateway is deleted, its pods, Services and configs go, and nothing of another Gateway.",
+		Holds: removalLeavesNothing,
+	},
+}
+
+// shapeIs returns a condition on shapes: that they have a value.
+func shapeIs(v env.Value) func(env.Shape) bool { return func(s env.Shape) bool { return s.Is(v) } }
+
+// severalPodsSeeClients reports whether UDP datagrams of a client reach one of several pods with the client's address.
+func severalPodsSeeClients(s env.Shape) bool {
+	switch s[env.Place] {
+	case env.KeepsSource, env.BehindNAT, env.Headless:
+		return s[env.Pods] != env.OnePod
+	}
+	return false
+}

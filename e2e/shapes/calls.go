@@ -1,0 +1,165 @@
+package shapes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/stunner-gateway/stunner/e2e/internal/call"
+	"github.com/stunner-gateway/stunner/e2e/internal/env"
+)
+
+// callsSurviveEvent makes the event of the shape happen during calls through each listener.
+func callsSurviveEvent(ctx context.Context, e *env.Env) error {
+	return under((*env.Env).Happen)(ctx, e)
+}
+
+// under returns a behaviour: something happens during calls through each listener, and afterwards they continue and new
+// calls work.
+func under(happen func(*env.Env, context.Context) error) func(context.Context, *env.Env) error {
+	return func(ctx context.Context, e *env.Env) error {
+		calls, err := e.DialAll(ctx, "under")
+		defer calls.HangUp()
+		if err != nil {
+			return fmt.Errorf("before: %w", err)
+		}
+		if err := happen(e, ctx); err != nil {
+			return err
+		}
+		if err := calls.Flow(ctx); err != nil {
+			return fmt.Errorf("calls of before: %w", err)
+		}
+		later, err := e.DialAll(ctx, "later")
+		later.HangUp()
+		if err != nil {
+			return fmt.Errorf("calls of afterwards: %w", err)
+		}
+		return nil
+	}
+}
+
+func callsReachTheirPeers(ctx context.Context, e *env.Env) error {
+	calls, err := e.DialAll(ctx, "reaches")
+	for _, s := range calls.HangUp() {
+		if s.Err != nil {
+			err = errors.Join(err, s.Err)
+		}
+	}
+	return err
+}
+
+func bothRelayFamiliesWork(ctx context.Context, e *env.Env) (err error) {
+	for _, l := range e.Listeners() {
+		if l.Network != call.UDP {
+			continue // the relay does not depend on the transport
+		}
+		for _, peer := range l.Peers() {
+			if echoErr := e.Echo(ctx, l, peer); echoErr != nil {
+				err = errors.Join(err, fmt.Errorf("%s to %s: %w", l, peer, echoErr))
+			}
+		}
+	}
+	return err
+}
+
+func peersWithoutRouteAreRefused(ctx context.Context, e *env.Env) (err error) {
+	for _, l := range e.Listeners() {
+		for _, peer := range l.ForeignPeers() {
+			if tryErr := l.TryPeer(ctx, peer); !errors.Is(tryErr, env.ErrForbidden) {
+				err = errors.Join(err, fmt.Errorf("%s to %s: %v, want error 403", l, peer, tryErr))
+			}
+		}
+	}
+	return err
+}
+
+func wrongCredentialsAreRefused(ctx context.Context, e *env.Env) (err error) {
+	for _, l := range e.Listeners() {
+		username, _, credentialErr := l.Gateway.Credential(ctx, "wrong")
+		if credentialErr != nil {
+			return credentialErr
+		}
+		c, dialErr := e.DialAs(ctx, l, l.Addresses()[0], l.Peers()[0], username, "not-the-password")
+		if dialErr == nil {
+			c.End(0)
+		}
+		if !errors.Is(dialErr, call.ErrRefused) {
+			err = errors.Join(err, fmt.Errorf("%s with a wrong password: %v", l, dialErr))
+		}
+	}
+	return err
+}
+
+// toldAddressesAreReachable calls at each address that the auth service tells, and compares them with the listeners.
+func toldAddressesAreReachable(ctx context.Context, e *env.Env) (err error) {
+	for _, g := range e.Gateways {
+		told, askErr := g.Endpoints(ctx, "asks")
+		if askErr != nil {
+			return fmt.Errorf("%s: %w", g.ID(), askErr)
+		}
+		for _, l := range g.Listeners {
+			for _, want := range l.Addresses() {
+				at := slices.IndexFunc(told, func(t env.Endpoint) bool { return t.Addr == want && t.URI.Protocol() == l.Config() })
+				if at < 0 {
+					err = errors.Join(err, fmt.Errorf("clients are not told %s of %s, but %v", want, l, addresses(told)))
+					continue
+				}
+				c, dialErr := e.DialAs(ctx, l, want, l.Peers()[0], told[at].Secret.Username, string(told[at].Secret.Password))
+				if dialErr != nil {
+					err = errors.Join(err, dialErr)
+					continue
+				}
+				if flowErr := (env.Calls{c}).Flow(ctx); flowErr != nil {
+					err = errors.Join(err, flowErr)
+				}
+				c.End(0)
+			}
+		}
+	}
+	return err
+}
+
+func addresses(told []env.Endpoint) (list []netip.AddrPort) {
+	for _, t := range told {
+		list = append(list, t.Addr)
+	}
+	return list
+}
+
+// clientsCallEachOther sends from the relay of one client to the relay of another and back.
+func clientsCallEachOther(ctx context.Context, e *env.Env) (err error) {
+	for _, g := range e.Gateways {
+		if meetErr := e.Meet(ctx, g.Listeners[0]); meetErr != nil {
+			err = errors.Join(err, fmt.Errorf("%s: %w", g.ID(), meetErr))
+		}
+	}
+	return err
+}
+
+// nestedAllocationsAreRefused asks for permissions for each dataplane at the ports of the listeners, and sends an Allocate
+// request through a relay to each of them, which must stay without an answer.
+func nestedAllocationsAreRefused(ctx context.Context, e *env.Env) (err error) {
+	for _, g := range e.Gateways {
+		list, listErr := g.Dataplanes()
+		if listErr != nil {
+			return listErr
+		}
+		for _, l := range g.Listeners {
+			if l.Network != call.UDP {
+				continue
+			}
+			for _, d := range list {
+				answered, nestErr := e.Nest(ctx, l, netip.AddrPortFrom(d.Addrs[0], l.Port()))
+				if nestErr == nil && answered {
+					nestErr = errors.New("it answers an Allocate request that comes from a relay")
+				}
+				if nestErr != nil {
+					err = errors.Join(err, fmt.Errorf("listener %s of %s: %w", l, d.Name, nestErr))
+				}
+			}
+		}
+	}
+	return err
+}

@@ -1,0 +1,278 @@
+package shapes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/stunner-gateway/stunner/e2e/internal/env"
+)
+
+const (
+	// window is the time in which losses are counted, with a disturbance and, as control, without it.
+	window = 2 * time.Second
+	// tolerated is how many more datagrams, in percent, may be lost with a disturbance than without it.
+	tolerated = 5
+	// bystanders is the number of calls that must not be disturbed.
+	bystanders = 4
+	// pause is the time between two new calls during an update.
+	pause = 300 * time.Millisecond
+)
+
+// Ports of clients whose datagrams move between pods.
+const (
+	firstBystander = 30001
+	firstHeavy     = 31001
+)
+
+// undisturbed compares the losses of calls before and during a disturbance. A disturbance returns what ends it.
+func undisturbed(ctx context.Context, calls env.Calls, disturb func() (end func(), err error)) error {
+	control := calls.Losses(ctx, window)
+	end, err := disturb()
+	if err != nil {
+		return err
+	}
+	lost := calls.Losses(ctx, window)
+	end()
+	if lost > control+tolerated {
+		return fmt.Errorf("calls lose %.0f%% of their datagrams, and %.0f%% without the disturbance", lost, control)
+	}
+	return calls.Flow(ctx)
+}
+
+func noisyClientDisturbsNobody(ctx context.Context, e *env.Env) error {
+	calls, err := e.DialAll(ctx, "bystander")
+	defer calls.HangUp()
+	if err != nil {
+		return err
+	}
+	return undisturbed(ctx, calls, func() (func(), error) {
+		return e.Knock(5*time.Millisecond, e.Gateways[0].Listeners[0].Addresses()[0])
+	})
+}
+
+// callsSurviveACrash kills a dataplane of each Gateway. Calls over UDP continue; clients over streams and DTLS connect again.
+func callsSurviveACrash(ctx context.Context, e *env.Env) error {
+	calls, err := e.DialAll(ctx, "crash")
+	defer calls.HangUp()
+	if err != nil {
+		return err
+	}
+	if err := e.CrashOne(ctx); err != nil {
+		return err
+	}
+	if err := calls.OverUDP().Flow(ctx); err != nil {
+		return fmt.Errorf("calls of before: %w", err)
+	}
+	later, err := e.DialAll(ctx, "later")
+	later.HangUp()
+	return err
+}
+
+// movedClientsContinue moves each of some clients to the next dataplane.
+func movedClientsContinue(ctx context.Context, e *env.Env) error {
+	l := e.Gateways[0].Listeners[0]
+	pods, err := l.Gateway.Dataplanes()
+	if err != nil {
+		return err
+	}
+	var calls env.Calls
+	defer func() { calls.HangUp() }()
+	for i := range pods {
+		c, err := e.DialFrom(ctx, nil, l, firstBystander+uint16(i), pods[i], "moved", env.Stream{})
+		if err != nil {
+			return err
+		}
+		calls = append(calls, c)
+	}
+	if err := calls.Flow(ctx); err != nil {
+		return fmt.Errorf("before: %w", err)
+	}
+	for i := range pods {
+		if err := e.Move(nil, l, firstBystander+uint16(i), pods[(i+1)%len(pods)]); err != nil {
+			return err
+		}
+	}
+	return calls.Flow(ctx)
+}
+
+// vanishedPodsHurtNobody unplugs a pod to which another one forwards the datagrams of heavy clients. That pod also forwards
+// for bystanders, to a pod that is left.
+func vanishedPodsHurtNobody(ctx context.Context, e *env.Env) error {
+	l := e.Gateways[0].Listeners[0]
+	pods, err := l.Gateway.Dataplanes()
+	if err != nil {
+		return err
+	}
+	ingress, owner, victim := pods[0], pods[len(pods)-2], pods[len(pods)-1]
+	if len(pods) == 2 {
+		owner = ingress // which does not forward for bystanders
+	}
+	calls, err := forwarded(ctx, e, nil, l, firstBystander, bystanders, owner, ingress, env.Stream{})
+	defer func() { calls.HangUp() }()
+	if err != nil {
+		return err
+	}
+	heavy, err := forwarded(ctx, e, nil, l, firstHeavy, 3, victim, ingress, env.Heavy)
+	defer func() { heavy.HangUp() }()
+	if err != nil {
+		return err
+	}
+	return undisturbed(ctx, calls, func() (func(), error) {
+		err := errors.Join(victim.Net.Unplug(), ingress.Net.Unresolve())
+		return func() { _ = victim.Net.Plug() }, err // the next behaviour finds out
+	})
+}
+
+// forwarded starts calls that a dataplane owns and whose datagrams arrive at another one.
+func forwarded(
+	ctx context.Context, e *env.Env, n *env.Neighbour, l *env.Listener, port uint16, count int, owner, ingress env.Dataplane,
+	s env.Stream,
+) (calls env.Calls, err error) {
+	for i := range uint16(count) {
+		c, err := e.DialFrom(ctx, n, l, port+i, owner, "forwarded", s)
+		if err != nil {
+			return calls, err
+		}
+		calls = append(calls, c)
+	}
+	if err := calls.Flow(ctx); err != nil {
+		return calls, err
+	}
+	if owner.ID == ingress.ID {
+		return calls, nil
+	}
+	for i := range uint16(count) {
+		if err := e.Move(n, l, port+i, ingress); err != nil {
+			return calls, err
+		}
+	}
+	return calls, calls.Flow(ctx)
+}
+
+// vanishedClientsHurtNobody unplugs a neighbour with forwarded clients to which a media server sends much. The pod at which
+// they arrive also forwards for bystanders, which are another neighbour.
+func vanishedClientsHurtNobody(ctx context.Context, e *env.Env) error {
+	l := e.Gateways[0].Listeners[0]
+	pods, err := l.Gateway.Dataplanes()
+	if err != nil {
+		return err
+	}
+	owner, ingress := pods[0], pods[1]
+	stays, err := e.NewNeighbour()
+	if err != nil {
+		return err
+	}
+	vanishes, err := e.NewNeighbour()
+	if err != nil {
+		return err
+	}
+	calls, err := forwarded(ctx, e, stays, l, firstBystander, bystanders, owner, ingress, env.Stream{})
+	defer func() { calls.HangUp() }()
+	if err != nil {
+		return err
+	}
+	heavy, err := forwarded(ctx, e, vanishes, l, firstHeavy, 3, owner, ingress, env.Stream{})
+	defer func() { heavy.HangUp() }()
+	if err != nil {
+		return err
+	}
+	var relays []netip.AddrPort
+	for _, c := range heavy {
+		relay, err := netip.ParseAddrPort(c.Relay().String())
+		if err != nil {
+			return err
+		}
+		relays = append(relays, relay)
+	}
+	peer := l.Peers()[0]
+	return undisturbed(ctx, calls, func() (func(), error) {
+		stop, err := e.Flood(netip.AddrPortFrom(peer.Addr(), peer.Port()+2), env.Heavy, relays...)
+		if err != nil {
+			return nil, err
+		}
+		return stop, errors.Join(vanishes.Unplug(), ingress.Net.Unresolve())
+	})
+}
+
+// drainKeepsCalls deletes a pod during calls. Its calls continue, and new calls work at other pods.
+func drainKeepsCalls(ctx context.Context, e *env.Env) error {
+	return under(func(e *env.Env, ctx context.Context) error {
+		for _, g := range e.Gateways {
+			pods, err := g.Dataplanes()
+			if err != nil {
+				return err
+			}
+			if err := pods[0].Stop(ctx); err != nil {
+				return err
+			}
+		}
+		return e.AwaitReady(ctx)
+	})(ctx, e)
+}
+
+// updateAdmitsNewCalls updates the dataplanes while clients call again and again.
+func updateAdmitsNewCalls(ctx context.Context, e *env.Env) error {
+	return under(func(e *env.Env, ctx context.Context) error {
+		calling, stop := context.WithCancel(ctx)
+		var callers sync.WaitGroup
+		var mu sync.Mutex
+		var refused error
+		for _, l := range e.Listeners() {
+			callers.Go(func() {
+				for calling.Err() == nil {
+					if err := l.TryPeer(calling, l.Peers()[0]); err != nil && calling.Err() == nil {
+						mu.Lock()
+						refused = fmt.Errorf("a new call during the update: %w", err)
+						mu.Unlock()
+					}
+					select {
+					case <-time.After(pause):
+					case <-calling.Done():
+					}
+				}
+			})
+		}
+		err := e.Update(ctx)
+		stop()
+		callers.Wait()
+		return errors.Join(err, refused)
+	})(ctx, e)
+}
+
+// restartAfterAMistakeKeepsServing empties the Secret of the class, restarts operator and auth service, and corrects the
+// mistake in the end.
+func restartAfterAMistakeKeepsServing(ctx context.Context, e *env.Env) error {
+	err := under(func(e *env.Env, ctx context.Context) error {
+		if err := e.MakeMistake(ctx); err != nil {
+			return err
+		}
+		return e.RestartAll(ctx)
+	})(ctx, e)
+	if err == nil {
+		_, err = e.ICEServers(ctx, "mistaken", e.Gateways...)
+	}
+	return errors.Join(err, e.Repair(ctx))
+}
+
+// removalLeavesNothing deletes the last Gateway. Calls through the others continue.
+func removalLeavesNothing(ctx context.Context, e *env.Env) error {
+	last := e.Gateways[len(e.Gateways)-1]
+	var calls env.Calls
+	defer func() { calls.HangUp() }()
+	for _, g := range e.Gateways[:len(e.Gateways)-1] {
+		l := g.Listeners[0]
+		c, err := e.Dial(ctx, l, l.Addresses()[0], l.Peers()[0], "stays")
+		if err != nil {
+			return err
+		}
+		calls = append(calls, c)
+	}
+	if err := e.Remove(ctx, last); err != nil {
+		return err
+	}
+	return calls.Flow(ctx)
+}

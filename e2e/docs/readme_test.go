@@ -230,6 +230,33 @@ func TestQuickstart(t *testing.T) {
 	}
 }
 
+// TestBlocks: the pages have the blocks of commands that e2e/node runs, because e2e/node needs a cluster to find out.
+func TestBlocks(t *testing.T) {
+	places := map[string]string{"readme": readme, "manual": "docs/install.md"}
+	files, err := filepath.Glob(filepath.Join(bedtest.Root(t), "e2e/node/*_test.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[string]int{}
+	for _, file := range files {
+		source, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, block := range regexp.MustCompile(`\{(readme|manual), "([^"]+)"\}`).FindAllStringSubmatch(string(source), -1) {
+			found[block[1]]++
+			if page := places[block[1]]; !slices.ContainsFunc(blocks(bedtest.Read(t, page)), func(commands string) bool {
+				return strings.HasPrefix(commands, block[2])
+			}) {
+				t.Errorf("%s: %s has no block of commands that begins with %q", filepath.Base(file), page, block[2])
+			}
+		}
+	}
+	if found["readme"] == 0 || found["manual"] == 0 {
+		t.Errorf("e2e/node runs blocks of %v only", found)
+	}
+}
+
 // blocks returns the blocks of commands or code of a page.
 func blocks(text string) (all []string) {
 	for _, match := range regexp.MustCompile("(?ms)^```\\w*\n(.*?)^```$").FindAllStringSubmatch(text, -1) {

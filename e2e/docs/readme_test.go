@@ -28,8 +28,8 @@ func TestReadme_IsShort(t *testing.T) {
 	}
 }
 
-// TestReadme_Picture: the picture has a version for light and one for dark pages. Both are well-formed, contain the same
-// shapes and texts, need no other files, and have texts that can be read on a telephone.
+// TestReadme_Picture: the picture has a version for light and one for dark pages. Both are well-formed, contain the
+// same shapes and texts, need no other files, and have texts that can be read on a telephone.
 func TestReadme_Picture(t *testing.T) {
 	const page = 360 // width of a small telephone in pixels
 	const text = 9   // smallest legible text in pixels
@@ -38,6 +38,8 @@ func TestReadme_Picture(t *testing.T) {
 	if len(found) != 1 || found[0][1] == found[0][2] {
 		t.Fatalf("%s has no picture with a version for dark pages, a version for light pages, and alt: %q", readme, found)
 	}
+	other, colour := regexp.MustCompile(`href|url\(|@import|<(image|script|foreignObject)\b`),
+		regexp.MustCompile(`(?:fill|stroke): #[0-9a-f]{6};`)
 	var shapes []string
 	for _, file := range found[0][1:] {
 		picture := bedtest.Read(t, file)
@@ -49,8 +51,8 @@ func TestReadme_Picture(t *testing.T) {
 		if root.Name != (xml.Name{Space: "http://www.w3.org/2000/svg", Local: "svg"}) {
 			t.Errorf("%s is not an SVG: its root is %v", file, root.Name)
 		}
-		if other := regexp.MustCompile(`href|url\(|@import|<(image|script|foreignObject)\b`).FindString(picture); other != "" {
-			t.Errorf("%s refers to another file: %s", file, other)
+		if reference := other.FindString(picture); reference != "" {
+			t.Errorf("%s refers to another file: %s", file, reference)
 		}
 		width := number(t, picture, `viewBox="0 0 (\d+) \d+"`)[0]
 		for _, size := range number(t, picture, `font(?:-size)?: (\d+)px`) {
@@ -58,7 +60,7 @@ func TestReadme_Picture(t *testing.T) {
 				t.Errorf("%s: a text of %v px is shown with %.1f px on a page of %d px", file, size, shown, page)
 			}
 		}
-		shapes = append(shapes, regexp.MustCompile(`(?:fill|stroke): #[0-9a-f]{6};`).ReplaceAllString(picture, ""))
+		shapes = append(shapes, colour.ReplaceAllString(picture, ""))
 	}
 	if len(shapes) == 2 && shapes[0] != shapes[1] {
 		t.Errorf("%s and %s differ in more than colours", found[0][1], found[0][2])
@@ -97,8 +99,8 @@ func number(t *testing.T, text, pattern string) (all []float64) {
 	return all
 }
 
-// TestReadme_Commands: docs/install.md has every command of the section Install, so that both describe one installation.
-// e2e/node runs the commands of both.
+// TestReadme_Commands: docs/install.md has every command of the section Install, so that both describe one
+// installation. e2e/node runs the commands of both.
 func TestReadme_Commands(t *testing.T) {
 	_, section, _ := strings.Cut(bedtest.Read(t, readme), "\n## Install\n")
 	section, _, _ = strings.Cut(section, "\n## ")
@@ -159,8 +161,9 @@ func TestRequests(t *testing.T) {
 			t.Errorf("%s has no request", page)
 		}
 		for _, match := range found {
-			path := regexp.MustCompile(`(?m)^  ` + regexp.QuoteMeta(match[1]) + `:\n(?:    .*\n)*?    ` + strings.ToLower(match[2]) + `:$`)
-			if !path.MatchString(contract) {
+			path, method := regexp.QuoteMeta(match[1]), strings.ToLower(match[2])
+			operation := regexp.MustCompile(`(?m)^  ` + path + `:\n(?:    .*\n)*?    ` + method + `:$`)
+			if !operation.MatchString(contract) {
 				t.Errorf("%s: openapi/auth.yaml does not have %s %s", page, match[2], match[1])
 			}
 		}
@@ -172,14 +175,15 @@ func TestIndex(t *testing.T) {
 	const index = "docs/README.md"
 	text := bedtest.Read(t, index)
 	for _, page := range pages(t) {
-		if name := filepath.Base(page); filepath.Dir(page) == "docs" && page != index && !strings.Contains(text, "]("+name+")") {
+		name := filepath.Base(page)
+		if filepath.Dir(page) == "docs" && page != index && !strings.Contains(text, "]("+name+")") {
 			t.Errorf("%s does not link to %s", index, name)
 		}
 	}
 }
 
-// TestQuickstart: status.txt has the lines on docs/quickstart.md after the mistake that it shows. Ports may differ, because
-// the operator replaces ports that other programs use.
+// TestQuickstart: status.txt has the lines on docs/quickstart.md after the mistake that it shows, except for ports,
+// because other programs may use those of the example.
 func TestQuickstart(t *testing.T) {
 	_, shown, _ := strings.Cut(bedtest.Read(t, "docs/quickstart.md"), "```\nNOT IN FORCE\n")
 	shown, _, found := strings.Cut(shown, "    …\n```")
@@ -191,6 +195,8 @@ func TestQuickstart(t *testing.T) {
 	if err := os.CopyFS(folder, os.DirFS(filepath.Join(bedtest.Root(t), "docs/examples/quickstart"))); err != nil {
 		t.Fatal(err)
 	}
+	gateway := filepath.Join(folder, "gateway.yaml")
+	rewrite(t, gateway, regexp.MustCompile(`port: \d+`), "port: "+strconv.Itoa(bedtest.Port(t)))
 	port := regexp.MustCompile(`:\d+\?transport`)
 	reports := func(lines string) func(context.Context) error {
 		return func(context.Context) error {
@@ -211,22 +217,35 @@ func TestQuickstart(t *testing.T) {
 	operator := bedtest.Start(t, bed.Command{
 		Name: "operator", Path: filepath.Join(bin, "operator"), Logs: t.TempDir(), Args: []string{
 			"--provider=file", "--input", folder, "--output", out, "--stunnerd", filepath.Join(bin, "stunnerd"),
-			"--address", "192.0.2.10", "--discovery-address", bedtest.Address(t), "--child-lifetime", "bound",
+			"--address", "192.0.2.10", "--discovery-address", bedtest.Address(t),
+			"--child-lifetime", "bound", "--stop-grace", "1s",
 		},
 	}, reports(healthy))
-	route := filepath.Join(folder, "udproute.yaml")
-	text, err := os.ReadFile(route)
-	if err != nil {
-		t.Fatal(err)
-	}
-	mistake := regexp.MustCompile(`( port:) (\d+)`).ReplaceAll(text, []byte(`$1 "$2"`))
-	if err := os.WriteFile(route, mistake, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	t.Cleanup(func() { // before the folders are removed, with the dataplane
+		if err := operator.Stop(20 * time.Second); err != nil {
+			t.Error(err)
+		}
+	})
+	rewrite(t, filepath.Join(folder, "udproute.yaml"), regexp.MustCompile(`( port:) (\d+)`), `$1 "$2"`)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	if err := operator.Until(ctx, reports(shown)); err != nil {
 		t.Error(err)
+	}
+}
+
+// rewrite replaces the matches of a pattern, at least one, in a file.
+func rewrite(t *testing.T, file string, pattern *regexp.Regexp, replacement string) {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !pattern.Match(text) {
+		t.Fatalf("%s does not have %s", file, pattern)
+	}
+	if err := os.WriteFile(file, pattern.ReplaceAll(text, []byte(replacement)), 0o600); err != nil {
+		t.Fatal(err)
 	}
 }
 

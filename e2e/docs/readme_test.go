@@ -36,7 +36,7 @@ func TestReadme_Picture(t *testing.T) {
 	found := regexp.MustCompile(`(?s)<picture>.*?media="\(prefers-color-scheme: dark\)" srcset="([^"]+)".*?`+
 		`<img src="([^"]+)"[^>]* alt="[^"]+".*?</picture>`).FindAllStringSubmatch(bedtest.Read(t, readme), -1)
 	if len(found) != 1 || found[0][1] == found[0][2] {
-		t.Fatalf("%s has no picture with a version for dark pages, a version for light pages, and alt: %q", readme, found)
+		t.Fatalf("%s has no picture with a dark version, a light version, and the attribute alt: %q", readme, found)
 	}
 	other, colour := regexp.MustCompile(`href|url\(|@import|<(image|script|foreignObject)\b`),
 		regexp.MustCompile(`(?:fill|stroke): #[0-9a-f]{6};`)
@@ -256,17 +256,16 @@ func TestBlocks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	found := map[string]int{}
+	found, named := map[string]int{}, regexp.MustCompile(`\{(readme|manual), "([^"]+)"\}`)
 	for _, file := range files {
 		source, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, block := range regexp.MustCompile(`\{(readme|manual), "([^"]+)"\}`).FindAllStringSubmatch(string(source), -1) {
+		for _, block := range named.FindAllStringSubmatch(string(source), -1) {
 			found[block[1]]++
-			if page := places[block[1]]; !slices.ContainsFunc(blocks(bedtest.Read(t, page)), func(commands string) bool {
-				return strings.HasPrefix(commands, block[2])
-			}) {
+			page, begins := places[block[1]], func(commands string) bool { return strings.HasPrefix(commands, block[2]) }
+			if !slices.ContainsFunc(blocks(bedtest.Read(t, page)), begins) {
 				t.Errorf("%s: %s has no block of commands that begins with %q", filepath.Base(file), page, block[2])
 			}
 		}

@@ -264,7 +264,8 @@ func TestBlocks(t *testing.T) {
 		}
 		for _, block := range named.FindAllStringSubmatch(string(source), -1) {
 			found[block[1]]++
-			page, begins := places[block[1]], func(commands string) bool { return strings.HasPrefix(commands, block[2]) }
+			page := places[block[1]]
+			begins := func(commands string) bool { return strings.HasPrefix(commands, block[2]) }
 			if !slices.ContainsFunc(blocks(bedtest.Read(t, page)), begins) {
 				t.Errorf("%s: %s has no block of commands that begins with %q", filepath.Base(file), page, block[2])
 			}

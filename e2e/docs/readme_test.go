@@ -227,7 +227,7 @@ func TestQuickstart(t *testing.T) {
 		}
 	})
 	rewrite(t, filepath.Join(folder, "udproute.yaml"), regexp.MustCompile(`( port:) (\d+)`), `$1 "$2"`)
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if err := operator.Until(ctx, reports(shown)); err != nil {
 		t.Error(err)

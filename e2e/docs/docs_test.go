@@ -120,9 +120,9 @@ func TestConfig(t *testing.T) {
 	}
 }
 
-// TestLinks: the targets of relative links exist, including their headings.
+// TestLinks: the targets of relative links and pictures exist, including their headings.
 func TestLinks(t *testing.T) {
-	link := regexp.MustCompile(`\]\(([^)#:]*)(?:#([^)]*))?\)`)
+	link := regexp.MustCompile(`(?:\]\(|(?:src|srcset|href)=")([^)"#:]*)(?:#([^)"]*))?[)"]`)
 	count := 0
 	for _, page := range pages(t) {
 		text := regexp.MustCompile("(?s)```.*?```|`[^`\n]*`").ReplaceAllString(bedtest.Read(t, page), "")
@@ -169,6 +169,7 @@ func TestRunbooks(t *testing.T) {
 
 // headings returns the headings of a page in the form of link anchors.
 func headings(text string) (all []string) {
+	text = regexp.MustCompile("(?ms)^```.*?^```$").ReplaceAllString(text, "") // may contain comments that start with #
 	for _, match := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllStringSubmatch(text, -1) {
 		plain := regexp.MustCompile(`[^\p{L}\p{N}_ -]`).ReplaceAllString(strings.ToLower(match[1]), "")
 		all = append(all, strings.ReplaceAll(plain, " ", "-"))
@@ -179,7 +180,7 @@ func headings(text string) (all []string) {
 // pages returns the Markdown files of the documentation, relative to the root.
 func pages(t *testing.T) (all []string) {
 	t.Helper()
-	for _, pattern := range []string{"*.md", "docs/*.md", "docs/*/*.md"} {
+	for _, pattern := range []string{"*.md", "charts/*/*.md", "docs/*.md", "docs/*/*.md"} {
 		found, err := filepath.Glob(filepath.Join(bedtest.Root(t), pattern))
 		if err != nil {
 			t.Fatal(err)

@@ -41,7 +41,7 @@ const (
 	example = "docs/examples/cluster"
 )
 
-// ways are the documented ways, including that of the README.
+// ways are the documented ways, including that of the README, whose uninstallation is on the page about installation.
 var ways = []way{
 	{
 		name: "README word for word", programs: []string{"helm"}, literal: true,
@@ -54,7 +54,7 @@ var ways = []way{
 		install: []block{
 			{readme, "git clone"}, {readme, "for image in"}, {readme, "helm install stunner-crds charts/"},
 		},
-		uninstall: block{readme, "helm uninstall"},
+		uninstall: block{manual, "helm uninstall"},
 	},
 	{
 		name: "Helm 3", programs: []string{"helm3"},

@@ -6,6 +6,15 @@
 //
 // A replica that is asked with ?local=true asks no other replica, so requests do not loop. Requests between replicas use
 // the replica's own token, never that of the caller.
+//
+// # Files
+//
+//	inspect.go limiter.go  paths and limits; openapi/inspection.yaml is the contract
+//	request.go             parameters and errors
+//	gateway.go             requests to pods
+//	client.go              requests to other replicas
+//
+// Authorization of callers and problems of objects: inspection.go in the packages kube and file.
 package inspect
 
 import (

@@ -6,6 +6,15 @@
 // process with a SIGBUS.
 //
 // A volume that is full or fails costs the journal, and never a call.
+//
+// # Files
+//
+//	journal.go  the journal, and its maximum size
+//	file.go     the files, errors, compaction
+//	replay.go   file format and reading
+//
+// The binary form of a session is in package session. restore.go of the packages server, gate and relay restores
+// sessions.
 package journal
 
 import (

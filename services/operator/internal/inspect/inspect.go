@@ -14,7 +14,8 @@
 //	gateway.go             requests to pods
 //	client.go              requests to other replicas
 //
-// Authorization of callers and problems of objects: inspection.go in the packages kube and file.
+// Authorization of callers and problems of objects are in services/operator/internal/kube/inspection.go and
+// services/operator/internal/file/inspection.go.
 package inspect
 
 import (

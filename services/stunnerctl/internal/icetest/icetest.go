@@ -14,7 +14,8 @@
 //	peer.go     echo peers
 //	deploy.go   the echo peer in a cluster
 //
-// The command is icetest.go of package command, and its listeners are listeners.go there.
+// The command is in services/stunnerctl/internal/command/icetest.go, and its listeners are in
+// services/stunnerctl/internal/command/listeners.go.
 package icetest
 
 import (

@@ -11,7 +11,7 @@
 //	udp.go stream.go  local clients
 //	relay.go          allocations for package icetest
 //
-// The command is turncat.go of package command.
+// The command is in services/stunnerctl/internal/command/turncat.go.
 package turncat
 
 import (

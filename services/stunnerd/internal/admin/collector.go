@@ -7,7 +7,8 @@
 //	status.go sessions.go refusals.go  the answers
 //	inspector.go                       requests of the operator
 //
-// The state of open listeners is read by inspect.go of the packages server and gate.
+// The state of open listeners is read in services/stunnerd/internal/server/inspect.go and
+// services/stunnerd/internal/gate/inspect.go.
 package admin
 
 import (

@@ -13,8 +13,8 @@
 //	file.go     the files, errors, compaction
 //	replay.go   file format and reading
 //
-// The binary form of a session is in package session. restore.go of the packages server, gate and relay restores
-// sessions.
+// The binary form of a session is in package session. Sessions are restored in ../server/restore.go, ../gate/restore.go
+// and ../relay/restore.go.
 package journal
 
 import (

@@ -5,7 +5,7 @@
 // # Files
 //
 //	session.go          sessions and their table
-//	bounds.go           quotas and rates (defaults: policy.go of package server)
+//	bounds.go           quotas and rates (defaults: ../server/policy.go)
 //	place.go            shares of a full process
 //	record.go codec.go  sessions that another process continues, in binary form
 package session

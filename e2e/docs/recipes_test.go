@@ -63,17 +63,17 @@ func TestRecipeProblems(t *testing.T) {
 		"`api/config/{config,default}.go` `authTypes`, `Config`": "",
 		"`stunnerd/gate`: `serve.go` `handlers`":                 "",
 		"`docs/runbooks/NAME.md`; `make gen`":                    "",
-		"`charts/stunner/templates/_helpers.tpl` `stunner.pod`":  "",
+		"`openapi/auth.yaml` `openapi`":                          "",
 		"`go test -count=1 ./e2e/NAME -run TestNAME`":            "",
 		"`stunnerd/gate/admitted.go`":                            "stunnerd/gate/admitted.go does not exist",
 		"`api/config/{config,missing}.go`":                       "api/config/missing.go does not exist",
 		"`stunnerd/gates`":                                       "stunnerd/gates does not exist",
 		"`docs/runbook/NAME.md`":                                 "docs/runbook/NAME.md does not exist",
-		"`stunnerd/gate/admit.go`, `missing.go`":                 "missing.go does not exist beside stunnerd/gate/admit.go",
+		"`stunnerd/gate`, `missing.go`":                          "missing.go does not exist beside stunnerd/gate",
 		"`stunnerd/gate/admit.go` `handlers`":                    "stunnerd/gate/admit.go does not have handlers",
 		"`stunnerd/gate/admit.go` `Method`":                      "stunnerd/gate/admit.go does not have Method",
 		"`stunnerd/gate` `noSuchName`":                           "stunnerd/gate does not have noSuchName",
-		"`charts/stunner/templates/_helpers.tpl` `stunner.pods`": "charts/stunner/templates/_helpers.tpl does not have stunner.pods",
+		"`openapi/auth.yaml` `openapis`":                         "openapi/auth.yaml does not have openapis",
 		"`README.md`, `stunnerd/gate`: `admit.go`":               "",
 		"`admission`":             "admission follows no path",
 		"`make everything`":       "there is no target everything",
@@ -133,7 +133,7 @@ func TestPackageMaps(t *testing.T) {
 var goFile = regexp.MustCompile(`[\w./*-]*[\w*]\.go\b`)
 
 var (
-	// recipePattern matches a list item with a bold heading, or a row of the table of folders, and what follows until the next.
+	// recipePattern matches a list item with a bold heading and its indented lines, or a row of the table of folders.
 	recipePattern = regexp.MustCompile("(?m)^(?:\\* \\*\\*.*\n(?: +.*\n)*|\\| `[^ `]+`.*\n)")
 	heading       = regexp.MustCompile(`^\* \*\*.*?\*\*`)
 	quoted        = regexp.MustCompile("`([^`\n]+)`")

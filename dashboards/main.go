@@ -1,4 +1,7 @@
 // Dashboards writes the Grafana dashboards and the Prometheus alerts into the current folder.
+//
+// The tests compare queries with the metrics in services/api/telemetry/metrics.go. e2e/monitoring sends the queries to
+// a Prometheus.
 package main
 
 import (

@@ -1,5 +1,11 @@
 // Package browser makes relayed calls with headless Chromium on the auth service's test page. The script drive.mjs
 // controls the browser.
+//
+// # Files
+//
+//	offload_test.go  calls that the kernel forwards
+//
+// Package e2e/internal/chromium controls the browser.
 package browser
 
 import (

@@ -1,5 +1,12 @@
 // Package charts tests the Helm charts and the kustomizations. They are rendered with the libraries of Helm and
 // kustomize, and sent to a real API server.
+//
+// # Files
+//
+//	rows_test.go      a row for each value
+//	values_test.go    rejected values
+//	equal_test.go     comparison with kustomize
+//	existing_test.go  values of the existing chart
 package charts
 
 import (

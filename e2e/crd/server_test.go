@@ -1,5 +1,11 @@
 // Package crd tests the CRDs, and objects of their kinds, with the libraries of the API server, and compares the file
 // provider with an API server.
+//
+// # Files
+//
+//	admit_test.go         objects and verdicts
+//	generate_test.go      generated objects
+//	differential_test.go  comparison of a folder with an API server
 package crd
 
 import (

@@ -3,6 +3,8 @@
 //
 // There are no nodes: the test writes the statuses and events that a kubelet, kube-proxy, KEDA and a load balancer would
 // write, and it is the dataplane that answers the operator.
+//
+// The rules are in services/stunnerctl/internal/diagnose.
 package diagnose
 
 import (

@@ -1,4 +1,5 @@
-// Package docs compares the documentation with the code: flags, metrics, annotations, examples and links.
+// Package docs compares the documentation with the code: flags, metrics, annotations, examples, links, the recipes for
+// usual changes and the doc comments of packages.
 package docs
 
 import (

@@ -1,4 +1,10 @@
 // Package faults injects faults around a single dataplane during calls, and measures the effect on the calls.
+//
+// # Files
+//
+//	supervise_test.go  --supervise, and the memory of the supervisor
+//
+// Other files have the name of a fault: broken configs, lost connections, signals, kernel limits, bad networks.
 package faults
 
 import (

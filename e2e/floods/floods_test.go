@@ -1,6 +1,10 @@
 // Package floods tests that a tenant cannot hurt others: with the right to write every object of one namespace, it
 // floods the API server. The operator, with 512 MiB of memory, keeps serving three well-behaved tenants, and does so
 // after a restart in the middle of the flood.
+//
+// # Files
+//
+//	table_test.go  the floods; the flag -long selects all of them
 package floods
 
 import (

@@ -1,5 +1,11 @@
 // Package forward tests calls whose datagrams arrive at another pod than the one with the session: dataplane pods,
 // clients and peers are network namespaces, and an address translation with conntrack takes the place of kube-proxy.
+//
+// # Files
+//
+//	world_test.go    the namespaces
+//	browser_test.go  a browser
+//	move_test.go restart_test.go flood_test.go affinity_test.go  disturbances
 package forward
 
 import (

@@ -1,5 +1,14 @@
 // Package kube tests the operator against a real API server from outside: it applies YAML and observes objects, configs
 // and the audit log.
+//
+// # Files
+//
+//	conformance_*_test.go     statuses
+//	manifests_test.go         manifests and their results, testdata/manifests
+//	documented_table_test.go  outcomes of manifests of the existing system's documentation, testdata/documented
+//	takeover_test.go          objects of the operator of the existing system
+//
+// The API server is package e2e/internal/cluster, which .ci/kube builds; e2e/internal/objects reads YAML.
 package kube
 
 import (

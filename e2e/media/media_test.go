@@ -1,4 +1,11 @@
 // Package media measures the cost of relaying media, side by side with coturn and bare pion/turn.
+//
+// # Files
+//
+//	media_test.go                     loads and servers
+//	generator_test.go socket_test.go  batched clients and peers
+//	backlog_test.go                   two cores
+//	report_test.go                    table and chart
 package media
 
 import (

@@ -2,6 +2,13 @@
 
 // Package node_test runs the installed product on a real cluster of one node, with clients outside of it. `make e2e`
 // builds what it needs.
+//
+// # Files
+//
+//	migration_test.go  the commands of docs/migration.md
+//	existing_test.go   the existing system
+//
+// The build tag is node. The cluster is package e2e/internal/node, which .ci/kube and .ci/dns build.
 package node_test
 
 import (

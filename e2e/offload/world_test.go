@@ -1,6 +1,15 @@
 // Package offload tests media that the kernel forwards: stunnerd with the offload engines TC and XDP, its clients and its
 // peers, each in a network namespace of its own. The wrong packets and the contents under all offloads of network interfaces
 // are tests of the package services/stunnerd/internal/offload.
+//
+// # Files
+//
+//	world_test.go   the namespaces; engine XDP behind one interface: e2e/internal/netns/switch.go
+//	path_test.go    one channel
+//	change_test.go  a stream of datagrams
+//	bpf_test.go     objects of the kernel
+//
+// Other users of the network: e2e/abuse/neighbour_test.go; the flag -paths selects all of them.
 package offload
 
 import (

@@ -2,6 +2,8 @@
 //
 // Counts (writes, translations, frames, allocations) and memory have limits on every machine. Durations and CPU time
 // depend on the load of the machine: they are printed beside those of the same run with few Gateways.
+//
+// The same in memory: services/operator/internal/translate/change_bench_test.go. `make bench` prints both.
 package scale
 
 import (

@@ -48,6 +48,14 @@ var Behaviours = []Behaviour{
 		Holds: callsSurviveEvent,
 	},
 	{
+		Name: "DoctorFindsNothing", Promise: "stunnerctl doctor has no finding for a healthy installation.",
+		Holds: doctorFindsNothing,
+	},
+	{
+		Name: "WhyFindsNothing", Promise: "stunnerctl why has no finding for a healthy Gateway.",
+		Holds: whyFindsNothing,
+	},
+	{
 		Name: "CallsReachTheirPeers", Promise: "Clients reach the peers of a listener's routes, at each address and over each transport.",
 		Holds: callsReachTheirPeers,
 	},
@@ -86,14 +94,6 @@ var Behaviours = []Behaviour{
 	{
 		Name: "MetricsAddUp", Promise: "The allocations that the pods of a Gateway report are those of its clients.",
 		Holds: metricsAddUp,
-	},
-	{
-		Name: "DoctorFindsNothing", Promise: "stunnerctl doctor has no finding for a healthy installation.",
-		Holds: doctorFindsNothing,
-	},
-	{
-		Name: "WhyFindsNothing", Promise: "stunnerctl why has no finding for a healthy Gateway.",
-		Holds: whyFindsNothing,
 	},
 	{
 		Name: "IcetestPasses", Promise: "stunnerctl icetest passes for each listener of a healthy Gateway, and says what it has left out.",

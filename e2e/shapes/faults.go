@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"sync"
 	"time"
 
 	"github.com/stunner-gateway/stunner/e2e/internal/env"
@@ -18,8 +17,9 @@ const (
 	tolerated = 5
 	// bystanders is the number of calls that must not be disturbed.
 	bystanders = 4
-	// pause is the time between two new calls during an update.
-	pause = 300 * time.Millisecond
+	// pause is the time between two new calls during an update, and before a client tries again that was refused. A pod may
+	// get SIGTERM before the nodes send new clients elsewhere.
+	pause = time.Second
 )
 
 // Ports of clients whose datagrams move between pods.
@@ -209,6 +209,9 @@ func drainKeepsCalls(ctx context.Context, e *env.Env) error {
 			if err := pods[0].Stop(ctx); err != nil {
 				return err
 			}
+			if err := g.AwaitEnd(ctx, pods[0]); err != nil {
+				return err
+			}
 		}
 		return e.AwaitReady(ctx)
 	})(ctx, e)
@@ -218,29 +221,34 @@ func drainKeepsCalls(ctx context.Context, e *env.Env) error {
 func updateAdmitsNewCalls(ctx context.Context, e *env.Env) error {
 	return under(func(e *env.Env, ctx context.Context) error {
 		calling, stop := context.WithCancel(ctx)
-		var callers sync.WaitGroup
-		var mu sync.Mutex
-		var refused error
+		refused := make(chan error)
 		for _, l := range e.Listeners() {
-			callers.Go(func() {
-				for calling.Err() == nil {
-					if err := l.TryPeer(calling, l.Peers()[0]); err != nil && calling.Err() == nil {
-						mu.Lock()
-						refused = fmt.Errorf("a new call during the update: %w", err)
-						mu.Unlock()
-					}
-					select {
-					case <-time.After(pause):
-					case <-calling.Done():
-					}
-				}
-			})
+			go func() { refused <- callRepeatedly(calling, l) }()
 		}
 		err := e.Update(ctx)
 		stop()
-		callers.Wait()
-		return errors.Join(err, refused)
+		for range e.Listeners() {
+			err = errors.Join(err, <-refused)
+		}
+		return err
 	})(ctx, e)
+}
+
+// callRepeatedly makes new calls until ctx ends. It returns an error if two in succession fail.
+func callRepeatedly(ctx context.Context, l *env.Listener) (err error) {
+	var before error
+	for ctx.Err() == nil {
+		now := l.TryPeer(ctx, l.Peers()[0])
+		if now != nil && before != nil && ctx.Err() == nil {
+			err = fmt.Errorf("two new calls in succession during the update fail: %w", now)
+		}
+		before = now
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+		}
+	}
+	return err
 }
 
 // restartAfterAMistakeKeepsServing empties the Secret of the class, restarts operator and auth service, and corrects the

@@ -1,5 +1,10 @@
 // Package stunnerctl runs the commands of stunnerctl against the operator of a folder, its dataplane and the auth
 // service, during calls.
+//
+// # Files
+//
+//	completion_test.go  completion in bash and zsh
+//	plugin_test.go      the kubectl plugin
 package stunnerctl
 
 import (

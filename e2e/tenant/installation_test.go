@@ -4,6 +4,8 @@
 //
 // Each attempt is a row of a table: the objects and requests of the tenant, and the checks that it has no effect on
 // others.
+//
+// One file a family of attacks; world_test.go has the cluster of the other tenants.
 package tenant
 
 import (

@@ -1,4 +1,9 @@
 // Package turncat tests the command turncat with stunnerd and with coturn, on the loopback address.
+//
+// # Files
+//
+//	icetest_test.go  the command icetest, on the demo
+//	turncat_test.go  100 MB through both servers
 package turncat
 
 import (

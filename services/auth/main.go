@@ -1,5 +1,11 @@
 // Command auth is the authentication service. It serves ICE servers with TURN credentials for the gateways of config
 // discovery.
+//
+// # Files
+//
+//	options.go  flags, environment variables and their defaults
+//	former.go   settings of the existing auth service
+//	check.go    requests of a health check
 package main
 
 import (

@@ -1,5 +1,15 @@
 // Command stunnerd is the dataplane of STUNner: a TURN server whose clients reach the peers that the routes of its
 // config allow.
+//
+// # Files
+//
+//	flags.go                flags, environment variables and their defaults
+//	former.go               settings of the existing dataplane
+//	run.go                  start, SIGTERM, draining, end: the sessions that it waits for, or leaves in the journal
+//	supervise.go            --supervise: restart after a crash, upgrade by SIGUSR2
+//	journalfolder.go        the folder of the journal
+//	limits_linux.go         limits of the process
+//	quick.go selfsigned.go  the config of a TURN URI in the command line
 package main
 
 import (

@@ -8,6 +8,12 @@
 // current folder. What it writes is lost. The exit code of boot is that of the command.
 //
 // The program is also the init of the machine: the first process of a kernel has the ID 1.
+//
+// # Files
+//
+//	main.go       the part of the host
+//	initramfs.go  the initramfs of the machine
+//	guest.go      the part of the machine
 package main
 
 import (

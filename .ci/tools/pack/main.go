@@ -9,6 +9,11 @@
 // ko needs a base image from a registry, and packs only programs that it builds itself. go-containerregistry would
 // replace the OCI types and the blobs of image.go, some 100 lines. Its layouts are folders, which would still have to
 // be archived here without times and owners.
+//
+// # Files
+//
+//	image.go      content of an image
+//	materials.go  content of a bill of materials
 package main
 
 import (

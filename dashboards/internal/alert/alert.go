@@ -1,4 +1,6 @@
 // Package alert defines the Prometheus alerts.
+//
+// The rules are in rules.go, and the queries in package query.
 package alert
 
 // Prefix is the prefix of all alert names, because an Alertmanager is shared with other applications.

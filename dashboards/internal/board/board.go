@@ -1,4 +1,6 @@
 // Package board defines the Grafana dashboards.
+//
+// One file a board. Package query has the queries that boards and alerts share.
 package board
 
 import (

@@ -24,56 +24,40 @@ import (
 // tokenSecret signs the tokens of web apps.
 const tokenSecret = "signs-the-tokens-of-web-applications"
 
-// authService is a running auth service.
+// authService is the auth service.
 type authService struct {
-	process   *bed.Process
-	address   string // HOST:PORT of the API
-	health    string // HOST:PORT of the probes
-	arguments []string
+	address   string   // HOST:PORT of the API
+	health    string   // HOST:PORT of the probes
+	arguments []string // without those for config discovery
 }
 
 // startAuth starts the auth service and waits until it is ready.
 func (e *Env) startAuth(ctx context.Context) error {
-	discovery, err := e.input.discovery(ctx)
-	if err != nil {
-		return err
-	}
-	a := &authService{}
-	for _, address := range []*string{&a.address, &a.health} {
+	host := e.input.address().String()
+	var ports [2]int
+	for i := range ports {
 		port, err := bed.FreePort()
 		if err != nil {
 			return err
 		}
-		*address = net.JoinHostPort(e.input.address().String(), strconv.Itoa(port))
+		ports[i] = port
 	}
-	host, port, err := net.SplitHostPort(a.address)
-	if err != nil {
-		return err
+	e.auth = authService{
+		address: net.JoinHostPort(host, strconv.Itoa(ports[0])), health: net.JoinHostPort(host, strconv.Itoa(ports[1])),
 	}
-	a.arguments = append(discovery, "--address", host, "--port", port, "--health-address", a.health, "--shutdown-delay=0",
-		"--rate-limit=0", "--cluster-rate-limit=0", "--log-level=all:DEBUG")
+	e.auth.arguments = []string{
+		"--address", host, "--port", strconv.Itoa(ports[0]), "--health-address", e.auth.health, "--shutdown-delay=0",
+		"--rate-limit=0", "--cluster-rate-limit=0", "--log-level=all:DEBUG",
+	}
 	if e.Shape[Credentials] == JWT {
 		file := filepath.Join(e.Dir, "jwt-secret")
 		if err := os.WriteFile(file, []byte(tokenSecret), 0o600); err != nil {
 			return err
 		}
-		a.arguments = append(a.arguments, "--jwt-secret-file", file, "--jwt-issuer=https://login.example.org", "--jwt-audience=calls")
+		e.auth.arguments = append(e.auth.arguments,
+			"--jwt-secret-file", file, "--jwt-issuer=https://login.example.org", "--jwt-audience=calls")
 	}
-	e.auth = a
-	return e.runAuth(ctx)
-}
-
-// runAuth runs the auth service with the arguments of before.
-func (e *Env) runAuth(ctx context.Context) (err error) {
-	e.input.host(func() {
-		e.auth.process, err = bed.Start(bed.Command{Name: "auth", Path: e.program("auth"), Args: e.auth.arguments, Logs: e.Dir})
-	})
-	if err != nil {
-		return err
-	}
-	return e.Await(ctx, "start of the auth service", func(ctx context.Context) error {
-		return e.auth.process.Until(ctx, bed.Answers("http://"+e.auth.health+"/ready", http.StatusOK))
-	})
+	return e.input.startAuth(ctx, &e.auth)
 }
 
 // token returns a token of a web app for a user, signed with HMAC-SHA256 (RFC 7519).

@@ -35,15 +35,14 @@ const (
 // audience is that of tokens for config discovery.
 const audience = "stunner-discovery"
 
-// inCluster is the product with the objects of an API server. Operator and auth service are processes of this host; the
-// pods of Gateways run in networks of their own.
+// inCluster is the product with the objects of an API server. The pods of operator and auth service are in the network of
+// this process, those of Gateways in networks of their own.
 type inCluster struct {
 	*Env
 	client   *kubernetes.Clientset
 	kubelet  *kubelet.Kubelet
 	services *services
-	process  *bed.Process
-	ports    struct{ discovery, health int }
+	ports    struct{ discovery, health int } // of the operator
 
 	mu       sync.Mutex
 	failures []error
@@ -89,7 +88,7 @@ func (c *inCluster) prepare(ctx context.Context) (err error) {
 		}
 	}
 	c.kubelet = kubelet.Start(kubelet.Options{
-		Client: c.client, Namespaces: c.namespaces(), Nodes: names, Dir: filepath.Join(c.Dir, "pods"),
+		Client: c.client, Namespaces: append(c.namespaces(), c.system), Nodes: names, Dir: filepath.Join(c.Dir, "pods"),
 		Sandbox: c.sandbox, Failed: c.fail,
 		Program: func(image string) string {
 			name, _, _ := strings.Cut(image, ":")
@@ -176,12 +175,15 @@ func (c *inCluster) addNode(ctx context.Context, n *topology.Node) error {
 }
 
 // sandbox returns the network of a new pod.
-func (c *inCluster) sandbox(node string, hostNetwork bool) (kubelet.Sandbox, error) {
+func (c *inCluster) sandbox(namespace, node string, hostNetwork bool) (kubelet.Sandbox, error) {
 	for _, n := range c.Net.Nodes {
 		if n.Name != node {
 			continue
 		}
 		host := c.families(n.Internal)
+		if namespace == c.system {
+			return kubelet.Sandbox{Do: c.host, Addrs: c.families(c.Net.Home), Host: host[0]}, nil
+		}
 		if hostNetwork {
 			return kubelet.Sandbox{Do: n.Do, Addrs: host, Host: host[0]}, nil
 		}
@@ -209,33 +211,123 @@ func (c *inCluster) home(port int) string {
 	return net.JoinHostPort(c.families(c.Net.Home)[0].String(), strconv.Itoa(port))
 }
 
+// deploymentYAML returns a Deployment of one pod of the product, with a token for config discovery and files of a ConfigMap.
+func (c *inCluster) deploymentYAML(name, account string, health int, arguments []string, more string) string {
+	quoted := make([]string, len(arguments))
+	for i, a := range arguments {
+		quoted[i] = strconv.Quote(a)
+	}
+	return fmt.Sprintf(`
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: %[1]s, namespace: %[2]s, labels: {app: %[1]s}}
+spec:
+  selector: {matchLabels: {app: %[1]s}}
+  template:
+    metadata: {labels: {app: %[1]s}}
+    spec:
+      serviceAccountName: %[3]s
+      containers:
+      - name: %[1]s
+        image: %[4]s
+        args: [%[5]s]
+        readinessProbe: {httpGet: {path: /ready, port: %[6]d}}
+        volumeMounts: [{name: discovery, mountPath: /var/run/stunner}]
+      volumes:
+      - name: discovery
+        projected: {sources: [{serviceAccountToken: {audience: %[7]s, path: token}}%[8]s]}
+`, name, c.system, account, strings.TrimPrefix(name, "stunner-")+":1", strings.Join(quoted, ", "), health, audience, more)
+}
+
+// Names of the Deployments.
+const (
+	operatorName = "stunner-operator"
+	authName     = "stunner-auth"
+)
+
 func (c *inCluster) startOperator(ctx context.Context) error {
 	access, err := c.Cluster.User("system:serviceaccount:"+c.system+":"+c.account(),
 		"system:serviceaccounts", "system:serviceaccounts:"+c.system)
 	if err != nil {
 		return err
 	}
-	token, err := c.token(ctx, c.account(), audience)
+	text := c.deploymentYAML(operatorName, c.account(), c.ports.health, []string{
+		"--provider=kubernetes", "--kubeconfig=" + access.Kubeconfig, "--namespace=" + c.system, "--identity=operator",
+		"--controller-name=" + c.controller, "--own-gateway-configs=restricted", "--discovery-auth=strict",
+		"--discovery-readers=" + c.system + "/" + c.account() + "," + c.system + "/" + authName,
+		"--discovery-address=" + c.home(c.ports.discovery), "--discovery-url=https://" + c.home(c.ports.discovery),
+		"--address=" + c.address().String(), "--discovery-token-file=/var/run/stunner/token", "--scaler-address=",
+		"--health-address=" + c.home(c.ports.health), "--log=all:DEBUG", "--image=" + firstImage,
+	}, "")
+	text += fmt.Sprintf(`---
+apiVersion: v1
+kind: Service
+metadata: {name: stunner-config-discovery, namespace: %s, labels: {stunner.l7mp.io/config-discovery-service: "true"}}
+spec: {selector: {app: %s}, ports: [{name: cds, port: 13478, targetPort: %d}]}
+`, c.system, operatorName, c.ports.discovery)
+	if err := c.apply(ctx, c.system, text); err != nil {
+		return err
+	}
+	return c.awaitProgram(ctx, operatorName, c.home(c.ports.health), nil)
+}
+
+func (c *inCluster) startAuth(ctx context.Context, a *authService) error {
+	_, port, err := net.SplitHostPort(a.health)
 	if err != nil {
 		return err
 	}
-	c.process, err = bed.Start(bed.Command{Name: "operator", Path: c.program("operator"), Logs: c.Dir, Args: []string{
-		"--provider=kubernetes", "--kubeconfig", access.Kubeconfig, "--namespace", c.system, "--identity=operator",
-		"--controller-name", c.controller, "--own-gateway-configs=restricted", "--discovery-auth=strict",
-		"--discovery-readers=" + c.system + "/" + c.account() + "," + c.system + "/stunner-auth",
-		"--discovery-address", c.home(c.ports.discovery), "--discovery-url", "https://" + c.home(c.ports.discovery),
-		"--address", c.families(c.Net.Home)[0].String(), "--discovery-token-file", token, "--scaler-address=",
-		"--health-address", c.home(c.ports.health), "--log=all:DEBUG", "--image=" + firstImage,
-	}})
+	health, err := strconv.Atoi(port)
 	if err != nil {
 		return err
 	}
-	return c.Await(ctx, "start of the operator", func(ctx context.Context) error {
-		return c.process.Until(ctx, bed.Answers("http://"+c.home(c.ports.health)+"/ready", http.StatusOK))
+	arguments := append([]string{
+		"--config=https://" + c.home(c.ports.discovery), "--discovery-token-file=/var/run/stunner/token",
+		"--discovery-ca-file=/var/run/stunner/ca.crt",
+	}, a.arguments...)
+	const ca = ", {configMap: {name: stunner-discovery-ca, items: [{key: ca.crt, path: ca.crt}]}}"
+	if err := c.apply(ctx, c.system, c.deploymentYAML(authName, authName, health, arguments, ca)); err != nil {
+		return err
+	}
+	return c.awaitProgram(ctx, authName, a.health, nil)
+}
+
+// awaitProgram waits until the pod of a Deployment runs another process than the given one, and is ready.
+func (c *inCluster) awaitProgram(ctx context.Context, name, health string, before *bed.Process) error {
+	return c.Await(ctx, "start of "+name, func(ctx context.Context) error {
+		pods := c.kubelet.Pods(c.system, "app", name)
+		if len(pods) != 1 || pods[0].Process() == nil || pods[0].Process() == before {
+			return errors.New("it does not run")
+		}
+		return pods[0].Process().Until(ctx, bed.Answers("http://"+health+"/ready", http.StatusOK))
 	})
 }
 
-func (c *inCluster) operator() *bed.Process { return c.process }
+func (c *inCluster) restart(ctx context.Context, operator, auth bool) error {
+	programs := map[string]string{}
+	if operator {
+		programs[operatorName] = c.home(c.ports.health)
+	}
+	if auth {
+		programs[authName] = c.auth.health
+	}
+	before := map[string]*bed.Process{}
+	for name := range programs {
+		pods := c.kubelet.Pods(c.system, "app", name)
+		if len(pods) != 1 {
+			return fmt.Errorf("restart %s: it has %d pods", name, len(pods))
+		}
+		before[name] = pods[0].Process()
+		if err := pods[0].Crash(); err != nil {
+			return err
+		}
+	}
+	for name, health := range programs {
+		if err := c.awaitProgram(ctx, name, health, before[name]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
 
 // token writes a token of an account in the namespace of the operator, and returns the file.
 func (c *inCluster) token(ctx context.Context, account string, audiences ...string) (file string, err error) {
@@ -323,17 +415,6 @@ func (c *inCluster) update(ctx context.Context) error {
 	return c.apply(ctx, c.system, c.dataplaneYAML(secondImage, c.Shape.PodCount()))
 }
 
-func (c *inCluster) discovery(ctx context.Context) ([]string, error) {
-	token, err := c.token(ctx, "stunner-auth", audience)
-	if err != nil {
-		return nil, err
-	}
-	ca, err := c.caFile(ctx)
-	return []string{
-		"--config", "https://" + c.home(c.ports.discovery), "--discovery-token-file", token, "--discovery-ca-file", ca,
-	}, err
-}
-
 func (c *inCluster) ctl(ctx context.Context) ([]string, error) {
 	token, err := c.token(ctx, "admin")
 	if err != nil {
@@ -356,9 +437,6 @@ func (c *inCluster) close() (err error) {
 	}
 	if c.kubelet != nil {
 		c.kubelet.Stop()
-	}
-	if c.process != nil {
-		err = c.process.Kill()
 	}
 	if c.client == nil {
 		return err

@@ -57,7 +57,7 @@ type Env struct {
 	Gateways []*Gateway
 
 	input input
-	auth  *authService
+	auth  authService
 	peers peers
 
 	// class names the GatewayClass and the Dataplane, system the namespace of the operator.
@@ -69,10 +69,13 @@ type Env struct {
 
 // input is where the operator gets objects from.
 type input interface {
-	// prepare makes what the operator needs, and start starts it.
+	// prepare makes what the programs need.
 	prepare(ctx context.Context) error
+	// startOperator and startAuth start the programs and wait until they are ready.
 	startOperator(ctx context.Context) error
-	operator() *bed.Process
+	startAuth(ctx context.Context, a *authService) error
+	// restart kills the operator, the auth service or both at once, and waits until they are ready again.
+	restart(ctx context.Context, operator, auth bool) error
 	// apply writes objects in YAML. remove deletes an object, by KIND/NAME.
 	apply(ctx context.Context, namespace, text string) error
 	remove(ctx context.Context, namespace, object string) error
@@ -84,8 +87,6 @@ type input interface {
 	removed(ctx context.Context, g *Gateway) error
 	// update replaces the program of all dataplanes.
 	update(ctx context.Context) error
-	// discovery returns the flags of programs that read config discovery.
-	discovery(ctx context.Context) ([]string, error)
 	// ctl returns the flags of stunnerctl.
 	ctl(ctx context.Context) ([]string, error)
 	// host calls a function in the network of the control plane, and address is an address there.
@@ -191,9 +192,6 @@ const (
 
 // Close ends everything and returns the errors of what ended before.
 func (e *Env) Close() (err error) {
-	if e.auth != nil {
-		err = errors.Join(err, e.auth.process.Kill())
-	}
 	if e.input != nil {
 		err = errors.Join(err, e.input.close())
 	}

@@ -2,8 +2,10 @@ package env
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 )
 
 // Happen makes the event of the shape happen, and waits until the product has reacted.
@@ -45,22 +47,53 @@ func (e *Env) ChangeRoutes(ctx context.Context) error {
 // extraPeer is the number of a media server that no Gateway has at the start.
 const extraPeer = 6
 
-// Rotate replaces the static password or the shared secret, and waits until dataplanes and auth service use it.
+// Rotate replaces the static password or the shared secret, and waits until the dataplanes use it.
 func (e *Env) Rotate(ctx context.Context) error {
+	before := map[string]string{}
+	for _, g := range e.Gateways {
+		if err := g.revisions(ctx, func(d Dataplane, revision string) error { before[d.ID] = revision; return nil }); err != nil {
+			return err
+		}
+	}
 	e.secret = "another-" + e.secret
 	if err := e.input.apply(ctx, e.system, e.secretYAML()); err != nil {
 		return err
 	}
-	return e.Await(ctx, "new credentials", func(ctx context.Context) error {
-		for _, l := range e.Listeners() {
-			c, err := e.Dial(ctx, l, l.Addresses()[0], l.Peers()[0], "rotated")
-			if err != nil {
-				return err
-			}
-			c.End(0)
+	for _, g := range e.Gateways {
+		if err := e.Await(ctx, "new credentials of "+g.ID(), func(ctx context.Context) error {
+			return g.revisions(ctx, func(d Dataplane, revision string) error {
+				if before[d.ID] == revision {
+					return fmt.Errorf("%s runs revision %s of before", d.Name, revision)
+				}
+				return nil
+			})
+		}); err != nil {
+			return err
 		}
-		return nil
-	})
+	}
+	return nil
+}
+
+// revisions calls a function with the revision of the config that each dataplane runs.
+func (g *Gateway) revisions(ctx context.Context, of func(Dataplane, string) error) error {
+	list, err := g.Dataplanes()
+	if err != nil {
+		return err
+	}
+	for _, d := range list {
+		body, err := g.env.get(ctx, d.Admin+"/status")
+		var status struct{ Revision string }
+		if err == nil {
+			err = json.Unmarshal(body, &status)
+		}
+		if err == nil {
+			err = of(d, status.Revision)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // RenewCertificates replaces the certificates of the TLS and DTLS listeners, and waits until new connections get them.
@@ -135,28 +168,11 @@ func (e *Env) Update(ctx context.Context) error {
 	return nil
 }
 
-// RestartAll kills and starts the operator, the auth service, and then both.
+// RestartAll kills the operator, the auth service, and then both at once, and waits after each until they are ready again.
 func (e *Env) RestartAll(ctx context.Context) error {
-	for _, which := range [][2]bool{{true, false}, {false, true}, {true, true}} {
-		if which[0] {
-			if err := e.input.operator().Kill(); err != nil {
-				return err
-			}
-		}
-		if which[1] {
-			if err := e.auth.process.Kill(); err != nil {
-				return err
-			}
-		}
-		if which[0] {
-			if err := e.input.startOperator(ctx); err != nil {
-				return err
-			}
-		}
-		if which[1] {
-			if err := e.runAuth(ctx); err != nil {
-				return err
-			}
+	for _, which := range []struct{ operator, auth bool }{{true, false}, {false, true}, {true, true}} {
+		if err := e.input.restart(ctx, which.operator, which.auth); err != nil {
+			return err
 		}
 	}
 	return e.AwaitReady(ctx)
@@ -164,7 +180,7 @@ func (e *Env) RestartAll(ctx context.Context) error {
 
 // MakeMistake empties the Secret with the credentials, and waits until the status says so.
 func (e *Env) MakeMistake(ctx context.Context) error {
-	text := fmt.Sprintf("apiVersion: v1\nkind: Secret\nmetadata: {name: turn, namespace: %s}\nstringData: {type: static}\n", e.system)
+	text := e.secretOf(map[string]string{"type": "static"})
 	if err := e.input.apply(ctx, e.system, text); err != nil {
 		return err
 	}
@@ -185,6 +201,17 @@ func (e *Env) MakeMistake(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// AwaitEnd waits until a dataplane accepts no new clients.
+func (g *Gateway) AwaitEnd(ctx context.Context, d Dataplane) error {
+	return g.env.Await(ctx, "end of "+d.Name, func(context.Context) error {
+		list, err := g.Dataplanes()
+		if err == nil && slices.ContainsFunc(list, func(of Dataplane) bool { return of.ID == d.ID }) {
+			err = errors.New("it runs")
+		}
+		return err
+	})
 }
 
 // Repair corrects the mistake, and waits until the product is healthy.

@@ -2,8 +2,10 @@ package env
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -22,8 +24,8 @@ import (
 // inFolder is the product with a folder of YAML. Everything runs in the network of the first node.
 type inFolder struct {
 	*Env
-	process *bed.Process
-	port    int // of config discovery
+	operator, auth *bed.Process
+	port           int // of config discovery
 }
 
 func newFolder(e *Env) *inFolder { return &inFolder{Env: e} }
@@ -76,7 +78,7 @@ func (f *inFolder) at(port int) string {
 
 func (f *inFolder) startOperator(ctx context.Context) (err error) {
 	f.host(func() {
-		f.process, err = bed.Start(bed.Command{Name: "operator", Path: f.Env.program("operator"), Logs: f.Dir, Args: []string{
+		f.operator, err = bed.Start(bed.Command{Name: "operator", Path: f.Env.program("operator"), Logs: f.Dir, Args: []string{
 			"--provider=file", "--input", f.in(), "--output", f.out(), "--address", f.clientAddress().String(),
 			"--controller-name", f.controller, "--discovery-address", f.at(f.port), "--stunnerd", f.stunnerd(),
 			"--stop-grace", "1s", "--log=all:DEBUG",
@@ -86,11 +88,44 @@ func (f *inFolder) startOperator(ctx context.Context) (err error) {
 		return err
 	}
 	return f.Await(ctx, "start of the operator", func(ctx context.Context) error {
-		return f.process.Until(ctx, func(ctx context.Context) error { _, err := f.configs(ctx, f.Gateways[0]); return err })
+		return f.operator.Until(ctx, func(ctx context.Context) error { _, err := f.configs(ctx, f.Gateways[0]); return err })
 	})
 }
 
-func (f *inFolder) operator() *bed.Process { return f.process }
+func (f *inFolder) startAuth(ctx context.Context, a *authService) (err error) {
+	arguments := append([]string{"--config", "http://" + f.at(f.port), "--discovery-token-file", f.tokenFile()}, a.arguments...)
+	f.host(func() {
+		f.auth, err = bed.Start(bed.Command{Name: "auth", Path: f.Env.program("auth"), Args: arguments, Logs: f.Dir})
+	})
+	if err != nil {
+		return err
+	}
+	return f.Await(ctx, "start of the auth service", func(ctx context.Context) error {
+		return f.auth.Until(ctx, bed.Answers("http://"+a.health+"/ready", http.StatusOK))
+	})
+}
+
+func (f *inFolder) restart(ctx context.Context, operator, auth bool) error {
+	if operator {
+		if err := f.operator.Kill(); err != nil {
+			return err
+		}
+	}
+	if auth {
+		if err := f.auth.Kill(); err != nil {
+			return err
+		}
+	}
+	if operator {
+		if err := f.startOperator(ctx); err != nil {
+			return err
+		}
+	}
+	if auth {
+		return f.startAuth(ctx, &f.Env.auth)
+	}
+	return nil
+}
 
 // configs returns the config of a Gateway.
 func (f *inFolder) configs(ctx context.Context, g *Gateway) (c config.Config, err error) {
@@ -239,18 +274,17 @@ func (f *inFolder) removed(ctx context.Context, g *Gateway) error {
 // update replaces the program, which the operator notices.
 func (f *inFolder) update(context.Context) error { return f.installProgram() }
 
-func (f *inFolder) discovery(context.Context) ([]string, error) {
-	return []string{"--config", "http://" + f.at(f.port), "--discovery-token-file", f.tokenFile()}, nil
-}
-
 func (f *inFolder) ctl(context.Context) ([]string, error) { return []string{"--folder", f.out()}, nil }
 
 func (f *inFolder) host(call func()) { f.Net.Nodes[0].Do(call) }
 
 // close stops the operator with its dataplanes. Dataplanes that it has left behind are killed.
 func (f *inFolder) close() (err error) {
-	if f.process != nil {
-		err = f.process.Stop(Limit)
+	if f.auth != nil {
+		err = f.auth.Kill()
+	}
+	if f.operator != nil {
+		err = errors.Join(err, f.operator.Stop(Limit))
 	}
 	for _, pid := range f.started() {
 		_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended meanwhile

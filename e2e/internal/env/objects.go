@@ -3,7 +3,9 @@ package env
 import (
 	"encoding/base64"
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/stunner-gateway/stunner/e2e/internal/topology"
@@ -89,16 +91,24 @@ spec:
 
 // secretYAML returns the Secret with the credentials.
 func (e *Env) secretYAML() string {
-	data := fmt.Sprintf("{type: static, username: %s, password: %s}", e.user, e.secret)
-	if e.Shape[Credentials] != Static {
-		data = fmt.Sprintf("{type: ephemeral, secret: %s}", e.secret)
+	if e.Shape[Credentials] == Static {
+		return e.secretOf(map[string]string{"type": "static", "username": e.user, "password": e.secret})
+	}
+	return e.secretOf(map[string]string{"type": "ephemeral", "secret": e.secret})
+}
+
+// secretOf returns the Secret with some keys. They are in data, because server-side apply removes no key of stringData.
+func (e *Env) secretOf(keys map[string]string) string {
+	var data []string
+	for _, key := range slices.Sorted(maps.Keys(keys)) {
+		data = append(data, key+": "+base64.StdEncoding.EncodeToString([]byte(keys[key])))
 	}
 	return fmt.Sprintf(`
 apiVersion: v1
 kind: Secret
 metadata: {name: turn, namespace: %s}
-stringData: %s
-`, e.system, data)
+data: {%s}
+`, e.system, strings.Join(data, ", "))
 }
 
 // certificateYAML returns the Secret with the certificate of the TLS and DTLS listeners of a Gateway.

@@ -40,8 +40,8 @@ type Options struct {
 	Namespaces []string
 	// Nodes are the names of the nodes, which exist at the API server.
 	Nodes []string
-	// Sandbox returns the network of a new pod on a node.
-	Sandbox func(node string, hostNetwork bool) (Sandbox, error)
+	// Sandbox returns the network of a new pod of a namespace on a node.
+	Sandbox func(namespace, node string, hostNetwork bool) (Sandbox, error)
 	// Program returns the path of the program in an image, or "" if there is none.
 	Program func(image string) string
 	// Dir takes volumes and logs.

@@ -173,13 +173,14 @@ func (p *Pod) prepare(ctx context.Context) (err error) {
 	if err := p.kubelet.bind(ctx, p.spec, p.node); err != nil {
 		return err
 	}
-	if p.sandbox, err = p.kubelet.Sandbox(p.node, p.spec.Spec.HostNetwork); err != nil {
+	if p.sandbox, err = p.kubelet.Sandbox(p.spec.Namespace, p.node, p.spec.Spec.HostNetwork); err != nil {
 		return err
 	}
 	if err := os.MkdirAll(p.dir, 0o700); err != nil {
 		return err
 	}
-	return p.mount(ctx)
+	// A ConfigMap or Secret that is not optional may be made later.
+	return bed.Until(ctx, p.mount)
 }
 
 // runContainer runs the container once, with its readiness probe. It returns how the process ended.

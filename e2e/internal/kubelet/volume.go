@@ -157,7 +157,12 @@ func (p *Pod) environment(c corev1.Container) (env []string) {
 // args returns the arguments of a container, likewise. Its entry point is the program of its image.
 func (p *Pod) args(c corev1.Container) (args []string) {
 	for i, a := range append(slices.Clone(c.Command), c.Args...) {
-		if i > 0 || len(c.Command) == 0 {
+		if i == 0 && len(c.Command) > 0 {
+			continue
+		}
+		if name, value, found := strings.Cut(a, "="); found && strings.HasPrefix(a, "-") {
+			args = append(args, name+"="+p.local(c, value))
+		} else {
 			args = append(args, p.local(c, a))
 		}
 	}

@@ -237,7 +237,7 @@ func (n *Neighbour) Send(client, service, pod netip.AddrPort) error {
 		family, client.Addr(), client.Port(), service.Addr(), pod)
 	var rules strings.Builder
 	rules.WriteString("table inet sends\ndelete table inet sends\ntable inet sends {\n" +
-		"chain nat { type nat hook output priority dstnat;\n")
+		"chain nat { type nat hook output priority -100;\n")
 	for _, rule := range n.pods {
 		rules.WriteString(rule)
 	}

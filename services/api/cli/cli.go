@@ -1,5 +1,10 @@
 // Package cli parses the command lines of the programs. A flag that is not given takes its value from an environment
 // variable. All errors of a command line are reported at once, each with the flag and the remedy.
+//
+// # Files
+//
+//	cli.go     flags, environment variables and errors
+//	former.go  settings of the existing system that several programs accept
 package cli
 
 import (

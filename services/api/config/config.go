@@ -7,6 +7,24 @@
 // the running process has, and validates the result.
 //
 // The package does no I/O: it does not read files, environment variables or the clock.
+//
+// # Files
+//
+//	config.go      the fields of a config
+//	protocol.go    the protocols of listeners and their properties
+//	default.go     defaults, and the spellings that are accepted
+//	validate.go    validation
+//	endpoint.go    port ranges, and endpoints of clusters
+//	uri.go         turn: URIs
+//	parse.go       reading a document, and its limits
+//	expand.go      placeholders in texts
+//	number.go      placeholders in place of numbers
+//	standalone.go  placeholders in the credentials of a file
+//	listener.go    external addresses and certificates of a listener
+//	canonical.go   canonical form, revision, redaction, credential authorities
+//	forauth.go     the reduced config for auth services
+//	pack.go        the compressed form that a Secret contains
+//	diff.go        differences between configs, for logs and statuses
 package config
 
 import (

@@ -33,6 +33,23 @@
 //
 // The package needs neither a Kubernetes client nor another package of this repository than config, credential,
 // inspection and ratelimit.
+//
+// # Files
+//
+//	server.go stream.go       HTTP and WebSocket of the server; openapi/discovery.yaml is the contract
+//	registry.go published.go  published configs and watchers of them
+//	tombstones.go             deleted configs
+//	reports.go                reports of dataplanes
+//	reportsource.go           reports of another replica of the operator
+//	requests.go               requests of the server to clients
+//	answers.go                answers of clients to requests
+//	client.go watch.go        the client
+//	file.go                   a file as the source of configs
+//	grant.go                  authorization of clients
+//	limit.go                  limits of streams
+//	frames.go                 rate limit of one config
+//	peers.go                  the list of the pods of a Gateway that forward to each other
+//	peerlists.go              delivery of these lists
 package discovery
 
 import (

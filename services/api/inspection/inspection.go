@@ -3,6 +3,8 @@
 //
 // Fields are added, and never renamed. No type contains a secret. Unless a process was started with --show-users, user
 // names and client addresses are hashes, which are comparable within one process only.
+//
+// One file a subject; filter.go has the parameters of lists.
 package inspection
 
 import "encoding/json"

@@ -1,4 +1,6 @@
 // Package ratelimit limits the rate of requests of many clients, in bounded memory.
+//
+// SourcePrefix defines which addresses are one source.
 package ratelimit
 
 import (

@@ -1,4 +1,11 @@
 // Package telemetry defines metrics, logs and probes of the services, and serves them over HTTP.
+//
+// # Files
+//
+//	metrics.go               names, types and labels of the metrics of all services
+//	log.go                   log levels and scopes
+//	probes.go health.go      the paths /live, /ready and /metrics
+//	serve.go connlimiter.go  the HTTP server and its limits
 package telemetry
 
 import (

@@ -1,5 +1,7 @@
 // Package probe sends requests to a TURN server and compares the responses with the RFCs. It needs only the address of
 // the server.
+//
+// One file a family of checks.
 package probe
 
 import (

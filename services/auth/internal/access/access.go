@@ -3,6 +3,13 @@
 // Without configuration the service is open: every caller is an anonymous Identity. Otherwise a request needs a JSON
 // Web Token that was signed with one of the configured keys. The accepted algorithms, keys, issuer and audience come
 // from Config only (RFC 8725 §3). The header of a token only selects one of these algorithms and keys.
+//
+// # Files
+//
+//	claims.go           claims of a token
+//	gateways.go         patterns of the gateways that a token allows
+//	config.go           accepted algorithms, issuer and audience
+//	jwks.go keyfile.go  keys
 package access
 
 import (

@@ -1,4 +1,9 @@
 // Package gateway holds the gateways of config discovery: their public addresses and their credentials.
+//
+// # Files
+//
+//	gateway.go    ICE URLs; selection of gateways and listeners
+//	directory.go  configs of a source, and which of them are rejected
 package gateway
 
 import (

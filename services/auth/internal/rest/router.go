@@ -6,6 +6,17 @@
 // A request passes these stages: length of the URL → origin → rate limit of the source → identity → rate limit of the
 // caller → readiness → query and body → binding → checks → gateways → credentials → answer. An error at any stage is a
 // failure, which problem.go turns into an RFC 9457 problem.
+//
+// # Files
+//
+//	server.go         the answers
+//	grant.go          the part of an answer for one Gateway, and the ttl
+//	check.go          checks of requests
+//	problem.go        errors
+//	source.go         the source address of a request
+//	rate.go limit.go  rate limits, and their middleware
+//	audit.go          the audit log
+//	metrics.go        the metrics of the service
 package rest
 
 import (

@@ -2,6 +2,18 @@
 //
 // A rule of the translation returns a Finding if an object does not satisfy the rule. Types and reasons are an API.
 // Messages are for users; they contain the problem, the field and the remedy.
+//
+// # Files
+//
+//	condition.go   types and reasons
+//	verdict.go     which status of a type is a problem
+//	merge.go       one condition from several findings
+//	gateway.go     messages of Gateways and listeners
+//	route.go       messages of UDPRoutes
+//	parameters.go  messages of the other kinds
+//	rollout.go     messages about dataplanes
+//	usage.go       messages of condition InUse
+//	deprecated.go  messages about notations of the existing system (table: ../translate/former_test.go)
 package condition
 
 import (

@@ -1,6 +1,8 @@
 // Package crd sets the defaults of objects and validates objects, according to the CustomResourceDefinitions of STUNner
 // and of the standard channel of the Gateway API. It uses the same libraries as an API server. The files in the folder
 // crds are copies that `make gen` makes.
+//
+// The rules are the markers in services/api/v1.
 package crd
 
 import (

@@ -1,6 +1,14 @@
 // Package decode reads the Kubernetes objects in a YAML file. It parses the documents, sets defaults and validates as
 // an API server does, with the CRDs of package crd. An invalid document becomes a Problem, which contains line and
 // field.
+//
+// # Files
+//
+//	decode.go document.go  files and documents, lines and problems
+//	kind.go                the kinds
+//	value.go               values
+//	syntax.go              lines of syntax errors
+//	native.go              defaults and rules of kinds that have no CRD
 package decode
 
 import (

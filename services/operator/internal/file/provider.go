@@ -6,6 +6,18 @@
 //
 // The loop is one goroutine that owns all state. The watcher of the folder, the processes and the reports of dataplanes
 // notify it through channels.
+//
+// # Files
+//
+//	loop.go               the goroutine of the loop
+//	translation.go        translation, and how its result is put in force
+//	folder.go watch.go    the input folder and its changes
+//	ledger.go             which objects are in use
+//	output.go status.go   the output folder, and the statuses in it
+//	report.go summary.go  status.txt and problems.yaml
+//	ports.go              ports of this host for listeners
+//	state.go              state that the next run reads
+//	inspection.go         state and problems for the inspection API
 package file
 
 import (

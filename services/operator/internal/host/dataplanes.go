@@ -1,6 +1,13 @@
 // Package host runs dataplanes as processes of this host, one for each Gateway, and restarts them when they end.
 // Dataplanes.Close stops them, or leaves them running. Processes that are left running, or whose operator has crashed,
 // are adopted by the next operator. With Settings.Bound they end with the operator.
+//
+// # Files
+//
+//	dataplanes.go  the set of processes
+//	process.go     start, restart and end of one process
+//	adopt.go       processes of an earlier operator
+//	upgrade.go     a new program file
 package host
 
 import (

@@ -6,6 +6,16 @@
 //
 // A replica that is asked with ?local=true asks no other replica, so requests do not loop. Requests between replicas use
 // the replica's own token, never that of the caller.
+//
+// # Files
+//
+//	inspect.go limiter.go  paths and limits; openapi/inspection.yaml is the contract
+//	request.go             parameters and errors
+//	gateway.go             requests to pods
+//	client.go              requests to other replicas
+//
+// Authorization of callers and problems of objects are in services/operator/internal/kube/inspection.go and
+// services/operator/internal/file/inspection.go.
 package inspect
 
 import (

@@ -10,6 +10,39 @@
 //
 // A file uses only files of its own or a lower layer. The layers, from the bottom: settings, kinds, inbox and task;
 // files for one part each (apply, trim, rollout, secrets, …); objects, takeover and status; writer; loop; provider.
+//
+// # Files
+//
+//	settings.go                     settings
+//	loop.go                         the view, and translation of changed objects
+//	workqueue.go                    order of translations
+//	ratelimit.go                    rate limit of the translations of one Gateway
+//	kinds.go watch.go inbox.go      kinds, watches, and changes of objects
+//	cache.go trim.go                caches, and the fields that are removed from objects
+//	secrets.go                      content of Secrets
+//	publish.go                      configs, also of listeners that the existing system exposed
+//	desired.go writer.go            desired state
+//	writequeue.go pending.go        order of writes
+//	objects.go apply.go             apply and delete
+//	rejection.go                    objects that the API server rejected
+//	status.go events.go             statuses; events
+//	takeover.go                     objects of the operator of the existing system (e2e/kube/takeover_test.go)
+//	authorizer.go                   authentication of config discovery: the decision
+//	keys.go pods.go tokenreview.go  keys of the API server, pods and TokenReviews for it
+//	authority.go                    the Secret of the CA of config discovery
+//	credentials.go                  the generated shared secret
+//	inspection.go accessreview.go   inspection API: callers, SubjectAccessReviews, problems of objects
+//	rollout.go                      reports of dataplanes as rollout status and load of a Gateway
+//	endpoints.go                    the pods of a Gateway
+//	cost.go                         the cost of deleting a pod
+//	peers.go                        the other replicas of the operator
+//	forwarding.go                   lists of pods that forward to each other
+//	keda.go replicas.go             detection of KEDA; ownership of spec.replicas
+//	budgetledger.go                 endpoint budgets over all Gateways
+//	nodes.go                        addresses of nodes
+//	leader.go                       leader election
+//	task.go                         liveness of tasks
+//	meters.go                       metrics
 package kube
 
 import (

@@ -1,5 +1,17 @@
 // Package manifest builds the generated Kubernetes objects of a Gateway. It does no I/O. It sets only the fields that
 // the operator owns: with server-side apply, other field managers keep the other fields.
+//
+// # Files
+//
+// One file a kind, and:
+//
+//	pod.go                   pods: probes, grace period, volumes (the journal's too), which pods hand over
+//	workload.go              Deployment or DaemonSet
+//	owner.go                 labels and annotations of all objects, labels of pods
+//	patch.go                 spec.podTemplatePatch
+//	discovery.go standby.go  config of a pod: from the operator, from a Secret
+//	scaledobject.go          all kinds of KEDA
+//	offload.go               capabilities of in-kernel forwarding
 package manifest
 
 import (

@@ -14,6 +14,8 @@
 // This package implements the third. A replica forwards only the reports that it received from dataplanes itself, so
 // reports do not loop. The reports of an unreachable replica are kept for 30 s: its dataplanes need that long to
 // connect to another replica.
+//
+// The protocol between replicas is services/api/discovery/reports.go.
 package reports
 
 import (

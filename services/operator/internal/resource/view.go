@@ -4,6 +4,15 @@
 //
 // The package does no I/O: a provider puts objects from a folder or from a cluster into the View. The View never
 // modifies these objects.
+//
+// # Files
+//
+//	view.go lookup.go list.go  objects, lookups and indexes
+//	change.go same.go          which facts a changed object changes
+//	fact.go readers.go         facts, and the translations that depend on them
+//	users.go                   which objects refer to an object
+//	operatorobject.go          state of the operator that translations read
+//	host.go                    the host of the file provider
 package resource
 
 import (

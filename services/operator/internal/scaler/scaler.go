@@ -4,6 +4,12 @@
 // scaler returns an error instead of an uncertain value: KEDA and the HorizontalPodAutoscaler then keep the number of
 // pods. For the same reason, a Gateway is always active: KEDA may scale an inactive Gateway to zero pods, and no pod
 // would accept the first call.
+//
+// # Files
+//
+//	scaler.go   answers
+//	request.go  requests
+//	server.go   limits of clients
 package scaler
 
 import (

@@ -6,6 +6,32 @@
 // makes the config of a whole Gateway doubtful, Result.Hold is true, and the published config and objects stay
 // unchanged. gatewayrules.go lists these problems. A problem of a single listener usually affects only that listener;
 // held.go describes the exceptions.
+//
+// # Files
+//
+//	gateway.go                  a Gateway; reads as the specification
+//	class.go                    GatewayClass, GatewayConfig, Dataplane, StaticService
+//	route.go                    UDPRoute
+//	gatewayrules.go             rules of Gateways and their precedence
+//	held.go                     listeners that keep their published form
+//	listener.go certificate.go  rules of listeners and of their certificates
+//	attach.go                   whether a listener admits a route
+//	backend.go                  rules of backends
+//	reference.go                references to a GatewayConfig
+//	parameters.go policy.go     parameters of a Gateway, merged from two GatewayConfigs
+//	annotations.go              annotations of a Gateway
+//	exposure.go address.go      Services; public addresses
+//	auth.go signing.go          credentials; signing keys that are derived from them
+//	budget.go                   which route waits when a Gateway is full (equal shares: package share)
+//	endpointset.go              endpoints, counted
+//	cluster.go                  clusters of the config
+//	clusteraccess.go            addresses of the Kubernetes cluster itself
+//	config.go                   the other parts of the config
+//	objects.go                  generated objects, which package manifest builds
+//	offload.go                  what prevents in-kernel forwarding, and the Pod Security label of a namespace
+//	status.go statuses.go       the place of conditions in statuses
+//	usage.go                    condition InUse
+//	former_test.go              the table of notations of the existing system
 package translate
 
 import (

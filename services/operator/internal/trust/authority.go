@@ -7,6 +7,13 @@
 // sign a day later, when the list has reached all clients, and the old CA stays on the list until it expires.
 //
 // Functions that create or renew certificates do not read the clock: time is a parameter.
+//
+// # Files
+//
+//	authority.go   CAs and their rotation (their Secret: services/operator/internal/kube/authority.go)
+//	identity.go    certificates of replicas
+//	listener.go    TLS and plain HTTP on one port
+//	forwarding.go  keys of pods that forward to each other
 package trust
 
 import (

@@ -1,5 +1,14 @@
 // Package command contains the commands of stunnerctl, one file a command. A command reads its flags, calls one of the
 // other packages, and prints the result.
+//
+// # Files
+//
+//	root.go         the list of commands
+//	globals.go      flags of all commands
+//	complete.go     completion
+//	answers.go      answers of pods, and the flags that filter them
+//	listeners.go    listeners and credentials for TURN clients
+//	former_test.go  command lines of the existing system
 package command
 
 import (

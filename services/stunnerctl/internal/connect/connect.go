@@ -1,6 +1,14 @@
 // Package connect gets the answers that commands print: from the inspection API of the operator, which asks the
 // dataplanes, and from the API server. A Source is a cluster, the URL of an operator, or the output folder of a file
 // provider.
+//
+// # Files
+//
+//	cluster.go  a cluster, tokens and TLS
+//	forward.go  forwarded ports
+//	api.go      the URL of an operator
+//	folder.go   the output folder of a file provider
+//	remedy.go   remedies of errors
 package connect
 
 import (

@@ -4,6 +4,15 @@
 // pods, and the clocks. The rules are a table in the order in which a call passes the parts of a Gateway, from the
 // public address to the peer. A condition of the operator already names field and remedy, so its message is used as it
 // is. A rule has a text of its own only where the operator cannot know the problem.
+//
+// # Files
+//
+//	rules.go        the tables of stages
+//	stage*.go       the rules of one stage, or of a group
+//	stagerights.go  missing rights
+//	conditions.go   conditions of the operator as findings
+//	snapshot.go     the input, which package collect reads
+//	testdata        one fixture a fault; with a real API server: e2e/diagnose
 package diagnose
 
 import (

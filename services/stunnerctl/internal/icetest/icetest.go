@@ -6,6 +6,16 @@
 //
 // The clients make their TURN allocations with package turncat, and ICE uses the relayed address as a host candidate.
 // Therefore every transport works as with turncat, and errors contain the STUN error code and the remedy.
+//
+// # Files
+//
+//	icetest.go  steps and report (schema: docs/icetest.schema.json)
+//	call.go     one call
+//	peer.go     echo peers
+//	deploy.go   the echo peer in a cluster
+//
+// The command is in services/stunnerctl/internal/command/icetest.go, and its listeners are in
+// services/stunnerctl/internal/command/listeners.go.
 package icetest
 
 import (

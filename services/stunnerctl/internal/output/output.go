@@ -1,5 +1,11 @@
 // Package output prints the results of commands: as a table, or as JSON, YAML or a JSONPath expression of the same
 // value. Texts that processes of a cluster wrote never reach a terminal with control characters.
+//
+// # Files
+//
+//	output.go  formats, control characters
+//	table.go   tables, colours, width
+//	units.go   ages and sizes
 package output
 
 import (

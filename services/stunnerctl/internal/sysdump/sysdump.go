@@ -1,6 +1,11 @@
 // Package sysdump collects what a bug report needs into one archive: the objects and events of STUNner and of what its
 // Gateways lead to, logs, and the answers of operator and dataplanes. Secrets are never read, secrets in other objects
 // and in logs are removed, and user names and addresses of clients are replaced by hashes.
+//
+// # Files
+//
+//	selection.go  the objects in the archive
+//	redact.go     secrets, users and clients in objects and logs
 package sysdump
 
 import (

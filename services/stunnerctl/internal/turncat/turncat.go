@@ -2,6 +2,16 @@
 //
 // Every client has an allocation of its own: each connection of a TCP or Unix listener, each source address of a UDP
 // listener, and the standard input. The TURN client is that of pion/turn; type allocation works around its limits.
+//
+// # Files
+//
+//	address.go        addresses of command lines
+//	link.go           connections to the TURN server
+//	allocation.go     the TURN client
+//	udp.go stream.go  local clients
+//	relay.go          allocations for package icetest
+//
+// The command is in services/stunnerctl/internal/command/turncat.go.
 package turncat
 
 import (

@@ -1,4 +1,14 @@
 // Package admin serves probes, status, metrics, sessions and refusals of the dataplane over HTTP.
+//
+// # Files
+//
+//	collector.go                       metrics
+//	endpoints.go                       paths and probes
+//	status.go sessions.go refusals.go  the answers
+//	inspector.go                       requests of the operator
+//
+// The state of open listeners is read in services/stunnerd/internal/server/inspect.go and
+// services/stunnerd/internal/gate/inspect.go.
 package admin
 
 import (

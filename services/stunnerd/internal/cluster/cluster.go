@@ -6,6 +6,13 @@
 // not on the number of endpoints.
 //
 // The package does no I/O.
+//
+// # Files
+//
+//	book.go     Views from the clusters of a config
+//	resolve.go  host names in a config, and their addresses
+//	special.go  addresses that are excluded from wide prefixes
+//	self.go     addresses of the gateway itself
 package cluster
 
 import (

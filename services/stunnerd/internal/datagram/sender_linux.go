@@ -6,6 +6,13 @@
 // without room the datagram is dropped, and the caller counts it. One client could also fill a buffer that it shares
 // with others. So a client to which data is sent has a Sender of its own if there are enough file descriptors. Its
 // socket does not slow down receiving (see Steer).
+//
+// # Files
+//
+//	sender_linux.go batch_linux.go  sends, one and in batches
+//	receiver_linux.go               receiving in batches
+//	steer_linux.go                  which sockets of a port receive
+//	source_linux.go                 the stored source address of answers
 package datagram
 
 import (

@@ -1,5 +1,12 @@
 // Package follower applies the configs of a source to the server. It rejects invalid configs, stores the last good one
 // on disk for a start without the source, and reports the result of each config to the source.
+//
+// # Files
+//
+//	follower.go  the source of configs
+//	lastgood.go  the last good config on disk
+//	standby.go   the config in a Secret
+//	peers.go     the list of the Gateway's pods on disk
 package follower
 
 import (

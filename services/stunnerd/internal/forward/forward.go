@@ -16,6 +16,17 @@
 //
 // No frame can circulate. A data frame is never passed on: a pod without the session answers unknown, and the front
 // forgets the owner. A front drops an is frame that names the front itself.
+//
+// # Files
+//
+//	frame.go keys.go window.go  frames, their keys, replay protection
+//	peers.go                    the list of pods
+//	index.go announce.go        the homes, and their index of clients
+//	ask.go                      the search for the owner
+//	way.go                      the way back to a client
+//	receive.go                  what a received frame does
+//	status.go                   counters
+//	simulation_test.go          a simulation of 1,000,000 sessions
 package forward
 
 import (

@@ -10,6 +10,18 @@
 //	                        │        └─▶ error response
 //	                        └─▶ dropped, counted
 //	listener ─ Relay ─▶ relay.FromClient         ChannelData: the gate only returns the relay of the client
+//
+// # Files
+//
+//	admit.go                         rules and their error codes, also while draining
+//	permission.go                    permissions of an allocation
+//	serve.go                         execution of an admitted request
+//	request.go                       parsed requests, lifetimes of allocations
+//	elsewhere.go                     clients whose session another pod has
+//	restore.go                       sessions of a crashed process
+//	inspect.go                       reachable peers, and the end of sessions, for package admin
+//	model_*_test.go                  random sequences against a model of RFC 8656
+//	timers_test.go *_timers_test.go  lifetimes in virtual time
 package gate
 
 import (

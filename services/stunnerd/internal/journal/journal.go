@@ -6,6 +6,15 @@
 // process with a SIGBUS.
 //
 // A volume that is full or fails costs the journal, and never a call.
+//
+// # Files
+//
+//	journal.go  the journal, and its maximum size
+//	file.go     the files, errors, compaction
+//	replay.go   file format and reading
+//
+// The binary form of a session is in package session. Sessions are restored in ../server/restore.go, ../gate/restore.go
+// and ../relay/restore.go.
 package journal
 
 import (

@@ -1,5 +1,12 @@
 // Package limit bounds the answers to unauthenticated clients, and the comparisons of passwords. All of its tables have
 // a bounded size.
+//
+// # Files
+//
+//	guesses.go  limits on password guesses
+//	answers.go  limits on answers to unauthenticated clients
+//
+// Limits on connections and handshakes are in package listener.
 package limit
 
 import (

@@ -3,6 +3,19 @@
 // A listener distinguishes ChannelData from STUN by the first byte (RFC 7983). It passes ChannelData of a client with a
 // session to the relay, in the goroutine that has read it, and drops ChannelData of other clients. All other frames go
 // to the gate. Over TCP, TLS and DTLS, data that is neither STUN nor ChannelData ends the connection.
+//
+// # Files
+//
+//	udp.go tcp.go tls.go dtls.go   one file a transport; tls.go has the TLS settings
+//	certificate.go                 certificates that are served
+//	port.go                        the sockets of a UDP port
+//	frame.go                       framing of streams
+//	connection.go stream_linux.go  connections
+//	outlet.go                      the send queue of a stream
+//	connlimit.go handshake.go      limits on connections and on handshakes
+//	association.go hello.go        DTLS associations and their first message
+//	cookie.go                      access to private state of pion/dtls
+//	paths.go dtlspaths.go          paths to a client through other pods; those of an association
 package listener
 
 import (

@@ -2,6 +2,14 @@
 //
 // A relay looks up the counters of a channel once for each view of the routes, and not for each datagram. A counter
 // lives as long as the process, so a listener that is removed and added again continues to count.
+//
+// # Files
+//
+//	meter.go            counters of traffic
+//	reason.go words.go  reasons of refusals and drops, and their texts
+//	recent.go           the latest refusals and drops
+//	unrestored.go       reasons why sessions were not restored
+//	fault.go kernel.go  panics; drops of the kernel
 package meter
 
 import (

@@ -23,6 +23,19 @@
 //
 // Nothing is pinned. TCX links end with the process. The filters of clsact remain when a process is killed: they
 // forward nothing from then on, and the next Open in the same network namespace removes them.
+//
+// # Files
+//
+//	bpf/turn.c                       the BPF programs; make gen compiles them
+//	binding.go table.go              arming and end of bindings
+//	offload.go                       engines and status
+//	host_linux.go                    the engine Auto
+//	kernel_linux.go                  TCX and XDP
+//	clsact_linux.go                  clsact
+//	links_linux.go                   interfaces
+//	follow_linux.go change_linux.go  changes of the network
+//	netlink_linux.go                 requests to the kernel
+//	model_test.go                    a second implementation of bpf/turn.c, for random frames
 package offload
 
 import (

@@ -10,6 +10,20 @@
 //
 // The path of data in channels does not allocate, does not format strings, and does not wait for room in a send buffer.
 // It takes no lock of the relay while no datagram waits for the allocation engine.
+//
+// # Files
+//
+//	topeer.go toclient.go  data from a client; data from a peer
+//	nomination.go          nominating connectivity checks, for the journal
+//	kernel_linux.go        sockets, their source address and port
+//	ports.go               ports of a range
+//	reservation.go         reserved ports (RESERVATION-TOKEN)
+//	poller_linux.go        epoll instances of relay sockets
+//	room_linux.go          file descriptors
+//	offload.go             arming of channels in the kernel
+//	restore.go             channels of a crashed process
+//
+// The peers that a relay sends to and receives from are decided by package cluster.
 package relay
 
 import (

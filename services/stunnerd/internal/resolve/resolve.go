@@ -7,6 +7,12 @@
 //
 // The TTL of answers is not used: names are resolved as the system is configured, including hosts file and search list,
 // by net.Resolver, which does not return the TTL. Every name is looked up about every five seconds.
+//
+// # Files
+//
+//	resolve.go  lookups and their intervals
+//	answer.go   lifetime of answers
+//	system.go   the resolver of the system
 package resolve
 
 import (

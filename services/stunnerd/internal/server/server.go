@@ -6,6 +6,19 @@
 // that cannot be opened stays on its previous port and protocol. If that port now belongs to another listener, only the
 // sessions that have sockets of their own (TCP, TLS) continue. A failed listener does not delay the others, and the
 // next Apply tries to open it again.
+//
+// # Files
+//
+//	plan.go apply.go  the plan and its steps
+//	generation.go     states of a listener
+//	policy.go         settings of a listener from the config, default quotas
+//	names.go          addresses of host names
+//	status.go         readiness and status
+//	inspect.go        reachable peers, end of sessions, certificates
+//	forward.go        forwarding between the pods of a Gateway
+//	offload.go        in-kernel forwarding
+//	self.go           addresses of the gateway itself
+//	restore.go        sessions of a crashed process
 package server
 
 import (

@@ -1,6 +1,13 @@
 // Package session holds the sessions of clients: one Session for each allocation, and the Table of all of them.
 //
 // Quotas, the session list and draining count sessions. The gate creates a session and the relay counts its traffic.
+//
+// # Files
+//
+//	session.go          sessions and their table
+//	bounds.go           quotas and rates (defaults: ../server/policy.go)
+//	place.go            shares of a full process
+//	record.go codec.go  sessions that another process continues, in binary form
 package session
 
 import (

@@ -1,5 +1,10 @@
 // Package stunmsg reads and writes STUN messages (RFC 8489) and attributes of TURN (RFC 8656). It has the parts that
 // pion/stun does not have, or checks less strictly.
+//
+// # Files
+//
+//	message.go    messages, and the attributes that are understood
+//	attribute.go  values of attributes
 package stunmsg
 
 import (

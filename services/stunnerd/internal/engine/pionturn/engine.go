@@ -10,6 +10,11 @@
 // address of a documentation prefix (RFC 3849), which no socket uses. pion/turn does not verify the credentials of
 // clients. The requests to it are signed with a random key of the process, so a change of credentials or of the realm
 // does not affect it.
+//
+// # Files
+//
+//	conn.go        sockets of pion/turn
+//	allocation.go  one allocation
 package pionturn
 
 import (

@@ -58,6 +58,13 @@ suites:
 	  $(FUZZING); \
 	  exit $$s; } | $(TALLY) $(SUITES) $(FUZZ_SUITE)
 
+# One shape: make shapes ARGS='-shape folder,host'. One behaviour: ARGS='-only IcetestPasses'.
+.PHONY: shapes
+
+shapes: kube ## Test all behaviours in shapes of the product that have each pair of values of two factors, and print the matrix; needs root
+	@.ci/install
+	@go test -v -count=1 -timeout=80m ./e2e/shapes -all $(ARGS)
+
 # A test that depends on the order of two goroutines passes nearly always on an idle machine.
 ROUNDS ?= 5
 

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/netip"
 	"slices"
 	"strings"
 
@@ -195,19 +194,10 @@ func findsNothing(ctx context.Context, e *env.Env, args ...string) error {
 	})
 }
 
-// icetestPasses calls an echo peer through each listener, from the network of the media servers.
+// icetestPasses calls an echo peer through each listener.
 func icetestPasses(ctx context.Context, e *env.Env) (err error) {
 	for _, g := range e.Gateways {
-		peer := g.Listeners[0].Peers()[0]
-		args := []string{
-			"icetest", g.ID(), "--duration=500ms", "--echo-address", netip.AddrPortFrom(peer.Addr(), peer.Port()+1).String(), "-o", "json",
-		}
-		flags, flagErr := e.CredentialFlags(g)
-		if flagErr != nil {
-			return flagErr
-		}
-		args = append(args, flags...)
-		o, ctlErr := e.CtlAtPeer(ctx, args...)
+		o, ctlErr := e.Icetest(ctx, g, "--duration=500ms", "-o", "json")
 		if ctlErr != nil {
 			return ctlErr
 		}

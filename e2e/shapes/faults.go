@@ -15,6 +15,8 @@ const (
 	window = 2 * time.Second
 	// tolerated is how many more datagrams, in percent, may be lost with a disturbance than without it.
 	tolerated = 5
+	// vanished is the number of clients that vanish, and of heavy clients of a pod that vanishes.
+	vanished = 3
 	// bystanders is the number of calls that must not be disturbed.
 	bystanders = 4
 	// pause is the time between two new calls during an update, and before a client tries again that was refused. A pod may
@@ -116,7 +118,7 @@ func vanishedPodsHurtNobody(ctx context.Context, e *env.Env) error {
 	if err != nil {
 		return err
 	}
-	heavy, err := forwarded(ctx, e, nil, l, firstHeavy, 3, victim, ingress, env.Heavy)
+	heavy, err := forwarded(ctx, e, nil, l, firstHeavy, vanished, victim, ingress, env.Heavy)
 	defer func() { heavy.HangUp() }()
 	if err != nil {
 		return err
@@ -153,8 +155,8 @@ func forwarded(
 	return calls, calls.Flow(ctx)
 }
 
-// vanishedClientsHurtNobody unplugs a neighbour with forwarded clients to which a media server sends much. The pod at which
-// they arrive also forwards for bystanders, which are another neighbour.
+// vanishedClientsHurtNobody unplugs neighbours to which a media server sends much. The pod at which they arrive forwards
+// for them, and also for bystanders, which are another neighbour.
 func vanishedClientsHurtNobody(ctx context.Context, e *env.Env) error {
 	l := e.Gateways[0].Listeners[0]
 	pods, err := l.Gateway.Dataplanes()
@@ -166,35 +168,40 @@ func vanishedClientsHurtNobody(ctx context.Context, e *env.Env) error {
 	if err != nil {
 		return err
 	}
-	vanishes, err := e.NewNeighbour()
-	if err != nil {
-		return err
-	}
 	calls, err := forwarded(ctx, e, stays, l, firstBystander, bystanders, owner, ingress, env.Stream{})
 	defer func() { calls.HangUp() }()
 	if err != nil {
 		return err
 	}
-	heavy, err := forwarded(ctx, e, vanishes, l, firstHeavy, 3, owner, ingress, env.Stream{})
-	defer func() { heavy.HangUp() }()
-	if err != nil {
-		return err
-	}
+	var vanishing []*env.Neighbour
 	var relays []netip.AddrPort
-	for _, c := range heavy {
-		relay, err := netip.ParseAddrPort(c.Relay().String())
+	for range vanished {
+		n, err := e.NewNeighbour()
 		if err != nil {
 			return err
 		}
-		relays = append(relays, relay)
+		c, err := forwarded(ctx, e, n, l, firstHeavy, 1, owner, ingress, env.Stream{})
+		defer func() { c.HangUp() }()
+		if err != nil {
+			return err
+		}
+		relay, err := netip.ParseAddrPort(c[0].Relay().String())
+		if err != nil {
+			return err
+		}
+		vanishing, relays = append(vanishing, n), append(relays, relay)
 	}
 	peer := l.Peers()[0]
 	return undisturbed(ctx, calls, func() (func(), error) {
-		stop, err := e.Flood(netip.AddrPortFrom(peer.Addr(), peer.Port()+2), env.Heavy, relays...)
-		if err != nil {
+		for _, n := range vanishing {
+			if err := n.Unplug(); err != nil {
+				return nil, err
+			}
+		}
+		if err := ingress.Net.Unresolve(); err != nil {
 			return nil, err
 		}
-		return stop, errors.Join(vanishes.Unplug(), ingress.Net.Unresolve())
+		return e.Flood(netip.AddrPortFrom(peer.Addr(), peer.Port()+2), env.Heavy, relays...)
 	})
 }
 

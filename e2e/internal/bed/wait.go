@@ -60,6 +60,9 @@ func GetBy(ctx context.Context, client *http.Client, url string) (int, []byte, e
 // machine causes no failure.
 func Do(req *http.Request) (int, []byte, error) { return do(http.DefaultClient, req) }
 
+// DoBy is Do with a client.
+func DoBy(client *http.Client, req *http.Request) (int, []byte, error) { return do(client, req) }
+
 func do(client *http.Client, req *http.Request) (int, []byte, error) {
 	limit := patience
 	if _, waits := req.Context().Deadline(); waits {

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/pion/logging"
+	"github.com/pion/transport/v3"
+	"github.com/pion/transport/v3/stdnet"
 	"github.com/pion/turn/v3"
 )
 
@@ -106,7 +108,12 @@ func open(ctx context.Context, o Options) (*Call, error) {
 func (c *Call) allocate(o Options) (err error) {
 	quiet := logging.NewDefaultLoggerFactory()
 	quiet.DefaultLogLevel = logging.LogLevelDisabled
+	network, err := stdnet.NewNet()
+	if err != nil {
+		return fmt.Errorf("set up client: %w", err)
+	}
 	c.client, err = turn.NewClient(&turn.ClientConfig{
+		Net:            anyFamily{network},
 		TURNServerAddr: o.Gateway.String(),
 		Username:       o.Username,
 		Password:       o.Password,
@@ -124,6 +131,12 @@ func (c *Call) allocate(o Options) (err error) {
 	}
 	return c.Permit(c.peer)
 }
+
+// anyFamily resolves addresses of both families. The client library asks for udp4.
+type anyFamily struct{ transport.Net }
+
+// ResolveUDPAddr implements transport.Net.
+func (anyFamily) ResolveUDPAddr(_, address string) (*net.UDPAddr, error) { return net.ResolveUDPAddr("udp", address) }
 
 // Permit sends a CreatePermission request.
 func (c *Call) Permit(peer net.Addr) error {

@@ -387,11 +387,13 @@ func (c *inCluster) dataplanes(g *Gateway) (list []Dataplane, err error) {
 func (c *inCluster) removed(ctx context.Context, g *Gateway) error {
 	selected := metav1.ListOptions{LabelSelector: gatewayLabel + "=" + g.Name}
 	pods, err := c.client.CoreV1().Pods(g.Namespace).List(ctx, selected)
-	if err == nil && len(pods.Items) > 0 {
-		err = fmt.Errorf("%d pods are left", len(pods.Items))
-	}
 	if err != nil {
 		return err
+	}
+	for _, p := range pods.Items {
+		if p.DeletionTimestamp == nil { // another one drains its calls
+			return fmt.Errorf("pod %s is left", p.Name)
+		}
 	}
 	for _, object := range []string{
 		"deployment/" + g.Name, "service/" + g.Name, "service/" + g.Name + "-tcp", "configmap/" + g.Name, "secret/" + g.Name + "-standby",
@@ -426,6 +428,11 @@ func (c *inCluster) ctl(ctx context.Context) ([]string, error) {
 		"--kubeconfig", c.Cluster.Admin.Kubeconfig, "--operator-namespace", c.system,
 	}, err
 }
+
+// ctlPeer returns the last of the addresses of the media servers.
+func (c *inCluster) ctlPeer() topology.Both[netip.Addr] { return c.Net.Peer(ctlPeer) }
+
+func (c *inCluster) ctlHost(f func()) { c.Net.Peers.Do(f) }
 
 func (c *inCluster) host(f func()) { f() }
 

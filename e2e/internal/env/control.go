@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -19,7 +20,10 @@ import (
 )
 
 // get returns the body of a URL in the network of the control plane. A status other than 200 is an error.
-func (e *Env) get(ctx context.Context, url string) ([]byte, error) {
+func (e *Env) get(ctx context.Context, url string) ([]byte, error) { return e.getAs(ctx, url, "") }
+
+// getAs is get with a bearer token.
+func (e *Env) getAs(ctx context.Context, url, token string) ([]byte, error) {
 	client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{
 		DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, network, address string) (conn net.Conn, err error) {
@@ -27,7 +31,14 @@ func (e *Env) get(ctx context.Context, url string) ([]byte, error) {
 			return conn, err
 		},
 	}}
-	code, body, err := bed.GetBy(ctx, client, url)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return nil, err
+	}
+	if token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
+	}
+	code, body, err := bed.DoBy(client, req)
 	if err == nil && code != http.StatusOK {
 		err = fmt.Errorf("get %s: status %d: %s", url, code, body)
 	}
@@ -54,9 +65,15 @@ func (e *Env) Ctl(ctx context.Context, args ...string) (Output, error) {
 	return e.ctlIn(ctx, e.input.host, nil, args...)
 }
 
-// CtlAtPeer runs stunnerctl in the network of the media servers, for commands that start a peer of their own.
-func (e *Env) CtlAtPeer(ctx context.Context, args ...string) (Output, error) {
-	return e.ctlIn(ctx, e.Net.Peers.Do, nil, args...)
+// Icetest runs `stunnerctl icetest` with a media server of its own.
+func (e *Env) Icetest(ctx context.Context, g *Gateway, args ...string) (o Output, err error) {
+	flags, err := e.CredentialFlags(g)
+	if err != nil {
+		return o, err
+	}
+	at := netip.AddrPortFrom(e.families(e.input.ctlPeer())[0], mediaPort+1)
+	args = append(append([]string{"icetest", g.ID(), "--echo-address", at.String()}, args...), flags...)
+	return e.ctlIn(ctx, e.input.ctlHost, nil, args...)
 }
 
 // ctlIn runs stunnerctl in a network. input is its standard input, or nil.
@@ -115,7 +132,7 @@ func (e *Env) CredentialFlags(g *Gateway) ([]string, error) {
 	return []string{"--auth-server-address", e.auth.address, "--auth-token-file", file}, err
 }
 
-// Turncat sends a line through a listener to a peer and back, by `stunnerctl turncat` in the network of the media servers.
+// Turncat sends a line through a listener to a peer and back, by `stunnerctl turncat`.
 func (e *Env) Turncat(ctx context.Context, l *Listener) error {
 	flags, err := e.CredentialFlags(l.Gateway)
 	if err != nil {
@@ -127,7 +144,7 @@ func (e *Env) Turncat(ctx context.Context, l *Listener) error {
 	args := append([]string{
 		"turncat", "-", "k8s://" + l.Gateway.ID() + ":" + l.Name, "udp://" + l.Peers()[0].String(), "--pace=echo", "--linger=5s",
 	}, flags...)
-	o, err := e.ctlIn(ctx, e.Net.Peers.Do, strings.NewReader(line), args...)
+	o, err := e.ctlIn(ctx, e.input.ctlHost, strings.NewReader(line), args...)
 	if err == nil && (o.Code != 0 || o.Text != line) {
 		err = fmt.Errorf("exit code %d, output %q: %s", o.Code, o.Text, o.Errors)
 	}

@@ -89,6 +89,9 @@ type input interface {
 	update(ctx context.Context) error
 	// ctl returns the flags of stunnerctl.
 	ctl(ctx context.Context) ([]string, error)
+	// ctlPeer are the addresses of media servers that stunnerctl makes, in the network in which ctlHost calls a function.
+	ctlPeer() topology.Both[netip.Addr]
+	ctlHost(func())
 	// host calls a function in the network of the control plane, and address is an address there.
 	host(func())
 	address() netip.Addr

@@ -28,13 +28,13 @@ func (e *Env) Happen(ctx context.Context) error {
 // ChangeRoutes adds a media server to the first route of each Gateway, waits until clients reach it, and removes it again.
 func (e *Env) ChangeRoutes(ctx context.Context) error {
 	for _, g := range e.Gateways {
-		if err := e.input.apply(ctx, g.Namespace, g.backendYAML("first", e.Net.Peer(extraPeer))); err != nil {
+		if err := e.input.apply(ctx, g.Namespace, g.firstBackendYAML(e.Net.Peer(extraPeer))); err != nil {
 			return err
 		}
 		if err := g.awaitEndpoint(ctx, extraPeer, true); err != nil {
 			return err
 		}
-		if err := e.input.apply(ctx, g.Namespace, g.backendYAML("first", e.Net.Peer(g.peerNumber(false)))); err != nil {
+		if err := e.input.apply(ctx, g.Namespace, g.firstBackendYAML()); err != nil {
 			return err
 		}
 		if err := g.awaitEndpoint(ctx, extraPeer, false); err != nil {
@@ -44,8 +44,12 @@ func (e *Env) ChangeRoutes(ctx context.Context) error {
 	return nil
 }
 
-// extraPeer is the number of a media server that no Gateway has at the start.
-const extraPeer = 6
+// Numbers of media servers in addition to those of peerNumber: one that no Gateway has at the start, and the one that
+// stunnerctl makes.
+const (
+	extraPeer = 6
+	ctlPeer   = 7
+)
 
 // Rotate replaces the static password or the shared secret, and waits until the dataplanes use it.
 func (e *Env) Rotate(ctx context.Context) error {

@@ -2,10 +2,10 @@ package env
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
-	"net/http"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -17,18 +17,20 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/topology"
 	"github.com/stunner-gateway/stunner/services/api/config"
-	"github.com/stunner-gateway/stunner/services/api/discovery"
 )
 
 // inFolder is the product with a folder of YAML. Everything runs in the network of the first node.
 type inFolder struct {
 	*Env
-	operator, auth *bed.Process
-	port           int // of config discovery
+	operator, auth    *bed.Process
+	discovery, health int // ports of the operator
+	// admin are the endpoints of the dataplanes, by the id of their Gateway. They do not change.
+	admin map[string]config.Admin
 }
 
-func newFolder(e *Env) *inFolder { return &inFolder{Env: e} }
+func newFolder(e *Env) *inFolder { return &inFolder{Env: e, admin: map[string]config.Admin{}} }
 
 func (f *inFolder) in() string  { return filepath.Join(f.Dir, "in") }
 func (f *inFolder) out() string { return filepath.Join(f.Dir, "out") }
@@ -42,9 +44,10 @@ func (f *inFolder) prepare(context.Context) (err error) {
 			return err
 		}
 	}
-	f.port, err = bed.FreePort()
-	if err != nil {
-		return err
+	for _, port := range []*int{&f.discovery, &f.health} {
+		if *port, err = bed.FreePort(); err != nil {
+			return err
+		}
 	}
 	return f.installProgram()
 }
@@ -72,15 +75,14 @@ func (f *inFolder) clientAddress() netip.Addr {
 	return f.families(f.Net.Nodes[0].External)[0]
 }
 
-func (f *inFolder) at(port int) string {
-	return net.JoinHostPort(f.address().String(), strconv.Itoa(port))
-}
+// at returns a port of the loopback address of the host. stunnerctl reads a folder on the host of the operator only.
+func at(port int) string { return net.JoinHostPort(bed.Loopback, strconv.Itoa(port)) }
 
 func (f *inFolder) startOperator(ctx context.Context) (err error) {
 	f.host(func() {
 		f.operator, err = bed.Start(bed.Command{Name: "operator", Path: f.Env.program("operator"), Logs: f.Dir, Args: []string{
 			"--provider=file", "--input", f.in(), "--output", f.out(), "--address", f.clientAddress().String(),
-			"--controller-name", f.controller, "--discovery-address", f.at(f.port), "--stunnerd", f.stunnerd(),
+			"--controller-name", f.controller, "--discovery-address", at(f.discovery), "--health-address", at(f.health), "--stunnerd", f.stunnerd(),
 			"--stop-grace", "1s", "--log=all:DEBUG",
 		}})
 	})
@@ -88,12 +90,12 @@ func (f *inFolder) startOperator(ctx context.Context) (err error) {
 		return err
 	}
 	return f.Await(ctx, "start of the operator", func(ctx context.Context) error {
-		return f.operator.Until(ctx, func(ctx context.Context) error { _, err := f.configs(ctx, f.Gateways[0]); return err })
+		return f.operator.Until(ctx, func(ctx context.Context) error { _, err := f.get(ctx, "http://"+at(f.health)+"/ready"); return err })
 	})
 }
 
 func (f *inFolder) startAuth(ctx context.Context, a *authService) (err error) {
-	arguments := append([]string{"--config", "http://" + f.at(f.port), "--discovery-token-file", f.tokenFile()}, a.arguments...)
+	arguments := append([]string{"--config", "http://" + at(f.discovery), "--discovery-token-file", f.tokenFile()}, a.arguments...)
 	f.host(func() {
 		f.auth, err = bed.Start(bed.Command{Name: "auth", Path: f.Env.program("auth"), Args: arguments, Logs: f.Dir})
 	})
@@ -101,7 +103,7 @@ func (f *inFolder) startAuth(ctx context.Context, a *authService) (err error) {
 		return err
 	}
 	return f.Await(ctx, "start of the auth service", func(ctx context.Context) error {
-		return f.auth.Until(ctx, bed.Answers("http://"+a.health+"/ready", http.StatusOK))
+		return f.auth.Until(ctx, func(ctx context.Context) error { _, err := f.get(ctx, "http://"+a.health+"/ready"); return err })
 	})
 }
 
@@ -127,20 +129,35 @@ func (f *inFolder) restart(ctx context.Context, operator, auth bool) error {
 	return nil
 }
 
-// configs returns the config of a Gateway.
-func (f *inFolder) configs(ctx context.Context, g *Gateway) (c config.Config, err error) {
-	source, err := discovery.Open("http://"+f.at(f.port), discovery.Options{ID: g.ID(), TokenFile: f.tokenFile()})
+// config returns the config of a Gateway.
+func (f *inFolder) config(ctx context.Context, g *Gateway) (c config.Config, err error) {
+	token, err := os.ReadFile(f.tokenFile())
 	if err != nil {
 		return c, err
 	}
-	list, err := source.Load(ctx)
-	if err == nil && len(list) != 1 {
-		err = fmt.Errorf("Gateway %s has no config", g.ID())
+	body, err := f.getAs(ctx, "http://"+at(f.discovery)+"/api/v1/configs/"+g.ID(), strings.TrimSpace(string(token)))
+	if err == nil {
+		err = json.Unmarshal(body, &c)
+	}
+	return c, err
+}
+
+// endpoints returns the endpoints of the dataplane of a Gateway.
+func (f *inFolder) endpoints(g *Gateway) (config.Admin, error) {
+	if known, ok := f.admin[g.ID()]; ok {
+		return known, nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), Limit)
+	defer cancel()
+	c, err := f.config(ctx, g)
+	if err == nil && (c.Admin.HealthcheckEndpoint == nil || c.Admin.MetricsEndpoint == "") {
+		err = fmt.Errorf("the dataplane of %s has no endpoints for health and metrics", g.ID())
 	}
 	if err != nil {
-		return c, err
+		return config.Admin{}, err
 	}
-	return list[0].Config, nil
+	f.admin[g.ID()] = c.Admin
+	return c.Admin, nil
 }
 
 func (f *inFolder) tokenFile() string { return filepath.Join(f.out(), "discovery.token") }
@@ -206,21 +223,16 @@ func (f *inFolder) status(_ context.Context, namespace, object string) (string, 
 }
 
 func (f *inFolder) dataplanes(g *Gateway) ([]Dataplane, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), Limit)
-	defer cancel()
-	c, err := f.configs(ctx, g)
+	admin, err := f.endpoints(g)
 	if err != nil {
 		return nil, err
-	}
-	if c.Admin.HealthcheckEndpoint == nil {
-		return nil, fmt.Errorf("the dataplane of %s has no health endpoint", g.ID())
 	}
 	pid := f.worker(g)
 	if pid == 0 {
 		return nil, nil
 	}
 	return []Dataplane{{
-		Name: g.ID(), ID: strconv.Itoa(pid), Admin: strings.TrimSuffix(*c.Admin.HealthcheckEndpoint, "/"), Metrics: c.Admin.MetricsEndpoint,
+		Name: g.ID(), ID: strconv.Itoa(pid), Admin: strings.TrimSuffix(*admin.HealthcheckEndpoint, "/"), Metrics: admin.MetricsEndpoint,
 		Addrs: []netip.Addr{f.clientAddress()},
 		Crash: func() error { return syscall.Kill(pid, syscall.SIGKILL) },
 		Stop:  func(context.Context) error { return syscall.Kill(pid, syscall.SIGTERM) },
@@ -265,7 +277,7 @@ func (f *inFolder) removed(ctx context.Context, g *Gateway) error {
 	if pid := f.worker(g); pid != 0 {
 		return fmt.Errorf("process %d is left", pid)
 	}
-	if c, err := f.configs(ctx, g); err == nil && len(c.Listeners) > 0 {
+	if c, err := f.config(ctx, g); err == nil && len(c.Listeners) > 0 {
 		return fmt.Errorf("the config of %s is left", g.ID())
 	}
 	return nil
@@ -275,6 +287,11 @@ func (f *inFolder) removed(ctx context.Context, g *Gateway) error {
 func (f *inFolder) update(context.Context) error { return f.installProgram() }
 
 func (f *inFolder) ctl(context.Context) ([]string, error) { return []string{"--folder", f.out()}, nil }
+
+// ctlPeer returns the addresses of the host: stunnerctl runs there.
+func (f *inFolder) ctlPeer() topology.Both[netip.Addr] { return f.Net.Nodes[0].Internal }
+
+func (f *inFolder) ctlHost(call func()) { f.host(call) }
 
 func (f *inFolder) host(call func()) { f.Net.Nodes[0].Do(call) }
 

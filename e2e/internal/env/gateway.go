@@ -165,7 +165,7 @@ func (g *Gateway) hasSecond() bool { return g.env.Shape[Listeners] == TwoUDP }
 // apply writes the objects of the Gateway.
 func (g *Gateway) apply(ctx context.Context) error {
 	e := g.env
-	texts := []string{g.yaml(), g.backendYAML("first", e.Net.Peer(g.peerNumber(false))), g.routeYAML(false)}
+	texts := []string{g.yaml(), g.firstBackendYAML(), g.routeYAML(false)}
 	if g.hasSecond() {
 		texts = append(texts, g.backendYAML("second", e.Net.Peer(g.peerNumber(true))), g.routeYAML(true))
 	}

@@ -201,8 +201,8 @@ spec:
 `, g.Name, name, g.Namespace, strings.Join(parents, ", "), service, mediaPort, mediaPort+shift, own)
 }
 
-// backendYAML returns the Service of a media server, without a selector, and its EndpointSlices.
-func (g *Gateway) backendYAML(name string, peer topology.Both[netip.Addr]) string {
+// backendYAML returns a Service of media servers, without a selector, and its EndpointSlices.
+func (g *Gateway) backendYAML(name string, peers ...topology.Both[netip.Addr]) string {
 	var text strings.Builder
 	fmt.Fprintf(&text, `
 apiVersion: v1
@@ -210,19 +210,30 @@ kind: Service
 metadata: {name: %s-%s, namespace: %s}
 spec: {clusterIP: None, ports: [{name: media, port: %d, protocol: UDP}]}
 `, g.Name, name, g.Namespace, mediaPort)
-	for _, a := range g.env.families(peer) {
-		kind := "IPv4"
-		if a.Is6() {
-			kind = "IPv6"
+	lists := map[string][]string{}
+	for _, p := range peers {
+		for _, a := range g.env.families(p) {
+			kind := "IPv4"
+			if a.Is6() {
+				kind = "IPv6"
+			}
+			lists[kind] = append(lists[kind], fmt.Sprintf("{addresses: [%q]}", a))
 		}
+	}
+	for _, kind := range slices.Sorted(maps.Keys(lists)) {
 		fmt.Fprintf(&text, `---
 apiVersion: discovery.k8s.io/v1
 kind: EndpointSlice
 metadata: {name: %[1]s-%[2]s-%[3]s, namespace: %[4]s, labels: {kubernetes.io/service-name: %[1]s-%[2]s}}
 addressType: %[5]s
-endpoints: [{addresses: [%[6]q]}]
+endpoints: [%[6]s]
 ports: [{name: media, port: %[7]d, protocol: UDP}]
-`, g.Name, name, strings.ToLower(kind), g.Namespace, kind, a, mediaPort)
+`, g.Name, name, strings.ToLower(kind), g.Namespace, kind, strings.Join(lists[kind], ", "), mediaPort)
 	}
 	return text.String()
+}
+
+// firstBackendYAML returns the Service of the first route: its media server, the one that stunnerctl makes, and more.
+func (g *Gateway) firstBackendYAML(more ...topology.Both[netip.Addr]) string {
+	return g.backendYAML("first", append(more, g.env.Net.Peer(g.peerNumber(false)), g.env.input.ctlPeer())...)
 }

@@ -100,12 +100,17 @@ func (m *machine) held(context.Context) error {
 	return err
 }
 
-// hierarchies returns the roots of the cgroup hierarchies.
-func hierarchies() ([]string, error) {
-	if _, err := os.Stat(filepath.Join(groups, "cgroup.controllers")); err == nil {
-		return []string{groups}, nil
+// hierarchies returns the roots of the cgroup hierarchies in a folder. In version 1 the folder is a tmpfs, in which any
+// program may have created a file. A link to a folder is another name of a hierarchy.
+func hierarchies(folder string) ([]string, error) {
+	if _, err := os.Stat(filepath.Join(folder, "cgroup.controllers")); err == nil {
+		return []string{folder}, nil
 	}
-	return filepath.Glob(filepath.Join(groups, "*"))
+	all, err := filepath.Glob(filepath.Join(folder, "*"))
+	return slices.DeleteFunc(all, func(path string) bool {
+		info, err := os.Stat(path)
+		return err != nil || !info.IsDir()
+	}), err
 }
 
 // makeGroups creates a control group and its parent in each hierarchy, and removes groups of killed test processes.
@@ -117,7 +122,7 @@ func makeGroups(name string) error {
 	if err := removeGroups(left...); err != nil {
 		return err
 	}
-	all, err := hierarchies()
+	all, err := hierarchies(groups)
 	if err != nil {
 		return err
 	}
@@ -165,7 +170,7 @@ func makeGroup(hierarchy, name string) error {
 
 // abandoned returns the control groups of test processes that no longer exist.
 func abandoned() (names []string, err error) {
-	all, err := hierarchies()
+	all, err := hierarchies(groups)
 	if err != nil {
 		return nil, err
 	}
@@ -187,7 +192,7 @@ func abandoned() (names []string, err error) {
 // removeGroups removes control groups, the innermost first. It retries, because killed processes may take a moment to
 // end.
 func removeGroups(names ...string) error {
-	hierarchies, err := hierarchies()
+	hierarchies, err := hierarchies(groups)
 	if err != nil {
 		return err
 	}

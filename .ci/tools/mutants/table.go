@@ -111,8 +111,8 @@ var table = []mutant{
 		after:  `g.cluster.except[addr]; excepted && port == 0 {`,
 	},
 	{
-		rule: "A datagram of a peer that no route allows does not reach the client",
-		file: stunnerd + "relay/toclient.go", pkg: stunnerd + "relay", test: "TestRoutesHoldForEveryDatagramBothWays",
+		rule: "A queued datagram of a peer that no route allows any more is dropped",
+		file: stunnerd + "relay/toclient.go", pkg: stunnerd + "relay", test: "TestRoutesHoldForQueuedDatagrams",
 		before: `name, reached := r.routes.Load().Match(d.peer)`,
 		after:  `name, reached := "", cluster.Allowed`,
 	},

@@ -138,6 +138,9 @@ func makeGroups(name string) error {
 
 func makeGroup(hierarchy, name string) error {
 	own := filepath.Join(hierarchy, name)
+	if err := enableControllers(filepath.Dir(own)); err != nil {
+		return err
+	}
 	switch err := os.Mkdir(own, 0o755); {
 	case errors.Is(err, fs.ErrExist):
 		return nil
@@ -166,6 +169,20 @@ func makeGroup(hierarchy, name string) error {
 		}
 	}
 	return nil
+}
+
+// enableControllers enables all controllers that a control group of version 2 has for the groups in it: without them,
+// kubelet refuses the group. A group of version 1 has no list of controllers.
+func enableControllers(group string) error {
+	list, err := os.ReadFile(filepath.Join(group, "cgroup.controllers"))
+	if controllers := strings.Fields(string(list)); len(controllers) > 0 {
+		all := "+" + strings.Join(controllers, " +")
+		return os.WriteFile(filepath.Join(group, "cgroup.subtree_control"), []byte(all), 0)
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
 }
 
 // abandoned returns the control groups of test processes that no longer exist.

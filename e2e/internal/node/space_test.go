@@ -1,6 +1,7 @@
 package node
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -38,5 +39,24 @@ func TestHierarchies(t *testing.T) {
 		if got, err := hierarchies(folder); err != nil || !slices.Equal(got, want) {
 			t.Errorf("hierarchies %v, want %v (%v)", got, want, err)
 		}
+	}
+}
+
+// In version 2, controllers are enabled in the parent of a new control group. In version 1 there is nothing to enable.
+func TestControllersAreEnabled(t *testing.T) {
+	version1, version2 := t.TempDir(), t.TempDir()
+	control := filepath.Join(version2, "cgroup.subtree_control")
+	if err := errors.Join(
+		os.WriteFile(filepath.Join(version2, "cgroup.controllers"), []byte("cpuset cpu memory pids\n"), 0o600),
+		os.WriteFile(control, nil, 0o600),
+		makeGroup(version1, "node"), makeGroup(version2, "node"),
+	); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := os.ReadFile(control); err != nil || string(got) != "+cpuset +cpu +memory +pids" {
+		t.Errorf("enabled %q (%v)", got, err)
+	}
+	if files, err := os.ReadDir(version1); err != nil || len(files) != 1 {
+		t.Errorf("version 1 contains %v (%v)", files, err)
 	}
 }

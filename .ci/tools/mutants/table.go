@@ -76,7 +76,7 @@ var table = []mutant{
 	},
 	{
 		rule: "A session that has ended is not restored from the journal",
-		file: stunnerd + "journal/replay.go", pkg: stunnerd + "journal", test: "TestRemove",
+		file: stunnerd + "journal/replay.go", pkg: stunnerd + "journal", test: "TestModel",
 		before: `delete(s.sessions, id)`,
 		after:  `delete(s.sessions, 0)`,
 	},

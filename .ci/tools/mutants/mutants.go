@@ -126,15 +126,13 @@ func (r *runner) unfit(ctx context.Context, mutants []mutant) (map[id]error, err
 	errs := map[id]error{}
 	for _, pkg := range slices.Compact(packages) {
 		start := time.Now()
-		var tests, tops []string
+		var tests, patterns []string
 		for _, m := range mutants {
 			if m.pkg == pkg {
-				top, _, _ := strings.Cut(m.test, "/")
-				tests, tops = append(tests, m.test), append(tops, regexp.QuoteMeta(top))
+				tests, patterns = append(tests, m.test), append(patterns, pattern(m.test))
 			}
 		}
-		slices.Sort(tops)
-		got, err := r.test(ctx, "", pkg, "^("+strings.Join(slices.Compact(tops), "|")+")$")
+		got, err := r.test(ctx, "", pkg, strings.Join(patterns, "|"))
 		if err != nil {
 			return nil, err
 		}
@@ -173,11 +171,7 @@ func (r *runner) one(ctx context.Context, prefix string, m mutant) (string, erro
 		return broken, fmt.Errorf("write the changed file: %w", err)
 	}
 
-	var pattern []string
-	for element := range strings.SplitSeq(m.test, "/") {
-		pattern = append(pattern, "^"+regexp.QuoteMeta(element)+"$")
-	}
-	got, err := r.test(ctx, overlay, m.pkg, strings.Join(pattern, "/"))
+	got, err := r.test(ctx, overlay, m.pkg, pattern(m.test))
 	switch end := got.ends[m.test]; {
 	case err != nil:
 		return broken, err
@@ -188,6 +182,15 @@ func (r *runner) one(ctx context.Context, prefix string, m mutant) (string, erro
 	default:
 		return broken, fmt.Errorf("with the change, %s must fail, but %s", m.test, got.describe(m.test))
 	}
+}
+
+// pattern returns the pattern of go test -run that matches a test and no other.
+func pattern(test string) string {
+	elements := strings.Split(test, "/")
+	for i, e := range elements {
+		elements[i] = "^" + regexp.QuoteMeta(e) + "$"
+	}
+	return strings.Join(elements, "/")
 }
 
 // results are the results of a run of go test.

@@ -277,7 +277,8 @@ var table = []mutant{
 	},
 	{
 		rule: "The forwarding header of a client that is no trusted proxy is ignored",
-		file: auth + "rest/source.go", pkg: auth + "rest", test: "TestForwardedForms",
+		file: auth + "rest/source.go", pkg: auth + "rest",
+		test:   "TestAddressesAreLimited/what_nobody_is_trusted_to_say",
 		before: `if err != nil || !holds(proxies, from) {`,
 		after:  `if err != nil {`,
 	},

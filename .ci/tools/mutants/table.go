@@ -70,13 +70,13 @@ var table = []mutant{
 	},
 	{
 		rule: "A damaged entry of the journal restores no session",
-		file: stunnerd + "journal/replay.go", pkg: stunnerd + "journal", test: "TestDamagedJournal",
+		file: stunnerd + "journal/replay.go", pkg: stunnerd + "journal", test: "TestDamagedJournalWithoutRoom",
 		before: `len(payload) == 0 || checksum(frame[:2], payload) != sum ||`,
 		after:  `len(payload) == 0 || sum == 0 ||`,
 	},
 	{
 		rule: "A session that has ended is not restored from the journal",
-		file: stunnerd + "journal/replay.go", pkg: stunnerd + "journal", test: "TestModel",
+		file: stunnerd + "journal/replay.go", pkg: stunnerd + "journal", test: "TestEntryOfALaterRelease",
 		before: `delete(s.sessions, id)`,
 		after:  `delete(s.sessions, 0)`,
 	},

@@ -1,6 +1,8 @@
 # Third-party programs for tests, in the releases that .ci/programs and .ci/kube/go.mod pin, built from Go modules into the user's cache.
 
-.PHONY: $(PROGRAMS)
+.PHONY: programs $(PROGRAMS)
+
+programs:   $(PROGRAMS) ## Build all of the following
 
 kube:       ## Build the Kubernetes control plane for tests, unless it exists; print its folder
 node:       ## Build the programs of a cluster with nodes

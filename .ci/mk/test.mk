@@ -1,6 +1,6 @@
-# Tests. A suite is a service or a folder of e2e; each of SUITES must run at least one test.
+# Tests. A suite is a service or a folder of e2e; each of the suites that a target names must run at least one test.
 
-SUITES := tools/pack tools/requirements tools/tally tools/wrap dashboards $(filter services/%,$(MODULES)) $(addprefix e2e/,compat crd cluster diagnose kube tenant floods auth scale charts scenario faults forward abuse media offload interop stunnerctl turncat turnprobe browser modules monitoring tilt)
+UNIT_SUITES := tools/mutants tools/pack tools/requirements tools/tally tools/wrap $(filter services/%,$(MODULES))
 TALLY   = GOWORK=off go -C .ci/tools run ./tally
 
 # The target vet runs go vet once; go test would repeat it for each build mode, including dependencies.
@@ -15,15 +15,36 @@ FRESH    ?=
 # by five; it is on for their callers.
 PURE := $(addprefix ./services/,api/config operator/internal/decode operator/internal/translate stunnerd/internal/cluster)
 
-# Packages of e2e and dashboards that measure neither time nor loss, the longest first.
-UNTIMED := $(addprefix ./e2e/,kube charts crd cluster modules docs tilt) ./dashboards/...
+# Suites that need one machine only, and have no target of their own: make e2e runs e2e/node, and make shapes e2e/shapes.
+E2E := dashboards $(filter-out e2e/node e2e/shapes,$(patsubst %/,%,$(wildcard e2e/*/)))
 
-# Packages of e2e that make a few calls and mostly wait.
-WAITING := $(addprefix ./e2e/,interop turnprobe/... scenario monitoring demo echo)
+# Suites that measure neither time nor loss, the longest first.
+UNTIMED := $(addprefix e2e/,kube charts crd cluster modules docs tilt) dashboards
 
-.PHONY: test provisions alone vet suites
+# Suites that make a few calls and mostly wait.
+WAITING := $(addprefix e2e/,interop turnprobe scenario monitoring demo echo)
+
+# Suites that measure time or loss under load.
+TIMED := $(filter-out $(UNTIMED) $(WAITING),$(E2E))
+
+# The part of the suites of e2e that test-e2e runs: make test-e2e SHARD=2/3 runs each third suite from the second one.
+SHARD ?= 1/1
+SHARE  = $(shell printf '%s\n' $(UNTIMED) $(WAITING) $(TIMED) | awk -v shard=$(SHARD) 'BEGIN { split(shard, of, "/") } NR % of[2] == of[1] % of[2]')
+
+.PHONY: test test-services test-e2e packages provisions alone vet suites
 
 test: provisions alone vet verify suites ## Run every suite that needs one machine only; installs missing Debian and npm packages
+
+test-services: packages ## Run the tests of the services and tools with the race detector, and fuzz every target; a part of make test
+	@{ s=0; $(UNIT_TESTS) $(FUZZING); exit $$s; } | $(TALLY) $(UNIT_SUITES) $(FUZZ_SUITE)
+
+test-e2e: provisions ## Run the suites that need one machine only, or a part of them (SHARD=1/3); a part of make test
+	@[[ "$(SHARD)" =~ ^([1-9])/([1-9])$$ ]] && ((BASH_REMATCH[1] <= BASH_REMATCH[2])) || { echo "SHARD is $(SHARD): use a part and a number of parts, such as 1/3" >&2; exit 1; }
+	@{ s=0; $(E2E_TESTS) exit $$s; } | $(TALLY) $(SHARE)
+
+# Debian and npm packages.
+packages:
+	@.ci/install
 
 # Packages are downloaded while Kubernetes compiles.
 provisions:
@@ -37,26 +58,25 @@ vet:
 	go vet -tags=node work
 
 SERVICE_FOLDERS = $(patsubst %,./%/...,$(filter services/%,$(MODULES)))
-OTHER_FOLDERS   = $(patsubst %,./%/...,$(filter-out services/%,$(MODULES)))
 
 # Packages of some folders without those of others, the last first, because the last of the services take longest.
-WITHOUT         = $$(comm -23 <(go list $(1) | sort) <(go list $(2) | sort) | tac)
+WITHOUT = $$(comm -23 <(go list $(1) | sort) <(go list $(2) | sort) | tac)
 
-# The race detector is on for the services; three of their packages run at a time, because many tests wait. e2e tests the
-# binaries as released: several packages at a time that do not disturb each other, and one after the other those that
-# measure time or loss under load. Fuzzing is counted in executions, so that a slow machine proves as much as a fast one.
-# A failing suite does not stop the others.
-suites: FUZZTIME = 10000x
+# The race detector is on for the services; three of their packages run at a time, because many tests wait. Fuzzing is
+# counted in executions, so that a slow machine proves as much as a fast one. A failing suite does not stop the others.
+suites test-services: FUZZTIME = 10000x
+UNIT_TESTS = GOWORK=off go -C .ci/tools test -json ./... || s=1; \
+  $(GO_TEST) -race -p 3 $(if $(FRESH),$(UNCACHED)) $(call WITHOUT,$(SERVICE_FOLDERS),$(PURE)) || s=1; \
+  $(GO_TEST) $(if $(FRESH),$(UNCACHED)) $(PURE) || s=1;
+
+# e2e tests the binaries as released: several packages at a time that do not disturb each other, and one after the other
+# those that measure time or loss under load. $(call IN_SHARE,SUITES,NUMBER) runs the suites that are in the share.
+E2E_TESTS = $(call IN_SHARE,$(UNTIMED),2) $(call IN_SHARE,$(WAITING),3) $(call IN_SHARE,$(TIMED),1)
+IN_SHARE  = $(if $(filter $(1),$(SHARE)),$(GO_TEST) $(UNCACHED) -p $(2) $(patsubst %,./%/...,$(filter $(1),$(SHARE))) || s=1;)
+
+suites: override SHARD = 1/1
 suites:
-	@{ s=0; \
-	  GOWORK=off go -C .ci/tools test -json ./... || s=1; \
-	  $(GO_TEST) -race -p 3 $(if $(FRESH),$(UNCACHED)) $(call WITHOUT,$(SERVICE_FOLDERS),$(PURE)) || s=1; \
-	  $(GO_TEST) $(if $(FRESH),$(UNCACHED)) $(PURE) || s=1; \
-	  $(GO_TEST) $(UNCACHED) -p 2 $(UNTIMED) || s=1; \
-	  $(GO_TEST) $(UNCACHED) -p 3 $(WAITING) || s=1; \
-	  $(GO_TEST) $(UNCACHED) -p 1 $(call WITHOUT,$(OTHER_FOLDERS),$(UNTIMED) $(WAITING)) || s=1; \
-	  $(FUZZING); \
-	  exit $$s; } | $(TALLY) $(SUITES) $(FUZZ_SUITE)
+	@{ s=0; $(UNIT_TESTS) $(E2E_TESTS) $(FUZZING); exit $$s; } | $(TALLY) $(UNIT_SUITES) $(SHARE) $(FUZZ_SUITE)
 
 # One shape: make shapes ARGS='-shape folder,host'. One behaviour: ARGS='-only IcetestPasses'.
 .PHONY: shapes

@@ -100,12 +100,17 @@ func (m *machine) held(context.Context) error {
 	return err
 }
 
-// hierarchies returns the roots of the cgroup hierarchies.
-func hierarchies() ([]string, error) {
-	if _, err := os.Stat(filepath.Join(groups, "cgroup.controllers")); err == nil {
-		return []string{groups}, nil
+// hierarchies returns the roots of the cgroup hierarchies in a folder. In version 1 the folder is a tmpfs, in which any
+// program may have created a file. A link to a folder is another name of a hierarchy.
+func hierarchies(folder string) ([]string, error) {
+	if _, err := os.Stat(filepath.Join(folder, "cgroup.controllers")); err == nil {
+		return []string{folder}, nil
 	}
-	return filepath.Glob(filepath.Join(groups, "*"))
+	all, err := filepath.Glob(filepath.Join(folder, "*"))
+	return slices.DeleteFunc(all, func(path string) bool {
+		info, err := os.Stat(path)
+		return err != nil || !info.IsDir()
+	}), err
 }
 
 // makeGroups creates a control group and its parent in each hierarchy, and removes groups of killed test processes.
@@ -117,7 +122,7 @@ func makeGroups(name string) error {
 	if err := removeGroups(left...); err != nil {
 		return err
 	}
-	all, err := hierarchies()
+	all, err := hierarchies(groups)
 	if err != nil {
 		return err
 	}
@@ -133,6 +138,9 @@ func makeGroups(name string) error {
 
 func makeGroup(hierarchy, name string) error {
 	own := filepath.Join(hierarchy, name)
+	if err := enableControllers(filepath.Dir(own)); err != nil {
+		return err
+	}
 	switch err := os.Mkdir(own, 0o755); {
 	case errors.Is(err, fs.ErrExist):
 		return nil
@@ -163,9 +171,23 @@ func makeGroup(hierarchy, name string) error {
 	return nil
 }
 
+// enableControllers enables all controllers that a control group of version 2 has for the groups in it: without them,
+// kubelet refuses the group. A group of version 1 has no list of controllers.
+func enableControllers(group string) error {
+	list, err := os.ReadFile(filepath.Join(group, "cgroup.controllers"))
+	if controllers := strings.Fields(string(list)); len(controllers) > 0 {
+		all := "+" + strings.Join(controllers, " +")
+		return os.WriteFile(filepath.Join(group, "cgroup.subtree_control"), []byte(all), 0)
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
 // abandoned returns the control groups of test processes that no longer exist.
 func abandoned() (names []string, err error) {
-	all, err := hierarchies()
+	all, err := hierarchies(groups)
 	if err != nil {
 		return nil, err
 	}
@@ -187,7 +209,7 @@ func abandoned() (names []string, err error) {
 // removeGroups removes control groups, the innermost first. It retries, because killed processes may take a moment to
 // end.
 func removeGroups(names ...string) error {
-	hierarchies, err := hierarchies()
+	hierarchies, err := hierarchies(groups)
 	if err != nil {
 		return err
 	}

@@ -311,7 +311,7 @@ func TestDecisionOfTheEngineKeepsTheOrder(t *testing.T) {
 
 // T-04: the routes apply also to a datagram that was in the queue when they changed.
 func TestRoutesHoldForQueuedDatagrams(t *testing.T) {
-	b := newBed(t, &sink{frames: make(chan []byte, 1)})
+	b := newBed(t, &sink{frames: make(chan []byte, 3)}) // room for all, so that a datagram that passes does not block
 	b.ReceiveBatch([]Datagram{NewDatagram([]byte("x"), b.peerAddr())}, time.Now())
 	b.routes.Store(allow("127.0.0.1:<1-2>"))
 	b.verdicts <- true

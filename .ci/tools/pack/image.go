@@ -237,7 +237,10 @@ func archived(files ...file) ([]byte, error) {
 			return nil, err
 		}
 	}
-	return out.Bytes(), w.Close()
+	if err := w.Close(); err != nil { // writes the end of the archive
+		return nil, err
+	}
+	return out.Bytes(), nil
 }
 
 // parents returns the parent folders of a path, outermost first.

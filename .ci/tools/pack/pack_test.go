@@ -30,7 +30,7 @@ func TestPack(t *testing.T) {
 		t.Errorf("packed twice: %s and %s", digest, again)
 	}
 
-	files := untar(t, bytes.NewReader(archive))
+	files := untar(t, archive)
 	for name, content := range files {
 		if d, isBlob := strings.CutPrefix(name, "blobs/sha256/"); isBlob && sum(content) != "sha256:"+d {
 			t.Errorf("%s has the digest %s", name, sum(content))
@@ -64,7 +64,7 @@ func TestPack(t *testing.T) {
 		if sum(plain) != c.RootFS.DiffIDs[i] {
 			t.Errorf("layer %d unpacks to %s, the config says %s", i, sum(plain), c.RootFS.DiffIDs[i])
 		}
-		maps.Copy(held, untar(t, bytes.NewReader(plain)))
+		maps.Copy(held, untar(t, plain))
 	}
 	if got, want := slices.Sorted(maps.Keys(held)), []string{roots, "usr/local/bin/tally"}; !slices.Equal(got, want) {
 		t.Errorf("the image holds %v, want %v", got, want)
@@ -80,7 +80,7 @@ func TestPackArchitectures(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	files := untar(t, bytes.NewReader(image.archive))
+	files := untar(t, image.archive)
 	var top, platforms index
 	decode(t, files["index.json"], &top)
 	decode(t, blob(t, files, top.Manifests[0]), &platforms)
@@ -256,11 +256,52 @@ func packed(t *testing.T, file string) (digest string, archive []byte) {
 	return digest, archive
 }
 
-// untar returns the files of an archive, without its folders.
-func untar(t *testing.T, r io.Reader) map[string][]byte {
+// TestEndOfArchive: every archive, which is an image or a layer, has the two blocks of zeros at its end without which GNU
+// tar reports an unexpected end of file. untar checks those of the images and layers of the other tests.
+func TestEndOfArchive(t *testing.T) {
+	long := strings.Repeat("folder/", 30)
+	for name, files := range map[string][]file{
+		"no files":         nil,
+		"an empty file":    {{"a", 0o644, nil}},
+		"one byte":         {{"a", 0o644, make([]byte, 1)}},
+		"one block":        {{"a", 0o644, make([]byte, 512)}},
+		"more than blocks": {{"a", 0o644, make([]byte, 1025)}, {"b/c", 0o555, make([]byte, 511)}},
+		"a long name":      {{long + "a", 0o644, make([]byte, 512)}},
+	} {
+		content, err := archived(files...)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		t.Run(name, func(t *testing.T) {
+			if got := untar(t, content); len(got) != len(files) {
+				t.Errorf("%d files, want %d", len(got), len(files))
+			}
+		})
+	}
+}
+
+// complete fails the test unless an archive ends as POSIX requires, for GNU tar too.
+func complete(t *testing.T, archive []byte) {
 	t.Helper()
+	const block = 512
+	if len(archive)%block != 0 || !bytes.HasSuffix(archive, make([]byte, 2*block)) {
+		t.Errorf("an archive of %d bytes, which is no multiple of %d or has no %d zero bytes at its end",
+			len(archive), block, 2*block)
+	}
+	cmd := exec.Command("tar", "-tf", "-")
+	cmd.Stdin = bytes.NewReader(archive)
+	if text, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("tar -t: %v\n%s", err, text)
+	}
+}
+
+// untar returns the files of a complete archive, without its folders.
+func untar(t *testing.T, content []byte) map[string][]byte {
+	t.Helper()
+	complete(t, content)
 	files := map[string][]byte{}
-	for archive := tar.NewReader(r); ; {
+	for archive := tar.NewReader(bytes.NewReader(content)); ; {
 		h, err := archive.Next()
 		if err == io.EOF {
 			return files

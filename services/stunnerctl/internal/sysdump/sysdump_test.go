@@ -178,8 +178,15 @@ func dump(t *testing.T, s connect.Source, o Options) map[string]string {
 	if err != nil {
 		t.Fatal(err)
 	}
+	content, err := io.ReadAll(compressed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(content)%512 != 0 || !bytes.HasSuffix(content, make([]byte, 1024)) {
+		t.Errorf("the tar file of %d bytes does not end with two blocks of zeros", len(content))
+	}
 	files := map[string]string{}
-	for r := tar.NewReader(compressed); ; {
+	for r := tar.NewReader(bytes.NewReader(content)); ; {
 		h, err := r.Next()
 		if errors.Is(err, io.EOF) {
 			return files

@@ -86,6 +86,8 @@ func (o Options) call(ctx context.Context, l Listener, relay *turncat.Relay, rem
 		return err
 	}
 	defer c.close()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	answer, err := remote.Answer(ctx, c.offer)
 	if err != nil {
 		return fmt.Errorf("peer: %w", err)
@@ -169,8 +171,9 @@ func candidate(sdp string, family turncat.Family) (found netip.AddrPort, err err
 	return found, nil
 }
 
-// newConnection makes a PeerConnection whose only candidate is the address of conn.
-func newConnection(conn net.PacketConn) (*webrtc.PeerConnection, error) {
+// newAPI returns a constructor of PeerConnections whose only candidate is the address of conn. It is called once for a
+// socket, because it starts the only reader of the socket, which distributes datagrams to the PeerConnections.
+func newAPI(conn net.PacketConn) *webrtc.API {
 	quiet := logging.NewDefaultLoggerFactory()
 	quiet.DefaultLogLevel = logging.LogLevelDisabled
 	engine := webrtc.SettingEngine{LoggerFactory: quiet}
@@ -178,7 +181,7 @@ func newConnection(conn net.PacketConn) (*webrtc.PeerConnection, error) {
 	engine.SetIncludeLoopbackCandidate(true)
 	engine.SetNetworkTypes([]webrtc.NetworkType{webrtc.NetworkTypeUDP4, webrtc.NetworkTypeUDP6})
 	engine.SetICETimeouts(5*time.Second, connectTimeout, time.Second)
-	return webrtc.NewAPI(webrtc.WithSettingEngine(engine)).NewPeerConnection(webrtc.Configuration{})
+	return webrtc.NewAPI(webrtc.WithSettingEngine(engine))
 }
 
 // localDescription sets the description and returns it with all candidates.
@@ -213,7 +216,7 @@ type call struct {
 }
 
 func open(ctx context.Context, socket net.PacketConn) (*call, error) {
-	conn, err := newConnection(socket)
+	conn, err := newAPI(socket).NewPeerConnection(webrtc.Configuration{})
 	if err != nil {
 		return nil, fmt.Errorf("make PeerConnection: %w", err)
 	}

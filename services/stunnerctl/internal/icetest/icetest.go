@@ -111,7 +111,8 @@ type Listener struct {
 	turncat.Endpoint
 }
 
-// Peer answers SDP offers with an SDP answer. It echoes messages on data channels.
+// Peer answers SDP offers with an SDP answer. It echoes messages on data channels. It serves several calls, one after
+// the other or at the same time. ctx ends with the call.
 type Peer interface {
 	Answer(ctx context.Context, offer string) (answer string, err error)
 	Close() error

@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"net/netip"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/pion/webrtc/v4"
@@ -17,25 +16,23 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/config"
 )
 
-// LocalPeer is a WebRTC peer in this process that echoes messages.
+// LocalPeer is a WebRTC peer in this process that echoes messages. All its connections use one socket.
 type LocalPeer struct {
+	api    *webrtc.API
 	socket net.PacketConn
-	mu     sync.Mutex
-	conns  []*webrtc.PeerConnection
 }
 
 // NewLocalPeer returns a peer whose only candidate is the address of socket. Close closes the socket.
-func NewLocalPeer(socket net.PacketConn) *LocalPeer { return &LocalPeer{socket: socket} }
+func NewLocalPeer(socket net.PacketConn) *LocalPeer { return &LocalPeer{newAPI(socket), socket} }
 
-// Answer accepts an offer.
+// Answer accepts an offer. The connection ends with ctx, because the peer does not receive the end of a call that has
+// failed. The next call may come from the same relayed address, by which the socket finds the connection of a datagram.
 func (p *LocalPeer) Answer(ctx context.Context, offer string) (string, error) {
-	conn, err := newConnection(p.socket)
+	conn, err := p.api.NewPeerConnection(webrtc.Configuration{})
 	if err != nil {
 		return "", err
 	}
-	p.mu.Lock()
-	p.conns = append(p.conns, conn)
-	p.mu.Unlock()
+	context.AfterFunc(ctx, func() { _ = conn.Close() })
 	conn.OnDataChannel(func(d *webrtc.DataChannel) {
 		d.OnMessage(func(m webrtc.DataChannelMessage) {
 			if d.BufferedAmount() < maxBacklog {
@@ -54,16 +51,8 @@ func (p *LocalPeer) Answer(ctx context.Context, offer string) (string, error) {
 	return localDescription(ctx, conn, answer)
 }
 
-// Close ends all connections.
-func (p *LocalPeer) Close() error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	var errs []error
-	for _, c := range p.conns {
-		errs = append(errs, c.Close())
-	}
-	return errors.Join(append(errs, p.socket.Close())...)
-}
+// Close closes the socket.
+func (p *LocalPeer) Close() error { return p.socket.Close() }
 
 // ErrNoAddress reports that no route allows a free address of this host.
 var ErrNoAddress = errors.New("no route allows a peer at a free address of this host: use --echo-url or --echo-address")

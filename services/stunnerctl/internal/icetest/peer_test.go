@@ -64,8 +64,9 @@ func listenerOf(t *testing.T, protocol config.Protocol, address string, relays t
 		var l net.Listener
 		var err error
 		if protocol == config.TURNDTLS {
-			l, err = dtls.Listen("udp", &net.UDPAddr{IP: net.ParseIP(address)},
-				&dtls.Config{Certificates: []tls.Certificate{certificate(t)}})
+			l, err = dtls.ListenWithOptions(
+				"udp", &net.UDPAddr{IP: net.ParseIP(address)}, dtls.WithCertificates(certificate(t)),
+			)
 		} else if l, err = net.Listen("tcp", at); err == nil && protocol == config.TURNTLS {
 			l = tls.NewListener(l, &tls.Config{Certificates: []tls.Certificate{certificate(t)}})
 		}

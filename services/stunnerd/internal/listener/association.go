@@ -22,6 +22,10 @@ const (
 	inbox = 128
 	// longestDatagram is the longest datagram that pion/dtls reads.
 	longestDatagram = 8192
+	// handshakeBytes is the maximum size of the records of one handshake, after its ClientHello. A flight of a client,
+	// ClientKeyExchange to Finished, has less than 250 bytes, so it may be repeated 16 times. pion/dtls keeps fragments
+	// of messages, and encrypted records before it has the keys, until the association ends.
+	handshakeBytes = 4096
 )
 
 // association is the net.PacketConn that pion/dtls uses for one client. A dtlsSocket receives the datagrams of the
@@ -58,6 +62,8 @@ type association struct {
 	ended chan struct{}
 	// established is set when the handshake is complete.
 	established atomic.Bool
+	// handshaken is the size of the received records of the handshake, after its ClientHello.
+	handshaken atomic.Int64
 	// turns gives the handshake CPU turns (see handshakeLimiter). It is set before the handshake starts. The first CPU
 	// turn ends when the first record is sent, because that record is signed. Every other CPU turn is from the receipt
 	// of a datagram to the next read.
@@ -205,17 +211,61 @@ func (a *association) establish(ctx context.Context) error {
 // ClientHello if the answer is lost.
 func (a *association) opened(h hello) bool { return string(h.cookie) == string(a.cookie[:]) }
 
-// deliver queues a copy of a datagram of the client.
+// deliver queues a copy of a datagram of the client, without the records that the association does not accept.
 func (a *association) deliver(records []byte) {
 	if len(records) > longestDatagram {
 		a.socket.drop(a.client, meter.Malformed)
 		return
 	}
+	accepted := a.accepted(records)
+	if len(accepted) < len(records) {
+		a.socket.drop(a.client, meter.UnexpectedRecord)
+	}
+	if len(accepted) == 0 {
+		return
+	}
 	select {
-	case a.inbox <- slices.Clone(records):
+	case a.inbox <- accepted:
 	default:
 		a.socket.drop(a.client, meter.SendFailed)
 	}
+}
+
+// accepted returns a copy of the records of a datagram that the association accepts. It decides for each record, because
+// a client that repeats its last flight may send the plain ClientKeyExchange in a datagram with Finished, which makes
+// pion/dtls send the last flight of the server again (RFC 6347 §4.2.4).
+func (a *association) accepted(datagram []byte) []byte {
+	accepted := make([]byte, 0, len(datagram))
+	for rest := datagram; len(rest) > recordHeader; {
+		size := recordHeader + int(binary.BigEndian.Uint16(rest[11:]))
+		if size > len(rest) {
+			break
+		}
+		if size > recordHeader && a.accepts(rest[:size]) {
+			accepted = append(accepted, rest[:size]...)
+		}
+		rest = rest[size:]
+	}
+	return accepted
+}
+
+// accepts reports whether pion/dtls may receive a record. Plain records are not authenticated: pion/dtls ends an
+// association because of plain application data, of an unknown type or of a malformed ChangeCipherSpec, which it does
+// not decrypt in any epoch. An invalid record must be discarded instead (RFC 6347 §4.1.2.7).
+func (a *association) accepts(record []byte) bool {
+	kind, epoch, established := record[0], epochOf(record), a.established.Load()
+	switch {
+	case kind < typeChangeCipherSpec || kind > typeApplicationData || epoch > 1:
+		return false
+	case epoch == 0 && (established || kind == typeApplicationData), epoch == 1 && kind == typeChangeCipherSpec:
+		return false
+	case established && kind != typeHandshake:
+		return true
+	}
+	if h, ok := parseHello(record); ok && a.opened(h) {
+		return len(a.inbox) == 0 // pion/dtls keeps no copy of it
+	}
+	return a.handshaken.Add(int64(len(record))) <= handshakeBytes
 }
 
 // ReadFrom returns the next datagram of the client.

@@ -15,7 +15,10 @@ import (
 
 // Constants of DTLS (RFC 6347 §4.1, §4.2.2).
 const (
-	typeHandshake      = 22
+	typeChangeCipherSpec = 20
+	typeHandshake        = 22
+	typeApplicationData  = 23
+
 	clientHello        = 1
 	helloVerifyRequest = 3
 

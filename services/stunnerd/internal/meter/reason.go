@@ -45,6 +45,7 @@ const (
 	RateLimited
 	ByteRate
 	Crowded
+	UnexpectedRecord
 	reasonCount
 )
 
@@ -87,6 +88,7 @@ var reasons = [reasonCount]string{
 	RateLimited:          "rate_limited",
 	ByteRate:             "byte_rate",
 	Crowded:              "crowded",
+	UnexpectedRecord:     "unexpected_record",
 }
 
 func (r Reason) String() string { return reasons[r] }

@@ -43,6 +43,7 @@ var words = [reasonCount]string{
 	ByteRate:             "the byte rate exceeds session_byte_rate or user_byte_rate",
 	RateLimited:          "too many requests without a valid credential from this address",
 	Crowded:              "connection closed: too many clients without an allocation, and this one was connected for the longest time",
+	UnexpectedRecord:     "a DTLS record that the state of the association does not allow: forged, or repeated by the client",
 }
 
 // Text returns the text that explains a refusal or a drop to a person. The argument routes lists the routes of the

@@ -1,0 +1,320 @@
+package listener
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"net"
+	"runtime"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/pion/dtls/v3"
+
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
+)
+
+// record returns a DTLS record.
+func record(kind byte, version, epoch uint16, sequence uint64, content []byte) []byte {
+	r := binary.BigEndian.AppendUint16([]byte{kind}, version)
+	r = binary.BigEndian.AppendUint64(r, uint64(epoch)<<48|sequence)
+	r = binary.BigEndian.AppendUint16(r, uint16(len(content)))
+	return append(r, content...)
+}
+
+const (
+	dtls12            = 0xFEFD
+	clientKeyExchange = 16
+)
+
+// fragment returns a fragment of a handshake message, in a plain record.
+func fragment(sequence uint64, message uint16, size, offset int, data []byte) []byte {
+	header := []byte{clientKeyExchange, byte(size >> 16), byte(size >> 8), byte(size), byte(message >> 8), byte(message),
+		byte(offset >> 16), byte(offset >> 8), byte(offset), byte(len(data) >> 16), byte(len(data) >> 8), byte(len(data))}
+	return record(typeHandshake, dtls12, 0, sequence, append(header, data...))
+}
+
+// TestForgedRecordsEndNoCall: no forged datagram with the address of a client ends its call, whatever the type, the
+// version, the epoch and the size of its records, alone or behind another record.
+func TestForgedRecordsEndNoCall(t *testing.T) {
+	l, server := openWithUser(t)
+	address := newRaw(t, server)
+	conn := address.dial()
+	client := allocateOver(t, conn)
+	sequence, sent := uint64(1000), 0
+	forge := func(datagram []byte) {
+		t.Helper()
+		if _, err := address.WriteTo(datagram, server); err != nil {
+			t.Fatal(err)
+		}
+		if sent++; sent%50 == 0 { // fewer than fit into the queues
+			for len(address.seen) > 0 {
+				<-address.seen
+			}
+			answers(t, client, fmt.Sprintf("before %x", datagram[:min(len(datagram), 40)]))
+			if t.Failed() {
+				t.FailNow()
+			}
+		}
+	}
+	contents := [][]byte{
+		nil, {0}, {1}, {2, 40}, {1, 0}, {2, 0, 0}, // the third is a ChangeCipherSpec, the next two are alerts
+		fragment(0, 2, 1, 0, []byte{0})[recordHeader:], fragment(0, 0, 0, 0, nil)[recordHeader:], make([]byte, 100),
+	}
+	for kind := range 256 {
+		for _, version := range []uint16{dtls12, 0xFEFF, 0xFEFC, 0x0303, 0} {
+			for _, epoch := range []uint16{0, 1, 2, 0xFFFF} {
+				for _, content := range contents {
+					sequence++
+					forged := record(byte(kind), version, epoch, sequence, content)
+					forge(forged)
+					if version == dtls12 && len(content) == 1 {
+						sequence++
+						forge(append(record(typeApplicationData, dtls12, 1, sequence, make([]byte, 40)), forged...))
+						forge(forged[:len(forged)-1])
+					}
+				}
+			}
+		}
+	}
+	for size := range 2 * recordHeader {
+		forge(make([]byte, size))
+	}
+	answers(t, client, "at the end")
+	if n := l.gate.Sessions(); n != 1 {
+		t.Errorf("%d sessions, want 1", n)
+	}
+	if n := l.opt.Meter.Drops()[meter.UnexpectedRecord.String()]; n < 1000 {
+		t.Errorf("%d datagrams with dropped records are counted", n)
+	}
+}
+
+// lossy is the socket of a client that loses and changes datagrams.
+type lossy struct {
+	net.PacketConn
+	lose    func(sent bool, datagram []byte) bool
+	divided bool // into a datagram for each record
+	// fragmented divides ClientKeyExchange into two fragments, each in a datagram of its own, in the reverse order. Their
+	// record numbers differ by less than the replay window of 64.
+	fragmented bool
+}
+
+func (l lossy) ReadFrom(to []byte) (n int, from net.Addr, err error) {
+	for {
+		n, from, err = l.PacketConn.ReadFrom(to)
+		if err != nil || !l.lose(false, to[:n]) {
+			return n, from, err
+		}
+	}
+}
+
+func (l lossy) WriteTo(datagram []byte, to net.Addr) (int, error) {
+	if l.lose(true, datagram) {
+		return len(datagram), nil
+	}
+	for rest := datagram; len(rest) > 0; {
+		size := len(rest)
+		if l.divided || l.fragmented {
+			size = recordHeader + int(binary.BigEndian.Uint16(rest[11:]))
+		}
+		if r := rest[:size]; l.fragmented && epochOf(r) == 0 && r[recordHeader] == clientKeyExchange {
+			body, sequence := r[recordHeader+messageHeader:], binary.BigEndian.Uint64(r[3:])
+			message, half := binary.BigEndian.Uint16(r[recordHeader+4:]), len(body)/2
+			second := fragment(sequence+20, message, len(body), half, body[half:])
+			if _, err := l.PacketConn.WriteTo(second, to); err != nil {
+				return 0, err
+			}
+			rest = append(fragment(sequence, message, len(body), 0, body[:half]), rest[size:]...)
+			size = recordHeader + messageHeader + half
+		}
+		if _, err := l.PacketConn.WriteTo(rest[:size], to); err != nil {
+			return 0, err
+		}
+		rest = rest[size:]
+	}
+	return len(datagram), nil
+}
+
+// TestLostFlights: a handshake completes although flights are lost, with several records in a datagram, one record in
+// a datagram, and messages in several fragments. A client that has lost the last flight of the server repeats its own
+// last flight, to an association that is established (RFC 6347 §4.2.4).
+func TestLostFlights(t *testing.T) {
+	has := func(datagram []byte, kind byte) bool {
+		for rest := datagram; len(rest) >= recordHeader; {
+			if rest[0] == kind {
+				return true
+			}
+			rest = rest[min(len(rest), recordHeader+int(binary.BigEndian.Uint16(rest[11:]))):]
+		}
+		return false
+	}
+	for name, lost := range map[string]func(sent bool, datagram []byte) bool{
+		"none": func(bool, []byte) bool { return false },
+		"ClientHello": func(sent bool, d []byte) bool {
+			return sent && d[0] == typeHandshake && d[recordHeader] == clientHello
+		},
+		"ServerHello":             func(sent bool, d []byte) bool { return !sent && d[recordHeader] == serverHello },
+		"last flight of a client": func(sent bool, d []byte) bool { return sent && has(d, typeChangeCipherSpec) },
+		"last flight of a server": func(sent bool, d []byte) bool { return !sent && has(d, typeChangeCipherSpec) },
+	} {
+		for form, c := range map[string]struct {
+			divided, fragmented bool
+		}{"records together": {}, "records divided": {divided: true}, "fragments": {fragmented: true}} {
+			for _, times := range []int32{1, 2} {
+				t.Run(fmt.Sprint(name, ", ", form, ", lost ", times, " times"), func(t *testing.T) {
+					t.Parallel()
+					l, server := openSecure(t, oneCertificate(t))
+					address := newRaw(t, server)
+					var losses atomic.Int32
+					lose := func(sent bool, d []byte) bool { return lost(sent, d) && losses.Add(1) <= times }
+					socket := lossy{address.UDPConn, lose, c.divided, c.fragmented}
+					client, err := dtls.ClientWithOptions(
+						socket, server, dtls.WithInsecureSkipVerify(true),
+						dtls.WithFlightInterval(100*time.Millisecond),
+					)
+					if err != nil {
+						t.Fatal(err)
+					}
+					t.Cleanup(func() { client.Close() })
+					ctx, cancel := context.WithTimeout(t.Context(), soon)
+					defer cancel()
+					if err := client.HandshakeContext(ctx); err != nil {
+						t.Fatalf("%v, %d losses, drops %v", err, losses.Load(), l.opt.Meter.Drops())
+					}
+					if err := binding(t, client); err != nil {
+						t.Errorf("after the handshake: %v", err)
+					}
+					if n := losses.Load(); name != "none" && n < times {
+						t.Errorf("%d datagrams were lost, want %d", n, times)
+					}
+				})
+			}
+		}
+	}
+}
+
+// floods are sequences of datagrams of a client that pion/dtls might keep: the i-th of 1,000 datagrams of each.
+var floods = map[string]func(i int) []byte{
+	"long fragments": func(i int) []byte {
+		return fragment(uint64(1000+i), uint16(5+i), 1<<20, 0, make([]byte, 8100))
+	},
+	"fragments of one byte in long records": func(i int) []byte {
+		r := fragment(uint64(1000+i), uint16(5+i), 1<<20, i, make([]byte, 1))
+		rest := fragment(0, 0, 0, 0, make([]byte, 8000))[recordHeader:] // message 0 is complete
+		r = append(r, rest...)
+		binary.BigEndian.PutUint16(r[11:], uint16(len(r)-recordHeader))
+		return r
+	},
+	"many fragments in a record": func(i int) (r []byte) {
+		r = record(typeHandshake, dtls12, 0, uint64(1000+i), nil)
+		for k := range 600 {
+			r = append(r, fragment(0, uint16(5+i*600+k), 1<<20, k, nil)[recordHeader:]...)
+		}
+		binary.BigEndian.PutUint16(r[11:], uint16(len(r)-recordHeader))
+		return r
+	},
+	"many records in a datagram": func(i int) (d []byte) {
+		for k := range 200 {
+			n := i*200 + k
+			d = append(d, fragment(uint64(1000+n), uint16(5+n), 1<<20, n, make([]byte, 1))...)
+		}
+		return d
+	},
+	"encrypted data": func(i int) []byte {
+		return record(typeApplicationData, dtls12, 1, uint64(i), make([]byte, 8100))
+	},
+	"encrypted handshake messages": func(i int) []byte {
+		return record(typeHandshake, dtls12, 1, uint64(i), make([]byte, 8100))
+	},
+}
+
+// TestFloodsAreNotKept: of 1,000 datagrams of one client, an association keeps no more than handshakeBytes during the
+// handshake, and nothing that is plain or part of a handshake after it. The control is a flood that pion/dtls discards.
+func TestFloodsAreNotKept(t *testing.T) {
+	const most = 1 << 20 // an association kept 8 MB
+	heap := func() uint64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.GC() // frees what pools hold
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	control := func(i int) []byte { return record(typeApplicationData, dtls12, 2, uint64(i), make([]byte, 8100)) }
+	for _, established := range []bool{false, true} {
+		for name, flood := range floods {
+			t.Run(fmt.Sprint(name, ", established ", established), func(t *testing.T) {
+				l, server := openSecure(t, oneCertificate(t))
+				address := newRaw(t, server)
+				if established {
+					if err := binding(t, address.dial()); err != nil { // proves to the server that the handshake is complete
+						t.Fatal(err)
+					}
+				} else {
+					address.alone()
+					if address.ask(someHello(t, 8, 2, 1, address.cookie(8, 1)), serverHello, soon) == nil {
+						t.Fatal("no ServerHello")
+					}
+				}
+				a := l.association(t)
+				pass := func(flood func(i int) []byte) uint64 {
+					before := heap()
+					for i := range 1000 {
+						a.socket.receive(flood(i), a.client, nil)
+						for len(a.inbox) > inbox/2 {
+							runtime.Gosched()
+						}
+					}
+					for len(a.inbox) > 0 {
+						runtime.Gosched()
+					}
+					return heap() - min(before, heap())
+				}
+				base := pass(control)
+				if kept := pass(flood); kept > base+most {
+					t.Errorf("%d bytes are kept, %d of the control", kept, base)
+				}
+				if n := l.count(); n != 1 {
+					t.Errorf("%d associations, want 1", n)
+				}
+			})
+		}
+	}
+}
+
+// TestAcceptedBytes: an association passes at most handshakeBytes to pion/dtls in its handshake, whatever the records,
+// and at most one copy of its ClientHello at a time.
+func TestAcceptedBytes(t *testing.T) {
+	h, _ := parseHello(someHello(t, 1, 5, 1, make([]byte, cookieSize)))
+	for name, flood := range floods {
+		a := &association{inbox: make(chan []byte, inbox)}
+		passed := 0
+		for i := range 1000 {
+			passed += len(a.accepted(flood(i)))
+		}
+		if passed > handshakeBytes {
+			t.Errorf("%s: %d bytes", name, passed)
+		}
+	}
+	a := &association{inbox: make(chan []byte, inbox)}
+	for range 100 {
+		if accepted := a.accepted(h.record); len(accepted) > 0 {
+			a.inbox <- accepted
+		}
+	}
+	if n := len(a.inbox); n != 1 {
+		t.Errorf("%d copies of the ClientHello are queued", n)
+	}
+}
+
+// association returns the only association of a listener.
+func (l *connections) association(t *testing.T) *association {
+	t.Helper()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for c := range l.open {
+		return c.raw.(dtlsClient).association
+	}
+	t.Fatal("no association")
+	return nil
+}

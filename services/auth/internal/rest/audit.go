@@ -3,38 +3,93 @@ package rest
 import (
 	"context"
 	"log/slog"
+	"net/http"
+	"slices"
 	"time"
 
 	"github.com/stunner-gateway/stunner/services/api/ratelimit"
+	"github.com/stunner-gateway/stunner/services/auth/internal/access"
 	"github.com/stunner-gateway/stunner/services/auth/internal/trail"
 )
 
-// audit logs one line for each credential of an answer. The line contains the user id of the TURN user name, except for
-// fixed credentials, because their user name may come from a Secret. Passwords are never logged.
-func (s server) audit(ctx context.Context, user string, grants []grant) {
-	who := identityOf(ctx)
-	for _, g := range grants {
-		if g.stunOnly {
-			continue
-		}
-		line := []slog.Attr{slog.String("gateway", g.gateway.ID())}
-		if who.Known {
-			line = append(line, slog.String("subject", who.Subject))
-		}
-		if expires := g.credential.Expires; expires.IsZero() {
-			line = append(line, slog.Bool("fixed", true))
-		} else {
-			line = append(line, slog.String("user", user), slog.String("expires", expires.UTC().Format(time.RFC3339)),
-				slog.Int64("ttl", int64(g.ttl/time.Second)))
-		}
-		line = append(line, slog.String("source", sourceOf(ctx).String()), slog.String("request", requestOf(ctx)))
-		s.Audit.LogAttrs(ctx, slog.LevelInfo, "gave credential", line...)
-	}
+// outcome is what the audit log says of a request. The handlers of the request fill it in.
+type outcome struct {
+	who     access.Identity
+	user    string
+	grants  []grant  // those with a credential
+	failure *failure // nil if the request was not refused
 }
 
-// record adds the credentials of an answer to the trail: one entry for each user name, because several gateways may share
+// outcomeOf returns the outcome of a request, or nil outside of audit.
+func outcomeOf(ctx context.Context) *outcome { return valueOf[*outcome](ctx, outcomeKey{}) }
+
+// audit logs one line for each request of the API within the rate limit of its source, also if it is refused. The line
+// contains the user id of the TURN user names, except if all credentials are fixed, because their user names may come
+// from a Secret. Passwords are never logged, and neither is the text of a request: the names of its parameters may be
+// long.
+func (s server) audit(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		o := &outcome{failure: fail(http.StatusInternalServerError)} // of a panic
+		ctx := context.WithValue(r.Context(), outcomeKey{}, o)
+		defer func() { s.Audit.LogAttrs(ctx, slog.LevelInfo, o.message(), o.line(ctx)...) }()
+		next.ServeHTTP(w, r.WithContext(ctx))
+	})
+}
+
+func (o *outcome) message() string {
+	switch {
+	case o.failure != nil:
+		return "refused request"
+	case len(o.grants) == 0:
+		return "gave no credential" // the gateways serve STUN only
+	}
+	return "gave credential"
+}
+
+func (o *outcome) line(ctx context.Context) (line []slog.Attr) {
+	if o.failure == nil {
+		line = o.credentials()
+	} else {
+		line = []slog.Attr{slog.Int("status", o.failure.status), slog.String("reason", o.failure.reason())}
+	}
+	if o.who.Known {
+		line = append(line, slog.String("subject", o.who.Subject))
+	}
+	return append(line, slog.String("source", sourceOf(ctx).String()), slog.String("request", requestOf(ctx)))
+}
+
+// credentials returns the fields of the credentials. Credentials with different lifetimes have the expiry of the last.
+func (o *outcome) credentials() (line []slog.Attr) {
+	var gateways, fixed []string
+	var last grant
+	for _, g := range o.grants {
+		gateways = append(gateways, g.gateway.ID())
+		if g.credential.Expires.IsZero() {
+			fixed = append(fixed, g.gateway.ID())
+		} else if g.credential.Expires.After(last.credential.Expires) {
+			last = g
+		}
+	}
+	if len(gateways) > 0 {
+		line = append(line, slog.Any("gateways", gateways))
+	}
+	if len(fixed) > 0 {
+		line = append(line, slog.Any("fixed", fixed))
+	}
+	if expires := last.credential.Expires; !expires.IsZero() {
+		line = append(line, slog.String("user", o.user), slog.String("expires", expires.UTC().Format(time.RFC3339)),
+			slog.Int64("ttl", int64(last.ttl/time.Second)))
+	}
+	return line
+}
+
+// record adds the credentials of an answer to the outcome of the request, and to the trail: one entry for each user name, because several gateways may share
 // one. The user name of a fixed credential may come from a Secret, so it is left out.
 func (s server) record(ctx context.Context, user string, grants []grant) {
+	if o := outcomeOf(ctx); o != nil {
+		o.user, o.failure = user, nil
+		o.grants = slices.DeleteFunc(slices.Clone(grants), func(g grant) bool { return g.stunOnly })
+	}
 	if s.Trail == nil {
 		return
 	}

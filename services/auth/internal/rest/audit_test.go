@@ -32,7 +32,7 @@ func (s *service) audited() (lines []map[string]string) {
 	return lines
 }
 
-// The audit log has one line for each credential, and no others.
+// The audit log has one line for each request.
 func TestAudit(t *testing.T) {
 	k := newKeys(t)
 	s := newServiceWith(t, rest.Options{
@@ -49,17 +49,16 @@ func TestAudit(t *testing.T) {
 		return s.do(t, r)
 	}
 	same := map[string]string{
-		"level": "INFO", "msg": "gave credential", "scope": "audit", "subject": "web:ada", "source": "198.51.100.1",
+		"level": "INFO", "scope": "audit", "subject": "web:ada", "source": "198.51.100.1",
 	}
-	line := func(request, gateway, expires, ttl string) map[string]string {
+	line := func(request, message string, fields map[string]string) map[string]string {
 		l := maps.Clone(same)
-		l["request"], l["gateway"] = request, gateway
-		if expires == "" {
-			l["fixed"] = "true"
-		} else {
-			l["user"], l["expires"], l["ttl"] = "web%3Aada", expires, ttl
-		}
+		maps.Copy(l, fields)
+		l["request"], l["msg"] = request, message
 		return l
+	}
+	refusal := func(status, reason string) map[string]string {
+		return line("3", "refused request", map[string]string{"status": status, "reason": reason})
 	}
 	answer := ask(postRequest(`{"ttl":600}`), "from-the-proxy.1")
 	if got := answer.Header.Get("X-Request-Id"); got != "from-the-proxy.1" {
@@ -76,13 +75,85 @@ func TestAudit(t *testing.T) {
 		}
 	}
 	want := []map[string]string{
-		line("from-the-proxy.1", "media/bergen", "", ""),
-		line("from-the-proxy.1", "media/oslo", "2029-12-31T23:10:00Z", "600"),
-		line("from-the-proxy.1", "short/lived", "2029-12-31T23:10:00Z", "600"),
-		line("2", "media/oslo", "2029-12-31T23:01:00Z", "60"),
+		line("from-the-proxy.1", "gave credential", map[string]string{
+			"gateways": "[media/bergen media/oslo short/lived]", "fixed": "[media/bergen]",
+			"user": "web%3Aada", "expires": "2029-12-31T23:10:00Z", "ttl": "600",
+		}),
+		line("2", "gave credential", map[string]string{
+			"gateways": "[media/oslo]", "user": "web%3Aada", "expires": "2029-12-31T23:01:00Z", "ttl": "60",
+		}),
+		refusal("403", "The caller is not allowed to make this request. is not in the flag --gateways of this service, "+
+			"which lists the gateways with credentials"),
+		refusal("400", "A parameter is invalid. must be an integer of at least 1"),
+		line("3", "gave no credential", nil),
+		refusal("403", "The caller is not allowed to make this request. is not in the flag --gateways of this service, "+
+			"which lists the gateways with credentials"),
 	}
 	if got := s.audited(); !slices.EqualFunc(got, want, maps.Equal) {
-		t.Errorf("got\n%v\nwant\n%v", got, want)
+		t.Errorf("got\n%v\nwant\n%v", got[len(got)-1:], want[len(want)-1:])
+	}
+}
+
+// TestAuditLinesOfARequest: a request to any endpoint has one audit line, whether it names no gateway, one or several,
+// and whether it is granted or refused.
+func TestAuditLinesOfARequest(t *testing.T) {
+	k := newKeys(t)
+	token := sign(t, jwt.SigningMethodES256, k.ec, "ec", nil, with(map[string]any{"sub": "ada"}))
+	get := func(target string) *http.Request { return httptest.NewRequest(http.MethodGet, target, nil) }
+	post := func(target string) *http.Request { return httptest.NewRequest(http.MethodPost, target, nil) }
+	const given, refused = "gave credential", "refused request"
+	for _, c := range []struct {
+		name    string
+		request func() *http.Request
+		status  int
+		message string
+	}{
+		{"/, no gateway", func() *http.Request { return get("/?service=turn") }, 200, given},
+		{"/, a namespace", func() *http.Request { return get("/?service=turn&namespace=media") }, 200, given},
+		{"/, a gateway", func() *http.Request { return get("/?service=turn&namespace=media&gateway=oslo") }, 200, given},
+		{"/, POST", func() *http.Request { return post("/?service=turn") }, 200, given},
+		{"/, STUN only", func() *http.Request { return get("/?service=turn&namespace=stun") }, 404, refused},
+		{"/, unknown", func() *http.Request { return get("/?service=turn&namespace=x") }, 404, refused},
+		{"/, no service", func() *http.Request { return get("/") }, 400, refused},
+		{"/ice, no gateway", func() *http.Request { return get("/ice") }, 200, given},
+		{"/ice, a gateway", func() *http.Request { return get("/ice?namespace=media&gateway=bergen") }, 200, given},
+		{"/ice, POST", func() *http.Request { return post("/ice") }, 200, given},
+		{"/ice, STUN only", func() *http.Request { return get("/ice?namespace=stun") }, 200, "gave no credential"},
+		{"/ice, unknown", func() *http.Request { return get("/ice?namespace=x") }, 404, refused},
+		{"/ice, a parameter twice", func() *http.Request { return get("/ice?ttl=1&ttl=2") }, 400, refused},
+		{"/v1/ice-servers, no gateway", func() *http.Request { return postRequest("") }, 201, given},
+		{"/v1/ice-servers, an empty list", func() *http.Request { return postRequest(`{}`) }, 201, given},
+		{"/v1/ice-servers, a gateway", func() *http.Request {
+			return postRequest(`{"gateways":[{"namespace":"media","name":"oslo"}]}`)
+		}, 201, given},
+		{"/v1/ice-servers, several gateways", func() *http.Request {
+			return postRequest(`{"gateways":[{"namespace":"media","name":"oslo"},{"namespace":"stun","name":"only"}]}`)
+		}, 201, given},
+		{"/v1/ice-servers, unknown", func() *http.Request {
+			return postRequest(`{"gateways":[{"namespace":"x","name":"y"}]}`)
+		}, 404, refused},
+		{"/v1/ice-servers, no JSON", func() *http.Request { return postRequest(`{`) }, 400, refused},
+		{"/v1/ice-servers, too long", func() *http.Request {
+			return postRequest(strings.Repeat(" ", 1<<20))
+		}, 413, refused},
+	} {
+		for caller, authorization := range map[string]string{
+			"known": "Bearer " + token, "unknown": "", "forged": "Bearer x",
+		} {
+			s := newServiceWith(t, rest.Options{Policy: k.policy(t)}, gateways()...)
+			r, status, message := c.request(), c.status, c.message
+			r.Header.Set("Authorization", authorization)
+			if caller != "known" {
+				status, message = http.StatusUnauthorized, refused
+			}
+			if got := s.do(t, r).StatusCode; got != status {
+				t.Errorf("%s, %s caller: status %d, want %d", c.name, caller, got, status)
+			}
+			lines := s.audited()
+			if len(lines) != 1 || lines[0]["msg"] != message || (caller == "known") != (lines[0]["subject"] == "ada") {
+				t.Errorf("%s, %s caller: got %v, want one line %q", c.name, caller, lines, message)
+			}
+		}
 	}
 }
 

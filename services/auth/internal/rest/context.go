@@ -11,6 +11,7 @@ type (
 	sourceKey   struct{}
 	identityKey struct{}
 	requestKey  struct{}
+	outcomeKey  struct{}
 )
 
 // sourceOf returns the source that limitSource stored.

@@ -140,6 +140,9 @@ func (s server) authenticate(next http.Handler) http.Handler {
 			fail(http.StatusUnauthorized).write(w, r)
 			return
 		}
+		if o := outcomeOf(r.Context()); o != nil {
+			o.who = who
+		}
 		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), identityKey{}, who)))
 	})
 }

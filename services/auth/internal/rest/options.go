@@ -36,7 +36,7 @@ type Options struct {
 	CapToToken bool
 	Metrics    *Metrics
 	Log        *slog.Logger
-	// Audit receives one line for each credential.
+	// Audit receives one line for each request of the API.
 	Audit *slog.Logger
 	// Trail records each credential; nil means that none is recorded.
 	Trail *trail.Trail

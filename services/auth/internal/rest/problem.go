@@ -60,8 +60,20 @@ var details = map[int]string{
 	http.StatusServiceUnavailable:    "The service has not received a gateway config yet.",
 }
 
+// reason returns the detail and the messages, without the names of parameters.
+func (f *failure) reason() string {
+	parts := []string{f.detail}
+	for _, e := range f.errors {
+		parts = append(parts, e.Message)
+	}
+	return strings.Join(parts, " ")
+}
+
 // write sends the failure as the answer to r.
 func (f *failure) write(w http.ResponseWriter, r *http.Request) {
+	if o := outcomeOf(r.Context()); o != nil {
+		o.failure = f
+	}
 	p := Problem{
 		Type:     "about:blank",
 		Title:    http.StatusText(f.status),

@@ -40,7 +40,7 @@ func New(o Options) http.Handler {
 	})
 
 	r.Group(func(r chi.Router) {
-		r.Use(s.authenticate, s.limitSubject, s.ready, checkQuery, checkBody)
+		r.Use(s.audit, s.authenticate, s.limitSubject, s.ready, checkQuery, checkBody)
 		HandlerWithOptions(NewStrictHandlerWithOptions(s, nil, StrictHTTPServerOptions{
 			RequestErrorHandlerFunc:  s.fail,
 			ResponseErrorHandlerFunc: s.fail,

@@ -195,7 +195,7 @@ func mostSpecific(q query) string {
 
 // grant returns the ICE URLs of every requested gateway that the caller may use and that has a public address, each
 // with a new credential. A gateway that serves STUN only has no credential. grant also counts the credentials, and
-// writes them to the audit log and the trail.
+// records them for the audit log and the trail.
 func (s server) grant(ctx context.Context, d credentialRequest) ([]grant, error) {
 	who := identityOf(ctx)
 	gateways, err := s.gateways(who, d)
@@ -231,7 +231,6 @@ func (s server) grant(ctx context.Context, d credentialRequest) ([]grant, error)
 			s.Metrics.credentials.Inc()
 		}
 	}
-	s.audit(ctx, d.userID, out)
 	s.record(ctx, d.userID, out)
 	return out, nil
 }

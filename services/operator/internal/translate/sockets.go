@@ -17,7 +17,7 @@ type Socket struct {
 }
 
 // Sockets returns the sockets of a Gateway in the order of its listeners. The decision is that of the function Gateway,
-// except that it is Served for a Gateway that is Held: only sockets of its listeners matter here.
+// except that it is Served for a Gateway that is Held, because its listeners have sockets too.
 func Sockets(v *resource.View, key types.NamespacedName, opt Options) (sockets []Socket, decision Decision) {
 	gw := v.Gateway(key)
 	class, decision := classOf(v, gw, opt)

@@ -14,7 +14,6 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/discovery"
 	"github.com/stunner-gateway/stunner/services/api/inspection"
 	"github.com/stunner-gateway/stunner/services/operator/internal/host"
-	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
 // reportDelay is how long reports of dataplanes are collected before status.txt is written, so that many reports cause
@@ -41,7 +40,7 @@ type loop struct {
 	summary    summary
 	// published are the configs that this process has published.
 	published map[types.NamespacedName]config.Config
-	view      *resource.View  // of the last round; nil before the first
+	last      translation     // of the last round; zero before the first
 	lastInput *contents       // of the last read
 	logged    map[string]bool // problems that have been logged
 
@@ -156,10 +155,10 @@ func (l *loop) work() time.Time {
 // refresh writes status.txt of the last round again with the latest reports of dataplanes. It does not execute a round,
 // because reports affect nothing else.
 func (l *loop) refresh() {
-	if l.view == nil {
+	if l.last.view == nil {
 		return
 	}
-	if err := l.report(l.view); err != nil {
+	if err := l.report(l.last); err != nil {
 		l.Log.Error("report cannot be written", "error", err)
 	}
 }
@@ -188,18 +187,19 @@ func (l *loop) round() error {
 	r := l.ledger.update(c, now)
 	l.out.begin()
 	l.summary = newSummary(r)
-	l.summary.findClassless(l.Options.ControllerName)
 	t, err := l.translate(r, now)
 	if err != nil {
 		return err
 	}
-	l.view = t.view
+	l.last = t
+	l.summary.findClassless(t)
 	// If an output file cannot be written, dataplanes must get their configs nevertheless, so the round continues.
 	var errs []error
 	for _, result := range t.gateways {
 		errs = append(errs, l.apply(t.view, result))
 	}
-	l.withdrawRemoved(t.view)
+	l.ensureUnread()
+	l.dataplanes.RemoveEnded()
 	for _, o := range t.others {
 		errs = append(errs, l.writeObject(o))
 	}
@@ -208,7 +208,7 @@ func (l *loop) round() error {
 		errs = append(errs, l.removeStale())
 	}
 	l.saved.Inventory, l.saved.Ports = l.ledger.inventory(), l.ports.chosen
-	return errors.Join(append(errs, l.saved.save(l.stateDir()), l.report(t.view))...)
+	return errors.Join(append(errs, l.saved.save(l.stateDir()), l.report(t))...)
 }
 
 // readInput returns the contents of the input folder. Without l.Watch, it reads the folder once and

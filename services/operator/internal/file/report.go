@@ -28,7 +28,7 @@ func (t *text) line(format string, args ...any) { fmt.Fprintf(t, format+"\n", ar
 func (t *text) section(title string) { t.line("\n%s", title) }
 
 // report writes status.txt and problems.yaml.
-func (l *loop) report(v *resource.View) error {
+func (l *loop) report(translated translation) error {
 	l.meters.configs.Set(float64(len(l.published)))
 	l.meters.problems.Set(float64(l.summary.documentErrors() + len(l.summary.classless) + l.summary.objectsWithProblems()))
 	found := l.summary.inspected()
@@ -37,8 +37,8 @@ func (l *loop) report(v *resource.View) error {
 	l.reportTotals(&t)
 	l.reportProblems(&t)
 	t.section("GATEWAYS")
-	for _, key := range l.gatewaysToReport(v) {
-		l.reportGateway(&t, v, key)
+	for _, key := range l.gatewaysToReport(translated.gateways) {
+		l.reportGateway(&t, translated.view, key)
 	}
 	l.reportObjects(&t)
 	l.reportHistory(&t)
@@ -103,13 +103,13 @@ func (l *loop) reportProblems(t *text) {
 	}
 }
 
-// gatewaysToReport returns the Gateways whose class belongs to this operator, and all other Gateways that have a
-// dataplane process.
-func (l *loop) gatewaysToReport(v *resource.View) []types.NamespacedName {
+// gatewaysToReport returns the Gateways whose class belongs to this operator or does not exist, and all other Gateways
+// that have a dataplane process.
+func (l *loop) gatewaysToReport(translated []translate.Result) []types.NamespacedName {
 	keys := l.dataplanes.Gateways()
-	for _, key := range v.Gateways() {
-		if l.ours(v, key) {
-			keys = append(keys, key)
+	for _, r := range translated {
+		if !r.Decision.Ends() {
+			keys = append(keys, r.Key)
 		}
 	}
 	slices.SortFunc(keys, func(a, b types.NamespacedName) int { return cmp.Compare(a.String(), b.String()) })

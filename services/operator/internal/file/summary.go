@@ -15,6 +15,7 @@ import (
 
 	"github.com/stunner-gateway/stunner/services/operator/internal/decode"
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
+	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
 // summary collects the results of a round for the report.
@@ -37,22 +38,19 @@ func (s *summary) note(key types.NamespacedName, notes ...string) {
 	s.notes[key] = append(s.notes[key], notes...)
 }
 
-// findClassless finds the Gateways whose class does not exist. In a cluster, such a Gateway may wait for another controller.
-// In a folder it is a mistake.
-func (s *summary) findClassless(controller string) {
-	exists, own := map[gatewayv1.ObjectName]bool{}, []string{}
-	for _, o := range s.objects {
-		if class, ok := o.Object.(*gatewayv1.GatewayClass); ok {
-			exists[gatewayv1.ObjectName(class.Name)] = true
-			if string(class.Spec.ControllerName) == controller {
-				own = append(own, class.Name)
-			}
-		}
+// findClassless finds the Gateways whose class does not exist. In a cluster, such a Gateway may wait for another
+// controller. In a folder it is a mistake.
+func (s *summary) findClassless(t translation) {
+	own, classless := t.view.Classes(), map[types.NamespacedName]bool{}
+	own = slices.DeleteFunc(own, func(name string) bool {
+		return string(t.view.Class(name).Spec.ControllerName) != t.options.ControllerName
+	})
+	for _, r := range t.gateways {
+		classless[r.Key] = r.Decision == translate.Classless
 	}
-	slices.Sort(own)
 	remedy := strings.Join(append([]string{"create it"}, own[:min(len(own), maxClasses)]...), ", or use ")
 	for _, o := range s.objects {
-		if g, ok := o.Object.(*gatewayv1.Gateway); ok && !exists[g.Spec.GatewayClassName] {
+		if g, ok := o.Object.(*gatewayv1.Gateway); ok && classless[resource.KeyOf(g)] {
 			s.classless = append(s.classless, decode.Problem{
 				File: o.File, Line: o.Line, Severity: decode.Error,
 				Kind: string(resource.KindGateway), Namespace: g.Namespace, Name: g.Name, Field: "spec.gatewayClassName",

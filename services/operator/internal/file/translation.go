@@ -39,23 +39,27 @@ func (l *loop) translate(r reading, now time.Time) (t translation, err error) {
 	}
 	t.view = resource.NewView(objects)
 	var all []claim
-	claimed := map[string]bool{}
+	claimed, classless := map[string]bool{}, map[string]bool{}
 	for _, key := range t.view.Gateways() {
-		if sockets, ours := translate.Sockets(t.view, key, t.options); ours {
+		switch sockets, decision := translate.Sockets(t.view, key, t.options); decision {
+		case translate.Served:
 			all = append(all, claims(key, sockets)...)
 			claimed[key.String()] = true
+		case translate.Classless:
+			classless[key.String()] = true
 		}
 	}
-	// A Gateway that cannot be read has no claims, but must keep its ports. Without dataplanes, the operator binds no
-	// port, so a port stays assigned even if another program uses it.
+	// A Gateway without a class, or one that cannot be read, has no claims, but must keep its ports. Without dataplanes,
+	// the operator binds no port, so a port stays assigned even if another program uses it.
 	holds := func(gateway string) bool {
-		return l.Stunnerd == "" && claimed[gateway] || l.dataplanes.HoldsPorts(gateway) || r.isGatewayMissing(gateway)
+		return l.Stunnerd == "" && claimed[gateway] || classless[gateway] || l.dataplanes.HoldsPorts(gateway) ||
+			r.isGatewayMissing(gateway)
 	}
 	if err := l.ports.assign(all, holds); err != nil {
 		return t, err
 	}
 	t.view = t.view.WithHost(l.ports.host(l.Address, all))
-	for _, key := range t.view.Gateways() {
+	for _, key := range append(t.view.Gateways(), l.removedGateways(t.view)...) {
 		opt := t.options
 		if opt.Published = l.current(key); opt.Published == nil {
 			opt.Previous = l.saved.Listeners[key.String()]
@@ -69,27 +73,31 @@ func (l *loop) translate(r reading, now time.Time) (t translation, err error) {
 	return t, nil
 }
 
-// ours reports whether the class of a Gateway belongs to this operator.
-func (l *loop) ours(v *resource.View, key types.NamespacedName) bool {
-	class := v.Class(string(v.Gateway(key).Spec.GatewayClassName))
-	return class != nil && string(class.Spec.ControllerName) == l.Options.ControllerName
+// apply applies the result of translating one Gateway according to the decision.
+func (l *loop) apply(v *resource.View, r translate.Result) error {
+	l.summary.note(r.Key, r.Notes...)
+	switch r.Decision {
+	case translate.Served:
+		return l.serve(r.Key, r)
+	case translate.Held:
+		l.keep(r.Key, "config and objects stay as they are: see the conditions")
+	case translate.Classless:
+		l.keep(r.Key, "GatewayClass "+className(v, r.Key)+" does not exist: config and objects stay as they are")
+	case translate.Foreign:
+		l.withdraw(r.Key, "its class "+className(v, r.Key)+" belongs to another controller")
+	case translate.Gone:
+		l.withdraw(r.Key, "it is gone from the YAML")
+	}
+	return nil
 }
 
-// apply applies the result of translating one Gateway: it publishes the config, then starts or stops the dataplane
-// process, then writes the generated objects. If r.Hold is set, config and objects stay unchanged.
-func (l *loop) apply(v *resource.View, r translate.Result) error {
-	key := r.Key
-	if !r.Ours {
-		l.withdrawForeign(key, v)
-		return nil
-	}
-	l.summary.note(key, r.Notes...)
-	if r.Hold {
-		l.summary.keepObjects = true
-		l.summary.note(key, "config and objects stay as they are: see the conditions")
-		l.ensureProcess(key)
-		return nil
-	}
+func className(v *resource.View, gateway types.NamespacedName) string {
+	return string(v.Gateway(gateway).Spec.GatewayClassName)
+}
+
+// serve publishes the config of a Gateway, then starts or stops the dataplane process, then writes the generated
+// objects.
+func (l *loop) serve(key types.NamespacedName, r translate.Result) error {
 	l.publish(key, r)
 	if r.Managed() {
 		l.dataplanes.SetRelayPorts(key, relayPorts(r.RelayPorts))
@@ -112,18 +120,11 @@ func relayPorts(r config.PortRange) string {
 	return r.String()
 }
 
-// withdrawForeign withdraws a Gateway whose GatewayClass belongs to another controller. If the class does not exist, a
-// Gateway that is already served stays unchanged, because deleting a class by mistake must not end calls.
-func (l *loop) withdrawForeign(key types.NamespacedName, v *resource.View) {
-	class := string(v.Gateway(key).Spec.GatewayClassName)
-	switch {
-	case v.Class(class) != nil:
-		l.withdraw(key, "its class "+class+" belongs to another controller")
-	case l.current(key) != nil || l.dataplanes.HasLastGood(key):
-		l.summary.keepObjects = true
-		l.summary.note(key, "GatewayClass "+class+" does not exist: config and objects stay as they are")
-		l.ensureProcess(key)
-	}
+// keep keeps the config, the objects and the dataplane process of a Gateway unchanged. why is the note for the report.
+func (l *loop) keep(key types.NamespacedName, why string) {
+	l.summary.keepObjects = true
+	l.summary.note(key, why)
+	l.ensureProcess(key)
 }
 
 // ensureProcess starts a dataplane process for a Gateway if none is running, provided that this operator has published
@@ -186,19 +187,21 @@ func (l *loop) publishProblem(r translate.Result, old *config.Config, next confi
 	return ""
 }
 
-// withdrawRemoved withdraws the Gateways that no file contains any more. A Gateway whose file cannot be read stays.
-// withdrawRemoved also removes stopped processes that have ended from the set of dataplanes.
-func (l *loop) withdrawRemoved(v *resource.View) {
+// removedGateways returns the served Gateways that no file contains any more. A Gateway whose file cannot be read is
+// not removed: ensureUnread keeps its process running.
+func (l *loop) removedGateways(v *resource.View) []types.NamespacedName {
+	return slices.DeleteFunc(l.servedGateways(), func(key types.NamespacedName) bool {
+		return v.Gateway(key) != nil || l.summary.isGatewayMissing(key.String())
+	})
+}
+
+// ensureUnread ensures the processes of the served Gateways whose file cannot be read.
+func (l *loop) ensureUnread() {
 	for _, key := range l.servedGateways() {
-		switch {
-		case v.Gateway(key) != nil:
-		case l.summary.isGatewayMissing(key.String()):
+		if l.summary.isGatewayMissing(key.String()) {
 			l.ensureProcess(key)
-		default:
-			l.withdraw(key, "it is gone from the YAML")
 		}
 	}
-	l.dataplanes.RemoveEnded()
 }
 
 // servedGateways returns the Gateways that this run or the previous run of the operator has served.

@@ -265,7 +265,7 @@ func (l *loop) translate(ref translate.ObjectRef) (complete bool) {
 	l.readers.Record(ref, dependencies)
 	if out.Gateway != nil {
 		l.shareBudget(key, out.Gateway, opt.Room)
-		defer l.published.updateMissing(key, out.Ours)
+		defer l.published.updateMissing(key, out.Gateway.Decision)
 	}
 	if !l.haveSecrets(ref, dependencies) {
 		return false
@@ -316,20 +316,18 @@ func (l *loop) shareBudget(key types.NamespacedName, r *translate.Result, room t
 	l.queue.add(affected)
 }
 
-// serve publishes the config of a Gateway, or withdraws it if the Gateway was deleted or belongs to another controller.
-// If the translation sets Result.Hold, or the GatewayClass does not exist, the published config stays. handedOver is
-// true if the GatewayClass of a served Gateway was changed to that of another controller.
+// serve publishes or withdraws the config of a Gateway according to the decision of the translation. handedOver is true
+// if the GatewayClass of a served Gateway was changed to that of another controller.
 func (l *loop) serve(key types.NamespacedName, r *translate.Result) (handedOver bool) {
-	gw := l.view.Gateway(key)
-	if r.Ours && gw != nil {
-		l.rollouts.forwarding.setGateway(key, gw.UID)
+	if r.Decision.Ours() {
+		l.rollouts.forwarding.setGateway(key, l.view.Gateway(key).UID)
 	}
 	switch {
-	case !r.Ours && (gw == nil || l.view.Class(string(gw.Spec.GatewayClassName)) != nil):
-		l.rollouts.forwarding.removeGateway(key)
-		return l.published.withdraw(key) && gw != nil
-	case r.Ours && !r.Hold:
+	case r.Decision == translate.Served:
 		l.published.publish(key, r)
+	case r.Decision.Ends():
+		l.rollouts.forwarding.removeGateway(key)
+		return l.published.withdraw(key) && r.Decision == translate.Foreign
 	}
 	return false
 }
@@ -345,8 +343,7 @@ func (l *loop) desiredOf(ref translate.ObjectRef, out translate.Outcome, handedO
 	}
 	want.notes = r.Notes
 	switch published := l.published.current(ref.NamespacedName); {
-	case !out.Ours:
-	case r.Hold || published == nil:
+	case r.Decision != translate.Served || published == nil:
 		want.skeleton = r.Skeleton
 	default:
 		want.objects, want.complete, want.keepReplicas = r.ObjectsWith(published), true, r.KeepReplicas

@@ -93,8 +93,8 @@ func (p *publisher) withdraw(key types.NamespacedName) bool {
 
 // updateMissing updates the metric that counts the Gateways without a published config that an earlier operator process
 // served. New dataplanes of such a Gateway and the auth service get no config.
-func (p *publisher) updateMissing(key types.NamespacedName, ours bool) {
-	if ours && p.current(key) == nil && p.previous != nil && len(p.previous(key)) > 0 {
+func (p *publisher) updateMissing(key types.NamespacedName, d translate.Decision) {
+	if !d.Ends() && p.current(key) == nil && p.previous != nil && len(p.previous(key)) > 0 {
 		p.missing[key] = struct{}{}
 	} else {
 		delete(p.missing, key)

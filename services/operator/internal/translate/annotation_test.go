@@ -24,8 +24,8 @@ func TestAnnotationsFitWhereTheyAreCopied(t *testing.T) {
 			v.GatewayConfig(gc).Spec.LoadBalancerServiceAnnotations = map[string]string{"example.net/class": long}
 		}
 		r := translate.Gateway(v, key, c.options)
-		if r.Hold != keep {
-			t.Errorf("twice %d bytes: keep %t, want %t", size, r.Hold, keep)
+		if held := r.Decision == translate.Held; held != keep {
+			t.Errorf("twice %d bytes: %s, want held %t", size, r.Decision, keep)
 		}
 		for _, o := range r.Objects {
 			if errs := apivalidation.ValidateAnnotations(o.GetAnnotations(), nil); len(errs) > 0 {

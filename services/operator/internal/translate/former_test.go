@@ -242,10 +242,10 @@ func TestFormerInputs(t *testing.T) {
 				}
 			}
 			r := o.Gateways[0]
-			if r.Hold != in.held {
-				t.Fatalf("held: %t, want %t:\n%s", r.Hold, in.held, said)
+			if held := r.Decision == translate.Held; held != in.held {
+				t.Fatalf("%s, want held %t:\n%s", r.Decision, in.held, said)
 			}
-			if r.Hold {
+			if in.held {
 				return
 			}
 			var served []string

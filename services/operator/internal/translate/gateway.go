@@ -15,9 +15,9 @@ import (
 // be complete. If gatewayRules finds a problem, the published config and objects stay unchanged.
 func Gateway(v *resource.View, key types.NamespacedName, opt Options) Result {
 	gw := v.Gateway(key)
-	class := classOf(v, gw, opt)
+	class, decision := classOf(v, gw, opt)
 	if class == nil {
-		return Result{Key: key}
+		return Result{Key: key, Decision: decision}
 	}
 	d := draft{view: v, opt: opt, gateway: gw, before: v.GatewayStatus(key)}
 	d.parameters, d.findings.parameters = parametersOf(v, gw, class, opt)
@@ -79,24 +79,23 @@ func (d draft) externalIPNotes() []string {
 
 // assemble returns the config, the objects and the status of the Gateway. If the Gateway has a problem (refused), if
 // the new config would lack a listener in use, or if publishable rejects the config, it returns neither config nor
-// objects and sets Result.Hold.
+// objects, and the decision is Held.
 func (d draft) assemble(refused condition.Finding) Result {
 	r := Result{
-		Key: resource.KeyOf(d.gateway), Ours: true, Notes: d.notes,
+		Key: resource.KeyOf(d.gateway), Decision: Held, Notes: d.notes,
 		OverBudget: d.admission.overBudget(), Demand: d.admission.demand,
 	}
 	lost := d.lostListener()
 	if refused.OK() && lost == "" {
 		c := d.config()
 		if refused = publishable(c); refused.OK() {
-			r.Config, r.Named, r.Objects = &c, d.named, d.objects(c)
+			r.Decision, r.Config, r.Named, r.Objects = Served, &c, d.named, d.objects(c)
 			if d.parameters.dataplane != nil {
 				r.RelayPorts = manifest.RelayPorts(d.parameters.dataplane)
 			}
 			r.KeepReplicas, r.TakeOver = d.keepsReplicas(), d.annotations.takeOver
 		}
 	}
-	r.Hold = !refused.OK() || lost != ""
 	r.Status = d.status(refused, lost)
 	return r
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// gatewayRules lists the problems that prevent any change of a Gateway's published config and objects, see Result.Hold.
+// gatewayRules lists the problems that prevent any change of a Gateway's published config and objects, see Held.
 // The status shows the first one. If there is none, lostListener and publishable can still prevent the change, see
 // assemble.
 var gatewayRules = []gatewayRule{
@@ -213,7 +213,7 @@ func (d draft) workloadNameFree() condition.Finding {
 		if other == d.gateway || older(d.gateway, other) {
 			continue
 		}
-		if class := classOf(d.view, other, d.opt); class != nil {
+		if class, _ := classOf(d.view, other, d.opt); class != nil {
 			p, found := parametersOf(d.view, other, class, d.opt)
 			if a, _ := annotationsOf(other, p.config); found.OK() && !a.unmanaged &&
 				manifest.WorkloadName(p.dataplane, key.Name) == name {

@@ -26,8 +26,8 @@ import (
 //     no config that lacks a listener in use, see lostListener.
 //   - Result.ObjectsWith adapts the generated objects to the config that is finally published.
 //
-// The other listeners of the Gateway are served as specified. A problem that affects the whole Gateway sets Result.Hold
-// instead, and everything published stays.
+// The other listeners of the Gateway are served as specified. A problem that affects the whole Gateway is a reason for
+// the decision Held instead, and everything published stays.
 
 // heldListener is the published config of a held listener.
 type heldListener struct {

@@ -256,7 +256,7 @@ func (s *site) settle(name string) {
 		was := s.result
 		s.result = translate.Gateway(resource.NewView(objects), resource.KeyOf(s.gateway), s.options)
 		s.gateway.Status = s.result.Status
-		if !s.result.Hold {
+		if s.result.Decision != translate.Held {
 			s.published = s.result.Config
 			s.provide()
 		}
@@ -307,7 +307,7 @@ func heldListeners(r translate.Result) (ids []string) {
 		for _, c := range l.Conditions {
 			reasons[c.Type+" "+c.Reason] = true
 		}
-		if !r.Hold && reasons[condition.Programmed+" "+condition.ReasonInvalid] &&
+		if r.Decision == translate.Served && reasons[condition.Programmed+" "+condition.ReasonInvalid] &&
 			!reasons[condition.ResolvedRefs+" "+condition.ReasonRefNotPermitted] {
 			ids = append(ids, r.Key.String()+"/"+string(l.Name))
 		}
@@ -318,7 +318,7 @@ func heldListeners(r translate.Result) (ids []string) {
 // check compares Services, config and status with the spec. It returns the number of held listeners that are served.
 func (s *site) check(name string) (held int) {
 	s.Helper()
-	if s.result.Hold {
+	if s.result.Decision == translate.Held {
 		if len(s.gateway.Spec.Listeners) > len(s.result.Status.Listeners) || !s.allWait() {
 			s.Errorf("%s: everything is kept: %+v", name, s.result.Status.Conditions)
 		}

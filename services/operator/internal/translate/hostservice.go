@@ -10,14 +10,15 @@ import (
 //
 // In the headless model, the backend of a route is the Service of the Gateway itself, so that two clients reach the
 // relays of each other. With the file provider, that Service is rendered and not read. The relays of all dataplanes
-// then have the address of the host, which takes the place of the cluster IP.
+// then have the address of the host, which takes the place of the cluster IP. As in a cluster, the Service exists until
+// the Gateway is gone or belongs to another controller.
 func (b backend) service() *corev1.Service {
 	host := b.view.Host()
 	if s := b.view.Service(b.Key()); s != nil || host == nil {
 		return s
 	}
 	gw := b.view.Gateway(b.Key())
-	if classOf(b.view, gw, b.opt) == nil {
+	if _, decision := classOf(b.view, gw, b.opt); decision.Ends() {
 		return nil
 	}
 	s := manifest.Service(manifest.OwnerOf(gw, nil), manifest.Exposure{Name: gw.Name})

@@ -67,8 +67,8 @@ func TestARouteThatMakesAConfigUnreadableWaits(t *testing.T) {
 	w.allow(stunnerv1.Budget{EndpointsPerRoute: 100_000, Endpoints: 200_000})
 	w.view.Put(townCrowd(90_000))
 	r := w.gateway()
-	if r.Hold || r.Config == nil || len(r.Config.Clusters) != 0 {
-		t.Fatalf("keep %t, config %v: want one without the route", r.Hold, r.Config)
+	if r.Decision != translate.Served || len(r.Config.Clusters) != 0 {
+		t.Fatalf("%s, config %v: want one without the route", r.Decision, r.Config)
 	}
 	if why := w.unserved(t); !strings.Contains(why, "BudgetExceeded") ||
 		!strings.Contains(why, fmt.Sprint(config.MaxDocument)) {
@@ -120,8 +120,8 @@ func TestARouteThatWaitsKeepsWhatItHad(t *testing.T) {
 	} {
 		prepare()
 		r := w.gateway()
-		if r.Hold || len(r.Config.Clusters) != 1 {
-			t.Fatalf("%s: keep %t, clusters %v", name, r.Hold, r.Config.Clusters)
+		if r.Decision != translate.Served || len(r.Config.Clusters) != 1 {
+			t.Fatalf("%s: %s, config %v", name, r.Decision, r.Config)
 		}
 		kept := r.Config.Clusters[0].Endpoints
 		if len(kept) != 31 || slices.ContainsFunc(kept, func(e string) bool { return !slices.Contains(had, e) }) {

@@ -24,9 +24,9 @@ func TestAListenerKeepsItsLastGoodCertificate(t *testing.T) {
 	published := translate.Gateway(c.view(), key, c.options).Config
 
 	gone := c.translateWithout(t, "Secret guests/shared", published)
-	if !gone.Hold || gone.Config != nil {
+	if gone.Decision != translate.Held || gone.Config != nil {
 		t.Fatalf(
-			"the only listener has lost its certificate: keep %t, config %v, want everything kept", gone.Hold,
+			"the only listener has lost its certificate: %s, config %v, want everything kept", gone.Decision,
 			gone.Config,
 		)
 	}

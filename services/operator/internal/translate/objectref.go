@@ -117,7 +117,7 @@ func (u ObjectRef) Translate(v *resource.View, opt Options) Outcome {
 	switch u.Kind {
 	case KindGateway:
 		r := Gateway(v, u.NamespacedName, opt)
-		return Outcome{Ours: r.Ours, Status: r.Status, Gateway: &r}
+		return Outcome{Ours: r.Decision.Ours(), Status: r.Status, Gateway: &r}
 	case KindRoute:
 		r := Route(v, resource.RouteRef{NamespacedName: u.NamespacedName, GroupVersion: u.GroupVersion}, opt)
 		return Outcome{Ours: r.Ours, Status: gwapiv1.RouteStatus{Parents: r.Parents}}

@@ -13,17 +13,20 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// classOf returns the GatewayClass of a Gateway, or nil if one of the two does not exist or if the class belongs to
-// another controller.
-func classOf(v *resource.View, gw *gwapiv1.Gateway, opt Options) *gwapiv1.GatewayClass {
+// classOf returns the GatewayClass of a Gateway and the decision Served. If one of the two does not exist, or if the
+// class belongs to another controller, it returns nil and the decision for this case.
+func classOf(v *resource.View, gw *gwapiv1.Gateway, opt Options) (*gwapiv1.GatewayClass, Decision) {
 	if gw == nil {
-		return nil
+		return nil, Gone
 	}
-	class := v.Class(string(gw.Spec.GatewayClassName))
-	if class == nil || string(class.Spec.ControllerName) != opt.ControllerName {
-		return nil
+	switch class := v.Class(string(gw.Spec.GatewayClassName)); {
+	case class == nil:
+		return nil, Classless
+	case string(class.Spec.ControllerName) != opt.ControllerName:
+		return nil, Foreign
+	default:
+		return class, Served
 	}
-	return class
 }
 
 // parameters are the GatewayConfig and the Dataplane that apply to a Gateway. Both are nil if they cannot be resolved.

@@ -87,11 +87,14 @@ func TestResultsArePublishableOrKept(t *testing.T) {
 func checkResults(t *testing.T, o outcome) {
 	t.Helper()
 	for _, r := range o.Gateways {
+		if r.Decision.Ours() != (len(r.Status.Conditions) > 0) {
+			t.Errorf("%s: %s, and the status has %d conditions", r.Key, r.Decision, len(r.Status.Conditions))
+		}
 		nothing := r.Config == nil && r.Objects == nil
 		switch {
-		case !r.Ours || r.Hold:
+		case r.Decision != translate.Served:
 			if !nothing {
-				t.Errorf("%s: ours %t, keep %t, and yet there is a config or an object", r.Key, r.Ours, r.Hold)
+				t.Errorf("%s: %s, and yet there is a config or an object", r.Key, r.Decision)
 			}
 		case r.Config == nil || len(r.Objects) < 2:
 			t.Errorf("%s: config or objects are missing", r.Key)
@@ -230,7 +233,7 @@ func (c *testCase) writeBack(t *testing.T, o outcome) {
 	t.Helper()
 	v := c.view()
 	for _, r := range o.Gateways {
-		if r.Ours {
+		if r.Decision.Ours() {
 			v.Gateway(r.Key).Status = r.Status
 		}
 	}

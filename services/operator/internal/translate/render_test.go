@@ -84,13 +84,10 @@ func (o outcome) renderConfigs(t testing.TB) []byte {
 	t.Helper()
 	var documents [][]byte
 	for _, r := range o.Gateways {
-		switch {
-		case !r.Ours:
-			documents = append(documents, fmt.Appendf(nil, "# %s is not ours\n", r.Key))
-		case r.Hold:
-			documents = append(documents, fmt.Appendf(nil, "# %s: what is published stays\n", r.Key))
-		default:
+		if r.Decision == translate.Served {
 			documents = append(documents, mustMarshal(t, r.Config))
+		} else {
+			documents = append(documents, fmt.Appendf(nil, "# %s is %s\n", r.Key, r.Decision))
 		}
 		for _, l := range heldListeners(r) {
 			documents = append(documents, fmt.Appendf(nil, "# %s waits\n", l))
@@ -168,7 +165,11 @@ func renderGateway(b *bytes.Buffer, r translate.Result) {
 	for _, a := range r.Status.Addresses {
 		name += fmt.Sprintf(" [%s %s]", *a.Type, a.Value)
 	}
-	header(b, name, r.Ours, r.Status.Conditions)
+	if !r.Decision.Ours() {
+		fmt.Fprintf(b, "%s: %s\n", name, r.Decision)
+		return
+	}
+	header(b, name, true, r.Status.Conditions)
 	for _, l := range r.Status.Listeners {
 		var groups []string
 		for _, k := range l.SupportedKinds {

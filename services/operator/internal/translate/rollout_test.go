@@ -68,7 +68,7 @@ func TestDataplanesSayWhetherAGatewayIsProgrammed(t *testing.T) {
 		}) {
 			t.Errorf("%s: %+v", name, r.Status.Conditions)
 		}
-		if r.Hold || r.Config == nil {
+		if r.Decision != translate.Served {
 			t.Errorf("%s: what dataplanes say has changed the config", name)
 		}
 	}
@@ -167,9 +167,9 @@ func TestASkeletonNeedsNoCredentials(t *testing.T) {
 			slices.Clone(c.objects), func(o resource.Object) bool { return reflect.TypeOf(o).Elem().Name() == kind },
 		))
 		r := translate.Gateway(v, key, c.options)
-		if !r.Hold || r.Objects != nil || len(whole.Skeleton) != 2 || want &&
+		if r.Decision != translate.Held || r.Objects != nil || len(whole.Skeleton) != 2 || want &&
 			!reflect.DeepEqual(r.Skeleton, whole.Skeleton) || !want && r.Skeleton != nil {
-			t.Errorf("without %s: kept %t, %d objects, skeleton %v", kind, r.Hold, len(r.Objects), r.Skeleton)
+			t.Errorf("without %s: %s, %d objects, skeleton %v", kind, r.Decision, len(r.Objects), r.Skeleton)
 		}
 	}
 }

@@ -73,7 +73,7 @@ func parentConditions(
 		return nil, false
 	}
 	gw := v.Gateway(key)
-	class := classOf(v, gw, opt)
+	class, _ := classOf(v, gw, opt)
 	var refused condition.Finding
 	var p parameters
 	switch {

@@ -16,13 +16,13 @@ type Socket struct {
 	Port    int32
 }
 
-// Sockets returns the sockets of a Gateway in the order of its listeners. ours is false if the Gateway or its class
-// does not exist, or if the class belongs to another controller.
-func Sockets(v *resource.View, key types.NamespacedName, opt Options) (sockets []Socket, ours bool) {
+// Sockets returns the sockets of a Gateway in the order of its listeners. The decision is that of the function Gateway,
+// except that it is Served for a Gateway that is Held, because its listeners have sockets too.
+func Sockets(v *resource.View, key types.NamespacedName, opt Options) (sockets []Socket, decision Decision) {
 	gw := v.Gateway(key)
-	class := classOf(v, gw, opt)
+	class, decision := classOf(v, gw, opt)
 	if class == nil {
-		return nil, false
+		return nil, decision
 	}
 	p, _ := parametersOf(v, gw, class, opt)
 	a, _ := annotationsOf(gw, p.config)
@@ -34,5 +34,5 @@ func Sockets(v *resource.View, key types.NamespacedName, opt Options) (sockets [
 			sockets = append(sockets, Socket{Listener: l.name(), Held: true})
 		}
 	}
-	return sockets, true
+	return sockets, decision
 }

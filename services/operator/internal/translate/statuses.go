@@ -30,7 +30,7 @@ func Statuses(v *resource.View, gateways []Result, opt Options) (all []ObjectSta
 		}
 	}
 	for _, r := range gateways {
-		add(v.Gateway(r.Key), r.Ours, r.Status, prefixedByListener(r.Status))
+		add(v.Gateway(r.Key), r.Decision.Ours(), r.Status, prefixedByListener(r.Status))
 	}
 	for _, ref := range v.Routes() {
 		r := Route(v, ref, opt)

@@ -3,7 +3,7 @@
 // Dataplane or a StaticService yields a status.
 //
 // The package does no I/O and returns no errors: a problem becomes a condition of the object that has it. If a problem
-// makes the config of a whole Gateway doubtful, Result.Hold is true, and the published config and objects stay
+// makes the config of a whole Gateway doubtful, the decision is Held, and the published config and objects stay
 // unchanged. gatewayrules.go lists these problems. A problem of a single listener usually affects only that listener;
 // held.go describes the exceptions.
 //
@@ -135,25 +135,22 @@ func DefaultOptions() Options {
 type Result struct {
 	// Key is the namespace and name of the Gateway.
 	Key types.NamespacedName
-	// Ours is false if the Gateway or its class does not exist, or if the class belongs to another controller. All
-	// other fields except Key are then zero.
-	Ours bool
-	// Hold means that a problem makes the new config doubtful, so the published config and objects must stay unchanged.
-	// Config and Objects are then nil.
-	Hold bool
-	// Config is the dataplane config to publish. A listener that cannot be served as specified keeps its entry of the
-	// published config.
+	// Decision determines which of the other fields take effect. If it is neither Served nor Held, all other fields
+	// except Key are zero.
+	Decision Decision
+	// Config is the dataplane config to publish; nil unless the decision is Served. A listener that cannot be served as
+	// specified keeps its entry of the published config.
 	Config *config.Config
 	// Named are the clusters of Config as the ConfigMap shows them: with the DNS names of Services instead of their
 	// addresses.
 	Named []config.Cluster
-	// Objects are all generated objects that the Gateway needs, sorted by kind and name. Any other generated object of
-	// the Gateway is obsolete, except its standby Secret.
+	// Objects are all generated objects that the Gateway needs, sorted by kind and name; nil unless the decision is
+	// Served. Any other generated object of the Gateway is obsolete, except its standby Secret.
 	Objects []resource.Object
-	// Skeleton are the objects that do not depend on the config: Services, and the Deployment or DaemonSet. If Hold is
-	// true, missing objects of Skeleton may be created, but existing ones must not be changed.
+	// Skeleton are the objects that do not depend on the config: Services, and the Deployment or DaemonSet. If the
+	// decision is Held, missing objects of Skeleton may be created, but existing ones must not be changed.
 	Skeleton []resource.Object
-	// RelayPorts is the port range of relay sockets according to the Dataplane; zero if Hold is true.
+	// RelayPorts is the port range of relay sockets according to the Dataplane; zero unless the decision is Served.
 	RelayPorts config.PortRange
 	// KeepReplicas means that the number of replicas of the Deployment must not change when the operator stops setting
 	// spec.replicas.
@@ -173,7 +170,7 @@ type Result struct {
 }
 
 // Managed reports whether Objects contains a Deployment or DaemonSet, that is, whether the operator manages the
-// dataplane pods of the Gateway. It is false if Hold is true, because Objects is then nil.
+// dataplane pods of the Gateway. It is false unless the decision is Served, because Objects is then nil.
 func (r Result) Managed() bool {
 	return slices.ContainsFunc(r.Objects, func(o resource.Object) bool {
 		switch o.(type) {

@@ -11,33 +11,46 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/env"
 )
 
-// callsSurviveEvent makes the event of the shape happen during calls through each listener.
+// callsSurviveEvent makes the event of the shape happen during calls through each listener, and corrects a mistake.
 func callsSurviveEvent(ctx context.Context, e *env.Env) error {
-	return under((*env.Env).Happen)(ctx, e)
+	survive := env.Calls.All
+	if e.Shape[env.Event] == env.Crash {
+		survive = env.Calls.OverUDP // connections end with their process
+	}
+	err := during(ctx, e, survive, e.Happen)
+	if e.Shape[env.Event] == env.Mistake {
+		err = errors.Join(err, e.Repair(ctx))
+	}
+	return err
 }
 
-// under returns a behaviour: something happens during calls through each listener, and afterwards they continue and new
-// calls work.
+// under returns a behaviour: something happens during calls through each listener, and afterwards all continue.
 func under(happen func(*env.Env, context.Context) error) func(context.Context, *env.Env) error {
 	return func(ctx context.Context, e *env.Env) error {
-		calls, err := e.DialAll(ctx, "under")
-		defer calls.HangUp()
-		if err != nil {
-			return fmt.Errorf("before: %w", err)
-		}
-		if err := happen(e, ctx); err != nil {
-			return err
-		}
-		if err := calls.Flow(ctx); err != nil {
-			return fmt.Errorf("calls of before: %w", err)
-		}
-		later, err := e.DialAll(ctx, "later")
-		later.HangUp()
-		if err != nil {
-			return fmt.Errorf("calls of afterwards: %w", err)
-		}
-		return nil
+		return during(ctx, e, env.Calls.All, func(ctx context.Context) error { return happen(e, ctx) })
 	}
+}
+
+// during makes something happen during calls through each listener. Afterwards those that must survive continue, and new
+// calls work.
+func during(ctx context.Context, e *env.Env, survive func(env.Calls) env.Calls, happen func(context.Context) error) error {
+	calls, err := e.DialAll(ctx, "during")
+	defer func() { calls.HangUp() }()
+	if err != nil {
+		return fmt.Errorf("before: %w", err)
+	}
+	if err := happen(ctx); err != nil {
+		return err
+	}
+	if err := survive(calls).Flow(ctx); err != nil {
+		return fmt.Errorf("calls of before: %w", err)
+	}
+	later, err := e.DialAll(ctx, "later")
+	later.HangUp()
+	if err != nil {
+		return fmt.Errorf("calls of afterwards: %w", err)
+	}
+	return nil
 }
 
 func callsReachTheirPeers(ctx context.Context, e *env.Env) error {

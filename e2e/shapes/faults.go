@@ -30,6 +30,9 @@ const (
 	firstHeavy     = 31001
 )
 
+// errDisturbed reports that a disturbance took datagrams from calls that it does not concern.
+var errDisturbed = errors.New("other calls are disturbed")
+
 // undisturbed compares the losses of calls before and during a disturbance. A disturbance returns what ends it.
 func undisturbed(ctx context.Context, calls env.Calls, disturb func() (end func(), err error)) error {
 	control := calls.Losses(ctx, window)
@@ -40,9 +43,12 @@ func undisturbed(ctx context.Context, calls env.Calls, disturb func() (end func(
 	lost := calls.Losses(ctx, window)
 	end()
 	if lost > control+tolerated {
-		return fmt.Errorf("calls lose %.0f%% of their datagrams, and %.0f%% without the disturbance", lost, control)
+		return fmt.Errorf("%w: they lose %.0f%% of their datagrams, and %.0f%% without the disturbance", errDisturbed, lost, control)
 	}
-	return calls.Flow(ctx)
+	if err := calls.Flow(ctx); err != nil {
+		return fmt.Errorf("%w: %w", errDisturbed, err)
+	}
+	return nil
 }
 
 func noisyClientDisturbsNobody(ctx context.Context, e *env.Env) error {
@@ -56,22 +62,9 @@ func noisyClientDisturbsNobody(ctx context.Context, e *env.Env) error {
 	})
 }
 
-// callsSurviveACrash kills a dataplane of each Gateway. Calls over UDP continue; clients over streams and DTLS connect again.
+// callsSurviveACrash kills a dataplane of each Gateway. Clients over streams and DTLS connect again.
 func callsSurviveACrash(ctx context.Context, e *env.Env) error {
-	calls, err := e.DialAll(ctx, "crash")
-	defer calls.HangUp()
-	if err != nil {
-		return err
-	}
-	if err := e.CrashOne(ctx); err != nil {
-		return err
-	}
-	if err := calls.OverUDP().Flow(ctx); err != nil {
-		return fmt.Errorf("calls of before: %w", err)
-	}
-	later, err := e.DialAll(ctx, "later")
-	later.HangUp()
-	return err
+	return during(ctx, e, env.Calls.OverUDP, e.CrashOne)
 }
 
 // movedClientsContinue moves each of some clients to the next dataplane.

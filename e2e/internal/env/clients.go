@@ -133,6 +133,9 @@ func (l *Listener) TryPeer(ctx context.Context, peer netip.AddrPort) error {
 // Calls are running calls.
 type Calls []*Call
 
+// All returns the calls.
+func (cs Calls) All() Calls { return cs }
+
 // OverUDP returns the calls over UDP.
 func (cs Calls) OverUDP() (list Calls) {
 	for _, c := range cs {

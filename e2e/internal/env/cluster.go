@@ -116,12 +116,17 @@ func (c *inCluster) permit(ctx context.Context) error {
 		"stunner-system", c.system, "name: stunner-operator", "name: "+c.account(),
 		"policyName: stunner-operator", "policyName: "+c.account(), ":stunner-operator", ":"+c.account(),
 	)
+	// Shapes with the host network or an offload engine need these settings of the admission policy.
+	allow := strings.NewReplacer(
+		"- name: hostNetwork\n      expression: \"false\"", "- name: hostNetwork\n      expression: \"true\"",
+		"- name: offload\n      expression: \"false\"", "- name: offload\n      expression: \"true\"",
+	)
 	for _, file := range []string{"rbac.yaml", "inspection.yaml", "policy.yaml"} {
 		text, err := os.ReadFile(filepath.Join(c.root, "kustomize/base", file))
 		if err != nil {
 			return err
 		}
-		if err := c.Cluster.Apply(ctx, c.system, own.Replace(string(text))); err != nil {
+		if err := c.Cluster.Apply(ctx, c.system, allow.Replace(own.Replace(string(text)))); err != nil {
 			return err
 		}
 	}
@@ -263,8 +268,8 @@ func (c *inCluster) startOperator(ctx context.Context) error {
 apiVersion: v1
 kind: Service
 metadata: {name: stunner-config-discovery, namespace: %s, labels: {stunner.l7mp.io/config-discovery-service: "true"}}
-spec: {selector: {app: %s}, ports: [{name: cds, port: 13478, targetPort: %d}]}
-`, c.system, operatorName, c.ports.discovery)
+spec: {%s, selector: {app: %s}, ports: [{name: cds, port: 13478, targetPort: %d}]}
+`, c.system, c.ipFamilies(), operatorName, c.ports.discovery)
 	if err := c.apply(ctx, c.system, text); err != nil {
 		return err
 	}

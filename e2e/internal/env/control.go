@@ -67,7 +67,7 @@ func (e *Env) Ctl(ctx context.Context, args ...string) (Output, error) {
 
 // Icetest runs `stunnerctl icetest` with a media server of its own.
 func (e *Env) Icetest(ctx context.Context, g *Gateway, args ...string) (o Output, err error) {
-	flags, err := e.CredentialFlags(g)
+	flags, err := e.CredentialFlags(ctx, g)
 	if err != nil {
 		return o, err
 	}
@@ -115,7 +115,7 @@ func (e *Env) Findings(ctx context.Context, args ...string) ([]Finding, error) {
 }
 
 // CredentialFlags returns the flags with which stunnerctl has a credential for a Gateway, in the way of the shape.
-func (e *Env) CredentialFlags(g *Gateway) ([]string, error) {
+func (e *Env) CredentialFlags(ctx context.Context, g *Gateway) ([]string, error) {
 	write := func(name, content string) (string, error) {
 		file := filepath.Join(e.Dir, name)
 		return file, os.WriteFile(file, []byte(content), 0o600)
@@ -128,13 +128,18 @@ func (e *Env) CredentialFlags(g *Gateway) ([]string, error) {
 		file, err := write("shared-secret", e.secret)
 		return []string{"--user", "ctl", "--secret-file", file}, err
 	}
-	file, err := write("jwt", token("ctl"))
-	return []string{"--auth-server-address", e.auth.address, "--auth-token-file", file}, err
+	// stunnerctl sends a token over TLS only, and the auth service is behind a proxy that ends TLS.
+	username, password, err := g.Credential(ctx, "ctl")
+	if err != nil {
+		return nil, err
+	}
+	file, err := write("password", password)
+	return []string{"--user", username, "--password-file", file}, err
 }
 
 // Turncat sends a line through a listener to a peer and back, by `stunnerctl turncat`.
 func (e *Env) Turncat(ctx context.Context, l *Listener) error {
-	flags, err := e.CredentialFlags(l.Gateway)
+	flags, err := e.CredentialFlags(ctx, l.Gateway)
 	if err != nil {
 		return err
 	}

@@ -35,7 +35,7 @@ import (
 )
 
 // Limit is the longest time that Await waits. Nothing takes this long; a busy machine may need it.
-const Limit = 30 * time.Second
+const Limit = 20 * time.Second
 
 // Options of an Env.
 type Options struct {

@@ -103,13 +103,13 @@ func (l *Listener) Peers() []netip.AddrPort {
 }
 
 // ForeignPeers returns addresses that no route of the listener allows: of the other route, of other Gateways, and of no
-// Gateway.
+// Gateway. They are of the family of a relay whose client asks for no family.
 func (l *Listener) ForeignPeers() (list []netip.AddrPort) {
 	e := l.Gateway.env
 	own := l.Gateway.peerNumber(l.second)
 	for number := range peerCount {
 		if number != own {
-			list = append(list, e.peersOf(number)...)
+			list = append(list, e.peersOf(number)[0])
 		}
 	}
 	return list

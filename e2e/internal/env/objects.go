@@ -72,10 +72,6 @@ func (e *Env) dataplaneYAML(image string, pods int) string {
 	if engine := map[Value]string{TC: "TC", XDP: "XDP"}[e.Shape[MediaPath]]; engine != "" {
 		fmt.Fprintf(&spec, "  offloadEngine: %s\n", engine)
 	}
-	service := map[Value]string{
-		IPv4: "ipFamilyPolicy: SingleStack, ipFamilies: [IPv4]", IPv6: "ipFamilyPolicy: SingleStack, ipFamilies: [IPv6]",
-		DualStack: "ipFamilyPolicy: RequireDualStack, ipFamilies: [IPv4, IPv6]",
-	}[e.Shape[Families]]
 	return fmt.Sprintf(`
 apiVersion: stunner.l7mp.io/v1
 kind: Dataplane
@@ -86,7 +82,18 @@ spec:
   enableMetricsEndpoint: true
   terminationGracePeriodSeconds: 60
   service: {%s}
-%s`, e.class, image, pods, service, spec.String())
+%s`, e.class, image, pods, e.ipFamilies(), spec.String())
+}
+
+// ipFamilies returns the fields of a Service that select the families of the shape.
+func (e *Env) ipFamilies() string {
+	switch e.Shape[Families] {
+	case IPv4:
+		return "ipFamilyPolicy: SingleStack, ipFamilies: [IPv4]"
+	case IPv6:
+		return "ipFamilyPolicy: SingleStack, ipFamilies: [IPv6]"
+	}
+	return "ipFamilyPolicy: RequireDualStack, ipFamilies: [IPv4, IPv6]"
 }
 
 // secretYAML returns the Secret with the credentials.

@@ -136,7 +136,9 @@ func (c *Call) allocate(o Options) (err error) {
 type anyFamily struct{ transport.Net }
 
 // ResolveUDPAddr implements transport.Net.
-func (anyFamily) ResolveUDPAddr(_, address string) (*net.UDPAddr, error) { return net.ResolveUDPAddr("udp", address) }
+func (anyFamily) ResolveUDPAddr(_, address string) (*net.UDPAddr, error) {
+	return net.ResolveUDPAddr("udp", address)
+}
 
 // Permit sends a CreatePermission request.
 func (c *Call) Permit(peer net.Addr) error {

@@ -49,11 +49,11 @@ var Behaviours = []Behaviour{
 	},
 	{
 		Name: "DoctorFindsNothing", Promise: "stunnerctl doctor has no finding for a healthy installation.",
-		Holds: doctorFindsNothing,
+		In: offloadAsAskedFor, Holds: doctorFindsNothing,
 	},
 	{
 		Name: "WhyFindsNothing", Promise: "stunnerctl why has no finding for a healthy Gateway.",
-		Holds: whyFindsNothing,
+		In: offloadAsAskedFor, Holds: whyFindsNothing,
 	},
 	{
 		Name: "CallsReachTheirPeers", Promise: "Clients reach the peers of a listener's routes, at each address and over each transport.",
@@ -171,4 +171,10 @@ func severalPodsSeeClients(s env.Shape) bool {
 		return s[env.Pods] != env.OnePod
 	}
 	return false
+}
+
+// offloadAsAskedFor reports whether the offload engine works where the pods are. XDP does not support the interfaces of
+// pods: that is a finding, and the pods use TC.
+func offloadAsAskedFor(s env.Shape) bool {
+	return s[env.MediaPath] != env.XDP || s[env.Place] == env.HostNetwork || s[env.Input] == env.Folder
 }

@@ -183,10 +183,11 @@ func whyFindsNothing(ctx context.Context, e *env.Env) (err error) {
 	return err
 }
 
-// findsNothing waits until a command has no finding, because what happened before may be reported for a while.
+// findsNothing waits until a command has no finding but remarks, because what happened before is reported for a while.
 func findsNothing(ctx context.Context, e *env.Env, args ...string) error {
 	return e.Await(ctx, strings.Join(args, " "), func(ctx context.Context) error {
 		list, err := e.Findings(ctx, args...)
+		list = slices.DeleteFunc(list, func(f env.Finding) bool { return f.Severity == "info" })
 		if err == nil && len(list) > 0 {
 			err = fmt.Errorf("findings %+v", list)
 		}

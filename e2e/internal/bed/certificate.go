@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// Certificate makes a self-signed certificate for the loopback address and the given addresses. It is valid for one
-// hour. Certificate and private key are returned in PEM.
+// Certificate makes a self-signed certificate for the loopback address and the given addresses. It is valid for a
+// year. Certificate and private key are returned in PEM.
 func Certificate(more ...netip.Addr) (chain, private []byte, err error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -24,7 +24,7 @@ func Certificate(more ...netip.Addr) (chain, private []byte, err error) {
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(now.UnixNano()),
 		NotBefore:    now.Add(-time.Minute),
-		NotAfter:     now.Add(time.Hour),
+		NotAfter:     now.AddDate(1, 0, 0),
 		KeyUsage:     x509.KeyUsageDigitalSignature,
 		ExtKeyUsage:  []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 		IPAddresses:  []net.IP{net.ParseIP(Loopback)},

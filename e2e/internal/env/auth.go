@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -83,6 +84,9 @@ type ICE struct {
 	} `json:"iceServers"`
 }
 
+// ErrNoAddress reports that the auth service knows no address of the Gateways.
+var ErrNoAddress = errors.New("no matching gateway has a public address")
+
 // ICEServers asks the auth service for the ICE servers of Gateways as a web app does, TURN over DTLS included, which
 // browsers do not support. Without Gateways the auth service selects them.
 func (e *Env) ICEServers(ctx context.Context, user string, gateways ...*Gateway) (answer ICE, err error) {
@@ -108,6 +112,9 @@ func (e *Env) ICEServers(ctx context.Context, user string, gateways ...*Gateway)
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("Authorization", "Bearer "+token(user))
 	code, body, err := bed.Do(req)
+	if err == nil && code == http.StatusNotFound {
+		err = ErrNoAddress
+	}
 	if err == nil && code != http.StatusCreated {
 		err = fmt.Errorf("status %d: %s", code, body)
 	}
@@ -158,10 +165,13 @@ func (g *Gateway) Credential(ctx context.Context, user string) (username, passwo
 	case Static:
 		return e.user, e.secret, nil
 	case Ephemeral:
-		minted, err := credential.Authority{SharedSecret: credential.Secret(e.secret)}.Mint(user, time.Hour, time.Now())
-		return minted.Username, string(minted.Password), err
+		return e.mint(user)
 	}
 	answer, err := e.ICEServers(ctx, user, g)
+	if errors.Is(err, ErrNoAddress) {
+		// A client that knows an address from elsewhere needs the same credential.
+		return e.mint(user)
+	}
 	if err != nil {
 		return "", "", err
 	}
@@ -169,4 +179,10 @@ func (g *Gateway) Credential(ctx context.Context, user string) (username, passwo
 		return "", "", fmt.Errorf("the auth service knows no server of %s", g.ID())
 	}
 	return answer.Servers[0].Username, answer.Servers[0].Credential, nil
+}
+
+// mint makes a credential with the shared secret.
+func (e *Env) mint(user string) (username, password string, err error) {
+	minted, err := credential.Authority{SharedSecret: credential.Secret(e.secret)}.Mint(user, time.Hour, time.Now())
+	return minted.Username, string(minted.Password), err
 }

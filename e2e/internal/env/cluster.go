@@ -260,7 +260,7 @@ func (c *inCluster) startOperator(ctx context.Context) error {
 		"--provider=kubernetes", "--kubeconfig=" + access.Kubeconfig, "--namespace=" + c.system, "--identity=operator",
 		"--controller-name=" + c.controller, "--own-gateway-configs=restricted", "--discovery-auth=strict",
 		"--discovery-readers=" + c.system + "/" + c.account() + "," + c.system + "/" + authName,
-		"--discovery-address=" + c.home(c.ports.discovery), "--discovery-url=https://" + c.home(c.ports.discovery),
+		fmt.Sprintf("--discovery-address=:%d", c.ports.discovery), "--discovery-url=https://" + c.home(c.ports.discovery),
 		"--address=" + c.address().String(), "--discovery-token-file=/var/run/stunner/token", "--scaler-address=",
 		"--health-address=" + c.home(c.ports.health), "--log=all:DEBUG", "--image=" + firstImage,
 	}, "")

@@ -1,6 +1,7 @@
 package env
 
 import (
+	"maps"
 	"math/rand/v2"
 	"slices"
 )
@@ -77,8 +78,9 @@ func Cover(of []Factor) (shapes []Shape) {
 	wanted := possible(of)
 	for len(wanted) > 0 {
 		best, most := Shape{}, 0
+		left := slices.SortedFunc(maps.Keys(wanted), comparePairs) // the order of a map is random
 		for range candidates {
-			s := candidate(random, wanted)
+			s := candidate(random, left[random.IntN(len(left))])
 			if n := count(s, of, wanted); n > most {
 				best, most = s, n
 			}
@@ -101,20 +103,14 @@ func count(s Shape, of []Factor, wanted map[pair]bool) (n int) {
 	return n
 }
 
-// candidate returns a possible shape with at least one wanted pair, and otherwise random values.
-func candidate(random *rand.Rand, wanted map[pair]bool) Shape {
-	list := make([]pair, 0, len(wanted))
-	for p := range wanted {
-		list = append(list, p)
-	}
-	slices.SortFunc(list, comparePairs) // the order of a map is random
-	first := list[random.IntN(len(list))]
+// candidate returns a possible shape with a pair, and otherwise random values.
+func candidate(random *rand.Rand, with pair) Shape {
 	for {
 		var s Shape
 		for f, values := range Values {
 			s[f] = values[random.IntN(len(values))]
 		}
-		s[first.f], s[first.g] = first.a, first.b
+		s[with.f], s[with.g] = with.a, with.b
 		if s.impossible() == "" {
 			return s
 		}

@@ -28,13 +28,13 @@ func (e *Env) Happen(ctx context.Context) error {
 // ChangeRoutes adds a media server to the first route of each Gateway, waits until clients reach it, and removes it again.
 func (e *Env) ChangeRoutes(ctx context.Context) error {
 	for _, g := range e.Gateways {
-		if err := e.input.apply(ctx, g.Namespace, g.firstBackendYAML(e.Net.Peer(extraPeer))); err != nil {
+		if err := e.input.apply(ctx, g.Namespace, g.routeBackendYAML(false, e.Net.Peer(extraPeer))); err != nil {
 			return err
 		}
 		if err := g.awaitEndpoint(ctx, extraPeer, true); err != nil {
 			return err
 		}
-		if err := e.input.apply(ctx, g.Namespace, g.firstBackendYAML()); err != nil {
+		if err := e.input.apply(ctx, g.Namespace, g.routeBackendYAML(false)); err != nil {
 			return err
 		}
 		if err := g.awaitEndpoint(ctx, extraPeer, false); err != nil {

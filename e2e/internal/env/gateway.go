@@ -165,9 +165,9 @@ func (g *Gateway) hasSecond() bool { return g.env.Shape[Listeners] == TwoUDP }
 // apply writes the objects of the Gateway.
 func (g *Gateway) apply(ctx context.Context) error {
 	e := g.env
-	texts := []string{g.yaml(), g.firstBackendYAML(), g.routeYAML(false)}
+	texts := []string{g.yaml(), g.routeBackendYAML(false), g.routeYAML(false)}
 	if g.hasSecond() {
-		texts = append(texts, g.backendYAML("second", e.Net.Peer(g.peerNumber(true))), g.routeYAML(true))
+		texts = append(texts, g.routeBackendYAML(true), g.routeYAML(true))
 	}
 	if e.Shape[Listeners] == AllProtocols {
 		text, err := g.newCertificate()

@@ -124,10 +124,10 @@ func (g *Gateway) certificateYAML(chain, key []byte) string {
 	return fmt.Sprintf(`
 apiVersion: v1
 kind: Secret
-metadata: {name: certificate, namespace: %s}
+metadata: {name: %s-certificate, namespace: %s}
 type: kubernetes.io/tls
 data: {tls.crt: %s, tls.key: %s}
-`, g.Namespace, encode(chain), encode(key))
+`, g.Name, g.Namespace, encode(chain), encode(key))
 }
 
 // yaml returns the Gateway.
@@ -161,7 +161,7 @@ spec:
 	for _, l := range g.Listeners {
 		tls := ""
 		if l.Secure() {
-			tls = ", tls: {certificateRefs: [{name: certificate}]}"
+			tls = fmt.Sprintf(", tls: {certificateRefs: [{name: %s-certificate}]}", g.Name)
 		}
 		fmt.Fprintf(&text, "  - {name: %s, port: %d, protocol: %s%s}\n", l.Name, l.port, l.Protocol, tls)
 	}
@@ -240,7 +240,12 @@ ports: [{name: media, port: %[7]d, protocol: UDP}]
 	return text.String()
 }
 
-// firstBackendYAML returns the Service of the first route: its media server, the one that stunnerctl makes, and more.
-func (g *Gateway) firstBackendYAML(more ...topology.Both[netip.Addr]) string {
-	return g.backendYAML("first", append(more, g.env.Net.Peer(g.peerNumber(false)), g.env.input.ctlPeer())...)
+// routeBackendYAML returns the Service of the first or the second route: its media server, the one that stunnerctl makes,
+// and more.
+func (g *Gateway) routeBackendYAML(second bool, more ...topology.Both[netip.Addr]) string {
+	name := "first"
+	if second {
+		name = "second"
+	}
+	return g.backendYAML(name, append(more, g.env.Net.Peer(g.peerNumber(second)), g.env.input.ctlPeer())...)
 }

@@ -224,8 +224,12 @@ func (s *services) exposed(ctx context.Context, g *Gateway) error {
 	if err != nil {
 		return err
 	}
+	pods, err := s.cluster.dataplanes(g)
+	if err != nil {
+		return err
+	}
 	for _, l := range g.Listeners {
-		if err := s.exposedBy(l, all.Items); err != nil {
+		if err := s.exposedBy(l, all.Items, pods); err != nil {
 			return err
 		}
 	}
@@ -233,7 +237,7 @@ func (s *services) exposed(ctx context.Context, g *Gateway) error {
 }
 
 // exposedBy looks for the port of a listener in the Services of its namespace.
-func (s *services) exposedBy(l *Listener, all []corev1.Service) error {
+func (s *services) exposedBy(l *Listener, all []corev1.Service, pods []Dataplane) error {
 	for _, svc := range all {
 		if !l.Gateway.owns(svc.Name) {
 			continue
@@ -245,9 +249,8 @@ func (s *services) exposedBy(l *Listener, all []corev1.Service) error {
 			if svc.Spec.Type == corev1.ServiceTypeLoadBalancer && len(svc.Status.LoadBalancer.Ingress) == 0 {
 				return fmt.Errorf("Service %s has no load balancer yet", svc.Name)
 			}
-			want := s.cluster.Shape.PodCount() * len(s.cluster.families(l.Gateway.public))
-			if n := s.pods(svc.Namespace, svc.Name, p.Port); n != want {
-				return fmt.Errorf("port %d of Service %s leads to %d addresses of pods, want %d", p.Port, svc.Name, n, want)
+			if err := s.leads(svc, p, pods); err != nil {
+				return err
 			}
 			if s.cluster.Shape[Place] == NodePort {
 				l.nodePort = p.NodePort
@@ -263,9 +266,22 @@ func (g *Gateway) owns(service string) bool {
 	return service == g.Name || service == g.Name+"-tcp" || service == g.Name+"-udp"
 }
 
-// pods returns the number of addresses of pods that a port of a Service leads to.
-func (s *services) pods(namespace, name string, port int32) int {
+// leads returns nil if a port of a Service leads to the given pods and to no other.
+func (s *services) leads(svc corev1.Service, p corev1.ServicePort, pods []Dataplane) error {
+	var want []netip.Addr
+	for _, d := range pods {
+		want = append(want, d.Addrs...)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.served[fmt.Sprintf("%s/%s/%d", namespace, name, port)])
+	var got []netip.Addr
+	for _, a := range s.served[fmt.Sprintf("%s/%s/%d", svc.Namespace, svc.Name, p.Port)] {
+		got = append(got, a.Addr())
+	}
+	slices.SortFunc(want, netip.Addr.Compare)
+	slices.SortFunc(got, netip.Addr.Compare)
+	if !slices.Equal(got, want) {
+		return fmt.Errorf("port %d of Service %s leads to pods %v, want %v", p.Port, svc.Name, got, want)
+	}
+	return nil
 }

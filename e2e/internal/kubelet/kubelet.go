@@ -8,9 +8,11 @@
 package kubelet
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -104,22 +106,28 @@ func (k *Kubelet) observe(ctx context.Context, pod *corev1.Pod) {
 	case pod.DeletionTimestamp != nil:
 		k.running.Go(func() { k.remove(ctx, pod) })
 	case pod.Spec.NodeName == "":
-		node := k.quietest()
-		p = newPod(k, pod, node)
+		p = newPod(k, pod, k.node(pod))
 		k.pods[pod.UID] = p
 		k.running.Go(func() { p.run(ctx) })
 	}
 }
 
-// quietest returns the node with the fewest pods.
-func (k *Kubelet) quietest() string {
-	count := map[string]int{}
+// node returns the node for a pod: the one with the fewest pods with the same labels, as the default constraints of the
+// scheduler spread them, and of these the one with the fewest pods.
+func (k *Kubelet) node(pod *corev1.Pod) string {
+	same, all := map[string]int{}, map[string]int{}
 	for _, p := range k.pods {
-		if !p.ended() {
-			count[p.node]++
+		if p.ended() {
+			continue
+		}
+		all[p.node]++
+		if p.spec.Namespace == pod.Namespace && maps.Equal(p.spec.Labels, pod.Labels) && !p.Terminating() {
+			same[p.node]++
 		}
 	}
-	return slices.MinFunc(k.Nodes, func(a, b string) int { return count[a] - count[b] })
+	return slices.MinFunc(k.Nodes, func(a, b string) int {
+		return cmp.Or(same[a]-same[b], all[a]-all[b])
+	})
 }
 
 // refresh writes the volumes of all pods of a namespace again, after a ConfigMap or Secret has changed.

@@ -30,10 +30,14 @@ func (s *Space) JoinByTAP(router *Space, name string, here, there []netip.Prefix
 		_ = near.Close()
 		return nil, err
 	}
+	if err := s.configure(router, name, here, there); err != nil {
+		return pair{near, far}, err
+	}
+	// Not before: reading from an interface that is down is an error.
 	for from, to := range map[*os.File]*os.File{near: far, far: near} {
 		go func() { _, _ = io.Copy(to, struct{ io.Reader }{from}) }() // until Close
 	}
-	return pair{near, far}, s.configure(router, name, here, there)
+	return pair{near, far}, nil
 }
 
 // pair is a pair of TAP interfaces.

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -25,7 +26,8 @@ type packet struct {
 
 // capture checks the checksums of all UDP datagrams that an interface receives.
 type capture struct {
-	fd int
+	fd    int
+	ended atomic.Bool
 
 	mu            sync.Mutex
 	full, partial int // datagrams with a checksum, and with that of the pseudo header
@@ -49,18 +51,24 @@ func (s *space) capture(t testing.TB) *capture {
 	if err := unix.SetsockoptInt(c.fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 32<<20); err != nil {
 		t.Fatal(err)
 	}
-	// The goroutine ends with the test program: a blocked recvmsg does not end with its descriptor.
+	// A blocked recvmsg does not end with its descriptor.
+	pause := unix.NsecToTimeval((50 * time.Millisecond).Nanoseconds())
+	if err := unix.SetsockoptTimeval(c.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &pause); err != nil {
+		t.Fatal(err)
+	}
 	go c.read()
+	t.Cleanup(func() { c.ended.Store(true) })
 	return c
 }
 
 func htons(p uint16) uint16 { return binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, p)) }
 
 func (c *capture) read() {
+	defer func() { _ = unix.Close(c.fd) }()
 	b, control := make([]byte, 65536), make([]byte, 256)
-	for {
+	for !c.ended.Load() {
 		n, controlled, _, from, err := unix.Recvmsg(c.fd, b, control, 0)
-		if errors.Is(err, unix.EINTR) || errors.Is(err, unix.ENETDOWN) {
+		if errors.Is(err, unix.EINTR) || errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.ENETDOWN) {
 			continue
 		}
 		if err != nil {

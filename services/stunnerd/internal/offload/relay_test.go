@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"log/slog"
 	"net"
@@ -129,10 +130,19 @@ func (p *relayProcess) do(t testing.TB, format string, arguments ...any) relaySt
 	return s
 }
 
+// waiting is the number of tests that run at a time on a small machine. Many of them mostly wait.
+const waiting = 4
+
 func TestMain(m *testing.M) {
 	if text := os.Getenv(relayEnv); text != "" {
 		relayMain(text)
 		return
+	}
+	flag.Parse()
+	given := false
+	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
+	if !given && runtime.GOMAXPROCS(0) < waiting {
+		_ = flag.Set("test.parallel", fmt.Sprint(waiting))
 	}
 	os.Exit(m.Run())
 }

@@ -18,5 +18,5 @@ kernels: ## Run the tests of in-kernel forwarding, and 100,000 allocations on on
 	@CGO_ENABLED=0 GOWORK=off go -C .ci/tools build -o $(CURDIR)/bin/boot ./boot
 	@go build -o bin/kernels ./services/stunnerd ./e2e/media/bare
 	@go test -c -o bin/kernels ./services/stunnerd/internal/offload ./e2e/media
-	cd services/stunnerd/internal/offload && $(BOOT) $(CURDIR)/bin/kernels/offload.test -test.v -test.timeout=60m -every-device -cards
+	cd services/stunnerd/internal/offload && $(BOOT) $(CURDIR)/bin/kernels/offload.test -test.v -test.timeout=60m -every-device -every-size -cards
 	cd e2e/media && $(BOOT) -memory 8G $(CURDIR)/bin/kernels/media.test -test.v -test.timeout=60m -test.run='^TestMedia$$' -rows=many -huge=$(HUGE) -servers='^stunnerd$$' -programs=$(CURDIR)/bin/kernels

@@ -7,7 +7,8 @@ TALLY   = GOWORK=off go -C .ci/tools run ./tally
 GO_TEST := go test -json -vet=off -timeout=20m
 
 # go test repeats the results of packages whose inputs have not changed. e2e must not use them, because it runs binaries that go test does not
-# know. The services use them; FRESH=1 runs all of their tests, in random order, as CI does.
+# know. The services use them; FRESH=1 runs all of their tests, in random order, as CI does. TestContent of offload
+# sends more sizes with it.
 UNCACHED := -count=1 -shuffle=on
 FRESH    ?=
 

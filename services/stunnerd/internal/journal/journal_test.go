@@ -92,10 +92,26 @@ func written(t testing.TB, now time.Time) (data []byte, ends []int, states [][]E
 	return data, ends, states
 }
 
+// memory returns a folder in memory, as that of a pod is, or else a temporary folder. A disk writes a file when it
+// replaces another one.
+func memory(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("/dev/shm", "journal")
+	if err != nil {
+		return t.TempDir()
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
+}
+
 // restore returns what a process restores from a file, its status and the files that it leaves.
 func restore(t testing.TB, data []byte, now time.Time) (Restored, Status, map[string]int) {
 	t.Helper()
-	dir := t.TempDir()
+	dir := memory(t)
 	if err := os.WriteFile(filepath.Join(dir, fileName), data, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -148,13 +164,21 @@ func TestDamagedJournal(t *testing.T) {
 	for bit := range len(data) * 8 {
 		damaged := bytes.Clone(data)
 		damaged[bit/8] ^= 1 << (bit % 8)
-		got, status, files := restore(t, damaged, now)
 		var want []Entry
 		for i := range ends {
 			if ends[i] <= bit/8 {
 				want = states[i]
 			}
 		}
+		s, _, err := replay(bytes.NewReader(damaged), int64(len(damaged)))
+		if s.resume(now); !reflect.DeepEqual(orNil(sorted(s.entries())), orNil(want)) ||
+			!errors.Is(err, errDamaged) && !errors.Is(err, errForeign) {
+			t.Fatalf("bit %d of byte %d: %+v, want %+v: %v", bit%8, bit/8, s.entries(), want, err)
+		}
+		if bit%8 != bit/8%8 {
+			continue // a start with one bit of each byte
+		}
+		got, status, files := restore(t, damaged, now)
 		if !reflect.DeepEqual(orNil(sorted(got.Sessions)), orNil(want)) {
 			t.Fatalf("bit %d of byte %d: %+v, want %+v", bit%8, bit/8, got.Sessions, want)
 		}
@@ -216,6 +240,38 @@ func TestForeignJournal(t *testing.T) {
 	}
 }
 
+// repeated is the content of a large file: begin, times an entry, end, and zeros up to a size.
+type repeated struct {
+	begin, entry, end []byte
+	times             int
+	size              int64
+}
+
+// repeatedFile reads the content of a file that has no blocks, because writing it takes longer than the test.
+type repeatedFile struct {
+	file
+	repeated
+}
+
+func (r repeatedFile) ReadAt(b []byte, at int64) (n int, err error) {
+	first := int64(len(r.begin))
+	last := first + int64(r.times*len(r.entry))
+	for n < len(b) {
+		switch at := at + int64(n); {
+		case at < first:
+			n += copy(b[n:], r.begin[at:])
+		case at < last:
+			n += copy(b[n:], r.entry[(at-first)%int64(len(r.entry)):])
+		case at < last+int64(len(r.end)):
+			n += copy(b[n:], r.end[at-last:])
+		default:
+			zeros, err := r.file.ReadAt(b[n:], at)
+			return n + zeros, err
+		}
+	}
+	return n, nil
+}
+
 // A start takes less than a second of CPU time, whatever is in the file.
 func TestStartIsFast(t *testing.T) {
 	header := appendHeader(nil)
@@ -223,25 +279,30 @@ func TestStartIsFast(t *testing.T) {
 	if !closeEntry(longest, 0) || closeEntry(append(longest, 0), 0) {
 		t.Fatal("not the longest entry")
 	}
-	whole := slices.Concat(header, bytes.Repeat(longest, maxSize/len(longest)-1))
 	// Each byte might begin an entry, of an ever other length.
 	almost := bytes.Repeat([]byte{byte(ended), byte(added), byte(nonces), byte(bound)}, len(longest)/4)
 	almost[0], almost[1] = 0xff, 0xff
-	for name, row := range map[string]struct {
-		begin []byte
-		size  int64
-	}{
-		"1 GiB of zeros":                        {nil, 1 << 30},
-		"256 MiB of zeros":                      {nil, maxSize},
-		"256 MiB of damage":                     {slices.Concat(header, almost), maxSize},
-		"256 MiB of entries, a damaged length":  {slices.Concat(whole, almost), int64(len(whole) + len(almost))},
-		"256 MiB of entries, an incomplete one": {slices.Concat(whole, longest[:1<<15]), int64(len(whole) + 1<<15)},
+	most := maxSize/len(longest) - 1
+	for name, c := range map[string]repeated{
+		"1 GiB of zeros":                        {size: 1 << 30},
+		"256 MiB of zeros":                      {size: maxSize},
+		"256 MiB of damage":                     {begin: header, end: almost, size: maxSize},
+		"256 MiB of entries, a damaged length":  {begin: header, entry: longest, times: most, end: almost},
+		"256 MiB of entries, an incomplete one": {begin: header, entry: longest, times: most, end: longest[:1<<15]},
 	} {
 		t.Run(name, func(t *testing.T) {
+			c.size = max(c.size, int64(len(c.begin)+c.times*len(c.entry)+len(c.end)))
 			dir := t.TempDir()
-			large(t, dir, string(row.begin), row.size)
+			large(t, dir, "", c.size)
+			h := hooks{minimum: maxSize, open: func(name string, flags int) (file, error) {
+				f, err := osFile(name, flags)
+				if err == nil && flags == os.O_RDONLY {
+					f = repeatedFile{f, c}
+				}
+				return f, err
+			}}
 			before := cpuTime(t)
-			j, _ := Open(Options{Dir: dir})
+			j, _ := open(Options{Dir: dir}, h)
 			took := cpuTime(t) - before
 			t.Logf("%v", took)
 			if took > time.Second {

@@ -20,9 +20,10 @@ import (
 // world is the model of a journal: the sessions as the caller of a Journal knows them.
 type world struct {
 	*rand.Rand
-	t    *testing.T
-	dir  string
-	now  time.Time
+	t   *testing.T
+	dir string
+	now time.Time
+	// live are the sessions. A change replaces the record, because the past states have it too.
 	live map[ID]*session.Record
 	root []byte
 	j    *Journal
@@ -120,16 +121,20 @@ func orNil[E any](list []E) []E {
 func clone(sessions map[ID]*session.Record) map[ID]*session.Record {
 	c := maps.Clone(sessions)
 	for id, r := range c {
-		n := *r
-		n.Permissions, n.Channels = slices.Clone(r.Permissions), slices.Clone(r.Channels)
-		n.Checks = slices.Clone(r.Checks)
-		c[id] = &n
+		c[id] = copied(r)
 	}
 	return c
 }
 
+func copied(r *session.Record) *session.Record {
+	n := *r
+	n.Permissions, n.Channels = slices.Clone(r.Permissions), slices.Clone(r.Channels)
+	n.Checks = slices.Clone(r.Checks)
+	return &n
+}
+
 func (w *world) state() moment {
-	m := moment{w.j.size, clone(w.live), w.root}
+	m := moment{w.j.size, maps.Clone(w.live), w.root}
 	if w.j.file == nil {
 		m.root = nil
 	}
@@ -158,9 +163,10 @@ func (w *world) change() {
 	if n := len(w.live); n > 0 && w.IntN(10) > 0 {
 		id = slices.Sorted(maps.Keys(w.live))[w.IntN(n)]
 	}
-	r := w.live[id]
-	if r == nil {
-		r = &session.Record{} // its changes are ignored
+	r := &session.Record{} // the changes of an ended session are ignored
+	if w.live[id] != nil {
+		r = copied(w.live[id])
+		w.live[id] = r
 	}
 	until := w.now.Add(time.Duration(w.IntN(300_000)) * time.Millisecond)
 	switch n := w.IntN(100); {
@@ -297,9 +303,9 @@ func TestModel(t *testing.T) {
 			t.Logf("seed %d", seed)
 		}
 	}()
-	w := &world{Rand: rand.New(rand.NewPCG(seed, 0)), t: t, dir: t.TempDir(), now: time.UnixMilli(1e12)}
+	w := &world{Rand: rand.New(rand.NewPCG(seed, 0)), t: t, dir: memory(t), now: time.UnixMilli(1e12)}
 	w.begin(moment{})
-	other := t.TempDir()
+	other := memory(t)
 	for range steps {
 		w.step()
 		switch n := w.IntN(300); {

@@ -94,7 +94,7 @@ type state struct {
 // errTorn, errDamaged, errForeign or an error of r.
 func replay(r io.Reader, size int64) (s state, whole int64, err error) {
 	s.sessions = map[ID]*session.Record{}
-	in := bufio.NewReaderSize(r, 1<<16)
+	in := bufio.NewReaderSize(r, int(min(size, 1<<16))) // most files are small
 	header := make([]byte, min(size, int64(headerSize)))
 	if _, err := io.ReadFull(in, header); err != nil {
 		return s, 0, err
@@ -107,7 +107,7 @@ func replay(r io.Reader, size int64) (s state, whole int64, err error) {
 	case len(header) < headerSize:
 		return s, 0, errTorn
 	}
-	var entry [frameSize + 1<<16]byte
+	entry := make([]byte, min(size, frameSize+1<<16))
 	for whole = int64(headerSize); whole < size; {
 		frame := entry[:min(size-whole, frameSize)]
 		if _, err := io.ReadFull(in, frame); err != nil {
@@ -116,15 +116,13 @@ func replay(r io.Reader, size int64) (s state, whole int64, err error) {
 		if len(frame) < frameSize {
 			return s, whole, errTorn
 		}
-		payload := entry[frameSize : frameSize+int(binary.BigEndian.Uint16(frame))]
-		if left := size - whole - frameSize; left < int64(len(payload)) {
-			if _, err := io.ReadFull(in, payload[:left]); err != nil {
-				return s, whole, err
-			}
-			return s, whole, incomplete(entry[:frameSize+left], whole)
-		}
+		length, left := int64(binary.BigEndian.Uint16(frame)), size-whole-frameSize
+		payload := entry[frameSize:][:min(length, left)]
 		if _, err := io.ReadFull(in, payload); err != nil {
 			return s, whole, err
+		}
+		if left < length {
+			return s, whole, incomplete(entry[:frameSize+left], whole)
 		}
 		sum := binary.BigEndian.Uint32(frame[2:])
 		if len(payload) == 0 || checksum(frame[:2], payload) != sum || !s.apply(payload) {

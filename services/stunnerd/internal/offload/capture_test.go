@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -25,7 +26,8 @@ type packet struct {
 
 // capture checks the checksums of all UDP datagrams that an interface receives.
 type capture struct {
-	fd int
+	fd    int
+	ended atomic.Bool
 
 	mu            sync.Mutex
 	full, partial int // datagrams with a checksum, and with that of the pseudo header
@@ -49,18 +51,24 @@ func (s *space) capture(t testing.TB) *capture {
 	if err := unix.SetsockoptInt(c.fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 32<<20); err != nil {
 		t.Fatal(err)
 	}
-	// The goroutine ends with the test program: a blocked recvmsg does not end with its descriptor.
+	// A blocked recvmsg does not end with its descriptor.
+	pause := unix.NsecToTimeval((50 * time.Millisecond).Nanoseconds())
+	if err := unix.SetsockoptTimeval(c.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &pause); err != nil {
+		t.Fatal(err)
+	}
 	go c.read()
+	t.Cleanup(func() { c.ended.Store(true) })
 	return c
 }
 
 func htons(p uint16) uint16 { return binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, p)) }
 
 func (c *capture) read() {
+	defer func() { _ = unix.Close(c.fd) }()
 	b, control := make([]byte, 65536), make([]byte, 256)
-	for {
+	for !c.ended.Load() {
 		n, controlled, _, from, err := unix.Recvmsg(c.fd, b, control, 0)
-		if errors.Is(err, unix.EINTR) || errors.Is(err, unix.ENETDOWN) {
+		if errors.Is(err, unix.EINTR) || errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.ENETDOWN) {
 			continue
 		}
 		if err != nil {
@@ -78,8 +86,8 @@ func (c *capture) read() {
 		if !ok && err == nil {
 			continue
 		}
-		p.payload = append([]byte(nil), p.payload...)
 		c.mu.Lock()
+		p.payload = append(c.last.payload[:0], p.payload...)
 		switch c.err = errors.Join(c.err, err); {
 		case partial:
 			c.partial++
@@ -103,10 +111,13 @@ func (c *capture) take(n int) (full, partial int, last packet, err error) {
 	}
 	defer c.mu.Unlock()
 	full, partial, last, err = c.full, c.partial, c.last, c.err
-	c.full, c.partial, c.err = 0, 0, nil
+	c.full, c.partial, c.err, c.last = 0, 0, nil, packet{}
 	return full, partial, last, err
 }
 
+// sum is called for each packet. The race detector would make it most of the time of a test.
+//
+//go:norace
 func sum(b []byte) (s uint64) {
 	for ; len(b) > 1; b = b[2:] {
 		s += uint64(binary.BigEndian.Uint16(b))

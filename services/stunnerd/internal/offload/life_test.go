@@ -72,16 +72,26 @@ func eachIPv4(t *testing.T, c relayConfig, f func(t *testing.T, w *world, r *rel
 func eachOf(t *testing.T, all []setup, c relayConfig, f func(t *testing.T, w *world, r *relayProcess, p *path)) {
 	t.Helper()
 	for _, s := range all {
+		t.Run(s.name, func(t *testing.T) { s.in(t, c, f) })
+	}
+}
+
+// eachWaiting is eachIPv4 for tests that mostly wait.
+func eachWaiting(t *testing.T, c relayConfig, f func(t *testing.T, w *world, r *relayProcess, p *path)) {
+	t.Helper()
+	for _, s := range setups() {
 		t.Run(s.name, func(t *testing.T) {
-			w := s.world(t)
-			b := binding(false)
-			c := c
-			c.Engine, c.Mechanisms, c.XDPMode, c.Bindings = s.Engine, s.Mechanisms, s.XDPMode, []relayBinding{b}
-			r := w.start(t, c)
-			p := w.path(t, b)
-			f(t, w, r, p)
+			t.Parallel()
+			s.in(t, c, f)
 		})
 	}
+}
+
+func (s setup) in(t *testing.T, c relayConfig, f func(t *testing.T, w *world, r *relayProcess, p *path)) {
+	t.Helper()
+	w, b := s.world(t), binding(false)
+	c.Engine, c.Mechanisms, c.XDPMode, c.Bindings = s.Engine, s.Mechanisms, s.XDPMode, []relayBinding{b}
+	f(t, w, w.start(t, c), w.path(t, b))
 }
 
 // Media in one direction only is forwarded in the kernel. Without the address of the relay, that of the peer needs a
@@ -175,7 +185,7 @@ func TestInvalidate(t *testing.T) {
 // A channel binding ends at its time, and not before if it is refreshed. Media in one direction only is forwarded too.
 func TestExpiry(t *testing.T) {
 	t.Parallel()
-	eachIPv4(t, relayConfig{Lifetime: time.Second}, func(t *testing.T, w *world, r *relayProcess, p *path) {
+	eachWaiting(t, relayConfig{Lifetime: time.Second}, func(t *testing.T, w *world, r *relayProcess, p *path) {
 		p.warm(t, r)
 		const lifetime, tick = 3 * time.Second, 10 * time.Millisecond // of the coarse clock of the programs, at most
 		requested := time.Now()
@@ -207,7 +217,7 @@ func TestExpiry(t *testing.T) {
 // Packets of the client prolong the permission of the peer. Packets of the peer do not.
 func TestPermission(t *testing.T) {
 	t.Parallel()
-	eachIPv4(t, relayConfig{Permission: 2 * time.Second}, func(t *testing.T, w *world, r *relayProcess, p *path) {
+	eachWaiting(t, relayConfig{Permission: 2 * time.Second}, func(t *testing.T, w *world, r *relayProcess, p *path) {
 		p.warm(t, r)
 		send := func(d time.Duration, up bool) (n Counters, inUserSpace Counters) {
 			before := r.do(t, "state")

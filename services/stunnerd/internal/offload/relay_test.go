@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"log/slog"
 	"net"
@@ -129,10 +130,19 @@ func (p *relayProcess) do(t testing.TB, format string, arguments ...any) relaySt
 	return s
 }
 
+// waiting is the number of tests that run at a time on a small machine. Many of them mostly wait.
+const waiting = 4
+
 func TestMain(m *testing.M) {
 	if text := os.Getenv(relayEnv); text != "" {
 		relayMain(text)
 		return
+	}
+	flag.Parse()
+	given := false
+	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
+	if !given && runtime.GOMAXPROCS(0) < waiting {
+		_ = flag.Set("test.parallel", fmt.Sprint(waiting))
 	}
 	os.Exit(m.Run())
 }
@@ -154,6 +164,7 @@ type testRelay struct {
 	userUp, userDown, kernelUp, kernelDown flow
 	ended                                  atomic.Uint64
 	bindings                               []*testBinding
+	objects                                objects
 }
 
 type testBinding struct {
@@ -328,32 +339,40 @@ func (r *testRelay) kernel(s *relayState) error {
 	if s.Status.Mechanism == None {
 		return nil
 	}
-	s.Objects = objects{map[ebpf.ProgramID]string{}, map[ebpf.MapID]string{}}
-	for name, p := range r.offload.kernel.collection.Programs {
-		info, err := p.Info()
-		if err != nil {
-			return err
+	programs := r.offload.kernel.collection.Programs
+	if r.objects.Programs == nil { // they stay the same, and reading all of them takes longer than most commands
+		r.objects = objects{map[ebpf.ProgramID]string{}, map[ebpf.MapID]string{}}
+		for name, p := range programs {
+			info, err := p.Info()
+			if err != nil {
+				return err
+			}
+			id, _ := info.ID()
+			r.objects.Programs[id] = name
 		}
-		id, _ := info.ID()
-		s.Objects.Programs[id] = name
+		for name, m := range r.offload.kernel.collection.Maps {
+			info, err := m.Info()
+			if err != nil {
+				return err
+			}
+			id, _ := info.ID()
+			r.objects.Maps[id] = name
+		}
+	}
+	s.Objects = r.objects
+	for _, name := range []string{"relay_in", "enter_in", "relay_xdp"} {
+		p := programs[name]
+		if p == nil {
+			continue
+		}
 		stats, err := p.Stats()
 		if err != nil {
 			return err
 		}
-		if name == "relay_in" || name == "enter_in" {
+		s.RunTime += stats.Runtime
+		if name != "relay_xdp" {
 			s.Runs += stats.RunCount
 		}
-		if name == "relay_in" || name == "enter_in" || name == "relay_xdp" {
-			s.RunTime += stats.Runtime
-		}
-	}
-	for name, m := range r.offload.kernel.collection.Maps {
-		info, err := m.Info()
-		if err != nil {
-			return err
-		}
-		id, _ := info.ID()
-		s.Objects.Maps[id] = name
 	}
 	return nil
 }

@@ -397,15 +397,19 @@ func frame(channel uint16, payload []byte) []byte {
 // media returns a payload like that of an RTP packet (RFC 3550 §5.1). STUN messages begin with another byte.
 func media(size int) []byte { return bytes.Repeat([]byte{0x80}, size) }
 
+// buffers are for datagrams of any size. New ones for each datagram would take most of the time of some tests.
+var buffers = sync.Pool{New: func() any { return new([65536]byte) }}
+
 // receive returns the next datagram, or nil.
 func receive(c *net.UDPConn, within time.Duration) []byte {
-	b := make([]byte, 65536)
+	b := buffers.Get().(*[65536]byte)
+	defer buffers.Put(b)
 	_ = c.SetReadDeadline(time.Now().Add(within))
-	n, _, err := c.ReadFromUDPAddrPort(b)
+	n, _, err := c.ReadFromUDPAddrPort(b[:])
 	if err != nil {
 		return nil
 	}
-	return b[:n]
+	return append([]byte{}, b[:n]...) // not nil if it is empty
 }
 
 const patience = 2 * time.Second

@@ -16,7 +16,41 @@ type Failing struct {
 }
 
 // FailingCells are the cells that fail. A row is removed when the behaviour holds in its shapes.
-var FailingCells = []Failing{}
+var FailingCells = []Failing{
+	// spec.addresses is a request to the Service, and not what clients are told.
+	{"ToldAddressesAreReachable", values(env.BehindNAT), nil, "clients are not told"},
+	{"ToldAddressesAreReachable", values(env.HostNetwork, env.APIServer), nil, "no matching gateway has a public address"},
+	{"StatusIsTrue", values(env.BehindNAT), nil, "status.addresses"},
+	{"StatusIsTrue", values(env.HostNetwork, env.APIServer), nil, "AddressNotAssigned"},
+	{"DoctorFindsNothing", values(env.BehindNAT, env.APIServer), nil, "spec.addresses"},
+	{"WhyFindsNothing", values(env.BehindNAT, env.APIServer), nil, "spec.addresses"},
+	{"DoctorFindsNothing", values(env.HostNetwork, env.APIServer), nil, "has no public address"},
+	{"WhyFindsNothing", values(env.HostNetwork, env.APIServer), nil, "has no public address"},
+	{"IcetestPasses", values(env.HostNetwork, env.APIServer), nil, "has no public address"},
+	{"TurncatCarriesData", values(env.HostNetwork, env.APIServer), nil, "has no public address"},
+
+	// Clients are told one address of a listener.
+	{"ToldAddressesAreReachable", values(env.DualStack), values(env.BehindNAT, env.HostNetwork), "clients are not told"},
+	{"StatusIsTrue", values(env.DualStack), values(env.BehindNAT, env.HostNetwork), "status.addresses"},
+
+	// A mistake in the Secret of the class, and then a restart: no config is published, and the auth service answers nobody.
+	{"RestartAfterAMistakeKeepsServing", values(env.APIServer), nil, "has not received a gateway config yet"},
+	{"RestartAfterAMistakeKeepsServing", values(env.Folder), nil, "has not received a gateway config yet"},
+	{SurvivesEvent, values(env.Mistake, env.JWT), nil, "has not received a gateway config yet"},
+
+	// A pod sends to all clients that it forwards for, and to all other pods, from one socket each.
+	{"VanishedClientsHurtNobody", values(), nil, errDisturbed.Error()},
+	{"VanishedPodsHurtNobody", values(env.ThreePods), nil, errDisturbed.Error()},
+
+	// The listeners of the other pods of a Gateway are peers.
+	{"NestedAllocationsAreRefused", values(env.TwoPods), nil, "answers an Allocate request"},
+	{"NestedAllocationsAreRefused", values(env.ThreePods), nil, "answers an Allocate request"},
+
+	// The pods of a Deployment in the host network are replaced while those before them have the ports.
+	{"UpdateAdmitsNewCalls", values(env.HostNetwork, env.APIServer), nil, "error 508"},
+}
+
+func values(list ...env.Value) []env.Value { return list }
 
 // find returns the row of a cell.
 func find(behaviour string, s env.Shape) *Failing {

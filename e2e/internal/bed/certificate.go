@@ -13,26 +13,67 @@ import (
 	"time"
 )
 
-// Certificate makes a self-signed certificate for the loopback address and the given addresses. It is valid for a
-// year. Certificate and private key are returned in PEM.
-func Certificate(more ...netip.Addr) (chain, private []byte, err error) {
+// validity is the time for which certificates are valid, in days. It is longer than the time before which the product
+// warns of an expiry.
+const validity = 365
+
+// Certificate makes a self-signed certificate for the loopback address and the given addresses. Certificate and private
+// key are returned in PEM.
+func Certificate(more ...netip.Addr) (chain, private []byte, err error) { return (&Authority{}).Issue(more...) }
+
+// Authority is a CA. The zero value issues self-signed certificates.
+type Authority struct {
+	Certificate *x509.Certificate
+	key         *ecdsa.PrivateKey
+}
+
+// NewAuthority makes a CA.
+func NewAuthority() (*Authority, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, fmt.Errorf("make CA: %w", err)
+	}
+	template := certificate()
+	template.Subject.CommonName = "CA of a test"
+	template.IsCA, template.BasicConstraintsValid, template.KeyUsage = true, true, x509.KeyUsageCertSign
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		return nil, fmt.Errorf("make CA: %w", err)
+	}
+	parsed, err := x509.ParseCertificate(der)
+	if err != nil {
+		return nil, fmt.Errorf("make CA: %w", err)
+	}
+	return &Authority{parsed, key}, nil
+}
+
+// certificate returns a template without a purpose.
+func certificate() *x509.Certificate {
+	now := time.Now()
+	return &x509.Certificate{
+		SerialNumber: big.NewInt(now.UnixNano()), NotBefore: now.Add(-time.Minute), NotAfter: now.AddDate(0, 0, validity),
+	}
+}
+
+// Issue makes a certificate for the loopback address and the given addresses. Certificate and private key are returned in
+// PEM.
+func (a *Authority) Issue(addresses ...netip.Addr) (chain, private []byte, err error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, nil, fmt.Errorf("make certificate: %w", err)
 	}
-	now := time.Now()
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(now.UnixNano()),
-		NotBefore:    now.Add(-time.Minute),
-		NotAfter:     now.AddDate(1, 0, 0),
-		KeyUsage:     x509.KeyUsageDigitalSignature,
-		ExtKeyUsage:  []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
-		IPAddresses:  []net.IP{net.ParseIP(Loopback)},
+	template := certificate()
+	template.KeyUsage = x509.KeyUsageDigitalSignature
+	template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
+	template.IPAddresses = []net.IP{net.ParseIP(Loopback)}
+	for _, address := range addresses {
+		template.IPAddresses = append(template.IPAddresses, address.AsSlice())
 	}
-	for _, a := range more {
-		template.IPAddresses = append(template.IPAddresses, a.AsSlice())
+	parent, signer := a.Certificate, a.key
+	if parent == nil {
+		parent, signer = template, key
 	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	der, err := x509.CreateCertificate(rand.Reader, template, parent, key.Public(), signer)
 	if err != nil {
 		return nil, nil, fmt.Errorf("make certificate: %w", err)
 	}

@@ -161,17 +161,18 @@ func (c *inCluster) may(ctx context.Context, verb, resource, namespace string) e
 	return err
 }
 
-// addNode creates the Node of a node.
+// addNode creates the Node of a node, with its addresses of both families: Gateways of other environments, which see all
+// nodes of the API server, have other families.
 func (c *inCluster) addNode(ctx context.Context, n *topology.Node) error {
 	node, err := c.client.CoreV1().Nodes().Create(ctx, &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: n.Name}}, metav1.CreateOptions{})
 	if err != nil {
 		return err
 	}
-	for _, a := range c.families(n.Internal) {
+	for _, a := range n.Internal {
 		node.Status.Addresses = append(node.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: a.String()})
 	}
-	for _, a := range c.families(n.External) {
+	for _, a := range n.External {
 		node.Status.Addresses = append(node.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeExternalIP, Address: a.String()})
 	}
 	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}

@@ -186,12 +186,16 @@ func (g *Gateway) apply(ctx context.Context) error {
 
 // newCertificate returns the Secret with a new certificate, which Roots verifies from now on.
 func (g *Gateway) newCertificate() (string, error) {
-	chain, key, err := bed.Certificate(g.public[:]...)
+	authority, err := bed.NewAuthority()
+	if err != nil {
+		return "", err
+	}
+	chain, key, err := authority.Issue(g.public[:]...)
 	if err != nil {
 		return "", err
 	}
 	g.Roots = x509.NewCertPool()
-	g.Roots.AppendCertsFromPEM(chain)
+	g.Roots.AddCert(authority.Certificate)
 	return g.certificateYAML(chain, key), nil
 }
 

@@ -278,7 +278,8 @@ func (n *Network) addNode(number int) (err error) {
 // addBridge makes the network of the pods of a node.
 func (d *Node) addBridge(number int) error {
 	d.podNet = d.net.subnet(podNet + number)
-	for _, command := range []string{"ip link add " + bridge + " type bridge", "ip link set " + bridge + " up"} {
+	// With snooping, neighbour solicitations (RFC 4861) stop when the memberships expire, because no host is a querier.
+	for _, command := range []string{"ip link add " + bridge + " type bridge mcast_snooping 0", "ip link set " + bridge + " up"} {
 		if _, err := d.Exec(command); err != nil {
 			return err
 		}

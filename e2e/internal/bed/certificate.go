@@ -19,7 +19,9 @@ const validity = 365
 
 // Certificate makes a self-signed certificate for the loopback address and the given addresses. Certificate and private
 // key are returned in PEM.
-func Certificate(more ...netip.Addr) (chain, private []byte, err error) { return (&Authority{}).Issue(more...) }
+func Certificate(more ...netip.Addr) (chain, private []byte, err error) {
+	return (&Authority{}).Issue(more...)
+}
 
 // Authority is a CA. The zero value issues self-signed certificates.
 type Authority struct {

@@ -51,7 +51,7 @@ func checkStatus(e *env.Env, g *env.Gateway, s env.Status) (err error) {
 		}
 	}
 	if err != nil {
-		err = fmt.Errorf("Gateway %s: %w", g.ID(), err)
+		err = fmt.Errorf("status of %s: %w", g.ID(), err)
 	}
 	return err
 }

@@ -247,7 +247,7 @@ func (s *services) exposedBy(l *Listener, all []corev1.Service, pods []Dataplane
 				continue
 			}
 			if svc.Spec.Type == corev1.ServiceTypeLoadBalancer && len(svc.Status.LoadBalancer.Ingress) == 0 {
-				return fmt.Errorf("Service %s has no load balancer yet", svc.Name)
+				return fmt.Errorf("the load balancer of Service %s has no address yet", svc.Name)
 			}
 			if err := s.leads(svc, p, pods); err != nil {
 				return err

@@ -10,6 +10,10 @@
 //	rules.go        the tables of stages
 //	stage*.go       the rules of one stage, or of a group
 //	stagerights.go  missing rights
+//	clock.go        the clocks, and the rules on them
+//	events.go       events of objects, and patterns of their texts
+//	gateway.go      a Gateway with its objects and answers
+//	finding.go      findings, their severities and order
 //	conditions.go   conditions of the operator as findings
 //	snapshot.go     the input, which package collect reads
 //	testdata        one fixture a fault; with a real API server: e2e/diagnose

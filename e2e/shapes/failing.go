@@ -33,6 +33,12 @@ var FailingCells = []Failing{
 	{"ToldAddressesAreReachable", values(env.DualStack), values(env.BehindNAT, env.HostNetwork), "clients are not told"},
 	{"StatusIsTrue", values(env.DualStack), values(env.BehindNAT, env.HostNetwork), "status.addresses"},
 
+	// A node port of an IPv6 Service is told with an IPv4 address of the node.
+	{"ToldAddressesAreReachable", values(env.NodePort, env.IPv6), nil, "clients are not told"},
+	{"StatusIsTrue", values(env.NodePort, env.IPv6), nil, "status.addresses"},
+	{"IcetestPasses", values(env.NodePort, env.IPv6), nil, "exit code 1"},
+	{"TurncatCarriesData", values(env.NodePort, env.IPv6), nil, "connection refused"},
+
 	// A mistake in the Secret of the class, and then a restart: no config is published, and the auth service answers nobody.
 	{"RestartAfterAMistakeKeepsServing", values(env.APIServer), nil, "has not received a gateway config yet"},
 	{"RestartAfterAMistakeKeepsServing", values(env.Folder), nil, "has not received a gateway config yet"},

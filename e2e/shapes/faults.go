@@ -24,10 +24,12 @@ const (
 	pause = time.Second
 )
 
-// Ports of clients whose datagrams move between pods.
+// Ports of clients whose datagrams move between pods. Each behaviour has its own, because a client that returns to a pod
+// within half a minute is not found: nodes track what the pod has sent to it.
 const (
-	firstBystander = 30001
-	firstHeavy     = 31001
+	firstMoved     = 30001
+	firstBystander = 30101
+	firstHeavy     = 30201
 )
 
 // errDisturbed reports that a disturbance took datagrams from calls that it does not concern.
@@ -77,7 +79,7 @@ func movedClientsContinue(ctx context.Context, e *env.Env) error {
 	var calls env.Calls
 	defer func() { calls.HangUp() }()
 	for i := range pods {
-		c, err := e.DialFrom(ctx, nil, l, firstBystander+uint16(i), pods[i], "moved", env.Stream{})
+		c, err := e.DialFrom(ctx, nil, l, firstMoved+uint16(i), pods[i], "moved", env.Stream{})
 		if err != nil {
 			return err
 		}
@@ -87,7 +89,7 @@ func movedClientsContinue(ctx context.Context, e *env.Env) error {
 		return fmt.Errorf("before: %w", err)
 	}
 	for i := range pods {
-		if err := e.Move(nil, l, firstBystander+uint16(i), pods[(i+1)%len(pods)]); err != nil {
+		if err := e.Move(nil, l, firstMoved+uint16(i), pods[(i+1)%len(pods)]); err != nil {
 			return err
 		}
 	}

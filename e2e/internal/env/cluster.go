@@ -43,6 +43,7 @@ type inCluster struct {
 	kubelet  *kubelet.Kubelet
 	services *services
 	ports    struct{ discovery, health int } // of the operator
+	updates  int                             // of the dataplanes
 
 	mu       sync.Mutex
 	failures []error
@@ -263,7 +264,7 @@ func (c *inCluster) startOperator(ctx context.Context) error {
 		"--discovery-readers=" + c.system + "/" + c.account() + "," + c.system + "/" + authName,
 		fmt.Sprintf("--discovery-address=:%d", c.ports.discovery), "--discovery-url=https://" + c.home(c.ports.discovery),
 		"--address=" + c.address().String(), "--discovery-token-file=/var/run/stunner/token", "--scaler-address=",
-		"--health-address=" + c.home(c.ports.health), "--log=all:DEBUG", "--image=" + firstImage,
+		"--health-address=" + c.home(c.ports.health), "--log=all:DEBUG", "--image=" + image(0),
 	}, "")
 	text += fmt.Sprintf(`---
 apiVersion: v1
@@ -420,7 +421,8 @@ func (c *inCluster) exposed(ctx context.Context, g *Gateway) error { return c.se
 
 // update changes the image of the Dataplane.
 func (c *inCluster) update(ctx context.Context) error {
-	return c.apply(ctx, c.system, c.dataplaneYAML(secondImage, c.Shape.PodCount()))
+	c.updates++
+	return c.apply(ctx, c.system, c.dataplaneYAML(image(c.updates), c.Shape.PodCount()))
 }
 
 func (c *inCluster) ctl(ctx context.Context) ([]string, error) {

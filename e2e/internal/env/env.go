@@ -174,7 +174,7 @@ func (e *Env) Start(ctx context.Context) error {
 
 // applyAll writes all objects.
 func (e *Env) applyAll(ctx context.Context) error {
-	for _, text := range []string{e.classYAML(), e.dataplaneYAML(firstImage, e.Shape.PodCount()), e.secretYAML()} {
+	for _, text := range []string{e.classYAML(), e.dataplaneYAML(image(0), e.Shape.PodCount()), e.secretYAML()} {
 		if err := e.input.apply(ctx, e.system, text); err != nil {
 			return err
 		}
@@ -187,11 +187,8 @@ func (e *Env) applyAll(ctx context.Context) error {
 	return nil
 }
 
-// Images of the dataplane. All are the same program.
-const (
-	firstImage  = "stunnerd:1"
-	secondImage = "stunnerd:2"
-)
+// image returns an image of the dataplane. All are the same program.
+func image(number int) string { return fmt.Sprintf("stunnerd:%d", number) }
 
 // Close ends everything and returns the errors of what ended before.
 func (e *Env) Close() (err error) {

@@ -15,7 +15,7 @@ const (
 	window = 2 * time.Second
 	// tolerated is how many more datagrams, in percent, may be lost with a disturbance than without it.
 	tolerated = 5
-	// vanished is the number of clients that vanish, and of heavy clients of a pod that vanishes.
+	// vanished is the number of clients that vanish, and of pods.
 	vanished = 3
 	// bystanders is the number of calls that must not be disturbed.
 	bystanders = 4
@@ -96,31 +96,44 @@ func movedClientsContinue(ctx context.Context, e *env.Env) error {
 	return calls.Flow(ctx)
 }
 
-// vanishedPodsHurtNobody unplugs a pod to which another one forwards the datagrams of heavy clients. That pod also forwards
-// for bystanders, to a pod that is left.
+// vanishedPodsHurtNobody unplugs pods to which another one forwards the datagrams of heavy clients. That pod also forwards
+// for bystanders, to a pod that is left. There are more pods meanwhile, so that several vanish.
 func vanishedPodsHurtNobody(ctx context.Context, e *env.Env) error {
+	if err := e.Scale(ctx, 2+vanished); err != nil {
+		return err
+	}
+	return errors.Join(unplugPods(ctx, e), e.Scale(ctx, e.Shape.PodCount()))
+}
+
+func unplugPods(ctx context.Context, e *env.Env) error {
 	l := e.Gateways[0].Listeners[0]
 	pods, err := l.Gateway.Dataplanes()
 	if err != nil {
 		return err
 	}
-	ingress, owner, victim := pods[0], pods[len(pods)-2], pods[len(pods)-1]
-	if len(pods) == 2 {
-		owner = ingress // which does not forward for bystanders
-	}
+	ingress, owner, vanishing := pods[0], pods[1], pods[2:]
 	calls, err := forwarded(ctx, e, nil, l, firstBystander, bystanders, owner, ingress, env.Stream{})
 	defer func() { calls.HangUp() }()
 	if err != nil {
 		return err
 	}
-	heavy, err := forwarded(ctx, e, nil, l, firstHeavy, vanished, victim, ingress, env.Heavy)
-	defer func() { heavy.HangUp() }()
-	if err != nil {
-		return err
+	for i, d := range vanishing {
+		heavy, err := forwarded(ctx, e, nil, l, firstHeavy+uint16(i), 1, d, ingress, env.Heavy)
+		defer func() { heavy.HangUp() }()
+		if err != nil {
+			return err
+		}
 	}
 	return undisturbed(ctx, calls, func() (func(), error) {
-		err := errors.Join(victim.Net.Unplug(), ingress.Net.Unresolve())
-		return func() { _ = victim.Net.Plug() }, err // the next behaviour finds out
+		var err error
+		for _, d := range vanishing {
+			err = errors.Join(err, d.Net.Unplug())
+		}
+		return func() {
+			for _, d := range vanishing {
+				_ = d.Net.Plug() // Scale finds out
+			}
+		}, errors.Join(err, ingress.Net.Unresolve())
 	})
 }
 

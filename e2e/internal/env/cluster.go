@@ -419,10 +419,15 @@ func (c *inCluster) removed(ctx context.Context, g *Gateway) error {
 // exposed returns nil when the addresses of clients lead to the pods of a Gateway.
 func (c *inCluster) exposed(ctx context.Context, g *Gateway) error { return c.services.exposed(ctx, g) }
 
+// applyDataplane applies the Dataplane as it must be now.
+func (c *inCluster) applyDataplane(ctx context.Context) error {
+	return c.apply(ctx, c.system, c.dataplaneYAML(image(c.updates), c.pods))
+}
+
 // update changes the image of the Dataplane.
 func (c *inCluster) update(ctx context.Context) error {
 	c.updates++
-	return c.apply(ctx, c.system, c.dataplaneYAML(image(c.updates), c.Shape.PodCount()))
+	return c.applyDataplane(ctx)
 }
 
 func (c *inCluster) ctl(ctx context.Context) ([]string, error) {

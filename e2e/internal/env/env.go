@@ -64,6 +64,7 @@ type Env struct {
 	class, controller, system string
 	// user and secret are the static user name, and the password or shared secret.
 	user, secret string
+	pods         int    // of each Gateway
 	root         string // of the repository
 }
 
@@ -85,6 +86,8 @@ type input interface {
 	dataplanes(g *Gateway) ([]Dataplane, error)
 	// removed returns nil when nothing is left of a Gateway that was deleted.
 	removed(ctx context.Context, g *Gateway) error
+	// applyDataplane applies the Dataplane with the number of pods that is wanted.
+	applyDataplane(ctx context.Context) error
 	// update replaces the program of all dataplanes.
 	update(ctx context.Context) error
 	// ctl returns the flags of stunnerctl.
@@ -121,6 +124,7 @@ func New(ctx context.Context, o Options) (*Env, error) {
 	e := &Env{
 		Options: o, class: fmt.Sprintf("calls-%d", o.Number), controller: fmt.Sprintf("stunner.l7mp.io/calls-%d", o.Number),
 		system: fmt.Sprintf("system-%d", o.Number), user: "caller", secret: "first-secret-of-this-environment",
+		pods: o.Shape.PodCount(),
 	}
 	err := e.make(ctx)
 	if err != nil {
@@ -174,7 +178,7 @@ func (e *Env) Start(ctx context.Context) error {
 
 // applyAll writes all objects.
 func (e *Env) applyAll(ctx context.Context) error {
-	for _, text := range []string{e.classYAML(), e.dataplaneYAML(image(0), e.Shape.PodCount()), e.secretYAML()} {
+	for _, text := range []string{e.classYAML(), e.dataplaneYAML(image(0), e.pods), e.secretYAML()} {
 		if err := e.input.apply(ctx, e.system, text); err != nil {
 			return err
 		}
@@ -212,7 +216,7 @@ func (e *Env) Await(ctx context.Context, what string, cond func(context.Context)
 	return nil
 }
 
-// AwaitReady waits until the dataplanes of each Gateway are ready, as many as the shape has.
+// AwaitReady waits until the dataplanes of each Gateway are ready, as many as the shape has or Scale has asked for.
 func (e *Env) AwaitReady(ctx context.Context) error {
 	for _, g := range e.Gateways {
 		if err := e.Await(ctx, "dataplanes of "+g.ID(), g.ready); err != nil {

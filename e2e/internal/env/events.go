@@ -172,6 +172,15 @@ func (e *Env) Update(ctx context.Context) error {
 	return nil
 }
 
+// Scale changes the number of pods of each Gateway, and waits until clients reach them.
+func (e *Env) Scale(ctx context.Context, pods int) error {
+	e.pods = pods
+	if err := e.input.applyDataplane(ctx); err != nil {
+		return err
+	}
+	return e.AwaitReady(ctx)
+}
+
 // RestartAll kills the operator, the auth service, and then both at once, and waits after each until they are ready again.
 func (e *Env) RestartAll(ctx context.Context) error {
 	for _, which := range []struct{ operator, auth bool }{{true, false}, {false, true}, {true, true}} {

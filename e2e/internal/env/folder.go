@@ -288,6 +288,9 @@ func (f *inFolder) update(context.Context) error { return f.installProgram() }
 
 func (f *inFolder) ctl(context.Context) ([]string, error) { return []string{"--folder", f.out()}, nil }
 
+// applyDataplane does nothing: a file provider starts one process for each Gateway.
+func (f *inFolder) applyDataplane(context.Context) error { return nil }
+
 // ctlPeer returns the addresses of the host: stunnerctl runs there.
 func (f *inFolder) ctlPeer() topology.Both[netip.Addr] { return f.Net.Nodes[0].Internal }
 

@@ -199,15 +199,15 @@ func (g *Gateway) newCertificate() (string, error) {
 	return g.certificateYAML(chain, key), nil
 }
 
-// ready returns nil when as many dataplanes as the shape has are ready, all with the newest config, and the addresses of
+// ready returns nil when as many dataplanes as wanted are ready, all with the newest config, and the addresses of
 // clients are known.
 func (g *Gateway) ready(ctx context.Context) error {
 	list, err := g.env.input.dataplanes(g)
 	if err != nil {
 		return err
 	}
-	if len(list) != g.env.Shape.PodCount() {
-		return fmt.Errorf("%d dataplanes, want %d", len(list), g.env.Shape.PodCount())
+	if len(list) != g.env.pods {
+		return fmt.Errorf("%d dataplanes, want %d", len(list), g.env.pods)
 	}
 	for _, d := range list {
 		if _, err := g.env.get(ctx, d.Admin+"/ready"); err != nil {

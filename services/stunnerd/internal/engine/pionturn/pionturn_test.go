@@ -232,10 +232,11 @@ func TestIdleAllocationHasNoGoroutine(t *testing.T) {
 		b.must(b.Permit([]netip.AddrPort{b.peer().Addr()}))
 		b.peer().Send(b.relay.Session().Relay, "back")
 		synctest.Wait()
-		for deadline := 1000; runtime.NumGoroutine() != before && deadline > 0; deadline-- {
+		for deadline := 1000; runtime.NumGoroutine() > before && deadline > 0; deadline-- {
 			runtime.Gosched() // a goroutine is counted for a moment after its end
 		}
-		if n := runtime.NumGoroutine(); n != before {
+		// There may be fewer: goroutines of an earlier test end at any time.
+		if n := runtime.NumGoroutine(); n > before {
 			t.Errorf("%d goroutines, want %d", n, before)
 		}
 	})

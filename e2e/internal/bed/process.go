@@ -33,6 +33,9 @@ type Command struct {
 	Env  []string // NAME=value, added to the environment of this process without its STUNNER_ variables
 	Logs string   // folder that takes NAME.log; a second process of the name appends
 
+	// User is the user and group that the process runs as, without capabilities; 0 means that of this process.
+	User uint32
+
 	// Death is the signal that the process gets when this process dies. The default is SIGTERM, because the operator
 	// stops its dataplanes before it exits.
 	Death syscall.Signal
@@ -73,6 +76,9 @@ func Start(c Command) (*Process, error) {
 		// The kernel sends this signal when the thread that started the child ends. The Go runtime ends a thread only
 		// when a goroutine exits while locked to it, which does not happen here.
 		Pdeathsig: cmp.Or(c.Death, syscall.SIGTERM),
+	}
+	if c.User != 0 {
+		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: c.User, Gid: c.User}
 	}
 	switch err := cmd.Start(); {
 	case errors.Is(err, fs.ErrNotExist):

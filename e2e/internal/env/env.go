@@ -137,6 +137,16 @@ func (e *Env) make(ctx context.Context) (err error) {
 	if e.root, err = bed.Root(); err != nil {
 		return err
 	}
+	// Containers run as another user, and need to reach their programs and volumes.
+	for dir := e.Dir; dir != filepath.Dir(dir); dir = filepath.Dir(dir) {
+		info, err := os.Stat(dir)
+		if err != nil {
+			return err
+		}
+		if err := os.Chmod(dir, info.Mode()|0o111); err != nil {
+			return err
+		}
+	}
 	if err := bed.Build(ctx, e.root, e.Dir, bed.Operator, bed.Stunnerd, bed.Auth, bed.Echo, bed.Stunnerctl); err != nil {
 		return err
 	}

@@ -176,7 +176,7 @@ func (p *Pod) prepare(ctx context.Context) (err error) {
 	if p.sandbox, err = p.kubelet.Sandbox(p.spec.Namespace, p.node, p.spec.Spec.HostNetwork); err != nil {
 		return err
 	}
-	if err := os.MkdirAll(p.dir, 0o700); err != nil {
+	if err := os.MkdirAll(p.dir, 0o711); err != nil {
 		return err
 	}
 	// A ConfigMap or Secret that is not optional may be made later.
@@ -197,7 +197,7 @@ func (p *Pod) runContainer(ctx context.Context) error {
 	p.sandbox.Do(func() {
 		process, err = bed.Start(bed.Command{
 			Name: container.Name, Path: program, Args: p.args(container), Env: p.environment(container), Dir: p.dir, Logs: p.dir,
-			Death: syscall.SIGKILL,
+			User: p.user(), Death: syscall.SIGKILL,
 		})
 	})
 	if err != nil {
@@ -222,6 +222,19 @@ func (p *Pod) runContainer(ctx context.Context) error {
 		p.end(ctx, process)
 	}
 	return process.Err()
+}
+
+// user returns the user that the container runs as, or 0 if the pod does not say it. A container that runs as root has all
+// capabilities of this process.
+func (p *Pod) user() uint32 {
+	container, pod := p.spec.Spec.Containers[0].SecurityContext, p.spec.Spec.SecurityContext
+	switch {
+	case container != nil && container.RunAsUser != nil:
+		return uint32(*container.RunAsUser)
+	case pod != nil && pod.RunAsUser != nil:
+		return uint32(*pod.RunAsUser)
+	}
+	return 0
 }
 
 // end ends the process within the grace period.

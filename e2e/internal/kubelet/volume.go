@@ -28,7 +28,7 @@ func (p *Pod) mount(ctx context.Context) error {
 
 func (p *Pod) write(ctx context.Context, v corev1.Volume) error {
 	folder := p.volume(v)
-	if err := os.MkdirAll(folder, 0o700); err != nil {
+	if err := p.makeFolder(folder); err != nil {
 		return err
 	}
 	switch {
@@ -44,6 +44,14 @@ func (p *Pod) write(ctx context.Context, v corev1.Volume) error {
 		}
 	}
 	return nil // the folder is the volume
+}
+
+// makeFolder makes a folder that belongs to the user of the container. Its parents can be passed by everybody.
+func (p *Pod) makeFolder(folder string) error {
+	if err := os.MkdirAll(folder, 0o711); err != nil {
+		return err
+	}
+	return os.Chown(folder, int(p.user()), int(p.user()))
 }
 
 func optional(o *bool) bool { return o != nil && *o }
@@ -87,7 +95,7 @@ func (p *Pod) token(ctx context.Context, folder string, t *corev1.ServiceAccount
 	if err != nil {
 		return fmt.Errorf("token of %s: %w", account, err)
 	}
-	return replace(path, []byte(answer.Status.Token))
+	return p.replace(path, []byte(answer.Status.Token))
 }
 
 func (p *Pod) configMap(ctx context.Context, folder, name string, items []corev1.KeyToPath, optional bool) error {
@@ -108,7 +116,7 @@ func (p *Pod) configMap(ctx context.Context, folder, name string, items []corev1
 		if !ok {
 			continue // an optional item appears later
 		}
-		if err := replace(filepath.Join(folder, item.Path), []byte(text)); err != nil {
+		if err := p.replace(filepath.Join(folder, item.Path), []byte(text)); err != nil {
 			return err
 		}
 	}
@@ -124,19 +132,22 @@ func (p *Pod) secret(ctx context.Context, folder, name string, optional bool) er
 		return err
 	}
 	for key, data := range s.Data {
-		if err := replace(filepath.Join(folder, key), data); err != nil {
+		if err := p.replace(filepath.Join(folder, key), data); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// replace replaces a file in one step, unless it has the content.
-func replace(path string, data []byte) error {
+// replace replaces a file of the user of the container in one step, unless it has the content.
+func (p *Pod) replace(path string, data []byte) error {
 	if old, err := os.ReadFile(path); err == nil && string(old) == string(data) {
 		return nil
 	}
 	if err := os.WriteFile(path+".new", data, 0o600); err != nil {
+		return err
+	}
+	if err := os.Chown(path+".new", int(p.user()), int(p.user())); err != nil {
 		return err
 	}
 	return os.Rename(path+".new", path)
@@ -179,7 +190,7 @@ func (p *Pod) local(c corev1.Container, value string) string {
 		for _, v := range p.spec.Spec.Volumes {
 			if v.Name == m.Name {
 				folder := filepath.Join(p.volume(v), m.SubPath)
-				_ = os.MkdirAll(folder, 0o700) // without it the program reports the error
+				_ = p.makeFolder(folder) // without it the program reports the error
 				return folder + rest
 			}
 		}

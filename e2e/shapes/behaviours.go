@@ -136,12 +136,12 @@ var Behaviours = []Behaviour{
 		In: severalPodsSeeClients, Holds: movedClientsContinue,
 	},
 	{
-		Name: "VanishedPodsHurtNobody", Promise: "Calls of living pods lose nothing when other pods vanish.",
-		In: severalPodsSeeClients, Holds: vanishedPodsHurtNobody,
-	},
-	{
 		Name: "VanishedClientsHurtNobody", Promise: "Forwarded calls lose nothing when other forwarded clients vanish.",
 		In: severalPodsSeeClients, Holds: vanishedClientsHurtNobody,
+	},
+	{
+		Name: "VanishedPodsHurtNobody", Promise: "Calls of living pods lose nothing when other pods vanish.",
+		In: severalPodsSeeClients, Holds: vanishedPodsHurtNobody,
 	},
 	{
 		Name: "DrainKeepsCalls", Promise: "A pod that is deleted keeps its calls and accepts no new ones; those go to other pods.",

@@ -17,7 +17,7 @@ func callsSurviveEvent(ctx context.Context, e *env.Env) error {
 	if e.Shape[env.Event] == env.Crash {
 		survive = env.Calls.OverUDP // connections end with their process
 	}
-	err := during(ctx, e, survive, e.Happen)
+	err := during(ctx, e, survive, e.CauseEvent)
 	if e.Shape[env.Event] == env.Mistake {
 		err = errors.Join(err, e.Repair(ctx))
 	}
@@ -42,7 +42,7 @@ func during(ctx context.Context, e *env.Env, survive func(env.Calls) env.Calls, 
 	if err := happen(ctx); err != nil {
 		return err
 	}
-	if err := survive(calls).Flow(ctx); err != nil {
+	if err := survive(calls).AwaitEchoes(ctx); err != nil {
 		return fmt.Errorf("calls of before: %w", err)
 	}
 	later, err := e.DialAll(ctx, "later")
@@ -124,7 +124,7 @@ func toldAddressesAreReachable(ctx context.Context, e *env.Env) (err error) {
 					err = errors.Join(err, dialErr)
 					continue
 				}
-				if flowErr := (env.Calls{c}).Flow(ctx); flowErr != nil {
+				if flowErr := (env.Calls{c}).AwaitEchoes(ctx); flowErr != nil {
 					err = errors.Join(err, flowErr)
 				}
 				c.End(0)
@@ -144,7 +144,7 @@ func addresses(told []env.Endpoint) (list []netip.AddrPort) {
 // clientsCallEachOther sends from the relay of one client to the relay of another and back.
 func clientsCallEachOther(ctx context.Context, e *env.Env) (err error) {
 	for _, g := range e.Gateways {
-		if meetErr := e.Meet(ctx, g.Listeners[0]); meetErr != nil {
+		if meetErr := e.CallBetweenClients(ctx, g.Listeners[0]); meetErr != nil {
 			err = errors.Join(err, fmt.Errorf("%s: %w", g.ID(), meetErr))
 		}
 	}
@@ -164,7 +164,7 @@ func nestedAllocationsAreRefused(ctx context.Context, e *env.Env) (err error) {
 				continue
 			}
 			for _, d := range list {
-				answered, nestErr := e.Nest(ctx, l, netip.AddrPortFrom(d.Addrs[0], l.Port()))
+				answered, nestErr := e.AllocateThroughRelay(ctx, l, netip.AddrPortFrom(d.Addrs[0], l.Port()))
 				if nestErr == nil && answered {
 					nestErr = errors.New("it answers an Allocate request that comes from a relay")
 				}

@@ -140,7 +140,7 @@ func kickEndsASession(ctx context.Context, e *env.Env) (err error) {
 				return errors.New("its permission is renewed")
 			}
 			return nil
-		}), env.Calls{stays}.Flow(ctx))
+		}), env.Calls{stays}.AwaitEchoes(ctx))
 		kicked.End(0)
 		stays.End(0)
 	}

@@ -47,7 +47,7 @@ func undisturbed(ctx context.Context, calls env.Calls, disturb func() (end func(
 	if lost > control+tolerated {
 		return fmt.Errorf("%w: they lose %.0f%% of their datagrams, and %.0f%% without the disturbance", errDisturbed, lost, control)
 	}
-	if err := calls.Flow(ctx); err != nil {
+	if err := calls.AwaitEchoes(ctx); err != nil {
 		return fmt.Errorf("%w: %w", errDisturbed, err)
 	}
 	return nil
@@ -60,7 +60,7 @@ func noisyClientDisturbsNobody(ctx context.Context, e *env.Env) error {
 		return err
 	}
 	return undisturbed(ctx, calls, func() (func(), error) {
-		return e.Knock(5*time.Millisecond, e.Gateways[0].Listeners[0].Addresses()[0])
+		return e.FloodRequests(5*time.Millisecond, e.Gateways[0].Listeners[0].Addresses()[0])
 	})
 }
 
@@ -85,7 +85,7 @@ func movedClientsContinue(ctx context.Context, e *env.Env) error {
 		}
 		calls = append(calls, c)
 	}
-	if err := calls.Flow(ctx); err != nil {
+	if err := calls.AwaitEchoes(ctx); err != nil {
 		return fmt.Errorf("before: %w", err)
 	}
 	for i := range pods {
@@ -93,7 +93,7 @@ func movedClientsContinue(ctx context.Context, e *env.Env) error {
 			return err
 		}
 	}
-	return calls.Flow(ctx)
+	return calls.AwaitEchoes(ctx)
 }
 
 // vanishedPodsHurtNobody unplugs pods to which another one forwards the datagrams of heavy clients. That pod also forwards
@@ -149,7 +149,7 @@ func forwarded(
 		}
 		calls = append(calls, c)
 	}
-	if err := calls.Flow(ctx); err != nil {
+	if err := calls.AwaitEchoes(ctx); err != nil {
 		return calls, err
 	}
 	if owner.ID == ingress.ID {
@@ -160,7 +160,7 @@ func forwarded(
 			return calls, err
 		}
 	}
-	return calls, calls.Flow(ctx)
+	return calls, calls.AwaitEchoes(ctx)
 }
 
 // vanishedClientsHurtNobody unplugs neighbours to which a media server sends much. The pod at which they arrive forwards
@@ -297,5 +297,5 @@ func removalLeavesNothing(ctx context.Context, e *env.Env) error {
 	if err := e.Remove(ctx, last); err != nil {
 		return err
 	}
-	return calls.Flow(ctx)
+	return calls.AwaitEchoes(ctx)
 }

@@ -109,7 +109,7 @@ func (e *Env) DialAll(ctx context.Context, user string) (calls Calls, err error)
 		}
 	}
 	if err == nil {
-		err = calls.Flow(ctx)
+		err = calls.AwaitEchoes(ctx)
 	}
 	return calls, err
 }
@@ -149,8 +149,8 @@ func (cs Calls) OverUDP() (list Calls) {
 // flowing is the number of echoes after which a call works.
 const flowing = 5
 
-// Flow waits until each call has received more echoes.
-func (cs Calls) Flow(ctx context.Context) (err error) {
+// AwaitEchoes waits until each call has received more echoes.
+func (cs Calls) AwaitEchoes(ctx context.Context) (err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, Limit, fmt.Errorf("not within %s", Limit))
 	defer cancel()
 	for _, c := range cs {

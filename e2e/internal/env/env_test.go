@@ -61,8 +61,8 @@ func TestShape(t *testing.T) {
 	step("start", func() error { return e.Start(ctx) })
 	var calls Calls
 	step("calls", func() (err error) { calls, err = e.DialAll(ctx, "someone"); return err })
-	step("event", func() error { return e.Happen(ctx) })
-	step("calls continue", func() error { return calls.Flow(ctx) })
+	step("event", func() error { return e.CauseEvent(ctx) })
+	step("calls continue", func() error { return calls.AwaitEchoes(ctx) })
 	for _, s := range calls.HangUp() {
 		t.Log(s)
 	}

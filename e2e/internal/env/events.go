@@ -8,8 +8,8 @@ import (
 	"slices"
 )
 
-// Happen makes the event of the shape happen, and waits until the product has reacted.
-func (e *Env) Happen(ctx context.Context) error {
+// CauseEvent makes the event of the shape happen, and waits until the product has reacted.
+func (e *Env) CauseEvent(ctx context.Context) error {
 	happen := map[Value]func(context.Context) error{
 		Nothing:  func(context.Context) error { return nil },
 		Change:   e.ChangeRoutes,

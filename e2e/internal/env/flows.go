@@ -116,12 +116,12 @@ func (e *Env) Flood(from netip.AddrPort, s Stream, to ...netip.AddrPort) (stop f
 	}, conn.Close), nil
 }
 
-// Knock sends Allocate requests without a credential to an address until the returned function is called.
-func (e *Env) Knock(every time.Duration, to netip.AddrPort) (stop func(), err error) {
+// FloodRequests sends Allocate requests without a credential to an address until the returned function is called.
+func (e *Env) FloodRequests(every time.Duration, to netip.AddrPort) (stop func(), err error) {
 	var conn net.Conn
 	e.Net.Clients.Do(func() { conn, err = net.Dial("udp", to.String()) })
 	if err != nil {
-		return nil, fmt.Errorf("knock at %s: %w", to, err)
+		return nil, fmt.Errorf("flood %s: %w", to, err)
 	}
 	return repeat(every, func() {
 		for range 10 {

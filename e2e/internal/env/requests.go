@@ -130,8 +130,8 @@ func (e *Env) Echo(ctx context.Context, l *Listener, peer netip.AddrPort) error 
 	return err
 }
 
-// Meet exchanges datagrams between two clients by their relays.
-func (e *Env) Meet(ctx context.Context, l *Listener) error {
+// CallBetweenClients exchanges datagrams between two clients by their relays.
+func (e *Env) CallBetweenClients(ctx context.Context, l *Listener) error {
 	var clients [2]*Client
 	for i := range clients {
 		c, err := e.Allocate(ctx, l, l.Addresses()[0], netip.Addr{}, fmt.Sprintf("meets%d", i))
@@ -158,9 +158,9 @@ func (e *Env) Meet(ctx context.Context, l *Listener) error {
 	return errors.Join(err, <-answered)
 }
 
-// Nest sends an Allocate request to a peer through a relay, and reports whether the peer answers as a TURN server. A peer
+// AllocateThroughRelay sends an Allocate request to a peer through a relay, and reports whether the peer answers as a TURN server. A peer
 // that the gateway forbids does not.
-func (e *Env) Nest(ctx context.Context, l *Listener, peer netip.AddrPort) (answered bool, err error) {
+func (e *Env) AllocateThroughRelay(ctx context.Context, l *Listener, peer netip.AddrPort) (answered bool, err error) {
 	c, err := e.Allocate(ctx, l, l.Addresses()[0], netip.Addr{}, "nests")
 	if err != nil {
 		return false, err

@@ -98,11 +98,11 @@ func (p *Pod) Crash() error {
 	if process == nil {
 		return fmt.Errorf("crash pod %s: it has no process", p.Name())
 	}
-	victim := process.PID()
-	if children := childrenOf(victim); len(children) > 0 {
-		victim = children[0]
+	worker := process.PID()
+	if children := childrenOf(worker); len(children) > 0 {
+		worker = children[0]
 	}
-	if err := syscall.Kill(victim, syscall.SIGKILL); err != nil {
+	if err := syscall.Kill(worker, syscall.SIGKILL); err != nil {
 		return fmt.Errorf("crash pod %s: %w", p.Name(), err)
 	}
 	return nil

@@ -89,7 +89,8 @@ var Behaviours = []Behaviour{
 	},
 	{
 		Name: "KickEndsASession", Promise: "stunnerctl kick ends the sessions of a user, in whatever pod, and no other.",
-		Holds: kickEndsASession,
+		// With static credentials all clients are one user.
+		In: func(s env.Shape) bool { return s[env.Credentials] != env.Static }, Holds: kickEndsASession,
 	},
 	{
 		Name: "MetricsAddUp", Promise: "The allocations that the pods of a Gateway report are those of its clients.",

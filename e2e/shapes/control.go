@@ -119,9 +119,6 @@ func kickEndsASession(ctx context.Context, e *env.Env) (err error) {
 	for _, g := range e.Gateways {
 		l := g.Listeners[0]
 		user, other := "kicked", "stays"
-		if e.Shape[env.Credentials] == env.Static {
-			continue // all clients are one user
-		}
 		kicked, dialErr := e.Dial(ctx, l, l.Addresses()[0], l.Peers()[0], user)
 		if dialErr != nil {
 			return dialErr

@@ -191,29 +191,41 @@ func (e *Env) RestartAll(ctx context.Context) error {
 	return e.AwaitReady(ctx)
 }
 
-// MakeMistake empties the Secret with the credentials, and waits until the status says so.
+// MakeMistake empties the Secret with the credentials, and waits until the conditions of each Gateway have changed. Some are
+// False before, in shapes whose addresses are not assigned.
 func (e *Env) MakeMistake(ctx context.Context) error {
-	text := e.secretOf(map[string]string{"type": "static"})
-	if err := e.input.apply(ctx, e.system, text); err != nil {
+	before := map[*Gateway]string{}
+	for _, g := range e.Gateways {
+		conditions, err := g.conditions(ctx)
+		if err != nil {
+			return err
+		}
+		before[g] = conditions
+	}
+	if err := e.input.apply(ctx, e.system, e.secretOf(map[string]string{"type": "static"})); err != nil {
 		return err
 	}
-	for _, g := range e.Gateways {
+	for g, old := range before {
 		if err := e.Await(ctx, "condition for the mistake", func(ctx context.Context) error {
-			s, err := g.Status(ctx)
-			if err != nil {
-				return err
+			now, err := g.conditions(ctx)
+			if err == nil && now == old {
+				err = fmt.Errorf("the conditions of %s are as before: %s", g.ID(), old)
 			}
-			for _, c := range s.Conditions {
-				if c.Status != "True" {
-					return nil
-				}
-			}
-			return fmt.Errorf("all conditions of %s are True", g.ID())
+			return err
 		}); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// conditions returns status, reason and message of the conditions of the Gateway.
+func (g *Gateway) conditions(ctx context.Context) (text string, err error) {
+	s, err := g.Status(ctx)
+	for _, c := range s.Conditions {
+		text += fmt.Sprintf("%s=%s %s: %s\n", c.Type, c.Status, c.Reason, c.Message)
+	}
+	return text, err
 }
 
 // AwaitEnd waits until a dataplane accepts no new clients.

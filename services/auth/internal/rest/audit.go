@@ -83,8 +83,8 @@ func (o *outcome) credentials() (line []slog.Attr) {
 	return line
 }
 
-// record adds the credentials of an answer to the outcome of the request, and to the trail: one entry for each user name, because several gateways may share
-// one. The user name of a fixed credential may come from a Secret, so it is left out.
+// record adds the credentials of an answer to the outcome of the request and to the trail. The trail has one entry for
+// each user name, because several gateways may share it.
 func (s server) record(ctx context.Context, user string, grants []grant) {
 	if o := outcomeOf(ctx); o != nil {
 		o.user, o.failure = user, nil

@@ -84,7 +84,8 @@ func (o *outcome) credentials() (line []slog.Attr) {
 }
 
 // record adds the credentials of an answer to the outcome of the request and to the trail. The trail has one entry for
-// each user name, because several gateways may share it.
+// each user name, because several gateways may share it. It omits the user name of a fixed credential, which may come
+// from a Secret.
 func (s server) record(ctx context.Context, user string, grants []grant) {
 	if o := outcomeOf(ctx); o != nil {
 		o.user, o.failure = user, nil

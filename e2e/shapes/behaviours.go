@@ -146,7 +146,7 @@ var Behaviours = []Behaviour{
 	},
 	{
 		Name: "DrainKeepsCalls", Promise: "A pod that is deleted keeps its calls and accepts no new ones; those go to other pods.",
-		In: func(s env.Shape) bool { return s[env.Pods] != env.OnePod && s[env.Place] != env.HostNetwork }, Holds: drainKeepsCalls,
+		In: func(s env.Shape) bool { return s[env.Pods] != env.OnePod && !s.InHostNetwork() }, Holds: drainKeepsCalls,
 	},
 	{
 		Name: "UpdateAdmitsNewCalls", Promise: "During and after an update of the dataplanes new calls are accepted, and those before it continue.",
@@ -167,15 +167,11 @@ func shapeIs(v env.Value) func(env.Shape) bool { return func(s env.Shape) bool {
 
 // severalPodsSeeClients reports whether UDP datagrams of a client reach one of several pods with the client's address.
 func severalPodsSeeClients(s env.Shape) bool {
-	switch s[env.Place] {
-	case env.KeepsSource, env.BehindNAT, env.Headless:
-		return s[env.Pods] != env.OnePod
-	}
-	return false
+	return s[env.Pods] != env.OnePod && s.KeepsClientAddresses()
 }
 
 // offloadAsAskedFor reports whether the offload engine works where the pods are. XDP does not support the interfaces of
 // pods: that is a finding, and the pods use TC.
 func offloadAsAskedFor(s env.Shape) bool {
-	return s[env.MediaPath] != env.XDP || s[env.Place] == env.HostNetwork || s[env.Input] == env.Folder
+	return s[env.MediaPath] != env.XDP || s.InHostNetwork()
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -23,7 +24,7 @@ var (
 	shapeFlag = flag.String("shape", "", "run one shape, the values of which are separated by commas")
 	onlyFlag  = flag.String("only", "", "run the behaviours with these names, separated by commas")
 	sideFlag  = flag.Int("side-by-side", 4, "shapes that run at a time")
-	logsFlag  = flag.String("logs", "", "folder that keeps the logs of failing shapes")
+	logsFlag  = flag.String("logs", "", "folder that keeps the logs of failing shapes, and cells.log with the result of each cell at once")
 )
 
 // small are the factors whose pairs the shapes of an ordinary run cover.
@@ -42,7 +43,15 @@ func TestBehavioursHoldInEachShape(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var m matrix
+	m := matrix{log: io.Discard}
+	if *logsFlag != "" {
+		log, err := os.Create(filepath.Join(*logsFlag, "cells.log"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer log.Close()
+		m.log = log
+	}
 	t.Run("shapes", func(t *testing.T) {
 		places := make(chan struct{}, *sideFlag)
 		for i, s := range shapes {
@@ -96,10 +105,12 @@ func run(t *testing.T, m *matrix, s env.Shape, number int, kube *cluster.Cluster
 		if b.In != nil && !b.In(s) || *onlyFlag != "" && b.Name != Starts && !slices.Contains(strings.Split(*onlyFlag, ","), b.Name) {
 			continue
 		}
-		begun := time.Now()
-		err := b.Holds(ctx, e)
-		failing := find(b.Name, s)
-		m.note(b.Name, s, err)
+		begun, behaves, failing := time.Now(), ctx, find(b.Name, s)
+		if failing != nil {
+			behaves = env.Failing(ctx, failing.Symptom)
+		}
+		err := b.Holds(behaves, e)
+		m.note(b.Name, s, err, time.Since(begun))
 		t.Run(b.Name, func(t *testing.T) {
 			t.Logf("%s", time.Since(begun).Round(time.Millisecond))
 			check(t, b, failing, err)
@@ -145,11 +156,13 @@ func keep(t *testing.T, from, to string) {
 type matrix struct {
 	mu    sync.Mutex
 	cells map[string]map[env.Shape]error
+	log   io.Writer
 }
 
-func (m *matrix) note(behaviour string, s env.Shape, err error) {
+func (m *matrix) note(behaviour string, s env.Shape, err error, took time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	fmt.Fprintf(m.log, "%6.1fs  %s  %s  %v\n", took.Seconds(), s, behaviour, err)
 	if m.cells == nil {
 		m.cells = map[string]map[env.Shape]error{}
 	}

@@ -13,28 +13,41 @@ import (
 )
 
 const (
-	interval = 20 * time.Millisecond // between two checks of a condition
-	moment   = 2 * time.Second       // for an HTTP request whose context has a deadline, and which is retried
-	patience = 20 * time.Second      // for any other HTTP request
+	shortest = 10 * time.Millisecond  // between the first two checks of a condition
+	longest  = 200 * time.Millisecond // between two checks
+	moment   = 2 * time.Second        // for an HTTP request whose context has a deadline, and which is retried
+	patience = 20 * time.Second       // for any other HTTP request
 	maxBody  = 4 << 20
 )
 
+// final is an error of a condition that will not hold any more.
+type final struct{ error }
+
+func (f final) Unwrap() error { return f.error }
+
+// Final marks an error of a condition that will not hold any more, so that Until returns it at once.
+func Final(err error) error { return final{err} }
+
 // Until polls cond until it returns nil or ctx ends. An error of cond says which part of the condition does not hold
-// yet.
+// yet. The interval grows with the time waited, by a fifth with each check, so that a long wait leaves the processors to
+// what it waits for.
 func Until(ctx context.Context, cond func(context.Context) error) error {
-	tick := time.NewTicker(interval)
-	defer tick.Stop()
 	var missing error
+	interval := shortest
 	for {
 		err := cond(ctx)
 		if err == nil {
 			return nil
 		}
+		if errors.As(err, new(final)) {
+			return err
+		}
 		if missing == nil || ctx.Err() == nil { // an error caused by the end of ctx does not describe the condition
 			missing = err
 		}
 		select {
-		case <-tick.C:
+		case <-time.After(interval):
+			interval = min(interval*6/5, longest)
 		case <-ctx.Done():
 			return fmt.Errorf("gave up: %w: %w", context.Cause(ctx), missing)
 		}

@@ -27,6 +27,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
@@ -35,7 +36,10 @@ import (
 )
 
 // Limit is the longest time that Await waits. Nothing takes this long; a busy machine may need it.
-const Limit = 20 * time.Second
+const Limit = time.Minute
+
+// failingLimit is the longest time that Await waits while the expected error lasts; see Failing.
+const failingLimit = 10 * time.Second
 
 // Options of an Env.
 type Options struct {
@@ -151,7 +155,7 @@ func (e *Env) make(ctx context.Context) (err error) {
 		return err
 	}
 	nodes := 1
-	if e.Shape[Place] == HostNetwork {
+	if e.Shape.place().hostNetwork {
 		nodes = e.Shape.PodCount()
 	}
 	e.Net, err = topology.New(topology.Options{Number: e.Number, Nodes: nodes, XDP: e.Shape[MediaPath] == XDP})
@@ -220,10 +224,40 @@ func (e *Env) Close() (err error) {
 func (e *Env) Await(ctx context.Context, what string, cond func(context.Context) error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, Limit, fmt.Errorf("not within %s", Limit))
 	defer cancel()
-	if err := bed.Until(ctx, cond); err != nil {
+	if err := bed.Until(ctx, givingUp(ctx, cond)); err != nil {
 		return fmt.Errorf("%s: %w", what, err)
 	}
 	return nil
+}
+
+// symptomKey is the key of the text in a context that Failing returns.
+type symptomKey struct{}
+
+// Failing returns a context for a behaviour that fails with an error that contains the symptom. Await does not wait for
+// Limit while the condition fails in this way.
+func Failing(ctx context.Context, symptom string) context.Context {
+	return context.WithValue(ctx, symptomKey{}, symptom)
+}
+
+// givingUp returns a condition that ends the waiting when the expected error of cond lasts.
+func givingUp(ctx context.Context, cond func(context.Context) error) func(context.Context) error {
+	symptom, expected := ctx.Value(symptomKey{}).(string)
+	if !expected {
+		return cond
+	}
+	var since time.Time
+	return func(ctx context.Context) error {
+		err := cond(ctx)
+		switch {
+		case err == nil || !strings.Contains(err.Error(), symptom):
+			since = time.Time{}
+		case since.IsZero():
+			since = time.Now()
+		case time.Since(since) > failingLimit:
+			return bed.Final(err)
+		}
+		return err
+	}
 }
 
 // AwaitReady waits until the dataplanes of each Gateway are ready, as many as the shape has or Scale has asked for.

@@ -69,7 +69,7 @@ func (f *inFolder) address() netip.Addr { return f.families(f.Net.Nodes[0].Inter
 
 // clientAddress returns the address of the host that clients reach, directly or by a NAT.
 func (f *inFolder) clientAddress() netip.Addr {
-	if f.Shape[Place] == BehindNAT {
+	if f.Shape.place().nat {
 		return f.address()
 	}
 	return f.families(f.Net.Nodes[0].External)[0]

@@ -63,7 +63,7 @@ func (e *Env) addGateways() error {
 				Gateway: g, Name: p.name, Protocol: p.protocol, Network: networks[p.protocol],
 				transport: p.transport, port: p.port, second: p.second,
 			}
-			if e.sharesHost() {
+			if e.Shape.InHostNetwork() {
 				l.port += int32(i) * shift
 			}
 			g.Listeners = append(g.Listeners, l)
@@ -76,22 +76,6 @@ func (e *Env) addGateways() error {
 // networks are the transports of clients.
 var networks = map[string]call.Network{
 	"TURN-UDP": call.UDP, "TURN-TCP": call.TCP, "TURN-TLS": call.TLS, "TURN-DTLS": call.DTLS,
-}
-
-// sharesHost reports whether the dataplanes are in the network of a node.
-func (e *Env) sharesHost() bool { return e.Shape[Input] == Folder || e.Shape[Place] == HostNetwork }
-
-// addressOf returns the address of a load balancer and the public one, of a new Gateway.
-func (e *Env) addressOf() (balancer, public topology.Both[netip.Addr], err error) {
-	node := e.Net.Nodes[0]
-	switch {
-	case e.Shape.Is(Folder, BehindNAT):
-		public = e.Net.NextTranslated()
-		return balancer, public, e.Net.Translate(public, node.Internal)
-	case e.sharesHost() || e.Shape[Place] == NodePort:
-		return balancer, node.External, nil
-	}
-	return e.Net.AddBalancer(e.Shape[Place] == BehindNAT)
 }
 
 // ID returns NAMESPACE/NAME.

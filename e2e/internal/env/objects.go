@@ -66,7 +66,7 @@ spec:
 // dataplaneYAML returns the Dataplane with an image and a number of pods.
 func (e *Env) dataplaneYAML(image string, pods int) string {
 	var spec strings.Builder
-	if e.Shape[Place] == HostNetwork {
+	if e.Shape.place().hostNetwork {
 		spec.WriteString("  hostNetwork: true\n")
 	}
 	if engine := map[Value]string{TC: "TC", XDP: "XDP"}[e.Shape[MediaPath]]; engine != "" {
@@ -133,13 +133,6 @@ data: {tls.crt: %s, tls.key: %s}
 // yaml returns the Gateway.
 func (g *Gateway) yaml() string {
 	e := g.env
-	annotations := map[Value]string{
-		KeepsSource: "stunner.l7mp.io/external-traffic-policy: local",
-		Headless:    "stunner.l7mp.io/external-traffic-policy: local",
-		BehindNAT:   "stunner.l7mp.io/external-traffic-policy: local",
-		NodePort:    "stunner.l7mp.io/service-type: NodePort",
-		HostNetwork: "stunner.l7mp.io/service-type: ClusterIP",
-	}[e.Shape[Place]]
 	var text strings.Builder
 	fmt.Fprintf(&text, `
 apiVersion: gateway.networking.k8s.io/v1
@@ -150,7 +143,7 @@ metadata:
   annotations: {%s}
 spec:
   gatewayClassName: %s
-`, g.Name, g.Namespace, annotations, e.class)
+`, g.Name, g.Namespace, e.Shape.place().annotation, e.class)
 	if addresses := g.requested(); len(addresses) > 0 {
 		text.WriteString("  addresses:\n")
 		for _, a := range addresses {
@@ -168,20 +161,6 @@ spec:
 	return text.String()
 }
 
-// requested returns spec.addresses.
-func (g *Gateway) requested() (list []netip.Addr) {
-	e := g.env
-	switch e.Shape[Place] {
-	case BehindNAT:
-		return e.families(g.public)
-	case HostNetwork:
-		for _, node := range e.Net.Nodes {
-			list = append(list, e.families(node.External)...)
-		}
-	}
-	return list
-}
-
 // routeYAML returns the UDPRoute of the listeners that share a route.
 func (g *Gateway) routeYAML(second bool) string {
 	name, service := "first", "first"
@@ -195,7 +174,7 @@ func (g *Gateway) routeYAML(second bool) string {
 		}
 	}
 	own := ""
-	if g.env.Shape[Place] == Headless {
+	if g.env.Shape.place().nested {
 		own = fmt.Sprintf(", {name: %s}", g.Name)
 	}
 	return fmt.Sprintf(`

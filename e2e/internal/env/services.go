@@ -217,7 +217,7 @@ func servicePorts(svc *corev1.Service, p corev1.ServicePort, pods []netip.AddrPo
 // exposed returns nil when nodes send new clients of a Gateway to all of its pods, and sets the node ports of its
 // listeners.
 func (s *services) exposed(ctx context.Context, g *Gateway) error {
-	if s.cluster.Shape[Place] == HostNetwork {
+	if s.cluster.Shape.place().hostNetwork {
 		return nil // the addresses of the nodes are those of the pods
 	}
 	all, err := s.cluster.client.CoreV1().Services(g.Namespace).List(ctx, metav1.ListOptions{})
@@ -252,7 +252,7 @@ func (s *services) exposedBy(l *Listener, all []corev1.Service, pods []Dataplane
 			if err := s.leads(svc, p, pods); err != nil {
 				return err
 			}
-			if s.cluster.Shape[Place] == NodePort {
+			if s.cluster.Shape.place().at == nodePort {
 				l.nodePort = p.NodePort
 			}
 			return nil

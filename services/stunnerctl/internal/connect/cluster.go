@@ -15,6 +15,7 @@ import (
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -143,8 +144,11 @@ func (c *Cluster) Gateways(ctx context.Context, namespace string) ([]types.Names
 		return nil, fmt.Errorf("list Gateways: %w", err)
 	}
 	classes, err := c.list(ctx, "", KindGatewayClass)
-	if err != nil {
-		return namesOf(gateways), nil //nolint:nilerr // the class is only a filter
+	switch {
+	case apierrors.IsForbidden(err):
+		return namesOf(gateways), nil
+	case err != nil:
+		return nil, fmt.Errorf("list GatewayClasses: %w", err)
 	}
 	ours := map[string]bool{}
 	for _, class := range classes {

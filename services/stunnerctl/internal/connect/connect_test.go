@@ -476,10 +476,17 @@ func TestClusterObjects(t *testing.T) {
 		}
 	}
 
-	client.PrependReactor("list", "gatewayclasses", func(a kubetesting.Action) (bool, runtime.Object, error) {
-		return true, nil, apierrors.NewForbidden(a.GetResource().GroupResource(), "", nil)
-	})
+	failsWith := func(err error) {
+		client.PrependReactor("list", "gatewayclasses", func(kubetesting.Action) (bool, runtime.Object, error) {
+			return true, nil, err
+		})
+	}
+	failsWith(apierrors.NewForbidden(version.WithResource("gatewayclasses").GroupResource(), "", nil))
 	if gateways, err = c.Gateways(t.Context(), "shop"); err != nil || len(gateways) != 2 {
 		t.Error("without the right to read classes:", gateways, err)
+	}
+	failsWith(apierrors.NewServiceUnavailable("no leader"))
+	if gateways, err = c.Gateways(t.Context(), "shop"); err == nil {
+		t.Error("the API server does not answer for the classes, but Gateways of all classes are ours:", gateways)
 	}
 }

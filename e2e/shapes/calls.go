@@ -164,12 +164,14 @@ func nestedAllocationsAreRefused(ctx context.Context, e *env.Env) (err error) {
 				continue
 			}
 			for _, d := range list {
-				answered, nestErr := e.AllocateThroughRelay(ctx, l, netip.AddrPortFrom(d.Addrs[0], l.Port()))
-				if nestErr == nil && answered {
-					nestErr = errors.New("it answers an Allocate request that comes from a relay")
-				}
-				if nestErr != nil {
-					err = errors.Join(err, fmt.Errorf("listener %s of %s: %w", l, d.Name, nestErr))
+				for _, a := range d.Addrs {
+					answered, nestErr := e.AllocateThroughRelay(ctx, l, netip.AddrPortFrom(a, l.Port()))
+					if nestErr == nil && answered {
+						nestErr = errors.New("it answers an Allocate request that comes from a relay")
+					}
+					if nestErr != nil {
+						err = errors.Join(err, fmt.Errorf("listener %s of %s at %s: %w", l, d.Name, a, nestErr))
+					}
 				}
 			}
 		}

@@ -47,10 +47,6 @@ var FailingCells = []Failing{
 	{"VanishedClientsHurtNobody", values(), nil, errDisturbed.Error()},
 	{"VanishedPodsHurtNobody", values(), nil, errDisturbed.Error()},
 
-	// The listeners of the other pods of a Gateway are peers.
-	{"NestedAllocationsAreRefused", values(env.TwoPods), nil, "answers an Allocate request"},
-	{"NestedAllocationsAreRefused", values(env.ThreePods), nil, "answers an Allocate request"},
-
 	// The pods of a Deployment in the host network are replaced while those before them have the ports.
 	{"UpdateAdmitsNewCalls", values(env.HostNetwork, env.APIServer), nil, "error 508"},
 }

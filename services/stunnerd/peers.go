@@ -22,7 +22,7 @@ func (d *daemon) setPeers(list discovery.Peers) {
 	}
 	for _, p := range list.Pods {
 		peers.Pods = append(peers.Pods, forward.Peer{
-			Pod: p.Pod, Address: p.Address, Sender: p.Sender, Draining: p.Draining,
+			Pod: p.Pod, Address: p.Address, Other: p.Other, Sender: p.Sender, Draining: p.Draining,
 		})
 	}
 	d.server.SetPeers(peers, list.Problem)

@@ -158,10 +158,10 @@ func (e *Env) CallBetweenClients(ctx context.Context, l *Listener) error {
 	return errors.Join(err, <-answered)
 }
 
-// AllocateThroughRelay sends an Allocate request to a peer through a relay, and reports whether the peer answers as a TURN server. A peer
-// that the gateway forbids does not.
+// AllocateThroughRelay sends an Allocate request to a peer through a relay of its family, and reports whether the peer
+// answers as a TURN server. A peer that the gateway forbids does not.
 func (e *Env) AllocateThroughRelay(ctx context.Context, l *Listener, peer netip.AddrPort) (answered bool, err error) {
-	c, err := e.Allocate(ctx, l, l.Addresses()[0], netip.Addr{}, "nests")
+	c, err := e.Allocate(ctx, l, l.Addresses()[0], peer.Addr(), "nests")
 	if err != nil {
 		return false, err
 	}

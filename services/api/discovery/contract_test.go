@@ -5,6 +5,7 @@ import (
 	"maps"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"os"
 	"reflect"
 	"slices"
@@ -67,7 +68,7 @@ func TestContractIsWrittenDown(t *testing.T) {
 		},
 		"Peers":   Peers{Problem: "a"},
 		"PeerKey": PeerKey{},
-		"Peer":    Peer{Draining: true},
+		"Peer":    Peer{Draining: true, Other: netip.IPv4Unspecified()},
 	} {
 		var fields map[string]any
 		if sent, err := json.Marshal(full); err != nil || json.Unmarshal(sent, &fields) != nil {

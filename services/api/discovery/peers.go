@@ -48,10 +48,12 @@ type PeerKey struct {
 
 // Peer is a dataplane pod to which other pods of its Gateway forward datagrams.
 type Peer struct {
-	Pod      string         `json:"pod"`
-	Address  netip.AddrPort `json:"address"`
-	Sender   Sender         `json:"sender"`
-	Draining bool           `json:"draining,omitempty"`
+	Pod     string         `json:"pod"`
+	Address netip.AddrPort `json:"address"`
+	// Other is the address of the pod in the other family; the zero Addr if the pod has addresses of one family.
+	Other    netip.Addr `json:"other,omitzero"`
+	Sender   Sender     `json:"sender"`
+	Draining bool       `json:"draining,omitempty"`
 }
 
 // Sender identifies one run of a process among the peers of its Gateway. A process chooses it at random at each start.
@@ -122,17 +124,22 @@ func (p Peers) Validate() error {
 }
 
 func (p Peer) validate() error {
-	a := p.Address.Addr()
 	switch {
 	case p.Pod == "" || len(p.Pod) > reportText:
 		return fmt.Errorf("pod: write a name of 1 to %d bytes", reportText)
-	case !p.Address.IsValid() || p.Address.Port() == 0 || a.IsUnspecified() || a.IsMulticast() || a.Zone() != "" ||
-		a.Is4In6():
+	case p.Address.Port() == 0 || !ofPod(p.Address.Addr()):
 		return errors.New("address: write the IP address of the pod and a port, without a zone")
+	case p.Other.IsValid() && !ofPod(p.Other):
+		return errors.New("other: write an IP address of the pod, without a zone")
 	case p.Sender == Sender{}:
 		return errors.New("sender: write the 16 hexadecimal digits that the process has chosen")
 	}
 	return nil
+}
+
+// ofPod reports whether a pod can have an address.
+func ofPod(a netip.Addr) bool {
+	return a.IsValid() && !a.IsUnspecified() && !a.IsMulticast() && a.Zone() == "" && !a.Is4In6()
 }
 
 // parsePeers parses and validates a frame with a list of peers.

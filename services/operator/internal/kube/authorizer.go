@@ -190,7 +190,7 @@ func (r *authorizer) addressGrant(ctx context.Context, req *http.Request) (disco
 // because forwarding verifies it again before it is published.
 func (r *authorizer) verifyPeer(id string, reported discovery.Peer) error {
 	address := reported.Address.Addr()
-	if has, known := r.pods.hasAddress(id, reported.Pod, address); known && !has {
+	if list, known := r.pods.addresses(id, reported.Pod); known && !slices.Contains(list, address) {
 		return fmt.Errorf("verify peer of pod %s: %s is not one of its addresses", reported.Pod, address)
 	}
 	return nil

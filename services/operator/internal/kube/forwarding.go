@@ -194,12 +194,18 @@ func (f *forwarding) observe(
 		case err != nil: // the pod does not forward
 			delete(g.pods, r.Pod)
 			continue
-		case listed && before.Address == p.Address && before.Sender == p.Sender || f.hasAddress(gateway, p):
-			g.pods[r.Pod] = listedPeer{Peer: p}
-			used[p.Address] = true
+		case listed && before.Address == p.Address && before.Sender == p.Sender:
+			p.Other = before.Other
 		default:
-			pending = true
+			of, _ := f.pods.addresses(gateway.String(), r.Pod)
+			if !slices.Contains(of, p.Address.Addr()) {
+				pending = true
+				continue
+			}
+			p.Other = other(of, p.Address.Addr())
 		}
+		g.pods[r.Pod] = listedPeer{Peer: p}
+		used[p.Address] = true
 	}
 	for name, p := range g.pods {
 		if reported[name] {
@@ -218,10 +224,14 @@ func (f *forwarding) observe(
 	return pending
 }
 
-// hasAddress reports whether the watch has delivered a pod of the Gateway with the address of a peer.
-func (f *forwarding) hasAddress(gateway types.NamespacedName, p discovery.Peer) bool {
-	has, _ := f.pods.hasAddress(gateway.String(), p.Pod, p.Address.Addr())
-	return has
+// other returns the first address of the family that a does not have, or the zero Addr.
+func other(addresses []netip.Addr, a netip.Addr) netip.Addr {
+	for _, o := range addresses {
+		if o.Is4() != a.Is4() {
+			return o
+		}
+	}
+	return netip.Addr{}
 }
 
 // allReported reports whether all running pods of a Gateway have reported.

@@ -123,12 +123,16 @@ func (r *forwardingReplicas) lists() discovery.Peers {
 	return both[0]
 }
 
-// want checks the listed pods, in the form "NAME@ADDRESS:PORT", with a + if draining.
+// want checks the listed pods, in the form "NAME@ADDRESS:PORT/OTHER", with a + if draining.
 func (r *forwardingReplicas) want(step, want string) {
 	r.Helper()
 	var words []string
 	for _, p := range r.lists().Pods {
-		words = append(words, fmt.Sprintf("%s@%s%s", p.Pod, p.Address, map[bool]string{true: "+"}[p.Draining]))
+		word := p.Pod + "@" + p.Address.String()
+		if p.Other.IsValid() {
+			word += "/" + p.Other.String()
+		}
+		words = append(words, word+map[bool]string{true: "+"}[p.Draining])
 	}
 	if got := strings.Join(words, " "); got != want {
 		r.Errorf("%s: listed %q, want %q", step, got, want)
@@ -147,31 +151,31 @@ func TestAllReplicasPublishTheSamePeers(t *testing.T) {
 		r.report(0, "old", "", false)
 		r.want("a pod has not reported yet", "")
 		r.report(1, "b", "10.0.0.2:4000 b", false)
-		r.want("all pods have reported", "a@10.0.0.1:4000 b@10.0.0.2:4000")
+		r.want("all pods have reported", "a@10.0.0.1:4000/fd00::1 b@10.0.0.2:4000")
 		if got := r.lists(); len(got.Keys) != 2 || got.Generation == 0 {
 			r.Errorf("published %+v", got)
 		}
 		r.report(1, "c", "10.0.0.4:4000 c", false)
 		r.report(1, "unknown", "10.0.0.5:4000 d", false)
-		r.want("a pod of another Gateway", "a@10.0.0.1:4000 b@10.0.0.2:4000")
+		r.want("a pod of another Gateway", "a@10.0.0.1:4000/fd00::1 b@10.0.0.2:4000")
 		r.report(1, "b", "10.0.0.1:4000 b", false)
-		r.want("the address of another pod", "a@10.0.0.1:4000 b@10.0.0.2:4000")
+		r.want("the address of another pod", "a@10.0.0.1:4000/fd00::1 b@10.0.0.2:4000")
 		r.report(0, "a", "[fd00::1]:4000 a", true)
 		r.report(1, "b", "10.0.0.2:4001 b2", false)
-		r.want("other address, draining, restarted", "a@[fd00::1]:4000+ b@10.0.0.2:4001")
+		r.want("other address, draining, restarted", "a@[fd00::1]:4000/10.0.0.1+ b@10.0.0.2:4001")
 		r.report(1, "new", "10.0.0.6:4000 e", false)
 		r.pod("edge", "new")
 		time.Sleep(5 * time.Second)
-		r.want("a pod without an address yet", "a@[fd00::1]:4000+ b@10.0.0.2:4001")
+		r.want("a pod without an address yet", "a@[fd00::1]:4000/10.0.0.1+ b@10.0.0.2:4001")
 		r.pod("edge", "new", "10.0.0.6")
 		time.Sleep(time.Second)
-		r.want("it has an address", "a@[fd00::1]:4000+ b@10.0.0.2:4001 new@10.0.0.6:4000")
+		r.want("it has an address", "a@[fd00::1]:4000/10.0.0.1+ b@10.0.0.2:4001 new@10.0.0.6:4000")
 		r.report(1, "copy", "10.0.0.7:4000 a", false)
 		r.pod("edge", "copy", "10.0.0.7")
 		time.Sleep(time.Second)
-		r.want("the sender of another pod", "a@[fd00::1]:4000+ b@10.0.0.2:4001 new@10.0.0.6:4000")
+		r.want("the sender of another pod", "a@[fd00::1]:4000/10.0.0.1+ b@10.0.0.2:4001 new@10.0.0.6:4000")
 		r.report(1, "new", "", false)
-		r.want("a pod stops to forward", "a@[fd00::1]:4000+ b@10.0.0.2:4001")
+		r.want("a pod stops to forward", "a@[fd00::1]:4000/10.0.0.1+ b@10.0.0.2:4001")
 	})
 }
 

@@ -90,29 +90,29 @@ func podAddresses(o client.Object) (addresses []string) {
 	return addresses
 }
 
-// hasAddress reports whether a dataplane pod of the Gateway id has an IP address. known is false if the watch has not
-// delivered the pod or its addresses yet. Unlike atAddress, it works for pods with host network: their addresses are
-// those of the node.
-func (p *podIndex) hasAddress(id, pod string, address netip.Addr) (has, known bool) {
+// addresses returns the IP addresses of a dataplane pod of the Gateway id; none if it is a pod of another Gateway. known
+// is false if the watch has not delivered the pod or its addresses yet. Unlike atAddress, it works for pods with host
+// network: their addresses are those of the node.
+func (p *podIndex) addresses(id, pod string) (list []netip.Addr, known bool) {
 	select {
 	case <-p.ready:
 	default:
-		return false, false
+		return nil, false
 	}
 	namespace, _, _ := strings.Cut(id, "/")
 	found, err := p.get(context.Background(), types.NamespacedName{Namespace: namespace, Name: pod})
 	if err != nil || found == nil {
-		return false, false
+		return nil, false
 	}
 	if of, ok := configOf(found); !ok || of != id {
-		return false, true
+		return nil, true
 	}
 	for _, ip := range found.Status.PodIPs {
-		if a, err := netip.ParseAddr(ip.IP); err == nil && a.Unmap() == address {
-			return true, true
+		if a, err := netip.ParseAddr(ip.IP); err == nil {
+			list = append(list, a.Unmap())
 		}
 	}
-	return false, len(found.Status.PodIPs) > 0
+	return list, len(list) > 0
 }
 
 // running returns the running dataplane pods of a Gateway by name. known is false until the existing pods are listed.

@@ -10,14 +10,14 @@ import (
 // must not have any of them as a peer: if it could reach a listener through its own relay, it could nest allocations,
 // and packets would loop. A Self is immutable, and views share it. The zero Self is empty.
 type Self struct {
-	// ports has the port of each socket as a key. The value is true if a listener of this process binds the port.
+	// ports has the port of each socket as a key. The value is true if listeners bind the port.
 	ports   map[uint16]bool
 	addrs   map[netip.Addr]struct{}
 	sockets map[netip.AddrPort]struct{}
 }
 
-// NewSelf returns the Self of a host whose addresses are addrs, and whose listeners bind ports. Loopback addresses are
-// always included. sockets are other transport addresses that lead to the listeners, such as those of a load balancer.
+// NewSelf returns the Self of the pods of a Gateway: their addresses are addrs, and their listeners bind ports. Loopback
+// addresses are always included. sockets are other transport addresses that lead to the listeners, such as those of a load balancer.
 func NewSelf(addrs []netip.Addr, ports []uint16, sockets []netip.AddrPort) *Self {
 	s := &Self{ports: map[uint16]bool{}, addrs: map[netip.Addr]struct{}{}, sockets: map[netip.AddrPort]struct{}{}}
 	for _, a := range addrs {

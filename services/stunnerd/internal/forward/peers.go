@@ -15,6 +15,8 @@ type Peer struct {
 	// Pod is the name of the pod. It is unique in the list.
 	Pod     string
 	Address netip.AddrPort
+	// Other is the address of the pod in the other family, or the zero Addr. No frame is sent to it.
+	Other netip.Addr
 	// Sender is random and made at each start of the process, so that no nonce is used again after a restart.
 	Sender [8]byte
 	// Draining reports whether the pod ends soon. It is not a home then.

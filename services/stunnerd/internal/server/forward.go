@@ -3,7 +3,6 @@ package server
 import (
 	"cmp"
 	"net/netip"
-	"slices"
 	"time"
 
 	"github.com/stunner-gateway/stunner/services/api/inspection"
@@ -12,17 +11,14 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/listener"
 )
 
-// SetPeers replaces the list of the pods of the Gateway, between which datagrams are forwarded. The sockets of all of
-// them are denied as peers of clients. problem is why the list is not current, or empty.
+// SetPeers replaces the list of the pods of the Gateway, between which datagrams are forwarded. The listeners of all of
+// them, and the sockets for forwarded datagrams, are denied as peers of clients. problem is why the list is not current,
+// or empty.
 func (s *Server) SetPeers(p forward.Peers, problem string) {
 	s.forwarder.SetPeers(p)
-	var sockets []netip.AddrPort
-	for _, pod := range p.Pods {
-		sockets = append(sockets, pod.Address)
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.pods, s.peersProblem = sockets, problem
+	s.pods, s.peersProblem = p.Pods, problem
 	s.refreshViews()
 }
 
@@ -118,7 +114,10 @@ func (s forwarding) Flush(now time.Time) {
 
 // forwardSockets returns the addresses at which pods of the Gateway receive forwarded datagrams. The caller holds mu.
 func (s *Server) forwardSockets() []netip.AddrPort {
-	sockets := slices.Clone(s.pods)
+	var sockets []netip.AddrPort
+	for _, pod := range s.pods {
+		sockets = append(sockets, pod.Address)
+	}
 	if self := s.forwarder.Self().Address; self.IsValid() {
 		sockets = append(sockets, self)
 	}

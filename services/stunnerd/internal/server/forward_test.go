@@ -264,3 +264,32 @@ func TestForwardingPortsAreNoPeers(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// T-03: TestListenersOfOtherPodsAreNoPeers: no allocation can be nested in one of another pod of the Gateway, in either
+// family. The relays of the other pod are peers: two clients of a Gateway may call each other.
+func TestListenersOfOtherPodsAreNoPeers(t *testing.T) {
+	b := newBed(t)
+	b.apply(b.openToAll(func(*config.Listener) {}))
+	c := b.mustDial("udp", "ann", "first")
+	at := func(addr string, port int) *net.UDPAddr { return &net.UDPAddr{IP: net.ParseIP(addr), Port: port} }
+	const v4, v6 = "203.0.113.9", "2001:db8::9"
+	if err := c.client.CreatePermission(at(v4, b.port("udp"))); err != nil {
+		t.Fatalf("before the pod is known: %v", err)
+	}
+	for _, pod := range []forward.Peer{
+		{Pod: "other", Address: netip.MustParseAddrPort(v4 + ":7"), Sender: [8]byte{1}},
+		{Pod: "other", Address: netip.MustParseAddrPort("[" + v6 + "]:7"), Other: netip.MustParseAddr(v4), Sender: [8]byte{1}},
+	} {
+		b.SetPeers(forward.Peers{}, "")
+		b.SetPeers(forward.Peers{Generation: 1, Keys: []forward.Key{{ID: 1}}, Pods: []forward.Peer{pod}}, "")
+		for _, transport := range []string{"udp", "tcp"} {
+			err := c.client.CreatePermission(at(v4, b.port(transport)))
+			if err == nil || !strings.Contains(err.Error(), "403") {
+				t.Errorf("pod at %s and %s: permission for its %s listener: %v, want 403", pod.Address, pod.Other, transport, err)
+			}
+		}
+		if err := c.client.CreatePermission(at(v4, 40000)); err != nil {
+			t.Errorf("pod at %s and %s: permission for a relay: %v", pod.Address, pod.Other, err)
+		}
+	}
+}

@@ -49,8 +49,8 @@ func (s *Server) isLocal(addr netip.Addr) bool {
 	return found || addr.IsLoopback()
 }
 
-// selfOf returns the sockets of the listeners of a config, and of the listeners that are still open. They are denied as
-// peers.
+// selfOf returns the sockets of the listeners of a config, and of the listeners that are still open, in all pods of the
+// Gateway. They are denied as peers.
 func (s *Server) selfOf(c config.Config) *cluster.Self {
 	var ports []uint16
 	sockets := s.forwardSockets()
@@ -62,7 +62,14 @@ func (s *Server) selfOf(c config.Config) *cluster.Self {
 	for g := range s.generations {
 		ports = append(ports, uint16(g.spec.Port))
 	}
-	return cluster.NewSelf(*s.local.Load(), ports, sockets)
+	addrs := slices.Clone(*s.local.Load())
+	for _, pod := range s.pods {
+		addrs = append(addrs, pod.Address.Addr())
+		if pod.Other.IsValid() {
+			addrs = append(addrs, pod.Other)
+		}
+	}
+	return cluster.NewSelf(addrs, ports, sockets)
 }
 
 // publicNames returns the public addresses of listeners that are host names, for example the names of load balancers.

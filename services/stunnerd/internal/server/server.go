@@ -115,8 +115,8 @@ type Server struct {
 	former    []gate.Former
 	failures  map[string]string
 	restoring restoring
-	served    bool             // all listeners of a config, at least one, have been open
-	pods      []netip.AddrPort // of the last SetPeers
+	served    bool           // all listeners of a config, at least one, have been open
+	pods      []forward.Peer // of the last SetPeers
 	// peersProblem is Peers.Problem of the last SetPeers.
 	peersProblem string
 	retiring     sync.WaitGroup

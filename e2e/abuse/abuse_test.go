@@ -25,7 +25,7 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
-	"github.com/stunner-gateway/stunner/e2e/internal/pulse"
+	"github.com/stunner-gateway/stunner/e2e/internal/stall"
 )
 
 const (
@@ -195,7 +195,7 @@ func (d *target) good(t *testing.T, n call.Network) time.Duration {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	machine := pulse.Start()
+	machine := stall.Start()
 	defer machine.Stop()
 	began := time.Now()
 	c, err := call.Start(ctx, call.Options{

@@ -22,7 +22,7 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/ask"
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
 	"github.com/stunner-gateway/stunner/e2e/internal/netns"
-	"github.com/stunner-gateway/stunner/e2e/internal/pulse"
+	"github.com/stunner-gateway/stunner/e2e/internal/stall"
 )
 
 // turnClient is a client for any transport that sends only the requests of the test.
@@ -294,7 +294,7 @@ func (f figures) lostPercent() float64 { return 100 * float64(f.lost) / float64(
 const grace = time.Second
 
 // count ends the running calls and computes the figures. Stalls of the machine are subtracted from ages.
-func (f *figures) count(flows []*flow, machine *pulse.Pulse) {
+func (f *figures) count(flows []*flow, machine *stall.Monitor) {
 	time.Sleep(grace) // later echoes count as lost
 	var ages []time.Duration
 	for _, c := range flows {

@@ -15,7 +15,7 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/bpf"
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
 	"github.com/stunner-gateway/stunner/e2e/internal/netns"
-	"github.com/stunner-gateway/stunner/e2e/internal/pulse"
+	"github.com/stunner-gateway/stunner/e2e/internal/stall"
 	"github.com/stunner-gateway/stunner/services/api/telemetry"
 )
 
@@ -201,7 +201,7 @@ func (s *stage) round(t *testing.T, server server, over call.Network, neighbour 
 		flows = append(flows, s.startFlow(t, 1+i))
 	}
 	harm := neighbour(t, s)
-	machine := pulse.Start()
+	machine := stall.Start()
 	defer machine.Stop()
 	began := time.Now()
 	ctx, cancel := context.WithTimeout(t.Context(), window)

@@ -27,7 +27,7 @@ import (
 	"time"
 
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
-	"github.com/stunner-gateway/stunner/e2e/internal/pulse"
+	"github.com/stunner-gateway/stunner/e2e/internal/stall"
 	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/api/credential"
 )
@@ -293,7 +293,7 @@ func TestGarbageTokens(t *testing.T) {
 			t.Fatalf("%d %s %v", code, body, err)
 		}
 	}
-	machine := pulse.Start()
+	machine := stall.Start()
 	defer machine.Stop()
 	measure := func(ctx context.Context, c caller) *tally {
 		all := newTally()
@@ -366,7 +366,7 @@ func TestTenTimesTheRatedLoad(t *testing.T) {
 	for i := range 4 {
 		pods = append(pods, s.from(t, fmt.Sprintf("127.0.2.%d", i+1)))
 	}
-	machine := pulse.Start()
+	machine := stall.Start()
 	defer machine.Stop()
 	measure := func(ctx context.Context, perSecond int, callers ...caller) *tally {
 		all := newTally()

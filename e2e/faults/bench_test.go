@@ -29,7 +29,7 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
-	"github.com/stunner-gateway/stunner/e2e/internal/pulse"
+	"github.com/stunner-gateway/stunner/e2e/internal/stall"
 	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/api/credential"
 	"github.com/stunner-gateway/stunner/services/api/discovery"
@@ -79,14 +79,14 @@ type bench struct {
 	peer    netip.AddrPort
 	roots   *x509.CertPool
 	process *bed.Process
-	file    string       // config file that the process watches
-	pulse   *pulse.Pulse // excludes stalls of the machine from time limits
+	file    string         // config file that the process watches
+	pulse   *stall.Monitor // excludes stalls of the machine from time limits
 }
 
 // newBench makes a config and its peer. It does not start the process.
 func newBench(t testing.TB) *bench {
 	t.Helper()
-	b := &bench{t: t, roots: x509.NewCertPool(), pulse: pulse.Start()}
+	b := &bench{t: t, roots: x509.NewCertPool(), pulse: stall.Start()}
 	b.peer = bedtest.Echo(t, netip.MustParseAddr(bed.Loopback))
 	t.Cleanup(b.pulse.Stop)
 	ports := freePorts(t, 6)

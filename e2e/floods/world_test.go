@@ -20,8 +20,8 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/stunner-gateway/stunner/e2e/internal/cluster"
-	"github.com/stunner-gateway/stunner/e2e/internal/pulse"
 	"github.com/stunner-gateway/stunner/e2e/internal/reader"
+	"github.com/stunner-gateway/stunner/e2e/internal/stall"
 )
 
 const (
@@ -39,7 +39,7 @@ func tenantOf(i int) string { return fmt.Sprintf("good-%d", i) }
 type world struct {
 	*testing.T
 	admin *dynamic.DynamicClient
-	pulse *pulse.Pulse
+	pulse *stall.Monitor
 	// readers are dataplanes: one for the own Gateway of each tenant, and one for the shared Gateway.
 	readers []*reader.Reader
 	turn    int
@@ -53,7 +53,7 @@ func newWorld(t *testing.T, access cluster.Access) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{T: t, admin: admin, pulse: pulse.Start()}
+	w := &world{T: t, admin: admin, pulse: stall.Start()}
 	t.Cleanup(w.pulse.Stop)
 	return w
 }

@@ -23,9 +23,9 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/pulse"
 	"github.com/stunner-gateway/stunner/e2e/internal/reader"
 	"github.com/stunner-gateway/stunner/e2e/internal/runner"
+	"github.com/stunner-gateway/stunner/e2e/internal/stall"
 )
 
 var crowd = flag.Int("readers", 300, "dataplane pods that read configs over TLS with tokens; 5 for each Gateway")
@@ -80,7 +80,7 @@ func TestStrictReaders(t *testing.T) {
 // strict is a world with dataplane pods and their tokens.
 type strict struct {
 	*bench
-	pulse    *pulse.Pulse
+	pulse    *stall.Monitor
 	tokens   []string // of the pods
 	security *tls.Config
 	rounds   int
@@ -98,7 +98,7 @@ func newStrict(t *testing.T, group string) *strict {
 			T: t, kube: kube, world: newWorld(t, kube.Admin), operator: newOperator(t, kube, "strict", group),
 			random: rand.New(rand.NewPCG(seedWorld, 0)),
 		},
-		pulse: pulse.Start(), byReview: group == reviewers,
+		pulse: stall.Start(), byReview: group == reviewers,
 	}
 	t.Cleanup(b.pulse.Stop)
 	for _, o := range []string{

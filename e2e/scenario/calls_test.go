@@ -13,7 +13,7 @@ import (
 
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
-	"github.com/stunner-gateway/stunner/e2e/internal/pulse"
+	"github.com/stunner-gateway/stunner/e2e/internal/stall"
 	"github.com/stunner-gateway/stunner/services/api/config"
 )
 
@@ -171,7 +171,7 @@ func stops(s *stage, c *call.Call, args []string) error {
 	if err != nil {
 		return fmt.Errorf("read duration: %w", err)
 	}
-	p := pulse.Start()
+	p := stall.Start()
 	defer p.Stop()
 	deadline := time.Now().Add(limit)
 	ctx, cancel := s.within(limit + watch)

@@ -7,7 +7,7 @@ import (
 	"net/netip"
 	"sync"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/pulse"
+	"github.com/stunner-gateway/stunner/e2e/internal/stall"
 	"github.com/stunner-gateway/stunner/e2e/turnprobe/internal/wire"
 )
 
@@ -19,7 +19,7 @@ const width = 8
 func Run(target Target, checks []Check, done func(Result)) ([]Result, error) {
 	r := runner{
 		target: target, tag: rand.Text(), sources: newSources(target.Server.Addr()),
-		pulse: pulse.Start(), done: done, results: make([]Result, len(checks)),
+		pulse: stall.Start(), done: done, results: make([]Result, len(checks)),
 	}
 	defer r.pulse.Stop()
 	if err := r.survey(); err != nil {
@@ -46,7 +46,7 @@ type runner struct {
 	tag     string
 	asks6   bool
 	sources *sources
-	pulse   *pulse.Pulse
+	pulse   *stall.Monitor
 
 	mu      sync.Mutex
 	done    func(Result)

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/pulse"
+	"github.com/stunner-gateway/stunner/e2e/internal/stall"
 )
 
 // Verdict is the result of a check.
@@ -38,8 +38,8 @@ type Trial struct {
 	id      string
 	tag     string // unique per run
 	source  *source
-	pulse   *pulse.Pulse // excludes stalls of the prober's machine from measured times
-	asks6   bool         // Allocate requests need REQUESTED-ADDRESS-FAMILY IPv6
+	pulse   *stall.Monitor // excludes stalls of the prober's machine from measured times
+	asks6   bool           // Allocate requests need REQUESTED-ADDRESS-FAMILY IPv6
 	verdict Verdict
 	reason  string
 	cleanup []func()

@@ -4,7 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"encoding/json"
-	"fmt"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,30 +17,27 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/ask"
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
-	"github.com/stunner-gateway/stunner/e2e/internal/call"
 	"github.com/stunner-gateway/stunner/services/api/credential"
 )
 
 // R-20: the wall clock of the process jumps during calls. Allocations are not affected, the expiry of credentials
 // follows the clock, and a jump costs at most one nonce challenge.
-func TestR20ClockJumps(t *testing.T) {
-	b := newBench(t)
-	clock := newClock(t)
-	b.file = filepath.Join(t.TempDir(), "config.json")
-	b.write(b.config)
-	b.startAs(bed.Command{Path: clock.program, Env: []string{clockFile + "=" + clock.file}}, b.file)
-	b.inForce(b.config)
-	live, held := b.calls(2), b.allocated(1)
+func TestClockJumpsEndNoAllocation(t *testing.T) {
+	t.Parallel()
+	program := buildWithClock(t)
+	offset := filepath.Join(t.TempDir(), "offset")
+	setClock(t, offset, 0)
+	d := newDataplane(t)
+	d.serve(bed.Command{Path: program, Env: []string{offsetFile + "=" + offset}})
+	live, held := d.calls(), d.allocated(1)
 	const hour, day = time.Hour, 24 * time.Hour
 	for _, jump := range []time.Duration{hour, -hour, day, -day, 0} {
-		clock.jump(jump)
-		b.goOn(live)
-		b.echoes(held)
-		for method, attrs := range b.three() {
-			if code, challenges := b.do(held, method, attrs...); code != 0 || challenges > 1 {
-				t.Errorf(
-					"clock at %s: %s of a live allocation: code %d after %d challenges", jump, method, code, challenges,
-				)
+		setClock(t, offset, jump)
+		d.awaitEchoes(live...)
+		d.echo(held)
+		for _, r := range d.ofAllocation() {
+			if code, challenges := d.do(held, r.method, r.attrs...); code != 0 || challenges > 1 {
+				t.Errorf("clock at %s: %s: code %d after %d challenges", jump, r.method, code, challenges)
 			}
 		}
 		for _, c := range live {
@@ -53,64 +50,43 @@ func TestR20ClockJumps(t *testing.T) {
 		for age, want := range map[time.Duration]stun.ErrorCode{
 			-time.Minute: 0, 2 * time.Second: 0, 10 * time.Second: stun.CodeUnauthorized,
 		} {
-			if code := b.allocatesWith(b.ephemeral(time.Now().Add(jump - age))); code != want {
-				t.Errorf(
-					"clock at %s: allocate with a credential that expired %s ago: %d, want %d", jump, age, code, want,
-				)
+			if code := d.allocatesUntil(time.Now().Add(jump - age)); code != want {
+				t.Errorf("clock at %s: credential that expired %s ago: %d, want %d", jump, age, code, want)
 			}
 		}
 	}
-	b.unharmed(live, silence)
+	d.undisturbed(live)
 }
 
-// ephemeral returns an ephemeral credential that expires at a given time.
-func (b *bench) ephemeral(end time.Time) credential.Credential {
-	b.t.Helper()
-	authority := credential.Authority{Realm: b.config.Auth.Realm, SharedSecret: secret}
-	c, err := authority.Mint("bob", time.Hour, end.Add(-time.Hour))
+// allocatesUntil returns the response code of an Allocate request with a credential that expires at a given time.
+func (d *dataplane) allocatesUntil(expiry time.Time) stun.ErrorCode {
+	d.t.Helper()
+	authority := credential.Authority{Realm: d.config.Auth.Realm, SharedSecret: secret}
+	minted, err := authority.Mint("bob", time.Hour, expiry.Add(-time.Hour))
 	if err != nil {
-		b.t.Fatal(err)
+		d.t.Fatal(err)
 	}
-	return c
-}
-
-// allocatesWith returns the response code of an Allocate request with a credential, and deletes the allocation.
-func (b *bench) allocatesWith(cred credential.Credential) stun.ErrorCode {
-	b.t.Helper()
-	c, err := ask.Dial(source(2), b.at(call.UDP), cred.Username, string(cred.Password))
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	defer c.Close()
-	code, _ := b.do(c, stun.MethodAllocate, ask.UDP())
-	if code == 0 {
-		b.do(c, stun.MethodRefresh, ask.Lifetime(0))
-	}
+	c := d.client(2)
+	c.Username, c.Password = minted.Username, string(minted.Password)
+	code, _ := d.do(c, stun.MethodAllocate, ask.UDP())
 	return code
 }
 
-// clock is the wall clock of one process. That process is stunnerd, built with a modified standard library whose
-// time.Now adds an offset from a file. The Go runtime reads the time without a system call, so it cannot be shifted
-// from outside for one process only.
-type clock struct {
-	t             *testing.T
-	program, file string
-}
+// offsetFile is the environment variable with the path of a file that has the offset of the clock: seconds as an int64
+// in native byte order.
+const offsetFile = "E2E_CLOCK"
 
-// clockFile is the environment variable with the path of the offset file: seconds as an int64 in native byte order.
-const clockFile = "E2E_CLOCK"
-
-const shift = `package time
+const clockWithOffset = `package time
 
 import (
 	"syscall"
 	"unsafe"
 )
 
-var e2eShift = new(int64)
+var e2eOffset = new(int64)
 
 func init() {
-	path, _ := syscall.Getenv("` + clockFile + `")
+	path, _ := syscall.Getenv("` + offsetFile + `")
 	fd, err := syscall.Open(path, syscall.O_RDONLY|syscall.O_CLOEXEC, 0)
 	if err != nil {
 		panic(err)
@@ -119,76 +95,65 @@ func init() {
 	if err != nil {
 		panic(err)
 	}
-	e2eShift = (*int64)(unsafe.Pointer(&page[0]))
+	e2eOffset = (*int64)(unsafe.Pointer(&page[0]))
 }
 `
 
-func newClock(t *testing.T) *clock {
+// buildWithClock builds stunnerd with a modified standard library, whose time.Now adds an offset. The Go runtime reads
+// the time without a system call, so it cannot be shifted from outside for one process only. The program stays in bin,
+// so that the next run does not link it again.
+func buildWithClock(t *testing.T) (program string) {
 	t.Helper()
+	goroot, err := exec.Command("go", "env", "GOROOT").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	library := filepath.Join(strings.TrimSpace(string(goroot)), "src", "time")
+	code, err := os.ReadFile(filepath.Join(library, "time.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const now = "sec, nsec, mono := runtimeNow()\n"
+	before, after, found := strings.Cut(string(code), now)
+	if !found || strings.Contains(after, now) {
+		t.Fatalf("time.Now does not contain %q once: adapt this test to the new code of time.Now", now)
+	}
 	dir := t.TempDir()
-	c := &clock{t, filepath.Join(dir, "stunnerd"), filepath.Join(dir, "clock")}
-	c.jump(0)
+	replaced := map[string]string{}
+	for name, content := range map[string]string{
+		"time.go": before + now + "\tsec += *e2eOffset\n" + after, "offset.go": clockWithOffset,
+	} {
+		replaced[filepath.Join(library, name)] = filepath.Join(dir, name)
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	list, err := json.Marshal(map[string]any{"Replace": replaced})
+	overlay := filepath.Join(dir, "overlay.json")
+	if err = errors.Join(err, os.WriteFile(overlay, list, 0o600)); err != nil {
+		t.Fatal(err)
+	}
 	root := bedtest.Root(t)
+	program = filepath.Join(root, "bin/e2e/stunnerd-with-clock")
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute) // compiles the standard library if it is not cached
 	defer cancel()
-	build := exec.CommandContext(ctx, "go", "build", "-overlay", c.overlay(dir), "-o", c.program, ".")
+	build := exec.CommandContext(ctx, "go", "build", "-overlay", overlay, "-o", program, ".")
 	build.Dir = filepath.Join(root, bed.Stunnerd)
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build with another clock: %v\n%s", err, out)
 	}
-	return c
+	return program
 }
 
-// overlay writes the modified files of package time and a build overlay.
-func (c *clock) overlay(dir string) string {
-	c.t.Helper()
-	goroot, err := exec.Command("go", "env", "GOROOT").Output()
+// setClock sets the offset of the clock.
+func setClock(t *testing.T, file string, offset time.Duration) {
+	t.Helper()
+	f, err := os.OpenFile(file, os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
-		c.t.Fatal(err)
+		t.Fatal(err)
 	}
-	library := filepath.Join(strings.TrimSpace(string(goroot)), "src", "time")
-	source, err := os.ReadFile(filepath.Join(library, "time.go"))
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	const now = "sec, nsec, mono := runtimeNow()\n"
-	before, after, found := strings.Cut(string(source), now)
-	if !found || strings.Contains(after, now) {
-		c.t.Fatalf("time.Now does not contain %q once: adapt this test to the new code of time.Now", now)
-	}
-	replace := map[string]string{}
-	for name, content := range map[string]string{
-		"time.go": before + now + "\tsec += *e2eShift\n" + after, "shift.go": shift,
-	} {
-		replace[filepath.Join(library, name)] = c.put(dir, name, []byte(content))
-	}
-	list, err := json.Marshal(map[string]any{"Replace": replace})
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	return c.put(dir, "overlay.json", list)
-}
-
-func (c *clock) put(dir, name string, content []byte) string {
-	c.t.Helper()
-	path := filepath.Join(dir, name)
-	if err := os.WriteFile(path, content, 0o600); err != nil {
-		c.t.Fatal(err)
-	}
-	return path
-}
-
-// jump sets the offset of the clock.
-func (c *clock) jump(by time.Duration) {
-	c.t.Helper()
-	file, err := os.OpenFile(c.file, os.O_CREATE|os.O_WRONLY, 0o600)
-	if err == nil {
-		_, err = file.WriteAt(binary.NativeEndian.AppendUint64(nil, uint64(by/time.Second)), 0)
-	}
-	if err == nil {
-		err = file.Close()
-	}
-	if err != nil {
-		c.t.Fatal(fmt.Errorf("set clock: %w", err))
+	_, err = f.WriteAt(binary.NativeEndian.AppendUint64(nil, uint64(offset/time.Second)), 0)
+	if err = errors.Join(err, f.Close()); err != nil {
+		t.Fatal(err)
 	}
 }

@@ -6,6 +6,9 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"regexp"
+	"strconv"
+	"syscall"
 	"testing"
 	"time"
 
@@ -14,179 +17,217 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/ask"
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
+	"github.com/stunner-gateway/stunner/services/api/inspection"
 )
 
-// guest is a raw client with an allocation, a permission and a channel.
-type guest struct {
+// session is a client with an allocation, a permission and a channel.
+type session struct {
 	*ask.Client
 	allocate []byte // the Allocate request
-	relayed  netip.AddrPort
+	relay    netip.AddrPort
 }
 
-// guests makes allocations of n clients.
-func (b *bench) guests(n int) (all []guest) {
-	b.t.Helper()
+// newSessions makes sessions of n clients.
+func (d *dataplane) newSessions(n int) (all []session) {
+	d.t.Helper()
 	for i := range n {
-		c := b.client(i)
-		b.do(c, stun.MethodRefresh, ask.Lifetime(600)) // learns a nonce
-		g := guest{Client: c, allocate: c.Request(stun.MethodAllocate, ask.UDP())}
-		answer, err := c.Once(g.allocate, patience)
-		if err != nil || ask.Code(answer) != 0 {
-			b.t.Fatalf("allocate: %v, %v", answer, err)
+		s := session{Client: d.learn(d.client(i))}
+		s.allocate = s.Request(stun.MethodAllocate, ask.UDP())
+		relay, err := ask.Relayed(d.once(s.Client, s.allocate))
+		if err != nil {
+			d.t.Fatal(err)
 		}
-		if g.relayed, err = ask.Relayed(answer); err != nil {
-			b.t.Fatal(err)
-		}
-		for _, method := range []stun.Method{stun.MethodCreatePermission, stun.MethodChannelBind} {
-			if code, _ := b.do(c, method, b.three()[method]...); code != 0 {
-				b.t.Fatalf("%s: %d", method, code)
-			}
-		}
-		b.echoes(c)
-		all = append(all, g)
+		s.relay = relay
+		d.bind(s.Client)
+		d.echo(s.Client)
+		all = append(all, s)
 	}
 	return all
 }
 
-// goesOn checks that a session goes on: data passes in its channel, and each request succeeds at once, without a new
-// nonce.
-func (b *bench) goesOn(g guest) {
-	b.t.Helper()
-	b.echoes(g.Client)
-	answer, err := g.Once(g.allocate, patience)
-	if err != nil || ask.Code(answer) != 0 {
-		b.t.Errorf("retransmitted Allocate: %d, %v", ask.Code(answer), err)
-	} else if relayed, err := ask.Relayed(answer); err != nil || relayed != g.relayed {
-		b.t.Errorf("relayed at %v, %v, want %v", relayed, err, g.relayed)
-	}
-	for method, attrs := range b.three() {
-		if answer, err := g.Once(g.Request(method, attrs...), patience); err != nil || ask.Code(answer) != 0 {
-			b.t.Errorf("%s: %d, %v", method, ask.Code(answer), err)
+// continues checks that sessions continue: data passes in their channels, and each request succeeds at once, without a
+// new nonce.
+func (d *dataplane) continues(all ...session) {
+	d.t.Helper()
+	for _, s := range all {
+		d.echo(s.Client)
+		if relay, err := ask.Relayed(d.once(s.Client, s.allocate)); err != nil || relay != s.relay {
+			d.t.Errorf("relayed at %v, %v, want %v", relay, err, s.relay)
+		}
+		for _, r := range d.ofAllocation() {
+			if code := ask.Code(d.once(s.Client, s.Request(r.method, r.attrs...))); code != 0 {
+				d.t.Errorf("%s: %d", r.method, code)
+			}
 		}
 	}
 }
 
-// killed kills the process. meanwhile is called before it is started again with the same flags.
-func (b *bench) killed(meanwhile func(), flags ...string) {
-	b.t.Helper()
-	if err := b.process.Kill(); err != nil {
-		b.t.Fatal(err)
-	}
-	meanwhile()
-	b.start(b.file, flags...)
-	b.await("ready", bed.Answers(b.health()+"/ready", http.StatusOK))
+// again starts a process with the same config file, and waits until it is ready.
+func (d *dataplane) again(flags ...string) {
+	d.t.Helper()
+	d.start(bed.Command{Path: stunnerd}, d.file, flags...)
+	d.awaitReady()
 }
 
-// A process that is killed and started again continues the sessions of its clients over UDP. The calls of other
-// transports end with their connections.
-func TestCrashEndsNoSessionOverUDP(t *testing.T) {
-	b, state := newBench(t), t.TempDir()
-	b.run("--state-dir", state)
-	all := b.guests(20)
-	live := b.calls(3, call.UDP)
-	connected := b.calls(1, call.TCP, call.TLS, call.DTLS)
+// terminate sends SIGTERM and waits until the process drains.
+func (d *dataplane) terminate() {
+	d.t.Helper()
+	d.signal(syscall.SIGTERM)
+	d.await("draining", d.status(func(st inspection.Status) bool { return st.Status == inspection.Terminating }))
+}
+
+// A process that is killed and started again continues the sessions of its clients over UDP, but none that have ended.
+func TestUDPSessionsContinueAfterACrash(t *testing.T) {
+	t.Parallel()
+	state := []string{"--state-dir", t.TempDir()}
+	d := running(t, state...)
+	all, live := d.newSessions(10), d.calls(call.UDP)
 	for range 2 {
-		began := time.Now()
-		b.killed(func() {}, "--state-dir", state)
-		t.Logf("ready %s after the kill", time.Since(began))
-		for _, g := range all {
-			b.goesOn(g)
-		}
-		b.goOn(live)
-		if n := b.status().AllocationCount; n != len(all)+len(live) {
-			t.Errorf("%d allocations, want %d", n, len(all)+len(live))
-		}
-		if n := b.metric("stunner_sessions_restored_total"); n != float64(len(all)+len(live)) {
+		d.kill()
+		d.again(state...)
+		d.continues(all...)
+		d.awaitEchoes(live...)
+		d.await("all sessions are restored", d.sessions(len(all)+len(live)))
+		if n := d.metric("stunner_sessions_restored_total"); n != float64(len(all)+len(live)) {
 			t.Errorf("%v sessions counted as restored", n)
 		}
 	}
-	for i, c := range append(connected, live...) {
-		if s := c.End(0); i >= len(connected) {
-			t.Logf("a call over UDP: %d of %d datagrams lost, longest silence %s", s.Lost, s.Sent, s.LongestGap)
-		}
+	live[0].End(0)
+	for _, s := range all {
+		d.must(s.Client, stun.MethodRefresh, ask.Lifetime(0))
 	}
-	for _, g := range all {
-		if code, _ := b.do(g.Client, stun.MethodRefresh, ask.Lifetime(0)); code != 0 {
-			t.Errorf("end: %d", code)
-		}
+	d.await("no session is left", d.sessions(0))
+	d.kill()
+	d.again(state...)
+	d.await("no session is restored", d.sessions(0))
+}
+
+// A session whose relay port is taken is dropped and counted, and so are those of a listener that the config no longer
+// has. The others continue.
+func TestSessionsThatCannotContinueAreCounted(t *testing.T) {
+	t.Parallel()
+	const metric = "stunner_sessions_dropped_total"
+	dir := t.TempDir()
+	state := []string{"--state-dir", dir}
+	d := running(t, state...)
+	all := d.newSessions(5)
+	lost, kept := all[0], all[1:]
+	d.kill()
+	taken, err := net.ListenUDP("udp4", &net.UDPAddr{Port: int(lost.relay.Port())})
+	if err != nil {
+		t.Fatal(err)
 	}
-	b.await("no session is left", b.sessions(0))
-	b.killed(func() {}, "--state-dir", state)
-	if n := b.status().AllocationCount; n != 0 {
-		t.Errorf("%d sessions restored that had ended", n)
+	defer taken.Close()
+	d.again(state...)
+	d.unknown(lost.Client)
+	d.continues(kept...)
+	if n := d.metric(metric, "port_taken"); n != 1 {
+		t.Errorf("%v sessions counted as dropped because of a taken port", n)
+	}
+	d.kill()
+	d.config.Listeners[0].Port = newDataplane(t).config.Listeners[0].Port
+	d.write(d.config)
+	if err := os.Remove(filepath.Join(dir, "last-good.json")); err != nil {
+		t.Fatal(err)
+	}
+	d.again(state...)
+	if n := d.metric(metric, "no_listener"); n != float64(len(kept)) {
+		t.Errorf("%v sessions counted as dropped without a listener", n)
+	}
+	d.await("no session is restored", d.sessions(0))
+	d.allocated(10)
+}
+
+// after SIGKILL a new process serves from the last good config within two seconds, while config discovery is
+// unavailable. Without the session journal it answers clients of the old process at once that their allocations do not
+// exist.
+func TestKilledProcessServesItsLastGoodConfig(t *testing.T) {
+	d := newDataplane(t)
+	source := newPublisher(t, bed.Loopback, d.config)
+	state := t.TempDir()
+	d.start(bed.Command{Path: stunnerd}, source.url(), "--state-dir", state)
+	d.await("in force", d.inForce(d.config))
+	all := d.newSessions(5)
+	source.close()
+	d.kill()
+	if err := os.Remove(filepath.Join(state, "sessions.journal")); err != nil {
+		t.Fatal(err)
+	}
+	d.start(bed.Command{Path: stunnerd}, source.url(), "--state-dir", state)
+	d.within(2*time.Second, "ready", bed.Answers(d.health()+"/ready", http.StatusOK))
+	for _, s := range all {
+		d.unknown(s.Client)
+		d.must(s.Client, stun.MethodAllocate, ask.UDP())
 	}
 }
 
-// A session whose relay port is taken is dropped and counted. The others go on.
-func TestCrashWithATakenRelayPort(t *testing.T) {
-	b, state := newBench(t), t.TempDir()
-	b.run("--state-dir", state)
-	all := b.guests(5)
-	lost, kept := all[2], append(all[:2:2], all[3:]...)
-	b.killed(func() {
-		taken, err := net.ListenUDP("udp4", &net.UDPAddr{Port: int(lost.relayed.Port())})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { taken.Close() })
-	}, "--state-dir", state)
-	for method, attrs := range b.three() {
-		b.mismatch(lost.Client, method, attrs)
+// podFlags are the flags of a process in a pod of a DaemonSet with host network. The state folder is that of the pod,
+// and the journal that of the node.
+func podFlags(t *testing.T, journal string) []string {
+	t.Helper()
+	return []string{"--state-dir", t.TempDir(), "--journal-dir", journal, "--hand-over"}
+}
+
+// after SIGTERM, a process with --hand-over waits for the calls that no other process can continue, and leaves
+// the others to the next process with the same journal: with their relay ports, permissions and channels. A process
+// that starts meanwhile stores no sessions and reports that as a problem.
+func TestTerminatedProcessHandsItsSessionsOver(t *testing.T) {
+	t.Parallel()
+	journal := t.TempDir()
+	d := running(t, podFlags(t, journal)...)
+	all, live := d.newSessions(5), d.calls(call.UDP)
+	connected := d.calls(call.TCP, call.TLS, call.DTLS)
+	d.terminate()
+	d.awaitEchoes(append(live, connected...)...)
+
+	early := running(t, podFlags(t, journal)...)
+	if got := early.metric("stunner_journal_problem"); got != 1 {
+		t.Errorf("a process on a journal in use has no problem: %v", got)
 	}
-	for _, g := range kept {
-		b.goesOn(g)
-	}
-	if n := b.dropped("port_taken"); n != 1 {
-		t.Errorf("%v sessions counted as dropped", n)
+	early.newSessions(1)
+	early.kill()
+
+	end(connected)
+	d.awaitEnd()
+	d.again(podFlags(t, journal)...)
+	d.continues(all...)
+	d.awaitEchoes(live...)
+	d.await("all sessions are restored", d.sessions(len(all)+len(live)))
+	if got := d.metric("stunner_journal_problem"); got != 0 {
+		t.Errorf("the next process has a problem: %v", got)
 	}
 }
 
-// Sessions of a listener that the config no longer has are dropped and counted.
-func TestCrashWithoutTheListener(t *testing.T) {
-	b, state := newBench(t), t.TempDir()
-	b.run("--state-dir", state)
-	all := b.guests(5)
-	b.killed(func() {
-		b.config.Listeners[0].Port = freePorts(t, 1)[0]
-		b.write(b.config)
-		if err := os.Remove(filepath.Join(state, "last-good.json")); err != nil {
-			t.Fatal(err)
-		}
-	}, "--state-dir", state)
-	if n := b.dropped("no_listener"); n != float64(len(all)) {
-		t.Errorf("%v sessions counted as dropped", n)
-	}
-	b.await("no session is restored", b.sessions(0))
-	b.allocated(10)
+// The sessions that are left at the end of draining are left to the next process too, without --hand-over.
+func TestSessionsContinueAfterTheDrainTimeout(t *testing.T) {
+	t.Parallel()
+	state := t.TempDir()
+	d := running(t, "--state-dir", state, "--drain-timeout", "1ms")
+	all := d.newSessions(5)
+	d.signal(syscall.SIGTERM)
+	d.awaitEnd()
+	d.again("--state-dir", state)
+	d.continues(all...)
 }
 
-// Two processes with one state folder run. The second one stores no sessions, and says so.
-func TestTwoProcessesOnOneStateFolder(t *testing.T) {
-	b, state := newBench(t), t.TempDir()
-	b.run("--state-dir", state)
-	g := b.guests(1)[0]
-	first := b.process
-	second := newBench(t)
-	second.run("--state-dir", state)
-	if got := second.metric("stunner_journal_problem"); got != 1 {
-		t.Errorf("the second process has no problem: %v", got)
+// the process of a deleted Gateway drains although it could hand its sessions over, and removes the journal,
+// because no process follows.
+func TestDeletedGatewayLeavesNoJournal(t *testing.T) {
+	t.Parallel()
+	d, journal := newDataplane(t), t.TempDir()
+	source := newPublisher(t, bed.Loopback, d.config)
+	d.start(bed.Command{Path: stunnerd}, source.url(), podFlags(t, journal)...)
+	d.await("in force", d.inForce(d.config))
+	live := d.calls(call.UDP)
+	source.Delete(gateway)
+	if _, err := d.process.AwaitOutput(t.Context(), regexp.MustCompile("config deleted at its source")); err != nil {
+		t.Fatal(err)
 	}
-	other := second.guests(1)[0]
-	b.process = first
-	b.killed(func() {
-		if err := os.Remove(filepath.Join(state, "last-good.json")); err != nil { // it is of the second process
-			t.Fatal(err)
-		}
-	}, "--state-dir", state)
-	b.goesOn(g)
-	second.goesOn(other)
-	if got := b.metric("stunner_journal_problem"); got != 0 {
-		t.Errorf("the first process has a problem: %v", got)
+	d.terminate()
+	d.undisturbed(live)
+	d.awaitEnd()
+	left, err := os.ReadDir(filepath.Join(journal, strconv.Itoa(os.Geteuid())))
+	if err != nil || len(left) > 0 {
+		t.Errorf("left in the journal folder: %v, %v", left, err)
 	}
-}
-
-// dropped returns the number of sessions that were not restored for a reason.
-func (b *bench) dropped(reason string) float64 {
-	b.t.Helper()
-	return b.byReason("stunner_sessions_dropped_total", reason)
 }

@@ -52,3 +52,11 @@ func (g *MemoryGroup) Peak() (int64, error) {
 func (g *MemoryGroup) Remove(ctx context.Context) error {
 	return Until(ctx, func(context.Context) error { return os.Remove(g.dir) })
 }
+
+// Contain is Confine for a process that sees the group as the root of the cgroups, as in a container. It needs root.
+func (g *MemoryGroup) Contain(c Command) Command {
+	const script = `mount --bind "$0" "$1" && shift && exec "$@"`
+	c.Args = append([]string{"--mount", "sh", "-c", script, g.dir, filepath.Dir(g.dir), c.Path}, c.Args...)
+	c.Path = "unshare"
+	return g.Confine(c)
+}

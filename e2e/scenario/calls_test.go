@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"regexp"
-	"slices"
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
@@ -17,187 +15,123 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/config"
 )
 
-const (
-	flowing = 25 // number of echoes after which a call counts as flowing
-	watch   = 500 * time.Millisecond
-)
-
-// verb is an action on a running call.
-type verb struct {
-	do    func(s *stage, c *call.Call, args []string) error
-	usage string
-	args  int
-	last  bool // ends the call
-}
-
-// verbs returns the actions of `call NAME VERB` on a call that `call NAME start [TRANSPORT] [USER PASSWORD]` has
-// started.
-func verbs() map[string]verb {
-	return map[string]verb{
-		"flows": {do: flows},                             // datagrams are echoed
-		"stops": {do: stops, usage: "DURATION", args: 1}, // no echo later than DURATION from now
-		// the gateway refuses a new permission for the peer of the call
-		"renew": {do: renew, usage: "REGEXP", args: 1},
-		"ends":  {do: ends, last: true},  // ends the call without a lost datagram
-		"drops": {do: drops, last: true}, // ends the call, with or without loss
-	}
-}
-
-// dispatch runs the command `call`.
-func dispatch(s *stage, _ *testscript.TestScript, args []string) error {
-	name, what, rest := args[0], args[1], args[2:]
-	switch what {
-	case "start":
-		return begin(s, name, rest)
-	case "refused": // REGEXP [TRANSPORT] [USER PASSWORD]: the gateway refuses the call
-		return refused(s, rest)
-	}
-	v, ok := verbs()[what]
-	if !ok || len(rest) != v.args {
-		return fmt.Errorf(
-			"usage: call NAME %s %s; the verbs are start, refused, %s", what, v.usage,
-			slices.Sorted(maps.Keys(verbs())),
-		)
-	}
-	c, ok := s.calls[name]
-	if !ok {
+// callCommand runs the command `call NAME VERB ARG…`:
+//
+//	start [tcp] [USER PASSWORD]           start a call and wait until datagrams are echoed
+//	refused REGEXP [tcp] [USER PASSWORD]  wait until the gateway refuses a new call
+//	flows                                 wait until more datagrams are echoed
+//	stops DURATION                        no echo arrives later than DURATION from now
+//	forbidden REGEXP                      the gateway refuses a new permission for the peer of the call
+//	ends                                  end the call, without a lost datagram
+//
+// Without USER, address and credential come from the auth service.
+func callCommand(s *scenario, _ *testscript.TestScript, args []string) (err error) {
+	name, verb, rest := args[0], args[1], args[2:]
+	c, started := s.calls[name]
+	if !started && verb != "start" && verb != "refused" {
 		return fmt.Errorf("no call %q was started", name)
 	}
-	if v.last {
+	switch verb {
+	case "start":
+		if c, err = s.call(rest); err == nil {
+			s.calls[name], err = c, s.flows(c)
+		}
+	case "refused":
+		err = s.until(func(context.Context) error {
+			c, err := s.call(rest[1:])
+			if err == nil {
+				c.End(0)
+			}
+			return refusal(err, rest[0])
+		})
+	case "flows":
+		err = s.flows(c)
+	case "stops":
+		err = s.stops(c, rest[0])
+	case "forbidden":
 		delete(s.calls, name)
+		err = refusal(c.Renew(), rest[0])
+		c.End(0)
+	case "ends":
+		delete(s.calls, name)
+		if stats := c.End(timeout); stats.Lost > 0 || stats.Err != nil {
+			err = fmt.Errorf("datagrams lost: %s", stats)
+		}
+	default:
+		err = errors.New("unknown verb")
 	}
-	if err := v.do(s, c, rest); err != nil {
-		return fmt.Errorf("call %s: %w", name, err)
+	if err != nil {
+		return fmt.Errorf("call %s %s: %w", name, verb, err)
 	}
 	return nil
 }
 
-// begin starts a call and waits until datagrams are echoed.
-func begin(s *stage, name string, args []string) error {
-	c, err := place(s, args)
-	if err != nil {
-		return err
-	}
-	s.calls[name] = c
-	return flows(s, c, nil)
-}
-
-// protocols maps the transports of calls to listener protocols.
-func protocols() map[call.Network]config.Protocol {
-	return map[call.Network]config.Protocol{
-		call.UDP: config.TURNUDP, call.TCP: config.TURNTCP, call.TLS: config.TURNTLS, call.DTLS: config.TURNDTLS,
-	}
-}
-
-// place starts a call; args are [TRANSPORT] [USER PASSWORD]. Without a user, address and credential come from the auth
-// service.
-func place(s *stage, args []string) (*call.Call, error) {
+// call starts a call; args are [TRANSPORT] [USER PASSWORD].
+func (s *scenario) call(args []string) (*call.Call, error) {
 	o := call.Options{Gateway: s.stack.Gateway(), Network: call.UDP, Peer: s.stack.Datagrams(), Roots: s.roots}
-	if len(args) > 0 && protocols()[call.Network(args[0])] != "" {
-		o.Network, args = call.Network(args[0]), args[1:]
+	protocol := config.TURNUDP
+	if len(args)%2 == 1 {
+		o.Network, protocol, args = call.Network(args[0]), config.TURNTCP, args[1:]
 	}
-	switch len(args) {
-	case 0:
-		ctx, cancel := s.within(patience)
-		defer cancel()
-		server, err := s.server(ctx)
-		if err != nil {
-			return nil, err
-		}
-		o.Username, o.Password = server.Username, server.Credential
-		if o.Gateway, err = server.Address(protocols()[o.Network]); err != nil {
-			return nil, err
-		}
-	case 2:
+	if len(args) == 2 {
 		o.Username, o.Password = args[0], args[1]
-	default:
-		return nil, errors.New("usage: call NAME start|refused … [TRANSPORT] [USER PASSWORD]")
+		return call.Start(s.ctx, o)
+	}
+	server, err := s.server(s.ctx)
+	if err != nil {
+		return nil, err
+	}
+	o.Username, o.Password = server.Username, server.Credential
+	if o.Gateway, err = server.Address(protocol); err != nil {
+		return nil, err
 	}
 	return call.Start(s.ctx, o)
 }
 
 // server requests the ICE server of one gateway from the auth service. Without a name there must be exactly one.
-func (s *stage) server(ctx context.Context, gateway ...string) (bed.ICEServer, error) {
+func (s *scenario) server(ctx context.Context, gateway ...string) (bed.ICEServer, error) {
 	ice, err := s.stack.ICEServers(ctx, gateway...)
+	if err == nil && len(ice.Servers) != 1 {
+		err = fmt.Errorf("%d ICE servers, want 1: %v", len(ice.Servers), ice)
+	}
 	if err != nil {
 		return bed.ICEServer{}, err
-	}
-	if len(ice.Servers) != 1 {
-		return bed.ICEServer{}, fmt.Errorf("%d ICE servers, want 1: %v", len(ice.Servers), ice)
 	}
 	return ice.Servers[0], nil
 }
 
-// refused waits until the gateway refuses a call; args are REGEXP [TRANSPORT] [USER PASSWORD].
-func refused(s *stage, args []string) error {
-	if len(args) == 0 {
-		return errors.New("usage: call NAME refused REGEXP [TRANSPORT] [USER PASSWORD]")
-	}
-	ctx, cancel := s.within(patience)
-	defer cancel()
-	return bed.Until(ctx, func(context.Context) error {
-		c, err := place(s, args[1:])
-		if err == nil {
-			c.End(0)
-		}
-		return refusal(err, args[0])
-	})
-}
-
 // refusal checks that an error is a refusal of the gateway that matches a pattern.
 func refusal(err error, pattern string) error {
-	expected, bad := regexp.Compile(pattern)
-	switch {
-	case bad != nil:
-		return bad
-	case err == nil:
-		return errors.New("the gateway did not refuse")
-	case !errors.Is(err, call.ErrRefused) || !expected.MatchString(err.Error()):
-		return fmt.Errorf("not refused with %s: %w", pattern, err)
+	if !errors.Is(err, call.ErrRefused) || !regexp.MustCompile(pattern).MatchString(err.Error()) {
+		return fmt.Errorf("not refused with %s: %v", pattern, err)
 	}
 	return nil
 }
 
-func flows(s *stage, c *call.Call, _ []string) error {
-	ctx, cancel := s.within(patience)
+// flows waits until enough datagrams are echoed to see that the call flows.
+func (s *scenario) flows(c *call.Call) error {
+	ctx, cancel := context.WithTimeout(s.ctx, timeout)
 	defer cancel()
-	return c.AwaitMore(ctx, flowing)
+	return c.AwaitMore(ctx, 10)
 }
 
 // stops checks that no echo arrives later than a duration from now, without stalls of the machine. It observes for
 // slightly longer than that.
-func stops(s *stage, c *call.Call, args []string) error {
-	limit, err := time.ParseDuration(args[0])
+func (s *scenario) stops(c *call.Call, duration string) error {
+	limit, err := time.ParseDuration(duration)
 	if err != nil {
-		return fmt.Errorf("read duration: %w", err)
+		return err
 	}
-	p := stall.Start()
-	defer p.Stop()
+	machine := stall.Start()
+	defer machine.Stop()
 	deadline := time.Now().Add(limit)
-	ctx, cancel := s.within(limit + watch)
-	defer cancel()
-	<-ctx.Done()
-	if errors.Is(ctx.Err(), context.Canceled) {
-		return ctx.Err()
+	select {
+	case <-time.After(limit + 500*time.Millisecond):
+	case <-s.ctx.Done():
+		return s.ctx.Err()
 	}
-	if late := c.LastEcho().Sub(deadline) - p.Worst(); late > 0 {
+	if late := c.LastEcho().Sub(deadline) - machine.Worst(); late > 0 {
 		return fmt.Errorf("an echo arrived %s too late", late)
 	}
-	return nil
-}
-
-func renew(_ *stage, c *call.Call, args []string) error {
-	return refusal(c.Renew(), args[0])
-}
-
-func ends(_ *stage, c *call.Call, _ []string) error {
-	if stats := c.End(patience); stats.Lost > 0 || stats.Err != nil {
-		return fmt.Errorf("datagrams lost: %s", stats)
-	}
-	return nil
-}
-
-func drops(_ *stage, c *call.Call, _ []string) error {
-	c.End(0)
 	return nil
 }

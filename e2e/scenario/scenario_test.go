@@ -1,17 +1,31 @@
-// Package scenario runs the built programs through calls, config changes, mistakes and crashes. Each scenario is a file
-// in testdata whose name states what it proves. commands_test.go lists the commands of scenarios.
+// Package scenario runs the built programs from a folder through calls, config changes and mistakes. Each scenario is a
+// file in testdata whose name states what it proves. What holds in a cluster too is a behaviour of e2e/shapes.
+//
+//	commands_test.go  the commands of scenarios
+//	calls_test.go     the command call
 package scenario
 
 import (
+	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
+	"github.com/stunner-gateway/stunner/e2e/internal/call"
 )
+
+// timeout is that of conditions.
+const timeout = 20 * time.Second
 
 func TestMain(m *testing.M) {
 	bedtest.Parallel(4)
@@ -27,12 +41,100 @@ func TestScenario(t *testing.T) {
 		Cmds:               commands(),
 		RequireUniqueNames: true,
 		Setup: func(env *testscript.Env) error {
-			s, err := newStage(env, bin)
+			s, err := newScenario(env, bin)
 			if err != nil {
 				return err
 			}
-			env.Setenv("PATH", bin+string(os.PathListSeparator)+env.Getenv("PATH"))
 			return s.stack.Prepare(filepath.Join(root, "docs/examples/quickstart"))
 		},
 	})
+}
+
+// scenario holds the processes and calls of one scenario.
+type scenario struct {
+	stack    bed.Stack
+	programs map[string]*bed.Process // in addition to those of the stack
+	calls    map[string]*call.Call
+	ctx      context.Context // ends with the scenario
+	roots    *x509.CertPool  // trusted certificates of the scenario
+}
+
+// key is that of the scenario in the values of a script.
+type key struct{}
+
+// newScenario prepares a scenario, and sets the environment of the script: folders, ports and URLs.
+func newScenario(env *testscript.Env, bin string) (*scenario, error) {
+	ports, err := bed.FreePorts()
+	admin, adminErr := bed.FreePorts() // for dataplanes that the scenario starts
+	if err = errors.Join(err, adminErr); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	s := &scenario{
+		stack:    bed.Stack{Bin: bin, Dir: filepath.Join(env.WorkDir, "stack"), Ports: ports},
+		programs: map[string]*bed.Process{}, calls: map[string]*call.Call{}, ctx: ctx, roots: x509.NewCertPool(),
+	}
+	env.Values[key{}] = s
+	env.Defer(func() {
+		cancel()
+		s.close(env.T())
+	})
+	for name, value := range map[string]string{
+		"IN":        s.stack.Input(),
+		"OUT":       s.stack.Output(),
+		"DISCOVERY": s.stack.DiscoveryURL(),
+		"TURN":      strconv.Itoa(ports.TURN),
+		"PEER":      strconv.Itoa(ports.Datagrams),
+		"METRICS":   strconv.Itoa(admin.Discovery),
+		"HEALTH":    strconv.Itoa(admin.AuthHealth),
+		"PATH":      bin + string(os.PathListSeparator) + env.Getenv("PATH"),
+	} {
+		env.Setenv(name, value)
+	}
+	return s, nil
+}
+
+// close ends all calls and processes, and prints their logs if the scenario failed.
+func (s *scenario) close(t testscript.T) {
+	for _, c := range s.calls {
+		c.End(0)
+	}
+	for _, p := range s.programs {
+		if err := p.Kill(); err != nil {
+			t.Log(err)
+		}
+	}
+	if err := s.stack.Stop(); err != nil {
+		t.Log(err)
+	}
+	if failed, ok := t.(interface{ Failed() bool }); ok && failed.Failed() {
+		for _, p := range s.processes() {
+			t.Log(fmt.Sprintf("end of the log of %s:\n  %s", p.Name, strings.Join(p.Tail(40), "\n  ")))
+		}
+	}
+}
+
+func (s *scenario) processes() []*bed.Process {
+	all := s.stack.Parts()
+	for _, p := range s.programs {
+		all = append(all, p)
+	}
+	return all
+}
+
+// process returns a started process by name.
+func (s *scenario) process(name string) (*bed.Process, error) {
+	for _, p := range s.processes() {
+		if p.Name == name {
+			return p, nil
+		}
+	}
+	return nil, fmt.Errorf("no process %q was started", name)
+}
+
+// until waits for a condition.
+func (s *scenario) until(cond func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(s.ctx, timeout)
+	defer cancel()
+	return bed.Until(ctx, cond)
 }

@@ -25,14 +25,23 @@ import (
 func TestClockJumpsEndNoAllocation(t *testing.T) {
 	t.Parallel()
 	program := buildWithClock(t)
-	offset := filepath.Join(t.TempDir(), "offset")
-	setClock(t, offset, 0)
+	offset, err := os.Create(filepath.Join(t.TempDir(), "offset"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer offset.Close()
+	set := func(jump time.Duration) {
+		if _, err := offset.WriteAt(binary.NativeEndian.AppendUint64(nil, uint64(jump/time.Second)), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	set(0)
 	d := newDataplane(t)
-	d.serve(bed.Command{Path: program, Env: []string{offsetFile + "=" + offset}})
+	d.serve(bed.Command{Path: program, Env: []string{offsetFile + "=" + offset.Name()}})
 	live, held := d.calls(), d.allocated(1)
 	const hour, day = time.Hour, 24 * time.Hour
 	for _, jump := range []time.Duration{hour, -hour, day, -day, 0} {
-		setClock(t, offset, jump)
+		set(jump)
 		d.awaitEchoes(live...)
 		d.echo(held)
 		for _, r := range d.ofAllocation() {
@@ -143,17 +152,4 @@ func buildWithClock(t *testing.T) (program string) {
 		t.Fatalf("build with another clock: %v\n%s", err, out)
 	}
 	return program
-}
-
-// setClock sets the offset of the clock.
-func setClock(t *testing.T, file string, offset time.Duration) {
-	t.Helper()
-	f, err := os.OpenFile(file, os.O_CREATE|os.O_WRONLY, 0o600)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, err = f.WriteAt(binary.NativeEndian.AppendUint64(nil, uint64(offset/time.Second)), 0)
-	if err = errors.Join(err, f.Close()); err != nil {
-		t.Fatal(err)
-	}
 }

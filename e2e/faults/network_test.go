@@ -92,27 +92,6 @@ func TestRetransmittedRequestsAreExecutedOnce(t *testing.T) {
 	d.await("no allocation", d.sessions(0))
 }
 
-// ChannelData that repeatedly arrives before its ChannelBind does no harm.
-func TestChannelDataBeforeChannelBindDoesNoHarm(t *testing.T) {
-	t.Parallel()
-	d := running(t)
-	c := d.client(1)
-	early := func() {
-		for n := range 50 {
-			for _, number := range []uint16{channel, 0x4000, 0x7fff} {
-				if err := c.Send(ask.ChannelData(number, make([]byte, n))); err != nil {
-					t.Fatal(err)
-				}
-			}
-		}
-	}
-	early()
-	d.must(c, stun.MethodAllocate, ask.UDP())
-	early()
-	d.bind(c)
-	d.echo(c) // not one of the early datagrams
-}
-
 // a client whose NAT assigns another port is told at once that it has no allocation, and can create a new one.
 // The old allocation stays until it expires, which the tests of the gate cover in virtual time.
 func TestClientAtAnotherPortGetsANewAllocation(t *testing.T) {

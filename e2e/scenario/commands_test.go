@@ -44,8 +44,9 @@ func table() map[string]command {
 		"certificate": {certificate, "", 0, 0},
 
 		// Responses.
-		"metric":  {metric, "NAME VALUE URL", 3, 3}, // wait until a metric has a value
-		"settled": {settled, "", 0, 0},              // dataplane and auth service have the config that the operator serves
+		"metric": {metric, "NAME VALUE URL", 3, 3}, // wait until a metric has a value
+		// dataplane and auth service have the config that the operator serves
+		"settled": {settled, "", 0, 0},
 		// one request must return STATUS; the file $TOKEN holds its bearer token, stdout the response
 		"http": {request, "METHOD URL STATUS", 3, 3},
 		// request a credential from the auth service; sets $NAME_USER and $NAME_PASSWORD

@@ -1,16 +1,12 @@
 package diagnose
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/rogpeppe/go-internal/txtar"
 	"k8s.io/apimachinery/pkg/types"
@@ -49,69 +45,94 @@ func fixtures(t *testing.T) (all []fixture) {
 }
 
 // The first finding of each fault is the fault, with its remedy. A healthy Gateway has no finding.
-func TestFaults(t *testing.T) {
+func TestFirstFindingIsTheFault(t *testing.T) {
 	o := startOperator(t)
 	all := fixtures(t)
 	if len(all) < 25 {
 		t.Errorf("%d fixtures", len(all))
 	}
-	t.Run("healthy", func(t *testing.T) {
-		g := newGateway(t, o, "healthy")
-		g.serve(t)
-		for _, args := range [][]string{{"why", "healthy/front-door"}, {"doctor", "-n", "healthy"}} {
-			until(t, func(ctx context.Context) error {
-				found, err := o.findings(ctx, control.Admin.Kubeconfig, args...)
-				if err == nil && len(found) > 0 {
-					err = fmt.Errorf("%v finds %+v", args, found)
-				}
-				return err
-			})
-		}
-	})
-	t.Run("rights", func(t *testing.T) { testRights(t, o) })
-	t.Run("sysdump", func(t *testing.T) { testSysdump(t, o) })
-	t.Run("of one Gateway", func(t *testing.T) {
-		for _, f := range all {
-			if _, alone := f.parts["alone"]; alone {
-				continue
+	g := newGateway(t, o, "healthy")
+	g.connect(t)
+	for _, args := range [][]string{{"why", "healthy/front-door"}, {"doctor", "-n", "healthy"}} {
+		until(t, func(ctx context.Context) error {
+			found, err := o.findings(ctx, control.Admin.Kubeconfig, args...)
+			if err == nil && len(found) > 0 {
+				err = fmt.Errorf("%v finds %+v", args, found)
 			}
-			t.Run(f.name, func(t *testing.T) {
-				t.Parallel()
-				f.run(t, o)
-			})
+			return err
+		})
+	}
+	t.Run("rights", func(t *testing.T) { testRights(t, g) })
+	t.Run("of one Gateway", func(t *testing.T) {
+		t.Run("answers", func(t *testing.T) { // of one dataplane, one after another
+			t.Parallel()
+			g := newGateway(t, o, "answers")
+			g.connect(t)
+			for _, f := range all {
+				if f.kind() == ofDataplane {
+					t.Run(f.name, func(t *testing.T) { f.run(t, g) })
+				}
+			}
+			t.Run("sysdump", func(t *testing.T) { testSysdump(t, g) })
+		})
+		for _, f := range all {
+			if f.kind() == ofGateway {
+				t.Run(f.name, func(t *testing.T) {
+					t.Parallel()
+					g := newGateway(t, o, strings.ReplaceAll(f.name, "_", "-"))
+					if f.parts["answers"] == "" {
+						g.connect(t)
+					}
+					f.run(t, g)
+				})
+			}
 		}
 	})
 	for _, f := range all {
-		if _, alone := f.parts["alone"]; alone {
-			t.Run(f.name, func(t *testing.T) { f.run(t, o) })
+		if f.kind() == shared {
+			t.Run(f.name, func(t *testing.T) { f.run(t, g) })
 		}
 	}
 }
 
-func (f fixture) run(t *testing.T, o operator) {
-	g := newGateway(t, o, strings.ReplaceAll(f.name, "_", "-"))
-	sees(t, g.namespace, "gateway/front-door", `.status.conditions[?(@.type=="Accepted")].status`, "True")
+// The kinds of faults: in what a connected dataplane answers, in the objects of a Gateway, and in what Gateways share.
+const (
+	ofDataplane = iota
+	ofGateway
+	shared
+)
+
+func (f fixture) kind() int {
+	_, alone := f.parts["alone"]
+	answers := strings.TrimSpace(f.parts["answers"])
+	switch {
+	case alone:
+		return shared
+	case answers == "" || answers == "null" || f.parts["patch"]+f.parts["apply"] != "":
+		return ofGateway
+	}
+	return ofDataplane
+}
+
+func (f fixture) run(t *testing.T, g *gateway) {
 	t.Cleanup(func() { f.change(t, g, "undo") })
-	if answers, ok := f.parts["answers"]; ok {
+	if answers := f.parts["answers"]; answers != "" {
 		g.answer(t, answers)
 	}
-	if g.connected {
-		g.serve(t)
-	}
 	if text := f.parts["apply"]; text != "" {
-		apply(t, g.namespace, g.own(text))
+		apply(t, g.namespace, g.filled(text))
 	}
 	f.change(t, g, "patch")
-	args := strings.Fields(g.own("why NS/front-door"))
+	args := strings.Fields(g.filled("why NS/front-door"))
 	if text := f.parts["args"]; text != "" {
-		args = strings.Fields(g.own(text))
+		args = strings.Fields(g.filled(text))
 	}
-	lines := strings.Split(strings.TrimSpace(g.own(f.parts["want"])), "\n")
+	lines := strings.Split(strings.TrimSpace(g.filled(f.parts["want"])), "\n")
 	if len(lines) != 3 {
 		t.Fatalf("want has %d lines", len(lines))
 	}
 	until(t, func(ctx context.Context) error {
-		found, err := o.findings(ctx, control.Admin.Kubeconfig, args...)
+		found, err := g.findings(ctx, control.Admin.Kubeconfig, args...)
 		if err != nil {
 			return err
 		}
@@ -119,8 +140,8 @@ func (f fixture) run(t *testing.T, o operator) {
 			return errors.New("no finding")
 		}
 		first := found[0]
-		if first.Severity+" "+first.Object != lines[0] || first.Field != lines[1] || !strings.Contains(first.Problem, lines[2]) ||
-			first.Remedy == "" {
+		if first.Severity+" "+first.Object != lines[0] || first.Field != lines[1] ||
+			!strings.Contains(first.Problem, lines[2]) || first.Remedy == "" {
 			return fmt.Errorf("the first of %d findings is %+v", len(found), first)
 		}
 		return nil
@@ -134,7 +155,7 @@ var namespaces = map[string]string{"system": "kube-system", "operator": system}
 func (f fixture) change(t *testing.T, g *gateway, part string) {
 	t.Helper()
 	ctx := context.Background() // also at the end of a test
-	for line := range strings.Lines(g.own(f.parts[part])) {
+	for line := range strings.Lines(g.filled(f.parts[part])) {
 		words := strings.SplitN(strings.TrimSpace(line), " ", 3)
 		if words[0] == "" {
 			continue
@@ -152,7 +173,7 @@ func (f fixture) change(t *testing.T, g *gateway, part string) {
 		}
 		switch {
 		case object == "await":
-			sees(t, namespace, words[1], ".metadata.namespace", namespace)
+			awaitField(t, namespace, words[1], ".metadata.namespace", namespace)
 			continue
 		case deleted:
 			args := []string{"delete", "-n", namespace, "--wait=false", object}
@@ -165,45 +186,9 @@ func (f fixture) change(t *testing.T, g *gateway, part string) {
 				return control.Patch(ctx, namespace, object, types.MergePatchType, words[2], "status")
 			}
 		}
-		limited, cancel := context.WithTimeout(ctx, patience)
+		limited, cancel := context.WithTimeout(ctx, timeout)
 		err := bed.Until(limited, change)
 		cancel()
 		must(t, err)
 	}
-}
-
-// answer merges JSON into the answers of the dataplane.
-func (g *gateway) answer(t *testing.T, text string) {
-	t.Helper()
-	var change map[string]map[string]any
-	must(t, json.Unmarshal([]byte(g.own(strings.ReplaceAll(text, "NOW", time.Now().UTC().Format(time.RFC3339)))), &change))
-	if change == nil {
-		g.connected = false
-	}
-	for path, fields := range change {
-		body, _ := g.answers[path].(map[string]any)
-		if body == nil {
-			body = map[string]any{}
-		}
-		for name, value := range fields {
-			body[name] = value
-		}
-		g.answers[path] = body
-	}
-}
-
-// output runs a program and returns its standard output and its exit code.
-func output(ctx context.Context, path string, args ...string) ([]byte, int, error) {
-	cmd := exec.CommandContext(ctx, path, args...)
-	var stderr bytes.Buffer
-	cmd.Stderr = &stderr
-	out, err := cmd.Output()
-	var exit *exec.ExitError
-	if errors.As(err, &exit) && exit.ExitCode() == 1 && len(out) > 0 {
-		return out, 1, nil
-	}
-	if err != nil {
-		return nil, 0, fmt.Errorf("%s %v: %w: %s", filepath.Base(path), args, err, stderr.String())
-	}
-	return out, 0, nil
 }

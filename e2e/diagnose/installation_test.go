@@ -1,22 +1,32 @@
 // Package diagnose tests `stunnerctl why` and `stunnerctl doctor` against a real API server and the real operator. Each
 // fixture makes one fault, and the first finding names it.
 //
-// There are no nodes: the test writes the statuses and events that a kubelet, kube-proxy, KEDA and a load balancer would
-// write, and it is the dataplane that answers the operator.
+//	fixture_test.go       the faults
+//	installation_test.go  the operator, Gateways and their dataplanes
+//	rights_test.go        users without rights
+//	sysdump_test.go       stunnerctl sysdump
+//
+// There are no nodes: the test writes the statuses and events that a kubelet, kube-proxy, KEDA and a load balancer
+// would write, and it is the dataplane that answers the operator.
 //
 // The rules are in services/stunnerctl/internal/diagnose.
 package diagnose
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -32,8 +42,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/inspection"
 )
 
-// patience is the timeout of operations that take about a second on an idle machine.
-const patience = 90 * time.Second
+// timeout is the timeout of operations that take about a second on an idle machine.
+const timeout = 90 * time.Second
 
 const (
 	controller = "stunner.l7mp.io/diagnose"
@@ -89,8 +99,9 @@ type gateway struct {
 	operator
 	namespace string
 	pod       string
-	answers   map[string]any // of the dataplane, by path
+	answers   map[string]map[string]any // of the dataplane, by path
 	connected bool
+	mu        sync.Mutex // guards answers, which change between the faults of one Gateway
 }
 
 // newGateway makes a healthy Gateway, whose dataplane is the test.
@@ -98,9 +109,9 @@ func newGateway(t *testing.T, o operator, name string) *gateway {
 	t.Helper()
 	g := &gateway{operator: o, namespace: name, connected: true}
 	apply(t, "", "{apiVersion: v1, kind: Namespace, metadata: {name: "+name+"}}")
-	apply(t, name, g.own(bedtest.Read(t, "e2e/diagnose/testdata/base.yaml")))
+	apply(t, name, g.filled(bedtest.Read(t, "e2e/diagnose/testdata/base.yaml")))
 	for _, service := range []string{"front-door", "front-door-tcp"} {
-		sees(t, name, "service/"+service, ".metadata.name", service)
+		awaitField(t, name, "service/"+service, ".metadata.name", service)
 		patch(t, name, "service/"+service, `{"status":{"loadBalancer":{"ingress":[{"ip":"192.0.2.7"}]}}}`, "status")
 	}
 	until(t, func(ctx context.Context) error {
@@ -116,14 +127,34 @@ func newGateway(t *testing.T, o operator, name string) *gateway {
 	patch(t, name, "pod/"+g.pod, `{"status":{"phase":"Running","podIP":"192.0.2.100","podIPs":[{"ip":"192.0.2.100"}],
 		"conditions":[{"type":"PodScheduled","status":"True"},{"type":"Ready","status":"True"}],
 		"containerStatuses":[{"name":"stunner-daemon","image":"stunnerd","imageID":"","ready":true,"restartCount":0,"state":{"running":{}}}]}}`, "status")
-	var answers map[string]any
-	must(t, json.Unmarshal([]byte(g.own(bedtest.Read(t, "e2e/diagnose/testdata/answers.json"))), &answers))
-	g.answers = answers
+	g.answer(t, "{}")
+	awaitField(t, name, "gateway/front-door", `.status.conditions[?(@.type=="Accepted")].status`, "True")
 	return g
 }
 
-// own replaces the placeholders of a text: NS by the namespace, POD by the name of the pod.
-func (g *gateway) own(text string) string {
+// answer makes the dataplane answer as a healthy one, with merged JSON; null means that it is not connected.
+func (g *gateway) answer(t *testing.T, text string) {
+	t.Helper()
+	read := func(text string) (parts map[string]map[string]any) {
+		text = strings.ReplaceAll(g.filled(text), "NOW", time.Now().UTC().Format(time.RFC3339))
+		must(t, json.Unmarshal([]byte(text), &parts))
+		return parts
+	}
+	answers, change := read(bedtest.Read(t, "e2e/diagnose/testdata/answers.json")), read(text)
+	g.connected = change != nil
+	for path, fields := range change {
+		if answers[path] == nil {
+			answers[path] = map[string]any{}
+		}
+		maps.Copy(answers[path], fields)
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.answers = answers
+}
+
+// filled replaces the placeholders of a text: NS by the namespace, POD by the name of the pod.
+func (g *gateway) filled(text string) string {
 	text = regexp.MustCompile(`\bNS\b`).ReplaceAllString(text, g.namespace)
 	if g.pod != "" {
 		text = regexp.MustCompile(`\bPOD\b`).ReplaceAllString(text, g.pod)
@@ -131,15 +162,17 @@ func (g *gateway) own(text string) string {
 	return text
 }
 
-// serve connects the dataplane to the operator until the test ends.
-func (g *gateway) serve(t *testing.T) {
+// connect connects the dataplane to the operator until the test ends.
+func (g *gateway) connect(t *testing.T) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)
 	var revision func() string
 	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		body, ok := g.answers[strings.TrimPrefix(r.URL.Path, "/")].(map[string]any)
-		if !ok {
+		g.mu.Lock()
+		body := g.answers[strings.TrimPrefix(r.URL.Path, "/")]
+		g.mu.Unlock()
+		if body == nil {
 			http.Error(w, `{"message":"not found"}`, http.StatusNotFound)
 			return
 		}
@@ -188,24 +221,21 @@ func (o operator) findings(ctx context.Context, kubeconfig string, args ...strin
 
 // found runs stunnerctl and returns its findings.
 func (o operator) found(ctx context.Context, args ...string) ([]finding, error) {
-	out, code, err := output(ctx, o.program("stunnerctl"), append(args, "-o", "json", "--operator-namespace", system)...)
-	if err != nil {
-		return nil, err
+	args = append(args, "-o", "json", "--operator-namespace", system)
+	cmd := exec.CommandContext(ctx, o.program("stunnerctl"), args...)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	var report struct{ Findings []finding }
+	if parseErr := json.Unmarshal(out, &report); parseErr != nil {
+		return nil, fmt.Errorf("stunnerctl %v: %w: %w: %s%s", args, err, parseErr, out, stderr.String())
 	}
-	var report struct {
-		Findings []finding
+	code := 0
+	if slices.ContainsFunc(report.Findings, func(f finding) bool { return f.Severity != "info" }) {
+		code = 1
 	}
-	if err := json.Unmarshal(out, &report); err != nil {
-		return nil, fmt.Errorf("stunnerctl %v: %w: %s", args, err, out)
-	}
-	wrong := 0
-	for _, f := range report.Findings {
-		if f.Severity != "info" {
-			wrong = 1
-		}
-	}
-	if code != wrong {
-		return nil, fmt.Errorf("exit code %d, want %d: %s", code, wrong, out)
+	if got := cmd.ProcessState.ExitCode(); got != code {
+		return nil, fmt.Errorf("exit code %d, want %d: %s%s", got, code, out, stderr.String())
 	}
 	return report.Findings, nil
 }
@@ -227,15 +257,26 @@ func patch(t *testing.T, namespace, object, change string, subresource ...string
 	must(t, control.Patch(t.Context(), namespace, object, types.MergePatchType, change, subresource...))
 }
 
+// until waits for a condition. The time between two checks grows, because a check may be a run of stunnerctl.
 func until(t *testing.T, cond func(context.Context) error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	defer cancel()
-	must(t, bed.Until(ctx, cond))
+	for pause := 50 * time.Millisecond; ; pause = min(2*pause, time.Second) {
+		err := cond(ctx)
+		if err == nil {
+			return
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			t.Fatal(err)
+		}
+	}
 }
 
-// sees waits until a field has a value.
-func sees(t *testing.T, namespace, object, path, want string) {
+// awaitField waits until a field has a value.
+func awaitField(t *testing.T, namespace, object, path, want string) {
 	t.Helper()
 	until(t, func(ctx context.Context) error {
 		got, err := control.Field(ctx, namespace, object, path)

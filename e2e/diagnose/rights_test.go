@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
+	"github.com/stunner-gateway/stunner/e2e/internal/cluster"
 )
 
 // rightsOf are the roles of a user with rights in one namespace.
@@ -45,86 +46,58 @@ subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: cat}]
 // A user with rights in one namespace gets the findings of this namespace, and one info with the rights that are
 // missing. A user with stunner-viewer in all namespaces gets the same findings as the administrator. A user without
 // rights gets an error that names the right. None of them reads a Secret.
-func testRights(t *testing.T, o operator) {
+func testRights(t *testing.T, g *gateway) {
 	begun := time.Now()
-	g := newGateway(t, o, "rights")
-	g.serve(t)
 	apply(t, "", bedtest.Read(t, "kustomize/base/roles.yaml"))
 	apply(t, "", bedtest.Read(t, "kustomize/base/inspection.yaml"))
-	apply(t, "", g.own(rightsOf))
+	apply(t, "", g.filled(rightsOf))
 	apply(t, "", rightsOfDoctor)
-	ann, err := control.User("ann")
-	must(t, err)
-	cat, err := control.User("cat")
-	must(t, err)
-	until(t, func(ctx context.Context) error {
-		for _, args := range [][]string{{"why", "rights/front-door"}, {"doctor", "-A"}} {
-			want, err := o.findings(ctx, control.Admin.Kubeconfig, args...)
-			if err != nil {
-				return err
-			}
-			found, err := o.findings(ctx, cat.Kubeconfig, args...)
-			if err != nil {
-				return err
-			}
-			if !slices.Equal(found, want) {
-				return fmt.Errorf("%v finds %+v, and for the administrator %+v", args, found, want)
-			}
-		}
-		return nil
-	})
-	bob, err := control.User("bob")
-	must(t, err)
-	until(t, func(ctx context.Context) error {
-		for _, args := range [][]string{{"why", "rights/front-door"}, {"doctor", "-n", "rights"}} {
-			found, err := o.findings(ctx, ann.Kubeconfig, args...)
-			if err != nil {
-				return err
-			}
-			named := false
-			for _, f := range found {
-				if f.Severity != "info" {
-					return fmt.Errorf("%v: %+v", args, f)
+	users := map[string]cluster.Access{"admin": control.Admin}
+	for _, name := range []string{"ann", "bob", "cat"} {
+		user, err := control.User(name)
+		must(t, err)
+		users[name] = user
+	}
+	for _, c := range []struct {
+		user, args string
+		right      func(found, ofAdmin []finding) bool
+	}{
+		{"cat", "why healthy/front-door --operator URL", slices.Equal[[]finding]},
+		{"cat", "doctor -A --operator URL", slices.Equal[[]finding]},
+		{"ann", "why healthy/front-door --operator URL", areInfosOnRights},
+		{"ann", "doctor -n healthy --operator URL", areInfosOnRights},
+		// Without --operator she needs the right to connect to the operator, and nothing is said about a user.
+		{"ann", "why healthy/front-door --user ada", func(found, _ []finding) bool {
+			return len(found) > 1 &&
+				found[0].Stage == "person" && strings.Contains(found[0].Problem, "it is unknown") &&
+				found[1].Stage == "operator" && found[1].Severity == "info" &&
+				strings.Contains(found[1].Remedy, "stunner-reach")
+		}},
+		{"bob", "why healthy/front-door --operator URL", func(found, _ []finding) bool {
+			return len(found) > 0 && found[0].Problem == "cannot be read" &&
+				strings.Contains(found[0].Remedy, "stunner-viewer")
+		}},
+		{"bob", "doctor -n healthy --operator URL", func(found, _ []finding) bool {
+			const problem = "you may not list gateways.gateway.networking.k8s.io in namespace healthy"
+			return len(found) > 0 && found[0].Severity == "error" && strings.Contains(found[0].Problem, problem) &&
+				strings.Contains(found[0].Remedy, "stunner-viewer")
+		}},
+	} {
+		until(t, func(ctx context.Context) (err error) {
+			found := map[string][]finding{}
+			for _, name := range []string{c.user, "admin"} {
+				args := strings.Fields(strings.ReplaceAll(c.args, "URL", g.url))
+				found[name], err = g.found(ctx, append(args, "--kubeconfig", users[name].Kubeconfig)...)
+				if err != nil {
+					return err
 				}
-				named = named || strings.Contains(f.Problem, "you may not ") && strings.Contains(f.Remedy, "stunner-viewer")
 			}
-			if !named {
-				return fmt.Errorf("%v: no finding names the missing rights: %+v", args, found)
+			if !c.right(found[c.user], found["admin"]) {
+				err = fmt.Errorf("%s: %s: %+v", c.user, c.args, found)
 			}
-		}
-		return nil
-	})
-	// Without --operator she needs the right to connect to the operator, and nothing is said about a user.
-	until(t, func(ctx context.Context) error {
-		found, err := o.found(ctx, "why", "rights/front-door", "--user", "ada", "--kubeconfig", ann.Kubeconfig)
-		if err != nil {
 			return err
-		}
-		if len(found) < 2 || found[0].Stage != "person" || !strings.Contains(found[0].Problem, "it is unknown") ||
-			found[1].Stage != "operator" || found[1].Severity != "info" || !strings.Contains(found[1].Remedy, "stunner-reach") {
-			return fmt.Errorf("without the right to connect: %+v", found)
-		}
-		return nil
-	})
-	until(t, func(ctx context.Context) error {
-		found, err := o.findings(ctx, bob.Kubeconfig, "why", "rights/front-door")
-		if err != nil {
-			return err
-		}
-		if len(found) == 0 || found[0].Problem != "cannot be read" || !strings.Contains(found[0].Remedy, "stunner-viewer") {
-			return fmt.Errorf("without rights: %+v", found)
-		}
-		found, err = o.findings(ctx, bob.Kubeconfig, "doctor", "-n", "rights")
-		if err != nil {
-			return err
-		}
-		if len(found) == 0 || found[0].Severity != "error" ||
-			!strings.Contains(found[0].Problem, "you may not list gateways.gateway.networking.k8s.io in namespace rights") ||
-			!strings.Contains(found[0].Remedy, "stunner-viewer") {
-			return fmt.Errorf("doctor without rights: %+v", found)
-		}
-		return nil
-	})
+		})
+	}
 	all, err := control.Audit(begun)
 	must(t, err)
 	for _, e := range all {
@@ -132,4 +105,12 @@ func testRights(t *testing.T, o operator) {
 			must(t, errors.New(e.User+" "+e.Verb+" "+e.Resource))
 		}
 	}
+}
+
+// areInfosOnRights reports whether all findings are infos, one of which names missing rights.
+func areInfosOnRights(found, _ []finding) bool {
+	named := slices.ContainsFunc(found, func(f finding) bool {
+		return strings.Contains(f.Problem, "you may not ") && strings.Contains(f.Remedy, "stunner-viewer")
+	})
+	return named && !slices.ContainsFunc(found, func(f finding) bool { return f.Severity != "info" })
 }

@@ -2,8 +2,6 @@ package forward
 
 import (
 	"encoding/binary"
-	"encoding/json"
-	"errors"
 	"math/rand/v2"
 	"net/netip"
 	"syscall"
@@ -12,47 +10,46 @@ import (
 
 	"github.com/pion/stun/v2"
 
+	"github.com/stunner-gateway/stunner/e2e/internal/ask"
 	"github.com/stunner-gateway/stunner/e2e/internal/netns"
-	"github.com/stunner-gateway/stunner/services/api/inspection"
 )
+
+// channelData is a frame with 20 bytes of data.
+var channelData = ask.ChannelData(0x4000, make([]byte, 20))
 
 // K-17: TestForgedSourcesAtAFront: a flood of datagrams with forged sources at one pod costs the other pods little, and
 // the call whose datagrams that pod forwards goes on.
 func TestForgedSourcesAtAFront(t *testing.T) {
-	if !netns.Isolated(t) {
-		return
+	t.Parallel()
+	g := newGateway(t)
+	pods := g.add(3)
+	owner, front, home := pods[0], pods[1], pods[2]
+	attacker, err := g.net.Nodes[0].AddPod()
+	if err != nil {
+		t.Fatal(err)
 	}
-	w := newWorld(t, true)
-	owner, front, home := w.add(1), w.add(2), w.add(3)
-	for _, p := range []*pod{owner, front, home} {
-		p.awaitPeers(2)
-	}
-	for name, payload := range map[string][]byte{"ChannelData": channelData(), "Refresh requests": refresh(t)} {
+	// The Refresh request is not signed, because the pods decide who answers it before they look at the signature.
+	refresh := stun.MustBuild(stun.TransactionID, stun.NewType(stun.MethodRefresh, stun.ClassRequest)).Raw
+	for name, payload := range map[string][]byte{"ChannelData": channelData, "Refresh requests": refresh} {
 		t.Run(name, func(t *testing.T) {
-			c := w.dial(owner, voice, 200)
-			awaitAll(t, []*client{c}, 50)
-			w.send(c, front)
-			awaitAll(t, []*client{c}, 100)
-			before, limited := c.Stats(), front.forwarding().Limited
-
-			const rate, length = 100_000, 10 * time.Second
-			begun, cpu := time.Now(), []time.Duration{owner.cpu(), home.cpu()}
-			sent := w.flood(netip.AddrPortFrom(front.addr, port), payload, rate, length)
+			calls := g.dialEach(1, voice, owner)
+			calls[0].move(front)
+			awaitMore(t, calls, 20)
+			before, limited := calls[0].Stats(), front.forwarding().Limited
+			const rate, length = 20_000, 3 * time.Second
+			begun, ofOwner, ofHome := time.Now(), cpu(owner), cpu(home)
+			sent := flood(t, attacker.Space, front.addr, payload, rate, length)
 			took := time.Since(begun)
-			for i, p := range []*pod{owner, home} {
-				used := p.cpu() - cpu[i]
-				t.Logf("%s: %.1f %% of a core", p.name, 100*used.Seconds()/took.Seconds())
-				if used > took/10 {
-					t.Errorf("%s used %s of CPU in %s", p.name, used, took)
-				}
+			ofOwner, ofHome = cpu(owner)-ofOwner, cpu(home)-ofHome
+			if ofOwner > took/10 || ofHome > took/10 {
+				t.Errorf("owner and another pod used %s and %s of CPU in %s", ofOwner, ofHome, took)
 			}
-			f := front.forwarding()
-			after := c.End(patience)
-			t.Logf("%d forged datagrams, %.0f a second; front %+v; call %s", sent, float64(sent)/took.Seconds(), f, after)
-			if lost, of := after.Lost-before.Lost, after.Sent-before.Sent; 100*lost > of {
+			after := calls[0].End(limit)
+			t.Logf("%.0f forged datagrams a second; CPU %s and %s; call %s", float64(sent)/took.Seconds(), ofOwner, ofHome, after)
+			if lost, of := after.Lost-before.Lost, after.Sent-before.Sent; 20*lost > of {
 				t.Errorf("the call lost %d of %d datagrams", lost, of)
 			}
-			if f.Limited == limited { // the machine decides how much of the rate is reached
+			if front.forwarding().Limited == limited { // the machine decides how much of the rate is reached
 				t.Error("the forged datagrams are fewer than the limit of the front: nothing was proved")
 			}
 		})
@@ -62,72 +59,51 @@ func TestForgedSourcesAtAFront(t *testing.T) {
 // K-17: TestForgedDatagramsMoveNoClient: datagrams with the source address of a client that arrive at another pod do
 // not move the client there: neither a client that sends media, nor one that sends a report a second.
 func TestForgedDatagramsMoveNoClient(t *testing.T) {
-	if !netns.Isolated(t) {
-		return
+	t.Parallel()
+	g := newGateway(t)
+	pods := g.add(2)
+	owner, other := pods[0], pods[1]
+	calls := []*client{g.dial(owner, voice), g.dial(owner, time.Second)}
+	awaitMore(t, calls, 4)
+	passed := other.forwarding().Passed
+	const forged = 1000
+	var packets [][]byte
+	for _, c := range calls {
+		packets = append(packets, ipv4(c.local, other.addr, channelData))
 	}
-	w := newWorld(t, true)
-	owner, other := w.add(1), w.add(2)
-	owner.awaitPeers(1)
-	other.awaitPeers(1)
-	for _, every := range []time.Duration{voice, time.Second} {
-		t.Run(every.String(), func(t *testing.T) {
-			c := w.dial(owner, every, 200)
-			awaitAll(t, []*client{c}, 4)
-			passed := other.forwarding().Passed
-			const forged = 1000
-			w.clients.Do(func() {
-				raw, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_RAW, syscall.IPPROTO_RAW)
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				defer syscall.Close(raw)
-				to := netip.AddrPortFrom(other.addr, port)
-				packet := ipv4(netip.AddrPortFrom(clientAddr, c.port), to, channelData())
-				for range forged {
-					if err := syscall.Sendto(raw, packet, 0, &syscall.SockaddrInet4{Addr: to.Addr().As4()}); err != nil {
-						t.Error(err)
-					}
-					time.Sleep(4 * time.Millisecond) // the pace of the attack
-					if front := owner.front(); front != "" {
-						t.Errorf("the client has moved to %s", front)
-						return
-					}
-				}
-			})
-			if n := other.forwarding().Passed - passed; n < forged/2 {
-				t.Errorf("%d forged datagrams have reached the owner", n)
+	raw := rawSocket(t)
+	for range forged {
+		for _, packet := range packets {
+			if err := sendRaw(raw, packet, other.addr); err != nil {
+				t.Error(err)
 			}
-			if s := c.End(patience); s.Lost != 0 {
-				t.Errorf("the call: %s", s)
+		}
+		time.Sleep(2 * time.Millisecond) // the pace of the attack
+		for _, s := range owner.sessions() {
+			if s.Front != "" {
+				t.Fatalf("a client has moved to %s", s.Front)
 			}
-		})
+		}
 	}
+	if n := other.forwarding().Passed - passed; n < forged {
+		t.Errorf("%d of %d forged datagrams have reached the owner", n, len(calls)*forged)
+	}
+	end(t, calls...)
 }
 
-// front returns the field front of the only session.
-func (p *pod) front() string {
-	p.world.t.Helper()
-	body, err := p.get("sessions")
-	var list inspection.SessionList
-	if err = errors.Join(err, json.Unmarshal(body, &list)); err != nil || len(list.Sessions) != 1 {
-		p.world.t.Fatalf("%s has %d sessions: %v", p.name, len(list.Sessions), err)
-	}
-	return list.Sessions[0].Front
-}
-
-// channelData returns a frame with 20 bytes of data.
-func channelData() []byte { return append([]byte{0x40, 0x00, 0x00, 0x14}, make([]byte, 20)...) }
-
-// refresh returns a Refresh request of a client that has no session anywhere. It is not signed, because the pods decide
-// who answers it before they look at the signature.
-func refresh(t *testing.T) []byte {
+// rawSocket opens a socket that sends IPv4 packets.
+func rawSocket(t *testing.T) int {
 	t.Helper()
-	m, err := stun.Build(stun.TransactionID, stun.NewType(stun.MethodRefresh, stun.ClassRequest))
+	raw, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_RAW, syscall.IPPROTO_RAW)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return m.Raw
+	t.Cleanup(func() { syscall.Close(raw) })
+	return raw
+}
+
+func sendRaw(raw int, packet []byte, to netip.AddrPort) error {
+	return syscall.Sendto(raw, packet, 0, &syscall.SockaddrInet4{Addr: to.Addr().As4()})
 }
 
 // ipv4 returns an IPv4 packet. The kernel sets the IP checksum.
@@ -143,29 +119,22 @@ func ipv4(from, to netip.AddrPort, payload []byte) []byte {
 }
 
 // flood sends datagrams from random source addresses, and returns how many.
-func (w *world) flood(to netip.AddrPort, payload []byte, rate int, length time.Duration) (sent int) {
-	w.t.Helper()
-	w.clients.Do(func() {
-		raw, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_RAW, syscall.IPPROTO_RAW)
-		if err != nil {
-			w.t.Error(err)
-			return
-		}
-		defer syscall.Close(raw)
-		dice := rand.New(rand.NewPCG(3, 4))
-		packet := ipv4(netip.AddrPortFrom(clientAddr, 0), to, payload)
-		name := &syscall.SockaddrInet4{Addr: to.Addr().As4()}
-		tried := 0
-		for begun := time.Now(); time.Since(begun) < length; {
-			for due := int(time.Since(begun).Seconds() * float64(rate)); tried < due; tried++ {
-				binary.BigEndian.PutUint32(packet[12:], 0x0B000000|dice.Uint32()>>8) // 11.0.0.0/8
-				binary.BigEndian.PutUint16(packet[20:], uint16(1024+dice.IntN(60000)))
-				if syscall.Sendto(raw, packet, 0, name) == nil {
-					sent++
-				}
+func flood(t *testing.T, in *netns.Space, to netip.AddrPort, payload []byte, rate int, length time.Duration) (sent int) {
+	t.Helper()
+	var raw int
+	in.Do(func() { raw = rawSocket(t) })
+	dice := rand.New(rand.NewPCG(3, 4))
+	packet := ipv4(to, to, payload)
+	tried := 0
+	for begun := time.Now(); time.Since(begun) < length; {
+		for due := int(time.Since(begun).Seconds() * float64(rate)); tried < due; tried++ {
+			binary.BigEndian.PutUint32(packet[12:], 0x0B000000|dice.Uint32()>>8) // 11.0.0.0/8
+			binary.BigEndian.PutUint16(packet[20:], uint16(1024+dice.IntN(60000)))
+			if sendRaw(raw, packet, to) == nil {
+				sent++
 			}
-			time.Sleep(time.Millisecond) // the pace of the flood
 		}
-	})
+		time.Sleep(time.Millisecond) // the pace of the flood
+	}
 	return sent
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"net/netip"
 	"os"
 	"strconv"
@@ -13,73 +14,65 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/netns"
+	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 )
 
 // TestOwnerRestartsBehindAFront: the process of the owner is killed while another pod forwards the datagrams of its
-// client, and the peer goes on sending. The owner sends nothing to the client by itself: the node would take that for a
+// client, and the peer goes on sending. The owner sends nothing to the client by itself: a node would take that for a
 // flow of the pod, and give the client another port when it returns to the owner.
 func TestOwnerRestartsBehindAFront(t *testing.T) {
-	if !netns.Isolated(t) {
-		return
-	}
-	w := newWorld(t, true)
-	// Those of a node of Kubernetes. An entry of a datagram without an answer must last longer than the test.
-	netns.Run(t, "sysctl -q -w net.netfilter.nf_conntrack_udp_timeout=120 net.netfilter.nf_conntrack_udp_timeout_stream=180")
-	owner := w.pod(1)
+	t.Parallel()
+	g := newGateway(t)
+	owner, front := g.pod(), g.pod()
 	owner.start("--supervise")
-	front := w.add(2)
-	owner.awaitPeers(1)
-	front.awaitPeers(1)
-	c := w.dial(owner, voice, 200)
-	calls := []*client{c}
-	awaitAll(t, calls, 50)
-	w.send(c, front)
+	front.start()
+	g.awaitPeers(owner, front)
+	calls := g.dialEach(1, voice, owner)
+	c := calls[0]
+	c.move(front)
 	owner.await("the client uses the front", func(context.Context) error {
-		if owner.front() == "" {
-			return errors.New("no front")
+		if s := owner.sessions(); len(s) != 1 || s[0].Front == "" {
+			return fmt.Errorf("sessions %+v", s)
 		}
 		return nil
 	})
-	byItself := fmt.Sprintf("--orig-src %s --orig-dst %s", owner.addr, clientAddr)
-	w.forgetFlows(byItself) // from before the first datagram at the front
-	w.insist(c)
+	awaitMore(t, calls, 5) // of the datagrams that the owner has sent before
+	byItself := c.balancer.Received(owner.addr)
+	g.sendToRelay(c)
 	owner.crash()
-	silent := time.Now()
-	awaitAll(t, calls, c.Stats().Received+1)
-	t.Logf("the forwarded call was silent for %s", time.Since(silent).Round(time.Millisecond))
-	awaitAll(t, calls, c.Stats().Received+50)
-	if n := w.forgetFlows(byItself); n > 0 {
-		t.Errorf("the owner has sent to the client by itself: %d flows", n)
+	ended, echoes := time.Now(), c.Stats().Received
+	owner.await("ready again", bed.Answers(owner.admin("ready"), http.StatusOK))
+	ready := time.Now()
+	awaitMore(t, calls, max(0, echoes+1-c.Stats().Received))
+	t.Logf("the owner was ready after %s, and the call went on %s later", ready.Sub(ended), time.Since(ready))
+	if silent := time.Since(ready); silent > time.Second {
+		t.Errorf("the call was silent for %s after the restart", silent)
 	}
-	before := c.Stats().Lost
-	w.send(c, owner)
-	awaitAll(t, calls, c.Stats().Received+50)
-	s := c.End(time.Second) // what was sent while the process restarted is lost
-	t.Log(s)
-	if lost := s.Lost - before; lost != 0 {
-		t.Errorf("%d datagrams lost by the return to the owner", lost)
+	awaitMore(t, calls, 50)
+	if n := c.balancer.Received(owner.addr) - byItself; n > 0 {
+		t.Errorf("the owner has sent %d datagrams to the client by itself", n)
 	}
-	if s.LongestGap > 1500*time.Millisecond {
-		t.Errorf("the call was silent for %s", s.LongestGap)
+	before := c.Stats().Lost // while the process restarted
+	c.move(owner)
+	awaitMore(t, calls, 50)
+	if s := c.End(limit); s.Lost != before {
+		t.Errorf("%d datagrams lost before and %d after the return to the owner", before, s.Lost)
 	}
 }
 
-// insist makes the peer of a call send to its relay, from another port, until the test ends.
-func (w *world) insist(c *client) {
-	relay := netip.MustParseAddrPort(c.Relay().String())
-	w.t.Helper()
+// sendToRelay makes the peer of a call send to its relay, from another port, until the test ends.
+func (g *gateway) sendToRelay(c *client) {
+	g.t.Helper()
+	relay := net.UDPAddrFromAddrPort(netip.MustParseAddrPort(c.Relay().String()))
+	from := net.UDPAddrFromAddrPort(netip.AddrPortFrom(g.peer.Addr(), 0))
 	var conn *net.UDPConn
 	var err error
-	w.peers.Do(func() {
-		conn, err = net.DialUDP("udp4", net.UDPAddrFromAddrPort(netip.AddrPortFrom(peerAddr.Addr(), 0)),
-			net.UDPAddrFromAddrPort(relay))
-	})
+	g.net.Peers.Do(func() { conn, err = net.DialUDP("udp4", from, relay) })
 	if err != nil {
-		w.t.Fatal(err)
+		g.t.Fatal(err)
 	}
 	done := make(chan struct{})
-	w.t.Cleanup(func() { conn.Close(); <-done })
+	g.t.Cleanup(func() { conn.Close(); <-done })
 	go func() {
 		defer close(done)
 		for tick := time.NewTicker(2 * time.Millisecond); ; <-tick.C {
@@ -92,17 +85,16 @@ func (w *world) insist(c *client) {
 
 // crash kills the process that the supervisor of a pod has started.
 func (p *pod) crash() {
-	t := p.world.t
-	t.Helper()
+	p.t.Helper()
 	children, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", p.process.PID(), p.process.PID()))
 	if err != nil {
-		t.Fatal(err)
+		p.t.Fatal(err)
 	}
 	child, err := strconv.Atoi(strings.TrimSpace(string(children)))
 	if err == nil {
 		err = syscall.Kill(child, syscall.SIGKILL)
 	}
 	if err != nil {
-		t.Fatal(err)
+		p.t.Fatal(err)
 	}
 }

@@ -35,6 +35,7 @@ type Options struct {
 	Gateway  netip.AddrPort // listener of the gateway
 	Network  Network
 	Local    netip.AddrPort // of the client over UDP; the zero AddrPort lets the kernel select
+	Balancer *Balancer      // selects the pod over UDP; nil means that Gateway is the only one
 	Roots    *x509.CertPool // verify the gateway's certificate over TLS and DTLS
 	Username string
 	Password string

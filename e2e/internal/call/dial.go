@@ -20,7 +20,11 @@ func dial(ctx context.Context, o Options) (net.PacketConn, error) {
 		if !local.IsValid() {
 			local = netip.AddrPortFrom(wildcard(o.Gateway.Addr()), 0)
 		}
-		return new(net.ListenConfig).ListenPacket(ctx, "udp", local.String())
+		conn, err := new(net.ListenConfig).ListenPacket(ctx, "udp", local.String())
+		if err != nil || o.Balancer == nil {
+			return conn, err
+		}
+		return balanced{conn.(*net.UDPConn), net.UDPAddrFromAddrPort(o.Gateway), o.Balancer}, nil
 	case TCP:
 		return framed(new(net.Dialer).DialContext(ctx, "tcp", o.Gateway.String()))
 	case TLS:

@@ -1,8 +1,9 @@
-// Package netns runs a test in a network namespace of its own, with public-looking addresses, a small port range if
-// needed, and no foreign traffic.
+// Package netns runs a test, or all tests of a package, in a network namespace of its own, with public-looking addresses,
+// a small port range if needed, and no foreign traffic.
 package netns
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -14,8 +15,73 @@ import (
 )
 
 // inside is the environment variable that marks the child process in the new namespace. Its value is the name of the
-// test.
-const inside = "E2E_NETNS"
+// test, or whole.
+const inside, whole = "E2E_NETNS", "all tests"
+
+// Setting is a file below /proc/sys that all network namespaces share, and its value while the tests run.
+type Setting struct{ File, Value string }
+
+// UsualSendBuffers limits send buffers to the default of Linux. With larger ones, a server would pass a test that it fails
+// on most machines.
+var UsualSendBuffers = Setting{"/proc/sys/net/core/wmem_max", "212992"}
+
+// Main runs all tests of a package as Isolated runs one, and returns the exit code. run is that of testing.M. The parent
+// process writes the settings, because a child in another namespace cannot, and restores them.
+func Main(run func() int, settings ...Setting) int {
+	if os.Getenv(inside) == whole {
+		if err := configure(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		return run()
+	}
+	if err := runChild(settings); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
+
+// runChild runs this program with its arguments in a new network namespace.
+func runChild(settings []Setting) (err error) {
+	for _, s := range settings {
+		before, readErr := os.ReadFile(s.File)
+		if err := errors.Join(readErr, os.WriteFile(s.File, []byte(s.Value), 0)); err != nil {
+			return fmt.Errorf("%w: run the tests as root", err)
+		}
+		defer func() {
+			now, readErr := os.ReadFile(s.File)
+			if err == nil && readErr == nil && strings.TrimSpace(string(now)) != s.Value {
+				err = fmt.Errorf("the tests are not valid: %s was changed while they ran", s.File)
+			}
+			err = errors.Join(err, readErr, os.WriteFile(s.File, before, 0))
+		}()
+	}
+	program, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	child := inNamespace(exec.Command(program, os.Args[1:]...), whole)
+	child.Stdin, child.Stdout, child.Stderr = os.Stdin, os.Stdout, os.Stderr
+	return child.Run()
+}
+
+// inNamespace makes a command run in a new network namespace.
+func inNamespace(c *exec.Cmd, name string) *exec.Cmd {
+	c.Env = append(os.Environ(), inside+"="+name)
+	c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
+	return c
+}
+
+// configure makes the loopback interface and its addresses.
+func configure() error {
+	for _, command := range []string{"ip link set lo up", "ip address add 198.18.0.1/15 dev lo"} {
+		if _, err := Exec(command); err != nil {
+			return err
+		}
+	}
+	return nil
+}
 
 // Isolated runs the calling test again in a child process with a new network namespace, and reports whether this
 // process is the child. A test calls it first and returns if the result is false; the child's result is then the test's
@@ -24,8 +90,9 @@ const inside = "E2E_NETNS"
 func Isolated(t *testing.T) bool {
 	t.Helper()
 	if os.Getenv(inside) == t.Name() {
-		Run(t, "ip link set lo up")
-		Run(t, "ip address add 198.18.0.1/15 dev lo")
+		if err := configure(); err != nil {
+			t.Fatal(err)
+		}
 		return true
 	}
 	program, err := os.Executable()
@@ -36,10 +103,7 @@ func Isolated(t *testing.T) bool {
 		[]string{"-test.run", selected(t.Name(), flag.Lookup("test.run").Value.String()), "-test.v", "-test.count=1"},
 		ownFlags(flag.CommandLine)...,
 	)
-	child := exec.CommandContext(t.Context(), program, args...)
-	child.Env = append(os.Environ(), inside+"="+t.Name())
-	child.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
-	out, err := child.CombinedOutput()
+	out, err := inNamespace(exec.CommandContext(t.Context(), program, args...), t.Name()).CombinedOutput()
 	t.Logf("in the network namespace:\n%s", out)
 	if err != nil {
 		t.Fatal(err)

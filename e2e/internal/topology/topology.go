@@ -191,13 +191,9 @@ func (n *Network) open(name string) (*netns.Space, error) {
 	n.mu.Lock()
 	n.closers = append(n.closers, closer{s})
 	n.mu.Unlock()
-	for _, setting := range []string{
-		"net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1", "net.ipv4.fib_multipath_hash_policy=1",
-		"net.ipv6.fib_multipath_hash_policy=1",
-	} {
-		if _, err := s.Exec("sysctl -q -w " + setting); err != nil {
-			return nil, err
-		}
+	if _, err := s.Exec("sysctl -q -w net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1 " +
+		"net.ipv4.fib_multipath_hash_policy=1 net.ipv6.fib_multipath_hash_policy=1"); err != nil {
+		return nil, err
 	}
 	return s, nil
 }

@@ -1,0 +1,42 @@
+package bed
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// CPU returns the CPU time that the threads of the process have used.
+func (p *Process) CPU() (used time.Duration, err error) {
+	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", p.PID()))
+	if err != nil || len(threads) == 0 {
+		return 0, fmt.Errorf("CPU time of %s: it has no threads: %w", p.Name, err)
+	}
+	for _, thread := range threads {
+		var onCPU time.Duration // in nanoseconds, Documentation/scheduler/sched-stats.rst
+		text, err := os.ReadFile(thread)
+		if err == nil {
+			_, err = fmt.Sscan(string(text), (*int64)(&onCPU))
+		}
+		if err != nil {
+			return 0, fmt.Errorf("CPU time of %s: %w", p.Name, err)
+		}
+		used += onCPU
+	}
+	return used, nil
+}
+
+// Memory returns the resident memory of the process in bytes.
+func (p *Process) Memory() (bytes int, err error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.PID()))
+	if err == nil {
+		_, after, _ := strings.Cut(string(text), "VmRSS:")
+		_, err = fmt.Sscan(after, &bytes) // in kB, proc_pid_status(5)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("memory of %s: %w", p.Name, err)
+	}
+	return bytes << 10, nil
+}

@@ -1,6 +1,14 @@
 // Package abuse attacks a dataplane from outside and without a credential: with floods, silent connections and
 // incomplete handshakes. Resource usage of the process is read from the kernel, and a well-behaved client must be
 // served during every attack.
+//
+//	abuse_test.go                the dataplane under attack, and its well-behaved client
+//	flood_test.go                floods of datagrams
+//	share_test.go                guessed passwords, and what one user can take from others
+//	stream_test.go               connections over TCP and TLS
+//	handshake_test.go dtls_test.go handshakes
+//	neighbour_test.go            calls beside a neighbour that disturbs them, with a control
+//	neighbour_hosts_test.go neighbour_triggers_test.go  its networks and what the neighbour does
 package abuse
 
 import (
@@ -8,9 +16,7 @@ import (
 	"context"
 	"crypto/x509"
 	"encoding/base64"
-	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"net/netip"
 	"os"
@@ -22,9 +28,13 @@ import (
 	"text/template"
 	"time"
 
+	"github.com/pion/stun/v2"
+
+	"github.com/stunner-gateway/stunner/e2e/internal/ask"
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
+	"github.com/stunner-gateway/stunner/e2e/internal/netns"
 	"github.com/stunner-gateway/stunner/e2e/internal/stall"
 )
 
@@ -39,36 +49,34 @@ var program string
 
 func TestMain(m *testing.M) {
 	bedtest.Parallel(6)
-	code, err := run(m)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "abuse:", err)
-		code = 1
-	}
-	os.Exit(code)
+	os.Exit(netns.Main(func() int {
+		dir, err := os.MkdirTemp("", "abuse")
+		if err == nil {
+			defer os.RemoveAll(dir)
+			err = prepare(dir)
+		}
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "abuse:", err)
+			return 1
+		}
+		return m.Run()
+	}, netns.UsualSendBuffers))
 }
 
-func run(m *testing.M) (int, error) {
+// prepare builds the program into a folder, makes the private addresses local, and raises the limit of descriptors of this
+// process and its children.
+func prepare(dir string) error {
 	root, err := bed.Root()
 	if err != nil {
-		return 0, err
+		return err
 	}
-	dir, err := os.MkdirTemp("", "abuse")
-	if err != nil {
-		return 0, err
-	}
-	defer os.RemoveAll(dir)
 	if err := bed.Build(context.Background(), root, dir, bed.Stunnerd); err != nil {
-		return 0, err
+		return err
 	}
 	program = filepath.Join(dir, "stunnerd")
-	if err := allowFiles(); err != nil {
-		return 0, err
+	if _, err := netns.Exec(fmt.Sprintf("ip address add %s/24 dev lo", private)); err != nil {
+		return err
 	}
-	return m.Run(), nil
-}
-
-// allowFiles raises the descriptor limit of this process and its children to the hard limit.
-func allowFiles() error {
 	var limit syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
 		return fmt.Errorf("read limit of descriptors: %w", err)
@@ -133,7 +141,9 @@ func startWith(t *testing.T, s settings) *target {
 		authType = "ephemeral"
 	}
 	health := bedtest.Port(t)
-	d := &target{ports: map[call.Network]int{}, peer: echo(t), roots: x509.NewCertPool()}
+	d := &target{
+		ports: map[call.Network]int{}, roots: x509.NewCertPool(), peer: bedtest.Echo(t, netip.MustParseAddr(bed.Loopback)),
+	}
 	d.roots.AppendCertsFromPEM(chain)
 	d.metrics = fmt.Sprintf("http://127.0.0.1:%d/metrics", bedtest.Port(t))
 	for _, n := range []call.Network{call.UDP, call.TCP, call.TLS, call.DTLS} {
@@ -158,25 +168,61 @@ func startWith(t *testing.T, s settings) *target {
 			[]string{fmt.Sprintf("--nofile=%d:%d", s.files, s.files), program}, command.Args...,
 		)
 	}
-	d.process, err = bed.Start(command)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if d.process.Err() != nil || t.Failed() {
-			t.Logf("end of the log of stunnerd:\n%s", strings.Join(d.process.Tail(20), "\n"))
-		}
-		if err := d.process.Kill(); err != nil {
-			t.Error(err)
-		}
-	})
-	d.await(t, patience, bed.Answers(fmt.Sprintf("http://127.0.0.1:%d/ready", health), http.StatusOK))
+	d.process = bedtest.Start(t, command, bed.Answers(fmt.Sprintf("http://127.0.0.1:%d/ready", health), http.StatusOK))
 	return d
 }
 
-// address returns the address of the listener for a transport.
-func (d *target) address(n call.Network) netip.AddrPort {
-	return netip.AddrPortFrom(netip.MustParseAddr(bed.Loopback), uint16(d.ports[n]))
+// Addresses of the dataplane. Its clients send from the one to which they send.
+var (
+	loopback = netip.MustParseAddr(bed.Loopback)
+	// public is an address that is neither private nor an own address of the host, so that the limits for internet
+	// addresses apply.
+	public = netip.MustParseAddr("198.18.0.1")
+	// private is a private address, such as that of a load balancer that forwards traffic of many clients. elsewhere is
+	// another one.
+	private, elsewhere = netip.MustParseAddr("10.77.0.1"), netip.MustParseAddr("10.77.0.2")
+)
+
+// at returns the listener for a transport at an address.
+func (d *target) at(a netip.Addr, n call.Network) netip.AddrPort {
+	return netip.AddrPortFrom(a, uint16(d.ports[n]))
+}
+
+// options returns those of a call at an address.
+func (d *target) options(n call.Network, at netip.Addr) call.Options {
+	return call.Options{
+		Gateway: d.at(at, n), Network: n, Roots: d.roots, Username: user, Password: password, Peer: d.peer,
+		Interval: 20 * time.Millisecond,
+	}
+}
+
+// client returns a client over UDP, from an address to another one.
+func (d *target) client(t *testing.T, from, to netip.Addr, user, password string) *ask.Client {
+	t.Helper()
+	c, err := ask.Dial(from, d.at(to, call.UDP), user, password)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	return c
+}
+
+// request sends a request until its response arrives.
+func request(t *testing.T, c *ask.Client, method stun.Method, attrs ...stun.Setter) *stun.Message {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	answer, _, err := c.Do(ctx, method, attrs...)
+	if err != nil {
+		t.Errorf("%s: %v", method, err)
+	}
+	return answer
+}
+
+// codeOf sends a request and returns the error code of the response, or 0.
+func codeOf(t *testing.T, c *ask.Client, method stun.Method, attrs ...stun.Setter) stun.ErrorCode {
+	t.Helper()
+	return ask.Code(request(t, c, method, attrs...))
 }
 
 // await waits for a condition of the dataplane.
@@ -198,9 +244,7 @@ func (d *target) good(t *testing.T, n call.Network) time.Duration {
 	machine := stall.Start()
 	defer machine.Stop()
 	began := time.Now()
-	c, err := call.Start(ctx, call.Options{
-		Gateway: d.address(n), Network: n, Roots: d.roots, Username: user, Password: password, Peer: d.peer,
-	})
+	c, err := call.Start(ctx, d.options(n, loopback))
 	if err != nil {
 		t.Fatalf("good client over %s: %v", n, err)
 	}
@@ -218,13 +262,11 @@ func (d *target) good(t *testing.T, n call.Network) time.Duration {
 // rss returns the resident memory of the dataplane in bytes.
 func (d *target) rss(t *testing.T) int {
 	t.Helper()
-	status := d.proc(t, "status")
-	_, after, _ := strings.Cut(status, "VmRSS:")
-	kilobytes, err := strconv.Atoi(strings.Fields(after + " x")[0])
+	bytes, err := d.process.Memory()
 	if err != nil {
-		t.Fatalf("no VmRSS in %q", status)
+		t.Fatal(err)
 	}
-	return kilobytes << 10
+	return bytes
 }
 
 // warm returns the memory of the dataplane after some garbage collections, so that memory of the runtime itself is not
@@ -241,27 +283,11 @@ func (d *target) warm(t *testing.T) int {
 // cpu returns the CPU time of the dataplane.
 func (d *target) cpu(t *testing.T) time.Duration {
 	t.Helper()
-	const tick = 10 * time.Millisecond // USER_HZ is 100 on every architecture that Go supports
-	stat := d.proc(t, "stat")
-	fields := strings.Fields(stat[strings.LastIndex(stat, ")")+1:]) // the name may contain spaces
-	var ticks int
-	for _, f := range fields[11:13] { // utime and stime, proc_pid_stat(5)
-		n, err := strconv.Atoi(f)
-		if err != nil {
-			t.Fatal(err)
-		}
-		ticks += n
-	}
-	return time.Duration(ticks) * tick
-}
-
-func (d *target) proc(t *testing.T, name string) string {
-	t.Helper()
-	data, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(d.process.PID()), name))
+	used, err := d.process.CPU()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return string(data)
+	return used
 }
 
 func (d *target) goroutines(t *testing.T) int { return int(d.metric(t, "go_goroutines")) }
@@ -298,30 +324,4 @@ func (d *target) read(ctx context.Context, series string) (float64, error) {
 		}
 	}
 	return 0, nil
-}
-
-// echo runs an echo peer until the test ends.
-func echo(t *testing.T) netip.AddrPort {
-	t.Helper()
-	conn, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.ParseIP(bed.Loopback), Port: bedtest.Port(t)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { conn.Close() })
-	go sendBack(conn)
-	return conn.LocalAddr().(*net.UDPAddr).AddrPort()
-}
-
-// sendBack echoes datagrams until the socket is closed.
-func sendBack(conn *net.UDPConn) {
-	buf := make([]byte, 2048)
-	for {
-		n, from, err := conn.ReadFromUDPAddrPort(buf)
-		if errors.Is(err, net.ErrClosed) {
-			return
-		}
-		if err == nil {
-			_, _ = conn.WriteToUDPAddrPort(buf[:n], from) // clients count losses
-		}
-	}
 }

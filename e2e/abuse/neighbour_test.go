@@ -2,273 +2,207 @@ package abuse
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
+	"net/netip"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
-	"text/tabwriter"
 	"time"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
-	"github.com/stunner-gateway/stunner/e2e/internal/bpf"
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
-	"github.com/stunner-gateway/stunner/e2e/internal/netns"
-	"github.com/stunner-gateway/stunner/e2e/internal/stall"
-	"github.com/stunner-gateway/stunner/services/api/telemetry"
 )
 
 const (
+	runningCalls, newCalls = 8, 40
 	// window is the duration of the neighbour's activity. New calls start during joining.
-	window, joining = 5 * time.Second, 3 * time.Second
-	// mostLost is the limit for the loss of running calls during the activity, in percent. moreAge is the limit for the
-	// increase of their p99 round trip time over the quiet round. Both are also the tolerance of the comparison with
-	// coturn: p99 of the 2,000 datagrams of a round is the 20th largest value, so a single pause of 100 ms, which
-	// delays 40 datagrams, determines it.
-	mostLost, moreAge = 1.0, 20 * time.Millisecond
-	// mostStalled is the limit for stalls of the machine in a valid round. A round is repeated up to rounds times until
-	// there is none. Stalls are subtracted from round trip times; the limit ensures that a server that occupies all CPUs
-	// does not count as a stall.
-	mostStalled, rounds = window / 20, 3
+	window, joining = 3 * time.Second, 2 * time.Second
+	// newCallDeadline is the limit for the time to the first echo of a new call.
+	newCallDeadline = 5 * time.Second
+	// moreLost is how many more datagrams, in percent, running calls may lose than those of the control, and moreAge how
+	// much larger their p99 round trip time may be, in addition to three times that of the control, which is large on a busy machine only. Both are also the tolerance
+	// of the comparison with coturn.
+	moreLost, moreAge = 1.0, 20 * time.Millisecond
 )
 
-// neighbours are the clients, peers and unauthenticated sources that could disturb the calls of others.
-var neighbours = []struct {
-	sentence string
-	over     call.Network // transport of the new calls
-	trigger  trigger
-}{
-	{"300 first requests a second come from addresses of the LAN that do not exist", call.UDP, forged(
-		300, turnPort, firstRequest,
-	)},
-	{"500 first requests a second come from addresses of the LAN that do not exist", call.UDP, forged(
-		500, turnPort, firstRequest,
-	)},
-	{"400 ClientHellos a second come from addresses of the LAN that do not exist", call.DTLS, forged(
-		400, dtlsPort, firstHello,
-	)},
-	{mostChannels, call.UDP, media(300, 1000, false, silentPeers...)},
-	{"a user sends by indications to peers that do not exist", call.UDP, media(300, 1000, true, silentPeers...)},
-	{"a user sends 4.8 Mbit a second to a peer behind a link of 1 Mbit", call.UDP, toSlowPeer},
-	{"three clients of the LAN vanish while 2 Mbit a second go to each", call.UDP, vanishing},
-	{"a client over TCP does not read", call.UDP, deafReader},
-	{"a client over TCP is behind a slow link", call.UDP, slowReader},
-	{"one address begins 200 DTLS handshakes a second and ends none", call.DTLS, halfHandshakes},
-	{"one address begins 600 TLS handshakes a second and ends none", call.UDP, tlsHandshakes},
-	{"a user sends 2,000 datagrams a second to closed ports", call.UDP, closedPorts},
-}
+var (
+	withPaths     = flag.Bool("paths", false, "also run TestNoisyNeighbour with each way into the kernel")
+	withReference = flag.Bool("coturn", false, "also run TestNoisyNeighbour on coturn, and compare stunnerd with it")
+)
 
-// inKernel are the servers whose kernel forwards the running calls. They run in all cases with -paths, otherwise the
-// first runs in the case mostChannels, whose media the kernel forwards too.
-var inKernel = []server{
-	{product + " by TCX", kernelCommand, "TCX"}, {product + " by clsact", kernelCommand, "clsact"},
-}
-
+// mostChannels is the case that runs in user space and, by TCX and XDP, in the kernel. With -paths all cases do.
 const mostChannels = "a user sends over channels to peers that do not exist"
 
-var withPaths = flag.Bool("paths", false, "also run TestNoisyNeighbour with each way into the kernel")
-
-var withReference = flag.Bool("coturn", false, "also run TestNoisyNeighbour on coturn, and compare stunnerd with it")
-
-// Running calls continue and new calls succeed, whatever one client, peer or unauthenticated source does. With -coturn
-// each case also runs on coturn, and stunnerd must not be worse. -run selects cases and servers:
-// TestNoisyNeighbour/vanish/stunnerd.
+// TestNoisyNeighbour: running calls continue and new calls succeed, whatever one client, peer or unauthenticated source
+// does. A second server with hosts of its own, without a neighbour, is the control. With -coturn each case also runs on
+// coturn, and stunnerd must not be worse. -run selects cases and servers: TestNoisyNeighbour/vanish/stunnerd.
 func TestNoisyNeighbour(t *testing.T) {
-	servers := []server{{product, stunnerdCommand, ""}}
-	if *withReference {
-		servers = append(servers, server{reference, coturnCommand, ""})
-	}
-	usualBuffers(t)
-	if !netns.Isolated(t) {
-		return
-	}
-	s := newStage(t, nil)
-	results := &table{}
-	defer results.print(t)
-	quiet := map[string]figures{}
-	for _, server := range servers {
-		quiet[server.name] = s.settled(t, server, call.UDP, nothing)
-		results.add("nothing", server.name, quiet[server.name])
-	}
-	if *withPaths {
-		servers = append(servers, inKernel...)
-	}
+	quiet, noisy, whole := [2]*hosts{}, [2]*hosts{}, t // with veth and with TAP interfaces
 	for _, n := range neighbours {
+		servers := []server{{"stunnerd", "None", ""}}
+		if *withReference {
+			servers = append(servers, server{coturn, "", ""})
+		}
+		if *withPaths || n.sentence == mostChannels {
+			servers = append(servers, server{"stunnerd by TCX", "TC", "TCX"}, server{"stunnerd by XDP", "XDP", "XDP"})
+		}
+		if *withPaths {
+			servers = append(servers, server{"stunnerd by clsact", "TC", "clsact"})
+		}
+		round := map[string]figures{}
 		t.Run(n.sentence, func(t *testing.T) {
-			round, servers := map[string]figures{}, servers
-			if n.sentence == mostChannels && !*withPaths {
-				servers = append(slices.Clone(servers), inKernel[0])
-			}
-			for _, server := range servers {
-				t.Run(server.name, func(t *testing.T) {
-					if server.mechanism == "clsact" {
-						bpf.OccupyTCX(t, "far", "lan", "peers", "slow")
-					}
-					f := s.settled(t, server, n.over, n.trigger)
-					round[server.name] = f
-					results.add(n.sentence, server.name, f)
-					if server.name != reference {
-						f.judge(t, quiet[product])
-					}
+			for _, what := range servers {
+				taps := 0
+				if what.engine == "XDP" {
+					taps = 1
+				}
+				if quiet[taps] == nil {
+					quiet[taps], noisy[taps] = newHosts(whole, taps == 1), newHosts(whole, taps == 1)
+				}
+				t.Run(what.name, func(t *testing.T) {
+					round[what.name] = measure(t, quiet[taps], noisy[taps], what, n.over, n.trigger)
 				})
 			}
-			if other, ok := round[reference]; ok { // -run may select one server only
-				for name, f := range round {
-					if name != reference {
-						f.compare(t, other)
-					}
-				}
+		})
+		if other, ok := round[coturn]; ok { // -run may select one server only
+			if f := round["stunnerd"]; f.lost > other.lost+moreLost || f.p99 > other.p99+moreAge || f.made < other.made {
+				t.Errorf("%s: stunnerd %s; coturn %s", n.sentence, f, other)
 			}
-		})
-	}
-}
-
-// TestNoisyNeighbour with the in-kernel path by XDP, with all hosts behind one interface of the server. Without -paths it
-// runs the case mostChannels only.
-func TestNoisyNeighbourXDP(t *testing.T) {
-	usualBuffers(t)
-	if !netns.Isolated(t) {
-		return
-	}
-	s := newStage(t, netns.NewSwitch(t, "card"))
-	results := &table{}
-	defer results.print(t)
-	quiet := s.settled(t, server{product, stunnerdCommand, ""}, call.UDP, nothing)
-	results.add("nothing", product, quiet)
-	xdp := server{product + " by XDP", xdpCommand, "XDP"}
-	for _, n := range neighbours {
-		if n.sentence != mostChannels && !*withPaths {
-			continue
-		}
-		t.Run(n.sentence, func(t *testing.T) {
-			f := s.settled(t, xdp, n.over, n.trigger)
-			results.add(n.sentence, xdp.name, f)
-			f.judge(t, quiet)
-		})
-	}
-}
-
-// judge compares a round with the quiet round of the same server.
-func (f figures) judge(t *testing.T, quiet figures) {
-	t.Helper()
-	if f.lostPercent() > mostLost {
-		t.Errorf("running calls lose %.1f %%", f.lostPercent())
-	}
-	if f.p99 > quiet.p99+moreAge {
-		t.Errorf("p99 round trip time of running calls is %s, without the neighbour %s", short(f.p99), short(quiet.p99))
-	}
-	if f.made < newCalls {
-		t.Errorf("%d of %d new calls succeed within %s; first error: %v", f.made, newCalls, newCallDeadline, f.errs[0])
-	}
-}
-
-// compare compares a round with the same round of another server.
-func (f figures) compare(t *testing.T, other figures) {
-	t.Helper()
-	if f.lostPercent() > other.lostPercent()+mostLost || f.p99 > other.p99+moreAge || f.made < other.made {
-		t.Errorf("%s: %.2f %% lost, p99 %s, %d new calls; %s: %.2f %% lost, p99 %s, %d new calls",
-			product, f.lostPercent(), short(f.p99), f.made, reference, other.lostPercent(), short(
-				other.p99,
-			), other.made)
-	}
-}
-
-// settled returns the round with the fewest stalls of the machine. It repeats a round in which the machine stalled, up to
-// rounds times, because stalls also disturb the programs afterwards.
-func (s *stage) settled(t *testing.T, server server, over call.Network, neighbour trigger) (best figures) {
-	t.Helper()
-	for i := range rounds {
-		if f := s.round(t, server, over, neighbour); i == 0 || f.stalled < best.stalled {
-			best = f
-		}
-		if best.stalled == 0 {
-			return best
 		}
 	}
-	if best.stalled > mostStalled {
-		t.Errorf("TEST NOT VALID: the machine stalled for more than %s in each of %d rounds", mostStalled, rounds)
-	}
-	return best
 }
 
-// round starts a server and calls, and runs the neighbour's activity.
-func (s *stage) round(t *testing.T, server server, over call.Network, neighbour trigger) figures {
+// figures are the results of calls.
+type figures struct {
+	sent    int
+	lost    float64       // percent
+	p99     time.Duration // median of the calls
+	made    int           // new calls with an echo in time
+	slowest time.Duration // of these
+	errs    error         // of the others
+}
+
+// String returns a line for the log.
+func (f figures) String() string {
+	return fmt.Sprintf("%.2f %% of %d datagrams lost, p99 %s; %d of %d new calls, the slowest after %s",
+		f.lost, f.sent, f.p99.Round(100*time.Microsecond), f.made, newCalls, f.slowest.Round(100*time.Microsecond))
+}
+
+// measure runs calls at two servers, one of which has a neighbour.
+func measure(t *testing.T, quiet, noisy *hosts, what server, over call.Network, prepare trigger) (f figures) {
 	t.Helper()
-	process := s.run(t, server)
-	var flows []*flow
-	for i := range runningCalls {
-		flows = append(flows, s.startFlow(t, 1+i))
-	}
-	harm := neighbour(t, s)
-	machine := stall.Start()
-	defer machine.Stop()
-	began := time.Now()
+	quiet.run(t, what)
+	noisy.run(t, what)
+	control, calls := quiet.calls(t), noisy.calls(t)
+	harm := prepare(t, noisy)
 	ctx, cancel := context.WithTimeout(t.Context(), window)
 	defer cancel()
 	var note string
-	var harmed sync.WaitGroup
-	harmed.Go(func() {
+	var harming sync.WaitGroup
+	harming.Go(func() {
 		var err error
 		if note, err = harm(ctx); err != nil {
 			t.Errorf("TEST NOT VALID: %v", err)
 		}
 	})
-	for _, f := range flows {
-		f.work.Go(f.send)
+	f = noisy.join(t.Context(), over)
+	harming.Wait()
+	undisturbed := figures{}
+	undisturbed.end(control)
+	f.end(calls)
+	t.Logf("%s; control: %.2f %% lost, p99 %s; neighbour: %s", f, undisturbed.lost, undisturbed.p99, note)
+	if what.mechanism != "" {
+		noisy.assertKernel(t, what.mechanism, f.sent)
 	}
-	f := s.join(t.Context(), over)
-	harmed.Wait()
-	f.note = note
-	for _, flow := range flows {
-		close(flow.end)
+	if what.name == coturn {
+		return f
 	}
-	f.stalled = machine.Stalled(began, time.Now())
-	f.count(flows, machine)
-	if server.mechanism != "" {
-		f.assertKernel(t, server.mechanism)
+	if f.lost > undisturbed.lost+moreLost || f.p99 > 3*undisturbed.p99+moreAge {
+		t.Errorf("running calls are disturbed: %s; control: %.2f %% lost, p99 %s", f, undisturbed.lost, undisturbed.p99)
 	}
-	if err := process.Kill(); err != nil {
-		t.Fatal(err)
+	if f.made < newCalls {
+		t.Errorf("%d of %d new calls succeed within %s: %v", f.made, newCalls, newCallDeadline, f.errs)
 	}
-	netns.Run(t, "ip neigh flush dev lan")
-	netns.Run(t, "ip neigh flush dev peers")
 	return f
 }
 
-// assertKernel fails the test unless the kernel has forwarded most datagrams of the running calls.
-func (f figures) assertKernel(t *testing.T, mechanism string) {
+// calls starts the running calls.
+func (h *hosts) calls(t *testing.T) (calls []*call.Call) {
 	t.Helper()
-	_, status, err := bed.Get(t.Context(), "http://127.0.0.1:8086/status")
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	for i := range runningCalls {
+		c, err := call.Start(t.Context(), h.options(call.UDP, uint16(1+i)))
+		must(t, err)
+		must(t, c.Await(ctx, 1))
+		calls = append(calls, c)
+	}
+	return calls
+}
+
+// options returns those of the call of a client with a number.
+func (h *hosts) options(over call.Network, number uint16) call.Options {
+	gateway := turnServer
+	if over == call.TLS || over == call.DTLS {
+		gateway = dtlsServer
+	}
+	return call.Options{
+		Gateway: gateway, Network: over, Do: h.far.Do, Local: netip.AddrPortFrom(host(farClients, number), 0),
+		Roots: h.roots, Username: user, Password: password, Peer: h.echo[int(number)%len(h.echo)],
+		Interval: 20 * time.Millisecond,
+	}
+}
+
+// end ends running calls and adds their figures.
+func (f *figures) end(calls []*call.Call) {
+	lost := 0
+	var p99 []time.Duration
+	for _, c := range calls {
+		s := c.End(time.Second) // later echoes count as lost
+		f.sent += s.Sent
+		lost += s.Lost
+		p99 = append(p99, s.P99)
+	}
+	slices.Sort(p99)
+	f.lost, f.p99 = 100*float64(lost)/float64(max(f.sent, 1)), p99[len(p99)/2]
+}
+
+// join starts new calls one after the other and waits for all of them.
+func (h *hosts) join(ctx context.Context, over call.Network) (f figures) {
+	var lock sync.Mutex
+	var group sync.WaitGroup
+	tick := time.NewTicker(joining / newCalls)
+	defer tick.Stop()
+	for i := range newCalls {
+		<-tick.C
+		group.Go(func() {
+			began := time.Now()
+			err := h.newCall(ctx, over, uint16(1000+i))
+			took := time.Since(began)
+			lock.Lock()
+			defer lock.Unlock()
+			if err != nil {
+				f.errs = errors.Join(f.errs, err)
+				return
+			}
+			f.made++
+			f.slowest = max(f.slowest, took)
+		})
+	}
+	group.Wait()
+	return f
+}
+
+// newCall makes a call up to its first echo.
+func (h *hosts) newCall(ctx context.Context, over call.Network, number uint16) error {
+	limited, cancel := context.WithTimeout(ctx, newCallDeadline)
+	defer cancel()
+	c, err := call.Start(limited, h.options(over, number))
 	if err != nil {
-		t.Fatal(err)
+		return err
 	}
-	n, err := bed.Metric(t.Context(), "http://127.0.0.1:8080/metrics", telemetry.OffloadPackets)
-	if err != nil || int(n) < f.sent || !strings.Contains(string(status), fmt.Sprintf(`"mechanism": %q`, mechanism)) {
-		t.Errorf("%d datagrams were sent in each direction, the kernel has forwarded %g; %v; %s", f.sent, n, err, status)
-	}
+	err = c.Await(limited, 1)
+	go c.End(0) // which waits for the response to its last request
+	return err
 }
-
-// table collects the results that the test prints at the end.
-type table struct{ lines []string }
-
-func (l *table) add(neighbour, server string, f figures) {
-	l.lines = append(l.lines, fmt.Sprintf("%s\t%s\t%.2f\t%s\t%s\t%d\t%s\t%s\t%s", neighbour, server,
-		f.lostPercent(), short(f.p50), short(f.p99), f.made, short(f.slowest), short(f.stalled), f.note))
-}
-
-func (l *table) print(t *testing.T) {
-	var out strings.Builder
-	w := tabwriter.NewWriter(&out, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(
-		w, "neighbour\tserver\tlost %%\tage p50\tp99\tnew of %d\tslowest\tstalls\tactivity of the neighbour\n",
-		newCalls,
-	)
-	for _, line := range l.lines {
-		fmt.Fprintln(w, line)
-	}
-	_ = w.Flush() // to memory
-	t.Logf("%d running calls and %d new calls during:\n%s", runningCalls, newCalls, &out)
-}
-
-func short(d time.Duration) time.Duration { return d.Round(100 * time.Microsecond) }

@@ -28,15 +28,6 @@ const (
 
 var everyNetwork = []call.Network{call.UDP, call.TCP, call.TLS, call.DTLS}
 
-// TestGoodClient: a well-behaved client is served over every transport.
-func TestGoodClient(t *testing.T) {
-	d := start(t)
-	for _, n := range everyNetwork {
-		t.Logf("%s: first echo after %s", n, d.good(t, n))
-	}
-	t.Logf("rss %d kB, cpu %s, %d goroutines, %d threads", d.rss(t)>>10, d.cpu(t), d.goroutines(t), d.threads(t))
-}
-
 // T-14: many silent connections do not delay a well-behaved client.
 func TestSilenceKeepsNobodyOut(t *testing.T) {
 	const silent = 5000
@@ -45,6 +36,7 @@ func TestSilenceKeepsNobodyOut(t *testing.T) {
 		most    int
 	}{{call.TCP, strangers}, {call.TLS, handshakes}} {
 		t.Run(string(c.network), func(t *testing.T) {
+			t.Parallel()
 			d := start(t)
 			for _, n := range everyNetwork {
 				d.good(t, n)
@@ -73,6 +65,7 @@ func TestSilenceKeepsNobodyOut(t *testing.T) {
 
 // T-14: a connection without a complete request is closed, whatever else it sends.
 func TestConnectionsThatGetNowhereAreClosed(t *testing.T) {
+	t.Parallel()
 	d := start(t)
 	for name, c := range map[string]struct {
 		network call.Network
@@ -117,6 +110,7 @@ func TestLargeFramesCostLittle(t *testing.T) {
 		{"most of 1,024 bytes, then a byte a second", fits, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			d := start(t)
 			d.good(t, call.TCP)
 			memory := d.warm(t)
@@ -149,7 +143,7 @@ func (d *target) connect(t *testing.T, n call.Network, count int, first []byte) 
 	for i := range conns {
 		source := netip.AddrFrom4([4]byte{127, 2, byte(i / 60 >> 8), byte(i/60) + 1})
 		dialer := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(source, 0)), Timeout: patience}
-		conn, err := dialer.DialContext(t.Context(), "tcp4", d.address(n).String())
+		conn, err := dialer.DialContext(t.Context(), "tcp4", d.at(loopback, n).String())
 		if err != nil {
 			t.Fatal(err)
 		}

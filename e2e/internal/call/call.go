@@ -34,7 +34,8 @@ const (
 type Options struct {
 	Gateway  netip.AddrPort // listener of the gateway
 	Network  Network
-	Local    netip.AddrPort // of the client over UDP; the zero AddrPort lets the kernel select
+	Local    netip.AddrPort // of the client; the zero AddrPort lets the kernel select
+	Do       func(func())   // opens the socket in a network namespace; nil means that of the process
 	Balancer *Balancer      // selects the pod over UDP; nil means that Gateway is the only one
 	Roots    *x509.CertPool // verify the gateway's certificate over TLS and DTLS
 	Username string

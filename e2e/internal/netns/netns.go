@@ -28,11 +28,15 @@ var UsualSendBuffers = Setting{"/proc/sys/net/core/wmem_max", "212992"}
 // Main runs all tests of a package as Isolated runs one, and returns the exit code. run is that of testing.M. The parent
 // process writes the settings, because a child in another namespace cannot, and restores them.
 func Main(run func() int, settings ...Setting) int {
-	if os.Getenv(inside) == whole {
+	switch os.Getenv(inside) {
+	case whole:
 		if err := configure(); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}
+		return run()
+	case "":
+	default: // a test that called Isolated
 		return run()
 	}
 	if err := runChild(settings); err != nil {

@@ -22,7 +22,6 @@ type Space struct {
 	thread int
 	work   chan func()
 	lan    *Switch // or nil
-	port   string  // of the switch
 }
 
 // New makes a network namespace with a loopback interface, until the end of the test. The name becomes the name of the
@@ -114,7 +113,7 @@ func (s *Space) Exec(command string) (string, error) {
 func (s *Space) Link(t *testing.T, here, there netip.Prefix) {
 	t.Helper()
 	if s.lan != nil {
-		s.port = s.lan.link(t, s)
+		s.lan.link(t, s)
 	} else {
 		Run(t, fmt.Sprintf("ip link add %s type veth peer name eth0 netns %d", s.name, s.thread))
 	}
@@ -123,17 +122,6 @@ func (s *Space) Link(t *testing.T, here, there netip.Prefix) {
 	s.Run(t, fmt.Sprintf("ip address add %s dev eth0", there))
 	s.Run(t, "ip link set eth0 up")
 	s.Run(t, fmt.Sprintf("ip route add default via %s", here.Addr()))
-}
-
-// Shape sets the queueing discipline of the interface that sends to the Space: the local end of its link, or the port of
-// the switch.
-func (s *Space) Shape(t *testing.T, discipline string) {
-	t.Helper()
-	if s.lan != nil {
-		s.lan.lan.Run(t, fmt.Sprintf("tc qdisc add dev %s root %s", s.port, discipline))
-		return
-	}
-	Run(t, fmt.Sprintf("tc qdisc add dev %s root %s", s.name, discipline))
 }
 
 // Thread returns the id of the thread in the namespace, by which commands such as ip name it.

@@ -80,13 +80,12 @@ func (w *Switch) New(t *testing.T, name string) *Space {
 	return s
 }
 
-// link connects a Space to the switch. It returns the port.
-func (w *Switch) link(t *testing.T, s *Space) (port string) {
+// link connects a Space to the switch.
+func (w *Switch) link(t *testing.T, s *Space) {
 	t.Helper()
-	port = fmt.Sprint("port", w.ports)
+	port := fmt.Sprint("port", w.ports)
 	w.ports++
 	w.lan.Run(t, fmt.Sprintf("ip link add %s type veth peer name eth0 netns %d", port, s.thread))
 	w.plug(t, port)
 	Run(t, fmt.Sprintf("ip link property add dev %s altname %s", w.name, s.name))
-	return port
 }

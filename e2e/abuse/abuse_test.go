@@ -16,6 +16,7 @@ import (
 	"context"
 	"crypto/x509"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/netip"
@@ -133,9 +134,7 @@ func startWith(t *testing.T, s settings) *target {
 	if chain == nil {
 		chain, key, err = bed.Certificate()
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	authType := "static"
 	if s.secret != "" {
 		authType = "ephemeral"
@@ -159,9 +158,7 @@ func startWith(t *testing.T, s settings) *target {
 	}
 	dir := t.TempDir()
 	file := filepath.Join(dir, "config.yaml")
-	if err := os.WriteFile(file, config.Bytes(), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(file, config.Bytes(), 0o600))
 	command := bed.Command{Name: "stunnerd", Path: program, Args: []string{"--config", file}, Logs: dir}
 	if s.files > 0 {
 		command.Path, command.Args = "prlimit", append(
@@ -200,9 +197,7 @@ func (d *target) options(n call.Network, at netip.Addr) call.Options {
 func (d *target) client(t *testing.T, from, to netip.Addr, user, password string) *ask.Client {
 	t.Helper()
 	c, err := ask.Dial(from, d.at(to, call.UDP), user, password)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(c.Close)
 	return c
 }
@@ -230,42 +225,40 @@ func (d *target) await(t *testing.T, patience time.Duration, cond func(context.C
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	if err := d.process.Until(ctx, cond); err != nil {
-		t.Fatal(err)
-	}
+	must(t, d.process.Until(ctx, cond))
 }
 
-// good runs a well-behaved client: it allocates, has datagrams echoed and ends. It returns the time to the first echo,
-// without stalls of the machine.
+// good runs a well-behaved client. It returns the time to the first echo, without stalls of the machine.
 func (d *target) good(t *testing.T, n call.Network) time.Duration {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	took, err := d.newCall(t.Context(), n, loopback, patience)
+	if err != nil {
+		t.Fatalf("good client over %s: %v", n, err)
+	}
+	return took
+}
+
+// newCall makes a call, has datagrams echoed and ends. It returns the time to the first echo, without stalls of the machine.
+func (d *target) newCall(ctx context.Context, n call.Network, at netip.Addr, patience time.Duration) (time.Duration, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	machine := stall.Start()
 	defer machine.Stop()
 	began := time.Now()
-	c, err := call.Start(ctx, d.options(n, loopback))
+	c, err := call.Start(ctx, d.options(n, at))
 	if err != nil {
-		t.Fatalf("good client over %s: %v", n, err)
+		return 0, err
 	}
 	defer c.End(time.Second)
-	if err := c.Await(ctx, 1); err != nil {
-		t.Fatalf("good client over %s: %v", n, err)
-	}
-	took := machine.Since(began)
-	if err := c.Await(ctx, 10); err != nil {
-		t.Errorf("good client over %s: %v", n, err)
-	}
-	return took
+	err = c.Await(ctx, 1)
+	return machine.Since(began), errors.Join(err, c.Await(ctx, 5))
 }
 
 // rss returns the resident memory of the dataplane in bytes.
 func (d *target) rss(t *testing.T) int {
 	t.Helper()
 	bytes, err := d.process.Memory()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return bytes
 }
 
@@ -284,14 +277,11 @@ func (d *target) warm(t *testing.T) int {
 func (d *target) cpu(t *testing.T) time.Duration {
 	t.Helper()
 	used, err := d.process.CPU()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return used
 }
 
 func (d *target) goroutines(t *testing.T) int { return int(d.metric(t, "go_goroutines")) }
-func (d *target) threads(t *testing.T) int    { return int(d.metric(t, "go_threads")) }
 
 // dropped returns the number of packets dropped for a reason.
 func (d *target) dropped(t *testing.T, reason string) int {
@@ -307,9 +297,7 @@ func series(n call.Network) string {
 func (d *target) metric(t *testing.T, series string) float64 {
 	t.Helper()
 	value, err := d.read(t.Context(), series)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return value
 }
 

@@ -87,9 +87,7 @@ func verified(t *testing.T, server netip.AddrPort, source netip.Addr) bool {
 	conn, err := net.DialUDP(
 		"udp4", net.UDPAddrFromAddrPort(netip.AddrPortFrom(source, 0)), net.UDPAddrFromAddrPort(server),
 	)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer conn.Close()
 	question := clientHello(random(), 0, nil)
 	if _, err := conn.Write(question); err != nil {
@@ -115,25 +113,17 @@ func TestFirstClientKeepsItsSession(t *testing.T) {
 	server := net.UDPAddrFromAddrPort(d.at(loopback, call.DTLS))
 	line := tap(t)
 	secure, err := dtls.ClientWithOptions(line, server, dtls.WithRootCAs(d.roots), dtls.WithServerName(bed.Loopback))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	if err := secure.HandshakeContext(ctx); err != nil {
-		t.Fatal(err)
-	}
+	must(t, secure.HandshakeContext(ctx))
 	client, err := turn.NewClient(&turn.ClientConfig{
 		STUNServerAddr: server.String(), TURNServerAddr: server.String(), Username: user, Password: password,
 		Conn: turn.NewSTUNConn(secure),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer client.Close()
-	if err := client.Listen(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, client.Listen())
 	if _, err := client.SendBindingRequest(); err != nil { // afterwards the server has completed the handshake
 		t.Fatal(err)
 	}
@@ -141,9 +131,7 @@ func TestFirstClientKeepsItsSession(t *testing.T) {
 	line.send(t, server, clientHello(other, 0, nil))
 	cookie := line.await(t, helloVerifyRequest)[28:]
 	relay, err := client.Allocate()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer relay.Close()
 	line.send(t, server, clientHello(random(), 0, nil))
 	line.send(t, server, clientHello(other, 1, cookie))
@@ -162,9 +150,7 @@ type tapped struct {
 func tap(t *testing.T) tapped {
 	t.Helper()
 	conn, err := net.ListenUDP("udp4", &net.UDPAddr{IP: loopback.AsSlice()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { conn.Close() })
 	return tapped{conn, make(chan []byte, 100)}
 }
@@ -235,13 +221,9 @@ func TestOpenSSLConnects(t *testing.T) {
 func lossy(t *testing.T, server netip.AddrPort, lost int32) netip.AddrPort {
 	t.Helper()
 	front, err := net.ListenUDP("udp4", &net.UDPAddr{IP: loopback.AsSlice()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	back, err := net.DialUDP("udp4", nil, net.UDPAddrFromAddrPort(server))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { front.Close(); back.Close() })
 	var client atomic.Pointer[netip.AddrPort]
 	pass := func(from *net.UDPConn, to func([]byte, netip.AddrPort)) {

@@ -2,7 +2,6 @@ package abuse
 
 import (
 	"context"
-	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
@@ -11,7 +10,6 @@ import (
 	"strconv"
 	"strings"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -20,6 +18,7 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/ask"
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
+	"github.com/stunner-gateway/stunner/e2e/internal/netns"
 )
 
 const (
@@ -191,13 +190,13 @@ func TestServersDoNotLoop(t *testing.T) {
 	t.Parallel()
 	a, b := start(t), start(t)
 	const forged = 50
-	raw := newRawSocket(t)
+	raw := netns.NewRawSocket(t)
 	for i := range forged {
 		request := stun.MustBuild(
 			stun.TransactionID,
 			stun.NewType([]stun.Method{stun.MethodBinding, stun.MethodAllocate}[i%2], stun.ClassRequest), ask.UDP(),
 		).Raw
-		must(t, raw.send(b.at(public, call.UDP), a.at(public, call.UDP), request))
+		must(t, raw.Send(b.at(public, call.UDP), a.at(public, call.UDP), request))
 	}
 	packets := func(d *target, direction string) int {
 		return int(
@@ -225,29 +224,6 @@ func TestServersDoNotLoop(t *testing.T) {
 	}
 }
 
-// rawSocket sends UDP datagrams with any source.
-type rawSocket int
-
-func newRawSocket(t *testing.T) rawSocket {
-	t.Helper()
-	raw, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_RAW, syscall.IPPROTO_RAW)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { syscall.Close(raw) })
-	return rawSocket(raw)
-}
-
-// send sends a datagram. The kernel fills in the IP checksum, and the UDP checksum is optional.
-func (r rawSocket) send(from, to netip.AddrPort, payload []byte) error {
-	b := []byte{0x45, 0, 0, 0, 0, 0, 0, 0, 64, syscall.IPPROTO_UDP, 0, 0}
-	b = append(append(b, from.Addr().AsSlice()...), to.Addr().AsSlice()...)
-	for _, n := range []uint16{from.Port(), to.Port(), uint16(8 + len(payload)), 0} {
-		b = binary.BigEndian.AppendUint16(b, n)
-	}
-	return syscall.Sendto(int(r), append(b, payload...), 0, &syscall.SockaddrInet4{Addr: to.Addr().As4()})
-}
-
 // siege runs an attack during calls from the attacker's address and from others. These calls must lose nothing, and a new
 // call must succeed. Afterwards the process must use no more resources than before.
 func siege(t *testing.T, attack func(d *target, same *call.Call)) {
@@ -263,7 +239,10 @@ func siege(t *testing.T, attack func(d *target, same *call.Call)) {
 		calls = append(calls, c)
 	}
 	newcomer := make(chan error, 1)
-	go func() { newcomer <- d.newCall(t.Context(), loopback, patience) }()
+	go func() {
+		_, err := d.newCall(t.Context(), call.UDP, loopback, patience)
+		newcomer <- err
+	}()
 	attack(d, calls[0])
 	if err := <-newcomer; err != nil {
 		t.Errorf("a new call during the attack: %v", err)
@@ -286,19 +265,6 @@ func (d *target) uninterrupted(t *testing.T, calls []*call.Call) {
 			t.Errorf("call: %s: %v", s, err)
 		}
 	}
-}
-
-// newCall makes a call up to its first echo and ends it.
-func (d *target) newCall(ctx context.Context, at netip.Addr, patience time.Duration) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	c, err := call.Start(ctx, d.options(call.UDP, at))
-	if err != nil {
-		return err
-	}
-	err = c.Await(ctx, 1)
-	c.End(time.Second)
-	return err
 }
 
 // recovered checks that the process uses no more resources than before the attack.
@@ -366,9 +332,7 @@ func (f *flood) send(b []byte) {
 	if f.sent++; f.sent%few == 0 {
 		f.below(much)
 	}
-	if err := f.client.Send(b); err != nil {
-		f.t.Fatal(err)
-	}
+	must(f.t, f.client.Send(b))
 }
 
 // arrived waits until the dataplane has read everything.
@@ -387,9 +351,7 @@ func (f *flood) answers() int {
 // listen sets until when responses are received.
 func (f *flood) listen(until time.Time) {
 	f.t.Helper()
-	if err := f.client.Conn.SetReadDeadline(until); err != nil {
-		f.t.Fatal(err)
-	}
+	must(f.t, f.client.Conn.SetReadDeadline(until))
 }
 
 // below waits until less than the given number of bytes is queued at the listener.
@@ -407,9 +369,7 @@ func (f *flood) waiting() (most int) {
 	f.t.Helper()
 	for _, name := range []string{"/proc/net/udp", "/proc/net/udp6"} {
 		data, err := os.ReadFile(name)
-		if err != nil {
-			f.t.Fatal(err)
-		}
+		must(f.t, err)
 		for line := range strings.Lines(string(data)) {
 			fields := strings.Fields(line)
 			if !strings.HasSuffix(fields[1], f.port) {
@@ -417,9 +377,7 @@ func (f *flood) waiting() (most int) {
 			}
 			_, queue, _ := strings.Cut(fields[4], ":")
 			n, err := strconv.ParseInt(queue, 16, 64)
-			if err != nil {
-				f.t.Fatal(err)
-			}
+			must(f.t, err)
 			most = max(most, int(n))
 		}
 	}

@@ -74,13 +74,13 @@ func pace(ctx context.Context, perSecond int, f func(i int)) (done int) {
 // for the resolution of their next hop.
 func forged(perSecond int, to netip.AddrPort, datagram func() []byte) trigger {
 	return func(t *testing.T, h *hosts) harm {
-		var raw rawSocket
-		h.lan.Do(func() { raw = newRawSocket(t) })
+		var raw netns.RawSocket
+		h.lan.Do(func() { raw = netns.NewRawSocket(t) })
 		return func(ctx context.Context) (string, error) {
 			var failed error
 			sent := pace(ctx, perSecond, func(int) {
 				from := netip.AddrPortFrom(host(lan, 0x8000|uint16(rand.Uint32())), uint16(10000+rand.IntN(50000)))
-				failed = errors.Join(failed, raw.send(from, to, datagram()))
+				failed = errors.Join(failed, raw.Send(from, to, datagram()))
 			})
 			dead := h.unresolved(t, "lan")
 			if dead == 0 && failed == nil {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/stunner-gateway/stunner/e2e/internal/ask"
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
+	"github.com/stunner-gateway/stunner/e2e/internal/netns"
 	"github.com/stunner-gateway/stunner/services/api/credential"
 )
 
@@ -100,9 +101,7 @@ const secret = "a shared secret of some length"
 func mint(t *testing.T, id string) credential.Credential {
 	t.Helper()
 	c, err := credential.Authority{SharedSecret: secret}.Mint(id, time.Hour, time.Now())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return c
 }
 
@@ -192,9 +191,7 @@ func TestReservedPortsAreNotHoarded(t *testing.T) {
 	pair := stun.RawAttribute{Type: stun.AttrEvenPort, Value: []byte{0x80}}
 	descriptors := func() int {
 		list, err := os.ReadDir(filepath.Join("/proc", strconv.Itoa(d.process.PID()), "fd"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return len(list)
 	}
 	before, hoarder := descriptors(), mint(t, "hoarder")
@@ -254,7 +251,7 @@ func TestFloodKeepsNobodyOut(t *testing.T) {
 					turn <- struct{}{}
 					calling.Go(func() {
 						defer func() { <-turn }()
-						if err := d.newCall(t.Context(), private, usual); err != nil {
+						if _, err := d.newCall(t.Context(), call.UDP, private, usual); err != nil {
 							failed.Add(1)
 							t.Logf("new call: %v", err)
 						}
@@ -276,14 +273,14 @@ func TestFloodKeepsNobodyOut(t *testing.T) {
 // forger sends datagrams from ports of a private address without owning sockets there.
 type forger struct {
 	*flood
-	raw rawSocket
+	raw netns.RawSocket
 	to  netip.AddrPort
 }
 
 func newForger(t *testing.T, d *target) *forger {
 	t.Helper()
 	return &forger{
-		flood: &flood{t: t, port: fmt.Sprintf(":%04X", d.ports[call.UDP])}, raw: newRawSocket(t), to: d.at(private, call.UDP),
+		flood: &flood{t: t, port: fmt.Sprintf(":%04X", d.ports[call.UDP])}, raw: netns.NewRawSocket(t), to: d.at(private, call.UDP),
 	}
 }
 
@@ -297,7 +294,7 @@ func (f *forger) send(port uint16, payload []byte) {
 }
 
 func (f *forger) forge(port uint16, payload []byte) error {
-	return f.raw.send(netip.AddrPortFrom(private, port), f.to, payload)
+	return f.raw.Send(netip.AddrPortFrom(private, port), f.to, payload)
 }
 
 // firstRequests sends requests without credentials at a rate until done is closed, and returns their number.

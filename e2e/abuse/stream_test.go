@@ -121,7 +121,7 @@ func TestLargeFramesCostLittle(t *testing.T) {
 			if c.over {
 				awaitClosed(t, conns, young)
 			} else {
-				d.await(t, young, d.atLeast(call.TCP, clients))
+				d.await(t, young, d.connected(call.TCP, clients, clients))
 			}
 			grown := d.rss(t) - memory
 			t.Logf("%d clients: %+d kB", clients, grown>>10)
@@ -144,9 +144,7 @@ func (d *target) connect(t *testing.T, n call.Network, count int, first []byte) 
 		source := netip.AddrFrom4([4]byte{127, 2, byte(i / 60 >> 8), byte(i/60) + 1})
 		dialer := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(source, 0)), Timeout: patience}
 		conn, err := dialer.DialContext(t.Context(), "tcp4", d.at(loopback, n).String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		t.Cleanup(func() { conn.Close() })
 		if _, err := conn.Write(first); err != nil {
 			t.Fatal(err)
@@ -190,18 +188,14 @@ func awaitClosed(t *testing.T, conns []net.Conn, patience time.Duration) {
 
 // atMost returns the condition that a listener has at most this many connections.
 func (d *target) atMost(n call.Network, most int) func(context.Context) error {
-	return d.connected(n, func(open int) bool { return open <= most })
+	return d.connected(n, 0, most)
 }
 
-// atLeast returns the condition that a listener has at least this many connections.
-func (d *target) atLeast(n call.Network, least int) func(context.Context) error {
-	return d.connected(n, func(open int) bool { return open >= least })
-}
-
-func (d *target) connected(n call.Network, enough func(int) bool) func(context.Context) error {
+// connected returns the condition that the number of connections of a listener is in a range.
+func (d *target) connected(n call.Network, least, most int) func(context.Context) error {
 	return func(ctx context.Context) error {
 		open, err := d.read(ctx, series(n))
-		if err == nil && !enough(int(open)) {
+		if err == nil && (int(open) < least || int(open) > most) {
 			err = fmt.Errorf("%v connections are open", open)
 		}
 		return err

@@ -2,9 +2,9 @@
 // floods the API server. The operator, with 512 MiB of memory, keeps serving three well-behaved tenants, and does so
 // after a restart in the middle of the flood.
 //
-// # Files
-//
-//	table_test.go  the floods; the flag -long selects all of them
+//	floods_test.go    the measurement
+//	table_test.go     the floods; the flag -long selects all of them
+//	apiserver_test.go the tenants and the writes of a flood
 package floods
 
 import (
@@ -40,28 +40,27 @@ const (
 
 // Durations of one flood.
 const (
-	calm     = 3 * time.Second        // measured after the last object of the flood is written
-	pace     = 100 * time.Millisecond // between changes of the good tenants
-	lost     = 5 * time.Second        // a change that takes longer counts as lost
+	calm     = 1500 * time.Millisecond // measured after the last object of the flood is written
+	pace     = 100 * time.Millisecond  // between changes of the good tenants
+	lost     = 5 * time.Second         // a change that takes longer counts as lost
 	patience = 3 * time.Minute
 )
 
 // TestFloods measures three tenants during the flood of a fourth one.
 func TestFloods(t *testing.T) {
 	kube := runner.NewCluster(t)
-	w := newWorld(t, kube.Admin)
-	w.settle()
+	a := newAPIServer(t, kube)
 	var table []string
 	for _, f := range floods {
 		if f.long && !*long && *only == "" || !strings.Contains(f.name, strings.ReplaceAll(*only, "_", " ")) {
 			continue
 		}
 		t.Run(f.name, func(t *testing.T) {
-			row := w.under(t, newOperator(t, kube), f)
+			row := a.under(t, &operator{runner.New(t, kube, "system:masters", memory)}, f)
 			table = append(table, row.String())
 			row.judge(t)
 		})
-		w.clear()
+		a.clear()
 	}
 	t.Logf(
 		"time until a change of a good tenant reaches its dataplane, with an operator limited to %d MiB:\n%s\n%s", memory>>20, head,
@@ -121,41 +120,63 @@ func (r row) judge(t *testing.T) {
 	}
 }
 
+// operator is the program under test, in its own memory cgroup.
+type operator struct{ *runner.Operator }
+
+func (o *operator) start() { o.Helper(); o.Start(home, "off") }
+
+// ready waits until the readiness probe succeeds.
+func (o *operator) ready(most time.Duration) {
+	o.Helper()
+	ctx, cancel := context.WithTimeout(o.Context(), most)
+	defer cancel()
+	if err := o.Process.Until(ctx, bed.Answers("http://"+o.Health+"/ready", http.StatusOK)); err != nil {
+		o.Errorf("the operator is not ready within %s: %v", most, err)
+	}
+}
+
 // under measures the good tenants during a flood.
-func (w *world) under(t *testing.T, o *operator, f flood) row {
-	defer func(outer *testing.T) { w.T = outer }(w.T)
-	w.T = t
+func (a *apiServer) under(t *testing.T, o *operator, f flood) row {
+	defer func(outer *testing.T) { a.T = outer }(a.T)
+	a.T = t
 	r := row{name: f.name}
 	o.start()
 	o.ready(patience)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	w.read(ctx, o.Discovery)
-	if missing := w.incomplete(patience); len(missing) > 0 {
+	a.read(ctx, o.Discovery)
+	if missing := a.incomplete(patience); len(missing) > 0 {
 		t.Fatalf("before the flood the operator does not serve %v", missing)
 	}
-	m := w.measure(ctx, o)
-	r.objects = w.pour(ctx, f)
-	time.Sleep(calm)
-	m.stop()
-	r.out += o.revive()
-
-	o.crash()
+	// calmly measures after the flood, until the operator has had time to react.
+	calmly := func(m *measurement) {
+		time.Sleep(calm)
+		m.stop()
+		select {
+		case <-o.Process.Done():
+			t.Logf("the operator has exited: %v", o.Process.Err())
+			r.out++
+		default:
+		}
+		r.unready += m.unready
+		r.latencies = append(r.latencies, m.latencies...)
+		r.changes, r.lost = r.changes+m.changes, r.lost+m.lost
+	}
+	m := a.measure(ctx, o)
+	r.objects = a.pour(ctx, f)
+	calmly(m)
+	o.Must(o.Process.Kill())
 	begun := time.Now()
 	o.start()
-	w.read(ctx, o.Discovery) // with new readers, which have no config yet
+	a.read(ctx, o.Discovery) // with new readers, which have no config yet
 	o.ready(restart)
-	r.missing = w.incomplete(restart - time.Since(begun))
-	r.back = w.pulse.Since(begun)
-	n := w.measure(ctx, o)
-	time.Sleep(calm)
-	n.stop()
-	r.out += o.revive()
-	r.unready = m.unready + n.unready
-	r.latencies = append(m.latencies, n.latencies...)
-	r.changes, r.lost = m.changes+n.changes, m.lost+n.lost
-	r.peak = o.peak()
-	o.stop()
+	r.missing = a.incomplete(restart - time.Since(begun))
+	r.back = a.pulse.Since(begun)
+	calmly(a.measure(ctx, o))
+	peak, err := o.Memory.Peak()
+	o.Must(err)
+	r.peak = peak >> 20
+	o.Must(o.Process.Kill())
 	return r
 }
 
@@ -169,7 +190,7 @@ type measurement struct {
 
 // measure changes the endpoint of one good tenant after the other, and waits until both Gateways with that endpoint
 // have it: the tenant's own and the shared one.
-func (w *world) measure(ctx context.Context, o *operator) *measurement {
+func (a *apiServer) measure(ctx context.Context, o *operator) *measurement {
 	m := &measurement{}
 	ctx, cancel := context.WithCancel(ctx)
 	var group sync.WaitGroup
@@ -177,13 +198,13 @@ func (w *world) measure(ctx context.Context, o *operator) *measurement {
 		tick := time.NewTicker(pace)
 		defer tick.Stop()
 		for {
-			w.turn++
-			switch took, err := w.change(w.turn % tenants); {
+			a.turn++
+			switch took, err := a.change(a.turn % tenants); {
 			case errors.Is(err, errNotTaken): // the API server is overloaded
-				w.Log(err)
+				a.Log(err)
 			case err != nil:
 				m.changes, m.lost = m.changes+1, m.lost+1
-				w.Log(err)
+				a.Log(err)
 			default:
 				m.changes, m.latencies = m.changes+1, append(m.latencies, took)
 			}
@@ -201,7 +222,7 @@ func (w *world) measure(ctx context.Context, o *operator) *measurement {
 			begun := time.Now()
 			probe, cancel := context.WithTimeout(context.WithoutCancel(ctx), lost)
 			err := bed.Answers("http://"+o.Health+"/ready", http.StatusOK)(probe)
-			took := w.pulse.Since(begun)
+			took := a.pulse.Since(begun)
 			if probe.Err() != nil && took <= slowest { // the machine was stalled
 				err = nil
 			}
@@ -211,7 +232,7 @@ func (w *world) measure(ctx context.Context, o *operator) *measurement {
 			}
 			if err != nil {
 				m.unready += took
-				w.Logf("not ready: %v", err)
+				a.Logf("not ready: %v", err)
 			}
 			select {
 			case <-ctx.Done():
@@ -228,21 +249,21 @@ func (w *world) measure(ctx context.Context, o *operator) *measurement {
 var errNotTaken = errors.New("the API server has not accepted a change")
 
 // change moves the endpoint of a good tenant, and returns the time until its dataplanes have it.
-func (w *world) change(tenant int) (time.Duration, error) {
-	ctx, cancel := context.WithTimeout(w.Context(), 2*lost)
+func (a *apiServer) change(tenant int) (time.Duration, error) {
+	ctx, cancel := context.WithTimeout(a.Context(), 2*lost)
 	defer cancel()
-	address, err := w.move(ctx, tenant, w.turn)
+	address, err := a.move(ctx, tenant, a.turn)
 	if err != nil {
 		return 0, fmt.Errorf("%w: %w", errNotTaken, err)
 	}
 	begun := time.Now()
 	took := time.Duration(0)
-	for _, r := range []*reader.Reader{w.readers[tenant], w.readers[tenants]} {
+	for _, r := range []*reader.Reader{a.readers[tenant], a.readers[tenants]} {
 		s, err := r.Await(ctx, func(s reader.State) bool { return bytes.Contains(s.Last.Data, []byte(address)) })
 		if err != nil {
 			return 0, err
 		}
-		took = max(took, s.Last.At.Sub(begun)-w.pulse.Stalled(begun, s.Last.At))
+		took = max(took, s.Last.At.Sub(begun)-a.pulse.Stalled(begun, s.Last.At))
 	}
 	return took, nil
 }

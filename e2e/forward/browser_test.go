@@ -41,9 +41,7 @@ func TestBrowserGoesOnAtAnotherPod(t *testing.T) {
 	before := messages()
 	page.Tell("stop")
 	g.sendAll(front)
-	if err := g.net.Forget(owner.addr.Addr()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, g.net.Forget(owner.addr.Addr()))
 	after := messages()
 	lost := after.Lost - before.Lost
 	t.Logf("longest time without RTP %.0f ms, without a move %.0f ms; %d messages lost", after.Gap, before.Gap, lost)
@@ -77,9 +75,7 @@ func (g *gateway) browse() *chromium.Page {
 	var l net.Listener
 	var err error
 	g.net.Clients.Do(func() { l, err = net.Listen("tcp", bed.Loopback+":0") })
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	files := http.FileServer(http.Dir(filepath.Join(bedtest.Root(t), "e2e/browser")))
 	server := &http.Server{Handler: files, ReadHeaderTimeout: time.Minute}
 	go server.Serve(l)
@@ -87,9 +83,7 @@ func (g *gateway) browse() *chromium.Page {
 	relays, err := json.Marshal(bed.ICEServer{
 		URLs: []string{fmt.Sprintf("turn:%s?transport=udp", g.service)}, Username: user, Credential: password,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	start := func(c *exec.Cmd) (err error) {
 		g.net.Clients.Do(func() { err = c.Start() })
 		return err

@@ -1,10 +1,8 @@
 package forward
 
 import (
-	"encoding/binary"
 	"math/rand/v2"
 	"net/netip"
-	"syscall"
 	"testing"
 	"time"
 
@@ -25,9 +23,7 @@ func TestForgedSourcesAtAFront(t *testing.T) {
 	pods := g.add(3)
 	owner, front, home := pods[0], pods[1], pods[2]
 	attacker, err := g.net.Nodes[0].AddPod()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	// The Refresh request is not signed, because the pods decide who answers it before they look at the signature.
 	refresh := stun.MustBuild(stun.TransactionID, stun.NewType(stun.MethodRefresh, stun.ClassRequest)).Raw
 	for name, payload := range map[string][]byte{"ChannelData": channelData, "Refresh requests": refresh} {
@@ -67,14 +63,10 @@ func TestForgedDatagramsMoveNoClient(t *testing.T) {
 	awaitMore(t, calls, 4)
 	passed := other.forwarding().Passed
 	const forged = 1000
-	var packets [][]byte
-	for _, c := range calls {
-		packets = append(packets, ipv4(c.local, other.addr, channelData))
-	}
-	raw := rawSocket(t)
+	raw := netns.NewRawSocket(t)
 	for range forged {
-		for _, packet := range packets {
-			if err := sendRaw(raw, packet, other.addr); err != nil {
+		for _, c := range calls {
+			if err := raw.Send(c.local, other.addr, channelData); err != nil {
 				t.Error(err)
 			}
 		}
@@ -91,46 +83,17 @@ func TestForgedDatagramsMoveNoClient(t *testing.T) {
 	end(t, calls...)
 }
 
-// rawSocket opens a socket that sends IPv4 packets.
-func rawSocket(t *testing.T) int {
-	t.Helper()
-	raw, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_RAW, syscall.IPPROTO_RAW)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { syscall.Close(raw) })
-	return raw
-}
-
-func sendRaw(raw int, packet []byte, to netip.AddrPort) error {
-	return syscall.Sendto(raw, packet, 0, &syscall.SockaddrInet4{Addr: to.Addr().As4()})
-}
-
-// ipv4 returns an IPv4 packet. The kernel sets the IP checksum.
-func ipv4(from, to netip.AddrPort, payload []byte) []byte {
-	packet := append(make([]byte, 20+8), payload...)
-	packet[0], packet[8], packet[9] = 0x45, 64, syscall.IPPROTO_UDP
-	copy(packet[12:], from.Addr().AsSlice())
-	copy(packet[16:], to.Addr().AsSlice())
-	binary.BigEndian.PutUint16(packet[20:], from.Port())
-	binary.BigEndian.PutUint16(packet[22:], to.Port())
-	binary.BigEndian.PutUint16(packet[24:], uint16(len(packet)-20))
-	return packet
-}
-
 // flood sends datagrams from random source addresses, and returns how many.
 func flood(t *testing.T, in *netns.Space, to netip.AddrPort, payload []byte, rate int, length time.Duration) (sent int) {
 	t.Helper()
-	var raw int
-	in.Do(func() { raw = rawSocket(t) })
+	var raw netns.RawSocket
+	in.Do(func() { raw = netns.NewRawSocket(t) })
 	dice := rand.New(rand.NewPCG(3, 4))
-	packet := ipv4(to, to, payload)
 	tried := 0
 	for begun := time.Now(); time.Since(begun) < length; {
 		for due := int(time.Since(begun).Seconds() * float64(rate)); tried < due; tried++ {
-			binary.BigEndian.PutUint32(packet[12:], 0x0B000000|dice.Uint32()>>8) // 11.0.0.0/8
-			binary.BigEndian.PutUint16(packet[20:], uint16(1024+dice.IntN(60000)))
-			if sendRaw(raw, packet, to) == nil {
+			from := netip.AddrFrom4([4]byte{11, byte(dice.Uint32()), byte(dice.Uint32()), byte(dice.Uint32())})
+			if raw.Send(netip.AddrPortFrom(from, uint16(1024+dice.IntN(60000))), to, payload) == nil {
 				sent++
 			}
 		}

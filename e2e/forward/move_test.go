@@ -52,9 +52,7 @@ func TestOfficeMovesToOtherPods(t *testing.T) {
 func retire(t *testing.T, calls []*client, stay []*pod, pods ...*pod) {
 	t.Helper()
 	for _, p := range pods {
-		if err := p.process.Signal(syscall.SIGTERM); err != nil {
-			t.Fatal(err)
-		}
+		must(t, p.process.Signal(syscall.SIGTERM))
 	}
 	for i, c := range calls {
 		if slices.Contains(pods, c.at) {
@@ -129,9 +127,7 @@ func TestCallsOfLivingPodsGoOn(t *testing.T) {
 				}
 			}
 			kept := slices.DeleteFunc(slices.Clone(calls), func(c *client) bool { return slices.Index(calls, c)%3 == 2 })
-			if err := killed.process.Kill(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, killed.process.Kill())
 			calls = kept
 			move(slices.DeleteFunc(slices.Clone(calls), func(c *client) bool { return c.at != killed }))
 		case 12:

@@ -71,18 +71,14 @@ var networks atomic.Int32
 func newGateway(t *testing.T) *gateway {
 	t.Helper()
 	network, err := topology.New(topology.Options{Number: int(networks.Add(1)), Nodes: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		if err := network.Close(); err != nil {
 			t.Error(err)
 		}
 	})
 	balancer, _, err := network.AddBalancer(false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	g := &gateway{
 		t: t, net: network, service: netip.AddrPortFrom(balancer[0], port),
 		program: filepath.Join(bedtest.Build(t, bed.Stunnerd), "stunnerd"), reported: map[string]discovery.Peer{},
@@ -125,9 +121,7 @@ func (g *gateway) serve() {
 	})
 	g.discovery.Publish(g.config)
 	listener, err := net.Listen("tcp", netip.AddrPortFrom(g.net.Home[0], 0).String())
-	if err != nil {
-		g.t.Fatal(err)
-	}
+	must(g.t, err)
 	server := &http.Server{Handler: g.discovery, ReadHeaderTimeout: limit}
 	go server.Serve(listener)
 	g.t.Cleanup(func() { server.Close() })
@@ -170,17 +164,13 @@ type pod struct {
 func (g *gateway) pod() *pod {
 	g.t.Helper()
 	network, err := g.net.Nodes[0].AddPod()
-	if err != nil {
-		g.t.Fatal(err)
-	}
+	must(g.t, err)
 	g.created++
 	p := &pod{
 		gateway: g, name: fmt.Sprintf("pod%d", g.created), dir: g.t.TempDir(), net: network,
 		addr: netip.AddrPortFrom(network.Addrs[0], port),
 	}
-	if err := os.WriteFile(p.token(), []byte(p.name), 0o600); err != nil {
-		g.t.Fatal(err)
-	}
+	must(g.t, os.WriteFile(p.token(), []byte(p.name), 0o600))
 	return p
 }
 
@@ -272,9 +262,7 @@ func (p *pod) sessions() []inspection.Session {
 func cpu(pods ...*pod) (total time.Duration) {
 	for _, p := range pods {
 		used, err := p.process.CPU()
-		if err != nil {
-			p.t.Fatal(err)
-		}
+		must(p.t, err)
 		total += used
 	}
 	return total
@@ -302,9 +290,7 @@ func (g *gateway) dial(at *pod, every time.Duration) *client {
 		Gateway: g.service, Network: call.UDP, Username: user, Password: password, Peer: g.peer, Interval: every, Size: 200,
 		Local: c.local, Balancer: &c.balancer,
 	})
-	if err != nil {
-		g.t.Fatal(err)
-	}
+	must(g.t, err)
 	return c
 }
 
@@ -356,4 +342,11 @@ func end(t *testing.T, calls ...*client) {
 		})
 	}
 	ending.Wait()
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

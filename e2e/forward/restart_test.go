@@ -68,9 +68,7 @@ func (g *gateway) sendToRelay(c *client) {
 	var conn *net.UDPConn
 	var err error
 	g.net.Peers.Do(func() { conn, err = net.DialUDP("udp4", from, relay) })
-	if err != nil {
-		g.t.Fatal(err)
-	}
+	must(g.t, err)
 	done := make(chan struct{})
 	g.t.Cleanup(func() { conn.Close(); <-done })
 	go func() {
@@ -87,14 +85,10 @@ func (g *gateway) sendToRelay(c *client) {
 func (p *pod) crash() {
 	p.t.Helper()
 	children, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", p.process.PID(), p.process.PID()))
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	must(p.t, err)
 	child, err := strconv.Atoi(strings.TrimSpace(string(children)))
 	if err == nil {
 		err = syscall.Kill(child, syscall.SIGKILL)
 	}
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	must(p.t, err)
 }

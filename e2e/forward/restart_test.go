@@ -55,7 +55,7 @@ func TestOwnerRestartsBehindAFront(t *testing.T) {
 	before := c.Stats().Lost // while the process restarted
 	c.move(owner)
 	awaitMore(t, calls, 50)
-	if s := c.End(limit); s.Lost != before {
+	if s := c.End(time.Second); s.Lost != before {
 		t.Errorf("%d datagrams lost before and %d after the return to the owner", before, s.Lost)
 	}
 }

@@ -1,11 +1,11 @@
 package compat
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"mime"
 	"net/http"
 	"net/http/httptest"
@@ -100,32 +100,11 @@ func serve(t *testing.T, s *discovery.Server) string {
 // start starts an auth service, waits until it is ready, and returns its URL.
 func start(t *testing.T, c bed.Command, ready func(url string) func(context.Context) error) string {
 	t.Helper()
-	port := bedtest.Port(t)
-	url := "http://" + bed.Loopback + ":" + strconv.Itoa(port)
-	c.Args = append(c.Args, "--address="+bed.Loopback, "--port="+strconv.Itoa(port), "--shutdown-delay=0",
-		"--health-address="+bedtest.Address(t))
-	launch(t, c, func(ctx context.Context, p *bed.Process) error { return p.Until(ctx, ready(url)) })
+	port := strconv.Itoa(bedtest.Port(t))
+	url := "http://" + bed.Loopback + ":" + port
+	c.Args = append(c.Args, "--address="+bed.Loopback, "--port="+port, "--health-address="+bedtest.Address(t))
+	bedtest.Start(t, c, ready(url))
 	return url
-}
-
-// launch starts a program, and waits until it is ready. The program is stopped at the end of the test.
-func launch(t *testing.T, c bed.Command, ready func(ctx context.Context, p *bed.Process) error) *bed.Process {
-	t.Helper()
-	p, err := bed.Start(c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := p.Stop(10 * time.Second); err != nil {
-			t.Error(err)
-		}
-	})
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	defer cancel()
-	if err := ready(ctx, p); err != nil {
-		t.Fatalf("%v\n%s", err, p.Output())
-	}
-	return p
 }
 
 // answers waits until a request has a status.
@@ -201,7 +180,7 @@ func ask(t *testing.T, url string, exact bool) answer {
 	}
 	fields := []string{"iceServers", "iceTransportPolicy"}
 	if !strings.Contains(url, "/ice?") {
-		fields = []string{"username", "password", "ttl", "uris"}
+		fields = []string{"password", "ttl", "uris", "username"}
 		s := read(t, url, b.Username, b.Password, b.URIs, before)
 		if s.ttl != 0 && s.ttl != b.TTL {
 			t.Errorf("%s: the body says ttl %d, and its credential expires in %d s", url, b.TTL, s.ttl)
@@ -213,16 +192,11 @@ func ask(t *testing.T, url string, exact bool) answer {
 	}
 	got.policy = b.ICETransportPolicy
 	var object map[string]json.RawMessage
-	if err := json.NewDecoder(bytes.NewReader(data)).Decode(&object); err != nil {
+	if err := json.Unmarshal(data, &object); err != nil {
 		t.Fatal(err)
 	}
-	for name := range object {
-		if !slices.Contains(fields, name) {
-			t.Errorf("%s: the body has another field: %s", url, name)
-		}
-	}
-	if len(object) != len(fields) {
-		t.Errorf("%s: the body has fields %v, want %v", url, object, fields)
+	if names := slices.Sorted(maps.Keys(object)); !slices.Equal(names, fields) {
+		t.Errorf("%s: the body has fields %v, want %v", url, names, fields)
 	}
 	return got
 }

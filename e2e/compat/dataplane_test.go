@@ -176,6 +176,7 @@ func TestDataplane(t *testing.T) {
 	roots.AppendCertsFromPEM(chain)
 	for name, in := range installations() {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			port := bedtest.Port(t)
 			server := discovery.NewServer(discovery.ServerOptions{})
 			server.Publish(served(port, peer))
@@ -211,7 +212,7 @@ func TestDataplane(t *testing.T) {
 			if err := c.Await(ctx, 3); err != nil {
 				t.Errorf("%v\n%s", err, p.Output())
 			}
-			c.End(time.Second)
+			c.End(0)
 			for _, warning := range in.warnings {
 				if !strings.Contains(p.Output(), fill(warning)) {
 					t.Errorf("no warning %q in\n%s", fill(warning), p.Output())
@@ -246,14 +247,17 @@ func TestDataplaneRefuses(t *testing.T) {
 // run starts stunnerd and waits until a config is in force.
 func run(t *testing.T, stunnerd string, args, env []string) *bed.Process {
 	t.Helper()
-	return launch(t, bed.Command{
+	p := bedtest.Start(t, bed.Command{
 		Name: "stunnerd", Path: stunnerd, Args: args, Logs: t.TempDir(),
 		// The default port of the probes may be in use on this host.
 		Env: append(env, "STUNNER_HEALTHCHECK_ENDPOINT=none"),
-	}, func(ctx context.Context, p *bed.Process) error {
-		_, err := p.AwaitOutput(ctx, regexp.MustCompile("config in force"))
-		return err
-	})
+	}, func(context.Context) error { return nil })
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	if _, err := p.AwaitOutput(ctx, regexp.MustCompile("config in force")); err != nil {
+		t.Fatalf("%v\n%s", err, p.Output())
+	}
+	return p
 }
 
 // served is the config of id, as an existing operator serves it.

@@ -45,14 +45,14 @@ var silent = boards.Silent{
 
 // TestMonitoring is a single test, because the set-up takes most of the time.
 func TestMonitoring(t *testing.T) {
-	s := newStage(t)
+	s := start(t)
 	t.Run("every panel has data", s.panels)
 	t.Run("the table of metrics is what the services export", s.metrics)
 	t.Run("alerts can be evaluated, and none fires", s.alerts)
 }
 
 // metrics: the exported metrics have the names and labels of telemetry.Metrics, and no metric is missing.
-func (s *stage) metrics(t *testing.T) {
+func (s *product) metrics(t *testing.T) {
 	var series []map[string]string
 	if err := s.prometheus.Ask(t.Context(), "series", &series, "match[]", `{__name__=~"stunner_.+"}`); err != nil {
 		t.Fatal(err)
@@ -90,7 +90,7 @@ func (s *stage) metrics(t *testing.T) {
 }
 
 // panels: every query of every board returns data.
-func (s *stage) panels(t *testing.T) {
+func (s *product) panels(t *testing.T) {
 	asked, err := boards.Read(bedtest.Root(t))
 	if err != nil {
 		t.Fatal(err)
@@ -102,7 +102,7 @@ func (s *stage) panels(t *testing.T) {
 }
 
 // alerts: Prometheus has evaluated all alerts, and none fires.
-func (s *stage) alerts(t *testing.T) {
+func (s *product) alerts(t *testing.T) {
 	var rules []boards.Rule
 	s.until(t, func(ctx context.Context) (err error) {
 		rules, err = s.prometheus.Rules(ctx)
@@ -118,7 +118,7 @@ func (s *stage) alerts(t *testing.T) {
 	}
 }
 
-// TestScrapeConfigOfAHost: the documented scrape config for a host is valid. The stage uses the one for a cluster.
+// TestScrapeConfigOfAHost: the documented scrape config for a host is valid. TestMonitoring uses the one for a cluster.
 func TestScrapeConfigOfAHost(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "prometheus.yaml")
 	if err := os.WriteFile(file, []byte(configs(t)[1]), 0o600); err != nil {

@@ -38,8 +38,8 @@ type product struct {
 	prometheus boards.Prometheus
 }
 
-// start starts the product on this host with calls and a Prometheus, and changes the config after Prometheus has scraped
-// the first one.
+// start starts the product on this host with calls and a Prometheus, and changes the config after Prometheus has
+// scraped the first one.
 func start(t *testing.T) *product {
 	t.Helper()
 	must := func(err error) {

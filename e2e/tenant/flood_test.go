@@ -1,22 +1,18 @@
 package tenant
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"net/http"
-	"os"
 	"strconv"
 	"strings"
 	"sync"
-	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
 
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 	"github.com/stunner-gateway/stunner/e2e/internal/objects"
@@ -24,7 +20,7 @@ import (
 
 // Limits for the cost of a flood to others.
 const (
-	floodLatency = 5 * time.Second // of a change of the victim, on a loaded machine
+	floodLatency = 5 * time.Second // of the changes of others, in addition to four times as long as without the flood
 	floodMemory  = 96              // MiB more than before
 	floodMaps    = 60              // ConfigMaps of 900 kB
 	garbage      = 400             // tokens
@@ -39,22 +35,17 @@ func floodAttempts() []attempt {
 			apply: gateway("") + flood("there"),
 			try: func(n *tenant) {
 				n.during(func() {
-					var list []*unstructured.Unstructured
 					for i := range 8 {
-						list = append(list, n.read(
-							strings.ReplaceAll(floodRoute(n.name, "door", 16, 16), "NAME", fmt.Sprintf("way-%d", i)),
-						)...)
-					}
-					for _, o := range list {
-						n.must(objects.Apply(n.Context(), n, o))
+						for _, o := range n.read(floodRoute(fmt.Sprintf("way-%d", i), "name: door", 16, 16)) {
+							n.must(objects.Apply(n.Context(), n, o))
+						}
 					}
 				})
-				n.remove("UDPRoute", "stunner.l7mp.io/v1")
+				n.must(run.admin.DeleteAllOf(n.Context(), &stunnerv1.UDPRoute{}, client.InNamespace(n.name)))
 			},
 		},
 		{
-			name:  "a tenant has large ConfigMaps with the labels of the operator",
-			apply: `{apiVersion: v1, kind: ServiceAccount, metadata: {name: idle}}`,
+			name: "a tenant has large ConfigMaps with the labels of the operator",
 			try: func(n *tenant) {
 				n.during(func() {
 					for i := range floodMaps {
@@ -67,18 +58,15 @@ func floodAttempts() []attempt {
 						}))
 					}
 				})
-				n.must(house.DeleteAllOf(n.Context(), &corev1.ConfigMap{}, client.InNamespace(n.name)))
+				n.must(run.admin.DeleteAllOf(n.Context(), &corev1.ConfigMap{}, client.InNamespace(n.name)))
 			},
 		},
 		{
-			name:  "a tenant changes its Gateway continuously",
-			apply: gateway(""),
+			name: "a tenant changes its Gateway continuously", apply: gateway(""),
 			try: func(n *tenant) {
 				n.during(func() {
 					for i := range 60 {
-						n.must(n.Patch(n.Context(), n.read(gateway(""))[0], mergePatch(map[string]any{
-							"metadata": map[string]any{"annotations": map[string]any{"turn": strconv.Itoa(i)}},
-						})))
+						n.annotate("turn", strconv.Itoa(i))
 					}
 				})
 			},
@@ -91,11 +79,11 @@ func floodAttempts() []attempt {
 					for i := range 8 {
 						senders.Go(func() {
 							for j := range garbage / 8 {
-								code, _ := n.ask(fmt.Sprintf(
-									"eyJhbGciOiJSUzI1NiJ9.eyJhdWQiOiJzdHVubmVyLWRpc2NvdmVyeSJ9.%d-%d", i, j,
-								), "/api/v1/configs/victim/front-door")
-								if code != http.StatusUnauthorized && code != http.StatusServiceUnavailable &&
-									code != http.StatusTooManyRequests {
+								const header = "eyJhbGciOiJSUzI1NiJ9.eyJhdWQiOiJzdHVubmVyLWRpc2NvdmVyeSJ9."
+								code, _ := n.ask(fmt.Sprintf("%s%d-%d", header, i, j), "/api/v1/configs/"+first)
+								switch code {
+								case http.StatusUnauthorized, http.StatusServiceUnavailable, http.StatusTooManyRequests:
+								default:
 									n.Errorf("an invalid token gets status %d", code)
 								}
 							}
@@ -108,11 +96,19 @@ func floodAttempts() []attempt {
 	}
 }
 
-// during runs a flood. During and after it, changes of the victim are published, the operator is ready, and its memory
-// stays limited.
+// during runs a flood. During and after it, changes of others reach their clients, the operator is ready, and its
+// memory stays limited.
 func (n *tenant) during(flood func()) {
 	n.Helper()
-	before := memory(n)
+	change := func() time.Duration {
+		n.Helper()
+		begun := time.Now()
+		if err := run.ChangeRoutes(n.Context()); err != nil {
+			n.Error(err)
+		}
+		return time.Since(begun)
+	}
+	usual, before := change(), n.memory()
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -124,73 +120,23 @@ func (n *tenant) during(flood func()) {
 			last = true
 		default:
 		}
-		begun := time.Now()
-		if err := house.victim.proceeds(n.Context(), "victim/front-door"); err != nil {
-			n.Errorf("meanwhile: %v", err)
-		} else if took := time.Since(begun); took > floodLatency {
-			n.Errorf("a change of the victim was published after %s", took)
+		if took := change(); took > floodLatency+4*usual {
+			n.Errorf("changes of others take %s, and %s without the flood", took, usual)
 		}
-		if err := bed.Answers("http://"+house.health+"/ready", http.StatusOK)(n.Context()); err != nil {
+		if err := bed.Answers(run.Health+"/ready", http.StatusOK)(n.Context()); err != nil {
 			n.Errorf("meanwhile: %v", err)
 		}
 	}
-	<-done
-	n.settles()
-	if after := memory(n); after > before+floodMemory {
-		n.Errorf("the memory of the operator has grown by %d MiB", after-before)
+	n.settle()
+	if after := n.memory(); after > before+floodMemory {
+		n.Errorf("the memory of the operator has grown by %.0f MiB", after-before)
 	}
 }
 
 // memory returns the memory of the operator in MiB.
-func memory(n *tenant) int {
+func (n *tenant) memory() float64 {
 	n.Helper()
-	_, after, _ := strings.Cut(readFile(n, fmt.Sprintf("/proc/%d/status", house.operator.PID())), "VmRSS:")
-	kib, err := strconv.Atoi(strings.Fields(after)[0])
+	bytes, err := bed.Metric(n.Context(), run.Health+"/metrics", "process_resident_memory_bytes")
 	n.must(err)
-	return kib / 1024
-}
-
-func readFile(n *tenant, path string) string {
-	n.Helper()
-	text, err := os.ReadFile(path)
-	n.must(err)
-	return string(text)
-}
-
-// remove deletes all objects of a kind in the namespace.
-func (n *tenant) remove(kind, apiVersion string) {
-	n.Helper()
-	o := &unstructured.Unstructured{}
-	o.SetAPIVersion(apiVersion)
-	o.SetKind(kind)
-	n.must(house.DeleteAllOf(n.Context(), o, client.InNamespace(n.name)))
-}
-
-// noSecretIsExposed checks that there are no secrets in the ConfigMaps, events, statuses, logs and metrics of the whole
-// cluster.
-func noSecretIsExposed(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	n := &tenant{T: t, found: map[string]bool{}}
-	maps, events := &corev1.ConfigMapList{}, &eventsv1.EventList{}
-	n.must(errors.Join(house.List(ctx, maps), house.List(ctx, events)))
-	for _, m := range maps.Items {
-		n.finds("ConfigMap "+m.Namespace+"/"+m.Name, []byte(fmt.Sprint(m.Data)))
-	}
-	for _, e := range events.Items {
-		n.finds("event of "+e.Regarding.Namespace+"/"+e.Regarding.Name, []byte(e.Note))
-	}
-	for kind, gvk := range kinds {
-		list := &unstructured.UnstructuredList{}
-		list.SetGroupVersionKind(gvk)
-		n.must(house.List(ctx, list))
-		for _, o := range list.Items {
-			n.finds("status of "+kind+" "+o.GetNamespace()+"/"+o.GetName(), []byte(fmt.Sprint(o.Object["status"])))
-		}
-	}
-	n.finds("log of the operator", []byte(house.operator.Output()))
-	n.finds("log of the auth service", []byte(house.auth.Output()))
-	_, metrics, err := bed.Get(ctx, "http://"+house.health+"/metrics")
-	n.must(err)
-	n.finds("metrics of the operator", metrics)
+	return bytes / (1 << 20)
 }

@@ -1,8 +1,11 @@
 package tenant
 
 import (
+	"fmt"
+
 	appsv1 "k8s.io/api/apps/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/stunner-gateway/stunner/services/api/config"
 )
@@ -25,85 +28,87 @@ const (
 
 // policyAttempts: the class's GatewayConfig is the policy for all its Gateways. A GatewayConfig of a tenant narrows it
 // and never widens it.
-func policyAttempts() []attempt {
-	closed := func(n *tenant) { n.reachesNone("door", forbidden...) }
-	return []attempt{
-		{
-			name:  "an own GatewayConfig denies no backend and needs no grants, for a route to the cluster's DNS",
-			apply: ownConfig(plain+`, deniedBackends: [], requireReferenceGrants: false`) + routeTo(dns),
-			told:  map[string]string{"route/way": unresolved},
-			try:   closed,
-		},
-		{
-			name:  "an own GatewayConfig denies no backend, for a route to the API server",
-			apply: ownConfig(plain+`, deniedBackends: []`) + routeTo(`name: kubernetes, namespace: default`),
-			told:  map[string]string{"route/way": unresolved},
-			try:   closed,
-		},
-		{
-			name:  "an own GatewayConfig denies another namespace in the place of kube-system",
-			apply: ownConfig(plain+`, deniedBackends: [{namespace: nowhere}]`) + routeTo(dns),
-			told:  map[string]string{"route/way": unresolved},
-			try:   closed,
-		},
-		{
-			name: "an own GatewayConfig denies by a selector that selects nothing",
-			apply: ownConfig(
-				plain+`, deniedBackends: [{namespace: kube-system, selector: {matchLabels: {no: such}}}]`,
-			) + routeTo(dns),
-			told: map[string]string{"route/way": unresolved},
-			try:  closed,
-		},
-		{
-			name:  "an own GatewayConfig needs no grants, for a route to a Service of the victim",
-			apply: ownConfig(plain+`, requireReferenceGrants: false`) + routeTo(`name: sfu, namespace: victim`),
-			told:  map[string]string{"route/way": unresolved},
-			try:   func(n *tenant) { n.reachesNone("door", mediaPod) },
-		},
-		{
-			name: "an own GatewayConfig needs no grants, for a route to a StaticService of the victim",
-			apply: ownConfig(plain+`, requireReferenceGrants: false`) + routeTo(
-				`group: stunner.l7mp.io, kind: StaticService, name: office, namespace: victim`,
-			),
-			told: map[string]string{"route/way": unresolved},
-			try:  func(n *tenant) { n.reachesNone("door", "198.18.0.1") },
-		},
+func policyAttempts() (attempts []attempt) {
+	for _, c := range []struct{ what, spec, backend, reaches string }{
+		{"denies no backend and needs no grants", `deniedBackends: [], requireReferenceGrants: false`, dns, ""},
+		{"denies no backend", `deniedBackends: []`, `name: kubernetes, namespace: default`, ""},
+		{"denies another namespace than kube-system", `deniedBackends: [{namespace: nowhere}]`, dns, ""},
+		{"denies by a selector that selects nothing",
+			`deniedBackends: [{namespace: kube-system, selector: {matchLabels: {no: such}}}]`, dns, ""},
+		{"needs no grants, for a route to a Service of others", `requireReferenceGrants: false`,
+			`name: gateway0-first, namespace: media-1`, mediaServer},
+		{"needs no grants, for a route to a StaticService of others", `requireReferenceGrants: false`,
+			`group: stunner.l7mp.io, kind: StaticService, name: office, namespace: media-1`, "198.18.0.1"},
+	} {
+		closed := forbidden
+		if c.reaches != "" {
+			closed = []string{c.reaches}
+		}
+		attempts = append(attempts, attempt{
+			name: "an own GatewayConfig " + c.what, apply: ownConfig(plain+", "+c.spec) + routeTo(c.backend),
+			object: "route/way", told: unresolved, try: reachesNoneOf(closed...),
+		})
+	}
+	for spec, of := range map[string]struct {
+		limit func(config.Admin) int64
+		most  int64 // see patches
+	}{
+		`userQuota: 0`:             {func(a config.Admin) int64 { return int64(a.UserQuota) }, 10},
+		`userQuota: 1000000`:       {func(a config.Admin) int64 { return int64(a.UserQuota) }, 10},
+		`sourceQuota: 1000000`:     {func(a config.Admin) int64 { return int64(a.SourceQuota) }, 20},
+		`sessionByteRate: 0`:       {func(a config.Admin) int64 { return a.SessionByteRate }, 30000},
+		`userByteRate: 1000000000`: {func(a config.Admin) int64 { return a.UserByteRate }, 40000},
+	} {
+		attempts = append(attempts, attempt{
+			name: "an own GatewayConfig sets " + spec, apply: ownConfig(plain + ", " + spec),
+			try: func(n *tenant) {
+				if got := of.limit(n.config("door").Admin); got < 1 || got > of.most {
+					n.Errorf("the limit is %d, that of the class is %d", got, of.most)
+				}
+			},
+		})
+	}
+	const gatewayClass = `
+apiVersion: gateway.networking.k8s.io/v1
+kind: GatewayClass
+metadata: {name: TENANT}
+spec: {controllerName: stunner.l7mp.io/calls-1, parametersRef: {group: stunner.l7mp.io, kind: GatewayConfig, name: own, namespace: TENANT}}
+`
+	for what, text := range map[string]string{
+		"writes the GatewayConfig of the class": `{apiVersion: stunner.l7mp.io/v1, kind: GatewayConfig, ` +
+			`metadata: {name: turn, namespace: system-1}, spec: {requireReferenceGrants: false}}`,
+		"makes a Dataplane with privileges":             `{apiVersion: stunner.l7mp.io/v1, kind: Dataplane, metadata: {name: TENANT}, spec: {hostNetwork: true}}`,
+		"changes the shared Dataplane":                  `{apiVersion: stunner.l7mp.io/v1, kind: Dataplane, metadata: {name: default}, spec: {image: mine}}`,
+		"makes a GatewayClass with a policy of its own": gatewayClass,
+	} {
+		attempts = append(attempts, attempt{name: "a tenant " + what, apply: text, refused: "forbidden"})
+	}
+	for object, text := range map[string]string{
+		"gateway/door": gateway(""), "route/way": gateway("") + routeTo(`name: nothing`), "config/own": ownConfig(plain),
+		"service/door": gateway(""), // would be the address of a load balancer of others
+	} {
+		attempts = append(attempts, attempt{
+			name: "a tenant writes the status of its own " + object, apply: text,
+			try: func(n *tenant) {
+				status := fmt.Sprintf(`{"status":{"conditions":[],"loadBalancer":{"ingress":[{"ip":%q}]}}}`, run.balanced)
+				n.isRefused(n.Status().Patch(
+					n.Context(), n.object(object), client.RawPatch(types.MergePatchType, []byte(status)),
+				), "forbidden")
+			},
+		})
+	}
+	parameters := func(ref string) string { return gateway(`, infrastructure: {parametersRef: {` + ref + `}}`) }
+	return append(attempts, []attempt{
 		{
 			name:  "an own GatewayConfig names a Dataplane of the administrator, in the network of the host",
-			apply: ownConfig(plain + `, dataplane: for-admins`),
-			told:  map[string]string{"gateway/door": `Dataplane`},
+			apply: ownConfig(plain + `, dataplane: for-admins`), object: "gateway/door", told: `Dataplane`,
 			try: func(n *tenant) {
 				d := &appsv1.Deployment{}
-				if house.Get(n.Context(), types.NamespacedName{Namespace: n.name, Name: "door"}, d) == nil &&
+				if run.admin.Get(n.Context(), types.NamespacedName{Namespace: n.name, Name: "door"}, d) == nil &&
 					d.Spec.Template.Spec.HostNetwork {
 					n.Errorf("a Deployment uses hostNetwork: %+v", d.Spec.Template.Spec.Volumes)
 				}
 			},
-		},
-		{
-			name:  "an own GatewayConfig lifts the quota of users",
-			apply: ownConfig(plain + `, userQuota: 0`),
-			try:   bounded(func(a config.Admin) int64 { return int64(a.UserQuota) }, 10),
-		},
-		{
-			name:  "an own GatewayConfig raises the quota of users",
-			apply: ownConfig(plain + `, userQuota: 1000000`),
-			try:   bounded(func(a config.Admin) int64 { return int64(a.UserQuota) }, 10),
-		},
-		{
-			name:  "an own GatewayConfig raises the quota of sources",
-			apply: ownConfig(plain + `, sourceQuota: 1000000`),
-			try:   bounded(func(a config.Admin) int64 { return int64(a.SourceQuota) }, 20),
-		},
-		{
-			name:  "an own GatewayConfig lifts the rate of sessions",
-			apply: ownConfig(plain + `, sessionByteRate: 0`),
-			try:   bounded(func(a config.Admin) int64 { return a.SessionByteRate }, 30000),
-		},
-		{
-			name:  "an own GatewayConfig raises the rate of users",
-			apply: ownConfig(plain + `, userByteRate: 1000000000`),
-			try:   bounded(func(a config.Admin) int64 { return a.UserByteRate }, 40000),
 		},
 		{
 			name:  "an own GatewayConfig allows itself addresses of the cluster",
@@ -111,79 +116,13 @@ func policyAttempts() []attempt {
 			try:   func(n *tenant) { n.hasNoAddress(dnsService) },
 		},
 		{
-			name: "parametersRef names the GatewayConfig of the class by its namespace",
-			apply: gateway(
-				`, infrastructure: {parametersRef: {group: stunner.l7mp.io, kind: GatewayConfig, name: stunner-system/stunner}}`,
-			),
-			told: map[string]string{"gateway/door": `InvalidParameters`},
+			name:   "parametersRef names the GatewayConfig of the class by its namespace",
+			apply:  parameters(`group: stunner.l7mp.io, kind: GatewayConfig, name: system-1/turn`),
+			object: "gateway/door", told: `InvalidParameters`,
 		},
 		{
-			name:  "parametersRef names a ConfigMap",
-			apply: gateway(`, infrastructure: {parametersRef: {group: "", kind: ConfigMap, name: kube-root-ca.crt}}`),
-			told:  map[string]string{"gateway/door": `InvalidParameters`},
+			name: "parametersRef names a ConfigMap", apply: parameters(`group: "", kind: ConfigMap, name: kube-root-ca.crt`),
+			object: "gateway/door", told: `InvalidParameters`,
 		},
-		{
-			name:    "a tenant writes the GatewayConfig of the class",
-			apply:   `{apiVersion: stunner.l7mp.io/v1, kind: GatewayConfig, metadata: {name: stunner, namespace: stunner-system}, spec: {requireReferenceGrants: false}}`,
-			refused: "forbidden",
-		},
-		{
-			name:    "a tenant makes a Dataplane with privileges",
-			apply:   `{apiVersion: stunner.l7mp.io/v1, kind: Dataplane, metadata: {name: TENANT}, spec: {hostNetwork: true}}`,
-			refused: "forbidden",
-		},
-		{
-			name:    "a tenant changes the shared Dataplane",
-			apply:   `{apiVersion: stunner.l7mp.io/v1, kind: Dataplane, metadata: {name: default}, spec: {image: example.net/mine}}`,
-			refused: "forbidden",
-		},
-		{
-			name: "a tenant makes a GatewayClass with a policy of its own",
-			apply: `
-apiVersion: gateway.networking.k8s.io/v1
-kind: GatewayClass
-metadata: {name: TENANT}
-spec: {controllerName: stunner.l7mp.io/gateway-operator, parametersRef: {group: stunner.l7mp.io, kind: GatewayConfig, name: own, namespace: TENANT}}
-`,
-			refused: "forbidden",
-		},
-		{
-			name:  "a tenant writes the status of its own Gateway",
-			apply: gateway(""),
-			try:   func(n *tenant) { n.writesNoStatus("gateways.gateway.networking.k8s.io/door") },
-		},
-		{
-			name:  "a tenant writes the status of its own route",
-			apply: gateway("") + routeTo(`name: nothing`),
-			try:   func(n *tenant) { n.writesNoStatus("udproutes.stunner.l7mp.io/way") },
-		},
-		{
-			name:  "a tenant writes the status of its own GatewayConfig",
-			apply: ownConfig(plain),
-			try:   func(n *tenant) { n.writesNoStatus("gatewayconfigs.stunner.l7mp.io/own") },
-		},
-		{
-			name:  "a tenant gives its Gateway's Service the address of the victim's load balancer",
-			apply: gateway(""),
-			try:   func(n *tenant) { n.writesNoStatus("services/door") },
-		},
-	}
-}
-
-// bounded checks that a limit in the config of the tenant's Gateway is set, and not above that of the class.
-func bounded(of func(config.Admin) int64, most int64) func(*tenant) {
-	return func(n *tenant) {
-		n.Helper()
-		if got := of(n.config("door").Admin); got < 1 || got > most {
-			n.Errorf("the limit is %d, that of the class is %d", got, most)
-		}
-	}
-}
-
-// writesNoStatus checks that the tenant must not write a status.
-func (n *tenant) writesNoStatus(object string) {
-	n.Helper()
-	_, err := control.Kubectl(n.Context(), "patch", object, "-n", n.name, "--as", n.name, "--subresource=status", "--type=merge",
-		"-p", `{"status":{"conditions":[],"loadBalancer":{"ingress":[{"ip":"`+balanced+`"}]}}}`)
-	n.isRefused(err, "forbidden")
+	}...)
 }

@@ -1,27 +1,21 @@
 package tenant
 
 import (
-	"bytes"
 	"fmt"
+	"net/http"
 	"strings"
-
-	eventsv1 "k8s.io/api/events/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
 // ownConfig returns a GatewayConfig of the tenant and a Gateway that refers to it.
 func ownConfig(spec string) string {
 	return fmt.Sprintf(`
-apiVersion: stunner.l7mp.io/v1
-kind: GatewayConfig
-metadata: {name: own}
-spec: {%s}
+{apiVersion: stunner.l7mp.io/v1, kind: GatewayConfig, metadata: {name: own}, spec: {%s}}
 ---
 apiVersion: gateway.networking.k8s.io/v1
 kind: Gateway
 metadata: {name: door}
 spec:
-  gatewayClassName: stunner
+  gatewayClassName: calls-1
   infrastructure: {parametersRef: {group: stunner.l7mp.io, kind: GatewayConfig, name: own}}
   listeners: [{name: udp, port: 3478, protocol: TURN-UDP}]
 `, spec)
@@ -36,7 +30,7 @@ func gateway(more string) string {
 apiVersion: gateway.networking.k8s.io/v1
 kind: Gateway
 metadata: {name: door}
-spec: {gatewayClassName: stunner, listeners: [{name: udp, port: 3478, protocol: TURN-UDP}]%s}
+spec: {gatewayClassName: calls-1, listeners: [{name: udp, port: 3478, protocol: TURN-UDP}]%s}
 `, more)
 }
 
@@ -47,103 +41,72 @@ apiVersion: gateway.networking.k8s.io/v1
 kind: Gateway
 metadata: {name: door}
 spec:
-  gatewayClassName: stunner
+  gatewayClassName: calls-1
   listeners:
   - {name: udp, port: 3478, protocol: TURN-UDP}
   - {name: tls, port: 443, protocol: TURN-TLS, tls: {certificateRefs: [{%s}]}}
 `, ref)
 }
 
-const ungranted = `RefNotPermitted|ReferenceGrant`
+// grant returns a ReferenceGrant for Secrets with more fields in its metadata.
+func grant(more string) string {
+	return `
+apiVersion: gateway.networking.k8s.io/v1beta1
+kind: ReferenceGrant
+metadata: {name: mine` + more + `}
+spec: {from: [{group: stunner.l7mp.io, kind: GatewayConfig, namespace: TENANT}], to: [{group: "", kind: Secret}]}
+---
+`
+}
+
+// ownSecret returns a Secret of the tenant.
+func ownSecret(data string) string {
+	return `{apiVersion: v1, kind: Secret, metadata: {name: words}, stringData: {` + data + "}}\n---\n"
+}
 
 // secretAttempts: no field of any object gives a tenant a Secret of another namespace.
-func secretAttempts() []attempt {
-	return []attempt{
+func secretAttempts() (attempts []attempt) {
+	const ungranted = `RefNotPermitted|ReferenceGrant`
+	for name, spec := range map[string]string{
+		"the password is a key of a Secret in kube-system":     `userName: caller, password: {name: cloud-admin, namespace: kube-system, key: token}`,
+		"the user name is the key that signs the credentials":  `password: marzipan, userName: {name: turn, namespace: system-1, key: secret}`,
+		"the shared secret is the private key of discovery":    `authType: ephemeral, sharedSecret: {name: stunner-discovery-ca, namespace: system-1, key: ca.key}`,
+		"authRef names the Secret of another tenant":           `authRef: {name: turn, namespace: media-1}`,
+		"authRef names the Secret of the class":                `authRef: {group: v1, kind: Secret, name: turn, namespace: system-1}`,
+		"a condition reveals the type of a foreign Secret":     `authRef: {name: cloud-admin, namespace: kube-system}`,
+		"an own GatewayConfig disables ReferenceGrants":        `requireReferenceGrants: false, authRef: {name: database, namespace: system-1}`,
+		"an own GatewayConfig requests the key that all share": `signingKey: Shared, authRef: {name: turn, namespace: system-1}`,
+	} {
+		attempts = append(attempts, attempt{name: name, apply: ownConfig(spec), object: "config/own", told: ungranted})
+	}
+	tells := strings.NewReplacer("nokey", "token", "no-secret-here", "cloud-admin", "nowhere", "kube-system",
+		"config-1", "config-0", "config-2", "config-0", "config-3", "config-0")
+	var existing string
+	for i, secret := range []string{
+		"name: cloud-admin, namespace: kube-system, key: token", "name: cloud-admin, namespace: kube-system, key: nokey",
+		"name: no-secret-here, namespace: kube-system, key: token", "name: cloud-admin, namespace: nowhere, key: token",
+	} {
+		existing += fmt.Sprintf("{apiVersion: stunner.l7mp.io/v1, kind: GatewayConfig, metadata: {name: config-%d}, "+
+			"spec: {userName: a, password: {%s}}}\n---\n", i, secret)
+	}
+	return append(attempts, []attempt{
 		{
-			name:  "the password of an own GatewayConfig is a key of a Secret in kube-system",
-			apply: ownConfig(`userName: caller, password: {name: cloud-admin, namespace: kube-system, key: token}`),
-			told:  map[string]string{"config/own": ungranted},
+			name:   "a ReferenceGrant in the tenant's namespace permits Secrets of another namespace",
+			apply:  grant("") + ownConfig(`userName: caller, password: {name: turn, namespace: media-1, key: password}`),
+			object: "config/own", told: ungranted,
 		},
 		{
-			name: "the user name of an own GatewayConfig is the key that signs the credentials of the class",
-			apply: ownConfig(
-				`password: marzipan-and-rosewater, userName: {name: stunner-turn-credentials, namespace: stunner-system, key: secret}`,
-			),
-			told: map[string]string{"config/own": ungranted},
-			try:  func(n *tenant) { n.lacks(classSecret) },
+			name:  "a tenant writes a ReferenceGrant into the namespace of another one",
+			apply: grant(", namespace: media-1"), refused: "forbidden",
 		},
 		{
-			name: "the shared secret of an own GatewayConfig is the private key of config discovery",
-			apply: ownConfig(
-				`authType: ephemeral, sharedSecret: {name: stunner-discovery-ca, namespace: stunner-system, key: ca.key}`,
-			),
-			told: map[string]string{"config/own": ungranted},
-		},
-		{
-			name:  "authRef of an own GatewayConfig names the Secret of another tenant",
-			apply: ownConfig(`authRef: {name: turn, namespace: victim}`),
-			told:  map[string]string{"config/own": ungranted},
-		},
-		{
-			name: "authRef of an own GatewayConfig names the Secret of the class",
-			apply: ownConfig(
-				`authRef: {group: v1, kind: Secret, name: stunner-turn-credentials, namespace: stunner-system}`,
-			),
-			told: map[string]string{"config/own": ungranted},
-			try:  func(n *tenant) { n.lacks(classSecret) },
-		},
-		{
-			name:  "an own GatewayConfig disables ReferenceGrants for a Secret",
-			apply: ownConfig(`requireReferenceGrants: false, authRef: {name: database, namespace: stunner-system}`),
-			told:  map[string]string{"config/own": ungranted},
-		},
-		{
-			name: "a ReferenceGrant in the tenant's namespace permits Secrets of another namespace",
-			apply: `
-apiVersion: gateway.networking.k8s.io/v1beta1
-kind: ReferenceGrant
-metadata: {name: mine}
-spec: {from: [{group: stunner.l7mp.io, kind: GatewayConfig, namespace: TENANT}], to: [{group: "", kind: Secret}]}
----
-` + ownConfig(`userName: caller, password: {name: turn, namespace: victim, key: password}`),
-			told: map[string]string{"config/own": ungranted},
-		},
-		{
-			name: "a tenant writes a ReferenceGrant into the namespace of another one",
-			apply: `
-apiVersion: gateway.networking.k8s.io/v1beta1
-kind: ReferenceGrant
-metadata: {name: mine, namespace: victim}
-spec: {from: [{group: stunner.l7mp.io, kind: GatewayConfig, namespace: TENANT}], to: [{group: "", kind: Secret}]}
-`,
-			refused: "forbidden",
-		},
-		{
-			name:  "a condition reveals the type of a foreign Secret",
-			apply: ownConfig(`authRef: {name: cloud-admin, namespace: kube-system}`),
-			told:  map[string]string{"config/own": ungranted},
-		},
-		{
-			name: "conditions reveal which Secrets exist in other namespaces, and their keys",
-			apply: `
-{apiVersion: stunner.l7mp.io/v1, kind: GatewayConfig, metadata: {name: there}, spec: {userName: a, password: {name: cloud-admin, namespace: kube-system, key: token}}}
----
-{apiVersion: stunner.l7mp.io/v1, kind: GatewayConfig, metadata: {name: no-key}, spec: {userName: a, password: {name: cloud-admin, namespace: kube-system, key: nokey}}}
----
-{apiVersion: stunner.l7mp.io/v1, kind: GatewayConfig, metadata: {name: nowhere}, spec: {userName: a, password: {name: no-secret-here, namespace: kube-system, key: token}}}
----
-{apiVersion: stunner.l7mp.io/v1, kind: GatewayConfig, metadata: {name: far-away}, spec: {userName: a, password: {name: cloud-admin, namespace: no-such-namespace, key: token}}}
-`,
+			name: "conditions reveal which Secrets exist in other namespaces, and their keys", apply: existing,
 			try: func(n *tenant) {
 				var first string
-				for _, name := range []string{"there", "no-key", "nowhere", "far-away"} {
-					text, err := n.says(n.Context(), "config/"+name)
+				for i := range 4 {
+					text, err := n.conditions(n.Context(), fmt.Sprintf("config/config-%d", i))
 					n.must(err)
-					text = strings.NewReplacer(
-						name, "NAME", "no-secret-here", "SECRET", "cloud-admin", "SECRET", "no-such-namespace",
-						"kube-system", "nokey", "token",
-					).Replace(text)
-					if first == "" {
+					if text = tells.Replace(text); i == 0 {
 						first = text
 					}
 					if text != first {
@@ -152,133 +115,70 @@ spec: {from: [{group: stunner.l7mp.io, kind: GatewayConfig, namespace: TENANT}],
 				}
 			},
 		},
+		// noSecretIsExposed searches for ownWords.
 		{
 			name: "a condition or an event contains a value of an own Secret",
-			apply: `
-{apiVersion: v1, kind: Secret, metadata: {name: words}, stringData: {type: own-words-of-TENANT, username: caller, password: marzipan-and-rosewater}}
----
-` + ownConfig(`authRef: {name: words}`),
-			told: map[string]string{"config/own": "InvalidCredentials"},
-			try:  func(n *tenant) { n.isNotExposed("own-words-of-" + n.name) },
+			apply: ownSecret(`type: `+ownWords+`, username: caller, password: marzipan-and-rosewater`) +
+				ownConfig(`authRef: {name: words}`),
+			object: "config/own", told: "InvalidCredentials",
 		},
 		{
 			name: "the ConfigMap of a Gateway contains the user name of a Secret",
-			apply: `
-{apiVersion: v1, kind: Secret, metadata: {name: words}, stringData: {type: static, username: own-words-of-TENANT, password: marzipan-and-rosewater}}
----
-` + ownConfig(`authRef: {name: words}`),
-			told: map[string]string{"config/own": "Accepted=True"},
-			try:  func(n *tenant) { n.isNotExposed("own-words-of-" + n.name) },
+			apply: ownSecret(`type: static, username: `+ownWords+`, password: marzipan-and-rosewater`) +
+				ownConfig(`authRef: {name: words}`),
+			object: "config/own", told: "Accepted=True",
 		},
 		{
 			name: "a condition contains the content of an invalid certificate",
-			apply: `
-{apiVersion: v1, kind: Secret, metadata: {name: words}, stringData: {tls.crt: "-----BEGIN OWN WORDS OF TENANT-----\naGVsbG8=\n-----END OWN WORDS OF TENANT-----\n", tls.key: "-----BEGIN OWN WORDS OF TENANT-----\naGVsbG8=\n-----END OWN WORDS OF TENANT-----\n"}}
----
-` + encrypted(`name: words`),
-			told: map[string]string{"gateway/door": "InvalidCertificateRef"},
-			try:  func(n *tenant) { n.isNotExposed("OWN WORDS OF") },
+			apply: ownSecret(strings.ReplaceAll("tls.crt: PEM, tls.key: PEM", "PEM",
+				`"-----BEGIN `+ownWords+`-----\naGVsbG8=\n-----END `+ownWords+`-----\n"`)) + encrypted(`name: words`),
+			object: "gateway/door", told: "InvalidCertificateRef",
 		},
 		{
 			name:  "a TLS listener serves the certificate of another tenant",
-			apply: encrypted(`name: door, namespace: victim`),
-			told:  map[string]string{"gateway/door": "RefNotPermitted"},
+			apply: encrypted(`name: door, namespace: media-1`), object: "gateway/door", told: "RefNotPermitted",
 		},
 		{
 			name:  "a TLS listener serves a Secret of kube-system that is not a certificate",
-			apply: encrypted(`name: cloud-admin, namespace: kube-system`),
-			told:  map[string]string{"gateway/door": "RefNotPermitted"},
+			apply: encrypted(`name: cloud-admin, namespace: kube-system`), object: "gateway/door", told: "RefNotPermitted",
 		},
 		{
 			name:  "a certificate reference names a ConfigMap",
-			apply: encrypted(`kind: ConfigMap, name: kube-root-ca.crt`),
-			told:  map[string]string{"gateway/door": "InvalidCertificateRef"},
+			apply: encrypted(`kind: ConfigMap, name: kube-root-ca.crt`), object: "gateway/door", told: "InvalidCertificateRef",
 		},
 		{
 			name: "conditions reveal which certificates exist in other namespaces",
-			apply: encrypted(`name: door, namespace: victim`) + "---\n" + strings.NewReplacer(
-				"name: door}", "name: gate}", "name: door,", "name: no-secret-here,",
-			).
-				Replace(encrypted(`name: door, namespace: victim`)),
+			apply: encrypted(`name: door, namespace: media-1`) + "---\n" + strings.Replace(
+				encrypted(`name: no-secret-here, namespace: media-1`), "name: door}", "name: gate}", 1),
 			try: func(n *tenant) {
 				for object, secret := range map[string]string{
-					"gateway/door": "victim/door", "gateway/gate": "victim/no-secret-here",
+					"gateway/door": "media-1/door", "gateway/gate": "media-1/no-secret-here",
 				} {
-					n.told(
-						object,
-						`ResolvedRefs=False RefNotPermitted: tls.certificateRefs\[0\] refers to Secret `+secret+` in another namespace: create a ReferenceGrant`,
-					)
+					n.says(object, `ResolvedRefs=False RefNotPermitted: tls.certificateRefs\[0\] refers to Secret `+secret+
+						` in another namespace: create a ReferenceGrant`)
 				}
 			},
 		},
 		{
 			name:  "a Gateway of the class receives the key of the class's credentials",
-			apply: gateway(""),
-			told:  map[string]string{"gateway/door": "Accepted=True"},
+			apply: gateway(""), object: "gateway/door", told: "Accepted=True",
 			try: func(n *tenant) {
-				n.lacks(classSecret)
 				for key, value := range n.config("door").Auth.Credentials {
-					if house.victim.doors["victim/front-door"].before.Auth.Credentials[key] == value {
-						n.Errorf("the %s of the tenant's Gateway is valid at the victim's", key)
+					if run.before[first].Auth.Credentials[key] == value {
+						n.Errorf("the %s of the tenant's Gateway is valid at that of others", key)
 					}
 				}
 			},
 		},
 		{
-			name: "an own GatewayConfig requests the key that all Gateways share",
-			apply: ownConfig(
-				`signingKey: Shared, authRef: {name: stunner-turn-credentials, namespace: stunner-system}`,
-			),
-			try: func(n *tenant) { n.lacks(classSecret) },
-		},
-		{
-			name: "a credential in an own GatewayConfig contains a variable reference to the auth service's environment",
-			apply: ownConfig(
-				`userName: "$MARKER", password: "${MARKER}$MARKER"`,
-			) + "  addresses: [{type: Hostname, value: marker.example.net}]\n",
+			name:  "a credential in an own GatewayConfig is a variable reference",
+			apply: ownConfig(`userName: "$PATH", password: "${PATH}$PATH"`),
 			try: func(n *tenant) {
-				n.finds("answer of the auth service", n.iceServers(`{"gateways":[{"namespace":"`+n.name+`"}]}`))
+				if got := n.config("door").Auth.Credentials; got["username"] != "$PATH" || got["password"] != "${PATH}$PATH" {
+					n.Errorf("the credentials are %+v", got)
+				}
+				n.iceServers("", `{"gateways":[{"namespace":"`+n.name+`"}]}`, http.Header{})
 			},
 		},
-	}
-}
-
-// lacks checks that the tenant finds a secret nowhere.
-func (n *tenant) lacks(secret string) {
-	n.Helper()
-	all, err := readable()
-	n.must(err)
-	for _, gvk := range all {
-		n.eachOf(gvk, func(where string, text []byte) {
-			for _, found := range house.markers.in(text) {
-				if found == secret {
-					n.Errorf("%s holds: %s", where, secret)
-				}
-			}
-		})
-	}
-}
-
-// isNotExposed checks that a text of a Secret is in no other object and in no event.
-func (n *tenant) isNotExposed(words string) {
-	n.Helper()
-	all, err := readable()
-	n.must(err)
-	for _, gvk := range all {
-		if gvk.Kind == "Secret" {
-			continue
-		}
-		n.eachOf(gvk, func(where string, text []byte) {
-			if bytes.Contains(text, []byte(words)) {
-				n.Errorf("%s holds: %s", where, words)
-			}
-		})
-	}
-	events := &eventsv1.EventList{}
-	n.must(house.List(n.Context(), events, client.InNamespace(n.name)))
-	for _, e := range events.Items {
-		if strings.Contains(e.Note, words) {
-			n.Errorf("event %s %s: %s", e.Reason, e.Regarding.Name, e.Note)
-		}
-	}
+	}...)
 }

@@ -165,12 +165,12 @@ func (g *Gateway) Credential(ctx context.Context, user string) (username, passwo
 	case Static:
 		return e.user, e.secret, nil
 	case Ephemeral:
-		return e.mint(user)
+		return g.mint(user)
 	}
 	answer, err := e.ICEServers(ctx, user, g)
 	if errors.Is(err, ErrNoAddress) {
 		// A client that knows an address from elsewhere needs the same credential.
-		return e.mint(user)
+		return g.mint(user)
 	}
 	if err != nil {
 		return "", "", err
@@ -181,8 +181,14 @@ func (g *Gateway) Credential(ctx context.Context, user string) (username, passwo
 	return answer.Servers[0].Username, answer.Servers[0].Credential, nil
 }
 
-// mint makes a credential with the shared secret.
-func (e *Env) mint(user string) (username, password string, err error) {
-	minted, err := credential.Authority{SharedSecret: credential.Secret(e.secret)}.Mint(user, time.Hour, time.Now())
+// mint makes a credential with the key of the Gateway.
+func (g *Gateway) mint(user string) (username, password string, err error) {
+	secret := credential.Secret(g.env.secret)
+	if g.env.PerGateway {
+		if secret, err = secret.Derive(g.ID()); err != nil {
+			return "", "", err
+		}
+	}
+	minted, err := credential.Authority{SharedSecret: secret}.Mint(user, time.Hour, time.Now())
 	return minted.Username, string(minted.Password), err
 }

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -258,14 +259,14 @@ func (c *inCluster) startOperator(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	text := c.deploymentYAML(operatorName, c.account(), c.ports.health, []string{
+	text := c.deploymentYAML(operatorName, c.account(), c.ports.health, append([]string{
 		"--provider=kubernetes", "--kubeconfig=" + access.Kubeconfig, "--namespace=" + c.system, "--identity=operator",
 		"--controller-name=" + c.controller, "--own-gateway-configs=restricted", "--discovery-auth=strict",
 		"--discovery-readers=" + c.system + "/" + c.account() + "," + c.system + "/" + authName,
 		fmt.Sprintf("--discovery-address=:%d", c.ports.discovery), "--discovery-url=https://" + c.home(c.ports.discovery),
 		"--address=" + c.address().String(), "--discovery-token-file=/var/run/stunner/token", "--scaler-address=",
 		"--health-address=" + c.home(c.ports.health), "--log=all:DEBUG", "--image=" + image(0),
-	}, "")
+	}, c.OperatorArguments...), "")
 	text += fmt.Sprintf(`---
 apiVersion: v1
 kind: Service
@@ -290,7 +291,7 @@ func (c *inCluster) startAuth(ctx context.Context, a *authService) error {
 	arguments := append([]string{
 		"--config=https://" + c.home(c.ports.discovery), "--discovery-token-file=/var/run/stunner/token",
 		"--discovery-ca-file=/var/run/stunner/ca.crt",
-	}, a.arguments...)
+	}, append(slices.Clip(a.arguments), c.AuthArguments...)...)
 	const ca = ", {configMap: {name: stunner-discovery-ca, items: [{key: ca.crt, path: ca.crt}]}}"
 	if err := c.apply(ctx, c.system, c.deploymentYAML(authName, authName, health, arguments, ca)); err != nil {
 		return err

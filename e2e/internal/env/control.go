@@ -158,3 +158,30 @@ func (e *Env) Turncat(ctx context.Context, l *Listener) error {
 
 // Namespaces returns the namespaces of the Gateways.
 func (e *Env) Namespaces() []string { return e.namespaces() }
+
+// ControlPlane is how the programs of a product in a cluster are reached.
+type ControlPlane struct {
+	// Discovery is the URL of config discovery, CAFile the file with its CA, and Health the URL of the operator's probes.
+	Discovery, CAFile, Health string
+	// Auth is the URL of the auth service.
+	Auth                         string
+	OperatorProcess, AuthProcess *bed.Process
+}
+
+// ControlPlane returns how the programs are reached. The shape has Input APIServer.
+func (e *Env) ControlPlane(ctx context.Context) (p ControlPlane, err error) {
+	c := e.input.(*inCluster)
+	p = ControlPlane{
+		Discovery: "https://" + c.home(c.ports.discovery), Health: "http://" + c.home(c.ports.health),
+		Auth: "http://" + e.auth.address,
+	}
+	for name, process := range map[string]**bed.Process{operatorName: &p.OperatorProcess, authName: &p.AuthProcess} {
+		pods := c.kubelet.Pods(c.system, "app", name)
+		if len(pods) != 1 {
+			return p, fmt.Errorf("%s has %d pods", name, len(pods))
+		}
+		*process = pods[0].Process()
+	}
+	p.CAFile, err = c.caFile(ctx)
+	return p, err
+}

@@ -50,6 +50,10 @@ type Options struct {
 	Cluster *cluster.Cluster
 	// Dir takes programs, objects, volumes and logs.
 	Dir string
+	// PerGateway signs ephemeral credentials with a key of each Gateway instead of the shared secret.
+	PerGateway bool
+	// OperatorArguments and AuthArguments are more flags of the programs in a cluster. The last value of a flag counts.
+	OperatorArguments, AuthArguments []string
 	// Logf prints what happens.
 	Logf func(format string, args ...any)
 }

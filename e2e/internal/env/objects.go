@@ -43,6 +43,10 @@ var protocols = map[Value][]protocol{
 
 // classYAML returns the GatewayClass, its GatewayConfig and the Dataplane. The class and the Dataplane are cluster-scoped.
 func (e *Env) classYAML() string {
+	signingKey := "Shared"
+	if e.PerGateway {
+		signingKey = "PerGateway"
+	}
 	return fmt.Sprintf(`
 apiVersion: gateway.networking.k8s.io/v1
 kind: GatewayClass
@@ -58,9 +62,10 @@ spec:
   realm: turn.example.org
   dataplane: %[1]s
   authRef: {name: turn}
+  signingKey: %[4]s
   sourceQuota: 1000
   allowedAddresses: [203.0.113.0/24, 198.51.100.0/24, "2001:db8::/32"]
-`, e.class, e.controller, e.system)
+`, e.class, e.controller, e.system, signingKey)
 }
 
 // dataplaneYAML returns the Dataplane with an image and a number of pods.

@@ -189,11 +189,7 @@ func TestExisting_NotesNameIgnoredValues(t *testing.T) {
 		`{defaults: {create: false}, logging: {dataplane: {format: json}}}`: "logging.dataplane.format: " +
 			"without defaults.create",
 	} {
-		files, err := existing(t, existingImages, set).templates(t)
-		if err != nil {
-			t.Fatal(err)
-		}
-		notes := files["stunner/templates/NOTES.txt"]
+		notes := existing(t, existingImages, set).notes(t)
 		if !strings.Contains(notes, want) || strings.Contains(notes, "have no effect") != (want != "") {
 			t.Errorf("%s: the notes do not contain %q:\n%s", set, want, notes)
 		}

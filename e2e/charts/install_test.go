@@ -15,6 +15,7 @@ import (
 
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/cert"
 
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
@@ -26,9 +27,7 @@ import (
 func TestInstallation_ServesAGateway(t *testing.T) {
 	in := install(t, release{chart: app})
 	kubectl(t, "apply", "-n", home, "-f", file(t, bedtest.Read(t, "docs/examples/cluster/gateway.yaml")))
-	in.expose("service/front-door", home)
-	in.expose("service/front-door-tcp", home)
-	kubectl(t, "wait", "-n", home, "gateway/front-door", "--for=condition=Programmed", "--timeout="+patience.String())
+	in.expose(home, "front-door")
 	image := kubectl(
 		t, "get", "deployment/front-door", "-n", home, "-o", "jsonpath={.spec.template.spec.containers[0].image}",
 	)
@@ -79,9 +78,7 @@ spec:
   parentRefs: [{name: edge}]
   rules: [{backendRefs: [{name: sfu, namespace: apps}]}]
 `))
-	in.expose("service/edge", "stunner")
-	in.expose("service/edge-tcp", "stunner")
-	kubectl(t, "wait", "-n", "stunner", "gateway/edge", "--for=condition=Programmed", "--timeout="+patience.String())
+	in.expose("stunner", "edge")
 	kubectl(t, "get", "deployment/stunner", "-n", "stunner")
 	accepted := kubectl(
 		t, "get", "udproutes.stunner.l7mp.io/media", "-n", "stunner", "-o",
@@ -100,19 +97,18 @@ func TestInstallation_OfTheProfileOffload(t *testing.T) {
 	in := install(t, release{chart: app, files: []string{"values-offload.yaml"}})
 	restricted(t, namespace)
 	kubectl(t, "apply", "-n", namespace, "-f", file(t, bedtest.Read(t, "docs/examples/cluster/gateway.yaml")))
-	in.expose("service/front-door", namespace)
-	in.expose("service/front-door-tcp", namespace)
+	in.expose(namespace, "front-door")
 	for _, c := range []struct{ level, want string }{{"restricted", ""}, {"privileged", `["BPF","NET_ADMIN"]`}} {
 		kubectl(t, "label", "namespace", namespace, "--overwrite", "pod-security.kubernetes.io/enforce="+c.level)
 		await(t, func(ctx context.Context) error {
-			got, err := control.Kubectl(ctx, "get", "deployment/front-door", "-n", namespace, "-o",
-				"jsonpath={.spec.template.spec.containers[0].securityContext.capabilities.add}")
+			got, err := control.Field(ctx, namespace, "deployment/front-door",
+				".spec.template.spec.containers[0].securityContext.capabilities.add")
 			if err == nil && got != c.want {
 				err = fmt.Errorf("the level is %s: capabilities %q, want %q", c.level, got, c.want)
 			}
 			return err
 		})
-		kubectl(t, "wait", "-n", namespace, "gateway/front-door", "--for=condition=Programmed", "--timeout="+patience.String())
+		in.programmed(namespace, "front-door")
 	}
 }
 
@@ -126,10 +122,7 @@ type installation struct {
 // programs run outside the cluster.
 func install(t *testing.T, r release) installation {
 	t.Helper()
-	bin := t.TempDir()
-	if err := bed.Build(t.Context(), bedtest.Root(t), bin, bed.Operator, bed.Auth); err != nil {
-		t.Fatal(err)
-	}
+	bin := bedtest.Build(t, bed.Operator, bed.Auth)
 	restricted(t, home)
 	begun := time.Now()
 	objects := r.objects(t)
@@ -154,7 +147,7 @@ func install(t *testing.T, r release) installation {
 	health = bedtest.Address(t)
 	run(t, filepath.Join(bin, "auth"), pods["Deployment/"+home+"/stunner-auth"], health,
 		"--config", "https://"+discovery, "--discovery-token-file", token(t, "stunner-auth"), "--discovery-ca-file", ca,
-		"--address", bed.Loopback, "--port", fmt.Sprint(port), "--health-address", health)
+		"--address", bed.Loopback, "--port", fmt.Sprint(port), "--health-address", health, "--shutdown-delay=0")
 
 	t.Cleanup(func() {
 		all, err := control.Audit(begun)
@@ -181,37 +174,32 @@ func install(t *testing.T, r release) installation {
 // their bindings through separate watches.
 func granted(t *testing.T, objects []object, account string) {
 	t.Helper()
-	named := byName(t, objects)
-	roles := 0
+	named, roles := byName(t, objects), 0
 	for _, o := range objects {
-		var b rbacv1.RoleBinding // a ClusterRoleBinding has the same fields
 		if o.GetKind() != "RoleBinding" && o.GetKind() != "ClusterRoleBinding" {
 			continue
 		}
+		var b rbacv1.RoleBinding // a ClusterRoleBinding has the same fields
 		decode(t, o, &b)
 		if !slices.ContainsFunc(
-			b.Subjects,
-			func(s rbacv1.Subject) bool { return account == "system:serviceaccount:"+s.Namespace+":"+s.Name },
+			b.Subjects, func(s rbacv1.Subject) bool { return account == "system:serviceaccount:"+s.Namespace+":"+s.Name },
 		) {
 			continue
 		}
 		roles++
-		where, key := []string{"--all-namespaces"}, path.Join(b.RoleRef.Kind, b.RoleRef.Name)
-		if o.GetNamespace() != "" {
-			where = []string{"-n", o.GetNamespace()}
-		}
+		key := path.Join(b.RoleRef.Kind, b.RoleRef.Name)
 		if b.RoleRef.Kind == "Role" {
 			key = path.Join(b.RoleRef.Kind, o.GetNamespace(), b.RoleRef.Name)
 		}
 		var role rbacv1.ClusterRole // a Role has the same fields
 		decode(t, named[key], &role)
 		first := role.Rules[0]
-		ask := append([]string{
-			"auth", "can-i", first.Verbs[0], strings.Trim(first.Resources[0]+"."+first.APIGroups[0], "."), "--as",
-			account,
-		}, where...)
 		await(t, func(ctx context.Context) error {
-			_, err := control.Kubectl(ctx, ask...)
+			resource := strings.Trim(first.Resources[0]+"."+first.APIGroups[0], ".")
+			allowed, err := control.May(ctx, account, first.Verbs[0], resource, o.GetNamespace())
+			if err == nil && !allowed {
+				err = fmt.Errorf("%s may not %s %s yet", account, first.Verbs[0], resource)
+			}
 			return err
 		})
 	}
@@ -257,7 +245,7 @@ func run(t *testing.T, program string, deployment object, health string, more ..
 		if t.Failed() {
 			t.Logf("last log lines of %s:\n%s", p.Name, strings.Join(p.Tail(30), "\n"))
 		}
-		if err := p.Stop(15 * time.Second); err != nil { // the auth service keeps serving for 5 s
+		if err := p.Stop(15 * time.Second); err != nil {
 			t.Errorf("stop %s: %v", p.Name, err)
 		}
 	})
@@ -281,25 +269,30 @@ func (in installation) authority() string {
 	in.t.Helper()
 	var text string
 	await(in.t, func(ctx context.Context) (err error) {
-		text, err = control.Kubectl(
-			ctx, "get", "configmap/stunner-discovery-ca", "-n", home, "-o", `jsonpath={.data.ca\.crt}`,
-		)
+		text, err = control.Field(ctx, home, "configmap/stunner-discovery-ca", `.data.ca\.crt`)
+		if err == nil {
+			_, err = cert.ParseCertsPEM([]byte(text))
+		}
 		return err
 	})
-	if _, err := cert.ParseCertsPEM([]byte(text)); err != nil {
-		in.t.Fatalf("ConfigMap stunner-discovery-ca: %v", err)
-	}
 	return file(in.t, text)
 }
 
-// expose writes a load balancer address into the status of a Service.
-func (in installation) expose(service, namespace string) {
+// expose writes a load balancer address into the status of the Services of a Gateway, and waits until it is programmed.
+func (in installation) expose(namespace, gateway string) {
 	in.t.Helper()
-	await(in.t, func(ctx context.Context) error {
-		_, err := control.Kubectl(ctx, "patch", service, "-n", namespace, "--subresource=status", "--type=merge",
-			"-p", `{"status":{"loadBalancer":{"ingress":[{"ip":"192.0.2.7"}]}}}`)
-		return err
-	})
+	for _, service := range []string{"service/" + gateway, "service/" + gateway + "-tcp"} {
+		await(in.t, func(ctx context.Context) error {
+			return control.Patch(ctx, namespace, service, types.MergePatchType,
+				`{"status":{"loadBalancer":{"ingress":[{"ip":"192.0.2.7"}]}}}`, "status")
+		})
+	}
+	in.programmed(namespace, gateway)
+}
+
+func (in installation) programmed(namespace, gateway string) {
+	in.t.Helper()
+	kubectl(in.t, "wait", "-n", namespace, "gateway/"+gateway, "--for=condition=Programmed", "--timeout="+patience.String())
 }
 
 // offers waits until the auth service returns these servers to a web app.

@@ -16,8 +16,10 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
+	"github.com/santhosh-tekuri/jsonschema/v6"
 	"helm.sh/helm/v4/pkg/chart/common"
 	"helm.sh/helm/v4/pkg/chart/common/util"
 	chart "helm.sh/helm/v4/pkg/chart/v2"
@@ -28,6 +30,7 @@ import (
 	"sigs.k8s.io/kustomize/kyaml/filesys"
 	"sigs.k8s.io/yaml"
 
+	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	"github.com/stunner-gateway/stunner/e2e/internal/cluster"
 )
@@ -57,9 +60,32 @@ type release struct {
 	live      bool     // render with lookups in the cluster
 }
 
-func load(t *testing.T, folder string) *chart.Chart {
+// loaded is a chart with its compiled schema. To load and compile them takes longer than to render the chart.
+type loaded struct {
+	*chart.Chart
+	schema *jsonschema.Schema
+}
+
+var charts = map[string]func() (loaded, error){
+	app:  sync.OnceValues(func() (loaded, error) { return read(app) }),
+	crds: sync.OnceValues(func() (loaded, error) { return read(crds) }),
+}
+
+func read(folder string) (l loaded, err error) {
+	root, err := bed.Root()
+	if err != nil {
+		return l, err
+	}
+	if l.Chart, err = loader.Load(filepath.Join(root, folder)); err == nil {
+		l.schema, err = jsonschema.NewCompiler().Compile(filepath.Join(root, folder, "values.schema.json"))
+	}
+	return l, err
+}
+
+// load returns a chart.
+func load(t *testing.T, folder string) loaded {
 	t.Helper()
-	c, err := loader.Load(filepath.Join(bedtest.Root(t), folder))
+	c, err := charts[folder]()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -87,9 +113,12 @@ func (r release) values(t *testing.T) map[string]any {
 // templates renders the chart to one text per template.
 func (r release) templates(t *testing.T) (map[string]string, error) {
 	t.Helper()
-	c := load(t, r.chart)
+	l := load(t, r.chart)
+	c := *l.Chart
 	if r.upgraded {
-		c.Metadata.Version, c.Metadata.AppVersion = "99.0.0", "99.0.0"
+		metadata := *c.Metadata
+		metadata.Version, metadata.AppVersion = "99.0.0", "99.0.0"
+		c.Metadata = &metadata
 	}
 	options := common.ReleaseOptions{
 		Name: "stunner", Namespace: r.namespace, Revision: 1, IsInstall: !r.upgraded, IsUpgrade: r.upgraded,
@@ -97,14 +126,28 @@ func (r release) templates(t *testing.T) (map[string]string, error) {
 	if r.namespace == "" {
 		options.Namespace = home
 	}
-	values, err := util.ToRenderValues(c, r.values(t), options, nil)
+	// Helm validates the values as here, but compiles the schema each time.
+	values, err := util.ToRenderValuesWithSchemaValidation(&c, r.values(t), options, nil, true)
+	if err == nil {
+		err = l.schema.Validate(values["Values"].(common.Values).AsMap())
+	}
 	if err != nil {
 		return nil, err
 	}
 	if r.upgraded || r.live {
-		return engine.RenderWithClient(c, values, control.Admin.Config)
+		return engine.RenderWithClient(&c, values, control.Admin.Config)
 	}
-	return engine.Render(c, values)
+	return engine.Render(&c, values)
+}
+
+// notes returns what `helm install` prints.
+func (r release) notes(t *testing.T) string {
+	t.Helper()
+	files, err := r.templates(t)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files["stunner/templates/NOTES.txt"]
 }
 
 // hook is the annotation of objects that Helm creates separately from the release.

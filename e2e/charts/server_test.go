@@ -3,6 +3,7 @@ package charts
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -24,39 +25,28 @@ import (
 // patience is the timeout of operations that take about a second on an idle machine.
 const patience = time.Minute
 
-// foreign maps third-party modules whose kinds the charts and manifests use to the files of their CRDs.
-var foreign = map[string][]string{
-	"github.com/kedacore/keda/v2@v2.21.0": {
-		"config/crd/bases/keda.sh_scaledobjects.yaml", "config/crd/bases/keda.sh_triggerauthentications.yaml",
-	},
-	"github.com/prometheus-operator/prometheus-operator@v0.85.0": {
-		"example/prometheus-operator-crd/monitoring.coreos.com_podmonitors.yaml",
-		"example/prometheus-operator-crd/monitoring.coreos.com_prometheusrules.yaml",
-	},
-}
+// prometheusOperator is the module with the CRDs of PodMonitors and PrometheusRules.
+const prometheusOperator = "github.com/prometheus-operator/prometheus-operator@v0.85.0"
 
-var foreignOnce sync.Once
+var foreign sync.Once
 
 // needForeign installs third-party CRDs once.
 func needForeign(t *testing.T) {
 	t.Helper()
-	foreignOnce.Do(func() {
-		var files []string
-		for module, paths := range foreign {
-			cmd := exec.CommandContext(t.Context(), "go", "mod", "download", "-json", module)
-			cmd.Env = append(os.Environ(), "GOWORK=off")
-			cmd.Dir = t.TempDir() // outside of any module
-			out, err := cmd.Output()
-			var m struct{ Dir, Error string }
-			if bad := json.Unmarshal(out, &m); bad != nil || m.Error != "" {
-				t.Fatalf("download %s: %v %v %s", module, err, bad, m.Error)
-			}
-			for _, path := range paths {
-				files = append(files, filepath.Join(m.Dir, path))
-			}
+	foreign.Do(func() {
+		cmd := exec.CommandContext(t.Context(), "go", "mod", "download", "-json", prometheusOperator)
+		cmd.Env = append(os.Environ(), "GOWORK=off")
+		cmd.Dir = t.TempDir() // outside of any module
+		out, err := cmd.Output()
+		var m struct{ Dir, Error string }
+		if bad := json.Unmarshal(out, &m); bad != nil || m.Error != "" {
+			t.Fatalf("download %s: %v %v %s", prometheusOperator, err, bad, m.Error)
 		}
-		kubectl(t, "apply", "--server-side", "-f", strings.Join(files, ","))
-		kubectl(t, "wait", "--for=condition=Established", "--timeout="+patience.String(), "crd", "--all")
+		prefix := filepath.Join(m.Dir, "example/prometheus-operator-crd/monitoring.coreos.com_")
+		kubectl(t, "apply", "--server-side", "-f", prefix+"podmonitors.yaml,"+prefix+"prometheusrules.yaml")
+		if err := control.InstallKEDA(t.Context()); err != nil { // it waits for all CRDs
+			t.Fatal(err)
+		}
 	})
 }
 
@@ -214,16 +204,20 @@ defaults: {gatewayClass: {name: upgraded}}
 // restricted creates a namespace with the restricted Pod Security Standard.
 func restricted(t *testing.T, name string) {
 	t.Helper()
-	kubectl(t, "apply", "--server-side", "-f", file(t, fmt.Sprintf(`
+	err := control.Apply(t.Context(), "", fmt.Sprintf(`
 apiVersion: v1
 kind: Namespace
 metadata:
   name: %s
-  labels:
-    pod-security.kubernetes.io/enforce: restricted
-    pod-security.kubernetes.io/warn: restricted`, name)))
+  labels: {pod-security.kubernetes.io/enforce: restricted, pod-security.kubernetes.io/warn: restricted}`, name))
+	if err != nil {
+		t.Fatal(err)
+	}
 	await(t, func(ctx context.Context) error {
-		_, err := control.Kubectl(ctx, "get", "serviceaccount/default", "-n", name)
+		account, err := control.Field(ctx, name, "serviceaccount/default", ".metadata.name")
+		if err == nil && account == "" {
+			err = errors.New("no account")
+		}
 		return err
 	})
 }

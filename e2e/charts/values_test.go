@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"helm.sh/helm/v4/pkg/strvals"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
 
 	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
@@ -19,89 +18,51 @@ type schema struct {
 	Properties map[string]schema
 }
 
-// parents returns the paths of all objects with defined properties.
-func (s schema) parents(path string) (all []string) {
-	if len(s.Properties) > 0 {
-		all = append(all, path)
-	}
-	for name, below := range s.Properties {
-		if path+name != "global" { // shared with other charts
-			all = append(all, below.parents(path+"/"+name)...)
-		}
-	}
-	return all
-}
-
-// An unknown value is rejected at any depth, and the message contains its path.
-func TestValues_UnknownOnesAreRejected(t *testing.T) {
-	for _, c := range []string{app, crds} {
-		var s schema
-		if err := json.Unmarshal([]byte(bedtest.Read(t, c+"/values.schema.json")), &s); err != nil {
+// Every object of the schemas with defined properties rejects others, so that a misspelt name is an error at any depth.
+func TestSchema_IsClosedAtEveryDepth(t *testing.T) {
+	for chart, atLeast := range map[string]int{app: 300, crds: 3} {
+		var root map[string]any
+		if err := json.Unmarshal([]byte(bedtest.Read(t, chart+"/values.schema.json")), &root); err != nil {
 			t.Fatal(err)
 		}
-		paths := s.parents("")
-		if len(paths) < 2 {
-			t.Fatalf("%s: only %q have values", c, paths)
-		}
-		for _, path := range paths {
-			keys := strings.ReplaceAll(strings.TrimPrefix(path+"/", "/"), "/", ".")
-			values, err := strvals.Parse(keys + "replicsa=1")
-			if err != nil {
-				t.Fatal(err)
-			}
-			set, err := yaml.Marshal(values)
-			if err != nil {
-				t.Fatal(err)
-			}
-			_, err = release{chart: c, set: string(set)}.templates(t)
-			if err == nil || !strings.Contains(err.Error(), "'"+path+"'") ||
-				!strings.Contains(err.Error(), "replicsa") {
-				t.Errorf("%s: want an error with the path %sreplicsa: %v", c, keys, err)
-			}
-		}
-	}
-}
-
-// Every object of the schema with defined properties rejects others, so that a misspelt name is an error at any depth.
-func TestSchema_IsClosedAtEveryDepth(t *testing.T) {
-	var root map[string]any
-	if err := json.Unmarshal([]byte(bedtest.Read(t, app+"/values.schema.json")), &root); err != nil {
-		t.Fatal(err)
-	}
-	objects := 0
-	var walk func(path string, at any)
-	walk = func(path string, at any) {
-		switch at := at.(type) {
-		case []any:
-			for _, below := range at {
-				walk(path, below)
-			}
-		case map[string]any:
-			properties, known := at["properties"].(map[string]any)
-			if open := at["additionalProperties"] != false; known && open && path != "/global" {
-				t.Errorf("%s accepts unknown fields", path)
-			}
-			objects++
-			for name, below := range properties {
-				walk(path+"/"+name, below)
-			}
-			for _, keyword := range []string{"items", "additionalProperties", "anyOf", "oneOf", "allOf"} {
-				walk(path, at[keyword])
+		objects := 0
+		var walk func(path string, at any)
+		walk = func(path string, at any) {
+			switch at := at.(type) {
+			case []any:
+				for _, below := range at {
+					walk(path, below)
+				}
+			case map[string]any:
+				properties, known := at["properties"].(map[string]any)
+				if open := at["additionalProperties"] != false; known && open && path != "/global" { // of all charts
+					t.Errorf("%s: %s accepts unknown fields", chart, path)
+				}
+				objects++
+				for name, below := range properties {
+					walk(path+"/"+name, below)
+				}
+				for _, keyword := range []string{"items", "additionalProperties", "anyOf", "oneOf", "allOf"} {
+					walk(path, at[keyword])
+				}
 			}
 		}
-	}
-	walk("", root)
-	for name, definition := range root["$defs"].(map[string]any) {
-		walk("$defs/"+name, definition)
-	}
-	if objects < 300 {
-		t.Errorf("the schema has only %d objects", objects)
+		walk("", root)
+		definitions, _ := root["$defs"].(map[string]any)
+		for name, definition := range definitions {
+			walk("$defs/"+name, definition)
+		}
+		if objects < atLeast {
+			t.Errorf("the schema of %s has only %d objects", chart, objects)
+		}
 	}
 }
 
 // Invalid values are rejected.
 func TestValues_InvalidOnesAreRejected(t *testing.T) {
 	for set, field := range map[string]string{
+		`replicsa: 1`: "at '': additional properties 'replicsa'",
+		`stunnerGatewayOperator: {deployment: {replicsa: 1}}`:                                                           "at '/stunnerGatewayOperator/deployment': additional properties 'replicsa'",
 		`stunnerGatewayOperator: {deployment: {replicas: two}}`:                                                         "/stunnerGatewayOperator/deployment/replicas",
 		`stunnerGatewayOperator: {deployment: {replicas: -1}}`:                                                          "/stunnerGatewayOperator/deployment/replicas",
 		`stunnerGatewayOperator: {discovery: {auth: lax}}`:                                                              "/stunnerGatewayOperator/discovery/auth",
@@ -179,27 +140,15 @@ func TestAuth_WithoutTokensIsForTheClusterOnly(t *testing.T) {
 	} {
 		r := release{chart: app, set: `stunnerAuthService: ` + set}
 		objects := byName(t, r.objects(t))
-		if args := container(
-			t, objects["Deployment/"+home+"/stunner-auth"],
-		).Args; !slices.Contains(args, want.gateways) {
+		args := container(t, objects["Deployment/"+home+"/stunner-auth"]).Args
+		if !slices.Contains(args, want.gateways) {
 			t.Errorf("%s: flags %q, want %s", set, args, want.gateways)
 		}
-		rules, _, _ := unstructured.NestedSlice(
-			objects["NetworkPolicy/"+home+"/stunner-auth"].Object, "spec", "ingress",
-		)
-		if from, _, _ := unstructured.NestedSlice(rules[0].(map[string]any), "from"); len(from) != want.from {
-			t.Errorf("%s: ingress from %v", set, rules[0])
+		policy := objects["NetworkPolicy/"+home+"/stunner-auth"].Object
+		if from, _ := at(policy, "spec.ingress.0.from").([]any); len(from) != want.from {
+			t.Errorf("%s: ingress from %v", set, from)
 		}
-		files, err := r.templates(t)
-		if err != nil {
-			t.Fatal(err)
-		}
-		notes := ""
-		for name, text := range files {
-			if strings.HasSuffix(name, "NOTES.txt") {
-				notes = text
-			}
-		}
+		notes := r.notes(t)
 		for _, words := range want.notes {
 			if !strings.Contains(notes, words) {
 				t.Errorf("%s: the notes do not contain %q:\n%s", set, words, notes)

@@ -43,9 +43,9 @@ var protocols = map[Value][]protocol{
 
 // classYAML returns the GatewayClass, its GatewayConfig and the Dataplane. The class and the Dataplane are cluster-scoped.
 func (e *Env) classYAML() string {
-	signingKey := "Shared"
+	signingKey := ""
 	if e.PerGateway {
-		signingKey = "PerGateway"
+		signingKey = "  signingKey: PerGateway\n"
 	}
 	return fmt.Sprintf(`
 apiVersion: gateway.networking.k8s.io/v1
@@ -62,10 +62,9 @@ spec:
   realm: turn.example.org
   dataplane: %[1]s
   authRef: {name: turn}
-  signingKey: %[4]s
   sourceQuota: 1000
   allowedAddresses: [203.0.113.0/24, 198.51.100.0/24, "2001:db8::/32"]
-`, e.class, e.controller, e.system, signingKey)
+%[4]s`, e.class, e.controller, e.system, signingKey)
 }
 
 // dataplaneYAML returns the Dataplane with an image and a number of pods.

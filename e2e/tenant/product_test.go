@@ -50,7 +50,7 @@ const (
 	// limit is the timeout of steps that take a second on an idle machine.
 	limit = time.Minute
 	// soon is the timeout for a state that is reached already, or almost.
-	soon = 5 * time.Second
+	soon = 20 * time.Second
 )
 
 // Names and addresses of the environment with number 1. The first Gateway takes routes of its own namespace only, the
@@ -265,8 +265,11 @@ func start(t *testing.T) *product {
 	t.Cleanup(func() { p.calls.HangUp() })
 	must(p.ChangeRoutes(ctx)) // so that the configs before have been applied
 	for _, g := range p.Gateways {
-		p.before[g.ID()], err = p.configOf(ctx, g)
+		c, err := p.configOf(ctx, g)
 		must(err)
+		if p.before[g.ID()] = c; len(c.Clusters) != 1 {
+			t.Fatalf("the config of %s has no cluster for its route: %+v", g.ID(), c)
+		}
 	}
 	p.begun = time.Now()
 	return p
@@ -362,6 +365,9 @@ func othersAreAsBefore(t *testing.T) {
 		}
 	}
 	newTenant(t, attempt{}).isNotOffered()
+	if len(writes(t, others, time.Time{})) == 0 {
+		t.Error("the audit log has no write that made these objects")
+	}
 	for _, w := range writes(t, others, run.begun) {
 		for _, resource := range []string{"gateways", "services", "deployments", "daemonsets", "secrets"} {
 			if strings.Contains(w, " "+resource+"/") {

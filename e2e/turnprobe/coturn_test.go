@@ -22,7 +22,7 @@ func TestCoturn(t *testing.T) {
 		Server: startCoturn(t), Transport: probe.UDP, User: user, Password: password, Realm: realm,
 		Denied: netip.MustParseAddr("192.0.2.1"), Silence: probe.DefaultSilence, Answer: probe.DefaultAnswer,
 	}
-	results, err := probe.Run(target, probe.Checks(), func(probe.Result) {})
+	results, err := probe.Run(target, probe.Checks())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,7 +55,7 @@ func startCoturn(t *testing.T) netip.AddrPort {
 		"--db=" + dir + "/users.db", "--log-file=stdout", "--pidfile=" + dir + "/pid",
 	}
 	address := fmt.Sprintf("%s:%d", bed.Loopback, port)
-	start(t, bed.Command{
+	bedtest.Start(t, bed.Command{
 		Name: "turnserver", Path: path, Args: args, Dir: dir, Logs: dir,
 	}, func(ctx context.Context) error {
 		conn, err := new(net.Dialer).DialContext(ctx, "tcp", address)

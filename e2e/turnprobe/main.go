@@ -34,9 +34,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintln(stderr, "turnprobe:", err)
 		return exitUsage
 	}
-	progress := progressOn(stderr)
-	results, err := probe.Run(o.target, o.checks, progress.done)
-	progress.clear()
+	results, err := probe.Run(o.target, o.checks)
 	if err != nil {
 		fmt.Fprintln(stderr, "turnprobe:", err)
 		return exitFailed

@@ -49,22 +49,6 @@ func TestTable(t *testing.T) {
 	}
 }
 
-// TestColours: every colour is reset, and none is printed without a terminal.
-func TestColours(t *testing.T) {
-	for _, colours := range []bool{true, false} {
-		var out bytes.Buffer
-		p := &painter{w: &out, colours: colours}
-		p.paint(looks[probe.Fail].colour, "%d lost", 3)
-		want := "3 lost"
-		if colours {
-			want = "\x1b[31m3 lost\x1b[0m"
-		}
-		if got := out.String(); got != want {
-			t.Errorf("got %q, want %q", got, want)
-		}
-	}
-}
-
 // TestJSON: the JSON output contains what the table shows.
 func TestJSON(t *testing.T) {
 	var out bytes.Buffer

@@ -11,28 +11,23 @@ import (
 )
 
 var abuse = slices.Concat(forbiddenPeers(), disguisedPeers(), []Check{
-	{ID: "T-03 listener", RFC: "8656 §21.1.7",
-		Says: "a permission for the server's own listener is refused",
+	{ID: "T-03 listener", RFC: "8656 §21.1.7", Says: "a permission for the server's own listener is refused",
 		Run: func(t *Trial) {
 			if t.Server.Addr().Is4() != t.PeerAddr.Is4() {
 				t.Pointless("listener and relay are of different families")
 			}
 			t.Allocated().Bind(0x4000, t.Server).Refused(403)
 		}},
-	{ID: "T-03 own relay", RFC: "8656 §21.1.7",
-		Says: "a relayed address cannot be a peer of its own allocation",
+	{ID: "T-03 own relay", RFC: "8656 §21.1.7", Says: "a relayed address cannot be a peer of its own allocation",
 		Run: func(t *Trial) {
 			c := t.Allocated()
 			c.Bind(0x4000, c.relay).Refused(403)
 		}},
 	{ID: "T-03 other relay", RFC: "8656 §21.1.7",
 		Says: "a relayed address without a route cannot be a peer of another allocation",
-		Run: func(t *Trial) {
-			t.Allocated().Bind(0x4000, t.Allocated().relay).Refused(403)
-		}},
-	{ID: "T-03 Send", RFC: "8656 §21.1.7",
-		Says: "a Send indication to a relayed address without a route is dropped",
-		Run:  sendToRelay},
+		Run:  func(t *Trial) { t.Allocated().Bind(0x4000, t.Allocated().relay).Refused(403) }},
+	{ID: "T-03 Send", RFC: "8656 §21.1.7", Says: "a Send indication to a relayed address without a route is dropped",
+		Run: sendToRelay},
 	{ID: "T-10 first request", RFC: "policy", On: onlyUDP,
 		Says: "the response to an unauthenticated Allocate is at most 3.5 times as long",
 		Run: func(t *Trial) {
@@ -41,24 +36,18 @@ var abuse = slices.Concat(forbiddenPeers(), disguisedPeers(), []Check{
 		}},
 	{ID: "T-10 empty request", RFC: "policy", On: onlyUDP,
 		Says: "the response to a request without attributes is at most 1.4 times as long",
-		Run: func(t *Trial) {
-			factor(t, req(wire.Allocate), 1.4)
-		}},
+		Run:  func(t *Trial) { factor(t, req(wire.Allocate), 1.4) }},
 	{ID: "T-10 Binding", RFC: "policy", On: onlyUDP,
 		Says: "the response to a Binding request is at most 3.5 times as long",
-		Run: func(t *Trial) {
-			factor(t, req(wire.Binding), 3.5)
-		}},
+		Run:  func(t *Trial) { factor(t, req(wire.Binding), 3.5) }},
 	{ID: "T-10 flood", RFC: "policy", On: onlyUDP, Pace: Measuring,
 		Says: "at most 20 unauthenticated requests per second and source address are answered, and allocations keep working",
 		Run:  flood},
-	{ID: "T-11 success response", RFC: "8489 §6.3.3",
-		Says: "an unsolicited success response is not answered",
+	{ID: "T-11 success response", RFC: "8489 §6.3.3", Says: "an unsolicited success response is not answered",
 		Run: func(t *Trial) {
 			t.Client().Ignored(wire.New(wire.Success, wire.Binding).Bytes(), "Binding success response")
 		}},
-	{ID: "T-11 error response", RFC: "8489 §6.3.4",
-		Says: "an unsolicited error response is not answered",
+	{ID: "T-11 error response", RFC: "8489 §6.3.4", Says: "an unsolicited error response is not answered",
 		Run: func(t *Trial) {
 			t.Client().Ignored(wire.New(wire.Error, wire.Allocate, wire.Attr{
 				Type: wire.ErrorCode, Value: []byte{0, 0, 4, 1},
@@ -68,24 +57,20 @@ var abuse = slices.Concat(forbiddenPeers(), disguisedPeers(), []Check{
 	{ID: "T-11 Data indication", RFC: "8656 §11.4",
 		Says: "a Data indication to the server is neither answered nor relayed",
 		Run: func(t *Trial) {
-			c, p := t.Allocated(), t.Peer()
-			c.Permit(p.addr).OK()
+			c, p := t.Permitted()
 			c.Indicate(wire.Data, wire.Address(wire.XORPeerAddress, p.addr), wire.Text(wire.DataAttr, "backwards"))
 			p.Quiet("Data indication to the server")
 			c.Quiet("Data indication to the server")
 		}},
-	{ID: "T-11 own answer", RFC: "8489 §6.3.4",
-		Says: "the server's own 401, sent back, is not answered",
+	{ID: "T-11 own answer", RFC: "8489 §6.3.4", Says: "the server's own 401, sent back, is not answered",
 		Run: func(t *Trial) {
 			a := t.Client().Ask(wire.Allocate, t.plain()...).Refused(401)
 			t.Client().Ignored(a.Raw, "the server's own 401")
 		}},
 	{ID: "T-17 first bytes", RFC: "8489 §6.3", Pace: Measuring,
-		Says: "messages with any first byte leave the server working",
-		Run:  everyFirstByte},
+		Says: "messages with any first byte leave the server working", Run: everyFirstByte},
 	{ID: "T-17 mutations", RFC: "8489 §6.3", Pace: Measuring,
-		Says: "1,000 malformed requests leave the server working and the allocation in place",
-		Run:  mutations},
+		Says: "1,000 malformed requests leave the server working and the allocation in place", Run: mutations},
 })
 
 // forbidden are special-purpose addresses: of the host, its network, or multicast. They are refused even if a route

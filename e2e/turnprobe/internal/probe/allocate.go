@@ -19,8 +19,7 @@ var allocate = []Check{
 				}
 			}
 		}},
-	{ID: "T-A1 mapped address", RFC: "8656 §7.2",
-		Says: "XOR-MAPPED-ADDRESS is the client's address",
+	{ID: "T-A1 mapped address", RFC: "8656 §7.2", Says: "XOR-MAPPED-ADDRESS is the client's address",
 		Run: func(t *Trial) {
 			c := t.Client()
 			if got, want := c.Allocate().OK().address(wire.XORMappedAddress), c.local(); got != want {
@@ -38,28 +37,21 @@ var allocate = []Check{
 			p.Send(c.relay, []byte("here"))
 			c.GetsData(p.addr, []byte("here"))
 		}},
-	{ID: "T-A2 absent", RFC: "8656 §7.2",
-		Says: "an Allocate without REQUESTED-TRANSPORT gives 400",
-		Run:  func(t *Trial) { t.Client().Do(wire.Allocate).Refused(400) }},
-	{ID: "T-A2 malformed", RFC: "8656 §7.2",
-		Says: "REQUESTED-TRANSPORT of the wrong length gives 400",
+	{ID: "T-A2 absent", RFC: "8656 §7.2", Says: "an Allocate without REQUESTED-TRANSPORT gives 400",
+		Run: func(t *Trial) { t.Client().Do(wire.Allocate).Refused(400) }},
+	{ID: "T-A2 malformed", RFC: "8656 §7.2", Says: "REQUESTED-TRANSPORT of the wrong length gives 400",
 		Run: func(t *Trial) {
 			t.Client().Do(
 				wire.Allocate, wire.Attr{Type: wire.RequestedTransport, Value: []byte{protocolUDP}},
 			).Refused(400)
 		}},
-	{ID: "T-A2 unknown", RFC: "8656 §7.2",
-		Says: "REQUESTED-TRANSPORT 99 gives 442",
-		Run: func(t *Trial) {
-			t.Client().Do(wire.Allocate, wire.Byte(wire.RequestedTransport, 99)).Refused(442)
-		}},
-	{ID: "T-A3 TCP", RFC: "8656 §7.2",
-		Says: "a server without RFC 6062 answers REQUESTED-TRANSPORT TCP with 442",
+	{ID: "T-A2 unknown", RFC: "8656 §7.2", Says: "REQUESTED-TRANSPORT 99 gives 442",
+		Run: func(t *Trial) { t.Client().Do(wire.Allocate, wire.Byte(wire.RequestedTransport, 99)).Refused(442) }},
+	{ID: "T-A3 TCP", RFC: "8656 §7.2", Says: "a server without RFC 6062 answers REQUESTED-TRANSPORT TCP with 442",
 		Run: func(t *Trial) {
 			t.Client().Do(wire.Allocate, wire.Byte(wire.RequestedTransport, protocolTCP)).Refused(442, 400)
 		}},
-	{ID: "N-01 Connect", RFC: "6062 §4.3",
-		Says: "a server without RFC 6062 does not connect to peers",
+	{ID: "N-01 Connect", RFC: "6062 §4.3", Says: "a server without RFC 6062 does not connect to peers",
 		Run: func(t *Trial) {
 			c := t.Allocated()
 			request := wire.New(wire.Request, wire.Connect, wire.Address(wire.XORPeerAddress, t.Peer().addr))
@@ -68,11 +60,9 @@ var allocate = []Check{
 			}
 		}},
 	{ID: "T-A4 retransmission", RFC: "8489 §6.3.1", On: datagrams,
-		Says: "a retransmitted Allocate gets the same relayed address",
-		Run:  repeatedAllocate},
+		Says: "a retransmitted Allocate gets the same relayed address", Run: repeatedAllocate},
 	{ID: "T-A4 at once", RFC: "8489 §6.3.1", On: datagrams,
-		Says: "retransmissions of an Allocate in quick succession make one allocation",
-		Run:  copiedAllocate},
+		Says: "retransmissions of an Allocate in quick succession make one allocation", Run: copiedAllocate},
 	{ID: "T-A5 second", RFC: "8656 §7.2",
 		Says: "a second Allocate on a 5-tuple gives 437 and leaves the allocation unchanged",
 		Run: func(t *Trial) {
@@ -82,31 +72,17 @@ var allocate = []Check{
 			c.SendTo(p.addr, []byte("first"))
 			p.Gets(c.relay, []byte("first"))
 		}},
-	{ID: "T-A6 default", RFC: "8656 §7.2",
-		Says: "without LIFETIME an allocation lasts 600 s",
-		Run:  func(t *Trial) { lasts(t, t.Client().Allocate(), 600) }},
-	{ID: "T-A6 short", RFC: "8656 §7.2",
-		Says: "LIFETIME below the default gives the default",
-		Run: func(t *Trial) {
-			lasts(t, t.Client().Allocate(wire.Uint32(wire.Lifetime, 10)), 600)
-		}},
-	{ID: "T-A6 zero", RFC: "8656 §7.2",
-		Says: "LIFETIME 0 in an Allocate gives the default",
-		Run: func(t *Trial) {
-			lasts(t, t.Client().Allocate(wire.Uint32(wire.Lifetime, 0)), 600)
-		}},
-	{ID: "T-A6 middle", RFC: "8656 §7.2",
-		Says: "LIFETIME between default and maximum is granted",
-		Run: func(t *Trial) {
-			lasts(t, t.Client().Allocate(wire.Uint32(wire.Lifetime, 1800)), 1800)
-		}},
-	{ID: "T-A6 long", RFC: "8656 §7.2",
-		Says: "LIFETIME above the maximum gives the maximum, 3600 s",
-		Run: func(t *Trial) {
-			lasts(t, t.Client().Allocate(wire.Uint32(wire.Lifetime, 1<<32-1)), 3600)
-		}},
-	{ID: "T-A7 even", RFC: "8656 §7.2",
-		Says: "EVEN-PORT gives an even port, and no token",
+	{ID: "T-A6 default", RFC: "8656 §7.2", Says: "without LIFETIME an allocation lasts 600 s",
+		Run: func(t *Trial) { lasts(t, t.Client().Allocate(), 600) }},
+	{ID: "T-A6 short", RFC: "8656 §7.2", Says: "LIFETIME below the default gives the default",
+		Run: func(t *Trial) { lasts(t, t.Client().Allocate(wire.Uint32(wire.Lifetime, 10)), 600) }},
+	{ID: "T-A6 zero", RFC: "8656 §7.2", Says: "LIFETIME 0 in an Allocate gives the default",
+		Run: func(t *Trial) { lasts(t, t.Client().Allocate(wire.Uint32(wire.Lifetime, 0)), 600) }},
+	{ID: "T-A6 middle", RFC: "8656 §7.2", Says: "LIFETIME between default and maximum is granted",
+		Run: func(t *Trial) { lasts(t, t.Client().Allocate(wire.Uint32(wire.Lifetime, 1800)), 1800) }},
+	{ID: "T-A6 long", RFC: "8656 §7.2", Says: "LIFETIME above the maximum gives the maximum, 3600 s",
+		Run: func(t *Trial) { lasts(t, t.Client().Allocate(wire.Uint32(wire.Lifetime, 1<<32-1)), 3600) }},
+	{ID: "T-A7 even", RFC: "8656 §7.2", Says: "EVEN-PORT gives an even port, and no token",
 		Run: func(t *Trial) {
 			c := t.Client()
 			a := c.Allocate(wire.Even(false)).OK()
@@ -124,27 +100,23 @@ var allocate = []Check{
 				t.Failf("the token gives %s, want %s", second.relay, want)
 			}
 		}},
-	{ID: "T-A7 token once", RFC: "8656 §7.2",
-		Says: "a token that was used before gives 508",
+	{ID: "T-A7 token once", RFC: "8656 §7.2", Says: "a token that was used before gives 508",
 		Run: func(t *Trial) {
 			_, token := reserved(t)
 			t.Client().Do(wire.Allocate, overUDP(), token).OK()
 			t.Client().Do(wire.Allocate, overUDP(), token).Refused(508)
 		}},
-	{ID: "T-A7 unknown token", RFC: "8656 §7.2",
-		Says: "a token that was never issued gives 508",
+	{ID: "T-A7 unknown token", RFC: "8656 §7.2", Says: "a token that was never issued gives 508",
 		Run: func(t *Trial) {
 			t.Client().Do(wire.Allocate, overUDP(), wire.Text(wire.ReservationToken, "invented")).Refused(508)
 		}},
-	{ID: "T-A8 token and EVEN-PORT", RFC: "8656 §7.2",
-		Says: "RESERVATION-TOKEN with EVEN-PORT gives 400",
+	{ID: "T-A8 token and EVEN-PORT", RFC: "8656 §7.2", Says: "RESERVATION-TOKEN with EVEN-PORT gives 400",
 		Run: func(t *Trial) {
 			t.Client().Do(
 				wire.Allocate, overUDP(), wire.Text(wire.ReservationToken, "invented"), wire.Even(false),
 			).Refused(400)
 		}},
-	{ID: "T-A8 token and family", RFC: "8656 §7.2",
-		Says: "RESERVATION-TOKEN with REQUESTED-ADDRESS-FAMILY gives 400",
+	{ID: "T-A8 token and family", RFC: "8656 §7.2", Says: "RESERVATION-TOKEN with REQUESTED-ADDRESS-FAMILY gives 400",
 		Run: func(t *Trial) {
 			t.Client().Do(wire.Allocate, overUDP(), wire.Text(wire.ReservationToken, "invented"),
 				wire.Byte(wire.RequestedAddressFamily, wire.IPv4)).Refused(400)
@@ -158,49 +130,39 @@ var allocate = []Check{
 	{ID: "T-A9 absent", RFC: "8656 §7.2",
 		Says: "without REQUESTED-ADDRESS-FAMILY the relay is IPv4, or the response is 440",
 		Run:  func(t *Trial) { family(t, 0, netip.Addr.Is4) }},
-	{ID: "T-A9 IPv4", RFC: "8656 §7.2",
-		Says: "a request for IPv4 gives an IPv4 relay or 440",
-		Run:  func(t *Trial) { family(t, wire.IPv4, netip.Addr.Is4) }},
-	{ID: "T-A9 IPv6", RFC: "8656 §7.2",
-		Says: "a request for IPv6 gives an IPv6 relay or 440",
-		Run:  func(t *Trial) { family(t, wire.IPv6, netip.Addr.Is6) }},
-	{ID: "T-A9 unknown", RFC: "8656 §7.2",
-		Says: "a request for an unknown family gives 440",
+	{ID: "T-A9 IPv4", RFC: "8656 §7.2", Says: "a request for IPv4 gives an IPv4 relay or 440",
+		Run: func(t *Trial) { family(t, wire.IPv4, netip.Addr.Is4) }},
+	{ID: "T-A9 IPv6", RFC: "8656 §7.2", Says: "a request for IPv6 gives an IPv6 relay or 440",
+		Run: func(t *Trial) { family(t, wire.IPv6, netip.Addr.Is6) }},
+	{ID: "T-A9 unknown", RFC: "8656 §7.2", Says: "a request for an unknown family gives 440",
 		Run: func(t *Trial) {
 			t.Client().Do(wire.Allocate, overUDP(), wire.Byte(wire.RequestedAddressFamily, 5)).Refused(440)
 		}},
-	{ID: "T-A10 IPv4", RFC: "8656 §7.2",
-		Says: "ADDITIONAL-ADDRESS-FAMILY IPv4 gives 400",
+	{ID: "T-A10 IPv4", RFC: "8656 §7.2", Says: "ADDITIONAL-ADDRESS-FAMILY IPv4 gives 400",
 		Run: func(t *Trial) {
 			t.Client().Do(wire.Allocate, overUDP(), wire.Byte(wire.AdditionalAddressFamily, wire.IPv4)).Refused(400)
 		}},
-	{ID: "T-A10 both", RFC: "8656 §7.2",
-		Says: "ADDITIONAL-ADDRESS-FAMILY with REQUESTED-ADDRESS-FAMILY gives 400",
+	{ID: "T-A10 both", RFC: "8656 §7.2", Says: "ADDITIONAL-ADDRESS-FAMILY with REQUESTED-ADDRESS-FAMILY gives 400",
 		Run: func(t *Trial) {
 			t.Client().Do(wire.Allocate, overUDP(), wire.Byte(wire.RequestedAddressFamily, wire.IPv4),
 				wire.Byte(wire.AdditionalAddressFamily, wire.IPv6)).Refused(400)
 		}},
-	{ID: "T-A10 with a pair", RFC: "8656 §7.2",
-		Says: "ADDITIONAL-ADDRESS-FAMILY with EVEN-PORT and R gives 400",
+	{ID: "T-A10 with a pair", RFC: "8656 §7.2", Says: "ADDITIONAL-ADDRESS-FAMILY with EVEN-PORT and R gives 400",
 		Run: func(t *Trial) {
 			t.Client().Do(wire.Allocate, overUDP(), wire.Even(true),
 				wire.Byte(wire.AdditionalAddressFamily, wire.IPv6)).Refused(400)
 		}},
 	{ID: "T-A10 IPv6", RFC: "8656 §7.2",
-		Says: "ADDITIONAL-ADDRESS-FAMILY IPv6 gives two relays, or one and ADDRESS-ERROR-CODE",
-		Run:  dualAllocate},
-	{ID: "T-A11 DONT-FRAGMENT", RFC: "8656 §7.2",
-		Says: "DONT-FRAGMENT is supported, or gives a 420 that lists it",
+		Says: "ADDITIONAL-ADDRESS-FAMILY IPv6 gives two relays, or one and ADDRESS-ERROR-CODE", Run: dualAllocate},
+	{ID: "T-A11 DONT-FRAGMENT", RFC: "8656 §7.2", Says: "DONT-FRAGMENT is supported, or gives a 420 that lists it",
 		Run: func(t *Trial) {
 			if a := t.Client().Allocate(wire.Empty(wire.DontFragment)); a.Class != wire.Success {
 				a.Refused(420).Unknown(wire.DontFragment)
 			}
 		}},
-	{ID: "T-A16 random ports", RFC: "6056 §3",
-		Says: "relay ports are not predictable from earlier ones",
-		Run:  randomPorts},
-	{ID: "T-A16 freed ports", RFC: "8656 §8.2",
-		Says: "allocations can be made and deleted repeatedly on a 5-tuple",
+	{ID: "T-A16 random ports", RFC: "6056 §3", Says: "relay ports are not predictable from earlier ones",
+		Run: randomPorts},
+	{ID: "T-A16 freed ports", RFC: "8656 §8.2", Says: "allocations can be made and deleted repeatedly on a 5-tuple",
 		Run: func(t *Trial) {
 			c := t.Client()
 			for range 20 {
@@ -209,17 +171,14 @@ var allocate = []Check{
 			}
 		}},
 	{ID: "T-A17 quota", RFC: "8656 §7.2",
-		Says: "a user at the quota gets 486, and gets another allocation after deleting one",
-		Run:  quota},
-	{ID: "N-02 ticket", RFC: "8016 §3.1",
-		Says: "a client that does not request mobility gets no MOBILITY-TICKET",
+		Says: "a user at the quota gets 486, and gets another allocation after deleting one", Run: quota},
+	{ID: "N-02 ticket", RFC: "8016 §3.1", Says: "a client that does not request mobility gets no MOBILITY-TICKET",
 		Run: func(t *Trial) {
 			if a := t.Client().Allocate().OK(); a.Has(wire.MobilityTicket) {
 				t.Failf("the success has MOBILITY-TICKET")
 			}
 		}},
-	{ID: "N-02 stolen ticket", RFC: "8016 §3.2",
-		Says: "an invented MOBILITY-TICKET moves no allocation",
+	{ID: "N-02 stolen ticket", RFC: "8016 §3.2", Says: "an invented MOBILITY-TICKET moves no allocation",
 		Run: func(t *Trial) {
 			t.Client().Do(wire.Refresh, wire.Text(wire.MobilityTicket, "an invented ticket")).Denied()
 		}},

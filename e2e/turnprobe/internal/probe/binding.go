@@ -11,8 +11,7 @@ import (
 )
 
 var binding = []Check{
-	{ID: "S-01 address", RFC: "8489 §6.3.1",
-		Says: "the response to a Binding request has the request's source address",
+	{ID: "S-01 address", RFC: "8489 §6.3.1", Says: "the response to a Binding request has the request's source address",
 		Run: func(t *Trial) {
 			c := t.Client()
 			if got, want := c.Ask(wire.Binding).OK().address(wire.XORMappedAddress), c.local(); got != want {
@@ -21,19 +20,13 @@ var binding = []Check{
 		}},
 	{ID: "S-01 source", RFC: "8489 §6.3.1.1", On: onlyUDP,
 		Says: "the response comes from the address that the request was sent to",
-		Run: func(t *Trial) {
-			answersFrom(t, t.Server)
-		}},
+		Run:  func(t *Trial) { answersFrom(t, t.Server) }},
 	{ID: "S-01 retransmission", RFC: "8489 §6.3.1", On: datagrams,
-		Says: "a retransmitted request gets the same response",
-		Run:  repeatedBinding},
+		Says: "a retransmitted request gets the same response", Run: repeatedBinding},
 	{ID: "S-02 Binding", RFC: "8489 §14.7",
 		Says: "a request with FINGERPRINT gets a response with FINGERPRINT as the last attribute",
-		Run: func(t *Trial) {
-			fingerprinted(t.Client().answer(wire.Fingerprint(req(wire.Binding))).OK())
-		}},
-	{ID: "S-02 challenge", RFC: "8489 §14.7",
-		Says: "a 401 to a request with FINGERPRINT has FINGERPRINT",
+		Run:  func(t *Trial) { fingerprinted(t.Client().answer(wire.Fingerprint(req(wire.Binding))).OK()) }},
+	{ID: "S-02 challenge", RFC: "8489 §14.7", Says: "a 401 to a request with FINGERPRINT has FINGERPRINT",
 		Run: func(t *Trial) {
 			fingerprinted(t.Client().answer(wire.Fingerprint(req(wire.Allocate, t.plain()...))).Refused(401))
 		}},
@@ -46,26 +39,20 @@ var binding = []Check{
 			c.note(a)
 			fingerprinted(a.Signed())
 		}},
-	{ID: "S-03 Binding", RFC: "8489 §6.3",
-		Says: "a request with a wrong FINGERPRINT is discarded",
+	{ID: "S-03 Binding", RFC: "8489 §6.3", Says: "a request with a wrong FINGERPRINT is discarded",
 		Run: func(t *Trial) {
 			t.Client().Ignored(spoiled(wire.Fingerprint(req(wire.Binding))), "Binding request with a wrong FINGERPRINT")
 		}},
-	{ID: "S-03 Allocate", RFC: "8489 §6.3",
-		Says: "FINGERPRINT is checked before the credentials",
+	{ID: "S-03 Allocate", RFC: "8489 §6.3", Says: "FINGERPRINT is checked before the credentials",
 		Run: func(t *Trial) {
 			c := t.Client()
 			c.challenge()
 			request := wire.Fingerprint(c.sign(req(wire.Allocate, t.plain()...)))
 			c.Ignored(spoiled(request), "Allocate request with a wrong FINGERPRINT")
 		}},
-	{ID: "S-04 Binding", RFC: "8489 §6.3.1",
-		Says: "an unknown required attribute in a request gives 420 and is listed",
-		Run: func(t *Trial) {
-			t.Client().Ask(wire.Binding, wire.Uint32(0x7777, 1)).Refused(420).Unknown(0x7777)
-		}},
-	{ID: "S-04 two", RFC: "8489 §6.3.1",
-		Says: "a 420 lists every unknown required attribute, and no optional one",
+	{ID: "S-04 Binding", RFC: "8489 §6.3.1", Says: "an unknown required attribute in a request gives 420 and is listed",
+		Run: func(t *Trial) { t.Client().Ask(wire.Binding, wire.Uint32(0x7777, 1)).Refused(420).Unknown(0x7777) }},
+	{ID: "S-04 two", RFC: "8489 §6.3.1", Says: "a 420 lists every unknown required attribute, and no optional one",
 		Run: func(t *Trial) {
 			t.Client().Ask(
 				wire.Binding, wire.Uint32(0x7778, 1), wire.Uint32(0xF777, 1), wire.Uint32(0x7777, 1),
@@ -73,9 +60,7 @@ var binding = []Check{
 		}},
 	{ID: "S-04 Allocate", RFC: "8489 §6.3.1",
 		Says: "an unknown required attribute in an authenticated request gives 420",
-		Run: func(t *Trial) {
-			t.Client().Allocate(wire.Uint32(0x7777, 1)).Refused(420).Unknown(0x7777)
-		}},
+		Run:  func(t *Trial) { t.Client().Allocate(wire.Uint32(0x7777, 1)).Refused(420).Unknown(0x7777) }},
 	{ID: "S-04 Refresh", RFC: "8489 §6.3.1",
 		Says: "a Refresh with an unknown required attribute gives 420, and changes nothing",
 		Run: func(t *Trial) {
@@ -85,37 +70,25 @@ var binding = []Check{
 		}},
 	{ID: "S-04 after the credentials", RFC: "8489 §6.3",
 		Says: "credentials are checked before unknown attributes: an unauthenticated request gets 401",
+		Run:  func(t *Trial) { t.Client().Ask(wire.Allocate, t.plain(wire.Uint32(0x7777, 1))...).Refused(401) }},
+	{ID: "S-04 Send", RFC: "8489 §6.3.2", Says: "a Send indication with an unknown required attribute is discarded",
 		Run: func(t *Trial) {
-			t.Client().Ask(wire.Allocate, t.plain(wire.Uint32(0x7777, 1))...).Refused(401)
-		}},
-	{ID: "S-04 Send", RFC: "8489 §6.3.2",
-		Says: "a Send indication with an unknown required attribute is discarded",
-		Run: func(t *Trial) {
-			c, p := t.Allocated(), t.Peer()
-			c.Permit(p.addr).OK()
+			c, p := t.Permitted()
 			c.SendTo(p.addr, []byte("unknown"), wire.Uint32(0x7777, 1))
 			c.SendTo(p.addr, []byte("known"))
 			p.Gets(c.relay, []byte("known"))
 		}},
-	{ID: "S-05 Binding", RFC: "8489 §6.3",
-		Says: "an unknown optional attribute is ignored",
-		Run: func(t *Trial) {
-			t.Client().Ask(wire.Binding, wire.Uint32(0xF777, 1)).OK()
-		}},
-	{ID: "S-05 Allocate", RFC: "8489 §6.3",
-		Says: "an unknown optional attribute in an Allocate request is ignored",
-		Run: func(t *Trial) {
-			t.Allocated(wire.Text(0xF777, "odd"))
-		}},
-	{ID: "S-05 repeated", RFC: "8489 §14",
-		Says: "of a duplicate attribute, the first counts",
+	{ID: "S-05 Binding", RFC: "8489 §6.3", Says: "an unknown optional attribute is ignored",
+		Run: func(t *Trial) { t.Client().Ask(wire.Binding, wire.Uint32(0xF777, 1)).OK() }},
+	{ID: "S-05 Allocate", RFC: "8489 §6.3", Says: "an unknown optional attribute in an Allocate request is ignored",
+		Run: func(t *Trial) { t.Allocated(wire.Text(0xF777, "odd")) }},
+	{ID: "S-05 repeated", RFC: "8489 §14", Says: "of a duplicate attribute, the first counts",
 		Run: func(t *Trial) {
 			c := t.Allocated()
 			lasts(t, c.Do(wire.Refresh, wire.Uint32(wire.Lifetime, 1800), wire.Uint32(wire.Lifetime, 0)), 1800)
 			c.Refresh(600).OK()
 		}},
-	{ID: "S-06 Binding", RFC: "8489 §6.3.2",
-		Says: "a Binding indication is not answered",
+	{ID: "S-06 Binding", RFC: "8489 §6.3.2", Says: "a Binding indication is not answered",
 		Run: func(t *Trial) {
 			t.Client().Ignored(wire.New(wire.Indication, wire.Binding).Bytes(), "Binding indication")
 		}},
@@ -132,17 +105,13 @@ var binding = []Check{
 				"Binding indication with attribute 0x7777",
 			)
 		}},
-	{ID: "S-07 top bits 01", RFC: "8656 §12.6",
-		Says: "a message that begins with 01 is not processed as STUN",
-		Run:  func(t *Trial) { topBits(t, 0x40) }},
-	{ID: "S-07 top bits 10", RFC: "8489 §5",
-		Says: "a message that begins with 10 is discarded",
-		Run:  func(t *Trial) { topBits(t, 0x80) }},
-	{ID: "S-07 top bits 11", RFC: "8489 §5",
-		Says: "a message that begins with 11 is discarded",
-		Run:  func(t *Trial) { topBits(t, 0xC0) }},
-	{ID: "S-07 odd length", RFC: "8489 §5",
-		Says: "a message whose length is not a multiple of four is discarded",
+	{ID: "S-07 top bits 01", RFC: "8656 §12.6", Says: "a message that begins with 01 is not processed as STUN",
+		Run: func(t *Trial) { topBits(t, 0x40) }},
+	{ID: "S-07 top bits 10", RFC: "8489 §5", Says: "a message that begins with 10 is discarded",
+		Run: func(t *Trial) { topBits(t, 0x80) }},
+	{ID: "S-07 top bits 11", RFC: "8489 §5", Says: "a message that begins with 11 is discarded",
+		Run: func(t *Trial) { topBits(t, 0xC0) }},
+	{ID: "S-07 odd length", RFC: "8489 §5", Says: "a message whose length is not a multiple of four is discarded",
 		Run: func(t *Trial) {
 			b := append(req(wire.Binding), 0x80, 0x22)
 			b[3] = 2
@@ -155,8 +124,7 @@ var binding = []Check{
 			b[3] = 64
 			t.Client().Ignored(b, "Binding request with length 64 in 20 bytes")
 		}},
-	{ID: "S-07 half a header", RFC: "8489 §5", On: datagrams,
-		Says: "a datagram shorter than a header is discarded",
+	{ID: "S-07 half a header", RFC: "8489 §5", On: datagrams, Says: "a datagram shorter than a header is discarded",
 		Run: func(t *Trial) {
 			for n := range 20 {
 				t.Client().transmit(req(wire.Binding)[:n])
@@ -166,15 +134,13 @@ var binding = []Check{
 	{ID: "S-07 attribute past the end", RFC: "8489 §6.3",
 		Says: "a message with an attribute that is longer than the message is discarded, or answered with 400",
 		Run:  attributePastTheEnd},
-	{ID: "S-07 attribute header cut", RFC: "8489 §6.3",
-		Says: "an attribute that exceeds the message is not processed",
+	{ID: "S-07 attribute header cut", RFC: "8489 §6.3", Says: "an attribute that exceeds the message is not processed",
 		Run: func(t *Trial) {
 			b := wire.Append(req(wire.Allocate, t.plain()...), wire.Empty(wire.Username))
 			b[len(b)-1] = 0xFF
 			discardedOr400(t, b, "Allocate request whose last attribute has no bytes left")
 		}},
-	{ID: "S-08 unknown method", RFC: "8489 §6.3.1",
-		Says: "a request of an unknown method never succeeds",
+	{ID: "S-08 unknown method", RFC: "8489 §6.3.1", Says: "a request of an unknown method never succeeds",
 		Run: func(t *Trial) {
 			c := t.Client()
 			if m, ok := c.exchange(req(0x0F5)); ok && m.Class != wire.Error {
@@ -197,8 +163,7 @@ var binding = []Check{
 	{ID: "S-09 change nothing", RFC: "5780 §7",
 		Says: "a server that cannot answer from another address gives 420 for CHANGE-REQUEST without flags",
 		Run:  func(t *Trial) { changeRequest(t, 0) }},
-	{ID: "S-10 no magic cookie", RFC: "policy",
-		Says: "a message without magic cookie is dropped",
+	{ID: "S-10 no magic cookie", RFC: "policy", Says: "a message without magic cookie is dropped",
 		Run: func(t *Trial) {
 			b := req(wire.Binding)
 			copy(b[4:], "\x01\x02\x03\x04")
@@ -210,24 +175,18 @@ var binding = []Check{
 			t.onLoopback4(t.Server.Addr())
 			answersFrom(t, netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 1, 2, 3}), t.Server.Port()))
 		}},
-	{ID: "S-13 Binding", RFC: "policy",
-		Says: "SOFTWARE contains no version",
-		Run:  func(t *Trial) { discreet(t.Client().Ask(wire.Binding).OK()) }},
-	{ID: "S-13 challenge", RFC: "policy",
-		Says: "SOFTWARE in a 401 contains no version",
-		Run: func(t *Trial) {
-			discreet(t.Client().Ask(wire.Allocate, t.plain()...).Refused(401))
-		}},
-	{ID: "N-04 no other address", RFC: "5780 §7.4",
-		Says: "a server with one address sends no OTHER-ADDRESS",
+	{ID: "S-13 Binding", RFC: "policy", Says: "SOFTWARE contains no version",
+		Run: func(t *Trial) { discreet(t.Client().Ask(wire.Binding).OK()) }},
+	{ID: "S-13 challenge", RFC: "policy", Says: "SOFTWARE in a 401 contains no version",
+		Run: func(t *Trial) { discreet(t.Client().Ask(wire.Allocate, t.plain()...).Refused(401)) }},
+	{ID: "N-04 no other address", RFC: "5780 §7.4", Says: "a server with one address sends no OTHER-ADDRESS",
 		Run: func(t *Trial) {
 			if a := t.Client().Ask(wire.Binding).OK(); a.Has(wire.OtherAddress) {
 				t.Failf("the response has OTHER-ADDRESS")
 			}
 		}},
 	{ID: "N-07 first bytes", RFC: "7983 §7", On: datagrams,
-		Says: "datagrams whose first byte is neither STUN nor a channel are dropped",
-		Run:  firstBytes},
+		Says: "datagrams whose first byte is neither STUN nor a channel are dropped", Run: firstBytes},
 }
 
 // answersFrom sends a Binding request to an address from an unconnected socket, which receives responses from any

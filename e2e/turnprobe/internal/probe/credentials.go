@@ -13,11 +13,8 @@ import (
 var credentials = []Check{
 	{ID: "A-01 challenge", RFC: "8489 §9.2.4",
 		Says: "a request without MESSAGE-INTEGRITY gives 401 with REALM and NONCE, without USERNAME and MESSAGE-INTEGRITY",
-		Run: func(t *Trial) {
-			challenged(t.Client().Ask(wire.Allocate, t.plain()...).Refused(401))
-		}},
-	{ID: "A-01 every method", RFC: "8656 §5",
-		Says: "Refresh, CreatePermission and ChannelBind require credentials too",
+		Run:  func(t *Trial) { challenged(t.Client().Ask(wire.Allocate, t.plain()...).Refused(401)) }},
+	{ID: "A-01 every method", RFC: "8656 §5", Says: "Refresh, CreatePermission and ChannelBind require credentials too",
 		Run: func(t *Trial) {
 			c := t.Allocated()
 			peer := wire.Address(wire.XORPeerAddress, t.Peer().addr)
@@ -26,66 +23,48 @@ var credentials = []Check{
 			challenged(c.Ask(wire.ChannelBind, wire.Channel(0x4000), peer).Refused(401))
 			c.Refresh(600).OK()
 		}},
-	{ID: "A-02 wrong password", RFC: "8489 §9.2.4",
-		Says: "a wrong password gives 401 with REALM and NONCE",
+	{ID: "A-02 wrong password", RFC: "8489 §9.2.4", Says: "a wrong password gives 401 with REALM and NONCE",
 		Run: func(t *Trial) {
 			challenged(t.stranger(t.Target.login(t.name()).user, "guessed").Allocate().Refused(401))
 		}},
-	{ID: "A-02 unknown user", RFC: "8489 §9.2.4",
-		Says: "an unknown user gives 401 with REALM and NONCE",
-		Run: func(t *Trial) {
-			challenged(t.stranger("nobody", "guessed").Allocate().Refused(401))
-		}},
+	{ID: "A-02 unknown user", RFC: "8489 §9.2.4", Says: "an unknown user gives 401 with REALM and NONCE",
+		Run: func(t *Trial) { challenged(t.stranger("nobody", "guessed").Allocate().Refused(401)) }},
 	{ID: "A-02 no difference", RFC: "8489 §9.2.4",
-		Says: "the responses to an unknown user and to a wrong password differ in the nonce only",
-		Run:  indistinct},
-	{ID: "A-02 other realm", RFC: "8489 §9.2.4",
-		Says: "MESSAGE-INTEGRITY for another realm gives 401",
+		Says: "the responses to an unknown user and to a wrong password differ in the nonce only", Run: indistinct},
+	{ID: "A-02 other realm", RFC: "8489 §9.2.4", Says: "MESSAGE-INTEGRITY for another realm gives 401",
 		Run: func(t *Trial) {
 			c := t.Client()
 			c.challenge()
 			c.realm = "elsewhere.example.org"
 			c.once(wire.Allocate, t.plain()...).Denied()
 		}},
-	{ID: "A-02 second try", RFC: "8489 §9.2.5",
-		Says: "after a 401 the same client succeeds with the right password",
+	{ID: "A-02 second try", RFC: "8489 §9.2.5", Says: "after a 401 the same client succeeds with the right password",
 		Run: func(t *Trial) {
 			c := t.stranger(t.Target.login(t.name()).user, "guessed")
 			c.learn(c.Allocate().Refused(401))
 			c.login = t.Target.login(t.name())
 			c.Allocate().OK()
 		}},
-	{ID: "A-02 expired", RFC: "policy",
-		Says: "an expired ephemeral credential gives 401",
+	{ID: "A-02 expired", RFC: "policy", Says: "an expired ephemeral credential gives 401",
 		Run: func(t *Trial) {
 			c := t.Client()
 			c.login = t.ephemeralUser(-time.Hour)
 			challenged(c.Allocate().Refused(401))
 		}},
-	{ID: "A-03 no USERNAME", RFC: "8489 §9.2.4",
-		Says: "MESSAGE-INTEGRITY without USERNAME gives 400",
-		Run:  func(t *Trial) { incomplete(t, wire.Username) }},
-	{ID: "A-03 no REALM", RFC: "8489 §9.2.4",
-		Says: "MESSAGE-INTEGRITY without REALM gives 400",
-		Run:  func(t *Trial) { incomplete(t, wire.Realm) }},
-	{ID: "A-03 no NONCE", RFC: "8489 §9.2.4",
-		Says: "MESSAGE-INTEGRITY without NONCE gives 400",
-		Run:  func(t *Trial) { incomplete(t, wire.Nonce) }},
+	{ID: "A-03 no USERNAME", RFC: "8489 §9.2.4", Says: "MESSAGE-INTEGRITY without USERNAME gives 400",
+		Run: func(t *Trial) { incomplete(t, wire.Username) }},
+	{ID: "A-03 no REALM", RFC: "8489 §9.2.4", Says: "MESSAGE-INTEGRITY without REALM gives 400",
+		Run: func(t *Trial) { incomplete(t, wire.Realm) }},
+	{ID: "A-03 no NONCE", RFC: "8489 §9.2.4", Says: "MESSAGE-INTEGRITY without NONCE gives 400",
+		Run: func(t *Trial) { incomplete(t, wire.Nonce) }},
 	{ID: "A-04 invented nonce", RFC: "8489 §9.2.4",
 		Says: "a nonce that the server did not issue gives 438 with a valid one",
-		Run: func(t *Trial) {
-			stale(t, func(string) string { return "0123456789abcdef" })
-		}},
+		Run:  func(t *Trial) { stale(t, func(string) string { return "0123456789abcdef" }) }},
 	{ID: "A-04 tampered nonce", RFC: "8489 §9.2.4",
 		Says: "a nonce with one changed character gives 438 with a valid one",
-		Run: func(t *Trial) {
-			stale(t, func(nonce string) string { return changed(nonce) })
-		}},
-	{ID: "A-04 cut nonce", RFC: "8489 §9.2.4",
-		Says: "half a nonce gives 438 with a valid one",
-		Run: func(t *Trial) {
-			stale(t, func(nonce string) string { return nonce[:len(nonce)/2] })
-		}},
+		Run:  func(t *Trial) { stale(t, func(nonce string) string { return changed(nonce) }) }},
+	{ID: "A-04 cut nonce", RFC: "8489 §9.2.4", Says: "half a nonce gives 438 with a valid one",
+		Run: func(t *Trial) { stale(t, func(nonce string) string { return nonce[:len(nonce)/2] }) }},
 	{ID: "A-04 on an allocation", RFC: "8489 §9.2.4",
 		Says: "a stale nonce in a Refresh costs one more round trip, and the allocation stays",
 		Run: func(t *Trial) {
@@ -94,8 +73,7 @@ var credentials = []Check{
 			c.learn(c.once(wire.Refresh, wire.Uint32(wire.Lifetime, 0)).Refused(438))
 			c.Refresh(600).OK()
 		}},
-	{ID: "A-06 other address", RFC: "8489 §9.2.1",
-		Says: "a nonce is not valid for another source address",
+	{ID: "A-06 other address", RFC: "8489 §9.2.1", Says: "a nonce is not valid for another source address",
 		Run: func(t *Trial) {
 			t.onLoopback4(t.Server.Addr())
 			c := t.Client()
@@ -113,8 +91,7 @@ var credentials = []Check{
 			request := c.sign(req(wire.Allocate, t.plain()...))
 			c.note(c.answer(wire.Append(request, wire.Uint32(0x7777, 1))).OK())
 		}},
-	{ID: "A-07 known attribute", RFC: "8489 §14.5",
-		Says: "a LIFETIME after MESSAGE-INTEGRITY is ignored",
+	{ID: "A-07 known attribute", RFC: "8489 §14.5", Says: "a LIFETIME after MESSAGE-INTEGRITY is ignored",
 		Run: func(t *Trial) {
 			c := t.Allocated()
 			request := c.sign(req(wire.Refresh))
@@ -132,45 +109,25 @@ var credentials = []Check{
 			c.Bind(0x4000, p.addr).OK().Signed()
 			c.Refresh(0).OK().Signed()
 		}},
-	{ID: "A-08 400", RFC: "8489 §9.2.4",
-		Says: "a 400 to an authenticated request has MESSAGE-INTEGRITY",
-		Run: func(t *Trial) {
-			t.Client().Do(wire.Allocate).Refused(400).Signed()
-		}},
-	{ID: "A-08 420", RFC: "8489 §9.2.4",
-		Says: "a 420 to an authenticated request has MESSAGE-INTEGRITY",
-		Run: func(t *Trial) {
-			t.Client().Allocate(wire.Uint32(0x7777, 1)).Refused(420).Signed()
-		}},
-	{ID: "A-08 437", RFC: "8489 §9.2.4",
-		Says: "a 437 to an authenticated request has MESSAGE-INTEGRITY",
-		Run: func(t *Trial) {
-			t.Client().Refresh(600).Refused(437).Signed()
-		}},
-	{ID: "A-08 442", RFC: "8489 §9.2.4",
-		Says: "a 442 to an authenticated request has MESSAGE-INTEGRITY",
+	{ID: "A-08 400", RFC: "8489 §9.2.4", Says: "a 400 to an authenticated request has MESSAGE-INTEGRITY",
+		Run: func(t *Trial) { t.Client().Do(wire.Allocate).Refused(400).Signed() }},
+	{ID: "A-08 420", RFC: "8489 §9.2.4", Says: "a 420 to an authenticated request has MESSAGE-INTEGRITY",
+		Run: func(t *Trial) { t.Client().Allocate(wire.Uint32(0x7777, 1)).Refused(420).Signed() }},
+	{ID: "A-08 437", RFC: "8489 §9.2.4", Says: "a 437 to an authenticated request has MESSAGE-INTEGRITY",
+		Run: func(t *Trial) { t.Client().Refresh(600).Refused(437).Signed() }},
+	{ID: "A-08 442", RFC: "8489 §9.2.4", Says: "a 442 to an authenticated request has MESSAGE-INTEGRITY",
 		Run: func(t *Trial) {
 			t.Client().Do(wire.Allocate, wire.Byte(wire.RequestedTransport, 99)).Refused(442).Signed()
 		}},
-	{ID: "A-08 403", RFC: "8489 §9.2.4",
-		Says: "a 403 to an authenticated request has MESSAGE-INTEGRITY",
-		Run: func(t *Trial) {
-			t.Allocated().Permit(t.denied()).Refused(403).Signed()
-		}},
-	{ID: "A-09 long", RFC: "8489 §14.3",
-		Says: "a username of 508 bytes is treated as an unknown user",
-		Run:  func(t *Trial) { named(t, strings.Repeat("u", 508)) }},
-	{ID: "A-09 too long", RFC: "8489 §14.3",
-		Says: "a username of 763 bytes is refused",
-		Run:  func(t *Trial) { named(t, strings.Repeat("u", 763)) }},
-	{ID: "A-09 odd bytes", RFC: "8489 §14.3",
-		Says: "a username of control characters and broken UTF-8 is refused",
-		Run: func(t *Trial) {
-			named(t, "line\r\nlevel=INFO msg=forged\x00\x1b[31m\xff\xfe")
-		}},
-	{ID: "A-09 empty", RFC: "8489 §14.3",
-		Says: "an empty username is refused",
-		Run:  func(t *Trial) { named(t, "") }},
+	{ID: "A-08 403", RFC: "8489 §9.2.4", Says: "a 403 to an authenticated request has MESSAGE-INTEGRITY",
+		Run: func(t *Trial) { t.Allocated().Permit(t.denied()).Refused(403).Signed() }},
+	{ID: "A-09 long", RFC: "8489 §14.3", Says: "a username of 508 bytes is treated as an unknown user",
+		Run: func(t *Trial) { named(t, strings.Repeat("u", 508)) }},
+	{ID: "A-09 too long", RFC: "8489 §14.3", Says: "a username of 763 bytes is refused",
+		Run: func(t *Trial) { named(t, strings.Repeat("u", 763)) }},
+	{ID: "A-09 odd bytes", RFC: "8489 §14.3", Says: "a username of control characters and broken UTF-8 is refused",
+		Run: func(t *Trial) { named(t, "line\r\nlevel=INFO msg=forged\x00\x1b[31m\xff\xfe") }},
+	{ID: "A-09 empty", RFC: "8489 §14.3", Says: "an empty username is refused", Run: func(t *Trial) { named(t, "") }},
 	{ID: "A-09 short signature", RFC: "8489 §14.5",
 		Says: "MESSAGE-INTEGRITY of another length than 20 bytes is refused",
 		Run: func(t *Trial) {
@@ -180,8 +137,7 @@ var credentials = []Check{
 			c.answer(wire.Append(request, wire.Text(wire.MessageIntegrity, "sixteen bytes :)"))).Refused(400, 401)
 		}},
 	{ID: "A-10 announcement", RFC: "8489 §9.2.1",
-		Says: "PASSWORD-ALGORITHMS is present exactly if the nonce announces the feature",
-		Run:  announced},
+		Says: "PASSWORD-ALGORITHMS is present exactly if the nonce announces the feature", Run: announced},
 	{ID: "A-11 ACCESS-TOKEN", RFC: "7635 §6.1",
 		Says: "a server without third-party authorization gives 420 for ACCESS-TOKEN",
 		Run: func(t *Trial) {
@@ -195,8 +151,7 @@ var credentials = []Check{
 			}
 		}},
 	{ID: "T-08 time", RFC: "policy", Pace: Measuring, On: onlyUDP,
-		Says: "an unknown user is refused as fast as a wrong password",
-		Run:  enumeration},
+		Says: "an unknown user is refused as fast as a wrong password", Run: enumeration},
 }
 
 // challenged checks that a 401 is well-formed.

@@ -21,6 +21,20 @@ func (t *Trial) Allocated(more ...wire.Attr) *Client {
 	return c
 }
 
+// Permitted opens a client with an allocation and a permission for a peer.
+func (t *Trial) Permitted() (*Client, *Peer) {
+	c, p := t.Allocated(), t.Peer()
+	c.Permit(p.addr).OK()
+	return c, p
+}
+
+// Bound opens a client with an allocation and channel 0x4000 to a peer.
+func (t *Trial) Bound() (*Client, *Peer) {
+	c, p := t.Allocated(), t.Peer()
+	c.Bind(0x4000, p.addr).OK()
+	return c, p
+}
+
 // Allocate sends an Allocate request for a UDP relay, with further attributes.
 func (c *Client) Allocate(more ...wire.Attr) Answer {
 	return c.Do(wire.Allocate, c.trial.plain(more...)...)

@@ -14,12 +14,11 @@ import (
 // width is the number of brisk checks that run concurrently.
 const width = 8
 
-// Run runs the checks and returns their results in the order of the checks. It calls done with each result when the
-// check ends; the calls do not overlap.
-func Run(target Target, checks []Check, done func(Result)) ([]Result, error) {
+// Run runs the checks and returns their results in the order of the checks.
+func Run(target Target, checks []Check) ([]Result, error) {
 	r := runner{
 		target: target, tag: rand.Text(), sources: newSources(target.Server.Addr()),
-		pulse: stall.Start(), done: done, results: make([]Result, len(checks)),
+		pulse: stall.Start(), results: make([]Result, len(checks)),
 	}
 	defer r.pulse.Stop()
 	if err := r.survey(); err != nil {
@@ -47,9 +46,6 @@ type runner struct {
 	asks6   bool
 	sources *sources
 	pulse   *stall.Monitor
-
-	mu      sync.Mutex
-	done    func(Result)
 	results []Result
 }
 
@@ -69,13 +65,7 @@ func (r *runner) sideBySide(checks []Check) {
 	all.Wait()
 }
 
-func (r *runner) check(i int, c Check) {
-	result := r.judge(c)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.results[i] = result
-	r.done(result)
-}
+func (r *runner) check(i int, c Check) { r.results[i] = r.judge(c) }
 
 func (r *runner) judge(c Check) Result {
 	switch {

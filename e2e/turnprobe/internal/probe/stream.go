@@ -17,8 +17,7 @@ var stream = []Check{
 	{ID: "C-07 padding", RFC: "8656 §12.5", On: streams,
 		Says: "on a stream ChannelData is padded to four bytes, both ways",
 		Run: func(t *Trial) {
-			c, p := t.Allocated(), t.Peer()
-			c.Bind(0x4000, p.addr).OK()
+			c, p := t.Bound()
 			for n := range 8 { // missing padding would shift the next frame
 				c.SendOn(0x4000, pattern(n))
 				c.SendOn(0x4000, pattern(n+1))
@@ -31,25 +30,19 @@ var stream = []Check{
 			}
 		}},
 	{ID: "C-07 at once", RFC: "8656 §12.5", On: streams, Pace: Measuring,
-		Says: "on a stream small payloads are forwarded at once",
-		Run:  smallAtOnce},
+		Says: "on a stream small payloads are forwarded at once", Run: smallAtOnce},
 	{ID: "C-08 ChannelData", RFC: "8656 §12.5", On: streams,
 		Says: "the content of an oversize ChannelData message is not parsed as messages",
 		Run:  func(t *Trial) { smuggle(t, wire.ChannelData(0x4000, nil, true), 4) }},
 	{ID: "C-08 STUN", RFC: "8489 §6.2.2", On: streams,
 		Says: "the content of an oversize STUN message is not parsed as messages",
-		Run: func(t *Trial) {
-			smuggle(t, req(wire.Binding), 20)
-		}},
-	{ID: "C-09 split", RFC: "8489 §6.2.2", On: streams,
-		Says: "a message that arrives byte by byte is answered",
-		Run:  splitRequest},
-	{ID: "C-09 several", RFC: "8489 §6.2.2", On: streams,
-		Says: "several messages in one segment are all answered",
-		Run:  severalInOne},
+		Run:  func(t *Trial) { smuggle(t, req(wire.Binding), 20) }},
+	{ID: "C-09 split", RFC: "8489 §6.2.2", On: streams, Says: "a message that arrives byte by byte is answered",
+		Run: splitRequest},
+	{ID: "C-09 several", RFC: "8489 §6.2.2", On: streams, Says: "several messages in one segment are all answered",
+		Run: severalInOne},
 	{ID: "C-09 split ChannelData", RFC: "8656 §12.5", On: streams,
-		Says: "fragmented ChannelData is reassembled before it is relayed",
-		Run:  splitChannelData},
+		Says: "fragmented ChannelData is reassembled before it is relayed", Run: splitChannelData},
 	{ID: "C-09 garbage", RFC: "7983 §7", On: streams,
 		Says: "bytes that are not a message end the connection or are skipped",
 		Run: func(t *Trial) {
@@ -74,39 +67,30 @@ var stream = []Check{
 			t.closed(c.relay, t.Answer)
 		}},
 	{ID: "T-14 silent", RFC: "policy", On: []Transport{TCP, TLS}, Pace: Waiting,
-		Says: "a silent connection is closed within 12 s",
-		Run:  func(t *Trial) { closes(t, nil) }},
+		Says: "a silent connection is closed within 12 s", Run: func(t *Trial) { closes(t, nil) }},
 	{ID: "T-14 half a header", RFC: "policy", On: streams, Pace: Waiting,
 		Says: "a connection with half a header is closed within 12 s",
 		Run:  func(t *Trial) { closes(t, []byte{0, 1, 0, 0, 0x21, 0x12}) }},
 	{ID: "T-14 dripping", RFC: "policy", On: streams, Pace: Waiting,
-		Says: "a connection that sends its first message at one byte per second is closed within 12 s",
-		Run:  dripping},
+		Says: "a connection that sends its first message at one byte per second is closed within 12 s", Run: dripping},
 	{ID: "T-14 no handshake", RFC: "policy", On: onlyTLS, Pace: Waiting,
-		Says: "a connection without TLS handshake is closed within 12 s",
-		Run:  func(t *Trial) { closesRaw(t, nil) }},
+		Says: "a connection without TLS handshake is closed within 12 s", Run: func(t *Trial) { closesRaw(t, nil) }},
 	{ID: "T-14 half a handshake", RFC: "policy", On: onlyTLS, Pace: Waiting,
 		Says: "a connection with half a ClientHello is closed within 12 s",
-		Run: func(t *Trial) {
-			closesRaw(t, []byte{22, 3, 1, 2, 0, 1, 0, 1, 0xFC, 3, 3})
-		}},
+		Run:  func(t *Trial) { closesRaw(t, []byte{22, 3, 1, 2, 0, 1, 0, 1, 0xFC, 3, 3}) }},
 	{ID: "T-14 good client", RFC: "policy", On: streams, Pace: Measuring,
-		Says: "with 50 silent connections open, a client gets an allocation within a second",
-		Run:  besideSilence},
+		Says: "with 50 silent connections open, a client gets an allocation within a second", Run: besideSilence},
 	{ID: "T-15 large body", RFC: "policy", On: streams,
 		Says: "a message of 64 KiB without credentials ends the connection",
 		Run:  func(t *Trial) { largeBody(t, 65000) }},
 	{ID: "T-15 body over 1 KiB", RFC: "policy", On: streams,
 		Says: "a message of more than 1,024 bytes without credentials ends the connection",
 		Run:  func(t *Trial) { largeBody(t, 1500) }},
-	{ID: "T-16 TLS 1.2", RFC: "8489 §6.2.3", On: onlyTLS,
-		Says: "TLS 1.2 is accepted",
-		Run:  func(t *Trial) { tlsVersion(t, tls.VersionTLS12) }},
-	{ID: "T-16 TLS 1.3", RFC: "policy", On: onlyTLS,
-		Says: "TLS 1.3 is accepted",
-		Run:  func(t *Trial) { tlsVersion(t, tls.VersionTLS13) }},
-	{ID: "T-16 TLS 1.1", RFC: "8996 §5", On: onlyTLS,
-		Says: "TLS 1.1 and older are refused",
+	{ID: "T-16 TLS 1.2", RFC: "8489 §6.2.3", On: onlyTLS, Says: "TLS 1.2 is accepted",
+		Run: func(t *Trial) { tlsVersion(t, tls.VersionTLS12) }},
+	{ID: "T-16 TLS 1.3", RFC: "policy", On: onlyTLS, Says: "TLS 1.3 is accepted",
+		Run: func(t *Trial) { tlsVersion(t, tls.VersionTLS13) }},
+	{ID: "T-16 TLS 1.1", RFC: "8996 §5", On: onlyTLS, Says: "TLS 1.1 and older are refused",
 		Run: func(t *Trial) {
 			conn, err := dialTLS(
 				t.soon(), t.source.addr, t.Server,
@@ -118,11 +102,9 @@ var stream = []Check{
 			}
 		}},
 	{ID: "T-16 clear text", RFC: "8489 §6.2.3", On: secure,
-		Says: "a plaintext request to a TLS or DTLS port is not answered",
-		Run:  clearText},
+		Says: "a plaintext request to a TLS or DTLS port is not answered", Run: clearText},
 	{ID: "T-16 cookie", RFC: "6347 §4.2.1", On: onlyDTLS,
-		Says: "a DTLS ClientHello without cookie gets a HelloVerifyRequest only",
-		Run:  helloVerify},
+		Says: "a DTLS ClientHello without cookie gets a HelloVerifyRequest only", Run: helloVerify},
 	{ID: "N-06 stun.turn", RFC: "7443 §3", On: secure,
 		Says: "the server selects stun.turn if the client offers it in ALPN",
 		Run: func(t *Trial) {
@@ -130,17 +112,14 @@ var stream = []Check{
 				t.Failf("the server chooses %q", got)
 			}
 		}},
-	{ID: "N-06 nothing", RFC: "7443 §3", On: secure,
-		Says: "a client without ALPN is accepted",
-		Run:  func(t *Trial) { negotiated(t) }},
-	{ID: "N-06 others", RFC: "policy", On: secure,
-		Says: "a client that offers only other ALPN protocols is accepted",
-		Run:  func(t *Trial) { negotiated(t, "webrtc", "h2") }},
+	{ID: "N-06 nothing", RFC: "7443 §3", On: secure, Says: "a client without ALPN is accepted",
+		Run: func(t *Trial) { negotiated(t) }},
+	{ID: "N-06 others", RFC: "policy", On: secure, Says: "a client that offers only other ALPN protocols is accepted",
+		Run: func(t *Trial) { negotiated(t, "webrtc", "h2") }},
 }
 
 func smallAtOnce(t *Trial) {
-	c, p := t.Allocated(), t.Peer()
-	c.Bind(0x4000, p.addr).OK()
+	c, p := t.Bound()
 	for n := 1; n < 10; n++ {
 		started := time.Now()
 		c.SendOn(0x4000, pattern(n))
@@ -159,8 +138,7 @@ const atOnceLimit = 100 * time.Millisecond
 // smuggle sends a frame with the maximum length, filled with messages that must not be parsed. A server that adds the
 // header size in 16 bits would overflow and parse them.
 func smuggle(t *Trial, head []byte, size int) {
-	c, p := t.Allocated(), t.Peer()
-	c.Bind(0x4000, p.addr).OK()
+	c, p := t.Bound()
 	hidden := req(wire.Binding)
 	stolen := wire.ChannelData(0x4000, []byte("smuggled"), true)
 	length := 0xFFFF &^ 3
@@ -210,8 +188,7 @@ func severalInOne(t *Trial) {
 }
 
 func splitChannelData(t *Trial) {
-	c, p := t.Allocated(), t.Peer()
-	c.Bind(0x4000, p.addr).OK()
+	c, p := t.Bound()
 	for cut := 1; cut < 8; cut++ {
 		message := wire.ChannelData(0x4000, []byte("in pieces"), true)
 		c.transmit(message[:cut])

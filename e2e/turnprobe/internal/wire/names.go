@@ -33,25 +33,15 @@ const (
 	Connect          Method = 0x00A
 )
 
+var methods = map[Method]string{
+	Binding: "Binding", Allocate: "Allocate", Refresh: "Refresh", Send: "Send", Data: "Data",
+	CreatePermission: "CreatePermission", ChannelBind: "ChannelBind", Connect: "Connect",
+}
+
 // String names the method.
 func (m Method) String() string {
-	switch m {
-	case Binding:
-		return "Binding"
-	case Allocate:
-		return "Allocate"
-	case Refresh:
-		return "Refresh"
-	case Send:
-		return "Send"
-	case Data:
-		return "Data"
-	case CreatePermission:
-		return "CreatePermission"
-	case ChannelBind:
-		return "ChannelBind"
-	case Connect:
-		return "Connect"
+	if name, ok := methods[m]; ok {
+		return name
 	}
 	return fmt.Sprintf("method 0x%03x", uint16(m))
 }

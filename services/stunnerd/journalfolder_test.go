@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/testroot"
 )
 
 func TestJournalFolderIsPrivate(t *testing.T) {
@@ -36,9 +38,7 @@ func TestJournalFolderIsPrivate(t *testing.T) {
 			return os.WriteFile(filepath.Join(dir, user), nil, 0o600)
 		}, 0o777 | fs.ModeSticky, "has mode -"},
 		"of another user": {func(t *testing.T, dir string) error {
-			if os.Geteuid() != 0 {
-				t.Skip("needs root")
-			}
+			testroot.Need(t, "folders of another user")
 			if err := own(0o700)(t, dir); err != nil {
 				return err
 			}

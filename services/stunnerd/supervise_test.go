@@ -18,6 +18,7 @@ import (
 
 	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/api/inspection"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/testroot"
 )
 
 // withOrphan is the value of asProgram for a supervisor that is the parent of a process that it has not started, as
@@ -120,9 +121,7 @@ func (p *process) mustDialAfter(former int) *call {
 }
 
 func TestSupervisorIsProcess1(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Skip("a PID namespace needs root")
-	}
+	testroot.Need(t, "PID namespaces")
 	t.Parallel()
 	p := &process{t: t, peer: echo(t), ended: make(chan struct{})}
 	p.attr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}

@@ -21,6 +21,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/testroot"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -522,11 +523,13 @@ func TestRestoredLifetimes(t *testing.T) {
 	}
 }
 
-// volume mounts a memory file system of a size. It needs root.
+// volume mounts a memory file system of a size.
 func volume(t *testing.T, size int) string {
+	t.Helper()
+	testroot.Need(t, "mounts")
 	dir := t.TempDir()
 	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, fmt.Sprintf("size=%d", size)); err != nil {
-		t.Skipf("mount tmpfs: %v", err)
+		t.Fatalf("mount tmpfs: %v: run the test with CAP_SYS_ADMIN", err)
 	}
 	t.Cleanup(func() { _ = syscall.Unmount(dir, syscall.MNT_DETACH) })
 	return dir

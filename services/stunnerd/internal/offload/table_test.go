@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"log/slog"
 	"net/netip"
-	"os"
 	"reflect"
 	"slices"
 	"strings"
@@ -14,6 +13,8 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/btf"
+
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/testroot"
 )
 
 // The layouts of the slots and keys are those of the programs.
@@ -87,9 +88,7 @@ func TestNewestFunction(t *testing.T) {
 // opened returns an Offload without interfaces.
 func opened(t testing.TB, slots int) *Offload {
 	t.Helper()
-	if os.Getuid() != 0 {
-		t.Skip("BPF programs need root")
-	}
+	testroot.Need(t, "BPF programs")
 	f := Open(Options{Engine: EngineXDP, Interfaces: []string{"none0"}, MaxBindings: slots})
 	if f.table == nil {
 		t.Fatal(f.Status().Reason)

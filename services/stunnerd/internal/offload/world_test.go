@@ -22,6 +22,8 @@ import (
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
+
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/testroot"
 )
 
 // space is a network namespace. It exists as long as the thread that entered it.
@@ -103,9 +105,7 @@ func newWorld(t testing.TB) *world {
 
 func hosts(t testing.TB) *world {
 	t.Helper()
-	if os.Getuid() != 0 {
-		t.Skip("network namespaces and BPF programs need root")
-	}
+	testroot.Need(t, "network namespaces and BPF programs")
 	w := &world{relay: newSpace(t), client: newSpace(t), peer: newSpace(t)}
 	w.relay.run(t, "ip link set lo up")
 	return w

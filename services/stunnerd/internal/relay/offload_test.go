@@ -2,11 +2,11 @@ package relay
 
 import (
 	"net/netip"
-	"os"
 	"testing"
 	"time"
 
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/offload"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/testroot"
 )
 
 // datagramClient is a client over UDP with a local address, whose channels can be armed.
@@ -17,9 +17,7 @@ func (*datagramClient) Local() netip.AddrPort { return netip.AddrPortFrom(loopba
 // openOffload returns an in-kernel path without interfaces.
 func openOffload(t *testing.T) *offload.Offload {
 	t.Helper()
-	if os.Getuid() != 0 {
-		t.Skip("BPF programs need root")
-	}
+	testroot.Need(t, "BPF programs")
 	f := offload.Open(offload.Options{Engine: offload.EngineTC, Interfaces: []string{"none0"}, MaxBindings: 10})
 	t.Cleanup(func() {
 		if err := f.Close(); err != nil {

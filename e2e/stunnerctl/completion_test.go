@@ -36,13 +36,9 @@ bindkey '^X' show
 func TestCompletion(t *testing.T) {
 	programs, home := bedtest.Build(t, bed.Stunnerctl), t.TempDir()
 	status := filepath.Join(home, "out/status")
-	if err := os.MkdirAll(status, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	bedtest.NoError(t, os.MkdirAll(status, 0o700))
 	write := func(path, text string) {
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		bedtest.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 	}
 	for _, name := range []string{"front-door", "side-door"} {
 		write(filepath.Join(status, name+".yaml"), "apiVersion: gateway.networking.k8s.io/v1\nkind: Gateway\n"+
@@ -85,16 +81,12 @@ func startTerminal(t *testing.T, command, dir, path string) terminal {
 	c := exec.Command("script", "--quiet", "--flush", "--return", "--command", command, "/dev/null")
 	c.Dir, c.Env = dir, []string{path, "HOME=" + dir, "TERM=dumb", "LANG=C.UTF-8", "SHELL=/bin/bash"}
 	in, err := c.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	bedtest.NoError(t, err)
 	out, err := c.StdoutPipe()
 	if err == nil {
 		err = c.Start()
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	bedtest.NoError(t, err)
 	t.Cleanup(func() {
 		_ = c.Process.Kill() // closes the terminal, which ends the shell
 		_ = c.Wait()

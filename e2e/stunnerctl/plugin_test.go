@@ -50,13 +50,9 @@ func TestPlugin(t *testing.T) {
 		t.Fatalf("%v\n%s", err, text)
 	}
 	text, err := os.ReadFile(filepath.Join(out, "stunner.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	bedtest.NoError(t, err)
 	var m manifest
-	if err := yaml.UnmarshalStrict(text, &m); err != nil {
-		t.Fatal(err)
-	}
+	bedtest.NoError(t, yaml.UnmarshalStrict(text, &m))
 	// The name of the file is that of the plugin.
 	if m.APIVersion != "krew.googlecontainertools.github.com/v1alpha2" || m.Kind != "Plugin" || m.Metadata.Name != "stunner" ||
 		m.Spec.Version != "v1.2.3" || m.Spec.Homepage == "" || m.Spec.Description == "" || len(m.Spec.Platforms) != 1 ||
@@ -66,9 +62,7 @@ func TestPlugin(t *testing.T) {
 	p := m.Spec.Platforms[0]
 	archive := filepath.Join(out, filepath.Base(p.URI))
 	content, err := os.ReadFile(archive)
-	if err != nil {
-		t.Fatal(err)
-	}
+	bedtest.NoError(t, err)
 	if p.SHA256 != fmt.Sprintf("%x", sha256.Sum256(content)) || p.Selector.MatchLabels.OS != runtime.GOOS ||
 		p.Selector.MatchLabels.Arch != runtime.GOARCH || !strings.Contains(p.URI, "/releases/download/v1.2.3/") {
 		t.Errorf("%+v", p)

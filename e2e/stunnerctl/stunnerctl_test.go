@@ -1,9 +1,10 @@
 // Package stunnerctl runs the commands of stunnerctl against the operator of a folder, its dataplane and the auth
-// service, during calls.
+// service, during calls. The commands in other installations are behaviours of e2e/shapes.
 //
 // # Files
 //
 //	completion_test.go  completion in bash and zsh
+//	folder_test.go      mistakes in the folder of objects
 //	plugin_test.go      the kubectl plugin
 package stunnerctl
 
@@ -12,9 +13,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -27,269 +28,177 @@ import (
 
 const patience = 30 * time.Second
 
-// ctl is stunnerctl with a running stack.
+// ctl is stunnerctl with the running product.
 type ctl struct {
 	*testing.T
-	stack *bed.Stack
+	*bed.Stack
 }
 
-// start starts the stack of the quickstart.
-func start(t *testing.T) ctl {
-	t.Helper()
-	programs := bedtest.Build(t, bed.Operator, bed.Stunnerd, bed.Auth, bed.Echo, bed.Stunnerctl)
-	stack := &bed.Stack{Bin: programs, Dir: t.TempDir()}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	var err error
-	if stack.Ports, err = bed.FreePorts(); err != nil {
-		t.Fatal(err)
-	}
-	if err = stack.Prepare(filepath.Join(bedtest.Root(t), "docs/examples/quickstart")); err == nil {
-		t.Cleanup(func() {
-			if err := stack.Stop(); err != nil {
-				t.Error(err)
-			}
-		})
-		err = stack.Start(ctx)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	return ctl{t, stack}
-}
-
-// try runs stunnerctl with the output folder of the stack.
+// try runs stunnerctl with the output folder of the operator.
 func (c ctl) try(args ...string) (out, errs string, code int) {
 	c.Helper()
 	ctx, cancel := context.WithTimeout(c.Context(), patience)
 	defer cancel()
-	command := exec.CommandContext(ctx, filepath.Join(c.stack.Bin, "stunnerctl"),
-		append([]string{"--folder", c.stack.Output()}, args...)...)
+	command := exec.CommandContext(ctx, filepath.Join(c.Bin, "stunnerctl"), append([]string{"--folder", c.Output()}, args...)...)
 	var stdout, stderr bytes.Buffer
 	command.Stdout, command.Stderr = &stdout, &stderr
-	err := command.Run()
-	var exit *exec.ExitError
-	if err != nil && !errors.As(err, &exit) {
+	if err := command.Run(); err != nil && !errors.As(err, new(*exec.ExitError)) {
 		c.Fatal(err)
 	}
 	return stdout.String(), stderr.String(), command.ProcessState.ExitCode()
 }
 
-// run is try for a command that succeeds.
-func (c ctl) run(args ...string) string {
-	c.Helper()
-	out, errs, code := c.try(args...)
-	if code != 0 {
-		c.Fatalf("%s: exit code %d\n%s%s", args, code, out, errs)
-	}
-	c.Logf("stunnerctl %s\n%s%s", strings.Join(args, " "), out, errs)
-	return out
-}
-
+// read reads the JSON output of a command that succeeds.
 func (c ctl) read(into any, args ...string) {
 	c.Helper()
-	if err := json.Unmarshal([]byte(c.run(append(args, "-o", "json")...)), into); err != nil {
-		c.Fatal(err)
-	}
-}
-
-// expect checks that a text contains parts.
-func (c ctl) expect(text string, parts ...string) {
-	c.Helper()
-	for _, part := range parts {
-		if !strings.Contains(text, part) {
-			c.Errorf("no %q in\n%s", part, text)
-		}
+	out, errs, code := c.try(append(args, "-o", "json")...)
+	if err := json.Unmarshal([]byte(out), into); err != nil || code != 0 {
+		c.Fatalf("%s: exit code %d, %v\n%s%s", args, code, err, out, errs)
 	}
 }
 
 // until waits for a condition.
-func (c ctl) until(what string, ok func() bool) {
+func (c ctl) until(cond func() error) {
 	c.Helper()
-	deadline := time.Now().Add(patience)
-	for !ok() {
-		if time.Now().After(deadline) {
-			c.Fatal("not within ", patience, ": ", what)
-		}
-		time.Sleep(100 * time.Millisecond)
-	}
+	ctx, cancel := context.WithTimeout(c.Context(), patience)
+	defer cancel()
+	bedtest.NoError(c.T, bed.Until(ctx, func(context.Context) error { return cond() }))
 }
 
 // dial starts a call of a user with the credential that stunnerctl auth prints.
 func (c ctl) dial(user string) *call.Call {
 	c.Helper()
-	var ice struct {
-		Servers []bed.ICEServer `json:"iceServers"`
-	}
-	c.read(&ice, "auth", bed.GatewayID, "-u", user, "--show-secrets", "--auth-server-address", c.stack.AuthURL())
+	var ice bed.ICE
+	c.read(&ice, "auth", bed.GatewayID, "-u", user, "--show-secrets", "--auth-server-address", c.AuthURL())
 	address, err := ice.Servers[0].Address(config.TURNUDP)
-	if err != nil {
-		c.Fatal(err)
-	}
+	bedtest.NoError(c.T, err)
 	started, err := call.Start(c.Context(), call.Options{
 		Gateway: address, Network: call.UDP, Username: ice.Servers[0].Username, Password: ice.Servers[0].Credential,
-		Peer: c.stack.Datagrams(),
+		Peer: c.Datagrams(),
 	})
-	if err != nil {
-		c.Fatal(err)
-	}
-	ctx, cancel := context.WithTimeout(c.Context(), patience)
-	defer cancel()
-	if err := started.Await(ctx, 10); err != nil {
-		c.Fatal(err)
-	}
+	bedtest.NoError(c.T, err)
+	c.Cleanup(func() { started.End(0) })
+	bedtest.NoError(c.T, started.Await(c.Context(), 10))
 	return started
+}
+
+// sessions returns "ID LISTENER" of sessions.
+func (c ctl) sessions(args ...string) (all []string) {
+	c.Helper()
+	var list struct {
+		Sessions []struct{ ID, User, Listener string }
+	}
+	c.read(&list, append([]string{"sessions", bed.GatewayID}, args...)...)
+	for _, s := range list.Sessions {
+		if s.User == "ada" || s.User == "bob" {
+			c.Errorf("a user name is not hashed: %+v", s)
+		}
+		all = append(all, s.ID+" "+strings.TrimPrefix(s.Listener, bed.GatewayID+"/"))
+	}
+	return all
 }
 
 // kickLimit is the time in which a session ends after kick was started.
 const kickLimit = time.Second
 
-// refusal returns a channel with the time at which the server refuses a request of a call, because its session has
-// ended. The client sends one request after another.
-func refusal(of *call.Call) <-chan time.Time {
-	at := make(chan time.Time, 1)
-	go func() {
-		for of.Renew() == nil {
-		}
-		at <- time.Now()
-	}()
-	return at
-}
-
-type sessions struct {
-	Sessions []struct{ ID, Pod, User, Listener string }
-	Total    int
-}
-
-func (c ctl) sessions(args ...string) (list sessions) {
-	c.Helper()
-	c.read(&list, append([]string{"sessions", bed.GatewayID}, args...)...)
-	return list
-}
-
-// The whole way of an operator who looks for a person's calls.
-func TestStunnerctl(t *testing.T) {
-	c := start(t)
+// Commands about calls find those of a user and end them, and each other command prints what it is documented to print,
+// and no secret. After the end of the operator, a command ends with an error.
+func TestCommandsDuringCalls(t *testing.T) {
+	c := ctl{t, bedtest.Quickstart(t, "", bed.Stunnerctl)}
 	id := bed.GatewayID
-
-	var gateways []struct {
-		Gateway, Revision string
-		Pods              []struct {
-			Pod, State, Config, Version string
-			Calls                       int
-		}
-	}
-	c.until("the config is synced", func() bool {
-		c.read(&gateways, "status", id)
-		return len(gateways[0].Pods) == 1 && gateways[0].Pods[0].Config == "synced"
-	})
-	if pod := gateways[0].Pods[0]; pod.State != "READY" || pod.Calls != 0 || pod.Version == "" || gateways[0].Gateway != id {
-		t.Errorf("%+v", gateways)
-	}
-	c.expect(c.run("status"), id, "synced", "READY")
-	c.expect(c.run("status", "-A", "-o", "wide"), "REVISION", gateways[0].Revision)
-
 	ada, bob := c.dial("ada"), c.dial("bob")
-	c.read(&gateways, "status", id)
-	if calls := gateways[0].Pods[0].Calls; calls != 2 {
-		t.Errorf("%d calls in the status", calls)
-	}
-	if all := c.sessions(); len(all.Sessions) != 2 || all.Total != 2 || all.Sessions[0].Listener != id+"/udp" {
-		t.Errorf("sessions %+v", all)
-	}
+	c.until(func() error {
+		var gateways []struct {
+			Gateway string
+			Pods    []struct {
+				State, Config, Version string
+				Calls                  int
+			}
+		}
+		c.read(&gateways, "status", id)
+		if g := gateways[0]; g.Gateway != id || len(g.Pods) != 1 || g.Pods[0].State != "READY" || g.Pods[0].Calls != 2 ||
+			g.Pods[0].Config != "synced" || g.Pods[0].Version == "" {
+			return fmt.Errorf("status %+v", gateways)
+		}
+		return nil
+	})
 	// The dataplane hashes user names and filters by the plain name.
 	hers := c.sessions("--user", "ada", "--listener", "udp", "--client", "127.0.0.1", "--since", "10m")
-	if len(hers.Sessions) != 1 || hers.Sessions[0].User == "ada" {
-		t.Fatalf("sessions of ada: %+v", hers)
+	if all, tcp := c.sessions(), c.sessions("--listener", "tcp"); len(all) != 2 || len(hers) != 1 || len(tcp) != 0 {
+		t.Fatalf("sessions %q, of ada %q, over TCP %q", all, hers, tcp)
 	}
-	if none := c.sessions("--listener", "tcp"); len(none.Sessions) != 0 {
-		t.Errorf("sessions over TCP: %+v", none)
+	session, _, _ := strings.Cut(hers[0], " ")
+	auth := " --auth-server-address " + c.AuthURL()
+	for _, m := range []struct {
+		command string
+		code    int
+		parts   string // of the output, separated by |
+	}{
+		{"status", 0, id + "|synced|READY"},
+		{"status -A -o wide", 0, "REVISION"},
+		{"sessions", 0, "SESSION|udp|" + session},
+		{"can-reach " + id + " " + c.Datagrams().String(), 0, "allowed|meet/to-echo|1/1"},
+		{"can-reach " + id + "/udp 192.0.2.1:9", 1, "denied|peer_denied"},
+		{"refusals", 0, ""},
+		{"config " + id, 0, id + "|ephemeral|meet.example.org|<redacted>|TURN-UDP|meet/to-echo"},
+		{"config dump " + id, 0, "realm: meet.example.org|name: " + id + "/tcp"},
+		{"config dump " + id + " --running", 0, "realm: meet.example.org|stats:"},
+		{"config dump " + id + " --running -o json", 0, ""},
+		{"config diff " + id, 0, "synced"},
+		{"version", 0, "Client:|Operator:  operator|stunnerd"},
+		{"__complete status ", 0, id},
+		{"auth " + id + auth, 0, "<redacted>"},
+		{"auth " + id + " --auth-turn-credential" + auth, 0, `"uris"`},
+		{"drain pod", 2, ""},
+		{"sessions meet/nowhere", 1, "404"},
+		{"kick " + id + " 0000", 1, "no pod of Gateway " + id + " has this session"},
+	} {
+		out, errs, code := c.try(strings.Split(m.command, " ")...)
+		for part := range strings.SplitSeq(m.parts, "|") {
+			if code != m.code || !strings.Contains(out+errs, part) {
+				t.Errorf("%s: exit code %d, want %d and %q in\n%s%s", m.command, code, m.code, part, out, errs)
+			}
+		}
+		if strings.Contains(out+errs, "quickstart-only-choose-your-own") {
+			t.Errorf("%s prints the secret", m.command)
+		}
 	}
-	c.expect(c.run("sessions"), "SESSION", hers.Sessions[0].ID, "udp")
 
-	c.expect(c.run("can-reach", id, c.stack.Datagrams().String()), "allowed", "meet/to-echo", "1/1")
-	out, _, code := c.try("can-reach", id+"/udp", "192.0.2.1:9")
-	if c.expect(out, "denied", "peer_denied"); code != 1 || strings.Contains(out, "tcp") {
-		t.Errorf("exit code %d\n%s", code, out)
-	}
-
-	refused := refusal(ada)
+	ended := make(chan time.Time, 1)
+	go func() {
+		for ada.Renew() == nil { // one request after another
+		}
+		ended <- time.Now()
+	}()
 	start := time.Now()
-	c.expect(c.run("kick", id, "--user", "ada"), hers.Sessions[0].ID)
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
+	if out, errs, code := c.try("kick", id, "--user", "ada"); code != 0 || !strings.Contains(out, session) {
+		t.Errorf("kick: exit code %d\n%s%s", code, out, errs)
+	}
 	select {
-	case at := <-refused:
+	case at := <-ended:
 		if took := at.Sub(start); took < 0 || took > kickLimit {
 			t.Errorf("the session has ended %s after the start of kick, want at most %s", took, kickLimit)
-		} else {
-			t.Logf("the session has ended %s after the start of kick", took)
 		}
-	case <-ctx.Done():
+	case <-time.After(patience):
 		t.Fatal("the server answers requests of the session that kick has ended")
 	}
-	if err := bob.AwaitMore(ctx, 20); err != nil {
+	if err := bob.AwaitMore(t.Context(), 20); err != nil {
 		t.Error("the call of bob:", err)
 	}
 	if last := ada.LastEcho().Sub(start); last > kickLimit {
 		t.Errorf("ada has received an echo %s after the start of kick", last)
 	}
-	if left := c.sessions("--user", "ada"); len(left.Sessions) != 0 {
-		t.Errorf("sessions of ada: %+v", left)
+	left := c.sessions()
+	if len(left) != 1 || left[0] == hers[0] {
+		t.Fatalf("sessions %q after kick", left)
 	}
-	c.run("kick", id, c.sessions().Sessions[0].ID)
-	if left := c.sessions(); len(left.Sessions) != 0 {
-		t.Errorf("sessions %+v", left)
+	if _, errs, code := c.try("kick", id, strings.Fields(left[0])[0]); code != 0 || len(c.sessions()) != 0 {
+		t.Errorf("kick of a session: exit code %d, %s", code, errs)
 	}
-	out, errs, code := c.try("kick", id, "0000")
-	if c.expect(errs, "no pod of Gateway "+id+" has this session"); code != 1 {
-		t.Errorf("exit code %d\n%s", code, out)
-	}
-	ada.End(0)
-	bob.End(0)
 
-	c.run("refusals")
-	c.expect(c.run("config", id), id, "ephemeral", "meet.example.org", "<redacted>", "TURN-UDP", "meet/to-echo")
-	c.expect(c.run("config", "dump", id), "realm: meet.example.org", "name: "+id+"/tcp")
-	c.expect(c.run("config", "dump", id, "--running"), "realm: meet.example.org", "stats:")
-	c.expect(c.run("config", "diff", id), "synced")
-	c.expect(c.run("version"), "Client:", "Operator:  operator", "stunnerd")
-	c.expect(c.run("__complete", "status", ""), id)
-	c.expect(c.run("auth", id, "--auth-server-address", c.stack.AuthURL()), "<redacted>")
-	c.expect(c.run("auth", id, "--auth-turn-credential", "--auth-server-address", c.stack.AuthURL()), `"uris"`)
-	if out, errs, code = c.try("drain", "pod"); code != 2 {
-		t.Errorf("exit code %d\n%s%s", code, out, errs)
-	}
-	if out, errs, code = c.try("sessions", "meet/nowhere"); code != 1 || !strings.Contains(errs, "404") {
-		t.Errorf("exit code %d\n%s%s", code, out, errs)
-	}
-	c.noSecrets()
-}
-
-// noSecrets checks that no command prints the shared secret.
-func (c ctl) noSecrets() {
-	c.Helper()
-	for _, args := range [][]string{
-		{"status"}, {"config"}, {"config", "dump", bed.GatewayID}, {"config", "dump", bed.GatewayID, "--running"}, {"sessions"},
-	} {
-		for _, format := range []string{"table", "wide", "json", "yaml"} {
-			out, errs, _ := c.try(slices.Concat(args, []string{"-o", format})...)
-			if strings.Contains(out+errs, "quickstart-only-choose-your-own") {
-				c.Errorf("%s prints the secret", args)
-			}
-		}
-	}
-}
-
-// After the end of the operator, a command ends with an error.
-func TestWithoutOperator(t *testing.T) {
-	c := start(t)
-	if err := c.stack.Operator.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	c.stack.Operator = nil
-	_, errs, code := c.try("status", bed.GatewayID)
-	if code != 1 || !strings.Contains(errs, "connection refused") {
-		t.Error(code, errs)
+	bedtest.NoError(t, c.Operator.Kill())
+	c.Operator = nil
+	if _, errs, code := c.try("status", id); code != 1 || !strings.Contains(errs, "connection refused") {
+		t.Errorf("without operator: exit code %d, %s", code, errs)
 	}
 }

@@ -27,6 +27,14 @@ func Parallel(tests int) {
 	}
 }
 
+// NoError ends the test after an error.
+func NoError(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // Root returns the root of the repository.
 func Root(t testing.TB) string {
 	t.Helper()

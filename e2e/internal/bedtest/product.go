@@ -1,7 +1,6 @@
 package bedtest
 
 import (
-	"cmp"
 	"context"
 	"encoding/base64"
 	"fmt"
@@ -9,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -26,14 +26,10 @@ const startTime = time.Minute
 func Quickstart(t testing.TB, host string, programs ...string) *bed.Stack {
 	t.Helper()
 	ports, err := bed.FreePorts()
-	if err != nil {
-		t.Fatal(err)
-	}
+	NoError(t, err)
 	programs = append(programs, bed.Operator, bed.Stunnerd, bed.Auth, bed.Echo)
 	s := &bed.Stack{Bin: Build(t, programs...), Dir: t.TempDir(), Ports: ports, Host: host}
-	if err := s.Prepare(filepath.Join(Root(t), "docs/examples/quickstart")); err != nil {
-		t.Fatal(err)
-	}
+	NoError(t, s.Prepare(filepath.Join(Root(t), "docs/examples/quickstart")))
 	t.Cleanup(func() {
 		if err := s.Stop(); err != nil {
 			t.Error(err)
@@ -46,26 +42,25 @@ func Quickstart(t testing.TB, host string, programs ...string) *bed.Stack {
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), startTime)
 	defer cancel()
-	if err := s.Start(ctx); err != nil {
-		t.Fatal(err)
-	}
+	NoError(t, s.Start(ctx))
 	return s
 }
 
 // Dataplane is a stunnerd that runs without an operator.
 type Dataplane struct {
 	*bed.Process
-	// File has the config. Health is the base URL of probes, status and sessions, and Metrics the URL of the metrics.
+	// Config is the config in File. Health is the base URL of probes, status and sessions, Metrics that of the metrics.
+	Config                config.Config
 	File, Health, Metrics string
-	// Plain is the port of UDP and TCP, Secure that of DTLS and TLS; 0 without such a listener.
+	// Plain is the port of UDP and TCP, Secure that of DTLS and TLS.
 	Plain, Secure int
 	// CA is the file with the certificate of the secure listeners, in PEM.
 	CA string
 }
 
-// StartDataplane starts stunnerd of a folder of programs until the test ends, and waits until it is ready. Relays and
-// peers have the addresses, which its secure listeners have in their certificate. Listeners of the config without a port
-// or a certificate get one; one without routes has those to all clusters.
+// StartDataplane starts stunnerd of a folder of programs until the test ends, and waits until it is ready. Relays have
+// the first of the addresses of each family, and the certificate of secure listeners names all. Listeners have routes to
+// all clusters.
 func StartDataplane(t testing.TB, bin string, c config.Config, addresses []netip.Addr, args ...string) *Dataplane {
 	t.Helper()
 	dir := t.TempDir()
@@ -74,9 +69,7 @@ func StartDataplane(t testing.TB, bin string, c config.Config, addresses []netip
 		Health: "http://" + Address(t), Metrics: "http://" + Address(t) + "/metrics",
 	}
 	chain, key, err := bed.Certificate(addresses...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	NoError(t, err)
 	d.Plain, d.Secure = Port(t), Port(t)
 	var routes []string
 	for _, cluster := range c.Clusters {
@@ -84,30 +77,22 @@ func StartDataplane(t testing.TB, bin string, c config.Config, addresses []netip
 	}
 	for i := range c.Listeners {
 		l := &c.Listeners[i]
-		port := &d.Plain
+		l.Port, l.Routes = d.Plain, routes
 		if l.Protocol.Secure() {
-			port = &d.Secure
-			l.Cert = cmp.Or(l.Cert, base64.StdEncoding.EncodeToString(chain))
-			l.Key = cmp.Or(l.Key, credential.Secret(base64.StdEncoding.EncodeToString(key)))
-		}
-		l.Port = cmp.Or(l.Port, *port)
-		*port = l.Port
-		if l.Routes == nil {
-			l.Routes = routes
+			l.Port, l.Cert = d.Secure, base64.StdEncoding.EncodeToString(chain)
+			l.Key = credential.Secret(base64.StdEncoding.EncodeToString(key))
 		}
 	}
-	c.Version = config.Version
-	c.Admin.Name, c.Admin.MetricsEndpoint = cmp.Or(c.Admin.Name, "test/dataplane"), d.Metrics
-	c.Admin.HealthcheckEndpoint = &d.Health
+	c.Version, c.Admin.Name = config.Version, "test/dataplane"
+	c.Admin.MetricsEndpoint, c.Admin.HealthcheckEndpoint = d.Metrics, &d.Health
 	c.Default()
-	for file, content := range map[string][]byte{d.File: c.Canonical(), d.CA: chain} {
-		if err := os.WriteFile(file, content, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
+	d.Replace(t, c)
+	NoError(t, os.WriteFile(d.CA, chain, 0o600))
 	var relays []string
-	for _, a := range addresses {
-		relays = append(relays, a.String())
+	for i, a := range addresses {
+		if !slices.ContainsFunc(addresses[:i], func(b netip.Addr) bool { return a.Is4() == b.Is4() }) {
+			relays = append(relays, a.String())
+		}
 	}
 	d.Process = Start(t, bed.Command{
 		Name: "stunnerd", Path: filepath.Join(bin, "stunnerd"), Logs: dir,
@@ -115,6 +100,17 @@ func StartDataplane(t testing.TB, bin string, c config.Config, addresses []netip
 		Env:  []string{"STUNNER_ADDRS=" + strings.Join(relays, ",")},
 	}, bed.Answers(d.Health+"/ready", http.StatusOK))
 	return d
+}
+
+// Replace replaces the config in the file atomically. stunnerd reads it with --watch.
+func (d *Dataplane) Replace(t testing.TB, c config.Config) {
+	t.Helper()
+	d.Config = c
+	err := os.WriteFile(d.File+".new", c.Canonical(), 0o600)
+	if err == nil {
+		err = os.Rename(d.File+".new", d.File)
+	}
+	NoError(t, err)
 }
 
 // Listeners returns a listener for each protocol at an address. StartDataplane selects their ports.

@@ -19,30 +19,6 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 )
 
-// demo starts the product as `make demo` does, with the Gateway and its relays at an address of this host.
-func demo(t *testing.T, host string) *bed.Stack {
-	t.Helper()
-	ports, err := bed.FreePorts()
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := &bed.Stack{Bin: bin, Dir: t.TempDir(), Ports: ports, Host: host}
-	if err := s.Prepare(filepath.Join(bedtest.Root(t), "docs/examples/quickstart")); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := s.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	if err := s.Start(ctx); err != nil {
-		t.Fatal(err)
-	}
-	return s
-}
-
 // flags are those of commands about the demo.
 func flags(s *bed.Stack) []string {
 	return []string{"--folder", s.Output(), "--auth-server-address", strings.TrimPrefix(s.AuthURL(), "http://")}
@@ -64,7 +40,7 @@ func icetest(t *testing.T, s *bed.Stack, args ...string) (r report, code int) {
 	defer cancel()
 	args = append(append([]string{"icetest", bed.GatewayID, "-o", "json", "--duration", "1s"}, flags(s)...), args...)
 	var out, log bytes.Buffer
-	cmd := exec.CommandContext(ctx, filepath.Join(bin, "stunnerctl"), args...)
+	cmd := exec.CommandContext(ctx, filepath.Join(bin(), "stunnerctl"), args...)
 	cmd.Stdout, cmd.Stderr = &out, &log
 	if err := cmd.Run(); err != nil && !errors.As(err, new(*exec.ExitError)) {
 		t.Fatal(err)
@@ -89,7 +65,7 @@ func (r report) results() (all []string) {
 // page, and symmetric calls once a route allows them. Without a route, a test fails with the reason. It leaves no
 // allocation, also if it is interrupted.
 func TestIcetest(t *testing.T) {
-	s := demo(t, bed.Loopback)
+	s := bedtest.Quickstart(t, bed.Loopback)
 	r, code := icetest(t, s)
 	if got := strings.Join(r.results(), ", "); code != 0 || r.Verdict != "pass" ||
 		got != "udp asymmetric pass, udp symmetric skip, tcp asymmetric pass, tcp symmetric skip" {
@@ -97,10 +73,8 @@ func TestIcetest(t *testing.T) {
 	}
 	t.Run("k8s", func(t *testing.T) {
 		for _, listener := range []string{"udp", "tcp"} {
-			returned(
-				t,
-				1e6,
-				append(flags(s), "-", "k8s://"+bed.GatewayID+":"+listener, "udp://"+s.Datagrams().String())...)
+			args := append(flags(s), "-", "k8s://"+bed.GatewayID+":"+listener, "udp://"+s.Datagrams().String())
+			returned(t, 1e6, args...)
 		}
 	})
 	for _, end := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP} {
@@ -116,44 +90,32 @@ spec:
 `)); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	if err := bed.Until(ctx, func(context.Context) error {
+	await(t, func(context.Context) error {
 		r, code := icetest(t, s, "udp")
 		if got := strings.Join(r.results(), ", "); code != 0 || got != "udp asymmetric pass, udp symmetric pass" {
 			return fmt.Errorf("exit code %d: %s", code, got)
 		}
 		return nil
-	}); err != nil {
-		t.Error(err)
-	}
+	})
 	for _, file := range []string{"udproute.yaml", "more.yaml"} {
-		if err := s.Put(file, []byte("# no route\n")); err != nil {
-			t.Fatal(err)
-		}
+		bedtest.NoError(t, s.Put(file, []byte("# no route\n")))
 	}
-	if err := bed.Until(ctx, func(context.Context) error {
+	await(t, func(context.Context) error {
 		r, code := icetest(t, s, "udp")
 		if code != 1 || r.Verdict != "fail" || r.Tests[0].Result != "fail" || !strings.Contains(r.Tests[0].Reason, "route") {
 			return fmt.Errorf("exit code %d: %+v", code, r)
 		}
 		return nil
-	}); err != nil {
-		t.Error(err)
-	}
+	})
 }
 
-// TestIcetestIPv6: icetest passes over listeners and relayed addresses of IPv6.
-func TestIcetestIPv6(t *testing.T) {
-	r, code := icetest(t, demo(t, "::1"))
-	if got := strings.Join(r.results(), ", "); code != 0 || r.Verdict != "pass" ||
-		got != "udp asymmetric pass, udp symmetric skip, tcp asymmetric pass, tcp symmetric skip" {
-		t.Errorf("exit code %d, %s: %s", code, r.Verdict, got)
-	}
-	for _, test := range r.Tests {
-		if !strings.HasPrefix(test.Relay, "[::1]:") || test.Mode == "asymmetric" && !strings.HasPrefix(test.Peer, "[::1]:") {
-			t.Errorf("%+v", test)
-		}
+// await waits for a condition.
+func await(t *testing.T, cond func(context.Context) error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if err := bed.Until(ctx, cond); err != nil {
+		t.Error(err)
 	}
 }
 
@@ -161,20 +123,16 @@ func TestIcetestIPv6(t *testing.T) {
 // the failed test, and it leaves no allocation.
 func interrupted(t *testing.T, s *bed.Stack, end syscall.Signal) {
 	args := append([]string{"icetest", bed.GatewayID, "--duration", "30s", "-o", "json"}, flags(s)...)
-	cmd := exec.CommandContext(t.Context(), filepath.Join(bin, "stunnerctl"), args...)
+	cmd := exec.CommandContext(t.Context(), filepath.Join(bin(), "stunnerctl"), args...)
 	var out, log bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &log
 	// A program ignores a signal that its parent ignores, as after nohup, and does not ignore one that its parent handles.
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, end)
 	defer signal.Stop(signals)
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	bedtest.NoError(t, cmd.Start())
 	allocations(t, s, 1)
-	if err := cmd.Process.Signal(end); err != nil {
-		t.Fatal(err)
-	}
+	bedtest.NoError(t, cmd.Process.Signal(end))
 	stuck := time.AfterFunc(patience, func() { _ = cmd.Process.Kill() })
 	defer stuck.Stop()
 	if _ = cmd.Wait(); cmd.ProcessState.ExitCode() != 130 {
@@ -191,15 +149,11 @@ func interrupted(t *testing.T, s *bed.Stack, end syscall.Signal) {
 // allocations waits until the dataplane has n allocations.
 func allocations(t *testing.T, s *bed.Stack, n float64) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	if err := bed.Until(ctx, func(ctx context.Context) error {
+	await(t, func(ctx context.Context) error {
 		got, err := s.Metric(ctx, "stunner_allocations_active")
 		if err == nil && got != n {
 			err = fmt.Errorf("%g allocations, want %g", got, n)
 		}
 		return err
-	}); err != nil {
-		t.Error(err)
-	}
+	})
 }

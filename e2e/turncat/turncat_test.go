@@ -3,20 +3,19 @@
 // # Files
 //
 //	icetest_test.go  the command icetest, on the demo
-//	turncat_test.go  100 MB through both servers
+//	turncat_test.go  data and clients through both servers
 package turncat
 
 import (
 	"bytes"
 	"context"
 	"crypto/sha256"
-	"encoding/base64"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
-	"net/http"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -24,16 +23,18 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
+	"github.com/stunner-gateway/stunner/services/api/config"
 )
 
-// megabytes is how much data each transport carries.
-var megabytes = flag.Int("megabytes", 100, "data to carry over each transport, in MB")
+// megabytes is more than all buffers between client and peer hold.
+var megabytes = flag.Int("megabytes", 25, "data to carry over each transport, in MB")
 
 const (
 	patience = 60 * time.Second
@@ -41,34 +42,26 @@ const (
 )
 
 // bin is the folder of the built programs.
-var bin string
+var bin = sync.OnceValue(func() string {
+	dir, err := os.MkdirTemp("", "turncat")
+	root, rootErr := bed.Root()
+	if err = errors.Join(err, rootErr); err == nil {
+		err = bed.Build(context.Background(), root, dir, bed.Stunnerd, bed.Stunnerctl)
+	}
+	if err == nil {
+		err = os.Symlink("stunnerctl", filepath.Join(dir, "turncat"))
+	}
+	if err != nil {
+		panic(err)
+	}
+	return dir
+})
 
 func TestMain(m *testing.M) {
 	bedtest.Parallel(4)
-	code, err := within(m)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-	}
+	code := m.Run()
+	_ = os.RemoveAll(bin())
 	os.Exit(code)
-}
-
-// within builds the programs into a temporary folder and runs the tests.
-func within(m *testing.M) (code int, err error) {
-	root, err := bed.Root()
-	if err != nil {
-		return 1, err
-	}
-	if bin, err = os.MkdirTemp("", "turncat"); err != nil {
-		return 1, err
-	}
-	defer os.RemoveAll(bin)
-	if err := bed.Build(context.Background(), root, bin, bed.Operator, bed.Stunnerd, bed.Auth, bed.Echo, bed.Stunnerctl); err != nil {
-		return 1, err
-	}
-	if err := os.Symlink("stunnerctl", filepath.Join(bin, "turncat")); err != nil {
-		return 1, err
-	}
-	return m.Run(), nil
 }
 
 // server is a running TURN server.
@@ -90,54 +83,25 @@ func (s server) uri(transport string) string {
 	return fmt.Sprintf("turn://%s%s?transport=%s", s.user, net.JoinHostPort(s.host, strconv.Itoa(port)), transport)
 }
 
-const (
-	static    = `{type: static, realm: turncat.example.org, credentials: {username: ada, password: "p@ss/w"}}`
-	ephemeral = `{type: ephemeral, realm: turncat.example.org, credentials: {secret: shared-by-two-programs}}`
+var (
+	static    = bedtest.Static("ada", "p@ss/w")
+	ephemeral = bedtest.Ephemeral("shared-by-two-programs")
 )
 
-// dataplane starts stunnerd with an echo peer at each of the two loopback addresses.
-func dataplane(t *testing.T, auth, host string) server {
+// dataplane starts stunnerd with an echo peer at a loopback address. Its routes allow all ports but one.
+func dataplane(t *testing.T, auth config.Auth, host string) server {
 	t.Helper()
-	dir := t.TempDir()
-	s := server{host: host, plain: bedtest.Port(t), tls: bedtest.Port(t), ca: filepath.Join(dir, "ca.pem"),
-		user: "ada:p%40ss%2Fw@", peer: bedtest.Echo(t, netip.MustParseAddr(host))}
-	if auth == ephemeral {
+	s := server{host: host, user: "ada:p%40ss%2Fw@", peer: bedtest.Echo(t, netip.MustParseAddr(host))}
+	if auth.Type == config.AuthEphemeral {
 		s.user = "secret:shared-by-two-programs@"
 	}
-	chain, key, err := bed.Certificate(netip.IPv6Loopback())
-	if err != nil {
-		t.Fatal(err)
-	}
-	health := bedtest.Address(t)
-	config := fmt.Sprintf(`version: v1
-admin: {name: turncat/door, healthcheck_endpoint: "http://%s"}
-auth: %s
-clusters:
-  - {name: turncat/peers, type: STATIC, endpoints: ["127.0.0.1:<1-65534>", "::1"]}
-listeners:
-`, health, auth)
-	for _, l := range []struct {
-		protocol string
-		port     int
-	}{{"UDP", s.plain}, {"TCP", s.plain}, {"DTLS", s.tls}, {"TLS", s.tls}} {
-		config += fmt.Sprintf(
-			"  - {name: turncat/door/%s, protocol: TURN-%s, address: %q, port: %d, routes: [turncat/peers], cert: %s, key: %s}\n",
-			strings.ToLower(l.protocol),
-			l.protocol,
-			host,
-			l.port,
-			base64.StdEncoding.EncodeToString(chain),
-			base64.StdEncoding.EncodeToString(key),
-		)
-	}
-	file := filepath.Join(dir, "config.yaml")
-	for path, data := range map[string][]byte{file: []byte(config), s.ca: chain} {
-		if err := os.WriteFile(path, data, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	bedtest.Start(t, bed.Command{Name: "stunnerd", Path: filepath.Join(bin, "stunnerd"), Args: []string{"-c", file},
-		Env: []string{"STUNNER_ADDRS=127.0.0.1,::1"}, Logs: dir}, bed.Answers("http://"+health+"/ready", http.StatusOK))
+	d := bedtest.StartDataplane(t, bin(), config.Config{
+		Auth: auth, Listeners: bedtest.Listeners(host),
+		Clusters: []config.Cluster{
+			{Name: "test/peers", Type: config.Static, Endpoints: []string{"127.0.0.1:<1-65534>", "::1"}},
+		},
+	}, []netip.Addr{netip.MustParseAddr(bed.Loopback), netip.IPv6Loopback()})
+	s.plain, s.tls, s.ca = d.Plain, d.Secure, d.CA
 	return s
 }
 
@@ -147,7 +111,7 @@ func cat(t *testing.T, in io.Reader, out io.Writer, args ...string) (stderr stri
 	ctx, cancel := context.WithTimeout(t.Context(), slow)
 	defer cancel()
 	var log bytes.Buffer
-	cmd := exec.CommandContext(ctx, filepath.Join(bin, "turncat"), args...)
+	cmd := exec.CommandContext(ctx, filepath.Join(bin(), "turncat"), args...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = in, out, &log
 	err = cmd.Run()
 	return log.String(), err
@@ -170,30 +134,20 @@ func returned(t *testing.T, n int64, args ...string) {
 
 var transports = []string{"udp", "tcp", "tls", "dtls"}
 
-// TestEveryTransportCarriesAFile: the bytes of a file arrive at the peer and return unchanged, over every transport.
+// TestEveryTransportCarriesAFile: the bytes of a file arrive at the peer and return unchanged, over every transport and
+// both address families, with a static and an ephemeral credential. turncat asks for a relayed address of the family of
+// the peer. With -i, it accepts every certificate.
 func TestEveryTransportCarriesAFile(t *testing.T) {
-	s := dataplane(t, static, "127.0.0.1")
+	four, six := dataplane(t, static, bed.Loopback), dataplane(t, ephemeral, "::1")
 	for _, transport := range transports {
 		t.Run(transport, func(t *testing.T) {
-			returned(t, int64(*megabytes)*1e6, "--turn-ca-file", s.ca, "-", s.uri(transport), "udp://"+s.peer.String())
+			args := []string{"--turn-ca-file", four.ca, "-", four.uri(transport), "udp://" + four.peer.String()}
+			returned(t, int64(*megabytes)*1e6, args...)
+			args = []string{"--turn-ca-file", six.ca, "-", six.uri(transport), "udp://" + six.peer.String()}
+			returned(t, 1e6, args...)
+			returned(t, 1e4, "-i", "-", four.uri(transport), "udp://"+six.peer.String())
 		})
 	}
-}
-
-// TestIPv6: client, server and peer have IPv6 addresses.
-func TestIPv6(t *testing.T) {
-	s := dataplane(t, ephemeral, "::1")
-	for _, transport := range transports {
-		t.Run(transport, func(t *testing.T) {
-			returned(t, 1e6, "--turn-ca-file", s.ca, "-", s.uri(transport), "udp://"+s.peer.String())
-		})
-	}
-}
-
-// TestIPv6PeerOfAnIPv4Client: turncat asks for a relayed address of the family of the peer.
-func TestIPv6PeerOfAnIPv4Client(t *testing.T) {
-	s := dataplane(t, static, "127.0.0.1")
-	returned(t, 1e6, "-", s.uri("udp"), "udp://"+bedtest.Echo(t, netip.IPv6Loopback()).String())
 }
 
 // TestCoturn: turncat works with another TURN server.
@@ -211,14 +165,10 @@ func TestCoturn(t *testing.T) {
 	} {
 		dir := t.TempDir()
 		chain, key, err := bed.Certificate()
-		if err != nil {
-			t.Fatal(err)
-		}
+		bedtest.NoError(t, err)
 		ca, private := filepath.Join(dir, "ca.pem"), filepath.Join(dir, "key.pem")
 		for file, data := range map[string][]byte{ca: chain, private: key} {
-			if err := os.WriteFile(file, data, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			bedtest.NoError(t, os.WriteFile(file, data, 0o600))
 		}
 		s := server{host: bed.Loopback, plain: bedtest.Port(t), tls: bedtest.Port(t), user: auth.user,
 			peer: bedtest.Echo(t, netip.MustParseAddr(bed.Loopback))}
@@ -246,27 +196,27 @@ func TestCoturn(t *testing.T) {
 func serve(t *testing.T, client string, s server, args ...string) *bed.Process {
 	t.Helper()
 	args = append(args, "-v", client, s.uri("udp"), "udp://"+s.peer.String())
-	listening := regexp.MustCompile(`listening`)
-	p := bedtest.Start(
-		t,
-		bed.Command{Name: "turncat", Path: filepath.Join(bin, "turncat"), Args: args, Logs: t.TempDir()},
-		func(context.Context) error { return nil },
-	)
+	command := bed.Command{Name: "turncat", Path: filepath.Join(bin(), "turncat"), Args: args, Logs: t.TempDir()}
+	p := bedtest.Start(t, command, func(context.Context) error { return nil })
+	logs(t, p, "listening")
+	return p
+}
+
+// logs waits until the log of a program matches a pattern.
+func logs(t *testing.T, p *bed.Process, pattern string) {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	if _, err := p.AwaitOutput(ctx, listening); err != nil {
+	if _, err := p.AwaitOutput(ctx, regexp.MustCompile(pattern)); err != nil {
 		t.Fatal(err, p.Output())
 	}
-	return p
 }
 
 // exchange sends a message until it is returned.
 func exchange(t *testing.T, conn net.Conn, message string) {
 	t.Helper()
 	buf := make([]byte, 2048)
-	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
-		t.Fatal(err)
-	}
+	bedtest.NoError(t, conn.SetDeadline(time.Now().Add(patience)))
 	if _, err := io.WriteString(conn, message); err != nil {
 		t.Fatal(err)
 	}
@@ -278,7 +228,7 @@ func exchange(t *testing.T, conn net.Conn, message string) {
 // TestClientsHaveAllocationsOfTheirOwn: listeners serve several clients at once. Statistics count them, and the number
 // of clients is bounded.
 func TestClientsHaveAllocationsOfTheirOwn(t *testing.T) {
-	s := dataplane(t, ephemeral, "127.0.0.1")
+	s := dataplane(t, ephemeral, bed.Loopback)
 	socket := filepath.Join(t.TempDir(), "socket")
 	for network, address := range map[string]string{"udp": bedtest.Address(t), "tcp": bedtest.Address(t), "unix": socket} {
 		t.Run(network, func(t *testing.T) {
@@ -286,9 +236,7 @@ func TestClientsHaveAllocationsOfTheirOwn(t *testing.T) {
 			var conns []net.Conn
 			for i := range 3 {
 				conn, err := net.Dial(network, address)
-				if err != nil {
-					t.Fatal(err)
-				}
+				bedtest.NoError(t, err)
 				defer conn.Close()
 				conns = append(conns, conn)
 				exchange(t, conn, fmt.Sprint("x", i)) // shorter than four bytes, which STUNConn of pion/turn delays
@@ -297,23 +245,15 @@ func TestClientsHaveAllocationsOfTheirOwn(t *testing.T) {
 				exchange(t, conn, fmt.Sprint("again from client ", i))
 			}
 			fourth, err := net.Dial(network, address)
-			if err != nil {
-				t.Fatal(err)
-			}
+			bedtest.NoError(t, err)
 			defer fourth.Close()
 			_ = fourth.SetReadDeadline(time.Now().Add(time.Second))
 			_, _ = io.WriteString(fourth, "no place")
 			if n, err := fourth.Read(make([]byte, 9)); err == nil {
 				t.Errorf("a fourth client got %d bytes", n)
 			}
-			if err := p.Signal(syscall.SIGUSR1); err != nil {
-				t.Fatal(err)
-			}
-			ctx, cancel := context.WithTimeout(t.Context(), patience)
-			defer cancel()
-			if _, err := p.AwaitOutput(ctx, regexp.MustCompile(`(?m)^clients +3, active 3, refused [1-9]`)); err != nil {
-				t.Error(err, p.Output())
-			}
+			bedtest.NoError(t, p.Signal(syscall.SIGUSR1))
+			logs(t, p, `(?m)^clients +3, active 3, refused [1-9]`)
 			if err := p.Stop(patience); err != nil || p.Err() != nil {
 				t.Errorf("%v %v", err, p.Err())
 			}
@@ -323,13 +263,11 @@ func TestClientsHaveAllocationsOfTheirOwn(t *testing.T) {
 
 // TestIdleClientsEnd: a UDP client that is idle loses its allocation, and gets another one when it sends again.
 func TestIdleClientsEnd(t *testing.T) {
-	s := dataplane(t, static, "127.0.0.1")
+	s := dataplane(t, static, bed.Loopback)
 	address := bedtest.Address(t)
 	p := serve(t, "udp://"+address, s, "--idle", "300ms")
 	conn, err := net.Dial("udp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	bedtest.NoError(t, err)
 	defer conn.Close()
 	exchange(t, conn, "first")
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -348,11 +286,9 @@ func TestIdleClientsEnd(t *testing.T) {
 // TestErrorsNameTheCause: a refusal of the server, a wrong name and a missing echo end turncat with an error that names
 // the cause, and no error contains the password.
 func TestErrorsNameTheCause(t *testing.T) {
-	s := dataplane(t, static, "127.0.0.1")
+	s := dataplane(t, static, bed.Loopback)
 	silent, err := net.ListenPacket("udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	bedtest.NoError(t, err)
 	defer silent.Close()
 	at := func(user string) string {
 		return server{host: s.host, plain: s.plain, tls: s.tls, user: user}.uri("udp")
@@ -396,31 +332,17 @@ func TestErrorsNameTheCause(t *testing.T) {
 
 // TestUDPClientIsToldOfAPortWithoutARoute: turncat logs the refusal of each attempt, with growing pauses between them.
 func TestUDPClientIsToldOfAPortWithoutARoute(t *testing.T) {
-	s := dataplane(t, static, "127.0.0.1")
+	s := dataplane(t, static, bed.Loopback)
 	s.peer = netip.AddrPortFrom(s.peer.Addr(), 65535)
 	client := bedtest.Address(t)
 	p := serve(t, "udp://"+client, s)
 	conn, err := net.Dial("udp", client)
-	if err != nil {
-		t.Fatal(err)
-	}
+	bedtest.NoError(t, err)
 	defer conn.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
 	for _, pause := range []string{"1s", "2s"} {
 		if _, err := conn.Write([]byte("hello")); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := p.AwaitOutput(ctx, regexp.MustCompile("error 403: .* retry="+pause)); err != nil {
-			t.Fatal(err, p.Output())
-		}
-	}
-}
-
-// TestInsecure: with --insecure, turncat accepts every certificate.
-func TestInsecure(t *testing.T) {
-	s := dataplane(t, static, "127.0.0.1")
-	for _, transport := range []string{"tls", "dtls"} {
-		returned(t, 1e4, "-i", "-", s.uri(transport), "udp://"+s.peer.String())
+		logs(t, p, "error 403: .* retry="+pause)
 	}
 }

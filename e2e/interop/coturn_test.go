@@ -2,6 +2,7 @@
 package interop
 
 import (
+	"cmp"
 	"regexp"
 	"slices"
 	"strconv"
@@ -9,12 +10,13 @@ import (
 	"testing"
 
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 )
 
 // The two credential mechanisms, as config of a dataplane and as arguments of coturn's client.
-const (
-	static    = `{type: static, realm: interop.example.org, credentials: {username: carol, password: sings-alto}}`
-	ephemeral = `{type: ephemeral, realm: interop.example.org, credentials: {secret: shared-by-two}}`
+var (
+	static    = bedtest.Static("carol", "sings-alto")
+	ephemeral = bedtest.Ephemeral("shared-by-two")
 )
 
 var (
@@ -30,8 +32,8 @@ type transport struct {
 	clients int // concurrent clients; over DTLS, each one loses a second per random attempt with DTLS 1.0
 }
 
-func plain(d dataplane) int  { return d.turn }
-func secure(d dataplane) int { return d.secure }
+func plain(d dataplane) int  { return d.Plain }
+func secure(d dataplane) int { return d.Secure }
 
 var transports = []transport{
 	{"UDP", nil, plain, 4},
@@ -60,10 +62,7 @@ func TestCoturn(t *testing.T) {
 			})
 		}
 		t.Run("wrong password for "+c.name+" credentials", func(t *testing.T) {
-			refused(
-				t, d, call{credential: []string{"-u", "carol", "-w", "guessed"}, over: transports[0]},
-				"Cannot complete Allocation",
-			)
+			refused(t, d, call{credential: []string{"-u", "carol", "-w", "guessed"}}, "Cannot complete Allocation")
 		})
 		t.Run("binding request with "+c.name+" credentials", func(t *testing.T) { binding(t, d) })
 	}
@@ -127,22 +126,14 @@ type call struct {
 // run runs the client to its end, and returns the number of expected echoes.
 func (c call) run(t *testing.T, d dataplane) (out string, sent int, err error) {
 	t.Helper()
-	or := func(value *string, otherwise string) {
-		if *value == "" {
-			*value = otherwise
-		}
-	}
-	or(&c.server, bed.Loopback)
-	or(&c.peer, bed.Loopback)
+	c.server, c.peer = cmp.Or(c.server, bed.Loopback), cmp.Or(c.peer, bed.Loopback)
 	if c.over.port == nil {
 		c.over = transports[0]
 	}
 	if c.credential == nil {
 		c.credential = carol
 	}
-	if c.clients == 0 {
-		c.clients = c.over.clients
-	}
+	c.clients = cmp.Or(c.clients, c.over.clients)
 	args := slices.Concat(c.credential, c.over.args, []string{
 		"-p", strconv.Itoa(c.over.port(d)), "-m", strconv.Itoa(c.clients), "-n", strconv.Itoa(messages), "-l", "170",
 	}, c.args)
@@ -172,10 +163,7 @@ func echoed(t *testing.T, d dataplane, c call) string {
 		t.Fatalf("no loss figures in the output:\n%s", out)
 	}
 	if want := strconv.Itoa(sent); lost[1] != "0" || figures[1] != want || figures[2] != want {
-		t.Errorf(
-			"sent %s, received %s, lost %s packets (%s %%), want 0 of %s lost:\n%s", figures[1], figures[2], lost[1],
-			lost[2], want, out,
-		)
+		t.Errorf("sent %s, received %s, lost %s, want 0 of %s lost:\n%s", figures[1], figures[2], lost[1], want, out)
 	}
 	return out
 }
@@ -218,7 +206,7 @@ func refused(t *testing.T, d dataplane, c call, says string) {
 // binding requests the client's reflexive address.
 func binding(t *testing.T, d dataplane) {
 	for _, server := range []string{bed.Loopback, loopback6} {
-		out, err := client(t, nil, installed(t, "turnutils_stunclient", "coturn"), "-p", strconv.Itoa(d.turn), server)
+		out, err := client(t, nil, installed(t, "turnutils_stunclient", "coturn"), "-p", strconv.Itoa(d.Plain), server)
 		if err != nil || !strings.Contains(out, "UDP reflexive addr: "+server) {
 			t.Errorf("no reflexive address from %s: %v\n%s", server, err, out)
 		}
@@ -231,7 +219,7 @@ func noDiscovery(t *testing.T, d dataplane) {
 	discover := func(args ...string) string {
 		out, err := client(
 			t, nil, installed(t, "turnutils_natdiscovery", "coturn"),
-			append(args, "-p", strconv.Itoa(d.turn), bed.Loopback)...,
+			append(args, "-p", strconv.Itoa(d.Plain), bed.Loopback)...,
 		)
 		if err != nil {
 			t.Fatalf("%v\n%s", err, out)

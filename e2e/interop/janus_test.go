@@ -15,24 +15,12 @@ import (
 	"time"
 
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 )
 
 // J-10: Janus gets TURN credentials from the auth service, by GET and by POST, and gets a relay with them.
 func TestJanus(t *testing.T) {
-	stack := &bed.Stack{Bin: bin, Dir: t.TempDir(), Ports: freePorts(t)}
-	if err := stack.Prepare(filepath.Join(root, "docs/examples/quickstart")); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := stack.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
-	ctx, cancel := context.WithTimeout(t.Context(), 40*time.Second)
-	defer cancel()
-	if err := stack.Start(ctx); err != nil {
-		t.Fatal(err)
-	}
+	stack := bedtest.Quickstart(t, "")
 	for _, method := range []string{http.MethodGet, http.MethodPost} {
 		t.Run(method, func(t *testing.T) {
 			answer := startJanus(t, stack.AuthURL()+"/", method).answer()
@@ -78,17 +66,15 @@ admin: { admin_http = false }
 
 func startJanus(t *testing.T, service, method string) janus {
 	t.Helper()
-	dir, port := t.TempDir(), freePorts(t).Auth
+	dir, port := t.TempDir(), bedtest.Port(t)
 	for name, text := range map[string]string{
 		"janus.jcfg":                fmt.Sprintf(janusConfig, dir, service, method),
 		"janus.transport.http.jcfg": fmt.Sprintf(janusHTTP, bed.Loopback, port),
 	} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		bedtest.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
-	url := "http://" + at(port) + "/janus"
-	run(t, bed.Command{
+	url := fmt.Sprintf("http://%s:%d/janus", bed.Loopback, port)
+	bedtest.Start(t, bed.Command{
 		Name: "janus", Path: installed(t, "janus", "janus"), Logs: dir,
 		Args: []string{"-F", dir, "-C", filepath.Join(dir, "janus.jcfg")},
 	}, bed.Answers(url+"/info", http.StatusOK))
@@ -143,9 +129,7 @@ func (j janus) post(path string, request map[string]any) string {
 	j.t.Helper()
 	request["transaction"] = "any"
 	body, err := json.Marshal(request)
-	if err != nil {
-		j.t.Fatal(err)
-	}
+	bedtest.NoError(j.t, err)
 	var answer struct {
 		Janus string
 		Data  struct{ ID uint64 }
@@ -164,13 +148,9 @@ func (j janus) do(method, path string, body io.Reader, answer any) {
 	ctx, cancel := context.WithTimeout(j.t.Context(), 40*time.Second)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, method, j.url+path, body)
-	if err != nil {
-		j.t.Fatal(err)
-	}
+	bedtest.NoError(j.t, err)
 	res, err := http.DefaultClient.Do(req)
-	if err != nil {
-		j.t.Fatal(err)
-	}
+	bedtest.NoError(j.t, err)
 	defer res.Body.Close()
 	if err := json.NewDecoder(res.Body).Decode(answer); err != nil {
 		j.t.Fatalf("%s %s: %v", method, path, err)

@@ -18,22 +18,22 @@ import (
 // TestAioice: aioice, the TURN client of aiortc, has every datagram relayed and echoed, over each of its transports.
 func TestAioice(t *testing.T) {
 	d := start(t, static)
-	for name, port := range map[string]int{"udp": d.turn, "tcp": d.turn, "tls": d.secure} {
+	for name, port := range map[string]int{"udp": d.Plain, "tcp": d.Plain, "tls": d.Secure} {
 		t.Run(name, func(t *testing.T) {
-			out, err := aioice(t, d, d.ca, name, port, "sings-alto")
+			out, err := aioice(t, d, d.CA, name, port, "sings-alto")
 			if err != nil || !strings.Contains(out, "relayed by "+bed.Loopback) {
 				t.Errorf("%v\n%s", err, out)
 			}
 		})
 	}
 	t.Run("wrong password", func(t *testing.T) {
-		out, err := aioice(t, d, d.ca, "udp", d.turn, "guessed")
+		out, err := aioice(t, d, d.CA, "udp", d.Plain, "guessed")
 		if err == nil || !strings.Contains(out, "TransactionFailed: STUN transaction failed (401") {
 			t.Errorf("want error 401: %v\n%s", err, out)
 		}
 	})
 	t.Run("untrusted certificate", func(t *testing.T) {
-		out, err := aioice(t, d, os.DevNull, "tls", d.secure, "sings-alto")
+		out, err := aioice(t, d, os.DevNull, "tls", d.Secure, "sings-alto")
 		if err == nil || !strings.Contains(out, "CERTIFICATE_VERIFY_FAILED") {
 			t.Errorf("want a certificate error: %v\n%s", err, out)
 		}
@@ -58,11 +58,9 @@ func TestPion(t *testing.T) {
 	for _, network := range []pion.Network{pion.UDP, pion.TCP} {
 		t.Run(string(network), func(t *testing.T) {
 			one, err := pion.Start(t.Context(), pion.Options{
-				Gateway: to(d.turn), Network: network, Username: "carol", Password: "sings-alto", Peer: to(d.peer),
+				Gateway: to(d.Plain), Network: network, Username: "carol", Password: "sings-alto", Peer: to(d.peer),
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			bedtest.NoError(t, err)
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
 			for range 10 {
@@ -82,7 +80,7 @@ func TestLibnice(t *testing.T) {
 	for _, transport := range []string{"udp", "tcp"} {
 		t.Run(transport, func(t *testing.T) {
 			out, err := python(
-				t, "libnice_call.py", nil, transport, bed.Loopback, strconv.Itoa(d.turn), "carol", "sings-alto",
+				t, "libnice_call.py", nil, transport, bed.Loopback, strconv.Itoa(d.Plain), "carol", "sings-alto",
 			)
 			if err != nil {
 				t.Errorf("%v\n%s", err, out)
@@ -109,7 +107,7 @@ func idle(t *testing.T, d dataplane) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	err := bed.Until(ctx, func(ctx context.Context) error {
-		n, err := bed.Metric(ctx, "http://"+at(d.metrics)+"/metrics", "stunner_allocations_active")
+		n, err := bed.Metric(ctx, d.Metrics, "stunner_allocations_active")
 		if err == nil && n != 0 {
 			err = fmt.Errorf("%g allocations are left", n)
 		}

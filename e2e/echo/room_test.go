@@ -34,9 +34,7 @@ func TestBothFamilies(t *testing.T) {
 	server, _, _ := signalling(t, fmt.Sprintf("[::]:%d", bedtest.Port(t)), 256)
 	answer := call(t, server.URL, "127.0.0.1")
 	addresses, err := net.InterfaceAddrs()
-	if err != nil {
-		t.Fatal(err)
-	}
+	bedtest.NoError(t, err)
 	for _, a := range addresses {
 		ip := a.(*net.IPNet).IP
 		want := !ip.IsLinkLocalUnicast() && !ip.Equal(net.IPv6loopback)
@@ -125,17 +123,13 @@ func TestMirror(t *testing.T) {
 	peer := listen(t)
 	go mirror(peer)
 	conn, err := net.Dial("udp4", peer.LocalAddr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	bedtest.NoError(t, err)
 	defer conn.Close()
 	if _, err := conn.Write([]byte("ping")); err != nil {
 		t.Fatal(err)
 	}
 	buf := make([]byte, 16)
-	if err := conn.SetReadDeadline(time.Now().Add(5 * time.Second)); err != nil {
-		t.Fatal(err)
-	}
+	bedtest.NoError(t, conn.SetReadDeadline(time.Now().Add(5*time.Second)))
 	if n, err := conn.Read(buf); err != nil || string(buf[:n]) != "ping" {
 		t.Errorf("got %q, %v", buf[:n], err)
 	}
@@ -155,9 +149,7 @@ func signalling(t *testing.T, address string, peers int) (server *httptest.Serve
 func media(t *testing.T, address string) ice.UDPMux {
 	t.Helper()
 	mux, _, err := listenMedia(address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	bedtest.NoError(t, err)
 	t.Cleanup(func() { mux.Close() })
 	return mux
 }
@@ -165,9 +157,7 @@ func media(t *testing.T, address string) ice.UDPMux {
 func listen(t *testing.T) net.PacketConn {
 	t.Helper()
 	conn, err := net.ListenPacket("udp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	bedtest.NoError(t, err)
 	t.Cleanup(func() { conn.Close() })
 	return conn
 }
@@ -178,9 +168,7 @@ func call(t *testing.T, url, address string) (answer string) {
 	t.Helper()
 	client := caller(t)
 	channel, err := client.CreateDataChannel("echo", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	bedtest.NoError(t, err)
 	back := make(chan string, 1)
 	channel.OnOpen(func() { _ = channel.SendText("hello") })
 	channel.OnMessage(func(m webrtc.DataChannelMessage) { back <- string(m.Data) })
@@ -227,9 +215,7 @@ func caller(t *testing.T) *webrtc.PeerConnection {
 	engine.SetICEUDPMux(webrtc.NewICEUDPMux(nil, distant{listen(t)}))
 	engine.SetIncludeLoopbackCandidate(true)
 	client, err := webrtc.NewAPI(webrtc.WithSettingEngine(engine)).NewPeerConnection(webrtc.Configuration{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	bedtest.NoError(t, err)
 	t.Cleanup(func() { client.Close() })
 	return client
 }
@@ -237,13 +223,9 @@ func caller(t *testing.T) *webrtc.PeerConnection {
 func offer(t *testing.T, client *webrtc.PeerConnection) string {
 	t.Helper()
 	description, err := client.CreateOffer(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	bedtest.NoError(t, err)
 	gathered := webrtc.GatheringCompletePromise(client)
-	if err := client.SetLocalDescription(description); err != nil {
-		t.Fatal(err)
-	}
+	bedtest.NoError(t, client.SetLocalDescription(description))
 	<-gathered
 	return client.LocalDescription().SDP
 }
@@ -251,14 +233,10 @@ func offer(t *testing.T, client *webrtc.PeerConnection) string {
 func post(t *testing.T, url, kind, body string) (int, string) {
 	t.Helper()
 	res, err := http.Post(url, kind, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	bedtest.NoError(t, err)
 	defer res.Body.Close()
 	answer, err := io.ReadAll(res.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	bedtest.NoError(t, err)
 	return res.StatusCode, string(answer)
 }
 

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	"github.com/stunner-gateway/stunner/e2e/internal/bpf"
 )
 
@@ -45,7 +46,7 @@ func objectsOf(t *testing.T, pid int) (all objects) {
 // runs returns how often the kernel has run the programs of TC. It counts only after bpf.Statistics.
 func (g *gateway) runs() (n int) {
 	g.t.Helper()
-	for _, fields := range files(g.t, g.process.PID()) {
+	for _, fields := range files(g.t, g.PID()) {
 		if fields["prog_type"] == unix.BPF_PROG_TYPE_SCHED_CLS {
 			n += fields["run_cnt"]
 		}
@@ -57,9 +58,7 @@ func (g *gateway) runs() (n int) {
 func files(t *testing.T, pid int) (all []map[string]int) {
 	t.Helper()
 	names, err := filepath.Glob(fmt.Sprintf("/proc/%d/fdinfo/*", pid))
-	if err != nil {
-		t.Fatal(err)
-	}
+	bedtest.NoError(t, err)
 	for _, name := range names {
 		text, _ := os.ReadFile(name) // may be closed meanwhile
 		fields := map[string]int{}
@@ -128,9 +127,7 @@ func (g *gateway) times() (until, permitted time.Duration) {
 			continue
 		}
 		fd, err := bpf.Call(unix.BPF_MAP_GET_FD_BY_ID, &byID{id: o.id})
-		if err != nil {
-			g.t.Fatal(err)
-		}
+		bedtest.NoError(g.t, err)
 		defer unix.Close(fd)
 		key, value := make([]byte, 4), make([]byte, slotSize)
 		_, err = bpf.Call(unix.BPF_MAP_LOOKUP_ELEM, &struct {
@@ -140,9 +137,7 @@ func (g *gateway) times() (until, permitted time.Duration) {
 		}{fd: uint64(fd), key: uintptr(unsafe.Pointer(&key[0])), value: uintptr(unsafe.Pointer(&value[0]))})
 		runtime.KeepAlive(key)
 		runtime.KeepAlive(value)
-		if err != nil {
-			g.t.Fatal(err)
-		}
+		bedtest.NoError(g.t, err)
 		return time.Duration(binary.NativeEndian.Uint64(value)), time.Duration(binary.NativeEndian.Uint64(value[8:]))
 	}
 	g.t.Fatalf("stunnerd has no map of slots: %v", g.objects)

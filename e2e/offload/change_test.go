@@ -7,9 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/netip"
-	"runtime"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -18,7 +15,7 @@ import (
 	"unsafe"
 
 	"github.com/stunner-gateway/stunner/e2e/internal/ask"
-	"github.com/stunner-gateway/stunner/e2e/internal/netns"
+	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	"github.com/stunner-gateway/stunner/services/api/config"
 )
 
@@ -159,9 +156,7 @@ func option(t *testing.T, c syscall.Conn, level, name, value int) {
 		err = raw.Control(func(fd uintptr) { failed = syscall.SetsockoptInt(int(fd), level, name, value) })
 		err = errors.Join(err, failed)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	bedtest.NoError(t, err)
 }
 
 // stamp returns the time in a control message, in ns since 1970.
@@ -183,16 +178,16 @@ const stopTime = 50 * time.Millisecond
 
 // A removed route stops a channel in the kernel, within 50 ms after the config is in force. With the route the channel
 // works again, and returns to the kernel.
-func route(t *testing.T, w *world) {
+func route(t *testing.T, n *network) {
 	for _, f := range families {
 		t.Run(f.name, func(t *testing.T) {
-			g := w.start(t)
+			g := n.start(t)
 			p := g.path(f)
 			p.warm()
 			before := g.settled()
 			s := p.stream()
 			s.kernel(50)
-			routes := g.config.Listeners[0].Routes
+			routes := g.Config.Listeners[0].Routes
 			written, applied := g.apply(func(c *config.Config) { c.Listeners[0].Routes = routes[2:] })
 			dropped := g.dropped()
 			g.await("datagrams of the client are dropped", func(context.Context) error {
@@ -207,7 +202,7 @@ func route(t *testing.T, w *world) {
 			}
 			t.Logf("last datagram at the peer %s after the file was written, %s before the status had the revision",
 				last.Sub(written), applied.Sub(last))
-			n := s.received.Load()
+			received := s.received.Load()
 			if _, err := s.peer.WriteToUDPAddrPort(sequence(0), s.relay); err != nil {
 				t.Fatal(err)
 			}
@@ -218,7 +213,7 @@ func route(t *testing.T, w *world) {
 				}
 				return nil
 			})
-			if s.received.Load() != n {
+			if s.received.Load() != received {
 				t.Error("a datagram of the peer reached the client without a route")
 			}
 			g.apply(func(c *config.Config) { c.Listeners[0].Routes = routes })
@@ -230,8 +225,8 @@ func route(t *testing.T, w *world) {
 }
 
 // With a byte rate, which only user space enforces, channels return to user space, and without it to the kernel.
-func byteRate(t *testing.T, w *world) {
-	g := w.start(t)
+func byteRate(t *testing.T, n *network) {
+	g := n.start(t)
 	p := g.path(v4)
 	p.inKernel()
 	g.apply(func(c *config.Config) { c.Admin.SessionByteRate = 100 << 20 })
@@ -243,8 +238,8 @@ func byteRate(t *testing.T, w *world) {
 }
 
 // The engine changes during a call, and no datagram is lost.
-func engine(t *testing.T, w *world) {
-	g := w.start(t)
+func engine(t *testing.T, n *network) {
+	g := n.start(t)
 	p := g.path(v4)
 	p.warm()
 	before := g.settled()
@@ -262,8 +257,8 @@ func engine(t *testing.T, w *world) {
 		if k := g.counters().kernel; k != kernel {
 			t.Errorf("engine None: the kernel has forwarded %+v, and then %+v", kernel, k)
 		}
-		g.apply(func(c *config.Config) { c.Admin.OffloadEngine = w.engine })
-		g.objects = objectsOf(t, g.process.PID())
+		g.apply(func(c *config.Config) { c.Admin.OffloadEngine = n.engine })
+		g.objects = objectsOf(t, g.PID())
 	}
 	s.kernel(50)
 	lost := s.end()
@@ -272,60 +267,4 @@ func engine(t *testing.T, w *world) {
 		t.Errorf("%d datagrams were lost", lost)
 	}
 	s.exact(before, 0)
-}
-
-// The interface to the peers is deleted during a call, which continues through an interface without the programs. When
-// there is a new interface of the name, the kernel forwards again.
-func networkInterface(t *testing.T, w *world) {
-	// Addresses that do not depend on the two interfaces.
-	relay, peer := netip.MustParseAddr("10.78.4.1"), netip.MustParseAddr("10.78.5.1")
-	netns.Run(t, "sysctl -q -w net.ipv4.conf.all.rp_filter=0")
-	netns.Run(t, fmt.Sprintf("ip address add %s/32 dev lo", relay))
-	w.peers.Run(t, fmt.Sprintf("ip address add %s/32 dev lo", peer))
-	runtime.LockOSThread() // a thread in the namespace of the gateway
-	w.peers.Run(t, fmt.Sprintf("ip link add eth1 type veth peer name spare netns %d", syscall.Gettid()))
-	runtime.UnlockOSThread()
-	netns.Run(t, "ip address add 10.78.3.1/24 dev spare")
-	netns.Run(t, "ip link set spare up")
-	w.peers.Run(t, "ip address add 10.78.3.2/24 dev eth1")
-	w.peers.Run(t, "ip link set eth1 up")
-	prefer := func(metric int, here, there string) {
-		netns.Run(t, fmt.Sprintf("ip route add %s via %s metric %d", peer, there, metric))
-		w.peers.Run(t, fmt.Sprintf("ip route add %s via %s metric %d", relay, here, metric))
-	}
-	prefer(10, v4.relay.String(), v4.peer.String())
-	prefer(20, "10.78.3.1", "10.78.3.2")
-
-	g := w.start(t, func(c *config.Config) {
-		c.Admin.OffloadInterfaces = []string{"clients", "peers"}
-		c.Listeners[0].Address = relay.String()
-		c.Clusters[0].Endpoints = []string{peer.String()}
-	})
-	p := g.phone(v4, v4)
-	p.peer = socket(t, w.peers, peer)
-	p.bind()
-	p.warm()
-	before := g.settled()
-	s := p.stream()
-	s.kernel(50)
-	netns.Run(t, "ip link del peers")
-	g.await("the status names the interface that does not exist", func(context.Context) error {
-		if o := g.status().Offload; !slices.Equal(o.Interfaces, []string{"clients"}) || o.Reason == "" {
-			return fmt.Errorf("status %+v", o)
-		}
-		return nil
-	})
-	s.flows(50)
-	kernel, sent, received := g.counters().kernel, s.sent.Load(), s.received.Load()
-	s.flows(200)
-	if k := g.counters().kernel; k != kernel {
-		t.Errorf("without the interface the kernel has forwarded %+v, and then %+v", kernel, k)
-	}
-	t.Logf("interface deleted: %d of %d datagrams lost", sent-received, sent)
-	w.linkPeers(t)
-	prefer(10, v4.relay.String(), v4.peer.String())
-	s.kernel(50)
-	lost := s.end()
-	t.Logf("interface added: %d of %d datagrams lost", lost, s.sent.Load())
-	s.exact(before, int(lost))
 }

@@ -7,26 +7,23 @@ import (
 	"time"
 
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	"github.com/stunner-gateway/stunner/e2e/internal/bpf"
 	"github.com/stunner-gateway/stunner/e2e/internal/netns"
-	"github.com/stunner-gateway/stunner/services/api/config"
 )
 
-// With clsact the prober has the same verdicts. The filters remain when stunnerd is killed: they forward nothing, and
+// With clsact no check of the prober fails. The filters remain when stunnerd is killed: they forward nothing, and
 // the next stunnerd removes them when it ends.
-func clsact(t *testing.T, w *world) {
+func clsact(t *testing.T, n *network) {
 	bpf.OccupyTCX(t, "clients", "peers")
-	g := w.start(t)
+	g := n.start(t)
 	if m := g.status().Offload.Mechanism; m != "clsact" {
 		t.Fatalf("mechanism %s, want clsact", m)
 	}
-	probed(t, g)
-	g.apply(func(c *config.Config) { c.Admin.OffloadEngine = "TC" })
+	prober(t, g)
 	s := g.path(v4).stream()
 	s.kernel(50)
-	if err := g.process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	bedtest.NoError(t, g.Kill())
 	killed, sent := time.Now(), s.sent.Load()
 	if err := bed.Until(t.Context(), func(context.Context) error {
 		if s.sent.Load() < sent+100 {
@@ -44,11 +41,11 @@ func clsact(t *testing.T, w *world) {
 	if filters(t) == "" {
 		t.Error("no filter remains, so nothing was tested")
 	}
-	g = w.start(t)
+	g = n.start(t)
 	p := g.path(v4)
 	p.inKernel()
 	p.hangUp()
-	if err := g.process.Stop(patience); err != nil {
+	if err := g.Stop(patience); err != nil {
 		t.Error(err)
 	}
 	if left := filters(t); left != "" {

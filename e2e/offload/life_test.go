@@ -8,12 +8,13 @@ import (
 	"time"
 
 	"github.com/stunner-gateway/stunner/e2e/internal/ask"
+	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 )
 
 // ChannelBind, CreatePermission and ChannelData in the kernel prolong what the kernel has. The kernel moves the end of
 // a permission by a second or more.
-func refresh(t *testing.T, w *world) {
-	g := w.start(t)
+func refresh(t *testing.T, n *network) {
+	g := n.start(t)
 	p := g.path(v4)
 	p.warm()
 	const pause = 1200 * time.Millisecond
@@ -53,8 +54,8 @@ func refresh(t *testing.T, w *world) {
 }
 
 // Refresh with lifetime 0 stops a channel in the kernel at once, in both directions.
-func allocationEnd(t *testing.T, w *world) {
-	g := w.start(t)
+func allocationEnd(t *testing.T, n *network) {
+	g := n.start(t)
 	p, other := g.path(v4), g.path(v4)
 	p.inKernel()
 	other.inKernel()
@@ -65,9 +66,7 @@ func allocationEnd(t *testing.T, w *world) {
 	kernel := g.counters().kernel
 	dropped := g.dropped()
 	for range 20 {
-		if err := p.Send(ask.ChannelData(p.channel, sequence(1))); err != nil {
-			t.Fatal(err)
-		}
+		bedtest.NoError(t, p.Send(ask.ChannelData(p.channel, sequence(1))))
 		_, _ = p.peer.WriteToUDPAddrPort(sequence(1), p.relay)
 	}
 	g.await("datagrams without an allocation are dropped", func(context.Context) error {
@@ -83,22 +82,18 @@ func allocationEnd(t *testing.T, w *world) {
 		t.Errorf("the kernel may forward %d bindings, want 1", n)
 	}
 	other.inKernel()
-	if err := g.process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	bedtest.NoError(t, g.Signal(syscall.SIGTERM))
 	other.hangUp()
-	<-g.process.Done()
+	<-g.Done()
 	g.gone(g.objects)
 }
 
 // A draining stunnerd forwards its calls in the kernel. When it ends, it leaves nothing.
-func drain(t *testing.T, w *world) {
-	g := w.start(t)
+func drain(t *testing.T, n *network) {
+	g := n.start(t)
 	p := g.path(v4)
 	p.inKernel()
-	if err := g.process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	bedtest.NoError(t, g.Signal(syscall.SIGTERM))
 	g.await("drain", func(context.Context) error {
 		if s := g.status().Status; s != "TERMINATING" {
 			return fmt.Errorf("status %s", s)
@@ -108,35 +103,12 @@ func drain(t *testing.T, w *world) {
 	p.inKernel()
 	p.hangUp()
 	select {
-	case <-g.process.Done():
+	case <-g.Done():
 	case <-time.After(patience):
 		t.Fatal("stunnerd still runs after its last session")
 	}
-	if err := g.process.Err(); err != nil {
+	if err := g.Err(); err != nil {
 		t.Error(err)
 	}
 	g.gone(g.objects)
-}
-
-// A killed stunnerd leaves nothing in the kernel, and nothing is forwarded. The next stunnerd forwards in the kernel.
-func kill(t *testing.T, w *world) {
-	g := w.start(t)
-	p := g.path(v4)
-	s := p.stream()
-	s.kernel(50)
-	if err := g.process.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	killed := time.Now()
-	g.gone(g.objects)
-	free := time.Now()
-	close(s.stop)
-	s.workers.Wait()
-	last := time.Unix(0, s.last.Load())
-	if late := last.Sub(killed); late > stopTime {
-		t.Errorf("a datagram reached the peer %s after the end of stunnerd", late)
-	}
-	t.Logf("last datagram at the peer %s after the end of stunnerd, no object left after %s", last.Sub(killed),
-		free.Sub(killed))
-	w.start(t).path(v4).inKernel()
 }

@@ -11,12 +11,13 @@ import (
 	"github.com/pion/stun/v2"
 
 	"github.com/stunner-gateway/stunner/e2e/internal/ask"
+	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 )
 
 // A nominating connectivity check in a channel that the kernel forwards reaches the peer and the journal of sessions,
 // also after an ICE restart, which changes its USERNAME.
-func nomination(t *testing.T, w *world) {
-	g := w.start(t)
+func nomination(t *testing.T, n *network) {
+	g := n.start(t)
 	p := g.path(v4)
 	for _, username := range []string{"first:check", "restarted:check"} {
 		p.inKernel()
@@ -24,21 +25,16 @@ func nomination(t *testing.T, w *world) {
 		m := stun.MustBuild(stun.TransactionID, stun.BindingRequest, stun.NewUsername(username),
 			stun.RawAttribute{Type: stun.AttrUseCandidate})
 		g.udp.rx.Add(1)
-		if err := p.Send(ask.ChannelData(p.channel, m.Raw)); err != nil {
-			t.Fatal(err)
-		}
+		bedtest.NoError(t, p.Send(ask.ChannelData(p.channel, m.Raw)))
 		if got, err := read(p.peer); err != nil || !bytes.Equal(got, m.Raw) {
 			t.Fatalf("the peer received %x, %v", got, err)
 		}
-		g.await("the journal has the check", func(context.Context) error { return stored(g.journal(), username) })
+		g.await("the journal has the check", func(context.Context) error { return stored(g.journal, username) })
 		if k := g.counted(before, flow{1, len(m.Raw)}, flow{}); k.up != 0 {
 			t.Errorf("%s: the kernel forwarded the check", username)
 		}
 	}
 }
-
-// journal returns the name of the folder of the journal of sessions.
-func (g *gateway) journal() string { return filepath.Join(filepath.Dir(g.file), "state") }
 
 // stored reports whether a file of the journal contains a text.
 func stored(folder, text string) error {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/x509"
 	"net/netip"
+	"os"
 	"testing"
 	"time"
 
@@ -21,43 +22,41 @@ func TestOffload(t *testing.T) {
 	if !netns.Isolated(t) {
 		return
 	}
-	w := newWorld(t, "TC")
-	w.run(t)
-	t.Run("interface", func(t *testing.T) { networkInterface(t, w) })
-	t.Run("clsact", func(t *testing.T) { clsact(t, w) })
+	n := newNetwork(t, "TC")
+	n.run(t)
+	t.Run("user space only", func(t *testing.T) { userSpace(t, n) })
+	t.Run("byte rate", func(t *testing.T) { byteRate(t, n) })
+	t.Run("header fields", func(t *testing.T) { headerFields(t, n) })
+	t.Run("refresh", func(t *testing.T) { refresh(t, n) })
+	t.Run("clsact", func(t *testing.T) { clsact(t, n) })
 }
 
-// With engine XDP, the program in the driver forwards what the programs of TC forward with engine TC.
+// With engine XDP, the program in the driver forwards what the programs of TC forward with engine TC. Which channels
+// are forwarded in the kernel does not depend on the engine.
 func TestXDP(t *testing.T) {
 	if !netns.Isolated(t) {
 		return
 	}
-	newWorld(t, "XDP").run(t)
+	newNetwork(t, "XDP").run(t)
 }
 
-func (w *world) run(t *testing.T) {
+func (n *network) run(t *testing.T) {
 	for _, f := range families {
-		t.Run("channel over "+f.name, func(t *testing.T) { channel(t, w, f) })
+		t.Run("channel over "+f.name, func(t *testing.T) { channel(t, n, f) })
 	}
-	t.Run("user space only", func(t *testing.T) { userSpace(t, w) })
-	t.Run("route", func(t *testing.T) { route(t, w) })
-	t.Run("byte rate", func(t *testing.T) { byteRate(t, w) })
-	t.Run("engine", func(t *testing.T) { engine(t, w) })
-	t.Run("header fields", func(t *testing.T) { headerFields(t, w) })
-	t.Run("nomination", func(t *testing.T) { nomination(t, w) })
-	t.Run("path MTU", func(t *testing.T) { pathMTU(t, w) })
-	t.Run("refresh", func(t *testing.T) { refresh(t, w) })
-	t.Run("end of an allocation", func(t *testing.T) { allocationEnd(t, w) })
-	t.Run("drain", func(t *testing.T) { drain(t, w) })
-	t.Run("kill", func(t *testing.T) { kill(t, w) })
-	t.Run("prober", func(t *testing.T) { prober(t, w) })
+	t.Run("route", func(t *testing.T) { route(t, n) })
+	t.Run("engine", func(t *testing.T) { engine(t, n) })
+	t.Run("nomination", func(t *testing.T) { nomination(t, n) })
+	t.Run("end of an allocation", func(t *testing.T) { allocationEnd(t, n) })
+	t.Run("drain", func(t *testing.T) { drain(t, n) })
+	t.Run("prober", func(t *testing.T) { prober(t, n.start(t)) })
 }
 
 // The first packets of a channel pass through user space, and the following ones through the kernel. The contents are
 // equal and the counters exact, for every size. User space forwards packets of a peer that are shorter than the header
 // of ChannelData.
-func channel(t *testing.T, w *world, f family) {
-	g := w.start(t)
+func channel(t *testing.T, n *network, f family) {
+	g := n.start(t)
 	p := g.path(f)
 	p.warm()
 	p.up(1400) // a packet that is longer than those before passes through user space
@@ -81,27 +80,28 @@ func channel(t *testing.T, w *world, f family) {
 }
 
 // Sessions, messages and peers that the kernel does not forward work beside it.
-func userSpace(t *testing.T, w *world) {
-	g := w.start(t)
+func userSpace(t *testing.T, n *network) {
+	g := n.start(t)
 	roots := x509.NewCertPool()
-	roots.AppendCertsFromPEM(w.cert)
+	cert, err := os.ReadFile(g.CA)
+	if err != nil || !roots.AppendCertsFromPEM(cert) {
+		t.Fatal(err)
+	}
 	var echo netip.AddrPort
-	w.peers.Do(func() { echo = bedtest.Echo(t, v4.peer) })
-	for _, n := range []call.Network{call.TCP, call.TLS, call.DTLS} {
-		t.Run(string(n)+" client", func(t *testing.T) {
+	n.peers.Do(func() { echo = bedtest.Echo(t, v4.peer) })
+	for over, port := range map[call.Network]int{call.TCP: g.Plain, call.TLS: g.Secure, call.DTLS: g.Secure} {
+		t.Run(string(over)+" client", func(t *testing.T) {
 			g := g.in(t)
 			before := g.counters()
 			var c *call.Call
 			var err error
-			w.clients.Do(func() {
+			n.clients.Do(func() {
 				c, err = call.Start(t.Context(), call.Options{
-					Gateway: netip.AddrPortFrom(v4.gateway, uint16(ports[n])), Network: n, Roots: roots, Username: user,
+					Gateway: netip.AddrPortFrom(v4.gateway, uint16(port)), Network: over, Roots: roots, Username: user,
 					Password: password, Peer: echo, Interval: time.Millisecond,
 				})
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			bedtest.NoError(t, err)
 			if err := c.Await(t.Context(), 100); err != nil {
 				t.Error(err)
 			}
@@ -118,18 +118,14 @@ func userSpace(t *testing.T, w *world) {
 	t.Run("indications", func(t *testing.T) {
 		g := g.in(t)
 		p := g.phone(v4, v4)
-		p.peer = socket(t, w.peers, v4.peer)
+		p.peer = socket(t, n.peers, v4.peer)
 		p.permit()
 		before := g.settled()
 		g.udp.rx.Add(20)
 		g.udp.tx.Add(20)
 		payload := bytes.Repeat([]byte("media"), 32)
 		for range 20 {
-			m := stun.MustBuild(stun.TransactionID, stun.NewType(stun.MethodSend, stun.ClassIndication),
-				ask.Peer(p.peerAddr()), stun.RawAttribute{Type: stun.AttrData, Value: payload})
-			if err := p.Send(m.Raw); err != nil {
-				t.Fatal(err)
-			}
+			bedtest.NoError(t, p.Send(ask.SendIndication(p.peerAddr(), payload)))
 			got, err := read(p.peer)
 			if err != nil || !bytes.Equal(got, payload) {
 				t.Fatalf("peer: %v, %q", err, got)
@@ -163,7 +159,7 @@ func userSpace(t *testing.T, w *world) {
 	t.Run("IPv4 client, IPv6 peer", func(t *testing.T) {
 		g := g.in(t)
 		p := g.phone(v4, v6)
-		p.peer = socket(t, w.peers, v6.peer)
+		p.peer = socket(t, n.peers, v6.peer)
 		p.bind()
 		p.inUserSpace()
 		p.hangUp()

@@ -13,6 +13,7 @@ import (
 	"github.com/pion/stun/v2"
 
 	"github.com/stunner-gateway/stunner/e2e/internal/ask"
+	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 )
 
 // path is a channel between a client and a peer. Its packets are sent one after the other.
@@ -42,17 +43,11 @@ func (g *gateway) phone(client, peers family) *path {
 	p := &path{t: g.t, gateway: g, channel: firstChannel}
 	var err error
 	g.clients.Do(func() {
-		p.Client, err = ask.Dial(client.client, netip.AddrPortFrom(client.gateway, 3478), user, password)
+		p.Client, err = ask.Dial(client.client, netip.AddrPortFrom(client.gateway, uint16(g.Plain)), user, password)
 	})
-	if err != nil {
-		g.t.Fatal(err)
-	}
+	bedtest.NoError(g.t, err)
 	g.t.Cleanup(p.Client.Close)
-	wanted := stun.RawAttribute{Type: stun.AttrRequestedAddressFamily, Value: []byte{1, 0, 0, 0}}
-	if peers.peer.Is6() {
-		wanted.Value[0] = 2
-	}
-	if p.relay, err = ask.Relayed(p.do(stun.MethodAllocate, ask.UDP(), wanted)); err != nil {
+	if p.relay, err = ask.Relayed(p.do(stun.MethodAllocate, ask.UDP(), ask.Family(peers.peer))); err != nil {
 		g.t.Fatal(err)
 	}
 	return p
@@ -110,9 +105,7 @@ func (p *path) through(size int, send func([]byte) error, receive func() ([]byte
 	if size > 0 {
 		payload[0] |= 0x80 // as in RTP (RFC 3550 §5.1): a STUN message stays in user space
 	}
-	if err := send(payload); err != nil {
-		p.t.Fatal(err)
-	}
+	bedtest.NoError(p.t, send(payload))
 	if got, err := receive(); err != nil || !bytes.Equal(got, want(payload)) {
 		p.t.Fatalf("a payload of %d bytes: %v, received %d bytes: %x", size, err, len(got), got)
 	}
@@ -158,7 +151,7 @@ func (p *path) inKernel() {
 		p.t.Errorf("the kernel forwarded %d up and %d down of %d packets each", k.up, k.down, packets)
 	}
 	// XDP passes the packets that renew what it knows, and those of the neighbour protocols.
-	n, xdp := p.gateway.runs()-before, p.gateway.config.Admin.OffloadEngine == "XDP"
+	n, xdp := p.gateway.runs()-before, p.gateway.Config.Admin.OffloadEngine == "XDP"
 	if xdp && n > packets/2 || !xdp && n < 2*packets {
 		p.t.Errorf("the programs of TC ran %d times during %d packets", n, 2*packets)
 	}

@@ -171,6 +171,21 @@ func (p peer) AddTo(m *stun.Message) error {
 	return stun.XORMappedAddress{IP: a.IP, Port: a.Port}.AddToAs(m, stun.AttrXORPeerAddress)
 }
 
+// Family returns REQUESTED-ADDRESS-FAMILY of the family of an address.
+func Family(of netip.Addr) stun.Setter {
+	family := byte(1)
+	if of.Is6() {
+		family = 2
+	}
+	return stun.RawAttribute{Type: stun.AttrRequestedAddressFamily, Value: []byte{family, 0, 0, 0}}
+}
+
+// SendIndication encodes a Send indication with data to a peer.
+func SendIndication(to netip.AddrPort, data []byte) []byte {
+	return stun.MustBuild(stun.TransactionID, stun.NewType(stun.MethodSend, stun.ClassIndication), Peer(to),
+		stun.RawAttribute{Type: stun.AttrData, Value: data}).Raw
+}
+
 // Relayed returns the XOR-RELAYED-ADDRESS of a response.
 func Relayed(m *stun.Message) (netip.AddrPort, error) {
 	var a stun.XORMappedAddress

@@ -59,8 +59,8 @@ type Dataplane struct {
 }
 
 // StartDataplane starts stunnerd of a folder of programs until the test ends, and waits until it is ready. Relays have
-// the first of the addresses of each family, and the certificate of secure listeners names all. Listeners have routes to
-// all clusters.
+// the first of the addresses of each family, and the certificate of secure listeners names all. Listeners have routes
+// to all clusters.
 func StartDataplane(t testing.TB, bin string, c config.Config, addresses []netip.Addr, args ...string) *Dataplane {
 	t.Helper()
 	dir := t.TempDir()

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// Need ends the test unless root runs it. Without root, the test fails, because a skipped one would count as passed; with -short
-// it is skipped. what needs root, in the plural.
+// Need ends the test unless root runs it. Without root, the test fails, because a skipped one would count as passed;
+// with -short it is skipped. what needs root, in the plural.
 func Need(t testing.TB, what string) {
 	t.Helper()
 	skip, err := missing(os.Geteuid(), testing.Short(), what)
@@ -28,6 +28,6 @@ func missing(user int, short bool, what string) (skip string, err error) {
 	case short:
 		return what + " need root", nil
 	}
-	return "", fmt.Errorf("%s need root: run the test as root (sudo -E env PATH=\"$PATH\" go test …), or skip it with -short",
-		what)
+	return "", fmt.Errorf("%s need root: run the test as root (sudo -E env PATH=\"$PATH\" go test …), "+
+		"or skip it with -short", what)
 }

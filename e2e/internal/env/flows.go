@@ -123,10 +123,10 @@ func (e *Env) FloodRequests(every time.Duration, to netip.AddrPort) (stop func()
 	if err != nil {
 		return nil, fmt.Errorf("flood %s: %w", to, err)
 	}
+	var stranger ask.Client
 	return repeat(every, func() {
 		for range 10 {
-			m := stun.MustBuild(stun.TransactionID, stun.NewType(stun.MethodAllocate, stun.ClassRequest), ask.UDP())
-			_, _ = conn.Write(m.Raw) // as above
+			_, _ = conn.Write(stranger.Request(stun.MethodAllocate, ask.UDP())) // as above
 		}
 	}, conn.Close), nil
 }

@@ -47,11 +47,7 @@ func (e *Env) Allocate(ctx context.Context, l *Listener, at netip.AddrPort, fami
 	}
 	attributes := []stun.Setter{ask.UDP()}
 	if family.IsValid() {
-		code := byte(1)
-		if family.Is6() {
-			code = 2
-		}
-		attributes = append(attributes, stun.RawAttribute{Type: stun.AttrRequestedAddressFamily, Value: []byte{code, 0, 0, 0}})
+		attributes = append(attributes, ask.Family(family))
 	}
 	answer, err := c.request(ctx, stun.MethodAllocate, attributes...)
 	if err == nil {
@@ -173,8 +169,8 @@ func (e *Env) AllocateThroughRelay(ctx context.Context, l *Listener, peer netip.
 	if err != nil {
 		return false, err
 	}
-	request := stun.MustBuild(stun.TransactionID, stun.NewType(stun.MethodAllocate, stun.ClassRequest), ask.UDP())
-	answer, err := c.exchange(channel, string(request.Raw), silence)
+	request := new(ask.Client).Request(stun.MethodAllocate, ask.UDP())
+	answer, err := c.exchange(channel, string(request), silence)
 	if errors.Is(err, errNoAnswer) {
 		return false, nil
 	}

@@ -3,6 +3,7 @@
 //
 // # Files
 //
+//	crash_test.go    calls during crashes of stunnerd
 //	offload_test.go  calls that the kernel forwards
 //
 // Package e2e/internal/chromium controls the browser.
@@ -10,7 +11,9 @@ package browser
 
 import (
 	"context"
+	"encoding/base64"
 	"encoding/json"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"os"
@@ -26,91 +29,53 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/chromium"
 )
 
-// patience is the timeout of operations in the browser.
+// patience is the timeout of conditions outside the browser.
 const patience = 40 * time.Second
 
 // A-02, N-05, R-14: a browser that may only use relays reaches the echo peer through UDP, TCP and TLS listeners, and
 // gets an error event for a wrong password. Its call continues while listeners and credentials change.
 func TestBrowser(t *testing.T) {
-	stack := start(t)
-	for _, transport := range []string{"udp", "tcp"} {
-		t.Run("relays over "+transport, func(t *testing.T) { relays(t, stack, transport) })
-	}
-	t.Run("relays over tls", func(t *testing.T) { relaysSecurely(t, stack) })
-	t.Run("a wrong password is an event", func(t *testing.T) { wrongPassword(t, stack) })
-	t.Run("a call goes on while listeners and credentials change", func(t *testing.T) { goesOn(t, stack) })
-}
-
-// start runs the quickstart until the test ends.
-func start(t *testing.T) *bed.Stack {
-	t.Helper()
-	root := bedtest.Root(t)
-	bin := bedtest.Build(t, bed.Operator, bed.Stunnerd, bed.Auth, bed.Echo)
-	ports, err := bed.FreePorts()
-	if err != nil {
-		t.Fatal(err)
-	}
-	stack := &bed.Stack{Bin: bin, Dir: t.TempDir(), Ports: ports}
-	if err := stack.Prepare(filepath.Join(root, "docs/examples/quickstart")); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := stack.Stop(); err != nil {
-			t.Error(err)
+	stack := bedtest.Quickstart(t, "")
+	port := bedtest.Port(t)
+	authority, secret := certificate(t)
+	bedtest.NoError(t, stack.Put("certificate.yaml", secret))
+	edit(t, stack, "gateway.yaml", "      protocol: TURN-TCP\n",
+		"      protocol: TURN-TCP\n"+fmt.Sprintf(secureListener, port))
+	status(t, stack, "front-door/tls")
+	t.Run("tcp", func(t *testing.T) { relays(t, stack, "tcp") })
+	t.Run("tls", func(t *testing.T) { relays(t, stack, "tls", authority) })
+	t.Run("unknown CA", func(t *testing.T) { unknownAuthority(t, stack) })
+	t.Run("a call goes on while listeners and credentials change", func(t *testing.T) { continues(t, stack) })
+	t.Run("udp", func(t *testing.T) { relays(t, stack, "udp") }) // with a credential from the changed secret
+	await(t, func(ctx context.Context) error {
+		n, err := stack.Metric(ctx, "stunner_allocations_active")
+		if err == nil && n != 0 {
+			err = fmt.Errorf("%g allocations are left", n)
 		}
-		if t.Failed() {
-			for _, p := range stack.Parts() {
-				t.Logf("last log lines of %s:\n%s", p.Name, strings.Join(p.Tail(40), "\n"))
-			}
-		}
+		return err
 	})
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	if err := stack.Start(ctx); err != nil {
-		t.Fatal(err)
-	}
-	return stack
 }
 
+// relays makes a call over a transport.
 func relays(t *testing.T, stack *bed.Stack, transport string, authorities ...string) {
 	p := chromium.Open(t, stack.AuthURL()+"/demo/?run=1&transport="+transport, authorities...)
 	await(t, func(ctx context.Context) error { return session(ctx, stack, bed.GatewayID+"/"+transport) })
 	r := p.Reports("the test is over", over)
 	complete(t, stack, r)
-	if r.Pair.Local.Type != "relay" || r.Pair.Local.Relay != transport {
-		t.Errorf(
-			"selected local candidate is %s over %s, want relay over %s", r.Pair.Local.Type, r.Pair.Local.Relay,
-			transport,
-		)
+	if local := r.Pair.Local; local.Type != "relay" || local.Relay != transport {
+		t.Errorf("selected local candidate is %s over %s, want relay over %s", local.Type, local.Relay, transport)
 	}
 	if problems := p.Trouble(); len(problems) > 0 {
 		t.Errorf("errors on the page: %q", problems)
 	}
-	screenshot(t, p, "relay-"+transport+".png")
-	allocations(t, stack, "falls back to 0", func(n float64) bool { return n == 0 })
 }
 
-// relaysSecurely adds a TLS listener. The browser verifies its certificate: without the CA the call fails.
-func relaysSecurely(t *testing.T, stack *bed.Stack) {
-	port := bedtest.Port(t)
-	authority, secret := certificate(t)
-	if err := stack.Put("certificate.yaml", secret); err != nil {
-		t.Fatal(err)
-	}
-	edit(
-		t, stack, "gateway.yaml", "      protocol: TURN-TCP\n",
-		"      protocol: TURN-TCP\n"+fmt.Sprintf(secureListener, port),
-	)
-	status(t, stack, "has the listener", "front-door/tls")
-
-	relays(t, stack, "tls", authority)
-
-	stranger, _ := certificate(t)
-	r := chromium.Open(t, stack.AuthURL()+"/demo/?run=1&transport=tls", stranger).Reports("the test is over", over)
+// unknownAuthority: the browser verifies the certificate of a TLS listener.
+func unknownAuthority(t *testing.T, stack *bed.Stack) {
+	another, _ := certificate(t)
+	r := chromium.Open(t, stack.AuthURL()+"/demo/?run=1&transport=tls", another).Reports("the test is over", over)
 	if r.Verdict != "failed" || r.Error == nil || r.Error.Code != cannotConnect {
-		t.Errorf(
-			"verdict %q, error %+v, want a failure with error %d without the CA", r.Verdict, r.Error, cannotConnect,
-		)
+		t.Errorf("verdict %q, error %+v, want a failure with error %d without the CA", r.Verdict, r.Error, cannotConnect)
 	}
 }
 
@@ -122,6 +87,30 @@ const secureListener = `    - name: tls
           - name: front-door-certificate
 `
 
+const certificateSecret = `apiVersion: v1
+kind: Secret
+metadata:
+  name: front-door-certificate
+  namespace: meet
+type: kubernetes.io/tls
+data:
+  tls.crt: %s
+  tls.key: %s
+`
+
+// certificate makes a CA, as a file, and a Secret with a certificate of the CA for the loopback address.
+func certificate(t *testing.T) (authority string, secret []byte) {
+	t.Helper()
+	ca, err := bed.NewAuthority()
+	bedtest.NoError(t, err)
+	chain, key, err := ca.Issue()
+	authority = filepath.Join(t.TempDir(), "authority.pem")
+	block := &pem.Block{Type: "CERTIFICATE", Bytes: ca.Certificate.Raw}
+	bedtest.NoError(t, errors.Join(err, os.WriteFile(authority, pem.EncodeToMemory(block), 0o600)))
+	text := base64.StdEncoding.EncodeToString
+	return authority, fmt.Appendf(nil, certificateSecret, text(chain), text(key))
+}
+
 // Codes of the event icecandidateerror: that of TURN (RFC 8656 §5), and the browser's code for an unreachable server.
 const (
 	unauthorized  = 401
@@ -129,12 +118,10 @@ const (
 )
 
 // wrongPassword: the page gets the error event at once, without waiting for a timeout.
-func wrongPassword(t *testing.T, stack *bed.Stack) {
+func wrongPassword(t *testing.T, stack *bed.Stack, p *chromium.Page) {
+	t.Helper()
 	ice, err := stack.ICEServers(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := chromium.Open(t, stack.AuthURL()+"/demo/")
+	bedtest.NoError(t, err)
 	for _, transport := range []string{"udp", "tcp"} {
 		server := ice.Servers[0]
 		server.URLs = []string{fmt.Sprintf("turn:%s?transport=%s", stack.Gateway(), transport)}
@@ -148,8 +135,8 @@ func wrongPassword(t *testing.T, stack *bed.Stack) {
 	}
 }
 
-// goesOn keeps a call running while the gateway changes.
-func goesOn(t *testing.T, stack *bed.Stack) {
+// continues keeps a call running while the gateway changes.
+func continues(t *testing.T, stack *bed.Stack) {
 	p := chromium.Open(t, stack.AuthURL()+"/demo/?run=1&transport=udp&keep=1")
 	flows := func() {
 		t.Helper()
@@ -157,30 +144,24 @@ func goesOn(t *testing.T, stack *bed.Stack) {
 		p.Reports("packets come back", func(r chromium.Report) bool { return over(r) || r.Received >= n+50 })
 	}
 	flows()
-	edit(
-		t, stack, "gateway.yaml", "    - name: tcp\n",
-		"    - name: another\n      port: 5000\n      protocol: TURN-UDP\n    - name: tcp\n",
-	)
-	status(t, stack, "has the listener", "front-door/another")
+	wrongPassword(t, stack, p)
+	edit(t, stack, "gateway.yaml", "    - name: tcp\n",
+		"    - name: another\n      port: 5000\n      protocol: TURN-UDP\n    - name: tcp\n")
+	status(t, stack, "front-door/another")
 	flows()
 	refused := credential(t, stack)
 	edit(t, stack, "gatewayconfig.yaml", "secret: quickstart", "secret: changed")
 	await(t, refused)
 	flows()
-	screenshot(t, p, "while-it-changes.png")
 	p.Tell("stop")
-	r := p.Reports("the call is over", over)
-	complete(t, stack, r)
-	relays(t, stack, "udp") // with a credential from the new secret
+	complete(t, stack, p.Reports("the call is over", over))
 }
 
 // credential requests a credential, and returns the condition that the gateway refuses it.
 func credential(t *testing.T, stack *bed.Stack) func(context.Context) error {
 	t.Helper()
 	ice, err := stack.ICEServers(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	bedtest.NoError(t, err)
 	o := call.Options{
 		Gateway: stack.Gateway(), Network: call.UDP, Peer: stack.Datagrams(),
 		Username: ice.Servers[0].Username, Password: ice.Servers[0].Credential,
@@ -198,34 +179,21 @@ func credential(t *testing.T, stack *bed.Stack) func(context.Context) error {
 	}
 }
 
+var dropPattern = regexp.MustCompile(`(?m)^stunner_dropped_total.*$`)
+
 // complete checks that a call succeeded. Chromium may drop datagrams on a busy machine, so up to a tenth may be
 // missing; the gateway's drop counters are logged. The clients of e2e/interop and e2e/faults count every datagram.
 func complete(t *testing.T, stack *bed.Stack, r chromium.Report) {
 	t.Helper()
 	if r.Verdict != "ok" || r.Received == 0 || r.Lost > r.Sent/10 {
-		t.Errorf(
-			"verdict %q (%s): sent %d, received %d, lost %d, error %+v", r.Verdict, r.Sentence, r.Sent, r.Received,
-			r.Lost, r.Error,
-		)
+		t.Errorf("verdict %q (%s), error %+v", r.Verdict, r.Sentence, r.Error)
 	}
-	t.Logf("sent %d, received %d, lost %d; the gateway dropped: %q", r.Sent, r.Received, r.Lost, drops(t, stack))
-}
-
-// drops returns the series of the gateway's drop counter.
-func drops(t *testing.T, stack *bed.Stack) []string {
-	t.Helper()
 	c, err := stack.Config(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	bedtest.NoError(t, err)
 	_, page, err := bed.Get(t.Context(), c.Admin.MetricsEndpoint)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return dropPattern.FindAllString(string(page), -1)
+	t.Logf("sent %d, received %d, lost %d; the gateway dropped: %q, %v", r.Sent, r.Received, r.Lost,
+		dropPattern.FindAllString(string(page), -1), err)
 }
-
-var dropPattern = regexp.MustCompile(`(?m)^stunner_dropped_total.*$`)
 
 func over(r chromium.Report) bool    { return r.Verdict == "ok" || r.Verdict == "failed" }
 func running(r chromium.Report) bool { return over(r) || r.Received > 0 }
@@ -234,15 +202,10 @@ func running(r chromium.Report) bool { return over(r) || r.Received > 0 }
 func edit(t *testing.T, stack *bed.Stack, name, old, with string) {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join(stack.Input(), name))
-	if err != nil {
-		t.Fatal(err)
+	if err != nil || !strings.Contains(string(data), old) {
+		t.Fatalf("%s does not contain %q: %v", name, old, err)
 	}
-	if !strings.Contains(string(data), old) {
-		t.Fatalf("%s does not contain %q", name, old)
-	}
-	if err := stack.Put(name, []byte(strings.Replace(string(data), old, with, 1))); err != nil {
-		t.Fatal(err)
-	}
+	bedtest.NoError(t, stack.Put(name, []byte(strings.Replace(string(data), old, with, 1))))
 }
 
 // await waits for a condition outside the browser.
@@ -250,21 +213,7 @@ func await(t *testing.T, cond func(context.Context) error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	if err := bed.Until(ctx, cond); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// allocations waits until the dataplane's number of allocations satisfies a condition.
-func allocations(t *testing.T, stack *bed.Stack, what string, wanted func(float64) bool) {
-	t.Helper()
-	await(t, func(ctx context.Context) error {
-		n, err := stack.Metric(ctx, "stunner_allocations_active")
-		if err == nil && !wanted(n) {
-			err = fmt.Errorf("stunner_allocations_active is %g; wait until it %s", n, what)
-		}
-		return err
-	})
+	bedtest.NoError(t, bed.Until(ctx, cond))
 }
 
 // session returns nil if the listener has exactly one session.
@@ -287,28 +236,14 @@ func session(ctx context.Context, stack *bed.Stack, listener string) error {
 	return nil
 }
 
-// status waits until the dataplane's status contains a text.
-func status(t *testing.T, stack *bed.Stack, what, text string) {
+// status waits until the dataplane's status contains the name of a listener.
+func status(t *testing.T, stack *bed.Stack, listener string) {
 	t.Helper()
 	await(t, func(ctx context.Context) error {
 		data, err := stack.Status(ctx)
-		if err == nil && !strings.Contains(string(data), text) {
-			err = fmt.Errorf("wait until the dataplane %s", what)
+		if err == nil && !strings.Contains(string(data), listener) {
+			err = fmt.Errorf("the dataplane has no listener %s", listener)
 		}
 		return err
 	})
-}
-
-// screenshot saves a picture of the page if the environment variable is set. The test does not depend on it.
-func screenshot(t *testing.T, p *chromium.Page, name string) {
-	t.Helper()
-	dir := os.Getenv("SCREENSHOTS")
-	if dir == "" {
-		dir = t.TempDir()
-	}
-	path := filepath.Join(dir, name)
-	p.Tell("screenshot " + path)
-	if info, err := os.Stat(path); err != nil || info.Size() == 0 {
-		t.Errorf("no picture of the page: %v", err)
-	}
 }

@@ -3,8 +3,8 @@
 //   node drive.mjs CHROMIUM PROFILE URL
 //
 // stdout has one JSON object per line: {"report": …} whenever window.__report of the page changes, {"problem": "…"} for
-// errors on the page, {"gathered": …} after the command gather, and {"done": "…"} when a command is completed. stdin
-// has one command per line: "screenshot PATH", "gather ICE-SERVER" to gather relay candidates, or "stop" to end a call.
+// errors on the page, {"gathered": …} after the command gather, {"done": "open"} when the page is loaded, and
+// {"done": "…"} when a command is completed. stdin has one command per line: "gather ICE-SERVER" to gather relay candidates, or "stop" to end a call.
 // The browser closes when stdin ends.
 import { createInterface } from 'node:readline';
 import { chromium } from 'playwright-core';
@@ -18,6 +18,7 @@ const context = await chromium.launchPersistentContext(profile, {
   executablePath,
   headless: true,
   viewport: { width: 1100, height: 900 },
+  timeout: 0, // the test has its own
   args: [
     '--no-sandbox',
     '--allow-loopback-in-peer-connection',
@@ -34,7 +35,8 @@ const page = context.pages()[0] ?? (await context.newPage());
 page.on('console', (message) => message.type() === 'error' && say({ problem: message.text() }));
 page.on('pageerror', (error) => say({ problem: String(error) }));
 page.on('requestfailed', (request) => say({ problem: `${request.url()}: ${request.failure()?.errorText}` }));
-await page.goto(url);
+await page.goto(url, { timeout: 0 });
+say({ done: 'open' });
 
 let last = '';
 const timer = setInterval(async () => {
@@ -62,7 +64,6 @@ const gather = (server) =>
 
 for await (const line of createInterface({ input: process.stdin })) {
   const [, verb, rest] = /^(\S+) ?(.*)$/.exec(line);
-  if (verb === 'screenshot') await page.screenshot({ path: rest, fullPage: true });
   if (verb === 'gather') say({ gathered: await page.evaluate(gather, JSON.parse(rest)) });
   if (verb === 'stop') await page.evaluate(() => window.__stop());
   say({ done: line });

@@ -22,8 +22,11 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 )
 
-// patience is the timeout of operations in the browser.
-const patience = 40 * time.Second
+// Limits: of the start of a browser and of operations in it. Both take seconds; a busy machine may need longer.
+const (
+	startLimit = 3 * time.Minute
+	limit      = time.Minute
+)
 
 // Report is the test page's own report in window.__report.
 type Report struct {
@@ -69,8 +72,8 @@ type Page struct {
 	ended    bool
 }
 
-// Open opens a URL in a new browser, which closes when the test ends. The browser also trusts the given certificate
-// authorities.
+// Open opens a URL in a new browser, and waits until the page is loaded. The browser closes when the test ends. It also
+// trusts the given certificate authorities.
 func Open(t *testing.T, url string, authorities ...string) *Page {
 	t.Helper()
 	return OpenBy(t, (*exec.Cmd).Start, url, authorities...)
@@ -86,13 +89,9 @@ func OpenBy(t *testing.T, start func(*exec.Cmd) error, url string, authorities .
 	var stderr strings.Builder
 	cmd.Stderr = &stderr
 	input, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	bedtest.NoError(t, err)
 	output, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	bedtest.NoError(t, err)
 	if err := start(cmd); err != nil {
 		t.Fatalf("start node: %v: run `sudo apt-get install --yes nodejs npm`", err)
 	}
@@ -105,13 +104,14 @@ func OpenBy(t *testing.T, start func(*exec.Cmd) error, url string, authorities .
 	t.Cleanup(func() {
 		input.Close()
 		// lets node end the browser
-		stuck := time.AfterFunc(10*time.Second, func() { cmd.Process.Signal(syscall.SIGTERM) })
+		stuck := time.AfterFunc(limit, func() { cmd.Process.Signal(syscall.SIGTERM) })
 		defer stuck.Stop()
 		<-read
 		if err := cmd.Wait(); err != nil {
 			t.Errorf("browser: %v\n%s", err, stderr.String())
 		}
 	})
+	p.until("the page is loaded", startLimit, func() bool { return len(p.done) > 0 })
 	return p
 }
 
@@ -120,9 +120,7 @@ func home(t *testing.T, authorities []string) string {
 	t.Helper()
 	dir := t.TempDir()
 	store := filepath.Join(dir, ".pki", "nssdb")
-	if err := os.MkdirAll(store, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	bedtest.NoError(t, os.MkdirAll(store, 0o700))
 	certutil := func(args ...string) {
 		t.Helper()
 		out, err := exec.Command("certutil", append([]string{"-d", "sql:" + store}, args...)...).CombinedOutput()
@@ -194,9 +192,9 @@ func (p *Page) note(change func()) {
 }
 
 // until waits until cond holds, and returns the report at that time.
-func (p *Page) until(what string, cond func() bool) Report {
+func (p *Page) until(what string, within time.Duration, cond func() bool) Report {
 	p.t.Helper()
-	ctx, cancel := context.WithTimeout(p.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(p.t.Context(), within)
 	defer cancel()
 	for {
 		p.mu.Lock()
@@ -219,7 +217,7 @@ func (p *Page) until(what string, cond func() bool) Report {
 // Reports waits until a report satisfies cond.
 func (p *Page) Reports(what string, cond func(Report) bool) Report {
 	p.t.Helper()
-	return p.until(what, func() bool { return cond(p.last) })
+	return p.until(what, limit, func() bool { return cond(p.last) })
 }
 
 // Tell sends a command to the driver and waits until it is completed.
@@ -228,16 +226,14 @@ func (p *Page) Tell(command string) {
 	if _, err := fmt.Fprintln(p.input, command); err != nil {
 		p.t.Fatal(errors.Join(fmt.Errorf("tell browser to %s", command), err))
 	}
-	p.until(command, func() bool { return len(p.done) > 0 && p.done[len(p.done)-1] == command })
+	p.until(command, limit, func() bool { return len(p.done) > 0 && p.done[len(p.done)-1] == command })
 }
 
 // Gather makes the page gather relay candidates from an ICE server.
 func (p *Page) Gather(server bed.ICEServer) Gathered {
 	p.t.Helper()
 	text, err := json.Marshal(server)
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	bedtest.NoError(p.t, err)
 	p.Tell("gather " + string(text))
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 )
 
 // backlog is a load that a server finds in its receive buffers: the generator sends it while the server is stopped, and
@@ -74,9 +75,7 @@ func (b backlog) measure(t *testing.T, s *stage, what server, n int) (rate, cost
 		b.send(t, g)
 		runtime.GC() // not while the server needs this core
 		before := cpu(t, p)
-		if err := p.Signal(unix.SIGCONT); err != nil {
-			t.Fatal(err)
-		}
+		bedtest.NoError(t, p.Signal(unix.SIGCONT))
 		d := g.collect(t, sinks)
 		used := cpu(t, p) - before
 		if g.wrong > 0 || g.received < 2 || g.received > g.sent {

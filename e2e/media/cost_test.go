@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	"github.com/stunner-gateway/stunner/e2e/internal/bpf"
 )
 
@@ -67,9 +68,7 @@ func machineIdle(t *testing.T) time.Duration {
 	const idle, iowait, tick = 4, 5, 10 * time.Millisecond
 	a, err := strconv.Atoi(fields[idle])
 	b, bad := strconv.Atoi(fields[iowait])
-	if err := errors.Join(err, bad); err != nil {
-		t.Fatal(err)
-	}
+	bedtest.NoError(t, errors.Join(err, bad))
 	return time.Duration(a+b) * tick
 }
 
@@ -83,9 +82,7 @@ func account(t *testing.T) (s spent) {
 	t.Helper()
 	for _, who := range []int{unix.RUSAGE_SELF, unix.RUSAGE_CHILDREN} {
 		var u unix.Rusage
-		if err := unix.Getrusage(who, &u); err != nil {
-			t.Fatal(err)
-		}
+		bedtest.NoError(t, unix.Getrusage(who, &u))
 		s.own += time.Duration(u.Utime.Nano() + u.Stime.Nano())
 	}
 	s.at, s.idle = time.Now(), machineIdle(t)
@@ -101,9 +98,7 @@ func (s spent) others(earlier spent) float64 {
 func read(t *testing.T, file string) string {
 	t.Helper()
 	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	bedtest.NoError(t, err)
 	return string(text)
 }
 
@@ -115,9 +110,7 @@ func kB(t *testing.T, file, name string) float64 {
 		t.Fatalf("%s has no %s", file, name)
 	}
 	n, err := strconv.Atoi(m[1])
-	if err != nil {
-		t.Fatal(err)
-	}
+	bedtest.NoError(t, err)
 	return float64(n) * 1024
 }
 
@@ -130,9 +123,7 @@ func rss(t *testing.T, p *bed.Process) float64 {
 func metric(t *testing.T, name string) float64 {
 	t.Helper()
 	v, err := bed.Metric(t.Context(), metricsURL, name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	bedtest.NoError(t, err)
 	return v
 }
 
@@ -143,9 +134,7 @@ func pauses(t *testing.T, p *bed.Process) (all []time.Duration) {
 	for _, m := range cycle.FindAllStringSubmatch(p.Output(), -1) {
 		for _, text := range m[1:] {
 			pause, err := time.ParseDuration(text + "ms")
-			if err != nil {
-				t.Fatal(err)
-			}
+			bedtest.NoError(t, err)
 			all = append(all, pause)
 		}
 	}
@@ -185,14 +174,10 @@ func systemCalls(t *testing.T, p *bed.Process, f func()) (float64, bool) {
 		return 0, false
 	}
 	calls, err := bpf.CountSystemCalls(p.PID())
-	if err != nil {
-		t.Fatal(err)
-	}
+	bedtest.NoError(t, err)
 	defer calls.Close()
 	f()
 	n, err := calls.Count()
-	if err != nil {
-		t.Fatal(err)
-	}
+	bedtest.NoError(t, err)
 	return float64(n), true
 }

@@ -77,7 +77,7 @@ func (r *report) print(t *testing.T) {
 		return
 	}
 	data, err := json.MarshalIndent(r, "", "  ")
-	for kind, content := range map[string]string{"md": table, "json": string(data), "svg": r.svg()} {
+	for kind, content := range map[string]string{"md": table, "json": string(data)} {
 		err = errors.Join(err, os.WriteFile(*output+"."+kind, []byte(content), 0o644))
 	}
 	if err != nil {
@@ -223,46 +223,6 @@ func number(v float64) string {
 	return fmt.Sprintf("%.2f", v)
 }
 
-// svg draws the cost of each load as bars, one for each server.
-func (r *report) svg() string {
-	colors := map[string]string{
-		"stunnerd": "#2f81f7", "in-kernel": "#1a9e5c", "baseline": "#8b7bd8", "coturn": "#d9822b",
-		"pion/turn v3": "#8a939e",
-	}
-	const left, width, bar = 260, 820, 16
-	longest := 0.0
-	for _, row := range r.Rows {
-		for _, values := range row.Rounds {
-			if row.Figure == cost {
-				longest = max(longest, median(values))
-			}
-		}
-	}
-	scale := (width - left - 130) / longest
-	var b strings.Builder
-	y := 44
-	for _, row := range r.Rows {
-		if row.Figure != cost {
-			continue
-		}
-		fmt.Fprintf(&b, "<text x='%d' y='%d' text-anchor='end'>%s</text>\n", left-10, y+13, row.Load)
-		for _, c := range columns {
-			if v := median(row.Rounds[c]); v > 0 {
-				mark := strings.TrimPrefix(r.mark(row, c), `\`)
-				fmt.Fprintf(&b, "<rect x='%d' y='%d' width='%.0f' height='14' fill='%s'/>", left, y, v*scale, colors[c])
-				fmt.Fprintf(&b, "<text x='%.0f' y='%d'>%s%s %s</text>\n", left+v*scale+6, y+12, number(v), mark, c)
-				y += bar
-			}
-		}
-		y += 10
-	}
-	return fmt.Sprintf(`<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 %d %d'
-	font-family='sans-serif' font-size='12' fill='#7d8590'>
-<text x='10' y='24' font-size='15'>CPU per relayed packet in µs; %s, %s</text>
-%s</svg>
-`, width, y+10, r.Machine, r.Kernel, b.String())
-}
-
 // The table has medians with their spread, and medians of the ratios of the rounds. A cost is marked if the server had
 // time left.
 func TestReport(t *testing.T) {
@@ -280,8 +240,5 @@ func TestReport(t *testing.T) {
 		if !strings.Contains(got, want) {
 			t.Errorf("the table has no %q:\n%s", want, got)
 		}
-	}
-	if svg := r.svg(); !strings.Contains(svg, ">5.00 stunnerd<") {
-		t.Errorf("the chart has no bar of stunnerd:\n%s", svg)
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"net/netip"
 	"os"
@@ -19,8 +18,10 @@ import (
 	"text/template"
 	"time"
 
+	"github.com/pion/stun/v2"
 	"golang.org/x/sys/unix"
 
+	"github.com/stunner-gateway/stunner/e2e/internal/ask"
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	"github.com/stunner-gateway/stunner/e2e/internal/netns"
@@ -59,9 +60,7 @@ func newStage(t *testing.T) *stage {
 		netns.Run(t, fmt.Sprintf("ip address add %s/32 dev lo", a))
 	}
 	netns.Run(t, "sysctl -q -w net.ipv4.ip_forward=0 net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.default.rp_filter=0")
-	if err := os.WriteFile("/proc/sys/net/ipv4/ip_local_port_range", []byte(firstRelay+" "+lastRelay), 0); err != nil {
-		t.Fatal(err)
-	}
+	bedtest.NoError(t, os.WriteFile("/proc/sys/net/ipv4/ip_local_port_range", []byte(firstRelay+" "+lastRelay), 0))
 	for i, n := range []struct {
 		space  *netns.Space
 		subnet netip.Prefix
@@ -74,9 +73,7 @@ func newStage(t *testing.T) *stage {
 		n.space.Run(t, "ip link set dev eth0 gso_max_segs 1")
 	}
 	chain, private, err := bed.Certificate(relays[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	bedtest.NoError(t, err)
 	s.cert, s.key = s.file(t, "cert.pem", chain), s.file(t, "key.pem", private)
 	s.chain, s.private = base64.StdEncoding.EncodeToString(chain), base64.StdEncoding.EncodeToString(private)
 	return s
@@ -86,9 +83,7 @@ func newStage(t *testing.T) *stage {
 func (s *stage) file(t *testing.T, name string, content []byte) string {
 	t.Helper()
 	path := filepath.Join(s.dir, name)
-	if err := os.WriteFile(path, content, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	bedtest.NoError(t, os.WriteFile(path, content, 0o600))
 	return path
 }
 
@@ -171,19 +166,13 @@ func (s *stage) start(t *testing.T, what server, cores int) *bed.Process {
 
 // serves returns nil when the server answers a Binding request over UDP.
 func (s *stage) serves() (err error) {
-	s.clients.Do(func() {
-		var conn net.Conn
-		if conn, err = net.Dial("udp4", turnServer.String()); err != nil {
-			return
-		}
-		defer conn.Close()
-		if _, err = conn.Write(append([]byte{0, 1, 0, 0, 0x21, 0x12, 0xa4, 0x42}, make([]byte, 12)...)); err == nil {
-			err = conn.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
-		}
-		if err == nil {
-			_, err = conn.Read(make([]byte, 1500))
-		}
-	})
+	var c *ask.Client
+	s.clients.Do(func() { c, err = ask.Dial(netip.IPv4Unspecified(), turnServer, "", "") })
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	_, err = c.Once(c.Request(stun.MethodBinding), 100*time.Millisecond)
 	return err
 }
 

@@ -6,7 +6,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"net"
 	"net/netip"
 	"os"
 	"regexp"
@@ -65,12 +64,13 @@ func parse(args []string, stderr io.Writer) (o options, err error) {
 	flags := flag.NewFlagSet("turnprobe", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	flags.Usage = func() {
-		fmt.Fprintln(stderr, "usage: turnprobe -server HOST:PORT -user USER -password PASSWORD [flags]")
+		fmt.Fprintln(stderr, "usage: turnprobe -server ADDRESS:PORT -user USER -password PASSWORD [flags]")
 		flags.PrintDefaults()
 	}
 	t := &o.target
-	var server, transport, peer, ports, denied, only, output string
-	flags.StringVar(&server, "server", "127.0.0.1:3478", "`HOST:PORT` of the server")
+	var transport, ports, only string
+	server := netip.MustParseAddrPort("127.0.0.1:3478")
+	flags.TextVar(&t.Server, "server", server, "`ADDRESS:PORT` of the server")
 	flags.StringVar(&transport, "transport", "udp", "udp, tcp, tls or dtls")
 	flags.StringVar(&t.User, "user", "", "user of a long-term credential")
 	flags.StringVar(&t.Password, "password", "", "password of the user")
@@ -79,14 +79,14 @@ func parse(args []string, stderr io.Writer) (o options, err error) {
 		"shared secret of ephemeral credentials; alone, or with -user for the checks that need both",
 	)
 	flags.StringVar(&t.Realm, "realm", "", "realm that the server must send")
-	flags.StringVar(
-		&peer, "peer", "", "local `ADDRESS` of peers (default: loopback, of the family of the relay address)",
+	flags.TextVar(
+		&t.PeerAddr, "peer", netip.Addr{}, "local `ADDRESS` of peers (default: loopback, of the family of the relay address)",
 	)
 	flags.StringVar(
 		&ports, "peer-ports", "",
 		"`FIRST-LAST` port of peers, for a server whose routes name ports; relay ports should not be among them",
 	)
-	flags.StringVar(&denied, "denied-peer", "", "`ADDRESS` of a peer that the server must refuse")
+	flags.TextVar(&t.Denied, "denied-peer", netip.Addr{}, "`ADDRESS` of a peer that the server must refuse")
 	flags.IntVar(&t.Quota, "quota", 0, "maximum number of allocations per user")
 	flags.BoolVar(&t.Long, "long", false, "also run the checks that take minutes")
 	flags.DurationVar(
@@ -94,42 +94,29 @@ func parse(args []string, stderr io.Writer) (o options, err error) {
 	)
 	flags.DurationVar(&t.Answer, "answer", probe.DefaultAnswer, "timeout of a response")
 	flags.StringVar(&only, "run", "", "run only the checks whose id matches the `REGEXP`")
-	flags.StringVar(&output, "o", "table", "table or json")
-	flags.BoolVar(&o.json, "json", false, "same as -o json")
+	flags.BoolVar(&o.json, "json", false, "print JSON instead of a table")
 	if err := flags.Parse(args); err != nil {
 		return o, err
 	}
 	if flags.NArg() > 0 {
 		return o, fmt.Errorf("read command line: unexpected argument %q: use -server for the address", flags.Arg(0))
 	}
-	if t.Server, err = resolve(server); err != nil {
-		return o, err
-	}
-	if t.PeerAddr, err = address("-peer", peer); err != nil {
-		return o, err
-	}
 	if t.FirstPeer, t.LastPeer, err = portRange(ports); err != nil {
 		return o, err
 	}
-	if t.Denied, err = address("-denied-peer", denied); err != nil {
-		return o, err
-	}
 	t.Transport = probe.Transport(strings.ToLower(transport))
-	o.json = o.json || output == "json"
 	pattern, err := regexp.Compile(only)
 	if err != nil {
 		return o, fmt.Errorf("read -run: %w", err)
 	}
 	o.checks = probe.Matching(pattern)
-	return o, o.validate(output)
+	return o, o.validate()
 }
 
-func (o options) validate(output string) error {
+func (o options) validate() error {
 	switch {
 	case !o.target.Transport.Known():
 		return fmt.Errorf("read -transport: %q is unknown: use udp, tcp, tls or dtls", o.target.Transport)
-	case output != "table" && output != "json":
-		return fmt.Errorf("read -o: %q is unknown: use table or json", output)
 	case (o.target.User == "") != (o.target.Password == ""):
 		return errors.New("read credential: -user and -password go together: give both")
 	case o.target.User == "" && o.target.Secret == "":
@@ -152,28 +139,4 @@ func portRange(value string) (first, last uint16, err error) {
 		return 0, 0, fmt.Errorf("read -peer-ports: %q is not a range: use FIRST-LAST, both from 1 to 65535", value)
 	}
 	return uint16(a), uint16(b), nil
-}
-
-// resolve resolves HOST:PORT to the address to probe.
-func resolve(server string) (netip.AddrPort, error) {
-	addr, err := net.ResolveUDPAddr("udp", server)
-	if err != nil {
-		return netip.AddrPort{}, fmt.Errorf("read -server: %w", err)
-	}
-	if addr.IP == nil || addr.Port == 0 {
-		return netip.AddrPort{}, fmt.Errorf("read -server: %q has no host or no port: use HOST:PORT", server)
-	}
-	a := addr.AddrPort()
-	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port()), nil
-}
-
-func address(flag, value string) (netip.Addr, error) {
-	if value == "" {
-		return netip.Addr{}, nil
-	}
-	addr, err := netip.ParseAddr(value)
-	if err != nil {
-		return netip.Addr{}, fmt.Errorf("read %s: %w", flag, err)
-	}
-	return addr.Unmap(), nil
 }

@@ -81,7 +81,6 @@ func TestCommandLine(t *testing.T) {
 		{nil, exitUsage, "credential"},
 		{[]string{"-user", "ann"}, exitUsage, "go together"},
 		{append([]string{"-transport", "sctp"}, credential...), exitUsage, `"sctp" is unknown`},
-		{append([]string{"-o", "xml"}, credential...), exitUsage, `"xml" is unknown`},
 		{append([]string{"-run", "("}, credential...), exitUsage, "-run"},
 		{append([]string{"-run", "no such check"}, credential...), exitUsage, "no check matches"},
 		{append([]string{"-peer", "here"}, credential...), exitUsage, "-peer"},

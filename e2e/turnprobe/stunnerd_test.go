@@ -90,8 +90,8 @@ func passes(t *testing.T, target probe.Target) {
 // peerPorts are the first and last port of peers. They include the listeners' ports, but no relay ports.
 var peerPorts = [2]uint16{18000, 31999}
 
-// startStunnerd starts stunnerd with routes to the peers of the prober, and to addresses that must be refused although a
-// route names them.
+// startStunnerd starts stunnerd with routes to the peers of the prober, and to addresses that must be refused although
+// a route names them.
 func startStunnerd(t *testing.T) *bedtest.Dataplane {
 	t.Helper()
 	peers := func(address string) string { return fmt.Sprintf("%s:<%d-%d>", address, peerPorts[0], peerPorts[1]) }

@@ -39,7 +39,8 @@ func (c ctl) try(args ...string) (out, errs string, code int) {
 	c.Helper()
 	ctx, cancel := context.WithTimeout(c.Context(), patience)
 	defer cancel()
-	command := exec.CommandContext(ctx, filepath.Join(c.Bin, "stunnerctl"), append([]string{"--folder", c.Output()}, args...)...)
+	args = append([]string{"--folder", c.Output()}, args...)
+	command := exec.CommandContext(ctx, filepath.Join(c.Bin, "stunnerctl"), args...)
 	var stdout, stderr bytes.Buffer
 	command.Stdout, command.Stderr = &stdout, &stderr
 	if err := command.Run(); err != nil && !errors.As(err, new(*exec.ExitError)) {

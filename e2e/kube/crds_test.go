@@ -2,74 +2,105 @@ package kube
 
 import (
 	"context"
-	"os"
+	"errors"
+	"fmt"
+	"net/http"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	"github.com/stunner-gateway/stunner/e2e/internal/cluster"
 )
 
-// The CRDs of the chart serve UDPRoutes of the Gateway API in version v1alpha2, which existing manifests have, and in
-// version v1, as which they are stored.
-func TestCRDs_ServeUDPRoutesOfBothVersions(t *testing.T) {
+// Operator and CRDs may be installed in any order. The CRDs of the chart serve UDPRoutes of the Gateway API in version
+// v1alpha2, which existing manifests have, and in version v1, as which they are stored.
+// The operator also stops on SIGTERM while the API server does not respond, and its liveness probe does not fail because
+// of that.
+func TestOperatorWaitsForCRDs(t *testing.T) {
 	t.Parallel()
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
-	bare, err := cluster.Start(ctx, cluster.Options{Bare: true, Still: true})
-	if err != nil {
-		t.Fatal(err)
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
 	}
+	bare, err := cluster.Start(ctx, cluster.Options{Bare: true, Still: true})
+	must(err)
 	t.Cleanup(func() {
 		if err := bare.Stop(); err != nil {
 			t.Error(err)
 		}
 	})
-	root, err := bed.Root()
-	if err != nil {
-		t.Fatal(err)
-	}
-	kubectl := func(args ...string) string {
-		t.Helper()
-		out, err := bare.Kubectl(ctx, args...)
-		if err != nil {
-			t.Fatal(err)
+	discovery, health, dir := bedtest.Address(t), bedtest.Address(t), t.TempDir()
+	probe := func(path string) string { return fmt.Sprintf("http://%s/%s", health, path) }
+	operator := bedtest.Start(t, bed.Command{
+		Name: "operator", Path: filepath.Join(bedtest.Build(t, bed.Operator), "operator"), Logs: dir, Args: []string{
+			"--provider=kubernetes", "--kubeconfig", bare.Admin.Kubeconfig, "--namespace=default", "--scaler-address=",
+			"--discovery-auth=off", "--discovery-address", discovery, "--health-address", health,
+		},
+	}, func(ctx context.Context) error {
+		code, body, err := bed.Get(ctx, probe("ready"))
+		if err == nil && (code != http.StatusServiceUnavailable ||
+			!strings.Contains(string(body), "install the CustomResourceDefinitions")) {
+			err = fmt.Errorf("/ready: status %d: %s", code, body)
 		}
-		return out
+		return err
+	})
+	for _, folder := range []string{"charts/stunner-crds/files/gateway-api", "kustomize/base/crds"} {
+		_, err := bare.Kubectl(ctx, "create", "-k", filepath.Join(bedtest.Root(t), folder))
+		must(err)
 	}
-	kubectl("create", "-k", filepath.Join(root, "charts/stunner-crds/files/gateway-api"))
-	kubectl("wait", "--for=condition=Established", "--timeout=1m", "crd", "udproutes.gateway.networking.k8s.io")
+	leads := func(want float64) func(context.Context) error {
+		return func(ctx context.Context) error {
+			got, err := bed.Metric(ctx, probe("metrics"), "stunner_operator_leader")
+			if err == nil && got != want {
+				err = fmt.Errorf("stunner_operator_leader is %.0f, want %.0f", got, want)
+			}
+			return err
+		}
+	}
+	must(operator.Until(ctx, bed.Answers(probe("ready"), http.StatusOK)))
+	must(operator.Until(ctx, leads(1)))
+
 	for _, version := range []string{"v1alpha2", "v1"} {
-		file := filepath.Join(t.TempDir(), "route.yaml")
-		text := strings.ReplaceAll(`
+		must(bed.Until(ctx, func(ctx context.Context) error {
+			return bare.Apply(ctx, "default", strings.ReplaceAll(`
 apiVersion: gateway.networking.k8s.io/VERSION
 kind: UDPRoute
-metadata: {namespace: default, name: of-VERSION}
+metadata: {name: of-VERSION}
 spec:
   parentRefs: [{name: door}]
   rules: [{backendRefs: [{name: media, port: 1}]}]
-`, "VERSION", version)
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		err := bed.Until(ctx, func(ctx context.Context) error {
-			_, err := bare.Kubectl(ctx, "apply", "-f", file)
-			return err
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+`, "VERSION", version))
+		}))
 	}
-	for _, version := range []string{"v1alpha2", "v1"} {
-		got := kubectl("get", "udproutes."+version+".gateway.networking.k8s.io", "-o", "jsonpath={.items[*].metadata.name}")
-		if !strings.HasSuffix(strings.TrimSpace(got), "of-v1 of-v1alpha2") {
-			t.Errorf("version %s lists %q", version, got)
+	for resource, want := range map[string]string{
+		"udproutes.v1alpha2.gateway.networking.k8s.io/of-v1": "of-v1",
+		"udproutes.v1.gateway.networking.k8s.io/of-v1alpha2": "of-v1alpha2",
+	} {
+		kind, name, _ := strings.Cut(resource, "/")
+		got, err := bare.Kubectl(ctx, "get", kind, name, "-o", "jsonpath={.metadata.name}")
+		if err != nil || !strings.HasSuffix(strings.TrimSpace(got), want) {
+			t.Errorf("%s: %q, %v", resource, got, err)
 		}
 	}
-	stored := kubectl("get", "crd", "udproutes.gateway.networking.k8s.io", "-o", "jsonpath={.status.storedVersions}")
-	if stored != `["v1"]` {
-		t.Errorf("stored versions are %s, want v1", stored)
+	stored, err := bare.Field(
+		ctx, "", "customresourcedefinitions.apiextensions.k8s.io/udproutes.gateway.networking.k8s.io", ".status.storedVersions",
+	)
+	if err != nil || stored != `["v1"]` {
+		t.Errorf("stored versions are %s, want v1: %v", stored, err)
 	}
+
+	must(bare.Pause())
+	defer func() { must(bare.Resume()) }()
+	must(operator.Until(ctx, leads(0))) // the lease ends
+	must(errors.Join(
+		bed.Answers(probe("ready"), http.StatusOK)(ctx), bed.Answers(probe("live"), http.StatusOK)(ctx),
+		operator.Stop(5*time.Second),
+	))
 }

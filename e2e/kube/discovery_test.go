@@ -13,8 +13,10 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/api/discovery"
 )
@@ -22,36 +24,39 @@ import (
 // marker is the shared secret in the quickstart.
 const marker = "quickstart-only-choose-your-own"
 
-// guarded is a stage with readers of configs: the pod "dataplane" of Gateway front-door, the pod "neighbour" of another
-// Gateway, the account "auth", which may read all configs, and the account "stranger".
+// guarded is an installation with readers of configs: the pod "dataplane" of Gateway front-door, the pod "neighbour" of
+// another Gateway, the account "auth", which may read all configs, and the account "stranger".
 type guarded struct {
-	*stage
+	*installation
 	files string // folder of the projected volume of the pod "dataplane"
 }
 
-// guard restarts the operator of a stage with another --discovery-auth and more flags.
-func guard(t *testing.T, auth string, more ...string) guarded {
+// guard returns an installation with a mode of --discovery-auth.
+func guard(t *testing.T, auth string) guarded {
 	t.Helper()
-	g := guarded{stage: newStage(t), files: t.TempDir()}
-	g.stop()
-	for _, account := range []string{"auth", "whole", "dataplane", "stranger"} {
-		g.kubectl("create", "serviceaccount", account, "-n", g.name)
-	}
-	for pod, gateway := range map[string]string{"dataplane": "front-door", "neighbour": "back-door"} {
-		g.apply(fmt.Sprintf(`
+	g := guarded{prepare(t, t.TempDir(), nameOf(t)), t.TempDir()}
+	g.accounts("auth", "whole", "dataplane", "stranger")
+	g.pod("dataplane", "front-door")
+	g.pod("neighbour", "back-door")
+	g.start("--discovery-auth="+auth, "--discovery-readers="+g.name+"/auth,"+g.name+"/whole:whole")
+	g.Cleanup(g.nothingForbidden(time.Now()))
+	return g
+}
+
+// pod creates a pod of a Gateway.
+func (s *installation) pod(name, gateway string) {
+	s.Helper()
+	s.accounts("dataplane")
+	s.apply(fmt.Sprintf(`
 apiVersion: v1
 kind: Pod
 metadata:
   name: %s
-  namespace: %s
   labels: {app: stunner, stunner.l7mp.io/related-gateway-name: %s, stunner.l7mp.io/related-gateway-namespace: %s}
 spec:
   serviceAccountName: dataplane
-  containers: [{name: stunnerd, image: example.net/stunnerd}]
-`, pod, g.name, gateway, g.name))
-	}
-	g.start(append(more, "--discovery-auth="+auth, "--discovery-readers="+g.name+"/auth,"+g.name+"/whole:whole")...)
-	return g
+  containers: [{name: stunner-daemon, image: example.net/stunnerd}]
+`, name, gateway, s.name))
 }
 
 // podToken returns the token that a kubelet would mount into a pod.
@@ -118,18 +123,17 @@ func (g guarded) send(method, scheme, token, path string) (code int, body string
 // K-01: over TLS and with a token, a dataplane pod reads the config of its Gateway, and an authorized account reads all
 // configs. Other requests get 401 or 403. Dataplane settings are visible only to the pod and to readers with access to
 // full configs.
-func TestDiscovery_AuthorizesReaders(t *testing.T) {
+func TestDiscoveryAuthorizesReaders(t *testing.T) {
 	t.Parallel()
 	g := guard(t, "strict")
 	ours, all := "/"+g.name+"/front-door", ""
 	reader, whole, pod := g.token("auth", "--audience=stunner-discovery"), g.token(
 		"whole", "--audience=stunner-discovery",
 	), g.podToken("dataplane")
-	g.apply("{apiVersion: v1, kind: Pod, metadata: {name: gone, namespace: " + g.name + ", labels: {app: stunner, stunner.l7mp.io/related-gateway-name: front-door, " +
-		"stunner.l7mp.io/related-gateway-namespace: " + g.name + "}}, spec: {serviceAccountName: dataplane, containers: [{name: c, image: example.net/c}]}}")
+	g.pod("gone", "front-door")
 	gone := g.podToken("gone")
-	g.kubectl("delete", "pod", "gone", "-n", g.name, "--grace-period=0", "--force")
-	g.mount()
+	g.remove("pod/gone")
+	token, ca := g.mount()
 	for _, c := range []struct {
 		who, token, path string
 		want             int
@@ -175,58 +179,64 @@ func TestDiscovery_AuthorizesReaders(t *testing.T) {
 	if code, body, err := g.ask("http", pod, ours); err == nil && code != 400 || strings.Contains(body, marker) {
 		t.Errorf("plain HTTP: status %d: %s", code, body)
 	}
-	if n := g.metric("stunner_operator_discovery_refused_total"); n == 0 {
+	refused := g.metric("stunner_operator_discovery_refused_total")
+	if refused == 0 {
 		t.Error("the metric counts no refused request")
+	}
+
+	// A report of a dataplane about another pod is rejected, and its connection continues.
+	id := g.name + "/front-door"
+	source := g.source("wss://127.0.0.1:%d", discovery.Options{ID: id, TokenFile: token, CAFile: ca})
+	ctx, cancel := context.WithCancel(t.Context())
+	events := source.Watch(ctx)
+	for e := range events {
+		if e.ID != "" {
+			break
+		}
+	}
+	source.(discovery.Reporter).Report(discovery.Report{ID: id, Pod: "neighbour", Accepted: true})
+	g.await(func(context.Context) error {
+		if n := g.metric("stunner_operator_discovery_refused_total"); n != refused+1 {
+			return fmt.Errorf("%.0f refusals, want %.0f", n, refused+1)
+		}
+		return nil
+	})
+	if n := g.metric("stunner_operator_discovery_streams"); n != 1 {
+		t.Errorf("%.0f streams, want 1", n)
+	}
+	cancel()
+	for range events {
 	}
 }
 
 // K-01: a dataplane with the files of its projected volume follows its config over TLS.
 // It is not affected when the Secret of the CA is deleted or damaged; the operator restores the Secret. After a change
 // of the CA it reconnects when the kubelet has updated the mounted file.
-func TestDiscovery_DataplaneTrustsTheOperator(t *testing.T) {
+func TestDataplaneTrustsTheOperator(t *testing.T) {
 	t.Parallel()
 	g := guard(t, "strict")
-	g.kubectl(
-		"patch", "dataplane", g.name, "--type=merge", "-p",
-		`{"spec":{"disableHealthCheck":true,"enableMetricsEndpoint":false}}`,
-	)
-	port, err := bed.FreePort()
-	g.must(err)
-	g.kubectl(
-		"annotate", "gateway", "front-door", "-n", g.name,
-		fmt.Sprintf(`stunner.l7mp.io/targetport={"udp":%d,"tcp":%d}`, port, port),
-	)
+	g.set("dataplane/"+g.name, `{"spec":{"disableHealthCheck":true,"enableMetricsEndpoint":false}}`)
+	port := bedtest.Port(t)
+	g.annotate("gateway/front-door", "stunner.l7mp.io/targetport", fmt.Sprintf(`{"udp":%d,"tcp":%[1]d}`, port))
 	g.sees(
 		"deployment/front-door",
 		`.spec.template.spec.volumes[?(@.name=="discovery")].projected.sources[0].serviceAccountToken.audience`,
 		"stunner-discovery",
 	)
 	token, ca := g.mount()
-	root, err := bed.Root()
-	g.must(err)
-	g.must(bed.Build(t.Context(), root, g.dir, bed.Stunnerd))
-	dataplane, err := bed.Start(bed.Command{
-		Name: "stunnerd", Path: filepath.Join(g.dir, "stunnerd"), Args: []string{"-w", "--healthcheck-endpoint=none"},
+	dataplane := bedtest.Start(t, bed.Command{
+		Name: "stunnerd", Path: filepath.Join(bedtest.Build(t, bed.Stunnerd), "stunnerd"), Args: []string{"-w", "--healthcheck-endpoint=none"},
 		Logs: g.dir,
 		Env: []string{
 			"STUNNER_NAMESPACE=" + g.name, "STUNNER_NAME=front-door", "STUNNER_POD=dataplane", "STUNNER_ADDR=127.0.0.1",
 			fmt.Sprintf("STUNNER_CONFIG_ORIGIN=https://localhost:%d", g.discovery),
 			"STUNNER_DISCOVERY_TOKEN_FILE=" + token, "STUNNER_DISCOVERY_CA_FILE=" + ca,
 		},
-	})
-	g.must(err)
-	t.Cleanup(func() {
-		if t.Failed() {
-			t.Logf("last log lines of stunnerd:\n%s", strings.Join(dataplane.Tail(30), "\n"))
-		}
-		_ = dataplane.Kill()
-	})
+	}, func(context.Context) error { return nil })
 	// follows checks that the dataplane runs the config that the operator serves after a change.
 	follows := func(realm string) {
 		t.Helper()
-		g.kubectl(
-			"patch", "gatewayconfig", g.name, "-n", g.name, "--type=merge", "-p", `{"spec":{"realm":"`+realm+`"}}`,
-		)
+		g.set("gatewayconfig/"+g.name, `{"spec":{"realm":"`+realm+`"}}`)
 		g.await(func(ctx context.Context) error {
 			_, body, err := g.ask("https", g.podToken("dataplane"), "/"+g.name+"/front-door")
 			if err != nil || !strings.Contains(body, realm) {
@@ -244,13 +254,11 @@ func TestDiscovery_DataplaneTrustsTheOperator(t *testing.T) {
 	generation, bundle := g.get("deployment/front-door", ".metadata.generation"), g.bundle()
 	stored := func() string { return g.get("secret/stunner-discovery-ca", `.data.ca\.key`) }
 	key := stored()
-	for name, harm := range map[string][]string{
-		"deleted": {"delete", "secret", "stunner-discovery-ca", "-n", g.name},
-		"damaged": {
-			"patch", "secret", "stunner-discovery-ca", "-n", g.name, "--type=merge", "-p", `{"data":{"ca.key":null}}`,
-		},
+	for name, harm := range map[string]func(){
+		"deleted": func() { g.remove("secret/stunner-discovery-ca") },
+		"damaged": func() { g.set("secret/stunner-discovery-ca", `{"data":{"ca.key":null}}`) },
 	} {
-		g.kubectl(harm...)
+		harm()
 		g.await(func(context.Context) error {
 			if stored() != key {
 				return fmt.Errorf("the Secret was %s and has not been restored", name)
@@ -263,7 +271,7 @@ func TestDiscovery_DataplaneTrustsTheOperator(t *testing.T) {
 		t.Errorf("the dataplane has connected %d times, want once", n)
 	}
 	g.stop()
-	g.kubectl("delete", "secret", "stunner-discovery-ca", "-n", g.name)
+	g.remove("secret/stunner-discovery-ca")
 	g.start("--discovery-auth=strict", "--discovery-readers="+g.name+"/auth")
 	g.await(func(context.Context) error {
 		if g.bundle() == bundle {
@@ -292,7 +300,7 @@ func (g guarded) source(url string, o discovery.Options) discovery.Source {
 // heard returns the first event of a source.
 func (g guarded) heard(source discovery.Source) discovery.Event {
 	g.Helper()
-	ctx, cancel := context.WithTimeout(g.Context(), patience)
+	ctx, cancel := context.WithTimeout(g.Context(), timeout)
 	defer cancel()
 	for e := range source.Watch(ctx) {
 		if e.ID != "" {
@@ -303,53 +311,13 @@ func (g guarded) heard(source discovery.Source) discovery.Event {
 	return discovery.Event{}
 }
 
-// K-01: a report of a dataplane about another pod is rejected.
-func TestDiscovery_AcceptsReportsOfThePodItself(t *testing.T) {
-	t.Parallel()
-	g := guard(t, "strict")
-	token, ca := g.mount()
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	source := g.source(
-		"wss://127.0.0.1:%d", discovery.Options{ID: g.name + "/front-door", TokenFile: token, CAFile: ca},
-	)
-	events := source.Watch(ctx)
-	for e := range events {
-		if e.ID != "" {
-			break
-		}
-	}
-	source.(discovery.Reporter).Report(discovery.Report{ID: g.name + "/front-door", Pod: "neighbour", Accepted: true})
-	g.await(func(context.Context) error {
-		if n := g.metric("stunner_operator_discovery_refused_total"); n != 1 {
-			return fmt.Errorf("%.0f refusals, want 1", n)
-		}
-		return nil
-	})
-	if n := g.metric("stunner_operator_discovery_streams"); n != 1 {
-		t.Errorf("%.0f streams, want 1", n)
-	}
-	cancel()
-	for range events {
-	}
-}
-
 // K-01: in permissive mode, readers without a token get configs without secrets, over TLS and plain HTTP. Readers with
 // a token get the data that it grants.
-func TestDiscovery_PermissiveKeepsSecrets(t *testing.T) {
+func TestPermissiveDiscoveryKeepsSecrets(t *testing.T) {
 	t.Parallel()
 	g := guard(t, "permissive")
 	token, ca := g.mount()
-	chain, private, err := bed.Certificate()
-	g.must(err)
-	g.must(os.WriteFile(filepath.Join(g.dir, "tls.crt"), chain, 0o600))
-	g.must(os.WriteFile(filepath.Join(g.dir, "tls.key"), private, 0o600))
-	g.kubectl(
-		"create", "secret", "tls", "door", "-n", g.name, "--cert", filepath.Join(g.dir, "tls.crt"), "--key",
-		filepath.Join(g.dir, "tls.key"),
-	)
-	g.kubectl("patch", "gateway", "front-door", "-n", g.name, "--type=json", "-p",
-		`[{"op":"add","path":"/spec/listeners/-","value":{"name":"tls","port":5349,"protocol":"TURN-TLS","tls":{"certificateRefs":[{"name":"door"}]}}}]`)
+	g.withTLS()
 	ours := "/" + g.name + "/front-door"
 	served := func() config.Config {
 		_, body, err := g.ask("https", g.podToken("dataplane"), ours)
@@ -406,9 +374,9 @@ func TestDiscovery_PermissiveKeepsSecrets(t *testing.T) {
 
 // With --discovery-auth=off, discovery uses plain HTTP without tokens, and neither pods nor ConfigMap contain settings
 // for TLS or tokens.
-func TestDiscovery_OffIsPlain(t *testing.T) {
+func TestDiscoveryWithoutAuthIsPlain(t *testing.T) {
 	t.Parallel()
-	g := guarded{stage: newStage(t)}
+	g := guarded{installation: newShared(t)}
 	g.sees("deployment/front-door", ".spec.template.spec.containers[0].name", "stunner-daemon")
 	e := g.heard(g.source("ws://127.0.0.1:%d", discovery.Options{ID: g.name + "/front-door", Node: "worker-1"}))
 	if e.Err != nil || e.Config.Auth.Credentials[config.KeySecret] != marker {
@@ -433,12 +401,12 @@ func TestDiscovery_OffIsPlain(t *testing.T) {
 
 // In mode pod-address, a dataplane without token and TLS, as the existing system has it, follows the config of its
 // Gateway. Nothing else has access without a token. Mode strict ends this access, and the dataplane keeps its config.
-func TestDiscovery_PodAddress(t *testing.T) {
+func TestDiscoveryByPodAddress(t *testing.T) {
 	t.Parallel()
 	g := guard(t, "pod-address")
 	ours, theirs := "/"+g.name+"/front-door", "/"+g.name+"/back-door"
 	place := func(pod, status string) {
-		g.kubectl("patch", "pod", pod, "-n", g.name, "--subresource=status", "--type=merge", "-p", `{"status":`+status+`}`)
+		g.setStatus("pod/"+pod, status)
 	}
 	answers := func(scheme, path string, want int) {
 		t.Helper()

@@ -1,6 +1,8 @@
 package kube
 
-import "strings"
+import (
+	"strings"
+)
 
 // documented is a row of the table of the manifests that the documentation of the existing system shows: those of its
 // reference, in testdata/documented/reference, and those of a platform that uses it, in testdata/documented/platform.

@@ -24,6 +24,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	"github.com/stunner-gateway/stunner/e2e/internal/netns"
 	"github.com/stunner-gateway/stunner/services/api/config"
 )
@@ -31,47 +32,49 @@ import (
 // documentedController is the controller name in the manifests of the documentation.
 const documentedController = "stunner.l7mp.io/gateway-operator"
 
-// TestDocumented_OnAnAPIServer applies every manifest of testdata/documented with kubectl. What the operator then writes
-// has the wanted outcome, and equals the output of stunnerctl render. It does not run in parallel
-// with other tests, because the manifests have fixed names, among them that of the Dataplane default.
-func TestDocumented_OnAnAPIServer(t *testing.T) {
-	s := newStage(t)
-	s.stop()
-	s.must(control.InstallKEDA(t.Context()))
-	s.start("--controller-name", documentedController, "--discovery-url", renderedDiscovery, "--scaler-url", renderedScaler)
-	common, pair, stunnerctl := s.tenant(t), certificatePair(t), buildStunnerctl(s)
-	for _, row := range documentation {
-		t.Run(row.name(), func(t *testing.T) {
-			n := *common
-			n.T, n.name = t, metav1.NamespaceDefault
-			row.onServer(server{&n}, pair, stunnerctl)
-		})
+// TestDocumentedExamplesWorkAtAPIServer applies every manifest of testdata/documented with kubectl. What the operator then
+// writes has the wanted outcome, and equals the output of stunnerctl render. The rows run one after the other, because the
+// manifests have fixed names. Those with a Node do not run beside other tests, whose Gateways could use its address.
+func TestDocumentedExamplesWorkAtAPIServer(t *testing.T) {
+	s := prepare(t, t.TempDir(), nameOf(t))
+	s.must(installKEDA())
+	s.startWatching(
+		"", "--controller-name", documentedController, "--discovery-url", renderedDiscovery, "--scaler-url", renderedScaler,
+	)
+	common, pair := s.tenant(t), certificatePair(t)
+	stunnerctl := filepath.Join(bedtest.Build(t, bed.Stunnerctl), filepath.Base(bed.Stunnerctl))
+	run := func(withNode bool) {
+		for _, row := range documentation {
+			if strings.Contains(row.also, "kind: Node") != withNode {
+				continue
+			}
+			t.Run(row.name(), func(t *testing.T) {
+				n := common.in(metav1.NamespaceDefault)
+				n.T = t
+				row.onServer(server{n}, pair, stunnerctl)
+			})
+		}
 	}
+	run(true)
+	t.Parallel()
+	run(false)
 }
 
-// TestDocumented_InAFolder gives the same manifests to the file provider. Each operator has a network namespace of its
+// TestDocumentedExamplesWorkInFolder gives the same manifests to the file provider. Each operator has a network namespace of its
 // own, because it assigns another port to a listener if the port of the manifest is in use on the host.
-func TestDocumented_InAFolder(t *testing.T) {
+func TestDocumentedExamplesWorkInFolder(t *testing.T) {
 	t.Parallel()
-	root, err := bed.Root()
-	if err != nil {
-		t.Fatal(err)
-	}
-	programs := t.TempDir()
-	if err := bed.Build(t.Context(), root, programs, bed.Operator); err != nil {
-		t.Fatal(err)
-	}
-	pair := certificatePair(t)
+	operator, pair := filepath.Join(bedtest.Build(t, bed.Operator), filepath.Base(bed.Operator)), certificatePair(t)
 	for _, row := range documentation {
 		t.Run(row.name(), func(t *testing.T) {
 			t.Parallel()
-			row.inFolder(t, filepath.Join(programs, filepath.Base(bed.Operator)), pair)
+			row.inFolder(t, operator, pair)
 		})
 	}
 }
 
 // Every manifest of testdata/documented has a row.
-func TestDocumented_IsComplete(t *testing.T) {
+func TestEachDocumentedExampleHasARow(t *testing.T) {
 	files, err := filepath.Glob("testdata/documented/*/*.yaml")
 	if err != nil || len(files) == 0 {
 		t.Fatalf("found no manifests: %v", err)
@@ -158,7 +161,7 @@ func (row documented) onServer(s server, pair *strings.Replacer, stunnerctl stri
 				s.Errorf("API server: %v, want an error with %q", err, row.refused)
 			}
 		}
-		path = s.stage.file(row.remedy.Replace(readManifest(s.T, row.manifest)))
+		path = s.file(row.remedy.Replace(readManifest(s.T, row.manifest)))
 	}
 	text, err := os.ReadFile(path)
 	s.must(err)
@@ -222,7 +225,7 @@ func (row documented) compare(t *testing.T, a applier, all []*unstructured.Unstr
 	if row.contradicts != "" {
 		t.Log(row.contradicts)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	defer cancel()
 	if err := bed.Until(ctx, func(ctx context.Context) error { return row.differs(ctx, a, all, want) }); err != nil {
 		t.Error(err)
@@ -406,7 +409,7 @@ func (s server) status(ctx context.Context, o *unstructured.Unstructured) ([]byt
 }
 
 func (s server) config(ctx context.Context, gateway *unstructured.Unstructured) (config.Config, error) {
-	return readConfig(ctx, http.DefaultClient, s.stage.discovery, gateway)
+	return readConfig(ctx, http.DefaultClient, s.discovery, gateway)
 }
 
 func (s server) made(ctx context.Context, gateway *unstructured.Unstructured) (all []client.Object, err error) {
@@ -511,7 +514,7 @@ func (f *folder) start() {
 // awaitProblems waits until the problems of a file are those, as SEVERITY FIELD: MESSAGE.
 func (f *folder) awaitProblems(name, want string) {
 	f.Helper()
-	ctx, cancel := context.WithTimeout(f.Context(), patience)
+	ctx, cancel := context.WithTimeout(f.Context(), timeout)
 	defer cancel()
 	if err := bed.Until(ctx, func(context.Context) error {
 		data, err := os.ReadFile(filepath.Join(f.out, "problems.yaml"))

@@ -12,17 +12,14 @@ import (
 
 // K-03: each change of a condition produces one event, including the warning about inline credentials. A restart of the
 // operator produces none.
-func TestEvents_ReportChangedConditions(t *testing.T) {
+func TestEventsReportChangedConditions(t *testing.T) {
 	t.Parallel()
-	s := newStage(t)
+	s := newInstallation(t)
 	s.sees("gateway/front-door", condition("Programmed"), "False")
 	s.expose("192.0.2.7")
 	s.sees("gateway/front-door", condition("Programmed"), "True")
-	s.kubectl("annotate", "gateway", "front-door", "-n", s.name, "stunner.l7mp.io/enable-mixed-protocol-lb=perhaps")
-	s.kubectl(
-		"patch", "gatewayconfig", s.name, "-n", s.name, "--type=merge", "-p",
-		`{"spec":{"authRef":null,"authType":"static","userName":"me","password":"marker-in-the-clear"}}`,
-	)
+	s.annotate("gateway/front-door", "stunner.l7mp.io/enable-mixed-protocol-lb", "perhaps")
+	s.set("gatewayconfig/"+s.name, `{"spec":{"authRef":null,"authType":"static","userName":"me","password":"marker-in-the-clear"}}`)
 	for _, want := range []string{
 		"Gateway front-door Warning AddressNotAssigned Programmed is False: no public address",
 		"Gateway front-door Normal Programmed Programmed is True",
@@ -44,8 +41,7 @@ func TestEvents_ReportChangedConditions(t *testing.T) {
 	restarted := time.Now()
 	s.start()
 	s.leads()
-	s.kubectl("label", "gateway", "front-door", "-n", s.name, "team=media")
-	s.sees("deployment/front-door", ".metadata.labels.team", "media")
+	s.processed()
 	for _, e := range s.writes(restarted) {
 		if e.Resource == "events" {
 			t.Errorf("unneeded write: %s %s", e.Verb, e.Name)
@@ -54,7 +50,7 @@ func TestEvents_ReportChangedConditions(t *testing.T) {
 }
 
 // events returns the events of the namespace, each as kind, name, type, reason and message.
-func (s *stage) events() string {
+func (s *installation) events() string {
 	s.Helper()
 	list, err := s.client().EventsV1().Events(s.name).List(s.Context(), metav1.ListOptions{})
 	s.must(err)

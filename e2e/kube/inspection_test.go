@@ -6,20 +6,17 @@ import (
 	"fmt"
 	"net/http"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"k8s.io/apimachinery/pkg/types"
-
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	"github.com/stunner-gateway/stunner/services/api/discovery"
 	"github.com/stunner-gateway/stunner/services/api/inspection"
 )
 
-// inspected is a guarded stage with the roles for users of the inspection API, and a pod that answers requests.
+// inspected is a guarded installation with the roles for users of the inspection API, and a pod that answers requests.
 type inspected struct {
 	guarded
 	requests chan string // of the pod, METHOD TARGET
@@ -28,13 +25,7 @@ type inspected struct {
 func newInspected(t *testing.T) inspected {
 	t.Helper()
 	s := inspected{guarded: guard(t, "strict"), requests: make(chan string, 100)}
-	root, err := bed.Root()
-	s.must(err)
-	for _, file := range []string{"roles.yaml", "inspection.yaml"} {
-		text, err := os.ReadFile(filepath.Join(root, "kustomize/base", file))
-		s.must(err)
-		s.grant(string(text))
-	}
+	s.grantUsers()
 	token, ca := s.mount()
 	source, err := discovery.Open(fmt.Sprintf("https://127.0.0.1:%d", s.discovery), discovery.Options{
 		ID: s.name + "/front-door", TokenFile: token, CAFile: ca, Pod: "dataplane", Kind: inspection.Dataplane,
@@ -50,6 +41,19 @@ func newInspected(t *testing.T) inspected {
 		}
 	}()
 	return s
+}
+
+// grantUsers applies the roles for users, and that of the inspection API.
+func (s *installation) grantUsers() {
+	s.Helper()
+	for _, file := range []string{"roles.yaml", "inspection.yaml"} {
+		s.grant(bedtest.Read(s.T, "kustomize/base/"+file))
+	}
+}
+
+// serviceAccount returns the user name of an account of the namespace.
+func (s *installation) serviceAccount(name string) string {
+	return "system:serviceaccount:" + s.name + ":" + name
 }
 
 // inspect sends a request to the inspection API and returns the status code and the body.
@@ -79,26 +83,17 @@ func (s inspected) answered(token string) {
 	}
 }
 
-// bind binds a ClusterRole to a ServiceAccount of the namespace, in a namespace.
-func (s inspected) bind(role, account, namespace string) {
-	s.Helper()
-	s.kubectl("create", "rolebinding", account+"-"+role, "--clusterrole="+role, "--serviceaccount="+s.name+":"+account,
-		"-n", namespace)
-}
-
 // K-16: the inspection API answers callers according to their own rights. The role view of a namespace shows its
 // Gateways, stunner-session-manager ends sessions, and other callers get the reason of the refusal. The token of the
 // caller is used for reviews only, and no Secret is read for a caller.
-func TestInspection_FollowsTheRightsOfTheCaller(t *testing.T) {
+func TestInspectionFollowsTheRightsOfTheCaller(t *testing.T) {
 	t.Parallel()
 	s := newInspected(t)
 	other := s.name + "-other"
-	s.kubectl("create", "namespace", other)
-	for _, account := range []string{"viewer", "manager", "nobody"} {
-		s.kubectl("create", "serviceaccount", account, "-n", s.name)
-	}
-	s.bind("view", "viewer", s.name)
-	s.bind("stunner-session-manager", "manager", s.name)
+	s.apply("{apiVersion: v1, kind: Namespace, metadata: {name: " + other + "}}")
+	s.accounts("viewer", "manager", "nobody")
+	s.bind("view", s.serviceAccount("viewer"), s.name)
+	s.bind("stunner-session-manager", s.serviceAccount("manager"), s.name)
 	viewer, manager, nobody := s.token("viewer"), s.token("manager"), s.token("nobody")
 	s.answered(viewer) // the rights of the role view are aggregated by a controller
 	begun := time.Now()
@@ -159,7 +154,7 @@ func TestInspection_FollowsTheRightsOfTheCaller(t *testing.T) {
 			reviews++
 		}
 		for _, account := range []string{"viewer", "manager", "nobody"} {
-			if e.User == "system:serviceaccount:"+s.name+":"+account {
+			if e.User == s.serviceAccount(account) {
 				t.Errorf("the token of %s was used for %s %s", account, e.Verb, e.Path)
 			}
 		}
@@ -167,7 +162,7 @@ func TestInspection_FollowsTheRightsOfTheCaller(t *testing.T) {
 	if reviews == 0 {
 		t.Error("the audit log has no review")
 	}
-	log, err := os.ReadFile(s.operator.Log)
+	log, err := os.ReadFile(s.process.Log)
 	s.must(err)
 	for _, token := range []string{viewer, manager, nobody} {
 		if signature := token[strings.LastIndexByte(token, '.')+1:]; strings.Contains(string(log), signature) {
@@ -176,74 +171,22 @@ func TestInspection_FollowsTheRightsOfTheCaller(t *testing.T) {
 	}
 }
 
-// A running pod of the Gateway that is not connected to config discovery is listed as incomplete, also in the answer to a
-// request that ends sessions. A pod that has not started, and one of another Gateway, are not.
-func TestInspection_ListsPodsWithoutAConnection(t *testing.T) {
-	t.Parallel()
-	s := newInspected(t)
-	s.kubectl("create", "serviceaccount", "manager", "-n", s.name)
-	s.bind("stunner-session-manager", "manager", s.name)
-	manager := s.token("manager")
-	s.answered(manager)
-	const running = `{"status": {"phase": "Running", "containerStatuses": [
-  {"name": "stunner-daemon", "image": "", "imageID": "", "ready": false, "restartCount": 1, "state": STATE}]}}`
-	states := map[string]string{
-		"lost": `{"running": {}}`, "crashed": `{"waiting": {"reason": "CrashLoopBackOff"}}`, "pending": "",
-	}
-	for pod, state := range states {
-		s.apply(fmt.Sprintf(`
-apiVersion: v1
-kind: Pod
-metadata:
-  name: %s
-  namespace: %s
-  labels: {app: stunner, stunner.l7mp.io/related-gateway-name: front-door, stunner.l7mp.io/related-gateway-namespace: %[2]s}
-spec:
-  containers: [{name: stunner-daemon, image: example.net/stunnerd}]
-`, pod, s.name))
-		if state != "" {
-			s.patch("pod/"+pod, types.MergePatchType, strings.Replace(running, "STATE", state, 1), "status")
-		}
-	}
-	s.patch("pod/neighbour", types.MergePatchType, `{"status": {"phase": "Running"}}`, "status")
-	want := []string{"crashed: its container does not run: CrashLoopBackOff", "lost: " + inspection.NotConnected}
-	for _, request := range []string{"GET status", "GET sessions", "DELETE sessions?user=ada"} {
-		s.await(func(context.Context) error {
-			method, path, _ := strings.Cut(request, " ")
-			code, body := s.inspect(manager, method, "gateways/"+s.name+"/front-door/"+path)
-			var list inspection.List
-			err := json.Unmarshal([]byte(body), &list)
-			if err != nil || code != http.StatusOK || !slices.Equal(list.Incomplete, want) || len(list.Items) != 3 {
-				return fmt.Errorf("%s: %d %s: %v", request, code, body, err)
-			}
-			return nil
-		})
-	}
-}
-
 // K-16: the roles for users grant what the commands of stunnerctl need, as docs/operator.md lists it, and no role reads
 // Secrets. The account for users without a token reads the inspection API and nothing else.
-func TestInspection_RolesSufficeForCommands(t *testing.T) {
+func TestRolesSufficeForCommands(t *testing.T) {
 	t.Parallel()
-	s := newStage(t)
-	root, err := bed.Root()
-	s.must(err)
-	for _, file := range []string{"roles.yaml", "inspection.yaml"} {
-		text, err := os.ReadFile(filepath.Join(root, "kustomize/base", file))
-		s.must(err)
-		s.grant(string(text))
-	}
+	s := newShared(t)
+	s.grantUsers()
 	user := func(role string) string { return role + "-of-" + s.name }
 	for _, role := range []string{"view", "edit", "stunner-viewer", "stunner-session-manager"} {
-		s.kubectl("create", "rolebinding", role, "-n", s.name, "--clusterrole", role, "--user", user(role))
+		s.bind(role, user(role), s.name)
 	}
-	s.kubectl("create", "clusterrolebinding", user("everywhere"), "--clusterrole", "stunner-viewer", "--user", user("everywhere"))
-	t.Cleanup(func() {
-		_, err := control.Kubectl(context.Background(), "delete", "clusterrolebinding", user("everywhere"))
-		s.must(err)
-	})
-	inspector := "system:serviceaccount:" + s.name + ":stunner-inspector"
-	s.kubectl("create", "rolebinding", "inspector", "-n", s.name, "--clusterrole", "stunner-inspector", "--user", inspector)
+	s.apply(fmt.Sprintf(`{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRoleBinding, metadata: {name: %q},
+  roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: stunner-viewer},
+  subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: %[1]q}]}`, user("everywhere")))
+	t.Cleanup(func() { s.must(control.Delete(context.Background(), "", "clusterrolebinding/"+user("everywhere"))) })
+	inspector := s.serviceAccount("stunner-inspector")
+	s.bind("stunner-inspector", inspector, s.name)
 
 	const gateways, own = ".gateway.networking.k8s.io", ".stunner.l7mp.io"
 	status := []string{"get gateways" + gateways}
@@ -305,12 +248,12 @@ func TestInspection_RolesSufficeForCommands(t *testing.T) {
 }
 
 // An operator that may not create SubjectAccessReviews answers with the remedy, and serves configs.
-func TestInspection_NeedsAccessReviews(t *testing.T) {
+func TestInspectionNeedsAccessReviews(t *testing.T) {
 	t.Parallel()
 	s := newInspected(t)
 	s.ends = "authorization.k8s.io"
-	s.kubectl("create", "serviceaccount", "viewer", "-n", s.name)
-	s.bind("stunner-viewer", "viewer", s.name)
+	s.accounts("viewer")
+	s.bind("stunner-viewer", s.serviceAccount("viewer"), s.name)
 	s.answered(s.token("viewer"))
 	role := s.kubectl("get", "clusterrole", s.account(), "-o", "yaml")
 	s.apply(strings.Replace(role, "subjectaccessreviews", "selfsubjectaccessreviews", 1))

@@ -28,8 +28,8 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the want/ files of testdata/manifests")
 
-// TestManifests applies example manifests and compares the results with golden files. The file name of a story in
-// testdata/manifests is its subject, and its comment describes it. A story is one archive:
+// TestManifests applies example manifests and compares the results with golden files. The file name of example in
+// testdata/manifests is its subject, and its comment describes it. An example is one archive:
 //
 //	in/*.yaml           objects in order, with their namespaces; CONTROLLER, CERTIFICATE and KEY are replaced
 //	cloud               addresses of load balancers, as lines NAMESPACE/SERVICE ADDRESS
@@ -38,76 +38,67 @@ var update = flag.Bool("update", false, "rewrite the want/ files of testdata/man
 //	want/services.yaml, want/workload.yaml, want/configmap.yaml
 //	                    generated objects without fields that the API server sets
 //
-// A story has only the want/ files that it is about. It does not run in parallel with other tests, because its nodes
+// An example has only the want/ files that it is about. It does not run in parallel with other tests, because its nodes
 // have addresses that every Gateway could use.
 func TestManifests(t *testing.T) {
-	s := newStage(t)
-	s.allow("workloads", "hostNetwork", "true")
-	s.allow("workloads", "offload", "true")
-	common := s.tenant(t)
-	common.apply(`
-apiVersion: stunner.l7mp.io/v1
-kind: Dataplane
-metadata: {name: default}
-spec: {}
-`)
+	common := newTenant(t)
+	common.apply("{apiVersion: stunner.l7mp.io/v1, kind: Dataplane, metadata: {name: default}, spec: {}}")
 	files, err := filepath.Glob("testdata/manifests/*.txtar")
 	if err != nil || len(files) == 0 {
-		t.Fatalf("no stories found: %v", err)
+		t.Fatalf("no examples found: %v", err)
 	}
-	tests := map[string]func(*tenant){}
-	for _, file := range files {
-		tests[strings.TrimSuffix(filepath.Base(file), ".txtar")] = func(n *tenant) { n.story(file) }
-	}
-	t.Run("story", func(t *testing.T) {
-		s := *s
-		s.T = t
-		s.shared(tests)
+	t.Run("of", func(t *testing.T) {
+		for _, file := range files {
+			t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
+				t.Parallel()
+				common.tenant(t).example(file)
+			})
+		}
 	})
 }
 
-func (n *tenant) story(file string) {
+// example applies an archive and compares the results.
+func (n *tenant) example(file string) {
 	archive, err := txtar.ParseFile(file)
 	n.must(err)
-	n.certify(n.name, "pair")
+	n.certify("pair")
 	pair := &corev1.Secret{}
 	n.must(n.read(n.Context(), "pair", pair))
 	pem := strings.NewReplacer("CERTIFICATE", quoted(pair.Data["tls.crt"]), "KEY", quoted(pair.Data["tls.key"]))
-	var told []*unstructured.Unstructured
+	var applied []*unstructured.Unstructured
 	for _, f := range archive.Files {
 		switch dir, _ := filepath.Split(f.Name); {
 		case dir == "in/":
 			text := pem.Replace(string(f.Data))
 			n.apply(text)
-			told = append(told, n.objects(text)...)
+			applied = append(applied, n.objects(text)...)
 		case f.Name == "cloud":
 			for line := range strings.Lines(string(f.Data)) {
 				service, address, _ := strings.Cut(strings.TrimSpace(line), " ")
-				cloud := *n
-				cloud.name, service, _ = strings.Cut(service, "/")
-				cloud.expose(service, address)
+				namespace, name, _ := strings.Cut(service, "/")
+				n.in(namespace).expose(name, address)
 			}
 		case dir != "want/":
 			n.Fatalf("%s: unknown part %s", file, f.Name)
 		}
 	}
 	if *update {
-		n.settle(told)
+		n.settle(applied)
 	}
 	for i, f := range archive.Files {
-		want, about := strings.CutPrefix(f.Name, "want/")
-		if !about {
+		want, isWanted := strings.CutPrefix(f.Name, "want/")
+		if !isWanted {
 			continue
 		}
-		tell, known := tellers[want]
+		format, known := formats[want]
 		if !known {
 			n.Fatalf("%s: nothing to compare with %s", file, f.Name)
 		}
 		if *update {
-			archive.Files[i].Data = []byte(tell(n, n.Context(), told))
+			archive.Files[i].Data = []byte(format(n, n.Context(), applied))
 			continue
 		}
-		n.await(func(ctx context.Context) error { return differ(f.Name, string(f.Data), tell(n, ctx, told)) })
+		n.await(func(ctx context.Context) error { return differ(f.Name, string(f.Data), format(n, ctx, applied)) })
 	}
 	if *update {
 		n.must(os.WriteFile(file, txtar.Format(archive), 0o644))
@@ -132,13 +123,13 @@ func differ(name, want, got string) error {
 }
 
 // settle waits until the output has not changed for some time.
-func (n *tenant) settle(told []*unstructured.Unstructured) {
+func (n *tenant) settle(applied []*unstructured.Unstructured) {
 	n.Helper()
 	last, since := "", time.Now()
 	n.await(func(ctx context.Context) error {
 		all := ""
-		for _, name := range slices.Sorted(maps.Keys(tellers)) {
-			all += tellers[name](n, ctx, told)
+		for _, name := range slices.Sorted(maps.Keys(formats)) {
+			all += formats[name](n, ctx, applied)
 		}
 		if all != last {
 			last, since = all, time.Now()
@@ -150,19 +141,19 @@ func (n *tenant) settle(told []*unstructured.Unstructured) {
 	})
 }
 
-// tellers format the results of a story by the name of the golden file.
-var tellers = map[string]func(*tenant, context.Context, []*unstructured.Unstructured) string{
-	"status.txt":     (*tenant).tellStatuses,
-	"config.yaml":    (*tenant).tellConfigs,
+// formats format the results of an example by the name of the golden file.
+var formats = map[string]func(*tenant, context.Context, []*unstructured.Unstructured) string{
+	"status.txt":     (*tenant).statuses,
+	"config.yaml":    (*tenant).configs,
 	"services.yaml":  made("v1", "Service"),
 	"workload.yaml":  made("apps/v1", "Deployment", "DaemonSet"),
 	"configmap.yaml": made("v1", "ConfigMap"),
 }
 
-// tellStatuses formats the conditions of all objects of a story that have conditions.
-func (n *tenant) tellStatuses(ctx context.Context, told []*unstructured.Unstructured) string {
+// statuses formats the conditions of all objects of an example that have conditions.
+func (n *tenant) statuses(ctx context.Context, applied []*unstructured.Unstructured) string {
 	var all strings.Builder
-	for _, o := range told {
+	for _, o := range applied {
 		name := o.GetKind() + " " + strings.TrimPrefix(o.GetNamespace()+"/"+o.GetName(), "/")
 		switch live := o.DeepCopy(); o.GetKind() {
 		case "Gateway":
@@ -205,21 +196,19 @@ func convert(from *unstructured.Unstructured, to any) error {
 	return yaml.Unmarshal(data, to)
 }
 
-// tellConfigs formats the configs that dataplanes on the node of the story receive, without secrets and values of the
+// configs formats the configs that dataplanes on the node of the example receive, without secrets and values of the
 // test.
-func (n *tenant) tellConfigs(ctx context.Context, told []*unstructured.Unstructured) string {
+func (n *tenant) configs(ctx context.Context, applied []*unstructured.Unstructured) string {
 	var all []string
 	node := ""
-	for _, o := range told {
+	for _, o := range applied {
 		if o.GetKind() == "Node" {
 			node = o.GetName()
 		}
 		if o.GetKind() != "Gateway" {
 			continue
 		}
-		owner := *n
-		owner.name = o.GetNamespace()
-		c, err := owner.configAt(ctx, o.GetName(), node)
+		c, err := n.in(o.GetNamespace()).configAt(ctx, o.GetName(), node)
 		n.must(err)
 		for i := range c.Listeners {
 			if c.Listeners[i].Cert != "" {
@@ -246,9 +235,9 @@ func withoutAllocated(text string) string {
 
 // made returns a function that formats the generated objects of some kinds.
 func made(version string, kinds ...string) func(*tenant, context.Context, []*unstructured.Unstructured) string {
-	return func(n *tenant, ctx context.Context, told []*unstructured.Unstructured) string {
+	return func(n *tenant, ctx context.Context, applied []*unstructured.Unstructured) string {
 		var all []string
-		for _, o := range told {
+		for _, o := range applied {
 			if o.GetKind() != "Gateway" {
 				continue
 			}

@@ -11,17 +11,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 )
 
 // K-05: with --watch-namespaces, the operator has Roles in these namespaces, and neither reads nor writes in others.
-func TestWatchNamespaces_LimitAccess(t *testing.T) {
+func TestWatchNamespacesLimitsAccess(t *testing.T) {
 	t.Parallel()
-	s := newStage(t)
-	s.sees("gateway/front-door", condition("Accepted"), "True")
-	s.stop()
-	root, err := bed.Root()
-	s.must(err)
+	s, root := prepare(t, t.TempDir(), nameOf(t)), bedtest.Root(t)
 	s.grant(s.kustomize(root))
 	s.grant(s.kubectl("kustomize", filepath.Join(root, "kustomize/components/namespaced/watched")))
 	s.await(func(ctx context.Context) error {
@@ -36,7 +32,7 @@ func TestWatchNamespaces_LimitAccess(t *testing.T) {
 	s.may("create", "subjectaccessreviews.authorization.k8s.io", "")
 
 	other := s.name + "-other"
-	s.kubectl("create", "namespace", other)
+	s.apply("{apiVersion: v1, kind: Namespace, metadata: {name: " + other + "}}")
 	s.apply(fmt.Sprintf(`
 apiVersion: gateway.networking.k8s.io/v1
 kind: Gateway
@@ -46,12 +42,13 @@ spec:
   listeners: [{name: udp, port: 3478, protocol: TURN-UDP}]
 `, other, s.name))
 	begun := time.Now()
-	s.start("--watch-namespaces", s.name)
+	s.start() // with --watch-namespaces
+	s.Cleanup(s.nothingForbidden(begun))
 	s.expose("192.0.2.7")
 	s.sees("gateway/front-door", condition("Programmed"), "True")
-	s.kubectl("delete", "configmap", "front-door", "-n", s.name)
+	s.remove("configmap/front-door")
 	s.sees("configmap/front-door", ".metadata.name", "front-door")
-	if _, code := s.read(
+	if _, code := s.page(
 		fmt.Sprintf("http://127.0.0.1:%d/api/v1/configs/%s/back-door", s.discovery, other),
 	); code != http.StatusNotFound {
 		t.Errorf("config of a Gateway in another namespace: status %d", code)
@@ -84,7 +81,7 @@ spec:
 }
 
 // kustomize renders the RBAC objects of an operator with --watch-namespaces.
-func (s *stage) kustomize(root string) string {
+func (s *installation) kustomize(root string) string {
 	s.Helper()
 	folder := filepath.Join(s.dir, "rights")
 	s.must(os.Mkdir(folder, 0o700))

@@ -1,7 +1,6 @@
 package kube
 
 import (
-	"bytes"
 	"fmt"
 	"io"
 	"log"
@@ -11,7 +10,6 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -19,6 +17,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 )
 
 // proxy is an HTTP proxy between an operator and the API server. It forwards requests with the operator's identity, and
@@ -26,9 +25,9 @@ import (
 type proxy struct {
 	address string
 	pass    http.Handler
-	// stage occurs in the name or namespace of every object of the stage. It filters out writes to objects of other
-	// tests: every operator writes statuses of objects without a class.
-	stage string
+	// name occurs in the name or namespace of every object of the test. It filters out writes to objects of other tests:
+	// an operator writes statuses of all Dataplanes.
+	name string
 
 	mu     sync.Mutex
 	server *http.Server
@@ -47,8 +46,8 @@ type write struct {
 
 func (w write) String() string { return w.at.Format("15:04:05.000 ") + w.what }
 
-// behindProxy restarts the operator of a stage behind a new proxy.
-func (s *stage) behindProxy() *proxy {
+// behindProxy restarts the operator behind a new proxy.
+func (s *installation) behindProxy() *proxy {
 	s.Helper()
 	s.stop()
 	p := s.proxied()
@@ -56,24 +55,23 @@ func (s *stage) behindProxy() *proxy {
 	return p
 }
 
-// proxied makes later operators of the stage use a proxy.
-func (s *stage) proxied() *proxy {
+// proxied makes later operators use a proxy.
+func (s *installation) proxied() *proxy {
 	s.Helper()
-	port, err := bed.FreePort()
+	port := bedtest.Port(s.T)
+	transport, err := rest.TransportFor(s.access.Config)
 	s.must(err)
-	transport, err := rest.TransportFor(s.agent.Config)
+	target, err := url.Parse(s.access.Config.Host)
 	s.must(err)
-	target, err := url.Parse(s.agent.Config.Host)
-	s.must(err)
-	p := &proxy{address: fmt.Sprintf("%s:%d", bed.Loopback, port), stage: s.name}
+	p := &proxy{address: fmt.Sprintf("%s:%d", bed.Loopback, port), name: s.name}
 	p.pass = &httputil.ReverseProxy{
 		Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(target) },
 		Transport:     transport,
 		FlushInterval: -1,                         // forward watch events at once
 		ErrorLog:      log.New(io.Discard, "", 0), // operators are killed here
 	}
-	s.agent.Kubeconfig = filepath.Join(s.dir, fmt.Sprintf("proxy-%d.kubeconfig", port))
-	s.must(os.WriteFile(s.agent.Kubeconfig, fmt.Appendf(nil, `{apiVersion: v1, kind: Config, current-context: proxy,
+	s.access.Kubeconfig = filepath.Join(s.dir, fmt.Sprintf("proxy-%d.kubeconfig", port))
+	s.must(os.WriteFile(s.access.Kubeconfig, fmt.Appendf(nil, `{apiVersion: v1, kind: Config, current-context: proxy,
 clusters: [{name: proxy, cluster: {server: "http://%s"}}], contexts: [{name: proxy, context: {cluster: proxy, user: nobody}}], users: [{name: nobody}]}`, p.address), 0o600))
 	s.must(p.up())
 	s.Cleanup(p.down)
@@ -134,33 +132,14 @@ func (p *proxy) since(t time.Time) (list []write) {
 	return list
 }
 
-// isWrite reports whether a request writes an object of the stage, other than leases and events.
+// isWrite reports whether a request writes an object of the test, other than leases and events.
 func (p *proxy) isWrite(r *http.Request) bool {
 	for _, other := range []string{"/leases", "/events", "reviews"} {
 		if strings.Contains(r.URL.Path, other) {
 			return false
 		}
 	}
-	if setsRight(r) {
-		return false
-	}
-	return r.Method != http.MethodGet && r.Method != http.MethodHead && strings.Contains(r.URL.Path, p.stage)
-}
-
-// setsRight reports whether a request sets InUse=True on an object without a class. Every operator writes the InUse
-// condition. After an outage in another test, its operator may write an outdated condition on an object of this stage,
-// which every other operator then corrects.
-func setsRight(r *http.Request) bool {
-	shared := slices.ContainsFunc(
-		[]string{"/gatewayconfigs/", "/dataplanes/", "/staticservices/"},
-		func(kind string) bool { return strings.Contains(r.URL.Path, kind) },
-	)
-	if r.Method != http.MethodPut || !shared || !strings.HasSuffix(r.URL.Path, "/status") {
-		return false
-	}
-	body, err := io.ReadAll(r.Body)
-	r.Body = io.NopCloser(bytes.NewReader(body))
-	return err == nil && bytes.Contains(body, []byte(`"type":"InUse","status":"True"`))
+	return r.Method != http.MethodGet && r.Method != http.MethodHead && strings.Contains(r.URL.Path, p.name)
 }
 
 // holdWrites blocks the write with the given number, and all later ones, until their clients disconnect. The returned

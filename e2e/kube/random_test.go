@@ -20,11 +20,9 @@ import (
 // For random valid and invalid objects: a second operator writes nothing over the results of the first one, although
 // the API server sets defaults and normalizes values. The test does not run in parallel, because every operator
 // processes all StaticServices.
-func TestRestart_OverRandomSnapshotsWritesNothing(t *testing.T) {
-	const snapshots, seed = 50, 20
-	s := newStage(t)
-	s.sees("gateway/front-door", condition("Accepted"), "True")
-	s.stop() // standby Secrets follow endpoints late, so the operator must start after all objects exist
+func TestRestartOverRandomObjectsWritesNothing(t *testing.T) {
+	const snapshots, seed = 25, 20
+	s := prepare(t, t.TempDir(), nameOf(t)) // standby Secrets follow endpoints late, so the operator starts last
 	p := s.proxied()
 	admin := s.tenant(t)
 	var err error
@@ -53,11 +51,11 @@ func TestRestart_OverRandomSnapshotsWritesNothing(t *testing.T) {
 			}
 		}
 	}
-	s.Cleanup(func() { s.must(s.operator.Kill()) }) // it must not react to the clean-up
-	s.start()
+	s.startWatching("")
+	s.Cleanup(func() { s.must(s.process.Kill()) }) // it must not react to the clean-up
 	for settled := false; !settled; {
 		since := time.Now()
-		s.barrier()
+		s.processed()
 		settled = len(s.outside(p, since)) == 0
 	}
 	wrote := len(s.outside(p, begun))
@@ -71,26 +69,18 @@ func TestRestart_OverRandomSnapshotsWritesNothing(t *testing.T) {
 
 	s.stop()
 	restarted := time.Now()
-	s.start()
+	s.startWatching("")
 	s.leads()
 	for range 2 {
-		s.barrier()
+		s.processed()
 	}
 	for _, w := range s.outside(p, restarted) {
 		t.Errorf("unneeded write: %s", w.what)
 	}
 }
 
-// barrier makes a new change and waits for the resulting write. Then the operator has processed all earlier changes.
-func (s *stage) barrier() {
-	s.Helper()
-	mark := fmt.Sprint(time.Now().UnixNano())
-	s.label(mark)
-	s.sees("deployment/front-door", ".metadata.labels.fault", mark)
-}
-
-// outside returns the writes since a time to objects outside the namespace of the stage.
-func (s *stage) outside(p *proxy, since time.Time) (list []write) {
+// outside returns the writes since a time to objects outside the namespace of the test.
+func (s *installation) outside(p *proxy, since time.Time) (list []write) {
 	for _, w := range p.since(since) {
 		if !strings.Contains(w.what, "/namespaces/"+s.name+"/") {
 			list = append(list, w)

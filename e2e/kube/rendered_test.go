@@ -3,70 +3,248 @@ package kube
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"io/fs"
+	"maps"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
-	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
 	"sigs.k8s.io/yaml"
 
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 	"github.com/stunner-gateway/stunner/services/api/config"
 )
 
-// TestDocumented_Rendered compares the output of stunnerctl render for the same manifests with the outcome at an API
-// server.
-func TestDocumented_Rendered(t *testing.T) {
-	t.Parallel()
-	root, err := bed.Root()
-	if err != nil {
-		t.Fatal(err)
+// The URLs in objects of TestDocumentedExamplesWorkAtAPIServer. They are not served.
+const (
+	renderedDiscovery = "http://stunner-config-discovery.stunner-system.svc.cluster.local:13478"
+	renderedScaler    = "stunner-config-discovery.stunner-system.svc.cluster.local:13480"
+)
+
+// inputKinds are the kinds that the operator translates, and outputKinds those that it makes.
+var (
+	inputKinds = slices.Concat(
+		kinds(gwapiv1.GroupName, "v1", "GatewayClass", "Gateway", "UDPRoute", "ReferenceGrant"),
+		kinds("stunner.l7mp.io", "v1", "GatewayConfig", "Dataplane", "StaticService", "UDPRoute"),
+		kinds("", "v1", "Namespace", "Node", "Secret", "Service"), kinds("discovery.k8s.io", "v1", "EndpointSlice"),
+	)
+	outputKinds = slices.Concat(
+		kinds("", "v1", "Service", "ConfigMap"), kinds("apps", "v1", "Deployment", "DaemonSet"),
+		kinds("policy", "v1", "PodDisruptionBudget"), kinds("networking.k8s.io", "v1", "NetworkPolicy"),
+		kinds("keda.sh", "v1alpha1", "ScaledObject", "TriggerAuthentication"),
+	)
+)
+
+func kinds(group, version string, names ...string) (all []schema.GroupVersionKind) {
+	for _, name := range names {
+		all = append(all, schema.GroupVersionKind{Group: group, Version: version, Kind: name})
 	}
-	programs := t.TempDir()
-	if err := bed.Build(t.Context(), root, programs, bed.Stunnerctl); err != nil {
-		t.Fatal(err)
-	}
-	program, pair := filepath.Join(programs, filepath.Base(bed.Stunnerctl)), certificatePair(t)
-	for _, row := range documentation {
-		t.Run(row.name(), func(t *testing.T) {
-			t.Parallel()
-			row.rendered(t, program, pair)
-		})
-	}
+	return all
 }
 
-// rendered renders the manifest of a row twice. The second time, the input contains the rendered Services with the
-// address that the cloud of TestDocumented_OnAnAPIServer gives them.
-func (row documented) rendered(t *testing.T, program string, pair *strings.Replacer) {
-	r := &renderer{
-		program: program, in: t.TempDir(), out: t.TempDir(), args: []string{"--discovery-url", "http://127.0.0.1:13478"},
+// equalsRendered waits until what the operator has written equals what stunnerctl render makes of the same objects: the
+// generated objects, the configs of Gateways, and the statuses.
+func (s server) equalsRendered(program string) {
+	s.Helper()
+	s.await(func(ctx context.Context) error {
+		r := &renderer{
+			program: program, in: s.TempDir(), out: s.TempDir(),
+			args: []string{"--discovery-url", renderedDiscovery, "--show-secrets"},
+		}
+		for _, kind := range inputKinds {
+			list, err := s.all(ctx, kind)
+			if err != nil {
+				return err
+			}
+			for _, o := range list {
+				o.SetManagedFields(nil)
+				if kind.Kind != "Service" && kind.Kind != "Node" { // their addresses are in the status
+					unstructured.RemoveNestedField(o.Object, "status")
+				}
+				r.apply(s.T, o)
+			}
+		}
+		r.run(s.T)
+		return errors.Join(s.objectsEqual(ctx, r), s.configsEqual(ctx, r), s.statusesEqual(ctx, r))
+	})
+}
+
+// all returns the objects of a kind that are about the documentation: other tests run side by side.
+func (s server) all(ctx context.Context, kind schema.GroupVersionKind) (all []*unstructured.Unstructured, err error) {
+	list := &unstructured.UnstructuredList{}
+	list.SetGroupVersionKind(kind)
+	if err := s.List(ctx, list); err != nil {
+		return nil, err
 	}
-	f := folder{T: t}
-	var compared []*unstructured.Unstructured
-	for _, before := range row.before(t, pair) {
-		list := f.objects(before.text)
-		r.apply(t, list...)
-		compared = append(compared, before.gateways(list)...)
+	namespaces := []string{metav1.NamespaceDefault, metav1.NamespaceSystem, "stunner", "media-plane", "apps", "developers"}
+	for i := range list.Items {
+		o := &list.Items[i]
+		controller, _, _ := unstructured.NestedString(o.Object, "spec", "controllerName")
+		switch {
+		case kind.Kind == "GatewayClass" && controller != documentedController:
+		case kind.Kind == "Dataplane" && o.GetName() != "default":
+		case kind.Kind == "Namespace" && !slices.Contains(namespaces, o.GetName()):
+		case o.GetNamespace() != "" && !slices.Contains(namespaces, o.GetNamespace()):
+		default:
+			all = append(all, o)
+		}
 	}
-	text := readManifest(t, row.manifest)
-	if row.refused != "" {
-		text = row.remedy.Replace(text)
+	return all, nil
+}
+
+// objectsEqual compares generated objects. A rendered object equals the live one if applying it by the field manager of
+// the operator changes nothing: the API server then adds the same defaults, and removes no field.
+func (s server) objectsEqual(ctx context.Context, r *renderer) error {
+	wanted := map[string]bool{}
+	for _, kind := range outputKinds {
+		list, err := s.all(ctx, kind)
+		if err != nil {
+			return err
+		}
+		for _, o := range list {
+			owned := func(by metav1.OwnerReference) bool { return by.Kind == "Gateway" }
+			if slices.ContainsFunc(o.GetOwnerReferences(), owned) {
+				wanted[identity(o)] = true
+			}
+		}
 	}
-	list := f.objects(text)
-	r.apply(t, list...)
-	r.run(t)
-	r.apply(t, r.exposed(t)...)
-	r.run(t)
-	if err := row.differs(t.Context(), r, append(compared, list...), row.outcome); err != nil {
-		t.Error(err)
+	return r.each("objects", func(o *unstructured.Unstructured) error {
+		delete(wanted, identity(o))
+		live := &unstructured.Unstructured{}
+		live.SetGroupVersionKind(o.GroupVersionKind())
+		if err := s.Get(ctx, client.ObjectKeyFromObject(o), live); err != nil {
+			return fmt.Errorf("rendered %s: %w", identity(o), err)
+		}
+		const hash = "stunner.l7mp.io/applied" // of the object that the operator applied last
+		annotations := o.GetAnnotations()
+		if annotations == nil {
+			annotations = map[string]string{}
+		}
+		annotations[hash] = live.GetAnnotations()[hash]
+		o.SetAnnotations(annotations)
+		err := s.Apply(ctx, client.ApplyConfigurationFromUnstructured(o), client.FieldOwner("stunner-operator"),
+			client.ForceOwnership, client.DryRunAll)
+		if err != nil {
+			return err
+		}
+		for _, of := range []*unstructured.Unstructured{o, live} { // these change with any other field
+			of.SetManagedFields(nil)
+			unstructured.RemoveNestedField(of.Object, "metadata", "generation")
+		}
+		return sameFields(identity(o), live.Object, o.Object)
+	}, func() error {
+		if len(wanted) > 0 {
+			return fmt.Errorf("not rendered: %q", slices.Sorted(maps.Keys(wanted)))
+		}
+		return nil
+	})
+}
+
+func (s server) configsEqual(ctx context.Context, r *renderer) error {
+	list, err := s.all(ctx, schema.GroupVersionKind{Group: gwapiv1.GroupName, Version: "v1", Kind: "Gateway"})
+	if err != nil {
+		return err
 	}
+	for _, gateway := range list {
+		got, err := r.config(ctx, gateway)
+		if err != nil {
+			return err
+		}
+		want, err := readConfig(ctx, http.DefaultClient, s.discovery, gateway)
+		if err != nil {
+			return err
+		}
+		var fields [2]map[string]any
+		for i, c := range []config.Config{want, got} {
+			if err := json.Unmarshal(c.Canonical(), &fields[i]); err != nil {
+				return err
+			}
+		}
+		if err := sameFields("config of "+gateway.GetName(), fields[0], fields[1]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s server) statusesEqual(ctx context.Context, r *renderer) error {
+	return r.each("statuses", func(o *unstructured.Unstructured) error {
+		live := o.DeepCopy()
+		if err := s.Get(ctx, client.ObjectKeyFromObject(o), live); err != nil {
+			return err
+		}
+		var fields [2]map[string]any
+		for i, of := range []*unstructured.Unstructured{live, o} {
+			status, _, _ := unstructured.NestedMap(of.Object, "status")
+			fields[i], _ = timeless(status).(map[string]any)
+		}
+		return sameFields("status of "+identity(o), fields[0], fields[1])
+	}, func() error { return nil })
+}
+
+// timeless returns a value of JSON without the times of conditions.
+func timeless(value any) any {
+	switch value := value.(type) {
+	case map[string]any:
+		delete(value, "lastTransitionTime")
+		for _, field := range value {
+			timeless(field)
+		}
+	case []any:
+		for _, element := range value {
+			timeless(element)
+		}
+	}
+	return value
+}
+
+func identity(o *unstructured.Unstructured) string {
+	return o.GroupVersionKind().GroupKind().String() + " " + o.GetNamespace() + "/" + o.GetName()
+}
+
+// sameFields returns the first line in which two objects differ.
+func sameFields(name string, want, got map[string]any) error {
+	if reflect.DeepEqual(want, got) {
+		return nil
+	}
+	wanted, err := yaml.Marshal(want)
+	gotten, e := yaml.Marshal(got)
+	return errors.Join(err, e, differ("rendered "+name, string(wanted), string(gotten)))
+}
+
+// each calls compare for each file of a part of the output, and then rest.
+func (r *renderer) each(part string, compare func(*unstructured.Unstructured) error, rest func() error) error {
+	err := filepath.WalkDir(filepath.Join(r.out, part), func(path string, entry fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		o := &unstructured.Unstructured{}
+		data, err := os.ReadFile(path)
+		if err := errors.Join(err, yaml.Unmarshal(data, &o.Object)); err != nil {
+			return err
+		}
+		return compare(o)
+	})
+	if err != nil {
+		return err
+	}
+	return rest()
 }
 
 // renderer is the input and the output of stunnerctl render.
@@ -105,46 +283,6 @@ func (r *renderer) run(t *testing.T) {
 	}
 }
 
-// exposed returns the rendered Services as a cloud and an API server complete them: with an address of the load
-// balancer, and with node ports.
-func (r *renderer) exposed(t *testing.T) (all []*unstructured.Unstructured) {
-	t.Helper()
-	files, err := filepath.Glob(filepath.Join(r.out, "objects/*/service-*.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, file := range files {
-		o := &unstructured.Unstructured{}
-		if data, err := os.ReadFile(file); err != nil || yaml.Unmarshal(data, &o.Object) != nil {
-			t.Fatalf("read %s: %v", file, err)
-		}
-		if kind, _, _ := unstructured.NestedString(o.Object, "spec", "type"); kind == string(corev1.ServiceTypeLoadBalancer) {
-			o.Object["status"] = map[string]any{
-				"loadBalancer": map[string]any{"ingress": []any{map[string]any{"ip": r.address()}}},
-			}
-		}
-		ports, _, _ := unstructured.NestedSlice(o.Object, "spec", "ports")
-		for i := range ports {
-			ports[i].(map[string]any)["nodePort"] = int64(30_000 + i)
-		}
-		if err := unstructured.SetNestedSlice(o.Object, ports, "spec", "ports"); err != nil {
-			t.Fatal(err)
-		}
-		all = append(all, o)
-	}
-	return all
-}
-
-func (*renderer) address() string { return server{}.address() }
-
-func (r *renderer) status(_ context.Context, o *unstructured.Unstructured) ([]byte, error) {
-	data, err := os.ReadFile(r.path("statuses", o, strings.ToLower(o.GetKind())+"-"))
-	if errors.Is(err, fs.ErrNotExist) {
-		return yaml.Marshal(o.Object) // a kind without a status of the operator
-	}
-	return data, err
-}
-
 func (r *renderer) config(_ context.Context, gateway *unstructured.Unstructured) (c config.Config, err error) {
 	data, err := os.ReadFile(r.path("configs", gateway, ""))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -155,8 +293,4 @@ func (r *renderer) config(_ context.Context, gateway *unstructured.Unstructured)
 
 func (r *renderer) path(part string, o *unstructured.Unstructured, prefix string) string {
 	return filepath.Join(r.out, part, o.GetNamespace(), prefix+o.GetName()+".yaml")
-}
-
-func (r *renderer) made(_ context.Context, gateway *unstructured.Unstructured) (all []client.Object, err error) {
-	return madeIn(r.out, gateway)
 }

@@ -8,15 +8,16 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	"github.com/stunner-gateway/stunner/e2e/internal/reader"
 )
 
 // every replica serves configs and one writes. When the leader is killed, loses its lease or freezes, another
 // replica takes over.
 // Readers of both replicas are not affected, and the former leader writes nothing more.
-func TestReplicas_OneWritesAndAllServe(t *testing.T) {
+func TestOneReplicaWritesAndAllServe(t *testing.T) {
 	t.Parallel()
-	s := newStage(t)
+	s := newInstallation(t)
 	s.expose("192.0.2.7")
 	s.sees("gateway/front-door", condition("Programmed"), "True")
 	template := func() string { return s.get("deployment/front-door", ".spec.template") }
@@ -43,7 +44,7 @@ func TestReplicas_OneWritesAndAllServe(t *testing.T) {
 	}
 
 	lost := time.Now()
-	s.must(first.operator.Kill())
+	s.must(first.process.Kill())
 	s.moveEcho("192.0.2.62") // no leader at this time
 	s.shows(readers[1], "192.0.2.62")
 	t.Logf(
@@ -56,21 +57,21 @@ func TestReplicas_OneWritesAndAllServe(t *testing.T) {
 
 	first.start()
 	s.shows(readers[0], "192.0.2.62")
-	s.kubectl("delete", "lease", "stunner-operator", "-n", s.name)
+	s.remove("lease/stunner-operator")
 	leader, other := first.orElse(second)
 	s.writesAlone("lease-deleted", leader, other)
 
 	frozen := time.Now()
 	known := readers[leader.number].State()
-	s.must(leader.operator.Signal(syscall.SIGSTOP))
-	s.label("frozen") // pending work for the frozen leader when it resumes
+	s.must(leader.process.Signal(syscall.SIGSTOP))
+	s.mark("frozen") // pending work for the frozen leader when it resumes
 	other.leads()
 	t.Logf("taken over %s after the leader froze", time.Since(frozen).Round(100*time.Millisecond))
-	s.sees("deployment/front-door", ".metadata.labels.fault", "frozen")
+	s.sees("deployment/front-door", ".metadata.labels.mark", "frozen")
 	s.moveEcho("192.0.2.63")
 	s.shows(readers[other.number], "192.0.2.63")
 	resumed := time.Now() // a write that the leader sent just before it froze may arrive after SIGSTOP
-	s.must(leader.operator.Signal(syscall.SIGCONT))
+	s.must(leader.process.Signal(syscall.SIGCONT))
 	s.shows(readers[leader.number], "192.0.2.63")
 	leader.follows()
 	s.writesAlone("continued", other, leader)
@@ -85,21 +86,23 @@ func TestReplicas_OneWritesAndAllServe(t *testing.T) {
 	}
 }
 
-// replica is one of several operators of a stage, with a proxy that records its writes.
+// replica is one of several operators, with a proxy that records its writes.
 type replica struct {
-	*stage
+	*installation
 	number int
 	id     string
 	proxy  *proxy
 }
 
-// replicas starts one operator per name, in place of the operator of the stage.
-func (s *stage) replicas(names ...string) (all []*replica) {
+// replicas starts one operator per name, in place of the operator.
+func (s *installation) replicas(names ...string) (all []*replica) {
 	s.Helper()
 	s.stop()
 	for i, id := range names {
 		own := *s
-		own.discovery, own.health = 0, 0
+		for _, port := range []*int{&own.discovery, &own.health, &own.scaler} {
+			*port = bedtest.Port(s.T)
+		}
 		all = append(all, &replica{&own, i, id, own.proxied()})
 	}
 	return all
@@ -107,7 +110,7 @@ func (s *stage) replicas(names ...string) (all []*replica) {
 
 func (r *replica) start() {
 	r.Helper()
-	r.stage.start("--identity=" + r.id)
+	r.installation.start("--identity=" + r.id)
 }
 
 // follows waits until the replica reports that it is not the leader.
@@ -142,11 +145,11 @@ func (r *replica) orElse(other *replica) (leader, follower *replica) {
 }
 
 // writesAlone makes a change and checks that only the leader writes.
-func (s *stage) writesAlone(change string, leader, other *replica) {
+func (s *installation) writesAlone(change string, leader, other *replica) {
 	s.Helper()
 	begun := time.Now()
-	s.label(change)
-	s.sees("deployment/front-door", ".metadata.labels.fault", change)
+	s.mark(change)
+	s.sees("deployment/front-door", ".metadata.labels.mark", change)
 	if wrote := leader.proxy.since(begun); len(wrote) == 0 || !strings.HasPrefix(wrote[0].what, "PATCH") {
 		s.Errorf("%s: the leader %s wrote %v", change, leader.id, wrote)
 	}

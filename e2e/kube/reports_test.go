@@ -3,7 +3,6 @@ package kube
 import (
 	"context"
 	"fmt"
-	"strings"
 	"testing"
 	"time"
 
@@ -13,21 +12,12 @@ import (
 // R-26: the sessions that a dataplane reports become the deletion cost of its pod.
 // Its reports also decide whether the Gateway is programmed. A new config that pods have not reported yet causes no
 // status write.
-func TestReports_DecideWhetherAGatewayIsProgrammed(t *testing.T) {
+func TestReportsDecideWhetherAGatewayIsProgrammed(t *testing.T) {
 	t.Parallel()
-	s := newStage(t)
+	s := newShared(t)
 	s.expose("192.0.2.7")
 	s.sees("gateway/front-door", condition("Programmed"), "True")
-	s.apply(fmt.Sprintf(`
-apiVersion: v1
-kind: Pod
-metadata:
-  name: front-door-0
-  namespace: %[1]s
-  labels: {app: stunner, stunner.l7mp.io/related-gateway-name: front-door, stunner.l7mp.io/related-gateway-namespace: %[1]s}
-spec:
-  containers: [{name: stunnerd, image: example.net/stunnerd}]
-`, s.name))
+	s.pod("front-door-0", "front-door")
 	id := s.name + "/front-door"
 	source, err := discovery.Open(fmt.Sprintf("http://127.0.0.1:%d", s.discovery), discovery.Options{ID: id})
 	s.must(err)
@@ -54,11 +44,7 @@ spec:
 
 	says(discovery.Report{Revision: "older", Error: "listener udp: port 3478 is taken"})
 	s.sees("gateway/front-door", condition("Programmed"), "False")
-	if said := s.get("gateway/front-door", `.status.conditions[?(@.type=="Programmed")].message`); !strings.Contains(
-		said, "pod front-door-0 says: listener udp: port 3478 is taken",
-	) {
-		t.Errorf("message %q", said)
-	}
+	s.says("gateway/front-door", "Programmed", "pod front-door-0 says: listener udp: port 3478 is taken")
 	says(discovery.Report{Revision: s.revision(), Accepted: true, Draining: true})
 	s.sees("gateway/front-door", `.status.conditions[?(@.type=="Programmed")].message`, "programmed, 1 pod draining")
 	cost := `.metadata.annotations.controller\.kubernetes\.io/pod-deletion-cost`
@@ -85,7 +71,7 @@ spec:
 }
 
 // revision returns the revision of the config that the Gateway's dataplanes receive.
-func (s *stage) revision() string {
+func (s *installation) revision() string {
 	s.Helper()
 	c := s.config()
 	return c.Revision()

@@ -5,13 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
-
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 )
 
 // reason matches the reason of a right in testdata/can-i.txt.
@@ -19,10 +16,10 @@ var reason = regexp.MustCompile(`(?m) {2}# (.+)$`)
 
 // K-05: the rights of the operator, in its own namespace and elsewhere, equal a reviewed list with a reason for each
 // right.
-func TestRights_EqualTheReviewedList(t *testing.T) {
+func TestRightsEqualTheReviewedList(t *testing.T) {
 	t.Parallel()
-	s := newStage(t)
-	got := "in its own namespace\n" + s.rights(s.name) + "\nelsewhere\n" + s.rights("default")
+	s := newShared(t)
+	got := "in its own namespace\n" + s.rights(s.owner) + "\nelsewhere\n" + s.rights("default")
 	want, err := os.ReadFile("testdata/can-i.txt")
 	s.must(err)
 	for line := range strings.Lines(string(want)) {
@@ -45,11 +42,11 @@ func TestRights_EqualTheReviewedList(t *testing.T) {
 }
 
 // K-05: the operator may write Secrets that it creates, and no others, in any namespace.
-func TestRights_ReachNoSecretsOfOthers(t *testing.T) {
+func TestRightsReachNoSecretsOfOthers(t *testing.T) {
 	t.Parallel()
-	s := newStage(t)
+	s := newInstallation(t)
 	other := s.name + "-other"
-	s.kubectl("create", "namespace", other)
+	s.apply("{apiVersion: v1, kind: Namespace, metadata: {name: " + other + "}}")
 	s.apply(fmt.Sprintf(`
 {apiVersion: v1, kind: Secret, metadata: {name: words, namespace: %[1]s}, stringData: {own: words}}
 ---
@@ -107,25 +104,25 @@ func TestRights_ReachNoSecretsOfOthers(t *testing.T) {
 	s.start("--discovery-auth=strict", "--credentials=drawn")
 	s.sees("secret/drawn", ".type", "Opaque")
 	key := s.get("secret/stunner-discovery-ca", `.data.ca\.key`)
-	s.kubectl("patch", "secret", "stunner-discovery-ca", "-n", s.name, "-p", `{"data":{"ca.key":"YQ=="}}`)
+	s.set("secret/stunner-discovery-ca", `{"data":{"ca.key":"YQ=="}}`)
 	s.sees("secret/stunner-discovery-ca", `.data.ca\.key`, key)
-	s.kubectl("patch", "secret", "front-door-standby", "-n", s.name, "-p", `{"data":{"stunnerd.conf.gz":"YQ=="}}`)
+	s.set("secret/front-door-standby", `{"data":{"stunnerd.conf.gz":"YQ=="}}`)
 	s.await(func(context.Context) error {
 		if now := s.get("secret/front-door-standby", `.data.stunnerd\.conf\.gz`); now == "YQ==" {
 			return errors.New("the standby Secret has not been restored")
 		}
 		return nil
 	})
-	s.kubectl("annotate", "gateway", "front-door", "-n", s.name, "stunner.l7mp.io/disable-managed-dataplane=true")
+	s.annotate("gateway/front-door", "stunner.l7mp.io/disable-managed-dataplane", "true")
 	s.sees("secret/front-door-standby", ".metadata.name", "")
 
-	s.kubectl("delete", "validatingadmissionpolicybinding", s.account(), s.account()+"-objects")
+	s.remove("validatingadmissionpolicybinding/"+s.account(), "validatingadmissionpolicybinding/"+s.account()+"-objects")
 	s.await(func(ctx context.Context) error { return as(ctx, overwrite) }) // without the policy the write is allowed
 }
 
 // rights returns the resources, resource names and verbs that the operator may use in a namespace, without self-subject
 // reviews, which every account may use.
-func (s *stage) rights(namespace string) string {
+func (s *installation) rights(namespace string) string {
 	s.Helper()
 	var lines []string
 	for line := range strings.Lines(
@@ -143,14 +140,12 @@ func (s *stage) rights(namespace string) string {
 
 // K-10: the aggregated roles edit and admin may write the product's kinds except Dataplane. The role view may only
 // read.
-func TestRights_OfTenants(t *testing.T) {
+func TestRightsOfTenants(t *testing.T) {
 	t.Parallel()
-	s := newStage(t)
-	root, err := bed.Root()
-	s.must(err)
-	s.kubectl("apply", "-f", filepath.Join(root, "kustomize/base/roles.yaml"))
+	s := newShared(t)
+	s.grantUsers()
 	for _, role := range []string{"view", "edit", "admin"} {
-		s.kubectl("create", "rolebinding", role, "-n", s.name, "--clusterrole", role, "--user", role+"-"+s.name)
+		s.bind(role, role+"-"+s.name, s.name)
 	}
 	for _, c := range []struct {
 		role, verb, resource string

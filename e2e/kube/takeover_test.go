@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // former are the objects of a Gateway as the operator of the existing system creates them. It writes with update
@@ -60,28 +61,23 @@ spec:
     - {name: left, port: 9, protocol: UDP}
 `
 
-// newFormerStage returns a stage with the objects that the former operator left, and without an operator.
-func newFormerStage(t *testing.T) *stage {
-	s := newStage(t)
-	s.stop()
-	s.kubectl("delete", "deployment,service,configmap,secret", "-n", s.name, "-l", "stunner.l7mp.io/owned-by=stunner")
+// newFormer returns an installation with the objects that the former operator left, and without an operator.
+func newFormer(t *testing.T) *installation {
+	s := prepare(t, t.TempDir(), nameOf(t))
 	s.kubectl("create", "--field-manager=manager", "-f", s.file(s.former()))
-	s.kubectl("patch", "service", "front-door", "-n", s.name, "--subresource=status", "--type=merge",
-		"-p", `{"status":{"loadBalancer":{"ingress":[{"ip":"192.0.2.7"}]}}}`)
+	s.setStatus("service/front-door", `{"loadBalancer":{"ingress":[{"ip":"192.0.2.7"}]}}`)
 	for _, object := range []string{"deployment", "service"} {
-		s.kubectl("annotate", object, "front-door", "-n", s.name, "by=the-user")
+		s.annotate(object+"/front-door", "by", "the-user")
 	}
-	s.kubectl("patch", "service", "front-door", "-n", s.name, "--type=json", "-p",
-		`[{"op":"add","path":"/metadata/ownerReferences/-","value":{"apiVersion":"v1","kind":"Namespace","name":"`+s.name+
-			`","uid":"`+s.get("namespace/"+s.name, ".metadata.uid")+`"}}]`)
+	s.patch("service/front-door", types.JSONPatchType, `[{"op":"add","path":"/metadata/ownerReferences/-","value":{"apiVersion":"v1","kind":"Namespace","name":"`+s.name+`","uid":"`+s.get("namespace/"+s.name, ".metadata.uid")+`"}}]`)
 	return s
 }
 
 // The operator takes over the objects of the existing system's operator: what that set and the Gateway does not say is
 // removed, what users and Kubernetes set stays. The pods are replaced once, after the Gateway permits it.
-func TestTakeOver(t *testing.T) {
+func TestObjectsOfTheFormerOperatorAreTakenOver(t *testing.T) {
 	t.Parallel()
-	s := newFormerStage(t)
+	s := newFormer(t)
 	kept := func() string {
 		return s.get("service/front-door", ".spec.clusterIP") + " " +
 			s.get("service/front-door", `.spec.ports[?(@.name=="udp")].nodePort`)
@@ -105,13 +101,13 @@ func TestTakeOver(t *testing.T) {
 	if c := s.config(); len(c.Listeners) != 2 || c.Listeners[0].PublicAddress != "192.0.2.7" {
 		t.Errorf("config %+v, want both listeners and the address", c)
 	}
-	s.label("waiting") // a write that does not include the Deployment
-	s.sees("service/front-door", ".metadata.labels.fault", "waiting")
+	s.mark("waiting") // a write that does not include the Deployment
+	s.sees("service/front-door", ".metadata.labels.mark", "waiting")
 	if now := s.get("deployment/front-door", ".spec.template"); now != pods {
 		t.Errorf("the pods were replaced without permission: the template was\n%s\nand is\n%s", pods, now)
 	}
 
-	s.kubectl("annotate", "gateway", "front-door", "-n", s.name, "stunner.l7mp.io/take-over=true")
+	s.annotate("gateway/front-door", "stunner.l7mp.io/take-over", "true")
 	s.sees("deployment/front-door", ".spec.template.spec.containers[0].env[?(@.name==\"LEFT\")].value", "")
 	for path, want := range map[string]string{
 		".metadata.annotations.left":                                "",
@@ -137,7 +133,7 @@ func TestTakeOver(t *testing.T) {
 
 	// The former operator writes the Deployment again after a roll back, and is replaced once more.
 	s.stop()
-	s.kubectl("annotate", "gateway", "front-door", "-n", s.name, "stunner.l7mp.io/take-over-")
+	s.annotate("gateway/front-door", "stunner.l7mp.io/take-over", "")
 	deployment, _, _ := strings.Cut(s.former(), "\n---\n")
 	s.kubectl("replace", "--field-manager=manager", "-f", s.file(deployment))
 	s.start()
@@ -145,20 +141,20 @@ func TestTakeOver(t *testing.T) {
 	if s.get("deployment/front-door", ".spec.template.spec.hostNetwork") != "true" {
 		t.Error("the pods were replaced without permission after the roll back")
 	}
-	s.kubectl("annotate", "gateway", "front-door", "-n", s.name, "stunner.l7mp.io/take-over=true")
+	s.annotate("gateway/front-door", "stunner.l7mp.io/take-over", "true")
 	s.sees("deployment/front-door", ".spec.template.spec.hostNetwork", "")
 	s.sees("deployment/front-door", ".spec.template.metadata.labels.left", "")
 	s.sees("deployment/front-door", ".spec.template.spec.tolerations", "")
 }
 
 // former returns the objects of the former operator.
-func (s *stage) former() string {
+func (s *installation) former() string {
 	s.Helper()
 	return strings.NewReplacer("NAMESPACE", s.name, "UID", s.get("gateway/front-door", ".metadata.uid")).Replace(former)
 }
 
 // managers returns the field managers of an object as NAME/OPERATION.
-func (s *stage) managers(object string) (all []string) {
+func (s *installation) managers(object string) (all []string) {
 	s.Helper()
 	var o metav1.PartialObjectMetadata
 	text := s.kubectl("get", object, "front-door", "-n", s.name, "-o", "json", "--show-managed-fields")

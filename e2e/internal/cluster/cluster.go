@@ -37,7 +37,6 @@ type Cluster struct {
 	dir     string // of keys, configs, data and logs
 	program string // binary of all components
 	ca      *authority
-	server  bed.Command // the API server's command, for restarts
 	url     string
 	etcd    *bed.Process
 	api     *bed.Process

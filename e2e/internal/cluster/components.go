@@ -73,7 +73,7 @@ func (c *Cluster) startServer(ctx context.Context) (err error) {
 		return logged(c.etcd, err)
 	}
 	host, port, _ := strings.Cut(address, ":")
-	c.server = c.command("kube-apiserver",
+	c.api, err = bed.Start(c.command("kube-apiserver",
 		"--etcd-servers=http://"+store,
 		"--bind-address="+host, "--advertise-address="+host, "--secure-port="+port,
 		"--endpoint-reconciler-type=none", // Endpoints must not contain loopback addresses
@@ -87,8 +87,11 @@ func (c *Cluster) startServer(ctx context.Context) (err error) {
 		"--service-account-signing-key-file="+c.file("accounts.key"),
 		"--audit-policy-file="+c.file("audit.yaml"), "--audit-log-path="+c.file("audit.log"),
 		"--audit-log-mode=blocking", "--audit-log-maxsize=100000", // in MB: the log is not rotated
-	)
-	return c.Up(ctx)
+	))
+	if err != nil {
+		return err
+	}
+	return c.awaitServer(ctx)
 }
 
 func freeAddress() (string, error) {
@@ -137,11 +140,8 @@ func (c *Cluster) startManager(ctx context.Context) error {
 	return logged(c.manager, err)
 }
 
-// Up starts the API server after Down.
-func (c *Cluster) Up(ctx context.Context) (err error) {
-	if c.api, err = bed.Start(c.server); err != nil {
-		return err
-	}
+// awaitServer waits until the API server is ready.
+func (c *Cluster) awaitServer(ctx context.Context) error {
 	client, err := rest.HTTPClientFor(c.Admin.Config)
 	if err != nil {
 		return err
@@ -163,21 +163,6 @@ func (c *Cluster) Up(ctx context.Context) (err error) {
 		return nil
 	})
 	return logged(c.api, err)
-}
-
-// Down kills the API server, because a graceful shutdown closes watches slowly. Connections are refused until Up.
-func (c *Cluster) Down() error {
-	api := c.api
-	c.api = nil
-	return api.Kill()
-}
-
-// Restart kills the API server and starts it again with the same address and data.
-func (c *Cluster) Restart(ctx context.Context) error {
-	if err := c.Down(); err != nil {
-		return err
-	}
-	return c.Up(ctx)
 }
 
 // Pause stops the API server with SIGSTOP. Connections stay open, the kernel accepts more, and no request is answered

@@ -67,11 +67,23 @@ func (c *Cluster) Field(ctx context.Context, namespace, object, path string) (st
 
 // at returns the objects of a kind, in the namespace if the kind is namespaced.
 func (c *Cluster) at(kind *meta.RESTMapping, namespace string) dynamic.ResourceInterface {
-	all := c.clients.objects.Resource(kind.Resource)
+	return c.of(c.clients.objects, kind, namespace)
+}
+
+// of does the same with another client.
+func (*Cluster) of(by dynamic.Interface, kind *meta.RESTMapping, namespace string) dynamic.ResourceInterface {
+	all := by.Resource(kind.Resource)
 	if kind.Scope.Name() == meta.RESTScopeNameNamespace {
 		return all.Namespace(namespace)
 	}
 	return all
+}
+
+// mappingOf returns a kind.
+func (c *Cluster) mappingOf(kind schema.GroupVersionKind) (*meta.RESTMapping, error) {
+	return c.find(func(m meta.RESTMapper) (*meta.RESTMapping, error) {
+		return m.RESTMapping(kind.GroupKind(), kind.Version)
+	})
 }
 
 // mapping returns the kind of a resource name: singular or plural, with or without group.

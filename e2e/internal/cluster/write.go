@@ -14,6 +14,9 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 )
 
 // fromServer are the fields that the API server sets. An object that was read from it is applied without them.
@@ -45,9 +48,7 @@ func (c *Cluster) apply(ctx context.Context, namespace string, o *unstructured.U
 	}
 	unstructured.RemoveNestedField(o.Object, "status")
 	kind := o.GroupVersionKind()
-	mapping, err := c.find(func(m meta.RESTMapper) (*meta.RESTMapping, error) {
-		return m.RESTMapping(kind.GroupKind(), kind.Version)
-	})
+	mapping, err := c.mappingOf(kind)
 	if err != nil {
 		return err
 	}
@@ -113,4 +114,62 @@ func (c *Cluster) May(ctx context.Context, user, verb, resource, namespace strin
 		return false, fmt.Errorf("review %s %s: %w", verb, resource, err)
 	}
 	return review.Status.Allowed, nil
+}
+
+// DryRun asks as a user for a change of objects in a namespace, which is not stored. A command is one of
+//
+//	patch KIND NAME [--type=json] [--subresource=NAME]    input is a strategic merge patch, or the JSON patch
+//	delete KIND NAME
+//	create                                                input is a YAML object
+//	create PATH                                           input is the body of a POST request
+func (c *Cluster) DryRun(ctx context.Context, user, namespace, command, input string) error {
+	words, form, subresources := []string{}, types.StrategicMergePatchType, []string{}
+	for word := range strings.FieldsSeq(command) {
+		name, isSub := strings.CutPrefix(word, "--subresource=")
+		switch {
+		case isSub:
+			subresources = append(subresources, name)
+		case word == "--type=json":
+			form = types.JSONPatchType
+		default:
+			words = append(words, word)
+		}
+	}
+	config := rest.CopyConfig(c.Admin.Config)
+	config.Impersonate.UserName = user
+	objects, err := dynamic.NewForConfig(config)
+	if err != nil {
+		return err
+	}
+	in := func(kind *meta.RESTMapping) dynamic.ResourceInterface { return c.of(objects, kind, namespace) }
+	all := []string{metav1.DryRunAll}
+	switch {
+	case len(words) == 2:
+		client, err := kubernetes.NewForConfig(config)
+		if err != nil {
+			return err
+		}
+		post := client.CoreV1().RESTClient().Post().AbsPath(words[1]).Param("dryRun", metav1.DryRunAll)
+		return post.SetHeader("Content-Type", "application/json").Body([]byte(input)).Do(ctx).Error()
+	case words[0] == "create":
+		o := &unstructured.Unstructured{}
+		if err := yaml.Unmarshal([]byte(input), &o.Object); err != nil {
+			return fmt.Errorf("read YAML: %w", err)
+		}
+		kind, err := c.mappingOf(o.GroupVersionKind())
+		if err != nil {
+			return err
+		}
+		_, err = in(kind).Create(ctx, o, metav1.CreateOptions{DryRun: all})
+		return err
+	}
+	kind, err := c.mapping(words[1])
+	if err != nil {
+		return err
+	}
+	if words[0] == "delete" {
+		return in(kind).Delete(ctx, words[2], metav1.DeleteOptions{DryRun: all})
+	}
+	_, err = in(kind).Patch(ctx, words[2], form, []byte(input), metav1.PatchOptions{DryRun: all}, subresources...)
+	return err
 }

@@ -40,9 +40,10 @@ var supported = []features.FeatureName{
 }
 
 // Runs the conformance tests of the Gateway API itself.
-func TestConformance_Originals(t *testing.T) {
+func TestGatewayAPIConformance(t *testing.T) {
 	t.Parallel()
-	s := newStage(t)
+	s := prepare(t, t.TempDir(), nameOf(t))
+	s.startWatching("") // the tests have a namespace of their own
 	n := s.tenant(t)
 	n.patch(
 		&stunnerv1.GatewayConfig{ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: s.name}},
@@ -56,7 +57,7 @@ func TestConformance_Originals(t *testing.T) {
 			GatewayClassName: s.name, SupportedFeatures: supported, CleanupTestResources: true,
 			DisableParallelTests: true,
 			TimeoutConfig: config.TimeoutConfig{
-				DefaultPollInterval: 100 * time.Millisecond, LatestObservedGenerationSet: patience,
+				DefaultPollInterval: 100 * time.Millisecond, LatestObservedGenerationSet: timeout,
 			},
 		},
 		Client: n.Client, Clientset: clients,

@@ -18,17 +18,6 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/discovery"
 )
 
-// A Gateway over its life: changes of the address, missing references, deletion and re-creation.
-func TestConformance_Life(t *testing.T) {
-	t.Parallel()
-	newStage(t).shared(map[string]func(*tenant){
-		"address": addressesAreFollowed,
-		"needs":   gatewaysSurviveMissingReferences,
-		"again":   recreatedGatewaysStartAnew,
-		"end":     namespacesCanBeDeleted,
-	})
-}
-
 // dataplane follows the config of a Gateway as its pods do.
 type dataplane struct {
 	*tenant
@@ -38,7 +27,7 @@ type dataplane struct {
 func (n *tenant) dataplane(gateway string) *dataplane {
 	n.Helper()
 	source, err := discovery.Open(
-		fmt.Sprintf("http://127.0.0.1:%d", n.stage.discovery), discovery.Options{ID: n.name + "/" + gateway},
+		fmt.Sprintf("http://127.0.0.1:%d", n.discovery), discovery.Options{ID: n.name + "/" + gateway},
 	)
 	n.must(err)
 	return &dataplane{n, source.Watch(n.Context())}
@@ -47,7 +36,7 @@ func (n *tenant) dataplane(gateway string) *dataplane {
 // next waits for the next event, other than a change of the connection state.
 func (d *dataplane) next() discovery.Event {
 	d.Helper()
-	ctx, cancel := context.WithTimeout(d.Context(), patience)
+	ctx, cancel := context.WithTimeout(d.Context(), timeout)
 	defer cancel()
 	for {
 		select {
@@ -84,7 +73,9 @@ func offers(address string) func(config.Config) bool {
 
 // R-33: the address of a load balancer is copied to the status and the config. A replaced address is never published
 // again.
-func addressesAreFollowed(n *tenant) {
+func TestLoadBalancerAddressIsFollowed(t *testing.T) {
+	t.Parallel()
+	n := newTenant(t)
 	n.apply(`
 apiVersion: gateway.networking.k8s.io/v1
 kind: Gateway
@@ -119,7 +110,9 @@ spec:
 
 // L-3: a Secret, GatewayConfig or Dataplane that is deleted sets conditions, and changes no object and no config.
 // All conditions are good again when it is re-created.
-func gatewaysSurviveMissingReferences(n *tenant) {
+func TestGatewaySurvivesMissingReferences(t *testing.T) {
+	t.Parallel()
+	n := newTenant(t)
 	const (
 		secret = `
 apiVersion: v1
@@ -199,7 +192,9 @@ spec:
 
 // R-30: the config of a deleted Gateway is withdrawn explicitly. A Gateway that is re-created at once owns all objects
 // and uses nothing of its predecessor.
-func recreatedGatewaysStartAnew(n *tenant) {
+func TestRecreatedGatewayStartsAnew(t *testing.T) {
+	t.Parallel()
+	n := newTenant(t)
 	const lobby = `
 apiVersion: gateway.networking.k8s.io/v1
 kind: Gateway
@@ -255,11 +250,11 @@ func (n *tenant) ownedBy(ctx context.Context, gw *gwapiv1.Gateway, o client.Obje
 
 // R-30: a namespace that is deleted while its Gateways are being created disappears completely. Other Gateways are not
 // affected.
-func namespacesCanBeDeleted(n *tenant) {
-	guest := *n
-	guest.name = n.name + "-guest"
-	n.must(n.Create(n.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: guest.name}}))
-	const gateways = 30
+func TestNamespaceCanBeDeleted(t *testing.T) {
+	t.Parallel()
+	n := newTenant(t)
+	guest := n.namespace("-guest")
+	const gateways = 12
 	for i := range gateways {
 		guest.apply(fmt.Sprintf(`
 apiVersion: gateway.networking.k8s.io/v1

@@ -5,7 +5,6 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"strings"
 	"testing"
 	"time"
 
@@ -16,9 +15,9 @@ import (
 
 // Fields of a Dataplane other than the image are applied to the objects. Changes to the objects are reverted, no second
 // write is needed, and fields that are removed from the Dataplane are removed from the objects.
-func TestDataplane_FieldsReachTheObjects(t *testing.T) {
+func TestDataplaneFieldsReachTheObjects(t *testing.T) {
 	t.Parallel()
-	s := newStage(t)
+	s := newInstallation(t)
 	s.sees("service/front-door", ".spec.type", "LoadBalancer")
 	made := s.get("service/front-door", ".metadata.uid")
 	s.reshape(`{"replicas":2,"enableNetworkPolicy":true,
@@ -32,14 +31,14 @@ func TestDataplane_FieldsReachTheObjects(t *testing.T) {
 	s.sees("deployment/front-door", ".spec.template.spec.containers[*].name", "stunner-daemon tap")
 	s.sees("deployment/front-door", ".spec.template.spec.priorityClassName", "system-cluster-critical")
 	for _, guard := range []string{"networkpolicy", "poddisruptionbudget"} {
-		s.kubectl("delete", guard, "front-door", "-n", s.name)
+		s.remove(guard + "/front-door")
 		s.sees(guard+"/front-door", ".metadata.name", "front-door")
 	}
 	s.stop()
 	restarted := time.Now()
 	s.start()
 	// This change writes every object once. Any other write is unneeded.
-	s.kubectl("label", "gateway", "front-door", "-n", s.name, "team=media")
+	s.label("gateway/front-door", "team", "media")
 	for _, o := range []string{"poddisruptionbudget", "networkpolicy", "service", "deployment", "configmap"} {
 		s.sees(o+"/front-door", ".metadata.labels.team", "media")
 	}
@@ -61,73 +60,30 @@ func TestDataplane_FieldsReachTheObjects(t *testing.T) {
 
 // Kubernetes does not allow changes of loadBalancerClass. The Service keeps its class, all other fields are updated,
 // and a re-created Service gets the new class.
-func TestLoadBalancerClass_OfAServiceStays(t *testing.T) {
+func TestLoadBalancerClassOfAServiceStays(t *testing.T) {
 	t.Parallel()
-	s := newStage(t)
+	s := newShared(t)
 	s.sees("service/front-door", ".metadata.name", "front-door")
 	s.sees("service/front-door-tcp", ".metadata.name", "front-door-tcp")
 	s.reshape(`{"service":{"loadBalancerClass":"metal.example.net/edge"}}`)
 	said := `.status.conditions[?(@.type=="Accepted")].message`
-	s.await(func(context.Context) error {
-		if got := s.get("gateway/front-door", said); got == "" {
-			return fmt.Errorf("no condition reports that the class is unchanged")
-		}
-		return nil
-	})
-	s.kubectl("label", "gateway", "front-door", "-n", s.name, "team=media")
+	s.says("gateway/front-door", "Accepted", "spec.service.loadBalancerClass is not what")
+	s.label("gateway/front-door", "team", "media")
 	s.sees("service/front-door", ".metadata.labels.team", "media")
 	s.sees("service/front-door", ".spec.loadBalancerClass", "")
 	for _, name := range []string{"front-door", "front-door-tcp"} {
-		s.kubectl("delete", "service", name, "-n", s.name)
+		s.remove("service/" + name)
 		s.sees("service/"+name, ".spec.loadBalancerClass", "metal.example.net/edge")
 	}
 	s.sees("gateway/front-door", said, "")
 	s.reshape(`{"service":null}`)
-	s.kubectl("label", "gateway", "front-door", "-n", s.name, "team=calls", "--overwrite")
+	s.label("gateway/front-door", "team", "calls")
 	s.sees("service/front-door", ".metadata.labels.team", "calls")
 	s.sees("service/front-door", ".spec.loadBalancerClass", "metal.example.net/edge")
 }
 
-// An invalid patch is reported with its position and changes nothing.
-func TestPodTemplatePatch_InvalidChangesNothing(t *testing.T) {
-	t.Parallel()
-	s := newStage(t)
-	s.expose("192.0.2.7")
-	s.sees("gateway/front-door", condition("Programmed"), "True")
-	// not the resourceVersion, which the Deployment controller changes too
-	const made = ".metadata.generation} {.metadata.labels"
-	before, config := s.get("deployment/front-door", made), s.config()
-	s.reshape(`{"podTemplatePatch":{"spec":{"containers":[{"name":"stunner-daemon","imagePolicy":"Never"}]}}}`)
-	s.sees("dataplane/"+s.name, `.status.conditions[?(@.type=="Accepted")].reason`, "InvalidPatch")
-	s.sees("gateway/front-door", condition("Programmed"), "False")
-	if after := s.get("deployment/front-door", made); after != before || s.config().Revision() != config.Revision() {
-		t.Errorf("Deployment %s, was %s; config %s, was %s", after, before, s.config().Revision(), config.Revision())
-	}
-	s.reshape(`{"podTemplatePatch":null}`)
-	s.sees("gateway/front-door", condition("Programmed"), "True")
-}
-
-// While a reference of a Gateway is missing, deleted objects are still re-created.
-func TestObjects_AreRestoredWithMissingReferences(t *testing.T) {
-	t.Parallel()
-	s := newStage(t)
-	s.sees("deployment/front-door", ".metadata.name", "front-door")
-	s.kubectl("delete", "secret", "turn-credentials", "-n", s.name)
-	s.sees("gateway/front-door", condition("Accepted"), "False")
-	for _, o := range []string{"deployment", "service", "configmap"} {
-		before := s.get(o+"/front-door", ".metadata.uid")
-		s.kubectl("delete", o, "front-door", "-n", s.name)
-		s.await(func(context.Context) error {
-			if now := s.get(o+"/front-door", ".metadata.uid"); now == "" || now == before {
-				return fmt.Errorf("%s has not been re-created", o)
-			}
-			return nil
-		})
-	}
-}
-
 // reshape merges a patch into the spec of the Dataplane.
-func (s *stage) reshape(spec string) {
+func (s *installation) reshape(spec string) {
 	s.Helper()
 	s.patch("dataplane/"+s.name, types.MergePatchType, `{"spec":`+spec+`}`)
 }
@@ -135,9 +91,9 @@ func (s *stage) reshape(spec string) {
 // R-02: the standby Secret, from which pods start while the operator is unavailable, holds the published config. It
 // follows endpoints and is restored after changes.
 // It is deleted with the annotation disable-managed-dataplane, and it never replaces a Secret of a user.
-func TestStandby_IsThePublishedConfig(t *testing.T) {
+func TestStandbySecretHasThePublishedConfig(t *testing.T) {
 	t.Parallel()
-	s := newStage(t)
+	s := newInstallation(t)
 	standby := func() config.Config {
 		data, err := base64.StdEncoding.DecodeString(s.get("secret/front-door-standby", `.data.stunnerd\.conf\.gz`))
 		s.must(err)
@@ -178,13 +134,13 @@ endpoints: [{addresses: [192.0.2.77]}]
 	if isPublished(s.Context()) == nil { // endpoint updates of the Secret are debounced
 		t.Error("a single endpoint change caused a write")
 	}
-	s.kubectl("delete", "secret", "front-door-standby", "-n", s.name)
+	s.remove("secret/front-door-standby")
 	s.await(isPublished)
 
-	s.kubectl("annotate", "gateway", "front-door", "-n", s.name, "stunner.l7mp.io/disable-managed-dataplane=true")
+	s.annotate("gateway/front-door", "stunner.l7mp.io/disable-managed-dataplane", "true")
 	s.sees("secret/front-door-standby", ".metadata.name", "")
-	s.kubectl("create", "secret", "generic", "front-door-standby", "-n", s.name, "--from-literal=own=words")
-	s.kubectl("annotate", "gateway", "front-door", "-n", s.name, "stunner.l7mp.io/disable-managed-dataplane-")
+	s.apply("{apiVersion: v1, kind: Secret, metadata: {name: front-door-standby}, stringData: {own: words}}")
+	s.annotate("gateway/front-door", "stunner.l7mp.io/disable-managed-dataplane", "")
 	s.sees("deployment/front-door", ".metadata.name", "front-door")
 	s.await(func(context.Context) error {
 		if s.metric("stunner_operator_write_errors_total") == 0 {
@@ -199,9 +155,9 @@ endpoints: [{addresses: [192.0.2.77]}]
 
 // Kubernetes accepts an environment variable that is listed twice, and the last entry counts. The same holds in a
 // Dataplane. Lists whose entries must be unique are rejected by the API server, and the Gateway reports the message.
-func TestDataplane_MayNameAVariableTwice(t *testing.T) {
+func TestDataplaneMayNameAVariableTwice(t *testing.T) {
 	t.Parallel()
-	s := newStage(t)
+	s := newShared(t)
 	s.expose("192.0.2.7")
 	s.sees("gateway/front-door", condition("Programmed"), "True")
 	s.reshape(
@@ -212,9 +168,6 @@ func TestDataplane_MayNameAVariableTwice(t *testing.T) {
 	const spread = `{"maxSkew":1,"topologyKey":"kubernetes.io/hostname","whenUnsatisfiable":"DoNotSchedule"}`
 	s.reshape(`{"topologySpreadConstraints":[` + spread + `,` + spread + `]}`)
 	s.sees("gateway/front-door", condition("Programmed"), "False")
-	said := s.get("gateway/front-door", `.status.conditions[?(@.type=="Programmed")].message`)
-	if !strings.Contains(said, "the API server refuses Deployment "+s.name+"/front-door") ||
-		!strings.Contains(said, "topologySpreadConstraints") {
-		t.Errorf("the message is %q", said)
-	}
+	s.says("gateway/front-door", "Programmed", "the API server refuses Deployment "+s.name+"/front-door")
+	s.says("gateway/front-door", "Programmed", "topologySpreadConstraints")
 }

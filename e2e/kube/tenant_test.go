@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
@@ -26,55 +27,50 @@ import (
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
 )
 
-// tenant is the namespace of one test. Tests of one stage share its class and operator. A tenant uses a client of the
-// API server, because a kubectl process per poll would cost more than the tested operation.
+// tenant is a namespace whose Gateways have the class of an installation, with another client of the API server.
 type tenant struct {
-	*testing.T
+	*installation
 	client.Client
-	name  string // of the namespace
 	class string
-	stage *stage // for its addresses only: its methods fail the test that created it
 }
 
-// shared runs tests in parallel, each as a tenant of the same stage.
-func (s *stage) shared(tests map[string]func(*tenant)) {
-	for name, test := range tests {
-		s.Run(name, func(t *testing.T) {
-			t.Parallel()
-			test(s.tenant(t))
-		})
-	}
-}
-
-// tenant creates a namespace for a test. The test of the stage uses the stage's namespace.
-func (s *stage) tenant(t *testing.T) *tenant {
+// newTenant returns a tenant of the shared operator.
+func newTenant(t *testing.T) *tenant {
 	t.Helper()
-	n := &tenant{
-		T: t, class: s.name, stage: s, name: strings.ToLower(strings.NewReplacer("/", "-", "_", "-").Replace(t.Name())),
-	}
+	n := sharedOperator(t).tenant(t)
+	n.Cleanup(n.nothingForbidden(time.Now()))
+	return n
+}
+
+// tenant returns a tenant in the namespace of a test.
+func (s *installation) tenant(t *testing.T) *tenant {
+	t.Helper()
+	n := (&tenant{installation: s, class: s.name}).in(nameOf(t))
+	n.T = t
 	ctrllog.SetLogger(logr.Discard())
 	scheme, err := objects.Scheme()
 	n.must(err)
 	n.Client, err = client.New(control.Admin.Config, client.Options{Scheme: scheme})
 	n.must(err)
 	if n.name != s.name {
-		n.must(n.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: n.name}}))
+		n.namespace("")
 	}
 	return n
 }
 
-func (n *tenant) must(err error) {
-	n.Helper()
-	if err != nil {
-		n.Fatal(err)
-	}
+// in returns the tenant in another namespace.
+func (n *tenant) in(namespace string) *tenant {
+	own, other := *n.installation, *n
+	own.name, other.installation = namespace, &own
+	return &other
 }
 
-func (n *tenant) await(cond func(context.Context) error) {
+// namespace creates the namespace of the tenant, or a namespace beside it, and returns the tenant in it.
+func (n *tenant) namespace(suffix string) *tenant {
 	n.Helper()
-	ctx, cancel := context.WithTimeout(n.Context(), patience)
-	defer cancel()
-	n.must(bed.Until(ctx, cond))
+	other := n.in(n.name + suffix)
+	n.must(n.Create(n.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: other.name}}))
+	return other
 }
 
 // awaitText polls look until it returns the wanted text.
@@ -93,7 +89,7 @@ func (n *tenant) awaitText(want string, look func(context.Context) (string, erro
 // is filled in.
 func (n *tenant) objects(text string) []*unstructured.Unstructured {
 	n.Helper()
-	text = strings.NewReplacer("NAMESPACE", n.name, "CLASS", n.class, "CONTROLLER", n.stage.controller()).Replace(text)
+	text = strings.NewReplacer("NAMESPACE", n.name, "CLASS", n.class, "CONTROLLER", n.controller()).Replace(text)
 	list, err := objects.Read(n.Client, n.name, text)
 	n.must(err)
 	return list
@@ -172,7 +168,7 @@ func (n *tenant) config(ctx context.Context, gateway string) (c config.Config, e
 // configAt returns the config that a dataplane on a node receives.
 func (n *tenant) configAt(ctx context.Context, gateway, node string) (c config.Config, err error) {
 	code, body, err := bed.Get(
-		ctx, fmt.Sprintf("http://127.0.0.1:%d/api/v1/configs/%s/%s?node=%s", n.stage.discovery, n.name, gateway, node),
+		ctx, fmt.Sprintf("http://127.0.0.1:%d/api/v1/configs/%s/%s?node=%s", n.discovery, n.name, gateway, node),
 	)
 	if err == nil && code == http.StatusOK {
 		err = json.Unmarshal(body, &c)
@@ -314,20 +310,10 @@ func (n *tenant) route(name string, want ...string) {
 	})
 }
 
-// officialRoute is the same for UDPRoutes of the Gateway API.
-func (n *tenant) officialRoute(name string, want ...string) {
-	n.Helper()
-	n.awaitText(strings.Join(want, "\n\t"), func(ctx context.Context) (string, error) {
-		r := &gwapiv1.UDPRoute{}
-		err := n.read(ctx, name, r)
-		return n.parents(r.Status.RouteStatus, r.Generation), err
-	})
-}
-
 func (n *tenant) parents(s gwapiv1.RouteStatus, generation int64) string {
 	var lines []string
 	for _, p := range s.Parents {
-		if string(p.ControllerName) != n.stage.controller() {
+		if string(p.ControllerName) != n.controller() {
 			continue
 		}
 		section := gwapiv1.SectionName("")
@@ -340,36 +326,15 @@ func (n *tenant) parents(s gwapiv1.RouteStatus, generation int64) string {
 }
 
 // certify creates a Secret with a certificate for the loopback address.
-func (n *tenant) certify(namespace, name string) {
+func (n *tenant) certify(name string) {
 	n.Helper()
 	chain, private, err := bed.Certificate()
 	n.must(err)
 	n.must(n.Create(n.Context(), &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+		ObjectMeta: metav1.ObjectMeta{Namespace: n.name, Name: name},
 		Type:       corev1.SecretTypeTLS,
 		Data: map[string][]byte{
 			corev1.TLSCertKey: bytes.Clone(chain), corev1.TLSPrivateKeyKey: bytes.Clone(private),
 		},
 	}))
-}
-
-// accepts waits until a GatewayClass of the test has these conditions. Its name is that of the shared class with a
-// suffix.
-func (n *tenant) accepts(suffix, want string) {
-	n.Helper()
-	n.awaitText(want, func(ctx context.Context) (string, error) {
-		c := &gwapiv1.GatewayClass{}
-		err := n.Get(ctx, types.NamespacedName{Name: n.class + "-" + suffix}, c)
-		return brief(c.Status.Conditions, c.Generation), err
-	})
-}
-
-// gatewayConfig waits until a GatewayConfig has these conditions.
-func (n *tenant) gatewayConfig(name, want string) {
-	n.Helper()
-	n.awaitText(want, func(ctx context.Context) (string, error) {
-		c := &stunnerv1.GatewayConfig{}
-		err := n.read(ctx, name, c)
-		return brief(c.Status.Conditions, c.Generation), err
-	})
 }

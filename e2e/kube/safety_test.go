@@ -24,24 +24,12 @@ import (
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
 )
 
-// Invalid or malicious objects do no harm, and secrets are not exposed.
-func TestConformance_Safety(t *testing.T) {
-	t.Parallel()
-	s := newStage(t)
-	s.allow("workloads", "hostNetwork", "true")
-	s.allow("workloads", "offload", "true")
-	s.shared(map[string]func(*tenant){
-		"secrets":     secretsAreNotExposed,
-		"annotations": badAnnotationsChangeNothing,
-		"restricted":  podsMeetRestrictedPodSecurity,
-		"offload":     offloadFollowsPodSecurity,
-	})
-}
-
 // K-02, K-04: no ConfigMap, event, status, log or metric of the operator has a secret, plain, in base64 or in hex.
-func secretsAreNotExposed(n *tenant) {
+func TestSecretsAreNotExposed(t *testing.T) {
+	t.Parallel()
+	n := newTenant(t)
 	const password, shared, vault = "marker-of-a-password", "marker-of-a-shared-secret", "marker-in-a-vault"
-	n.certify(n.name, "door")
+	n.certify("door")
 	door := &corev1.Secret{}
 	n.must(n.read(n.Context(), "door", door))
 	key := strings.Split(string(door.Data[corev1.TLSPrivateKeyKey]), "\n")[1] // the first line of base64
@@ -106,10 +94,10 @@ spec:
 	for _, c := range configs.Items {
 		written["statuses of GatewayConfigs"] += fmt.Sprint(c.Status)
 	}
-	log, err := os.ReadFile(n.stage.operator.Log)
+	log, err := os.ReadFile(n.process.Log)
 	n.must(err)
-	written["log"] = string(log) // the stage runs the operator at the most verbose level
-	metrics, _ := n.stage.read(fmt.Sprintf("http://127.0.0.1:%d/metrics", n.stage.health))
+	written["log"] = string(log) // the operator runs at the most verbose level
+	metrics, _ := n.page(fmt.Sprintf("http://127.0.0.1:%d/metrics", n.health))
 	written["metrics"] = string(metrics)
 	for what, text := range written {
 		for _, secret := range []string{password, shared, vault, key} {
@@ -124,74 +112,11 @@ spec:
 	}
 }
 
-// K-09: an invalid annotation, or one that the API server rejects, leaves the Service unchanged. A condition describes
-// the error.
-func badAnnotationsChangeNothing(n *tenant) {
-	// In the part of the node port range from which the API server does not allocate at random.
-	const good = `{"udp": 30047}`
-	gateway := func(name, nodePort, targetPort string) {
-		n.Helper()
-		n.apply(fmt.Sprintf(`
-apiVersion: gateway.networking.k8s.io/v1
-kind: Gateway
-metadata:
-  name: %s
-  annotations:
-    stunner.l7mp.io/service-type: NodePort
-    stunner.l7mp.io/nodeport: %q
-    stunner.l7mp.io/targetport: %q
-spec:
-  gatewayClassName: CLASS
-  addresses: [{type: Hostname, value: turn.example.net}]
-  listeners: [{name: udp, port: 3478, protocol: TURN-UDP}]
-`, name, nodePort, targetPort))
-	}
-	spec := func(name string) string {
-		n.Helper()
-		svc := &corev1.Service{}
-		n.await(func(ctx context.Context) error { return n.read(ctx, name, svc) })
-		p := svc.Spec.Ports[0]
-		return fmt.Sprintf("%s %d>%s@%d", svc.Spec.Type, p.Port, p.TargetPort.String(), p.NodePort)
-	}
-	gateway("lobby", good, `{"udp": 34780}`)
-	n.gateway("lobby", programmed)
-	n.awaitText("NodePort 3478>34780@30047", func(context.Context) (string, error) { return spec("lobby"), nil })
-	for _, bad := range []struct{ nodePort, targetPort string }{
-		{`{"udp": 30047`, ""}, {`{"udp": "many"}`, ""}, {`{"udp": 70000}`, ""}, {`{"udp": -1}`, ""},
-		{`{"udp": 1, "udp": 2}`, ""}, {`[30047]`, ""},
-		{good, `{"udp": 0}`}, {good, `34780`}, {good, `{"udp": {"port": 1}}`},
-		{good, strings.Repeat(`udp-and-more=1,`, 4000)},
-	} {
-		gateway("lobby", bad.nodePort, bad.targetPort)
-		n.gateway("lobby", "!Accepted:Pending !Programmed:Invalid")
-		if got := spec("lobby"); got != "NodePort 3478>34780@30047" {
-			n.Errorf("with %.40q and %.40q the Service is %s", bad.nodePort, bad.targetPort, got)
-		}
-	}
-	gateway("lobby", `{"nobody": 1, "udp": 30047}`, `{"udp": 34780, "nobody": 2}`)
-	n.gateway("lobby", programmed)
-
-	gateway("lobby", `{"udp": 80}`, `{"udp": 34780}`)
-	n.await(func(ctx context.Context) error {
-		gw := &gwapiv1.Gateway{}
-		if err := n.read(ctx, "lobby", gw); err != nil {
-			return err
-		}
-		c := meta.FindStatusCondition(gw.Status.Conditions, "Programmed")
-		if c == nil || c.Status != metav1.ConditionFalse ||
-			!strings.Contains(c.Message, "the API server refuses Service "+n.name+"/lobby") {
-			return fmt.Errorf("no condition reports the rejected node port: %v", c)
-		}
-		return nil
-	})
-	if got := spec("lobby"); got != "NodePort 3478>34780@30047" {
-		n.Errorf("with a node port out of range the Service is %s", got)
-	}
-}
-
 // K-11: a namespace with Pod Security level "restricted" admits the pods of a Deployment and of a DaemonSet. Pods with
 // hostNetwork are rejected.
-func podsMeetRestrictedPodSecurity(n *tenant) {
+func TestPodsMeetRestrictedPodSecurity(t *testing.T) {
+	t.Parallel()
+	n := newTenant(t)
 	n.patch(
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: n.name}},
 		`{"metadata":{"labels":{"pod-security.kubernetes.io/enforce":"restricted"}}}`,
@@ -256,4 +181,78 @@ func (n *tenant) admits(t corev1.PodTemplateSpec) error {
 		Namespace: n.name, GenerateName: "asked-for-", Labels: t.Labels, Annotations: t.Annotations,
 	}, Spec: t.Spec}
 	return n.Create(n.Context(), pod, client.DryRunAll)
+}
+
+// A namespace whose Pod Security level forbids the capabilities of in-kernel forwarding gets pods without them, and the
+// Gateway names the label. After a change of the label the pods have the capabilities, and the API server admits them.
+func TestOffloadFollowsPodSecurity(t *testing.T) {
+	t.Parallel()
+	n := newTenant(t)
+	label := func(level string) {
+		n.patch(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: n.name}},
+			`{"metadata":{"labels":{"pod-security.kubernetes.io/enforce":"`+level+`"}}}`)
+	}
+	label("baseline")
+	n.apply(`
+apiVersion: stunner.l7mp.io/v1
+kind: Dataplane
+metadata: {name: NAMESPACE-offload}
+spec: {offloadEngine: TC, allowedNamespaces: {from: Selector, selector: {matchLabels: {kubernetes.io/metadata.name: NAMESPACE}}}}
+---
+apiVersion: stunner.l7mp.io/v1
+kind: GatewayConfig
+metadata: {name: offload}
+spec: {dataplane: NAMESPACE-offload, userName: caller, password: marzipan-and-rosewater}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: offload}
+spec:
+  gatewayClassName: CLASS
+  infrastructure: {parametersRef: {group: stunner.l7mp.io, kind: GatewayConfig, name: offload}}
+  listeners: [{name: udp, port: 3478, protocol: TURN-UDP}]
+`)
+	n.offloads("[]", "pod-security.kubernetes.io/enforce=baseline of namespace "+n.name+" forbids")
+	label("privileged")
+	n.offloads("[BPF NET_ADMIN]", "")
+
+	// With the capabilities, the label is what admits the pods.
+	d := &appsv1.Deployment{}
+	n.must(n.read(n.Context(), "offload", d))
+	label("baseline")
+	n.await(func(context.Context) error {
+		err := n.admits(d.Spec.Template)
+		if !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), `must not include "BPF", "NET_ADMIN"`) {
+			return fmt.Errorf("pods with the capabilities: %w", err)
+		}
+		return nil
+	})
+	n.offloads("[]", "forbids")
+}
+
+// offloads waits until a pod of Gateway "offload" exists whose container has only these capabilities, and the message of
+// condition Accepted contains this text.
+func (n *tenant) offloads(capabilities, message string) {
+	n.Helper()
+	n.await(func(ctx context.Context) error {
+		gw, pods := &gwapiv1.Gateway{}, &corev1.PodList{}
+		if err := errors.Join(n.read(ctx, "offload", gw), n.List(
+			ctx, pods, client.InNamespace(n.name), client.MatchingLabels{"stunner.l7mp.io/related-gateway-name": "offload"},
+		)); err != nil {
+			return err
+		}
+		accepted := meta.FindStatusCondition(gw.Status.Conditions, "Accepted")
+		if accepted == nil || accepted.Status != metav1.ConditionTrue || !strings.Contains(accepted.Message, message) ||
+			message == "" && accepted.Message != "" {
+			return fmt.Errorf("want Accepted with %q: %+v", message, accepted)
+		}
+		var have []string
+		for _, p := range pods.Items {
+			c := p.Spec.Containers[0].SecurityContext.Capabilities.Add
+			if have = append(have, fmt.Sprint(c)); have[len(have)-1] == capabilities {
+				return nil
+			}
+		}
+		return fmt.Errorf("no pod has the capabilities %s: %v", capabilities, have)
+	})
 }

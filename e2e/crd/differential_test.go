@@ -29,7 +29,7 @@ import (
 )
 
 var (
-	specs = flag.Int("specs", 1500, "number of generated objects that TestFileProviderAgreesWithAPIServer compares")
+	specs = flag.Int("specs", 600, "number of generated objects that TestFileProviderAgreesWithAPIServer compares")
 	seed  = flag.Uint64("seed", 1, "seed of the generated objects")
 )
 

@@ -73,7 +73,7 @@ func (o *operator) settles() {
 	o.Helper()
 	ctx, cancel := context.WithTimeout(o.Context(), patience)
 	defer cancel()
-	look := time.NewTicker(time.Second / 2) // a scrape takes the operator some milliseconds of CPU time
+	look := time.NewTicker(time.Second / 4) // a scrape takes the operator some milliseconds of CPU time
 	defer look.Stop()
 	for before, same := -1.0, 0; same < 6; {
 		select {

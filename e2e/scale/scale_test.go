@@ -41,9 +41,9 @@ const (
 
 // Work between two readings of the CPU time, enough for its resolution.
 const (
-	changes   = 300
+	changes   = 150
 	pace      = time.Second / 20
-	busy      = 200 // changes that are timed while other Gateways change
+	busy      = 100 // changes that are timed while other Gateways change
 	seedWorld = 1
 )
 

@@ -28,10 +28,10 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/stall"
 )
 
-var crowd = flag.Int("readers", 300, "dataplane pods that read configs over TLS with tokens; 5 for each Gateway")
+var readers = flag.Int("readers", 300, "dataplane pods that read configs over TLS with tokens; 5 for each Gateway")
 
-// crew is the number of pods of a Gateway.
-const crew = 5
+// podsOfGateway is the number of pods of a Gateway.
+const podsOfGateway = 5
 
 // Groups of the operator: administrators have all rights; reviewers have no right to non-resource URLs such as the keys
 // of tokens.
@@ -53,8 +53,8 @@ const (
 )
 
 // backWithin is the limit of the time from the start of the operator until the last reader is served.
-func backWithin(readers int) time.Duration {
-	if readers <= fewReaders {
+func backWithin(count int) time.Duration {
+	if count <= fewReaders {
 		return 5 * time.Second
 	}
 	return 15 * time.Second
@@ -64,15 +64,16 @@ func backWithin(readers int) time.Duration {
 // 15 s if there are more than 1,000. The API server gets at most 1.1 requests for each reader, and no write. The same
 // holds while a fifth of the clients send invalid tokens.
 func TestStrictReaders(t *testing.T) {
-	for name, group := range map[string]string{
-		"keys of the API server": administrators, "a review of each token": reviewers,
+	s := newStrict(t)
+	for _, mode := range []struct{ name, group string }{
+		{"keys of the API server", administrators}, {"a review of each token", reviewers},
 	} {
-		t.Run(name, func(t *testing.T) {
-			b := newStrict(t, group)
-			b.round("after the first start", b.start)
-			b.round("after a kill", b.restart)
-			b.garbage()
-			b.round("after a kill, with invalid tokens", b.restart)
+		t.Run(mode.name, func(t *testing.T) {
+			s := s.with(t, mode.group)
+			s.round("after the first start", s.start)
+			s.round("after a kill", s.restart)
+			s.sendInvalidTokens()
+			s.round("after a kill, with invalid tokens", s.restart)
 		})
 	}
 }
@@ -90,16 +91,10 @@ type strict struct {
 	accepted atomic.Int64
 }
 
-func newStrict(t *testing.T, group string) *strict {
+func newStrict(t *testing.T) *strict {
 	t.Helper()
 	kube := runner.NewCluster(t)
-	b := &strict{
-		bench: &bench{
-			T: t, kube: kube, world: newWorld(t, kube.Admin), operator: newOperator(t, kube, "strict", group),
-			random: rand.New(rand.NewPCG(seedWorld, 0)),
-		},
-		pulse: stall.Start(), byReview: group == reviewers,
-	}
+	b := &strict{bench: &bench{T: t, kube: kube, world: newWorld(t, kube.Admin)}, pulse: stall.Start()}
 	t.Cleanup(b.pulse.Stop)
 	for _, o := range []string{
 		`{"apiVersion":"rbac.authorization.k8s.io/v1","kind":"ClusterRole","metadata":{"name":"reviewers"},"rules":[{"apiGroups":["*"],"resources":["*"],"verbs":["*"]}]}`,
@@ -111,9 +106,18 @@ func newStrict(t *testing.T, group string) *strict {
 			t.Fatal(err)
 		}
 	}
-	b.grow(*crowd / crew)
+	b.grow(*readers / podsOfGateway)
 	b.deploy()
 	return b
+}
+
+// with returns the same objects, pods and tokens for an operator with the rights of a group.
+func (b *strict) with(t *testing.T, group string) *strict {
+	t.Helper()
+	return &strict{
+		bench: &bench{T: t, kube: b.kube, world: b.world, operator: newOperator(t, b.kube, "strict", group)},
+		pulse: b.pulse, tokens: b.tokens, byReview: group == reviewers,
+	}
 }
 
 // deploy creates the pods and their tokens.
@@ -133,7 +137,7 @@ func (b *strict) deploy() {
 	if err != nil {
 		b.Fatal(err)
 	}
-	b.tokens = make([]string, b.size*crew)
+	b.tokens = make([]string, b.size*podsOfGateway)
 	b.each(0, len(b.tokens), func(ctx context.Context, pod int) error {
 		gateway, name := pod%b.size, podOf(pod)
 		if err := b.create(ctx, fmt.Sprintf(`{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":%q,"name":%q,
@@ -265,8 +269,8 @@ func (b *strict) asked(since time.Time) (questions, fetched int, wrote map[strin
 	return questions, fetched, wrote
 }
 
-// garbage makes a fifth of the clients send invalid tokens until the test ends.
-func (b *strict) garbage() {
+// sendInvalidTokens makes a fifth of the clients send invalid tokens until the test ends.
+func (b *strict) sendInvalidTokens() {
 	ctx, cancel := context.WithCancel(b.Context())
 	var group sync.WaitGroup
 	b.Cleanup(func() { cancel(); group.Wait() })

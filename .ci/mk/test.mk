@@ -20,10 +20,10 @@ PURE := $(addprefix ./services/,api/config operator/internal/decode operator/int
 E2E := dashboards $(filter-out e2e/node e2e/shapes,$(patsubst %/,%,$(wildcard e2e/*/)))
 
 # Suites that measure neither time nor loss, the longest first.
-UNTIMED := $(addprefix e2e/,kube charts crd cluster modules docs tilt) dashboards
+UNTIMED := $(addprefix e2e/,kube diagnose charts crd cluster modules docs tilt) dashboards
 
 # Suites that make a few calls and mostly wait.
-WAITING := $(addprefix e2e/,interop turnprobe scenario monitoring demo echo)
+WAITING := $(addprefix e2e/,interop turnprobe turncat stunnerctl compat scenario monitoring demo echo)
 
 # Suites that measure time or loss under load.
 TIMED := $(filter-out $(UNTIMED) $(WAITING),$(E2E))

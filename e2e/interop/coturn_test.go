@@ -126,22 +126,23 @@ type call struct {
 // run runs the client to its end, and returns the number of expected echoes.
 func (c call) run(t *testing.T, d dataplane) (out string, sent int, err error) {
 	t.Helper()
-	c.server, c.peer = cmp.Or(c.server, bed.Loopback), cmp.Or(c.peer, bed.Loopback)
-	if c.over.port == nil {
-		c.over = transports[0]
+	over, credential, peer := c.over, c.credential, cmp.Or(c.peer, bed.Loopback)
+	if over.port == nil {
+		over = transports[0]
 	}
-	if c.credential == nil {
-		c.credential = carol
+	if credential == nil {
+		credential = carol
 	}
-	c.clients = cmp.Or(c.clients, c.over.clients)
-	args := slices.Concat(c.credential, c.over.args, []string{
-		"-p", strconv.Itoa(c.over.port(d)), "-m", strconv.Itoa(c.clients), "-n", strconv.Itoa(messages), "-l", "170",
+	clients := cmp.Or(c.clients, over.clients)
+	args := slices.Concat(credential, over.args, []string{
+		"-p", strconv.Itoa(over.port(d)), "-m", strconv.Itoa(clients), "-n", strconv.Itoa(messages), "-l", "170",
 	}, c.args)
-	if c.peer != none {
-		args = append(args, "-e", c.peer, "-r", strconv.Itoa(d.peer))
+	if peer != none {
+		args = append(args, "-e", peer, "-r", strconv.Itoa(d.peer))
 	}
-	out, err = client(t, nil, installed(t, "turnutils_uclient", "coturn"), append(args, c.server)...)
-	return out, c.clients * messages, err
+	args = append(args, cmp.Or(c.server, bed.Loopback))
+	out, err = client(t, nil, installed(t, "turnutils_uclient", "coturn"), args...)
+	return out, clients * messages, err
 }
 
 // Patterns of the client's output.

@@ -153,7 +153,7 @@ func (p ServicePort) translate(rules *strings.Builder, six bool) {
 			pods = append(pods, fmt.Sprintf("%d : %s . %d", len(pods), e.Addr(), e.Port()))
 		}
 	}
-	if len(pods) == 0 {
+	if len(pods) == 0 && p.Protocol != "udp" {
 		return
 	}
 	family, protocol := families[0], "ipv4"
@@ -168,9 +168,11 @@ func (p ServicePort) translate(rules *strings.Builder, six bool) {
 	if p.Sticky {
 		pick = fmt.Sprintf("jhash %s saddr mod %d", family, len(pods))
 	}
-	rule := func(match string) {
-		fmt.Fprintf(rules, "%s %sdnat %s to %s map { %s }\n", match, mark, family, pick, strings.Join(pods, ", "))
+	verdict := fmt.Sprintf("%sdnat %s to %s map { %s }", mark, family, pick, strings.Join(pods, ", "))
+	if len(pods) == 0 {
+		verdict = "drop" // a client that passed without translation would not be translated as long as it sends
 	}
+	rule := func(match string) { fmt.Fprintf(rules, "%s %s\n", match, verdict) }
 	for _, a := range p.Addresses {
 		if a.Is6() == six {
 			rule(fmt.Sprintf("%s daddr %s %s dport %d", family, a, p.Protocol, p.Port))

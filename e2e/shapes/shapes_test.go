@@ -16,7 +16,6 @@ import (
 
 	"github.com/stunner-gateway/stunner/e2e/internal/cluster"
 	"github.com/stunner-gateway/stunner/e2e/internal/env"
-	"github.com/stunner-gateway/stunner/e2e/internal/netns"
 )
 
 var (
@@ -35,9 +34,6 @@ const limit = 15 * time.Minute
 
 // TestBehavioursHoldInEachShape runs all behaviours in some shapes, or with -all in shapes that have each pair of values.
 func TestBehavioursHoldInEachShape(t *testing.T) {
-	if !netns.Isolated(t) {
-		return
-	}
 	shapes := selected(t)
 	kube, err := cluster.Start(t.Context(), cluster.Options{})
 	if err != nil {

@@ -137,7 +137,6 @@ func (l *loop) end() {
 // work executes a round: it reads the input folder, translates the objects and applies the results. It returns the time
 // of the next round if nothing changes before.
 func (l *loop) work() time.Time {
-	defer l.storeRunning()
 	if err := l.round(); err != nil {
 		if text := err.Error(); l.failed.Swap(&text) == nil {
 			l.Log.Error("round failed and is tried again", "error", err)

@@ -43,6 +43,7 @@ func (l *loop) report(translated translation) error {
 	l.reportObjects(&t)
 	l.reportHistory(&t)
 	l.logProblems()
+	l.storeRunning() // what status.txt says is true for the inspection API, too
 	problems := l.summary.problems
 	if problems == nil {
 		problems = []decode.Problem{}

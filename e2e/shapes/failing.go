@@ -22,6 +22,8 @@ var FailingCells = []Failing{
 	{"ToldAddressesAreReachable", values(env.HostNetwork, env.APIServer), nil, "no matching gateway has a public address"},
 	{"StatusIsTrue", values(env.BehindNAT), nil, "status.addresses"},
 	{"StatusIsTrue", values(env.HostNetwork, env.APIServer), nil, "AddressNotAssigned"},
+	{"IcetestPasses", values(env.BehindNAT, env.APIServer, env.AllProtocols), nil, "exit code 1"},
+	{"TurncatCarriesData", values(env.BehindNAT, env.APIServer, env.AllProtocols), nil, "failed to verify certificate"},
 	{"DoctorFindsNothing", values(env.BehindNAT, env.APIServer), nil, "spec.addresses"},
 	{"WhyFindsNothing", values(env.BehindNAT, env.APIServer), nil, "spec.addresses"},
 	{"DoctorFindsNothing", values(env.HostNetwork, env.APIServer), nil, "has no public address"},
@@ -32,6 +34,11 @@ var FailingCells = []Failing{
 	// Clients are told one address of a listener.
 	{"ToldAddressesAreReachable", values(env.DualStack), values(env.BehindNAT, env.HostNetwork), "clients are not told"},
 	{"StatusIsTrue", values(env.DualStack), values(env.BehindNAT, env.HostNetwork), "status.addresses"},
+
+	// From a folder, clients are told one address of the host, and get relays of its family only.
+	{"ToldAddressesAreReachable", values(env.DualStack, env.Folder), nil, "clients are not told"},
+	{"StatusIsTrue", values(env.DualStack, env.Folder), nil, "status.addresses"},
+	{"BothRelayFamiliesWork", values(env.DualStack, env.Folder), nil, "error 440"},
 
 	// A node port of an IPv6 Service is told with an IPv4 address of the node.
 	{"ToldAddressesAreReachable", values(env.NodePort, env.IPv6), nil, "clients are not told"},

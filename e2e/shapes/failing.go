@@ -43,6 +43,8 @@ var FailingCells = []Failing{
 	// A node port of an IPv6 Service is told with an IPv4 address of the node.
 	{"ToldAddressesAreReachable", values(env.NodePort, env.IPv6), nil, "clients are not told"},
 	{"StatusIsTrue", values(env.NodePort, env.IPv6), nil, "status.addresses"},
+	{"DoctorFindsNothing", values(env.NodePort, env.IPv6), nil, "no Service of the Gateway has this family"},
+	{"WhyFindsNothing", values(env.NodePort, env.IPv6), nil, "no Service of the Gateway has this family"},
 	{"IcetestPasses", values(env.NodePort, env.IPv6), nil, "exit code 1"},
 	{"TurncatCarriesData", values(env.NodePort, env.IPv6), nil, "connection refused"},
 

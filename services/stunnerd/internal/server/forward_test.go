@@ -280,8 +280,8 @@ func TestListenersOfOtherPodsAreNoPeers(t *testing.T) {
 		{Pod: "other", Address: netip.MustParseAddrPort(v4 + ":7"), Sender: [8]byte{1}},
 		{Pod: "other", Address: netip.MustParseAddrPort("[" + v6 + "]:7"), Other: netip.MustParseAddr(v4), Sender: [8]byte{1}},
 	} {
-		b.SetPeers(forward.Peers{}, "")
 		b.SetPeers(forward.Peers{Generation: 1, Keys: []forward.Key{{ID: 1}}, Pods: []forward.Peer{pod}}, "")
+		b.SetPeers(forward.Peers{}, "the list is lost")
 		for _, transport := range []string{"udp", "tcp"} {
 			err := c.client.CreatePermission(at(v4, b.port(transport)))
 			if err == nil || !strings.Contains(err.Error(), "403") {

@@ -116,7 +116,7 @@ type Server struct {
 	failures  map[string]string
 	restoring restoring
 	served    bool           // all listeners of a config, at least one, have been open
-	pods      []forward.Peer // of the last SetPeers
+	pods      []forward.Peer // of the last SetPeers with pods
 	// peersProblem is Peers.Problem of the last SetPeers.
 	peersProblem string
 	retiring     sync.WaitGroup

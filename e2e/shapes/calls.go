@@ -13,15 +13,20 @@ import (
 
 // callsSurviveEvent makes the event of the shape happen during calls through each listener, and corrects a mistake.
 func callsSurviveEvent(ctx context.Context, e *env.Env) error {
-	survive := env.Calls.All
-	if e.Shape[env.Event] == env.Crash {
-		survive = env.Calls.OverUDP // connections end with their process
-	}
-	err := during(ctx, e, survive, e.CauseEvent)
+	err := during(ctx, e, surviving(e.Shape, e.Shape[env.Event]), e.CauseEvent)
 	if e.Shape[env.Event] == env.Mistake {
 		err = errors.Join(err, e.Repair(ctx))
 	}
 	return err
+}
+
+// surviving returns the calls that an event must not end. Connections end with their process, which a folder replaces
+// in an update.
+func surviving(s env.Shape, event env.Value) func(env.Calls) env.Calls {
+	if event == env.Crash || event == env.Update && s.Is(env.Folder) {
+		return env.Calls.OverUDP
+	}
+	return env.Calls.All
 }
 
 // under returns a behaviour: something happens during calls through each listener, and afterwards all continue.

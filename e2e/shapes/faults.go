@@ -66,7 +66,7 @@ func noisyClientDisturbsNobody(ctx context.Context, e *env.Env) error {
 
 // callsSurviveACrash kills a dataplane of each Gateway. Clients over streams and DTLS connect again.
 func callsSurviveACrash(ctx context.Context, e *env.Env) error {
-	return during(ctx, e, env.Calls.OverUDP, e.CrashOne)
+	return during(ctx, e, surviving(e.Shape, env.Crash), e.CrashOne)
 }
 
 // movedClientsContinue moves each of some clients to the next dataplane.
@@ -234,7 +234,7 @@ func drainKeepsCalls(ctx context.Context, e *env.Env) error {
 
 // updateAdmitsNewCalls updates the dataplanes while clients call again and again.
 func updateAdmitsNewCalls(ctx context.Context, e *env.Env) error {
-	return under(func(e *env.Env, ctx context.Context) error {
+	return during(ctx, e, surviving(e.Shape, env.Update), func(ctx context.Context) error {
 		calling, stop := context.WithCancel(ctx)
 		refused := make(chan error)
 		for _, l := range e.Listeners() {
@@ -246,7 +246,7 @@ func updateAdmitsNewCalls(ctx context.Context, e *env.Env) error {
 			err = errors.Join(err, <-refused)
 		}
 		return err
-	})(ctx, e)
+	})
 }
 
 // callRepeatedly makes new calls until ctx ends. It returns an error if two in succession fail.

@@ -27,7 +27,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"strings"
+	"regexp"
 	"time"
 
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
@@ -234,18 +234,18 @@ func (e *Env) Await(ctx context.Context, what string, cond func(context.Context)
 	return nil
 }
 
-// symptomKey is the key of the text in a context that Failing returns.
+// symptomKey is the key of the symptom in a context that Failing returns.
 type symptomKey struct{}
 
-// Failing returns a context for a behaviour that fails with an error that contains the symptom. Await does not wait for
+// Failing returns a context for a behaviour that fails with an error that the symptom matches. Await does not wait for
 // Limit while the condition fails in this way.
-func Failing(ctx context.Context, symptom string) context.Context {
+func Failing(ctx context.Context, symptom *regexp.Regexp) context.Context {
 	return context.WithValue(ctx, symptomKey{}, symptom)
 }
 
 // givingUp returns a condition that ends the waiting when the expected error of cond lasts.
 func givingUp(ctx context.Context, cond func(context.Context) error) func(context.Context) error {
-	symptom, expected := ctx.Value(symptomKey{}).(string)
+	symptom, expected := ctx.Value(symptomKey{}).(*regexp.Regexp)
 	if !expected {
 		return cond
 	}
@@ -253,7 +253,7 @@ func givingUp(ctx context.Context, cond func(context.Context) error) func(contex
 	return func(ctx context.Context) error {
 		err := cond(ctx)
 		switch {
-		case err == nil || !strings.Contains(err.Error(), symptom):
+		case err == nil || !symptom.MatchString(err.Error()):
 			since = time.Time{}
 		case since.IsZero():
 			since = time.Now()

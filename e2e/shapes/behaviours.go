@@ -149,12 +149,12 @@ var Behaviours = []Behaviour{
 		In: func(s env.Shape) bool { return s[env.Pods] != env.OnePod && !s.InHostNetwork() }, Holds: drainKeepsCalls,
 	},
 	{
-		Name: "UpdateAdmitsNewCalls", Promise: "During and after an update of the dataplanes new calls are accepted, and those before it continue.",
-		Holds: updateAdmitsNewCalls,
-	},
-	{
 		Name: "RestartAfterAMistakeKeepsServing", Promise: "An error removes nothing: what was published before stays in force, also when operator and auth service restart.",
 		Holds: restartAfterAMistakeKeepsServing,
+	},
+	{
+		Name: "UpdateAdmitsNewCalls", Promise: "During and after an update of the dataplanes new calls are accepted, and those before it continue.",
+		Holds: updateAdmitsNewCalls,
 	},
 	{
 		Name: "RemovalLeavesNothing", Promise: "When a Gateway is deleted, its pods, Services and configs go, and nothing of another Gateway.",

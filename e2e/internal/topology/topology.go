@@ -275,7 +275,10 @@ func (n *Network) addNode(number int) (err error) {
 func (d *Node) addBridge(number int) error {
 	d.podNet = d.net.subnet(podNet + number)
 	// With snooping, neighbour solicitations (RFC 4861) stop when the memberships expire, because no host is a querier.
-	for _, command := range []string{"ip link add " + bridge + " type bridge mcast_snooping 0", "ip link set " + bridge + " up"} {
+	// Without an address of its own, a bridge has that of one of its ports, and when that pod is deleted, the other pods
+	// send to the old address for half a minute.
+	add := "ip link add " + bridge + " address 02:00:00:00:00:01 type bridge mcast_snooping 0"
+	for _, command := range []string{add, "ip link set " + bridge + " up"} {
 		if _, err := d.Exec(command); err != nil {
 			return err
 		}

@@ -112,11 +112,12 @@ func leader() grafana.Panel {
 func published() grafana.Panel {
 	return grafana.Graph{
 		Title: "Configs and problems", Unit: count,
-		Help: "Configs that each replica serves (the numbers should be equal), and objects with a problem.",
+		Help: "Configs that each replica serves (the numbers should be equal), objects with a problem, and objects that were not read.",
 		Queries: []grafana.Query{
 			{Expr: "max by (pod) (" + query.Of(telemetry.OperatorConfigs) + ")", Legend: "{{pod}} configs"},
 			{Expr: "max by (pod) (" + query.Of(telemetry.OperatorConfigsMissing) + ")", Legend: "{{pod}} missing"},
 			{Expr: "max by (pod) (" + query.Of(telemetry.OperatorProblems) + ")", Legend: "{{pod}} problems"},
+			{Expr: "max by (pod) (" + query.Of(telemetry.OperatorUnread) + ")", Legend: "{{pod}} not read"},
 		},
 	}.Panel()
 }

@@ -68,6 +68,7 @@ const (
 	OperatorConfigsMissing      = "stunner_operator_configs_missing"
 	OperatorConfigs             = "stunner_operator_configs"
 	OperatorProblems            = "stunner_operator_problems"
+	OperatorUnread              = "stunner_operator_unread_objects"
 	OperatorDataplaneRestarts   = "stunner_operator_dataplane_restarts_total"
 	OperatorWrites              = "stunner_operator_writes_total"
 	OperatorWriteErrors         = "stunner_operator_write_errors_total"
@@ -171,6 +172,8 @@ var Metrics = []Metric{
 	{OperatorConfigsMissing, Gauge, nil,
 		"Gateways that a previous operator process served and for which no config is published."},
 	{OperatorProblems, Gauge, nil, "Objects with a condition that reports a problem."},
+	{OperatorUnread, Gauge, nil,
+		"Objects of which the current version was not read, because their namespace takes its share of the memory."},
 	{OperatorDataplaneRestarts, Counter, nil, "Restarts of dataplane processes that ended unexpectedly."},
 	{OperatorWrites, Counter, []string{"kind", "verb"},
 		"Write requests to the API server, by kind and by verb: apply, status or delete."},

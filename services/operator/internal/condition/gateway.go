@@ -225,6 +225,14 @@ func CertificateMissing() Finding {
 	return finding(ReasonInvalidCertificateRef, "tls.certificateRefs is empty: name a Secret with tls.crt and tls.key")
 }
 
+// CertificatesOverBudget means that the certificates of a listener do not fit into the config of its Gateway, or into
+// the memory that the operator has for the namespace. needed is the size in bytes of the certificates up to this
+// listener, limit is the maximum.
+func CertificatesOverBudget(needed, limit int) Finding {
+	return finding(ReasonInvalidCertificateRef, "tls.certificateRefs: the certificates of the Gateway take %d bytes up to this listener, and there is room for %d: name fewer Secrets, or give the operator more memory",
+		needed, limit)
+}
+
 // CertificateKind means that a certificate reference does not name a Secret.
 func CertificateKind(field, group, kind string) Finding {
 	return finding(ReasonInvalidCertificateRef, "%s names a %s of group %q: name a Secret", field, kind, group)

@@ -4,6 +4,11 @@ import "fmt"
 
 // Problems of the GatewayConfig and the Dataplane, and of the references to them.
 
+// NotRead means that the operator has not read the current version of an object, because its namespace has no room.
+func NotRead(reason string) Finding {
+	return finding(ReasonBudgetExceeded, "the current version was not read: %s; what was read before stays in force", reason)
+}
+
 // ParametersMissing means that the GatewayClass has no parametersRef.
 func ParametersMissing(field string) Finding {
 	return finding(ReasonInvalidParameters, "%s is missing: name a GatewayConfig", field)
@@ -171,6 +176,11 @@ func CredentialEmpty(where string) Finding {
 	return finding(ReasonInvalidCredentials, "%s is empty: set a value", where)
 }
 
+// CredentialTooLong means that a user name, password or shared secret has more than limit bytes.
+func CredentialTooLong(where string, limit int) Finding {
+	return finding(ReasonInvalidCredentials, "%s has more than %d bytes: set a shorter value", where, limit)
+}
+
 // CredentialUnreadable means that the field of a credential is neither a string nor a reference to a key of a Secret,
 // or that no signing key can be derived.
 func CredentialUnreadable(where string, err error) Finding {
@@ -180,6 +190,11 @@ func CredentialUnreadable(where string, err error) Finding {
 // SecretMissing means that the Secret does not exist.
 func SecretMissing(where, key string) Finding {
 	return finding(ReasonSecretNotFound, "%s: Secret %s does not exist", where, key)
+}
+
+// SecretUnread means that the operator has not read the Secret, because its namespace has no room.
+func SecretUnread(where, key, reason string) Finding {
+	return finding(ReasonBudgetExceeded, "%s: Secret %s was not read: %s", where, key, reason)
 }
 
 // SecretKeyMissing means that the Secret lacks a key.

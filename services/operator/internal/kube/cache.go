@@ -42,7 +42,7 @@ func waitForCache(
 
 // newCache returns a cache of all watched and generated kinds. Of the kinds in generatedKinds, it contains only objects
 // with the operator's label, so that other objects do not take memory. Of other Secrets, it contains the metadata.
-func newCache(s Settings, scheme *runtime.Scheme) (cache.Cache, error) {
+func newCache(s Settings, scheme *runtime.Scheme, in *intake) (cache.Cache, error) {
 	labelled := cache.ByObject{Label: labels.SelectorFromSet(labels.Set{manifest.OwnedByLabel: manifest.AppValue})}
 	by := map[client.Object]cache.ByObject{}
 	for _, o := range generatedKinds() {
@@ -50,7 +50,7 @@ func newCache(s Settings, scheme *runtime.Scheme) (cache.Cache, error) {
 			by[o] = labelled
 		}
 	}
-	o := cache.Options{Scheme: scheme, ByObject: by, DefaultTransform: trimForCache}
+	o := cache.Options{Scheme: scheme, ByObject: by, DefaultTransform: in.transform(trimForCache)}
 	if o.DefaultNamespaces = s.watchedNamespaces(); o.DefaultNamespaces != nil {
 		also := maps.Clone(o.DefaultNamespaces) // plus the operator's namespace, to find the other replicas
 		also[s.Namespace] = cache.Config{}

@@ -20,6 +20,10 @@ import (
 type objectChange struct {
 	object  resource.Object
 	deleted bool
+	// reread means that the object was read outside its watch, which may have delivered a newer version since.
+	reread bool
+	// certificate is the parsed certificate of a fetched Secret.
+	certificate *resource.Certificate
 	// failed means that fetching a Secret failed and will be retried. The state of the Secret is unknown.
 	failed bool
 }
@@ -56,6 +60,16 @@ func (i *inbox) putEvent(o any, deleted bool) {
 func (i *inbox) put(c objectChange) {
 	i.mu.Lock()
 	i.changes[idOf(c.object)] = c
+	i.mu.Unlock()
+	notify(i.wake)
+}
+
+// putNewer adds an object that was read outside its watch, unless the watch has delivered the object since.
+func (i *inbox) putNewer(o resource.Object) {
+	i.mu.Lock()
+	if _, delivered := i.changes[idOf(o)]; !delivered {
+		i.changes[idOf(o)] = objectChange{object: o, reread: true}
+	}
 	i.mu.Unlock()
 	notify(i.wake)
 }

@@ -14,6 +14,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 
 	"github.com/stunner-gateway/stunner/services/api/discovery"
 	"github.com/stunner-gateway/stunner/services/operator/internal/reports"
@@ -44,6 +45,9 @@ type loop struct {
 	queue   *workQueue
 	limiter rateLimiter
 	ledger  *budgetLedger
+	intake  *intake
+	// waitForRoom are the Gateways that have certificates for which the intake had no room.
+	waitForRoom map[translate.ObjectRef]struct{}
 	// initial are the objects of the initial list that have not been translated yet. It is nil before the initial list
 	// was read.
 	initial map[translate.ObjectRef]struct{}
@@ -74,6 +78,7 @@ func newLoop(o translate.Options, server *discovery.Server, m *meters, ts *tasks
 		nodes: newNodeAddresses(server.SetNode, log),
 		inbox: in, meters: m, tasks: ts,
 		view: resource.NewView(nil), queue: newWorkQueue(), limiter: newRateLimiter(), ledger: newBudgetLedger(0),
+		intake: newIntake(0, log), waitForRoom: map[translate.ObjectRef]struct{}{},
 		waiting: map[types.NamespacedName]map[translate.ObjectRef]struct{}{}, tried: map[types.NamespacedName]bool{},
 		since: func(_ translate.ObjectRef, begun time.Time) time.Duration { return time.Since(begun) },
 		known: make(chan struct{}),
@@ -87,6 +92,8 @@ func (l *loop) run(ctx context.Context, t *task) {
 		case <-ctx.Done():
 			return
 		case <-l.inbox.wake:
+		case <-l.intake.freedForCertificates:
+			l.queue.add(l.waitForRoom)
 		case <-l.limiter.timer(time.Now()):
 		}
 		for busy := true; busy && ctx.Err() == nil; {
@@ -129,11 +136,21 @@ func (l *loop) apply(changes []objectChange, t *task) {
 // observe applies one change and returns the facts that changed. It adds objects to affected that must be translated
 // although no fact on which they depend has changed.
 func (l *loop) observe(c objectChange, affected map[translate.ObjectRef]struct{}) resource.Facts {
-	if ref, ok := translate.RefOf(c.object); ok && !c.deleted {
+	if !c.deleted && resource.Empty(c.object) != "" {
+		return l.observeUnread(c, affected)
+	}
+	ref, translated := translate.RefOf(c.object)
+	if translated && c.reread && isNewer(ref.Object(l.view), c.object) {
+		return nil
+	}
+	if translated && !c.deleted {
 		return l.observeTranslated(ref, c.object, affected)
 	}
 	switch o := c.object.(type) {
 	case *metav1.PartialObjectMetadata:
+		if c.deleted {
+			l.intake.remove(&corev1.Secret{ObjectMeta: identityOf(o)})
+		}
 		return l.observeSecretVersion(resource.KeyOf(o), o.ResourceVersion, c.deleted)
 	case *corev1.Secret:
 		return l.observeSecret(o, c, affected)
@@ -145,6 +162,32 @@ func (l *loop) observe(c objectChange, affected map[translate.ObjectRef]struct{}
 		defer l.observeService(o)
 	}
 	return l.updateView(c)
+}
+
+// observeUnread handles an object whose content was not kept, see intake. What was read before stays in the view. An
+// object that was never read enters the view only if its status can show the reason.
+func (l *loop) observeUnread(c objectChange, affected map[translate.ObjectRef]struct{}) resource.Facts {
+	if s, ok := c.object.(*corev1.Secret); ok {
+		c.object = lastRead(orNil(l.view.Secret(resource.KeyOf(s))), s)
+		return l.observeSecret(c.object.(*corev1.Secret), c, affected)
+	}
+	ref, translated := translate.RefOf(c.object)
+	if !translated {
+		return nil
+	}
+	before := ref.Object(l.view)
+	if before != nil && before.GetResourceVersion() == c.object.GetResourceVersion() && resource.Unread(before) == "" {
+		return nil // it was read in the meantime
+	}
+	return l.observeTranslated(ref, lastRead(before, c.object), affected)
+}
+
+// orNil returns a nil interface for a nil Secret.
+func orNil(s *corev1.Secret) resource.Object {
+	if s == nil {
+		return nil
+	}
+	return s
 }
 
 func (l *loop) updateView(c objectChange) resource.Facts {
@@ -169,6 +212,15 @@ func (l *loop) observeTranslated(
 		l.writer.setVersion(ref, before.GetResourceVersion(), o.GetResourceVersion())
 	}
 	return changed
+}
+
+// isNewer reports whether an object in the view, which may be nil, is a newer version than another one.
+func isNewer(inView, o resource.Object) bool {
+	if inView == nil || resource.Unread(inView) != "" {
+		return false
+	}
+	order, err := resourceversion.CompareResourceVersion(inView.GetResourceVersion(), o.GetResourceVersion())
+	return err == nil && order > 0
 }
 
 // observeSecretVersion handles new metadata of a Secret. When a Secret appears, the objects that need it are translated
@@ -199,7 +251,11 @@ func (l *loop) observeSecret(
 	if !l.secrets.accept(s, c.deleted) {
 		return nil
 	}
-	return l.updateView(c)
+	changed := l.updateView(c)
+	if c.certificate != nil {
+		l.view.SetCertificate(key, c.certificate)
+	}
+	return changed
 }
 
 // observeEndpoints handles a changed EndpointSlice of the operator's own Service or of a Gateway's Service.
@@ -257,6 +313,7 @@ func (l *loop) translate(ref translate.ObjectRef) (complete bool) {
 	opt.Now = metav1.Now()
 	if gw := l.view.Gateway(key); gw != nil && ref.Kind == translate.KindGateway {
 		opt.Published, opt.Room = l.published.current(key), l.ledger.roomFor(key, gw.CreationTimestamp.Time)
+		opt.Room.Certificates = l.intake.certificateRoom(key)
 		if opt.Published == nil {
 			opt.Previous = l.published.previous(key)
 		}
@@ -301,7 +358,11 @@ func (l *loop) haveSecrets(ref translate.ObjectRef, dependencies resource.Facts)
 // shareBudget records how many endpoints a Gateway has and wants. It queues the routes that now exceed a budget or no
 // longer exceed it, and the other Gateways that must give up endpoints or may have more.
 func (l *loop) shareBudget(key types.NamespacedName, r *translate.Result, room translate.Room) {
-	affected := map[translate.ObjectRef]struct{}{}
+	affected, ref := map[translate.ObjectRef]struct{}{}, translate.ObjectRef{Kind: translate.KindGateway, NamespacedName: key}
+	l.intake.countCertificates(key, r.Demand.Certificates)
+	if delete(l.waitForRoom, ref); r.Demand.MoreCertificates {
+		l.waitForRoom[ref] = struct{}{}
+	}
 	over, gateways := r.OverBudget, []types.NamespacedName(nil)
 	if gw := l.view.Gateway(key); gw == nil || over == nil {
 		gateways = l.ledger.forget(key)

@@ -118,7 +118,7 @@ func startWith(t *testing.T, objects ...resource.Object) *loop {
 	}
 	m, log := newMeters(), slog.New(slog.DiscardHandler)
 	l := newLoop(translate.DefaultOptions(), discovery.NewServer(discovery.ServerOptions{}), m, &tasks{}, log)
-	l.secrets, l.writer = newSecretFetcher(nil, l.inbox, log), newWriter(nil, nil, s, l.inbox, m, l.tasks, log)
+	l.secrets, l.writer = newSecretFetcher(nil, l.inbox, l.intake, log), newWriter(nil, nil, s, l.inbox, m, l.tasks, log)
 	l.published.previous = func(types.NamespacedName) []string { return nil }
 	for _, i := range rand.Perm(len(objects)) {
 		l.inbox.OnAdd(objects[i], true)

@@ -82,6 +82,9 @@ func (p *Provider) Running() string { return p.tasks.String() }
 // objects to write, and as garbage.
 const memoryPerEndpoint = 1 << 10
 
+// intakeShare is the divisor of the memory limit for the part that the objects in the cluster may take.
+const intakeShare = 2
+
 // Run serves until ctx ends or a fatal error occurs.
 func (p *Provider) Run(ctx context.Context) error {
 	m := newMeters()
@@ -110,6 +113,8 @@ func (p *Provider) Run(ctx context.Context) error {
 	p.Options.Partial = len(p.Namespaces) > 0
 	l := newLoop(p.Options, server, m, &p.tasks, p.Log)
 	l.ledger = newBudgetLedger(int(p.Memory / memoryPerEndpoint))
+	l.intake = newIntake(int(p.Memory/intakeShare), p.Log)
+	m.registerCount(telemetry.OperatorUnread, l.intake.unreadObjects)
 	p.Log.Info("operator serves", "discovery", configs.Addr().String(), "health", probes.Addr().String(),
 		"identity", p.Identity)
 	health := http.NewServeMux()
@@ -135,7 +140,7 @@ func (p *Provider) work(ctx context.Context, l *loop, id *trust.Identity, reader
 	if err != nil {
 		return fmt.Errorf("register kinds: %w", err)
 	}
-	c, err := waitForCache(ctx, p.Log, &l.notReadyReason, func() (cache.Cache, error) { return newCache(p.Settings, s) })
+	c, err := waitForCache(ctx, p.Log, &l.notReadyReason, func() (cache.Cache, error) { return newCache(p.Settings, s, l.intake) })
 	if err != nil {
 		return ignoreEnd(ctx, err)
 	}
@@ -143,7 +148,7 @@ func (p *Provider) work(ctx context.Context, l *loop, id *trust.Identity, reader
 	if err != nil {
 		return fmt.Errorf("reach API server: %w", err)
 	}
-	l.secrets = newSecretFetcher(k.direct, l.inbox, p.Log)
+	l.secrets = newSecretFetcher(k.direct, l.inbox, l.intake, p.Log)
 	l.writer = newWriter(k.cached, k.direct, s, l.inbox, l.meters, &p.tasks, p.Log)
 	p.inspected.writer.Store(l.writer)
 	l.meters.registerCount(telemetry.OperatorProblems, l.writer.countProblems)
@@ -179,6 +184,7 @@ func (p *Provider) work(ctx context.Context, l *loop, id *trust.Identity, reader
 		func(urls []string) { p.inspected.peers.Store(&urls) })
 	go l.rollouts.reports.Follow(ctx, p.Identity, l.published.server)
 	p.tasks.run(group, "reports of dataplanes", func(t *task) { l.rollouts.run(ctx, t) })
+	p.tasks.run(group, "unread objects", func(t *task) { l.intake.run(ctx, t, k.direct, l.inbox, l.secrets.queue.Add) })
 	p.tasks.run(group, "names of nodes", func(t *task) { l.nodes.run(ctx, t) })
 	w := watcher{cache: c, scheme: s, mapper: k.options.Mapper, notReadyReason: &l.notReadyReason, log: p.Log}
 	kedas, err := newKEDAWatcher(p.Settings, k.options, l.inbox, ownedHandler{l.writer}, l.writer.setKEDA)
@@ -187,7 +193,8 @@ func (p *Provider) work(ctx context.Context, l *loop, id *trust.Identity, reader
 	}
 	p.tasks.join(group, "watches", func() error { return c.Start(ctx) })
 	p.tasks.join(group, "start of watches", func() error {
-		if err := w.watchAll(ctx, l.inbox, ownedHandler{l.writer}); err != nil {
+		translated, generated := l.intake.releasing(l.inbox), l.intake.releasing(ownedHandler{l.writer})
+		if err := w.watchAll(ctx, translated, generated); err != nil {
 			return ignoreEnd(ctx, err)
 		}
 		if err := kedas.await(ctx); err != nil {

@@ -56,7 +56,7 @@ func reconcile(t *testing.T, c client.Client, s *runtime.Scheme) (writes int) {
 	t.Helper()
 	m, log := newMeters(), slog.New(slog.DiscardHandler)
 	l := newLoop(translate.DefaultOptions(), discovery.NewServer(discovery.ServerOptions{}), m, &tasks{}, log)
-	l.secrets, l.writer = newSecretFetcher(c, l.inbox, log), newWriter(c, c, s, l.inbox, m, l.tasks, log)
+	l.secrets, l.writer = newSecretFetcher(c, l.inbox, l.intake, log), newWriter(c, c, s, l.inbox, m, l.tasks, log)
 	l.published.previous = func(gateway types.NamespacedName) []string {
 		return previousListeners(t.Context(), c, gateway)
 	}

@@ -28,7 +28,7 @@ func pacedLoop(gateways ...string) *loop {
 		translate.DefaultOptions(), discovery.NewServer(discovery.ServerOptions{}), newMeters(), &tasks{},
 		slog.New(slog.DiscardHandler),
 	)
-	l.secrets, l.writer = newSecretFetcher(nil, l.inbox, l.published.log), newWriter(
+	l.secrets, l.writer = newSecretFetcher(nil, l.inbox, l.intake, l.published.log), newWriter(
 		nil, nil, nil, l.inbox, l.meters, l.tasks, l.published.log,
 	)
 	l.published.previous = func(types.NamespacedName) []string { return nil }

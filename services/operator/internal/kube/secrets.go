@@ -15,11 +15,12 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// secretFetcher fetches the Secrets that translations need. The content of other Secrets never enters the process,
+// secretFetcher fetches the Secrets that translations need, those of each namespace in turn. The content of other Secrets never enters the process,
 // except Secrets that the operator itself writes, because the watch of all Secrets delivers only metadata.
 type secretFetcher struct {
 	reader client.Reader
 	inbox  *inbox
+	intake *intake
 	queue  workqueue.TypedRateLimitingInterface[types.NamespacedName]
 	log    *slog.Logger
 
@@ -28,11 +29,17 @@ type secretFetcher struct {
 	existing, fetched map[types.NamespacedName]string
 }
 
-func newSecretFetcher(reader client.Reader, in *inbox, log *slog.Logger) *secretFetcher {
+func newSecretFetcher(reader client.Reader, in *inbox, take *intake, log *slog.Logger) *secretFetcher {
 	limit := workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](200*time.Millisecond,
 		10*time.Second)
+	inTurn := newRoundRobin(func(key types.NamespacedName) string { return key.Namespace })
+	queue := workqueue.NewTypedWithConfig(workqueue.TypedQueueConfig[types.NamespacedName]{Queue: inTurn})
+	delaying := workqueue.NewTypedDelayingQueueWithConfig(
+		workqueue.TypedDelayingQueueConfig[types.NamespacedName]{Queue: queue})
 	return &secretFetcher{
-		reader: reader, inbox: in, log: log, queue: workqueue.NewTypedRateLimitingQueue(limit),
+		reader: reader, inbox: in, intake: take, log: log,
+		queue: workqueue.NewTypedRateLimitingQueueWithConfig(limit,
+			workqueue.TypedRateLimitingQueueConfig[types.NamespacedName]{DelayingQueue: delaying}),
 		existing: map[types.NamespacedName]string{}, fetched: map[types.NamespacedName]string{},
 	}
 }
@@ -125,8 +132,15 @@ func (s *secretFetcher) fetch(ctx context.Context, key types.NamespacedName) {
 		s.queue.AddRateLimited(key)
 		return
 	}
-	if !deleted {
-		s.queue.Forget(key)
+	if deleted {
+		s.inbox.put(objectChange{object: secret, deleted: true})
+		return
 	}
-	s.inbox.put(objectChange{object: secret, deleted: deleted})
+	s.queue.Forget(key)
+	resource.TrimSecret(secret)
+	c := objectChange{object: s.intake.admit(secret)}
+	if c.object == secret {
+		c.certificate = resource.ParseCertificate(secret) // here, because it takes milliseconds for a large key
+	}
+	s.inbox.put(c)
 }

@@ -23,7 +23,7 @@ func TestSecretThatIsMadeAnewWhileItIsFetched(t *testing.T) {
 		translate.DefaultOptions(), discovery.NewServer(discovery.ServerOptions{}), newMeters(), &tasks{},
 		slog.New(slog.DiscardHandler),
 	)
-	l.secrets = newSecretFetcher(nil, l.inbox, slog.New(slog.DiscardHandler))
+	l.secrets = newSecretFetcher(nil, l.inbox, l.intake, slog.New(slog.DiscardHandler))
 	defer l.secrets.queue.ShutDown()
 	l.observeSecretVersion(key, "1", false)
 	if l.secrets.ensure(key) {

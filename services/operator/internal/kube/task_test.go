@@ -99,7 +99,7 @@ func hangingLoop(t *testing.T) (l *loop, hang chan struct{}) {
 		},
 	}).Build()
 	l.writer = newWriter(c, c, s, l.inbox, l.meters, l.tasks, l.published.log)
-	l.secrets = newSecretFetcher(c, l.inbox, l.published.log)
+	l.secrets = newSecretFetcher(c, l.inbox, l.intake, l.published.log)
 	return l, hang
 }
 
@@ -133,7 +133,7 @@ func TestFit_DoesNotDependOnTheAPIServer(t *testing.T) {
 		in := newInbox()
 		l := &loop{tasks: &tasks{}}
 		l.ready.Store(true)
-		s := newSecretFetcher(reader, in, slog.New(slog.DiscardHandler))
+		s := newSecretFetcher(reader, in, newIntake(0, slog.New(slog.DiscardHandler)), slog.New(slog.DiscardHandler))
 		key := types.NamespacedName{Namespace: "media", Name: "credentials"}
 		s.observe(key, "1")
 		s.ensure(key)

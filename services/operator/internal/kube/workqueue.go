@@ -11,7 +11,7 @@ import (
 type workQueue struct {
 	// Objects are taken from gateways and others alternately. During the start of the operator, gateways is emptied
 	// first, so that configs are published as early as possible.
-	gateways, others roundRobin
+	gateways, others *roundRobin[translate.ObjectRef]
 	// queued are all objects in gateways and others.
 	queued map[translate.ObjectRef]struct{}
 	// othersTurn changes at each call of next. If it is true, others has precedence, except during the start.
@@ -19,7 +19,11 @@ type workQueue struct {
 }
 
 func newWorkQueue() *workQueue {
-	return &workQueue{gateways: newRoundRobin(), others: newRoundRobin(), queued: map[translate.ObjectRef]struct{}{}}
+	namespaceOf := func(ref translate.ObjectRef) string { return ref.Namespace }
+	return &workQueue{
+		gateways: newRoundRobin(namespaceOf), others: newRoundRobin(namespaceOf),
+		queued: map[translate.ObjectRef]struct{}{},
+	}
 }
 
 // add adds objects that are not queued yet.
@@ -34,9 +38,9 @@ func (q *workQueue) add(refs map[translate.ObjectRef]struct{}) {
 	slices.SortFunc(fresh, translate.ObjectRef.Compare)
 	for _, ref := range fresh {
 		if ref.Kind == translate.KindGateway {
-			q.gateways.push(ref)
+			q.gateways.Push(ref)
 		} else {
-			q.others.push(ref)
+			q.others.Push(ref)
 		}
 	}
 }
@@ -44,45 +48,61 @@ func (q *workQueue) add(refs map[translate.ObjectRef]struct{}) {
 // next removes and returns the next object; ok is false if the queue is empty. starting is true during the start of the
 // operator, when Gateways are translated first.
 func (q *workQueue) next(starting bool) (ref translate.ObjectRef, ok bool) {
-	first, second := &q.gateways, &q.others
+	first, second := q.gateways, q.others
 	if q.othersTurn = !q.othersTurn; !starting && q.othersTurn {
 		first, second = second, first
 	}
-	if ref, ok = first.pop(); !ok {
-		ref, ok = second.pop()
+	if first.Len() == 0 {
+		first = second
 	}
-	delete(q.queued, ref)
-	return ref, ok
-}
-
-// roundRobin is a queue that returns objects of its namespaces in turn.
-type roundRobin struct {
-	queues map[string][]translate.ObjectRef
-	// namespaces are those with queued objects. The next object is taken from the first namespace.
-	namespaces []string
-}
-
-func newRoundRobin() roundRobin { return roundRobin{queues: map[string][]translate.ObjectRef{}} }
-
-func (r *roundRobin) push(ref translate.ObjectRef) {
-	queue := r.queues[ref.Namespace]
-	if len(queue) == 0 {
-		r.namespaces = append(r.namespaces, ref.Namespace)
-	}
-	r.queues[ref.Namespace] = append(queue, ref)
-}
-
-func (r *roundRobin) pop() (ref translate.ObjectRef, ok bool) {
-	if len(r.namespaces) == 0 {
+	if first.Len() == 0 {
 		return ref, false
 	}
+	ref = first.Pop()
+	delete(q.queued, ref)
+	return ref, true
+}
+
+// roundRobin is a queue that returns items of its namespaces in turn. It implements workqueue.Queue.
+type roundRobin[T comparable] struct {
+	namespaceOf func(T) string
+	queues      map[string][]T
+	// namespaces are those with queued items. The next item is taken from the first namespace.
+	namespaces []string
+	size       int
+}
+
+func newRoundRobin[T comparable](namespaceOf func(T) string) *roundRobin[T] {
+	return &roundRobin[T]{namespaceOf: namespaceOf, queues: map[string][]T{}}
+}
+
+// Touch implements workqueue.Queue.
+func (r *roundRobin[T]) Touch(T) {}
+
+// Len implements workqueue.Queue.
+func (r *roundRobin[T]) Len() int { return r.size }
+
+// Push implements workqueue.Queue.
+func (r *roundRobin[T]) Push(item T) {
+	namespace := r.namespaceOf(item)
+	queue := r.queues[namespace]
+	if len(queue) == 0 {
+		r.namespaces = append(r.namespaces, namespace)
+	}
+	r.queues[namespace] = append(queue, item)
+	r.size++
+}
+
+// Pop implements workqueue.Queue. The queue must not be empty.
+func (r *roundRobin[T]) Pop() (item T) {
 	namespace := r.namespaces[0]
 	queue := r.queues[namespace]
-	ref, r.namespaces = queue[0], r.namespaces[1:]
+	item, r.namespaces = queue[0], r.namespaces[1:]
 	if len(queue) == 1 {
 		delete(r.queues, namespace)
 	} else {
 		r.queues[namespace], r.namespaces = queue[1:], append(r.namespaces, namespace)
 	}
-	return ref, true
+	r.size--
+	return item
 }

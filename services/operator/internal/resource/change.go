@@ -38,6 +38,7 @@ func NewView(objects []Object) *View {
 		rollouts:       table[*Rollout]{},
 		rejections:     table[*Rejection]{},
 		overBudget:     table[*OverBudget]{},
+		certificates:   map[types.NamespacedName]*Certificate{},
 
 		allNodes:            newLists(byKey[*corev1.Node]),
 		nodeAddresses:       newLists(netip.Addr.Compare),
@@ -92,6 +93,7 @@ func (v *View) set(o Object, del bool) Facts {
 	case *discoveryv1.EndpointSlice:
 		v.setSlice(key, o, del, changed)
 	case *corev1.Secret:
+		delete(v.certificates, key)
 		replace(v.secrets, aSecret, key, o, del, changed)
 	case *corev1.Namespace:
 		replace(v.namespaces, aNamespace, key, o, del, changed)

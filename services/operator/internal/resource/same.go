@@ -35,8 +35,11 @@ func metadataOf(o Object) metadata {
 	case *corev1.Secret:
 		all := o.GetAnnotations()
 		return metadata{
-			annotations: map[string]string{GeneratedSecret: all[GeneratedSecret], SharedUntil: all[SharedUntil]},
-			owners:      o.GetOwnerReferences(),
+			annotations: map[string]string{
+				GeneratedSecret: all[GeneratedSecret], SharedUntil: all[SharedUntil],
+				UnreadAnnotation: all[UnreadAnnotation], EmptyAnnotation: all[EmptyAnnotation],
+			},
+			owners: o.GetOwnerReferences(),
 		}
 	case *corev1.Node, *discoveryv1.EndpointSlice:
 		return metadata{labels: serviceLabel(o)}

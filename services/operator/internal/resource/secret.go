@@ -1,5 +1,9 @@
 package resource
 
+import (
+	corev1 "k8s.io/api/core/v1"
+)
+
 // Annotations of authentication Secrets.
 const (
 	// GeneratedSecret is an annotation with the value "true" on a Secret whose content the operator generated at
@@ -9,3 +13,27 @@ const (
 	// Gateways with derived signing keys also accept credentials that were signed with the shared secret.
 	SharedUntil = "stunner.l7mp.io/shared-until"
 )
+
+// MaxSecretValue is the maximum length in bytes of a value of a Secret that a translation may use.
+const MaxSecretValue = 64 << 10
+
+// maxSecretAnnotation is the maximum length in bytes of an annotation of a Secret that translations read.
+const maxSecretAnnotation = 64
+
+// TrimSecret removes from a Secret what translations do not read. A value that is longer than MaxSecretValue keeps one
+// byte more than that, by which translations recognize and reject it.
+func TrimSecret(s *corev1.Secret) {
+	s.ManagedFields, s.Labels, s.Finalizers = nil, nil, nil
+	kept := map[string]string{}
+	for _, name := range []string{GeneratedSecret, SharedUntil} {
+		if value, ok := s.Annotations[name]; ok && len(value) <= maxSecretAnnotation {
+			kept[name] = value
+		}
+	}
+	s.Annotations = kept
+	for key, value := range s.Data {
+		if len(value) > MaxSecretValue {
+			s.Data[key] = append([]byte(nil), value[:MaxSecretValue+1]...)
+		}
+	}
+}

@@ -13,6 +13,8 @@
 //	users.go                   which objects refer to an object
 //	operatorobject.go          state of the operator that translations read
 //	host.go                    the host of the file provider
+//	secret.go certificate.go   content of Secrets
+//	unread.go                  objects that the operator has not read
 package resource
 
 import (
@@ -46,6 +48,8 @@ type View struct {
 	rollouts       table[*Rollout]
 	rejections     table[*Rejection]
 	overBudget     table[*OverBudget]
+	// certificates are the parsed certificates of Secrets in the view.
+	certificates map[types.NamespacedName]*Certificate
 
 	allNodes            lists[*corev1.Node]
 	nodeAddresses       lists[netip.Addr] // by AddressBlock

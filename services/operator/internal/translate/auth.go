@@ -130,14 +130,19 @@ func (m material) ephemeral(auth config.Auth) (authentication, condition.Finding
 	return authentication{auth, m.password.from}, condition.Finding{}
 }
 
-// require returns a finding for a credential that is absent or empty. With an empty password, every client would be let
-// in.
+// maxCredential is the maximum length of a user name, password or shared secret in bytes. Each config contains them.
+const maxCredential = 4 << 10
+
+// require returns a finding for a credential that is absent, empty or too long. With an empty password, every client
+// would be let in.
 func (m material) require(field string, v *secretValue) condition.Finding {
 	switch {
 	case v == nil:
 		return condition.CredentialMissing(m.where(field), m.authType).As(m.absent)
 	case v.Secret == "":
 		return condition.CredentialEmpty(m.where(field))
+	case len(v.Secret) > maxCredential:
+		return condition.CredentialTooLong(m.where(field), maxCredential)
 	}
 	return condition.Finding{}
 }
@@ -262,8 +267,12 @@ func (s secretSource) trusted() bool {
 }
 
 func (s secretSource) exists() condition.Finding {
-	if s.view.Secret(s.key) == nil {
+	secret := s.view.Secret(s.key)
+	if secret == nil {
 		return condition.SecretMissing(s.where, s.key.String())
+	}
+	if reason := resource.Empty(secret); reason != "" {
+		return condition.SecretUnread(s.where, s.key.String(), reason)
 	}
 	return condition.Finding{}
 }

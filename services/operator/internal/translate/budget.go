@@ -91,7 +91,7 @@ func (a *admission) limit(listeners []*listener) share.Load {
 	bytes := config.MaxDocument - overhead - len(listeners)*overheadOfListener
 	for _, l := range listeners {
 		for _, c := range l.certificates {
-			bytes -= len(c.encoded().Cert) + len(c.encoded().Key)
+			bytes -= c.Size()
 		}
 	}
 	return share.Load{

@@ -2,40 +2,21 @@ package translate
 
 import (
 	"cmp"
-	"crypto/tls"
-	"encoding/base64"
-	"encoding/pem"
 	"fmt"
-	"strings"
+	"slices"
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/stunner-gateway/stunner/services/api/config"
-	"github.com/stunner-gateway/stunner/services/api/credential"
 	"github.com/stunner-gateway/stunner/services/operator/internal/condition"
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// certificate is a certificate chain with its private key, both in PEM.
-type certificate struct {
-	chain []byte
-	key   []byte
-}
-
-// encoded returns the certificate in the format of a config: chain and private key are the base64 encoding of their PEM
-// text.
-func (c certificate) encoded() config.Certificate {
-	return config.Certificate{
-		Cert: base64.StdEncoding.EncodeToString(c.chain),
-		Key:  credential.Secret(base64.StdEncoding.EncodeToString(c.key)),
-	}
-}
-
 // certificates are the certificates of a TLS or DTLS listener, and the findings about their references.
 type certificates struct {
-	all     []certificate
+	all     []*resource.Certificate
 	finding condition.Finding
 	// revoked means that a certificate reference of the listener is not permitted, for example because its
 	// ReferenceGrant was removed. The published certificate must then not stay in use, so all contains only the
@@ -58,7 +39,10 @@ func certificatesOf(v *resource.View, gw *gwapiv1.Gateway, l gwapiv1.Listener, l
 		}
 		wrong := certificateRules.firstFinding(r)
 		if wrong.OK() {
-			c.all, c.ungranted = append(c.all, r.pair()), append(c.ungranted, r.missingGrant())
+			if cert := r.certificate(); !slices.Contains(c.all, cert) {
+				c.all = append(c.all, cert)
+			}
+			c.ungranted = append(c.ungranted, r.missingGrant())
 			continue
 		}
 		c.finding = first(c.finding, wrong)
@@ -69,6 +53,34 @@ func certificatesOf(v *resource.View, gw *gwapiv1.Gateway, l gwapiv1.Listener, l
 	}
 	return c
 }
+
+// limitCertificates counts the certificates of all listeners before a config is built from them. A listener whose
+// certificates do not fit is not served as specified. Earlier listeners come first. It returns the number of bytes that
+// the certificates of the other listeners take, and whether all fit.
+func limitCertificates(listeners []*listener, room Room) (used int, all bool) {
+	all = true
+	limit := maxCertificates
+	if room.Certificates > 0 {
+		limit = min(limit, room.Certificates)
+	}
+	for _, l := range listeners {
+		size := 0
+		for _, c := range l.certificates {
+			size += c.Size()
+		}
+		if used+size > limit {
+			l.certificates, all = nil, false
+			l.unresolved = first(l.unresolved, condition.CertificatesOverBudget(used+size, limit))
+			continue
+		}
+		used += size
+	}
+	return used, all
+}
+
+// maxCertificates is the maximum number of bytes that all certificates of a Gateway take in its config. The rest of the
+// config has at least as much.
+const maxCertificates = config.MaxDocument / 2
 
 // certificateRef is an entry of tls.certificateRefs of a listener.
 type certificateRef struct {
@@ -84,6 +96,7 @@ var certificateRules = rules[certificateRef]{
 	certificateRef.isSecret,
 	certificateRef.isGranted,
 	certificateRef.exists,
+	certificateRef.isRead,
 	certificateRef.hasKeys,
 	certificateRef.pairMatches,
 }
@@ -125,65 +138,31 @@ func (c certificateRef) exists() condition.Finding {
 	return condition.Finding{}
 }
 
+// isRead rejects a Secret that the operator has not read. A Secret of which an earlier version was read stays in use.
+func (c certificateRef) isRead() condition.Finding {
+	if reason := resource.Empty(c.view.Secret(c.key())); reason != "" {
+		return condition.CertificateSecret(c.field, c.key().String(), "was not read: "+reason)
+	}
+	return condition.Finding{}
+}
+
 func (c certificateRef) hasKeys() condition.Finding {
-	switch pair := c.pair(); {
-	case len(pair.chain) == 0:
-		return condition.CertificateSecret(c.field, c.key().String(), `lacks key "tls.crt"`)
-	case len(pair.key) == 0:
-		return condition.CertificateSecret(c.field, c.key().String(), `lacks key "tls.key"`)
+	if found := c.certificate(); found.Absent {
+		return condition.CertificateSecret(c.field, c.key().String(), found.Problem)
 	}
 	return condition.Finding{}
 }
 
 func (c certificateRef) pairMatches() condition.Finding {
-	pair := c.pair()
-	if _, err := tls.X509KeyPair(pair.chain, pair.key); err != nil {
-		return condition.CertificateBroken(c.field, c.key().String(), pair.problem())
+	if found := c.certificate(); found.Problem != "" {
+		return condition.CertificateBroken(c.field, c.key().String(), found.Problem)
 	}
 	return condition.Finding{}
 }
 
-// problem describes why a certificate and its private key cannot be used. It does not include errors of the parsers,
-// because they quote their input, which may be a private key.
-func (c certificate) problem() string {
-	switch {
-	case !hasBlock(c.chain, func(t string) bool { return t == "CERTIFICATE" }):
-		return "tls.crt has no certificate in PEM"
-	case !hasBlock(c.key, func(t string) bool { return t == "PRIVATE KEY" || strings.HasSuffix(t, " PRIVATE KEY") }):
-		return "tls.key has no private key in PEM"
-	}
-	return "tls.crt and tls.key cannot be read, or do not belong together"
-}
-
-// hasBlock reports whether PEM data has a block whose type the function accepts.
-func hasBlock(data []byte, is func(blockType string) bool) bool {
-	for block, rest := pem.Decode(data); block != nil; block, rest = pem.Decode(rest) {
-		if is(block.Type) {
-			return true
-		}
-	}
-	return false
-}
+func (c certificateRef) certificate() *resource.Certificate { return c.view.Certificate(c.key()) }
 
 func (c certificateRef) key() types.NamespacedName {
 	namespace := string(ptr.Deref(c.ref.Namespace, ""))
 	return types.NamespacedName{Namespace: cmp.Or(namespace, c.gateway.Namespace), Name: string(c.ref.Name)}
-}
-
-// pair reads the certificate from the keys of a Secret of type kubernetes.io/tls. It also accepts the key names that
-// are common in Secrets of other types.
-func (c certificateRef) pair() certificate {
-	data := c.view.Secret(c.key()).Data
-	var pair certificate
-	for _, name := range []string{"tls.crt", "crt", "cert"} {
-		if len(pair.chain) == 0 {
-			pair.chain = data[name]
-		}
-	}
-	for _, name := range []string{"tls.key", "key"} {
-		if len(pair.key) == 0 {
-			pair.key = data[name]
-		}
-	}
-	return pair
 }

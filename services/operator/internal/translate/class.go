@@ -23,7 +23,8 @@ func Class(v *resource.View, name string, opt Options) ClassResult {
 	if class == nil || string(class.Spec.ControllerName) != opt.ControllerName {
 		return ClassResult{Class: name}
 	}
-	finding := referenceRules.firstFinding(classReference(v, class)).As(condition.ReasonInvalidParameters)
+	finding := first(unreadFinding(class),
+		referenceRules.firstFinding(classReference(v, class)).As(condition.ReasonInvalidParameters))
 	before := v.ClassStatus(name)
 	return ClassResult{Class: name, Ours: true, Status: gwapiv1.GatewayClassStatus{
 		Conditions: condition.Merge(before.Conditions, class.Generation, opt.Now,
@@ -42,7 +43,7 @@ func GatewayConfig(v *resource.View, key types.NamespacedName, opt Options) Cond
 	r := reference{view: v, present: true, key: key}
 	wanted := []metav1.Condition{
 		condition.Holds(condition.Accepted, condition.ReasonAccepted,
-			first(r.dataplaneExists(), r.deniedBackendsParse(), r.annotationsValid(), invalidAuth)),
+			first(unreadFinding(gc), r.dataplaneExists(), r.deniedBackendsParse(), r.annotationsValid(), invalidAuth)),
 	}
 	if realm := cmp.Or(gc.Spec.Realm, stunnerv1.DefaultRealm); !dnsName.MatchString(realm) {
 		wanted = append(wanted, condition.True(condition.RealmNotDNSName, condition.RealmWarning(realm)))
@@ -112,7 +113,7 @@ func Dataplane(v *resource.View, name string, opt Options) ConditionsResult {
 	}
 	before := v.DataplaneStatus(name).Conditions
 	wanted := []metav1.Condition{
-		condition.Holds(condition.Accepted, condition.ReasonAccepted, first(checkPatch(d), checkScaling(d))),
+		condition.Holds(condition.Accepted, condition.ReasonAccepted, first(unreadFinding(d), checkPatch(d), checkScaling(d))),
 	}
 	if warning := offloadWarning(v, d); !warning.OK() {
 		wanted = append(wanted, condition.True(condition.OffloadUnavailable, warning))
@@ -163,7 +164,7 @@ func StaticService(v *resource.View, key types.NamespacedName, opt Options) Cond
 	if s == nil {
 		return ConditionsResult{}
 	}
-	found := checkPrefixes(s)
+	found := append(checkPrefixes(s), unreadFinding(s))
 	before := v.StaticServiceStatus(key).Conditions
 	wanted := []metav1.Condition{condition.Holds(condition.Accepted, condition.ReasonAccepted, condition.Join(found))}
 	wanted = append(wanted, opt.inUse(usersOfStaticService(v, key), before)...)

@@ -95,10 +95,10 @@ func (d draft) configListener(l *listener) config.Listener {
 	}
 	for i, cert := range l.certificates {
 		if i == 0 {
-			c.Cert, c.Key = cert.encoded().Cert, cert.encoded().Key
+			c.Cert, c.Key = cert.Encoded.Cert, cert.Encoded.Key
 			continue
 		}
-		c.Certificates = append(c.Certificates, cert.encoded())
+		c.Certificates = append(c.Certificates, cert.Encoded)
 	}
 	return c
 }

@@ -25,8 +25,10 @@ func Gateway(v *resource.View, key types.NamespacedName, opt Options) Result {
 	d.auth, d.findings.auth = d.authentication()
 	d.annotations, d.findings.annotations = annotationsOf(gw, d.parameters.config)
 	d.listeners = listenersOf(v, gw, d.annotations.targetPorts, d.parameters)
+	certificates, fit := limitCertificates(d.listeners, opt.Room)
 	d.holdListeners()
 	d.admission = admit(v, gw, d.parameters, d.listeners, opt)
+	d.admission.demand.Certificates, d.admission.demand.MoreCertificates = certificates, !fit
 	d.admission.attach(d.listeners)
 	d.clusters, d.named = clustersOf(d.admission.served, d.admission.keptClusters)
 	d.exposures = d.exposuresOf()

@@ -20,6 +20,7 @@ import (
 // The status shows the first one. If there is none, lostListener and publishable can still prevent the change, see
 // assemble.
 var gatewayRules = []gatewayRule{
+	{check: draft.isRead},
 	{check: draft.parametersResolve},
 	{check: draft.authIsComplete, configOnly: true},
 	{check: draft.portAnnotationsParse},
@@ -53,6 +54,17 @@ func (d draft) firstProblem() (refused condition.Finding, skeleton bool) {
 		}
 	}
 	return refused, true
+}
+
+// isRead rejects a Gateway of which the operator has not read the current version.
+func (d draft) isRead() condition.Finding { return unreadFinding(d.gateway) }
+
+// unreadFinding returns a finding if the operator has not read the current version of an object.
+func unreadFinding(o resource.Object) condition.Finding {
+	if reason := resource.Unread(o); reason != "" {
+		return condition.NotRead(reason)
+	}
+	return condition.Finding{}
 }
 
 func (d draft) parametersResolve() condition.Finding { return d.findings.parameters }

@@ -47,7 +47,7 @@ type listener struct {
 	// deprecated are the findings of condition DeprecatedInput. The listener is served in spite of them.
 	deprecated []condition.Finding
 
-	certificates []certificate
+	certificates []*resource.Certificate
 	// revoked means that a reference to a certificate is not permitted any more, for example because its ReferenceGrant
 	// was removed. Even the published config of the listener must then not stay in use.
 	revoked bool

@@ -135,6 +135,9 @@ func ownParameters(
 	if dataplane == nil {
 		return parameters{}, condition.DataplaneMissing(own.key.String(), name).As(condition.ReasonInvalidParameters)
 	}
+	if finding := emptyFinding(dataplane); !finding.OK() {
+		return parameters{}, finding.As(condition.ReasonInvalidParameters)
+	}
 	return parameters{effective, dataplane, policy.Spec.LoadBalancerServiceAnnotations}, condition.Finding{}
 }
 

@@ -102,17 +102,19 @@ func (r reference) isComplete() condition.Finding {
 }
 
 func (r reference) configExists() condition.Finding {
-	if r.config() == nil {
+	gc := r.config()
+	if gc == nil {
 		return condition.GatewayConfigMissing(r.field, r.key.String())
 	}
-	return condition.Finding{}
+	return emptyFinding(gc)
 }
 
 func (r reference) dataplaneExists() condition.Finding {
-	if r.dataplane() == nil {
+	d := r.dataplane()
+	if d == nil {
 		return condition.DataplaneMissing(r.key.String(), dataplaneName(r.config()))
 	}
-	return condition.Finding{}
+	return emptyFinding(d)
 }
 
 // deniedBackendsParse rejects a GatewayConfig with an invalid selector in spec.deniedBackends, because it would be
@@ -134,6 +136,15 @@ func (r reference) annotationsValid() condition.Finding {
 		return condition.LoadBalancerAnnotationsInvalid(r.key.String(), errs.ToAggregate())
 	}
 	return condition.Finding{}
+}
+
+// emptyFinding returns a finding if the operator has read no version of an object. Its parameters are then unknown. With
+// an earlier version, they are those of that version.
+func emptyFinding(o resource.Object) condition.Finding {
+	if resource.Empty(o) == "" {
+		return condition.Finding{}
+	}
+	return unreadFinding(o)
 }
 
 func (r reference) config() *stunnerv1.GatewayConfig { return r.view.GatewayConfig(r.key) }

@@ -93,6 +93,7 @@ func parentConditions(
 	policy := newBackendPolicy(v, p, opt, guards)
 	backends, unresolved := policy.backendsOf(r)
 	unresolved = append(unresolved, policy.deniedPrefixes(backends)...)
+	refused = first(unreadFinding(r.Origin), refused)
 	return []metav1.Condition{
 		condition.Holds(condition.Accepted, condition.ReasonAccepted, refused),
 		condition.Holds(condition.ResolvedRefs, condition.ReasonResolved, unresolvedBackends(unresolved)),

@@ -99,6 +99,9 @@ type Room struct {
 	// true.
 	Operator int
 	Bounded  bool
+	// Certificates is the maximum size of the Gateway's certificates in bytes; 0 means that the operator's memory sets
+	// no limit.
+	Certificates int
 }
 
 // OwnConfigs determines what the GatewayConfig in spec.infrastructure.parametersRef of a Gateway may set. The zero
@@ -186,6 +189,10 @@ type Demand struct {
 	// Wanted is the number of endpoints that the Gateway's own budget allows. Given is the number of endpoints that
 	// remain when the budgets shared with other Gateways are applied as well.
 	Wanted, Given int
+	// Certificates is the size in bytes of the certificates of listeners that are served as specified.
+	// MoreCertificates means that those of other listeners did not fit.
+	Certificates     int
+	MoreCertificates bool
 	// PerNamespace is the maximum number of endpoints for all Gateways of the namespace together.
 	PerNamespace int
 }

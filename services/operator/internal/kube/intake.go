@@ -1,0 +1,393 @@
+package kube
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"reflect"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
+	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
+)
+
+// intake is the ledger of the memory that the objects of each namespace take in this process. An object is counted when
+// it arrives, before anything is built from it. If its namespace has no room for it, its content is not kept: nothing
+// changes for other namespaces, and what was read before stays in force. The reason is logged, and the status of the
+// object shows it, see resource.Unread.
+//
+// An object that has no room is read as soon as there is room: retry returns it when other objects of the namespace
+// shrink or are deleted.
+type intake struct {
+	// total is the number of bytes for all objects; 0 means unlimited.
+	total int
+	log   *slog.Logger
+	// freed receives a value when there may be room for an object that had none, and freedForCertificates when there
+	// may be room for certificates.
+	freed, freedForCertificates chan struct{}
+
+	mu       sync.Mutex
+	used     int
+	accounts map[string]*account
+}
+
+// account are the objects of one namespace. A Namespace is in the account of its own name, other cluster-scoped objects
+// are in the account "".
+type account struct {
+	used    int
+	counted map[objectID]counted
+	// unread are the objects without room, with the number of bytes that they need.
+	unread map[objectID]unread
+}
+
+// counted is the price of an object that was read.
+type counted struct {
+	uid   types.UID
+	price int
+}
+
+// unread is an object whose content was not kept.
+type unread struct {
+	object resource.Object
+	price  int
+}
+
+func newIntake(total int, log *slog.Logger) *intake {
+	return &intake{total: total, log: log, freed: make(chan struct{}, 1), freedForCertificates: make(chan struct{}, 1),
+		accounts: map[string]*account{}}
+}
+
+// Shares of the total that one namespace may have.
+const (
+	// namespaceShare is the divisor for the largest part of a namespace.
+	namespaceShare = 4
+	// reservedShare is the divisor for the part that is kept for namespaces that have little.
+	reservedShare = 5
+	// littleShare is the divisor below which a namespace has little.
+	littleShare = 64
+)
+
+// gatewayPrice is the memory in bytes that a Gateway takes in addition to its own size, without listeners: its config,
+// frame and generated objects. gatewayFactor is how often its listeners, labels and annotations are in these.
+const (
+	gatewayPrice  = 64 << 10
+	gatewayFactor = 8
+)
+
+// priceOf returns how many bytes of memory the operator takes because of an object.
+func priceOf(o resource.Object) int {
+	size := sizeOf(o)
+	if _, ok := o.(*gwapiv1.Gateway); ok {
+		return gatewayPrice + gatewayFactor*size
+	}
+	return size
+}
+
+// transform returns a cache.TransformFunc that applies trim, which removes the fields that the operator does not need,
+// and then removes the content of an object for which its namespace has no room.
+func (i *intake) transform(trim toolscache.TransformFunc) toolscache.TransformFunc {
+	return func(payload any) (any, error) {
+		if o, ok := payload.(resource.Object); ok && i.isStub(o) {
+			return o, nil // informers transform some objects twice
+		}
+		payload, err := trim(payload)
+		o, ok := payload.(resource.Object)
+		if err != nil || !ok {
+			return payload, err // cache.DeletedFinalStateUnknown
+		}
+		return i.admit(o), nil
+	}
+}
+
+// isStub reports whether an object is the result of admit for an object without room.
+func (i *intake) isStub(o resource.Object) bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	a := i.accounts[accountOf(o)]
+	return a != nil && a.unread[idOf(o)].object == o
+}
+
+// admit counts an object. It returns the object, or one with nothing but metadata if there is no room for it.
+func (i *intake) admit(o resource.Object) resource.Object {
+	if annotations := o.GetAnnotations(); annotations != nil { // only the operator may set these
+		delete(annotations, resource.UnreadAnnotation)
+		delete(annotations, resource.EmptyAnnotation)
+		o.SetAnnotations(annotations)
+	}
+	if _, metadataOnly := o.(*metav1.PartialObjectMetadata); i.total == 0 || metadataOnly {
+		return o
+	}
+	name, id, price := accountOf(o), idOf(o), priceOf(o)
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	a := i.account(name)
+	before := a.counted[id].price
+	if reason := i.refusal(name, a, price-before, price); reason != "" {
+		stub := withoutContent(o, reason)
+		if _, known := a.unread[id]; !known {
+			i.log.Warn("object not read, what was read before stays in force", "object", describe(o), "reason", reason)
+		}
+		a.unread[id] = unread{stub, price}
+		return stub
+	}
+	delete(a.unread, id)
+	a.counted[id] = counted{o.GetUID(), price}
+	i.add(a, price-before)
+	return o
+}
+
+// refusal returns why a namespace has no room for growing by some bytes because of an object; "" if it has.
+func (i *intake) refusal(name string, a *account, growth, price int) string {
+	most := i.total / namespaceShare
+	if name == "" {
+		most = i.total // only administrators write these objects
+	}
+	rest := i.total - i.total/reservedShare - i.used
+	if a.used+growth <= i.total/littleShare {
+		rest = i.total - i.used
+	}
+	if growth <= 0 || a.used+growth <= most && growth <= rest {
+		return ""
+	}
+	return fmt.Sprintf("it takes %d bytes of the operator's memory, and the other objects of its namespace take %d of %d: "+
+		"make it smaller, delete others, or give the operator more memory", price, a.used+growth-price, min(most, a.used+rest))
+}
+
+// add changes the number of bytes of an account, and wakes the reader of unread objects if it shrinks.
+func (i *intake) add(a *account, growth int) {
+	a.used += growth
+	i.used += growth
+	if growth < 0 {
+		notify(i.freed)
+		notify(i.freedForCertificates)
+	}
+}
+
+// remove ends the count of a deleted object.
+func (i *intake) remove(o resource.Object) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	name, id := accountOf(o), idOf(o)
+	a := i.accounts[name]
+	if a == nil {
+		return
+	}
+	if u, ok := a.unread[id]; ok && u.object.GetUID() == o.GetUID() {
+		delete(a.unread, id)
+	}
+	if c, ok := a.counted[id]; ok && c.uid == o.GetUID() { // another one of the same name may have been counted already
+		delete(a.counted, id)
+		i.add(a, -c.price)
+	}
+	if len(a.counted)+len(a.unread) == 0 {
+		delete(i.accounts, name)
+	}
+}
+
+// certificateCopies is how often the operator has the certificates of a Gateway in memory: encoded in the config, in the
+// frame for readers, and while the standby Secret is written.
+const certificateCopies = 3
+
+// certificatesOf identifies the certificates in the config of a Gateway in an account.
+func certificatesOf(gateway types.NamespacedName) objectID {
+	return objectID{kind: schema.GroupKind{Kind: "certificates"}, name: gateway}
+}
+
+// certificateRoom returns the maximum size in bytes of the certificates of a Gateway; 0 means unlimited.
+func (i *intake) certificateRoom(gateway types.NamespacedName) int {
+	if i.total == 0 {
+		return 0
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	a := i.account(gateway.Namespace)
+	room := min(i.total/namespaceShare-a.used, i.total-i.total/reservedShare-i.used)
+	room = max(room, i.total/littleShare-a.used)
+	return max(1, (room+a.counted[certificatesOf(gateway)].price)/certificateCopies)
+}
+
+// countCertificates counts the certificates of a Gateway, whose size is at most certificateRoom.
+func (i *intake) countCertificates(gateway types.NamespacedName, size int) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	a, id := i.account(gateway.Namespace), certificatesOf(gateway)
+	now := counted{price: size * certificateCopies}
+	i.add(a, now.price-a.counted[id].price)
+	if a.counted[id] = now; size == 0 {
+		delete(a.counted, id)
+	}
+}
+
+// account returns the account with this name.
+func (i *intake) account(name string) *account {
+	a := i.accounts[name]
+	if a == nil {
+		a = &account{counted: map[objectID]counted{}, unread: map[objectID]unread{}}
+		i.accounts[name] = a
+	}
+	return a
+}
+
+// retry returns the unread objects for which there is room now, and counts their memory as free until they are
+// admitted.
+func (i *intake) retry() (objects []resource.Object) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	for name, a := range i.accounts {
+		room := 0
+		for id, u := range a.unread {
+			growth := u.price - a.counted[id].price
+			if i.refusal(name, a, room+growth, u.price) == "" {
+				room += growth
+				objects = append(objects, u.object)
+			}
+		}
+	}
+	return objects
+}
+
+// unreadObjects returns the number of objects that were not read.
+func (i *intake) unreadObjects() (n int) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	for _, a := range i.accounts {
+		n += len(a.unread)
+	}
+	return n
+}
+
+// accountOf returns the name of the account of an object.
+func accountOf(o resource.Object) string {
+	switch o.(type) {
+	case *corev1.Namespace:
+		return o.GetName()
+	}
+	return o.GetNamespace()
+}
+
+// maxStubStatus is the maximum size in bytes of a status that an unread object keeps. A larger one was not written by
+// this operator, which replaces it.
+const maxStubStatus = 64 << 10
+
+// withoutContent returns an object with only the metadata that identifies it, its generation, and the reason why it was
+// not read. An object whose status the operator writes keeps its status, and the fields by which it is known that the
+// object belongs to this operator.
+func withoutContent(o resource.Object, reason string) resource.Object {
+	stub := reflect.New(reflect.TypeOf(o).Elem()).Interface().(resource.Object)
+	stub.GetObjectKind().SetGroupVersionKind(o.GetObjectKind().GroupVersionKind())
+	stub.SetNamespace(o.GetNamespace())
+	stub.SetName(o.GetName())
+	stub.SetUID(o.GetUID())
+	stub.SetResourceVersion(o.GetResourceVersion())
+	stub.SetGeneration(o.GetGeneration())
+	stub.SetCreationTimestamp(o.GetCreationTimestamp())
+	stub.SetDeletionTimestamp(o.GetDeletionTimestamp())
+	stub.SetAnnotations(map[string]string{resource.UnreadAnnotation: reason, resource.EmptyAnnotation: "true"})
+	if _, translated := translate.RefOf(o); !translated {
+		return stub
+	}
+	from, to := reflect.ValueOf(o).Elem(), reflect.ValueOf(stub).Elem()
+	for _, name := range []string{"GatewayClassName", "ControllerName", "ParentRefs"} {
+		if field := from.FieldByName("Spec").FieldByName(name); field.IsValid() {
+			to.FieldByName("Spec").FieldByName(name).Set(field)
+		}
+	}
+	if status := from.FieldByName("Status"); sizeOf(status.Interface()) <= maxStubStatus {
+		to.FieldByName("Status").Set(status)
+	}
+	return stub
+}
+
+// lastRead returns an object for the view in place of one that was not read: the version that was read last, with the
+// metadata and status of the current one. before is the object in the view, or nil.
+func lastRead(before, stub resource.Object) resource.Object {
+	if before == nil || resource.Empty(before) != "" {
+		return stub
+	}
+	o := before.DeepCopyObject().(resource.Object)
+	o.SetResourceVersion(stub.GetResourceVersion())
+	o.SetGeneration(stub.GetGeneration())
+	annotations := maps.Clone(o.GetAnnotations())
+	if annotations == nil {
+		annotations = map[string]string{}
+	}
+	annotations[resource.UnreadAnnotation] = resource.Unread(stub)
+	o.SetAnnotations(annotations)
+	if from := reflect.ValueOf(stub).Elem().FieldByName("Status"); from.IsValid() {
+		reflect.ValueOf(o).Elem().FieldByName("Status").Set(from)
+	}
+	return o
+}
+
+// releasing returns an event handler that ends the count of deleted objects before it calls next.
+func (i *intake) releasing(next toolscache.ResourceEventHandler) toolscache.ResourceEventHandler {
+	return releasingHandler{next, i}
+}
+
+type releasingHandler struct {
+	toolscache.ResourceEventHandler
+	intake *intake
+}
+
+// OnDelete implements toolscache.ResourceEventHandler.
+func (h releasingHandler) OnDelete(payload any) {
+	if o, ok := objectOf(payload); ok {
+		h.intake.remove(o)
+	}
+	h.ResourceEventHandler.OnDelete(payload)
+}
+
+// run reads unread objects again when there is room for them, until ctx ends. refetch fetches the content of a Secret.
+// Gateways with certificates for which there was no room are translated again.
+func (i *intake) run(
+	ctx context.Context, t *task, c client.Reader, in *inbox, refetch func(types.NamespacedName),
+) {
+	read := i.transform(trimForCache)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-i.freed:
+		}
+		t.begin()
+		for _, stub := range i.retry() {
+			if _, secret := stub.(*corev1.Secret); secret {
+				refetch(resource.KeyOf(stub))
+				continue
+			}
+			i.readAgain(ctx, c, in, stub, read)
+		}
+		t.end()
+	}
+}
+
+// readAgain reads an object from the API server, and passes it to the loop if there is room for it.
+func (i *intake) readAgain(
+	ctx context.Context, c client.Reader, in *inbox, stub resource.Object, transform toolscache.TransformFunc,
+) {
+	ctx, cancel := context.WithTimeout(ctx, callTime)
+	defer cancel()
+	o := reflect.New(reflect.TypeOf(stub).Elem()).Interface().(client.Object)
+	o.GetObjectKind().SetGroupVersionKind(stub.GetObjectKind().GroupVersionKind())
+	switch err := c.Get(ctx, resource.KeyOf(stub), o); {
+	case apierrors.IsNotFound(err):
+		i.remove(stub)
+		return
+	case err != nil:
+		i.log.Warn("cannot read an object for which there is room now", "object", describe(stub), "error", err)
+		return
+	}
+	if read, err := transform(o); err == nil {
+		in.putNewer(read.(resource.Object))
+	}
+}

@@ -1,0 +1,110 @@
+package resource
+
+import (
+	"crypto/tls"
+	"encoding/base64"
+	"encoding/pem"
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/stunner-gateway/stunner/services/api/config"
+	"github.com/stunner-gateway/stunner/services/api/credential"
+)
+
+// Limits of the parts of a certificate Secret in bytes. Chains of public authorities have less than 10 KiB; the
+// private key of an RSA certificate with 8,192 bits, the largest that TLS libraries accept, has 6.4 KiB.
+const (
+	MaxCertificateChain = 64 << 10
+	MaxCertificateKey   = 8 << 10
+)
+
+// Certificate is what a Secret contains as the certificate of a listener.
+type Certificate struct {
+	// Encoded is the certificate in the format of a config. All listeners that use the certificate share its texts.
+	Encoded config.Certificate
+	// Problem says why the certificate cannot be used; "" if it can. It never quotes the content of the Secret. For a
+	// Secret that contains something else as well, it is a predicate: "lacks key …".
+	Problem string
+	// Absent means that the Secret lacks the certificate or its key.
+	Absent bool
+}
+
+// Size returns the number of bytes that the certificate takes in a config.
+func (c *Certificate) Size() int { return len(c.Encoded.Cert) + len(c.Encoded.Key) }
+
+// ParseCertificate reads the certificate from the keys of a Secret of type kubernetes.io/tls. It also accepts the key
+// names that are common in Secrets of other types. It takes some milliseconds for a large RSA key.
+func ParseCertificate(s *corev1.Secret) *Certificate {
+	chain := firstValue(s, "tls.crt", "crt", "cert")
+	key := firstValue(s, "tls.key", "key")
+	switch {
+	case len(chain) == 0:
+		return &Certificate{Absent: true, Problem: `lacks key "tls.crt"`}
+	case len(key) == 0:
+		return &Certificate{Absent: true, Problem: `lacks key "tls.key"`}
+	case len(chain) > MaxCertificateChain:
+		return &Certificate{Problem: fmt.Sprintf("tls.crt has more than %d bytes: keep only the chain", MaxCertificateChain)}
+	case len(key) > MaxCertificateKey:
+		return &Certificate{Problem: fmt.Sprintf("tls.key has more than %d bytes: keep only the private key", MaxCertificateKey)}
+	}
+	if _, err := tls.X509KeyPair(chain, key); err != nil {
+		return &Certificate{Problem: pairProblem(chain, key)}
+	}
+	return &Certificate{Encoded: config.Certificate{
+		Cert: base64.StdEncoding.EncodeToString(chain),
+		Key:  credential.Secret(base64.StdEncoding.EncodeToString(key)),
+	}}
+}
+
+// firstValue returns the first value of these keys that is not empty.
+func firstValue(s *corev1.Secret, keys ...string) []byte {
+	for _, key := range keys {
+		if value := s.Data[key]; len(value) > 0 {
+			return value
+		}
+	}
+	return nil
+}
+
+// pairProblem describes why a certificate and its private key cannot be used. It does not include errors of the
+// parsers, because they quote their input, which may be a private key.
+func pairProblem(chain, key []byte) string {
+	switch {
+	case !hasBlock(chain, func(t string) bool { return t == "CERTIFICATE" }):
+		return "tls.crt has no certificate in PEM"
+	case !hasBlock(key, func(t string) bool { return t == "PRIVATE KEY" || strings.HasSuffix(t, " PRIVATE KEY") }):
+		return "tls.key has no private key in PEM"
+	}
+	return "tls.crt and tls.key cannot be read, or do not belong together"
+}
+
+// hasBlock reports whether PEM data has a block whose type the function accepts.
+func hasBlock(data []byte, is func(blockType string) bool) bool {
+	for block, rest := pem.Decode(data); block != nil; block, rest = pem.Decode(rest) {
+		if is(block.Type) {
+			return true
+		}
+	}
+	return false
+}
+
+// Certificate returns the certificate in a Secret, or nil if the Secret does not exist. A Secret is parsed once.
+func (v *View) Certificate(key types.NamespacedName) *Certificate {
+	s := v.Secret(key)
+	if s == nil {
+		return nil
+	}
+	c := v.certificates[key]
+	if c == nil {
+		c = ParseCertificate(s)
+		v.certificates[key] = c
+	}
+	return c
+}
+
+// SetCertificate stores the result of [ParseCertificate] for a Secret in the view, so that a caller can parse the
+// Secret in a goroutine of its own. It is valid until the next Put of the Secret.
+func (v *View) SetCertificate(key types.NamespacedName, c *Certificate) { v.certificates[key] = c }

@@ -417,7 +417,7 @@ func (l *loop) desiredOf(ref translate.ObjectRef, out translate.Outcome, handedO
 }
 
 // lead runs the tasks of the leader until ctx ends. It first waits until all objects of the initial list are
-// translated, because the order of the first writes depends on all objects, see priorityRest.
+// translated, because the order of the first writes depends on all objects, see writeQueue.
 func (l *loop) lead(ctx context.Context) {
 	select {
 	case <-l.known:

@@ -19,7 +19,7 @@ import (
 // Only a changed desired state is queued.
 func TestWantLooksAtWhatIsNew(t *testing.T) {
 	w := newWriter(nil, nil, nil, newInbox(), newMeters(), nil, slog.New(slog.DiscardHandler))
-	w.queue.PriorityQueue = newPriorityQueue()
+	w.queue.fairWrites = newFairWrites()
 	defer w.queue.ShutDown()
 	unit := translate.ObjectRef{
 		Kind: translate.KindGateway, NamespacedName: types.NamespacedName{Namespace: "media", Name: "edge"},
@@ -55,7 +55,7 @@ func TestWantLooksAtWhatIsNew(t *testing.T) {
 func TestWantWritesTheStandbyConfigOnceInAWhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWriter(nil, nil, nil, newInbox(), newMeters(), nil, slog.New(slog.DiscardHandler))
-		w.queue.PriorityQueue = newPriorityQueue()
+		w.queue.fairWrites = newFairWrites()
 		defer w.queue.ShutDown()
 		unit := translate.ObjectRef{
 			Kind: translate.KindGateway, NamespacedName: types.NamespacedName{Namespace: "media", Name: "edge"},

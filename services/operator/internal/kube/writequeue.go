@@ -3,25 +3,25 @@ package kube
 import (
 	"errors"
 	"math/rand/v2"
+	"slices"
+	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
-	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
 
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
-// Objects are written in this order:
+// The objects of a Gateway are written in this order:
 //
-//  1. Missing Services and workloads of all Gateways, because calls depend on them.
+//  1. Missing Services and workloads, because calls depend on them.
 //  2. Everything else, including statuses, after the Gateway was translated with the result of the first step: a new
 //     Service gets its cluster IP on creation.
-//  3. Changed endpoints in standby Secrets, some minutes later.
-const (
-	priorityRest  = 0
-	priorityFirst = 1
-)
+//  3. Changed endpoints in the standby Secret, some minutes later.
+//
+// Namespaces take turns, so that a thousand new Gateways in one namespace delay a write in another namespace by only a
+// few writes. In the turns of a namespace, the first step of all its Gateways comes first.
 
 // settleTime is the delay between creating the Services and workloads of a Gateway and writing its other objects.
 // During this delay, the watch delivers the created Service, and the Gateway is translated again.
@@ -38,13 +38,12 @@ const (
 // writeQueue is the queue of the objects that the writer must compare with the cluster. The lock of the writer guards
 // it.
 type writeQueue struct {
-	// PriorityQueue is nil while this process is not the leader.
-	priorityqueue.PriorityQueue[translate.ObjectRef]
+	// fairWrites is nil while this process is not the leader.
+	*fairWrites
 	progress map[translate.ObjectRef]progress
 }
 
-// progress is how far the writer has got with a Gateway since this process became the leader. The steps of writing are
-// described at priorityRest.
+// progress is how far the writer has got with a Gateway since this process became the leader, in the steps above.
 type progress struct {
 	// created is the UID of the Gateway whose missing Services and workloads were created.
 	created types.UID
@@ -55,30 +54,124 @@ type progress struct {
 	standby time.Time
 }
 
-func newPriorityQueue() priorityqueue.PriorityQueue[translate.ObjectRef] {
-	return priorityqueue.New("writes", func(o *priorityqueue.Opts[translate.ObjectRef]) {
-		o.RateLimiter = workqueue.NewTypedItemExponentialFailureRateLimiter[translate.ObjectRef](100*time.Millisecond,
-			30*time.Second)
-	})
+// fairWrites is a work queue that orders writes as described above.
+type fairWrites struct {
+	workqueue.TypedRateLimitingInterface[translate.ObjectRef]
+	turns *writeTurns
 }
 
-// enqueue adds an object to the queue with the priority that its desired state requires, if this process is the leader.
-func (q *writeQueue) enqueue(ref translate.ObjectRef, want desired) {
-	if q.PriorityQueue == nil {
+func newFairWrites() *fairWrites {
+	turns := newWriteTurns()
+	queue := workqueue.NewTypedWithConfig(workqueue.TypedQueueConfig[translate.ObjectRef]{Name: "writes", Queue: turns})
+	delaying := workqueue.NewTypedDelayingQueueWithConfig(
+		workqueue.TypedDelayingQueueConfig[translate.ObjectRef]{Queue: queue})
+	limit := workqueue.NewTypedItemExponentialFailureRateLimiter[translate.ObjectRef](100*time.Millisecond,
+		30*time.Second)
+	return &fairWrites{workqueue.NewTypedRateLimitingQueueWithConfig(limit,
+		workqueue.TypedRateLimitingQueueConfig[translate.ObjectRef]{DelayingQueue: delaying}), turns}
+}
+
+// writeTurns are the objects to write, by namespace. It implements workqueue.Queue.
+type writeTurns struct {
+	queues map[string]*namespaceWrites
+	// order are the namespaces with queued objects. The next object is taken from the first namespace.
+	order []string
+	// queued are all objects in queues, with true for those in namespaceWrites.first.
+	queued map[translate.ObjectRef]bool
+
+	mu sync.Mutex
+	// urgent are the Gateways whose next step is the first one.
+	urgent map[translate.ObjectRef]bool
+}
+
+// namespaceWrites are the queued objects of a namespace: Gateways whose next step is the first one, and all others.
+type namespaceWrites struct{ first, rest []translate.ObjectRef }
+
+func newWriteTurns() *writeTurns {
+	return &writeTurns{
+		queues: map[string]*namespaceWrites{}, queued: map[translate.ObjectRef]bool{},
+		urgent: map[translate.ObjectRef]bool{},
+	}
+}
+
+// setUrgent marks a Gateway whose next step is the first one, before it is added to the queue.
+func (t *writeTurns) setUrgent(ref translate.ObjectRef) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.urgent[ref] = true
+}
+
+func (t *writeTurns) isUrgent(ref translate.ObjectRef) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.urgent[ref]
+}
+
+// Push implements workqueue.Queue.
+func (t *writeTurns) Push(ref translate.ObjectRef) {
+	q := t.queues[ref.Namespace]
+	if q == nil {
+		q = &namespaceWrites{}
+		t.queues[ref.Namespace], t.order = q, append(t.order, ref.Namespace)
+	}
+	if t.queued[ref] = t.isUrgent(ref); t.queued[ref] {
+		q.first = append(q.first, ref)
+	} else {
+		q.rest = append(q.rest, ref)
+	}
+}
+
+// Touch implements workqueue.Queue. It is called instead of Push for an object that is queued already.
+func (t *writeTurns) Touch(ref translate.ObjectRef) {
+	if t.queued[ref] || !t.isUrgent(ref) {
 		return
 	}
-	priority := priorityRest
-	if want.hasObjects(ref) && q.progress[ref].created != want.uid {
-		priority = priorityFirst
+	q := t.queues[ref.Namespace]
+	q.rest = slices.DeleteFunc(q.rest, func(other translate.ObjectRef) bool { return other == ref })
+	q.first, t.queued[ref] = append(q.first, ref), true
+}
+
+// Len implements workqueue.Queue.
+func (t *writeTurns) Len() int { return len(t.queued) }
+
+// Pop implements workqueue.Queue. The queue must not be empty.
+func (t *writeTurns) Pop() (ref translate.ObjectRef) {
+	namespace := t.order[0]
+	t.order = t.order[1:]
+	q := t.queues[namespace]
+	from := &q.rest
+	if len(q.first) > 0 {
+		from = &q.first
 	}
-	q.AddWithOpts(priorityqueue.AddOpts{Priority: &priority}, ref)
+	ref, *from = (*from)[0], (*from)[1:]
+	if len(q.first)+len(q.rest) > 0 {
+		t.order = append(t.order, namespace)
+	} else {
+		delete(t.queues, namespace)
+	}
+	delete(t.queued, ref)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.urgent, ref)
+	return ref
+}
+
+// enqueue adds an object to the queue as its desired state requires, if this process is the leader.
+func (q *writeQueue) enqueue(ref translate.ObjectRef, want desired) {
+	if q.fairWrites == nil {
+		return
+	}
+	if want.hasObjects(ref) && q.progress[ref].created != want.uid {
+		q.turns.setUrgent(ref)
+	}
+	q.Add(ref)
 }
 
 // enqueueStandby adds a Gateway to the queue with a delay, after which the endpoints in its standby Secret are written.
 // Further calls during the delay have no effect.
 func (q *writeQueue) enqueueStandby(ref translate.ObjectRef) {
 	p := q.progress[ref]
-	if q.PriorityQueue == nil || !p.standby.IsZero() {
+	if q.fairWrites == nil || !p.standby.IsZero() {
 		return
 	}
 	wait := standbyPause/2 + rand.N(standbyPause/2)
@@ -102,8 +195,7 @@ func (q *writeQueue) postponeStandby(ref translate.ObjectRef, onlyEndpoints bool
 }
 
 // standbyWait returns the time until the endpoints in the standby Secret are to be written; 0 if they are up to date.
-// The writer adds the object again with this delay after each step, because an immediate enqueue replaces a delayed one
-// of the same object.
+// The writer adds the object again with this delay after each step.
 func (q *writeQueue) standbyWait(ref translate.ObjectRef) time.Duration {
 	if due := q.progress[ref].standby; !due.IsZero() {
 		return max(time.Until(due), time.Millisecond)
@@ -112,7 +204,7 @@ func (q *writeQueue) standbyWait(ref translate.ObjectRef) time.Duration {
 }
 
 // retryWrite adds an object to the queue again, with backoff, after its write has failed.
-func retryWrite(queue priorityqueue.PriorityQueue[translate.ObjectRef], ref translate.ObjectRef, err error) {
+func retryWrite(queue *fairWrites, ref translate.ObjectRef, err error) {
 	if errors.Is(err, errStatusRejected) && queue.NumRequeues(ref) >= quickRetries {
 		queue.AddAfter(ref, rejectionRetry)
 		return

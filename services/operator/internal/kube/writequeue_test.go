@@ -95,6 +95,46 @@ func TestServicesAndWorkloadsComeFirst(t *testing.T) {
 	})
 }
 
+// Namespaces take turns: however many Gateways another namespace has and creates, a write waits for a few others only.
+func TestWritesOfNamespacesTakeTurns(t *testing.T) {
+	turns := newWriteTurns()
+	add := func(namespace string, i int, urgent bool) translate.ObjectRef {
+		ref := translate.ObjectRef{Kind: translate.KindGateway}
+		ref.Namespace, ref.Name = namespace, fmt.Sprint("g", i)
+		if urgent {
+			turns.setUrgent(ref)
+		}
+		if _, known := turns.queued[ref]; known {
+			turns.Touch(ref)
+		} else {
+			turns.Push(ref)
+		}
+		return ref
+	}
+	for i := range 1000 {
+		add("flood", i, i%2 == 0)
+	}
+	add("quiet", 1, false)
+	last := add("quiet", 2, false)
+	add("quiet", 2, true) // its Service was deleted
+	for i, want := range []string{"flood/g0", "quiet/g2", "flood/g2", "quiet/g1", "flood/g4"} {
+		if got := turns.Pop(); got.NamespacedName.String() != want {
+			t.Errorf("write %d is for %s, want %s", i, got.NamespacedName, want)
+		}
+	}
+	add("quiet", 2, false)
+	if turns.Pop(); turns.Pop() != last {
+		t.Error("the namespace has lost its turn")
+	}
+	for turns.Len() > 0 {
+		turns.Pop()
+	}
+	if len(turns.queues)+len(turns.order)+len(turns.urgent) > 0 {
+		t.Errorf("an empty queue has %d namespaces, %d turns and %d urgent objects",
+			len(turns.queues), len(turns.order), len(turns.urgent))
+	}
+}
+
 // Changed endpoints are written to the standby Secret once, some minutes later, also by a new leader and whatever else
 // is queued; all other changes are written at once.
 func TestEndpointsInStandbySecretsWait(t *testing.T) {

@@ -14,7 +14,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
 
 	"github.com/stunner-gateway/stunner/services/operator/internal/condition"
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
@@ -125,7 +124,7 @@ const workers = 4
 
 // lead writes the queued objects until ctx ends. It returns when no write is in progress.
 func (w *writer) lead(ctx context.Context) {
-	queue := newPriorityQueue()
+	queue := newFairWrites()
 	w.mu.Lock()
 	w.queue = writeQueue{queue, map[translate.ObjectRef]progress{}}
 	for ref, want := range w.desired {
@@ -142,7 +141,7 @@ func (w *writer) lead(ctx context.Context) {
 	}
 	<-ctx.Done()
 	w.mu.Lock()
-	w.queue.PriorityQueue = nil
+	w.queue.fairWrites = nil
 	w.mu.Unlock()
 	queue.ShutDown()
 	group.Wait()
@@ -153,7 +152,7 @@ func (w *writer) lead(ctx context.Context) {
 	}
 }
 
-func (w *writer) work(ctx context.Context, queue priorityqueue.PriorityQueue[translate.ObjectRef], t *task) {
+func (w *writer) work(ctx context.Context, queue *fairWrites, t *task) {
 	for {
 		ref, down := queue.Get()
 		if down {
@@ -179,7 +178,7 @@ func (w *writer) work(ctx context.Context, queue priorityqueue.PriorityQueue[tra
 	}
 }
 
-// step executes the next of the steps that priorityRest describes for an object. It returns the delay until the step
+// step executes the next of the steps that writeQueue describes for an object. It returns the delay until the step
 // after that, or 0. All requests of a step together end after callTime, so that a slow API server does not make the
 // task stuck. The retry continues with the remaining objects, because objects that are up to date are not written
 // again.

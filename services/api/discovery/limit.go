@@ -63,7 +63,8 @@ func (l *streamLimiter) acquire(by Grant, next *stream) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if by.Pod == "" {
-		if l.open >= l.limits.Streams {
+		// A reader of all configs, such as an auth service or a replica, counts as a namespace without streams.
+		if l.open >= l.limits.Streams && !(by.All && l.evict(&namespaceStreams{})) {
 			return false
 		}
 		l.open++

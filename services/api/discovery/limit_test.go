@@ -74,7 +74,24 @@ func TestNamespacesShareStreams(t *testing.T) {
 		t.Errorf("the other namespace has %d of %d streams, want half of 100", modest, s.count())
 	}
 	if open, taken := sit(t, s, "", ""); taken || open.ctx.Err() != nil {
-		t.Error("a reader that is no pod takes the place of one")
+		t.Error("a reader without rights takes the place of a pod")
+	}
+}
+
+// However many streams the pods of a namespace take, auth services and other replicas open theirs.
+func TestReadersOfAllConfigsGetStreams(t *testing.T) {
+	s := newStreamLimiter(Limits{Streams: 100, PodStreams: 4})
+	for i := range 1000 {
+		sit(t, s, "greedy/door", fmt.Sprintf("pod-%d", i/4))
+	}
+	for i := range 20 {
+		ctx, cancel := context.WithCancelCause(t.Context())
+		if !s.acquire(Grant{All: true, ForAuth: true}, &stream{ctx: ctx, cancel: cancel}) {
+			t.Fatalf("reader %d is refused", i)
+		}
+	}
+	if greedy := s.namespaces["greedy"].open; greedy != 80 || s.count() != 100 {
+		t.Errorf("the namespace has %d of %d streams, want 80 of 100", greedy, s.count())
 	}
 }
 

@@ -9,12 +9,17 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/stunner-gateway/stunner/services/api/discovery"
 	"github.com/stunner-gateway/stunner/services/operator/internal/manifest"
@@ -38,6 +43,8 @@ type authorizer struct {
 	// the existing system have no token.
 	byAddress bool
 	log       *slog.Logger
+	// gateways reads Gateways from the cache. It is nil until the cache exists; every Gateway then counts as existing.
+	gateways atomic.Pointer[client.Reader]
 	// readers are the user names system:serviceaccount:NAMESPACE:NAME of the clients that may read the configs of all
 	// Gateways, optionally with the suffix WholeConfigs.
 	readers []string
@@ -215,5 +222,26 @@ func (r *authorizer) podGrant(
 	if !ok || string(pod.UID) != bound.UID || accountPrefix+namespace+":"+pod.Spec.ServiceAccountName != account {
 		return discovery.Grant{}, true, nil
 	}
+	if err := r.expects(ctx, pod, id); err != nil {
+		return discovery.Grant{}, true, err
+	}
 	return discovery.Grant{ID: id, Pod: pod.Name, Node: pod.Spec.NodeName}, true, nil
+}
+
+// expects returns an error for a pod that cannot be a dataplane: one without a node, or for a Gateway that does not
+// exist. Both may be so only because a watch is late, so the client tries again.
+func (r *authorizer) expects(ctx context.Context, pod *corev1.Pod, id string) error {
+	if pod.Spec.NodeName == "" {
+		return fmt.Errorf("authorize pod %s: %w: it has no node", resource.KeyOf(pod), discovery.ErrUndecided)
+	}
+	reader := r.gateways.Load()
+	if reader == nil {
+		return nil
+	}
+	namespace, name, _ := strings.Cut(id, "/")
+	err := (*reader).Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, &gwapiv1.Gateway{})
+	if apierrors.IsNotFound(err) {
+		return fmt.Errorf("authorize pod %s: %w: Gateway %s does not exist", resource.KeyOf(pod), discovery.ErrUndecided, id)
+	}
+	return nil
 }

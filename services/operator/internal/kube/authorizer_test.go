@@ -24,7 +24,9 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/stunner-gateway/stunner/services/api/discovery"
 	"github.com/stunner-gateway/stunner/services/operator/internal/manifest"
@@ -521,5 +523,40 @@ func TestAuthorizer_PodAddress(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A pod that cannot be a dataplane gets no grant, so that it takes no stream: one without a node, and one for a Gateway
+// that does not exist. It may try again, because the watches may be late.
+func TestPodThatCannotBeADataplaneGetsNoGrant(t *testing.T) {
+	s, err := newScheme()
+	if err != nil {
+		t.Fatal(err)
+	}
+	door := &gwapiv1.Gateway{ObjectMeta: metav1.ObjectMeta{Namespace: "media", Name: "door"}}
+	pending := relayPod()
+	pending.Spec.NodeName = ""
+	for name, c := range map[string]struct {
+		pod      *corev1.Pod
+		gateways client.Reader
+		granted  bool
+	}{
+		"a dataplane":           {relayPod(), fake.NewClientBuilder().WithScheme(s).WithObjects(door).Build(), true},
+		"before the cache":      {relayPod(), nil, true},
+		"a pod without a node":  {pending, nil, false},
+		"a Gateway that is not": {relayPod(), fake.NewClientBuilder().WithScheme(s).Build(), false},
+	} {
+		a := &authorizer{pods: &podIndex{
+			ready: make(chan struct{}), cache: fake.NewClientBuilder().WithObjects(c.pod).Build(),
+		}}
+		close(a.pods.ready)
+		if c.gateways != nil {
+			a.gateways.Store(&c.gateways)
+		}
+		bound := tokenObject{Name: "relay", UID: "7d3e"}
+		grant, found, err := a.podGrant(t.Context(), "media", bound, accountPrefix+"media:dataplane")
+		if granted := grant.ID == "media/door"; granted != c.granted || !found || granted == errors.Is(err, discovery.ErrUndecided) {
+			t.Errorf("%s: grant %+v, %v", name, grant, err)
+		}
 	}
 }

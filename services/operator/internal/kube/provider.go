@@ -164,6 +164,7 @@ func (p *Provider) work(ctx context.Context, l *loop, id *trust.Identity, reader
 		config: p.Config, cache: k.options, owner: ownerReferences(ctx, p.Settings), tasks: &p.tasks,
 	}
 	if readers != nil {
+		readers.gateways.Store(new(client.Reader(c)))
 		l.rollouts.forwarding = newForwarding(l.rollouts.reports, readers.pods, l.published.server, p.Log)
 	}
 	ca, err := p.manageOwnObjects(ctx, group, l, id, own)

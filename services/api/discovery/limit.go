@@ -38,6 +38,8 @@ type streamLimiter struct {
 	open int
 	// namespaces contains the streams of pods by namespace. The streams of other readers are only counted in open.
 	namespaces map[string]*namespaceStreams
+	// large is stream.large of the readers that are no pods.
+	large chan struct{}
 }
 
 // namespaceStreams contains the open streams of the pods of one namespace.
@@ -45,7 +47,13 @@ type namespaceStreams struct {
 	open int
 	// pods contains the streams of each pod, the oldest first.
 	pods map[string][]*stream
+	// large is stream.large of these streams, so that the pods of a namespace wait for each other only.
+	large chan struct{}
 }
+
+// largeFrames is the maximum number of large frames of one namespace, or of all readers that are no pods, in memory at
+// the same time.
+const largeFrames = 8
 
 var (
 	errReplaced = errors.New("the pod has opened a newer stream")
@@ -53,7 +61,9 @@ var (
 )
 
 func newStreamLimiter(l Limits) *streamLimiter {
-	return &streamLimiter{limits: l, namespaces: map[string]*namespaceStreams{}}
+	return &streamLimiter{
+		limits: l, namespaces: map[string]*namespaceStreams{}, large: make(chan struct{}, largeFrames),
+	}
 }
 
 // acquire registers a new stream, and reports whether it may open. If the pod has too many streams, its oldest stream
@@ -68,6 +78,7 @@ func (l *streamLimiter) acquire(by Grant, next *stream) bool {
 			return false
 		}
 		l.open++
+		next.large = l.large
 		return true
 	}
 	own := l.namespace(by)
@@ -80,6 +91,7 @@ func (l *streamLimiter) acquire(by Grant, next *stream) bool {
 	}
 	l.open++
 	own.open++
+	next.large = own.large
 	own.pods[by.Pod] = append(own.pods[by.Pod], next)
 	return true
 }
@@ -88,7 +100,7 @@ func (l *streamLimiter) acquire(by Grant, next *stream) bool {
 func (l *streamLimiter) namespace(of Grant) *namespaceStreams {
 	name, _, _ := strings.Cut(of.ID, "/")
 	if l.namespaces[name] == nil {
-		l.namespaces[name] = &namespaceStreams{pods: map[string][]*stream{}}
+		l.namespaces[name] = &namespaceStreams{pods: map[string][]*stream{}, large: make(chan struct{}, largeFrames)}
 	}
 	return l.namespaces[name]
 }

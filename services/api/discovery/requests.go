@@ -32,7 +32,10 @@ const (
 	// responseFrameLimit is the maximum length of the frame of an answer.
 	responseFrameLimit = ResponseLimit + 1<<10
 	// answersLimit is the maximum length of the bodies of all answers to one Ask.
-	answersLimit = 8 << 20
+	answersLimit = 4 << 20
+	// asksPerNamespace is the maximum number of concurrent calls of Ask for the Gateways of a namespace. Further calls
+	// wait.
+	asksPerNamespace = 8
 )
 
 // Errors of answers, for readers of Answer.Error.
@@ -41,7 +44,8 @@ const (
 	AnswersNoRequests = "this release of stunnerd answers no requests"
 	errBusy           = "busy: the pod has not answered earlier requests yet"
 	errNoAnswer       = "no answer within 5 s"
-	errTooMuch        = "the answers of all pods are more than 8 MiB: use a lower limit"
+	errCrowded        = "other requests for Gateways of this namespace took too long: try again"
+	errTooMuch        = "the answers of all pods are more than 4 MiB: use a lower limit"
 )
 
 // Query is a request to the pods of one Gateway.
@@ -170,8 +174,16 @@ func (s *Server) Ask(ctx context.Context, q Query) []Answer {
 			answers[pod] = Answer{Pod: pod, Error: AnswersNoRequests}
 		}
 	}
-	results := make(chan Answer)
 	asked := s.served.matching(q)
+	namespace, _, _ := strings.Cut(q.ID, "/")
+	if !s.asking.begin(ctx, namespace) {
+		for _, one := range asked {
+			answers[one.Pod] = Answer{Pod: one.Pod, Error: errCrowded}
+		}
+		return sortedAnswers(answers)
+	}
+	defer s.asking.end(namespace)
+	results := make(chan Answer)
 	for _, one := range asked {
 		go func() { results <- one.ask(ctx, q) }()
 	}
@@ -183,7 +195,48 @@ func (s *Server) Ask(ctx context.Context, q Query) []Answer {
 		}
 		answers[a.Pod] = a
 	}
-	return slices.SortedFunc(maps.Values(answers), func(a, b Answer) int { return strings.Compare(a.Pod, b.Pod) })
+	return sortedAnswers(answers)
+}
+
+func sortedAnswers(byPod map[string]Answer) []Answer {
+	return slices.SortedFunc(maps.Values(byPod), func(a, b Answer) int { return strings.Compare(a.Pod, b.Pod) })
+}
+
+// asking limits the concurrent calls of Ask by namespace, because each may have answersLimit bytes in memory.
+type asking struct {
+	mu      sync.Mutex
+	running map[string]int
+	// ended is closed and replaced when a call ends.
+	ended chan struct{}
+}
+
+// begin waits until a call may run. It returns false if ctx ends before.
+func (a *asking) begin(ctx context.Context, namespace string) bool {
+	for {
+		a.mu.Lock()
+		ended := a.ended
+		if a.running[namespace] < asksPerNamespace {
+			a.running[namespace]++
+			a.mu.Unlock()
+			return true
+		}
+		a.mu.Unlock()
+		select {
+		case <-ended:
+		case <-ctx.Done():
+			return false
+		}
+	}
+}
+
+func (a *asking) end(namespace string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.running[namespace]--; a.running[namespace] == 0 {
+		delete(a.running, namespace)
+	}
+	close(a.ended)
+	a.ended = make(chan struct{})
 }
 
 // connected returns the pods that are known to have a stream for the config id. A pod may be listed twice.

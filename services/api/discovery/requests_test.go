@@ -563,6 +563,40 @@ func TestAnswersAreBoundedTogether(t *testing.T) {
 	})
 }
 
+// However many pods send large frames, only a few of one namespace are in memory at the same time, and those of another
+// namespace do not wait for them.
+func TestFewLargeFramesAreInMemory(t *testing.T) {
+	l := newStreamLimiter(Limits{Streams: 1000, PodStreams: 4})
+	var crowd []*stream
+	for i := range 100 {
+		open, _ := sit(t, l, "greedy/door", fmt.Sprint("pod-", i))
+		crowd = append(crowd, open)
+	}
+	var reading atomic.Int32
+	read := make(chan *stream, len(crowd))
+	for _, open := range crowd {
+		go func() {
+			data, err := open.readRest(strings.NewReader(strings.Repeat("x", ResponseLimit)), make([]byte, smallFrame))
+			if err == nil && len(data) == smallFrame+ResponseLimit {
+				reading.Add(1)
+				read <- open
+			}
+		}()
+	}
+	modest, _ := sit(t, l, "modest/door", "pod")
+	if _, err := modest.readRest(strings.NewReader("x"), nil); err != nil || !modest.holds {
+		t.Errorf("the frame of another namespace: %v", err)
+	}
+	for range crowd {
+		open := <-read
+		if n := reading.Load(); n > largeFrames {
+			t.Fatalf("%d large frames are in memory, want at most %d", n, largeFrames)
+		}
+		reading.Add(-1)
+		open.yield()
+	}
+}
+
 // FuzzClientFrame checks that no frame of a client harms a server with an outstanding request.
 func FuzzClientFrame(f *testing.F) {
 	for _, seed := range []string{

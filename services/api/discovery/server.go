@@ -64,6 +64,7 @@ type Server struct {
 	sources *ratelimit.Limiter[netip.Prefix]
 	streams *streamLimiter
 	served  servedStreams
+	asking  asking
 	peers   peerLists
 }
 
@@ -84,6 +85,7 @@ func NewServer(o ServerOptions) *Server {
 		sources:     ratelimit.New[netip.Prefix](float64(o.Limits.Rate), o.Limits.Burst, maxSources),
 		streams:     newStreamLimiter(o.Limits),
 		served:      servedStreams{streams: map[servedKey]*served{}},
+		asking:      asking{running: map[string]int{}, ended: make(chan struct{})},
 		peers:       peerLists{lists: map[string]*peerList{}},
 	}
 	s.mux.HandleFunc("GET "+apiPath, s.serveList)
@@ -265,6 +267,7 @@ func (s *Server) upgrade(w http.ResponseWriter, r *http.Request, by Grant) (open
 	open.peerPings = true
 	leave = func() {
 		open.close()
+		open.yield()
 		s.streams.release(by, open)
 	}
 	conn, err := websocket.Accept(w, r,

@@ -3,6 +3,7 @@ package discovery
 import (
 	"context"
 	"errors"
+	"io"
 	"sync/atomic"
 	"time"
 
@@ -40,7 +41,15 @@ type stream struct {
 	open atomic.Bool
 	// pinged is set if this side has sent a ping and has received nothing since.
 	pinged atomic.Bool
+	// large limits how many streams have a frame of more than smallFrame in memory at the same time; nil if nothing
+	// limits it. A stream that waits for others does not read, and its peer waits.
+	large chan struct{}
+	// holds is set while the stream counts in large. Only the reading goroutine uses it.
+	holds bool
 }
+
+// smallFrame is the size of a frame in bytes up to which large does not limit it.
+const smallFrame = 8 << 10
 
 // newStream returns a stream without a connection; use sets it.
 func newStream(ctx context.Context, p pulse) *stream {
@@ -99,10 +108,18 @@ func (s *stream) keepAlive() error {
 	}
 }
 
-// read returns the next text frame.
+// read returns the next text frame. The frame before must not be used any more.
 func (s *stream) read() ([]byte, error) {
+	s.yield()
 	for {
-		kind, data, err := s.conn.Read(s.ctx)
+		kind, r, err := s.conn.Reader(s.ctx)
+		if err != nil {
+			return nil, s.cause(err)
+		}
+		data, err := io.ReadAll(io.LimitReader(r, smallFrame))
+		if err == nil && len(data) == smallFrame {
+			data, err = s.readRest(r, data)
+		}
 		if err != nil {
 			return nil, s.cause(err)
 		}
@@ -110,6 +127,29 @@ func (s *stream) read() ([]byte, error) {
 		if kind == websocket.MessageText {
 			return data, nil
 		}
+		s.yield()
+	}
+}
+
+// readRest reads a large frame when there is room for it.
+func (s *stream) readRest(r io.Reader, begin []byte) ([]byte, error) {
+	if s.large != nil {
+		select {
+		case s.large <- struct{}{}:
+			s.holds = true
+		case <-s.ctx.Done():
+			return nil, s.ctx.Err()
+		}
+	}
+	rest, err := io.ReadAll(r)
+	return append(begin, rest...), err
+}
+
+// yield makes room for a large frame of another stream.
+func (s *stream) yield() {
+	if s.holds {
+		s.holds = false
+		<-s.large
 	}
 }
 

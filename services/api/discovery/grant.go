@@ -18,6 +18,9 @@ type Grant struct {
 	ID string
 	// Pod is the name of the caller's pod, or "" if the caller is not known to be a pod.
 	Pod string
+	// Absent is set if the Gateway of the pod does not exist. The pod can then open no stream, because anyone who may
+	// create pods could open all of them.
+	Absent bool
 	// Node is the node on which Pod runs.
 	Node string
 	// ForAuth is set for an auth service. It receives config.Config.ForAuth of each config, and cannot send reports.
@@ -164,7 +167,9 @@ func (s *Server) review(stream *stream, r *http.Request, want selector, grant Gr
 		if stream.ctx.Err() != nil {
 			return
 		}
-		if now, why, err := s.judge(s.options.Confirm, r, want); why != Undecided && now != grant {
+		now, why, err := s.judge(s.options.Confirm, r, want)
+		now.Absent = grant.Absent // the pod of a deleted Gateway keeps its stream
+		if why != Undecided && now != grant {
 			stream.cancel(fmt.Errorf("%w: %w", errRevoked, errors.Join(err, errors.New(string(why)))))
 			return
 		}

@@ -154,6 +154,8 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, want selector, an
 	grant, ok := s.authorized(w, r, want)
 	switch {
 	case !ok:
+	case isWatch(r) && grant.Absent:
+		writeError(w, http.StatusNotFound, "Config not found for ID "+grant.ID+": the Gateway does not exist")
 	case isWatch(r):
 		s.watch(w, r, want, grant)
 	default:

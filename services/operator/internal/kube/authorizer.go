@@ -12,7 +12,6 @@ import (
 	"sync/atomic"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -222,26 +221,17 @@ func (r *authorizer) podGrant(
 	if !ok || string(pod.UID) != bound.UID || accountPrefix+namespace+":"+pod.Spec.ServiceAccountName != account {
 		return discovery.Grant{}, true, nil
 	}
-	if err := r.expects(ctx, pod, id); err != nil {
-		return discovery.Grant{}, true, err
+	if pod.Spec.NodeName == "" { // the watch may be late
+		return discovery.Grant{}, true, fmt.Errorf("authorize pod %s: %w: it has no node",
+			resource.KeyOf(pod), discovery.ErrUndecided)
 	}
-	return discovery.Grant{ID: id, Pod: pod.Name, Node: pod.Spec.NodeName}, true, nil
+	grant = discovery.Grant{ID: id, Pod: pod.Name, Node: pod.Spec.NodeName}
+	grant.Absent = r.isAbsent(ctx, types.NamespacedName{Namespace: namespace, Name: pod.Labels[resource.RelatedGatewayName]})
+	return grant, true, nil
 }
 
-// expects returns an error for a pod that cannot be a dataplane: one without a node, or for a Gateway that does not
-// exist. Both may be so only because a watch is late, so the client tries again.
-func (r *authorizer) expects(ctx context.Context, pod *corev1.Pod, id string) error {
-	if pod.Spec.NodeName == "" {
-		return fmt.Errorf("authorize pod %s: %w: it has no node", resource.KeyOf(pod), discovery.ErrUndecided)
-	}
+// isAbsent reports whether a Gateway is known not to exist.
+func (r *authorizer) isAbsent(ctx context.Context, gateway types.NamespacedName) bool {
 	reader := r.gateways.Load()
-	if reader == nil {
-		return nil
-	}
-	namespace, name, _ := strings.Cut(id, "/")
-	err := (*reader).Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, &gwapiv1.Gateway{})
-	if apierrors.IsNotFound(err) {
-		return fmt.Errorf("authorize pod %s: %w: Gateway %s does not exist", resource.KeyOf(pod), discovery.ErrUndecided, id)
-	}
-	return nil
+	return reader != nil && apierrors.IsNotFound((*reader).Get(ctx, gateway, &gwapiv1.Gateway{}))
 }

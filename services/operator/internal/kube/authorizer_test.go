@@ -526,9 +526,9 @@ func TestAuthorizer_PodAddress(t *testing.T) {
 	}
 }
 
-// A pod that cannot be a dataplane gets no grant, so that it takes no stream: one without a node, and one for a Gateway
-// that does not exist. It may try again, because the watches may be late.
-func TestPodThatCannotBeADataplaneGetsNoGrant(t *testing.T) {
+// A pod that cannot be a dataplane opens no stream: one without a node, and one for a Gateway that does not exist. The
+// first one may try again, because the watch of pods may be late.
+func TestPodThatCannotBeADataplaneOpensNoStream(t *testing.T) {
 	s, err := newScheme()
 	if err != nil {
 		t.Fatal(err)
@@ -539,12 +539,13 @@ func TestPodThatCannotBeADataplaneGetsNoGrant(t *testing.T) {
 	for name, c := range map[string]struct {
 		pod      *corev1.Pod
 		gateways client.Reader
-		granted  bool
+		absent   bool
+		err      error
 	}{
-		"a dataplane":           {relayPod(), fake.NewClientBuilder().WithScheme(s).WithObjects(door).Build(), true},
-		"before the cache":      {relayPod(), nil, true},
-		"a pod without a node":  {pending, nil, false},
-		"a Gateway that is not": {relayPod(), fake.NewClientBuilder().WithScheme(s).Build(), false},
+		"a dataplane":           {relayPod(), fake.NewClientBuilder().WithScheme(s).WithObjects(door).Build(), false, nil},
+		"before the cache":      {relayPod(), nil, false, nil},
+		"a pod without a node":  {pending, nil, false, discovery.ErrUndecided},
+		"a Gateway that is not": {relayPod(), fake.NewClientBuilder().WithScheme(s).Build(), true, nil},
 	} {
 		a := &authorizer{pods: &podIndex{
 			ready: make(chan struct{}), cache: fake.NewClientBuilder().WithObjects(c.pod).Build(),
@@ -555,7 +556,7 @@ func TestPodThatCannotBeADataplaneGetsNoGrant(t *testing.T) {
 		}
 		bound := tokenObject{Name: "relay", UID: "7d3e"}
 		grant, found, err := a.podGrant(t.Context(), "media", bound, accountPrefix+"media:dataplane")
-		if granted := grant.ID == "media/door"; granted != c.granted || !found || granted == errors.Is(err, discovery.ErrUndecided) {
+		if grant.Absent != c.absent || !found || !errors.Is(err, c.err) || (grant.ID == "media/door") != (c.err == nil) {
 			t.Errorf("%s: grant %+v, %v", name, grant, err)
 		}
 	}

@@ -142,7 +142,7 @@ func (b *strict) deploy() {
 		gateway, name := pod%b.size, podOf(pod)
 		if err := b.create(ctx, fmt.Sprintf(`{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":%q,"name":%q,
 			"labels":{"app":"stunner","stunner.l7mp.io/related-gateway-name":%q,"stunner.l7mp.io/related-gateway-namespace":%q}},
-			"spec":{"serviceAccountName":%q,"automountServiceAccountToken":false,"containers":[{"name":"stunnerd","image":"example.net/stunnerd"}]}}`,
+			"spec":{"nodeName":"worker","serviceAccountName":%q,"automountServiceAccountToken":false,"containers":[{"name":"stunnerd","image":"example.net/stunnerd"}]}}`,
 			namespaceOf(gateway), name, nameOf(gateway), namespaceOf(gateway), account)); err != nil {
 			return err
 		}

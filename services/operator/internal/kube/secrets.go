@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/stunner-gateway/stunner/services/operator/internal/manifest"
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
@@ -137,7 +138,9 @@ func (s *secretFetcher) fetch(ctx context.Context, key types.NamespacedName) {
 		return
 	}
 	s.queue.Forget(key)
-	resource.TrimSecret(secret)
+	if secret.Type != manifest.StandbyType {
+		resource.TrimSecret(secret)
+	}
 	c := objectChange{object: s.intake.admit(secret)}
 	if c.object == secret {
 		c.certificate = resource.ParseCertificate(secret) // here, because it takes milliseconds for a large key

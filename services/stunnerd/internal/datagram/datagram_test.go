@@ -51,7 +51,7 @@ func TestSteeredPortIsReadByItsFirstSockets(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i := range senders {
-		own, err := s.Join(port, math.MaxInt)
+		own, err := s.Join(math.MaxInt)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -122,7 +122,7 @@ func readable(t *testing.T, conns []*net.UDPConn) int {
 func TestSenderSendsFromItsPortToEitherFamily(t *testing.T) {
 	conn, s := reader(t, "", 0)
 	port := conn.LocalAddr().(*net.UDPAddr).Port
-	own, err := s.Join(port, math.MaxInt)
+	own, err := s.Join(math.MaxInt)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -163,15 +163,15 @@ func TestSenderOfIPv4(t *testing.T) {
 }
 
 func TestSenderLeavesScarceDescriptorsAlone(t *testing.T) {
-	conn, s := reader(t, "", 0)
-	if own, err := s.Join(conn.LocalAddr().(*net.UDPAddr).Port, 2); !errors.Is(err, ErrScarce) || own != nil {
+	_, s := reader(t, "", 0)
+	if own, err := s.Join(2); !errors.Is(err, ErrScarce) || own != nil {
 		t.Errorf("%v, %v, want %v", own, err, ErrScarce)
 	}
 }
 
 func TestSenderThatIsClosedSendsNothing(t *testing.T) {
-	conn, s := reader(t, "", 0)
-	own, err := s.Join(conn.LocalAddr().(*net.UDPAddr).Port, math.MaxInt)
+	_, s := reader(t, "", 0)
+	own, err := s.Join(math.MaxInt)
 	if err != nil {
 		t.Fatal(err)
 	}

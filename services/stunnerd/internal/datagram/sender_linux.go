@@ -125,33 +125,54 @@ func open(family, most int) (fd int, err error) {
 	return fd, nil
 }
 
-// Join returns a Sender with a socket of its own on the port of s. The sockets of the port must have SO_REUSEPORT and
-// be bound to the wildcard address. The new socket receives nothing if Steer was called for the port. The error is
-// ErrScarce if the new descriptor has a number above most.
-func (s *Sender) Join(port, most int) (*Sender, error) {
-	fd, err := open(s.family, most)
-	if err != nil {
-		return nil, err
-	}
-	if err := bindShared(fd, s.family, port); err != nil {
-		return nil, errors.Join(fmt.Errorf("bind UDP socket to port %d: %w", port, err), unix.Close(fd))
-	}
-	return &Sender{family: s.family, fd: fd, release: func() error { return unix.Close(fd) }}, nil
+// Share makes Join possible for a socket that was bound without SO_REUSEPORT. Without the option the kernel has selected
+// a port that no other socket has.
+func (s *Sender) Share() error {
+	return s.Use(func(fd int) error {
+		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1); err != nil {
+			return fmt.Errorf("share port of UDP socket: %w", err)
+		}
+		return nil
+	})
 }
 
-// bindShared binds a socket to the wildcard address of its family on a port that other sockets share (SO_REUSEPORT). An
-// IPv6 socket serves IPv4 too.
-func bindShared(fd, family, port int) error {
+// Join returns a Sender with a socket of its own on the address and port of s. The sockets of the port must have
+// SO_REUSEPORT. The new socket receives nothing if Steer was called for the port. The error is ErrScarce if the new
+// descriptor has a number above most, and net.ErrClosed after Close of s.
+func (s *Sender) Join(most int) (joined *Sender, err error) {
+	err = s.Use(func(of int) error {
+		fd, err := open(s.family, most)
+		if err != nil {
+			return err
+		}
+		if err := bindShared(fd, of, s.family); err != nil {
+			return errors.Join(fmt.Errorf("bind UDP socket to a shared port: %w", err), unix.Close(fd))
+		}
+		joined = &Sender{family: s.family, fd: fd, release: func() error { return unix.Close(fd) }}
+		return nil
+	})
+	return joined, err
+}
+
+// bindShared binds a socket to the address and port of another one of its family (SO_REUSEPORT).
+func bindShared(fd, of, family int) error {
+	at, err := unix.Getsockname(of)
+	if err != nil {
+		return err
+	}
 	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1); err != nil {
 		return err
 	}
-	if family == unix.AF_INET {
-		return unix.Bind(fd, &unix.SockaddrInet4{Port: port})
+	if family == unix.AF_INET6 {
+		only, err := unix.GetsockoptInt(of, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY)
+		if err == nil {
+			err = unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, only)
+		}
+		if err != nil {
+			return err
+		}
 	}
-	if err := unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 0); err != nil {
-		return err
-	}
-	return unix.Bind(fd, &unix.SockaddrInet6{Port: port})
+	return unix.Bind(fd, at)
 }
 
 // neighbourQueue is how many bytes the kernel queues while it resolves one neighbour, at the default of the sysctl

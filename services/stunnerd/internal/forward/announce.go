@@ -13,6 +13,8 @@ const (
 	maxPending = 65_536
 	// batchSize is the size of the clients of one hold, renew or release frame: such a frame has at most 1,200 bytes.
 	batchSize = 1200 - Overhead6
+	// sweepEvery is how often what has expired is removed from the index, and from Sessions.
+	sweepEvery = 30 * time.Second
 )
 
 // Added tells the homes of a client that its session is here. Sessions must contain the session already.
@@ -94,7 +96,7 @@ func (f *Forwarder) run() {
 	a := announcer{forwarder: f, outbox: f.Outbox(), batches: map[batchKey]*clientBatch{}, renew: f.now() + renewEvery}
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
-	for seconds := 0; ; {
+	for sweep := f.now() + sweepEvery; ; {
 		select {
 		case <-f.closed:
 			return
@@ -102,8 +104,10 @@ func (f *Forwarder) run() {
 		case <-ticker.C:
 			f.settle()
 			f.front.sweep(f.now())
-			if seconds++; seconds%30 == 0 {
-				f.index.sweep(f.now())
+			if at := f.now(); at >= sweep {
+				sweep = at + sweepEvery
+				f.index.sweep(at)
+				f.sessions.Sweep(time.Now())
 			}
 		}
 		a.announce()

@@ -48,7 +48,7 @@ type Client struct {
 	Port uint16
 }
 
-// Sessions are the sessions of this process and its listeners. All methods except Has and All are called by one
+// Sessions are the sessions of this process and its listeners. All methods except Has, All and Sweep are called by one
 // goroutine only, the reader of the Forwarder.
 type Sessions interface {
 	// Serves reports whether a UDP listener is open on a port.
@@ -70,6 +70,9 @@ type Sessions interface {
 	Unowned(c Client, message []byte, asked *datagram.Source)
 	// Flush ends a batch of calls of Deliver and Answer.
 	Flush(now time.Time)
+	// Sweep frees what Answer has opened for clients that get no more answers. It is called every sweepEvery, from another
+	// goroutine.
+	Sweep(now time.Time)
 }
 
 // Options are the arguments of Open.

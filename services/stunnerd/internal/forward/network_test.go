@@ -225,6 +225,8 @@ func (s *testSessions) Unowned(_ Client, message []byte, asked *datagram.Source)
 
 func (s *testSessions) Flush(time.Time) {}
 
+func (s *testSessions) Sweep(time.Time) {}
+
 // got returns what was delivered and answered, and forgets it.
 func (s *testSessions) got() (delivered, answered []string) {
 	s.mu.Lock()

@@ -164,7 +164,7 @@ func newAssociation(
 	if err := relay.Room(); err != nil {
 		return nil, err
 	}
-	sender, shared := s.port.openSender(s.index)
+	sender, shared := s.port.openSender(s.index, s.port.most)
 	a := &association{
 		socket: s, client: client, addr: net.UDPAddrFromAddrPort(client), from: from, sender: sender, shared: shared,
 		cookie: [cookieSize]byte(h.cookie), ahead: h.sequence - 1,

@@ -72,6 +72,9 @@ func openDTLS(c config.Listener, g *gate.Gate, m *meter.Listener, o Options) (Li
 			elsewhere: o.Forwarder.Outbox(),
 		}
 		l.sockets = append(l.sockets, s)
+	}
+	l.answers = newFrontAnswers(port, l.sockets[0].meter, l.sockets[0].drop)
+	for _, s := range l.sockets {
 		l.serving.Go(s.read)
 	}
 	return l, nil
@@ -88,7 +91,9 @@ func (l *dtlsListener) Tasks() (tasks []*watch.Task) {
 // Close closes all associations and sockets, and waits for their goroutines.
 func (l *dtlsListener) Close() error {
 	l.forget()
-	return l.connections.Close()
+	err := l.connections.Close()
+	l.answers.closeAll()
+	return err
 }
 
 // dtlsSuites are the authenticated cipher suites with forward secrecy.

@@ -31,7 +31,7 @@ import (
 )
 
 // keyPair returns a certificate for names, in the form of a config.
-func keyPair(t *testing.T, names ...string) (cert string, key credential.Secret) {
+func keyPair(t testing.TB, names ...string) (cert string, key credential.Secret) {
 	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

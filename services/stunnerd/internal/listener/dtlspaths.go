@@ -122,7 +122,7 @@ func (l *dtlsListener) Answer(client netip.AddrPort, records []byte, asked *data
 func (l *dtlsListener) Unowned(netip.AddrPort, []byte, *datagram.Source) {}
 
 // Flush implements Forwarding.
-func (l *dtlsListener) Flush(time.Time) {
-	s := l.sockets[0]
-	l.answers.flush(s.port, s.meter, s.drop)
-}
+func (l *dtlsListener) Flush(now time.Time) { l.answers.flush(now) }
+
+// Sweep implements Forwarding.
+func (l *dtlsListener) Sweep(now time.Time) { l.answers.sweep(now) }

@@ -16,6 +16,7 @@
 //	association.go hello.go        DTLS associations and their first message
 //	cookie.go                      access to private state of pion/dtls
 //	paths.go dtlspaths.go          paths to a client through other pods; those of an association
+//	answers.go                     answers of other pods to their clients
 package listener
 
 import (

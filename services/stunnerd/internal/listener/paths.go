@@ -8,8 +8,6 @@ import (
 
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/datagram"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/forward"
-	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
-	"github.com/stunner-gateway/stunner/services/stunnerd/internal/relay"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
 )
 
@@ -237,7 +235,7 @@ func (c *udpClient) Away() bool { return c.paths.away() }
 func (c *udpClient) Front() netip.AddrPort { return c.paths.front() }
 
 // Forwarding is a Listener whose clients may send to one pod while another one has their sessions. Its methods are
-// called by one goroutine, except Has and Clients.
+// called by one goroutine, except Has, Clients and Sweep.
 type Forwarding interface {
 	// Has reports whether a client has a session here.
 	Has(client netip.AddrPort) bool
@@ -252,35 +250,14 @@ type Forwarding interface {
 	Unowned(client netip.AddrPort, message []byte, asked *datagram.Source)
 	// Flush sends what Deliver and Answer have collected.
 	Flush(now time.Time)
+	// Sweep frees what Answer has opened for clients that get no more answers. It may be called from any goroutine.
+	Sweep(now time.Time)
 }
 
 // forwarded handles the datagrams that arrive from other pods. It is a udpSocket that does not read.
 type forwarded struct {
 	udpSocket
 	answers frontAnswers
-}
-
-// frontAnswers are the datagrams of other pods to clients that send to this pod.
-type frontAnswers []datagram.Packet
-
-func (a *frontAnswers) add(client netip.AddrPort, frame []byte, asked *datagram.Source) {
-	*a = append(*a, datagram.Packet{Payload: frame, To: client, From: asked})
-}
-
-// flush sends the answers from a port.
-func (a *frontAnswers) flush(p *udpPort, m *meter.Listener, drop func(netip.AddrPort, meter.Reason)) {
-	if len(*a) == 0 {
-		return
-	}
-	p.senders[0].SendAll(*a)
-	m.Tx.AddSum(sent(*a))
-	for i := range *a {
-		if err := (*a)[i].Err; err != nil {
-			drop((*a)[i].To, relay.Undelivered(err))
-		}
-	}
-	clear(*a)
-	*a = (*a)[:0]
 }
 
 // Has implements Forwarding.
@@ -330,5 +307,8 @@ func (l *udpListener) Unowned(client netip.AddrPort, message []byte, asked *data
 func (l *udpListener) Flush(now time.Time) {
 	s := &l.forwarded
 	s.outbox.Flush(now)
-	s.answers.flush(s.port, s.meter, s.drop)
+	s.answers.flush(now)
 }
+
+// Sweep implements Forwarding.
+func (l *udpListener) Sweep(now time.Time) { l.forwarded.answers.sweep(now) }

@@ -22,6 +22,7 @@ func (o owner) All(func(forward.Client) bool)                        {}
 func (o owner) Answer(forward.Client, []byte, *datagram.Source) bool { return false }
 func (o owner) Unowned(forward.Client, []byte, *datagram.Source)     {}
 func (o owner) Flush(time.Time)                                      {}
+func (o owner) Sweep(time.Time)                                      {}
 func (o owner) Deliver(_ forward.Client, _ []byte, w forward.Way, _ time.Time) bool {
 	if o.ways != nil {
 		o.ways <- w

@@ -22,7 +22,8 @@ import (
 //
 //	readers          receive; as many as Options.Sockets
 //	unauthenticated  send answers to clients without a session, and to clients to which no data was sent
-//	per client       send to one client with a session each; opened by openSender, closed with the session
+//	per client       send to one client with a session each; opened by openSender, closed with the session, or, if the
+//	                 session is in another pod, after a time without an answer (see frontAnswers)
 //
 // If a client with a session has no socket of its own, the socket of its reader sends to it.
 type udpPort struct {
@@ -70,7 +71,7 @@ func openPort(number, readers int, log *slog.Logger) (*udpPort, error) {
 	}
 	p.steered = true
 	for range unauthenticatedSockets {
-		s, err := p.senders[0].Join(number, math.MaxInt)
+		s, err := p.senders[0].Join(math.MaxInt)
 		if err == nil {
 			p.unauthenticated = append(p.unauthenticated, s)
 			err = s.EnlargeBuffer()
@@ -142,17 +143,14 @@ func (p *udpPort) answer(frame []byte, to netip.AddrPort, from *datagram.Source)
 	return datagram.ErrCongested
 }
 
-// openSender opens a Sender for one client. If it cannot be opened, for example because there are no file descriptors
-// left for it, or Steer has failed, openSender returns the Sender of the reader, which several clients share, and
+// openSender opens a Sender for one client. If it cannot be opened, for example because its descriptor would have a
+// number above most, or Steer has failed, openSender returns the Sender of the reader, which several clients share, and
 // reports shared. After Close it opens no socket.
-func (p *udpPort) openSender(reader int) (s *datagram.Sender, shared bool) {
+func (p *udpPort) openSender(reader, most int) (s *datagram.Sender, shared bool) {
 	if !p.steered {
 		return p.senders[reader], true
 	}
-	err := p.senders[0].Use(func(int) (err error) {
-		s, err = p.senders[0].Join(p.number, p.most)
-		return err
-	})
+	s, err := p.senders[0].Join(most)
 	if err != nil {
 		return p.senders[reader], true
 	}

@@ -73,6 +73,7 @@ func openUDP(c config.Listener, g *gate.Gate, m *meter.Listener, o Options) (Lis
 	l.forwarded.udpSocket = udpSocket{
 		port: port, gate: g, drops: o.Meter, meter: m, relays: map[netip.AddrPort]*relay.Relay{}, forwarder: o.Forwarder,
 	}
+	l.forwarded.answers = newFrontAnswers(port, m, l.forwarded.drop)
 	for i, conn := range port.readers {
 		s := &udpSocket{
 			conn: conn, port: port, index: i, gate: g, drops: o.Meter, meter: m,
@@ -135,6 +136,7 @@ func (l *udpListener) Tasks() (tasks []*watch.Task) {
 func (l *udpListener) Close() error {
 	l.forget()
 	err := l.port.Close()
+	l.forwarded.answers.closeAll()
 	for _, s := range l.sockets {
 		s.meter.Open.Add(-1)
 	}
@@ -390,7 +392,7 @@ func (c *udpClient) own() *datagram.Sender {
 	if sender := c.sender.Load(); sender != nil || c.released {
 		return sender
 	}
-	sender, shared := c.socket.port.openSender(c.socket.index)
+	sender, shared := c.socket.port.openSender(c.socket.index, c.socket.port.most)
 	c.shared = shared
 	c.sender.Store(sender)
 	return sender

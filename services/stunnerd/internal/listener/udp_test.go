@@ -28,7 +28,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // newGate returns a gate that ends with the test.
-func newGate(t *testing.T, protocol config.Protocol) (*gate.Gate, *meter.Meter) {
+func newGate(t testing.TB, protocol config.Protocol) (*gate.Gate, *meter.Meter) {
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)
 	engine, err := pionturn.New(1, log)

@@ -115,6 +115,13 @@ func (s forwarding) Flush(now time.Time) {
 	}
 }
 
+// Sweep implements forward.Sessions.
+func (s forwarding) Sweep(now time.Time) {
+	for _, l := range s.ports() {
+		l.Sweep(now)
+	}
+}
+
 // forwardSockets returns the addresses at which pods of the Gateway receive forwarded datagrams. The caller holds mu.
 func (s *Server) forwardSockets() []netip.AddrPort {
 	var sockets []netip.AddrPort

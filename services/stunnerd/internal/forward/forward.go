@@ -31,6 +31,7 @@ package forward
 
 import (
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"net/netip"
 	"sync"
@@ -81,6 +82,9 @@ type Options struct {
 	Local    netip.Addr
 	Sessions Sessions
 	Meter    *meter.Meter
+	// Descriptors is the highest number that the file descriptor of a socket for one pod may have. Pods without one
+	// share the socket that receives.
+	Descriptors int
 }
 
 // Forwarder passes datagrams between this pod and the others. A nil *Forwarder is valid: it forwards nothing. All
@@ -120,19 +124,27 @@ type Forwarder struct {
 	counters counters
 }
 
-// wire sends frames. It is a *datagram.Sender, or a network in the memory of a test.
+// wire is a *socket, or a network in the memory of a test.
 type wire interface {
+	// connect returns the sender of the frames to one pod. It is shared if it sends to other pods too. Close does not
+	// close one that is not shared.
+	connect() (s sender, shared bool)
+	Close() error
+}
+
+// sender sends frames. It is a *datagram.Sender, or a network in the memory of a test.
+type sender interface {
 	SendAll([]datagram.Packet)
 	Close() error
 }
 
 // Open opens a UDP socket on a port that the kernel selects. Nothing is forwarded before SetPeers.
 func Open(o Options) (*Forwarder, error) {
-	s, err := listen(o.Local)
+	s, err := listen(o.Local, o.Descriptors)
 	if err != nil {
 		return nil, fmt.Errorf("open socket for forwarding between pods: %w", err)
 	}
-	f := newForwarder(o, s.sender, netip.AddrPortFrom(o.Local.Unmap(), s.port))
+	f := newForwarder(o, s, netip.AddrPortFrom(o.Local.Unmap(), s.port))
 	f.running.Go(func() { s.read(f) })
 	return f, nil
 }
@@ -172,14 +184,19 @@ func (f *Forwarder) Tasks() []*watch.Task {
 	return []*watch.Task{&f.task}
 }
 
-// Close closes the socket and waits for the goroutines of f. It ends no session.
+// Close closes the sockets and waits for the goroutines of f. It ends no session.
 func (f *Forwarder) Close() (err error) {
 	if f == nil {
 		return nil
 	}
 	f.closing.Do(func() {
 		close(f.closed)
-		err = f.wire.Close()
+		err = f.wire.Close() // from now on, connect opens no socket
+		f.lists.Lock()
+		defer f.lists.Unlock()
+		for _, l := range f.view.Load().links {
+			err = errors.Join(err, l.close())
+		}
 	})
 	f.running.Wait()
 	return err

@@ -143,6 +143,8 @@ type counted struct {
 	counters map[[headerSize]byte]int
 }
 
+func (w *counted) connect() (sender, bool) { return w, true }
+
 func (w *counted) SendAll(packets []datagram.Packet) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -15,9 +15,10 @@ type Outbox struct {
 	forwarder *Forwarder
 	// known caches clients, so that a datagram of a known client needs no lock.
 	known map[clientKey]*known
-	// memory holds the frames, and packets refers to them.
+	// memory holds the frames, and packets refers to them. senders has the sender of each frame.
 	memory  []byte
 	packets []datagram.Packet
+	senders []sender
 }
 
 // outboxMemory is the memory for the frames of an Outbox. It has room for one frame of any size.
@@ -146,11 +147,13 @@ func (o *Outbox) put(l *link, k kind, c Client, payload []byte) error {
 		return errCounter
 	}
 	if o.memory == nil {
-		o.memory, o.packets = make([]byte, 0, outboxMemory), make([]datagram.Packet, 0, datagram.BatchSize)
+		o.memory = make([]byte, 0, outboxMemory)
+		o.packets, o.senders = make([]datagram.Packet, 0, datagram.BatchSize), make([]sender, 0, datagram.BatchSize)
 	}
 	start := len(o.memory)
 	o.memory = l.sealer.seal(o.memory, o.forwarder.self.Sender, counter, k, c, payload)
 	o.packets = append(o.packets, datagram.Packet{Payload: o.memory[start:], To: l.peer.Address})
+	o.senders = append(o.senders, l.sender)
 	return nil
 }
 
@@ -159,7 +162,7 @@ func (o *Outbox) Flush() {
 	if o == nil || len(o.packets) == 0 {
 		return
 	}
-	o.forwarder.wire.SendAll(o.packets)
+	o.send()
 	for i := range o.packets {
 		if o.packets[i].Err != nil {
 			o.forwarder.counters.failed.Add(1)
@@ -168,4 +171,19 @@ func (o *Outbox) Flush() {
 	o.empty()
 }
 
-func (o *Outbox) empty() { o.memory, o.packets = o.memory[:0], o.packets[:0] }
+// send sends the frames. Those to one pod in succession are one call.
+func (o *Outbox) send() {
+	for first := 0; first < len(o.packets); {
+		end := first + 1
+		for end < len(o.packets) && o.senders[end] == o.senders[first] {
+			end++
+		}
+		o.senders[first].SendAll(o.packets[first:end])
+		first = end
+	}
+}
+
+func (o *Outbox) empty() {
+	clear(o.senders)
+	o.memory, o.packets, o.senders = o.memory[:0], o.packets[:0], o.senders[:0]
+}

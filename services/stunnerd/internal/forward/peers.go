@@ -86,8 +86,20 @@ type link struct {
 	pod    *pod
 	peer   Peer
 	sealer sealer
+	// sender sends the frames to the pod. The kernel keeps those to a pod that has vanished in the send buffer, so each
+	// pod has a sender of its own, unless shared is set.
+	sender sender
+	shared bool
 	// openers are in the order of the keys.
 	openers []keyedOpener
+}
+
+// close closes the sender, unless other pods use it too.
+func (l *link) close() error {
+	if l.shared {
+		return nil
+	}
+	return l.sender.Close()
 }
 
 type keyedOpener struct {
@@ -209,10 +221,16 @@ func validAddress(a netip.AddrPort) bool {
 	return a.IsValid() && a.Port() != 0 && !a.Addr().IsUnspecified() && !a.Addr().IsMulticast() && a.Addr().Zone() == ""
 }
 
-// connect returns the link to a pod. The caller holds lists.
+// connect returns the link to a pod. It takes the sender over from the link before, if the pod has the same address. The
+// caller holds lists.
 func (f *Forwarder) connect(at *pod, peer Peer, keys []datedKey, now time.Duration) *link {
 	peer.Address = netip.AddrPortFrom(peer.Address.Addr().Unmap(), peer.Address.Port())
 	l := &link{pod: at, peer: peer}
+	if old := at.link.Load(); old != nil && !old.shared && old.peer.Address == peer.Address {
+		l.sender = old.sender
+	} else {
+		l.sender, l.shared = f.wire.connect()
+	}
 	seals := sealing(keys, now)
 	l.sealer = sealer{keyID: seals.ID, aead: derive(seals.Secret, f.self.Sender, peer.Sender)}
 	for _, k := range keys {
@@ -249,7 +267,8 @@ func (f *Forwarder) settle() {
 func (f *Forwarder) replace(next func(*view) *Peers) {
 	f.lists.Lock()
 	defer f.lists.Unlock()
-	p := next(f.view.Load())
+	old := f.view.Load()
+	p := next(old)
 	if p == nil {
 		return
 	}
@@ -259,6 +278,11 @@ func (f *Forwarder) replace(next func(*view) *Peers) {
 		at.link.Store(v.links[id])
 		if v.pods[id] == nil {
 			delete(f.pods, id)
+		}
+	}
+	for id, l := range old.links {
+		if now := v.links[id]; now == nil || now.sender != l.sender {
+			_ = l.close()
 		}
 	}
 	// A window outlives the listing of its sender, because the sender may be listed again while the key is valid.

@@ -2,6 +2,7 @@ package forward
 
 import (
 	"errors"
+	"math"
 	"net"
 	"net/netip"
 	"syscall"
@@ -16,18 +17,23 @@ import (
 // many of them arrive by one socket. The sysctl net.core.rmem_max bounds it.
 const socketBuffer = 4 << 20
 
-// socket is the socket for the frames of other pods, and its reader.
+// socket is the socket that receives the frames of other pods, and its reader. The sockets that send to one pod each have
+// the same address and port, because other pods accept frames from that address only.
 type socket struct {
 	conn     *net.UDPConn
 	port     uint16
 	sender   *datagram.Sender
 	receiver *datagram.Receiver
+	// steered reports whether this socket receives everything when others have its port. If it is false, it sends to all
+	// pods. most is Options.Descriptors.
+	steered bool
+	most    int
 	// received and handled are the numbers of frames of the current batch.
 	received, handled int
 }
 
 // listen opens a socket on the address of the pod.
-func listen(local netip.Addr) (*socket, error) {
+func listen(local netip.Addr, most int) (*socket, error) {
 	if !validAddress(netip.AddrPortFrom(local, 1)) {
 		return nil, errors.New("the address of the pod is not one to which other pods can send")
 	}
@@ -46,8 +52,37 @@ func listen(local netip.Addr) (*socket, error) {
 		return nil, errors.Join(err, conn.Close())
 	}
 	port := conn.LocalAddr().(*net.UDPAddr).AddrPort().Port()
-	return &socket{conn: conn, port: port, sender: sender, receiver: receiver}, nil
+	return &socket{
+		conn: conn, port: port, sender: sender, receiver: receiver, steered: steer(sender) == nil, most: most,
+	}, nil
 }
+
+// steer makes a socket receive everything when others have its port. The sockets of the port become a group, to which
+// the program of Steer can be attached, when the first one joins.
+func steer(s *datagram.Sender) error {
+	if err := s.Share(); err != nil {
+		return err
+	}
+	second, err := s.Join(math.MaxInt)
+	if err != nil {
+		return err
+	}
+	return errors.Join(s.Steer(1), second.Close())
+}
+
+// connect implements wire.
+func (s *socket) connect() (_ sender, shared bool) {
+	if s.steered {
+		if own, err := s.sender.Join(s.most); err == nil {
+			_ = own.EnlargeBuffer() // a smaller buffer works
+			return own, false
+		}
+	}
+	return s.sender, true
+}
+
+// Close implements wire.
+func (s *socket) Close() error { return s.sender.Close() }
 
 // read reads until the socket is closed. A panic ends the handling of one frame only.
 func (s *socket) read(f *Forwarder) {

@@ -169,7 +169,8 @@ func (discard) SendAll(packets []datagram.Packet) {
 		packets[i].Err = nil
 	}
 }
-func (discard) Close() error { return nil }
+func (d discard) connect() (sender, bool) { return d, true }
+func (discard) Close() error              { return nil }
 
 // still are sessions that have every client and do nothing.
 type still struct{ testSessions }

@@ -49,9 +49,7 @@ func (w *Way) SendAll(packets []datagram.Packet) {
 
 // report sends the frames, which are those of the packets without an error, and sets the errors of the packets.
 func (o *Outbox) report(packets []datagram.Packet) {
-	if len(o.packets) > 0 {
-		o.forwarder.wire.SendAll(o.packets)
-	}
+	o.send()
 	var sent, failed uint64
 	next := 0
 	for i := range packets {

@@ -162,7 +162,9 @@ func New(o Options) (*Server, error) {
 	s.opt.Restored = journal.Restored{} // its memory becomes free
 	s.forwardPorts.Store(new(forwardPorts))
 	if o.Forward.IsValid() {
-		f, err := forward.Open(forward.Options{Local: o.Forward, Sessions: forwarding{s}, Meter: s.meter})
+		f, err := forward.Open(forward.Options{
+			Local: o.Forward, Sessions: forwarding{s}, Meter: s.meter, Descriptors: relay.Descriptors() / listener.OwnShare,
+		})
 		if err != nil {
 			o.Log.Warn("datagrams are not forwarded between pods", "error", err)
 		}

@@ -25,7 +25,7 @@ func (g *Gate) elsewhere(r *request, message []byte) bool {
 	}
 	if f := g.flow(r.client.Addr()); f != nil {
 		if r.Type.Class == stun.ClassIndication {
-			g.follow(f, r.client, false)
+			g.follow(f, r.client, message, false)
 		}
 		return false
 	}
@@ -33,9 +33,9 @@ func (g *Gate) elsewhere(r *request, message []byte) bool {
 }
 
 // follow records the path of a message of a client with a session.
-func (g *Gate) follow(f *flow, message session.Client, authentic bool) {
+func (g *Gate) follow(f *flow, from session.Client, message []byte, authentic bool) {
 	if c, ok := f.Client.(session.Movable); ok {
-		g.moved(f, c.Follow(message, authentic))
+		g.moved(f, c.Follow(from, message, authentic))
 	}
 }
 
@@ -47,11 +47,11 @@ func (g *Gate) Moved(client netip.AddrPort, how session.Move) {
 }
 
 func (g *Gate) moved(f *flow, how session.Move) {
-	if how&session.Undirected != 0 {
+	if how == session.MovedAway {
 		f.relay.Disarm()
 	}
-	if how&(session.MovedAway|session.MovedHere) != 0 {
-		g.journal.Move(f.stored(), how&session.MovedAway != 0)
+	if how != 0 {
+		g.journal.Move(f.stored(), how == session.MovedAway)
 	}
 }
 

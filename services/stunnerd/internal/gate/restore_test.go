@@ -150,7 +150,7 @@ func (m *movable) Pass([]byte, time.Time) bool { return false }
 func (m *movable) Held()                       {}
 func (m *movable) Front() netip.AddrPort       { return netip.AddrPort{} }
 
-func (m *movable) Follow(_ session.Client, authentic bool) session.Move {
+func (m *movable) Follow(_ session.Client, _ []byte, authentic bool) session.Move {
 	m.followed = append(m.followed, authentic)
 	return m.moves
 }
@@ -175,7 +175,7 @@ func TestPodOfAClientIsStored(t *testing.T) {
 		receive("wrong", stun.MethodRefresh)
 		indication := stun.NewType(stun.MethodSend, stun.ClassIndication)
 		s.Receive(s.build(indication, peerAt("127.0.0.1:4000"), data("x")), m)
-		m.moves = session.MovedAway | session.Undirected
+		m.moves = session.MovedAway
 		receive(password, stun.MethodRefresh, lifetime(1800))
 		if want := []bool{false, true}; !slices.Equal(m.followed, want) {
 			t.Errorf("followed: authentic %v, want %v", m.followed, want)

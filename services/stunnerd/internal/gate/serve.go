@@ -45,7 +45,7 @@ func (g *Gate) request(r *request) {
 	}
 	if r.flow != nil && r.key != nil {
 		r.flow.setRealm(r.realm)
-		g.follow(r.flow, r.client, true)
+		g.follow(r.flow, r.client, nil, true)
 	}
 	answer, err := handlers[r.Type.Method](g, r)
 	var refused *refusal

@@ -13,6 +13,7 @@ import (
 	"github.com/pion/dtls/v3"
 
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/datagram"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/forward"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/relay"
 )
@@ -46,15 +47,22 @@ type association struct {
 	sender *datagram.Sender
 	// shared is set if other clients use the same sender. The sender must then stay open when the association ends.
 	shared bool
-	// paths are the paths to the client when the handshake is complete.
-	paths  paths
-	cookie [cookieSize]byte
+	// paths are the paths to the client.
+	paths paths
+	// number is the largest number of an authentic record plus 1 (see recordNumber).
+	number *atomic.Uint64
+	// following guards front, the path of the datagram that pion/dtls has read last, and followed, the largest value of
+	// number so far.
+	following sync.Mutex
+	front     forward.Way
+	followed  uint64
+	cookie    [cookieSize]byte
 	// ahead is added to the record numbers of unencrypted records. The ServerHello must have the record number of the
 	// ClientHello, because after several HelloVerifyRequests a lower number would be used twice (RFC 6347 §4.2.1).
 	ahead uint64
 	conn  *dtls.Conn
 
-	inbox     chan []byte
+	inbox     chan received
 	interrupt chan struct{}
 	closed    chan struct{}
 	close     sync.Once
@@ -69,6 +77,12 @@ type association struct {
 	// of a datagram to the next read.
 	turns    *handshakeTurns
 	answered atomic.Bool
+}
+
+// received is a copy of a datagram of the client, and the path on which it has arrived.
+type received struct {
+	records []byte
+	front   forward.Way
 }
 
 // associations are the associations of one client address. There is a second one if a client that has lost its state
@@ -101,10 +115,10 @@ func (as associations) handshaking() bool {
 func (as associations) deliver(records []byte) {
 	plain := len(records) >= recordHeader && epochOf(records) == 0
 	if as.first != nil && (as.second == nil || !plain) {
-		as.first.deliver(records)
+		as.first.deliver(records, forward.Way{})
 	}
 	if as.second != nil {
-		as.second.deliver(records)
+		as.second.deliver(records, forward.Way{})
 	}
 }
 
@@ -168,13 +182,16 @@ func newAssociation(
 	a := &association{
 		socket: s, client: client, addr: net.UDPAddrFromAddrPort(client), from: from, sender: sender, shared: shared,
 		cookie: [cookieSize]byte(h.cookie), ahead: h.sequence - 1,
-		inbox: make(chan []byte, inbox), interrupt: make(chan struct{}, 1),
+		inbox: make(chan received, inbox), interrupt: make(chan struct{}, 1),
 		closed: make(chan struct{}), ended: make(chan struct{}),
 	}
-	a.inbox <- h.first()
-	a.inbox <- slices.Clone(h.record)
+	a.inbox <- received{records: h.first()}
+	a.inbox <- received{records: slices.Clone(h.record)}
 	var err error
-	if a.conn, err = dtls.ServerWithOptions(a, a.addr, options...); err != nil {
+	if a.conn, err = dtls.ServerWithOptions(a, a.addr, options...); err == nil {
+		a.number, err = recordNumber(a.conn)
+	}
+	if err != nil {
 		a.release()
 		return nil, err
 	}
@@ -191,7 +208,6 @@ func (a *association) release() {
 // establish makes an association with a complete handshake the only one of its client. It waits until the session of
 // the earlier association has ended, because the gate refuses a second allocation of the same client address.
 func (a *association) establish(ctx context.Context) error {
-	a.paths.begin(time.Now())
 	a.established.Store(true)
 	before := a.socket.promote(a)
 	a.socket.opt.Forwarder.Added(a.socket.client(a.client))
@@ -211,8 +227,9 @@ func (a *association) establish(ctx context.Context) error {
 // ClientHello if the answer is lost.
 func (a *association) opened(h hello) bool { return string(h.cookie) == string(a.cookie[:]) }
 
-// deliver queues a copy of a datagram of the client, without the records that the association does not accept.
-func (a *association) deliver(records []byte) {
+// deliver queues a copy of a datagram of the client, without the records that the association does not accept. front is the
+// path on which it has arrived.
+func (a *association) deliver(records []byte, front forward.Way) {
 	if len(records) > longestDatagram {
 		a.socket.drop(a.client, meter.Malformed)
 		return
@@ -225,7 +242,7 @@ func (a *association) deliver(records []byte) {
 		return
 	}
 	select {
-	case a.inbox <- accepted:
+	case a.inbox <- received{accepted, front}:
 	default:
 		a.socket.drop(a.client, meter.SendFailed)
 	}
@@ -270,16 +287,18 @@ func (a *association) accepts(record []byte) bool {
 
 // ReadFrom returns the next datagram of the client.
 func (a *association) ReadFrom(to []byte) (int, net.Addr, error) {
+	a.follow()
 	handshaking := !a.established.Load() && a.answered.Load()
 	if handshaking {
 		a.turns.release()
 	}
 	select {
-	case records := <-a.inbox:
+	case r := <-a.inbox:
 		if handshaking {
 			a.turns.acquire(a.closed)
 		}
-		return copy(to, records), a.addr, nil
+		a.read(r.front)
+		return copy(to, r.records), a.addr, nil
 	case <-a.interrupt:
 		return 0, nil, context.DeadlineExceeded
 	case <-a.closed:

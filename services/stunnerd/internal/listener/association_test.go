@@ -287,7 +287,7 @@ func TestFloodsAreNotKept(t *testing.T) {
 func TestAcceptedBytes(t *testing.T) {
 	h, _ := parseHello(someHello(t, 1, 5, 1, make([]byte, cookieSize)))
 	for name, flood := range floods {
-		a := &association{inbox: make(chan []byte, inbox)}
+		a := &association{inbox: make(chan received, inbox)}
 		passed := 0
 		for i := range 1000 {
 			passed += len(a.accepted(flood(i)))
@@ -296,10 +296,10 @@ func TestAcceptedBytes(t *testing.T) {
 			t.Errorf("%s: %d bytes", name, passed)
 		}
 	}
-	a := &association{inbox: make(chan []byte, inbox)}
+	a := &association{inbox: make(chan received, inbox)}
 	for range 100 {
 		if accepted := a.accepted(h.record); len(accepted) > 0 {
-			a.inbox <- accepted
+			a.inbox <- received{records: accepted}
 		}
 	}
 	if n := len(a.inbox); n != 1 {

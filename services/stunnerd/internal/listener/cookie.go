@@ -3,6 +3,7 @@ package listener
 import (
 	"errors"
 	"reflect"
+	"sync/atomic"
 
 	"github.com/pion/dtls/v3"
 )
@@ -22,7 +23,7 @@ import (
 //     messages with their headers, and the Finished messages prove that the hashes are equal (RFC 6347 §4.2.6).
 //   - Resume and WithSessionStore need a handshake that has been completed before.
 //
-// TestDTLSVersionIsReviewed fails if the version of pion/dtls changes.
+// TestDTLSVersionIsReviewed fails if the version of pion/dtls changes. It also protects recordNumber.
 func setCookie(conn *dtls.Conn, cookie [cookieSize]byte) error {
 	own := reflect.ValueOf(conn).Elem().FieldByName("state").FieldByName("cookie")
 	if !own.IsValid() || own.Kind() != reflect.Slice || copy(own.Bytes(), cookie[:]) != cookieSize {
@@ -32,3 +33,16 @@ func setCookie(conn *dtls.Conn, cookie [cookieSize]byte) error {
 }
 
 var errCookie = errors.New("pion/dtls has no field state.cookie of 20 bytes any more: adapt setCookie")
+
+// recordNumber returns where pion/dtls stores the largest number of a record of the client that was authentic, plus 1. It
+// reads a private field, because no public option of pion/dtls reports which datagram has had an authentic record.
+// markPacketAsValid sets the field after a record of epoch 1 was decrypted and had a new number.
+func recordNumber(conn *dtls.Conn) (*atomic.Uint64, error) {
+	number := reflect.ValueOf(conn).Elem().FieldByName("state").FieldByName("remoteSequenceNumber")
+	if !number.IsValid() || number.Type() != reflect.TypeFor[*atomic.Uint64]() || number.IsNil() {
+		return nil, errRecordNumber
+	}
+	return (*atomic.Uint64)(number.UnsafePointer()), nil
+}
+
+var errRecordNumber = errors.New("pion/dtls has no field state.remoteSequenceNumber any more: adapt recordNumber")

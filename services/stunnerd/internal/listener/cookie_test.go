@@ -9,11 +9,12 @@ import (
 	"github.com/pion/dtls/v3"
 )
 
-// reviewedDTLS is the version of pion/dtls for which setCookie was reviewed: flight0Generate makes State.cookie,
-// flight2Generate sends it, and flight2Parse compares it.
+// reviewedDTLS is the version of pion/dtls for which setCookie and recordNumber were reviewed: flight0Generate makes
+// State.cookie, flight2Generate sends it, and flight2Parse compares it; handleIncomingPacket sets remoteSequenceNumber of
+// a record after it was decrypted.
 const reviewedDTLS = "v3.1.15"
 
-// setCookie depends on private state of pion/dtls, so every new version must be reviewed.
+// setCookie and recordNumber depend on private state of pion/dtls, so every new version must be reviewed.
 func TestDTLSVersionIsReviewed(t *testing.T) {
 	out, err := exec.Command("go", "list", "-m", "-f", "{{.Version}}", "github.com/pion/dtls/v3").Output()
 	if err != nil {
@@ -21,7 +22,8 @@ func TestDTLSVersionIsReviewed(t *testing.T) {
 	}
 	if version := strings.TrimSpace(string(out)); version != reviewedDTLS {
 		t.Errorf(
-			"pion/dtls is %s: check flight0Generate, flight2Generate and flight2Parse for what setCookie relies on, then set reviewedDTLS",
+			"pion/dtls is %s: check flight0Generate, flight2Generate, flight2Parse and handleIncomingPacket for what setCookie and "+
+				"recordNumber rely on, then set reviewedDTLS",
 			version,
 		)
 	}
@@ -31,5 +33,12 @@ func TestDTLSVersionIsReviewed(t *testing.T) {
 func TestSetCookieNeedsACookie(t *testing.T) {
 	if err := setCookie(new(dtls.Conn), [cookieSize]byte{}); !errors.Is(err, errCookie) {
 		t.Errorf("%v, want %v", err, errCookie)
+	}
+}
+
+// Without the number of authentic records, there is an error and not a panic.
+func TestRecordNumberNeedsANumber(t *testing.T) {
+	if _, err := recordNumber(new(dtls.Conn)); !errors.Is(err, errRecordNumber) {
+		t.Errorf("%v, want %v", err, errRecordNumber)
 	}
 }

@@ -134,6 +134,13 @@ type dtlsClient struct {
 	association *association
 }
 
+// Read reads one record.
+func (c dtlsClient) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	c.association.follow() // before the answer
+	return n, err
+}
+
 func secureDTLS(ctx context.Context, conn net.Conn, turns *handshakeTurns) (net.Conn, error) {
 	c := conn.(dtlsClient)
 	c.association.turns = turns
@@ -185,14 +192,13 @@ func (s *dtlsSocket) receive(records []byte, client netip.AddrPort, control []by
 		if known == (associations{}) && !s.pass(records, client, control) {
 			s.drop(client, strayReason(records))
 		}
-		known.arrived(time.Now())
 		known.deliver(records)
 		return
 	}
 	opened := known.openedBy(h)
 	switch {
 	case opened != nil:
-		opened.deliver(records)
+		opened.deliver(records, forward.Way{})
 	case known.handshaking():
 	case !s.cookies.valid(h, client, time.Now()):
 		var room [recordHeader + messageHeader + 2 + 1 + cookieSize]byte

@@ -1,7 +1,6 @@
 package listener
 
 import (
-	"errors"
 	"net/netip"
 	"time"
 
@@ -10,7 +9,8 @@ import (
 )
 
 // A DTLS association ends with the pod that has its keys. Its encrypted records are forwarded to that pod as they are.
-// A ClientHello is not: it starts an association at the pod where it arrives.
+// A ClientHello is not: it starts an association at the pod where it arrives. A record that decrypts is authentic, so it
+// moves the client to the path on which it has arrived, and there is never a second path.
 
 // encrypted reports whether a datagram is a DTLS record of an association with a complete handshake.
 func encrypted(records []byte) bool {
@@ -40,31 +40,30 @@ func (as associations) serving() *association {
 	return as.first
 }
 
-// arrived records a datagram of the client at this pod.
-func (as associations) arrived(now time.Time) {
-	if a := as.serving(); a != nil {
-		a.paths.arrived(forward.Way{}, now)
+// follow moves the client to the path of the last datagram if a record of it was authentic. A record that decrypts and is
+// newer than all others raises number before its content is returned to a reader, and before the next datagram is read.
+func (a *association) follow() {
+	a.following.Lock()
+	defer a.following.Unlock()
+	if n := a.number.Load(); n > a.followed {
+		a.followed = n
+		a.paths.follow(a.front, time.Now())
 	}
 }
 
-// send sends records to the client, on both paths while it is undecided which one the client uses.
+// read notes the path of the datagram that pion/dtls reads now.
+func (a *association) read(front forward.Way) {
+	a.following.Lock()
+	defer a.following.Unlock()
+	a.front = front
+}
+
+// send sends records to the client.
 func (a *association) send(records []byte) error {
-	pair := a.paths.current.Load()
-	if pair == nil {
-		return a.sendOn(&a.paths.here, records)
+	if pair := a.paths.current.Load(); pair != nil {
+		return pair.used.front.Send(records)
 	}
-	var second error
-	if pair.second != nil {
-		second = a.sendOn(pair.second, records)
-	}
-	return errors.Join(a.sendOn(pair.used, records), second)
-}
-
-func (a *association) sendOn(p *path, records []byte) error {
-	if p == &a.paths.here {
-		return a.sender.Send(records, a.client, &a.from)
-	}
-	return p.front.Send(records)
+	return a.sender.Send(records, a.client, &a.from)
 }
 
 // find returns the association that serves a client, or nil.
@@ -104,11 +103,10 @@ func (s *dtlsSocket) served() (clients []netip.AddrPort) {
 }
 
 // Deliver implements Forwarding.
-func (l *dtlsListener) Deliver(client netip.AddrPort, records []byte, front forward.Way, now time.Time) bool {
+func (l *dtlsListener) Deliver(client netip.AddrPort, records []byte, front forward.Way, _ time.Time) bool {
 	a := l.find(client)
 	if a != nil && encrypted(records) {
-		a.paths.arrived(front, now)
-		a.deliver(records)
+		a.deliver(records, front)
 	}
 	return a != nil
 }

@@ -11,51 +11,42 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
 )
 
-const (
-	// silence is the shortest time without a datagram of a client after which unauthenticated data moves the client to
-	// another path. So datagrams with a forged source address do not move a client that sends media.
-	silence = 200 * time.Millisecond
-	// longestPause bounds the pauses of a client. Receivers of media send RTCP packets more often. While two paths get
-	// the data, the address translation of the node learns that this pod sends to the client, and gives the client
-	// another port if it returns to this pod soon afterwards. So the bound is low.
-	longestPause = 1500 * time.Millisecond
-	// fading is how long a client that sends continuously needs to be considered as such after a pause.
-	fading = 3 * time.Second
-)
+// secondIdle is how long a second path gets data without a datagram on it while datagrams arrive on the path in use. It
+// is the time after which an ICE agent without consent stops sending (RFC 7675 §5.1), so a client that has moved sends
+// more often.
+const secondIdle = 30 * time.Second
 
 // paths are the paths of the data for a client with a session: from this pod, or through another pod at which datagrams
 // of the client arrive. A NAT in front of the client drops datagrams that another pod sends.
 //
-// An authenticated request moves the client at once. Other data may have a forged source address. It moves the client
-// after the path in use was silent for twice as long as the client pauses, and until then both paths get the data. So
-// forged data cannot interrupt a client that sends anything at all on its path.
+// Only an authentic datagram moves the client: a request with a valid MESSAGE-INTEGRITY, a DTLS record that decrypts, or a
+// connectivity check that the peer has answered (see checks). Other data may have a forged source address. If it arrives
+// on another path than the one in use, both get the data for the client, so that neither a client that has moved nor one
+// whose address is forged loses anything. There are never more than two paths. A client whose peers have permissions
+// sends a request within their lifetime of five minutes (RFC 8656 §9).
 type paths struct {
 	// current is nil while the client sends all datagrams to this pod.
 	current atomic.Pointer[pathPair]
 	// here is the path from this pod.
 	here path
-	// pause is the longest recent time between two datagrams on the path in use, in nanoseconds.
-	pause atomic.Int64
 	// changing serializes changes of current.
 	changing sync.Mutex
+	checks   checks
 }
 
 // pathPair is the path of a client. While it is undecided whether the client uses another path now, second is that path,
-// and both get the data for the client. used is nil for a restored client that has used another pod, until a datagram
-// of the client arrives. If this pod sent first, the address translation of the node would give the client another port
-// when it returns.
+// and both get the data for the client. used is nil for a restored client that may have used another pod, until a
+// datagram of the client arrives. If this pod sent first, the address translation of the node would give the client
+// another port when it returns.
 type pathPair struct{ used, second *path }
 
 // path is one path of a client.
 type path struct {
 	// front is the way through another pod. The zero Way is the path from this pod.
 	front forward.Way
-	// heard is when a datagram has last arrived on the path, in nanoseconds since 1970.
+	// heard is when a datagram has last arrived on a second path, in nanoseconds since 1970.
 	heard atomic.Int64
 }
-
-// begin begins with the path from this pod.
-func (p *paths) begin(now time.Time) { p.here.heard.Store(now.UnixNano()) }
 
 // hold sends nothing until a datagram of the client arrives.
 func (p *paths) hold() { p.current.Store(&pathPair{}) }
@@ -70,118 +61,79 @@ func (p *paths) path(front forward.Way, now time.Time) *path {
 	return at
 }
 
-// hear records a datagram on the only path. Times between datagrams that arrive on two paths are no pauses: a move takes
-// time, and a client that pauses for longer would get its data on two paths for longer at its next move.
-func (p *paths) hear(used *path, now time.Time) {
-	at := now.UnixNano()
-	gap := time.Duration(at - used.heard.Load())
-	if gap <= 0 { // of the same batch
-		return
-	}
-	used.heard.Store(at)
-	p.paused(gap)
-}
-
-// paused records a time between two datagrams. Earlier pauses count less and less.
-func (p *paths) paused(gap time.Duration) {
-	gap = min(gap, longestPause)
-	before := time.Duration(p.pause.Load())
-	p.pause.Store(int64(max(gap, before-time.Duration(before.Seconds()/fading.Seconds()*float64(gap)))))
-}
-
-// silent reports whether a path was silent for so long that the client does not use it any more.
-func (p *paths) silent(at *path, now time.Time) bool {
-	return now.UnixNano()-at.heard.Load() >= max(int64(silence), 2*p.pause.Load())
-}
+// idle reports whether no datagram has arrived for secondIdle.
+func (p *path) idle(now time.Time) bool { return now.UnixNano()-p.heard.Load() >= int64(secondIdle) }
 
 // direct reports whether the client sends all datagrams to this pod.
 func (p *paths) direct() bool { return p.current.Load() == nil }
 
-// away reports whether the client uses another pod.
-func (p *paths) away() bool {
+// undecided reports whether there are two paths.
+func (p *paths) undecided() bool {
 	pair := p.current.Load()
-	return pair != nil && (pair.used == nil || pair.used.front != forward.Way{})
+	return pair != nil && pair.second != nil
 }
 
-// settled returns the path on which a datagram has arrived if it is the only one, or nil.
-func (p *paths) settled(front forward.Way) *path {
+// arrived records a datagram of the client that may be forged.
+func (p *paths) arrived(front forward.Way, now time.Time) session.Move {
 	switch pair := p.current.Load(); {
 	case pair == nil && front == forward.Way{}:
-		return &p.here
-	case pair != nil && pair.used != nil && pair.second == nil && pair.used.front == front:
-		return pair.used
-	}
-	return nil
-}
-
-// arrived records a datagram of the client on a path.
-func (p *paths) arrived(front forward.Way, now time.Time) session.Move {
-	if used := p.settled(front); used != nil {
-		p.hear(used, now)
+		return 0
+	case pair == nil || pair.used == nil:
+	case pair.used.front == front && (pair.second == nil || !pair.second.idle(now)):
+		return 0
+	case pair.second != nil && pair.second.front == front:
+		pair.second.heard.Store(now.UnixNano())
 		return 0
 	}
-	return p.change(func() (used, second *path) {
-		if pair := p.current.Load(); pair != nil {
-			used, second = pair.used, pair.second
-		} else {
-			used = &p.here
-		}
+	return p.change(func(used, second *path) (_, _ *path) {
 		switch {
 		case used == nil:
 			return p.path(front, now), nil
-		case used.front == front:
-			used.heard.Store(now.UnixNano())
-			if second != nil && p.silent(second, now) {
-				second = nil
-			}
-			return used, second
-		case second == nil:
-			// The kernel may have forwarded the datagrams of the client, so when it was last heard is unknown.
-			used.heard.Store(now.UnixNano())
+		case used.front != front:
 			return used, p.path(front, now)
-		case second.front != front:
-			return used, p.path(front, now)
+		case second != nil && second.idle(now):
+			return used, nil
 		}
-		second.heard.Store(now.UnixNano())
-		if p.silent(used, now) {
-			return second, nil
-		}
-		return used, second
+		return used, second // another reader has changed the paths
 	})
 }
 
-// follow moves the client to a path.
+// follow moves the client to the path of an authentic datagram.
 func (p *paths) follow(front forward.Way, now time.Time) session.Move {
-	if used := p.settled(front); used != nil {
-		p.hear(used, now)
+	switch pair := p.current.Load(); {
+	case pair == nil && front == forward.Way{}:
+		return 0
+	case pair != nil && pair.used != nil && pair.second == nil && pair.used.front == front:
 		return 0
 	}
-	return p.change(func() (used, second *path) { return p.path(front, now), nil })
+	return p.change(func(_, _ *path) (_, _ *path) { return p.path(front, now), nil })
 }
 
 // change sets the paths to those that next returns.
-func (p *paths) change(next func() (used, second *path)) (moved session.Move) {
+func (p *paths) change(next func(used, second *path) (_, _ *path)) session.Move {
 	p.changing.Lock()
 	defer p.changing.Unlock()
-	direct, away := p.direct(), p.away()
-	if used, second := next(); used == &p.here && second == nil {
+	used, second := &p.here, (*path)(nil)
+	pair := p.current.Load()
+	if pair != nil {
+		used, second = pair.used, pair.second
+	}
+	if used, second = next(used, second); used == &p.here && second == nil {
 		p.current.Store(nil)
 	} else {
 		p.current.Store(&pathPair{used, second})
 	}
-	if direct && !p.direct() {
-		moved |= session.Undirected
+	switch direct := p.direct(); {
+	case pair == nil && !direct:
+		return session.MovedAway
+	case pair != nil && direct:
+		return session.MovedHere
 	}
-	switch now := p.away(); {
-	case now && !away:
-		moved |= session.MovedAway
-	case !now && away:
-		moved |= session.MovedHere
-	}
-	return moved
+	return 0
 }
 
-// front returns the pod through which data for the client leaves, or the zero AddrPort if that is this pod.
+// front returns the pod through which data for the client leaves, or the zero AddrPort if that is this pod. A second path
+// does not count.
 func (p *paths) front() netip.AddrPort {
 	if pair := p.current.Load(); pair != nil && pair.used != nil {
 		return pair.used.front.Front()
@@ -189,10 +141,28 @@ func (p *paths) front() netip.AddrPort {
 	return netip.AddrPort{}
 }
 
-// arrived records data of a client with a session.
-func (c *udpClient) arrived(front forward.Way, now time.Time) {
-	if moved := c.paths.arrived(front, now); moved != 0 {
-		c.socket.gate.Moved(c.addr, moved)
+// arrived records a datagram with data of a client with a session.
+func (c *udpClient) arrived(front forward.Way, frame []byte, now time.Time) session.Move {
+	moved := c.paths.arrived(front, now)
+	if c.paths.undecided() {
+		c.paths.checks.sent(front, frame)
+	}
+	return moved
+}
+
+// answered records data for the client, of which there are two paths. The answer to a connectivity check moves the client
+// to the path of the check.
+func (c *udpClient) answered(packets []datagram.Packet) {
+	for i := range packets {
+		if front, ok := c.paths.checks.answered(packets[i].Payload); ok {
+			c.moved(c.paths.follow(front, time.Now()))
+		}
+	}
+}
+
+func (c *udpClient) moved(how session.Move) {
+	if how != 0 {
+		c.socket.gate.Moved(c.addr, how)
 	}
 }
 
@@ -206,15 +176,15 @@ func (c *udpClient) sendOn(p *path, packets []datagram.Packet) {
 }
 
 // Follow implements session.Movable.
-func (c *udpClient) Follow(message session.Client, authentic bool) session.Move {
-	from, ok := message.(*udpClient)
+func (c *udpClient) Follow(from session.Client, message []byte, authentic bool) session.Move {
+	sender, ok := from.(*udpClient)
 	switch {
 	case !ok:
 		return 0
 	case authentic:
-		return c.paths.follow(from.front, time.Now())
+		return c.paths.follow(sender.front, time.Now())
 	}
-	return c.paths.arrived(from.front, time.Now())
+	return c.arrived(sender.front, message, time.Now())
 }
 
 // Pass implements session.Movable.
@@ -224,12 +194,11 @@ func (c *udpClient) Pass(message []byte, now time.Time) bool {
 
 // Held implements session.Movable.
 func (c *udpClient) Held() {
-	c.paths.begin(time.Now())
 	c.socket.forwarder.Added(c.socket.client(c.addr))
 }
 
-// Away reports whether the client uses another pod.
-func (c *udpClient) Away() bool { return c.paths.away() }
+// Away reports whether the client may use another pod.
+func (c *udpClient) Away() bool { return !c.paths.direct() }
 
 // Front implements session.Movable.
 func (c *udpClient) Front() netip.AddrPort { return c.paths.front() }
@@ -281,7 +250,8 @@ func (l *udpListener) Deliver(client netip.AddrPort, frame []byte, front forward
 	switch {
 	case r == nil || len(frame) == 0:
 	case isChannelData(frame[0]):
-		r.Session().Client.(*udpClient).arrived(front, now)
+		c := r.Session().Client.(*udpClient)
+		c.moved(c.arrived(front, frame, now))
 		s.outbox.Add(r, frame, now)
 	default:
 		s.outbox.Flush(now)

@@ -80,12 +80,12 @@ func (p *paths) used() (names []string) {
 }
 
 const (
-	left     = session.Undirected
 	away     = session.MovedAway
 	returned = session.MovedHere
 )
 
-// A client is a sequence of datagrams, and of the paths that get data after each.
+// A client is a sequence of datagrams, and of the paths that get data after each. Only a signed request takes a path away
+// from a client, or time in which the path is silent and the one in use is not.
 func TestPathsOfAClient(t *testing.T) {
 	here, ways := forward.Way{}, fronts(t, 2)
 	b, c := ways[0], ways[1]
@@ -104,80 +104,67 @@ func TestPathsOfAClient(t *testing.T) {
 		"stays": {{after: media, times: 100, used: []string{""}}},
 		"sends media and moves": {
 			{after: media, front: here, times: 50, used: []string{""}},
-			{after: media, front: b, moved: left, used: []string{"", "b"}},
-			{after: media, front: b, times: 9, used: []string{"", "b"}},
-			{after: media, front: b, moved: away, used: []string{"b"}},
+			{after: media, front: b, moved: away, used: []string{"", "b"}},
+			{after: media, front: b, times: 5000, used: []string{"", "b"}},
+			{after: media, front: b, signed: true, used: []string{"b"}},
 			{after: media, front: b, times: 50, used: []string{"b"}},
-			{after: media, front: c, used: []string{"b", "c"}},
-			{after: media, front: c, times: 9, used: []string{"b", "c"}},
-			{after: media, front: c, used: []string{"c"}},
-			{after: media, front: here, used: []string{"c", ""}},
-			{after: media, front: here, times: 9, used: []string{"c", ""}},
-			{after: media, front: here, moved: returned, used: []string{""}},
+			{after: media, front: c, times: 5000, used: []string{"b", "c"}},
+			{after: media, front: c, signed: true, used: []string{"c"}},
+			{after: media, front: here, times: 5000, used: []string{"c", ""}},
+			{after: media, front: here, signed: true, moved: returned, used: []string{""}},
 		},
 		"moves by a signed request": {
-			{after: media, front: b, signed: true, moved: left | away, used: []string{"b"}},
+			{after: media, front: b, signed: true, moved: away, used: []string{"b"}},
 			{after: media, front: c, signed: true, used: []string{"c"}},
 			{after: media, front: here, signed: true, moved: returned, used: []string{""}},
 			{after: media, front: here, signed: true, used: []string{""}},
 		},
 		"decides by a signed request": {
 			{after: media, front: here, times: 50, used: []string{""}},
-			{after: media, front: b, moved: left, used: []string{"", "b"}},
-			{after: media, front: here, signed: true, used: []string{""}},
-			{after: media, front: b, moved: left, used: []string{"", "b"}},
-			{after: media, front: b, signed: true, moved: away, used: []string{"b"}},
+			{after: media, front: b, moved: away, used: []string{"", "b"}},
+			{after: media, front: here, signed: true, moved: returned, used: []string{""}},
+			{after: media, front: b, moved: away, used: []string{"", "b"}},
+			{after: media, front: b, signed: true, used: []string{"b"}},
+		},
+		"moves twice before a signed request": {
+			{after: media, front: b, moved: away, used: []string{"", "b"}},
+			{after: media, front: c, used: []string{"", "c"}},
+			{after: media, front: here, used: []string{"", "c"}},
+			{after: media, front: b, used: []string{"", "b"}},
 		},
 		"sends media while another forges": {
 			{after: media, front: here, times: 50, used: []string{""}},
-			{after: 0, front: b, moved: left, used: []string{"", "b"}},
+			{after: 0, front: b, moved: away, used: []string{"", "b"}},
 			{after: media, front: here, used: []string{"", "b"}},
 			{after: 0, front: b, used: []string{"", "b"}},
-			{after: media, front: here, times: 9, used: []string{"", "b"}},
-			{after: media, front: here, used: []string{""}}, // the kernel may send to the client again
+			{after: media, front: here, times: int(secondIdle/media) - 1, used: []string{"", "b"}},
+			{after: media, front: here, moved: returned, used: []string{""}}, // the kernel may send to the client again
 		},
-		"sends little while another forges": {
-			{after: second, front: here, times: 5, used: []string{""}},
-			{after: second / 4, front: b, moved: left, used: []string{"", "b"}},
-			{after: second / 4, front: b, times: 2, used: []string{"", "b"}},
-			{after: second / 4, front: here, used: []string{"", "b"}},
-			{after: second / 4, front: b, times: 3, used: []string{"", "b"}},
-			{after: second / 4, front: here, used: []string{"", "b"}},
-			{after: second / 4, front: b, times: 3, used: []string{"", "b"}},
-			{after: second / 4, front: here, used: []string{"", "b"}},
-			{after: second, front: here, used: []string{"", "b"}},
-			{after: second + media, front: here, used: []string{""}},
-		},
-		"sends little and moves": {
-			{after: second, front: here, times: 5, used: []string{""}},
-			{after: second, front: b, moved: left, used: []string{"", "b"}},
-			{after: second, front: b, used: []string{"", "b"}},
-			{after: second, front: b, moved: away, used: []string{"b"}},
-		},
-		"sends nothing for long and moves": {
-			{after: time.Hour, front: b, moved: left, used: []string{"", "b"}},
-			{after: second, front: b, moved: away, used: []string{"b"}},
-		},
-		"takes long to move": { // the next move takes no longer for it
+		"sends nothing while another forges": {
 			{after: media, front: here, times: 50, used: []string{""}},
-			{after: second, front: b, moved: left, used: []string{"", "b"}},
-			{after: second, front: b, moved: away, used: []string{"b"}},
-			{after: media, front: here, used: []string{"b", ""}},
-			{after: media, front: here, times: 9, used: []string{"b", ""}},
-			{after: media, front: here, moved: returned, used: []string{""}},
+			{after: second / 4, front: b, moved: away, used: []string{"", "b"}},
+			{after: second / 4, front: b, times: 1000, used: []string{"", "b"}},
+			{after: time.Hour, front: b, used: []string{"", "b"}},
+			{after: media, front: here, used: []string{"", "b"}},
+			{after: media, front: here, signed: true, moved: returned, used: []string{""}},
 		},
-		"sends media after a pause and moves": {
-			{after: 4 * second, front: here, used: []string{""}},
-			{after: media, front: here, times: 2000, used: []string{""}},
-			{after: media, front: b, moved: left, used: []string{"", "b"}},
-			{after: media, front: b, times: 9, used: []string{"", "b"}},
-			{after: media, front: b, moved: away, used: []string{"b"}},
+		"sends nothing while another forges at two pods": {
+			{after: second / 4, front: b, moved: away, used: []string{"", "b"}},
+			{after: second / 4, front: c, used: []string{"", "c"}},
+			{after: time.Hour, front: b, used: []string{"", "b"}},
+		},
+		"moves, and sends little while another forges at the path before": {
+			{after: second, front: b, moved: away, used: []string{"", "b"}},
+			{after: second / 4, front: here, times: 110, used: []string{"", "b"}},
+			{after: second, front: b, used: []string{"", "b"}},
+			{after: second / 4, front: here, times: 110, used: []string{"", "b"}},
+			{after: second, front: b, signed: true, used: []string{"b"}},
+			{after: second / 4, front: here, times: 110, used: []string{"b", ""}},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var p paths
 			now := time.Now()
-			p.begin(now)
 			for i, s := range steps {
 				for range max(s.times, 1) {
 					now = now.Add(s.after)
@@ -194,7 +181,7 @@ func TestPathsOfAClient(t *testing.T) {
 	}
 }
 
-// A restored client that has used another pod gets nothing before its first datagram shows the path.
+// A restored client that may have used another pod gets nothing before its first datagram shows the path.
 func TestPathsOfARestoredClient(t *testing.T) {
 	b := fronts(t, 1)[0]
 	for _, c := range []struct {
@@ -219,20 +206,19 @@ func TestPathsOfARestoredClient(t *testing.T) {
 func TestPathsOfReadersAtATime(t *testing.T) {
 	ways := append(fronts(t, 2), forward.Way{})
 	var p paths
-	p.begin(time.Now())
 	var readers sync.WaitGroup
 	for i, front := range ways {
 		readers.Go(func() {
 			now := time.Now()
 			for n := range 3000 {
-				now = now.Add(time.Duration(n%7) * silence / 2)
+				now = now.Add(time.Duration(n%7) * secondIdle / 2)
 				if n%50 == i {
 					p.follow(front, now)
 				} else {
 					p.arrived(front, now)
 				}
 				p.front()
-				p.away()
+				p.undecided()
 			}
 		})
 	}

@@ -228,7 +228,8 @@ func (s *udpSocket) media(frame []byte, client netip.AddrPort, control []byte, n
 		}
 		return
 	}
-	r.Session().Client.(*udpClient).arrived(forward.Way{}, now)
+	c := r.Session().Client.(*udpClient)
+	c.moved(c.arrived(forward.Way{}, frame, now))
 	s.outbox.Add(r, frame, now)
 }
 
@@ -322,6 +323,7 @@ func (c *udpClient) SendAll(packets []datagram.Packet) {
 		return
 	}
 	if pair.second != nil {
+		c.answered(packets)
 		c.sendOn(pair.second, packets)
 	}
 	c.sendOn(pair.used, packets)

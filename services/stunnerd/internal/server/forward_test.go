@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -15,19 +16,21 @@ import (
 
 	"github.com/pion/dtls/v3"
 	"github.com/pion/logging"
+	"github.com/pion/stun/v2"
 	"github.com/pion/turn/v3"
 
 	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/datagram"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/forward"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
 )
 
 // transports are those of the listeners that forward.
 var transports = []string{"udp", "dtls"}
 
 // pods returns two servers that forward to each other. Both have a UDP and a DTLS listener. In a cluster these have the
-// same ports in all pods.
-func pods(t *testing.T) (pods [2]*bed) {
+// same ports in all pods. The routes lead to the echo peer of the first one, or to peers at some addresses.
+func pods(t *testing.T, peers ...string) (pods [2]*bed) {
 	t.Helper()
 	local := func(o *Options) { o.Forward = netip.MustParseAddr("127.0.0.1") }
 	list := forward.Peers{Generation: 1, Keys: []forward.Key{{ID: 1}}}
@@ -37,6 +40,9 @@ func pods(t *testing.T) (pods [2]*bed) {
 		c.Listeners = []config.Listener{c.Listeners[0], c.Listeners[3]}
 		if i > 0 {
 			b.peer, c.Clusters = pods[0].peer, pods[0].config.Clusters
+		} else if len(peers) > 0 {
+			c.Clusters = slices.Clone(c.Clusters)
+			c.Clusters[0].Endpoints = peers
 		}
 		b.config = c
 		b.apply(c)
@@ -80,9 +86,14 @@ func (m *movable) WriteTo(b []byte, _ net.Addr) (int, error) {
 	return m.PacketConn.WriteTo(b, m.to.Load())
 }
 
+// ReadFrom returns what the pod has sent to which the client sends, as a NAT would.
 func (m *movable) ReadFrom(b []byte) (int, net.Addr, error) {
-	n, _, err := m.PacketConn.ReadFrom(b)
-	return n, m.seen, err
+	for {
+		n, from, err := m.PacketConn.ReadFrom(b)
+		if err != nil || from.String() == m.to.Load().String() {
+			return n, m.seen, err
+		}
+	}
 }
 
 // mobile is a call over a movable connection.
@@ -196,6 +207,136 @@ func TestCallsBetweenPods(t *testing.T) {
 		if f := b.Forwarding(); f.Passed == 0 || f.Answered == 0 || f.Delivered == 0 || f.Replied == 0 || len(f.Refused) != 0 {
 			t.Errorf("pod %d: %+v", i, f)
 		}
+	}
+}
+
+// sendToClient makes a peer send datagrams to a client, one after the other, and returns how many have not arrived. After
+// each, it calls between.
+func (c *mobile) sendToClient(peer net.PacketConn, number int, between func()) (lost int) {
+	c.t.Helper()
+	for n := range number {
+		if _, err := peer.WriteTo([]byte(fmt.Sprint("from the peer ", n)), c.relay.LocalAddr()); err != nil {
+			c.t.Fatal(err)
+		}
+		buf := make([]byte, 100)
+		if err := c.relay.SetReadDeadline(time.Now().Add(time.Second)); err != nil {
+			c.t.Fatal(err)
+		}
+		if _, _, err := c.relay.ReadFrom(buf); err != nil {
+			lost++
+		}
+		between()
+	}
+	return lost
+}
+
+// reach sends data to a peer, and waits until it has arrived.
+func (c *mobile) reach(peer net.PacketConn, payload []byte) {
+	c.t.Helper()
+	_, err := c.relay.WriteTo(payload, peer.LocalAddr())
+	if err == nil {
+		err = peer.SetReadDeadline(time.Now().Add(5 * time.Second))
+	}
+	if err == nil {
+		_, _, err = peer.ReadFrom(make([]byte, 1000))
+	}
+	if err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// quiet returns a call that sends to a peer and then nothing more, and the peer.
+func quiet(t *testing.T, pods [2]*bed, transport string) (*mobile, net.PacketConn) {
+	t.Helper()
+	peer, err := net.ListenPacket("udp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = peer.Close() })
+	c := dialMobile(t, pods[0], transport)
+	for range 20 {
+		c.reach(peer, []byte("media"))
+	}
+	return c, peer
+}
+
+// K-17: TestForgedDatagramsTakeNothingFromAQuietClient: a client that only receives gets all data while datagrams with its
+// address arrive at another pod. Control: without them.
+func TestForgedDatagramsTakeNothingFromAQuietClient(t *testing.T) {
+	forged := map[string][]byte{
+		"udp":  append([]byte{0x40, 0, 0, 4}, "data"...),
+		"dtls": append([]byte{23, 0xFE, 0xFD, 0, 1, 0, 0, 0, 0, 0xFF, 0xFF, 0, 40}, make([]byte, 40)...),
+	}
+	pods := pods(t, "127.0.0.1")
+	for _, transport := range transports {
+		t.Run(transport, func(t *testing.T) {
+			c, peer := quiet(t, pods, transport)
+			pace := func() { time.Sleep(25 * time.Millisecond) } // of the peer, and of the attack
+			if lost := c.sendToClient(peer, 20, pace); lost != 0 {
+				t.Errorf("control: %d datagrams lost", lost)
+			}
+			other := pods[1]
+			at := net.UDPAddrFromAddrPort(netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), uint16(other.port(transport))))
+			passed := other.Forwarding().Passed
+			const number = 60
+			if lost := c.sendToClient(peer, number, func() {
+				pace()
+				if _, err := c.conn.PacketConn.WriteTo(forged[transport], at); err != nil {
+					t.Fatal(err)
+				}
+			}); lost != 0 {
+				t.Errorf("%d of %d datagrams lost while another forges", lost, number)
+			}
+			within(t, "the forged datagrams are forwarded", func() bool { return other.Forwarding().Passed >= passed+number/2 })
+		})
+	}
+}
+
+// TestQuietClientMoves: a client that sends one datagram with data at another pod, and then nothing more, gets all
+// data there, also while datagrams with its address arrive at the pod before.
+func TestQuietClientMoves(t *testing.T) {
+	pods := pods(t, "127.0.0.1")
+	for _, transport := range transports {
+		t.Run(transport, func(t *testing.T) {
+			c, peer := quiet(t, pods, transport)
+			c.conn.move(pods[1])
+			answered := pods[1].Forwarding().Answered
+			c.reach(peer, []byte("media"))
+			before := net.UDPAddrFromAddrPort(netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), uint16(pods[0].port(transport))))
+			if lost := c.sendToClient(peer, 60, func() {
+				if _, err := c.conn.PacketConn.WriteTo([]byte{0x40, 0, 0, 0}, before); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(25 * time.Millisecond) // the pace of the peer, and of the attack
+			}); lost != 0 {
+				t.Errorf("%d datagrams lost", lost)
+			}
+			if pods[1].Forwarding().Answered < answered+60 {
+				t.Error("the data was not forwarded")
+			}
+		})
+	}
+}
+
+// TestAnsweredCheckDecidesThePath: after a connectivity check that its peer answers, a client that has moved gets
+// its data by one path.
+func TestAnsweredCheckDecidesThePath(t *testing.T) {
+	pods := pods(t, "127.0.0.1")
+	c, peer := quiet(t, pods, "udp")
+	client := pods[0].Sessions().List()[0].Client.(session.Movable)
+	key := stun.NewShortTermIntegrity("an ICE password")
+	for _, at := range []int{1, 0, 1} {
+		c.conn.move(pods[at])
+		check := stun.MustBuild(stun.TransactionID, stun.BindingRequest, key)
+		c.reach(peer, check.Raw)
+		if client.Front().IsValid() == (at == 1) {
+			t.Errorf("pod %d: a check without an answer has moved the client", at)
+		}
+		answer := stun.MustBuild(stun.NewTransactionIDSetter(check.TransactionID), stun.BindingSuccess, key)
+		if _, err := peer.WriteTo(answer.Raw, c.relay.LocalAddr()); err != nil {
+			t.Fatal(err)
+		}
+		within(t, "the client has moved", func() bool { return client.Front().IsValid() == (at == 1) })
 	}
 }
 

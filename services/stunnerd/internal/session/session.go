@@ -52,7 +52,7 @@ type Movable interface {
 	Pass(message []byte, now time.Time) bool
 	// Follow records the path on which a message of the client has arrived. The client uses this path from now on if
 	// the message is an authentic request.
-	Follow(message Client, authentic bool) Move
+	Follow(from Client, message []byte, authentic bool) Move
 	// Held tells the other pods that this pod has the session of the client, until Released.
 	Held()
 	// Front returns the address of the pod through which data for the client leaves, or the zero AddrPort if it leaves
@@ -60,16 +60,14 @@ type Movable interface {
 	Front() netip.AddrPort
 }
 
-// Move is how a datagram changes the path of the data for a Movable client: a set of bits.
+// Move is how a datagram changes the path of the data for a Movable client. 0 means not at all.
 type Move uint8
 
 const (
-	// Undirected: the client was heard at this pod only, and may use another pod from now on. The kernel must not send
-	// to the client any more.
-	Undirected Move = 1 << iota
-	// MovedAway: the client uses another pod from now on.
-	MovedAway
-	// MovedHere: the client uses this pod from now on.
+	// MovedAway: the client was heard at this pod only, and may use another pod from now on. The kernel must not send to
+	// the client any more.
+	MovedAway Move = iota + 1
+	// MovedHere: the client uses this pod only from now on.
 	MovedHere
 )
 

@@ -30,6 +30,7 @@ func TestOwnerRestartsBehindAFront(t *testing.T) {
 	calls := g.dialEach(1, voice, owner)
 	c := calls[0]
 	c.move(front)
+	must(t, c.Renew()) // data alone does not move a client
 	owner.await("the client uses the front", func(context.Context) error {
 		if s := owner.sessions(); len(s) != 1 || s[0].Front == "" {
 			return fmt.Errorf("sessions %+v", s)

@@ -52,10 +52,6 @@ var FailingCells = []Failing{
 	{"RestartAfterAMistakeKeepsServing", values(), nil, "has not received a gateway config yet"},
 	{SurvivesEvent, values(env.Mistake, env.JWT), nil, "has not received a gateway config yet"},
 
-	// A pod sends to all clients that it forwards for, and to all other pods, from one socket each.
-	{"VanishedClientsHurtNobody", values(), nil, errDisturbed.Error()},
-	{"VanishedPodsHurtNobody", values(), nil, errDisturbed.Error()},
-
 	// The pods of a Deployment in the host network are replaced while those before them have the ports.
 	{"UpdateAdmitsNewCalls", values(env.HostNetwork, env.APIServer), nil, "error 508|is not updated"},
 }

@@ -334,6 +334,44 @@ func TestWrongPackets(t *testing.T) {
 	})
 }
 
+// A packet with the addresses of a client or a peer that arrives at another interface than the one towards it is handled
+// as without the programs: the host drops it if it verifies sources strictly (rp_filter), and else user space has it.
+func TestPacketsAtAnotherInterface(t *testing.T) {
+	t.Parallel()
+	eachIn(t, hookSetups(), func(t *testing.T, w *world, r *relayProcess, p *path) {
+		payload := bytes.Repeat([]byte("payload."), 20)
+		up := datagram{from: p.Client, to: p.Listener, payload: frame(p.Channel, payload)}
+		down := datagram{from: p.Peer, to: p.Relay, payload: payload}
+		for _, c := range []struct {
+			name     string
+			d        datagram
+			from     *space // of the sender
+			at       string // the interface
+			received func(time.Duration) []byte
+			want     []byte
+			other    bool
+		}{
+			{"client", up, w.client, "client", func(d time.Duration) []byte { return receive(p.peer, d) }, payload, false},
+			{"client at the other interface", up, w.peer, "peer", func(d time.Duration) []byte { return receive(p.peer, d) }, payload, true},
+			{"peer", down, w.peer, "peer", func(d time.Duration) []byte { return receive(p.client, d) }, frame(p.Channel, payload), false},
+			{"peer at the other interface", down, w.client, "client", func(d time.Duration) []byte { return receive(p.client, d) }, frame(p.Channel, payload), true},
+		} {
+			before := r.do(t, "state")
+			c.d.ethernet = w.ethernet(t, c.from, c.at)
+			c.from.inject(t, "eth0", c.d.frame())
+			if got := c.received(patience); !bytes.Equal(got, c.want) {
+				t.Errorf("%s: got %d bytes, want %d", c.name, len(got), len(c.want))
+			}
+			after := r.do(t, "state")
+			kernel, user := after.Kernel.minus(before.Kernel), after.User.minus(before.User)
+			inKernel, inUserSpace := kernel.Up.Packets+kernel.Down.Packets, user.Up.Packets+user.Down.Packets
+			if inKernel+inUserSpace != 1 || (inKernel == 0) != c.other {
+				t.Errorf("%s: forwarded in the kernel %d, in user space %d", c.name, inKernel, inUserSpace)
+			}
+		}
+	})
+}
+
 // Datagrams in fragments and in buffers of several segments are handled in user space.
 func TestLargeBuffers(t *testing.T) {
 	t.Parallel()

@@ -371,6 +371,13 @@ ALWAYS void count_down(struct slot *s, const struct scratch *x)
 	__sync_fetch_and_add(&s->down_bytes, x->length - UDP_HEADER);
 }
 
+// elsewhere reports whether a packet has arrived at another interface than the known one towards its source. The host may
+// drop such a packet (rp_filter), or filter it by its interface.
+ALWAYS bool elsewhere(const struct __sk_buff *skb, __u32 interface)
+{
+	return known(interface) && interface != skb->ifindex;
+}
+
 // relay forwards a packet if it belongs to a live binding.
 ALWAYS int relay(struct __sk_buff *skb, struct scratch *x, bool v6)
 {
@@ -381,7 +388,7 @@ ALWAYS int relay(struct __sk_buff *skb, struct scratch *x, bool v6)
 		struct slot *s = live(bpf_map_lookup_elem(&up, &x->key), x);
 		if (s) {
 			x->out = s->peer_if;
-			if (!known(x->out) || !of_client(s, x, v6))
+			if (!known(x->out) || elsewhere(skb, s->client_if) || !of_client(s, x, v6))
 				return PASS;
 			int verdict = forward(skb, x, s, v6, true);
 			if (verdict == TC_ACT_REDIRECT)
@@ -394,7 +401,7 @@ ALWAYS int relay(struct __sk_buff *skb, struct scratch *x, bool v6)
 	if (!s)
 		return PASS;
 	x->out = s->client_if;
-	if (!known(x->out) || !of_peer(s, x, v6))
+	if (!known(x->out) || elsewhere(skb, s->peer_if) || !of_peer(s, x, v6))
 		return PASS;
 	int verdict = forward(skb, x, s, v6, false);
 	if (verdict == TC_ACT_REDIRECT)

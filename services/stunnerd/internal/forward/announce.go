@@ -108,6 +108,7 @@ func (f *Forwarder) run() {
 				sweep = at + sweepEvery
 				f.index.sweep(at)
 				f.sessions.Sweep(time.Now())
+				f.retire(at)
 			}
 		}
 		a.announce()

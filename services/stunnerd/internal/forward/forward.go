@@ -100,10 +100,12 @@ type Forwarder struct {
 	counter atomic.Uint64
 	view    atomic.Pointer[view]
 
-	// lists guards changes of view, and pods and openers.
+	// lists guards changes of view, and pods, openers and retired.
 	lists   sync.Mutex
 	pods    map[uint64]*pod
 	openers map[pair]*opener
+	// retired has the highest counters of openers that retire has removed.
+	retired map[pair]uint64
 
 	index index
 	front front
@@ -153,7 +155,7 @@ func Open(o Options) (*Forwarder, error) {
 func newForwarder(o Options, w wire, address netip.AddrPort) *Forwarder {
 	f := &Forwarder{
 		self: Peer{Address: address}, sessions: o.Sessions, meter: o.Meter, wire: w, epoch: time.Now(),
-		pods: map[uint64]*pod{}, openers: map[pair]*opener{},
+		pods: map[uint64]*pod{}, openers: map[pair]*opener{}, retired: map[pair]uint64{},
 		index: index{held: map[clientKey]holding{}}, front: newFront(),
 		pending: map[clientKey]change{}, wake: make(chan struct{}, 1), closed: make(chan struct{}),
 	}

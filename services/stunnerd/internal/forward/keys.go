@@ -57,4 +57,23 @@ type pair struct {
 type opener struct {
 	aead   cipher.AEAD
 	window window
+	// unlisted is since when the sender is in no list, or 0. It is guarded by lists of the Forwarder.
+	unlisted time.Duration
+}
+
+// retireAfter is how long the opener of a sender that is in no list is kept. A pod is in the list again within seconds
+// if it only lost its connection to config discovery; a process that was replaced never is. Afterwards only the highest
+// counter is kept, so that no frame is accepted twice if the sender is listed again.
+const retireAfter = 5 * time.Minute
+
+// retire replaces the openers of senders that are in no list any more by their highest counters.
+func (f *Forwarder) retire(now time.Duration) {
+	f.lists.Lock()
+	defer f.lists.Unlock()
+	for p, o := range f.openers {
+		if o.unlisted != 0 && now-o.unlisted >= retireAfter {
+			f.retired[p] = o.window.highest.Load()
+			delete(f.openers, p)
+		}
+	}
 }

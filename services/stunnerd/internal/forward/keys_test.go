@@ -109,3 +109,72 @@ func TestSealing(t *testing.T) {
 		t.Errorf("of one key %d seals", got.ID)
 	}
 }
+
+// What a pod keeps of the former processes of another one is small, and still detects replays if one is listed again.
+func TestFormerProcessesAreRetired(t *testing.T) {
+	inBubble(t, func(t *testing.T, n *network) {
+		pods := n.cluster(2)
+		c := client(1)
+		pods[0].create(c)
+		settle()
+		former := pods[1]
+		frame := func(counter uint64) []byte { return forge(former, pods[0], yesterday, counter, data, c, []byte("x")) }
+		n.inject(former, pods[0], frame(1000))
+		n.inject(former, pods[0], frame(990))
+		settle()
+		pods[0].sessions.got()
+		const restarts = 20
+		for range restarts {
+			pods[1] = n.start(pods[1].name)
+			publish(list(pods...), pods...)
+		}
+		openers := func() (openers, retired int) {
+			pods[0].lists.Lock()
+			defer pods[0].lists.Unlock()
+			return len(pods[0].openers), len(pods[0].retired)
+		}
+		for _, step := range []struct {
+			after            time.Duration
+			openers, retired int
+		}{{0, 2 * (restarts + 1), 0}, {retireAfter - time.Minute, 2 * (restarts + 1), 0}, {2 * time.Minute, 2, 2 * restarts}} {
+			time.Sleep(step.after)
+			settle()
+			if o, r := openers(); o != step.openers || r != step.retired {
+				t.Errorf("%s later: %d openers, %d retired, want %d, %d", step.after, o, r, step.openers, step.retired)
+			}
+		}
+		publish(list(pods[0], former), pods[0])
+		for _, counter := range []uint64{1000, 999, 990, 1, 1002, 1001, 1002} {
+			n.inject(former, pods[0], frame(counter))
+			settle()
+		}
+		if delivered, _ := pods[0].sessions.got(); len(delivered) != 2 {
+			t.Errorf("%d datagrams are delivered, want the 2 that are new", len(delivered))
+		}
+		pods[0].refused(map[string]uint64{"replay": 5})
+		other := Peers{Keys: []Key{{ID: 9}}, Pods: list(pods[0], former).Pods}
+		publish(other, pods[0])
+		if o, r := openers(); o != 1 || r != 0 {
+			t.Errorf("with other keys: %d openers, %d retired, want 1, 0", o, r)
+		}
+	})
+}
+
+// TestWindowSkips: skip counts exactly the counters up to one as seen.
+func TestWindowSkips(t *testing.T) {
+	for _, at := range []uint64{1, 62, 63, 64, 65, windowSize - 1, windowSize, 10*windowSize + 17} {
+		var w window
+		w.skip(at)
+		for counter := at - min(at, 2*windowSize); counter <= at; counter++ {
+			if w.fresh(counter) {
+				t.Fatalf("skip(%d): counter %d is fresh", at, counter)
+			}
+		}
+		w.mark(at + 2*windowSize/3)
+		for counter := at + 1; counter < at+2*windowSize/3; counter++ {
+			if !w.fresh(counter) {
+				t.Fatalf("skip(%d): counter %d is not fresh", at, counter)
+			}
+		}
+	}
+}

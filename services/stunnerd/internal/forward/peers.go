@@ -3,6 +3,7 @@ package forward
 import (
 	"encoding/binary"
 	"hash/fnv"
+	"maps"
 	"math"
 	"net/netip"
 	"slices"
@@ -236,7 +237,12 @@ func (f *Forwarder) connect(at *pod, peer Peer, keys []datedKey, now time.Durati
 	for _, k := range keys {
 		p := pair{key: k.Key, peer: peer.Sender}
 		if f.openers[p] == nil {
-			f.openers[p] = &opener{aead: derive(k.Secret, peer.Sender, f.self.Sender)}
+			o := &opener{aead: derive(k.Secret, peer.Sender, f.self.Sender)}
+			if highest, ok := f.retired[p]; ok {
+				o.window.skip(highest)
+				delete(f.retired, p)
+			}
+			f.openers[p] = o
 		}
 		l.openers = append(l.openers, keyedOpener{keyID: k.ID, opener: f.openers[p]})
 	}
@@ -286,10 +292,18 @@ func (f *Forwarder) replace(next func(*view) *Peers) {
 		}
 	}
 	// A window outlives the listing of its sender, because the sender may be listed again while the key is valid.
-	for p := range f.openers {
-		if len(v.keys) > 0 && !slices.ContainsFunc(v.keys, func(k datedKey) bool { return k.Key == p.key }) {
-			delete(f.openers, p)
-		}
+	expired := func(p pair) bool {
+		return len(v.keys) > 0 && !slices.ContainsFunc(v.keys, func(k datedKey) bool { return k.Key == p.key })
 	}
+	maps.DeleteFunc(f.openers, func(p pair, o *opener) bool {
+		switch {
+		case v.senders[p.peer] != nil:
+			o.unlisted = 0
+		case o.unlisted == 0:
+			o.unlisted = max(f.now(), 1)
+		}
+		return expired(p)
+	})
+	maps.DeleteFunc(f.retired, func(p pair, _ uint64) bool { return expired(p) })
 	f.signal()
 }

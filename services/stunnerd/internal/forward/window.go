@@ -1,27 +1,40 @@
 package forward
 
+import "sync/atomic"
+
 // windowSize is how far a frame may be behind the latest frame of its sender. The readers of a process take counters
 // when they make frames, and send the frames in batches. One that does not run for 300 ms between the two, while the
 // others send 100,000 frames a second, loses none.
 const windowSize = 1 << 15
 
-// window detects replayed frames by their counters, like RFC 6479. The zero window has seen no frame.
+// window detects replayed frames by their counters, like RFC 6479. The zero window has seen no frame. One goroutine uses
+// it, except that highest may be read from another one.
 type window struct {
-	highest uint64
+	highest atomic.Uint64
 	// seen has a bit for each counter, in a ring of words. One word more than windowSize needs is being filled.
 	seen [words]uint64
 }
 
 const words = windowSize/64 + 1
 
+// skip makes all counters up to one count as seen. The window has seen no frame before.
+func (w *window) skip(counter uint64) {
+	for i := range w.seen {
+		w.seen[i] = ^uint64(0)
+	}
+	w.seen[counter/64%words] = 1<<(counter%64+1) - 1
+	w.highest.Store(counter)
+}
+
 // fresh reports whether a counter was not seen before. Counters below the window count as seen.
 func (w *window) fresh(counter uint64) bool {
+	highest := w.highest.Load()
 	switch {
 	case counter == 0:
 		return false
-	case counter > w.highest:
+	case counter > highest:
 		return true
-	case w.highest-counter >= windowSize:
+	case highest-counter >= windowSize:
 		return false
 	}
 	return w.seen[counter/64%words]&(1<<(counter%64)) == 0
@@ -29,11 +42,11 @@ func (w *window) fresh(counter uint64) bool {
 
 // mark marks a fresh counter as seen. It must not be called before the frame was authenticated.
 func (w *window) mark(counter uint64) {
-	if counter > w.highest {
-		for word, n := w.highest/64+1, 0; word <= counter/64 && n < words; word, n = word+1, n+1 {
+	if highest := w.highest.Load(); counter > highest {
+		for word, n := highest/64+1, 0; word <= counter/64 && n < words; word, n = word+1, n+1 {
 			w.seen[word%words] = 0
 		}
-		w.highest = counter
+		w.highest.Store(counter)
 	}
 	w.seen[counter/64%words] |= 1 << (counter % 64)
 }

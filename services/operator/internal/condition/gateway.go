@@ -100,15 +100,19 @@ func AnnotationsTooLarge(size, limit int) Finding {
 		size, limit)
 }
 
-// Kept adds to the finding of a Gateway or a listener that the published config stays in use.
+// Kept adds to the finding of a Gateway or a listener that what is published stays in use.
 func Kept(f Finding) Finding {
 	return finding(f.Reason, "%s; what was published before stays in force", f.Message)
 }
 
-// NotAccepted is the finding of condition Programmed if condition Accepted is False.
-func NotAccepted() Finding {
-	return finding(ReasonInvalid, "not accepted: what was published before stays in force")
+// Unpublished adds to the finding of a Gateway that the operator publishes no config for it: it was never served, or the
+// config from before a restart of the operator cannot be read.
+func Unpublished(f Finding) Finding {
+	return finding(f.Reason, "%s; no config is published", f.Message)
 }
+
+// NotAccepted is the finding of condition Programmed if condition Accepted is False.
+func NotAccepted() Finding { return Finding{Reason: ReasonInvalid, Message: "not accepted"} }
 
 // NoAddress means that listeners have no public address.
 func NoAddress(listeners []string) Finding {

@@ -92,8 +92,8 @@ func (a *authority) step(ctx context.Context) error {
 	if a.stored.Usable(now) {
 		best = a.stored
 		errs = append(errs, a.identity.Renew(a.stored, now))
+		a.changed(a.stored) // before the translation starts, which needs the keys of standby Secrets
 		a.send(a.stored.Bundle())
-		a.changed(a.stored)
 	}
 	if a.leading.Load() {
 		next, err := best.Next(now)

@@ -81,7 +81,8 @@ func TestTheLoopActsOnTheDecision(t *testing.T) {
 
 		before := withUID(collision())
 		l := startWith(t, before...)
-		if l.published.current(gatewayKey) == nil {
+		published := l.published.current(gatewayKey)
+		if published == nil {
 			t.Fatal("no config is published before the change")
 		}
 		after := row.change(withUID(collision()))
@@ -105,6 +106,15 @@ func TestTheLoopActsOnTheDecision(t *testing.T) {
 		}
 		l.applyAll(changes, &task{})
 		check("restarted", l, effect.restartPublished, effect.restartObjects, false, effect.missing)
+
+		l = startWith(t)
+		l.standbyOf(t, standbySecret(t, *published))
+		l.applyAll(changes, &task{})
+		l.fetchSecrets(t)
+		check("restarted with a standby Secret", l, effect.published, effect.restartObjects, false, false)
+		if now := l.published.current(gatewayKey); now != nil && now.Revision() != published.Revision() {
+			t.Errorf("%s: restored %+v, want %+v", name, now, published)
+		}
 	}
 }
 

@@ -34,20 +34,23 @@ type desired struct {
 	// takeOver means that the operator may apply a workload that the operator of the existing STUNner created, which
 	// replaces all its pods.
 	takeOver bool
-	// standby is the config for pods that start while the operator is down; nil if the operator does not manage the
-	// dataplane.
+	// standby is the config for pods that start while the operator is down, and for an operator that starts while there
+	// is a problem; nil if no config is published.
 	standby *config.Config
+	// frozen means that no new config is published because of a problem, so objects and standby are those from before.
+	frozen bool
 	// skeleton are the Services and workloads of a Gateway whose new config is not published because of a problem. They
 	// are recreated if they were deleted, see translate.Result.Skeleton.
 	skeleton []resource.Object
 }
 
 // all returns the generated objects of a Gateway, including the standby Secret.
-func (d desired) all(ref translate.ObjectRef) []resource.Object {
+func (d desired) all(ref translate.ObjectRef, keys *standbyKeys) []resource.Object {
 	if d.standby == nil {
 		return d.objects
 	}
-	return append([]resource.Object{manifest.Standby(ref.NamespacedName, d.uid, *d.standby)}, d.objects...)
+	standby := manifest.Standby(ref.NamespacedName, d.uid, *d.standby, keys.forNew())
+	return append([]resource.Object{standby}, d.objects...)
 }
 
 // withoutEndpoints returns a copy of the desired state without the endpoints in the standby config. Changes of

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 
+	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/api/discovery"
 	"github.com/stunner-gateway/stunner/services/operator/internal/reports"
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
@@ -55,6 +56,8 @@ type loop struct {
 	waiting map[types.NamespacedName]map[translate.ObjectRef]struct{}
 	// tried are the Secrets for which at least one fetch has ended, successfully or not.
 	tried map[types.NamespacedName]bool
+	// unusable are, by Gateway, the versions of the standby Secrets from which no config can be restored.
+	unusable map[types.NamespacedName]string
 	// since is time.Since. Tests replace it.
 	since func(ref translate.ObjectRef, begun time.Time) time.Duration
 
@@ -68,8 +71,8 @@ type loop struct {
 	notReadyReason atomic.Pointer[string]
 }
 
-// newLoop returns a loop with an empty view. The caller must set secrets, writer, costs, peers and published.previous
-// before run.
+// newLoop returns a loop with an empty view. The caller must set secrets, writer, costs, peers, published.previous and
+// published.standby before run.
 func newLoop(o translate.Options, server *discovery.Server, m *meters, ts *tasks, log *slog.Logger) *loop {
 	in := newInbox()
 	r := newRollouts(reports.New(log), in)
@@ -80,8 +83,9 @@ func newLoop(o translate.Options, server *discovery.Server, m *meters, ts *tasks
 		view: resource.NewView(nil), queue: newWorkQueue(), limiter: newRateLimiter(), ledger: newBudgetLedger(0),
 		intake: newIntake(0, log), waitForRoom: map[translate.ObjectRef]struct{}{},
 		waiting: map[types.NamespacedName]map[translate.ObjectRef]struct{}{}, tried: map[types.NamespacedName]bool{},
-		since: func(_ translate.ObjectRef, begun time.Time) time.Duration { return time.Since(begun) },
-		known: make(chan struct{}),
+		unusable: map[types.NamespacedName]string{},
+		since:    func(_ translate.ObjectRef, begun time.Time) time.Duration { return time.Since(begun) },
+		known:    make(chan struct{}),
 	}
 }
 
@@ -319,15 +323,24 @@ func (l *loop) translate(ref translate.ObjectRef) (complete bool) {
 		}
 	}
 	out := ref.Translate(l.view.Recording(dependencies), opt)
+	have := l.haveSecrets(ref, dependencies)
+	var restored *config.Config
+	if have && out.Gateway != nil && out.Gateway.NeedsPublished {
+		if restored, have = l.restore(ref); restored != nil {
+			opt.Published = restored
+			out = ref.Translate(l.view.Recording(dependencies), opt)
+			have = l.haveSecrets(ref, dependencies)
+		}
+	}
 	l.readers.Record(ref, dependencies)
 	if out.Gateway != nil {
 		l.shareBudget(key, out.Gateway, opt.Room)
 		defer l.published.updateMissing(key, out.Gateway.Decision)
 	}
-	if !l.haveSecrets(ref, dependencies) {
+	if !have {
 		return false
 	}
-	handedOver := out.Gateway != nil && l.serve(key, out.Gateway)
+	handedOver := out.Gateway != nil && l.serve(key, out.Gateway, restored)
 	want := l.desiredOf(ref, out, handedOver)
 	if o := ref.Object(l.view); o != nil {
 		want.uid, want.version = o.GetUID(), o.GetResourceVersion()
@@ -343,16 +356,21 @@ func (l *loop) translate(ref translate.ObjectRef) (complete bool) {
 func (l *loop) haveSecrets(ref translate.ObjectRef, dependencies resource.Facts) bool {
 	have := true
 	for _, key := range dependencies.Secrets() {
-		if l.secrets.ensure(key) {
-			continue
-		}
-		have = false
-		if l.waiting[key] == nil {
-			l.waiting[key] = map[translate.ObjectRef]struct{}{}
-		}
-		l.waiting[key][ref] = struct{}{}
+		have = l.haveSecret(ref, key) && have
 	}
 	return have
+}
+
+// haveSecret does the same for one Secret.
+func (l *loop) haveSecret(ref translate.ObjectRef, key types.NamespacedName) bool {
+	if l.secrets.ensure(key) {
+		return true
+	}
+	if l.waiting[key] == nil {
+		l.waiting[key] = map[translate.ObjectRef]struct{}{}
+	}
+	l.waiting[key][ref] = struct{}{}
+	return false
 }
 
 // shareBudget records how many endpoints a Gateway has and wants. It queues the routes that now exceed a budget or no
@@ -377,18 +395,22 @@ func (l *loop) shareBudget(key types.NamespacedName, r *translate.Result, room t
 	l.queue.add(affected)
 }
 
-// serve publishes or withdraws the config of a Gateway according to the decision of the translation. handedOver is true
-// if the GatewayClass of a served Gateway was changed to that of another controller.
-func (l *loop) serve(key types.NamespacedName, r *translate.Result) (handedOver bool) {
-	if r.Decision.Ours() {
+// serve publishes or withdraws the config of a Gateway according to the decision of the translation. restored is the
+// config that an earlier operator process published, or nil. handedOver is true if the GatewayClass of a served Gateway
+// was changed to that of another controller.
+func (l *loop) serve(key types.NamespacedName, r *translate.Result, restored *config.Config) (handedOver bool) {
+	if r.Decision.Ours() || restored != nil {
 		l.rollouts.forwarding.setGateway(key, l.view.Gateway(key).UID)
 	}
 	switch {
 	case r.Decision == translate.Served:
-		l.published.publish(key, r)
+		l.published.publish(key, *r.Config)
 	case r.Decision.Ends():
 		l.rollouts.forwarding.removeGateway(key)
+		delete(l.unusable, key)
 		return l.published.withdraw(key) && r.Decision == translate.Foreign
+	case restored != nil:
+		l.published.publish(key, *restored)
 	}
 	return false
 }
@@ -408,10 +430,7 @@ func (l *loop) desiredOf(ref translate.ObjectRef, out translate.Outcome, handedO
 		want.skeleton = r.Skeleton
 	default:
 		want.objects, want.complete, want.keepReplicas = r.ObjectsWith(published), true, r.KeepReplicas
-		want.takeOver = r.TakeOver
-		if r.Managed() {
-			want.standby = published
-		}
+		want.takeOver, want.standby = r.TakeOver, published
 	}
 	return want
 }

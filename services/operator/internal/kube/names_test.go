@@ -120,6 +120,7 @@ func startWith(t *testing.T, objects ...resource.Object) *loop {
 	l := newLoop(translate.DefaultOptions(), discovery.NewServer(discovery.ServerOptions{}), m, &tasks{}, log)
 	l.secrets, l.writer = newSecretFetcher(nil, l.inbox, l.intake, log), newWriter(nil, nil, s, l.inbox, m, l.tasks, log)
 	l.published.previous = func(types.NamespacedName) []string { return nil }
+	l.published.standby = func(types.NamespacedName) *corev1.Secret { return nil }
 	for _, i := range rand.Perm(len(objects)) {
 		l.inbox.OnAdd(objects[i], true)
 	}

@@ -34,6 +34,8 @@ type objectWriter struct {
 	meters  *meters
 	pending pendingWrites
 	log     *slog.Logger
+	// standbyKeys authenticate the standby Secrets that are written.
+	standbyKeys *standbyKeys
 
 	mu sync.Mutex
 	// keda is the client for the KEDA kinds. It is nil while KEDA is not installed, or while the existing KEDA objects
@@ -101,7 +103,7 @@ func (w *objectWriter) sync(
 	var errs []error
 	var failed []resource.Object
 	var found rejections
-	all := want.all(ref)
+	all := want.all(ref, w.standbyKeys)
 	former, err := w.waitingWorkload(ctx, ref.NamespacedName, want)
 	if err != nil {
 		return before, err

@@ -21,6 +21,7 @@
 //	cache.go trim.go                caches, and the fields that are removed from objects
 //	secrets.go                      content of Secrets
 //	publish.go                      configs, also of listeners that the existing system exposed
+//	standby.go restore.go           standby Secrets, and the configs that are restored from them
 //	desired.go writer.go            desired state
 //	writequeue.go pending.go        order of writes
 //	objects.go apply.go             apply and delete
@@ -51,8 +52,10 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"time"
 
 	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
@@ -159,6 +162,9 @@ func (p *Provider) work(ctx context.Context, l *loop, id *trust.Identity, reader
 	l.published.previous = func(gateway types.NamespacedName) []string {
 		return previousListeners(ctx, k.cached, gateway)
 	}
+	l.published.standby = func(gateway types.NamespacedName) *corev1.Secret {
+		return cachedStandby(ctx, k.cached, gateway)
+	}
 	group, ctx := errgroup.WithContext(ctx)
 	own := selfManagedOptions{
 		config: p.Config, cache: k.options, owner: ownerReferences(ctx, p.Settings), tasks: &p.tasks,
@@ -250,9 +256,11 @@ func (p *Provider) newClients(s *runtime.Scheme, c cache.Cache) (k apiClients, e
 func (p *Provider) manageOwnObjects(
 	ctx context.Context, group *errgroup.Group, l *loop, id *trust.Identity, o selfManagedOptions,
 ) (ca *authority, err error) {
-	if p.DiscoveryAuth != AuthOff {
+	if p.DiscoveryAuth == AuthOff {
+		l.writer.setStandbyKeys([][]byte{nil})
+	} else {
 		ca = newAuthority(p.Namespace, nil, id, l.inbox, l.meters, p.Log)
-		ca.changed = l.rollouts.forwarding.setAuthority
+		ca.changed = func(a trust.Authority) { l.setAuthority(a, time.Now()) }
 		p.selfManaged = append(p.selfManaged, &ca.selfManaged)
 		if err := ca.manage(ctx, group, o); err != nil {
 			return nil, err

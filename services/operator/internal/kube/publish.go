@@ -21,8 +21,11 @@ type publisher struct {
 	rollouts *rollouts
 	meters   *meters
 	log      *slog.Logger
-	// previous returns what an earlier operator process published for a Gateway.
+	// previous returns the names of the listeners that an earlier operator process published for a Gateway.
 	previous func(gateway types.NamespacedName) []string
+	// standby returns the standby Secret of a Gateway as it is in the cache, which contains the sum of a long config in
+	// place of the config; nil if there is none.
+	standby func(gateway types.NamespacedName) *corev1.Secret
 
 	configs map[types.NamespacedName]config.Config
 	// missing are the Gateways that an earlier operator process served and for which this process has not published a
@@ -57,6 +60,15 @@ func previousListeners(ctx context.Context, cached client.Reader, gateway types.
 	return names
 }
 
+// cachedStandby returns the standby Secret of a Gateway in the cache, or nil.
+func cachedStandby(ctx context.Context, cached client.Reader, gateway types.NamespacedName) *corev1.Secret {
+	s := &corev1.Secret{}
+	if cached.Get(ctx, manifest.StandbyKey(gateway), s) != nil {
+		return nil
+	}
+	return s
+}
+
 // current returns the published config of a Gateway; nil if there is none.
 func (p *publisher) current(key types.NamespacedName) *config.Config {
 	if c, ok := p.configs[key]; ok {
@@ -66,12 +78,12 @@ func (p *publisher) current(key types.NamespacedName) *config.Config {
 }
 
 // publish publishes the config of a Gateway.
-func (p *publisher) publish(key types.NamespacedName, r *translate.Result) {
-	revision, changed := p.server.Publish(*r.Config)
+func (p *publisher) publish(key types.NamespacedName, c config.Config) {
+	revision, changed := p.server.Publish(c)
 	if !changed {
 		return
 	}
-	p.configs[key] = r.Config.Clone()
+	p.configs[key] = c.Clone()
 	p.rollouts.publish(key, revision)
 	p.rollouts.update(key, time.Now()) // connected dataplanes may have reported already
 	p.meters.configs.Set(float64(len(p.configs)))

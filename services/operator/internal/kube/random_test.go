@@ -60,6 +60,8 @@ func reconcile(t *testing.T, c client.Client, s *runtime.Scheme) (writes int) {
 	l.published.previous = func(gateway types.NamespacedName) []string {
 		return previousListeners(t.Context(), c, gateway)
 	}
+	l.published.standby = func(gateway types.NamespacedName) *corev1.Secret { return cachedStandby(t.Context(), c, gateway) }
+	l.writer.setStandbyKeys([][]byte{nil})
 	var changes []objectChange
 	for _, list := range []client.ObjectList{
 		&gwapiv1.GatewayClassList{}, &gwapiv1.GatewayList{}, &stunnerv1.GatewayConfigList{}, &stunnerv1.DataplaneList{},

@@ -32,6 +32,7 @@ func pacedLoop(gateways ...string) *loop {
 		nil, nil, nil, l.inbox, l.meters, l.tasks, l.published.log,
 	)
 	l.published.previous = func(types.NamespacedName) []string { return nil }
+	l.published.standby = func(types.NamespacedName) *corev1.Secret { return nil }
 	namespace, port := gwapiv1.Namespace("media"), gwapiv1.PortNumber(7000)
 	class := &gwapiv1.GatewayClass{ObjectMeta: metav1.ObjectMeta{Name: "media"}}
 	class.Spec.ControllerName = translate.DefaultControllerName

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/stunner-gateway/stunner/services/api/config"
@@ -219,13 +220,14 @@ func TestTheRolloutIsEvaluatedWhenItsConfigIsPublished(t *testing.T) {
 				slog.New(slog.DiscardHandler),
 			)
 			l.published.previous = func(types.NamespacedName) []string { return nil }
+			l.published.standby = func(types.NamespacedName) *corev1.Secret { return nil }
 			go l.rollouts.reports.Follow(ctx, "this", from)
 			go ts.do("reports", func(t *task) { l.rollouts.run(ctx, t) })
 			c.said.ID, c.said.Pod = gatewayKey.String(), "a"
 			from <- discovery.ReportChange{Report: &c.said}
 			synctest.Wait()
 			config := published()
-			l.published.publish(gatewayKey, &translate.Result{Config: &config})
+			l.published.publish(gatewayKey, config)
 			time.Sleep(rolloutTimeout + 2*rolloutTick)
 			synctest.Wait()
 			told := l.inbox.drain()

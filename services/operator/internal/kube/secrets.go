@@ -76,6 +76,9 @@ func (s *secretFetcher) ensure(key types.NamespacedName) bool {
 	return false
 }
 
+// release records that the content of a Secret is no longer in the view.
+func (s *secretFetcher) release(key types.NamespacedName) { delete(s.fetched, key) }
+
 // retryNotFound queues a Secret to be fetched again if the watch still lists it although a fetch returned NotFound, and
 // reports whether it did so.
 func (s *secretFetcher) retryNotFound(key types.NamespacedName) bool {

@@ -171,6 +171,7 @@ func TestEndpointsInStandbySecretsWait(t *testing.T) {
 			}
 			written = nil
 		}
+		e.writer.setStandbyKeys([][]byte{[]byte("old")})
 		ends := e.leads()
 		wants("10.0.0.1", "a")
 		time.Sleep(time.Minute)
@@ -211,6 +212,20 @@ func TestEndpointsInStandbySecretsWait(t *testing.T) {
 		ownedHandler{e.writer}.OnUpdate(nil, changed)
 		time.Sleep(time.Second)
 		wrote("a modified Secret", 1)
+
+		wants("10.0.0.5", "b")
+		time.Sleep(time.Second)
+		wrote("other endpoints again", 0)
+		e.wants(desired{}) // the next operator publishes the config in the Secret
+		time.Sleep(time.Second)
+		wrote("the config is frozen", 1)
+
+		e.writer.setStandbyKeys([][]byte{[]byte("new"), []byte("old")})
+		time.Sleep(standbyPause)
+		wrote("another key", 1)
+		e.writer.setStandbyKeys([][]byte{[]byte("new")})
+		time.Sleep(standbyPause)
+		wrote("only the key of new Secrets is left", 0)
 		ends()
 	})
 }

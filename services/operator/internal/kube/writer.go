@@ -39,7 +39,9 @@ type writer struct {
 // newWriter returns a writer. The client c reads from the cache, direct reads from the API server.
 func newWriter(c, direct client.Client, s *runtime.Scheme, in *inbox, m *meters, ts *tasks, log *slog.Logger) *writer {
 	return &writer{
-		objects:  objectWriter{client: c, direct: direct, scheme: s, meters: m, log: log},
+		objects: objectWriter{
+			client: c, direct: direct, scheme: s, meters: m, log: log, standbyKeys: &standbyKeys{},
+		},
 		statuses: statusWriter{client: c, scheme: s, meters: m},
 		meters:   m, tasks: ts, log: log,
 		desired:    map[translate.ObjectRef]desired{},
@@ -68,7 +70,7 @@ func (w *writer) set(ref translate.ObjectRef, want desired) {
 	}
 	if want.ours && !want.complete && before.uid == want.uid { // no new config, so the previous objects stay desired
 		want.objects, want.complete, want.standby = before.objects, before.complete, before.standby
-		want.keepReplicas, want.takeOver = before.keepReplicas, before.takeOver
+		want.keepReplicas, want.takeOver, want.frozen = before.keepReplicas, before.takeOver, before.complete
 	}
 	if known && reflect.DeepEqual(before, want) {
 		return // already written or queued
@@ -116,6 +118,20 @@ func (w *writer) setKEDA(c client.Client) {
 	defer w.mu.Unlock()
 	for ref, want := range w.desired {
 		w.queue.enqueue(ref, want)
+	}
+}
+
+// setStandbyKeys sets the keys of standby Secrets. After a change of the key for new ones, all are written again.
+func (w *writer) setStandbyKeys(keys [][]byte) {
+	if !w.objects.standbyKeys.set(keys) {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for ref, want := range w.desired {
+		if want.standby != nil {
+			w.queue.enqueueStandby(ref)
+		}
 	}
 }
 
@@ -238,7 +254,7 @@ func (w *writer) writeObjects(ctx context.Context, ref translate.ObjectRef, want
 	before := w.rejections.of[ref]
 	w.mu.Unlock()
 	found, err := w.objects.sync(ctx, ref, want, before,
-		func(o resource.Object) bool { return w.postpones(ctx, ref, o) })
+		func(o resource.Object) bool { return w.postpones(ctx, ref, want, o) })
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.desired[ref].uid != want.uid {
@@ -247,8 +263,10 @@ func (w *writer) writeObjects(ctx context.Context, ref translate.ObjectRef, want
 	return w.rejections.set(ref, found) && err != nil, err
 }
 
-// postpones reports whether an object is a standby Secret whose write is postponed, see writeQueue.postponeStandby.
-func (w *writer) postpones(ctx context.Context, ref translate.ObjectRef, o resource.Object) bool {
+// postpones reports whether an object is a standby Secret whose write is postponed, see writeQueue.postponeStandby. It
+// is not postponed while the published config is frozen: after a restart, the operator publishes the config in the
+// Secret, and dataplanes may run newer endpoints.
+func (w *writer) postpones(ctx context.Context, ref translate.ObjectRef, want desired, o resource.Object) bool {
 	wanted, ok := o.(*corev1.Secret)
 	if !ok {
 		return false
@@ -257,7 +275,9 @@ func (w *writer) postpones(ctx context.Context, ref translate.ObjectRef, o resou
 	err := w.objects.client.Get(ctx, resource.KeyOf(wanted), live)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.queue.postponeStandby(ref, err == nil && onlyEndpointsDiffer(live, wanted))
+	onlyEndpoints := err == nil && !want.frozen &&
+		onlyEndpointsDiffer(live, wanted, ref.NamespacedName, want.uid, w.objects.standbyKeys.all())
+	return w.queue.postponeStandby(ref, onlyEndpoints)
 }
 
 // forgetHandedOver removes the desired state of a Gateway that belongs to another controller, after its generated

@@ -10,7 +10,6 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/config"
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
 	"github.com/stunner-gateway/stunner/services/operator/internal/condition"
-	"github.com/stunner-gateway/stunner/services/operator/internal/manifest"
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 	"github.com/stunner-gateway/stunner/services/operator/internal/share"
 )
@@ -190,18 +189,10 @@ func (a *admission) refuse(r *attachedRoute, why condition.Finding) {
 const maxVisitFactor = 4
 
 // keepPublished lets a route that now exceeds a budget keep published endpoints, so that its calls continue. It keeps
-// the endpoints that the route's backends still contain, as far as the limit allows. After a restart, the operator has
-// not published a config yet, and takes the published one from the standby Secret.
+// the endpoints that the route's backends still contain, as far as the limit allows.
 func (a *admission) keepPublished(limit, used share.Load) {
-	if len(a.refused) == 0 {
-		return
-	}
 	published := a.opt.Published
-	if published == nil {
-		gw := a.matcher.gateway
-		published = manifest.ReadStandby(a.view.Secret(manifest.StandbyKey(a.gateway)), gw.UID)
-	}
-	if published == nil {
+	if len(a.refused) == 0 || published == nil {
 		return
 	}
 	left := maxVisitFactor * limit[share.Endpoints]

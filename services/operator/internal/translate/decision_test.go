@@ -1,6 +1,7 @@
 package translate_test
 
 import (
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -142,6 +143,14 @@ func TestEachCauseHasItsDecision(t *testing.T) {
 				t.Errorf("%s, %s: %s, want %s", name, history, r.Decision, want)
 			}
 			checkResults(t, outcome{Gateways: []translate.Result{r}})
+			frozen := want == translate.Held || want == translate.Classless
+			if needs := history != "published" && (frozen || row.restarted != ""); r.NeedsPublished != needs {
+				t.Errorf("%s, %s: needs the published config %t, want %t", name, history, r.NeedsPublished, needs)
+			}
+			promised := strings.Contains(messagesOf(r), "what was published before stays in force")
+			if promises := want == translate.Held && history == "published"; promised != promises {
+				t.Errorf("%s, %s: that the config stays is promised %t, want %t", name, history, promised, promises)
+			}
 			if ours := want == translate.Served || want == translate.Held; r.Decision.Ours() != ours {
 				t.Errorf("%s, %s: status written %t, want %t", name, history, r.Decision.Ours(), ours)
 			}
@@ -158,4 +167,12 @@ func TestEachCauseHasItsDecision(t *testing.T) {
 			}
 		}
 	}
+}
+
+// messagesOf returns the messages of the conditions of a Gateway.
+func messagesOf(r translate.Result) (text string) {
+	for _, c := range r.Status.Conditions {
+		text += c.Message + "\n"
+	}
+	return text
 }

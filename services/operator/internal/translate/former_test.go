@@ -181,7 +181,7 @@ spec:
 	{
 		name: "no authentication", listeners: []string{"a UDP 3478"},
 		objects: siteSpec("authType: static"),
-		says:    []string{"InvalidCredentials", "what was published before stays in force"},
+		says:    []string{"InvalidCredentials", "no config is published"},
 		held:    true,
 	},
 }

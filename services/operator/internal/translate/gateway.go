@@ -17,7 +17,9 @@ func Gateway(v *resource.View, key types.NamespacedName, opt Options) Result {
 	gw := v.Gateway(key)
 	class, decision := classOf(v, gw, opt)
 	if class == nil {
-		return Result{Key: key, Decision: decision}
+		return Result{
+			Key: key, Decision: decision, NeedsPublished: opt.Published == nil && decision == Classless,
+		}
 	}
 	d := draft{view: v, opt: opt, gateway: gw, before: v.GatewayStatus(key)}
 	d.parameters, d.findings.parameters = parametersOf(v, gw, class, opt)
@@ -98,6 +100,8 @@ func (d draft) assemble(refused condition.Finding) Result {
 			r.KeepReplicas, r.TakeOver = d.keepsReplicas(), d.annotations.takeOver
 		}
 	}
+	r.NeedsPublished = d.opt.Published == nil && (r.Decision == Held || len(d.admission.refused) > 0 ||
+		slices.ContainsFunc(d.listeners, (*listener).held))
 	r.Status = d.status(refused, lost)
 	return r
 }

@@ -22,8 +22,8 @@ import (
 //   - holdListeners finds the published config of each held listener, and the Service ports that lead to it.
 //   - update sets the current routes in the published config of a listener, which becomes part of the new config.
 //     exposure.go keeps the Service ports.
-//   - After a restart, the operator does not have the published config, so it cannot keep a listener. It then publishes
-//     no config that lacks a listener in use, see lostListener.
+//   - After a restart, the operator takes the published config from where it is stored. If it cannot, it publishes no
+//     config that lacks a listener in use, see lostListener.
 //   - Result.ObjectsWith adapts the generated objects to the config that is finally published.
 //
 // The other listeners of the Gateway are served as specified. A problem that affects the whole Gateway is a reason for
@@ -48,8 +48,8 @@ type heldPort struct {
 func (l *listener) held() bool { return !l.served() && !l.revoked }
 
 // lostListener returns the name of a held listener that would be lost if the config were published; "" if there is
-// none. This can only happen after a restart: the config then lacks the held listeners, because Options.Published, from
-// which they are kept, is nil.
+// none. This can only happen after a restart, and if the published config cannot be read: the config then lacks the held
+// listeners, because Options.Published, from which they are kept, is nil.
 func (d draft) lostListener() string {
 	if d.opt.Published != nil {
 		return ""
@@ -180,9 +180,9 @@ func (h *heldListener) update(now config.Listener) config.Listener {
 	return c
 }
 
-// noteHeld adds to the finding about a held listener that its published config stays in use.
+// noteHeld adds to the finding about a held listener that its published config stays in use, if there is one.
 func (l *listener) noteHeld(found condition.Finding) condition.Finding {
-	if found.OK() || !l.held() {
+	if found.OK() || l.published == nil {
 		return found
 	}
 	return condition.Kept(found)

@@ -17,7 +17,6 @@ import (
 
 	"github.com/stunner-gateway/stunner/services/api/config"
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
-	"github.com/stunner-gateway/stunner/services/operator/internal/manifest"
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
@@ -97,7 +96,7 @@ func TestEveryConfigCanBeRead(t *testing.T) {
 }
 
 // A route over budget keeps its published endpoints that it still leads to, and nothing else: neither removed nor new
-// ones. A new operator reads them from the standby Secret.
+// ones. A new operator needs the published config for that.
 func TestARouteThatWaitsKeepsWhatItHad(t *testing.T) {
 	w := newTown(1)
 	w.allow(stunnerv1.Budget{EndpointsPerRoute: 100})
@@ -111,28 +110,22 @@ func TestARouteThatWaitsKeepsWhatItHad(t *testing.T) {
 	s.Endpoints = append(s.Endpoints, townSlice(0, 0).(*discoveryv1.EndpointSlice).Endpoints[:30]...)
 	s.AddressType = discoveryv1.AddressTypeIPv4
 	w.view.Put(s)
-	for name, prepare := range map[string]func(){
-		"the operator that has published it": func() { w.options.Published = before.Config },
-		"a new operator": func() {
-			w.options.Published = nil
-			w.view.Put(manifest.Standby(before.Key, w.view.Gateway(before.Key).UID, *before.Config))
-		},
-	} {
-		prepare()
-		r := w.gateway()
-		if r.Decision != translate.Served || len(r.Config.Clusters) != 1 {
-			t.Fatalf("%s: %s, config %v", name, r.Decision, r.Config)
-		}
-		kept := r.Config.Clusters[0].Endpoints
-		if len(kept) != 31 || slices.ContainsFunc(kept, func(e string) bool { return !slices.Contains(had, e) }) {
-			t.Errorf("%s: the route keeps %d endpoints, want 30 and the cluster IP: %v", name, len(kept), kept)
-		}
-		if !slices.Equal(r.Config.Listeners[0].Routes, []string{"town/route-0"}) ||
-			!strings.Contains(w.unserved(t), "231 endpoints") {
-			t.Errorf("%s: routes %v, status %q", name, r.Config.Listeners[0].Routes, w.unserved(t))
-		}
+	if r := w.gateway(); !r.NeedsPublished || len(r.Config.Clusters) > 0 {
+		t.Errorf("a new operator: needs the published config %t, clusters %v", r.NeedsPublished, r.Config.Clusters)
 	}
 	w.options.Published = before.Config
+	r := w.gateway()
+	if r.Decision != translate.Served || r.NeedsPublished || len(r.Config.Clusters) != 1 {
+		t.Fatalf("%s, needs the published config %t, config %v", r.Decision, r.NeedsPublished, r.Config)
+	}
+	kept := r.Config.Clusters[0].Endpoints
+	if len(kept) != 31 || slices.ContainsFunc(kept, func(e string) bool { return !slices.Contains(had, e) }) {
+		t.Errorf("the route keeps %d endpoints, want 30 and the cluster IP: %v", len(kept), kept)
+	}
+	if !slices.Equal(r.Config.Listeners[0].Routes, []string{"town/route-0"}) ||
+		!strings.Contains(w.unserved(t), "231 endpoints") {
+		t.Errorf("routes %v, status %q", r.Config.Listeners[0].Routes, w.unserved(t))
+	}
 	for name, take := range map[string]func(){
 		"its backend is denied": func() {
 			gc := w.view.GatewayConfig(types.NamespacedName{Namespace: "town", Name: "town"}).DeepCopy()
@@ -145,11 +138,6 @@ func TestARouteThatWaitsKeepsWhatItHad(t *testing.T) {
 		if r := w.gateway(); len(r.Config.Clusters) > 0 && len(r.Config.Clusters[0].Endpoints) > 0 {
 			t.Errorf("%s, and it keeps %v", name, r.Config.Clusters)
 		}
-	}
-	// A Secret that the operator did not create for this Gateway is ignored.
-	foreign := manifest.Standby(before.Key, "another", *before.Config)
-	if manifest.ReadStandby(foreign, "this") != nil || manifest.ReadStandby(nil, "this") != nil {
-		t.Error("the Secret of another Gateway is read")
 	}
 }
 

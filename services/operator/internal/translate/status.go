@@ -45,7 +45,7 @@ func (d draft) accepted(refused condition.Finding) metav1.Condition {
 	invalid := d.listenerNames(func(l *listener) bool { return !l.served() })
 	switch {
 	case !refused.OK() && refused.Reason != condition.ReasonAddressNotUsable:
-		return condition.False(condition.Accepted, condition.Kept(refused))
+		return condition.False(condition.Accepted, d.noteUnchanged(refused))
 	case len(invalid) == len(d.listeners):
 		return condition.False(condition.Accepted, condition.NoValidListener())
 	case len(invalid) > 0:
@@ -55,6 +55,14 @@ func (d draft) accepted(refused condition.Finding) metav1.Condition {
 	return condition.True(condition.Accepted, condition.Noted(accepted, d.notes))
 }
 
+// noteUnchanged adds to the finding of a held Gateway whether a config of it is published.
+func (d draft) noteUnchanged(refused condition.Finding) condition.Finding {
+	if d.opt.Published == nil {
+		return condition.Unpublished(refused)
+	}
+	return condition.Kept(refused)
+}
+
 // programmed returns condition Programmed: whether clients can use the Gateway as specified.
 func (d draft) programmed(refused condition.Finding, lost string) metav1.Condition {
 	served := d.listenerNames((*listener).served)
@@ -62,9 +70,9 @@ func (d draft) programmed(refused condition.Finding, lost string) metav1.Conditi
 	unwritten := d.view.Rejection(resource.KeyOf(d.gateway))
 	switch {
 	case refused.Reason == condition.ReasonAddressNotUsable:
-		return condition.False(condition.Programmed, condition.Kept(refused))
+		return condition.False(condition.Programmed, d.noteUnchanged(refused))
 	case !refused.OK():
-		return condition.False(condition.Programmed, condition.NotAccepted())
+		return condition.False(condition.Programmed, d.noteUnchanged(condition.NotAccepted()))
 	case lost != "":
 		return condition.False(condition.Programmed, condition.ListenerLost(lost))
 	case len(served) == 0:

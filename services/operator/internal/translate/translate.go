@@ -77,12 +77,13 @@ type Options struct {
 	TrustClassSecrets bool
 	// Partial means that the view contains only some namespaces of the cluster.
 	Partial bool
-	// Published is the config that is currently served for the Gateway, or nil. Listeners that cannot be served as
+	// Published is the config that is currently served for the Gateway, or nil. After a restart of the operator, it is
+	// the config that the process before has stored, see Result.NeedsPublished. Listeners that cannot be served as
 	// specified keep their entry in it, see held.go. Routes that exceed a budget keep their endpoints in it, see
 	// admission.keepPublished.
 	Published *config.Config
 	// Previous are the names of the listeners, as in a config, that another process has published. They are needed only
-	// while Published is nil.
+	// while Published is nil, because that config was not stored or cannot be read.
 	Previous []string
 	// Room is the part of the shared endpoint budgets that other Gateways leave for this Gateway. With the zero value,
 	// no other Gateway uses endpoints and the operator's memory sets no limit.
@@ -139,8 +140,12 @@ type Result struct {
 	// Key is the namespace and name of the Gateway.
 	Key types.NamespacedName
 	// Decision determines which of the other fields take effect. If it is neither Served nor Held, all other fields
-	// except Key are zero.
+	// except Key and NeedsPublished are zero.
 	Decision Decision
+	// NeedsPublished means that Options.Published is nil, and that another process may have published a config that
+	// changes the result or that stays in force: the decision is Held or Classless, or a listener or a route keeps its
+	// published form. A provider that has stored that config then translates again with it.
+	NeedsPublished bool
 	// Config is the dataplane config to publish; nil unless the decision is Served. A listener that cannot be served as
 	// specified keeps its entry of the published config.
 	Config *config.Config

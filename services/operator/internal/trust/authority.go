@@ -14,6 +14,7 @@
 //	identity.go    certificates of replicas
 //	listener.go    TLS and plain HTTP on one port
 //	forwarding.go  keys of pods that forward to each other
+//	standby.go     keys of standby Secrets
 package trust
 
 import (

@@ -1,8 +1,6 @@
 package trust
 
 import (
-	"crypto/hkdf"
-	"crypto/sha256"
 	"fmt"
 	"time"
 )
@@ -29,11 +27,7 @@ func (a Authority) ForwardingKeys(gatewayUID string, now time.Time) (keys []Forw
 		if !by.signs() {
 			continue
 		}
-		root, err := by.key.Bytes()
-		if err != nil {
-			return nil, fmt.Errorf("derive forwarding keys: %w", err)
-		}
-		derived, err := hkdf.Key(sha256.New, root, []byte(gatewayUID), "forwarding "+begin.Format(time.DateOnly), 32)
+		derived, err := by.derive(gatewayUID, "forwarding "+begin.Format(time.DateOnly))
 		if err != nil {
 			return nil, fmt.Errorf("derive forwarding keys: %w", err)
 		}

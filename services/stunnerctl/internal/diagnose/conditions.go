@@ -60,8 +60,8 @@ var (
 	)
 )
 
-// messageNotes are parts of messages that only say that nothing was lost.
-var messageNotes = []string{"; what was published before stays in force"}
+// messageNotes are parts of messages that only tell what is published.
+var messageNotes = []string{"; what was published before stays in force", "; no config is published"}
 
 // noRemedy is the remedy for a condition whose message and reason are unknown to this release.
 const noRemedy = "see the message of the condition"

@@ -94,6 +94,7 @@ func run(terminated context.Context, o options, log *slog.Logger) error {
 		Handler:   grants.Requests(),
 		Pod:       pod,
 		Kind:      inspection.Auth,
+		Lists:     true,
 	})
 	if err != nil {
 		return fmt.Errorf("open --config: %w", err)

@@ -41,7 +41,9 @@ type client struct {
 	node      string
 	tokenFile string
 	caFile    string
-	log       *slog.Logger
+	// lists is set if the client requests Lists.
+	lists bool
+	log   *slog.Logger
 	// dial is net.Dialer.DialContext.
 	dial func(ctx context.Context, network, address string) (net.Conn, error)
 
@@ -58,6 +60,7 @@ type client struct {
 func newClient(base url.URL, want selector, o Options) *client {
 	return &client{
 		base: base, want: want, node: o.Node, tokenFile: o.TokenFile, caFile: o.CAFile,
+		lists:   o.Lists && !want.one(),
 		log:     o.Log,
 		dial:    (&net.Dialer{Timeout: dialTimeout}).DialContext,
 		reports: map[string]Report{},
@@ -76,6 +79,9 @@ func (c *client) address(watch bool) string {
 	query := url.Values{}
 	if watch {
 		query.Set("watch", "true")
+	}
+	if watch && c.lists {
+		query.Set(listParameter, "true")
 	}
 	if c.node != "" {
 		query.Set("node", c.node)
@@ -253,7 +259,7 @@ func (c *client) connect(ctx context.Context, w *watch) error {
 		return s.cause(busyWhen(err, answer))
 	}
 	s.use(conn, frameLimit)
-	w.connected(ahead(answer.Header, time.Now()))
+	w.connected(ahead(answer.Header, time.Now()), listOfAnswer(answer.Header))
 	var workers sync.WaitGroup
 	workers.Go(func() { s.cancel(s.keepAlive()) })
 	workers.Go(func() { s.cancel(c.sendReports(s)) })
@@ -274,6 +280,8 @@ func (c *client) connect(ctx context.Context, w *watch) error {
 		case isRequest(data):
 		case isPeers(data):
 			c.receivePeers(w, data)
+		case c.lists && isList(data):
+			w.receiveList(data)
 		case c.want.one():
 			pending.put(data)
 		default: // parsed at once, so that a frame of one config does not delay frames of others

@@ -17,7 +17,7 @@ import (
 )
 
 // G-10: the OpenAPI document of config discovery contains the served paths, the codes of refusals, and the fields of
-// reports and lists of peers.
+// reports, lists of peers and Lists.
 func TestContractIsWrittenDown(t *testing.T) {
 	data, err := os.ReadFile("../../../openapi/discovery.yaml")
 	if err != nil {
@@ -68,6 +68,7 @@ func TestContractIsWrittenDown(t *testing.T) {
 		},
 		"Peers":   Peers{Problem: "a"},
 		"PeerKey": PeerKey{},
+		"List":    List{},
 		"Peer":    Peer{Draining: true, Other: netip.IPv4Unspecified()},
 	} {
 		var fields map[string]any

@@ -21,6 +21,8 @@
 //
 // A dataplane pod whose reports have the field peer gets frames {"peers":{…}} too, see Peers.
 //
+// A client of several configs with the query parameter list gets frames {"list":{…}} too, see List.
+//
 // Both sides keep only the newest state of a config. A slow reader skips older states and does not delay other readers.
 //
 // # Clients
@@ -39,6 +41,7 @@
 //	server.go stream.go       HTTP and WebSocket of the server; openapi/discovery.yaml is the contract
 //	registry.go published.go  published configs and watchers of them
 //	tombstones.go             deleted configs
+//	list.go                   whether all configs have been sent
 //	reports.go                reports of dataplanes
 //	reportsource.go           reports of another replica of the operator
 //	requests.go               requests of the server to clients
@@ -98,7 +101,7 @@ type Event struct {
 	Revision string
 	// Deleted is set if the source has explicitly deleted the config. An error never causes a deletion.
 	Deleted bool
-	// Connected is set for a new connection to the source. All other fields except Ahead are then empty.
+	// Connected is set for a new connection to the source. All other fields except Ahead and List are then empty.
 	Connected bool
 	// Ahead is how far the clock of this process was ahead of the source's clock when it connected, accurate to about
 	// one second. It is nil if the source does not send its time.
@@ -107,6 +110,10 @@ type Event struct {
 	Err error
 	// Unknown lists fields of Config that this release does not define.
 	Unknown []string
+	// List tells whether the source has sent all configs. All other fields are then empty, or Connected is set: then the
+	// source has not sent all configs of this connection. It is nil at a connection to a source that does not tell. It is
+	// sent only to a client with Options.Lists.
+	List *List
 	// Peers is a new list of peers. All other fields except ID are then empty. It is sent only to a client whose reports
 	// have a Peer.
 	Peers *Peers
@@ -157,6 +164,8 @@ type Options struct {
 	// at a time, and has four seconds for each. Its answers are JSON; a text with an error status is sent as
 	// inspection.Error. Nil means that the server sends no requests.
 	Handler http.Handler
+	// Lists makes Watch send Event.List, if ID selects several configs.
+	Lists bool
 	// Pod is the name of this process, and Kind its kind, for a client with a Handler.
 	Pod  string
 	Kind inspection.Kind

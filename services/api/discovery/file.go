@@ -148,7 +148,7 @@ func (r *fileReader) read() {
 	}
 	if !r.connected {
 		r.connected = true
-		r.watch.connected(nil)
+		r.watch.connected(nil, nil)
 	}
 	sum := sha256.Sum256(data)
 	if bytes.Equal(sum[:], r.sum[:]) {

@@ -20,6 +20,7 @@ type registry struct {
 	nodes map[string]string
 	// watchers contains the watchers by selector.
 	watchers map[selector]map[*watcher]bool
+	listing  listing
 }
 
 func newRegistry(permissive bool) *registry {
@@ -153,7 +154,8 @@ func (r *registry) matchingLocked(want selector) (all []published) {
 }
 
 // subscribe registers a watcher, and queues the current configs and the recent deletions for it. It queues nothing for
-// an id that is neither published nor deleted, because this process may not have received that config yet.
+// an id that is neither published nor deleted, because this process may not have received that config yet. The List
+// follows them, if the watcher has requested one.
 func (r *registry) subscribe(want selector, w *watcher) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -163,6 +165,7 @@ func (r *registry) subscribe(want selector, w *watcher) {
 	for _, p := range r.matchingLocked(want) {
 		w.put(p)
 	}
+	r.notifyList(want, w)
 	if r.watchers[want] == nil {
 		r.watchers[want] = map[*watcher]bool{}
 	}
@@ -209,6 +212,9 @@ type watcher struct {
 	// pod is the name of the reader's pod, or "" if the reader is not known to be a pod.
 	pod    string
 	review *review
+	// wantsList is set if the reader has requested Lists, and list is the last one. The lock of the registry guards list.
+	wantsList bool
+	list      *List
 	// deliver sends the queued configs. It runs in a goroutine only while there are queued configs, because thousands
 	// of streams are idle.
 	deliver    func()

@@ -237,12 +237,18 @@ func writeError(w http.ResponseWriter, code int, message string) {
 
 // watch sends the current configs and every change until the stream ends.
 func (s *Server) watch(w http.ResponseWriter, r *http.Request, want selector, grant Grant) {
+	lists := wantsList(r.URL.Query(), want)
+	if lists {
+		w.Header().Set(listHeader, "true")
+	}
 	stream, leave := s.upgrade(w, r, grant)
 	if stream == nil {
 		return
 	}
 	defer leave()
-	to := &watcher{readerScope: grant.scope(r), queue: newLatestQueue[published](), pod: grant.Pod}
+	to := &watcher{
+		readerScope: grant.scope(r), queue: newLatestQueue[published](), pod: grant.Pod, wantsList: lists,
+	}
 	log := s.options.Log.With("remote", r.RemoteAddr, "wants", string(want), "node", to.node)
 	log.DebugContext(r.Context(), "config reader connected")
 	to.review = s.review(stream, r, want, grant)

@@ -45,9 +45,10 @@ const (
 	errorKey      = "\x00error"
 )
 
-// connected queues the event of a new connection.
-func (w *watch) connected(ahead *time.Duration) {
-	w.events.put(connectionKey, Event{Connected: true, Ahead: ahead})
+// connected queues the event of a new connection. A List of the previous connection is dropped.
+func (w *watch) connected(ahead *time.Duration, list *List) {
+	w.events.remove(listKey)
+	w.events.put(connectionKey, Event{Connected: true, Ahead: ahead, List: list})
 }
 
 // lost queues the event of a lost connection.

@@ -32,6 +32,10 @@ type snapshot struct {
 	ahead     time.Duration // this clock minus the source's clock, at the last connection
 	agreed    bool          // the clocks differed by at most maxSkew at some connection
 	problem   string        // why the directory is not ready
+	// list tells whether the source has sent all configs; nil if the source does not tell.
+	list *discovery.List
+	// unusable is why a config was not used: its secrets are hidden, or it was rejected; "" if there was none.
+	unusable string
 }
 
 // NewDirectory returns an empty directory.
@@ -87,14 +91,16 @@ func (d *Directory) Ready() error {
 	return nil
 }
 
-// firstConfigTimeout is how long Synced returns an error after the first contact with the source of configs if no
-// config arrives. A source sends its configs at once, so after this time Synced assumes that there is no Gateway.
+// firstConfigTimeout is how long Synced returns an error after the first contact with a source of configs that does not
+// tell whether it has sent all, such as an operator of an earlier release. Such a source sends its configs at once, so
+// after this time Synced assumes that there is no Gateway.
 const firstConfigTimeout = time.Second
 
-// Synced returns nil once the source of configs has sent a gateway, or has sent none within firstConfigTimeout after
-// the first contact. Before that, and while the clocks differ too much (see clock), it returns an error. The readiness
-// probe uses Synced instead of Ready, because a service in a cluster without Gateways is healthy although it cannot
-// answer requests.
+// Synced returns nil once the source of configs has sent a gateway, or has told that no gateway needs a config. Before
+// that, and while the clocks differ too much (see clock), it returns an error. The readiness probe uses Synced instead
+// of Ready, because a service in a cluster without Gateways is healthy although it cannot answer requests. If there are
+// Gateways, but without configs, the service is not ready: a rollout would otherwise replace the pods that have their
+// configs from before.
 func (d *Directory) Synced() error {
 	s := d.last.Load()
 	if err := s.clock(); err != nil {
@@ -105,7 +111,14 @@ func (d *Directory) Synced() error {
 		return nil
 	case s.contacted.IsZero():
 		return errors.New("config discovery has not answered yet")
-	case d.now().Sub(s.contacted) < firstConfigTimeout:
+	case s.unusable != "":
+		return errors.New(s.unusable)
+	case s.list != nil && !s.list.Complete:
+		return errors.New("config discovery has not sent all gateways yet")
+	case s.list != nil && s.list.Unpublished > 0:
+		return fmt.Errorf("config discovery has no config of any gateway, and %d need one: see the conditions of the Gateways",
+			s.list.Unpublished)
+	case s.list == nil && d.now().Sub(s.contacted) < firstConfigTimeout:
 		return errors.New("config discovery has not sent any gateway yet")
 	}
 	return nil
@@ -144,10 +157,14 @@ func (d *Directory) Apply(e discovery.Event) {
 	case e.Err != nil && !errors.Is(e.Err, discovery.ErrRejected):
 		d.disconnect(&next, e.Err)
 	case e.Err != nil:
+		next.unusable = fmt.Sprintf("the config of gateway %q is rejected: see the log", e.ID)
 		d.log.Warn("keep last good config of gateway", "gateway", e.ID, "error", e.Err)
 	case e.Connected:
 		next.connect(d.now())
+		next.list = e.List
 		d.compareClocks(&next, e.Ahead)
+	case e.List != nil:
+		next.list = e.List
 	case e.Deleted:
 		d.log.Info("gateway deleted", "gateway", e.ID)
 		next.remove(e.ID)
@@ -203,6 +220,7 @@ func (d *Directory) update(next *snapshot, e discovery.Event) {
 	g := newGateway(e.Config)
 	if !g.STUNOnly && g.Authority.SharedSecret == "" && g.Authority.Username == "" {
 		next.problem = "config discovery hides the secrets of gateways: give the service a token with --discovery-token-file"
+		next.unusable = next.problem
 		d.log.Error("keep last config of gateway: "+next.problem, "gateway", e.ID)
 		return
 	}

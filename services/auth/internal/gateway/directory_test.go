@@ -157,6 +157,50 @@ func TestDirectoryIsReadyForProbesWithItsFirstConfig(t *testing.T) {
 	}
 }
 
+// A service that could answer no request is not ready, because a rollout would replace the pods that can. If there is no
+// Gateway, there is nothing to answer.
+func TestServiceThatCanAnswerNobodyIsNotReady(t *testing.T) {
+	complete := func(unpublished int) discovery.Event {
+		return discovery.Event{List: &discovery.List{Complete: true, Unpublished: unpublished}}
+	}
+	connected := discovery.Event{Connected: true, List: &discovery.List{}}
+	for name, row := range map[string]struct {
+		events []discovery.Event
+		want   string // a part of the error, or nothing if the service is ready
+	}{
+		"no Gateway":                      {[]discovery.Event{connected, complete(0)}, ""},
+		"the operator starts":             {[]discovery.Event{connected}, "has not sent all gateways yet"},
+		"Gateways without configs":        {[]discovery.Event{connected, complete(2)}, "has no config of any gateway, and 2 need one"},
+		"they are deleted":                {[]discovery.Event{connected, complete(2), complete(0)}, ""},
+		"they get configs":                {[]discovery.Event{connected, complete(2), {ID: "media/oslo", Config: oslo()}}, ""},
+		"some have configs":               {[]discovery.Event{connected, {ID: "media/oslo", Config: oslo()}, complete(1)}, ""},
+		"the connection is lost":          {[]discovery.Event{connected, complete(2), {Err: errors.New("eof")}}, "2 need one"},
+		"another operator":                {[]discovery.Event{connected, complete(0), connected}, "has not sent all gateways yet"},
+		"an operator of an older release": {[]discovery.Event{connected, complete(2), {Connected: true}}, ""},
+		"hidden secrets": {
+			[]discovery.Event{connected, {ID: "media/oslo", Config: oslo().Redacted()}, complete(0)}, "--discovery-token-file",
+		},
+		"a config of a later release": {
+			[]discovery.Event{connected, {ID: "media/oslo", Err: fmt.Errorf("%w: type", discovery.ErrRejected)}, complete(0)},
+			`the config of gateway "media/oslo" is rejected`,
+		},
+	} {
+		c := &clock{now: time.Unix(1_900_000_000, 0)}
+		d := NewDirectory(c.time, slog.New(slog.DiscardHandler))
+		for _, e := range row.events {
+			d.Apply(e)
+		}
+		c.advance(time.Hour)
+		err := d.Synced()
+		if (err == nil) != (row.want == "") || err != nil && !strings.Contains(err.Error(), row.want) {
+			t.Errorf("%s: %v, want %q", name, err, row.want)
+		}
+		if d.Ready() != nil && len(d.Select(Filter{})) > 0 {
+			t.Errorf("%s: not ready, with gateways", name)
+		}
+	}
+}
+
 func TestDirectoryRefusesHiddenSecrets(t *testing.T) {
 	d := NewDirectory(time.Now, slog.New(slog.DiscardHandler))
 	d.Apply(discovery.Event{ID: "media/oslo", Config: oslo().Redacted()})

@@ -38,8 +38,10 @@ type loop struct {
 	meters     *meters
 	history    history
 	summary    summary
-	// published are the configs that this process has published.
+	// published are the configs that this process has published. restored are the Gateways whose config in published is
+	// that of the previous run.
 	published map[types.NamespacedName]config.Config
+	restored  map[types.NamespacedName]bool
 	last      translation     // of the last round; zero before the first
 	lastInput *contents       // of the last read
 	logged    map[string]bool // problems that have been logged
@@ -55,13 +57,15 @@ type loop struct {
 // newLoop returns a loop with the saved state of the previous run. origin is the URL at which dataplanes reach config
 // discovery.
 func newLoop(p Provider, server *discovery.Server, origin string) (*loop, error) {
+	server.SetComplete(false)
 	m, err := loadState(p.stateDir())
 	if err != nil {
 		return nil, err
 	}
 	l := &loop{Provider: p, server: server, saved: m, ledger: newLedger(m.Inventory),
 		ports: &ports{chosen: m.Ports, free: canBind, offset: offsetFor(p.Output)}, out: output{dir: p.Output},
-		published: map[types.NamespacedName]config.Config{}, meters: newMeters(),
+		published: map[types.NamespacedName]config.Config{}, restored: map[types.NamespacedName]bool{},
+		meters:    newMeters(),
 		processes: make(chan struct{}, 1), reports: make(chan struct{}, 1)}
 	settings := host.Settings{Program: p.Stunnerd, Origin: origin, Address: p.Address, LastGood: p.lastGood(),
 		Logs: p.logs(), Bound: p.Bound, StopGrace: p.StopGrace, Changed: func() { notify(l.processes) },
@@ -198,6 +202,8 @@ func (l *loop) round() error {
 		errs = append(errs, l.apply(t.view, result))
 	}
 	l.ensureUnread()
+	l.server.SetUnpublished(l.unpublished(t))
+	l.server.SetComplete(true)
 	l.dataplanes.RemoveEnded()
 	for _, o := range t.others {
 		errs = append(errs, l.writeObject(o))

@@ -89,6 +89,12 @@ func (p Provider) urlFile() string { return filepath.Join(p.Output, "discovery.u
 // stateDir returns the folder of files that only the operator and the dataplanes read.
 func (p Provider) stateDir() string { return filepath.Join(p.Output, "state") }
 
+// publishedDir returns the folder of the published configs, which the next run of the operator reads.
+func (p Provider) publishedDir() string { return filepath.Join(p.stateDir(), "published") }
+
+// serves reports whether the provider serves configs. Otherwise it writes the output folder once and ends.
+func (p Provider) serves() bool { return p.Stunnerd != "" || p.Watch }
+
 // logs returns the folder with the logs of dataplanes.
 func (p Provider) logs() string { return filepath.Join(p.Output, "logs") }
 
@@ -107,7 +113,7 @@ func (p Provider) Run(ctx context.Context) error {
 		return err
 	}
 	defer guard.Close()
-	if p.Stunnerd == "" && !p.Watch {
+	if !p.serves() {
 		return p.render()
 	}
 	return p.serve(ctx)
@@ -126,7 +132,7 @@ func (p *Provider) prepare() (err error) {
 	if err := os.MkdirAll(p.Output, 0o755); err != nil {
 		return fmt.Errorf("--output: create folder: %w", err)
 	}
-	for _, private := range []string{p.stateDir(), p.logs(), p.lastGood()} {
+	for _, private := range []string{p.stateDir(), p.publishedDir(), p.logs(), p.lastGood()} {
 		if err := os.MkdirAll(private, 0o700); err != nil {
 			return fmt.Errorf("--output: create folder: %w", err)
 		}

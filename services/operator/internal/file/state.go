@@ -12,6 +12,8 @@ import (
 	"strings"
 	"syscall"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/api/credential"
 )
@@ -62,6 +64,44 @@ func (m savedState) publish(c config.Config) {
 func (m savedState) withdraw(name string) {
 	delete(m.Published, name)
 	delete(m.Listeners, name)
+}
+
+// publishedFile returns the path of the file with the published config of a Gateway. The config contains secrets, and the
+// folder can be read by the user of the operator only.
+func (p Provider) publishedFile(key types.NamespacedName) string {
+	return filepath.Join(p.publishedDir(), safeName(key.Namespace+"_"+key.Name)+".gz")
+}
+
+// stored returns the config of a Gateway that the previous run published, or nil.
+func (p Provider) stored(key types.NamespacedName) (*config.Config, error) {
+	data, err := os.ReadFile(p.publishedFile(key))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	var c config.Config
+	if err == nil {
+		c, _, err = config.Unpack(data)
+	}
+	if err == nil {
+		c.Default()
+		err = c.Validate()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w: the config is published again when the Gateway has no problem",
+			p.publishedFile(key), err)
+	}
+	if c.Admin.Name != key.String() { // two names may have the same file name
+		return nil, nil
+	}
+	return &c, nil
+}
+
+// store stores the published config of a Gateway for the next run. A run that only renders stores none.
+func (p Provider) store(key types.NamespacedName, c config.Config) error {
+	if !p.serves() {
+		return nil
+	}
+	return replaceFile(p.publishedFile(key), c.Pack(), 0o600)
 }
 
 func (m savedState) save(dir string) error {

@@ -3,7 +3,9 @@ package file
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"math"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -61,7 +63,7 @@ func (l *loop) translate(r reading, now time.Time) (t translation, err error) {
 	t.view = t.view.WithHost(l.ports.host(l.Address, all))
 	for _, key := range append(t.view.Gateways(), l.removedGateways(t.view)...) {
 		opt := t.options
-		if opt.Published = l.current(key); opt.Published == nil {
+		if opt.Published = l.lastPublished(key); opt.Published == nil {
 			opt.Previous = l.saved.Listeners[key.String()]
 		}
 		r := translate.Gateway(t.view, key, opt)
@@ -98,14 +100,15 @@ func className(v *resource.View, gateway types.NamespacedName) string {
 // serve publishes the config of a Gateway, then starts or stops the dataplane process, then writes the generated
 // objects.
 func (l *loop) serve(key types.NamespacedName, r translate.Result) error {
-	l.publish(key, r)
+	errs := []error{l.publish(key, r)}
 	if r.Managed() {
 		l.dataplanes.SetRelayPorts(key, relayPorts(r.RelayPorts))
-		l.ensureProcess(key)
+		if l.current(key) != nil || l.dataplanes.HasLastGood(key) {
+			l.dataplanes.Ensure(key)
+		}
 	} else {
 		l.dataplanes.Remove(key)
 	}
-	var errs []error
 	for _, o := range r.ObjectsWith(l.current(key)) {
 		errs = append(errs, l.writeObject(o))
 	}
@@ -124,15 +127,58 @@ func relayPorts(r config.PortRange) string {
 func (l *loop) keep(key types.NamespacedName, why string) {
 	l.summary.keepObjects = true
 	l.summary.note(key, why)
+	l.restore(key)
 	l.ensureProcess(key)
 }
 
-// ensureProcess starts a dataplane process for a Gateway if none is running, provided that this operator has published
-// a config for the Gateway or the last good config of an earlier process exists.
+// ensureProcess starts a dataplane process for a Gateway with a problem if none is running, provided that this run or the
+// previous one has started one: the operator may not manage the dataplane of the Gateway.
 func (l *loop) ensureProcess(key types.NamespacedName) {
-	if l.current(key) != nil || l.dataplanes.HasLastGood(key) {
+	if l.dataplanes.HasLastGood(key) {
 		l.dataplanes.Ensure(key)
 	}
+}
+
+// lastPublished returns the config that this process has published for a Gateway, or else that of the previous run, or
+// nil.
+func (l *loop) lastPublished(key types.NamespacedName) *config.Config {
+	if c := l.current(key); c != nil {
+		return c
+	}
+	c, err := l.stored(key)
+	if err != nil {
+		l.summary.note(key, err.Error())
+	}
+	return c
+}
+
+// restore publishes the config of the previous run, unless this process has published one.
+func (l *loop) restore(key types.NamespacedName) {
+	c := l.lastPublished(key)
+	if c == nil || l.current(key) != nil {
+		return
+	}
+	revision := c.Revision()
+	l.history.add(key, "restores config "+revision+" of the previous run")
+	l.Log.Info("restores the config of the previous run", "gateway", key, "revision", revision)
+	l.published[key], l.restored[key] = *c, true
+	l.server.Publish(*c)
+}
+
+// unpublished returns the ids of the Gateways that need a config and have none.
+func (l *loop) unpublished(t translation) (ids []string) {
+	for _, r := range t.gateways {
+		before := l.saved.Published[r.Key.String()] != ""
+		if !r.Decision.Ends() && (r.Decision.Ours() || before) && l.current(r.Key) == nil {
+			ids = append(ids, r.Key.String())
+		}
+	}
+	for _, key := range l.servedGateways() {
+		if l.summary.isGatewayMissing(key.String()) && l.current(key) == nil {
+			ids = append(ids, key.String())
+		}
+	}
+	return ids
 }
 
 // current returns the config that this process has published for a Gateway, or nil.
@@ -143,16 +189,19 @@ func (l *loop) current(key types.NamespacedName) *config.Config {
 	return nil
 }
 
-// publish publishes the config of a Gateway, unless publishProblem returns a reason against it.
-func (l *loop) publish(key types.NamespacedName, r translate.Result) {
+// publish publishes the config of a Gateway, unless publishProblem returns a reason against it. It returns an error if
+// the config cannot be stored for the next run.
+func (l *loop) publish(key types.NamespacedName, r translate.Result) error {
 	old, next := l.current(key), r.Config
-	if why := l.publishProblem(r, old, *next); why != "" {
+	if why := l.publishProblem(r, *next); why != "" {
 		l.summary.note(key, why)
-		return
+		l.restore(key)
+		return nil
 	}
+	delete(l.restored, key)
 	revision := next.Revision()
 	if old != nil && old.Revision() == revision {
-		return
+		return l.store(key, *next)
 	}
 	if old != nil {
 		for _, change := range config.Diff(*old, *next) {
@@ -164,19 +213,21 @@ func (l *loop) publish(key types.NamespacedName, r translate.Result) {
 	l.published[key] = next.Clone()
 	l.saved.publish(*next)
 	l.server.Publish(*next)
+	return l.store(key, *next)
 }
 
 // publishProblem returns the reason why the config of a Gateway must not be published, or "".
 //
 // After a restart of the operator, the dataplane still serves the config that the previous run published. The new
 // config must not lack parts of it only because objects cannot be read now.
-func (l *loop) publishProblem(r translate.Result, old *config.Config, next config.Config) string {
+func (l *loop) publishProblem(r translate.Result, next config.Config) string {
 	if err := next.Validate(); err != nil {
 		return fmt.Sprintf("config is not published: %v", err)
 	}
 	name := r.Key.String()
 	before := l.saved.Published[name]
-	if old != nil || before == "" || before == next.Revision() {
+	ours := l.current(r.Key) != nil && !l.restored[r.Key]
+	if ours || before == "" || before == next.Revision() {
 		return ""
 	}
 	if len(l.summary.missing) > 0 {
@@ -199,6 +250,7 @@ func (l *loop) removedGateways(v *resource.View) []types.NamespacedName {
 func (l *loop) ensureUnread() {
 	for _, key := range l.servedGateways() {
 		if l.summary.isGatewayMissing(key.String()) {
+			l.restore(key)
 			l.ensureProcess(key)
 		}
 	}
@@ -220,9 +272,13 @@ func (l *loop) withdraw(key types.NamespacedName, why string) {
 	if _, ok := l.published[key]; ok {
 		l.server.Delete(key.String())
 		delete(l.published, key)
+		delete(l.restored, key)
 		l.history.add(key, "config is withdrawn: "+why)
 		l.Log.Info("withdraws config", "gateway", key, "why", why)
 	}
 	l.saved.withdraw(key.String())
+	if err := os.Remove(l.publishedFile(key)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		l.Log.Error("cannot remove the stored config of a Gateway", "gateway", key, "error", err)
+	}
 	l.dataplanes.Remove(key)
 }

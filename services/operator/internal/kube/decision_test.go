@@ -76,6 +76,9 @@ func TestTheLoopActsOnTheDecision(t *testing.T) {
 			if got := len(l.published.missing) > 0; got != missing {
 				t.Errorf("%s, %s: missing %t, want %t", name, when, got, missing)
 			}
+			if got := len(l.published.unpublished) > 0; got != missing {
+				t.Errorf("%s, %s: unpublished %t, want %t", name, when, got, missing)
+			}
 		}
 		effect := want[row.decision]
 

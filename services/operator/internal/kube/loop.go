@@ -75,6 +75,7 @@ type loop struct {
 // published.standby before run.
 func newLoop(o translate.Options, server *discovery.Server, m *meters, ts *tasks, log *slog.Logger) *loop {
 	in := newInbox()
+	server.SetComplete(false)
 	r := newRollouts(reports.New(log), in)
 	return &loop{
 		options: o, rollouts: r, published: newPublisher(server, r, m, log),
@@ -106,6 +107,7 @@ func (l *loop) run(ctx context.Context, t *task) {
 			if !l.ready.Load() && len(l.initial) == 0 && l.initialPublished() {
 				l.ready.Store(true)
 				close(l.known)
+				l.published.server.SetComplete(true)
 			}
 		}
 		t.end()

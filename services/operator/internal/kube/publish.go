@@ -3,6 +3,8 @@ package kube
 import (
 	"context"
 	"log/slog"
+	"maps"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -31,12 +33,16 @@ type publisher struct {
 	// missing are the Gateways that an earlier operator process served and for which this process has not published a
 	// config.
 	missing map[types.NamespacedName]struct{}
+	// unpublished are the ids of the Gateways without a published config: missing, and those whose first config has a
+	// problem.
+	unpublished map[string]struct{}
 }
 
 func newPublisher(server *discovery.Server, r *rollouts, m *meters, log *slog.Logger) *publisher {
 	return &publisher{
 		server: server, rollouts: r, meters: m, log: log,
 		configs: map[types.NamespacedName]config.Config{}, missing: map[types.NamespacedName]struct{}{},
+		unpublished: map[string]struct{}{},
 	}
 }
 
@@ -104,12 +110,25 @@ func (p *publisher) withdraw(key types.NamespacedName) bool {
 }
 
 // updateMissing updates the metric that counts the Gateways without a published config that an earlier operator process
-// served. New dataplanes of such a Gateway and the auth service get no config.
+// served. New dataplanes of such a Gateway and the auth service get no config. Readers of all configs are told the number
+// of all Gateways of this controller without a config.
 func (p *publisher) updateMissing(key types.NamespacedName, d translate.Decision) {
-	if !d.Ends() && p.current(key) == nil && p.previous != nil && len(p.previous(key)) > 0 {
-		p.missing[key] = struct{}{}
-	} else {
-		delete(p.missing, key)
-	}
+	unpublished := !d.Ends() && p.current(key) == nil
+	missing := unpublished && p.previous != nil && len(p.previous(key)) > 0
+	setMember(p.missing, key, missing)
 	p.meters.missing.Set(float64(len(p.missing)))
+	if setMember(p.unpublished, key.String(), missing || unpublished && d.Ours()) {
+		p.server.SetUnpublished(slices.Collect(maps.Keys(p.unpublished)))
+	}
+}
+
+// setMember adds a key to a set or removes it, and reports whether the set has changed.
+func setMember[K comparable](set map[K]struct{}, key K, member bool) (changed bool) {
+	_, before := set[key]
+	if member {
+		set[key] = struct{}{}
+	} else {
+		delete(set, key)
+	}
+	return before != member
 }

@@ -1,0 +1,129 @@
+package discovery
+
+import (
+	"bytes"
+	"encoding/json"
+	"maps"
+	"net/http"
+	"net/url"
+)
+
+// List tells a reader of several configs whether the server has sent all of them. A reader that has no config can so
+// distinguish a cluster without Gateways from Gateways whose configs are missing.
+type List struct {
+	// Complete is false while the server is starting, and has not published all configs yet.
+	Complete bool `json:"complete"`
+	// Unpublished is the number of the selected Gateways without a config, although they need one.
+	Unpublished int `json:"unpublished"`
+}
+
+// listParameter is the query parameter with which a reader of several configs requests frames {"list":{…}}. A server
+// that sends them has listHeader in its response.
+const (
+	listParameter = "list"
+	listHeader    = "Stunner-List"
+)
+
+// listKey is the queue key of a List.
+const listKey = "\x00list"
+
+// listPrefix is the start of every frame with a List. No config starts with it.
+var listPrefix = []byte(`{"list":`)
+
+type listFrame struct {
+	List List `json:"list"`
+}
+
+func isList(frame []byte) bool { return bytes.HasPrefix(frame, listPrefix) }
+
+// listing is the source of the Lists of a server.
+type listing struct {
+	// incomplete is set until the configs of all Gateways are published that exist when the server starts.
+	incomplete bool
+	// unpublished are the Gateways without a config, by id.
+	unpublished map[string]bool
+}
+
+func (l listing) of(want selector) List {
+	unpublished := 0
+	for id := range l.unpublished {
+		if want.matches(id) {
+			unpublished++
+		}
+	}
+	return List{Complete: !l.incomplete, Unpublished: unpublished}
+}
+
+// SetComplete tells the readers of several configs whether the configs of all Gateways are published that existed at
+// the start, except those of SetUnpublished. A new server is complete.
+func (r *registry) SetComplete(complete bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.listing.incomplete = !complete
+	r.notifyLists()
+}
+
+// SetUnpublished replaces the Gateways that need a config and have none, by their ids.
+func (r *registry) SetUnpublished(ids []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	unpublished := map[string]bool{}
+	for _, id := range ids {
+		unpublished[id] = true
+	}
+	if maps.Equal(r.listing.unpublished, unpublished) {
+		return
+	}
+	r.listing.unpublished = unpublished
+	r.notifyLists()
+}
+
+// notifyLists queues changed Lists. The caller holds mu.
+func (r *registry) notifyLists() {
+	for want, watchers := range r.watchers {
+		for w := range watchers {
+			r.notifyList(want, w)
+		}
+	}
+}
+
+// notifyList queues the List of a watcher if it has requested Lists and the List has changed. It is queued after the
+// configs that are queued already. The caller holds mu.
+func (r *registry) notifyList(want selector, w *watcher) {
+	if !w.wantsList {
+		return
+	}
+	now := r.listing.of(want)
+	if w.list != nil && *w.list == now {
+		return
+	}
+	w.list = &now
+	frame, err := json.Marshal(listFrame{now})
+	if err != nil {
+		return // impossible for a bool and an int
+	}
+	w.queue.remove(listKey)
+	w.put(published{id: listKey, frame: frame, forAuth: frame, uniform: true})
+}
+
+// wantsList reports whether the reader of a stream requests Lists.
+func wantsList(query url.Values, want selector) bool { return query.Has(listParameter) && !want.one() }
+
+// listOfAnswer returns the List that is in force at the start of a connection: nil if the server sends none, and
+// otherwise an incomplete one.
+func listOfAnswer(header http.Header) *List {
+	if header.Get(listHeader) == "" {
+		return nil
+	}
+	return &List{}
+}
+
+// receiveList queues the List in a frame. It is delivered after the configs that were received before.
+func (w *watch) receiveList(frame []byte) {
+	var f listFrame
+	if err := json.Unmarshal(frame, &f); err != nil {
+		return // a later release may send another form
+	}
+	w.events.remove(listKey)
+	w.events.put(listKey, Event{List: &f.List})
+}

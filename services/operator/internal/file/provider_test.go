@@ -257,7 +257,7 @@ func TestProviderKeepsAMisspeltListener(t *testing.T) {
 	s.write("config.yml", strings.Replace(configYAML, "correct-horse", "other-horse", 1))
 	s.run()
 	c = s.awaitConfig("the other password", func(c config.Config) bool {
-		return strings.HasPrefix(string(c.Auth.Credentials[config.KeyPassword]), "other-horse")
+		return strings.HasPrefix(string(c.Auth.Credentials[config.KeySecret]), "other-horse")
 	})
 	if len(c.Listeners) != 2 || cmp.Diff(before.Listeners[1], c.Listeners[1]) != "" {
 		t.Errorf("the misspelt listener has changed with the restart: %v", config.Diff(before, c))

@@ -90,7 +90,7 @@ func (s *installation) reshape(spec string) {
 
 // the standby Secret, from which pods start while the operator is unavailable, holds the published config. It
 // follows endpoints and is restored after changes.
-// It is deleted with the annotation disable-managed-dataplane, and it never replaces a Secret of a user.
+// It exists also with the annotation disable-managed-dataplane, and it never replaces a Secret of a user.
 func TestStandbySecretHasThePublishedConfig(t *testing.T) {
 	t.Parallel()
 	s := newInstallation(t)
@@ -138,10 +138,16 @@ endpoints: [{addresses: [192.0.2.77]}]
 	s.await(isPublished)
 
 	s.annotate("gateway/front-door", "stunner.l7mp.io/disable-managed-dataplane", "true")
-	s.sees("secret/front-door-standby", ".metadata.name", "")
-	s.apply("{apiVersion: v1, kind: Secret, metadata: {name: front-door-standby}, stringData: {own: words}}")
+	s.sees("deployment/front-door", ".metadata.name", "")
+	s.remove("secret/front-door-standby")
+	s.await(isPublished)
 	s.annotate("gateway/front-door", "stunner.l7mp.io/disable-managed-dataplane", "")
 	s.sees("deployment/front-door", ".metadata.name", "front-door")
+
+	s.stop()
+	s.remove("secret/front-door-standby")
+	s.apply("{apiVersion: v1, kind: Secret, metadata: {name: front-door-standby}, stringData: {own: words}}")
+	s.start()
 	s.await(func(context.Context) error {
 		if s.metric("stunner_operator_write_errors_total") == 0 {
 			return errors.New("the operator has not tried to write its own Secret")

@@ -1,0 +1,388 @@
+package kube
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
+	"github.com/stunner-gateway/stunner/services/api/config"
+)
+
+// mistake is an invalid or missing object, in a namespace with a Gateway, a class and all that they need.
+type mistake struct {
+	name string
+	make func(*place)
+	// seen waits until the operator has processed the mistake. Nil means that the status of the Gateway promises that
+	// what was published stays in force.
+	seen func(*place)
+	// takes means that the mistake takes the media server away, as it is written, and nothing else.
+	takes bool
+}
+
+var mistakes = []mistake{
+	{name: "secret-emptied", make: func(p *place) { p.set("secret/users", `{"data":null}`) }},
+	{name: "secret-deleted", make: func(p *place) { p.remove("secret/users") }},
+	{name: "secret-of-unknown-type", make: func(p *place) { p.set("secret/users", `{"stringData":{"type":"magic"}}`) }},
+	{name: "secret-without-password", make: func(p *place) { p.set("secret/users", `{"data":{"password":null}}`) }},
+	{name: "config-deleted", make: func(p *place) { p.remove("gatewayconfig/site") }},
+	{name: "config-names-no-dataplane", make: func(p *place) {
+		p.set("gatewayconfig/site", `{"spec":{"dataplane":"`+p.name+`-absent"}}`)
+	}},
+	{name: "class-names-no-config", make: func(p *place) {
+		p.set("gatewayclass/"+p.name, `{"spec":{"parametersRef":{"name":"absent"}}}`)
+	}},
+	{name: "class-deleted", make: func(p *place) { p.remove("gatewayclass/" + p.name) }, seen: func(*place) {}},
+	{name: "class-misspelt", make: func(p *place) {
+		p.set("gateway/door", `{"spec":{"gatewayClassName":"misspelt"}}`)
+	}, seen: func(*place) {}},
+	{name: "dataplane-deleted", make: func(p *place) { p.remove("dataplane/" + p.name) }},
+	{name: "dataplane-invalid", make: func(p *place) {
+		p.set("dataplane/"+p.name, `{"spec":{"podTemplatePatch":{"spec":{"containers":"none"}}}}`)
+	}},
+	{name: "namespace-loses-dataplane-label", make: func(p *place) { p.label("namespace/"+p.name, "team", "") }},
+	{name: "annotation-invalid", make: func(p *place) {
+		p.annotate("gateway/door", "stunner.l7mp.io/targetport", "nonsense")
+	}},
+	{name: "certificate-deleted", make: func(p *place) { p.remove("secret/door") }, seen: listenerHeld("tls")},
+	{name: "certificate-broken", make: func(p *place) {
+		p.set("secret/door", `{"stringData":{"tls.crt":"none"}}`)
+	}, seen: listenerHeld("tls")},
+	{name: "listener-protocol", make: func(p *place) {
+		p.patch("gateway/door", types.JSONPatchType, `[{"op":"replace","path":"/spec/listeners/1/protocol","value":"TURN-TPC"}]`)
+	}, seen: listenerHeld("tcp")},
+	{name: "listener-port-taken", make: func(p *place) {
+		p.patch("gateway/door", types.JSONPatchType, `[{"op":"replace","path":"/spec/listeners/2/port","value":3478}]`)
+	}, seen: listenerHeld("tls")},
+	{name: "backend-deleted", make: func(p *place) { p.remove("endpointslice/rooms", "service/rooms") }, takes: true,
+		seen: func(p *place) {
+			p.sees("udproute.stunner.l7mp.io/media", `.status.parents[0].conditions[?(@.type=="ResolvedRefs")].status`, "False")
+		}},
+	{name: "route-names-no-backend", make: func(p *place) {
+		p.set("udproute.stunner.l7mp.io/media", `{"spec":{"rules":[{"backendRefs":[{"name":"absent"}]}]}}`)
+	}, takes: true,
+		seen: func(p *place) {
+			p.sees("udproute.stunner.l7mp.io/media", `.status.parents[0].conditions[?(@.type=="ResolvedRefs")].status`, "False")
+		}},
+	{name: "namespace-loses-route-label", make: func(p *place) { p.label("namespace/"+p.name, "media", "") }, takes: true,
+		seen: func(p *place) {
+			p.sees("udproute.stunner.l7mp.io/media", `.status.parents[0].conditions[?(@.type=="Accepted")].status`, "False")
+		}},
+}
+
+// listenerHeld returns a function that waits until the status promises that a listener stays as it was published.
+func listenerHeld(name string) func(*place) {
+	return func(p *place) {
+		p.await(func(ctx context.Context) error {
+			path := `.status.listeners[?(@.name=="` + name + `")].conditions[?(@.type=="Programmed")].message`
+			got, err := control.Field(ctx, p.name, "gateway/door", path)
+			if err == nil && !strings.Contains(got, "what was published before stays in force") {
+				err = fmt.Errorf("listener %s: message %q", name, got)
+			}
+			return err
+		})
+	}
+}
+
+// place is the namespace of a mistake.
+type place struct {
+	*installation
+	mistake mistake
+	// given are the credentials that the auth service gave before the mistake, made the generated objects, and config
+	// the revision and the endpoints.
+	given, made, config string
+}
+
+// objects returns the objects of a place. Both labels of the namespace are needed: one by the Dataplane, one by the routes.
+func (p *place) objects() string {
+	p.Helper()
+	chain, private, err := bed.Certificate()
+	p.must(err)
+	return strings.NewReplacer("NAMESPACE", p.name, "CONTROLLER", p.controller()).Replace(`
+apiVersion: v1
+kind: Namespace
+metadata: {name: NAMESPACE, labels: {team: calls, media: any}}
+---
+apiVersion: v1
+kind: Secret
+metadata: {name: users}
+stringData: {type: static, username: caller, password: password-of-NAMESPACE}
+---
+apiVersion: stunner.l7mp.io/v1
+kind: GatewayConfig
+metadata: {name: site}
+spec: {dataplane: NAMESPACE, authRef: {name: users}}
+---
+apiVersion: stunner.l7mp.io/v1
+kind: Dataplane
+metadata: {name: NAMESPACE}
+spec: {allowedNamespaces: {from: Selector, selector: {matchLabels: {team: calls}}}}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: GatewayClass
+metadata: {name: NAMESPACE}
+spec:
+  controllerName: CONTROLLER
+  parametersRef: {group: stunner.l7mp.io, kind: GatewayConfig, name: site, namespace: NAMESPACE}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: door}
+spec:
+  gatewayClassName: NAMESPACE
+  addresses: [{type: Hostname, value: turn.example.net}]
+  listeners:
+  - {name: udp, port: 3478, protocol: TURN-UDP, allowedRoutes: {namespaces: {from: Selector, selector: {matchLabels: {media: any}}}}}
+  - {name: tcp, port: 3478, protocol: TURN-TCP}
+  - {name: tls, port: 5349, protocol: TURN-TLS, tls: {certificateRefs: [{name: door}]}}
+---
+apiVersion: stunner.l7mp.io/v1
+kind: UDPRoute
+metadata: {name: media}
+spec: {parentRefs: [{name: door, sectionName: udp}], rules: [{backendRefs: [{name: rooms}]}]}
+`+rooms) + fmt.Sprintf("\n---\n{apiVersion: v1, kind: Secret, metadata: {name: door}, type: kubernetes.io/tls, stringData: {tls.crt: %q, tls.key: %q}}",
+		chain, private)
+}
+
+// R-10, L-3: each mistake takes nothing away, whether operator and auth service run on, or either or both of them are
+// restarted: no config is withdrawn or changed, no object is deleted or changed, and the auth service gives the
+// credentials that it gave before.
+func TestMistakesTakeNothingAwayOverRestarts(t *testing.T) {
+	t.Parallel()
+	g := guarded{prepare(t, t.TempDir(), nameOf(t)), t.TempDir()}
+	g.accounts("auth", "whole")
+	g.must(bed.Build(t.Context(), bedtest.Root(t), g.dir, bed.Auth))
+	places, namespaces := []*place(nil), []string{g.name}
+	for _, m := range mistakes {
+		own := *g.installation
+		own.name = "mistake-" + m.name
+		p := &place{installation: &own, mistake: m}
+		places, namespaces = append(places, p), append(namespaces, p.name)
+		p.apply(p.objects())
+	}
+	operator := []string{
+		"--watch-namespaces=" + strings.Join(namespaces, ","), "--discovery-auth=strict",
+		"--discovery-readers=" + g.name + "/auth," + g.name + "/whole:whole",
+	}
+	g.launch(operator...)
+	g.awaitReady()
+	a := newAuth(g)
+	a.start()
+	whole := g.token("whole", "--audience=stunner-discovery")
+	for _, p := range places {
+		p.await(func(ctx context.Context) (err error) {
+			if p.config, err = p.state(g, whole); err == nil && !strings.Contains(p.config, "3 listeners, 198.51.100.21") {
+				err = fmt.Errorf("%s has %s", p.name, p.config)
+			}
+			return err
+		})
+		p.await(func(ctx context.Context) (err error) { p.given, err = a.credentials(ctx, p.name); return err })
+		p.sees("secret/door-standby", ".type", "stunner.l7mp.io/standby-config")
+		p.sees("configmap/door", ".metadata.name", "door")
+		p.sees("gateway/door", ".status.conditions[0].type", "Accepted")
+		p.made = p.generated()
+	}
+	standby := g.standbyWritten(places)
+	g.await(standby)
+	for _, p := range places {
+		p.mistake.make(p)
+	}
+	check := func(when string) {
+		t.Helper()
+		for _, p := range places {
+			if p.mistake.seen != nil {
+				p.mistake.seen(p)
+			} else {
+				p.says("gateway/door", "Programmed", "what was published before stays in force")
+			}
+			now, err := p.state(g, whole)
+			_, before, _ := strings.Cut(p.config, ": ")
+			if p.mistake.takes {
+				_, now, _ = strings.Cut(now, ": ")
+				if want := strings.ReplaceAll(before, ", 198.51.100.21", ""); err != nil || now != want {
+					t.Errorf("%s, %s: %s, %v, want %s", when, p.mistake.name, now, err, want)
+				}
+			} else if err != nil || now != p.config {
+				t.Errorf("%s, %s: %s, %v, want %s", when, p.mistake.name, now, err, p.config)
+			}
+			if now := p.generated(); now != p.made {
+				t.Errorf("%s, %s: objects\n%s\nwant\n%s", when, p.mistake.name, now, p.made)
+			}
+			p.await(func(ctx context.Context) error {
+				now, err := a.credentials(ctx, p.name)
+				if err == nil && now != p.given {
+					t.Errorf("%s, %s: credentials %s, want %s", when, p.mistake.name, now, p.given)
+				}
+				return err
+			})
+		}
+	}
+	check("no restart")
+	a.restart()
+	check("auth service restarted")
+	g.stop()
+	g.launch(operator...)
+	g.awaitReady()
+	g.leads()
+	check("operator restarted")
+	g.stop()
+	a.stop()
+	g.launch(operator...)
+	g.awaitReady()
+	a.start()
+	g.leads()
+	check("both restarted")
+}
+
+// standbyWritten returns a condition: the standby Secrets have the published endpoints, which are written late.
+func (g guarded) standbyWritten(places []*place) func(context.Context) error {
+	return func(ctx context.Context) error {
+		for _, p := range places {
+			s, err := g.client().CoreV1().Secrets(p.name).Get(ctx, "door-standby", metav1.GetOptions{})
+			if err != nil {
+				return err
+			}
+			c, _, err := config.Unpack(s.Data["stunnerd.conf.gz"])
+			if err != nil {
+				return err
+			}
+			if revision, _, _ := strings.Cut(p.config, ":"); c.Revision() != revision {
+				return fmt.Errorf("the standby Secret of %s has %s, want %s", p.name, c.Revision(), revision)
+			}
+		}
+		return nil
+	}
+}
+
+// state returns the published config of the Gateway as REVISION: LISTENERS, ENDPOINTS.
+func (p *place) state(g guarded, token string) (string, error) {
+	p.Helper()
+	code, body, err := p.ask(g, token)
+	if err != nil || code != http.StatusOK {
+		return "", fmt.Errorf("config of %s: %d %s, %w", p.name, code, body, err)
+	}
+	c, _, err := config.Parse([]byte(body))
+	if err != nil {
+		return "", err
+	}
+	text := fmt.Sprintf("%s: %d listeners", c.Revision(), len(c.Listeners))
+	for _, cluster := range c.Clusters {
+		if slices.Contains(c.Listeners[0].Routes, cluster.Name) && len(cluster.Endpoints) > 0 {
+			text += ", " + strings.Join(cluster.Endpoints, " ")
+		}
+	}
+	return text, nil
+}
+
+func (p *place) ask(g guarded, token string) (code int, body string, err error) {
+	p.Helper()
+	return g.ask("https", token, "/"+p.name+"/door")
+}
+
+// generated returns the names, UIDs and generations of the objects that the operator created for the Gateway.
+func (p *place) generated() (all string) {
+	p.Helper()
+	selector := metav1.ListOptions{LabelSelector: "stunner.l7mp.io/related-gateway-name=door"}
+	c := p.client()
+	deployments, err := c.AppsV1().Deployments(p.name).List(p.Context(), selector)
+	services, err2 := c.CoreV1().Services(p.name).List(p.Context(), selector)
+	maps, err3 := c.CoreV1().ConfigMaps(p.name).List(p.Context(), selector)
+	secrets, err4 := c.CoreV1().Secrets(p.name).List(p.Context(), selector)
+	p.must(errors.Join(err, err2, err3, err4))
+	for _, o := range deployments.Items {
+		all += fmt.Sprintf("Deployment %s %s %d\n", o.Name, o.UID, o.Generation)
+	}
+	for _, o := range services.Items {
+		all += fmt.Sprintf("Service %s %s %v\n", o.Name, o.UID, portsOf(o))
+	}
+	for _, o := range maps.Items {
+		all += fmt.Sprintf("ConfigMap %s %s\n", o.Name, o.UID)
+	}
+	for _, o := range secrets.Items {
+		all += fmt.Sprintf("Secret %s %s\n", o.Name, o.UID)
+	}
+	return all
+}
+
+func portsOf(s corev1.Service) (ports []string) {
+	for _, port := range s.Spec.Ports {
+		ports = append(ports, fmt.Sprintf("%s %d %s", port.Name, port.Port, port.TargetPort.String()))
+	}
+	return ports
+}
+
+// auth is an auth service that reads the configs of an operator with authentication.
+type auth struct {
+	guarded
+	address, health, token, ca string
+	process                    *bed.Process
+}
+
+func newAuth(g guarded) *auth {
+	g.Helper()
+	a := &auth{guarded: g, address: bedtest.Address(g.T), health: bedtest.Address(g.T),
+		token: filepath.Join(g.files, "token"), ca: filepath.Join(g.files, "ca.crt")}
+	g.must(os.WriteFile(a.token, []byte(g.token("auth", "--audience=stunner-discovery")), 0o600))
+	g.await(func(context.Context) error {
+		if g.bundle() == "" {
+			return errors.New("the ConfigMap of the Gateway has no CA certificate yet")
+		}
+		return nil
+	})
+	g.must(os.WriteFile(a.ca, []byte(g.bundle()), 0o600))
+	return a
+}
+
+// start starts the auth service and waits until it is ready.
+func (a *auth) start() {
+	a.Helper()
+	host, port, _ := strings.Cut(a.address, ":")
+	a.process = bedtest.Start(a.T, bed.Command{
+		Name: "auth", Path: filepath.Join(a.dir, "auth"), Logs: a.dir,
+		Args: []string{
+			"--address=" + host, "--port=" + port, "--health-address=" + a.health,
+			fmt.Sprintf("--config=https://localhost:%d", a.discovery), "--discovery-token-file=" + a.token,
+			"--discovery-ca-file=" + a.ca,
+		},
+	}, bed.Answers("http://"+a.health+"/ready", http.StatusOK))
+}
+
+func (a *auth) stop() {
+	a.Helper()
+	a.must(a.process.Kill())
+}
+
+func (a *auth) restart() {
+	a.Helper()
+	a.stop()
+	a.start()
+}
+
+// credentials returns username and password of the answer for the Gateway of a namespace.
+func (a *auth) credentials(ctx context.Context, namespace string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	code, body, err := bed.Get(ctx, "http://"+a.address+"/?service=turn&namespace="+namespace+"&gateway=door")
+	if err != nil || code != http.StatusOK {
+		return "", fmt.Errorf("credentials of %s: %d %s, %w", namespace, code, body, err)
+	}
+	var answer struct{ Username, Password string }
+	err = json.Unmarshal(body, &answer)
+	if err == nil && answer.Password != "password-of-"+namespace {
+		err = fmt.Errorf("credentials of %s: %s", namespace, body)
+	}
+	return answer.Username + " " + answer.Password, err
+}

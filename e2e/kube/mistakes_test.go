@@ -53,7 +53,9 @@ var mistakes = []mistake{
 	{name: "dataplane-invalid", make: func(p *place) {
 		p.set("dataplane/"+p.name, `{"spec":{"podTemplatePatch":{"spec":{"containers":"none"}}}}`)
 	}},
-	{name: "namespace-loses-dataplane-label", make: func(p *place) { p.label("namespace/"+p.name, "team", "") }},
+	{name: "own-config-absent", make: func(p *place) {
+		p.set("gateway/door", `{"spec":{"infrastructure":{"parametersRef":{"group":"stunner.l7mp.io","kind":"GatewayConfig","name":"absent"}}}}`)
+	}},
 	{name: "annotation-invalid", make: func(p *place) {
 		p.annotate("gateway/door", "stunner.l7mp.io/targetport", "nonsense")
 	}},
@@ -97,6 +99,17 @@ func listenerHeld(name string) func(*place) {
 	}
 }
 
+// promises waits until the status of the Gateway promises that what was published stays in force.
+func (p *place) promises(when string) {
+	p.await(func(ctx context.Context) error {
+		got, err := control.Field(ctx, p.name, "gateway/door", `.status.conditions[?(@.type=="Programmed")].message`)
+		if err == nil && !strings.Contains(got, "what was published before stays in force") {
+			err = fmt.Errorf("%s, %s: message %q", when, p.mistake.name, got)
+		}
+		return err
+	})
+}
+
 // place is the namespace of a mistake.
 type place struct {
 	*installation
@@ -106,7 +119,7 @@ type place struct {
 	given, made, config string
 }
 
-// objects returns the objects of a place. Both labels of the namespace are needed: one by the Dataplane, one by the routes.
+// objects returns the objects of a place. Routes need the label of the namespace.
 func (p *place) objects() string {
 	p.Helper()
 	chain, private, err := bed.Certificate()
@@ -114,7 +127,7 @@ func (p *place) objects() string {
 	return strings.NewReplacer("NAMESPACE", p.name, "CONTROLLER", p.controller()).Replace(`
 apiVersion: v1
 kind: Namespace
-metadata: {name: NAMESPACE, labels: {team: calls, media: any}}
+metadata: {name: NAMESPACE, labels: {media: any}}
 ---
 apiVersion: v1
 kind: Secret
@@ -129,7 +142,7 @@ spec: {dataplane: NAMESPACE, authRef: {name: users}}
 apiVersion: stunner.l7mp.io/v1
 kind: Dataplane
 metadata: {name: NAMESPACE}
-spec: {allowedNamespaces: {from: Selector, selector: {matchLabels: {team: calls}}}}
+spec: {}
 ---
 apiVersion: gateway.networking.k8s.io/v1
 kind: GatewayClass
@@ -206,7 +219,7 @@ func TestMistakesTakeNothingAwayOverRestarts(t *testing.T) {
 			if p.mistake.seen != nil {
 				p.mistake.seen(p)
 			} else {
-				p.says("gateway/door", "Programmed", "what was published before stays in force")
+				p.promises(when)
 			}
 			now, err := p.state(g, whole)
 			_, before, _ := strings.Cut(p.config, ": ")

@@ -48,10 +48,6 @@ var FailingCells = []Failing{
 	{"IcetestPasses", values(env.NodePort, env.IPv6), nil, "exit code 1"},
 	{"TurncatCarriesData", values(env.NodePort, env.IPv6), nil, "connection refused|all retransmissions failed"},
 
-	// A mistake in the Secret of the class, and then a restart: no config is published, and the auth service answers nobody.
-	{"RestartAfterAMistakeKeepsServing", values(), nil, "has not received a gateway config yet"},
-	{SurvivesEvent, values(env.Mistake, env.JWT), nil, "has not received a gateway config yet"},
-
 	// The pods of a Deployment in the host network are replaced while those before them have the ports.
 	{"UpdateAdmitsNewCalls", values(env.HostNetwork, env.APIServer), nil, "error 508|is not updated"},
 }

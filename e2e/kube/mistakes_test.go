@@ -285,7 +285,7 @@ func (p *place) state(g guarded, token string) (string, error) {
 	p.Helper()
 	code, body, err := p.ask(g, token)
 	if err != nil || code != http.StatusOK {
-		return "", fmt.Errorf("config of %s: %d %s, %w", p.name, code, body, err)
+		return "", fmt.Errorf("config of %s: %d %s, %v", p.name, code, body, err)
 	}
 	c, _, err := config.Parse([]byte(body))
 	if err != nil {
@@ -390,7 +390,7 @@ func (a *auth) credentials(ctx context.Context, namespace string) (string, error
 	defer cancel()
 	code, body, err := bed.Get(ctx, "http://"+a.address+"/?service=turn&namespace="+namespace+"&gateway=door")
 	if err != nil || code != http.StatusOK {
-		return "", fmt.Errorf("credentials of %s: %d %s, %w", namespace, code, body, err)
+		return "", fmt.Errorf("credentials of %s: %d %s, %v", namespace, code, body, err)
 	}
 	var answer struct{ Username, Password string }
 	err = json.Unmarshal(body, &answer)

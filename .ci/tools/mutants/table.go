@@ -69,6 +69,12 @@ var table = []mutant{
 		after:  `len(draining) > 1000 {`,
 	},
 	{
+		rule: "Data with the address of a client, which may be forged, takes no path from it",
+		file: stunnerd + "listener/paths.go", pkg: stunnerd + "listener", test: "TestPathsOfAClient",
+		before: `return used, p.path(front, now)`,
+		after:  `return p.path(front, now), nil`,
+	},
+	{
 		rule: "A damaged entry of the journal restores no session",
 		file: stunnerd + "journal/replay.go", pkg: stunnerd + "journal", test: "TestDamagedJournalWithoutRoom",
 		before: `len(payload) == 0 || checksum(frame[:2], payload) != sum ||`,

@@ -125,8 +125,8 @@ func open(family, most int) (fd int, err error) {
 	return fd, nil
 }
 
-// Share makes Join possible for a socket that was bound without SO_REUSEPORT. Without the option the kernel has selected
-// a port that no other socket has.
+// Share makes Join possible for a socket that was bound without SO_REUSEPORT. Without the option the kernel has
+// selected a port that no other socket has.
 func (s *Sender) Share() error {
 	return s.Use(func(fd int) error {
 		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1); err != nil {

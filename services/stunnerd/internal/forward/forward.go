@@ -71,8 +71,8 @@ type Sessions interface {
 	Unowned(c Client, message []byte, asked *datagram.Source)
 	// Flush ends a batch of calls of Deliver and Answer.
 	Flush(now time.Time)
-	// Sweep frees what Answer has opened for clients that get no more answers. It is called every sweepEvery, from another
-	// goroutine.
+	// Sweep frees what Answer has opened for clients that get no more answers. It is called every sweepEvery, from
+	// another goroutine.
 	Sweep(now time.Time)
 }
 

@@ -9,7 +9,8 @@ import (
 
 func day(n byte) Key { return Key{ID: n, Secret: [32]byte{n, 1}} }
 
-// TestKeysAtMidnight gives the pods their keys of the next day at different times, for three days. No frame may be lost.
+// TestKeysAtMidnight gives the pods their keys of the next day at different times, for three days. No frame may be
+// lost.
 func TestKeysAtMidnight(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *network) {
 		nodes := n.cluster(4)

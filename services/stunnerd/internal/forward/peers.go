@@ -131,7 +131,8 @@ type view struct {
 	problem string
 }
 
-// forwards reports whether frames can be exchanged: this pod is listed, so that others accept its frames, and others are.
+// forwards reports whether frames can be exchanged: this pod is listed, so that others accept its frames, and others
+// are.
 func (v *view) forwards() bool { return v.self != nil && len(v.links) > 0 }
 
 // rank returns the two homes of a client, the first one first: those with the highest hashes of client and pod
@@ -222,8 +223,8 @@ func validAddress(a netip.AddrPort) bool {
 	return a.IsValid() && a.Port() != 0 && !a.Addr().IsUnspecified() && !a.Addr().IsMulticast() && a.Addr().Zone() == ""
 }
 
-// connect returns the link to a pod. It takes the sender over from the link before, if the pod has the same address. The
-// caller holds lists.
+// connect returns the link to a pod. It takes the sender over from the link before, if the pod has the same address.
+// The caller holds lists.
 func (f *Forwarder) connect(at *pod, peer Peer, keys []datedKey, now time.Duration) *link {
 	peer.Address = netip.AddrPortFrom(peer.Address.Addr().Unmap(), peer.Address.Port())
 	l := &link{pod: at, peer: peer}

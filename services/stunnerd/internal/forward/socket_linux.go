@@ -17,15 +17,15 @@ import (
 // many of them arrive by one socket. The sysctl net.core.rmem_max bounds it.
 const socketBuffer = 4 << 20
 
-// socket is the socket that receives the frames of other pods, and its reader. The sockets that send to one pod each have
-// the same address and port, because other pods accept frames from that address only.
+// socket is the socket that receives the frames of other pods, and its reader. The sockets that send to one pod each
+// have the same address and port, because other pods accept frames from that address only.
 type socket struct {
 	conn     *net.UDPConn
 	port     uint16
 	sender   *datagram.Sender
 	receiver *datagram.Receiver
-	// steered reports whether this socket receives everything when others have its port. If it is false, it sends to all
-	// pods. most is Options.Descriptors.
+	// steered reports whether this socket receives everything when others have its port. If it is false, it sends to
+	// all pods. most is Options.Descriptors.
 	steered bool
 	most    int
 	// received and handled are the numbers of frames of the current batch.

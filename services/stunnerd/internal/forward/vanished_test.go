@@ -37,8 +37,8 @@ func passAll(front, owner *Forwarder, answers chan string, clients []Client) err
 	return nil
 }
 
-// Clients of a pod that lives lose nothing when other pods vanish: neither the datagrams to the owner nor its answers. The
-// kernel keeps the frames to a pod that has vanished in the send buffer of their socket for three seconds.
+// Clients of a pod that lives lose nothing when other pods vanish: neither the datagrams to the owner nor its answers.
+// The kernel keeps the frames to a pod that has vanished in the send buffer of their socket for three seconds.
 func TestVanishedPodsHurtNobody(t *testing.T) {
 	if !testnet.Isolated(t) {
 		return
@@ -195,7 +195,8 @@ func TestSendersOfPods(t *testing.T) {
 	}
 }
 
-// A socket that shares its port with the senders of pods receives all their frames. Without descriptors it sends itself.
+// A socket that shares its port with the senders of pods receives all their frames. Without descriptors it sends
+// itself.
 func TestSocketSendsToScarcePodsItself(t *testing.T) {
 	s, err := listen(netip.MustParseAddr("127.0.0.1"), 1000)
 	if err != nil {

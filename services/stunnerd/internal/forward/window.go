@@ -7,8 +7,8 @@ import "sync/atomic"
 // others send 100,000 frames a second, loses none.
 const windowSize = 1 << 15
 
-// window detects replayed frames by their counters, like RFC 6479. The zero window has seen no frame. One goroutine uses
-// it, except that highest may be read from another one.
+// window detects replayed frames by their counters, like RFC 6479. The zero window has seen no frame. One goroutine
+// uses it, except that highest may be read from another one.
 type window struct {
 	highest atomic.Uint64
 	// seen has a bit for each counter, in a ring of words. One word more than windowSize needs is being filled.

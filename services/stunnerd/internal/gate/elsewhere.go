@@ -11,8 +11,8 @@ import (
 )
 
 // elsewhere passes a message of a client without a session to the pod that has the session, if there may be one. A
-// Binding or Allocate request is always for this pod. A Send indication of a client with a session shows the path of the
-// client, as ChannelData does.
+// Binding or Allocate request is always for this pod. A Send indication of a client with a session shows the path of
+// the client, as ChannelData does.
 func (g *Gate) elsewhere(r *request, message []byte) bool {
 	switch r.Type.Method {
 	case stun.MethodRefresh, stun.MethodCreatePermission, stun.MethodChannelBind, stun.MethodSend:

@@ -15,8 +15,8 @@ const (
 	// maxFrontSenders is the largest number of sockets of a listener that send to single clients with a session in
 	// another pod. Each has about 3 kB in the kernel. Further clients share the sockets of the readers.
 	maxFrontSenders = 4096
-	// frontShare is the divisor of the file descriptors for sockets of single clients (see OwnShare) that clients with a
-	// session in another pod may use. The others are left to clients with a session here.
+	// frontShare is the divisor of the file descriptors for sockets of single clients (see OwnShare) that clients with
+	// a session in another pod may use. The others are left to clients with a session here.
 	frontShare = 2
 	// idleSender is how long a socket of a client with a session in another pod stays open without an answer.
 	idleSender = time.Minute
@@ -24,9 +24,9 @@ const (
 	retrySender = time.Second
 )
 
-// frontAnswers sends the datagrams of other pods to the clients that send to this pod. Each of these clients has a socket
-// of its own, because the kernel keeps the datagrams to a client that has vanished in the send buffer of the socket. The
-// methods add and flush are called by one goroutine.
+// frontAnswers sends the datagrams of other pods to the clients that send to this pod. Each of these clients has a
+// socket of its own, because the kernel keeps the datagrams to a client that has vanished in the send buffer of the
+// socket. The methods add and flush are called by one goroutine.
 type frontAnswers struct {
 	port    *udpPort
 	meter   *meter.Listener

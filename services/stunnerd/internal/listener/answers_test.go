@@ -37,8 +37,8 @@ func forwardingListener(t testing.TB, protocol config.Protocol) Forwarding {
 	return l.(Forwarding)
 }
 
-// answerAll makes a front send answers to clients, and to others that have vanished. The error is that an answer does not
-// arrive.
+// answerAll makes a front send answers to clients, and to others that have vanished. The error is that an answer does
+// not arrive.
 func answerAll(l Forwarding, clients []*net.UDPConn, vanished []netip.AddrPort) error {
 	const batches, each = 50, 4
 	frame := make([]byte, 1200)

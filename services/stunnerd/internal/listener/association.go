@@ -227,8 +227,8 @@ func (a *association) establish(ctx context.Context) error {
 // ClientHello if the answer is lost.
 func (a *association) opened(h hello) bool { return string(h.cookie) == string(a.cookie[:]) }
 
-// deliver queues a copy of a datagram of the client, without the records that the association does not accept. front is the
-// path on which it has arrived.
+// deliver queues a copy of a datagram of the client, without the records that the association does not accept. front is
+// the path on which it has arrived.
 func (a *association) deliver(records []byte, front forward.Way) {
 	if len(records) > longestDatagram {
 		a.socket.drop(a.client, meter.Malformed)
@@ -248,9 +248,9 @@ func (a *association) deliver(records []byte, front forward.Way) {
 	}
 }
 
-// accepted returns a copy of the records of a datagram that the association accepts. It decides for each record, because
-// a client that repeats its last flight may send the plain ClientKeyExchange in a datagram with Finished, which makes
-// pion/dtls send the last flight of the server again (RFC 6347 §4.2.4).
+// accepted returns a copy of the records of a datagram that the association accepts. It decides for each record,
+// because a client that repeats its last flight may send the plain ClientKeyExchange in a datagram with Finished, which
+// makes pion/dtls send the last flight of the server again (RFC 6347 §4.2.4).
 func (a *association) accepted(datagram []byte) []byte {
 	accepted := make([]byte, 0, len(datagram))
 	for rest := datagram; len(rest) > recordHeader; {

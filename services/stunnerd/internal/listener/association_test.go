@@ -95,8 +95,8 @@ type lossy struct {
 	net.PacketConn
 	lose    func(sent bool, datagram []byte) bool
 	divided bool // into a datagram for each record
-	// fragmented divides ClientKeyExchange into two fragments, each in a datagram of its own, in the reverse order. Their
-	// record numbers differ by less than the replay window of 64.
+	// fragmented divides ClientKeyExchange into two fragments, each in a datagram of its own, in the reverse order.
+	// Their record numbers differ by less than the replay window of 64.
 	fragmented bool
 }
 

@@ -10,10 +10,10 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/stunmsg"
 )
 
-// checks are the latest connectivity checks of a client on each of some paths. ICE agents send a check every few seconds
-// (RFC 7675 §5.1). A peer answers a check if its MESSAGE-INTEGRITY is valid, and signs the answer (RFC 8489 §9.1.3), so
-// the path on which an answered check has arrived is the one of the client. Without them, a client that sends media would
-// have two paths until its next request to this server, which may be minutes.
+// checks are the latest connectivity checks of a client on each of some paths. ICE agents send a check every few
+// seconds (RFC 7675 §5.1). A peer answers a check if its MESSAGE-INTEGRITY is valid, and signs the answer (RFC 8489
+// §9.1.3), so the path on which an answered check has arrived is the one of the client. Without them, a client that
+// sends media would have two paths until its next request to this server, which may be minutes.
 type checks struct {
 	mu   sync.Mutex
 	list []check

@@ -48,6 +48,8 @@ func TestAnsweredChecksMoveAClient(t *testing.T) {
 		// want is the path that is used, or "?" if there are two.
 		want string
 	}
+	unsigned := stun.MustBuild(id(1), stun.BindingSuccess).Raw
+	refresh := stun.MustBuild(id(1), stun.NewType(stun.MethodRefresh, stun.ClassRequest)).Raw
 	media := []byte{0x80, 0x60, 0, 1, 0, 0, 0, 1, 0, 0, 0, 2, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}
 	for name, r := range map[string]row{
 		"at the second path":         {[]sent{{b, iceCheck(1)}}, iceAnswer(1), "b"},
@@ -57,9 +59,9 @@ func TestAnsweredChecksMoveAClient(t *testing.T) {
 		"not the latest of a path":   {[]sent{{b, iceCheck(1)}, {b, iceCheck(2)}}, iceAnswer(1), "?"},
 		"no answer":                  {[]sent{{b, iceCheck(1)}}, media, "?"},
 		"no check":                   {[]sent{{b, media}}, iceAnswer(1), "?"},
-		"no binding":                 {[]sent{{b, stun.MustBuild(id(1), stun.NewType(stun.MethodRefresh, stun.ClassRequest)).Raw}}, iceAnswer(1), "?"},
+		"no binding":                 {[]sent{{b, refresh}}, iceAnswer(1), "?"},
 		"another check":              {[]sent{{b, iceCheck(1)}}, iceAnswer(2), "?"},
-		"an answer without a key":    {[]sent{{b, iceCheck(1)}}, stun.MustBuild(id(1), stun.BindingSuccess).Raw, "?"},
+		"an answer without a key":    {[]sent{{b, iceCheck(1)}}, unsigned, "?"},
 		"an error":                   {[]sent{{b, iceCheck(1)}}, stun.MustBuild(id(1), stun.BindingError, iceKey).Raw, "?"},
 		"a check of the peer":        {[]sent{{b, iceCheck(1)}}, iceCheck(1), "?"},
 		"an answer that is cut":      {[]sent{{b, iceCheck(1)}}, iceAnswer(1)[:30], "?"},

@@ -10,8 +10,8 @@ import (
 )
 
 // reviewedDTLS is the version of pion/dtls for which setCookie and recordNumber were reviewed: flight0Generate makes
-// State.cookie, flight2Generate sends it, and flight2Parse compares it; handleIncomingPacket sets remoteSequenceNumber of
-// a record after it was decrypted.
+// State.cookie, flight2Generate sends it, and flight2Parse compares it; handleIncomingPacket sets remoteSequenceNumber
+// of a record after it was decrypted.
 const reviewedDTLS = "v3.1.15"
 
 // setCookie and recordNumber depend on private state of pion/dtls, so every new version must be reviewed.

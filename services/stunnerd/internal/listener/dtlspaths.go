@@ -9,8 +9,8 @@ import (
 )
 
 // A DTLS association ends with the pod that has its keys. Its encrypted records are forwarded to that pod as they are.
-// A ClientHello is not: it starts an association at the pod where it arrives. A record that decrypts is authentic, so it
-// moves the client to the path on which it has arrived, and there is never a second path.
+// A ClientHello is not: it starts an association at the pod where it arrives. A record that decrypts is authentic, so
+// it moves the client to the path on which it has arrived, and there is never a second path.
 
 // encrypted reports whether a datagram is a DTLS record of an association with a complete handshake.
 func encrypted(records []byte) bool {
@@ -40,8 +40,9 @@ func (as associations) serving() *association {
 	return as.first
 }
 
-// follow moves the client to the path of the last datagram if a record of it was authentic. A record that decrypts and is
-// newer than all others raises number before its content is returned to a reader, and before the next datagram is read.
+// follow moves the client to the path of the last datagram if a record of it was authentic. A record that decrypts and
+// is newer than all others raises number before its content is returned to a reader, and before the next datagram is
+// read.
 func (a *association) follow() {
 	a.following.Lock()
 	defer a.following.Unlock()

@@ -19,11 +19,11 @@ const secondIdle = 30 * time.Second
 // paths are the paths of the data for a client with a session: from this pod, or through another pod at which datagrams
 // of the client arrive. A NAT in front of the client drops datagrams that another pod sends.
 //
-// Only an authentic datagram moves the client: a request with a valid MESSAGE-INTEGRITY, a DTLS record that decrypts, or a
-// connectivity check that the peer has answered (see checks). Other data may have a forged source address. If it arrives
-// on another path than the one in use, both get the data for the client, so that neither a client that has moved nor one
-// whose address is forged loses anything. There are never more than two paths. A client whose peers have permissions
-// sends a request within their lifetime of five minutes (RFC 8656 §9).
+// Only an authentic datagram moves the client: a request with a valid MESSAGE-INTEGRITY, a DTLS record that decrypts,
+// or a connectivity check that the peer has answered (see checks). Other data may have a forged source address. If it
+// arrives on another path than the one in use, both get the data for the client, so that neither a client that has
+// moved nor one whose address is forged loses anything. There are never more than two paths. A client whose peers have
+// permissions sends a request within their lifetime of five minutes (RFC 8656 §9).
 type paths struct {
 	// current is nil while the client sends all datagrams to this pod.
 	current atomic.Pointer[pathPair]
@@ -34,8 +34,8 @@ type paths struct {
 	checks   checks
 }
 
-// pathPair is the path of a client. While it is undecided whether the client uses another path now, second is that path,
-// and both get the data for the client. used is nil for a restored client that may have used another pod, until a
+// pathPair is the path of a client. While it is undecided whether the client uses another path now, second is that
+// path, and both get the data for the client. used is nil for a restored client that may have used another pod, until a
 // datagram of the client arrives. If this pod sent first, the address translation of the node would give the client
 // another port when it returns.
 type pathPair struct{ used, second *path }
@@ -132,8 +132,8 @@ func (p *paths) change(next func(used, second *path) (_, _ *path)) session.Move 
 	return 0
 }
 
-// front returns the pod through which data for the client leaves, or the zero AddrPort if that is this pod. A second path
-// does not count.
+// front returns the pod through which data for the client leaves, or the zero AddrPort if that is this pod. A second
+// path does not count.
 func (p *paths) front() netip.AddrPort {
 	if pair := p.current.Load(); pair != nil && pair.used != nil {
 		return pair.used.front.Front()
@@ -150,8 +150,8 @@ func (c *udpClient) arrived(front forward.Way, frame []byte, now time.Time) sess
 	return moved
 }
 
-// answered records data for the client, of which there are two paths. The answer to a connectivity check moves the client
-// to the path of the check.
+// answered records data for the client, of which there are two paths. The answer to a connectivity check moves the
+// client to the path of the check.
 func (c *udpClient) answered(packets []datagram.Packet) {
 	for i := range packets {
 		if front, ok := c.paths.checks.answered(packets[i].Payload); ok {

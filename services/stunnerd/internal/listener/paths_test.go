@@ -84,8 +84,8 @@ const (
 	returned = session.MovedHere
 )
 
-// A client is a sequence of datagrams, and of the paths that get data after each. Only a signed request takes a path away
-// from a client, or time in which the path is silent and the one in use is not.
+// A client is a sequence of datagrams, and of the paths that get data after each. Only a signed request takes a path
+// away from a client, or time in which the path is silent and the one in use is not.
 func TestPathsOfAClient(t *testing.T) {
 	here, ways := forward.Way{}, fronts(t, 2)
 	b, c := ways[0], ways[1]

@@ -173,8 +173,8 @@ func (s *udpSocket) readUntilPanic() (closed bool) {
 	return true
 }
 
-// receive receives one batch without waiting, and handles it. It reports false if it must wait for the next datagram. The
-// runtime then calls it after the next datagram has arrived, also if that is before receive returns. After a single
+// receive receives one batch without waiting, and handles it. It reports false if it must wait for the next datagram.
+// The runtime then calls it after the next datagram has arrived, also if that is before receive returns. After a single
 // datagram, another attempt would most often find nothing.
 func (s *udpSocket) receive(fd uintptr) bool {
 	n, errno := s.receiver.Receive(int(fd))

@@ -334,8 +334,9 @@ func TestWrongPackets(t *testing.T) {
 	})
 }
 
-// A packet with the addresses of a client or a peer that arrives at another interface than the one towards it is handled
-// as without the programs: the host drops it if it verifies sources strictly (rp_filter), and else user space has it.
+// A packet with the addresses of a client or a peer that arrives at another interface than the one towards it is
+// handled as without the programs: the host drops it if it verifies sources strictly (rp_filter), and else user space
+// has it.
 func TestPacketsAtAnotherInterface(t *testing.T) {
 	t.Parallel()
 	eachIn(t, hookSetups(), func(t *testing.T, w *world, r *relayProcess, p *path) {
@@ -347,19 +348,19 @@ func TestPacketsAtAnotherInterface(t *testing.T) {
 			d        datagram
 			from     *space // of the sender
 			at       string // the interface
-			received func(time.Duration) []byte
+			receiver *net.UDPConn
 			want     []byte
 			other    bool
 		}{
-			{"client", up, w.client, "client", func(d time.Duration) []byte { return receive(p.peer, d) }, payload, false},
-			{"client at the other interface", up, w.peer, "peer", func(d time.Duration) []byte { return receive(p.peer, d) }, payload, true},
-			{"peer", down, w.peer, "peer", func(d time.Duration) []byte { return receive(p.client, d) }, frame(p.Channel, payload), false},
-			{"peer at the other interface", down, w.client, "client", func(d time.Duration) []byte { return receive(p.client, d) }, frame(p.Channel, payload), true},
+			{"client", up, w.client, "client", p.peer, payload, false},
+			{"client at the other interface", up, w.peer, "peer", p.peer, payload, true},
+			{"peer", down, w.peer, "peer", p.client, frame(p.Channel, payload), false},
+			{"peer at the other interface", down, w.client, "client", p.client, frame(p.Channel, payload), true},
 		} {
 			before := r.do(t, "state")
 			c.d.ethernet = w.ethernet(t, c.from, c.at)
 			c.from.inject(t, "eth0", c.d.frame())
-			if got := c.received(patience); !bytes.Equal(got, c.want) {
+			if got := receive(c.receiver, patience); !bytes.Equal(got, c.want) {
 				t.Errorf("%s: got %d bytes, want %d", c.name, len(got), len(c.want))
 			}
 			after := r.do(t, "state")
@@ -448,8 +449,9 @@ func TestSmallMTU(t *testing.T) {
 				got = len(data(payload, patience))
 				return got, r.do(t, "state").Kernel != before.Kernel
 			}
-			// await sends n bytes until the kernel forwards them, or no longer does. The program learns the longest packet
-			// again after each change of the network, also after that of the case before, of which it may hear late.
+			// await sends n bytes until the kernel forwards them, or no longer does. The program learns the longest
+			// packet again after each change of the network, also after that of the case before, of which it may hear
+			// late.
 			await := func(what string, n int, want bool) {
 				t.Helper()
 				got, inKernel := send(n)

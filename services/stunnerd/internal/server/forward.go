@@ -13,7 +13,8 @@ import (
 
 // SetPeers replaces the list of the pods of the Gateway, between which datagrams are forwarded. The listeners of all of
 // them, and the sockets for forwarded datagrams, are denied as peers of clients. An empty list ends forwarding, and the
-// pods of the last one stay denied: a list is lost while its pods run. problem is why the list is not current, or empty.
+// pods of the last one stay denied: a list is lost while its pods run. problem is why the list is not current, or
+// empty.
 func (s *Server) SetPeers(p forward.Peers, problem string) {
 	s.forwarder.SetPeers(p)
 	s.mu.Lock()

@@ -210,8 +210,8 @@ func TestCallsBetweenPods(t *testing.T) {
 	}
 }
 
-// sendToClient makes a peer send datagrams to a client, one after the other, and returns how many have not arrived. After
-// each, it calls between.
+// sendToClient makes a peer send datagrams to a client, one after the other, and returns how many have not arrived.
+// After each, it calls between.
 func (c *mobile) sendToClient(peer net.PacketConn, number int, between func()) (lost int) {
 	c.t.Helper()
 	for n := range number {
@@ -260,8 +260,8 @@ func quiet(t *testing.T, pods [2]*bed, transport string) (*mobile, net.PacketCon
 	return c, peer
 }
 
-// K-17: TestForgedDatagramsTakeNothingFromAQuietClient: a client that only receives gets all data while datagrams with its
-// address arrive at another pod. Control: without them.
+// K-17: TestForgedDatagramsTakeNothingFromAQuietClient: a client that only receives gets all data while datagrams with
+// its address arrive at another pod. Control: without them.
 func TestForgedDatagramsTakeNothingFromAQuietClient(t *testing.T) {
 	forged := map[string][]byte{
 		"udp":  append([]byte{0x40, 0, 0, 4}, "data"...),
@@ -292,8 +292,8 @@ func TestForgedDatagramsTakeNothingFromAQuietClient(t *testing.T) {
 	}
 }
 
-// TestQuietClientMoves: a client that sends one datagram with data at another pod, and then nothing more, gets all
-// data there, also while datagrams with its address arrive at the pod before.
+// TestQuietClientMoves: a client that sends one datagram with data at another pod, and then nothing more, gets
+// all data there, also while datagrams with its address arrive at the pod before.
 func TestQuietClientMoves(t *testing.T) {
 	pods := pods(t, "127.0.0.1")
 	for _, transport := range transports {

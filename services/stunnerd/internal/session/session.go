@@ -64,8 +64,8 @@ type Movable interface {
 type Move uint8
 
 const (
-	// MovedAway: the client was heard at this pod only, and may use another pod from now on. The kernel must not send to
-	// the client any more.
+	// MovedAway: the client was heard at this pod only, and may use another pod from now on. The kernel must not send
+	// to the client any more.
 	MovedAway Move = iota + 1
 	// MovedHere: the client uses this pod only from now on.
 	MovedHere

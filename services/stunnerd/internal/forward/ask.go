@@ -28,9 +28,10 @@ const (
 	maxKnown = 1 << 18
 	// idle is how long a front remembers an owner without a datagram of the client or of the owner.
 	idle = 150 * time.Second
-	// steady is how long the address to which a client sends must have been unused until another one replaces it, so
-	// that a datagram with a forged source does not change the source address of the answers.
-	steady = 200 * time.Millisecond
+	// secondIdle is how long a front answers a client from two of its addresses without a datagram at one of them. A
+	// datagram with a forged source may arrive at another address than those of the client, so the front answers from
+	// both until one is silent for as long as no ICE agent is (RFC 7675 §5.1).
+	secondIdle = 30 * time.Second
 
 	// asksPerSlot limits the asks of a front to 5,000 a second.
 	asksPerSlot = 500
@@ -52,25 +53,36 @@ const (
 type known struct {
 	// owner is nil if the front has forgotten it.
 	owner atomic.Pointer[pod]
-	// asked is the address to which the client sends. The Source is never changed, only replaced.
-	asked atomic.Pointer[datagram.Source]
-	// heard is when the client last sent to asked, and answered is when the owner last sent to the client, on the clock
-	// of the Forwarder.
-	heard, answered atomic.Int64
+	// asked is the address to which the client sends. If datagrams of the client arrive at another address too, other
+	// is the latest one, and else nil. A Source is never changed, only replaced.
+	asked, other atomic.Pointer[datagram.Source]
+	// heard and heardOther are when the client last sent to asked and to other, and answered is when the owner last
+	// sent to the client, on the clock of the Forwarder.
+	heard, heardOther, answered atomic.Int64
 }
 
 // hear notes that the client has sent a datagram to an address.
 func (n *known) hear(asked *datagram.Source, now time.Duration) {
-	heard := n.heard.Load()
-	if *n.asked.Load() != *asked {
-		if now-time.Duration(heard) < steady {
-			return
+	other := n.other.Load()
+	switch {
+	case *n.asked.Load() == *asked:
+		if n.heard.Load() != int64(now) {
+			n.heard.Store(int64(now))
 		}
+		if other != nil && now-time.Duration(n.heardOther.Load()) >= secondIdle {
+			n.other.Store(nil)
+		}
+		return
+	case other == nil || *other != *asked:
 		replacement := *asked
-		n.asked.Store(&replacement)
+		other = &replacement
+		n.other.Store(other)
 	}
-	if heard != int64(now) {
+	n.heardOther.Store(int64(now))
+	if now-time.Duration(n.heard.Load()) >= secondIdle {
+		n.asked.Store(other)
 		n.heard.Store(int64(now))
+		n.other.Store(nil)
 	}
 }
 
@@ -131,7 +143,8 @@ const (
 	limited
 )
 
-// route decides about a datagram of a client, which is a STUN message or ChannelData. With toOwner it returns the client, with toHome the home to ask.
+// route decides about a datagram of a client, which is a STUN message or ChannelData. With toOwner it returns the
+// client, with toHome the home to ask.
 func (f *Forwarder) route(
 	v *view, k clientKey, c Client, message bool, asked *datagram.Source, now time.Time,
 ) (verdict, *known, *pod) {
@@ -287,9 +300,9 @@ func (t *front) found(k clientKey, from, owner *pod, at time.Duration) *pod {
 	return owner
 }
 
-// missing handles an unknown frame of a pod: the owner has no session, or a home does not know the owner. It returns the
-// address to which the client sends if no home is left. Otherwise, if fewer than limit asks were sent in this slot, it
-// takes one ask and returns the home to ask.
+// missing handles an unknown frame of a pod: the owner has no session, or a home does not know the owner. It returns
+// the address to which the client sends if no home is left. Otherwise, if fewer than limit asks were sent in this slot,
+// it takes one ask and returns the home to ask.
 func (t *front) missing(k clientKey, from *pod, limit int, at time.Duration) (next *pod, asked *datagram.Source) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -339,7 +352,7 @@ func (t *front) sweep(now time.Duration) {
 		return now-s.since >= giveUp
 	})
 	for k, n := range t.known {
-		if now-time.Duration(max(n.heard.Load(), n.answered.Load())) >= idle {
+		if now-time.Duration(max(n.heard.Load(), n.heardOther.Load(), n.answered.Load())) >= idle {
 			t.forget(k)
 		}
 	}

@@ -418,7 +418,8 @@ func TestChangesOfTheList(t *testing.T) {
 	})
 }
 
-// TestAHomeThatKnowsNothingYet has the first home not know the owner: no datagram is lost while the other home knows it.
+// TestAHomeThatKnowsNothingYet has the first home not know the owner: no datagram is lost while the other home knows
+// it.
 func TestAHomeThatKnowsNothingYet(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *network) {
 		nodes := n.cluster(4)
@@ -537,32 +538,67 @@ func TestANewerSessionElsewhereWins(t *testing.T) {
 	})
 }
 
-// TestTheAskedAddress has a datagram with a forged source arrive at another address of the front. The answers must not
-// leave from that address.
+// K-17: TestTheAskedAddress has datagrams with a forged source arrive at another address of the front. The answers
+// leave from both addresses, and so reach a client that sends little, and one that sends to the other address now.
 func TestTheAskedAddress(t *testing.T) {
-	inBubble(t, func(t *testing.T, n *network) {
-		nodes := n.cluster(2)
-		c := client(10)
-		nodes[0].create(c)
-		settle()
-		real, forged := sourceOf(t, [4]byte{192, 0, 2, 1}), sourceOf(t, [4]byte{192, 0, 2, 2})
-		answered := func(asked, want datagram.Source) {
-			t.Helper()
-			nodes[1].front.Pass(c, []byte("x"), asked, time.Now())
-			nodes[1].front.Flush()
-			settle()
-			if sources := nodes[1].sessions.sources; *sources[len(sources)-1] != want {
-				t.Errorf("the answer leaves from %v, want %v", sources[len(sources)-1].Addr(), want.Addr())
-			}
-		}
-		for range 100 {
-			answered(real, real)
-			answered(forged, real)
-			time.Sleep(20 * time.Millisecond)
-		}
-		time.Sleep(steady) // the client is silent at the address: it sends to another now
-		answered(forged, forged)
-	})
+	real, other := sourceOf(t, [4]byte{192, 0, 2, 1}), sourceOf(t, [4]byte{192, 0, 2, 2})
+	third := sourceOf(t, [4]byte{192, 0, 2, 3})
+	const media = 20 * time.Millisecond // and settle takes 10*latency
+	type step struct {
+		after time.Duration
+		times int
+		asked datagram.Source
+		want  []datagram.Source
+	}
+	for name, steps := range map[string][]step{
+		"a client that sends media": {
+			{media, 50, real, []datagram.Source{real}},
+			{0, 1, other, []datagram.Source{real, other}},
+			{media, int(secondIdle / (media + 10*latency)), real, []datagram.Source{real, other}},
+			{media, 2, real, []datagram.Source{real}},
+		},
+		"a client that sends nothing": {
+			{0, 1, real, []datagram.Source{real}},
+			{100 * time.Millisecond, 290, other, []datagram.Source{real, other}},
+			{100 * time.Millisecond, 1, real, []datagram.Source{real, other}},
+			{100 * time.Millisecond, 290, other, []datagram.Source{real, other}},
+		},
+		"a client that has moved": {
+			{0, 1, real, []datagram.Source{real}},
+			{time.Second, 29, other, []datagram.Source{real, other}},
+			{time.Second, 2, other, []datagram.Source{other}},
+			{0, 1, real, []datagram.Source{other, real}},
+		},
+		"a forger at two addresses": {
+			{0, 1, real, []datagram.Source{real}},
+			{time.Second, 1, other, []datagram.Source{real, other}},
+			{time.Second, 1, third, []datagram.Source{real, third}},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, n *network) {
+				nodes := n.cluster(2)
+				c := client(10)
+				nodes[0].create(c)
+				settle()
+				for i, s := range steps {
+					for range s.times {
+						time.Sleep(s.after)
+						nodes[1].front.Pass(c, []byte("x"), s.asked, time.Now())
+						nodes[1].front.Flush()
+						settle()
+						var got []datagram.Source
+						for _, from := range nodes[1].sessions.sources {
+							got = append(got, *from)
+						}
+						if nodes[1].sessions.sources = nil; !slices.Equal(got, s.want) {
+							t.Fatalf("step %d: answers from %d addresses, want %d", i, len(got), len(s.want))
+						}
+					}
+				}
+			})
+		})
+	}
 }
 
 func TestNilForwarder(t *testing.T) {

@@ -116,10 +116,10 @@ func (f *Forwarder) handleAsk(v *view, l *link, k clientKey, m message, now time
 // isSTUN distinguishes a STUN message from ChannelData by the first byte (RFC 7983).
 func isSTUN(payload []byte) bool { return len(payload) > 0 && payload[0] < 4 }
 
-// handleUnknown handles the answer of a pod that knows neither the session nor the owner. The datagram comes back with the
-// answer of a home. It goes to the other home: the first one may not have heard of the owner yet, because it is new. If
-// no home is left, a STUN message goes to the listener: a client whose session has ended must get an error and not wait
-// for an answer.
+// handleUnknown handles the answer of a pod that knows neither the session nor the owner. The datagram comes back with
+// the answer of a home. It goes to the other home: the first one may not have heard of the owner yet, because it is
+// new. If no home is left, a STUN message goes to the listener: a client whose session has ended must get an error and
+// not wait for an answer.
 func (f *Forwarder) handleUnknown(l *link, k clientKey, m message, at time.Duration) {
 	limit := 0
 	switch {
@@ -150,6 +150,9 @@ func (f *Forwarder) handleReply(l *link, k clientKey, m message, at time.Duratio
 	if !f.sessions.Answer(m.client, m.payload, n.asked.Load()) {
 		f.refuse(noListener)
 		return
+	}
+	if other := n.other.Load(); other != nil {
+		f.sessions.Answer(m.client, m.payload, other)
 	}
 	if n.answered.Load() != int64(at) {
 		n.answered.Store(int64(at))

@@ -56,7 +56,7 @@ func TestFloods(t *testing.T) {
 			continue
 		}
 		t.Run(f.name, func(t *testing.T) {
-			row := a.under(t, &operator{runner.New(t, kube, "system:masters", memory)}, f)
+			row := a.under(t, &operator{runner.New(t, kube, memory, runner.User, "system:masters")}, f)
 			table = append(table, row.String())
 			row.judge(t)
 		})

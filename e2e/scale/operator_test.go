@@ -28,7 +28,7 @@ type operator struct {
 // newOperator returns an operator that is not started yet, with the rights of a group.
 func newOperator(t *testing.T, kube *cluster.Cluster, auth, group string) *operator {
 	t.Helper()
-	return &operator{runner.New(t, kube, group, memory), auth}
+	return &operator{runner.New(t, kube, memory, runner.User, group), auth}
 }
 
 // start starts the operator and waits until it accepts connections.

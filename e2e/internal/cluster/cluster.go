@@ -27,6 +27,8 @@ type Options struct {
 	Bare bool
 	// Still skips the controllers, so that only the program under test writes objects.
 	Still bool
+	// Roomy lets etcd store 8 GiB, and Services have 60,000 node ports.
+	Roomy bool
 }
 
 // Cluster is a running control plane. Its processes are killed when this process dies.
@@ -87,7 +89,7 @@ func (c *Cluster) start(ctx context.Context, o Options) (err error) {
 	if c.dir, err = os.MkdirTemp("", "cluster-"); err != nil {
 		return err
 	}
-	if err := c.startServer(ctx); err != nil {
+	if err := c.startServer(ctx, o.Roomy); err != nil {
 		return err
 	}
 	// Before the controllers start, because they refresh discovery rarely after their start.

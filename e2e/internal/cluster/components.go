@@ -46,7 +46,12 @@ func (c *Cluster) command(component string, args ...string) bed.Command {
 }
 
 // startServer starts etcd and the API server.
-func (c *Cluster) startServer(ctx context.Context) (err error) {
+func (c *Cluster) startServer(ctx context.Context, roomy bool) (err error) {
+	var quota, ports []string
+	if roomy {
+		quota = []string{"--quota-backend-bytes=8589934592"}
+		ports = []string{"--service-node-port-range=5000-65000"}
+	}
 	store, err := freeAddress()
 	if err != nil {
 		return err
@@ -64,8 +69,9 @@ func (c *Cluster) startServer(ctx context.Context) (err error) {
 	}
 	c.Admin.Config.QPS = -1 // no client-side rate limit
 
-	c.etcd, err = bed.Start(c.command("etcd", "--data-dir="+c.file("etcd"), "--unsafe-no-fsync", "--log-level=warn",
-		"--listen-client-urls=http://"+store, "--advertise-client-urls=http://"+store, "--listen-peer-urls=http://"+bed.Loopback+":0"))
+	c.etcd, err = bed.Start(c.command("etcd", append(quota, "--data-dir="+c.file("etcd"), "--unsafe-no-fsync",
+		"--log-level=warn", "--listen-client-urls=http://"+store, "--advertise-client-urls=http://"+store,
+		"--listen-peer-urls=http://"+bed.Loopback+":0")...))
 	if err != nil {
 		return err
 	}
@@ -73,7 +79,7 @@ func (c *Cluster) startServer(ctx context.Context) (err error) {
 		return logged(c.etcd, err)
 	}
 	host, port, _ := strings.Cut(address, ":")
-	c.api, err = bed.Start(c.command("kube-apiserver",
+	c.api, err = bed.Start(c.command("kube-apiserver", append(ports,
 		"--etcd-servers=http://"+store,
 		"--bind-address="+host, "--advertise-address="+host, "--secure-port="+port,
 		"--endpoint-reconciler-type=none", // Endpoints must not contain loopback addresses
@@ -87,7 +93,7 @@ func (c *Cluster) startServer(ctx context.Context) (err error) {
 		"--service-account-signing-key-file="+c.file("accounts.key"),
 		"--audit-policy-file="+c.file("audit.yaml"), "--audit-log-path="+c.file("audit.log"),
 		"--audit-log-mode=blocking", "--audit-log-maxsize=100000", // in MB: the log is not rotated
-	))
+	)...))
 	if err != nil {
 		return err
 	}

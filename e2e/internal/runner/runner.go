@@ -14,7 +14,7 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/cluster"
 )
 
-// User is the Kubernetes user of the operator.
+// User is the Kubernetes user of an operator without the policies of an installation.
 const User = "stunner-operator"
 
 // Operator is the program under test. It can be started several times.
@@ -25,7 +25,9 @@ type Operator struct {
 	Memory  *bed.MemoryGroup
 	// Discovery and Health are addresses HOST:PORT.
 	Discovery, Health string
-	access            cluster.Access
+	// Env are NAME=value, added to the environment of the operator.
+	Env    []string
+	access cluster.Access
 }
 
 // NewCluster starts an API server that is stopped with the test.
@@ -43,14 +45,15 @@ func NewCluster(t *testing.T) *cluster.Cluster {
 	return kube
 }
 
-// New returns an operator that is not started yet. It has the rights of a group, and memory is its limit in bytes.
-func New(t *testing.T, kube *cluster.Cluster, group string, memory int64) *Operator {
+// New returns an operator that is not started yet. It has the rights of a user in groups, and memory is its limit in
+// bytes.
+func New(t *testing.T, kube *cluster.Cluster, memory int64, user string, groups ...string) *Operator {
 	t.Helper()
 	o := &Operator{T: t, Dir: t.TempDir()}
 	root, err := bed.Root()
 	o.Must(err)
 	o.Must(bed.Build(t.Context(), root, o.Dir, bed.Operator))
-	o.access, err = kube.User(User, group)
+	o.access, err = kube.User(user, groups...)
 	o.Must(err)
 	for _, address := range []*string{&o.Discovery, &o.Health} {
 		port, err := bed.FreePort()
@@ -70,7 +73,7 @@ func New(t *testing.T, kube *cluster.Cluster, group string, memory int64) *Opera
 // Start starts the operator with its namespace and the authentication mode of config discovery.
 func (o *Operator) Start(namespace, auth string) {
 	o.Helper()
-	command := bed.Command{Name: "operator", Path: filepath.Join(o.Dir, "operator"), Logs: o.Dir, Args: []string{
+	command := bed.Command{Name: "operator", Path: filepath.Join(o.Dir, "operator"), Logs: o.Dir, Env: o.Env, Args: []string{
 		"--provider=kubernetes", "--kubeconfig", o.access.Kubeconfig, "--namespace", namespace, "--log=all:WARN",
 		"--discovery-auth=" + auth, "--discovery-address", o.Discovery, "--health-address", o.Health,
 		"--scaler-address=",

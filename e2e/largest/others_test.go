@@ -1,0 +1,290 @@
+package largest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/reader"
+	"github.com/stunner-gateway/stunner/e2e/internal/stall"
+)
+
+// The other tenants have the namespaces good-N. New Gateways are those of the namespace young.
+const (
+	tenants = 3
+	home    = "stunner-system" // of the operator
+	young   = "young"
+)
+
+// Pauses and limits of the measurement.
+const (
+	pause     = 20 * time.Millisecond // between changes of others, and between two readings of the memory
+	birthRate = 150 * time.Millisecond
+	lost      = 10 * time.Second // a change that takes longer is lost
+	ripe      = time.Second      // the timeout of a readiness probe in the chart
+)
+
+// world is what the other tenants and the administrator have written.
+const world = `{apiVersion: v1, kind: Namespace, metadata: {name: attacker}}
+---
+{apiVersion: v1, kind: Namespace, metadata: {name: young}}
+---
+{apiVersion: v1, kind: ServiceAccount, metadata: {name: default, namespace: attacker}}
+---
+{apiVersion: v1, kind: Node, metadata: {name: node}}
+---
+{apiVersion: stunner.l7mp.io/v1, kind: Dataplane, metadata: {name: default}, spec: {}}
+---
+{apiVersion: v1, kind: Secret, metadata: {name: turn, namespace: stunner-system}, stringData: {type: static, username: user, password: password-of-the-test}}
+---
+{apiVersion: stunner.l7mp.io/v1, kind: GatewayConfig, metadata: {name: turn, namespace: stunner-system}, spec: {authRef: {name: turn}}}
+---
+{apiVersion: gateway.networking.k8s.io/v1, kind: GatewayClass, metadata: {name: turn}, spec: {
+  controllerName: stunner.l7mp.io/gateway-operator,
+  parametersRef: {group: stunner.l7mp.io, kind: GatewayConfig, name: turn, namespace: stunner-system}}}
+`
+
+// tenant is YAML of the objects of another tenant, whose namespace is NS and whose number is NUMBER.
+const tenant = `---
+{apiVersion: v1, kind: Namespace, metadata: {name: NS}}
+---
+{apiVersion: v1, kind: Service, metadata: {name: media, namespace: NS}, spec: {clusterIP: None, ports: [{port: 7000, protocol: UDP}]}}
+---
+{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: media, namespace: NS, labels: {kubernetes.io/service-name: media}},
+  addressType: IPv4, ports: [{port: 7000, protocol: UDP}], endpoints: [{addresses: [10.NUMBER.0.1]}]}
+---
+{apiVersion: gateway.networking.k8s.io/v1, kind: Gateway, metadata: {name: own, namespace: NS}, spec: {gatewayClassName: turn,
+  listeners: [{name: udp, port: 3478, protocol: TURN-UDP}]}}
+---
+{apiVersion: stunner.l7mp.io/v1, kind: UDPRoute, metadata: {name: own, namespace: NS}, spec: {parentRefs: [{name: own}], rules: [{backendRefs: [{name: media}]}]}}
+`
+
+func namespaceOf(tenant int) string { return fmt.Sprintf("good-%d", tenant) }
+
+// others are the other tenants, with a reader of each config.
+type others struct {
+	*apiServer
+	discovery, health string
+	process           func() *bed.Process // of the operator
+	readers           []*reader.Reader
+	pulse             *stall.Monitor
+	turn, births      int
+
+	mu  sync.Mutex
+	now sample
+	one chan struct{} // closed and replaced after each change
+}
+
+// sample is what others have observed in a period.
+type sample struct {
+	changes, births []time.Duration
+	lost            []string
+	unready         []string
+	peak            int // resident memory of the operator, in bytes
+}
+
+// worst returns the longest of the durations.
+func worst(all []time.Duration) time.Duration {
+	if len(all) == 0 {
+		return 0
+	}
+	return slices.Max(all).Round(time.Millisecond)
+}
+
+// p99 returns the duration that 99 % do not exceed.
+func p99(all []time.Duration) time.Duration {
+	if len(all) == 0 {
+		return 0
+	}
+	all = slices.Sorted(slices.Values(all))
+	return all[(len(all)*99+99)/100-1].Round(time.Millisecond)
+}
+
+// follow starts a reader of each config, and waits until each has its endpoint.
+func (o *others) follow(ctx context.Context) error {
+	o.readers = nil
+	for i := range tenants {
+		o.readers = append(o.readers, reader.Read(ctx, o.discovery, namespaceOf(i)+"/own"))
+	}
+	for i, r := range o.readers {
+		if _, err := r.Await(ctx, func(s reader.State) bool {
+			return bytes.Contains(s.Last.Data, fmt.Appendf(nil, `"10.%d.`, i+1))
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// measure changes endpoints of others one after the other, creates Gateways and asks for readiness, until ctx ends.
+func (o *others) measure(ctx context.Context) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var group sync.WaitGroup
+	repeat := func(pause time.Duration, do func(context.Context)) {
+		group.Go(func() {
+			tick := time.NewTicker(pause)
+			defer tick.Stop()
+			for ctx.Err() == nil {
+				do(ctx)
+				select {
+				case <-ctx.Done():
+				case <-tick.C:
+				}
+			}
+		})
+	}
+	repeat(pause, o.change)
+	repeat(birthRate, o.birth)
+	repeat(birthRate, o.probe)
+	repeat(pause, func(context.Context) {
+		if memory, err := o.process().Memory(); err == nil { // it has ended otherwise, which is reported elsewhere
+			o.note(func(s *sample) { s.peak = max(s.peak, memory) })
+		}
+	})
+	return func() { cancel(); group.Wait() }
+}
+
+func (o *others) note(change func(*sample)) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	change(&o.now)
+}
+
+// take returns what was observed since the last call.
+func (o *others) take() sample {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	s := o.now
+	o.now = sample{}
+	return s
+}
+
+// changed waits until others have made a number of further changes, or the operator has ended.
+func (o *others) changed(number int) {
+	for range number {
+		o.mu.Lock()
+		one := o.one
+		o.mu.Unlock()
+		select {
+		case <-one:
+		case <-o.process().Done():
+			return
+		}
+	}
+}
+
+// change moves the endpoint of a tenant, and waits until its dataplane has it.
+func (o *others) change(ctx context.Context) {
+	o.turn++
+	tenant := o.turn % tenants
+	address := fmt.Sprintf("%q", fmt.Sprintf("10.%d.%d.%d", tenant+1, o.turn/250%250+1, o.turn%250+1))
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lost)
+	defer cancel()
+	defer context.AfterFunc(o.ended(), cancel)()
+	if err := o.Patch(ctx, namespaceOf(tenant), "endpointslice/media", types.JSONPatchType,
+		`[{"op":"replace","path":"/endpoints/0/addresses/0","value":`+address+`}]`); err != nil {
+		return // the API server is overloaded, and the operator cannot see the change
+	}
+	begun := time.Now()
+	s, err := o.readers[tenant].Await(ctx, func(s reader.State) bool { return bytes.Contains(s.Last.Data, []byte(address)) })
+	o.note(func(now *sample) {
+		if err != nil {
+			now.lost = append(now.lost, err.Error())
+		} else {
+			now.changes = append(now.changes, s.Last.At.Sub(begun)-o.pulse.Stalled(begun, s.Last.At))
+		}
+		close(o.one)
+		o.one = make(chan struct{})
+	})
+}
+
+// ended returns a context that ends with the operator.
+func (o *others) ended() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := o.process().Done()
+	go func() { <-done; cancel() }()
+	return ctx
+}
+
+// birth creates a Gateway and waits for its Service.
+func (o *others) birth(ctx context.Context) {
+	o.births++
+	gateway := fmt.Sprintf("gateway-%d", o.births)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lost)
+	defer cancel()
+	if err := o.Apply(ctx, young, fmt.Sprintf(`{apiVersion: gateway.networking.k8s.io/v1, kind: Gateway, metadata: {name: %s},
+  spec: {gatewayClassName: turn, listeners: [{name: udp, port: 3478, protocol: TURN-UDP}]}}`, gateway)); err != nil {
+		return
+	}
+	begun := time.Now()
+	err := bed.Until(ctx, func(ctx context.Context) error {
+		name, err := o.Field(ctx, young, "service/"+gateway, ".metadata.name")
+		if err == nil && name == "" {
+			err = errors.New("it has no Service")
+		}
+		select {
+		case <-o.process().Done():
+			return bed.Final(errors.New("the operator has ended"))
+		default:
+		}
+		return err
+	})
+	took := o.pulse.Since(begun)
+	o.note(func(now *sample) {
+		if err != nil {
+			now.lost = append(now.lost, fmt.Sprintf("new Gateway %s: %v", gateway, err))
+		} else {
+			now.births = append(now.births, took)
+		}
+	})
+	_ = o.Delete(context.WithoutCancel(ctx), young, "gateway/"+gateway) // clear deletes what is left
+}
+
+// probe asks for readiness as kubelet does.
+func (o *others) probe(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lost)
+	defer cancel()
+	begun := time.Now()
+	code, body, err := bed.Get(ctx, "http://"+o.health+"/ready")
+	took := o.pulse.Since(begun)
+	switch {
+	case err != nil:
+	case code != http.StatusOK:
+		err = fmt.Errorf("status %d: %.100s", code, body)
+	case took > ripe:
+		err = fmt.Errorf("response after %s", took.Round(time.Millisecond))
+	}
+	if err != nil {
+		o.note(func(s *sample) { s.unready = append(s.unready, err.Error()) })
+	}
+}
+
+// clear deletes the objects of a namespace, those included that the operator has generated: no garbage collector runs.
+func (a *apiServer) clear(ctx context.Context, namespace string) error {
+	var errs []error
+	for _, resource := range []string{
+		"apis/gateway.networking.k8s.io/v1 gateways udproutes referencegrants",
+		"apis/stunner.l7mp.io/v1 udproutes gatewayconfigs staticservices",
+		"apis/apps/v1 deployments daemonsets", "apis/networking.k8s.io/v1 networkpolicies",
+		"apis/policy/v1 poddisruptionbudgets", "api/v1 services secrets configmaps pods",
+		"apis/discovery.k8s.io/v1 endpointslices",
+	} {
+		words := strings.Fields(resource)
+		for _, plural := range words[1:] {
+			path := fmt.Sprintf("/%s/namespaces/%s/%s?gracePeriodSeconds=0", words[0], namespace, plural)
+			if err := a.send(ctx, http.MethodDelete, path, nil); err != nil {
+				errs = append(errs, fmt.Errorf("delete %s of %s: %w", plural, namespace, err))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}

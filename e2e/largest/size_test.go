@@ -1,0 +1,259 @@
+package largest
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+
+	"k8s.io/client-go/rest"
+
+	"github.com/stunner-gateway/stunner/e2e/internal/cluster"
+)
+
+// most is the size in bytes of the JSON of the largest objects. etcd refuses requests of 1.5 MiB, and the API server
+// stores the managed fields too.
+const most = 1_400_000
+
+// worthwhile is the size in bytes from which an object is tried: smaller ones are those that users have.
+const worthwhile = 4_000
+
+// apiServer sends requests without decoding the objects in responses.
+type apiServer struct {
+	*cluster.Cluster
+	client   *http.Client
+	requests int
+	known    map[string]known // by field
+}
+
+func newAPIServer(kube *cluster.Cluster) (*apiServer, error) {
+	config := rest.CopyConfig(kube.Admin.Config)
+	config.UserAgent = "largest"
+	client, err := rest.HTTPClientFor(config)
+	return &apiServer{Cluster: kube, client: client, known: map[string]known{}}, err
+}
+
+// refusal is the response of the API server to a request that it does not accept.
+type refusal struct {
+	code    int
+	message string
+}
+
+func (r *refusal) Error() string { return fmt.Sprintf("status %d: %.300s", r.code, r.message) }
+
+// tooLarge reports whether the object exceeds the limit of etcd or of a request.
+func (r *refusal) tooLarge() bool {
+	return r.code == http.StatusRequestEntityTooLarge || strings.Contains(r.message, "too large")
+}
+
+// send sends a request. A response other than 2xx is a *refusal.
+func (a *apiServer) send(ctx context.Context, method, path string, body []byte) error {
+	request, err := http.NewRequestWithContext(ctx, method, a.Admin.Config.Host+path, bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	request.Header.Set("Content-Type", "application/json")
+	response, err := a.client.Do(request)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	if response.StatusCode < http.StatusMultipleChoices {
+		_, err := io.Copy(io.Discard, response.Body)
+		return err
+	}
+	text, err := io.ReadAll(response.Body)
+	if err != nil {
+		return err
+	}
+	var status struct{ Message string }
+	if json.Unmarshal(text, &status) != nil || status.Message == "" {
+		status.Message = string(text)
+	}
+	return &refusal{response.StatusCode, status.Message}
+}
+
+// create creates an object in the namespace of the attacker.
+func (a *apiServer) create(ctx context.Context, o map[string]any) error {
+	return a.send(ctx, http.MethodPost, pathOf(kindOf(o), attacker), bytesOf(o))
+}
+
+// admits asks the API server whether it would create an object.
+func (a *apiServer) admits(ctx context.Context, o map[string]any) (*refusal, error) {
+	return a.admitsJSON(ctx, o, bytesOf(o))
+}
+
+func (a *apiServer) admitsJSON(ctx context.Context, o map[string]any, body []byte) (*refusal, error) {
+	a.requests++
+	err := a.send(ctx, http.MethodPost, pathOf(kindOf(o), attacker)+"?dryRun=All", body)
+	if r, is := err.(*refusal); is {
+		return r, nil
+	}
+	return nil, err
+}
+
+// candidate is an object of a row in which fields are as large as the API server admits.
+type candidate struct {
+	row    row
+	fields []field
+	// size is the number of elements, or the length in bytes, of the fields.
+	size []int
+	// way is how the fields grew.
+	way  []way
+	node *node
+	base map[string]any
+	// using are larger objects than usual that the object refers to, by their name.
+	using map[string]*candidate
+
+	bytes   int
+	refused string // why the API server admits no larger one than the base object
+}
+
+func (c *candidate) String() string {
+	var fields []string
+	for i, f := range c.fields {
+		fields = append(fields, fmt.Sprintf("%s %s × %d", f.form, f.path, c.size[i]))
+	}
+	if len(fields) == 0 {
+		fields = []string{"the object itself"}
+	}
+	text := c.row.name + ": " + strings.Join(fields, ", ")
+	for name, u := range c.using {
+		text += fmt.Sprintf(", %s with %s", name, u)
+	}
+	return text
+}
+
+// object returns the object of a candidate; nil if a way does not apply.
+func (c *candidate) object() map[string]any {
+	o := c.base
+	for i, f := range c.fields {
+		if o = c.node.grown(o, f, c.way[i], c.size[i]); o == nil {
+			return nil
+		}
+	}
+	return o
+}
+
+// known is the largest size of a field that another row has too.
+type known struct {
+	way  way
+	size int
+}
+
+// grow finds the largest size of a field that the API server admits.
+func (a *apiServer) grow(ctx context.Context, r row, n *node, base map[string]any, f field) (*candidate, error) {
+	c := &candidate{row: r, node: n, base: base, fields: []field{f}}
+	empty := len(bytesOf(base))
+	var failed error
+	length := map[int]int{} // in bytes, by size
+	try := func(y way, size int) bool {
+		c.size, c.way = []int{size}, []way{y}
+		o := c.object()
+		if o == nil || failed != nil {
+			return false
+		}
+		var refused *refusal
+		body := bytesOf(o)
+		length[size] = len(body)
+		refused, failed = a.admitsJSON(ctx, o, body)
+		if refused != nil && c.refused == "" {
+			c.refused = refused.message
+		}
+		return failed == nil && refused == nil
+	}
+	done := func(y way, size int) (*candidate, error) {
+		c.size, c.way, c.refused = []int{size}, []way{y}, ""
+		c.bytes = length[size]
+		a.known[f.String()] = known{y, size}
+		return c, failed
+	}
+	if k, is := a.known[f.String()]; is {
+		if f.path[0] == "metadata" { // it has the same rules in all kinds
+			c.size, c.way = []int{k.size}, []way{k.way}
+			length[k.size] = len(bytesOf(c.object()))
+			return done(k.way, k.size)
+		}
+		if try(k.way, k.size) {
+			return done(k.way, k.size)
+		}
+	}
+	for _, y := range ways[f.form] {
+		low := 3
+		if f.form == text {
+			old, _ := at(base, f.path).(string)
+			low = len(old) + 16
+		}
+		if f.most > 0 {
+			low = min(low, f.most)
+		}
+		if !try(y, low) {
+			continue
+		}
+		each := max(1, (len(bytesOf(c.sized(low+1000)))-length[low])/1000)
+		high := max(low, (most-empty)/each)
+		if f.most > 0 {
+			high = min(high, f.most)
+		}
+		for size := min(8*low, high); size > low && try(y, size); size = min(8*low, high) {
+			low = size
+		}
+		if low < high { // the size that was refused
+			high = min(8*low, high)
+		}
+		for high-low > 1+low/16 {
+			if middle := (low + high) / 2; try(y, middle) {
+				low = middle
+			} else {
+				high = middle
+			}
+		}
+		return done(y, low)
+	}
+	c.size, c.way = nil, nil
+	return c, failed
+}
+
+// sized returns the object with another size of its last field.
+func (c *candidate) sized(size int) map[string]any {
+	other := *c
+	other.size = append(slices.Clone(c.size[:len(c.size)-1]), size)
+	return other.object()
+}
+
+// together grows a field in all elements of a list that has its largest size, as far as the API server admits.
+func (a *apiServer) together(ctx context.Context, of, in *candidate) (*candidate, error) {
+	depth := len(of.fields[0].path)
+	inner := in.fields[0]
+	inner.path = slices.Clone(inner.path)
+	inner.path[depth] = elements
+	c := &candidate{row: of.row, node: of.node, base: of.base, fields: []field{of.fields[0], inner}, way: []way{of.way[0], in.way[0]}}
+	for outer := of.size[0]; outer > 1; outer /= 2 {
+		for size := in.size[0]; size > 1; size /= 2 {
+			c.size = []int{outer, size}
+			o := c.object()
+			if o == nil {
+				return nil, nil
+			}
+			if c.bytes = len(bytesOf(o)); c.bytes > most {
+				continue
+			}
+			r, err := a.admits(ctx, o)
+			if err != nil {
+				return nil, err
+			}
+			if r == nil {
+				return c, nil
+			}
+			if size == in.size[0] {
+				c.refused = r.message
+			}
+			break // a shorter list, rather
+		}
+	}
+	return nil, nil
+}

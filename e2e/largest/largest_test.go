@@ -78,6 +78,7 @@ type suite struct {
 	// changeLimit and birthLimit are the limits after the control phase.
 	changeLimit, birthLimit time.Duration
 	report                  []string
+	gogc                    int // of the operator
 }
 
 func start(t *testing.T) *suite {
@@ -114,8 +115,17 @@ func start(t *testing.T) *suite {
 		}
 		return err
 	}))
+	s.gogc = usual
 	s.launch()
 	return s
+}
+
+// restart starts the operator with another value of GOGC.
+func (s *suite) restart(gogc int) {
+	s.Helper()
+	s.must(s.operator.Process.Kill())
+	s.gogc = gogc
+	s.launch()
 }
 
 func (s *suite) must(err error) {
@@ -131,6 +141,7 @@ func (s *suite) launch() {
 	if s.cancel != nil {
 		s.cancel()
 	}
+	s.operator.Env = []string{fmt.Sprintf("GOGC=%d", s.gogc)}
 	s.operator.Start(home, "off")
 	ctx, cancel := context.WithTimeout(s.Context(), patience)
 	defer cancel()

@@ -221,23 +221,24 @@ func (o *others) birth(ctx context.Context) {
 	gateway := fmt.Sprintf("gateway-%d", o.births)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lost)
 	defer cancel()
-	if err := o.Apply(ctx, young, fmt.Sprintf(`{apiVersion: gateway.networking.k8s.io/v1, kind: Gateway, metadata: {name: %s},
-  spec: {gatewayClassName: turn, listeners: [{name: udp, port: 3478, protocol: TURN-UDP}]}}`, gateway)); err != nil {
-		return
+	err := o.Apply(ctx, young, fmt.Sprintf(`{apiVersion: gateway.networking.k8s.io/v1, kind: Gateway, metadata: {name: %s},
+  spec: {gatewayClassName: turn, listeners: [{name: udp, port: 3478, protocol: TURN-UDP}]}}`, gateway))
+	if err != nil {
+		return // the API server is overloaded
 	}
 	begun := time.Now()
-	err := bed.Until(ctx, func(ctx context.Context) error {
-		name, err := o.Field(ctx, young, "service/"+gateway, ".metadata.name")
-		if err == nil && name == "" {
-			err = errors.New("it has no Service")
-		}
+	tick := time.NewTicker(pause)
+	defer tick.Stop()
+	for found := ""; found == "" && err == nil; {
 		select {
+		case <-tick.C:
+			found, err = o.Field(ctx, young, "service/"+gateway, ".metadata.name")
+		case <-ctx.Done():
+			err = errors.New("it has no Service")
 		case <-o.process().Done():
-			return bed.Final(errors.New("the operator has ended"))
-		default:
+			err = errors.New("the operator has ended")
 		}
-		return err
-	})
+	}
 	took := o.pulse.Since(begun)
 	o.note(func(now *sample) {
 		if err != nil {

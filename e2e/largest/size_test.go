@@ -47,7 +47,8 @@ func (r *refusal) Error() string { return fmt.Sprintf("status %d: %.300s", r.cod
 
 // tooLarge reports whether the object exceeds the limit of etcd or of a request.
 func (r *refusal) tooLarge() bool {
-	return r.code == http.StatusRequestEntityTooLarge || strings.Contains(r.message, "too large")
+	return r.code == http.StatusRequestEntityTooLarge || strings.Contains(r.message, "too large") ||
+		strings.Contains(r.message, "larger than max")
 }
 
 // send sends a request. A response other than 2xx is a *refusal.

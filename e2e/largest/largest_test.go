@@ -14,8 +14,12 @@
 //	others_test.go  what other tenants observe
 //	attack_test.go  the objects, once and repeated
 //
-// `go test ./e2e/largest` repeats the objects that cost the operator most, as many as fit into repeatFor.
-// `go test ./e2e/largest -long -timeout=3h` tries all fields, and repeats each. -only selects by a part of the name.
+// To find the sizes takes minutes, so that they are in testdata/sizes.tsv; those of fields that are not there are found
+// first. testdata/order.txt has the objects by what they cost the operator when it was last written. The test creates
+// them in this order, as many as fit into -once, and then repeats those that have cost most, as many as fit into
+// -repeat. To find all sizes again, and to try and repeat all objects:
+//
+//	go test -v -count=1 -timeout=5h ./e2e/largest -update -once=1h -repeat=3h
 package largest
 
 import (
@@ -37,10 +41,12 @@ import (
 )
 
 var (
-	long  = flag.Bool("long", false, "try all fields, and repeat the largest object of each")
-	only  = flag.String("only", "", "try only objects whose name in the report contains this, such as \"Service: map metadata.labels\"")
-	kinds = flag.String("rows", ".*", "regular expression of the names of rows to try")
-	sizes = flag.Bool("sizes", false, "print the largest sizes only")
+	once   = flag.Duration("once", 12*time.Second, "how long objects are created once each")
+	again  = flag.Duration("repeat", 12*time.Second, "how long objects are repeated, all together")
+	only   = flag.String("only", "", "regular expression of the objects to try, as the report names them")
+	kinds  = flag.String("rows", ".*", "regular expression of the names of rows to try")
+	update = flag.Bool("update", false, "find all sizes again, and write testdata")
+	sizes  = flag.Bool("sizes", false, "find the sizes only")
 )
 
 // memory is the memory limit of the operator in bytes, as in the chart. The kernel kills an operator that exceeds it.
@@ -65,7 +71,7 @@ func TestLargest(t *testing.T) {
 		return
 	}
 	s.control()
-	s.attack(all)
+	s.attack(all, readOrder(t))
 }
 
 // suite is the API server, the operator and the other tenants.
@@ -164,10 +170,9 @@ func (s *suite) candidates() (all []*candidate) {
 	begun := time.Now()
 	client, err := newSchemas(s.Admin.Config)
 	s.must(err)
-	s.must(s.createUsed(&candidate{row: row{uses: map[string]string{}}}))
+	table := readSizes(s.T)
 	byRow := map[string][]*candidate{}
-	tried := map[string]bool{}
-	selected := regexp.MustCompile("^(" + *kinds + ")$")
+	tries, selected := regexp.MustCompile(*only), regexp.MustCompile("^("+*kinds+")$")
 	for _, r := range rows {
 		if !selected.MatchString(r.name) {
 			continue
@@ -181,35 +186,36 @@ func (s *suite) candidates() (all []*candidate) {
 		if refused != nil {
 			s.Fatalf("row %s: the API server does not admit the base object: %v", r.name, refused)
 		}
-		var small []string
-		fields := n.fields(base)
+		fields, found := n.fields(base), 0
 		for _, f := range fields {
-			if !*long && len(f.path) > 4 && tried[f.definition] {
-				continue
+			c, is := table.candidate(r, n, base, f)
+			if !is || *update {
+				found++
+				c, err = s.grow(s.Context(), r, n, base, f)
+				s.must(err)
+				table.set(c)
 			}
-			tried[f.definition] = true
-			c, err := s.grow(s.Context(), r, n, base, f)
-			s.must(err)
-			if c.size == nil {
-				small = append(small, f.String())
-				continue
+			if len(c.size) > 0 {
+				byRow[r.name] = append(byRow[r.name], c)
 			}
-			byRow[r.name] = append(byRow[r.name], c)
 		}
-		s.Logf("%s after %s: %d fields, %d do not grow: %s", r.name, time.Since(begun).Round(time.Second/10), len(fields), len(small), strings.Join(small, ", "))
-		for _, of := range s.pairs(byRow[r.name]) {
-			byRow[r.name] = append(byRow[r.name], of)
+		if found > 0 {
+			table.setPairs(r, s.pairs(byRow[r.name]))
+			s.Logf("%s: found the sizes of %d fields after %s", r.name, found, time.Since(begun).Round(time.Second/10))
 		}
+		pairs, err := table.pairs(r, n, base, fields)
+		s.must(err)
+		byRow[r.name] = append(byRow[r.name], pairs...)
 		all = append(all, byRow[r.name]...)
 	}
-	all = append(all, s.crossed(byRow)...)
-	for _, c := range all {
-		s.Logf("%d bytes: %s", c.bytes, c)
+	if *update {
+		table.write(s.T)
 	}
+	all = append(all, s.crossed(byRow)...)
 	all = slices.DeleteFunc(all, func(c *candidate) bool {
-		return c.bytes < worthwhile && c.using == nil || !strings.Contains(c.String(), *only)
+		return c.length() < worthwhile && c.using == nil || !tries.MatchString(c.String())
 	})
-	s.Logf("%d largest objects, found with %d requests in %s", len(all), s.requests, time.Since(begun).Round(time.Second))
+	s.Logf("%d largest objects, with %d requests in %s", len(all), s.requests, time.Since(begun).Round(time.Second))
 	return all
 }
 
@@ -229,8 +235,8 @@ func (s *suite) pairs(of []*candidate) (pairs []*candidate) {
 		}
 		prefix := outer.fields[0].path.String() + element
 		for _, inner := range of {
-			if p := inner.fields[0].path; strings.HasPrefix(p.String(), prefix) && inner.bytes < most/2 {
-				all = append(all, pair{outer, inner, outer.size[0] * (inner.bytes - len(bytesOf(inner.base)))})
+			if p := inner.fields[0].path; strings.HasPrefix(p.String(), prefix) && inner.length() < most/2 {
+				all = append(all, pair{outer, inner, outer.size[0] * (inner.length() - len(bytesOf(inner.base)))})
 			}
 		}
 	}
@@ -239,12 +245,12 @@ func (s *suite) pairs(of []*candidate) (pairs []*candidate) {
 		if len(pairs) == maxPairs {
 			break
 		}
-		if p.bytes < 2*max(p.outer.bytes, p.inner.bytes) {
+		if p.bytes < 2*max(p.outer.length(), p.inner.length()) {
 			continue
 		}
 		c, err := s.together(s.Context(), p.outer, p.inner)
 		s.must(err)
-		if c != nil && c.bytes > max(p.outer.bytes, p.inner.bytes) {
+		if c != nil && c.length() > max(p.outer.length(), p.inner.length()) {
 			pairs = append(pairs, c)
 		}
 	}
@@ -260,7 +266,7 @@ func (s *suite) crossed(byRow map[string][]*candidate) (all []*candidate) {
 		for used, of := range r.uses {
 			largest := slices.Clone(byRow[of])
 			largest = slices.DeleteFunc(largest, func(c *candidate) bool {
-				return c.bytes < worthwhile || c.fields[0].path[0] == "metadata"
+				return c.length() < worthwhile || c.fields[0].path[0] == "metadata"
 			})
 			// Values that repeat that of the base object are valid beside it.
 			slices.SortStableFunc(largest, func(a, b *candidate) int {
@@ -272,7 +278,7 @@ func (s *suite) crossed(byRow map[string][]*candidate) (all []*candidate) {
 						return 1
 					}
 				}
-				return b.bytes - a.bytes
+				return b.length() - a.length()
 			})
 			for _, u := range largest[:min(maxUsed, len(largest))] {
 				own := []*candidate{}
@@ -283,7 +289,7 @@ func (s *suite) crossed(byRow map[string][]*candidate) (all []*candidate) {
 				}
 				if len(byRow[r.name]) > 0 {
 					first := byRow[r.name][0]
-					own = append(own, &candidate{row: r, node: first.node, base: first.base, bytes: len(bytesOf(first.base))})
+					own = append(own, &candidate{row: r, node: first.node, base: first.base})
 				}
 				for _, c := range own {
 					other := *c

@@ -110,7 +110,7 @@ type candidate struct {
 	// using are larger objects than usual that the object refers to, by their name.
 	using map[string]*candidate
 
-	bytes   int
+	bytes   int    // of its JSON; 0 if unknown
 	refused string // why the API server admits no larger one than the base object
 }
 
@@ -127,6 +127,14 @@ func (c *candidate) String() string {
 		text += fmt.Sprintf(", %s with %s", name, u)
 	}
 	return text
+}
+
+// length returns the length of the object as JSON.
+func (c *candidate) length() int {
+	if c.bytes == 0 {
+		c.bytes = len(bytesOf(c.object()))
+	}
+	return c.bytes
 }
 
 // object returns the object of a candidate; nil if a way does not apply.

@@ -77,8 +77,12 @@ func (s *suite) judge(r *result) {
 	if r.kept > keptLimit {
 		faults = append(faults, fmt.Sprintf("the operator keeps %d MiB of them, want at most %d", r.kept>>20, keptLimit>>20))
 	}
-	if took := p99(r.changes); took > s.changeLimit {
-		faults = append(faults, fmt.Sprintf("changes of others take %s, want at most %s", took, s.changeLimit))
+	limit := s.changeLimit
+	if r.copies == 1 {
+		limit = max(limit, single*slowestChange)
+	}
+	if took := p99(r.changes); took > limit {
+		faults = append(faults, fmt.Sprintf("changes of others take %s, want at most %s", took, limit))
 	}
 	if took := p99(r.births); took > s.birthLimit {
 		faults = append(faults, fmt.Sprintf("a new Gateway of others gets its Service after %s, want at most %s", took, s.birthLimit))

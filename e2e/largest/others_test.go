@@ -3,6 +3,7 @@ package largest
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -79,9 +80,10 @@ type others struct {
 	pulse             *stall.Monitor
 	turn, births      int
 
-	mu  sync.Mutex
-	now sample
-	one chan struct{} // closed and replaced after each change
+	mu   sync.Mutex
+	now  sample
+	seen map[string]time.Time // when a watch of the test has received a change
+	one  chan struct{}        // closed and replaced after each change
 }
 
 // sample is what others have observed in a period.
@@ -194,17 +196,87 @@ func (o *others) change(ctx context.Context) {
 		`[{"op":"replace","path":"/endpoints/0/addresses/0","value":`+address+`}]`); err != nil {
 		return // the API server is overloaded, and the operator cannot see the change
 	}
-	begun := time.Now()
 	s, err := o.readers[tenant].Await(ctx, func(s reader.State) bool { return bytes.Contains(s.Last.Data, []byte(address)) })
+	var known time.Time
+	if err == nil {
+		known, err = o.received(ctx, address)
+	}
 	o.note(func(now *sample) {
 		if err != nil {
 			now.lost = append(now.lost, err.Error())
 		} else {
-			now.changes = append(now.changes, s.Last.At.Sub(begun)-o.pulse.Stalled(begun, s.Last.At))
+			now.changes = append(now.changes, max(0, s.Last.At.Sub(known)-o.pulse.Stalled(known, s.Last.At)))
 		}
 		close(o.one)
 		o.one = make(chan struct{})
 	})
+}
+
+// record records when the test receives changes of others from the API server: a change that the API server delivers
+// late is no delay of the operator.
+func (o *others) record(ctx context.Context) {
+	for i := range tenants {
+		go o.watch(ctx, "/apis/discovery.k8s.io/v1/namespaces/"+namespaceOf(i)+"/endpointslices", func(e event) string {
+			if len(e.Object.Endpoints) == 0 {
+				return ""
+			}
+			return fmt.Sprintf("%q", e.Object.Endpoints[0].Addresses[0])
+		})
+	}
+	go o.watch(ctx, "/apis/gateway.networking.k8s.io/v1/namespaces/"+young+"/gateways", func(e event) string { return "gateway " + e.Object.Metadata.Name })
+	go o.watch(ctx, "/api/v1/namespaces/"+young+"/services", func(e event) string { return "service " + e.Object.Metadata.Name })
+}
+
+// event is an event of a watch.
+type event struct {
+	Object struct {
+		Metadata  struct{ Name string }
+		Endpoints []struct{ Addresses []string }
+	}
+}
+
+// watch records the first event of each name until ctx ends.
+func (o *others) watch(ctx context.Context, path string, name func(event) string) {
+	for ctx.Err() == nil {
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, o.Admin.Config.Host+path+"?watch=true", nil)
+		if err != nil {
+			return
+		}
+		response, err := o.client.Do(request)
+		if err != nil {
+			continue
+		}
+		for decoder := json.NewDecoder(response.Body); ; {
+			var e event
+			if err := decoder.Decode(&e); err != nil {
+				break
+			}
+			now, name := time.Now(), name(e)
+			o.note(func(*sample) {
+				if _, is := o.seen[name]; !is {
+					o.seen[name] = now
+				}
+			})
+		}
+		response.Body.Close()
+	}
+}
+
+// received waits until a watch of the test has received a change.
+func (o *others) received(ctx context.Context, name string) (at time.Time, err error) {
+	err = bed.Until(ctx, func(context.Context) error {
+		o.note(func(*sample) { at = o.seen[name] })
+		if at.IsZero() {
+			return fmt.Errorf("there is no %s", name)
+		}
+		select {
+		case <-o.process().Done():
+			return bed.Final(errors.New("the operator has ended"))
+		default:
+			return nil
+		}
+	})
+	return at, err
 }
 
 // ended returns a context that ends with the operator.
@@ -226,25 +298,16 @@ func (o *others) birth(ctx context.Context) {
 	if err != nil {
 		return // the API server is overloaded
 	}
-	begun := time.Now()
-	tick := time.NewTicker(pause)
-	defer tick.Stop()
-	for found := ""; found == "" && err == nil; {
-		select {
-		case <-tick.C:
-			found, err = o.Field(ctx, young, "service/"+gateway, ".metadata.name")
-		case <-ctx.Done():
-			err = errors.New("it has no Service")
-		case <-o.process().Done():
-			err = errors.New("the operator has ended")
-		}
+	from, err := o.received(ctx, "gateway "+gateway)
+	var until time.Time
+	if err == nil {
+		until, err = o.received(ctx, "service "+gateway)
 	}
-	took := o.pulse.Since(begun)
 	o.note(func(now *sample) {
 		if err != nil {
 			now.lost = append(now.lost, fmt.Sprintf("new Gateway %s: %v", gateway, err))
 		} else {
-			now.births = append(now.births, took)
+			now.births = append(now.births, max(0, until.Sub(from)-o.pulse.Stalled(from, until)))
 		}
 	})
 	_ = o.Delete(context.WithoutCancel(ctx), young, "gateway/"+gateway) // clear deletes what is left

@@ -166,6 +166,9 @@ func (s *suite) launch() {
 	}
 }
 
+// hasPods are kinds with the fields of a pod, which are tried in the first of them.
+var hasPods = map[string]bool{"Deployment": true, "DaemonSet": true, "Pod": true}
+
 // candidates returns the largest object for each field of each row.
 func (s *suite) candidates() (all []*candidate) {
 	s.Helper()
@@ -173,7 +176,7 @@ func (s *suite) candidates() (all []*candidate) {
 	client, err := newSchemas(s.Admin.Config)
 	s.must(err)
 	table := readSizes(s.T)
-	byRow := map[string][]*candidate{}
+	byRow, tried := map[string][]*candidate{}, map[string]bool{}
 	tries, selected := regexp.MustCompile(*only), regexp.MustCompile("^("+*kinds+")$")
 	for _, r := range rows {
 		base, err := s.decoder.base(r, name)
@@ -197,6 +200,10 @@ func (s *suite) candidates() (all []*candidate) {
 		s.must(err)
 		fields, found := n.fields(base), 0
 		for _, f := range fields {
+			if hasPods[kindOf(base).Kind] && strings.HasPrefix(f.definition, "io.k8s.api.core.") && tried[f.definition] {
+				continue
+			}
+			tried[f.definition] = true
 			c, is := table.candidate(r, n, base, f)
 			if !is || *update {
 				found++

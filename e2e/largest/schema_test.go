@@ -1,6 +1,7 @@
 package largest
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -36,7 +37,8 @@ type node struct {
 		Group, Version, Kind string
 	} `json:"x-kubernetes-group-version-kind"`
 
-	all map[string]*node // the schemas that $ref names
+	all  map[string]*node // the schemas that $ref names
+	name string           // by which $ref names this one
 }
 
 // schemas are the schemas that an API server serves.
@@ -68,7 +70,8 @@ func (s *schemas) of(kind schema.GroupVersionKind) (*node, error) {
 			return nil, fmt.Errorf("read the schema of %s: %w", kind.Kind, err)
 		}
 		all = document.Components.Schemas
-		for _, n := range all {
+		for name, n := range all {
+			n.name = name
 			n.share(all)
 		}
 		s.loaded[path] = all
@@ -129,7 +132,8 @@ const (
 
 func (f form) String() string { return [...]string{"value", "list", "map", "string"}[f] }
 
-// form returns how the values of a resolved schema grow. A quantity and a number or string are strings too.
+// form returns how the values of a resolved schema grow. A quantity, a number or string, and a value of any type are
+// strings too.
 func (n *node) form() form {
 	switch {
 	case n.Type == "array":
@@ -138,7 +142,7 @@ func (n *node) form() form {
 		return dictionary
 	case len(n.Enum) > 0 || n.Format == "date-time":
 		return notGrowing
-	case n.Type == "string" || n.IntOrText || n.Type == "" && len(n.OneOf) > 0:
+	case n.Type == "string" || n.IntOrText || n.Type == "" && (len(n.OneOf) > 0 || n.Unknown):
 		return text
 	}
 	return notGrowing
@@ -178,7 +182,7 @@ func (p path) to(step string) path { return append(slices.Clip(p), step) }
 type field struct {
 	path
 	form form
-	// definition names the field in its schema, if $ref names the schema: fields of several places have one definition.
+	// definition names the field by the nearest schema that has a name: fields of several places have one definition.
 	definition string
 	// most is the limit of the schema; 0 if it has none.
 	most int
@@ -236,8 +240,7 @@ func (n *node) walk(base any, at path, name string, within []*node, found func(f
 	}
 	object, _ := base.(map[string]any)
 	for _, property := range slices.Sorted(maps.Keys(n.Properties)) {
-		definition := fmt.Sprintf("%p.%s", n, property)
-		n.Properties[property].walk(object[property], at.to(property), definition, within, found)
+		n.Properties[property].walk(object[property], at.to(property), cmp.Or(n.name, name)+"."+property, within, found)
 	}
 }
 

@@ -184,8 +184,8 @@ func entriesOf(long string) func(*node, any, words, int) any {
 // grown returns an object in which a field has a size, or nil if the way does not apply to it.
 func (n *node) grown(base map[string]any, f field, y way, size int) map[string]any {
 	applies := true
-	made := n.with(base, f.path, y.words, func(n *node, value any) any {
-		grown := y.grow(n, value, y.words, size)
+	made := n.with(base, f.path, y.words, func(n *node, value any, w words) any {
+		grown := y.grow(n, value, w, size)
 		if grown == nil {
 			applies = false
 		}

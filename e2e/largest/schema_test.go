@@ -256,10 +256,10 @@ func (n *node) value() *node {
 }
 
 // with returns the value with another value at a path. Values on the way that do not exist are the smallest ones.
-func (n *node) with(value any, at path, words words, leaf func(n *node, value any) any) any {
+func (n *node) with(value any, at path, words words, leaf func(n *node, value any, w words) any) any {
 	n = n.resolve()
 	if len(at) == 0 {
-		return leaf(n, value)
+		return leaf(n, value, words)
 	}
 	step, rest := at[0], at[1:]
 	if step == element || step == elements {

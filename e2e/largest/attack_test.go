@@ -55,6 +55,9 @@ type result struct {
 	copies int
 	kept   int // bytes of the heap that are live after it
 	ended  bool
+	exit   error // why it has ended
+	// restart is the error of a start with all objects.
+	restart error
 }
 
 func (r *result) String() string {
@@ -66,7 +69,10 @@ func (r *result) String() string {
 func (s *suite) judge(r *result) {
 	var faults []string
 	if r.ended {
-		faults = append(faults, fmt.Sprintf("the operator has ended: %v", s.operator.Process.Err()))
+		faults = append(faults, fmt.Sprintf("the operator has ended: %v", r.exit))
+	}
+	if r.restart != nil {
+		faults = append(faults, fmt.Sprintf("the operator does not start with them: %v", r.restart))
 	}
 	if len(r.unready) > 0 {
 		faults = append(faults, fmt.Sprintf("the operator was not ready %d times: %s", len(r.unready), r.unready[0]))
@@ -188,8 +194,14 @@ func (s *suite) attempt(c *candidate, more func(begun time.Time, r *result) bool
 	stop()
 	r.sample = s.take()
 	r.ended = r.ended || s.hasEnded()
+	r.exit = s.operator.Process.Err()
+	if more != nil && !r.ended && s.changeLimit > 0 { // not in the control phase
+		s.must(s.operator.Process.Kill())
+		r.restart = s.startWithin(restartWithin)
+	}
 	s.must(s.remove(s.Context(), c, r.copies))
-	if r.ended {
+	if r.ended || r.restart != nil {
+		s.must(s.operator.Process.Kill())
 		s.launch()
 	}
 	return r

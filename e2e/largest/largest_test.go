@@ -26,6 +26,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -60,6 +61,9 @@ const (
 	slower        = 3                      // than in the control phase
 	single        = 3                      // an object that is created once is judged by few changes: times slowestChange
 )
+
+// restartWithin is the limit of a start with all objects of the attacker, until others are served again.
+const restartWithin = 30 * time.Second
 
 // patience is the timeout of steps that take seconds on an idle machine.
 const patience = 5 * time.Minute
@@ -146,24 +150,27 @@ func (s *suite) must(err error) {
 // launch starts the operator, and waits until others have their configs.
 func (s *suite) launch() {
 	s.Helper()
+	s.must(s.startWithin(patience))
+}
+
+// startWithin starts the operator. It returns an error if the operator ends, or is not ready or has not published the
+// configs of others in time.
+func (s *suite) startWithin(limit time.Duration) error {
+	s.Helper()
 	if s.cancel != nil {
 		s.cancel()
 	}
 	s.operator.Env = []string{fmt.Sprintf("GOGC=%d", s.gogc)}
 	s.operator.Start(home, "off")
-	ctx, cancel := context.WithTimeout(s.Context(), patience)
+	ctx, cancel := context.WithTimeout(s.Context(), limit)
 	defer cancel()
-	s.must(s.operator.Process.Until(ctx, bed.Answers("http://"+s.health+"/ready", 200)))
+	if err := s.operator.Process.Until(ctx, bed.Answers("http://"+s.health+"/ready", http.StatusOK)); err != nil {
+		return err
+	}
 	var readers context.Context
 	readers, s.cancel = context.WithCancel(s.Context())
-	followed := make(chan error, 1)
-	go func() { followed <- s.follow(readers) }()
-	select {
-	case err := <-followed:
-		s.must(err)
-	case <-ctx.Done():
-		s.Fatal("others have no configs")
-	}
+	s.follow(readers)
+	return s.operator.Process.Until(ctx, func(context.Context) error { return s.complete() })
 }
 
 // hasPods are kinds with the fields of a pod, which are tried in the first of them.

@@ -111,17 +111,19 @@ func p99(all []time.Duration) time.Duration {
 	return all[(len(all)*99+99)/100-1].Round(time.Millisecond)
 }
 
-// follow starts a reader of each config, and waits until each has its endpoint.
-func (o *others) follow(ctx context.Context) error {
+// follow starts a reader of each config.
+func (o *others) follow(ctx context.Context) {
 	o.readers = nil
 	for i := range tenants {
 		o.readers = append(o.readers, reader.Read(ctx, o.discovery, namespaceOf(i)+"/own"))
 	}
+}
+
+// complete returns nil if each reader has a config with its endpoint.
+func (o *others) complete() error {
 	for i, r := range o.readers {
-		if _, err := r.Await(ctx, func(s reader.State) bool {
-			return bytes.Contains(s.Last.Data, fmt.Appendf(nil, `"10.%d.`, i+1))
-		}); err != nil {
-			return err
+		if !bytes.Contains(r.State().Last.Data, fmt.Appendf(nil, `"10.%d.`, i+1)) {
+			return fmt.Errorf("the config of %s has no endpoint", namespaceOf(i))
 		}
 	}
 	return nil

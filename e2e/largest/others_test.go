@@ -194,6 +194,7 @@ func (o *others) change(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lost)
 	defer cancel()
 	defer context.AfterFunc(o.ended(), cancel)()
+	delayed := o.delays()
 	if err := o.Patch(ctx, namespaceOf(tenant), "endpointslice/media", types.JSONPatchType,
 		`[{"op":"replace","path":"/endpoints/0/addresses/0","value":`+address+`}]`); err != nil {
 		return // the API server is overloaded, and the operator cannot see the change
@@ -207,11 +208,20 @@ func (o *others) change(ctx context.Context) {
 		if err != nil {
 			now.lost = append(now.lost, err.Error())
 		} else {
-			now.changes = append(now.changes, max(0, s.Last.At.Sub(known)-o.pulse.Stalled(known, s.Last.At)))
+			now.changes = append(now.changes, max(0, s.Last.At.Sub(known)-o.pulse.Stalled(known, s.Last.At)-delayed()))
 		}
 		close(o.one)
 		o.one = make(chan struct{})
 	})
+}
+
+// delays returns a function that returns for how long operator and API server have waited for a processor since. Other
+// processes of the machine cause such delays.
+func (o *others) delays() func() time.Duration {
+	operator, server := o.process().Delays(), o.Server().Delays()
+	return func() time.Duration {
+		return o.process().Delays().Since(operator) + o.Server().Delays().Since(server)
+	}
 }
 
 // record records when the test receives changes of others from the API server: a change that the API server delivers
@@ -295,6 +305,7 @@ func (o *others) birth(ctx context.Context) {
 	gateway := fmt.Sprintf("gateway-%d", o.births)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lost)
 	defer cancel()
+	delayed := o.delays()
 	err := o.Apply(ctx, young, fmt.Sprintf(`{apiVersion: gateway.networking.k8s.io/v1, kind: Gateway, metadata: {name: %s},
   spec: {gatewayClassName: turn, listeners: [{name: udp, port: 3478, protocol: TURN-UDP}]}}`, gateway))
 	if err != nil {
@@ -309,7 +320,7 @@ func (o *others) birth(ctx context.Context) {
 		if err != nil {
 			now.lost = append(now.lost, fmt.Sprintf("new Gateway %s: %v", gateway, err))
 		} else {
-			now.births = append(now.births, max(0, until.Sub(from)-o.pulse.Stalled(from, until)))
+			now.births = append(now.births, max(0, until.Sub(from)-o.pulse.Stalled(from, until)-delayed()))
 		}
 	})
 	_ = o.Delete(context.WithoutCancel(ctx), young, "gateway/"+gateway) // clear deletes what is left

@@ -28,6 +28,35 @@ func (p *Process) CPU() (used time.Duration, err error) {
 	return used, nil
 }
 
+// Delays are the times for which the threads of a process have waited for a processor, by thread.
+type Delays map[string]time.Duration
+
+// Delays returns the current ones of the process; none if it has ended.
+func (p *Process) Delays() Delays {
+	threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", p.PID())) // the pattern is valid
+	d := Delays{}
+	for _, thread := range threads {
+		var onCPU, waited time.Duration // in nanoseconds
+		text, err := os.ReadFile(thread)
+		if err == nil {
+			_, err = fmt.Sscan(string(text), (*int64)(&onCPU), (*int64)(&waited))
+		}
+		if err == nil { // the thread has ended otherwise
+			d[thread] = waited
+		}
+	}
+	return d
+}
+
+// Since returns the longest time for which a thread has waited for a processor since earlier delays: other processes
+// have delayed this one by at most as long.
+func (d Delays) Since(earlier Delays) (longest time.Duration) {
+	for thread, waited := range d {
+		longest = max(longest, waited-earlier[thread])
+	}
+	return longest
+}
+
 // Memory returns the resident memory of the process in bytes.
 func (p *Process) Memory() (bytes int, err error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.PID()))

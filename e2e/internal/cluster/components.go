@@ -175,6 +175,9 @@ func (c *Cluster) awaitServer(ctx context.Context) error {
 // until Resume.
 func (c *Cluster) Pause() error { return c.api.Signal(syscall.SIGSTOP) }
 
+// Server returns the process of the API server.
+func (c *Cluster) Server() *bed.Process { return c.api }
+
 // Resume continues a paused API server.
 func (c *Cluster) Resume() error { return c.api.Signal(syscall.SIGCONT) }
 

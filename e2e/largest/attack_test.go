@@ -72,7 +72,7 @@ func (s *suite) judge(r *result) {
 		faults = append(faults, fmt.Sprintf("the operator has ended: %v", r.exit))
 	}
 	if r.restart != nil {
-		faults = append(faults, fmt.Sprintf("the operator does not start with them: %v", r.restart))
+		faults = append(faults, fmt.Sprintf("the operator does not start with them: %.200s", r.restart.Error()))
 	}
 	if len(r.unready) > 0 {
 		faults = append(faults, fmt.Sprintf("the operator was not ready %d times: %s", len(r.unready), r.unready[0]))
@@ -148,9 +148,12 @@ func (s *suite) attack(all []*candidate, order map[string]int) {
 		s.changeLimit, s.birthLimit, strings.Join(s.report, "\n"))
 	if *update {
 		slices.SortStableFunc(results, func(a, b *result) int { return b.cost() - a.cost() })
-		var names []string
+		names := make([]string, 0, len(all))
 		for _, r := range results {
 			names = append(names, r.name())
+		}
+		for _, c := range all[len(results):] { // in the order of the file
+			names = append(names, c.name())
 		}
 		writeLines(s.T, "order.txt", names)
 	}
@@ -199,7 +202,9 @@ func (s *suite) attempt(c *candidate, more func(begun time.Time, r *result) bool
 		s.must(s.operator.Process.Kill())
 		r.restart = s.startWithin(restartWithin)
 	}
-	s.must(s.remove(s.Context(), c, r.copies))
+	removal, done := context.WithTimeout(s.Context(), patience)
+	defer done()
+	s.must(s.remove(removal, c, r.copies))
 	if r.ended || r.restart != nil {
 		s.must(s.operator.Process.Kill())
 		s.launch()

@@ -100,7 +100,7 @@ func start(t *testing.T) *suite {
 	t.Cleanup(func() { s.must(kube.Stop()) })
 	server, err := newAPIServer(kube)
 	s.must(err)
-	s.others = &others{apiServer: server, pulse: stall.Start(), one: make(chan struct{}), seen: map[string]time.Time{}}
+	s.others = &others{apiServer: server, pulse: stall.Start(), one: make(chan struct{}), seen: map[string]*receipt{}}
 	t.Cleanup(s.pulse.Stop)
 	root, err := bed.Root()
 	s.must(err)

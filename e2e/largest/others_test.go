@@ -82,7 +82,7 @@ type others struct {
 
 	mu   sync.Mutex
 	now  sample
-	seen map[string]time.Time // when a watch of the test has received a change
+	seen map[string]*receipt // of changes, by a watch of the test
 	one  chan struct{}        // closed and replaced after each change
 }
 
@@ -194,34 +194,42 @@ func (o *others) change(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lost)
 	defer cancel()
 	defer context.AfterFunc(o.ended(), cancel)()
-	delayed := o.delays()
 	if err := o.Patch(ctx, namespaceOf(tenant), "endpointslice/media", types.JSONPatchType,
 		`[{"op":"replace","path":"/endpoints/0/addresses/0","value":`+address+`}]`); err != nil {
 		return // the API server is overloaded, and the operator cannot see the change
 	}
 	s, err := o.readers[tenant].Await(ctx, func(s reader.State) bool { return bytes.Contains(s.Last.Data, []byte(address)) })
-	var known time.Time
+	var took time.Duration
 	if err == nil {
-		known, err = o.received(ctx, address)
+		took, err = o.since(ctx, address, s.Last.At)
 	}
 	o.note(func(now *sample) {
 		if err != nil {
 			now.lost = append(now.lost, err.Error())
 		} else {
-			now.changes = append(now.changes, max(0, s.Last.At.Sub(known)-o.pulse.Stalled(known, s.Last.At)-delayed()))
+			now.changes = append(now.changes, took)
 		}
 		close(o.one)
 		o.one = make(chan struct{})
 	})
 }
 
-// delays returns a function that returns for how long operator and API server have waited for a processor since. Other
-// processes of the machine cause such delays.
-func (o *others) delays() func() time.Duration {
-	operator, server := o.process().Delays(), o.Server().Delays()
-	return func() time.Duration {
-		return o.process().Delays().Since(operator) + o.Server().Delays().Since(server)
+// receipt is when the test has received a change from the API server, and for how long the operator and the API server
+// had waited for a processor by then.
+type receipt struct {
+	at               time.Time
+	operator, server bed.Delays
+}
+
+// since returns the time from the receipt of a change until it has taken effect, without that for which other processes
+// of the machine have kept the operator or the API server from running.
+func (o *others) since(ctx context.Context, change string, effect time.Time) (time.Duration, error) {
+	r, err := o.received(ctx, change)
+	if err != nil {
+		return 0, err
 	}
+	waited := max(o.process().Delays().Since(r.operator), o.Server().Delays().Since(r.server))
+	return max(0, effect.Sub(r.at)-o.pulse.Stalled(r.at, effect)-waited), nil
 }
 
 // record records when the test receives changes of others from the API server: a change that the API server delivers
@@ -263,10 +271,10 @@ func (o *others) watch(ctx context.Context, path string, name func(event) string
 			if err := decoder.Decode(&e); err != nil {
 				break
 			}
-			now, name := time.Now(), name(e)
+			r, name := &receipt{at: time.Now(), operator: o.process().Delays(), server: o.Server().Delays()}, name(e)
 			o.note(func(*sample) {
-				if _, is := o.seen[name]; !is {
-					o.seen[name] = now
+				if o.seen[name] == nil {
+					o.seen[name] = r
 				}
 			})
 		}
@@ -275,10 +283,10 @@ func (o *others) watch(ctx context.Context, path string, name func(event) string
 }
 
 // received waits until a watch of the test has received a change.
-func (o *others) received(ctx context.Context, name string) (at time.Time, err error) {
+func (o *others) received(ctx context.Context, name string) (r *receipt, err error) {
 	err = bed.Until(ctx, func(context.Context) error {
-		o.note(func(*sample) { at = o.seen[name] })
-		if at.IsZero() {
+		o.note(func(*sample) { r = o.seen[name] })
+		if r == nil {
 			return fmt.Errorf("there is no %s", name)
 		}
 		select {
@@ -288,7 +296,7 @@ func (o *others) received(ctx context.Context, name string) (at time.Time, err e
 			return nil
 		}
 	})
-	return at, err
+	return r, err
 }
 
 // ended returns a context that ends with the operator.
@@ -305,22 +313,21 @@ func (o *others) birth(ctx context.Context) {
 	gateway := fmt.Sprintf("gateway-%d", o.births)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lost)
 	defer cancel()
-	delayed := o.delays()
 	err := o.Apply(ctx, young, fmt.Sprintf(`{apiVersion: gateway.networking.k8s.io/v1, kind: Gateway, metadata: {name: %s},
   spec: {gatewayClassName: turn, listeners: [{name: udp, port: 3478, protocol: TURN-UDP}]}}`, gateway))
 	if err != nil {
 		return // the API server is overloaded
 	}
-	from, err := o.received(ctx, "gateway "+gateway)
-	var until time.Time
+	var took time.Duration
+	service, err := o.received(ctx, "service "+gateway)
 	if err == nil {
-		until, err = o.received(ctx, "service "+gateway)
+		took, err = o.since(ctx, "gateway "+gateway, service.at)
 	}
 	o.note(func(now *sample) {
 		if err != nil {
 			now.lost = append(now.lost, fmt.Sprintf("new Gateway %s: %v", gateway, err))
 		} else {
-			now.births = append(now.births, max(0, until.Sub(from)-o.pulse.Stalled(from, until)-delayed()))
+			now.births = append(now.births, took)
 		}
 	})
 	_ = o.Delete(context.WithoutCancel(ctx), young, "gateway/"+gateway) // clear deletes what is left
@@ -358,7 +365,9 @@ func (a *apiServer) clear(ctx context.Context, namespace string) error {
 		words := strings.Fields(resource)
 		for _, plural := range words[1:] {
 			path := fmt.Sprintf("/%s/namespaces/%s/%s?gracePeriodSeconds=0", words[0], namespace, plural)
-			if err := a.send(ctx, http.MethodDelete, path, nil); err != nil {
+			if err := bed.Until(ctx, func(ctx context.Context) error { // hundreds of MB at once can take too long
+				return a.send(ctx, http.MethodDelete, path, nil)
+			}); err != nil {
 				errs = append(errs, fmt.Errorf("delete %s of %s: %w", plural, namespace, err))
 			}
 		}

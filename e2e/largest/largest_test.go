@@ -115,7 +115,6 @@ func start(t *testing.T) *suite {
 	}
 	s.must(kube.Apply(t.Context(), attacker, strings.Join(texts, "")))
 	s.must(kube.Apply(t.Context(), attacker, shared))
-	s.record(t.Context())
 	const account = "system:serviceaccount:" + home + ":stunner-operator"
 	s.operator = runner.New(t, kube, memory, account, "system:serviceaccounts", "system:serviceaccounts:"+home)
 	s.process = func() *bed.Process { return s.operator.Process }
@@ -129,6 +128,7 @@ func start(t *testing.T) *suite {
 	}))
 	s.gogc = usual
 	s.launch()
+	s.record(t.Context())
 	return s
 }
 

@@ -83,7 +83,7 @@ type others struct {
 	mu   sync.Mutex
 	now  sample
 	seen map[string]*receipt // of changes, by a watch of the test
-	one  chan struct{}        // closed and replaced after each change
+	one  chan struct{}       // closed and replaced after each change
 }
 
 // sample is what others have observed in a period.

@@ -80,6 +80,11 @@ func (t *sizeTable) write(test *testing.T) {
 	writeLines(test, "sizes.tsv", lines)
 }
 
+// has reports whether the table has sizes of a row.
+func (t *sizeTable) has(r row) bool {
+	return slices.ContainsFunc(t.found, func(k string) bool { return t.lines[k][0] == r.name })
+}
+
 func (t *sizeTable) set(c *candidate) {
 	line := []string{c.row.name}
 	for i, f := range c.fields {

@@ -90,7 +90,7 @@ func (a *apiServer) admits(ctx context.Context, o map[string]any) (*refusal, err
 
 func (a *apiServer) admitsJSON(ctx context.Context, o map[string]any, body []byte) (*refusal, error) {
 	a.requests++
-	err := a.send(ctx, http.MethodPost, pathOf(kindOf(o), attacker)+"?dryRun=All", body)
+	err := a.send(ctx, http.MethodPost, pathOf(kindOf(o), attacker)+"?dryRun=All&timeout=5s", body) // validation of some lists takes minutes
 	if r, is := err.(*refusal); is {
 		return r, nil
 	}

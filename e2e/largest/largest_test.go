@@ -295,7 +295,7 @@ func (s *suite) crossed(byRow map[string][]*candidate) (all []*candidate) {
 		for used, of := range r.uses {
 			largest := slices.Clone(byRow[of])
 			largest = slices.DeleteFunc(largest, func(c *candidate) bool {
-				return c.length() < worthwhile || c.fields[0].path[0] == "metadata"
+				return c.length() < worthwhile || c.fields[0].path[0] == "metadata" || len(c.fields[0].path) < 2 // the type of a Secret
 			})
 			// Values that repeat that of the base object are valid beside it.
 			slices.SortStableFunc(largest, func(a, b *candidate) int {

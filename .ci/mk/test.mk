@@ -16,8 +16,9 @@ FRESH    ?=
 # by five; it is on for their callers.
 PURE := $(addprefix ./services/,api/config operator/internal/decode operator/internal/translate stunnerd/internal/cluster)
 
-# Suites that need one machine only, and have no target of their own: make e2e runs e2e/node, and make shapes e2e/shapes.
-E2E := dashboards $(filter-out e2e/node e2e/shapes,$(patsubst %/,%,$(wildcard e2e/*/)))
+# Suites that need one machine only, and have no target of their own: make e2e runs e2e/node, make shapes e2e/shapes, and
+# make largest e2e/largest.
+E2E := dashboards $(filter-out e2e/node e2e/shapes e2e/largest,$(patsubst %/,%,$(wildcard e2e/*/)))
 
 # Suites that measure neither time nor loss, the longest first.
 UNTIMED := $(addprefix e2e/,kube diagnose charts crd cluster modules docs tilt) dashboards
@@ -85,6 +86,12 @@ suites:
 shapes: kube ## Test all behaviours in shapes of the product that have each pair of values of two factors, and print the matrix; needs root
 	@.ci/install
 	@go test -v -count=1 -timeout=80m ./e2e/shapes -all $(ARGS)
+
+# Objects of one kind: make largest ARGS="-rows 'Service of a route'".
+.PHONY: largest
+
+largest: kube ## Test the operator with the largest objects that the API server admits, and other tenants beside them; needs root
+	@go test -v -count=1 -timeout=60m ./e2e/largest $(ARGS)
 
 # A test that depends on the order of two goroutines passes nearly always on an idle machine.
 ROUNDS ?= 5

@@ -54,7 +54,8 @@ var mistakes = []mistake{
 		p.set("dataplane/"+p.name, `{"spec":{"podTemplatePatch":{"spec":{"containers":"none"}}}}`)
 	}},
 	{name: "own-config-absent", make: func(p *place) {
-		p.set("gateway/door", `{"spec":{"infrastructure":{"parametersRef":{"group":"stunner.l7mp.io","kind":"GatewayConfig","name":"absent"}}}}`)
+		p.set("gateway/door", `{"spec":{"infrastructure":{"parametersRef":
+			{"group":"stunner.l7mp.io","kind":"GatewayConfig","name":"absent"}}}}`)
 	}},
 	{name: "annotation-invalid", make: func(p *place) {
 		p.annotate("gateway/door", "stunner.l7mp.io/targetport", "nonsense")
@@ -64,25 +65,26 @@ var mistakes = []mistake{
 		p.set("secret/door", `{"stringData":{"tls.crt":"none"}}`)
 	}, seen: listenerHeld("tls")},
 	{name: "listener-protocol", make: func(p *place) {
-		p.patch("gateway/door", types.JSONPatchType, `[{"op":"replace","path":"/spec/listeners/1/protocol","value":"TURN-TPC"}]`)
+		p.patch("gateway/door", types.JSONPatchType,
+			`[{"op":"replace","path":"/spec/listeners/1/protocol","value":"TURN-TPC"}]`)
 	}, seen: listenerHeld("tcp")},
 	{name: "listener-port-taken", make: func(p *place) {
 		p.patch("gateway/door", types.JSONPatchType, `[{"op":"replace","path":"/spec/listeners/2/port","value":3478}]`)
 	}, seen: listenerHeld("tls")},
 	{name: "backend-deleted", make: func(p *place) { p.remove("endpointslice/rooms", "service/rooms") }, takes: true,
-		seen: func(p *place) {
-			p.sees("udproute.stunner.l7mp.io/media", `.status.parents[0].conditions[?(@.type=="ResolvedRefs")].status`, "False")
-		}},
+		seen: routeFails("ResolvedRefs")},
 	{name: "route-names-no-backend", make: func(p *place) {
 		p.set("udproute.stunner.l7mp.io/media", `{"spec":{"rules":[{"backendRefs":[{"name":"absent"}]}]}}`)
 	}, takes: true,
-		seen: func(p *place) {
-			p.sees("udproute.stunner.l7mp.io/media", `.status.parents[0].conditions[?(@.type=="ResolvedRefs")].status`, "False")
-		}},
+		seen: routeFails("ResolvedRefs")},
 	{name: "namespace-loses-route-label", make: func(p *place) { p.label("namespace/"+p.name, "media", "") }, takes: true,
-		seen: func(p *place) {
-			p.sees("udproute.stunner.l7mp.io/media", `.status.parents[0].conditions[?(@.type=="Accepted")].status`, "False")
-		}},
+		seen: routeFails("Accepted")},
+}
+
+// routeFails returns a function that waits until a condition of the route is False.
+func routeFails(condition string) func(*place) {
+	path := `.status.parents[0].conditions[?(@.type=="` + condition + `")].status`
+	return func(p *place) { p.sees("udproute.stunner.l7mp.io/media", path, "False") }
 }
 
 // listenerHeld returns a function that waits until the status promises that a listener stays as it was published.
@@ -158,7 +160,10 @@ spec:
   gatewayClassName: NAMESPACE
   addresses: [{type: Hostname, value: turn.example.net}]
   listeners:
-  - {name: udp, port: 3478, protocol: TURN-UDP, allowedRoutes: {namespaces: {from: Selector, selector: {matchLabels: {media: any}}}}}
+  - name: udp
+    port: 3478
+    protocol: TURN-UDP
+    allowedRoutes: {namespaces: {from: Selector, selector: {matchLabels: {media: any}}}}
   - {name: tcp, port: 3478, protocol: TURN-TCP}
   - {name: tls, port: 5349, protocol: TURN-TLS, tls: {certificateRefs: [{name: door}]}}
 ---
@@ -166,8 +171,14 @@ apiVersion: stunner.l7mp.io/v1
 kind: UDPRoute
 metadata: {name: media}
 spec: {parentRefs: [{name: door, sectionName: udp}], rules: [{backendRefs: [{name: rooms}]}]}
-`+rooms) + fmt.Sprintf("\n---\n{apiVersion: v1, kind: Secret, metadata: {name: door}, type: kubernetes.io/tls, stringData: {tls.crt: %q, tls.key: %q}}",
-		chain, private)
+`+rooms) + fmt.Sprintf(`
+---
+apiVersion: v1
+kind: Secret
+metadata: {name: door}
+type: kubernetes.io/tls
+stringData: {tls.crt: %q, tls.key: %q}
+`, chain, private)
 }
 
 // R-10, L-3: each mistake takes nothing away, whether operator and auth service run on, or either or both of them are

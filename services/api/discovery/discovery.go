@@ -16,8 +16,8 @@
 //
 // Dataplanes of this release send text frames {"report":{…}} with their state to the server. Other servers ignore them.
 //
-// A client with Options.Handler announces itself with {"serves":{…}}. Such a client gets frames {"request":{…}} too, and
-// answers each with {"response":{…}}; see Server.Ask.
+// A client with Options.Handler announces itself with {"serves":{…}}. Such a client gets frames {"request":{…}} too,
+// and answers each with {"response":{…}}; see Server.Ask.
 //
 // A dataplane pod whose reports have the field peer gets frames {"peers":{…}} too, see Peers.
 //
@@ -29,8 +29,8 @@
 //
 // Open and Source are the client, for programs outside of this repository too. Source.Load reads the configs once;
 // Source.Watch sends each change, and reconnects until its context ends. In a cluster a client needs the certificates
-// in the ConfigMap stunner-discovery-ca, and a ServiceAccount token with the audience stunner-discovery: a dataplane pod
-// reads the config of its own Gateway, and an account in the operator's flag --discovery-readers reads those of all
+// in the ConfigMap stunner-discovery-ca, and a ServiceAccount token with the audience stunner-discovery: a dataplane
+// pod reads the config of its own Gateway, and an account in the operator's flag --discovery-readers reads those of all
 // Gateways, in the form of config.Config.ForAuth or, marked :whole, with all fields.
 //
 // The package needs neither a Kubernetes client nor another package of this repository than config, credential,
@@ -110,12 +110,12 @@ type Event struct {
 	Err error
 	// Unknown lists fields of Config that this release does not define.
 	Unknown []string
-	// List tells whether the source has sent all configs. All other fields are then empty, or Connected is set: then the
-	// source has not sent all configs of this connection. It is nil at a connection to a source that does not tell. It is
-	// sent only to a client with Options.Lists.
+	// List tells whether the source has sent all configs. All other fields are then empty, or Connected is set: then
+	// the source has not sent all configs of this connection. It is nil at a connection to a source that does not tell.
+	// It is sent only to a client with Options.Lists.
 	List *List
-	// Peers is a new list of peers. All other fields except ID are then empty. It is sent only to a client whose reports
-	// have a Peer.
+	// Peers is a new list of peers. All other fields except ID are then empty. It is sent only to a client whose
+	// reports have a Peer.
 	Peers *Peers
 }
 

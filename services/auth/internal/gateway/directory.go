@@ -116,8 +116,8 @@ func (d *Directory) Synced() error {
 	case s.list != nil && !s.list.Complete:
 		return errors.New("config discovery has not sent all gateways yet")
 	case s.list != nil && s.list.Unpublished > 0:
-		return fmt.Errorf("config discovery has no config of any gateway, and %d need one: see the conditions of the Gateways",
-			s.list.Unpublished)
+		return fmt.Errorf("config discovery has no config of any gateway, and %d need one: "+
+			"see the conditions of the Gateways", s.list.Unpublished)
 	case s.list == nil && d.now().Sub(s.contacted) < firstConfigTimeout:
 		return errors.New("config discovery has not sent any gateway yet")
 	}

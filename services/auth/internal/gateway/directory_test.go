@@ -157,8 +157,8 @@ func TestDirectoryIsReadyForProbesWithItsFirstConfig(t *testing.T) {
 	}
 }
 
-// A service that could answer no request is not ready, because a rollout would replace the pods that can. If there is no
-// Gateway, there is nothing to answer.
+// A service that could answer no request is not ready, because a rollout would replace the pods that can. If there is
+// no Gateway, there is nothing to answer.
 func TestServiceThatCanAnswerNobodyIsNotReady(t *testing.T) {
 	complete := func(unpublished int) discovery.Event {
 		return discovery.Event{List: &discovery.List{Complete: true, Unpublished: unpublished}}

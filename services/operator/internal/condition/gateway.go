@@ -105,8 +105,8 @@ func Kept(f Finding) Finding {
 	return finding(f.Reason, "%s; what was published before stays in force", f.Message)
 }
 
-// Unpublished adds to the finding of a Gateway that the operator publishes no config for it: it was never served, or the
-// config from before a restart of the operator cannot be read.
+// Unpublished adds to the finding of a Gateway that the operator publishes no config for it: it was never served, or
+// the config from before a restart of the operator cannot be read.
 func Unpublished(f Finding) Finding {
 	return finding(f.Reason, "%s; no config is published", f.Message)
 }

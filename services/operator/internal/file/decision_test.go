@@ -128,7 +128,8 @@ func TestTheLoopActsOnTheDecision(t *testing.T) {
 				}
 			}
 			row.change(s)
-			// An object counts as removed only after a while. A removed Gateway is decided once, in the round that removes it.
+			// An object counts as removed only after a while. A removed Gateway is decided once, in the round that
+			// removes it.
 			until(t, "the decision is "+string(row.decision), func() bool { return round(l) == row.decision })
 			check("running", l, effect.published)
 

@@ -118,7 +118,8 @@ func (l *loop) run(ctx context.Context) error {
 	}
 }
 
-// end ends the dataplanes, unless l.LeaveDataplanes is set, and states in status.txt that the file is no longer updated.
+// end ends the dataplanes, unless l.LeaveDataplanes is set, and states in status.txt that the file is no longer
+// updated.
 func (l *loop) end() {
 	l.dataplanes.Close(l.LeaveDataplanes)
 	path := l.out.path("status.txt")

@@ -237,8 +237,8 @@ func (p Provider) authorize() (
 	return readers, func(r *http.Request, _ inspect.Attributes) (string, error) { return inspector(r, readers) }, nil
 }
 
-// inspector authorizes a caller of the inspection API: on this host, and if readers is not nil, with the token of config
-// discovery.
+// inspector authorizes a caller of the inspection API: on this host, and if readers is not nil, with the token of
+// config discovery.
 func inspector(r *http.Request, readers func(*http.Request) (discovery.Grant, error)) (string, error) {
 	if !inspect.OnThisHost(r) {
 		return "", inspect.Forbidden("the inspection API of a folder answers callers on the same host only")

@@ -66,8 +66,8 @@ func (m savedState) withdraw(name string) {
 	delete(m.Listeners, name)
 }
 
-// publishedFile returns the path of the file with the published config of a Gateway. The config contains secrets, and the
-// folder can be read by the user of the operator only.
+// publishedFile returns the path of the file with the published config of a Gateway. The config contains secrets, and
+// the folder can be read by the user of the operator only.
 func (p Provider) publishedFile(key types.NamespacedName) string {
 	return filepath.Join(p.publishedDir(), safeName(key.Namespace+"_"+key.Name)+".gz")
 }

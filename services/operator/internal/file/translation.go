@@ -51,8 +51,8 @@ func (l *loop) translate(r reading, now time.Time) (t translation, err error) {
 			classless[key.String()] = true
 		}
 	}
-	// A Gateway without a class, or one that cannot be read, has no claims, but must keep its ports. Without dataplanes,
-	// the operator binds no port, so a port stays assigned even if another program uses it.
+	// A Gateway without a class, or one that cannot be read, has no claims, but must keep its ports. Without
+	// dataplanes, the operator binds no port, so a port stays assigned even if another program uses it.
 	holds := func(gateway string) bool {
 		return l.Stunnerd == "" && claimed[gateway] || classless[gateway] || l.dataplanes.HoldsPorts(gateway) ||
 			r.isGatewayMissing(gateway)
@@ -131,8 +131,8 @@ func (l *loop) keep(key types.NamespacedName, why string) {
 	l.ensureProcess(key)
 }
 
-// ensureProcess starts a dataplane process for a Gateway with a problem if none is running, provided that this run or the
-// previous one has started one: the operator may not manage the dataplane of the Gateway.
+// ensureProcess starts a dataplane process for a Gateway with a problem if none is running, provided that this run or
+// the previous one has started one: the operator may not manage the dataplane of the Gateway.
 func (l *loop) ensureProcess(key types.NamespacedName) {
 	if l.dataplanes.HasLastGood(key) {
 		l.dataplanes.Ensure(key)

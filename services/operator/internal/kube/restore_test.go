@@ -32,8 +32,8 @@ func standbySecret(t *testing.T, c config.Config) *corev1.Secret {
 	return s
 }
 
-// standbyOf makes a loop find a standby Secret in its cache and at the API server. It returns the number of reads of the
-// Secret at the API server.
+// standbyOf makes a loop find a standby Secret in its cache and at the API server. It returns the number of reads of
+// the Secret at the API server.
 func (l *loop) standbyOf(t *testing.T, s *corev1.Secret) (reads *int) {
 	t.Helper()
 	return l.standbyAt(t, s, s)

@@ -48,8 +48,8 @@ type heldPort struct {
 func (l *listener) held() bool { return !l.served() && !l.revoked }
 
 // lostListener returns the name of a held listener that would be lost if the config were published; "" if there is
-// none. This can only happen after a restart, and if the published config cannot be read: the config then lacks the held
-// listeners, because Options.Published, from which they are kept, is nil.
+// none. This can only happen after a restart, and if the published config cannot be read: the config then lacks the
+// held listeners, because Options.Published, from which they are kept, is nil.
 func (d draft) lostListener() string {
 	if d.opt.Published != nil {
 		return ""

@@ -103,8 +103,8 @@ func (d draft) autoscaled() []metav1.Condition {
 	return []metav1.Condition{condition.False(condition.Autoscaled, refused)}
 }
 
-// offloaded returns condition OffloadUnavailable if a dataplane does not forward media in the kernel as requested, or if
-// the API server rejects pods with the capabilities for it. Otherwise it returns no condition.
+// offloaded returns condition OffloadUnavailable if a dataplane does not forward media in the kernel as requested, or
+// if the API server rejects pods with the capabilities for it. Otherwise it returns no condition.
 func (d draft) offloaded() []metav1.Condition {
 	if rejection := d.view.Rejection(resource.KeyOf(d.gateway)).Offload; rejection.Problem != "" {
 		refused := condition.OffloadRefused(rejection.Object, rejection.Problem)

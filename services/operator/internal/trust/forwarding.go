@@ -18,8 +18,8 @@ type ForwardingKey struct {
 // ForwardingKeys returns the keys of the Gateway with the given UID: the key of the current day in UTC, then the key of
 // the day before. It leaves out the key of a day on which no CA can sign.
 //
-// A key is derived from the private key of the CA that signs when its day begins. All replicas know that CA by then, see
-// Overlap, so all replicas derive the same keys.
+// A key is derived from the private key of the CA that signs when its day begins. All replicas know that CA by then,
+// see Overlap, so all replicas derive the same keys.
 func (a Authority) ForwardingKeys(gatewayUID string, now time.Time) (keys []ForwardingKey, err error) {
 	today := now.UTC().Truncate(day)
 	for _, begin := range []time.Time{today, today.Add(-day)} {

@@ -19,6 +19,7 @@
 //	ratelimit.go                    rate limit of the translations of one Gateway
 //	kinds.go watch.go inbox.go      kinds, watches, and changes of objects
 //	cache.go trim.go                caches, and the fields that are removed from objects
+//	intake.go size.go               the share of the memory that the objects of a namespace have
 //	secrets.go                      content of Secrets
 //	publish.go                      configs, also of listeners that the existing system exposed
 //	standby.go restore.go           standby Secrets, and the configs that are restored from them

@@ -17,6 +17,7 @@
 //	cookie.go                      access to private state of pion/dtls
 //	paths.go dtlspaths.go          paths to a client through other pods; those of an association
 //	answers.go                     answers of other pods to their clients
+//	checks.go                      connectivity checks, which decide between two paths
 package listener
 
 import (

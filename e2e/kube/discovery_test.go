@@ -54,6 +54,8 @@ metadata:
   name: %s
   labels: {app: stunner, stunner.l7mp.io/related-gateway-name: %s, stunner.l7mp.io/related-gateway-namespace: %s}
 spec:
+  nodeName: worker
+  terminationGracePeriodSeconds: 0
   serviceAccountName: dataplane
   containers: [{name: stunner-daemon, image: example.net/stunnerd}]
 `, name, gateway, s.name))

@@ -22,6 +22,7 @@ var clusterOnly = []string{
 	telemetry.OperatorWrites, telemetry.OperatorWriteErrors, telemetry.OperatorLeader,
 	telemetry.OperatorDiscoveryStreams, telemetry.OperatorDiscoveryRefused,
 	telemetry.OperatorScalerAnswers, telemetry.OperatorTranslationDuration, telemetry.OperatorConfigsMissing,
+	telemetry.OperatorUnread,
 }
 
 // silent lists the panels without data in this test, with the reason. It is an error if one of them returns data.
@@ -40,6 +41,7 @@ var silent = boards.Silent{
 	"Control plane / Answers to KEDA, by code":   "KEDA asks in a cluster",
 	"Control plane / Time of one translation":    "measured in a cluster",
 	"Control plane / Configs and problems: B":    "counted in a cluster",
+	"Control plane / Configs and problems: D":    "counted in a cluster",
 	"Control plane / Dataplanes by state: B":     "every dataplane is connected to its operator",
 }
 

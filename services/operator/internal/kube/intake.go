@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -189,9 +190,7 @@ func (i *intake) remove(o resource.Object) {
 		delete(a.counted, id)
 		i.add(a, -c.price)
 	}
-	if len(a.counted)+len(a.unread) == 0 {
-		delete(i.accounts, name)
-	}
+	i.prune(name, a)
 }
 
 // certificateCopies is how often the operator has the certificates of a Gateway in memory: encoded in the config, in the
@@ -210,7 +209,7 @@ func (i *intake) certificateRoom(gateway types.NamespacedName) int {
 	}
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	a := i.account(gateway.Namespace)
+	a := cmp.Or(i.accounts[gateway.Namespace], &account{})
 	room := min(i.total/namespaceShare-a.used, i.total-i.total/reservedShare-i.used)
 	room = max(room, i.total/littleShare-a.used)
 	return max(1, (room+a.counted[certificatesOf(gateway)].price)/certificateCopies)
@@ -226,6 +225,14 @@ func (i *intake) countCertificates(gateway types.NamespacedName, size int) {
 	if a.counted[id] = now; size == 0 {
 		delete(a.counted, id)
 	}
+	i.prune(gateway.Namespace, a)
+}
+
+// prune removes an account without objects.
+func (i *intake) prune(name string, a *account) {
+	if len(a.counted)+len(a.unread) == 0 {
+		delete(i.accounts, name)
+	}
 }
 
 // account returns the account with this name.
@@ -238,8 +245,7 @@ func (i *intake) account(name string) *account {
 	return a
 }
 
-// retry returns the unread objects for which there is room now, and counts their memory as free until they are
-// admitted.
+// retry returns unread objects for which there is room now, of each namespace as many as fit together.
 func (i *intake) retry() (objects []resource.Object) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -268,8 +274,7 @@ func (i *intake) unreadObjects() (n int) {
 
 // accountOf returns the name of the account of an object.
 func accountOf(o resource.Object) string {
-	switch o.(type) {
-	case *corev1.Namespace:
+	if _, ok := o.(*corev1.Namespace); ok {
 		return o.GetName()
 	}
 	return o.GetNamespace()

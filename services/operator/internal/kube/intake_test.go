@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
@@ -130,6 +131,27 @@ func TestUnreadVersionLeavesThePreviousOneInForce(t *testing.T) {
 	<-in.freed
 	if list := in.retry(); len(list) != 1 || list[0].GetName() != "waiting" {
 		t.Errorf("to read again: %v", list)
+	}
+}
+
+// The certificates of a Gateway are counted in its namespace, and nothing is left of a namespace without objects.
+func TestCertificatesAreCountedInTheirNamespace(t *testing.T) {
+	in := newIntake(4<<20, slog.New(slog.DiscardHandler))
+	one, other := types.NamespacedName{Namespace: "media", Name: "one"}, types.NamespacedName{Namespace: "media", Name: "other"}
+	room := in.certificateRoom(one)
+	if want := 1 << 20 / certificateCopies; room != want {
+		t.Fatalf("room for %d bytes, want %d", room, want)
+	}
+	in.countCertificates(one, room)
+	if again, rest := in.certificateRoom(one), in.certificateRoom(other); again != room || rest != 1 {
+		t.Errorf("room for %d bytes of the same Gateway and %d of another, want %d and 1", again, rest, room)
+	}
+	if elsewhere := in.certificateRoom(types.NamespacedName{Namespace: "games", Name: "one"}); elsewhere != room {
+		t.Errorf("another namespace has room for %d bytes, want %d", elsewhere, room)
+	}
+	in.countCertificates(one, 0)
+	if in.used != 0 || len(in.accounts) != 0 {
+		t.Errorf("%d bytes in %d accounts are left", in.used, len(in.accounts))
 	}
 }
 

@@ -36,7 +36,7 @@ func table() map[string]command {
 		"quit": {quit, "NAME", 1, 1},                       // SIGTERM, and wait until it has exited with code 0
 		"says": {says, "NAME REGEXP", 2, 2},                // wait until the output of a program matches
 
-		// Files. Ports of the quickstart are replaced by those of the scenario.
+		// Files. Ports of the quickstart are replaced by those of the scenario, and variables of the scenario are expanded.
 		"put":    {put, "FILE…", 1, many},      // copy files into the operator's folder
 		"edit":   {edit, "FILE OLD NEW", 3, 3}, // replace a regular expression in a file of the operator's folder
 		"expand": {expand, "FILE", 1, 1},       // expand variables of the scenario
@@ -45,8 +45,9 @@ func table() map[string]command {
 
 		// Responses.
 		"metric": {metric, "NAME VALUE URL", 3, 3}, // wait until a metric has a value
-		// dataplane and auth service have the config that the operator serves
-		"settled": {settled, "", 0, 0},
+		// dataplane and auth service have the config that the operator serves; with "changed" it is not the config from
+		// before the last put or edit
+		"settled": {settled, "[changed]", 0, 1},
 		// one request must return STATUS; the file $TOKEN holds its bearer token, stdout the response
 		"http": {request, "METHOD URL STATUS", 3, 3},
 		// request a credential from the auth service; sets $NAME_USER and $NAME_PASSWORD
@@ -145,10 +146,19 @@ func says(s *scenario, _ *testscript.TestScript, args []string) error {
 }
 
 func put(s *scenario, ts *testscript.TestScript, args []string) (err error) {
+	s.remember()
 	for _, name := range args {
-		err = errors.Join(err, s.stack.Put(filepath.Base(name), []byte(ts.ReadFile(name))))
+		err = errors.Join(err, s.stack.Put(filepath.Base(name), []byte(os.Expand(ts.ReadFile(name), ts.Getenv))))
 	}
 	return err
+}
+
+// remember notes the served revision, for "settled changed". An operator that does not run yet serves none.
+func (s *scenario) remember() {
+	s.before = ""
+	if c, err := s.stack.Config(s.ctx); err == nil {
+		s.before = c.Revision()
+	}
 }
 
 func edit(s *scenario, ts *testscript.TestScript, args []string) error {
@@ -156,6 +166,7 @@ func edit(s *scenario, ts *testscript.TestScript, args []string) error {
 	if !old.MatchString(text) {
 		return fmt.Errorf("%s does not contain %s", args[0], old)
 	}
+	s.remember()
 	return s.stack.Put(args[0], []byte(old.ReplaceAllString(text, args[2])))
 }
 
@@ -205,9 +216,15 @@ func metric(s *scenario, _ *testscript.TestScript, args []string) error {
 }
 
 // settled compares revisions: the dataplane reports its revision in its status, the auth service logs it.
-func settled(s *scenario, _ *testscript.TestScript, _ []string) error {
+func settled(s *scenario, _ *testscript.TestScript, args []string) error {
+	if len(args) > 0 && args[0] != "changed" {
+		return fmt.Errorf("unknown argument %q", args[0])
+	}
 	return s.until(func(ctx context.Context) error {
 		c, err := s.stack.Config(ctx)
+		if err == nil && len(args) > 0 && c.Revision() == s.before {
+			err = errors.New("the operator serves the config from before the last put or edit")
+		}
 		if err != nil {
 			return err
 		}

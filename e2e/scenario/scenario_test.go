@@ -57,6 +57,7 @@ type scenario struct {
 	calls    map[string]*call.Call
 	ctx      context.Context // ends with the scenario
 	roots    *x509.CertPool  // trusted certificates of the scenario
+	before   string          // revision that the operator served before the last put or edit
 }
 
 // key is that of the scenario in the values of a script.
@@ -65,7 +66,7 @@ type key struct{}
 // newScenario prepares a scenario, and sets the environment of the script: folders, ports and URLs.
 func newScenario(env *testscript.Env, bin string) (*scenario, error) {
 	ports, err := bed.FreePorts()
-	admin, adminErr := bed.FreePorts() // for dataplanes that the scenario starts
+	admin, adminErr := bed.FreePorts() // for dataplanes and listeners that the scenario adds
 	if err = errors.Join(err, adminErr); err != nil {
 		return nil, err
 	}
@@ -87,6 +88,8 @@ func newScenario(env *testscript.Env, bin string) (*scenario, error) {
 		"PEER":      strconv.Itoa(ports.Datagrams),
 		"METRICS":   strconv.Itoa(admin.Discovery),
 		"HEALTH":    strconv.Itoa(admin.AuthHealth),
+		"SECOND":    strconv.Itoa(admin.TURN),
+		"THIRD":     strconv.Itoa(admin.Datagrams),
 		"PATH":      bin + string(os.PathListSeparator) + env.Getenv("PATH"),
 	} {
 		env.Setenv(name, value)

@@ -86,7 +86,7 @@ func (s *Stack) Put(name string, yaml []byte) error {
 	return nil
 }
 
-var portField = regexp.MustCompile(`(?m)^(\s*(?:- )?(?:port|endPort): )(\d+)$`)
+var portField = regexp.MustCompile(`(\b(?:port|endPort): )(\d+)\b`)
 
 // withPorts replaces the ports of the quickstart by those of the stack.
 func (s *Stack) withPorts(yaml []byte) []byte {

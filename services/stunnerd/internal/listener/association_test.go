@@ -256,7 +256,7 @@ func TestFloodsAreNotKept(t *testing.T) {
 						t.Fatal("no ServerHello")
 					}
 				}
-				a := l.association(t)
+				began, a := time.Now(), l.association(t)
 				pass := func(flood func(i int) []byte) uint64 {
 					before := heap()
 					for i := range 1000 {
@@ -274,7 +274,8 @@ func TestFloodsAreNotKept(t *testing.T) {
 				if kept := pass(flood); kept > base+most {
 					t.Errorf("%d bytes are kept, %d of the control", kept, base)
 				}
-				if n := l.count(); n != 1 {
+				late := !established && time.Since(began) > handshakeTimeout // a busy machine took so long that it ended
+				if n := l.count(); n != 1 && !late {
 					t.Errorf("%d associations, want 1", n)
 				}
 			})

@@ -81,18 +81,26 @@ func (d *target) calls(t *testing.T, n int) (calls []*call.Call) {
 	return calls
 }
 
-// helloDTLS returns the server's cookie and waits for the first datagram of the handshake. By then the server has done
-// the expensive computations. do opens the socket in a network namespace.
+// helloDTLS begins a handshake from an address. do opens the socket in a network namespace.
 func helloDTLS(ctx context.Context, do func(func()), from netip.Addr, to netip.AddrPort) bool {
-	var conn *net.UDPConn
-	var err error
-	do(func() {
-		conn, err = net.DialUDP("udp4", net.UDPAddrFromAddrPort(netip.AddrPortFrom(from, 0)), net.UDPAddrFromAddrPort(to))
-	})
+	conn, err := dialDTLS(do, from, to)
 	if err != nil {
 		return false
 	}
 	defer conn.Close()
+	return beginDTLS(ctx, conn)
+}
+
+func dialDTLS(do func(func()), from netip.Addr, to netip.AddrPort) (conn *net.UDPConn, err error) {
+	do(func() {
+		conn, err = net.DialUDP("udp4", net.UDPAddrFromAddrPort(netip.AddrPortFrom(from, 0)), net.UDPAddrFromAddrPort(to))
+	})
+	return conn, err
+}
+
+// beginDTLS returns the server's cookie and waits for the first datagram of the handshake. By then the server has done
+// the expensive computations.
+func beginDTLS(ctx context.Context, conn *net.UDPConn) bool {
 	r, buf := random(), make([]byte, 2048)
 	deadline, _ := ctx.Deadline()
 	_ = conn.SetDeadline(deadline)

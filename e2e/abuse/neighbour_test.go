@@ -24,6 +24,8 @@ const (
 	// much larger their p99 round trip time may be, in addition to three times that of the control, which is large on a busy machine only. Both are also the tolerance
 	// of the comparison with coturn.
 	moreLost, moreAge = 1.0, 20 * time.Millisecond
+	// largestGrowth is the largest growth of the server's memory, in bytes, which includes that by new calls.
+	largestGrowth = 16 << 20
 )
 
 var (
@@ -81,12 +83,13 @@ type figures struct {
 	made    int           // new calls with an echo in time
 	slowest time.Duration // of these
 	errs    error         // of the others
+	grown   int           // memory of the server, in bytes
 }
 
 // String returns a line for the log.
 func (f figures) String() string {
-	return fmt.Sprintf("%.2f %% of %d datagrams lost, p99 %s; %d of %d new calls, the slowest after %s",
-		f.lost, f.sent, f.p99.Round(100*time.Microsecond), f.made, newCalls, f.slowest.Round(100*time.Microsecond))
+	return fmt.Sprintf("%.2f %% of %d datagrams lost, p99 %s; %d of %d new calls, the slowest after %s; memory %+d kB",
+		f.lost, f.sent, f.p99.Round(100*time.Microsecond), f.made, newCalls, f.slowest.Round(100*time.Microsecond), f.grown>>10)
 }
 
 // measure runs calls at two servers, one of which has a neighbour.
@@ -94,8 +97,9 @@ func measure(t *testing.T, quiet, noisy *hosts, what server, over call.Network, 
 	t.Helper()
 	quiet.run(t, what)
 	noisy.run(t, what)
-	control, calls := quiet.calls(t), noisy.calls(t)
+	control, calls := quiet.calls(t, over), noisy.calls(t, over)
 	harm := prepare(t, noisy)
+	memory := noisy.memory(t)
 	ctx, cancel := context.WithTimeout(t.Context(), window)
 	defer cancel()
 	var note string
@@ -108,6 +112,7 @@ func measure(t *testing.T, quiet, noisy *hosts, what server, over call.Network, 
 	})
 	f = noisy.join(t.Context(), over)
 	harming.Wait()
+	f.grown = noisy.memory(t) - memory
 	undisturbed := figures{}
 	undisturbed.end(control)
 	f.end(calls)
@@ -121,19 +126,30 @@ func measure(t *testing.T, quiet, noisy *hosts, what server, over call.Network, 
 	if f.lost > undisturbed.lost+moreLost || f.p99 > 3*undisturbed.p99+moreAge {
 		t.Errorf("running calls are disturbed: %s; control: %.2f %% lost, p99 %s", f, undisturbed.lost, undisturbed.p99)
 	}
+	if f.grown > largestGrowth {
+		t.Errorf("the memory of the server grows by %d kB, limit %d kB", f.grown>>10, largestGrowth>>10)
+	}
 	if f.made < newCalls {
 		t.Errorf("%d of %d new calls succeed within %s: %v", f.made, newCalls, newCallDeadline, f.errs)
 	}
 	return f
 }
 
+// memory returns that of the server, in bytes.
+func (h *hosts) memory(t *testing.T) int {
+	t.Helper()
+	bytes, err := h.process.Memory()
+	must(t, err)
+	return bytes
+}
+
 // calls starts the running calls.
-func (h *hosts) calls(t *testing.T) (calls []*call.Call) {
+func (h *hosts) calls(t *testing.T, over call.Network) (calls []*call.Call) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	for i := range runningCalls {
-		c, err := call.Start(t.Context(), h.options(call.UDP, uint16(1+i)))
+		c, err := call.Start(t.Context(), h.options(over, uint16(1+i)))
 		must(t, err)
 		must(t, c.Await(ctx, 1))
 		calls = append(calls, c)
@@ -141,14 +157,18 @@ func (h *hosts) calls(t *testing.T) (calls []*call.Call) {
 	return calls
 }
 
-// options returns those of the call of a client with a number.
+// options returns those of the call of a client with a number. A client with datagrams has a known port, which others can
+// forge.
 func (h *hosts) options(over call.Network, number uint16) call.Options {
-	gateway := turnServer
+	gateway, port := turnServer, uint16(0)
+	if over == call.UDP || over == call.DTLS {
+		port = 40_000 + number
+	}
 	if over == call.TLS || over == call.DTLS {
 		gateway = dtlsServer
 	}
 	return call.Options{
-		Gateway: gateway, Network: over, Do: h.far.Do, Local: netip.AddrPortFrom(host(farClients, number), 0),
+		Gateway: gateway, Network: over, Do: h.far.Do, Local: netip.AddrPortFrom(host(farClients, number), port),
 		Roots: h.roots, Username: user, Password: password, Peer: h.echo[int(number)%len(h.echo)],
 		Interval: 20 * time.Millisecond,
 	}

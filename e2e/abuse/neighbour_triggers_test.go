@@ -24,7 +24,7 @@ import (
 // neighbours are the clients, peers and unauthenticated sources that could disturb the calls of others.
 var neighbours = []struct {
 	sentence string
-	over     call.Network // transport of the new calls
+	over     call.Network // transport of the running and of the new calls
 	trigger  trigger
 }{
 	{"300 first requests a second come from addresses of the LAN that do not exist", call.UDP,
@@ -40,6 +40,8 @@ var neighbours = []struct {
 	{"a client over TCP does not read", call.UDP, silentReader},
 	{"a client over TCP is behind a slow link", call.UDP, slowReader},
 	{"one address begins 200 DTLS handshakes a second and ends none", call.DTLS, handshakesOf(200, 2000, helloDTLS)},
+	{"64 DTLS clients of one address send 40 fragments of 8 kB a second each, and end no handshake", call.DTLS, fragments},
+	{"4,000 records in plain text a second have the addresses of DTLS clients", call.DTLS, plaintext},
 	{"one address begins 600 TLS handshakes a second and ends none", call.UDP, handshakesOf(600, 0, helloTLS)},
 	{"a user sends 2,000 datagrams a second to closed ports", call.UDP, closedPorts},
 }
@@ -301,6 +303,65 @@ func handshakesOf(perSecond, garbage int, hello func(context.Context, func(func(
 			}
 			return fmt.Sprintf("%d handshakes begun, %d answered with a certificate", began, answered.Load()), nil
 		}
+	}
+}
+
+// record returns a DTLS record of epoch 0, which is not encrypted, with a sequence number.
+func record(kind byte, number int, payload []byte) []byte {
+	head := []byte{kind, 0xFE, 0xFD, 0, 0, 0, 0, byte(number >> 24), byte(number >> 16), byte(number >> 8), byte(number),
+		byte(len(payload) >> 8), byte(len(payload))}
+	return append(head, payload...)
+}
+
+// fragments sends records with a small fragment of a handshake message each, and bytes without use behind it. A server
+// that keeps whole records until the message is complete runs out of memory.
+func fragments(t *testing.T, h *hosts) harm {
+	const clients, perSecond, size = 64, 40, 8000
+	return func(ctx context.Context) (string, error) {
+		var answered, sent atomic.Int64
+		var group sync.WaitGroup
+		for range clients {
+			conn, err := dialDTLS(h.lan.Do, host(lan, 2), dtlsServer)
+			if err != nil {
+				return "", err
+			}
+			defer conn.Close()
+			group.Go(func() {
+				soon, cancel := context.WithTimeout(ctx, window/4)
+				defer cancel()
+				if beginDTLS(soon, conn) {
+					answered.Add(1)
+				}
+				_ = conn.SetDeadline(time.Time{})
+				sent.Add(int64(pace(ctx, perSecond, func(i int) {
+					// A fragment of one byte of a ClientKeyExchange of 16,000 bytes, at another offset each time (RFC 6347 §4.2.2).
+					fragment := []byte{16, 0, 0x3E, 0x80, 0, 2, 0, byte(i >> 8), byte(i), 0, 0, 1, 0}
+					_, _ = conn.Write(record(recordHandshake, i+2, append(fragment, make([]byte, size)...)))
+				})))
+			})
+		}
+		group.Wait()
+		if answered.Load() == 0 {
+			return "", errors.New("no handshake is answered with a certificate")
+		}
+		return fmt.Sprintf("%d fragments of %d bytes, %d handshakes answered with a certificate", sent.Load(), size, answered.Load()), nil
+	}
+}
+
+// plaintext forges records that are not encrypted with the addresses of running calls: alerts, which end a session,
+// application data and handshakes.
+func plaintext(t *testing.T, h *hosts) harm {
+	var raw netns.RawSocket
+	h.lan.Do(func() { raw = netns.NewRawSocket(t) })
+	kinds := [][]byte{{21, 2, 40}, {21, 1, 0}, {23, 0}, {24, 1}, {recordHandshake, 1}, {20, 1}, {25, 0}}
+	return func(ctx context.Context) (string, error) {
+		var failed error
+		sent := pace(ctx, 4000, func(i int) {
+			kind := kinds[i/runningCalls%len(kinds)]
+			caller := h.options(call.DTLS, uint16(1+i%runningCalls)).Local
+			failed = errors.Join(failed, raw.Send(caller, dtlsServer, record(kind[0], i, kind[1:])))
+		})
+		return fmt.Sprintf("%d forged records", sent), failed
 	}
 }
 

@@ -4,7 +4,7 @@ UNIT_SUITES := tools/mutants tools/pack tools/requirements tools/tally tools/wra
 TALLY   = GOWORK=off go -C .ci/tools run ./tally
 
 # The target vet runs go vet once; go test would repeat it for each build mode, including dependencies.
-GO_TEST := go test -json -vet=off -timeout=20m
+GO_TEST := go test -json -vet=off -timeout=30m
 
 # go test repeats the results of packages whose inputs have not changed. e2e must not use them, because it runs binaries that go test does not
 # know. The services use them; FRESH=1 runs all of their tests, in random order, as CI does. TestContent of offload
@@ -16,9 +16,8 @@ FRESH    ?=
 # by five; it is on for their callers.
 PURE := $(addprefix ./services/,api/config operator/internal/decode operator/internal/translate stunnerd/internal/cluster)
 
-# Suites that need one machine only, and have no target of their own: make e2e runs e2e/node, make shapes e2e/shapes, and
-# make largest e2e/largest.
-E2E := dashboards $(filter-out e2e/node e2e/shapes e2e/largest,$(patsubst %/,%,$(wildcard e2e/*/)))
+# Suites that need one machine only, and have no target of their own: make e2e runs e2e/node, and make largest e2e/largest.
+E2E := dashboards $(filter-out e2e/node e2e/largest,$(patsubst %/,%,$(wildcard e2e/*/)))
 
 # Suites that measure neither time nor loss, the longest first.
 UNTIMED := $(addprefix e2e/,kube diagnose charts crd cluster modules docs tilt) dashboards
@@ -83,7 +82,7 @@ suites:
 # One shape: make shapes ARGS='-shape folder,host'. One behaviour: ARGS='-only IcetestPasses'.
 .PHONY: shapes
 
-shapes: kube ## Test all behaviours in shapes of the product that have each pair of values of two factors, and print the matrix; needs root
+shapes: kube ## Test all behaviours in shapes of the product that have each pair of values of two factors, and print the matrix; make test runs a dozen of them; needs root
 	@.ci/install
 	@go test -v -count=1 -timeout=80m ./e2e/shapes -all $(ARGS)
 

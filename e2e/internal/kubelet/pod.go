@@ -3,6 +3,7 @@ package kubelet
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -22,10 +23,11 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 )
 
-// Timing of probes. A real kubelet probes less often.
+// Timing of probes. A real kubelet probes less often. The timeout is long, because nodes forget the UDP flows of a pod that
+// is not ready, and on a busy machine an answer may take seconds.
 const (
 	probePeriod  = 250 * time.Millisecond
-	probeTimeout = time.Second
+	probeTimeout = 10 * time.Second
 	// failureThreshold is the number of failed probes after which a pod is not ready.
 	failureThreshold = 3
 )
@@ -268,6 +270,7 @@ func (p *Pod) probe(ctx context.Context, container corev1.Container) {
 		}
 		if now := failures < failureThreshold && (ready || failures == 0); now != ready && ctx.Err() == nil {
 			ready = now
+			p.note("ready: %t; the last probe: status %d, %v", ready, code, err)
 			p.writeStatus(ctx, ready)
 		}
 		select {
@@ -275,6 +278,18 @@ func (p *Pod) probe(ctx context.Context, container corev1.Container) {
 		case <-ctx.Done():
 			return
 		}
+	}
+}
+
+// note appends a line to kubelet.log of the pod.
+func (p *Pod) note(format string, args ...any) {
+	log, err := os.OpenFile(filepath.Join(p.dir, "kubelet.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err == nil {
+		_, err = fmt.Fprintf(log, "%s %s\n", time.Now().UTC().Format(time.RFC3339Nano), fmt.Sprintf(format, args...))
+		err = errors.Join(err, log.Close())
+	}
+	if err != nil {
+		p.report(err)
 	}
 }
 

@@ -670,7 +670,7 @@ func TestBrokenReplicasAreNamed(t *testing.T) {
 	defer a.Client.http.CloseIdleConnections()
 	begun := time.Now()
 	_, body := ask(a, http.MethodGet, "/api/v1/gateways/media/door/status", "")
-	if took := time.Since(begun); took > replicaTimeout+2*time.Second {
+	if took := time.Since(begun); took > 5*replicaTimeout { // it waits for no replica without an answer
 		t.Errorf("the request took %v", took)
 	}
 	list := listIn(t, body)

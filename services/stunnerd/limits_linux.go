@@ -21,8 +21,11 @@ const (
 	// clientFiles is the divisor of the file descriptors that are reserved for the sockets of UDP and DTLS clients. It
 	// reserves half of the descriptors that listener.OwnShare allows for them.
 	clientFiles = 2 * listener.OwnShare
-	// memoryPerSession is an upper estimate of the memory of an allocation, including kernel memory.
+	// memoryPerSession is the memory limit that a place needs: the price of a session over UDP or TCP (package session),
+	// and its part of what sessionMemory leaves to others.
 	memoryPerSession = 64 << 10
+	// processMemory is what the process holds without clients.
+	processMemory = 8 << 20
 	// gcPercent is the GOGC of the process: by how many percent of the live heap the heap grows until the next
 	// collection. Compared with the default of 100, a storm of allocations uses about 15 % less CPU time, and an
 	// allocation about 5 % more memory.
@@ -56,6 +59,15 @@ func capacity(memory int64) int {
 		limit = min(limit, int(memory/memoryPerSession))
 	}
 	return limit
+}
+
+// sessionMemory returns the memory that sessions may hold of a memory limit in bytes; 0 means no limit. A quarter is for
+// the garbage collector, for clients without a session and for the buffers of sockets.
+func sessionMemory(limit int64) int64 {
+	if limit <= 0 {
+		return 0
+	}
+	return max(limit/4*3-processMemory, limit/4)
 }
 
 // growFiles makes room for the sockets of a number of clients, at most two each, in the table of file descriptors. When

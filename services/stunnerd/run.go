@@ -124,7 +124,7 @@ func newDaemon(o options, source discovery.Source, levels *telemetry.Levels, log
 	srv, err := server.New(server.Options{
 		Forward: forwards,
 		Sockets: o.sockets, ICMP: o.icmp, HostAddresses: o.addresses, LocalAddresses: local, RelayPorts: o.relayPorts,
-		Capacity: clients, Allocations: most, NonceLifetime: o.nonceLifetime,
+		Capacity: clients, Allocations: most, Memory: sessionMemory(memory), NonceLifetime: o.nonceLifetime,
 		Journal: sessions, Restored: saved, Log: telemetry.Scope(log, "turn"),
 	})
 	if err != nil {

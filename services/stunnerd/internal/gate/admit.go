@@ -13,6 +13,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/limit"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/relay"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/stunmsg"
 )
 
@@ -330,11 +331,26 @@ func permissionRoutes(g *Gate, r *request) *refusal {
 	return nil
 }
 
-// permissionLimit refuses a request with 508 if the allocation would have more than MaxPermissions permissions. It also
-// applies to ChannelBind, which installs a permission.
+// permissionLimit refuses a request with 508 if the allocation would have more than MaxPermissions permissions, or if
+// the process has no memory for new permissions or a new channel (RFC 8656 §10.2, §12.2). It also applies to
+// ChannelBind, which installs a permission.
 func permissionLimit(_ *Gate, r *request) *refusal {
 	peers, _ := r.Peers()
-	return refuseIf(!r.flow.permitted.room(peers, time.Now()), stun.CodeInsufficientCapacity, meter.PermissionLimit)
+	channels, added := r.flow.relay.Channels(), false
+	if n, ok := r.Channel(); ok && r.Type.Method == stun.MethodChannelBind {
+		if bound, _ := r.flow.relay.Bound(n, peers[0]); !bound.IsValid() {
+			channels, added = channels+1, true
+		}
+	}
+	switch err := r.flow.permitted.reserve(peers, channels, added, time.Now()); {
+	case err == nil:
+		return nil
+	case errors.Is(err, session.ErrEnded):
+		return &refusal{code: stun.CodeAllocMismatch, reason: meter.NoAllocation}
+	case errors.Is(err, session.ErrCapacity):
+		return &refusal{code: stun.CodeInsufficientCapacity, reason: meter.Capacity}
+	}
+	return &refusal{code: stun.CodeInsufficientCapacity, reason: meter.PermissionLimit}
 }
 
 // channelNumber refuses a channel number outside of 0x4000 to 0x7FFF with 400. The range of RFC 8656 §12.2 ends at

@@ -304,6 +304,7 @@ func (g *Gate) ended(f *flow) {
 	if g.table.Remove(f.Session) {
 		g.log.Debug("session ended", "relay", f.Session.Relay, "duration", time.Since(f.Started))
 	}
+	f.permitted.release() // after Remove: the session cannot be charged any more
 	f.Client.Released()
 }
 

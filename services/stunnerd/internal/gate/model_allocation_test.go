@@ -10,6 +10,7 @@ import (
 	"github.com/pion/stun/v2"
 
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/relay"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/stunmsg"
 )
 
@@ -142,7 +143,8 @@ func (al *modelAllocation) grant(seconds uint32) {
 
 // full reports whether the process has no place beyond more places.
 func (m *trial) full(more int) bool {
-	return m.bounds.Capacity > 0 && m.live()+len(m.reserved)+more >= m.bounds.Capacity
+	capacity := int(m.bounds.Capacity[session.Places])
+	return capacity > 0 && m.live()+len(m.reserved)+more >= capacity
 }
 
 // overQuota reports whether the user or the source has reached its quota, or the process its capacity, beyond more

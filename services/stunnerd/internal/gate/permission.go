@@ -1,6 +1,7 @@
 package gate
 
 import (
+	"errors"
 	"net/netip"
 	"slices"
 	"sync"
@@ -16,11 +17,14 @@ const (
 	permissionLifetime = 5 * time.Minute
 )
 
-// permissions counts the permissions of an allocation for the limit MaxPermissions. The allocation engine enforces the
-// permissions themselves, except for restored ones: it would let them begin anew.
+// permissions counts the permissions of an allocation for the limit MaxPermissions, and charges the session for them
+// and for its channels. The allocation engine enforces the permissions themselves, except for restored ones: it would
+// let them begin anew.
 type permissions struct {
 	mu   sync.Mutex
 	list []permission // a map would take 400 bytes more for an allocation with one peer
+	// memory is the price of the permissions and channels.
+	memory session.Claim
 }
 
 type permission struct {
@@ -30,29 +34,49 @@ type permission struct {
 	restored bool
 }
 
-// room reports whether the allocation has at most MaxPermissions permissions if permissions for the given peers are
-// added.
-func (p *permissions) room(peers []netip.AddrPort, now time.Time) bool {
+// errPermissions is the error of reserve if the allocation would have more than MaxPermissions permissions.
+var errPermissions = errors.New("the allocation has as many permissions as it may have")
+
+// reserve makes room for permissions for the given peers: grant may add them. If some of them are new, or if the request
+// adds a channel, it charges the session for all its permissions and channels. The error is errPermissions or that of
+// session.Claim.Set. What exists already is never refused.
+func (p *permissions) reserve(peers []netip.AddrPort, channels int, channel bool, now time.Time) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.fits(peers) {
-		return true
+	if fresh := p.fresh(peers); fresh == 0 && !channel {
+		return nil
 	}
 	p.list = slices.DeleteFunc(p.list, func(held permission) bool { return now.After(held.until) })
-	return p.fits(peers)
+	all := len(p.list) + p.fresh(peers)
+	if all > MaxPermissions {
+		return errPermissions
+	}
+	return p.memory.Set(session.PriceOf(all, channels))
 }
 
-func (p *permissions) fits(peers []netip.AddrPort) bool {
+// fresh returns how many of the peers have no permission. It stops to count beyond MaxPermissions.
+func (p *permissions) fresh(peers []netip.AddrPort) int {
 	var fresh []netip.Addr
 	for _, peer := range peers {
-		if p.held(peer.Addr()) != nil || slices.Contains(fresh, peer.Addr()) {
-			continue
-		}
-		if fresh = append(fresh, peer.Addr()); len(p.list)+len(fresh) > MaxPermissions {
-			return false
+		if len(fresh) <= MaxPermissions && p.held(peer.Addr()) == nil && !slices.Contains(fresh, peer.Addr()) {
+			fresh = append(fresh, peer.Addr())
 		}
 	}
-	return true
+	return len(fresh)
+}
+
+// charge charges the session for permissions and channels that a former process has granted.
+func (p *permissions) charge(channels int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.memory.Force(session.PriceOf(len(p.list), channels))
+}
+
+// release ends the charge. It is called when the session has ended.
+func (p *permissions) release() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.memory.Release()
 }
 
 func (p *permissions) held(peer netip.Addr) *permission {

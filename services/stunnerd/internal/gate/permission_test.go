@@ -67,10 +67,10 @@ func TestExpiredPermissionsMakeRoom(t *testing.T) {
 		p.grant([]netip.AddrPort{tenNet(i)}, now)
 	}
 	more := []netip.AddrPort{tenNet(MaxPermissions)}
-	if p.room(more, now.Add(permissionLifetime)) {
+	if p.reserve(more, 0, false, now.Add(permissionLifetime)) == nil {
 		t.Error("a permission made room before it expired")
 	}
-	if !p.room(more, now.Add(permissionLifetime+1)) {
+	if p.reserve(more, 0, false, now.Add(permissionLifetime+1)) != nil {
 		t.Error("an expired permission makes no room")
 	}
 }

@@ -153,7 +153,7 @@ func (g *Gate) restore(saved *Saved, client session.Client) {
 	addr := client.Addr().Addr()
 	s.Source, s.Shared = session.Source(addr), limit.PrivateOrLoopback(addr)
 	f := &flow{Session: s, allocated: r.Transaction, lifetime: r.Lifetime, until: now.Add(left),
-		generation: r.Generation}
+		generation: r.Generation, permitted: permissions{memory: s.Claim(session.Memory)}}
 	f.refreshing.Lock() // keeps expire waiting
 	defer f.refreshing.Unlock()
 	f.setRealm(r.Realm)
@@ -162,6 +162,7 @@ func (g *Gate) restore(saved *Saved, client session.Client) {
 	g.open(f, relay.Reserved{Socket: saved.Socket, Advertised: r.Relay.Addr()})
 	f.relay.Restore(r.Channels, r.Permissions)
 	g.table.Restore(s)
+	f.permitted.charge(f.relay.Channels())
 	if err := g.start(f); err != nil {
 		g.log.Warn("cannot restore a session", "relay", s.Relay, "error", err)
 		g.meter.Unrestore(meter.Failed, 1)

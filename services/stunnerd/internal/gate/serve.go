@@ -124,7 +124,7 @@ func (g *Gate) allocate(r *request) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := &flow{Session: s, allocated: r.TransactionID}
+	f := &flow{Session: s, allocated: r.TransactionID, permitted: permissions{memory: s.Claim(session.Memory)}}
 	f.setRealm(r.realm)
 	f.setLifetime(r.lifetime())
 	if held.Socket == nil {

@@ -31,7 +31,7 @@ var words = [reasonCount]string{
 	NoPermission:         "the client has no permission for {peer}",
 	Quota:                "the user has as many allocations as user_quota allows",
 	SourceQuota:          "the client's address has as many allocations as source_quota allows",
-	Capacity:             "the process has, or almost has, its maximum number of allocations, and the user or the client address has many of them",
+	Capacity:             "the process has, or almost has, its maximum number of allocations or memory for them, and the user or the client address holds much of it",
 	Draining:             "the process or listener {listener} is draining and accepts no new allocations",
 	STUNOnly:             "listener {listener} serves STUN only: its authentication type is none",
 	TooLarge:             "data of {peer} is too long for a Data indication, and the client has bound no channel to it",

@@ -1,7 +1,6 @@
 package server
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -21,7 +20,7 @@ func (s *Server) Apply(next config.Config) (Plan, error) {
 	next = next.Clone()
 	plan := PlanFor(s.running, next)
 	s.rememberFormer(next.Auth)
-	s.table.SetBounds(bounds(next.Admin, cmp.Or(s.opt.Allocations, s.opt.Capacity)))
+	s.table.SetBounds(bounds(next.Admin, s.capacity()))
 	s.nonces.Share(next)
 	s.setOffload(next.Admin)
 	views := s.views(next)

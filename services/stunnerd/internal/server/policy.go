@@ -9,6 +9,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/api/credential"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/gate"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/offload"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
 )
 
@@ -65,10 +66,19 @@ func (s *Server) policy(c config.Config, l config.Listener) *gate.Policy {
 // DefaultSourceQuota is the maximum number of allocations of one source if the config does not set one.
 const DefaultSourceQuota = 100
 
-func bounds(a config.Admin, capacity int) session.Bounds {
+func bounds(a config.Admin, capacity session.Amounts) session.Bounds {
 	return session.Bounds{
 		UserSessions: a.UserQuota, SourceSessions: cmp.Or(a.SourceQuota, DefaultSourceQuota),
 		SessionRate: a.SessionByteRate, UserRate: a.UserByteRate, Capacity: capacity,
+	}
+}
+
+// capacity returns the most that the process holds of each kind for clients.
+func (s *Server) capacity() session.Amounts {
+	return session.Amounts{
+		session.Places: int64(cmp.Or(s.opt.Allocations, s.opt.Capacity)),
+		session.Memory: s.opt.Memory,
+		session.Slots:  offload.DefaultMaxBindings,
 	}
 }
 

@@ -71,6 +71,8 @@ type Options struct {
 	// Allocations is the maximum number of allocations and reserved ports; 0 means Capacity. It is lower than Capacity
 	// if there are few relay ports.
 	Allocations int
+	// Memory is the maximum memory of sessions in bytes, at the prices of package session; 0 means no maximum.
+	Memory int64
 	// NonceLifetime is how long a client may use a nonce; 0 means nonce.MaxLifetime.
 	NonceLifetime time.Duration
 	// Journal stores the sessions of clients over UDP. It may be nil. The server does not close it.

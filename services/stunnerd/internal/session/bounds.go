@@ -20,16 +20,15 @@ type Bounds struct {
 	SessionRate int64
 	// UserRate is the payload rate of all sessions of one user ID together, in bytes a second for each direction.
 	UserRate int64
-	// Capacity is the largest number of concurrent sessions of the process. When little of it is free, users and
-	// sources with many sessions are refused first (see tier).
-	Capacity int
+	// Capacity is the most that the process holds of each kind. When little of it is free, the users and networks that
+	// hold much are refused first (see tier).
+	Capacity Amounts
 }
 
-// Errors of Reserve and Hold.
+// Errors of Reserve and Hold, in addition to ErrCapacity.
 var (
 	ErrUserQuota   = errors.New("the user has as many sessions as it may have")
 	ErrSourceQuota = errors.New("the source has as many sessions as it may have")
-	ErrCapacity    = errors.New("the process is full, or nearly, and the user or the source holds many places")
 	ErrReserved    = errors.New("the user has as many reserved ports as it may have")
 )
 
@@ -71,10 +70,10 @@ func (p *rates) take(d Direction, n int, rate int64, now time.Duration) bool {
 
 // RateLimited reports whether a byte rate applies to the session.
 func (s *Session) RateLimited() bool {
-	if s.place.table == nil {
+	if s.account.table == nil {
 		return false
 	}
-	b := s.place.table.bounds.Load()
+	b := s.account.table.bounds.Load()
 	return b.SessionRate > 0 || b.UserRate > 0
 }
 
@@ -84,8 +83,8 @@ func (s *Session) Admits(d Direction, n int, at time.Time) bool {
 	if !s.RateLimited() {
 		return true
 	}
-	b := s.place.table.bounds.Load()
-	now := at.Sub(s.place.table.epoch)
+	b := s.account.table.bounds.Load()
+	now := at.Sub(s.account.table.epoch)
 	return (b.SessionRate <= 0 || s.rates.take(d, n, b.SessionRate, now)) &&
-		(b.UserRate <= 0 || s.place.user.rates.take(d, n, b.UserRate, now))
+		(b.UserRate <= 0 || s.account.user.rates.take(d, n, b.UserRate, now))
 }

@@ -3,102 +3,51 @@ package session
 // MaxReserved is the maximum number of reserved ports of one user ID at a time.
 const MaxReserved = 8
 
-// A tier is a part of the capacity of the process that is kept for clients with few places. A place is one session or
-// one reserved port.
-//
-// While more than a fifth of the capacity is free, every client is admitted. In the last fifth a client is refused if
-// its user ID AND its source each have a fifth of the capacity or more. In the last fiftieth a client is also refused
-// if its user ID OR its source has a fiftieth or more.
-//
-// Example: with a capacity of 1,800 places, one user ID at one address gets at most 1,440. Then 324 places are left for
-// clients that share at most one of the two with it. Another user ID at another address may take all of them, because
-// they are less than a fifth (360). The last 36 are for clients whose user ID and address have less than 36 each.
-//
-// Both conditions are needed. Applications that give all users one user ID are common, and so are addresses that all
-// clients share, so the first condition spares a client that shares only one of them with a client that has many
-// places. A client with many user IDs, or with many addresses, passes the first condition and is bounded by the second.
-type tier struct {
-	// part is a divisor of the capacity. The tier begins when at most capacity/part is free, and capacity/part places
-	// are "many".
-	part int
-	// either refuses a client if its user ID or its source has many places. Otherwise both must have many.
-	either bool
-}
-
-var tiers = []tier{{part: 5}, {part: 50, either: true}}
-
-// holder is the state of a user ID, or of a source, that has at least one place.
-type holder struct {
-	// places counts allocations and reserved ports.
-	places int
-	// reserved counts reserved ports.
-	reserved int
-	rates    rates
-}
-
 // Place counts one relay port, of an allocation or reserved for one (RFC 8656 §7.2), against the limits of its user, of
 // its source and of the process. The zero Place counts nothing.
 type Place struct {
-	table        *Table
-	user, source *holder
-	of           *Session
-	reserved     bool
-	// released is guarded by the mutex of the table. The other fields do not change, so Session.Admits reads them
-	// without a lock for every datagram.
+	of       *account
+	reserved bool
+	// memory is the price of what exists with the place.
+	memory int64
+	// released is guarded by the mutex of the table.
 	released bool
 }
 
-// fits reports whether the process has a place for a client. The caller holds mu.
-func (t *Table) fits(capacity int, user, source *holder) bool {
-	if capacity <= 0 {
-		return true
-	}
-	free := capacity - t.places
-	if free <= 0 {
-		return false
-	}
-	for _, tier := range tiers {
-		if free*tier.part > capacity {
-			return true
-		}
-		u, s := user.places*tier.part >= capacity, source.places*tier.part >= capacity
-		if u && s || tier.either && (u || s) {
-			return false
-		}
-	}
-	return true
-}
-
-// take takes a place for a session. The caller holds mu.
+// take takes a place for a session, which then has an account. The caller holds mu.
 func (t *Table) take(s *Session, reserved bool) Place {
-	user, source := entry(t.users, s.UserID), entry(t.sources, s.Source)
-	t.places++
-	user.places++
-	source.places++
-	if reserved {
-		user.reserved++
+	a := &s.account
+	if a.held == (Amounts{}) {
+		*a = account{
+			table: t, userID: s.UserID, prefix: s.Source,
+			user: entry(t.users, s.UserID), source: entry(t.sources, s.Source),
+			network: entry(t.networks, network(s.Source)),
+		}
 	}
-	return Place{table: t, user: user, source: source, of: s, reserved: reserved}
+	p := Place{of: a, reserved: reserved, memory: s.price(reserved)}
+	if reserved {
+		a.user.reserved++
+	} else {
+		a.open = true
+	}
+	t.charge(a, Places, 1)
+	t.charge(a, Memory, p.memory)
+	return p
 }
 
 // release releases a place. The caller holds mu.
 func (t *Table) release(p *Place) {
-	if p.table == nil || p.released {
+	if p.of == nil || p.released {
 		return
 	}
 	p.released = true
-	t.places--
-	p.source.places--
-	p.user.places--
 	if p.reserved {
-		p.user.reserved--
+		p.of.user.reserved--
+	} else {
+		p.of.open = false
 	}
-	if p.user.places == 0 {
-		delete(t.users, p.of.UserID)
-	}
-	if p.source.places == 0 {
-		delete(t.sources, p.of.Source)
-	}
+	t.charge(p.of, Memory, -p.memory)
+	t.charge(p.of, Places, -1)
 }
 
 // Hold takes a place for a port that is reserved for later use by the user of a session (EVEN-PORT, RFC 8656 §7.2). The
@@ -109,7 +58,7 @@ func (t *Table) Hold(s *Session) (*Place, error) {
 	if u := t.users[s.UserID]; u != nil && u.reserved >= MaxReserved {
 		return nil, ErrReserved
 	}
-	if err := t.admits(s); err != nil {
+	if err := t.admits(s, true); err != nil {
 		return nil, err
 	}
 	p := t.take(s, true)
@@ -121,7 +70,7 @@ func (t *Table) Hold(s *Session) (*Place, error) {
 func (t *Table) Inherit(s *Session, p *Place) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if p.released || p.of.UserID != s.UserID {
+	if p.released || p.of.userID != s.UserID {
 		t.release(p)
 		return false
 	}
@@ -132,16 +81,8 @@ func (t *Table) Inherit(s *Session, p *Place) bool {
 
 // Release releases the place of a reserved port. Further calls do nothing.
 func (p *Place) Release() {
-	p.table.mu.Lock()
-	defer p.table.mu.Unlock()
-	p.table.release(p)
-}
-
-func entry[K comparable](m map[K]*holder, key K) *holder {
-	h := m[key]
-	if h == nil {
-		h = new(holder)
-		m[key] = h
-	}
-	return h
+	t := p.of.table
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.release(p)
 }

@@ -48,7 +48,7 @@ func TestTheLastFifthIsForThoseWhoHoldLittle(t *testing.T) {
 			{greedy, 2000, 1440}, {always(client{"greedy", "10.0.0.1"}), 300, 300}, {fresh, 30, 30},
 		},
 		"and 300 at the address of the holder": {
-			{greedy, 2000, 1440}, {always(client{"app", "10.0.0.9"}), 300, 300}, {fresh, 30, 30},
+			{greedy, 2000, 1440}, {always(client{"app", "10.0.0.9"}), 300, 180}, {fresh, 180, 180},
 		},
 		"300 first": {
 			{always(client{"app", "10.0.0.1"}), 300, 300}, {greedy, 2000, 1140}, {fresh, 300, 300},
@@ -58,7 +58,15 @@ func TestTheLastFifthIsForThoseWhoHoldLittle(t *testing.T) {
 			{greedy, 2000, 1140 - 300}, {fresh, 300, 300},
 		},
 		"ids that one address makes up": {
-			{func(i int) client { return client{fmt.Sprint(i), "10.0.0.9"} }, 2000, 1764}, {fresh, 36, 36},
+			{func(i int) client { return client{fmt.Sprint(i), "10.0.0.9"} }, 2000, 1620}, {fresh, 180, 180},
+		},
+		"ids that three addresses make up": {
+			{func(i int) client { return client{fmt.Sprint(i), fmt.Sprint("10.0.0.", i%3)} }, 2000, 1620},
+			{fresh, 180, 180},
+		},
+		"ids in the /64 of a /58": {
+			{func(i int) client { return client{fmt.Sprint(i), fmt.Sprintf("2001:db8:1:%x::1", i%64)} }, 2000, 1620},
+			{fresh, 180, 180},
 		},
 		"addresses that one id has": {
 			{func(i int) client { return client{"greedy", fmt.Sprintf("10.2.%d.%d", i/250, i%250)} }, 2000, 1764},
@@ -75,7 +83,7 @@ func TestTheLastFifthIsForThoseWhoHoldLittle(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			table := NewTable()
-			table.SetBounds(Bounds{Capacity: capacity})
+			table.SetBounds(Bounds{Capacity: Amounts{Places: capacity}})
 			for i, s := range steps {
 				if got := fill(t, table, s.most, s.who); got != s.want {
 					t.Errorf("step %d: %d places, want %d", i+1, got, s.want)
@@ -88,7 +96,7 @@ func TestTheLastFifthIsForThoseWhoHoldLittle(t *testing.T) {
 // T-12: there are no more places than the capacity, and a returned place can be taken again.
 func TestCapacityHolds(t *testing.T) {
 	table := NewTable()
-	table.SetBounds(Bounds{Capacity: 100})
+	table.SetBounds(Bounds{Capacity: Amounts{Places: 100}})
 	fresh := func(i int) client { return client{fmt.Sprint(i), fmt.Sprint("10.0.0.", i)} }
 	if n := fill(t, table, 200, fresh); n != 100 {
 		t.Fatalf("%d places of 100", n)
@@ -97,17 +105,15 @@ func TestCapacityHolds(t *testing.T) {
 	if err := table.Reserve(last); !errors.Is(err, ErrCapacity) {
 		t.Errorf("one more: %v", err)
 	}
-	table.SetBounds(Bounds{Capacity: 101})
+	table.SetBounds(Bounds{Capacity: Amounts{Places: 101}})
 	if err := table.Reserve(last); err != nil {
 		t.Error(err)
 	}
 	table.Cancel(last)
 	table.Cancel(last)
-	if table.places != 100 || len(table.users) != 100 || len(table.sources) != 100 {
-		t.Errorf(
-			"%d places, %d users, %d sources after the same was given back twice", table.places, len(table.users),
-			len(table.sources),
-		)
+	if table.total[Places] != 100 || len(table.users) != 100 || len(table.sources) != 100 {
+		t.Errorf("%d places, %d users, %d sources after the same was given back twice", table.total[Places],
+			len(table.users), len(table.sources))
 	}
 }
 
@@ -138,17 +144,17 @@ func TestReservedPortsCount(t *testing.T) {
 		t.Error("the allocation for which the port is reserved has no place")
 	}
 	one.Release()
-	if table.places != 3 {
-		t.Errorf("%d places, want 3", table.places)
+	if table.total[Places] != 3 {
+		t.Errorf("%d places, want 3", table.total[Places])
 	}
-	if table.Inherit(client{"eve", "192.0.2.1"}.session(), two) || table.places != 2 {
-		t.Errorf("another user takes a reserved port; %d places", table.places)
+	if table.Inherit(client{"eve", "192.0.2.1"}.session(), two) || table.total[Places] != 2 {
+		t.Errorf("another user takes a reserved port; %d places", table.total[Places])
 	}
 	table.Cancel(first)
 	table.Cancel(second)
 	two.Release()
-	if table.places != 0 || len(table.users) != 0 || len(table.sources) != 0 {
-		t.Errorf("%d places, %d users, %d sources are left", table.places, len(table.users), len(table.sources))
+	if table.total[Places] != 0 || len(table.users) != 0 || len(table.sources) != 0 {
+		t.Errorf("%d places, %d users, %d sources are left", table.total[Places], len(table.users), len(table.sources))
 	}
 }
 

@@ -6,7 +6,9 @@
 //
 //	session.go          sessions and their table
 //	bounds.go           quotas and rates (defaults: ../server/policy.go)
-//	place.go            shares of a full process
+//	ledger.go           what clients make the process hold, and their shares when it is full
+//	price.go            the memory of what clients make the process hold
+//	place.go            relay ports
 //	record.go codec.go  sessions that another process continues, in binary form
 package session
 
@@ -99,9 +101,10 @@ type Session struct {
 	// Channels returns the number of channel bindings. The relay sets it.
 	Channels func() int
 
-	// place is the capacity that the session uses. Reserve or Inherit sets it.
-	place Place
-	rates rates
+	// place is the place that the session uses. Reserve or Inherit sets it.
+	place   Place
+	account account
+	rates   rates
 }
 
 // Table is the set of live sessions. Use NewTable.
@@ -115,8 +118,9 @@ type Table struct {
 	restored uint64
 	users    map[string]*holder
 	sources  map[netip.Prefix]*holder
-	// places is the number of sessions plus the number of reserved ports.
-	places   int
+	networks map[netip.Prefix]*holder
+	// total is what all clients hold.
+	total    Amounts
 	draining bool
 	changed  chan struct{}
 }
@@ -125,7 +129,7 @@ type Table struct {
 func NewTable() *Table {
 	t := &Table{
 		epoch: time.Now(), sessions: map[*Session]struct{}{}, changed: make(chan struct{}),
-		users: map[string]*holder{}, sources: map[netip.Prefix]*holder{},
+		users: map[string]*holder{}, sources: map[netip.Prefix]*holder{}, networks: map[netip.Prefix]*holder{},
 	}
 	t.bounds.Store(&Bounds{})
 	return t
@@ -136,12 +140,12 @@ func NewTable() *Table {
 func (t *Table) SetBounds(b Bounds) { t.bounds.Store(&b) }
 
 // Reserve takes a place for a session: one unit of the quotas of its user and source, and of the capacity of the
-// process. It does so before the relay socket is opened, so that concurrent requests cannot exceed a limit. The error
+// process, with the memory of the session. It does so before the relay socket is opened, so that concurrent requests cannot exceed a limit. The error
 // is ErrUserQuota, ErrSourceQuota or ErrCapacity. Remove releases the place, or Cancel if the session is never added.
 func (t *Table) Reserve(s *Session) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if err := t.admits(s); err != nil {
+	if err := t.admits(s, false); err != nil {
 		return err
 	}
 	s.place = t.take(s, false)
@@ -150,16 +154,20 @@ func (t *Table) Reserve(s *Session) error {
 
 // admits returns the error of Reserve if a limit of the user, the source or the process is reached. The caller holds
 // mu.
-func (t *Table) admits(s *Session) error {
+func (t *Table) admits(s *Session, reserved bool) error {
 	b, none := t.bounds.Load(), new(holder)
 	user, source := cmp.Or(t.users[s.UserID], none), cmp.Or(t.sources[s.Source], none)
+	wide := cmp.Or(t.networks[network(s.Source)], none)
 	switch {
-	case b.UserSessions > 0 && user.places >= b.UserSessions:
+	case b.UserSessions > 0 && user.held[Places] >= int64(b.UserSessions):
 		return ErrUserQuota
-	case b.SourceSessions > 0 && !s.Shared && source.places >= b.SourceSessions:
+	case b.SourceSessions > 0 && !s.Shared && source.held[Places] >= int64(b.SourceSessions):
 		return ErrSourceQuota
-	case !t.fits(b.Capacity, user, source):
-		return ErrCapacity
+	}
+	for k, n := range (Amounts{Places: 1, Memory: s.price(reserved)}) {
+		if n > 0 && !t.fits(Kind(k), n, s.account.held[k], user, wide) {
+			return kinds[k].full
+		}
 	}
 	return nil
 }

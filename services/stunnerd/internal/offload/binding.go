@@ -43,6 +43,15 @@ type Entry struct {
 	// Count is called with the packets since its last call, by Fold, End and Offload.Fold, and once more within two
 	// seconds after the end for packets that were in progress. It must neither block nor call this package.
 	Count func(Counters)
+	// Share counts the slot: with 1 before a slot is used, and with -1 when its entry has ended. It may be nil.
+	Share Share
+}
+
+// Share is the share of the slots of a client.
+type Share interface {
+	// Add adds to the number of slots of the client. It returns an error, and adds nothing, if the client may not have
+	// more. It must neither block nor call this package.
+	Add(n int64) error
 }
 
 // Group is the set of bindings of one listener. They end together when its routes change.
@@ -113,7 +122,8 @@ func (b *Binding) Live(g Generation) bool {
 }
 
 // Arm makes the kernel forward the packets of an entry. It reports false, and the packets stay in user space, if all
-// slots are in use or the kernel path does not support the entry: IPv4 to IPv6, or addresses with a zone.
+// slots are in use, if Entry.Share has no slot for the client, or if the kernel path does not support the entry: IPv4 to
+// IPv6, or addresses with a zone.
 // To arm an entry again after Group.Invalidate is a few stores to memory. Otherwise Arm makes two system calls.
 // The fields Client, Listener, Channel, Peer and Relay must be the same for all entries of a binding.
 func (g Generation) Arm(b *Binding, e Entry) bool {

@@ -88,6 +88,7 @@ type record struct {
 	key   key
 	down  downKey
 	count func(Counters)
+	share Share // nil if nobody counts the slot
 
 	permitted atomic.Uint64 // of the slot when it was released, 0 before
 
@@ -179,12 +180,19 @@ func (t *table) arm(g Generation, b *Binding, e *Entry) bool {
 	if t.closed {
 		return false
 	}
-	index, ok := t.take()
-	if !ok {
+	if e.Share != nil && e.Share.Add(1) != nil {
 		t.offload.exhausted.Add(1)
 		return false
 	}
-	r := &record{table: t, slot: &t.slots[index], index: index, group: g.group.index, count: e.Count}
+	index, ok := t.take()
+	if !ok {
+		if e.Share != nil {
+			_ = e.Share.Add(-1)
+		}
+		t.offload.exhausted.Add(1)
+		return false
+	}
+	r := &record{table: t, slot: &t.slots[index], index: index, group: g.group.index, count: e.Count, share: e.Share}
 	r.key = key{
 		remote: e.Client.Addr().As16(), remotePort: port(e.Client.Port()), localPort: port(e.Listener.Port()),
 		channel: port(e.Channel),
@@ -290,6 +298,9 @@ func (r *record) stop() bool {
 	}
 	atomic.StoreUint64(&r.slot.until, 0)
 	r.ended = time.Now()
+	if r.share != nil {
+		_ = r.share.Add(-1)
+	}
 	return true
 }
 

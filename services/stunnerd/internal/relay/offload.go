@@ -70,6 +70,7 @@ func (r *Relay) arm(c *channel, generation offload.Generation, now time.Time) {
 		Until: r.time(c.until.Load()), Permitted: permitted,
 		Prolong: PermissionLifetime,
 		Count:   func(n offload.Counters) { r.countKernel(c, n) },
+		Share:   &r.slots,
 	})
 	if armed || !generation.Current() { // the next packet is judged by other routes
 		c.armAfter.Store(0)

@@ -72,6 +72,8 @@ type Relay struct {
 	// permitted reports whether CreatePermission has installed a permission for the IP address of a peer. Start sets it.
 	permitted func(peer netip.AddrPort) bool
 	undecided undecided
+	// slots is what the session holds of the slots of the kernel.
+	slots session.Claim
 	// nominations is nil until the client has nominated a peer.
 	nominations atomic.Pointer[nominations]
 }
@@ -114,7 +116,7 @@ func New(
 	s *session.Session, socket Socket, advertised netip.Addr, routes *Routes, m *meter.Meter, ended func(*Relay),
 ) *Relay {
 	s.Relay = netip.AddrPortFrom(advertised, socket.Port())
-	r := &Relay{session: s, socket: socket, routes: routes, meter: m, ended: ended}
+	r := &Relay{session: s, socket: socket, routes: routes, meter: m, ended: ended, slots: s.Claim(session.Slots)}
 	r.channels.Store(new([]*channel))
 	s.Channels = r.Channels
 	r.forget = m.RelayDrops.Watch(socket.Drops)

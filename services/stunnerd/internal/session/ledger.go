@@ -182,24 +182,29 @@ func (s *Session) Claim(k Kind) Claim { return Claim{of: &s.account, kind: k} }
 
 // Set makes the claim hold n. To hold more it needs what the process has left for the client, and that the session has
 // not ended: otherwise Set changes nothing, and the error is ErrCapacity or ErrEnded. To hold less it never fails.
-func (c *Claim) Set(n int64) error { return c.set(n, false) }
+func (c *Claim) Set(n int64) error { return c.change(func() int64 { return n }, false) }
+
+// Add makes the claim hold n more, or less if n is negative, like Set.
+func (c *Claim) Add(n int64) error { return c.change(func() int64 { return c.held + n }, false) }
 
 // Force is Set without a limit, for things that exist already.
-func (c *Claim) Force(n int64) { _ = c.set(n, true) }
+func (c *Claim) Force(n int64) { _ = c.change(func() int64 { return n }, true) }
 
 // Release makes the claim hold nothing. Further calls do nothing.
-func (c *Claim) Release() { _ = c.set(0, false) }
+func (c *Claim) Release() { _ = c.Set(0) }
 
 // ErrEnded is the error of Claim.Set if the session has ended.
 var ErrEnded = errors.New("the session has ended")
 
-func (c *Claim) set(n int64, force bool) error {
+// change makes the claim hold what next returns. It calls next with mu held.
+func (c *Claim) change(next func() int64, force bool) error {
 	if c.of == nil || c.of.table == nil {
 		return nil // of a session without a table, as in tests of other packages
 	}
 	t := c.of.table
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	n := next()
 	more := n - c.held
 	switch {
 	case more > 0 && !c.of.open:

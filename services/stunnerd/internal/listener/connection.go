@@ -49,9 +49,9 @@ type transport struct {
 	stream bool
 }
 
-func (t transport) frames(from io.Reader) frames {
+func (t transport) frames(from io.Reader, charge func() session.Claim) frames {
 	if t.stream {
-		return newFramer(from)
+		return newFramer(from, charge)
 	}
 	return &records{from: from}
 }
@@ -59,6 +59,8 @@ func (t transport) frames(from io.Reader) frames {
 // frames reads frames of at most limit bytes from a client. The slice that next returns is valid until the next call.
 type frames interface {
 	next(limit int) ([]byte, error)
+	// close frees memory when the connection has ended.
+	close()
 }
 
 // connections serves the connections of a listener, each in a goroutine.
@@ -220,7 +222,7 @@ type connection struct {
 func newConnection(conn net.Conn, l *connections) *connection {
 	c := &connection{raw: conn, conn: conn, addr: addrOf(conn.RemoteAddr()), listener: l}
 	if s, ok := conn.(*stream); ok {
-		c.out = &outlet{stream: s, conn: s, drop: c.drop, run: c.run}
+		c.out = &outlet{stream: s, conn: s, drop: c.drop, run: c.run, charge: c.memory}
 	}
 	c.slot = l.opt.Limits.unauthenticated.slot(c.addr.Addr(), func() {
 		if c.session() != nil {
@@ -277,10 +279,15 @@ func (c *connection) serve() {
 		c.out.stream.unblock()
 		c.out.conn = c.conn
 	}
-	in := c.listener.frames(c.conn)
+	in := c.listener.frames(c.conn, c.memory)
+	defer in.close()
 	c.setUnauthenticated(firstMessageTimeout)
 	for {
 		frame, err := in.next(c.limit())
+		if err == errNoMemory {
+			c.drop(meter.Capacity)
+			continue
+		}
 		if err != nil {
 			if errors.Is(err, errNotTURN) || errors.Is(err, errTooLarge) {
 				c.drop(meter.Malformed)
@@ -347,6 +354,14 @@ func (c *connection) session() *relay.Relay {
 		return r
 	}
 	return nil
+}
+
+// memory returns a claim of the session for memory, or the zero Claim if there is no session.
+func (c *connection) memory() session.Claim {
+	if r := c.session(); r != nil {
+		return r.Session().Claim(session.Memory)
+	}
+	return session.Claim{}
 }
 
 // settle updates the field relay and the read deadline of the connection after a message was handled. A client with a

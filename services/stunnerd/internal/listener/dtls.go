@@ -261,6 +261,9 @@ type records struct {
 	buf  []byte
 }
 
+// close does nothing: the buffer is a part of the price of a session.
+func (r *records) close() {}
+
 // next returns the content of one record, which is one message or ChannelData frame (RFC 7350 §3).
 func (r *records) next(limit int) ([]byte, error) {
 	if want := min(limit, recordLimit); len(r.buf) < want {

@@ -5,23 +5,38 @@ import (
 	"errors"
 	"io"
 
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/datagram"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/stunmsg"
 )
 
 // framer splits a byte stream into STUN messages and ChannelData frames (RFC 8656 §2.1, §12.5). One read may return
-// several frames, but framer never waits for more bytes than the current frame needs. Its buffer does not grow beyond
-// twice the limit of next.
+// several frames, but framer never waits for more bytes than the current frame needs. A frame that is longer than
+// smallBuffer has a large buffer, for which the session is charged, only until the frame is used.
 type framer struct {
 	from io.Reader
 	buf  []byte
 	// buf[read:write] contains the received bytes that were not returned yet.
 	read, write int
+	// large is the large buffer, and buf a slice of it. It is nil if buf is a small buffer.
+	large *[largeBuffer]byte
+	// small is the small buffer while large is in use.
+	small []byte
+	// charge returns a claim of the session for the large buffer. memory is the claim while large is in use.
+	charge func() session.Claim
+	memory session.Claim
 }
 
 var (
 	errNotTURN  = errors.New("neither STUN nor ChannelData")
 	errTooLarge = errors.New("frame is longer than allowed")
+	// errNoMemory means that a frame was discarded, because the process has no memory for the large buffer that the
+	// session may have. The next frame can be read.
+	errNoMemory = errors.New("no memory for a long frame")
 )
+
+// largeBuffers are large buffers that are not in use.
+var largeBuffers datagram.Pool[[largeBuffer]byte]
 
 const (
 	// firstBuffer is the buffer size of a new connection. The buffer has room for any frame of a client without a
@@ -29,19 +44,27 @@ const (
 	firstBuffer = unauthenticatedLimit
 	// smallBuffer is the minimum size of the buffer of a client with a session.
 	smallBuffer = 4096
+	// largeBuffer is the size of the buffer for a longer frame. It has room for any frame.
+	largeBuffer = (sessionLimit + 3) &^ 3
 	// frameHeader is the number of bytes that are needed to compute the length of a frame.
 	frameHeader = 4
 )
 
-func newFramer(from io.Reader) *framer {
-	return &framer{from: from, buf: make([]byte, firstBuffer)}
+// The price of a long frame covers its buffer.
+var _ [session.PriceFrame - largeBuffer]struct{}
+
+func newFramer(from io.Reader, charge func() session.Claim) *framer {
+	return &framer{from: from, buf: make([]byte, firstBuffer), charge: charge}
 }
 
 // next returns the next whole frame with its padding. The frame is valid until the next call. If a frame is longer than
-// limit, next returns an error, and the stream cannot be used any more.
+// limit, next returns an error, and the stream cannot be used any more, except after errNoMemory.
 func (f *framer) next(limit int) ([]byte, error) {
-	if limit > firstBuffer && len(f.buf) < smallBuffer {
-		f.compact(smallBuffer)
+	switch {
+	case f.large != nil && f.write-f.read <= len(f.small):
+		f.shrink()
+	case limit > firstBuffer && len(f.buf) < smallBuffer:
+		f.move(make([]byte, smallBuffer))
 	}
 	if err := f.fill(frameHeader); err != nil {
 		return nil, err
@@ -52,6 +75,12 @@ func (f *framer) next(limit int) ([]byte, error) {
 	}
 	if size > limit {
 		return nil, errTooLarge
+	}
+	if size > len(f.buf) && !f.enlarge() {
+		if err := f.discard(size); err != nil {
+			return nil, err
+		}
+		return nil, errNoMemory
 	}
 	if err := f.fill(size); err != nil {
 		return nil, err
@@ -76,13 +105,13 @@ func frameSize(header []byte) (int, error) {
 	return 0, errNotTURN
 }
 
-// fill reads until n bytes are buffered.
+// fill reads until n bytes are buffered. The buffer has room for n.
 func (f *framer) fill(n int) error {
 	if f.write-f.read >= n {
 		return nil
 	}
 	if f.read+n > len(f.buf) {
-		f.compact(n)
+		f.move(f.buf)
 	}
 	for f.write-f.read < n {
 		m, err := f.from.Read(f.buf[f.write:])
@@ -97,12 +126,48 @@ func (f *framer) fill(n int) error {
 	return nil
 }
 
-// compact moves the buffered bytes to the start of the buffer, and enlarges it to n bytes if needed.
-func (f *framer) compact(n int) {
-	to := f.buf
-	if n > len(to) {
-		to = make([]byte, max(n, 2*len(f.buf)))
-	}
+// move moves the buffered bytes to the start of a buffer, which may be the present one.
+func (f *framer) move(to []byte) {
 	f.write = copy(to, f.buf[f.read:f.write])
 	f.read, f.buf = 0, to
+}
+
+// enlarge replaces the small buffer by a large one. It reports false if the session may not hold it.
+func (f *framer) enlarge() bool {
+	f.memory = f.charge()
+	if f.memory.Set(session.PriceFrame) != nil {
+		return false
+	}
+	f.small, f.large = f.buf, largeBuffers.Get()
+	f.move(f.large[:])
+	return true
+}
+
+// shrink replaces the large buffer by the small one, which has room for the buffered bytes.
+func (f *framer) shrink() {
+	f.move(f.small)
+	f.close()
+}
+
+// close gives the large buffer back. After that the framer cannot be used, unless move has replaced the buffer.
+func (f *framer) close() {
+	if f.large != nil {
+		largeBuffers.Put(f.large)
+		f.memory.Release()
+		f.large, f.small = nil, nil
+	}
+}
+
+// discard reads a frame of n bytes and forgets it.
+func (f *framer) discard(n int) error {
+	for {
+		have := min(n, f.write-f.read)
+		f.read += have
+		if n -= have; n == 0 {
+			return nil
+		}
+		if err := f.fill(1); err != nil {
+			return err
+		}
+	}
 }

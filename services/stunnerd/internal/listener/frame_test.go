@@ -7,6 +7,7 @@ import (
 	"testing"
 	"testing/iotest"
 
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/stunmsg"
 )
 
@@ -36,8 +37,11 @@ func channelData(payload int) []byte {
 	return f
 }
 
+// uncharged is the charge of a connection without a session.
+func uncharged() session.Claim { return session.Claim{} }
+
 func collect(from io.Reader, limit int) (frames [][]byte, err error) {
-	f := newFramer(from)
+	f := newFramer(from, uncharged)
 	for {
 		frame, err := f.next(limit)
 		if err != nil {
@@ -77,7 +81,7 @@ func TestFramesAreFoundInAnySplit(t *testing.T) {
 func TestShortFrameIsNotHeldBack(t *testing.T) {
 	in, out := io.Pipe()
 	defer in.Close()
-	f := newFramer(in)
+	f := newFramer(in, uncharged)
 	for size := 1; size <= 9; size++ {
 		go out.Write(channelData(size))
 		frame, err := f.next(sessionLimit)
@@ -112,6 +116,68 @@ func TestWhatIsNoTURNIsRefused(t *testing.T) {
 	}
 }
 
+// the large buffer for a long frame is charged only while the frame is incomplete or in use. A session that may not
+// hold it loses the frame, and keeps the stream. Nothing is charged after the end.
+func TestLongFramesAreCharged(t *testing.T) {
+	table := session.NewTable()
+	s := &session.Session{UserID: "ann"}
+	if err := table.Reserve(s); err != nil {
+		t.Fatal(err)
+	}
+	base := table.Held()[session.Memory]
+	limit := func(memory int64) {
+		table.SetBounds(session.Bounds{Capacity: session.Amounts{session.Memory: memory}})
+	}
+	charge := func() session.Claim { return s.Claim(session.Memory) }
+	in, out := io.Pipe()
+	f := newFramer(in, charge)
+	next := func(what string, want []byte, charged int64) {
+		t.Helper()
+		got, err := f.next(sessionLimit)
+		if want == nil && err != errNoMemory || want != nil && (err != nil || !bytes.Equal(got, want)) {
+			t.Errorf("%s: %d bytes, %v", what, len(got), err)
+		}
+		if more := table.Held()[session.Memory] - base; more != charged {
+			t.Errorf("%s: %d bytes are charged, want %d", what, more, charged)
+		}
+	}
+	long, short := channelData(60_000), channelData(100)
+	go func() {
+		for _, b := range [][]byte{short, long[:10], long[10:40_000], long[40_000:], short, long, long, short, long, short} {
+			_, _ = out.Write(b)
+		}
+		_, _ = out.Write(long[:30_000]) // half a frame, and the end
+		_ = out.Close()
+	}()
+	next("a short frame", short, 0)
+	next("a long frame in pieces", long, session.PriceFrame)
+	next("a short frame after it", short, 0)
+	next("another long frame", long, session.PriceFrame)
+	next("and another", long, session.PriceFrame)
+	next("a short frame after them", short, 0)
+	if len(f.buf) != smallBuffer {
+		t.Errorf("the buffer has %d bytes after long frames, want %d", len(f.buf), smallBuffer)
+	}
+	limit(base + session.PriceFrame - 1)
+	next("a long frame without memory", nil, 0)
+	next("a short frame after it", short, 0)
+	limit(0)
+	if _, err := f.next(sessionLimit); err != io.ErrUnexpectedEOF {
+		t.Errorf("half a frame: %v", err)
+	}
+	if more := table.Held()[session.Memory] - base; more != session.PriceFrame {
+		t.Errorf("half a frame: %d bytes are charged", more)
+	}
+	table.Cancel(s) // the buffer outlives the session
+	if held := table.Held()[session.Memory]; held != session.PriceFrame {
+		t.Errorf("after the session %d bytes are charged for the buffer", held)
+	}
+	f.close()
+	if held := table.Held(); held != (session.Amounts{}) {
+		t.Errorf("after the end the ledger has %v", held)
+	}
+}
+
 // F-02: the same bytes give the same frames and the same end however they are split into reads: those of RFC 8656 §12.5
 // and RFC 8489 §6.2.2. The buffer stays within the limit, and the work is linear.
 func FuzzFramer(f *testing.F) {
@@ -130,9 +196,9 @@ func FuzzFramer(f *testing.F) {
 	f.Add(stunMessage(6), []byte{3}, true)
 	f.Add(stunMessage(8)[:21], []byte{20}, true)
 	f.Add([]byte{0x7F, 1, 0, 0, 0x80, 0, 0, 0}, []byte{4}, true)
-	f.Fuzz(func(t *testing.T, stream, sizes []byte, session bool) {
+	f.Fuzz(func(t *testing.T, stream, sizes []byte, inSession bool) {
 		limit := unauthenticatedLimit
-		if session {
+		if inSession {
 			limit = sessionLimit
 		}
 		want, wantErr := frames8656(stream, limit)
@@ -145,7 +211,7 @@ func FuzzFramer(f *testing.F) {
 			pieces, rest = append(pieces, rest[:n]), rest[n:]
 		}
 		from := &counted{chunks: pieces}
-		framer := newFramer(from)
+		framer := newFramer(from, uncharged)
 		for i := 0; ; i++ {
 			frame, err := framer.next(limit)
 			if err != nil {
@@ -158,8 +224,7 @@ func FuzzFramer(f *testing.F) {
 				t.Fatalf("frame %d is % x", i, frame)
 			}
 		}
-		// A buffer is doubled, or grows to the length of one frame.
-		if most := max(smallBuffer, 2*limit); !session && len(framer.buf) > smallBuffer || len(framer.buf) > most {
+		if !inSession && len(framer.buf) > smallBuffer || len(framer.buf) > largeBuffer {
 			t.Fatalf("buffer grew to %d", len(framer.buf))
 		}
 		// A piece is split at the end of the buffer at most twice for each frame: in its header and in the rest.

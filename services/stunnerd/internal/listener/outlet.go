@@ -9,6 +9,7 @@ import (
 
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/datagram"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
 )
 
 const (
@@ -44,6 +45,11 @@ type outlet struct {
 	closed   bool
 	queue    []queuedFrame
 	queued   int // bytes in queue
+	// charge returns a claim of the session for the queue. memory is the claim while the queue is in use, for charged
+	// bytes.
+	charge  func() session.Claim
+	memory  session.Claim
+	charged int
 	// adapted is when adapt was called last.
 	adapted time.Time
 }
@@ -150,9 +156,38 @@ func (o *outlet) enqueue(frame []byte) error {
 		o.remove(oldest)
 		o.drop(meter.SlowClient)
 	}
+	if !o.pay(len(frame)) && (queuedFrame{bytes: frame}).isMedia() {
+		return datagram.ErrCongested
+	}
 	o.queue = append(o.queue, queuedFrame{slices.Clone(frame), now})
 	o.queued += len(frame)
 	return nil
+}
+
+// chargeStep is the step in which the session is charged for its queue, so that few frames change the charge.
+const chargeStep = 16 << 10
+
+// pay charges the session for n more bytes in the queue. It reports false if the session may not hold them.
+func (o *outlet) pay(n int) bool {
+	most := o.queued + n
+	if most <= o.charged {
+		return true
+	}
+	if o.charged == 0 {
+		o.memory = o.charge()
+	}
+	steps := (most + chargeStep - 1) / chargeStep * chargeStep
+	if o.memory.Set(int64(steps)) != nil {
+		return false
+	}
+	o.charged = steps
+	return true
+}
+
+// empty frees the queue.
+func (o *outlet) empty() {
+	o.queue, o.queued, o.charged = nil, 0, 0
+	o.memory.Release()
 }
 
 // outdated reports whether the oldest media in the queue has waited too long.
@@ -207,6 +242,7 @@ func (o *outlet) refill() (done bool) {
 		o.remove(0)
 		if _, err := o.conn.Write(frame); err != nil {
 			o.closed = true
+			o.empty()
 			_ = o.stream.Close()
 			return true
 		}
@@ -214,7 +250,8 @@ func (o *outlet) refill() (done bool) {
 	if o.stream.behind() {
 		return false
 	}
-	o.draining, o.queue = false, nil
+	o.draining = false
+	o.empty()
 	_ = o.stream.SetWriteDeadline(time.Time{}) // fails only on a closed connection
 	return true
 }
@@ -224,4 +261,5 @@ func (o *outlet) close() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.closed = true
+	o.empty()
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/datagram"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/stunmsg"
 )
 
@@ -43,7 +44,7 @@ func newOutlet(t *testing.T, secure bool) (o *outlet, client net.Conn, drops *at
 	}
 	var running sync.WaitGroup
 	drops = new(atomic.Int64)
-	o = &outlet{stream: s, conn: s, run: running.Go, drop: func(r meter.Reason) {
+	o = &outlet{stream: s, conn: s, run: running.Go, charge: uncharged, drop: func(r meter.Reason) {
 		if r != meter.SlowClient {
 			t.Errorf("dropped because of %v", r)
 		}
@@ -93,6 +94,53 @@ func eachTransport(t *testing.T, test func(t *testing.T, secure bool)) {
 	}
 }
 
+// the queue of a client that does not read is charged. Media that the session may not hold is dropped, and answers
+// are not. Nothing is charged after the client has read everything, nor after the end.
+func TestQueueIsCharged(t *testing.T) {
+	o, client, _ := newOutlet(t, false)
+	table := session.NewTable()
+	s := &session.Session{UserID: "ann"}
+	if err := table.Reserve(s); err != nil {
+		t.Fatal(err)
+	}
+	base := table.Held()[session.Memory]
+	table.SetBounds(session.Bounds{Capacity: session.Amounts{session.Memory: base + 2*chargeStep}})
+	o.charge = func() session.Claim { return s.Claim(session.Memory) }
+	var drained sync.WaitGroup
+	o.run = drained.Go
+	charged := func() int64 { return table.Held()[session.Memory] - base }
+	answer := stun.MustBuild(stun.TransactionID, stun.BindingSuccess).Raw
+	fill := func() (refused bool) {
+		for range 20_000 {
+			if err := o.Send(numbered(0)); errors.Is(err, datagram.ErrCongested) {
+				refused = true
+			} else if err != nil {
+				t.Fatal(err)
+			}
+		}
+		return refused
+	}
+	if refused := fill(); !refused || charged() != 2*chargeStep {
+		t.Errorf("%d bytes are charged of %d, media refused: %t", charged(), 2*chargeStep, refused)
+	}
+	if err := o.Send(answer); err != nil {
+		t.Errorf("an answer: %v", err)
+	}
+	var read sync.WaitGroup
+	read.Go(func() { _, _ = io.Copy(io.Discard, client) })
+	drained.Wait()
+	if n := charged(); n != 0 {
+		t.Errorf("%d bytes are charged for an empty queue", n)
+	}
+	_ = client.Close()
+	read.Wait()
+	o.close()
+	table.Cancel(s)
+	if held := table.Held(); held != (session.Amounts{}) {
+		t.Errorf("after the end the ledger has %v", held)
+	}
+}
+
 // A client that does not read blocks no sender. Later it reads whole frames in order, with all answers. Media that is
 // sent when it has read them arrives.
 func TestSlowClientLosesOldMediaOnly(t *testing.T) {
@@ -124,7 +172,7 @@ func TestSlowClientLosesOldMediaOnly(t *testing.T) {
 // that waits may be dropped by its age before the client reads it. It returns the number of answers.
 func readThenSend(t *testing.T, o *outlet, client net.Conn, want, number int) (answers int) {
 	t.Helper()
-	in, last := newFramer(client), -1
+	in, last := newFramer(client, uncharged), -1
 	for answers < want {
 		last, answers = readMore(t, in, client, last, answers)
 	}
@@ -161,7 +209,7 @@ func readMore(t *testing.T, in *framer, client net.Conn, last, answers int) (int
 // D-06: the age of media for a client over TCP or TLS is bounded, however slowly the client reads.
 func TestQueuedMediaIsDroppedByAge(t *testing.T) {
 	var dropped int
-	o := &outlet{drop: func(meter.Reason) { dropped++ }, draining: true, adapted: time.Now().Add(time.Hour)}
+	o := &outlet{charge: uncharged, drop: func(meter.Reason) { dropped++ }, draining: true, adapted: time.Now().Add(time.Hour)}
 	if err := o.Send(numbered(1)); err != nil {
 		t.Fatal(err)
 	}

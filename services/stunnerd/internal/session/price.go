@@ -11,6 +11,8 @@ const (
 	// PriceChannel is the price of a channel binding, with its permission. If the kernel forwards its data, it has two
 	// more entries in maps of the kernel.
 	PriceChannel = 640
+	// PriceFrame is the price of the buffer for a long frame of a client over TCP or TLS, while the frame is incomplete.
+	PriceFrame = 66 << 10
 	// PriceReserved is the price of a reserved port: its socket and its token.
 	PriceReserved = 4 << 10
 	// Permissions and channels that the price of a session includes, so that an ordinary call that was admitted can

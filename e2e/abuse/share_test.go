@@ -114,12 +114,12 @@ func (d *target) allocate(
 	return client, codeOf(t, client, stun.MethodAllocate, append(attrs, ask.UDP())...)
 }
 
-// T-12: the holder of one credential tries continuously to use all 2,000 descriptors of a process. 300 callers that
+// T-12: the holder of one credential tries continuously to use all 2,000 descriptors of a process. 150 callers that
 // share one user ID and one address get their allocations, also if the holder has the same user ID or address. Other
 // users do too.
 func TestOneUserDoesNotTakeAllAllocations(t *testing.T) {
 	t.Parallel()
-	const files, callers = 2000, 300
+	const files, callers = 2000, 150
 	for name, holder := range map[string]struct {
 		id   string
 		from netip.Addr

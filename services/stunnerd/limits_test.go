@@ -6,10 +6,14 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/debug"
+	"strconv"
 	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/stunner-gateway/stunner/services/api/config"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
 )
 
 func TestCapacityFollowsMemoryAndDescriptors(t *testing.T) {
@@ -28,6 +32,51 @@ func TestCapacityFollowsMemoryAndDescriptors(t *testing.T) {
 		t.Errorf("with 64 MiB: %d, want %d", got, want)
 	}
 }
+
+// docs/stunnerd.md has the prices of package session, and how many allocations fit into a memory limit.
+func TestMemoryOfAllocationsIsDocumented(t *testing.T) {
+	page, err := os.ReadFile("../../docs/stunnerd.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const limit = 512 << 20
+	kib := func(p config.Protocol) string {
+		return strconv.FormatFloat(float64(session.PriceOf(p, 0, 0))/(1<<10), 'f', 1, 64)
+	}
+	fit := func(price int64) string {
+		n := sessionMemory(limit) / price
+		return fmt.Sprintf("%d,%03d", n/1000, n%1000)
+	}
+	most := session.PriceOf(config.TURNUDP, 256, 64)
+	for _, text := range []string{
+		fmt.Sprintf("channels | %s KiB |", kib(config.TURNUDP)),
+		fmt.Sprintf("| %s KiB; %s KiB; %s KiB |", kib(config.TURNTCP), kib(config.TURNTLS), kib(config.TURNDTLS)),
+		fmt.Sprintf("each further channel | %d bytes |", session.PricePermission),
+		fmt.Sprintf("reserved port | %d KiB |", session.PriceReserved>>10),
+		fmt.Sprintf("until it is complete | %d KiB |", session.PriceFrame>>10),
+		fmt.Sprintf("%s over TLS, %s over DTLS, or %s with 256", fit(session.PriceOf(config.TURNTLS, 0, 0)),
+			fit(session.PriceOf(config.TURNDTLS, 0, 0)), fit(most)),
+		fmt.Sprintf("it is %d KiB and %d channels", sessionMemory(limit)/capacityOf(limit)>>10, 65536/capacityOf(limit)),
+	} {
+		if !strings.Contains(string(page), text) {
+			t.Errorf("docs/stunnerd.md does not contain %q", text)
+		}
+	}
+	if got := sessionMemory(0); got != 0 {
+		t.Errorf("without a memory limit sessions may hold %d bytes", got)
+	}
+	for limit := int64(32 << 20); limit <= 1<<40; limit *= 2 { // the capacity is what the memory suffices for
+		if need := capacityOf(limit) * session.PriceOf(config.TURNTCP, 0, 0); need > sessionMemory(limit) && limit > 64<<20 {
+			t.Errorf("with %d MiB %d sessions need %d MiB", limit>>20, capacityOf(limit), need>>20)
+		}
+		if need := capacityOf(limit) * session.PriceOf(config.TURNUDP, 0, 0); need > sessionMemory(limit) {
+			t.Errorf("with %d MiB %d sessions need %d MiB", limit>>20, capacityOf(limit), need>>20)
+		}
+	}
+}
+
+// capacityOf is the number of places of a memory limit.
+func capacityOf(limit int64) int64 { return limit / memoryPerSession }
 
 // From the start the table of file descriptors has room for all clients, because the process stops while it grows.
 func TestFileTableHasRoomForAllClients(t *testing.T) {

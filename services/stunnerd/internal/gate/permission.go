@@ -51,7 +51,7 @@ func (p *permissions) reserve(peers []netip.AddrPort, channels int, channel bool
 	if all > MaxPermissions {
 		return errPermissions
 	}
-	return p.memory.Set(session.PriceOf(all, channels))
+	return p.memory.Set(session.PriceOfMore(all, channels))
 }
 
 // fresh returns how many of the peers have no permission. It stops to count beyond MaxPermissions.
@@ -69,7 +69,7 @@ func (p *permissions) fresh(peers []netip.AddrPort) int {
 func (p *permissions) charge(channels int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.memory.Force(session.PriceOf(len(p.list), channels))
+	p.memory.Force(session.PriceOfMore(len(p.list), channels))
 }
 
 // release ends the charge. It is called when the session has ended.

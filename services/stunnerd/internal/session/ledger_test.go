@@ -211,7 +211,8 @@ func TestOrdinarySessionOfAUserThatHoldsMuch(t *testing.T) {
 
 // T-12: the memory of sessions is bounded for each transport, and an ended session returns it.
 func TestMemoryOfSessionsIsBounded(t *testing.T) {
-	for protocol, price := range sessionPrices {
+	for protocol, more := range transportPrices {
+		price := priceSession + more
 		table := NewTable()
 		table.SetBounds(Bounds{Capacity: Amounts{Places: 1000, Memory: 10 * price}})
 		var all []*Session

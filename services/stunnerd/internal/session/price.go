@@ -23,14 +23,31 @@ const (
 	included = includedPermissions*PricePermission + includedChannels*PriceChannel
 )
 
-// sessionPrices are the prices of a session by the protocol of its listener: the allocation, the relay socket and the
-// transport to the client, which is a socket with its buffers, and over connections the goroutine, the frame buffer and
-// the state of TLS or DTLS.
-var sessionPrices = map[config.Protocol]int64{
-	config.TURNUDP:  20<<10 + included,
-	config.TURNTCP:  28<<10 + included,
-	config.TURNTLS:  60<<10 + included,
-	config.TURNDTLS: 60<<10 + included,
+// priceSession is the price of what a session has over any transport: the allocation, the relay socket, and over UDP a
+// socket for the data to the client.
+const priceSession = 20<<10 + included
+
+// transportPrices are the prices of the connection of a client by the protocol of the listener: its goroutines, its
+// buffers, the socket, and over TLS and DTLS the keys and the buffers for records of up to 16 KiB.
+var transportPrices = map[config.Protocol]int64{
+	config.TURNUDP:  0,
+	config.TURNTCP:  16 << 10,
+	config.TURNTLS:  48 << 10,
+	config.TURNDTLS: 80 << 10,
+}
+
+// PriceOfTransport returns the price of the connection of a client to a listener with a protocol.
+func PriceOfTransport(p config.Protocol) int64 { return transportPrices[p] }
+
+// PriceOf returns the price of a session with permissions and channels.
+func PriceOf(p config.Protocol, permissions, channels int) int64 {
+	return priceSession + transportPrices[p] + PriceOfMore(permissions, channels)
+}
+
+// PriceOfMore returns the price of permissions and channels, without those that each session includes.
+func PriceOfMore(permissions, channels int) int64 {
+	return int64(max(0, permissions-includedPermissions))*PricePermission +
+		int64(max(0, channels-includedChannels))*PriceChannel
 }
 
 // price returns the price of a place: of a reserved port, or of the session itself.
@@ -38,14 +55,5 @@ func (s *Session) price(reserved bool) int64 {
 	if reserved {
 		return PriceReserved
 	}
-	if p, ok := sessionPrices[s.Protocol]; ok {
-		return p
-	}
-	return sessionPrices[config.TURNUDP]
-}
-
-// PriceOf returns the price of the permissions and channels of a session, beyond those that the session includes.
-func PriceOf(permissions, channels int) int64 {
-	return int64(max(0, permissions-includedPermissions))*PricePermission +
-		int64(max(0, channels-includedChannels))*PriceChannel
+	return PriceOf(s.Protocol, 0, 0)
 }

@@ -57,6 +57,7 @@ type hosts struct {
 	roots                         *x509.CertPool
 	dir                           string
 	process                       *bed.Process
+	ephemeral                     bool // each client has a user ID and an ephemeral credential of its own
 }
 
 // newHosts makes the hosts and their links: of TAP interfaces, whose driver supports XDP, or of veth interfaces.
@@ -139,6 +140,9 @@ type server struct {
 	name string
 	// engine is the offload engine of stunnerd, and mechanism how its programs are attached; empty in user space.
 	engine, mechanism string
+	// memory confines the process, if it is not nil, and state is the folder of its journal.
+	memory *bed.MemoryGroup
+	state  string
 }
 
 // coturn is the server for comparison.
@@ -166,11 +170,14 @@ func (h *hosts) run(t *testing.T, what server) {
 	if err != nil {
 		t.Fatal("setpriv is not installed: run `sudo apt-get install --yes util-linux`")
 	}
-	h.server.Do(func() {
-		h.process = bedtest.Start(t, bed.Command{
-			Name: what.name, Path: path, Args: append(capabilities, args...), Dir: h.dir, Logs: t.TempDir(),
-		}, func(context.Context) error { return nil })
-	})
+	if what.state != "" {
+		args = append(args, "--state-dir", what.state)
+	}
+	command := bed.Command{Name: what.name, Path: path, Args: append(capabilities, args...), Dir: h.dir, Logs: t.TempDir()}
+	if what.memory != nil {
+		command = what.memory.Contain(command)
+	}
+	h.server.Do(func() { h.process = bedtest.Start(t, command, func(context.Context) error { return nil }) })
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	must(t, h.process.Until(ctx, func(ctx context.Context) error { // it opens the other transports before
@@ -184,7 +191,7 @@ func (h *hosts) run(t *testing.T, what server) {
 
 var neighbourConfig = template.Must(template.New("config").Parse(`version: v1
 admin: {name: abuse/neighbours, healthcheck_endpoint: "http://127.0.0.1:8086", metrics_endpoint: "http://127.0.0.1:8080/metrics", offload_engine: {{.Engine}}}
-auth: {type: static, realm: abuse.example.org, credentials: {username: {{.User}}, password: {{.Password}}}}
+auth: {type: {{.Type}}, realm: abuse.example.org, credentials: {username: {{.User}}, password: {{.Password}}{{with .Secret}}, secret: {{.}}{{end}}}}
 listeners:
 {{- range $protocol, $port := .Ports}}
   - {name: {{$protocol}}, protocol: TURN-{{$protocol}}, address: {{$.Address}}, port: {{$port}}, routes: [peers], cert: {{$.Cert}}, key: {{$.Key}}}
@@ -197,7 +204,12 @@ clusters:
 func (h *hosts) stunnerd(t *testing.T, engine string) []string {
 	t.Helper()
 	var config bytes.Buffer
+	kind, shared := "static", ""
+	if h.ephemeral {
+		kind, shared = "ephemeral", secret
+	}
 	must(t, neighbourConfig.Execute(&config, map[string]any{
+		"Type": kind, "Secret": shared,
 		"User": user, "Password": password, "Address": serverAddr, "Peers": peerNet, "Slow": slowNet, "Engine": engine,
 		"Ports": map[string]uint16{
 			"DTLS": dtlsServer.Port(), "TCP": turnServer.Port(), "TLS": dtlsServer.Port(), "UDP": turnServer.Port(),

@@ -42,15 +42,15 @@ const mostChannels = "a user sends over channels to peers that do not exist"
 func TestNoisyNeighbour(t *testing.T) {
 	quiet, noisy, whole := [2]*hosts{}, [2]*hosts{}, t // with veth and with TAP interfaces
 	for _, n := range neighbours {
-		servers := []server{{"stunnerd", "None", ""}}
+		servers := []server{{name: "stunnerd", engine: "None"}}
 		if *withReference {
-			servers = append(servers, server{coturn, "", ""})
+			servers = append(servers, server{name: coturn})
 		}
 		if *withPaths || n.sentence == mostChannels {
-			servers = append(servers, server{"stunnerd by TCX", "TC", "TCX"}, server{"stunnerd by XDP", "XDP", "XDP"})
+			servers = append(servers, server{name: "stunnerd by TCX", engine: "TC", mechanism: "TCX"}, server{name: "stunnerd by XDP", engine: "XDP", mechanism: "XDP"})
 		}
 		if *withPaths {
-			servers = append(servers, server{"stunnerd by clsact", "TC", "clsact"})
+			servers = append(servers, server{name: "stunnerd by clsact", engine: "TC", mechanism: "clsact"})
 		}
 		round := map[string]figures{}
 		t.Run(n.sentence, func(t *testing.T) {
@@ -167,9 +167,14 @@ func (h *hosts) options(over call.Network, number uint16) call.Options {
 	if over == call.TLS || over == call.DTLS {
 		gateway = dtlsServer
 	}
+	name, word := user, password
+	if h.ephemeral {
+		c := mint(fmt.Sprint("caller-", number))
+		name, word = c.Username, string(c.Password)
+	}
 	return call.Options{
 		Gateway: gateway, Network: over, Do: h.far.Do, Local: netip.AddrPortFrom(host(farClients, number), port),
-		Roots: h.roots, Username: user, Password: password, Peer: h.echo[int(number)%len(h.echo)],
+		Roots: h.roots, Username: name, Password: word, Peer: h.echo[int(number)%len(h.echo)],
 		Interval: 20 * time.Millisecond,
 	}
 }

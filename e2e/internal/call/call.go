@@ -93,7 +93,7 @@ func Start(ctx context.Context, o Options) (*Call, error) {
 func open(ctx context.Context, o Options) (*Call, error) {
 	ctx, cancel := context.WithTimeout(ctx, setupTimeout)
 	defer cancel()
-	conn, err := dial(ctx, o)
+	conn, err := Dial(ctx, o)
 	if err != nil {
 		return nil, fmt.Errorf("connect to gateway %s/%s: %w", o.Gateway, o.Network, err)
 	}

@@ -12,8 +12,9 @@ import (
 	"github.com/pion/turn/v3"
 )
 
-// dial connects to the gateway. Stream and DTLS connections are wrapped as net.PacketConn for the client library.
-func dial(ctx context.Context, o Options) (conn net.PacketConn, err error) {
+// Dial connects to the gateway of o without an allocation. A stream or DTLS connection reads whole STUN and ChannelData
+// messages.
+func Dial(ctx context.Context, o Options) (conn net.PacketConn, err error) {
 	if o.Do == nil {
 		o.Do = func(f func()) { f() }
 	}

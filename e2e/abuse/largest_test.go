@@ -1,0 +1,401 @@
+package abuse
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/pion/stun/v2"
+
+	"github.com/stunner-gateway/stunner/e2e/internal/ask"
+	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/call"
+)
+
+const (
+	// hoarders is the number of sessions that one user opens at a time, and repeats how often each repeats its act at once.
+	hoarders, repeats = 16, 70
+	// datagram is the size of a large request over UDP, in bytes.
+	datagram = 1200
+	// permitted is the number of peers of a session that sends data.
+	permitted = 64
+	// journalLimit is the size of the volume of the journal, in bytes.
+	journalLimit = 4 << 20
+)
+
+var (
+	largestFlag = flag.Bool("largest", false, "run TestLargestClients with each request, attribute and transport")
+	// The memory of the server includes that of the kernel for it. The less it has, the sooner one user holds all of it.
+	memoryFlag   = flag.Int64("memory", 64, "MiB of the server in TestLargestClients")
+	hoardingFlag = flag.Duration("hoarding", 12*time.Second, "duration of the activity of one user in TestLargestClients")
+)
+
+// An act is a message that a user repeats, with other values each time, in as many sessions as it gets, some of
+// them at once and four a second then. Sessions over TCP and TLS end with half of the largest message instead.
+type act struct {
+	over      call.Network
+	request   string // of requests
+	attribute string // of attributes
+}
+
+func (a act) String() string {
+	return fmt.Sprintf("%s with %s over %s", a.request, a.attribute, a.over)
+}
+
+// channelData is the request that is no STUN message.
+const channelData = "ChannelData"
+
+// requests are the messages that a client may repeat.
+var requests = map[string]stun.MessageType{
+	"Allocate":         stun.NewType(stun.MethodAllocate, stun.ClassRequest),
+	"Refresh":          stun.NewType(stun.MethodRefresh, stun.ClassRequest),
+	"CreatePermission": stun.NewType(stun.MethodCreatePermission, stun.ClassRequest),
+	"ChannelBind":      stun.NewType(stun.MethodChannelBind, stun.ClassRequest),
+	"Binding":          stun.NewType(stun.MethodBinding, stun.ClassRequest),
+	"Send":             stun.NewType(stun.MethodSend, stun.ClassIndication),
+	channelData:        {},
+}
+
+// fixed are the attributes without which a request is refused. n is the number of the message.
+var fixed = map[string]func(n int) []stun.Setter{
+	"Allocate":         func(int) []stun.Setter { return []stun.Setter{ask.UDP()} },
+	"CreatePermission": func(n int) []stun.Setter { return []stun.Setter{ask.Peer(somePeer(n))} },
+	"ChannelBind": func(n int) []stun.Setter {
+		return []stun.Setter{ask.Channel(channel + uint16(n%0x1000)), ask.Peer(somePeer(n))}
+	},
+	"Send": func(n int) []stun.Setter { return []stun.Setter{ask.Peer(somePeer(n % permitted))} },
+}
+
+// attributes are those of requests (RFC 8489 §14, RFC 8656 §18) at their largest.
+var attributes = map[string]func(n int) []stun.Setter{
+	"no other attribute": func(int) []stun.Setter { return nil },
+	"XOR-PEER-ADDRESS as often as fits": func(n int) (all []stun.Setter) {
+		for i := range datagram / 12 * 4 / 5 {
+			all = append(all, ask.Peer(somePeer(n*100+i)))
+		}
+		return all
+	},
+	"DATA":                          filled(stun.AttrData, datagram),
+	"DATA that nominates a peer":    func(n int) []stun.Setter { return []stun.Setter{raw(stun.AttrData, check(n))} },
+	"EVEN-PORT":                     filled(stun.AttrEvenPort, 1),
+	"RESERVATION-TOKEN":             filled(stun.AttrReservationToken, 8),
+	"LIFETIME":                      func(int) []stun.Setter { return []stun.Setter{ask.Lifetime(1<<32 - 1)} },
+	"REQUESTED-ADDRESS-FAMILY":      func(int) []stun.Setter { return []stun.Setter{ask.Family(serverAddr)} },
+	"DONT-FRAGMENT":                 filled(stun.AttrDontFragment, 0),
+	"SOFTWARE":                      filled(stun.AttrSoftware, 763),
+	"an unknown optional attribute": filled(0xC0FE, datagram-100),
+	"unknown required attributes": func(n int) (all []stun.Setter) {
+		for i := range datagram / 4 * 3 / 4 {
+			all = append(all, raw(stun.AttrType(0x4000+i), nil))
+		}
+		return all
+	},
+}
+
+func raw(kind stun.AttrType, value []byte) stun.Setter {
+	return stun.RawAttribute{Type: kind, Value: value}
+}
+
+// filled returns an attribute with a random value.
+func filled(kind stun.AttrType, size int) func(int) []stun.Setter {
+	return func(int) []stun.Setter {
+		value := make([]byte, size)
+		for i := range value {
+			value[i] = byte(rand.Uint32())
+		}
+		return []stun.Setter{raw(kind, value)}
+	}
+}
+
+// somePeer returns one of about 65,000 peers with a route.
+func somePeer(n int) netip.AddrPort {
+	return netip.AddrPortFrom(host(peerNet, 300+uint16(n%0xFE00)), 9)
+}
+
+// check returns a connectivity check that nominates (RFC 8445 §7.2.2).
+func check(n int) []byte {
+	return stun.MustBuild(stun.TransactionID, stun.BindingRequest, stun.NewUsername(fmt.Sprintf("%0100d", n)),
+		raw(stun.AttrPriority, []byte{110, 0, 1, 255}), raw(stun.AttrUseCandidate, nil)).Raw
+}
+
+// acts are those that some findings are made of, or with -largest all: each request with each attribute over UDP, and
+// each request over each transport.
+func acts() (all []act) {
+	if !*largestFlag {
+		return []act{
+			{call.TCP, "ChannelBind", "no other attribute"},
+			{call.UDP, "CreatePermission", "XOR-PEER-ADDRESS as often as fits"},
+			{call.UDP, "Send", "DATA that nominates a peer"},
+		}
+	}
+	for request := range requests {
+		for attribute := range attributes {
+			all = append(all, act{call.UDP, request, attribute})
+		}
+		for _, over := range []call.Network{call.TCP, call.TLS, call.DTLS} {
+			all = append(all, act{over, request, "no other attribute"})
+		}
+	}
+	return all
+}
+
+// TestLargestClients: one user with one address repeats a message with different values in as many sessions as it gets.
+// The server lives in its memory limit, running calls lose no more than those of another server, new calls of other
+// users succeed, and all running calls continue after SIGKILL.
+func TestLargestClients(t *testing.T) {
+	quiet, noisy := newHosts(t, false), newHosts(t, false)
+	quiet.ephemeral, noisy.ephemeral = true, true
+	for _, a := range acts() {
+		t.Run(a.String(), func(t *testing.T) { survive(t, quiet, noisy, a) })
+	}
+}
+
+func survive(t *testing.T, quiet, noisy *hosts, a act) {
+	group, err := bed.NewMemoryGroup("abuse", *memoryFlag<<20)
+	must(t, err)
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		if err := group.Remove(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	confined := server{name: "stunnerd", engine: "None", memory: group, state: volume(t)}
+	quiet.run(t, server{name: "stunnerd", engine: "None"})
+	noisy.run(t, confined)
+	control, calls := quiet.calls(t, call.UDP), noisy.calls(t, call.UDP)
+	defer func() {
+		for _, c := range append(calls, control...) {
+			c.End(0)
+		}
+	}()
+	ctx, cancel := context.WithTimeout(t.Context(), *hoardingFlag)
+	defer cancel()
+	hoard := &hoard{hosts: noisy, act: a}
+	defer hoard.close()
+	hoard.fill(ctx)
+	f := noisy.join(t.Context(), call.UDP)
+	peak, err := group.Peak()
+	must(t, err)
+	note := fmt.Sprintf("%d sessions, %d refused, %d messages; peak %d MiB", hoard.open.Load(), hoard.refused.Load(),
+		hoard.sent.Load(), peak>>20)
+	if hoard.open.Load() == 0 {
+		t.Fatalf("TEST NOT VALID: %s: %v", note, hoard.failed)
+	}
+	lost := losses(calls)
+	undisturbed := losses(control)
+	t.Logf("%s; %.2f %% lost, control %.2f %%; %d of %d new calls, the slowest after %s", note, lost, undisturbed, f.made,
+		newCalls, f.slowest)
+	select {
+	case <-noisy.process.Done():
+		t.Fatalf("the server has ended: %v", noisy.process.Err())
+	default:
+	}
+	if lost > undisturbed+moreLost {
+		t.Errorf("running calls lose %.2f %%, those of the control %.2f %%", lost, undisturbed)
+	}
+	if f.made < newCalls {
+		t.Errorf("%d of %d new calls succeed within %s: %v", f.made, newCalls, newCallDeadline, f.errs)
+	}
+
+	hoard.close()
+	must(t, noisy.process.Kill())
+	noisy.run(t, confined)
+	again, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	for i, c := range calls {
+		if err := c.AwaitMore(again, 10); err != nil {
+			t.Errorf("call %d does not continue after SIGKILL: %v", i, err)
+		}
+	}
+}
+
+// volume returns a folder of a small file system, such as that of the journal in a pod.
+func volume(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	must(t, syscall.Mount("tmpfs", dir, "tmpfs", 0, fmt.Sprintf("size=%d", journalLimit)))
+	t.Cleanup(func() { must(t, syscall.Unmount(dir, syscall.MNT_DETACH)) })
+	return dir
+}
+
+// losses returns how many datagrams of calls are lost, in percent. The last ones, which may be on their way, do not count.
+func losses(calls []*call.Call) float64 {
+	const late = 25 // half a second of a call
+	sent, lost := 0, 0
+	for _, c := range calls {
+		s := c.Stats()
+		sent += s.Sent
+		lost += max(s.Sent-s.Received-late, 0)
+	}
+	return 100 * float64(lost) / float64(max(sent, 1))
+}
+
+// A hoard holds the sessions of one user at one address.
+type hoard struct {
+	*hosts
+	act
+	open, refused, sent atomic.Int64
+	group               sync.WaitGroup // of the sessions
+
+	mu     sync.Mutex
+	conns  []net.PacketConn
+	failed error // a failure that is no refusal
+}
+
+// fill opens sessions until the context ends.
+func (h *hoard) fill(ctx context.Context) {
+	for range hoarders {
+		h.group.Go(func() {
+			for ctx.Err() == nil {
+				if err := h.session(ctx); err != nil && ctx.Err() == nil {
+					h.mu.Lock()
+					h.failed = err
+					h.mu.Unlock()
+					select { // a refused client tries again soon
+					case <-time.After(100 * time.Millisecond):
+					case <-ctx.Done():
+					}
+				}
+			}
+		})
+	}
+	h.group.Wait()
+}
+
+// errRefused is the error of a session that the server refuses.
+var errRefused = errors.New("refused")
+
+// session opens a session, repeats the act in it, and keeps the session.
+func (h *hoard) session(ctx context.Context) error {
+	o := h.options(h.over, 0)
+	o.Local = netip.AddrPortFrom(abuserAddr, 0)
+	limited, cancel := context.WithTimeout(ctx, newCallDeadline)
+	defer cancel()
+	conn, err := call.Dial(limited, o)
+	if err != nil {
+		h.refused.Add(1)
+		return err
+	}
+	h.mu.Lock()
+	h.conns = append(h.conns, conn)
+	h.mu.Unlock()
+	u := mint("hoarder")
+	c := &client{PacketConn: conn, Client: ask.Client{Username: u.Username, Password: string(u.Password)}, to: net.UDPAddrFromAddrPort(o.Gateway)}
+	if _, err := c.exchange(stun.MethodAllocate, ask.UDP()); err != nil { // 401
+		return err
+	}
+	if answer, err := c.exchange(stun.MethodAllocate, ask.UDP()); err != nil || ask.Code(answer) != 0 {
+		h.refused.Add(1)
+		return errors.Join(err, conn.Close(), errRefused)
+	}
+	h.open.Add(1)
+	if h.request == channelData || h.request == "Send" {
+		var peers []stun.Setter
+		for n := range permitted {
+			peers = append(peers, ask.Peer(somePeer(n)))
+		}
+		_, err1 := c.exchange(stun.MethodCreatePermission, peers...)
+		_, err2 := c.exchange(stun.MethodChannelBind, ask.Channel(channel), ask.Peer(somePeer(0)))
+		if err := errors.Join(err1, err2); err != nil {
+			return err
+		}
+	}
+	send := func(n int) (err error) {
+		_, err = conn.WriteTo(h.message(c, n), c.to)
+		h.sent.Add(1)
+		return err
+	}
+	for n := range repeats {
+		if err := errors.Join(ctx.Err(), send(n)); err != nil {
+			return err
+		}
+	}
+	if h.over == call.UDP || h.over == call.DTLS {
+		h.group.Go(func() { pace(ctx, 4, func(n int) { _ = send(repeats + n) }) })
+	}
+	if h.over == call.TCP || h.over == call.TLS {
+		const size = 0xFFFC
+		half := binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(nil, channel), size)
+		_, err = conn.WriteTo(append(half, make([]byte, size/2)...), c.to)
+	}
+	return err
+}
+
+// message encodes the act.
+func (h *hoard) message(c *client, n int) []byte {
+	more := attributes[h.attribute](n)
+	if h.request == channelData {
+		payload := make([]byte, datagram)
+		if strings.HasPrefix(h.attribute, "DATA that") {
+			payload = check(n)
+		}
+		return ask.ChannelData(channel, append(payload, make([]byte, -len(payload)&3)...))
+	}
+	if of := fixed[h.request]; of != nil {
+		more = append(of(n), more...)
+	}
+	if kind := requests[h.request]; kind.Class == stun.ClassIndication {
+		return stun.MustBuild(append([]stun.Setter{stun.TransactionID, kind}, more...)...).Raw
+	}
+	return c.Request(requests[h.request].Method, more...)
+}
+
+// close closes the connections of all sessions, without a word to the server over UDP.
+func (h *hoard) close() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, conn := range h.conns {
+		_ = conn.Close()
+	}
+	h.conns = nil
+}
+
+// client is a client over any transport that encodes its messages itself.
+type client struct {
+	net.PacketConn
+	ask.Client
+	to net.Addr
+}
+
+// exchange sends a request, three times over UDP, and learns from the response.
+func (c *client) exchange(method stun.Method, attrs ...stun.Setter) (*stun.Message, error) {
+	request, buf := c.Request(method, attrs...), make([]byte, 2048)
+	for range 3 {
+		if _, err := c.WriteTo(request, c.to); err != nil {
+			return nil, err
+		}
+		_ = c.SetReadDeadline(time.Now().Add(time.Second))
+		for {
+			n, _, err := c.ReadFrom(buf)
+			if errors.Is(err, net.ErrClosed) || err != nil && !errors.Is(err, context.DeadlineExceeded) && !isTimeout(err) {
+				return nil, err
+			}
+			if err != nil {
+				break
+			}
+			m := &stun.Message{Raw: buf[:n]}
+			if m.Decode() == nil && m.TransactionID == [stun.TransactionIDSize]byte(request[8:20]) {
+				c.Learn(m)
+				return m, nil
+			}
+		}
+	}
+	return nil, fmt.Errorf("%w: no answer to %s", errRefused, method)
+}
+
+func isTimeout(err error) bool {
+	var late net.Error
+	return errors.As(err, &late) && late.Timeout()
+}

@@ -77,6 +77,72 @@ func TestLittleMemoryRefusesClientsInTime(t *testing.T) {
 	d.undisturbed(live)
 }
 
+// clients that use as many permissions as they may are refused in time too: as many as the capacity allow would
+// need twice the memory limit. What they have, they refresh.
+func TestPermissionsOfManyClientsFitIntoTheMemory(t *testing.T) {
+	const (
+		limit    = 64 << 20
+		capacity = limit / (64 << 10)
+		each     = 64 // permissions in a request
+	)
+	group, err := bed.NewMemoryGroup("faults-permissions", limit)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), timeout)
+		defer cancel()
+		if err := group.Remove(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	d := newDataplane(t)
+	d.config.Clusters[0].Endpoints = append(d.config.Clusters[0].Endpoints, "127.2.0.0/16")
+	d.serve(group.Contain(bed.Command{Path: stunnerd}))
+	live := d.calls()
+	peers := func(request int) (list []stun.Setter) {
+		for i := range each {
+			list = append(list, ask.Peer(netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 2, byte(request), byte(i)}), 9)))
+		}
+		return list
+	}
+	var held []*ask.Client
+	refused := map[stun.Method]int{}
+	for i := range capacity {
+		c := d.client(i)
+		minted, err := d.config.Auth.Authority().Mint(fmt.Sprint("user-", i), time.Hour, time.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Username, c.Password = minted.Username, string(minted.Password)
+		if code, _ := d.do(c, stun.MethodAllocate, ask.UDP()); code != 0 {
+			refused[stun.MethodAllocate]++
+			mustRefuse(t, "allocation without memory", code, stun.CodeInsufficientCapacity)
+			continue
+		}
+		whole := true
+		for n := range 4 {
+			if code, _ := d.do(c, stun.MethodCreatePermission, peers(n)...); code != 0 {
+				refused[stun.MethodCreatePermission]++
+				mustRefuse(t, "permissions without memory", code, stun.CodeInsufficientCapacity)
+				whole = false
+				break
+			}
+		}
+		if whole {
+			held = append(held, c)
+		}
+	}
+	if len(held) < capacity/8 || refused[stun.MethodCreatePermission]+refused[stun.MethodAllocate] == 0 {
+		t.Errorf("%d clients have all permissions, refused %v", len(held), refused)
+	}
+	for _, c := range held {
+		d.must(c, stun.MethodCreatePermission, peers(0)...)
+	}
+	d.undisturbed(live)
+	t.Logf("%d clients have 256 permissions each; refused %v", len(held), refused)
+}
+
 // with few descriptors, idle connections are closed to make room. Without a free descriptor, new clients are
 // refused or wait for accept without CPU cost, and probes are answered.
 func TestFewDescriptorsRefuseClientsInTime(t *testing.T) {

@@ -47,14 +47,32 @@ var table = []mutant{
 	{
 		rule: "A user gets no more sessions than its quota",
 		file: stunnerd + "session/session.go", pkg: stunnerd + "session", test: "TestQuotaHoldsForRequestsInFlight",
-		before: `user.places >= b.UserSessions`,
-		after:  `user.places > b.UserSessions`,
+		before: `user.held[Places] >= int64(b.UserSessions)`,
+		after:  `user.held[Places] > int64(b.UserSessions)`,
 	},
 	{
 		rule: "The last fifth of the capacity is for clients with few sessions",
-		file: stunnerd + "session/place.go", pkg: stunnerd + "session", test: "TestTheLastFifthIsForThoseWhoHoldLittle",
-		before: `if u && s || tier.either && (u || s) {`,
-		after:  `if tier.either && (u || s) {`,
+		file: stunnerd + "session/ledger.go", pkg: stunnerd + "session", test: "TestTheLastFifthIsForThoseWhoHoldLittle",
+		before: `return user && network && session }`,
+		after:  `return false }`,
+	},
+	{
+		rule: "The last tenth of the capacity is for clients at addresses with few sessions",
+		file: stunnerd + "session/ledger.go", pkg: stunnerd + "session", test: "TestTheLastFifthIsForThoseWhoHoldLittle",
+		before: `return network }`,
+		after:  `return false }`,
+	},
+	{
+		rule: "Permissions and channels need memory that their client may have",
+		file: stunnerd + "gate/permission.go", pkg: stunnerd + "gate", test: "TestOneUserDoesNotTakeTheMemory",
+		before: `return p.memory.Set(session.PriceOfMore(all, channels))`,
+		after:  `return nil`,
+	},
+	{
+		rule: "One user does not take all slots of the kernel",
+		file: stunnerd + "offload/table.go", pkg: stunnerd + "relay", test: "TestOneUserDoesNotTakeAllSlots",
+		before: `if e.Share != nil && e.Share.Add(1) != nil {`,
+		after:  `if e.Share != nil && e.Share.Add(1) != nil && t.closed {`,
 	},
 	{
 		rule: "A frame between pods is accepted once",

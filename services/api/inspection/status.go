@@ -188,9 +188,12 @@ type JournalStatus struct {
 	Bytes int64 `json:"bytes"`
 	// Sessions is the number of sessions in the journal.
 	Sessions int `json:"sessions"`
-	// Errors is the number of failed writes, and of journals that were set aside.
+	// Errors is the number of writes that failed or took too long, and of journals that were set aside.
 	Errors uint64 `json:"errors,omitempty"`
-	// Lost is the number of sessions that continue but are not in the journal because of errors.
+	// Refused is the number of changes that were not stored because the user and the address of the client store more
+	// than their share of the volume.
+	Refused uint64 `json:"refused,omitempty"`
+	// Lost is the number of sessions that continue but are not in the journal because of errors, or of their share.
 	Lost uint64 `json:"lost,omitempty"`
 	// Restored is the number of sessions of a former process that this process continues or has continued.
 	Restored uint64 `json:"restored"`

@@ -36,8 +36,8 @@ const (
 	minStateSize = 16 << 20
 	maxStateSize = 1 << 30
 	// stateShare is the part of the memory limit that the volume may use. A dataplane admits one session for each 64 KiB
-	// of memory. A session needs about 350 bytes in the journal, which grows to twice its size before it is compacted
-	// into a second file: 2 KiB suffice.
+	// of memory. A session needs about 350 bytes in the journal, which uses 5/16 of the volume for sessions, because it
+	// grows before it is compacted into a second file: 2 KiB suffice.
 	stateShare = 32
 )
 

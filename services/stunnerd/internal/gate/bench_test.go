@@ -4,11 +4,30 @@ import (
 	"testing"
 
 	"github.com/pion/stun/v2"
+
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/journal"
 )
 
 // BenchmarkReceive measures one request of each kind in a session, and a Send indication.
 func BenchmarkReceive(b *testing.B) {
-	g, c := newBed(b), newClient("192.0.2.1:1000")
+	for _, name := range []string{"NoJournal", "Journal"} {
+		b.Run(name, func(b *testing.B) {
+			g := newBed(b)
+			if name == "Journal" {
+				g.journal, _ = journal.Open(journal.Options{Dir: b.TempDir()})
+				b.Cleanup(func() {
+					if err := g.journal.Close(); err != nil {
+						b.Error(err)
+					}
+				})
+			}
+			receive(b, g)
+		})
+	}
+}
+
+func receive(b *testing.B, g bed) {
+	c := newClient("192.0.2.1:1000")
 	g.allocate(c)
 	peer := peerAt("127.0.0.1:4000")
 	data := stun.RawAttribute{Type: stun.AttrData, Value: make([]byte, 160)}
@@ -27,10 +46,7 @@ func BenchmarkReceive(b *testing.B) {
 		b.Run(message.name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				g.Receive(message.raw, c)
-				if len(c.frames) > 0 {
-					<-c.frames
-				}
+				g.Receive(message.raw, mute{c})
 			}
 		})
 	}

@@ -308,12 +308,13 @@ func (g *Gate) ended(f *flow) {
 	f.Client.Released()
 }
 
-func (g *Gate) send(r *request, answer []byte, err error) {
+// send sends an answer to a client. err is the error of building it.
+func (g *Gate) send(client session.Client, answer []byte, err error) {
 	if err != nil {
 		g.log.Error("build answer", "error", err)
 		return
 	}
-	if err := r.client.Send(answer); err != nil {
-		g.drop(r.client, relay.Undelivered(err))
+	if err := client.Send(answer); err != nil {
+		g.drop(client, relay.Undelivered(err))
 	}
 }

@@ -114,6 +114,7 @@ func routes(endpoints ...string) *cluster.View {
 func (b bed) send(c *client, raw []byte) *stun.Message {
 	b.t.Helper()
 	b.Receive(raw, c)
+	b.stored()
 	select {
 	case frame := <-c.frames:
 		m := &stun.Message{Raw: frame}
@@ -123,6 +124,15 @@ func (b bed) send(c *client, raw []byte) *stun.Message {
 		return m
 	default:
 		return nil
+	}
+}
+
+// stored waits until the journal has stored all changes, and their answers are sent.
+func (b bed) stored() {
+	if b.journal != nil {
+		written := make(chan struct{})
+		b.journal.After(func() { close(written) })
+		<-written
 	}
 }
 

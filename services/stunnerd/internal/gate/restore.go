@@ -29,9 +29,9 @@ type sourced interface {
 	Away() bool
 }
 
-// store stores a session in the journal, a new one or one that the journal has lost. Sessions over connections are not
-// stored, because their connections end with the process. It reports whether the session is stored. The caller holds
-// refreshing.
+// store stores a session in the journal, a new one or one that the journal does not hold. Sessions over connections are
+// not stored, because their connections end with the process. It reports whether the journal holds the session. The
+// caller holds refreshing.
 func (g *Gate) store(f *flow) bool {
 	client, ok := f.Client.(sourced)
 	if g.journal == nil || !ok || f.Client.Connected() {
@@ -54,7 +54,7 @@ func (g *Gate) store(f *flow) bool {
 // unstore stores the end of a session in the journal.
 func (g *Gate) unstore(f *flow) { g.journal.End(journal.ID(f.id.Swap(0))) }
 
-// storeLifetime stores the lifetime of a session. A session that an error has removed from the journal is stored again.
+// storeLifetime stores the lifetime of a session. A session that the journal does not hold is added again.
 // The caller holds refreshing.
 func (g *Gate) storeLifetime(f *flow) {
 	if id := f.stored(); g.journal.Holds(id) {
@@ -62,13 +62,13 @@ func (g *Gate) storeLifetime(f *flow) {
 		return
 	}
 	if g.store(f) {
-		f.relay.ReportNominations() // because the relay does not keep the checks that the journal has lost
+		f.relay.ReportNominations() // because the relay does not keep the checks that it has reported
 		g.table.Touch()
 	}
 }
 
 // Unstored returns the number of sessions that are not in the journal: those over connections, and those over UDP that
-// are not stored because of an error.
+// are not stored because of an error, or because their user stores much.
 func (g *Gate) Unstored() (connected, lost int) {
 	g.mu.RLock()
 	defer g.mu.RUnlock()
@@ -76,7 +76,7 @@ func (g *Gate) Unstored() (connected, lost int) {
 		switch {
 		case f.Client.Connected():
 			connected++
-		case !g.journal.Holds(f.stored()):
+		case !g.journal.Stores(f.stored()):
 			lost++
 		}
 	}

@@ -63,6 +63,7 @@ func (s *stored) open() {
 // that continue to send.
 func (s *stored) killed(clients ...*client) *stored {
 	s.t.Helper()
+	s.bed.stored()
 	next := &stored{virtual: anotherVirtual(s.t.(*testing.T), s.began), dir: s.t.TempDir()}
 	left, err := filepath.Glob(filepath.Join(s.dir, "sessions.*"))
 	if err != nil || len(left) == 0 {
@@ -367,6 +368,7 @@ func TestNominatingChecksAreLimited(t *testing.T) {
 				s.Update(policy(), routes("127.0.0.1:<4000-4999>"))
 				c, _ := s.guest(0)
 				s.must(c, stun.MethodCreatePermission, peerAt("127.0.0.1:4000"))
+				s.bed.stored()
 				before := s.journal.Status().Bytes
 				var newest session.Check
 				for i := range seconds * rate {
@@ -393,49 +395,67 @@ func TestNominatingChecksAreLimited(t *testing.T) {
 	}
 }
 
-// A session that is not in the journal because of an error is stored with the next Refresh, as a whole. Until then it
-// counts as lost.
+// A session that is not in the journal is stored as a whole: because of an error, with the first change after it, and
+// because of the share of its user, with its next Refresh. Until then it counts as lost.
 func TestLostSessionIsStoredAgain(t *testing.T) {
-	withJournal(t, func(s *stored) {
-		s.dir = t.TempDir()
-		other, _ := journal.Open(journal.Options{Dir: s.dir, Now: time.Now})
-		s.open() // without a file, because the folder is in use
-		c, via := s.guest(1800)
-		s.must(c, stun.MethodCreatePermission, peerAt("127.0.0.1:4001"))
-		s.at(100 * time.Second)
-		s.must(c, stun.MethodChannelBind, channel(0x4000), peerAt("127.0.0.1:4000"))
-		s.must(c, stun.MethodRefresh, lifetime(1800))
-		if connected, lost := s.Unstored(); connected != 0 || lost != 1 {
-			t.Errorf("unstored: %d connected, %d lost", connected, lost)
-		}
-		if err := other.Close(); err != nil {
-			t.Fatal(err)
-		}
-		s.at(200 * time.Second)
-		c.away = true
-		s.must(c, stun.MethodRefresh, lifetime(1800))
-		if _, lost := s.Unstored(); lost != 0 {
-			t.Errorf("%d lost after the Refresh", lost)
-		}
-		stored := s.journal.Status().Bytes
-		s.must(c, stun.MethodRefresh, lifetime(1800))
-		if n := s.journal.Status().Bytes - stored; n > 32 {
-			t.Errorf("the next Refresh writes %d bytes", n)
-		}
-		s = s.killed(c)
-		if len(s.restored) != 1 {
-			t.Fatalf("restored: %v", s.restored)
-		}
-		r, bound := s.restored[0], s.began.Add(100*time.Second)
-		if !r.Away || r.Lifetime != 1800 || !r.Until.Equal(s.began.Add(2000*time.Second)) || len(r.Channels) != 1 ||
-			!r.Channels[0].Installed.Equal(bound) || !r.Channels[0].Until.Equal(bound.Add(600*time.Second)) {
-			t.Errorf("stored: %+v", r.Record)
-		}
-		s.carries("channel", s.channel(c, via, s.peer("127.0.0.1:4000")), both)
-		s.carries("indications", s.indications(c, via, s.peer("127.0.0.1:4001")), both)
-		s.at(401 * time.Second)
-		s.carries("indications", s.indications(c, via, s.peer("127.0.0.1:4001")), neither)
-	})
+	for name, lose := range map[string]func(s *stored, lost func()) (found func()){
+		"the folder is in use": func(s *stored, lost func()) func() {
+			other, _ := journal.Open(journal.Options{Dir: s.dir, Now: time.Now})
+			s.open() // without a file
+			return func() {
+				if err := other.Close(); err != nil {
+					s.t.Error(err)
+				}
+			}
+		},
+		"the share is used up": func(s *stored, lost func()) func() {
+			s.open()
+			return lost
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			withJournal(t, func(s *stored) {
+				s.dir = t.TempDir()
+				var c *client
+				found := lose(s, func() { s.journal.End(s.flow(c.addr).stored()) })
+				c, via := s.guest(1800)
+				s.must(c, stun.MethodCreatePermission, peerAt("127.0.0.1:4001"))
+				s.at(100 * time.Second)
+				s.must(c, stun.MethodChannelBind, channel(0x4000), peerAt("127.0.0.1:4000"))
+				s.Moved(c.addr, session.MovedAway)
+				c.away = true
+				found()
+				if connected, lost := s.Unstored(); connected != 0 || lost != 1 {
+					t.Errorf("unstored: %d connected, %d lost", connected, lost)
+				}
+				s.at(200 * time.Second)
+				s.must(c, stun.MethodRefresh, lifetime(1800))
+				s.bed.stored()
+				if _, lost := s.Unstored(); lost != 0 {
+					t.Errorf("%d lost after the Refresh", lost)
+				}
+				before := s.journal.Status().Bytes
+				s.must(c, stun.MethodRefresh, lifetime(1800))
+				s.bed.stored()
+				if n := s.journal.Status().Bytes - before; n > 32 {
+					t.Errorf("the next Refresh writes %d bytes", n)
+				}
+				s = s.killed(c)
+				if len(s.restored) != 1 {
+					t.Fatalf("restored: %v", s.restored)
+				}
+				r, bound := s.restored[0], s.began.Add(100*time.Second)
+				if !r.Away || r.Lifetime != 1800 || !r.Until.Equal(s.began.Add(2000*time.Second)) || len(r.Channels) != 1 ||
+					!r.Channels[0].Installed.Equal(bound) || !r.Channels[0].Until.Equal(bound.Add(600*time.Second)) {
+					t.Errorf("stored: %+v", r.Record)
+				}
+				s.carries("channel", s.channel(c, via, s.peer("127.0.0.1:4000")), both)
+				s.carries("indications", s.indications(c, via, s.peer("127.0.0.1:4001")), both)
+				s.at(401 * time.Second)
+				s.carries("indications", s.indications(c, via, s.peer("127.0.0.1:4001")), neither)
+			})
+		})
+	}
 }
 
 // A channel that is bound again is stored with the time at which it was first bound.

@@ -1,6 +1,7 @@
 package gate
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"net/netip"
@@ -53,12 +54,27 @@ func (g *Gate) request(r *request) {
 		g.refuse(r, refused)
 		return
 	}
-	send := func() { g.send(r, answer, err) }
+	g.reply(r, answer, err)
+}
+
+// reply sends the answer to a request that has succeeded. The answer to a change of a session that is stored is sent
+// when the change is in the journal, perhaps by another goroutine.
+func (g *Gate) reply(r *request, answer []byte, err error) {
+	answered := func() {}
 	if err == nil && r.Type.Method == stun.MethodChannelBind {
-		g.bind(r, send)
+		answered = g.bind(r)
+	}
+	if g.journal == nil || r.client.Connected() || r.Type.Method == stun.MethodBinding {
+		g.send(r.client, answer, err)
+		answered()
 		return
 	}
-	send()
+	client, answer := r.client, bytes.Clone(answer) // r is reused
+	g.journal.After(func() {
+		defer answered()
+		defer g.meter.RecoverPanic("answer a request")
+		g.send(client, answer, err)
+	})
 }
 
 // retransmitted answers a retransmitted Allocate like the original request (RFC 8656 §7.2). It reports false, and sends
@@ -75,7 +91,7 @@ func (g *Gate) retransmitted(r *request) bool {
 		}
 	}
 	answer, err := f.allocatedAnswer(r)
-	g.send(r, answer, err)
+	g.reply(r, answer, err)
 	return true
 }
 
@@ -96,7 +112,7 @@ func (g *Gate) refuse(r *request, why *refusal) {
 	}
 	attrs := append([]stun.Setter{code}, why.attrs...)
 	answer, err := r.answer(stun.ClassErrorResponse, attrs...)
-	g.send(r, answer, err)
+	g.send(r.client, answer, err)
 }
 
 // drop counts a message that the gate does not answer.
@@ -362,13 +378,13 @@ func (g *Gate) channelBind(r *request) ([]byte, error) {
 	return r.answer(stun.ClassSuccessResponse)
 }
 
-// bind sends the answer to a ChannelBind before data can be sent to the client in the channel. Some clients, for
-// example libnice, drop ChannelData that arrives before the answer. ChannelData from the client needs no such order,
-// because the messages of a client are handled one after another.
-func (g *Gate) bind(r *request, answer func()) {
+// bind binds the channel of a ChannelBind. Data is sent to the client in the channel when the caller has sent the answer
+// and calls answered. Some clients, for example libnice, drop ChannelData that arrives before the answer. ChannelData
+// from the client needs no such order.
+func (g *Gate) bind(r *request) (answered func()) {
 	n, _ := r.Channel()
 	peers, _ := r.Peers()
-	r.flow.relay.Bind(n, peers[0], answer)
+	return r.flow.relay.Bind(n, peers[0])
 }
 
 // refusalOf converts an error of the allocation engine: to a 437 if the allocation has ended, or to a refusal with the

@@ -1,22 +1,28 @@
 package journal
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"syscall"
+
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
 )
 
 func (j *Journal) path(name string) string { return filepath.Join(j.o.Dir, name) }
 
 // start locks the folder, reads the journal of the former process and writes a new one.
-func (j *Journal) start() Restored {
+func (j *Journal) start() (restored Restored) {
 	if err := j.takeLock(); err != nil {
 		j.fault("start journal", err)
 		j.drop()
+		j.fit()
 		return Restored{}
 	}
 	var s state
@@ -27,18 +33,30 @@ func (j *Journal) start() Restored {
 		j.setAside(failedName, errors.New("two processes have ended while they restored its sessions"))
 		j.Done()
 	}
-	j.last, j.root = s.last, s.root
+	j.last, j.root, j.size = s.last, s.root, whole // whole bytes of the volume become free
+	former := slices.Collect(maps.Keys(s.sessions))
 	s.resume(j.o.Now())
-	j.sessions = len(s.sessions)
-	restored := Restored{Sessions: s.entries(), NonceRoot: s.root}
-	f, size, err := j.create(s.image())
-	if err == nil {
-		err = j.replace(f, size)
+	for _, e := range s.entries() {
+		if kept, err := j.join(e.Record); err == nil { // always: replay keeps the limits of a Record
+			kept.queued = true
+			j.sessions[e.ID] = kept
+			j.shares.set(&kept.share, kept.sizes())
+		}
 	}
+	j.fit()
+	for _, id := range slices.Sorted(maps.Keys(j.sessions)) {
+		restored.Sessions = append(restored.Sessions, Entry{id, j.sessions[id].clone()})
+	}
+	restored.NonceRoot = s.root
+	err := j.compact(false)
 	switch {
 	case err == nil:
 	case whole > 0 && j.keep(whole) == nil:
 		j.warn("compact journal", err)
+		for _, id := range former { // as they are now, or their end
+			j.queue.whole[id] = struct{}{}
+		}
+		j.work()
 	default:
 		j.fault("start journal", err)
 		j.drop()
@@ -47,6 +65,17 @@ func (j *Journal) start() Restored {
 		j.Done()
 	}
 	return restored
+}
+
+// clone returns a copy of the record.
+func (s *stored) clone() session.Record {
+	r := s.Record
+	r.Permissions, r.Channels = slices.Clone(r.Permissions), slices.Clone(r.Channels)
+	r.Checks = slices.Clone(r.Checks)
+	for i := range r.Checks {
+		r.Checks[i].Message = bytes.Clone(r.Checks[i].Message)
+	}
+	return r
 }
 
 // takeLock locks the folder for this process. The kernel releases the lock when the process ends.
@@ -67,7 +96,9 @@ func (j *Journal) takeLock() error {
 		return fmt.Errorf("lock %s: another process uses the state folder: stop it or choose another folder: %w",
 			f.Name(), err)
 	}
-	j.lock = f
+	j.mu.Lock()
+	j.lock, j.locked = f, true
+	j.mu.Unlock()
 	return nil
 }
 
@@ -144,26 +175,19 @@ func (j *Journal) copyAside(why error) {
 	j.warn("set journal aside as "+damagedName, errors.Join(why, err))
 }
 
-// create writes a file that replace makes the journal.
-func (j *Journal) create(image []byte) (file, int64, error) {
+// create makes the file that replace makes the journal.
+func (j *Journal) create() (file, error) {
 	name := j.path(newName)
 	if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, 0, err
+		return nil, err
 	}
-	f, err := j.open(name, os.O_RDWR|os.O_APPEND|os.O_CREATE|os.O_EXCL)
-	if err != nil {
-		return nil, 0, err
-	}
-	if _, err := f.Write(image); err != nil {
-		return nil, 0, errors.Join(err, f.Close(), os.Remove(name))
-	}
-	return f, int64(len(image)), nil
+	return j.open(name, os.O_RDWR|os.O_APPEND|os.O_CREATE|os.O_EXCL)
 }
 
-// replace makes a new file the journal. It closes the file if it fails.
+// replace makes a new file of a size the journal.
 func (j *Journal) replace(f file, size int64) error {
 	if err := os.Rename(j.path(newName), j.path(fileName)); err != nil {
-		return errors.Join(err, f.Close(), os.Remove(j.path(newName)))
+		return err
 	}
 	if j.file != nil {
 		_ = j.file.Close()
@@ -172,10 +196,14 @@ func (j *Journal) replace(f file, size int64) error {
 	return nil
 }
 
-// use continues with a file whose entries have changed. The caller holds mu.
+// use continues with a file of a size.
 func (j *Journal) use(f file, size int64) {
-	j.file, j.size, j.limit = f, size, max(2*size, j.minimum)
-	j.epoch++
+	// The compacted file must fit beside the file, and a file that cannot become smaller is not compacted all the time.
+	j.limit = max(min(max(2*size, j.minimum), j.volume(size)*2/5), size+size/8)
+	j.broken = false
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.file, j.size, j.problem = f, size, ""
 }
 
 // keep continues with the file of the former process, without the part behind its whole entries.
@@ -196,145 +224,45 @@ func (j *Journal) keep(whole int64) error {
 	return nil
 }
 
-// ready makes a file if there is none, at most once in retryAfter. The caller holds mu.
-func (j *Journal) ready() bool {
-	if j.file != nil {
-		return true
-	}
-	if now := j.o.Now(); j.compacting || now.Before(j.retry) {
-		return false
-	}
-	var err error
-	if j.lock == nil {
-		err = j.takeLock()
-	}
-	if err == nil {
-		var f file
-		var size int64
-		if f, size, err = j.create(appendRoot(appendHeader(nil), j.root)); err == nil {
-			err = j.replace(f, size)
-		}
-	}
-	if err == nil {
-		_ = os.Remove(j.path(attemptsName)) // of a process that used the folder before
-	} else {
-		j.fault("start journal", err)
-		j.drop()
-	}
-	return err == nil
-}
-
-// write appends an entry. If that fails, also after a compaction, the journal starts anew with an empty file, and write
-// reports false. The caller holds mu.
-func (j *Journal) write(entry []byte) bool {
-	err := j.append(entry)
-	if err != nil {
-		j.fault("write journal", err)
-		if err = j.shrink(); err == nil {
-			err = j.append(entry)
-		}
-	}
-	if err != nil {
-		j.restart(err)
-		return false
-	}
-	j.problem = ""
-	if j.size > j.limit && !j.compacting {
-		j.compacting = true
-		f, size, epoch := j.file, j.size, j.epoch
-		j.work.Add(1)
-		j.background(func() {
-			defer j.work.Done()
-			j.compact(f, size, epoch)
-		})
-	}
-	return true
-}
-
-// append appends an entry, or leaves the file as it was.
-func (j *Journal) append(entry []byte) error {
-	if j.size+int64(len(entry)) > maxSize {
-		return syscall.EFBIG
-	}
-	n, err := j.file.Write(entry)
-	if err == nil && n < len(entry) {
-		err = io.ErrShortWrite
-	}
-	if err != nil {
-		return errors.Join(err, j.file.Truncate(j.size))
-	}
-	j.size += int64(n)
-	return nil
-}
-
-// errOften is the error of a compaction in place that would follow too soon after one that has freed little.
-var errOften = errors.New("compact journal: the volume is too small")
-
-// shrink compacts the file, in place if there is no room for a second one: a process that is killed between the
-// truncation and the write then leaves no sessions. A client waits for it: after a compaction that has freed less than
-// half of the file, the next one is at least retryAfter later.
-func (j *Journal) shrink() error {
-	now := j.o.Now()
-	if now.Before(j.retry) {
-		return errOften
-	}
-	s, _, err := replay(io.NewSectionReader(j.file, 0, j.size), j.size)
-	if err != nil {
-		return err
-	}
-	s.prune(now)
-	image := s.image()
-	if int64(len(image)) > j.size/2 {
-		j.retry = now.Add(retryAfter)
-	}
-	if !j.compacting { // a compaction uses the name of the new file
-		if f, size, err := j.create(image); err == nil {
-			return j.replace(f, size)
-		}
-	}
-	if err := j.file.Truncate(0); err != nil {
-		return err
-	}
-	if _, err := j.file.Write(image); err != nil {
-		return err
-	}
-	j.use(j.file, int64(len(image)))
-	return nil
-}
-
-// restart continues with an empty file after an error.
-func (j *Journal) restart(why error) {
-	image := appendRoot(appendHeader(nil), j.root)
+// drop continues without a file until the next attempt. The file is removed: a process that read what is left of it
+// would continue sessions that have ended.
+func (j *Journal) drop() {
 	f := j.file
-	if err := f.Truncate(0); err == nil {
-		if _, err = f.Write(image); err == nil {
-			j.forget()
-			j.use(f, int64(len(image)))
-			j.fault("start journal anew", why)
-			return
-		}
-	}
-	// A process that read what is left would continue sessions that have ended.
-	j.fault("start journal anew", errors.Join(why, j.drop(), os.Remove(j.path(fileName))))
-}
-
-// forget makes later changes of the sessions of the file have no effect.
-func (j *Journal) forget() { j.sessions, j.first = 0, j.last+1 }
-
-// drop continues without a file until the next attempt.
-func (j *Journal) drop() (err error) {
-	if j.file != nil {
-		err = j.file.Close()
-	}
-	if !j.closed {
-		j.forget()
-	}
+	j.mu.Lock()
 	j.file, j.size, j.retry = nil, 0, j.o.Now().Add(retryAfter)
-	j.epoch++
-	return err
+	j.queue.entries, j.queue.root = j.queue.entries[:0], false
+	clear(j.queue.whole)
+	j.mu.Unlock()
+	if f != nil {
+		_, _ = f.Close(), os.Remove(j.path(fileName))
+	}
 }
 
-// fault counts an error that prevents writes, and logs it unless the journal has a problem already.
+// volume returns the size of the part of the volume that the journal may use, which has a file of a size.
+func (j *Journal) volume(size int64) int64 {
+	more, err := j.room(j.o.Dir)
+	if err != nil {
+		more = maxRoom // unknown: a write that fails tells it
+	}
+	v := min(more+size, maxRoom)
+	if j.o.Now().Before(j.mostUntil) {
+		v = min(v, j.most)
+	}
+	return v
+}
+
+// capacity returns the size of the largest state: 5/16 of the volume. It leaves room for the file, which grows to two
+// fifths before it is compacted, and for what is written to both files meanwhile.
+func (j *Journal) capacity() int64 {
+	v := j.volume(j.size) * 5 / 16
+	if j.o.Now().Before(j.mostUntil) {
+		return v
+	}
+	return max(v, leastCapacity) // a volume that is full now may have room later
+}
+
+// fault counts an error that prevents writes, and logs it unless the journal has a problem already. The caller holds mu,
+// or is start.
 func (j *Journal) fault(what string, err error) {
 	if j.problem == "" {
 		j.o.Log.Error("The journal of sessions failed: calls continue, but a crash would end them",
@@ -344,44 +272,17 @@ func (j *Journal) fault(what string, err error) {
 	j.problem = fmt.Sprintf("%s: %v", what, err)
 }
 
-// warn counts and logs an error that prevents no writes.
-func (j *Journal) warn(what string, err error) {
-	j.errors++
-	j.o.Log.Warn("The journal of sessions has a problem", "action", what, "error", err)
-}
-
-// compact writes a file with the state of the first bytes of the journal, and then the entries that were appended
-// meanwhile.
-func (j *Journal) compact(from file, size int64, epoch uint64) {
-	s, _, err := replay(io.NewSectionReader(from, 0, size), size)
-	var f file
-	var written int64
-	if err == nil {
-		s.prune(j.o.Now())
-		f, written, err = j.create(s.image())
-	}
+// failed is fault for a caller that does not hold mu.
+func (j *Journal) failed(what string, err error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.compacting = false
-	if j.epoch != epoch {
-		if err == nil {
-			_, _ = f.Close(), os.Remove(j.path(newName))
-		}
-		return
-	}
-	if err == nil {
-		tail := make([]byte, j.size-size)
-		if _, err = from.ReadAt(tail, size); err == nil {
-			_, err = f.Write(tail)
-		}
-		if err == nil {
-			err = j.replace(f, written+int64(len(tail)))
-		} else {
-			_, _ = f.Close(), os.Remove(j.path(newName))
-		}
-	}
-	if err != nil {
-		j.warn("compact journal", err)
-		j.limit = 2 * j.size
-	}
+	j.fault(what, err)
+}
+
+// warn counts and logs an error that prevents no writes.
+func (j *Journal) warn(what string, err error) {
+	j.mu.Lock()
+	j.errors++
+	j.mu.Unlock()
+	j.o.Log.Warn("The journal of sessions has a problem", "action", what, "error", err)
 }

@@ -1,16 +1,25 @@
 // Package journal stores what another process needs to continue the sessions of this one after it has crashed.
 //
-// The journal is a file in the state folder, to which every change of a session is appended by one write(2) before the
-// client is answered. The kernel keeps what it has written when the process is killed. The folder is memory, so the
-// file need not outlive the kernel: there is no fsync(2). There is no mmap(2) either: on a full volume it would end the
-// process with a SIGBUS.
+// The journal is a file in the state folder, to which every change of a session is appended before the client is
+// answered. The kernel keeps what it has written when the process is killed. The folder is memory, so the file need not
+// outlive the kernel: there is no fsync(2). There is no mmap(2) either: on a full volume it would end the process with
+// a SIGBUS.
 //
-// A volume that is full or fails costs the journal, and never a call.
+// The state of the sessions is in memory too. A change applies to it and is queued, and a goroutine writes the queue to
+// the file. So a goroutine that reads packets never waits for a write: it hands the answer of the client to After. If
+// the queue is full, the sessions that change are written as a whole when the writer has reached them. Only states
+// between two writes are lost then.
+//
+// A volume that is full or fails costs the journal, and never a call. The state is not larger than 5/16 of the volume,
+// so that a compaction has room for a second file. Users and sources that store much are refused first, and
+// never cost others an entry: see shares.
 //
 // # Files
 //
-//	journal.go  the journal, and its maximum size
-//	file.go     the files, errors, compaction
+//	journal.go  the journal, and the changes of its state
+//	share.go    whose changes are not stored
+//	writer.go   queue, writes, compaction
+//	file.go     the files, the start, errors
 //	replay.go   file format and reading
 //
 // The binary form of a session is in package session. Sessions are restored in ../server/restore.go, ../gate/restore.go
@@ -18,7 +27,7 @@
 package journal
 
 import (
-	"cmp"
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"io"
@@ -30,6 +39,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
 )
@@ -70,8 +81,10 @@ type Status struct {
 	Bytes int64
 	// Sessions is the number of stored sessions that have not ended.
 	Sessions int
-	// Errors is the number of writes that failed, and of journals that were set aside.
+	// Errors is the number of writes that failed or took too long, and of journals that were set aside.
 	Errors uint64
+	// Refused is the number of changes that are not stored because a user ID and its source store more than their share.
+	Refused uint64
 }
 
 const (
@@ -84,7 +97,11 @@ const (
 
 	// maxSize is the size of the largest file. A larger one is set aside unread, so that a start is never slow.
 	maxSize = 256 << 20
-	// retryAfter is the time between two attempts to make a file, and after a compaction in place that has freed little.
+	// maxRoom is the part of a larger volume that the journal uses.
+	maxRoom = 128 << 20
+	// leastCapacity is the size of the state that is always kept in memory, to be written when the volume has room.
+	leastCapacity = 64 << 10
+	// retryAfter is the time between two attempts to make a file, or to measure a volume that is too small.
 	retryAfter = 10 * time.Second
 )
 
@@ -96,43 +113,78 @@ type file interface {
 	Truncate(size int64) error
 }
 
-// Journal is an open journal. Its methods may be called from several goroutines at a time. A nil Journal stores
-// nothing.
+// Journal is an open journal. Its methods may be called from several goroutines at a time. None of them but Open and
+// those that close the journal waits for a file. A nil Journal stores nothing.
 type Journal struct {
 	hooks
 	o Options
+	// wake makes run write what is queued.
+	wake chan struct{}
+	// stop ends run, which closes stopped.
+	stop, stopped chan struct{}
 
-	mu   sync.Mutex
-	lock *os.File
+	mu sync.Mutex
+	// sessions are the state that the file gets. It is bounded by shares.
+	sessions map[ID]*stored
+	shares   shares
+	last     ID
+	root     []byte
+	queue    queue
+	waiting  waiting
+	// scratch is reused to encode a record, peers to list the peers of an entry.
+	scratch []byte
+	peers   []netip.Addr
+
 	// file is nil if there is no journal: after Close, and after an error until the next attempt.
 	file file
 	// size is the length of the whole entries of the file.
 	size int64
-	// limit is the size at which the file is compacted.
-	limit int64
-	// epoch counts the changes of the bytes before size. A compaction that another change has overtaken is discarded.
-	epoch      uint64
-	compacting bool
-	closed     bool
+	// closing is true when Close has begun, and closed when nothing is queued any more.
+	closing, closed bool
 	// retry is the earliest time of the next attempt after an error.
-	retry time.Time
-	// first is the lowest ID of the sessions in the file, and last the highest that was assigned.
-	first, last ID
-	sessions    int
-	root        []byte
-	buffer      []byte
-
+	retry   time.Time
 	problem string
 	errors  uint64
-	work    sync.WaitGroup
+	refused uint64
+	// measured is the value of refused when the room of the volume was measured, and measure the earliest time at which
+	// it is measured because of later refusals.
+	measured uint64
+	measure  time.Time
+	// locked reports whether lock is the lock of the folder.
+	locked bool
+
+	// The fields below belong to the writer: run, or start and close while run does not run.
+	lock *os.File
+	// broken reports that an entry could not be appended to the file.
+	broken bool
+	// limit is the size at which the file is compacted.
+	limit int64
+	// most is what a full volume has taken, if the volume says that it has more room. It is valid until mostUntil.
+	most      int64
+	mostUntil time.Time
+}
+
+// stored is a session in the memory of the journal.
+type stored struct {
+	session.Record
+	share
+	// base is the size of the entry without permissions, channels and checks.
+	base int64
+	// queued reports whether the file or the queue has an entry of the session.
+	queued bool
 }
 
 // hooks are what tests replace.
 type hooks struct {
-	open       func(name string, flags int) (file, error)
-	background func(func())
-	// minimum is the size up to which the file is not compacted.
+	open func(name string, flags int) (file, error)
+	// room returns how many bytes may be added to the volume of a folder.
+	room func(dir string) (int64, error)
+	// minimum is the size up to which the file is not compacted, and the least capacity.
 	minimum int64
+	// patience is how long answers wait for a write.
+	patience time.Duration
+	// manual makes the journal write only when the test calls work.
+	manual bool
 }
 
 func osFile(name string, flags int) (file, error) {
@@ -144,10 +196,19 @@ func osFile(name string, flags int) (file, error) {
 	return f, nil
 }
 
+// room returns how many bytes this user may add to the volume of a folder.
+func room(dir string) (int64, error) {
+	var s unix.Statfs_t
+	if err := unix.Statfs(dir, &s); err != nil {
+		return 0, err
+	}
+	return int64(min(s.Bavail, maxRoom)) * s.Bsize, nil
+}
+
 // Open locks the folder, reads the journal that a former process has left, and starts a new one with its live sessions.
 // It never fails a start: problems are in Status, and details in the log.
 func Open(o Options) (*Journal, Restored) {
-	return open(o, hooks{open: osFile, background: func(f func()) { go f() }, minimum: 64 << 10})
+	return open(o, hooks{open: osFile, room: room, minimum: 64 << 10, patience: 250 * time.Millisecond})
 }
 
 func open(o Options, h hooks) (*Journal, Restored) {
@@ -160,11 +221,22 @@ func open(o Options, h hooks) (*Journal, Restored) {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	j := &Journal{o: o, hooks: h, first: 1}
-	return j, j.start()
+	j := &Journal{
+		o: o, hooks: h, shares: newShares(), sessions: map[ID]*stored{},
+		wake: make(chan struct{}, 1), stop: make(chan struct{}), stopped: make(chan struct{}),
+	}
+	j.queue.whole = map[ID]struct{}{}
+	restored := j.start()
+	if j.manual {
+		close(j.stopped)
+	} else {
+		go j.run()
+	}
+	return j, restored
 }
 
-// Add stores a new session. It returns 0 if the session is not stored. It does not retain r.
+// Add stores a new session. It returns 0 if the session is not stored: after Close, or because its user ID and its
+// source store more than their share. It does not retain r.
 func (j *Journal) Add(r *session.Record) ID {
 	if j == nil {
 		return 0
@@ -174,91 +246,233 @@ func (j *Journal) Add(r *session.Record) ID {
 	if j.closed {
 		return 0
 	}
-	if id := j.last + 1; j.ready() && j.record(r, id) {
-		j.last = id
-		j.sessions++
-		return id
+	s, err := j.join(*r)
+	if err != nil {
+		j.fault("store session", err)
+		return 0
 	}
-	return 0
+	s.Permissions, s.Channels, s.Checks = slices.Clone(r.Permissions), slices.Clone(r.Channels), nil
+	size := s.sizes()
+	if !j.shares.admits(&s.share, essential, size[essential]) {
+		j.refuse()
+		j.shares.leave(&s.share, s.UserID, sourceOf(&s.Record))
+		return 0
+	}
+	j.shares.set(&s.share, size)
+	j.last++
+	j.sessions[j.last] = s
+	j.change(added, j.last, s, func(b []byte) []byte {
+		b, _ = s.AppendBinary(b) // join has found no error
+		return b
+	})
+	for _, c := range r.Checks {
+		j.check(j.last, s, c)
+	}
+	return j.last
 }
 
-// Holds reports whether a session that has not ended is in the file. After an error it may not be: its caller calls Add
-// again.
-func (j *Journal) Holds(id ID) bool {
+// join returns a record as a session that holds no bytes yet. The error is session.ErrRecordSize.
+func (j *Journal) join(r session.Record) (*stored, error) {
+	b, err := r.AppendBinary(openEntry(j.scratch[:0], added, j.last+1))
+	j.scratch = b
+	if err == nil && !closeEntry(b, 0) {
+		err = session.ErrRecordSize
+	}
+	if err != nil {
+		return nil, err
+	}
+	s := &stored{Record: r, share: j.shares.join(r.UserID, sourceOf(&r))}
+	lists := s.sizes()
+	s.base = int64(len(b)) - lists[essential] - lists[checks]
+	return s, nil
+}
+
+func sourceOf(r *session.Record) netip.Prefix { return session.Source(r.Client.Addr()) }
+
+// sizes returns the bytes of the session in a file.
+func (s *stored) sizes() (c count) {
+	c[essential] = s.base
+	for i := range s.Permissions {
+		c[essential] += permissionSize(s.Permissions[i].Peer)
+	}
+	for i := range s.Channels {
+		c[essential] += channelSize(s.Channels[i].Peer.Addr())
+	}
+	for i := range s.Checks {
+		c[checks] += checkSize(&s.Checks[i])
+	}
+	return c
+}
+
+// Sizes of the elements of a record: those of session.AppendAddr and session.AppendTime, which needs six bytes until
+// the year 2109, and of the other fields.
+const timeSize = 6
+
+func addrSize(a netip.Addr) int64 { return 1 + int64(a.BitLen()/8+len(a.Zone())) }
+
+func permissionSize(peer netip.Addr) int64 { return addrSize(peer) + timeSize }
+
+func channelSize(peer netip.Addr) int64 { return 2 + addrSize(peer) + 2 + 2*timeSize }
+
+func checkSize(c *session.Check) int64 {
+	return addrSize(c.Peer.Addr()) + 2 + 2 + int64(len(c.Message))
+}
+
+// Holds reports whether the journal has a session that has not ended. It writes the session as soon as it can. If it
+// does not hold the session, its caller calls Add again.
+func (j *Journal) Holds(id ID) bool { return j.has(id, false) }
+
+// Stores reports whether a session that has not ended is in the file, or will be with the next write.
+func (j *Journal) Stores(id ID) bool { return j.has(id, true) }
+
+func (j *Journal) has(id ID, inFile bool) bool {
 	if j == nil || id == 0 {
 		return false
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return j.holds(id)
-}
-
-func (j *Journal) holds(id ID) bool { return id >= j.first && j.file != nil }
-
-// record writes an added entry. The caller holds mu.
-func (j *Journal) record(r *session.Record, id ID) (ok bool) {
-	b, err := r.AppendBinary(openEntry(j.buffer[:0], added, id))
-	j.buffer = b
-	if err != nil || !closeEntry(b, 0) {
-		j.fault("store session", cmp.Or(err, session.ErrRecordSize))
-		return false
-	}
-	// write starts an empty file if it fails, and the file may have room for this session.
-	return j.write(b) || j.file != nil && j.write(b)
+	return j.sessions[id] != nil && (j.file != nil || !inFile)
 }
 
 // Refresh stores a new lifetime, in seconds, and its end.
 func (j *Journal) Refresh(id ID, lifetime uint32, until time.Time) {
-	j.change(refreshed, id, func(b []byte) []byte {
-		return session.AppendTime(binary.AppendUvarint(b, uint64(lifetime)), until)
+	j.with(id, func(s *stored) {
+		s.Lifetime, s.Until = lifetime, until
+		j.change(refreshed, id, s, func(b []byte) []byte {
+			return session.AppendTime(binary.AppendUvarint(b, uint64(lifetime)), until)
+		})
 	})
 }
 
 // Permit stores permissions that have the same end, at most session.MaxPermissions.
 func (j *Journal) Permit(id ID, peers []netip.Addr, until time.Time) {
-	j.change(permitted, id, func(b []byte) []byte {
-		b = session.AppendTime(b, until)
+	j.with(id, func(s *stored) {
+		j.peers = j.peers[:0]
 		for _, peer := range peers {
-			b = session.AppendAddr(b, peer)
+			p := session.Permission{Peer: peer, Until: until}
+			same := func(o session.Permission) bool { return o.Peer == peer }
+			if slices.ContainsFunc(s.Permissions, same) || j.admits(s, permissionSize(peer)) {
+				s.Permissions = put(s.Permissions, p, session.MaxPermissions, same)
+				j.shares.set(&s.share, s.sizes())
+				j.peers = append(j.peers, peer)
+			}
 		}
-		return b
+		j.change(permitted, id, s, func(b []byte) []byte {
+			b = session.AppendTime(b, until)
+			for _, peer := range j.peers {
+				b = session.AppendAddr(b, peer)
+			}
+			return b
+		})
 	})
 }
 
 // Bind stores a channel binding, new or refreshed.
-func (j *Journal) Bind(id ID, c session.ChannelRecord) { j.change(bound, id, c.Append) }
+func (j *Journal) Bind(id ID, c session.ChannelRecord) {
+	j.with(id, func(s *stored) {
+		same := func(o session.ChannelRecord) bool { return o.Number == c.Number }
+		if slices.ContainsFunc(s.Channels, same) || j.admits(s, channelSize(c.Peer.Addr())) {
+			s.Channels = put(s.Channels, c, session.MaxChannels, same)
+			j.shares.set(&s.share, s.sizes())
+			j.change(bound, id, s, c.Append)
+		}
+	})
+}
+
+// admits reports whether a permission or a channel of a size may be stored. The caller holds mu.
+func (j *Journal) admits(s *stored, size int64) bool {
+	if j.shares.admits(&s.share, essential, size) {
+		return true
+	}
+	prune(&s.Record, j.o.Now())
+	j.shares.set(&s.share, s.sizes())
+	if j.shares.admits(&s.share, essential, size) {
+		return true
+	}
+	j.refuse()
+	return false
+}
+
+// refuse counts a change that is not stored. The caller holds mu.
+func (j *Journal) refuse() {
+	j.refused++
+	j.signal() // the writer measures the volume
+}
 
 // Check stores the nominating connectivity check of a peer, of at most session.MaxCheck bytes. It does not retain the
-// message.
+// message. A check that is stored already is not written again.
 func (j *Journal) Check(id ID, c session.Check) {
 	if len(c.Message) <= session.MaxCheck {
-		j.change(checked, id, c.Append)
+		j.with(id, func(s *stored) { j.check(id, s, c) })
+	}
+}
+
+// check stores a check, in place of the one of the same peer. If the share is used up, the peer has none afterwards,
+// because the former one is out of date. The caller holds mu.
+func (j *Journal) check(id ID, s *stored, c session.Check) {
+	at := slices.IndexFunc(s.Checks, func(o session.Check) bool { return o.Peer == c.Peer })
+	more := checkSize(&c)
+	if at >= 0 {
+		if bytes.Equal(s.Checks[at].Message, c.Message) {
+			return
+		}
+		more -= checkSize(&s.Checks[at])
+	}
+	admitted := j.shares.admits(&s.share, checks, more)
+	var message []byte
+	if len(s.Checks) == session.MaxChecks && at < 0 && admitted {
+		at = 0
+	}
+	if at >= 0 {
+		message = s.Checks[at].Message[:0]
+		s.Checks = slices.Delete(s.Checks, at, at+1)
+	}
+	if admitted {
+		s.Checks = append(s.Checks, session.Check{Peer: c.Peer, Message: append(message, c.Message...)})
+	}
+	j.shares.set(&s.share, s.sizes())
+	switch {
+	case admitted:
+		j.change(checked, id, s, c.Append)
+	case at >= 0:
+		j.rewrite(id, s)
+	}
+	if !admitted {
+		j.refuse()
 	}
 }
 
 // Move stores whether the datagrams of the client arrive at another pod.
 func (j *Journal) Move(id ID, away bool) {
-	j.change(moved, id, func(b []byte) []byte { return session.AppendBool(b, away) })
+	j.with(id, func(s *stored) {
+		s.Away = away
+		j.change(moved, id, s, func(b []byte) []byte { return session.AppendBool(b, away) })
+	})
 }
 
-// End stores the end of a session. It is called once for a session.
-func (j *Journal) End(id ID) {
-	j.change(ended, id, func(b []byte) []byte { return b })
+// End stores the end of a session.
+func (j *Journal) End(id ID) { j.with(id, func(s *stored) { j.end(id, s) }) }
+
+// end removes a session. The caller holds mu.
+func (j *Journal) end(id ID, s *stored) {
+	delete(j.sessions, id)
+	j.shares.leave(&s.share, s.UserID, sourceOf(&s.Record))
+	if s.queued {
+		j.change(ended, id, s, func(b []byte) []byte { return b })
+	} else {
+		delete(j.queue.whole, id)
+	}
 }
 
-// change writes an entry of a session, if the session is in the file.
-func (j *Journal) change(k kind, id ID, payload func([]byte) []byte) {
+// with calls f with a session, if the journal holds it.
+func (j *Journal) with(id ID, f func(*stored)) {
 	if j == nil || id == 0 {
 		return
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if !j.holds(id) {
-		return
-	}
-	j.buffer = payload(openEntry(j.buffer[:0], k, id))
-	if closeEntry(j.buffer, 0) && j.write(j.buffer) && k == ended {
-		j.sessions = max(j.sessions-1, 0)
+	if s := j.sessions[id]; s != nil && !j.closed {
+		f(s)
 	}
 }
 
@@ -269,8 +483,9 @@ func (j *Journal) Nonces(root []byte) {
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if j.root = slices.Clone(root); j.file != nil {
-		j.write(appendRoot(j.buffer[:0], j.root))
+	if !j.closed {
+		j.root, j.queue.root = slices.Clone(root), true
+		j.signal()
 	}
 }
 
@@ -282,7 +497,7 @@ func (j *Journal) Done() {
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if j.lock != nil {
+	if j.locked && !j.closed {
 		_ = os.Remove(j.path(attemptsName))
 	}
 }
@@ -294,28 +509,46 @@ func (j *Journal) Status() Status {
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return Status{Problem: j.problem, Bytes: j.size, Sessions: j.sessions, Errors: j.errors}
+	s := Status{Problem: j.problem, Bytes: j.size, Errors: j.errors, Refused: j.refused}
+	if j.file != nil {
+		s.Sessions = len(j.sessions)
+	}
+	return s
 }
 
-// Close closes the file and unlocks the folder. The file remains, with all sessions that have not ended.
+// Close writes what is queued, closes the file and unlocks the folder. The file remains, with all sessions that have not
+// ended.
 func (j *Journal) Close() error { return j.close() }
 
 // Remove is Close, and removes what the journal has in the folder, except files that were set aside.
 func (j *Journal) Remove() error { return j.close(fileName, attemptsName, lockName) }
 
 // close closes the journal, and removes files while the folder is locked.
-func (j *Journal) close(remove ...string) error {
+func (j *Journal) close(remove ...string) (err error) {
 	if j == nil {
 		return nil
 	}
 	j.mu.Lock()
-	j.closed = true
-	err := j.drop()
+	again := j.closing
+	j.closing = true
 	j.mu.Unlock()
-	j.work.Wait() // a compaction uses the folder
+	if again {
+		return nil
+	}
+	close(j.stop)
+	<-j.stopped
+	j.work()
+	j.mu.Lock()
+	j.closed = true
+	j.mu.Unlock()
+	j.work()
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if j.lock == nil {
+	if j.file != nil {
+		err = j.file.Close()
+		j.file = nil
+	}
+	if !j.locked {
 		return err
 	}
 	for _, name := range remove {
@@ -323,7 +556,6 @@ func (j *Journal) close(remove ...string) error {
 			err = errors.Join(err, e)
 		}
 	}
-	err = errors.Join(err, j.lock.Close())
-	j.lock = nil
-	return err
+	j.locked = false
+	return errors.Join(err, j.lock.Close())
 }

@@ -3,6 +3,7 @@ package journal
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"maps"
 	"math/rand/v2"
 	"net/netip"
@@ -22,30 +23,31 @@ type world struct {
 	*rand.Rand
 	t   *testing.T
 	dir string
-	now time.Time
-	// live are the sessions. A change replaces the record, because the past states have it too.
-	live map[ID]*session.Record
-	root []byte
-	j    *Journal
-	// pending is the compaction that has not run yet.
-	pending func()
-	// past are the states of the journal by the size of the file, since the last change of the bytes before. A crash
-	// that cuts the file at a size restores the newest state of at most this size.
-	past []moment
-	// begun is the size of the file when the pending compaction was started.
-	begun int64
-	// epoch is that of the journal after the last step.
-	epoch uint64
-	// failing is the probability that a write or truncation fails.
+	// other is a folder in which crashes are examined.
+	other string
+	now   time.Time
+	j     *Journal
+	// past are the states of each session, the oldest first. The last one of a session that has ended is nil.
+	past map[ID][]moment
+	// steps is the number of changes, and answered how many of them are in the file, as After says.
+	steps, answered int
+	// refused are the changes that the journal has refused, or undone, and the model knows of.
+	refused uint64
+	// volume is the size of the volume, and failing the probability that a write or truncation fails.
+	volume  int64
 	failing float64
+	// inPlace is true while a compaction in place may have removed states from the file.
+	inPlace bool
+	// busy prevents that changes during a write make changes.
+	busy bool
 
-	compactions, failures, cuts, crashes, restarts int
+	compactions, failures, cuts, restarts, refusals, trimmed, during int
 }
 
+// moment is the state of a session after a step.
 type moment struct {
-	size     int64
-	sessions map[ID]*session.Record
-	root     []byte
+	step int
+	*session.Record
 }
 
 // failing is a file on a volume that may have no room.
@@ -54,28 +56,50 @@ type failing struct {
 	w *world
 }
 
+// Write writes a part, looks at what a crash would leave, makes changes as other goroutines may, and writes the rest.
 func (f failing) Write(b []byte) (int, error) {
-	if f.w.Float64() >= f.w.failing {
-		return f.file.Write(b)
+	room, _ := f.w.room("")
+	want := len(b)
+	if room < int64(want) {
+		want = int(room)
 	}
-	f.w.failures++
-	n, err := f.file.Write(b[:f.w.IntN(len(b)+1)])
-	return n, errors.Join(err, syscall.ENOSPC)
+	if f.w.Float64() < f.w.failing {
+		want = f.w.IntN(len(b) + 1)
+	}
+	half := f.w.IntN(want + 1)
+	if _, err := f.file.Write(b[:half]); err != nil {
+		return 0, err
+	}
+	f.w.meanwhile()
+	n, err := f.file.Write(b[half:want])
+	if half+n < len(b) {
+		f.w.failures++
+		err = errors.Join(err, syscall.ENOSPC)
+	}
+	return half + n, err
 }
 
 func (f failing) Truncate(size int64) error {
-	if f.w.Float64() >= f.w.failing/4 {
-		return f.file.Truncate(size)
+	if f.w.Float64() < f.w.failing/4 {
+		return syscall.EIO
 	}
-	return syscall.EIO
+	f.w.inPlace = f.w.inPlace || size == 0
+	return f.file.Truncate(size)
+}
+
+func (w *world) room(string) (int64, error) {
+	free := w.volume
+	for _, name := range []string{fileName, newName} {
+		if info, err := os.Stat(filepath.Join(w.dir, name)); err == nil {
+			free -= info.Size()
+		}
+	}
+	return max(free, 0), nil
 }
 
 func (w *world) hooks() hooks {
 	return hooks{
-		minimum: 4 << 10,
-		background: func(f func()) {
-			w.pending, w.begun = f, w.j.size
-		},
+		minimum: 4 << 10, manual: true, room: w.room,
 		open: func(name string, flags int) (file, error) {
 			f, err := osFile(name, flags)
 			if err != nil {
@@ -86,16 +110,403 @@ func (w *world) hooks() hooks {
 	}
 }
 
-// check compares what a process restores with a state of the model.
-func (w *world) check(got Restored, want moment) {
-	w.t.Helper()
-	s := state{sessions: clone(want.sessions)}
-	s.resume(w.now)
-	if wanted := s.entries(); !reflect.DeepEqual(sorted(got.Sessions), sorted(wanted)) {
-		w.t.Fatalf("restored\n%+v\nwant\n%+v", got.Sessions, wanted)
+// meanwhile is what happens while the writer writes.
+func (w *world) meanwhile() {
+	if w.busy || w.j == nil {
+		return
 	}
-	if !bytes.Equal(got.NonceRoot, want.root) {
-		w.t.Fatalf("root %x, want %x", got.NonceRoot, want.root)
+	w.busy = true
+	defer func() { w.busy = false }()
+	w.learn()
+	if w.IntN(10) == 0 {
+		w.cuts++
+		w.crash()
+	}
+	for w.IntN(3) == 0 {
+		w.during++
+		w.change()
+	}
+}
+
+// live returns the state of a session, nil if it has ended.
+func (w *world) live(id ID) *session.Record {
+	if p := w.past[id]; len(p) > 0 {
+		return p[len(p)-1].Record
+	}
+	return nil
+}
+
+// note notes the state of a session after a step. The caller calls After when the journal has it.
+func (w *world) note(id ID, r *session.Record) {
+	w.steps++
+	w.past[id] = append(w.past[id], moment{w.steps, r})
+	step := w.steps
+	w.j.After(func() { w.answered = max(w.answered, step) })
+}
+
+// learn takes over what the journal has removed to make room.
+func (w *world) learn() {
+	if w.refused == w.j.refused {
+		return
+	}
+	w.refused = w.j.refused
+	for id := range w.past {
+		r, s := w.live(id), w.j.sessions[id]
+		switch {
+		case r != nil && s == nil:
+			w.trimmed++
+			w.note(id, nil)
+		case r != nil && len(r.Checks) > 0 && len(s.Checks) == 0:
+			w.trimmed++
+			r = copied(r)
+			r.Checks = nil
+			w.note(id, r)
+		}
+	}
+}
+
+// same reports whether two states of a session are the same for a process that restores it.
+func (w *world) same(a, b *session.Record) bool {
+	one, other := resumed(w.now, a), resumed(w.now, b)
+	return reflect.DeepEqual(sorted(one), sorted(other))
+}
+
+// resumed returns what a process restores of a record: nothing, or a session.
+func resumed(now time.Time, r *session.Record) []Entry {
+	s := state{sessions: map[ID]*session.Record{}}
+	if r != nil {
+		s.sessions[1] = copied(r)
+	}
+	s.resume(now)
+	return s.entries()
+}
+
+// crash checks what the next process restores if this one is killed now: for each session the state whose change was
+// answered last, or a later one.
+func (w *world) crash() {
+	w.t.Helper()
+	data, err := os.ReadFile(filepath.Join(w.dir, fileName))
+	if w.j.file == nil || w.inPlace || err != nil {
+		if w.j.file != nil && !w.inPlace {
+			w.t.Fatal(err)
+		}
+		return // the journal has a problem
+	}
+	if err := os.WriteFile(filepath.Join(w.other, fileName), data, 0o600); err != nil {
+		w.t.Fatal(err)
+	}
+	j, restored := open(Options{Dir: w.other, Now: func() time.Time { return w.now }},
+		hooks{open: osFile, room: unlimited, minimum: maxSize, manual: true})
+	j.Done()
+	if s := j.Status(); s.Errors > 0 {
+		w.t.Fatalf("%+v", s)
+	}
+	if err := j.Close(); err != nil {
+		w.t.Fatal(err)
+	}
+	found := map[ID]*session.Record{}
+	for _, e := range restored.Sessions {
+		if found[e.ID] = &e.Record; len(w.past[e.ID]) == 0 {
+			w.t.Fatalf("restored a session that has ended: %+v", e)
+		}
+	}
+	for id, past := range w.past {
+		ok := past[0].step > w.answered && found[id] == nil
+		for i, m := range past {
+			if i+1 < len(past) && past[i+1].step <= w.answered {
+				continue // answered states of the past
+			}
+			want := resumed(w.now, m.Record)
+			ok = ok || len(want) == 0 && found[id] == nil ||
+				len(want) > 0 && found[id] != nil && reflect.DeepEqual(sorted(want), sorted([]Entry{{1, *copied(found[id])}}))
+		}
+		if !ok {
+			for _, m := range past {
+				w.t.Logf("step %d: %+v", m.step, m.Record)
+			}
+			w.t.Fatalf("session %d after step %d of %d: restored %+v", id, w.answered, w.steps, found[id])
+		}
+	}
+}
+
+// forget removes states that a crash cannot bring back.
+func (w *world) forget() {
+	for id, past := range w.past {
+		for len(past) > 1 && past[1].step <= w.answered {
+			past = past[1:]
+		}
+		if w.past[id] = past; len(past) == 1 && past[0].Record == nil && past[0].step <= w.answered {
+			delete(w.past, id)
+		}
+	}
+}
+
+// work lets the writer write, and checks its state afterwards.
+func (w *world) work() {
+	size := w.j.size
+	w.j.work()
+	w.learn()
+	w.j.work() // what After has queued meanwhile
+	if w.inPlace = false; w.j.size < size {
+		w.compactions++
+	}
+	w.failing = 0
+	if w.answered != w.steps && w.j.file != nil {
+		w.t.Fatalf("answered %d of %d", w.answered, w.steps)
+	}
+	w.forget()
+	w.crash()
+	status, sessions := w.j.Status(), 0
+	var total count
+	for id, past := range w.past {
+		r, s := past[len(past)-1].Record, w.j.sessions[id]
+		if (r == nil) != (s == nil) || r != nil && !w.same(r, &s.Record) {
+			w.t.Fatalf("session %d: %+v, want %+v", id, s, r)
+		}
+		if s == nil {
+			continue
+		}
+		sessions++
+		for k := range classes {
+			total[k] += s.count[k]
+		}
+		size := int64(len(appendSession(nil, id, &s.Record)))
+		if counted := s.count[essential] + s.count[checks]; counted < size-16 || counted > size+16 {
+			w.t.Fatalf("session %d counts as %d bytes, and has %d", id, counted, size)
+		}
+	}
+	if total != w.j.shares.total || sessions != len(w.j.sessions) {
+		w.t.Fatalf("%d sessions with %v bytes, the journal counts %d with %v",
+			sessions, total, len(w.j.sessions), w.j.shares.total)
+	}
+	if most := w.j.shares.most(essential); total[essential] > most || total[checks] > w.j.shares.capacity {
+		w.t.Fatalf("%v bytes exceed %d", total, w.j.shares.capacity)
+	}
+	if w.j.file != nil && (status.Sessions != sessions || status.Problem != "") || w.j.file == nil && status.Problem == "" {
+		w.t.Fatalf("status %+v, want %d sessions", status, sessions)
+	}
+}
+
+// denied checks that a change may be refused: by a journal that is full, or because the user or the source of a client
+// stores a fiftieth of it.
+func (w *world) denied(r *session.Record) {
+	w.refusals++
+	var all, user, source int64
+	for _, s := range w.j.sessions {
+		n := s.count[essential] + s.count[checks]
+		all += n
+		if s.UserID == r.UserID {
+			user += n
+		}
+		if sourceOf(&s.Record) == sourceOf(r) {
+			source += n
+		}
+	}
+	c := w.j.shares.capacity
+	const change = 600 // the bytes of a check that was removed, or of the change
+	if (user+change)*50 < c && (source+change)*50 < c && all+2*change < c {
+		w.t.Fatalf("refused a change of a user with %d bytes and a source with %d, of %d: %+v", user, source, c, r)
+	}
+}
+
+// change makes a random change.
+func (w *world) change() {
+	w.learn()
+	id := ID(1 + w.IntN(int(w.j.last)+1)) // perhaps a session that has ended
+	if n := len(w.past); n > 0 && w.IntN(10) > 0 {
+		id = slices.Sorted(maps.Keys(w.past))[w.IntN(n)]
+	}
+	now := w.live(id)
+	r := &session.Record{} // the changes of an ended session are ignored
+	if now != nil {
+		r = copied(now)
+	}
+	until := w.now.Add(time.Duration(w.IntN(300_000)) * time.Millisecond)
+	switch n := w.IntN(100); {
+	case n < 14:
+		w.add(until)
+		return
+	case n < 20:
+		r.Lifetime, r.Until = w.Uint32N(600)+1, until
+		w.j.Refresh(id, r.Lifetime, r.Until)
+	case n < 45:
+		var peers []netip.Addr
+		for range w.IntN(4) {
+			p := w.peer().Addr()
+			peers = append(peers, p)
+			r.Permissions = slices.DeleteFunc(r.Permissions, func(o session.Permission) bool { return o.Peer == p })
+			r.Permissions = append(r.Permissions, session.Permission{Peer: p, Until: until})
+		}
+		w.j.Permit(id, peers, until)
+	case n < 60:
+		c := session.ChannelRecord{
+			Number: 0x4000 + uint16(w.IntN(9)), Peer: w.peer(), Until: until, Installed: w.now,
+		}
+		r.Channels = slices.DeleteFunc(r.Channels, func(o session.ChannelRecord) bool { return o.Number == c.Number })
+		r.Channels = append(r.Channels, c)
+		w.j.Bind(id, c)
+	case n < 80:
+		c := session.Check{Peer: w.peer(), Message: bytes.Repeat([]byte{byte(w.IntN(4))}, w.IntN(session.MaxCheck+1))}
+		c.Message = orNil(c.Message)
+		r.Checks = slices.DeleteFunc(r.Checks, func(o session.Check) bool { return o.Peer == c.Peer })
+		refused := w.refused
+		w.j.Check(id, c)
+		if w.j.refused == refused {
+			r.Checks = append(r.Checks, c)
+		} else {
+			w.refused++
+			w.denied(r)
+		}
+		before := w.j.queue.entries
+		if w.j.refused == refused {
+			w.j.Check(id, c)
+		}
+		if more := len(w.j.queue.entries) - len(before); more != 0 {
+			w.t.Fatalf("the same check again: %d more bytes", more)
+		}
+	case n < 83:
+		r.Away = !r.Away
+		w.j.Move(id, r.Away)
+	case n < 86:
+		w.j.End(id)
+		r = nil
+	default:
+		w.now = w.now.Add(time.Duration(w.IntN(10_000)) * time.Millisecond)
+		return
+	}
+	if now == nil {
+		return
+	}
+	if w.j.refused != w.refused {
+		w.refused = w.j.refused
+		w.denied(now)
+		got := copied(&w.j.sessions[id].Record)
+		if len(got.Permissions) > len(r.Permissions) || len(got.Channels) > len(r.Channels) {
+			w.t.Fatalf("%+v, want at most %+v", got, r)
+		}
+		for _, p := range now.Permissions { // none is lost
+			has := func(o session.Permission) bool { return o.Peer == p.Peer }
+			if p.Until.After(w.now) && !slices.ContainsFunc(got.Permissions, has) {
+				w.t.Fatalf("%+v is lost: %+v", p, got)
+			}
+		}
+		r = got
+	}
+	w.note(id, r)
+	if s := w.j.sessions[id]; (s == nil) != (r == nil) || r != nil && !w.same(r, &s.Record) {
+		w.t.Fatalf("session %d: %+v, want %+v", id, s, r)
+	}
+}
+
+// add makes a session of one of some users at one of some addresses. The first of them have most sessions.
+func (w *world) add(until time.Time) {
+	few := func(n int) int { return int(float64(n) * w.Float64() * w.Float64() * w.Float64()) }
+	r := &session.Record{
+		Generation: w.Uint32N(4), Listener: w.text(), Local: w.peer(), Username: w.text(),
+		Client: netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(few(50))}), uint16(w.IntN(1000))),
+		UserID: fmt.Sprint("user ", few(50)), Realm: w.text(), Relay: w.peer(), Lifetime: 600,
+		Source: orNil(make([]byte, w.IntN(40))), Started: w.now, Until: until.Add(5 * time.Minute),
+	}
+	if id := w.j.Add(r); id != 0 {
+		w.note(id, r)
+		return
+	}
+	w.refused++
+	w.denied(r)
+}
+
+func (w *world) text() string { return "0123456789abcdefghijklmnopqrstuvwxyz"[:w.IntN(36)] }
+
+func (w *world) peer() netip.AddrPort {
+	addresses := []string{"10.0.0.1", "10.0.0.2", "10.0.0.3", "2001:db8::1", "fe80::1%eth0", "::ffff:10.0.0.4"}
+	return netip.AddrPortFrom(netip.MustParseAddr(addresses[w.IntN(len(addresses))]), uint16(w.IntN(3)))
+}
+
+// restart ends the process, and starts another one that continues its sessions.
+func (w *world) restart() {
+	w.work()
+	if w.j.file == nil {
+		return
+	}
+	w.restarts++
+	if err := w.j.Close(); err != nil {
+		w.t.Fatal(err)
+	}
+	w.begin()
+}
+
+func (w *world) begin() {
+	w.j = nil
+	j, restored := open(Options{Dir: w.dir, Now: func() time.Time { return w.now }}, w.hooks())
+	w.j = j
+	j.Done()
+	before := w.past
+	w.past, w.refused = map[ID][]moment{}, 0
+	for _, e := range restored.Sessions {
+		past := before[e.ID]
+		if len(past) == 0 || !reflect.DeepEqual(
+			sorted(resumed(w.now, past[len(past)-1].Record)), sorted([]Entry{{1, *copied(&e.Record)}})) && j.refused == 0 {
+			w.t.Fatalf("restored %+v, want %+v", e, past)
+		}
+		delete(before, e.ID)
+		w.steps++
+		w.past[e.ID] = []moment{{w.steps, &e.Record}}
+	}
+	w.answered = w.steps
+	for id, past := range before {
+		if len(resumed(w.now, past[len(past)-1].Record)) > 0 && j.refused == 0 {
+			w.t.Fatalf("session %d is not restored: %+v", id, past)
+		}
+	}
+	w.refused = j.refused
+}
+
+// After a crash each session has the state of its last change that was answered, or of a later one, in any sequence of
+// changes by users that store little or much, during writes too, of compactions, failed writes and full volumes. Nobody
+// loses an entry because of others, and a client that stores little is not refused.
+func TestModel(t *testing.T) {
+	const steps = 4_000
+	seed := uint64(time.Now().UnixNano())
+	defer func() {
+		if t.Failed() {
+			t.Logf("seed %d", seed)
+		}
+	}()
+	w := &world{
+		Rand: rand.New(rand.NewPCG(seed, 0)), t: t, dir: memory(t), other: memory(t), now: time.UnixMilli(1e12), volume: 1 << 20,
+	}
+	w.begin()
+	for range steps {
+		w.change()
+		switch n := w.IntN(1000); {
+		case n < 60:
+			w.work()
+		case n < 64:
+			w.failing = 0.4
+			w.work()
+		case n == 64:
+			w.restart()
+		case n == 65:
+			w.volume = int64(100+w.IntN(500)) << 10
+		case n == 66: // the queue gets full
+			for range 1000 {
+				w.change()
+			}
+		}
+	}
+	w.work()
+	if err := w.j.Close(); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%d steps: %d compactions, %d failed writes, %d cuts, %d restarts, %d refused, %d removed, %d during a write",
+		w.steps, w.compactions, w.failures, w.cuts, w.restarts, w.refusals, w.trimmed, w.during)
+	for what, n := range map[string]int{
+		"compactions": w.compactions, "failures": w.failures, "cuts": w.cuts, "restarts": w.restarts,
+		"refusals": w.refusals, "trimmed": w.trimmed, "during": w.during,
+	} {
+		if n == 0 {
+			t.Errorf("%d %s: the sequences are too tame", n, what)
+		}
 	}
 }
 
@@ -106,6 +517,9 @@ func sorted(list []Entry) []Entry {
 		slices.SortFunc(e.Permissions, func(a, b session.Permission) int { return a.Peer.Compare(b.Peer) })
 		slices.SortFunc(e.Channels, func(a, b session.ChannelRecord) int { return int(a.Number) - int(b.Number) })
 		slices.SortFunc(e.Checks, func(a, b session.Check) int { return a.Peer.Compare(b.Peer) })
+		for i := range e.Checks {
+			e.Checks[i].Message = orNil(e.Checks[i].Message)
+		}
 		e.Permissions, e.Channels, e.Checks = orNil(e.Permissions), orNil(e.Channels), orNil(e.Checks)
 	}
 	return list
@@ -130,215 +544,8 @@ func copied(r *session.Record) *session.Record {
 	n := *r
 	n.Permissions, n.Channels = slices.Clone(r.Permissions), slices.Clone(r.Channels)
 	n.Checks = slices.Clone(r.Checks)
+	for i := range n.Checks {
+		n.Checks[i].Message = bytes.Clone(n.Checks[i].Message)
+	}
 	return &n
-}
-
-func (w *world) state() moment {
-	m := moment{w.j.size, maps.Clone(w.live), w.root}
-	if w.j.file == nil {
-		m.root = nil
-	}
-	return m
-}
-
-// step makes one random change, and notes the state that it leads to.
-func (w *world) step() {
-	if w.IntN(200) == 0 {
-		w.failing = 0.4
-	}
-	w.change()
-	w.failing = 0
-	maps.DeleteFunc(w.live, func(id ID, _ *session.Record) bool { return id < w.j.first })
-	if w.epoch != w.j.epoch {
-		w.epoch, w.past = w.j.epoch, nil
-	}
-	w.past = append(w.past, w.state())
-	if got := w.j.Status(); got.Sessions != len(w.live) || got.Bytes != w.j.size || (w.j.file == nil) && got.Problem == "" {
-		w.t.Fatalf("status %+v, want %d sessions", got, len(w.live))
-	}
-}
-
-func (w *world) change() {
-	id := ID(1 + w.IntN(int(w.j.last)+1)) // perhaps a session that has ended
-	if n := len(w.live); n > 0 && w.IntN(10) > 0 {
-		id = slices.Sorted(maps.Keys(w.live))[w.IntN(n)]
-	}
-	r := &session.Record{} // the changes of an ended session are ignored
-	if w.live[id] != nil {
-		r = copied(w.live[id])
-		w.live[id] = r
-	}
-	until := w.now.Add(time.Duration(w.IntN(300_000)) * time.Millisecond)
-	switch n := w.IntN(100); {
-	case n < 12 && len(w.live) < 12:
-		n := &session.Record{
-			Generation: w.Uint32N(4), Listener: w.text(), Client: w.peer(), Local: w.peer(), Username: w.text(),
-			UserID: w.text(), Realm: w.text(), Relay: w.peer(), Transaction: [12]byte{byte(n)}, Lifetime: 600,
-			Source: orNil(make([]byte, w.IntN(40))), Started: w.now, Until: until.Add(time.Second),
-		}
-		if added := w.j.Add(n); added != 0 {
-			w.live[added] = n
-		} else if w.failing == 0 && w.pending == nil && w.now.After(w.j.retry) {
-			w.t.Fatalf("session not stored: %+v", w.j.Status())
-		}
-	case n < 20:
-		r.Lifetime, r.Until = w.Uint32N(600)+1, until
-		w.j.Refresh(id, r.Lifetime, r.Until)
-	case n < 55:
-		var peers []netip.Addr
-		for range w.IntN(4) {
-			p := w.peer().Addr()
-			peers = append(peers, p)
-			r.Permissions = slices.DeleteFunc(r.Permissions, func(o session.Permission) bool { return o.Peer == p })
-			r.Permissions = append(r.Permissions, session.Permission{Peer: p, Until: until})
-		}
-		w.j.Permit(id, peers, until)
-	case n < 75:
-		c := session.ChannelRecord{
-			Number: 0x4000 + uint16(w.IntN(9)), Peer: w.peer(), Until: until, Installed: w.now,
-		}
-		r.Channels = slices.DeleteFunc(r.Channels, func(o session.ChannelRecord) bool { return o.Number == c.Number })
-		r.Channels = append(r.Channels, c)
-		w.j.Bind(id, c)
-	case n < 80:
-		c := session.Check{Peer: w.peer(), Message: []byte(w.text())}
-		c.Message = orNil(c.Message)
-		r.Checks = slices.DeleteFunc(r.Checks, func(o session.Check) bool { return o.Peer == c.Peer })
-		r.Checks = append(r.Checks, c)
-		w.j.Check(id, c)
-	case n < 83:
-		r.Away = !r.Away
-		w.j.Move(id, r.Away)
-	case n < 88 && w.live[id] != nil:
-		delete(w.live, id)
-		w.j.End(id)
-	case n < 89:
-		w.root = []byte(w.text())
-		w.j.Nonces(w.root)
-	case n < 95:
-		w.now = w.now.Add(time.Duration(w.IntN(10_000)) * time.Millisecond)
-	default:
-		w.compact()
-	}
-}
-
-func (w *world) text() string { return "0123456789abcdefghijklmnopqrstuvwxyz"[:w.IntN(36)] }
-
-func (w *world) peer() netip.AddrPort {
-	addresses := []string{"10.0.0.1", "10.0.0.2", "10.0.0.3", "2001:db8::1", "fe80::1%eth0", "::ffff:10.0.0.4"}
-	return netip.AddrPortFrom(netip.MustParseAddr(addresses[w.IntN(len(addresses))]), uint16(w.IntN(3)))
-}
-
-// compact runs the pending compaction. The history before it is no longer in the file, the one since is behind it.
-func (w *world) compact() {
-	if w.pending == nil {
-		return
-	}
-	size, epoch := w.j.size, w.j.epoch
-	w.pending()
-	w.pending = nil
-	if w.j.epoch == epoch {
-		return // discarded, or failed
-	}
-	w.compactions++
-	w.epoch = w.j.epoch
-	w.past = slices.DeleteFunc(w.past, func(m moment) bool { return m.size < w.begun })
-	for i := range w.past {
-		w.past[i].size += w.j.size - size
-	}
-}
-
-// crash returns what the kernel has kept of the file if the process is killed, now or while it wrote one of the last
-// entries, and the state of the last change in it.
-func (w *world) crash() ([]byte, moment) {
-	data, err := os.ReadFile(filepath.Join(w.dir, fileName))
-	if err != nil && w.j.file != nil || int64(len(data)) != w.j.size {
-		w.t.Fatalf("file of %d bytes, %v, want %d", len(data), err, w.j.size)
-	}
-	want := w.past[len(w.past)-1]
-	if floor := int(w.past[0].size); w.IntN(2) == 0 && floor < len(data) {
-		data = data[:floor+w.IntN(len(data)-floor)]
-		for _, m := range slices.Backward(w.past) {
-			if want = m; m.size <= int64(len(data)) {
-				break
-			}
-		}
-		w.cuts++
-	}
-	return data, want
-}
-
-// end ends the process.
-func (w *world) end() {
-	if w.pending != nil {
-		w.pending()
-		w.pending = nil
-	}
-	if err := w.j.Close(); err != nil {
-		w.t.Fatal(err)
-	}
-}
-
-// begin starts a process, whose sessions are those of the model from then on.
-func (w *world) begin(want moment) {
-	j, restored := open(Options{Dir: w.dir, Now: func() time.Time { return w.now }}, w.hooks())
-	w.j = j
-	w.check(restored, want)
-	j.Done()
-	w.live, w.root = map[ID]*session.Record{}, restored.NonceRoot
-	for _, e := range restored.Sessions {
-		w.live[e.ID] = &e.Record
-	}
-	w.live = clone(w.live)
-	w.epoch, w.past = j.epoch, []moment{w.state()}
-}
-
-// The state after a restart is that of the last change that was answered, in any sequence of changes, compactions,
-// failed writes, restarts, and crashes after any byte.
-func TestModel(t *testing.T) {
-	const steps = 100_000
-	seed := uint64(time.Now().UnixNano())
-	defer func() {
-		if t.Failed() {
-			t.Logf("seed %d", seed)
-		}
-	}()
-	w := &world{Rand: rand.New(rand.NewPCG(seed, 0)), t: t, dir: memory(t), now: time.UnixMilli(1e12)}
-	w.begin(moment{})
-	other := memory(t)
-	for range steps {
-		w.step()
-		switch n := w.IntN(300); {
-		case n < 10: // what would be restored, beside the process
-			data, want := w.crash()
-			if err := os.WriteFile(filepath.Join(other, fileName), data, 0o600); err != nil {
-				t.Fatal(err)
-			}
-			j, restored := Open(Options{Dir: other, Now: func() time.Time { return w.now }})
-			w.check(restored, want)
-			j.Done()
-			if err := j.Close(); err != nil {
-				t.Fatal(err)
-			}
-		case n == 10: // a crash
-			data, want := w.crash()
-			w.end()
-			if err := os.WriteFile(filepath.Join(w.dir, fileName), data, 0o600); err != nil {
-				t.Fatal(err)
-			}
-			w.crashes++
-			w.begin(want)
-		case n == 11: // a restart
-			want := w.state()
-			w.end()
-			w.restarts++
-			w.begin(want)
-		}
-	}
-	w.end()
-	t.Logf("%d steps: %d compactions, %d failed writes, %d cuts, %d crashes, %d restarts",
-		steps, w.compactions, w.failures, w.cuts, w.crashes, w.restarts)
-	if w.compactions < 100 || w.failures < 100 || w.cuts < 100 || w.crashes < 100 || w.restarts < 100 {
-		t.Error("the sequences are too tame")
-	}
 }

@@ -216,15 +216,6 @@ func put[E any](list []E, e E, limit int, same func(E) bool) []E {
 	return append(list, e)
 }
 
-// prune removes the permissions and channels that have ended. Sessions remain: a Refresh that is written later
-// continues a session that the wall clock has ended.
-func (s *state) prune(now time.Time) {
-	for _, r := range s.sessions {
-		r.Permissions = slices.DeleteFunc(r.Permissions, func(p session.Permission) bool { return !p.Until.After(now) })
-		r.Channels = slices.DeleteFunc(r.Channels, func(c session.ChannelRecord) bool { return !c.Until.After(now) })
-	}
-}
-
 // Lifetimes of RFC 8656 §9 and §12.
 const (
 	permissionLifetime = 5 * time.Minute
@@ -235,7 +226,6 @@ const (
 // because the wall clock may have been set back.
 func (s *state) resume(now time.Time) {
 	maps.DeleteFunc(s.sessions, func(_ ID, r *session.Record) bool { return !r.Until.After(now) })
-	s.prune(now)
 	limit := func(until *time.Time, lifetime time.Duration) {
 		*until = now.Add(min(until.Sub(now), lifetime))
 	}
@@ -245,6 +235,7 @@ func (s *state) resume(now time.Time) {
 		}
 	}
 	for _, r := range s.sessions {
+		prune(r, now)
 		r.Generation++
 		limit(&r.Until, time.Duration(r.Lifetime)*time.Second)
 		past(&r.Started)
@@ -256,6 +247,13 @@ func (s *state) resume(now time.Time) {
 			past(&r.Channels[i].Installed)
 		}
 	}
+}
+
+// prune removes the permissions and channels that have ended. A session remains: a Refresh that is stored later
+// continues a session that the wall clock has ended.
+func prune(r *session.Record, now time.Time) {
+	r.Permissions = slices.DeleteFunc(r.Permissions, func(p session.Permission) bool { return !p.Until.After(now) })
+	r.Channels = slices.DeleteFunc(r.Channels, func(c session.ChannelRecord) bool { return !c.Until.After(now) })
 }
 
 // entries returns the sessions, the oldest first.
@@ -277,15 +275,12 @@ func appendRoot(b, root []byte) []byte {
 	return b
 }
 
-// image returns a file with the state in it, one entry a session.
-func (s *state) image() []byte {
-	b := appendRoot(appendHeader(nil), s.root)
-	for _, id := range slices.Sorted(maps.Keys(s.sessions)) {
-		at := len(b)
-		var err error
-		if b, err = s.sessions[id].AppendBinary(openEntry(b, added, id)); err != nil || !closeEntry(b, at) {
-			b = b[:at] // unreachable: replay keeps the limits of a Record
-		}
+// appendSession appends the entry of a whole session.
+func appendSession(b []byte, id ID, r *session.Record) []byte {
+	at := len(b)
+	var err error
+	if b, err = r.AppendBinary(openEntry(b, added, id)); err != nil || !closeEntry(b, at) {
+		b = b[:at] // unreachable: join and put keep the limits of a Record
 	}
 	return b
 }

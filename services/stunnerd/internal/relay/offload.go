@@ -53,7 +53,7 @@ const armRetry = 10 * time.Second
 // arm makes the kernel forward the next packets of a channel. It is called after a packet of the channel was forwarded
 // and its permission checked. generation was read before the routes were.
 func (r *Relay) arm(c *channel, generation offload.Generation, now time.Time) {
-	if generation.IsZero() || c.binding.Live(generation) || int64(r.since(now)) < c.armAfter.Load() {
+	if generation.IsZero() || !c.isAnswered() || c.binding.Live(generation) || int64(r.since(now)) < c.armAfter.Load() {
 		return
 	}
 	local := r.session.Client.Local()

@@ -35,7 +35,7 @@ func TestReplacedOffload(t *testing.T) {
 	b.session.Client = client
 	before, after := openOffload(t), openOffload(t)
 	b.routes.Offload(before)
-	b.Bind(0x4000, b.peerAddr(), func() {})
+	b.Bind(0x4000, b.peerAddr())()
 	media, now := frame(0x4000, []byte("media")), time.Now()
 
 	var o Outbox

@@ -64,7 +64,7 @@ type Relay struct {
 
 	// channels is copied on write, so that a lookup of the channel of a datagram needs no lock.
 	channels atomic.Pointer[[]*channel]
-	// binding serializes changes of the channel bindings. Bind also holds it while the answer is sent to the client.
+	// binding serializes changes of the channel bindings.
 	binding sync.Mutex
 	closed  atomic.Bool
 	// forget removes the socket from the counter of datagrams that the kernel dropped.
@@ -84,6 +84,8 @@ type channel struct {
 	peer   netip.AddrPort
 	// since is when the channel was first bound.
 	since time.Time
+	// answered is closed when the answer to the ChannelBind that has bound the channel is sent.
+	answered <-chan struct{}
 	// until is when the channel binding ends, as a time.Duration since the start of the session.
 	until atomic.Int64
 	// permitted is the end of the peer's permission to send in this channel, as a time.Duration since the start of the
@@ -159,19 +161,19 @@ func (r *Relay) EndOnPanic(task string) {
 	}
 }
 
-// Bind calls answer, which sends the answer to the client, and then binds a channel number to a peer or refreshes the
-// binding, and installs a permission for the peer (RFC 8656 §12). Datagrams of peers without a channel wait until Bind
-// returns, so that ChannelData does not arrive before the answer.
-func (r *Relay) Bind(number uint16, peer netip.AddrPort, answer func()) {
+// Bind binds a channel number to a peer or refreshes the binding, and installs a permission for the peer (RFC 8656 §12).
+// The caller must call answered when it has sent the answer to the client. Datagrams of the peer of a new channel wait
+// until then, so that ChannelData does not arrive before the answer.
+func (r *Relay) Bind(number uint16, peer netip.AddrPort) (answered func()) {
 	r.binding.Lock()
 	defer r.binding.Unlock()
-	answer()
 	now := r.now()
-	r.bind(number, peer, now)
+	answered = r.bind(number, peer, now)
 	r.permit([]netip.AddrPort{peer}, now)
+	return answered
 }
 
-func (r *Relay) bind(number uint16, peer netip.AddrPort, now time.Duration) {
+func (r *Relay) bind(number uint16, peer netip.AddrPort, now time.Duration) (answered func()) {
 	until := int64(now + ChannelLifetime)
 	live := make([]*channel, 0, len(*r.channels.Load())+1)
 	for _, c := range *r.channels.Load() {
@@ -180,20 +182,22 @@ func (r *Relay) bind(number uint16, peer netip.AddrPort, now time.Duration) {
 			c.until.Store(until)
 			c.installed.Store(int64(now + PermissionLifetime))
 			r.renew(c)
-			return
+			return func() {}
 		case r.live(c, now):
 			live = append(live, c)
 		default:
 			c.binding.End()
 		}
 	}
-	c := &channel{number: number, peer: peer, since: r.session.Started.Add(now)}
+	done := make(chan struct{})
+	c := &channel{number: number, peer: peer, since: r.session.Started.Add(now), answered: done}
 	c.until.Store(until)
 	c.permitted.Store(int64(now + PermissionLifetime))
 	c.installed.Store(int64(now + PermissionLifetime))
 	c.verdict.Store(new(verdict))
 	live = append(live, c)
 	r.channels.Store(&live)
+	return sync.OnceFunc(func() { close(done) })
 }
 
 // Permit refreshes the permissions of peers for data in their channels. A permission is for an IP address, so ports do
@@ -264,6 +268,16 @@ func (r *Relay) byPeer(peer netip.AddrPort, now time.Duration) *channel {
 		}
 	}
 	return nil
+}
+
+// isAnswered reports whether the client has the answer to its ChannelBind.
+func (c *channel) isAnswered() bool {
+	select {
+	case <-c.answered:
+		return true
+	default:
+		return false
+	}
 }
 
 // now returns the time since the start of the session.

@@ -124,7 +124,7 @@ func frame(number uint16, payload []byte) []byte {
 func TestNoPayloadIsCut(t *testing.T) {
 	for _, connected := range []bool{false, true} {
 		b := newBed(t, &sink{connected: connected, frames: make(chan []byte, 1)})
-		b.Bind(0x4000, b.peerAddr(), func() {})
+		b.Bind(0x4000, b.peerAddr())()
 		buf := make([]byte, 70_000)
 		for _, size := range []int{0, 1, 2, 3, 4, 5, 1599, 1600, 1601, 9000, 65_507} {
 			payload := bytes.Repeat([]byte{byte(size)}, size)
@@ -222,8 +222,8 @@ func TestClientHearsThatAPeerIsNotThere(t *testing.T) {
 	if err := gone.Close(); err != nil {
 		t.Fatal(err)
 	}
-	b.Bind(0x4000, b.peerAddr(), func() {})
-	b.Bind(0x4001, closed, func() {})
+	b.Bind(0x4000, b.peerAddr())()
+	b.Bind(0x4001, closed)()
 	for range 100 {
 		b.FromClient(frame(0x4001, []byte("to nobody")))
 		b.FromClient(frame(0x4000, []byte("to somebody")))
@@ -265,7 +265,7 @@ func TestClientHearsThatAPeerIsNotThere(t *testing.T) {
 // T-04: the routes apply to every datagram in both directions, even after the channel was bound.
 func TestRoutesHoldForEveryDatagramBothWays(t *testing.T) {
 	b := newBed(t, &sink{frames: make(chan []byte, 8)})
-	b.Bind(0x4000, b.peerAddr(), func() {})
+	b.Bind(0x4000, b.peerAddr())()
 	b.answer(t, []byte("in"))
 	<-b.client.frames
 	b.routes.Store(allow("127.0.0.1:<1-2>"))
@@ -285,7 +285,7 @@ func TestRoutesHoldForEveryDatagramBothWays(t *testing.T) {
 // C-05: ChannelData of an unbound channel, or with a length beyond the end, is dropped and counted.
 func TestFramesThatFitNothingAreDropped(t *testing.T) {
 	b := newBed(t, &sink{})
-	b.Bind(0x4000, b.peerAddr(), func() {})
+	b.Bind(0x4000, b.peerAddr())()
 	for _, f := range [][]byte{nil, {0x40}, frame(0x4001, []byte("unbound")), frame(0x4000, []byte("short"))[:6]} {
 		b.FromClient(f)
 	}
@@ -297,7 +297,7 @@ func TestFramesThatFitNothingAreDropped(t *testing.T) {
 // G-11: a relayed packet does not allocate, in either direction.
 func TestMediaAllocatesNothing(t *testing.T) {
 	b := newBed(t, &sink{})
-	b.Bind(0x4000, b.peerAddr(), func() {})
+	b.Bind(0x4000, b.peerAddr())()
 	f := frame(0x4000, make([]byte, 160))
 	if n := testing.AllocsPerRun(1000, func() { b.FromClient(f) }); n != 0 {
 		t.Errorf("to the peer: %.1f allocations a packet", n)
@@ -311,7 +311,7 @@ func TestMediaAllocatesNothing(t *testing.T) {
 // G-11: a dropped packet does not allocate.
 func TestDropsAllocateNothing(t *testing.T) {
 	b := newBed(t, &sink{})
-	b.Bind(0x4000, b.peerAddr(), func() {})
+	b.Bind(0x4000, b.peerAddr())()
 	b.routes.Store(allow("127.0.0.1:<1-2>"))
 	// The poller would take a buffer now and then.
 	if err := b.Close(); err != nil {
@@ -342,7 +342,7 @@ func TestDropsAllocateNothing(t *testing.T) {
 // G-11: the goroutine that receives does not allocate for a datagram of a bound peer.
 func TestReceivingAllocatesNothing(t *testing.T) {
 	b := newBed(t, &sink{arrived: make(chan struct{})})
-	b.Bind(0x4000, b.peerAddr(), func() {})
+	b.Bind(0x4000, b.peerAddr())()
 	payload := make([]byte, 160)
 	n := testing.AllocsPerRun(1000, func() {
 		b.answer(t, payload)
@@ -390,7 +390,7 @@ func TestReservedPortIsTheNextOneAndGivenOnce(t *testing.T) {
 
 func BenchmarkFromClient(b *testing.B) {
 	bed := newBed(b, &sink{})
-	bed.Bind(0x4000, bed.peerAddr(), func() {})
+	bed.Bind(0x4000, bed.peerAddr())()
 	f := frame(0x4000, make([]byte, 160))
 	b.ReportAllocs()
 	for b.Loop() {
@@ -425,7 +425,7 @@ func TestDatagramThatNoIndicationHoldsIsDropped(t *testing.T) {
 // T-17: a panic while a datagram is forwarded ends the session, and not the process.
 func TestPanicEndsTheSession(t *testing.T) {
 	b := newBed(t, &sink{faulty: true})
-	b.Bind(0x4000, b.peer.LocalAddr().(*net.UDPAddr).AddrPort(), func() {})
+	b.Bind(0x4000, b.peer.LocalAddr().(*net.UDPAddr).AddrPort())()
 	if _, err := b.peer.WriteTo([]byte("hello"), net.UDPAddrFromAddrPort(b.session.Relay)); err != nil {
 		t.Fatal(err)
 	}

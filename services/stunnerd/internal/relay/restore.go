@@ -12,6 +12,11 @@ import (
 // ICE agent in a call sends a check at least this often (RFC 7675 §5.1), which prolongs the permission again.
 const restoredPermission = 30 * time.Second
 
+// longAnswered is the field answered of restored channels.
+var longAnswered = make(chan struct{})
+
+func init() { close(longAnswered) }
+
 // Restore binds the channels of a session that a former process has created, until the ends that they had there. It
 // must be called before Start. permissions are the permissions of the session that CreatePermission has installed.
 func (r *Relay) Restore(channels []session.ChannelRecord, permissions []session.Permission) {
@@ -31,7 +36,7 @@ func (r *Relay) Restore(channels []session.ChannelRecord, permissions []session.
 				permitted = max(permitted, left(p.Until, PermissionLifetime))
 			}
 		}
-		c := &channel{number: saved.Number, peer: saved.Peer, since: saved.Installed}
+		c := &channel{number: saved.Number, peer: saved.Peer, since: saved.Installed, answered: longAnswered}
 		c.until.Store(int64(now + until))
 		c.permitted.Store(int64(now + permitted))
 		c.installed.Store(int64(now + installed))

@@ -37,7 +37,7 @@ func TestOneUserDoesNotTakeAllSlots(t *testing.T) {
 		before := f.Status().Bindings
 		for range channels {
 			number++
-			b.Bind(number, netip.AddrPortFrom(loopback, number), func() {})
+			b.Bind(number, netip.AddrPortFrom(loopback, number))()
 			b.FromClient(frame(number, []byte("media")))
 		}
 		return f.Status().Bindings - before

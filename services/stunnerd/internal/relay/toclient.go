@@ -27,7 +27,7 @@ func (r *Relay) ReceiveBatch(batch []Datagram, now time.Time) {
 	at := r.since(now)
 	for i := range batch {
 		d := &batch[i]
-		if c := r.byPeer(d.peer, at); c != nil && d.icmp == (ICMP{}) && !r.undecided.holds(d.peer) {
+		if c := r.byPeer(d.peer, at); c != nil && d.icmp == (ICMP{}) && c.isAnswered() && !r.undecided.holds(d.peer) {
 			r.toClient(t, c, d, now)
 		} else {
 			r.enqueue(d)
@@ -115,15 +115,14 @@ func (r *Relay) decide() {
 }
 
 // forwardBound forwards or drops a datagram of the queue if its peer has got a channel. Otherwise it reports false. If
-// Bind is in progress, it waits for Bind.
+// the ChannelBind is not answered yet, it waits for the answer.
 func (r *Relay) forwardBound(d *Datagram) bool {
-	r.binding.Lock()
-	now := time.Now()
-	c := r.byPeer(d.peer, r.since(now))
-	r.binding.Unlock()
+	c := r.byPeer(d.peer, r.now())
 	if c == nil {
 		return false
 	}
+	<-c.answered
+	now := time.Now()
 	t := transfers.Get()
 	defer transfers.Put(t)
 	defer t.reset()

@@ -70,7 +70,7 @@ func (c *batchClient) SendAll(packets []datagram.Packet) {
 func relayOf(m *meter.Meter, routes *Routes, client session.Client, s Socket, peers ...netip.AddrPort) *Relay {
 	r := New(&session.Session{Client: client, Started: time.Now()}, s, loopback, routes, m, func(*Relay) {})
 	for i, p := range peers {
-		r.Bind(0x4000+uint16(i), p, func() {})
+		r.Bind(0x4000+uint16(i), p)()
 	}
 	return r
 }
@@ -266,11 +266,11 @@ func TestBindInProgressKeepsTheOrder(t *testing.T) {
 			}
 			return d
 		}
-		b.Bind(0x4000, peer, func() {
-			b.ReceiveBatch(batch(before), time.Now())
-			b.ReceiveBatch(batch(during), time.Now())
-			b.client.frames <- []byte("answer")
-		})
+		answered := b.Bind(0x4000, peer)
+		b.ReceiveBatch(batch(before), time.Now())
+		b.ReceiveBatch(batch(during), time.Now())
+		b.client.frames <- []byte("answer")
+		answered()
 		for range behind {
 			b.ReceiveBatch(batch(1), time.Now())
 		}
@@ -298,7 +298,7 @@ func TestDecisionOfTheEngineKeepsTheOrder(t *testing.T) {
 	}
 	r.ReceiveBatch([]Datagram{NewDatagram([]byte("0"), peer1)}, time.Now())
 	after(t, asked)
-	r.Bind(0x4000, peer1, func() {})
+	r.Bind(0x4000, peer1)()
 	r.ReceiveBatch([]Datagram{NewDatagram([]byte("1"), peer1)}, time.Now())
 	answer <- true
 	if got := after(t, client.frames); got[0] == 0x40 {

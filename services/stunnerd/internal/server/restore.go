@@ -139,13 +139,14 @@ func (s *Server) Journal() *inspection.JournalStatus {
 	j := s.opt.Journal.Status()
 	st := &inspection.JournalStatus{
 		Problem: j.Problem, Bytes: j.Bytes, Sessions: j.Sessions, Errors: j.Errors, Restored: s.meter.Restored.Load(),
+		Refused: j.Refused,
 	}
-	if j.Errors > 0 {
+	if j.Errors+j.Refused > 0 {
 		_, lost := s.unstored()
 		st.Lost = uint64(lost)
 	}
 	if st.Lost > 0 && st.Problem == "" {
-		const problem = "sessions that are not in the journal after an error: %d: each is stored with its next Refresh"
+		const problem = "sessions that are not in the journal: %d: their users store more than their share of a small volume"
 		st.Problem = fmt.Sprintf(problem, st.Lost)
 	}
 	for _, n := range s.meter.Unrestored() {

@@ -279,7 +279,8 @@ func (n *tenant) plain(o *unstructured.Unstructured) string {
 	annotations := o.GetAnnotations()
 	_, wished := annotations["stunner.l7mp.io/nodeport"]
 	for _, name := range []string{
-		"stunner.l7mp.io/applied", "deployment.kubernetes.io/revision", appsv1.DeprecatedTemplateGeneration,
+		"stunner.l7mp.io/applied", "stunner.l7mp.io/installation", "deployment.kubernetes.io/revision",
+		appsv1.DeprecatedTemplateGeneration,
 	} {
 		delete(annotations, name)
 	}

@@ -128,12 +128,16 @@ func (s server) objectsEqual(ctx context.Context, r *renderer) error {
 		if err := s.Get(ctx, client.ObjectKeyFromObject(o), live); err != nil {
 			return fmt.Errorf("rendered %s: %w", identity(o), err)
 		}
-		const hash = "stunner.l7mp.io/applied" // of the object that the operator applied last
 		annotations := o.GetAnnotations()
 		if annotations == nil {
 			annotations = map[string]string{}
 		}
-		annotations[hash] = live.GetAnnotations()[hash]
+		for _, name := range []string{
+			"stunner.l7mp.io/applied",      // the hash of the object that the operator applied last
+			"stunner.l7mp.io/installation", // the namespace of that operator
+		} {
+			annotations[name] = live.GetAnnotations()[name]
+		}
 		o.SetAnnotations(annotations)
 		err := s.Apply(ctx, client.ApplyConfigurationFromUnstructured(o), client.FieldOwner("stunner-operator"),
 			client.ForceOwnership, client.DryRunAll)

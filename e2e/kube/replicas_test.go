@@ -81,6 +81,12 @@ func TestOneReplicaWritesAndAllServe(t *testing.T) {
 	if now := readers[leader.number].State(); now.Changes != known.Changes+1 {
 		t.Errorf("%d configs from the formerly frozen leader after one change", now.Changes-known.Changes)
 	}
+	for _, r := range all {
+		if r.metric("stunner_operator_paused") != 0 {
+			t.Errorf("replica %s is paused by another replica of its installation", r.id)
+		}
+	}
+	s.sees("gatewayclass/"+s.name, condition("ControllerConflict"), "False")
 	if after := template(); after != pods {
 		t.Errorf("the pods would be restarted: the template was\n%s\nand is\n%s", pods, after)
 	}

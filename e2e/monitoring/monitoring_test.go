@@ -22,7 +22,7 @@ var clusterOnly = []string{
 	telemetry.OperatorWrites, telemetry.OperatorWriteErrors, telemetry.OperatorLeader,
 	telemetry.OperatorDiscoveryStreams, telemetry.OperatorDiscoveryRefused,
 	telemetry.OperatorScalerAnswers, telemetry.OperatorTranslationDuration, telemetry.OperatorConfigsMissing,
-	telemetry.OperatorUnread,
+	telemetry.OperatorUnread, telemetry.OperatorPaused,
 }
 
 // silent lists the panels without data in this test, with the reason. It is an error if one of them returns data.

@@ -73,6 +73,7 @@ const (
 	OperatorWrites              = "stunner_operator_writes_total"
 	OperatorWriteErrors         = "stunner_operator_write_errors_total"
 	OperatorLeader              = "stunner_operator_leader"
+	OperatorPaused              = "stunner_operator_paused"
 	OperatorDiscoveryStreams    = "stunner_operator_discovery_streams"
 	OperatorDiscoveryRefused    = "stunner_operator_discovery_refused_total"
 	OperatorScalerAnswers       = "stunner_operator_scaler_answers_total"
@@ -179,6 +180,8 @@ var Metrics = []Metric{
 		"Write requests to the API server, by kind and by verb: apply, status or delete."},
 	{OperatorWriteErrors, Counter, nil, "Failed reconciliations of a Gateway or another object, which are retried."},
 	{OperatorLeader, Gauge, nil, "1 for the replica that writes to the API server, 0 for the others."},
+	{OperatorPaused, Gauge, nil,
+		"1 if the operator writes nothing because an older installation has the same controller name, otherwise 0."},
 	{OperatorDiscoveryStreams, Gauge, nil, "Open config discovery streams."},
 	{OperatorDiscoveryRefused, Counter, []string{"reason"},
 		"Refused requests and reports to config discovery, by reason."},

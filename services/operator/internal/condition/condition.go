@@ -11,6 +11,7 @@
 //	gateway.go     messages of Gateways and listeners
 //	route.go       messages of UDPRoutes
 //	parameters.go  messages of the other kinds
+//	conflict.go    messages of condition ControllerConflict, and their content
 //	rollout.go     messages about dataplanes
 //	usage.go       messages of condition InUse
 //	deprecated.go  messages about notations of the existing system (table: ../translate/former_test.go)
@@ -44,6 +45,9 @@ const (
 	// Autoscaled on a Dataplane reports whether autoscaling is available. A Gateway has the condition only with status
 	// False, if the API server rejected its ScaledObject.
 	Autoscaled = "Autoscaled"
+	// ControllerConflict on a GatewayClass reports whether several installations of the operator have its controller
+	// name. Its message names the installation that manages the GatewayClass, and a paused one if there is one.
+	ControllerConflict = "ControllerConflict"
 	// InUse reports which objects refer to the object.
 	InUse = "InUse"
 )
@@ -56,6 +60,7 @@ const (
 	ReasonResolved    = string(gwapiv1.ListenerReasonResolvedRefs)
 	ReasonKEDAFound   = "KEDAFound"
 	ReasonUsed        = "Used"
+	ReasonSole        = "SoleInstallation"
 	ReasonUnused      = "Unused"
 )
 
@@ -96,6 +101,7 @@ const (
 	ReasonSecretNotFound     = "SecretNotFound"
 	ReasonSecretKeyNotFound  = "SecretKeyNotFound"
 	ReasonWarning            = "Warning"
+	ReasonSecond             = "SecondInstallation"
 )
 
 // Finding is a problem that a rule of the translation found: the reason and the message of a condition. The zero

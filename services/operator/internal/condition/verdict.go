@@ -17,7 +17,8 @@ var types = map[string]problem{
 	Accepted: ifNotTrue, Programmed: ifNotTrue, ResolvedRefs: ifNotTrue, Autoscaled: ifNotTrue,
 	Conflicted: ifNotFalse, RealmNotDNSName: ifNotFalse, InsecureInlineCredentials: ifNotFalse,
 	GuessableCredentials: ifNotFalse, OffloadUnavailable: ifNotFalse, DeprecatedInput: ifNotFalse,
-	InUse: never,
+	ControllerConflict: ifNotFalse,
+	InUse:              never,
 }
 
 // Wrong reports whether a condition reports a problem.

@@ -26,6 +26,9 @@ const fieldManager = "stunner-operator"
 // after a restart of the operator.
 const appliedAnnotation = "stunner.l7mp.io/applied"
 
+// installationAnnotation holds the namespace of the operator that applied the object last.
+const installationAnnotation = "stunner.l7mp.io/installation"
+
 // diff reads the live object from the cache into live and compares it with the wanted object. It returns the apply
 // configuration of the wanted object, or nil if the live object already has its fields and its hash. found reports
 // whether the live object exists.

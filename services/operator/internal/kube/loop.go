@@ -37,6 +37,7 @@ type loop struct {
 	published *publisher
 	peers     *peerReplicas
 	costs     *deletionCosts
+	others    *installations
 	nodes     *nodeAddresses
 	inbox     *inbox
 	meters    *meters
@@ -71,7 +72,7 @@ type loop struct {
 	notReadyReason atomic.Pointer[string]
 }
 
-// newLoop returns a loop with an empty view. The caller must set secrets, writer, costs, peers, published.previous and
+// newLoop returns a loop with an empty view. The caller must set secrets, writer, costs, others, peers, published.previous and
 // published.standby before run.
 func newLoop(o translate.Options, server *discovery.Server, m *meters, ts *tasks, log *slog.Logger) *loop {
 	in := newInbox()
@@ -449,6 +450,8 @@ func (l *loop) lead(ctx context.Context) {
 	defer l.meters.leader.Set(0)
 	var group sync.WaitGroup
 	group.Go(func() { l.tasks.do("deletion costs", func(t *task) { l.costs.run(ctx, t) }) })
+	l.others.identify(ctx)
+	group.Go(func() { l.tasks.do("other installations", func(t *task) { l.others.run(ctx, t) }) })
 	l.writer.lead(ctx)
 	group.Wait()
 }

@@ -17,6 +17,7 @@ type meters struct {
 	writes       *prometheus.CounterVec
 	failures     prometheus.Counter
 	leader       prometheus.Gauge
+	paused       prometheus.Gauge
 	refused      *prometheus.CounterVec
 	answers      *prometheus.CounterVec
 }
@@ -30,11 +31,12 @@ func newMeters() *meters {
 		writes:       telemetry.NewCounterVec(telemetry.OperatorWrites),
 		failures:     telemetry.NewCounter(telemetry.OperatorWriteErrors),
 		leader:       telemetry.NewGauge(telemetry.OperatorLeader),
+		paused:       telemetry.NewGauge(telemetry.OperatorPaused),
 		refused:      telemetry.NewCounterVec(telemetry.OperatorDiscoveryRefused),
 		answers:      telemetry.NewCounterVec(telemetry.OperatorScalerAnswers),
 	}
 	m.registry = telemetry.NewRegistry(m.translations, m.duration, m.configs, m.missing, m.writes, m.failures, m.leader,
-		m.refused, m.answers)
+		m.paused, m.refused, m.answers)
 	return m
 }
 

@@ -34,6 +34,8 @@ type objectWriter struct {
 	meters  *meters
 	pending pendingWrites
 	log     *slog.Logger
+	// installation is the value of installationAnnotation in the objects that are written.
+	installation string
 	// standbyKeys authenticate the standby Secrets that are written.
 	standbyKeys *standbyKeys
 
@@ -212,6 +214,7 @@ func (w *objectWriter) apply(ctx context.Context, o resource.Object, want desire
 			o, _ = manifest.Fit(service, has)
 		}
 	}
+	o = w.marked(o)
 	patch, found, err := diff(ctx, c, o, live)
 	if err != nil || patch == nil || w.pending.contains(o, patch) {
 		return err
@@ -244,6 +247,18 @@ func (w *objectWriter) apply(ctx context.Context, o resource.Object, want desire
 		return nil // the watch of namespaces has not delivered the deletion yet
 	}
 	return err
+}
+
+// marked returns a copy of an object with installationAnnotation.
+func (w *objectWriter) marked(o resource.Object) resource.Object {
+	o = o.DeepCopyObject().(resource.Object)
+	annotations := o.GetAnnotations()
+	if annotations == nil {
+		annotations = map[string]string{}
+	}
+	annotations[installationAnnotation] = w.installation
+	o.SetAnnotations(annotations)
+	return o
 }
 
 // checkOwner returns an error if an object with the wanted name exists and has another owner. Users create objects of

@@ -43,6 +43,7 @@
 //	budgetledger.go                 endpoint budgets over all Gateways
 //	nodes.go                        addresses of nodes
 //	leader.go                       leader election
+//	installations.go                other installations with the same controller name
 //	task.go                         liveness of tasks
 //	meters.go                       metrics
 package kube
@@ -63,6 +64,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
+	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/stunner-gateway/stunner/services/api/telemetry"
 	"github.com/stunner-gateway/stunner/services/operator/internal/trust"
@@ -160,6 +162,8 @@ func (p *Provider) work(ctx context.Context, l *loop, id *trust.Identity, reader
 		return err
 	}
 	l.costs = &deletionCosts{reports: l.rollouts.reports, client: k.direct, log: p.Log}
+	l.writer.objects.installation = p.Namespace
+	l.others = newInstallations(p.Settings, k.cached, k.direct, l)
 	l.published.previous = func(gateway types.NamespacedName) []string {
 		return previousListeners(ctx, k.cached, gateway)
 	}
@@ -204,6 +208,9 @@ func (p *Provider) work(ctx context.Context, l *loop, id *trust.Identity, reader
 		translated, generated := l.intake.releasing(l.inbox), l.intake.releasing(ownedHandler{l.writer})
 		if err := w.watchAll(ctx, translated, generated); err != nil {
 			return ignoreEnd(ctx, err)
+		}
+		if _, err := addHandler(ctx, c, &gwapiv1.GatewayClass{}, l.others); err != nil {
+			return ignoreEnd(ctx, fmt.Errorf("watch GatewayClasses: %w", err))
 		}
 		if err := kedas.await(ctx); err != nil {
 			return ignoreEnd(ctx, err)

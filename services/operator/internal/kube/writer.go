@@ -34,6 +34,8 @@ type writer struct {
 	desired    map[translate.ObjectRef]desired
 	rejections rejectionStore
 	queue      writeQueue
+	// held means that only statuses of GatewayClasses are written, see installations.
+	held bool
 }
 
 // newWriter returns a writer. The client c reads from the cache, direct reads from the API server.
@@ -121,6 +123,20 @@ func (w *writer) setKEDA(c client.Client) {
 	}
 }
 
+// setHeld stops all writes except of the statuses of GatewayClasses, or continues them.
+func (w *writer) setHeld(held bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if before := w.held; before == held || held {
+		w.held = held
+		return
+	}
+	w.held = false
+	for ref, want := range w.desired {
+		w.queue.enqueue(ref, want)
+	}
+}
+
 // setStandbyKeys sets the keys of standby Secrets. After a change of the key for new ones, all are written again.
 func (w *writer) setStandbyKeys(keys [][]byte) {
 	if !w.objects.standbyKeys.set(keys) {
@@ -202,8 +218,11 @@ func (w *writer) step(ctx context.Context, ref translate.ObjectRef) (wait time.D
 	ctx, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
 	w.mu.Lock()
-	want, p := w.desired[ref], w.queue.progress[ref]
+	want, p, held := w.desired[ref], w.queue.progress[ref], w.held && ref.Kind != translate.KindClass
 	w.mu.Unlock()
+	if held {
+		return 0, nil
+	}
 	if want.hasObjects(ref) && p.created != want.uid {
 		p.created = want.uid
 		if w.objects.createMissing(ctx, ref, want) {

@@ -35,6 +35,7 @@ func NewView(objects []Object) *View {
 		routes:         map[RouteRef]*Route{},
 		trust:          table[*Trust]{},
 		scaling:        table[*Scaling]{},
+		installations:  table[*Installations]{},
 		rollouts:       table[*Rollout]{},
 		rejections:     table[*Rejection]{},
 		overBudget:     table[*OverBudget]{},
@@ -103,6 +104,8 @@ func (v *View) set(o Object, del bool) Facts {
 		replace(v.trust, theTrust, key, o, del, changed)
 	case *Scaling:
 		replace(v.scaling, theScaling, key, o, del, changed)
+	case *Installations:
+		replace(v.installations, theInstallations, key, o, del, changed)
 	case *Rollout:
 		replace(v.rollouts, aRollout, key, o, del, changed)
 	case *Rejection:

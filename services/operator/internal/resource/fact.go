@@ -40,6 +40,7 @@ const (
 	allGrantsOf
 	theTrust
 	theScaling
+	theInstallations
 	aRollout
 	aRejection
 	anOverBudget

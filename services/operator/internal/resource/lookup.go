@@ -189,6 +189,11 @@ func (v *View) ScalingMissing() bool {
 	return cmp.Or(find(v, v.scaling, theScaling, types.NamespacedName{}), &Scaling{}).Missing
 }
 
+// Installations returns what the operator knows about itself and about other installations.
+func (v *View) Installations() Installations {
+	return *cmp.Or(find(v, v.installations, theInstallations, types.NamespacedName{}), &Installations{})
+}
+
 // Rollout returns the state of the dataplanes of a Gateway.
 func (v *View) Rollout(gateway types.NamespacedName) RolloutState {
 	return cmp.Or(find(v, v.rollouts, aRollout, gateway), &Rollout{}).RolloutState

@@ -2,6 +2,7 @@ package resource
 
 import (
 	"maps"
+	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -34,6 +35,24 @@ type Scaling struct {
 // DeepCopyObject is part of runtime.Object.
 func (s *Scaling) DeepCopyObject() runtime.Object {
 	return &Scaling{TypeMeta: s.TypeMeta, ObjectMeta: *s.ObjectMeta.DeepCopy(), Missing: s.Missing}
+}
+
+// Installations is what the operator knows about itself and about other installations with the same controller name. A
+// view has at most one, without a name.
+type Installations struct {
+	metav1.TypeMeta
+	metav1.ObjectMeta
+	// Own is the installation of this process. It is zero until the process has become the leader.
+	Own Installation
+	// Gone are the other installations that a GatewayClass names and that no longer run.
+	Gone []Installation
+}
+
+// DeepCopyObject is part of runtime.Object.
+func (i *Installations) DeepCopyObject() runtime.Object {
+	return &Installations{
+		TypeMeta: i.TypeMeta, ObjectMeta: *i.ObjectMeta.DeepCopy(), Own: i.Own, Gone: slices.Clone(i.Gone),
+	}
 }
 
 // Rollout is the state of all dataplanes of the Gateway with the same name, according to the reports of these

@@ -90,6 +90,8 @@ func contentOf(o Object) []any {
 		return []any{o.Bundle}
 	case *Scaling:
 		return []any{o.Missing}
+	case *Installations:
+		return []any{o.Own, o.Gone}
 	case *Rollout:
 		return []any{o.RolloutState}
 	case *Rejection:

@@ -45,6 +45,7 @@ type View struct {
 	routes         map[RouteRef]*Route
 	trust          table[*Trust]
 	scaling        table[*Scaling]
+	installations  table[*Installations]
 	rollouts       table[*Rollout]
 	rejections     table[*Rejection]
 	overBudget     table[*OverBudget]

@@ -25,11 +25,15 @@ func Class(v *resource.View, name string, opt Options) ClassResult {
 	}
 	finding := first(unreadFinding(class),
 		referenceRules.firstFinding(classReference(v, class)).As(condition.ReasonInvalidParameters))
-	before := v.ClassStatus(name)
+	before, known := v.ClassStatus(name), v.Installations()
+	claims := claimConditions(before.Conditions, known, opt.ControllerName)
+	accepted := condition.Holds(condition.Accepted, condition.ReasonAccepted, finding)
+	conditions := condition.Merge(before.Conditions, class.Generation, opt.Now, append([]metav1.Condition{accepted}, claims...)...)
+	if isPaused(before.Conditions, known) {
+		conditions = pausedConditions(before.Conditions, class.Generation, opt.Now, claims)
+	}
 	return ClassResult{Class: name, Ours: true, Status: gwapiv1.GatewayClassStatus{
-		Conditions: condition.Merge(before.Conditions, class.Generation, opt.Now,
-			condition.Holds(condition.Accepted, condition.ReasonAccepted, finding)),
-		SupportedFeatures: before.SupportedFeatures,
+		Conditions: conditions, SupportedFeatures: before.SupportedFeatures,
 	}}
 }
 

@@ -31,6 +31,7 @@
 //	offload.go                  what prevents in-kernel forwarding, and the Pod Security label of a namespace
 //	status.go statuses.go       the place of conditions in statuses
 //	usage.go                    condition InUse
+//	installation.go             condition ControllerConflict: which installation manages a GatewayClass
 //	former_test.go              the table of notations of the existing system
 package translate
 

@@ -53,7 +53,7 @@ func TestOneOfTwoInstallationsIsPaused(t *testing.T) {
 		first.says("gatewayclass/"+first.name, "ControllerConflict", name+"@")
 	}
 	first.sees("gatewayclass/"+first.name, condition("ControllerConflict"), "True")
-	for _, kind := range []string{"service", "configmap", "networkpolicy"} {
+	for _, kind := range []string{"service", "configmap"} {
 		first.sees(kind+"/front-door", installationMark, older.owner)
 	}
 	first.sees("secret/front-door-standby", installationMark, older.owner)

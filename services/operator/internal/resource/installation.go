@@ -20,7 +20,10 @@ func (i Installation) String() string { return i.Namespace + "@" + i.Since.UTC()
 func ParseInstallation(text string) (i Installation, ok bool) {
 	namespace, since, _ := strings.Cut(text, "@")
 	t, err := time.Parse(time.RFC3339, since)
-	return Installation{namespace, t.UTC()}, err == nil && namespace != ""
+	if err != nil || namespace == "" {
+		return Installation{}, false
+	}
+	return Installation{namespace, t.UTC()}, true
 }
 
 // Compare orders installations by age, the oldest first. Installations of the same second are ordered by namespace, so

@@ -62,7 +62,7 @@ revisionHistoryLimit: {{ $pods.revisionHistoryLimit }}
 {{- end }}
 selector:
   matchLabels:
-    app: {{ .app }}
+    app: {{ .app | quote }}
 strategy:
   {{- toYaml $pods.updateStrategy | nindent 2 }}
 {{- end }}
@@ -86,17 +86,17 @@ imagePullSecrets:
   {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- with .deployment.priorityClassName }}
-priorityClassName: {{ . }}
+priorityClassName: {{ . | quote }}
 {{- end }}
 {{- with $pods.runtimeClassName }}
-runtimeClassName: {{ . }}
+runtimeClassName: {{ . | quote }}
 {{- end }}
 {{- with $pods.hostAliases }}
 hostAliases:
   {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- with $pods.dnsPolicy }}
-dnsPolicy: {{ . }}
+dnsPolicy: {{ . | quote }}
 {{- end }}
 {{- with $pods.dnsConfig }}
 dnsConfig:
@@ -122,12 +122,12 @@ topologySpreadConstraints:
   {{- toYaml .deployment.topologySpreadConstraints | nindent 2 }}
   {{- else }}
   {{- range list "topology.kubernetes.io/zone" "kubernetes.io/hostname" }}
-  - topologyKey: {{ . }}
+  - topologyKey: {{ . | quote }}
     maxSkew: 1
     whenUnsatisfiable: ScheduleAnyway
     labelSelector:
       matchLabels:
-        app: {{ $.app }}
+        app: {{ $.app | quote }}
   {{- end }}
   {{- end }}
 {{- end }}
@@ -146,16 +146,16 @@ topologySpreadConstraints:
 apiVersion: policy/v1
 kind: PodDisruptionBudget
 metadata:
-  name: {{ .app }}
-  namespace: {{ .root.Release.Namespace }}
+  name: {{ .app | quote }}
+  namespace: {{ .root.Release.Namespace | quote }}
   labels:
     {{- include "stunner.labels" .root | nindent 4 }}
 spec:
   maxUnavailable: 1
-  unhealthyPodEvictionPolicy: {{ .root.Values.podDisruptionBudget.unhealthyPodEvictionPolicy }}
+  unhealthyPodEvictionPolicy: {{ .root.Values.podDisruptionBudget.unhealthyPodEvictionPolicy | quote }}
   selector:
     matchLabels:
-      app: {{ .app }}
+      app: {{ .app | quote }}
 {{- end }}
 
 {{/* Labels and annotations of a Service: dict "root" $ "own" LABELS "service" VALUES. */}}
@@ -170,7 +170,7 @@ annotations:
 
 {{- define "stunner.serviceFamilies" -}}
 {{- with .ipFamilyPolicy }}
-ipFamilyPolicy: {{ . }}
+ipFamilyPolicy: {{ . | quote }}
 {{- end }}
 {{- with .ipFamilies }}
 ipFamilies:
@@ -216,6 +216,19 @@ ipFamilies:
 {{- range list "ingress" "httpRoute" -}}
 {{- if and (not $.jwt.issuer) (index $ .).enabled -}}
 {{- fail (printf "stunnerAuthService.%s.enabled: true gives credentials to every client outside the cluster: configure stunnerAuthService.jwt" .) -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
+{{/* Two operators with one controller name would write the same objects: the younger one is paused. Only a cluster shows the other release. A ClusterRole with
+the name of this release's is left to Helm, which rejects that of others. */}}
+{{- define "stunner.checkController" -}}
+{{- $controller := .Values.stunnerGatewayOperator.controllerName -}}
+{{- $own := include "stunner.clusterName" (dict "root" . "name" "stunner-operator") -}}
+{{- range (lookup "rbac.authorization.k8s.io/v1" "ClusterRole" "" "").items -}}
+{{- $annotations := .metadata.annotations | default dict -}}
+{{- if and (eq (get $annotations "stunner.l7mp.io/controller-name") $controller) (ne .metadata.name $own) -}}
+{{- fail (printf "stunnerGatewayOperator.controllerName: %s is that of the operator of ClusterRole %s already (release %s, namespace %s): set another controllerName and another defaults.gatewayClass.name, or uninstall that operator" $controller .metadata.name (get $annotations "meta.helm.sh/release-name" | default "none") (get $annotations "meta.helm.sh/release-namespace" | default "unknown")) -}}
 {{- end -}}
 {{- end -}}
 {{- end }}

@@ -1,0 +1,49 @@
+package charts
+
+import (
+	"context"
+	"strings"
+	"testing"
+)
+
+// A second release with the controller name of another one is rejected, in whatever namespace. Another controller name,
+// and an upgrade of the release itself, are accepted, and rendering without a cluster looks nothing up.
+func TestReleases_OfOneControllerNameAreRejected(t *testing.T) {
+	const other = `{stunnerGatewayOperator: {controllerName: example.net/second}, defaults: {gatewayClass: {name: second}}}`
+	first := release{chart: app, namespace: "first-of-two", set: `stunnerGatewayOperator: {controllerName: example.net/first}`}
+	var roles []object
+	for _, o := range first.objects(t) {
+		if o.GetKind() == "ClusterRole" {
+			roles = append(roles, o)
+		}
+	}
+	apply(t, roles)
+	t.Cleanup(func() {
+		for _, o := range roles {
+			if err := control.Delete(context.WithoutCancel(t.Context()), "", "clusterrole/"+o.GetName()); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	for title, c := range map[string]struct {
+		release  release
+		rejected bool
+	}{
+		"the release itself":         {release{chart: app, namespace: first.namespace, set: first.set, live: true}, false},
+		"a second one":               {release{chart: app, namespace: "second-of-two", set: first.set, live: true}, true},
+		"a second one, some objects": {release{chart: app, set: first.set + "\nwatchNamespaces: [stunner-system]", live: true}, true},
+		"another controller name":    {release{chart: app, namespace: "second-of-two", set: other, live: true}, false},
+		"without a cluster":          {release{chart: app, namespace: "second-of-two", set: first.set}, false},
+		"an auth service only": {release{
+			chart: app, namespace: "second-of-two", live: true,
+			set: `stunnerGatewayOperator: {enabled: false, controllerName: example.net/first}`,
+		}, false},
+	} {
+		_, err := c.release.templates(t)
+		told := err != nil && strings.Contains(err.Error(), "stunnerGatewayOperator.controllerName: example.net/first is that") &&
+			strings.Contains(err.Error(), "stunner-operator-first-of-two")
+		if told != c.rejected || !c.rejected && err != nil {
+			t.Errorf("%s: rejected %t: %v", title, c.rejected, err)
+		}
+	}
+}

@@ -82,6 +82,12 @@ func AddressNotAllowed(field, value string) Finding {
 		field, value)
 }
 
+// AddressIsNoHostname means that the Gateway requests an IP address with the type of a host name.
+func AddressIsNoHostname(value string) Finding {
+	return finding(ReasonAddressNotUsable,
+		"spec.addresses[0].value: %q is an IP address: use type IPAddress, or name a host", value)
+}
+
 // AddressNotAssigned means that a Service does not have the requested address.
 func AddressNotAssigned(value string, listeners []string) Finding {
 	return finding(ReasonAddressNotAssigned, "spec.addresses[0].value: the Service has not got %q: listener %s: see the events of the Service, or leave the address out",

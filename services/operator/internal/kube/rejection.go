@@ -2,6 +2,8 @@ package kube
 
 import (
 	"errors"
+	"fmt"
+	"net/http"
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -28,7 +30,7 @@ func (r *rejections) note(o resource.Object, err error) {
 	}
 	switch {
 	case err == nil || about.Problem != "":
-	case isRejected(err):
+	case isRejected(err) || serverError(err) != 0:
 		*about = newRejection(o, err)
 	default:
 		about.unknown = true
@@ -69,6 +71,9 @@ func newRejection(o resource.Object, err error) rejection {
 	if errors.Is(err, errOwnedByOther) {
 		problem = errOwnedByOther.Error()
 	}
+	if code := serverError(err); code != 0 {
+		problem = fmt.Sprintf("status %d, the request is repeated: %s", code, problem)
+	}
 	r.Object, r.Problem = describe(o), printable(problem, maxEventText)
 	if patch, err := patchFor(o); err == nil {
 		r.content = patch.GetAnnotations()[appliedAnnotation]
@@ -97,6 +102,16 @@ func (r rejection) orLike(old rejection) rejection {
 func isRejected(err error) bool {
 	return errors.Is(err, errOwnedByOther) || isPatchTypeError(err) || apierrors.IsInvalid(err) ||
 		apierrors.IsForbidden(err) || apierrors.IsBadRequest(err) || apierrors.IsRequestEntityTooLargeError(err)
+}
+
+// serverError returns the status code of an error of the API server itself, or of a webhook that it calls; 0 for any
+// other error. The request is repeated, but the status of the Gateway must name the error while it lasts.
+func serverError(err error) int {
+	status := apierrors.APIStatus(nil)
+	if !errors.As(err, &status) || status.Status().Code < http.StatusInternalServerError || isRejected(err) {
+		return 0
+	}
+	return int(status.Status().Code)
 }
 
 // isPatchTypeError reports whether the API server could not parse the applied object, for example because a list has

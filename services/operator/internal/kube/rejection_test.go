@@ -53,7 +53,13 @@ func TestRefusalsAreTold(t *testing.T) {
 			Code: http.StatusInternalServerError, Message: "failed to create typed patch object (media/edge): errors",
 		}},
 			taken("failed to create typed patch object (media/edge): errors"), false},
-		{"a webhook is away", 1, apierrors.NewInternalError(errors.New("failed calling webhook")), nil, true},
+		{"a webhook is away", 1, apierrors.NewInternalError(errors.New("failed calling webhook")), taken(
+			"status 500, the request is repeated: Internal error occurred: failed calling webhook",
+		), false},
+		{"it is still away", 1, apierrors.NewInternalError(errors.New("failed calling webhook again")), nil, true},
+		{"the API server is overloaded", 1, apierrors.NewServiceUnavailable("etcd"), taken(
+			"status 503, the request is repeated: etcd",
+		), false},
 		{"another port", 2, apierrors.NewForbidden(corev1.Resource("services"), "edge", errors.New("also")), taken(
 			`services "edge" is forbidden: also`,
 		), false},

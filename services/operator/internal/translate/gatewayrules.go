@@ -101,6 +101,9 @@ func (d draft) addressTypeSupported() condition.Finding {
 
 func (d draft) addressUsable() condition.Finding {
 	kind, text := requestedAddress(d.gateway)
+	if _, err := netip.ParseAddr(text); kind == gwapiv1.HostnameAddressType && err == nil {
+		return condition.AddressIsNoHostname(text)
+	}
 	if kind != gwapiv1.IPAddressType || text == "" {
 		return condition.Finding{}
 	}
@@ -120,18 +123,32 @@ func invalidInService(a netip.Addr) bool {
 	return a.IsUnspecified() || a.IsLoopback() || a.IsLinkLocalUnicast() || a.IsMulticast()
 }
 
-// addressAnnotations are the annotations by which a Service requests an address from a load balancer.
-var addressAnnotations = []string{
-	"io.cilium/lb-ipam-ips",
-	"kube-vip.io/loadbalancerIPs",
-	"lbipam.cilium.io/ips",
-	"loadbalancer.openstack.org/load-balancer-address",
-	"metallb.io/loadBalancerIPs",
-	"metallb.universe.tf/loadBalancerIPs",
-	"networking.gke.io/load-balancer-ip-addresses",
-	"purelb.io/addresses",
-	"service.beta.kubernetes.io/azure-load-balancer-ipv4",
-	"service.beta.kubernetes.io/azure-load-balancer-ipv6",
+// addressAnnotations are the annotations by which a Service requests an address from a load balancer, with the provider
+// that reads them. The value of some is the name of a reserved address or of an existing load balancer, whose address is not known here. spec.allowedAddresses then permits none, and only the GatewayConfig of
+// the class can set the annotation.
+var addressAnnotations = []struct{ name, provider string }{
+	{"io.cilium/lb-ipam-ips", "Cilium"},
+	{"lbipam.cilium.io/ips", "Cilium"},
+	{"kube-vip.io/loadbalancerIPs", "kube-vip"},
+	{"loadbalancer.openstack.org/load-balancer-address", "OpenStack"},
+	{"loadbalancer.openstack.org/load-balancer-id", "OpenStack"},
+	{"loadbalancer.openstack.org/port-id", "OpenStack"},
+	{"metallb.io/loadBalancerIPs", "MetalLB"},
+	{"metallb.universe.tf/loadBalancerIPs", "MetalLB"},
+	{"networking.gke.io/load-balancer-ip-addresses", "GKE"},
+	{"purelb.io/addresses", "PureLB"},
+	{"service.beta.kubernetes.io/azure-load-balancer-ipv4", "Azure"},
+	{"service.beta.kubernetes.io/azure-load-balancer-ipv6", "Azure"},
+	{"service.beta.kubernetes.io/azure-pip-name", "Azure"},
+	{"service.beta.kubernetes.io/azure-pip-name-ipv6", "Azure"},
+	{"service.beta.kubernetes.io/azure-pip-prefix-id", "Azure"},
+	{"service.beta.kubernetes.io/azure-pip-prefix-id-ipv6", "Azure"},
+	{"service.beta.kubernetes.io/aws-load-balancer-eip-allocations", "AWS"},
+	{"service.beta.kubernetes.io/aws-load-balancer-private-ipv4-addresses", "AWS"},
+	{"service.beta.kubernetes.io/aws-load-balancer-ipv6-addresses", "AWS"},
+	{"load-balancer.hetzner.cloud/id", "Hetzner"},
+	{"load-balancer.hetzner.cloud/name", "Hetzner"},
+	{"load-balancer.hetzner.cloud/private-ipv4", "Hetzner"},
 }
 
 // addressAllowed checks the requested addresses against spec.allowedAddresses of the class's GatewayConfig. Without
@@ -144,7 +161,8 @@ func (d draft) addressAllowed() condition.Finding {
 	if ip := requestedIP(d.gateway); ip != "" && !d.parameters.allowsAddress(ip) {
 		return condition.AddressNotAllowed("spec.addresses[0].value", ip)
 	}
-	for _, name := range addressAnnotations {
+	for _, a := range addressAnnotations {
+		name := a.name
 		text := d.owner.Annotations[name]
 		if text == d.parameters.classAnnotations[name] {
 			continue

@@ -16,13 +16,16 @@ const redacted = "<redacted>"
 var (
 	// secretField matches the names of fields, flags and environment variables whose values are secret.
 	secretField = regexp.MustCompile(
-		`(?i)(passw(or)?d|passphrase|secret|token|credential|private.?key|api.?key|access.?key|^(tls\.)?key$)`)
+		`(?i)(passw(or)?d|passphrase|secret|token|credential|private.?key|api.?key|access.?key|creds?$|^(tls\.)?key$)`)
+	// secretVariable matches the names of environment variables whose values are secret, in addition to secretField. A
+	// variable can have any name, and a value that is removed too much is better than a secret.
+	secretVariable = regexp.MustCompile(`(?i)(pass|pwd|secret|token|cred|key|private|cookie|salt|seed|dsn|jwt)`)
 	// secretText matches secrets inside of texts, such as logs and arguments.
 	secretText = regexp.MustCompile(`(?is)` +
 		`-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(-----END [A-Z ]*PRIVATE KEY-----|$)` +
 		`|\beyJ[\w-]{10,}\.[\w-]+\.[\w-]*` + // a JSON Web Token
 		`|\b(?:bearer|basic)\s+[\w.~+/=-]{8,}` +
-		`|(?:\b|_|--?)(?:passw(?:or)?d|passphrase|secret|token|(?:api|access|private).?key)(?:\\?["'])?\s*[=:]\s*` +
+		`|(?:\b|_|--?)(?:passw(?:or)?d|passphrase|secret|token|creds?|(?:api|access|private).?key)(?:\\?["'])?\s*[=:]\s*` +
 		`(\\"[^"\\]*\\"|"[^"]*"|'[^']*'|[^\s"',;]+)`)
 	// userInfo matches the credentials in a URL (RFC 3986 section 3.2.1).
 	userInfo = regexp.MustCompile(`://[^\s/?#@"']+@`)
@@ -126,22 +129,33 @@ func Text(text string) string {
 // isSecret reports whether a field, a flag or a variable with this name has a secret value. The name of an object or of
 // a file is none.
 func isSecret(name string) bool {
+	return !isName(name) && secretField.MatchString(name)
+}
+
+// isName reports whether the value of a field, a flag or a variable with this name is the name of an object or of a
+// file, a kind or a duration.
+func isName(name string) bool {
 	switch name {
 	case "secretName", "credentialName", "secretKey", "tokenName":
-		return false
+		return true
 	}
 	lower := strings.ToLower(name)
 	for _, suffix := range []string{"file", "path", "dir", "mode", "type", "expirationseconds", "lifetime"} {
 		if strings.HasSuffix(lower, suffix) {
-			return false
+			return true
 		}
 	}
-	return secretField.MatchString(name)
+	return false
+}
+
+// isSecretVariable reports whether an environment variable with this name has a secret value.
+func isSecretVariable(name string) bool {
+	return isSecret(name) || !isName(name) && secretVariable.MatchString(name)
 }
 
 func redactMap(fields map[string]any) {
 	name, _ := fields["name"].(string)
-	if _, isVariable := fields["value"].(string); isVariable && isSecret(name) {
+	if _, isVariable := fields["value"].(string); isVariable && isSecretVariable(name) {
 		fields["value"] = redacted
 	}
 	for key, value := range fields {

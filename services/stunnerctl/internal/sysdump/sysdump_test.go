@@ -53,6 +53,14 @@ spec:
       env:
         - {name: TURN_PASSWORD, value: PLANTED-MARKER}
         - {name: API_KEY, value: PLANTED-MARKER}
+        - {name: CREDS, value: PLANTED-MARKER}
+        - {name: MyCred, value: PLANTED-MARKER}
+        - {name: db_pass, value: PLANTED-MARKER}
+        - {name: PGPWD, value: PLANTED-MARKER}
+        - {name: SIGNING_KEYS, value: PLANTED-MARKER}
+        - {name: CREDS_V2, value: PLANTED-MARKER}
+        - {name: SENTRY_DSN, value: PLANTED-MARKER}
+        - {name: STUNNER_OPERATOR_DISCOVERY_AUTH, value: kept-setting}
         - {name: AWS_SECRET_ACCESS_KEY, value: PLANTED-MARKER}
         - {name: DATABASE_URL, value: "postgres://user:PLANTED-MARKER@db/x"}
         - {name: REGION, value: kept-region}
@@ -214,7 +222,7 @@ func TestWrite(t *testing.T) {
 		"v1.2.3", "kept-reference", "kept-volume", "kept-env", "kept-region", "kept-realm", "team: voice",
 		"/api/v1/operator", "/api/v1/gateways/media/turn/status", "Node: forbidden", "replica-1: no answer",
 		"media/turn: refusals: 403", "kept-file", "kept-second-route", "kept-backend", "kept-slice", "kept-policy", "kept-node",
-		"kept-namespace", "kept-event",
+		"kept-namespace", "kept-event", "kept-setting",
 	} {
 		if !strings.Contains(all, want) {
 			t.Errorf("no file contains %q", want)
@@ -233,7 +241,7 @@ func TestWrite(t *testing.T) {
 func TestText(t *testing.T) {
 	for _, secret := range []string{
 		"level=info password=" + marker, `{"token": "` + marker + `"}`, "secret: '" + marker + "'",
-		"STUNNER_PASSWORD=" + marker + " next", "--shared-secret " + "=" + marker,
+		"STUNNER_PASSWORD=" + marker + " next", "CREDS=" + marker + " app", "creds: " + marker, "--shared-secret " + "=" + marker,
 		"authorization: bearer " + marker,
 		"Authorization: Bearer eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJ4In0." + marker,
 		"-----BEGIN EC PRIVATE KEY-----\n" + marker + "\n-----END EC PRIVATE KEY-----",

@@ -317,8 +317,8 @@ type Budget struct {
 	// +kubebuilder:validation:Maximum=200000
 	Endpoints int32 `json:"endpoints,omitempty"`
 
-	// EndpointsPerNamespace is the maximum number of endpoints of all Gateways of a namespace, from 1 to 2000000. The
-	// oldest Gateways are served first. Unset or 0 means 131072.
+	// EndpointsPerNamespace is the maximum number of endpoints of the UDPRoutes of a namespace at all Gateways of any
+	// namespace together, from 1 to 2000000. The routes at the oldest Gateways are served first. Unset or 0 means 131072.
 	//
 	// +optional
 	// +kubebuilder:validation:Minimum=0

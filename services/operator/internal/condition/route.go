@@ -121,17 +121,17 @@ func EndpointBudget(limit int32) string {
 	return fmt.Sprintf("spec.budget.endpoints of the GatewayConfig allows %d for all routes", limit)
 }
 
-// NamespaceBudget describes the maximum number of endpoints of a namespace, as argument of GatewayOverBudget.
-func NamespaceBudget(limit int32, namespace string) string {
-	return fmt.Sprintf(
-		"spec.budget.endpointsPerNamespace of the GatewayConfig allows %d for all Gateways of namespace %s",
-		limit, namespace)
+// NamespaceBudget describes the maximum number of endpoints of the routes of a namespace, as argument of
+// GatewayOverBudget. elsewhere is the number of their endpoints at older Gateways.
+func NamespaceBudget(limit int32, namespace string, elsewhere int) string {
+	return fmt.Sprintf("spec.budget.endpointsPerNamespace of the GatewayConfig allows %d for all routes of namespace %s, "+
+		"which have %d at older Gateways", limit, namespace, elsewhere)
 }
 
-// OperatorBudget describes the maximum number of endpoints that the operator's memory allows, as argument of
-// GatewayOverBudget.
-func OperatorBudget(limit int) string {
-	return fmt.Sprintf("the memory of the operator allows %d for this Gateway", limit)
+// OperatorBudget describes the maximum number of endpoints of the routes of a namespace that the operator's memory
+// allows, as argument of GatewayOverBudget.
+func OperatorBudget(limit int, namespace string) string {
+	return fmt.Sprintf("the memory of the operator allows %d for all routes of namespace %s", limit, namespace)
 }
 
 // ConfigLimit describes a limit of the size of a config, as argument of GatewayOverBudget.

@@ -337,7 +337,7 @@ func (l *loop) translate(ref translate.ObjectRef) (complete bool) {
 	}
 	l.readers.Record(ref, dependencies)
 	if out.Gateway != nil {
-		l.shareBudget(key, out.Gateway, opt.Room)
+		l.shareBudget(key, out.Gateway)
 		defer l.published.updateMissing(key, out.Gateway.Decision)
 	}
 	if !have {
@@ -378,7 +378,7 @@ func (l *loop) haveSecret(ref translate.ObjectRef, key types.NamespacedName) boo
 
 // shareBudget records how many endpoints a Gateway has and wants. It queues the routes that now exceed a budget or no
 // longer exceed it, and the other Gateways that must give up endpoints or may have more.
-func (l *loop) shareBudget(key types.NamespacedName, r *translate.Result, room translate.Room) {
+func (l *loop) shareBudget(key types.NamespacedName, r *translate.Result) {
 	affected, ref := map[translate.ObjectRef]struct{}{}, translate.ObjectRef{Kind: translate.KindGateway, NamespacedName: key}
 	l.intake.countCertificates(key, r.Demand.Certificates)
 	if delete(l.waitForRoom, ref); r.Demand.MoreCertificates {
@@ -389,7 +389,7 @@ func (l *loop) shareBudget(key types.NamespacedName, r *translate.Result, room t
 		gateways = l.ledger.forget(key)
 		over = &resource.OverBudget{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
 	} else {
-		gateways = l.ledger.record(key, ledgerEntry{created: gw.CreationTimestamp.Time, demand: r.Demand, room: room})
+		gateways = l.ledger.record(key, ledgerEntry{created: gw.CreationTimestamp.Time, demand: r.Demand})
 	}
 	l.readers.Of(l.view.Put(over), affected)
 	for _, other := range gateways {

@@ -1,10 +1,11 @@
 // Package share divides limited resources among namespaces. A namespace that needs at most an equal share gets all that
-// it needs, no matter how much other namespaces request.
+// it needs, no matter how much other namespaces request. The owner of the resources has priority for half of them.
 package share
 
 import (
 	"cmp"
 	"container/heap"
+	"slices"
 )
 
 // Load is an amount of each limited resource. Its indexes are the constants Routes, Endpoints, Bytes and Names.
@@ -65,17 +66,38 @@ type Denied[T any] struct {
 	// Kind is a resource whose limit the claim would exceed. Needed is the amount of this resource that the claim
 	// needs.
 	Kind, Needed int
+	// Own means that the claim exceeds the limit of its namespace in Terms.Own.
+	Own bool
 }
 
+// Terms are the limits of a division.
+type Terms struct {
+	// Limit is the limit of all claims together.
+	Limit Load
+	// Own are further limits of single namespaces.
+	Own map[string]Load
+	// Owner is the namespace to which the divided resources belong. Its claims are admitted first, up to half of Limit.
+	Owner string
+}
+
+// ownerShare is the part of the limit that the claims of other namespaces do not reduce for the owner.
+const ownerShare = 0.5
+
 // Divide admits claims up to the limit by dominant resource fairness (Ghodsi et al. 2011). It repeatedly picks the
-// namespace whose dominant share, including its next claim, is smallest. Therefore, a namespace that needs at most the
-// limit divided by the number of namespaces gets all that it needs. The claims of a namespace are tried in their order.
-// A claim that does not fit does not prevent later claims from being admitted.
-func Divide[T any](limit Load, claims map[string][]Claim[T]) (admitted []T, denied []Denied[T], used Load) {
+// namespace whose dominant share, including its next claim, is smallest. Therefore, of the resources that the owner
+// does not need, a namespace that needs at most an equal part gets all that it needs, and so does an owner that needs
+// at most half of the limit. The claims of a namespace are tried in their order. A claim that does not fit does not
+// prevent later claims from being admitted. used is the load of each namespace.
+func Divide[T any](t Terms, claims map[string][]Claim[T]) (admitted []T, denied []Denied[T], used map[string]Load) {
 	q := make(queue[T], 0, len(claims))
-	for namespace, all := range claims {
-		p := &claimant[T]{namespace: namespace, remaining: all}
-		denied = p.nextClaim(limit, used, denied)
+	var all Load
+	used = map[string]Load{}
+	for namespace, remaining := range claims {
+		p := &claimant[T]{namespace: namespace, remaining: remaining, owner: namespace == t.Owner, own: t.Limit}
+		if own, bounded := t.Own[namespace]; bounded {
+			p.own = own
+		}
+		denied = p.nextClaim(t.Limit, all, denied)
 		if len(p.remaining) > 0 {
 			q = append(q, p)
 		}
@@ -85,17 +107,18 @@ func Divide[T any](limit Load, claims map[string][]Claim[T]) (admitted []T, deni
 		p := q[0]
 		next := p.remaining[0]
 		cost := p.next
-		if kind, over := used.Plus(cost).Over(limit); over {
-			denied = append(denied, Denied[T]{next.Of, kind, cost[kind]})
+		if d, over := p.denies(next, cost, t.Limit, all); over {
+			denied = append(denied, d)
 			cost = next.MinCost
-			if _, over := used.Plus(cost).Over(limit); over {
+			if _, over := p.denies(next, cost, t.Limit, all); over {
 				cost = Load{}
 			}
 		} else {
 			admitted = append(admitted, next.Of)
 		}
-		used, p.used, p.remaining = used.Plus(cost), p.used.Plus(cost), p.remaining[1:]
-		if denied = p.nextClaim(limit, used, denied); len(p.remaining) > 0 {
+		all, p.used, p.remaining = all.Plus(cost), p.used.Plus(cost), p.remaining[1:]
+		used[p.namespace] = p.used
+		if denied = p.nextClaim(t.Limit, all, denied); len(p.remaining) > 0 {
 			heap.Fix(&q, 0)
 		} else {
 			heap.Pop(&q)
@@ -108,27 +131,54 @@ func Divide[T any](limit Load, claims map[string][]Claim[T]) (admitted []T, deni
 type claimant[T any] struct {
 	namespace string
 	remaining []Claim[T]
-	used      Load
+	owner     bool
+	own, used Load
 	// next is the cost of the first claim that is left.
 	next Load
-	// dominantShare is the dominant share of the namespace, including its next claim.
+	// dominantShare is the dominant share of the namespace, including its next claim. It is negative if the claim is
+	// within ownerShare of the owner.
 	dominantShare float64
 }
 
-// nextClaim finds the first remaining claim whose MinCost fits into the limit, and measures it. The claims before it
+// denies reports whether a claim with a cost exceeds the limit of the namespace, or that of all.
+func (p *claimant[T]) denies(c Claim[T], cost, limit, all Load) (Denied[T], bool) {
+	if kind, over := p.used.Plus(cost).Over(p.own); over {
+		return Denied[T]{c.Of, kind, cost[kind], p.own[kind] < limit[kind]}, true
+	}
+	kind, over := all.Plus(cost).Over(limit)
+	return Denied[T]{c.Of, kind, cost[kind], false}, over
+}
+
+// nextClaim finds the first remaining claim whose MinCost fits into the limits, and measures it. The claims before it
 // are denied.
-func (p *claimant[T]) nextClaim(limit, used Load, denied []Denied[T]) []Denied[T] {
+func (p *claimant[T]) nextClaim(limit, all Load, denied []Denied[T]) []Denied[T] {
 	for ; len(p.remaining) > 0; p.remaining = p.remaining[1:] {
 		c := p.remaining[0]
-		if kind, over := used.Plus(c.MinCost).Over(limit); over {
-			denied = append(denied, Denied[T]{c.Of, kind, c.MinCost[kind]})
+		if d, over := p.denies(c, c.MinCost, limit, all); over {
+			denied = append(denied, d)
 			continue
 		}
 		p.next = c.Measure()
 		p.dominantShare = p.used.Plus(p.next).dominantShare(limit)
+		if p.owner && p.dominantShare <= ownerShare {
+			p.dominantShare = -1
+		}
 		break
 	}
 	return denied
+}
+
+// Level returns the amount of a total that one namespace may have. wanted are the amounts that the other namespaces
+// want. A namespace that wants less than an equal share gets all that it wants, and the rest is divided equally.
+func Level(total int, wanted []int) int {
+	others := slices.Sorted(slices.Values(wanted))
+	for i, w := range others {
+		if equal := total / (len(others) - i + 1); w > equal {
+			return equal
+		}
+		total -= w
+	}
+	return total
 }
 
 // queue is a heap of namespaces, ordered by dominantShare.

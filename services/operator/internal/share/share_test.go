@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// A namespace that needs at most an equal share gets all of it, whatever the others claim. The limit is never exceeded,
-// and equal claims of a namespace are admitted in their order.
+// A namespace that needs at most an equal share gets all of it, whatever the others claim, and so does an owner that needs
+// at most half. No limit is exceeded, and equal claims of a namespace are admitted in their order.
 func TestDivide(t *testing.T) {
 	for seed := range uint64(2000) {
 		random := rand.New(rand.NewPCG(seed, 0))
@@ -27,10 +27,23 @@ func TestDivide(t *testing.T) {
 				})
 			}
 		}
-		admitted, denied, used := Divide(limit, claims)
-		again, deniedAgain, _ := Divide(limit, claims)
+		terms := Terms{Limit: limit, Own: map[string]Load{}, Owner: fmt.Sprint("ns-", random.IntN(7))}
+		if random.IntN(2) == 0 {
+			own := limit
+			own[Endpoints] = random.IntN(limit[Endpoints])
+			terms.Own["ns-0"] = own
+		}
+		admitted, denied, loads := Divide(terms, claims)
+		again, deniedAgain, _ := Divide(terms, claims)
 		if !reflect.DeepEqual(admitted, again) || !sameDenied(denied, deniedAgain) {
 			t.Fatalf("seed %d: two divisions of the same differ", seed)
+		}
+		var used Load
+		for namespace, load := range loads {
+			used = used.Plus(load)
+			if own, bounded := terms.Own[namespace]; bounded && load[Endpoints] > own[Endpoints] {
+				t.Fatalf("seed %d: %s has %v, more than its own limit %v", seed, namespace, load, own)
+			}
 		}
 		if kind, over := used.Over(limit); over {
 			t.Fatalf("seed %d: %v is over the limit %v in %d", seed, used, limit, kind)
@@ -40,15 +53,22 @@ func TestDivide(t *testing.T) {
 			has[name] = true
 		}
 		for namespace, all := range claims {
-			modest := true
+			// The owner has half of the limit, and the others have equal parts of the rest.
+			modest, part := true, 2*max(1, len(claims)-1)
+			if _, owns := claims[terms.Owner]; !owns {
+				part = len(claims)
+			} else if namespace == terms.Owner {
+				part = 2
+			}
+			own, bounded := terms.Own[namespace]
 			for i, n := range asked[namespace] {
-				modest = modest && n*namespaces <= limit[i]
+				modest = modest && n*part <= limit[i] && (!bounded || n <= own[i])
 			}
 			for _, c := range all {
 				if modest && !has[c.Of] {
 					t.Fatalf(
 						"seed %d: %s asks for %v, less than a part of %d of %v, and %s is turned down", seed, namespace,
-						asked[namespace], namespaces, limit, c.Of,
+						asked[namespace], part, limit, c.Of,
 					)
 				}
 			}
@@ -78,7 +98,7 @@ func TestOldestFirst(t *testing.T) {
 			Claim[int]{Of: i, MinCost: Load{Routes: 1}, Measure: func() Load { return Load{Routes: 1, Endpoints: 10} }},
 		)
 	}
-	admitted, denied, _ := Divide(Load{100, 35, 0, 0}, map[string][]Claim[int]{"a": all})
+	admitted, denied, _ := Divide(Terms{Limit: Load{100, 35, 0, 0}}, map[string][]Claim[int]{"a": all})
 	if !reflect.DeepEqual(admitted, []int{0, 1, 2}) || len(denied) != 7 ||
 		denied[0] != (Denied[int]{Of: 3, Kind: Endpoints, Needed: 10}) {
 		t.Errorf("admitted %v, denied %v", admitted, denied)
@@ -93,7 +113,7 @@ func TestNothingIsMeasuredInVain(t *testing.T) {
 		measure := func() Load { measured++; return Load{Routes: 1} }
 		all = append(all, Claim[int]{Of: i, MinCost: Load{Routes: 1}, Measure: measure})
 	}
-	_, denied, _ := Divide(Load{Routes: 100}, map[string][]Claim[int]{"a": all})
+	_, denied, _ := Divide(Terms{Limit: Load{Routes: 100}}, map[string][]Claim[int]{"a": all})
 	if measured != 100 || len(denied) != 9_900 {
 		t.Errorf("%d measured, %d denied", measured, len(denied))
 	}

@@ -31,29 +31,41 @@ type admission struct {
 	keptRoutes map[int][]string
 	// refused are the routes that are not served because they exceed a budget, by NAMESPACE/NAME.
 	refused map[string]resource.BudgetRefusal
-	demand  Demand
+	// rooms are the rooms of the namespaces with routes.
+	rooms  map[string]room
+	demand Demand
 }
 
-// admit divides the budgets of a Gateway among its routes. It first divides the Gateway's own budget; the endpoints of
-// the routes that fit are Demand.Wanted. If the budgets that are shared with other Gateways allow fewer endpoints, it
-// divides again with that limit.
+// admit divides the budgets of a Gateway among its routes. It first divides the Gateway's own budget, within the budgets
+// of the namespaces of the routes; the endpoints of the routes that fit are EndpointDemand.Wanted. If the memory of the
+// operator allows fewer endpoints, it divides again with that limit.
 func admit(v *resource.View, gw *gwapiv1.Gateway, p parameters, listeners []*listener, opt Options) *admission {
 	a := &admission{
 		view: v, gateway: resource.KeyOf(gw), opt: opt, budget: p.budget(),
 		matcher: newRouteMatcher(v, gw), policy: newBackendPolicy(v, p, opt, newClusterGuards(v)),
-		keptRoutes: map[int][]string{}, refused: map[string]resource.BudgetRefusal{},
+		keptRoutes: map[int][]string{}, refused: map[string]resource.BudgetRefusal{}, rooms: map[string]room{},
 	}
 	limit, reasons := a.limit(listeners), a.limitReasons()
-	served, denied, used := a.divide(limit)
-	a.demand = Demand{
-		Wanted: used[share.Endpoints], Given: used[share.Endpoints], PerNamespace: int(a.budget.EndpointsPerNamespace),
+	claims := a.claims()
+	for namespace := range claims {
+		a.rooms[namespace] = a.namespaceRoom(namespace)
 	}
-	if room, reason := a.room(limit[share.Endpoints]); used[share.Endpoints] > room {
-		limit[share.Endpoints], reasons[share.Endpoints] = room, reason
-		served, denied, used = a.divide(limit)
-		a.demand.Given = used[share.Endpoints]
+	d := a.divide(limit, claims)
+	a.demand.Endpoints = map[string]EndpointDemand{}
+	wanted := map[string]int{}
+	for namespace := range claims {
+		wanted[namespace] = d.used[namespace][share.Endpoints]
 	}
-	for _, r := range served {
+	if a.limitByMemory(wanted) {
+		d = a.divide(limit, claims)
+	}
+	for namespace := range claims {
+		a.demand.Endpoints[namespace] = EndpointDemand{
+			Wanted: wanted[namespace], Given: d.used[namespace][share.Endpoints],
+			Limit: a.rooms[namespace].endpoints, PerNamespace: int(a.budget.EndpointsPerNamespace),
+		}
+	}
+	for _, r := range d.served {
 		switch {
 		case r.tooManyEndpoints > 0:
 			a.refuse(r, condition.TooManyEndpoints(r.tooManyEndpoints, int(a.budget.EndpointsPerRoute)))
@@ -61,11 +73,32 @@ func admit(v *resource.View, gw *gwapiv1.Gateway, p parameters, listeners []*lis
 			a.served = append(a.served, *r)
 		}
 	}
-	for _, d := range denied {
-		a.refuse(d.Of, condition.GatewayOverBudget(a.gateway.String(), reasons[d.Kind], d.Needed, nouns[d.Kind]))
+	for _, denied := range d.denied {
+		reason := reasons[denied.Kind]
+		if namespace := denied.Of.route.Ref.Namespace; denied.Own {
+			reason = a.rooms[namespace].reason
+			demand := a.demand.Endpoints[namespace]
+			demand.Waiting = true
+			a.demand.Endpoints[namespace] = demand
+		}
+		a.refuse(denied.Of, condition.GatewayOverBudget(a.gateway.String(), reason, denied.Needed, nouns[denied.Kind]))
 	}
-	a.keepPublished(limit, used)
+	a.keepPublished(limit, d.used)
 	return a
+}
+
+// room is the number of endpoints that the budgets shared with other Gateways leave for the routes of a namespace, and a
+// description of the budget that sets this number, for condition messages.
+type room struct {
+	endpoints int
+	reason    string
+}
+
+// division is a result of share.Divide.
+type division struct {
+	served []*attachedRoute
+	denied []share.Denied[*attachedRoute]
+	used   map[string]share.Load
 }
 
 // nouns name the limited quantities in messages.
@@ -85,7 +118,7 @@ const (
 
 // limit returns the maximum of routes, endpoints, bytes and host names for all routes of the Gateway together. It
 // results from the Gateway's own budget and from the maximum size of a config. Budgets shared with other Gateways are
-// not included, see room.
+// not included, see rooms.
 func (a *admission) limit(listeners []*listener) share.Load {
 	bytes := config.MaxDocument - overhead - len(listeners)*overheadOfListener
 	for _, l := range listeners {
@@ -109,24 +142,33 @@ func (a *admission) limitReasons() map[int]string {
 	}
 }
 
-// room returns the maximum number of endpoints that the budgets shared with other Gateways leave for this Gateway, and
-// a description of the budget that sets this maximum, for condition messages. The result is at most own, the limit in
-// the Gateway's own budget.
-func (a *admission) room(own int) (room int, reason string) {
-	room = own
-	if left := max(0, int(a.budget.EndpointsPerNamespace)-a.opt.Room.Namespace); left < room {
-		room, reason = left, condition.NamespaceBudget(a.budget.EndpointsPerNamespace, a.gateway.Namespace)
+// namespaceRoom returns what spec.budget.endpointsPerNamespace leaves for the routes of a namespace. Their endpoints at
+// older Gateways of any namespace count: no namespace uses up the budget of another one.
+func (a *admission) namespaceRoom(namespace string) room {
+	limit, elsewhere := a.budget.EndpointsPerNamespace, a.opt.Room.elsewhere(namespace)
+	return room{
+		endpoints: max(0, int(limit)-elsewhere), reason: condition.NamespaceBudget(limit, namespace, elsewhere),
 	}
-	if of := a.opt.Room; of.Bounded && of.Operator < room {
-		room, reason = of.Operator, condition.OperatorBudget(of.Operator)
-	}
-	return room, reason
 }
 
-// divide divides the limit among the namespaces of the routes. Each namespace gets an equal share, so that one tenant
-// cannot use up the budget of other tenants. Within a namespace, the oldest routes are served first. Routes of a
-// namespace that no listener allows are ignored.
-func (a *admission) divide(limit share.Load) ([]*attachedRoute, []share.Denied[*attachedRoute], share.Load) {
+// limitByMemory reduces the rooms of the namespaces to their shares of the operator's memory. wanted are the endpoints of
+// this Gateway. It reports whether there is less room.
+func (a *admission) limitByMemory(wanted map[string]int) (less bool) {
+	for namespace, level := range a.opt.Room.levels(wanted) {
+		r := a.rooms[namespace]
+		elsewhere := int(a.budget.EndpointsPerNamespace) - r.endpoints
+		// Room that another namespace leaves free at this Gateway is not given to this one, because memory is scarce.
+		if left := max(0, min(level-elsewhere, wanted[namespace])); left < r.endpoints {
+			a.rooms[namespace] = room{endpoints: left, reason: condition.OperatorBudget(level, namespace)}
+			less = true
+		}
+	}
+	return less
+}
+
+// claims returns the routes of the Gateway as claims of their namespaces. Within a namespace, the oldest routes are
+// first. Routes of a namespace that no listener allows are ignored.
+func (a *admission) claims() map[string][]share.Claim[*attachedRoute] {
 	claims := map[string][]share.Claim[*attachedRoute]{}
 	for _, route := range a.view.RoutesOf(a.gateway) {
 		namespace := route.Ref.Namespace
@@ -144,7 +186,23 @@ func (a *admission) divide(limit share.Load) ([]*attachedRoute, []share.Denied[*
 			return x.Of.route.Origin.GetCreationTimestamp().Compare(y.Of.route.Origin.GetCreationTimestamp().Time)
 		})
 	}
-	return share.Divide(limit, claims)
+	return claims
+}
+
+// divide divides the limit among the namespaces of the routes, within their rooms. The namespace of the Gateway has
+// priority for half of the limit. All others get equal shares, so that one tenant cannot use up the budget of other
+// tenants.
+func (a *admission) divide(limit share.Load, claims map[string][]share.Claim[*attachedRoute]) (d division) {
+	own := map[string]share.Load{}
+	for namespace, r := range a.rooms {
+		if r.endpoints < limit[share.Endpoints] {
+			bounded := limit
+			bounded[share.Endpoints] = r.endpoints
+			own[namespace] = bounded
+		}
+	}
+	d.served, d.denied, d.used = share.Divide(share.Terms{Limit: limit, Own: own, Owner: a.gateway.Namespace}, claims)
+	return d
 }
 
 // measure returns how many endpoints, bytes and host names a route takes in the config, but at least floor. A route
@@ -190,10 +248,14 @@ const maxVisitFactor = 4
 
 // keepPublished lets a route that now exceeds a budget keep published endpoints, so that its calls continue. It keeps
 // the endpoints that the route's backends still contain, as far as the limit allows.
-func (a *admission) keepPublished(limit, used share.Load) {
+func (a *admission) keepPublished(limit share.Load, usedBy map[string]share.Load) {
 	published := a.opt.Published
 	if len(a.refused) == 0 || published == nil {
 		return
+	}
+	var used share.Load
+	for _, of := range usedBy {
+		used = used.Plus(of)
 	}
 	left := maxVisitFactor * limit[share.Endpoints]
 	for _, route := range a.view.RoutesOf(a.gateway) {
@@ -221,17 +283,20 @@ func (a *admission) keepPublished(limit, used share.Load) {
 		if r.clusterType == config.StrictDNS {
 			cost[share.Names] = len(endpoints)
 		}
-		if _, over := used.Plus(cost).Over(limit); over || len(endpoints) == 0 {
+		demand := a.demand.Endpoints[route.Ref.Namespace]
+		if _, over := used.Plus(cost).Over(limit); over || len(endpoints) == 0 ||
+			demand.Given+cost[share.Endpoints] > a.rooms[route.Ref.Namespace].endpoints {
 			continue
 		}
 		used = used.Plus(cost)
+		demand.Given += cost[share.Endpoints]
+		a.demand.Endpoints[route.Ref.Namespace] = demand
 		kept := config.Cluster{Name: name, Type: r.clusterType, Protocol: "UDP", Endpoints: endpoints, Except: except}
 		a.keptClusters = append(a.keptClusters, kept)
 		for _, l := range r.listeners {
 			a.keptRoutes[l] = append(a.keptRoutes[l], name)
 		}
 	}
-	a.demand.Given = used[share.Endpoints]
 }
 
 // keptEndpoints returns the endpoints of a published cluster that the endpoint sets still contain. Other

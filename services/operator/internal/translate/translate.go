@@ -45,6 +45,7 @@ import (
 
 	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
+	"github.com/stunner-gateway/stunner/services/operator/internal/share"
 )
 
 // DefaultControllerName is the controller name of the GatewayClasses that the operator implements.
@@ -93,17 +94,55 @@ type Options struct {
 	Now metav1.Time
 }
 
-// Room is the state of the endpoint budgets that a Gateway shares with other Gateways.
+// Room is the state of the endpoint budgets that a Gateway shares with other Gateways. Endpoints count for the namespace
+// of their route, whatever the namespace of the Gateway.
 type Room struct {
-	// Namespace is the number of endpoints that older Gateways in the same namespace have.
-	Namespace int
-	// Operator is the maximum number of endpoints for this Gateway because of the operator's memory, if Bounded is
-	// true.
-	Operator int
-	Bounded  bool
+	// Elsewhere returns the number of endpoints that the routes of a namespace have at older Gateways. nil means 0.
+	Elsewhere func(namespace string) int
+	// Total is the number of endpoints of all Gateways for which the operator has memory; 0 means that it sets no limit.
+	Total int
+	// Wanted are the endpoints that routes want at other Gateways, by namespace of the routes. It is used with Total
+	// only.
+	Wanted map[string]int
 	// Certificates is the maximum size of the Gateway's certificates in bytes; 0 means that the operator's memory sets
 	// no limit.
 	Certificates int
+}
+
+func (r Room) elsewhere(namespace string) int {
+	if r.Elsewhere == nil {
+		return 0
+	}
+	return r.Elsewhere(namespace)
+}
+
+// levels returns the number of endpoints for which the operator has memory, for each namespace with routes at a Gateway.
+// wanted are the endpoints of this Gateway. It returns nothing if the memory suffices for all.
+func (r Room) levels(wanted map[string]int) map[string]int {
+	if r.Total == 0 {
+		return nil
+	}
+	all, sum := map[string]int{}, 0
+	for _, part := range []map[string]int{r.Wanted, wanted} {
+		for namespace, n := range part {
+			all[namespace] += n
+			sum += n
+		}
+	}
+	if sum <= r.Total {
+		return nil
+	}
+	levels := map[string]int{}
+	for namespace := range wanted {
+		others := make([]int, 0, len(all))
+		for other, n := range all {
+			if other != namespace {
+				others = append(others, n)
+			}
+		}
+		levels[namespace] = share.Level(r.Total, others)
+	}
+	return levels
 }
 
 // OwnConfigs determines what the GatewayConfig in spec.infrastructure.parametersRef of a Gateway may set. The zero
@@ -172,7 +211,7 @@ type Result struct {
 	// OverBudget lists the routes that are not served because they exceed a budget. The provider adds it to the view,
 	// from which the translation of routes reads it.
 	OverBudget *resource.OverBudget
-	// Demand is the number of endpoints that the Gateway takes from the budgets shared with other Gateways.
+	// Demand is what the Gateway takes from the budgets that it shares with other Gateways.
 	Demand Demand
 	// Notes are warnings for the user that have no condition of their own.
 	Notes []string
@@ -190,15 +229,37 @@ func (r Result) Managed() bool {
 	})
 }
 
-// Demand is the number of endpoints of a Gateway, counted in the same way as for a budget.
+// Demand is what a Gateway takes from the budgets that it shares with other Gateways.
 type Demand struct {
-	// Wanted is the number of endpoints that the Gateway's own budget allows. Given is the number of endpoints that
-	// remain when the budgets shared with other Gateways are applied as well.
-	Wanted, Given int
+	// Endpoints are the endpoints by namespace of their routes.
+	Endpoints map[string]EndpointDemand
 	// Certificates is the size in bytes of the certificates of listeners that are served as specified.
 	// MoreCertificates means that those of other listeners did not fit.
 	Certificates     int
 	MoreCertificates bool
-	// PerNamespace is the maximum number of endpoints for all Gateways of the namespace together.
+}
+
+// EndpointDemand is the number of endpoints that the routes of a namespace have at a Gateway, counted in the same way as
+// for a budget.
+type EndpointDemand struct {
+	// Wanted is the number that the budgets of the Gateway and of the namespace allow. Given is the number that remains
+	// when the memory of the operator is shared.
+	Wanted, Given int
+	// Limit is the number that the shared budgets allow. Waiting means that routes exceed it.
+	Limit   int
+	Waiting bool
+	// PerNamespace is the number that the budget of the namespace allows at all Gateways together.
 	PerNamespace int
+}
+
+// Limits returns what EndpointDemand.Limit of each namespace becomes with another state of the shared budgets.
+func (d Demand) Limits(r Room) map[string]int {
+	limits, wanted := map[string]int{}, map[string]int{}
+	for namespace, e := range d.Endpoints {
+		limits[namespace], wanted[namespace] = max(0, e.PerNamespace-r.elsewhere(namespace)), e.Wanted
+	}
+	for namespace, level := range r.levels(wanted) {
+		limits[namespace] = min(limits[namespace], max(0, level-r.elsewhere(namespace)))
+	}
+	return limits
 }

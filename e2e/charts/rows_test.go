@@ -128,6 +128,9 @@ func TestValues_SetFieldsOfObjects(t *testing.T) {
 		{`stunnerGatewayOperator: {dataplane: {spec: {offloadEngine: Auto, hostNetwork: true}}}`, "ValidatingAdmissionPolicy/stunner-operator-workloads", "spec.variables.5.expression", `"false"`},
 		{`stunnerGatewayOperator: {dataplane: {spec: {offloadEngine: TC, hostNetwork: true}}}`, "ValidatingAdmissionPolicy/stunner-operator-workloads", "spec.variables.5.expression", `"true"`},
 		{`stunnerGatewayOperator: {dataplane: {spec: {hostNetwork: true}}}`, "ValidatingAdmissionPolicy/stunner-operator-workloads", "spec.variables.1", `{"expression":"true","name":"hostNetwork"}`},
+		{`stunnerGatewayOperator: {workloadPolicy: {baseline: true}}`, "ValidatingAdmissionPolicy/stunner-operator-workloads", "spec.variables.6", `{"expression":"true","name":"baseline"}`},
+		{`stunnerGatewayOperator: {workloadPolicy: {externalName: true}}`, "ValidatingAdmissionPolicy/stunner-operator-services", "spec.variables.1", `{"expression":"true","name":"externalName"}`},
+		{`stunnerGatewayOperator: {workloadPolicy: {workloadNames: [a]}, dataplane: {spec: {workloadName: b}}}`, "ValidatingAdmissionPolicy/stunner-operator-objects", "spec.variables.0", `{"expression":"[\"a\",\"b\"]","name":"workloadNames"}`},
 		{`stunnerGatewayOperator: {workloadPolicy: {externalIPs: [192.0.2.0/24]}}`, "ValidatingAdmissionPolicy/stunner-operator-services", "spec.variables.0.expression", `"[\"192.0.2.0/24\"]"`},
 	} {
 		objects, rendered := releases[c.set]

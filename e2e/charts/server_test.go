@@ -106,7 +106,7 @@ stunnerGatewayOperator:
   log: {level: "all:DEBUG", format: json}
   serviceAccount: {name: turn, annotations: {example.org/a: b}}
   discovery: {service: {ipFamilyPolicy: PreferDualStack, labels: {a: b}}}
-  workloadPolicy: {serviceAccountNames: [media], hostNetwork: true, hostPaths: [/dev/net], privileged: true, images: [r.example.org/, a/b], externalIPs: [192.0.2.0/24, "2001:db8::/64"]}
+  workloadPolicy: {serviceAccountNames: [media], hostNetwork: true, hostPaths: [/dev/net], privileged: true, baseline: true, workloadNames: [a, b], externalName: true, images: [r.example.org/, a/b], externalIPs: [192.0.2.0/24, "2001:db8::/64"]}
   deployment:
     extraVolumes: [{name: ca, configMap: {name: ca}}]
     extraContainers: [{name: proxy, image: "example.org/proxy:1", securityContext: {allowPrivilegeEscalation: false, capabilities: {drop: [ALL]}}}]

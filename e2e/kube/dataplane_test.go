@@ -22,14 +22,14 @@ func TestDataplaneFieldsReachTheObjects(t *testing.T) {
 	made := s.get("service/front-door", ".metadata.uid")
 	s.reshape(`{"replicas":2,"enableNetworkPolicy":true,
 		"service":{"loadBalancerSourceRanges":["198.51.100.0/24"],"allocateLoadBalancerNodePorts":false,"ipFamilyPolicy":"PreferDualStack"},
-		"podTemplatePatch":{"spec":{"priorityClassName":"system-cluster-critical","containers":[{"name":"tap","image":"example.net/tap:1"}]}}}`)
+		"podTemplatePatch":{"spec":{"priorityClassName":"media","containers":[{"name":"tap","image":"example.net/tap:1",` + unprivileged + `}]}}}`)
 	s.sees("poddisruptionbudget/front-door", ".spec.maxUnavailable", "1")
 	s.sees("networkpolicy/front-door", ".spec.policyTypes", `["Ingress","Egress"]`)
 	s.sees("service/front-door", ".spec.loadBalancerSourceRanges[0]", "198.51.100.0/24")
 	s.sees("service/front-door", ".spec.allocateLoadBalancerNodePorts", "false")
 	s.sees("service/front-door", ".spec.ipFamilyPolicy", "PreferDualStack")
 	s.sees("deployment/front-door", ".spec.template.spec.containers[*].name", "stunner-daemon tap")
-	s.sees("deployment/front-door", ".spec.template.spec.priorityClassName", "system-cluster-critical")
+	s.sees("deployment/front-door", ".spec.template.spec.priorityClassName", "media")
 	for _, guard := range []string{"networkpolicy", "poddisruptionbudget"} {
 		s.remove(guard + "/front-door")
 		s.sees(guard+"/front-door", ".metadata.name", "front-door")

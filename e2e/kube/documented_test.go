@@ -38,6 +38,7 @@ const documentedController = "stunner.l7mp.io/gateway-operator"
 func TestDocumentedExamplesWorkAtAPIServer(t *testing.T) {
 	s := prepare(t, t.TempDir(), nameOf(t))
 	s.must(installKEDA())
+	s.allow("objects", "workloadNames", "['stunner']") // of the profile for manifests of the platform
 	s.startWatching(
 		"", "--controller-name", documentedController, "--discovery-url", renderedDiscovery, "--scaler-url", renderedScaler,
 	)

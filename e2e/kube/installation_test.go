@@ -114,6 +114,7 @@ func sharedOperator(t *testing.T) *installation {
 		s.allow("services", "externalIPs", "['192.0.2.0/24']")
 		s.allow("workloads", "hostNetwork", "true")
 		s.allow("workloads", "offload", "true")
+		s.allow("objects", "workloadNames", "['relay', 'stunner']")
 		s.run()
 		s.awaitReady()
 		shared = *s

@@ -87,12 +87,15 @@ func TestRightsReachNoSecretsOfOthers(t *testing.T) {
 			t.Error(err)
 		}
 	}
+	s.stop() // it would change the standby Secret
+	s.apply("{apiVersion: gateway.networking.k8s.io/v1, kind: Gateway, metadata: {name: new}, " +
+		"spec: {gatewayClassName: none, listeners: [{name: udp, port: 3478, protocol: UDP}]}}")
 	for _, command := range []string{
 		"create -f " + s.file(strings.ReplaceAll(
-			s.fill(`{apiVersion: v1, kind: Secret, type: stunner.l7mp.io/standby-config, metadata: `+owned+`}`),
-			`uid: "1"`, "uid: "+s.get("gateway/front-door", ".metadata.uid"),
+			s.fill(objectOfNew("v1", "Secret", "new-standby", `type: stunner.l7mp.io/standby-config`)),
+			`uid: "1"`, "uid: "+s.get("gateway/new", ".metadata.uid"),
 		)),
-		"patch secret new -n " + s.name + change, "delete secret new -n " + s.name,
+		"patch secret new-standby -n " + s.name + change, "delete secret new-standby -n " + s.name,
 		"create secret generic new -n " + s.name,
 	} {
 		if err := as(t.Context(), command); err != nil {
@@ -100,7 +103,6 @@ func TestRightsReachNoSecretsOfOthers(t *testing.T) {
 		}
 	}
 
-	s.stop()
 	s.start("--discovery-auth=strict", "--credentials=drawn")
 	s.sees("secret/drawn", ".type", "Opaque")
 	key := s.get("secret/stunner-discovery-ca", `.data.ca\.key`)

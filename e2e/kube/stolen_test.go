@@ -17,10 +17,12 @@ func TestRightsOfAStolenToken(t *testing.T) {
 	s := newInstallation(t)
 	s.sees("deployment/front-door", ".spec.template.spec.containers[0].name", "stunner-daemon")
 	s.sees("service/front-door", ".spec.ports[0].name", "udp")
+	s.sees("configmap/front-door", ".metadata.name", "front-door")
 	s.apply(strings.ReplaceAll(s.fill(objectsOfOthers), "UID", s.get("gateway/front-door", ".metadata.uid")))
 	s.stop() // it would revert the attempts
 
 	const selects, account = "select", "serviceAccountName admin of dataplane pods is not allowed"
+	const name = "is not that of an object of the Gateway that owns it"
 	// If two policies reject a request, either message may be returned.
 	const foreign = "only objects with the label stunner.l7mp.io/owned-by=stunner|the operator writes Secrets of type|labels of their Gateway|" + selects
 	pod := func(fields string) string { return `{"spec":{"template":{"spec":` + fields + `}}}` }
@@ -78,6 +80,26 @@ func TestRightsOfAStolenToken(t *testing.T) {
 		{"NetworkPolicy of foreign pods", "create", s.fill(networkPolicy("{matchLabels: {app: victim}}")), selects},
 		{"PodDisruptionBudget of foreign pods", "create", s.fill(budget("{matchLabels: {app: victim}}")), selects},
 
+		// Names and contents of new objects, which a Gateway owns that need not exist.
+		{"Service of any name", "create", objectOfNew("v1", "Service", "victims-api", serviceSpec), name},
+		{"Service of type ExternalName", "create", objectOfNew("v1", "Service", "new", `spec: {type: ExternalName, externalName: evil.example.net}`), "type ExternalName|" + selects},
+		{"Service without selector", "create", objectOfNew("v1", "Service", "new", `spec: {ports: [{port: 443}]}`), selects},
+		{"ConfigMap of any name", "create", objectOfNew("v1", "ConfigMap", "aws-auth", `data: {stunnerd.conf: a}`), name},
+		{"ConfigMap that another program reads", "create", objectOfNew("v1", "ConfigMap", "new", `data: {mapRoles: a}`), "have the keys"},
+		{"ConfigMap with binary data", "create", objectOfNew("v1", "ConfigMap", "new", `binaryData: {stunnerd.conf: YQ==}`), "have the keys"},
+		{"ConfigMap of kube-system", "create -n kube-system", strings.ReplaceAll(objectOfNew("v1", "ConfigMap", "aws-auth", `data: {mapUsers: a}`), "namespace: NS", "namespace: kube-system"), name + "|have the keys|labels of the Gateway"},
+		{"standby Secret of another Gateway", "create", objectOfNew("v1", "Secret", "front-door-standby", `type: stunner.l7mp.io/standby-config`), name + "|the operator writes Secrets"},
+		{"Secret with the name of its Gateway", "create -n OTHER", strings.ReplaceAll(objectOfNew("v1", "Secret", "new", `type: stunner.l7mp.io/standby-config`), "namespace: NS", "namespace: OTHER"), name + "|labels of the Gateway"},
+		{"Deployment of any name", "create", strings.Replace(deployment, "{name: new,", "{name: victim-2,", 1), "workloadPolicy.workloadNames"},
+		{"DaemonSet of any name", "create", strings.Replace(strings.Replace(deployment, "kind: Deployment", "kind: DaemonSet", 1), "{name: new,", "{name: victim-2,", 1), "workloadPolicy.workloadNames"},
+		{"PodDisruptionBudget of any name", "create", strings.Replace(budget(pods("new")), "{name: new,", "{name: victim-2,", 1), name},
+		{"NetworkPolicy of any name", "create", strings.Replace(networkPolicy(pods("new")), "{name: new,", "{name: victim-2,", 1), name},
+		{"PodDisruptionBudget of another Gateway", "create", budget(pods("front-door")), selects},
+		{"NetworkPolicy of another Gateway", "create", networkPolicy(pods("front-door")), selects},
+		{"label of another Gateway", "patch configmap front-door", `{"metadata":{"labels":{"stunner.l7mp.io/related-gateway-name":"other"}}}`, "labels of the Gateway"},
+		{"key of a ConfigMap", "patch configmap front-door", `{"data":{"Corefile":"a"}}`, "have the keys"},
+		{"AppArmor by annotation", "patch deployment front-door", `{"spec":{"template":{"metadata":{"annotations":{"container.apparmor.security.beta.kubernetes.io/stunner-daemon":"unconfined"}}}}}`, "annotations of dataplane pods|is invalid"},
+
 		// Services of a Gateway.
 		{"selector of a Service", "patch service front-door", `{"spec":{"selector":{"app":"victim"}}}`, selects},
 		{"selector that is empty", "patch service front-door --type=json", `[{"op":"remove","path":"/spec/selector"}]`, selects},
@@ -106,7 +128,7 @@ func TestRightsOfAStolenToken(t *testing.T) {
 			strings.ReplaceAll(deployment, "app: stunner", "app: victim"),
 		), "labels of their Gateway"},
 		{"pods of another Gateway", "create", s.fill(
-			strings.ReplaceAll(deployment, "gateway-name: front-door", "gateway-name: other"),
+			strings.ReplaceAll(deployment, "stunner.l7mp.io/related-gateway-name: new, stunner.l7mp.io/related-gateway-namespace: NS}}, spec", "stunner.l7mp.io/related-gateway-name: other, stunner.l7mp.io/related-gateway-namespace: NS}}, spec"),
 		), "labels of their Gateway"},
 	} {
 		attempt := func(ctx context.Context) error {
@@ -129,10 +151,10 @@ func TestRightsOfAStolenToken(t *testing.T) {
 		{"cost that is there", "patch pod door-2", `{"metadata":{"annotations":{"controller.kubernetes.io/pod-deletion-cost":"7"}}}`},
 		{"annotation of an own object", "patch deployment front-door", `{"metadata":{"annotations":{"example.net/a":"b"}}}`},
 		{"image of a Dataplane", "patch deployment front-door", main(`"image":"example.net/dataplane:1"`)},
-		{"sidecar", "patch deployment front-door", pod(`{"containers":[{"name":"tap","image":"example.net/tap:1"}]}`)},
+		{"sidecar", "patch deployment front-door", pod(`{"initContainers":[` + confined + `]}`)},
 		{"port below 1024", "patch deployment front-door", main(`"securityContext":{"capabilities":{"add":["NET_BIND_SERVICE"]}}`)},
 		{"default account", "patch deployment front-door", pod(`{"serviceAccountName":"default"}`)},
-		{"object that is taken over", "patch configmap former", `{"metadata":{"ownerReferences":[{"apiVersion":"gateway.networking.k8s.io/v1","kind":"Gateway","name":"front-door","uid":"1","controller":true}]}}`},
+		{"object that is taken over", "patch configmap front-door-old", `{"metadata":{"labels":{"stunner.l7mp.io/related-gateway-name":"front-door-old","stunner.l7mp.io/related-gateway-namespace":"` + s.name + `"},"ownerReferences":[{"apiVersion":"gateway.networking.k8s.io/v1","kind":"Gateway","name":"front-door-old","uid":"1","controller":true}]}}`},
 		{"own object without its label", "patch deployment front-door", `{"metadata":{"labels":{"stunner.l7mp.io/owned-by":"stunner"}}}`},
 		{"own object gone", "delete service front-door-tcp", ""},
 	} {
@@ -156,15 +178,17 @@ func TestRightsOfAStolenToken(t *testing.T) {
 	}
 	onHost := func(path, container, mount string) string {
 		return pod(`{"hostNetwork":true,"securityContext":{"sysctls":null},"volumes":[{"name":"journal","hostPath":{"path":"` +
-			path + `"}}],"containers":[{"name":"` + container + `","image":"example.net/tap:1","volumeMounts":[{"name":"journal",` +
+			path + `"}}],"containers":[{"name":"` + container + `","image":"example.net/tap:1",` + unprivileged + `,"volumeMounts":[{"name":"journal",` +
 			`"mountPath":"/journal"` + mount + `}]}]}`)
 	}
 	for _, c := range []struct{ policy, setting, expression, patch string }{
 		{"workloads", "serviceAccountNames", "['media']", pod(`{"serviceAccountName":"media","automountServiceAccountToken":true}`)},
 		{"workloads", "hostNetwork", "true", onHost("/dev/shm", "stunner-daemon", `,"subPath":"stunner-a1"`)},
 		{"workloads", "hostPaths", "['/dev/net']", pod(`{"volumes":[{"name":"h","hostPath":{"path":"/dev/net/tun"}}]}`)},
+		{"workloads", "baseline", "true", main(`"securityContext":{"runAsUser":0,"runAsNonRoot":false,"allowPrivilegeEscalation":true}`)},
 		{"workloads", "privileged", "true", main(`"securityContext":{"capabilities":{"add":["NET_ADMIN"]}}`)},
 		{"services", "externalIPs", "['192.0.2.0/24', '2001:db8::/64']", `{"spec":{"externalIPs":["192.0.2.7","2001:db8::7"]}}`},
+		{"services", "externalName", "true", `{"spec":{"type":"ExternalName","externalName":"media.example.net","clusterIP":null,"clusterIPs":null}}`},
 	} {
 		kind := map[string]string{"workloads": "deployment", "services": "service"}[c.policy]
 		s.allow(c.policy, c.setting, c.expression)
@@ -204,7 +228,7 @@ func TestRightsOfAStolenToken(t *testing.T) {
 			t.Errorf("an image that is allowed: %v", err)
 		}
 	}
-	for _, policy := range []string{"", "-objects", "-pods", "-workloads", "-services", "-budgets", "-networks"} {
+	for _, policy := range []string{"", "-objects", "-pods", "-workloads", "-services", "-budgets", "-networks", "-configmaps", "-scaling"} {
 		name := "validatingadmissionpolicy/" + s.account() + policy
 		s.sees(name, ".status.observedGeneration", s.get(name, ".metadata.generation"))
 		if warned := s.get(
@@ -234,7 +258,7 @@ const objectsOfOthers = `
 ---
 {apiVersion: v1, kind: ConfigMap, metadata: {name: victim, namespace: NS}}
 ---
-{apiVersion: v1, kind: ConfigMap, metadata: {name: former, namespace: NS, labels: {stunner.l7mp.io/owned-by: stunner}}}
+{apiVersion: v1, kind: ConfigMap, metadata: {name: front-door-old, namespace: NS, labels: {stunner.l7mp.io/owned-by: stunner}}}
 ---
 {apiVersion: v1, kind: Service, metadata: {name: victim, namespace: NS}, spec: {selector: {app: victim}, ports: [{port: 80}]}}
 ---
@@ -257,11 +281,28 @@ func (s *installation) allow(policy, setting, expression string) {
 	s.patch(policy, types.JSONPatchType, fmt.Sprintf(`[{"op":"replace","path":"/spec/variables/%d/expression","value":%q}]`, slices.Index(names, setting), expression))
 }
 
-// owned is the metadata of an object that the operator creates for a Gateway.
-const owned = `{name: new, namespace: NS, labels: {stunner.l7mp.io/owned-by: stunner}, ownerReferences: [{apiVersion: gateway.networking.k8s.io/v1, kind: Gateway, name: front-door, uid: "1", controller: true}]}`
+// unprivileged is the security context of a container that the Pod Security Standard restricted admits.
+const unprivileged = `"securityContext":{"allowPrivilegeEscalation":false,"capabilities":{"drop":["ALL"]}}`
+
+// owned is the metadata of an object that the operator creates for the Gateway "new".
+const owned = `{name: new, namespace: NS, labels: {stunner.l7mp.io/owned-by: stunner, stunner.l7mp.io/related-gateway-name: new, stunner.l7mp.io/related-gateway-namespace: NS}, ownerReferences: [{apiVersion: gateway.networking.k8s.io/v1, kind: Gateway, name: new, uid: "1", controller: true}]}`
 
 const deployment = `{apiVersion: apps/v1, kind: Deployment, metadata: ` + owned + `, spec: {selector: {matchLabels: {app: stunner}}, template: {metadata: {labels: {app: stunner,
-  stunner.l7mp.io/related-gateway-name: front-door, stunner.l7mp.io/related-gateway-namespace: NS}}, spec: {automountServiceAccountToken: false, containers: [{name: c, image: example.net/c}]}}}}`
+  stunner.l7mp.io/related-gateway-name: new, stunner.l7mp.io/related-gateway-namespace: NS}}, spec: {automountServiceAccountToken: false, securityContext: {runAsNonRoot: true, seccompProfile: {type: RuntimeDefault}},
+  containers: [{name: c, image: example.net/c, ` + unprivileged + `}]}}}}`
+
+// serviceSpec is that of a Service of the Gateway "new".
+const serviceSpec = `spec: {selector: {app: stunner, stunner.l7mp.io/related-gateway-name: new, stunner.l7mp.io/related-gateway-namespace: NS}, ports: [{port: 443}]}`
+
+// pods returns a selector of the pods of a Gateway, as the operator writes it.
+func pods(gateway string) string {
+	return `{matchExpressions: [{key: app, operator: In, values: [stunner]}, {key: stunner.l7mp.io/related-gateway-name, operator: In, values: [` + gateway + `]}]}`
+}
+
+// objectOfNew returns an object with any name, which the Gateway "new" owns.
+func objectOfNew(version, kind, name, content string) string {
+	return `{apiVersion: ` + version + `, kind: ` + kind + `, metadata: ` + strings.Replace(owned, "{name: new,", "{name: "+name+",", 1) + `, ` + content + `}`
+}
 
 func networkPolicy(selector string) string {
 	return `{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: ` + owned + `, spec: {podSelector: ` + selector + `}}`

@@ -193,13 +193,14 @@ type DataplaneSpec struct {
 	// +optional
 	Resources corev1.ResourceRequirements `json:"resources,omitempty"`
 
-	// ContainerSecurityContext is the security context of the container. Unset means one that the restricted Pod
-	// Security Standard admits.
+	// ContainerSecurityContext is the security context of the container. Unset or empty means one that the restricted
+	// Pod Security Standard admits.
 	//
 	// +optional
 	ContainerSecurityContext *corev1.SecurityContext `json:"containerSecurityContext,omitempty"`
 
-	// SecurityContext is the security context of the pod.
+	// SecurityContext is the security context of the pod. Unset or empty means one that the restricted Pod Security
+	// Standard admits.
 	//
 	// +optional
 	SecurityContext *corev1.PodSecurityContext `json:"securityContext,omitempty"`

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"math"
 	"path"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -77,7 +78,7 @@ func (w Workload) pod(o Owner) corev1.PodTemplateSpec {
 		Affinity:                      t.Affinity,
 		Tolerations:                   t.Tolerations,
 		TopologySpreadConstraints:     t.TopologySpreadConstraints,
-		SecurityContext:               cmp.Or(t.SecurityContext, confinedPod(t.HostNetwork)),
+		SecurityContext:               orConfined(t.SecurityContext, confinedPod(t.HostNetwork)),
 		TerminationGracePeriodSeconds: graceOf(t),
 		// The dataplane does not use the Kubernetes API.
 		AutomountServiceAccountToken: new(false),
@@ -108,7 +109,7 @@ func (w Workload) container(o Owner, t stunnerv1.DataplaneSpec) corev1.Container
 		Env:             environment(w.identity(o), t.Env),
 		Resources:       t.Resources,
 		VolumeMounts:    []corev1.VolumeMount{{Name: stateVolume, MountPath: stateDir}, standbyMount()},
-		SecurityContext: cmp.Or(t.ContainerSecurityContext, w.confinedContainer()),
+		SecurityContext: orConfined(t.ContainerSecurityContext, w.confinedContainer()),
 	}
 	if w.Secured {
 		c.VolumeMounts = append(c.VolumeMounts, discoveryMount())
@@ -240,6 +241,15 @@ func pullPolicy(image string) corev1.PullPolicy {
 		return corev1.PullAlways
 	}
 	return corev1.PullIfNotPresent
+}
+
+// orConfined returns the security context of a Dataplane, or the default of the operator if it sets nothing. Values of
+// the existing system's chart set empty ones.
+func orConfined[T any](of, confined *T) *T {
+	if of == nil || reflect.ValueOf(*of).IsZero() {
+		return confined
+	}
+	return of
 }
 
 // confinedPod returns the pod security context. Its sysctl, which the Pod Security Standard "restricted" allows, lets

@@ -154,7 +154,8 @@ type GatewayConfigSpec struct {
 	// +kubebuilder:validation:XValidation:message="kind must be Secret",rule="!has(self.kind) || self.kind == 'Secret'"
 	AuthRef *gatewayv1.SecretObjectReference `json:"authRef,omitempty"`
 
-	// RequireReferenceGrants requires a ReferenceGrant for references of UDPRoutes to backends in another namespace.
+	// RequireReferenceGrants requires a ReferenceGrant for references of UDPRoutes to backends in another namespace, and
+	// an entry in allowedPrefixes for a StaticService with a part of the networks of the cluster, see deniedPrefixes.
 	// Unset means false. References to Secrets of another namespace require a ReferenceGrant in any case, except with
 	// legacyGrants.
 	//
@@ -206,13 +207,34 @@ type GatewayConfigSpec struct {
 	UserByteRate int64 `json:"userByteRate,omitempty"`
 
 	// DeniedBackends are Services that no route of the Gateways can reach. Unset means those of namespace kube-system.
-	// An empty list denies none. It does not apply to StaticServices, which prefixes and clusterAccess restrict.
+	// An empty list denies none. It does not apply to StaticServices, which deniedPrefixes and clusterAccess restrict.
 	//
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:default={{namespace: "kube-system"}}
 	// +kubebuilder:validation:MaxItems=64
 	DeniedBackends []DeniedBackend `json:"deniedBackends,omitzero"`
+
+	// DeniedPrefixes are CIDR prefixes that no StaticService may contain a part of, except in allowedPrefixes. Unset means
+	// none, or, with requireReferenceGrants, the pod networks of nodes and the blocks of addresses, /24 or /64, of the
+	// Services and pods that the operator knows; list the networks of the cluster here to deny them completely. In a
+	// GatewayConfig that a Gateway references, they are in force in addition to those of the GatewayClass.
+	//
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:XValidation:message="each entry must be a CIDR prefix such as 192.0.2.0/24",rule="self.all(p, isCIDR(p))"
+	DeniedPrefixes []CIDR `json:"deniedPrefixes,omitempty"`
+
+	// AllowedPrefixes are CIDR prefixes that StaticServices may contain parts of, although deniedPrefixes or
+	// requireReferenceGrants deny these. Unset means none. Only the value in the GatewayConfig of the GatewayClass is
+	// used. Addresses that clusterAccess denies stay excluded.
+	//
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:XValidation:message="each entry must be a CIDR prefix such as 192.0.2.0/24",rule="self.all(p, isCIDR(p))"
+	AllowedPrefixes []CIDR `json:"allowedPrefixes,omitempty"`
 
 	// ClusterAccess configures whether routes can reach the cluster itself: the addresses of nodes, the Service
 	// kubernetes of namespace default with the API servers behind it, and, through a StaticService, the addresses of

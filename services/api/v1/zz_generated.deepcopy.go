@@ -445,6 +445,16 @@ func (in *GatewayConfigSpec) DeepCopyInto(out *GatewayConfigSpec) {
 			(*in)[i].DeepCopyInto(&(*out)[i])
 		}
 	}
+	if in.DeniedPrefixes != nil {
+		in, out := &in.DeniedPrefixes, &out.DeniedPrefixes
+		*out = make([]CIDR, len(*in))
+		copy(*out, *in)
+	}
+	if in.AllowedPrefixes != nil {
+		in, out := &in.AllowedPrefixes, &out.AllowedPrefixes
+		*out = make([]CIDR, len(*in))
+		copy(*out, *in)
+	}
 	if in.AllowedAddresses != nil {
 		in, out := &in.AllowedAddresses, &out.AllowedAddresses
 		*out = make([]CIDR, len(*in))

@@ -85,6 +85,13 @@ func PrefixDenied(service, prefix string) Finding {
 		"only spec.clusterAccess of the GatewayConfig of the GatewayClass opens it", service, prefix)
 }
 
+// PrefixNotAllowed means that a prefix of a StaticService contains a part of a network that the GatewayConfig denies.
+func PrefixNotAllowed(service, prefix string) Finding {
+	return finding(ReasonRefNotPermitted, "StaticService %s: prefix %q contains a part of deniedPrefixes of the GatewayConfig, or of a network of the cluster, "+
+		"which requireReferenceGrants denies: it is left out; use a Service or a prefix outside, or have the prefix added to spec.allowedPrefixes of the GatewayConfig of the GatewayClass",
+		service, prefix)
+}
+
 // BackendMixed means that one route has both backends with addresses and backends with DNS names.
 func BackendMixed(backend string) Finding {
 	return finding(ReasonUnsupportedValue, "backend %s: a route cannot mix Services, which are DNS names while endpoint discovery is off, with StaticServices: use two routes",

@@ -36,7 +36,10 @@ func trimForCache(o any) (any, error) {
 	case *discoveryv1.EndpointSlice:
 		trimEndpointSlice(o)
 	case *corev1.Node:
-		*o = corev1.Node{ObjectMeta: identityOf(o), Status: corev1.NodeStatus{Addresses: o.Status.Addresses}}
+		*o = corev1.Node{
+			ObjectMeta: identityOf(o), Spec: corev1.NodeSpec{PodCIDR: o.Spec.PodCIDR, PodCIDRs: o.Spec.PodCIDRs},
+			Status: corev1.NodeStatus{Addresses: o.Status.Addresses},
+		}
 	case *corev1.Namespace:
 		meta := identityOf(o)
 		meta.Labels, meta.DeletionTimestamp = o.Labels, o.DeletionTimestamp

@@ -34,7 +34,7 @@ func TestOffload(t *testing.T) {
 		{`offloadEngine: TC, securityContext: {runAsUser: 7}`, "[BPF NET_ADMIN] <nil>", "runAsUser to 0"},
 		{`offloadEngine: TC, securityContext: {runAsNonRoot: true}`, "[BPF NET_ADMIN] <nil>", "runAsUser to 0"},
 		{`offloadEngine: TC, securityContext: {runAsUser: 0}`, "[BPF NET_ADMIN] <nil>", ""},
-		{`offloadEngine: TC, containerSecurityContext: {}`, none, "has no capability BPF"},
+		{`offloadEngine: TC, containerSecurityContext: {}`, full, ""},
 		{`offloadEngine: TC, containerSecurityContext: {runAsUser: 0, capabilities: {add: [BPF]}}`, "[BPF] 0", "has no capability NET_ADMIN"},
 		{`offloadEngine: TC, containerSecurityContext: {capabilities: {add: [BPF, NET_ADMIN]}}`, "[BPF NET_ADMIN] <nil>", "runAsUser to 0"},
 		{`offloadEngine: TC, containerSecurityContext: {runAsUser: 0, capabilities: {add: [cap_bpf, CAP_NET_ADMIN]}}`, "[cap_bpf CAP_NET_ADMIN] 0", ""},

@@ -43,6 +43,7 @@ func NewView(objects []Object) *View {
 
 		allNodes:            newLists(byKey[*corev1.Node]),
 		nodeAddresses:       newLists(netip.Addr.Compare),
+		networks:            networks{},
 		gatewaysOfNamespace: newLists(compareKeys),
 		routesOfGateway:     newLists(func(a, b *Route) int { return compareRoutes(a.Ref, b.Ref) }),
 		servicesOfGateway:   newLists(byKey[*corev1.Service]),
@@ -169,6 +170,7 @@ func (v *View) setService(key types.NamespacedName, o *corev1.Service, del bool,
 	if !replace(v.services, aService, key, o, del, changed) {
 		return
 	}
+	v.networks.replace(networksOfService(old), present(networksOfService(o), !del), changed)
 	if key.Namespace == metav1.NamespaceSystem {
 		if old != nil {
 			reindex(v.systemServices, allSystemServices, old, true, changed, types.NamespacedName{})
@@ -192,6 +194,7 @@ func (v *View) setSlice(key types.NamespacedName, o *discoveryv1.EndpointSlice, 
 	if !replace(v.endpointSlices, allSlicesOf, key, o, del, own) {
 		return
 	}
+	v.networks.replace(networksOfSlice(old), present(networksOfSlice(o), !del), changed)
 	if old != nil {
 		reindex(v.slicesOfService, allSlicesOf, old, true, changed, serviceOf(old))
 	}
@@ -210,6 +213,12 @@ func (v *View) setNode(key types.NamespacedName, o *corev1.Node, del bool, chang
 		return
 	}
 	reindex(v.allNodes, allNodes, o, del, changed, types.NamespacedName{})
+	v.networks.replace(networksOfNode(old), present(networksOfNode(o), !del), changed)
+	for _, a := range append(addressesOf(old), addressesOf(o)...) {
+		if v.networks[AddressBlock(a)] > 0 { // Networks omits blocks with addresses of nodes
+			changed.add(theNetworks, types.NamespacedName{})
+		}
+	}
 	for _, a := range addressesOf(old) {
 		reindex(v.nodeAddresses, nodeAddressesIn, a, true, changed, blockKey(AddressBlock(a)))
 	}

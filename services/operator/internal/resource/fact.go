@@ -52,6 +52,7 @@ const (
 	allDataplanesOfWorkload
 	allSystemServices
 	nodeAddressesIn
+	theNetworks
 
 	// itsStatus is a flag that is added to a subject. The Fact then identifies only the status of the object.
 	itsStatus subject = 1 << 7

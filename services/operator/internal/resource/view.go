@@ -54,6 +54,7 @@ type View struct {
 
 	allNodes            lists[*corev1.Node]
 	nodeAddresses       lists[netip.Addr] // by AddressBlock
+	networks            networks
 	gatewaysOfNamespace lists[types.NamespacedName]
 	routesOfGateway     lists[*Route]
 	servicesOfGateway   lists[*corev1.Service]

@@ -39,7 +39,7 @@ type backendPolicy struct {
 func newBackendPolicy(v *resource.View, p parameters, opt Options, guards clusterGuards) backendPolicy {
 	b := backendPolicy{
 		view: v, opt: opt, requireGrants: p.config != nil && p.config.Spec.RequireReferenceGrants,
-		guardsCluster: p.guardsCluster(), guard: guards[p.guardsCluster()], denied: map[types.NamespacedName]bool{},
+		guardsCluster: p.guardsCluster(), guard: guards.guard(p), denied: map[types.NamespacedName]bool{},
 	}
 	for _, d := range p.deniedBackends() {
 		b.denials = append(b.denials, newDenial(d))

@@ -1,6 +1,7 @@
 package translate
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"sort"
@@ -141,19 +142,38 @@ type clusterGuard struct {
 	nodes map[netip.Prefix][]netip.Addr
 	// static caches the results of guardStatic.
 	static map[types.NamespacedName]*guardedPrefixes
+	// prefixes decides which prefixes of StaticServices are denied.
+	prefixes *prefixGuard
 }
 
-// clusterGuards contains two guards: the one at true removes the addresses of the cluster, the one at false removes
-// none. When the status of a route is translated, all Gateways of the route share these guards and their caches.
-type clusterGuards map[bool]*clusterGuard
+// clusterGuards are the guards of a translation, by the parameters that determine them. When the status of a route is
+// translated, all Gateways of the route share these guards and their caches.
+type clusterGuards struct {
+	view *resource.View
+	of   map[string]*clusterGuard
+}
 
 func newClusterGuards(v *resource.View) clusterGuards {
-	guarding := clusterGuard{view: v, nodes: map[netip.Prefix][]netip.Addr{}}
-	open := clusterGuard{system: &clusterAddresses{}, all: &clusterAddresses{}}
-	for _, g := range []*clusterGuard{&guarding, &open} {
-		g.static = map[types.NamespacedName]*guardedPrefixes{}
+	return clusterGuards{view: v, of: map[string]*clusterGuard{}}
+}
+
+// guard returns the guard for the parameters of a Gateway.
+func (c clusterGuards) guard(p parameters) *clusterGuard {
+	rules := p.prefixRules()
+	key := fmt.Sprint(p.guardsCluster(), rules)
+	if known := c.of[key]; known != nil {
+		return known
 	}
-	return clusterGuards{true: &guarding, false: &open}
+	g := &clusterGuard{
+		static: map[types.NamespacedName]*guardedPrefixes{}, prefixes: &prefixGuard{view: c.view, rules: rules},
+	}
+	if p.guardsCluster() {
+		g.view, g.nodes = c.view, map[netip.Prefix][]netip.Addr{}
+	} else {
+		g.system, g.all = &clusterAddresses{}, &clusterAddresses{}
+	}
+	c.of[key] = g
+	return g
 }
 
 func (g *clusterGuard) systemAddresses() *clusterAddresses {
@@ -225,6 +245,10 @@ func (g *clusterGuard) guardStatic(service *stunnerv1.StaticService) *guardedPre
 		}
 		if first, end := g.allAddresses().rangeIn(p); p.IsSingleIP() && first < end || g.allAddresses().onHost(p) {
 			allowed.found = append(allowed.found, condition.PrefixDenied(key.String(), text))
+			continue
+		}
+		if g.prefixes.denies(p) {
+			allowed.found = append(allowed.found, condition.PrefixNotAllowed(key.String(), text))
 			continue
 		}
 		allowed.prefixes, parsed = append(allowed.prefixes, text), append(parsed, p)

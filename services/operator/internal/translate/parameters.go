@@ -69,6 +69,15 @@ func (p parameters) deniedBackends() []stunnerv1.DeniedBackend {
 	return deniedBackends(&p.config.Spec)
 }
 
+// prefixRules returns the rules on prefixes of StaticServices.
+func (p parameters) prefixRules() prefixRules {
+	if p.config == nil {
+		return prefixRules{}
+	}
+	s := p.config.Spec
+	return prefixRules{allowed: prefixesOf(s.AllowedPrefixes), denied: prefixesOf(s.DeniedPrefixes), networks: s.RequireReferenceGrants}
+}
+
 // allowsAddress reports whether a Gateway may request an address. A text that is not an IP address, such as the name of
 // an address pool, is not allowed.
 func (p parameters) allowsAddress(text string) bool {

@@ -98,6 +98,10 @@ var fieldMerges = map[string]fieldMerge{
 		}
 		own.DeniedBackends = both
 	}},
+	"DeniedPrefixes": {joinBoth, func(own, class *configSpec) {
+		own.DeniedPrefixes = slices.Concat(class.DeniedPrefixes, own.DeniedPrefixes)
+	}},
+	"AllowedPrefixes":  {takeClass, func(own, class *configSpec) { own.AllowedPrefixes = class.AllowedPrefixes }},
 	"Budget":           {takeSmaller, func(own, class *configSpec) { own.Budget = smallerBudget(own.Budget, class.Budget) }},
 	"LegacyGrants":     {takeClass, func(own, class *configSpec) { own.LegacyGrants = class.LegacyGrants }},
 	"ClusterAccess":    {takeClass, func(own, class *configSpec) { own.ClusterAccess = class.ClusterAccess }},

@@ -209,7 +209,9 @@ func readMore(t *testing.T, in *framer, client net.Conn, last, answers int) (int
 // D-06: the age of media for a client over TCP or TLS is bounded, however slowly the client reads.
 func TestQueuedMediaIsDroppedByAge(t *testing.T) {
 	var dropped int
-	o := &outlet{charge: uncharged, drop: func(meter.Reason) { dropped++ }, draining: true, adapted: time.Now().Add(time.Hour)}
+	o := &outlet{
+		charge: uncharged, drop: func(meter.Reason) { dropped++ }, draining: true, adapted: time.Now().Add(time.Hour),
+	}
 	if err := o.Send(numbered(1)); err != nil {
 		t.Fatal(err)
 	}

@@ -140,8 +140,9 @@ func NewTable() *Table {
 func (t *Table) SetBounds(b Bounds) { t.bounds.Store(&b) }
 
 // Reserve takes a place for a session: one unit of the quotas of its user and source, and of the capacity of the
-// process, with the memory of the session. It does so before the relay socket is opened, so that concurrent requests cannot exceed a limit. The error
-// is ErrUserQuota, ErrSourceQuota or ErrCapacity. Remove releases the place, or Cancel if the session is never added.
+// process, with the memory of the session. It does so before the relay socket is opened, so that concurrent requests
+// cannot exceed a limit. The error is ErrUserQuota, ErrSourceQuota or ErrCapacity. Remove releases the place, or Cancel
+// if the session is never added.
 func (t *Table) Reserve(s *Session) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -25,7 +25,7 @@ const (
 
 // priceSession is the price of what a session has over any transport: the allocation, the relay socket, and over UDP a
 // socket for the data to the client.
-const priceSession = 20<<10 + included
+const priceSession = 24<<10 + included
 
 // transportPrices are the prices of the connection of a client by the protocol of the listener: its goroutines, its
 // buffers, the socket, and over TLS and DTLS the keys and the buffers for records of up to 16 KiB.

@@ -161,6 +161,12 @@ func controlPlane() []Alert {
 			Description: "No replica of the operator " + inNamespace + " writes to the API server: new Gateways get no pods, and statuses are outdated. Dataplanes still get their configs.",
 		},
 		{
+			Name: "OperatorPaused", Severity: Warning, For: "2m",
+			Expr:        query.Sum("namespace", telemetry.OperatorPaused) + " > 0",
+			Summary:     "The operator " + inNamespace + " is paused.",
+			Description: "The operator " + inNamespace + " writes nothing, because an older installation has the same controller name. Condition ControllerConflict of the GatewayClass names both.",
+		},
+		{
 			Name: "OperatorWritesWithoutEnd", Severity: Warning, For: "1h",
 			Expr:        query.Rate("kind, verb", "15m", telemetry.OperatorWrites) + " > 0.5",
 			Summary:     "The operator writes {{ $labels.kind }} repeatedly.",

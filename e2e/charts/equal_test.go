@@ -135,7 +135,7 @@ defaults: {gatewayClass: {name: calls}}`}
 			t.Errorf("the binding refers to policy %v, not %q", got, o.GetName())
 		}
 	}
-	if policies != 7 {
+	if policies != 9 {
 		t.Errorf("found %d policies", policies)
 	}
 	if got := at(calls["GatewayConfig/calls/stunner"].Object, "spec.dataplane"); got != "calls" {

@@ -291,6 +291,7 @@ type reported struct {
 func (r reported) write(b, said *strings.Builder, o *unstructured.Unstructured) {
 	version, generation := o.GetAPIVersion()[strings.LastIndex(o.GetAPIVersion(), "/")+1:], r.Metadata.Generation
 	conditions := func(list []metav1.Condition) string {
+		list = slices.DeleteFunc(list, func(c metav1.Condition) bool { return c.Type == controllerConflict })
 		for _, c := range list {
 			if c.Message != "" {
 				fmt.Fprintln(said, c.Message)

@@ -199,12 +199,22 @@ func (s server) statusesEqual(ctx context.Context, r *renderer) error {
 	}, func() error { return nil })
 }
 
-// timeless returns a value of JSON without the times of conditions.
+// controllerConflict is the condition of a GatewayClass that names the installation of the operator. Without a cluster
+// there is no installation.
+const controllerConflict = "ControllerConflict"
+
+// timeless returns a value of JSON without the times of conditions, and without condition ControllerConflict.
 func timeless(value any) any {
 	switch value := value.(type) {
 	case map[string]any:
 		delete(value, "lastTransitionTime")
-		for _, field := range value {
+		for name, field := range value {
+			if list, isList := field.([]any); isList {
+				value[name] = slices.DeleteFunc(list, func(element any) bool {
+					condition, _ := element.(map[string]any)
+					return condition["type"] == controllerConflict
+				})
+			}
 			timeless(field)
 		}
 	case []any:

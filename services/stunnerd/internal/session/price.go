@@ -31,7 +31,7 @@ const priceSession = 24<<10 + included
 // buffers, the socket, and over TLS and DTLS the keys and the buffers for records of up to 16 KiB.
 var transportPrices = map[config.Protocol]int64{
 	config.TURNUDP:  0,
-	config.TURNTCP:  16 << 10,
+	config.TURNTCP:  12 << 10,
 	config.TURNTLS:  48 << 10,
 	config.TURNDTLS: 80 << 10,
 }

@@ -24,8 +24,6 @@ const (
 	// much larger their p99 round trip time may be, in addition to three times that of the control, which is large on a busy machine only. Both are also the tolerance
 	// of the comparison with coturn.
 	moreLost, moreAge = 1.0, 20 * time.Millisecond
-	// largestGrowth is the largest growth of the server's memory, in bytes, which includes that by new calls.
-	largestGrowth = 16 << 20
 )
 
 var (
@@ -63,7 +61,7 @@ func TestNoisyNeighbour(t *testing.T) {
 					quiet[taps], noisy[taps] = newHosts(whole, taps == 1), newHosts(whole, taps == 1)
 				}
 				t.Run(what.name, func(t *testing.T) {
-					round[what.name] = measure(t, quiet[taps], noisy[taps], what, n.over, n.trigger)
+					round[what.name] = measure(t, quiet[taps], noisy[taps], what, n)
 				})
 			}
 		})
@@ -93,12 +91,12 @@ func (f figures) String() string {
 }
 
 // measure runs calls at two servers, one of which has a neighbour.
-func measure(t *testing.T, quiet, noisy *hosts, what server, over call.Network, prepare trigger) (f figures) {
+func measure(t *testing.T, quiet, noisy *hosts, what server, n neighbour) (f figures) {
 	t.Helper()
 	quiet.run(t, what)
 	noisy.run(t, what)
-	control, calls := quiet.calls(t, over), noisy.calls(t, over)
-	harm := prepare(t, noisy)
+	control, calls := quiet.calls(t, n.over), noisy.calls(t, n.over)
+	harm := n.trigger(t, noisy)
 	memory := noisy.memory(t)
 	ctx, cancel := context.WithTimeout(t.Context(), window)
 	defer cancel()
@@ -110,7 +108,7 @@ func measure(t *testing.T, quiet, noisy *hosts, what server, over call.Network, 
 			t.Errorf("TEST NOT VALID: %v", err)
 		}
 	})
-	f = noisy.join(t.Context(), over)
+	f = noisy.join(t.Context(), n.over)
 	harming.Wait()
 	f.grown = noisy.memory(t) - memory
 	undisturbed := figures{}
@@ -126,8 +124,8 @@ func measure(t *testing.T, quiet, noisy *hosts, what server, over call.Network, 
 	if f.lost > undisturbed.lost+moreLost || f.p99 > 3*undisturbed.p99+moreAge {
 		t.Errorf("running calls are disturbed: %s; control: %.2f %% lost, p99 %s", f, undisturbed.lost, undisturbed.p99)
 	}
-	if f.grown > largestGrowth {
-		t.Errorf("the memory of the server grows by %d kB, limit %d kB", f.grown>>10, largestGrowth>>10)
+	if f.grown > n.growth<<20 {
+		t.Errorf("the memory of the server grows by %d kB, limit %d MiB", f.grown>>10, n.growth)
 	}
 	if f.made < newCalls {
 		t.Errorf("%d of %d new calls succeed within %s: %v", f.made, newCalls, newCallDeadline, f.errs)

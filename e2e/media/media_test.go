@@ -9,6 +9,7 @@
 package media
 
 import (
+	"context"
 	"flag"
 	"math/rand/v2"
 	"os/exec"
@@ -200,8 +201,13 @@ func (s *stage) unavailable(t *testing.T, what server) (reason string) {
 	t.Helper()
 	t.Run("in-kernel path", func(t *testing.T) {
 		s.start(t, what, 1)
-		engine, warnings, err := offload(t.Context())
-		bedtest.NoError(t, err)
+		var engine, warnings string
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		bedtest.NoError(t, bed.Until(ctx, func(ctx context.Context) (err error) { // listeners are opened before it
+			engine, warnings, err = offload(ctx)
+			return err
+		}))
 		if engine == "None" || engine == "" {
 			reason = "/status has offload None: " + warnings
 		}

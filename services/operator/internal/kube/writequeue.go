@@ -161,10 +161,27 @@ func (q *writeQueue) enqueue(ref translate.ObjectRef, want desired) {
 	if q.fairWrites == nil {
 		return
 	}
-	if want.hasObjects(ref) && q.progress[ref].created != want.uid {
+	if q.isFirst(ref, want) {
 		q.turns.setUrgent(ref)
 	}
 	q.Add(ref)
+}
+
+// enqueueAll adds all objects to the queue, Gateways whose next step is the first one before others, because writes
+// begin meanwhile.
+func (q *writeQueue) enqueueAll(all map[translate.ObjectRef]desired) {
+	for _, first := range []bool{true, false} {
+		for ref, want := range all {
+			if q.isFirst(ref, want) == first {
+				q.enqueue(ref, want)
+			}
+		}
+	}
+}
+
+// isFirst reports whether the next step of an object is the first one.
+func (q *writeQueue) isFirst(ref translate.ObjectRef, want desired) bool {
+	return want.hasObjects(ref) && q.progress[ref].created != want.uid
 }
 
 // enqueueStandby adds a Gateway to the queue with a delay, after which the endpoints in its standby Secret are written.

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
 	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/stunner-gateway/stunner/services/api/config"
@@ -132,6 +133,36 @@ func TestWritesOfNamespacesTakeTurns(t *testing.T) {
 	if len(turns.queues)+len(turns.order)+len(turns.urgent) > 0 {
 		t.Errorf("an empty queue has %d namespaces, %d turns and %d urgent objects",
 			len(turns.queues), len(turns.order), len(turns.urgent))
+	}
+}
+
+// adds records the objects that are added to a work queue.
+type adds struct {
+	workqueue.TypedRateLimitingInterface[translate.ObjectRef]
+	refs []translate.ObjectRef
+}
+
+func (a *adds) Add(ref translate.ObjectRef) { a.refs = append(a.refs, ref) }
+
+// Writes begin while all objects are added to the queue, so the first steps of Gateways are added first.
+func TestFirstStepsAreQueuedFirst(t *testing.T) {
+	recorded, all := &adds{}, map[translate.ObjectRef]desired{}
+	for i := range 100 {
+		for _, kind := range []string{translate.KindGateway, translate.KindRoute} {
+			ref := translate.ObjectRef{Kind: kind}
+			ref.Namespace, ref.Name = "media", fmt.Sprint(i)
+			all[ref] = desired{ours: true, complete: true, uid: "1"}
+		}
+	}
+	q := writeQueue{&fairWrites{recorded, newWriteTurns()}, map[translate.ObjectRef]progress{}}
+	q.enqueueAll(all)
+	for i, ref := range recorded.refs {
+		if first := i < len(all)/2; (ref.Kind == translate.KindGateway) != first {
+			t.Fatalf("the object %d of %d is %v", i, len(recorded.refs), ref)
+		}
+	}
+	if len(recorded.refs) != len(all) {
+		t.Errorf("%d of %d objects are queued", len(recorded.refs), len(all))
 	}
 }
 

@@ -118,9 +118,7 @@ func (w *writer) setKEDA(c client.Client) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for ref, want := range w.desired {
-		w.queue.enqueue(ref, want)
-	}
+	w.queue.enqueueAll(w.desired)
 }
 
 // setHeld stops all writes except of the statuses of GatewayClasses, or continues them.
@@ -132,9 +130,7 @@ func (w *writer) setHeld(held bool) {
 		return
 	}
 	w.held = false
-	for ref, want := range w.desired {
-		w.queue.enqueue(ref, want)
-	}
+	w.queue.enqueueAll(w.desired)
 }
 
 // setStandbyKeys sets the keys of standby Secrets. After a change of the key for new ones, all are written again.

@@ -28,6 +28,8 @@ type Behaviour struct {
 	In func(env.Shape) bool
 	// Holds returns nil, or why the behaviour does not hold. The environment is as before afterwards.
 	Holds func(context.Context, *env.Env) error
+	// Last means that the environment is of no use after the behaviour has failed: no other one is tested.
+	Last bool
 }
 
 // Starts and SurvivesEvent are the names of the first two cells of a shape: that it starts, and that its event leaves calls
@@ -41,7 +43,7 @@ const (
 var Behaviours = []Behaviour{
 	{
 		Name: Starts, Promise: "A Gateway that is applied is served: its dataplanes become ready.",
-		Holds: func(ctx context.Context, e *env.Env) error { return e.Start(ctx) },
+		Holds: func(ctx context.Context, e *env.Env) error { return e.Start(ctx) }, Last: true,
 	},
 	{
 		Name: SurvivesEvent, Promise: "A call does not end because something was reconfigured, restarted, scaled or missing.",
@@ -154,7 +156,7 @@ var Behaviours = []Behaviour{
 	},
 	{
 		Name: "UpdateAdmitsNewCalls", Promise: "During and after an update of the dataplanes new calls are accepted, and those before it continue.",
-		Holds: updateAdmitsNewCalls,
+		Holds: updateAdmitsNewCalls, Last: true,
 	},
 	{
 		Name: "RemovalLeavesNothing", Promise: "When a Gateway is deleted, its pods, Services and configs go, and nothing of another Gateway.",

@@ -112,8 +112,8 @@ func run(t *testing.T, m *matrix, s env.Shape, number int, kube *cluster.Cluster
 			t.Logf("%s", time.Since(begun).Round(time.Millisecond))
 			check(t, b, failing, err)
 		})
-		if b.Name == Starts && err != nil {
-			return // the other cells mean nothing
+		if b.Last && err != nil {
+			return
 		}
 	}
 }

@@ -430,13 +430,13 @@ func TestLostSessionIsStoredAgain(t *testing.T) {
 				}
 				s.at(200 * time.Second)
 				s.must(c, stun.MethodRefresh, lifetime(1800))
-				s.bed.stored()
+				synctest.Wait() // not s.bed.stored: without a file, no answer waits for the writer
 				if _, lost := s.Unstored(); lost != 0 {
 					t.Errorf("%d lost after the Refresh", lost)
 				}
 				before := s.journal.Status().Bytes
 				s.must(c, stun.MethodRefresh, lifetime(1800))
-				s.bed.stored()
+				synctest.Wait()
 				if n := s.journal.Status().Bytes - before; n > 32 {
 					t.Errorf("the next Refresh writes %d bytes", n)
 				}

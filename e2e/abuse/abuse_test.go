@@ -9,6 +9,7 @@
 //	handshake_test.go dtls_test.go handshakes
 //	neighbour_test.go            calls beside a neighbour that disturbs them, with a control
 //	neighbour_hosts_test.go neighbour_triggers_test.go  its networks and what the neighbour does
+//	largest_test.go              one user that repeats each message in as many sessions as it gets
 package abuse
 
 import (

@@ -19,7 +19,7 @@ import (
 	"github.com/pion/stun/v2"
 
 	"github.com/stunner-gateway/stunner/e2e/internal/ask"
-	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
 )
 
@@ -162,15 +162,7 @@ func TestLargestClients(t *testing.T) {
 }
 
 func survive(t *testing.T, quiet, noisy *hosts, a act) {
-	group, err := bed.NewMemoryGroup("abuse", *memoryFlag<<20)
-	must(t, err)
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
-		defer cancel()
-		if err := group.Remove(ctx); err != nil {
-			t.Error(err)
-		}
-	})
+	group := bedtest.MemoryGroup(t, "abuse", *memoryFlag<<20)
 	confined := server{name: "stunnerd", engine: "None", memory: group, state: volume(t)}
 	quiet.run(t, server{name: "stunnerd", engine: "None"})
 	noisy.run(t, confined)
@@ -379,11 +371,11 @@ func (c *client) exchange(method stun.Method, attrs ...stun.Setter) (*stun.Messa
 		_ = c.SetReadDeadline(time.Now().Add(time.Second))
 		for {
 			n, _, err := c.ReadFrom(buf)
-			if errors.Is(err, net.ErrClosed) || err != nil && !errors.Is(err, context.DeadlineExceeded) && !isTimeout(err) {
-				return nil, err
+			if isTimeout(err) {
+				break
 			}
 			if err != nil {
-				break
+				return nil, err
 			}
 			m := &stun.Message{Raw: buf[:n]}
 			if m.Decode() == nil && m.TransactionID == [stun.TransactionIDSize]byte(request[8:20]) {

@@ -22,6 +22,7 @@ import (
 
 	"github.com/stunner-gateway/stunner/e2e/internal/ask"
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
 	"github.com/stunner-gateway/stunner/e2e/internal/netns"
 )
@@ -33,17 +34,7 @@ func TestLittleMemoryRefusesClientsInTime(t *testing.T) {
 		limit    = 32 << 20
 		capacity = limit / (64 << 10)
 	)
-	group, err := bed.NewMemoryGroup("faults", limit)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), timeout)
-		defer cancel()
-		if err := group.Remove(ctx); err != nil {
-			t.Error(err)
-		}
-	})
+	group := bedtest.MemoryGroup(t, "faults", limit)
 	d := newDataplane(t)
 	d.serve(group.Contain(bed.Command{Path: stunnerd}))
 	if got := d.metric("go_gc_gomemlimit_bytes"); got != limit/10*9 {
@@ -85,17 +76,7 @@ func TestPermissionsOfManyClientsFitIntoTheMemory(t *testing.T) {
 		capacity = limit / (64 << 10)
 		each     = 64 // permissions in a request
 	)
-	group, err := bed.NewMemoryGroup("faults-permissions", limit)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), timeout)
-		defer cancel()
-		if err := group.Remove(ctx); err != nil {
-			t.Error(err)
-		}
-	})
+	group := bedtest.MemoryGroup(t, "faults-permissions", limit)
 	d := newDataplane(t)
 	d.config.Clusters[0].Endpoints = append(d.config.Clusters[0].Endpoints, "127.2.0.0/16")
 	d.serve(group.Contain(bed.Command{Path: stunnerd}))

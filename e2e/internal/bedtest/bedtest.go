@@ -81,6 +81,24 @@ func Address(t testing.TB) string {
 	return net.JoinHostPort(bed.Loopback, strconv.Itoa(Port(t)))
 }
 
+// MemoryGroup makes a cgroup with a memory limit in bytes. It is deleted at the end of the test, after the programs that
+// the test starts later.
+func MemoryGroup(t testing.TB, name string, limit int64) *bed.MemoryGroup {
+	t.Helper()
+	group, err := bed.NewMemoryGroup(name, limit)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		defer cancel()
+		if err := group.Remove(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	return group
+}
+
 // Start starts a program, and waits until ready returns nil. The program is killed at the end of the test. The last
 // lines of its log are printed if the test has failed.
 func Start(t testing.TB, c bed.Command, ready func(context.Context) error) *bed.Process {

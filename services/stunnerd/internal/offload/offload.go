@@ -112,7 +112,7 @@ type Status struct {
 	Interfaces []string
 	// Bindings is the number of armed bindings.
 	Bindings, MaxBindings int
-	// Exhausted counts calls of Arm that failed because all slots were in use, or those that the client may have.
+	// Exhausted counts calls of Arm that failed because all slots were in use, or all that the client may have.
 	Exhausted uint64
 }
 
@@ -289,7 +289,7 @@ func (e *exhaustion) log(log *slog.Logger, attempts uint64, bindings int, now ti
 	if attempts == e.counted || now.Sub(e.last) < warnInterval {
 		return
 	}
-	log.Warn("channels stay in user space because all bindings of the in-kernel path are in use, or those of a client",
+	log.Warn("channels stay in user space because all bindings of the in-kernel path are in use, or all that a client may have",
 		"bindings", bindings, "attempts", attempts-e.counted)
 	e.last, e.counted = now, attempts
 }

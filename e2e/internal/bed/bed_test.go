@@ -5,10 +5,12 @@ import (
 	"errors"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
@@ -133,6 +135,38 @@ func TestPortsAreGivenOnce(t *testing.T) {
 		l.Close()
 		t.Errorf("another process can claim port %d", port)
 	}
+}
+
+// TestFreePortCanBeBoundWhileProgramsStart: no program that starts at the same time keeps a free port occupied.
+func TestFreePortCanBeBoundWhileProgramsStart(t *testing.T) {
+	ended := make(chan struct{})
+	var starts sync.WaitGroup
+	for range 4 {
+		starts.Go(func() {
+			for {
+				select {
+				case <-ended:
+					return
+				default:
+					_ = exec.Command("true").Run()
+				}
+			}
+		})
+	}
+	for range 300 {
+		port, err := FreePort()
+		if err != nil {
+			t.Fatal(err)
+		}
+		l, err := net.Listen("tcp", at(port))
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		l.Close()
+	}
+	close(ended)
+	starts.Wait()
 }
 
 func shell(t *testing.T, script string) *Process {

@@ -6,6 +6,7 @@ import (
 	"net"
 	"strconv"
 	"sync"
+	"syscall"
 )
 
 // Loopback is the address that all programs listen on.
@@ -42,8 +43,11 @@ func claim(port int) bool {
 	return true
 }
 
-// isFree reports whether a port can be bound on every address, for UDP and for TCP.
+// isFree reports whether a port can be bound on every address, for UDP and for TCP. No program starts meanwhile: until
+// its process executes it, it has copies of the sockets, and they keep the port in use after they are closed here.
 func isFree(port int) bool {
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
 	addr := ":" + strconv.Itoa(port)
 	stream, err := net.Listen("tcp", addr)
 	if err != nil {

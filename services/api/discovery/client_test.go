@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -235,6 +236,22 @@ func TestTooLargeFrameIsRejected(t *testing.T) {
 	s.frames <- string(a.Canonical())
 	if e := nextConfig(t, events); e.Err != nil || e.Config.Revision() != a.Revision() {
 		t.Errorf("the next good frame: %+v", e)
+	}
+}
+
+// The peer of a stream may close the connection before the read of a frame beyond the limit returns. A ping that fails
+// meanwhile does not replace the reason.
+func TestTooLargeFrameEndsTheStreamWhateverElseFails(t *testing.T) {
+	s := newStream(t.Context(), clientPulse)
+	defer s.close()
+	s.cancel(errSilent)
+	for err, want := range map[error]error{
+		fmt.Errorf("read: %w", websocket.ErrMessageTooBig): websocket.ErrMessageTooBig,
+		io.EOF: errSilent,
+	} {
+		if got := s.cause(err); !errors.Is(got, want) {
+			t.Errorf("%v: the reason is %v, want %v", err, got, want)
+		}
 	}
 }
 

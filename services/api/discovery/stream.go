@@ -163,9 +163,10 @@ func (s *stream) send(data []byte) error {
 	return nil
 }
 
-// cause returns the reason for the end of the stream, or err if the stream has not ended.
+// cause returns the reason for the end of the stream, or err if the stream has not ended. A frame beyond the limit is
+// itself the reason: the peer may close the connection first, and then pings and reports fail before the read does.
 func (s *stream) cause(err error) error {
-	if cause := context.Cause(s.ctx); cause != nil {
+	if cause := context.Cause(s.ctx); cause != nil && !errors.Is(err, websocket.ErrMessageTooBig) {
 		return cause
 	}
 	return err

@@ -17,8 +17,8 @@ var now = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 func ada() Entry {
 	expires := now.Add(time.Hour)
 	return Entry{
-		Time: now, User: "ada", Gateways: []string{"media/oslo", "other/bergen"}, Expires: expires,
-		Username: fmt.Sprintf("%d:ada", expires.Unix()), Source: "198.51.100.7", Caller: "web:ada", Origin: "subject web:ada",
+		Time: now, User: "person", Gateways: []string{"media/oslo", "other/bergen"}, Expires: expires,
+		Username: fmt.Sprintf("%d:person", expires.Unix()), Source: "198.51.100.7", Caller: "web:person", Origin: "subject web:person",
 	}
 }
 
@@ -42,27 +42,27 @@ func TestGrantsHideUsers(t *testing.T) {
 			t.Errorf("grant %+v", grant)
 		}
 		plain := inspection.Grant{
-			Time: grant.Time, User: "ada", Username: ada().Username, Gateways: grant.Gateways, Expires: grant.Expires,
-			Source: "198.51.100.7", Caller: "web:ada",
+			Time: grant.Time, User: "person", Username: ada().Username, Gateways: grant.Gateways, Expires: grant.Expires,
+			Source: "198.51.100.7", Caller: "web:person",
 		}
 		if shown := fmt.Sprint(grant) == fmt.Sprint(plain); shown != users {
 			t.Errorf("users shown %t: %+v", users, grant)
 		}
-		if text := fmt.Sprint(grant); !users && (strings.Contains(text, "ada") || strings.Contains(text, "198.51")) {
+		if text := fmt.Sprint(grant); !users && (strings.Contains(text, "person") || strings.Contains(text, "198.51")) {
 			t.Errorf("grant %s", text)
 		}
 		if want := fmt.Sprintf("%d:%s", now.Add(time.Hour).Unix(), grant.User); grant.Username != want {
 			t.Errorf("user name %s, want %s", grant.Username, want)
 		}
 		for target, want := range map[string]int{
-			"/grants?gateway=media/oslo&user=ada":                           1,
-			"/grants?gateway=media/oslo&user=" + trail.hash("user", "ada"):  1,
-			"/grants?gateway=media/oslo&user=bob":                           0,
-			"/grants?gateway=other/bergen":                                  1,
-			"/grants?gateway=media/elsewhere":                               0,
-			"/grants?gateway=media/oslo&since=1h":                           1,
-			"/grants?gateway=media/oslo&since=2026-03-01T12:00:01Z":         0,
-			"/grants?gateway=media/oslo&since=2026-03-01T12:00:00Z&limit=1": 1,
+			"/grants?gateway=media/oslo&user=person":                          1,
+			"/grants?gateway=media/oslo&user=" + trail.hash("user", "person"): 1,
+			"/grants?gateway=media/oslo&user=bob":                             0,
+			"/grants?gateway=other/bergen":                                    1,
+			"/grants?gateway=media/elsewhere":                                 0,
+			"/grants?gateway=media/oslo&since=1h":                             1,
+			"/grants?gateway=media/oslo&since=2026-03-01T12:00:01Z":           0,
+			"/grants?gateway=media/oslo&since=2026-03-01T12:00:00Z&limit=1":   1,
 		} {
 			if got := len(ask(t, trail, target).Grants); got != want {
 				t.Errorf("%s: %d, want %d", target, got, want)
@@ -103,7 +103,7 @@ func TestTrailIsBoundedFairly(t *testing.T) {
 		e.User, e.Origin, e.Time = "eve", "192.0.2.1/32", now.Add(time.Duration(n)*time.Second)
 		trail.Add(e)
 	}
-	if eve := list("&user=eve"); len(eve.Grants) != userShare || len(list("&user=ada").Grants) != 1 ||
+	if eve := list("&user=eve"); len(eve.Grants) != userShare || len(list("&user=person").Grants) != 1 ||
 		!eve.Grants[0].Time.Equal(now.Add((3*size-1)*time.Second)) || eve.Suppressed != 3*size-userShare {
 		t.Errorf("%d of eve, the newest %+v, %d suppressed", len(eve.Grants), eve.Grants[0], eve.Suppressed)
 	}
@@ -112,7 +112,7 @@ func TestTrailIsBoundedFairly(t *testing.T) {
 		e.User, e.Origin = fmt.Sprint("random-", n), "192.0.2.1/32"
 		trail.Add(e)
 	}
-	if got := list(""); len(got.Grants) != originShare+1 || len(list("&user=ada").Grants) != 1 {
+	if got := list(""); len(got.Grants) != originShare+1 || len(list("&user=person").Grants) != 1 {
 		t.Errorf("%d entries", len(got.Grants))
 	}
 	for n := range 3 * size {

@@ -1,7 +1,6 @@
 package charts
 
 import (
-	"context"
 	"strings"
 	"testing"
 )
@@ -18,13 +17,6 @@ func TestReleases_OfOneControllerNameAreRejected(t *testing.T) {
 		}
 	}
 	apply(t, roles)
-	t.Cleanup(func() {
-		for _, o := range roles {
-			if err := control.Delete(context.WithoutCancel(t.Context()), "", "clusterrole/"+o.GetName()); err != nil {
-				t.Error(err)
-			}
-		}
-	})
 	for title, c := range map[string]struct {
 		release  release
 		rejected bool

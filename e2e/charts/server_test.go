@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -222,7 +223,7 @@ metadata:
 	})
 }
 
-// apply sends objects to the API server with strict field validation.
+// apply sends objects to the API server with strict field validation. ClusterRoles are deleted at the end of the test.
 func apply(t *testing.T, objects []object, flags ...string) string {
 	t.Helper()
 	var stream strings.Builder
@@ -233,6 +234,16 @@ func apply(t *testing.T, objects []object, flags ...string) string {
 		}
 		fmt.Fprintf(&stream, "---\n%s", text)
 	}
+	t.Cleanup(func() { // the chart rejects a second release with the controller name of one of them
+		for _, o := range objects {
+			if o.GetKind() != "ClusterRole" || slices.Contains(flags, "--dry-run=server") {
+				continue
+			}
+			if err := control.Delete(context.WithoutCancel(t.Context()), "", "clusterrole/"+o.GetName()); err != nil {
+				t.Error(err)
+			}
+		}
+	})
 	return kubectl(t, append(
 		[]string{"apply", "--server-side", "--force-conflicts", "--validate=strict", "-f", file(t, stream.String())},
 		flags...,

@@ -65,8 +65,8 @@ func TestCallOfABrowserSurvivesCrashes(t *testing.T) {
 		middle(func(c crash) float64 { return c.usual }), middle(func(c crash) float64 { return c.gap }),
 		middle(func(c crash) float64 { return c.lost }),
 	}
-	// On a busy machine, RTP and messages are late without a crash too.
-	if median.gap > 250 && median.gap > max(median.usual+100, 2*median.usual) || median.lost > 3+inTime(median.usual) {
+	// On a busy machine, RTP and messages are late without a crash too. Lost is no more than what the gap explains.
+	if median.gap > 250 && median.gap > max(median.usual+100, 2*median.usual) || median.lost > 3+inTime(median.gap) {
 		t.Errorf("medians: %s", median)
 	}
 }

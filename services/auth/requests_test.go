@@ -41,9 +41,9 @@ func TestOperatorAsksForGrants(t *testing.T) {
 		return answer.StatusCode
 	}
 	within := func(what string, reached func() bool) {
-		for deadline := time.Now().Add(5 * time.Second); !reached(); time.Sleep(10 * time.Millisecond) {
+		for deadline := time.Now().Add(30 * time.Second); !reached(); time.Sleep(10 * time.Millisecond) {
 			if time.Now().After(deadline) {
-				t.Fatalf("no %s within 5 s", what)
+				t.Fatalf("no %s within 30 s", what)
 			}
 		}
 	}

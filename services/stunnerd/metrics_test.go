@@ -65,7 +65,7 @@ func (g *guesser) send(user string) {
 func (g *guesser) challenge() {
 	g.Helper()
 	g.send("")
-	_ = g.SetReadDeadline(time.Now().Add(5 * time.Second))
+	_ = g.SetReadDeadline(time.Now().Add(30 * time.Second))
 	buf := make([]byte, 1500)
 	n, err := g.Read(buf)
 	if err != nil {

@@ -215,7 +215,7 @@ func (p *process) endsWell() {
 	p.t.Helper()
 	select {
 	case <-p.ended:
-	case <-time.After(10 * time.Second):
+	case <-time.After(30 * time.Second):
 		p.t.Fatal("the process does not end")
 	}
 	if p.failed != nil {

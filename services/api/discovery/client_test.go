@@ -24,9 +24,9 @@ import (
 // eventually polls across goroutines that have no event to wait for.
 func eventually(t *testing.T, done func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(5 * time.Second); !done(); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(30 * time.Second); !done(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatal("it did not happen within 5 s")
+			t.Fatal("it did not happen within 30 s")
 		}
 	}
 }
@@ -61,7 +61,7 @@ func next(t *testing.T, events <-chan Event) Event {
 			t.Fatal("the watch has ended")
 		}
 		return e
-	case <-time.After(10 * time.Second):
+	case <-time.After(30 * time.Second):
 		t.Fatal("no event")
 	}
 	return Event{}

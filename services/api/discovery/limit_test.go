@@ -104,7 +104,7 @@ func TestReplacedStreamsEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	dial(t, h, apiPath+"/media/a?watch=true")
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	if _, _, err := first.Read(ctx); err == nil || ctx.Err() != nil {
 		t.Errorf("the first stream goes on: %v", err)

@@ -22,7 +22,7 @@ func newReplica() replica { return replica{make(chan any)} }
 
 // FollowReports forwards news until one is an error. Without news for 5 s it fails, as an unreachable replica does.
 func (r replica) FollowReports(ctx context.Context, each func(discovery.ReportChange) error) error {
-	patience := time.After(5 * time.Second)
+	patience := time.After(30 * time.Second)
 	for {
 		select {
 		case <-ctx.Done():

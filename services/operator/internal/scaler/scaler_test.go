@@ -357,7 +357,7 @@ func TestStreamsStayAsLongAsTheirClient(t *testing.T) {
 	if _, err := left.Recv(); status.Code(err) != codes.Canceled {
 		t.Errorf("left: %v", err)
 	}
-	for deadline := time.Now().Add(10 * time.Second); p.counted()[codes.Canceled] == 0; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(30 * time.Second); p.counted()[codes.Canceled] == 0; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("the stream of a client that has left goes on")
 		}

@@ -97,7 +97,7 @@ func serve(t *testing.T, socket func(net.PacketConn) net.PacketConn) (*turn.Serv
 // empty waits until a server has no allocation.
 func empty(t *testing.T, server *turn.Server) {
 	t.Helper()
-	for late := time.Now().Add(10 * time.Second); server.AllocationCount() > 0; time.Sleep(time.Millisecond) {
+	for late := time.Now().Add(30 * time.Second); server.AllocationCount() > 0; time.Sleep(time.Millisecond) {
 		if time.Now().After(late) {
 			t.Fatalf("%d allocations are left", server.AllocationCount())
 		}

@@ -117,7 +117,7 @@ func TestStreamFraming(t *testing.T) {
 	}()
 	buf := make([]byte, maxMessage+3)
 	for i, want := range [][]byte{short, binding, short, long} {
-		_ = l.SetReadDeadline(time.Now().Add(10 * time.Second))
+		_ = l.SetReadDeadline(time.Now().Add(30 * time.Second))
 		n, _, err := l.ReadFrom(buf)
 		if err != nil || !bytes.Equal(buf[:n], want) {
 			t.Fatalf("message %d: %d bytes, %v; want %d bytes", i, n, err, len(want))

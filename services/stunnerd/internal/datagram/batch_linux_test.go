@@ -54,7 +54,7 @@ func setOption(t *testing.T, s *Sender, option, value int) {
 // expect receives a datagram and compares it.
 func expect(t *testing.T, conn *net.UDPConn, want []byte) (from netip.AddrPort) {
 	t.Helper()
-	if err := conn.SetReadDeadline(time.Now().Add(5 * time.Second)); err != nil {
+	if err := conn.SetReadDeadline(time.Now().Add(30 * time.Second)); err != nil {
 		t.Fatal(err)
 	}
 	buf := make([]byte, MaxPayload)

@@ -138,7 +138,7 @@ func TestSenderSendsFromItsPortToEitherFamily(t *testing.T) {
 			if err := own.Send(make([]byte, size), to, nil); err != nil {
 				t.Fatal(err)
 			}
-			if err := client.SetReadDeadline(time.Now().Add(5 * time.Second)); err != nil {
+			if err := client.SetReadDeadline(time.Now().Add(30 * time.Second)); err != nil {
 				t.Fatal(err)
 			}
 			n, from, err := client.ReadFrom(make([]byte, 65535))
@@ -218,7 +218,7 @@ func TestSenderIsClosedWhileItsReaderSends(t *testing.T) {
 			closed = nil
 		case <-done:
 			done = nil
-		case <-time.After(10 * time.Second):
+		case <-time.After(30 * time.Second):
 			t.Fatal("Close and the reader wait for each other")
 		}
 	}

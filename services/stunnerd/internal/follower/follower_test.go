@@ -122,7 +122,7 @@ func (h *hand) reported(t *testing.T, wanted func(discovery.Report) bool) discov
 			if wanted(r) {
 				return r
 			}
-		case <-time.After(10 * time.Second):
+		case <-time.After(30 * time.Second):
 			t.Fatal("no such report")
 		}
 	}

@@ -30,7 +30,7 @@ func passAll(front, owner *Forwarder, answers chan string, clients []Client) err
 		out.Flush()
 		select {
 		case <-answers:
-		case <-time.After(5 * time.Second):
+		case <-time.After(30 * time.Second):
 			return fmt.Errorf("batch %d: the answer does not arrive; %+v", batch, front.Status())
 		}
 	}

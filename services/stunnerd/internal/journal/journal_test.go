@@ -478,9 +478,9 @@ func TestTwoProcesses(t *testing.T) {
 // within waits until a condition holds.
 func within(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !holds(); runtime.Gosched() {
+	for deadline := time.Now().Add(30 * time.Second); !holds(); runtime.Gosched() {
 		if time.Now().After(deadline) {
-			t.Fatalf("not within 10 s: %s", what)
+			t.Fatalf("not within 30 s: %s", what)
 		}
 	}
 }

@@ -56,7 +56,7 @@ func answerAll(l Forwarding, clients []*net.UDPConn, vanished []netip.AddrPort) 
 		l.Flush(time.Now())
 		for i, c := range clients {
 			for n := range each {
-				if err := c.SetReadDeadline(time.Now().Add(5 * time.Second)); err != nil {
+				if err := c.SetReadDeadline(time.Now().Add(30 * time.Second)); err != nil {
 					return err
 				}
 				if _, err := c.Read(make([]byte, len(frame))); err != nil {

@@ -189,7 +189,7 @@ func readThenSend(t *testing.T, o *outlet, client net.Conn, want, number int) (a
 // the order of media.
 func readMore(t *testing.T, in *framer, client net.Conn, last, answers int) (int, int) {
 	t.Helper()
-	if err := client.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
+	if err := client.SetReadDeadline(time.Now().Add(30 * time.Second)); err != nil {
 		t.Fatal(err)
 	}
 	frame, err := in.next(sessionLimit)
@@ -246,7 +246,7 @@ func TestClientThatReadsNoAnswersIsCutOff(t *testing.T) {
 				break
 			}
 		}
-		if err := client.SetReadDeadline(time.Now().Add(5 * time.Second)); err != nil {
+		if err := client.SetReadDeadline(time.Now().Add(30 * time.Second)); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := io.Copy(io.Discard, client); errors.Is(err, os.ErrDeadlineExceeded) {
@@ -334,7 +334,7 @@ func TestFramesThatAreSentTogetherAreOneWrite(t *testing.T) {
 		}
 		o.SendAll(packets)
 		got := make([]byte, len(all))
-		if err := client.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
+		if err := client.SetReadDeadline(time.Now().Add(30 * time.Second)); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := io.ReadFull(client, got); err != nil || !bytes.Equal(got, all) {
@@ -368,7 +368,7 @@ func TestEveryFrameIsARecord(t *testing.T) {
 		t.Errorf("writes %v, want one", *writes)
 	}
 	raw := client.(*tls.Conn).NetConn()
-	if err := raw.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
+	if err := raw.SetReadDeadline(time.Now().Add(30 * time.Second)); err != nil {
 		t.Fatal(err)
 	}
 	for i := range packets {

@@ -191,7 +191,7 @@ func TestReaderSurvivesAPanic(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for end := time.Now().Add(10 * time.Second); m.Panics.Load() < datagrams*faults; {
+	for end := time.Now().Add(30 * time.Second); m.Panics.Load() < datagrams*faults; {
 		if time.Now().After(end) {
 			t.Fatalf("%d faults, want %d", m.Panics.Load(), datagrams*faults)
 		}
@@ -223,7 +223,7 @@ func TestReaderEmptiesItsSocket(t *testing.T) {
 	}
 	done := make(chan struct{})
 	go func() { defer close(done); s.read() }()
-	for end := time.Now().Add(10 * time.Second); m.Drops()[meter.Malformed.String()] < datagrams; {
+	for end := time.Now().Add(30 * time.Second); m.Drops()[meter.Malformed.String()] < datagrams; {
 		if time.Now().After(end) {
 			t.Fatalf("%v of %d datagrams are read", m.Drops(), datagrams)
 		}

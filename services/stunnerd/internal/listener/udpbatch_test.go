@@ -121,7 +121,7 @@ func (c *batchedClient) read() []byte {
 
 func read(t *testing.T, conn net.Conn) []byte {
 	t.Helper()
-	if err := conn.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
+	if err := conn.SetReadDeadline(time.Now().Add(30 * time.Second)); err != nil {
 		t.Fatal(err)
 	}
 	buf := make([]byte, 2048)

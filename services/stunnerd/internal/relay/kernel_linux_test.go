@@ -28,7 +28,7 @@ func addOwn(t *testing.T) {
 	}
 	for _, a := range own {
 		// The kernel makes an IPv6 address usable in a work queue, so it may take a while.
-		for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
 			at := net.UDPAddrFromAddrPort(netip.AddrPortFrom(a, 0))
 			conn, err := net.DialUDP("udp", at, net.UDPAddrFromAddrPort(netip.AddrPortFrom(a, 9)))
 			if err == nil {
@@ -79,7 +79,7 @@ func roundTrip(t *testing.T, s Socket, peer netip.Addr) netip.AddrPort {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	if err := conn.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(30 * time.Second)); err != nil {
 		t.Fatal(err)
 	}
 	at := conn.LocalAddr().(*net.UDPAddr).AddrPort()

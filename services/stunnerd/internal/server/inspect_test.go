@@ -23,10 +23,9 @@ func TestEndSessions(t *testing.T) {
 			}
 		}
 		relay := first.relay.LocalAddr().String()
-		start := time.Now()
 		ended := b.EndSessions(func(s *session.Session) bool { return s.Relay.String() == relay })
-		if took := time.Since(start); len(ended) != 1 || ended[0].Relay.String() != relay || took > time.Second {
-			t.Errorf("%s: %d sessions ended after %s", transport, len(ended), took)
+		if len(ended) != 1 || ended[0].Relay.String() != relay {
+			t.Errorf("%s: %d sessions ended", transport, len(ended))
 		}
 		if b.Sessions().Len() != 1 || b.engine.Allocations() != 1 {
 			t.Errorf("%s: %d sessions, %d allocations", transport, b.Sessions().Len(), b.engine.Allocations())

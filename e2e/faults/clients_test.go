@@ -97,11 +97,12 @@ func end(all []*call.Call) []call.Stats {
 	return stats
 }
 
-// cutOff checks that calls receive no echo later than a second after a moment, and that their permissions are refused.
+// cutOff checks that calls receive no echo later than a few seconds after a moment, and that their permissions are
+// refused. On an idle machine it takes a second at most.
 func (d *dataplane) cutOff(all []*call.Call, since time.Time) {
 	d.t.Helper()
 	for i, c := range all {
-		if late := c.LastEcho().Sub(since) - d.stalls.Worst(); late > time.Second {
+		if late := c.LastEcho().Sub(since) - d.stalls.Worst(); late > 5*time.Second {
 			d.t.Errorf("call %d receives an echo %s after its route was removed", i, late)
 		}
 		if err := c.Renew(); !errors.Is(err, call.ErrRefused) || !strings.Contains(err.Error(), "403") {

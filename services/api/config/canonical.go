@@ -60,6 +60,7 @@ func (c Config) Clone() Config {
 	c.Listeners = slices.Clone(c.Listeners)
 	for i := range c.Listeners {
 		c.Listeners[i].Routes = slices.Clone(c.Listeners[i].Routes)
+		c.Listeners[i].PublicAddresses = slices.Clone(c.Listeners[i].PublicAddresses)
 		c.Listeners[i].ServiceAddresses = slices.Clone(c.Listeners[i].ServiceAddresses)
 		c.Listeners[i].Certificates = slices.Clone(c.Listeners[i].Certificates)
 	}

@@ -163,6 +163,9 @@ type Listener struct {
 	// PublicAddress is the IP address or host name of the listener that clients receive. Clients cannot use it as a
 	// peer.
 	PublicAddress string `json:"public_address,omitempty"`
+	// PublicAddresses are all IP addresses and host names that clients receive, in this order. PublicAddress is the
+	// first of them, and all have the port PublicPort. It may be empty if there is only one.
+	PublicAddresses []string `json:"public_addresses,omitempty"`
 	// PublicPort is the port of the listener that clients receive.
 	PublicPort int `json:"public_port,omitempty"`
 	// ServiceAddresses are other addresses of this listener, as IP:PORT or [IP]:PORT: the addresses of the Kubernetes

@@ -3,6 +3,7 @@ package config_test
 import (
 	"encoding/json"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -51,6 +52,45 @@ func TestContractServiceAddresses(t *testing.T) {
 	sameJSON(t, with, string(c.Canonical()))
 }
 
+// A listener has one or several public addresses, in either field. The order of several is kept, and the first one is
+// that of clients that read one only.
+func TestContractPublicAddresses(t *testing.T) {
+	for fields, want := range map[string]string{
+		`"public_address":"203.0.113.7"`:                   "203.0.113.7 []",
+		`"public_addresses":["203.0.113.7"]`:               "203.0.113.7 [203.0.113.7]",
+		`"public_addresses":[]`:                            " []",
+		`"public_addresses":[""]`:                          " []",
+		`"public_addresses":["2001:db8::7","203.0.113.7"]`: "2001:db8::7 [2001:db8::7 203.0.113.7]",
+		`"public_address":"203.0.113.7","public_addresses":["2001:db8::7","203.0.113.7"]`:       "203.0.113.7 [203.0.113.7 2001:db8::7]",
+		`"public_address":"a.example","public_addresses":["a.example","192.0.2.1","a.example"]`: "a.example [a.example 192.0.2.1]",
+	} {
+		c := parse(t, `{"version":"v1","listeners":[{"name":"a/b/c","address":"10.0.0.1",`+fields+`}]}`)
+		l := c.Listeners[0]
+		if got := fmt.Sprint(l.PublicAddress, " ", l.PublicAddresses); got != want {
+			t.Errorf("%s: %s, want %s", fields, got, want)
+		}
+		if again := parse(t, string(c.Canonical())); again.Revision() != c.Revision() {
+			t.Errorf("%s: the canonical form reads differently: %s", fields, c.Canonical())
+		}
+	}
+}
+
+// A document of a release with several relay addresses has the first one.
+func TestContractRelayAddresses(t *testing.T) {
+	for fields, want := range map[string]string{
+		`"addresses":["10.0.0.1","fd00::1"]`:            "10.0.0.1",
+		`"addresses":["10.0.0.1,fd00::1"]`:              "10.0.0.1",
+		`"address":"10.0.0.2","addresses":["10.0.0.1"]`: "10.0.0.2",
+		`"addresses":[]`:                                config.DefaultAddress,
+		`"addresses":["$STUNNER_ADDR","fd00::1"]`:       config.AddressPlaceholder,
+	} {
+		c, unknown, err := config.Parse([]byte(`{"version":"v1","listeners":[{"name":"a/b/c",` + fields + `}]}`))
+		if err != nil || len(unknown) > 0 || c.Listeners[0].Address != want {
+			t.Errorf("%s: address %q, unknown %q, error %v; want %s", fields, c.Listeners[0].Address, unknown, err, want)
+		}
+	}
+}
+
 func TestAddressesThatLeadToAListener(t *testing.T) {
 	for want, l := range map[string]config.Listener{
 		"[203.0.113.7:443 10.96.0.7:3478 [fd00::7]:3478]": {
@@ -58,9 +98,18 @@ func TestAddressesThatLeadToAListener(t *testing.T) {
 			ServiceAddresses: []string{"[::ffff:10.96.0.7]:3478", "[fd00::7]:3478", "nonsense"},
 		},
 		"[203.0.113.7:3478]": {Port: 3478, PublicAddress: "::ffff:203.0.113.7"},
-		"[]":                 {Port: 3478, PublicAddress: "turn.example.com", PublicPort: 3478},
+		"[]":                 {Port: 3478, PublicAddress: "unknown.example.com", PublicPort: 3478},
+		"[192.0.2.1:3478 [2001:db8::1]:3478 203.0.113.7:3478]": {
+			Port: 3478, PublicAddress: "turn.example.com", PublicAddresses: []string{"turn.example.com", "203.0.113.7"},
+		},
 	} {
-		if got := fmt.Sprint(l.ReachedAt()); got != want {
+		resolve := func(name string) []netip.Addr {
+			if name != "turn.example.com" {
+				return nil
+			}
+			return []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}
+		}
+		if got := fmt.Sprint(l.ReachedAt(resolve)); got != want {
 			t.Errorf("%s, want %s", got, want)
 		}
 	}

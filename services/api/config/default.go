@@ -62,8 +62,26 @@ func (l *Listener) fill() {
 	if strings.EqualFold(l.Address, "localhost") {
 		l.Address = "127.0.0.1"
 	}
+	l.fillPublic()
 	l.ServiceAddresses = set(l.ServiceAddresses)
 	l.Routes = set(l.Routes)
+}
+
+// fillPublic makes PublicAddress the first of PublicAddresses, without duplicates. A document may have either of them.
+func (l *Listener) fillPublic() {
+	if len(l.PublicAddresses) == 0 {
+		l.PublicAddresses = nil
+		return
+	}
+	var all []string
+	for _, address := range append([]string{l.PublicAddress}, l.PublicAddresses...) {
+		if address != "" && !slices.Contains(all, address) {
+			all = append(all, address)
+		}
+	}
+	if l.PublicAddresses = all; len(all) > 0 {
+		l.PublicAddress = all[0]
+	}
 }
 
 func (c *Cluster) fill() {

@@ -114,6 +114,7 @@ func (d *differences) listeners(old, next []Listener) {
 	pairs(d, "listeners", old, next, name, text, func(field string, old, next Listener) {
 		d.text(field+"protocol", string(old.Protocol), string(next.Protocol))
 		d.text(field+"public_address", old.PublicAddress, next.PublicAddress)
+		d.text(field+"public_addresses", strings.Join(old.PublicAddresses, ", "), strings.Join(next.PublicAddresses, ", "))
 		d.number(field+"public_port", old.PublicPort, next.PublicPort)
 		d.list(field+"service_addresses", old.ServiceAddresses, next.ServiceAddresses)
 		d.text(field+"address", old.Address, next.Address)

@@ -28,6 +28,8 @@ func TestDiff(t *testing.T) {
 	next.Auth.Credentials["username"] = "other"
 	next.Auth.Credentials["secret"] = "hunter4"
 	next.Listeners[0].Port = 3479
+	next.Listeners[0].PublicAddress = "203.0.113.7"
+	next.Listeners[0].PublicAddresses = []string{"203.0.113.7", "2001:db8::7"}
 	next.Listeners[0].ServiceAddresses = []string{"10.96.0.7:3478"}
 	next.Listeners[0].Routes = []string{"media/sfu", "media/new"}
 	next.Listeners[1] = config.Listener{
@@ -56,6 +58,8 @@ func TestDiff(t *testing.T) {
 		`auth.credentials.password: "<redacted>" -> "<redacted>"`,
 		`auth.credentials.secret: "" -> "<redacted>"`,
 		`auth.credentials.username: "<redacted>" -> "<redacted>"`,
+		`listeners[media/edge/udp].public_address: "" -> "203.0.113.7"`,
+		`listeners[media/edge/udp].public_addresses: "" -> "203.0.113.7, 2001:db8::7"`,
 		`listeners[media/edge/udp].service_addresses: "" -> "10.96.0.7:3478"`,
 		`listeners[media/edge/udp].port: "3478" -> "3479"`,
 		`listeners[media/edge/udp].routes: "media/gone" -> "media/new"`,
@@ -142,12 +146,13 @@ func TestCloneSharesNothing(t *testing.T) {
 	c.Admin.License = &config.License{Key: "k"}
 	c.Admin.OffloadInterfaces = []string{"eth0"}
 	c.Listeners[0].Certificates = []config.Certificate{{Cert: "c"}}
+	c.Listeners[0].PublicAddresses = []string{"203.0.113.7", "2001:db8::7"}
 	c.Listeners[0].ServiceAddresses = []string{"10.96.0.7:1"}
 	before := string(c.Canonical())
 	d := c.Clone()
 	*d.Admin.HealthcheckEndpoint, d.Admin.License.Key, d.Admin.OffloadInterfaces[0] = "x", "x", "x"
 	d.Auth.Credentials["password"], d.Listeners[0].Routes[0], d.Clusters[0].Endpoints[0] = "x", "x", "x"
-	d.Listeners[0].ServiceAddresses[0] = "x"
+	d.Listeners[0].PublicAddresses[0], d.Listeners[0].ServiceAddresses[0] = "x", "x"
 	d.Listeners[1].Port, d.Listeners[0].Certificates[0].Cert = 1, "x"
 	if string(c.Canonical()) != before {
 		t.Error("the original has changed")

@@ -93,6 +93,9 @@ func (l *Listener) texts(visit func(value *string, field string, j int)) {
 	visit(&l.Name, "name", -1)
 	visit((*string)(&l.Protocol), "protocol", -1)
 	visit(&l.PublicAddress, "public_address", -1)
+	for j := range l.PublicAddresses {
+		visit(&l.PublicAddresses[j], "public_addresses", j)
+	}
 	visit(&l.Address, "address", -1)
 	visit(&l.Cert, "cert", -1)
 	visit((*string)(&l.Key), "key", -1)

@@ -16,8 +16,8 @@ func (c Config) ForAuth() Config {
 		Auth:    Auth{Type: c.Auth.Type, Realm: c.Auth.Realm, Credentials: c.Auth.signing(), Lifetime: c.Auth.Lifetime},
 	}
 	for _, l := range c.Listeners {
-		next := Listener{Name: l.Name, Protocol: l.Protocol, PublicAddress: l.PublicAddress, PublicPort: l.PublicPort,
-			Port: l.Port}
+		next := Listener{Name: l.Name, Protocol: l.Protocol, PublicAddress: l.PublicAddress,
+			PublicAddresses: l.PublicAddresses, PublicPort: l.PublicPort, Port: l.Port}
 		if l.Protocol.canonical().Secure() {
 			next.Cert, next.Key = KeyWithheld, KeyWithheld
 		}

@@ -39,6 +39,7 @@ var neededForAuth = map[string]bool{
 	"listeners.name":              true,
 	"listeners.protocol":          true,
 	"listeners.public_address":    true,
+	"listeners.public_addresses":  true,
 	"listeners.public_port":       true,
 	"listeners.service_addresses": false,
 	"listeners.address":           false,
@@ -141,7 +142,7 @@ func TestForAuthIsValid(t *testing.T) {
 		for i, p := range protocols {
 			c.Listeners = append(c.Listeners, Listener{
 				Name: "media/edge/" + p.short, Protocol: p.protocol, Address: NodeAddressPlaceholder, Port: 3478 + i,
-				PublicAddress: "192.0.2.1",
+				PublicAddress: "192.0.2.1", PublicAddresses: []string{"192.0.2.1", "2001:db8::1"},
 			})
 		}
 		c.Default()
@@ -151,9 +152,8 @@ func TestForAuthIsValid(t *testing.T) {
 			t.Fatalf("%s: %v, %q, %v: %s", authType, err, unknown, got.Validate(), data)
 		}
 		for i, l := range got.Listeners {
-			was, _ := c.Listeners[i].URI()
-			if uri, ok := l.URI(); !ok || uri != was {
-				t.Errorf("%s: found at %v, want %v", l.Name, uri, was)
+			if got, want := l.URIs(), c.Listeners[i].URIs(); len(got) != 2 || !slices.Equal(got, want) {
+				t.Errorf("%s: found at %v, want %v", l.Name, got, want)
 			}
 		}
 		if _, err := got.Expand(func(string) string { return "" }); err == nil || !strings.Contains(

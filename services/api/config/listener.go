@@ -12,18 +12,33 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/credential"
 )
 
+// MaxPublicAddresses is the maximum number of public_addresses of a listener.
+const MaxPublicAddresses = 32
+
 // MaxServiceAddresses is the maximum number of service_addresses of a listener.
 const MaxServiceAddresses = 1_000
 
-// ReachedAt returns the external addresses of the listener: its public address, and its addresses in Services. resolved
-// are the addresses of PublicAddress if that is a host name. Addresses that do not parse are left out; Validate rejects
-// them.
-func (l Listener) ReachedAt(resolved ...netip.Addr) (addrs []netip.AddrPort) {
-	if public, err := netip.ParseAddr(l.PublicAddress); err == nil {
-		resolved = []netip.Addr{public}
+// ToldAddresses returns the IP addresses and host names that clients receive.
+func (l Listener) ToldAddresses() []string {
+	if len(l.PublicAddresses) > 0 || l.PublicAddress == "" {
+		return l.PublicAddresses
 	}
-	for _, a := range resolved {
-		addrs = append(addrs, netip.AddrPortFrom(a.Unmap(), uint16(cmp.Or(l.PublicPort, l.Port))))
+	return []string{l.PublicAddress}
+}
+
+// ReachedAt returns the external addresses of the listener: its public addresses, and its addresses in Services.
+// resolved returns the addresses of a host name. Addresses that do not parse are left out; Validate rejects them.
+func (l Listener) ReachedAt(resolved func(name string) []netip.Addr) (addrs []netip.AddrPort) {
+	for _, told := range l.ToldAddresses() {
+		public := []netip.Addr{}
+		if a, err := netip.ParseAddr(told); err == nil {
+			public = append(public, a)
+		} else {
+			public = append(public, resolved(told)...)
+		}
+		for _, a := range public {
+			addrs = append(addrs, netip.AddrPortFrom(a.Unmap(), uint16(cmp.Or(l.PublicPort, l.Port))))
+		}
 	}
 	for _, text := range l.ServiceAddresses {
 		if addr, err := netip.ParseAddrPort(text); err == nil {
@@ -81,10 +96,11 @@ func (f *findings) addresses(i int, l Listener) {
 		f.add(index("listeners", i, "address"), l.Address, "is no IP address",
 			"use an IP address, localhost or "+AddressPlaceholder)
 	}
-	lenient := f.lenient && l.PublicAddress == NodeAddressPlaceholder
-	if l.PublicAddress != "" && !lenient && !isAddress(l.PublicAddress) && !isHost(l.PublicAddress) {
-		f.add(index("listeners", i, "public_address"), l.PublicAddress, "is neither IP address nor host name",
-			"use one of them, without port")
+	f.publicAddress(index("listeners", i, "public_address"), l.PublicAddress)
+	if field := index("listeners", i, "public_addresses"); f.atMost(field, len(l.PublicAddresses), MaxPublicAddresses) {
+		for j, address := range l.PublicAddresses {
+			f.publicAddress(fmt.Sprintf("%s[%d]", field, j), address)
+		}
 	}
 	if l.PublicPort < 0 || l.PublicPort > 65535 {
 		f.add(index("listeners", i, "public_port"), strconv.Itoa(l.PublicPort), "is out of range",
@@ -99,6 +115,13 @@ func (f *findings) addresses(i int, l Listener) {
 			f.add(fmt.Sprintf("%s[%d]", field, j), text, "is no IP address with a port", "write IP:PORT or [IP]:PORT")
 		}
 	}
+}
+
+func (f *findings) publicAddress(field, address string) {
+	if address == "" || f.lenient && address == NodeAddressPlaceholder || isAddress(address) || isHost(address) {
+		return
+	}
+	f.add(field, address, "is neither IP address nor host name", "use one of them, without port")
 }
 
 // socket checks the protocol and the port of a listener, and that no other listener uses the same port.

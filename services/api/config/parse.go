@@ -57,6 +57,9 @@ type listenerDocument struct {
 	// Port is a pointer to distinguish a missing port, which has a default, from a port 0, which is an error.
 	Port       *number[int] `json:"port"`
 	PublicPort number[int]  `json:"public_port"`
+	// Addresses are relay addresses of several families, as the existing system writes them. The first one is used if
+	// there is no Address: the process knows its other addresses itself.
+	Addresses []string `json:"addresses"`
 	// The relay port range of v1alpha1 is ignored: the kernel chooses relay ports.
 	MinRelayPort json.RawMessage `json:"min_relay_port"`
 	MaxRelayPort json.RawMessage `json:"max_relay_port"`
@@ -99,6 +102,10 @@ func (d document) config(lookup func(name string) string) (Config, error) {
 	c := Config{Version: Version, Admin: d.Admin.config(in), Auth: d.Auth.config(in), Clusters: d.Clusters}
 	for i, l := range d.Listeners {
 		in.dropUnset(&l)
+		if len(l.Addresses) > 0 {
+			first, _, _ := strings.Cut(l.Addresses[0], ",")
+			l.Listener.Address = cmp.Or(l.Listener.Address, strings.TrimSpace(first))
+		}
 		l.Listener.Port = DefaultPort
 		if l.Port != nil {
 			l.Listener.Port = resolve(in, index("listeners", i, "port"), *l.Port)

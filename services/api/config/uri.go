@@ -149,14 +149,16 @@ func (u URI) Protocol() Protocol {
 	return ""
 }
 
-// URI returns the URI of the listener for clients. It returns false for a listener without a public address, because
-// clients cannot reach the address of a pod.
-func (l Listener) URI() (URI, bool) {
-	if l.PublicAddress == "" || holdsPlaceholder(l.PublicAddress) {
-		return URI{}, false
-	}
+// URIs returns the URIs of the listener for clients, one for each public address. It returns none for a listener
+// without a public address, because clients cannot reach the address of a pod.
+func (l Listener) URIs() (all []URI) {
 	p := l.Protocol.properties()
-	return URI{Scheme: p.scheme, Host: l.PublicAddress, Port: cmp.Or(l.PublicPort, l.Port), Transport: p.network}, true
+	for _, host := range l.ToldAddresses() {
+		if !holdsPlaceholder(host) {
+			all = append(all, URI{Scheme: p.scheme, Host: host, Port: cmp.Or(l.PublicPort, l.Port), Transport: p.network})
+		}
+	}
+	return all
 }
 
 // isHost reports whether s is an IPv4 address or a host name (RFC 1123 §2.1). Underscores are allowed too, because some

@@ -139,18 +139,28 @@ func TestContractURIOfAListener(t *testing.T) {
 			config.Listener{Protocol: config.TURNDTLS, Port: 443, PublicAddress: "2001:db8::7"},
 			"turns:[2001:db8::7]:443?transport=udp",
 		},
+		"several public addresses": {
+			config.Listener{
+				Protocol: config.TURNUDP, Port: 1, PublicAddress: "203.0.113.7", PublicPort: 3478,
+				PublicAddresses: []string{"203.0.113.7", "2001:db8::7"},
+			},
+			"turn:203.0.113.7:3478?transport=udp turn:[2001:db8::7]:3478?transport=udp",
+		},
 		"no public address": {config.Listener{Protocol: config.TURNUDP, Port: 1, Address: "10.0.0.1"}, ""},
 		"placeholder": {
 			config.Listener{Protocol: config.TURNUDP, Port: 1, PublicAddress: "$STUNNER_PUBLIC_ADDR"}, "",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			u, ok := c.listener.URI()
-			if ok != (c.want != "") || ok && u.String() != c.want {
-				t.Errorf("URI %s, %v; want %s", u, ok, c.want)
+			var got []string
+			for _, u := range c.listener.URIs() {
+				got = append(got, u.String())
+				if u.Protocol() != c.listener.Protocol {
+					t.Errorf("protocol %s", u.Protocol())
+				}
 			}
-			if ok && u.Protocol() != c.listener.Protocol {
-				t.Errorf("protocol %s", u.Protocol())
+			if strings.Join(got, " ") != c.want {
+				t.Errorf("URIs %q, want %s", got, c.want)
 			}
 		})
 	}

@@ -192,6 +192,19 @@ func TestValidate(t *testing.T) {
 		"public address half IP": {
 			func(c *config.Config) { c.Listeners[0].PublicAddress = "203.0.113.256" }, "listeners[0].public_address",
 		},
+		"public addresses": {
+			func(c *config.Config) {
+				c.Listeners[0].PublicAddresses = []string{"turn.example.com", "2001:db8::7", "203.0.113.7"}
+			}, "",
+		},
+		"one public address of several": {
+			func(c *config.Config) { c.Listeners[0].PublicAddresses = []string{"203.0.113.7", "a:b"} },
+			`listeners[0].public_addresses[1]: "a:b" is neither IP address nor host name`,
+		},
+		"very many public addresses": {
+			func(c *config.Config) { c.Listeners[0].PublicAddresses = make([]string, config.MaxPublicAddresses+1) },
+			"listeners[0].public_addresses",
+		},
 		"addresses of Services": {
 			func(c *config.Config) { c.Listeners[0].ServiceAddresses = []string{"10.96.0.7:3478", "[fd00::7]:3478"} },
 			"",

@@ -244,8 +244,8 @@ type GatewayConfigSpec struct {
 	// +optional
 	ClusterAccess ClusterAccess `json:"clusterAccess,omitempty"`
 
-	// AllowedAddresses are ranges, as CIDR prefixes, from which a Gateway may request its address, in spec.addresses or
-	// with an annotation for a load balancer. Unset means none. Only the value in the GatewayConfig of the GatewayClass
+	// AllowedAddresses are ranges, as CIDR prefixes, from which a Gateway may request its addresses, in spec.addresses or
+	// with an annotation for a load balancer. Clients are told the addresses in spec.addresses. Unset means none. Only the value in the GatewayConfig of the GatewayClass
 	// is used. With the file provider, Gateways need none.
 	//
 	// +optional
@@ -253,6 +253,13 @@ type GatewayConfigSpec struct {
 	// +kubebuilder:validation:MaxItems=64
 	// +kubebuilder:validation:XValidation:message="each range must be a CIDR prefix such as 192.0.2.0/24",rule="self.all(p, isCIDR(p))"
 	AllowedAddresses []CIDR `json:"allowedAddresses,omitempty"`
+
+	// NodeAddresses configures which addresses of nodes clients are told for a Service of type NodePort: ExternalOnly, or
+	// ExternalOrInternal for clusters whose clients reach the internal addresses, if no node has an external one. Unset
+	// means ExternalOnly. Only the value in the GatewayConfig of the GatewayClass is used.
+	//
+	// +optional
+	NodeAddresses NodeAddresses `json:"nodeAddresses,omitempty"`
 
 	// SigningKey configures the key that signs ephemeral credentials: PerGateway for a key that is derived for each
 	// Gateway from the Secret and from namespace and name of the Gateway, or Shared for the shared secret itself, which
@@ -285,6 +292,17 @@ type ClusterAccess string
 const (
 	ClusterAccessDeny  ClusterAccess = "Deny"
 	ClusterAccessAllow ClusterAccess = "Allow"
+)
+
+// NodeAddresses configures which addresses of nodes clients are told.
+//
+// +kubebuilder:validation:Enum=ExternalOnly;ExternalOrInternal
+type NodeAddresses string
+
+// The values of NodeAddresses.
+const (
+	NodeAddressesExternalOnly       NodeAddresses = "ExternalOnly"
+	NodeAddressesExternalOrInternal NodeAddresses = "ExternalOrInternal"
 )
 
 // CIDR is a range of IP addresses, such as 192.0.2.0/24 or 2001:db8::/32.

@@ -83,34 +83,50 @@ type URLOptions struct {
 	DTLS bool
 }
 
-// URLs returns the ICE URLs of the gateway, in the order UDP, DTLS, TCP, TLS. It leaves out TURN over DTLS unless
-// v.DTLS is set. It leaves out listeners without a public address unless v.Host is set, because clients cannot reach
-// the addresses of pods.
-func (g Gateway) URLs(v URLOptions) []string {
-	var out []string
-	for _, l := range g.listeners {
-		if url, ok := g.url(l.Listener, v); ok {
-			out = append(out, url)
+// usualURLs is the number of URLs of a gateway beyond which listeners have no URL for a further address. Browsers open
+// several sockets for each URL, and warn of more than this number of servers.
+const usualURLs = 5
+
+// URLs returns the ICE URLs of the gateway: those for the first public address of each listener, in the order UDP, DTLS,
+// TCP, TLS, then those for their second addresses, and so on, while there are fewer than usualURLs. It leaves out TURN
+// over DTLS unless v.DTLS is set. It leaves out listeners without a public address unless v.Host is set, because clients
+// cannot reach the addresses of pods.
+func (g Gateway) URLs(v URLOptions) (urls []string) {
+	more := true
+	for i := 0; more; i++ {
+		more = false
+		for _, l := range g.listeners {
+			all := g.urlsOf(l.Listener, v)
+			if i >= len(all) || i > 0 && len(urls) >= usualURLs {
+				continue
+			}
+			more = true
+			if !slices.Contains(urls, all[i]) {
+				urls = append(urls, all[i])
+			}
 		}
 	}
-	return slices.Compact(out)
+	return urls
 }
 
-func (g Gateway) url(l config.Listener, v URLOptions) (string, bool) {
+// urlsOf returns the URLs of a listener, one for each public address.
+func (g Gateway) urlsOf(l config.Listener, v URLOptions) (urls []string) {
 	if l.Protocol == config.TURNDTLS && !v.DTLS {
-		return "", false
+		return nil
 	}
 	if v.Host != "" {
-		l.PublicAddress = v.Host
+		l.PublicAddress, l.PublicAddresses = v.Host, nil
 	}
-	uri, ok := l.URI()
-	switch {
-	case !ok:
-		return "", false
-	case g.STUNOnly:
-		return stunURL(l.Protocol, uri)
+	for _, uri := range l.URIs() {
+		url, ok := uri.String(), true
+		if g.STUNOnly {
+			url, ok = stunURL(l.Protocol, uri)
+		}
+		if ok {
+			urls = append(urls, url)
+		}
 	}
-	return uri.String(), true
+	return urls
 }
 
 // stunURL returns the STUN URI of a listener (RFC 7064). A STUN URI has no transport: for browsers "stun" means UDP and

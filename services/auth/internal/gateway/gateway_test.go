@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -25,6 +26,19 @@ func oslo() config.Config {
 			{Name: "media/oslo/a-udp", Protocol: config.TURNUDP, PublicAddress: "198.51.100.7", PublicPort: 3478, Port: 13478},
 			{Name: "media/oslo/pending", Protocol: config.TURNUDP, Port: 3480},
 		},
+	}
+	c.Default()
+	return c
+}
+
+// dual returns a config with listeners at addresses of both families.
+func dual(listeners int) config.Config {
+	c := config.Config{Auth: oslo().Auth}
+	for i := range listeners {
+		c.Listeners = append(c.Listeners, config.Listener{
+			Name: fmt.Sprintf("media/oslo/udp-%d", i), Protocol: config.TURNUDP, Port: i + 1,
+			PublicAddresses: []string{"198.51.100.7", "2001:db8::7"},
+		})
 	}
 	c.Default()
 	return c
@@ -69,6 +83,20 @@ func TestURLs(t *testing.T) {
 			"stun:198.51.100.7:3478",
 			"stun:198.51.100.7:3479",
 			"stuns:turn.example.net:443",
+		}},
+		"listeners with two addresses": {dual(1), URLOptions{}, []string{
+			"turn:198.51.100.7:1?transport=udp",
+			"turn:[2001:db8::7]:1?transport=udp",
+		}},
+		"the first address of each listener comes first": {dual(4), URLOptions{}, []string{
+			"turn:198.51.100.7:1?transport=udp",
+			"turn:198.51.100.7:2?transport=udp",
+			"turn:198.51.100.7:3?transport=udp",
+			"turn:198.51.100.7:4?transport=udp",
+			"turn:[2001:db8::7]:1?transport=udp",
+		}},
+		"a host instead of two addresses": {dual(1), URLOptions{Host: "192.0.2.1"}, []string{
+			"turn:192.0.2.1:1?transport=udp",
 		}},
 		"J-17 the placeholder of a pod address is no public address": {hidden, URLOptions{DTLS: true}, nil},
 	}

@@ -59,21 +59,19 @@ func WorkloadTaken(dataplane, field, name, other string) Finding {
 }
 
 // AddressKind means that the type of the requested address is not supported.
-func AddressKind(kind string) Finding {
-	return finding(ReasonUnsupportedAddress, "spec.addresses[0].type: %q is not supported: use IPAddress or Hostname",
-		kind)
+func AddressKind(field, kind string) Finding {
+	return finding(ReasonUnsupportedAddress, "%s: %q is not supported: use IPAddress or Hostname", field, kind)
 }
 
 // AddressValue means that the requested address is not an IP address.
-func AddressValue(value string) Finding {
-	return finding(ReasonAddressNotUsable,
-		"spec.addresses[0].value: %q is no IP address: write one, or set type to Hostname", value)
+func AddressValue(field, value string) Finding {
+	return finding(ReasonAddressNotUsable, "%s: %q is no IP address: write one, or set type to Hostname", field, value)
 }
 
 // AddressSpecial means that the requested address, for example a loopback address, is not allowed in a Service.
-func AddressSpecial(value string) Finding {
-	return finding(ReasonAddressNotUsable, "spec.addresses[0].value: %q is an unspecified, loopback, link-local or multicast address, which no Service can have: "+
-		"write one that clients reach", value)
+func AddressSpecial(field, value string) Finding {
+	return finding(ReasonAddressNotUsable, "%s: %q is an unspecified, loopback, link-local or multicast address, which no Service can have: "+
+		"write one that clients reach", field, value)
 }
 
 // AddressNotAllowed means that the requested address is not in spec.allowedAddresses.
@@ -83,21 +81,20 @@ func AddressNotAllowed(field, value string) Finding {
 }
 
 // AddressIsNoHostname means that the Gateway requests an IP address with the type of a host name.
-func AddressIsNoHostname(value string) Finding {
-	return finding(ReasonAddressNotUsable,
-		"spec.addresses[0].value: %q is an IP address: use type IPAddress, or name a host", value)
+func AddressIsNoHostname(field, value string) Finding {
+	return finding(ReasonAddressNotUsable, "%s: %q is an IP address: use type IPAddress, or name a host", field, value)
 }
 
-// AddressNotAssigned means that a Service does not have the requested address.
-func AddressNotAssigned(value string, listeners []string) Finding {
-	return finding(ReasonAddressNotAssigned, "spec.addresses[0].value: the Service has not got %q: listener %s: see the events of the Service, or leave the address out",
-		value, strings.Join(listeners, ", "))
+// AddressNotGiven warns that the load balancer of a Service has not got requested IP addresses.
+func AddressNotGiven(service string, missing []string) string {
+	const format = "spec.addresses: the load balancer of Service %s has not got %s, and clients are told it all the same: " +
+		"it must lead there, for example through a NAT; otherwise see the events of the Service"
+	return fmt.Sprintf(format, service, strings.Join(missing, ", "))
 }
 
-// AddressesIgnored warns that several addresses are requested and only the first one is used.
-func AddressesIgnored(n int) string {
-	return fmt.Sprintf(
-		"spec.addresses: has %d entries, only the first one is asked for: use a Gateway for each address", n)
+// PortNotBalanced means that a load balancer reports an error for the port of a listener.
+func PortNotBalanced(port int32, problem string) Finding {
+	return finding(ReasonPending, "the load balancer does not serve port %d: %s", port, problem)
 }
 
 // AnnotationsTooLarge means that the annotations that are copied to generated objects exceed the limit of Kubernetes.

@@ -147,10 +147,11 @@ func (l *loop) reportGateway(t *text, v *resource.View, key types.NamespacedName
 }
 
 func reportListener(t *text, listener config.Listener) {
-	address := "no public address"
-	if uri, ok := listener.URI(); ok {
-		address = uri.String()
+	var uris []string
+	for _, uri := range listener.URIs() {
+		uris = append(uris, uri.String())
 	}
+	address := cmp.Or(strings.Join(uris, " and "), "no public address")
 	routes := "no routes: clients reach nothing"
 	if len(listener.Routes) > 0 {
 		routes = "routes " + strings.Join(listener.Routes, ", ")

@@ -33,12 +33,12 @@ type Exposure struct {
 	SourceAddress bool
 	// Affinity sets sessionAffinity to ClientIP.
 	Affinity bool
-	// Address is the requested IP address; "" if no IP address is requested. Address and Hostname are not both set.
-	Address string
+	// LoadBalancerIP is the IP address that is requested from the load balancer, if any.
+	LoadBalancerIP string
+	// ExternalIPs are the IP addresses whose packets nodes forward to the Service.
+	ExternalIPs []string
 	// Hostname is the requested host name, if any.
 	Hostname string
-	// ExternalIPs adds Address to spec.externalIPs.
-	ExternalIPs bool
 	// Overlay is spec.service of the Dataplane.
 	Overlay stunnerv1.ServiceOverlay
 }
@@ -68,12 +68,10 @@ func Service(o Owner, e Exposure) *corev1.Service {
 	if e.Affinity {
 		svc.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
 	}
-	if e.Address != "" && e.ExternalIPs {
-		svc.Spec.ExternalIPs = []string{e.Address}
-	}
+	svc.Spec.ExternalIPs = e.ExternalIPs
 	switch e.Type {
 	case corev1.ServiceTypeLoadBalancer:
-		svc.Spec.LoadBalancerIP = e.Address
+		svc.Spec.LoadBalancerIP = e.LoadBalancerIP
 	case corev1.ServiceTypeExternalName:
 		svc.Spec.ExternalName = e.Hostname
 	}

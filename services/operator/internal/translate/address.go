@@ -10,111 +10,230 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
 
+	"github.com/stunner-gateway/stunner/services/operator/internal/condition"
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// findAddresses sets the public address of each accepted listener. The address is taken from the first of
-// addressSources that returns one.
-func findAddresses(v *resource.View, gw *gwapiv1.Gateway, listeners []*listener) {
-	for _, l := range listeners {
+// told are the endpoints of a listener that clients are told: hosts with one port.
+type told struct {
+	// hosts are IP addresses and host names, in the order in which clients try them.
+	hosts []string
+	port  int32
+	// problem is the reason of a load balancer for which it does not serve the port.
+	problem string
+}
+
+func (t told) known() bool { return len(t.hosts) > 0 }
+
+// maxTold is the maximum number of addresses of a listener that clients are told. It is that of status.addresses in the
+// Gateway API.
+const maxTold = maxAddresses
+
+// tellClients sets the endpoints of each accepted listener that clients are told. They come from the first of
+// endpointSources that has any, and families take turns, so that a client with one family finds one of its own early.
+func (d draft) tellClients() {
+	for _, l := range d.listeners {
 		if !l.accepted.OK() {
 			continue
 		}
-		for _, find := range addressSources {
-			if l.address = find(v, gw, l); l.address.known() {
+		for _, find := range endpointSources {
+			if l.told = find(d, l); l.told.known() || l.told.problem != "" {
+				break
+			}
+		}
+		l.told.hosts = inTurn(l.told.hosts)
+	}
+}
+
+// inTurn returns the hosts without duplicates, at most maxTold. The family of the first one and the other family take
+// turns. Host names count as the family of the first one.
+func inTurn(hosts []string) []string {
+	var families [2][]string
+	for _, host := range hosts {
+		i := 0
+		if len(families[0]) > 0 && familyOf(host) != 0 && familyOf(host) == 10-familyOf(families[0][0]) {
+			i = 1
+		}
+		if !slices.Contains(families[i], host) {
+			families[i] = append(families[i], host)
+		}
+	}
+	var all []string
+	for i := range max(len(families[0]), len(families[1])) {
+		for _, family := range families {
+			if i < len(family) && len(all) < maxTold {
+				all = append(all, family[i])
+			}
+		}
+	}
+	return all
+}
+
+// endpointSource is a function that returns the endpoints of a listener that clients are told, or the zero value if the
+// source has none.
+type endpointSource func(draft, *listener) told
+
+// endpointSources are in order of precedence.
+var endpointSources = []endpointSource{
+	draft.fromSpec, draft.fromHost, draft.fromLoadBalancer, draft.fromExternalIPs, draft.fromNodes, draft.fromHostNetwork,
+}
+
+// fromSpec returns the addresses that the Gateway requests. What clients are told does not depend on whether a Service
+// has the addresses: behind a NAT, a port forward or an anycast address none has. addressAllowed has checked that the
+// Gateway may request them.
+func (d draft) fromSpec(l *listener) (t told) {
+	for _, a := range requestedAddresses(d.gateway) {
+		t.hosts = append(t.hosts, a.value)
+	}
+	switch {
+	case d.view.Host() != nil:
+		t.port = boundPort(d.view, d.gateway, l)
+	case l.exposed:
+		t.port = int32(l.spec.Port)
+	default:
+		return told{}
+	}
+	return t
+}
+
+// fromHost returns the address of the host on which the file provider runs the dataplane.
+func (d draft) fromHost(l *listener) told {
+	if d.view.Host() == nil {
+		return told{}
+	}
+	return told{hosts: []string{d.view.Host().Address}, port: boundPort(d.view, d.gateway, l)}
+}
+
+// fromLoadBalancer returns the ingress points whose status lists the port of the listener, or else all of them: many
+// load balancers do not list ports. An ingress point that reports an error for the port is left out, and the error is
+// the problem if no other serves it.
+func (d draft) fromLoadBalancer(l *listener) told {
+	svc, port := serviceOf(d.view, d.gateway, l)
+	if svc == nil {
+		return told{}
+	}
+	t := told{port: port.Port}
+	var unlisted []string
+	for _, i := range svc.Status.LoadBalancer.Ingress {
+		host := cmp.Or(i.IP, i.Hostname)
+		if host == "" {
+			continue
+		}
+		switch at := slices.IndexFunc(i.Ports, func(p corev1.PortStatus) bool {
+			return p.Port == port.Port && p.Protocol == port.Protocol
+		}); {
+		case at < 0:
+			unlisted = append(unlisted, host)
+		case i.Ports[at].Error != nil:
+			t.problem = *i.Ports[at].Error
+		default:
+			t.hosts = append(t.hosts, host)
+		}
+	}
+	switch {
+	case t.known():
+		t.problem = ""
+	case t.problem == "":
+		t.hosts = unlisted
+	}
+	return t
+}
+
+// fromExternalIPs returns the external IPs of the Service. Those of a load balancer count only if its status has them.
+func (d draft) fromExternalIPs(l *listener) told {
+	svc, port := serviceOf(d.view, d.gateway, l)
+	if svc == nil || svc.Spec.Type == corev1.ServiceTypeLoadBalancer {
+		return told{}
+	}
+	return told{hosts: svc.Spec.ExternalIPs, port: port.Port}
+}
+
+// fromNodes returns the node port of the Service, together with one address of the nodes for each of its families.
+func (d draft) fromNodes(l *listener) told {
+	svc, port := serviceOf(d.view, d.gateway, l)
+	if port == nil || port.NodePort == 0 {
+		return told{}
+	}
+	kinds := []corev1.NodeAddressType{corev1.NodeExternalIP, corev1.NodeExternalDNS}
+	if d.parameters.tellsInternalNodes() {
+		kinds = append(kinds, corev1.NodeInternalIP)
+	}
+	for _, kind := range kinds {
+		if hosts := firstOfFamilies(d.view.Nodes(), kind, svc.Spec.IPFamilies); len(hosts) > 0 {
+			return told{hosts: hosts, port: port.NodePort}
+		}
+	}
+	return told{}
+}
+
+// firstOfFamilies returns the first address of a kind for each family, in the order of the families. Without families
+// it returns the first address of all. A host name has every family.
+func firstOfFamilies(nodes []*corev1.Node, kind corev1.NodeAddressType, families []corev1.IPFamily) (hosts []string) {
+	wanted := []int{0}
+	if len(families) > 0 {
+		wanted = nil
+	}
+	for _, f := range families {
+		wanted = append(wanted, map[corev1.IPFamily]int{corev1.IPv4Protocol: 4, corev1.IPv6Protocol: 6}[f])
+	}
+	for _, family := range wanted {
+		for _, host := range nodeAddresses(nodes, kind) {
+			if have := familyOf(host); family == 0 || have == 0 || have == family {
+				hosts = append(hosts, host)
 				break
 			}
 		}
 	}
+	return hosts
 }
 
-// addressSource is a function that returns the public address of a listener, or the zero value if the source has no
-// address for the listener.
-type addressSource func(*resource.View, *gwapiv1.Gateway, *listener) publicAddress
-
-// addressSources are in order of precedence.
-var addressSources = []addressSource{fromHost, fromSpec, fromLoadBalancer, fromNode}
-
-// fromHost returns the address of the host on which the file provider runs the dataplane.
-func fromHost(v *resource.View, gw *gwapiv1.Gateway, l *listener) publicAddress {
-	if v.Host() == nil {
-		return publicAddress{}
-	}
-	return publicAddress{v.Host().Address, boundPort(v, gw, l)}
-}
-
-// fromSpec returns the address that the Gateway requests. A host name is returned at once. An IP address is returned
-// only when the Service has it: it may belong to another Service, and must not be advertised then.
-func fromSpec(v *resource.View, gw *gwapiv1.Gateway, l *listener) publicAddress {
-	if !l.exposed {
-		return publicAddress{}
-	}
-	svc, _ := serviceOf(v, gw, l)
-	if ip := requestedIP(gw); ip != "" && (svc == nil || !hasIP(svc, ip)) {
-		return publicAddress{}
-	}
-	return publicAddress{cmp.Or(requestedIP(gw), requestedHostname(gw)), int32(l.spec.Port)}
-}
-
-// hasIP reports whether a Service is reachable at an IP address: status.loadBalancer contains the address, or
-// spec.externalIPs contains it and the type of the Service is not LoadBalancer.
-func hasIP(svc *corev1.Service, wanted string) bool {
-	var ips []string
-	for _, i := range svc.Status.LoadBalancer.Ingress {
-		ips = append(ips, i.IP)
-	}
-	if svc.Spec.Type != corev1.ServiceTypeLoadBalancer {
-		ips = append(ips, svc.Spec.ExternalIPs...)
-	}
-	return slices.ContainsFunc(ips, func(ip string) bool { return sameAddress(ip, wanted) })
-}
-
-// fromLoadBalancer returns the ingress point whose status lists the listener's port, or else the first ingress point
-// with an address. Many load balancers do not list ports.
-func fromLoadBalancer(v *resource.View, gw *gwapiv1.Gateway, l *listener) publicAddress {
-	svc, port := serviceOf(v, gw, l)
-	if svc == nil {
-		return publicAddress{}
-	}
-	ingress := svc.Status.LoadBalancer.Ingress
-	i := slices.IndexFunc(ingress, func(i corev1.LoadBalancerIngress) bool { return servesPort(i, port) })
-	if i < 0 {
-		i = slices.IndexFunc(ingress, func(i corev1.LoadBalancerIngress) bool { return i.IP != "" || i.Hostname != "" })
-	}
-	if i < 0 {
-		return publicAddress{}
-	}
-	if ingress[i].IP != "" {
-		return publicAddress{ingress[i].IP, port.Port}
-	}
-	return publicAddress{ingress[i].Hostname, port.Port}
-}
-
-// servesPort reports whether an ingress point in the status of a load balancer lists the Service port and reports no
-// error for this port.
-func servesPort(i corev1.LoadBalancerIngress, port *corev1.ServicePort) bool {
-	return (i.IP != "" || i.Hostname != "") && slices.ContainsFunc(i.Ports, func(p corev1.PortStatus) bool {
-		return p.Port == port.Port && p.Protocol == port.Protocol && p.Error == nil
-	})
-}
-
-// fromNode returns the node port of the listener's Service together with the first ExternalIP of the nodes, or else
-// with the first ExternalDNS.
-func fromNode(v *resource.View, gw *gwapiv1.Gateway, l *listener) publicAddress {
-	_, port := serviceOf(v, gw, l)
-	if port == nil || port.NodePort == 0 {
-		return publicAddress{}
-	}
-	for _, kind := range []corev1.NodeAddressType{corev1.NodeExternalIP, corev1.NodeExternalDNS} {
-		for _, node := range v.Nodes() {
-			for _, a := range node.Status.Addresses {
-				if a.Type == kind && a.Address != "" {
-					return publicAddress{a.Address, port.NodePort}
-				}
+func nodeAddresses(nodes []*corev1.Node, kind corev1.NodeAddressType) (hosts []string) {
+	for _, node := range nodes {
+		for _, a := range node.Status.Addresses {
+			if a.Type == kind && a.Address != "" {
+				hosts = append(hosts, a.Address)
 			}
 		}
 	}
-	return publicAddress{}
+	return hosts
+}
+
+// fromHostNetwork returns the addresses of the node in whose network the pods run: the external ones, or else the
+// internal ones. In a cluster of several nodes it returns none, because the pods may run on some of them only.
+func (d draft) fromHostNetwork(l *listener) told {
+	if d.parameters.dataplane == nil || !d.parameters.dataplane.Spec.HostNetwork {
+		return told{}
+	}
+	nodes := d.view.Nodes()
+	if len(nodes) != 1 {
+		return told{}
+	}
+	for _, kind := range []corev1.NodeAddressType{corev1.NodeExternalIP, corev1.NodeInternalIP} {
+		if hosts := nodeAddresses(nodes, kind); len(hosts) > 0 {
+			return told{hosts: hosts, port: l.target}
+		}
+	}
+	return told{}
+}
+
+// addressNotes warns of each requested IP address that a load balancer has not got.
+func (d draft) addressNotes() (notes []string) {
+	if d.view.Host() != nil || d.parameters.config == nil {
+		return nil
+	}
+	for _, svc := range d.view.ServicesOf(resource.KeyOf(d.gateway)) {
+		if svc.Spec.Type != corev1.ServiceTypeLoadBalancer {
+			continue
+		}
+		known := func(ip string) bool {
+			return !d.parameters.allowsAddress(ip) || slices.ContainsFunc(svc.Status.LoadBalancer.Ingress,
+				func(i corev1.LoadBalancerIngress) bool { return sameAddress(i.IP, ip) })
+		}
+		if missing := slices.DeleteFunc(requestedIPs(d.gateway), known); len(missing) > 0 {
+			notes = append(notes, condition.AddressNotGiven(svc.Name, missing))
+		}
+	}
+	return notes
 }
 
 // serviceTypes lists the Service types in the order in which serviceOf searches them: Services that are reachable from

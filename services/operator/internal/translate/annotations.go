@@ -96,9 +96,6 @@ func annotationsOf(gw *gwapiv1.Gateway, gc *stunnerv1.GatewayConfig) (annotation
 	if wanted := texts[annotationServiceType]; wanted != "" && !strings.EqualFold(wanted, string(a.serviceType)) {
 		a.notes = append(a.notes, condition.ServiceType(wanted, string(a.serviceType)))
 	}
-	if n := len(gw.Spec.Addresses); n > 1 {
-		a.notes = append(a.notes, condition.AddressesIgnored(n))
-	}
 	if !isTrue(texts[annotationHideHealth]) {
 		// Cloud providers read the health check annotations of the Service, which also include those of
 		// spec.infrastructure.

@@ -90,8 +90,11 @@ func (d draft) configListener(l *listener) config.Listener {
 
 		ServiceAddresses: serviceAddresses(d.view, d.gateway, l),
 	}
-	if l.address.known() {
-		c.PublicAddress, c.PublicPort = l.address.host, int(l.address.port)
+	if l.told.known() {
+		c.PublicAddress, c.PublicPort = l.told.hosts[0], int(l.told.port)
+	}
+	if len(l.told.hosts) > 1 {
+		c.PublicAddresses = l.told.hosts
 	}
 	for i, cert := range l.certificates {
 		if i == 0 {

@@ -43,9 +43,14 @@ func (d draft) exposure(name, network string) manifest.Exposure {
 		HealthPort:    d.annotations.healthPort,
 		SourceAddress: d.annotations.sourceAddress,
 		Affinity:      d.annotations.affinity,
-		Address:       requestedIP(d.gateway),
-		ExternalIPs:   d.annotations.externalIPs,
 		Hostname:      requestedHostname(d.gateway),
+	}
+	ips := requestedIPs(d.gateway)
+	if d.annotations.externalIPs {
+		e.ExternalIPs = ips
+	}
+	if len(ips) > 0 && !d.asksByAnnotation() {
+		e.LoadBalancerIP = ips[0]
 	}
 	for _, l := range d.listeners {
 		carried := network != "" && (d.annotations.mixed == together || l.network() == network)
@@ -64,6 +69,14 @@ func (d draft) exposure(name, network string) manifest.Exposure {
 		e.Ports = append(e.Ports, ports...)
 	}
 	return e
+}
+
+// asksByAnnotation reports whether an annotation of the Services requests an address from the load balancer. Then
+// spec.loadBalancerIP stays empty: MetalLB rejects a Service with both.
+func (d draft) asksByAnnotation() bool {
+	return slices.ContainsFunc(addressAnnotations, func(a addressAnnotation) bool {
+		return d.owner.Annotations[a.name] != ""
+	})
 }
 
 // applyServiceOverlay applies spec.service of the Dataplane to the Services. It returns a warning for each field that

@@ -36,8 +36,8 @@ func Gateway(v *resource.View, key types.NamespacedName, opt Options) Result {
 	d.exposures = d.exposuresOf()
 	overlayNotes := d.applyServiceOverlay()
 	d.workload, d.findings.workload = d.workloadOf()
-	d.notes = slices.Concat(d.annotations.notes, overlayNotes, d.scalingNotes(), d.offloadNotes(), d.budgetNotes(), d.externalIPNotes())
-	findAddresses(v, gw, d.listeners)
+	d.notes = slices.Concat(d.annotations.notes, overlayNotes, d.scalingNotes(), d.offloadNotes(), d.budgetNotes(), d.addressNotes(), d.externalIPNotes())
+	d.tellClients()
 	refused, skeleton := d.firstProblem()
 	r := d.assemble(refused)
 	if skeleton {

@@ -91,27 +91,26 @@ func (d draft) nameFits() condition.Finding {
 }
 
 func (d draft) addressTypeSupported() condition.Finding {
-	switch kind, _ := requestedAddress(d.gateway); kind {
-	case "", gwapiv1.IPAddressType, gwapiv1.HostnameAddressType:
-		return condition.Finding{}
-	default:
-		return condition.AddressKind(string(kind))
+	for _, a := range requestedAddresses(d.gateway) {
+		if a.kind != gwapiv1.IPAddressType && a.kind != gwapiv1.HostnameAddressType {
+			return condition.AddressKind(a.field("type"), string(a.kind))
+		}
 	}
+	return condition.Finding{}
 }
 
 func (d draft) addressUsable() condition.Finding {
-	kind, text := requestedAddress(d.gateway)
-	if _, err := netip.ParseAddr(text); kind == gwapiv1.HostnameAddressType && err == nil {
-		return condition.AddressIsNoHostname(text)
-	}
-	if kind != gwapiv1.IPAddressType || text == "" {
-		return condition.Finding{}
-	}
-	switch a, err := netip.ParseAddr(text); {
-	case err != nil:
-		return condition.AddressValue(text)
-	case d.view.Host() == nil && invalidInService(a):
-		return condition.AddressSpecial(text)
+	for _, requested := range requestedAddresses(d.gateway) {
+		value := requested.field("value")
+		switch a, err := netip.ParseAddr(requested.value); {
+		case requested.kind == gwapiv1.HostnameAddressType && err == nil:
+			return condition.AddressIsNoHostname(value, requested.value)
+		case requested.kind == gwapiv1.HostnameAddressType:
+		case err != nil:
+			return condition.AddressValue(value, requested.value)
+		case d.view.Host() == nil && invalidInService(a):
+			return condition.AddressSpecial(value, requested.value)
+		}
 	}
 	return condition.Finding{}
 }
@@ -123,10 +122,13 @@ func invalidInService(a netip.Addr) bool {
 	return a.IsUnspecified() || a.IsLoopback() || a.IsLinkLocalUnicast() || a.IsMulticast()
 }
 
+// addressAnnotation is the name of an annotation, and the provider that reads it.
+type addressAnnotation struct{ name, provider string }
+
 // addressAnnotations are the annotations by which a Service requests an address from a load balancer, with the provider
 // that reads them. The value of some is the name of a reserved address or of an existing load balancer, whose address is not known here. spec.allowedAddresses then permits none, and only the GatewayConfig of
 // the class can set the annotation.
-var addressAnnotations = []struct{ name, provider string }{
+var addressAnnotations = []addressAnnotation{
 	{"io.cilium/lb-ipam-ips", "Cilium"},
 	{"lbipam.cilium.io/ips", "Cilium"},
 	{"kube-vip.io/loadbalancerIPs", "kube-vip"},
@@ -158,8 +160,10 @@ func (d draft) addressAllowed() condition.Finding {
 	if d.view.Host() != nil || d.parameters.config == nil {
 		return condition.Finding{}
 	}
-	if ip := requestedIP(d.gateway); ip != "" && !d.parameters.allowsAddress(ip) {
-		return condition.AddressNotAllowed("spec.addresses[0].value", ip)
+	for _, a := range requestedAddresses(d.gateway) {
+		if a.kind == gwapiv1.IPAddressType && !d.parameters.allowsAddress(a.value) {
+			return condition.AddressNotAllowed(a.field("value"), a.value)
+		}
 	}
 	for _, a := range addressAnnotations {
 		name := a.name

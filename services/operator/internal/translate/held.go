@@ -168,14 +168,15 @@ func (d draft) onlyOneOnPort(l *listener) bool {
 	})
 }
 
-// update returns the published config of a held listener with its current routes. The current public address replaces
-// the published one only if port and network did not change: otherwise the current address is that of the new spec,
+// update returns the published config of a held listener with its current routes. The current public addresses replace
+// the published ones only if port and network did not change: otherwise the current address is that of the new spec,
 // which is not served.
 func (h *heldListener) update(now config.Listener) config.Listener {
 	c := h.config
 	c.Routes = now.Routes
 	if now.PublicAddress != "" && now.PublicPort == c.PublicPort && now.Protocol.Network() == c.Protocol.Network() {
-		c.PublicAddress, c.ServiceAddresses = now.PublicAddress, now.ServiceAddresses
+		c.PublicAddress, c.PublicAddresses = now.PublicAddress, now.PublicAddresses
+		c.ServiceAddresses = now.ServiceAddresses
 	}
 	return c
 }

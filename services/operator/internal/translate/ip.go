@@ -1,6 +1,7 @@
 package translate
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 
@@ -9,31 +10,55 @@ import (
 	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
 )
 
-// requestedAddress returns type and value of the first entry of spec.addresses. An empty value means that any address
-// may be assigned.
-func requestedAddress(gw *gwapiv1.Gateway) (kind gwapiv1.AddressType, text string) {
-	if len(gw.Spec.Addresses) == 0 {
-		return "", ""
-	}
-	a := gw.Spec.Addresses[0]
-	return ptr.Deref(a.Type, gwapiv1.IPAddressType), a.Value
+// requestedAddress is an entry of spec.addresses with a value. An entry without one means that any address may be
+// assigned.
+type requestedAddress struct {
+	index int
+	kind  gwapiv1.AddressType
+	value string
 }
 
-// requestedIP returns the IP address that the Gateway requests, or "".
-func requestedIP(gw *gwapiv1.Gateway) string {
-	kind, text := requestedAddress(gw)
-	if _, err := netip.ParseAddr(text); kind != gwapiv1.IPAddressType || err != nil {
-		return ""
+func (a requestedAddress) field(name string) string { return fmt.Sprintf("spec.addresses[%d].%s", a.index, name) }
+
+// requestedAddresses returns the entries of spec.addresses with a value.
+func requestedAddresses(gw *gwapiv1.Gateway) (all []requestedAddress) {
+	for i, a := range gw.Spec.Addresses {
+		if a.Value != "" {
+			all = append(all, requestedAddress{i, ptr.Deref(a.Type, gwapiv1.IPAddressType), a.Value})
+		}
 	}
-	return text
+	return all
 }
 
-// requestedHostname returns the host name that the Gateway requests, or "".
+// requestedIPs returns the IP addresses that the Gateway requests.
+func requestedIPs(gw *gwapiv1.Gateway) (ips []string) {
+	for _, a := range requestedAddresses(gw) {
+		if familyOf(a.value) != 0 && a.kind == gwapiv1.IPAddressType {
+			ips = append(ips, a.value)
+		}
+	}
+	return ips
+}
+
+// requestedHostname returns the first host name that the Gateway requests, or "".
 func requestedHostname(gw *gwapiv1.Gateway) string {
-	if kind, text := requestedAddress(gw); kind == gwapiv1.HostnameAddressType {
-		return text
+	for _, a := range requestedAddresses(gw) {
+		if a.kind == gwapiv1.HostnameAddressType {
+			return a.value
+		}
 	}
 	return ""
+}
+
+// familyOf returns 4 or 6 for an IP address, and 0 for any other text.
+func familyOf(text string) int {
+	switch a, err := netip.ParseAddr(text); {
+	case err != nil:
+		return 0
+	case a.Unmap().Is4():
+		return 4
+	}
+	return 6
 }
 
 func sameAddress(a, b string) bool {

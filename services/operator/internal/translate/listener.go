@@ -2,7 +2,6 @@ package translate
 
 import (
 	"cmp"
-	"net/netip"
 	"strings"
 
 	"k8s.io/utils/ptr"
@@ -59,27 +58,11 @@ type listener struct {
 	keptRoutes []string
 	// exposed means that a Service has a port for the listener.
 	exposed bool
-	address publicAddress
+	told    told
 
 	// published is the published config of a held listener, see held.go; nil if the listener is not held or was never
 	// published.
 	published *heldListener
-}
-
-// publicAddress is the address at which clients reach a listener.
-type publicAddress struct {
-	host string
-	port int32
-}
-
-func (a publicAddress) known() bool { return a.host != "" }
-
-// kind returns the type of the address for status.addresses of a Gateway.
-func (a publicAddress) kind() gwapiv1.AddressType {
-	if _, err := netip.ParseAddr(a.host); err == nil {
-		return gwapiv1.IPAddressType
-	}
-	return gwapiv1.HostnameAddressType
 }
 
 func (l *listener) name() string { return string(l.spec.Name) }

@@ -61,6 +61,11 @@ func (p parameters) guardsCluster() bool {
 	return p.config == nil || p.config.Spec.ClusterAccess != stunnerv1.ClusterAccessAllow
 }
 
+// tellsInternalNodes reports whether clients may be told the internal addresses of nodes.
+func (p parameters) tellsInternalNodes() bool {
+	return p.config != nil && p.config.Spec.NodeAddresses == stunnerv1.NodeAddressesExternalOrInternal
+}
+
 // deniedBackends returns the Services that no route may reach.
 func (p parameters) deniedBackends() []stunnerv1.DeniedBackend {
 	if p.config == nil {

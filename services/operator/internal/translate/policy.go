@@ -105,6 +105,7 @@ var fieldMerges = map[string]fieldMerge{
 	"Budget":           {takeSmaller, func(own, class *configSpec) { own.Budget = smallerBudget(own.Budget, class.Budget) }},
 	"LegacyGrants":     {takeClass, func(own, class *configSpec) { own.LegacyGrants = class.LegacyGrants }},
 	"ClusterAccess":    {takeClass, func(own, class *configSpec) { own.ClusterAccess = class.ClusterAccess }},
+	"NodeAddresses":    {takeClass, func(own, class *configSpec) { own.NodeAddresses = class.NodeAddresses }},
 	"AllowedAddresses": {takeClass, func(own, class *configSpec) { own.AllowedAddresses = class.AllowedAddresses }},
 	"SigningKey": {enableEither, func(own, class *configSpec) {
 		if own.SigningKey != stunnerv1.SigningKeyPerGateway {

@@ -10,18 +10,6 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// unassigned returns the names of the served and exposed listeners whose public address is not the IP address that the
-// Gateway requests. It returns none for the file provider.
-func (d draft) unassigned() []string {
-	requested := requestedIP(d.gateway)
-	if requested == "" || d.view.Host() != nil {
-		return nil
-	}
-	return d.listenerNames(func(l *listener) bool {
-		return l.served() && l.exposed && !sameAddress(l.address.host, requested)
-	})
-}
-
 // status returns the complete status of the Gateway. If the Gateway has a problem (refused), or if the new config would
 // lack the listener lost, the published config and objects stay unchanged, and the status says why.
 func (d draft) status(refused condition.Finding, lost string) gwapiv1.GatewayStatus {
@@ -66,7 +54,7 @@ func (d draft) noteUnchanged(refused condition.Finding) condition.Finding {
 // programmed returns condition Programmed: whether clients can use the Gateway as specified.
 func (d draft) programmed(refused condition.Finding, lost string) metav1.Condition {
 	served := d.listenerNames((*listener).served)
-	unreachable := d.listenerNames(func(l *listener) bool { return l.served() && !l.address.known() })
+	unreachable := d.listenerNames(func(l *listener) bool { return l.served() && !l.told.known() })
 	unwritten := d.view.Rejection(resource.KeyOf(d.gateway))
 	switch {
 	case refused.Reason == condition.ReasonAddressNotUsable:
@@ -83,9 +71,6 @@ func (d draft) programmed(refused condition.Finding, lost string) metav1.Conditi
 		return condition.False(condition.Programmed, refused)
 	case unwritten.FormerWorkload != "":
 		return condition.False(condition.Programmed, condition.TakeOverWaits(unwritten.FormerWorkload, annotationTakeOver))
-	case len(d.unassigned()) > 0:
-		return condition.False(condition.Programmed,
-			condition.AddressNotAssigned(requestedIP(d.gateway), d.unassigned()))
 	case len(unreachable) > 0:
 		return condition.False(condition.Programmed, condition.NoAddress(unreachable))
 	}
@@ -149,11 +134,15 @@ func (d draft) addresses(refused condition.Finding) []gwapiv1.GatewayStatusAddre
 		}
 	}
 	for _, l := range d.listeners {
-		if l.address.known() {
-			add(gwapiv1.GatewayStatusAddress{Type: new(l.address.kind()), Value: l.address.host})
+		for _, host := range l.told.hosts {
+			kind := gwapiv1.IPAddressType
+			if familyOf(host) == 0 {
+				kind = gwapiv1.HostnameAddressType
+			}
+			add(gwapiv1.GatewayStatusAddress{Type: &kind, Value: host})
 		}
 	}
-	if slices.ContainsFunc(d.listeners, func(l *listener) bool { return l.held() && !l.address.known() }) {
+	if slices.ContainsFunc(d.listeners, func(l *listener) bool { return l.held() && !l.told.known() }) {
 		for _, before := range d.before.Addresses {
 			add(before)
 		}
@@ -226,7 +215,9 @@ func unprogrammed(l *listener, refused condition.Finding) condition.Finding {
 		return l.noteHeld(condition.ListenerInvalid())
 	case !refused.OK():
 		return condition.ListenerPending()
-	case !l.address.known():
+	case l.told.problem != "":
+		return condition.PortNotBalanced(int32(l.spec.Port), l.told.problem)
+	case !l.told.known():
 		return condition.ListenerNoAddress(l.exposed)
 	}
 	return condition.Finding{}

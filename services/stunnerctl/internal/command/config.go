@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"slices"
 	"strconv"
 	"strings"
@@ -206,7 +207,11 @@ func (g *globals) printSummary(p *output.Printer, all []config.Config) error {
 		for _, l := range c.Listeners {
 			fmt.Fprintf(&b, "  - %-20s %s\n", "Name:", l.Name)
 			line(2, "Protocol", l.Protocol)
-			line(2, "Public address", cmp.Or(l.PublicAddress, "none")+":"+strconv.Itoa(l.PublicPort))
+			var told []string
+			for _, host := range l.ToldAddresses() {
+				told = append(told, net.JoinHostPort(host, strconv.Itoa(l.PublicPort)))
+			}
+			line(2, "Public address", cmp.Or(strings.Join(told, ", "), "none"))
 			line(2, "Address", cmp.Or(l.Address, "-")+":"+strconv.Itoa(l.Port))
 			line(2, "Routes", cmp.Or(strings.Join(l.Routes, ", "), "none"))
 			line(2, "Endpoints", cmp.Or(strings.Join(endpointsOf(c, l.Routes), ", "), "none"))

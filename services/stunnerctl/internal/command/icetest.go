@@ -224,11 +224,20 @@ func (t *icetestRun) config(ctx context.Context) (string, error) {
 	if len(t.found) == 0 {
 		return "", fmt.Errorf("gateway %s has no such listener: see stunnerctl config %[1]s", t.gateway)
 	}
-	var names []string
+	var names, left []string
 	for _, l := range t.found {
-		names = append(names, l.uri.String())
+		if l.unroutable {
+			left = append(left, l.uri.String())
+		} else {
+			names = append(names, l.uri.String())
+		}
 	}
-	return strings.Join(names, " "), nil
+	if len(left) == 0 || len(names) == 0 {
+		return strings.Join(append(names, left...), " "), nil
+	}
+	t.found = slices.DeleteFunc(t.found, func(l gatewayListener) bool { return l.unroutable })
+	return fmt.Sprintf("%s; left out, because this host has no route there: %s",
+		strings.Join(names, " "), strings.Join(left, " ")), nil
 }
 
 // ice gets a credential and makes the list of listeners.

@@ -9,6 +9,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
+	"net/netip"
 	"net/url"
 	"slices"
 	"strings"
@@ -179,17 +181,19 @@ func (g *globals) credentials(f turnFlags, gateway types.NamespacedName) (mint, 
 	}), nil
 }
 
-// gatewayListener is a listener of a published config with a public address.
+// gatewayListener is a listener of a published config at one of its public addresses.
 type gatewayListener struct {
 	name string // as in the Gateway
 	uri  config.URI
+	// unroutable means that this host has no route to the address, for example because it has no IPv6.
+	unroutable bool
 	// certificates are those of the listener, in PEM.
 	certificates []string
 	endpoints    []string // that its routes allow
 }
 
-// gatewayListeners returns the listeners of a Gateway, as the operator publishes them. It is an error if a listener,
-// or the named listener, has no public address.
+// gatewayListeners returns the listeners of a Gateway, as the operator publishes them, at each of their public addresses.
+// It is an error if a listener, or the named listener, has no public address.
 func (g *globals) gatewayListeners(
 	ctx context.Context,
 	gateway types.NamespacedName,
@@ -213,21 +217,40 @@ func (g *globals) gatewayListeners(
 		if !only(name, l.Protocol) {
 			continue
 		}
-		uri, ok := l.URI()
-		if !ok {
+		uris := l.URIs()
+		if len(uris) == 0 {
 			return nil, fmt.Errorf(
 				"listener %s of Gateway %s has no public address: see stunnerctl why %[2]s",
 				name,
 				gateway,
 			)
 		}
-		f := gatewayListener{name: name, uri: uri, endpoints: allEndpoints(c, l.Routes), certificates: []string{l.Cert}}
+		certificates := []string{l.Cert}
 		for _, certificate := range l.Certificates {
-			f.certificates = append(f.certificates, certificate.Cert)
+			certificates = append(certificates, certificate.Cert)
 		}
-		found = append(found, f)
+		for _, uri := range uris {
+			found = append(found, gatewayListener{
+				name: name, uri: uri, unroutable: !routable(uri), certificates: certificates,
+				endpoints: allEndpoints(c, l.Routes),
+			})
+		}
 	}
 	return found, nil
+}
+
+// routable reports whether this host has a route to the address of a listener. It sends nothing.
+func routable(uri config.URI) bool {
+	addr, err := netip.ParseAddr(uri.Host)
+	if err != nil {
+		return true // the resolver orders the addresses of a name
+	}
+	conn, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(addr, uint16(uri.Port))))
+	if err != nil {
+		return false
+	}
+	_ = conn.Close()
+	return true
 }
 
 func allEndpoints(c config.Config, routes []string) (endpoints []string) {
@@ -283,7 +306,8 @@ func (g *globals) gatewayServer(f turnFlags, t turncat.Target) (turncat.Server, 
 			return turncat.Endpoint{}, fmt.Errorf("gateway %s has no listener %s: see stunnerctl config %[1]s",
 				gateway, t.Listener)
 		}
-		e, err := f.endpoint(found[0])
+		best := slices.IndexFunc(found, func(l gatewayListener) bool { return !l.unroutable })
+		e, err := f.endpoint(found[max(best, 0)])
 		if err == nil {
 			e.Credential, err = mint(ctx)
 		}

@@ -88,7 +88,7 @@ var serviceRules = []Rule{
 			pending := svc.Spec.Type == corev1.ServiceTypeLoadBalancer && len(svc.Status.LoadBalancer.Ingress) == 0
 			last := s.balancerEvent(svc)
 			warned := last != nil && last.Type == corev1.EventTypeWarning // the rule before has a finding
-			if !pending || warned || g.hasOtherAddress(svc) {
+			if !pending || warned || g.requestsAddress() {
 				continue
 			}
 			f := Finding{
@@ -150,18 +150,9 @@ func (s *Snapshot) balancerEvent(svc *corev1.Service) (last *corev1.Event) {
 	return last
 }
 
-// hasOtherAddress reports whether all listeners of a Service have a public address although its load balancer has not
-// answered: a host name in spec.addresses, or external IPs.
-func (g *Gateway) hasOtherAddress(svc *corev1.Service) bool {
-	if len(svc.Spec.ExternalIPs) > 0 {
-		return true
-	}
-	for _, a := range g.Spec.Addresses {
-		if a.Type != nil && *a.Type == gwapiv1.HostnameAddressType && a.Value != "" {
-			return true
-		}
-	}
-	return false
+// requestsAddress reports whether clients are told an address of spec.addresses, whatever the load balancer answers.
+func (g *Gateway) requestsAddress() bool {
+	return slices.ContainsFunc(g.Spec.Addresses, func(a gwapiv1.GatewaySpecAddress) bool { return a.Value != "" })
 }
 
 // healthPort is the port of the probes in a pod.
@@ -268,15 +259,13 @@ var addressRules = []Rule{
 		}
 		f := fromCondition(ref("Gateway", g), "", *programmed, describe("gateway", g))
 		f.Field = "status.addresses"
-		if len(g.Spec.Addresses) > 0 {
-			f.Field = "spec.addresses[0].value"
-		}
 		for _, svc := range g.Services {
 			switch {
 			case svc.Spec.Type == corev1.ServiceTypeNodePort && s.nodesAreInternal():
 				f.Object, f.Field = ref("Service", svc), "spec.type"
 				f.Problem = "the Service is of type NodePort, and no node has an external address (ExternalIP or ExternalDNS)"
-				f.Remedy = "set spec.addresses of the Gateway to the address at which clients reach the nodes, type Hostname"
+				f.Remedy = "set spec.addresses of the Gateway to the address at which clients reach the nodes, or, if clients reach " +
+					"their internal addresses, spec.nodeAddresses of the GatewayConfig to ExternalOrInternal"
 				f.Command = "kubectl get nodes -o wide"
 				return []Finding{f}
 			case svc.Spec.Type == corev1.ServiceTypeClusterIP:

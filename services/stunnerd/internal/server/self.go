@@ -57,7 +57,7 @@ func (s *Server) selfOf(c config.Config) *cluster.Self {
 	answers := s.names.Answers()
 	for _, l := range c.Listeners {
 		ports = append(ports, uint16(l.Port))
-		sockets = append(sockets, l.ReachedAt(answers[l.PublicAddress]...)...)
+		sockets = append(sockets, l.ReachedAt(func(name string) []netip.Addr { return answers[name] })...)
 	}
 	for g := range s.generations {
 		ports = append(ports, uint16(g.spec.Port))
@@ -75,8 +75,10 @@ func (s *Server) selfOf(c config.Config) *cluster.Self {
 // publicNames returns the public addresses of listeners that are host names, for example the names of load balancers.
 func publicNames(listeners []config.Listener) (names []string) {
 	for _, l := range listeners {
-		if _, err := netip.ParseAddr(l.PublicAddress); err != nil && l.PublicAddress != "" {
-			names = append(names, l.PublicAddress)
+		for _, told := range l.ToldAddresses() {
+			if _, err := netip.ParseAddr(told); err != nil {
+				names = append(names, told)
+			}
 		}
 	}
 	return names

@@ -72,9 +72,8 @@ func TestAllocationsDoNotNest(t *testing.T) {
 		}
 	}
 	plan := b.apply(b.openToAll(func(l *config.Listener) {
-		l.PublicAddress, l.PublicPort, l.ServiceAddresses = public.Addr().String(), int(port), []string{
-			service.String(),
-		}
+		l.PublicAddresses, l.PublicPort = []string{"198.51.100.9", public.Addr().String()}, int(port)
+		l.ServiceAddresses = []string{service.String()}
 	}))
 	if len(plan.Start)+len(plan.Replace)+len(plan.Stop)+len(plan.CloseFirst) > 0 {
 		t.Errorf("named addresses do more than %q", plan)

@@ -172,6 +172,7 @@ func (o options) rest(d *gateway.Directory, p *access.Policy, m *rest.Metrics, t
 		DefaultTTL: o.defaultTTL,
 		MaxTTL:     o.maxTTL,
 		PublicAddr: o.publicAddr,
+		MaxURLs:    int(o.maxURLs),
 		Origins:    o.origins,
 		Rates:      o.rates,
 		CapToToken: o.capToToken,

@@ -133,8 +133,8 @@ configs that an auth service needs; NAMESPACE/SERVICEACCOUNT:whole reads whole c
 that of its GatewayClass) or allow (replace it)`
 	trustClassUsage = `let a GatewayConfig that a GatewayClass references read Secrets of other namespaces without a
 ReferenceGrant`
-	addressUsage = `IP address: with file that of this host, to which clients connect and from which relays send; with
-kubernetes that of the pod`
+	addressUsage = `IP address: with file that of this host, to which clients connect and from which relays send, or one of
+each family, separated by a comma; with kubernetes that of the pod`
 	childLifetimeUsage = `what a crash of the operator does to stunnerd: free (it continues, and the next operator adopts
 it) or bound (it ends)`
 	endpointsUsage = `let clients reach the endpoints of a Service; false: the addresses that its DNS name resolves to`
@@ -219,12 +219,27 @@ func (o *options) check() error {
 	return errs.Join()
 }
 
+// checkAddress checks --address: one IP address, or with the file provider one of each family.
+func (o *options) checkAddress() error {
+	all := cli.List(o.address)
+	families := map[bool]bool{}
+	for _, text := range all {
+		a, err := netip.ParseAddr(text)
+		if err != nil || a.IsUnspecified() || families[a.Unmap().Is4()] {
+			return fmt.Errorf("--address %q: use an IP address of this host, or one of each family", o.address)
+		}
+		families[a.Unmap().Is4()] = true
+	}
+	if len(all) == 0 || len(all) > 1 && o.provider != providerFile {
+		return fmt.Errorf("--address %q: use an IP address of this host", o.address)
+	}
+	return nil
+}
+
 // checkAddresses checks --address, --discovery-address and --health-address, and that --input and --output differ.
 func (o *options) checkAddresses() error {
 	var errs cli.Errors
-	if a, err := netip.ParseAddr(o.address); err != nil || a.IsUnspecified() {
-		errs.Addf("--address %q: use an IP address of this host", o.address)
-	}
+	errs.Add(o.checkAddress())
 	type addressFlag struct{ name, value string }
 	for _, f := range []addressFlag{
 		{"--discovery-address", o.discoveryAddress}, {"--health-address", o.healthAddress},

@@ -33,7 +33,7 @@ func (o options) logger() *slog.Logger {
 // fileProvider returns the file provider, configured according to the flags.
 func (o options) fileProvider() file.Provider {
 	return file.Provider{
-		Input: o.input, Output: o.output, Address: o.address, Stunnerd: o.stunnerd, Watch: o.watch,
+		Input: o.input, Output: o.output, Addresses: cli.List(o.address), Stunnerd: o.stunnerd, Watch: o.watch,
 		DiscoveryAddress: o.discoveryAddress, HealthAddress: o.healthAddress, DiscoveryAuth: o.discoveryAuth,
 		Bound: o.childLifetime == "bound", LeaveDataplanes: o.leaveDataplanes, StopGrace: o.stopGrace,
 		Options: o.translation(), Log: o.logger(),

@@ -48,7 +48,7 @@ func (e *Env) startAuth(ctx context.Context) error {
 	}
 	e.auth.arguments = []string{
 		"--address", host, "--port", strconv.Itoa(ports[0]), "--health-address", e.auth.health, "--shutdown-delay=0",
-		"--rate-limit=0", "--cluster-rate-limit=0", "--log-level=all:DEBUG",
+		"--rate-limit=0", "--cluster-rate-limit=0", "--max-urls=0", "--log-level=all:DEBUG",
 	}
 	if e.Shape[Credentials] == JWT {
 		file := filepath.Join(e.Dir, "jwt-secret")

@@ -67,21 +67,25 @@ func (f *inFolder) installProgram() error {
 // address returns the address of the host: that of the node for programs of the test process.
 func (f *inFolder) address() netip.Addr { return f.families(f.Net.Nodes[0].Internal)[0] }
 
-// clientAddress returns the address of the host that clients reach, directly or by a NAT.
-func (f *inFolder) clientAddress() netip.Addr {
+// clientAddresses returns the addresses of the host that clients reach, directly or by a NAT, one of each family.
+func (f *inFolder) clientAddresses() []netip.Addr {
 	if f.Shape.place().nat {
-		return f.address()
+		return f.families(f.Net.Nodes[0].Internal)
 	}
-	return f.families(f.Net.Nodes[0].External)[0]
+	return f.families(f.Net.Nodes[0].External)
 }
 
 // at returns a port of the loopback address of the host. stunnerctl reads a folder on the host of the operator only.
 func at(port int) string { return net.JoinHostPort(bed.Loopback, strconv.Itoa(port)) }
 
 func (f *inFolder) startOperator(ctx context.Context) (err error) {
+	var addresses []string
+	for _, a := range f.clientAddresses() {
+		addresses = append(addresses, a.String())
+	}
 	f.host(func() {
 		f.operator, err = bed.Start(bed.Command{Name: "operator", Path: f.Env.program("operator"), Logs: f.Dir, Args: []string{
-			"--provider=file", "--input", f.in(), "--output", f.out(), "--address", f.clientAddress().String(),
+			"--provider=file", "--input", f.in(), "--output", f.out(), "--address", strings.Join(addresses, ","),
 			"--controller-name", f.controller, "--discovery-address", at(f.discovery), "--health-address", at(f.health), "--stunnerd", f.stunnerd(),
 			"--stop-grace", "1s", "--log=all:DEBUG",
 		}})
@@ -233,7 +237,7 @@ func (f *inFolder) dataplanes(g *Gateway) ([]Dataplane, error) {
 	}
 	return []Dataplane{{
 		Name: g.ID(), ID: strconv.Itoa(pid), Admin: strings.TrimSuffix(*admin.HealthcheckEndpoint, "/"), Metrics: admin.MetricsEndpoint,
-		Addrs: []netip.Addr{f.clientAddress()},
+		Addrs: f.clientAddresses(),
 		Crash: func() error { return syscall.Kill(pid, syscall.SIGKILL) },
 		Stop:  func(context.Context) error { return syscall.Kill(pid, syscall.SIGTERM) },
 		Log: func() []string {

@@ -81,15 +81,14 @@ type URLOptions struct {
 	Host string
 	// DTLS includes TURN over DTLS, which browsers do not support.
 	DTLS bool
+	// Max is the number of URLs from which on no listener has a further one; 0 means that each has one for each of its
+	// public addresses.
+	Max int
 }
 
-// usualURLs is the number of URLs of a gateway beyond which listeners have no URL for a further address. Browsers open
-// several sockets for each URL, and warn of more than this number of servers.
-const usualURLs = 5
-
 // URLs returns the ICE URLs of the gateway: those for the first public address of each listener, in the order UDP, DTLS,
-// TCP, TLS, then those for their second addresses, and so on, while there are fewer than usualURLs. It leaves out TURN
-// over DTLS unless v.DTLS is set. It leaves out listeners without a public address unless v.Host is set, because clients
+// TCP, TLS, then those for their second addresses, and so on, while there are fewer than v.Max. It leaves out TURN over
+// DTLS unless v.DTLS is set. It leaves out listeners without a public address unless v.Host is set, because clients
 // cannot reach the addresses of pods.
 func (g Gateway) URLs(v URLOptions) (urls []string) {
 	more := true
@@ -97,7 +96,7 @@ func (g Gateway) URLs(v URLOptions) (urls []string) {
 		more = false
 		for _, l := range g.listeners {
 			all := g.urlsOf(l.Listener, v)
-			if i >= len(all) || i > 0 && len(urls) >= usualURLs {
+			if i >= len(all) || i > 0 && v.Max > 0 && len(urls) >= v.Max {
 				continue
 			}
 			more = true

@@ -84,16 +84,29 @@ func TestURLs(t *testing.T) {
 			"stun:198.51.100.7:3479",
 			"stuns:turn.example.net:443",
 		}},
-		"listeners with two addresses": {dual(1), URLOptions{}, []string{
+		"a listener with two addresses": {dual(1), URLOptions{Max: 5}, []string{
 			"turn:198.51.100.7:1?transport=udp",
 			"turn:[2001:db8::7]:1?transport=udp",
 		}},
-		"the first address of each listener comes first": {dual(4), URLOptions{}, []string{
+		"the first address of each listener comes first": {dual(4), URLOptions{Max: 5}, []string{
 			"turn:198.51.100.7:1?transport=udp",
 			"turn:198.51.100.7:2?transport=udp",
 			"turn:198.51.100.7:3?transport=udp",
 			"turn:198.51.100.7:4?transport=udp",
 			"turn:[2001:db8::7]:1?transport=udp",
+		}},
+		"each listener has a URL": {dual(3), URLOptions{Max: 2}, []string{
+			"turn:198.51.100.7:1?transport=udp",
+			"turn:198.51.100.7:2?transport=udp",
+			"turn:198.51.100.7:3?transport=udp",
+		}},
+		"without a maximum, each address of each listener has a URL": {dual(3), URLOptions{}, []string{
+			"turn:198.51.100.7:1?transport=udp",
+			"turn:198.51.100.7:2?transport=udp",
+			"turn:198.51.100.7:3?transport=udp",
+			"turn:[2001:db8::7]:1?transport=udp",
+			"turn:[2001:db8::7]:2?transport=udp",
+			"turn:[2001:db8::7]:3?transport=udp",
 		}},
 		"a host instead of two addresses": {dual(1), URLOptions{Host: "192.0.2.1"}, []string{
 			"turn:192.0.2.1:1?transport=udp",

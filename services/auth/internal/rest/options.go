@@ -24,6 +24,8 @@ type Options struct {
 	// PublicAddr replaces the host of every ICE URL, unless the request sets a host. Empty means that no host is
 	// replaced.
 	PublicAddr string
+	// MaxURLs is the number of URLs of a gateway from which on no listener has a further one; 0 means no maximum.
+	MaxURLs int
 	// Demo is the test page at /demo/; nil means that there is no test page.
 	Demo http.Handler
 	// Echo handles POST /demo/echo of callers that Policy identifies; nil means that the test page has no echo peer.

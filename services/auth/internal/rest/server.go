@@ -66,7 +66,7 @@ func (s server) CreateIceServers(
 	grants, err := s.grant(ctx, credentialRequest{
 		userID:    user,
 		ttl:       seconds(body.TTL),
-		view:      gateway.URLOptions{Host: s.PublicAddr, DTLS: deref(body.Dtls)},
+		view:      gateway.URLOptions{Host: s.PublicAddr, DTLS: deref(body.Dtls), Max: s.MaxURLs},
 		gateways:  filters,
 		parameter: func(i int) string { return fmt.Sprintf("gateways[%d]", i) },
 	})
@@ -169,7 +169,7 @@ func (s server) query(ctx context.Context, q query) ([]grant, error) {
 	if err != nil {
 		return nil, err
 	}
-	view := gateway.URLOptions{Host: s.PublicAddr, DTLS: q.dtls == nil || *q.dtls}
+	view := gateway.URLOptions{Host: s.PublicAddr, DTLS: q.dtls == nil || *q.dtls, Max: s.MaxURLs}
 	d := credentialRequest{userID: user, ttl: seconds(q.ttl), view: view, single: q.single, clampTTL: true}
 	if q.publicAddr != nil {
 		d.view.Host = *q.publicAddr

@@ -67,7 +67,7 @@ func newLoop(p Provider, server *discovery.Server, origin string) (*loop, error)
 		published: map[types.NamespacedName]config.Config{}, restored: map[types.NamespacedName]bool{},
 		meters:    newMeters(),
 		processes: make(chan struct{}, 1), reports: make(chan struct{}, 1)}
-	settings := host.Settings{Program: p.Stunnerd, Origin: origin, Address: p.Address, LastGood: p.lastGood(),
+	settings := host.Settings{Program: p.Stunnerd, Origin: origin, Addresses: p.Addresses, LastGood: p.lastGood(),
 		Logs: p.logs(), Bound: p.Bound, StopGrace: p.StopGrace, Changed: func() { notify(l.processes) },
 		Restarted: l.meters.restarts.Inc, Log: p.Log}
 	if p.DiscoveryAuth == AuthToken {

@@ -204,9 +204,9 @@ func (d *draft) choose(c claim) (int, error) {
 		c.key(), c.network, firstSubstitute, lastSubstitute)
 }
 
-// host returns the host address and the assigned ports in the form in which translations read them.
-func (p *ports) host(address string, all []claim) resource.Host {
-	h := resource.Host{Address: address, Ports: map[resource.ListenerKey]int{},
+// host returns the host addresses and the assigned ports in the form in which translations read them.
+func (p *ports) host(addresses []string, all []claim) resource.Host {
+	h := resource.Host{Addresses: addresses, Ports: map[resource.ListenerKey]int{},
 		Admin: map[types.NamespacedName]resource.AdminPorts{}}
 	for _, c := range all {
 		if c.keeps {

@@ -113,7 +113,7 @@ func TestPortsOfAListenerThatWaitsAreKept(t *testing.T) {
 	b.expect(t, "wanted by another listener", want("g", "a-newcomer", "tcp", 3478), firstSubstitute)
 	b.assign(t, tcp)
 	b.expect(t, "mended", tcp, 3478)
-	if h := b.host("127.0.0.1", []claim{{gateway: tcp.gateway, user: "tcp", keeps: true}}); len(h.Ports) != 0 {
+	if h := b.host([]string{"127.0.0.1"}, []claim{{gateway: tcp.gateway, user: "tcp", keeps: true}}); len(h.Ports) != 0 {
 		t.Errorf("ports %v, want none for a listener of which nothing is known", h.Ports)
 	}
 }

@@ -55,8 +55,8 @@ var ErrInvalidDocuments = errors.New("some documents are invalid: see problems.y
 type Provider struct {
 	// Input is the folder with the YAML files. Output is the output folder.
 	Input, Output string
-	// Address is the IP address of this host to which clients connect.
-	Address string
+	// Addresses are the IP addresses of this host to which clients connect, at most one of each family.
+	Addresses []string
 	// Stunnerd is the path of the dataplane program. If the path is empty, no dataplanes are started, and only the
 	// output folder is written.
 	Stunnerd string

@@ -62,7 +62,7 @@ stringData: {type: ` + marker + `, tls.crt: "-----BEGIN ` + marker + `-----\n", 
 	}
 	var log bytes.Buffer
 	p := Provider{
-		Input: input, Output: output, Address: "192.0.2.10", Options: translate.DefaultOptions(),
+		Input: input, Output: output, Addresses: []string{"192.0.2.10"}, Options: translate.DefaultOptions(),
 		Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	}
 	for range 2 { // the second run compares with the first

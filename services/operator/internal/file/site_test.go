@@ -100,7 +100,7 @@ type site struct {
 
 func newSite(t *testing.T) *site {
 	s := &site{t: t, stop: func() error { return nil }}
-	s.provider = Provider{Input: t.TempDir(), Output: t.TempDir(), Address: "127.0.0.1", Watch: true,
+	s.provider = Provider{Input: t.TempDir(), Output: t.TempDir(), Addresses: []string{"127.0.0.1"}, Watch: true,
 		DiscoveryAddress: freeAddress(t), HealthAddress: freeAddress(t), DiscoveryAuth: AuthToken,
 		StopGrace: 2 * time.Second,
 		Options:   translate.DefaultOptions(), Log: slog.New(slog.DiscardHandler)}

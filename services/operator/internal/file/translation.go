@@ -60,7 +60,7 @@ func (l *loop) translate(r reading, now time.Time) (t translation, err error) {
 	if err := l.ports.assign(all, holds); err != nil {
 		return t, err
 	}
-	t.view = t.view.WithHost(l.ports.host(l.Address, all))
+	t.view = t.view.WithHost(l.ports.host(l.Addresses, all))
 	for _, key := range append(t.view.Gateways(), l.removedGateways(t.view)...) {
 		opt := t.options
 		if opt.Published = l.lastPublished(key); opt.Published == nil {

@@ -20,7 +20,7 @@ import (
 // process.
 const stateVariable = "STUNNER_STATE_DIR"
 
-// addressVariable is the environment variable with the relay address of a dataplane.
+// addressVariable is the environment variable with the relay addresses of a dataplane.
 const addressVariable = "STUNNER_ADDR"
 
 // relaysVariable is the environment variable with the range of ports that a dataplane may use for relay sockets.

@@ -30,8 +30,8 @@ type Settings struct {
 	// Origin is the URL of config discovery. TokenFile is the file with the bearer token for config discovery; "" if no
 	// token is needed.
 	Origin, TokenFile string
-	// Address is the relay address.
-	Address string
+	// Addresses are the relay addresses, at most one of each family.
+	Addresses []string
 	// LastGood is the folder in which dataplanes store their last good configs. Logs is the folder of their log files.
 	LastGood, Logs string
 	// Bound makes the dataplane processes end with the operator, even if the operator is killed.
@@ -85,7 +85,7 @@ func (d *Dataplanes) HasLastGood(key types.NamespacedName) bool {
 // command returns the command that starts the process of a Gateway.
 func (d *Dataplanes) command(key types.NamespacedName) command {
 	env := []string{
-		addressVariable + "=" + d.settings.Address,
+		addressVariable + "=" + strings.Join(d.settings.Addresses, ","),
 		"STUNNER_NAMESPACE=" + key.Namespace,
 		"STUNNER_NAME=" + key.Name,
 		stateVariable + "=" + d.lastGood(key),

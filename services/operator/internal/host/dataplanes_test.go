@@ -21,7 +21,7 @@ func newDataplanes(t *testing.T, change func(*Settings)) *Dataplanes {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := Settings{Program: program, Origin: "http://127.0.0.1:1", Address: "127.0.0.1", LastGood: t.TempDir(), Logs: t.TempDir(),
+	s := Settings{Program: program, Origin: "http://127.0.0.1:1", Addresses: []string{"127.0.0.1"}, LastGood: t.TempDir(), Logs: t.TempDir(),
 		StopGrace: 5 * time.Second, Changed: func() {}, Restarted: func() {}, Log: slog.New(slog.DiscardHandler)}
 	change(&s)
 	d := New(s)

@@ -96,12 +96,12 @@ func (d draft) fromSpec(l *listener) (t told) {
 	return t
 }
 
-// fromHost returns the address of the host on which the file provider runs the dataplane.
+// fromHost returns the addresses of the host on which the file provider runs the dataplane.
 func (d draft) fromHost(l *listener) told {
 	if d.view.Host() == nil {
 		return told{}
 	}
-	return told{hosts: []string{d.view.Host().Address}, port: boundPort(d.view, d.gateway, l)}
+	return told{hosts: d.view.Host().Addresses, port: boundPort(d.view, d.gateway, l)}
 }
 
 // fromLoadBalancer returns the ingress points whose status lists the port of the listener, or else all of them: many

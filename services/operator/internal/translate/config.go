@@ -122,7 +122,7 @@ func routeNames(l *listener) []string {
 func (d draft) relayAddress() string {
 	switch {
 	case d.view.Host() != nil:
-		return d.view.Host().Address
+		return d.view.Host().Addresses[0]
 	case d.annotations.relayDiscovery:
 		return config.NodeAddressPlaceholder
 	}

@@ -186,7 +186,7 @@ func readHost(t testing.TB, data []byte) *resource.Host {
 	}
 	mustUnmarshal(t, data, &text)
 	h := &resource.Host{
-		Address: text.Address, Ports: map[resource.ListenerKey]int{},
+		Addresses: strings.Split(text.Address, ","), Ports: map[resource.ListenerKey]int{},
 		Admin: map[types.NamespacedName]resource.AdminPorts{},
 	}
 	for name, port := range text.Ports {

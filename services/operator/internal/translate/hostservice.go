@@ -10,7 +10,7 @@ import (
 //
 // In the headless model, the backend of a route is the Service of the Gateway itself, so that two clients reach the
 // relays of each other. With the file provider, that Service is rendered and not read. The relays of all dataplanes
-// then have the address of the host, which takes the place of the cluster IP. As in a cluster, the Service exists until
+// then have the addresses of the host, which take the place of the cluster IPs. As in a cluster, the Service exists until
 // the Gateway is gone or belongs to another controller.
 func (b backend) service() *corev1.Service {
 	host := b.view.Host()
@@ -22,6 +22,6 @@ func (b backend) service() *corev1.Service {
 		return nil
 	}
 	s := manifest.Service(manifest.OwnerOf(gw, nil), manifest.Exposure{Name: gw.Name})
-	s.Spec.ClusterIP = host.Address
+	s.Spec.ClusterIP, s.Spec.ClusterIPs = host.Addresses[0], host.Addresses
 	return s
 }

@@ -18,7 +18,9 @@ type requestedAddress struct {
 	value string
 }
 
-func (a requestedAddress) field(name string) string { return fmt.Sprintf("spec.addresses[%d].%s", a.index, name) }
+func (a requestedAddress) field(name string) string {
+	return fmt.Sprintf("spec.addresses[%d].%s", a.index, name)
+}
 
 // requestedAddresses returns the entries of spec.addresses with a value.
 func requestedAddresses(gw *gwapiv1.Gateway) (all []requestedAddress) {

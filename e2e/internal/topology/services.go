@@ -23,6 +23,10 @@ table inet internet {
 		iifname "` + clientLink + `" ip6 daddr fd00::/8 drop
 	}
 	chain nat { type nat hook prerouting priority dstnat; }
+	chain hairpin {
+		type nat hook postrouting priority srcnat;
+		iifname != "` + clientLink + `" ct status dnat masquerade
+	}
 }`
 
 // families are the names of the address families in nftables.
@@ -78,7 +82,7 @@ func (n *Network) NextTranslated() Both[netip.Addr] {
 	return addrs(host(translated, n.nats))
 }
 
-// Translate makes the NAT translate public addresses to private ones.
+// Translate makes the NAT translate public addresses to private ones, for clients and for hosts behind it.
 func (n *Network) Translate(public, private Both[netip.Addr]) error {
 	var rules strings.Builder
 	for family, name := range families {

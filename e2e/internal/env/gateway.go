@@ -174,7 +174,7 @@ func (g *Gateway) newCertificate() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	chain, key, err := authority.Issue(g.public[:]...)
+	chain, key, err := authority.Issue(append(g.requested(), g.public[:]...)...)
 	if err != nil {
 		return "", err
 	}

@@ -209,6 +209,21 @@ func PortOfProcess(port int32, use string) Finding {
 		port, use)
 }
 
+// HostPortTaken means that another Gateway uses the port of the listener on the nodes. user is the part of that Gateway
+// that uses it.
+func HostPortTaken(network string, port int32, user string) Finding {
+	return finding(ReasonPortUnavailable, "%s port %d of the nodes is that of %s, whose pods are in the host network too: "+
+		"use another port, or keep the pods on different nodes with spec.affinity of two Dataplanes", network, port, user)
+}
+
+// HostPortLeft warns that the pods serve no probes or metrics, because another Gateway uses the port on the nodes. use is
+// what the port is for.
+func HostPortLeft(use string, port int32, user, annotation string) string {
+	return fmt.Sprintf("the pods have no %s: tcp port %d of the nodes is that of %s, whose pods are in the host network "+
+		"too: set annotation %s to another port, or keep the pods on different nodes with spec.affinity of two Dataplanes",
+		use, port, user, annotation)
+}
+
 // NameConflict means that an earlier listener has the same name.
 func NameConflict(name string) Finding {
 	return finding(ReasonProtocolConflict,

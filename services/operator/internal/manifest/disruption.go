@@ -14,7 +14,7 @@ import (
 func AlwaysTwoPods(template *stunnerv1.Dataplane) bool {
 	more := func(n *int32) bool { return n != nil && *n > 1 }
 	switch s := template.Spec; {
-	case s.DataplaneResource == stunnerv1.ResourceDaemonSet:
+	case isDaemonSet(s):
 		return false // a drain does not evict its pods
 	case s.Autoscaling != nil:
 		return more(s.Autoscaling.MinReplicas)

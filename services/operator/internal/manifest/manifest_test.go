@@ -3,6 +3,7 @@ package manifest_test
 import (
 	"fmt"
 	"path"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -11,6 +12,8 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/stunner-gateway/stunner/services/api/config"
@@ -271,6 +274,144 @@ func TestAConfigThatDoesNotFitIsShownInPart(t *testing.T) {
 		if shown, _, err := config.Parse([]byte(m.Data[manifest.ConfigMapKey])); err != nil ||
 			len(shown.Listeners) != 1 {
 			t.Errorf("%s: %d listeners, %v", test.name, len(shown.Listeners), err)
+		}
+	}
+}
+
+// Two pods in the host network of one node need the same ports: the scheduler keeps the pods of a Gateway on different
+// nodes, no update starts a pod before another has ended, and the pod that ends leaves its calls to the next one. With
+// autoscaling, pods of a Deployment end without a next one. A pod with a network of its own waits for its calls.
+func TestPodsThatShareTheHostAreReplacedInPlace(t *testing.T) {
+	own := corev1.PodAffinityTerm{TopologyKey: "topology.kubernetes.io/zone"}
+	for _, kind := range []stunnerv1.DataplaneResource{"", stunnerv1.ResourceDeployment, stunnerv1.ResourceDaemonSet} {
+		for _, onHost := range []bool{false, true} {
+			for _, scaling := range []*stunnerv1.Autoscaling{nil, {MaxReplicas: 3}} {
+				for _, unprobed := range []bool{false, true} {
+					spec := stunnerv1.DataplaneSpec{
+						DataplaneResource: kind, HostNetwork: onHost, Autoscaling: scaling, DisableHealthCheck: unprobed,
+						Affinity: &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
+							RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{own},
+						}},
+					}
+					name := fmt.Sprintf("%q, host network %t, scaled %t, without probes %t", kind, onHost, scaling != nil, unprobed)
+					strategy, pod := replacement(t, spec)
+					daemons := kind == stunnerv1.ResourceDaemonSet
+					terms := pod.Spec.Affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution
+					apart := slices.ContainsFunc(terms, func(term corev1.PodAffinityTerm) bool {
+						s, err := metav1.LabelSelectorAsSelector(term.LabelSelector)
+						return err == nil && term.TopologyKey == corev1.LabelHostname && s.Matches(labels.Set(pod.Labels))
+					})
+					if apart != onHost || !reflect.DeepEqual(terms[0], own) {
+						t.Errorf("%s: anti-affinity %v", name, terms)
+					}
+					inPlace := strategy != nil && strategy.MaxSurge.IntValue() == 0 && strategy.MaxUnavailable.IntValue() == 1
+					if inPlace != (onHost && !daemons) {
+						t.Errorf("%s: strategy %v", name, strategy)
+					}
+					handsOver := slices.Contains(pod.Spec.Containers[0].Env, corev1.EnvVar{Name: "STUNNER_HAND_OVER", Value: "true"})
+					if handsOver != (onHost && (daemons || scaling == nil)) {
+						t.Errorf("%s: hands over: %t", name, handsOver)
+					}
+				}
+			}
+		}
+	}
+}
+
+// replacement returns the rolling update of a Deployment, and the pod template.
+func replacement(t *testing.T, spec stunnerv1.DataplaneSpec) (*appsv1.RollingUpdateDeployment, corev1.PodTemplateSpec) {
+	t.Helper()
+	built, err := manifest.Workload{Template: &stunnerv1.Dataplane{Spec: spec}, Image: "relay:1"}.Build(owner)
+	if err != nil {
+		t.Fatal(err)
+	}
+	switch w := built.(type) {
+	case *appsv1.Deployment:
+		return w.Spec.Strategy.RollingUpdate, w.Spec.Template
+	case *appsv1.DaemonSet:
+		return nil, w.Spec.Template
+	}
+	t.Fatalf("%T", built)
+	return nil, corev1.PodTemplateSpec{}
+}
+
+// A pod must not open the default port of the probes before it has its config: another Gateway may use the port.
+func TestProbesStartOnTheirPort(t *testing.T) {
+	for _, test := range []struct {
+		name     string
+		ports    manifest.ProcessPorts
+		disabled bool
+		want     string
+		probed   int32
+	}{
+		{"default", manifest.ProcessPorts{}, false, "", 8086},
+		{"the default is asked for", manifest.ProcessPorts{Health: 8086}, false, "", 8086},
+		{"another one", manifest.ProcessPorts{Health: 8087}, false, "http://:8087", 8087},
+		{"none", manifest.ProcessPorts{Health: 8087}, true, "none", 0},
+	} {
+		template := &stunnerv1.Dataplane{Spec: stunnerv1.DataplaneSpec{DisableHealthCheck: test.disabled}}
+		built, err := manifest.Workload{Template: template, Image: "relay:1", Ports: test.ports}.Build(owner)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, got := built.(*appsv1.Deployment).Spec.Template.Spec.Containers[0], ""
+		for _, e := range c.Env {
+			if e.Name == "STUNNER_HEALTHCHECK_ENDPOINT" {
+				got = e.Value
+			}
+		}
+		if got != test.want {
+			t.Errorf("%s: endpoint %q, want %q", test.name, got, test.want)
+		}
+		for _, probe := range []*corev1.Probe{c.LivenessProbe, c.ReadinessProbe} {
+			if probe == nil {
+				probe = &corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{}}}
+			}
+			if got := probe.HTTPGet.Port.IntVal; got != test.probed {
+				t.Errorf("%s: port %d is probed, want %d", test.name, got, test.probed)
+			}
+		}
+	}
+}
+
+func TestNodesThatNoTwoDataplanesShare(t *testing.T) {
+	selector := func(label, value string) *stunnerv1.Dataplane {
+		patch := fmt.Sprintf(`{"spec":{"nodeSelector":{%q:%q}}}`, label, value)
+		return &stunnerv1.Dataplane{Spec: stunnerv1.DataplaneSpec{PodTemplatePatch: &runtime.RawExtension{Raw: []byte(patch)}}}
+	}
+	affinity := func(operator corev1.NodeSelectorOperator, terms ...[]string) *stunnerv1.Dataplane {
+		required := &corev1.NodeSelector{}
+		for _, values := range terms {
+			required.NodeSelectorTerms = append(required.NodeSelectorTerms, corev1.NodeSelectorTerm{
+				MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "pool", Operator: operator, Values: values}},
+			})
+		}
+		return &stunnerv1.Dataplane{Spec: stunnerv1.DataplaneSpec{Affinity: &corev1.Affinity{
+			NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: required}}}}
+	}
+	anywhere, in := &stunnerv1.Dataplane{}, corev1.NodeSelectorOpIn
+	for _, test := range []struct {
+		name string
+		a, b *stunnerv1.Dataplane
+		want bool
+	}{
+		{"anywhere", anywhere, &stunnerv1.Dataplane{}, false},
+		{"one of them is anywhere", anywhere, selector("pool", "a"), false},
+		{"the same pool", selector("pool", "a"), selector("pool", "a"), false},
+		{"two pools", selector("pool", "a"), selector("pool", "b"), true},
+		{"different labels", selector("pool", "a"), selector("zone", "b"), false},
+		{"selector and affinity", selector("pool", "a"), affinity(in, []string{"b", "c"}), true},
+		{"one pool in common", selector("pool", "b"), affinity(in, []string{"b", "c"}), false},
+		{"one alternative in common", affinity(in, []string{"a"}, []string{"b"}), affinity(in, []string{"c"}, []string{"b"}), false},
+		{"no alternative in common", affinity(in, []string{"a"}, []string{"b"}), affinity(in, []string{"c"}, []string{"d"}), true},
+		{"another operator", selector("pool", "a"), affinity(corev1.NodeSelectorOpNotIn, []string{"a"}), false},
+		{"the patch is none", selector("pool", "a"), &stunnerv1.Dataplane{Spec: stunnerv1.DataplaneSpec{
+			PodTemplatePatch: &runtime.RawExtension{Raw: []byte(`{"spec":1}`)}}}, false},
+	} {
+		for _, pair := range [][2]*stunnerv1.Dataplane{{test.a, test.b}, {test.b, test.a}} {
+			if got := manifest.OnDifferentNodes(pair[0], pair[1]); got != test.want {
+				t.Errorf("%s: %t, want %t", test.name, got, test.want)
+			}
 		}
 	}
 }

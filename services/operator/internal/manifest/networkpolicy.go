@@ -51,10 +51,10 @@ func WithPorts(p *networkingv1.NetworkPolicy, c config.Config, relays config.Por
 	relay.EndPort = new(int32(relays.Last))
 	ports = append(ports, relay)
 	if endpoint := c.Admin.HealthcheckEndpoint; endpoint != nil && *endpoint != "" {
-		ports = append(ports, one(corev1.ProtocolTCP, HealthPort))
+		ports = append(ports, one(corev1.ProtocolTCP, originPort(*endpoint)))
 	}
-	if c.Admin.MetricsEndpoint != "" {
-		ports = append(ports, one(corev1.ProtocolTCP, MetricsPort))
+	if endpoint := c.Admin.MetricsEndpoint; endpoint != "" {
+		ports = append(ports, one(corev1.ProtocolTCP, originPort(endpoint)))
 	}
 	p = p.DeepCopy()
 	p.Spec.Ingress = []networkingv1.NetworkPolicyIngressRule{{Ports: ports}, {

@@ -18,11 +18,19 @@ import (
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
 )
 
-// Ports of the metrics and health check endpoints in a pod.
+// Default ports of the metrics and health check endpoints in a pod.
 const (
 	MetricsPort = 8080
 	HealthPort  = 8086
 )
+
+// ProcessPorts are the TCP ports of the health check and metrics endpoints of a dataplane. 0 means the default port.
+type ProcessPorts struct{ Health, Metrics int32 }
+
+// OrDefault returns the ports with defaults.
+func (p ProcessPorts) OrDefault() ProcessPorts {
+	return ProcessPorts{Health: cmp.Or(p.Health, HealthPort), Metrics: cmp.Or(p.Metrics, MetricsPort)}
+}
 
 // ContainerName is the name of the dataplane container.
 const ContainerName = "stunner-daemon"
@@ -75,7 +83,7 @@ func (w Workload) pod(o Owner) corev1.PodTemplateSpec {
 		Volumes:                       []corev1.Volume{stateInMemory(t.Resources), standbyFiles(o)},
 		ImagePullSecrets:              lastOfEach(t.ImagePullSecrets, secretName),
 		HostNetwork:                   t.HostNetwork,
-		Affinity:                      t.Affinity,
+		Affinity:                      affinity(o, t),
 		Tolerations:                   t.Tolerations,
 		TopologySpreadConstraints:     t.TopologySpreadConstraints,
 		SecurityContext:               orConfined(t.SecurityContext, confinedPod(t.HostNetwork)),
@@ -121,11 +129,13 @@ func (w Workload) container(o Owner, t stunnerv1.DataplaneSpec) corev1.Container
 		c.Command, c.Args = []string{"stunnerd"}, []string{"-w", "--udp-thread-num=16"}
 	}
 	if t.EnableMetricsEndpoint {
-		metrics := corev1.ContainerPort{Name: "metrics-port", ContainerPort: MetricsPort, Protocol: corev1.ProtocolTCP}
+		metrics := corev1.ContainerPort{
+			Name: "metrics-port", ContainerPort: w.Ports.OrDefault().Metrics, Protocol: corev1.ProtocolTCP,
+		}
 		c.Ports = []corev1.ContainerPort{metrics}
 	}
-	if !t.DisableHealthCheck {
-		c.LivenessProbe, c.ReadinessProbe = probe("/live"), probe("/ready")
+	if health := w.Ports.OrDefault().Health; !t.DisableHealthCheck {
+		c.LivenessProbe, c.ReadinessProbe = probe("/live", health), probe("/ready", health)
 		// A process that is not live cannot drain. It is killed at once, and the next process restores its sessions.
 		c.LivenessProbe.TerminationGracePeriodSeconds = new(int64(livenessGrace))
 	}
@@ -170,11 +180,19 @@ func (w Workload) identity(o Owner) []corev1.EnvVar {
 	}
 	if w.Template.Spec.HostNetwork {
 		env = append(env, corev1.EnvVar{Name: "STUNNER_JOURNAL_DIR", Value: journalDir})
-		// An update of a DaemonSet starts the next pod on a node when the former one has ended. The next pod of a Deployment
-		// may be on another node.
-		if w.Template.Spec.DataplaneResource == stunnerv1.ResourceDaemonSet {
+		// The next pod on a node starts when the former one has ended, so the former one must not wait for its calls. With
+		// autoscaling, most pods that end have no next pod on their node.
+		if w.Template.Spec.Autoscaling == nil || isDaemonSet(w.Template.Spec) {
 			env = append(env, corev1.EnvVar{Name: "STUNNER_HAND_OVER", Value: "true"})
 		}
+	}
+	// The endpoint of the probes until the pod gets its config: on a port of another process, stunnerd would not start.
+	switch health := w.Ports.OrDefault().Health; {
+	case w.Template.Spec.DisableHealthCheck:
+		env = append(env, corev1.EnvVar{Name: "STUNNER_HEALTHCHECK_ENDPOINT", Value: "none"})
+	case health != HealthPort:
+		url := fmt.Sprintf("http://:%d", health)
+		env = append(env, corev1.EnvVar{Name: "STUNNER_HEALTHCHECK_ENDPOINT", Value: url})
 	}
 	if w.Template.Spec.RelayPortRange != nil {
 		env = append(env, corev1.EnvVar{Name: "STUNNER_RELAY_PORTS", Value: RelayPorts(w.Template).String()})
@@ -185,6 +203,20 @@ func (w Workload) identity(o Owner) []corev1.EnvVar {
 		env = append(env, corev1.EnvVar{Name: "STUNNER_DRAIN_TIMEOUT", Value: seconds})
 	}
 	return env
+}
+
+// affinity returns the affinity of the pods. With host network, at most one pod of a Gateway runs on a node, because two
+// would need the same ports. The scheduler counts a pod until it has ended, so the next pod waits for a draining one, and
+// no other pod answers its probes. A DaemonSet has the term too, for pods of a former Deployment of the Gateway.
+func affinity(o Owner, t stunnerv1.DataplaneSpec) *corev1.Affinity {
+	if !t.HostNetwork {
+		return t.Affinity
+	}
+	a := cmp.Or(t.Affinity, new(corev1.Affinity)).DeepCopy()
+	a.PodAntiAffinity = cmp.Or(a.PodAntiAffinity, new(corev1.PodAntiAffinity))
+	terms := &a.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution
+	*terms = append(*terms, corev1.PodAffinityTerm{LabelSelector: selector(o), TopologyKey: corev1.LabelHostname})
+	return a
 }
 
 // graceOf returns the termination grace period in seconds, during which the dataplane in a pod drains its calls.
@@ -219,10 +251,10 @@ func fieldRef(path string) *corev1.EnvVarSource {
 	return &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: path}}
 }
 
-func probe(path string) *corev1.Probe {
+func probe(path string, port int32) *corev1.Probe {
 	return &corev1.Probe{
 		ProbeHandler: corev1.ProbeHandler{
-			HTTPGet: &corev1.HTTPGetAction{Path: path, Port: intstr.FromInt32(HealthPort)},
+			HTTPGet: &corev1.HTTPGetAction{Path: path, Port: intstr.FromInt32(port)},
 		},
 		PeriodSeconds:    15,
 		TimeoutSeconds:   1,

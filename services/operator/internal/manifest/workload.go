@@ -7,6 +7,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
@@ -24,6 +25,8 @@ type Workload struct {
 	Secured bool
 	// Unprivileged omits the capabilities of in-kernel forwarding.
 	Unprivileged bool
+	// Ports are the ports of the health check and metrics endpoints.
+	Ports ProcessPorts
 }
 
 // WorkloadName returns the name of the Deployment or DaemonSet of a Gateway: spec.workloadName, or else the name of the
@@ -39,7 +42,7 @@ func (w Workload) Build(o Owner) (resource.Object, error) {
 	if err != nil {
 		return nil, err
 	}
-	if w.Template.Spec.DataplaneResource == stunnerv1.ResourceDaemonSet {
+	if isDaemonSet(w.Template.Spec) {
 		return &appsv1.DaemonSet{
 			TypeMeta:   metav1.TypeMeta{APIVersion: "apps/v1", Kind: "DaemonSet"},
 			ObjectMeta: meta,
@@ -49,8 +52,29 @@ func (w Workload) Build(o Owner) (resource.Object, error) {
 	return &appsv1.Deployment{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "apps/v1", Kind: "Deployment"},
 		ObjectMeta: meta,
-		Spec:       appsv1.DeploymentSpec{Replicas: replicas(w.Template.Spec), Selector: selector(o), Template: pod},
+		Spec: appsv1.DeploymentSpec{
+			Replicas: replicas(w.Template.Spec), Selector: selector(o), Template: pod, Strategy: strategy(w.Template.Spec),
+		},
 	}, nil
+}
+
+func isDaemonSet(spec stunnerv1.DataplaneSpec) bool {
+	return spec.DataplaneResource == stunnerv1.ResourceDaemonSet
+}
+
+// strategy returns the update strategy of a Deployment. With host network, a pod ends before the next one starts, as in
+// an update of a DaemonSet: an additional pod would find no node without a pod of the Gateway. Otherwise the strategy is
+// the default of Kubernetes.
+func strategy(spec stunnerv1.DataplaneSpec) appsv1.DeploymentStrategy {
+	if !spec.HostNetwork {
+		return appsv1.DeploymentStrategy{}
+	}
+	return appsv1.DeploymentStrategy{
+		Type: appsv1.RollingUpdateDeploymentStrategyType,
+		RollingUpdate: &appsv1.RollingUpdateDeployment{
+			MaxSurge: new(intstr.FromInt32(0)), MaxUnavailable: new(intstr.FromInt32(1)),
+		},
+	}
 }
 
 // replicas returns spec.replicas of the Deployment, or nil if the operator must not set the field. With autoscaling, it

@@ -29,6 +29,8 @@ const (
 	annotationNoExternalIPs  = "stunner.l7mp.io/disable-external-ips"
 	annotationRelayDiscovery = "stunner.l7mp.io/enable-relay-address-discovery"
 	annotationTakeOver       = "stunner.l7mp.io/take-over"
+	annotationHealthPort     = "stunner.l7mp.io/health-port"
+	annotationMetricsPort    = "stunner.l7mp.io/metrics-port"
 
 	// Annotations that configure the health check of a load balancer differ between cloud providers. These parts of
 	// their names are common.
@@ -49,6 +51,8 @@ type annotations struct {
 	nodePorts map[string]int32
 	// targetPorts are the ports on which the dataplane pods listen, as requested by an annotation, by listener name.
 	targetPorts map[string]int32
+	// processPorts are the ports of the probes and the metrics in the pod, with defaults.
+	processPorts manifest.ProcessPorts
 	// healthPort is the port of a load balancer's health check; 0 means none.
 	healthPort int32
 	// affinity enables session affinity by client IP.
@@ -73,8 +77,8 @@ const (
 	single
 )
 
-// annotationsOf parses the annotations of a Gateway. It returns a finding for an annotation with an invalid map of
-// ports: if the map were ignored, the ports of a running Gateway could change. Any other invalid value is ignored; for
+// annotationsOf parses the annotations of a Gateway. It returns a finding for an annotation with an invalid port or map
+// of ports: if it were ignored, the ports of a running Gateway could change. Any other invalid value is ignored; for
 // a boolean and for the Service type, a note warns about it.
 func annotationsOf(gw *gwapiv1.Gateway, gc *stunnerv1.GatewayConfig) (annotations, condition.Finding) {
 	texts := map[string]string{}
@@ -101,10 +105,35 @@ func annotationsOf(gw *gwapiv1.Gateway, gc *stunnerv1.GatewayConfig) (annotation
 		// spec.infrastructure.
 		a.healthPort = healthPortOf(manifest.OwnerOf(gw, parameters{config: gc}.defaultAnnotations()).Annotations)
 	}
-	var nodePorts, targetPorts condition.Finding
+	var nodePorts, targetPorts, processPorts condition.Finding
 	a.nodePorts, nodePorts = portsOf(texts, annotationNodePorts)
 	a.targetPorts, targetPorts = portsOf(texts, annotationTargetPorts)
-	return a, first(nodePorts, targetPorts)
+	a.processPorts, processPorts = processPortsOf(texts)
+	return a, first(nodePorts, targetPorts, processPorts)
+}
+
+// processPortsOf returns the ports of the probes and the metrics.
+func processPortsOf(a map[string]string) (manifest.ProcessPorts, condition.Finding) {
+	var p manifest.ProcessPorts
+	for _, one := range []struct {
+		annotation string
+		port       *int32
+	}{{annotationHealthPort, &p.Health}, {annotationMetricsPort, &p.Metrics}} {
+		text := strings.TrimSpace(a[one.annotation])
+		if text == "" {
+			continue
+		}
+		n, err := parsePort(text)
+		if err != nil {
+			return manifest.ProcessPorts{}.OrDefault(), condition.AnnotationInvalid(one.annotation, err)
+		}
+		*one.port = n
+	}
+	if p = p.OrDefault(); p.Health == p.Metrics {
+		err := fmt.Errorf("%d is the port of the probes as well: use another one", p.Metrics)
+		return manifest.ProcessPorts{}.OrDefault(), condition.AnnotationInvalid(annotationMetricsPort, err)
+	}
+	return p, condition.Finding{}
 }
 
 // booleans are the annotations with boolean values.

@@ -10,7 +10,6 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/config"
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
 	"github.com/stunner-gateway/stunner/services/operator/internal/condition"
-	"github.com/stunner-gateway/stunner/services/operator/internal/manifest"
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
@@ -57,20 +56,20 @@ func (d draft) offloadEngine(template stunnerv1.DataplaneSpec) stunnerv1.Offload
 	return template.OffloadEngine
 }
 
-// adminEndpoints returns the URLs of the metrics and health check endpoints. In a pod, the ports are fixed. On a host,
-// the file provider allocates ports for each process.
+// adminEndpoints returns the URLs of the metrics and health check endpoints. In a pod, annotations of the Gateway set the
+// ports. On a host, the file provider allocates ports for each process.
 func (d draft) adminEndpoints(template stunnerv1.DataplaneSpec) (metrics string, health *string) {
 	if host := d.view.Host(); host != nil {
 		ports := host.Admin[resource.KeyOf(d.gateway)]
 		return loopback(ports.Metrics, "/metrics"), new(loopback(ports.Health, ""))
 	}
 	if template.EnableMetricsEndpoint {
-		metrics = fmt.Sprintf("http://:%d/metrics", manifest.MetricsPort)
+		metrics = fmt.Sprintf("http://:%d/metrics", d.annotations.processPorts.Metrics)
 	}
 	if template.DisableHealthCheck {
 		return metrics, new("")
 	}
-	return metrics, new(fmt.Sprintf("http://:%d", manifest.HealthPort))
+	return metrics, new(fmt.Sprintf("http://:%d", d.annotations.processPorts.Health))
 }
 
 func loopback(port int, path string) string {

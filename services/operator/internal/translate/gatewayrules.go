@@ -258,8 +258,11 @@ func (d draft) workloadNameFree() condition.Finding {
 	return condition.Finding{}
 }
 
-// older reports whether a was created before b. If the creation times are equal, the first one by name counts as older.
-func older(a, b *gwapiv1.Gateway) bool {
+// older reports whether a was created before b. If the creation times are equal, the first one by namespace and name
+// counts as older.
+func older(a, b *gwapiv1.Gateway) bool { return compareAge(a, b) < 0 }
+
+func compareAge(a, b *gwapiv1.Gateway) int {
 	created := a.CreationTimestamp.Compare(b.CreationTimestamp.Time)
-	return cmp.Or(created, cmp.Compare(a.Name, b.Name)) < 0
+	return cmp.Or(created, cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 }

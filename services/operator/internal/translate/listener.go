@@ -10,7 +10,6 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/config"
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
 	"github.com/stunner-gateway/stunner/services/operator/internal/condition"
-	"github.com/stunner-gateway/stunner/services/operator/internal/manifest"
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
@@ -83,16 +82,18 @@ func (l *listener) served() bool {
 
 // listenersOf translates the listeners of a Gateway. It ignores the field hostname, because TURN has nothing like the
 // Host header of HTTP.
-func listenersOf(v *resource.View, gw *gwapiv1.Gateway, targetPorts map[string]int32, p parameters) []*listener {
+func listenersOf(
+	v *resource.View, gw *gwapiv1.Gateway, a annotations, p parameters, onNodes hostPorts,
+) []*listener {
 	var listeners []*listener
-	taken := processPorts(v, p)
+	taken := processPorts(v, a, p)
 	for _, spec := range gw.Spec.Listeners {
 		protocol, shortName := protocolOf(spec.Protocol)
 		l := &listener{spec: spec, protocol: protocol, deprecated: []condition.Finding{shortName}}
-		l.target = cmp.Or(targetPorts[l.name()], int32(spec.Port))
+		l.target = cmp.Or(a.targetPorts[l.name()], int32(spec.Port))
 		l.conflict = conflictRules.firstFinding(conflictCheck{l, listeners})
 		conflict := l.conflict.As(condition.ReasonPortUnavailable)
-		l.accepted = first(listenerRules.firstFinding(l), l.avoidsProcessPorts(taken), conflict)
+		l.accepted = first(listenerRules.firstFinding(l), l.avoidsProcessPorts(taken), l.avoidsHostPorts(onNodes), conflict)
 
 		var unroutable condition.Finding
 		var certs certificates
@@ -139,16 +140,16 @@ func tlsTerminated(l *listener) condition.Finding {
 
 // processPorts returns the TCP ports of the health check and metrics endpoints in a pod, with their purpose for
 // messages. It returns none for the file provider, which assigns different ports to endpoints and listeners.
-func processPorts(v *resource.View, p parameters) map[int32]string {
+func processPorts(v *resource.View, a annotations, p parameters) map[int32]string {
 	if v.Host() != nil || p.dataplane == nil {
 		return nil
 	}
 	taken := map[int32]string{}
 	if !p.dataplane.Spec.DisableHealthCheck {
-		taken[manifest.HealthPort] = "probes"
+		taken[a.processPorts.Health] = "probes"
 	}
 	if p.dataplane.Spec.EnableMetricsEndpoint {
-		taken[manifest.MetricsPort] = "metrics"
+		taken[a.processPorts.Metrics] = "metrics"
 	}
 	return taken
 }

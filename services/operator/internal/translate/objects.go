@@ -19,7 +19,7 @@ func (d draft) workloadOf() (resource.Object, condition.Finding) {
 	workload, err := manifest.Workload{
 		Template: d.parameters.dataplane, Image: d.opt.Image,
 		ConfigOrigin: d.opt.DiscoveryAddress, Secured: d.opt.DiscoverySecured,
-		Unprivileged: d.offloadDeniedBy() != "",
+		Unprivileged: d.offloadDeniedBy() != "", Ports: d.annotations.processPorts,
 	}.Build(d.owner)
 	if err != nil {
 		return nil, condition.PodTemplateInvalid(d.parameters.dataplane.Name)

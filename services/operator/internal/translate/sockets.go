@@ -26,7 +26,7 @@ func Sockets(v *resource.View, key types.NamespacedName, opt Options) (sockets [
 	}
 	p, _ := parametersOf(v, gw, class, opt)
 	a, _ := annotationsOf(gw, p.config)
-	for _, l := range listenersOf(v, gw, a.targetPorts, p) {
+	for _, l := range listenersOf(v, gw, a, p, nil) {
 		switch {
 		case l.served():
 			sockets = append(sockets, Socket{Listener: l.name(), Network: l.network(), Port: int32(l.spec.Port)})

@@ -1,0 +1,142 @@
+package translate
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
+	"github.com/stunner-gateway/stunner/services/operator/internal/condition"
+	"github.com/stunner-gateway/stunner/services/operator/internal/manifest"
+	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
+)
+
+// Gateways whose pods run in the host network share the ports of the nodes. The older Gateway keeps a port that two of
+// them need:
+//
+//   - A listener on a port of an older Gateway is not served.
+//   - If the port of the probes or the metrics is taken, the pods have none, and a note says so. The Gateway is served,
+//     because a probe that another process answers proves nothing, and calls do not need it.
+//
+// Two Gateways are left out if node affinity keeps their pods on different nodes.
+
+// hostPort is a port of the nodes.
+type hostPort struct {
+	network string // udp or tcp
+	number  int32
+}
+
+// hostPorts are the ports of nodes that other Gateways use, with the part of the Gateway that uses them, for messages.
+type hostPorts map[hostPort]string
+
+// takenHostPorts returns the ports that older Gateways use on the nodes of a Gateway. It returns none if the pods of the
+// Gateway are not in the host network, or are not managed by the operator.
+func takenHostPorts(v *resource.View, gw *gwapiv1.Gateway, p parameters, a annotations, opt Options) hostPorts {
+	if v.Host() != nil || p.dataplane == nil || !p.dataplane.Spec.HostNetwork || a.unmanaged {
+		return nil
+	}
+	taken := hostPorts{}
+	for _, other := range gatewaysOnHosts(v) {
+		if !older(other, gw) {
+			continue
+		}
+		class, _ := classOf(v, other, opt)
+		if class == nil {
+			continue
+		}
+		theirs, found := parametersOf(v, other, class, opt)
+		b, _ := annotationsOf(other, theirs.config)
+		if !found.OK() || b.unmanaged || !theirs.dataplane.Spec.HostNetwork ||
+			manifest.OnDifferentNodes(p.dataplane, theirs.dataplane) {
+			continue
+		}
+		taken.add(v, gw.Namespace, other, theirs, b)
+	}
+	return taken
+}
+
+// gatewaysOnHosts returns the Gateways that may have a Dataplane with host network, the oldest first. A GatewayConfig
+// that names Dataplane "default" may have that of the class, see dataplaneFor.
+func gatewaysOnHosts(v *resource.View) (list []*gwapiv1.Gateway) {
+	for _, name := range v.Dataplanes() {
+		if d := v.Dataplane(name); name != stunnerv1.DefaultDataplane && (d == nil || !d.Spec.HostNetwork) {
+			continue
+		}
+		for config := range v.ConfigsOfDataplane(name) {
+			sets := []resource.Set{v.GatewaysOfConfig(config)}
+			for class := range v.ClassesOfConfig(config) {
+				sets = append(sets, v.GatewaysOfClass(class.Name))
+			}
+			for _, set := range sets {
+				for key := range set {
+					if gw := v.Gateway(key); gw != nil {
+						list = append(list, gw)
+					}
+				}
+			}
+		}
+	}
+	slices.SortFunc(list, compareAge)
+	return list
+}
+
+// add adds the ports of a Gateway. The oldest Gateway with a port remains. A Gateway of another namespace than the reader
+// of the message is not named, because the reader may have no right to see it.
+func (h hostPorts) add(v *resource.View, reader string, gw *gwapiv1.Gateway, p parameters, a annotations) {
+	name := "a Gateway of another namespace"
+	if gw.Namespace == reader {
+		name = "Gateway " + resource.KeyOf(gw).String()
+	}
+	use := func(network string, number int32, format string, args ...any) {
+		if _, taken := h[hostPort{network, number}]; !taken {
+			h[hostPort{network, number}] = fmt.Sprintf(format, args...) + name
+		}
+	}
+	for _, l := range gw.Spec.Listeners {
+		if protocol, _ := protocolOf(l.Protocol); protocol != "" {
+			port := cmp.Or(a.targetPorts[string(l.Name)], int32(l.Port))
+			use(protocol.Network(), port, "listener %q of ", l.Name)
+		}
+	}
+	for port, purpose := range processPorts(v, a, p) {
+		use("tcp", port, "the %s of ", purpose)
+	}
+}
+
+// avoidsHostPorts rejects a listener on a port of the nodes that an older Gateway uses.
+func (l *listener) avoidsHostPorts(taken hostPorts) condition.Finding {
+	if user, clash := taken[hostPort{l.network(), l.target}]; clash {
+		return condition.HostPortTaken(l.network(), l.target, user)
+	}
+	return condition.Finding{}
+}
+
+// leaveHostPorts removes probes and metrics from the Dataplane of the Gateway if an older Gateway uses their ports on the
+// nodes. It returns notes about that.
+func (d *draft) leaveHostPorts(taken hostPorts) (notes []string) {
+	ports := d.annotations.processPorts
+	for _, p := range []struct {
+		use, annotation string
+		port            int32
+		served          func(*stunnerv1.DataplaneSpec) bool
+		remove          func(*stunnerv1.DataplaneSpec)
+	}{
+		{"probes", annotationHealthPort, ports.Health,
+			func(s *stunnerv1.DataplaneSpec) bool { return !s.DisableHealthCheck },
+			func(s *stunnerv1.DataplaneSpec) { s.DisableHealthCheck = true }},
+		{"metrics", annotationMetricsPort, ports.Metrics,
+			func(s *stunnerv1.DataplaneSpec) bool { return s.EnableMetricsEndpoint },
+			func(s *stunnerv1.DataplaneSpec) { s.EnableMetricsEndpoint = false }},
+	} {
+		user, clash := taken[hostPort{"tcp", p.port}]
+		if !clash || !p.served(&d.parameters.dataplane.Spec) {
+			continue
+		}
+		d.parameters.dataplane = d.parameters.dataplane.DeepCopy()
+		p.remove(&d.parameters.dataplane.Spec)
+		notes = append(notes, condition.HostPortLeft(p.use, p.port, user, p.annotation))
+	}
+	return notes
+}

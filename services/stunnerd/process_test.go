@@ -77,6 +77,13 @@ func startWith(t *testing.T, change func(*config.Config), flags ...string) *proc
 
 // launch starts the program and waits until it is ready.
 func (p *process) launch(flags ...string) {
+	p.t.Helper()
+	p.begin(flags...)
+	p.within("ready", func() bool { return p.code("/ready") == http.StatusOK })
+}
+
+// begin starts the program.
+func (p *process) begin(flags ...string) {
 	t := p.t
 	t.Helper()
 	var err error
@@ -105,7 +112,6 @@ func (p *process) launch(flags ...string) {
 			t.Logf("log of stunnerd, its beginning:\n%.4000s", p.said())
 		}
 	})
-	p.within("ready", func() bool { return p.code("/ready") == http.StatusOK })
 }
 
 // config writes the config of the program and returns the name of its file.

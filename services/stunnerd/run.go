@@ -108,6 +108,10 @@ func newDaemon(o options, source discovery.Source, levels *telemetry.Levels, log
 	if _, ok := source.(discovery.Reporter); ok {
 		forwards = o.addresses[0]
 	}
+	endpoints, err := openProbes(o, log)
+	if err != nil {
+		return nil, err
+	}
 	begun := time.Now()
 	folder, err := o.journalFolder()
 	if err != nil {
@@ -128,11 +132,12 @@ func newDaemon(o options, source discovery.Source, levels *telemetry.Levels, log
 		Journal: sessions, Restored: saved, Log: telemetry.Scope(log, "turn"),
 	})
 	if err != nil {
+		endpoints.Close()
 		return nil, errors.Join(err, sessions.Close())
 	}
 	d := &daemon{
 		options: o, levels: levels, log: telemetry.Scope(log, "stunnerd"), journal: sessions, server: srv,
-		endpoints: admin.NewEndpoints(telemetry.Scope(log, "admin")),
+		endpoints: endpoints,
 	}
 	listeners := func() []config.Listener { return srv.Running().Listeners }
 	access := admin.Access{Anywhere: o.from == fromAny, Users: o.showUsers}
@@ -151,6 +156,22 @@ func newDaemon(o options, source discovery.Source, levels *telemetry.Levels, log
 		Forwarding: srv.Forwarding, Journal: srv.Journal, Config: d.config}
 	d.registry = telemetry.NewRegistry(collector)
 	return d, nil
+}
+
+// openProbes opens the endpoint of the probes of a process that follows its config. If another process has the port,
+// openProbes returns an error: otherwise the other process would answer the probes of this one. It is called before the
+// journal is opened, because a process that ends at once must not count as an attempt to restore the sessions.
+func openProbes(o options, log *slog.Logger) (*admin.Endpoints, error) {
+	endpoints := admin.NewEndpoints(telemetry.Scope(log, "admin"))
+	if !o.watch {
+		return endpoints, nil
+	}
+	starting := telemetry.Health{Ready: func() error { return errors.New("stunnerd not ready: it starts") }}
+	err := endpoints.Set(healthEndpoint(o.probes, func(string) http.Handler { return starting }))
+	if err != nil {
+		return nil, fmt.Errorf("%w: free the port, or set --healthcheck-endpoint to another port or to none", err)
+	}
+	return endpoints, nil
 }
 
 // config returns the state of the running config for the metrics.
@@ -174,7 +195,7 @@ func (d *daemon) serve(ctx, replaced context.Context) error {
 	})
 	if d.watch {
 		if err := d.endpoints.Set(d.health(d.options.probes)); err != nil {
-			d.log.Warn("cannot serve probes until a config sets their URL", "error", err)
+			return err
 		}
 		group.Go(func() error { return d.follower.Run(following) })
 	} else if err := d.follower.Once(ctx); err != nil {
@@ -199,8 +220,10 @@ func (d *daemon) applied(c config.Config) error {
 		admin.Endpoint{Name: "metrics", URL: c.Admin.MetricsEndpoint, Port: admin.MetricsPort, Handler: d.metrics})
 }
 
-func (d *daemon) health(url string) admin.Endpoint {
-	return admin.Endpoint{Name: "healthcheck", URL: url, Port: admin.HealthPort, Handler: d.probes}
+func (d *daemon) health(url string) admin.Endpoint { return healthEndpoint(url, d.probes) }
+
+func healthEndpoint(url string, handler func(path string) http.Handler) admin.Endpoint {
+	return admin.Endpoint{Name: "healthcheck", URL: url, Port: admin.HealthPort, Handler: handler}
 }
 
 func (d *daemon) probes(string) http.Handler {

@@ -85,8 +85,8 @@ func NewEndpoints(log *slog.Logger) *Endpoints {
 	return &Endpoints{log: log, open: map[string]*endpoint{}}
 }
 
-// Set opens, moves and closes endpoints so that exactly the wanted endpoints are open. The error names the endpoints
-// that failed.
+// Set opens, moves and closes endpoints so that exactly the wanted endpoints are open, with their handlers. The error names
+// the endpoints that failed.
 func (e *Endpoints) Set(wanted ...Endpoint) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -108,7 +108,7 @@ func (e *Endpoints) Set(wanted ...Endpoint) error {
 		case old.address != address:
 			moved = append(moved, w)
 			continue
-		case old.URL != w.URL:
+		default:
 			old.URL = w.URL
 			old.handler.Store(new(w.Handler(path)))
 		}

@@ -27,7 +27,7 @@ import (
 // gatewayLabel is the label of dataplane pods with the name of their Gateway.
 const gatewayLabel = "stunner.l7mp.io/related-gateway-name"
 
-// Ports of the endpoints of a dataplane pod.
+// Default ports of the endpoints of a dataplane pod.
 const (
 	healthPort  = 8086
 	metricsPort = 8080
@@ -379,9 +379,10 @@ func (c *inCluster) dataplanes(g *Gateway) (list []Dataplane, err error) {
 		if p.Terminating() || p.Process() == nil {
 			continue
 		}
+		health, metrics := g.endpointPorts()
 		base := "http://" + net.JoinHostPort(p.Addrs()[0].String(), "") // which ends with a colon
 		list = append(list, Dataplane{
-			Name: p.Name(), ID: p.Name(), Admin: base + strconv.Itoa(healthPort), Metrics: base + strconv.Itoa(metricsPort) + "/metrics",
+			Name: p.Name(), ID: p.Name(), Admin: base + strconv.Itoa(health), Metrics: base + strconv.Itoa(metrics) + "/metrics",
 			Addrs: p.Addrs(), Crash: p.Crash, Net: c.network(p.Addrs()[0]),
 			Stop: func(ctx context.Context) error {
 				return c.client.CoreV1().Pods(g.Namespace).Delete(ctx, p.Name(), metav1.DeleteOptions{})

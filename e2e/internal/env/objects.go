@@ -147,7 +147,7 @@ metadata:
   annotations: {%s}
 spec:
   gatewayClassName: %s
-`, g.Name, g.Namespace, e.Shape.place().annotation, e.class)
+`, g.Name, g.Namespace, g.annotations(), e.class)
 	if addresses := g.requested(); len(addresses) > 0 {
 		text.WriteString("  addresses:\n")
 		for _, a := range addresses {
@@ -163,6 +163,24 @@ spec:
 		fmt.Fprintf(&text, "  - {name: %s, port: %d, protocol: %s%s}\n", l.Name, l.port, l.Protocol, tls)
 	}
 	return text.String()
+}
+
+// annotations returns the annotations of the Gateway. On nodes that pods of several Gateways share, each Gateway has other
+// ports of the endpoints.
+func (g *Gateway) annotations() string {
+	text := g.env.Shape.place().annotation
+	if health, metrics := g.endpointPorts(); health != healthPort {
+		text += fmt.Sprintf(", stunner.l7mp.io/health-port: \"%d\", stunner.l7mp.io/metrics-port: \"%d\"", health, metrics)
+	}
+	return text
+}
+
+// endpointPorts returns the ports of the endpoints of the dataplane pods.
+func (g *Gateway) endpointPorts() (health, metrics int) {
+	if !g.env.Shape.place().hostNetwork {
+		return healthPort, metricsPort
+	}
+	return healthPort + g.number, metricsPort + g.number
 }
 
 // routeYAML returns the UDPRoute of the listeners that share a route.

@@ -2,7 +2,7 @@
 // scheduler and the kubelets of some nodes do, as far as the pods of the product can see it: binding, environment,
 // volumes, probes, restarts, termination and status.
 //
-//	kubelet.go  the watch of pods, binding
+//	kubelet.go  the watch of pods, scheduling
 //	pod.go      the life of one pod
 //	volume.go   volumes as folders, and the environment
 package kubelet
@@ -20,6 +20,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
@@ -61,30 +62,42 @@ type Kubelet struct {
 
 	mu   sync.Mutex
 	pods map[types.UID]*Pod
+	// waiting are the pods that no node can have yet.
+	waiting map[types.UID]*corev1.Pod
 }
 
 // Start watches pods until Stop.
 func Start(o Options) *Kubelet {
 	ctx, stop := context.WithCancel(context.Background())
-	k := &Kubelet{Options: o, stop: stop, pods: map[types.UID]*Pod{}}
+	k := &Kubelet{Options: o, stop: stop, pods: map[types.UID]*Pod{}, waiting: map[types.UID]*corev1.Pod{}}
 	for _, namespace := range o.Namespaces {
 		factory := informers.NewSharedInformerFactoryWithOptions(o.Client, 0, informers.WithNamespace(namespace))
 		core := factory.Core().V1()
-		k.handle(core.Pods().Informer(), func(object any) { k.observe(ctx, object.(*corev1.Pod)) })
+		k.handle(core.Pods().Informer(), func(object any) { k.observe(ctx, object.(*corev1.Pod)) }, k.forget)
 		refresh := func(any) { k.refresh(ctx, namespace) }
-		k.handle(core.ConfigMaps().Informer(), refresh)
-		k.handle(core.Secrets().Informer(), refresh)
+		k.handle(core.ConfigMaps().Informer(), refresh, nil)
+		k.handle(core.Secrets().Informer(), refresh, nil)
 		factory.Start(ctx.Done())
 		k.running.Go(func() { <-ctx.Done(); factory.Shutdown() })
 	}
 	return k
 }
 
-func (k *Kubelet) handle(informer cache.SharedIndexInformer, changed func(any)) {
+func (k *Kubelet) handle(informer cache.SharedIndexInformer, changed, deleted func(any)) {
 	// The informer has not been started, so that no error is possible.
 	_, _ = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc: changed, UpdateFunc: func(_, now any) { changed(now) },
+		AddFunc: changed, UpdateFunc: func(_, now any) { changed(now) }, DeleteFunc: deleted,
 	})
+}
+
+// forget forgets a pod that was deleted before it had a node. The API server deletes such a pod at once.
+func (k *Kubelet) forget(object any) {
+	if last, missed := object.(cache.DeletedFinalStateUnknown); missed {
+		object = last.Obj
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	delete(k.waiting, object.(*corev1.Pod).UID)
 }
 
 // Stop kills all processes and ends the watches.
@@ -98,6 +111,7 @@ func (k *Kubelet) observe(ctx context.Context, pod *corev1.Pod) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	p := k.pods[pod.UID]
+	delete(k.waiting, pod.UID)
 	switch {
 	case p != nil:
 		if pod.DeletionTimestamp != nil {
@@ -106,27 +120,69 @@ func (k *Kubelet) observe(ctx context.Context, pod *corev1.Pod) {
 	case pod.DeletionTimestamp != nil:
 		k.running.Go(func() { k.remove(ctx, pod) })
 	case pod.Spec.NodeName == "":
-		p = newPod(k, pod, k.node(pod))
-		k.pods[pod.UID] = p
-		k.running.Go(func() { p.run(ctx) })
+		k.schedule(ctx, pod)
 	}
 }
 
+// schedule starts a pod on a node, or later when a node can have it.
+func (k *Kubelet) schedule(ctx context.Context, pod *corev1.Pod) {
+	node := k.node(pod)
+	if node == "" {
+		k.waiting[pod.UID] = pod
+		return
+	}
+	p := newPod(k, pod, node)
+	k.pods[pod.UID] = p
+	k.running.Go(func() {
+		p.run(ctx)
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		for _, next := range slices.SortedFunc(maps.Values(k.waiting), func(a, b *corev1.Pod) int {
+			return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
+		}) {
+			delete(k.waiting, next.UID)
+			if ctx.Err() == nil {
+				k.schedule(ctx, next)
+			}
+		}
+	})
+}
+
 // node returns the node for a pod: the one with the fewest pods with the same labels, as the default constraints of the
-// scheduler spread them, and of these the one with the fewest pods.
+// scheduler spread them, and of these the one with the fewest pods. It returns "" if anti-affinity excludes all nodes.
 func (k *Kubelet) node(pod *corev1.Pod) string {
-	same, all := map[string]int{}, map[string]int{}
+	same, all, excluded := map[string]int{}, map[string]int{}, map[string]bool{}
 	for _, p := range k.pods {
 		if p.ended() {
 			continue
 		}
 		all[p.node]++
+		// A terminating pod counts too.
+		if excludes(pod, p.spec) || excludes(p.spec, pod) {
+			excluded[p.node] = true
+		}
 		if p.spec.Namespace == pod.Namespace && maps.Equal(p.spec.Labels, pod.Labels) && !p.Terminating() {
 			same[p.node]++
 		}
 	}
-	return slices.MinFunc(k.Nodes, func(a, b string) int {
+	nodes := slices.DeleteFunc(slices.Clone(k.Nodes), func(n string) bool { return excluded[n] })
+	if len(nodes) == 0 {
+		return ""
+	}
+	return slices.MinFunc(nodes, func(a, b string) int {
 		return cmp.Or(same[a]-same[b], all[a]-all[b])
+	})
+}
+
+// excludes reports whether the required anti-affinity of a pod keeps another one from its node.
+func excludes(pod, other *corev1.Pod) bool {
+	if pod.Spec.Affinity == nil || pod.Spec.Affinity.PodAntiAffinity == nil || pod.Namespace != other.Namespace {
+		return false
+	}
+	terms := pod.Spec.Affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution
+	return slices.ContainsFunc(terms, func(t corev1.PodAffinityTerm) bool {
+		s, err := metav1.LabelSelectorAsSelector(t.LabelSelector)
+		return err == nil && t.TopologyKey == corev1.LabelHostname && s.Matches(labels.Set(other.Labels))
 	})
 }
 

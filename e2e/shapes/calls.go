@@ -20,10 +20,10 @@ func callsSurviveEvent(ctx context.Context, e *env.Env) error {
 	return err
 }
 
-// surviving returns the calls that an event must not end. Connections end with their process, which a folder replaces
-// in an update.
+// surviving returns the calls that an event must not end. Connections end with their process. An update in the network of a
+// host replaces it: a folder at once, a pod when its connections have ended or its grace period is over.
 func surviving(s env.Shape, event env.Value) func(env.Calls) env.Calls {
-	if event == env.Crash || event == env.Update && s.Is(env.Folder) {
+	if event == env.Crash || event == env.Update && s.InHostNetwork() {
 		return env.Calls.OverUDP
 	}
 	return env.Calls.All

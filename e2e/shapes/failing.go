@@ -16,10 +16,7 @@ type Failing struct {
 }
 
 // FailingCells are the cells that fail. A row is removed when the behaviour holds in its shapes.
-var FailingCells = []Failing{
-	// The pods of a Deployment in the host network are replaced while those before them have the ports.
-	{"UpdateAdmitsNewCalls", values(env.HostNetwork, env.APIServer), nil, "error 508|is not updated"},
-}
+var FailingCells = []Failing{}
 
 func values(list ...env.Value) []env.Value { return list }
 

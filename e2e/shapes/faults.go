@@ -22,6 +22,9 @@ const (
 	// pause is the time between two new calls during an update, and before a client tries again that was refused. A pod may
 	// get SIGTERM before the nodes send new clients elsewhere.
 	pause = time.Second
+	// inPlace is the longest time without new calls while a dataplane in the network of a host is replaced: the grace period
+	// of its pod, if it has calls over connections, and the start of the next process.
+	inPlace = 20 * time.Second
 )
 
 // Ports of clients whose datagrams move between pods. Each behaviour has its own, because a client that returns to a pod
@@ -234,11 +237,15 @@ func drainKeepsCalls(ctx context.Context, e *env.Env) error {
 
 // updateAdmitsNewCalls updates the dataplanes while clients call again and again.
 func updateAdmitsNewCalls(ctx context.Context, e *env.Env) error {
+	var gap time.Duration
+	if e.Shape.InHostNetwork() {
+		gap = inPlace
+	}
 	return during(ctx, e, surviving(e.Shape, env.Update), func(ctx context.Context) error {
 		calling, stop := context.WithCancel(ctx)
 		refused := make(chan error)
 		for _, l := range e.Listeners() {
-			go func() { refused <- callRepeatedly(calling, l) }()
+			go func() { refused <- callRepeatedly(calling, l, gap) }()
 		}
 		err := e.Update(ctx)
 		stop()
@@ -249,15 +256,21 @@ func updateAdmitsNewCalls(ctx context.Context, e *env.Env) error {
 	})
 }
 
-// callRepeatedly makes new calls until ctx ends. It returns an error if two in succession fail.
-func callRepeatedly(ctx context.Context, l *env.Listener) (err error) {
-	var before error
+// callRepeatedly makes new calls until ctx ends. It returns an error if two in succession fail, and a gap has passed since
+// the first one of those that fail in succession.
+func callRepeatedly(ctx context.Context, l *env.Listener, gap time.Duration) (err error) {
+	var failing time.Time
 	for ctx.Err() == nil {
+		begun := time.Now()
 		now := l.TryPeer(ctx, l.Peers()[0])
-		if now != nil && before != nil && ctx.Err() == nil {
-			err = fmt.Errorf("two new calls in succession during the update fail: %w", now)
+		switch {
+		case now == nil:
+			failing = time.Time{}
+		case failing.IsZero():
+			failing = begun
+		case time.Since(failing) > gap && ctx.Err() == nil:
+			err = fmt.Errorf("new calls during the update fail, for %s: %w", time.Since(failing).Round(time.Millisecond), now)
 		}
-		before = now
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():

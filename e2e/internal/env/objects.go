@@ -70,7 +70,10 @@ spec:
 // dataplaneYAML returns the Dataplane with an image and a number of pods.
 func (e *Env) dataplaneYAML(image string, pods int) string {
 	var spec strings.Builder
+	grace := 60
 	if e.Shape.place().hostNetwork {
+		// Calls over connections keep a pod, and the next one of its node waits, until the grace period is over.
+		grace = 5
 		spec.WriteString("  hostNetwork: true\n")
 	}
 	if engine := map[Value]string{TC: "TC", XDP: "XDP"}[e.Shape[MediaPath]]; engine != "" {
@@ -84,9 +87,9 @@ spec:
   image: %s
   replicas: %d
   enableMetricsEndpoint: true
-  terminationGracePeriodSeconds: 60
+  terminationGracePeriodSeconds: %d
   service: {%s}
-%s`, e.class, image, pods, e.ipFamilies(), spec.String())
+%s`, e.class, image, pods, grace, e.ipFamilies(), spec.String())
 }
 
 // ipFamilies returns the fields of a Service that select the families of the shape.

@@ -126,11 +126,11 @@ var serviceRules = []Rule{
 // publicSessions checks that a Service does not expose the lists of sessions and refusals, which are on the port of the
 // probes.
 func (g *Gateway) publicSessions(svc *corev1.Service) []Finding {
-	if g.Dataplane == nil || !exposes(svc, healthPort) || !slices.Contains(g.Dataplane.Spec.Args, "--sessions-from=any") {
+	if g.Dataplane == nil || !exposes(svc, g.healthPort()) || !slices.Contains(g.Dataplane.Spec.Args, "--sessions-from=any") {
 		return nil
 	}
 	return []Finding{{
-		Severity: Warning, Object: ref("Service", svc), Field: fmt.Sprintf("spec.ports[%d]", healthPort),
+		Severity: Warning, Object: ref("Service", svc), Field: fmt.Sprintf("spec.ports[%d]", g.healthPort()),
 		Problem: "the port is public, and --sessions-from=any of Dataplane " + g.Dataplane.Name +
 			" shows sessions and refusals to everybody",
 		Remedy:  "remove --sessions-from=any from spec.args of the Dataplane: load balancers need /live and /ready only",
@@ -155,8 +155,16 @@ func (g *Gateway) requestsAddress() bool {
 	return slices.ContainsFunc(g.Spec.Addresses, func(a gwapiv1.GatewaySpecAddress) bool { return a.Value != "" })
 }
 
-// healthPort is the port of the probes in a pod.
-const healthPort = 8086
+// annotationHealthPort sets the port of the probes in a pod.
+const annotationHealthPort = "stunner.l7mp.io/health-port"
+
+// healthPort returns the port of the probes in a pod. The operator refuses an annotation that is no port.
+func (g *Gateway) healthPort() int32 {
+	if port, err := strconv.ParseUint(strings.TrimSpace(g.annotation(annotationHealthPort)), 10, 16); err == nil && port > 0 {
+		return int32(port)
+	}
+	return 8086
+}
 
 // healthCheck checks the annotations that configure the health check of a load balancer.
 func (g *Gateway) healthCheck(svc *corev1.Service) []Finding {
@@ -177,20 +185,20 @@ func (g *Gateway) healthCheck(svc *corev1.Service) []Finding {
 		f.Severity, f.Field = Warning, "metadata.annotations"
 		f.Problem = "a Network Load Balancer checks the health of UDP ports over TCP, and no TCP port of the pods answers " +
 			"by default: it may forward no UDP"
-		f.Remedy = "set on the Gateway the annotations service.beta.kubernetes.io/aws-load-balancer-healthcheck-port: \"8086\", " +
-			"-healthcheck-protocol: HTTP and -healthcheck-path: /live"
+		f.Remedy = fmt.Sprintf("set on the Gateway the annotations service.beta.kubernetes.io/aws-load-balancer-healthcheck-port: \"%d\", "+
+			"-healthcheck-protocol: HTTP and -healthcheck-path: /live", g.healthPort())
 	case port == 0:
 		return nil
-	case port == healthPort && g.Dataplane != nil && g.Dataplane.Spec.DisableHealthCheck:
+	case port == g.healthPort() && g.Dataplane != nil && g.Dataplane.Spec.DisableHealthCheck:
 		f.Problem = fmt.Sprintf(
 			"the load balancer checks port %d, which is closed: spec.disableHealthCheck of Dataplane %s is true",
 			port,
 			g.Dataplane.Name,
 		)
 		f.Remedy = "set spec.disableHealthCheck of the Dataplane to false"
-	case port != healthPort && !g.listens(port):
+	case port != g.healthPort() && !g.listens(port):
 		f.Problem = fmt.Sprintf("the load balancer checks port %d, on which no pod listens", port)
-		f.Remedy = fmt.Sprintf("set the annotation to %d, the port of the probes", healthPort)
+		f.Remedy = fmt.Sprintf("set the annotation to %d, the port of the probes", g.healthPort())
 	case !exposes(svc, port) && !g.truth(annotationHideHealth):
 		f.Problem = fmt.Sprintf("the load balancer checks port %d, which the Service does not have", port)
 		f.Remedy = "set this annotation, and that of the protocol (TCP or HTTP), on the Gateway: then the operator opens the port"

@@ -123,7 +123,7 @@ func clusterIP(s site) (doors []door) {
 	return doors
 }
 
-// onTheNode: a DaemonSet with hostNetwork sees the addresses of its clients, and relays from the external address of
+// onTheNode: a DaemonSet, and then a Deployment, with hostNetwork sees the addresses of its clients, and relays from the external address of
 // the node.
 func (s site) onTheNode() {
 	external := netip.MustParseAddr("203.0.113.9")
@@ -140,7 +140,9 @@ func (s site) onTheNode() {
 	}
 	direct := []door{{call.UDP, netip.AddrPortFrom(s.nodeIP(), 3478)}, {call.TCP, netip.AddrPortFrom(s.nodeIP(), 3478)}}
 	s.through("on the node", direct, theClient)
-	s.handOver(direct[0], pod)
+	for ring, kind := range []string{"DaemonSet", "Deployment", "Deployment"} {
+		pod = s.handOver(direct[0], pod, kind, fmt.Sprint("ring-", ring))
+	}
 	s.until("relays have the external address of the node", func(ctx context.Context) error {
 		// A kubelet without cloud provider overwrites the address with its next status update.
 		_, err := cluster.Kubectl(ctx, "patch", "node", pod.Spec.NodeName, "--subresource=status", "-p",
@@ -160,25 +162,35 @@ func (s site) onTheNode() {
 	})
 }
 
-// R-36: the DaemonSet replaces its pod on the host network. A call over UDP goes on in the next pod of the node, from
-// the same relay port.
-func (s site) handOver(d door, old corev1.Pod) {
+// R-36: a DaemonSet or Deployment replaces the pod on the host network. A call over UDP goes on in the next pod of the node,
+// from the same relay port, and at no time do two pods run there. handOver returns the next pod.
+func (s site) handOver(d door, old corev1.Pod, kind, ring string) (next corev1.Pod) {
 	s.Helper()
 	c := s.dial(d, s.echo())
-	s.kubectl("", "patch", "dataplane", s.namespace, "--type=merge", "-p", `{"spec":{"labels":{"ring":"two"}}}`)
-	s.until("the next pod of the node is ready", func(context.Context) error {
-		switch now, err := s.serving(old.Name); {
-		case err != nil:
-			return err
-		case now.Labels["ring"] != "two":
-			return errors.New("it has no such label")
+	s.kubectl("", "patch", "dataplane", s.namespace, "--type=merge", "-p",
+		fmt.Sprintf(`{"spec":{"dataplaneResource":%q,"labels":{"ring":%q}}}`, kind, ring))
+	s.until("the next pod of the node is ready", func(context.Context) (err error) {
+		var running []string
+		for _, p := range s.pods(dataplanes) {
+			for _, c := range p.Status.ContainerStatuses {
+				if c.State.Running != nil {
+					running = append(running, p.Name)
+				}
+			}
 		}
-		return nil
+		if len(running) > 1 {
+			s.Errorf("%s: two pods run on the node: %s", kind, strings.Join(running, ", "))
+		}
+		if next, err = s.serving(old.Name); err == nil && next.Labels["ring"] != ring {
+			err = errors.New("it has no such label")
+		}
+		return err
 	})
 	s.goOn("another pod on the node", c)
 	stats := c.End(5 * time.Second)
-	s.Logf("call from %s over two pods: %s", c.Relay(), stats)
+	s.Logf("call from %s over two pods, the second one of a %s: %s", c.Relay(), kind, stats)
 	if stats.Err != nil {
 		s.Error(stats.Err)
 	}
+	return next
 }

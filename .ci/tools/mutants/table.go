@@ -15,6 +15,14 @@ const (
 var table = []mutant{
 	// The dataplane.
 	{
+		rule: "A process does not run on the probes of another one",
+		file: "services/stunnerd/run.go", pkg: "services/stunnerd", test: "TestProcessEndsIfAnotherOneHasItsProbes",
+		before: `if !o.watch {
+		return endpoints, nil`,
+		after: `if o.watch {
+		return endpoints, nil`,
+	},
+	{
 		rule: "A nonce that is invalid or too old is not accepted",
 		file: stunnerd + "gate/admit.go", pkg: stunnerd + "gate", test: "TestNonceLastsAnHour",
 		before: `if !g.nonces.Valid(sent, r.client.Addr().Addr(), time.Now()) {`,
@@ -234,6 +242,25 @@ var table = []mutant{
 	},
 
 	// The operator.
+	{
+		rule: "No two pods of a Gateway share the ports of a node",
+		file: operator + "manifest/pod.go", pkg: operator + "manifest", test: "TestPodsThatShareTheHostAreReplacedInPlace",
+		before: `*terms = append(*terms, corev1.PodAffinityTerm{LabelSelector: selector(o), TopologyKey: corev1.LabelHostname})`,
+		after:  `*terms = append(*terms, corev1.PodAffinityTerm{LabelSelector: selector(o), TopologyKey: corev1.LabelTopologyZone})`,
+	},
+	{
+		rule: "A pod in the host network ends before the next one starts",
+		file: operator + "manifest/workload.go", pkg: operator + "manifest", test: "TestPodsThatShareTheHostAreReplacedInPlace",
+		before: `MaxSurge: new(intstr.FromInt32(0)),`,
+		after:  `MaxSurge: new(intstr.FromInt32(1)),`,
+	},
+	{
+		rule: "A Gateway takes no port of an older one on the same nodes",
+		file: operator + "translate/hostports.go", pkg: operator + "translate",
+		test:   "TestTranslate/gateways_in_the_host_network_share_the_ports_of_their_nodes",
+		before: `if user, clash := taken[hostPort{l.network(), l.target}]; clash {`,
+		after:  `if user, clash := taken[hostPort{l.network(), l.target}]; clash && l.target == 0 {`,
+	},
 	{
 		rule: "A listener takes no routes of other namespaces unless it allows them",
 		file: operator + "translate/attach.go", pkg: operator + "translate",

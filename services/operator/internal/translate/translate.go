@@ -15,6 +15,7 @@
 //	gatewayrules.go             rules of Gateways and their precedence
 //	held.go                     listeners that keep their published form
 //	listener.go certificate.go  rules of listeners and of their certificates
+//	hostports.go                ports of nodes that Gateways in the host network share
 //	attach.go                   whether a listener admits a route
 //	backend.go                  rules of backends
 //	reference.go                references to a GatewayConfig

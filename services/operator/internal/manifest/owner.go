@@ -6,9 +6,10 @@
 // One file a kind, and:
 //
 //	pod.go                   pods: probes, grace period, volumes (the journal's too), which pods hand over
-//	workload.go              Deployment or DaemonSet
+//	workload.go              Deployment or DaemonSet, its update strategy
 //	owner.go                 labels and annotations of all objects, labels of pods
 //	patch.go                 spec.podTemplatePatch
+//	nodes.go                 whether two Dataplanes may have pods on one node
 //	discovery.go standby.go  config of a pod: from the operator, from a Secret
 //	scaledobject.go          all kinds of KEDA
 //	offload.go               capabilities of in-kernel forwarding

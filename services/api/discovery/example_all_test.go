@@ -54,7 +54,7 @@ func ExampleOpen_allGateways() {
 		default:
 			gateways[e.ID] = e.Config
 			for _, l := range e.Config.Listeners {
-				if uri, ok := l.URI(); ok {
+				for _, uri := range l.URIs() {
 					fmt.Println(e.ID, uri)
 				}
 			}

@@ -185,6 +185,52 @@ func TestOneUserDoesNotTakeAllAllocations(t *testing.T) {
 	}
 }
 
+// T-12: 300 users behind one public address, as in a conference, each get an allocation. Another user there tries to use
+// all descriptors of the process: the 300 keep their allocations, and further users there and elsewhere get theirs.
+func TestUsersBehindOneAddress(t *testing.T) {
+	t.Parallel()
+	const files, users = 2000, 300
+	d := startWith(t, settings{files: files, secret: secret})
+	room := make([]*ask.Client, 0, users)
+	refused := map[stun.ErrorCode]int{}
+	for i := range users {
+		c, code := d.allocate(t, public, mint(fmt.Sprint("user ", i)))
+		if code != 0 {
+			refused[code]++
+			continue
+		}
+		room = append(room, c)
+	}
+	if len(refused) > 0 {
+		t.Fatalf("%d of %d users behind one address get an allocation; refusals by code: %v", len(room), users, refused)
+	}
+	greedy, held := mint("greedy"), 0
+	for ; held < files; held++ {
+		if _, code := d.allocate(t, public, greedy); code != 0 {
+			if code != stun.CodeInsufficientCapacity {
+				t.Errorf("the user that takes all gets error %d", code)
+			}
+			break
+		}
+	}
+	if capacity := int(d.metric(t, "stunner_allocations_capacity")); held < capacity/2 {
+		t.Fatalf("TEST NOT VALID: one user has %d of %d allocations", held, capacity)
+	}
+	for i, c := range room {
+		if code := codeOf(t, c, stun.MethodRefresh); code != 0 {
+			t.Errorf("refresh of user %d: %d", i, code)
+		}
+	}
+	for i := range 40 {
+		if _, code := d.allocate(t, public, mint(fmt.Sprint("late user ", i))); code != 0 {
+			t.Errorf("late user %d behind the address: %d", i, code)
+		}
+		if _, code := d.allocate(t, private, mint(fmt.Sprint("distant user ", i))); code != 0 {
+			t.Errorf("user %d at another address: %d", i, code)
+		}
+	}
+}
+
 // T-12: a user that reserves ports and ends the allocations keeps no reservation, and does not block other users.
 func TestReservedPortsAreNotHoarded(t *testing.T) {
 	t.Parallel()

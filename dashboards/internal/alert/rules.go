@@ -66,6 +66,13 @@ func dataplane() []Alert {
 			Description: "Pod " + pod + " uses {{ $value | humanizePercentage }} of its capacity.",
 		},
 		{
+			// The quota of a user has no such alert: a user with as many calls as it may have is normal.
+			Name: "SourceQuotaNearlyUsed", Severity: Warning, For: "0m",
+			Expr:        telemetry.QuotaUsed + `{quota="source"} > 0.75`,
+			Summary:     "Clients of one address have nearly all calls that sourceQuota of gateway " + gateway + " allows.",
+			Description: "One client address uses {{ $value | humanizePercentage }} of sourceQuota at pod " + pod + ". At 100% further calls from the address get error 486.",
+		},
+		{
 			Name: "AuthFailureRateHigh", Severity: Warning, For: "10m",
 			Expr: fmt.Sprintf("%s > %s > 0.1",
 				rate(telemetry.Refused, query.Credentials), rate(telemetry.AllocationsTotal)),

@@ -79,8 +79,8 @@ type Admin struct {
 	HealthcheckEndpoint *string `json:"healthcheck_endpoint,omitempty"`
 	// UserQuota is the maximum number of allocations of one user id; 0 means no maximum.
 	UserQuota int `json:"user_quota,omitempty"`
-	// SourceQuota is the maximum number of allocations of one client address (a /64 in IPv6); 0 means the default of
-	// the process. It does not apply to addresses of private networks and of this host, which many clients may share.
+	// SourceQuota is the maximum number of allocations of one client address (a /64 in IPv6); 0 means no maximum. It
+	// does not apply to addresses of private networks and of this host, which many clients may share.
 	SourceQuota int `json:"source_quota,omitempty"`
 	// SessionByteRate is the maximum payload rate of one allocation, in bytes a second for each direction; 0 means no
 	// maximum.

@@ -120,7 +120,7 @@ func (f *findings) admin(a Admin) {
 		f.endpointURL("admin.healthcheck_endpoint", *a.HealthcheckEndpoint)
 	}
 	f.bound("admin.user_quota", int64(a.UserQuota), "no bound")
-	f.bound("admin.source_quota", int64(a.SourceQuota), "the default")
+	f.bound("admin.source_quota", int64(a.SourceQuota), "no bound")
 	f.bound("admin.session_byte_rate", a.SessionByteRate, "no bound")
 	f.bound("admin.user_byte_rate", a.UserByteRate, "no bound")
 	if engines[strings.ToLower(a.OffloadEngine)] != a.OffloadEngine {

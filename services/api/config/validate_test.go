@@ -58,7 +58,7 @@ func TestValidate(t *testing.T) {
 		},
 		"source quota": {
 			func(c *config.Config) { c.Admin.SourceQuota = -1 },
-			"admin.source_quota: -1 is negative: use 0 for the default",
+			"admin.source_quota: -1 is negative: use 0 for no bound",
 		},
 		"session rate": {
 			func(c *config.Config) { c.Admin.SessionByteRate = -1 },

@@ -21,6 +21,7 @@ const (
 	AllocationsTotal         = "stunner_allocations_total"
 	AllocationsCapacity      = "stunner_allocations_capacity"
 	AllocationsDraining      = "stunner_allocations_draining"
+	QuotaUsed                = "stunner_quota_used_ratio"
 	BytesReceived            = "stunner_bytes_received_total"
 	BytesSent                = "stunner_bytes_sent_total"
 	Connections              = "stunner_connections_total"
@@ -105,6 +106,8 @@ var Metrics = []Metric{
 	{AllocationsCapacity, Gauge, nil,
 		"Maximum number of TURN allocations of the process, from its file descriptors and memory."},
 	{AllocationsDraining, Gauge, nil, "Active TURN allocations of a draining process, else 0."},
+	{QuotaUsed, Gauge, []string{"quota"},
+		"Used share of a quota, from 0 to 1, of the user or the source that uses the most of it; 0 without a quota."},
 	{BytesReceived, Counter, nil, "Bytes received from clients, over all listeners."},
 	{BytesSent, Counter, nil, "Bytes sent to clients, over all listeners."},
 	{Connections, Counter, nil,

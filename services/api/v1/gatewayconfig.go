@@ -184,8 +184,8 @@ type GatewayConfigSpec struct {
 	UserQuota int32 `json:"userQuota,omitempty"`
 
 	// SourceQuota is the maximum number of concurrent allocations of one client address, in IPv6 of one /64, in a
-	// dataplane pod. 0 means the default of the dataplane. It does not apply to addresses of private networks and of
-	// the host of the pod, which many clients may share.
+	// dataplane pod. 0 means no limit. The people of an office share one address, and a browser has an allocation for
+	// each TURN URL and connection. It does not apply to addresses of private networks and of the host of the pod.
 	//
 	// +optional
 	// +kubebuilder:validation:Minimum=0

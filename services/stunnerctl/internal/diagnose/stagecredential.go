@@ -42,7 +42,7 @@ var limitCauses = map[string]cause{
 	},
 	"source_quota": {
 		"spec.sourceQuota",
-		"raise sourceQuota of the GatewayConfig, if many clients share an address",
+		"remove sourceQuota of the GatewayConfig, or raise it: the clients of an office or a conference share an address",
 	},
 	"capacity": {
 		"capacity",

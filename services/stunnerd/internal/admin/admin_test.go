@@ -30,7 +30,12 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // TestContractMetrics checks the documented metrics, and that those without labels equal the sums of those with labels.
 func TestContractMetrics(t *testing.T) {
 	m, table := meter.New(), session.NewTable()
-	table.Add(&session.Session{UserID: "ann", Relay: netip.MustParseAddrPort("192.0.2.1:1")})
+	table.SetBounds(session.Bounds{UserSessions: 2, SourceSessions: 4})
+	ann := &session.Session{UserID: "ann", Relay: netip.MustParseAddrPort("192.0.2.1:1")}
+	if err := table.Reserve(ann); err != nil {
+		t.Fatal(err)
+	}
+	table.Add(ann)
 	for i, name := range []string{"media/edge/udp", "media/edge/tcp"} {
 		m.Listener(name).Rx.Add(100 * (i + 1))
 		m.Listener(name).Tx.Add(10 * (i + 1))
@@ -108,6 +113,10 @@ stunner_listener_connections{name="media/edge/udp"} 1
 # HELP stunner_panics_total Panics that were recovered from. Each ended at most one session.
 # TYPE stunner_panics_total counter
 stunner_panics_total 1
+# HELP stunner_quota_used_ratio Used share of a quota, from 0 to 1, of the user or the source that uses the most of it; 0 without a quota.
+# TYPE stunner_quota_used_ratio gauge
+stunner_quota_used_ratio{quota="source"} 0.25
+stunner_quota_used_ratio{quota="user"} 0.5
 # HELP stunner_refused_total STUN requests that were answered with an error, by reason.
 # TYPE stunner_refused_total counter
 stunner_refused_total{reason="peer_denied"} 1
@@ -136,7 +145,7 @@ stunner_sessions_restored_total 4
 		"stunner_allocations_total", "stunner_bytes_received_total", "stunner_bytes_sent_total",
 		"stunner_certificate_expiry_timestamp_seconds",
 		"stunner_cluster_packets_total", "stunner_config_problem", "stunner_connections_total", "stunner_forward_peers",
-		"stunner_forward_problem", "stunner_forward_refused_total", "stunner_forwarded_packets_total", "stunner_kernel_dropped_total", "stunner_listener_connections", "stunner_panics_total", "stunner_refused_total",
+		"stunner_forward_problem", "stunner_forward_refused_total", "stunner_forwarded_packets_total", "stunner_kernel_dropped_total", "stunner_listener_connections", "stunner_panics_total", "stunner_quota_used_ratio", "stunner_refused_total",
 		"stunner_journal_errors_total", "stunner_journal_problem", "stunner_sessions_dropped_total", "stunner_sessions_restored_total")
 	if err != nil {
 		t.Error(err)

@@ -53,7 +53,7 @@ type Config struct {
 
 var descs = descriptions(
 	telemetry.AllocationsActive, telemetry.AllocationsTotal, telemetry.AllocationsCapacity,
-	telemetry.AllocationsDraining,
+	telemetry.AllocationsDraining, telemetry.QuotaUsed,
 	telemetry.BytesReceived, telemetry.BytesSent, telemetry.Connections,
 	telemetry.ListenerConnections, telemetry.ListenerConnectionsTotal, telemetry.ListenerPackets,
 	telemetry.ListenerBytes,
@@ -92,6 +92,9 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	out.gauge(telemetry.AllocationsDraining, draining)
 	out.counter(telemetry.AllocationsTotal, c.Sessions.Added())
 	out.gauge(telemetry.AllocationsCapacity, float64(c.Capacity))
+	user, source := c.Sessions.QuotaUsed()
+	out.gauge(telemetry.QuotaUsed, user, "user")
+	out.gauge(telemetry.QuotaUsed, source, "source")
 	out.counter(telemetry.Connections, c.Meter.Sessions.Load())
 	out.counter(telemetry.ConfigApplied, c.Meter.Applied.Load())
 	out.reasons(telemetry.ConfigRejected, map[string]uint64{

@@ -63,12 +63,9 @@ func (s *Server) policy(c config.Config, l config.Listener) *gate.Policy {
 	}
 }
 
-// DefaultSourceQuota is the maximum number of allocations of one source if the config does not set one.
-const DefaultSourceQuota = 100
-
 func bounds(a config.Admin, capacity session.Amounts) session.Bounds {
 	return session.Bounds{
-		UserSessions: a.UserQuota, SourceSessions: cmp.Or(a.SourceQuota, DefaultSourceQuota),
+		UserSessions: a.UserQuota, SourceSessions: a.SourceQuota,
 		SessionRate: a.SessionByteRate, UserRate: a.UserByteRate, Capacity: capacity,
 	}
 }

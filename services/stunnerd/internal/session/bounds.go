@@ -32,6 +32,27 @@ var (
 	ErrReserved    = errors.New("the user has as many reserved ports as it may have")
 )
 
+// QuotaUsed returns the shares of their quotas that the user ID and the source use that use the most, from 0 to 1. A
+// share is 0 if there is no such quota.
+func (t *Table) QuotaUsed() (user, source float64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	b := t.bounds.Load()
+	if b.UserSessions > 0 {
+		for _, h := range t.users {
+			user = max(user, float64(h.held[Places])/float64(b.UserSessions))
+		}
+	}
+	if b.SourceSessions > 0 {
+		for _, h := range t.sources {
+			if !h.shared {
+				source = max(source, float64(h.held[Places])/float64(b.SourceSessions))
+			}
+		}
+	}
+	return min(user, 1), min(source, 1)
+}
+
 // Source returns the prefix of client addresses that count as one source together with the given address.
 func Source(client netip.Addr) netip.Prefix { return ratelimit.SourcePrefix(client) }
 

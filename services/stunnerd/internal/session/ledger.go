@@ -99,7 +99,9 @@ type holder struct {
 	held Amounts
 	// reserved counts reserved ports.
 	reserved int
-	rates    rates
+	// shared reports whether a source has no quota (see Session.Shared).
+	shared bool
+	rates  rates
 }
 
 // account is what a session holds, and the holders at which that is counted. Table.mu guards held and open. The other

@@ -24,6 +24,7 @@ func (t *Table) take(s *Session, reserved bool) Place {
 			network: entry(t.networks, network(s.Source)),
 		}
 	}
+	a.source.shared = s.Shared
 	p := Place{of: a, reserved: reserved, memory: s.price(reserved)}
 	if reserved {
 		a.user.reserved++

@@ -107,6 +107,42 @@ func TestSourceHasAQuotaToo(t *testing.T) {
 	}
 }
 
+// T-12: the used shares of the quotas are those of the user and the source with the most sessions. A shared source has
+// no quota.
+func TestUsedSharesOfTheQuotas(t *testing.T) {
+	table := NewTable()
+	assert := func(what string, user, source float64) {
+		t.Helper()
+		if u, s := table.QuotaUsed(); u != user || s != source {
+			t.Errorf("%s: %g of the quota of a user, %g of a source, want %g and %g", what, u, s, user, source)
+		}
+	}
+	reserve := func(user, source string, shared bool) {
+		t.Helper()
+		s := session(user, 0, 1)
+		s.Source, s.Shared = Source(netip.MustParseAddr(source)), shared
+		if err := table.Reserve(s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 3 {
+		reserve("ann", "192.0.2.1", false)
+	}
+	reserve("bob", "192.0.2.1", false)
+	for range 2 {
+		reserve("eve", "10.0.0.1", true)
+	}
+	assert("without quotas", 0, 0)
+	table.SetBounds(Bounds{UserSessions: 4, SourceSessions: 8})
+	assert("with quotas", 0.75, 0.5)
+	for range 3 {
+		reserve("zoe", "10.0.0.1", true)
+	}
+	assert("with more sessions of a shared source", 0.75, 0.5)
+	table.SetBounds(Bounds{UserSessions: 2, SourceSessions: 1})
+	assert("with lower quotas", 1, 1)
+}
+
 // T-18: of ten times the rate, the rate passes, in each direction independently, for a session and for a user.
 func TestBytesKeepToTheirRate(t *testing.T) {
 	const rate, datagram, seconds = 125_000, 1000, 20

@@ -225,6 +225,11 @@ func (g *Gate) Relay(client netip.AddrPort) *relay.Relay {
 	return nil
 }
 
+// Connect counts a new connection of a client in the ledger.
+func (g *Gate) Connect(client netip.Addr) (*session.Connection, error) {
+	return g.table.Connect(session.Source(client), g.protocol)
+}
+
 // Disconnected ends the session of a client whose connection has ended.
 func (g *Gate) Disconnected(client session.Client) {
 	if f := g.flowOf(client); f != nil {

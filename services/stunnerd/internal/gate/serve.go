@@ -134,6 +134,9 @@ func (g *Gate) allocate(r *request) ([]byte, error) {
 		Client: r.client, Listener: g.name, Protocol: g.protocol,
 		Username: r.username, UserID: r.userID, Started: time.Now(),
 	}
+	if c, ok := r.client.(session.Counted); ok {
+		s.Connection = c.Counted()
+	}
 	client := r.client.Addr().Addr()
 	s.Source, s.Shared = session.Source(client), limit.PrivateOrLoopback(client)
 	held, err := g.place(r, s)

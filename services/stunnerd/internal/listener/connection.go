@@ -134,7 +134,7 @@ func (l *connections) accept(ln net.Listener) {
 		conn, err := acceptOne(ln)
 		switch {
 		case err == nil:
-			l.begin(conn, func() {})
+			l.accepted(conn)
 		case !l.accepts():
 			return
 		default:
@@ -163,18 +163,41 @@ func acceptOne(ln net.Listener) (net.Conn, error) {
 	return s, nil
 }
 
-// begin serves a connection in a goroutine. It calls end when the connection has ended.
-func (l *connections) begin(conn net.Conn, end func()) {
-	c := newConnection(conn, l)
+// accepted serves an accepted connection, if the ledger has memory for it.
+func (l *connections) accepted(conn net.Conn) {
+	memory := l.connect(addrOf(conn.RemoteAddr()))
+	if memory == nil {
+		_ = conn.Close()
+		return
+	}
+	l.begin(conn, memory, func() {})
+}
+
+// connect counts a new connection of a client in the ledger. It returns nil if there is no memory for the connection.
+func (l *connections) connect(client netip.AddrPort) *session.Connection {
+	memory, err := l.gate.Connect(client.Addr())
+	if err != nil {
+		l.opt.Meter.DropNote(meter.Capacity, meter.Note{Listener: l.meter.Name, Client: client})
+		return nil
+	}
+	return memory
+}
+
+// begin serves a connection in a goroutine. It calls end when the connection has ended, and then frees its memory in
+// the ledger.
+func (l *connections) begin(conn net.Conn, memory *session.Connection, end func()) {
+	c := newConnection(conn, l, memory)
 	if !l.track(c) {
 		_ = conn.Close()
 		end()
+		memory.End()
 		return
 	}
 	if l.secure == nil {
 		c.slot.enter() // before the goroutine starts, so that slots are taken in the order of the connections
 	}
 	l.serving.Go(func() {
+		defer memory.End()
 		defer end()
 		defer l.forget(c)
 		c.serve()
@@ -216,11 +239,12 @@ type connection struct {
 	addr     netip.AddrPort
 	listener *connections
 	slot     *slot // the slot in Limits.unauthenticated, which is taken while the client has no session
+	counted  *session.Connection
 	relay    *relay.Relay
 }
 
-func newConnection(conn net.Conn, l *connections) *connection {
-	c := &connection{raw: conn, conn: conn, addr: addrOf(conn.RemoteAddr()), listener: l}
+func newConnection(conn net.Conn, l *connections, memory *session.Connection) *connection {
+	c := &connection{raw: conn, conn: conn, addr: addrOf(conn.RemoteAddr()), listener: l, counted: memory}
 	if s, ok := conn.(*stream); ok {
 		c.out = &outlet{stream: s, conn: s, drop: c.drop, run: c.run, charge: c.memory}
 	}
@@ -263,13 +287,19 @@ func addrOf(a net.Addr) netip.AddrPort {
 // client sends a frame that is neither STUN nor ChannelData, or is too long.
 func (c *connection) serve() {
 	defer c.raw.Close()
+	defer context.AfterFunc(c.counted.Evicted(), func() {
+		c.drop(meter.Crowded)
+		_ = c.raw.Close()
+	})()
 	defer c.listener.opt.Meter.RecoverPanic("serve connection")
 	if c.out != nil {
 		defer c.out.close()
 	}
 	if err := c.handshake(); err != nil {
 		c.listener.opt.Log.Debug("handshake", "client", c.addr, "error", err)
-		c.drop(handshakeReason(err))
+		if c.counted.Evicted().Err() == nil { // else it is counted as crowded
+			c.drop(handshakeReason(err))
+		}
 		return
 	}
 	defer c.slot.leave()
@@ -306,13 +336,13 @@ func (c *connection) serve() {
 
 var errCrowded = errors.New("too many handshakes at a time: this one was the oldest")
 
-// handshake makes the TLS or DTLS handshake. It fails after handshakeTimeout, if Limits.handshakes evicts this
-// connection in favour of a newer handshake, or if too many handshakes wait for the CPU (see handshakeLimiter).
+// handshake makes the TLS or DTLS handshake. It fails after handshakeTimeout, if Limits.handshakes or the ledger evicts
+// this connection in favour of a newer one, or if too many handshakes wait for the CPU (see handshakeLimiter).
 func (c *connection) handshake() error {
 	if c.listener.secure == nil {
 		return nil
 	}
-	ctx, evict := context.WithCancelCause(context.Background())
+	ctx, evict := context.WithCancelCause(c.counted.Evicted())
 	defer evict(nil)
 	p := c.listener.opt.Limits.handshakes.slot(c.addr.Addr(), func() { evict(errCrowded) })
 	p.enter()
@@ -437,6 +467,9 @@ func (c *connection) Addr() netip.AddrPort { return c.addr }
 
 // Local implements session.Client.
 func (c *connection) Local() netip.AddrPort { return netip.AddrPort{} }
+
+// Counted implements session.Counted.
+func (c *connection) Counted() *session.Connection { return c.counted }
 
 // Connected implements session.Client.
 func (c *connection) Connected() bool { return true }

@@ -234,13 +234,18 @@ func (s *dtlsSocket) open(h hello, client netip.AddrPort, from datagram.Source) 
 		s.drop(client, meter.Handshake)
 		return
 	}
+	memory := s.connect(client)
+	if memory == nil {
+		return
+	}
 	a, err := newAssociation(s, client, from, h, options...)
 	if err != nil {
+		memory.End()
 		s.drop(client, meter.Handshake)
 		return
 	}
 	s.add(a)
-	s.begin(dtlsClient{a.conn, a}, func() {
+	s.begin(dtlsClient{a.conn, a}, memory, func() {
 		a.release()
 		s.remove(a)
 		close(a.ended)

@@ -217,11 +217,12 @@ func (c *Claim) change(next func() int64, force bool) error {
 	if more != 0 {
 		t.charge(c.of, c.kind, more)
 		c.held = n
+		t.reclaim()
 	}
 	return nil
 }
 
-// Held returns what the process holds for clients.
+// Held returns what the process holds for sessions.
 func (t *Table) Held() Amounts {
 	t.mu.Lock()
 	defer t.mu.Unlock()

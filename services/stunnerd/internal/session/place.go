@@ -8,8 +8,9 @@ const MaxReserved = 8
 type Place struct {
 	of       *account
 	reserved bool
-	// memory is the price of what exists with the place.
-	memory int64
+	// memory is the price of what exists with the place, with that of the connection.
+	memory     int64
+	connection *Connection
 	// released is guarded by the mutex of the table.
 	released bool
 }
@@ -30,9 +31,12 @@ func (t *Table) take(s *Session, reserved bool) Place {
 		a.user.reserved++
 	} else {
 		a.open = true
+		p.connection = s.Connection
 	}
+	t.pay(p.connection)
 	t.charge(a, Places, 1)
 	t.charge(a, Memory, p.memory)
+	t.reclaim()
 	return p
 }
 
@@ -49,6 +53,7 @@ func (t *Table) release(p *Place) {
 	}
 	t.charge(p.of, Memory, -p.memory)
 	t.charge(p.of, Places, -1)
+	t.refund(p.connection)
 }
 
 // Hold takes a place for a port that is reserved for later use by the user of a session (EVEN-PORT, RFC 8656 §7.2). The

@@ -7,6 +7,7 @@
 //	session.go          sessions and their table
 //	bounds.go           quotas and rates (defaults: ../server/policy.go)
 //	ledger.go           what clients make the process hold, and their shares when it is full
+//	connection.go       connections of clients without a session
 //	price.go            the memory of what clients make the process hold
 //	place.go            relay ports
 //	record.go codec.go  sessions that another process continues, in binary form
@@ -14,6 +15,7 @@ package session
 
 import (
 	"cmp"
+	"container/list"
 	"maps"
 	"net/netip"
 	"slices"
@@ -92,6 +94,8 @@ type Session struct {
 	// Shared reports whether Source may be the address of many clients, for example of a load balancer. SourceSessions
 	// does not apply then.
 	Shared bool
+	// Connection is the connection of the client; nil over UDP.
+	Connection *Connection
 	// Relay is the relayed transport address.
 	Relay netip.AddrPort
 	// Started is when the allocation was created.
@@ -119,8 +123,9 @@ type Table struct {
 	users    map[string]*holder
 	sources  map[netip.Prefix]*holder
 	networks map[netip.Prefix]*holder
-	// total is what all clients hold.
+	// total is what all sessions hold.
 	total    Amounts
+	crowd    crowd
 	draining bool
 	changed  chan struct{}
 }
@@ -130,6 +135,7 @@ func NewTable() *Table {
 	t := &Table{
 		epoch: time.Now(), sessions: map[*Session]struct{}{}, changed: make(chan struct{}),
 		users: map[string]*holder{}, sources: map[netip.Prefix]*holder{}, networks: map[netip.Prefix]*holder{},
+		crowd: crowd{all: list.New(), networks: map[netip.Prefix]int64{}},
 	}
 	t.bounds.Store(&Bounds{})
 	return t

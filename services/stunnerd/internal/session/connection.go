@@ -1,0 +1,155 @@
+package session
+
+import (
+	"container/list"
+	"context"
+	"errors"
+	"net/netip"
+
+	"github.com/stunner-gateway/stunner/services/api/config"
+)
+
+// Connection is the memory of a connection of a client over TCP, TLS or DTLS: from its start, through the handshake,
+// to its end, except while it has a session, whose price includes that of the connection.
+//
+// Connections without a session hold only the memory that sessions leave free, because clients need no credential for
+// them. If the memory is used up, a new connection, a session or a Claim takes it from the oldest connection without a
+// session among those of the networks that hold at least an equal share. So a client that makes a session soon gets
+// one while others hold idle connections.
+type Connection struct {
+	table   *Table
+	network netip.Prefix
+	memory  int64
+	evicted context.Context
+	evict   context.CancelCauseFunc
+
+	// The mutex of the table guards the following fields.
+
+	// at is the element of the connection in crowd.all; nil while the connection is not counted there.
+	at *list.Element
+	// sessions is the number of sessions over the connection.
+	sessions int
+	ended    bool
+}
+
+// ErrEvicted is the cause of the end of Connection.Evicted.
+var ErrEvicted = errors.New("the memory is used up, and the connection was the oldest without a session")
+
+// leavingShare is the divisor of the memory for connections that were evicted and have not ended yet. If they hold more,
+// a new connection is refused.
+const leavingShare = 8
+
+// crowd are the connections without a session. Table.mu guards it.
+type crowd struct {
+	all *list.List // of *Connection, the oldest first
+	// held is their memory, and networks that by network.
+	held     int64
+	networks map[netip.Prefix]int64
+	// leaving is the memory of evicted connections that have not ended yet.
+	leaving int64
+}
+
+// Counted is a Client over a connection that the ledger counts.
+type Counted interface {
+	// Counted returns the connection.
+	Counted() *Connection
+}
+
+// Connect counts a new connection to a listener with a protocol. The error is ErrCapacity if sessions hold all memory,
+// or if too many evicted connections have not ended yet. End must be called when the memory of the connection is free.
+func (t *Table) Connect(source netip.Prefix, p config.Protocol) (*Connection, error) {
+	c := &Connection{table: t, network: network(source), memory: PriceOfTransport(p)}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for t.lacks(c.memory) {
+		if t.crowd.leaving > t.bounds.Load().Capacity[Memory]/leavingShare || !t.evictOne() {
+			return nil, kinds[Memory].full
+		}
+	}
+	c.evicted, c.evict = context.WithCancelCause(context.Background())
+	t.crowd.add(c)
+	return c, nil
+}
+
+// Evicted returns a context that ends when the connection must be closed. It does not end while the connection has a
+// session.
+func (c *Connection) Evicted() context.Context { return c.evicted }
+
+// End frees the memory of the connection. Further calls do nothing.
+func (c *Connection) End() {
+	t := c.table
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if c.ended {
+		return
+	}
+	c.ended = true
+	t.crowd.remove(c)
+	if c.evicted.Err() != nil {
+		t.crowd.leaving -= c.memory
+	}
+}
+
+// pay makes a session over the connection pay for it. The caller holds mu.
+func (t *Table) pay(c *Connection) {
+	if c != nil {
+		c.sessions++
+		t.crowd.remove(c)
+	}
+}
+
+// refund ends what pay has begun. The caller holds mu.
+func (t *Table) refund(c *Connection) {
+	if c == nil {
+		return
+	}
+	if c.sessions--; c.sessions == 0 && !c.ended && c.evicted.Err() == nil {
+		t.crowd.add(c)
+	}
+}
+
+// lacks reports whether n more bytes do not fit beside the sessions and the connections. The caller holds mu.
+func (t *Table) lacks(n int64) bool {
+	capacity := t.bounds.Load().Capacity[Memory]
+	return capacity > 0 && t.total[Memory]+t.crowd.held+n > capacity
+}
+
+// reclaim evicts connections until sessions and connections fit into the memory. The caller holds mu.
+func (t *Table) reclaim() {
+	for t.lacks(0) && t.evictOne() {
+	}
+}
+
+// evictOne evicts a connection. It reports false if there is none. The caller holds mu.
+func (t *Table) evictOne() bool {
+	if t.crowd.all.Len() == 0 {
+		return false
+	}
+	share := t.crowd.held / int64(len(t.crowd.networks))
+	for at := t.crowd.all.Front(); ; at = at.Next() {
+		if c := at.Value.(*Connection); t.crowd.networks[c.network] >= share {
+			t.crowd.remove(c)
+			t.crowd.leaving += c.memory
+			c.evict(ErrEvicted)
+			return true
+		}
+	}
+}
+
+func (w *crowd) add(c *Connection) {
+	c.at = w.all.PushBack(c)
+	w.held += c.memory
+	w.networks[c.network] += c.memory
+}
+
+func (w *crowd) remove(c *Connection) {
+	if c.at == nil {
+		return
+	}
+	w.all.Remove(c.at)
+	c.at = nil
+	w.held -= c.memory
+	if w.networks[c.network] -= c.memory; w.networks[c.network] == 0 {
+		delete(w.networks, c.network)
+	}
+}

@@ -2,10 +2,14 @@ package abuse
 
 import (
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	crand "crypto/rand"
 	"encoding/binary"
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net"
 	"net/netip"
@@ -24,8 +28,9 @@ import (
 )
 
 const (
-	// hoarders is the number of sessions that one user opens at a time, and repeats how often each repeats its act at once.
-	hoarders, repeats = 16, 70
+	// hoarders is the number of sessions that one user opens at a time, connectors that of connections without a session,
+	// and repeats how often each session repeats its act at once.
+	hoarders, connectors, repeats = 16, 64, 70
 	// datagram is the size of a large request over UDP, in bytes.
 	datagram = 1200
 	// permitted is the number of peers of a session that sends data.
@@ -43,6 +48,7 @@ var (
 
 // An act is a message that a user repeats, with other values each time, in as many sessions as it gets, some of
 // them at once and four a second then. Sessions over TCP and TLS end with half of the largest message instead.
+// The act idle is no message: see hoard.connection.
 type act struct {
 	over      call.Network
 	request   string // of requests
@@ -50,11 +56,18 @@ type act struct {
 }
 
 func (a act) String() string {
+	if a.request == idle {
+		return fmt.Sprintf("idle connections over %s", a.over)
+	}
 	return fmt.Sprintf("%s with %s over %s", a.request, a.attribute, a.over)
 }
 
-// channelData is the request that is no STUN message.
-const channelData = "ChannelData"
+const (
+	// channelData is the request that is no STUN message.
+	channelData = "ChannelData"
+	// idle is the request of connections without a session.
+	idle = "none"
+)
 
 // requests are the messages that a client may repeat.
 var requests = map[string]stun.MessageType{
@@ -137,7 +150,11 @@ func acts() (all []act) {
 			{call.TCP, "ChannelBind", "no other attribute"},
 			{call.UDP, "CreatePermission", "XOR-PEER-ADDRESS as often as fits"},
 			{call.UDP, "Send", "DATA that nominates a peer"},
+			{call.DTLS, idle, ""}, {call.TLS, idle, ""}, {call.TCP, idle, ""},
 		}
+	}
+	for _, over := range []call.Network{call.TCP, call.TLS, call.DTLS} {
+		all = append(all, act{over, idle, ""})
 	}
 	for request := range requests {
 		for attribute := range attributes {
@@ -155,7 +172,13 @@ func acts() (all []act) {
 // users succeed, and all running calls continue after SIGKILL.
 func TestLargestClients(t *testing.T) {
 	quiet, noisy := newHosts(t, false), newHosts(t, false)
-	quiet.ephemeral, noisy.ephemeral = true, true
+	for _, h := range []*hosts{quiet, noisy} {
+		h.ephemeral = true
+		key, err := ecdsa.GenerateKey(elliptic.P256(), crand.Reader) // an attacker gets more connections than with RSA
+		must(t, err)
+		h.chain, h.key = certificateOf(t, serverAddr, key)
+		h.roots.AppendCertsFromPEM(h.chain)
+	}
 	for _, a := range acts() {
 		t.Run(a.String(), func(t *testing.T) { survive(t, quiet, noisy, a) })
 	}
@@ -177,12 +200,16 @@ func survive(t *testing.T, quiet, noisy *hosts, a act) {
 	hoard := &hoard{hosts: noisy, act: a}
 	defer hoard.close()
 	hoard.fill(ctx)
-	f := noisy.join(t.Context(), call.UDP)
+	over := call.UDP
+	if a.request == idle {
+		over = a.over
+	}
+	f := noisy.join(t.Context(), over)
 	peak, err := group.Peak()
 	must(t, err)
-	note := fmt.Sprintf("%d sessions, %d refused, %d messages; peak %d MiB", hoard.open.Load(), hoard.refused.Load(),
-		hoard.sent.Load(), peak>>20)
-	if hoard.open.Load() == 0 {
+	note := fmt.Sprintf("%d sessions, %d connections without, %d refused, %d messages; peak %d MiB", hoard.open.Load(),
+		hoard.idle.Load(), hoard.refused.Load(), hoard.sent.Load(), peak>>20)
+	if hoard.open.Load() == 0 || a.request == idle && hoard.idle.Load() == 0 {
 		t.Fatalf("TEST NOT VALID: %s: %v", note, hoard.failed)
 	}
 	lost := losses(calls)
@@ -238,20 +265,28 @@ func losses(calls []*call.Call) float64 {
 type hoard struct {
 	*hosts
 	act
-	open, refused, sent atomic.Int64
-	group               sync.WaitGroup // of the sessions
+	open, idle, refused, sent atomic.Int64
+	group                     sync.WaitGroup // of the sessions
 
 	mu     sync.Mutex
-	conns  []net.PacketConn
+	conns  []io.Closer
 	failed error // a failure that is no refusal
 }
 
 // fill opens sessions until the context ends.
 func (h *hoard) fill(ctx context.Context) {
-	for range hoarders {
+	parallel := hoarders
+	if h.request == idle {
+		parallel = connectors
+	}
+	for i := range parallel {
 		h.group.Go(func() {
-			for ctx.Err() == nil {
-				if err := h.session(ctx); err != nil && ctx.Err() == nil {
+			for n := i; ctx.Err() == nil; n++ {
+				do := h.session
+				if h.request == idle && n%4 != 0 {
+					do = map[int]func(context.Context) error{1: h.connection, 2: h.connection, 3: h.handshake}[n%4]
+				}
+				if err := do(ctx); err != nil && ctx.Err() == nil {
 					h.mu.Lock()
 					h.failed = err
 					h.mu.Unlock()
@@ -280,9 +315,7 @@ func (h *hoard) session(ctx context.Context) error {
 		h.refused.Add(1)
 		return err
 	}
-	h.mu.Lock()
-	h.conns = append(h.conns, conn)
-	h.mu.Unlock()
+	h.keep(conn)
 	u := mint("hoarder")
 	c := &client{PacketConn: conn, Client: ask.Client{Username: u.Username, Password: string(u.Password)}, to: net.UDPAddrFromAddrPort(o.Gateway)}
 	if _, err := c.exchange(stun.MethodAllocate, ask.UDP()); err != nil { // 401
@@ -293,6 +326,9 @@ func (h *hoard) session(ctx context.Context) error {
 		return errors.Join(err, conn.Close(), errRefused)
 	}
 	h.open.Add(1)
+	if h.request == idle {
+		return nil
+	}
 	if h.request == channelData || h.request == "Send" {
 		var peers []stun.Setter
 		for n := range permitted {
@@ -325,6 +361,79 @@ func (h *hoard) session(ctx context.Context) error {
 	return err
 }
 
+// keep keeps a connection open until close.
+func (h *hoard) keep(conn io.Closer) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.conns = append(h.conns, conn)
+}
+
+// connection opens a connection and sends nothing.
+func (h *hoard) connection(ctx context.Context) error {
+	o := h.options(h.over, 0)
+	o.Local = netip.AddrPortFrom(abuserAddr, 0)
+	limited, cancel := context.WithTimeout(ctx, newCallDeadline)
+	defer cancel()
+	conn, err := call.Dial(limited, o)
+	if err != nil {
+		h.refused.Add(1)
+		return err
+	}
+	h.keep(conn)
+	h.idle.Add(1)
+	return nil
+}
+
+// handshake begins a handshake, or over TCP a message, of as many bytes as the server reads, and does not complete it.
+func (h *hoard) handshake(ctx context.Context) (err error) {
+	limited, cancel := context.WithTimeout(ctx, newCallDeadline)
+	defer cancel()
+	if h.over == call.DTLS {
+		conn, err := dialDTLS(h.far.Do, abuserAddr, dtlsServer)
+		if err != nil {
+			return err
+		}
+		h.keep(conn)
+		if !beginDTLS(limited, conn) {
+			h.refused.Add(1)
+			return errRefused
+		}
+		fragment := []byte{
+			recordHandshake, 0xFE, 0xFD, 0, 0, 0, 0, 0, 0, 0, 9, 0, 13, // the record, and a part of a message of 16 bytes
+			16, 0, 0, 16, 0, 2, 0, 0, 0, 0, 0, 1, 0,
+		}
+		for range 200 {
+			_, err = conn.Write(fragment)
+		}
+		h.idle.Add(1)
+		return err
+	}
+	var conn net.Conn
+	h.far.Do(func() {
+		dialer := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(abuserAddr, 0))}
+		conn, err = dialer.DialContext(limited, "tcp4", h.options(h.over, 0).Gateway.String())
+	})
+	if err != nil {
+		h.refused.Add(1)
+		return err
+	}
+	h.keep(conn)
+	h.idle.Add(1)
+	begun := make([]byte, 1000) // a request of 1,020 bytes in part
+	copy(begun, []byte{0, 3, 1000 >> 8, 1000 & 0xFF})
+	if h.over == call.TLS { // records with a ClientHello of 65,000 bytes in part
+		begun = nil
+		record := append([]byte{recordHandshake, 3, 1, 0x3E, 0x80}, make([]byte, 16_000)...)
+		for range 4 {
+			begun = append(begun, record...)
+		}
+		copy(begun[5:], []byte{1, 0, 65_000 >> 8, 65_000 & 0xFF})
+	}
+	_ = conn.SetWriteDeadline(time.Now().Add(newCallDeadline)) // the server may not read all
+	_, _ = conn.Write(begun)
+	return nil
+}
+
 // message encodes the act.
 func (h *hoard) message(c *client, n int) []byte {
 	more := attributes[h.attribute](n)
@@ -344,7 +453,7 @@ func (h *hoard) message(c *client, n int) []byte {
 	return c.Request(requests[h.request].Method, more...)
 }
 
-// close closes the connections of all sessions, without a word to the server over UDP.
+// close closes all connections, without a word to the server over UDP.
 func (h *hoard) close() {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -3,6 +3,7 @@ package abuse
 import (
 	"bytes"
 	"context"
+	"crypto"
 	"crypto/rand"
 	"crypto/rsa"
 	"crypto/x509"
@@ -112,6 +113,12 @@ func certificate(t *testing.T, server netip.Addr) (chain, private []byte) {
 	t.Helper()
 	key, err := rsa.GenerateKey(rand.Reader, 2048)
 	must(t, err)
+	return certificateOf(t, server, key)
+}
+
+// certificateOf makes a certificate for an address with a key, in PEM.
+func certificateOf(t *testing.T, server netip.Addr, key crypto.Signer) (chain, private []byte) {
+	t.Helper()
 	form := &x509.Certificate{
 		SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
 		IPAddresses: []net.IP{server.AsSlice()},

@@ -23,10 +23,13 @@ const (
 	inbox = 128
 	// longestDatagram is the longest datagram that pion/dtls reads.
 	longestDatagram = 8192
-	// handshakeBytes is the maximum size of the records of one handshake, after its ClientHello. A flight of a client,
-	// ClientKeyExchange to Finished, has less than 250 bytes, so it may be repeated 16 times. pion/dtls keeps fragments
-	// of messages, and encrypted records before it has the keys, until the association ends.
-	handshakeBytes = 4096
+	// inboxBytes is the maximum size of the datagrams that wait for decryption.
+	inboxBytes = 64 << 10
+	// handshakeBytes is the maximum size of the records of one handshake, after its ClientHello. Each record counts
+	// recordBytes more. A flight of a client, ClientKeyExchange to Finished, has three records of less than 250 bytes
+	// together, so it may be repeated seven times. pion/dtls keeps fragments of messages, and encrypted records before it
+	// has the keys, until the association ends, and more than 400 bytes for each of them.
+	handshakeBytes, recordBytes = 4096, 100
 )
 
 // association is the net.PacketConn that pion/dtls uses for one client. A dtlsSocket receives the datagrams of the
@@ -62,7 +65,9 @@ type association struct {
 	ahead uint64
 	conn  *dtls.Conn
 
-	inbox     chan received
+	inbox chan received
+	// queued is the size of the datagrams in inbox.
+	queued    atomic.Int64
 	interrupt chan struct{}
 	closed    chan struct{}
 	close     sync.Once
@@ -185,8 +190,10 @@ func newAssociation(
 		inbox: make(chan received, inbox), interrupt: make(chan struct{}, 1),
 		closed: make(chan struct{}), ended: make(chan struct{}),
 	}
-	a.inbox <- received{records: h.first()}
-	a.inbox <- received{records: slices.Clone(h.record)}
+	for _, records := range [][]byte{h.first(), slices.Clone(h.record)} {
+		a.queued.Add(int64(len(records)))
+		a.inbox <- received{records: records}
+	}
 	var err error
 	if a.conn, err = dtls.ServerWithOptions(a, a.addr, options...); err == nil {
 		a.number, err = recordNumber(a.conn)
@@ -241,11 +248,15 @@ func (a *association) deliver(records []byte, front forward.Way) {
 	if len(accepted) == 0 {
 		return
 	}
-	select {
-	case a.inbox <- received{accepted, front}:
-	default:
-		a.socket.drop(a.client, meter.SendFailed)
+	if size := int64(len(accepted)); a.queued.Add(size) <= inboxBytes {
+		select {
+		case a.inbox <- received{accepted, front}:
+			return
+		default:
+		}
 	}
+	a.queued.Add(-int64(len(accepted)))
+	a.socket.drop(a.client, meter.SendFailed)
 }
 
 // accepted returns a copy of the records of a datagram that the association accepts. It decides for each record,
@@ -282,7 +293,7 @@ func (a *association) accepts(record []byte) bool {
 	if h, ok := parseHello(record); ok && a.opened(h) {
 		return len(a.inbox) == 0 // pion/dtls keeps no copy of it
 	}
-	return a.handshaken.Add(int64(len(record))) <= handshakeBytes
+	return a.handshaken.Add(int64(len(record)+recordBytes)) <= handshakeBytes
 }
 
 // ReadFrom returns the next datagram of the client.
@@ -294,6 +305,7 @@ func (a *association) ReadFrom(to []byte) (int, net.Addr, error) {
 	}
 	select {
 	case r := <-a.inbox:
+		a.queued.Add(-int64(len(r.records)))
 		if handshaking {
 			a.turns.acquire(a.closed)
 		}

@@ -66,9 +66,14 @@ func oneCertificate(t *testing.T) (c config.Listener) {
 // openSecure opens a listener with certificates, and with one socket.
 func openSecure(t *testing.T, c config.Listener) (*connections, *net.UDPAddr) {
 	t.Helper()
+	return openLimited(t, c, NewLimits(0))
+}
+
+func openLimited(t *testing.T, c config.Listener, limits *Limits) (*connections, *net.UDPAddr) {
+	t.Helper()
 	g, m := newGate(t, c.Protocol)
 	c.Name, c.Port = "test", testport.Free(t)
-	l, err := Open(c, g, Options{Sockets: 1, Limits: NewLimits(0), Meter: m, Log: slog.New(slog.DiscardHandler)})
+	l, err := Open(c, g, Options{Sockets: 1, Limits: limits, Meter: m, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -218,22 +218,40 @@ func (p *handshakeTurns) finished() bool {
 	return p.isFinished
 }
 
-// cpuTurnConn is the connection on which crypto/tls makes a handshake. During the handshake, a Read ends the CPU turn
-// of the handshake and waits for a new one (see handshakeLimiter).
+// cpuTurnConn is the connection from which crypto/tls reads. During the handshake, a Read ends the CPU turn of the
+// handshake and waits for a new one (see handshakeLimiter).
 type cpuTurnConn struct {
 	net.Conn
 	ctx   context.Context // of the handshake; nil afterwards
 	turns *handshakeTurns
+	// left is how many more bytes crypto/tls may read in the handshake, and then until it returns data.
+	left int
 }
 
+const (
+	// tlsHandshakeBytes is how many bytes crypto/tls may read in a handshake. A ClientHello with a post-quantum key and
+	// a session ticket has less than 3 KiB. crypto/tls keeps a handshake message of up to 64 KiB until it is complete.
+	tlsHandshakeBytes = 8 << 10
+	// unreturnedBytes is how many bytes crypto/tls may read later before it returns data. It suffices for the longest
+	// record (RFC 5246 §6.2.3). Handshake messages may arrive then too.
+	unreturnedBytes = 20 << 10
+)
+
 // Read ends the CPU turn while it waits for data, and returns during a new CPU turn. It is called by one goroutine at a
-// time. After the handshake it only reads.
+// time. After the handshake it only reads. The error is errTooLarge if too many bytes were read (see left).
 func (c *cpuTurnConn) Read(b []byte) (int, error) {
+	if c.left <= 0 {
+		return 0, errTooLarge
+	}
+	b = b[:min(len(b), c.left)]
 	if c.ctx == nil {
-		return c.Conn.Read(b)
+		n, err := c.Conn.Read(b)
+		c.left -= n
+		return n, err
 	}
 	c.turns.release()
 	n, err := c.Conn.Read(b)
+	c.left -= n
 	if err == nil && !c.turns.acquire(c.ctx.Done()) {
 		err = errNoTurn
 	}

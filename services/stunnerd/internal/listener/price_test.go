@@ -1,30 +1,214 @@
 package listener
 
 import (
+	"bytes"
 	"crypto/tls"
 	"net"
 	"runtime"
+	"slices"
 	"testing"
+	"time"
 
 	"github.com/pion/dtls/v3"
 	"github.com/pion/stun/v2"
+	"golang.org/x/sys/unix"
 
 	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
 )
 
+// memoryUsed returns the memory that the heap and the stacks use.
+func memoryUsed() int64 {
+	var m runtime.MemStats
+	for range 2 {
+		runtime.GC()
+	}
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapInuse + m.StackInuse)
+}
+
+// socketPrice is the memory of a socket of a client in the kernel: the structures of the socket, of its file, inode and
+// directory entry (Linux 6.1, /proc/slabinfo).
+const socketPrice = 4 << 10
+
+// the ledger charges for a connection what it holds at most while the client has no session. The clients are
+// sockets that hold nothing themselves.
+func TestPricesCoverConnectionsWithoutASession(t *testing.T) {
+	// A TLS record in part, and records with a ClientHello of 65,000 bytes in part.
+	record := append([]byte{typeApplicationData, 3, 3, 0x40, 0}, make([]byte, 16_000)...)
+	hello := append([]byte{typeHandshake, 3, 1, 0x3E, 0x80}, make([]byte, 16_000)...)
+	hellos := bytes.Repeat(hello, 4)
+	copy(hellos[5:], []byte{clientHello, 0, 65_000 >> 8, 65_000 & 0xFF})
+	short := append([]byte{typeHandshake, 3, 1, 4000 >> 8, 4000 & 0xFF}, hellos[5:4005]...)
+	send := func(content []byte) func(*testing.T, *net.UDPAddr) net.Conn {
+		return func(t *testing.T, server *net.UDPAddr) net.Conn {
+			conn := dialFrom(t, nil, &net.TCPAddr{IP: server.IP, Port: server.Port})
+			_, _ = conn.Write(content) // fails if the server has closed the connection
+			return conn
+		}
+	}
+	// Over DTLS the server does not see that its clients have ended.
+	rounds := map[config.Protocol]int{config.TURNTCP: 3, config.TURNTLS: 3, config.TURNDTLS: 1}
+	for name, tc := range map[string]struct {
+		protocol config.Protocol
+		open     func(*testing.T, *net.UDPAddr) net.Conn
+		refused  bool // the server closes the connection
+	}{
+		"an idle connection over TCP": {config.TURNTCP, send(nil), false},
+		"a request in part over TCP":  {config.TURNTCP, send(append([]byte{0, 3, 3, 0xE8}, make([]byte, 1000)...)), false},
+		"no handshake over TLS":       {config.TURNTLS, send(nil), false},
+		"a long ClientHello over TLS": {config.TURNTLS, send(hellos), true},
+		"a ClientHello in part over TLS": {
+			config.TURNTLS, send(append(short, hello[:tlsHandshakeBytes-len(short)-1]...)), false,
+		},
+		"a handshake in part over TLS":  {config.TURNTLS, send(recordedHello(t)), false},
+		"a record in part over TLS":     {config.TURNTLS, afterHandshake(record), false},
+		"an idle connection over TLS":   {config.TURNTLS, afterHandshake(nil), false},
+		"a handshake in part over DTLS": {config.TURNDTLS, handshakeInPart(0), false},
+		"many fragments over DTLS":      {config.TURNDTLS, handshakeInPart(handshakeBytes), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := config.Listener{Protocol: tc.protocol}
+			if tc.protocol != config.TURNTCP {
+				c.Cert, c.Key = keyPair(t, "turn.example.org")
+			}
+			limits := NewLimits(0)
+			limits.turns = newHandshakeLimiter(1 << 20) // all of them within the timeout of a handshake
+			limits.handshakes = newConnLimiter(2*measured, 2*measured)
+			l, addr := openLimited(t, c, limits)
+			if tc.protocol != config.TURNDTLS {
+				tc.open(t, addr).Close() // what exists once
+			}
+			var costs []int64
+			for range rounds[tc.protocol] {
+				l.awaitClients(t, 0)
+				before := memoryUsed()
+				var all []net.Conn
+				for range measured {
+					all = append(all, tc.open(t, addr))
+				}
+				if !tc.refused {
+					l.awaitClients(t, measured)
+				}
+				l.awaitRead(t)
+				costs = append(costs, (memoryUsed()-before)/measured+socketPrice)
+				for _, conn := range all {
+					_ = conn.Close()
+				}
+			}
+			slices.Sort(costs)
+			cost := costs[len(costs)/2] // another one may have what the round before has left
+			price := session.PriceOfTransport(tc.protocol)
+			t.Logf("%s: %d bytes, the price is %d", name, cost, price)
+			if cost > price*raceFactor {
+				t.Errorf("a connection holds %d bytes, but is charged for %d", cost, price)
+			}
+		})
+	}
+}
+
+// awaitClients waits until the listener has so many clients.
+func (l *connections) awaitClients(t *testing.T, n int) {
+	t.Helper()
+	for late := time.Now().Add(2 * handshakeTimeout); l.count() != n; runtime.Gosched() {
+		if time.Now().After(late) {
+			t.Fatalf("%d clients, want %d", l.count(), n)
+		}
+	}
+}
+
+// awaitRead waits until the server has read what its clients have sent.
+func (l *connections) awaitRead(t *testing.T) {
+	t.Helper()
+	read := func() bool {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		for c := range l.open {
+			if a, ok := c.raw.(dtlsClient); ok && len(a.association.inbox) > 0 {
+				return false
+			}
+			s, ok := c.raw.(*stream)
+			if !ok {
+				continue
+			}
+			waiting := 0
+			if err := s.socket.Control(func(fd uintptr) {
+				waiting, _ = unix.IoctlGetInt(int(fd), unix.SIOCINQ)
+			}); err == nil && waiting > 0 {
+				return false
+			}
+		}
+		return true
+	}
+	for late := time.Now().Add(soon); !read(); runtime.Gosched() {
+		if time.Now().After(late) {
+			t.Fatal("the server does not read")
+		}
+	}
+}
+
+// recordedHello returns a ClientHello of TLS.
+func recordedHello(t *testing.T) []byte {
+	t.Helper()
+	client, server := net.Pipe()
+	defer client.Close()
+	go func() { _ = tls.Client(client, &tls.Config{InsecureSkipVerify: true}).Handshake() }() // until client is closed
+	buf := make([]byte, 4096)
+	n, err := server.Read(buf) // the record is written at once
+	if err != nil {
+		t.Fatal(err)
+	}
+	return buf[:n]
+}
+
+// afterHandshake makes a handshake over TLS, and then sends bytes as they are.
+func afterHandshake(content []byte) func(*testing.T, *net.UDPAddr) net.Conn {
+	return func(t *testing.T, server *net.UDPAddr) net.Conn {
+		conn := dialFrom(t, nil, &net.TCPAddr{IP: server.IP, Port: server.Port})
+		if err := tls.Client(conn, &tls.Config{InsecureSkipVerify: true}).Handshake(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := conn.Write(content); err != nil {
+			t.Fatal(err)
+		}
+		return conn
+	}
+}
+
+// handshakeInPart starts a handshake over DTLS, and then sends so many bytes in fragments of one byte.
+func handshakeInPart(fragments int) func(*testing.T, *net.UDPAddr) net.Conn {
+	return func(t *testing.T, server *net.UDPAddr) net.Conn {
+		conn, err := net.DialUDP("udp4", nil, server)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = conn.SetDeadline(time.Now().Add(soon))
+		ask := func(question []byte, message byte) []byte {
+			answer := make([]byte, 2048)
+			_, _ = conn.Write(question)
+			n, err := conn.Read(answer)
+			if err != nil || n <= recordHeader || answer[recordHeader] != message {
+				t.Fatalf("answer to a ClientHello: %x; %v", answer[:n], err)
+			}
+			return answer[:n]
+		}
+		cookie := ask(someHello(t, 1, 0, 0, nil), helloVerifyRequest)[28:]
+		ask(someHello(t, 1, 1, 1, cookie), serverHello)
+		for sent, i := 0, 0; sent < fragments; i++ {
+			part := fragment(uint64(2+i), 2, 4000, i, []byte{0})
+			sent += len(part)
+			if _, err := conn.Write(part); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return conn
+	}
+}
+
 // the price of a session over a connection is higher than that over UDP by more than what the connection holds:
 // half of what both of its ends hold, because the client is in this process too.
 func TestPricesCoverConnections(t *testing.T) {
 	const n = 50
-	used := func() int64 {
-		var m runtime.MemStats
-		for range 2 {
-			runtime.GC()
-		}
-		runtime.ReadMemStats(&m)
-		return int64(m.HeapInuse + m.StackInuse)
-	}
 	for _, protocol := range []config.Protocol{config.TURNTCP, config.TURNTLS, config.TURNDTLS} {
 		t.Run(string(protocol), func(t *testing.T) {
 			c := config.Listener{Protocol: protocol}
@@ -69,12 +253,12 @@ func TestPricesCoverConnections(t *testing.T) {
 				return conn
 			}
 			defer open().Close() // what exists once
-			before := used()
+			before := memoryUsed()
 			var all []net.Conn
 			for range n {
 				all = append(all, open())
 			}
-			cost := (used() - before) / n / 2
+			cost := (memoryUsed() - before) / n / 2
 			for _, conn := range all {
 				_ = conn.Close()
 			}

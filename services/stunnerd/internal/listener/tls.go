@@ -17,13 +17,25 @@ func openTLS(c config.Listener, g *gate.Gate, m *meter.Listener, o Options) (Lis
 	}
 	settings := certs.settings()
 	secure := func(ctx context.Context, conn net.Conn, turns *handshakeTurns) (net.Conn, error) {
-		limited := &cpuTurnConn{Conn: conn, ctx: ctx, turns: turns}
+		limited := &cpuTurnConn{Conn: conn, ctx: ctx, turns: turns, left: tlsHandshakeBytes}
 		secured := tls.Server(limited, settings)
 		err := secured.HandshakeContext(ctx)
 		limited.ctx = nil
-		return secured, err
+		return tlsClient{secured, limited}, err
 	}
 	return openStream(c.Port, transport{certs: certs, secure: secure}, g, m, o)
+}
+
+// tlsClient is a TLS connection with the connection from which it reads.
+type tlsClient struct {
+	*tls.Conn
+	from *cpuTurnConn
+}
+
+// Read reads data of one record.
+func (c tlsClient) Read(b []byte) (int, error) {
+	c.from.left = unreturnedBytes
+	return c.Conn.Read(b)
 }
 
 // settings returns the TLS config of a listener. It is used as long as the listener is open, because crypto/tls stores

@@ -61,8 +61,8 @@ func capacity(memory int64) int {
 	return limit
 }
 
-// sessionMemory returns the memory that sessions may hold of a memory limit in bytes; 0 means no limit. A quarter is for
-// the garbage collector, for clients without a session and for the buffers of sockets.
+// sessionMemory returns the memory that sessions and connections may hold of a memory limit in bytes; 0 means no limit.
+// A quarter is for the garbage collector and for the buffers of sockets.
 func sessionMemory(limit int64) int64 {
 	if limit <= 0 {
 		return 0

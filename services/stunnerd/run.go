@@ -152,7 +152,7 @@ func newDaemon(o options, source discovery.Source, levels *telemetry.Levels, log
 		Lookup:    o.lookup, Applied: d.applied, Pod: o.pod, Self: d.self, Peers: d.setPeers,
 		Program: telemetry.Version("stunnerd"), Log: telemetry.Scope(log, "config"),
 	})
-	collector := &admin.Collector{Meter: srv.Meter(), Sessions: srv.Sessions(), Capacity: most, Offload: srv.Offload,
+	collector := &admin.Collector{Meter: srv.Meter(), Sessions: srv.Sessions(), Capacity: srv.Capacity, Offload: srv.Offload,
 		Forwarding: srv.Forwarding, Journal: srv.Journal, Config: d.config}
 	d.registry = telemetry.NewRegistry(collector)
 	return d, nil

@@ -34,6 +34,9 @@ var credentialCauses = map[string]cause{
 	"other_user":  {"USERNAME", "use the credential with which the allocation was created"},
 }
 
+// memoryOfCalls is the memory limit that a dataplane needs for calls (docs/stunnerd.md).
+const memoryOfCalls = "64 KiB for each call, about 110 KiB over TLS and 155 KiB over DTLS"
+
 // limitCauses are the reasons that concern limits.
 var limitCauses = map[string]cause{
 	"quota": {
@@ -46,7 +49,7 @@ var limitCauses = map[string]cause{
 	},
 	"capacity": {
 		"capacity",
-		"add pods, or raise the memory limit in spec.resources of the Dataplane: 64 KiB for each call",
+		"add pods, or raise the memory limit in spec.resources of the Dataplane: " + memoryOfCalls,
 	},
 	"no_relay": {
 		"relayPortRange",

@@ -42,7 +42,7 @@ var policyRules = []Rule{
 			found = append(found, Finding{
 				Severity: Warning, Object: objectName("Pod", g.Namespace, s.Pod), Field: "capacity",
 				Problem: fmt.Sprintf("has %d of at most %d calls", s.AllocationCount, s.Capacity),
-				Remedy:  "add pods, or raise the memory limit in spec.resources of the Dataplane: 64 KiB for each call",
+				Remedy:  "add pods, or raise the memory limit in spec.resources of the Dataplane: " + memoryOfCalls,
 				Command: "stunnerctl status -n " + g.Namespace,
 			})
 		}
@@ -301,7 +301,7 @@ func (s *Snapshot) quotas(g *Gateway) (found []Finding) {
 			found = append(found, Finding{
 				Severity: Warning, Object: ref("LimitRange", r), Field: "spec.limits[].default.memory",
 				Problem: fmt.Sprintf("limits the memory of dataplane pods to %s, which is room for few calls", memory),
-				Remedy:  "set spec.resources.limits.memory of the Dataplane: 64 KiB for each call",
+				Remedy:  "set spec.resources.limits.memory of the Dataplane: " + memoryOfCalls,
 				Command: describe("limitrange", r),
 			})
 		}

@@ -135,7 +135,7 @@ stunner_sessions_restored_total 4
 		Name:         "media/edge/tls",
 		Certificates: []config.Certificate{certificate(t, end.AddDate(1, 0, 0)), certificate(t, end)},
 	}
-	c := &Collector{Meter: m, Sessions: table, Capacity: 800, Offload: noOffload, Forwarding: forwarded,
+	c := &Collector{Meter: m, Sessions: table, Capacity: func() int { return 800 }, Offload: noOffload, Forwarding: forwarded,
 		Journal: someJournal, Config: func() Config {
 			return Config{Problem: "port taken", Listeners: []config.Listener{{Name: "media/edge/udp"}, secured}}
 		}}

@@ -31,8 +31,8 @@ import (
 type Collector struct {
 	Meter    *meter.Meter
 	Sessions *session.Table
-	// Capacity is the maximum number of sessions of the process.
-	Capacity int
+	// Capacity returns the maximum number of sessions of the process.
+	Capacity func() int
 	// Offload returns how media is forwarded in the kernel.
 	Offload func() inspection.OffloadStatus
 	// Forwarding returns how datagrams are forwarded between pods, or nil if they are not.
@@ -91,7 +91,7 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	out.gauge(telemetry.AllocationsActive, allocations)
 	out.gauge(telemetry.AllocationsDraining, draining)
 	out.counter(telemetry.AllocationsTotal, c.Sessions.Added())
-	out.gauge(telemetry.AllocationsCapacity, float64(c.Capacity))
+	out.gauge(telemetry.AllocationsCapacity, float64(c.Capacity()))
 	user, source := c.Sessions.QuotaUsed()
 	out.gauge(telemetry.QuotaUsed, user, "user")
 	out.gauge(telemetry.QuotaUsed, source, "source")

@@ -79,6 +79,20 @@ func (s *Server) capacity() session.Amounts {
 	}
 }
 
+// Capacity returns how many allocations fit into the process, or 0 if there is no maximum. The transport of a listener
+// that needs the most memory counts as that of one further allocation.
+func (s *Server) Capacity() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var dearest config.Protocol
+	for _, l := range s.running.Listeners {
+		if session.PriceOfTransport(l.Protocol) >= session.PriceOfTransport(dearest) {
+			dearest = l.Protocol
+		}
+	}
+	return int(s.table.Capacity(dearest))
+}
+
 // relayAddrs returns the relay addresses of a listener: the address in its config first, then the address of the host
 // in the other family. Without an address in its config it has all addresses of Options.HostAddresses.
 func (s *Server) relayAddrs(address string) []netip.Addr {

@@ -71,7 +71,7 @@ type Options struct {
 	// Allocations is the maximum number of allocations and reserved ports; 0 means Capacity. It is lower than Capacity
 	// if there are few relay ports.
 	Allocations int
-	// Memory is the maximum memory of sessions in bytes, at the prices of package session; 0 means no maximum.
+	// Memory is the maximum memory of sessions and connections in bytes, at the prices of package session; 0 means no maximum.
 	Memory int64
 	// NonceLifetime is how long a client may use a nonce; 0 means nonce.MaxLifetime.
 	NonceLifetime time.Duration
@@ -153,6 +153,7 @@ func New(o Options) (*Server, error) {
 		wanted: config.Zero(config.DefaultName), running: config.Zero(config.DefaultName),
 		listeners: map[string]*generation{}, failures: map[string]string{}, closed: make(chan struct{}),
 	}
+	s.table.SetBounds(bounds(s.running.Admin, s.capacity()))
 	s.meter.LogFaults(o.Log)
 	s.meter.CountElsewhere(func() { s.offload.Load().Fold() })
 	s.network = relay.Kernel{ICMP: o.ICMP, Local: s.isLocal, Pollers: s.pollers}

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+
+	"github.com/stunner-gateway/stunner/services/api/config"
 )
 
 // Kind is a kind of thing that clients make the process hold. The ledger of a Table counts each kind for the session,
@@ -220,6 +222,23 @@ func (c *Claim) change(next func() int64, force bool) error {
 		t.reclaim()
 	}
 	return nil
+}
+
+// Capacity returns how many places fit into the process: those that are held, and as many more as fit into the rest of
+// the memory if each has as much as the held ones and a session over a transport have on average. 0 means no maximum.
+func (t *Table) Capacity(p config.Protocol) int64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	capacity := t.bounds.Load().Capacity
+	if capacity[Memory] <= 0 {
+		return capacity[Places]
+	}
+	each := (t.total[Memory] + PriceOf(p, 0, 0)) / (t.total[Places] + 1)
+	fit := t.total[Places] + max(0, capacity[Memory]-t.total[Memory])/each
+	if capacity[Places] > 0 {
+		return min(fit, capacity[Places])
+	}
+	return fit
 }
 
 // Held returns what the process holds for sessions.

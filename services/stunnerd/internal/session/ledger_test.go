@@ -6,6 +6,8 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"testing"
+
+	"github.com/stunner-gateway/stunner/services/api/config"
 )
 
 // empty fails if a table in which nothing is held has anything left.
@@ -229,5 +231,53 @@ func TestMemoryOfSessionsIsBounded(t *testing.T) {
 			table.Remove(s)
 		}
 		empty(t, table)
+	}
+}
+
+// the capacity is the number of sessions that the table admits, whatever the transport of the sessions is, and
+// whatever more they hold. It is known before, and
+// with other sessions when a tenth of it is used, with an error of two in a hundred.
+func TestCapacityIsWhatTheTableAdmits(t *testing.T) {
+	const places, memory = 2000, 60 << 20
+	for protocol := range transportPrices {
+		for _, permissions := range []int{0, 256} {
+			table := NewTable()
+			table.SetBounds(Bounds{Capacity: Amounts{Places: places, Memory: memory}})
+			told, half := table.Capacity(protocol), int64(0)
+			n := int64(0)
+			for ; ; n++ {
+				s := client{fmt.Sprint(n), fmt.Sprintf("10.%d.%d.1", n/250, n%250)}.session()
+				s.Protocol = protocol
+				if table.Reserve(s) != nil {
+					break
+				}
+				claim := s.Claim(Memory)
+				if claim.Set(PriceOfMore(permissions, 0)) != nil {
+					break
+				}
+				if n == told/10 {
+					half = table.Capacity(config.TURNUDP)
+				}
+			}
+			if permissions == 0 && told != n {
+				t.Errorf("%s: the capacity is %d, but %d sessions are admitted", protocol, told, n)
+			}
+			if half < n*98/100 || half > n*102/100 {
+				t.Errorf("%s with %d permissions: the capacity was %d, but %d sessions are admitted", protocol, permissions,
+					half, n)
+			}
+			if full := table.Capacity(protocol); full < n || full > n+1 {
+				t.Errorf("%s with %d permissions: the capacity of a full table is %d, but %d sessions are admitted",
+					protocol, permissions, full, n)
+			}
+		}
+	}
+	table := NewTable()
+	if got := table.Capacity(config.TURNUDP); got != 0 {
+		t.Errorf("without bounds the capacity is %d", got)
+	}
+	table.SetBounds(Bounds{Capacity: Amounts{Places: places}})
+	if got := table.Capacity(config.TURNDTLS); got != places {
+		t.Errorf("without a bound of the memory the capacity is %d, want %d", got, places)
 	}
 }

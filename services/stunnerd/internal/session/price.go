@@ -27,8 +27,9 @@ const (
 // socket for the data to the client.
 const priceSession = 24<<10 + included
 
-// transportPrices are the prices of the connection of a client by the protocol of the listener: its goroutines, its
-// buffers, the socket, and over TLS and DTLS the keys and the buffers for records of up to 16 KiB.
+// transportPrices are the prices of the connection of a client by the protocol of the listener, with or without a
+// session, and of its handshake: its goroutines, its buffers, the socket, and over TLS and DTLS the keys and the buffers
+// for records of up to 16 KiB and for handshake messages.
 var transportPrices = map[config.Protocol]int64{
 	config.TURNUDP:  0,
 	config.TURNTCP:  12 << 10,

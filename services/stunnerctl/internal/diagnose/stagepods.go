@@ -242,7 +242,7 @@ func crash(field string, c corev1.ContainerStatus) podProblem {
 		switch {
 		case last.Reason == "OOMKilled":
 			p.problem = "container " + c.Name + " was killed because it exceeded its memory limit"
-			p.remedy, p.logs = "raise the memory limit in spec.resources of the Dataplane: " + memoryOfCalls, false
+			p.remedy, p.logs = "raise the memory limit in spec.resources of the Dataplane: "+memoryOfCalls, false
 		case last.ExitCode == 2:
 			p.remedy = "correct spec.args or spec.command of the Dataplane: the command line is invalid"
 		}

@@ -27,8 +27,8 @@ const (
 	inboxBytes = 64 << 10
 	// handshakeBytes is the maximum size of the records of one handshake, after its ClientHello. Each record counts
 	// recordBytes more. A flight of a client, ClientKeyExchange to Finished, has three records of less than 250 bytes
-	// together, so it may be repeated seven times. pion/dtls keeps fragments of messages, and encrypted records before it
-	// has the keys, until the association ends, and more than 400 bytes for each of them.
+	// together, so it may be repeated seven times. pion/dtls keeps fragments of messages, and encrypted records before
+	// it has the keys, until the association ends, and more than 400 bytes for each of them.
 	handshakeBytes, recordBytes = 4096, 100
 )
 

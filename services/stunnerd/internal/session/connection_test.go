@@ -85,7 +85,8 @@ func TestNewConnectionEvictsTheOldest(t *testing.T) {
 // and so does a Claim of it.
 func TestSessionsEvictConnections(t *testing.T) {
 	const memory = 4 << 20
-	fit := fill(t, memoryTable(memory), 1000, func(i int) client { return client{fmt.Sprint(i), fmt.Sprint("192.0.2.", i%250)} })
+	fresh := func(i int) client { return client{fmt.Sprint(i), fmt.Sprint("192.0.2.", i%250)} }
+	fit := fill(t, memoryTable(memory), 1000, fresh)
 	table := memoryTable(memory)
 	var idle []*Connection
 	for table.crowd.held+PriceOfTransport(config.TURNTLS) <= memory {
@@ -122,9 +123,7 @@ func TestSessionsEvictConnections(t *testing.T) {
 			defer c.End()
 		}
 	}
-	if got := fill(t, table, 1000, func(i int) client {
-		return client{fmt.Sprint(i), fmt.Sprint("192.0.2.", i%250)}
-	}); got != fit {
+	if got := fill(t, table, 1000, fresh); got != fit {
 		t.Errorf("%d sessions fit beside connections, %d without", got, fit)
 	}
 }

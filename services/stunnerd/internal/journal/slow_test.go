@@ -176,3 +176,31 @@ func TestFullQueueDelaysNobody(t *testing.T) {
 	}
 	end(t, j)
 }
+
+// On a volume that has room for a few bytes, the writer takes what is queued, and then waits.
+func TestWriterRestsOnAFullVolume(t *testing.T) {
+	for capacity := range int64(65) {
+		now := time.UnixMilli(1795470000123)
+		j, _ := byHand(Options{Dir: t.TempDir(), Now: func() time.Time { return now }}, osFile)
+		id := j.Add(sample(now))
+		flush(j)
+		j.mu.Lock()
+		j.shares.capacity = capacity
+		j.rewrite(id, j.sessions[id])
+		j.mu.Unlock()
+		for range 3 {
+			j.Permit(id, []netip.Addr{netip.MustParseAddr("10.0.0.9")}, now.Add(time.Minute))
+		}
+		rests := make(chan struct{})
+		go func() {
+			defer close(rests)
+			j.work()
+		}()
+		select {
+		case <-rests:
+		case <-time.After(30 * time.Second):
+			t.Fatalf("with room for %d bytes the writer does not end", capacity)
+		}
+		end(t, j)
+	}
+}

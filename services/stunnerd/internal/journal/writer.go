@@ -53,9 +53,9 @@ func (j *Journal) change(k kind, id ID, s *stored, payload func([]byte) []byte) 
 	j.signal()
 }
 
-// queueSize is the size of queued entries from which sessions are queued as a whole. The longest entry may exceed it.
-// The caller holds mu.
-func (j *Journal) queueSize() int { return int(min(maxQueue, j.shares.capacity/32)) }
+// queueSize is the size of queued entries from which sessions are queued as a whole. The longest entry may exceed it. It
+// is positive, also on a full volume, so that each call of take takes something. The caller holds mu.
+func (j *Journal) queueSize() int { return int(max(1, min(maxQueue, j.shares.capacity/32))) }
 
 // rewrite queues a session as a whole. The caller holds mu.
 func (j *Journal) rewrite(id ID, s *stored) {

@@ -2,6 +2,7 @@ package file
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -56,18 +57,25 @@ func (id identity) String() string {
 //   - A file without content changes nothing, because a program may be writing it. To remove its objects, users delete
 //     the file.
 //   - An object that no file contains is removed after confirmAbsence.
+//   - Of several files with one object, such as a file and its backup copy, the one whose object is in use stays the one,
+//     also while it becomes invalid. The others are problems. Of files that appear together, the first by name is used.
 //
 // The ledger does no I/O and reads no clock.
 type ledger struct {
 	files map[string]*fileState
+	// sources are the files of the objects in use, and copies the other files with the same object.
+	sources map[identity]string
+	copies  map[identity][]string
 }
 
 // fileState holds the objects of one file.
 type fileState struct {
 	// last is the result of the last read.
 	last decoded
-	// objects are the objects of the file that are in use.
+	// objects are the objects of the file that are in use, or copies of objects of other files.
 	objects []decode.Located
+	// invalid is set if a document of the file was invalid at the last read.
+	invalid bool
 	// absent are the objects in use that the file does not contain, with the time since when they are absent.
 	absent map[identity]time.Time
 	// expected are the objects that were in use before a restart of the operator and that have not been read from this
@@ -102,9 +110,12 @@ type kept struct {
 
 // newLedger returns a ledger that expects the objects in the inventory of the previous run.
 func newLedger(inventory map[string][]identity) *ledger {
-	l := &ledger{files: map[string]*fileState{}}
+	l := &ledger{files: map[string]*fileState{}, sources: map[identity]string{}}
 	for name, ids := range inventory {
 		l.files[name] = &fileState{expected: ids}
+		for _, id := range ids {
+			l.sources[id] = name
+		}
 	}
 	return l
 }
@@ -115,7 +126,9 @@ func (l *ledger) inventory() map[string][]identity {
 	for name, p := range l.files {
 		ids := slices.Clone(p.expected)
 		for _, o := range p.objects {
-			ids = append(ids, identityOf(o.Object))
+			if id := identityOf(o.Object); l.sources[id] == name {
+				ids = append(ids, id)
+			}
 		}
 		if len(ids) > 0 {
 			all[name] = ids
@@ -138,12 +151,72 @@ func (l *ledger) update(c contents, now time.Time) reading {
 			delete(l.files, name)
 		}
 	}
-	slices.SortStableFunc(fresh, byPlace)
-	unique, duplicates := decode.Unique(fresh)
+	read := slices.Clone(fresh)
+	slices.SortStableFunc(fresh, l.inUseFirst)
+	unique, duplicates := decode.Unique(l.withoutCopies(fresh, &s))
+	slices.SortStableFunc(unique, byPlace)
 	s.problems = append(s.problems, duplicates...)
 	s.objects = append(unique, l.keptObjects(unique, stale, &s)...)
 	s.missing = l.missingObjects(s.objects)
+	l.setSources(s, read)
 	return s
+}
+
+// inUseFirst compares objects by whether their file is that of the object in use, and then by place.
+func (l *ledger) inUseFirst(a, b decode.Located) int {
+	rank := func(o decode.Located) int {
+		if l.sources[identityOf(o.Object)] == o.File {
+			return 0
+		}
+		return 1
+	}
+	return cmp.Or(rank(a)-rank(b), byPlace(a, b))
+}
+
+// withoutCopies returns the objects that are not copies of an object in use whose file is invalid at the moment. Each
+// copy becomes a problem. An object that another file has only since then was moved there, and is no copy.
+func (l *ledger) withoutCopies(fresh []decode.Located, s *reading) []decode.Located {
+	return slices.DeleteFunc(fresh, func(o decode.Located) bool {
+		id := identityOf(o.Object)
+		source := l.sources[id]
+		if p := l.files[source]; p == nil || source == o.File || !p.keeps(id, slices.Contains(l.copies[id], o.File)) {
+			return false
+		}
+		s.problems = append(s.problems, decode.Problem{File: o.File, Line: o.Line, Severity: decode.Error,
+			Kind: id.Kind, Namespace: id.Namespace, Name: id.Name, Field: "metadata.name",
+			Message: fmt.Sprintf("is written twice: that of %s is in force and %s:%d is not; remove or rename one",
+				source, o.File, o.Line)})
+		return true
+	})
+}
+
+// keeps reports whether an object of the file stays in use beside another file that has it, because a document of this
+// file is invalid. copied means that the other file had the object before.
+func (p *fileState) keeps(id identity, copied bool) bool {
+	if slices.Contains(p.expected, id) {
+		return true
+	}
+	_, absent := p.absent[id]
+	return copied && p.invalid && !absent &&
+		slices.ContainsFunc(p.objects, func(o decode.Located) bool { return identityOf(o.Object) == id })
+}
+
+// setSources records the files of the objects in use, and of their copies among the objects that were read. An object
+// that is missing keeps its file.
+func (l *ledger) setSources(s reading, read []decode.Located) {
+	sources := make(map[identity]string, len(s.objects))
+	for _, id := range s.missing {
+		sources[id] = l.sources[id]
+	}
+	for _, o := range s.objects {
+		sources[identityOf(o.Object)] = o.File
+	}
+	l.sources, l.copies = sources, map[identity][]string{}
+	for _, o := range read {
+		if id := identityOf(o.Object); sources[id] != o.File {
+			l.copies[id] = append(l.copies[id], o.File)
+		}
+	}
 }
 
 // decoded is the result of decoding one file.
@@ -201,6 +274,7 @@ func (p *fileState) store(d decoded, now time.Time, s *reading) (stale []decode.
 		}
 		stale = append(stale, o)
 	}
+	p.invalid = d.invalid
 	p.expected = slices.DeleteFunc(p.expected, func(id identity) bool { return !d.invalid || written[id] })
 	p.objects, p.absent = append(slices.Clone(d.objects), stale...), absent
 	return stale

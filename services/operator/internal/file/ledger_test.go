@@ -138,6 +138,63 @@ func TestLedgerNamesBothPlacesOfADouble(t *testing.T) {
 	}
 }
 
+// A copy of a file, with whatever name, changes nothing while the file has the object, is invalid, or after a restart. It
+// is used when the file no longer has the object.
+func TestLedgerPrefersTheFileInUseToItsCopies(t *testing.T) {
+	for _, name := range []string{"a-old.yaml", "b.yaml.bak.yaml", "z.yaml"} {
+		for _, restart := range []bool{false, true} {
+			t.Run(fmt.Sprint(name, " restart ", restart), func(t *testing.T) {
+				w := newWorld(t, nil)
+				again := func() {
+					if restart {
+						w.ledger = newLedger(w.ledger.inventory())
+					}
+				}
+				w.write("b.yaml", node("a", "new"))
+				w.expect("at first", "a=new")
+				w.write(name, node("a", "old"))
+				again()
+				if r := w.expect("beside a copy", "a=new"); len(r.problems) != 1 || r.problems[0].File != name {
+					t.Errorf("problems %v", r.problems)
+				}
+				w.write("b.yaml", node("a", "newer"))
+				w.expect("changed beside a copy", "a=newer")
+				w.write("b.yaml", "{")
+				if r := w.expect("invalid beside a copy", "a=newer"); len(r.problems) != 2 {
+					t.Errorf("problems %v", r.problems)
+				}
+				w.settle()
+				w.expect("invalid for long beside a copy", "a=newer")
+				w.write("b.yaml", node("a", "newest"))
+				w.expect("valid again", "a=newest")
+				delete(w.files.files, "b.yaml")
+				w.expect("the file is gone", "a=old")
+				again()
+				if r := w.expect("the copy is used", "a=old"); len(r.problems) != 0 {
+					t.Errorf("problems %v", r.problems)
+				}
+				w.write("b.yaml", node("a", "back"))
+				w.expect("the file is back", "a=old")
+			})
+		}
+	}
+}
+
+// After a restart, a copy does not replace an object whose file cannot be read: the object is missing.
+func TestLedgerWaitsForTheFileAndNotForItsCopy(t *testing.T) {
+	w := newWorld(t, nil)
+	w.write("b.yaml", node("a", "new"))
+	w.expect("at first", "a=new")
+	w.write("b.yaml", "{")
+	w.write("a-old.yaml", node("a", "old"))
+	w.ledger = newLedger(w.ledger.inventory())
+	if r := w.expect("after a restart"); len(r.missing) != 1 {
+		t.Errorf("missing %v", r.missing)
+	}
+	w.write("b.yaml", node("a", "new"))
+	w.expect("valid again", "a=new")
+}
+
 func TestLedgerKeepsWhatAFileHeldThatCannotBeRead(t *testing.T) {
 	w := newWorld(t, nil)
 	w.write("a.yaml", node("a", "1"))

@@ -18,8 +18,8 @@ const MaxPublicAddresses = 32
 // MaxServiceAddresses is the maximum number of service_addresses of a listener.
 const MaxServiceAddresses = 1_000
 
-// ToldAddresses returns the IP addresses and host names that clients receive.
-func (l Listener) ToldAddresses() []string {
+// AllPublicAddresses returns the IP addresses and host names that clients receive.
+func (l Listener) AllPublicAddresses() []string {
 	if len(l.PublicAddresses) > 0 || l.PublicAddress == "" {
 		return l.PublicAddresses
 	}
@@ -29,7 +29,7 @@ func (l Listener) ToldAddresses() []string {
 // ReachedAt returns the external addresses of the listener: its public addresses, and its addresses in Services.
 // resolved returns the addresses of a host name. Addresses that do not parse are left out; Validate rejects them.
 func (l Listener) ReachedAt(resolved func(name string) []netip.Addr) (addrs []netip.AddrPort) {
-	for _, told := range l.ToldAddresses() {
+	for _, told := range l.AllPublicAddresses() {
 		public := []netip.Addr{}
 		if a, err := netip.ParseAddr(told); err == nil {
 			public = append(public, a)

@@ -153,7 +153,7 @@ func (u URI) Protocol() Protocol {
 // without a public address, because clients cannot reach the address of a pod.
 func (l Listener) URIs() (all []URI) {
 	p := l.Protocol.properties()
-	for _, host := range l.ToldAddresses() {
+	for _, host := range l.AllPublicAddresses() {
 		if !holdsPlaceholder(host) {
 			all = append(all, URI{Scheme: p.scheme, Host: host, Port: cmp.Or(l.PublicPort, l.Port), Transport: p.network})
 		}

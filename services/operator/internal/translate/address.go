@@ -14,8 +14,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// told are the endpoints of a listener that clients are told: hosts with one port.
-type told struct {
+// announced are the endpoints of a listener that clients are told: hosts with one port.
+type announced struct {
 	// hosts are IP addresses and host names, in the order in which clients try them.
 	hosts []string
 	port  int32
@@ -23,46 +23,45 @@ type told struct {
 	problem string
 }
 
-func (t told) known() bool { return len(t.hosts) > 0 }
+func (a announced) known() bool { return len(a.hosts) > 0 }
 
-// maxTold is the maximum number of addresses of a listener that clients are told. It is that of status.addresses in the
-// Gateway API.
-const maxTold = maxAddresses
+// maxAnnounced is the maximum number of addresses of a listener that clients are told. It is that of status.addresses in
+// the Gateway API.
+const maxAnnounced = maxAddresses
 
-// tellClients sets the endpoints of each accepted listener that clients are told. They come from the first of
+// announce sets the endpoints of each accepted listener that clients are told. They come from the first of
 // endpointSources that has any, and families take turns, so that a client with one family finds one of its own early.
-func (d draft) tellClients() {
+func (d draft) announce() {
 	for _, l := range d.listeners {
 		if !l.accepted.OK() {
 			continue
 		}
 		for _, find := range endpointSources {
-			if l.told = find(d, l); l.told.known() || l.told.problem != "" {
+			if l.announced = find(d, l); l.announced.known() || l.announced.problem != "" {
 				break
 			}
 		}
-		l.told.hosts = inTurn(l.told.hosts)
+		l.announced.hosts = inTurn(l.announced.hosts)
 	}
 }
 
-// inTurn returns the hosts without duplicates, at most maxTold. The family of the first one and the other family take
-// turns. Host names count as the family of the first one.
-func inTurn(hosts []string) []string {
-	var families [2][]string
+// inTurn returns the hosts without duplicates, at most maxAnnounced. The family of the first one and the other family
+// take turns. Host names count as the family of the first one.
+func inTurn(hosts []string) (all []string) {
+	var first, other []string
 	for _, host := range hosts {
-		i := 0
-		if len(families[0]) > 0 && familyOf(host) != 0 && familyOf(host) == 10-familyOf(families[0][0]) {
-			i = 1
+		list := &first
+		if a, b := familyOf(hosts[0]), familyOf(host); a != 0 && b != 0 && a != b {
+			list = &other
 		}
-		if !slices.Contains(families[i], host) {
-			families[i] = append(families[i], host)
+		if !slices.Contains(*list, host) {
+			*list = append(*list, host)
 		}
 	}
-	var all []string
-	for i := range max(len(families[0]), len(families[1])) {
-		for _, family := range families {
-			if i < len(family) && len(all) < maxTold {
-				all = append(all, family[i])
+	for i := range max(len(first), len(other)) {
+		for _, list := range [][]string{first, other} {
+			if i < len(list) && len(all) < maxAnnounced {
+				all = append(all, list[i])
 			}
 		}
 	}
@@ -71,7 +70,7 @@ func inTurn(hosts []string) []string {
 
 // endpointSource is a function that returns the endpoints of a listener that clients are told, or the zero value if the
 // source has none.
-type endpointSource func(draft, *listener) told
+type endpointSource func(draft, *listener) announced
 
 // endpointSources are in order of precedence.
 var endpointSources = []endpointSource{
@@ -81,38 +80,38 @@ var endpointSources = []endpointSource{
 // fromSpec returns the addresses that the Gateway requests. What clients are told does not depend on whether a Service
 // has the addresses: behind a NAT, a port forward or an anycast address none has. addressAllowed has checked that the
 // Gateway may request them.
-func (d draft) fromSpec(l *listener) (t told) {
-	for _, a := range requestedAddresses(d.gateway) {
-		t.hosts = append(t.hosts, a.value)
+func (d draft) fromSpec(l *listener) (a announced) {
+	for _, requested := range requestedAddresses(d.gateway) {
+		a.hosts = append(a.hosts, requested.value)
 	}
 	switch {
 	case d.view.Host() != nil:
-		t.port = boundPort(d.view, d.gateway, l)
+		a.port = boundPort(d.view, d.gateway, l)
 	case l.exposed:
-		t.port = int32(l.spec.Port)
+		a.port = int32(l.spec.Port)
 	default:
-		return told{}
+		return announced{}
 	}
-	return t
+	return a
 }
 
 // fromHost returns the addresses of the host on which the file provider runs the dataplane.
-func (d draft) fromHost(l *listener) told {
+func (d draft) fromHost(l *listener) announced {
 	if d.view.Host() == nil {
-		return told{}
+		return announced{}
 	}
-	return told{hosts: d.view.Host().Addresses, port: boundPort(d.view, d.gateway, l)}
+	return announced{hosts: d.view.Host().Addresses, port: boundPort(d.view, d.gateway, l)}
 }
 
 // fromLoadBalancer returns the ingress points whose status lists the port of the listener, or else all of them: many
 // load balancers do not list ports. An ingress point that reports an error for the port is left out, and the error is
 // the problem if no other serves it.
-func (d draft) fromLoadBalancer(l *listener) told {
+func (d draft) fromLoadBalancer(l *listener) announced {
 	svc, port := serviceOf(d.view, d.gateway, l)
 	if svc == nil {
-		return told{}
+		return announced{}
 	}
-	t := told{port: port.Port}
+	a := announced{port: port.Port}
 	var unlisted []string
 	for _, i := range svc.Status.LoadBalancer.Ingress {
 		host := cmp.Or(i.IP, i.Hostname)
@@ -125,34 +124,34 @@ func (d draft) fromLoadBalancer(l *listener) told {
 		case at < 0:
 			unlisted = append(unlisted, host)
 		case i.Ports[at].Error != nil:
-			t.problem = *i.Ports[at].Error
+			a.problem = *i.Ports[at].Error
 		default:
-			t.hosts = append(t.hosts, host)
+			a.hosts = append(a.hosts, host)
 		}
 	}
 	switch {
-	case t.known():
-		t.problem = ""
-	case t.problem == "":
-		t.hosts = unlisted
+	case a.known():
+		a.problem = ""
+	case a.problem == "":
+		a.hosts = unlisted
 	}
-	return t
+	return a
 }
 
 // fromExternalIPs returns the external IPs of the Service. Those of a load balancer count only if its status has them.
-func (d draft) fromExternalIPs(l *listener) told {
+func (d draft) fromExternalIPs(l *listener) announced {
 	svc, port := serviceOf(d.view, d.gateway, l)
 	if svc == nil || svc.Spec.Type == corev1.ServiceTypeLoadBalancer {
-		return told{}
+		return announced{}
 	}
-	return told{hosts: svc.Spec.ExternalIPs, port: port.Port}
+	return announced{hosts: svc.Spec.ExternalIPs, port: port.Port}
 }
 
 // fromNodes returns the node port of the Service, together with one address of the nodes for each of its families.
-func (d draft) fromNodes(l *listener) told {
+func (d draft) fromNodes(l *listener) announced {
 	svc, port := serviceOf(d.view, d.gateway, l)
 	if port == nil || port.NodePort == 0 {
-		return told{}
+		return announced{}
 	}
 	kinds := []corev1.NodeAddressType{corev1.NodeExternalIP, corev1.NodeExternalDNS}
 	if d.parameters.tellsInternalNodes() {
@@ -160,10 +159,10 @@ func (d draft) fromNodes(l *listener) told {
 	}
 	for _, kind := range kinds {
 		if hosts := firstOfFamilies(d.view.Nodes(), kind, svc.Spec.IPFamilies); len(hosts) > 0 {
-			return told{hosts: hosts, port: port.NodePort}
+			return announced{hosts: hosts, port: port.NodePort}
 		}
 	}
-	return told{}
+	return announced{}
 }
 
 // firstOfFamilies returns the first address of a kind for each family, in the order of the families. Without families
@@ -200,20 +199,20 @@ func nodeAddresses(nodes []*corev1.Node, kind corev1.NodeAddressType) (hosts []s
 
 // fromHostNetwork returns the addresses of the node in whose network the pods run: the external ones, or else the
 // internal ones. In a cluster of several nodes it returns none, because the pods may run on some of them only.
-func (d draft) fromHostNetwork(l *listener) told {
+func (d draft) fromHostNetwork(l *listener) announced {
 	if d.parameters.dataplane == nil || !d.parameters.dataplane.Spec.HostNetwork {
-		return told{}
+		return announced{}
 	}
 	nodes := d.view.Nodes()
 	if len(nodes) != 1 {
-		return told{}
+		return announced{}
 	}
 	for _, kind := range []corev1.NodeAddressType{corev1.NodeExternalIP, corev1.NodeInternalIP} {
 		if hosts := nodeAddresses(nodes, kind); len(hosts) > 0 {
-			return told{hosts: hosts, port: l.target}
+			return announced{hosts: hosts, port: l.target}
 		}
 	}
-	return told{}
+	return announced{}
 }
 
 // addressNotes warns of each requested IP address that a load balancer has not got.

@@ -89,11 +89,11 @@ func (d draft) configListener(l *listener) config.Listener {
 
 		ServiceAddresses: serviceAddresses(d.view, d.gateway, l),
 	}
-	if l.told.known() {
-		c.PublicAddress, c.PublicPort = l.told.hosts[0], int(l.told.port)
+	if l.announced.known() {
+		c.PublicAddress, c.PublicPort = l.announced.hosts[0], int(l.announced.port)
 	}
-	if len(l.told.hosts) > 1 {
-		c.PublicAddresses = l.told.hosts
+	if len(l.announced.hosts) > 1 {
+		c.PublicAddresses = l.announced.hosts
 	}
 	for i, cert := range l.certificates {
 		if i == 0 {

@@ -40,7 +40,7 @@ func Gateway(v *resource.View, key types.NamespacedName, opt Options) Result {
 	d.workload, d.findings.workload = d.workloadOf()
 	d.notes = slices.Concat(d.annotations.notes, portNotes, overlayNotes, d.scalingNotes(), d.offloadNotes(),
 		d.budgetNotes(), d.addressNotes(), d.externalIPNotes())
-	d.tellClients()
+	d.announce()
 	refused, skeleton := d.firstProblem()
 	r := d.assemble(refused)
 	if skeleton {

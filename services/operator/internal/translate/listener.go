@@ -57,7 +57,8 @@ type listener struct {
 	keptRoutes []string
 	// exposed means that a Service has a port for the listener.
 	exposed bool
-	told    told
+	// announced are the endpoints that clients are told.
+	announced announced
 
 	// published is the published config of a held listener, see held.go; nil if the listener is not held or was never
 	// published.

@@ -54,7 +54,7 @@ func (d draft) noteUnchanged(refused condition.Finding) condition.Finding {
 // programmed returns condition Programmed: whether clients can use the Gateway as specified.
 func (d draft) programmed(refused condition.Finding, lost string) metav1.Condition {
 	served := d.listenerNames((*listener).served)
-	unreachable := d.listenerNames(func(l *listener) bool { return l.served() && !l.told.known() })
+	unreachable := d.listenerNames(func(l *listener) bool { return l.served() && !l.announced.known() })
 	unwritten := d.view.Rejection(resource.KeyOf(d.gateway))
 	switch {
 	case refused.Reason == condition.ReasonAddressNotUsable:
@@ -134,7 +134,7 @@ func (d draft) addresses(refused condition.Finding) []gwapiv1.GatewayStatusAddre
 		}
 	}
 	for _, l := range d.listeners {
-		for _, host := range l.told.hosts {
+		for _, host := range l.announced.hosts {
 			kind := gwapiv1.IPAddressType
 			if familyOf(host) == 0 {
 				kind = gwapiv1.HostnameAddressType
@@ -142,7 +142,7 @@ func (d draft) addresses(refused condition.Finding) []gwapiv1.GatewayStatusAddre
 			add(gwapiv1.GatewayStatusAddress{Type: &kind, Value: host})
 		}
 	}
-	if slices.ContainsFunc(d.listeners, func(l *listener) bool { return l.held() && !l.told.known() }) {
+	if slices.ContainsFunc(d.listeners, func(l *listener) bool { return l.held() && !l.announced.known() }) {
 		for _, before := range d.before.Addresses {
 			add(before)
 		}
@@ -215,9 +215,9 @@ func unprogrammed(l *listener, refused condition.Finding) condition.Finding {
 		return l.noteHeld(condition.ListenerInvalid())
 	case !refused.OK():
 		return condition.ListenerPending()
-	case l.told.problem != "":
-		return condition.PortNotBalanced(int32(l.spec.Port), l.told.problem)
-	case !l.told.known():
+	case l.announced.problem != "":
+		return condition.PortNotBalanced(int32(l.spec.Port), l.announced.problem)
+	case !l.announced.known():
 		return condition.ListenerNoAddress(l.exposed)
 	}
 	return condition.Finding{}

@@ -208,7 +208,7 @@ func (g *globals) printSummary(p *output.Printer, all []config.Config) error {
 			fmt.Fprintf(&b, "  - %-20s %s\n", "Name:", l.Name)
 			line(2, "Protocol", l.Protocol)
 			var told []string
-			for _, host := range l.ToldAddresses() {
+			for _, host := range l.AllPublicAddresses() {
 				told = append(told, net.JoinHostPort(host, strconv.Itoa(l.PublicPort)))
 			}
 			line(2, "Public address", cmp.Or(strings.Join(told, ", "), "none"))

@@ -75,7 +75,7 @@ func (s *Server) selfOf(c config.Config) *cluster.Self {
 // publicNames returns the public addresses of listeners that are host names, for example the names of load balancers.
 func publicNames(listeners []config.Listener) (names []string) {
 	for _, l := range listeners {
-		for _, told := range l.ToldAddresses() {
+		for _, told := range l.AllPublicAddresses() {
 			if _, err := netip.ParseAddr(told); err != nil {
 				names = append(names, told)
 			}

@@ -224,20 +224,30 @@ func (t *icetestRun) config(ctx context.Context) (string, error) {
 	if len(t.found) == 0 {
 		return "", fmt.Errorf("gateway %s has no such listener: see stunnerctl config %[1]s", t.gateway)
 	}
+	var text string
+	t.found, text = leaveUnroutable(t.found)
+	return text, nil
+}
+
+// leaveUnroutable returns the listeners to whose addresses this host has a route, and a text that names all. If there is
+// none, it returns all, so that the tests say what is wrong.
+func leaveUnroutable(all []gatewayListener) (kept []gatewayListener, text string) {
 	var names, left []string
-	for _, l := range t.found {
+	for _, l := range all {
 		if l.unroutable {
 			left = append(left, l.uri.String())
-		} else {
-			names = append(names, l.uri.String())
+			continue
 		}
+		kept, names = append(kept, l), append(names, l.uri.String())
 	}
-	if len(left) == 0 || len(names) == 0 {
-		return strings.Join(append(names, left...), " "), nil
+	switch {
+	case len(kept) == 0:
+		return all, strings.Join(left, " ")
+	case len(left) == 0:
+		return kept, strings.Join(names, " ")
 	}
-	t.found = slices.DeleteFunc(t.found, func(l gatewayListener) bool { return l.unroutable })
-	return fmt.Sprintf("%s; left out, because this host has no route there: %s",
-		strings.Join(names, " "), strings.Join(left, " ")), nil
+	return kept, fmt.Sprintf("%s; left out, because this host has no route there: %s",
+		strings.Join(names, " "), strings.Join(left, " "))
 }
 
 // ice gets a credential and makes the list of listeners.

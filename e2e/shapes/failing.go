@@ -18,8 +18,6 @@ type Failing struct {
 // FailingCells are the cells that fail. A row is removed when the behaviour holds in its shapes.
 var FailingCells = []Failing{}
 
-func values(list ...env.Value) []env.Value { return list }
-
 // find returns the row of a cell.
 func find(behaviour string, s env.Shape) *Failing {
 	for i, f := range FailingCells {

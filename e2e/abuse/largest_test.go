@@ -306,16 +306,10 @@ var errRefused = errors.New("refused")
 
 // session opens a session, repeats the act in it, and keeps the session.
 func (h *hoard) session(ctx context.Context) error {
-	o := h.options(h.over, 0)
-	o.Local = netip.AddrPortFrom(abuserAddr, 0)
-	limited, cancel := context.WithTimeout(ctx, newCallDeadline)
-	defer cancel()
-	conn, err := call.Dial(limited, o)
+	conn, o, err := h.dial(ctx)
 	if err != nil {
-		h.refused.Add(1)
 		return err
 	}
-	h.keep(conn)
 	u := mint("hoarder")
 	c := &client{PacketConn: conn, Client: ask.Client{Username: u.Username, Password: string(u.Password)}, to: net.UDPAddrFromAddrPort(o.Gateway)}
 	if _, err := c.exchange(stun.MethodAllocate, ask.UDP()); err != nil { // 401
@@ -368,8 +362,8 @@ func (h *hoard) keep(conn io.Closer) {
 	h.conns = append(h.conns, conn)
 }
 
-// connection opens a connection and sends nothing.
-func (h *hoard) connection(ctx context.Context) error {
+// dial opens a connection, and keeps it.
+func (h *hoard) dial(ctx context.Context) (net.PacketConn, call.Options, error) {
 	o := h.options(h.over, 0)
 	o.Local = netip.AddrPortFrom(abuserAddr, 0)
 	limited, cancel := context.WithTimeout(ctx, newCallDeadline)
@@ -377,11 +371,19 @@ func (h *hoard) connection(ctx context.Context) error {
 	conn, err := call.Dial(limited, o)
 	if err != nil {
 		h.refused.Add(1)
-		return err
+		return nil, o, err
 	}
 	h.keep(conn)
-	h.idle.Add(1)
-	return nil
+	return conn, o, nil
+}
+
+// connection opens a connection and sends nothing.
+func (h *hoard) connection(ctx context.Context) error {
+	_, _, err := h.dial(ctx)
+	if err == nil {
+		h.idle.Add(1)
+	}
+	return err
 }
 
 // handshake begins a handshake, or over TCP a message, of as many bytes as the server reads, and does not complete it.

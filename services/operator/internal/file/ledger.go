@@ -184,8 +184,8 @@ func (l *ledger) withoutCopies(fresh []decode.Located, s *reading) []decode.Loca
 		}
 		s.problems = append(s.problems, decode.Problem{File: o.File, Line: o.Line, Severity: decode.Error,
 			Kind: id.Kind, Namespace: id.Namespace, Name: id.Name, Field: "metadata.name",
-			Message: fmt.Sprintf("is written twice: that of %s is in force and %s:%d is not; remove or rename one",
-				source, o.File, o.Line)})
+			Message: fmt.Sprintf("is written twice: %s has it and cannot be read completely, so %s:%d is not in force; "+
+				"correct %[1]s, or remove one", source, o.File, o.Line)})
 		return true
 	})
 }

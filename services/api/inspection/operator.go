@@ -3,6 +3,8 @@ package inspection
 import (
 	"encoding/json"
 	"time"
+
+	"github.com/stunner-gateway/stunner/services/api/finding"
 )
 
 // Config is the config of a Gateway as a replica of the operator publishes it.
@@ -39,4 +41,6 @@ type Problem struct {
 	Status    string `json:"status,omitempty"`
 	Reason    string `json:"reason"`
 	Message   string `json:"message"`
+	// Findings are the causes, with their remedies.
+	Findings []finding.Finding `json:"findings,omitempty"`
 }

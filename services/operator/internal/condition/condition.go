@@ -6,6 +6,8 @@
 // # Files
 //
 //	condition.go   types and reasons
+//	finding.go     findings, and how they become messages
+//	hint.go        remedies that are not a part of a message
 //	verdict.go     which status of a type is a problem
 //	merge.go       one condition from several findings
 //	gateway.go     messages of Gateways and listeners
@@ -18,9 +20,6 @@
 package condition
 
 import (
-	"fmt"
-	"strings"
-
 	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
 )
 
@@ -103,43 +102,3 @@ const (
 	ReasonWarning            = "Warning"
 	ReasonSecond             = "SecondInstallation"
 )
-
-// Finding is a problem that a rule of the translation found: the reason and the message of a condition. The zero
-// Finding means that there is no problem.
-type Finding struct {
-	Reason  string
-	Message string
-}
-
-// OK reports whether the rule is satisfied.
-func (f Finding) OK() bool { return f.Reason == "" }
-
-// As returns a copy of the finding with another reason, because the condition of another object may need another reason
-// for the same problem.
-func (f Finding) As(reason string) Finding {
-	if f.OK() {
-		return f
-	}
-	return Finding{Reason: reason, Message: f.Message}
-}
-
-func finding(reason, format string, args ...any) Finding {
-	return Finding{Reason: reason, Message: fmt.Sprintf(format, args...)}
-}
-
-// Join joins findings: the result has the reason of the first finding that is not OK, and the messages of all findings.
-func Join(findings []Finding) Finding {
-	var joined Finding
-	var messages []string
-	for _, f := range findings {
-		if f.OK() {
-			continue
-		}
-		if joined.OK() {
-			joined.Reason = f.Reason
-		}
-		messages = append(messages, f.Message)
-	}
-	joined.Message = strings.Join(messages, "; ")
-	return joined
-}

@@ -2,6 +2,7 @@ package condition
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -9,80 +10,77 @@ import (
 
 // AnnotationInvalid means that a port annotation is invalid.
 func AnnotationInvalid(name string, err error) Finding {
-	return finding(ReasonPending, "annotation %s: %v", name, err)
+	return finding(ReasonPending, "").hint("correct the annotation").explain(err).at("annotation " + name)
 }
 
 // NameInvalid means that the name of the Gateway is not a valid Service name.
 func NameInvalid(name string) Finding {
-	return finding(ReasonPending,
-		"metadata.name: %q cannot be the name of a Service: use a DNS label of at most 59 characters that starts with "+
-			"a letter", name)
+	return finding(ReasonPending, "%q cannot be the name of a Service", name).at("metadata.name").
+		remedy("use a DNS label of at most 59 characters that starts with a letter")
 }
 
 // ConfigInvalid means that a dataplane would reject the config.
 func ConfigInvalid(err error) Finding {
-	return finding(ReasonPending, "the dataplane config would be refused: %v", err)
+	return finding(ReasonPending, "the dataplane config would be refused: ").explain(err)
 }
 
 // NoValidListener means that no listener can be served.
 func NoValidListener() Finding {
-	return finding(ReasonListenersNotValid, "no listener can be served: see the conditions of the listeners")
+	return finding(ReasonListenersNotValid, "no listener can be served").
+		remedy("see the conditions of the listeners")
 }
 
 // SomeListenersInvalid means that the named listeners cannot be served as specified.
 func SomeListenersInvalid(names []string) Finding {
-	return finding(ReasonListenersNotValid, "cannot be served as written: listener %s: see the conditions there",
-		strings.Join(names, ", "))
+	return finding(ReasonListenersNotValid, "cannot be served as written: listener %s", strings.Join(names, ", ")).
+		remedy("see the conditions there")
 }
 
 // ListenersLost means that listeners that the existing system exposed by a Service cannot be served as specified, and
 // that no config of this Gateway was published yet.
 func ListenersLost(names []string, service string) Finding {
-	return finding(
-		ReasonListenersNotValid,
-		"listener %s: cannot be served as written, and Service %s of the existing system exposes it: no config is published until it can be served, or is removed",
-		strings.Join(names, ", "), service,
-	)
+	return finding(ReasonListenersNotValid, "listener %s: cannot be served as written, and Service %s of the existing system exposes it: no config is published until it can be served, or is removed", strings.Join(names, ", "), service)
 }
 
 // WorkloadTaken means that an older Gateway uses the Deployment or DaemonSet with this name. field is spec.workloadName
 // of the Dataplane; if it is empty, the name is that of the Gateway.
 func WorkloadTaken(dataplane, field, name, other string) Finding {
 	if field == "" {
-		return finding(ReasonPending,
-			"metadata.name: %q is the workload of Gateway %s: use another name, or a Dataplane with another "+
-				"spec.workloadName", name, other)
+		return finding(ReasonPending, "%q is the workload of Gateway %s", name, other).at("metadata.name").
+			remedy("use another name, or a Dataplane with another spec.workloadName")
 	}
-	return finding(ReasonPending,
-		"Dataplane %s: spec.workloadName: %q is the workload of Gateway %s: use another Dataplane",
-		dataplane, name, other)
+	return finding(ReasonPending, "%q is the workload of Gateway %s", name, other).at("spec.workloadName").in("Dataplane", dataplane).
+		remedy("use another Dataplane")
 }
 
 // AddressKind means that the type of the requested address is not supported.
 func AddressKind(field, kind string) Finding {
-	return finding(ReasonUnsupportedAddress, "%s: %q is not supported: use IPAddress or Hostname", field, kind)
+	return finding(ReasonUnsupportedAddress, "%q is not supported", kind).at(field).
+		remedy("use IPAddress or Hostname")
 }
 
 // AddressValue means that the requested address is not an IP address.
 func AddressValue(field, value string) Finding {
-	return finding(ReasonAddressNotUsable, "%s: %q is no IP address: write one, or set type to Hostname", field, value)
+	return finding(ReasonAddressNotUsable, "%q is no IP address", value).at(field).
+		remedy("write one, or set type to Hostname")
 }
 
 // AddressSpecial means that the requested address, for example a loopback address, is not allowed in a Service.
 func AddressSpecial(field, value string) Finding {
-	return finding(ReasonAddressNotUsable, "%s: %q is an unspecified, loopback, link-local or multicast address, which no Service can have: "+
-		"write one that clients reach", field, value)
+	return finding(ReasonAddressNotUsable, "%q is an unspecified, loopback, link-local or multicast address, which no Service can have", value).at(field).
+		remedy("write one that clients reach")
 }
 
 // AddressNotAllowed means that the requested address is not in spec.allowedAddresses.
 func AddressNotAllowed(field, value string) Finding {
-	return finding(ReasonAddressNotUsable, "%s: %q is outside of spec.allowedAddresses of the GatewayConfig of the GatewayClass: leave it out, or have the range added there",
-		field, value)
+	return finding(ReasonAddressNotUsable, "%q is outside of spec.allowedAddresses of the GatewayConfig of the GatewayClass", value).at(field).
+		remedy("leave it out, or have the range added there")
 }
 
 // AddressIsNoHostname means that the Gateway requests an IP address with the type of a host name.
 func AddressIsNoHostname(field, value string) Finding {
-	return finding(ReasonAddressNotUsable, "%s: %q is an IP address: use type IPAddress, or name a host", field, value)
+	return finding(ReasonAddressNotUsable, "%q is an IP address", value).at(field).
+		remedy("use type IPAddress, or name a host")
 }
 
 // AddressNotGiven warns that the load balancer of a Service has not got requested IP addresses.
@@ -99,23 +97,25 @@ func PortNotBalanced(port int32, problem string) Finding {
 
 // AnnotationsTooLarge means that the annotations that are copied to generated objects exceed the limit of Kubernetes.
 func AnnotationsTooLarge(size, limit int) Finding {
-	return finding(ReasonPending, "metadata.annotations, spec.infrastructure.annotations and those of the GatewayConfig have %d bytes together, and are copied to objects that take %d: remove some",
-		size, limit)
+	return finding(ReasonPending, "metadata.annotations, spec.infrastructure.annotations and those of the GatewayConfig have %d bytes together, and are copied to objects that take %d", size, limit).
+		remedy("remove some")
 }
 
 // Kept adds to the finding of a Gateway or a listener that what is published stays in use.
 func Kept(f Finding) Finding {
-	return finding(f.Reason, "%s; what was published before stays in force", f.Message)
+	return Noted(f, []string{"what was published before stays in force"})
 }
 
 // Unpublished adds to the finding of a Gateway that the operator publishes no config for it: it was never served, or
 // the config from before a restart of the operator cannot be read.
 func Unpublished(f Finding) Finding {
-	return finding(f.Reason, "%s; no config is published", f.Message)
+	return Noted(f, []string{"no config is published"})
 }
 
 // NotAccepted is the finding of condition Programmed if condition Accepted is False.
-func NotAccepted() Finding { return Finding{Reason: ReasonInvalid, Message: "not accepted"} }
+func NotAccepted() Finding {
+	return finding(ReasonInvalid, "not accepted").hint("see condition Accepted")
+}
 
 // NoAddress means that listeners have no public address.
 func NoAddress(listeners []string) Finding {
@@ -130,25 +130,20 @@ func ObjectRefused(object, problem string) Finding {
 // ListenerLost means that the new config is not published, because it would lack a listener that dataplanes may
 // currently serve.
 func ListenerLost(listener string) Finding {
-	return finding(
-		ReasonPending, "config is not published: listener %s was served before the operator started and cannot be now; "+
-			"correct it or remove it", listener,
-	)
+	return finding(ReasonPending, "config is not published: listener %s was served before the operator started and cannot be now", listener).
+		advice("correct it or remove it")
 }
 
 // TakeOverWaits means that the pods of a Gateway were created by the operator of the existing STUNner, and may not be
 // replaced before an annotation permits it.
 func TakeOverWaits(workload, annotation string) Finding {
-	return finding(
-		ReasonPending, "%s was created by another operator, so its pods continue to run the config from there: set "+
-			"annotation %s to true to replace them; their calls drain", workload, annotation,
-	)
+	return finding(ReasonPending, "%s was created by another operator, so its pods continue to run the config from there", workload).
+		remedy("set annotation %s to true to replace them; their calls drain", annotation)
 }
 
 // ScalingRefused means that the API server rejects a generated object that is needed only to scale the pods.
 func ScalingRefused(object, problem string) Finding {
-	return finding(ReasonInvalid,
-		"the API server refuses %s: %s; the Gateway is served, and scaled as before, if it was", object, problem)
+	return finding(ReasonInvalid, "the API server refuses %s: %s; the Gateway is served, and scaled as before, if it was", object, problem)
 }
 
 // ExternalIPsRefused warns that the API server rejects spec.externalIPs of a Service.
@@ -160,60 +155,60 @@ func ExternalIPsRefused(object, problem string) string {
 // ListenerNoAddress means that the listener has no public address.
 func ListenerNoAddress(exposed bool) Finding {
 	if !exposed {
-		return finding(ReasonPending,
-			"not exposed: annotation stunner.l7mp.io/enable-mixed-protocol-lb is false and the first listener uses another transport")
+		return finding(ReasonPending, "not exposed: annotation stunner.l7mp.io/enable-mixed-protocol-lb is false and the first listener uses another transport").
+			hint("remove the annotation, or use a Gateway for each transport")
 	}
-	return finding(ReasonPending,
-		"no public address yet: the Service has neither a load balancer address nor a node port on a node with an external address")
+	return finding(ReasonPending, "no public address yet: the Service has neither a load balancer address nor a node port on a node with an external address")
 }
 
 // ListenerPending means that the listener is valid, but a problem of its Gateway prevents serving it.
 func ListenerPending() Finding {
-	return finding(ReasonPending, "the Gateway is not programmed: see its conditions")
+	return finding(ReasonPending, "the Gateway is not programmed").
+		remedy("see its conditions")
 }
 
 // ListenerInvalid means that the listener cannot be served, for the reason in its other conditions.
 func ListenerInvalid() Finding {
-	return finding(ReasonInvalid, "cannot be served as written: see the other conditions")
+	return finding(ReasonInvalid, "cannot be served as written").
+		remedy("see the other conditions")
 }
 
 // ProtocolUnknown means that the protocol is not supported.
 func ProtocolUnknown(protocol, known string) Finding {
-	return finding(ReasonUnsupportedProtocol, "protocol %q is not supported: use %s", protocol, known)
+	return finding(ReasonUnsupportedProtocol, "protocol %q is not supported", protocol).
+		remedy("use %s", known)
 }
 
 // PortInvalid means that the port is out of range.
 func PortInvalid(port int32) Finding {
-	return finding(ReasonPortUnavailable, "port %d is out of range: use 1 to 65535", port)
+	return finding(ReasonPortUnavailable, "port %d is out of range", port).
+		remedy("use 1 to 65535")
 }
 
 // PortConflict means that an earlier listener uses the port.
 func PortConflict(network string, port int32, other string) Finding {
-	return finding(ReasonProtocolConflict, "%s port %d is taken by listener %q: TURN-UDP and TURN-DTLS share the UDP ports, TURN-TCP and TURN-TLS the TCP ports",
-		network, port, other)
+	return finding(ReasonProtocolConflict, "%s port %d is taken by listener %q: TURN-UDP and TURN-DTLS share the UDP ports, TURN-TCP and TURN-TLS the TCP ports", network, port, other)
 }
 
 // PortHeld means that another listener, which cannot be served as specified, keeps the port because its published
 // config stays in use.
 func PortHeld(network string, port int32, other string) Finding {
-	return finding(
-		ReasonProtocolConflict, "%s port %d is that of listener %q, which is served as it was published before: "+
-			"correct or remove that listener, or use another port", network, port, other,
-	)
+	return finding(ReasonProtocolConflict, "%s port %d is that of listener %q, which is served as it was published before", network, port, other).
+		remedy("correct or remove that listener, or use another port")
 }
 
 // PortOfProcess means that the health check or metrics endpoint of the dataplane already uses the listener's port in
 // the pod.
 func PortOfProcess(port int32, use string) Finding {
-	return finding(ReasonPortUnavailable, "tcp port %d of the pod is that of its %s: use another port, or another one in the pod with annotation stunner.l7mp.io/targetport",
-		port, use)
+	return finding(ReasonPortUnavailable, "tcp port %d of the pod is that of its %s", port, use).
+		remedy("use another port, or another one in the pod with annotation stunner.l7mp.io/targetport")
 }
 
 // HostPortTaken means that another Gateway uses the port of the listener on the nodes. user is the part of that Gateway
 // that uses it.
 func HostPortTaken(network string, port int32, user string) Finding {
-	return finding(ReasonPortUnavailable, "%s port %d of the nodes is that of %s, whose pods are in the host network too: "+
-		"use another port, or keep the pods on different nodes with spec.affinity of two Dataplanes", network, port, user)
+	return finding(ReasonPortUnavailable, "%s port %d of the nodes is that of %s, whose pods are in the host network too", network, port, user).
+		remedy("use another port, or keep the pods on different nodes with spec.affinity of two Dataplanes")
 }
 
 // HostPortLeft warns that the pods serve no probes or metrics, because another Gateway uses the port on the nodes. use is
@@ -226,48 +221,50 @@ func HostPortLeft(use string, port int32, user, annotation string) string {
 
 // NameConflict means that an earlier listener has the same name.
 func NameConflict(name string) Finding {
-	return finding(ReasonProtocolConflict,
-		"another listener is called %q as well: only the first one is served; rename the other", name)
+	return finding(ReasonProtocolConflict, "another listener is called %q as well: only the first one is served", name).
+		advice("rename the other")
 }
 
 // PassthroughUnsupported means that tls.mode is not Terminate.
 func PassthroughUnsupported(mode string) Finding {
-	return finding(ReasonUnsupportedValue,
-		"tls.mode %q is not supported: a TURN server terminates TLS itself; use Terminate", mode)
+	return finding(ReasonUnsupportedValue, "tls.mode %q is not supported: a TURN server terminates TLS itself", mode).about("tls.mode").
+		advice("use Terminate")
 }
 
 // RouteKinds means that allowedRoutes.kinds contains kinds other than UDPRoute.
 func RouteKinds(kinds []string) Finding {
-	return finding(ReasonInvalidRouteKinds,
-		"allowedRoutes.kinds: %s cannot be attached to a TURN listener: use UDPRoute", strings.Join(kinds, ", "))
+	return finding(ReasonInvalidRouteKinds, "%s cannot be attached to a TURN listener", strings.Join(kinds, ", ")).at("allowedRoutes.kinds").
+		remedy("use UDPRoute")
 }
 
 // CertificateMissing means that a TLS listener has no certificateRefs.
 func CertificateMissing() Finding {
-	return finding(ReasonInvalidCertificateRef, "tls.certificateRefs is empty: name a Secret with tls.crt and tls.key")
+	return finding(ReasonInvalidCertificateRef, "tls.certificateRefs is empty").about("tls.certificateRefs").
+		remedy("name a Secret with tls.crt and tls.key")
 }
 
 // CertificatesOverBudget means that the certificates of a listener do not fit into the config of its Gateway, or into
 // the memory that the operator has for the namespace. needed is the size in bytes of the certificates up to this
 // listener, limit is the maximum.
 func CertificatesOverBudget(needed, limit int) Finding {
-	return finding(ReasonInvalidCertificateRef, "tls.certificateRefs: the certificates of the Gateway take %d bytes up to this listener, and there is room for %d: name fewer Secrets, or give the operator more memory",
-		needed, limit)
+	return finding(ReasonInvalidCertificateRef, "the certificates of the Gateway take %d bytes up to this listener, and there is room for %d", needed, limit).at("tls.certificateRefs").
+		remedy("name fewer Secrets, or give the operator more memory")
 }
 
 // CertificateKind means that a certificate reference does not name a Secret.
 func CertificateKind(field, group, kind string) Finding {
-	return finding(ReasonInvalidCertificateRef, "%s names a %s of group %q: name a Secret", field, kind, group)
+	return finding(ReasonInvalidCertificateRef, "%s names a %s of group %q", field, kind, group).about(field).
+		remedy("name a Secret")
 }
 
 // CertificateSecret means that the Secret of a certificate is missing or lacks a key.
 func CertificateSecret(field, secret, problem string) Finding {
-	return finding(ReasonInvalidCertificateRef, "%s: Secret %s %s", field, secret, problem)
+	return finding(ReasonInvalidCertificateRef, "Secret %s %s", secret, problem).at(field)
 }
 
 // CertificateBroken means that certificate and key cannot be used. problem must not quote the content of the Secret.
 func CertificateBroken(field, secret, problem string) Finding {
-	return finding(ReasonInvalidCertificateRef, "%s: Secret %s holds no usable certificate: %s", field, secret, problem)
+	return finding(ReasonInvalidCertificateRef, "Secret %s holds no usable certificate: %s", secret, problem).at(field)
 }
 
 // AnnotationBoolean warns that the value of an annotation is neither true nor false.
@@ -275,12 +272,9 @@ func AnnotationBoolean(name, value string) string {
 	return fmt.Sprintf("annotation %s: %.40q is neither true nor false: took it for absent", name, value)
 }
 
-// Noted adds warnings to the message of a finding.
+// Noted adds texts to the message of a finding that are not a part of its problem.
 func Noted(f Finding, notes []string) Finding {
-	if f.Message != "" {
-		notes = append([]string{f.Message}, notes...)
-	}
-	return Finding{Reason: f.Reason, Message: strings.Join(notes, "; ")}
+	return Finding{Reason: f.Reason, Causes: f.Causes, notes: slices.Concat(f.notes, notes)}
 }
 
 // ServiceType warns that the requested Service type is not possible. taken is the type that is used instead.

@@ -26,7 +26,7 @@ func TestMergeMovesTheTransitionTimeOnlyOnATransition(t *testing.T) {
 		condition.True(condition.Accepted, condition.SomeListenersInvalid([]string{"tls"})),
 		condition.False(condition.Programmed, condition.NoAddress([]string{"udp"})),
 		condition.True(condition.ResolvedRefs, condition.Finding{Reason: condition.ReasonResolved}),
-	)
+	).Conditions
 	want := map[string]metav1.Time{
 		condition.Accepted: yesterday, condition.Programmed: today, condition.ResolvedRefs: today,
 	}
@@ -47,7 +47,7 @@ func TestMergeGivesATimeToAConditionThatHadNone(t *testing.T) {
 	have := []metav1.Condition{{Type: condition.Accepted, Status: metav1.ConditionTrue}}
 	got := condition.Merge(
 		have, 1, today, condition.Holds(condition.Accepted, condition.ReasonAccepted, condition.Finding{}),
-	)
+	).Conditions
 	if !got[0].LastTransitionTime.Equal(&today) {
 		t.Errorf("transition time is %s, want %s", got[0].LastTransitionTime, today)
 	}
@@ -62,7 +62,7 @@ func TestMergeKeepsWhatOthersWriteAndDropsWarningsThatAreOver(t *testing.T) {
 	}
 	got := condition.Merge(
 		have, 1, today, condition.Holds(condition.Accepted, condition.ReasonAccepted, condition.Finding{}),
-	)
+	).Conditions
 	want := []metav1.Condition{
 		{Type: condition.Accepted, Status: metav1.ConditionTrue, Reason: "Accepted", ObservedGeneration: 1, LastTransitionTime: today},
 		foreign,
@@ -75,7 +75,7 @@ func TestMergeKeepsWhatOthersWriteAndDropsWarningsThatAreOver(t *testing.T) {
 func TestMessagesAreBounded(t *testing.T) {
 	for _, letter := range []string{"x", "é", "…"} {
 		c := condition.False(
-			condition.Accepted, condition.Finding{Reason: "Pending", Message: strings.Repeat(letter, 40_000)},
+			condition.Accepted, condition.NameInvalid(strings.Repeat(letter, 40_000)),
 		)
 		if len(c.Message) > 32768 || !utf8.ValidString(c.Message) || !strings.HasSuffix(c.Message, "…") {
 			t.Errorf("message of %q has %d bytes, valid %t", letter, len(c.Message), utf8.ValidString(c.Message))
@@ -87,8 +87,8 @@ func TestJoinTakesTheReasonOfTheFirstAndTheMessagesOfAll(t *testing.T) {
 	got := condition.Join([]condition.Finding{
 		{}, condition.BackendMissing("Service", "a/b"), condition.BackendKind("a/c", "batch", "Job"),
 	})
-	if got.Reason != condition.ReasonBackendNotFound || !strings.Contains(got.Message, "a/b") ||
-		!strings.Contains(got.Message, "a/c") {
+	if got.Reason != condition.ReasonBackendNotFound || !strings.Contains(got.Message(), "a/b") ||
+		!strings.Contains(got.Message(), "a/c") {
 		t.Errorf("got %+v", got)
 	}
 	if !condition.Join(nil).OK() {

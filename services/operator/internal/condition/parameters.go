@@ -10,78 +10,80 @@ func NotRead(reason string) Finding {
 }
 
 // ParametersMissing means that the GatewayClass has no parametersRef.
-func ParametersMissing(field string) Finding {
-	return finding(ReasonInvalidParameters, "%s is missing: name a GatewayConfig", field)
+func ParametersMissing(place Place) Finding {
+	return finding(ReasonInvalidParameters, "%s is missing", place).aboutPlace(place).
+		remedy("name a GatewayConfig")
 }
 
 // ParametersKind means that a parametersRef does not name a GatewayConfig.
-func ParametersKind(field, group, kind string) Finding {
-	return finding(ReasonInvalidParameters, "%s names a %s of group %q: name a GatewayConfig of group stunner.l7mp.io",
-		field, kind, group)
+func ParametersKind(place Place, group, kind string) Finding {
+	return finding(ReasonInvalidParameters, "%s names a %s of group %q", place, kind, group).aboutPlace(place).
+		remedy("name a GatewayConfig of group stunner.l7mp.io")
 }
 
 // ParametersIncomplete means that a parametersRef lacks name or namespace.
-func ParametersIncomplete(field string) Finding {
-	return finding(ReasonInvalidParameters, "%s needs name and namespace of a GatewayConfig", field)
+func ParametersIncomplete(place Place) Finding {
+	return finding(ReasonInvalidParameters, "%s needs name and namespace of a GatewayConfig", place).aboutPlace(place)
 }
 
 // GatewayConfigMissing means that the GatewayConfig does not exist.
-func GatewayConfigMissing(field, key string) Finding {
-	return finding(ReasonInvalidParameters, "%s: GatewayConfig %s does not exist", field, key)
+func GatewayConfigMissing(place Place, key string) Finding {
+	return finding(ReasonInvalidParameters, "GatewayConfig %s does not exist", key).atPlace(place).
+		hint("create the GatewayConfig, or name another one")
 }
 
 // DataplaneMissing means that the Dataplane does not exist.
 func DataplaneMissing(config, name string) Finding {
-	return finding(ReasonDataplaneNotFound, "GatewayConfig %s: spec.dataplane: Dataplane %q does not exist",
-		config, name)
+	return finding(ReasonDataplaneNotFound, "Dataplane %q does not exist", name).at("spec.dataplane").in("GatewayConfig", config).
+		hint("create the Dataplane, or name another one")
 }
 
 // DataplaneNotAllowed means that spec.allowedNamespaces of the Dataplane does not allow the namespace of the
 // GatewayConfig. The message is the same if the Dataplane does not exist, so that it does not reveal this.
 func DataplaneNotAllowed(config, name, namespace string) Finding {
-	return finding(ReasonInvalidParameters, "GatewayConfig %s: spec.dataplane: Dataplane %q does not admit namespace %s: leave the field out to have that of the GatewayClass, "+
-		"or have the namespace added to spec.allowedNamespaces of the Dataplane", config, name, namespace)
+	return finding(ReasonInvalidParameters, "Dataplane %q does not admit namespace %s", name, namespace).at("spec.dataplane").in("GatewayConfig", config).
+		remedy("leave the field out to have that of the GatewayClass, or have the namespace added to spec.allowedNamespaces of the Dataplane")
 }
 
 // OwnConfigDenied means that the operator does not allow spec.infrastructure.parametersRef of Gateways.
-func OwnConfigDenied(field string) Finding {
-	return finding(ReasonInvalidParameters, "%s: the operator runs with --own-gateway-configs=deny: leave the field out to have the GatewayConfig of the GatewayClass",
-		field)
+func OwnConfigDenied(place Place) Finding {
+	return finding(ReasonInvalidParameters, "the operator runs with --own-gateway-configs=deny").atPlace(place).
+		remedy("leave the field out to have the GatewayConfig of the GatewayClass")
 }
 
 // DeniedBackendInvalid means that the selector of an entry of spec.deniedBackends is invalid. i is the index of the
 // entry.
 func DeniedBackendInvalid(config string, i int) Finding {
-	return finding(ReasonInvalidDenial, "GatewayConfig %s: spec.deniedBackends[%d].selector cannot be read: use matchLabels, and matchExpressions with In, NotIn, Exists or DoesNotExist",
-		config, i)
+	return finding(ReasonInvalidDenial, "spec.deniedBackends[%d].selector cannot be read", i).about("spec.deniedBackends").in("GatewayConfig", config).
+		remedy("use matchLabels, and matchExpressions with In, NotIn, Exists or DoesNotExist")
 }
 
 // LoadBalancerAnnotationsInvalid means that spec.loadBalancerServiceAnnotations is invalid.
 func LoadBalancerAnnotationsInvalid(config string, err error) Finding {
-	return finding(ReasonInvalidAnnotations, "GatewayConfig %s: %v", config, err)
+	return finding(ReasonInvalidAnnotations, "").explain(err).about("spec.loadBalancerServiceAnnotations").in("GatewayConfig", config)
 }
 
 // PatchInvalid, on a Dataplane, means that spec.podTemplatePatch is invalid.
 func PatchInvalid(err error) Finding {
-	return finding(ReasonInvalidPatch, "spec.podTemplatePatch %v", err)
+	return finding(ReasonInvalidPatch, "spec.podTemplatePatch ").explain(err).about("spec.podTemplatePatch")
 }
 
 // PodTemplateInvalid means, in the status of a Gateway, that spec.podTemplatePatch of its Dataplane is invalid. The
 // message does not quote the patch, because readers of a Gateway may have no right to read Dataplanes.
 func PodTemplateInvalid(dataplane string) Finding {
-	return finding(ReasonInvalidParameters,
-		"Dataplane %s: spec.podTemplatePatch cannot be used: see the conditions there", dataplane)
+	return finding(ReasonInvalidParameters, "spec.podTemplatePatch cannot be used").about("spec.podTemplatePatch").in("Dataplane", dataplane).
+		remedy("see the conditions there")
 }
 
 // OffloadUnknown means that this release does not know the requested offload engine.
 func OffloadUnknown(engine string) Finding {
-	return finding(ReasonWarning,
-		"spec.offloadEngine: %s is not available in this release, media is forwarded without it: use None", engine)
+	return finding(ReasonWarning, "%s is not available in this release, media is forwarded without it", engine).at("spec.offloadEngine").
+		remedy("use None")
 }
 
 // OffloadImpossible means that the pods of a Dataplane cannot use the requested offload engine.
 func OffloadImpossible(engine string, err error) Finding {
-	return finding(ReasonWarning, "spec.offloadEngine: %s cannot be used, media is forwarded in user space: %v", engine, err)
+	return finding(ReasonWarning, "%s cannot be used, media is forwarded in user space: ", engine).hint(offloadHint).explain(err).at("spec.offloadEngine")
 }
 
 // OffloadDenied warns in the status of a Gateway that its pods forward media in user space because the Pod Security
@@ -94,19 +96,19 @@ func OffloadDenied(dataplane, namespace, label, standard string) string {
 
 // ScalingInvalid, on a Dataplane, means that spec.autoscaling is invalid.
 func ScalingInvalid(err error) Finding {
-	return finding(ReasonInvalidAutoscaling, "spec.autoscaling.%v", err)
+	return finding(ReasonInvalidAutoscaling, "spec.autoscaling.").explain(err).about("spec.autoscaling")
 }
 
 // GatewayScalingInvalid means, in the status of a Gateway, that spec.autoscaling of its Dataplane is invalid.
 func GatewayScalingInvalid(dataplane string) Finding {
-	return finding(ReasonInvalidParameters, "Dataplane %s: spec.autoscaling cannot be used: see the conditions there",
-		dataplane)
+	return finding(ReasonInvalidParameters, "spec.autoscaling cannot be used").about("spec.autoscaling").in("Dataplane", dataplane).
+		remedy("see the conditions there")
 }
 
 // KEDAMissing, on a Dataplane, means that KEDA is not installed.
 func KEDAMissing() Finding {
-	return finding(ReasonKEDAMissing, "the cluster does not know ScaledObjects of keda.sh: install KEDA with helm install keda kedacore/keda --namespace keda --create-namespace; "+
-		"until it is there the number of pods stays as it is")
+	return finding(ReasonKEDAMissing, "the cluster does not know ScaledObjects of keda.sh").
+		remedy("install KEDA with helm install keda kedacore/keda --namespace keda --create-namespace; until it is there the number of pods stays as it is")
 }
 
 // ScalingUnavailable warns in the status of a Gateway that autoscaling has no effect because KEDA is not installed.
@@ -116,8 +118,8 @@ func ScalingUnavailable(dataplane string) string {
 
 // MetricsOff, on a Dataplane, means that autoscaling uses Prometheus but the metrics endpoint is disabled.
 func MetricsOff() Finding {
-	return finding(ReasonMetricsOff, "spec.autoscaling.trigger prometheus scales by what the pods export, and spec.enableMetricsEndpoint is false: "+
-		"set it to true, or use trigger external; until then the number of pods stays as it is")
+	return finding(ReasonMetricsOff, "spec.autoscaling.trigger prometheus scales by what the pods export, and spec.enableMetricsEndpoint is false").about("spec.enableMetricsEndpoint").
+		remedy("set it to true, or use trigger external; until then the number of pods stays as it is")
 }
 
 // ScalingOnHost means that spec.autoscaling has no effect with the file provider, which runs one process for each
@@ -136,88 +138,84 @@ func ServiceFixed(dataplane, field, service string) string {
 
 // RealmInvalid means that the realm is not a valid value of the STUN attribute REALM (RFC 8489 §14.9).
 func RealmInvalid(config string) Finding {
-	return finding(ReasonInvalidRealm,
-		"GatewayConfig %s: spec.realm must have 1 to 127 characters and no quote, backslash or control character",
-		config)
+	return finding(ReasonInvalidRealm, "spec.realm must have 1 to 127 characters and no quote, backslash or control character").about("spec.realm").in("GatewayConfig", config).
+		hint("set spec.realm to a DNS name")
 }
 
 // RealmWarning means that the realm is valid but not a DNS name.
 func RealmWarning(realm string) Finding {
-	return finding(ReasonWarning, "spec.realm %q is no DNS name: TURN works with it, other tools may not", realm)
+	return finding(ReasonWarning, "spec.realm %q is no DNS name: TURN works with it, other tools may not", realm).about("spec.realm").
+		hint("set spec.realm to a DNS name, unless a tool needs this realm")
 }
 
 // InlineWarning means that the GatewayConfig itself contains secrets.
 func InlineWarning(fields string) Finding {
-	return finding(ReasonWarning,
-		"%s can be read by everyone who can read this object: keep it in a Secret and name that in authRef", fields)
+	return finding(ReasonWarning, "%s can be read by everyone who can read this object", fields).
+		remedy("keep it in a Secret and name that in authRef")
 }
 
 // GuessableWarning means that secrets are so short that an attacker can guess them. The message must not reveal
 // anything about the secrets, not even their length.
 func GuessableWarning(secrets string, least int) Finding {
-	return finding(ReasonWarning,
-		"%s shorter than %d bytes: somebody may find it by trying; make a new one with openssl rand -hex %d",
-		secrets, least, least)
+	return finding(ReasonWarning, "%s shorter than %d bytes: somebody may find it by trying", secrets, least).
+		advice("make a new one with openssl rand -hex %d", least)
 }
 
 // AuthTypeUnknown means that the authentication type is unknown. The message does not quote the authentication type,
 // because its value may come from a Secret.
-func AuthTypeUnknown(where string) Finding {
-	return finding(ReasonInvalidCredentials, "%s has an unknown value: use static, ephemeral or none", where)
+func AuthTypeUnknown(where Place) Finding {
+	return finding(ReasonInvalidCredentials, "%s has an unknown value", where).aboutPlace(where).
+		remedy("use static, ephemeral or none")
 }
 
 // CredentialMissing means that a credential is not set although the authentication type needs it.
-func CredentialMissing(where, authType string) Finding {
-	return finding(ReasonInvalidCredentials, "%s is missing: %s authentication needs it", where, authType)
+func CredentialMissing(where Place, authType string) Finding {
+	return finding(ReasonInvalidCredentials, "%s is missing: %s authentication needs it", where, authType).aboutPlace(where)
 }
 
 // CredentialEmpty means that a credential is empty, which would let every client in.
-func CredentialEmpty(where string) Finding {
-	return finding(ReasonInvalidCredentials, "%s is empty: set a value", where)
+func CredentialEmpty(where Place) Finding {
+	return finding(ReasonInvalidCredentials, "%s is empty", where).aboutPlace(where).
+		remedy("set a value")
 }
 
 // CredentialTooLong means that a user name, password or shared secret has more than limit bytes.
-func CredentialTooLong(where string, limit int) Finding {
-	return finding(ReasonInvalidCredentials, "%s has more than %d bytes: set a shorter value", where, limit)
+func CredentialTooLong(where Place, limit int) Finding {
+	return finding(ReasonInvalidCredentials, "%s has more than %d bytes", where, limit).aboutPlace(where).
+		remedy("set a shorter value")
 }
 
 // CredentialUnreadable means that the field of a credential is neither a string nor a reference to a key of a Secret,
 // or that no signing key can be derived.
-func CredentialUnreadable(where string, err error) Finding {
-	return finding(ReasonInvalidCredentials, "%s: %v", where, err)
+func CredentialUnreadable(where Place, err error) Finding {
+	return finding(ReasonInvalidCredentials, "").explain(err).atPlace(where)
 }
 
 // SecretMissing means that the Secret does not exist.
-func SecretMissing(where, key string) Finding {
-	return finding(ReasonSecretNotFound, "%s: Secret %s does not exist", where, key)
+func SecretMissing(where Place, key string) Finding {
+	return finding(ReasonSecretNotFound, "Secret %s does not exist", key).atPlace(where).
+		hint("create the Secret, or name another one")
 }
 
 // SecretUnread means that the operator has not read the Secret, because its namespace has no room.
-func SecretUnread(where, key, reason string) Finding {
-	return finding(ReasonBudgetExceeded, "%s: Secret %s was not read: %s", where, key, reason)
+func SecretUnread(where Place, key, reason string) Finding {
+	return finding(ReasonBudgetExceeded, "Secret %s was not read: %s", key, reason).atPlace(where)
 }
 
 // SecretKeyMissing means that the Secret lacks a key.
-func SecretKeyMissing(where, secret, key string) Finding {
-	return finding(ReasonSecretKeyNotFound, "%s: Secret %s has no key %q: add it", where, secret, key)
+func SecretKeyMissing(where Place, secret, key string) Finding {
+	return finding(ReasonSecretKeyNotFound, "Secret %s has no key %q", secret, key).atPlace(where).
+		remedy("add it")
 }
 
 // SecretKind means that a reference does not name a Secret.
-func SecretKind(where, group, kind string) Finding {
-	return finding(ReasonInvalidCredentials, "%s names a %s of group %q: name a Secret", where, kind, group)
+func SecretKind(where Place, group, kind string) Finding {
+	return finding(ReasonInvalidCredentials, "%s names a %s of group %q", where, kind, group).aboutPlace(where).
+		remedy("name a Secret")
 }
 
 // NotGranted means that a reference to another namespace has no ReferenceGrant.
-func NotGranted(from, to, namespace string) Finding {
-	return finding(ReasonRefNotPermitted,
-		"%s refers to %s in another namespace: create a ReferenceGrant in namespace %s, or move it",
-		from, to, namespace)
+func NotGranted(from Place, to, namespace string) Finding {
+	return finding(ReasonRefNotPermitted, "%s refers to %s in another namespace", from, to).aboutPlace(from).
+		remedy("create a ReferenceGrant in namespace %s, or move it", namespace)
 }
-
-// InlineField returns the text by which messages refer to a field of a GatewayConfig.
-func InlineField(config, field string) string {
-	return fmt.Sprintf("GatewayConfig %s: spec.%s", config, field)
-}
-
-// SecretField returns how messages refer to a key of a Secret.
-func SecretField(secret, key string) string { return fmt.Sprintf("Secret %s key %q", secret, key) }

@@ -12,8 +12,8 @@ func ConfigRefused(pod, problem string) Finding {
 
 // ConfigNotRun means that dataplanes report, but none of them runs the published config.
 func ConfigNotRun(pods int) Finding {
-	return finding(ReasonPending, "%s, none runs the published config: see their logs",
-		counted(pods, "pod reports", "pods report"))
+	return finding(ReasonPending, "%s, none runs the published config", counted(pods, "pod reports", "pods report")).
+		remedy("see their logs")
 }
 
 // Draining returns the finding of condition Programmed if the Gateway is programmed. The message contains the number of
@@ -28,14 +28,13 @@ func Draining(pods int) Finding {
 // OffloadFailed is the finding of condition OffloadUnavailable of a Gateway. problem is the reason that the dataplane in
 // the given pod reports.
 func OffloadFailed(pod, problem string) Finding {
-	return finding(ReasonWarning, "pod %s does not forward media in the kernel as requested: %s", pod, problem)
+	return finding(ReasonWarning, "pod %s does not forward media in the kernel as requested: %s", pod, problem).hint(offloadHint)
 }
 
 // OffloadRefused is the finding of condition OffloadUnavailable of a Gateway whose workload the API server rejects with
 // the capabilities of in-kernel forwarding.
 func OffloadRefused(object, problem string) Finding {
-	return finding(ReasonWarning, "the pods of %s forward media in user space, because the API server refuses their "+
-		"capabilities: %s", object, problem)
+	return finding(ReasonWarning, "the pods of %s forward media in user space, because the API server refuses their capabilities: %s", object, problem).hint(offloadHint)
 }
 
 func counted(n int, one, many string) string {

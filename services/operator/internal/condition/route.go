@@ -7,8 +7,8 @@ import "fmt"
 // Masked means that the route by, which has the same name in another API group or version, is used instead of this
 // route.
 func Masked(by string) Finding {
-	return finding(ReasonPending,
-		"UDPRoute %s has the same name and counts in the place of this one: rename or remove one of them", by)
+	return finding(ReasonPending, "UDPRoute %s has the same name and counts in the place of this one", by).
+		remedy("rename or remove one of them")
 }
 
 // GatewayMissing means that the Gateway in a parent reference does not exist.
@@ -30,92 +30,86 @@ func NoListener(gateway, section string, port int32) Finding {
 
 // NamespaceNotAllowed means that the listener allows no routes from the namespace of the route.
 func NamespaceNotAllowed(listener, namespace, from string) Finding {
-	return finding(ReasonNotAllowed,
-		"listener %q takes no routes from namespace %s: its allowedRoutes.namespaces.from is %s",
-		listener, namespace, from)
+	return finding(ReasonNotAllowed, "listener %q takes no routes from namespace %s: its allowedRoutes.namespaces.from is %s", listener, namespace, from)
 }
 
 // KindNotAllowed means that the listener allows no routes of the API group of the route.
 func KindNotAllowed(listener, group string) Finding {
-	return finding(ReasonNotAllowed, "listener %q takes no UDPRoutes of group %s: its allowedRoutes.kinds names others",
-		listener, group)
+	return finding(ReasonNotAllowed, "listener %q takes no UDPRoutes of group %s: its allowedRoutes.kinds names others", listener, group).
+		hint("add the kind to allowedRoutes.kinds of the listener")
 }
 
 // BackendKind means that a backend is neither a Service nor a StaticService.
 func BackendKind(backend, group, kind string) Finding {
-	return finding(ReasonInvalidKind,
-		"backend %s: kind %s of group %q is not supported: use a Service, or a StaticService of group stunner.l7mp.io",
-		backend, kind, group)
+	return finding(ReasonInvalidKind, "backend %s: kind %s of group %q is not supported", backend, kind, group).about("spec.rules[].backendRefs").
+		remedy("use a Service, or a StaticService of group stunner.l7mp.io")
 }
 
 // BackendMissing means that the backend does not exist.
 func BackendMissing(kind, backend string) Finding {
-	return finding(ReasonBackendNotFound, "backend %s: there is no such %s", backend, kind)
+	return finding(ReasonBackendNotFound, "backend %s: there is no such %s", backend, kind).about("spec.rules[].backendRefs")
 }
 
 // BackendExternalName means that the backend is a Service of type ExternalName.
 func BackendExternalName(backend string) Finding {
-	return finding(ReasonInvalidKind,
-		"backend %s: a Service of type ExternalName has no endpoints: use a StaticService", backend)
+	return finding(ReasonInvalidKind, "backend %s: a Service of type ExternalName has no endpoints", backend).about("spec.rules[].backendRefs").
+		remedy("use a StaticService")
 }
 
 // BackendPorts means that the port range is invalid.
 func BackendPorts(backend string, port, endPort int32) Finding {
-	return finding(ReasonUnsupportedValue,
-		"backend %s: port %d with endPort %d is no port range: use 1 <= port <= endPort <= 65535",
-		backend, port, endPort)
+	return finding(ReasonUnsupportedValue, "backend %s: port %d with endPort %d is no port range", backend, port, endPort).about("spec.rules[].backendRefs").
+		remedy("use 1 <= port <= endPort <= 65535")
 }
 
 // BackendDenied means that an entry of spec.deniedBackends applies to the backend.
 func BackendDenied(backend string) Finding {
-	return finding(ReasonRefNotPermitted, "backend %s: spec.deniedBackends of the GatewayConfig denies it: name another Service, or have it taken off that list",
-		backend)
+	return finding(ReasonRefNotPermitted, "backend %s: spec.deniedBackends of the GatewayConfig denies it", backend).about("spec.rules[].backendRefs").
+		remedy("name another Service, or have it taken off that list")
 }
 
 // BackendIsAPIServer means that the backend is the Kubernetes API server.
 func BackendIsAPIServer(backend string) Finding {
-	return finding(ReasonRefNotPermitted, "backend %s: it is the API server: name another Service; only spec.clusterAccess of the GatewayConfig of the GatewayClass opens it",
-		backend)
+	return finding(ReasonRefNotPermitted, "backend %s: it is the API server", backend).about("spec.rules[].backendRefs").
+		remedy("name another Service; only spec.clusterAccess of the GatewayConfig of the GatewayClass opens it")
 }
 
 // PrefixDenied means that routes must not reach a prefix of a StaticService: it is a single address of the cluster, or
 // lies within the loopback or cloud metadata addresses.
 func PrefixDenied(service, prefix string) Finding {
-	return finding(ReasonRefNotPermitted, "StaticService %s: prefix %q belongs to a node, to the API server, to a Service of kube-system, or to the host of a pod: it is left out; "+
-		"only spec.clusterAccess of the GatewayConfig of the GatewayClass opens it", service, prefix)
+	return finding(ReasonRefNotPermitted, "prefix %q belongs to a node, to the API server, to a Service of kube-system, or to the host of a pod: it is left out", prefix).in("StaticService", service).
+		advice("only spec.clusterAccess of the GatewayConfig of the GatewayClass opens it")
 }
 
 // PrefixNotAllowed means that a prefix of a StaticService contains a part of a network that the GatewayConfig denies.
 func PrefixNotAllowed(service, prefix string) Finding {
-	return finding(ReasonRefNotPermitted, "StaticService %s: prefix %q contains a part of deniedPrefixes of the GatewayConfig, or of a network of the cluster, "+
-		"which requireReferenceGrants denies: it is left out; use a Service or a prefix outside, or have the prefix added to spec.allowedPrefixes of the GatewayConfig of the GatewayClass",
-		service, prefix)
+	return finding(ReasonRefNotPermitted, "prefix %q contains a part of deniedPrefixes of the GatewayConfig, or of a network of the cluster, which requireReferenceGrants denies: it is left out", prefix).in("StaticService", service).
+		advice("use a Service or a prefix outside, or have the prefix added to spec.allowedPrefixes of the GatewayConfig of the GatewayClass")
 }
 
 // BackendMixed means that one route has both backends with addresses and backends with DNS names.
 func BackendMixed(backend string) Finding {
-	return finding(ReasonUnsupportedValue, "backend %s: a route cannot mix Services, which are DNS names while endpoint discovery is off, with StaticServices: use two routes",
-		backend)
+	return finding(ReasonUnsupportedValue, "backend %s: a route cannot mix Services, which are DNS names while endpoint discovery is off, with StaticServices", backend).about("spec.rules[].backendRefs").
+		remedy("use two routes")
 }
 
 // PrefixInvalid means that a prefix of a StaticService is invalid.
 func PrefixInvalid(service, prefix string) Finding {
-	return finding(ReasonInvalidPrefix,
-		"StaticService %s: prefix %q is neither an IP address nor a CIDR prefix: it is left out", service, prefix)
+	return finding(ReasonInvalidPrefix, "prefix %q is neither an IP address nor a CIDR prefix: it is left out", prefix).in("StaticService", service)
 }
 
 // TooManyEndpoints means that a route has more endpoints than spec.budget.endpointsPerRoute.
 func TooManyEndpoints(endpoints, limit int) Finding {
-	return finding(ReasonBudgetExceeded, "the route leads to %d endpoints, spec.budget.endpointsPerRoute of the GatewayConfig allows %d: name fewer backends or ports, "+
-		"use shorter prefixes, or have the budget raised; until then it keeps those endpoints that it had", endpoints, limit)
+	return finding(ReasonBudgetExceeded, "the route leads to %d endpoints, spec.budget.endpointsPerRoute of the GatewayConfig allows %d", endpoints, limit).
+		remedy("name fewer backends or ports, use shorter prefixes, or have the budget raised; until then it keeps those endpoints that it had")
 }
 
 // GatewayOverBudget means that a route does not fit into a budget of its Gateway. budget describes this budget, and
 // asks is the amount of noun (routes, endpoints, bytes or host names) that the route needs. The message does not
 // mention other routes, because they may belong to other tenants.
 func GatewayOverBudget(gateway, budget string, asks int, noun string) Finding {
-	return finding(ReasonBudgetExceeded, "Gateway %s has no room for the route, which asks for at least %d %s: %s; name fewer backends or ports, "+
-		"use shorter prefixes or another Gateway, or have the budget raised; until then it keeps those endpoints that it had, as far as there is room", gateway, asks, noun, budget)
+	return finding(ReasonBudgetExceeded, "Gateway %s has no room for the route, which asks for at least %d %s: %s", gateway, asks, noun, budget).
+		advice("name fewer backends or ports, use shorter prefixes or another Gateway, or have the budget raised; until then it keeps those endpoints that it had, as far as there is room")
 }
 
 // RouteBudget describes the limit of routes for GatewayOverBudget.

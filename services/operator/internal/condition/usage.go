@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // MaxUsers is the largest number of users of an object that condition InUse shows exactly and by name. Above this
@@ -15,10 +13,10 @@ const MaxUsers = 5
 
 // Usage returns condition InUse of an object. n is the number of its users, which are of the kind noun. names are the
 // names of those users that a reader of the object may see.
-func Usage(noun string, n int, names []string) metav1.Condition {
+func Usage(noun string, n int, names []string) Condition {
 	switch {
 	case n == 0:
-		return False(InUse, Finding{Reason: ReasonUnused, Message: "nobody"})
+		return False(InUse, finding(ReasonUnused, "nobody"))
 	case n > MaxUsers:
 		return True(InUse, finding(ReasonUsed, "more than %d %ss", order(n), noun))
 	case n > 1:

@@ -1,6 +1,10 @@
 package condition
 
-import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	api "github.com/stunner-gateway/stunner/services/api/finding"
+)
 
 // problem is the status of a condition that means a problem.
 type problem int
@@ -19,6 +23,14 @@ var types = map[string]problem{
 	GuessableCredentials: ifNotFalse, OffloadUnavailable: ifNotFalse, DeprecatedInput: ifNotFalse,
 	ControllerConflict: ifNotFalse,
 	InUse:              never,
+}
+
+// severity returns how serious the problem is. An object with a warning is in force.
+func (p Problem) severity() api.Severity {
+	if p.Type == Autoscaled || types[p.Type] == ifNotFalse && p.Type != Conflicted && p.Type != ControllerConflict {
+		return api.Warning
+	}
+	return api.Error
 }
 
 // Wrong reports whether a condition reports a problem.

@@ -7,9 +7,9 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/stunner-gateway/stunner/services/api/finding"
 	"github.com/stunner-gateway/stunner/services/api/inspection"
 	"github.com/stunner-gateway/stunner/services/operator/internal/decode"
-	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
 // state returns the state of the operator for the inspection API.
@@ -53,22 +53,16 @@ func (l *loop) inspectedDataplanes(gateway string) (map[string]string, error) {
 func (s *summary) inspected() (all []inspection.Problem) {
 	for _, p := range slices.Concat(s.problems, s.classless) {
 		if p.Severity == decode.Error {
+			place := fmt.Sprintf("%s:%d", p.File, p.Line)
 			all = append(all, inspection.Problem{
-				Object: fmt.Sprintf("%s:%d", p.File, p.Line), Field: p.Field, Condition: "Accepted", Status: "False",
-				Reason: "Invalid", Message: p.String(),
+				Object: place, Field: p.Field, Condition: "Accepted", Status: "False", Reason: "Invalid", Message: p.String(),
+				Findings: []finding.Finding{{Severity: finding.Error, Object: place, Field: p.Field, Problem: p.Message}},
 			})
 		}
 	}
-	for id, conditions := range s.conditions {
-		for _, c := range translate.Problems(conditions) {
-			field, kind := "", c.Type
-			if i := strings.LastIndexByte(c.Type, ' '); i >= 0 {
-				field, kind = c.Type[:i], c.Type[i+1:]
-			}
-			all = append(all, inspection.Problem{
-				Object: id.Kind + " " + strings.TrimPrefix(id.Namespace+"/"+id.Name, "/"), Field: field, Condition: kind,
-				Status: string(c.Status), Reason: c.Reason, Message: c.Message,
-			})
+	for id, found := range s.found {
+		for _, p := range found {
+			all = append(all, p.Inspected(id.Kind+" "+strings.TrimPrefix(id.Namespace+"/"+id.Name, "/")))
 		}
 	}
 	return all

@@ -78,7 +78,7 @@ func TestInspectionOfAFolder(t *testing.T) {
 	for _, p := range o.Problems {
 		objects[p.Object+" "+p.Field+" "+p.Condition] = true
 	}
-	if !objects["broken.yaml:1 apiVersion Accepted"] || !objects["Gateway calls/door listener tcp Accepted"] {
+	if !objects["broken.yaml:1 apiVersion Accepted"] || !objects["Gateway calls/door spec.listeners[tcp] Accepted"] {
 		t.Errorf("problems %+v", o.Problems)
 	}
 }

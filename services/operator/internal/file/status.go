@@ -84,7 +84,8 @@ func statusOf(o resource.Object) any {
 func (l *loop) writeStatuses(t translation) error {
 	var errs []error
 	for _, s := range translate.Statuses(t.view, t.gateways, t.options) {
-		l.summary.conditions[identityOf(s.Object)] = s.Conditions
+		id := identityOf(s.Object)
+		l.summary.conditions[id], l.summary.found[id] = s.Conditions, s.Problems
 		apiVersion, kind := s.Object.GetObjectKind().GroupVersionKind().ToAPIVersionAndKind()
 		errs = append(errs, l.out.writeYAML(l.statusPath(s.Object), statusFile{
 			APIVersion: apiVersion, Kind: kind, Status: s.Status,

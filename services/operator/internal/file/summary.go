@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
+	"github.com/stunner-gateway/stunner/services/operator/internal/condition"
 	"github.com/stunner-gateway/stunner/services/operator/internal/decode"
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
@@ -22,6 +23,7 @@ import (
 type summary struct {
 	reading
 	conditions  map[identity][]metav1.Condition
+	found       map[identity][]condition.Problem // the conditions that report a problem
 	notes       map[types.NamespacedName][]string
 	rendered    []string // files of the output folder
 	keepObjects bool     // the generated objects of some Gateway must stay unchanged
@@ -30,7 +32,7 @@ type summary struct {
 }
 
 func newSummary(r reading) summary {
-	return summary{reading: r, conditions: map[identity][]metav1.Condition{},
+	return summary{reading: r, conditions: map[identity][]metav1.Condition{}, found: map[identity][]condition.Problem{},
 		notes: map[types.NamespacedName][]string{}}
 }
 

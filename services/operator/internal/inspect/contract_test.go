@@ -13,6 +13,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
+	"github.com/stunner-gateway/stunner/services/api/finding"
 	"github.com/stunner-gateway/stunner/services/api/inspection"
 )
 
@@ -72,7 +73,7 @@ func TestContractIsWrittenDown(t *testing.T) {
 		t.Errorf("paths and their rights %q, want %q", written, served)
 	}
 	for _, answer := range []any{
-		Error{}, inspection.List{}, inspection.Item{}, inspection.Config{}, inspection.Operator{}, inspection.Problem{},
+		Error{}, inspection.List{}, inspection.Item{}, inspection.Config{}, inspection.Operator{}, inspection.Problem{}, finding.Finding{},
 		inspection.Status{}, inspection.OffloadStatus{}, inspection.ForwardingStatus{}, inspection.JournalStatus{},
 		inspection.ConfigStatus{}, inspection.Certificate{}, inspection.Stats{}, inspection.Count{},
 		inspection.SessionList{}, inspection.Session{}, inspection.Kicked{}, inspection.RefusalList{},

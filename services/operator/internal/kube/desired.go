@@ -4,6 +4,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/stunner-gateway/stunner/services/api/config"
+	"github.com/stunner-gateway/stunner/services/operator/internal/condition"
 	"github.com/stunner-gateway/stunner/services/operator/internal/manifest"
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
@@ -15,6 +16,8 @@ type desired struct {
 	// ours is false if the object does not exist or belongs to another controller.
 	ours   bool
 	status any
+	// problems are those conditions in status that report a problem.
+	problems []condition.Problem
 	// notes are warnings of the translation that become events.
 	notes []string
 	// uid is the UID of the object from which status was translated.

@@ -160,28 +160,10 @@ func fieldConditions(status any) (all []fieldCondition) {
 		add("", s.Conditions)
 	case gwapiv1.RouteStatus:
 		for _, p := range s.Parents {
-			add(fmt.Sprintf("spec.parentRefs{%s}", parentName(p.ParentRef)), p.Conditions)
+			add(fmt.Sprintf("spec.parentRefs{%s}", translate.ParentName(p.ParentRef)), p.Conditions)
 		}
 	case stunnerv1.Status:
 		add("", s.Conditions)
 	}
 	return all
-}
-
-// parentName formats a parent reference of a route. It omits the kind Gateway.
-func parentName(ref gwapiv1.ParentReference) string {
-	name := string(ref.Name)
-	if ref.Namespace != nil {
-		name = string(*ref.Namespace) + "/" + name
-	}
-	if ref.Kind != nil && *ref.Kind != translate.KindGateway {
-		name = string(*ref.Kind) + " " + name
-	}
-	if ref.SectionName != nil {
-		name += "/" + string(*ref.SectionName)
-	}
-	if ref.Port != nil {
-		name += fmt.Sprintf(":%d", *ref.Port)
-	}
-	return name
 }

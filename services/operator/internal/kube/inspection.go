@@ -19,7 +19,6 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/discovery"
 	"github.com/stunner-gateway/stunner/services/api/inspection"
 	"github.com/stunner-gateway/stunner/services/api/telemetry"
-	"github.com/stunner-gateway/stunner/services/operator/internal/condition"
 	"github.com/stunner-gateway/stunner/services/operator/internal/inspect"
 	"github.com/stunner-gateway/stunner/services/operator/internal/manifest"
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
@@ -74,13 +73,8 @@ func (w *writer) problems() (all []inspection.Problem) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for ref, want := range w.desired {
-		for _, c := range fieldConditions(want.status) {
-			if condition.Wrong(c.Condition) {
-				all = append(all, inspection.Problem{
-					Object: objectName(ref), Field: c.field, Condition: c.Type, Status: string(c.Status), Reason: c.Reason,
-					Message: c.Message,
-				})
-			}
+		for _, p := range want.problems {
+			all = append(all, p.Inspected(objectName(ref)))
 		}
 	}
 	return all

@@ -22,7 +22,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/stunner-gateway/stunner/services/api/discovery"
 	"github.com/stunner-gateway/stunner/services/operator/internal/condition"
@@ -291,20 +290,16 @@ func TestOpenInspectionIsForThisHost(t *testing.T) {
 // The problems of the inspection API are the conditions that report one, with their object and field.
 func TestProblemsAreShownWithTheirObject(t *testing.T) {
 	w := newWriter(nil, nil, nil, nil, nil, nil, nil)
-	wrong := metav1.Condition{
-		Type: condition.ResolvedRefs, Status: metav1.ConditionFalse, Reason: "InvalidCertificateRef", Message: "no Secret",
+	problem := func(part, kind, reason, message string) desired {
+		return desired{ours: true, problems: []condition.Problem{{Part: part, Condition: metav1.Condition{
+			Type: kind, Status: metav1.ConditionFalse, Reason: reason, Message: message,
+		}}}}
 	}
-	good := metav1.Condition{Type: condition.Accepted, Status: metav1.ConditionTrue}
 	w.desired[translate.ObjectRef{
 		Kind: translate.KindGateway, NamespacedName: types.NamespacedName{Namespace: "media", Name: "door"},
-	}] = desired{ours: true, status: gwapiv1.GatewayStatus{
-		Conditions: []metav1.Condition{good},
-		Listeners:  []gwapiv1.ListenerStatus{{Name: "tls", Conditions: []metav1.Condition{wrong, good}}},
-	}}
+	}] = problem("spec.listeners[tls]", condition.ResolvedRefs, "InvalidCertificateRef", "no Secret")
 	w.desired[translate.ObjectRef{Kind: translate.KindClass, NamespacedName: types.NamespacedName{Name: "calls"}}] =
-		desired{ours: true, status: gwapiv1.GatewayClassStatus{Conditions: []metav1.Condition{{
-			Type: condition.Accepted, Status: metav1.ConditionFalse, Reason: "InvalidParameters",
-		}}}}
+		problem("", condition.Accepted, "InvalidParameters", "")
 	var seen inspected
 	if got := seen.problems(); got != nil {
 		t.Errorf("before the start: %+v", got)
@@ -316,7 +311,7 @@ func TestProblemsAreShownWithTheirObject(t *testing.T) {
 	}
 	slices.Sort(got)
 	if want := []string{
-		"Gateway media/door|spec.listeners{tls}|ResolvedRefs|False|InvalidCertificateRef|no Secret",
+		"Gateway media/door|spec.listeners[tls]|ResolvedRefs|False|InvalidCertificateRef|no Secret",
 		"GatewayClass calls||Accepted|False|InvalidParameters|",
 	}; !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)

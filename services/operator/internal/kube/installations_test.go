@@ -58,7 +58,7 @@ func TestWriterIsHeldWhileAnOlderInstallationRuns(t *testing.T) {
 		says := func(claims condition.Finding) {
 			class.Status.Conditions = []metav1.Condition{{
 				Type: condition.ControllerConflict, Status: metav1.ConditionTrue, Reason: claims.Reason,
-				Message: claims.Message, LastTransitionTime: metav1.Unix(1, 0),
+				Message: claims.Message(), LastTransitionTime: metav1.Unix(1, 0),
 			}}
 			if err := c.Status().Update(t.Context(), class); err != nil {
 				t.Fatal(err)

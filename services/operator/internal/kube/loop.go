@@ -422,7 +422,7 @@ func (l *loop) serve(key types.NamespacedName, r *translate.Result, restored *co
 // to another controller, and its generated objects are to be deleted. The objects of a Gateway that never belonged to
 // this controller are left unchanged.
 func (l *loop) desiredOf(ref translate.ObjectRef, out translate.Outcome, handedOver bool) desired {
-	want := desired{ours: out.Ours, status: out.Status, complete: handedOver}
+	want := desired{ours: out.Ours, status: out.Status, problems: out.Problems, complete: handedOver}
 	r := out.Gateway
 	if r == nil {
 		return want

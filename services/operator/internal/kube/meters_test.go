@@ -9,13 +9,14 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
+	"github.com/stunner-gateway/stunner/services/operator/internal/condition"
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
@@ -27,10 +28,8 @@ func TestObjectsWithAProblemAreCounted(t *testing.T) {
 			Kind: translate.KindStaticService, NamespacedName: types.NamespacedName{Namespace: "media", Name: name},
 		}
 	}
-	saying := func(accepted metav1.ConditionStatus) desired {
-		return desired{ours: true, status: stunnerv1.Status{Conditions: []metav1.Condition{
-			{Type: "Accepted", Status: accepted}, {Type: "ResolvedRefs", Status: accepted},
-		}}}
+	saying := func(problems ...condition.Problem) desired {
+		return desired{ours: true, status: stunnerv1.Status{}, problems: problems}
 	}
 	for _, c := range []struct {
 		name    string
@@ -38,10 +37,10 @@ func TestObjectsWithAProblemAreCounted(t *testing.T) {
 		desired desired
 		want    int
 	}{
-		{"a good one", unit("a"), saying(metav1.ConditionTrue), 0},
-		{"a bad one", unit("b"), saying(metav1.ConditionFalse), 1},
-		{"another", unit("c"), saying(metav1.ConditionFalse), 2},
-		{"one is repaired", unit("b"), saying(metav1.ConditionTrue), 1},
+		{"a good one", unit("a"), saying(), 0},
+		{"a bad one", unit("b"), saying(condition.Problem{}, condition.Problem{}), 1},
+		{"another", unit("c"), saying(condition.Problem{}, condition.Problem{}), 2},
+		{"one is repaired", unit("b"), saying(), 1},
 		{"one is gone", unit("c"), desired{}, 0},
 	} {
 		if w.set(c.unit, c.desired); w.countProblems() != c.want {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"log/slog"
 	"reflect"
-	"slices"
 	"sync"
 	"time"
 
@@ -15,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/stunner-gateway/stunner/services/operator/internal/condition"
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
@@ -90,8 +88,7 @@ func (w *writer) countProblems() (n int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, want := range w.desired {
-		wrong := func(c fieldCondition) bool { return condition.Wrong(c.Condition) }
-		if slices.ContainsFunc(fieldConditions(want.status), wrong) {
+		if len(want.problems) > 0 {
 			n++
 		}
 	}

@@ -2,8 +2,6 @@ package manifest
 
 import (
 	"cmp"
-	"errors"
-	"fmt"
 	"slices"
 	"strings"
 
@@ -11,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"github.com/stunner-gateway/stunner/services/api/finding"
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
@@ -78,27 +77,23 @@ func CheckOffload(template *stunnerv1.Dataplane) error {
 		return nil // CheckPatch returns the error.
 	}
 	if t.OffloadEngine == stunnerv1.OffloadAuto && pod.Spec.HostNetwork {
-		return errors.New("on the host network Auto means None, because packets that are forwarded in the kernel " +
-			"bypass the packet filter of the node: use TC to accept this, or None")
+		return finding.Errorf("use TC to accept this, or None", "on the host network Auto means None, because packets that are forwarded in the kernel bypass the packet filter of the node")
 	}
 	if !NeedsOffload(t) {
 		return nil
 	}
 	if users := pod.Spec.HostUsers; users != nil && !*users {
-		return errors.New("spec.podTemplatePatch sets hostUsers to false, and a user namespace cannot load programs " +
-			"into the kernel: leave hostUsers out")
+		return finding.Errorf("leave hostUsers out", "spec.podTemplatePatch sets hostUsers to false, and a user namespace cannot load programs into the kernel")
 	}
 	own := cmp.Or(pod.Spec.Containers[0].SecurityContext, &corev1.SecurityContext{})
 	for _, capability := range offloadCapabilities {
 		if !hasCapability(own, capability) {
-			return fmt.Errorf("container %s has no capability %s: add it to spec.containerSecurityContext.capabilities",
-				ContainerName, capability)
+			return finding.Errorf("add it to spec.containerSecurityContext.capabilities", "container %s has no capability %s", ContainerName, capability)
 		}
 	}
 	all := cmp.Or(pod.Spec.SecurityContext, &corev1.PodSecurityContext{})
 	if user := cmp.Or(own.RunAsUser, all.RunAsUser); user == nil || *user != 0 {
-		return fmt.Errorf("container %s does not run as user 0, and other users lose its capabilities: set runAsUser "+
-			"to 0 in spec.containerSecurityContext", ContainerName)
+		return finding.Errorf("set runAsUser to 0 in spec.containerSecurityContext", "container %s does not run as user 0, and other users lose its capabilities", ContainerName)
 	}
 	return nil
 }

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 	strictjson "sigs.k8s.io/json"
 
+	"github.com/stunner-gateway/stunner/services/api/finding"
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
 )
 
@@ -61,16 +62,16 @@ func CheckPatch(template *stunnerv1.Dataplane) error {
 func checkPatched(before, after corev1.PodTemplateSpec) error {
 	for _, label := range slices.Sorted(maps.Keys(Owner{}.podLabels())) {
 		if after.Labels[label] != before.Labels[label] {
-			return fmt.Errorf("changes label %s, by which Services find the pods: leave it out", label)
+			return finding.Errorf("leave it out", "changes label %s, by which Services find the pods", label)
 		}
 	}
 	rest := after.ObjectMeta
 	rest.Labels, rest.Annotations = nil, nil
 	if !reflect.DeepEqual(rest, metav1.ObjectMeta{}) {
-		return errors.New("sets other metadata than labels and annotations: leave it out")
+		return finding.Errorf("leave it out", "sets other metadata than labels and annotations")
 	}
 	if !slices.ContainsFunc(after.Spec.Containers, func(c corev1.Container) bool { return c.Name == ContainerName }) {
-		return fmt.Errorf("takes container %s away: leave it in", ContainerName)
+		return finding.Errorf("leave it in", "takes container %s away", ContainerName)
 	}
 	return nil
 }

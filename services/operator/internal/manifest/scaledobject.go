@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/stunner-gateway/stunner/services/api/finding"
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
@@ -52,7 +53,7 @@ func CheckScaling(template *stunnerv1.Dataplane) error {
 	case a.Trigger == stunnerv1.TriggerPrometheus && (a.Prometheus == nil || a.Prometheus.ServerAddress == ""):
 		return fmt.Errorf("prometheus.serverAddress is missing: trigger prometheus needs it")
 	case a.AllocationsPerReplica != nil && (*a.AllocationsPerReplica < 1 || *a.AllocationsPerReplica > most):
-		return fmt.Errorf("allocationsPerReplica is %d: use a number from 1 to %d", *a.AllocationsPerReplica, most)
+		return finding.Errorf(fmt.Sprintf("use a number from 1 to %d", most), "allocationsPerReplica is %d", *a.AllocationsPerReplica)
 	case a.MaxReplicas < minPods(a):
 		return fmt.Errorf("maxReplicas %d is less than minReplicas %d", a.MaxReplicas, minPods(a))
 	}

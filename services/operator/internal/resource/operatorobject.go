@@ -128,9 +128,10 @@ type OverBudget struct {
 	Routes map[string]BudgetRefusal
 }
 
-// BudgetRefusal is the reason and the message of the condition of a route that exceeds a budget.
+// BudgetRefusal is the reason and the message of the condition of a route that exceeds a budget, and the remedy at the
+// end of the message.
 type BudgetRefusal struct {
-	Reason, Message string
+	Reason, Message, Remedy string
 }
 
 // DeepCopyObject is part of runtime.Object.

@@ -1,7 +1,6 @@
 package translate
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"strconv"
@@ -10,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
 
+	"github.com/stunner-gateway/stunner/services/api/finding"
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
 	"github.com/stunner-gateway/stunner/services/operator/internal/condition"
 	"github.com/stunner-gateway/stunner/services/operator/internal/manifest"
@@ -130,7 +130,7 @@ func processPortsOf(a map[string]string) (manifest.ProcessPorts, condition.Findi
 		*one.port = n
 	}
 	if p = p.OrDefault(); p.Health == p.Metrics {
-		err := fmt.Errorf("%d is the port of the probes as well: use another one", p.Metrics)
+		err := finding.Errorf("use another one", "%d is the port of the probes as well", p.Metrics)
 		return manifest.ProcessPorts{}.OrDefault(), condition.AnnotationInvalid(annotationMetricsPort, err)
 	}
 	return p, condition.Finding{}
@@ -238,7 +238,7 @@ func parsePorts(s string) (map[string]int32, error) {
 		return nil, fmt.Errorf("is longer than %d characters", maxPortsLength)
 	}
 	if strings.HasPrefix(s, "{") != strings.HasSuffix(s, "}") {
-		return nil, errors.New(`has a brace on one side only: write {"listener": port}`)
+		return nil, finding.Errorf(`write {"listener": port}`, `has a brace on one side only`)
 	}
 	s = strings.TrimSpace(strings.TrimSuffix(strings.TrimPrefix(s, "{"), "}"))
 	ports := map[string]int32{}
@@ -248,7 +248,7 @@ func parsePorts(s string) (map[string]int32, error) {
 		}
 		i := strings.LastIndexAny(entry, ":=")
 		if i < 0 {
-			return nil, fmt.Errorf(`%q is no listener with a port: write {"listener": port}`, strings.TrimSpace(entry))
+			return nil, finding.Errorf(`write {"listener": port}`, `%q is no listener with a port`, strings.TrimSpace(entry))
 		}
 		name := unquoted(entry[:i])
 		if _, twice := ports[name]; twice || name == "" {
@@ -268,7 +268,7 @@ func unquoted(s string) string { return strings.Trim(strings.TrimSpace(s), `"'`)
 func parsePort(s string) (int32, error) {
 	n, err := strconv.ParseUint(s, 10, 16)
 	if err != nil || n == 0 {
-		return 0, fmt.Errorf("%q is no port: use 1 to 65535", s)
+		return 0, finding.Errorf("use 1 to 65535", "%q is no port", s)
 	}
 	return int32(n), nil
 }

@@ -70,7 +70,7 @@ type material struct {
 	password *secretValue
 	secret   *secretValue
 	// where returns how messages refer to a field.
-	where func(field string) string
+	where func(field string) condition.Place
 	// absent is the condition reason if a credential is not set although the authentication type needs it.
 	absent string
 }
@@ -152,8 +152,10 @@ func (m material) require(field string, v *secretValue) condition.Finding {
 func inlineMaterial(v *resource.View, gc *stunnerv1.GatewayConfig, opt Options) (material, condition.Finding) {
 	m := material{
 		authType: string(cmp.Or(gc.Spec.AuthType, stunnerv1.DefaultAuthType)),
-		where:    func(field string) string { return condition.InlineField(resource.KeyOf(gc).String(), field) },
-		absent:   condition.ReasonInvalidCredentials,
+		where: func(field string) condition.Place {
+			return condition.InSpec(resource.KindGatewayConfig, resource.KeyOf(gc).String(), field)
+		},
+		absent: condition.ReasonInvalidCredentials,
 	}
 	var username, password, secret condition.Finding
 	m.username, username = inlineValue(v, gc, "userName", gc.Spec.UserName, opt)
@@ -165,7 +167,7 @@ func inlineMaterial(v *resource.View, gc *stunnerv1.GatewayConfig, opt Options) 
 func inlineValue(
 	v *resource.View, gc *stunnerv1.GatewayConfig, field string, written *stunnerv1.SecretValue, opt Options,
 ) (*secretValue, condition.Finding) {
-	where := condition.InlineField(resource.KeyOf(gc).String(), field)
+	where := condition.InSpec(resource.KindGatewayConfig, resource.KeyOf(gc).String(), field)
 	if written == nil {
 		return nil, condition.Finding{}
 	}
@@ -195,7 +197,7 @@ func inlineValue(
 // then ignored.
 func secretMaterial(v *resource.View, gc *stunnerv1.GatewayConfig, opt Options) (material, condition.Finding) {
 	ref := gc.Spec.AuthRef
-	where := condition.InlineField(resource.KeyOf(gc).String(), "authRef")
+	where := condition.InSpec(resource.KindGatewayConfig, resource.KeyOf(gc).String(), "authRef")
 	namespace := cmp.Or(string(ptr.Deref(ref.Namespace, "")), gc.Namespace)
 	source := secretSource{
 		view: v, owner: gc, opt: opt, where: where,
@@ -210,8 +212,10 @@ func secretMaterial(v *resource.View, gc *stunnerv1.GatewayConfig, opt Options) 
 		username: source.data("username"),
 		password: source.data("password"),
 		secret:   cmp.Or(source.data("secret"), source.data("sharedSecret")),
-		where:    func(field string) string { return condition.SecretField(source.key.String(), secretKeys[field]) },
-		absent:   condition.ReasonSecretKeyNotFound,
+		where: func(field string) condition.Place {
+			return condition.SecretField(source.key.String(), secretKeys[field])
+		},
+		absent: condition.ReasonSecretKeyNotFound,
 	}
 	if t := source.data("type"); t != nil {
 		m.authType = strings.TrimSpace(string(t.Secret))
@@ -229,7 +233,7 @@ type secretSource struct {
 	view        *resource.View
 	owner       *stunnerv1.GatewayConfig
 	opt         Options
-	where       string
+	where       condition.Place
 	group, kind string
 	key         types.NamespacedName
 }

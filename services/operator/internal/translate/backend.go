@@ -121,7 +121,7 @@ func (b backend) isGranted() condition.Finding {
 	}
 	to := resource.Target{Group: b.Group, Kind: b.Kind, NamespacedName: b.Key()}
 	if b.requireGrants && !b.view.Granted(from, to) {
-		return condition.NotGranted("the route", b.Kind+" "+b.Key().String(), b.Namespace)
+		return condition.NotGranted(condition.Place{Field: "spec.rules[].backendRefs", Text: "the route"}, b.Kind+" "+b.Key().String(), b.Namespace)
 	}
 	return condition.Finding{}
 }

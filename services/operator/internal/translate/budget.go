@@ -240,7 +240,9 @@ func (a *admission) resolve(r *attachedRoute) {
 }
 
 func (a *admission) refuse(r *attachedRoute, why condition.Finding) {
-	a.refused[r.route.Ref.NamespacedName.String()] = resource.BudgetRefusal{Reason: why.Reason, Message: why.Message}
+	a.refused[r.route.Ref.NamespacedName.String()] = resource.BudgetRefusal{
+		Reason: why.Reason, Message: why.Message(), Remedy: why.Causes[0].Remedy,
+	}
 }
 
 // maxVisitFactor times the endpoint limit is the number of backend addresses that keepPublished compares at most.

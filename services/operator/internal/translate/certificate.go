@@ -113,7 +113,7 @@ func (c certificateRef) isSecret() condition.Finding {
 // spec.legacyGrants is set. It does so even if spec.requireReferenceGrants of the GatewayConfig is false.
 func (c certificateRef) isGranted() condition.Finding {
 	if !c.legacyGrants && !c.granted() {
-		return condition.NotGranted(c.field, "Secret "+c.key().String(), c.key().Namespace)
+		return condition.NotGranted(condition.Field(c.field), "Secret "+c.key().String(), c.key().Namespace)
 	}
 	return condition.Finding{}
 }

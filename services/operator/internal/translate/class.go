@@ -5,7 +5,6 @@ import (
 	"regexp"
 	"strings"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
 
@@ -28,12 +27,12 @@ func Class(v *resource.View, name string, opt Options) ClassResult {
 	before, known := v.ClassStatus(name), v.Installations()
 	claims := claimConditions(before.Conditions, known, opt.ControllerName)
 	accepted := condition.Holds(condition.Accepted, condition.ReasonAccepted, finding)
-	conditions := condition.Merge(before.Conditions, class.Generation, opt.Now, append([]metav1.Condition{accepted}, claims...)...)
+	merged := condition.Merge(before.Conditions, class.Generation, opt.Now, append([]condition.Condition{accepted}, claims...)...)
 	if isPaused(before.Conditions, known) {
-		conditions = pausedConditions(before.Conditions, class.Generation, opt.Now, claims)
+		merged = pausedConditions(before.Conditions, class.Generation, opt.Now, claims)
 	}
-	return ClassResult{Class: name, Ours: true, Status: gwapiv1.GatewayClassStatus{
-		Conditions: conditions, SupportedFeatures: before.SupportedFeatures,
+	return ClassResult{Class: name, Ours: true, Problems: merged.Problems, Status: gwapiv1.GatewayClassStatus{
+		Conditions: merged.Conditions, SupportedFeatures: before.SupportedFeatures,
 	}}
 }
 
@@ -45,7 +44,7 @@ func GatewayConfig(v *resource.View, key types.NamespacedName, opt Options) Cond
 	}
 	auth, invalidAuth := authOf(v, gc, opt)
 	r := reference{view: v, present: true, key: key}
-	wanted := []metav1.Condition{
+	wanted := []condition.Condition{
 		condition.Holds(condition.Accepted, condition.ReasonAccepted,
 			first(unreadFinding(gc), r.dataplaneExists(), r.deniedBackendsParse(), r.annotationsValid(), invalidAuth)),
 	}
@@ -66,7 +65,7 @@ func GatewayConfig(v *resource.View, key types.NamespacedName, opt Options) Cond
 	}
 	before := v.GatewayConfigStatus(key).Conditions
 	wanted = append(wanted, opt.inUse(usersOfConfig(v, key), before)...)
-	return ConditionsResult{Ours: true, Conditions: condition.Merge(before, gc.Generation, opt.Now, wanted...)}
+	return ConditionsResult{true, condition.Merge(before, gc.Generation, opt.Now, wanted...)}
 }
 
 // ofOurClass reports whether a GatewayClass of this controller refers to a GatewayConfig.
@@ -116,7 +115,7 @@ func Dataplane(v *resource.View, name string, opt Options) ConditionsResult {
 		return ConditionsResult{}
 	}
 	before := v.DataplaneStatus(name).Conditions
-	wanted := []metav1.Condition{
+	wanted := []condition.Condition{
 		condition.Holds(condition.Accepted, condition.ReasonAccepted, first(unreadFinding(d), checkPatch(d), checkScaling(d))),
 	}
 	if warning := offloadWarning(v, d); !warning.OK() {
@@ -129,7 +128,7 @@ func Dataplane(v *resource.View, name string, opt Options) ConditionsResult {
 		wanted = append(wanted, condition.Holds(condition.Autoscaled, condition.ReasonKEDAFound, checkScaler(v, d)))
 	}
 	wanted = append(wanted, opt.inUse(usersOfDataplane(v, name), before)...)
-	return ConditionsResult{Ours: true, Conditions: condition.Merge(before, d.Generation, opt.Now, wanted...)}
+	return ConditionsResult{true, condition.Merge(before, d.Generation, opt.Now, wanted...)}
 }
 
 // checkPatch checks spec.podTemplatePatch.
@@ -170,9 +169,9 @@ func StaticService(v *resource.View, key types.NamespacedName, opt Options) Cond
 	}
 	found := append(checkPrefixes(s), unreadFinding(s))
 	before := v.StaticServiceStatus(key).Conditions
-	wanted := []metav1.Condition{condition.Holds(condition.Accepted, condition.ReasonAccepted, condition.Join(found))}
+	wanted := []condition.Condition{condition.Holds(condition.Accepted, condition.ReasonAccepted, condition.Join(found))}
 	wanted = append(wanted, opt.inUse(usersOfStaticService(v, key), before)...)
-	return ConditionsResult{Ours: true, Conditions: condition.Merge(before, s.Generation, opt.Now, wanted...)}
+	return ConditionsResult{true, condition.Merge(before, s.Generation, opt.Now, wanted...)}
 }
 
 // checkPrefixes returns a finding for each invalid prefix of a StaticService.
@@ -189,14 +188,15 @@ func checkPrefixes(s *stunnerv1.StaticService) (found []condition.Finding) {
 type ClassResult struct {
 	Class string
 	// Ours is false for a GatewayClass of another controller, whose status must not be written.
-	Ours   bool
-	Status gwapiv1.GatewayClassStatus
+	Ours     bool
+	Status   gwapiv1.GatewayClassStatus
+	Problems []condition.Problem
 }
 
 // ConditionsResult is the translation of an object whose status is a list of conditions: a GatewayConfig, a Dataplane
 // or a StaticService.
 type ConditionsResult struct {
 	// Ours is false if the object does not exist.
-	Ours       bool
-	Conditions []metav1.Condition
+	Ours bool
+	condition.Merged
 }

@@ -105,6 +105,6 @@ func (d draft) assemble(refused condition.Finding) Result {
 	}
 	r.NeedsPublished = d.opt.Published == nil && (r.Decision == Held || len(d.admission.refused) > 0 ||
 		slices.ContainsFunc(d.listeners, (*listener).held))
-	r.Status = d.status(refused, lost)
+	r.Status, r.Problems = d.status(refused, lost)
 	return r
 }

@@ -69,21 +69,21 @@ func (c Claims) Settle(known resource.Installations) Claims {
 }
 
 // claimConditions returns condition ControllerConflict of a GatewayClass.
-func claimConditions(before []metav1.Condition, known resource.Installations, controller string) []metav1.Condition {
+func claimConditions(before []metav1.Condition, known resource.Installations, controller string) []condition.Condition {
 	i := indexOfClaims(before)
 	switch {
 	case known.Own == resource.Installation{} && i < 0:
 		return nil
 	case known.Own == resource.Installation{}: // this process is not the leader yet
-		return before[i : i+1]
+		return []condition.Condition{{Condition: before[i]}}
 	}
 	c := ClaimsOf(before).Settle(known)
 	if c.Paused == (resource.Installation{}) {
-		return []metav1.Condition{
+		return []condition.Condition{
 			condition.False(condition.ControllerConflict, condition.SoleInstallation(c.Manager.String())),
 		}
 	}
-	return []metav1.Condition{condition.True(condition.ControllerConflict,
+	return []condition.Condition{condition.True(condition.ControllerConflict,
 		condition.SecondInstallation(c.Manager.String(), c.Paused.String(), c.Paused.Namespace, controller))}
 }
 
@@ -96,10 +96,11 @@ func isPaused(before []metav1.Condition, known resource.Installations) bool {
 // ControllerConflict in claims may differ from the current conditions, and it keeps its place: the order belongs to the
 // other installation.
 func pausedConditions(
-	before []metav1.Condition, generation int64, now metav1.Time, claims []metav1.Condition,
-) []metav1.Condition {
+	before []metav1.Condition, generation int64, now metav1.Time, claims []condition.Condition,
+) condition.Merged {
+	merged := condition.Merge(before, generation, now, claims...)
 	conditions := slices.Clone(before)
-	i := indexOfClaims(before)
-	conditions[i] = condition.Merge(before, generation, now, claims...)[0]
-	return conditions
+	conditions[indexOfClaims(before)] = merged.Conditions[0]
+	merged.Conditions = conditions
+	return merged
 }

@@ -9,6 +9,7 @@ import (
 	gwapiv1a2 "sigs.k8s.io/gateway-api/apis/v1alpha2"
 
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
+	"github.com/stunner-gateway/stunner/services/operator/internal/condition"
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
@@ -108,6 +109,8 @@ type Outcome struct {
 	Ours bool
 	// Status is the complete status. Its type is that of the object's status field, or gwapiv1.RouteStatus for a route.
 	Status any
+	// Problems are those conditions in Status that report a problem.
+	Problems []condition.Problem
 	// Gateway is the complete result for a Gateway; nil for other kinds.
 	Gateway *Result
 }
@@ -117,13 +120,13 @@ func (u ObjectRef) Translate(v *resource.View, opt Options) Outcome {
 	switch u.Kind {
 	case KindGateway:
 		r := Gateway(v, u.NamespacedName, opt)
-		return Outcome{Ours: r.Decision.Ours(), Status: r.Status, Gateway: &r}
+		return Outcome{Ours: r.Decision.Ours(), Status: r.Status, Problems: r.Problems, Gateway: &r}
 	case KindRoute:
 		r := Route(v, resource.RouteRef{NamespacedName: u.NamespacedName, GroupVersion: u.GroupVersion}, opt)
-		return Outcome{Ours: r.Ours, Status: gwapiv1.RouteStatus{Parents: r.Parents}}
+		return Outcome{Ours: r.Ours, Status: gwapiv1.RouteStatus{Parents: r.Parents}, Problems: r.Problems}
 	case KindClass:
 		r := Class(v, u.Name, opt)
-		return Outcome{Ours: r.Ours, Status: r.Status}
+		return Outcome{Ours: r.Ours, Status: r.Status, Problems: r.Problems}
 	case KindGatewayConfig:
 		return GatewayConfig(v, u.NamespacedName, opt).outcome()
 	case KindDataplane:
@@ -133,5 +136,5 @@ func (u ObjectRef) Translate(v *resource.View, opt Options) Outcome {
 }
 
 func (r ConditionsResult) outcome() Outcome {
-	return Outcome{Ours: r.Ours, Status: stunnerv1.Status{Conditions: r.Conditions}}
+	return Outcome{Ours: r.Ours, Status: stunnerv1.Status{Conditions: r.Conditions}, Problems: r.Problems}
 }

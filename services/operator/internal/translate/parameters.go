@@ -125,7 +125,7 @@ func ownParameters(
 		return p, finding.As(condition.ReasonInvalidParameters)
 	}
 	if opt.OwnConfigs == OwnConfigsDeny {
-		return parameters{}, condition.OwnConfigDenied(own.field)
+		return parameters{}, condition.OwnConfigDenied(own.place)
 	}
 	if finding := configRules.firstFinding(own); !finding.OK() {
 		return parameters{}, finding.As(condition.ReasonInvalidParameters)

@@ -28,7 +28,7 @@ func parseSelector(s *metav1.LabelSelector) labels.Selector {
 type reference struct {
 	view *resource.View
 	// field names the referring field in messages.
-	field string
+	place condition.Place
 	// present means that the referring field is set.
 	present     bool
 	group, kind string
@@ -36,7 +36,7 @@ type reference struct {
 }
 
 func classReference(v *resource.View, class *gwapiv1.GatewayClass) reference {
-	r := reference{view: v, field: "GatewayClass " + class.Name + ": spec.parametersRef"}
+	r := reference{view: v, place: condition.InSpec(resource.KindGatewayClass, class.Name, "parametersRef")}
 	if p := class.Spec.ParametersRef; p != nil {
 		r.present = true
 		r.group, r.kind = string(p.Group), string(p.Kind)
@@ -51,7 +51,7 @@ func classReference(v *resource.View, class *gwapiv1.GatewayClass) reference {
 func ownReference(v *resource.View, gw *gwapiv1.Gateway) reference {
 	p := gw.Spec.Infrastructure.ParametersRef
 	return reference{
-		view: v, field: "spec.infrastructure.parametersRef", present: true,
+		view: v, place: condition.Field("spec.infrastructure.parametersRef"), present: true,
 		group: string(p.Group), kind: string(p.Kind),
 		key: types.NamespacedName{Namespace: gw.Namespace, Name: p.Name},
 	}
@@ -79,7 +79,7 @@ var configRules = rules[reference]{
 
 func (r reference) isPresent() condition.Finding {
 	if !r.present {
-		return condition.ParametersMissing(r.field)
+		return condition.ParametersMissing(r.place)
 	}
 	return condition.Finding{}
 }
@@ -89,14 +89,14 @@ func (r reference) isPresent() condition.Finding {
 func (r reference) isGatewayConfig() condition.Finding {
 	group, kind := cmp.Or(r.group, stunnerv1.GroupName), cmp.Or(r.kind, resource.KindGatewayConfig)
 	if group != stunnerv1.GroupName || kind != resource.KindGatewayConfig {
-		return condition.ParametersKind(r.field, r.group, r.kind)
+		return condition.ParametersKind(r.place, r.group, r.kind)
 	}
 	return condition.Finding{}
 }
 
 func (r reference) isComplete() condition.Finding {
 	if r.key.Namespace == "" || r.key.Name == "" {
-		return condition.ParametersIncomplete(r.field)
+		return condition.ParametersIncomplete(r.place)
 	}
 	return condition.Finding{}
 }
@@ -104,7 +104,7 @@ func (r reference) isComplete() condition.Finding {
 func (r reference) configExists() condition.Finding {
 	gc := r.config()
 	if gc == nil {
-		return condition.GatewayConfigMissing(r.field, r.key.String())
+		return condition.GatewayConfigMissing(r.place, r.key.String())
 	}
 	return emptyFinding(gc)
 }

@@ -123,7 +123,7 @@ func TestARefusedObjectIsTold(t *testing.T) {
 		if !slices.Equal(got, step.want) {
 			t.Errorf("%+v:\n%q\nwant\n%q", step.state, got, step.want)
 		}
-		r.Status = before.Status
+		r.Status, r.Problems = before.Status, before.Problems
 		if !reflect.DeepEqual(r, before) {
 			t.Error("what the API server says has changed more than the status")
 		}

@@ -1,6 +1,7 @@
 package translate
 
 import (
+	"fmt"
 	"slices"
 
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -23,7 +24,8 @@ func Route(v *resource.View, ref resource.RouteRef, opt Options) RouteResult {
 	if r == nil {
 		return result
 	}
-	entries := parentStatuses(v, r, opt)
+	entries, problems := parentStatuses(v, r, opt)
+	result.Problems = problems
 	result.Ours = len(entries) > 0
 	for _, s := range r.Status {
 		if string(s.ControllerName) != opt.ControllerName {
@@ -45,8 +47,8 @@ func Route(v *resource.View, ref resource.RouteRef, opt Options) RouteResult {
 	return result
 }
 
-// parentStatuses returns the status entries of this controller.
-func parentStatuses(v *resource.View, r *resource.Route, opt Options) (entries []gwapiv1.RouteParentStatus) {
+// parentStatuses returns the status entries of this controller, and the conditions in them that report a problem.
+func parentStatuses(v *resource.View, r *resource.Route, opt Options) (entries []gwapiv1.RouteParentStatus, problems []condition.Problem) {
 	guards := newClusterGuards(v)
 	for _, parent := range parentsOf(r) {
 		conditions, ours := parentConditions(v, r, parent, guards, opt)
@@ -54,20 +56,22 @@ func parentStatuses(v *resource.View, r *resource.Route, opt Options) (entries [
 			continue
 		}
 		before := currentConditions(r, parent, opt)
+		merged := condition.Merge(before, r.Origin.GetGeneration(), opt.Now, conditions...)
 		entries = append(entries, gwapiv1.RouteParentStatus{
 			ParentRef:      parent,
 			ControllerName: gwapiv1.GatewayController(opt.ControllerName),
-			Conditions:     condition.Merge(before, r.Origin.GetGeneration(), opt.Now, conditions...),
+			Conditions:     merged.Conditions,
 		})
+		problems = append(problems, merged.ProblemsOf(fmt.Sprintf("spec.parentRefs[%s]", ParentName(parent)))...)
 	}
-	return entries
+	return entries, problems
 }
 
 // parentConditions returns the conditions of a route for one parent. The result is false if the operator writes no
 // status entry for the parent, for example because another controller is responsible for it.
 func parentConditions(
 	v *resource.View, r *resource.Route, parent gwapiv1.ParentReference, guards clusterGuards, opt Options,
-) ([]metav1.Condition, bool) {
+) ([]condition.Condition, bool) {
 	key, ok := r.GatewayOf(parent)
 	if !ok {
 		return nil, false
@@ -80,7 +84,7 @@ func parentConditions(
 	case class != nil:
 		if refused = newRouteMatcher(v, gw).refusal(r, parent); refused.OK() {
 			over := v.OverBudget(key, r.Ref.NamespacedName)
-			refused = condition.Finding{Reason: over.Reason, Message: over.Message}
+			refused = condition.Restore(over.Reason, over.Message, over.Remedy)
 		}
 		p, _ = parametersOf(v, gw, class, opt)
 	case gw == nil && r.Ref.GroupVersion == stunnerv1.GroupVersion:
@@ -94,7 +98,7 @@ func parentConditions(
 	backends, unresolved := policy.backendsOf(r)
 	unresolved = append(unresolved, policy.deniedPrefixes(backends)...)
 	refused = first(unreadFinding(r.Origin), refused)
-	return []metav1.Condition{
+	return []condition.Condition{
 		condition.Holds(condition.Accepted, condition.ReasonAccepted, refused),
 		condition.Holds(condition.ResolvedRefs, condition.ReasonResolved, unresolvedBackends(unresolved)),
 	}, true
@@ -142,4 +146,24 @@ type RouteResult struct {
 	Ours bool
 	// Parents is the complete status.parents, including the entries of other controllers.
 	Parents []gwapiv1.RouteParentStatus
+	// Problems are those conditions of this operator in Parents that report a problem.
+	Problems []condition.Problem
+}
+
+// ParentName formats a parent reference of a route. It omits the kind Gateway.
+func ParentName(ref gwapiv1.ParentReference) string {
+	name := string(ref.Name)
+	if ref.Namespace != nil {
+		name = string(*ref.Namespace) + "/" + name
+	}
+	if ref.Kind != nil && *ref.Kind != KindGateway {
+		name = string(*ref.Kind) + " " + name
+	}
+	if ref.SectionName != nil {
+		name += "/" + string(*ref.SectionName)
+	}
+	if ref.Port != nil {
+		name += fmt.Sprintf(":%d", *ref.Port)
+	}
+	return name
 }

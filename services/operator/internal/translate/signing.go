@@ -36,7 +36,7 @@ func (a authentication) forGateway(
 	}
 	own, err := root.Derive(gateway.String())
 	if err != nil {
-		field := condition.InlineField(resource.KeyOf(gc).String(), "signingKey")
+		field := condition.InSpec(resource.KindGatewayConfig, resource.KeyOf(gc).String(), "signingKey")
 		return a.Auth, condition.CredentialUnreadable(field, err)
 	}
 	auth := a.Auth

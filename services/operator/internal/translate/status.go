@@ -1,6 +1,7 @@
 package translate
 
 import (
+	"fmt"
 	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -11,25 +12,28 @@ import (
 )
 
 // status returns the complete status of the Gateway. If the Gateway has a problem (refused), or if the new config would
-// lack the listener lost, the published config and objects stay unchanged, and the status says why.
-func (d draft) status(refused condition.Finding, lost string) gwapiv1.GatewayStatus {
-	conditions := append([]metav1.Condition{d.accepted(refused), d.programmed(refused, lost)}, d.autoscaled()...)
-	conditions = append(conditions, d.offloaded()...)
+// lack the listener lost, the published config and objects stay unchanged, and the status says why. The conditions that
+// report a problem are returned as problems.
+func (d draft) status(refused condition.Finding, lost string) (gwapiv1.GatewayStatus, []condition.Problem) {
+	want := slices.Concat([]condition.Condition{d.accepted(refused), d.programmed(refused, lost)}, d.autoscaled(),
+		d.offloaded())
+	merged := d.merge(d.before.Conditions, want...)
+	listeners, problems := d.listenerStatuses(refused)
 	return gwapiv1.GatewayStatus{
 		Addresses:            d.addresses(refused),
-		Conditions:           d.merge(d.before.Conditions, conditions...),
-		Listeners:            d.listenerStatuses(refused),
+		Conditions:           merged.Conditions,
+		Listeners:            listeners,
 		AttachedListenerSets: d.before.AttachedListenerSets,
-	}
+	}, slices.Concat(merged.Problems, problems)
 }
 
-func (d draft) merge(have []metav1.Condition, want ...metav1.Condition) []metav1.Condition {
+func (d draft) merge(have []metav1.Condition, want ...condition.Condition) condition.Merged {
 	return condition.Merge(have, d.gateway.Generation, d.opt.Now, want...)
 }
 
 // accepted returns condition Accepted. According to the Gateway API, a requested address that cannot be used affects
 // condition Programmed only.
-func (d draft) accepted(refused condition.Finding) metav1.Condition {
+func (d draft) accepted(refused condition.Finding) condition.Condition {
 	invalid := d.listenerNames(func(l *listener) bool { return !l.served() })
 	switch {
 	case !refused.OK() && refused.Reason != condition.ReasonAddressNotUsable:
@@ -52,7 +56,7 @@ func (d draft) noteUnchanged(refused condition.Finding) condition.Finding {
 }
 
 // programmed returns condition Programmed: whether clients can use the Gateway as specified.
-func (d draft) programmed(refused condition.Finding, lost string) metav1.Condition {
+func (d draft) programmed(refused condition.Finding, lost string) condition.Condition {
 	served := d.listenerNames((*listener).served)
 	unreachable := d.listenerNames(func(l *listener) bool { return l.served() && !l.announced.known() })
 	unwritten := d.view.Rejection(resource.KeyOf(d.gateway))
@@ -79,33 +83,33 @@ func (d draft) programmed(refused condition.Finding, lost string) metav1.Conditi
 
 // autoscaled returns condition Autoscaled with status False if the API server rejected the ScaledObject. Otherwise it
 // returns no condition.
-func (d draft) autoscaled() []metav1.Condition {
+func (d draft) autoscaled() []condition.Condition {
 	rejection := d.view.Rejection(resource.KeyOf(d.gateway)).Scaling
 	if rejection.Problem == "" {
 		return nil
 	}
 	refused := condition.ScalingRefused(rejection.Object, rejection.Problem)
-	return []metav1.Condition{condition.False(condition.Autoscaled, refused)}
+	return []condition.Condition{condition.False(condition.Autoscaled, refused)}
 }
 
 // offloaded returns condition OffloadUnavailable if a dataplane does not forward media in the kernel as requested, or
 // if the API server rejects pods with the capabilities for it. Otherwise it returns no condition.
-func (d draft) offloaded() []metav1.Condition {
+func (d draft) offloaded() []condition.Condition {
 	if rejection := d.view.Rejection(resource.KeyOf(d.gateway)).Offload; rejection.Problem != "" {
 		refused := condition.OffloadRefused(rejection.Object, rejection.Problem)
-		return []metav1.Condition{condition.True(condition.OffloadUnavailable, refused)}
+		return []condition.Condition{condition.True(condition.OffloadUnavailable, refused)}
 	}
 	rollout := d.view.Rollout(resource.KeyOf(d.gateway))
 	if rollout.OffloadProblem == "" {
 		return nil
 	}
 	failed := condition.OffloadFailed(rollout.OffloadPod, rollout.OffloadProblem)
-	return []metav1.Condition{condition.True(condition.OffloadUnavailable, failed)}
+	return []condition.Condition{condition.True(condition.OffloadUnavailable, failed)}
 }
 
 // rolledOut returns condition Programmed as it results from the reports of the dataplanes: whether they run the
 // published config.
-func (d draft) rolledOut() metav1.Condition {
+func (d draft) rolledOut() condition.Condition {
 	rollout := d.view.Rollout(resource.KeyOf(d.gateway))
 	switch {
 	case rollout.Problem != "":
@@ -152,36 +156,37 @@ func (d draft) addresses(refused condition.Finding) []gwapiv1.GatewayStatusAddre
 
 // listenerStatuses returns one entry for each listener name. If several listeners have the same name, the entry
 // describes the first one, and its condition Conflicted is True.
-func (d draft) listenerStatuses(refused condition.Finding) []gwapiv1.ListenerStatus {
-	var statuses []gwapiv1.ListenerStatus
+func (d draft) listenerStatuses(refused condition.Finding) (all []gwapiv1.ListenerStatus, problems []condition.Problem) {
+	conflicts := map[gwapiv1.SectionName]condition.Finding{}
 	for _, l := range d.listeners {
-		twin := func(s gwapiv1.ListenerStatus) bool { return s.Name == l.spec.Name }
-		if i := slices.IndexFunc(statuses, twin); i >= 0 {
-			conflict := condition.True(condition.Conflicted, l.conflict)
-			statuses[i].Conditions = d.replace(statuses[i], conflict)
+		if !l.conflict.OK() {
+			conflicts[l.spec.Name] = l.conflict
+		}
+	}
+	seen := map[gwapiv1.SectionName]bool{}
+	for _, l := range d.listeners {
+		if seen[l.spec.Name] {
 			continue
 		}
-		statuses = append(statuses, d.listenerStatus(l, refused))
+		seen[l.spec.Name] = true
+		merged := d.merge(d.conditionsOf(l.spec.Name), listenerConditions(l, conflicts[l.spec.Name], refused)...)
+		all = append(all, gwapiv1.ListenerStatus{
+			Name:           l.spec.Name,
+			SupportedKinds: l.kinds,
+			AttachedRoutes: int32(len(l.routes)),
+			Conditions:     merged.Conditions,
+		})
+		problems = append(problems, merged.ProblemsOf(fmt.Sprintf("spec.listeners[%s]", l.spec.Name))...)
 	}
-	return statuses
+	return all, problems
 }
 
-func (d draft) replace(s gwapiv1.ListenerStatus, with metav1.Condition) []metav1.Condition {
-	want := slices.Clone(s.Conditions)
-	for i := range want {
-		if want[i].Type == with.Type {
-			want[i] = with
-		}
-	}
-	return d.merge(d.conditionsOf(s.Name), want...)
-}
-
-func (d draft) listenerStatus(l *listener, refused condition.Finding) gwapiv1.ListenerStatus {
+func listenerConditions(l *listener, conflict, refused condition.Finding) []condition.Condition {
 	conflicted := condition.False(condition.Conflicted, condition.Finding{Reason: condition.ReasonNoConflicts})
-	if !l.conflict.OK() {
-		conflicted = condition.True(condition.Conflicted, l.conflict)
+	if !conflict.OK() {
+		conflicted = condition.True(condition.Conflicted, conflict)
 	}
-	conditions := []metav1.Condition{
+	conditions := []condition.Condition{
 		condition.Holds(condition.Accepted, condition.ReasonAccepted, l.noteHeld(l.accepted)),
 		conflicted,
 		condition.Holds(condition.ResolvedRefs, condition.ReasonResolved, l.unresolved),
@@ -190,12 +195,7 @@ func (d draft) listenerStatus(l *listener, refused condition.Finding) gwapiv1.Li
 	if old := condition.Join(l.deprecated); !old.OK() {
 		conditions = append(conditions, condition.True(condition.DeprecatedInput, old))
 	}
-	return gwapiv1.ListenerStatus{
-		Name:           l.spec.Name,
-		SupportedKinds: l.kinds,
-		AttachedRoutes: int32(len(l.routes)),
-		Conditions:     d.merge(d.conditionsOf(l.spec.Name), conditions...),
-	}
+	return conditions
 }
 
 // conditionsOf returns the conditions that the status currently has for a listener.

@@ -19,29 +19,31 @@ type ObjectStatus struct {
 	// Conditions are all conditions in Status. The types of those of listeners and parents are prefixed with the
 	// listener or parent: "listener NAME TYPE", "parent NAME TYPE".
 	Conditions []metav1.Condition
+	// Problems are those conditions in Status that report a problem.
+	Problems []condition.Problem
 }
 
 // Statuses returns the statuses that the operator writes, first those of the given Gateways of the view, then those of
 // all other objects.
 func Statuses(v *resource.View, gateways []Result, opt Options) (all []ObjectStatus) {
-	add := func(o resource.Object, ours bool, status any, conditions []metav1.Condition) {
+	add := func(o resource.Object, ours bool, status any, conditions []metav1.Condition, problems []condition.Problem) {
 		if ours {
-			all = append(all, ObjectStatus{o, status, conditions})
+			all = append(all, ObjectStatus{o, status, conditions, problems})
 		}
 	}
 	for _, r := range gateways {
-		add(v.Gateway(r.Key), r.Decision.Ours(), r.Status, prefixedByListener(r.Status))
+		add(v.Gateway(r.Key), r.Decision.Ours(), r.Status, prefixedByListener(r.Status), r.Problems)
 	}
 	for _, ref := range v.Routes() {
 		r := Route(v, ref, opt)
-		add(v.Route(ref).Origin, r.Ours, gwapiv1.RouteStatus{Parents: r.Parents}, prefixedByParent(r.Parents))
+		add(v.Route(ref).Origin, r.Ours, gwapiv1.RouteStatus{Parents: r.Parents}, prefixedByParent(r.Parents), r.Problems)
 	}
 	for _, name := range v.Classes() {
 		r := Class(v, name, opt)
-		add(v.Class(name), r.Ours, r.Status, r.Status.Conditions)
+		add(v.Class(name), r.Ours, r.Status, r.Status.Conditions, r.Problems)
 	}
 	own := func(o resource.Object, r ConditionsResult) {
-		add(o, r.Ours, stunnerv1.Status{Conditions: r.Conditions}, r.Conditions)
+		add(o, r.Ours, stunnerv1.Status{Conditions: r.Conditions}, r.Conditions, r.Problems)
 	}
 	for _, key := range v.GatewayConfigs() {
 		own(v.GatewayConfig(key), GatewayConfig(v, key, opt))

@@ -45,6 +45,7 @@ import (
 	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/stunner-gateway/stunner/services/api/config"
+	"github.com/stunner-gateway/stunner/services/operator/internal/condition"
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 	"github.com/stunner-gateway/stunner/services/operator/internal/share"
 )
@@ -209,6 +210,8 @@ type Result struct {
 	TakeOver bool
 	// Status is the whole status of the Gateway.
 	Status gwapiv1.GatewayStatus
+	// Problems are those conditions in Status that report a problem.
+	Problems []condition.Problem
 	// OverBudget lists the routes that are not served because they exceed a budget. The provider adds it to the view,
 	// from which the translation of routes reads it.
 	OverBudget *resource.OverBudget

@@ -62,13 +62,13 @@ func usersOfStaticService(v *resource.View, key types.NamespacedName) users {
 
 // inUse returns condition InUse. An operator that watches only some namespaces cannot count the users, so it keeps the
 // current condition.
-func (opt Options) inUse(u users, before []metav1.Condition) []metav1.Condition {
+func (opt Options) inUse(u users, before []metav1.Condition) []condition.Condition {
 	if !opt.Partial {
-		return []metav1.Condition{condition.Usage(u.noun, u.count, u.names)}
+		return []condition.Condition{condition.Usage(u.noun, u.count, u.names)}
 	}
 	for _, c := range before {
 		if c.Type == condition.InUse {
-			return []metav1.Condition{c}
+			return []condition.Condition{{Condition: c}}
 		}
 	}
 	return nil

@@ -63,7 +63,7 @@ func TestWhoSeesAPartLeavesUsersAsTheyAre(t *testing.T) {
 	if got := said(); got != nil {
 		t.Errorf("says %q", got.Message)
 	}
-	other := condition.Usage("Gateway", 3, []string{"a/b", "c/d", "e/f"})
+	other := condition.Usage("Gateway", 3, []string{"a/b", "c/d", "e/f"}).Condition
 	other.LastTransitionTime = now
 	c.view().Dataplane("default").Status = stunnerv1.Status{Conditions: []metav1.Condition{other}}
 	got := said()

@@ -75,14 +75,19 @@ type Span struct{ Line, Column, Length int }
 
 // String returns the problem in one line: FILE:LINE: KIND NAMESPACE/NAME: FIELD: MESSAGE.
 func (p Problem) String() string {
-	parts := []string{fmt.Sprintf("%s:%d", p.File, p.Line)}
-	object := strings.TrimSpace(p.Kind + " " + strings.TrimPrefix(p.Namespace+"/"+p.Name, "/"))
-	for _, part := range []string{object, p.Field, p.Message} {
-		if part != "" {
-			parts = append(parts, part)
-		}
-	}
-	return strings.Join(parts, ": ")
+	return joined(fmt.Sprintf("%s:%d", p.File, p.Line), p.object(), p.Field, p.Message)
+}
+
+// Text returns the problem without its place: KIND NAMESPACE/NAME: MESSAGE.
+func (p Problem) Text() string { return joined(p.object(), p.Message) }
+
+func (p Problem) object() string {
+	return strings.TrimSpace(p.Kind + " " + strings.TrimPrefix(p.Namespace+"/"+p.Name, "/"))
+}
+
+// joined joins the parts that are not empty.
+func joined(parts ...string) string {
+	return strings.Join(slices.DeleteFunc(parts, func(s string) bool { return s == "" }), ": ")
 }
 
 // File decodes the documents of a YAML file. An invalid document becomes a Problem and does not affect the other

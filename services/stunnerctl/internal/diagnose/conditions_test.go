@@ -2,69 +2,79 @@ package diagnose
 
 import (
 	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/txtar"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/stunner-gateway/stunner/services/api/inspection"
 )
 
-var (
-	goldenState   = regexp.MustCompile(`([A-Z]\w+)=(True|False|Unknown)/(\w+)`)
-	goldenMessage = regexp.MustCompile(`^ +([A-Z]\w+): (.*)$`)
-)
-
-// Every condition with a problem in the goldens of the operator becomes a finding with a field, a problem and a remedy.
-func TestConditionsOfTheOperator(t *testing.T) {
-	files, err := filepath.Glob("../../../operator/internal/translate/testdata/*.txtar")
-	if err != nil || len(files) == 0 {
-		t.Fatal("no goldens of the operator", err)
+// No word of a condition decides what a finding contains: with each word of a message and of its problem replaced, the
+// object, the field and the remedy are those of the operator.
+func TestWordsOfConditionsDoNotMatter(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.txtar")
+	if err != nil {
+		t.Fatal(err)
 	}
-	seen := map[string]bool{}
+	words := 0
 	for _, file := range files {
 		a, err := txtar.ParseFile(file)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, f := range a.Files {
-			if f.Name != "want/status.txt" {
+			var problems []inspection.Problem
+			if f.Name != "problems" {
 				continue
 			}
-			states := map[string]metav1.Condition{}
-			for line := range strings.Lines(string(f.Data)) {
-				for _, m := range goldenState.FindAllStringSubmatch(line, -1) {
-					states[m[1]] = metav1.Condition{
-						Type: m[1], Status: metav1.ConditionStatus(m[2]), Reason: m[3], LastTransitionTime: metav1.Now(),
-					}
-				}
-				m := goldenMessage.FindStringSubmatch(strings.TrimSuffix(line, "\n"))
-				if m == nil {
-					continue
-				}
-				c := states[m[1]]
-				c.Message = m[2]
-				if c.Type == "" || len(wrong([]metav1.Condition{c})) == 0 || seen[c.Type+c.Message] {
-					continue
-				}
-				seen[c.Type+c.Message] = true
-				got := fromCondition("Gateway ns/name", "", c, "")
-				if got.Remedy == noRemedy || got.Field == "" || got.Problem == "" ||
-					strings.HasPrefix(got.Problem, ":") {
-					t.Errorf("%s=%s: %s", c.Type, c.Reason, c.Message)
-				}
-				t.Logf(
-					"%s\n\tobject  %s\n\tfield   %s\n\tproblem %s\n\tremedy  %s",
-					c.Message,
-					got.Object,
-					got.Field,
-					got.Problem,
-					got.Remedy,
-				)
+			if err := yaml.UnmarshalStrict(f.Data, &problems); err != nil {
+				t.Fatal(file, err)
+			}
+			for _, p := range problems {
+				words += checkWords(t, p)
 			}
 		}
 	}
-	if len(seen) < 50 {
-		t.Errorf("only %d conditions with a problem", len(seen))
+	if words < 300 {
+		t.Errorf("only %d words", words)
+	}
+}
+
+// checkWords replaces each word of a problem, and returns the number of words.
+func checkWords(t *testing.T, p inspection.Problem) int {
+	words := strings.Fields(p.Message)
+	for _, word := range words {
+		changed := p
+		changed.Message = strings.ReplaceAll(p.Message, word, "xyzzy")
+		changed.Findings = nil
+		for _, f := range p.Findings {
+			f.Problem = strings.ReplaceAll(f.Problem, word, "xyzzy")
+			changed.Findings = append(changed.Findings, f)
+		}
+		s := &Snapshot{Operator: &Operator{Problems: []inspection.Problem{changed}}}
+		c := metav1.Condition{Type: p.Condition, Message: changed.Message}
+		got := s.fromCondition(p.Object, p.Field, c, "")
+		if len(got) != len(p.Findings) {
+			t.Fatalf("%q: %d findings", changed.Message, len(got))
+		}
+		for i, want := range changed.Findings {
+			if g := got[i]; g.Object != want.Object || want.Field != "" && g.Field != want.Field || g.Problem != want.Problem || g.Remedy != want.Remedy {
+				t.Errorf("%q: %+v, want %+v", changed.Message, g, want)
+			}
+		}
+	}
+	return len(words)
+}
+
+// Without an answer of the operator, the message with its remedy is the problem.
+func TestConditionsWithoutTheOperator(t *testing.T) {
+	c := metav1.Condition{Type: "DeprecatedInput", Message: "protocol UDP is read as TURN-UDP: write protocol: TURN-UDP"}
+	got := (&Snapshot{}).fromCondition("Gateway a/b", "spec.listeners[udp]", c, "")
+	if len(got) != 1 || got[0].Severity != Warning || got[0].Problem != c.Message || got[0].Remedy == "" ||
+		got[0].Field != "spec.listeners[udp].status.conditions[DeprecatedInput]" {
+		t.Errorf("%+v", got)
 	}
 }

@@ -23,8 +23,8 @@ var update = flag.Bool("update", false, "rewrite the goldens")
 
 // load returns the snapshot of a fixture: the healthy installation with changes. Each document of apply is merged into
 // the object of the same kind, namespace and name, or added; {delete: true} removes the object. live is merged into the
-// answers.
-func load(t *testing.T, apply, live []byte) *Snapshot {
+// answers, and problems are those that the operator reports.
+func load(t *testing.T, apply, live, problems []byte) *Snapshot {
 	t.Helper()
 	var objects []map[string]any
 	for _, o := range append(documents(t, read(t, "base.yaml")), documents(t, apply)...) {
@@ -53,6 +53,11 @@ func load(t *testing.T, apply, live []byte) *Snapshot {
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(s); err != nil {
 		t.Fatal(err)
+	}
+	if len(problems) > 0 {
+		if err := yaml.UnmarshalStrict(problems, &s.Operator.Problems); err != nil {
+			t.Fatal(err)
+		}
 	}
 	for _, o := range objects {
 		s.Objects = append(s.Objects, unstructured.Unstructured{Object: o})
@@ -152,7 +157,7 @@ func TestFaults(t *testing.T) {
 			for _, f := range a.Files {
 				parts[f.Name] = f.Data
 			}
-			s := load(t, parts["apply"], parts["live"])
+			s := load(t, parts["apply"], parts["live"], parts["problems"])
 			why, doctor := Why(s, "meet", "front-door"), All(Doctor(s, ""))
 			got := "why\n" + show(why.Findings) + "doctor\n" + show(doctor)
 			for _, f := range slices.Concat(why.Findings, doctor) {
@@ -207,7 +212,7 @@ func TestFolderWords(t *testing.T) {
 
 // A healthy installation has no finding.
 func TestHealthy(t *testing.T) {
-	s := load(t, nil, nil)
+	s := load(t, nil, nil, nil)
 	if r := Why(s, "meet", "front-door"); len(r.Findings) > 0 || r.Wrong() {
 		t.Errorf("why: %s", show(r.Findings))
 	}
@@ -226,7 +231,7 @@ func TestHealthy(t *testing.T) {
 func TestNetworkPolicyForAllClients(t *testing.T) {
 	for _, block := range []string{"{cidr: 0.0.0.0/0}", "{cidr: 0.0.0.0/0, except: [169.254.0.0/16]}", "{cidr: '::/0'}"} {
 		s := load(t, []byte(`{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: all, namespace: meet},
-spec: {podSelector: {}, policyTypes: [Ingress], ingress: [{from: [{ipBlock: `+block+`}]}]}}`), nil)
+spec: {podSelector: {}, policyTypes: [Ingress], ingress: [{from: [{ipBlock: `+block+`}]}]}}`), nil, nil)
 		if r := Why(s, "meet", "front-door"); len(r.Findings) > 0 {
 			t.Errorf("%s: %s", block, show(r.Findings))
 		}
@@ -235,7 +240,7 @@ spec: {podSelector: {}, policyTypes: [Ingress], ingress: [{from: [{ipBlock: `+bl
 
 // A stage that could read nothing and ask nobody is not reported as checked.
 func TestNotChecked(t *testing.T) {
-	s := load(t, nil, []byte(`{"unreached":{"problem":"refused"},"operator":null,"clocks":null,"served":null,"live":null}`))
+	s := load(t, nil, []byte(`{"unreached":{"problem":"refused"},"operator":null,"clocks":null,"served":null,"live":null}`), nil)
 	s.Asked = Asked{Peer: "10.0.0.9:12000", User: "ada"}
 	s.Objects = slices.DeleteFunc(s.Objects, func(o unstructured.Unstructured) bool { return o.GetKind() != "Gateway" })
 	for _, k := range slices.Concat(ClusterKinds, InstallationKinds, RoutingKinds[1:], GatewayKinds, BackendKinds, SystemKinds) {

@@ -25,20 +25,22 @@ import (
 	"slices"
 	"strings"
 	"unicode"
+
+	"github.com/stunner-gateway/stunner/services/api/finding"
 )
 
 // Severity is how serious a finding is.
-type Severity string
+type Severity = finding.Severity
 
 // The severities. Calls fail because of an error, and may fail because of a warning. An info is no problem.
 const (
-	Error   Severity = "error"
-	Warning Severity = "warning"
-	Info    Severity = "info"
+	Error   = finding.Error
+	Warning = finding.Warning
+	Info    = finding.Info
 )
 
 // rank is the order of severities in a report.
-func (s Severity) rank() int { return slices.Index([]Severity{Error, Warning, Info}, s) }
+func rank(s Severity) int { return slices.Index([]Severity{Error, Warning, Info}, s) }
 
 // Finding is the result of a rule: a problem, and its remedy.
 type Finding struct {
@@ -94,7 +96,7 @@ func Clean(text string) string {
 
 // sorted orders findings by severity, and within a severity by the order of the rules. Of equal findings, one remains.
 func sorted(findings []Finding) []Finding {
-	slices.SortStableFunc(findings, func(a, b Finding) int { return cmp.Compare(a.Severity.rank(), b.Severity.rank()) })
+	slices.SortStableFunc(findings, func(a, b Finding) int { return cmp.Compare(rank(a.Severity), rank(b.Severity)) })
 	seen := map[Finding]bool{}
 	return slices.DeleteFunc(findings, func(f Finding) bool {
 		f.Stage = ""

@@ -55,12 +55,12 @@ var classRules = []Rule{
 			Command: s.operatorPods(),
 		}}
 	}},
-	{"class is accepted", func(_ *Snapshot, g *Gateway) (found []Finding) {
+	{"class is accepted", func(s *Snapshot, g *Gateway) (found []Finding) {
 		if g.Class == nil {
 			return nil
 		}
 		for _, c := range wrong(g.Class.Status.Conditions) {
-			found = append(found, fromCondition(ref("GatewayClass", g.Class), "", c, describe("gatewayclass", g.Class)))
+			found = append(found, s.fromCondition(ref("GatewayClass", g.Class), "", c, describe("gatewayclass", g.Class))...)
 		}
 		return found
 	}},
@@ -122,27 +122,21 @@ var parametersRules = []Rule{
 			Command: "kubectl get gatewayconfigs -A",
 		}}
 	}},
-	{"GatewayConfig is accepted", func(_ *Snapshot, g *Gateway) (found []Finding) {
+	{"GatewayConfig is accepted", func(s *Snapshot, g *Gateway) (found []Finding) {
 		if g.Config == nil {
 			return nil
 		}
 		for _, c := range wrong(g.Config.Status.Conditions) {
-			found = append(
-				found,
-				fromCondition(ref("GatewayConfig", g.Config), "", c, describe("gatewayconfig", g.Config)),
-			)
+			found = append(found, s.fromCondition(ref("GatewayConfig", g.Config), "", c, describe("gatewayconfig", g.Config))...)
 		}
 		return found
 	}},
-	{"Dataplane is accepted", func(_ *Snapshot, g *Gateway) (found []Finding) {
+	{"Dataplane is accepted", func(s *Snapshot, g *Gateway) (found []Finding) {
 		if g.Dataplane == nil {
 			return nil
 		}
 		for _, c := range wrong(g.Dataplane.Status.Conditions) {
-			found = append(
-				found,
-				fromCondition(ref("Dataplane", g.Dataplane), "", c, describe("dataplane", g.Dataplane)),
-			)
+			found = append(found, s.fromCondition(ref("Dataplane", g.Dataplane), "", c, describe("dataplane", g.Dataplane))...)
 		}
 		return found
 	}},

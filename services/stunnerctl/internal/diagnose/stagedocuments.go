@@ -24,16 +24,12 @@ var documentsRules = []Rule{
 			if !inFile.MatchString(p.Object) {
 				continue // a condition, which the rules of its object report
 			}
-			f := Finding{Severity: Error, Object: p.Object, Field: p.Field}
-			f.Problem = strings.TrimPrefix(p.Message, p.Object+": ")
-			if p.Field != "" {
-				f.Problem = strings.Replace(f.Problem, p.Field+": ", "", 1)
+			for _, f := range p.Findings {
+				found = append(found, Finding{
+					Severity: f.Severity, Object: f.Object, Field: f.Field, Problem: f.Problem,
+					Remedy: cmp.Or(f.Remedy, "correct the document; what was in force before stays in force"),
+				})
 			}
-			if m := messageRemedy.FindStringSubmatchIndex(f.Problem); m != nil {
-				f.Problem, f.Remedy = f.Problem[:m[0]], f.Problem[m[2]:m[3]]
-			}
-			f.Remedy = cmp.Or(f.Remedy, "correct the document; what was in force before stays in force")
-			found = append(found, f)
 		}
 		if n := s.Operator.Omitted; n > 0 {
 			found = append(found, Finding{

@@ -33,7 +33,7 @@ var gatewayRules = []Rule{
 		}
 		return []Finding{f}
 	}},
-	{"listeners are accepted", func(_ *Snapshot, g *Gateway) (found []Finding) {
+	{"listeners are accepted", func(s *Snapshot, g *Gateway) (found []Finding) {
 		for _, l := range g.Status.Listeners {
 			part, told := fmt.Sprintf("spec.listeners[%s]", l.Name), map[string]bool{}
 			for _, c := range wrong(l.Conditions, "Accepted", "Conflicted", "ResolvedRefs", "DeprecatedInput") {
@@ -41,21 +41,21 @@ var gatewayRules = []Rule{
 					continue // Conflicted repeats Accepted
 				}
 				told[c.Message] = true
-				found = append(found, fromCondition(ref("Gateway", g), part, c, describe("gateway", g)))
+				found = append(found, s.fromCondition(ref("Gateway", g), part, c, describe("gateway", g))...)
 			}
 		}
 		return found
 	}},
-	{"Gateway is accepted", func(_ *Snapshot, g *Gateway) (found []Finding) {
+	{"Gateway is accepted", func(s *Snapshot, g *Gateway) (found []Finding) {
 		for _, c := range wrong(g.Status.Conditions, "Accepted") {
 			if c.Reason == "ListenersNotValid" && g.listenersWrong() {
 				continue // the findings of the listeners say more
 			}
-			found = append(found, fromCondition(ref("Gateway", g), "", c, describe("gateway", g)))
+			found = append(found, s.fromCondition(ref("Gateway", g), "", c, describe("gateway", g))...)
 		}
 		return found
 	}},
-	{"Gateway is programmed", func(_ *Snapshot, g *Gateway) (found []Finding) {
+	{"Gateway is programmed", func(s *Snapshot, g *Gateway) (found []Finding) {
 		if len(wrong(g.Status.Conditions, "Accepted")) > 0 {
 			return nil // Programmed follows Accepted
 		}
@@ -63,7 +63,7 @@ var gatewayRules = []Rule{
 			if slices.Contains(laterReasons, c.Reason) || g.explained(c.Reason) {
 				continue
 			}
-			found = append(found, fromCondition(ref("Gateway", g), "", c, describe("gateway", g)))
+			found = append(found, s.fromCondition(ref("Gateway", g), "", c, describe("gateway", g))...)
 		}
 		return found
 	}},

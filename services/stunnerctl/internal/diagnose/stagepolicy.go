@@ -52,9 +52,9 @@ var policyRules = []Rule{
 	{"NetworkPolicies admit clients", func(s *Snapshot, g *Gateway) []Finding { return s.networkPolicies(g) }},
 	{"autoscaling works", func(s *Snapshot, g *Gateway) []Finding { return s.scaling(g) }},
 	{"namespace has quota", func(s *Snapshot, g *Gateway) []Finding { return s.quotas(g) }},
-	{"conditions have no warnings", func(_ *Snapshot, g *Gateway) (found []Finding) {
+	{"conditions have no warnings", func(s *Snapshot, g *Gateway) (found []Finding) {
 		for _, c := range wrong(g.Status.Conditions, "OffloadUnavailable", "DeprecatedInput") {
-			found = append(found, fromCondition(ref("Gateway", g), "", c, describe("gateway", g)))
+			found = append(found, s.fromCondition(ref("Gateway", g), "", c, describe("gateway", g))...)
 		}
 		return found
 	}},

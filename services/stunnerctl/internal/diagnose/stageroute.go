@@ -23,11 +23,11 @@ func udproute(r *Route) string {
 
 // routeRules check the routes that name the Gateway.
 var routeRules = []Rule{
-	{"routes are attached", func(_ *Snapshot, g *Gateway) (found []Finding) {
+	{"routes are attached", func(s *Snapshot, g *Gateway) (found []Finding) {
 		for _, r := range g.Routes {
 			for _, p := range r.Parents {
 				for _, c := range wrong(p.Conditions, "Accepted") {
-					found = append(found, fromCondition(ref("UDPRoute", r), "", c, udproute(r)))
+					found = append(found, s.fromCondition(ref("UDPRoute", r), "", c, udproute(r))...)
 				}
 			}
 			if len(r.Parents) == 0 {
@@ -131,11 +131,11 @@ func routeFact(_ *Snapshot, g *Gateway) string {
 
 // backendRules check the backends of the routes.
 var backendRules = []Rule{
-	{"backends are resolved", func(_ *Snapshot, g *Gateway) (found []Finding) {
+	{"backends are resolved", func(s *Snapshot, g *Gateway) (found []Finding) {
 		for _, r := range g.Routes {
 			for _, p := range r.Parents {
 				for _, c := range wrong(p.Conditions, "ResolvedRefs") {
-					found = append(found, fromCondition(ref("UDPRoute", r), "", c, udproute(r)))
+					found = append(found, s.fromCondition(ref("UDPRoute", r), "", c, udproute(r))...)
 				}
 			}
 		}
@@ -147,10 +147,7 @@ var backendRules = []Rule{
 				continue
 			}
 			for _, c := range wrong(b.static.Status.Conditions) {
-				found = append(
-					found,
-					fromCondition(ref("StaticService", b.static), "", c, describe("staticservice", b.static)),
-				)
+				found = append(found, s.fromCondition(ref("StaticService", b.static), "", c, describe("staticservice", b.static))...)
 			}
 		}
 		return found

@@ -265,7 +265,7 @@ var addressRules = []Rule{
 		if programmed == nil || programmed.Reason != "AddressNotAssigned" || programmed.Status == "True" {
 			return nil
 		}
-		f := fromCondition(ref("Gateway", g), "", *programmed, describe("gateway", g))
+		f := s.fromCondition(ref("Gateway", g), "", *programmed, describe("gateway", g))[0]
 		f.Field = "status.addresses"
 		for _, svc := range g.Services {
 			switch {
@@ -285,21 +285,13 @@ var addressRules = []Rule{
 		}
 		return []Finding{f}
 	}},
-	{"listeners are exposed", func(_ *Snapshot, g *Gateway) (found []Finding) {
+	{"listeners are exposed", func(s *Snapshot, g *Gateway) (found []Finding) {
 		if len(wrong(g.Status.Conditions, "Programmed")) > 0 {
 			return nil
 		}
 		for _, l := range g.Status.Listeners {
 			for _, c := range wrong(l.Conditions, "Programmed") {
-				found = append(
-					found,
-					fromCondition(
-						ref("Gateway", g),
-						fmt.Sprintf("spec.listeners[%s]", l.Name),
-						c,
-						describe("gateway", g),
-					),
-				)
+				found = append(found, s.fromCondition(ref("Gateway", g), fmt.Sprintf("spec.listeners[%s]", l.Name), c, describe("gateway", g))...)
 			}
 		}
 		return found

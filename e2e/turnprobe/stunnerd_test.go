@@ -15,7 +15,7 @@ import (
 
 // Settings that the dataplane's config and the prober share.
 const (
-	realm      = "probe.example.org"
+	realm      = "probe.example"
 	user       = "ann"
 	password   = "opens-the-door"
 	secret     = "shared-by-both-sides"

@@ -163,12 +163,6 @@ var binding = []Check{
 	{ID: "S-09 change nothing", RFC: "5780 §7",
 		Says: "a server that cannot answer from another address gives 420 for CHANGE-REQUEST without flags",
 		Run:  func(t *Trial) { changeRequest(t, 0) }},
-	{ID: "S-10 no magic cookie", RFC: "policy", Says: "a message without magic cookie is dropped",
-		Run: func(t *Trial) {
-			b := req(wire.Binding)
-			copy(b[4:], "\x01\x02\x03\x04")
-			t.Client().Ignored(b, "Binding request of RFC 3489")
-		}},
 	{ID: "S-12 other address", RFC: "8489 §6.3.1.1", On: onlyUDP,
 		Says: "a host with several addresses answers from the one that the request was sent to",
 		Run: func(t *Trial) {

@@ -41,7 +41,7 @@ const (
 
 // Checks returns all checks in display order.
 func Checks() []Check {
-	return slices.Concat(binding, credentials, allocate, refresh, permission, channel, stream, abuse)
+	return slices.Concat(binding, classic, credentials, allocate, refresh, permission, channel, stream, abuse)
 }
 
 // Matching returns the checks whose ID matches.

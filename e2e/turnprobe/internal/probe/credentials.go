@@ -23,6 +23,13 @@ var credentials = []Check{
 			challenged(c.Ask(wire.ChannelBind, wire.Channel(0x4000), peer).Refused(401))
 			c.Refresh(600).OK()
 		}},
+	{ID: "A-01 no attributes", RFC: "8656 §7.2",
+		Says: "credentials are checked before attributes: a request without attributes gives 401",
+		Run: func(t *Trial) {
+			for _, method := range []wire.Method{wire.Allocate, wire.Refresh, wire.CreatePermission, wire.ChannelBind} {
+				challenged(t.Client().Ask(method).Refused(401))
+			}
+		}},
 	{ID: "A-02 wrong password", RFC: "8489 §9.2.4", Says: "a wrong password gives 401 with REALM and NONCE",
 		Run: func(t *Trial) {
 			challenged(t.stranger(t.Target.login(t.name()).user, "guessed").Allocate().Refused(401))

@@ -21,9 +21,10 @@ func (c Class) String() string {
 // Method is the method of a message.
 type Method uint16
 
-// The methods (RFC 8489 §18.2, RFC 8656 §17, RFC 6062 §6.1).
+// The methods (RFC 8489 §18.2, RFC 3489 §11.1, RFC 8656 §17, RFC 6062 §6.1).
 const (
 	Binding          Method = 0x001
+	SharedSecret     Method = 0x002
 	Allocate         Method = 0x003
 	Refresh          Method = 0x004
 	Send             Method = 0x006
@@ -34,7 +35,7 @@ const (
 )
 
 var methods = map[Method]string{
-	Binding: "Binding", Allocate: "Allocate", Refresh: "Refresh", Send: "Send", Data: "Data",
+	Binding: "Binding", SharedSecret: "Shared Secret", Allocate: "Allocate", Refresh: "Refresh", Send: "Send", Data: "Data",
 	CreatePermission: "CreatePermission", ChannelBind: "ChannelBind", Connect: "Connect",
 }
 
@@ -59,8 +60,11 @@ func split(t uint16) (Class, Method) {
 // AttrType is the type of an attribute.
 type AttrType uint16
 
-// The attributes that the prober uses (RFC 8489 §18.3, RFC 8656 §18, RFC 5780 §7, RFC 7635 §6, RFC 8016 §5).
+// The attributes that the prober uses (RFC 8489 §18.3, RFC 8656 §18, RFC 5780 §7, RFC 7635 §6, RFC 8016 §5,
+// RFC 3489 §11.2).
 const (
+	MappedAddress           AttrType = 0x0001
+	ResponseAddress         AttrType = 0x0002
 	ChangeRequest           AttrType = 0x0003
 	Username                AttrType = 0x0006
 	MessageIntegrity        AttrType = 0x0008

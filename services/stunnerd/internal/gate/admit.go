@@ -53,9 +53,8 @@ var admission = map[stun.Method][]rule{
 // authentication is the long-term credential mechanism (RFC 8489 §9.2.4). A request is authenticated before its
 // attributes are checked (§6.3.1). The full slice expression makes append copy the slice.
 var authentication = []rule{
-	turnServed, hasAttributes, credentialPresent, credentialComplete, nonceFresh, guessesLeft, credentialValid,
-	unknownAttributes,
-}[:8:8]
+	turnServed, credentialPresent, credentialComplete, nonceFresh, guessesLeft, credentialValid, unknownAttributes,
+}[:7:7]
 
 // unknownAttributes refuses with 420 a request that has comprehension-required attributes that the server does not
 // understand (RFC 8489 §6.3.1).
@@ -79,22 +78,17 @@ func turnServed(g *Gate, _ *request) *refusal {
 	return refuseIf(!g.policy.Load().serves(), stun.CodeForbidden, meter.STUNOnly)
 }
 
-// hasAttributes refuses a request without any attribute with 400 and without a reason phrase. No client sends such a
-// request, but an attacker may send it from a forged source address. The answer must then be short, so that the attack
-// is not amplified.
-func hasAttributes(_ *Gate, r *request) *refusal {
-	if len(r.Attributes) == 0 {
-		return &refusal{code: stun.CodeBadRequest, reason: meter.BadRequest, terse: true}
-	}
-	return nil
-}
-
-// credentialPresent challenges a request without MESSAGE-INTEGRITY with 401.
+// credentialPresent challenges a request without MESSAGE-INTEGRITY with 401, before its attributes are checked (RFC 8489
+// §9.2.4, RFC 8656 §7.2). If the source address is forged, the answer goes to another host. So the challenge of a request
+// without any attribute, which no client sends, has no reason phrase: it is shorter than any other challenge, and an
+// attacker gains nothing by such requests.
 func credentialPresent(g *Gate, r *request) *refusal {
-	if !r.Signed {
-		return g.challenge(r, stun.CodeUnauthorized, meter.NoCredential)
+	if r.Signed {
+		return nil
 	}
-	return nil
+	challenge := g.challenge(r, stun.CodeUnauthorized, meter.NoCredential)
+	challenge.terse = len(r.Attributes) == 0
+	return challenge
 }
 
 // maxCredential bounds USERNAME, REALM and NONCE in bytes (RFC 8489 §14.3, §14.9, §14.10).

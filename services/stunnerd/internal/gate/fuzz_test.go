@@ -2,6 +2,7 @@ package gate
 
 import (
 	"bytes"
+	"encoding/binary"
 	"log/slog"
 	"testing"
 	"time"
@@ -20,10 +21,13 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/stunmsg"
 )
 
-// wire is a client over a connection, whose answers are not limited.
-type wire struct{ *client }
+// wire is a client, mostly over a connection, whose answers are not limited.
+type wire struct {
+	*client
+	connected bool
+}
 
-func (wire) Connected() bool { return true }
+func (w wire) Connected() bool { return w.connected }
 
 // F-03: several clients send any messages, signed and unsigned, in any order. A message has at most one answer, which
 // matches the request and is signed if it is a success. Only an authenticated client has a session, no datagram leaves
@@ -44,6 +48,8 @@ func FuzzReceive(f *testing.F) {
 		"a1 r1\x04\x00\x0d\x00\x04\x00\x00\x00\x00 s1",
 		"a1\x08\x00\x18\x00\x01\x80\x00\x00\x00 A1 a1", "p1 c1 s1 r1 a1 p1 c1 s1",
 		"x0\x14\x00\x01\x00\x00\x21\x12\xa4\x42............", "a1 p1\x08\x77\x77\x00\x04....",
+		"xP\x14\x00\x01\x00\x00................", "xP\x1c\x00\x01\x00\x08................\x00\x03\x00\x04\x00\x00\x00\x06",
+		"x0\x14\x00\x01\x00\x00................", "aQ xP\x14\x00\x03\x00\x00................",
 	} {
 		f.Add([]byte(seed))
 	}
@@ -56,7 +62,7 @@ func FuzzReceive(f *testing.F) {
 		g.Update(policy(), routes("127.0.0.1:<4000-4999>"))
 		s := &sequence{t: t, g: g, network: network, table: table}
 		for _, addr := range []string{"192.0.2.1:1000", "192.0.2.1:1001", "198.51.100.7:1000"} {
-			s.clients = append(s.clients, wire{newClient(addr)})
+			s.clients = append(s.clients, wire{newClient(addr), len(s.clients) < 2})
 		}
 		for len(script) > 0 && s.steps < 64 {
 			script = s.step(script)
@@ -182,7 +188,16 @@ func (s *sequence) check(c wire, b []byte, good bool) {
 		s.t.Fatalf("%d answers", len(c.frames))
 	}
 	if len(c.frames) == 1 {
-		s.answered(b, <-c.frames, good)
+		answer := <-c.frames
+		if binary.BigEndian.Uint32(b[4:]) != 0x2112A442 { // RFC 3489
+			if c.connected || b[1] != 1 || !bytes.Equal(b[4:8], answer[4:8]) {
+				s.t.Fatalf("% x is answered with % x", b, answer)
+			}
+			b = bytes.Clone(b)
+			binary.BigEndian.PutUint32(b[4:], 0x2112A442)
+			binary.BigEndian.PutUint32(answer[4:], 0x2112A442)
+		}
+		s.answered(b, answer, good)
 	}
 }
 

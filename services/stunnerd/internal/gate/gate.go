@@ -16,6 +16,7 @@
 //	admit.go                         rules and their error codes, also while draining
 //	permission.go                    permissions of an allocation
 //	serve.go                         execution of an admitted request
+//	classic.go                       requests of RFC 3489
 //	request.go                       parsed requests, lifetimes of allocations
 //	elsewhere.go                     clients whose session another pod has
 //	restore.go                       sessions of a crashed process
@@ -200,6 +201,10 @@ func (g *Gate) Receive(b []byte, client session.Client) {
 		return
 	case err != nil:
 		g.drop(client, meter.Malformed)
+		return
+	}
+	if r.Classic {
+		g.classic(r)
 		return
 	}
 	if g.elsewhere(r, b) {

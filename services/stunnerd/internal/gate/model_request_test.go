@@ -155,9 +155,9 @@ func (m *trial) meet(a *actor, l login, method stun.Method, f flaw) (stun.ErrorC
 	source := m.sources[a.addr.Addr()]
 	code := stun.ErrorCode(0)
 	switch {
-	case f == bare, f == incomplete:
+	case f == incomplete:
 		code = 400
-	case f == unsigned:
+	case f == bare, f == unsigned:
 		code = 401
 	case f == forged, time.Since(a.born) > time.Hour:
 		code = 438

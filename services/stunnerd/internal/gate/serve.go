@@ -107,7 +107,7 @@ func (g *Gate) refuse(r *request, why *refusal) {
 	note := meter.Note{Listener: g.name, Client: r.client.Addr(), Peer: why.peer, User: string(name)}
 	g.meter.RefuseNote(why.reason, note)
 	var code stun.Setter = why.code
-	if why.terse {
+	if why.terse || r.Classic { // RFC 3489 §11.2.9: the length of a reason phrase is a multiple of 4, such as 0
 		code = stun.ErrorCodeAttribute{Code: why.code}
 	}
 	attrs := append([]stun.Setter{code}, why.attrs...)
@@ -123,8 +123,13 @@ func (g *Gate) drop(client session.Client, why meter.Reason) {
 // Error implements error, so that the functions in handlers can return a refusal.
 func (f *refusal) Error() string { return f.reason.String() }
 
+// binding returns the address of the client. Clients of RFC 3489 know MAPPED-ADDRESS only (RFC 5389 §12.2).
 func (g *Gate) binding(r *request) ([]byte, error) {
-	return r.answer(stun.ClassSuccessResponse, stunmsg.Address{Type: stun.AttrXORMappedAddress, Addr: r.client.Addr()})
+	mapped := stunmsg.Address{Type: stun.AttrXORMappedAddress, Addr: r.client.Addr()}
+	if r.Classic {
+		mapped.Type = stun.AttrMappedAddress
+	}
+	return r.answer(stun.ClassSuccessResponse, mapped)
 }
 
 // allocate takes a place in the session table, opens a relay socket or takes the reserved one, registers the session

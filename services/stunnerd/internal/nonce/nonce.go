@@ -29,8 +29,9 @@ const (
 )
 
 // Source makes and checks nonces, and stores none. A nonce is the time at which it was made, and a MAC over that time
-// and the client's IP address: 18 bytes, or 24 characters. It is short because the challenge that holds it may go to a
-// forged source address.
+// and the client's IP address: 12 bytes, or 16 characters. It is short because the challenge that holds it may go to a
+// forged source address. A MAC of 64 bits suffices: a nonce proves the address of a client and no password, and a guess
+// takes a request.
 //
 // The key of the MAC is derived from a root and the hour in which the nonce was made. The root is random. If the config
 // has a shared secret, which clients do not know, the root is derived from it: a client that moves to another pod of
@@ -61,7 +62,7 @@ type key struct {
 
 const (
 	timeSize = 4
-	size     = 18
+	size     = 12
 	rootSize = 32
 )
 

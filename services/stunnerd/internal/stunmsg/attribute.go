@@ -29,7 +29,8 @@ func Family(a netip.Addr) byte {
 	return FamilyIPv6
 }
 
-// Address is an attribute that holds an XOR'ed transport address (RFC 8489 §14.2), such as XOR-PEER-ADDRESS.
+// Address is an attribute that holds a transport address: a plain one as MAPPED-ADDRESS (RFC 8489 §14.1), and an XOR'ed
+// one as any other attribute (§14.2).
 type Address struct {
 	Type stun.AttrType
 	Addr netip.AddrPort
@@ -50,7 +51,9 @@ func (a Address) AddTo(m *stun.Message) error {
 	}
 	value[1] = Family(ip)
 	binary.BigEndian.PutUint16(value[2:], a.Addr.Port())
-	xorAddress(value[:size], value[:size], m.TransactionID)
+	if a.Type != stun.AttrMappedAddress {
+		xorAddress(value[:size], value[:size], m.TransactionID)
+	}
 	m.Add(a.Type, value[:size])
 	return nil
 }

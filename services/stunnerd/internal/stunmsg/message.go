@@ -1,6 +1,7 @@
 package stunmsg
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"net/netip"
@@ -14,6 +15,8 @@ const (
 	HeaderSize = 20
 	// MaxSize is the length of the longest message: the length field has 16 bits.
 	MaxSize = HeaderSize + 65535
+	// magicCookie is in bytes 4 to 7 of each message (RFC 8489 §5).
+	magicCookie = 0x2112A442
 )
 
 // Attributes for which pion/stun has no name (RFC 8656 §18.11, §18.12).
@@ -41,6 +44,11 @@ type Message struct {
 	stun.Message
 	// Signed reports whether the message has MESSAGE-INTEGRITY. SignedWith checks it.
 	Signed bool
+	// Classic reports whether the message is a request of RFC 3489: it has no magic cookie, and the first 4 bytes of its
+	// transaction ID are in its place. Raw and TransactionID are those of the message with the magic cookie.
+	Classic bool
+	// id is the beginning of the transaction ID of a classic message.
+	id [4]byte
 	// attrs are the attributes before MESSAGE-INTEGRITY. Attributes after it are ignored (RFC 8489 §14.5).
 	attrs stun.Attributes
 	// response is the memory of Answer.
@@ -53,8 +61,9 @@ var (
 	ErrFingerprint = errors.New("wrong fingerprint")
 )
 
-// Parse parses a message. The slice must hold exactly one message, with the magic cookie, and with the right
-// FINGERPRINT if it has one (RFC 8489 §5, §6.3, §14.7). The message does not refer to the slice.
+// Parse parses a message. The slice must hold exactly one message, with the right FINGERPRINT if it has one (RFC 8489
+// §5, §6.3, §14.7). Only a request without FINGERPRINT, which RFC 3489 does not have, may lack the magic cookie. The
+// message does not refer to the slice.
 func (m *Message) Parse(b []byte) error {
 	if len(b) < HeaderSize || b[0]&0xC0 != 0 || len(b)%4 != 0 ||
 		int(binary.BigEndian.Uint16(b[2:])) != len(b)-HeaderSize {
@@ -62,10 +71,16 @@ func (m *Message) Parse(b []byte) error {
 	}
 	// pion/stun appends to Raw while it checks MESSAGE-INTEGRITY.
 	m.Raw = append(slices.Grow(m.Raw[:0], len(b)+64), b...)
+	m.Classic, m.id = binary.BigEndian.Uint32(b[4:]) != magicCookie, [4]byte(b[4:])
+	binary.BigEndian.PutUint32(m.Raw[4:], magicCookie)
 	if err := m.Decode(); err != nil {
 		return ErrMalformed
 	}
-	if fingerprint, ok := m.Attributes.Get(stun.AttrFingerprint); ok {
+	fingerprint, ok := m.Attributes.Get(stun.AttrFingerprint)
+	if m.Classic && (ok || m.Type.Class != stun.ClassRequest) {
+		return ErrMalformed
+	}
+	if ok {
 		last := m.Attributes[len(m.Attributes)-1]
 		if last.Type != stun.AttrFingerprint || len(fingerprint.Value) != 4 ||
 			stun.Fingerprint.Check(&m.Message) != nil {
@@ -94,12 +109,20 @@ func (m *Message) Value(t stun.AttrType) ([]byte, bool) {
 // Len returns the number of attributes before MESSAGE-INTEGRITY.
 func (m *Message) Len() int { return len(m.attrs) }
 
-// Unknown returns the comprehension-required attributes that the server does not understand.
+// Unknown returns the comprehension-required attributes that the server does not understand. A classic message may have
+// a CHANGE-REQUEST that requests no change, because clients of RFC 3489 add it to each request. The list for a classic
+// message has an even number of types, one of them twice if necessary (RFC 3489 §11.2.10).
 func (m *Message) Unknown() (list UnknownAttributes) {
 	for _, a := range m.attrs {
+		if m.Classic && a.Type == stun.AttrChangeRequest && bytes.Equal(a.Value, []byte{0, 0, 0, 0}) {
+			continue
+		}
 		if a.Type < 0x8000 && !understands(a.Type) {
 			list = binary.BigEndian.AppendUint16(list, uint16(a.Type))
 		}
+	}
+	if m.Classic && len(list)%4 != 0 {
+		list = append(list, list[:2]...)
 	}
 	return list
 }
@@ -159,7 +182,8 @@ func (m *Message) SignedWith(key []byte) bool {
 }
 
 // Answer builds a response to the message. The response has MESSAGE-INTEGRITY if key is not nil, and FINGERPRINT if the
-// message has FINGERPRINT. It is valid until the next Answer or Parse.
+// message has FINGERPRINT. The response to a classic message repeats its whole transaction ID (RFC 5389 §12.2). It is
+// valid until the next Answer or Parse.
 func (m *Message) Answer(class stun.MessageClass, key []byte, attrs ...stun.Setter) ([]byte, error) {
 	answer := &m.response
 	answer.Reset()
@@ -179,6 +203,9 @@ func (m *Message) Answer(class stun.MessageClass, key []byte, attrs ...stun.Sett
 		if err := stun.Fingerprint.AddTo(answer); err != nil {
 			return nil, err
 		}
+	}
+	if m.Classic {
+		copy(answer.Raw[4:], m.id[:])
 	}
 	return answer.Raw, nil
 }

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"testing"
 	"time"
@@ -34,8 +35,11 @@ type dataplane struct {
 	peer int
 }
 
-// start runs a peer and a dataplane until the test ends. Its routes include the relayed addresses of other clients.
-func start(t *testing.T, auth config.Auth) dataplane {
+// addresses are those of clients, relays and peers.
+var addresses = []netip.Addr{netip.MustParseAddr(bed.Loopback), netip.MustParseAddr(loopback6)}
+
+// startPeer runs an echo peer until the test ends, and returns its port.
+func startPeer(t *testing.T) int {
 	t.Helper()
 	peer, logs := bedtest.Port(t), t.TempDir()
 	bedtest.Start(t, bed.Command{
@@ -44,12 +48,54 @@ func start(t *testing.T, auth config.Auth) dataplane {
 	}, func(ctx context.Context) error {
 		return errors.Join(echoes(ctx, bed.Loopback, peer), echoes(ctx, loopback6, peer+1))
 	})
+	return peer
+}
+
+// startCoturn runs coturn's own server with the static credential of the dataplane, and a peer.
+func startCoturn(t *testing.T) dataplane {
+	t.Helper()
+	d := dataplane{&bedtest.Dataplane{Plain: bedtest.Port(t), Secure: bedtest.Port(t)}, startPeer(t)}
+	dir := t.TempDir()
+	chain, key, err := bed.Certificate(addresses...)
+	bedtest.NoError(t, err)
+	cert, pkey := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
+	bedtest.NoError(t, errors.Join(os.WriteFile(cert, chain, 0o600), os.WriteFile(pkey, key, 0o600)))
+	args := []string{
+		"-n", "--no-cli", "--no-rfc5780", "--mobility", "--lt-cred-mech", "--realm=" + static.Realm, "--allow-loopback-peers",
+		"--user=" + carol[1] + ":" + carol[3], "--cert=" + cert, "--pkey=" + pkey,
+		"--listening-port=" + strconv.Itoa(d.Plain), "--tls-listening-port=" + strconv.Itoa(d.Secure),
+		"--db=" + dir + "/users.db", "--log-file=stdout", "--pidfile=" + dir + "/pid",
+	}
+	for _, a := range addresses {
+		args = append(args, "--listening-ip="+a.String(), "--relay-ip="+a.String())
+	}
+	bedtest.Start(t, bed.Command{
+		Name: "turnserver", Path: installed(t, "turnserver", "coturn"), Args: args, Dir: dir, Logs: dir,
+	}, func(ctx context.Context) error {
+		for _, a := range addresses {
+			for _, port := range []int{d.Plain, d.Secure} {
+				conn, err := new(net.Dialer).DialContext(ctx, "tcp", net.JoinHostPort(a.String(), strconv.Itoa(port)))
+				if err != nil {
+					return err
+				}
+				conn.Close()
+			}
+		}
+		return nil
+	})
+	return d
+}
+
+// start runs a peer and a dataplane until the test ends. Its routes include the relayed addresses of other clients.
+func start(t *testing.T, auth config.Auth) dataplane {
+	t.Helper()
+	peer := startPeer(t)
 	return dataplane{bedtest.StartDataplane(t, bedtest.Build(t, bed.Stunnerd), config.Config{
 		Auth: auth, Listeners: bedtest.Listeners(bed.Loopback),
 		Clusters: []config.Cluster{
 			{Name: "test/peers", Type: config.Static, Endpoints: []string{bed.Loopback, loopback6}},
 		},
-	}, []netip.Addr{netip.MustParseAddr(bed.Loopback), netip.MustParseAddr(loopback6)}), peer}
+	}, addresses), peer}
 }
 
 // echoes returns nil when a peer echoes a datagram.

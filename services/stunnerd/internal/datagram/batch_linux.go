@@ -21,6 +21,8 @@ type Packet struct {
 	To      netip.AddrPort
 	// From is the source address. If it is nil, the kernel selects it.
 	From *Source
+	// Whole demands that the datagram is not fragmented. SendWhole respects it, and SendAll does not.
+	Whole bool
 	// Err is the result of SendAll: an error as of Send, or nil.
 	Err error
 }

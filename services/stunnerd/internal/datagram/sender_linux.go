@@ -10,6 +10,7 @@
 // # Files
 //
 //	sender_linux.go batch_linux.go  sends, one and in batches
+//	whole_linux.go                  sends without fragmentation
 //	receiver_linux.go               receiving in batches
 //	steer_linux.go                  which sockets of a port receive
 //	source_linux.go                 the stored source address of answers

@@ -1,6 +1,7 @@
 package gate
 
 import (
+	"encoding/binary"
 	"errors"
 	"net/netip"
 	"slices"
@@ -42,7 +43,7 @@ type rule func(g *Gate, r *request) *refusal
 var admission = map[stun.Method][]rule{
 	stun.MethodBinding: {unknownAttributes, bindingRate},
 	stun.MethodAllocate: append(authentication,
-		noAllocationYet, transport, lifetimeReadable, reservation, relayFamily, notRetiring),
+		noAllocationYet, transport, wholeDatagrams, lifetimeReadable, reservation, relayFamily, notRetiring),
 	stun.MethodRefresh: append(authentication, allocationExists, owner, lifetimeReadable, sameFamily),
 	stun.MethodCreatePermission: append(authentication,
 		allocationExists, owner, permissionPeers, permissionRoutes, permissionLimit),
@@ -234,6 +235,16 @@ func transport(_ *Gate, r *request) *refusal {
 		return &refusal{code: stun.CodeUnsupportedTransProto, reason: meter.TransportUnsupported}
 	}
 	return nil
+}
+
+// wholeDatagrams refuses DONT-FRAGMENT as an unknown attribute, with 420, if the kernel cannot respect it (RFC 8656 §7.2).
+// Otherwise the attribute has no effect here: it tells the client that Send indications may have it.
+func wholeDatagrams(g *Gate, r *request) *refusal {
+	if _, ok := r.Value(stun.AttrDontFragment); !ok || g.network.SendsWhole() {
+		return nil
+	}
+	unknown := stunmsg.UnknownAttributes(binary.BigEndian.AppendUint16(nil, uint16(stun.AttrDontFragment)))
+	return &refusal{code: stun.CodeUnknownAttribute, reason: meter.UnknownAttribute, attrs: []stun.Setter{unknown}}
 }
 
 // reservation refuses malformed EVEN-PORT and RESERVATION-TOKEN attributes, and combinations that RFC 8656 §7.2

@@ -1,6 +1,7 @@
 package gate
 
 import (
+	"bytes"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -34,7 +35,7 @@ func TestEveryRefusalHasItsCode(t *testing.T) {
 			none, stun.MethodAllocate, []stun.Setter{number(stun.AttrRequestedTransport, 99<<24)}, 442,
 		},
 		"allocate without fragments": {
-			none, stun.MethodAllocate, []stun.Setter{udp, stun.RawAttribute{Type: stun.AttrDontFragment}}, 420,
+			none, stun.MethodAllocate, []stun.Setter{udp, stun.RawAttribute{Type: stun.AttrDontFragment}}, 0,
 		},
 		"allocate an IPv6 relay": {
 			none, stun.MethodAllocate, []stun.Setter{udp, number(stun.AttrRequestedAddressFamily, 2<<24)}, 440,
@@ -98,6 +99,45 @@ func TestEveryRefusalHasItsCode(t *testing.T) {
 			}
 			if stun.Fingerprint.Check(answer) != nil {
 				t.Error("answer to a request with FINGERPRINT has none, or a wrong one")
+			}
+		})
+	}
+}
+
+// T-A11, P-10: if the kernel fragments every datagram, DONT-FRAGMENT is an unknown attribute: Allocate gets 420, and a
+// Send indication is dropped. Otherwise it needs a permission of either kind, as any other Send indication.
+func TestDontFragment(t *testing.T) {
+	for _, fragments := range []bool{false, true} {
+		virtually(t, func(v *virtual) {
+			v.net.Fragments = fragments
+			c, peer := newClient("192.0.2.1:1000"), v.net.Peer(netip.MustParseAddrPort("127.0.0.1:4000"))
+			whole := stun.RawAttribute{Type: stun.AttrDontFragment}
+			answer := v.send(c, v.signed(c, username, password, stun.MethodAllocate, udp, whole))
+			var unknown []byte
+			if fragments {
+				unknown = []byte{0x00, 0x1A}
+				v.allocate(c)
+			}
+			if got, _ := answer.Get(stun.AttrUnknownAttributes); !bytes.Equal(got, unknown) || (codeOf(answer) == 420) != fragments {
+				t.Errorf("Allocate gets %d with % x, fragments: %t", codeOf(answer), got, fragments)
+			}
+			send := func() (arrived bool) {
+				v.Receive(v.build(stun.NewType(stun.MethodSend, stun.ClassIndication), peerAt("127.0.0.1:4000"), whole,
+					stun.RawAttribute{Type: stun.AttrData, Value: []byte("whole")}), c)
+				got := peer.Got()
+				return len(got) == 1 && got[0].Whole && got[0].Payload == "whole"
+			}
+			if send() {
+				t.Error("a datagram leaves without a permission")
+			}
+			v.must(c, stun.MethodCreatePermission, peerAt("127.0.0.1:4000"))
+			if send() == fragments {
+				t.Errorf("with a permission a whole datagram leaves: %t", !fragments)
+			}
+			time.Sleep(301 * time.Second) // the permission has ended
+			v.must(c, stun.MethodChannelBind, channel(0x4000), peerAt("127.0.0.1:4000"))
+			if send() == fragments {
+				t.Errorf("with a channel a whole datagram leaves: %t", !fragments)
 			}
 		})
 	}

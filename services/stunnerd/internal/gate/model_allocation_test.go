@@ -35,12 +35,16 @@ type wish struct {
 	token     *relay.Token
 	family    byte // 0 for any
 	also      byte // ADDITIONAL-ADDRESS-FAMILY
+	whole     bool // DONT-FRAGMENT
 }
 
 func (m *trial) wish() (w wish, attrs []stun.Setter) {
 	attrs, w.granted = m.lifetime()
 	if w.transport = uint32(m.mostly(17, 0, 6)); w.transport != 0 {
 		attrs = append(attrs, number(stun.AttrRequestedTransport, w.transport<<24))
+	}
+	if w.whole = m.often(10); w.whole {
+		attrs = append(attrs, stun.RawAttribute{Type: stun.AttrDontFragment})
 	}
 	if m.often(15) {
 		token := m.token()
@@ -92,6 +96,8 @@ func (m *trial) allocate(a *actor) outcome {
 			return 400, nil
 		case w.transport != 17:
 			return 442, nil
+		case w.whole && m.net.Fragments:
+			return 420, nil
 		case w.granted == 0,
 			w.token != nil && (w.even || w.family != 0 || w.also != 0), w.also != 0 &&
 				(w.two || w.family != 0), w.also == stunmsg.FamilyIPv4:
@@ -132,8 +138,8 @@ func (m *trial) allocate(a *actor) outcome {
 
 func (w wish) String() string {
 	return fmt.Sprintf(
-		"(%d s, transport %d, family %d+%d, even %t, two %t, token %t)", w.granted, w.transport, w.family, w.also,
-		w.even, w.two, w.token != nil,
+		"(%d s, transport %d, family %d+%d, even %t, two %t, token %t, whole %t)", w.granted, w.transport, w.family,
+		w.also, w.even, w.two, w.token != nil, w.whole,
 	)
 }
 

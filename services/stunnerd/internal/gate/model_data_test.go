@@ -152,11 +152,17 @@ func (m *trial) sendIndication(a *actor) outcome {
 	if hasData {
 		attrs = append(attrs, data(payload))
 	}
+	whole := m.often(20)
+	if whole {
+		attrs = append(attrs, stun.RawAttribute{Type: stun.AttrDontFragment})
+		odd = odd || m.net.Fragments
+	}
 	m.Receive(m.build(append(attrs, stun.NewType(stun.MethodSend, stun.ClassIndication))...), a)
 	o := outcome{name: "Send silence"}
 	if a.alloc != nil && len(peers) == 1 && hasData && !odd && m.allows(peers[0]) && a.alloc.permits(peers[0]) {
 		o = outcome{
-			name: "Send passes", sent: []relaytest.Datagram{{From: a.alloc.relay, To: peers[0].at, Payload: payload}},
+			name: "Send passes",
+			sent: []relaytest.Datagram{{From: a.alloc.relay, To: peers[0].at, Payload: payload, Whole: whole}},
 		}
 	}
 	return m.said(o, "%s sends %q to %v", a.name, payload, peers)

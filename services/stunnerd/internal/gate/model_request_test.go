@@ -224,7 +224,11 @@ func (m *trial) answered(a *actor, method stun.Method, req *stun.Message, code s
 		case prints != (stun.Fingerprint.Check(answer) == nil):
 			return fmt.Errorf("FINGERPRINT where there was none, or none where there was one: %s", answer)
 		case code == 420:
-			if v, err := answer.Get(stun.AttrUnknownAttributes); err != nil || string(v) != "\x77\x77" {
+			want := "\x77\x77"
+			if !req.Contains(0x7777) {
+				want = "\x00\x1a" // DONT-FRAGMENT
+			}
+			if v, err := answer.Get(stun.AttrUnknownAttributes); err != nil || string(v) != want {
 				return fmt.Errorf("unknown attributes: % x, %w", v, err)
 			}
 		case code == 401, code == 438:

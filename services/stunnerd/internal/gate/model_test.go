@@ -237,7 +237,7 @@ func newTrial(t *testing.T, rng *rand.Rand, seen map[string]int) *trial {
 		*m.limits = *limit.NewProcess()
 		*m.Gate.answers = *m.limits.NewListener()
 	}
-	m.began = time.Now()
+	m.began, m.net.Fragments = time.Now(), m.often(20)
 	for _, a := range m.actors {
 		m.sources[a.addr.Addr()] = &levels{at: m.began}
 		a.login = m.freshLogin()

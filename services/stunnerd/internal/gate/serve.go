@@ -412,6 +412,7 @@ func refusalOf(err error) error {
 func (g *Gate) indication(r *request) {
 	f := g.flowOf(r.client)
 	data, hasData := r.Value(stun.AttrData)
+	_, whole := r.Value(stun.AttrDontFragment)
 	peers, ok := r.Peers()
 	switch {
 	case r.Type.Method != stun.MethodSend:
@@ -423,7 +424,7 @@ func (g *Gate) indication(r *request) {
 	case f == nil:
 		g.drop(r.client, meter.NoAllocation)
 		return
-	case len(r.Unknown()) > 0:
+	case len(r.Unknown()) > 0, whole && !g.network.SendsWhole():
 		g.drop(r.client, meter.UnknownAttribute)
 		return
 	case !ok, len(peers) != 1, !hasData:
@@ -438,9 +439,12 @@ func (g *Gate) indication(r *request) {
 		g.meter.DropNote(relay.ReasonOf(verdict), note)
 		return
 	}
-	if f.relay.Permitted(peers[0]) || f.permitted.restored(peers[0].Addr(), time.Now()) {
-		f.relay.Send(data, peers[0])
+	if f.relay.Permitted(peers[0]) || f.permitted.restored(peers[0].Addr(), time.Now()) ||
+		whole && f.allocation.Permitted(peers[0]) { // the engine does not know DONT-FRAGMENT
+		f.relay.Send(data, peers[0], whole)
 		return
 	}
-	f.allocation.Send(data, peers[0])
+	if !whole {
+		f.allocation.Send(data, peers[0])
+	}
 }

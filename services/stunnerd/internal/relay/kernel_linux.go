@@ -44,6 +44,9 @@ func (k Kernel) Open(advertised netip.Addr, port uint16) (Socket, error) {
 	return s, nil
 }
 
+// SendsWhole implements Network.
+func (Kernel) SendsWhole() bool { return datagram.SendsWhole() }
+
 // orNone returns a nil Socket after an error. A nil *kernelSocket that is converted to Socket would not be equal to
 // nil.
 func orNone(s *kernelSocket, err error) (Socket, error) {
@@ -189,7 +192,13 @@ func (s *kernelSocket) stop() {
 }
 
 // Send implements Socket.
-func (s *kernelSocket) Send(packets []datagram.Packet) { s.SendAll(packets) }
+func (s *kernelSocket) Send(packets []datagram.Packet) {
+	if len(packets) == 1 && packets[0].Whole {
+		s.SendWhole(&packets[0])
+		return
+	}
+	s.SendAll(packets)
+}
 
 // removePending removes the pending errors of earlier datagrams from a socket. If an ICMP error is pending, for any
 // peer, the kernel returns it and does not send. removePending reports whether the error of a send may be one of them.

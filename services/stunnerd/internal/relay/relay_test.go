@@ -271,7 +271,7 @@ func TestRoutesHoldForEveryDatagramBothWays(t *testing.T) {
 	b.routes.Store(allow("127.0.0.1:<1-2>"))
 	b.FromClient(frame(0x4000, []byte("out")))
 	b.answer(t, []byte("in"))
-	b.Send([]byte("indication"), b.peerAddr())
+	b.Send([]byte("indication"), b.peerAddr(), false)
 	for b.meter.Drops()["port_denied"] < 3 {
 		time.Sleep(time.Millisecond) // the peer's datagram arrives in a goroutine of its own
 	}

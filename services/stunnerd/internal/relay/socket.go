@@ -19,7 +19,7 @@ type Socket interface {
 	// Start passes all datagrams and ICMP messages to a receiver, until Close.
 	Start(Receiver) error
 	// Send sends datagrams in their order without waiting, and sets Err of each: nil, datagram.ErrCongested if the send
-	// buffer is full, net.ErrClosed, or another error.
+	// buffer is full, net.ErrClosed, or another error. Whole is respected if there is one datagram.
 	Send([]datagram.Packet)
 	// Drops returns the number of datagrams that the kernel did not deliver to the socket, most of them because the
 	// receive buffer was full. It is 0 after Close.
@@ -93,6 +93,8 @@ type Network interface {
 	// Open opens a socket on a port, or on a random free port if port is 0. If the advertised address is assigned to
 	// this host, the socket is bound to it, so that peers see it.
 	Open(advertised netip.Addr, port uint16) (Socket, error)
+	// SendsWhole reports whether sockets respect datagram.Packet.Whole.
+	SendsWhole() bool
 }
 
 // evenOpener is a Network with its own search for even ports.

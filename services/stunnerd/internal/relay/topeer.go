@@ -113,8 +113,9 @@ func (r *Relay) sendToPeers(t *transfer, clusters *meter.Tally, now time.Time) {
 }
 
 // Send sends the data of a Send indication to a peer. The caller has checked the permission. A datagram that the routes
-// do not allow is dropped and counted.
-func (r *Relay) Send(data []byte, peer netip.AddrPort) {
+// do not allow is dropped and counted. If whole is set, the datagram is not fragmented (DONT-FRAGMENT, RFC 8656 §14.9),
+// and is dropped and counted if it is longer than the MTU of the path.
+func (r *Relay) Send(data []byte, peer netip.AddrPort, whole bool) {
 	defer r.EndOnPanic("forward to peer")
 	name, reached := r.routes.Load().Match(peer)
 	if reached != cluster.Allowed {
@@ -131,7 +132,9 @@ func (r *Relay) Send(data []byte, peer netip.AddrPort) {
 	}
 	t := transfers.Get()
 	defer transfers.Put(t)
-	t.add(datagram.Packet{Payload: data, To: peer}, item{traffic: r.meter.Cluster(name), peer: peer, size: len(data)})
+	t.add(datagram.Packet{Payload: data, To: peer, Whole: whole}, item{
+		traffic: r.meter.Cluster(name), peer: peer, size: len(data),
+	})
 	r.sendToPeers(t, &t.clusters, now)
 	t.clusters.Flush()
 }

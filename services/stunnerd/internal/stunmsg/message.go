@@ -26,14 +26,13 @@ const (
 )
 
 // understood are the comprehension-required attributes that the server understands in requests and indications. A
-// request with any other is answered with 420 (RFC 8489 §6.3.1). DONT-FRAGMENT is not included: relay sockets cannot
-// set the DF bit, and RFC 8656 §7.2 demands that such a server treats the attribute as unknown.
+// request with any other is answered with 420 (RFC 8489 §6.3.1).
 var understood = [0x40]bool{
 	stun.AttrMappedAddress: true, stun.AttrUsername: true, stun.AttrMessageIntegrity: true, stun.AttrErrorCode: true,
 	stun.AttrUnknownAttributes: true, stun.AttrRealm: true, stun.AttrNonce: true, stun.AttrXORMappedAddress: true,
 	stun.AttrChannelNumber: true, stun.AttrLifetime: true, stun.AttrXORPeerAddress: true, stun.AttrData: true,
 	stun.AttrXORRelayedAddress: true, stun.AttrRequestedAddressFamily: true, stun.AttrEvenPort: true,
-	stun.AttrRequestedTransport: true, stun.AttrReservationToken: true,
+	stun.AttrRequestedTransport: true, stun.AttrDontFragment: true, stun.AttrReservationToken: true,
 	stun.AttrPriority: true, stun.AttrUseCandidate: true, // ICE checks sent to a listener are answered as Binding requests
 }
 

@@ -120,7 +120,7 @@ func (c relayConn) WriteTo(b []byte, to net.Addr) (int, error) {
 		return len(b), nil
 	}
 	peer := to.(*net.UDPAddr).AddrPort()
-	c.relay.Send(b, netip.AddrPortFrom(peer.Addr().Unmap(), peer.Port()))
+	c.relay.Send(b, netip.AddrPortFrom(peer.Addr().Unmap(), peer.Port()), false)
 	return len(b), nil
 }
 

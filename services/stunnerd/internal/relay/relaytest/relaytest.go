@@ -25,10 +25,15 @@ const backlog = 256
 type Datagram struct {
 	From, To netip.AddrPort
 	Payload  string
+	// Whole reports that the datagram must not be fragmented.
+	Whole bool
 }
 
 // Network implements relay.Network. The zero Network is ready to use.
 type Network struct {
+	// Fragments makes the network one that cannot send datagrams that are not fragmented.
+	Fragments bool
+
 	mu      sync.Mutex
 	opened  uint16
 	sockets map[netip.AddrPort]*socket
@@ -53,6 +58,9 @@ func (n *Network) Open(addr netip.Addr, port uint16) (relay.Socket, error) {
 	n.sockets[at] = s
 	return s, nil
 }
+
+// SendsWhole implements relay.Network.
+func (n *Network) SendsWhole() bool { return !n.Fragments }
 
 func (n *Network) free(addr netip.Addr) netip.AddrPort {
 	for {
@@ -155,7 +163,7 @@ func (s *socket) Send(packets []datagram.Packet) {
 			p.Err = net.ErrClosed
 			continue
 		}
-		s.network.sent = append(s.network.sent, Datagram{s.addr, p.To, string(p.Payload)})
+		s.network.sent = append(s.network.sent, Datagram{s.addr, p.To, string(p.Payload), p.Whole})
 	}
 }
 

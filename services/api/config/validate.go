@@ -131,13 +131,14 @@ func (f *findings) admin(a Admin) {
 	}
 }
 
-// endpointURL checks the URL of an HTTP server of the process. An empty URL is valid.
+// endpointURL checks the URL of an HTTP server of the process. An empty URL is valid, and so is an address (see
+// EndpointURL).
 func (f *findings) endpointURL(field, value string) {
 	if value == "" || f.lenient && variable.MatchString(value) {
 		return
 	}
 	const remedy = "write http://ADDRESS:PORT/PATH"
-	u, err := url.Parse(value)
+	u, err := url.Parse(EndpointURL(value))
 	switch {
 	case err != nil:
 		f.add(field, "", "is no URL with a valid port", remedy)

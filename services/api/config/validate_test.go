@@ -102,7 +102,8 @@ func TestValidate(t *testing.T) {
 			"has more than address, port and path",
 		},
 		"metrics without URL": {
-			func(c *config.Config) { c.Admin.MetricsEndpoint = ":8080" }, "admin.metrics_endpoint: is no URL",
+			func(c *config.Config) { c.Admin.MetricsEndpoint = "8080" },
+			"admin.metrics_endpoint: 8080 is no http URL: write http://ADDRESS:PORT/PATH",
 		},
 		"healthcheck at no address": {
 			func(c *config.Config) { *c.Admin.HealthcheckEndpoint = "http://a b:80" }, "admin.healthcheck_endpoint",

@@ -14,6 +14,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/api/telemetry"
 )
 
@@ -27,7 +28,7 @@ const (
 type Endpoint struct {
 	// Name identifies the endpoint when its URL changes.
 	Name string
-	// URL is http://HOST:PORT/PATH. If it is empty, the HTTP server is not started, or is stopped.
+	// URL is http://HOST:PORT/PATH, or an address (see config.EndpointURL). If it is empty, the HTTP server is not started, or is stopped.
 	URL string
 	// Port is the default port of the URL.
 	Port string
@@ -130,7 +131,7 @@ func (e *Endpoints) Set(wanted ...Endpoint) error {
 
 // at returns the address (HOST:PORT) and the path of an endpoint.
 func (w Endpoint) at() (address, path string, err error) {
-	u, err := url.Parse(w.URL)
+	u, err := url.Parse(config.EndpointURL(w.URL))
 	if err != nil {
 		return "", "", fmt.Errorf("read %s endpoint %q: %w", w.Name, w.URL, err)
 	}

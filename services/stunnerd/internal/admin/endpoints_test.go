@@ -124,6 +124,13 @@ func set(t *testing.T, e *Endpoints, wanted ...Endpoint) {
 	}
 }
 
+// An endpoint may be an address without scheme.
+func TestEndpointWithoutSchemeIsOpened(t *testing.T) {
+	e, url := newEndpoints(t), freeURL(t)
+	set(t, e, saying("one", strings.TrimPrefix(url, "http://")))
+	says(t, url, "one")
+}
+
 // freeURL returns a URL with a free port on loopback, ending in a slash.
 func freeURL(t *testing.T) string {
 	t.Helper()

@@ -62,6 +62,7 @@ func (c Config) Clone() Config {
 		c.Listeners[i].Routes = slices.Clone(c.Listeners[i].Routes)
 		c.Listeners[i].PublicAddresses = slices.Clone(c.Listeners[i].PublicAddresses)
 		c.Listeners[i].ServiceAddresses = slices.Clone(c.Listeners[i].ServiceAddresses)
+		c.Listeners[i].ProxyProtocol = slices.Clone(c.Listeners[i].ProxyProtocol)
 		c.Listeners[i].Certificates = slices.Clone(c.Listeners[i].Certificates)
 	}
 	c.Clusters = slices.Clone(c.Clusters)

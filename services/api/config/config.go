@@ -21,6 +21,7 @@
 //	number.go      placeholders in place of numbers
 //	standalone.go  placeholders in the credentials of a file
 //	listener.go    external addresses and certificates of a listener
+//	balancer.go    load balancers in front of a listener
 //	canonical.go   canonical form, revision, redaction, credential authorities
 //	forauth.go     the reduced config for auth services
 //	pack.go        the compressed form that a Secret contains
@@ -171,6 +172,14 @@ type Listener struct {
 	// ServiceAddresses are other addresses of this listener, as IP:PORT or [IP]:PORT: the addresses of the Kubernetes
 	// Services of the Gateway. Clients cannot use them as peers. Their order has no meaning.
 	ServiceAddresses []string `json:"service_addresses,omitempty"`
+	// TLSAtBalancer reports whether a load balancer in front of a TURN-TCP listener ends TLS. Clients then receive turns:
+	// URIs. Auth services that do not define the field give them turn: URIs.
+	TLSAtBalancer bool `json:"tls_at_load_balancer,omitempty"`
+	// ProxyProtocol are the prefixes of the load balancers in front of a TURN-TCP or TURN-TLS listener, at most
+	// MaxProxyPrefixes, each ADDRESS or ADDRESS/LENGTH. A connection from one of them must begin with a header of the
+	// PROXY protocol, which has the address of the client. Their order has no meaning. Dataplanes that do not define the
+	// field close connections that begin with such a header.
+	ProxyProtocol []string `json:"proxy_protocol,omitempty"`
 	// Address is the relay address that clients receive. The socket of the listener binds the wildcard address.
 	Address string `json:"address"`
 	// Port is the port of the socket, 1 to 65535.

@@ -64,6 +64,7 @@ func (l *Listener) fill() {
 	}
 	l.fillPublic()
 	l.ServiceAddresses = set(l.ServiceAddresses)
+	l.ProxyProtocol = set(canonicalPrefixes(l.ProxyProtocol))
 	l.Routes = set(l.Routes)
 }
 

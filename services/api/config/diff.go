@@ -117,6 +117,8 @@ func (d *differences) listeners(old, next []Listener) {
 		d.text(field+"public_addresses", strings.Join(old.PublicAddresses, ", "), strings.Join(next.PublicAddresses, ", "))
 		d.number(field+"public_port", old.PublicPort, next.PublicPort)
 		d.list(field+"service_addresses", old.ServiceAddresses, next.ServiceAddresses)
+		d.text(field+"tls_at_load_balancer", strconv.FormatBool(old.TLSAtBalancer), strconv.FormatBool(next.TLSAtBalancer))
+		d.list(field+"proxy_protocol", old.ProxyProtocol, next.ProxyProtocol)
 		d.text(field+"address", old.Address, next.Address)
 		d.number(field+"port", old.Port, next.Port)
 		d.text(field+"cert", fingerprint(old.Cert), fingerprint(next.Cert))

@@ -31,6 +31,7 @@ func TestDiff(t *testing.T) {
 	next.Listeners[0].PublicAddress = "203.0.113.7"
 	next.Listeners[0].PublicAddresses = []string{"203.0.113.7", "2001:db8::7"}
 	next.Listeners[0].ServiceAddresses = []string{"10.96.0.7:3478"}
+	next.Listeners[0].TLSAtBalancer, next.Listeners[0].ProxyProtocol = true, []string{"10.0.0.7"}
 	next.Listeners[0].Routes = []string{"media/sfu", "media/new"}
 	next.Listeners[1] = config.Listener{
 		Name: "media/edge/tls", Protocol: "tls", Port: 443, Cert: "Y2VydA==", Key: "hunter2",
@@ -61,6 +62,8 @@ func TestDiff(t *testing.T) {
 		`listeners[media/edge/udp].public_address: "" -> "203.0.113.7"`,
 		`listeners[media/edge/udp].public_addresses: "" -> "203.0.113.7, 2001:db8::7"`,
 		`listeners[media/edge/udp].service_addresses: "" -> "10.96.0.7:3478"`,
+		`listeners[media/edge/udp].tls_at_load_balancer: "false" -> "true"`,
+		`listeners[media/edge/udp].proxy_protocol: "" -> "10.0.0.7/32"`,
 		`listeners[media/edge/udp].port: "3478" -> "3479"`,
 		`listeners[media/edge/udp].routes: "media/gone" -> "media/new"`,
 		`listeners[media/edge/tls]: "" -> "TURN-TLS port 443"`,
@@ -148,11 +151,13 @@ func TestCloneSharesNothing(t *testing.T) {
 	c.Listeners[0].Certificates = []config.Certificate{{Cert: "c"}}
 	c.Listeners[0].PublicAddresses = []string{"203.0.113.7", "2001:db8::7"}
 	c.Listeners[0].ServiceAddresses = []string{"10.96.0.7:1"}
+	c.Listeners[0].ProxyProtocol = []string{"10.0.0.0/8"}
 	before := string(c.Canonical())
 	d := c.Clone()
 	*d.Admin.HealthcheckEndpoint, d.Admin.License.Key, d.Admin.OffloadInterfaces[0] = "x", "x", "x"
 	d.Auth.Credentials["password"], d.Listeners[0].Routes[0], d.Clusters[0].Endpoints[0] = "x", "x", "x"
 	d.Listeners[0].PublicAddresses[0], d.Listeners[0].ServiceAddresses[0] = "x", "x"
+	d.Listeners[0].ProxyProtocol[0] = "x"
 	d.Listeners[1].Port, d.Listeners[0].Certificates[0].Cert = 1, "x"
 	if string(c.Canonical()) != before {
 		t.Error("the original has changed")

@@ -106,6 +106,9 @@ func (l *Listener) texts(visit func(value *string, field string, j int)) {
 	for j := range l.ServiceAddresses {
 		visit(&l.ServiceAddresses[j], "service_addresses", j)
 	}
+	for j := range l.ProxyProtocol {
+		visit(&l.ProxyProtocol[j], "proxy_protocol", j)
+	}
 	for j := range l.Routes {
 		visit(&l.Routes[j], "routes", j)
 	}

@@ -103,11 +103,11 @@ func (l leaf) get(v reflect.Value) reflect.Value {
 	return v
 }
 
-// fields are the fields of a config that may contain placeholders.
+// fields are the fields of a config that may contain placeholders: texts and numbers.
 func fields() (all []leaf) {
 	for _, l := range leaves(reflect.TypeFor[config.Config]()) {
 		if name := l.String(); name != "version" && !strings.HasPrefix(name, "admin.license_config") &&
-			!strings.HasPrefix(name, "auth.former") {
+			!strings.HasPrefix(name, "auth.former") && l.kind != reflect.Bool {
 			all = append(all, l)
 		}
 	}
@@ -145,6 +145,9 @@ func TestContractPlaceholdersInEveryField(t *testing.T) {
 				continue
 			}
 			expanded, _ := c.Expand(lookup) // one field alone is no valid config
+			if l.String() == "listeners[0].proxy_protocol[0]" {
+				value = "10.9.8.7/32" // its canonical spelling
+			}
 			if got := fmt.Sprint(l.get(reflect.ValueOf(expanded)).Interface()); l.String() != "listeners[0].key" &&
 				l.String() != "listeners[0].certificates[0].key" && got != value {
 				t.Errorf("%s: %s became %q, want %q", l, placeholder, got, value)

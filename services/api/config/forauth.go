@@ -17,7 +17,7 @@ func (c Config) ForAuth() Config {
 	}
 	for _, l := range c.Listeners {
 		next := Listener{Name: l.Name, Protocol: l.Protocol, PublicAddress: l.PublicAddress,
-			PublicAddresses: l.PublicAddresses, PublicPort: l.PublicPort, Port: l.Port}
+			PublicAddresses: l.PublicAddresses, PublicPort: l.PublicPort, Port: l.Port, TLSAtBalancer: l.TLSAtBalancer}
 		if l.Protocol.canonical().Secure() {
 			next.Cert, next.Key = KeyWithheld, KeyWithheld
 		}

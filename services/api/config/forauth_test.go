@@ -36,19 +36,21 @@ var neededForAuth = map[string]bool{
 	"auth.former.secret":         false,
 	"auth.former.until":          false,
 
-	"listeners.name":              true,
-	"listeners.protocol":          true,
-	"listeners.public_address":    true,
-	"listeners.public_addresses":  true,
-	"listeners.public_port":       true,
-	"listeners.service_addresses": false,
-	"listeners.address":           false,
-	"listeners.port":              true,
-	"listeners.cert":              false,
-	"listeners.key":               false,
-	"listeners.certificates.cert": false,
-	"listeners.certificates.key":  false,
-	"listeners.routes":            false,
+	"listeners.name":                 true,
+	"listeners.protocol":             true,
+	"listeners.public_address":       true,
+	"listeners.public_addresses":     true,
+	"listeners.public_port":          true,
+	"listeners.service_addresses":    false,
+	"listeners.tls_at_load_balancer": true,
+	"listeners.proxy_protocol":       false,
+	"listeners.address":              false,
+	"listeners.port":                 true,
+	"listeners.cert":                 false,
+	"listeners.key":                  false,
+	"listeners.certificates.cert":    false,
+	"listeners.certificates.key":     false,
+	"listeners.routes":               false,
 
 	"clusters.name":      false,
 	"clusters.type":      false,
@@ -72,6 +74,9 @@ func markedConfig(t *testing.T) (Config, map[string]string) {
 			number++
 			marks[path] = strconv.FormatInt(number, 10)
 			v.SetInt(number)
+		case reflect.Bool:
+			marks[path] = `"` + path[strings.LastIndexByte(path, '.')+1:] + `":true`
+			v.SetBool(true)
 		case reflect.Pointer:
 			v.Set(reflect.New(v.Type().Elem()))
 			fill(v.Elem(), path)

@@ -82,6 +82,7 @@ func (f *findings) listeners(listeners []Listener) {
 		f.unique("listeners", i, l.Name, names)
 		f.addresses(i, l)
 		f.socket(i, l, sockets)
+		f.balancer(i, l)
 		f.certificates(i, l)
 		if f.atMost(at("routes"), len(l.Routes), maxRoutes) {
 			for j, route := range l.Routes {

@@ -152,7 +152,7 @@ func (u URI) Protocol() Protocol {
 // URIs returns the URIs of the listener for clients, one for each public address. It returns none for a listener
 // without a public address, because clients cannot reach the address of a pod.
 func (l Listener) URIs() (all []URI) {
-	p := l.Protocol.properties()
+	p := l.ClientProtocol().properties()
 	for _, host := range l.AllPublicAddresses() {
 		if !holdsPlaceholder(host) {
 			all = append(all, URI{Scheme: p.scheme, Host: host, Port: cmp.Or(l.PublicPort, l.Port), Transport: p.network})

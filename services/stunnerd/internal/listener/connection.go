@@ -2,12 +2,15 @@ package listener
 
 import (
 	"context"
+	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"io"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/stunner-gateway/stunner/services/api/config"
@@ -22,7 +25,7 @@ import (
 
 // Limits of connections.
 const (
-	// handshakeTimeout is the maximum duration of a handshake.
+	// handshakeTimeout is the maximum duration of a handshake, including the header of the PROXY protocol before it.
 	handshakeTimeout = 5 * time.Second
 	// firstMessageTimeout is how long a client may be silent before its first message.
 	firstMessageTimeout = 10 * time.Second
@@ -71,6 +74,8 @@ type connections struct {
 	meter   *meter.Listener
 	opt     Options
 	serving sync.WaitGroup
+	// balancers are the prefixes of the load balancers, whose connections begin with a header of the PROXY protocol.
+	balancers atomic.Pointer[[]netip.Prefix]
 
 	mu     sync.Mutex
 	open   map[*connection]struct{}
@@ -83,12 +88,21 @@ func newConnections(sockets io.Closer, t transport, g *gate.Gate, m *meter.Liste
 	return &connections{sockets: sockets, transport: t, gate: g, meter: m, opt: o, open: map[*connection]struct{}{}}
 }
 
-// Update replaces the certificates.
+// Update replaces the certificates and the prefixes of load balancers. Open connections stay.
 func (l *connections) Update(c config.Listener) error {
+	l.setBalancers(c)
 	if l.certs == nil {
 		return nil
 	}
 	return l.certs.update(c)
+}
+
+func (l *connections) setBalancers(c config.Listener) { l.balancers.Store(new(c.ProxyPrefixes())) }
+
+// fromBalancer reports whether an address is that of a load balancer.
+func (l *connections) fromBalancer(a netip.Addr) bool {
+	all := l.balancers.Load()
+	return all != nil && slices.ContainsFunc(*all, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
 // Certificates implements Listener.
@@ -193,7 +207,10 @@ func (l *connections) begin(conn net.Conn, memory *session.Connection, end func(
 		memory.End()
 		return
 	}
-	if l.secure == nil {
+	switch {
+	case c.header != nil:
+		c.header.enter()
+	case l.secure == nil:
 		c.slot.enter() // before the goroutine starts, so that slots are taken in the order of the connections
 	}
 	l.serving.Go(func() {
@@ -235,27 +252,53 @@ type connection struct {
 	raw  net.Conn // the accepted connection
 	conn net.Conn // the connection from which frames are read: TLS on raw, or raw itself (TCP, DTLS)
 	// out sends frames over TCP or TLS. It is nil for DTLS, because a write to a DTLS connection never waits.
-	out      *outlet
+	out *outlet
+	// addr is the address of the client. Until the header of the PROXY protocol is read, it is that of the load balancer.
 	addr     netip.AddrPort
 	listener *connections
-	slot     *slot // the slot in Limits.unauthenticated, which is taken while the client has no session
-	counted  *session.Connection
-	relay    *relay.Relay
+	// header is the slot in Limits.headers, which is taken until the header of the PROXY protocol is read. It is nil if
+	// the connection does not come from a load balancer.
+	header *slot
+	// slot is the slot in Limits.unauthenticated, which is taken while the client has no session. It is nil until the
+	// header of the PROXY protocol is read.
+	slot    *slot
+	counted *session.Connection
+	relay   *relay.Relay
 }
 
 func newConnection(conn net.Conn, l *connections, memory *session.Connection) *connection {
-	c := &connection{raw: conn, conn: conn, addr: addrOf(conn.RemoteAddr()), listener: l, counted: memory}
+	c := &connection{raw: conn, conn: conn, listener: l, counted: memory}
 	if s, ok := conn.(*stream); ok {
 		c.out = &outlet{stream: s, conn: s, drop: c.drop, run: c.run, charge: c.memory}
 	}
-	c.slot = l.opt.Limits.unauthenticated.slot(c.addr.Addr(), func() {
+	addr := addrOf(conn.RemoteAddr())
+	if l.fromBalancer(addr.Addr()) {
+		c.addr, c.header = addr, l.opt.Limits.headers.slot(addr.Addr(), c.crowdedOut(addr))
+	} else {
+		c.setClient(addr)
+	}
+	return c
+}
+
+// setClient sets the address of the client.
+func (c *connection) setClient(addr netip.AddrPort) {
+	c.addr = addr
+	c.slot = c.listener.opt.Limits.unauthenticated.slot(addr.Addr(), func() {
 		if c.session() != nil {
 			return // the session was created after the slot was taken away
 		}
 		c.drop(meter.Crowded)
 		_ = c.raw.Close()
 	})
-	return c
+}
+
+// crowdedOut returns a function that closes the connection in favour of another one. Unlike c.drop, the function does not
+// read the address of the client, which may change meanwhile.
+func (c *connection) crowdedOut(addr netip.AddrPort) func() {
+	return func() {
+		c.listener.drop(meter.Crowded, addr)
+		_ = c.raw.Close()
+	}
 }
 
 // run runs a function in a goroutine of the listener. A panic ends this connection and its session, and not the
@@ -287,15 +330,16 @@ func addrOf(a net.Addr) netip.AddrPort {
 // client sends a frame that is neither STUN nor ChannelData, or is too long.
 func (c *connection) serve() {
 	defer c.raw.Close()
-	defer context.AfterFunc(c.counted.Evicted(), func() {
-		c.drop(meter.Crowded)
-		_ = c.raw.Close()
-	})()
 	defer c.listener.opt.Meter.RecoverPanic("serve connection")
+	deadline := time.Now().Add(handshakeTimeout)
+	if !c.readHeader(deadline) {
+		return
+	}
+	defer context.AfterFunc(c.counted.Evicted(), c.crowdedOut(c.addr))()
 	if c.out != nil {
 		defer c.out.close()
 	}
-	if err := c.handshake(); err != nil {
+	if err := c.handshake(deadline); err != nil {
 		c.listener.opt.Log.Debug("handshake", "client", c.addr, "error", err)
 		if c.counted.Evicted().Err() == nil { // else it is counted as crowded
 			c.drop(handshakeReason(err))
@@ -319,7 +363,10 @@ func (c *connection) serve() {
 			continue
 		}
 		if err != nil {
-			if errors.Is(err, errNotTURN) || errors.Is(err, errTooLarge) {
+			switch {
+			case errors.Is(err, errUnexpectedProxyHeader):
+				c.drop(meter.ProxyHeaderUnexpected)
+			case errors.Is(err, errNotTURN), errors.Is(err, errTooLarge):
 				c.drop(meter.Malformed)
 			}
 			return
@@ -336,9 +383,37 @@ func (c *connection) serve() {
 
 var errCrowded = errors.New("too many handshakes at a time: this one was the oldest")
 
-// handshake makes the TLS or DTLS handshake. It fails after handshakeTimeout, if Limits.handshakes or the ledger evicts
+// readHeader reads the header of the PROXY protocol of a connection from a load balancer, and sets the address of the
+// client. From then on the client of the header is charged for the connection. Until then the load balancer is, and the
+// slots of other clients are not used for it. readHeader reports false if the connection must be closed.
+func (c *connection) readHeader(deadline time.Time) bool {
+	if c.header == nil {
+		return true
+	}
+	defer c.header.leave()
+	stop := context.AfterFunc(c.counted.Evicted(), c.crowdedOut(c.addr))
+	_ = c.raw.SetReadDeadline(deadline)
+	client, err := readProxyHeader(c.raw)
+	switch {
+	case !stop() || errors.Is(err, net.ErrClosed):
+		return false // counted as crowded, or the listener is closed
+	case err != nil && !errors.Is(err, errProxyHeader):
+		return false // a check whether the port is open
+	case err != nil:
+		c.listener.opt.Log.Debug("header of the PROXY protocol", "balancer", c.addr, "error", err)
+		c.drop(meter.ProxyHeaderInvalid)
+		return false
+	case !client.IsValid():
+		client = c.addr
+	}
+	c.counted.Attribute(session.Source(client.Addr()))
+	c.setClient(client)
+	return true
+}
+
+// handshake makes the TLS or DTLS handshake. It fails at the deadline, if Limits.handshakes or the ledger evicts
 // this connection in favour of a newer one, or if too many handshakes wait for the CPU (see handshakeLimiter).
-func (c *connection) handshake() error {
+func (c *connection) handshake(deadline time.Time) error {
 	if c.listener.secure == nil {
 		return nil
 	}
@@ -347,7 +422,7 @@ func (c *connection) handshake() error {
 	p := c.listener.opt.Limits.handshakes.slot(c.addr.Addr(), func() { evict(errCrowded) })
 	p.enter()
 	defer p.leave()
-	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
+	ctx, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
 	turns := c.listener.opt.Limits.newTurns(p)
 	defer turns.finish()
@@ -360,14 +435,20 @@ func (c *connection) handshake() error {
 }
 
 func handshakeReason(err error) meter.Reason {
-	if errors.Is(err, errCrowded) || errors.Is(err, errNoTurn) {
+	var record tls.RecordHeaderError
+	switch {
+	case errors.Is(err, errCrowded), errors.Is(err, errNoTurn):
 		return meter.Crowded
+	case errors.As(err, &record) && beginsProxyHeader(record.RecordHeader[:]):
+		return meter.ProxyHeaderUnexpected
 	}
 	return meter.Handshake
 }
 
-func (c *connection) drop(why meter.Reason) {
-	c.listener.opt.Meter.DropNote(why, meter.Note{Listener: c.listener.meter.Name, Client: c.addr})
+func (c *connection) drop(why meter.Reason) { c.listener.drop(why, c.addr) }
+
+func (l *connections) drop(why meter.Reason, client netip.AddrPort) {
+	l.opt.Meter.DropNote(why, meter.Note{Listener: l.meter.Name, Client: client})
 }
 
 func (c *connection) media(frame []byte) {

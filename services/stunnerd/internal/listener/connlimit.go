@@ -12,8 +12,8 @@ import (
 
 // Limits bounds the connections and handshakes of clients without a session. All listeners of a process share them.
 type Limits struct {
-	handshakes, unauthenticated *connLimiter
-	turns                       *handshakeLimiter
+	handshakes, unauthenticated, headers *connLimiter
+	turns                                *handshakeLimiter
 }
 
 // NewLimits returns unused limits. capacity is the maximum number of clients of the process, or 0 for no maximum. The
@@ -26,8 +26,9 @@ func NewLimits(capacity int) *Limits {
 		return n
 	}
 	return &Limits{
-		handshakes:      newConnLimiter(most(1024), 64),  // TLS and DTLS handshakes in progress
-		unauthenticated: newConnLimiter(most(4096), 256), // connections without a session
+		handshakes:      newConnLimiter(most(1024), 64),         // TLS and DTLS handshakes in progress
+		unauthenticated: newConnLimiter(most(4096), 256),        // connections without a session
+		headers:         newConnLimiter(most(1024), most(1024)), // connections of load balancers before their header
 		turns:           newHandshakeLimiter(runtime.GOMAXPROCS(0)),
 	}
 }

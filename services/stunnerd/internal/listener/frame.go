@@ -22,6 +22,8 @@ type framer struct {
 	large *[largeBuffer]byte
 	// small is the small buffer while large is in use.
 	small []byte
+	// begun reports whether the first frame was found.
+	begun bool
 	// charge returns a claim of the session for the large buffer. memory is the claim while large is in use.
 	charge func() session.Claim
 	memory session.Claim
@@ -69,6 +71,10 @@ func (f *framer) next(limit int) ([]byte, error) {
 	if err := f.fill(frameHeader); err != nil {
 		return nil, err
 	}
+	if !f.begun && beginsProxyHeader(f.buf[f.read:f.write]) {
+		return nil, errUnexpectedProxyHeader
+	}
+	f.begun = true
 	size, err := frameSize(f.buf[f.read:])
 	if err != nil {
 		return nil, err

@@ -12,17 +12,18 @@ import (
 )
 
 func openTCP(c config.Listener, g *gate.Gate, m *meter.Listener, o Options) (Listener, error) {
-	return openStream(c.Port, transport{}, g, m, o)
+	return openStream(c, transport{}, g, m, o)
 }
 
-// openStream accepts TCP connections on a port.
-func openStream(port int, t transport, g *gate.Gate, m *meter.Listener, o Options) (Listener, error) {
-	ln, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", ":"+strconv.Itoa(port))
+// openStream accepts TCP connections on the port of a listener.
+func openStream(c config.Listener, t transport, g *gate.Gate, m *meter.Listener, o Options) (Listener, error) {
+	ln, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", ":"+strconv.Itoa(c.Port))
 	if err != nil {
-		return nil, fmt.Errorf("listen on TCP port %d: %w", port, err)
+		return nil, fmt.Errorf("listen on TCP port %d: %w", c.Port, err)
 	}
 	t.stream = true
 	l := newConnections(ln, t, g, m, o)
+	l.setBalancers(c)
 	l.serving.Go(func() { l.accept(ln) })
 	return l, nil
 }

@@ -23,7 +23,7 @@ func openTLS(c config.Listener, g *gate.Gate, m *meter.Listener, o Options) (Lis
 		limited.ctx = nil
 		return tlsClient{secured, limited}, err
 	}
-	return openStream(c.Port, transport{certs: certs, secure: secure}, g, m, o)
+	return openStream(c, transport{certs: certs, secure: secure}, g, m, o)
 }
 
 // tlsClient is a TLS connection with the connection from which it reads.

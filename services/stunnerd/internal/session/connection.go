@@ -18,13 +18,13 @@ import (
 // one while others hold idle connections.
 type Connection struct {
 	table   *Table
-	network netip.Prefix
 	memory  int64
 	evicted context.Context
 	evict   context.CancelCauseFunc
 
 	// The mutex of the table guards the following fields.
 
+	network netip.Prefix
 	// at is the element of the connection in crowd.all; nil while the connection is not counted there.
 	at *list.Element
 	// sessions is the number of sessions over the connection.
@@ -74,6 +74,19 @@ func (t *Table) Connect(source netip.Prefix, p config.Protocol) (*Connection, er
 // Evicted returns a context that ends when the connection must be closed. It does not end while the connection has a
 // session.
 func (c *Connection) Evicted() context.Context { return c.evicted }
+
+// Attribute counts the connection for another source from now on: the client that a load balancer names. The place of
+// the connection among those that are evicted stays.
+func (c *Connection) Attribute(source netip.Prefix) {
+	t := c.table
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if c.at != nil {
+		t.crowd.leave(c)
+		t.crowd.networks[network(source)] += c.memory
+	}
+	c.network = network(source)
+}
 
 // End frees the memory of the connection. Further calls do nothing.
 func (c *Connection) End() {
@@ -149,6 +162,11 @@ func (w *crowd) remove(c *Connection) {
 	w.all.Remove(c.at)
 	c.at = nil
 	w.held -= c.memory
+	w.leave(c)
+}
+
+// leave subtracts the memory of a connection from that of its network.
+func (w *crowd) leave(c *Connection) {
 	if w.networks[c.network] -= c.memory; w.networks[c.network] == 0 {
 		delete(w.networks, c.network)
 	}

@@ -6,6 +6,7 @@ import (
 	"net"
 	"runtime"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -53,28 +54,40 @@ func TestPricesCoverConnectionsWithoutASession(t *testing.T) {
 		protocol config.Protocol
 		open     func(*testing.T, *net.UDPAddr) net.Conn
 		refused  bool // the server closes the connection
+		// balancers are the prefixes from which connections begin with a header of the PROXY protocol.
+		balancers []string
 	}{
-		"an idle connection over TCP": {config.TURNTCP, send(nil), false},
-		"a request in part over TCP":  {config.TURNTCP, send(append([]byte{0, 3, 3, 0xE8}, make([]byte, 1000)...)), false},
-		"no handshake over TLS":       {config.TURNTLS, send(nil), false},
-		"a long ClientHello over TLS": {config.TURNTLS, send(hellos), true},
+		"an idle connection over TCP": {config.TURNTCP, send(nil), false, nil},
+		"a request in part over TCP":  {config.TURNTCP, send(append([]byte{0, 3, 3, 0xE8}, make([]byte, 1000)...)), false, nil},
+		"no handshake over TLS":       {config.TURNTLS, send(nil), false, nil},
+		"a long ClientHello over TLS": {config.TURNTLS, send(hellos), true, nil},
 		"a ClientHello in part over TLS": {
-			config.TURNTLS, send(append(short, hello[:tlsHandshakeBytes-len(short)-1]...)), false,
+			config.TURNTLS, send(append(short, hello[:tlsHandshakeBytes-len(short)-1]...)), false, nil,
 		},
-		"a handshake in part over TLS":  {config.TURNTLS, send(recordedHello(t)), false},
-		"a record in part over TLS":     {config.TURNTLS, afterHandshake(record), false},
-		"an idle connection over TLS":   {config.TURNTLS, afterHandshake(nil), false},
-		"a handshake in part over DTLS": {config.TURNDTLS, handshakeInPart(0), false},
-		"many fragments over DTLS":      {config.TURNDTLS, handshakeInPart(handshakeBytes), false},
+		"a handshake in part over TLS":  {config.TURNTLS, send(recordedHello(t)), false, nil},
+		"a record in part over TLS":     {config.TURNTLS, afterHandshake(record), false, nil},
+		"an idle connection over TLS":   {config.TURNTLS, afterHandshake(nil), false, nil},
+		"a handshake in part over DTLS": {config.TURNDTLS, handshakeInPart(0), false, nil},
+		"many fragments over DTLS":      {config.TURNDTLS, handshakeInPart(handshakeBytes), false, nil},
+		"a PROXY header in part over TCP": {
+			config.TURNTCP, send([]byte(header2(0x21, 0x11, four, proxyLimit))), false, thisHost,
+		},
+		"an endless PROXY header over TLS": {
+			config.TURNTLS, send([]byte("PROXY TCP4 " + strings.Repeat("1", proxyLine-11-2))), false, thisHost,
+		},
+		"an idle connection after a PROXY header over TCP": {
+			config.TURNTCP, send([]byte("PROXY TCP4 203.0.113.7 192.0.2.1 1 443\r\n")), false, thisHost,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := config.Listener{Protocol: tc.protocol}
+			c := config.Listener{Protocol: tc.protocol, ProxyProtocol: tc.balancers}
 			if tc.protocol != config.TURNTCP {
 				c.Cert, c.Key = keyPair(t, "turn.example.org")
 			}
 			limits := NewLimits(0)
 			limits.turns = newHandshakeLimiter(1 << 20) // all of them within the timeout of a handshake
 			limits.handshakes = newConnLimiter(2*measured, 2*measured)
+			limits.headers = newConnLimiter(2*measured, 2*measured)
 			l, addr := openLimited(t, c, limits)
 			if tc.protocol != config.TURNDTLS {
 				tc.open(t, addr).Close() // what exists once

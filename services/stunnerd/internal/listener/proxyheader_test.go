@@ -163,7 +163,7 @@ func TestConnectionWithoutAByteHasNoBadHeader(t *testing.T) {
 	}
 }
 
-// T-01: any bytes are refused or name a client that exists, and at most the longest header is read.
+// T-15: any bytes are refused or name a client that exists, and at most the longest header is read.
 func FuzzProxyHeader(f *testing.F) {
 	for _, tc := range proxyHeaders {
 		f.Add([]byte(tc.header), uint8(0))

@@ -81,6 +81,48 @@ func TestNewConnectionEvictsTheOldest(t *testing.T) {
 	}
 }
 
+// T-14: connections through a load balancer count for their clients. So a client that floods through it evicts its own
+// connections, and those of others stay, also while the header of a connection that is new has not arrived.
+func TestConnectionCountsForTheClientBehindALoadBalancer(t *testing.T) {
+	const room = 8
+	table := memoryTable(room * PriceOfTransport(config.TURNTLS))
+	through := func(client string) *Connection {
+		c := connect(t, table, "10.0.0.1")
+		c.Attribute(Source(netip.MustParseAddr(client)))
+		return c
+	}
+	var others, flood []*Connection
+	for _, client := range []string{"192.0.2.1", "192.0.2.2", "2001:db8::1"} {
+		others = append(others, through(client))
+	}
+	for range 20 {
+		flood = append(flood, through("198.51.100.9"))
+		for _, c := range flood {
+			if evicted(c) {
+				c.End()
+			}
+		}
+	}
+	waiting := []*Connection{connect(t, table, "10.0.0.1"), connect(t, table, "10.0.0.1")}
+	for i, c := range slices.Concat(others, waiting) {
+		if evicted(c) {
+			t.Errorf("connection %d is evicted", i)
+		}
+	}
+	for i, c := range flood {
+		if last := i >= len(flood)-room+len(others)+len(waiting); evicted(c) == last {
+			t.Errorf("connection %d of the flood is evicted: %t", i, evicted(c))
+		}
+	}
+	for _, c := range slices.Concat(others, waiting, flood) {
+		c.Attribute(Source(netip.MustParseAddr("203.0.113.1"))) // one that is evicted too
+		c.End()
+	}
+	if len(table.crowd.networks) != 0 || table.crowd.held != 0 || table.crowd.leaving != 0 {
+		t.Errorf("after the end %v, %d and %d bytes are left", table.crowd.networks, table.crowd.held, table.crowd.leaving)
+	}
+}
+
 // T-14: connections without a session do not keep a session from its memory. The session evicts as many as it needs,
 // and so does a Claim of it.
 func TestSessionsEvictConnections(t *testing.T) {

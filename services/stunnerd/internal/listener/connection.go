@@ -285,6 +285,7 @@ func (c *connection) setClient(addr netip.AddrPort) {
 	c.addr = addr
 	c.slot = c.listener.opt.Limits.unauthenticated.slot(addr.Addr(), func() {
 		if c.session() != nil {
+			c.slot.readmit()
 			return // the session was created after the slot was taken away
 		}
 		c.drop(meter.Crowded)

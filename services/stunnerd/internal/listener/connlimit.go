@@ -55,7 +55,8 @@ type slot struct {
 	all *list.Element
 	// same is the element of the slot in the list of the slots of its source; nil while the slot is not taken.
 	same *list.Element
-	// left reports whether leave was called for the slot. It can then not be taken again.
+	// left reports whether leave was called for the slot, or another connection has taken it away. It can then not be
+	// taken again. Otherwise a connection that is being closed could evict further ones.
 	left bool
 }
 
@@ -103,8 +104,16 @@ func (p *slot) take() (oldest *slot) {
 	p.all, p.same = c.all.PushBack(p), same.PushBack(p)
 	if oldest != nil {
 		oldest.remove()
+		oldest.left = true
 	}
 	return oldest
+}
+
+// readmit makes a slot that was taken away available again, because its connection stays open.
+func (p *slot) readmit() {
+	p.limiter.mu.Lock()
+	defer p.limiter.mu.Unlock()
+	p.left = false
 }
 
 // oldest returns the slot of the oldest connection among the sources that have at least an equal share of all slots. So

@@ -49,6 +49,27 @@ func TestCrowdMakesRoomForTheLatest(t *testing.T) {
 	}
 }
 
+// T-14: a connection whose slot is taken away does not take it again while it is being closed, so it evicts no other one.
+func TestEvictedSlotIsNotTakenAgain(t *testing.T) {
+	c := newConnLimiter(4, 1)
+	var gone []string
+	slotOf := func(name string) *slot {
+		return c.slot(netip.MustParseAddr("192.0.2.1"), func() { gone = append(gone, name) })
+	}
+	first, second := slotOf("first"), slotOf("second")
+	first.enter()
+	second.enter()
+	first.enter()
+	if !slices.Equal(gone, []string{"first"}) || c.all.Len() != 1 {
+		t.Errorf("gone: %v, %d slots are taken", gone, c.all.Len())
+	}
+	first.readmit()
+	first.enter()
+	if !slices.Equal(gone, []string{"first", "second"}) {
+		t.Errorf("gone after the first is readmitted: %v", gone)
+	}
+}
+
 // T-14: connections without a session may take at most half of a small capacity.
 func TestLimitsFollowTheCapacity(t *testing.T) {
 	for capacity, want := range map[int][2]int{

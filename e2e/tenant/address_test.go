@@ -100,7 +100,8 @@ func annotationAttempts() (attempts []attempt) {
 	for _, annotation := range []string{
 		"service-type", "enable-mixed-protocol-lb", "external-traffic-policy", "disable-managed-dataplane", "nodeport",
 		"targetport", "disable-health-check-expose",
-		"disable-session-affinity", "disable-external-ips", "enable-relay-address-discovery", "applied",
+		"disable-session-affinity", "disable-external-ips", "enable-relay-address-discovery", "tls-at-load-balancer", "proxy-protocol",
+		"applied",
 		"related-gateway-name", "related-gateway-namespace", "owned-by",
 	} {
 		attempts = append(attempts, attempt{

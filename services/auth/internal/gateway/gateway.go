@@ -37,7 +37,7 @@ type listener struct {
 	config.Listener
 }
 
-// order is the position of listeners in an answer by protocol, the best protocol first, because some clients use only
+// order is the position of listeners in an answer by the protocol of their clients, the best protocol first, because some clients use only
 // the first URL. Browsers try URLs in any order.
 var order = map[config.Protocol]int{config.TURNUDP: 0, config.TURNDTLS: 1, config.TURNTCP: 2, config.TURNTLS: 3}
 
@@ -54,7 +54,7 @@ func newGateway(c config.Config) Gateway {
 		g.listeners = append(g.listeners, listener{name: l.Name[strings.LastIndexByte(l.Name, '/')+1:], Listener: l})
 	}
 	slices.SortStableFunc(g.listeners, func(a, b listener) int {
-		return cmp.Or(order[a.Protocol]-order[b.Protocol], strings.Compare(a.name, b.name))
+		return cmp.Or(order[a.ClientProtocol()]-order[b.ClientProtocol()], strings.Compare(a.name, b.name))
 	})
 	return g
 }
@@ -119,7 +119,7 @@ func (g Gateway) urlsOf(l config.Listener, v URLOptions) (urls []string) {
 	for _, uri := range l.URIs() {
 		url, ok := uri.String(), true
 		if g.STUNOnly {
-			url, ok = stunURL(l.Protocol, uri)
+			url, ok = stunURL(l.ClientProtocol(), uri)
 		}
 		if ok {
 			urls = append(urls, url)

@@ -52,6 +52,12 @@ func TestURLs(t *testing.T) {
 	for i := range hidden.Listeners {
 		hidden.Listeners[i].PublicAddress = config.AddressPlaceholder
 	}
+	balanced, balancedSTUN := oslo(), oslo()
+	for _, c := range []*config.Config{&balanced, &balancedSTUN} {
+		// the listener over TCP comes before the one over TLS in the config
+		c.Listeners[1].TLSAtBalancer, c.Listeners[1].PublicAddress = true, "calls.example.net"
+	}
+	balancedSTUN.Auth = config.Auth{Type: config.AuthNone}
 	tests := map[string]struct {
 		config config.Config
 		view   URLOptions
@@ -82,6 +88,18 @@ func TestURLs(t *testing.T) {
 		"a gateway without credentials serves STUN": {stun, URLOptions{DTLS: true}, []string{
 			"stun:198.51.100.7:3478",
 			"stun:198.51.100.7:3479",
+			"stuns:turn.example.net:443",
+		}},
+		"TLS that ends at a load balancer": {balanced.ForAuth(), URLOptions{}, []string{
+			"turn:198.51.100.7:3478?transport=udp",
+			"turn:198.51.100.7:3479?transport=udp",
+			"turns:calls.example.net:3478?transport=tcp",
+			"turns:turn.example.net:443?transport=tcp",
+		}},
+		"TLS that ends at a load balancer, without credentials": {balancedSTUN.ForAuth(), URLOptions{}, []string{
+			"stun:198.51.100.7:3478",
+			"stun:198.51.100.7:3479",
+			"stuns:calls.example.net:3478",
 			"stuns:turn.example.net:443",
 		}},
 		"a listener with two addresses": {dual(1), URLOptions{Max: 5}, []string{

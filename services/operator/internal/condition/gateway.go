@@ -8,7 +8,7 @@ import (
 
 // Problems of a Gateway and its listeners.
 
-// AnnotationInvalid means that a port annotation is invalid.
+// AnnotationInvalid means that an annotation about ports or about a load balancer is invalid.
 func AnnotationInvalid(name string, err error) Finding {
 	return finding(ReasonPending, "").hint("correct the annotation").explain(err).at("annotation " + name)
 }

@@ -157,7 +157,11 @@ func reportListener(t *text, listener config.Listener) {
 		routes = "routes " + strings.Join(listener.Routes, ", ")
 	}
 	name := listener.Name[strings.LastIndexByte(listener.Name, '/')+1:]
-	t.line("    listener %s: %s at %s, %s", name, listener.Protocol, address, routes)
+	protocol := string(listener.Protocol)
+	if listener.ClientProtocol() != listener.Protocol {
+		protocol += " behind a load balancer that ends TLS"
+	}
+	t.line("    listener %s: %s at %s, %s", name, protocol, address, routes)
 }
 
 // reportOf describes the report of a dataplane in status.txt. It omits the number of allocations, because the file

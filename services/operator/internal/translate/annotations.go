@@ -31,6 +31,8 @@ const (
 	annotationTakeOver       = "stunner.l7mp.io/take-over"
 	annotationHealthPort     = "stunner.l7mp.io/health-port"
 	annotationMetricsPort    = "stunner.l7mp.io/metrics-port"
+	annotationTLSAtBalancer  = "stunner.l7mp.io/tls-at-load-balancer"
+	annotationProxyProtocol  = "stunner.l7mp.io/proxy-protocol"
 
 	// Annotations that configure the health check of a load balancer differ between cloud providers. These parts of
 	// their names are common.
@@ -60,6 +62,10 @@ type annotations struct {
 	externalIPs    bool
 	relayDiscovery bool
 	takeOver       bool
+	// tlsAtBalancer are the names of the TURN-TCP listeners whose TLS ends at a load balancer.
+	tlsAtBalancer []string
+	// proxyProtocol are the prefixes of load balancers that send the PROXY protocol to the TCP and TLS listeners.
+	proxyProtocol []string
 	// notes are warnings about annotation values that are ignored.
 	notes []string
 }
@@ -78,8 +84,8 @@ const (
 )
 
 // annotationsOf parses the annotations of a Gateway. It returns a finding for an annotation with an invalid port or map
-// of ports: if it were ignored, the ports of a running Gateway could change. Any other invalid value is ignored; for
-// a boolean and for the Service type, a note warns about it.
+// of ports, and for one about a load balancer: if it were ignored, the ports of a running Gateway could change, or clients
+// could not connect. Any other invalid value is ignored; for a boolean and for the Service type, a note warns about it.
 func annotationsOf(gw *gwapiv1.Gateway, gc *stunnerv1.GatewayConfig) (annotations, condition.Finding) {
 	texts := map[string]string{}
 	if gc != nil {
@@ -109,7 +115,10 @@ func annotationsOf(gw *gwapiv1.Gateway, gc *stunnerv1.GatewayConfig) (annotation
 	a.nodePorts, nodePorts = portsOf(texts, annotationNodePorts)
 	a.targetPorts, targetPorts = portsOf(texts, annotationTargetPorts)
 	a.processPorts, processPorts = processPortsOf(texts)
-	return a, first(nodePorts, targetPorts, processPorts)
+	var tlsAtBalancer, proxyProtocol condition.Finding
+	a.tlsAtBalancer, tlsAtBalancer = tlsAtBalancerOf(texts[annotationTLSAtBalancer], gw)
+	a.proxyProtocol, proxyProtocol = proxyProtocolOf(texts[annotationProxyProtocol])
+	return a, first(nodePorts, targetPorts, processPorts, tlsAtBalancer, proxyProtocol)
 }
 
 // processPortsOf returns the ports of the probes and the metrics.

@@ -89,6 +89,10 @@ func (d draft) configListener(l *listener) config.Listener {
 
 		ServiceAddresses: serviceAddresses(d.view, d.gateway, l),
 	}
+	c.TLSAtBalancer = l.protocol == config.TURNTCP && slices.Contains(d.annotations.tlsAtBalancer, l.name())
+	if l.protocol.Stream() {
+		c.ProxyProtocol = d.annotations.proxyProtocol
+	}
 	if l.announced.known() {
 		c.PublicAddress, c.PublicPort = l.announced.hosts[0], int(l.announced.port)
 	}

@@ -341,6 +341,24 @@ func TestConfig(t *testing.T) {
 	}
 }
 
+// The summary of a listener behind a load balancer has the protocol of its clients.
+func TestConfigOfAListenerBehindALoadBalancer(t *testing.T) {
+	w := newWorld(t)
+	const key = "GET gateways/media/frankfurt/config"
+	w.answers[key] = strings.Replace(w.answers[key], `"protocol":"TURN-UDP"`,
+		`"protocol":"TURN-TCP","tls_at_load_balancer":true,"proxy_protocol":["10.0.0.0/24","fd00::7/128"]`, 1)
+	out, errs, code := w.run(t, "config", "media/frankfurt")
+	for _, line := range []string{
+		"    Protocol:            TURN-TCP\n",
+		"    Client protocol:     TURN-TLS, TLS ends at the load balancer\n",
+		"    PROXY protocol from: 10.0.0.0/24, fd00::7/128\n",
+	} {
+		if code != 0 || !strings.Contains(out, line) {
+			t.Errorf("exit code %d, %s; no line %q in\n%s", code, errs, line, out)
+		}
+	}
+}
+
 func TestCanReach(t *testing.T) {
 	w := newWorld(t)
 	allowed := `{"listener":"media/frankfurt/udp","allowed":true,"cluster":"media/calls","endpoint":"10.0.0.0/8:<1-65535>"}`

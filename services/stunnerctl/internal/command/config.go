@@ -207,6 +207,12 @@ func (g *globals) printSummary(p *output.Printer, all []config.Config) error {
 		for _, l := range c.Listeners {
 			fmt.Fprintf(&b, "  - %-20s %s\n", "Name:", l.Name)
 			line(2, "Protocol", l.Protocol)
+			if l.ClientProtocol() != l.Protocol {
+				line(2, "Client protocol", string(l.ClientProtocol())+", TLS ends at the load balancer")
+			}
+			if len(l.ProxyProtocol) > 0 {
+				line(2, "PROXY protocol from", strings.Join(l.ProxyProtocol, ", "))
+			}
 			var told []string
 			for _, host := range l.AllPublicAddresses() {
 				told = append(told, net.JoinHostPort(host, strconv.Itoa(l.PublicPort)))

@@ -214,7 +214,7 @@ func (g *globals) gatewayListeners(
 	var found []gatewayListener
 	for _, l := range c.Listeners {
 		name := l.Name[strings.LastIndexByte(l.Name, '/')+1:]
-		if !only(name, l.Protocol) {
+		if !only(name, l.ClientProtocol()) {
 			continue
 		}
 		uris := l.URIs()

@@ -79,6 +79,14 @@ var routeCauses = map[string]cause{
 		"tls.certificateRefs",
 		"use a certificate that the client trusts, for the name that it connects to",
 	},
+	"proxy_header_invalid": {
+		"annotation stunner.l7mp.io/proxy-protocol",
+		"make the load balancer send the PROXY protocol, or take its prefix out of the annotation",
+	},
+	"proxy_header_unexpected": {
+		"annotation stunner.l7mp.io/proxy-protocol",
+		"add the prefix of the load balancer to the annotation, unless the client has forged the header",
+	},
 }
 
 // causeOf returns the cause of any reason.

@@ -212,10 +212,10 @@ func TestLongStatusIsCut(t *testing.T) {
 	}
 	for want, status := range map[string]func() inspection.Status{
 		"": big(100, 100, 10, 2000),
-		"too long for an answer to the operator: endpoints of clusters":                                                                                        big(10, 10_000, 10, 2000),
-		"too long for an answer to the operator: endpoints of clusters, certificates of listeners in PEM":                                                      big(10, 10_000, 100, 6000),
-		"too long for an answer to the operator: endpoints of clusters, certificates of listeners in PEM, clusters":                                            big(10_000, 1, 10, 2000),
-		"too long for an answer to the operator: endpoints of clusters, certificates of listeners in PEM, clusters, routes and service addresses of listeners": big(10_000, 1, 1000, 2000),
+		"too long for an answer to the operator: endpoints of clusters":                                                                                                        big(10, 10_000, 10, 2000),
+		"too long for an answer to the operator: endpoints of clusters, certificates of listeners in PEM":                                                                      big(10, 10_000, 100, 6000),
+		"too long for an answer to the operator: endpoints of clusters, certificates of listeners in PEM, clusters":                                                            big(10_000, 1, 10, 2000),
+		"too long for an answer to the operator: endpoints of clusters, certificates of listeners in PEM, clusters, routes, service addresses and load balancers of listeners": big(10_000, 1, 1000, 2000),
 	} {
 		i.process.Status = status
 		var got inspection.Status

@@ -26,9 +26,9 @@ var cuts = []struct {
 		}
 	}},
 	{"clusters", func(s *inspection.Status) { s.Clusters = []inspection.ClusterStatus{} }},
-	{"routes and service addresses of listeners", func(s *inspection.Status) {
+	{"routes, service addresses and load balancers of listeners", func(s *inspection.Status) {
 		for i := range s.Listeners {
-			s.Listeners[i].Routes, s.Listeners[i].ServiceAddresses = nil, nil
+			s.Listeners[i].Routes, s.Listeners[i].ServiceAddresses, s.Listeners[i].ProxyProtocol = nil, nil, nil
 		}
 	}},
 }

@@ -50,6 +50,11 @@ func TestPlanListsChangesOfSockets(t *testing.T) {
 		"addresses of Services": {
 			func(c *config.Config) { c.Listeners[0].ServiceAddresses = []string{"10.96.0.7:3478"} }, "update 1 fields",
 		},
+		"load balancers": {
+			func(c *config.Config) {
+				c.Listeners[1].TLSAtBalancer, c.Listeners[1].ProxyProtocol = true, []string{"10.0.0.1"}
+			}, "update 2 fields",
+		},
 		"other address": {func(c *config.Config) { c.Listeners[0].Address = "192.0.2.1" }, "update 1 fields"},
 	}
 	for name, tc := range cases {

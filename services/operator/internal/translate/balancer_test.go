@@ -1,0 +1,58 @@
+package translate
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
+)
+
+// K-09: an annotation about a load balancer is read, or is an error that names annotation, value and remedy.
+func TestAnnotationsAboutLoadBalancers(t *testing.T) {
+	gw := &gwapiv1.Gateway{Spec: gwapiv1.GatewaySpec{Listeners: []gwapiv1.Listener{
+		{Name: "web", Protocol: "TURN-TCP"}, {Name: "short", Protocol: "tcp"}, {Name: "tls", Protocol: "TURN-TLS"},
+		{Name: "odd", Protocol: "HTTP"},
+	}}}
+	for _, tc := range []struct{ annotation, value, want string }{
+		{annotationTLSAtBalancer, "", "[] []"},
+		{annotationTLSAtBalancer, " , ", "[] []"},
+		{annotationTLSAtBalancer, "web", "[web] []"},
+		{annotationTLSAtBalancer, " web,short ,", "[web short] []"},
+		{annotationTLSAtBalancer, "web,none", `tls-at-load-balancer: "none" is no listener of the Gateway: write`},
+		{annotationTLSAtBalancer, "web short", `tls-at-load-balancer: "web short" is no listener of the Gateway: write`},
+		{annotationTLSAtBalancer, "tls", `listener "tls" has protocol "TURN-TLS": use TURN-TCP`},
+		{annotationTLSAtBalancer, "odd", `listener "odd" has protocol "HTTP": use TURN-TCP`},
+		{annotationTLSAtBalancer, strings.Repeat("web,", 5000), "is longer than 16384 characters"},
+		{annotationProxyProtocol, "", "[] []"},
+		{annotationProxyProtocol, "10.0.0.7", "[] [10.0.0.7/32]"},
+		{annotationProxyProtocol, "10.0.0.7/8, fd00::1/64", "[] [10.0.0.0/8 fd00::/64]"},
+		{annotationProxyProtocol, "10.0.0.7/33", `proxy-protocol: "10.0.0.7/33" is no prefix of IP addresses: write`},
+		{annotationProxyProtocol, "10.0.0.7 10.0.0.8", "is no prefix of IP addresses: write"},
+		{annotationProxyProtocol, "true", `proxy-protocol: "true" is no prefix of IP addresses: write`},
+		{annotationProxyProtocol, "10.0.0.7,0.0.0.0/0", `proxy-protocol: "0.0.0.0/0" contains every address: write`},
+		{annotationProxyProtocol, strings.Repeat("10.0.0.7,", 65), "proxy-protocol: 65 prefixes are too many: the limit is 64"},
+		{annotationProxyProtocol, strings.Repeat(",", 20_000), "is longer than 16384 characters"},
+	} {
+		own, byClass := gw.DeepCopy(), gw.DeepCopy()
+		own.Annotations = map[string]string{tc.annotation: tc.value}
+		class := &stunnerv1.GatewayConfig{}
+		class.Spec.LoadBalancerServiceAnnotations = own.Annotations
+		for _, of := range []struct {
+			gw *gwapiv1.Gateway
+			gc *stunnerv1.GatewayConfig
+		}{{own, nil}, {byClass, class}} {
+			a, found := annotationsOf(of.gw, of.gc)
+			got := fmt.Sprint(a.tlsAtBalancer, " ", a.proxyProtocol)
+			if strings.HasPrefix(tc.want, "[") {
+				if got != tc.want || !found.OK() {
+					t.Errorf("%s %.40q: %s, %s; want %s", tc.annotation, tc.value, got, found.Message, tc.want)
+				}
+			} else if got != "[] []" || !strings.Contains(found.Message, tc.want) {
+				t.Errorf("%s %.40q: %s, %q; want %q", tc.annotation, tc.value, got, found.Message, tc.want)
+			}
+		}
+	}
+}

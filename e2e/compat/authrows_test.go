@@ -239,6 +239,7 @@ func rows() []row {
 		same("/?service=turn&namespace=calls&gateway=beta", turn("user-1", 0, beta)),
 		same("/?service=turn&namespace=calls&gateway=beta&username=alice", turn("user-1", 0, beta)),
 		same("/ice?service=turn&namespace=calls&gateway=beta&username=alice&ttl=60", ice("all", fixed)),
+		same("/ice?service=turn&namespace=calls&gateway=beta&username=alice&ttl=60&colour=blue&tll=1", ice("all", fixed)),
 
 		// The parameter service, and the key.
 		same(alpha+"&key=0123&username=alice", turn("alice", day, all)),

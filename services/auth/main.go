@@ -113,7 +113,7 @@ func run(terminated context.Context, o options, log *slog.Logger) error {
 	}
 	registry := telemetry.NewRegistry()
 	directory := gateway.NewDirectory(time.Now, telemetry.Scope(log, "gateway"))
-	metrics := rest.NewMetrics(registry, directory)
+	metrics := rest.NewMetrics(registry, directory, policy)
 	handler := rest.New(o.rest(directory, policy, metrics, grants, log))
 	if policy.Open() {
 		log.Warn(

@@ -227,6 +227,13 @@ func auth() []Alert {
 			Summary:     "The auth service refuses many requests ({{ $labels.code }}).",
 			Description: "For a quarter of an hour the auth service has answered {{ $value | humanizePercentage }} of all requests with {{ $labels.code }}. These callers get no credential and cannot start a call.",
 		},
+		{
+			// A JWK set is fetched every ten minutes, and a file is read at each scrape.
+			Name: "AuthKeysStale", Severity: Warning, For: "5m",
+			Expr:        "max by (namespace) (" + telemetry.AuthKeysAge + ") > 3600",
+			Summary:     "The auth service " + inNamespace + " cannot read the keys of tokens.",
+			Description: "An auth service " + inNamespace + " has not read the keys that verify tokens for {{ $value | humanizeDuration }}. It refuses tokens that are signed with a newer key.",
+		},
 	}
 }
 

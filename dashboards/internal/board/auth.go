@@ -30,7 +30,23 @@ func auth() grafana.Board {
 				},
 			}.Panel(),
 			age(query.Auth, "{{pod}}", ""),
-		}}, {Height: 7, Panels: []grafana.Panel{durations(job)}}}},
+		}}, {Height: 7, Panels: []grafana.Panel{
+			durations(job),
+			grafana.Graph{
+				Title: "Refused by reason", Unit: perSecond, Stacked: true,
+				Help: "Requests that got no credentials. The section Refusals of docs/auth.md has the reasons with their remedies.",
+				Queries: []grafana.Query{
+					{Expr: query.Rate("reason", window, telemetry.AuthRefused, job) + " > 0", Legend: "{{reason}}"},
+				},
+			}.Panel(),
+			grafana.Graph{
+				Title: "Age of the keys", Unit: seconds,
+				Help: "Time since the keys that verify tokens were read. A JWK set is fetched every ten minutes.",
+				Queries: []grafana.Query{
+					{Expr: "max by (pod) (" + query.Of(telemetry.AuthKeysAge, job) + ")", Legend: "{{pod}}"},
+				},
+			}.Panel(),
+		}}}},
 		process(query.Auth, "{{pod}}"),
 	))
 }

@@ -58,7 +58,9 @@ const (
 const (
 	AuthRequests    = "stunner_auth_requests_total"
 	AuthDuration    = "stunner_auth_request_duration_seconds"
+	AuthRefused     = "stunner_auth_refused_total"
 	AuthCredentials = "stunner_auth_credentials_total"
+	AuthKeysAge     = "stunner_auth_keys_age_seconds"
 	AuthClockSkew   = "stunner_auth_clock_skew_seconds"
 )
 
@@ -164,10 +166,13 @@ var Metrics = []Metric{
 		"Requests to the auth service, by route pattern and status code."},
 	{AuthDuration, Histogram, []string{"route", "code"},
 		"Duration of requests to the auth service, by route pattern and status code."},
+	{AuthRefused, Counter, []string{"reason"}, "Requests that the auth service refused, by reason."},
 	{AuthCredentials, Counter, nil, "TURN credentials issued."},
 	{AuthClockSkew, Gauge, nil,
 		"How far the clock of the service was ahead of the clock of the operator at the last connection; negative " +
 			"if behind."},
+	{AuthKeysAge, Gauge, nil,
+		"Seconds since the auth service last read the keys that verify tokens, or since its start if it has not read them."},
 	{OperatorTranslations, Counter, nil,
 		"Translations of Gateways and of other objects with a status by the operator."},
 	{OperatorTranslationDuration, Histogram, nil,

@@ -10,12 +10,17 @@
 //	gateways.go         patterns of the gateways that a token allows
 //	config.go           accepted algorithms, issuer and audience
 //	jwks.go keyfile.go  keys
+//	keystate.go         whether the keys are current
+//	refusal.go          why a request is refused
 package access
 
 import (
+	"cmp"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"net/http"
+	"regexp"
 	"strings"
 	"time"
 	"unicode"
@@ -27,14 +32,12 @@ import (
 // leeway is the allowed difference between the clocks of the token issuer and the service.
 const leeway = 30 * time.Second
 
-// Limits of a token.
+// Limits of a token in bytes.
 const (
-	maxKeyID  = 128 // bytes of the header "kid"
-	maxUserID = 128 // bytes of a user id
+	maxKeyID   = 128 // of the header "kid"
+	maxUserID  = 128 // of a user id; a longer subject is replaced by its hash
+	maxSubject = 1024
 )
-
-// ErrNoToken is the error for a request without a bearer token, unless the service is open.
-var ErrNoToken = errors.New("request carries no bearer token")
 
 // Identity is the identity of a caller.
 type Identity struct {
@@ -42,8 +45,8 @@ type Identity struct {
 	Known bool
 	// Subject is the claim "sub".
 	Subject string
-	// UserID is the claim "sub", encoded as the user id in a TURN user name. It never contains a colon, because a colon
-	// separates expiry and user id.
+	// UserID is the claim "sub", encoded as the user id in a TURN user name. It has at most 128 bytes. It never contains
+	// a colon, because a colon separates expiry and user id.
 	UserID string
 	// Expires is the expiry of the token; zero for an anonymous caller.
 	Expires time.Time
@@ -56,17 +59,18 @@ type Identity struct {
 type Policy struct {
 	parser *jwt.Parser
 	// claims validates the claims of a token (issuer, audience, times) before the key of the token is looked up.
-	claims *jwt.Validator
-	maxAge time.Duration
-	key    func(t *jwt.Token, from string) (any, error)
+	claims     *jwt.Validator
+	algorithms []string
+	maxAge     time.Duration
+	key        func(t *jwt.Token, from string) (any, error)
+	keys       func() KeyState
 }
 
 // Open reports whether requests need no token.
 func (p *Policy) Open() bool { return p.parser == nil }
 
-// Identify returns the identity of the caller that sent the HTTP headers. The error is for logs: a client only learns
-// whether its token was missing (ErrNoToken) or invalid. from is the source of the request: the number of requests of
-// one source that wait for a fetch of the key set is limited.
+// Identify returns the identity of the caller that sent the HTTP headers. Its error is a Refusal. from is the source of
+// the request: the number of requests of one source that wait for a fetch of the key set is limited.
 func (p *Policy) Identify(h http.Header, from string) (Identity, error) {
 	if p.Open() {
 		return Identity{}, nil
@@ -79,13 +83,14 @@ func (p *Policy) Identify(h http.Header, from string) (Identity, error) {
 	keyOf := func(t *jwt.Token) (any, error) {
 		// The header and the claims of a token are checked before its key is looked up, because the service may have to
 		// fetch the key.
-		if err := errors.Join(checkHeader(t), p.claims.Validate(&c), c.checkAge(p.maxAge, time.Now())); err != nil {
+		err := cmp.Or(checkHeader(t), c.checkPresent(), p.claims.Validate(&c), c.checkAge(p.maxAge, time.Now()))
+		if err != nil {
 			return nil, err
 		}
 		return p.key(t, from)
 	}
-	if _, err := p.parser.ParseWithClaims(token, &c, keyOf); err != nil {
-		return Identity{}, fmt.Errorf("check token: %w", err)
+	if t, err := p.parser.ParseWithClaims(token, &c, keyOf); err != nil {
+		return Identity{}, p.refusalOf(t, err)
 	}
 	return c.identity()
 }
@@ -94,30 +99,37 @@ func (p *Policy) Identify(h http.Header, from string) (Identity, error) {
 func bearer(h http.Header) (string, error) {
 	values := h.Values("Authorization")
 	if len(values) == 0 {
-		return "", ErrNoToken
+		return "", refuse(TokenMissing, "request has no header Authorization")
 	}
 	scheme, token, _ := strings.Cut(values[0], " ")
 	switch {
 	case len(values) > 1:
-		return "", errors.New("read header Authorization: it is there more than once")
+		return "", refuse(TokenRepeated, "request has more than one header Authorization")
 	case !strings.EqualFold(scheme, "Bearer"):
-		return "", ErrNoToken
+		return "", refuse(TokenMissing, "header Authorization has another scheme than Bearer")
 	}
 	return strings.TrimSpace(token), nil
 }
 
+// hashedID matches the user id of a long subject.
+var hashedID = regexp.MustCompile(`^sha256-[0-9a-f]{64}$`)
+
 // userID encodes the claim "sub" as the user id of a TURN user name, in which a colon separates expiry and user id.
 // Different subjects have different user ids, because quotas depend on them. Subjects of Kubernetes service accounts
-// contain colons, so colons are escaped and not refused.
+// contain colons, so colons are escaped and not refused. The user id of a subject that does not fit is "sha256-" with
+// the hash of the subject. A subject that has this form itself is hashed too, so that it has no user id of another one.
 func userID(subject string) (string, error) {
-	id := strings.NewReplacer("%", "%25", ":", "%3A").Replace(subject)
 	switch {
-	case id == "":
+	case subject == "":
 		return "", errors.New("it is missing")
-	case len(id) > maxUserID:
-		return "", fmt.Errorf("it is longer than %d bytes", maxUserID)
-	case !utf8.ValidString(id) || strings.ContainsFunc(id, unicode.IsControl):
+	case len(subject) > maxSubject:
+		return "", fmt.Errorf("it is longer than %d bytes", maxSubject)
+	case !utf8.ValidString(subject) || strings.ContainsFunc(subject, unicode.IsControl):
 		return "", errors.New("it holds control characters or is no UTF-8")
+	}
+	id := strings.NewReplacer("%", "%25", ":", "%3A").Replace(subject)
+	if len(id) > maxUserID || hashedID.MatchString(id) {
+		return fmt.Sprintf("sha256-%x", sha256.Sum256([]byte(subject))), nil
 	}
 	return id, nil
 }

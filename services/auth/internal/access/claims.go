@@ -57,34 +57,34 @@ func checkHeader(t *jwt.Token) error {
 	encoded, _, _ := strings.Cut(t.Raw, ".")
 	raw, err := base64.RawURLEncoding.DecodeString(encoded)
 	if err != nil {
-		return fmt.Errorf("read header: %w", err)
+		return refuse(TokenHeader, "read header: %w", err)
 	}
 	if _, err := parseExact(raw, headerNames); err != nil {
-		return fmt.Errorf("read header: %w", err)
+		return refuse(TokenHeader, "read header: %w", err)
 	}
 	if _, ok := t.Header["crit"]; ok {
-		return errors.New("header crit: no extension is understood") // RFC 7515 §4.1.11
+		return refuse(TokenHeader, "header crit: no extension is understood") // RFC 7515 §4.1.11
 	}
 	if _, ok := t.Header["b64"]; ok {
-		return errors.New("header b64: the payload must be encoded") // it has a meaning with crit only, RFC 7797 §6
+		return refuse(TokenHeader, "header b64: the payload must be encoded") // it has a meaning with crit only, RFC 7797 §6
 	}
 	for _, name := range keyHeaders {
 		if _, ok := t.Header[name]; ok {
-			return fmt.Errorf("header %s: a token cannot bring its own key", name)
+			return refuse(TokenHeader, "header %s: a token cannot bring its own key", name)
 		}
 	}
 	for _, name := range stringHeaders {
 		if value, ok := t.Header[name]; ok {
 			if _, ok := value.(string); !ok {
-				return fmt.Errorf("header %s: must be a string", name)
+				return refuse(TokenHeader, "header %s: must be a string", name)
 			}
 		}
 	}
 	if kid, _ := t.Header["kid"].(string); len(kid) > maxKeyID {
-		return fmt.Errorf("header kid: must have at most %d bytes", maxKeyID)
+		return refuse(TokenHeader, "header kid: must have at most %d bytes", maxKeyID)
 	}
 	if typ, ok := t.Header["typ"]; ok && !isType(typ) {
-		return fmt.Errorf("header typ: must be one of %s", strings.Join(types, ", "))
+		return refuse(TokenType, "header typ: must be one of %s", strings.Join(types, ", "))
 	}
 	return nil
 }
@@ -112,7 +112,7 @@ type claims struct {
 func (c *claims) UnmarshalJSON(raw []byte) error {
 	all, err := parseExact(raw, claimNames)
 	if err != nil {
-		return fmt.Errorf("read claims: %w", err)
+		return refuse(TokenClaims, "read claims: %w", err)
 	}
 	known := map[string]json.RawMessage{}
 	for _, name := range claimNames {
@@ -123,14 +123,31 @@ func (c *claims) UnmarshalJSON(raw []byte) error {
 	for _, name := range []string{"exp", "nbf", "iat"} {
 		var number *float64
 		if value, ok := known[name]; ok && json.Unmarshal(value, &number) != nil {
-			return fmt.Errorf("read claim %s: it must be a number", name)
+			return refuse(TokenClaims, "read claim %s: it must be a number", name)
 		}
 	}
 	if raw, err = json.Marshal(known); err != nil {
-		return fmt.Errorf("read claims: %w", err)
+		return refuse(TokenClaims, "read claims: %w", err)
 	}
 	type plain claims
-	return json.Unmarshal(raw, (*plain)(c))
+	if err := json.Unmarshal(raw, (*plain)(c)); err != nil {
+		return refuse(TokenClaims, "read claims: %w", err)
+	}
+	return nil
+}
+
+// checkPresent refuses a token without a claim that every token must have. The JWT library reports the same error for
+// each of them.
+func (c *claims) checkPresent() error {
+	switch {
+	case c.Issuer == "":
+		return refuse(TokenIssuer, "claim iss: it is missing")
+	case len(c.Audience) == 0 || len(c.Audience) == 1 && c.Audience[0] == "":
+		return refuse(TokenAudience, "claim aud: it is missing")
+	case c.ExpiresAt == nil:
+		return refuse(TokenExpiryMissing, "claim exp: it is missing")
+	}
+	return nil
 }
 
 // checkAge refuses a token that was issued longer ago than the duration longest plus leeway, and a token without the
@@ -140,9 +157,9 @@ func (c *claims) checkAge(longest time.Duration, now time.Time) error {
 	case longest == 0:
 		return nil
 	case c.IssuedAt == nil:
-		return errors.New("claim iat: it is missing, and the age of tokens is limited")
+		return refuse(TokenTooOld, "claim iat: it is missing, and the age of tokens is limited")
 	case now.Sub(c.IssuedAt.Time) > longest+leeway:
-		return errors.New("claim iat: the token is too old")
+		return refuse(TokenTooOld, "claim iat: the token is too old")
 	}
 	return nil
 }
@@ -150,7 +167,7 @@ func (c *claims) checkAge(longest time.Duration, now time.Time) error {
 func (c *claims) identity() (Identity, error) {
 	id, err := userID(c.Subject)
 	if err != nil {
-		return Identity{}, fmt.Errorf("read claim sub: %w", err)
+		return Identity{}, refuse(TokenSubject, "read claim sub: %w", err)
 	}
 	who := Identity{Known: true, Subject: c.Subject, UserID: id, Expires: c.ExpiresAt.Time}
 	if c.Gateways == nil {
@@ -159,10 +176,10 @@ func (c *claims) identity() (Identity, error) {
 	// An invalid claim must not mean all gateways.
 	var entries []string
 	if err := json.Unmarshal(c.Gateways, &entries); err != nil || entries == nil {
-		return Identity{}, errors.New("read claim stunner: it must be a list of NAMESPACE/NAME")
+		return Identity{}, refuse(TokenGateways, "read claim stunner: it must be a list of NAMESPACE/NAME")
 	}
 	if who.Gateways, err = ParseGateways(entries); err != nil {
-		return Identity{}, fmt.Errorf("read claim stunner: %w", err)
+		return Identity{}, refuse(TokenGateways, "read claim stunner: %w", err)
 	}
 	return who, nil
 }

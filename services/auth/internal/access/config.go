@@ -128,7 +128,7 @@ func NewPolicy(ctx context.Context, c Config, log *slog.Logger) (*Policy, error)
 	if c.open() {
 		return &Policy{}, nil
 	}
-	key, err := c.keys(ctx, log)
+	key, state, err := c.keys(ctx, log)
 	if err != nil {
 		return nil, err
 	}
@@ -142,10 +142,15 @@ func NewPolicy(ctx context.Context, c Config, log *slog.Logger) (*Policy, error)
 		jwt.WithStrictDecoding(),
 	}
 	parser, claims := jwt.NewParser(options...), jwt.NewValidator(options...)
-	return &Policy{key: key, maxAge: c.MaxAge, parser: parser, claims: claims}, nil
+	return &Policy{
+		key: key, keys: state, maxAge: c.MaxAge, algorithms: c.algorithms(), parser: parser, claims: claims,
+	}, nil
 }
 
-func (c Config) keys(ctx context.Context, log *slog.Logger) (func(*jwt.Token, string) (any, error), error) {
+// keys returns the function that finds the key of a token, and that which returns the state of the keys.
+func (c Config) keys(
+	ctx context.Context, log *slog.Logger,
+) (key func(*jwt.Token, string) (any, error), state func() KeyState, err error) {
 	if c.JWKSURL != "" {
 		return urlKeys(ctx, c.JWKSURL, log)
 	}
@@ -153,8 +158,11 @@ func (c Config) keys(ctx context.Context, log *slog.Logger) (func(*jwt.Token, st
 	if c.SecretFile != "" {
 		flag, path, parse = "--jwt-secret-file", c.SecretFile, c.secretKey
 	}
-	key, err := openKeyFile(flag, path, log, parse)
-	return func(t *jwt.Token, _ string) (any, error) { return key(t) }, err
+	file, err := openKeyFile(flag, path, log, parse)
+	if err != nil {
+		return nil, nil, err
+	}
+	return func(t *jwt.Token, _ string) (any, error) { return file.key(t) }, file.state, nil
 }
 
 func (c Config) secretKey(raw []byte) (jwt.Keyfunc, error) {

@@ -42,9 +42,13 @@ func setKeys(raw []byte) (jwt.Keyfunc, error) {
 	return withKeyID(keys.Keyfunc), nil
 }
 
-func urlKeys(ctx context.Context, url string, log *slog.Logger) (func(*jwt.Token, string) (any, error), error) {
+// urlKeys returns the keys of a JWK set at a URL, and their state.
+func urlKeys(
+	ctx context.Context, url string, log *slog.Logger,
+) (key func(*jwt.Token, string) (any, error), state func() KeyState, err error) {
+	reads := &keyReads{}
 	store, err := jwkset.NewStorageFromHTTP(url, jwkset.HTTPClientStorageOptions{
-		Client:                    keySetClient(),
+		Client:                    keySetClient(reads),
 		Ctx:                       ctx,
 		HTTPTimeout:               fetchTimeout,
 		NoErrorReturnFirstHTTPReq: true,
@@ -54,7 +58,7 @@ func urlKeys(ctx context.Context, url string, log *slog.Logger) (func(*jwt.Token
 		RefreshInterval: refreshInterval,
 	})
 	if err != nil {
-		return nil, fmt.Errorf("open --jwt-jwks-url: %w", err)
+		return nil, nil, fmt.Errorf("open --jwt-jwks-url: %w", err)
 	}
 	refresher, err := jwkset.NewHTTPClient(jwkset.HTTPClientOptions{
 		HTTPURLs:          map[string]jwkset.Storage{url: store},
@@ -62,17 +66,24 @@ func urlKeys(ctx context.Context, url string, log *slog.Logger) (func(*jwt.Token
 		RefreshUnknownKID: rate.NewLimiter(rate.Inf, 0), // rotation limits the rate
 	})
 	if err != nil {
-		return nil, fmt.Errorf("open --jwt-jwks-url: %w", err)
+		return nil, nil, fmt.Errorf("open --jwt-jwks-url: %w", err)
 	}
 	known, err := keyfunc.New(keyfunc.Options{Ctx: ctx, Storage: store})
 	if err != nil {
-		return nil, fmt.Errorf("open --jwt-jwks-url: %w", err)
+		return nil, nil, fmt.Errorf("open --jwt-jwks-url: %w", err)
 	}
 	refreshed, err := keyfunc.New(keyfunc.Options{Ctx: ctx, Storage: refresher})
 	if err != nil {
-		return nil, fmt.Errorf("open --jwt-jwks-url: %w", err)
+		return nil, nil, fmt.Errorf("open --jwt-jwks-url: %w", err)
 	}
-	return newRotation(known.Keyfunc, refreshed.Keyfunc).key, nil
+	found := newRotation(known.Keyfunc, refreshed.Keyfunc)
+	return func(t *jwt.Token, from string) (any, error) {
+		k, err := found.key(t, from)
+		if errors.Is(err, jwkset.ErrKeyNotFound) && reads.state().ReadAt.IsZero() {
+			return nil, refuse(KeysUnavailable, "header kid: no key set has been fetched yet: %w", err)
+		}
+		return k, err
+	}, reads.state, nil
 }
 
 // maxWaiting is the number of requests to the service that may wait for one fetch of the key set. Each of them occupies
@@ -134,7 +145,7 @@ func (r *rotation) join(from string) (over chan struct{}, first bool, err error)
 		r.fetching = make(chan struct{})
 		return r.fetching, true, nil
 	case r.total >= maxWaiting || r.waiting[from] > (maxWaiting-r.total)/4:
-		return nil, false, errors.New("header kid: no key has it, and too many wait for the key set")
+		return nil, false, refuse(KeysUnavailable, "header kid: no key has it, and too many wait for the key set")
 	}
 	r.total++
 	r.waiting[from]++
@@ -157,7 +168,7 @@ func (r *rotation) leave(from string) {
 	}
 }
 
-var errNoKeyID = errors.New("header kid: it is missing")
+var errNoKeyID = refuse(KeyIDMissing, "header kid: it is missing")
 
 // withKeyID refuses a token without a kid, so that the alg of a key is always compared with the alg of the token.
 func withKeyID(keys jwt.Keyfunc) jwt.Keyfunc {
@@ -214,37 +225,50 @@ func verifies(m jwkset.JWKMarshal) bool {
 	return true
 }
 
-// keySetClient returns an HTTP client that fetches key sets. It follows no redirects, and replaces the body of each
-// answer with status 200 by its usable keys.
-func keySetClient() *http.Client {
+// keySetClient returns an HTTP client that fetches key sets. It follows no redirects, replaces the body of each answer
+// with status 200 by its usable keys, and records the result of each fetch.
+func keySetClient(reads *keyReads) *http.Client {
 	return &http.Client{
 		Timeout:       fetchTimeout,
-		Transport:     keySetTransport{http.DefaultTransport},
+		Transport:     keySetTransport{http.DefaultTransport, reads},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 }
 
-type keySetTransport struct{ next http.RoundTripper }
+type keySetTransport struct {
+	next  http.RoundTripper
+	reads *keyReads
+}
 
 // RoundTrip replaces the key set in the body of an answer with status 200 by its usable keys. It returns an error for a
 // set that is too large or has no usable key.
 func (c keySetTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	resp, err := c.next.RoundTrip(r)
-	if err != nil || resp.StatusCode != http.StatusOK {
-		return resp, err
+	if err != nil {
+		c.reads.done(err)
+		return nil, err
+	}
+	if resp.StatusCode != http.StatusOK {
+		c.reads.done(fmt.Errorf("fetch key set: status %d", resp.StatusCode))
+		return resp, nil
 	}
 	defer resp.Body.Close()
-	raw, err := io.ReadAll(io.LimitReader(resp.Body, maxSet+1))
+	set, err := readSetBody(resp.Body)
+	c.reads.done(err)
+	if err != nil {
+		return nil, err
+	}
+	resp.Body = io.NopCloser(bytes.NewReader(set))
+	return resp, nil
+}
+
+func readSetBody(body io.Reader) ([]byte, error) {
+	raw, err := io.ReadAll(io.LimitReader(body, maxSet+1))
 	if err != nil {
 		return nil, err
 	}
 	if len(raw) > maxSet {
 		return nil, fmt.Errorf("read key set: it is larger than %d bytes", maxSet)
 	}
-	set, err := usableKeys(raw)
-	if err != nil {
-		return nil, err
-	}
-	resp.Body = io.NopCloser(bytes.NewReader(set))
-	return resp, nil
+	return usableKeys(raw)
 }

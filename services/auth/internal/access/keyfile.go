@@ -26,15 +26,22 @@ type keyFile struct {
 	readAt time.Time
 	raw    []byte
 	keys   jwt.Keyfunc
+	reads  keyReads
 }
 
 // openKeyFile reads a file with token keys. It returns an error if the file is invalid.
-func openKeyFile(flag, path string, log *slog.Logger, parse func([]byte) (jwt.Keyfunc, error)) (jwt.Keyfunc, error) {
+func openKeyFile(flag, path string, log *slog.Logger, parse func([]byte) (jwt.Keyfunc, error)) (*keyFile, error) {
 	f := &keyFile{flag: flag, path: path, parse: parse, log: log}
 	if err := f.read(); err != nil {
 		return nil, err
 	}
-	return f.key, nil
+	return f, nil
+}
+
+// state reads the file again if its last read is not recent, because the file is otherwise read at requests only.
+func (f *keyFile) state() KeyState {
+	f.current()
+	return f.reads.state()
 }
 
 func (f *keyFile) key(t *jwt.Token) (any, error) { return f.current()(t) }
@@ -51,7 +58,8 @@ func (f *keyFile) current() jwt.Keyfunc {
 }
 
 // read reads the keys of the file.
-func (f *keyFile) read() error {
+func (f *keyFile) read() (err error) {
+	defer func() { f.reads.done(err) }()
 	f.readAt = time.Now()
 	raw, err := readSet(f.path)
 	if err != nil {

@@ -24,13 +24,13 @@ func TestKeyFileIsReadAgain(t *testing.T) {
 		first, second := strings.Repeat("a", 32), strings.Repeat("b", 32)
 		write(first)
 		log := slog.New(slog.NewTextHandler(&logs, nil))
-		key, err := openKeyFile("--jwt-secret-file", path, log, Config{SecretFile: path}.secretKey)
+		file, err := openKeyFile("--jwt-secret-file", path, log, Config{SecretFile: path}.secretKey)
 		if err != nil {
 			t.Fatal(err)
 		}
 		wants := func(secret string) {
 			t.Helper()
-			if got, err := key(nil); err != nil || string(got.([]byte)) != secret {
+			if got, err := file.key(nil); err != nil || string(got.([]byte)) != secret {
 				t.Errorf("key %s, %v, want %s", got, err, secret)
 			}
 		}

@@ -191,6 +191,9 @@ func (d *Directory) compareClocks(next *snapshot, ahead *time.Duration) {
 	next.agreed = next.agreed || next.ahead.Abs() <= maxSkew
 }
 
+// ErrClocks is the error of Ready and Synced while the clocks of the service and of the operator differ too much.
+var ErrClocks = errors.New("set the clocks of the nodes by NTP")
+
 // clock returns an error if the clocks of the service and of the operator differ so much that the service must not
 // become ready: with a wrong clock, credentials would expire early or late. Once the clocks have agreed it always
 // returns nil, because a later difference may be an error of the operator's clock.
@@ -199,8 +202,8 @@ func (s *snapshot) clock() error {
 		return nil
 	}
 	return fmt.Errorf(
-		"the clock of this service is ahead of the operator's by %s, credentials would end at a wrong time: set the clocks of the nodes by NTP",
-		s.ahead)
+		"the clock of this service is ahead of the operator's by %s, credentials would end at a wrong time: %w",
+		s.ahead, ErrClocks)
 }
 
 // disconnect records that the connection to the source of configs was lost. It logs only the first of several errors in

@@ -3,7 +3,6 @@ package rest
 import (
 	"context"
 	"log/slog"
-	"net/http"
 	"slices"
 	"time"
 
@@ -16,41 +15,46 @@ import (
 type outcome struct {
 	who     access.Identity
 	user    string
+	granted bool     // the request was answered, possibly without a credential
 	grants  []grant  // those with a credential
 	failure *failure // nil if the request was not refused
 }
 
-// outcomeOf returns the outcome of a request, or nil outside of audit.
+// outcomeOf returns the outcome of a request, or nil outside of observe.
 func outcomeOf(ctx context.Context) *outcome { return valueOf[*outcome](ctx, outcomeKey{}) }
 
-// audit logs one line for each request of the API within the rate limit of its source, also if it is refused. The line
-// contains the user id of the TURN user names, except if all credentials are fixed, because their user names may come
-// from a Secret. Passwords are never logged, and neither is the text of a request: the names of its parameters may be
-// long.
-func (s server) audit(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		o := &outcome{failure: fail(http.StatusInternalServerError)} // of a panic
-		ctx := context.WithValue(r.Context(), outcomeKey{}, o)
-		defer func() { s.Audit.LogAttrs(ctx, slog.LevelInfo, o.message(), o.line(ctx)...) }()
-		next.ServeHTTP(w, r.WithContext(ctx))
-	})
-}
-
-func (o *outcome) message() string {
+// audit logs one line for each request that got credentials, and for each that was refused. Of the refused requests with
+// one reason, maxLines a minute have the level of their reason, and the others DEBUG. The line contains the user id of
+// the TURN user names, except if all credentials are fixed, because their user names may come from a Secret. Passwords
+// are never logged, and neither is the text of a request: the names of its parameters may be long.
+func (s server) audit(ctx context.Context, o *outcome, now time.Time) {
 	switch {
 	case o.failure != nil:
-		return "refused request"
+		suppressed, within := s.Metrics.refused(o.failure.Reason, now)
+		level := o.failure.Level
+		if !within {
+			level = slog.LevelDebug
+		}
+		s.Audit.LogAttrs(ctx, level, "refused request", o.line(ctx, suppressed)...)
+	case !o.granted: // a file of the test page, or a CORS preflight
 	case len(o.grants) == 0:
-		return "gave no credential" // the gateways serve STUN only
+		s.Audit.LogAttrs(ctx, slog.LevelInfo, "gave no credential", o.line(ctx, 0)...) // the gateways serve STUN only
+	default:
+		s.Audit.LogAttrs(ctx, slog.LevelInfo, "gave credential", o.line(ctx, 0)...)
 	}
-	return "gave credential"
 }
 
-func (o *outcome) line(ctx context.Context) (line []slog.Attr) {
+func (o *outcome) line(ctx context.Context, suppressed uint64) (line []slog.Attr) {
 	if o.failure == nil {
 		line = o.credentials()
 	} else {
-		line = []slog.Attr{slog.Int("status", o.failure.status), slog.String("reason", o.failure.reason())}
+		line = []slog.Attr{
+			slog.Int("status", o.failure.Status), slog.String("reason", string(o.failure.Reason)),
+			slog.String("text", o.failure.logged()),
+		}
+	}
+	if suppressed > 0 {
+		line = append(line, slog.Uint64("suppressed", suppressed))
 	}
 	if o.who.Known {
 		line = append(line, slog.String("subject", o.who.Subject))
@@ -88,14 +92,14 @@ func (o *outcome) credentials() (line []slog.Attr) {
 // from a Secret.
 func (s server) record(ctx context.Context, user string, grants []grant) {
 	if o := outcomeOf(ctx); o != nil {
-		o.user, o.failure = user, nil
+		o.user, o.granted = user, true
 		o.grants = slices.DeleteFunc(slices.Clone(grants), func(g grant) bool { return g.stunOnly })
 	}
 	if s.Trail == nil {
 		return
 	}
 	who, from := identityOf(ctx), sourceOf(ctx)
-	origin := "subject " + who.Subject
+	origin := "subject " + who.UserID
 	if !who.Known {
 		origin = ratelimit.SourcePrefix(from.addr).String()
 	}

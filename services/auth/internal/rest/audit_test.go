@@ -57,8 +57,8 @@ func TestAudit(t *testing.T) {
 		l["request"], l["msg"] = request, message
 		return l
 	}
-	refusal := func(status, reason string) map[string]string {
-		return line("3", "refused request", map[string]string{"status": status, "reason": reason})
+	refusal := func(status, reason, text string) map[string]string {
+		return line("3", "refused request", map[string]string{"status": status, "reason": reason, "text": text})
 	}
 	answer := ask(postRequest(`{"ttl":600}`), "from-the-proxy.1")
 	if got := answer.Header.Get("X-Request-Id"); got != "from-the-proxy.1" {
@@ -82,11 +82,11 @@ func TestAudit(t *testing.T) {
 		line("2", "gave credential", map[string]string{
 			"gateways": "[media/oslo]", "user": "web%3Aada", "expires": "2029-12-31T23:01:00Z", "ttl": "60",
 		}),
-		refusal("403", "The caller is not allowed to make this request. is not in the flag --gateways of this service, "+
+		refusal("403", "gateway_not_served", "The service gives no credentials for the gateway. is not in the flag --gateways of this service, "+
 			"which lists the gateways with credentials"),
-		refusal("400", "A parameter is invalid. must be an integer of at least 1"),
+		refusal("400", "parameter_invalid", "A parameter is invalid. must be an integer of at least 1"),
 		line("3", "gave no credential", nil),
-		refusal("403", "The caller is not allowed to make this request. is not in the flag --gateways of this service, "+
+		refusal("403", "gateway_not_served", "The service gives no credentials for the gateway. is not in the flag --gateways of this service, "+
 			"which lists the gateways with credentials"),
 	}
 	if got := s.audited(); !slices.EqualFunc(got, want, maps.Equal) {

@@ -66,7 +66,7 @@ func quiet(b *testing.B, policy *access.Policy, n int) http.Handler {
 	}
 	return rest.New(rest.Options{
 		Directory: directory, Policy: policy, DefaultTTL: time.Hour, MaxTTL: time.Hour,
-		Metrics: rest.NewMetrics(prometheus.NewRegistry(), directory),
+		Metrics: rest.NewMetrics(prometheus.NewRegistry(), directory, open()),
 		Log:     slog.New(slog.NewTextHandler(io.Discard, &slog.HandlerOptions{Level: slog.LevelInfo})),
 		Audit:   slog.New(slog.NewTextHandler(io.Discard, nil)),
 		Now:     time.Now,

@@ -3,7 +3,6 @@ package rest
 import (
 	"cmp"
 	"fmt"
-	"net/http"
 	"net/netip"
 	"regexp"
 	"strings"
@@ -51,9 +50,9 @@ func checkFilter(namespace, name, listener *string) error {
 	case tooLong != nil:
 		return tooLong
 	case name != nil && namespace == nil:
-		return bad("gateway", "needs the parameter namespace")
+		return refuse(parameterMissing, "gateway", "needs the parameter namespace")
 	case listener != nil && name == nil:
-		return bad("listener", "needs the parameters namespace and gateway")
+		return refuse(parameterMissing, "listener", "needs the parameters namespace and gateway")
 	}
 	return nil
 }
@@ -90,14 +89,14 @@ func userIDFor(who access.Identity, username *string) (string, error) {
 		return who.UserID, nil
 	}
 	name := norm.NFC.String(*username) // RFC 8265 §3.4.2: equivalent code points are one user
-	if n := max(len(*username), len(name)); n < 1 || n > maxUsername {
-		return "", bad("username", "must have 1 to %d bytes", maxUsername)
-	}
 	if who.Known {
 		if name != norm.NFC.String(who.Subject) {
-			return "", refuse(http.StatusForbidden, "username", "is not the subject of the token")
+			return "", refuse(userNotSubject, "username", "is not the subject of the token")
 		}
 		return who.UserID, nil
+	}
+	if n := max(len(*username), len(name)); n < 1 || n > maxUsername {
+		return "", bad("username", "must have 1 to %d bytes", maxUsername)
 	}
 	if strings.Contains(name, ":") {
 		return "", bad("username", "must not contain a colon")

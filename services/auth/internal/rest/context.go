@@ -14,7 +14,7 @@ type (
 	outcomeKey  struct{}
 )
 
-// sourceOf returns the source that limitSource stored.
+// sourceOf returns the source that setSource stored.
 func sourceOf(ctx context.Context) source { return valueOf[source](ctx, sourceKey{}) }
 
 // identityOf returns the identity that authenticate stored.

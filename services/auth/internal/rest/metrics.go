@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/stunner-gateway/stunner/services/api/telemetry"
+	"github.com/stunner-gateway/stunner/services/auth/internal/access"
 	"github.com/stunner-gateway/stunner/services/auth/internal/gateway"
 )
 
@@ -16,20 +17,51 @@ import (
 type Metrics struct {
 	requests    *prometheus.CounterVec
 	durations   *prometheus.HistogramVec
+	refusals    *prometheus.CounterVec
 	credentials prometheus.Counter
+	recent      recent
 }
 
 // NewMetrics registers the metrics of the service.
-func NewMetrics(registry *prometheus.Registry, directory *gateway.Directory) *Metrics {
+func NewMetrics(registry *prometheus.Registry, directory *gateway.Directory, policy *access.Policy) *Metrics {
 	m := &Metrics{
 		requests:    telemetry.NewCounterVec(telemetry.AuthRequests),
 		durations:   telemetry.NewHistogramVec(telemetry.AuthDuration),
+		refusals:    telemetry.NewCounterVec(telemetry.AuthRefused),
 		credentials: telemetry.NewCounter(telemetry.AuthCredentials),
+		recent:      recent{counts: map[access.Reason]*minutes{}},
 	}
-	registry.MustRegister(m.requests, m.durations, m.credentials, configAge{directory},
+	for _, r := range Refusals { // so that the increase of the first refusal is visible
+		m.refusals.WithLabelValues(string(r.Reason))
+	}
+	registry.MustRegister(m.requests, m.durations, m.refusals, m.credentials, configAge{directory},
 		telemetry.NewGaugeFunc(telemetry.AuthClockSkew, func() float64 { return directory.Ahead().Seconds() }))
+	if !policy.Open() {
+		started := time.Now()
+		registry.MustRegister(telemetry.NewGaugeFunc(telemetry.AuthKeysAge, func() float64 {
+			return keysAge(policy.Keys(), started, time.Now()).Seconds()
+		}))
+	}
 	return m
 }
+
+// keysAge returns the time since the keys were read, or since the start if they have not been read.
+func keysAge(k access.KeyState, started, now time.Time) time.Duration {
+	if k.ReadAt.IsZero() {
+		return now.Sub(started)
+	}
+	return now.Sub(k.ReadAt)
+}
+
+// refused counts a refused request. If its log line is within the limit of the reason, it returns how many lines were
+// suppressed before.
+func (m *Metrics) refused(reason access.Reason, now time.Time) (suppressed uint64, within bool) {
+	m.refusals.WithLabelValues(string(reason)).Inc()
+	return m.recent.add(reason, now)
+}
+
+// Refused returns the number of requests that were refused in the last RecentMinutes, by reason.
+func (m *Metrics) Refused(now time.Time) map[access.Reason]uint64 { return m.recent.total(now) }
 
 func (m *Metrics) answered(route string, status int, took time.Duration) {
 	route = cmp.Or(route, "other")

@@ -23,9 +23,7 @@ import (
 	"github.com/go-chi/chi/v5"
 	"github.com/go-chi/chi/v5/middleware"
 	"github.com/rs/cors"
-	strict "sigs.k8s.io/json"
-
-	"github.com/stunner-gateway/stunner/services/auth/internal/access"
+	"github.com/stunner-gateway/stunner/services/auth/internal/gateway"
 )
 
 // createPath is the only path of the API with parameters in the request body.
@@ -55,19 +53,27 @@ func (s server) setRequestID(next http.Handler) http.Handler {
 	})
 }
 
-// observe logs requests and counts them in the metrics. It does not log the query and the headers of a request, because
-// they may contain keys and tokens.
+// observe counts a request in the metrics, and logs its outcome: the credentials that it got, or why it was refused. It
+// does not log the query and the headers of a request, because they may contain keys and tokens.
 func (s server) observe(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		began := s.Now()
 		ww := middleware.NewWrapResponseWriter(w, r.ProtoMajor)
-		next.ServeHTTP(ww, r)
-		route, took := chi.RouteContext(r.Context()).RoutePattern(), s.Now().Sub(began)
+		o := &outcome{}
+		ctx := context.WithValue(r.Context(), outcomeKey{}, o)
+		next.ServeHTTP(ww, r.WithContext(ctx))
+		if o.failure == nil && ww.Status() >= http.StatusBadRequest {
+			o.failure = fail(testPage)
+			o.failure.Status = ww.Status()
+		}
+		route, ended := chi.RouteContext(r.Context()).RoutePattern(), s.Now()
+		took := ended.Sub(began)
 		s.Metrics.answered(route, ww.Status(), took)
-		s.Log.LogAttrs(r.Context(), slog.LevelDebug, "answered request",
+		s.audit(ctx, o, ended)
+		s.Log.LogAttrs(ctx, slog.LevelDebug, "answered request",
 			slog.String("method", r.Method), slog.String("route", route), slog.Int("status", ww.Status()),
 			slog.Duration("took", took), slog.String("remote", r.RemoteAddr),
-			slog.String("request", requestOf(r.Context())))
+			slog.String("request", requestOf(ctx)))
 	})
 }
 
@@ -78,7 +84,7 @@ func (s server) recoverPanic(next http.Handler) http.Handler {
 			if v := recover(); v != nil {
 				s.Log.Error("request panicked", "method", r.Method, "path", r.URL.Path, "panic", v,
 					"stack", string(debug.Stack()), "request", requestOf(r.Context()))
-				fail(http.StatusInternalServerError).write(w, r)
+				fail(internalError).write(w, r)
 			}
 		}()
 		next.ServeHTTP(w, r)
@@ -98,7 +104,7 @@ func setHeaders(next http.Handler) http.Handler {
 func limitURL(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if len(r.RequestURI) > maxURL {
-			fail(http.StatusRequestURITooLong).write(w, r)
+			fail(urlTooLong).write(w, r)
 			return
 		}
 		next.ServeHTTP(w, r)
@@ -118,26 +124,20 @@ func (s server) cors(next http.Handler) http.Handler {
 		AllowedOrigins: s.Origins,
 		AllowedMethods: []string{http.MethodGet, http.MethodPost},
 		AllowedHeaders: []string{"Authorization", "Content-Type"},
-		ExposedHeaders: []string{"Retry-After", "X-Config-Age", requestIDHeader},
+		ExposedHeaders: []string{"Retry-After", "WWW-Authenticate", "X-Config-Age", requestIDHeader},
 		MaxAge:         preflightAge,
 	}).Handler(next)
 }
 
-// authenticate stores the Identity of the caller in the context of a request. It answers 401 to a request without a
-// valid token, unless the service is open. The reason is logged; the client only learns whether the token was missing
-// or invalid.
+// authenticate stores the Identity of the caller in the context of a request. It refuses a request without a valid
+// token, unless the service is open.
 func (s server) authenticate(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		who, err := s.Policy.Identify(r.Header, sourceOf(r.Context()).String())
 		if err != nil {
-			challenge := "Bearer" // RFC 6750 §3: no error code for a request without a token
-			if !errors.Is(err, access.ErrNoToken) {
-				challenge = `Bearer error="invalid_token"`
-			}
 			s.Log.Debug("caller refused", "source", sourceOf(r.Context()).String(), "request", requestOf(r.Context()),
 				"reason", err)
-			w.Header().Set("WWW-Authenticate", challenge)
-			fail(http.StatusUnauthorized).write(w, r)
+			s.fail(w, r, err)
 			return
 		}
 		if o := outcomeOf(r.Context()); o != nil {
@@ -151,9 +151,12 @@ func (s server) authenticate(next http.Handler) http.Handler {
 // much. Otherwise it sets the header X-Config-Age, and calls the next handler.
 func (s server) ready(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if s.Directory.Ready() != nil {
-			w.Header().Set("Retry-After", strconv.Itoa(int(retryAfter/time.Second)))
-			fail(http.StatusServiceUnavailable).write(w, r)
+		switch err := s.Directory.Ready(); {
+		case errors.Is(err, gateway.ErrClocks):
+			fail(clocksDiffer).write(w, r)
+			return
+		case err != nil:
+			fail(noConfig).write(w, r)
 			return
 		}
 		w.Header().Set("X-Config-Age", strconv.Itoa(int(s.Directory.Age()/time.Second)))
@@ -161,26 +164,34 @@ func (s server) ready(next http.Handler) http.Handler {
 	})
 }
 
-// checkQuery answers 400 to a query with invalid encoding, control characters or a duplicate parameter. The generated
-// parameter binding ignores invalid encoding and unknown parameters, and accepts control characters.
+// checkQuery refuses a query with invalid encoding, control characters or a duplicate parameter, and any parameter of
+// createPath, which has its parameters in the body. The generated parameter binding ignores invalid encoding and unknown
+// parameters, and accepts control characters. Clients of the other paths send parameters of other TURN REST servers,
+// which are ignored.
 func checkQuery(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		values, err := url.ParseQuery(r.URL.RawQuery)
 		if err != nil {
-			bad("query", "is not percent-encoded as it must be").write(w, r)
+			refuse(queryUnreadable, "query", "is not percent-encoded as it must be").write(w, r)
 			return
 		}
 		for name, v := range values {
 			if !clean(name) {
-				bad("query", "holds control characters or is no UTF-8").write(w, r)
+				refuse(queryUnreadable, "query", "holds control characters or is no UTF-8").write(w, r)
 				return
 			}
 			if len(v) > 1 {
-				bad(name, doubled).write(w, r)
+				refuse(parameterRepeated, name, doubled).write(w, r)
 				return
 			}
 			if !clean(v[0]) {
 				bad(name, "holds control characters or is no UTF-8").write(w, r)
+				return
+			}
+		}
+		if r.URL.Path == createPath {
+			if f := unknownParameter(values); f != nil {
+				f.write(w, r)
 				return
 			}
 		}
@@ -193,14 +204,14 @@ const doubled = "is there more than once"
 func clean(s string) bool { return utf8.ValidString(s) && !strings.ContainsFunc(s, unicode.IsControl) }
 
 // checkBody refuses a body that is too large. The body of a request to createPath, the only one with parameters in its
-// body, must be one JSON value without duplicate fields. Fields that the API does not define are removed from it. The
-// body of any other request is passed on unchecked, and no operation reads it.
+// body, must be one JSON object with fields that the API defines, each at most once. The body of any other request is
+// passed on unchecked, and no operation reads it.
 func checkBody(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 		f := bodyFailure(r, body, err)
 		if f == nil && r.URL.Path == createPath {
-			body, f = knownFields(body)
+			f = checkFields(body)
 		}
 		if f != nil {
 			f.write(w, r)
@@ -215,41 +226,20 @@ func bodyFailure(r *http.Request, body []byte, err error) *failure {
 	var tooLarge *http.MaxBytesError
 	switch {
 	case errors.As(err, &tooLarge):
-		return fail(http.StatusRequestEntityTooLarge)
+		return fail(bodyTooLarge)
 	case err != nil:
-		return bad("body", "cannot be read")
+		return refuse(bodyUnreadable, "body", "cannot be read")
 	case r.URL.Path != createPath || len(body) == 0:
 		return nil
 	}
 	if media, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || media != "application/json" {
-		return fail(http.StatusUnsupportedMediaType)
+		return fail(bodyNotJSON)
 	}
 	if !utf8.Valid(body) {
-		return bad("body", "is no UTF-8")
+		return refuse(bodyUnreadable, "body", "is no UTF-8")
 	}
 	var one json.RawMessage
 	return failureFor(json.Unmarshal(body, &one))
-}
-
-// knownFields removes the fields that openapi/auth.yaml does not define from a request body, and refuses duplicate
-// fields. The generated binding alone would ignore the case of field names and use the last duplicate. A body that
-// cannot be parsed is returned unchanged, and the binding reports the error.
-func knownFields(body []byte) ([]byte, *failure) {
-	var request IceServersRequest
-	twice, err := strict.UnmarshalStrict(body, &request, strict.DisallowDuplicateFields)
-	if err != nil {
-		return body, nil
-	}
-	for _, each := range twice {
-		var field strict.FieldError
-		if errors.As(each, &field) {
-			return nil, bad(field.FieldPath(), doubled)
-		}
-	}
-	if body, err = json.Marshal(request); err != nil {
-		return nil, fail(http.StatusInternalServerError)
-	}
-	return body, nil
 }
 
 // fail answers a request with the failure for an error. An internal error is logged and answered with 500.
@@ -258,7 +248,7 @@ func (s server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	if f == nil {
 		s.Log.Error("request failed", "method", r.Method, "path", r.URL.Path, "request", requestOf(r.Context()),
 			"error", err)
-		f = fail(http.StatusInternalServerError)
+		f = fail(internalError)
 	}
 	f.write(w, r)
 }

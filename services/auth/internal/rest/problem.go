@@ -7,7 +7,10 @@ import (
 	"fmt"
 	"net/http"
 	"reflect"
-	"strings"
+	"strconv"
+	"time"
+
+	"github.com/stunner-gateway/stunner/services/auth/internal/access"
 )
 
 // Limits of a request in bytes. telemetry.Serve limits headers, times and connections.
@@ -16,59 +19,6 @@ const (
 	maxBody = 64 << 10
 )
 
-// failure is an error that is sent to the client as a problem (RFC 9457). Its detail and messages never repeat text of
-// the request. Its parameter names may be names of query parameters of the request.
-type failure struct {
-	status int
-	detail string
-	errors []ParameterError
-}
-
-func (f *failure) Error() string {
-	parts := []string{f.detail}
-	for _, e := range f.errors {
-		parts = append(parts, e.Parameter+": "+e.Message)
-	}
-	return strings.Join(parts, " ")
-}
-
-// refuse returns a failure with a status, about one parameter.
-func refuse(status int, parameter, message string) *failure {
-	return &failure{status: status, detail: details[status],
-		errors: []ParameterError{{Parameter: parameter, Message: message}}}
-}
-
-// bad returns a failure with status 400, about one parameter.
-func bad(parameter, format string, args ...any) *failure {
-	return refuse(http.StatusBadRequest, parameter, fmt.Sprintf(format, args...))
-}
-
-func fail(status int) *failure { return &failure{status: status, detail: details[status]} }
-
-// details are the detail texts of problems, by status.
-var details = map[int]string{
-	http.StatusBadRequest:            "A parameter is invalid.",
-	http.StatusUnauthorized:          "This service needs a valid bearer token.",
-	http.StatusForbidden:             "The caller is not allowed to make this request.",
-	http.StatusNotFound:              "There is no such gateway.",
-	http.StatusMethodNotAllowed:      "The path does not support the method.",
-	http.StatusRequestEntityTooLarge: fmt.Sprintf("The body is larger than %d bytes.", maxBody),
-	http.StatusRequestURITooLong:     fmt.Sprintf("The URL is longer than %d bytes.", maxURL),
-	http.StatusUnsupportedMediaType:  "The body must be application/json.",
-	http.StatusTooManyRequests:       "Too many requests. The header Retry-After contains the seconds to wait.",
-	http.StatusInternalServerError:   "Internal error. The log of the service contains it.",
-	http.StatusServiceUnavailable:    "The service has not received a gateway config yet.",
-}
-
-// reason returns the detail and the messages, without the names of parameters.
-func (f *failure) reason() string {
-	parts := []string{f.detail}
-	for _, e := range f.errors {
-		parts = append(parts, e.Message)
-	}
-	return strings.Join(parts, " ")
-}
-
 // write sends the failure as the answer to r.
 func (f *failure) write(w http.ResponseWriter, r *http.Request) {
 	if o := outcomeOf(r.Context()); o != nil {
@@ -76,16 +26,23 @@ func (f *failure) write(w http.ResponseWriter, r *http.Request) {
 	}
 	p := Problem{
 		Type:     "about:blank",
-		Title:    http.StatusText(f.status),
-		Status:   f.status,
-		Detail:   f.detail,
+		Title:    http.StatusText(f.Status),
+		Status:   f.Status,
+		Detail:   f.Text,
 		Instance: r.URL.EscapedPath(),
+		Reason:   string(f.Reason),
 	}
 	if len(f.errors) > 0 {
 		p.Errors = &f.errors
 	}
+	if challenge := f.challenge(); challenge != "" {
+		w.Header().Set("WWW-Authenticate", challenge)
+	}
+	if f.Status == http.StatusServiceUnavailable {
+		w.Header().Set("Retry-After", strconv.Itoa(int(retryAfter/time.Second)))
+	}
 	w.Header().Set("Content-Type", "application/problem+json")
-	w.WriteHeader(f.status)
+	w.WriteHeader(f.Status)
 	_ = json.NewEncoder(w).Encode(p) // fails only if the client has disconnected
 }
 
@@ -94,6 +51,7 @@ func (f *failure) write(w http.ResponseWriter, r *http.Request) {
 func failureFor(err error) *failure {
 	var (
 		known    *failure
+		refused  *access.Refusal
 		missing  *RequiredParamError
 		format   *InvalidParamFormatError
 		mistyped *json.UnmarshalTypeError
@@ -102,14 +60,16 @@ func failureFor(err error) *failure {
 	switch {
 	case errors.As(err, &known):
 		return known
+	case errors.As(err, &refused):
+		return fail(refused.Reason)
 	case errors.As(err, &missing):
-		return refuse(http.StatusBadRequest, missing.ParamName, "is missing")
+		return refuse(parameterMissing, missing.ParamName, "is missing")
 	case errors.As(err, &format):
-		return refuse(http.StatusBadRequest, format.ParamName, cmp.Or(expected[format.ParamName], "cannot be read"))
+		return refuse(parameterInvalid, format.ParamName, cmp.Or(expected[format.ParamName], "cannot be read"))
 	case errors.As(err, &mistyped):
-		return refuse(http.StatusBadRequest, cmp.Or(mistyped.Field, "body"), expectedType(mistyped))
+		return refuse(parameterInvalid, cmp.Or(mistyped.Field, "body"), expectedType(mistyped))
 	case errors.As(err, &syntax):
-		return refuse(http.StatusBadRequest, "body", fmt.Sprintf("is not JSON from byte %d on", syntax.Offset))
+		return refuse(bodyUnreadable, "body", fmt.Sprintf("is not JSON from byte %d on", syntax.Offset))
 	}
 	return nil
 }

@@ -49,10 +49,10 @@ func newLimiters(r Rates) limiters {
 	return limiters{outside: of(r.Rate), inside: of(r.Inside)}
 }
 
-// subject counts a request of the subject of a token. It returns how long the request has to wait, or 0 if it is within
-// the rate limit.
-func (l limiters) subject(name string, now time.Time) time.Duration {
-	return take(l.outside, "subject "+name, now)
+// subject counts a request of the subject of a token, by its user id. It returns how long the request has to wait, or 0
+// if it is within the rate limit.
+func (l limiters) subject(userID string, now time.Time) time.Duration {
+	return take(l.outside, "subject "+userID, now)
 }
 
 // source counts a request of a source. It returns how long the request has to wait, or 0 if it is within the rate

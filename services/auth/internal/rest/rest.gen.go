@@ -158,9 +158,12 @@ type Problem struct {
 
 	// Instance Path of the request.
 	Instance string `json:"instance"`
-	Status   int    `json:"status"`
-	Title    string `json:"title"`
-	Type     string `json:"type"`
+
+	// Reason Why the request is refused, such as `token_expired`; docs/auth.md lists the reasons.
+	Reason string `json:"reason"`
+	Status int    `json:"status"`
+	Title  string `json:"title"`
+	Type   string `json:"type"`
 }
 
 // Service defines model for Service.
@@ -210,6 +213,9 @@ type BadRequest = Problem
 // Forbidden defines model for Forbidden.
 type Forbidden = Problem
 
+// Internal defines model for Internal.
+type Internal = Problem
+
 // NotFound defines model for NotFound.
 type NotFound = Problem
 
@@ -237,7 +243,8 @@ type GetTurnAuthParams struct {
 	Service RequiredService `form:"service" json:"service"`
 
 	// Username The user id that stands in the credential's user name, at most 128 bytes of UTF-8. A colon separates expiry and user id there, so it is refused here. With
-	// a bearer token the user id is the token's subject, and a different `username` is refused. With neither, the user name contains no user id, as in the
+	// a bearer token the user id is the token's subject, whatever its length, and a different `username` is refused. The user id of a subject that has more than
+	// 128 bytes after `%` and `:` are escaped is `sha256-` and the hash of the subject. With neither, the user name contains no user id, as in the
 	// existing auth service, and all such callers share the quotas of one user; `POST /v1/ice-servers` gives each caller a user id.
 	Username *Username `form:"username,omitempty" json:"username,omitempty"`
 
@@ -273,7 +280,8 @@ type PostTurnAuthParams struct {
 	Service RequiredService `form:"service" json:"service"`
 
 	// Username The user id that stands in the credential's user name, at most 128 bytes of UTF-8. A colon separates expiry and user id there, so it is refused here. With
-	// a bearer token the user id is the token's subject, and a different `username` is refused. With neither, the user name contains no user id, as in the
+	// a bearer token the user id is the token's subject, whatever its length, and a different `username` is refused. The user id of a subject that has more than
+	// 128 bytes after `%` and `:` are escaped is `sha256-` and the hash of the subject. With neither, the user name contains no user id, as in the
 	// existing auth service, and all such callers share the quotas of one user; `POST /v1/ice-servers` gives each caller a user id.
 	Username *Username `form:"username,omitempty" json:"username,omitempty"`
 
@@ -309,7 +317,8 @@ type GetIceAuthParams struct {
 	Service *Service `form:"service,omitempty" json:"service,omitempty"`
 
 	// Username The user id that stands in the credential's user name, at most 128 bytes of UTF-8. A colon separates expiry and user id there, so it is refused here. With
-	// a bearer token the user id is the token's subject, and a different `username` is refused. With neither, the user name contains no user id, as in the
+	// a bearer token the user id is the token's subject, whatever its length, and a different `username` is refused. The user id of a subject that has more than
+	// 128 bytes after `%` and `:` are escaped is `sha256-` and the hash of the subject. With neither, the user name contains no user id, as in the
 	// existing auth service, and all such callers share the quotas of one user; `POST /v1/ice-servers` gives each caller a user id.
 	Username *Username `form:"username,omitempty" json:"username,omitempty"`
 
@@ -348,7 +357,8 @@ type PostIceAuthParams struct {
 	Service *Service `form:"service,omitempty" json:"service,omitempty"`
 
 	// Username The user id that stands in the credential's user name, at most 128 bytes of UTF-8. A colon separates expiry and user id there, so it is refused here. With
-	// a bearer token the user id is the token's subject, and a different `username` is refused. With neither, the user name contains no user id, as in the
+	// a bearer token the user id is the token's subject, whatever its length, and a different `username` is refused. The user id of a subject that has more than
+	// 128 bytes after `%` and `:` are escaped is `sha256-` and the hash of the subject. With neither, the user name contains no user id, as in the
 	// existing auth service, and all such callers share the quotas of one user; `POST /v1/ice-servers` gives each caller a user id.
 	Username *Username `form:"username,omitempty" json:"username,omitempty"`
 
@@ -1222,6 +1232,8 @@ type BadRequestApplicationProblemPlusJSONResponse Problem
 
 type ForbiddenApplicationProblemPlusJSONResponse Problem
 
+type InternalApplicationProblemPlusJSONResponse Problem
+
 type NotFoundApplicationProblemPlusJSONResponse Problem
 
 type NotReadyApplicationProblemPlusJSONResponse Problem
@@ -1232,7 +1244,14 @@ type TooLongApplicationProblemPlusJSONResponse Problem
 
 type TooManyApplicationProblemPlusJSONResponse Problem
 
-type UnauthorizedApplicationProblemPlusJSONResponse Problem
+type UnauthorizedResponseHeaders struct {
+	WWWAuthenticate string
+}
+type UnauthorizedApplicationProblemPlusJSONResponse struct {
+	Body Problem
+
+	Headers UnauthorizedResponseHeaders
+}
 
 type UnsupportedMediaTypeApplicationProblemPlusJSONResponse Problem
 
@@ -1281,10 +1300,11 @@ type GetTurnAuth401ApplicationProblemPlusJSONResponse struct {
 func (response GetTurnAuth401ApplicationProblemPlusJSONResponse) VisitGetTurnAuthResponse(w http.ResponseWriter) error {
 
 	var buf bytes.Buffer
-	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
 		return err
 	}
 	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set("WWW-Authenticate", fmt.Sprint(response.Headers.WWWAuthenticate))
 	w.WriteHeader(401)
 	_, err := buf.WriteTo(w)
 	return err
@@ -1370,6 +1390,22 @@ func (response GetTurnAuth429ApplicationProblemPlusJSONResponse) VisitGetTurnAut
 	return err
 }
 
+type GetTurnAuth500ApplicationProblemPlusJSONResponse struct {
+	InternalApplicationProblemPlusJSONResponse
+}
+
+func (response GetTurnAuth500ApplicationProblemPlusJSONResponse) VisitGetTurnAuthResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 type GetTurnAuth503ApplicationProblemPlusJSONResponse struct {
 	NotReadyApplicationProblemPlusJSONResponse
 }
@@ -1431,10 +1467,11 @@ type PostTurnAuth401ApplicationProblemPlusJSONResponse struct {
 func (response PostTurnAuth401ApplicationProblemPlusJSONResponse) VisitPostTurnAuthResponse(w http.ResponseWriter) error {
 
 	var buf bytes.Buffer
-	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
 		return err
 	}
 	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set("WWW-Authenticate", fmt.Sprint(response.Headers.WWWAuthenticate))
 	w.WriteHeader(401)
 	_, err := buf.WriteTo(w)
 	return err
@@ -1520,6 +1557,22 @@ func (response PostTurnAuth429ApplicationProblemPlusJSONResponse) VisitPostTurnA
 	return err
 }
 
+type PostTurnAuth500ApplicationProblemPlusJSONResponse struct {
+	InternalApplicationProblemPlusJSONResponse
+}
+
+func (response PostTurnAuth500ApplicationProblemPlusJSONResponse) VisitPostTurnAuthResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 type PostTurnAuth503ApplicationProblemPlusJSONResponse struct {
 	NotReadyApplicationProblemPlusJSONResponse
 }
@@ -1581,10 +1634,11 @@ type GetIceAuth401ApplicationProblemPlusJSONResponse struct {
 func (response GetIceAuth401ApplicationProblemPlusJSONResponse) VisitGetIceAuthResponse(w http.ResponseWriter) error {
 
 	var buf bytes.Buffer
-	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
 		return err
 	}
 	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set("WWW-Authenticate", fmt.Sprint(response.Headers.WWWAuthenticate))
 	w.WriteHeader(401)
 	_, err := buf.WriteTo(w)
 	return err
@@ -1670,6 +1724,22 @@ func (response GetIceAuth429ApplicationProblemPlusJSONResponse) VisitGetIceAuthR
 	return err
 }
 
+type GetIceAuth500ApplicationProblemPlusJSONResponse struct {
+	InternalApplicationProblemPlusJSONResponse
+}
+
+func (response GetIceAuth500ApplicationProblemPlusJSONResponse) VisitGetIceAuthResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 type GetIceAuth503ApplicationProblemPlusJSONResponse struct {
 	NotReadyApplicationProblemPlusJSONResponse
 }
@@ -1731,10 +1801,11 @@ type PostIceAuth401ApplicationProblemPlusJSONResponse struct {
 func (response PostIceAuth401ApplicationProblemPlusJSONResponse) VisitPostIceAuthResponse(w http.ResponseWriter) error {
 
 	var buf bytes.Buffer
-	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
 		return err
 	}
 	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set("WWW-Authenticate", fmt.Sprint(response.Headers.WWWAuthenticate))
 	w.WriteHeader(401)
 	_, err := buf.WriteTo(w)
 	return err
@@ -1820,6 +1891,22 @@ func (response PostIceAuth429ApplicationProblemPlusJSONResponse) VisitPostIceAut
 	return err
 }
 
+type PostIceAuth500ApplicationProblemPlusJSONResponse struct {
+	InternalApplicationProblemPlusJSONResponse
+}
+
+func (response PostIceAuth500ApplicationProblemPlusJSONResponse) VisitPostIceAuthResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 type PostIceAuth503ApplicationProblemPlusJSONResponse struct {
 	NotReadyApplicationProblemPlusJSONResponse
 }
@@ -1881,10 +1968,11 @@ type CreateIceServers401ApplicationProblemPlusJSONResponse struct {
 func (response CreateIceServers401ApplicationProblemPlusJSONResponse) VisitCreateIceServersResponse(w http.ResponseWriter) error {
 
 	var buf bytes.Buffer
-	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
 		return err
 	}
 	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set("WWW-Authenticate", fmt.Sprint(response.Headers.WWWAuthenticate))
 	w.WriteHeader(401)
 	_, err := buf.WriteTo(w)
 	return err
@@ -1982,6 +2070,22 @@ func (response CreateIceServers429ApplicationProblemPlusJSONResponse) VisitCreat
 	}
 	w.Header().Set("Content-Type", "application/problem+json")
 	w.WriteHeader(429)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type CreateIceServers500ApplicationProblemPlusJSONResponse struct {
+	InternalApplicationProblemPlusJSONResponse
+}
+
+func (response CreateIceServers500ApplicationProblemPlusJSONResponse) VisitCreateIceServersResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(500)
 	_, err := buf.WriteTo(w)
 	return err
 }

@@ -1,18 +1,20 @@
 // Package rest is the HTTP API of the auth service. Types, routing and parameter binding are generated from
 // openapi/auth.yaml. The order of the middleware (router.go), the checks that the generator cannot make (middleware.go,
-// check.go) and
-// the operations (server.go) are written by hand.
+// check.go, strict.go) and the operations (server.go) are written by hand.
 //
 // A request passes these stages: length of the URL → origin → rate limit of the source → identity → rate limit of the
 // caller → readiness → query and body → binding → checks → gateways → credentials → answer. An error at any stage is a
-// failure, which problem.go turns into an RFC 9457 problem.
+// failure with a reason of the table in refusal.go, which problem.go turns into an RFC 9457 problem.
 //
 // # Files
 //
 //	server.go         the answers
 //	grant.go          the part of an answer for one Gateway, and the ttl
 //	check.go          checks of requests
-//	problem.go        errors
+//	strict.go         names of the fields of a body, and of query parameters
+//	refusal.go        the table of reasons for which a request is refused
+//	problem.go        refusals as answers
+//	recent.go         the refusals of the last minutes
 //	source.go         the source address of a request
 //	rate.go limit.go  rate limits, and their middleware
 //	audit.go          the audit log
@@ -30,17 +32,17 @@ import (
 func New(o Options) http.Handler {
 	s := server{o, newLimiters(o.Rates)}
 	r := chi.NewRouter()
-	r.Use(s.setRequestID, s.observe, s.recoverPanic, setHeaders, limitURL, s.cors, s.limitSource)
+	r.Use(s.setRequestID, s.setSource, s.observe, s.recoverPanic, setHeaders, limitURL, s.cors, s.limitSource)
 	r.NotFound(func(w http.ResponseWriter, r *http.Request) {
-		(&failure{status: http.StatusNotFound, detail: "The path does not exist."}).write(w, r)
+		fail(pathUnknown).write(w, r)
 	})
 	r.MethodNotAllowed(func(w http.ResponseWriter, req *http.Request) {
 		w.Header().Set("Allow", strings.Join(methods(r, req.URL.Path), ", "))
-		fail(http.StatusMethodNotAllowed).write(w, req)
+		fail(methodNotAllowed).write(w, req)
 	})
 
 	r.Group(func(r chi.Router) {
-		r.Use(s.audit, s.authenticate, s.limitSubject, s.ready, checkQuery, checkBody)
+		r.Use(s.authenticate, s.limitSubject, s.ready, checkQuery, checkBody)
 		HandlerWithOptions(NewStrictHandlerWithOptions(s, nil, StrictHTTPServerOptions{
 			RequestErrorHandlerFunc:  s.fail,
 			ResponseErrorHandlerFunc: s.fail,

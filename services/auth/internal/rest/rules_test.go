@@ -48,9 +48,6 @@ func TestIceServers(t *testing.T) {
 			`{"dtls":true,"gateways":[{"namespace":"media","name":"oslo"}]}`,
 			[][]string{{oslo[0], "turns:203.0.113.7:5349?transport=udp", oslo[1]}}, "all", 24 * time.Hour,
 		},
-		"J-15 an unknown field is ignored": {
-			`{"colour":"blue","gateways":[{"namespace":"stun","name":"only","port":7}]}`, [][]string{stun}, "all", 0,
-		},
 		"static credentials do not expire": {
 			`{"gateways":[{"namespace":"media","name":"bergen"}]}`, [][]string{bergen}, "all", 0,
 		},
@@ -118,7 +115,7 @@ func TestIceServersRefuses(t *testing.T) {
 		"J-15 transport of no type": {`{"transport":7}`, 400, "transport"},
 		"J-15 gateways no list":     {`{"gateways":{}}`, 400, "gateways"},
 		"J-15 gateways empty":       {`{"gateways":[]}`, 400, "gateways"},
-		"J-15 gateway null":         {`{"gateways":[null]}`, 400, "gateways[0].namespace"},
+		"J-15 gateway null":         {`{"gateways":[null]}`, 400, "gateways[0]"},
 		"J-15 gateway without name": {`{"gateways":[{"namespace":"media"}]}`, 400, "gateways[0].name"},
 		"J-15 gateway as text":      {`{"gateways":["media/oslo"]}`, 400, "gateways"},
 		"J-15 name too long": {
@@ -214,7 +211,7 @@ func TestQueryRefuses(t *testing.T) {
 	}
 }
 
-// J-15: an unknown parameter of a query is ignored.
+// J-15: an unknown parameter in the query of a compatible call is ignored.
 func TestJ15UnknownParametersAreIgnored(t *testing.T) {
 	s := newService(t, open(), gateways()...)
 	answer := decode[rest.IceConfig](t, s.get(t, "/ice?colour=blue&namespace=stun"), http.StatusOK)
@@ -223,11 +220,36 @@ func TestJ15UnknownParametersAreIgnored(t *testing.T) {
 	}
 }
 
-// J-15: an unknown field of a body is ignored.
-func TestJ15UnknownFieldsAreIgnored(t *testing.T) {
+// J-15: POST /v1/ice-servers refuses unknown fields, null and query parameters. A request with a mistyped name would
+// otherwise get the credentials of all gateways.
+func TestJ15UnknownFieldsAreRefused(t *testing.T) {
 	s := newService(t, open(), gateways()...)
-	for _, body := range []string{`{"TTL":0}`, `{"ttl":60,"Ttl":"x"}`, `{"colour":{"blue":1}}`, `null`} {
-		decode[rest.IceServers](t, s.post(t, body), http.StatusCreated)
+	const fields, ofGateway = "dtls, gateways, transport, ttl", "listener, name, namespace"
+	for _, tt := range []struct{ query, body, parameter, message string }{
+		{"", `{"gateway":[{"namespace":"media","name":"oslo"}]}`, "gateway", "is unknown: did you mean gateways? The fields are " + fields},
+		{"", `{"tll":60}`, "tll", "is unknown: did you mean ttl? The fields are " + fields},
+		{"", `{"TTL":60}`, "TTL", "is unknown: did you mean ttl? The fields are " + fields},
+		{"", `{"ttl":60,"Ttl":"x"}`, "Ttl", "is unknown: did you mean ttl? The fields are " + fields},
+		{"", `{"trans":"relay"}`, "trans", "is unknown: did you mean transport? The fields are " + fields},
+		{"", `{"colour":{"blue":1}}`, "colour", "is unknown: the fields are " + fields},
+		{"", `{"":1}`, "", "is unknown: the fields are " + fields},
+		{"", `{"` + strings.Repeat("é", 100) + `":1}`, strings.Repeat("é", 64) + "…", "is unknown: the fields are " + fields},
+		{"", `{"gateways":[{"namespace":"media","nmae":"oslo"}]}`, "gateways[0].nmae", "is unknown: did you mean name? The fields are " + ofGateway},
+		{"", `{"gateways":[{"namespace":"media","name":"oslo"},{"namespace":"media","name":"oslo","port":7}]}`, "gateways[1].port", "is unknown: the fields are " + ofGateway},
+		{"", `null`, "body", "is null: leave it out, or send an object"},
+		{"", `{"gateways":null}`, "gateways", "is null: leave it out"},
+		{"", `{"ttl":null}`, "ttl", "is null: leave it out"},
+		{"", `{"tll":null}`, "tll", "is unknown: did you mean ttl? The fields are " + fields},
+		{"", `{"gateways":[{"namespace":"media","name":"oslo","listener":null}]}`, "gateways[0].listener", "is null: leave it out"},
+		{"?gateway=oslo", ``, "gateway", "is unknown: the path has no query parameters. The body has the fields " + fields},
+		{"?ttl=60", `{"ttl":60}`, "ttl", "is unknown: the path has no query parameters. The body has the fields " + fields},
+	} {
+		r := httptest.NewRequest(http.MethodPost, "/v1/ice-servers"+tt.query, strings.NewReader(tt.body))
+		r.Header.Set("Content-Type", "application/json")
+		p := decode[rest.Problem](t, s.do(t, r), http.StatusBadRequest)
+		if p.Errors == nil || (*p.Errors)[0].Parameter != tt.parameter || (*p.Errors)[0].Message != tt.message {
+			t.Errorf("%s %s: %+v, want %s %s", tt.query, tt.body, p.Errors, tt.parameter, tt.message)
+		}
 	}
 }
 

@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
-	"net/http"
 	"slices"
 	"time"
 
@@ -104,7 +103,7 @@ func (s server) turnAuth(ctx context.Context, p GetTurnAuthParams) (TurnAuth, er
 	// The answer cannot describe a gateway without credentials.
 	i := slices.IndexFunc(grants, func(g grant) bool { return !g.stunOnly })
 	if i < 0 {
-		return TurnAuth{}, &failure{status: http.StatusNotFound, detail: "No matching gateway relays."}
+		return TurnAuth{}, fail(noRelay)
 	}
 	g := grants[i]
 	return TurnAuth{
@@ -218,7 +217,7 @@ func (s server) grant(ctx context.Context, d credentialRequest) ([]grant, error)
 		}
 	}
 	if len(out) == 0 {
-		return nil, &failure{status: http.StatusNotFound, detail: "No matching gateway has a public address."}
+		return nil, fail(noPublicAddress)
 	}
 	// If a request does not name each gateway, a gateway with a short lifetime only limits the ttl of its own
 	// credential, and does not fail the request for all other gateways. The request is refused only if its ttl exceeds
@@ -267,27 +266,46 @@ func (s server) lifetimes(g gateway.Gateway) (standard, most time.Duration) {
 // cannot find out which other gateways exist.
 func (s server) gateways(who access.Identity, d credentialRequest) ([]gateway.Gateway, error) {
 	if len(d.gateways) == 0 {
-		if who.Gateways.Empty() {
-			return nil, fail(http.StatusForbidden)
-		}
-		return roundRobin(s.allowed(who, s.Directory.Select(gateway.Filter{})), maxGateways), nil
+		all, err := s.all(who)
+		return roundRobin(all, maxGateways), err
 	}
 	var out []gateway.Gateway
 	for i, f := range d.gateways {
 		switch {
 		case !reaches(s.Gateways, f):
-			return nil, refuse(http.StatusForbidden, d.parameter(i),
+			return nil, refuse(gatewayNotServed, d.parameter(i),
 				"is not in the flag --gateways of this service, which lists the gateways with credentials")
 		case !reaches(who.Gateways, f):
-			return nil, refuse(http.StatusForbidden, d.parameter(i), `is outside the claim "stunner" of the token`)
+			return nil, refuse(gatewayNotInToken, d.parameter(i), `is outside the claim "stunner" of the token`)
 		}
 		found := s.allowed(who, s.Directory.Select(f))
 		if len(found) == 0 {
-			return nil, refuse(http.StatusNotFound, d.parameter(i), "names no gateway")
+			return nil, refuse(gatewayUnknown, d.parameter(i), "names no gateway")
 		}
 		out = append(out, found...)
 	}
 	return roundRobin(out, maxGateways), nil
+}
+
+// all returns all gateways that both the service and the caller may use. If there is none, the error says whether the
+// gateways, the flag of the service or the claim of the caller is the reason.
+func (s server) all(who access.Identity) ([]gateway.Gateway, error) {
+	if who.Gateways.Empty() {
+		return nil, fail(claimEmpty)
+	}
+	all := s.Directory.Select(gateway.Filter{})
+	if len(all) == 0 {
+		return nil, fail(noGateway)
+	}
+	served := s.allowed(access.Identity{}, all)
+	if len(served) == 0 {
+		return nil, fail(noGatewayServed)
+	}
+	usable := s.allowed(who, served)
+	if len(usable) == 0 {
+		return nil, fail(claimWithoutMatch)
+	}
+	return usable, nil
 }
 
 // reaches reports whether a filter can match a gateway in the set of allowed gateways.

@@ -2,6 +2,7 @@ package rest_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"io"
@@ -39,6 +40,7 @@ type service struct {
 	http.Handler
 	directory *gateway.Directory
 	registry  *prometheus.Registry
+	metrics   *rest.Metrics
 	logs      *bytes.Buffer
 	contract  routers.Router
 }
@@ -115,7 +117,8 @@ func newServiceWith(t testing.TB, o rest.Options, configs ...config.Config) *ser
 	for _, c := range configs {
 		s.directory.Apply(discovery.Event{ID: c.Admin.Name, Config: c})
 	}
-	o.Directory, o.Metrics, o.Log = s.directory, rest.NewMetrics(s.registry, s.directory), telemetry.Scope(log, "rest")
+	s.metrics = rest.NewMetrics(s.registry, s.directory, cmp.Or(o.Policy, open()))
+	o.Directory, o.Metrics, o.Log = s.directory, s.metrics, telemetry.Scope(log, "rest")
 	o.Audit = telemetry.Scope(log, "audit")
 	o.DefaultTTL, o.MaxTTL = 24*time.Hour, 24*time.Hour
 	if o.Now == nil {
@@ -162,6 +165,7 @@ func (s *service) check(t testing.TB, r *http.Request, answer *http.Response, bo
 			t.Errorf("%s %s: header %s is %q, want %q", r.Method, r.URL.Path, name, got, want)
 		}
 	}
+	s.checkReason(t, r, answer, body)
 	route, params, err := s.contract.FindRoute(r)
 	if err != nil {
 		return // not a path of the contract: its tests look at the answer themselves
@@ -176,6 +180,24 @@ func (s *service) check(t testing.TB, r *http.Request, answer *http.Response, bo
 	if err != nil {
 		t.Errorf("J-18 %s %s: the answer is not in the contract: %v", r.Method, r.URL, err)
 	}
+}
+
+// checkReason fails the test if an answer is a problem whose reason is not in the table of refusals, with its status.
+func (s *service) checkReason(t testing.TB, r *http.Request, answer *http.Response, body []byte) {
+	t.Helper()
+	if answer.Header.Get("Content-Type") != "application/problem+json" {
+		return
+	}
+	var p rest.Problem
+	if err := json.Unmarshal(body, &p); err != nil {
+		t.Errorf("%s %s: %v: %s", r.Method, r.URL.Path, err, body)
+	}
+	for _, known := range rest.Refusals {
+		if string(known.Reason) == p.Reason && known.Status == answer.StatusCode && known.Text == p.Detail {
+			return
+		}
+	}
+	t.Errorf("%s %s: no refusal is %d %s %s", r.Method, r.URL.Path, answer.StatusCode, p.Reason, p.Detail)
 }
 
 func (s *service) get(t testing.TB, target string) *http.Response {
@@ -217,7 +239,7 @@ func wantProblem(t testing.TB, answer *http.Response, status int, parameter stri
 		t.Errorf("content type %q", got)
 	}
 	p := decode[rest.Problem](t, answer, status)
-	if p.Status != status || p.Title != http.StatusText(status) || p.Detail == "" {
+	if p.Status != status || p.Title != http.StatusText(status) || p.Detail == "" || p.Reason == "" {
 		t.Errorf("problem %+v does not fit status %d", p, status)
 	}
 	got := ""

@@ -6,10 +6,12 @@ import (
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/rsa"
+	"crypto/sha256"
 	"crypto/x509"
 	"encoding/base64"
 	"encoding/json"
 	"encoding/pem"
+	"fmt"
 	"log/slog"
 	"maps"
 	"net/http"
@@ -196,7 +198,8 @@ func TestTokensThatAreGood(t *testing.T) {
 	}
 }
 
-// J-01, J-02, J-04, J-05, J-06, J-07, K-04: invalid tokens get the same 401, cause no fetch, and are not logged.
+// J-01, J-02, J-04, J-05, J-06, J-07, K-04: invalid tokens get 401 with the check that they failed, cause no fetch, and
+// are not logged.
 func TestTokensThatAreNotGood(t *testing.T) {
 	k := newKeys(t)
 	s := newService(t, k.policy(t), gateways()...)
@@ -225,76 +228,72 @@ func TestTokensThatAreNotGood(t *testing.T) {
 	in := func(d time.Duration) int64 { return time.Now().Add(d).Unix() }
 	valid := es(nil, good())
 
-	tests := map[string]string{
-		"J-01 alg none":                       unsigned(t, `{"alg":"none","typ":"JWT","kid":"ec"}`),
-		"J-01 alg None":                       unsigned(t, `{"alg":"None","typ":"JWT","kid":"ec"}`),
-		"J-01 alg nOnE":                       unsigned(t, `{"alg":"nOnE","typ":"JWT","kid":"ec"}`),
-		"J-01 no alg":                         unsigned(t, `{"typ":"JWT","kid":"ec"}`),
-		"J-01 alg is a list":                  unsigned(t, `{"alg":["ES256"],"kid":"ec"}`),
-		"J-01 HMAC by the public key, PEM":    hs(asPEM("PUBLIC KEY", pkix)),
-		"J-01 HMAC by the public key, PKCS 1": hs(asPEM("RSA PUBLIC KEY", pkcs1)),
-		"J-01 HMAC by the public key, DER":    hs(pkix),
-		"J-01 HMAC by nothing":                hs([]byte{}),
-		"J-01 RS256 for an EC key":            sign(t, jwt.SigningMethodRS256, k.rsa, "ec", nil, good()),
-		"J-01 ES256 for an RSA key":           sign(t, jwt.SigningMethodES256, k.ec, "any-rsa", nil, good()),
-		"J-01 RS512 for a key of RS256":       sign(t, jwt.SigningMethodRS512, k.rsa, "rsa", nil, good()),
-		"J-01 a key for encryption":           sign(t, jwt.SigningMethodRS256, k.stranger, "enc", nil, good()),
-		"J-01 a stranger's key, known kid":    sign(t, jwt.SigningMethodRS256, k.stranger, "rsa", nil, good()),
-		"J-02 kid is a path":                  kid("../../etc/passwd"),
-		"J-02 kid is SQL":                     kid("' or 1=1"),
-		"J-02 kid is a URL":                   kid(attacker.URL),
-		"J-02 kid of 129 bytes":               kid(strings.Repeat("k", 129)),
-		"J-02 kid of 1 MB":                    kid(strings.Repeat("k", 1<<20)),
-		"J-02 kid is a number":                kid(1),
-		"J-02 kid is missing":                 kid(nil),
-		"J-02 brings its key as jwk":          strange(map[string]any{"jwk": own.Marshal()}),
-		"J-02 brings its key as jku":          strange(map[string]any{"jku": attacker.URL}),
-		"J-02 brings its key as x5u":          strange(map[string]any{"x5u": attacker.URL}),
-		"J-02 brings its key as x5c": strange(
-			map[string]any{"x5c": []string{base64.StdEncoding.EncodeToString(pkix)}},
-		),
-		"J-02 crit":                        es(map[string]any{"crit": []string{"exp"}}, good()),
-		"J-02 crit b64":                    es(map[string]any{"crit": []string{"b64"}, "b64": true}, good()),
-		"J-02 crit of nothing":             es(map[string]any{"crit": []string{}}, good()),
-		"J-04 expired 31 s":                claim("exp", in(-31*time.Second)),
-		"J-04 not before 35 s":             claim("nbf", in(35*time.Second)),
-		"J-04 issued in 35 s":              claim("iat", in(35*time.Second)),
-		"J-04 no exp":                      claim("exp", nil),
-		"J-04 exp is text":                 claim("exp", "2099-01-01"),
-		"J-04 exp is a number in quotes":   claim("exp", strconv.FormatInt(in(time.Minute), 10)),
-		"J-04 nbf is a number in quotes":   claim("nbf", "1"),
-		"J-04 exp is 1e400":                claim("exp", json.RawMessage("1e400")),
-		"J-04 exp is negative":             claim("exp", -1),
-		"J-05 other audience":              claim("aud", "other"),
-		"J-05 a prefix of the audience":    claim("aud", audience[:4]),
-		"J-05 the audience is a prefix":    claim("aud", audience+"-2"),
-		"J-05 audience in another case":    claim("aud", strings.ToUpper(audience)),
-		"J-05 no audience":                 claim("aud", nil),
-		"J-05 other issuer":                claim("iss", "https://login.example.net"),
-		"J-05 issuer with a slash":         claim("iss", issuer+"/"),
-		"J-05 no issuer":                   claim("iss", nil),
-		"J-05 gateways is no list":         claim("stunner", "media/oslo"),
-		"J-05 gateways is null":            claim("stunner", json.RawMessage("null")),
-		"J-05 gateways of another form":    claim("stunner", []string{"oslo"}),
-		"J-05 gateways beyond a namespace": claim("stunner", []string{"*/*", "media/a/b"}),
-		"J-07 no subject":                  claim("sub", nil),
-		"J-07 subject of 129 bytes":        claim("sub", strings.Repeat("s", 129)),
-		"J-07 subject with a NUL":          claim("sub", "a\x00b"),
-		"J-06 garbage":                     "garbage",
-		"J-06 two parts":                   valid[:strings.LastIndexByte(valid, '.')],
-		"J-06 cut signature":               valid[:len(valid)-2],
-		"J-06 a token and more":            valid + " " + valid,
-		"J-06 padding":                     valid + "=",
+	tests := map[string]struct {
+		token  string
+		reason access.Reason
+	}{
+		"J-01 alg none":                       {unsigned(t, `{"alg":"none","typ":"JWT","kid":"ec"}`), access.TokenAlgorithm},
+		"J-01 alg None":                       {unsigned(t, `{"alg":"None","typ":"JWT","kid":"ec"}`), access.TokenAlgorithm},
+		"J-01 alg nOnE":                       {unsigned(t, `{"alg":"nOnE","typ":"JWT","kid":"ec"}`), access.TokenAlgorithm},
+		"J-01 no alg":                         {unsigned(t, `{"typ":"JWT","kid":"ec"}`), access.TokenAlgorithm},
+		"J-01 alg is a list":                  {unsigned(t, `{"alg":["ES256"],"kid":"ec"}`), access.TokenAlgorithm},
+		"J-01 HMAC by the public key, PEM":    {hs(asPEM("PUBLIC KEY", pkix)), access.TokenAlgorithm},
+		"J-01 HMAC by the public key, PKCS 1": {hs(asPEM("RSA PUBLIC KEY", pkcs1)), access.TokenAlgorithm},
+		"J-01 HMAC by the public key, DER":    {hs(pkix), access.TokenAlgorithm},
+		"J-01 HMAC by nothing":                {hs([]byte{}), access.TokenAlgorithm},
+		"J-01 RS256 for an EC key":            {sign(t, jwt.SigningMethodRS256, k.rsa, "ec", nil, good()), access.TokenAlgorithm},
+		"J-01 ES256 for an RSA key":           {sign(t, jwt.SigningMethodES256, k.ec, "any-rsa", nil, good()), access.TokenAlgorithm},
+		"J-01 RS512 for a key of RS256":       {sign(t, jwt.SigningMethodRS512, k.rsa, "rsa", nil, good()), access.TokenAlgorithm},
+		"J-01 a key for encryption":           {sign(t, jwt.SigningMethodRS256, k.stranger, "enc", nil, good()), access.KeyUnknown},
+		"J-01 a stranger's key, known kid":    {sign(t, jwt.SigningMethodRS256, k.stranger, "rsa", nil, good()), access.TokenSignature},
+		"J-02 kid is a path":                  {kid("../../etc/passwd"), access.KeyUnknown},
+		"J-02 kid is SQL":                     {kid("' or 1=1"), access.KeyUnknown},
+		"J-02 kid is a URL":                   {kid(attacker.URL), access.KeyUnknown},
+		"J-02 kid of 129 bytes":               {kid(strings.Repeat("k", 129)), access.TokenHeader},
+		"J-02 kid of 1 MB":                    {kid(strings.Repeat("k", 1<<20)), access.TokenHeader},
+		"J-02 kid is a number":                {kid(1), access.TokenHeader},
+		"J-02 kid is missing":                 {kid(nil), access.KeyIDMissing},
+		"J-02 brings its key as jwk":          {strange(map[string]any{"jwk": own.Marshal()}), access.TokenHeader},
+		"J-02 brings its key as jku":          {strange(map[string]any{"jku": attacker.URL}), access.KeyUnknown},
+		"J-02 brings its key as x5u":          {strange(map[string]any{"x5u": attacker.URL}), access.KeyUnknown},
+		"J-02 brings its key as x5c":          {strange(map[string]any{"x5c": []string{base64.StdEncoding.EncodeToString(pkix)}}), access.TokenHeader},
+		"J-02 crit":                           {es(map[string]any{"crit": []string{"exp"}}, good()), access.TokenHeader},
+		"J-02 crit b64":                       {es(map[string]any{"crit": []string{"b64"}, "b64": true}, good()), access.TokenHeader},
+		"J-02 crit of nothing":                {es(map[string]any{"crit": []string{}}, good()), access.TokenHeader},
+		"J-04 expired 31 s":                   {claim("exp", in(-31*time.Second)), access.TokenExpired},
+		"J-04 not before 35 s":                {claim("nbf", in(35*time.Second)), access.TokenNotYetValid},
+		"J-04 issued in 35 s":                 {claim("iat", in(35*time.Second)), access.TokenNotYetValid},
+		"J-04 no exp":                         {claim("exp", nil), access.TokenExpiryMissing},
+		"J-04 exp is text":                    {claim("exp", "2099-01-01"), access.TokenClaims},
+		"J-04 exp is a number in quotes":      {claim("exp", strconv.FormatInt(in(time.Minute), 10)), access.TokenClaims},
+		"J-04 nbf is a number in quotes":      {claim("nbf", "1"), access.TokenClaims},
+		"J-04 exp is 1e400":                   {claim("exp", json.RawMessage("1e400")), access.TokenClaims},
+		"J-04 exp is negative":                {claim("exp", -1), access.TokenExpired},
+		"J-05 other audience":                 {claim("aud", "other"), access.TokenAudience},
+		"J-05 a prefix of the audience":       {claim("aud", audience[:4]), access.TokenAudience},
+		"J-05 the audience is a prefix":       {claim("aud", audience+"-2"), access.TokenAudience},
+		"J-05 audience in another case":       {claim("aud", strings.ToUpper(audience)), access.TokenAudience},
+		"J-05 no audience":                    {claim("aud", nil), access.TokenAudience},
+		"J-05 other issuer":                   {claim("iss", "https://login.example.net"), access.TokenIssuer},
+		"J-05 issuer with a slash":            {claim("iss", issuer+"/"), access.TokenIssuer},
+		"J-05 no issuer":                      {claim("iss", nil), access.TokenIssuer},
+		"J-05 gateways is no list":            {claim("stunner", "media/oslo"), access.TokenGateways},
+		"J-05 gateways is null":               {claim("stunner", json.RawMessage("null")), access.TokenGateways},
+		"J-05 gateways of another form":       {claim("stunner", []string{"oslo"}), access.TokenGateways},
+		"J-05 gateways beyond a namespace":    {claim("stunner", []string{"*/*", "media/a/b"}), access.TokenGateways},
+		"J-07 no subject":                     {claim("sub", nil), access.TokenSubject},
+		"J-07 subject of 1025 bytes":          {claim("sub", strings.Repeat("s", 1025)), access.TokenSubject},
+		"J-07 subject with a NUL":             {claim("sub", "a\x00b"), access.TokenSubject},
+		"J-06 garbage":                        {"garbage", access.TokenMalformed},
+		"J-05 aud is empty":                   {claim("aud", ""), access.TokenAudience},
+		"J-05 aud is a number":                {claim("aud", 7), access.TokenClaims},
+		"J-06 two parts":                      {valid[:strings.LastIndexByte(valid, '.')], access.TokenMalformed},
+		"J-06 cut signature":                  {valid[:len(valid)-2], access.TokenSignature},
+		"J-06 a token and more":               {valid + " " + valid, access.TokenMalformed},
+		"J-06 padding":                        {valid + "=", access.TokenMalformed},
 	}
-	var body string
-	for name, token := range tests {
-		t.Run(name, func(t *testing.T) {
-			answer := s.ask(t, token, `{}`)
-			if got := answer.Header.Get("WWW-Authenticate"); got != `Bearer error="invalid_token"` {
-				t.Errorf("WWW-Authenticate %q", got)
-			}
-			sameRefusal(t, answer, &body)
-		})
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) { wantRefusal(t, s.ask(t, tt.token, `{}`), tt.reason) })
 	}
 	if fetched.Load() != 0 {
 		t.Errorf("tokens made the service fetch %d times", fetched.Load())
@@ -304,15 +303,16 @@ func TestTokensThatAreNotGood(t *testing.T) {
 	}
 }
 
-// sameRefusal checks that refusals cannot be distinguished.
-func sameRefusal(t *testing.T, answer *http.Response, first *string) {
+// wantRefusal checks the reason of a refused token, in the body and in the header WWW-Authenticate.
+func wantRefusal(t *testing.T, answer *http.Response, reason access.Reason) {
 	t.Helper()
-	got := decodeText(t, answer)
-	if *first == "" {
-		*first = got
+	challenge := answer.Header.Get("WWW-Authenticate")
+	p := wantProblem(t, answer, http.StatusUnauthorized, "")
+	if p.Reason != string(reason) {
+		t.Errorf("reason %s, want %s", p.Reason, reason)
 	}
-	if answer.StatusCode != http.StatusUnauthorized || got != *first {
-		t.Errorf("status %d, body %s, others got %s", answer.StatusCode, got, *first)
+	if want := `Bearer realm="stunner", error="invalid_token", error_description="` + p.Detail + `"`; challenge != want {
+		t.Errorf("WWW-Authenticate %s, want %s", challenge, want)
 	}
 }
 
@@ -331,7 +331,7 @@ func TestJ06NoToken(t *testing.T) {
 	for name, r := range requests {
 		t.Run(name, func(t *testing.T) {
 			answer := s.do(t, r)
-			if got := answer.Header.Get("WWW-Authenticate"); got != "Bearer" {
+			if got := answer.Header.Get("WWW-Authenticate"); got != `Bearer realm="stunner"` {
 				t.Errorf("WWW-Authenticate %q", got)
 			}
 			wantProblem(t, answer, http.StatusUnauthorized, "")
@@ -347,7 +347,7 @@ func TestJ06TwoTokens(t *testing.T) {
 	for range 2 {
 		r.Header.Add("Authorization", "Bearer "+sign(t, jwt.SigningMethodES256, k.ec, "ec", nil, good()))
 	}
-	wantProblem(t, s.do(t, r), http.StatusUnauthorized, "")
+	wantRefusal(t, s.do(t, r), access.TokenRepeated)
 }
 
 // J-01: with a shared secret only HS256 is accepted.
@@ -360,16 +360,19 @@ func TestJ01SharedSecret(t *testing.T) {
 	decode[rest.IceServers](
 		t, s.ask(t, sign(t, jwt.SigningMethodHS256, secret, nil, nil, good()), `{}`), http.StatusCreated,
 	)
-	var body string
-	for name, token := range map[string]string{
-		"another secret": sign(
-			t, jwt.SigningMethodHS256, []byte("0123456789abcdef0123456789abcdeF"), nil, nil, good(),
-		),
-		"another algorithm": sign(t, jwt.SigningMethodHS512, secret, nil, nil, good()),
-		"RS256":             sign(t, jwt.SigningMethodRS256, k.rsa, nil, nil, good()),
-		"none":              unsigned(t, `{"alg":"none"}`),
+	for name, tt := range map[string]struct {
+		token  string
+		reason access.Reason
+	}{
+		"another secret": {
+			sign(t, jwt.SigningMethodHS256, []byte("0123456789abcdef0123456789abcdeF"), nil, nil, good()),
+			access.TokenSignature,
+		},
+		"another algorithm": {sign(t, jwt.SigningMethodHS512, secret, nil, nil, good()), access.TokenAlgorithm},
+		"RS256":             {sign(t, jwt.SigningMethodRS256, k.rsa, nil, nil, good()), access.TokenAlgorithm},
+		"none":              {unsigned(t, `{"alg":"none"}`), access.TokenAlgorithm},
 	} {
-		t.Run(name, func(t *testing.T) { sameRefusal(t, s.ask(t, token, `{}`), &body) })
+		t.Run(name, func(t *testing.T) { wantRefusal(t, s.ask(t, tt.token, `{}`), tt.reason) })
 	}
 }
 
@@ -429,13 +432,23 @@ func TestJ07UserOfAToken(t *testing.T) {
 		status            int
 		user              string
 	}{
-		"no user name":              {"ada", "", 200, "ada"},
-		"its own":                   {"ada", "ada", 200, "ada"},
-		"somebody else's":           {"ada", "bob", 403, ""},
-		"another case":              {"ada", "Ada", 403, ""},
-		"colons are written out":    {"system:serviceaccount:web:app", "", 200, "system%3Aserviceaccount%3Aweb%3Aapp"},
-		"and may be asked for":      {"system:app", "system:app", 200, "system%3Aapp"},
-		"and collide with nothing":  {"system%3Aapp", "", 200, "system%253Aapp"},
+		"no user name":             {"ada", "", 200, "ada"},
+		"its own":                  {"ada", "ada", 200, "ada"},
+		"somebody else's":          {"ada", "bob", 403, ""},
+		"another case":             {"ada", "Ada", 403, ""},
+		"colons are written out":   {"system:serviceaccount:web:app", "", 200, "system%3Aserviceaccount%3Aweb%3Aapp"},
+		"and may be asked for":     {"system:app", "system:app", 200, "system%3Aapp"},
+		"and collide with nothing": {"system%3Aapp", "", 200, "system%253Aapp"},
+		"128 bytes stay":           {strings.Repeat("s", 128), "", 200, strings.Repeat("s", 128)},
+		"129 bytes are hashed":     {strings.Repeat("s", 129), "", 200, hashOf(strings.Repeat("s", 129))},
+		"43 colons are hashed":     {strings.Repeat(":", 43), "", 200, hashOf(strings.Repeat(":", 43))},
+		"and may be asked for too": {strings.Repeat("s", 129), strings.Repeat("s", 129), 200, hashOf(strings.Repeat("s", 129))},
+		"the longest workload": {
+			longestAccount, "", 200, "sha256-2b4bd4e7c4f783dce20d2df85afa22cab845bbf26c6732b7709e0de6e8ae7961",
+		},
+		"a subject that looks like a hash": {
+			hashOf(strings.Repeat("s", 129)), "", 200, hashOf(hashOf(strings.Repeat("s", 129))),
+		},
 		"an expiry is no user name": {"ada", "1999999999:ada", 403, ""},
 	}
 	for name, tt := range tests {
@@ -461,3 +474,8 @@ func TestJ07UserOfAToken(t *testing.T) {
 		})
 	}
 }
+
+// longestAccount is the longest subject of a Kubernetes service account.
+var longestAccount = "system:serviceaccount:" + strings.Repeat("n", 63) + ":" + strings.Repeat("a", 253)
+
+func hashOf(subject string) string { return fmt.Sprintf("sha256-%x", sha256.Sum256([]byte(subject))) }

@@ -1,0 +1,156 @@
+package rest
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/url"
+	"reflect"
+	"slices"
+	"strings"
+
+	strict "sigs.k8s.io/json"
+)
+
+// createFields are the fields of an IceServersRequest, and gatewayFields those of its gateways.
+var (
+	createFields  = fieldsOf(reflect.TypeFor[IceServersRequest]())
+	gatewayFields = fieldsOf(reflect.TypeFor[GatewayRef]())
+)
+
+func fieldsOf(t reflect.Type) (names []string) {
+	for i := range t.NumField() {
+		name, _, _ := strings.Cut(t.Field(i).Tag.Get("json"), ",")
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// checkFields refuses a body of createPath with a field that is repeated, that openapi/auth.yaml does not define, or
+// that is null. The generated binding would ignore the case of names, unknown fields and null, so that a request with a
+// mistyped name would get the credentials of all gateways. A body that cannot be parsed is not refused here: the
+// binding reports the error.
+func checkFields(body []byte) *failure {
+	if len(body) == 0 {
+		return nil
+	}
+	if f := checkNull(body); f != nil {
+		return f
+	}
+	var request IceServersRequest
+	found, err := strict.UnmarshalStrict(body, &request, strict.DisallowDuplicateFields, strict.DisallowUnknownFields)
+	if err != nil {
+		return nil
+	}
+	for _, each := range found {
+		var field strict.FieldError
+		if !errors.As(each, &field) {
+			continue
+		}
+		if strings.HasPrefix(field.Error(), "duplicate field") {
+			return refuse(parameterRepeated, field.FieldPath(), doubled)
+		}
+		return unknownField(field.FieldPath())
+	}
+	return nil
+}
+
+// null is the value null of JSON.
+var null = []byte("null")
+
+// checkNull refuses a field that is null. A client that has computed no value must leave the field out, because null
+// could mean that it has failed to compute one.
+func checkNull(body []byte) *failure {
+	const message = "is null: leave it out"
+	var all map[string]json.RawMessage
+	if json.Unmarshal(body, &all) != nil {
+		return nil
+	}
+	if all == nil {
+		return bad("body", "is null: leave it out, or send an object")
+	}
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		if bytes.Equal(all[name], null) {
+			if !slices.Contains(createFields, name) {
+				return unknownField(name)
+			}
+			return bad(name, message)
+		}
+	}
+	var gateways []map[string]json.RawMessage
+	if json.Unmarshal(all["gateways"], &gateways) != nil {
+		return nil
+	}
+	for i, one := range gateways {
+		at := fmt.Sprintf("gateways[%d]", i)
+		if one == nil {
+			return bad(at, "must be an object")
+		}
+		for _, name := range slices.Sorted(maps.Keys(one)) {
+			if bytes.Equal(one[name], null) && slices.Contains(gatewayFields, name) {
+				return bad(at+"."+name, message)
+			}
+		}
+	}
+	return nil
+}
+
+func unknownField(path string) *failure {
+	known, name := createFields, path
+	if at, inner, ok := strings.Cut(path, "."); ok && strings.HasPrefix(at, "gateways[") {
+		known, name = gatewayFields, inner
+	}
+	return refuse(parameterUnknown, path, unknown(name, known))
+}
+
+// unknownParameter refuses a query with parameters, for a path that has none.
+func unknownParameter(query url.Values) *failure {
+	for _, name := range slices.Sorted(maps.Keys(query)) {
+		return refuse(parameterUnknown, name,
+			"is unknown: the path has no query parameters. The body has the fields "+strings.Join(createFields, ", "))
+	}
+	return nil
+}
+
+// unknown returns the message about an unknown name: a similar known one, and all of them.
+func unknown(name string, known []string) string {
+	all := strings.Join(known, ", ")
+	known = slices.SortedStableFunc(slices.Values(known), func(a, b string) int {
+		return distance(name, a) - distance(name, b)
+	})
+	for _, field := range known {
+		if len(name) > 2 && strings.HasPrefix(field, strings.ToLower(name)) || distance(name, field) <= 1+len(field)/4 {
+			return fmt.Sprintf("is unknown: did you mean %s? The fields are %s", field, all)
+		}
+	}
+	return "is unknown: the fields are " + all
+}
+
+// distance is the number of characters to insert, delete or replace to make b from a, regardless of case (Levenshtein).
+// It is an upper bound for a longer than maxShown bytes.
+func distance(a, b string) int {
+	if len(a) > maxShown {
+		return len(a)
+	}
+	a, b = strings.ToLower(a), strings.ToLower(b)
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			replaced := diagonal
+			if a[i] != b[j] {
+				replaced++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(replaced, diagonal+1, row[j]+1)
+		}
+	}
+	return row[len(b)]
+}

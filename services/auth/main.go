@@ -86,12 +86,13 @@ func run(terminated context.Context, o options, log *slog.Logger) error {
 	if err != nil {
 		return fmt.Errorf("name this pod to the operator: %w", err)
 	}
-	grants := trail.New(o.showUsers, time.Now)
+	grants, asked := trail.New(o.showUsers, time.Now), http.NewServeMux()
+	asked.Handle("GET /grants", grants.Requests())
 	source, err := discovery.Open(o.config, discovery.Options{
 		TokenFile: o.discoveryTokenFile,
 		CAFile:    o.discoveryCAFile,
 		Log:       telemetry.Scope(log, "discovery"),
-		Handler:   grants.Requests(),
+		Handler:   asked,
 		Pod:       pod,
 		Kind:      inspection.Auth,
 		Lists:     true,
@@ -114,7 +115,9 @@ func run(terminated context.Context, o options, log *slog.Logger) error {
 	registry := telemetry.NewRegistry()
 	directory := gateway.NewDirectory(time.Now, telemetry.Scope(log, "gateway"))
 	metrics := rest.NewMetrics(registry, directory, policy)
-	handler := rest.New(o.rest(directory, policy, metrics, grants, log))
+	settings := o.rest(directory, policy, metrics, grants, log)
+	handler := rest.New(settings)
+	asked.HandleFunc("GET /status", rest.Status(settings, telemetry.Version("auth")))
 	if policy.Open() {
 		log.Warn(
 			"the service gives credentials to every caller: set --jwt-issuer, --jwt-audience and a key, or keep it inside the cluster")

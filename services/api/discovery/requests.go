@@ -50,7 +50,7 @@ const (
 
 // Query is a request to the pods of one Gateway.
 type Query struct {
-	// ID is the Gateway, NAMESPACE/NAME.
+	// ID is the Gateway, NAMESPACE/NAME. If it is empty, the request is for all pods of the kind.
 	ID string
 	// Kind is the kind of the pods.
 	Kind inspection.Kind
@@ -152,7 +152,7 @@ func (s *servedStreams) matching(q Query) (all []*served) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for key, one := range s.streams {
-		if key.Kind == q.Kind && key.want.matches(q.ID) {
+		if key.Kind == q.Kind && (q.ID == "" || key.want.matches(q.ID)) {
 			all = append(all, one)
 		}
 	}
@@ -163,7 +163,7 @@ func (s *servedStreams) matching(q Query) (all []*served) {
 // pod. It waits at most five seconds. A dataplane that is connected and answers no requests has the error
 // AnswersNoRequests: it has reported, or its stream is authenticated as that of a pod.
 func (s *Server) Ask(ctx context.Context, q Query) []Answer {
-	if q.Kind == inspection.Auth {
+	if q.Kind == inspection.Auth && q.ID != "" {
 		q.Target = withGateway(q.Target, q.ID)
 	}
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)

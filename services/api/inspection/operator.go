@@ -11,6 +11,8 @@ import (
 type Config struct {
 	// Revision is the revision of the published config, with its secrets.
 	Revision string `json:"revision"`
+	// AuthRevision is the revision of the part that auth services receive; see AuthStatus.Configs.
+	AuthRevision string `json:"authRevision,omitempty"`
 	// Config is the config with "<redacted>" in the place of each secret.
 	Config json.RawMessage `json:"config"`
 }

@@ -27,6 +27,7 @@ type snapshot struct {
 	gateways  []Gateway     // sorted by namespace and name
 	contacted time.Time     // time of the first contact with the source
 	ready     bool          // a config has been received
+	changed   time.Time     // time of the last received config
 	lost      time.Time     // time of the disconnect from the source; zero while connected
 	logged    bool          // the disconnect has been logged
 	ahead     time.Duration // this clock minus the source's clock, at the last connection
@@ -138,6 +139,16 @@ func (d *Directory) Age() time.Duration {
 // connection; 0 if unknown.
 func (d *Directory) Ahead() time.Duration { return d.last.Load().ahead }
 
+// Revisions returns the revisions of the configs by gateway, and when the last one was received.
+func (d *Directory) Revisions() (revisions map[string]string, changed time.Time) {
+	s := d.last.Load()
+	revisions = make(map[string]string, len(s.gateways))
+	for _, g := range s.gateways {
+		revisions[g.ID()] = g.Revision
+	}
+	return revisions, s.changed
+}
+
 // Select returns the gateways that match a filter, sorted by namespace and name.
 func (d *Directory) Select(f Filter) []Gateway {
 	var out []Gateway
@@ -221,6 +232,7 @@ func (d *Directory) disconnect(next *snapshot, err error) {
 func (d *Directory) update(next *snapshot, e discovery.Event) {
 	next.connect(d.now())
 	g := newGateway(e.Config)
+	g.Revision = e.Revision
 	if !g.STUNOnly && g.Authority.SharedSecret == "" && g.Authority.Username == "" {
 		next.problem = "config discovery hides the secrets of gateways: give the service a token with --discovery-token-file"
 		next.unusable = next.problem
@@ -229,7 +241,7 @@ func (d *Directory) update(next *snapshot, e discovery.Event) {
 	}
 	d.log.Info("gateway config received", "gateway", e.ID, "config", e.Config)
 	next.put(g)
-	next.ready = true
+	next.ready, next.changed = true, d.now()
 }
 
 // connect records a contact with the source.

@@ -28,6 +28,8 @@ type Gateway struct {
 	// Lifetime is the default and maximum time to live of a credential of the gateway; 0 means that the flags
 	// --default-ttl and --max-ttl of the service apply.
 	Lifetime time.Duration
+	// Revision is the revision of the config.
+	Revision string
 
 	listeners []listener
 }

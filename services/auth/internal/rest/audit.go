@@ -40,6 +40,7 @@ func (s server) audit(ctx context.Context, o *outcome, now time.Time) {
 	case len(o.grants) == 0:
 		s.Audit.LogAttrs(ctx, slog.LevelInfo, "gave no credential", o.line(ctx, 0)...) // the gateways serve STUN only
 	default:
+		s.Metrics.grants.add("", now)
 		s.Audit.LogAttrs(ctx, slog.LevelInfo, "gave credential", o.line(ctx, 0)...)
 	}
 }

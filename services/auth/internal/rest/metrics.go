@@ -20,6 +20,7 @@ type Metrics struct {
 	refusals    *prometheus.CounterVec
 	credentials prometheus.Counter
 	recent      recent
+	grants      recent // with the empty reason
 }
 
 // NewMetrics registers the metrics of the service.
@@ -30,6 +31,7 @@ func NewMetrics(registry *prometheus.Registry, directory *gateway.Directory, pol
 		refusals:    telemetry.NewCounterVec(telemetry.AuthRefused),
 		credentials: telemetry.NewCounter(telemetry.AuthCredentials),
 		recent:      recent{counts: map[access.Reason]*minutes{}},
+		grants:      recent{counts: map[access.Reason]*minutes{}},
 	}
 	for _, r := range Refusals { // so that the increase of the first refusal is visible
 		m.refusals.WithLabelValues(string(r.Reason))
@@ -59,6 +61,9 @@ func (m *Metrics) refused(reason access.Reason, now time.Time) (suppressed uint6
 	m.refusals.WithLabelValues(string(reason)).Inc()
 	return m.recent.add(reason, now)
 }
+
+// granted returns the number of requests that got credentials in the last RecentMinutes.
+func (m *Metrics) granted(now time.Time) uint64 { return m.grants.total(now)[""] }
 
 // Refused returns the number of requests that were refused in the last RecentMinutes, by reason.
 func (m *Metrics) Refused(now time.Time) map[access.Reason]uint64 { return m.recent.total(now) }

@@ -14,7 +14,7 @@ const RecentMinutes = 10
 // are refused. Further lines have level DEBUG.
 const maxLines = 20
 
-// recent counts the refusals of the last minutes by reason.
+// recent counts the requests of the last minutes by the reason of their refusal.
 type recent struct {
 	mu     sync.Mutex
 	counts map[access.Reason]*minutes

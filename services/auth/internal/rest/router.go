@@ -19,6 +19,7 @@
 //	rate.go limit.go  rate limits, and their middleware
 //	audit.go          the audit log
 //	metrics.go        the metrics of the service
+//	status.go         the state of the service, for the operator
 package rest
 
 import (

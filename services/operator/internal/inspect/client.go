@@ -45,7 +45,11 @@ func (c Client) ask(ctx context.Context, replica string, q discovery.Query) (lis
 	if query != "" {
 		query += "&"
 	}
-	url := replica + gatewaysPath + q.ID + path + "?" + query + localParameter + "=true"
+	at := gatewaysPath + q.ID + path
+	if q.ID == "" {
+		at = authPath
+	}
+	url := replica + at + "?" + query + localParameter + "=true"
 	r, err := http.NewRequestWithContext(ctx, q.Method, url, nil)
 	if err != nil {
 		return list, err

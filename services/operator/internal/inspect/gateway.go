@@ -57,21 +57,35 @@ func (a *API) serve(e endpoint) func(http.ResponseWriter, *http.Request, call) e
 		if e.method == http.MethodDelete && !c.local {
 			a.Log.Info("sessions are ended by request", "gateway", c.id(), "caller", c.caller, "target", a.masked(target))
 		}
-		if c.local { // the other replica waits for the header for replicaTimeout only
-			writeHeader(w, http.StatusOK)
-			_ = http.NewResponseController(w).Flush()
-		}
-		ctx, cancel := context.WithTimeout(r.Context(), podTimeout)
-		defer cancel()
-		list := a.collect(ctx, discovery.Query{ID: c.id(), Kind: e.kind, Method: e.method, Target: target}, c)
-		if c.local {
-			return encode(w, list)
-		}
-		if err := a.commonError(list); err != nil {
-			return err
-		}
-		return writeJSON(w, list)
+		q := discovery.Query{ID: c.id(), Kind: e.kind, Method: e.method, Target: target}
+		return a.answer(w, r, c, q, a.commonError)
 	}
+}
+
+// serveAuth asks all auth services for their state. None of them is no error.
+func (a *API) serveAuth(w http.ResponseWriter, r *http.Request, c call) error {
+	q := discovery.Query{Kind: inspection.Auth, Method: http.MethodGet, Target: "/status"}
+	return a.answer(w, r, c, q, func(inspection.List) error { return nil })
+}
+
+// answer asks pods and writes their answers, or the error that refused returns for them.
+func (a *API) answer(
+	w http.ResponseWriter, r *http.Request, c call, q discovery.Query, refused func(inspection.List) error,
+) error {
+	if c.local { // the other replica waits for the header for replicaTimeout only
+		writeHeader(w, http.StatusOK)
+		_ = http.NewResponseController(w).Flush()
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), podTimeout)
+	defer cancel()
+	list := a.collect(ctx, q, c)
+	if c.local {
+		return encode(w, list)
+	}
+	if err := refused(list); err != nil {
+		return err
+	}
+	return writeJSON(w, list)
 }
 
 // masked returns a target for logs, with hashes of the user and the client. Equal values have equal hashes in the log of

@@ -41,6 +41,7 @@ import (
 const (
 	gatewaysPath = "/api/v1/gateways/"
 	operatorPath = "/api/v1/operator"
+	authPath     = "/api/v1/auth"
 )
 
 // Bounds of the load that callers can put on a replica.
@@ -173,6 +174,7 @@ func New(o Options) *API {
 	}
 	a.mux.HandleFunc("GET "+gatewaysPath+"{namespace}/{name}/config",
 		a.guarded(rights{"get", "gateways"}, a.serveConfig))
+	a.mux.HandleFunc("GET "+authPath, a.guarded(rights{"list", "gateways"}, a.serveAuth))
 	a.mux.HandleFunc("GET "+operatorPath, a.guarded(rights{"list", "gateways"}, a.serveOperator))
 	return a
 }
@@ -180,7 +182,7 @@ func New(o Options) *API {
 // Or returns a handler that serves the paths of the API, and passes all other requests to next.
 func (a *API) Or(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == operatorPath || strings.HasPrefix(r.URL.Path, gatewaysPath) {
+		if r.URL.Path == operatorPath || r.URL.Path == authPath || strings.HasPrefix(r.URL.Path, gatewaysPath) {
 			a.ServeHTTP(w, r)
 			return
 		}
@@ -295,7 +297,9 @@ func (a *API) serveConfig(w http.ResponseWriter, _ *http.Request, c call) error 
 	if !ok {
 		return errorf(http.StatusNotFound, "no config of Gateway %s is published", c.id())
 	}
-	return writeJSON(w, inspection.Config{Revision: revision, Config: published.Redacted().Canonical()})
+	return writeJSON(w, inspection.Config{
+		Revision: revision, AuthRevision: published.ForAuth().Revision(), Config: published.Redacted().Canonical(),
+	})
 }
 
 // maxProblems is the maximum number of problems in an answer.

@@ -5,6 +5,7 @@ package collect
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
@@ -240,8 +241,8 @@ func (r *reader) in(k diagnose.Kind, namespace string) dynamic.ResourceInterface
 	return r.cluster.Dynamic.Resource(k.GroupVersionResource).Namespace(namespace)
 }
 
-// ownPods selects the pods of Gateways and of the operator.
-const ownPods = "app in (stunner, stunner-operator)"
+// ownPods selects the pods of Gateways, of the operator and of the auth service.
+const ownPods = "app in (stunner, stunner-operator, stunner-auth)"
 
 func (r *reader) list(
 	ctx context.Context,
@@ -408,6 +409,39 @@ func (r *reader) ask(ctx context.Context) {
 		all.Go(func() error { r.askGateway(ctx, gateway, live); return nil })
 	}
 	_ = all.Wait()
+	if r.Installation {
+		r.askAuth(ctx)
+	}
+}
+
+// askAuth asks the auth services for their state, after the configs of the Gateways, which are compared with it.
+func (r *reader) askAuth(ctx context.Context) {
+	sent := r.Now()
+	var list inspection.List
+	err := r.Answers.Get(ctx, "/api/v1/auth", &list)
+	switch connect.StatusOf(err) {
+	case 0:
+		if err != nil {
+			r.s.AuthError = err.Error()
+			return
+		}
+	case http.StatusForbidden: // a user of one namespace may not see it
+		r.s.AuthError = "needs list on gateways in all namespaces"
+		return
+	case http.StatusNotFound:
+		r.s.AuthError = "the operator is of an older release"
+		return
+	default:
+		r.s.AuthError = err.Error()
+		return
+	}
+	r.s.Auth = &list
+	for _, item := range list.Items {
+		var status inspection.AuthStatus
+		if json.Unmarshal(item.Body, &status) == nil && !status.Now.IsZero() {
+			r.clock("auth service "+item.Pod, status.Now, sent)
+		}
+	}
 }
 
 // askGateway asks about one Gateway.

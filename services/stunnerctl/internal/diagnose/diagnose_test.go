@@ -240,7 +240,7 @@ spec: {podSelector: {}, policyTypes: [Ingress], ingress: [{from: [{ipBlock: `+bl
 
 // A stage that could read nothing and ask nobody is not reported as checked.
 func TestNotChecked(t *testing.T) {
-	s := load(t, nil, []byte(`{"unreached":{"problem":"refused"},"operator":null,"clocks":null,"served":null,"live":null}`), nil)
+	s := load(t, nil, []byte(`{"unreached":{"problem":"refused"},"operator":null,"clocks":null,"served":null,"live":null,"auth":null}`), nil)
 	s.Asked = Asked{Peer: "10.0.0.9:12000", User: "ada"}
 	s.Objects = slices.DeleteFunc(s.Objects, func(o unstructured.Unstructured) bool { return o.GetKind() != "Gateway" })
 	for _, k := range slices.Concat(ClusterKinds, InstallationKinds, RoutingKinds[1:], GatewayKinds, BackendKinds, SystemKinds) {
@@ -285,6 +285,64 @@ func TestRolesContainTheRights(t *testing.T) {
 				slices.Contains(rule.Verbs, verb)
 		}) {
 			t.Errorf("%s does not contain %s %s", viewerRole, verb, k.GroupResource())
+		}
+	}
+}
+
+// Each reason for which the auth service refuses tokens has a remedy.
+func TestReasonsOfTokensHaveARemedy(t *testing.T) {
+	text, err := os.ReadFile("../../../../docs/auth.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, _ := strings.Cut(string(text), "\n### Refused tokens\n")
+	section, _, _ = strings.Cut(section, "\n### ")
+	n := 0
+	for line := range strings.Lines(section) {
+		reason, _, _ := strings.Cut(strings.TrimPrefix(line, "| `"), "`")
+		if !strings.HasPrefix(line, "| `") {
+			continue
+		}
+		n++
+		if c := refusalCauses[reason]; c.field == "" || c.remedy == "" {
+			t.Errorf("reason %s has no remedy", reason)
+		}
+	}
+	if n < 15 {
+		t.Errorf("%d reasons in docs/auth.md", n)
+	}
+}
+
+// Refused tokens are a finding if more requests are refused than accepted, and a reason that the installation causes is
+// always one. A config that has just changed is not compared.
+func TestAuthFindings(t *testing.T) {
+	for name, tt := range map[string]struct{ status, want string }{
+		"few of many tokens":      {`"granted":40,"refused":{"token_audience":31}`, ""},
+		"most tokens":             {`"granted":30,"refused":{"token_audience":31}`, "token_audience"},
+		"a scan of a quiet place": {`"granted":0,"refused":{"token_missing":3}`, ""},
+		"requests of a client":    {`"granted":0,"refused":{"parameter_unknown":99}`, ""},
+		"no gateway is served":    {`"granted":40,"refused":{"no_gateway_served":1}`, "no_gateway_served"},
+		"an old config":           {`"configs":{"meet/front-door":"b"}`, "has revision b"},
+		"a config that changes":   {`"configs":{"meet/front-door":"b"},"changed":"2026-11-23T11:59:45Z"`, ""},
+		"the whole config":        {`"configs":{"meet/front-door":"3f2a9c01d4e5"}`, ""},
+		"too many configs":        {`"configs":{"other/one":"b","meet/front-door":null},"omitted":1`, ""},
+		"keys of an open service": {`"open":true,"keysRead":null`, ""},
+		"keys of an hour ago":     {`"keysRead":"2026-11-23T11:00:00Z"`, ""},
+		"older keys":              {`"keysRead":"2026-11-23T10:59:59Z"`, "has last read the keys of tokens 60 minutes ago"},
+	} {
+		s := load(t, nil, nil)
+		base, status := any(nil), any(nil)
+		if err := errors.Join(json.Unmarshal(s.Auth.Items[0].Body, &base), json.Unmarshal([]byte("{"+tt.status+"}"), &status)); err != nil {
+			t.Fatal(err)
+		}
+		body, err := json.Marshal(merge(base, status))
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.Auth.Items[0].Body = body
+		got := show(All(Doctor(s, "")))
+		if (got == "") != (tt.want == "") || !strings.Contains(got, tt.want) {
+			t.Errorf("%s: %s, want %q", name, got, tt.want)
 		}
 	}
 }

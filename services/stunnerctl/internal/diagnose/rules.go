@@ -54,6 +54,7 @@ var Way = []Stage{
 var Installation = []Stage{
 	{Name: "kinds", Objects: true, Fact: kindsFact, Rules: kindsRules, Cluster: true},
 	{Name: "operator", Fact: operatorFact, Rules: operatorRules},
+	{Name: "auth", Fact: authFact, Rules: authRules},
 	documentsStage,
 	{Name: "admission", Objects: true, Fact: admissionFact, Rules: admissionRules, Cluster: true},
 	{Name: "clocks", Fact: clocksFact, Rules: clocksRules},

@@ -39,6 +39,10 @@ type Snapshot struct {
 	OperatorError string `json:"operatorError,omitempty"`
 	// Unreached is why the operator could not be reached, which leaves Live empty, or nil.
 	Unreached *Unreached `json:"unreached,omitempty"`
+	// Auth contains the answers of the auth services, whose bodies are AuthStatus, or is nil.
+	Auth *inspection.List `json:"auth,omitempty"`
+	// AuthError is why the auth services could not be asked.
+	AuthError string `json:"authError,omitempty"`
 	// OperatorNamespace is the namespace of the operator.
 	OperatorNamespace string `json:"operatorNamespace,omitempty"`
 	// ControllerName is the controller name of the diagnosed operator; empty means every name that starts with
@@ -100,6 +104,8 @@ type Live struct {
 // Published is the config that the operator has published for a Gateway, as far as the rules read it.
 type Published struct {
 	Revision string `json:"revision"`
+	// AuthRevision is the revision of the part that auth services receive, or empty.
+	AuthRevision string `json:"authRevision,omitempty"`
 }
 
 // Operator is the answer of the operator about itself, as far as the rules read it.

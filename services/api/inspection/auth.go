@@ -1,0 +1,29 @@
+package inspection
+
+import "time"
+
+// AuthStatus is the state of an auth service. It contains nothing of a request, and no user names.
+type AuthStatus struct {
+	// Program is the program with its version, Go version and commit.
+	Program string `json:"program"`
+	// Now is the time of the clock of the service.
+	Now time.Time `json:"now"`
+	// Problem is why the service is not ready; empty if it is.
+	Problem string `json:"problem,omitempty"`
+	// Open is set if requests need no token.
+	Open bool `json:"open,omitempty"`
+	// KeysRead is when the keys of tokens were last read; zero if never, or if Open is set.
+	KeysRead time.Time `json:"keysRead,omitzero"`
+	// KeysProblem is why the last read of the keys failed.
+	KeysProblem string `json:"keysProblem,omitempty"`
+	// Configs are the revisions of the configs in use, by NAMESPACE/NAME of the Gateway.
+	Configs map[string]string `json:"configs"`
+	// Omitted is the number of further configs.
+	Omitted int `json:"omitted,omitempty"`
+	// Changed is when the service has last received a config.
+	Changed time.Time `json:"changed,omitzero"`
+	// Granted is the number of requests of the last ten minutes that got credentials.
+	Granted uint64 `json:"granted"`
+	// Refused is the number of requests of the last ten minutes that were refused, by reason.
+	Refused map[string]uint64 `json:"refused,omitempty"`
+}

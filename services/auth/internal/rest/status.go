@@ -1,0 +1,40 @@
+package rest
+
+import (
+	"encoding/json"
+	"maps"
+	"net/http"
+	"slices"
+
+	"github.com/stunner-gateway/stunner/services/api/inspection"
+)
+
+// maxConfigs is the maximum number of configs in a status, whose size is limited by discovery.ResponseLimit.
+const maxConfigs = 4_000
+
+// Status returns the handler for requests of the operator for the state of the service. program is its version.
+func Status(o Options, program string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		now := o.Now()
+		configs, changed := o.Directory.Revisions()
+		status := inspection.AuthStatus{
+			Program: program, Now: now, Open: o.Policy.Open(), Configs: map[string]string{}, Changed: changed,
+			Granted: o.Metrics.granted(now), Refused: map[string]uint64{},
+		}
+		if err := o.Directory.Synced(); err != nil {
+			status.Problem = err.Error()
+		}
+		keys := o.Policy.Keys()
+		status.KeysRead, status.KeysProblem = keys.ReadAt, keys.Problem
+		for reason, n := range o.Metrics.Refused(now) {
+			status.Refused[string(reason)] = n
+		}
+		ids := slices.Sorted(maps.Keys(configs))
+		for _, id := range ids[:min(len(ids), maxConfigs)] {
+			status.Configs[id] = configs[id]
+		}
+		status.Omitted = len(ids) - len(status.Configs)
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(status) // fails only if the operator has disconnected
+	}
+}

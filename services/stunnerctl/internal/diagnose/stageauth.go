@@ -1,0 +1,346 @@
+package diagnose
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/stunner-gateway/stunner/services/api/inspection"
+)
+
+// authLabel is the value of the label app of the Service and the pods of the auth service.
+const authLabel = "stunner-auth"
+
+// keysTolerance is the age of the keys of tokens that is not reported. A JWK set is fetched every ten minutes.
+const keysTolerance = time.Hour
+
+// configTolerance is the time after the last change of a config in which its revision may differ from the operator's,
+// because the two are not asked at the same time.
+const configTolerance = 30 * time.Second
+
+// authService is a pod of the auth service that has answered.
+type authService struct {
+	pod string
+	inspection.AuthStatus
+}
+
+// refusalCauses are the reasons for which the auth service refuses tokens, or all requests.
+var refusalCauses = map[string]cause{
+	"token_missing":   {"Authorization", "let the app send the header Authorization: Bearer TOKEN"},
+	"token_repeated":  {"Authorization", "send one header Authorization: a proxy may have added another one"},
+	"token_malformed": {"Authorization", "send the token as its issuer returned it: opaque and encrypted tokens are not accepted"},
+	"token_header":    {"token", "let the issuer leave out crit, b64, jwk and x5c in the header of tokens"},
+	"token_type":      {"token typ", "send an access token: its header typ must be JWT or at+jwt"},
+	"token_algorithm": {"--jwt-algorithms", "compare the header alg of tokens with the flag and with alg of the keys"},
+	"token_claims":    {"token", "let the issuer write each claim once, and times as numbers"},
+	"token_issuer": {
+		"--jwt-issuer", "compare the claim iss of tokens with the flag: a slash at the end matters",
+	},
+	"token_audience":       {"--jwt-audience", "compare the claim aud of tokens with the flag"},
+	"token_expiry_missing": {"token exp", "let the issuer set the claim exp"},
+	"token_expired":        {"token exp", "let the app request a new token; if it is new, correct the clock of the issuer or the node (NTP)"},
+	"token_not_yet_valid":  {"token nbf", "correct the clock of the issuer or the node (NTP)"},
+	"token_too_old":        {"--jwt-max-age", "let the app request a new token, or raise the flag"},
+	"key_id_missing":       {"token kid", "let the issuer set the header kid"},
+	"key_unknown":          {"--jwt-jwks-url", "compare the header kid of tokens with the JWK set: they may be of different issuers"},
+	"keys_unavailable":     {"--jwt-jwks-url", "permit egress to the identity provider, and see the log for the error"},
+	"token_signature":      {"--jwt-secret-file", "sign tokens with the secret or the key that the service has"},
+	"token_subject":        {"token sub", "let the issuer set the claim sub, with at most 1024 bytes"},
+	"token_gateways":       {"token stunner", `write the claim stunner as a list of NAMESPACE/NAME, such as ["media/*"]`},
+	"no_gateway":           {"Gateway", "create a Gateway, or see the findings of the operator"},
+	"no_gateway_served":    {"--gateways", "add the namespace of the Gateways to the flag (chart value stunnerAuthService.gateways)"},
+	"no_config":            {"--config", "see /ready of the pods and their log"},
+	"clocks_differ":        {"clock", "correct the time synchronization (NTP) of the nodes"},
+	"internal_error":       {"log", "see the log for the error"},
+}
+
+// ofInstallation are the reasons that a client cannot cause.
+var ofInstallation = []string{
+	"keys_unavailable", "no_gateway", "no_gateway_served", "no_config", "clocks_differ", "internal_error",
+}
+
+// fewRefusals is the number of refused requests in ten minutes that is not reported. Any host can send them.
+const fewRefusals = 3
+
+// authRules check the auth service.
+var authRules = []Rule{
+	{"auth service runs", func(s *Snapshot, _ *Gateway) []Finding {
+		svc := s.authEndpoint()
+		if s.Folder || !s.readable("Pod", s.operatorNamespace()) || svc == nil && len(s.authPods()) == 0 {
+			return nil // it is not installed
+		}
+		f := Finding{
+			Severity: Error, Object: "auth service", Field: "status.readyReplicas",
+			Problem: "no pod of the auth service is ready: clients get no credentials, running calls continue",
+			Remedy:  "see its pods and their log", Command: s.authCommand(),
+		}
+		for _, pod := range s.authPods() {
+			if ready(pod) {
+				return nil
+			}
+			if p := s.podProblem(pod); p.problem != "" {
+				f.Object, f.Field, f.Command = ref("Pod", pod), p.field, describe("pod", pod)
+				f.Problem = "the auth service does not run: " + p.problem
+			}
+		}
+		return []Finding{f}
+	}},
+	{"auth service has endpoints", func(s *Snapshot, _ *Gateway) []Finding {
+		svc := s.authEndpoint()
+		if svc == nil || !s.readable("EndpointSlice", svc.Namespace) || !slices.ContainsFunc(s.authPods(), ready) {
+			return nil
+		}
+		if n, _ := s.endpointsOf(svc); n > 0 {
+			return nil
+		}
+		return []Finding{{
+			Severity: Error, Object: ref("Service", svc), Field: "spec.selector",
+			Problem: "has no endpoints although the auth service is ready: clients cannot connect to it",
+			Remedy:  "correct its selector: app: " + authLabel,
+			Command: fmt.Sprintf("kubectl get endpointslices -n %s -l kubernetes.io/service-name=%s", svc.Namespace, svc.Name),
+		}}
+	}},
+	{"auth service is connected", func(s *Snapshot, _ *Gateway) (found []Finding) {
+		if s.Auth == nil {
+			return nil
+		}
+		answered := map[string]string{}
+		for _, item := range s.Auth.Items {
+			answered[item.Pod] = cmp.Or(item.Error, statusText(item.Status))
+		}
+		for _, pod := range s.authPods() {
+			problem, connected := answered[pod.Name]
+			switch {
+			case !ready(pod) || connected && problem == "":
+				continue
+			case connected:
+				problem = "the operator has no answer of it: " + problem
+			default:
+				problem = "is not connected to the operator: it issues credentials from the configs that it had, and does not learn of changes"
+			}
+			found = append(found, Finding{
+				Severity: Warning, Object: ref("Pod", pod), Field: "--config", Problem: problem,
+				Remedy:  "see its log: config discovery needs DNS, port 13478, a token and the CA",
+				Command: fmt.Sprintf("kubectl logs -n %s %s --tail=20", pod.Namespace, pod.Name),
+			})
+		}
+		return found
+	}},
+	{"auth service is ready", func(s *Snapshot, _ *Gateway) (found []Finding) {
+		for _, a := range s.authServices() {
+			if a.Problem != "" {
+				found = append(found, s.aboutAuth(a, Error, "/ready", "is not ready: "+a.Problem,
+					"correct what the problem names: the service answers 503 until then"))
+			}
+		}
+		return found
+	}},
+	{"keys of tokens are current", func(s *Snapshot, _ *Gateway) (found []Finding) {
+		for _, a := range s.authServices() {
+			age, problem := a.Now.Sub(a.KeysRead), ""
+			if a.KeysProblem != "" {
+				problem = ": " + a.KeysProblem
+			}
+			const remedy = "permit egress to the identity provider, or correct --jwt-jwks-url or the file of the keys"
+			switch {
+			case a.Open:
+			case a.KeysRead.IsZero():
+				found = append(found, s.aboutAuth(a, Error, "--jwt-jwks-url",
+					"has not read the keys of tokens since its start, so that no token is accepted"+problem, remedy))
+			case age > keysTolerance || a.KeysProblem != "":
+				found = append(found, s.aboutAuth(a, Warning, "--jwt-jwks-url",
+					fmt.Sprintf("has last read the keys of tokens %s ago, and refuses tokens with newer keys%s", span(age), problem),
+					remedy))
+			}
+		}
+		return found
+	}},
+	{"gateways are fresh", func(s *Snapshot, _ *Gateway) (found []Finding) {
+		for _, a := range s.authServices() {
+			if a.Now.Sub(a.Changed) < configTolerance {
+				continue
+			}
+			for _, id := range slices.Sorted(maps.Keys(s.Live)) {
+				if f := s.authConfig(a, id); f != nil {
+					found = append(found, *f)
+				}
+			}
+		}
+		return found
+	}},
+	{"tokens are accepted", func(s *Snapshot, _ *Gateway) (found []Finding) {
+		refused, granted := s.authCounts()
+		for _, reason := range slices.Sorted(maps.Keys(refused)) {
+			c, known := refusalCauses[reason]
+			n := refused[reason]
+			if !known || !slices.Contains(ofInstallation, reason) && (n <= fewRefusals || n <= granted) {
+				continue
+			}
+			found = append(found, Finding{
+				Severity: Warning, Object: "auth service", Field: c.field,
+				Problem: fmt.Sprintf("%s: in ten minutes %s, and %d got credentials", reason, isRefused(n), granted),
+				Remedy:  c.remedy, Command: s.authLogs(),
+			})
+		}
+		return found
+	}},
+}
+
+func isRefused(n uint64) string {
+	if n == 1 {
+		return "1 request was refused"
+	}
+	return fmt.Sprintf("%d requests were refused", n)
+}
+
+// statusText returns why an answer has no state, or "" if it has one.
+func statusText(status int) string {
+	if status == http.StatusOK {
+		return ""
+	}
+	return fmt.Sprintf("status %d; a service of an older release reports no state", status)
+}
+
+// authConfig returns the finding if an auth service has another config of a Gateway than the operator publishes. Both
+// have the secret, so equal revisions mean that the dataplanes of this config accept its credentials.
+func (s *Snapshot) authConfig(a authService, id string) *Finding {
+	live := s.Live[id]
+	if live == nil || live.Config == nil || live.Config.AuthRevision == "" {
+		return nil
+	}
+	revision, there := a.Configs[id]
+	switch {
+	case revision == live.Config.AuthRevision, there && revision == live.Config.Revision, !there && a.Omitted > 0:
+		return nil
+	case !there:
+		f := s.aboutAuth(a, Warning, "--config", "has no config of Gateway "+id+" and issues no credentials for it",
+			"see its log for a rejected config, and check that its account may read the config of this Gateway")
+		return &f
+	}
+	f := s.aboutAuth(a, Warning, "--config", fmt.Sprintf(
+		"has revision %s of the config of Gateway %s, and the operator publishes %s: the dataplanes may not accept its credentials",
+		revision, id, live.Config.AuthRevision), "see its log for a rejected config, or restart it: it reads all configs again")
+	namespace, name, _ := strings.Cut(id, "/")
+	if g := s.gateway(namespace, name); g != nil && s.recentRefusals(g, "wrong_password").last != nil {
+		f.Severity = Error
+		f.Problem += ", and some were refused with wrong_password"
+	}
+	return &f
+}
+
+// aboutAuth returns a finding about a pod of the auth service.
+func (s *Snapshot) aboutAuth(a authService, severity Severity, field, problem, remedy string) Finding {
+	f := Finding{Severity: severity, Object: "auth service " + a.pod, Field: field, Problem: problem, Remedy: remedy}
+	if !s.Folder && !s.Remote {
+		f.Object = objectName("Pod", s.operatorNamespace(), a.pod)
+		f.Command = fmt.Sprintf("kubectl logs -n %s %s --tail=20", s.operatorNamespace(), a.pod)
+	}
+	return f
+}
+
+func (s *Snapshot) authCommand() string {
+	return "kubectl get pods -n " + s.operatorNamespace() + " -l app=" + authLabel
+}
+
+func (s *Snapshot) authLogs() string {
+	return "kubectl logs -n " + s.operatorNamespace() + " -l app=" + authLabel + " --tail=100"
+}
+
+// authEndpoint returns the Service of the auth service, or nil.
+func (s *Snapshot) authEndpoint() *corev1.Service {
+	for _, svc := range list[corev1.Service](s, "Service") {
+		if svc.Namespace == s.operatorNamespace() && svc.Labels["app"] == authLabel {
+			return svc
+		}
+	}
+	return nil
+}
+
+func (s *Snapshot) authPods() (pods []*corev1.Pod) {
+	for _, pod := range list[corev1.Pod](s, "Pod") {
+		if pod.Namespace == s.operatorNamespace() && pod.Labels["app"] == authLabel && pod.DeletionTimestamp == nil {
+			pods = append(pods, pod)
+		}
+	}
+	return pods
+}
+
+// authServices returns the auth services that have answered.
+func (s *Snapshot) authServices() (all []authService) {
+	if s.Auth == nil {
+		return nil
+	}
+	for _, item := range s.Auth.Items {
+		a := authService{pod: item.Pod}
+		if item.Status == http.StatusOK && json.Unmarshal(item.Body, &a.AuthStatus) == nil {
+			all = append(all, a)
+		}
+	}
+	return all
+}
+
+// authCounts returns the requests of the last ten minutes to all auth services: those that were refused by reason, and
+// those that got credentials.
+func (s *Snapshot) authCounts() (refused map[string]uint64, granted uint64) {
+	refused = map[string]uint64{}
+	for _, a := range s.authServices() {
+		granted += a.Granted
+		for reason, n := range a.Refused {
+			refused[reason] += n
+		}
+	}
+	return refused, granted
+}
+
+func authFact(s *Snapshot, _ *Gateway) string {
+	var facts []string
+	pods := s.authPods()
+	if len(pods) > 0 {
+		n := 0
+		for _, pod := range pods {
+			if ready(pod) {
+				n++
+			}
+		}
+		facts = append(facts, fmt.Sprintf("%d/%d ready", n, len(pods)))
+	}
+	services := s.authServices()
+	switch {
+	case s.Auth == nil && len(pods) == 0:
+		return notChecked + ": " + cmp.Or(s.AuthError, "its pods are not readable, and the operator was not asked about it")
+	case s.Auth == nil:
+		return strings.Join(append(facts, "not asked: "+cmp.Or(s.AuthError, "the operator was not asked")), ", ")
+	case len(services) == 0:
+		return strings.Join(append(facts, "none is connected to the operator"), ", ")
+	}
+	oldest := services[0]
+	for _, a := range services {
+		if !a.Open && a.Now.Sub(a.KeysRead) > oldest.Now.Sub(oldest.KeysRead) {
+			oldest = a
+		}
+	}
+	if oldest.Open {
+		facts = append(facts, "no tokens needed")
+	} else {
+		facts = append(facts, "keys read "+span(oldest.Now.Sub(oldest.KeysRead))+" ago")
+	}
+	refused, granted := s.authCounts()
+	facts = append(facts, fmt.Sprintf("in ten minutes %d requests got credentials", granted))
+	var reasons []string
+	for _, reason := range slices.SortedFunc(maps.Keys(refused), func(a, b string) int {
+		return cmp.Or(cmp.Compare(refused[b], refused[a]), cmp.Compare(a, b))
+	}) {
+		reasons = append(reasons, fmt.Sprintf("%s %d", reason, refused[reason]))
+	}
+	if len(reasons) > 0 {
+		facts = append(facts, "refused: "+few(reasons))
+	}
+	return strings.Join(facts, ", ")
+}

@@ -3,7 +3,6 @@
 package render
 
 import (
-	"cmp"
 	"maps"
 	"slices"
 	"strings"
@@ -12,25 +11,33 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/stunner-gateway/stunner/services/api/config"
-	"github.com/stunner-gateway/stunner/services/operator/internal/condition"
 	"github.com/stunner-gateway/stunner/services/operator/internal/decode"
+	"github.com/stunner-gateway/stunner/services/operator/internal/lint"
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
 // Options are the settings of the operator that affect the result. DefaultOptions returns those of the chart.
-type Options = translate.Options
+type Options struct {
+	translate.Options
+	// SecretsElsewhere means that Secrets which are not in the files exist in the cluster.
+	SecretsElsewhere bool
+}
 
 // Problem is an error in a document, or a remark about it. It contains no values of the document.
 type Problem = decode.Problem
 
+// Severity is how serious a Problem is.
+type Severity = decode.Severity
+
 // Span is a part of a line of a file.
 type Span = decode.Span
 
-// The severities of a Problem. A document with an Error is left out.
+// The severities of a Problem. With an Error, an object or a part of it would not be in force.
 const (
-	Info  = decode.Info
-	Error = decode.Error
+	Info    = decode.Info
+	Warning = decode.Warning
+	Error   = decode.Error
 )
 
 // Object is a Kubernetes object.
@@ -47,27 +54,24 @@ type Result struct {
 	Objects []Object
 	// Statuses are the statuses of the objects in the files.
 	Statuses []Status
-	// Problems are the problems of the files, by file and line.
+	// Problems are the problems of the files, by file and line: of each document, and those that package lint finds.
 	Problems []Problem
-	// Notes are warnings without a condition, by Gateway as NAMESPACE/NAME.
-	Notes map[string][]string
-	// Ignored is the number of objects of kinds that the operator does not read.
-	Ignored int
 }
 
 // DefaultOptions returns the settings of an operator that the chart installed into the namespace stunner-system.
 func DefaultOptions() Options {
-	o := translate.DefaultOptions()
+	o := Options{Options: translate.DefaultOptions()}
 	o.DiscoveryAddress = strings.Replace(o.DiscoveryAddress, "http:", "https:", 1)
 	o.DiscoverySecured = true
 	return o
 }
 
-// Files translates the objects in the files, which are YAML by name. Objects that a cluster would contain besides, such
-// as Services of media servers and Secrets, must be in the files too. The result depends only on the arguments.
+// Files translates the objects in the files, which are YAML by name, as if they were applied to a cluster with the
+// chart. Of the GatewayClass, the GatewayConfig and the Dataplane that the chart installs, those that the files refer to
+// and do not contain are added. The result depends only on the arguments.
 func Files(files map[string][]byte, opt Options) Result {
 	var located []decode.Located
-	result := Result{Notes: map[string][]string{}}
+	var result Result
 	for _, name := range slices.Sorted(maps.Keys(files)) {
 		objects, problems := decode.File(name, files[name])
 		located = append(located, objects...)
@@ -75,23 +79,30 @@ func Files(files map[string][]byte, opt Options) Result {
 	}
 	located, duplicates := decode.Unique(located)
 	result.Problems = append(result.Problems, duplicates...)
-	slices.SortStableFunc(result.Problems, func(a, b Problem) int {
-		return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line))
-	})
+	for i, p := range result.Problems {
+		if p.Unquoted != nil { // the operator reads such a scalar in a folder, and an API server does not
+			result.Problems[i].Severity = Error
+		}
+	}
+	result.Problems = append(result.Problems, lint.Check(lint.Input{
+		Files: files, Objects: located, Options: opt.Options, SecretsElsewhere: opt.SecretsElsewhere,
+	})...)
+	slices.SortStableFunc(result.Problems, lint.Compare)
 	var known []resource.Object
 	for _, o := range located {
-		if _, other := o.Object.(*unstructured.Unstructured); other {
-			result.Ignored++
-			continue
+		if _, other := o.Object.(*unstructured.Unstructured); !other {
+			known = append(known, o.Object)
 		}
+	}
+	for _, o := range lint.Supplied(known, opt.Options) {
 		known = append(known, o.Object)
 	}
-	result.translate(resource.NewView(known), opt)
+	result.translate(resource.NewView(known), opt.Options)
 	return result
 }
 
 // translate adds the translation of all objects in the view.
-func (r *Result) translate(v *resource.View, opt Options) {
+func (r *Result) translate(v *resource.View, opt translate.Options) {
 	var gateways []translate.Result
 	for _, key := range v.Gateways() {
 		g := translate.Gateway(v, key, opt)
@@ -103,9 +114,6 @@ func (r *Result) translate(v *resource.View, opt Options) {
 		}
 		for _, o := range g.ObjectsWith(g.Config) {
 			r.Objects = append(r.Objects, withoutUnknownOwners(o))
-		}
-		if len(g.Notes) > 0 {
-			r.Notes[key.String()] = g.Notes
 		}
 	}
 	r.Statuses = translate.Statuses(v, gateways, opt)
@@ -120,9 +128,15 @@ func withoutUnknownOwners(o Object) Object {
 	return o
 }
 
-// Warnings returns the conditions of a status that only warn. They do not depend on objects outside of the files.
-func Warnings(s Status) []metav1.Condition {
-	return slices.DeleteFunc(translate.Problems(s.Conditions), func(c metav1.Condition) bool {
-		return c.Reason != condition.ReasonWarning
-	})
+// Place is where an object begins in a YAML file.
+type Place = decode.Place
+
+// Places returns the objects in a YAML file that have a kind.
+func Places(data []byte) []Place { return decode.Places(data) }
+
+// FieldLine returns the line of a field of the object that begins at a line of a YAML file, or that of its nearest
+// parent.
+func FieldLine(data []byte, object int, field string) int {
+	line, _ := decode.FieldLine(data, object, field)
+	return line
 }

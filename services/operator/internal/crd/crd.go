@@ -28,6 +28,7 @@ import (
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
 	runtimeschema "k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apimachinery/pkg/version"
 	celconfig "k8s.io/apiserver/pkg/apis/cel"
 	"sigs.k8s.io/yaml"
 )
@@ -58,17 +59,44 @@ func Find(gvk runtimeschema.GroupVersionKind) *Schema {
 	return once.(func() *Schema)()
 }
 
-func compile(gvk runtimeschema.GroupVersionKind) (*Schema, error) {
-	plural := strings.ToLower(gvk.Kind) + "s"
-	if strings.HasSuffix(gvk.Kind, "s") {
-		plural = strings.ToLower(gvk.Kind) + "es"
+// Served returns the API versions in which the CRD of a kind is served, the newest first. It returns none if there is no
+// CRD of the kind.
+func Served(gk runtimeschema.GroupKind) (versions []string) {
+	once, _ := served.LoadOrStore(gk, sync.OnceValue(func() []string {
+		definition, err := read(gk)
+		if err != nil {
+			panic(fmt.Sprintf("embedded CRD of %s: %v", gk, err))
+		}
+		for _, v := range definition.Spec.Versions {
+			if v.Served {
+				versions = append(versions, v.Name)
+			}
+		}
+		slices.SortFunc(versions, func(a, b string) int { return version.CompareKubeAwareVersionStrings(b, a) })
+		return versions
+	}))
+	return slices.Clone(once.(func() []string)())
+}
+
+// served caches the result of Served, because a CRD is large.
+var served sync.Map
+
+// read returns the CRD of a kind, or an empty one if there is none.
+func read(gk runtimeschema.GroupKind) (definition apiextensionsv1.CustomResourceDefinition, err error) {
+	plural := strings.ToLower(gk.Kind) + "s"
+	if strings.HasSuffix(gk.Kind, "s") {
+		plural = strings.ToLower(gk.Kind) + "es"
 	}
-	data, err := files.ReadFile("crds/" + gvk.Group + "_" + plural + ".yaml")
+	data, err := files.ReadFile("crds/" + gk.Group + "_" + plural + ".yaml")
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
+		return definition, nil
 	}
-	var crd apiextensionsv1.CustomResourceDefinition
-	if err := errors.Join(err, yaml.Unmarshal(data, &crd)); err != nil {
+	return definition, errors.Join(err, yaml.Unmarshal(data, &definition))
+}
+
+func compile(gvk runtimeschema.GroupVersionKind) (*Schema, error) {
+	crd, err := read(gvk.GroupKind())
+	if err != nil {
 		return nil, err
 	}
 	i := slices.IndexFunc(crd.Spec.Versions, func(v apiextensionsv1.CustomResourceDefinitionVersion) bool {

@@ -5,6 +5,7 @@
 // # Files
 //
 //	decode.go document.go  files and documents, lines and problems
+//	place.go               the line of a field
 //	kind.go                the kinds
 //	value.go               values
 //	syntax.go              lines of syntax errors
@@ -43,6 +44,8 @@ type Severity string
 const (
 	// Info is a remark without effect.
 	Info Severity = "Info"
+	// Warning means that the document is used, and that something is outdated or unsafe. Only package lint has it.
+	Warning Severity = "Warning"
 	// Error means that the document is invalid and not used.
 	Error Severity = "Error"
 )
@@ -65,6 +68,8 @@ type Problem struct {
 	Name      string   `json:"name,omitempty"`
 	Field     string   `json:"field,omitempty"`
 	Message   string   `json:"message"`
+	// Reason is that of the condition from which the problem comes; empty for a problem of a document.
+	Reason string `json:"-"`
 	// Unquoted is the place of a scalar that must be in quotes. It is nil for any other problem, and if quotes there
 	// would change other values too.
 	Unquoted *Span `json:"-"`

@@ -67,7 +67,7 @@ func TestDecodeReadsAndLocates(t *testing.T) {
 		{
 			name: "a field that has lost its meaning is taken and said",
 			yaml: "apiVersion: stunner.l7mp.io/v1alpha1\nkind: GatewayConfig\nmetadata: {name: g}\nspec:\n  realm: r\n  minPort: 5000\n",
-			want: "1: stunner.l7mp.io/v1 GatewayConfig default/g\nInfo f.yaml:6: GatewayConfig default/g: spec.minPort: has no effect: remove it",
+			want: "1: stunner.l7mp.io/v1 GatewayConfig default/g\nInfo f.yaml:6: GatewayConfig default/g: spec.minPort: has no effect: remove it, and set spec.relayPortRange of the Dataplane",
 		},
 		{
 			name: "a kind that nobody reads is passed through and said",
@@ -86,7 +86,7 @@ func TestDecodeReadsAndLocates(t *testing.T) {
 		{
 			name: "unknown versions and kinds of known groups are errors with the remedy",
 			yaml: "apiVersion: gateway.networking.k8s.io/v7\nkind: UDPRoute\nmetadata: {name: r}\n---\napiVersion: stunner.l7mp.io/v1\nkind: UDPRoutes\nmetadata: {name: r}\n",
-			want: "Error f.yaml:1: UDPRoute r: apiVersion: gateway.networking.k8s.io/v7 of kind UDPRoute is not known: use gateway.networking.k8s.io/v1 or gateway.networking.k8s.io/v1alpha2\n" +
+			want: "Error f.yaml:1: UDPRoute r: apiVersion: gateway.networking.k8s.io/v7 of kind UDPRoute is not served: use gateway.networking.k8s.io/v1 or gateway.networking.k8s.io/v1alpha2\n" +
 				"Error f.yaml:6: UDPRoutes r: kind: stunner.l7mp.io has no kind UDPRoutes: use GatewayConfig, Dataplane, StaticService or UDPRoute",
 		},
 		{

@@ -1,6 +1,7 @@
 package decode
 
 import (
+	"cmp"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -145,8 +146,8 @@ func (doc *document) decode() resource.Object {
 	k, gvk, known := decodedAs(doc.gvk)
 	versions := versionsOf(doc.gvk.GroupKind())
 	switch {
-	case !known && len(versions) > 0:
-		doc.add(Error, "apiVersion", "%s of kind %s is not known: use %s", doc.gvk.GroupVersion(), doc.gvk.Kind,
+	case len(versions) > 0 && !slices.Contains(versions, doc.gvk.GroupVersion().String()):
+		doc.add(Error, "apiVersion", "%s of kind %s is not served: use %s", doc.gvk.GroupVersion(), doc.gvk.Kind,
 			strings.Join(versions, " or "))
 		return nil
 	case !known && doc.gvk.Group == stunnerv1.GroupName:
@@ -156,9 +157,7 @@ func (doc *document) decode() resource.Object {
 	case !known:
 		return doc.passThrough()
 	}
-	if doc.schema = crd.Find(doc.gvk); doc.schema == nil {
-		doc.schema = crd.Find(gvk)
-	}
+	doc.schema = crd.Find(doc.gvk)
 	doc.gvk = gvk
 	doc.convertToStrings()
 	o := doc.decodeTyped(k)
@@ -202,6 +201,14 @@ func (doc *document) identify() bool {
 	return true
 }
 
+// notRead is the end of the remark about an object whose kind the operator does not use.
+const notRead = "is not read here: passed through as it is"
+
+// IsNotRead reports whether a problem is the remark about an object whose kind the operator does not use.
+func (p Problem) IsNotRead() bool {
+	return p.Severity == Info && p.Field == "kind" && strings.HasSuffix(p.Message, notRead)
+}
+
 // passThrough returns an object whose kind the operator does not use. The object is not changed.
 func (doc *document) passThrough() resource.Object {
 	var content map[string]any
@@ -210,7 +217,7 @@ func (doc *document) passThrough() resource.Object {
 		doc.add(Error, "", "cannot be passed through: %s", err)
 		return nil
 	}
-	doc.add(Info, "kind", "%s of %s is not read here: passed through as it is", doc.gvk.Kind, doc.gvk.GroupVersion())
+	doc.add(Info, "kind", "%s of %s "+notRead, doc.gvk.Kind, doc.gvk.GroupVersion())
 	return &unstructured.Unstructured{Object: content}
 }
 
@@ -370,10 +377,18 @@ const unknown = "is not known: remove it or correct its spelling"
 // field, it belongs to an older version of the kind and no longer has an effect.
 func (doc *document) unknownField(path string) {
 	if doc.schema != nil && !strings.HasPrefix(path, "metadata.") {
-		doc.add(Info, path, "has no effect: remove it")
+		doc.add(Info, path, "has no effect: %s", cmp.Or(replacements[path], "remove it"))
 		return
 	}
 	doc.add(Error, path, unknown)
+}
+
+// replacements are the remedies for fields of older versions that another field has replaced.
+var replacements = map[string]string{
+	"spec.minPort":             "remove it, and set spec.relayPortRange of the Dataplane",
+	"spec.maxPort":             "remove it, and set spec.relayPortRange of the Dataplane",
+	"spec.metricsEndpoint":     "remove it, and set spec.enableMetricsEndpoint of the Dataplane",
+	"spec.healthCheckEndpoint": "remove it; spec.disableHealthCheck of the Dataplane turns probes off",
 }
 
 // wrongType describes a value that does not fit its Go type. It does not quote the value, because it may be secret.

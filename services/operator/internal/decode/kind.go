@@ -11,6 +11,7 @@ import (
 	gatewayv1alpha2 "sigs.k8s.io/gateway-api/apis/v1alpha2"
 
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
+	"github.com/stunner-gateway/stunner/services/operator/internal/crd"
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
@@ -41,12 +42,12 @@ var kinds = map[schema.GroupVersionKind]kind{
 	slice("EndpointSlice"):    {new: blank[discoveryv1.EndpointSlice]},
 }
 
-// sameSchema maps an older API version to the newer version as which its kinds are decoded. The schema of the older
-// version may have further fields, which have no effect. It is not used for a kind that has its own entry in kinds.
+// sameSchema maps an older API version to the newer version as which its kinds are decoded, if their CRDs serve the older
+// version. Its schema may have further fields, which have no effect. It is not used for a kind that has its own entry in
+// kinds.
 var sameSchema = map[schema.GroupVersion]schema.GroupVersion{
 	{Group: stunnerv1.GroupName, Version: "v1alpha1"}: stunnerv1.GroupVersion,
 	{Group: gatewayv1.GroupName, Version: "v1beta1"}:  schema.GroupVersion(gatewayv1.GroupVersion),
-	{Group: gatewayv1.GroupName, Version: "v1alpha2"}: schema.GroupVersion(gatewayv1.GroupVersion),
 }
 
 func gateway(k string) schema.GroupVersionKind {
@@ -72,7 +73,8 @@ func decodedAs(gvk schema.GroupVersionKind) (kind, schema.GroupVersionKind, bool
 	return k, newer, ok
 }
 
-// versionsOf returns the API versions in which a kind is decoded. It returns no versions if the kind is not decoded.
+// versionsOf returns the API versions in which an API server accepts a kind that is decoded. It returns no versions if
+// the kind is not decoded.
 func versionsOf(gk schema.GroupKind) (versions []string) {
 	for gvk := range maps.Keys(kinds) {
 		if gvk.GroupKind() == gk {
@@ -80,6 +82,14 @@ func versionsOf(gk schema.GroupKind) (versions []string) {
 		}
 	}
 	slices.Sort(versions)
+	served := crd.Served(gk)
+	if len(versions) == 0 || len(served) == 0 {
+		return versions
+	}
+	versions = nil
+	for _, version := range served {
+		versions = append(versions, schema.GroupVersion{Group: gk.Group, Version: version}.String())
+	}
 	return versions
 }
 

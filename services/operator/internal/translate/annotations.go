@@ -3,6 +3,7 @@ package translate
 import (
 	"fmt"
 	"maps"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -280,4 +281,12 @@ func parsePort(s string) (int32, error) {
 		return 0, finding.Errorf("use 1 to 65535", "%q is no port", s)
 	}
 	return int32(n), nil
+}
+
+// IsAnnotation reports whether the operator reads an annotation, of a Gateway or as a default in a GatewayConfig.
+func IsAnnotation(name string) bool {
+	return slices.Contains(booleans, name) || slices.Contains([]string{
+		annotationServiceType, annotationTrafficPolicy, annotationNodePorts, annotationTargetPorts,
+		annotationHealthPort, annotationMetricsPort,
+	}, name)
 }

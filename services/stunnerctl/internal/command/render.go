@@ -8,15 +8,14 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/yaml"
 
 	"github.com/stunner-gateway/stunner/services/operator/render"
 	"github.com/stunner-gateway/stunner/services/stunnerctl/internal/manifests"
+	"github.com/stunner-gateway/stunner/services/stunnerctl/internal/output"
 )
 
 // renderParts are the values of render --show.
@@ -26,11 +25,11 @@ type renderOptions struct {
 	show        []string
 	dir         string
 	showSecrets bool
-	operator    render.Options
+	check
 }
 
 func newRender(g *globals) *cobra.Command {
-	o := renderOptions{operator: render.DefaultOptions()}
+	o := renderOptions{check: newCheck()}
 	c := &cobra.Command{
 		Use:   "render PATH...",
 		Short: "Print what the operator makes of manifests",
@@ -38,12 +37,15 @@ func newRender(g *globals) *cobra.Command {
 makes of manifests, without a cluster.
 
 A PATH is a file, a folder with its direct subfolders, or - for the standard
-input. The manifests must contain everything that the Gateways refer to:
-GatewayClass, GatewayConfig, Dataplane, Secrets, and the Services of media servers
-with their EndpointSlices. What is missing is a condition in the statuses, as in a
-cluster.
+input. A folder with a kustomization.yaml is built as by kubectl kustomize. The
+manifests must contain everything that the Gateways refer to: Secrets, and the
+Services of media servers with their EndpointSlices. What is missing is a
+condition in the statuses, as in a cluster. Of the GatewayClass, GatewayConfig and
+Dataplane of the chart, those that are missing are added.
 
-The output is YAML. The exit code is 1 if a document is invalid.`,
+The output is YAML, or with -o json one object with the findings of stunnerctl
+lint. The findings are also printed to the standard error, and decide the exit
+code as for lint.`,
 		Example: `  # what would change in the cluster
   stunnerctl render manifests/ --show objects | kubectl diff -f -
 
@@ -51,21 +53,20 @@ The output is YAML. The exit code is 1 if a document is invalid.`,
   stunnerctl render manifests/ --to rendered/`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(_ *cobra.Command, paths []string) error {
-			if g.format != "" && g.format != "yaml" {
-				return usagef("-o %s: render prints YAML: leave the flag out", g.format)
+			if g.format != "" && g.format != output.FormatYAML && g.format != output.FormatJSON {
+				return usagef("-o %s: use %s or %s", g.format, output.FormatYAML, output.FormatJSON)
 			}
 			o.showSecrets = g.showSecrets
-			return o.run(paths, g.Streams)
+			return o.render(paths, g)
 		},
 	}
 	f := c.Flags()
 	f.StringSliceVar(&o.show, "show", renderParts, "the parts to print: objects, configs, statuses")
 	f.StringVar(&o.dir, "to", "", "folder to write a file for each object, config and status to, instead of printing them")
-	f.StringVar(&o.operator.ControllerName, "controller-name", o.operator.ControllerName,
-		"controller name of the GatewayClasses to translate")
-	f.StringVar(&o.operator.Image, "image", o.operator.Image, "image of dataplane pods of a Dataplane without image")
-	f.StringVar(&o.operator.DiscoveryAddress, "discovery-url", o.operator.DiscoveryAddress,
+	f.StringVar(&o.options.Image, "image", o.options.Image, "image of dataplane pods of a Dataplane without image")
+	f.StringVar(&o.options.DiscoveryAddress, "discovery-url", o.options.DiscoveryAddress,
 		"URL of config discovery in generated objects; http means --discovery-auth=off of the operator")
+	o.addFlags(f)
 	return c
 }
 
@@ -76,32 +77,69 @@ type document struct {
 	body any
 }
 
-func (o renderOptions) run(paths []string, io Streams) error {
+func (o renderOptions) render(paths []string, g *globals) error {
+	if err := o.validate(); err != nil {
+		return err
+	}
 	for _, part := range o.show {
 		if !slices.Contains(renderParts, part) {
 			return usageError{fmt.Errorf("--show %q: use %s", part, strings.Join(renderParts, ", "))}
 		}
 	}
-	files, err := manifests.Read(paths, io.In)
+	asJSON := g.format == output.FormatJSON
+	if asJSON && o.dir != "" {
+		return usagef("-o json: --to writes YAML files: leave one of them out")
+	}
+	units, err := manifests.Read(paths, g.In)
 	if err != nil {
 		return err
 	}
-	o.operator.Now = metav1.NewTime(time.Now())
-	o.operator.DiscoverySecured = !strings.HasPrefix(o.operator.DiscoveryAddress, "http:")
-	result := render.Files(files, o.operator)
-	documents, err := o.documents(result)
-	if err != nil {
-		return err
+	o.options.DiscoverySecured = !strings.HasPrefix(o.options.DiscoveryAddress, "http:")
+	results, findings := o.run(units)
+	var documents []document
+	for _, result := range results {
+		some, err := o.documents(result)
+		if err != nil {
+			return err
+		}
+		documents = append(documents, some...)
 	}
-	if o.dir != "" {
+	switch {
+	case o.dir != "":
 		err = writeDocuments(o.dir, documents)
-	} else {
-		err = printDocuments(io.Out, documents)
+	case asJSON:
+		err = g.printer().Value(renderOutput(documents, findings))
+	default:
+		err = printDocuments(g.Out, documents)
+	}
+	if err == nil {
+		err = printFindings(g.ErrOut, findings)
 	}
 	if err != nil {
 		return err
 	}
-	return printProblems(io.ErrOut, result.Problems)
+	return o.failed(findings)
+}
+
+// rendered is the JSON output of render.
+type rendered struct {
+	Version  string              `json:"version"`
+	Objects  []any               `json:"objects"`
+	Configs  []any               `json:"configs"`
+	Statuses []any               `json:"statuses"`
+	Findings []manifests.Finding `json:"findings"`
+}
+
+func renderOutput(documents []document, findings []manifests.Finding) rendered {
+	r := rendered{
+		Version: manifests.Version, Objects: []any{}, Configs: []any{}, Statuses: []any{},
+		Findings: append([]manifests.Finding{}, findings...),
+	}
+	for _, d := range documents {
+		part := map[string]*[]any{"objects": &r.Objects, "configs": &r.Configs, "statuses": &r.Statuses}[d.part]
+		*part = append(*part, d.body)
+	}
+	return r
 }
 
 // documents returns the parts of the result that are shown.
@@ -173,13 +211,19 @@ func writeDocuments(dir string, documents []document) error {
 	return nil
 }
 
-// printProblems prints problems, one a line. It returns errChecksFailed if one of them is an error.
-func printProblems(out io.Writer, problems []render.Problem) (failed error) {
-	for _, p := range problems {
-		fmt.Fprintf(out, "%s: %s\n", strings.ToLower(string(p.Severity)), p)
-		if p.Severity == render.Error {
-			failed = errChecksFailed
+// printFindings prints findings, one a line.
+func printFindings(out io.Writer, findings []manifests.Finding) error {
+	var b strings.Builder
+	for _, f := range findings {
+		if f.NotRead {
+			continue
 		}
+		place := fmt.Sprintf("%s:%d", f.File, f.Line)
+		parts := slices.DeleteFunc([]string{string(f.Severity), place, f.Object, f.Field, f.Problem, f.Remedy}, func(s string) bool {
+			return s == ""
+		})
+		b.WriteString(output.Clean(strings.Join(parts, ": ")) + "\n")
 	}
-	return failed
+	_, err := io.WriteString(out, b.String())
+	return err
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerctl/internal/collect"
 	"github.com/stunner-gateway/stunner/services/stunnerctl/internal/connect"
 	"github.com/stunner-gateway/stunner/services/stunnerctl/internal/diagnose"
+	"github.com/stunner-gateway/stunner/services/stunnerctl/internal/output"
 	"github.com/stunner-gateway/stunner/services/stunnerctl/internal/report"
 )
 
@@ -152,9 +153,12 @@ func (g *globals) snapshot(ctx context.Context, o collect.Options) (*diagnose.Sn
 
 func (g *globals) printReports(reports []diagnose.Report) error {
 	p := g.printer()
-	return report.Print(p.Out, reports, report.Style{
-		Width: p.Width, Color: p.Color, ASCII: !report.UTF8(os.Getenv), Steps: p.IsWide(),
-	})
+	return report.Print(p.Out, reports, g.style(p))
+}
+
+// style returns how reports are printed.
+func (g *globals) style(p *output.Printer) report.Style {
+	return report.Style{Width: p.Width, Color: p.Color, ASCII: !report.UTF8(os.Getenv), Steps: p.IsWide()}
 }
 
 // failedIf returns err, or else errChecksFailed if something is wrong.

@@ -36,10 +36,11 @@ func TestRead(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	files, err := Read([]string{dir, filepath.Join(dir, "c.txt"), Stdin}, strings.NewReader("from stdin"))
-	if err != nil {
-		t.Fatal(err)
+	units, err := Read([]string{dir, filepath.Join(dir, "c.txt"), Stdin}, strings.NewReader("from stdin"))
+	if err != nil || len(units) != 1 {
+		t.Fatal(units, err)
 	}
+	files := units[0].Files
 	var got []string
 	for _, path := range slices.Sorted(maps.Keys(files)) {
 		got = append(got, strings.TrimPrefix(path, dir+"/")+"="+string(files[path]))

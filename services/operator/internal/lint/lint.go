@@ -1,0 +1,155 @@
+// Package lint finds what would not be in force if a set of objects were applied: what a document lacks, what the
+// translation refuses, and input without effect. A finding is a [decode.Problem] with file, line and field.
+//
+// Objects that manifests rarely contain are supplied: the GatewayClass, GatewayConfig and Dataplane that the chart
+// installs, and the Secrets of credentials. Findings say so.
+//
+// # Files
+//
+//	lint.go       the check
+//	supplied.go   objects that are not in the files
+//	status.go     findings from conditions
+//	place.go      object and field of a condition
+//	rules.go      rules beside the translation: references and input without effect
+package lint
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/stunner-gateway/stunner/services/operator/internal/decode"
+	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
+	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
+)
+
+// Input is what Check reads.
+type Input struct {
+	// Files are the texts of the objects by name. Check reads the lines of fields from them.
+	Files map[string][]byte
+	// Objects are the objects of the files that are valid on their own.
+	Objects []decode.Located
+	// Options are the options of the translation.
+	Options translate.Options
+	// Host is the host of the file provider, or nil for a cluster.
+	Host *resource.Host
+	// SecretsElsewhere means that Secrets which are not in the files exist in the cluster.
+	SecretsElsewhere bool
+}
+
+// Check returns what would not be in force, and remarks about input without effect, by file and line. It does not repeat
+// the problems of single documents, which package decode returns. The result depends only on the argument.
+func Check(in Input) []decode.Problem {
+	c := newChecker(in)
+	var gateways []translate.Result
+	for _, key := range c.view.Gateways() {
+		r := translate.Gateway(c.view, key, in.Options)
+		if gateways = append(gateways, r); r.OverBudget != nil {
+			c.view.Put(r.OverBudget)
+		}
+	}
+	for _, s := range translate.Statuses(c.view, gateways, in.Options) {
+		c.status(s)
+	}
+	for _, r := range gateways {
+		c.gateway(r)
+	}
+	c.rules()
+	slices.SortStableFunc(c.found, Compare)
+	return c.found
+}
+
+// Compare orders problems by file and line.
+func Compare(a, b decode.Problem) int {
+	return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Field, b.Field))
+}
+
+// checker collects findings.
+type checker struct {
+	Input
+	view *resource.View
+	// located are the objects of the files. others are those of kinds that the operator does not read.
+	located map[identity]decode.Located
+	others  []decode.Located
+	found   []decode.Problem
+}
+
+// identity names an object.
+type identity struct{ apiVersion, kind, namespace, name string }
+
+func identityOf(o resource.Object) identity {
+	apiVersion, kind := o.GetObjectKind().GroupVersionKind().ToAPIVersionAndKind()
+	return identity{apiVersion, kind, o.GetNamespace(), o.GetName()}
+}
+
+// String returns KIND NAMESPACE/NAME.
+func (id identity) String() string {
+	return id.kind + " " + strings.TrimPrefix(id.namespace+"/"+id.name, "/")
+}
+
+func newChecker(in Input) *checker {
+	c := &checker{Input: in, located: map[identity]decode.Located{}}
+	var known []resource.Object
+	for _, o := range in.Objects {
+		if _, other := o.Object.(*unstructured.Unstructured); other {
+			c.others = append(c.others, o)
+			continue
+		}
+		c.located[identityOf(o.Object)] = o
+		known = append(known, o.Object)
+	}
+	supplied := Supplied(known, in.Options)
+	for _, s := range supplied {
+		known = append(known, s.Object)
+	}
+	c.view = resource.NewView(known)
+	if in.Host != nil {
+		c.view = c.view.WithHost(*in.Host)
+	}
+	for _, s := range supplied {
+		c.add(decode.Info, identityOf(s.For), s.Field, "%s is not in the files, so the default of an installation is taken: add it if yours differs", identityOf(s.Object))
+	}
+	c.supplySecrets()
+	return c
+}
+
+// add adds a finding about a field of an object. It ignores objects that are not in the files, and repetitions.
+func (c *checker) add(severity decode.Severity, id identity, field, format string, args ...any) {
+	o, ok := c.located[id]
+	if !ok {
+		return
+	}
+	c.addAt(o, severity, field, format, args...)
+}
+
+func (c *checker) addAt(o decode.Located, severity decode.Severity, field, format string, args ...any) {
+	c.addProblem(o, decode.Problem{Severity: severity, Field: field, Message: fmt.Sprintf(format, args...)})
+}
+
+// addProblem adds a problem of an object, with the place of its field, unless it was added before: several conditions
+// may have the same cause.
+func (c *checker) addProblem(o decode.Located, p decode.Problem) {
+	id := identityOf(o.Object)
+	p.File, p.Kind, p.Namespace, p.Name = o.File, id.kind, id.namespace, id.name
+	p.Line, _ = decode.FieldLine(c.Files[o.File], o.Line, p.Field)
+	same := func(q decode.Problem) bool {
+		q.Reason = p.Reason
+		return q == p
+	}
+	if !slices.ContainsFunc(c.found, same) {
+		c.found = append(c.found, p)
+	}
+}
+
+// has reports whether the text of an object contains a field. Defaults are not in the text.
+func (c *checker) has(id identity, field string) bool {
+	o, ok := c.located[id]
+	if !ok {
+		return false
+	}
+	_, found := decode.FieldLine(c.Files[o.File], o.Line, field)
+	return found
+}

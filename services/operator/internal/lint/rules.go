@@ -1,0 +1,249 @@
+package lint
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
+	"github.com/stunner-gateway/stunner/services/operator/internal/decode"
+	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
+	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
+)
+
+// rules adds the findings about objects that the translation does not judge, because in a cluster another controller
+// may use them, or that are no input of it.
+func (c *checker) rules() {
+	for _, o := range c.Objects {
+		switch object := o.Object.(type) {
+		case *gwapiv1.Gateway:
+			c.annotations(o, "metadata.annotations.", object.Annotations)
+			for i, l := range object.Spec.Listeners {
+				if l.Hostname != nil {
+					c.addAt(o, decode.Info, fmt.Sprintf("spec.listeners[%d].hostname", i),
+						"has no effect, because TURN requests contain no host name: remove it")
+				}
+			}
+		case *stunnerv1.GatewayConfig:
+			c.annotations(o, "spec.loadBalancerServiceAnnotations.", object.Spec.LoadBalancerServiceAnnotations)
+			c.credentials(o, object)
+		case *discoveryv1.EndpointSlice:
+			c.endpointSlice(o, object)
+		case *gwapiv1.ReferenceGrant:
+			c.grant(o, object)
+		case *unstructured.Unstructured:
+			c.other(o, object)
+		}
+	}
+	for _, ref := range c.view.Routes() {
+		c.route(c.view.Route(ref))
+	}
+}
+
+// classMissing is the message about a Gateway whose class neither the files nor the chart contain.
+func (c *checker) classMissing(name string) string {
+	use := []string{"stunner"}
+	if own := slices.DeleteFunc(c.view.Classes(), func(n string) bool { return !c.ours(n) }); len(own) > 0 {
+		use = own
+	}
+	return fmt.Sprintf("GatewayClass %s does not exist: create it, or use %s", name, strings.Join(use, " or "))
+}
+
+func (c *checker) ours(class string) bool {
+	return string(c.view.Class(class).Spec.ControllerName) == c.Options.ControllerName
+}
+
+// foreign adds a finding if a Gateway of another controller is evidently meant for STUNner: its class names a
+// GatewayConfig, or a listener has a protocol of TURN.
+func (c *checker) foreign(gw *gwapiv1.Gateway) {
+	class := c.view.Class(string(gw.Spec.GatewayClassName))
+	p := class.Spec.ParametersRef
+	turn := slices.ContainsFunc(gw.Spec.Listeners, func(l gwapiv1.Listener) bool {
+		return strings.HasPrefix(strings.ToUpper(string(l.Protocol)), "TURN-")
+	})
+	if turn || p != nil && string(p.Group) == stunnerv1.GroupName {
+		c.add(decode.Error, identityOf(class), "spec.controllerName",
+			"is not the controller name of STUNner, so that no Gateway of the class is served: use %s", c.Options.ControllerName)
+	}
+}
+
+// withoutRoutes adds a remark about listeners to which no route in the files attaches.
+func (c *checker) withoutRoutes(gw *gwapiv1.Gateway, r translate.Result) {
+	var bare []int
+	for i, l := range r.Status.Listeners {
+		if l.AttachedRoutes == 0 {
+			bare = append(bare, i)
+		}
+	}
+	if len(bare) == len(r.Status.Listeners) {
+		c.add(decode.Info, identityOf(gw), "spec.listeners",
+			"no route in the files attaches to the Gateway, so that its clients reach no peer: create a UDPRoute")
+		return
+	}
+	for _, i := range bare {
+		c.add(decode.Info, identityOf(gw), fmt.Sprintf("spec.listeners[%d]", i),
+			"no route in the files attaches to the listener, so that its clients reach no peer: create a UDPRoute")
+	}
+}
+
+// route adds findings about references of a route that its status does not contain.
+func (c *checker) route(r *resource.Route) {
+	id, gateways := identityOf(r.Origin), 0
+	for i, parent := range r.Parents {
+		field := fmt.Sprintf("spec.parentRefs[%d]", i)
+		key, ok := r.GatewayOf(parent)
+		if !ok {
+			c.add(decode.Error, id, field+".kind", "%s of group %q is no Gateway, so that the route does not attach to it: name a Gateway",
+				parentKind(parent), ptr.Deref(parent.Group, gwapiv1.GroupName))
+			continue
+		}
+		if gateways++; c.view.Gateway(key) != nil {
+			continue
+		}
+		severity, format := decode.Info, "Gateway %s is not in the files, so it is not checked whether the route attaches to it: "+
+			"create it, or correct the name"
+		if all := c.view.Gateways(); len(all) > 0 {
+			severity, format = decode.Error, "Gateway %s does not exist: use "+all[0].String()+", or create it"
+		}
+		c.add(severity, id, field+".name", format, key)
+	}
+	if len(r.Parents) == 0 {
+		c.add(decode.Error, id, "spec.parentRefs", "names no Gateway, so that the route has no effect: name one")
+	}
+	paths := backendPaths(r.Origin)
+	for i, b := range r.Backends {
+		s := c.view.Service(b.Key())
+		if b.Group != "" || b.Kind != string(stunnerv1.KindService) || s == nil || s.Spec.Type == corev1.ServiceTypeExternalName {
+			continue
+		}
+		if len(s.Spec.Selector) == 0 && !c.hasEndpoints(b.Key()) {
+			c.add(decode.Info, id, paths[i]+".name",
+				"Service %s has neither a selector nor an EndpointSlice in the files, so that the route leads nowhere: add one", b.Key())
+		}
+	}
+}
+
+// hasEndpoints reports whether the files contain endpoints of a Service. Kubernetes copies Endpoints to an EndpointSlice.
+func (c *checker) hasEndpoints(service types.NamespacedName) bool {
+	if len(c.view.EndpointSlicesOf(service)) > 0 || c.view.Host() != nil && c.view.Gateway(service) != nil {
+		return true
+	}
+	return slices.ContainsFunc(c.others, func(o decode.Located) bool {
+		id := identityOf(o.Object)
+		return id.kind == "Endpoints" && id.name == service.Name && (id.namespace == service.Namespace || id.namespace == "")
+	})
+}
+
+func (c *checker) endpointSlice(o decode.Located, s *discoveryv1.EndpointSlice) {
+	if s.AddressType == discoveryv1.AddressTypeFQDN {
+		c.addAt(o, decode.Info, "addressType", "has no effect: host names of an EndpointSlice are not resolved: "+
+			"use IPv4 or IPv6, or run the operator with --endpoint-discovery=false")
+	}
+	service := types.NamespacedName{Namespace: s.Namespace, Name: s.Labels[discoveryv1.LabelServiceName]}
+	field := "metadata.labels." + discoveryv1.LabelServiceName
+	switch {
+	case service.Name == "":
+		c.addAt(o, decode.Info, field, "is missing, so that the EndpointSlice has no effect: set it to the name of a Service")
+	case c.view.Service(service) == nil:
+		c.addAt(o, decode.Info, field, "Service %s is not in the files, so that the EndpointSlice has no effect: create it", service)
+	}
+}
+
+// annotations adds a remark about each annotation of STUNner that does not exist.
+func (c *checker) annotations(o decode.Located, path string, annotations map[string]string) {
+	for name := range annotations {
+		if strings.HasPrefix(name, stunnerv1.GroupName+"/") && !translate.IsAnnotation(name) {
+			c.addAt(o, decode.Info, path+name,
+				"is no annotation of STUNner and has no effect: use one of those in docs/gateway.md, or remove it")
+		}
+	}
+}
+
+// credentials adds a remark about each credential that spec.authRef replaces.
+func (c *checker) credentials(o decode.Located, gc *stunnerv1.GatewayConfig) {
+	if gc.Spec.AuthRef == nil {
+		return
+	}
+	for _, field := range []string{"spec.authType", "spec.userName", "spec.password", "spec.sharedSecret"} {
+		if c.has(identityOf(gc), field) {
+			c.addAt(o, decode.Info, field, "has no effect, because spec.authRef names a Secret with the credentials: remove it")
+		}
+	}
+}
+
+// grant adds a remark about each entry of a ReferenceGrant that permits no reference of STUNner.
+func (c *checker) grant(o decode.Located, g *gwapiv1.ReferenceGrant) {
+	from := map[string][]string{
+		gwapiv1.GroupName:   {resource.KindGateway, string(resource.KindUDPRoute)},
+		stunnerv1.GroupName: {resource.KindGatewayConfig, string(resource.KindUDPRoute)},
+	}
+	to := map[string][]string{"": {"Secret", "Service"}, stunnerv1.GroupName: {"StaticService"}}
+	for i, f := range g.Spec.From {
+		if !slices.Contains(from[string(f.Group)], string(f.Kind)) {
+			c.addAt(o, decode.Info, fmt.Sprintf("spec.from[%d].kind", i),
+				"%s of group %q refers to no object for STUNner, so that the entry has no effect: use Gateway or UDPRoute of group %s, or GatewayConfig or UDPRoute of group %s",
+				f.Kind, f.Group, gwapiv1.GroupName, stunnerv1.GroupName)
+		}
+	}
+	for i, t := range g.Spec.To {
+		if !slices.Contains(to[string(t.Group)], string(t.Kind)) {
+			c.addAt(o, decode.Info, fmt.Sprintf("spec.to[%d].kind", i),
+				"no object of STUNner refers to %s of group %q, so that the entry has no effect: use Secret or Service, or StaticService of group %s",
+				t.Kind, t.Group, stunnerv1.GroupName)
+		}
+	}
+}
+
+// standardKinds are the kinds of the Gateway API that STUNner does not read.
+var standardKinds = []string{
+	"BackendTLSPolicy", "GRPCRoute", "HTTPRoute", "ListenerSet", "TCPRoute", "TLSRoute",
+}
+
+// ownKinds are the API groups of kinds whose names other groups have too.
+var ownKinds = map[string]string{
+	"GatewayClass": gwapiv1.GroupName, "Gateway": gwapiv1.GroupName, "ReferenceGrant": gwapiv1.GroupName,
+	"GatewayConfig": stunnerv1.GroupName, "Dataplane": stunnerv1.GroupName, "StaticService": stunnerv1.GroupName,
+	"UDPRoute": stunnerv1.GroupName, "Service": "", "Secret": "", "Namespace": "", "EndpointSlice": discoveryv1.GroupName,
+}
+
+// other adds findings about an object of a kind that STUNner does not read.
+func (c *checker) other(o decode.Located, u *unstructured.Unstructured) {
+	gvk := u.GroupVersionKind()
+	group, named := ownKinds[gvk.Kind]
+	switch {
+	case named && group != gvk.Group:
+		c.addAt(o, decode.Info, "apiVersion", "%s of group %q is not read: that of STUNner is in group %q", gvk.Kind, gvk.Group, group)
+	case gvk.Group == gwapiv1.GroupName && !slices.Contains(standardKinds, gvk.Kind):
+		c.addAt(o, decode.Error, "kind", "%s has no kind %s: use GatewayClass, Gateway, UDPRoute or ReferenceGrant", gvk.Group, gvk.Kind)
+	case gvk.Group == gwapiv1.GroupName:
+		parents, _, _ := unstructured.NestedSlice(u.Object, "spec", "parentRefs")
+		for i, p := range parents {
+			ref, _ := p.(map[string]any)
+			key := types.NamespacedName{Namespace: textAt(ref, "namespace"), Name: textAt(ref, "name")}
+			if key.Namespace == "" {
+				key.Namespace = u.GetNamespace()
+			}
+			if gw := c.view.Gateway(key); gw != nil && c.view.Class(string(gw.Spec.GatewayClassName)) != nil &&
+				c.ours(string(gw.Spec.GatewayClassName)) {
+				c.addAt(o, decode.Error, fmt.Sprintf("spec.parentRefs[%d].name", i),
+					"Gateway %s is served by STUNner, to which no %s attaches: use a UDPRoute", key, gvk.Kind)
+			}
+		}
+	}
+}
+
+func unstructuredOf(o decode.Located) map[string]any {
+	return o.Object.(*unstructured.Unstructured).Object
+}
+
+func textAt(fields map[string]any, path ...string) string {
+	text, _, _ := unstructured.NestedString(fields, path...)
+	return text
+}

@@ -106,6 +106,9 @@ func (g *Gate) refuse(r *request, why *refusal) {
 	name, _ := r.Value(stun.AttrUsername)
 	note := meter.Note{Listener: g.name, Client: r.client.Addr(), Peer: why.peer, User: string(name)}
 	g.meter.RefuseNote(why.reason, note)
+	if r.flow != nil && (why.reason == meter.PeerDenied || why.reason == meter.PortDenied) {
+		r.flow.Session.Deny(why.peer, why.reason == meter.PortDenied, time.Now())
+	}
 	var code stun.Setter = why.code
 	if why.terse || r.Classic { // RFC 3489 §11.2.9: the length of a reason phrase is a multiple of 4, such as 0
 		code = stun.ErrorCodeAttribute{Code: why.code}
@@ -437,6 +440,7 @@ func (g *Gate) indication(r *request) {
 	if _, verdict := g.routes.Load().Match(peers[0]); verdict != cluster.Allowed {
 		note := meter.Note{Listener: g.name, Client: f.Client.Addr(), Peer: peers[0], User: f.Username}
 		g.meter.DropNote(relay.ReasonOf(verdict), note)
+		f.Session.DenyDatagram(peers[0], verdict == cluster.PortDenied, time.Now())
 		return
 	}
 	if f.relay.Permitted(peers[0]) || f.permitted.restored(peers[0].Addr(), time.Now()) ||

@@ -90,8 +90,8 @@ func (k Kernel) open(advertised netip.Addr, port uint16) (*kernelSocket, error) 
 	case err != nil:
 		return nil, err
 	}
-	sender.Retry = removePending
 	s := &kernelSocket{Sender: sender, pollers: k.Pollers, addr: at, port: port}
+	sender.Retry = s.removePending
 	if err := s.prepare(k.ICMP, advertised.Is6()); err != nil {
 		return nil, errors.Join(err, sender.Close())
 	}
@@ -202,13 +202,16 @@ func (s *kernelSocket) Send(packets []datagram.Packet) {
 
 // removePending removes the pending errors of earlier datagrams from a socket. If an ICMP error is pending, for any
 // peer, the kernel returns it and does not send. removePending reports whether the error of a send may be one of them.
-func removePending(fd int, err syscall.Errno) bool {
+func (s *kernelSocket) removePending(fd int, err syscall.Errno) bool {
 	if !isPending(err) {
 		return false
 	}
 	more := true
 	for n := 0; more && n < maxErrors; n++ {
-		_, _, more = nextICMP(fd)
+		var peer netip.AddrPort
+		if _, peer, more = nextICMP(fd); peer.IsValid() && s.receiver != nil {
+			s.receiver.Unreachable(peer)
+		}
 	}
 	return true
 }

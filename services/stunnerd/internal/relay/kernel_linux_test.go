@@ -51,6 +51,8 @@ func (i inbox) ReceiveBatch(batch []Datagram, _ time.Time) {
 	}
 }
 
+func (i inbox) Unreachable(netip.AddrPort) {}
+
 // newKernel returns a network with one poller, which ends with the test.
 func newKernel(t testing.TB) Kernel {
 	t.Helper()

@@ -109,7 +109,13 @@ func (r *Relay) renew(c *channel) {
 
 // countKernel counts packets of a channel that the kernel has forwarded.
 func (r *Relay) countKernel(c *channel, n offload.Counters) {
-	up, down := meter.Sum(n.Up), meter.Sum(n.Down)
+	up, down, now := meter.Sum(n.Up), meter.Sum(n.Down), r.now()
+	if up.Packets > 0 {
+		c.count.addSent(up.Packets, now)
+	}
+	if down.Packets > 0 {
+		c.count.addReceived(down.Packets, now)
+	}
 	r.session.Traffic.Tx.AddSum(up)
 	r.session.Traffic.Rx.AddSum(down)
 	if t := c.verdict.Load().traffic; t != nil {

@@ -55,6 +55,8 @@ type receiverFunc func([]Datagram)
 
 func (f receiverFunc) ReceiveBatch(batch []Datagram, _ time.Time) { f(batch) }
 
+func (f receiverFunc) Unreachable(netip.AddrPort) {}
+
 func write(t testing.TB, from *net.UDPConn, to netip.AddrPort, payload string) {
 	t.Helper()
 	if _, err := from.WriteToUDPAddrPort([]byte(payload), to); err != nil {

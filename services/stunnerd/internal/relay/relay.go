@@ -21,6 +21,7 @@
 //	poller_linux.go        epoll instances of relay sockets
 //	room_linux.go          file descriptors
 //	offload.go             arming of channels in the kernel
+//	evidence.go            packets of each peer
 //	restore.go             channels of a crashed process
 //
 // The peers that a relay sends to and receives from are decided by package cluster.
@@ -76,6 +77,7 @@ type Relay struct {
 	slots session.Claim
 	// nominations is nil until the client has nominated a peer.
 	nominations atomic.Pointer[nominations]
+	unbound     unbound
 }
 
 // channel is a binding of a number to a peer.
@@ -96,6 +98,8 @@ type channel struct {
 	// installed is the end of the permission for the IP address of the peer that the latest ChannelBind has installed, as
 	// a time.Duration since the start of the session. Unlike permitted, it is for data outside of the channel too.
 	installed atomic.Int64
+	// count counts the packets of the peer.
+	count *peerCount
 	// verdict is the result of the last route lookup. It is valid as long as its view is the current one.
 	verdict atomic.Pointer[verdict]
 	// binding makes the kernel forward packets of the channel (see arm).
@@ -112,15 +116,15 @@ type verdict struct {
 }
 
 // New returns a relay for a session. The relay receives from peers and sends to them with a socket. New sets the field
-// Relay of the session to the advertised address with the port of the socket, and sets the field Channels. The relay
-// calls ended once, when it is closed.
+// Relay of the session to the advertised address with the port of the socket, and sets the fields Channels and Peers. The
+// relay calls ended once, when it is closed.
 func New(
 	s *session.Session, socket Socket, advertised netip.Addr, routes *Routes, m *meter.Meter, ended func(*Relay),
 ) *Relay {
 	s.Relay = netip.AddrPortFrom(advertised, socket.Port())
 	r := &Relay{session: s, socket: socket, routes: routes, meter: m, ended: ended, slots: s.Claim(session.Slots)}
 	r.channels.Store(new([]*channel))
-	s.Channels = r.Channels
+	s.Channels, s.Peers = r.Channels, r.Peers
 	r.forget = m.RelayDrops.Watch(socket.Drops)
 	return r
 }
@@ -187,10 +191,13 @@ func (r *Relay) bind(number uint16, peer netip.AddrPort, now time.Duration) (ans
 			live = append(live, c)
 		default:
 			c.binding.End()
+			r.unbound.put(c.count)
 		}
 	}
 	done := make(chan struct{})
-	c := &channel{number: number, peer: peer, since: r.session.Started.Add(now), answered: done}
+	c := &channel{
+		number: number, peer: peer, since: r.session.Started.Add(now), answered: done, count: r.unbound.take(peer),
+	}
 	c.until.Store(until)
 	c.permitted.Store(int64(now + PermissionLifetime))
 	c.installed.Store(int64(now + PermissionLifetime))
@@ -326,6 +333,12 @@ func Undelivered(err error) meter.Reason {
 func (r *Relay) drop(why meter.Reason, peer netip.AddrPort) {
 	s := r.session
 	r.meter.DropNote(why, meter.Note{Listener: s.Listener, Client: s.Client.Addr(), Peer: peer, User: s.Username})
+}
+
+// deny drops a datagram to a peer that the routes do not allow.
+func (r *Relay) deny(v cluster.Verdict, peer netip.AddrPort, now time.Time) {
+	r.drop(ReasonOf(v), peer)
+	r.session.DenyDatagram(peer, v == cluster.PortDenied, now)
 }
 
 // parseChannelData splits a ChannelData frame. Bytes after the payload are padding and are ignored (RFC 8656 §12.5).

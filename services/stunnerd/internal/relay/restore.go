@@ -36,7 +36,10 @@ func (r *Relay) Restore(channels []session.ChannelRecord, permissions []session.
 				permitted = max(permitted, left(p.Until, PermissionLifetime))
 			}
 		}
-		c := &channel{number: saved.Number, peer: saved.Peer, since: saved.Installed, answered: longAnswered}
+		c := &channel{
+			number: saved.Number, peer: saved.Peer, since: saved.Installed, answered: longAnswered,
+			count: &peerCount{addr: saved.Peer},
+		}
 		c.until.Store(int64(now + until))
 		c.permitted.Store(int64(now + permitted))
 		c.installed.Store(int64(now + installed))

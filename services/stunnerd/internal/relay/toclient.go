@@ -58,7 +58,7 @@ func (r *Relay) toClient(t *transfer, c *channel, d *Datagram, now time.Time) {
 	default:
 		frame := d.channelData(c.number, r.session.Client.Connected())
 		t.add(datagram.Packet{Payload: frame}, item{
-			traffic: v.traffic, peer: c.peer, size: d.n, channel: c, generation: generation,
+			traffic: v.traffic, count: c.count, peer: c.peer, size: d.n, channel: c, generation: generation,
 		})
 	}
 }
@@ -66,6 +66,7 @@ func (r *Relay) toClient(t *transfer, c *channel, d *Datagram, now time.Time) {
 // enqueue queues a copy of a datagram for decide.
 func (r *Relay) enqueue(d *Datagram) {
 	if d.icmp != (ICMP{}) {
+		r.Unreachable(d.peer)
 		_ = r.add(d)
 		return
 	}
@@ -138,7 +139,8 @@ func (r *Relay) deliver(d Datagram) {
 		r.drop(ReasonOf(reached), d.peer)
 		return
 	}
-	if !r.session.Admits(session.ToClient, d.n, time.Now()) {
+	now := time.Now()
+	if !r.session.Admits(session.ToClient, d.n, now) {
 		r.drop(meter.ByteRate, d.peer)
 		return
 	}
@@ -151,6 +153,11 @@ func (r *Relay) deliver(d Datagram) {
 	if err != nil || len(m.Raw) > stunmsg.MaxSize { // the longest datagram of IPv6 does not fit into a message
 		r.drop(meter.TooLarge, d.peer)
 		return
+	}
+	if d.icmp == (ICMP{}) {
+		if p := r.countOf(d.peer, r.since(now)); p != nil {
+			p.addReceived(1, r.since(now))
+		}
 	}
 	packet := []datagram.Packet{{Payload: m.Raw}}
 	if r.session.Client.SendAll(packet); packet[0].Err != nil {

@@ -32,7 +32,7 @@ func (o *Outbox) Add(r *Relay, frame []byte, now time.Time) {
 	generation := r.generation()
 	if c, v, payload := r.admit(frame, now); v != nil {
 		o.group(r).add(datagram.Packet{Payload: payload, To: c.peer}, item{
-			traffic: v.traffic, peer: c.peer, size: len(payload), channel: c, generation: generation,
+			traffic: v.traffic, count: c.count, peer: c.peer, size: len(payload), channel: c, generation: generation,
 		})
 	}
 }
@@ -91,7 +91,7 @@ func (r *Relay) admit(frame []byte, now time.Time) (c *channel, v *verdict, payl
 		return nil, nil, nil
 	}
 	if v = r.judge(c); v.reached != cluster.Allowed {
-		r.drop(ReasonOf(v.reached), c.peer)
+		r.deny(v.reached, c.peer, now)
 		return nil, nil, nil
 	}
 	c.permitted.Store(int64(at + PermissionLifetime))
@@ -118,11 +118,11 @@ func (r *Relay) sendToPeers(t *transfer, clusters *meter.Tally, now time.Time) {
 func (r *Relay) Send(data []byte, peer netip.AddrPort, whole bool) {
 	defer r.EndOnPanic("forward to peer")
 	name, reached := r.routes.Load().Match(peer)
+	now := time.Now()
 	if reached != cluster.Allowed {
-		r.drop(ReasonOf(reached), peer)
+		r.deny(reached, peer, now)
 		return
 	}
-	now := time.Now()
 	if !r.session.Admits(session.ToPeer, len(data), now) {
 		r.drop(meter.ByteRate, peer)
 		return
@@ -133,7 +133,7 @@ func (r *Relay) Send(data []byte, peer netip.AddrPort, whole bool) {
 	t := transfers.Get()
 	defer transfers.Put(t)
 	t.add(datagram.Packet{Payload: data, To: peer, Whole: whole}, item{
-		traffic: r.meter.Cluster(name), peer: peer, size: len(data),
+		traffic: r.meter.Cluster(name), count: r.countOf(peer, r.since(now)), peer: peer, size: len(data),
 	})
 	r.sendToPeers(t, &t.clusters, now)
 	t.clusters.Flush()

@@ -21,6 +21,7 @@ type transfer struct {
 // item is the accounting of one packet.
 type item struct {
 	traffic *meter.Traffic // of the cluster
+	count   *peerCount     // of the peer; nil if its packets are not counted
 	// channel is armed with generation after the packet was sent (see Relay.arm). It is nil without a channel.
 	channel    *channel
 	generation offload.Generation
@@ -46,6 +47,7 @@ func (t *transfer) reset() {
 // are shared by the processors, so each is changed once, and not for each packet.
 func (r *Relay) count(t *transfer, d session.Direction, clusters *meter.Tally, now time.Time) {
 	var all meter.Sum
+	r.countPeers(t, d, r.since(now))
 	for i := range t.items {
 		if err := t.packets[i].Err; err != nil {
 			r.drop(Undelivered(err), t.items[i].peer)
@@ -58,6 +60,26 @@ func (r *Relay) count(t *transfer, d session.Direction, clusters *meter.Tally, n
 		}
 	}
 	flow(&r.session.Traffic, d).AddSum(all)
+}
+
+// countPeers counts the packets of a transfer by peer: those that were sent to peers, and all that peers have sent. The
+// counters of a peer are changed once for consecutive packets.
+func (r *Relay) countPeers(t *transfer, d session.Direction, now time.Duration) {
+	for i := 0; i < len(t.items); {
+		of, n := t.items[i].count, uint64(0)
+		for ; i < len(t.items) && t.items[i].count == of; i++ {
+			if d == session.ToClient || t.packets[i].Err == nil {
+				n++
+			}
+		}
+		switch {
+		case of == nil || n == 0:
+		case d == session.ToPeer:
+			of.addSent(n, now)
+		default:
+			of.addReceived(n, now)
+		}
+	}
 }
 
 // flow returns the counter of a direction, as seen from the relay.

@@ -10,6 +10,8 @@
 //	connection.go       connections of clients without a session
 //	price.go            the memory of what clients make the process hold
 //	place.go            relay ports
+//	evidence.go         the traffic of a peer
+//	denied.go           peers that the routes have denied
 //	record.go codec.go  sessions that another process continues, in binary form
 package session
 
@@ -104,11 +106,20 @@ type Session struct {
 	Traffic meter.Traffic
 	// Channels returns the number of channel bindings. The relay sets it.
 	Channels func() int
+	// Peers calls a function with the traffic of each peer that the relay counts. The relay sets it.
+	Peers func(show func(PeerTraffic))
 
 	// place is the place that the session uses. Reserve or Inherit sets it.
 	place   Place
 	account account
 	rates   rates
+
+	// deniedAt is when a denied datagram was last recorded, in nanoseconds since 1970.
+	deniedAt atomic.Int64
+	// denied are the peers that were denied to the session, and deniedEnded is set when it has ended. denials.mu guards
+	// both.
+	denied      []deniedKey
+	deniedEnded bool
 }
 
 // Table is the set of live sessions. Use NewTable.
@@ -128,6 +139,10 @@ type Table struct {
 	crowd    crowd
 	draining bool
 	changed  chan struct{}
+	// withoutMedia counts the sessions that have ended without a packet to a peer.
+	withoutMedia uint64
+
+	denials denials
 }
 
 // NewTable returns an empty table without bounds.
@@ -214,6 +229,10 @@ func (t *Table) Remove(s *Session) bool {
 		return false
 	}
 	delete(t.sessions, s)
+	if s.Traffic.Tx.Packets.Load() == 0 {
+		t.withoutMedia++
+	}
+	t.denials.end(s)
 	t.release(&s.place)
 	t.notify()
 	return true
@@ -233,11 +252,23 @@ func (t *Table) Added() uint64 {
 	return t.added - t.restored
 }
 
+// WithoutMedia returns the number of sessions since the start that have ended without a packet to a peer.
+func (t *Table) WithoutMedia() uint64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.withoutMedia
+}
+
+// All returns the live sessions in no order.
+func (t *Table) All() []*Session {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.Collect(maps.Keys(t.sessions))
+}
+
 // List returns the live sessions, the oldest first.
 func (t *Table) List() []*Session {
-	t.mu.Lock()
-	list := slices.Collect(maps.Keys(t.sessions))
-	t.mu.Unlock() // sorting takes long with many sessions
+	list := t.All() // without the lock below, because sorting takes long with many sessions
 	slices.SortFunc(list, func(a, b *Session) int {
 		return cmp.Or(a.Started.Compare(b.Started), a.Relay.Compare(b.Relay))
 	})

@@ -56,6 +56,8 @@ type inbox chan int
 
 func (i inbox) ReceiveBatch(batch []relay.Datagram, _ time.Time) { i <- len(batch) }
 
+func (i inbox) Unreachable(netip.AddrPort) {}
+
 func send(s relay.Socket, payload string, to netip.AddrPort) error {
 	packets := []datagram.Packet{{Payload: []byte(payload), To: to}}
 	s.Send(packets)

@@ -1,0 +1,179 @@
+package session
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+)
+
+// Denied is a peer that the routes of a listener have denied to sessions.
+type Denied struct {
+	Listener string
+	Peer     netip.AddrPort
+	// PortOnly is set if a route allows the IP address of the peer, but not its port.
+	PortOnly bool
+	// Sessions is the number of sessions that were denied the peer, and Failed that of those of them that have ended
+	// or are older than FailedAfter, and have received nothing from any peer.
+	Sessions, Failed int
+	First, Last      time.Time
+}
+
+// FailedAfter is the age at which a session that has received nothing from any peer counts as failed. An ICE agent
+// checks all candidates in this time.
+const FailedAfter = 10 * time.Second
+
+// Bounds of the list of denied peers.
+const (
+	// maxDenied is the number of peers in the list.
+	maxDenied = 64
+	// maxDeniedOfSession is the number of peers that one session adds.
+	maxDeniedOfSession = 8
+	// deniedMemory is the time without a denial after which an entry begins again.
+	deniedMemory = time.Hour
+)
+
+// denials is the list of denied peers, in bounded memory.
+//
+// If the list is full, a new peer replaces one of the user ID that has added the most peers: the one that was denied to
+// the fewest sessions, and of these the one that was denied the longest time ago. So a user that is denied a million
+// peers replaces its own, and a peer that is denied to many sessions stays, whoever was denied it first.
+type denials struct {
+	mu   sync.Mutex
+	list map[deniedKey]*denied
+}
+
+type deniedKey struct {
+	listener string
+	peer     netip.AddrPort
+}
+
+// denied is an entry of the list.
+type denied struct {
+	Denied
+	// user is the ID of the first user that was denied the peer.
+	user string
+	// live are the sessions among Sessions that have not ended. Failed counts the others.
+	live map[*Session]struct{}
+}
+
+// Deny records that a peer was denied to the session. It is called for requests and for datagrams: of the datagrams of a
+// session, at most one in denyInterval is recorded.
+func (s *Session) Deny(peer netip.AddrPort, portOnly bool, now time.Time) {
+	t := s.account.table
+	if t == nil {
+		return
+	}
+	d := &t.denials
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	key := deniedKey{s.Listener, peer}
+	known := slices.Contains(s.denied, key)
+	if s.deniedEnded || !known && len(s.denied) == maxDeniedOfSession {
+		return
+	}
+	if !known {
+		s.denied = append(s.denied, key)
+	}
+	e := d.list[key]
+	if e == nil || now.Sub(e.Last) > deniedMemory {
+		e = d.add(key, s.UserID, now)
+	}
+	if _, counted := e.live[s]; !counted {
+		e.Sessions++
+		e.live[s] = struct{}{}
+	}
+	e.Last, e.PortOnly = now, portOnly
+}
+
+// denyInterval is the shortest time between two records of denied datagrams of a session.
+const denyInterval = 100 * time.Millisecond
+
+// DenyDatagram is Deny for a datagram. It takes no lock for most datagrams of a flood.
+func (s *Session) DenyDatagram(peer netip.AddrPort, portOnly bool, now time.Time) {
+	last := s.deniedAt.Load()
+	if at := now.UnixNano(); at-last >= int64(denyInterval) && s.deniedAt.CompareAndSwap(last, at) {
+		s.Deny(peer, portOnly, now)
+	}
+}
+
+// add adds an entry, in place of another one if the list is full. The caller holds mu.
+func (d *denials) add(key deniedKey, user string, now time.Time) *denied {
+	if d.list == nil {
+		d.list = map[deniedKey]*denied{}
+	}
+	if d.list[key] == nil && len(d.list) >= maxDenied {
+		delete(d.list, d.replaceable(user))
+	}
+	e := &denied{
+		Denied: Denied{Listener: key.listener, Peer: key.peer, First: now}, user: user, live: map[*Session]struct{}{},
+	}
+	d.list[key] = e
+	return e
+}
+
+// replaceable returns the entry that a new one of a user replaces. The caller holds mu.
+func (d *denials) replaceable(user string) (key deniedKey) {
+	held := map[string]int{user: 1} // with the new one
+	for _, e := range d.list {
+		held[e.user]++
+	}
+	var worst *denied
+	for k, e := range d.list {
+		if worst == nil || cmp.Or(
+			cmp.Compare(held[worst.user], held[e.user]), cmp.Compare(e.Sessions, worst.Sessions), e.Last.Compare(worst.Last),
+		) < 0 {
+			key, worst = k, e
+		}
+	}
+	return key
+}
+
+// end counts the end of a session.
+func (d *denials) end(s *Session) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	s.deniedEnded = true
+	for _, key := range s.denied {
+		e := d.list[key]
+		if e == nil {
+			continue
+		}
+		if _, counted := e.live[s]; counted {
+			delete(e.live, s)
+			if s.gotNothing() {
+				e.Failed++
+			}
+		}
+	}
+}
+
+// gotNothing reports whether no peer has sent a packet to the client.
+func (s *Session) gotNothing() bool { return s.Traffic.Rx.Packets.Load() == 0 }
+
+// Denied returns the peers that were denied since a time, those that were denied to most sessions first.
+func (t *Table) Denied(since, now time.Time) (list []Denied) {
+	d := &t.denials
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, e := range d.list {
+		if e.Last.Before(since) {
+			continue
+		}
+		shown := e.Denied
+		for s := range e.live {
+			if s.gotNothing() && now.Sub(s.Started) >= FailedAfter {
+				shown.Failed++
+			}
+		}
+		list = append(list, shown)
+	}
+	slices.SortFunc(list, func(a, b Denied) int {
+		return cmp.Or(
+			cmp.Compare(b.Failed, a.Failed), cmp.Compare(b.Sessions, a.Sessions), a.Peer.Compare(b.Peer),
+			cmp.Compare(a.Listener, b.Listener),
+		)
+	})
+	return list
+}

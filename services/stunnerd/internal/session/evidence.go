@@ -1,0 +1,23 @@
+package session
+
+import (
+	"net/netip"
+	"time"
+)
+
+// PeerTraffic counts the packets between a relay and one peer of its session.
+type PeerTraffic struct {
+	Peer netip.AddrPort
+	// Cluster is the name of the cluster that allows the peer now, or "" if none does.
+	Cluster string
+	// Sent counts packets to the peer, and Received those of the peer that the client was allowed to receive.
+	Sent, Received uint64
+	// Unanswered is the number of packets to the peer since the last one that it has sent.
+	Unanswered uint64
+	// LastSent and LastReceived are the times of the last packets. They are zero if there was none.
+	LastSent, LastReceived time.Time
+	// UnansweredSince is the time of the first unanswered packet. It is zero if there is none.
+	UnansweredSince time.Time
+	// ICMPErrors counts ICMP messages that report that packets to the peer were not delivered.
+	ICMPErrors uint64
+}

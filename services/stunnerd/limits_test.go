@@ -53,7 +53,7 @@ func TestMemoryOfAllocationsIsDocumented(t *testing.T) {
 		fmt.Sprintf("| %s KiB; %s KiB; %s KiB |", kib(config.TURNTCP), kib(config.TURNTLS), kib(config.TURNDTLS)),
 		fmt.Sprintf("a handshake, over TCP; TLS; DTLS | %d KiB; %d KiB; %d KiB |", session.PriceOfTransport(config.TURNTCP)>>10,
 			session.PriceOfTransport(config.TURNTLS)>>10, session.PriceOfTransport(config.TURNDTLS)>>10),
-		fmt.Sprintf("each further channel | %d bytes |", session.PricePermission),
+		fmt.Sprintf("each further permission; channel | %d; %d bytes |", session.PricePermission, session.PriceChannel),
 		fmt.Sprintf("reserved port | %d KiB |", session.PriceReserved>>10),
 		fmt.Sprintf("until it is complete | %d KiB |", session.PriceFrame>>10),
 		fmt.Sprintf("%s over TLS, %s over DTLS, or %s with 256", fit(session.PriceOf(config.TURNTLS, 0, 0)),

@@ -193,6 +193,10 @@ func (d *daemon) serve(ctx, replaced context.Context) error {
 		host.Follow(following, d.log, d.server.SetLocalAddresses)
 		return nil
 	})
+	group.Go(func() error {
+		d.countKernel(following)
+		return nil
+	})
 	if d.watch {
 		if err := d.endpoints.Set(d.health(d.options.probes)); err != nil {
 			return err
@@ -208,6 +212,24 @@ func (d *daemon) serve(ctx, replaced context.Context) error {
 	case <-replaced.Done():
 		d.log.Info("replaced", "sessions", d.server.Sessions().Len())
 		return errReplaced
+	}
+}
+
+// kernelInterval is the time between two readings of the counters of the kernel.
+const kernelInterval = 2 * time.Second
+
+// countKernel reads the counters of packets that the kernel has forwarded until ctx ends. The last packets of a peer
+// have the time of the reading.
+func (d *daemon) countKernel(ctx context.Context) {
+	tick := time.NewTicker(kernelInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			d.server.Meter().Refresh()
+		case <-ctx.Done():
+			return
+		}
 	}
 }
 

@@ -31,6 +31,9 @@ const (
 	ListenerBytes            = "stunner_listener_bytes_total"
 	ClusterPackets           = "stunner_cluster_packets_total"
 	ClusterBytes             = "stunner_cluster_bytes_total"
+	MediaCalls               = "stunner_media_calls"
+	PeerICMPErrors           = "stunner_peer_icmp_errors_total"
+	AllocationsUnused        = "stunner_allocations_unused_total"
 	Refused                  = "stunner_refused_total"
 	Dropped                  = "stunner_dropped_total"
 	KernelDropped            = "stunner_kernel_dropped_total"
@@ -126,6 +129,12 @@ var Metrics = []Metric{
 		"Packets between the relay sockets and the peers of a cluster, by direction rx or tx."},
 	{ClusterBytes, Counter, []string{"name", "direction"},
 		"Bytes between the relay sockets and the peers of a cluster, by direction rx or tx."},
+	{MediaCalls, Gauge, []string{"name", "state"},
+		"Calls that send packets to the peers of a cluster, by state: answered, or silent if no peer of the cluster has sent " +
+			"a packet for 10 seconds or more."},
+	{PeerICMPErrors, Counter, nil,
+		"ICMP messages that report that packets to a peer of a call were not delivered, such as port unreachable."},
+	{AllocationsUnused, Counter, nil, "TURN allocations that have ended without a packet to a peer."},
 	{Refused, Counter, []string{"reason"}, "STUN requests that were answered with an error, by reason."},
 	{Dropped, Counter, []string{"reason"}, "Datagrams that were dropped, by reason."},
 	{KernelDropped, Counter, []string{"socket"},

@@ -5,6 +5,7 @@
 //	collector.go                       metrics
 //	endpoints.go                       paths and probes
 //	status.go sessions.go refusals.go  the answers
+//	media.go                           what the packets of calls show
 //	inspector.go                       requests of the operator
 //
 // The state of open listeners is read in services/stunnerd/internal/server/inspect.go and
@@ -57,7 +58,8 @@ var descs = descriptions(
 	telemetry.BytesReceived, telemetry.BytesSent, telemetry.Connections,
 	telemetry.ListenerConnections, telemetry.ListenerConnectionsTotal, telemetry.ListenerPackets,
 	telemetry.ListenerBytes,
-	telemetry.ClusterPackets, telemetry.ClusterBytes,
+	telemetry.ClusterPackets, telemetry.ClusterBytes, telemetry.MediaCalls, telemetry.PeerICMPErrors,
+	telemetry.AllocationsUnused,
 	telemetry.Refused, telemetry.Dropped, telemetry.KernelDropped, telemetry.OffloadPackets, telemetry.OffloadInfo,
 	telemetry.ForwardedPackets, telemetry.ForwardRefused, telemetry.ForwardPeers, telemetry.ForwardProblem, telemetry.Panics,
 	telemetry.SessionsRestored, telemetry.SessionsDropped, telemetry.JournalErrors, telemetry.JournalProblem,
@@ -105,6 +107,13 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	for name, t := range c.Meter.Clusters() {
 		out.traffic(telemetry.ClusterPackets, telemetry.ClusterBytes, name, t)
 	}
+	media := mediaOf(c.Sessions, time.Now())
+	for _, r := range media.Routes {
+		out.gauge(telemetry.MediaCalls, float64(r.Sending-r.Silent), r.Cluster, "answered")
+		out.gauge(telemetry.MediaCalls, float64(r.Silent), r.Cluster, "silent")
+	}
+	out.counter(telemetry.PeerICMPErrors, c.Meter.ICMPErrors.Load())
+	out.counter(telemetry.AllocationsUnused, media.Ended)
 	out.reasons(telemetry.Refused, c.Meter.Refusals())
 	out.reasons(telemetry.Dropped, c.Meter.Drops())
 	out.counter(telemetry.KernelDropped, c.Meter.ListenerDrops.Load(), "listener")

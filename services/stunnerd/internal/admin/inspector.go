@@ -95,12 +95,12 @@ func (i *Inspector) guard(serve http.HandlerFunc) http.Handler {
 // Status serves the current status: all of it to callers with access, and the reduced status to others.
 func (i *Inspector) Status() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		status := i.process.Status()
 		if !i.allows(r) {
-			status = status.Reduced(
-				"the rest is shown to callers on this host only: forward the port, or start stunnerd with --sessions-from=any")
+			writeJSON(w, i.process.Status().Reduced(
+				"the rest is shown to callers on this host only: forward the port, or start stunnerd with --sessions-from=any"))
+			return
 		}
-		writeJSON(w, status)
+		writeJSON(w, i.status())
 	})
 }
 

@@ -23,6 +23,9 @@ func (i *Inspector) Sessions() http.Handler {
 			}
 			if list.Total++; list.Total <= f.Limit {
 				list.Sessions = append(list.Sessions, i.session(s, now))
+				if f.Limit <= inspection.DefaultLimit {
+					list.Sessions[len(list.Sessions)-1].Peers = lastPeers(s)
+				}
 			}
 		}
 		return list

@@ -36,7 +36,7 @@ var cuts = []struct {
 // boundedStatus serves the status with at most discovery.ResponseLimit bytes, for configs with many endpoints.
 func (i *Inspector) boundedStatus() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		status := i.process.Status()
+		status := i.status()
 		var left []string
 		for _, c := range cuts {
 			if data, err := json.Marshal(status); err == nil && len(data) <= discovery.ResponseLimit {

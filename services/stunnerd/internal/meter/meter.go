@@ -113,6 +113,8 @@ type Meter struct {
 	// Offloaded counts the packets that the kernel has forwarded, seen from the relay: Rx from peers, Tx to peers. They
 	// are also in the counters of listeners, clusters and sessions.
 	Offloaded Traffic
+	// ICMPErrors counts ICMP messages about packets to peers.
+	ICMPErrors atomic.Uint64
 	// Panics counts the panics that were recovered.
 	Panics atomic.Uint64
 	faults faults

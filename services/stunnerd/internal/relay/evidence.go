@@ -151,6 +151,7 @@ func (r *Relay) Unreachable(peer netip.AddrPort) {
 	if p != nil {
 		p.icmp.Add(1)
 	}
+	r.meter.ICMPErrors.Add(1)
 }
 
 // Peers calls a function with the traffic of each peer that the relay counts.

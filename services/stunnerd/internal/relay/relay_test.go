@@ -407,7 +407,7 @@ func TestDatagramThatNoIndicationHoldsIsDropped(t *testing.T) {
 		b := newBed(t, &sink{connected: true, frames: make(chan []byte, 1)})
 		b.routes.Store(allow("2001:db8::1"))
 		d := NewDatagram(bytes.Repeat([]byte{1}, size), peer)
-		r := &Relay{session: b.Session(), routes: &b.routes, meter: b.meter}
+		r := relayOf(b.meter, &b.routes, b.client, &fakeSocket{})
 		r.deliver(d)
 		select {
 		case frame := <-b.client.frames:

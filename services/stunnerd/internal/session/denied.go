@@ -6,6 +6,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/stunner-gateway/stunner/services/api/inspection"
 )
 
 // Denied is a peer that the routes of a listener have denied to sessions.
@@ -15,14 +17,10 @@ type Denied struct {
 	// PortOnly is set if a route allows the IP address of the peer, but not its port.
 	PortOnly bool
 	// Sessions is the number of sessions that were denied the peer, and Failed that of those of them that have ended
-	// or are older than FailedAfter, and have received nothing from any peer.
+	// or are older than inspection.SetupTime, and have received nothing from any peer.
 	Sessions, Failed int
 	First, Last      time.Time
 }
-
-// FailedAfter is the age at which a session that has received nothing from any peer counts as failed. An ICE agent
-// checks all candidates in this time.
-const FailedAfter = 10 * time.Second
 
 // Bounds of the list of denied peers.
 const (
@@ -40,8 +38,9 @@ const (
 // the fewest sessions, and of these the one that was denied the longest time ago. So a user that is denied a million
 // peers replaces its own, and a peer that is denied to many sessions stays, whoever was denied it first.
 type denials struct {
-	mu   sync.Mutex
-	list map[deniedKey]*denied
+	mu    sync.Mutex
+	list  map[deniedKey]*denied
+	added uint64
 }
 
 type deniedKey struct {
@@ -52,10 +51,10 @@ type deniedKey struct {
 // denied is an entry of the list.
 type denied struct {
 	Denied
+	// id is unique among the entries of the process. Sessions refer to entries by it.
+	id uint64
 	// user is the ID of the first user that was denied the peer.
 	user string
-	// live are the sessions among Sessions that have not ended. Failed counts the others.
-	live map[*Session]struct{}
 }
 
 // Deny records that a peer was denied to the session. It is called for requests and for datagrams: of the datagrams of a
@@ -68,22 +67,26 @@ func (s *Session) Deny(peer netip.AddrPort, portOnly bool, now time.Time) {
 	d := &t.denials
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	key := deniedKey{s.Listener, peer}
-	known := slices.Contains(s.denied, key)
-	if s.deniedEnded || !known && len(s.denied) == maxDeniedOfSession {
+	if s.deniedEnded {
 		return
 	}
-	if !known {
-		s.denied = append(s.denied, key)
-	}
+	key := deniedKey{s.Listener, peer}
 	e := d.list[key]
+	if e != nil && now.Sub(e.Last) <= deniedMemory && slices.Contains(s.denied, e.id) {
+		e.Last, e.PortOnly = now, portOnly
+		return
+	}
+	if len(s.denied) == maxDeniedOfSession {
+		return
+	}
 	if e == nil || now.Sub(e.Last) > deniedMemory {
 		e = d.add(key, s.UserID, now)
 	}
-	if _, counted := e.live[s]; !counted {
-		e.Sessions++
-		e.live[s] = struct{}{}
+	if s.denied == nil {
+		s.denied = make([]uint64, 0, maxDeniedOfSession)
 	}
+	s.denied = append(s.denied, e.id)
+	e.Sessions++
 	e.Last, e.PortOnly = now, portOnly
 }
 
@@ -106,9 +109,8 @@ func (d *denials) add(key deniedKey, user string, now time.Time) *denied {
 	if d.list[key] == nil && len(d.list) >= maxDenied {
 		delete(d.list, d.replaceable(user))
 	}
-	e := &denied{
-		Denied: Denied{Listener: key.listener, Peer: key.peer, First: now}, user: user, live: map[*Session]struct{}{},
-	}
+	d.added++
+	e := &denied{Denied: Denied{Listener: key.listener, Peer: key.peer, First: now}, user: user, id: d.added}
 	d.list[key] = e
 	return e
 }
@@ -135,16 +137,12 @@ func (d *denials) end(s *Session) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	s.deniedEnded = true
-	for _, key := range s.denied {
-		e := d.list[key]
-		if e == nil {
-			continue
-		}
-		if _, counted := e.live[s]; counted {
-			delete(e.live, s)
-			if s.gotNothing() {
-				e.Failed++
-			}
+	if len(s.denied) == 0 || !s.gotNothing() {
+		return
+	}
+	for _, e := range d.list {
+		if slices.Contains(s.denied, e.id) {
+			e.Failed++
 		}
 	}
 }
@@ -154,20 +152,23 @@ func (s *Session) gotNothing() bool { return s.Traffic.Rx.Packets.Load() == 0 }
 
 // Denied returns the peers that were denied since a time, those that were denied to most sessions first.
 func (t *Table) Denied(since, now time.Time) (list []Denied) {
-	d := &t.denials
+	sessions, d := t.All(), &t.denials
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for _, e := range d.list {
-		if e.Last.Before(since) {
-			continue
-		}
-		shown := e.Denied
-		for s := range e.live {
-			if s.gotNothing() && now.Sub(s.Started) >= FailedAfter {
-				shown.Failed++
+	failed := map[uint64]int{} // by entry
+	for _, s := range sessions {
+		if len(s.denied) > 0 && !s.deniedEnded && s.gotNothing() && now.Sub(s.Started) >= inspection.SetupTime {
+			for _, id := range s.denied {
+				failed[id]++
 			}
 		}
-		list = append(list, shown)
+	}
+	for _, e := range d.list {
+		if !e.Last.Before(since) {
+			shown := e.Denied
+			shown.Failed += failed[e.id]
+			list = append(list, shown)
+		}
 	}
 	slices.SortFunc(list, func(a, b Denied) int {
 		return cmp.Or(

@@ -6,6 +6,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/stunner-gateway/stunner/services/api/inspection"
 )
 
 var begin = time.Date(2026, 11, 29, 12, 0, 0, 0, time.UTC)
@@ -45,14 +47,14 @@ func TestDeniedPeersCountSessions(t *testing.T) {
 			t.Errorf("%+v, want %+v", list, want)
 		}
 	}
-	check(FailedAfter-1, 0)
-	check(FailedAfter, 4)
+	check(inspection.SetupTime-1, 0)
+	check(inspection.SetupTime, 4)
 	table.Remove(all[0])
 	table.Remove(all[1])
-	check(FailedAfter-1, 1)
-	check(FailedAfter, 4)
+	check(inspection.SetupTime-1, 1)
+	check(inspection.SetupTime, 4)
 	all[1].Deny(peerOf(1), false, begin) // by a request that was in progress
-	check(FailedAfter, 4)
+	check(inspection.SetupTime, 4)
 	if list := table.Denied(begin.Add(5*time.Second), begin); len(list) != 0 {
 		t.Errorf("earlier denials: %+v", list)
 	}
@@ -139,9 +141,9 @@ func TestDeniedPeersOfEndingSessions(t *testing.T) {
 	if n := table.WithoutMedia(); n != 8 {
 		t.Errorf("%d sessions without media, want 8", n)
 	}
-	for _, d := range table.denials.list {
-		if len(d.live) != 0 {
-			t.Errorf("%s has %d sessions that have ended", d.Peer, len(d.live))
+	for _, d := range table.Denied(begin, begin) {
+		if d.Failed != d.Sessions {
+			t.Errorf("%s was denied to %d sessions, of which %d have ended", d.Peer, d.Sessions, d.Failed)
 		}
 	}
 }

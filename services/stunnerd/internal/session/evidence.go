@@ -21,3 +21,10 @@ type PeerTraffic struct {
 	// ICMPErrors counts ICMP messages that report that packets to the peer were not delivered.
 	ICMPErrors uint64
 }
+
+// EachPeer calls Peers, unless the session has no relay.
+func (s *Session) EachPeer(show func(PeerTraffic)) {
+	if s.Peers != nil {
+		s.Peers(show)
+	}
+}

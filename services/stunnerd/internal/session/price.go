@@ -8,9 +8,9 @@ const (
 	// PricePermission is the price of a permission: about 400 bytes in the allocation engine, its timer included, 48 in
 	// the gate, and its entry in the journal.
 	PricePermission = 640
-	// PriceChannel is the price of a channel binding, with its permission. If the kernel forwards its data, it has two
-	// more entries in maps of the kernel.
-	PriceChannel = 640
+	// PriceChannel is the price of a channel binding, with its permission and the counters of its peer. If the kernel
+	// forwards its data, it has two more entries in maps of the kernel.
+	PriceChannel = 768
 	// PriceFrame is the price of the buffer for a long frame of a client over TCP or TLS, while the frame is incomplete.
 	PriceFrame = 66 << 10
 	// PriceReserved is the price of a reserved port: its socket and its token.
@@ -23,8 +23,8 @@ const (
 	included = includedPermissions*PricePermission + includedChannels*PriceChannel
 )
 
-// priceSession is the price of what a session has over any transport: the allocation, the relay socket, and over UDP a
-// socket for the data to the client.
+// priceSession is the price of what a session has over any transport: the allocation, the relay socket, over UDP a
+// socket for the data to the client, and counters of peers without a channel and denied peers.
 const priceSession = 24<<10 + included
 
 // transportPrices are the prices of the connection of a client by the protocol of the listener, with or without a

@@ -116,9 +116,9 @@ type Session struct {
 
 	// deniedAt is when a denied datagram was last recorded, in nanoseconds since 1970.
 	deniedAt atomic.Int64
-	// denied are the peers that were denied to the session, and deniedEnded is set when it has ended. denials.mu guards
-	// both.
-	denied      []deniedKey
+	// denied are the IDs of the denied peers that count the session, and deniedEnded is set when it has ended. denials.mu
+	// guards both.
+	denied      []uint64
 	deniedEnded bool
 }
 

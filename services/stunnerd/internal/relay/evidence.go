@@ -110,8 +110,11 @@ func (u *unbound) take(peer netip.AddrPort) *peerCount {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	p := u.find(peer)
+	if p == nil {
+		return &peerCount{addr: peer}
+	}
 	u.remove(peer)
-	return cmp.Or(p, &peerCount{addr: peer})
+	return p
 }
 
 // add adds counters, and removes the least recently active ones if there are too many. The caller holds mu.

@@ -415,6 +415,19 @@ func (s server) config(ctx context.Context, gateway *unstructured.Unstructured) 
 }
 
 func (s server) made(ctx context.Context, gateway *unstructured.Unstructured) (all []client.Object, err error) {
+	all, err = s.generated(ctx, gateway)
+	for _, o := range all {
+		service, ok := o.(*corev1.Service)
+		if ok && service.Spec.Type == corev1.ServiceTypeLoadBalancer && len(service.Status.LoadBalancer.Ingress) == 0 {
+			service.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: s.address()}}
+			err = errors.Join(err, s.Status().Update(ctx, service))
+		}
+	}
+	return all, err
+}
+
+// generated returns the Services and Deployments of a Gateway.
+func (s server) generated(ctx context.Context, gateway *unstructured.Unstructured) (all []client.Object, err error) {
 	of := []client.ListOption{
 		client.InNamespace(gateway.GetNamespace()),
 		client.MatchingLabels{gwapiv1.GatewayNameLabelKey: gateway.GetName()},
@@ -424,17 +437,12 @@ func (s server) made(ctx context.Context, gateway *unstructured.Unstructured) (a
 		return nil, err
 	}
 	for i := range services.Items {
-		service := &services.Items[i]
-		all = append(all, service)
-		if service.Spec.Type == corev1.ServiceTypeLoadBalancer && len(service.Status.LoadBalancer.Ingress) == 0 {
-			service.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: s.address()}}
-			err = errors.Join(err, s.Status().Update(ctx, service))
-		}
+		all = append(all, &services.Items[i])
 	}
 	for i := range deployments.Items {
 		all = append(all, &deployments.Items[i])
 	}
-	return all, err
+	return all, nil
 }
 
 // clear deletes objects, the last first, and waits until the objects of Gateways are deleted too.
@@ -493,12 +501,12 @@ func (f *folder) write(name, text string) {
 	}
 }
 
-func (f *folder) start() {
+func (f *folder) start(more ...string) {
 	f.Helper()
-	command := bed.Command{Name: "operator", Path: f.operator, Logs: f.TempDir(), Args: []string{
+	command := bed.Command{Name: "operator", Path: f.operator, Logs: f.TempDir(), Args: append([]string{
 		"--input", f.in, "--output", f.out, "--discovery-address", "127.0.0.1:" + strconv.Itoa(folderDiscovery),
 		"--discovery-auth=off",
-	}}
+	}, more...)}
 	var p *bed.Process
 	var err error
 	f.space.Do(func() { p, err = bed.Start(command) })

@@ -1,9 +1,12 @@
 package condition
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
+
+	api "github.com/stunner-gateway/stunner/services/api/finding"
 )
 
 // Problems of a Gateway and its listeners.
@@ -152,14 +155,28 @@ func ExternalIPsRefused(object, problem string) string {
 		object, problem)
 }
 
-// ListenerNoAddress means that the listener has no public address.
-func ListenerNoAddress(exposed bool) Finding {
+// ListenerNoAddress means that the listener has no public address. cause is one of the errors below.
+func ListenerNoAddress(exposed bool, cause error) Finding {
 	if !exposed {
 		return finding(ReasonPending, "not exposed: annotation stunner.l7mp.io/enable-mixed-protocol-lb is false and the first listener uses another transport").
 			hint("remove the annotation, or use a Gateway for each transport")
 	}
-	return finding(ReasonPending, "no public address yet: the Service has neither a load balancer address nor a node port on a node with an external address")
+	return finding(ReasonPending, "no public address yet: ").explain(cause)
 }
+
+// The causes why an exposed listener has no public address.
+var (
+	ErrNoServiceAddress = errors.New(
+		"the Service has neither a load balancer address nor a node port on a node with an external address",
+	)
+	ErrNoOuterAddress = api.Errorf("set spec.addresses to the address that leads to it",
+		"clients outside of the cluster do not reach a Service of type ClusterIP")
+	ErrNoExternalNode = api.Errorf("if clients reach those, set nodeAddresses to ExternalOrInternal in the GatewayConfig of "+
+		"the GatewayClass, or else set spec.addresses to the address that leads to the node port",
+		"the nodes have internal addresses only")
+	ErrNoSingleNode = api.Errorf("set spec.addresses to the addresses of those with pods",
+		"the pods run in the network of the nodes, and the cluster has several")
+)
 
 // ListenerPending means that the listener is valid, but a problem of its Gateway prevents serving it.
 func ListenerPending() Finding {

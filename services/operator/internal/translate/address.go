@@ -21,6 +21,8 @@ type announced struct {
 	port  int32
 	// problem is the reason of a load balancer for which it does not serve the port.
 	problem string
+	// cause is why there are no hosts, without a problem of a load balancer.
+	cause string
 }
 
 func (a announced) known() bool { return len(a.hosts) > 0 }
@@ -42,7 +44,26 @@ func (d draft) announce() {
 			}
 		}
 		l.announced.hosts = inTurn(l.announced.hosts)
+		if !l.announced.known() {
+			l.announced.cause = d.noAddressCause()
+		}
 	}
+}
+
+// noAddressCause returns why none of endpointSources has an address. It reads the nodes only if one of these did, because
+// a Gateway that reads the nodes is translated again when one changes.
+func (d draft) noAddressCause() error {
+	hostNetwork := d.parameters.dataplane != nil && d.parameters.dataplane.Spec.HostNetwork
+	switch kind := d.annotations.serviceType; {
+	case hostNetwork && len(d.view.Nodes()) > 1:
+		return condition.ErrNoSingleNode
+	case kind == corev1.ServiceTypeClusterIP:
+		return condition.ErrNoOuterAddress
+	case kind == corev1.ServiceTypeNodePort && !d.parameters.tellsInternalNodes() &&
+		len(nodeAddresses(d.view.Nodes(), corev1.NodeInternalIP)) > 0:
+		return condition.ErrNoExternalNode
+	}
+	return condition.ErrNoServiceAddress
 }
 
 // inTurn returns the hosts without duplicates, at most maxAnnounced. The family of the first one and the other family

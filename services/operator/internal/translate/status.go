@@ -218,7 +218,7 @@ func unprogrammed(l *listener, refused condition.Finding) condition.Finding {
 	case l.announced.problem != "":
 		return condition.PortNotBalanced(int32(l.spec.Port), l.announced.problem)
 	case !l.announced.known():
-		return condition.ListenerNoAddress(l.exposed)
+		return condition.ListenerNoAddress(l.exposed, l.announced.cause)
 	}
 	return condition.Finding{}
 }

@@ -55,7 +55,7 @@ type claim struct {
 	user    string // a listener, useMetrics or useHealth
 	network string // udp or tcp
 	wanted  int    // 0: any
-	keeps   bool   // only keeps the ports that it has, on any network
+	keeps   bool   // only keeps the ports that it has, on any network, unless a claim of the same Gateway wants them
 }
 
 func (c claim) key() string {
@@ -98,7 +98,7 @@ func claims(gateway types.NamespacedName, sockets []translate.Socket) []claim {
 func (p *ports) assign(all []claim, running func(gateway string) bool) error {
 	slices.SortStableFunc(all, func(a, b claim) int { return cmp.Compare(a.key(), b.key()) })
 	d := draft{ports: p, running: running, chosen: map[string]assignment{}, taken: map[socket]bool{},
-		own: map[string]map[socket]bool{}}
+		own: map[string]map[socket]bool{}, kept: map[socket]string{}}
 	d.recordBound(all)
 	var open []claim
 	for _, c := range all {
@@ -145,6 +145,7 @@ type draft struct {
 	chosen  map[string]assignment
 	taken   map[socket]bool
 	own     map[string]map[socket]bool // sockets that the running process of a Gateway has bound
+	kept    map[socket]string          // claim.key of assignments that a claim keeps
 }
 
 // recordBound records which sockets running processes have bound.
@@ -173,8 +174,20 @@ func (d *draft) recordBound(all []claim) {
 func (d *draft) keep(c claim) {
 	for key, had := range d.ports.chosen {
 		if c.matches(key) {
-			d.chosen[key], d.taken[socketOf(key, had)] = had, true
+			s := socketOf(key, had)
+			d.chosen[key], d.taken[s], d.kept[s] = had, true, key
 		}
+	}
+}
+
+// release takes the wanted port of a claim from a claim of the same Gateway that only keeps it. The translation then
+// replaces the held listener, see translate/held.go.
+func (d *draft) release(c claim) {
+	s := socket{c.network, c.wanted}
+	key := d.kept[s]
+	if strings.HasPrefix(key, c.gateway.String()+" ") && d.bindable(c, c.wanted) {
+		delete(d.chosen, key)
+		delete(d.taken, s)
 	}
 }
 
@@ -186,13 +199,19 @@ func (d *draft) place(c claim, port int) {
 // usable reports whether a port can be assigned to a claim: the port is not assigned to another claim, and it is either
 // free or bound by the process of the same Gateway.
 func (d *draft) usable(c claim, port int) bool {
-	s := socket{c.network, port}
-	return !d.taken[s] && (d.own[c.gateway.String()][s] || d.ports.free(c.network, port))
+	return !d.taken[socket{c.network, port}] && d.bindable(c, port)
+}
+
+// bindable reports whether a port is free or bound by the process of the same Gateway.
+func (d *draft) bindable(c claim, port int) bool {
+	return d.own[c.gateway.String()][socket{c.network, port}] || d.ports.free(c.network, port)
 }
 
 func (d *draft) choose(c claim) (int, error) {
-	if c.wanted >= unprivileged && d.usable(c, c.wanted) {
-		return c.wanted, nil
+	if c.wanted >= unprivileged {
+		if d.release(c); d.usable(c, c.wanted) {
+			return c.wanted, nil
+		}
 	}
 	const substitutes = lastSubstitute - firstSubstitute + 1
 	for i := range substitutes {

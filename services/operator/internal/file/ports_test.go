@@ -108,13 +108,22 @@ func TestPortsOfAListenerThatWaitsAreKept(t *testing.T) {
 	tcp := want("g", "tcp", "tcp", 3478)
 	b.assign(t, tcp)
 	b.running["n/g"], b.busy[socket{"tcp", 3478}] = true, true
-	b.assign(t, claim{gateway: tcp.gateway, user: "tcp", keeps: true}, want("g", "a-newcomer", "tcp", 3478))
+	held := claim{gateway: tcp.gateway, user: "tcp", keeps: true}
+	b.assign(t, held, want("g", "udp", "udp", 3478), want("h", "tcp", "tcp", 3478))
 	b.expect(t, "misspelt", tcp, 3478)
-	b.expect(t, "wanted by another listener", want("g", "a-newcomer", "tcp", 3478), firstSubstitute)
+	b.expect(t, "same number on another network", want("g", "udp", "udp", 3478), 3478)
+	b.expect(t, "wanted by a listener of another gateway", want("h", "tcp", "tcp", 3478), firstSubstitute)
 	b.assign(t, tcp)
 	b.expect(t, "mended", tcp, 3478)
-	if h := b.host([]string{"127.0.0.1"}, []claim{{gateway: tcp.gateway, user: "tcp", keeps: true}}); len(h.Ports) != 0 {
+	if h := b.host([]string{"127.0.0.1"}, []claim{held}); len(h.Ports) != 0 {
 		t.Errorf("ports %v, want none for a listener of which nothing is known", h.Ports)
+	}
+
+	newcomer := want("g", "a-newcomer", "tcp", 3478)
+	b.assign(t, held, newcomer)
+	b.expect(t, "wanted by a valid listener", newcomer, 3478)
+	if had, ok := b.chosen[tcp.key()]; ok {
+		t.Errorf("the listener that waits keeps %+v beside the valid one", had)
 	}
 }
 

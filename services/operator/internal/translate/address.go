@@ -22,7 +22,7 @@ type announced struct {
 	// problem is the reason of a load balancer for which it does not serve the port.
 	problem string
 	// cause is why there are no hosts, without a problem of a load balancer.
-	cause string
+	cause error
 }
 
 func (a announced) known() bool { return len(a.hosts) > 0 }

@@ -17,7 +17,7 @@ import (
 
 // A listener is held while it cannot be served as specified, for example after its port was changed to an invalid one.
 // Its published config, that is its entry in the config that dataplanes run, stays in use, because a mistake must not
-// end calls. A listener with a revoked certificate is not held.
+// end calls. A listener with a revoked certificate is not held, and a served listener on its port replaces it.
 //
 //   - holdListeners finds the published config of each held listener, and the Service ports that lead to it.
 //   - update sets the current routes in the published config of a listener, which becomes part of the new config.
@@ -69,27 +69,22 @@ func (d draft) firstOfName(at int) bool {
 	return slices.IndexFunc(d.listeners, named) == at
 }
 
-// holdListeners sets the published config of each held listener. A listener whose port conflicts with a held listener
-// becomes held as well, because the spec does not determine which of the two should have the port. That listener may
-// conflict with further listeners, so the search is repeated until nothing changes.
+// holdListeners sets the published config of each held listener, unless a served listener uses one of its ports: the spec
+// says that the port is that of the served one, and says nothing of the published config.
 func (d draft) holdListeners() {
 	if d.opt.Published == nil {
 		return
 	}
-	for changed := true; changed; {
-		changed = false
-		for i, l := range d.listeners {
-			if l.published != nil || !l.held() || !d.firstOfName(i) {
-				continue
-			}
-			if l.published = publishedListener(d.opt.Published, d.listenerName(l)); l.published != nil {
-				l.published.ports = d.heldPorts(l)
-			}
+	for i, l := range d.listeners {
+		if !l.held() || !d.firstOfName(i) {
+			continue
 		}
-		for _, l := range d.listeners {
-			if found := d.heldPortConflict(l); l.served() && !found.OK() {
-				l.conflict, l.accepted, changed = found, found.As(condition.ReasonPortUnavailable), true
-			}
+		if l.published = publishedListener(d.opt.Published, d.listenerName(l)); l.published == nil {
+			continue
+		}
+		l.published.ports = d.heldPorts(l)
+		if d.replaced(l) {
+			l.published = nil
 		}
 	}
 }
@@ -103,23 +98,15 @@ func publishedListener(c *config.Config, name string) *heldListener {
 	return &heldListener{config: c.Listeners[i]}
 }
 
-// heldPortConflict returns a finding if a held listener uses the port of this listener, in the pod or in a Service.
-// With the file provider, conflicts in Services are ignored, because it assigns a host port to every listener.
-func (d draft) heldPortConflict(l *listener) condition.Finding {
-	for _, other := range d.listeners {
-		if other.published == nil || other == l || other.network() != l.network() {
-			continue
-		}
-		samePort := func(p heldPort) bool { return p.port.Port == int32(l.spec.Port) }
-		inService := slices.ContainsFunc(other.published.ports, samePort)
-		switch inPod := boundPort(d.view, d.gateway, l); {
-		case int(inPod) == other.published.config.Port:
-			return condition.PortHeld(l.network(), inPod, other.name())
-		case inService && d.view.Host() == nil:
-			return condition.PortHeld(l.network(), int32(l.spec.Port), other.name())
-		}
-	}
-	return condition.Finding{}
+// replaced reports whether a served listener uses a port of a held one, in the pod or in a Service. With the file provider,
+// ports in Services are ignored, because it assigns a host port to every listener.
+func (d draft) replaced(held *listener) bool {
+	return slices.ContainsFunc(d.listeners, func(l *listener) bool {
+		samePort := func(p heldPort) bool { return d.view.Host() == nil && p.port.Port == int32(l.spec.Port) }
+		return l.served() && l.network() == held.network() &&
+			(int(boundPort(d.view, d.gateway, l)) == held.published.config.Port ||
+				slices.ContainsFunc(held.published.ports, samePort))
+	})
 }
 
 // heldPorts returns the ports of the Gateway's Services that forward to a held listener. If there is no such port

@@ -60,8 +60,8 @@ type listener struct {
 	// announced are the endpoints that clients are told.
 	announced announced
 
-	// published is the published config of a held listener, see held.go; nil if the listener is not held or was never
-	// published.
+	// published is the published config of a held listener, see held.go; nil if the listener is not held, was never
+	// published, or lost its port to a served one.
 	published *heldListener
 }
 

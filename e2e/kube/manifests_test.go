@@ -279,7 +279,7 @@ func (n *tenant) plain(o *unstructured.Unstructured) string {
 	annotations := o.GetAnnotations()
 	_, wished := annotations["stunner.l7mp.io/nodeport"]
 	for _, name := range []string{
-		"stunner.l7mp.io/applied", "stunner.l7mp.io/installation", "deployment.kubernetes.io/revision",
+		"stunner.l7mp.io/applied", "stunner.l7mp.io/installation", "stunner.l7mp.io/replicas", "deployment.kubernetes.io/revision",
 		appsv1.DeprecatedTemplateGeneration,
 	} {
 		delete(annotations, name)

@@ -135,8 +135,11 @@ func (s server) objectsEqual(ctx context.Context, r *renderer) error {
 		for _, name := range []string{
 			"stunner.l7mp.io/applied",      // the hash of the object that the operator applied last
 			"stunner.l7mp.io/installation", // the namespace of that operator
+			"stunner.l7mp.io/replicas",     // on a Deployment, the number of the Dataplane
 		} {
-			annotations[name] = live.GetAnnotations()[name]
+			if value, ok := live.GetAnnotations()[name]; ok {
+				annotations[name] = value
+			}
 		}
 		o.SetAnnotations(annotations)
 		err := s.Apply(ctx, client.ApplyConfigurationFromUnstructured(o), client.FieldOwner("stunner-operator"),

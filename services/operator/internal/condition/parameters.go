@@ -116,6 +116,12 @@ func ScalingUnavailable(dataplane string) string {
 	return fmt.Sprintf("Dataplane %s: spec.autoscaling waits for KEDA: see the conditions there", dataplane)
 }
 
+// ReplicasNotInForce warns in the status of a Gateway that a field manager has scaled the Deployment.
+func ReplicasNotInForce(dataplane, manager string) string {
+	return fmt.Sprintf("Dataplane %s: spec.replicas is not in force, because field manager %q has scaled the Deployment: remove "+
+		"spec.replicas if an autoscaler sets the number of pods; a changed spec.replicas replaces the number", dataplane, manager)
+}
+
 // MetricsOff, on a Dataplane, means that autoscaling uses Prometheus but the metrics endpoint is disabled.
 func MetricsOff() Finding {
 	return finding(ReasonMetricsOff, "spec.autoscaling.trigger prometheus scales by what the pods export, and spec.enableMetricsEndpoint is false").about("spec.enableMetricsEndpoint").

@@ -165,6 +165,13 @@ func (w *objectWriter) restore(ctx context.Context, gateway types.NamespacedName
 func (w *objectWriter) applyWithFallback(
 	ctx context.Context, o resource.Object, want desired, before rejections, found *rejections,
 ) error {
+	o, scaledBy, err := w.withReplicas(ctx, o)
+	if err != nil {
+		return err
+	}
+	if scaledBy != "" {
+		found.scaledBy = scaledBy
+	}
 	plain, addresses := manifest.WithoutExternalIPs(o), ""
 	refused := &found.externalIPs
 	if plain != nil {
@@ -178,7 +185,7 @@ func (w *objectWriter) applyWithFallback(
 	} else {
 		plain, refused = manifest.WithoutOffload(o), &found.offload
 	}
-	err := w.apply(ctx, o, want)
+	err = w.apply(ctx, o, want)
 	if err == nil || plain == nil || !isRejected(err) || errors.Is(err, errOwnedByOther) {
 		return err
 	}
@@ -238,6 +245,11 @@ func (w *objectWriter) apply(ctx context.Context, o resource.Object, want desire
 		}
 	}
 	w.pending.add(o, patch)
+	if d, ok := o.(*appsv1.Deployment); ok && found && !former && d.Spec.Replicas != nil {
+		if has := live.(*appsv1.Deployment).Spec.Replicas; has != nil && *has != *d.Spec.Replicas {
+			patch.SetResourceVersion(live.GetResourceVersion()) // fails if the Deployment was scaled in the meantime
+		}
+	}
 	err = applyPatch(ctx, c, patch, found || !isKEDA(o))
 	w.meters.countWrite(w.scheme, o, "apply")
 	if err != nil {

@@ -16,10 +16,10 @@ import (
 // rejections are the objects of a Gateway that were not written because the API server rejected them. serving is the
 // first rejected object that is not of a KEDA kind, scaling the first rejected KEDA object, and externalIPs a Service
 // that was applied without its externalIPs. formerWorkload is not rejected, but must not be replaced without a
-// permission, see waitingWorkload.
+// permission, see waitingWorkload. scaledBy is the field manager that has scaled the Deployment, see withReplicas.
 type rejections struct {
 	serving, scaling, externalIPs, offload rejection
-	formerWorkload                         string
+	formerWorkload, scaledBy               string
 }
 
 // note records the result of applying an object.
@@ -47,7 +47,7 @@ func (r rejections) keepUnknown(before rejections, deleteErr, failed error) reje
 		externalIPs: r.externalIPs.keepUnknown(before.externalIPs, failed),
 		offload:     r.offload.keepUnknown(before.offload, failed),
 
-		formerWorkload: r.formerWorkload,
+		formerWorkload: r.formerWorkload, scaledBy: r.scaledBy,
 	}
 }
 
@@ -153,6 +153,6 @@ func (s *rejectionStore) set(ref translate.ObjectRef, r rejections) (changed boo
 func (r rejections) state() resource.RejectionState {
 	return resource.RejectionState{
 		Serving: r.serving.RejectedObject, Scaling: r.scaling.RejectedObject, ExternalIPs: r.externalIPs.RejectedObject,
-		Offload: r.offload.RejectedObject, FormerWorkload: r.formerWorkload,
+		Offload: r.offload.RejectedObject, FormerWorkload: r.formerWorkload, ScaledBy: r.scaledBy,
 	}
 }

@@ -2,7 +2,6 @@ package kube
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -49,13 +48,7 @@ func preserveReplicas(ctx context.Context, direct client.Client, key types.Names
 // ownsReplicas reports whether the operator is the only manager of spec.replicas.
 func ownsReplicas(managed []metav1.ManagedFieldsEntry) (own bool) {
 	for _, m := range managed {
-		var fields struct {
-			Spec struct {
-				Replicas *struct{} `json:"f:replicas"`
-			} `json:"f:spec"`
-		}
-		if m.FieldsV1 == nil || json.Unmarshal(m.FieldsV1.GetRawBytes(), &fields) != nil ||
-			fields.Spec.Replicas == nil {
+		if !setsReplicas(m) {
 			continue
 		}
 		if m.Manager != fieldManager || m.Operation != metav1.ManagedFieldsOperationApply {

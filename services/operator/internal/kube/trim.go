@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"strings"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -25,7 +26,11 @@ func trimForCache(o any) (any, error) {
 	if !ok {
 		return o, nil // cache.DeletedFinalStateUnknown
 	}
-	object.SetManagedFields(nil)
+	var managed []metav1.ManagedFieldsEntry
+	if _, ok := object.(*appsv1.Deployment); ok {
+		managed = trimmedScaleEntry(object.GetManagedFields())
+	}
+	object.SetManagedFields(managed)
 	switch o := object.(type) {
 	case *metav1.PartialObjectMetadata: // a Secret, of which only the version is read
 		o.Labels, o.Annotations, o.OwnerReferences, o.Finalizers = nil, nil, nil, nil

@@ -106,6 +106,9 @@ type RejectionState struct {
 	// FormerWorkload is the workload that the operator of the existing STUNner created, while its pods may not be
 	// replaced because the Gateway does not permit it; "" if there is none.
 	FormerWorkload string
+	// ScaledBy is the field manager that has scaled the Deployment, so that spec.replicas of the Dataplane is not in force;
+	// "" if there is none.
+	ScaledBy string
 }
 
 // RejectedObject is an object that the API server rejected, with the error. The zero value means that no object was

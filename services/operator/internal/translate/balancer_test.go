@@ -48,10 +48,10 @@ func TestAnnotationsAboutLoadBalancers(t *testing.T) {
 			got := fmt.Sprint(a.tlsAtBalancer, " ", a.proxyProtocol)
 			if strings.HasPrefix(tc.want, "[") {
 				if got != tc.want || !found.OK() {
-					t.Errorf("%s %.40q: %s, %s; want %s", tc.annotation, tc.value, got, found.Message, tc.want)
+					t.Errorf("%s %.40q: %s, %s; want %s", tc.annotation, tc.value, got, found.Message(), tc.want)
 				}
-			} else if got != "[] []" || !strings.Contains(found.Message, tc.want) {
-				t.Errorf("%s %.40q: %s, %q; want %q", tc.annotation, tc.value, got, found.Message, tc.want)
+			} else if got != "[] []" || !strings.Contains(found.Message(), tc.want) {
+				t.Errorf("%s %.40q: %s, %q; want %q", tc.annotation, tc.value, got, found.Message(), tc.want)
 			}
 		}
 	}

@@ -39,7 +39,7 @@ func Gateway(v *resource.View, key types.NamespacedName, opt Options) Result {
 	overlayNotes := d.applyServiceOverlay()
 	d.workload, d.findings.workload = d.workloadOf()
 	d.notes = slices.Concat(d.annotations.notes, portNotes, overlayNotes, d.scalingNotes(), d.offloadNotes(),
-		d.budgetNotes(), d.addressNotes(), d.externalIPNotes())
+		d.budgetNotes(), d.addressNotes(), d.externalIPNotes(), d.replicasNotes())
 	d.announce()
 	refused, skeleton := d.firstProblem()
 	r := d.assemble(refused)
@@ -82,6 +82,15 @@ func (d draft) externalIPNotes() []string {
 		return nil
 	}
 	return []string{condition.ExternalIPsRefused(rejection.Object, rejection.Problem)}
+}
+
+// replicasNotes warns if spec.replicas of the Dataplane is not in force, because something else scales the Deployment.
+func (d draft) replicasNotes() []string {
+	by := d.view.Rejection(resource.KeyOf(d.gateway)).ScaledBy
+	if by == "" || d.parameters.dataplane == nil {
+		return nil
+	}
+	return []string{condition.ReplicasNotInForce(d.parameters.dataplane.Name, by)}
 }
 
 // assemble returns the config, the objects and the status of the Gateway. If the Gateway has a problem (refused), if

@@ -2,9 +2,12 @@ package main
 
 import (
 	"encoding/json"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -67,5 +70,74 @@ func TestOperatorAsksForGrants(t *testing.T) {
 		if status := get(url + "/grants?gateway=media/oslo"); status < 400 {
 			t.Errorf("%s answers %d", url, status)
 		}
+	}
+}
+
+// The operator gets the state of the service over the stream of the configs, and callers of the service do not. The
+// revision of a config is the one that the operator computes for auth services.
+func TestOperatorAsksForTheState(t *testing.T) {
+	data, err := os.ReadFile(configFile(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, _, err := config.Parse(data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Listeners = append(c.Listeners, config.Listener{
+		Name: "media/oslo/tls", Protocol: config.TURNTLS, Address: config.NodeAddressPlaceholder, Port: 5349, Cert: "c", Key: "k",
+		Routes: []string{"media/sfu"},
+	})
+	c.Clusters = []config.Cluster{{Name: "media/sfu", Endpoints: []string{"192.0.2.4"}}}
+	c.Default()
+	operator := discovery.NewServer(discovery.ServerOptions{
+		Authorize: func(*http.Request) (discovery.Grant, error) { return discovery.Grant{All: true, ForAuth: true}, nil },
+	})
+	operator.Publish(c)
+	web := httptest.NewServer(operator)
+	defer web.Close()
+	secret := filepath.Join(t.TempDir(), "secret")
+	if err := os.WriteFile(secret, []byte(strings.Repeat("k", 32)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := start(t, "-c", web.URL, "--jwt-issuer", "i", "--jwt-audience", "a", "--jwt-secret-file", secret)
+	defer s.stop()
+	await(t, s.health+"/ready", http.StatusOK)
+	if status, _ := fetch(t, http.MethodPost, s.public+"/v1/ice-servers", nil); status != http.StatusUnauthorized {
+		t.Fatalf("status %d", status)
+	}
+	var answers []discovery.Answer
+	for deadline := time.Now().Add(30 * time.Second); len(answers) == 0; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("no answer within 30 s")
+		}
+		answers = operator.Ask(t.Context(), discovery.Query{Kind: inspection.Auth, Method: http.MethodGet, Target: "/status"})
+	}
+	published, _, ok := operator.Published("media/oslo")
+	var got inspection.AuthStatus
+	if err := json.Unmarshal(answers[0].Body, &got); err != nil || answers[0].Status != http.StatusOK || !ok {
+		t.Fatalf("answers %v, %v", answers, err)
+	}
+	if want := map[string]string{"media/oslo": published.ForAuth().Revision()}; !maps.Equal(got.Configs, want) {
+		t.Errorf("configs %v, want %v", got.Configs, want)
+	}
+	if !maps.Equal(got.Refused, map[string]uint64{"token_missing": 1}) || got.Granted != 0 || got.Open || got.Problem != "" {
+		t.Errorf("%+v", got)
+	}
+	for name, at := range map[string]time.Time{"now": got.Now, "keysRead": got.KeysRead, "changed": got.Changed} {
+		if at.IsZero() || at.After(time.Now()) {
+			t.Errorf("%s is %s", name, at)
+		}
+	}
+	for _, secret := range []string{"fjord", strings.Repeat("k", 32)} {
+		if strings.Contains(string(answers[0].Body), secret) {
+			t.Errorf("a secret is in %s", answers[0].Body)
+		}
+	}
+	if status, _ := fetch(t, http.MethodGet, s.health+"/status", nil); status < 400 {
+		t.Errorf("the port of the probes answers %d", status)
+	}
+	if status, _ := fetch(t, http.MethodGet, s.public+"/status", nil); status < 400 {
+		t.Errorf("the API answers %d", status)
 	}
 }

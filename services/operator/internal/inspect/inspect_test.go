@@ -252,6 +252,43 @@ func TestOperatorShowsItsState(t *testing.T) {
 	}
 }
 
+// The state of all auth services is in one answer, also of those of other replicas. It needs the right to list all
+// Gateways, and no auth service is no error.
+func TestAuthServicesShowTheirState(t *testing.T) {
+	other := startReplica(t, nil, ok("b", `{"granted":2}`))
+	own := &pods{answers: []discovery.Answer{ok("a", `{"granted":1}`)}}
+	var right Attributes
+	a := New(Options{
+		Pods: own, Replicas: func() []string { return []string{other.URL} }, Client: NewClient(nil, ""),
+		Authorize: func(_ *http.Request, of Attributes) (string, error) { right = of; return "ada", nil },
+	})
+	defer a.Client.http.CloseIdleConnections()
+	code, body := ask(a, http.MethodGet, "/api/v1/auth", "")
+	list := listIn(t, body)
+	if code != http.StatusOK || len(list.Items) != 2 || list.Items[0].Pod != "a" || string(list.Items[1].Body) != `{"granted":2}` ||
+		len(list.Incomplete) > 0 {
+		t.Errorf("%d %s", code, body)
+	}
+	if right != (Attributes{Verb: "list", Resource: "gateways"}) {
+		t.Errorf("right %+v", right)
+	}
+	want := discovery.Query{Kind: inspection.Auth, Method: http.MethodGet, Target: "/status"}
+	for _, p := range []*pods{own, other.pods} {
+		if len(p.asked) != 1 || p.asked[0] != want {
+			t.Errorf("asked %+v, want %+v", p.asked, want)
+		}
+	}
+	own.answers, other.answers = nil, nil
+	if code, body := ask(a, http.MethodGet, "/api/v1/auth", ""); code != http.StatusOK || len(listIn(t, body).Items) != 0 {
+		t.Errorf("without auth services: %d %s", code, body)
+	}
+	w := httptest.NewRecorder()
+	a.Or(http.NotFoundHandler()).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/api/v1/auth", nil))
+	if w.Code != http.StatusOK {
+		t.Errorf("beside another handler: %d", w.Code)
+	}
+}
+
 // A pod that answers with garbage or with too much hides the answers of no other pod.
 func TestAnswersOfPodsAreChecked(t *testing.T) {
 	large := `{"text":"` + strings.Repeat("a", discovery.ResponseLimit-20) + `"}`

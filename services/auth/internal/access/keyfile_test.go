@@ -46,12 +46,18 @@ func TestKeyFileIsReadAgain(t *testing.T) {
 		}
 		time.Sleep(rereadInterval)
 		wants(second)
+		if k := file.state(); k.Problem == "" || time.Since(k.ReadAt) != 2*rereadInterval {
+			t.Errorf("%+v, want the problem of the missing file, and the read of the last valid one", k)
+		}
 		if text := logs.String(); strings.Count(text, "keep known token keys") != 2 || strings.Contains(text, second) ||
 			!strings.Contains(text, "holds 5 bytes") {
 			t.Errorf("log:\n%s", text)
 		}
 		write(first)
 		time.Sleep(rereadInterval)
+		if k := file.state(); k.Problem != "" || time.Since(k.ReadAt) != 0 {
+			t.Errorf("%+v, want a read now, although no request has read the file", k)
+		}
 		wants(first)
 	})
 }

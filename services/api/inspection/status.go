@@ -26,6 +26,8 @@ type Status struct {
 	Revision string `json:"revision"`
 	// Failures contains, for each listener that does not run as configured, the reason.
 	Failures map[string]string `json:"failures,omitempty"`
+	// LostAddresses are relay addresses that the host has no longer, although it had them since the process started.
+	LostAddresses []string `json:"lostAddresses,omitempty"`
 	// Warnings lists the fields of the running config that are not in force as requested. The rest of the config is.
 	Warnings []string `json:"warnings,omitempty"`
 	// Offload describes how media is forwarded in the kernel.

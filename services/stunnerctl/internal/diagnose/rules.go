@@ -46,6 +46,7 @@ var Way = []Stage{
 	{Name: "route", Objects: true, Fact: routeFact, Rules: routeRules},
 	{Name: "backend", Objects: true, Fact: backendFact, Rules: backendRules},
 	{Name: "policy", Fact: policyFact, Rules: policyRules},
+	{Name: "media", Fact: mediaFact, Rules: mediaRules},
 	{Name: "peer", Fact: peerFact, Rules: peerRules, If: func(s *Snapshot) bool { return s.Asked.Peer != "" }},
 	{Name: "person", Fact: personFact, Rules: personRules, If: func(s *Snapshot) bool { return s.Asked.person() }},
 }

@@ -58,8 +58,12 @@ var configRules = []Rule{
 				})
 				continue
 			}
+			severity := Warning
+			if hangs(*a.Body) { // its calls are dead
+				severity = Error
+			}
 			found = append(found, Finding{
-				Severity: Warning, Object: objectName("Pod", g.Namespace, a.Pod), Field: "config discovery",
+				Severity: severity, Object: objectName("Pod", g.Namespace, a.Pod), Field: "config discovery",
 				Problem: "does not answer the operator: " + *a.Body,
 				Remedy:  silenceRemedy(*a.Body),
 				Command: fmt.Sprintf("kubectl logs -n %s %s --tail=20", g.Namespace, a.Pod),
@@ -98,6 +102,9 @@ var configRules = []Rule{
 	}},
 }
 
+// hangs reports whether a pod that is connected does not answer in time, by the reason in the answer of the operator.
+func hangs(reason string) bool { return strings.Contains(reason, "within") }
+
 // silenceRemedy is the remedy for a pod that does not answer the operator, by the reason in the answer of the operator.
 func silenceRemedy(reason string) string {
 	switch {
@@ -105,7 +112,7 @@ func silenceRemedy(reason string) string {
 		return "its log says why it has no connection; if the pod runs an older release, replace it when it has no calls"
 	case strings.Contains(reason, "answers no requests"):
 		return "the pod runs an older release: replace it when it has no calls"
-	case strings.Contains(reason, "within") || strings.HasPrefix(reason, "busy"):
+	case hangs(reason) || strings.HasPrefix(reason, "busy"):
 		return "the process may hang: see its log, its CPU limit and the events of its liveness probe; " +
 			"if it does not recover, delete the pod"
 	}

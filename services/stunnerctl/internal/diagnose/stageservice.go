@@ -332,6 +332,18 @@ var addressRules = []Rule{
 		}
 		return found
 	}},
+	{"address has not left the host", func(_ *Snapshot, g *Gateway) (found []Finding) {
+		for _, status := range g.Statuses {
+			for _, a := range status.LostAddresses {
+				found = append(found, Finding{
+					Severity: Error, Object: objectName("Pod", g.Namespace, status.Pod), Field: "lostAddresses",
+					Problem: "its host had address " + a + " and has it no longer: packets of clients and peers to " + a + " are lost",
+					Remedy:  "assign " + a + " to the host again, or set --address of the operator to an address that it has",
+				})
+			}
+		}
+		return found
+	}},
 	{"address is one of this host", func(s *Snapshot, g *Gateway) (found []Finding) {
 		for _, a := range g.Status.Addresses {
 			ip, err := netip.ParseAddr(a.Value)

@@ -17,8 +17,36 @@ func (s *Server) SetLocalAddresses(addrs []netip.Addr) {
 	if slices.Equal(*now, *s.local.Load()) {
 		return
 	}
+	s.depart(*s.local.Load(), *now)
 	s.local.Store(now)
 	s.refreshViews()
+}
+
+// maxDeparted bounds the number of addresses that the host had and has no longer.
+const maxDeparted = 64
+
+// depart records the addresses that the host has no longer. The caller holds mu.
+func (s *Server) depart(old, now []netip.Addr) {
+	for _, a := range old {
+		if !slices.Contains(s.departed, a) {
+			s.departed = append(s.departed, a)
+		}
+	}
+	s.departed = slices.DeleteFunc(s.departed, func(a netip.Addr) bool { return slices.Contains(now, a) })
+	s.departed = slices.Delete(s.departed, 0, max(0, len(s.departed)-maxDeparted))
+}
+
+// lostAddresses returns the relay addresses that the host had since the start of the process, and has no longer. The
+// caller holds mu.
+func (s *Server) lostAddresses() (lost []string) {
+	for _, l := range s.running.Listeners {
+		for _, a := range s.relayAddrs(l.Address) {
+			if slices.Contains(s.departed, a) && !slices.Contains(lost, a.String()) {
+				lost = append(lost, a.String())
+			}
+		}
+	}
+	return lost
 }
 
 // refreshViews sets new views of all listeners if the sockets of the gateway itself have changed. The caller holds mu.

@@ -113,6 +113,7 @@ type Server struct {
 	allowed   map[string]*cluster.View // by listener name: the peers that the routes of wanted allow
 	self      *cluster.Self
 	local     atomic.Pointer[[]netip.Addr] // sorted
+	departed  []netip.Addr                 // addresses that local contained, at most maxDeparted
 	listeners map[string]*generation       // the current generation of each listener, by name
 	former    []gate.Former
 	failures  map[string]string

@@ -17,7 +17,7 @@ func (s *Server) Status() inspection.Status {
 	s.mu.Lock()
 	state := s.state()
 	c := s.running.Redacted()
-	failures := s.failures
+	failures, lost := s.failures, s.lostAddresses()
 	certificates := make(map[string][]*x509.Certificate, len(c.Listeners))
 	for _, l := range c.Listeners {
 		certificates[l.Name] = s.listeners[l.Name].socket.Certificates()
@@ -28,7 +28,7 @@ func (s *Server) Status() inspection.Status {
 
 	st := inspection.Status{
 		Version: c.Version, Auth: c.Auth, AllocationCount: s.table.Len(), Status: state,
-		Failures: failures, Offload: kernel, Journal: s.Journal(), Forwarding: s.Forwarding(),
+		Failures: failures, LostAddresses: lost, Offload: kernel, Journal: s.Journal(), Forwarding: s.Forwarding(),
 		Started: s.started.UTC(), Now: now.UTC(),
 		Capacity: s.Capacity(), Draining: state == inspection.Terminating,
 		Listeners: []inspection.ListenerStatus{}, Clusters: []inspection.ClusterStatus{},

@@ -25,3 +25,13 @@ func TestOwnersOfASecretAreCompared(t *testing.T) {
 		t.Errorf("another owner of the Secret changes %v", changed)
 	}
 }
+
+// A Node gets its pod network after it was created.
+func TestPodNetworkOfANodeIsCompared(t *testing.T) {
+	v := resource.NewView([]resource.Object{&corev1.Node{ObjectMeta: named("", "a")}})
+	late := &corev1.Node{ObjectMeta: named("", "a")}
+	late.Spec.PodCIDR, late.Spec.PodCIDRs = "10.42.1.0/24", []string{"10.42.1.0/24"}
+	if changed := v.Put(late); len(changed) == 0 || len(v.Networks()) != 1 {
+		t.Errorf("a pod network changes %v, networks are %v", changed, v.Networks())
+	}
+}

@@ -42,7 +42,11 @@ func trimForCache(o any) (any, error) {
 		trimEndpointSlice(o)
 	case *corev1.Node:
 		*o = corev1.Node{
-			ObjectMeta: identityOf(o), Spec: corev1.NodeSpec{PodCIDR: o.Spec.PodCIDR, PodCIDRs: o.Spec.PodCIDRs},
+			ObjectMeta: identityOf(o),
+			Spec: corev1.NodeSpec{
+				PodCIDR: o.Spec.PodCIDR, PodCIDRs: o.Spec.PodCIDRs,
+				ProviderID: resource.ProviderScheme(o.Spec.ProviderID),
+			},
 			Status: corev1.NodeStatus{Addresses: o.Status.Addresses},
 		}
 	case *corev1.Namespace:

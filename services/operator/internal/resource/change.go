@@ -44,6 +44,7 @@ func NewView(objects []Object) *View {
 		allNodes:            newLists(byKey[*corev1.Node]),
 		nodeAddresses:       newLists(netip.Addr.Compare),
 		networks:            networks{},
+		nodeProviders:       nodeProviders{},
 		gatewaysOfNamespace: newLists(compareKeys),
 		routesOfGateway:     newLists(func(a, b *Route) int { return compareRoutes(a.Ref, b.Ref) }),
 		servicesOfGateway:   newLists(byKey[*corev1.Service]),
@@ -214,6 +215,7 @@ func (v *View) setNode(key types.NamespacedName, o *corev1.Node, del bool, chang
 	}
 	reindex(v.allNodes, allNodes, o, del, changed, types.NamespacedName{})
 	v.networks.replace(networksOfNode(old), present(networksOfNode(o), !del), changed)
+	v.nodeProviders.replace(old, o, del, changed)
 	for _, a := range append(addressesOf(old), addressesOf(o)...) {
 		if v.networks[AddressBlock(a)] > 0 { // Networks omits blocks with addresses of nodes
 			changed.add(theNetworks, types.NamespacedName{})

@@ -53,6 +53,7 @@ const (
 	allSystemServices
 	nodeAddressesIn
 	theNetworks
+	theNodeProviders
 
 	// itsStatus is a flag that is added to a subject. The Fact then identifies only the status of the object.
 	itsStatus subject = 1 << 7

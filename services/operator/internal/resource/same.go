@@ -83,7 +83,7 @@ func contentOf(o Object) []any {
 	case *corev1.Secret:
 		return []any{o.Type, o.Data}
 	case *corev1.Node:
-		return []any{o.Status.Addresses, o.Spec.PodCIDR, o.Spec.PodCIDRs}
+		return []any{o.Status.Addresses, o.Spec.PodCIDR, o.Spec.PodCIDRs, o.Spec.ProviderID}
 	case *gwapiv1.ReferenceGrant:
 		return []any{o.Spec}
 	case *Trust:

@@ -13,6 +13,7 @@
 //	users.go                   which objects refer to an object
 //	operatorobject.go          state of the operator that translations read
 //	host.go                    the host of the file provider
+//	nodeprovider.go            cloud providers of the nodes
 //	secret.go certificate.go   content of Secrets
 //	unread.go                  objects that the operator has not read
 package resource
@@ -55,6 +56,7 @@ type View struct {
 	allNodes            lists[*corev1.Node]
 	nodeAddresses       lists[netip.Addr] // by AddressBlock
 	networks            networks
+	nodeProviders       nodeProviders
 	gatewaysOfNamespace lists[types.NamespacedName]
 	routesOfGateway     lists[*Route]
 	servicesOfGateway   lists[*corev1.Service]

@@ -55,6 +55,8 @@ var admissions = []admission{
 	{"an allowed prefix that is a name", "GatewayConfig", `{allowedPrefixes: [pods]}`, "each entry must be a CIDR prefix"},
 	{"internal addresses of nodes", "GatewayConfig", `{nodeAddresses: ExternalOrInternal}`, ""},
 	{"other addresses of nodes", "GatewayConfig", `{nodeAddresses: Internal}`, "spec.nodeAddresses"},
+	{"a provider of load balancers", "GatewayConfig", `{loadBalancerProvider: kube-vip}`, ""},
+	{"an unknown provider of load balancers", "GatewayConfig", `{loadBalancerProvider: AWS}`, "spec.loadBalancerProvider"},
 	{"no denied backends", "GatewayConfig", `{deniedBackends: []}`, ""},
 	{"denied backends", "GatewayConfig", `{deniedBackends: [{namespace: vault}, {selector: {matchLabels: {tier: secret}}}]}`, ""},
 	{"denied backends of no description", "GatewayConfig", `{deniedBackends: [{}]}`, "namespace or selector must be set"},

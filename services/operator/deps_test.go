@@ -28,6 +28,14 @@ func TestDependencies(t *testing.T) {
 			Why: "conditions are types, reasons and messages, which all packages use",
 		},
 		{
+			Package: internal + "balancer", Calls: clock,
+			Forbidden: append(
+				[]string{internal + "condition", internal + "manifest", internal + "resource", internal + "translate"},
+				effects...,
+			),
+			Why: "the table of providers consists of values",
+		},
+		{
 			Package: internal + "resource", Calls: clock,
 			Forbidden: append(
 				[]string{internal + "condition", internal + "decode", internal + "manifest", internal + "translate"},

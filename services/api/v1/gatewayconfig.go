@@ -261,6 +261,15 @@ type GatewayConfigSpec struct {
 	// +optional
 	NodeAddresses NodeAddresses `json:"nodeAddresses,omitempty"`
 
+	// LoadBalancerProvider is the provider of the load balancers of the Gateways. Condition LoadBalancerLimited of a
+	// Gateway says what the load balancers of this provider do not do for it. Unset means the provider that
+	// spec.service.loadBalancerClass of the Dataplane, the annotations of the Service or spec.providerID of the nodes
+	// name, if any does; none means that no controller serves Services of type LoadBalancer, other means a provider that
+	// is not listed. Only the value in the GatewayConfig of the GatewayClass is used.
+	//
+	// +optional
+	LoadBalancerProvider LoadBalancerProvider `json:"loadBalancerProvider,omitempty"`
+
 	// SigningKey configures the key that signs ephemeral credentials: PerGateway for a key that is derived for each
 	// Gateway from the Secret and from namespace and name of the Gateway, or Shared for the shared secret itself, which
 	// all Gateways of the class use. Unset means PerGateway for a Secret that the operator has generated, and Shared
@@ -303,6 +312,28 @@ type NodeAddresses string
 const (
 	NodeAddressesExternalOnly       NodeAddresses = "ExternalOnly"
 	NodeAddressesExternalOrInternal NodeAddresses = "ExternalOrInternal"
+)
+
+// LoadBalancerProvider is the provider of load balancers.
+//
+// +kubebuilder:validation:Enum=aws;gke;aks;digitalocean;hetzner;ovh;oci;metallb;cilium;klipper;kube-vip;none;other
+type LoadBalancerProvider string
+
+// The values of LoadBalancerProvider. Klipper is ServiceLB of K3s.
+const (
+	LoadBalancerAWS          LoadBalancerProvider = "aws"
+	LoadBalancerGKE          LoadBalancerProvider = "gke"
+	LoadBalancerAKS          LoadBalancerProvider = "aks"
+	LoadBalancerDigitalOcean LoadBalancerProvider = "digitalocean"
+	LoadBalancerHetzner      LoadBalancerProvider = "hetzner"
+	LoadBalancerOVH          LoadBalancerProvider = "ovh"
+	LoadBalancerOCI          LoadBalancerProvider = "oci"
+	LoadBalancerMetalLB      LoadBalancerProvider = "metallb"
+	LoadBalancerCilium       LoadBalancerProvider = "cilium"
+	LoadBalancerKlipper      LoadBalancerProvider = "klipper"
+	LoadBalancerKubeVIP      LoadBalancerProvider = "kube-vip"
+	LoadBalancerNone         LoadBalancerProvider = "none"
+	LoadBalancerOther        LoadBalancerProvider = "other"
 )
 
 // CIDR is a range of IP addresses, such as 192.0.2.0/24 or 2001:db8::/32.

@@ -16,6 +16,7 @@
 //	conflict.go    messages of condition ControllerConflict, and their content
 //	rollout.go     messages about dataplanes
 //	usage.go       messages of condition InUse
+//	balancer.go    messages of condition LoadBalancerLimited
 //	deprecated.go  messages about notations of the existing system (table: ../translate/former_test.go)
 package condition
 
@@ -37,6 +38,9 @@ const (
 	// OffloadUnavailable warns, on a Dataplane and on a Gateway, that media is not, or not as requested, forwarded in the
 	// kernel.
 	OffloadUnavailable = "OffloadUnavailable"
+	// LoadBalancerLimited warns, on a Gateway, that the load balancers of the provider do not serve its Services as it
+	// needs it.
+	LoadBalancerLimited = "LoadBalancerLimited"
 	// DeprecatedInput warns that an object has a notation that is accepted only for migration from the existing system.
 	DeprecatedInput = "DeprecatedInput"
 	// GuessableCredentials warns that a password or a shared secret is so short that an attacker can guess it.

@@ -21,8 +21,8 @@ var types = map[string]problem{
 	Accepted: ifNotTrue, Programmed: ifNotTrue, ResolvedRefs: ifNotTrue, Autoscaled: ifNotTrue,
 	Conflicted: ifNotFalse, RealmNotDNSName: ifNotFalse, InsecureInlineCredentials: ifNotFalse,
 	GuessableCredentials: ifNotFalse, OffloadUnavailable: ifNotFalse, DeprecatedInput: ifNotFalse,
-	ControllerConflict: ifNotFalse,
-	InUse:              never,
+	LoadBalancerLimited: ifNotFalse, ControllerConflict: ifNotFalse,
+	InUse: never,
 }
 
 // severity returns how serious the problem is. An object with a warning is in force.

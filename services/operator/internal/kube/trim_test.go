@@ -144,3 +144,20 @@ func TestLeanConfigsNameTheirListeners(t *testing.T) {
 		t.Errorf("listeners %v of what is no config", names)
 	}
 }
+
+// The cloud provider of a node stays known in the cache, also when a trimmed node is trimmed again.
+func TestProviderOfANodeStaysInTheCache(t *testing.T) {
+	node := &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: "a"},
+		Spec:       corev1.NodeSpec{ProviderID: "aws:///eu-central-1a/i-0a1", PodCIDR: "10.42.0.0/24", Unschedulable: true},
+	}
+	for range 2 {
+		if _, err := trimForCache(node); err != nil {
+			t.Fatal(err)
+		}
+		v := resource.NewView([]resource.Object{node})
+		if got := v.NodeProviders(); len(got) != 1 || got[0] != "aws" || node.Spec.PodCIDR == "" || node.Spec.Unschedulable {
+			t.Errorf("providers %q, spec %+v", got, node.Spec)
+		}
+	}
+}

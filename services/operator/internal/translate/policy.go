@@ -101,11 +101,14 @@ var fieldMerges = map[string]fieldMerge{
 	"DeniedPrefixes": {joinBoth, func(own, class *configSpec) {
 		own.DeniedPrefixes = slices.Concat(class.DeniedPrefixes, own.DeniedPrefixes)
 	}},
-	"AllowedPrefixes":  {takeClass, func(own, class *configSpec) { own.AllowedPrefixes = class.AllowedPrefixes }},
-	"Budget":           {takeSmaller, func(own, class *configSpec) { own.Budget = smallerBudget(own.Budget, class.Budget) }},
-	"LegacyGrants":     {takeClass, func(own, class *configSpec) { own.LegacyGrants = class.LegacyGrants }},
-	"ClusterAccess":    {takeClass, func(own, class *configSpec) { own.ClusterAccess = class.ClusterAccess }},
-	"NodeAddresses":    {takeClass, func(own, class *configSpec) { own.NodeAddresses = class.NodeAddresses }},
+	"AllowedPrefixes": {takeClass, func(own, class *configSpec) { own.AllowedPrefixes = class.AllowedPrefixes }},
+	"Budget":          {takeSmaller, func(own, class *configSpec) { own.Budget = smallerBudget(own.Budget, class.Budget) }},
+	"LegacyGrants":    {takeClass, func(own, class *configSpec) { own.LegacyGrants = class.LegacyGrants }},
+	"ClusterAccess":   {takeClass, func(own, class *configSpec) { own.ClusterAccess = class.ClusterAccess }},
+	"NodeAddresses":   {takeClass, func(own, class *configSpec) { own.NodeAddresses = class.NodeAddresses }},
+	"LoadBalancerProvider": {takeClass, func(own, class *configSpec) {
+		own.LoadBalancerProvider = class.LoadBalancerProvider
+	}},
 	"AllowedAddresses": {takeClass, func(own, class *configSpec) { own.AllowedAddresses = class.AllowedAddresses }},
 	"SigningKey": {enableEither, func(own, class *configSpec) {
 		if own.SigningKey != stunnerv1.SigningKeyPerGateway {

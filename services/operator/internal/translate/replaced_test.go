@@ -119,7 +119,7 @@ func (s *site) compareWithFresh(name string, fresh *site, was config.Listener) (
 		return 1, 0
 	case now != nil:
 		s.Errorf("%s: w is %s beside %s, which has its port", name, brief(now), inUse)
-	case said != condition.ListenerInvalid().Message:
+	case said != condition.ListenerInvalid().Message():
 		s.Errorf("%s: w says %q, and is replaced by %s", name, said, inUse)
 	default:
 		return 0, 1

@@ -16,7 +16,7 @@ import (
 // report a problem are returned as problems.
 func (d draft) status(refused condition.Finding, lost string) (gwapiv1.GatewayStatus, []condition.Problem) {
 	want := slices.Concat([]condition.Condition{d.accepted(refused), d.programmed(refused, lost)}, d.autoscaled(),
-		d.offloaded())
+		d.offloaded(), d.balancerLimited())
 	merged := d.merge(d.before.Conditions, want...)
 	listeners, problems := d.listenerStatuses(refused)
 	return gwapiv1.GatewayStatus{

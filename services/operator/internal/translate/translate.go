@@ -22,6 +22,8 @@
 //	parameters.go policy.go     parameters of a Gateway, merged from two GatewayConfigs
 //	annotations.go              annotations of a Gateway
 //	exposure.go address.go      Services; public addresses
+//	balancer.go                 annotations about load balancers
+//	provider.go                 what load balancers of a provider do not do for the Services
 //	auth.go signing.go          credentials; signing keys that are derived from them
 //	budget.go                   which route waits when a Gateway is full (equal shares: package share)
 //	endpointset.go              endpoints, counted

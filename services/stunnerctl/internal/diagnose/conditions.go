@@ -17,13 +17,13 @@ var wrongStatus = map[string]metav1.ConditionStatus{
 	"Autoscaled": metav1.ConditionFalse, "Conflicted": metav1.ConditionTrue,
 	"RealmNotDNSName": metav1.ConditionTrue, "InsecureInlineCredentials": metav1.ConditionTrue,
 	"GuessableCredentials": metav1.ConditionTrue, "OffloadUnavailable": metav1.ConditionTrue,
-	"DeprecatedInput": metav1.ConditionTrue,
+	"DeprecatedInput": metav1.ConditionTrue, "LoadBalancerLimited": metav1.ConditionTrue,
 }
 
 // warnings are the condition types whose objects are in force nevertheless.
 var warnings = []string{
 	"Autoscaled", "RealmNotDNSName", "InsecureInlineCredentials", "GuessableCredentials", "OffloadUnavailable",
-	"DeprecatedInput",
+	"DeprecatedInput", "LoadBalancerLimited",
 }
 
 // IsWrong reports whether a condition of the operator reports a problem. Conditions of other controllers do not.

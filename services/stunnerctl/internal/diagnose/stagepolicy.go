@@ -53,7 +53,7 @@ var policyRules = []Rule{
 	{"autoscaling works", func(s *Snapshot, g *Gateway) []Finding { return s.scaling(g) }},
 	{"namespace has quota", func(s *Snapshot, g *Gateway) []Finding { return s.quotas(g) }},
 	{"conditions have no warnings", func(s *Snapshot, g *Gateway) (found []Finding) {
-		for _, c := range wrong(g.Status.Conditions, "OffloadUnavailable", "DeprecatedInput") {
+		for _, c := range wrong(g.Status.Conditions, "OffloadUnavailable", "DeprecatedInput", "LoadBalancerLimited") {
 			found = append(found, s.fromCondition(ref("Gateway", g), "", c, describe("gateway", g))...)
 		}
 		return found

@@ -1,0 +1,25 @@
+package condition
+
+import (
+	"fmt"
+	"strings"
+)
+
+// BalancerLimit is a finding of condition LoadBalancerLimited: the load balancer of Services does not do something that
+// the Gateway needs. balancer is the subject of the sentence, problem continues it, and remedy starts with a verb.
+func BalancerLimit(services []string, balancer, problem, remedy string) Finding {
+	return finding(ReasonWarning, "Service %s: %s %s", strings.Join(services, " and Service "), balancer, problem).
+		remedy("%s", remedy)
+}
+
+// BalancerOf adds to the finding of condition LoadBalancerLimited where the provider is described. scheme is the
+// beginning of spec.providerID if the provider is that of the nodes, which may not be that of the load balancers;
+// otherwise it is empty.
+func BalancerOf(f Finding, provider, scheme string) Finding {
+	note := fmt.Sprintf("provider %s is described in docs/providers.md#%s", provider, provider)
+	if scheme != "" {
+		note += fmt.Sprintf(", and is that of the nodes (spec.providerID %s): set spec.loadBalancerProvider of the "+
+			"GatewayConfig of the class if the load balancer is another one", scheme)
+	}
+	return Noted(f, []string{note})
+}

@@ -17,7 +17,9 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/api/inspection"
 )
 
@@ -355,6 +357,15 @@ func TestConfigOfAListenerBehindALoadBalancer(t *testing.T) {
 	} {
 		if code != 0 || !strings.Contains(out, line) {
 			t.Errorf("exit code %d, %s; no line %q in\n%s", code, errs, line, out)
+		}
+	}
+	for protocol, found := range map[config.Protocol]int{config.TURNTCP: 0, config.TURNTLS: 1} {
+		g := newGlobals(Streams{})
+		g.folder = w.folder
+		listeners, err := g.gatewayListeners(t.Context(), types.NamespacedName{Namespace: "media", Name: "frankfurt"},
+			func(_ string, p config.Protocol) bool { return p == protocol })
+		if err != nil || len(listeners) != found || found > 0 && listeners[0].uri.Protocol() != config.TURNTLS {
+			t.Errorf("listeners of %s: %+v, %v; want %d", protocol, listeners, err, found)
 		}
 	}
 }

@@ -82,14 +82,16 @@ type: kubernetes.io/tls
 data: {tls.crt: %[6]s, tls.key: %[7]s}
 `
 
-// haproxy has the config of the load balancer. It checks whether each listener is healthy.
+// haproxy has the config of the load balancer. It checks whether each listener is healthy, and sends clients to a listener
+// on a busy machine too.
 const haproxy = `
 defaults
   mode tcp
   timeout connect 10s
   timeout client 1m
   timeout server 1m
-  default-server check inter 300ms
+  timeout check 20s
+  default-server check inter 300ms fall 1000
 listen tcp
   bind %[1]s:%[4]d
   bind %[2]s:%[4]d

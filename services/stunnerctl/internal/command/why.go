@@ -85,8 +85,8 @@ func newDoctor(g *globals) *cobra.Command {
 		Short: "Check the installation and all Gateways",
 		Long: `Checks everything that why checks, for all Gateways of the namespace or with -A of
 the cluster, and what they share: versions and owners of the CRDs, the operator
-and config discovery, admission policies, clocks, and the implementation of
-Services on the nodes. Each finding has a severity and a remedy.
+and config discovery, the auth service, admission policies, clocks, and the
+implementation of Services on the nodes. Each finding has a severity and a remedy.
 
 Objects that you may not read are left out, and one finding names the rights. If
 you may not list Gateways, this is an error.

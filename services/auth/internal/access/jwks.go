@@ -145,7 +145,7 @@ func (r *rotation) join(from string) (over chan struct{}, first bool, err error)
 		r.fetching = make(chan struct{})
 		return r.fetching, true, nil
 	case r.total >= maxWaiting || r.waiting[from] > (maxWaiting-r.total)/4:
-		return nil, false, refuse(KeysUnavailable, "header kid: no key has it, and too many wait for the key set")
+		return nil, false, refuse(KeyLookups, "header kid: no key has it, and too many wait for the key set")
 	}
 	r.total++
 	r.waiting[from]++

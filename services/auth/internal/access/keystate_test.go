@@ -68,7 +68,7 @@ func TestJ03TooManyWaitForTheKeySet(t *testing.T) {
 	r.fetching, r.total = make(chan struct{}), maxWaiting
 	_, err := r.key(&jwt.Token{Header: map[string]any{"kid": "new"}}, "test")
 	var refusal *Refusal
-	if !errors.As(err, &refusal) || refusal.Reason != KeysUnavailable {
+	if !errors.As(err, &refusal) || refusal.Reason != KeyLookups {
 		t.Errorf("%v", err)
 	}
 }

@@ -30,6 +30,7 @@ const (
 	KeyIDMissing       Reason = "key_id_missing"
 	KeyUnknown         Reason = "key_unknown"
 	KeysUnavailable    Reason = "keys_unavailable"
+	KeyLookups         Reason = "key_lookups_limited"
 	TokenSignature     Reason = "token_signature"
 	TokenSubject       Reason = "token_subject"
 	TokenGateways      Reason = "token_gateways"

@@ -29,8 +29,8 @@ import (
 // createPath is the only path of the API with parameters in the request body.
 const createPath = "/v1/ice-servers"
 
-// retryAfter is the value of the header Retry-After while the service is not ready (Directory.Ready). Config discovery
-// usually sends the configs within this time.
+// retryAfter is the value of the header Retry-After while the service cannot answer a request, and the cause is not a
+// rate limit. Config discovery usually sends the configs within this time.
 const retryAfter = 2 * time.Second
 
 // requestIDHeader is the HTTP header with the id of a request. A trusted proxy may set it in the request, and every

@@ -38,7 +38,8 @@ func (f *failure) write(w http.ResponseWriter, r *http.Request) {
 	if challenge := f.challenge(); challenge != "" {
 		w.Header().Set("WWW-Authenticate", challenge)
 	}
-	if f.Status == http.StatusServiceUnavailable {
+	temporary := f.Status == http.StatusServiceUnavailable || f.Status == http.StatusTooManyRequests
+	if temporary && w.Header().Get("Retry-After") == "" {
 		w.Header().Set("Retry-After", strconv.Itoa(int(retryAfter/time.Second)))
 	}
 	w.Header().Set("Content-Type", "application/problem+json")

@@ -108,6 +108,9 @@ var Refusals = []Refusal{
 	{access.KeysUnavailable, 503, "",
 		"The keys that verify tokens are not available yet. The header Retry-After contains the seconds to wait.",
 		warn, ofTokens},
+	{access.KeyLookups, 429, "",
+		"The key id (header kid) of the token is unknown, and too many requests wait for new keys. The header Retry-After contains the seconds to wait.",
+		info, ofTokens},
 
 	{parameterMissing, 400, "", "A parameter is missing.", info, ofRequests},
 	{parameterUnknown, 400, "", "A parameter is unknown.", info, ofRequests},

@@ -2,6 +2,7 @@ package rest_test
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -10,7 +11,10 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/golang-jwt/jwt/v5"
@@ -72,6 +76,27 @@ var provocations = map[access.Reason]func(t *testing.T, k keys) provoked{
 		closed.Close()
 		policy := newPolicy(t, access.Config{Issuer: issuer, Audience: audience, JWKSURL: closed.URL})
 		return asking(newService(t, policy, gateways()...), sign(t, jwt.SigningMethodES256, k.ec, "ec", nil, good()))
+	},
+	access.KeyLookups: func(t *testing.T, k keys) provoked {
+		release := make(chan struct{})
+		original := http.DefaultTransport
+		http.DefaultTransport = silent(release)
+		policy := newPolicy(t, access.Config{
+			Issuer: issuer, Audience: audience, JWKSURL: "https://login.example.org/keys",
+		})
+		s := newService(t, policy, gateways()...)
+		token := sign(t, jwt.SigningMethodES256, k.ec, "elsewhere", nil, good())
+		var waiting sync.WaitGroup
+		for range 90 { // one source may have a quarter of those that may still wait
+			waiting.Go(func() { s.ServeHTTP(httptest.NewRecorder(), asking(s, token).request) })
+		}
+		synctest.Wait()
+		t.Cleanup(func() {
+			close(release)
+			waiting.Wait()
+			http.DefaultTransport = original
+		})
+		return asking(s, token)
 	},
 	access.TokenSignature: func(t *testing.T, k keys) provoked {
 		return k.asked(t, sign(t, jwt.SigningMethodRS256, k.stranger, "rsa", nil, good()))
@@ -158,6 +183,21 @@ var provocations = map[access.Reason]func(t *testing.T, k keys) provoked{
 	},
 }
 
+// silent answers with an error at once to the first request, and after the release of the channel to others.
+func silent(release <-chan struct{}) http.RoundTripper {
+	var asked atomic.Int32
+	return roundTripper(func(*http.Request) (*http.Response, error) {
+		if asked.Add(1) > 1 {
+			<-release
+		}
+		return nil, errors.New("no answer")
+	})
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
 func getting(target string) func(*testing.T, keys) provoked {
 	return func(t *testing.T, _ keys) provoked {
 		return provoked{newService(t, open(), gateways()...), httptest.NewRequest(http.MethodGet, target, nil)}
@@ -212,64 +252,11 @@ func TestEveryRefusalHasItsReason(t *testing.T) {
 	k := newKeys(t)
 	sections := documented(t)
 	for _, want := range rest.Refusals {
-		t.Run(string(want.Reason), func(t *testing.T) {
-			provoke := provocations[want.Reason]
-			if provoke == nil {
-				t.Fatal("no request of this test is refused for this reason")
-			}
-			p := provoke(t, k)
-			before := p.refused(t)
-			p.logs.Reset()
-			w := httptest.NewRecorder()
-			p.ServeHTTP(w, p.request)
-			answer := w.Result()
-			p.check(t, p.request, answer, w.Body.Bytes())
-
-			if want.Status != 0 && answer.StatusCode != want.Status {
-				t.Errorf("status %d, want %d: %s", answer.StatusCode, want.Status, w.Body)
-			}
-			var problem rest.Problem
-			err := json.Unmarshal(w.Body.Bytes(), &problem)
-			if want.Status != 0 && (err != nil || problem.Reason != string(want.Reason) || problem.Detail != want.Text) {
-				t.Errorf("the problem is %s, want reason %s and detail %s", w.Body, want.Reason, want.Text)
-			}
-
-			challenge := ""
-			switch {
-			case want.Code != "":
-				challenge = fmt.Sprintf(`Bearer realm="stunner", error="%s", error_description="%s"`, want.Code, want.Text)
-			case want.Status == http.StatusUnauthorized:
-				challenge = `Bearer realm="stunner"`
-			}
-			if got := answer.Header.Get("WWW-Authenticate"); got != challenge {
-				t.Errorf("WWW-Authenticate %s, want %s", got, challenge)
-			}
-			retry := want.Status == http.StatusServiceUnavailable || want.Status == http.StatusTooManyRequests
-			if got := answer.Header.Get("Retry-After"); (got != "") != retry {
-				t.Errorf("Retry-After %q", got)
-			}
-
-			counted := p.refused(t)
-			counted[string(want.Reason)]--
-			maps.DeleteFunc(counted, func(_ string, n float64) bool { return n == 0 })
-			if !maps.Equal(counted, before) {
-				t.Errorf("the metric has also changed from %v to %v", before, counted)
-			}
-
-			lines := p.audited()
-			if len(lines) != 1 || lines[0]["reason"] != string(want.Reason) || lines[0]["level"] != want.Level.String() ||
-				!strings.HasPrefix(lines[0]["text"], want.Text) || lines[0]["status"] != fmt.Sprint(answer.StatusCode) {
-				t.Errorf("log lines %v, want one of level %s with reason and text", lines, want.Level)
-			}
-
-			status := fmt.Sprint(want.Status)
-			if want.Status == 0 {
-				status = "any"
-			}
-			if got := sections[want.Section][string(want.Reason)]; got != status {
-				t.Errorf("section %q of docs/auth.md has the status %q, want %q", want.Section, got, status)
-			}
-		})
+		check := func(t *testing.T) { checkRefusal(t, want, k, sections) }
+		if want.Reason == access.KeyLookups { // others wait for a fetch meanwhile, which has a timeout
+			check = func(t *testing.T) { synctest.Test(t, func(t *testing.T) { checkRefusal(t, want, k, sections) }) }
+		}
+		t.Run(string(want.Reason), check)
 	}
 	for section, rows := range sections {
 		for reason := range rows {
@@ -282,6 +269,67 @@ func TestEveryRefusalHasItsReason(t *testing.T) {
 	}
 	if len(provocations) != len(rest.Refusals) {
 		t.Errorf("%d requests for %d reasons", len(provocations), len(rest.Refusals))
+	}
+}
+
+// checkRefusal provokes a refusal, and checks everything that is made from its row of the table.
+func checkRefusal(t *testing.T, want rest.Refusal, k keys, sections map[string]map[string]string) {
+	t.Helper()
+	provoke := provocations[want.Reason]
+	if provoke == nil {
+		t.Fatal("no request of this test is refused for this reason")
+	}
+	p := provoke(t, k)
+	before := p.refused(t)
+	p.logs.Reset()
+	w := httptest.NewRecorder()
+	p.ServeHTTP(w, p.request)
+	answer := w.Result()
+	p.check(t, p.request, answer, w.Body.Bytes())
+
+	if want.Status != 0 && answer.StatusCode != want.Status {
+		t.Errorf("status %d, want %d: %s", answer.StatusCode, want.Status, w.Body)
+	}
+	var problem rest.Problem
+	err := json.Unmarshal(w.Body.Bytes(), &problem)
+	if want.Status != 0 && (err != nil || problem.Reason != string(want.Reason) || problem.Detail != want.Text) {
+		t.Errorf("the problem is %s, want reason %s and detail %s", w.Body, want.Reason, want.Text)
+	}
+
+	challenge := ""
+	switch {
+	case want.Code != "":
+		challenge = fmt.Sprintf(`Bearer realm="stunner", error="%s", error_description="%s"`, want.Code, want.Text)
+	case want.Status == http.StatusUnauthorized:
+		challenge = `Bearer realm="stunner"`
+	}
+	if got := answer.Header.Get("WWW-Authenticate"); got != challenge {
+		t.Errorf("WWW-Authenticate %s, want %s", got, challenge)
+	}
+	retry := want.Status == http.StatusServiceUnavailable || want.Status == http.StatusTooManyRequests
+	if got := answer.Header.Get("Retry-After"); (got != "") != retry {
+		t.Errorf("Retry-After %q", got)
+	}
+
+	counted := p.refused(t)
+	counted[string(want.Reason)]--
+	maps.DeleteFunc(counted, func(_ string, n float64) bool { return n == 0 })
+	if !maps.Equal(counted, before) {
+		t.Errorf("the metric has also changed from %v to %v", before, counted)
+	}
+
+	lines := p.audited()
+	if len(lines) != 1 || lines[0]["reason"] != string(want.Reason) || lines[0]["level"] != want.Level.String() ||
+		!strings.HasPrefix(lines[0]["text"], want.Text) || lines[0]["status"] != fmt.Sprint(answer.StatusCode) {
+		t.Errorf("log lines %v, want one of level %s with reason and text", lines, want.Level)
+	}
+
+	status := fmt.Sprint(want.Status)
+	if want.Status == 0 {
+		status = "any"
+	}
+	if got := sections[want.Section][string(want.Reason)]; got != status {
+		t.Errorf("section %q of docs/auth.md has the status %q, want %q", want.Section, got, status)
 	}
 }
 
@@ -340,7 +388,8 @@ func TestTextsFitIntoTheHeader(t *testing.T) {
 func TestRefusalsKeepSecrets(t *testing.T) {
 	k := newKeys(t)
 	for reason, provoke := range provocations {
-		if !strings.HasPrefix(string(reason), "token_") && !strings.HasPrefix(string(reason), "key") {
+		if !strings.HasPrefix(string(reason), "token_") && !strings.HasPrefix(string(reason), "key") ||
+			reason == access.KeyLookups {
 			continue
 		}
 		p := provoke(t, k)

@@ -21,8 +21,8 @@ func overview() grafana.Board {
 		}},
 		grafana.Section{Title: "Calls", Lines: []grafana.Line{
 			{Height: 8, Panels: []grafana.Panel{calls(), setup(), refused(
-				"Requests that were answered with an error. What every call begins with is left out.", query.Unusual,
-				here,
+				"Requests that were answered with an error. What every call begins with is left out.", here,
+				query.Unusual,
 			)}},
 		}},
 		grafana.Section{Title: "Media", Lines: []grafana.Line{
@@ -171,12 +171,17 @@ func setup() grafana.Panel {
 	}.Panel()
 }
 
-func refused(help string, matchers ...string) grafana.Panel {
+// refused counts requests that are refused, of some reasons, and those that are served without some attributes.
+func refused(help, where string, reasons ...string) grafana.Panel {
 	return grafana.Graph{
 		Title: "Refused, by reason", Unit: perSecond, Stacked: true, Page: alert.Runbooks,
 		Help: help,
 		Queries: []grafana.Query{
-			{Expr: query.Rate("reason", window, telemetry.Refused, matchers...) + " > 0", Legend: "{{reason}}"},
+			{Expr: query.Rate("reason", window, telemetry.Refused, append(reasons, where)...) + " > 0", Legend: "{{reason}}"},
+			{
+				Expr:   query.Rate("attribute", window, telemetry.IgnoredAttributes, where) + " > 0",
+				Legend: "served, {{attribute}} ignored",
+			},
 		},
 	}.Panel()
 }

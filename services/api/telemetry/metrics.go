@@ -37,6 +37,7 @@ const (
 	Refused                  = "stunner_refused_total"
 	Dropped                  = "stunner_dropped_total"
 	KernelDropped            = "stunner_kernel_dropped_total"
+	IgnoredAttributes        = "stunner_ignored_attributes_total"
 	OffloadPackets           = "stunner_offload_packets_total"
 	OffloadInfo              = "stunner_offload_info"
 	ForwardedPackets         = "stunner_forwarded_packets_total"
@@ -139,6 +140,9 @@ var Metrics = []Metric{
 	{Dropped, Counter, []string{"reason"}, "Datagrams that were dropped, by reason."},
 	{KernelDropped, Counter, []string{"socket"},
 		"Datagrams that the kernel dropped before stunnerd read them, by socket: listener or relay."},
+	{IgnoredAttributes, Counter, []string{"attribute"},
+		"Attributes of authenticated requests that are behind MESSAGE-INTEGRITY and therefore ignored, by attribute: " +
+			"requested_address_family or other."},
 	{OffloadPackets, Counter, []string{"direction"},
 		"Datagrams that the kernel forwarded by itself, by direction at the relay: rx from peers, tx to peers. " +
 			"The traffic of listeners and clusters includes them."},

@@ -45,6 +45,8 @@ func TestContractMetrics(t *testing.T) {
 	m.Cluster("media/sfu").Tx.Add(50)
 	m.Sessions.Add(3)
 	m.Refuse(meter.PeerDenied)
+	m.IgnoredFamilies.Add(1)
+	m.IgnoredOthers.Add(2)
 	m.CountPanic("test", "a fault")
 	m.Restored.Add(4)
 	m.Unrestore(meter.PortTaken, 5)
@@ -96,6 +98,10 @@ stunner_forwarded_packets_total{direction="answered"} 4
 stunner_forwarded_packets_total{direction="delivered"} 5
 stunner_forwarded_packets_total{direction="passed"} 3
 stunner_forwarded_packets_total{direction="replied"} 6
+# HELP stunner_ignored_attributes_total Attributes of authenticated requests that are behind MESSAGE-INTEGRITY and therefore ignored, by attribute: requested_address_family or other.
+# TYPE stunner_ignored_attributes_total counter
+stunner_ignored_attributes_total{attribute="other"} 2
+stunner_ignored_attributes_total{attribute="requested_address_family"} 1
 # HELP stunner_journal_errors_total Failed writes of the session journal, and journals that were set aside.
 # TYPE stunner_journal_errors_total counter
 stunner_journal_errors_total 2
@@ -145,7 +151,8 @@ stunner_sessions_restored_total 4
 		"stunner_allocations_total", "stunner_bytes_received_total", "stunner_bytes_sent_total",
 		"stunner_certificate_expiry_timestamp_seconds",
 		"stunner_cluster_packets_total", "stunner_config_problem", "stunner_connections_total", "stunner_forward_peers",
-		"stunner_forward_problem", "stunner_forward_refused_total", "stunner_forwarded_packets_total", "stunner_kernel_dropped_total", "stunner_listener_connections", "stunner_panics_total", "stunner_quota_used_ratio", "stunner_refused_total",
+		"stunner_forward_problem", "stunner_forward_refused_total", "stunner_forwarded_packets_total", "stunner_kernel_dropped_total", "stunner_ignored_attributes_total",
+		"stunner_listener_connections", "stunner_panics_total", "stunner_quota_used_ratio", "stunner_refused_total",
 		"stunner_journal_errors_total", "stunner_journal_problem", "stunner_sessions_dropped_total", "stunner_sessions_restored_total")
 	if err != nil {
 		t.Error(err)

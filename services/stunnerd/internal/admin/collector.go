@@ -60,7 +60,8 @@ var descs = descriptions(
 	telemetry.ListenerBytes,
 	telemetry.ClusterPackets, telemetry.ClusterBytes, telemetry.MediaCalls, telemetry.PeerICMPErrors,
 	telemetry.AllocationsUnused,
-	telemetry.Refused, telemetry.Dropped, telemetry.KernelDropped, telemetry.OffloadPackets, telemetry.OffloadInfo,
+	telemetry.Refused, telemetry.Dropped, telemetry.KernelDropped, telemetry.IgnoredAttributes,
+	telemetry.OffloadPackets, telemetry.OffloadInfo,
 	telemetry.ForwardedPackets, telemetry.ForwardRefused, telemetry.ForwardPeers, telemetry.ForwardProblem, telemetry.Panics,
 	telemetry.SessionsRestored, telemetry.SessionsDropped, telemetry.JournalErrors, telemetry.JournalProblem,
 	telemetry.ConfigApplied, telemetry.ConfigRejected, telemetry.ConfigUnknownFields,
@@ -118,6 +119,8 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	out.reasons(telemetry.Dropped, c.Meter.Drops())
 	out.counter(telemetry.KernelDropped, c.Meter.ListenerDrops.Load(), "listener")
 	out.counter(telemetry.KernelDropped, c.Meter.RelayDrops.Load(), "relay")
+	out.counter(telemetry.IgnoredAttributes, c.Meter.IgnoredFamilies.Load(), "requested_address_family")
+	out.counter(telemetry.IgnoredAttributes, c.Meter.IgnoredOthers.Load(), "other")
 	out.counter(telemetry.OffloadPackets, c.Meter.Offloaded.Rx.Packets.Load(), "rx")
 	out.counter(telemetry.OffloadPackets, c.Meter.Offloaded.Tx.Packets.Load(), "tx")
 	kernel := c.Offload()

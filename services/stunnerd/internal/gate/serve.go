@@ -44,6 +44,9 @@ func (g *Gate) request(r *request) {
 			return
 		}
 	}
+	if r.key != nil {
+		g.countIgnored(r)
+	}
 	if r.flow != nil && r.key != nil {
 		r.flow.setRealm(r.realm)
 		g.follow(r.flow, r.client, nil, true)
@@ -55,6 +58,19 @@ func (g *Gate) request(r *request) {
 		return
 	}
 	g.reply(r, answer, err)
+}
+
+// countIgnored counts the attributes of an authenticated request that are behind MESSAGE-INTEGRITY. They are not
+// protected, and RFC 8489 §9 demands that they are ignored. Clients of pion/turn v5.0 have
+// REQUESTED-ADDRESS-FAMILY there, and get a relay of the default family.
+func (g *Gate) countIgnored(r *request) {
+	for _, attr := range r.Ignored() {
+		if attr == stun.AttrRequestedAddressFamily {
+			g.meter.IgnoredFamilies.Add(1)
+		} else {
+			g.meter.IgnoredOthers.Add(1)
+		}
+	}
 }
 
 // reply sends the answer to a request that has succeeded. The answer to a change of a session that is stored is sent

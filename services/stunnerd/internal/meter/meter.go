@@ -121,6 +121,10 @@ type Meter struct {
 
 	elsewhere atomic.Pointer[func()]
 
+	// IgnoredFamilies counts REQUESTED-ADDRESS-FAMILY behind the MESSAGE-INTEGRITY of a request, and IgnoredOthers any
+	// other attribute there.
+	IgnoredFamilies, IgnoredOthers atomic.Uint64
+
 	// Sessions counts the sessions since the start of the process: connections, and UDP clients that created an
 	// allocation.
 	Sessions atomic.Uint64

@@ -23,6 +23,8 @@ const (
 const (
 	AttrAdditionalFamily = stun.AttrType(0x8000) // ADDITIONAL-ADDRESS-FAMILY
 	AttrAddressErrorCode = stun.AttrType(0x8001) // ADDRESS-ERROR-CODE
+
+	attrIntegritySHA256 = stun.AttrType(0x001C) // MESSAGE-INTEGRITY-SHA256 (RFC 8489 §14.6)
 )
 
 // understood are the comprehension-required attributes that the server understands in requests and indications. A
@@ -103,6 +105,19 @@ func (m *Message) Size() int { return cap(m.Raw) + cap(m.response.Raw) }
 func (m *Message) Value(t stun.AttrType) ([]byte, bool) {
 	a, ok := m.attrs.Get(t)
 	return a.Value, ok
+}
+
+// Ignored returns the attributes after MESSAGE-INTEGRITY, except those that RFC 8489 §9 allows there.
+func (m *Message) Ignored() (list []stun.AttrType) {
+	if !m.Signed {
+		return nil
+	}
+	for _, a := range m.Attributes[len(m.attrs)+1:] {
+		if a.Type != stun.AttrFingerprint && a.Type != attrIntegritySHA256 {
+			list = append(list, a.Type)
+		}
+	}
+	return list
 }
 
 // Len returns the number of attributes before MESSAGE-INTEGRITY.

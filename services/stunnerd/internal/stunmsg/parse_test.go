@@ -147,7 +147,9 @@ type tlv struct {
 const (
 	integrity   = 0x0008
 	peerAddress = 0x0012
-	fingerprint = 0x8028
+
+	integritySHA256 = 0x001C
+	fingerprint     = 0x8028
 )
 
 // attributes parses a message by RFC 8489 §5 and §14, or a request by RFC 3489 §11. ok is false for anything else, and
@@ -211,8 +213,20 @@ func sameMessage(t *testing.T, b []byte, r *Message, attrs []tlv) {
 	if r.Signed != (signed >= 0) {
 		t.Errorf("signed %v", r.Signed)
 	}
+	var ignored []stun.AttrType
 	if signed >= 0 {
+		for _, a := range attrs[signed+1:] {
+			if a.kind != fingerprint && a.kind != integritySHA256 {
+				if a.kind == 0x8020 { // read as XOR-MAPPED-ADDRESS, see above
+					a.kind = 0x0020
+				}
+				ignored = append(ignored, stun.AttrType(a.kind))
+			}
+		}
 		attrs = attrs[:signed] // attributes behind it are ignored (§14.5)
+	}
+	if got := r.Ignored(); !slices.Equal(got, ignored) {
+		t.Errorf("%v are ignored, want %v", got, ignored)
 	}
 	if len(r.attrs) != len(attrs) {
 		t.Errorf("%d attributes count, want %d", len(r.attrs), len(attrs))

@@ -61,7 +61,7 @@ func startCoturn(t *testing.T) dataplane {
 	cert, pkey := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
 	bedtest.NoError(t, errors.Join(os.WriteFile(cert, chain, 0o600), os.WriteFile(pkey, key, 0o600)))
 	args := []string{
-		"-n", "--no-cli", "--no-rfc5780", "--mobility", "--lt-cred-mech", "--realm=" + static.Realm, "--allow-loopback-peers",
+		"-n", "--no-cli", "--no-rfc5780", "--mobility", "--denied-peer-ip=192.0.2.1", "--denied-peer-ip=2001:db8::1", "--lt-cred-mech", "--realm=" + static.Realm, "--allow-loopback-peers",
 		"--user=" + carol[1] + ":" + carol[3], "--cert=" + cert, "--pkey=" + pkey,
 		"--listening-port=" + strconv.Itoa(d.Plain), "--tls-listening-port=" + strconv.Itoa(d.Secure),
 		"--db=" + dir + "/users.db", "--log-file=stdout", "--pidfile=" + dir + "/pid",

@@ -30,6 +30,7 @@ func dataplane() []Alert {
 	rate := func(metric string, matchers ...string) string {
 		return query.Rate(query.Gateway, "10m", metric, matchers...)
 	}
+	silent := query.Sum(query.Gateway+", name", query.Of(telemetry.MediaCalls, `state="silent"`))
 	return []Alert{
 		{
 			Name: "NobodyCanCall", Severity: Critical, For: "5m",
@@ -87,6 +88,14 @@ func dataplane() []Alert {
 				rate(telemetry.Refused, query.Denied), rate(telemetry.AllocationsTotal)),
 			Summary:     "Clients of gateway " + gateway + " request peers that no route allows.",
 			Description: "{{ $value | printf \"%.2f\" }} requests a second are for peers that no route of gateway " + gateway + " allows: more than ten for each call.",
+		},
+		{
+			Name: "MediaOneWay", Severity: Warning, For: "5m",
+			// A single client that left may send to a media server that has ended its call.
+			Expr: fmt.Sprintf("%s / %s > 0.5 and %s >= 3",
+				silent, query.Sum(query.Gateway+", name", telemetry.MediaCalls), silent),
+			Summary:     "Calls at gateway " + gateway + " send media and get nothing back.",
+			Description: "{{ $value | humanizePercentage }} of the calls that send to {{ $labels.name }} at gateway " + gateway + " have received nothing from it for ten seconds or more.",
 		},
 		{
 			Name: "MediaDropped", Severity: Warning, For: "10m",

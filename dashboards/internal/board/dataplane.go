@@ -53,6 +53,7 @@ func dataplane() grafana.Board {
 				newConnections(),
 				offloaded(),
 			}},
+			{Height: 8, Panels: []grafana.Panel{silentCalls(), undelivered()}},
 		}},
 		grafana.Section{Title: "Forwarding between pods", Lines: []grafana.Line{{
 			Height: 7,
@@ -137,6 +138,30 @@ func traffic(title, help, metric, factor, unit string) grafana.Panel {
 	return grafana.Graph{
 		Title: title, Unit: unit, Mirrored: ".* out$", Help: help + " Received above the axis, sent below.",
 		Queries: []grafana.Query{{Expr: rate("rx"), Legend: "{{name}} in"}, {Expr: rate("tx"), Legend: "{{name}} out"}},
+	}.Panel()
+}
+
+func silentCalls() grafana.Panel {
+	state := func(state string) string {
+		return query.Sum("name", query.Of(telemetry.MediaCalls, `state="`+state+`"`, pods))
+	}
+	return grafana.Graph{
+		Title: "Calls that send to peers, by cluster", Unit: count, Page: alert.Runbook("MediaOneWay"),
+		Help: "Silent calls have sent for ten seconds or more and got nothing back from any peer of the cluster.",
+		Queries: []grafana.Query{
+			{Expr: state("answered"), Legend: "{{name}} answered"}, {Expr: state("silent"), Legend: "{{name}} silent"},
+		},
+	}.Panel()
+}
+
+func undelivered() grafana.Panel {
+	return grafana.Graph{
+		Title: "Undelivered packets and unused calls", Unit: perSecond,
+		Help: "ICMP errors report that packets to peers were not delivered. Unused calls have ended without a packet to a peer.",
+		Queries: []grafana.Query{
+			{Expr: query.Rate("", window, telemetry.PeerICMPErrors, pods), Legend: "ICMP errors"},
+			{Expr: query.Rate("", window, telemetry.AllocationsUnused, pods), Legend: "unused calls"},
+		},
 	}.Panel()
 }
 

@@ -2,6 +2,7 @@ package command
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strconv"
 
@@ -38,7 +39,10 @@ User names and client addresses are printed as hashes, unless the dataplane
 shows them (--show-users of stunnerd). --user and --client accept the plain name
 and address nevertheless.
 
-RX is traffic from peers to the client, TX traffic from the client to peers.
+RX is traffic from peers to the client, TX traffic from the client to peers. With
+-o wide, PEER is the last active peer, TO/FROM are the packets to it and from it,
+LAST FROM is the time since the last packet from it, and ICMP counts errors that
+its host or a router has reported. -o json lists up to eight peers of a call.
 
 Needs the right to get gateways/sessions, which the ClusterRole stunner-viewer
 and the role view contain.`,
@@ -96,9 +100,11 @@ func (g *globals) printSessions(p *output.Printer, list sessionList, severalGate
 		{Name: "RX", Right: true, Drop: 2}, {Name: "TX", Right: true, Drop: 2}, {Name: "RELAY", Drop: 5},
 		{Name: "POD", Drop: 4}, {Name: "PROTOCOL", Wide: true},
 		{Name: "CHANNELS", Wide: true, Right: true}, {Name: "PACKETS", Wide: true, Right: true},
-		{Name: "FRONT", Wide: true},
+		{Name: "FRONT", Wide: true}, {Name: "PEER", Wide: true}, {Name: "TO/FROM", Wide: true, Right: true},
+		{Name: "LAST FROM", Wide: true, Right: true}, {Name: "ICMP", Wide: true, Right: true},
 	}}
 	for _, s := range list.Sessions {
+		peer, counts, last, icmp := g.lastPeer(s.Peers)
 		packets := strconv.FormatUint(s.Stats.Rx.Packets, 10) + "/" + strconv.FormatUint(s.Stats.Tx.Packets, 10)
 		table.Add(
 			output.T(s.Gateway),
@@ -115,6 +121,7 @@ func (g *globals) printSessions(p *output.Printer, list sessionList, severalGate
 			output.T(s.Channels),
 			output.T(packets),
 			output.T(cmp.Or(s.Front, "-")),
+			peer, counts, last, icmp,
 		)
 	}
 	if err := p.Table(table); err != nil {
@@ -125,4 +132,18 @@ func (g *globals) printSessions(p *output.Printer, list sessionList, severalGate
 			inspection.MaxLimit)
 	}
 	return nil
+}
+
+// lastPeer returns the cells of the last active peer of a session.
+func (g *globals) lastPeer(peers []inspection.PeerTraffic) (peer, counts, last, icmp output.Cell) {
+	if len(peers) == 0 {
+		none := output.T("-")
+		return none, none, none, none
+	}
+	p := peers[0]
+	last = output.T("never")
+	if !p.LastReceived.IsZero() {
+		last = output.T(output.Age(p.LastReceived, g.now()))
+	}
+	return output.T(p.Peer), output.T(fmt.Sprintf("%d/%d", p.Sent, p.Received)), last, output.T(p.ICMPErrors)
 }

@@ -132,7 +132,14 @@ func TestCountedPeersAreBounded(t *testing.T) {
 
 // ICMP messages of the host of a peer are counted, whether the poller or a send removes them from the socket.
 func TestICMPErrorsAreCounted(t *testing.T) {
-	b := newBed(t, &sink{})
+	for _, indicate := range []bool{true, false} {
+		countsICMPErrors(t, indicate)
+	}
+}
+
+func countsICMPErrors(t *testing.T, indicate bool) {
+	t.Helper()
+	b := newBedOf(t, &sink{}, indicate)
 	closed, err := net.ListenUDP("udp4", &net.UDPAddr{IP: loopback.AsSlice()})
 	if err != nil {
 		t.Fatal(err)
@@ -155,7 +162,7 @@ func TestICMPErrorsAreCounted(t *testing.T) {
 	}
 	s.Sender = raw
 	defer func() { _ = raw.Close() }()
-	if err := s.prepare(true, false); err != nil {
+	if err := s.prepare(false); err != nil {
 		t.Fatal(err)
 	}
 	s.Retry = s.removePending

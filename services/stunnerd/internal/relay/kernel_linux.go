@@ -16,7 +16,7 @@ import (
 
 // Kernel is the Network that opens sockets in the kernel of this host.
 type Kernel struct {
-	// ICMP makes sockets receive ICMP messages (RFC 8656 §11.5).
+	// ICMP makes sockets pass ICMP messages on to clients (RFC 8656 §11.5). They count them in any case.
 	ICMP bool
 	// Local reports whether an address is assigned to this host. A nil Local means false for every address.
 	Local func(netip.Addr) bool
@@ -92,7 +92,8 @@ func (k Kernel) open(advertised netip.Addr, port uint16) (*kernelSocket, error) 
 	}
 	s := &kernelSocket{Sender: sender, pollers: k.Pollers, addr: at, port: port}
 	sender.Retry = s.removePending
-	if err := s.prepare(k.ICMP, advertised.Is6()); err != nil {
+	s.indicate = k.ICMP
+	if err := s.prepare(advertised.Is6()); err != nil {
 		return nil, errors.Join(err, sender.Close())
 	}
 	return s, nil
@@ -113,6 +114,8 @@ type kernelSocket struct {
 	addr    netip.Addr
 	port    uint16
 	pollers *Pollers
+	// indicate passes ICMP messages on to the client.
+	indicate bool
 	// closed is a function that is called once when the socket is closed, or nil.
 	closed  func()
 	closing sync.Once
@@ -127,20 +130,18 @@ type kernelSocket struct {
 }
 
 // prepare sets the options of a new socket.
-func (s *kernelSocket) prepare(icmp, six bool) (err error) {
+func (s *kernelSocket) prepare(six bool) (err error) {
 	if s.port == 0 {
 		if s.port, err = s.Sender.Port(); err != nil {
 			return fmt.Errorf("get port: %w", err)
 		}
 	}
-	if icmp {
-		level, option := unix.IPPROTO_IP, unix.IP_RECVERR
-		if six {
-			level, option = unix.IPPROTO_IPV6, unix.IPV6_RECVERR
-		}
-		if err := s.Use(func(fd int) error { return unix.SetsockoptInt(fd, level, option, 1) }); err != nil {
-			return fmt.Errorf("ask for ICMP errors: %w", err)
-		}
+	level, option := unix.IPPROTO_IP, unix.IP_RECVERR
+	if six {
+		level, option = unix.IPPROTO_IPV6, unix.IPV6_RECVERR
+	}
+	if err := s.Use(func(fd int) error { return unix.SetsockoptInt(fd, level, option, 1) }); err != nil {
+		return fmt.Errorf("ask for ICMP errors: %w", err)
 	}
 	return s.EnlargeBuffer()
 }

@@ -211,7 +211,7 @@ func (p *poller) receive(s *kernelSocket, events uint32, now time.Time) int {
 			})
 		}
 		if failed || events&unix.EPOLLERR != 0 {
-			p.batch = appendICMP(p.batch, fd)
+			p.batch = s.appendICMP(p.batch, fd)
 		}
 		return nil
 	})
@@ -221,14 +221,19 @@ func (p *poller) receive(s *kernelSocket, events uint32, now time.Time) int {
 	return len(p.batch)
 }
 
-// appendICMP appends the ICMP messages of the error queue of a socket that are for clients. It reads at most maxErrors
-// messages, because a peer may cause them faster than they are read.
-func appendICMP(batch []Datagram, fd int) []Datagram {
+// appendICMP appends the ICMP messages of the error queue of a socket that are for clients, or only counts them. It reads
+// at most maxErrors messages, because a peer may cause them faster than they are read.
+func (s *kernelSocket) appendICMP(batch []Datagram, fd int) []Datagram {
 	more := true
 	for n := 0; more && n < maxErrors; n++ {
 		var d Datagram
-		if d.icmp, d.peer, more = nextICMP(fd); d.peer.IsValid() {
+		d.icmp, d.peer, more = nextICMP(fd)
+		switch {
+		case !d.peer.IsValid():
+		case s.indicate:
 			batch = append(batch, d)
+		default:
+			s.receiver.Unreachable(d.peer)
 		}
 	}
 	return batch

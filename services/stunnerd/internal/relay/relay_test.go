@@ -70,7 +70,10 @@ type bed struct {
 	ended chan struct{}
 }
 
-func newBed(t testing.TB, client *sink) *bed {
+func newBed(t testing.TB, client *sink) *bed { return newBedOf(t, client, true) }
+
+// newBedOf returns a bed whose relay passes ICMP messages on to the client, or only counts them.
+func newBedOf(t testing.TB, client *sink, indicate bool) *bed {
 	t.Helper()
 	b := &bed{client: client, meter: meter.New(), verdicts: make(chan bool), ended: make(chan struct{})}
 	peer, err := net.ListenUDP("udp4", &net.UDPAddr{IP: loopback.AsSlice()})
@@ -81,7 +84,7 @@ func newBed(t testing.TB, client *sink) *bed {
 	b.routes.Store(allow("127.0.0.1"))
 	s := &session.Session{Client: client, Started: time.Now()}
 	network := newKernel(t)
-	network.ICMP = true
+	network.ICMP = indicate
 	socket, err := network.Open(loopback, 0)
 	if err != nil {
 		t.Fatal(err)

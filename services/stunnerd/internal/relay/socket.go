@@ -32,8 +32,8 @@ type Receiver interface {
 	// ReceiveBatch handles a batch of datagrams, which become invalid when it returns. It does not wait, because the
 	// caller serves many sockets. now is the time of the batch.
 	ReceiveBatch(batch []Datagram, now time.Time)
-	// Unreachable counts an ICMP message about a datagram to a peer that is not in a batch, because Socket.Send has
-	// removed it. It does not wait.
+	// Unreachable counts an ICMP message about a datagram to a peer that is not in a batch, because it is not for the
+	// client, or because Socket.Send has removed it. It does not wait.
 	Unreachable(peer netip.AddrPort)
 }
 

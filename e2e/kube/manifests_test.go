@@ -26,7 +26,7 @@ import (
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
 )
 
-var update = flag.Bool("update", false, "rewrite the want/ files of testdata/manifests and testdata/places")
+var update = flag.Bool("update", false, "rewrite the want/ files of testdata/manifests, testdata/places and testdata/field")
 
 // TestManifests applies example manifests and compares the results with golden files. The file name of example in
 // testdata/manifests is its subject, and its comment describes it. An example is one archive:

@@ -20,40 +20,43 @@ func TestAHeldListenerTakesNoPortFromAValidOne(t *testing.T) {
 	protocols := map[gwapiv1.ProtocolType]*gwapiv1.ListenerTLSConfig{
 		"TURN-UDP": nil, "TURN-TCP": nil, "TURN-TLS": certified("second"), "TURN-DTLS": certified("second"),
 	}
-	kept, replaced := 0, 0
+	n, kept, replaced := 0, 0, 0
 	for _, state := range slices.Sorted(maps.Keys(states)) {
 		for _, other := range []string{"t", "more"} {
 			for _, protocol := range slices.Sorted(maps.Keys(protocols)) {
 				// 443 is the port of w, 3478 that of u and t, 9443 one of w in some states.
-				for _, port := range []gwapiv1.PortNumber{443, 3478, 9443, 6000} {
-					for _, inPod := range []string{"", "443"} {
-						for _, first := range []bool{false, true} {
-							name := fmt.Sprintf(
-								"%s, then %s is %s %d, target %q, w first %t", state, other, protocol, port, inPod, first,
-							)
-							change := func(s *site) {
-								states[state](s)
-								if other == "more" {
-									s.add(gwapiv1.Listener{Name: "more"})
-								}
-								l := s.listener(other)
-								l.Protocol, l.Port, l.TLS = protocol, port, protocols[protocol]
-								if inPod != "" {
-									annotated("targetport", other+"="+inPod)(s)
-								}
-							}
-							s := newSite(t, "", first)
-							s.settle(name)
-							was := *s.entry("w")
-							change(s)
-							s.settle(name)
-							fresh := newSite(t, "", first)
-							change(fresh)
-							fresh.settle(name)
-							k, r := s.compareWithFresh(name, fresh, was)
-							kept, replaced = kept+k, replaced+r
+				for _, at := range []struct {
+					port  gwapiv1.PortNumber
+					inPod string
+				}{{443, ""}, {3478, ""}, {9443, ""}, {6000, ""}, {6000, "443"}} {
+					port, inPod := at.port, at.inPod
+					// Each state and each port is tested with both orders.
+					n++
+					first := n%2 == 0
+					name := fmt.Sprintf(
+						"%s, then %s is %s %d, target %q, w first %t", state, other, protocol, port, inPod, first,
+					)
+					change := func(s *site) {
+						states[state](s)
+						if other == "more" {
+							s.add(gwapiv1.Listener{Name: "more"})
+						}
+						l := s.listener(other)
+						l.Protocol, l.Port, l.TLS = protocol, port, protocols[protocol]
+						if inPod != "" {
+							annotated("targetport", other+"="+inPod)(s)
 						}
 					}
+					s := newSite(t, "", first)
+					s.settle(name)
+					was := *s.entry("w")
+					change(s)
+					s.settle(name)
+					fresh := newSite(t, "", first)
+					change(fresh)
+					fresh.settle(name)
+					k, r := s.compareWithFresh(name, fresh, was)
+					kept, replaced = kept+k, replaced+r
 				}
 			}
 		}

@@ -10,6 +10,13 @@ func ConfigRefused(pod, problem string) Finding {
 	return finding(ReasonInvalid, "no dataplane serves all of the config: pod %s says: %s", pod, problem)
 }
 
+// PodRefused means that config discovery refuses a pod of the Dataplane, which gets no config.
+func PodRefused(dataplane, pod string) Finding {
+	return finding(ReasonPending, "Dataplane %s: pod %s gets no config, because it connects to config discovery without TLS or "+
+		"a token, as the dataplane of the existing system does: set spec.image to a dataplane of this project or remove it, or "+
+		"start the operator with --discovery-auth=pod-address", dataplane, pod)
+}
+
 // ConfigNotRun means that dataplanes report, but none of them runs the published config.
 func ConfigNotRun(pods int) Finding {
 	return finding(ReasonPending, "%s, none runs the published config", counted(pods, "pod reports", "pods report")).

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"net"
+	"net/netip"
 	"net/url"
 	"slices"
 
@@ -64,15 +65,15 @@ func newDiscoveryServer(s Settings, pods *podIndex, m *meters) (*discovery.Serve
 }
 
 // discoveryListener adds TLS to the listener of config discovery, except with AuthOff. With AuthPermissive and
-// AuthPodAddress, the listener accepts plain connections as well.
-func discoveryListener(s Settings, ln net.Listener, id *trust.Identity) net.Listener {
+// AuthPodAddress, the listener accepts plain connections as well. Otherwise, plain is called with the source of each.
+func discoveryListener(s Settings, ln net.Listener, id *trust.Identity, plain func(netip.Addr)) net.Listener {
 	switch s.DiscoveryAuth {
 	case AuthOff:
 		return ln
 	case AuthPermissive, AuthPodAddress:
 		return trust.TLSOrPlain(ln, id.Server())
 	}
-	return tls.NewListener(ln, id.Server())
+	return tls.NewListener(trust.WatchPlain(ln, plain), id.Server())
 }
 
 // serveScaler serves the KEDA external scaler until ctx ends. It uses TLS, except with AuthOff, where no certificates

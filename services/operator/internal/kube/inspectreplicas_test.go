@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -112,7 +113,7 @@ func TestInspectionCoversAllReplicas(t *testing.T) {
 			Handler:           newInspection(p, server, &readers.authorizer, id, &r.seen).Or(server),
 			ReadHeaderTimeout: time.Minute,
 		}
-		go func() { _ = h.Serve(discoveryListener(settings, ln, id)) }()
+		go func() { _ = h.Serve(discoveryListener(settings, ln, id, func(netip.Addr) {})) }()
 		t.Cleanup(func() { _ = h.Close() })
 		token := write(name, s.token(func(c map[string]any) {
 			c["kubernetes.io"].(map[string]any)["pod"] = map[string]any{"name": name, "uid": "7d3e"}

@@ -127,9 +127,13 @@ func (p *Provider) Run(ctx context.Context) error {
 	health.Handle("/", telemetry.Probes(m.registry, l.readyz))
 	health.Handle("/live", telemetry.Health{Live: l.livez})
 	p.tasks.join(group, "probes", func() error { return telemetry.Serve(ctx, probes, health) })
-	handler := newInspection(p, server, readers, id, &p.inspected).Or(server)
+	var refused *refusedDataplanes
+	if p.DiscoveryAuth == AuthStrict {
+		refused = &refusedDataplanes{pods: p.inspected.pods, refused: l.rollouts.refused}
+	}
+	handler := refused.watch(newInspection(p, server, readers, id, &p.inspected).Or(server))
 	p.tasks.join(group, "config discovery", func() error {
-		return telemetry.ServeUpTo(ctx, discoveryListener(p.Settings, configs, id), handler, discoveryConnections)
+		return telemetry.ServeUpTo(ctx, discoveryListener(p.Settings, configs, id, refused.connected), handler, discoveryConnections)
 	})
 	if keda != nil {
 		p.Log.Info("external scaler for KEDA serves", "scaler", keda.Addr().String())

@@ -40,6 +40,9 @@ type rollout struct {
 	// behindSince is the time since which no dataplane runs the published config although some have accepted a config;
 	// zero if a dataplane runs the published config, if all reject their config, or if none has reported.
 	behindSince time.Time
+	// refusedPod is a pod that config discovery has refused, and refusedAt when it last did; see refusedDataplanes.
+	refusedPod string
+	refusedAt  time.Time
 	// state is the state that was last sent to the loop.
 	state resource.RolloutState
 	// sent is the time when state was sent.
@@ -120,7 +123,7 @@ func (f *rollouts) unsettled() (gateways []types.NamespacedName) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for gateway, r := range f.rollouts {
-		if !r.behindSince.IsZero() || r.pending {
+		if !r.behindSince.IsZero() || r.pending || r.refusedPod != "" {
 			gateways = append(gateways, gateway)
 		}
 	}
@@ -163,6 +166,11 @@ func (r *rollout) evaluate(latest []discovery.Report, now time.Time) resource.Ro
 		}
 		current = current || report.Accepted && report.Revision == r.revision
 	}
+	isRefused := func(report discovery.Report) bool { return report.Pod == r.refusedPod }
+	if now.Sub(r.refusedAt) >= refusedPeriod || slices.ContainsFunc(latest, isRefused) {
+		r.refusedPod = ""
+	}
+	state.RefusedPod, state.AllRefused = r.refusedPod, r.refusedPod != "" && len(latest) == 0
 	rejected := len(rejecting) == len(latest)
 	switch {
 	case current || rejected:

@@ -78,6 +78,10 @@ type RolloutState struct {
 	// OffloadPod is the name of a dataplane that does not forward media in the kernel as its config requests, and
 	// OffloadProblem the reason. They are empty if there is none.
 	OffloadPod, OffloadProblem string
+	// RefusedPod is a pod that gets no config, because it connects to config discovery without TLS or a token; "" if there
+	// is none. AllRefused means that no pod of the Gateway gets its config.
+	RefusedPod string
+	AllRefused bool
 }
 
 // DeepCopyObject is part of runtime.Object.

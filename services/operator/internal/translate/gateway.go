@@ -39,7 +39,7 @@ func Gateway(v *resource.View, key types.NamespacedName, opt Options) Result {
 	overlayNotes := d.applyServiceOverlay()
 	d.workload, d.findings.workload = d.workloadOf()
 	d.notes = slices.Concat(d.annotations.notes, portNotes, overlayNotes, d.scalingNotes(), d.offloadNotes(),
-		d.budgetNotes(), d.addressNotes(), d.externalIPNotes(), d.replicasNotes())
+		d.budgetNotes(), d.addressNotes(), d.externalIPNotes(), d.replicasNotes(), d.refusedNotes())
 	d.announce()
 	refused, skeleton := d.firstProblem()
 	r := d.assemble(refused)
@@ -91,6 +91,15 @@ func (d draft) replicasNotes() []string {
 		return nil
 	}
 	return []string{condition.ReplicasNotInForce(d.parameters.dataplane.Name, by)}
+}
+
+// refusedNotes warns if config discovery refuses some pods. If it refuses all, condition Programmed says so.
+func (d draft) refusedNotes() []string {
+	rollout := d.view.Rollout(resource.KeyOf(d.gateway))
+	if rollout.RefusedPod == "" || rollout.AllRefused || d.parameters.dataplane == nil {
+		return nil
+	}
+	return []string{condition.PodRefused(d.parameters.dataplane.Name, rollout.RefusedPod).Message}
 }
 
 // assemble returns the config, the objects and the status of the Gateway. If the Gateway has a problem (refused), if

@@ -112,6 +112,8 @@ func (d draft) offloaded() []condition.Condition {
 func (d draft) rolledOut() condition.Condition {
 	rollout := d.view.Rollout(resource.KeyOf(d.gateway))
 	switch {
+	case rollout.AllRefused && d.parameters.dataplane != nil:
+		return condition.False(condition.Programmed, condition.PodRefused(d.parameters.dataplane.Name, rollout.RefusedPod))
 	case rollout.Problem != "":
 		return condition.False(condition.Programmed, condition.ConfigRefused(rollout.Pod, rollout.Problem))
 	case rollout.Behind > 0:

@@ -3,6 +3,7 @@ package trust
 import (
 	"crypto/tls"
 	"net"
+	"net/netip"
 	"sync"
 )
 
@@ -85,4 +86,43 @@ func (c *replayConn) Read(b []byte) (int, error) {
 	n := copy(b, c.first)
 	c.first = c.first[n:]
 	return n, nil
+}
+
+// WatchPlain returns a listener that calls plain with the IP address of each client whose first byte is not that of a
+// ClientHello. It changes nothing that is read.
+func WatchPlain(ln net.Listener, plain func(netip.Addr)) net.Listener {
+	return watchingListener{ln, plain}
+}
+
+type watchingListener struct {
+	net.Listener
+	plain func(netip.Addr)
+}
+
+func (l watchingListener) Accept() (net.Conn, error) {
+	raw, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return &watchedConn{Conn: raw, plain: l.plain}, nil
+}
+
+// watchedConn is a connection of WatchPlain.
+type watchedConn struct {
+	net.Conn
+	plain func(netip.Addr)
+	once  sync.Once
+}
+
+// Read implements net.Conn.
+func (c *watchedConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if n > 0 {
+		c.once.Do(func() {
+			if a, parseErr := netip.ParseAddrPort(c.RemoteAddr().String()); parseErr == nil && b[0] != handshakeRecord {
+				c.plain(a.Addr().Unmap())
+			}
+		})
+	}
+	return n, err
 }

@@ -182,7 +182,7 @@ func (r placeRow) check(t *testing.T, programs string, pair *strings.Replacer) {
 	r.write(f, "in/", pair)
 	var b strings.Builder
 	for _, command := range [][]string{
-		{"stunnerctl", "lint", f.in}, {"stunnerctl", "render", f.in, "--show", "status"},
+		{"stunnerctl", "lint", f.in}, {"stunnerctl", "render", f.in, "--show", "statuses"},
 		{"operator", "--input", f.in, "--output", filepath.Join(t.TempDir(), "out"), "--watch=false"},
 	} {
 		c := exec.CommandContext(t.Context(), filepath.Join(programs, command[0]), command[1:]...)

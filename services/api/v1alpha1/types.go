@@ -16,7 +16,7 @@ import (
 //
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:shortName=gwconf,categories=stunner
-// +kubebuilder:deprecatedversion:warning="write apiVersion: stunner.l7mp.io/v1 for GatewayConfig; stunnerConfig, metricsEndpoint, healthCheckEndpoint, minPort and maxPort have no effect, the other fields are the same"
+// +kubebuilder:deprecatedversion:warning="write apiVersion: stunner.l7mp.io/v1 for GatewayConfig; stunnerConfig, metricsEndpoint, healthCheckEndpoint, minPort and maxPort have no effect (relayPortRange of a Dataplane sets the ports of relays), the other fields are the same"
 type GatewayConfig struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`

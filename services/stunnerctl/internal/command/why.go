@@ -7,6 +7,7 @@ import (
 	"os"
 
 	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/stunner-gateway/stunner/services/stunnerctl/internal/collect"
 	"github.com/stunner-gateway/stunner/services/stunnerctl/internal/connect"
@@ -18,6 +19,7 @@ import (
 // newWhy returns the command why.
 func newWhy(g *globals) *cobra.Command {
 	var asked diagnose.Asked
+	var probing probeFlags
 	c := &cobra.Command{
 		Use:   "why GATEWAY",
 		Short: "Find out why a Gateway does not work",
@@ -30,6 +32,11 @@ With --folder it first checks that all documents of the input folder are in forc
 
 If the operator cannot be reached, one finding says why, and the stages that need
 the answers of running pods are listed as not checked.
+
+If no error is found, it sends packets, in at most 20 seconds: STUN requests to the
+public URLs over each transport, and to the pods directly; an allocation with a
+credential of the user stunnerctl; and three datagrams to each of at most 20
+backends. Each step says what it proves. --probe=false sends none.
 
 With --peer it also asks the running pods whether a route allows the peer, and
 with --user or --client what happened to this person: sessions, refusals, and
@@ -52,7 +59,14 @@ The exit code is 1 if something is wrong.`,
 			if err != nil {
 				return err
 			}
-			r := diagnose.Why(s, gateway.Namespace, gateway.Name)
+			why := func() diagnose.Report { return diagnose.Why(s, gateway.Namespace, gateway.Name) }
+			if probing.on {
+				s.Probes = map[string]*diagnose.Probe{}
+				if err := g.probe(c.Context(), s, probing, []diagnose.Report{why()}, []types.NamespacedName{gateway}); err != nil {
+					return err
+				}
+			}
+			r := why()
 			if !g.printer().IsTable() {
 				err = g.printer().Value(r)
 			} else {
@@ -64,6 +78,7 @@ The exit code is 1 if something is wrong.`,
 	c.Flags().StringVar(&asked.Peer, "peer", "", "address of a peer, IP:PORT")
 	c.Flags().StringVar(&asked.User, "user", "", "user name, as it was given to the auth service, or its hash")
 	c.Flags().StringVar(&asked.Client, "client", "", "IP address of a client, or its hash")
+	probing.addFlags(c.Flags(), true)
 	return g.completesGateways(c, 1)
 }
 
@@ -80,6 +95,7 @@ func checkAsked(asked *diagnose.Asked) error {
 
 // newDoctor returns the command doctor.
 func newDoctor(g *globals) *cobra.Command {
+	var probing probeFlags
 	c := &cobra.Command{
 		Use:   "doctor",
 		Short: "Check the installation and all Gateways",
@@ -87,6 +103,8 @@ func newDoctor(g *globals) *cobra.Command {
 the cluster, and what they share: versions and owners of the CRDs, the operator
 and config discovery, the auth service, admission policies, clocks, and the
 implementation of Services on the nodes. Each finding has a severity and a remedy.
+
+With --probe it also sends the packets of why, to at most 20 Gateways.
 
 Objects that you may not read are left out, and one finding names the rights. If
 you may not list Gateways, this is an error.
@@ -104,6 +122,11 @@ The exit code is 1 if a finding is an error or a warning.`,
 				return err
 			}
 			reports := diagnose.Doctor(s, namespace)
+			if probing.on {
+				if reports, err = g.probeAll(c.Context(), s, probing, namespace); err != nil {
+					return err
+				}
+			}
 			findings := diagnose.All(reports)
 			if !g.printer().IsTable() {
 				err = g.printer().Value(struct {
@@ -116,6 +139,7 @@ The exit code is 1 if a finding is an error or a warning.`,
 			return failedIf(diagnose.Wrong(findings), err)
 		},
 	}
+	probing.addFlags(c.Flags(), false)
 	return c
 }
 

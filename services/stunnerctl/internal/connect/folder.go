@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/yaml"
 
+	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/api/inspection"
 )
 
@@ -104,6 +105,15 @@ func (f *Folder) Get(ctx context.Context, path string, into any) error {
 		return err
 	}
 	return a.do(ctx, http.MethodGet, path, into)
+}
+
+// Config reads the config of a Gateway, with its secrets. The operator of a folder gives it to its own user only.
+func (f *Folder) Config(ctx context.Context, gateway types.NamespacedName) (c config.Config, err error) {
+	path := "/api/v1/configs/" + url.PathEscape(gateway.Namespace) + "/" + url.PathEscape(gateway.Name)
+	if err := f.Get(ctx, path, &c); err != nil {
+		return c, fmt.Errorf("read config of Gateway %s: %w", gateway, err)
+	}
+	return c, nil
 }
 
 // Close ends the connections.

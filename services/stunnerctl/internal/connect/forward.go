@@ -106,6 +106,11 @@ func (f *forwarded) Close() error {
 	return err
 }
 
+// DialPod connects to a port of a pod.
+func (c *Cluster) DialPod(ctx context.Context, pod types.NamespacedName, port int32) (net.Conn, error) {
+	return c.dial(ctx, pod, port)
+}
+
 // Dial connects to a port of a ready pod with the labels of the selector.
 func (c *Cluster) Dial(ctx context.Context, namespace, selector string, port int32) (net.Conn, error) {
 	pods, err := c.readyPods(ctx, namespace, selector)

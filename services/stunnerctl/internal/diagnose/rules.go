@@ -49,6 +49,9 @@ var Way = []Stage{
 	{Name: "media", Fact: mediaFact, Rules: mediaRules},
 	{Name: "peer", Fact: peerFact, Rules: peerRules, If: func(s *Snapshot) bool { return s.Asked.Peer != "" }},
 	{Name: "person", Fact: personFact, Rules: personRules, If: func(s *Snapshot) bool { return s.Asked.person() }},
+	{Name: "reach", Fact: reachFact, Rules: reachRules, Depends: true, If: probed},
+	{Name: "allocation", Fact: allocationFact, Rules: allocationRules, Depends: true, If: probed},
+	{Name: "media", Fact: mediaFact, Rules: mediaRules, Depends: true, If: probed},
 }
 
 // Installation are the stages of what all Gateways share.

@@ -52,6 +52,8 @@ type Snapshot struct {
 	Clocks []Clock `json:"clocks,omitempty"`
 	// Asked selects the peer and the person that `why` was asked about.
 	Asked Asked `json:"asked,omitzero"`
+	// Probes are the results of the packets that were sent to each Gateway, by NAMESPACE/NAME; nil if none were sent.
+	Probes map[string]*Probe `json:"probes,omitempty"`
 
 	lists map[string]any
 }

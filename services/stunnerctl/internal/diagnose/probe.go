@@ -1,0 +1,127 @@
+package diagnose
+
+import (
+	"net/netip"
+	"time"
+)
+
+// Probe is the result of the packets that were sent to one Gateway. Package probe sends them.
+type Probe struct {
+	URLs []ProbedURL `json:"urls,omitempty"`
+	// OmittedURLs is the number of URLs that were not tested, because there are many.
+	OmittedURLs int         `json:"omittedURLs,omitempty"`
+	Pods        []ProbedPod `json:"pods,omitempty"`
+	// PodsUntested is why no pod was tested directly, or empty.
+	PodsUntested string `json:"podsUntested,omitempty"`
+	// Credential says where the credential of the allocations is from, such as "the auth service".
+	Credential string `json:"credential,omitempty"`
+	// CredentialError is why there is no credential, or empty.
+	CredentialError string          `json:"credentialError,omitempty"`
+	Backends        []ProbedBackend `json:"backends,omitempty"`
+	// OmittedBackends is the number of backends that were not tested, because there are many, or because they are no
+	// single address or have no known port.
+	OmittedBackends int `json:"omittedBackends,omitempty"`
+	// Error is why nothing was tested, or empty.
+	Error string `json:"error,omitempty"`
+}
+
+// ProbeResult is what a test of an address has found.
+type ProbeResult string
+
+// The results of tests.
+const (
+	// ProbeAnswered means that a STUN response arrived.
+	ProbeAnswered ProbeResult = "answered"
+	// ProbeNoAnswer means that nothing arrived in time.
+	ProbeNoAnswer ProbeResult = "no answer"
+	// ProbeRefused means that a host refused the connection: TCP RST, or ICMP port unreachable.
+	ProbeRefused ProbeResult = "refused"
+	// ProbeUnroutable means that the machine of the test has no route, so that the test says nothing.
+	ProbeUnroutable ProbeResult = "no route from here"
+	// ProbeNoName means that the host name of the URL was not resolved.
+	ProbeNoName ProbeResult = "name not resolved"
+	// ProbeHandshake means that the TLS or DTLS handshake failed, although a connection was made.
+	ProbeHandshake ProbeResult = "handshake failed"
+	// ProbeNotSTUN means that something answered, and not with STUN.
+	ProbeNotSTUN ProbeResult = "no STUN"
+	// ProbeDenied means that the Gateway refused the permission for a backend.
+	ProbeDenied ProbeResult = "denied"
+	// ProbeFailed means that the request got another error response, or none.
+	ProbeFailed ProbeResult = "failed"
+)
+
+// ProbedURL is the test of a public URL at one address.
+type ProbedURL struct {
+	// Listener is the name of the listener in the Gateway.
+	Listener string `json:"listener"`
+	// URL is the TURN URI that clients are told, and Host the host in it.
+	URL  string `json:"url"`
+	Host string `json:"host"`
+	// Transport is udp or tcp, and Secure is set for DTLS and TLS.
+	Transport string `json:"transport"`
+	Secure    bool   `json:"secure,omitempty"`
+	// Address is the address that was tested; invalid if the name was not resolved.
+	Address netip.AddrPort `json:"address,omitzero"`
+	Result  ProbeResult    `json:"result"`
+	// Detail is the error, in words.
+	Detail string `json:"detail,omitempty"`
+	// Sent is the number of new connections, or of source ports over UDP, and Answered that of those with an answer.
+	Sent     int `json:"sent"`
+	Answered int `json:"answered"`
+	// Seconds is how long the test has waited for an answer.
+	Seconds     float64            `json:"seconds,omitempty"`
+	Certificate *ServedCertificate `json:"certificate,omitempty"`
+	Allocation  *ProbedAllocation  `json:"allocation,omitempty"`
+}
+
+// ServedCertificate describes the certificates that a server has sent in a handshake.
+type ServedCertificate struct {
+	Subject   string    `json:"subject"`
+	Issuer    string    `json:"issuer"`
+	Names     []string  `json:"names,omitempty"`
+	NotBefore time.Time `json:"notBefore"`
+	NotAfter  time.Time `json:"notAfter"`
+	// Sent is the number of certificates in the chain that was sent.
+	Sent       int  `json:"sent"`
+	SelfSigned bool `json:"selfSigned,omitempty"`
+	// Trusted is set if the chain leads to a CA of the machine of the test.
+	Trusted bool `json:"trusted,omitempty"`
+	// IssuerURL is where the certificate of the issuer is published (RFC 5280 §4.2.2.1), or empty.
+	IssuerURL string `json:"issuerURL,omitempty"`
+	// NameMatches is set if the certificate is valid for the host of the URL.
+	NameMatches bool `json:"nameMatches,omitempty"`
+}
+
+// ProbedAllocation is the result of an Allocate request.
+type ProbedAllocation struct {
+	// Relay is the relayed address; invalid if there is none.
+	Relay netip.AddrPort `json:"relay,omitzero"`
+	// Code is the code of the error response, or 0.
+	Code int `json:"code,omitempty"`
+	// Error is the problem otherwise, in words.
+	Error string `json:"error,omitempty"`
+}
+
+// ProbedPod is a direct test of a pod, past load balancers and the addresses of clients.
+type ProbedPod struct {
+	Pod string `json:"pod"`
+	// Listener is the name of the tested listener; empty for the health endpoint.
+	Listener string      `json:"listener,omitempty"`
+	Result   ProbeResult `json:"result"`
+	Detail   string      `json:"detail,omitempty"`
+}
+
+// ProbedBackend is the test of a backend through the Gateway.
+type ProbedBackend struct {
+	Listener string `json:"listener"`
+	// Route is NAMESPACE/NAME of the route with the backend.
+	Route string         `json:"route"`
+	Peer  netip.AddrPort `json:"peer"`
+	// OnePort is set if the route allows only the port of Peer. Otherwise it is the first of several.
+	OnePort bool        `json:"onePort,omitempty"`
+	Result  ProbeResult `json:"result"`
+	Detail  string      `json:"detail,omitempty"`
+	// Sent and Returned count datagrams.
+	Sent     int `json:"sent"`
+	Returned int `json:"returned"`
+}

@@ -1,0 +1,442 @@
+package diagnose
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// The last stages of a Gateway judge the packets that package probe has sent. They run after the rules on declarations
+// and states, which name the cause of a problem, where packets show only the effect.
+
+// probed reports whether packets were to be sent.
+func probed(s *Snapshot) bool { return s.Probes != nil }
+
+// probe returns the result of the packets to the Gateway, which is empty if there were none.
+func (s *Snapshot) probe(g *Gateway) *Probe {
+	if p := s.Probes[g.Namespace+"/"+g.Name]; p != nil {
+		return p
+	}
+	return &Probe{Error: "no packets were sent"}
+}
+
+// reachRules check what answers to the STUN Binding requests to the public URLs, and to the pods directly.
+var reachRules = []Rule{
+	{"pods answer directly", func(s *Snapshot, g *Gateway) (found []Finding) {
+		for _, p := range s.probe(g).Pods {
+			if !p.dead() {
+				continue
+			}
+			field := "health endpoint"
+			if p.Listener != "" {
+				field = "listener " + p.Listener
+			}
+			found = append(found, Finding{
+				Severity: Error, Object: objectName("Pod", g.Namespace, p.Pod), Field: field,
+				Problem: "does not answer directly, past load balancers and public addresses: " + cmp.Or(p.Detail, string(p.Result)),
+				Remedy:  "see its log; if it does not recover, delete the pod",
+				Command: fmt.Sprintf("kubectl logs -n %s %s --tail=20", g.Namespace, p.Pod),
+			})
+		}
+		return found
+	}},
+	{"public URLs answer", func(s *Snapshot, g *Gateway) (found []Finding) {
+		p := s.probe(g)
+		for _, u := range p.URLs {
+			if u.Result == ProbeUnroutable || u.Result == ProbeAnswered && u.Answered == u.Sent {
+				continue
+			}
+			f := Finding{
+				Severity: s.severityOf(p, u), Object: ref("Gateway", g), Field: fmt.Sprintf("spec.listeners[%s]", u.Listener),
+			}
+			f.Problem, f.Remedy = u.problem()
+			if e := s.evidence(g, p, u); e != "" {
+				f.Problem += "; " + e
+			}
+			found = append(found, f)
+		}
+		return found
+	}},
+	{"served certificates are valid", func(s *Snapshot, g *Gateway) (found []Finding) {
+		seen := map[string]bool{}
+		for _, u := range s.probe(g).URLs {
+			if u.Certificate == nil {
+				continue
+			}
+			for _, f := range s.served(g, u) {
+				if key := f.Field + f.Problem; !seen[key] {
+					seen[key] = true
+					found = append(found, f)
+				}
+			}
+		}
+		return found
+	}},
+}
+
+// dead reports whether a pod has not answered. If it could not be asked, nothing is known.
+func (p ProbedPod) dead() bool {
+	return slices.Contains([]ProbeResult{ProbeNoAnswer, ProbeRefused, ProbeHandshake, ProbeNotSTUN}, p.Result)
+}
+
+// severityOf returns how serious it is that a URL does not answer. Clients try all addresses of a listener. From the
+// host of the dataplanes, an address that is not its own need not be reachable: many NATs do not send it back.
+func (s *Snapshot) severityOf(p *Probe, u ProbedURL) Severity {
+	elsewhere := slices.ContainsFunc(p.URLs, func(o ProbedURL) bool {
+		return o.Listener == u.Listener && o.Result == ProbeAnswered
+	})
+	if elsewhere || s.behindNAT(u) {
+		return Warning
+	}
+	return Error
+}
+
+func (s *Snapshot) behindNAT(u ProbedURL) bool {
+	return s.Folder && len(s.HostAddresses) > 0 && u.Address.IsValid() &&
+		!slices.Contains(s.HostAddresses, u.Address.Addr())
+}
+
+// at returns the address of a URL with its transport, as in 192.0.2.1:3478/udp.
+func (u ProbedURL) at() string { return u.Address.String() + "/" + u.Transport }
+
+// tls returns the name of the security protocol of a URL.
+func (u ProbedURL) tls() string {
+	if u.Transport == "udp" {
+		return "DTLS"
+	}
+	return "TLS"
+}
+
+// problem returns what is wrong at a URL, and the remedy.
+func (u ProbedURL) problem() (problem, remedy string) {
+	port := fmt.Sprintf("%s port %d", strings.ToUpper(u.Transport), u.Address.Port())
+	of, addr := family(u.Address.Addr()), u.Address.Addr()
+	way := fmt.Sprintf("let %s of %s pass, in both directions: firewall and security group of the nodes, the load balancer, "+
+		"a NAT, and the network of this machine; a run from another network tells them apart", port, addr)
+	switch u.Result {
+	case ProbeAnswered:
+		return fmt.Sprintf("%d of %d new connections over %s to %s got an answer", u.Answered, u.Sent, of, u.at()),
+			"find the pod or the node to which the load balancer sends the others: take it out, or see its log and its firewall"
+	case ProbeNoName:
+		return fmt.Sprintf("the host name %s in the URL of clients is not resolved: %s", u.Host, cmp.Or(u.Detail, "no address")),
+			fmt.Sprintf("create a DNS record for %s, or correct spec.addresses of the Gateway", u.Host)
+	case ProbeRefused:
+		return fmt.Sprintf("%s refuses the connection over %s: nothing listens there, or a load balancer has no pod for the port",
+				u.at(), of),
+			fmt.Sprintf("compare %s with the ports of the Service and its endpoints; a firewall that rejects has the same effect", port)
+	case ProbeHandshake:
+		return fmt.Sprintf("the %s handshake with %s fails: %s", u.tls(), u.at(), strings.TrimPrefix(u.Detail, string(ProbeHandshake)+": ")),
+			"let the load balancer pass connections of the port unchanged, or see tls.certificateRefs of the listener"
+	case ProbeNotSTUN:
+		return fmt.Sprintf("%s answers, and not with STUN: another program or a proxy of HTTP has the port", u.at()),
+			fmt.Sprintf("let %s of %s lead to the pods of the Gateway", port, addr)
+	}
+	requests := "STUN Binding requests from " + count(u.Sent, "port")
+	if u.Transport == "tcp" {
+		requests = count(u.Sent, "connection attempt")
+	} else if u.Secure {
+		requests = "DTLS handshakes from " + count(u.Sent, "port")
+	}
+	problem = fmt.Sprintf("no answer over %s from %s to %s in %.0f s", of, u.at(), requests, u.Seconds)
+	if u.Detail != "" && u.Detail != string(ProbeNoAnswer) {
+		problem += " (" + strings.TrimPrefix(u.Detail, string(ProbeNoAnswer)+": ") + ")"
+	}
+	return problem, way
+}
+
+// evidence returns what is known about the pods behind a URL that does not answer: whether they are dead, or the way to
+// them is interrupted.
+func (s *Snapshot) evidence(g *Gateway, p *Probe, u ProbedURL) string {
+	if u.Result != ProbeNoAnswer && u.Result != ProbeRefused {
+		return ""
+	}
+	pods := "the pods"
+	if s.Folder {
+		pods = "the dataplane"
+	}
+	alive, dead := 0, 0
+	for _, t := range p.Pods {
+		switch {
+		case t.Listener != u.Listener:
+		case t.Result == ProbeAnswered:
+			alive++
+		case t.dead():
+			dead++
+		}
+	}
+	answered := slices.ContainsFunc(p.URLs, func(o ProbedURL) bool { return o.Listener == u.Listener && o.Result == ProbeAnswered })
+	switch {
+	case s.behindNAT(u) && alive > 0:
+		return fmt.Sprintf("%s answers at its own address, so the NAT is at fault, or does not send a host of its own network back", pods)
+	case alive > 0:
+		return fmt.Sprintf("%d of %d pods answer directly, so the way from here to them is interrupted", alive, alive+dead)
+	case dead > 0:
+		return "no pod answers directly either, so the gateway is dead and not the way to it"
+	case answered:
+		return "the listener answers at another address, so " + pods + " serve it, and the way to this address is interrupted"
+	}
+	health := 0
+	for _, t := range p.Pods {
+		if t.Listener == "" && t.Result == ProbeAnswered {
+			health++
+		}
+	}
+	switch {
+	case health > 0:
+		return fmt.Sprintf("the health endpoint of %s answers directly, so the process lives, and likely the way to it is interrupted",
+			count(health, "pod"))
+	case len(g.Statuses) > 0:
+		return pods + " answered the operator, so likely the way from here is interrupted"
+	}
+	return "whether " + pods + " live is unknown"
+}
+
+// served returns the findings about the certificate that was served at a URL.
+func (s *Snapshot) served(g *Gateway, u ProbedURL) (found []Finding) {
+	c := u.Certificate
+	add := func(severity Severity, problem, remedy string) {
+		found = append(found, Finding{
+			Severity: severity, Object: ref("Gateway", g), Field: fmt.Sprintf("spec.listeners[%s].tls.certificateRefs", u.Listener),
+			Problem: u.at() + " serves " + problem, Remedy: remedy,
+		})
+	}
+	now, date := s.reference(), "2006-01-02 15:04 MST"
+	known := s.declared(g, u.Listener)
+	switch {
+	case now.After(c.NotAfter) && !known.expired:
+		add(Error, "a certificate that expired on "+c.NotAfter.UTC().Format(date),
+			"renew the certificate; if the Secret has a newer one, a proxy or a load balancer serves the old one")
+	case now.Before(c.NotBefore) && !known.expired:
+		add(Error, "a certificate that is not valid before "+c.NotBefore.UTC().Format(date), "correct the clock of its issuer, or wait")
+	}
+	if !c.NameMatches && !known.otherName {
+		add(Error, fmt.Sprintf("a certificate for %s, and clients are told %s", cmp.Or(few(c.Names), "no name"), u.Host),
+			fmt.Sprintf("use a certificate for %s; if the Secret has one, a proxy or a load balancer serves another", u.Host))
+	}
+	switch {
+	case c.Trusted:
+	case c.SelfSigned:
+		if !known.selfSigned {
+			add(Warning, "a self-signed certificate: browsers do not connect", "use a certificate of a CA that clients trust")
+		}
+	case c.Sent == 1 && c.IssuerURL != "":
+		add(Error, fmt.Sprintf("its certificate without the one of its issuer %s: clients that do not have it do not connect", c.Issuer),
+			"append the intermediate certificate to tls.crt of the Secret; it is published at "+c.IssuerURL)
+	default:
+		add(Info, fmt.Sprintf("a certificate of %s, a CA that this machine does not know (%s sent)", c.Issuer, count(c.Sent, "certificate")),
+			"if clients do not trust this CA, use another one; if it is an intermediate CA, append its certificate to tls.crt of the Secret")
+	}
+	return found
+}
+
+// declaredCertificate is what the rules on the answers of the pods have reported about the certificate of a listener.
+type declaredCertificate struct{ expired, otherName, selfSigned bool }
+
+func (s *Snapshot) declared(g *Gateway, listener string) (d declaredCertificate) {
+	now := s.reference()
+	for _, status := range g.Statuses {
+		for _, l := range status.Listeners {
+			if c := l.Certificate; c != nil && lastPart(l.Name) == listener {
+				d.expired = d.expired || now.After(c.NotAfter) || now.Before(c.NotBefore)
+				d.selfSigned = d.selfSigned || c.SelfSigned
+				d.otherName = d.otherName || l.PublicAddress != "" && !covers(append(slices.Clone(l.OtherCertificates), *c), l.PublicAddress)
+			}
+		}
+	}
+	return d
+}
+
+func reachFact(s *Snapshot, g *Gateway) string {
+	p := s.probe(g)
+	answered, tested, unroutable := 0, 0, 0
+	for _, u := range p.URLs {
+		switch u.Result {
+		case ProbeUnroutable:
+			unroutable++
+		case ProbeAnswered:
+			answered++
+			tested++
+		default:
+			tested++
+		}
+	}
+	switch {
+	case p.Error != "":
+		return notChecked + ": " + p.Error
+	case tested == 0 && unroutable > 0:
+		return fmt.Sprintf("%s: this machine has no route to %s of clients", notChecked, count(unroutable, "address"))
+	case tested == 0:
+		return notChecked + ": clients are told no URL"
+	}
+	fact := fmt.Sprintf("%d of %s answer from here", answered, count(tested, "address"))
+	if unroutable > 0 {
+		fact += fmt.Sprintf("; %d cannot be tested, because this machine has no route", unroutable)
+	}
+	if p.OmittedURLs > 0 {
+		fact += fmt.Sprintf("; %d more were not tested", p.OmittedURLs)
+	}
+	if n := directly(p.Pods); n > 0 {
+		fact += fmt.Sprintf("; %d answer directly", n)
+	} else if p.PodsUntested != "" {
+		fact += "; pods were not tested directly: " + p.PodsUntested
+	}
+	return fact + "; proves the way from this machine, not from other networks"
+}
+
+// directly returns the number of pods that have answered directly.
+func directly(all []ProbedPod) int {
+	pods := map[string]bool{}
+	for _, p := range all {
+		if p.Result == ProbeAnswered {
+			pods[p.Pod] = true
+		}
+	}
+	return len(pods)
+}
+
+// allocationRules check the answers to Allocate requests.
+var allocationRules = []Rule{
+	{"allocations are made", func(s *Snapshot, g *Gateway) (found []Finding) {
+		p := s.probe(g)
+		var order []ProbedAllocation
+		at := map[ProbedAllocation][]string{}
+		for _, u := range p.URLs {
+			if a := u.Allocation; a != nil && !a.Relay.IsValid() {
+				if at[*a] == nil {
+					order = append(order, *a)
+				}
+				at[*a] = append(at[*a], u.at())
+			}
+		}
+		for _, a := range order {
+			f := Finding{Severity: Error, Object: ref("Gateway", g), Field: "Allocate request"}
+			where := " at " + few(at[a])
+			switch c, known := allocateCauses[a.Code]; {
+			case known:
+				f.Field = cmp.Or(c.field, f.Field)
+				f.Problem = fmt.Sprintf("%s%s (error %d), with a credential of %s", c.problem, where, a.Code, p.Credential)
+				f.Remedy = c.remedy
+				if a.Code == 486 {
+					f.Severity = Warning // of the user of the test only
+				}
+			case a.Code != 0:
+				f.Problem = fmt.Sprintf("the request is refused%s with error %d, with a credential of %s", where, a.Code, p.Credential)
+				f.Remedy = "see the refusals of the Gateway"
+			default:
+				f.Problem = fmt.Sprintf("STUN is answered%s, and the request for an allocation is not: %s", where, a.Error)
+				f.Remedy = "see the logs of the pods, and what inspects packets on the way"
+			}
+			f.Command = fmt.Sprintf("stunnerctl refusals %s/%s", g.Namespace, g.Name)
+			found = append(found, f)
+		}
+		return found
+	}},
+}
+
+// allocateCauses are the error codes of Allocate requests (RFC 8489 §14.8, RFC 8656 §19).
+var allocateCauses = map[int]struct{ field, problem, remedy string }{
+	401: {
+		"spec.authRef", "the shared secret, the password or the realm of the running pods is another one: a new credential is refused",
+		"compare the Secret of the GatewayConfig with what gives credentials; a process that has the older secret is restarted",
+	},
+	403: {"", "allocations are forbidden", "see authType of the GatewayConfig: without credentials only STUN is served"},
+	440: {"spec.addresses", "there is no relay address of the requested family", "give the pods addresses of both families"},
+	442: {"", "the server does not relay UDP", "let the URL lead to the pods of the Gateway"},
+	486: {"spec.userQuota", "the user of the test has as many allocations as userQuota admits", "try again when its allocations have ended"},
+	508: {"capacity", "the gateway is full or drains", "add pods; see stunnerctl status"},
+}
+
+func allocationFact(s *Snapshot, g *Gateway) string {
+	p := s.probe(g)
+	var relays []string
+	tried := 0
+	for _, u := range p.URLs {
+		if u.Allocation != nil {
+			tried++
+			if r := u.Allocation.Relay; r.IsValid() && !slices.Contains(relays, r.Addr().String()) {
+				relays = append(relays, r.Addr().String())
+			}
+		}
+	}
+	switch {
+	case p.Error != "":
+		return notChecked + ": " + p.Error
+	case p.CredentialError != "":
+		return notChecked + ": no credential: " + p.CredentialError
+	case tried == 0:
+		return notChecked + ": no address answers"
+	case len(relays) == 0:
+		return fmt.Sprintf("no relay with a credential of %s", p.Credential)
+	}
+	return fmt.Sprintf("relays at %s with a credential of %s; proves the secret and the relay, not the credentials of an app",
+		few(relays), p.Credential)
+}
+
+// mediaRules check the answers of backends to datagrams through the Gateway.
+var mediaRules = []Rule{
+	{"backends are allowed", func(s *Snapshot, g *Gateway) (found []Finding) {
+		for _, b := range s.probe(g).Backends {
+			if b.Result == ProbeDenied {
+				found = append(found, b.finding(g, Error,
+					fmt.Sprintf("the pods refuse the backend %s (error 403), which the published config allows", b.Peer),
+					"see which rule refuses it; a pod with an older config is restarted"))
+			}
+		}
+		return found
+	}},
+	{"backends answer", func(s *Snapshot, g *Gateway) (found []Finding) {
+		all := s.probe(g).Backends
+		for _, b := range all {
+			others := slices.ContainsFunc(all, func(o ProbedBackend) bool { return o.Route == b.Route && o.Result == ProbeAnswered })
+			problem := fmt.Sprintf("backend %s: %d datagrams sent through the gateway, %d returned", b.Peer, b.Sent, b.Returned)
+			listens := "see whether it runs and listens on this UDP port, and whether NetworkPolicies and firewalls let the pods reach it"
+			switch {
+			case b.Result == ProbeRefused:
+				found = append(found, b.finding(g, Warning,
+					fmt.Sprintf("backend %s: its host reports that nothing listens on the port (%s)", b.Peer, b.Detail), listens))
+			case b.Result == ProbeFailed:
+				found = append(found, b.finding(g, Info, fmt.Sprintf("backend %s was not tested: %s", b.Peer, b.Detail),
+					"give the pods addresses of the family of the backend, if clients need it"))
+			case b.Result == ProbeNoAnswer && others && b.OnePort:
+				found = append(found, b.finding(g, Warning, problem+"; other backends of the route answer", listens))
+			case b.Result == ProbeNoAnswer:
+				found = append(found, b.finding(g, Info,
+					problem+"; a media server need not answer STUN without the credentials of a call", "if calls have no media, "+listens))
+			}
+		}
+		return found
+	}},
+}
+
+// finding returns a finding about a backend.
+func (b ProbedBackend) finding(g *Gateway, severity Severity, problem, remedy string) Finding {
+	return Finding{
+		Severity: severity, Object: "UDPRoute " + b.Route, Field: "spec.rules[].backendRefs", Problem: problem, Remedy: remedy,
+		Command: fmt.Sprintf("stunnerctl can-reach %s/%s %s", g.Namespace, g.Name, b.Peer),
+	}
+}
+
+func mediaFact(s *Snapshot, g *Gateway) string {
+	p := s.probe(g)
+	answered := 0
+	for _, b := range p.Backends {
+		if b.Result == ProbeAnswered {
+			answered++
+		}
+	}
+	omitted := ""
+	if p.OmittedBackends > 0 {
+		omitted = fmt.Sprintf("; %d more were not tested (many, prefixes, or any port)", p.OmittedBackends)
+	}
+	switch {
+	case p.Error != "":
+		return notChecked + ": " + p.Error
+	case len(p.Backends) == 0 && omitted != "":
+		return notChecked + ": the backends are prefixes, host names, or have any port"
+	case len(p.Backends) == 0:
+		return notChecked + ": there is no allocation to send through"
+	}
+	return fmt.Sprintf("%d of %s answer datagrams through the gateway%s; an answer proves the whole way, silence does not disprove it",
+		answered, count(len(p.Backends), "backend"), omitted)
+}

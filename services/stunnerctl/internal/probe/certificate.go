@@ -1,0 +1,35 @@
+package probe
+
+import (
+	"bytes"
+	"crypto/x509"
+
+	"github.com/stunner-gateway/stunner/services/stunnerctl/internal/diagnose"
+)
+
+// certificate describes the certificates that a server has sent, the one of its key first.
+func certificate(served []*x509.Certificate, host string) *diagnose.ServedCertificate {
+	leaf := served[0]
+	c := &diagnose.ServedCertificate{
+		Subject: leaf.Subject.String(), Issuer: leaf.Issuer.String(), Names: leaf.DNSNames, NotBefore: leaf.NotBefore,
+		NotAfter: leaf.NotAfter, Sent: len(served), NameMatches: leaf.VerifyHostname(host) == nil,
+		SelfSigned: bytes.Equal(leaf.RawSubject, leaf.RawIssuer) && leaf.CheckSignatureFrom(leaf) == nil ||
+			bytes.Equal(leaf.RawSubject, leaf.RawIssuer) && !leaf.IsCA,
+	}
+	for _, a := range leaf.IPAddresses {
+		c.Names = append(c.Names, a.String())
+	}
+	if last := served[len(served)-1]; len(last.IssuingCertificateURL) > 0 {
+		c.IssuerURL = last.IssuingCertificateURL[0]
+	}
+	between := x509.NewCertPool()
+	for _, more := range served[1:] {
+		between.AddCert(more)
+	}
+	// The time is that of the certificate, because its expiry is judged apart from its chain.
+	_, err := leaf.Verify(x509.VerifyOptions{
+		Intermediates: between, CurrentTime: leaf.NotAfter, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny},
+	})
+	c.Trusted = err == nil
+	return c
+}

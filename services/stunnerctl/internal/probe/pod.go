@@ -1,0 +1,88 @@
+package probe
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+
+	"github.com/stunner-gateway/stunner/services/api/config"
+	"github.com/stunner-gateway/stunner/services/stunnerctl/internal/diagnose"
+)
+
+// healthPort returns the port of the probes of kubelets, or 0 if they are not served.
+func healthPort(c config.Config) int {
+	endpoint := config.DefaultHealthcheck
+	if c.Admin.HealthcheckEndpoint != nil {
+		endpoint = *c.Admin.HealthcheckEndpoint
+	}
+	u, err := url.Parse(endpoint)
+	if err != nil || u.Scheme != "http" {
+		return 0
+	}
+	port, _ := strconv.Atoi(u.Port())
+	return port
+}
+
+// health asks a pod whether its process lives.
+func (o Options) health(ctx context.Context, pod string, port int) diagnose.ProbedPod {
+	p := diagnose.ProbedPod{Pod: pod}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	client := http.Client{Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return o.DialPod(ctx, pod, port) },
+	}}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://pod/live", http.NoBody)
+	if err == nil {
+		var response *http.Response
+		if response, err = client.Do(request); err == nil {
+			_, _ = io.Copy(io.Discard, io.LimitReader(response.Body, maxDatagram))
+			_ = response.Body.Close()
+			if response.StatusCode != http.StatusOK {
+				err = fmt.Errorf("its probe /live answers %s", response.Status)
+			}
+		}
+	}
+	p.Result, p.Detail = outcome(err)
+	return p
+}
+
+// listener sends a Binding request to a listener of a pod over TCP or TLS.
+func (o Options) listener(ctx context.Context, pod string, l config.Listener) diagnose.ProbedPod {
+	p := diagnose.ProbedPod{Pod: pod, Listener: name(l.Name)}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	conn, err := o.DialPod(ctx, pod, l.Port)
+	if err == nil {
+		var w *wire
+		if w, err = wrap(ctx, conn, l.Protocol, l.PublicAddress); err == nil {
+			err = w.bind(ctx)
+			w.end()
+		}
+	}
+	p.Result, p.Detail = outcome(err)
+	return p
+}
+
+// probe sends a Binding request to a dataplane on this host.
+func (l Local) probe(ctx context.Context) diagnose.ProbedPod {
+	p := diagnose.ProbedPod{Pod: l.Pod, Listener: name(l.Listener)}
+	w, err := dial(ctx, l.Protocol, l.Address, "")
+	if err == nil {
+		err = w.bind(ctx)
+		w.end()
+	}
+	p.Result, p.Detail = outcome(err)
+	return p
+}
+
+func outcome(err error) (diagnose.ProbeResult, string) {
+	if err == nil {
+		return diagnose.ProbeAnswered, ""
+	}
+	return resultOf(inWords(err)), err.Error()
+}

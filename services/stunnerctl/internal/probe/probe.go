@@ -1,0 +1,137 @@
+// Package probe sends packets to a Gateway as its clients do, and returns what was answered.
+//
+// Rules on declarations and states do not see a firewall, a wrong certificate of a proxy, or a media server that does
+// not run. For each public URL a probe sends STUN Binding requests (RFC 8489), over UDP, TCP, TLS or DTLS; where they
+// are answered it makes an allocation (RFC 8656), and through it sends a few datagrams to the backends of the routes.
+// It also connects to the pods directly, which tells a pod that is dead from a way to it that is.
+//
+// The number of packets and the time are bounded. The result is a diagnose.Probe, which the rules of package diagnose
+// turn into findings.
+//
+// # Files
+//
+//	probe.go        the order of the tests, and their bounds
+//	url.go          public URLs
+//	stun.go         connections and STUN transactions
+//	certificate.go  the certificates that a server sends
+//	allocation.go   allocations, permissions and backends
+//	pod.go          pods directly
+package probe
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/stunner-gateway/stunner/services/api/config"
+	"github.com/stunner-gateway/stunner/services/api/credential"
+	"github.com/stunner-gateway/stunner/services/stunnerctl/internal/diagnose"
+)
+
+// Bounds of a probe.
+const (
+	// MaxURLs is the maximum number of addresses of public URLs that are tested.
+	MaxURLs = 20
+	// MaxBackends is the maximum number of backends that are tested.
+	MaxBackends = 20
+	// maxPods is the maximum number of pods that are tested directly.
+	maxPods = 20
+	// flows is the number of new connections to each address, or over UDP of source ports, because a load balancer may
+	// send each to another pod.
+	flows = 3
+	// Limit is the longest time that a probe of one Gateway takes.
+	Limit = 16 * time.Second
+	// parallelPods is the number of pods that are tested at a time.
+	parallelPods = 4
+)
+
+// Options select what is tested.
+type Options struct {
+	// Config is the published config of the Gateway. Its secrets are not read.
+	Config config.Config
+	// Credential returns a credential for allocations; nil means that none are made.
+	Credential func(context.Context) (credential.Credential, error)
+	// Origin says where the credential is from, for messages.
+	Origin string
+	// Pods are the names of the pods, and DialPod connects to a TCP port of one. Without DialPod no pod is tested by TCP.
+	Pods    []string
+	DialPod func(ctx context.Context, pod string, port int) (net.Conn, error)
+	// PodsUntested is why DialPod is nil.
+	PodsUntested string
+	// Local are addresses of dataplanes that run on this host, which are tested directly.
+	Local []Local
+	// NoBackends leaves out the tests of backends.
+	NoBackends bool
+}
+
+// Local is the address of a listener of a dataplane on this host.
+type Local struct {
+	Pod, Listener string
+	Protocol      config.Protocol
+	Address       netip.AddrPort
+}
+
+// Run tests a Gateway. It ends soon after ctx ends, with what was found until then.
+func Run(ctx context.Context, o Options) *diagnose.Probe {
+	ctx, cancel := context.WithTimeout(ctx, Limit)
+	defer cancel()
+	p := &diagnose.Probe{PodsUntested: o.PodsUntested}
+	targets, omitted := o.targets(ctx)
+	p.OmittedURLs = omitted
+	p.URLs = make([]diagnose.ProbedURL, len(targets))
+	var all sync.WaitGroup
+	for i, t := range targets {
+		all.Go(func() { p.URLs[i] = t.probe(ctx) })
+	}
+	all.Go(func() { p.Pods = o.pods(ctx) })
+	all.Wait()
+	if !slices.ContainsFunc(p.URLs, func(u diagnose.ProbedURL) bool { return u.Result == diagnose.ProbeAnswered }) ||
+		o.Credential == nil || ctx.Err() != nil {
+		return p
+	}
+	p.Credential = o.Origin
+	made, err := o.Credential(ctx)
+	if err != nil {
+		p.CredentialError = err.Error()
+		return p
+	}
+	o.allocate(ctx, p, targets, made)
+	return p
+}
+
+// name returns the name of a listener in its Gateway. Configs have NAMESPACE/GATEWAY/LISTENER.
+func name(listener string) string { return listener[strings.LastIndexByte(listener, '/')+1:] }
+
+// pods tests the pods directly.
+func (o Options) pods(ctx context.Context) []diagnose.ProbedPod {
+	var tests []func() diagnose.ProbedPod
+	for _, l := range o.Local {
+		tests = append(tests, func() diagnose.ProbedPod { return l.probe(ctx) })
+	}
+	if o.DialPod != nil {
+		for _, pod := range o.Pods[:min(len(o.Pods), maxPods)] {
+			if port := healthPort(o.Config); port > 0 {
+				tests = append(tests, func() diagnose.ProbedPod { return o.health(ctx, pod, port) })
+			}
+			for _, l := range o.Config.Listeners {
+				if l.Protocol.Stream() {
+					tests = append(tests, func() diagnose.ProbedPod { return o.listener(ctx, pod, l) })
+				}
+			}
+		}
+	}
+	found := make([]diagnose.ProbedPod, len(tests))
+	var all errgroup.Group
+	all.SetLimit(parallelPods)
+	for i, test := range tests {
+		all.Go(func() error { found[i] = test(); return nil })
+	}
+	_ = all.Wait()
+	return found
+}

@@ -1,0 +1,275 @@
+package probe
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/pion/dtls/v3"
+	dtlsnet "github.com/pion/dtls/v3/pkg/net"
+	"github.com/pion/stun/v2"
+
+	"github.com/stunner-gateway/stunner/services/api/config"
+	"github.com/stunner-gateway/stunner/services/stunnerctl/internal/diagnose"
+)
+
+const (
+	// patience is the wait for a connection, a handshake, or the answer to a request.
+	patience = 5 * time.Second
+	// firstRTO is the wait before the first retransmission, which doubles with each (RFC 8489 §6.2.1).
+	firstRTO = 500 * time.Millisecond
+	// maxRefusals is the number of ICMP messages after which a request over UDP ends. The first may be about an earlier
+	// datagram.
+	maxRefusals = 2
+	maxDatagram = 1500
+)
+
+// Errors of conversations.
+var (
+	errNoAnswer  = errors.New("no answer")
+	errRefused   = errors.New("refused")
+	errNotSTUN   = errors.New("the answer is not STUN")
+	errUnrouted  = errors.New("this machine has no route")
+	errHandshake = errors.New("handshake failed")
+)
+
+// resultOf returns the result that an error of a conversation means.
+func resultOf(err error) diagnose.ProbeResult {
+	for _, known := range []struct {
+		err    error
+		result diagnose.ProbeResult
+	}{
+		{errHandshake, diagnose.ProbeHandshake},
+		{errRefused, diagnose.ProbeRefused},
+		{errNotSTUN, diagnose.ProbeNotSTUN},
+		{errUnrouted, diagnose.ProbeUnroutable},
+		{errNoAnswer, diagnose.ProbeNoAnswer},
+	} {
+		if errors.Is(err, known.err) {
+			return known.result
+		}
+	}
+	if err == nil {
+		return diagnose.ProbeAnswered
+	}
+	return diagnose.ProbeFailed
+}
+
+// inWords replaces errors of the network by those of this package. Others are kept.
+func inWords(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return errRefused
+	case errors.Is(err, syscall.ENETUNREACH), errors.Is(err, syscall.EADDRNOTAVAIL), errors.Is(err, syscall.EAFNOSUPPORT):
+		return errUnrouted
+	case errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.EPERM), errors.Is(err, syscall.EACCES):
+		return fmt.Errorf("%w: the network reports that the host or port is unreachable", errNoAnswer)
+	case timedOut(err), errors.Is(err, net.ErrClosed), errors.Is(err, context.Canceled):
+		return errNoAnswer
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET),
+		errors.Is(err, syscall.EPIPE):
+		return fmt.Errorf("%w: the connection was closed", errRefused)
+	}
+	return err
+}
+
+// timedOut reports whether an error is that of a deadline.
+func timedOut(err error) bool {
+	var timeout net.Error
+	return errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, context.DeadlineExceeded) ||
+		errors.As(err, &timeout) && timeout.Timeout()
+}
+
+// wire is a connection to a TURN server over any transport.
+type wire struct {
+	net.Conn
+	stream *bufio.Reader // nil for datagrams
+	// served are the certificates of the server, the one of its key first.
+	served []*x509.Certificate
+	// farewell is sent before the connection is closed, if it is set.
+	farewell atomic.Pointer[[]byte]
+	stop     func() bool
+}
+
+// dial connects to a server. Certificates are not verified: the rules judge them, and a request reveals no password.
+func dial(ctx context.Context, p config.Protocol, at netip.AddrPort, host string) (*wire, error) {
+	dialing, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	conn, err := new(net.Dialer).DialContext(dialing, p.Network(), at.String())
+	if err != nil {
+		return nil, inWords(err)
+	}
+	return wrap(ctx, conn, p, host)
+}
+
+// wrap makes the handshake of a protocol on a connection. The connection ends with ctx.
+func wrap(ctx context.Context, conn net.Conn, p config.Protocol, host string) (*wire, error) {
+	w := &wire{Conn: conn}
+	shaking, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	if p.Secure() {
+		if err := w.handshake(shaking, p, host); err != nil {
+			_ = conn.Close()
+			if why := inWords(err); errors.Is(why, errNoAnswer) && !p.Stream() || errors.Is(why, errRefused) && !p.Stream() {
+				return nil, why // nothing tells a handshake from a connection over UDP
+			} else if errors.Is(why, errNoAnswer) {
+				return nil, fmt.Errorf("%w: the connection is accepted, and the handshake is not answered", errHandshake)
+			} else {
+				return nil, fmt.Errorf("%w: %v", errHandshake, why) //nolint:errorlint // the text only
+			}
+		}
+	}
+	if p.Stream() {
+		w.stream = bufio.NewReader(w.Conn)
+	}
+	w.stop = context.AfterFunc(ctx, w.end)
+	return w, nil
+}
+
+func (w *wire) handshake(ctx context.Context, p config.Protocol, host string) error {
+	var served [][]byte
+	if p.Stream() {
+		c := tls.Client(w.Conn, &tls.Config{
+			ServerName: host, InsecureSkipVerify: true, MinVersion: tls.VersionTLS12, //nolint:gosec // the rules verify
+			VerifyPeerCertificate: func(raw [][]byte, _ [][]*x509.Certificate) error { served = raw; return nil },
+		})
+		if err := c.HandshakeContext(ctx); err != nil {
+			return err
+		}
+		w.Conn = c
+	} else {
+		c, err := dtls.ClientWithOptions(dtlsnet.PacketConnFromConn(w.Conn), w.RemoteAddr(),
+			dtls.WithServerName(host), dtls.WithInsecureSkipVerify(true))
+		if err != nil {
+			return err
+		}
+		if err := c.HandshakeContext(ctx); err != nil {
+			return err
+		}
+		if state, ok := c.ConnectionState(); ok {
+			served = state.PeerCertificates
+		}
+		w.Conn = c
+	}
+	for _, raw := range served {
+		if c, err := x509.ParseCertificate(raw); err == nil {
+			w.served = append(w.served, c)
+		}
+	}
+	return nil
+}
+
+// end ends the connection. It waits for nothing.
+func (w *wire) end() {
+	w.stop()
+	if last := w.farewell.Swap(nil); last != nil {
+		_ = w.SetWriteDeadline(time.Now().Add(firstRTO))
+		_, _ = w.Write(*last)
+	}
+	_ = w.Close()
+}
+
+// receive returns the next message. Other data is errNotSTUN.
+func (w *wire) receive() (*stun.Message, error) {
+	var raw []byte
+	if w.stream == nil {
+		buf := make([]byte, maxDatagram)
+		n, err := w.Read(buf)
+		if err != nil {
+			return nil, err
+		}
+		raw = buf[:n]
+	} else {
+		head, err := w.stream.Peek(4)
+		if err != nil {
+			return nil, err
+		}
+		if head[0]>>6 != 0 {
+			return nil, errNotSTUN
+		}
+		raw = make([]byte, 20+int(binary.BigEndian.Uint16(head[2:])))
+		if _, err := io.ReadFull(w.stream, raw); err != nil {
+			return nil, err
+		}
+	}
+	m := &stun.Message{Raw: raw}
+	if !stun.IsMessage(raw) || m.Decode() != nil {
+		return nil, errNotSTUN
+	}
+	return m, nil
+}
+
+// ask sends a request and returns the response to it. Over UDP it sends it again as RFC 8489 says. seen gets other
+// messages, unless it is nil.
+func (w *wire) ask(ctx context.Context, request *stun.Message, seen func(*stun.Message)) (*stun.Message, error) {
+	end := time.Now().Add(patience)
+	if limit, ok := ctx.Deadline(); ok && limit.Before(end) {
+		end = limit
+	}
+	refusals := 0
+	var last error
+	for rto := firstRTO; ctx.Err() == nil && time.Now().Before(end); rto *= 2 {
+		if _, err := w.Write(request.Raw); err != nil && !errors.Is(err, syscall.ECONNREFUSED) {
+			return nil, inWords(err)
+		}
+		again := time.Now().Add(rto)
+		if w.stream != nil || again.After(end) {
+			again = end
+		}
+		for ctx.Err() == nil {
+			_ = w.SetReadDeadline(again)
+			m, err := w.receive()
+			switch {
+			case err == nil && m.TransactionID == request.TransactionID && m.Type.Class != stun.ClassRequest:
+				return m, nil
+			case err == nil:
+				if seen != nil {
+					seen(m)
+				}
+				continue
+			case errors.Is(err, errNotSTUN) && w.stream == nil:
+				last = err // a stray datagram, or another protocol
+				continue
+			case errors.Is(err, syscall.ECONNREFUSED) && w.stream == nil:
+				if refusals++; refusals >= maxRefusals {
+					return nil, errRefused
+				}
+				last = errRefused
+				select { // until the retransmission
+				case <-ctx.Done():
+				case <-time.After(time.Until(again)):
+				}
+			case !timedOut(err):
+				return nil, inWords(err)
+			}
+			break
+		}
+	}
+	if last != nil {
+		return nil, last
+	}
+	return nil, errNoAnswer
+}
+
+// bind sends a Binding request.
+func (w *wire) bind(ctx context.Context) error {
+	request, err := stun.Build(stun.TransactionID, stun.BindingRequest, stun.Fingerprint)
+	if err != nil {
+		return err
+	}
+	_, err = w.ask(ctx, request, nil) // an error response is an answer, too
+	return err
+}

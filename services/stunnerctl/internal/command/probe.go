@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/stunner-gateway/stunner/services/api/config"
@@ -123,10 +124,11 @@ func (g *globals) probeGateway(
 			return source.DialPod(ctx, types.NamespacedName{Namespace: gateway.Namespace, Name: pod}, int32(port))
 		}
 	case *connect.Folder:
-		o.Local = localListeners(live)
+		o.Local = direct(live, func(string) (netip.Addr, bool) { return netip.AddrFrom4([4]byte{127, 0, 0, 1}), true })
 	default:
-		o.PodsUntested = "an operator's URL gives no access to pods"
+		o.PodsUntested = "an operator's URL gives no access to them"
 	}
+	o.Within = direct(live, func(pod string) (netip.Addr, bool) { return podIP(s, gateway.Namespace, pod) })
 	return probe.Run(ctx, o)
 }
 
@@ -182,23 +184,36 @@ func podsOf(live *diagnose.Live) (pods []string) {
 	return pods
 }
 
-// localListeners returns the listeners of dataplanes on this host at the loopback address: their sockets have the
-// wildcard address, so that no firewall and no NAT is on the way.
-func localListeners(live *diagnose.Live) (all []probe.Local) {
+// direct returns the listeners of the dataplanes at the addresses of their pods, or of their host. Their sockets have the
+// wildcard address, so that no load balancer and no NAT is on the way.
+func direct(live *diagnose.Live, at func(pod string) (netip.Addr, bool)) (all []probe.Direct) {
 	if live == nil || live.Status == nil {
 		return nil
 	}
 	for _, item := range live.Status.Items {
 		var status inspection.Status
-		if item.Kind != inspection.Dataplane || item.Status != http.StatusOK || json.Unmarshal(item.Body, &status) != nil {
+		a, known := at(item.Pod)
+		if !known || item.Kind != inspection.Dataplane || item.Status != http.StatusOK ||
+			json.Unmarshal(item.Body, &status) != nil {
 			continue
 		}
 		for _, l := range status.Listeners {
-			all = append(all, probe.Local{
-				Pod: item.Pod, Listener: l.Name, Protocol: l.Protocol,
-				Address: netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), uint16(l.Port)),
+			all = append(all, probe.Direct{
+				Pod: item.Pod, Listener: l.Name, Protocol: l.Protocol, Address: netip.AddrPortFrom(a, uint16(l.Port)),
 			})
 		}
 	}
 	return all
+}
+
+// podIP returns the address of a pod.
+func podIP(s *diagnose.Snapshot, namespace, name string) (netip.Addr, bool) {
+	for _, o := range s.Objects {
+		if o.GetKind() == "Pod" && o.GetNamespace() == namespace && o.GetName() == name {
+			text, _, _ := unstructured.NestedString(o.Object, "status", "podIP")
+			a, err := netip.ParseAddr(text)
+			return a, err == nil
+		}
+	}
+	return netip.Addr{}, false
 }

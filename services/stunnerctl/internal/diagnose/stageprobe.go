@@ -34,7 +34,8 @@ var reachRules = []Rule{
 			}
 			found = append(found, Finding{
 				Severity: Error, Object: objectName("Pod", g.Namespace, p.Pod), Field: field,
-				Problem: "does not answer directly, past load balancers and public addresses: " + cmp.Or(p.Detail, string(p.Result)),
+				Problem: "does not answer directly, past load balancers and public addresses, so it is dead, and not only the way to it: " +
+					cmp.Or(p.Detail, string(p.Result)),
 				Remedy:  "see its log; if it does not recover, delete the pod",
 				Command: fmt.Sprintf("kubectl logs -n %s %s --tail=20", g.Namespace, p.Pod),
 			})
@@ -46,6 +47,9 @@ var reachRules = []Rule{
 		for _, u := range p.URLs {
 			if u.Result == ProbeUnroutable || u.Result == ProbeAnswered && u.Answered == u.Sent {
 				continue
+			}
+			if alive, dead := p.direct(u.Listener); u.Result != ProbeAnswered && alive == 0 && dead > 0 {
+				continue // the consequence of dead pods
 			}
 			f := Finding{
 				Severity: s.severityOf(p, u), Object: ref("Gateway", g), Field: fmt.Sprintf("spec.listeners[%s]", u.Listener),
@@ -65,8 +69,9 @@ var reachRules = []Rule{
 				continue
 			}
 			for _, f := range s.served(g, u) {
-				if key := f.Field + f.Problem; !seen[key] {
+				if key := f.Field + f.Problem; !seen[key] { // the other addresses of a listener serve the same one
 					seen[key] = true
+					f.Problem = u.at() + " serves " + f.Problem
 					found = append(found, f)
 				}
 			}
@@ -95,6 +100,20 @@ func (s *Snapshot) severityOf(p *Probe, u ProbedURL) Severity {
 func (s *Snapshot) behindNAT(u ProbedURL) bool {
 	return s.Folder && len(s.HostAddresses) > 0 && u.Address.IsValid() &&
 		!slices.Contains(s.HostAddresses, u.Address.Addr())
+}
+
+// direct returns how many direct tests of a listener were answered, and how many were not.
+func (p *Probe) direct(listener string) (alive, dead int) {
+	for _, t := range p.Pods {
+		switch {
+		case t.Listener != listener:
+		case t.Result == ProbeAnswered:
+			alive++
+		case t.dead():
+			dead++
+		}
+	}
+	return alive, dead
 }
 
 // at returns the address of a URL with its transport, as in 192.0.2.1:3478/udp.
@@ -155,24 +174,15 @@ func (s *Snapshot) evidence(g *Gateway, p *Probe, u ProbedURL) string {
 	if s.Folder {
 		pods = "the dataplane"
 	}
-	alive, dead := 0, 0
-	for _, t := range p.Pods {
-		switch {
-		case t.Listener != u.Listener:
-		case t.Result == ProbeAnswered:
-			alive++
-		case t.dead():
-			dead++
-		}
-	}
+	alive, dead := p.direct(u.Listener)
 	answered := slices.ContainsFunc(p.URLs, func(o ProbedURL) bool { return o.Listener == u.Listener && o.Result == ProbeAnswered })
 	switch {
 	case s.behindNAT(u) && alive > 0:
-		return fmt.Sprintf("%s answers at its own address, so the NAT is at fault, or does not send a host of its own network back", pods)
+		return "the dataplane answers directly: the NAT is at fault, or does not let a host of its own network reach the address"
+	case s.Folder && alive > 0:
+		return "the dataplane answers directly, so the way from here to its address is interrupted"
 	case alive > 0:
 		return fmt.Sprintf("%d of %d pods answer directly, so the way from here to them is interrupted", alive, alive+dead)
-	case dead > 0:
-		return "no pod answers directly either, so the gateway is dead and not the way to it"
 	case answered:
 		return "the listener answers at another address, so " + pods + " serve it, and the way to this address is interrupted"
 	}
@@ -192,13 +202,13 @@ func (s *Snapshot) evidence(g *Gateway, p *Probe, u ProbedURL) string {
 	return "whether " + pods + " live is unknown"
 }
 
-// served returns the findings about the certificate that was served at a URL.
+// served returns the findings about the certificate that was served at a URL, whose problems continue "ADDRESS serves".
 func (s *Snapshot) served(g *Gateway, u ProbedURL) (found []Finding) {
 	c := u.Certificate
 	add := func(severity Severity, problem, remedy string) {
 		found = append(found, Finding{
 			Severity: severity, Object: ref("Gateway", g), Field: fmt.Sprintf("spec.listeners[%s].tls.certificateRefs", u.Listener),
-			Problem: u.at() + " serves " + problem, Remedy: remedy,
+			Problem: problem, Remedy: remedy,
 		})
 	}
 	now, date := s.reference(), "2006-01-02 15:04 MST"
@@ -265,11 +275,11 @@ func reachFact(s *Snapshot, g *Gateway) string {
 	case p.Error != "":
 		return notChecked + ": " + p.Error
 	case tested == 0 && unroutable > 0:
-		return fmt.Sprintf("%s: this machine has no route to %s of clients", notChecked, count(unroutable, "address"))
+		return fmt.Sprintf("%s: this machine has no route to %s of clients", notChecked, count(unroutable, "URL"))
 	case tested == 0:
 		return notChecked + ": clients are told no URL"
 	}
-	fact := fmt.Sprintf("%d of %s answer from here", answered, count(tested, "address"))
+	fact := fmt.Sprintf("%d of %s answer from here", answered, count(tested, "URL"))
 	if unroutable > 0 {
 		fact += fmt.Sprintf("; %d cannot be tested, because this machine has no route", unroutable)
 	}
@@ -278,10 +288,23 @@ func reachFact(s *Snapshot, g *Gateway) string {
 	}
 	if n := directly(p.Pods); n > 0 {
 		fact += fmt.Sprintf("; %d answer directly", n)
-	} else if p.PodsUntested != "" {
-		fact += "; pods were not tested directly: " + p.PodsUntested
+	} else if why := p.untested(); why != "" {
+		fact += "; pods were not tested directly: " + why
 	}
 	return fact + "; proves the way from this machine, not from other networks"
+}
+
+// untested returns why no pod was tested directly, or "".
+func (p *Probe) untested() string {
+	for _, t := range p.Pods {
+		if t.dead() {
+			return ""
+		}
+		if t.Result == ProbeFailed {
+			return t.Detail
+		}
+	}
+	return p.PodsUntested
 }
 
 // directly returns the number of pods that have answered directly.
@@ -373,6 +396,10 @@ func allocationFact(s *Snapshot, g *Gateway) string {
 		few(relays), p.Credential)
 }
 
+// listens is the remedy for a backend that does not answer.
+const listens = "see whether it runs and listens on this UDP port, and whether NetworkPolicies and firewalls let the pods " +
+	"reach it"
+
 // mediaRules check the answers of backends to datagrams through the Gateway.
 var mediaRules = []Rule{
 	{"backends are allowed", func(s *Snapshot, g *Gateway) (found []Finding) {
@@ -387,10 +414,10 @@ var mediaRules = []Rule{
 	}},
 	{"backends answer", func(s *Snapshot, g *Gateway) (found []Finding) {
 		all := s.probe(g).Backends
+		silent := map[string][]string{} // by route
 		for _, b := range all {
 			others := slices.ContainsFunc(all, func(o ProbedBackend) bool { return o.Route == b.Route && o.Result == ProbeAnswered })
 			problem := fmt.Sprintf("backend %s: %d datagrams sent through the gateway, %d returned", b.Peer, b.Sent, b.Returned)
-			listens := "see whether it runs and listens on this UDP port, and whether NetworkPolicies and firewalls let the pods reach it"
 			switch {
 			case b.Result == ProbeRefused:
 				found = append(found, b.finding(g, Warning,
@@ -401,20 +428,27 @@ var mediaRules = []Rule{
 			case b.Result == ProbeNoAnswer && others && b.OnePort:
 				found = append(found, b.finding(g, Warning, problem+"; other backends of the route answer", listens))
 			case b.Result == ProbeNoAnswer:
-				found = append(found, b.finding(g, Info,
-					problem+"; a media server need not answer STUN without the credentials of a call", "if calls have no media, "+listens))
+				silent[b.Route] = append(silent[b.Route], fmt.Sprintf("%s (%d sent, %d returned)", b.Peer, b.Sent, b.Returned))
 			}
+		}
+		for _, route := range slices.Sorted(keys(silent)) {
+			found = append(found, ProbedBackend{Route: route}.finding(g, Info,
+				"no answer through the gateway from "+few(silent[route])+": a media server need not answer STUN without the "+
+					"credentials of a call", "if calls have no media, "+listens))
 		}
 		return found
 	}},
 }
 
-// finding returns a finding about a backend.
+// finding returns a finding about a backend, or about several of a route without Peer.
 func (b ProbedBackend) finding(g *Gateway, severity Severity, problem, remedy string) Finding {
-	return Finding{
+	f := Finding{
 		Severity: severity, Object: "UDPRoute " + b.Route, Field: "spec.rules[].backendRefs", Problem: problem, Remedy: remedy,
-		Command: fmt.Sprintf("stunnerctl can-reach %s/%s %s", g.Namespace, g.Name, b.Peer),
 	}
+	if b.Peer.IsValid() {
+		f.Command = fmt.Sprintf("stunnerctl can-reach %s/%s %s", g.Namespace, g.Name, b.Peer)
+	}
+	return f
 }
 
 func mediaFact(s *Snapshot, g *Gateway) string {

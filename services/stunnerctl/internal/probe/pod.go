@@ -68,8 +68,8 @@ func (o Options) listener(ctx context.Context, pod string, l config.Listener) di
 	return p
 }
 
-// probe sends a Binding request to a dataplane on this host.
-func (l Local) probe(ctx context.Context) diagnose.ProbedPod {
+// probe sends a Binding request.
+func (l Direct) probe(ctx context.Context) diagnose.ProbedPod {
 	p := diagnose.ProbedPod{Pod: l.Pod, Listener: name(l.Listener)}
 	w, err := dial(ctx, l.Protocol, l.Address, "")
 	if err == nil {

@@ -43,12 +43,14 @@ const (
 	// maxPods is the maximum number of pods that are tested directly.
 	maxPods = 20
 	// flows is the number of new connections to each address, or over UDP of source ports, because a load balancer may
-	// send each to another pod.
-	flows = 3
+	// send each to another pod. With a handshake it is secureFlows.
+	flows       = 8
+	secureFlows = 2
 	// Limit is the longest time that a probe of one Gateway takes.
 	Limit = 16 * time.Second
-	// parallelPods is the number of pods that are tested at a time.
-	parallelPods = 4
+	// parallelPods is the number of pods that are tested at a time, and podsLimit bounds the time for all of them.
+	parallelPods = 8
+	podsLimit    = patience + time.Second
 )
 
 // Options select what is tested.
@@ -65,13 +67,16 @@ type Options struct {
 	// PodsUntested is why DialPod is nil.
 	PodsUntested string
 	// Local are addresses of dataplanes that run on this host, which are tested directly.
-	Local []Local
+	Local []Direct
+	// Within are addresses of pods in their own network. Most machines do not reach them, so the tests count only if
+	// one of them is answered.
+	Within []Direct
 	// NoBackends leaves out the tests of backends.
 	NoBackends bool
 }
 
-// Local is the address of a listener of a dataplane on this host.
-type Local struct {
+// Direct is the address of a listener of a pod or of a dataplane on this host.
+type Direct struct {
 	Pod, Listener string
 	Protocol      config.Protocol
 	Address       netip.AddrPort
@@ -110,8 +115,10 @@ func name(listener string) string { return listener[strings.LastIndexByte(listen
 
 // pods tests the pods directly.
 func (o Options) pods(ctx context.Context) []diagnose.ProbedPod {
+	ctx, cancel := context.WithTimeout(ctx, podsLimit)
+	defer cancel()
 	var tests []func() diagnose.ProbedPod
-	for _, l := range o.Local {
+	for _, l := range slices.Concat(o.Local, o.Within) {
 		tests = append(tests, func() diagnose.ProbedPod { return l.probe(ctx) })
 	}
 	if o.DialPod != nil {
@@ -133,5 +140,9 @@ func (o Options) pods(ctx context.Context) []diagnose.ProbedPod {
 		all.Go(func() error { found[i] = test(); return nil })
 	}
 	_ = all.Wait()
+	within := found[len(o.Local) : len(o.Local)+len(o.Within)]
+	if !slices.ContainsFunc(within, func(p diagnose.ProbedPod) bool { return p.Result == diagnose.ProbeAnswered }) {
+		found = slices.Delete(found, len(o.Local), len(o.Local)+len(o.Within))
+	}
 	return found
 }

@@ -2,7 +2,6 @@ package probe
 
 import (
 	"context"
-	"fmt"
 	"net"
 	"net/netip"
 	"sync"
@@ -69,14 +68,17 @@ func (t target) probe(ctx context.Context) diagnose.ProbedURL {
 		return u
 	}
 	begun := time.Now()
-	results := make([]error, flows)
-	wires := make([]*wire, flows)
+	n := flows
+	if p.Secure() {
+		n = secureFlows
+	}
+	results, wires := make([]error, n), make([]*wire, n)
 	var all sync.WaitGroup
-	for i := range flows {
+	for i := range n {
 		all.Go(func() { wires[i], results[i] = t.try(ctx) })
 	}
 	all.Wait()
-	u.Sent, u.Seconds = flows, time.Since(begun).Seconds()
+	u.Sent, u.Seconds = n, time.Since(begun).Seconds()
 	for i, err := range results {
 		if w := wires[i]; w != nil {
 			if u.Certificate == nil && len(w.served) > 0 {
@@ -104,6 +106,3 @@ func (t target) try(ctx context.Context) (*wire, error) {
 	}
 	return w, w.bind(ctx)
 }
-
-// transport returns an address with its transport, as in 192.0.2.1:3478/udp.
-func transport(a netip.AddrPort, network string) string { return fmt.Sprintf("%s/%s", a, network) }

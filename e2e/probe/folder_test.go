@@ -1,0 +1,80 @@
+package probe
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// TestFaultsOnAHost: the packets show faults between clients, a dataplane and media servers on a host without a cluster.
+func TestFaultsOnAHost(t *testing.T) {
+	e := start(t, "folder,host,udp+tcp+tls+dtls,dual,ephemeral", 1, nil)
+	g := e.Gateways[0]
+	awaitHealthy(t, e, "why", g.ID())
+	awaitHealthy(t, e, "doctor", "--probe")
+	host := e.Net.Nodes[0]
+	v4, v6 := host.External[0], host.External[1]
+	gateway := "Gateway " + g.ID()
+	name, err := os.Hostname() // of the dataplane
+	if err != nil {
+		t.Fatal(err)
+	}
+	dataplane := "dataplane " + g.Namespace + "/" + name
+	input := func(name, text string) fault {
+		f := fault{name: name, object: gateway}
+		f.make, f.undo = rules(host.Space, "chain input { type filter hook input priority filter;\n"+text+"\n}")
+		return f
+	}
+	var faults []fault
+	for _, l := range g.Listeners {
+		network := l.Config().Network()
+		f := input("a firewall drops the packets of listener "+l.Name, fmt.Sprintf(
+			"ip daddr %s %s dport %d drop\nip6 daddr %s %[2]s dport %[3]d drop", v4, network, l.Port(), v6))
+		f.severity, f.field = "error", "spec.listeners["+l.Name+"]"
+		f.problem = "the dataplane answers directly, so the way from here to its address is interrupted"
+		faults = append(faults, f)
+	}
+	udp, tcp, tls := g.Listeners[0], g.Listeners[1], g.Listeners[2]
+
+	f := input("a firewall drops IPv6", fmt.Sprintf("ip6 daddr %s udp dport %d drop", v6, udp.Port()))
+	f.severity, f.field = "warning", "spec.listeners[udp]"
+	f.problem = fmt.Sprintf("no answer over IPv6 from [%s]:%d/udp", v6, udp.Port())
+	faults = append(faults, f)
+
+	f = input("a firewall rejects connections", fmt.Sprintf("ip daddr %s tcp dport %d reject with tcp reset", v4, tcp.Port()))
+	f.severity, f.field, f.problem = "warning", "spec.listeners[tcp]", "refuses the connection over IPv4"
+	faults = append(faults, f)
+
+	f = fault{name: "answers are lost on the way back", object: gateway, severity: "warning", field: "spec.listeners[udp]",
+		problem: "no answer over IPv4"}
+	f.make, f.undo = rules(host.Space, fmt.Sprintf(
+		"chain output { type filter hook output priority filter;\nip saddr %s udp sport %d drop\n}", v4, udp.Port()))
+	faults = append(faults, f)
+
+	f = input("the dataplane receives nothing", fmt.Sprintf("udp dport %d drop", udp.Port()))
+	f.severity, f.object, f.field, f.problem = "error", dataplane, "listener udp", "does not answer directly"
+	faults = append(faults, f)
+
+	for i, name := range []string{"IPv4", "IPv6"} {
+		peer := udp.Peers()[i]
+		f = fault{name: "the media server is dead over " + name, object: "UDPRoute " + g.ID() + "-first", severity: "info",
+			field: "spec.rules[].backendRefs", problem: peer.String() + " (3 sent, 0 returned)"}
+		family := []string{"ip", "ip6"}[i]
+		f.make, f.undo = rules(e.Net.Peers, fmt.Sprintf(
+			"chain input { type filter hook input priority filter;\n%s daddr %s udp dport %d drop\n}", family, peer.Addr(), peer.Port()))
+		faults = append(faults, f)
+	}
+
+	secret := filepath.Join(t.TempDir(), "secret")
+	if err := os.WriteFile(secret, []byte("not the secret of the gateway"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	find(t, e, append(faults, certificates(t, e, tls)...))
+	awaitHealthy(t, e, "why", g.ID())
+	// The last one, because the pod reports the refusals for some minutes.
+	find(t, e, []fault{{
+		name: "another shared secret", args: []string{"--secret-file", secret}, object: gateway, severity: "error",
+		field: "spec.authRef", problem: "error 401",
+	}})
+}

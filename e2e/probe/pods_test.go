@@ -1,0 +1,127 @@
+package probe
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stunner-gateway/stunner/e2e/internal/cluster"
+	"github.com/stunner-gateway/stunner/e2e/internal/env"
+)
+
+// healthy are shapes in whose healthy Gateways the packets show nothing.
+var healthy = []string{
+	"folder,nat,2udp,ipv4,static",
+	"folder,headless,udp+tcp,ipv6,ephemeral",
+	"apiserver,hides,2pods,udp+tcp+tls+dtls,dual,static",
+	"apiserver,nodeport,2pods,udp,2owners,ipv6,jwt",
+}
+
+// TestHealthy: a healthy Gateway has no finding, whatever the shape is, and each step says what was tested.
+func TestHealthy(t *testing.T) {
+	kube := startCluster(t)
+	for i, shape := range healthy {
+		t.Run(shape, func(t *testing.T) {
+			e := start(t, shape, 10+i, kube)
+			for _, g := range e.Gateways {
+				awaitHealthy(t, e, append([]string{"why", g.ID()}, authFlags(t, e)...)...)
+			}
+			r, _ := why(t, e, authFlags(t, e)...)
+			states := map[string]string{}
+			for _, s := range r.Steps {
+				t.Logf("%-10s %-7s %s", s.Stage, s.State, s.Fact)
+				states[s.Stage] = s.State
+			}
+			for _, stage := range []string{"reach", "allocation", "media"} {
+				tokens := e.Shape.Is(env.JWT) && stage != "reach" // why has none
+				if state := states[stage]; state != "ok" && state != "noted" && !(tokens && state == "skipped") {
+					t.Errorf("stage %s is %q", stage, state)
+				}
+			}
+		})
+	}
+}
+
+// authFlags returns the flags by which why gets a credential.
+func authFlags(t *testing.T, e *env.Env) []string {
+	t.Helper()
+	if e.Shape.Is(env.Folder) || e.Shape.Is(env.JWT) {
+		return nil
+	}
+	p, err := e.ControlPlane(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return []string{"--auth-server-address", p.Auth}
+}
+
+// TestFaultsInACluster: the packets show faults between clients, load balancers, NAT and pods.
+func TestFaultsInACluster(t *testing.T) {
+	kube := startCluster(t)
+	t.Run("pods", func(t *testing.T) { testPods(t, kube) })
+	t.Run("nat", func(t *testing.T) { testNAT(t, kube) })
+}
+
+func testPods(t *testing.T, kube *cluster.Cluster) {
+	e := start(t, "apiserver,keeps,3pods,udp+tcp,ipv4,ephemeral", 21, kube)
+	g := e.Gateways[0]
+	flags := authFlags(t, e)
+	awaitHealthy(t, e, append([]string{"why", g.ID()}, flags...)...)
+	awaitHealthy(t, e, append([]string{"doctor", "--probe", "-n", g.Namespace}, flags...)...)
+	udp := g.Listeners[0]
+	at := udp.Addresses()[0]
+	dataplanes, err := g.Dataplanes()
+	if err != nil || len(dataplanes) != 3 {
+		t.Fatal(len(dataplanes), err)
+	}
+	one := fault{
+		name: "one pod of three is dead", args: flags, severity: "error", object: "Pod " + g.Namespace + "/" + dataplanes[0].Name,
+		field: "listener udp", problem: "does not answer directly",
+	}
+	one.make, one.undo = rules(dataplanes[0].Net.Space, fmt.Sprintf(
+		"chain input { type filter hook input priority filter;\nudp dport %d drop\n}", udp.Port()))
+	balancer := fault{
+		name: "the load balancer drops UDP", args: flags, severity: "error", object: "Gateway " + g.ID(),
+		field: "spec.listeners[udp]", problem: "3 of 3 pods answer directly, so the way from here to them is interrupted",
+	}
+	drop := fmt.Sprintf("chain before { type filter hook prerouting priority -350;\nip daddr %s udp dport %d drop\n}", at.Addr(), at.Port())
+	var undo []func(*testing.T)
+	var set []func(*testing.T)
+	for _, n := range e.Net.Nodes {
+		make, end := rules(n.Space, drop)
+		set, undo = append(set, make), append(undo, end)
+	}
+	balancer.make, balancer.undo = each(set), each(undo)
+	find(t, e, []fault{one, balancer})
+}
+
+// testNAT tests a NAT that sends requests to the pods, and loses the answers.
+func testNAT(t *testing.T, kube *cluster.Cluster) {
+	e := start(t, "apiserver,nat,udp+tcp,ipv4,ephemeral", 22, kube)
+	g := e.Gateways[0]
+	flags := authFlags(t, e)
+	awaitHealthy(t, e, append([]string{"why", g.ID()}, flags...)...)
+	f := fault{
+		name: "the NAT loses the answers", args: flags, severity: "error", object: "Gateway " + g.ID(),
+		field: "spec.listeners[udp]", problem: "no answer over IPv4 from " + g.Listeners[0].Addresses()[0].String(),
+	}
+	var set, undo []func(*testing.T)
+	for _, n := range e.Net.Nodes {
+		// The answers of the pods leave the node by the connection that came from the NAT.
+		make, end := rules(n.Space, fmt.Sprintf(
+			"chain after { type filter hook postrouting priority filter;\nct direction reply udp sport %d ct original ip daddr != ct reply ip saddr drop\n}",
+			g.Listeners[0].Port()))
+		set, undo = append(set, make), append(undo, end)
+	}
+	f.make, f.undo = each(set), each(undo)
+	find(t, e, []fault{f})
+}
+
+// each calls functions one after another.
+func each(all []func(*testing.T)) func(*testing.T) {
+	return func(t *testing.T) {
+		t.Helper()
+		for _, f := range all {
+			f(t)
+		}
+	}
+}

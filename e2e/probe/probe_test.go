@@ -103,22 +103,30 @@ type report struct {
 	Findings []env.Finding
 }
 
+// diagnose runs why or doctor.
+func diagnose(ctx context.Context, e *env.Env, args ...string) (r report, err error) {
+	o, err := e.CtlOutside(ctx, append(args, "-o", "json")...)
+	if err == nil {
+		err = json.Unmarshal([]byte(o.Text), &r)
+	}
+	if wrong := len(problems(r.Findings)) > 0; err == nil && wrong != (o.Code == 1) {
+		err = fmt.Errorf("exit code %d with %+v", o.Code, r.Findings)
+	}
+	if err != nil {
+		err = fmt.Errorf("stunnerctl %v: %w: %s%s", args, err, o.Text, o.Errors)
+	}
+	return r, err
+}
+
 // why runs stunnerctl why.
 func why(t *testing.T, e *env.Env, args ...string) (r report, took time.Duration) {
 	t.Helper()
 	begun := time.Now()
-	o, err := e.Ctl(t.Context(), slices.Concat([]string{"why", e.Gateways[0].ID(), "-o", "json"}, args)...)
-	took = time.Since(begun)
-	if err == nil {
-		err = json.Unmarshal([]byte(o.Text), &r)
-	}
+	r, err := diagnose(t.Context(), e, append([]string{"why", e.Gateways[0].ID()}, args...)...)
 	if err != nil {
-		t.Fatalf("why %v: %v: %s%s", args, err, o.Text, o.Errors)
+		t.Fatal(err)
 	}
-	if wrong := len(problems(r.Findings)) > 0; wrong != (o.Code == 1) {
-		t.Errorf("why %v: exit code %d with %+v", args, o.Code, r.Findings)
-	}
-	return r, took
+	return r, time.Since(begun)
 }
 
 // problems returns the findings that are no remarks.
@@ -130,8 +138,8 @@ func problems(all []env.Finding) []env.Finding {
 func awaitHealthy(t *testing.T, e *env.Env, args ...string) {
 	t.Helper()
 	err := e.Await(t.Context(), "healthy Gateway", func(ctx context.Context) error {
-		found, err := e.Findings(ctx, args...)
-		if wrong := problems(found); err == nil && len(wrong) > 0 {
+		r, err := diagnose(ctx, e, args...)
+		if wrong := problems(r.Findings); err == nil && len(wrong) > 0 {
 			err = fmt.Errorf("%v: findings %+v", args, wrong)
 		}
 		return err

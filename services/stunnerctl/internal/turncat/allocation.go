@@ -1,7 +1,6 @@
 package turncat
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -33,6 +32,7 @@ const (
 // silently when its queue of 1,024 is full, and because it does not report the loss of the allocation.
 type allocation struct {
 	link   *link
+	at     string // the transport address of the server
 	client *turn.Client
 	relay  net.PacketConn
 	peer   *net.UDPAddr
@@ -64,14 +64,14 @@ func allocate(
 	receive func([]byte),
 	stats *Stats,
 ) (*allocation, error) {
-	at := fmt.Sprintf("%s %s", e.Protocol, net.JoinHostPort(e.Host, portText(e.Port)))
 	l, err := dial(ctx, e)
 	if err != nil {
-		return nil, fmt.Errorf("connect to %s: %w", at, err)
+		return nil, err
 	}
 	l.addressFamily = family
 	a := &allocation{
 		link:  l,
+		at:    e.at(),
 		peer:  net.UDPAddrFromAddrPort(peer),
 		stats: stats,
 		bound: make(chan struct{}),
@@ -86,7 +86,7 @@ func allocate(
 		Conn: l, LoggerFactory: quiet,
 	})
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("set up TURN client: %w", err), l.Close())
+		return nil, errors.Join(errors.New("set up TURN client"), l.Close()) // its parameters are constants
 	}
 	returned := make(chan struct{})
 	defer close(returned)
@@ -98,14 +98,18 @@ func allocate(
 		}
 	})()
 	a.workers.Go(func() { a.read(receive) })
+	begun := time.Now()
 	if a.relay, err = a.client.Allocate(); err != nil {
-		err = a.explain("allocate at "+at, err)
+		err = a.explain("Allocate", begun)
 	} else if receive != nil {
 		if _, err = a.probe(); err != nil {
-			err = fmt.Errorf("peer %s at %s: %w", peer, at, err)
+			err = fmt.Errorf("peer %s: %w", peer, err)
 		}
 	}
-	if err = errors.Join(err, ctx.Err()); err != nil {
+	if ctx.Err() != nil {
+		err = fmt.Errorf("request at %s: %w", a.at, context.Cause(ctx))
+	}
+	if err != nil {
 		a.close()
 		return nil, err
 	}
@@ -121,6 +125,7 @@ func allocate(
 // read handles messages from the server until the connection ends.
 func (a *allocation) read(receive func([]byte)) {
 	buf := make([]byte, maxMessage+3)
+	begun := time.Now()
 	for {
 		n, _, err := a.link.ReadFrom(buf)
 		switch {
@@ -128,7 +133,7 @@ func (a *allocation) read(receive func([]byte)) {
 		case errors.Is(err, syscall.ECONNREFUSED) && a.made.Load():
 			continue
 		case err != nil:
-			a.fail(fmt.Errorf("connection to the TURN server: %w", err))
+			a.fail(inWords(err, a.at, begun))
 			a.client.Close() // ends transactions
 			return
 		}
@@ -180,6 +185,9 @@ func (a *allocation) noteRefusal(p []byte) *stun.Message {
 	if !stun.IsMessage(p) || m.Decode() != nil {
 		return nil
 	}
+	if m.Type.Class == stun.ClassErrorResponse || m.Type.Class == stun.ClassSuccessResponse {
+		a.link.answered.Store(true)
+	}
 	var code stun.ErrorCodeAttribute
 	if m.Type.Class == stun.ClassErrorResponse && code.GetFrom(m) == nil {
 		a.link.refusal.Store(int32(code.Code))
@@ -201,8 +209,9 @@ func channelData(p []byte) (data []byte, ok bool) {
 
 // send sends a datagram to the peer. The first call also binds the channel.
 func (a *allocation) send(p []byte) error {
+	begun := time.Now()
 	if _, err := a.relay.WriteTo(p, a.peer); err != nil {
-		return a.explain("send", err)
+		return a.explain("CreatePermission", begun)
 	}
 	return nil
 }
@@ -232,15 +241,16 @@ func (a *allocation) probe() (time.Duration, error) {
 // permit creates a permission, with a new nonce if the nonce is stale.
 func (a *allocation) permit(peer net.Addr) error {
 	for range staleNonces {
+		begun := time.Now()
 		err := a.client.CreatePermission(peer)
 		if err == nil {
 			return nil
 		}
 		if a.link.refusal.Load() != int32(stun.CodeStaleNonce) {
-			return a.explain("create permission", err)
+			return a.explain("CreatePermission", begun)
 		}
 	}
-	return errors.New("create permission: the server repeats 438 Stale Nonce")
+	return fmt.Errorf("CreatePermission at %s: the server repeats error 438 (Stale Nonce)", a.at)
 }
 
 // keep probes until ctx ends or the allocation is lost.
@@ -285,37 +295,4 @@ func (a *allocation) close() {
 		a.link.Close()
 		a.workers.Wait()
 	})
-}
-
-// remedies explain STUN error codes (RFC 8489 §14.8, RFC 8656 §19).
-var remedies = map[stun.ErrorCode]string{
-	stun.CodeUnauthorized:           "the credential is wrong or expired: check user, password and the clocks",
-	stun.CodeAllocMismatch:          "the server has no such allocation: it has restarted, or it has expired",
-	stun.CodeAddrFamilyNotSupported: "the server has no relay address of the family of the peer",
-	stun.CodeUnsupportedTransProto:  "the server does not relay UDP",
-	stun.CodeAllocQuotaReached:      "the user has reached the quota of allocations",
-	stun.CodeInsufficientCapacity:   "the server is full or draining",
-}
-
-// ErrForbidden is the error response 403 to a request for a permission.
-var ErrForbidden = errors.New("error 403: no route of the gateway allows the peer: see stunnerctl can-reach")
-
-// explain adds the remedy of the last error response to an error.
-func (a *allocation) explain(verb string, err error) error {
-	select {
-	case <-a.done:
-		err = cmp.Or(a.err, err)
-	default:
-	}
-	code := stun.ErrorCode(a.link.refusal.Load())
-	if code == stun.CodeForbidden {
-		return fmt.Errorf("%s: %w", verb, ErrForbidden)
-	}
-	if remedy := remedies[code]; remedy != "" {
-		return fmt.Errorf("%s: error %d: %s", verb, code, remedy)
-	}
-	if code != 0 {
-		return fmt.Errorf("%s: error %d: %w", verb, code, err)
-	}
-	return fmt.Errorf("%s: %w", verb, err)
 }

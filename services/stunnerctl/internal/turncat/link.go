@@ -7,7 +7,6 @@ import (
 	"crypto/tls"
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"sync/atomic"
@@ -35,17 +34,19 @@ type link struct {
 	// means none.
 	addressFamily Family
 	password      string
-	// refusal is the code of the error response to the latest request, or 0.
-	refusal atomic.Int32
+	// refusal is the code of the error response to the latest request, or 0, and answered is set if it has any response.
+	refusal  atomic.Int32
+	answered atomic.Bool
 }
 
 // dial connects to the server.
 func dial(ctx context.Context, e Endpoint) (*link, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
+	begun := time.Now()
 	conn, err := new(net.Dialer).DialContext(ctx, e.Protocol.Network(), net.JoinHostPort(e.Host, portText(e.Port)))
 	if err != nil {
-		return nil, err
+		return nil, inWords(err, e.at(), begun)
 	}
 	if udp, ok := conn.(*net.UDPConn); ok {
 		_ = udp.SetReadBuffer(socketBuffer) // a smaller buffer works too
@@ -75,13 +76,14 @@ func secure(ctx context.Context, conn net.Conn, e Endpoint) (net.Conn, error) {
 		c, err := dtls.ClientWithOptions(dtlsnet.PacketConnFromConn(conn), conn.RemoteAddr(),
 			dtls.WithRootCAs(e.Roots), dtls.WithServerName(name), dtls.WithInsecureSkipVerify(e.Insecure))
 		if err != nil {
-			return nil, errors.Join(err, conn.Close())
+			return nil, errors.Join(handshakeError(err, e.at(), time.Now()), conn.Close())
 		}
 		handshake = c
 	}
+	begun := time.Now()
 	if err := handshake.HandshakeContext(ctx); err != nil {
 		conn.Close()
-		return nil, fmt.Errorf("handshake: %w: the name is set with --sni, and the issuer with --turn-ca-file", err)
+		return nil, handshakeError(err, e.at(), begun)
 	}
 	return handshake, nil
 }
@@ -119,6 +121,7 @@ func (l *link) WriteTo(p []byte, _ net.Addr) (int, error) {
 		kind.ReadValue(binary.BigEndian.Uint16(p))
 		if kind.Class == stun.ClassRequest {
 			l.refusal.Store(0)
+			l.answered.Store(false)
 		}
 	}
 	if l.addressFamily != AnyFamily && kind == stun.NewType(stun.MethodAllocate, stun.ClassRequest) {

@@ -10,6 +10,7 @@
 //	allocation.go     the TURN client
 //	udp.go stream.go  local clients
 //	relay.go          allocations for package icetest
+//	errors.go         errors in words, with their remedies
 //
 // The command is in services/stunnerctl/internal/command/turncat.go.
 package turncat

@@ -261,7 +261,7 @@ func (t target) exchange(
 	}
 	for range datagrams {
 		for i := range all {
-			if b := &all[i]; b.Result == diagnose.ProbeNoAnswer {
+			if b := &all[i]; b.Result == diagnose.ProbeNoAnswer || b.Result == diagnose.ProbeAnswered {
 				if s.send(b.Peer) == nil {
 					b.Sent++
 				}

@@ -84,5 +84,6 @@ func outcome(err error) (diagnose.ProbeResult, string) {
 	if err == nil {
 		return diagnose.ProbeAnswered, ""
 	}
-	return resultOf(inWords(err)), err.Error()
+	err = inWords(err)
+	return resultOf(err), err.Error()
 }

@@ -44,6 +44,17 @@ func start(t *testing.T, shape string, number int, kube *cluster.Cluster) *env.E
 			t.Error(err)
 		}
 	})
+	if s.Is(env.APIServer) {
+		undo, err := e.Net.ReachPublic()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := undo(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
 	if err := e.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -105,7 +116,7 @@ type report struct {
 
 // diagnose runs why or doctor.
 func diagnose(ctx context.Context, e *env.Env, args ...string) (r report, err error) {
-	o, err := e.CtlOutside(ctx, append(args, "-o", "json")...)
+	o, err := e.Ctl(ctx, append(args, "-o", "json")...)
 	if err == nil {
 		err = json.Unmarshal([]byte(o.Text), &r)
 	}

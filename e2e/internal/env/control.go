@@ -65,12 +65,6 @@ func (e *Env) Ctl(ctx context.Context, args ...string) (Output, error) {
 	return e.ctlIn(ctx, e.input.host, nil, args...)
 }
 
-// CtlOutside runs stunnerctl where it reaches the addresses of clients: beside the media servers, or for a folder on the
-// host of the operator.
-func (e *Env) CtlOutside(ctx context.Context, args ...string) (Output, error) {
-	return e.ctlIn(ctx, e.input.ctlHost, nil, args...)
-}
-
 // Icetest runs `stunnerctl icetest` with a media server of its own.
 func (e *Env) Icetest(ctx context.Context, g *Gateway, args ...string) (o Output, err error) {
 	flags, err := e.CredentialFlags(ctx, g)

@@ -11,6 +11,7 @@
 //
 //	topology.go  the namespaces and their addresses
 //	services.go  load balancers, NAT and kube-proxy
+//	home.go      the way of the test process to public addresses
 package topology
 
 import (

@@ -32,9 +32,14 @@ func (o Options) health(ctx context.Context, pod string, port int) diagnose.Prob
 	p := diagnose.ProbedPod{Pod: pod}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
+	connected := false
 	client := http.Client{Transport: &http.Transport{
 		DisableKeepAlives: true,
-		DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return o.DialPod(ctx, pod, port) },
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			conn, err := o.DialPod(ctx, pod, port)
+			connected = err == nil
+			return conn, err
+		},
 	}}
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://pod/live", http.NoBody)
 	if err == nil {
@@ -43,8 +48,10 @@ func (o Options) health(ctx context.Context, pod string, port int) diagnose.Prob
 			_, _ = io.Copy(io.Discard, io.LimitReader(response.Body, maxDatagram))
 			_ = response.Body.Close()
 			if response.StatusCode != http.StatusOK {
-				err = fmt.Errorf("its probe /live answers %s", response.Status)
+				err = fmt.Errorf("%w: its probe /live answers %s", errRefused, response.Status)
 			}
+		} else if connected && !timedOut(err) {
+			err = fmt.Errorf("%w: the connection was closed", errRefused) // a forwarded port accepts before the pod does
 		}
 	}
 	p.Result, p.Detail = outcome(err)

@@ -46,7 +46,9 @@ func (r *relay) AllocatePacketConn(string, int) (net.PacketConn, net.Addr, error
 	return &relayConn{PacketConn: conn, relay: r}, conn.LocalAddr(), nil
 }
 
-func (*relay) AllocateConn(string, int) (net.Conn, net.Addr, error) { return nil, nil, errors.New("no TCP") }
+func (*relay) AllocateConn(string, int) (net.Conn, net.Addr, error) {
+	return nil, nil, errors.New("no TCP")
+}
 
 type relayConn struct {
 	net.PacketConn
@@ -82,7 +84,9 @@ func serve(t *testing.T, leaf x509.Certificate) (c config.Config, relays *relay)
 	quiet.DefaultLogLevel = logging.LogLevelDisabled
 	s, err := turn.NewServer(turn.ServerConfig{
 		Realm: "example.org", LoggerFactory: quiet,
-		AuthHandler: func(user, realm string, _ net.Addr) ([]byte, bool) { return turn.GenerateAuthKey(user, realm, "pw"), true },
+		AuthHandler: func(user, realm string, _ net.Addr) ([]byte, bool) {
+			return turn.GenerateAuthKey(user, realm, "pw"), true
+		},
 		PacketConnConfigs: []turn.PacketConnConfig{
 			{PacketConn: udp, RelayAddressGenerator: relays, PermissionHandler: allowed},
 		},
@@ -154,7 +158,9 @@ func peer(t *testing.T, address string, answers bool) (at netip.AddrPort, receiv
 	return netip.MustParseAddrPort(conn.LocalAddr().String()), received
 }
 
-func endpoint(a netip.AddrPort) string { return fmt.Sprintf("%s:<%d-%d>", a.Addr(), a.Port(), a.Port()) }
+func endpoint(a netip.AddrPort) string {
+	return fmt.Sprintf("%s:<%d-%d>", a.Addr(), a.Port(), a.Port())
+}
 
 func password(p string) func(context.Context) (credential.Credential, error) {
 	return func(context.Context) (credential.Credential, error) {
@@ -268,8 +274,18 @@ func TestFaults(t *testing.T) {
 	ended, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
 	must(t, ended.Close())
-	web := httptest.NewServer(http.NotFoundHandler())
-	t.Cleanup(web.Close)
+	web, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	t.Cleanup(func() { web.Close() })
+	go func() {
+		for {
+			conn, err := web.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = conn.Write([]byte("HTTP/1.1 400 Bad Request\r\n\r\n"))
+		}
+	}()
 	named := config.Config{Listeners: []config.Listener{{Name: "l", Protocol: config.TURNUDP, PublicAddress: "name.invalid", Port: 1}}}
 	for name, row := range map[string]struct {
 		config config.Config
@@ -281,8 +297,8 @@ func TestFaults(t *testing.T) {
 		"the TCP port is closed":  {listener(config.TURNTCP, ended.Addr()), diagnose.ProbeRefused},
 		"TCP without an answer":   {listener(config.TURNTCP, deaf.Addr()), diagnose.ProbeNoAnswer},
 		"TLS without a handshake": {listener(config.TURNTLS, deaf.Addr()), diagnose.ProbeHandshake},
-		"a web server":            {listener(config.TURNTCP, web.Listener.Addr()), diagnose.ProbeNotSTUN},
-		"TLS at a web server":     {listener(config.TURNTLS, web.Listener.Addr()), diagnose.ProbeHandshake},
+		"a web server":            {listener(config.TURNTCP, web.Addr()), diagnose.ProbeNotSTUN},
+		"TLS at a web server":     {listener(config.TURNTLS, web.Addr()), diagnose.ProbeHandshake},
 		"no such name":            {named, diagnose.ProbeNoName},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -218,7 +218,7 @@ type call struct {
 func open(ctx context.Context, socket net.PacketConn) (*call, error) {
 	conn, err := newAPI(socket).NewPeerConnection(webrtc.Configuration{})
 	if err != nil {
-		return nil, fmt.Errorf("make PeerConnection: %w", err)
+		return nil, errors.New("make PeerConnection: the WebRTC library of this program refuses its settings")
 	}
 	c := &call{conn: conn, opened: make(chan struct{}), ended: make(chan error, 1)}
 	unordered, once := false, uint16(0)
@@ -244,7 +244,10 @@ func open(ctx context.Context, socket net.PacketConn) (*call, error) {
 	}
 	if err != nil {
 		c.close()
-		return nil, fmt.Errorf("make SDP offer: %w", err)
+		if ctx.Err() != nil {
+			return nil, fmt.Errorf("make SDP offer: %w", context.Cause(ctx))
+		}
+		return nil, errors.New("make SDP offer: the WebRTC library of this program has no candidate: the allocation has ended")
 	}
 	return c, nil
 }
@@ -253,7 +256,7 @@ func open(ctx context.Context, socket net.PacketConn) (*call, error) {
 func (c *call) connect(ctx context.Context, answer string) error {
 	err := c.conn.SetRemoteDescription(webrtc.SessionDescription{Type: webrtc.SDPTypeAnswer, SDP: answer})
 	if err != nil {
-		return fmt.Errorf("read SDP answer: %w", err)
+		return errors.New("the SDP answer is not valid: see the log of the peer")
 	}
 	timer := time.NewTimer(connectTimeout)
 	defer timer.Stop()
@@ -280,7 +283,8 @@ func incomplete(ice webrtc.ICEConnectionState, dtls webrtc.DTLSTransportState) e
 	case webrtc.ICEConnectionStateConnected, webrtc.ICEConnectionStateCompleted,
 		webrtc.ICEConnectionStateClosed: // an alert of the DTLS handshake closes the connection
 	default:
-		return fmt.Errorf("ICE is %s: the peer does not answer through the gateway", ice)
+		return fmt.Errorf("ICE is %s: the peer does not answer through the gateway: a firewall is between the pods and the peer, or "+
+			"the peer is not there; next: stunnerctl why GATEWAY --peer PEER", ice)
 	}
 	if dtls != webrtc.DTLSTransportStateConnected {
 		return fmt.Errorf("ICE is %s, DTLS is %s: the peer answers connectivity checks through the gateway, but does not "+

@@ -214,7 +214,8 @@ var errNotAllowed = errors.New(
 // test carries out one test.
 func (o Options) test(ctx context.Context, l Listener, mode Mode) Test {
 	t := Test{Listener: l.Name, URI: l.URI, Mode: mode, Result: Skip}
-	ctx, cancel := context.WithTimeout(ctx, testTimeout+o.Duration)
+	limit := testTimeout + o.Duration
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("the test was ended after %s", limit))
 	defer cancel()
 	var remote Peer
 	if mode == Asymmetric {

@@ -25,12 +25,16 @@ type LocalPeer struct {
 // NewLocalPeer returns a peer whose only candidate is the address of socket. Close closes the socket.
 func NewLocalPeer(socket net.PacketConn) *LocalPeer { return &LocalPeer{newAPI(socket), socket} }
 
+// errOffer is the error of an offer that the WebRTC library does not accept. Its own texts name no remedy.
+var errOffer = errors.New("the echo peer in this process does not accept the SDP offer: use --echo-address with another address " +
+	"of this host")
+
 // Answer accepts an offer. The connection ends with ctx, because the peer does not receive the end of a call that has
 // failed. The next call may come from the same relayed address, by which the socket finds the connection of a datagram.
 func (p *LocalPeer) Answer(ctx context.Context, offer string) (string, error) {
 	conn, err := p.api.NewPeerConnection(webrtc.Configuration{})
 	if err != nil {
-		return "", err
+		return "", errOffer
 	}
 	context.AfterFunc(ctx, func() { _ = conn.Close() })
 	conn.OnDataChannel(func(d *webrtc.DataChannel) {
@@ -42,11 +46,11 @@ func (p *LocalPeer) Answer(ctx context.Context, offer string) (string, error) {
 	})
 	err = conn.SetRemoteDescription(webrtc.SessionDescription{Type: webrtc.SDPTypeOffer, SDP: offer})
 	if err != nil {
-		return "", err
+		return "", errOffer
 	}
 	answer, err := conn.CreateAnswer(nil)
 	if err != nil {
-		return "", err
+		return "", errOffer
 	}
 	return localDescription(ctx, conn, answer)
 }

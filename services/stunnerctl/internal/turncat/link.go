@@ -89,7 +89,7 @@ func secure(ctx context.Context, conn net.Conn, e Endpoint) (net.Conn, error) {
 }
 
 // errFrame reports a stream that contains neither STUN nor ChannelData.
-var errFrame = errors.New("the server sends neither STUN nor ChannelData messages")
+var errFrame = errors.New("the server sends neither STUN nor ChannelData messages: another server has the port")
 
 // ReadFrom returns one message. On a stream, the padding of ChannelData (RFC 8656 §12.5) is part of it.
 func (l *link) ReadFrom(p []byte) (int, net.Addr, error) {

@@ -181,6 +181,9 @@ func (s *Snapshot) evidence(g *Gateway, p *Probe, u ProbedURL) string {
 		return "the dataplane answers directly: the NAT is at fault, or does not let a host of its own network reach the address"
 	case s.Folder && alive > 0:
 		return "the dataplane answers directly, so the way from here to its address is interrupted"
+	case alive > 0 && dead > 0:
+		return fmt.Sprintf("%d of %d pods answer directly: the load balancer sends this machine to another one, or the way is interrupted",
+			alive, alive+dead)
 	case alive > 0:
 		return fmt.Sprintf("%d of %d pods answer directly, so the way from here to them is interrupted", alive, alive+dead)
 	case answered:

@@ -31,6 +31,8 @@ type turnFlags struct {
 	insecure                                 bool
 	sni, caFile                              string
 	auth                                     authFlags
+	// instead names the flags that replace the auth service, if they are not all of these.
+	instead string
 }
 
 func (f *turnFlags) addFlags(flags *pflag.FlagSet) {
@@ -162,8 +164,8 @@ func (g *globals) credentials(f turnFlags, gateway types.NamespacedName) (mint, 
 		defer cancel()
 		given, err := g.askAuth(ctx, f.auth, query)
 		if err != nil {
-			return credential.Credential{}, fmt.Errorf("ask the auth service for a credential: %w: "+
-				"or use --user with --password-file, or --secret-file", err)
+			return credential.Credential{}, fmt.Errorf("ask the auth service for a credential: %w: or use %s", err,
+				cmp.Or(f.instead, "--user with --password-file, or --secret-file"))
 		}
 		user, _ := given["username"].(string)
 		password, _ := given["password"].(string)

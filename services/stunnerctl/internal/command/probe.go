@@ -162,7 +162,7 @@ func (g *globals) probeCredential(
 		}, "the published config"
 	}
 	return func(ctx context.Context) (credential.Credential, error) {
-		f.user = probeUser
+		f.user, f.instead = probeUser, "--secret-file"
 		mint, err := g.credentials(f.turnFlags, gateway)
 		if err != nil {
 			return credential.Credential{}, err

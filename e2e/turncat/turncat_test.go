@@ -305,7 +305,7 @@ func TestErrorsNameTheCause(t *testing.T) {
 		"peer without a route": {[]string{"-", s.uri("udp"), "udp://192.0.2.1:9"}, 1, "no route of the gateway allows the peer"},
 		"wrong name":           {[]string{"--turn-ca-file", s.ca, "--sni", "example.org", "-", s.uri("tls"), peer}, 1, "--sni"},
 		"unknown issuer":       {[]string{"-", s.uri("tls"), peer}, 1, "--turn-ca-file"},
-		"no server":            {[]string{"-", "turn://ada:hunter2@127.0.0.1:9", peer}, 1, "connection refused"},
+		"no server":            {[]string{"-", "turn://ada:hunter2@127.0.0.1:9", peer}, 1, "refuses the connection"},
 		"no credential":        {[]string{"-", "turn://127.0.0.1", peer}, 2, "--password-file"},
 		"no echo":              {[]string{"--pace", "echo", "-", s.uri("udp"), "udp://" + silent.LocalAddr().String()}, 1, "did not return 5 bytes"},
 		"no peer":              {[]string{"-", at("ada:hunter2@"), "tcp://127.0.0.1:1"}, 2, "peer address"},

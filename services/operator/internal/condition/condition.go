@@ -17,6 +17,7 @@
 //	rollout.go     messages about dataplanes
 //	usage.go       messages of condition InUse
 //	balancer.go    messages of condition LoadBalancerLimited
+//	ignored.go     messages about input without effect
 //	deprecated.go  messages about notations of the existing system (table: ../translate/former_test.go)
 package condition
 
@@ -43,6 +44,8 @@ const (
 	LoadBalancerLimited = "LoadBalancerLimited"
 	// DeprecatedInput warns that an object has a notation that is accepted only for migration from the existing system.
 	DeprecatedInput = "DeprecatedInput"
+	// InputIgnored warns that a value of the object has no effect.
+	InputIgnored = "InputIgnored"
 	// GuessableCredentials warns that a password or a shared secret is so short that an attacker can guess it.
 	GuessableCredentials = "GuessableCredentials"
 	// Autoscaled on a Dataplane reports whether autoscaling is available. A Gateway has the condition only with status

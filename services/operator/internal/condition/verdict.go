@@ -21,7 +21,7 @@ var types = map[string]problem{
 	Accepted: ifNotTrue, Programmed: ifNotTrue, ResolvedRefs: ifNotTrue, Autoscaled: ifNotTrue,
 	Conflicted: ifNotFalse, RealmNotDNSName: ifNotFalse, InsecureInlineCredentials: ifNotFalse,
 	GuessableCredentials: ifNotFalse, OffloadUnavailable: ifNotFalse, DeprecatedInput: ifNotFalse,
-	LoadBalancerLimited: ifNotFalse, ControllerConflict: ifNotFalse,
+	LoadBalancerLimited: ifNotFalse, ControllerConflict: ifNotFalse, InputIgnored: ifNotFalse,
 	InUse: never,
 }
 

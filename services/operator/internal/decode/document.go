@@ -79,10 +79,22 @@ func (d *decoder) decodeList(items []*value, findings []finding) {
 
 // decodeObject decodes one object and reports its findings. It drops the object if a finding is an error.
 func (d *decoder) decodeObject(doc *document) {
+	if doc.isKustomization() {
+		doc.add(Info, "", "a Kustomization is not built here, and the other files are read as they are: "+
+			"use stunnerctl lint, or build it with kubectl kustomize")
+		d.addProblems(doc)
+		return
+	}
 	o := doc.decode()
 	if d.addProblems(doc) && o != nil {
 		d.objects = append(d.objects, Located{Object: o, File: d.file, Line: doc.line})
 	}
+}
+
+// isKustomization reports whether the document is a Kustomization, which is no object.
+func (doc *document) isKustomization() bool {
+	return strings.HasPrefix(doc.root.textAt("apiVersion"), "kustomize.config.k8s.io/") &&
+		doc.root.textAt("metadata", "name") == ""
 }
 
 // addProblems adds the findings about a document to the problems of the file. It returns true if no finding is an

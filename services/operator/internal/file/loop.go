@@ -196,7 +196,11 @@ func (l *loop) round() error {
 		return err
 	}
 	l.last = t
-	l.summary.findClassless(t)
+	if l.serves() {
+		l.summary.findClassless(t)
+	} else {
+		l.summary.check(c, t)
+	}
 	// If an output file cannot be written, dataplanes must get their configs nevertheless, so the round continues.
 	var errs []error
 	for _, result := range t.gateways {

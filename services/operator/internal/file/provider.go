@@ -48,8 +48,8 @@ const (
 	AuthOff   = "off"
 )
 
-// ErrInvalidDocuments is returned by Run without Stunnerd and Watch if a document of the input folder is invalid.
-var ErrInvalidDocuments = errors.New("some documents are invalid: see problems.yaml in the output folder")
+// ErrNotInForce is returned by Run without Stunnerd and Watch if something in the input folder would not be in force.
+var ErrNotInForce = errors.New("not everything would be in force: see status.txt and problems.yaml in the output folder")
 
 // Provider runs the operator for a folder of YAML files.
 type Provider struct {
@@ -103,7 +103,8 @@ func (p Provider) lastGood() string { return filepath.Join(p.stateDir(), "datapl
 
 // Run runs the file provider until ctx ends. It returns an error if a setting is invalid or an HTTP server fails.
 // Invalid YAML is reported in the output folder only. Without Stunnerd and Watch, Run writes the output folder once and
-// returns, with ErrInvalidDocuments if a document is invalid.
+// returns, with ErrNotInForce if something would not be in force. It then uses the default objects of an installation in
+// the place of those that are missing, as stunnerctl lint does.
 func (p Provider) Run(ctx context.Context) error {
 	if err := p.prepare(); err != nil {
 		return err
@@ -166,7 +167,7 @@ func (p Provider) render() error {
 		return err
 	}
 	if l.summary.documentErrors() > 0 {
-		return ErrInvalidDocuments
+		return ErrNotInForce
 	}
 	return nil
 }

@@ -49,8 +49,8 @@ func TestProviderRendersOnce(t *testing.T) {
 		}
 	}
 	s.write("bad.yaml", "kind: Gateway\n")
-	if err := s.provider.Run(t.Context()); !errors.Is(err, ErrInvalidDocuments) {
-		t.Errorf("with a fragment the run ended with %v, want %v", err, ErrInvalidDocuments)
+	if err := s.provider.Run(t.Context()); !errors.Is(err, ErrNotInForce) {
+		t.Errorf("with a fragment the run ended with %v, want %v", err, ErrNotInForce)
 	}
 	secretFree(t, s.provider.Output)
 }

@@ -79,7 +79,7 @@ func (l *loop) reportProblems(t *text) {
 	for _, list := range []struct {
 		title    string
 		severity decode.Severity
-	}{{"NOT IN FORCE", decode.Error}, {"REMARKS", decode.Info}} {
+	}{{"NOT IN FORCE", decode.Error}, {"WARNINGS", decode.Warning}, {"REMARKS", decode.Info}} {
 		first := true
 		for _, p := range slices.Concat(l.summary.problems, l.summary.classless) {
 			if p.Severity != list.severity {

@@ -66,7 +66,7 @@ stringData: {type: ` + marker + `, tls.crt: "-----BEGIN ` + marker + `-----\n", 
 		Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	}
 	for range 2 { // the second run compares with the first
-		if err := p.Run(t.Context()); err != nil && !errors.Is(err, ErrInvalidDocuments) {
+		if err := p.Run(t.Context()); err != nil && !errors.Is(err, ErrNotInForce) {
 			t.Fatal(err)
 		}
 		if err := os.WriteFile(filepath.Join(input, "realm.yaml"), []byte("# "), 0o600); err != nil {

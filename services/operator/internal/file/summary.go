@@ -15,6 +15,7 @@ import (
 
 	"github.com/stunner-gateway/stunner/services/operator/internal/condition"
 	"github.com/stunner-gateway/stunner/services/operator/internal/decode"
+	"github.com/stunner-gateway/stunner/services/operator/internal/lint"
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
@@ -64,6 +65,14 @@ func (s *summary) findClassless(t translation) {
 
 // maxClasses is the maximum number of classes in a remedy.
 const maxClasses = 4
+
+// check adds what package lint finds, among it the Gateways without a class.
+func (s *summary) check(c contents, t translation) {
+	s.problems = append(s.problems, lint.Check(lint.Input{
+		Files: c.files, Objects: s.objects, Options: t.options, Host: t.view.Host(),
+	})...)
+	slices.SortStableFunc(s.problems, lint.Compare)
+}
 
 // documentErrors returns the number of errors in documents.
 func (s *summary) documentErrors() (n int) {

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/stunner-gateway/stunner/services/api/config"
+	"github.com/stunner-gateway/stunner/services/operator/internal/lint"
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
@@ -38,6 +39,11 @@ func (l *loop) translate(r reading, now time.Time) (t translation, err error) {
 			continue
 		}
 		objects = append(objects, l.withStatus(o.Object))
+	}
+	if !l.serves() {
+		for _, o := range lint.Supplied(objects, t.options) {
+			objects = append(objects, o.Object)
+		}
 	}
 	t.view = resource.NewView(objects)
 	var all []claim

@@ -36,21 +36,19 @@ func (c *checker) placeOf(id identity, cond metav1.Condition) place {
 	what, name, _ := strings.Cut(prefix, " ")
 	p.name = name
 	if what == "listener" {
-		gw := c.view.Gateway(types.NamespacedName{Namespace: id.namespace, Name: id.name})
-		i := slices.IndexFunc(gw.Spec.Listeners, func(l gwapiv1.Listener) bool { return string(l.Name) == name })
-		if kind == condition.Conflicted { // of several listeners with one name, the last one conflicts
-			for j, l := range gw.Spec.Listeners {
-				if string(l.Name) == name {
-					i = j
-				}
-			}
-		}
-		p.part = fmt.Sprintf("spec.listeners[%d]", i)
+		p.part = c.listenerPath(id, name)
 		return p
 	}
 	i := slices.IndexFunc(c.routeOf(id).Parents, func(r gwapiv1.ParentReference) bool { return string(r.Name) == name })
 	p.part = fmt.Sprintf("spec.parentRefs[%d]", i)
 	return p
+}
+
+// listenerPath returns the path of a listener of a Gateway. The names of listeners are unique.
+func (c *checker) listenerPath(id identity, name string) string {
+	gw := c.view.Gateway(types.NamespacedName{Namespace: id.namespace, Name: id.name})
+	i := slices.IndexFunc(gw.Spec.Listeners, func(l gwapiv1.Listener) bool { return string(l.Name) == name })
+	return fmt.Sprintf("spec.listeners[%d]", i)
 }
 
 func cutLast(s, sep string) (before, after string, found bool) {
@@ -76,8 +74,10 @@ var (
 	messageField = regexp.MustCompile(`^((?:spec|metadata)\.[\w.\[\]]*[\w\]]|tls\.(?:certificateRefs(?:\[\d+\])?|mode)|allowedRoutes\.\w+)(?:: | )`)
 	// messageAnnotation matches the annotation that a message begins with.
 	messageAnnotation = regexp.MustCompile(`^annotation ([\w./-]+): `)
-	messageBackend    = regexp.MustCompile(`^backend ([^ :]+): `)
-	messagePrefix     = regexp.MustCompile(`^prefix "([^"]*)" `)
+	// messageListener matches the listener that a note of a Gateway begins with.
+	messageListener = regexp.MustCompile(`^listener ([a-z0-9.-]+): `)
+	messageBackend  = regexp.MustCompile(`^backend ([^ :]+): `)
+	messagePrefix   = regexp.MustCompile(`^prefix "([^"]*)" `)
 )
 
 // apiVersions are the API versions of the kinds in messageObject.
@@ -100,6 +100,10 @@ func (c *checker) locate(p place, cond metav1.Condition, message string) (identi
 			}
 		}
 	}
+	if m := messageListener.FindStringSubmatch(message); m != nil {
+		p.part = c.listenerPath(p.id, m[1])
+		message = message[len(m[0]):]
+	}
 	if m := messageAnnotation.FindStringSubmatch(message); m != nil {
 		return p.id, "metadata.annotations." + m[1], message[len(m[0]):]
 	}
@@ -108,7 +112,7 @@ func (c *checker) locate(p place, cond metav1.Condition, message string) (identi
 		if !strings.HasPrefix(field, "spec.") && !strings.HasPrefix(field, "metadata.") {
 			field = strings.TrimPrefix(p.part+"."+field, ".")
 		}
-		return p.id, field, rest
+		return p.id, c.ofReference(p.id, field, rest), rest
 	}
 	if m := messageBackend.FindStringSubmatch(message); m != nil {
 		if field := c.backendField(p.id, m[1], cond.Reason); field != "" {
@@ -120,6 +124,21 @@ func (c *checker) locate(p place, cond metav1.Condition, message string) (identi
 		return p.id, fmt.Sprintf("spec.prefixes[%d]", slices.Index(s.Spec.Prefixes, m[1])), message
 	}
 	return p.id, cmp.Or(c.fieldOfReason(p, cond, message), p.part), message
+}
+
+// ofReference returns the field of a reference that the rest of a message is about, if the field is a reference.
+func (c *checker) ofReference(id identity, field, rest string) string {
+	part := ".name"
+	switch {
+	case strings.HasPrefix(rest, "needs "):
+		return field
+	case strings.HasPrefix(rest, "names a "):
+		part = ".kind"
+	}
+	if c.has(id, field+part) {
+		return field + part
+	}
+	return field
 }
 
 // secretField returns the path of a key of a Secret, as the file has it.

@@ -65,6 +65,8 @@ func (c *checker) condition(p place, cond metav1.Condition, message string) {
 	severity := decode.Error
 	switch p.kind {
 	case condition.Accepted, condition.ResolvedRefs, condition.Conflicted, condition.Programmed:
+	case condition.InputIgnored:
+		severity = decode.Info
 	default:
 		severity = decode.Warning
 	}

@@ -1,7 +1,9 @@
 package resource
 
 import (
+	"bytes"
 	"crypto/tls"
+	"crypto/x509"
 	"encoding/base64"
 	"encoding/pem"
 	"fmt"
@@ -28,6 +30,8 @@ type Certificate struct {
 	// Problem says why the certificate cannot be used; "" if it can. It never quotes the content of the Secret. For a
 	// Secret that contains something else as well, it is a predicate: "lacks key …".
 	Problem string
+	// Warning says why clients may reject the certificate, which can be used; "" if there is no reason.
+	Warning string
 	// Absent means that the Secret lacks the certificate or its key.
 	Absent bool
 }
@@ -50,10 +54,11 @@ func ParseCertificate(s *corev1.Secret) *Certificate {
 	case len(key) > MaxCertificateKey:
 		return &Certificate{Problem: fmt.Sprintf("tls.key has more than %d bytes: keep only the private key", MaxCertificateKey)}
 	}
-	if _, err := tls.X509KeyPair(chain, key); err != nil {
+	pair, err := tls.X509KeyPair(chain, key)
+	if err != nil {
 		return &Certificate{Problem: pairProblem(chain, key)}
 	}
-	return &Certificate{Encoded: config.Certificate{
+	return &Certificate{Warning: chainProblem(pair, s.Data["ca.crt"]), Encoded: config.Certificate{
 		Cert: base64.StdEncoding.EncodeToString(chain),
 		Key:  credential.Secret(base64.StdEncoding.EncodeToString(key)),
 	}}
@@ -72,13 +77,81 @@ func firstValue(s *corev1.Secret, keys ...string) []byte {
 // pairProblem describes why a certificate and its private key cannot be used. It does not include errors of the
 // parsers, because they quote their input, which may be a private key.
 func pairProblem(chain, key []byte) string {
+	isKey := func(t string) bool { return t == "PRIVATE KEY" || strings.HasSuffix(t, " PRIVATE KEY") }
 	switch {
 	case !hasBlock(chain, func(t string) bool { return t == "CERTIFICATE" }):
-		return "tls.crt has no certificate in PEM"
-	case !hasBlock(key, func(t string) bool { return t == "PRIVATE KEY" || strings.HasSuffix(t, " PRIVATE KEY") }):
-		return "tls.key has no private key in PEM"
+		return "tls.crt has no certificate in PEM: write the certificate and those of its issuers there"
+	case !hasBlock(key, isKey):
+		return "tls.key has no private key in PEM: write it there"
+	case isEncrypted(key):
+		return "tls.key is encrypted: remove the passphrase, for example with openssl pkey -in tls.key"
+	case matchesLater(chain, key):
+		return "tls.crt begins with the certificate of an issuer: write the certificate of the server first, then those of its issuers"
 	}
-	return "tls.crt and tls.key cannot be read, or do not belong together"
+	return "tls.crt and tls.key cannot be read, or do not belong together: write the private key of the first certificate"
+}
+
+// isEncrypted reports whether a private key has a passphrase: a block of PKCS #8 (RFC 5958), or one with the header of
+// RFC 1421 that OpenSSL writes.
+func isEncrypted(key []byte) bool {
+	for block, rest := pem.Decode(key); block != nil; block, rest = pem.Decode(rest) {
+		if block.Type == "ENCRYPTED PRIVATE KEY" || strings.Contains(block.Headers["Proc-Type"], "ENCRYPTED") {
+			return true
+		}
+	}
+	return false
+}
+
+// matchesLater reports whether the private key belongs to a certificate that is not the first one. Each certificate is
+// tried as the first one, so their number is limited.
+func matchesLater(chain, key []byte) bool {
+	const most = 10
+	_, rest := pem.Decode(chain)
+	for range most {
+		if len(rest) == 0 {
+			return false
+		}
+		if _, err := tls.X509KeyPair(rest, key); err == nil {
+			return true
+		}
+		_, rest = pem.Decode(rest)
+	}
+	return false
+}
+
+// chainProblem describes why clients may reject a certificate: TLS requires that each certificate is followed by that of
+// its issuer, and only the root may be missing (RFC 8446 §4.4.2). authorities are the certificates that clients trust
+// according to the Secret, which cert-manager writes. A certificate whose issuer signed itself needs no other one.
+func chainProblem(pair tls.Certificate, authorities []byte) string {
+	var chain []*x509.Certificate
+	for _, der := range pair.Certificate {
+		c, err := x509.ParseCertificate(der)
+		if err != nil {
+			return ""
+		}
+		chain = append(chain, c)
+	}
+	issues := func(issuer, c *x509.Certificate) bool { return bytes.Equal(issuer.RawSubject, c.RawIssuer) }
+	for i, c := range chain[:len(chain)-1] {
+		if issues(chain[i+1], c) {
+			continue
+		}
+		for _, other := range chain {
+			if other != c && issues(other, c) {
+				return "tls.crt has its certificates in another order than TLS requires: write each certificate before that of its issuer"
+			}
+		}
+	}
+	leaf := chain[0]
+	if len(chain) > 1 || issues(leaf, leaf) {
+		return ""
+	}
+	for block, rest := pem.Decode(authorities); block != nil; block, rest = pem.Decode(rest) {
+		if root, err := x509.ParseCertificate(block.Bytes); err == nil && issues(root, leaf) {
+			return ""
+		}
+	}
+	return "tls.crt has no certificate of its issuer, and clients that know only the root reject it: add the intermediate certificates"
 }
 
 // hasBlock reports whether PEM data has a block whose type the function accepts.

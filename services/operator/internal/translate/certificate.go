@@ -35,7 +35,7 @@ func certificatesOf(v *resource.View, gw *gwapiv1.Gateway, l gwapiv1.Listener, l
 	}
 	for i, ref := range l.TLS.CertificateRefs {
 		r := certificateRef{
-			view: v, gateway: gw, ref: ref, field: fmt.Sprintf("tls.certificateRefs[%d]", i), legacyGrants: legacyGrants,
+			view: v, gateway: gw, ref: ref, field: certificateField(i), legacyGrants: legacyGrants,
 		}
 		wrong := certificateRules.firstFinding(r)
 		if wrong.OK() {
@@ -53,6 +53,8 @@ func certificatesOf(v *resource.View, gw *gwapiv1.Gateway, l gwapiv1.Listener, l
 	}
 	return c
 }
+
+func certificateField(i int) string { return fmt.Sprintf("tls.certificateRefs[%d]", i) }
 
 // limitCertificates counts the certificates of all listeners before a config is built from them. A listener whose
 // certificates do not fit is not served as specified. Earlier listeners come first. It returns the number of bytes that

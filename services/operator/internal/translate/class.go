@@ -63,6 +63,9 @@ func GatewayConfig(v *resource.View, key types.NamespacedName, opt Options) Cond
 		warning := condition.LegacyGrantsWarning(ofOurClass(v, key, opt))
 		wanted = append(wanted, condition.True(condition.DeprecatedInput, warning))
 	}
+	if ignored := logLevelIgnored(gc); !ignored.OK() {
+		wanted = append(wanted, condition.True(condition.InputIgnored, ignored))
+	}
 	before := v.GatewayConfigStatus(key).Conditions
 	wanted = append(wanted, opt.inUse(usersOfConfig(v, key), before)...)
 	return ConditionsResult{true, condition.Merge(before, gc.Generation, opt.Now, wanted...)}

@@ -39,7 +39,8 @@ func Gateway(v *resource.View, key types.NamespacedName, opt Options) Result {
 	overlayNotes := d.applyServiceOverlay()
 	d.workload, d.findings.workload = d.workloadOf()
 	d.notes = slices.Concat(d.annotations.notes, portNotes, overlayNotes, d.scalingNotes(), d.offloadNotes(),
-		d.budgetNotes(), d.addressNotes(), d.externalIPNotes(), d.replicasNotes(), d.refusedNotes())
+		d.budgetNotes(), d.addressNotes(), d.externalIPNotes(), d.replicasNotes(), d.refusedNotes(),
+		d.ignoredNotes())
 	d.announce()
 	refused, skeleton := d.firstProblem()
 	r := d.assemble(refused)

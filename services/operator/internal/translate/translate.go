@@ -31,6 +31,7 @@
 //	clusteraccess.go            addresses of the Kubernetes cluster itself
 //	config.go                   the other parts of the config
 //	objects.go                  generated objects, which package manifest builds
+//	ignored.go                  input without effect
 //	offload.go                  what prevents in-kernel forwarding, and the Pod Security label of a namespace
 //	status.go statuses.go       the place of conditions in statuses
 //	usage.go                    condition InUse

@@ -18,12 +18,13 @@ var wrongStatus = map[string]metav1.ConditionStatus{
 	"RealmNotDNSName": metav1.ConditionTrue, "InsecureInlineCredentials": metav1.ConditionTrue,
 	"GuessableCredentials": metav1.ConditionTrue, "OffloadUnavailable": metav1.ConditionTrue,
 	"DeprecatedInput": metav1.ConditionTrue, "LoadBalancerLimited": metav1.ConditionTrue,
+	"InputIgnored": metav1.ConditionTrue,
 }
 
 // warnings are the condition types whose objects are in force nevertheless.
 var warnings = []string{
 	"Autoscaled", "RealmNotDNSName", "InsecureInlineCredentials", "GuessableCredentials", "OffloadUnavailable",
-	"DeprecatedInput", "LoadBalancerLimited",
+	"DeprecatedInput", "LoadBalancerLimited", "InputIgnored",
 }
 
 // IsWrong reports whether a condition of the operator reports a problem. Conditions of other controllers do not.

@@ -21,5 +21,5 @@ func BalancerOf(f Finding, provider, scheme string) Finding {
 		note += fmt.Sprintf(", and is that of the nodes (spec.providerID %s): set spec.loadBalancerProvider of the "+
 			"GatewayConfig of the class if the load balancer is another one", scheme)
 	}
-	return Noted(f, []string{note})
+	return f.noted(note)
 }

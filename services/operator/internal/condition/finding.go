@@ -51,9 +51,9 @@ func (f Finding) Message() string {
 	return strings.Join(append(parts, f.notes...), "; ")
 }
 
-// findings returns the causes as findings. Objects and fields of causes that have none are empty, and so is the
+// Findings returns the causes as findings. Objects and fields of causes that have none are empty, and so is the
 // severity.
-func (f Finding) findings() (all []api.Finding) {
+func (f Finding) Findings() (all []api.Finding) {
 	for _, c := range f.Causes {
 		all = append(all, api.Finding{
 			Object: c.Object, Field: c.Field, Problem: c.Problem, Remedy: cmp.Or(c.Remedy, hints[f.Reason]),
@@ -109,6 +109,13 @@ func (f Finding) about(field string) Finding {
 func (f Finding) in(kind, name string) Finding {
 	f.Causes[0].Object = kind + " " + name
 	f.Causes[0].message = f.Causes[0].Object + ": " + f.Causes[0].message
+	return f
+}
+
+// ofListener writes the listener that has the field before the message.
+func (f Finding) ofListener(name string) Finding {
+	c := &f.Causes[0]
+	c.Field, c.message = fmt.Sprintf("spec.listeners[%s].%s", name, c.Field), "listener "+name+": "+c.message
 	return f
 }
 

@@ -2,7 +2,6 @@ package condition
 
 import (
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 
@@ -87,10 +86,11 @@ func AddressIsNoHostname(field, value string) Finding {
 }
 
 // AddressNotGiven warns that the load balancer of a Service has not got requested IP addresses.
-func AddressNotGiven(service string, missing []string) string {
-	const format = "spec.addresses: the load balancer of Service %s has not got %s, and clients are told it all the same: " +
-		"it must lead there, for example through a NAT; otherwise see the events of the Service"
-	return fmt.Sprintf(format, service, strings.Join(missing, ", "))
+func AddressNotGiven(service string, missing []string) Finding {
+	return finding(ReasonWarning,
+		"the load balancer of Service %s has not got %s, and clients are told it all the same", service, strings.Join(missing, ", "),
+	).at("spec.addresses").
+		remedy("it must lead there, for example through a NAT; otherwise see the events of the Service")
 }
 
 // PortNotBalanced means that a load balancer reports an error for the port of a listener.
@@ -106,13 +106,13 @@ func AnnotationsTooLarge(size, limit int) Finding {
 
 // Kept adds to the finding of a Gateway or a listener that what is published stays in use.
 func Kept(f Finding) Finding {
-	return Noted(f, []string{"what was published before stays in force"})
+	return f.noted("what was published before stays in force")
 }
 
 // Unpublished adds to the finding of a Gateway that the operator publishes no config for it: it was never served, or
 // the config from before a restart of the operator cannot be read.
 func Unpublished(f Finding) Finding {
-	return Noted(f, []string{"no config is published"})
+	return f.noted("no config is published")
 }
 
 // NotAccepted is the finding of condition Programmed if condition Accepted is False.
@@ -150,9 +150,10 @@ func ScalingRefused(object, problem string) Finding {
 }
 
 // ExternalIPsRefused warns that the API server rejects spec.externalIPs of a Service.
-func ExternalIPsRefused(object, problem string) string {
-	return fmt.Sprintf("the API server refuses spec.externalIPs of %s, which does without: %s; annotation stunner.l7mp.io/disable-external-ips asks for none",
-		object, problem)
+func ExternalIPsRefused(object, problem string) Finding {
+	return finding(ReasonWarning,
+		"the API server refuses spec.externalIPs of %s, which does without: %s", object, problem,
+	).advice("annotation stunner.l7mp.io/disable-external-ips asks for none")
 }
 
 // ListenerNoAddress means that the listener has no public address. cause is one of the errors below.
@@ -223,10 +224,10 @@ func HostPortTaken(network string, port int32, user string) Finding {
 
 // HostPortLeft warns that the pods serve no probes or metrics, because another Gateway uses the port on the nodes. use is
 // what the port is for.
-func HostPortLeft(use string, port int32, user, annotation string) string {
-	return fmt.Sprintf("the pods have no %s: tcp port %d of the nodes is that of %s, whose pods are in the host network "+
-		"too: set annotation %s to another port, or keep the pods on different nodes with spec.affinity of two Dataplanes",
-		use, port, user, annotation)
+func HostPortLeft(use string, port int32, user, annotation string) Finding {
+	return finding(ReasonWarning,
+		"the pods have no %s: tcp port %d of the nodes is that of %s, whose pods are in the host network too", use, port, user,
+	).remedy("set annotation %s to another port, or keep the pods on different nodes with spec.affinity of two Dataplanes", annotation)
 }
 
 // NameConflict means that an earlier listener has the same name.
@@ -278,16 +279,29 @@ func CertificateBroken(field, secret, problem string) Finding {
 }
 
 // AnnotationBoolean warns that the value of an annotation is neither true nor false.
-func AnnotationBoolean(name, value string) string {
-	return fmt.Sprintf("annotation %s: %.40q is neither true nor false: took it for absent", name, value)
+func AnnotationBoolean(name, value string) Finding {
+	return finding(ReasonWarning, "%.40q is neither true nor false: took it for absent", value).at("annotation " + name).
+		hint("write true or false")
 }
 
 // Noted adds texts to the message of a finding that are not a part of its problem.
-func Noted(f Finding, notes []string) Finding {
-	return Finding{Reason: f.Reason, Causes: f.Causes, notes: slices.Concat(f.notes, notes)}
+func Noted(f Finding, notes []Finding) Finding { return f.noted(Messages(notes)...) }
+
+// Messages returns the messages of findings.
+func Messages(all []Finding) (texts []string) {
+	for _, f := range all {
+		texts = append(texts, f.Message())
+	}
+	return texts
+}
+
+func (f Finding) noted(texts ...string) Finding {
+	f.notes = slices.Concat(f.notes, texts)
+	return f
 }
 
 // ServiceType warns that the requested Service type is not possible. taken is the type that is used instead.
-func ServiceType(value, taken string) string {
-	return fmt.Sprintf("annotation stunner.l7mp.io/service-type: %q is not possible: took %s", value, taken)
+func ServiceType(value, taken string) Finding {
+	return finding(ReasonWarning, "%q is not possible: took %s", value, taken).at("annotation stunner.l7mp.io/service-type").
+		hint("write LoadBalancer, NodePort or ClusterIP")
 }

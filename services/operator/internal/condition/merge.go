@@ -69,7 +69,7 @@ func Merge(have []metav1.Condition, generation int64, now metav1.Time, want ...C
 		}
 		merged = append(merged, c)
 		if Wrong(c) {
-			problems = append(problems, Problem{Condition: c, Findings: w.Finding.findings()})
+			problems = append(problems, Problem{Condition: c, Findings: w.Finding.Findings()})
 		}
 	}
 	for _, c := range have {
@@ -104,7 +104,7 @@ func (p Problem) Inspected(object string) inspection.Problem {
 	}
 	for i := range shown.Findings {
 		f := &shown.Findings[i]
-		f.Severity = p.severity()
+		f.Severity = p.Severity()
 		f.Since = p.LastTransitionTime.Time
 		f.Evidence = fmt.Sprintf("condition %s of %s is %s", p.Type, object, p.Status)
 		if f.Object == "" {

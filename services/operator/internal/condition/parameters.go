@@ -1,7 +1,5 @@
 package condition
 
-import "fmt"
-
 // Problems of the GatewayConfig and the Dataplane, and of the references to them.
 
 // NotRead means that the operator has not read the current version of an object, because its namespace has no room.
@@ -88,10 +86,10 @@ func OffloadImpossible(engine string, err error) Finding {
 
 // OffloadDenied warns in the status of a Gateway that its pods forward media in user space because the Pod Security
 // Standard of their namespace forbids the capabilities of in-kernel forwarding.
-func OffloadDenied(dataplane, namespace, label, standard string) string {
-	return fmt.Sprintf("Dataplane %s: spec.offloadEngine needs the capabilities BPF and NET_ADMIN, which label %s=%s of "+
-		"namespace %s forbids, so the pods forward media in user space: set the label to privileged",
-		dataplane, label, standard, namespace)
+func OffloadDenied(dataplane, namespace, label, standard string) Finding {
+	return finding(ReasonWarning, "spec.offloadEngine needs the capabilities BPF and NET_ADMIN, which label %s=%s of "+
+		"namespace %s forbids, so the pods forward media in user space", label, standard, namespace,
+	).about("spec.offloadEngine").in("Dataplane", dataplane).remedy("set the label to privileged")
 }
 
 // ScalingInvalid, on a Dataplane, means that spec.autoscaling is invalid.
@@ -112,14 +110,16 @@ func KEDAMissing() Finding {
 }
 
 // ScalingUnavailable warns in the status of a Gateway that autoscaling has no effect because KEDA is not installed.
-func ScalingUnavailable(dataplane string) string {
-	return fmt.Sprintf("Dataplane %s: spec.autoscaling waits for KEDA: see the conditions there", dataplane)
+func ScalingUnavailable(dataplane string) Finding {
+	return finding(ReasonWarning, "spec.autoscaling waits for KEDA").about("spec.autoscaling").in("Dataplane", dataplane).
+		remedy("see the conditions there")
 }
 
 // ReplicasNotInForce warns in the status of a Gateway that a field manager has scaled the Deployment.
-func ReplicasNotInForce(dataplane, manager string) string {
-	return fmt.Sprintf("Dataplane %s: spec.replicas is not in force, because field manager %q has scaled the Deployment: remove "+
-		"spec.replicas if an autoscaler sets the number of pods; a changed spec.replicas replaces the number", dataplane, manager)
+func ReplicasNotInForce(dataplane, manager string) Finding {
+	return finding(ReasonWarning, "spec.replicas is not in force, because field manager %q has scaled the Deployment", manager).
+		about("spec.replicas").in("Dataplane", dataplane).
+		remedy("remove spec.replicas if an autoscaler sets the number of pods; a changed spec.replicas replaces the number")
 }
 
 // MetricsOff, on a Dataplane, means that autoscaling uses Prometheus but the metrics endpoint is disabled.
@@ -135,9 +135,10 @@ func ScalingOnHost() Finding {
 }
 
 // ServiceFixed warns that a field of an existing Service differs from the Dataplane and cannot be changed.
-func ServiceFixed(dataplane, field, service string) string {
-	return fmt.Sprintf("Dataplane %s: spec.service.%s is not what Service %s was made with, and cannot be changed: delete the Service to have it made anew",
-		dataplane, field, service)
+func ServiceFixed(dataplane, field, service string) Finding {
+	return finding(ReasonWarning, "spec.service.%s is not what Service %s was made with, and cannot be changed", field, service).
+		about("spec.service."+field).in("Dataplane", dataplane).
+		remedy("delete the Service to have it made anew")
 }
 
 // Problems of authentication.

@@ -12,9 +12,10 @@ func ConfigRefused(pod, problem string) Finding {
 
 // PodRefused means that config discovery refuses a pod of the Dataplane, which gets no config.
 func PodRefused(dataplane, pod string) Finding {
-	return finding(ReasonPending, "Dataplane %s: pod %s gets no config, because it connects to config discovery without TLS or "+
-		"a token, as the dataplane of the existing system does: set spec.image to a dataplane of this project or remove it, or "+
-		"start the operator with --discovery-auth=pod-address", dataplane, pod)
+	return finding(ReasonPending, "pod %s gets no config, because it connects to config discovery without TLS or a token, as "+
+		"the dataplane of the existing system does", pod,
+	).in("Dataplane", dataplane).
+		remedy("set spec.image to a dataplane of this project or remove it, or start the operator with --discovery-auth=pod-address")
 }
 
 // ConfigNotRun means that dataplanes report, but none of them runs the published config.

@@ -139,4 +139,6 @@ func OperatorBudget(limit int, namespace string) string {
 func ConfigLimit(limit int) string { return fmt.Sprintf("a config has at most %d", limit) }
 
 // RoutesOverBudget warns that some routes of a Gateway exceed a budget.
-const RoutesOverBudget = "some routes wait because they exceed a budget: see their conditions"
+func RoutesOverBudget() Finding {
+	return finding(ReasonBudgetExceeded, "some routes wait because they exceed a budget").remedy("see their conditions")
+}

@@ -25,8 +25,8 @@ var types = map[string]problem{
 	InUse: never,
 }
 
-// severity returns how serious the problem is. An object with a warning is in force.
-func (p Problem) severity() api.Severity {
+// Severity returns how serious the problem is. An object with a warning is in force.
+func (p Problem) Severity() api.Severity {
 	if p.Type == Autoscaled || types[p.Type] == ifNotFalse && p.Type != Conflicted && p.Type != ControllerConflict {
 		return api.Warning
 	}

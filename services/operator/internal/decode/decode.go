@@ -68,8 +68,8 @@ type Problem struct {
 	Name      string   `json:"name,omitempty"`
 	Field     string   `json:"field,omitempty"`
 	Message   string   `json:"message"`
-	// Reason is that of the condition from which the problem comes; empty for a problem of a document.
-	Reason string `json:"-"`
+	// Remedy is the end of Message; empty if Message has none.
+	Remedy string `json:"-"`
 	// Unquoted is the place of a scalar that must be in quotes. It is nil for any other problem, and if quotes there
 	// would change other values too.
 	Unquoted *Span `json:"-"`

@@ -16,6 +16,7 @@ import (
 
 	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/operator/internal/lint"
+	"github.com/stunner-gateway/stunner/services/operator/internal/condition"
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
@@ -83,7 +84,7 @@ func (l *loop) translate(r reading, now time.Time) (t translation, err error) {
 
 // apply applies the result of translating one Gateway according to the decision.
 func (l *loop) apply(v *resource.View, r translate.Result) error {
-	l.summary.note(r.Key, r.Notes...)
+	l.summary.note(r.Key, condition.Messages(r.Notes)...)
 	switch r.Decision {
 	case translate.Served:
 		return l.serve(r.Key, r)

@@ -18,6 +18,7 @@ import (
 
 	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/api/discovery"
+	"github.com/stunner-gateway/stunner/services/operator/internal/condition"
 	"github.com/stunner-gateway/stunner/services/operator/internal/reports"
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
@@ -427,7 +428,7 @@ func (l *loop) desiredOf(ref translate.ObjectRef, out translate.Outcome, handedO
 	if r == nil {
 		return want
 	}
-	want.notes = r.Notes
+	want.notes = condition.Messages(r.Notes)
 	switch published := l.published.current(ref.NamespacedName); {
 	case r.Decision != translate.Served || published == nil:
 		want.skeleton = r.Skeleton

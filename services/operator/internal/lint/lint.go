@@ -15,12 +15,12 @@ package lint
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
+	"github.com/stunner-gateway/stunner/services/api/finding"
 	"github.com/stunner-gateway/stunner/services/operator/internal/decode"
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
@@ -110,23 +110,24 @@ func newChecker(in Input) *checker {
 		c.view = c.view.WithHost(*in.Host)
 	}
 	for _, s := range supplied {
-		c.add(decode.Info, identityOf(s.For), s.Field, "%s is not in the files, so the default of an installation is taken: add it if yours differs", identityOf(s.Object))
+		c.add(decode.Info, identityOf(s.For), s.Field, finding.Errorf("add it if yours differs", "%s is not in the files, so the default of an installation is taken", identityOf(s.Object)))
 	}
 	c.supplySecrets()
 	return c
 }
 
 // add adds a finding about a field of an object. It ignores objects that are not in the files, and repetitions.
-func (c *checker) add(severity decode.Severity, id identity, field, format string, args ...any) {
+func (c *checker) add(severity decode.Severity, id identity, field string, found error) {
 	o, ok := c.located[id]
 	if !ok {
 		return
 	}
-	c.addAt(o, severity, field, format, args...)
+	c.addAt(o, severity, field, found)
 }
 
-func (c *checker) addAt(o decode.Located, severity decode.Severity, field, format string, args ...any) {
-	c.addProblem(o, decode.Problem{Severity: severity, Field: field, Message: fmt.Sprintf(format, args...)})
+func (c *checker) addAt(o decode.Located, severity decode.Severity, field string, found error) {
+	_, remedy := finding.Split(found)
+	c.addProblem(o, decode.Problem{Severity: severity, Field: field, Message: found.Error(), Remedy: remedy})
 }
 
 // addProblem adds a problem of an object, with the place of its field, unless it was added before: several conditions
@@ -135,11 +136,7 @@ func (c *checker) addProblem(o decode.Located, p decode.Problem) {
 	id := identityOf(o.Object)
 	p.File, p.Kind, p.Namespace, p.Name = o.File, id.kind, id.namespace, id.name
 	p.Line, _ = decode.FieldLine(c.Files[o.File], o.Line, p.Field)
-	same := func(q decode.Problem) bool {
-		q.Reason = p.Reason
-		return q == p
-	}
-	if !slices.ContainsFunc(c.found, same) {
+	if !slices.Contains(c.found, p) {
 		c.found = append(c.found, p)
 	}
 }

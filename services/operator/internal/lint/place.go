@@ -7,15 +7,16 @@ import (
 	"slices"
 	"strings"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
 	gwapiv1a2 "sigs.k8s.io/gateway-api/apis/v1alpha2"
 
+	"github.com/stunner-gateway/stunner/services/api/finding"
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
 	"github.com/stunner-gateway/stunner/services/operator/internal/condition"
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
+	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
 // place is where a condition stands: an object, or a listener or parent of it.
@@ -23,25 +24,27 @@ type place struct {
 	id   identity
 	kind string // the type of the condition without prefix
 	part string // path of the listener or parent; empty for the object
-	name string // of the listener or parent
 }
 
-// placeOf returns the place of a condition of ObjectStatus.Conditions.
-func (c *checker) placeOf(id identity, cond metav1.Condition) place {
-	prefix, kind, found := cutLast(cond.Type, " ")
-	if !found {
-		return place{id: id, kind: cond.Type}
+// placeOf returns the place of a condition of an object.
+func (c *checker) placeOf(id identity, problem condition.Problem) place {
+	return place{id: id, kind: problem.Type, part: c.pathOf(id, problem.Part)}
+}
+
+// named matches a part of an object with its name in place of its index, and what follows.
+var named = regexp.MustCompile(`^spec\.(listeners|parentRefs)\[([^\]]*[^\]0-9][^\]]*)\](.*)$`)
+
+// pathOf returns the path of a field with indices in place of names.
+func (c *checker) pathOf(id identity, field string) string {
+	m := named.FindStringSubmatch(field)
+	switch {
+	case m == nil:
+		return field
+	case m[1] == "listeners":
+		return c.listenerPath(id, m[2]) + m[3]
 	}
-	p := place{id: id, kind: kind}
-	what, name, _ := strings.Cut(prefix, " ")
-	p.name = name
-	if what == "listener" {
-		p.part = c.listenerPath(id, name)
-		return p
-	}
-	i := slices.IndexFunc(c.routeOf(id).Parents, func(r gwapiv1.ParentReference) bool { return string(r.Name) == name })
-	p.part = fmt.Sprintf("spec.parentRefs[%d]", i)
-	return p
+	i := slices.IndexFunc(c.routeOf(id).Parents, func(r gwapiv1.ParentReference) bool { return translate.ParentName(r) == m[2] })
+	return fmt.Sprintf("spec.parentRefs[%d]%s", i, m[3])
 }
 
 // listenerPath returns the path of a listener of a Gateway. The names of listeners are unique.
@@ -68,62 +71,52 @@ func (c *checker) routeOf(id identity) *resource.Route {
 }
 
 var (
-	// messageObject matches the object that a message begins with, if it is not the one with the condition.
-	messageObject = regexp.MustCompile(`^(GatewayClass|GatewayConfig|Dataplane|StaticService|Secret) ([a-z0-9./-]+):? (?:key "([^"]*)" )?`)
-	// messageField matches the field that a message begins with.
-	messageField = regexp.MustCompile(`^((?:spec|metadata)\.[\w.\[\]]*[\w\]]|tls\.(?:certificateRefs(?:\[\d+\])?|mode)|allowedRoutes\.\w+)(?:: | )`)
-	// messageAnnotation matches the annotation that a message begins with.
-	messageAnnotation = regexp.MustCompile(`^annotation ([\w./-]+): `)
-	// messageListener matches the listener that a note of a Gateway begins with.
-	messageListener = regexp.MustCompile(`^listener ([a-z0-9.-]+): `)
-	messageBackend  = regexp.MustCompile(`^backend ([^ :]+): `)
-	messagePrefix   = regexp.MustCompile(`^prefix "([^"]*)" `)
+	messageBackend = regexp.MustCompile(`^backend ([^ :]+): `)
+	messagePrefix  = regexp.MustCompile(`^prefix "([^"]*)" `)
 )
 
-// apiVersions are the API versions of the kinds in messageObject.
+// apiVersions are the API versions of the kinds of objects in findings.
 var apiVersions = map[string]string{
 	"GatewayClass": gwapiv1.GroupVersion.String(), "GatewayConfig": stunnerv1.GroupVersion.String(),
 	"Dataplane": stunnerv1.GroupVersion.String(), "StaticService": stunnerv1.GroupVersion.String(), "Secret": "v1",
 }
 
-// locate returns the object and the field of a message, and the message without them. The messages of conditions are
-// "[OBJECT: ][FIELD: ]PROBLEM: REMEDY".
-func (c *checker) locate(p place, cond metav1.Condition, message string) (identity, string, string) {
-	if m := messageObject.FindStringSubmatch(message); m != nil {
-		id := identity{apiVersion: apiVersions[m[1]], kind: m[1], name: m[2]}
-		id.namespace, id.name, _ = cutLast(m[2], "/")
-		if _, ok := c.located[id]; ok {
-			p = place{id: id, kind: p.kind}
-			message = message[len(m[0]):]
-			if m[3] != "" {
-				return id, c.secretField(id, m[3]), message
-			}
+// locate returns the object and the field of a finding of a condition with a reason, and the problem without them. An
+// object that is not in the files stays in the problem.
+func (c *checker) locate(p place, reason string, f finding.Finding) (identity, string, string) {
+	problem := f.Problem
+	if kind, name, ok := strings.Cut(f.Object, " "); ok {
+		id := identity{apiVersion: apiVersions[kind], kind: kind}
+		id.namespace, id.name, _ = cutLast(name, "/")
+		if _, ok := c.located[id]; !ok {
+			return p.id, cmp.Or(c.fieldOfReason(p, reason, problem), p.part), f.Object + ": " + problem
+		}
+		p = place{id: id, kind: p.kind}
+		if key, ok := strings.CutPrefix(f.Field, "data."); ok && kind == "Secret" {
+			return id, c.secretField(id, key), strings.TrimPrefix(problem, fmt.Sprintf("Secret %s key %q ", name, key))
 		}
 	}
-	if m := messageListener.FindStringSubmatch(message); m != nil {
-		p.part = c.listenerPath(p.id, m[1])
-		message = message[len(m[0]):]
+	if name, ok := strings.CutPrefix(f.Field, "annotation "); ok {
+		return p.id, "metadata.annotations." + name, problem
 	}
-	if m := messageAnnotation.FindStringSubmatch(message); m != nil {
-		return p.id, "metadata.annotations." + m[1], message[len(m[0]):]
+	if m := messageBackend.FindStringSubmatch(problem); m != nil {
+		if field := c.backendField(p.id, m[1], reason); field != "" {
+			return p.id, field, problem
+		}
 	}
-	if m := messageField.FindStringSubmatch(message); m != nil {
-		field, rest := m[1], message[len(m[0]):]
+	if m := messagePrefix.FindStringSubmatch(problem); m != nil && p.id.kind == "StaticService" {
+		s := c.view.StaticService(types.NamespacedName{Namespace: p.id.namespace, Name: p.id.name})
+		return p.id, fmt.Sprintf("spec.prefixes[%d]", slices.Index(s.Spec.Prefixes, m[1])), problem
+	}
+	if f.Field != "" && f.Field != "spec.rules[].backendRefs" {
+		field := c.pathOf(p.id, f.Field)
+		problem = strings.TrimPrefix(problem, f.Field+" ")
 		if !strings.HasPrefix(field, "spec.") && !strings.HasPrefix(field, "metadata.") {
 			field = strings.TrimPrefix(p.part+"."+field, ".")
 		}
-		return p.id, c.ofReference(p.id, field, rest), rest
+		return p.id, c.ofReference(p.id, field, problem), problem
 	}
-	if m := messageBackend.FindStringSubmatch(message); m != nil {
-		if field := c.backendField(p.id, m[1], cond.Reason); field != "" {
-			return p.id, field, message
-		}
-	}
-	if m := messagePrefix.FindStringSubmatch(message); m != nil && p.id.kind == "StaticService" {
-		s := c.view.StaticService(types.NamespacedName{Namespace: p.id.namespace, Name: p.id.name})
-		return p.id, fmt.Sprintf("spec.prefixes[%d]", slices.Index(s.Spec.Prefixes, m[1])), message
-	}
-	return p.id, cmp.Or(c.fieldOfReason(p, cond, message), p.part), message
+	return p.id, cmp.Or(c.fieldOfReason(p, reason, problem), p.part), problem
 }
 
 // ofReference returns the field of a reference that the rest of a message is about, if the field is a reference.
@@ -160,15 +153,15 @@ var listenerFields = map[string]string{
 }
 
 // fieldOfReason returns the path of the field that a condition without a field in its message is about.
-func (c *checker) fieldOfReason(p place, cond metav1.Condition, message string) string {
+func (c *checker) fieldOfReason(p place, reason, message string) string {
 	switch {
 	case strings.HasPrefix(p.part, "spec.listeners") && strings.HasPrefix(message, "protocol "):
 		return p.part + ".protocol"
 	case strings.HasPrefix(p.part, "spec.listeners") && strings.HasPrefix(message, "another listener is called"):
 		return p.part + ".name"
-	case strings.HasPrefix(p.part, "spec.listeners") && listenerFields[cond.Reason] != "":
-		return p.part + "." + listenerFields[cond.Reason]
-	case strings.HasPrefix(p.part, "spec.parentRefs") && cond.Reason == condition.ReasonNoMatchingParent:
+	case strings.HasPrefix(p.part, "spec.listeners") && listenerFields[reason] != "":
+		return p.part + "." + listenerFields[reason]
+	case strings.HasPrefix(p.part, "spec.parentRefs") && reason == condition.ReasonNoMatchingParent:
 		for _, field := range []string{".sectionName", ".port", ".name"} {
 			if c.has(p.id, p.part+field) {
 				return p.part + field

@@ -12,6 +12,7 @@ import (
 	"k8s.io/utils/ptr"
 	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
 
+	"github.com/stunner-gateway/stunner/services/api/finding"
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
 	"github.com/stunner-gateway/stunner/services/operator/internal/decode"
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
@@ -27,8 +28,7 @@ func (c *checker) rules() {
 			c.annotations(o, "metadata.annotations.", object.Annotations)
 			for i, l := range object.Spec.Listeners {
 				if l.Hostname != nil {
-					c.addAt(o, decode.Info, fmt.Sprintf("spec.listeners[%d].hostname", i),
-						"has no effect, because TURN requests contain no host name: remove it")
+					c.addAt(o, decode.Info, fmt.Sprintf("spec.listeners[%d].hostname", i), finding.Errorf("remove it", "has no effect, because TURN requests contain no host name"))
 				}
 			}
 		case *stunnerv1.GatewayConfig:
@@ -47,13 +47,13 @@ func (c *checker) rules() {
 	}
 }
 
-// classMissing is the message about a Gateway whose class neither the files nor the chart contain.
-func (c *checker) classMissing(name string) string {
+// classMissing is the error about a Gateway whose class neither the files nor the chart contain.
+func (c *checker) classMissing(name string) error {
 	use := []string{"stunner"}
 	if own := slices.DeleteFunc(c.view.Classes(), func(n string) bool { return !c.ours(n) }); len(own) > 0 {
 		use = own
 	}
-	return fmt.Sprintf("GatewayClass %s does not exist: create it, or use %s", name, strings.Join(use, " or "))
+	return finding.Errorf("create it, or use "+strings.Join(use, " or "), "GatewayClass %s does not exist", name)
 }
 
 func (c *checker) ours(class string) bool {
@@ -69,8 +69,7 @@ func (c *checker) foreign(gw *gwapiv1.Gateway) {
 		return strings.HasPrefix(strings.ToUpper(string(l.Protocol)), "TURN-")
 	})
 	if turn || p != nil && string(p.Group) == stunnerv1.GroupName {
-		c.add(decode.Error, identityOf(class), "spec.controllerName",
-			"is not the controller name of STUNner, so that no Gateway of the class is served: use %s", c.Options.ControllerName)
+		c.add(decode.Error, identityOf(class), "spec.controllerName", finding.Errorf(fmt.Sprintf("use %s", c.Options.ControllerName), "is not the controller name of STUNner, so that no Gateway of the class is served"))
 	}
 }
 
@@ -83,13 +82,11 @@ func (c *checker) withoutRoutes(gw *gwapiv1.Gateway, r translate.Result) {
 		}
 	}
 	if len(bare) == len(r.Status.Listeners) {
-		c.add(decode.Info, identityOf(gw), "spec.listeners",
-			"no route in the files attaches to the Gateway, so that its clients reach no peer: create a UDPRoute")
+		c.add(decode.Info, identityOf(gw), "spec.listeners", finding.Errorf("create a UDPRoute", "no route in the files attaches to the Gateway, so that its clients reach no peer"))
 		return
 	}
 	for _, i := range bare {
-		c.add(decode.Info, identityOf(gw), fmt.Sprintf("spec.listeners[%d]", i),
-			"no route in the files attaches to the listener, so that its clients reach no peer: create a UDPRoute")
+		c.add(decode.Info, identityOf(gw), fmt.Sprintf("spec.listeners[%d]", i), finding.Errorf("create a UDPRoute", "no route in the files attaches to the listener, so that its clients reach no peer"))
 	}
 }
 
@@ -100,22 +97,21 @@ func (c *checker) route(r *resource.Route) {
 		field := fmt.Sprintf("spec.parentRefs[%d]", i)
 		key, ok := r.GatewayOf(parent)
 		if !ok {
-			c.add(decode.Error, id, field+".kind", "%s of group %q is no Gateway, so that the route does not attach to it: name a Gateway",
-				parentKind(parent), ptr.Deref(parent.Group, gwapiv1.GroupName))
+			c.add(decode.Error, id, field+".kind", finding.Errorf("name a Gateway", "%s of group %q is no Gateway, so that the route does not attach to it", parentKind(parent), ptr.Deref(parent.Group, gwapiv1.GroupName)))
 			continue
 		}
 		if gateways++; c.view.Gateway(key) != nil {
 			continue
 		}
-		severity, format := decode.Info, "Gateway %s is not in the files, so it is not checked whether the route attaches to it: "+
-			"create it, or correct the name"
+		severity, found := decode.Info, finding.Errorf("create it, or correct the name",
+			"Gateway %s is not in the files, so it is not checked whether the route attaches to it", key)
 		if all := c.view.Gateways(); len(all) > 0 {
-			severity, format = decode.Error, "Gateway %s does not exist: use "+all[0].String()+", or create it"
+			severity, found = decode.Error, finding.Errorf("use "+all[0].String()+", or create it", "Gateway %s does not exist", key)
 		}
-		c.add(severity, id, field+".name", format, key)
+		c.add(severity, id, field+".name", found)
 	}
 	if len(r.Parents) == 0 {
-		c.add(decode.Error, id, "spec.parentRefs", "names no Gateway, so that the route has no effect: name one")
+		c.add(decode.Error, id, "spec.parentRefs", finding.Errorf("name one", "names no Gateway, so that the route has no effect"))
 	}
 	paths := backendPaths(r.Origin)
 	for i, b := range r.Backends {
@@ -124,8 +120,7 @@ func (c *checker) route(r *resource.Route) {
 			continue
 		}
 		if len(s.Spec.Selector) == 0 && !c.hasEndpoints(b.Key()) {
-			c.add(decode.Info, id, paths[i]+".name",
-				"Service %s has neither a selector nor an EndpointSlice in the files, so that the route leads nowhere: add one", b.Key())
+			c.add(decode.Info, id, paths[i]+".name", finding.Errorf("add one", "Service %s has neither a selector nor an EndpointSlice in the files, so that the route leads nowhere", b.Key()))
 		}
 	}
 }
@@ -143,16 +138,15 @@ func (c *checker) hasEndpoints(service types.NamespacedName) bool {
 
 func (c *checker) endpointSlice(o decode.Located, s *discoveryv1.EndpointSlice) {
 	if s.AddressType == discoveryv1.AddressTypeFQDN {
-		c.addAt(o, decode.Info, "addressType", "has no effect: host names of an EndpointSlice are not resolved: "+
-			"use IPv4 or IPv6, or run the operator with --endpoint-discovery=false")
+		c.addAt(o, decode.Info, "addressType", finding.Errorf("use IPv4 or IPv6, or run the operator with --endpoint-discovery=false", "has no effect: host names of an EndpointSlice are not resolved"))
 	}
 	service := types.NamespacedName{Namespace: s.Namespace, Name: s.Labels[discoveryv1.LabelServiceName]}
 	field := "metadata.labels." + discoveryv1.LabelServiceName
 	switch {
 	case service.Name == "":
-		c.addAt(o, decode.Info, field, "is missing, so that the EndpointSlice has no effect: set it to the name of a Service")
+		c.addAt(o, decode.Info, field, finding.Errorf("set it to the name of a Service", "is missing, so that the EndpointSlice has no effect"))
 	case c.view.Service(service) == nil:
-		c.addAt(o, decode.Info, field, "Service %s is not in the files, so that the EndpointSlice has no effect: create it", service)
+		c.addAt(o, decode.Info, field, finding.Errorf("create it", "Service %s is not in the files, so that the EndpointSlice has no effect", service))
 	}
 }
 
@@ -160,8 +154,7 @@ func (c *checker) endpointSlice(o decode.Located, s *discoveryv1.EndpointSlice) 
 func (c *checker) annotations(o decode.Located, path string, annotations map[string]string) {
 	for name := range annotations {
 		if strings.HasPrefix(name, stunnerv1.GroupName+"/") && !translate.IsAnnotation(name) {
-			c.addAt(o, decode.Info, path+name,
-				"is no annotation of STUNner and has no effect: use one of those in docs/gateway.md, or remove it")
+			c.addAt(o, decode.Info, path+name, finding.Errorf("use one of those in docs/gateway.md, or remove it", "is no annotation of STUNner and has no effect"))
 		}
 	}
 }
@@ -173,7 +166,7 @@ func (c *checker) credentials(o decode.Located, gc *stunnerv1.GatewayConfig) {
 	}
 	for _, field := range []string{"spec.authType", "spec.userName", "spec.password", "spec.sharedSecret"} {
 		if c.has(identityOf(gc), field) {
-			c.addAt(o, decode.Info, field, "has no effect, because spec.authRef names a Secret with the credentials: remove it")
+			c.addAt(o, decode.Info, field, finding.Errorf("remove it", "has no effect, because spec.authRef names a Secret with the credentials"))
 		}
 	}
 }
@@ -187,16 +180,12 @@ func (c *checker) grant(o decode.Located, g *gwapiv1.ReferenceGrant) {
 	to := map[string][]string{"": {"Secret", "Service"}, stunnerv1.GroupName: {"StaticService"}}
 	for i, f := range g.Spec.From {
 		if !slices.Contains(from[string(f.Group)], string(f.Kind)) {
-			c.addAt(o, decode.Info, fmt.Sprintf("spec.from[%d].kind", i),
-				"%s of group %q refers to no object for STUNner, so that the entry has no effect: use Gateway or UDPRoute of group %s, or GatewayConfig or UDPRoute of group %s",
-				f.Kind, f.Group, gwapiv1.GroupName, stunnerv1.GroupName)
+			c.addAt(o, decode.Info, fmt.Sprintf("spec.from[%d].kind", i), finding.Errorf(fmt.Sprintf("use Gateway or UDPRoute of group %s, or GatewayConfig or UDPRoute of group %s", gwapiv1.GroupName, stunnerv1.GroupName), "%s of group %q refers to no object for STUNner, so that the entry has no effect", f.Kind, f.Group))
 		}
 	}
 	for i, t := range g.Spec.To {
 		if !slices.Contains(to[string(t.Group)], string(t.Kind)) {
-			c.addAt(o, decode.Info, fmt.Sprintf("spec.to[%d].kind", i),
-				"no object of STUNner refers to %s of group %q, so that the entry has no effect: use Secret or Service, or StaticService of group %s",
-				t.Kind, t.Group, stunnerv1.GroupName)
+			c.addAt(o, decode.Info, fmt.Sprintf("spec.to[%d].kind", i), finding.Errorf(fmt.Sprintf("use Secret or Service, or StaticService of group %s", stunnerv1.GroupName), "no object of STUNner refers to %s of group %q, so that the entry has no effect", t.Kind, t.Group))
 		}
 	}
 }
@@ -219,9 +208,9 @@ func (c *checker) other(o decode.Located, u *unstructured.Unstructured) {
 	group, named := ownKinds[gvk.Kind]
 	switch {
 	case named && group != gvk.Group:
-		c.addAt(o, decode.Info, "apiVersion", "%s of group %q is not read: that of STUNner is in group %q", gvk.Kind, gvk.Group, group)
+		c.addAt(o, decode.Info, "apiVersion", finding.Errorf(fmt.Sprintf("use group %q, which STUNner reads", group), "%s of group %q is not read", gvk.Kind, gvk.Group))
 	case gvk.Group == gwapiv1.GroupName && !slices.Contains(standardKinds, gvk.Kind):
-		c.addAt(o, decode.Error, "kind", "%s has no kind %s: use GatewayClass, Gateway, UDPRoute or ReferenceGrant", gvk.Group, gvk.Kind)
+		c.addAt(o, decode.Error, "kind", finding.Errorf("use GatewayClass, Gateway, UDPRoute or ReferenceGrant", "%s has no kind %s", gvk.Group, gvk.Kind))
 	case gvk.Group == gwapiv1.GroupName:
 		parents, _, _ := unstructured.NestedSlice(u.Object, "spec", "parentRefs")
 		for i, p := range parents {
@@ -232,8 +221,7 @@ func (c *checker) other(o decode.Located, u *unstructured.Unstructured) {
 			}
 			if gw := c.view.Gateway(key); gw != nil && c.view.Class(string(gw.Spec.GatewayClassName)) != nil &&
 				c.ours(string(gw.Spec.GatewayClassName)) {
-				c.addAt(o, decode.Error, fmt.Sprintf("spec.parentRefs[%d].name", i),
-					"Gateway %s is served by STUNner, to which no %s attaches: use a UDPRoute", key, gvk.Kind)
+				c.addAt(o, decode.Error, fmt.Sprintf("spec.parentRefs[%d].name", i), finding.Errorf("use a UDPRoute", "Gateway %s is served by STUNner, to which no %s attaches", key, gvk.Kind))
 			}
 		}
 	}

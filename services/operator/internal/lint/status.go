@@ -1,11 +1,12 @@
 package lint
 
 import (
+	"fmt"
 	"strings"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/stunner-gateway/stunner/services/api/finding"
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
 	"github.com/stunner-gateway/stunner/services/operator/internal/condition"
 	"github.com/stunner-gateway/stunner/services/operator/internal/decode"
@@ -17,104 +18,84 @@ import (
 func (c *checker) status(s translate.ObjectStatus) {
 	id := identityOf(s.Object)
 	for _, cond := range s.Conditions {
-		p := c.placeOf(id, cond)
-		switch {
-		case p.kind == condition.InUse && cond.Reason == condition.ReasonUnused:
+		if cond.Type == condition.InUse && cond.Reason == condition.ReasonUnused {
 			user := resource.KindGateway
 			if id.kind == string(stunnerv1.KindStaticService) {
 				user = string(resource.KindUDPRoute)
 			}
-			c.add(decode.Info, id, "", "no %s in the files uses it, so that it has no effect", user)
-		case p.kind == condition.Programmed && cond.Reason != condition.ReasonAddressNotUsable, !wrong(p.kind, cond):
-			// Programmed depends on Services and pods. What the files decide is in the other conditions.
-		default:
-			for _, message := range parts(cond.Message) {
-				c.condition(p, cond, message)
+			c.add(decode.Info, id, "", finding.Errorf("use it or remove it", "no %s in the files uses it, so that it has no effect", user))
+		}
+	}
+	for _, problem := range s.Problems {
+		// Programmed depends on Services and pods. What the files decide is in the other conditions.
+		if problem.Type != condition.Programmed || problem.Reason == condition.ReasonAddressNotUsable {
+			for _, f := range problem.Findings {
+				c.condition(c.placeOf(id, problem), problem, f)
 			}
 		}
 	}
 }
 
-func wrong(kind string, cond metav1.Condition) bool {
-	cond.Type = kind
-	return condition.Wrong(cond)
-}
-
-// parts splits the message of several findings, which condition.Join joins, where the next one begins.
-func parts(message string) (all []string) {
-	for _, begin := range []string{"; backend ", "; StaticService "} {
-		message = strings.ReplaceAll(message, begin, "\x00"+begin[2:])
-	}
-	return strings.Split(message, "\x00")
-}
-
-// published are the ends of messages that only tell what is published.
-var published = []string{"; what was published before stays in force", "; no config is published"}
-
-// condition adds the finding from a condition with a problem.
-func (c *checker) condition(p place, cond metav1.Condition, message string) {
-	for _, end := range published {
-		message = strings.TrimSuffix(message, end)
-	}
+// condition adds a finding of a condition that reports a problem.
+func (c *checker) condition(p place, cond condition.Problem, f finding.Finding) {
 	switch {
 	case cond.Reason == condition.ReasonListenersNotValid && p.part == "":
 		return // each of the listeners has a finding
-	case cond.Reason == condition.ReasonNoMatchingParent && strings.HasSuffix(message, " does not exist"):
+	case cond.Reason == condition.ReasonNoMatchingParent && strings.HasSuffix(f.Problem, " does not exist"):
 		return // route finds it, for routes of all API groups
 	}
 	severity := decode.Error
-	switch p.kind {
-	case condition.Accepted, condition.ResolvedRefs, condition.Conflicted, condition.Programmed:
-	case condition.InputIgnored:
-		severity = decode.Info
-	default:
+	if cond.Severity() == finding.Warning {
 		severity = decode.Warning
 	}
-	id, field, message := c.locate(p, cond, message)
-	if cond.Reason == condition.ReasonInvalidCertificateRef && strings.HasSuffix(message, " does not exist") {
-		message = strings.TrimSuffix(message, "does not exist") + certificateMissing
+	id, field, problem := c.locate(p, cond.Reason, f)
+	found := finding.Errorf(f.Remedy, "%s", problem)
+	if cond.Reason == condition.ReasonInvalidCertificateRef && strings.HasSuffix(problem, " does not exist") {
+		found = certificateMissing(strings.TrimSuffix(problem, " does not exist"))
 	}
-	if text := c.excuse(p, cond, message); text != "" {
-		severity, message, cond.Reason = decode.Info, text, ""
+	if excuse := c.excuse(p, cond.Reason, problem); excuse != nil {
+		severity, found = decode.Info, excuse
 	}
-	if o, ok := c.located[id]; ok {
-		c.addProblem(o, decode.Problem{Severity: severity, Field: field, Message: message, Reason: cond.Reason})
-	}
+	c.add(severity, id, field, found)
 }
 
-// certificateMissing is the end of the message about a certificate that neither is in the files nor is made by an object
-// in them.
-const certificateMissing = "is not in the files, and no object in them makes it: add it, or a Certificate of cert-manager, " +
-	"or check with --secrets-elsewhere of stunnerctl lint"
+// certificateMissing returns the error about a certificate that neither is in the files nor is made by an object in
+// them.
+func certificateMissing(secret string) error {
+	return finding.Errorf("add it, or a Certificate of cert-manager, or check with --secrets-elsewhere of stunnerctl lint",
+		"%s is not in the files, and no object in them makes it", secret)
+}
 
-// excuse returns the remark that replaces an error about something that is usually not among the manifests; "" if the
+// excuse returns the remark that replaces an error about something that is usually not among the manifests; nil if the
 // error stands.
-func (c *checker) excuse(p place, cond metav1.Condition, message string) string {
+func (c *checker) excuse(p place, reason, problem string) error {
 	switch {
-	case cond.Reason == condition.ReasonBackendNotFound && strings.HasSuffix(message, "there is no such Service"):
-		key, _, _ := strings.Cut(strings.TrimPrefix(message, "backend "), ":")
-		return "Service " + key + " is not in the files, so its endpoints are not checked: create it, or correct backendRefs"
-	case strings.HasSuffix(message, certificateMissing):
-		_, secret, _ := strings.Cut(strings.TrimSuffix(message, " "+certificateMissing), "Secret ")
+	case reason == condition.ReasonBackendNotFound && strings.HasSuffix(problem, "there is no such Service"):
+		key, _, _ := strings.Cut(strings.TrimPrefix(problem, "backend "), ":")
+		return finding.Errorf("create it, or correct backendRefs",
+			"Service %s is not in the files, so its endpoints are not checked", key)
+	case reason == condition.ReasonInvalidCertificateRef && strings.HasSuffix(problem, " does not exist"):
+		secret := strings.TrimPrefix(strings.TrimSuffix(problem, " does not exist"), "Secret ")
 		maker := c.makerOf(keyOf(secret), p.id)
 		if maker == "" && c.SecretsElsewhere {
 			maker = "something else"
 		}
 		if maker != "" {
-			return "Secret " + secret + " is not in the files, so its content is not checked; the listener is served when " +
-				maker + " has made it"
+			return fmt.Errorf("Secret %s is not in the files, so its content is not checked; the listener is served when %s has made it",
+				secret, maker)
 		}
-	case cond.Reason == condition.ReasonNotAllowed && strings.HasSuffix(message, "from is Selector"):
+	case reason == condition.ReasonNotAllowed && strings.HasSuffix(problem, "from is Selector"):
 		if c.view.Namespace(p.id.namespace) == nil {
-			return "Namespace " + p.id.namespace + " is not in the files, so it is not checked whether the selector of the " +
-				"listener matches its labels: set the labels that allowedRoutes of the listener names"
+			return finding.Errorf("set the labels that allowedRoutes of the listener names",
+				"Namespace %s is not in the files, so it is not checked whether the selector of the listener matches its labels", p.id.namespace)
 		}
-	case cond.Reason == condition.ReasonAddressNotUsable && strings.Contains(message, "is outside of spec.allowedAddresses"):
+	case reason == condition.ReasonAddressNotUsable && strings.Contains(problem, "is outside of spec.allowedAddresses"):
 		if !c.hasConfigOf(p.id) {
-			return message + "; the GatewayConfig is not in the files, and that of the chart allows none"
+			return finding.Errorf("leave it out, or have the range added there; the GatewayConfig is not in the files, and that "+
+				"of the chart allows none", "%s", problem)
 		}
 	}
-	return ""
+	return nil
 }
 
 // hasConfigOf reports whether the files contain the GatewayConfig of the class of a Gateway.
@@ -140,16 +121,17 @@ func (c *checker) gateway(r translate.Result) {
 	gw := c.view.Gateway(r.Key)
 	id := identityOf(gw)
 	for _, note := range r.Notes {
-		if note == condition.RoutesOverBudget {
+		if note.Reason == condition.ReasonBudgetExceeded {
 			continue // each of the routes has a finding
 		}
-		p := place{id: id}
-		at, field, message := c.locate(p, metav1.Condition{}, note)
-		c.add(decode.Info, at, field, "%s", message)
+		for _, f := range note.Findings() {
+			at, field, problem := c.locate(place{id: id}, "", f)
+			c.add(decode.Info, at, field, finding.Errorf(f.Remedy, "%s", problem))
+		}
 	}
 	switch r.Decision {
 	case translate.Classless:
-		c.add(decode.Error, id, "spec.gatewayClassName", "%s", c.classMissing(string(gw.Spec.GatewayClassName)))
+		c.add(decode.Error, id, "spec.gatewayClassName", c.classMissing(string(gw.Spec.GatewayClassName)))
 	case translate.Foreign:
 		c.foreign(gw)
 	case translate.Served:

@@ -9,6 +9,7 @@ import (
 	"k8s.io/utils/ptr"
 	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
 
+	"github.com/stunner-gateway/stunner/services/api/finding"
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
 	"github.com/stunner-gateway/stunner/services/operator/internal/decode"
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
@@ -159,8 +160,7 @@ func (c *checker) supplySecrets() {
 				s.Data["type"] = []byte("ephemeral")
 			}
 			if ref.key != chartCredentials {
-				c.add(decode.Info, identityOf(gc), ref.field,
-					"Secret %s is not in the files, so its content is not checked: create it before the Gateways", ref.key)
+				c.add(decode.Info, identityOf(gc), ref.field, finding.Errorf("create it before the Gateways", "Secret %s is not in the files, so its content is not checked", ref.key))
 			}
 		}
 	}

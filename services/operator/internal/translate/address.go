@@ -237,7 +237,7 @@ func (d draft) fromHostNetwork(l *listener) announced {
 }
 
 // addressNotes warns of each requested IP address that a load balancer has not got.
-func (d draft) addressNotes() (notes []string) {
+func (d draft) addressNotes() (notes []condition.Finding) {
 	if d.view.Host() != nil || d.parameters.config == nil {
 		return nil
 	}

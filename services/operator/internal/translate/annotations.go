@@ -68,7 +68,7 @@ type annotations struct {
 	// proxyProtocol are the prefixes of load balancers that send the PROXY protocol to the TCP and TLS listeners.
 	proxyProtocol []string
 	// notes are warnings about annotation values that are ignored.
-	notes []string
+	notes []condition.Finding
 }
 
 // mixedProtocol determines how many Services a Gateway with both UDP and TCP listeners gets.
@@ -153,7 +153,7 @@ var booleans = []string{
 }
 
 // booleanNotes returns a warning for each annotation whose value is not a boolean.
-func booleanNotes(a map[string]string) (notes []string) {
+func booleanNotes(a map[string]string) (notes []condition.Finding) {
 	for _, name := range booleans {
 		if _, known := parseBoolean(a[name]); !known && strings.TrimSpace(a[name]) != "" {
 			notes = append(notes, condition.AnnotationBoolean(name, a[name]))

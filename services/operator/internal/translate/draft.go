@@ -31,7 +31,7 @@ type draft struct {
 	// workload is the Deployment or DaemonSet; nil if the operator does not manage the dataplane.
 	workload resource.Object
 	// notes is Result.Notes.
-	notes []string
+	notes []condition.Finding
 	// findings are the problems found while the draft is built. gatewayRules determine which of them the status shows.
 	findings struct{ parameters, auth, annotations, workload condition.Finding }
 }

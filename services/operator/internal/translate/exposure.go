@@ -81,7 +81,7 @@ func (d draft) asksByAnnotation() bool {
 
 // applyServiceOverlay applies spec.service of the Dataplane to the Services. It returns a warning for each field that
 // cannot be changed because the Service already exists.
-func (d draft) applyServiceOverlay() (notes []string) {
+func (d draft) applyServiceOverlay() (notes []condition.Finding) {
 	if d.parameters.dataplane == nil || d.parameters.dataplane.Spec.Service == nil {
 		return nil
 	}

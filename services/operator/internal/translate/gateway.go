@@ -61,46 +61,46 @@ func (d draft) authentication() (config.Auth, condition.Finding) {
 }
 
 // scalingNotes warns if autoscaling is requested but KEDA is not installed.
-func (d draft) scalingNotes() []string {
+func (d draft) scalingNotes() []condition.Finding {
 	if d.workload == nil || !manifest.Scaled(d.parameters.dataplane) || !d.view.ScalingMissing() {
 		return nil
 	}
-	return []string{condition.ScalingUnavailable(d.parameters.dataplane.Name)}
+	return []condition.Finding{condition.ScalingUnavailable(d.parameters.dataplane.Name)}
 }
 
 // budgetNotes warns if routes are not served because they exceed a budget.
-func (d draft) budgetNotes() []string {
+func (d draft) budgetNotes() []condition.Finding {
 	if len(d.admission.refused) == 0 {
 		return nil
 	}
-	return []string{condition.RoutesOverBudget}
+	return []condition.Finding{condition.RoutesOverBudget()}
 }
 
 // externalIPNotes warns if the API server rejected the external IPs of a Service.
-func (d draft) externalIPNotes() []string {
+func (d draft) externalIPNotes() []condition.Finding {
 	rejection := d.view.Rejection(resource.KeyOf(d.gateway)).ExternalIPs
 	if rejection.Problem == "" {
 		return nil
 	}
-	return []string{condition.ExternalIPsRefused(rejection.Object, rejection.Problem)}
+	return []condition.Finding{condition.ExternalIPsRefused(rejection.Object, rejection.Problem)}
 }
 
 // replicasNotes warns if spec.replicas of the Dataplane is not in force, because something else scales the Deployment.
-func (d draft) replicasNotes() []string {
+func (d draft) replicasNotes() []condition.Finding {
 	by := d.view.Rejection(resource.KeyOf(d.gateway)).ScaledBy
 	if by == "" || d.parameters.dataplane == nil {
 		return nil
 	}
-	return []string{condition.ReplicasNotInForce(d.parameters.dataplane.Name, by)}
+	return []condition.Finding{condition.ReplicasNotInForce(d.parameters.dataplane.Name, by)}
 }
 
 // refusedNotes warns if config discovery refuses some pods. If it refuses all, condition Programmed says so.
-func (d draft) refusedNotes() []string {
+func (d draft) refusedNotes() []condition.Finding {
 	rollout := d.view.Rollout(resource.KeyOf(d.gateway))
 	if rollout.RefusedPod == "" || rollout.AllRefused || d.parameters.dataplane == nil {
 		return nil
 	}
-	return []string{condition.PodRefused(d.parameters.dataplane.Name, rollout.RefusedPod).Message}
+	return []condition.Finding{condition.PodRefused(d.parameters.dataplane.Name, rollout.RefusedPod)}
 }
 
 // assemble returns the config, the objects and the status of the Gateway. If the Gateway has a problem (refused), if

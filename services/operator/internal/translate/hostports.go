@@ -115,7 +115,7 @@ func (l *listener) avoidsHostPorts(taken hostPorts) condition.Finding {
 
 // leaveHostPorts removes probes and metrics from the Dataplane of the Gateway if an older Gateway uses their ports on the
 // nodes. It returns notes about that.
-func (d *draft) leaveHostPorts(taken hostPorts) (notes []string) {
+func (d *draft) leaveHostPorts(taken hostPorts) (notes []condition.Finding) {
 	ports := d.annotations.processPorts
 	for _, p := range []struct {
 		use, annotation string

@@ -29,7 +29,7 @@ func logLevelIgnored(gc *stunnerv1.GatewayConfig) condition.Finding {
 }
 
 // ignoredNotes warns about input of the Gateway and of its backends that has no effect.
-func (d draft) ignoredNotes() (notes []string) {
+func (d draft) ignoredNotes() (notes []condition.Finding) {
 	if policy := strings.TrimSpace(d.gateway.Annotations[annotationTrafficPolicy]); policy != "" &&
 		!strings.EqualFold(policy, "local") && !strings.EqualFold(policy, "cluster") {
 		notes = append(notes, condition.TrafficPolicyIgnored(annotationTrafficPolicy, policy))
@@ -47,7 +47,7 @@ func (d draft) ignoredNotes() (notes []string) {
 		}
 	}
 	if d.hasHostNames() {
-		notes = append(notes, condition.HostNamesIgnored)
+		notes = append(notes, condition.HostNamesIgnored())
 	}
 	return append(notes, d.certificateNotes()...)
 }
@@ -66,7 +66,7 @@ func (d draft) hasHostNames() bool {
 }
 
 // certificateNotes warns about certificates that clients may reject.
-func (d draft) certificateNotes() (notes []string) {
+func (d draft) certificateNotes() (notes []condition.Finding) {
 	for _, l := range d.listeners {
 		if !l.served() || l.spec.TLS == nil {
 			continue

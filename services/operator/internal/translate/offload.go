@@ -26,12 +26,12 @@ func (d draft) offloadDeniedBy() (standard string) {
 }
 
 // offloadNotes warns if the pods forward media in user space because of the Pod Security Standard of the namespace.
-func (d draft) offloadNotes() []string {
+func (d draft) offloadNotes() []condition.Finding {
 	standard := d.offloadDeniedBy()
 	if standard == "" || d.workload == nil {
 		return nil
 	}
-	return []string{condition.OffloadDenied(d.parameters.dataplane.Name, d.gateway.Namespace, podSecurity, standard)}
+	return []condition.Finding{condition.OffloadDenied(d.parameters.dataplane.Name, d.gateway.Namespace, podSecurity, standard)}
 }
 
 // offloadWarning returns why spec.offloadEngine of a Dataplane is not in use as requested. Dataplanes that are processes

@@ -221,7 +221,7 @@ type Result struct {
 	// Demand is what the Gateway takes from the budgets that it shares with other Gateways.
 	Demand Demand
 	// Notes are warnings for the user that have no condition of their own.
-	Notes []string
+	Notes []condition.Finding
 }
 
 // Managed reports whether Objects contains a Deployment or DaemonSet, that is, whether the operator manages the

@@ -60,6 +60,7 @@ func validate(o resource.Object, k kind) (errs field.ErrorList) {
 		name = apivalidation.ValidateNamespaceName
 	case *corev1.Service:
 		name = apivalidation.NameIsDNS1035Label
+		errs = append(errs, serviceFields(&o.Spec)...)
 		for i, p := range o.Spec.Ports {
 			for _, message := range validation.IsValidPortNum(int(p.Port)) {
 				errs = append(errs,
@@ -73,9 +74,42 @@ func validate(o resource.Object, k kind) (errs field.ErrorList) {
 		if !slices.Contains(types, o.AddressType) {
 			errs = append(errs, field.NotSupported(field.NewPath("addressType"), o.AddressType, types))
 		}
+		for i, p := range o.Ports {
+			errs = append(errs, oneOf(field.NewPath("ports").Index(i).Child("protocol"), *p.Protocol, protocols)...)
+		}
 		errs = append(errs, endpointAddresses(o)...)
 	}
 	return append(errs, apivalidation.ValidateObjectMetaAccessor(o, !k.cluster, name, field.NewPath("metadata"))...)
+}
+
+var (
+	protocols    = []corev1.Protocol{corev1.ProtocolTCP, corev1.ProtocolUDP, corev1.ProtocolSCTP}
+	serviceTypes = []corev1.ServiceType{
+		corev1.ServiceTypeClusterIP, corev1.ServiceTypeNodePort, corev1.ServiceTypeLoadBalancer, corev1.ServiceTypeExternalName,
+	}
+)
+
+// oneOf checks that a value is one of a list.
+func oneOf[T ~string](path *field.Path, value T, supported []T) field.ErrorList {
+	if slices.Contains(supported, value) {
+		return nil
+	}
+	return field.ErrorList{field.NotSupported(path, value, supported)}
+}
+
+// serviceFields checks the type, the cluster IP and the protocols of a Service.
+func serviceFields(s *corev1.ServiceSpec) field.ErrorList {
+	path := field.NewPath("spec")
+	errs := oneOf(path.Child("type"), s.Type, serviceTypes)
+	if ip := s.ClusterIP; ip != "" && ip != corev1.ClusterIPNone {
+		if _, err := netip.ParseAddr(ip); err != nil {
+			errs = append(errs, field.Invalid(path.Child("clusterIP"), ip, "must be an IP address or None"))
+		}
+	}
+	for i, p := range s.Ports {
+		errs = append(errs, oneOf(path.Child("ports").Index(i).Child("protocol"), p.Protocol, protocols)...)
+	}
+	return errs
 }
 
 // endpointAddresses checks that the addresses of endpoints have the family of their EndpointSlice. In contrast to an API

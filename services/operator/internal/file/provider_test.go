@@ -55,6 +55,46 @@ func TestProviderRendersOnce(t *testing.T) {
 	secretFree(t, s.provider.Output)
 }
 
+// A folder that is read once is checked like manifests before their deployment.
+func TestProviderRendersOnce_NotInForce(t *testing.T) {
+	for name, c := range map[string]struct {
+		old, text string
+		want      string // in status.txt, after NOT IN FORCE
+	}{
+		"a misspelt protocol": {"TURN-UDP", "TURN-UPD", `protocol: protocol "TURN-UPD" is not supported: use `},
+		"no certificate":      {"TURN-UDP", "TURN-DTLS", "tls.certificateRefs: is empty: name a Secret"},
+		"no class":            {"gatewayClassName: turn", "gatewayClassName: trun", "spec.gatewayClassName: GatewayClass trun does not exist"},
+		"an old API version":  {"gateway.networking.k8s.io/v1", "gateway.networking.k8s.io/v1alpha2", "v1alpha2 of kind Gateway is not served: use "},
+	} {
+		s := newSite(t)
+		s.provider.Watch = false
+		s.write("gateway.yaml", strings.Replace(gatewayYAML, c.old, c.text, 1))
+		if err := s.provider.Run(t.Context()); !errors.Is(err, ErrNotInForce) {
+			t.Errorf("%s: the run ended with %v, want %v", name, err, ErrNotInForce)
+		}
+		_, status, _ := strings.Cut(s.output("status.txt"), "NOT IN FORCE")
+		if !strings.Contains(status, c.want) || !strings.Contains(s.output("problems.yaml"), "severity: Error") {
+			t.Errorf("%s: no %q in\n%s", name, c.want, s.output("status.txt"))
+		}
+	}
+}
+
+// Without a Dataplane, the one that the chart installs is taken, and a remark says so.
+func TestProviderRendersOnce_SuppliedDataplane(t *testing.T) {
+	s := newSite(t)
+	s.provider.Watch = false
+	class, _, _ := strings.Cut(classYAML, "---\n")
+	s.write("class.yaml", class)
+	if err := s.provider.Run(t.Context()); err != nil {
+		t.Errorf("%v\n%s", err, s.output("status.txt"))
+	}
+	for _, want := range []string{"Dataplane default is not in the files", "1 configs published"} {
+		if !strings.Contains(s.output("status.txt"), want) {
+			t.Errorf("no %q in\n%s", want, s.output("status.txt"))
+		}
+	}
+}
+
 func TestProviderFollowsTheFolder(t *testing.T) {
 	s := newSite(t)
 	s.run()

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"sigs.k8s.io/yaml"
+
 	"github.com/stunner-gateway/stunner/services/stunnerctl/internal/manifests"
 )
 
@@ -186,6 +188,102 @@ func TestLint_Flags(t *testing.T) {
 	} {
 		if findings, code := lintFolder(t, writeFolder(t, c.files), c.flags); code != c.want {
 			t.Errorf("%s: exit code %d, want %d: %+v", c.flags, code, c.want, findings)
+		}
+	}
+}
+
+// withoutFinding are the fields whose text may be anything, with the reason.
+var withoutFinding = map[string]string{
+	"EndpointSlice metadata.name":          "nothing refers to it",
+	"EndpointSlice ports[].name":           "routes name ports by number",
+	"Gateway spec.listeners[].name":        "a route without sectionName attaches to every listener",
+	"GatewayConfig spec.realm":             "a DNS label is a realm",
+	"ReferenceGrant metadata.name":         "nothing refers to it",
+	"ReferenceGrant metadata.namespace":    "objects of another team may be elsewhere",
+	"ReferenceGrant spec.from[].namespace": "objects of another team may be elsewhere",
+	"ReferenceGrant spec.to[].name":        "objects of another team may be elsewhere",
+	"Service spec.ports[].name":            "routes name ports by number",
+	"UDPRoute metadata.name":               "nothing refers to it",
+}
+
+// Each text of the quickstart, and of objects with further kinds, that becomes another one has a finding.
+func TestLint_EveryText(t *testing.T) {
+	base := quickstart(t)
+	base["more.yaml"] = `apiVersion: stunner.l7mp.io/v1
+kind: StaticService
+metadata: {name: fixed, namespace: meet}
+spec: {prefixes: [203.0.113.0/24]}
+---
+apiVersion: stunner.l7mp.io/v1
+kind: UDPRoute
+metadata: {name: to-fixed, namespace: meet}
+spec:
+  parentRefs: [{name: front-door, sectionName: udp, kind: Gateway, group: gateway.networking.k8s.io, namespace: meet}]
+  rules: [{backendRefs: [{name: fixed, kind: StaticService, group: stunner.l7mp.io, namespace: meet}]}]
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: ReferenceGrant
+metadata: {name: grant, namespace: other}
+spec:
+  from: [{group: stunner.l7mp.io, kind: UDPRoute, namespace: meet}]
+  to: [{group: "", kind: Service, name: media}]
+`
+	if findings, _ := lintFolder(t, writeFolder(t, base)); len(findings) > 0 {
+		t.Fatalf("findings without a mistake: %+v", findings)
+	}
+	used := map[string]bool{}
+	for _, file := range slices.Sorted(maps.Keys(base)) {
+		for i, document := range strings.Split(base[file], "\n---\n") {
+			var fields map[string]any
+			if err := yaml.Unmarshal([]byte(document), &fields); err != nil {
+				t.Fatal(err)
+			}
+			visitTexts(fields, "", func(path string, set func(string)) {
+				set("nonsense")
+				documents := strings.Split(base[file], "\n---\n")
+				text, err := yaml.Marshal(fields)
+				if err != nil {
+					t.Fatal(err)
+				}
+				documents[i] = string(text)
+				files := maps.Clone(base)
+				files[file] = strings.Join(documents, "\n---\n")
+				findings, _ := lintFolder(t, writeFolder(t, files))
+				id := strings.SplitN(document[strings.Index(document, "kind: ")+len("kind: "):], "\n", 2)[0] + " " + path
+				if len(findings) > 0 {
+					return
+				}
+				if used[id] = true; withoutFinding[id] == "" {
+					t.Errorf("%s: %s may be nonsense without a finding", file, id)
+				}
+			})
+		}
+	}
+	for id, reason := range withoutFinding {
+		if !used[id] {
+			t.Errorf("exception %s (%s) is not needed", id, reason)
+		}
+	}
+}
+
+// visitTexts calls visit for each text below a value. set replaces it for the time of the call.
+func visitTexts(fields any, path string, visit func(path string, set func(string))) {
+	each := func(value any, at string, put func(any)) {
+		if _, isText := value.(string); !isText {
+			visitTexts(value, at, visit)
+			return
+		}
+		visit(at, func(text string) { put(text) })
+		put(value)
+	}
+	switch fields := fields.(type) {
+	case map[string]any:
+		for _, key := range slices.Sorted(maps.Keys(fields)) {
+			each(fields[key], strings.TrimPrefix(path+"."+key, "."), func(v any) { fields[key] = v })
+		}
+	case []any:
+		for i := range fields {
+			each(fields[i], path+"[]", func(v any) { fields[i] = v })
 		}
 	}
 }

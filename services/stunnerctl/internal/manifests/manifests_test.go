@@ -1,6 +1,7 @@
 package manifests
 
 import (
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -57,5 +58,51 @@ func TestReadFails(t *testing.T) {
 		if _, err := Read([]string{path}, nil); err == nil || !strings.Contains(err.Error(), path) {
 			t.Errorf("%s: error %v, want one that names the path", path, err)
 		}
+	}
+}
+
+// A folder with a Kustomization is what is built from it. Findings have the places of the files that users wrote.
+func TestRead_Kustomization(t *testing.T) {
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"base/kustomization.yaml": "resources: [gateway.yaml]\n",
+		"base/gateway.yaml":       "# comment\napiVersion: gateway.networking.k8s.io/v1\nkind: Gateway\nmetadata: {name: a}\nspec:\n  gatewayClassName: nothing\n  listeners: [{name: u, port: 1, protocol: TURN-UDP}]\n",
+		"test/kustomization.yaml": "namespace: calls\nnamePrefix: test-\nresources: [../base]\n",
+		"prod/kustomization.yaml": "namespace: calls\nnamePrefix: test-\nresources: [../base]\n",
+		"part/kustomization.yaml": "apiVersion: kustomize.config.k8s.io/v1alpha1\nkind: Component\n",
+		"url/kustomization.yaml":  "resources: ['https://example.org/a.yaml']\n",
+		"plain/service.yaml":      "apiVersion: v1\nkind: Service\nmetadata: {name: s}\n",
+	} {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	units, err := Read([]string{dir}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, u := range units {
+		for _, name := range slices.Sorted(maps.Keys(u.Files)) {
+			got = append(got, strings.TrimPrefix(name, dir+"/"))
+		}
+		for _, f := range append(u.Findings, Findings(render.Files(u.Files, render.DefaultOptions()).Problems)...) {
+			if f = u.Locate(f); f.Severity == Error {
+				got = append(got, fmt.Sprintf("%s:%d %s %s", strings.TrimPrefix(f.File, dir+"/"), f.Line, f.Object, f.Field))
+			}
+		}
+	}
+	want := []string{ // two environments with the same objects are not applied together
+		"plain/service.yaml", "prod/kustomization.yaml", "url/kustomization.yaml:1 Kustomization ",
+		"base/gateway.yaml:6 Gateway calls/test-a spec.gatewayClassName",
+		"plain/service.yaml", "test/kustomization.yaml",
+		"base/gateway.yaml:6 Gateway calls/test-a spec.gatewayClassName",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got  %q\nwant %q", got, want)
 	}
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 )
 
-// S-14, N-04: the client of RFC 3489 in Debian learns its address. It sends CHANGE-REQUEST in each request: without flags,
-// which is ignored, and for other addresses, which gives 420. coturn answers in the same way.
+// S-14, N-04: the client of RFC 3489 in Debian learns its address. It sends CHANGE-REQUEST in each request: without
+// flags, which is ignored, and for other addresses, which gives 420. coturn answers in the same way.
 func TestClassicClient(t *testing.T) {
 	program := installed(t, "stun", "stun-client")
 	ours, coturn := start(t, static), startCoturn(t)

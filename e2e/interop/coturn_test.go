@@ -134,7 +134,8 @@ var modes = []mode{
 }
 
 // N-01, N-04, T-A7, T-A11, J-10: coturn's clients call over every transport, with both credential mechanisms and both
-// address families, and lose nothing. Each mode has the same outcome with coturn's own server, unless its row says why not.
+// address families, and lose nothing. Each mode has the same outcome with coturn's own server, unless its row says why
+// not.
 func TestCoturn(t *testing.T) {
 	servers := []struct {
 		name string

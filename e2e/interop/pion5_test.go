@@ -53,8 +53,8 @@ func (m pionMode) relayFamily() int {
 // address and a relay, a peer without a route is refused, messages are echoed by Send indications and in a channel, and
 // its Refresh ends the allocation. coturn's own server has the same results.
 //
-// The client of v5.0 sends REQUESTED-ADDRESS-FAMILY behind MESSAGE-INTEGRITY. coturn reads it there. stunnerd ignores it
-// (RFC 8489 §9): the relay has IPv4, and the request is counted.
+// The client of v5.0 sends REQUESTED-ADDRESS-FAMILY behind MESSAGE-INTEGRITY. coturn reads it there. stunnerd ignores
+// it (RFC 8489 §9): the relay has IPv4, and the request is counted.
 func TestPionV5(t *testing.T) {
 	current, before := buildPion(t, "go.mod"), buildPion(t, "before.mod")
 	ours, coturn := start(t, static), startCoturn(t)

@@ -1,6 +1,6 @@
 // Command pionclient is a TURN client of pion/turn v5. It has a module of its own, because the workspace tests the
-// versions of pion that stunnerd is released with. go.mod has the current release, and before.mod the last one that sends
-// attributes behind MESSAGE-INTEGRITY.
+// versions of pion that stunnerd is released with. go.mod has the current release, and before.mod the last one that
+// sends attributes behind MESSAGE-INTEGRITY.
 package main
 
 import (
@@ -42,8 +42,8 @@ func main() {
 	}
 }
 
-// run allocates, sends messages to the peer and receives their echoes, and ends the allocation. It prints a line for each
-// step.
+// run allocates, sends messages to the peer and receives their echoes, and ends the allocation. It prints a line for
+// each step.
 func run(o options) error {
 	conn, err := dial(o)
 	if err != nil {
@@ -84,8 +84,8 @@ func run(o options) error {
 	return nil
 }
 
-// talk sends messages, each after the echo of the one before. The first leave in Send indications, and the others in the
-// channel that the client binds meanwhile.
+// talk sends messages, each after the echo of the one before. The first leave in Send indications, and the others in
+// the channel that the client binds meanwhile.
 func talk(client *turn.Client, relay net.PacketConn, o options) error {
 	if o.denied != "" {
 		denied, err := net.ResolveUDPAddr("udp", o.denied)

@@ -28,9 +28,9 @@ var SendsWhole = sync.OnceValue(func() bool {
 	return true
 })
 
-// SendWhole sends one datagram without waiting, and sets its Err as SendAll does. IPv4 sets the DF bit, and neither this
-// host nor a router fragments the datagram. If it is longer than the MTU of the path, Err is EMSGSIZE. The option of the
-// kernel is one of the socket, so no other datagram leaves the socket meanwhile.
+// SendWhole sends one datagram without waiting, and sets its Err as SendAll does. IPv4 sets the DF bit, and neither
+// this host nor a router fragments the datagram. If it is longer than the MTU of the path, Err is EMSGSIZE. The option
+// of the kernel is one of the socket, so no other datagram leaves the socket meanwhile.
 func (s *Sender) SendWhole(p *Packet) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -51,8 +51,8 @@ func (s *Sender) SendWhole(p *Packet) {
 	p.Err = errors.Join(one[0].Err, err)
 }
 
-// setDiscovery sets how the kernel discovers the MTU of a path for the datagrams of a socket (IP_MTU_DISCOVER, which has
-// the same values for IPv6), and returns the earlier value.
+// setDiscovery sets how the kernel discovers the MTU of a path for the datagrams of a socket (IP_MTU_DISCOVER, which
+// has the same values for IPv6), and returns the earlier value.
 func setDiscovery(fd, family, how int) (before int, err error) {
 	if before, err = discovery(fd, family); err != nil || before == how {
 		return before, err

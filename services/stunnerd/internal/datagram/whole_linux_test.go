@@ -14,8 +14,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/testnet"
 )
 
-// T-A11, P-10: a datagram that must not be fragmented has the DF bit, and is not sent if it is longer than the MTU. Those
-// before and after it are fragmented as before.
+// T-A11, P-10: a datagram that must not be fragmented has the DF bit, and is not sent if it is longer than the MTU.
+// Those before and after it are fragmented as before.
 func TestWholeDatagrams(t *testing.T) {
 	if !testnet.Isolated(t) {
 		return

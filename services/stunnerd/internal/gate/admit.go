@@ -79,10 +79,10 @@ func turnServed(g *Gate, _ *request) *refusal {
 	return refuseIf(!g.policy.Load().serves(), stun.CodeForbidden, meter.STUNOnly)
 }
 
-// credentialPresent challenges a request without MESSAGE-INTEGRITY with 401, before its attributes are checked (RFC 8489
-// §9.2.4, RFC 8656 §7.2). If the source address is forged, the answer goes to another host. So the challenge of a request
-// without any attribute, which no client sends, has no reason phrase: it is shorter than any other challenge, and an
-// attacker gains nothing by such requests.
+// credentialPresent challenges a request without MESSAGE-INTEGRITY with 401, before its attributes are checked (RFC
+// 8489 §9.2.4, RFC 8656 §7.2). If the source address is forged, the answer goes to another host. So the challenge of a
+// request without any attribute, which no client sends, has no reason phrase: it is shorter than any other challenge,
+// and an attacker gains nothing by such requests.
 func credentialPresent(g *Gate, r *request) *refusal {
 	if r.Signed {
 		return nil
@@ -237,8 +237,8 @@ func transport(_ *Gate, r *request) *refusal {
 	return nil
 }
 
-// wholeDatagrams refuses DONT-FRAGMENT as an unknown attribute, with 420, if the kernel cannot respect it (RFC 8656 §7.2).
-// Otherwise the attribute has no effect here: it tells the client that Send indications may have it.
+// wholeDatagrams refuses DONT-FRAGMENT as an unknown attribute, with 420, if the kernel cannot respect it (RFC 8656
+// §7.2). Otherwise the attribute has no effect here: it tells the client that Send indications may have it.
 func wholeDatagrams(g *Gate, r *request) *refusal {
 	if _, ok := r.Value(stun.AttrDontFragment); !ok || g.network.SendsWhole() {
 		return nil

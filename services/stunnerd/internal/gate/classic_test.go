@@ -65,8 +65,8 @@ func (c *client) taken() []byte {
 }
 
 // S-10, S-14: a Binding request without the magic cookie is answered over UDP in the form of RFC 3489: with the whole
-// transaction ID and MAPPED-ADDRESS. A change of the address, a response to another address and any other method are not
-// offered. The answer is at most 1.6 times as long as the request.
+// transaction ID and MAPPED-ADDRESS. A change of the address, a response to another address and any other method are
+// not offered. The answer is at most 1.6 times as long as the request.
 func TestRequestsOfRFC3489(t *testing.T) {
 	const success, failure = 0x0101, 0x0111
 	v4 := string([]byte{0, 1, 0x03, 0xE8, 192, 0, 2, 1})
@@ -156,8 +156,8 @@ func TestRequestsOfRFC3489AreLimited(t *testing.T) {
 	})
 }
 
-// T-10, A-01: a request without attributes is challenged, as any other request without MESSAGE-INTEGRITY. Its challenge is
-// the shortest.
+// T-10, A-01: a request without attributes is challenged, as any other request without MESSAGE-INTEGRITY. Its challenge
+// is the shortest.
 func TestShortestChallenge(t *testing.T) {
 	b, c := newBed(t), newClient("192.0.2.1:1000")
 	first := b.send(c, b.build(request4(stun.MethodAllocate), udp))

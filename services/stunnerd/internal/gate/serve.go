@@ -405,9 +405,9 @@ func (g *Gate) channelBind(r *request) ([]byte, error) {
 	return r.answer(stun.ClassSuccessResponse)
 }
 
-// bind binds the channel of a ChannelBind. Data is sent to the client in the channel when the caller has sent the answer
-// and calls answered. Some clients, for example libnice, drop ChannelData that arrives before the answer. ChannelData
-// from the client needs no such order.
+// bind binds the channel of a ChannelBind. Data is sent to the client in the channel when the caller has sent the
+// answer and calls answered. Some clients, for example libnice, drop ChannelData that arrives before the answer.
+// ChannelData from the client needs no such order.
 func (g *Gate) bind(r *request) (answered func()) {
 	n, _ := r.Channel()
 	peers, _ := r.Peers()

@@ -45,8 +45,8 @@ type Message struct {
 	stun.Message
 	// Signed reports whether the message has MESSAGE-INTEGRITY. SignedWith checks it.
 	Signed bool
-	// Classic reports whether the message is a request of RFC 3489: it has no magic cookie, and the first 4 bytes of its
-	// transaction ID are in its place. Raw and TransactionID are those of the message with the magic cookie.
+	// Classic reports whether the message is a request of RFC 3489: it has no magic cookie, and the first 4 bytes of
+	// its transaction ID are in its place. Raw and TransactionID are those of the message with the magic cookie.
 	Classic bool
 	// id is the beginning of the transaction ID of a classic message.
 	id [4]byte

@@ -16,9 +16,9 @@ import (
 const sample = "000100582112a442b7e7a701bc34d686fa87dfae802200105354554e207465737420636c69656e74002400046e0001ff80290008932ff9b151263b36" +
 	"000600096576746a3a68367659202020000800149aeaa70cbfd8cb56781ef2b5b2d3f249c1b571a280280004e57a3bcf"
 
-// F-01: Parse accepts exactly the messages of RFC 8489 and the requests of RFC 3489, and reads the same as a second parser
-// that is written after the RFCs alone. pion/stun accepts more, if it gets the messages of RFC 3489 with a magic cookie:
-// the differences are listed in stricter.
+// F-01: Parse accepts exactly the messages of RFC 8489 and the requests of RFC 3489, and reads the same as a second
+// parser that is written after the RFCs alone. pion/stun accepts more, if it gets the messages of RFC 3489 with a magic
+// cookie: the differences are listed in stricter.
 func FuzzParse(f *testing.F) {
 	whole, err := hex.DecodeString(sample)
 	if err != nil {

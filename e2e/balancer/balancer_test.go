@@ -1,5 +1,5 @@
-// Package balancer tests a Gateway behind a load balancer, HAProxy, that ends TLS and sends the PROXY protocol. The load
-// balancer is in a network namespace of its own.
+// Package balancer tests a Gateway behind a load balancer, HAProxy, that ends TLS and sends the PROXY protocol. The
+// load balancer is in a network namespace of its own.
 //
 // # Files
 //
@@ -27,9 +27,9 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(netns.Main(m.Run)) }
 
-// Clients call through a load balancer: over TCP and TLS, which it forwards with version 2 of the PROXY protocol, and over
-// TLS that ends there, with version 1. Sessions have the addresses of the clients. Headers that a client forges are
-// refused, and a change of the prefixes ends no call.
+// Clients call through a load balancer: over TCP and TLS, which it forwards with version 2 of the PROXY protocol, and
+// over TLS that ends there, with version 1. Sessions have the addresses of the clients. Headers that a client forges
+// are refused, and a change of the prefixes ends no call.
 func TestLoadBalancer(t *testing.T) {
 	s := newStage(t)
 	t.Run("clients are told the load balancer", s.urls)
@@ -70,8 +70,8 @@ var ways = []struct {
 	{"web", call.TLS, client6, balancer6},
 }
 
-// calls: a session has the address and port of the client, and so has the answer to its Binding request, which the client
-// of a call does not show. The load balancer reaches the gateway over IPv4 only.
+// calls: a session has the address and port of the client. The load balancer reaches the gateway over IPv4 only, so the
+// address of a client over IPv6 is of another family than that of the connection.
 func (s *stage) calls(t *testing.T) {
 	var running []*call.Call
 	var clients []netip.AddrPort
@@ -116,8 +116,9 @@ func (s *stage) healthChecks(t *testing.T) {
 	}
 }
 
-// chromium: a browser calls by the turns: URL of the listener whose TLS ends at the load balancer, and its session has the
-// address of the browser. The other TLS listener is not there meanwhile, because a browser selects one of the relays.
+// chromium: a browser calls by the turns: URL of the listener whose TLS ends at the load balancer, and its session has
+// the address of the browser. The other TLS listener is not there meanwhile, because a browser selects one of the
+// relays.
 func (s *stage) chromium(t *testing.T) {
 	encrypted := fmt.Sprintf("\n    - {name: tls, port: %d,", s.ports["tls"])
 	hidden := strings.Replace(encrypted, "\n", "\n    #", 1)
@@ -160,8 +161,8 @@ func (s *stage) awaitURL(t *testing.T, part string, told bool) {
 	})
 }
 
-// forged: a header of a client closes its connection, whether the client sends it to the gateway itself or through the load
-// balancer. A connection of the load balancer without a header is closed too.
+// forged: a header of a client closes its connection, whether the client sends it to the gateway itself or through the
+// load balancer. A connection of the load balancer without a header is closed too.
 func (s *stage) forged(t *testing.T) {
 	const v1 = "PROXY TCP4 192.0.2.66 203.0.113.2 40000 443\r\n"
 	const v2 = "\r\n\r\n\x00\r\nQUIT\n\x21\x11\x00\x0c\xc0\x00\x02\x42\xcb\x00\x71\x02\x9c\x40\x01\xbb"

@@ -82,8 +82,8 @@ type: kubernetes.io/tls
 data: {tls.crt: %[6]s, tls.key: %[7]s}
 `
 
-// haproxy has the config of the load balancer. It checks whether each listener is healthy, and sends clients to a listener
-// on a busy machine too.
+// haproxy has the config of the load balancer. It checks whether each listener is healthy, and sends clients to a
+// listener on a busy machine too.
 const haproxy = `
 defaults
   mode tcp
@@ -202,8 +202,8 @@ func (s *stage) dial(t *testing.T, n call.Network, local, to netip.AddrPort) *ca
 	return c
 }
 
-// sessions returns the listeners of the sessions of a client, an address or an address with a port, in /sessions. With ""
-// it returns those of all clients.
+// sessions returns the listeners of the sessions of a client, an address or an address with a port, in /sessions. With
+// "" it returns those of all clients.
 func (s *stage) sessions(t *testing.T, client string) (listeners []string) {
 	t.Helper()
 	c, err := s.stack.Config(t.Context())

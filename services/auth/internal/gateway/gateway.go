@@ -39,8 +39,8 @@ type listener struct {
 	config.Listener
 }
 
-// order is the position of listeners in an answer by the protocol of their clients, the best protocol first, because some clients use only
-// the first URL. Browsers try URLs in any order.
+// order is the position of listeners in an answer by the protocol of their clients, the best protocol first, because
+// some clients use only the first URL. Browsers try URLs in any order.
 var order = map[config.Protocol]int{config.TURNUDP: 0, config.TURNDTLS: 1, config.TURNTCP: 2, config.TURNTLS: 3}
 
 func newGateway(c config.Config) Gateway {

@@ -85,8 +85,9 @@ const (
 )
 
 // annotationsOf parses the annotations of a Gateway. It returns a finding for an annotation with an invalid port or map
-// of ports, and for one about a load balancer: if it were ignored, the ports of a running Gateway could change, or clients
-// could not connect. Any other invalid value is ignored; for a boolean and for the Service type, a note warns about it.
+// of ports, and for one about a load balancer: if it were ignored, the ports of a running Gateway could change, or
+// clients could not connect. Any other invalid value is ignored; for a boolean and for the Service type, a note warns
+// about it.
 func annotationsOf(gw *gwapiv1.Gateway, gc *stunnerv1.GatewayConfig) (annotations, condition.Finding) {
 	texts := map[string]string{}
 	if gc != nil {

@@ -173,8 +173,8 @@ func TestHeaderInPieces(t *testing.T) {
 	}
 }
 
-// A connection is closed, and counted with its reason: without a valid header from a load balancer, and with a header from
-// elsewhere or with two.
+// A connection is closed, and counted with its reason: without a valid header from a load balancer, and with a header
+// from elsewhere or with two.
 func TestForgedHeadersAreRefused(t *testing.T) {
 	const v1 = "PROXY TCP4 203.0.113.7 192.0.2.1 40000 443\r\n"
 	v2 := header2(0x21, 0x11, four, -1)
@@ -294,8 +294,8 @@ func TestLateHeaderEndsTheConnection(t *testing.T) {
 	}
 }
 
-// T-14: the bounds of a source are those of the client of the header. The load balancer itself is never one source, and a
-// client that floods through it closes only its own connections.
+// T-14: the bounds of a source are those of the client of the header. The load balancer itself is never one source, and
+// a client that floods through it closes only its own connections.
 func TestClientsBehindALoadBalancerAreBoundedEach(t *testing.T) {
 	for _, p := range streams {
 		t.Run(string(p), func(t *testing.T) {

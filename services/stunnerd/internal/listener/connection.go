@@ -253,7 +253,8 @@ type connection struct {
 	conn net.Conn // the connection from which frames are read: TLS on raw, or raw itself (TCP, DTLS)
 	// out sends frames over TCP or TLS. It is nil for DTLS, because a write to a DTLS connection never waits.
 	out *outlet
-	// addr is the address of the client. Until the header of the PROXY protocol is read, it is that of the load balancer.
+	// addr is the address of the client. Until the header of the PROXY protocol is read, it is that of the load
+	// balancer.
 	addr     netip.AddrPort
 	listener *connections
 	// header is the slot in Limits.headers, which is taken until the header of the PROXY protocol is read. It is nil if
@@ -293,8 +294,8 @@ func (c *connection) setClient(addr netip.AddrPort) {
 	})
 }
 
-// crowdedOut returns a function that closes the connection in favour of another one. Unlike c.drop, the function does not
-// read the address of the client, which may change meanwhile.
+// crowdedOut returns a function that closes the connection in favour of another one. Unlike c.drop, the function does
+// not read the address of the client, which may change meanwhile.
 func (c *connection) crowdedOut(addr netip.AddrPort) func() {
 	return func() {
 		c.listener.drop(meter.Crowded, addr)

@@ -115,8 +115,8 @@ var proxyHeaders = map[string]struct{ header, client string }{
 	"something else":                             {"GET / HTTP/1.1\r\n\r\n", ""},
 }
 
-// T-17: a header names a client, or the connection is refused. A header in part is refused, and no byte after a header is
-// read, however the bytes arrive.
+// T-17: a header names a client, or the connection is refused. A header in part is refused, and no byte after a header
+// is read, however the bytes arrive.
 func TestProxyHeaders(t *testing.T) {
 	for name, tc := range proxyHeaders {
 		t.Run(name, func(t *testing.T) {

@@ -25,6 +25,8 @@ type PeerTraffic struct {
 
 	// UnansweredSince is the time of the first unanswered packet; zero if there is none.
 	UnansweredSince time.Time `json:"-"`
+	// LastICMP is the time of the last ICMP message; zero if there was none.
+	LastICMP time.Time `json:"-"`
 }
 
 // MaxRoutes is the maximum number of RouteMedia of a Media: those with the most silent calls.
@@ -117,7 +119,7 @@ func judge(peers []PeerTraffic, now time.Time) (c callOf) {
 		}
 		c.sending = c.sending || p.Sent > 0 && now.Sub(p.LastSent) <= SendingTime
 		c.sent, c.received = c.sent+p.Sent, c.received+p.Received
-		c.unreachable = c.unreachable || p.ICMPErrors > 0
+		c.unreachable = c.unreachable || p.Unanswered > 0 && p.LastICMP.After(p.UnansweredSince)
 	}
 	c.stopped = c.received > 0
 	var most uint64

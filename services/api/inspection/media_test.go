@@ -88,19 +88,22 @@ func TestTally(t *testing.T) {
 		tally.AddCall(ago(60), []PeerTraffic{dead("10.0.3.7:5000", 748)})
 	}
 	refused := dead("10.0.3.9:5000", 0)
-	refused.ICMPErrors = 4
+	refused.ICMPErrors, refused.LastICMP = 4, ago(1)
 	tally.AddCall(ago(60), []PeerTraffic{refused})
+	restarted := dead("10.0.3.7:5000", 748) // its ICMP errors are of an earlier fault
+	restarted.ICMPErrors, restarted.LastICMP = 4, ago(30)
+	tally.AddCall(ago(60), []PeerTraffic{restarted})
 	other := dead("192.0.2.9:7000", 0)
 	other.Cluster = "games/server"
 	tally.AddCall(ago(60), []PeerTraffic{alive("10.0.3.8:5000"), other})
 	tally.AddCall(ago(9), nil)
 	tally.AddCall(ago(10), []PeerTraffic{{Peer: "10.0.3.7:5000", Cluster: "media/sfu"}})
 	want := Media{
-		Calls: 9, Unused: 1,
+		Calls: 10, Unused: 1,
 		Routes: []RouteMedia{
 			{
-				Cluster: "media/sfu", Sending: 7, Silent: 4, Unreachable: 1, Stopped: 3, Peer: "10.0.3.7:5000",
-				Sent: 3600, Received: 2244,
+				Cluster: "media/sfu", Sending: 8, Silent: 5, Unreachable: 1, Stopped: 4, Peer: "10.0.3.7:5000",
+				Sent: 4500, Received: 2992,
 			},
 			{Cluster: "games/server", Sending: 1, Silent: 1, Peer: "192.0.2.9:7000", Sent: 900},
 		},

@@ -61,6 +61,7 @@ func peerTraffic(p session.PeerTraffic) inspection.PeerTraffic {
 	return inspection.PeerTraffic{
 		Peer: p.Peer.String(), Cluster: p.Cluster, Sent: p.Sent, Received: p.Received, Unanswered: p.Unanswered,
 		LastSent: p.LastSent, LastReceived: p.LastReceived, UnansweredSince: p.UnansweredSince, ICMPErrors: p.ICMPErrors,
+		LastICMP: p.LastICMP,
 	}
 }
 

@@ -22,7 +22,7 @@ func silentCalls(table *session.Table, n int) {
 		now := time.Now()
 		p := session.PeerTraffic{
 			Peer: netip.MustParseAddrPort("10.0.3.7:5000"), Cluster: "media/sfu", Sent: 900, Unanswered: 900, LastSent: now,
-			UnansweredSince: now.Add(-inspection.SilentTime), ICMPErrors: 3,
+			UnansweredSince: now.Add(-inspection.SilentTime), ICMPErrors: 3, LastICMP: now,
 		}
 		if i >= n {
 			p.Received, p.Unanswered, p.LastReceived, p.ICMPErrors = 700, 0, now, 0

@@ -24,7 +24,9 @@ type peerCount struct {
 	// received counts packets of the peer. lastReceived is the time of the last one, and answered what sent was then.
 	received, answered atomic.Uint64
 	lastReceived       atomic.Int64
-	icmp               atomic.Uint64
+	// icmp counts ICMP messages, and lastICMP is the time of the last one.
+	icmp     atomic.Uint64
+	lastICMP atomic.Int64
 }
 
 // addSent counts n packets to the peer.
@@ -148,10 +150,12 @@ func (r *Relay) countOf(peer netip.AddrPort, now time.Duration) *peerCount {
 // Unreachable implements Receiver.
 func (r *Relay) Unreachable(peer netip.AddrPort) {
 	p := r.unbound.find(peer)
-	if c := r.byPeer(peer, r.now()); c != nil {
+	now := r.now()
+	if c := r.byPeer(peer, now); c != nil {
 		p = c.count
 	}
 	if p != nil {
+		p.lastICMP.Store(int64(now))
 		p.icmp.Add(1)
 	}
 	r.meter.ICMPErrors.Add(1)
@@ -188,6 +192,9 @@ func (r *Relay) traffic(view *cluster.View, p *peerCount) session.PeerTraffic {
 	}
 	if t.Unanswered > 0 {
 		t.UnansweredSince = r.time(p.unansweredSince.Load())
+	}
+	if t.ICMPErrors > 0 {
+		t.LastICMP = r.time(p.lastICMP.Load())
 	}
 	return t
 }

@@ -18,8 +18,10 @@ type PeerTraffic struct {
 	LastSent, LastReceived time.Time
 	// UnansweredSince is the time of the first unanswered packet. It is zero if there is none.
 	UnansweredSince time.Time
-	// ICMPErrors counts ICMP messages that report that packets to the peer were not delivered.
+	// ICMPErrors counts ICMP messages that report that packets to the peer were not delivered. LastICMP is the time of the
+	// last one, or zero.
 	ICMPErrors uint64
+	LastICMP   time.Time
 }
 
 // EachPeer calls Peers, unless the session has no relay.

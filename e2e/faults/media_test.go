@@ -1,0 +1,104 @@
+package faults
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
+	"github.com/stunner-gateway/stunner/e2e/internal/call"
+	"github.com/stunner-gateway/stunner/e2e/internal/netns"
+	"github.com/stunner-gateway/stunner/services/api/config"
+)
+
+// doctorPatience is how long doctor is asked for a finding.
+const doctorPatience = 30 * time.Second
+
+// doctor waits until stunnerctl doctor ends with an exit code and prints texts.
+func doctor(t *testing.T, s *bed.Stack, code int, texts ...string) {
+	t.Helper()
+	begun := time.Now()
+	ctx, cancel := context.WithTimeout(t.Context(), doctorPatience)
+	defer cancel()
+	err := bed.Until(ctx, func(ctx context.Context) error {
+		command := exec.CommandContext(ctx, filepath.Join(s.Bin, "stunnerctl"), "--folder", s.Output(), "doctor")
+		out, err := command.CombinedOutput()
+		if err != nil && !errors.As(err, new(*exec.ExitError)) {
+			return err
+		}
+		printed := strings.Join(strings.Fields(string(out)), " ")
+		for _, text := range texts {
+			if !strings.Contains(printed, text) {
+				return fmt.Errorf("doctor does not print %q: %s", text, out)
+			}
+		}
+		if got := command.ProcessState.ExitCode(); got != code {
+			return fmt.Errorf("exit code %d, want %d: %s", got, code, out)
+		}
+		return nil
+	})
+	bedtest.NoError(t, err)
+	t.Logf("doctor ends with code %d and %q after %s", code, texts, time.Since(begun).Round(time.Second))
+}
+
+// stunnerctl doctor compares what calls send with what comes back: it names the route whose media server has ended in
+// the middle of calls or whose port a firewall drops, and the peer that no route allows. It finds no problem while calls
+// have media in both directions, and after the fault has ended.
+func TestDoctorFindsCallsWithoutMedia(t *testing.T) {
+	if !netns.Isolated(t) {
+		return
+	}
+	s := bedtest.Quickstart(t, "", bed.Stunnerctl)
+	ice, err := s.ICEServers(t.Context())
+	bedtest.NoError(t, err)
+	gateway, err := ice.Servers[0].Address(config.TURNUDP)
+	bedtest.NoError(t, err)
+	dial := func(peer netip.AddrPort) (*call.Call, error) {
+		return call.Start(t.Context(), call.Options{
+			Gateway: gateway, Network: call.UDP, Username: ice.Servers[0].Username, Password: ice.Servers[0].Credential,
+			Peer: peer,
+		})
+	}
+	for range 3 {
+		c, err := dial(s.Datagrams())
+		bedtest.NoError(t, err)
+		t.Cleanup(func() { c.End(0) })
+		bedtest.NoError(t, c.Await(t.Context(), 10))
+	}
+	const silent, route = "3 of 3 calls send and get nothing back from meet/to-echo", "UDPRoute meet/to-echo"
+	healthy := func() {
+		t.Helper()
+		doctor(t, s, 0)
+	}
+	healthy()
+
+	bedtest.NoError(t, s.Echo.Kill())
+	doctor(t, s, 1, "ERROR "+route, silent, "ICMP errors report to 3 calls", "start the media server")
+	bedtest.NoError(t, s.StartEcho(t.Context()))
+	healthy()
+
+	for _, command := range []string{
+		"nft add table inet firewall", "nft add chain inet firewall in { type filter hook input priority 0 ; }",
+		fmt.Sprintf("nft add rule inet firewall in udp dport %d drop", s.Datagrams().Port()),
+	} {
+		netns.Run(t, command)
+	}
+	doctor(t, s, 1, "WARNING "+route, silent, "firewall")
+	netns.Run(t, "nft delete table inet firewall")
+	healthy()
+
+	denied := netip.MustParseAddrPort("127.0.0.2:5000")
+	for range 4 {
+		if c, err := dial(denied); !errors.Is(err, call.ErrRefused) {
+			t.Errorf("call of a peer without a route: %v, %v", c, err)
+		}
+	}
+	doctor(t, s, 1, "WARNING "+route, "127.0.0.2:5000 was denied to 4 calls, of which 4 got no media", "add the peer to a UDPRoute")
+}

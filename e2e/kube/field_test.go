@@ -24,8 +24,8 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 )
 
-// The table of field manifests: manifests in the forms in which users write them for their platforms, with other names. A
-// row is an archive testdata/field/NAME.txtar; its comment says what must come out:
+// The table of field manifests: manifests in the forms in which users write them for their platforms, with other names.
+// A row is an archive testdata/field/NAME.txtar; its comment says what must come out:
 //
 //	in/*.yaml                       objects, applied in order; CERTIFICATE and KEY are replaced
 //	then/*.yaml                     objects that are applied after the first outcome
@@ -117,7 +117,8 @@ func (r placeRow) write(f *folder, dir string, pair *strings.Replacer) {
 	}
 }
 
-// objects returns the objects in a folder of the archive. Objects of namespaced kinds without a namespace are in default.
+// objects returns the objects in a folder of the archive. Objects of namespaced kinds without a namespace are in
+// default.
 func (r placeRow) objects(t *testing.T, dir string, pair *strings.Replacer) (list []*unstructured.Unstructured) {
 	t.Helper()
 	for _, part := range r.archive.Files {

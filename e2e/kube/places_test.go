@@ -40,8 +40,8 @@ import (
 //	want/folder.txt              the same with a folder. A URL at an address of the host is marked as "reached" after a
 //	                             client has called a media server through it
 //
-// A row without one of the want/ files does not exist there. With the API server no pods run in this suite: clients call at
-// the told addresses of these places in e2e/shapes, behaviour ToldAddressesAreReachable.
+// A row without one of the want/ files does not exist there. With the API server no pods run in this suite: clients
+// call at the told addresses of these places in e2e/shapes, behaviour ToldAddressesAreReachable.
 const placeFiles = "testdata/places/*.txtar"
 
 // placeSetting are the objects of a row beside its Gateway.
@@ -146,7 +146,8 @@ func (n *tenant) answer(text string) {
 	}
 }
 
-// TestPlacesInFolder compares each row with a file provider, which has a network namespace of its own and runs dataplanes.
+// TestPlacesInFolder compares each row with a file provider, which has a network namespace of its own and runs
+// dataplanes.
 func TestPlacesInFolder(t *testing.T) {
 	t.Parallel()
 	programs := bedtest.Build(t, bed.Operator, bed.Stunnerd, bed.Auth)
@@ -174,8 +175,8 @@ func TestPlacesInFolder(t *testing.T) {
 	}
 }
 
-// network adds the addresses of the host, and starts the media server of a row. It returns the address of the media server
-// in the family of the relays of clients that request no family.
+// network adds the addresses of the host, and starts the media server of a row. It returns the address of the media
+// server in the family of the relays of clients that request no family.
 func (f *folder) network(hosts []string) (echo netip.AddrPort) {
 	f.Helper()
 	all := slices.Clone(hosts)
@@ -290,7 +291,8 @@ func (r placeRow) setting(t *testing.T) string {
 	return strings.Join(documents, "---\n")
 }
 
-// compare waits until the outcome is the wanted one. With -update it waits until the outcome stays, and rewrites the file.
+// compare waits until the outcome is the wanted one. With -update it waits until the outcome stays, and rewrites the
+// file.
 func (r placeRow) compare(t *testing.T, part, namespace string, outcome func(context.Context) (string, error)) {
 	t.Helper()
 	look := func(ctx context.Context) (string, error) {
@@ -332,8 +334,8 @@ func (r placeRow) compare(t *testing.T, part, namespace string, outcome func(con
 	}
 }
 
-// placeOutcome formats what concerns the place of a Gateway: its status, the endpoints in its config, the URLs of the auth
-// service, and its Services.
+// placeOutcome formats what concerns the place of a Gateway: its status, the endpoints in its config, the URLs of the
+// auth service, and its Services.
 func placeOutcome(
 	ctx context.Context, a applier, gateway *unstructured.Unstructured,
 	urls func(context.Context, *unstructured.Unstructured) ([]string, error),

@@ -8,8 +8,8 @@ import (
 )
 
 // The number of pods that an autoscaler has set through the scale subresource stays, also when the operator writes the
-// Deployment and after its restart, although the Dataplane has a number: nothing reverts the other. The Gateway says so. A
-// number that is changed in the Dataplane afterwards takes effect once.
+// Deployment and after its restart, although the Dataplane has a number: nothing reverts the other. The Gateway says
+// so. A number that is changed in the Dataplane afterwards takes effect once.
 func TestReplicasOfAnAutoscalerStay(t *testing.T) {
 	t.Parallel()
 	s := newInstallation(t)

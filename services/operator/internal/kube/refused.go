@@ -10,20 +10,20 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// refusedPeriod is how long a Gateway says that config discovery has refused one of its pods. Dataplanes of the existing
-// system try again every few seconds.
+// refusedPeriod is how long a Gateway says that config discovery has refused one of its pods. Dataplanes of the
+// existing system try again every few seconds.
 const refusedPeriod = 5 * time.Minute
 
-// refusedDataplanes finds dataplane pods that connect to config discovery without TLS or without a token, which AuthStrict
-// refuses. The dataplane of this project always uses both, that of the existing system none.
+// refusedDataplanes finds dataplane pods that connect to config discovery without TLS or without a token, which
+// AuthStrict refuses. The dataplane of this project always uses both, that of the existing system none.
 type refusedDataplanes struct {
 	pods *podIndex
 	// refused is called with the Gateway and the name of such a pod.
 	refused func(gateway types.NamespacedName, pod string, now time.Time)
 }
 
-// connected handles a refused connection from an address. Pods with host network are not found, because all processes of
-// their node have the same address.
+// connected handles a refused connection from an address. Pods with host network are not found, because all processes
+// of their node have the same address.
 func (d *refusedDataplanes) connected(source netip.Addr) {
 	if d == nil {
 		return
@@ -53,8 +53,8 @@ func (d *refusedDataplanes) watch(h http.Handler) http.Handler {
 	})
 }
 
-// refused records that config discovery has refused a pod of a Gateway. The name of the pod stays while it is refused, so
-// that the status does not alternate between pods.
+// refused records that config discovery has refused a pod of a Gateway. The name of the pod stays while it is refused,
+// so that the status does not alternate between pods.
 func (f *rollouts) refused(gateway types.NamespacedName, pod string, now time.Time) {
 	f.mu.Lock()
 	r := f.rollouts[gateway]

@@ -10,8 +10,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/reports"
 )
 
-// A refused pod is in the state of the rollout until it reports, or until it was not refused for refusedPeriod. The name of
-// the first one stays.
+// A refused pod is in the state of the rollout until it reports, or until it was not refused for refusedPeriod. The
+// name of the first one stays.
 func TestRefusedPods(t *testing.T) {
 	accepted := func(pod string) discovery.Report {
 		return discovery.Report{ID: "media/edge", Pod: pod, Revision: "1", Accepted: true}

@@ -13,9 +13,9 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// replicasAnnotation holds, on a Deployment, spec.replicas of the Dataplane as the operator read it last, or unsetReplicas.
-// A number that differs from it was changed in the Dataplane, and takes effect even if another field manager has scaled the
-// Deployment in the meantime.
+// replicasAnnotation holds, on a Deployment, spec.replicas of the Dataplane as the operator read it last, or
+// unsetReplicas. A number that differs from it was changed in the Dataplane, and takes effect even if another field
+// manager has scaled the Deployment in the meantime.
 const (
 	replicasAnnotation = "stunner.l7mp.io/replicas"
 	unsetReplicas      = "unset"
@@ -23,8 +23,8 @@ const (
 
 // withReplicas returns a copy of a wanted Deployment with replicasAnnotation. It removes spec.replicas if another field
 // manager has set the field through the scale subresource, as a HorizontalPodAutoscaler does, since the number in the
-// Dataplane was changed last. The operator and the autoscaler would otherwise revert each other. scaledBy is the name of
-// that field manager. Other objects are returned as they are.
+// Dataplane was changed last. The operator and the autoscaler would otherwise revert each other. scaledBy is the name
+// of that field manager. Other objects are returned as they are.
 func (w *objectWriter) withReplicas(
 	ctx context.Context, o resource.Object,
 ) (wanted resource.Object, scaledBy string, err error) {
@@ -57,9 +57,9 @@ func (w *objectWriter) withReplicas(
 	return d, scaledBy, nil
 }
 
-// scalerOf returns the field manager that has set spec.replicas of a live Deployment through the scale subresource, or "" if
-// the number of the Dataplane was changed since. A Deployment without replicasAnnotation was applied by an earlier version
-// of the operator.
+// scalerOf returns the field manager that has set spec.replicas of a live Deployment through the scale subresource, or
+// "" if the number of the Dataplane was changed since. A Deployment without replicasAnnotation was applied by an
+// earlier version of the operator.
 func scalerOf(live *appsv1.Deployment, number string) string {
 	last, known := live.Annotations[replicasAnnotation]
 	if m := scaleEntry(live.ManagedFields); m != nil && (!known || last == number) {

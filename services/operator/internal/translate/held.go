@@ -69,8 +69,8 @@ func (d draft) firstOfName(at int) bool {
 	return slices.IndexFunc(d.listeners, named) == at
 }
 
-// holdListeners sets the published config of each held listener, unless a served listener uses one of its ports: the spec
-// says that the port is that of the served one, and says nothing of the published config.
+// holdListeners sets the published config of each held listener, unless a served listener uses one of its ports: the
+// spec says that the port is that of the served one, and says nothing of the published config.
 func (d draft) holdListeners() {
 	if d.opt.Published == nil {
 		return
@@ -98,8 +98,8 @@ func publishedListener(c *config.Config, name string) *heldListener {
 	return &heldListener{config: c.Listeners[i]}
 }
 
-// replaced reports whether a served listener uses a port of a held one, in the pod or in a Service. With the file provider,
-// ports in Services are ignored, because it assigns a host port to every listener.
+// replaced reports whether a served listener uses a port of a held one, in the pod or in a Service. With the file
+// provider, ports in Services are ignored, because it assigns a host port to every listener.
 func (d draft) replaced(held *listener) bool {
 	return slices.ContainsFunc(d.listeners, func(l *listener) bool {
 		samePort := func(p heldPort) bool { return d.view.Host() == nil && p.port.Port == int32(l.spec.Port) }

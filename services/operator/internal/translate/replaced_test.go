@@ -13,9 +13,10 @@ import (
 )
 
 // A held listener takes no port from a valid one. For every state of listener w, which was published, and for every
-// protocol, port and port in the pod of another listener, which is new or was published too, each listener that a Gateway
-// without a published config serves is served with the same protocol, ports, certificate and conditions. The held listener
-// stays as it was published unless a valid one has its port; its status then does not say that it is served.
+// protocol, port and port in the pod of another listener, which is new or was published too, each listener that a
+// Gateway without a published config serves is served with the same protocol, ports, certificate and conditions. The
+// held listener stays as it was published unless a valid one has its port; its status then does not say that it is
+// served.
 func TestAHeldListenerTakesNoPortFromAValidOne(t *testing.T) {
 	protocols := map[gwapiv1.ProtocolType]*gwapiv1.ListenerTLSConfig{
 		"TURN-UDP": nil, "TURN-TCP": nil, "TURN-TLS": certified("second"), "TURN-DTLS": certified("second"),
@@ -79,8 +80,8 @@ func (s *site) entry(name string) *config.Listener {
 	return &s.published.Listeners[i]
 }
 
-// compareWithFresh compares a site with one of the same spec that has published nothing before. was is the published config
-// of w before. It returns how often w is kept as it was, and how often another listener has replaced it.
+// compareWithFresh compares a site with one of the same spec that has published nothing before. was is the published
+// config of w before. It returns how often w is kept as it was, and how often another listener has replaced it.
 func (s *site) compareWithFresh(name string, fresh *site, was config.Listener) (kept, replaced int) {
 	s.Helper()
 	for _, spec := range s.gateway.Spec.Listeners {

@@ -163,7 +163,8 @@ func TestPlacesInFolder(t *testing.T) {
 			names := strings.NewReplacer("NAMESPACE", "place", "CONTROLLER", documentedController)
 			f.write("setting", names.Replace(row.setting(t)))
 			f.write("gateway", names.Replace(row.text("gateway.yaml")))
-			f.start("--address="+strings.Join(hosts, ","), "--stunnerd="+filepath.Join(programs, "stunnerd"))
+			f.start("--address="+strings.Join(hosts, ","), "--stunnerd="+filepath.Join(programs, "stunnerd"),
+				"--stop-grace=1s")
 			auth := startAuth(t, folderDiscovery, f.space.Do)
 			gateway := f.objects(names.Replace(row.text("gateway.yaml")))[0]
 			row.compare(t, "want/folder.txt", "place", func(ctx context.Context) (string, error) {

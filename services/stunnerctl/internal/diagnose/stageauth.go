@@ -51,14 +51,17 @@ var refusalCauses = map[string]cause{
 	"key_id_missing":       {"token kid", "let the issuer set the header kid"},
 	"key_unknown":          {"--jwt-jwks-url", "compare the header kid of tokens with the JWK set: they may be of different issuers"},
 	"keys_unavailable":     {"--jwt-jwks-url", "permit egress to the identity provider, and see the log for the error"},
-	"token_signature":      {"--jwt-secret-file", "sign tokens with the secret or the key that the service has"},
-	"token_subject":        {"token sub", "let the issuer set the claim sub, with at most 1024 bytes"},
-	"token_gateways":       {"token stunner", `write the claim stunner as a list of NAMESPACE/NAME, such as ["media/*"]`},
-	"no_gateway":           {"Gateway", "create a Gateway, or see the findings of the operator"},
-	"no_gateway_served":    {"--gateways", "add the namespace of the Gateways to the flag (chart value stunnerAuthService.gateways)"},
-	"no_config":            {"--config", "see /ready of the pods and their log"},
-	"clocks_differ":        {"clock", "correct the time synchronization (NTP) of the nodes"},
-	"internal_error":       {"log", "see the log for the error"},
+	"key_lookups_limited": {
+		"--jwt-jwks-url", "wait until the key set has been fetched; if it lasts, find the callers whose tokens have unknown key ids",
+	},
+	"token_signature":   {"--jwt-secret-file", "sign tokens with the secret or the key that the service has"},
+	"token_subject":     {"token sub", "let the issuer set the claim sub, with at most 1024 bytes"},
+	"token_gateways":    {"token stunner", `write the claim stunner as a list of NAMESPACE/NAME, such as ["media/*"]`},
+	"no_gateway":        {"Gateway", "create a Gateway, or see the findings of the operator"},
+	"no_gateway_served": {"--gateways", "add the namespace of the Gateways to the flag (chart value stunnerAuthService.gateways)"},
+	"no_config":         {"--config", "see /ready of the pods and their log"},
+	"clocks_differ":     {"clock", "correct the time synchronization (NTP) of the nodes"},
+	"internal_error":    {"log", "see the log for the error"},
 }
 
 // ofInstallation are the reasons that a client cannot cause.

@@ -31,7 +31,7 @@ func TestHealthy(t *testing.T) {
 				t.Logf("%-10s %-7s %s", s.Stage, s.State, s.Fact)
 				states[s.Stage] = s.State
 			}
-			for _, stage := range []string{"reach", "allocation", "media"} {
+			for _, stage := range []string{"reach", "allocation", "packets"} {
 				tokens := e.Shape.Is(env.JWT) && stage != "reach" // why has none
 				if state := states[stage]; state != "ok" && state != "noted" && !(tokens && state == "skipped") {
 					t.Errorf("stage %s is %q", stage, state)

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+
+	"github.com/stunner-gateway/stunner/services/api/finding"
 )
 
 // MaxProxyPrefixes is the maximum number of entries of Listener.ProxyProtocol, because stunnerd compares the address of
@@ -35,7 +37,7 @@ func (l Listener) ProxyPrefixes() (prefixes []netip.Prefix) {
 func ParseProxyPrefix(text string) (netip.Prefix, error) {
 	p, problem, remedy := parseProxyPrefix(text)
 	if problem != "" {
-		return p, fmt.Errorf("%.100q %s: %s", text, problem, remedy)
+		return p, finding.Errorf(remedy, "%.100q %s", text, problem)
 	}
 	return p, nil
 }

@@ -37,12 +37,17 @@ var awsController = []Setting{{Annotation: awsType, Values: []string{"external",
 // local is the ability to keep the addresses of clients with externalTrafficPolicy Local.
 var local = Ability{Support: With, With: []Setting{{Local: true}}}
 
-// proxyProtocol returns the caution that a load balancer sends the PROXY protocol.
+// readsProxy is the annotation of a Gateway whose listeners read the PROXY protocol.
+const readsProxy = "stunner.l7mp.io/proxy-protocol"
+
+// proxyProtocol returns the caution that a load balancer sends the PROXY protocol to listeners that do not read it.
 func proxyProtocol(annotation string, values ...string) Caution {
 	return Caution{
 		If: []Setting{{Annotation: annotation, Values: values}}, TCP: true,
-		Problem: "begins each TCP connection with a header of the PROXY protocol, which a TURN server does not read",
-		Remedy:  "remove annotation " + annotation,
+		Unless:  []Setting{{Annotation: readsProxy}},
+		Problem: "begins each TCP connection with a header of the PROXY protocol, which the listeners do not read",
+		Remedy: "set annotation " + readsProxy + " of the Gateway to the prefixes of the addresses from which the load " +
+			"balancer connects, or remove annotation " + annotation,
 	}
 }
 
@@ -212,7 +217,7 @@ var Providers = []Provider{
 		Reads: []Annotation{
 			{"service.beta.kubernetes.io/do-loadbalancer-type", "`REGIONAL` or `REGIONAL_NETWORK`"},
 			{"service.beta.kubernetes.io/do-loadbalancer-healthcheck-port", "the port of the health check"},
-			{doProxy, "the PROXY protocol, which does not work with TURN"},
+			{doProxy, "the PROXY protocol for TCP; the Gateway needs annotation `" + readsProxy + "`"},
 		},
 		Sources: []Source{
 			{
@@ -245,7 +250,7 @@ var Providers = []Provider{
 			{"load-balancer.hetzner.cloud/location", "the location; or `network-zone`"},
 			{"load-balancer.hetzner.cloud/use-private-ip", "the nodes are reached in their private network"},
 			{"load-balancer.hetzner.cloud/health-check-port", "the port of the health check"},
-			{hetznerProxy, "the PROXY protocol, which does not work with TURN"},
+			{hetznerProxy, "the PROXY protocol for TCP; the Gateway needs annotation `" + readsProxy + "`"},
 		},
 		Sources: []Source{
 			{"UDP", "https://github.com/hetznercloud/hcloud-cloud-controller-manager/issues/252"},
@@ -269,7 +274,7 @@ var Providers = []Provider{
 		Health:   Ability{Support: Yes, Note: "OVHcloud creates a health monitor for each pool of nodes by default."},
 		Source: Ability{
 			Support: Depends,
-			Note:    "The documentation has the PROXY protocol for TCP, which does not work with TURN, and nothing for UDP.",
+			Note:    "The documentation has the PROXY protocol for TCP, and nothing for UDP.",
 		},
 		Cautions: []Caution{proxyProtocol(openstackProxy, "true", "v1", "v2")},
 		Reads: []Annotation{
@@ -277,7 +282,7 @@ var Providers = []Provider{
 			{"loadbalancer.ovhcloud.com/flavor", "the size"},
 			{"loadbalancer.openstack.org/enable-health-monitor", "whether nodes are checked"},
 			{"loadbalancer.openstack.org/keep-floatingip", "whether the address outlives the Service"},
-			{openstackProxy, "the PROXY protocol, which does not work with TURN"},
+			{openstackProxy, "the PROXY protocol for TCP; the Gateway needs annotation `" + readsProxy + "`"},
 		},
 		Sources: []Source{
 			{

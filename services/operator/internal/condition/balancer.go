@@ -12,7 +12,7 @@ func BalancerLimit(services []string, balancer, problem, remedy string) Finding 
 		remedy("%s", remedy)
 }
 
-// BalancerOf adds to the finding of condition LoadBalancerLimited where the provider is described. scheme is the
+// BalancerOf adds to the last remedy of condition LoadBalancerLimited where the provider is described. scheme is the
 // beginning of spec.providerID if the provider is that of the nodes, which may not be that of the load balancers;
 // otherwise it is empty.
 func BalancerOf(f Finding, provider, scheme string) Finding {
@@ -21,5 +21,8 @@ func BalancerOf(f Finding, provider, scheme string) Finding {
 		note += fmt.Sprintf(", and is that of the nodes (spec.providerID %s): set spec.loadBalancerProvider of the "+
 			"GatewayConfig of the class if the load balancer is another one", scheme)
 	}
-	return f.noted(note)
+	last := &f.Causes[len(f.Causes)-1]
+	last.Remedy += "; " + note
+	last.message += "; " + note
+	return f
 }

@@ -1,5 +1,7 @@
 package condition
 
+import "strings"
+
 // Problems of the GatewayConfig and the Dataplane, and of the references to them.
 
 // NotRead means that the operator has not read the current version of an object, because its namespace has no room.
@@ -156,8 +158,8 @@ func RealmWarning(realm string) Finding {
 }
 
 // InlineWarning means that the GatewayConfig itself contains secrets.
-func InlineWarning(fields string) Finding {
-	return finding(ReasonWarning, "%s can be read by everyone who can read this object", fields).
+func InlineWarning(fields []string) Finding {
+	return finding(ReasonWarning, "%s can be read by everyone who can read this object", strings.Join(fields, " and ")).about(fields[0]).
 		remedy("keep it in a Secret and name that in authRef")
 }
 

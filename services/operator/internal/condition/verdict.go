@@ -27,6 +27,9 @@ var types = map[string]problem{
 
 // Severity returns how serious the problem is. An object with a warning is in force.
 func (p Problem) Severity() api.Severity {
+	if p.Type == InputIgnored {
+		return api.Info
+	}
 	if p.Type == Autoscaled || types[p.Type] == ifNotFalse && p.Type != Conflicted && p.Type != ControllerConflict {
 		return api.Warning
 	}

@@ -26,6 +26,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/stunner-gateway/stunner/services/api/finding"
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
@@ -83,8 +84,23 @@ func (p Problem) String() string {
 	return joined(fmt.Sprintf("%s:%d", p.File, p.Line), p.object(), p.Field, p.Message)
 }
 
-// Text returns the problem without its place: KIND NAMESPACE/NAME: MESSAGE.
-func (p Problem) Text() string { return joined(p.object(), p.Message) }
+// Cause returns the message without the remedy.
+func (p Problem) Cause() string {
+	if p.Remedy == "" {
+		return p.Message
+	}
+	return strings.TrimRight(strings.TrimSuffix(p.Message, p.Remedy), ":; ")
+}
+
+// Finding returns the problem as a finding. Its object is FILE:LINE.
+func (p Problem) Finding() finding.Finding {
+	return finding.Finding{
+		Severity: severities[p.Severity], Object: fmt.Sprintf("%s:%d", p.File, p.Line), Field: p.Field,
+		Problem: joined(p.object(), p.Cause()), Remedy: p.Remedy,
+	}
+}
+
+var severities = map[Severity]finding.Severity{Error: finding.Error, Warning: finding.Warning, Info: finding.Info}
 
 func (p Problem) object() string {
 	return strings.TrimSpace(p.Kind + " " + strings.TrimPrefix(p.Namespace+"/"+p.Name, "/"))
@@ -101,7 +117,7 @@ func joined(parts ...string) string {
 func File(name string, data []byte) (objects []Located, problems []Problem) {
 	if len(data) > maxFileBytes {
 		return nil, []Problem{{File: name, Line: 1, Severity: Error,
-			Message: fmt.Sprintf("file has %d bytes, at most %d are read: split it", len(data), maxFileBytes)}}
+			Message: fmt.Sprintf("file has %d bytes, at most %d are read: split it", len(data), maxFileBytes), Remedy: "split it"}}
 	}
 	d := &decoder{file: name}
 	for _, p := range split(data) {
@@ -201,7 +217,7 @@ func split(data []byte) []piece {
 func (d *decoder) decodePiece(p piece) {
 	if !utf8.Valid(p.text) {
 		d.problems = append(d.problems,
-			Problem{File: d.file, Line: p.line, Severity: Error, Message: "document is not UTF-8 text: convert it"})
+			Problem{File: d.file, Line: p.line, Severity: Error, Message: "document is not UTF-8 text: convert it", Remedy: "convert it"})
 		return
 	}
 	text := yamlVersion.ReplaceAll(bytes.TrimPrefix(p.text, []byte("\uFEFF")), []byte("#YAML 1."))
@@ -212,8 +228,8 @@ func (d *decoder) decodePiece(p piece) {
 	if err != nil {
 		guess := identify(text)
 		guess.File, guess.Line, guess.Severity = d.file, p.line-1+syntaxLine(text, err), Error
-		guess.Message = fmt.Sprintf("document is not YAML: %s: correct the indentation, colons or quotes around this line",
-			reason(err))
+		guess.Remedy = "correct the indentation, colons or quotes around this line"
+		guess.Message = fmt.Sprintf("document is not YAML: %s: %s", reason(err), guess.Remedy)
 		d.problems = append(d.problems, guess)
 	}
 }

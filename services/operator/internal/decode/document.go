@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	strictjson "sigs.k8s.io/json"
 
+	"github.com/stunner-gateway/stunner/services/api/finding"
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
 	"github.com/stunner-gateway/stunner/services/operator/internal/crd"
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
@@ -28,7 +29,7 @@ type document struct {
 	line     int // of its first field
 	gvk      schema.GroupVersionKind
 	schema   *crd.Schema // of the version of the document; nil for a kind without CRD
-	findings []finding
+	findings []remark
 }
 
 // decodeDocument decodes a YAML document. base is the number of lines in the file before the parsed text.
@@ -41,10 +42,11 @@ func (d *decoder) decodeDocument(n *yaml.Node, base int) {
 	}
 	b := &builder{base: base}
 	root, err := b.build(n, nil, 0, 0)
-	if f := (finding{}); errors.As(err, &f) {
+	if f := (remark{}); errors.As(err, &f) {
+		_, remedy := finding.Split(f)
 		metadata := child(n, "metadata")
 		d.problems = append(d.problems, Problem{
-			File: d.file, Line: f.line, Severity: Error, Message: f.message, Kind: child(n, "kind").Value,
+			File: d.file, Line: f.line, Severity: Error, Message: f.Error(), Remedy: remedy, Kind: child(n, "kind").Value,
 			Namespace: child(metadata, "namespace").Value, Name: child(metadata, "name").Value,
 		})
 		return
@@ -67,7 +69,7 @@ func child(n *yaml.Node, key string) *yaml.Node {
 }
 
 // decodeList decodes the items of an object of kind List in v1, the format in which kubectl get prints several objects.
-func (d *decoder) decodeList(items []*value, findings []finding) {
+func (d *decoder) decodeList(items []*value, findings []remark) {
 	if !d.addProblems(&document{root: &value{}, findings: findings}) {
 		return
 	}
@@ -80,8 +82,7 @@ func (d *decoder) decodeList(items []*value, findings []finding) {
 // decodeObject decodes one object and reports its findings. It drops the object if a finding is an error.
 func (d *decoder) decodeObject(doc *document) {
 	if doc.isKustomization() {
-		doc.add(Info, "", "a Kustomization is not built here, and the other files are read as they are: "+
-			"use stunnerctl lint, or build it with kubectl kustomize")
+		doc.add(Info, "", finding.Errorf("use stunnerctl lint, or build it with kubectl kustomize", "a Kustomization is not built here, and the other files are read as they are"))
 		d.addProblems(doc)
 		return
 	}
@@ -104,8 +105,9 @@ func (d *decoder) addProblems(doc *document) bool {
 	sort.SliceStable(doc.findings, func(i, j int) bool { return doc.findings[i].line < doc.findings[j].line })
 	for _, f := range doc.findings {
 		valid = valid && f.severity != Error
+		_, remedy := finding.Split(f)
 		d.problems = append(d.problems, Problem{
-			File: d.file, Line: f.line, Severity: f.severity, Field: f.field, Message: f.message,
+			File: d.file, Line: f.line, Severity: f.severity, Field: f.field, Message: f.Error(), Remedy: remedy,
 			Kind: doc.root.textAt("kind"), Namespace: doc.namespace(), Name: doc.root.textAt("metadata", "name"),
 			Unquoted: f.unquoted,
 		})
@@ -128,25 +130,25 @@ func (doc *document) namespace() string {
 
 // add adds a finding about the field at a path. The line of the finding is that of the field, or of the nearest parent
 // that exists. The number of findings is limited, because searching the line of each finding visits the whole document.
-func (doc *document) add(severity Severity, path, format string, args ...any) {
+func (doc *document) add(severity Severity, path string, found error) {
 	if len(doc.findings) < maxFindings || !doc.hasErrors() {
-		doc.note(severity, doc.root.find(path), path, fmt.Sprintf(format, args...))
+		doc.note(severity, doc.root.find(path), path, found)
 	}
 }
 
 // note adds a finding about a value in the document. The first error is added even if remarks have used up the limit of
 // findings.
-func (doc *document) note(severity Severity, v *value, path, message string) {
+func (doc *document) note(severity Severity, v *value, path string, found error) {
 	if len(doc.findings) < maxFindings || severity == Error && !doc.hasErrors() {
-		doc.findings = append(doc.findings, finding{line: v.line, field: path, severity: severity, message: message})
+		doc.findings = append(doc.findings, remark{line: v.line, field: path, severity: severity, error: found})
 	}
 }
 
 // noteUnquoted adds a remark about a number or boolean that is read as a string.
 func (doc *document) noteUnquoted(v *value) {
 	if len(doc.findings) < maxFindings {
-		doc.findings = append(doc.findings, finding{line: v.line, field: v.path(), severity: Info, unquoted: v.plain,
-			message: "is read as a string: put quotes around it, the API server wants them"})
+		doc.findings = append(doc.findings, remark{line: v.line, field: v.path(), severity: Info, unquoted: v.plain,
+			error: finding.Errorf("put quotes around it, the API server wants them", "is read as a string")})
 	}
 }
 
@@ -159,12 +161,10 @@ func (doc *document) decode() resource.Object {
 	versions := versionsOf(doc.gvk.GroupKind())
 	switch {
 	case len(versions) > 0 && !slices.Contains(versions, doc.gvk.GroupVersion().String()):
-		doc.add(Error, "apiVersion", "%s of kind %s is not served: use %s", doc.gvk.GroupVersion(), doc.gvk.Kind,
-			strings.Join(versions, " or "))
+		doc.add(Error, "apiVersion", finding.Errorf(fmt.Sprintf("use %s", strings.Join(versions, " or ")), "%s of kind %s is not served", doc.gvk.GroupVersion(), doc.gvk.Kind))
 		return nil
 	case !known && doc.gvk.Group == stunnerv1.GroupName:
-		doc.add(Error, "kind", "%s has no kind %s: use GatewayConfig, Dataplane, StaticService or UDPRoute",
-			doc.gvk.Group, doc.gvk.Kind)
+		doc.add(Error, "kind", finding.Errorf("use GatewayConfig, Dataplane, StaticService or UDPRoute", "%s has no kind %s", doc.gvk.Group, doc.gvk.Kind))
 		return nil
 	case !known:
 		return doc.passThrough()
@@ -182,22 +182,20 @@ func (doc *document) decode() resource.Object {
 
 // hasErrors reports whether a finding is an error.
 func (doc *document) hasErrors() bool {
-	return slices.ContainsFunc(doc.findings, func(f finding) bool { return f.severity == Error })
+	return slices.ContainsFunc(doc.findings, func(f remark) bool { return f.severity == Error })
 }
 
 // identify reads apiVersion and kind of the document. If apiVersion, kind or the name of the object is missing, it adds
 // a finding and returns false.
 func (doc *document) identify() bool {
 	if doc.root.shape != isMap {
-		doc.add(Error, "", "fragment: document is %s, an object is a mapping with apiVersion, kind and metadata",
-			doc.root.shape)
+		doc.add(Error, "", fmt.Errorf("fragment: document is %s, an object is a mapping with apiVersion, kind and metadata", doc.root.shape))
 		return false
 	}
 	fragment := false
 	for _, field := range []string{"apiVersion", "kind", "metadata.name"} {
 		if doc.root.textAt(strings.Split(field, ".")...) == "" {
-			doc.add(Error, field, "fragment without %s: an object needs apiVersion, kind and metadata.name as strings",
-				field)
+			doc.add(Error, field, fmt.Errorf("fragment without %s: an object needs apiVersion, kind and metadata.name as strings", field))
 			fragment = true
 		}
 	}
@@ -206,7 +204,7 @@ func (doc *document) identify() bool {
 	}
 	gv, err := schema.ParseGroupVersion(doc.root.textAt("apiVersion"))
 	if err != nil {
-		doc.add(Error, "apiVersion", "must be GROUP/VERSION or v1")
+		doc.add(Error, "apiVersion", errors.New("must be GROUP/VERSION or v1"))
 		return false
 	}
 	doc.gvk = gv.WithKind(doc.root.textAt("kind"))
@@ -226,10 +224,10 @@ func (doc *document) passThrough() resource.Object {
 	var content map[string]any
 	data := doc.root.appendJSON(nil, anyOrder)
 	if err := strictjson.UnmarshalCaseSensitivePreserveInts(data, &content); err != nil {
-		doc.add(Error, "", "cannot be passed through: %s", err)
+		doc.add(Error, "", fmt.Errorf("cannot be passed through: %s", err))
 		return nil
 	}
-	doc.add(Info, "kind", "%s of %s "+notRead, doc.gvk.Kind, doc.gvk.GroupVersion())
+	doc.add(Info, "kind", fmt.Errorf("%s of %s "+notRead, doc.gvk.Kind, doc.gvk.GroupVersion()))
 	return &unstructured.Unstructured{Object: content}
 }
 
@@ -326,17 +324,17 @@ func (doc *document) decodeTyped(k kind) resource.Object {
 func (doc *document) admit(data []byte) []byte {
 	var object map[string]any
 	if err := strictjson.UnmarshalCaseSensitivePreserveInts(data, &object); err != nil {
-		doc.add(Error, "", "cannot be read: %s", err)
+		doc.add(Error, "", fmt.Errorf("cannot be read: %s", err))
 		return nil
 	}
 	paths, errs := doc.schema.Admit(object)
 	for _, path := range paths {
-		doc.add(Error, path, unknown)
+		doc.add(Error, path, errUnknown)
 	}
 	doc.addFieldErrors(errs)
 	data, err := json.Marshal(object)
 	if err != nil {
-		doc.add(Error, "", "cannot be read: %s", err)
+		doc.add(Error, "", fmt.Errorf("cannot be read: %s", err))
 	}
 	return data
 }
@@ -346,12 +344,12 @@ func (doc *document) admit(data []byte) []byte {
 func (doc *document) addFieldErrors(errs field.ErrorList) {
 	for _, e := range errs[:min(len(errs), maxFindings)] {
 		e.BadValue = field.OmitValueType{}
-		text := e.ErrorBody()
+		found := errors.New(e.ErrorBody())
 		if name := crd.WantedType(e); name != "" {
 			got := doc.root.find(e.Field).shape
-			text = fmt.Sprintf("is %s, must be %s", got, wanted(name, got))
+			found = fmt.Errorf("is %s, must be %s", got, wanted(name, got))
 		}
-		doc.add(Error, e.Field, "%s", text)
+		doc.add(Error, e.Field, found)
 	}
 }
 
@@ -383,16 +381,16 @@ func (doc *document) firstTypeError(k kind) *value {
 }
 
 // unknown is the message about an unknown field.
-const unknown = "is not known: remove it or correct its spelling"
+var errUnknown = finding.Errorf("remove it or correct its spelling", "is not known")
 
 // unknownField adds a finding about a field that the Go type does not have. If the schema of the CRD contains the
 // field, it belongs to an older version of the kind and no longer has an effect.
 func (doc *document) unknownField(path string) {
 	if doc.schema != nil && !strings.HasPrefix(path, "metadata.") {
-		doc.add(Info, path, "has no effect: %s", cmp.Or(replacements[path], "remove it"))
+		doc.add(Info, path, finding.Errorf(cmp.Or(replacements[path], "remove it"), "has no effect"))
 		return
 	}
-	doc.add(Error, path, unknown)
+	doc.add(Error, path, errUnknown)
 }
 
 // replacements are the remedies for fields of older versions that another field has replaced.
@@ -404,18 +402,18 @@ var replacements = map[string]string{
 }
 
 // wrongType describes a value that does not fit its Go type. It does not quote the value, because it may be secret.
-func wrongType(v *value, err error) string {
+func wrongType(v *value, err error) error {
 	var mismatch *json.UnmarshalTypeError
 	var corrupt base64.CorruptInputError
 	switch {
 	case errors.As(err, &mismatch) && v.shape == isNumber && jsonType(mismatch.Type) == "integer":
-		return fmt.Sprintf("is a number, must be a whole number of at most %d bits", mismatch.Type.Bits())
+		return fmt.Errorf("is a number, must be a whole number of at most %d bits", mismatch.Type.Bits())
 	case errors.As(err, &mismatch):
-		return fmt.Sprintf("is %s, must be %s", v.shape, wanted(jsonType(mismatch.Type), v.shape))
+		return fmt.Errorf("is %s, must be %s", v.shape, wanted(jsonType(mismatch.Type), v.shape))
 	case errors.As(err, &corrupt):
-		return "is not base64: encode it, or write it under stringData"
+		return finding.Errorf("encode it, or write it under stringData", "is not base64")
 	}
-	return "cannot be read: " + err.Error()
+	return fmt.Errorf("cannot be read: %w", err)
 }
 
 // jsonType returns the JSON Schema type that corresponds to a Go type.
@@ -460,7 +458,7 @@ func (doc *document) setDefaultsAndValidate(o resource.Object, k kind) {
 	o.GetObjectKind().SetGroupVersionKind(doc.gvk)
 	switch {
 	case k.cluster && o.GetNamespace() != "":
-		doc.add(Info, "metadata.namespace", "%s has no namespace: ignored", doc.gvk.Kind)
+		doc.add(Info, "metadata.namespace", fmt.Errorf("%s has no namespace: ignored", doc.gvk.Kind))
 		o.SetNamespace("")
 	case !k.cluster && o.GetNamespace() == "":
 		o.SetNamespace(defaultNamespace)

@@ -2,12 +2,15 @@ package decode
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
 	"unicode/utf8"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/stunner-gateway/stunner/services/api/finding"
 )
 
 // shape is the JSON type of a value. Its text is the name of the type in messages.
@@ -55,34 +58,35 @@ type duplicateKey struct {
 }
 
 // findings returns a finding for each duplicate key.
-func (b *builder) findings() (all []finding) {
+func (b *builder) findings() (all []remark) {
 	for _, d := range b.duplicates {
-		all = append(all, finding{line: d.line, field: join(d.in.path(), d.key), severity: Error,
-			message: fmt.Sprintf("is set twice, first at line %d: remove one", d.first)})
+		all = append(all, remark{line: d.line, field: join(d.in.path(), d.key), severity: Error,
+			error: finding.Errorf("remove one", "is set twice, first at line %d", d.first)})
 	}
 	return all
 }
 
-// finding is an error in a document or a remark about it, with the line and the field.
-type finding struct {
+// remark is an error in a document, or a remark about it, with the line and the field.
+type remark struct {
+	error    // the text, which may contain a remedy
 	line     int
 	field    string
-	message  string
 	severity Severity
 	unquoted *Span
 }
 
-// Error implements error, so that the builder can return a finding as the error for a document that it cannot convert.
-func (f finding) Error() string { return f.message }
+// Unwrap returns the text, so that its remedy is found. A remark is an error, so that the builder can return it for a
+// document that it cannot convert.
+func (r remark) Unwrap() error { return r.error }
 
-func (b *builder) fail(n *yaml.Node, format string, args ...any) error {
-	return finding{line: b.base + n.Line, message: fmt.Sprintf(format, args...), severity: Error}
+func (b *builder) fail(n *yaml.Node, found error) error {
+	return remark{error: found, line: b.base + n.Line, severity: Error}
 }
 
 // tooBig returns the error for a document that exceeds the limits of values or bytes.
 func (b *builder) tooBig(n *yaml.Node) error {
-	return b.fail(n, "document is too big or too deep here, its aliases expanded: "+
-		"split it, or write it with fewer aliases")
+	return b.fail(n, finding.Errorf("split it, or write it with fewer aliases",
+		"document is too big or too deep here, its aliases expanded"))
 }
 
 func (b *builder) build(n *yaml.Node, parent *value, index, depth int) (*value, error) {
@@ -131,7 +135,7 @@ func (b *builder) mapping(v *value, n *yaml.Node, depth int) error {
 		}
 		switch {
 		case key.Kind != yaml.ScalarNode:
-			return b.fail(key, "the key of a mapping must be a string")
+			return b.fail(key, errors.New("the key of a mapping must be a string"))
 		case key.ShortTag() == "!!merge":
 			merges = append(merges, item)
 			continue
@@ -175,7 +179,7 @@ func (b *builder) merge(v *value, n *yaml.Node, depth int) error {
 		}
 		return nil
 	}
-	return b.fail(n, "<< needs a mapping or an alias of one")
+	return b.fail(n, errors.New("<< needs a mapping or an alias of one"))
 }
 
 // member adds one member to the mapping v. If a key occurs twice, the last value is used, as in an API server.
@@ -220,18 +224,18 @@ func (b *builder) scalar(v *value, n *yaml.Node) error {
 	case "!!bool", "!!int", "!!float":
 		var decoded any
 		if err := n.Decode(&decoded); err != nil {
-			return b.fail(n, "value does not fit its tag: remove the tag")
+			return b.fail(n, finding.Errorf("remove the tag", "value does not fit its tag"))
 		}
 		literal, err := json.Marshal(decoded)
 		if err != nil {
-			return b.fail(n, "%s is no number that can be used here", n.Value)
+			return b.fail(n, fmt.Errorf("%s is no number that can be used here", n.Value))
 		}
 		v.shape, v.text = isNumber, string(literal)
 		if tag == "!!bool" {
 			v.shape = isBool
 		}
 	default:
-		return b.fail(n, "tag is not known: remove it, or put quotes around the value")
+		return b.fail(n, finding.Errorf("remove it, or put quotes around the value", "tag is not known"))
 	}
 	return nil
 }

@@ -56,7 +56,7 @@ func (s *summary) inspected() (all []inspection.Problem) {
 			place := fmt.Sprintf("%s:%d", p.File, p.Line)
 			all = append(all, inspection.Problem{
 				Object: place, Field: p.Field, Condition: "Accepted", Status: "False", Reason: "Invalid", Message: p.String(),
-				Findings: []finding.Finding{{Severity: finding.Error, Object: place, Field: p.Field, Problem: p.Text()}},
+				Findings: []finding.Finding{p.Finding()},
 			})
 		}
 	}

@@ -239,7 +239,8 @@ func (p *fileState) read(name string, c contents) decoded {
 		return decoded{}
 	case blank(text) && len(p.objects)+len(p.expected) > 0:
 		return decoded{invalid: true, problems: []decode.Problem{{File: name, Line: 1, Severity: decode.Info,
-			Message: "is empty: what it held stays in force; delete the file to remove it"}}}
+			Message: "is empty: what it held stays in force; delete the file to remove it",
+			Remedy:  "delete the file to remove it"}}}
 	case p.last.text != nil && bytes.Equal(text, p.last.text):
 		return p.last
 	}

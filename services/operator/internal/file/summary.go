@@ -57,7 +57,7 @@ func (s *summary) findClassless(t translation) {
 			s.classless = append(s.classless, decode.Problem{
 				File: o.File, Line: o.Line, Severity: decode.Error,
 				Kind: string(resource.KindGateway), Namespace: g.Namespace, Name: g.Name, Field: "spec.gatewayClassName",
-				Message: fmt.Sprintf("GatewayClass %s does not exist: %s", g.Spec.GatewayClassName, remedy),
+				Message: fmt.Sprintf("GatewayClass %s does not exist: %s", g.Spec.GatewayClassName, remedy), Remedy: remedy,
 			})
 		}
 	}

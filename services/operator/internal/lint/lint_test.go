@@ -95,7 +95,7 @@ func TestCheck(t *testing.T) {
 		},
 		"a Gateway of Istio": {
 			"apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {name: web}\n",
-			"Info 1 apiVersion: Gateway of group \"networking.istio.io\" is not read: that of STUNner is in group \"gateway.networking.k8s.io\"\n",
+			"Info 1 apiVersion: Gateway of group \"networking.istio.io\" is not read: use group \"gateway.networking.k8s.io\", which STUNner reads\n",
 		},
 		"a Kustomization": {
 			"apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources: [a.yaml]\n",

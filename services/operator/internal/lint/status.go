@@ -36,6 +36,10 @@ func (c *checker) status(s translate.ObjectStatus) {
 	}
 }
 
+var severities = map[finding.Severity]decode.Severity{
+	finding.Error: decode.Error, finding.Warning: decode.Warning, finding.Info: decode.Info,
+}
+
 // condition adds a finding of a condition that reports a problem.
 func (c *checker) condition(p place, cond condition.Problem, f finding.Finding) {
 	switch {
@@ -44,10 +48,7 @@ func (c *checker) condition(p place, cond condition.Problem, f finding.Finding) 
 	case cond.Reason == condition.ReasonNoMatchingParent && strings.HasSuffix(f.Problem, " does not exist"):
 		return // route finds it, for routes of all API groups
 	}
-	severity := decode.Error
-	if cond.Severity() == finding.Warning {
-		severity = decode.Warning
-	}
+	severity := severities[cond.Severity()]
 	id, field, problem := c.locate(p, cond.Reason, f)
 	found := finding.Errorf(f.Remedy, "%s", problem)
 	if cond.Reason == condition.ReasonInvalidCertificateRef && strings.HasSuffix(problem, " does not exist") {

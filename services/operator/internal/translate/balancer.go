@@ -8,6 +8,7 @@ import (
 	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/stunner-gateway/stunner/services/api/config"
+	"github.com/stunner-gateway/stunner/services/api/finding"
 	"github.com/stunner-gateway/stunner/services/operator/internal/condition"
 )
 
@@ -29,11 +30,11 @@ func tlsAtBalancerOf(text string, gw *gwapiv1.Gateway) ([]string, condition.Find
 func tcpListener(gw *gwapiv1.Gateway, name string) error {
 	i := slices.IndexFunc(gw.Spec.Listeners, func(l gwapiv1.Listener) bool { return string(l.Name) == name })
 	if i < 0 {
-		return fmt.Errorf("%.100q is no listener of the Gateway: write names of TURN-TCP listeners, separated by commas", name)
+		return finding.Errorf("write names of TURN-TCP listeners, separated by commas", "%.100q is no listener of the Gateway", name)
 	}
 	if p, _ := protocolOf(gw.Spec.Listeners[i].Protocol); p != config.TURNTCP {
-		return fmt.Errorf("listener %q has protocol %q: use %s, because the load balancer sends it plain TCP, or leave it out",
-			name, gw.Spec.Listeners[i].Protocol, config.TURNTCP)
+		return finding.Errorf("use "+string(config.TURNTCP)+", because the load balancer sends it plain TCP, or leave it out",
+			"listener %q has protocol %q", name, gw.Spec.Listeners[i].Protocol)
 	}
 	return nil
 }

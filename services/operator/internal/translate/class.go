@@ -52,7 +52,7 @@ func GatewayConfig(v *resource.View, key types.NamespacedName, opt Options) Cond
 		wanted = append(wanted, condition.True(condition.RealmNotDNSName, condition.RealmWarning(realm)))
 	}
 	if fields := inlineSecrets(gc); len(fields) > 0 {
-		warning := condition.InlineWarning(strings.Join(fields, " and "))
+		warning := condition.InlineWarning(fields)
 		wanted = append(wanted, condition.True(condition.InsecureInlineCredentials, warning))
 	}
 	if short := shortSecrets(auth.Auth); len(short) > 0 && invalidAuth.OK() {

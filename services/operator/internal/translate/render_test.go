@@ -183,7 +183,7 @@ func renderGateway(b *bytes.Buffer, r translate.Result) {
 		conditions(b, "    ", l.Conditions)
 	}
 	for _, note := range r.Notes {
-		fmt.Fprintf(b, "  note: %s\n", note)
+		fmt.Fprintf(b, "  note: %s\n", note.Message())
 	}
 }
 

@@ -330,7 +330,7 @@ func TestAuthFindings(t *testing.T) {
 		"keys of an hour ago":     {`"keysRead":"2026-11-23T11:00:00Z"`, ""},
 		"older keys":              {`"keysRead":"2026-11-23T10:59:59Z"`, "has last read the keys of tokens 60 minutes ago"},
 	} {
-		s := load(t, nil, nil)
+		s := load(t, nil, nil, nil)
 		base, status := any(nil), any(nil)
 		if err := errors.Join(json.Unmarshal(s.Auth.Items[0].Body, &base), json.Unmarshal([]byte("{"+tt.status+"}"), &status)); err != nil {
 			t.Fatal(err)

@@ -51,7 +51,7 @@ var Way = []Stage{
 	{Name: "person", Fact: personFact, Rules: personRules, If: func(s *Snapshot) bool { return s.Asked.person() }},
 	{Name: "reach", Fact: reachFact, Rules: reachRules, Depends: true, If: probed},
 	{Name: "allocation", Fact: allocationFact, Rules: allocationRules, Depends: true, If: probed},
-	{Name: "media", Fact: mediaFact, Rules: mediaRules, Depends: true, If: probed},
+	{Name: "packets", Fact: packetFact, Rules: packetRules, Depends: true, If: probed},
 }
 
 // Installation are the stages of what all Gateways share.

@@ -403,8 +403,8 @@ func allocationFact(s *Snapshot, g *Gateway) string {
 const listens = "see whether it runs and listens on this UDP port, and whether NetworkPolicies and firewalls let the pods " +
 	"reach it"
 
-// mediaRules check the answers of backends to datagrams through the Gateway.
-var mediaRules = []Rule{
+// packetRules check the answers of backends to datagrams through the Gateway.
+var packetRules = []Rule{
 	{"backends are allowed", func(s *Snapshot, g *Gateway) (found []Finding) {
 		for _, b := range s.probe(g).Backends {
 			if b.Result == ProbeDenied {
@@ -454,7 +454,7 @@ func (b ProbedBackend) finding(g *Gateway, severity Severity, problem, remedy st
 	return f
 }
 
-func mediaFact(s *Snapshot, g *Gateway) string {
+func packetFact(s *Snapshot, g *Gateway) string {
 	p := s.probe(g)
 	answered := 0
 	for _, b := range p.Backends {

@@ -25,7 +25,7 @@ func gatewayProbe() *Probe {
 
 // TestProbedHealthy: a healthy Gateway has no finding. Each step says what was tested, and what it proves.
 func TestProbedHealthy(t *testing.T) {
-	s := load(t, nil, nil)
+	s := load(t, nil, nil, nil)
 	s.Probes = map[string]*Probe{"meet/front-door": gatewayProbe()}
 	r := Why(s, "meet", "front-door")
 	if len(r.Findings) > 0 {
@@ -36,7 +36,7 @@ func TestProbedHealthy(t *testing.T) {
 			"1 answer directly; proves the way from this machine, not from other networks"},
 		{"allocation", OK, "relays at 192.0.2.7 with a credential of the auth service; proves the secret and the relay, not the " +
 			"credentials of an app"},
-		{"media", OK, "1 of 1 backend answer datagrams through the gateway; 2 more were not tested (many, prefixes, or any port); an " +
+		{"packets", OK, "1 of 1 backend answer datagrams through the gateway; 2 more were not tested (many, prefixes, or any port); an " +
 			"answer proves the whole way, silence does not disprove it"},
 	} {
 		if !slices.Contains(r.Steps, want) {
@@ -59,7 +59,7 @@ func TestProbesAreSkipped(t *testing.T) {
 		{&Probe{}, [3]string{"clients are told no URL", "no address answers", "no allocation"}},
 		{noCredential, [3]string{"", "no credential: 401: use --auth-token-file", "prefixes, host names"}},
 	} {
-		s := load(t, nil, nil)
+		s := load(t, nil, nil, nil)
 		s.Probes = map[string]*Probe{}
 		if row.probe != nil {
 			s.Probes["meet/front-door"] = row.probe
@@ -90,7 +90,7 @@ func TestAddressBehindNAT(t *testing.T) {
 		{"192.0.2.7", Error, "the way from here to its address is interrupted"},
 		{"10.0.0.1", Warning, "the NAT is at fault, or does not let a host of its own network reach the address"},
 	} {
-		s := load(t, nil, nil)
+		s := load(t, nil, nil, nil)
 		s.Folder, s.HostAddresses = true, []netip.Addr{netip.MustParseAddr(row.own)}
 		s.Probes = map[string]*Probe{"meet/front-door": p}
 		found := reachRules[1].Check(s, s.gateway("meet", "front-door"))

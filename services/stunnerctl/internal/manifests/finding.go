@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	"github.com/stunner-gateway/stunner/services/operator/render"
-	"github.com/stunner-gateway/stunner/services/stunnerctl/internal/diagnose"
 )
 
 // Version is the version of the JSON output of lint. docs/lint.schema.json is its JSON schema.
@@ -76,7 +75,7 @@ func finding(p render.Problem) Finding {
 		NotRead: p.IsNotRead(),
 		Object:  strings.TrimSpace(p.Kind + " " + strings.TrimPrefix(p.Namespace+"/"+p.Name, "/")),
 	}
-	f.Problem, f.Remedy = diagnose.Split(p.Reason, p.Message)
+	f.Problem, f.Remedy = p.Cause(), p.Remedy
 	switch {
 	case f.Remedy != "" || f.Severity != Error:
 	case f.Problem == "Required value":

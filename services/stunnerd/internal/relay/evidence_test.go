@@ -89,15 +89,15 @@ func TestPacketsOfAPeerWithAndWithoutAChannel(t *testing.T) {
 			t.Errorf("%d entries of one peer", n)
 		}
 	}
-	r.Send([]byte("a"), peer1)
-	r.Send([]byte("b"), peer1)
+	r.Send([]byte("a"), peer1, false)
+	r.Send([]byte("b"), peer1, false)
 	sent(2)
 	r.Bind(0x4000, peer1)()
-	r.Send([]byte("c"), peer1)
+	r.Send([]byte("c"), peer1, false)
 	sent(3)
 	r.byPeer(peer1, r.now()).until.Store(0)
 	r.Bind(0x4001, peer1)()
-	r.Send([]byte("d"), peer1)
+	r.Send([]byte("d"), peer1, false)
 	sent(4)
 }
 
@@ -110,7 +110,7 @@ func TestCountedPeersAreBounded(t *testing.T) {
 		return netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 1, byte(n >> 8), byte(n)}), 4000)
 	}
 	for n := range 1000 {
-		r.Send([]byte("x"), peer(n))
+		r.Send([]byte("x"), peer(n), false)
 	}
 	if got := trafficOf(r); len(got) > maxUnbound+1 || got[peer1].Peer != peer1 {
 		t.Errorf("%d peers, want %d with the one of the channel", len(got), maxUnbound+1)

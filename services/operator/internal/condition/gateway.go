@@ -208,6 +208,12 @@ func PortConflict(network string, port int32, other string) Finding {
 	return finding(ReasonProtocolConflict, "%s port %d is taken by listener %q: TURN-UDP and TURN-DTLS share the UDP ports, TURN-TCP and TURN-TLS the TCP ports", network, port, other)
 }
 
+// PortHeld means that the spec gives the port to two listeners, and that it is published for the other one.
+func PortHeld(network string, port int32, other string) Finding {
+	return finding(ReasonProtocolConflict, "%s port %d is that of listener %q, which is served as it was published before", network, port, other).
+		remedy("correct or remove that listener, or use another port")
+}
+
 // PortOfProcess means that the health check or metrics endpoint of the dataplane already uses the listener's port in
 // the pod.
 func PortOfProcess(port int32, use string) Finding {

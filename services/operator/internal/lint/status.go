@@ -1,7 +1,6 @@
 package lint
 
 import (
-	"fmt"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -82,8 +81,8 @@ func (c *checker) excuse(p place, reason, problem string) error {
 			maker = "something else"
 		}
 		if maker != "" {
-			return fmt.Errorf("Secret %s is not in the files, so its content is not checked; the listener is served when %s has made it",
-				secret, maker)
+			return finding.Errorf("the listener is served when "+maker+" has made it",
+				"Secret %s is not in the files, so its content is not checked", secret)
 		}
 	case reason == condition.ReasonNotAllowed && strings.HasSuffix(problem, "from is Selector"):
 		if c.view.Namespace(p.id.namespace) == nil {

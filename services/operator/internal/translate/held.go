@@ -69,22 +69,37 @@ func (d draft) firstOfName(at int) bool {
 	return slices.IndexFunc(d.listeners, named) == at
 }
 
-// holdListeners sets the published config of each held listener, unless a served listener uses one of its ports: the
-// spec says that the port is that of the served one, and says nothing of the published config.
+// holdListeners sets the published config of each held listener. If the spec gives one port to two listeners, the one
+// that the port is published for is held, and so is the other: the spec does not determine which of the two should have
+// the port. That listener may share its port with further ones, so the search is repeated until nothing changes. Then a
+// listener that is held for another reason is replaced if a served listener uses one of its ports: the spec says that
+// the port is that of the served one, and says nothing of the published config.
 func (d draft) holdListeners() {
 	if d.opt.Published == nil {
 		return
 	}
-	for i, l := range d.listeners {
-		if !l.held() || !d.firstOfName(i) {
-			continue
+	for changed := true; changed; {
+		changed = false
+		for i, l := range d.listeners {
+			if l.published != nil || !l.held() || !d.firstOfName(i) {
+				continue
+			}
+			if l.published = publishedListener(d.opt.Published, d.listenerName(l)); l.published != nil {
+				l.published.ports = d.heldPorts(l)
+			}
 		}
-		if l.published = publishedListener(d.opt.Published, d.listenerName(l)); l.published == nil {
-			continue
+		for _, l := range d.listeners {
+			for _, held := range d.listeners {
+				if l.served() && !held.conflict.OK() && l.spec.Port == held.spec.Port && d.usesPortOf(l, held) {
+					l.conflict = condition.PortHeld(l.network(), int32(l.spec.Port), held.name())
+					l.accepted, changed = l.conflict.As(condition.ReasonPortUnavailable), true
+				}
+			}
 		}
-		l.published.ports = d.heldPorts(l)
-		if d.replaced(l) {
-			l.published = nil
+	}
+	for _, held := range d.listeners {
+		if slices.ContainsFunc(d.listeners, func(l *listener) bool { return l.served() && d.usesPortOf(l, held) }) {
+			held.published = nil
 		}
 	}
 }
@@ -98,15 +113,15 @@ func publishedListener(c *config.Config, name string) *heldListener {
 	return &heldListener{config: c.Listeners[i]}
 }
 
-// replaced reports whether a served listener uses a port of a held one, in the pod or in a Service. With the file
-// provider, ports in Services are ignored, because it assigns a host port to every listener.
-func (d draft) replaced(held *listener) bool {
-	return slices.ContainsFunc(d.listeners, func(l *listener) bool {
-		samePort := func(p heldPort) bool { return d.view.Host() == nil && p.port.Port == int32(l.spec.Port) }
-		return l.served() && l.network() == held.network() &&
-			(int(boundPort(d.view, d.gateway, l)) == held.published.config.Port ||
-				slices.ContainsFunc(held.published.ports, samePort))
-	})
+// usesPortOf reports whether a listener uses a port of a held one, in the pod or in a Service. With the file provider,
+// ports in Services are ignored, because it assigns a host port to every listener.
+func (d draft) usesPortOf(l, held *listener) bool {
+	if held.published == nil || l == held || l.network() != held.network() {
+		return false
+	}
+	samePort := func(p heldPort) bool { return d.view.Host() == nil && p.port.Port == int32(l.spec.Port) }
+	return int(boundPort(d.view, d.gateway, l)) == held.published.config.Port ||
+		slices.ContainsFunc(held.published.ports, samePort)
 }
 
 // heldPorts returns the ports of the Gateway's Services that forward to a held listener. If there is no such port

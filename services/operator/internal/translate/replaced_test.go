@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/stunner-gateway/stunner/services/api/config"
@@ -56,6 +57,9 @@ func TestAHeldListenerTakesNoPortFromAValidOne(t *testing.T) {
 					fresh := newSite(t, "", first)
 					change(fresh)
 					fresh.settle(name)
+					if fresh.conflicted() {
+						continue // TestAMistakeInAListenerTakesNothingAway
+					}
 					k, r := s.compareWithFresh(name, fresh, was)
 					kept, replaced = kept+k, replaced+r
 				}
@@ -66,6 +70,15 @@ func TestAHeldListenerTakesNoPortFromAValidOne(t *testing.T) {
 	if kept == 0 || replaced == 0 {
 		t.Error("one of the two never happens")
 	}
+}
+
+// conflicted reports whether the spec gives one port to two listeners.
+func (s *site) conflicted() bool {
+	return slices.ContainsFunc(s.result.Status.Listeners, func(l gwapiv1.ListenerStatus) bool {
+		return slices.ContainsFunc(l.Conditions, func(c metav1.Condition) bool {
+			return c.Type == condition.Conflicted && c.Status == metav1.ConditionTrue
+		})
+	})
 }
 
 // entry returns the published config of a listener, or nil.

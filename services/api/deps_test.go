@@ -45,6 +45,12 @@ func TestDependencies(t *testing.T) {
 			Why:   "dataplanes, the operator and command lines exchange these types: they are values without input and output",
 		},
 		{
+			Package:   module + "finding",
+			Forbidden: append([]string{"os", "net/http", "github.com/stunner-gateway/stunner/..."}, kubernetes...),
+			Calls:     clock,
+			Why:       "all services and command lines exchange findings: they are values without input and output",
+		},
+		{
 			Package:   module + "ratelimit",
 			Forbidden: append([]string{"net/http", "github.com/stunner-gateway/stunner/..."}, kubernetes...),
 			Calls:     clock,

@@ -67,6 +67,11 @@ func TestDependencies(t *testing.T) {
 			Why:       "the same objects must mean the same thing in a cluster, in a folder and in a test",
 		},
 		{
+			Package: internal + "lint", Calls: clock,
+			Forbidden: effects,
+			Why:       "a check before deployment depends on the files only",
+		},
+		{
 			Package: internal + "share", Calls: clock,
 			Forbidden: append(
 				[]string{internal + "condition", internal + "manifest", internal + "resource", internal + "translate"},

@@ -208,7 +208,12 @@ func room(dir string) (int64, error) {
 // Open locks the folder, reads the journal that a former process has left, and starts a new one with its live sessions.
 // It never fails a start: problems are in Status, and details in the log.
 func Open(o Options) (*Journal, Restored) {
-	return open(o, hooks{open: osFile, room: room, minimum: 64 << 10, patience: 250 * time.Millisecond})
+	return open(o, system(250*time.Millisecond))
+}
+
+// system returns the hooks of a process. patience is how long answers wait for a write.
+func system(patience time.Duration) hooks {
+	return hooks{open: osFile, room: room, minimum: 64 << 10, patience: patience}
 }
 
 func open(o Options, h hooks) (*Journal, Restored) {

@@ -31,6 +31,9 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // unlimited is the room of a volume that is never full.
 func unlimited(string) (int64, error) { return maxRoom, nil }
 
+// openPatiently opens a journal for which no volume is slow: a busy machine is no slow volume.
+func openPatiently(o Options) (*Journal, Restored) { return open(o, system(time.Hour)) }
+
 // byHand opens a journal on an unlimited volume, which is not compacted and writes when the test calls work.
 func byHand(o Options, opener func(name string, flags int) (file, error)) (*Journal, Restored) {
 	return open(o, hooks{open: opener, room: unlimited, minimum: maxSize, manual: true})
@@ -75,7 +78,7 @@ func healthy(t *testing.T, j *Journal, sessions int, errors uint64) {
 // written returns the file of a journal with three sessions and some changes, and the sessions after each entry.
 func written(t testing.TB, now time.Time) (data []byte, ends []int, states [][]Entry) {
 	dir := t.TempDir()
-	j, _ := Open(Options{Dir: dir, Now: func() time.Time { return now }})
+	j, _ := openPatiently(Options{Dir: dir, Now: func() time.Time { return now }})
 	model := map[ID]*session.Record{}
 	note := func() {
 		flush(j)
@@ -147,7 +150,7 @@ func restore(t testing.TB, data []byte, now time.Time) (Restored, Status, map[st
 	if err := os.WriteFile(filepath.Join(dir, fileName), data, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	j, r := Open(Options{Dir: dir, Now: func() time.Time { return now }})
+	j, r := openPatiently(Options{Dir: dir, Now: func() time.Time { return now }})
 	j.Done()
 	status := j.Status()
 	if err := j.Close(); err != nil {
@@ -263,7 +266,7 @@ func TestForeignJournal(t *testing.T) {
 			}
 			id := j.Add(sample(time.Now()))
 			end(t, j)
-			j, r = Open(Options{Dir: dir})
+			j, r = openPatiently(Options{Dir: dir})
 			if len(r.Sessions) != 1 || r.Sessions[0].ID != id {
 				t.Errorf("%+v after the start", r.Sessions)
 			}
@@ -409,7 +412,7 @@ func TestJournalThatIsNoFile(t *testing.T) {
 			if err := make(filepath.Join(dir, fileName)); err != nil {
 				t.Fatal(err)
 			}
-			j, _ := Open(Options{Dir: dir})
+			j, _ := openPatiently(Options{Dir: dir})
 			healthy(t, j, 0, 1)
 			end(t, j)
 		})
@@ -443,9 +446,9 @@ func TestTwoProcesses(t *testing.T) {
 	dir, start := t.TempDir(), time.UnixMilli(1795470000123)
 	var passed atomic.Int64
 	options := Options{Dir: dir, Now: func() time.Time { return start.Add(time.Duration(passed.Load())) }}
-	first, _ := Open(options)
+	first, _ := openPatiently(options)
 	first.Add(sample(start))
-	second, r := Open(options)
+	second, r := openPatiently(options)
 	if s := second.Status(); !strings.Contains(s.Problem, "another process uses the state folder") || len(r.Sessions) > 0 {
 		t.Errorf("status %+v, %d sessions", s, len(r.Sessions))
 	}
@@ -468,7 +471,7 @@ func TestTwoProcesses(t *testing.T) {
 	within(t, "the second process stores its sessions", func() bool { return second.Stores(early) && second.Stores(id) })
 	healthy(t, second, 2, 1)
 	end(t, second)
-	third, r := Open(options)
+	third, r := openPatiently(options)
 	if len(r.Sessions) != 2 || r.Sessions[0].ID != early || r.Sessions[1].ID != id || string(r.NonceRoot) != "second" {
 		t.Errorf("%+v", r)
 	}
@@ -489,12 +492,12 @@ func within(t *testing.T, what string, holds func() bool) {
 func TestAttempts(t *testing.T) {
 	dir := t.TempDir()
 	now := time.Now()
-	j, _ := Open(Options{Dir: dir})
+	j, _ := openPatiently(Options{Dir: dir})
 	j.Add(sample(now))
 	j.Nonces([]byte("root"))
 	end(t, j)
 	for attempt, want := range []int{1, 1, 0, 0} {
-		j, r := Open(Options{Dir: dir})
+		j, r := openPatiently(Options{Dir: dir})
 		if len(r.Sessions) != want {
 			t.Errorf("attempt %d: %d sessions, want %d", attempt, len(r.Sessions), want)
 		}
@@ -511,7 +514,7 @@ func TestAttempts(t *testing.T) {
 	}
 	// Restores that are completed do not count.
 	for range 5 {
-		j, r := Open(Options{Dir: dir})
+		j, r := openPatiently(Options{Dir: dir})
 		if len(r.Sessions) == 0 {
 			j.Add(sample(now))
 		}
@@ -526,7 +529,7 @@ func TestRestoredLifetimes(t *testing.T) {
 	dir, now := t.TempDir(), time.UnixMilli(1795470000123)
 	options := Options{Dir: dir, Now: func() time.Time { return now }}
 	peer := netip.MustParseAddrPort("10.0.0.9:4000")
-	j, _ := Open(options)
+	j, _ := openPatiently(options)
 	id := j.Add(sample(now)) // until 10:00
 	j.Permit(id, []netip.Addr{peer.Addr()}, now.Add(5*time.Minute))
 	j.Permit(id, []netip.Addr{netip.MustParseAddr("::1")}, now.Add(time.Minute))
@@ -590,7 +593,7 @@ func TestFullVolume(t *testing.T) {
 	dir, now := volume(t, size), time.UnixMilli(1795470000123)
 	var passed atomic.Int64
 	options := Options{Dir: dir, Now: func() time.Time { return now.Add(time.Duration(passed.Load())) }}
-	j, _ := Open(options)
+	j, _ := openPatiently(options)
 	peer := []netip.Addr{netip.MustParseAddr("10.0.0.9")}
 	id := j.Add(sample(now))
 	for range 200_000 {
@@ -628,7 +631,7 @@ func TestFullVolume(t *testing.T) {
 	}
 	held = slices.DeleteFunc(held, func(id ID) bool { return !j.Stores(id) })
 	end(t, j)
-	j, r := Open(options)
+	j, r := openPatiently(options)
 	var restored []ID
 	for _, e := range r.Sessions {
 		restored = append(restored, e.ID)
@@ -646,7 +649,7 @@ func TestFullVolume(t *testing.T) {
 	if err := os.WriteFile(other, make([]byte, size+1), 0o600); !errors.Is(err, syscall.ENOSPC) {
 		t.Fatal(err)
 	}
-	j, _ = Open(options)
+	j, _ = openPatiently(options)
 	early := j.Add(sample(now))
 	if s := j.Status(); s.Problem == "" || j.Stores(early) {
 		t.Errorf("no room: %+v", s)
@@ -708,7 +711,7 @@ func TestFolderThatCannotBeUsed(t *testing.T) {
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	j, r := Open(Options{Dir: filepath.Join(file, "folder")})
+	j, r := openPatiently(Options{Dir: filepath.Join(file, "folder")})
 	if s := j.Status(); s.Problem == "" || len(r.Sessions) > 0 {
 		t.Errorf("%+v", s)
 	}
@@ -720,7 +723,7 @@ func TestFolderThatCannotBeUsed(t *testing.T) {
 	j.End(1)
 	end(t, j)
 
-	none, _ := Open(Options{})
+	none, _ := openPatiently(Options{})
 	none.Add(sample(time.Now()))
 	none.Refresh(1, 1, time.Now())
 	none.Permit(1, nil, time.Now())
@@ -739,7 +742,7 @@ func TestFolderThatCannotBeUsed(t *testing.T) {
 // Goroutines that change sessions of their own during compactions lose no change. After Close nothing is written.
 func TestConcurrentChanges(t *testing.T) {
 	dir, now := t.TempDir(), time.Now()
-	j, _ := Open(Options{Dir: dir})
+	j, _ := openPatiently(Options{Dir: dir})
 	const writers, changes = 4, 3000
 	var want sync.Map // lifetime by ID
 	var running sync.WaitGroup
@@ -775,7 +778,7 @@ func TestConcurrentChanges(t *testing.T) {
 			t.Errorf("%s: %v, %v", name, info.Mode(), err)
 		}
 	}
-	j, r := Open(Options{Dir: dir})
+	j, r := openPatiently(Options{Dir: dir})
 	if len(r.Sessions) != writers {
 		t.Fatalf("%d sessions, want %d", len(r.Sessions), writers)
 	}
@@ -884,7 +887,7 @@ func FuzzJournal(f *testing.F) {
 // could have the folder at the same time.
 func TestRemove(t *testing.T) {
 	dir := t.TempDir()
-	j, _ := Open(Options{Dir: dir})
+	j, _ := openPatiently(Options{Dir: dir})
 	j.Add(sample(time.Now()))
 	late, err := os.Open(filepath.Join(dir, lockName))
 	if err != nil {
@@ -897,7 +900,7 @@ func TestRemove(t *testing.T) {
 	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
 		t.Errorf("left: %v, %v", left, err)
 	}
-	next, r := Open(Options{Dir: dir})
+	next, r := openPatiently(Options{Dir: dir})
 	healthy(t, next, 0, 0)
 	if len(r.Sessions) != 0 || next.isLock(late) {
 		t.Errorf("%d sessions, removed lock in use: %v", len(r.Sessions), next.isLock(late))

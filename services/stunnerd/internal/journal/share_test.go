@@ -57,7 +57,7 @@ func TestNobodyIsForgottenForAnother(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir := volume(t, 1<<20)
 			options := Options{Dir: dir, Now: func() time.Time { return now }}
-			j, _ := Open(options)
+			j, _ := openPatiently(options)
 			a := attacker{j: j, now: now}
 			for i := range 480 {
 				if id := j.Add(of(now, "mallory", "203.0.113.66", 1000+i)); id != 0 {

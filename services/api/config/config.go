@@ -73,9 +73,10 @@ type Admin struct {
 	Name string `json:"name"`
 	// LogLevel is a list SCOPE:LEVEL[,SCOPE:LEVEL…]. The scope "all" applies to all other scopes.
 	LogLevel string `json:"loglevel"`
-	// MetricsEndpoint is the URL of the metrics, http://ADDR:PORT/PATH; empty means that metrics are not served.
+	// MetricsEndpoint is the URL of the metrics, http://ADDR:PORT/PATH, or an address, see EndpointURL. Empty means that
+	// metrics are not served.
 	MetricsEndpoint string `json:"metrics_endpoint,omitempty"`
-	// HealthcheckEndpoint is the URL of the probes. Nil means DefaultHealthcheck. An empty URL means that probes are
+	// HealthcheckEndpoint is the URL of the probes, or an address. Nil means DefaultHealthcheck. An empty URL means that probes are
 	// not served.
 	HealthcheckEndpoint *string `json:"healthcheck_endpoint,omitempty"`
 	// UserQuota is the maximum number of allocations of one user id; 0 means no maximum.

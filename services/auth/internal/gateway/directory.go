@@ -203,7 +203,7 @@ func (d *Directory) compareClocks(next *snapshot, ahead *time.Duration) {
 }
 
 // ErrClocks is the error of Ready and Synced while the clocks of the service and of the operator differ too much.
-var ErrClocks = errors.New("set the clocks of the nodes by NTP")
+var ErrClocks = errors.New("the clocks differ: set the clocks of the nodes by NTP")
 
 // clock returns an error if the clocks of the service and of the operator differ so much that the service must not
 // become ready: with a wrong clock, credentials would expire early or late. Once the clocks have agreed it always

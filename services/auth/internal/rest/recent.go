@@ -14,13 +14,13 @@ const RecentMinutes = 10
 // are refused. Further lines have level DEBUG.
 const maxLines = 20
 
-// recent counts the requests of the last minutes by the reason of their refusal.
+// recent counts the requests of the last minutes by the reason of their refusal. Granted ones have the empty reason.
 type recent struct {
 	mu     sync.Mutex
 	counts map[access.Reason]*minutes
 }
 
-// minutes are the refusals with one reason.
+// minutes are the requests with one reason.
 type minutes struct {
 	current    int64 // the minute since 1970 that was counted last
 	counts     [RecentMinutes]uint64

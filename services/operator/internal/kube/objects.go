@@ -245,8 +245,11 @@ func (w *objectWriter) apply(ctx context.Context, o resource.Object, want desire
 		}
 	}
 	w.pending.add(o, patch)
-	if d, ok := o.(*appsv1.Deployment); ok && found && !former && d.Spec.Replicas != nil {
-		if has := live.(*appsv1.Deployment).Spec.Replicas; has != nil && *has != *d.Spec.Replicas {
+	if d, ok := o.(*appsv1.Deployment); ok && found && !former {
+		has := live.(*appsv1.Deployment)
+		scaled := d.Spec.Replicas != nil && has.Spec.Replicas != nil && *has.Spec.Replicas != *d.Spec.Replicas
+		// Without spec.replicas the number stays only as long as the scaler owns it.
+		if scaled || d.Spec.Replicas == nil && scaleEntry(has.ManagedFields) != nil {
 			patch.SetResourceVersion(live.GetResourceVersion()) // fails if the Deployment was scaled in the meantime
 		}
 	}

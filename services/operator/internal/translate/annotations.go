@@ -288,6 +288,6 @@ func parsePort(s string) (int32, error) {
 func IsAnnotation(name string) bool {
 	return slices.Contains(booleans, name) || slices.Contains([]string{
 		annotationServiceType, annotationTrafficPolicy, annotationNodePorts, annotationTargetPorts,
-		annotationHealthPort, annotationMetricsPort,
+		annotationHealthPort, annotationMetricsPort, annotationTLSAtBalancer, annotationProxyProtocol,
 	}, name)
 }

@@ -2,6 +2,8 @@ package translate
 
 import (
 	"fmt"
+	"os"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -53,6 +55,23 @@ func TestAnnotationsAboutLoadBalancers(t *testing.T) {
 			} else if got != "[] []" || !strings.Contains(found.Message(), tc.want) {
 				t.Errorf("%s %.40q: %s, %q; want %q", tc.annotation, tc.value, got, found.Message(), tc.want)
 			}
+		}
+	}
+}
+
+// Every annotation in annotations.go is one that lint knows.
+func TestAnnotationsAreKnown(t *testing.T) {
+	text, err := os.ReadFile("annotations.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := regexp.MustCompile(`= "(stunner\.l7mp\.io/[a-z-]+)"`).FindAllStringSubmatch(string(text), -1)
+	if len(names) < 15 {
+		t.Errorf("only %d annotations", len(names))
+	}
+	for _, m := range names {
+		if !IsAnnotation(m[1]) {
+			t.Errorf("%s is not known", m[1])
 		}
 	}
 }

@@ -198,6 +198,9 @@ func direct(live *diagnose.Live, at func(pod string) (netip.Addr, bool)) (all []
 			continue
 		}
 		for _, l := range status.Listeners {
+			if len(l.ProxyProtocol) > 0 {
+				continue // it may take this machine for a load balancer, and close a connection without a header
+			}
 			all = append(all, probe.Direct{
 				Pod: item.Pod, Listener: l.Name, Protocol: l.Protocol, Address: netip.AddrPortFrom(a, uint16(l.Port)),
 			})

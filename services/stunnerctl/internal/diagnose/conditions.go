@@ -24,7 +24,7 @@ var wrongStatus = map[string]metav1.ConditionStatus{
 // warnings are the condition types whose objects are in force nevertheless.
 var warnings = []string{
 	"Autoscaled", "RealmNotDNSName", "InsecureInlineCredentials", "GuessableCredentials", "OffloadUnavailable",
-	"DeprecatedInput", "LoadBalancerLimited", "InputIgnored",
+	"DeprecatedInput", "LoadBalancerLimited",
 }
 
 // IsWrong reports whether a condition of the operator reports a problem. Conditions of other controllers do not.
@@ -74,7 +74,10 @@ func (s *Snapshot) findingsOf(object, part string, c metav1.Condition) []finding
 		Severity: Error, Object: object, Field: strings.TrimPrefix(part+".status.conditions["+c.Type+"]", "."),
 		Problem: cmp.Or(Clean(c.Message), c.Reason),
 	}
-	if slices.Contains(warnings, c.Type) {
+	switch {
+	case c.Type == "InputIgnored":
+		f.Severity = Info
+	case slices.Contains(warnings, c.Type):
 		f.Severity = Warning
 	}
 	return []finding.Finding{f}

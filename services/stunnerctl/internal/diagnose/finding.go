@@ -2,8 +2,8 @@
 //
 // It is pure: a Snapshot contains the objects of a cluster or a folder, the answers of the operator and of the running
 // pods, and the clocks. The rules are a table in the order in which a call passes the parts of a Gateway, from the
-// public address to the peer. A condition of the operator already names field and remedy, so its message is used as it
-// is. A rule has a text of its own only where the operator cannot know the problem.
+// public address to the peer. The operator serves the findings behind its conditions, which are used as they
+// are. A rule has a text of its own only where the operator cannot know the problem.
 //
 // # Files
 //
@@ -16,6 +16,7 @@
 //	finding.go      findings, their severities and order
 //	conditions.go   conditions of the operator as findings
 //	snapshot.go     the input, which package collect reads
+//	probe.go        the part of the input that package probe reads
 //	testdata        one fixture a fault; with a real API server: e2e/diagnose
 package diagnose
 

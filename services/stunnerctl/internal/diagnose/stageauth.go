@@ -302,6 +302,21 @@ func (s *Snapshot) authCounts() (refused map[string]uint64, granted uint64) {
 	return refused, granted
 }
 
+// keysFact says how old the oldest keys of tokens are.
+func keysFact(services []authService) string {
+	fact, oldest := "no tokens needed", time.Duration(-1)
+	for _, a := range services {
+		switch age := a.Now.Sub(a.KeysRead); {
+		case a.Open:
+		case a.KeysRead.IsZero():
+			return "keys never read"
+		case age > oldest:
+			fact, oldest = "keys read "+span(age)+" ago", age
+		}
+	}
+	return fact
+}
+
 func authFact(s *Snapshot, _ *Gateway) string {
 	var facts []string
 	pods := s.authPods()
@@ -323,17 +338,7 @@ func authFact(s *Snapshot, _ *Gateway) string {
 	case len(services) == 0:
 		return strings.Join(append(facts, "none is connected to the operator"), ", ")
 	}
-	oldest := services[0]
-	for _, a := range services {
-		if !a.Open && a.Now.Sub(a.KeysRead) > oldest.Now.Sub(oldest.KeysRead) {
-			oldest = a
-		}
-	}
-	if oldest.Open {
-		facts = append(facts, "no tokens needed")
-	} else {
-		facts = append(facts, "keys read "+span(oldest.Now.Sub(oldest.KeysRead))+" ago")
-	}
+	facts = append(facts, keysFact(services))
 	refused, granted := s.authCounts()
 	facts = append(facts, fmt.Sprintf("in ten minutes %d requests got credentials", granted))
 	var reasons []string

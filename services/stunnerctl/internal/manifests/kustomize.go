@@ -2,6 +2,7 @@ package manifests
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -127,6 +128,8 @@ type build struct {
 	component bool
 	text      []byte
 	err       error
+	// remote is the error about a URL. The builder says instead that there is no Kustomization.
+	remote error
 	// included are the folders of the Kustomizations that it includes.
 	included map[string]bool
 	// objects are the names of its objects.
@@ -151,6 +154,7 @@ func newBuild(r root) *build {
 		return b
 	}
 	if b.err = b.run(); b.err != nil {
+		b.err = cmp.Or(b.remote, b.err)
 		b.err = errors.New(strings.Join(strings.Fields(b.err.Error()), " "))
 	}
 	return b
@@ -246,6 +250,7 @@ func (k kustomizations) ReadFile(path string) ([]byte, error) {
 		return data, nil // the builder has a better message
 	}
 	if err := checkLocal(path, fields); err != nil {
+		k.build.remote = err
 		return nil, err
 	}
 	if dir := filepath.Dir(path); dir != k.build.dir {
@@ -260,19 +265,54 @@ func (k kustomizations) ReadFile(path string) ([]byte, error) {
 	return yaml.Marshal(fields)
 }
 
-// checkLocal returns an error if a Kustomization refers to a URL: stunnerctl connects to nothing to check manifests.
+// checkLocal returns an error if a Kustomization refers to a URL: stunnerctl connects to nothing to check manifests. The
+// builder fetches every path that is an HTTP URL, and clones a resource that it takes for a repository.
 func checkLocal(path string, fields map[string]any) error {
-	for _, field := range []string{"resources", "bases", "components", "crds", "configurations", "generators", "transformers", "validators"} {
-		entries, _ := fields[field].([]any)
+	refuse := func(field string) error {
+		return fmt.Errorf("%s: %s: URLs are not fetched: name a copy in a folder", path, field)
+	}
+	for _, field := range slices.Sorted(maps.Keys(fields)) {
+		entries, list := fields[field].([]any)
+		if !list {
+			entries = []any{fields[field]}
+		}
 		for i, entry := range entries {
-			text, _ := entry.(string)
-			_, missing := os.Stat(filepath.Join(filepath.Dir(path), text))
-			remote := strings.Contains(text, "://") || strings.Contains(text, "?ref=") || strings.HasPrefix(text, "git@") ||
-				strings.HasPrefix(text, "git::") || strings.HasPrefix(text, "github.com/")
-			if missing != nil && remote && !strings.ContainsRune(text, '\n') {
-				return fmt.Errorf("%s: %s[%d]: URLs are not fetched: name a copy in a folder", path, field, i)
+			if isFetched(entry) || field == "helmCharts" {
+				return refuse(fmt.Sprintf("%s[%d]", field, i))
+			}
+			text, isText := entry.(string)
+			if isText && slices.Contains([]string{"resources", "bases", "components"}, field) {
+				if _, missing := os.Stat(filepath.Join(filepath.Dir(path), text)); missing != nil && isRepository(text) {
+					return refuse(fmt.Sprintf("%s[%d]", field, i))
+				}
 			}
 		}
 	}
 	return nil
+}
+
+// isFetched reports whether a value contains a path that the builder would fetch. Texts of several lines are patches.
+func isFetched(value any) bool {
+	switch v := value.(type) {
+	case string:
+		_, path, _ := strings.Cut(v, "=") // a file of a generator may be KEY=PATH
+		return isURL(v) || isURL(path)
+	case []any:
+		return slices.ContainsFunc(v, isFetched)
+	case map[string]any:
+		return slices.ContainsFunc(slices.Collect(maps.Values(v)), isFetched)
+	}
+	return false
+}
+
+func isURL(text string) bool {
+	text = strings.ToLower(strings.TrimSpace(text))
+	return !strings.ContainsRune(text, '\n') && (strings.HasPrefix(text, "http://") || strings.HasPrefix(text, "https://"))
+}
+
+// isRepository reports whether the builder may take a resource for a Git repository.
+func isRepository(text string) bool {
+	lower := strings.ToLower(text)
+	return strings.Contains(lower, "://") || strings.Contains(lower, "?ref=") || strings.Contains(lower, "@") ||
+		strings.HasPrefix(lower, "git::") || strings.HasPrefix(lower, "github.com")
 }

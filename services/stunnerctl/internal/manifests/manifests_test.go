@@ -106,3 +106,30 @@ func TestRead_Kustomization(t *testing.T) {
 		t.Errorf("got  %q\nwant %q", got, want)
 	}
 }
+
+// No field of a Kustomization makes a check connect to a network.
+func TestKustomizationsFetchNothing(t *testing.T) {
+	for _, fields := range []string{
+		"resources: ['https://192.0.2.1/a.yaml']", "resources: ['github.com/owner/repo//base?ref=v1']",
+		"bases: ['GitHub.com/owner/repo']", "components: ['user@192.0.2.1:owner/repo']",
+		"patches: [{path: 'https://192.0.2.1/patch.yaml'}]", "patchesStrategicMerge: ['http://192.0.2.1/patch.yaml']",
+		"patchesJson6902: [{path: 'HTTPS://192.0.2.1/patch.yaml', target: {kind: Gateway}}]",
+		"replacements: [{path: 'https://192.0.2.1/r.yaml'}]", "openapi: {path: 'https://192.0.2.1/schema.json'}",
+		"configMapGenerator: [{name: a, files: ['key=https://192.0.2.1/file']}]",
+		"secretGenerator: [{name: a, envs: ['https://192.0.2.1/env']}]", "helmCharts: [{name: a, repo: 'oci://192.0.2.1/a'}]",
+		"crds: ['https://192.0.2.1/crd.yaml']", "generators: ['https://192.0.2.1/g.yaml']",
+	} {
+		dir := t.TempDir()
+		if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(fields+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		units, err := Read([]string{dir}, nil)
+		said := fmt.Sprint(err)
+		for _, u := range units {
+			said += fmt.Sprint(u.Findings)
+		}
+		if !strings.Contains(said, "URLs are not fetched") {
+			t.Errorf("%s: %s", fields, said)
+		}
+	}
+}

@@ -189,9 +189,6 @@ func (o Options) allocate(ctx context.Context, p *diagnose.Probe, targets []targ
 			first[t.listener.Name] = t
 		}
 	}
-	if o.NoBackends {
-		return
-	}
 	for _, l := range o.Config.Listeners {
 		t, ok := first[l.Name]
 		if !ok {
@@ -317,7 +314,7 @@ func (s *session) listen(ctx context.Context, during time.Duration) {
 			s.seen(m)
 			continue
 		}
-		if !errors.Is(err, errNotSTUN) {
+		if !errors.Is(err, errNotSTUN) || s.stream != nil { // a stream without STUN messages does not come back to them
 			select { // a closed connection returns at once
 			case <-ctx.Done():
 			case <-time.After(time.Until(end)):

@@ -13,17 +13,23 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerctl/internal/diagnose"
 )
 
+// defaultHealthPort is the port of an endpoint without one.
+const defaultHealthPort = 8086
+
 // healthPort returns the port of the probes of kubelets, or 0 if they are not served.
 func healthPort(c config.Config) int {
 	endpoint := config.DefaultHealthcheck
 	if c.Admin.HealthcheckEndpoint != nil {
 		endpoint = *c.Admin.HealthcheckEndpoint
 	}
-	u, err := url.Parse(endpoint)
+	u, err := url.Parse(config.EndpointURL(endpoint))
 	if err != nil || u.Scheme != "http" {
 		return 0
 	}
-	port, _ := strconv.Atoi(u.Port())
+	port, err := strconv.Atoi(u.Port())
+	if err != nil {
+		return defaultHealthPort
+	}
 	return port
 }
 

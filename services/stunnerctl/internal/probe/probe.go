@@ -71,8 +71,6 @@ type Options struct {
 	// Within are addresses of pods in their own network. Most machines do not reach them, so the tests count only if
 	// one of them is answered.
 	Within []Direct
-	// NoBackends leaves out the tests of backends.
-	NoBackends bool
 }
 
 // Direct is the address of a listener of a pod or of a dataplane on this host.
@@ -127,7 +125,7 @@ func (o Options) pods(ctx context.Context) []diagnose.ProbedPod {
 				tests = append(tests, func() diagnose.ProbedPod { return o.health(ctx, pod, port) })
 			}
 			for _, l := range o.Config.Listeners {
-				if l.Protocol.Stream() {
+				if l.Protocol.Stream() && len(l.ProxyProtocol) == 0 {
 					tests = append(tests, func() diagnose.ProbedPod { return o.listener(ctx, pod, l) })
 				}
 			}

@@ -135,7 +135,7 @@ func wrap(ctx context.Context, conn net.Conn, p config.Protocol, host string) (*
 	if p.Stream() {
 		w.stream = bufio.NewReader(w.Conn)
 	}
-	w.stop = context.AfterFunc(ctx, w.end)
+	w.stop = context.AfterFunc(ctx, w.hangUp)
 	return w, nil
 }
 
@@ -175,6 +175,11 @@ func (w *wire) handshake(ctx context.Context, p config.Protocol, host string) er
 // end ends the connection. It waits for nothing.
 func (w *wire) end() {
 	w.stop()
+	w.hangUp()
+}
+
+// hangUp sends the last message and closes the connection.
+func (w *wire) hangUp() {
 	if last := w.farewell.Swap(nil); last != nil {
 		_ = w.SetWriteDeadline(time.Now().Add(firstRTO))
 		_, _ = w.Write(*last)

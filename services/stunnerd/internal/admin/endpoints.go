@@ -28,7 +28,8 @@ const (
 type Endpoint struct {
 	// Name identifies the endpoint when its URL changes.
 	Name string
-	// URL is http://HOST:PORT/PATH, or an address (see config.EndpointURL). If it is empty, the HTTP server is not started, or is stopped.
+	// URL is http://HOST:PORT/PATH, or an address (see config.EndpointURL). If it is empty, the HTTP server is not
+	// started, or is stopped.
 	URL string
 	// Port is the default port of the URL.
 	Port string

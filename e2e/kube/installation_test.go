@@ -8,7 +8,7 @@
 //	proxy_test.go           faults between an operator and the API server
 //	manifests_test.go       manifests and their results, testdata/manifests
 //	places_test.go          what clients are told at each place, testdata/places
-//	field_test.go           manifests in the forms of users, testdata/field
+//	cases_test.go           manifests in the forms of users, testdata/field
 //	documented_*_test.go    outcomes of manifests of the existing system's documentation, testdata/documented
 //	rendered_test.go        comparison with stunnerctl render
 //	takeover_test.go        objects of the operator of the existing system

@@ -17,12 +17,12 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/telemetry"
 )
 
-// clusterOnly lists the operator's metrics that are exported only in a cluster.
+// clusterOnly lists the metrics that are exported only in a cluster, or by an auth service that needs tokens.
 var clusterOnly = []string{
 	telemetry.OperatorWrites, telemetry.OperatorWriteErrors, telemetry.OperatorLeader,
 	telemetry.OperatorDiscoveryStreams, telemetry.OperatorDiscoveryRefused,
 	telemetry.OperatorScalerAnswers, telemetry.OperatorTranslationDuration, telemetry.OperatorConfigsMissing,
-	telemetry.OperatorUnread, telemetry.OperatorPaused,
+	telemetry.OperatorUnread, telemetry.OperatorPaused, telemetry.AuthKeysAge,
 }
 
 // silent lists the panels without data in this test, with the reason. It is an error if one of them returns data.
@@ -30,6 +30,10 @@ var silent = boards.Silent{
 	"Overview / Firing alerts":                   "none fires",
 	"Overview / Alert":                           "none fires",
 	"Dataplane / Alert":                          "none fires",
+	"Auth / Refused by reason":                   "no request is refused",
+	"Auth / Age of the keys":                     "no tokens are needed",
+	"Dataplane / Refused, by reason: B":          "no client misplaces an attribute",
+	"Overview / Refused, by reason: B":           "no client misplaces an attribute",
 	"Control plane / Alert":                      "none fires",
 	"Auth / Alert":                               "none fires",
 	"Control plane / Leaders":                    "replicas elect a leader in a cluster",

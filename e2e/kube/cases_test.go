@@ -17,6 +17,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
@@ -34,10 +35,10 @@ import (
 //	want/check.txt                  exit codes and output of stunnerctl lint and render, and of operator --watch=false
 const fieldFiles = "testdata/field/*.txtar"
 
-// TestFieldManifestsAtAPIServer compares each row with the API server. The rows run one after the other, because the
-// manifests have usual names.
+// TestFieldManifestsAtAPIServer compares each row with the API server. The rows run one after the other and beside no
+// other test, because the manifests have usual names, such as Dataplane default. The name of the file puts the test
+// before TestDocumentedExamplesWorkAtAPIServer, whose operator has the same controller name.
 func TestFieldManifestsAtAPIServer(t *testing.T) {
-	t.Parallel()
 	s := prepare(t, t.TempDir(), nameOf(t))
 	s.must(installKEDA())
 	s.allow("workloads", "hostNetwork", "true")
@@ -52,7 +53,13 @@ func TestFieldManifestsAtAPIServer(t *testing.T) {
 			n.T = t
 			on := server{n}
 			var applied []*unstructured.Unstructured
-			defer func() { on.clear(slices.DeleteFunc(applied, isNamespace)) }()
+			shared := on.dataplane()
+			defer func() {
+				on.clear(slices.DeleteFunc(applied, isNamespace))
+				if shared != nil {
+					on.must(client.IgnoreAlreadyExists(on.Create(context.WithoutCancel(t.Context()), shared)))
+				}
+			}()
 			for _, step := range []struct{ dir, want string }{{"in/", "want/server.txt"}, {"then/", "want/server2.txt"}} {
 				var rejected strings.Builder
 				for _, o := range row.objects(t, step.dir, pair) {
@@ -75,6 +82,21 @@ func TestFieldManifestsAtAPIServer(t *testing.T) {
 			}
 		})
 	}
+}
+
+// dataplane returns Dataplane default, which all tests share and a row may replace, or nil.
+func (s server) dataplane() *unstructured.Unstructured {
+	o := &unstructured.Unstructured{}
+	o.SetGroupVersionKind(schema.GroupVersionKind{Group: "stunner.l7mp.io", Version: "v1", Kind: "Dataplane"})
+	err := s.Get(s.Context(), client.ObjectKey{Name: "default"}, o)
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	s.must(err)
+	return &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": o.GetAPIVersion(), "kind": o.GetKind(), "metadata": map[string]any{"name": o.GetName()},
+		"spec": o.Object["spec"],
+	}}
 }
 
 func isNamespace(o *unstructured.Unstructured) bool { return o.GetKind() == "Namespace" }

@@ -56,9 +56,13 @@ func kinds(group, version string, names ...string) (all []schema.GroupVersionKin
 }
 
 // equalsRendered waits until what the operator has written equals what stunnerctl render makes of the same objects: the
-// generated objects, the configs of Gateways, and the statuses.
+// generated objects, the configs of Gateways, and the statuses. Without Dataplane default nothing is compared: stunnerctl
+// render takes that of the chart for it.
 func (s server) equalsRendered(program string) {
 	s.Helper()
+	if s.dataplane() == nil {
+		return
+	}
 	s.await(func(ctx context.Context) error {
 		r := &renderer{
 			program: program, in: s.TempDir(), out: s.TempDir(),

@@ -25,7 +25,7 @@ const (
 
 // priceSession is the price of what a session has over any transport: the allocation, the relay socket, over UDP a
 // socket for the data to the client, and counters of peers without a channel and denied peers.
-const priceSession = 24<<10 + included
+const priceSession = 47<<9 + included
 
 // transportPrices are the prices of the connection of a client by the protocol of the listener, with or without a
 // session, and of its handshake: its goroutines, its buffers, the socket, and over TLS and DTLS the keys and the buffers

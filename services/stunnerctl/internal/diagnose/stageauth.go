@@ -114,14 +114,17 @@ var authRules = []Rule{
 		if s.Auth == nil {
 			return nil
 		}
-		answered := map[string]string{}
+		answered, others := map[string]string{}, 0
 		for _, item := range s.Auth.Items {
 			answered[item.Pod] = cmp.Or(item.Error, statusText(item.Status))
+			if !slices.ContainsFunc(s.authPods(), func(pod *corev1.Pod) bool { return pod.Name == item.Pod }) {
+				others++ // a service announces its host name, which with hostNetwork is not that of its pod
+			}
 		}
 		for _, pod := range s.authPods() {
 			problem, connected := answered[pod.Name]
 			switch {
-			case !ready(pod) || connected && problem == "":
+			case !ready(pod) || connected && problem == "" || !connected && others > 0:
 				continue
 			case connected:
 				problem = "the operator has no answer of it: " + problem

@@ -34,7 +34,7 @@ var mediaRules = []Rule{
 			Problem: s.deniedProblem(denied), Remedy: causeOf(denied[0].Reason).remedy,
 			Command: fmt.Sprintf("stunnerctl can-reach %s/%s %s", g.Namespace, g.Name, denied[0].Peer),
 		}
-		if failed >= manyClients || g.answered() == 0 {
+		if failed >= manyClients {
 			f.Severity = Warning
 		}
 		return []Finding{f}
@@ -61,14 +61,6 @@ func (g *Gateway) media() inspection.Media {
 		all = append(all, s.Media)
 	}
 	return inspection.MergeMedia(all...)
-}
-
-// answered returns the number of calls that send packets to peers and get packets back.
-func (g *Gateway) answered() (n int) {
-	for _, r := range g.media().Routes {
-		n += r.Sending - r.Silent
-	}
-	return n
 }
 
 // fewSilent is the divisor of the calls of a route up to which silent ones are an info: a client that leaves sends to a

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/stunner-gateway/stunner/services/api/inspection"
 )
@@ -23,7 +24,10 @@ var mediaRules = []Rule{
 		failed := 0
 		for _, d := range g.media().Denied {
 			if d.Failed > 0 {
-				denied, failed = append(denied, d), max(failed, d.Failed)
+				denied = append(denied, d)
+				if s.reference().Sub(d.Last) <= ongoing {
+					failed = max(failed, d.Failed)
+				}
 			}
 		}
 		if len(denied) == 0 {
@@ -62,6 +66,10 @@ func (g *Gateway) media() inspection.Media {
 	}
 	return inspection.MergeMedia(all...)
 }
+
+// ongoing is how long ago a denial may be that still happens: a route may have been corrected since, or a call has ended
+// that used the peer of a former route.
+const ongoing = 30 * time.Second
 
 // fewSilent is the divisor of the calls of a route up to which silent ones are an info: a client that leaves sends to a
 // media server that has ended its call.

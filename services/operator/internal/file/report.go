@@ -223,8 +223,8 @@ func (l *loop) reportHistory(t *text) {
 
 // objectsWithProblems returns the number of objects with a condition that reports a problem.
 func (s *summary) objectsWithProblems() (n int) {
-	for _, conditions := range s.conditions {
-		if len(translate.Problems(conditions)) > 0 {
+	for _, problems := range s.found {
+		if len(problems) > 0 {
 			n++
 		}
 	}

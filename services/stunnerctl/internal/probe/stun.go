@@ -123,12 +123,13 @@ func wrap(ctx context.Context, conn net.Conn, p config.Protocol, host string) (*
 	if p.Secure() {
 		if err := w.handshake(shaking, p, host); err != nil {
 			_ = conn.Close()
-			if why := inWords(err); errors.Is(why, errNoAnswer) && !p.Stream() || errors.Is(why, errRefused) && !p.Stream() {
+			switch why := inWords(err); {
+			case !p.Stream() && (errors.Is(why, errNoAnswer) || errors.Is(why, errRefused)):
 				return nil, why // nothing tells a handshake from a connection over UDP
-			} else if errors.Is(why, errNoAnswer) {
+			case errors.Is(why, errNoAnswer):
 				return nil, fmt.Errorf("%w: the connection is accepted, and the handshake is not answered", errHandshake)
-			} else {
-				return nil, fmt.Errorf("%w: %v", errHandshake, why) //nolint:errorlint // the text only
+			default:
+				return nil, fmt.Errorf("%w: %s", errHandshake, why.Error()) // its kind is that of the handshake only
 			}
 		}
 	}

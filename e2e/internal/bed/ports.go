@@ -4,6 +4,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"net"
+	"os"
 	"strconv"
 	"sync"
 	"syscall"
@@ -46,6 +47,7 @@ func claim(port int) bool {
 // isFree reports whether a port can be bound on every address, for UDP and for TCP. No program starts meanwhile: until
 // its process executes it, it has copies of the sockets, and they keep the port in use after they are closed here.
 func isFree(port int) bool {
+	checkPidfd()
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()
 	addr := ":" + strconv.Itoa(port)
@@ -61,6 +63,10 @@ func isFree(port int) bool {
 	packets.Close()
 	return true
 }
+
+// checkPidfd lets package os check once whether the kernel has process descriptors. Its check clones this process without
+// the fork lock, and would otherwise happen when the first program starts.
+var checkPidfd = sync.OnceFunc(func() { _, _ = os.FindProcess(os.Getpid()) })
 
 // Ports are the ports of a stack, all on the loopback address.
 type Ports struct {

@@ -25,9 +25,11 @@ type Finding struct {
 	// Object is "KIND NAMESPACE/NAME", "KIND NAME" for an object without a namespace, or FILE:LINE of a document.
 	Object string `json:"object"`
 	// Field is the path of the field of Object that the problem is about. It is empty for the whole object.
-	Field   string `json:"field,omitempty"`
-	Problem string `json:"problem"`
-	Remedy  string `json:"remedy,omitempty"`
+	Field string `json:"field,omitempty"`
+	// DependsOn is another object, as in Object, that does not exist or does not permit what Field asks for.
+	DependsOn string `json:"dependsOn,omitempty"`
+	Problem   string `json:"problem"`
+	Remedy    string `json:"remedy,omitempty"`
 	// Since is the time since which the problem exists. It is zero if that is unknown.
 	Since time.Time `json:"since,omitzero"`
 	// Evidence is where the problem was seen, such as the condition of an object.

@@ -4,13 +4,13 @@ package condition
 
 // ProtocolWarning means that the protocol of a listener is a short name. read is the protocol that is served.
 func ProtocolWarning(protocol, read string) Finding {
-	return finding(ReasonWarning, "protocol %q is read as %s", protocol, read).
+	return finding(ReasonWarning, "protocol %q is read as %s", protocol, read).about("protocol").
 		remedy("write protocol: %s", read)
 }
 
 // GrantWarning means that a listener uses a Secret of another namespace without a ReferenceGrant.
 func GrantWarning(field, from, namespace, secret string) Finding {
-	return finding(ReasonWarning, "Secret %s/%s is used without a ReferenceGrant because of spec.legacyGrants of the GatewayConfig", namespace, secret).at(field).
+	return finding(ReasonWarning, "Secret %s/%s is used without a ReferenceGrant because of spec.legacyGrants of the GatewayConfig", namespace, secret).at(field).part("name").
 		remedy("create in namespace %s a ReferenceGrant with from: {group: gateway.networking.k8s.io, kind: Gateway, namespace: %s} and to: {group: \"\", kind: Secret, name: %s}", namespace, from, secret)
 }
 

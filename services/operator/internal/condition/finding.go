@@ -22,8 +22,10 @@ type Cause struct {
 	// Object is the object in which the problem is; empty for the object that has the condition.
 	Object string
 	// Field is the path of the field of Object; empty if the problem is not in a single field.
-	Field   string
-	Problem string
+	Field string
+	// DependsOn is another object that does not exist or does not permit what Field asks for.
+	DependsOn string
+	Problem   string
 	// Remedy is empty if hints has one for the reason.
 	Remedy string
 	// message is the part of the message of the condition.
@@ -56,7 +58,8 @@ func (f Finding) Message() string {
 func (f Finding) Findings() (all []api.Finding) {
 	for _, c := range f.Causes {
 		all = append(all, api.Finding{
-			Object: c.Object, Field: c.Field, Problem: c.Problem, Remedy: cmp.Or(c.Remedy, hints[f.Reason]),
+			Object: c.Object, Field: c.Field, DependsOn: c.DependsOn, Problem: c.Problem,
+			Remedy: cmp.Or(c.Remedy, hints[f.Reason]),
 		})
 	}
 	return all
@@ -102,6 +105,15 @@ func (f Finding) at(field string) Finding {
 // about sets the field, which the problem names already.
 func (f Finding) about(field string) Finding {
 	f.Causes[0].Field = field
+	return f
+}
+
+// part sets the field to a field of the present one.
+func (f Finding) part(name string) Finding { return f.about(f.Causes[0].Field + "." + name) }
+
+// dependsOn sets the other object, which the problem names already.
+func (f Finding) dependsOn(kind, name string) Finding {
+	f.Causes[0].DependsOn = kind + " " + name
 	return f
 }
 

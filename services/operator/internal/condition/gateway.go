@@ -74,8 +74,9 @@ func AddressSpecial(field, value string) Finding {
 }
 
 // AddressNotAllowed means that the requested address is not in spec.allowedAddresses.
-func AddressNotAllowed(field, value string) Finding {
+func AddressNotAllowed(field, value, config string) Finding {
 	return finding(ReasonAddressNotUsable, "%q is outside of spec.allowedAddresses of the GatewayConfig of the GatewayClass", value).at(field).
+		dependsOn("GatewayConfig", config).
 		remedy("leave it out, or have the range added there")
 }
 
@@ -193,38 +194,38 @@ func ListenerInvalid() Finding {
 
 // ProtocolUnknown means that the protocol is not supported.
 func ProtocolUnknown(protocol, known string) Finding {
-	return finding(ReasonUnsupportedProtocol, "protocol %q is not supported", protocol).
+	return finding(ReasonUnsupportedProtocol, "protocol %q is not supported", protocol).about("protocol").
 		remedy("use %s", known)
 }
 
 // PortInvalid means that the port is out of range.
 func PortInvalid(port int32) Finding {
-	return finding(ReasonPortUnavailable, "port %d is out of range", port).
+	return finding(ReasonPortUnavailable, "port %d is out of range", port).about("port").
 		remedy("use 1 to 65535")
 }
 
 // PortConflict means that an earlier listener uses the port.
 func PortConflict(network string, port int32, other string) Finding {
-	return finding(ReasonProtocolConflict, "%s port %d is taken by listener %q: TURN-UDP and TURN-DTLS share the UDP ports, TURN-TCP and TURN-TLS the TCP ports", network, port, other)
+	return finding(ReasonProtocolConflict, "%s port %d is taken by listener %q: TURN-UDP and TURN-DTLS share the UDP ports, TURN-TCP and TURN-TLS the TCP ports", network, port, other).about("port")
 }
 
 // PortHeld means that the spec gives the port to two listeners, and that it is published for the other one.
 func PortHeld(network string, port int32, other string) Finding {
-	return finding(ReasonProtocolConflict, "%s port %d is that of listener %q, which is served as it was published before", network, port, other).
+	return finding(ReasonProtocolConflict, "%s port %d is that of listener %q, which is served as it was published before", network, port, other).about("port").
 		remedy("correct or remove that listener, or use another port")
 }
 
 // PortOfProcess means that the health check or metrics endpoint of the dataplane already uses the listener's port in
 // the pod.
 func PortOfProcess(port int32, use string) Finding {
-	return finding(ReasonPortUnavailable, "tcp port %d of the pod is that of its %s", port, use).
+	return finding(ReasonPortUnavailable, "tcp port %d of the pod is that of its %s", port, use).about("port").
 		remedy("use another port, or another one in the pod with annotation stunner.l7mp.io/targetport")
 }
 
 // HostPortTaken means that another Gateway uses the port of the listener on the nodes. user is the part of that Gateway
 // that uses it.
 func HostPortTaken(network string, port int32, user string) Finding {
-	return finding(ReasonPortUnavailable, "%s port %d of the nodes is that of %s, whose pods are in the host network too", network, port, user).
+	return finding(ReasonPortUnavailable, "%s port %d of the nodes is that of %s, whose pods are in the host network too", network, port, user).about("port").
 		remedy("use another port, or keep the pods on different nodes with spec.affinity of two Dataplanes")
 }
 
@@ -238,7 +239,7 @@ func HostPortLeft(use string, port int32, user, annotation string) Finding {
 
 // NameConflict means that an earlier listener has the same name.
 func NameConflict(name string) Finding {
-	return finding(ReasonProtocolConflict, "another listener is called %q as well: only the first one is served", name).
+	return finding(ReasonProtocolConflict, "another listener is called %q as well: only the first one is served", name).about("name").
 		advice("rename the other")
 }
 
@@ -270,18 +271,23 @@ func CertificatesOverBudget(needed, limit int) Finding {
 
 // CertificateKind means that a certificate reference does not name a Secret.
 func CertificateKind(field, group, kind string) Finding {
-	return finding(ReasonInvalidCertificateRef, "%s names a %s of group %q", field, kind, group).about(field).
+	return finding(ReasonInvalidCertificateRef, "%s names a %s of group %q", field, kind, group).about(field + ".kind").
 		remedy("name a Secret")
 }
 
-// CertificateSecret means that the Secret of a certificate is missing or lacks a key.
+// CertificateSecret means that the Secret of a certificate was not read or lacks a key.
 func CertificateSecret(field, secret, problem string) Finding {
-	return finding(ReasonInvalidCertificateRef, "Secret %s %s", secret, problem).at(field)
+	return finding(ReasonInvalidCertificateRef, "Secret %s %s", secret, problem).at(field).part("name")
+}
+
+// CertificateSecretMissing means that the Secret of a certificate does not exist.
+func CertificateSecretMissing(field, secret string) Finding {
+	return CertificateSecret(field, secret, "does not exist").dependsOn("Secret", secret)
 }
 
 // CertificateBroken means that certificate and key cannot be used. problem must not quote the content of the Secret.
 func CertificateBroken(field, secret, problem string) Finding {
-	return finding(ReasonInvalidCertificateRef, "Secret %s holds no usable certificate: %s", secret, problem).at(field)
+	return finding(ReasonInvalidCertificateRef, "Secret %s holds no usable certificate: %s", secret, problem).at(field).part("name")
 }
 
 // AnnotationBoolean warns that the value of an annotation is neither true nor false.

@@ -54,8 +54,8 @@ func bounded(message string) string {
 }
 
 // Merge returns the new conditions of an object, and those that report a problem. The conditions are want, followed by
-// the conditions of other controllers in have, the current conditions. Other conditions of this operator in have are
-// dropped. The transition time of a condition changes only if its status changes.
+// the conditions of other controllers in have, the current conditions. A condition in have of a type that the operator
+// writes is dropped if want has none. The transition time of a condition changes only if its status changes.
 func Merge(have []metav1.Condition, generation int64, now metav1.Time, want ...Condition) Merged {
 	merged := make([]metav1.Condition, 0, len(want))
 	var problems []Problem
@@ -108,15 +108,15 @@ func (p Problem) Inspected(object string) inspection.Problem {
 		f.Since = p.LastTransitionTime.Time
 		f.Evidence = fmt.Sprintf("condition %s of %s is %s", p.Type, object, p.Status)
 		if f.Object == "" {
-			f.Object, f.Field = object, within(p.Part, f.Field)
+			f.Object, f.Field = object, FieldPath(p.Part, f.Field)
 		}
 	}
 	return shown
 }
 
-// within returns the path of a field of a part of an object. The path may start at the object.
-func within(part, field string) string {
-	if strings.HasPrefix(field, "spec.") {
+// FieldPath returns the path of a field of a part of an object. The path may start at the object.
+func FieldPath(part, field string) string {
+	if strings.HasPrefix(field, "spec.") || strings.HasPrefix(field, "metadata.") {
 		return field
 	}
 	return strings.Trim(part+"."+field, ".")

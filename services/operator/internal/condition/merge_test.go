@@ -85,7 +85,7 @@ func TestMessagesAreBounded(t *testing.T) {
 
 func TestJoinTakesTheReasonOfTheFirstAndTheMessagesOfAll(t *testing.T) {
 	got := condition.Join([]condition.Finding{
-		{}, condition.BackendMissing("Service", "a/b"), condition.BackendKind("a/c", "batch", "Job"),
+		{}, condition.BackendMissing(condition.Place{Text: "a/b"}, "Service"), condition.BackendKind(condition.Place{Text: "a/c"}, "batch", "Job"),
 	})
 	if got.Reason != condition.ReasonBackendNotFound || !strings.Contains(got.Message(), "a/b") ||
 		!strings.Contains(got.Message(), "a/c") {

@@ -17,7 +17,7 @@ func ParametersMissing(place Place) Finding {
 
 // ParametersKind means that a parametersRef does not name a GatewayConfig.
 func ParametersKind(place Place, group, kind string) Finding {
-	return finding(ReasonInvalidParameters, "%s names a %s of group %q", place, kind, group).aboutPlace(place).
+	return finding(ReasonInvalidParameters, "%s names a %s of group %q", place, kind, group).aboutPlace(place).part("kind").
 		remedy("name a GatewayConfig of group stunner.l7mp.io")
 }
 
@@ -28,13 +28,15 @@ func ParametersIncomplete(place Place) Finding {
 
 // GatewayConfigMissing means that the GatewayConfig does not exist.
 func GatewayConfigMissing(place Place, key string) Finding {
-	return finding(ReasonInvalidParameters, "GatewayConfig %s does not exist", key).atPlace(place).
+	return finding(ReasonInvalidParameters, "GatewayConfig %s does not exist", key).atPlace(place).part("name").
+		dependsOn("GatewayConfig", key).
 		hint("create the GatewayConfig, or name another one")
 }
 
 // DataplaneMissing means that the Dataplane does not exist.
 func DataplaneMissing(config, name string) Finding {
 	return finding(ReasonDataplaneNotFound, "Dataplane %q does not exist", name).at("spec.dataplane").in("GatewayConfig", config).
+		dependsOn("Dataplane", name).
 		hint("create the Dataplane, or name another one")
 }
 
@@ -165,8 +167,8 @@ func InlineWarning(fields []string) Finding {
 
 // GuessableWarning means that secrets are so short that an attacker can guess them. The message must not reveal
 // anything about the secrets, not even their length.
-func GuessableWarning(secrets string, least int) Finding {
-	return finding(ReasonWarning, "%s shorter than %d bytes: somebody may find it by trying", secrets, least).
+func GuessableWarning(field, secrets string, least int) Finding {
+	return finding(ReasonWarning, "%s shorter than %d bytes: somebody may find it by trying", secrets, least).about(field).
 		advice("make a new one with openssl rand -hex %d", least)
 }
 
@@ -202,29 +204,30 @@ func CredentialUnreadable(where Place, err error) Finding {
 
 // SecretMissing means that the Secret does not exist.
 func SecretMissing(where Place, key string) Finding {
-	return finding(ReasonSecretNotFound, "Secret %s does not exist", key).atPlace(where).
+	return finding(ReasonSecretNotFound, "Secret %s does not exist", key).atPlace(where).part("name").
+		dependsOn("Secret", key).
 		hint("create the Secret, or name another one")
 }
 
 // SecretUnread means that the operator has not read the Secret, because its namespace has no room.
 func SecretUnread(where Place, key, reason string) Finding {
-	return finding(ReasonBudgetExceeded, "Secret %s was not read: %s", key, reason).atPlace(where)
+	return finding(ReasonBudgetExceeded, "Secret %s was not read: %s", key, reason).atPlace(where).part("name")
 }
 
 // SecretKeyMissing means that the Secret lacks a key.
 func SecretKeyMissing(where Place, secret, key string) Finding {
-	return finding(ReasonSecretKeyNotFound, "Secret %s has no key %q", secret, key).atPlace(where).
+	return finding(ReasonSecretKeyNotFound, "Secret %s has no key %q", secret, key).atPlace(where).part("name").
 		remedy("add it")
 }
 
 // SecretKind means that a reference does not name a Secret.
 func SecretKind(where Place, group, kind string) Finding {
-	return finding(ReasonInvalidCredentials, "%s names a %s of group %q", where, kind, group).aboutPlace(where).
+	return finding(ReasonInvalidCredentials, "%s names a %s of group %q", where, kind, group).aboutPlace(where).part("kind").
 		remedy("name a Secret")
 }
 
 // NotGranted means that a reference to another namespace has no ReferenceGrant.
 func NotGranted(from Place, to, namespace string) Finding {
-	return finding(ReasonRefNotPermitted, "%s refers to %s in another namespace", from, to).aboutPlace(from).
+	return finding(ReasonRefNotPermitted, "%s refers to %s in another namespace", from, to).aboutPlace(from).part("name").
 		remedy("create a ReferenceGrant in namespace %s, or move it", namespace)
 }

@@ -61,7 +61,7 @@ func TestProviderRendersOnce_NotInForce(t *testing.T) {
 		old, text string
 		want      string // in status.txt, after NOT IN FORCE
 	}{
-		"a misspelt protocol": {"TURN-UDP", "TURN-UPD", `protocol: protocol "TURN-UPD" is not supported: use `},
+		"a misspelt protocol": {"TURN-UDP", "TURN-UPD", `protocol: "TURN-UPD" is not supported: use `},
 		"no certificate":      {"TURN-UDP", "TURN-DTLS", "tls.certificateRefs: is empty: name a Secret"},
 		"no class":            {"gatewayClassName: turn", "gatewayClassName: trun", "spec.gatewayClassName: GatewayClass trun does not exist"},
 		"an old API version":  {"gateway.networking.k8s.io/v1", "gateway.networking.k8s.io/v1alpha2", "v1alpha2 of kind Gateway is not served: use "},

@@ -113,14 +113,13 @@ func (c *checker) route(r *resource.Route) {
 	if len(r.Parents) == 0 {
 		c.add(decode.Error, id, "spec.parentRefs", finding.Errorf("name one", "names no Gateway, so that the route has no effect"))
 	}
-	paths := backendPaths(r.Origin)
 	for i, b := range r.Backends {
 		s := c.view.Service(b.Key())
 		if b.Group != "" || b.Kind != string(stunnerv1.KindService) || s == nil || s.Spec.Type == corev1.ServiceTypeExternalName {
 			continue
 		}
 		if len(s.Spec.Selector) == 0 && !c.hasEndpoints(b.Key()) {
-			c.add(decode.Info, id, paths[i]+".name", finding.Errorf("add one", "Service %s has neither a selector nor an EndpointSlice in the files, so that the route leads nowhere", b.Key()))
+			c.add(decode.Info, id, r.BackendField(i)+".name", finding.Errorf("add one", "Service %s has neither a selector nor an EndpointSlice in the files, so that the route leads nowhere", b.Key()))
 		}
 	}
 }

@@ -44,17 +44,18 @@ func (c *checker) condition(p place, cond condition.Problem, f finding.Finding) 
 	switch {
 	case cond.Reason == condition.ReasonListenersNotValid && p.part == "":
 		return // each of the listeners has a finding
-	case cond.Reason == condition.ReasonNoMatchingParent && strings.HasSuffix(f.Problem, " does not exist"):
+	case strings.HasPrefix(f.DependsOn, resource.KindGateway+" "):
 		return // route finds it, for routes of all API groups
 	}
 	severity := severities[cond.Severity()]
-	id, field, problem := c.locate(p, cond.Reason, f)
+	id, field, problem := c.locate(p, f)
 	found := finding.Errorf(f.Remedy, "%s", problem)
-	if cond.Reason == condition.ReasonInvalidCertificateRef && strings.HasSuffix(problem, " does not exist") {
-		found = certificateMissing(strings.TrimSuffix(problem, " does not exist"))
-	}
-	if excuse := c.excuse(p, cond.Reason, problem); excuse != nil {
-		severity, found = decode.Info, excuse
+	if f.DependsOn != "" {
+		if excuse := c.excuse(p, cond.Reason, f.DependsOn, problem); excuse != nil {
+			severity, found = decode.Info, excuse
+		} else if cond.Reason == condition.ReasonInvalidCertificateRef {
+			found = certificateMissing(f.DependsOn)
+		}
 	}
 	c.add(severity, id, field, found)
 }
@@ -66,54 +67,33 @@ func certificateMissing(secret string) error {
 		"%s is not in the files, and no object in them makes it", secret)
 }
 
-// excuse returns the remark that replaces an error about something that is usually not among the manifests; nil if the
-// error stands.
-func (c *checker) excuse(p place, reason, problem string) error {
-	switch {
-	case reason == condition.ReasonBackendNotFound && strings.HasSuffix(problem, "there is no such Service"):
-		key, _, _ := strings.Cut(strings.TrimPrefix(problem, "backend "), ":")
-		return finding.Errorf("create it, or correct backendRefs",
-			"Service %s is not in the files, so its endpoints are not checked", key)
-	case reason == condition.ReasonInvalidCertificateRef && strings.HasSuffix(problem, " does not exist"):
-		secret := strings.TrimPrefix(strings.TrimSuffix(problem, " does not exist"), "Secret ")
-		maker := c.makerOf(keyOf(secret), p.id)
+// excuse returns the remark that replaces an error about an object, on which the finding depends, that is usually not
+// among the manifests; nil if the error stands.
+func (c *checker) excuse(p place, reason, dependsOn, problem string) error {
+	switch needed := c.identityOf(dependsOn); needed.kind {
+	case "Service":
+		return finding.Errorf("create it, or correct backendRefs", "%s is not in the files, so its endpoints are not checked", needed)
+	case "Secret":
+		maker := c.makerOf(types.NamespacedName{Namespace: needed.namespace, Name: needed.name}, p.id)
 		if maker == "" && c.SecretsElsewhere {
 			maker = "something else"
 		}
 		if maker != "" {
 			return finding.Errorf("the listener is served when "+maker+" has made it",
-				"Secret %s is not in the files, so its content is not checked", secret)
+				"%s is not in the files, so its content is not checked", needed)
 		}
-	case reason == condition.ReasonNotAllowed && strings.HasSuffix(problem, "from is Selector"):
-		if c.view.Namespace(p.id.namespace) == nil {
+	case "Namespace":
+		if c.view.Namespace(needed.name) == nil {
 			return finding.Errorf("set the labels that allowedRoutes of the listener names",
-				"Namespace %s is not in the files, so it is not checked whether the selector of the listener matches its labels", p.id.namespace)
+				"%s is not in the files, so it is not checked whether the selector of the listener matches its labels", needed)
 		}
-	case reason == condition.ReasonAddressNotUsable && strings.Contains(problem, "is outside of spec.allowedAddresses"):
-		if !c.hasConfigOf(p.id) {
+	case resource.KindGatewayConfig:
+		if _, ok := c.located[needed]; !ok && reason == condition.ReasonAddressNotUsable {
 			return finding.Errorf("leave it out, or have the range added there; the GatewayConfig is not in the files, and that "+
 				"of the chart allows none", "%s", problem)
 		}
 	}
 	return nil
-}
-
-// hasConfigOf reports whether the files contain the GatewayConfig of the class of a Gateway.
-func (c *checker) hasConfigOf(id identity) bool {
-	gw := c.view.Gateway(types.NamespacedName{Namespace: id.namespace, Name: id.name})
-	class := c.view.Class(string(gw.Spec.GatewayClassName))
-	if class == nil || class.Spec.ParametersRef == nil || class.Spec.ParametersRef.Namespace == nil {
-		return false
-	}
-	p := class.Spec.ParametersRef
-	_, ok := c.located[configID(string(*p.Namespace), p.Name)]
-	return ok
-}
-
-// keyOf parses NAMESPACE/NAME.
-func keyOf(text string) types.NamespacedName {
-	namespace, name, _ := strings.Cut(text, "/")
-	return types.NamespacedName{Namespace: namespace, Name: name}
 }
 
 // gateway adds the findings of a translated Gateway that are in no status: its notes, and that it has no class.
@@ -125,7 +105,7 @@ func (c *checker) gateway(r translate.Result) {
 			continue // each of the routes has a finding
 		}
 		for _, f := range note.Findings() {
-			at, field, problem := c.locate(place{id: id}, "", f)
+			at, field, problem := c.locate(place{id: id}, f)
 			c.add(decode.Info, at, field, finding.Errorf(f.Remedy, "%s", problem))
 		}
 	}

@@ -2,6 +2,7 @@ package resource
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -42,6 +43,8 @@ type Route struct {
 	Parents []gwapiv1.ParentReference
 	// Backends are the backends of all rules, in the order of the spec.
 	Backends []Backend
+	// refs are the numbers of backendRefs of the rules.
+	refs []int
 	// Status is the current status.parents, including the entries of other controllers.
 	Status []gwapiv1.RouteParentStatus
 	// MaskedBy is the route that is used instead of this route because it has the same name and a higher precedence;
@@ -63,6 +66,16 @@ type Backend struct {
 // Key returns the namespace and name of the backend.
 func (b Backend) Key() types.NamespacedName {
 	return types.NamespacedName{Namespace: b.Namespace, Name: b.Name}
+}
+
+// BackendField returns the path of the backendRef of an element of Backends.
+func (r *Route) BackendField(i int) string {
+	rule := 0
+	for rule < len(r.refs)-1 && i >= r.refs[rule] {
+		i -= r.refs[rule]
+		rule++
+	}
+	return fmt.Sprintf("spec.rules[%d].backendRefs[%d]", rule, i)
 }
 
 // Gateways returns the Gateways among the parents of the route, sorted and without duplicates.
@@ -106,6 +119,7 @@ func fromStunner(o *stunnerv1.UDPRoute) *Route {
 		Status:  o.Status.Parents,
 	}
 	for _, rule := range o.Spec.Rules {
+		r.refs = append(r.refs, len(rule.BackendRefs))
 		for _, b := range rule.BackendRefs {
 			backend := r.backend(b.Group, b.Kind, b.Namespace, b.Name)
 			backend.Port, backend.EndPort = int32(deref(b.Port, 0)), int32(deref(b.EndPort, 0))
@@ -127,6 +141,7 @@ func fromGatewayAPI(
 		Status:  status,
 	}
 	for _, rule := range spec.Rules {
+		r.refs = append(r.refs, len(rule.BackendRefs))
 		for _, b := range rule.BackendRefs {
 			r.Backends = append(r.Backends, r.backend(b.Group, b.Kind, b.Namespace, b.Name))
 		}

@@ -51,8 +51,8 @@ func newBackendPolicy(v *resource.View, p parameters, opt Options, guards cluste
 // EndpointSlices: the status of the route would then depend on them, and each change of a pod would cause a new
 // translation of the route.
 func (p backendPolicy) backendsOf(r *resource.Route) (backends []backend, found []condition.Finding) {
-	for _, ref := range r.Backends {
-		b := backend{Backend: ref, backendPolicy: p, route: r, clusterType: clusterTypeOf(r, p.opt)}
+	for i, ref := range r.Backends {
+		b := backend{Backend: ref, index: i, backendPolicy: p, route: r, clusterType: clusterTypeOf(r, p.opt)}
 		if finding := backendRules.firstFinding(b); !finding.OK() {
 			found = append(found, finding)
 			continue
@@ -80,6 +80,7 @@ type backend struct {
 	resource.Backend
 	backendPolicy
 	route       *resource.Route
+	index       int // in route.Backends
 	clusterType config.ClusterType
 }
 
@@ -93,12 +94,19 @@ var backendRules = rules[backend]{
 	backend.fitsCluster,
 }
 
+func (b backend) field() string { return b.route.BackendField(b.index) }
+
+// place returns a field of the backendRef.
+func (b backend) place(part string) condition.Place {
+	return condition.Place{Field: b.field() + "." + part, Text: b.Key().String()}
+}
+
 func (b backend) isService() bool { return b.Group == "" && b.Kind == string(stunnerv1.KindService) }
 
 func (b backend) kindKnown() condition.Finding {
 	static := b.Group == stunnerv1.GroupName && b.Kind == string(stunnerv1.KindStaticService)
 	if !b.isService() && !static {
-		return condition.BackendKind(b.Key().String(), b.Group, b.Kind)
+		return condition.BackendKind(b.place("kind"), b.Group, b.Kind)
 	}
 	return condition.Finding{}
 }
@@ -109,7 +117,7 @@ func (b backend) portRangeValid() condition.Finding {
 	single := b.Port >= 1 && b.Port <= 65535 && b.EndPort == 0
 	ranged := b.Port >= 1 && b.Port <= b.EndPort && b.EndPort <= 65535
 	if !none && !single && !ranged {
-		return condition.BackendPorts(b.Key().String(), b.Port, b.EndPort)
+		return condition.BackendPorts(b.place("port"), b.Port, b.EndPort)
 	}
 	return condition.Finding{}
 }
@@ -121,7 +129,7 @@ func (b backend) isGranted() condition.Finding {
 	}
 	to := resource.Target{Group: b.Group, Kind: b.Kind, NamespacedName: b.Key()}
 	if b.requireGrants && !b.view.Granted(from, to) {
-		return condition.NotGranted(condition.Place{Field: "spec.rules[].backendRefs", Text: "the route"}, b.Kind+" "+b.Key().String(), b.Namespace)
+		return condition.NotGranted(condition.Place{Field: b.field(), Text: "the route"}, b.Kind+" "+b.Key().String(), b.Namespace)
 	}
 	return condition.Finding{}
 }
@@ -131,7 +139,7 @@ func (b backend) isAllowed() condition.Finding {
 		return condition.Finding{}
 	}
 	if b.guardsCluster && b.Key() == apiServer {
-		return condition.BackendIsAPIServer(b.Key().String())
+		return condition.BackendIsAPIServer(b.place("name"))
 	}
 	denied, known := b.denied[b.Key()]
 	if !known {
@@ -139,7 +147,7 @@ func (b backend) isAllowed() condition.Finding {
 		b.denied[b.Key()] = denied
 	}
 	if denied {
-		return condition.BackendDenied(b.Key().String())
+		return condition.BackendDenied(b.place("name"))
 	}
 	return condition.Finding{}
 }
@@ -174,14 +182,14 @@ func (b backend) matches(d denial) bool {
 
 func (b backend) exists() condition.Finding {
 	if b.isService() && b.service() == nil || !b.isService() && b.view.StaticService(b.Key()) == nil {
-		return condition.BackendMissing(b.Kind, b.Key().String())
+		return condition.BackendMissing(b.place("name"), b.Kind)
 	}
 	return condition.Finding{}
 }
 
 func (b backend) hasEndpoints() condition.Finding {
 	if b.isService() && b.service().Spec.Type == corev1.ServiceTypeExternalName {
-		return condition.BackendExternalName(b.Key().String())
+		return condition.BackendExternalName(b.place("name"))
 	}
 	return condition.Finding{}
 }
@@ -189,7 +197,7 @@ func (b backend) hasEndpoints() condition.Finding {
 func (b backend) fitsCluster() condition.Finding {
 	isName := b.isService() && !b.opt.EndpointDiscovery
 	if isName != (b.clusterType == config.StrictDNS) {
-		return condition.BackendMixed(b.Key().String())
+		return condition.BackendMixed(b.place("name"))
 	}
 	return condition.Finding{}
 }

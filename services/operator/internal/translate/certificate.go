@@ -135,7 +135,7 @@ func (c certificateRef) missingGrant() condition.Finding {
 
 func (c certificateRef) exists() condition.Finding {
 	if c.view.Secret(c.key()) == nil {
-		return condition.CertificateSecret(c.field, c.key().String(), "does not exist")
+		return condition.CertificateSecretMissing(c.field, c.key().String())
 	}
 	return condition.Finding{}
 }

@@ -3,6 +3,7 @@ package translate
 import (
 	"cmp"
 	"regexp"
+	"slices"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -56,8 +57,16 @@ func GatewayConfig(v *resource.View, key types.NamespacedName, opt Options) Cond
 		wanted = append(wanted, condition.True(condition.InsecureInlineCredentials, warning))
 	}
 	if short := shortSecrets(auth.Auth); len(short) > 0 && invalidAuth.OK() {
+		field := "spec.authRef"
+		if gc.Spec.AuthRef == nil {
+			field = short[0].field
+		}
+		var names []string
+		for _, s := range short {
+			names = append(names, s.name)
+		}
 		wanted = append(wanted, condition.True(condition.GuessableCredentials,
-			condition.GuessableWarning("the "+strings.Join(short, " and the ")+" is", credential.StrongSecret)))
+			condition.GuessableWarning(field, "the "+strings.Join(names, " and the ")+" is", credential.StrongSecret)))
 	}
 	if gc.Spec.LegacyGrants {
 		warning := condition.LegacyGrantsWarning(ofOurClass(v, key, opt))
@@ -99,16 +108,17 @@ func inlineSecrets(gc *stunnerv1.GatewayConfig) []string {
 
 // shortSecrets returns the names of the credentials that are so short that an attacker can guess them, for use in
 // messages.
-func shortSecrets(auth config.Auth) (names []string) {
-	for _, s := range []struct{ key, name string }{
-		{config.KeyPassword, "password"}, {config.KeySecret, "shared secret"},
-	} {
-		if value := auth.Credentials[s.key]; value != "" && len(value) < credential.StrongSecret {
-			names = append(names, s.name)
-		}
-	}
-	return names
+func shortSecrets(auth config.Auth) []namedSecret {
+	return slices.DeleteFunc([]namedSecret{
+		{config.KeyPassword, "spec.password", "password"}, {config.KeySecret, "spec.sharedSecret", "shared secret"},
+	}, func(s namedSecret) bool {
+		value := auth.Credentials[s.key]
+		return value == "" || len(value) >= credential.StrongSecret
+	})
 }
+
+// namedSecret is a credential: its key in the config, and its field and name in messages.
+type namedSecret struct{ key, field, name string }
 
 // Dataplane computes the status of a Dataplane. The pod template patch is checked here because the schema of the CRD
 // cannot validate it. spec.autoscaling is checked again because the installed CRD may be older and lack these rules.
@@ -179,9 +189,9 @@ func StaticService(v *resource.View, key types.NamespacedName, opt Options) Cond
 
 // checkPrefixes returns a finding for each invalid prefix of a StaticService.
 func checkPrefixes(s *stunnerv1.StaticService) (found []condition.Finding) {
-	for _, p := range s.Spec.Prefixes {
+	for i, p := range s.Spec.Prefixes {
 		if _, err := config.ParsePrefix(p); err != nil {
-			found = append(found, condition.PrefixInvalid(resource.KeyOf(s).String(), p))
+			found = append(found, condition.PrefixInvalid(resource.KeyOf(s).String(), i, p))
 		}
 	}
 	return found

@@ -237,18 +237,18 @@ func (g *clusterGuard) guardStatic(service *stunnerv1.StaticService) *guardedPre
 	allowed := &guardedPrefixes{}
 	g.static[key] = allowed
 	var parsed []netip.Prefix
-	for _, text := range service.Spec.Prefixes {
+	for i, text := range service.Spec.Prefixes {
 		p, ok := parsePrefix(text)
 		if _, err := config.ParsePrefix(text); err != nil || !ok { // config.ParsePrefix rejects ports
-			allowed.found = append(allowed.found, condition.PrefixInvalid(key.String(), text))
+			allowed.found = append(allowed.found, condition.PrefixInvalid(key.String(), i, text))
 			continue
 		}
 		if first, end := g.allAddresses().rangeIn(p); p.IsSingleIP() && first < end || g.allAddresses().onHost(p) {
-			allowed.found = append(allowed.found, condition.PrefixDenied(key.String(), text))
+			allowed.found = append(allowed.found, condition.PrefixDenied(key.String(), i, text))
 			continue
 		}
 		if g.prefixes.denies(p) {
-			allowed.found = append(allowed.found, condition.PrefixNotAllowed(key.String(), text))
+			allowed.found = append(allowed.found, condition.PrefixNotAllowed(key.String(), i, text))
 			continue
 		}
 		allowed.prefixes, parsed = append(allowed.prefixes, text), append(parsed, p)

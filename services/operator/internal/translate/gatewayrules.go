@@ -162,7 +162,7 @@ func (d draft) addressAllowed() condition.Finding {
 	}
 	for _, a := range requestedAddresses(d.gateway) {
 		if a.kind == gwapiv1.IPAddressType && !d.parameters.allowsAddress(a.value) {
-			return condition.AddressNotAllowed(a.field("value"), a.value)
+			return condition.AddressNotAllowed(a.field("value"), a.value, resource.KeyOf(d.parameters.config).String())
 		}
 	}
 	for _, a := range addressAnnotations {
@@ -173,7 +173,7 @@ func (d draft) addressAllowed() condition.Finding {
 		}
 		for _, part := range strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == ' ' }) {
 			if !d.parameters.allowsAddress(part) {
-				return condition.AddressNotAllowed("annotation "+name, part)
+				return condition.AddressNotAllowed("annotation "+name, part, resource.KeyOf(d.parameters.config).String())
 			}
 		}
 	}

@@ -73,7 +73,7 @@ func Merge(have []metav1.Condition, generation int64, now metav1.Time, want ...C
 		}
 	}
 	for _, c := range have {
-		if _, ours := types[c.Type]; !ours && find(merged, c.Type) == nil {
+		if !api.IsCondition(c.Type) && find(merged, c.Type) == nil {
 			merged = append(merged, c)
 		}
 	}

@@ -4,12 +4,13 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"maps"
-	"slices"
+	"strings"
 	"testing"
+
+	api "github.com/stunner-gateway/stunner/services/api/finding"
 )
 
-// Merge does not remove a condition whose type is missing in the table of types.
+// Merge does not remove a condition whose type is missing in the table of package finding.
 func TestEveryTypeIsInTheTable(t *testing.T) {
 	file, err := parser.ParseFile(token.NewFileSet(), "condition.go", nil, parser.ParseComments)
 	if err != nil {
@@ -21,9 +22,18 @@ func TestEveryTypeIsInTheTable(t *testing.T) {
 		if !ok || block.Tok != token.CONST || block.Doc.Text() != "Condition types.\n" {
 			continue
 		}
-		named += len(block.Specs)
+		for _, spec := range block.Specs {
+			value := spec.(*ast.ValueSpec)
+			name := value.Names[0].Name // which is the value of the types of the Gateway API
+			if literal, ok := value.Values[0].(*ast.BasicLit); ok {
+				name = strings.Trim(literal.Value, `"`)
+			}
+			if named++; !api.IsCondition(name) {
+				t.Errorf("the table has no condition type %s", name)
+			}
+		}
 	}
-	if named == 0 || named != len(types) {
-		t.Errorf("condition.go has %d condition types, and the table %d: %v", named, len(types), slices.Sorted(maps.Keys(types)))
+	if named == 0 {
+		t.Error("condition.go has no condition types")
 	}
 }

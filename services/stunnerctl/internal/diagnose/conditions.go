@@ -10,28 +10,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/finding"
 )
 
-// wrongStatus is, for each condition type of the operator, the status that means a problem. With "True" the condition
-// is a warning.
-var wrongStatus = map[string]metav1.ConditionStatus{
-	"Accepted": metav1.ConditionFalse, "Programmed": metav1.ConditionFalse, "ResolvedRefs": metav1.ConditionFalse,
-	"Autoscaled": metav1.ConditionFalse, "Conflicted": metav1.ConditionTrue,
-	"RealmNotDNSName": metav1.ConditionTrue, "InsecureInlineCredentials": metav1.ConditionTrue,
-	"GuessableCredentials": metav1.ConditionTrue, "OffloadUnavailable": metav1.ConditionTrue,
-	"DeprecatedInput": metav1.ConditionTrue, "LoadBalancerLimited": metav1.ConditionTrue,
-	"InputIgnored": metav1.ConditionTrue,
-}
-
-// warnings are the condition types whose objects are in force nevertheless.
-var warnings = []string{
-	"Autoscaled", "RealmNotDNSName", "InsecureInlineCredentials", "GuessableCredentials", "OffloadUnavailable",
-	"DeprecatedInput", "LoadBalancerLimited",
-}
-
 // IsWrong reports whether a condition of the operator reports a problem. Conditions of other controllers do not.
-func IsWrong(c metav1.Condition) bool {
-	bad, known := wrongStatus[c.Type]
-	return known && (c.Status == bad || c.Status == metav1.ConditionUnknown && bad == metav1.ConditionFalse)
-}
+func IsWrong(c metav1.Condition) bool { return finding.OfCondition(c.Type, string(c.Status)) != "" }
 
 // wrong returns those conditions of the types that report a problem. Without types it returns those of all types that
 // the operator writes.
@@ -71,14 +51,8 @@ func (s *Snapshot) findingsOf(object, part string, c metav1.Condition) []finding
 		}
 	}
 	f := finding.Finding{
-		Severity: Error, Object: object, Field: strings.TrimPrefix(part+".status.conditions["+c.Type+"]", "."),
+		Severity: finding.OfCondition(c.Type, string(c.Status)), Object: object, Field: strings.TrimPrefix(part+".status.conditions["+c.Type+"]", "."),
 		Problem: cmp.Or(Clean(c.Message), c.Reason),
-	}
-	switch {
-	case c.Type == "InputIgnored":
-		f.Severity = Info
-	case slices.Contains(warnings, c.Type):
-		f.Severity = Warning
 	}
 	return []finding.Finding{f}
 }

@@ -209,6 +209,9 @@ func (c *Call) receive(ctx context.Context) {
 // Stats returns the current statistics. Datagrams without an echo so far count as lost.
 func (c *Call) Stats() Stats { return c.tally.stats(time.Now()) }
 
+// Lap returns the longest time without an echo since the last call of Lap, or since the start of the call.
+func (c *Call) Lap() time.Duration { return c.tally.nextLap(time.Now()) }
+
 // LastEcho returns when the last echo arrived, or the zero time if none has.
 func (c *Call) LastEcho() time.Time { return c.tally.lastEcho() }
 

@@ -32,6 +32,32 @@ func TestTally(t *testing.T) {
 	}
 }
 
+// TestLaps: a lap has the longest gap in it, including one that began before it or has not ended.
+func TestLaps(t *testing.T) {
+	var c tally
+	at := func(ms int) time.Time { return time.UnixMilli(int64(1000 + ms)) }
+	for seq := range uint64(5) {
+		c.sent(seq, at(0))
+	}
+	lap := func(name string, now, want int) {
+		t.Helper()
+		if got := c.nextLap(at(now)); got != time.Duration(want)*time.Millisecond {
+			t.Errorf("%s: longest gap %s, want %d ms", name, got, want)
+		}
+	}
+	lap("no echo yet", 5, 0)
+	c.received(0, at(10))
+	c.received(1, at(40))
+	c.received(2, at(50))
+	lap("three echoes", 55, 30)
+	lap("a gap that has not ended", 70, 20)
+	c.received(3, at(95))
+	c.received(4, at(100))
+	lap("a gap that began in the previous lap", 101, 45)
+	c.freeze()
+	lap("the call has ended", 1000, 0)
+}
+
 // TestCall: a call through a TURN server loses nothing. If the peer does not answer, every datagram counts as lost.
 func TestCall(t *testing.T) {
 	gateway := server(t)

@@ -42,6 +42,7 @@ type tally struct {
 	trips      []time.Duration
 	last       time.Time // echo
 	gap        time.Duration
+	lap        time.Duration // longest gap since the last call of nextLap
 	frozen     bool
 	err        error
 	wake       chan struct{} // closed and replaced on every echo
@@ -75,7 +76,7 @@ func (t *tally) received(seq uint64, now time.Time) {
 	t.echoes++
 	t.trips = append(t.trips, now.Sub(departed))
 	if !t.last.IsZero() {
-		t.gap = max(t.gap, now.Sub(t.last))
+		t.gap, t.lap = max(t.gap, now.Sub(t.last)), max(t.lap, now.Sub(t.last))
 	}
 	t.last = now
 	if t.wake != nil {
@@ -98,6 +99,18 @@ func (t *tally) freeze() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.frozen = true
+}
+
+// nextLap returns the longest gap since its last call, including the current one.
+func (t *tally) nextLap(now time.Time) time.Duration {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	gap := t.lap
+	if !t.frozen && !t.last.IsZero() {
+		gap = max(gap, now.Sub(t.last))
+	}
+	t.lap = 0
+	return gap
 }
 
 func (t *tally) lastEcho() time.Time {

@@ -151,9 +151,7 @@ func (m *machine) startNode(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	m.kubelet, err = m.start("kubelet", "--config="+m.file("kubelet.yaml"), "--kubeconfig="+m.file("kubelet.conf"),
-		"--root-dir="+m.file("kubelet"), "--hostname-override="+m.name, "--node-ip="+m.address())
-	if err != nil {
+	if err := m.startKubelet(); err != nil {
 		return err
 	}
 	if _, err := m.start("kube-proxy", "--config="+m.file("kube-proxy.yaml")); err != nil {
@@ -167,6 +165,12 @@ func (m *machine) startNode(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+func (m *machine) startKubelet() (err error) {
+	m.kubelet, err = m.start("kubelet", "--config="+m.file("kubelet.yaml"), "--kubeconfig="+m.file("kubelet.conf"),
+		"--root-dir="+m.file("kubelet"), "--hostname-override="+m.name, "--node-ip="+m.address())
+	return err
 }
 
 // end kills the node's first process. The kernel then kills all processes of the PID namespace.

@@ -21,7 +21,7 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/stall"
 )
 
-// TestHostNetwork installs the chart as documented for dataplanes in the host network. Two Gateways share the only
+// TestHostNetwork installs the chart as documented for dataplanes in the host network. Two Gateways share the only
 // node. Their calls over UDP go on while the pods of the first one are updated, crash, and are drained, as
 // docs/survival.md says, and nothing of this disturbs the second one.
 func TestHostNetwork(t *testing.T) {
@@ -336,7 +336,7 @@ func (s site) observe(machine *stall.Monitor, e event, first, second *hostGatewa
 		}
 	}
 	untouched := second.pod()
-	one, two := first.knock(), second.knock()
+	knocks := []*knocking{first.knock(), second.knock()}
 	e.do(first)
 	there := time.Now()
 	first.accepts(e, there, machine)
@@ -345,20 +345,19 @@ func (s site) observe(machine *stall.Monitor, e event, first, second *hostGatewa
 		second.accepts(e, time.Now(), machine)
 	}
 	s.allGoOn(e.name, append(slices.Clone(first.calls), second.calls...))
-	for g, k := range map[*hostGateway]*knocking{first: one, second: two} {
-		disturbed := e.silent && (g == first || e.both)
-		accepted, failed := k.end()
-		s.Logf("%s: %s has accepted %d new calls meanwhile, and not %d: %.500v", e.name, g.name, accepted, len(failed), errors.Join(failed...))
-		for _, err := range failed {
-			if !disturbed || strings.Contains(err.Error(), "error 508") {
-				s.Errorf("%s: new call at %s: %v", e.name, g.name, err)
-			}
-		}
+	for i, g := range []*hostGateway{first, second} {
 		var gaps []time.Duration
 		for _, c := range g.calls {
 			gaps = append(gaps, c.Lap().Round(time.Millisecond))
 		}
-		s.Logf("%s: longest gaps at %s: %v", e.name, g.name, gaps)
+		accepted, failed := knocks[i].end()
+		s.Logf("%s: %s: longest gap of each call %v; meanwhile %d new calls were accepted and %d were not",
+			e.name, g.name, gaps, accepted, len(failed))
+		for _, err := range failed {
+			if disturbed := e.silent && (g == first || e.both); !disturbed || strings.Contains(err.Error(), "error 508") {
+				s.Errorf("%s: new call at %s: %v", e.name, g.name, err)
+			}
+		}
 	}
 	if now := second.pod(); !e.both && (now.UID != untouched.UID ||
 		now.Status.ContainerStatuses[0].RestartCount != untouched.Status.ContainerStatuses[0].RestartCount) {

@@ -64,8 +64,8 @@ type event struct {
 	do func(*hostGateway)
 	// both is set if the event concerns the second Gateway too.
 	both bool
-	// silent is set if the calls of the Gateway are interrupted for a moment.
-	silent bool
+	// silent is set if the calls of the Gateway are interrupted, and long if that takes as long as the start of a container.
+	silent, long bool
 }
 
 // gatewaysShareTheNode disturbs calls of two Gateways in the host network of one node.
@@ -86,9 +86,9 @@ func gatewaysShareTheNode(s site, kind string) {
 	control := event{name: "nothing, for comparison", do: func(*hostGateway) {}}
 	s.observe(machine, control, first, second)
 	for _, e := range []event{
-		{name: "another image", do: (*hostGateway).update, silent: true},
+		{name: "another image", do: (*hostGateway).update, silent: true, long: true},
 		{name: "SIGKILL of stunnerd", do: func(g *hostGateway) { g.crash(false) }, silent: true},
-		{name: "SIGKILL of the container", do: func(g *hostGateway) { g.crash(true) }, silent: true},
+		{name: "SIGKILL of the container", do: func(g *hostGateway) { g.crash(true) }, silent: true, long: true},
 		{name: "SIGKILL of kubelet and containerd", do: (*hostGateway).restartNode},
 	} {
 		s.observe(machine, e, first, second)
@@ -345,19 +345,22 @@ func (s site) observe(machine *stall.Monitor, e event, first, second *hostGatewa
 		second.accepts(e, time.Now(), machine)
 	}
 	s.allGoOn(e.name, append(slices.Clone(first.calls), second.calls...))
+	var gaps [2][]time.Duration
 	for i, g := range []*hostGateway{first, second} {
-		var gaps []time.Duration
 		for _, c := range g.calls {
-			gaps = append(gaps, c.Lap().Round(time.Millisecond))
+			gaps[i] = append(gaps[i], c.Lap().Round(time.Millisecond))
 		}
 		accepted, failed := knocks[i].end()
 		s.Logf("%s: %s: longest gap of each call %v; meanwhile %d new calls were accepted and %d were not",
-			e.name, g.name, gaps, accepted, len(failed))
+			e.name, g.name, gaps[i], accepted, len(failed))
 		for _, err := range failed {
 			if disturbed := e.silent && (g == first || e.both); !disturbed || strings.Contains(err.Error(), "error 508") {
 				s.Errorf("%s: new call at %s: %v", e.name, g.name, err)
 			}
 		}
+	}
+	if e.long && slices.Max(gaps[1]) >= slices.Min(gaps[0]) {
+		s.Errorf("%s: calls of the other Gateway were silent for as long", e.name)
 	}
 	if now := second.pod(); !e.both && (now.UID != untouched.UID ||
 		now.Status.ContainerStatuses[0].RestartCount != untouched.Status.ContainerStatuses[0].RestartCount) {

@@ -254,10 +254,12 @@ func list(ctx context.Context) (all objects, err error) {
 		return nil, err
 	}
 	for line := range strings.Lines(out) {
-		// A node creates its lease when it becomes ready.
-		if fields := strings.Fields(line); len(fields) == 3 && fields[1] != "kube-node-lease" {
-			all = append(all, strings.Join(fields, " "))
+		fields := strings.Fields(line)
+		// A node creates its lease when it becomes ready. A drain replaces the pods of the system.
+		if len(fields) != 3 || fields[1] == "kube-node-lease" || fields[0] == "Pod" && fields[1] == "kube-system" {
+			continue
 		}
+		all = append(all, strings.Join(fields, " "))
 	}
 	slices.Sort(all)
 	return slices.Compact(all), nil

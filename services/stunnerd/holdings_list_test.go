@@ -415,4 +415,3 @@ func (p *source) candidateOf(e ast.Expr) bool {
 	}
 	return false
 }
-

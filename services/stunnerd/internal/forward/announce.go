@@ -49,7 +49,7 @@ func (f *Forwarder) queue(k clientKey, c Client, what kind) {
 		return // the list that begins forwarding makes the announcer tell of all sessions
 	}
 	f.changes.Lock()
-	if _, ok := f.pending[k]; ok || len(f.pending) < maxPending {
+	if _, ok := f.pending[k]; ok || len(f.pending) < most(f.clients, maxPending) {
 		f.pending[k] = change{client: c, kind: what}
 	}
 	f.changes.Unlock()

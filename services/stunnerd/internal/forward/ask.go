@@ -119,6 +119,8 @@ type front struct {
 	mu        sync.Mutex
 	known     map[clientKey]*known
 	strangers map[clientKey]*stranger
+	// clients is Options.Clients.
+	clients int
 
 	// asks is the number of asks since slot began.
 	asks    int
@@ -236,7 +238,7 @@ func (t *front) renew(at time.Duration) {
 
 // search begins the search for the owner of a client. It returns nil if too many are being searched.
 func (t *front) search(v *view, k clientKey, asked *datagram.Source, at time.Duration) *stranger {
-	if len(t.strangers) >= maxStrangers {
+	if len(t.strangers) >= most(t.clients, maxStrangers) {
 		return nil
 	}
 	source := *asked
@@ -255,7 +257,7 @@ func (t *front) search(v *view, k clientKey, asked *datagram.Source, at time.Dur
 func (t *front) learn(k clientKey, owner *pod, asked *datagram.Source, at time.Duration) *known {
 	n := t.known[k]
 	if n == nil {
-		if len(t.known) >= maxKnown {
+		if len(t.known) >= most(t.clients, maxKnown) {
 			return nil
 		}
 		n = new(known)
@@ -336,7 +338,7 @@ func (t *front) missing(k clientKey, from *pod, limit int, at time.Duration) (ne
 
 // none notes that a client has no owner.
 func (t *front) none(k clientKey, asked *datagram.Source, at time.Duration) {
-	if len(t.strangers) < maxStrangers {
+	if len(t.strangers) < most(t.clients, maxStrangers) {
 		t.strangers[k] = &stranger{none: true, began: at, since: at, asked: asked}
 	}
 }

@@ -85,6 +85,20 @@ type Options struct {
 	// Descriptors is the highest number that the file descriptor of a socket for one pod may have. Pods without one
 	// share the socket that receives.
 	Descriptors int
+	// Clients is the largest number of clients in each table of clients of other pods; 0 means that there is memory for as
+	// many as maxKnown, maxStrangers, maxHeld and maxPending allow.
+	Clients int
+}
+
+// PriceOfClient is the memory of a client in all tables of clients of other pods, in bytes.
+const PriceOfClient = 1 << 10
+
+// most returns the largest number of entries of a table.
+func most(clients, limit int) int {
+	if clients > 0 {
+		return min(clients, limit)
+	}
+	return limit
 }
 
 // Forwarder passes datagrams between this pod and the others. A nil *Forwarder is valid: it forwards nothing. All
@@ -116,6 +130,8 @@ type Forwarder struct {
 
 	changes sync.Mutex
 	pending map[clientKey]change
+	// clients is Options.Clients.
+	clients int
 	wake    chan struct{}
 
 	closed  chan struct{}
@@ -156,9 +172,10 @@ func newForwarder(o Options, w wire, address netip.AddrPort) *Forwarder {
 	f := &Forwarder{
 		self: Peer{Address: address}, sessions: o.Sessions, meter: o.Meter, wire: w, epoch: time.Now(),
 		pods: map[uint64]*pod{}, openers: map[pair]*opener{}, retired: map[pair]uint64{},
-		index: index{held: map[clientKey]holding{}}, front: newFront(),
+		index: index{held: map[clientKey]holding{}, clients: o.Clients}, front: newFront(), clients: o.Clients,
 		pending: map[clientKey]change{}, wake: make(chan struct{}, 1), closed: make(chan struct{}),
 	}
+	f.front.clients = o.Clients
 	_, _ = rand.Read(f.self.Sender[:]) // never fails
 	f.view.Store(f.build(Peers{}, 0))
 	f.replies = f.Outbox()

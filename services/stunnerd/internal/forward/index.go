@@ -20,6 +20,8 @@ const (
 type index struct {
 	mu   sync.Mutex
 	held map[clientKey]holding
+	// clients is Options.Clients.
+	clients int
 }
 
 // holding is the id of the owner of a client, and the end of its validity.
@@ -35,7 +37,7 @@ func (x *index) hold(k clientKey, owner uint64, now time.Duration, replace bool)
 	defer x.mu.Unlock()
 	old, ok := x.held[k]
 	switch {
-	case !ok && len(x.held) >= maxHeld:
+	case !ok && len(x.held) >= most(x.clients, maxHeld):
 		return false
 	case ok && !replace && old.owner != owner && old.until > now:
 		return true

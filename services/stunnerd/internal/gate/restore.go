@@ -161,6 +161,7 @@ func (g *Gate) restore(saved *Saved, client session.Client) {
 	f.id.Store(uint64(saved.ID))
 	g.open(f, relay.Reserved{Socket: saved.Socket, Advertised: r.Relay.Addr()})
 	f.relay.Restore(r.Channels, r.Permissions)
+	f.relay.RestoreNominations(len(r.Checks))
 	g.table.Restore(s)
 	f.permitted.charge(f.relay.Channels())
 	if err := g.start(f); err != nil {

@@ -38,7 +38,7 @@ type frontAnswers struct {
 	// sockets.
 	senders map[netip.Prefix]map[netip.AddrPort]*frontSender
 	number  int
-	// limit is maxFrontSenders.
+	// limit is maxFrontSenders, or less if there is less memory.
 	limit int
 	// scarce is until when no descriptor is left.
 	scarce time.Time
@@ -50,9 +50,13 @@ type frontSender struct {
 	used time.Time
 }
 
-func newFrontAnswers(p *udpPort, m *meter.Listener, drop func(netip.AddrPort, meter.Reason)) frontAnswers {
+func newFrontAnswers(p *udpPort, m *meter.Listener, most int, drop func(netip.AddrPort, meter.Reason)) frontAnswers {
+	limit := maxFrontSenders
+	if most > 0 {
+		limit = min(limit, most)
+	}
 	return frontAnswers{
-		port: p, meter: m, drop: drop, senders: map[netip.Prefix]map[netip.AddrPort]*frontSender{}, limit: maxFrontSenders,
+		port: p, meter: m, drop: drop, senders: map[netip.Prefix]map[netip.AddrPort]*frontSender{}, limit: limit,
 	}
 }
 

@@ -113,7 +113,7 @@ func newAnswers(t testing.TB) *frontAnswers {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := newFrontAnswers(port, new(meter.Listener), func(c netip.AddrPort, why meter.Reason) { t.Errorf("%s: %s", c, why) })
+	a := newFrontAnswers(port, new(meter.Listener), 0, func(c netip.AddrPort, why meter.Reason) { t.Errorf("%s: %s", c, why) })
 	t.Cleanup(func() {
 		_ = port.Close()
 		a.closeAll()

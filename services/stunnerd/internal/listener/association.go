@@ -23,8 +23,10 @@ const (
 	inbox = 128
 	// longestDatagram is the longest datagram that pion/dtls reads.
 	longestDatagram = 8192
-	// inboxBytes is the maximum size of the datagrams that wait for decryption.
-	inboxBytes = 64 << 10
+	// inboxBytes is the maximum size of the datagrams that wait for decryption, each with inboxEntry more. It is a part of
+	// the price of a connection. What pion/dtls keeps of the records of the handshake, keptFactor times their size, leaves
+	// less of it.
+	inboxBytes, inboxEntry, keptFactor = 24 << 10, 64, 4
 	// handshakeBytes is the maximum size of the records of one handshake, after its ClientHello. Each record counts
 	// recordBytes more. A flight of a client, ClientKeyExchange to Finished, has three records of less than 250 bytes
 	// together, so it may be repeated seven times. pion/dtls keeps fragments of messages, and encrypted records before
@@ -77,6 +79,8 @@ type association struct {
 	established atomic.Bool
 	// handshaken is the size of the received records of the handshake, after its ClientHello.
 	handshaken atomic.Int64
+	// kept is the size of those that pion/dtls keeps. It is set when the handshake is complete.
+	kept atomic.Int64
 	// turns gives the handshake CPU turns (see handshakeLimiter). It is set before the handshake starts. The first CPU
 	// turn ends when the first record is sent, because that record is signed. Every other CPU turn is from the receipt
 	// of a datagram to the next read.
@@ -191,7 +195,7 @@ func newAssociation(
 		closed: make(chan struct{}), ended: make(chan struct{}),
 	}
 	for _, records := range [][]byte{h.first(), slices.Clone(h.record)} {
-		a.queued.Add(int64(len(records)))
+		a.queued.Add(sizeInInbox(records))
 		a.inbox <- received{records: records}
 	}
 	var err error
@@ -215,6 +219,7 @@ func (a *association) release() {
 // establish makes an association with a complete handshake the only one of its client. It waits until the session of
 // the earlier association has ended, because the gate refuses a second allocation of the same client address.
 func (a *association) establish(ctx context.Context) error {
+	a.kept.Store(min(a.handshaken.Load(), handshakeBytes))
 	a.established.Store(true)
 	before := a.socket.promote(a)
 	a.socket.opt.Forwarder.Added(a.socket.client(a.client))
@@ -248,16 +253,20 @@ func (a *association) deliver(records []byte, front forward.Way) {
 	if len(accepted) == 0 {
 		return
 	}
-	if size := int64(len(accepted)); a.queued.Add(size) <= inboxBytes {
+	size := sizeInInbox(accepted)
+	if a.queued.Add(size) <= inboxBytes-keptFactor*a.kept.Load() {
 		select {
 		case a.inbox <- received{accepted, front}:
 			return
 		default:
 		}
 	}
-	a.queued.Add(-int64(len(accepted)))
+	a.queued.Add(-size)
 	a.socket.drop(a.client, meter.SendFailed)
 }
+
+// sizeInInbox returns the memory of records that wait: also that of records of the same datagram that were not accepted.
+func sizeInInbox(records []byte) int64 { return int64(cap(records)) + inboxEntry }
 
 // accepted returns a copy of the records of a datagram that the association accepts. It decides for each record,
 // because a client that repeats its last flight may send the plain ClientKeyExchange in a datagram with Finished, which
@@ -305,7 +314,7 @@ func (a *association) ReadFrom(to []byte) (int, net.Addr, error) {
 	}
 	select {
 	case r := <-a.inbox:
-		a.queued.Add(-int64(len(r.records)))
+		a.queued.Add(-sizeInInbox(r.records))
 		if handshaking {
 			a.turns.acquire(a.closed)
 		}

@@ -73,7 +73,7 @@ func openDTLS(c config.Listener, g *gate.Gate, m *meter.Listener, o Options) (Li
 		}
 		l.sockets = append(l.sockets, s)
 	}
-	l.answers = newFrontAnswers(port, l.sockets[0].meter, l.sockets[0].drop)
+	l.answers = newFrontAnswers(port, l.sockets[0].meter, o.FrontSenders, l.sockets[0].drop)
 	for _, s := range l.sockets {
 		l.serving.Go(s.read)
 	}

@@ -60,8 +60,11 @@ type Options struct {
 	Limits *Limits
 	// Forwarder passes datagrams of clients without a session to other pods; nil means that they are dropped.
 	Forwarder *forward.Forwarder
-	Meter     *meter.Meter
-	Log       *slog.Logger
+	// FrontSenders is the largest number of sockets of the listener for clients with a session in another pod; 0 means
+	// maxFrontSenders.
+	FrontSenders int
+	Meter        *meter.Meter
+	Log          *slog.Logger
 }
 
 // openers has one function for each protocol.

@@ -45,6 +45,8 @@ type outlet struct {
 	closed   bool
 	queue    []queuedFrame
 	queued   int // bytes in queue
+	// backlog is the charged part of what the stream had not sent when the queue came into use.
+	backlog int
 	// charge returns a claim of the session for the queue. memory is the claim while the queue is in use, for charged
 	// bytes.
 	charge  func() session.Claim
@@ -121,10 +123,26 @@ func (o *outlet) write(packets []datagram.Packet) (err error) {
 		return errors.Join(err, o.stream.Close())
 	}
 	if o.stream.behind() {
+		if !o.payBacklog() {
+			return errors.Join(errNoMemory, o.stream.Close())
+		}
 		o.draining = true
 		o.run(o.drain)
 	}
 	return nil
+}
+
+// freeBacklog is the size of the backlog that the price of a connection includes.
+const freeBacklog = 4 << 10
+
+// payBacklog charges the session for the backlog of the stream: the rest of a frame that the kernel has not accepted,
+// such as a datagram of 64 KB to a client that does not read. It reports false if the session may not hold it. The rest
+// of a frame cannot be discarded, so the connection must then be closed.
+func (o *outlet) payBacklog() bool {
+	if o.backlog = o.stream.waiting(); o.backlog <= freeBacklog {
+		o.backlog = 0
+	}
+	return o.pay(0)
 }
 
 // writeAtOnce writes frames by one system call.
@@ -169,7 +187,7 @@ const chargeStep = 16 << 10
 
 // pay charges the session for n more bytes in the queue. It reports false if the session may not hold them.
 func (o *outlet) pay(n int) bool {
-	most := o.queued + n
+	most := o.queued + o.backlog + n
 	if most <= o.charged {
 		return true
 	}
@@ -186,7 +204,7 @@ func (o *outlet) pay(n int) bool {
 
 // empty frees the queue.
 func (o *outlet) empty() {
-	o.queue, o.queued, o.charged = nil, 0, 0
+	o.queue, o.queued, o.backlog, o.charged = nil, 0, 0, 0
 	o.memory.Release()
 }
 

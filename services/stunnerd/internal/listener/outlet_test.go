@@ -141,6 +141,46 @@ func TestQueueIsCharged(t *testing.T) {
 	}
 }
 
+// the rest of a long frame to a client that does not read is charged. If there is no memory for it, the connection
+// ends, because a frame cannot be sent in part.
+func TestRestOfAFrameIsCharged(t *testing.T) {
+	eachTransport(t, func(t *testing.T, secure bool) {
+		for _, memory := range []int64{0, 1 << 20} {
+			o, client, _ := newOutlet(t, secure)
+			table := session.NewTable()
+			s := &session.Session{UserID: "ann"}
+			if err := table.Reserve(s); err != nil {
+				t.Fatal(err)
+			}
+			base := table.Held()[session.Memory]
+			table.SetBounds(session.Bounds{Capacity: session.Amounts{session.Memory: base + memory}})
+			o.charge = func() session.Claim { return s.Claim(session.Memory) }
+			var err error
+			for range 1000 {
+				if o.mu.Lock(); o.draining || err != nil {
+					o.mu.Unlock()
+					break
+				}
+				o.mu.Unlock()
+				err = o.Send(append([]byte{0x40, 0, 60_000 >> 8, 60_000 & 0xFF}, make([]byte, 60_000)...))
+			}
+			rest, charged := o.stream.waiting(), table.Held()[session.Memory]-base
+			switch {
+			case memory == 0 && (!errors.Is(err, errNoMemory) || charged != 0):
+				t.Errorf("without memory: %v, %d bytes are charged", err, charged)
+			case memory > 0 && (err != nil || rest <= freeBacklog || charged < int64(rest)):
+				t.Errorf("with memory: %v, a rest of %d bytes, %d are charged", err, rest, charged)
+			}
+			o.close()
+			_ = client.Close()
+			table.Cancel(s)
+			if held := table.Held(); held != (session.Amounts{}) {
+				t.Errorf("after the end the ledger has %v", held)
+			}
+		}
+	})
+}
+
 // A client that does not read blocks no sender. Later it reads whole frames in order, with all answers. Media that is
 // sent when it has read them arrives.
 func TestSlowClientLosesOldMediaOnly(t *testing.T) {

@@ -15,6 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/stunner-gateway/stunner/services/api/config"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/forward"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
 )
 
@@ -275,6 +277,9 @@ func TestPricesCoverConnections(t *testing.T) {
 			for _, conn := range all {
 				_ = conn.Close()
 			}
+			if protocol == config.TURNDTLS {
+				cost += fullInbox(t)
+			}
 			price := session.PriceOfTransport(protocol)
 			t.Logf("%s: %d bytes, the price has %d", protocol, cost, price)
 			if cost > price {
@@ -282,4 +287,34 @@ func TestPricesCoverConnections(t *testing.T) {
 			}
 		})
 	}
+}
+
+// fullInbox returns the memory of the datagrams of a client over DTLS that wait for decryption, of the sizes that need
+// most. Half of each datagram are records that are not accepted.
+func fullInbox(t *testing.T) (most int64) {
+	for _, size := range []int{20, 120, 1300, 4200} {
+		const n = 200
+		record := append([]byte{typeApplicationData, 0xFE, 0xFD, 0, 1, 0, 0, 0, 0, 0, 9, byte(size >> 8), byte(size)}, make([]byte, size)...)
+		refused := slices.Clone(record)
+		refused[0] = typeChangeCipherSpec
+		datagram := slices.Concat(record, refused)
+		all := make([]*association, n)
+		socket := &dtlsSocket{connections: &connections{meter: new(meter.Listener), opt: Options{Meter: meter.New()}}}
+		for i := range all {
+			all[i] = &association{socket: socket, inbox: make(chan received, inbox)}
+			all[i].established.Store(true)
+		}
+		before := memoryUsed()
+		for i := range all {
+			for waiting := -1; waiting < len(all[i].inbox); {
+				waiting = len(all[i].inbox)
+				all[i].deliver(datagram, forward.Way{})
+			}
+		}
+		cost := (memoryUsed() - before) / n
+		t.Logf("%d datagrams of %d bytes wait in %d bytes", len(all[0].inbox), len(datagram), cost)
+		most = max(most, cost)
+		runtime.KeepAlive(all)
+	}
+	return most
 }

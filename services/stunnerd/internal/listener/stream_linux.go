@@ -137,6 +137,13 @@ func (s *stream) trySend(fd uintptr) bool {
 	return true
 }
 
+// waiting returns the size of the memory of the backlog.
+func (s *stream) waiting() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return cap(s.backlog)
+}
+
 // behind reports whether there is a backlog.
 func (s *stream) behind() bool {
 	s.mu.Lock()

@@ -73,7 +73,7 @@ func openUDP(c config.Listener, g *gate.Gate, m *meter.Listener, o Options) (Lis
 	l.forwarded.udpSocket = udpSocket{
 		port: port, gate: g, drops: o.Meter, meter: m, relays: map[netip.AddrPort]*relay.Relay{}, forwarder: o.Forwarder,
 	}
-	l.forwarded.answers = newFrontAnswers(port, m, l.forwarded.drop)
+	l.forwarded.answers = newFrontAnswers(port, m, o.FrontSenders, l.forwarded.drop)
 	for i, conn := range port.readers {
 		s := &udpSocket{
 			conn: conn, port: port, index: i, gate: g, drops: o.Meter, meter: m,

@@ -174,6 +174,34 @@ func (m *Meter) Cluster(name string) *Traffic {
 	return entry(m.clusters, name)
 }
 
+// maxFormer is the number of listeners, and of clusters, that keep their counters although the config has them no longer.
+// Each name is a series of the metrics, and who creates and deletes routes can use ever new names.
+const maxFormer = 512
+
+// Keep forgets the counters of some names that the config has no longer, if there are more than maxFormer of them. The
+// counters of a forgotten name begin at 0 if a later config has it again.
+func (m *Meter) Keep(listeners, clusters []string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	keep(m.listeners, listeners)
+	keep(m.clusters, clusters)
+}
+
+// keep forgets entries of a map.
+func keep[T any](m map[string]*T, names []string) {
+	former := maps.Clone(m)
+	for _, name := range names {
+		delete(former, name)
+	}
+	for name := range former {
+		if len(former) <= maxFormer {
+			return
+		}
+		delete(former, name)
+		delete(m, name)
+	}
+}
+
 // Listeners returns the counters of all listeners by name.
 func (m *Meter) Listeners() map[string]*Listener {
 	m.mu.Lock()

@@ -31,6 +31,10 @@ type nominations struct {
 	reported time.Time
 	// timer reports pending. It is nil if the timer is not running.
 	timer *time.Timer
+	// memory is what the session is charged for the checks here and in the journal, which keeps those that seen has
+	// forgotten: as many as there were at most.
+	memory session.Claim
+	closed bool
 }
 
 type nomination struct {
@@ -64,7 +68,7 @@ func (r *Relay) observe(message []byte, peer netip.AddrPort) {
 		return
 	}
 	if r.nominations.Load() == nil {
-		r.nominations.CompareAndSwap(nil, new(nominations))
+		r.nominations.CompareAndSwap(nil, &nominations{memory: r.session.Claim(session.Memory)})
 	}
 	n := r.nominations.Load()
 	n.mu.Lock()
@@ -115,17 +119,41 @@ func (n *nominations) hold(c session.Check) {
 	n.pending = append(n.pending, c)
 }
 
-// add reports false if the nomination is known. The caller holds mu.
+// add reports false if the nomination is known, or if there is no memory for one more. The caller holds mu.
 func (n *nominations) add(fresh nomination) bool {
 	if slices.Contains(n.seen, fresh) {
 		return false
 	}
 	n.seen = slices.DeleteFunc(n.seen, func(old nomination) bool { return old.peer == fresh.peer })
+	if price := session.PriceOfChecks(len(n.seen) + 1); n.closed || price > n.memory.Held() && n.memory.Set(price) != nil {
+		return false
+	}
 	if len(n.seen) == session.MaxChecks {
 		n.seen = slices.Delete(n.seen, 0, 1)
 	}
 	n.seen = append(n.seen, fresh)
 	return true
+}
+
+// close ends the charge when the session has ended.
+func (n *nominations) close() {
+	if n == nil {
+		return
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.closed, n.seen, n.pending = true, nil, nil
+	n.memory.Release()
+}
+
+// RestoreNominations charges the session for checks that the journal has of it. It must be called before Start.
+func (r *Relay) RestoreNominations(checks int) {
+	if checks == 0 {
+		return
+	}
+	n := &nominations{memory: r.session.Claim(session.Memory)}
+	n.memory.Force(session.PriceOfChecks(checks))
+	r.nominations.Store(n)
 }
 
 // nominatingUser returns the USERNAME of a Binding request, and whether it has USE-CANDIDATE.

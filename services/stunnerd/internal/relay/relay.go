@@ -123,6 +123,7 @@ func New(
 ) *Relay {
 	s.Relay = netip.AddrPortFrom(advertised, socket.Port())
 	r := &Relay{session: s, socket: socket, routes: routes, meter: m, ended: ended, slots: s.Claim(session.Slots)}
+	r.undecided.memory = s.Claim(session.Memory)
 	r.channels.Store(new([]*channel))
 	s.Channels, s.Peers = r.Channels, r.Peers
 	r.forget = m.RelayDrops.Watch(socket.Drops)
@@ -153,7 +154,11 @@ func (r *Relay) Close() error {
 	}
 	err := r.socket.Close()
 	r.undecided.close()
+	r.nominations.Load().close()
 	r.ended(r)
+	// A reader of the listener may keep a closed relay until it looks for another one.
+	r.channels.Store(new([]*channel))
+	r.unbound.counts.Store(nil)
 	return err
 }
 

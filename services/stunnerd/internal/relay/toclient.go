@@ -173,9 +173,11 @@ func (r *Relay) deliver(d Datagram) {
 // undecided is a queue of datagrams of peers without a channel, for Relay.decide. A relay has no memory for it while it
 // is empty.
 type undecided struct {
-	mu     sync.Mutex
-	queue  []Datagram
-	bytes  int
+	mu    sync.Mutex
+	queue []Datagram
+	bytes int // of the payloads
+	// memory is what the session is charged for the queue.
+	memory session.Claim
 	taken  bool // a goroutine runs Relay.decide
 	closed bool
 	// handled is the peer of the datagram that next has returned, until the following call of next.
@@ -189,17 +191,25 @@ type undecided struct {
 const (
 	maxUndecided      = 256
 	maxUndecidedBytes = 256 << 10
+	// undecidedEntry is the memory of an entry without its payload.
+	undecidedEntry = 128
+	// freeUndecided is a part of the price of a session: as much as one datagram of a call needs, which is handled before
+	// the next one arrives.
+	freeUndecided = 1500 + undecidedEntry
+	// undecidedStep is the step in which the session is charged, so that few datagrams change the charge.
+	undecidedStep = 16 << 10
 )
 
-// add adds a copy of a datagram. ok is false if the queue is full. If first is true, the caller starts Relay.decide.
-// After close add discards the datagram.
+// add adds a copy of a datagram. ok is false if the queue is full, or if there is no memory for it: any peer with a route
+// can fill the queues of as many sessions as it knows the relayed addresses of. If first is true, the caller starts
+// Relay.decide. After close add discards the datagram.
 func (u *undecided) add(d *Datagram) (ok, first bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.closed {
 		return true, false
 	}
-	if len(u.queue) >= maxUndecided || u.bytes+d.n > maxUndecidedBytes {
+	if len(u.queue) >= maxUndecided || u.bytes+d.n > maxUndecidedBytes || !u.pay(d.n) {
 		return false, false
 	}
 	u.queue = append(u.queue, d.clone())
@@ -208,6 +218,16 @@ func (u *undecided) add(d *Datagram) (ok, first bool) {
 	first = !u.taken
 	u.taken = true
 	return true, first
+}
+
+// pay charges the session for a further datagram of n bytes. It reports false if the session may not hold it.
+func (u *undecided) pay(n int) bool {
+	most := u.bytes + n + (len(u.queue)+1)*undecidedEntry
+	if most <= freeUndecided {
+		return true
+	}
+	steps := int64((most + undecidedStep - 1) / undecidedStep * undecidedStep)
+	return steps <= u.memory.Held() || u.memory.Set(steps) == nil
 }
 
 // holds reports whether a datagram of a peer is in the queue or is being handled, so that a later one must not overtake
@@ -230,6 +250,7 @@ func (u *undecided) next() (d Datagram, behind int, ok bool) {
 	u.unfinished.Store(int32(len(u.queue)))
 	if u.closed || len(u.queue) == 0 {
 		u.taken = false
+		u.memory.Release()
 		return d, 0, false
 	}
 	d = u.queue[0]
@@ -247,4 +268,5 @@ func (u *undecided) close() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.closed, u.queue = true, nil
+	u.memory.Release()
 }

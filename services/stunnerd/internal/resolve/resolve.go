@@ -33,6 +33,9 @@ const (
 	KeepMissing = time.Minute
 	// MaxAddresses is the maximum number of addresses of a name.
 	MaxAddresses = 1_000
+	// maxAnswers is the number of addresses of all questions together beyond which each has only an equal share of as
+	// many again, at least one. The owner of a name decides how many addresses it has.
+	maxAnswers = 32_768
 
 	// lookupTimeout is the timeout of a lookup: two servers, two attempts each, five seconds each.
 	lookupTimeout = 20 * time.Second
@@ -61,6 +64,8 @@ type Resolver struct {
 
 	mu      sync.Mutex
 	watched map[question]*watch
+	// held is the number of addresses of all answers.
+	held int
 }
 
 // question is a host name and an address family.
@@ -100,6 +105,7 @@ func (r *Resolver) Watch(hosts []string) {
 	for q, w := range r.watched {
 		if !wanted[q] {
 			w.stop()
+			r.held -= len(w.answer.addrs)
 			delete(r.watched, q)
 		}
 	}
@@ -190,8 +196,15 @@ func (r *Resolver) record(w *watch, addrs []netip.Addr, err error) {
 	w.failed = false
 	before := w.answer.addrs
 	w.answer = w.answer.next(addrs, time.Now())
+	found, most := len(w.answer.addrs), r.most(len(before))
+	w.answer.addrs = slices.Clip(w.answer.addrs[:min(found, most)])
+	r.held += len(w.answer.addrs) - len(before)
 	if slices.Equal(before, w.answer.addrs) {
 		return
+	}
+	if found > most {
+		r.log.Warn("host name has more addresses than are used: use fewer host names, or names with fewer addresses",
+			"host", w.host, "family", w.family, "addresses", found, "used", most)
 	}
 	r.log.Info("addresses of host name changed", "host", w.host, "family", w.family, "addresses", len(w.answer.addrs),
 		"before", len(before))
@@ -199,6 +212,12 @@ func (r *Resolver) record(w *watch, addrs []netip.Addr, err error) {
 	case r.updated <- struct{}{}:
 	default: // a call of changed is already due
 	}
+}
+
+// most returns how many addresses the answer to a question may have that has had some before. The caller holds mu.
+func (r *Resolver) most(before int) int {
+	share := max(1, maxAnswers/len(r.watched))
+	return min(MaxAddresses, max(share, maxAnswers-(r.held-before)))
 }
 
 // notify calls the function changed after addresses have changed. It returns when the resolver is closed.

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -400,6 +401,45 @@ func TestNoLookupsAndCallsAfterClose(t *testing.T) {
 		}
 		if n := len(z.asked); n != 2 {
 			t.Errorf("%d lookups after Close", n-2)
+		}
+	})
+}
+
+// all names together have a bounded number of addresses, whatever their owners answer. Names with few addresses keep
+// all of them.
+func TestAddressesOfAllNamesAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		all := numbered(MaxAddresses)
+		lookup := func(_ context.Context, family, host string) ([]netip.Addr, error) {
+			switch {
+			case family == "ip6":
+				return nil, nil
+			case strings.HasPrefix(host, "small"):
+				return all[:3], nil
+			}
+			return slices.Clone(all), nil
+		}
+		var hosts []string
+		for i := range 2 * maxAnswers / MaxAddresses {
+			hosts = append(hosts, fmt.Sprintf("large-%d.test", i), fmt.Sprintf("small-%d.test", i))
+		}
+		w := newWatching(t, lookup, hosts...)
+		for range 3 {
+			w.after(Interval)
+			total := 0
+			for host, answer := range w.Answers() {
+				total += len(answer)
+				if strings.HasPrefix(host, "small") && len(answer) != 3 {
+					t.Errorf("%s has %d addresses, want 3", host, len(answer))
+				}
+			}
+			if len(w.Answers()) != len(hosts) || total > 2*maxAnswers || total < maxAnswers/2 {
+				t.Errorf("%d of %d names have %d addresses, want at most %d", len(w.Answers()), len(hosts), total, 2*maxAnswers)
+			}
+		}
+		w.Watch(hosts[:4])
+		if w.after(Interval); len(w.Answers()["large-0.test"]) != MaxAddresses {
+			t.Errorf("with few names a name has %d addresses", len(w.Answers()["large-0.test"]))
 		}
 	})
 }

@@ -93,7 +93,7 @@ func (s *Server) openOne(l config.Listener, p *gate.Policy, routes *cluster.View
 	begun, at := time.Now(), savedOf(l)
 	socket, err := listener.Open(l, g, listener.Options{
 		Sockets: s.opt.Sockets, Saved: s.restoring.saved[at], Limits: s.connLimits, Forwarder: s.forwarder,
-		Meter: s.meter, Log: s.opt.Log,
+		FrontSenders: frontSenders(s.opt.Memory), Meter: s.meter, Log: s.opt.Log,
 	})
 	if err != nil {
 		return nil, s.explain(l, err)
@@ -170,6 +170,8 @@ func (s *Server) commit(next config.Config, failed map[string]error) error {
 	s.watchTasks()
 	s.dropSaved(next)
 	s.meter.Applied.Add(1)
+	s.meter.Keep(names(next.Listeners, func(l config.Listener) string { return l.Name }),
+		names(next.Clusters, func(c config.Cluster) string { return c.Name }))
 	s.failures = make(map[string]string, len(failed))
 	var errs []error
 	for name, err := range failed {
@@ -178,6 +180,14 @@ func (s *Server) commit(next config.Config, failed map[string]error) error {
 	}
 	s.served = s.served || len(next.Listeners) > 0 && s.ready() == nil
 	return errors.Join(errs...)
+}
+
+// names returns the names of the parts of a config.
+func names[T any](parts []T, name func(T) string) (all []string) {
+	for _, p := range parts {
+		all = append(all, name(p))
+	}
+	return all
 }
 
 // has reports whether a config has a listener with a name.

@@ -134,3 +134,16 @@ func (s *Server) forwardSockets() []netip.AddrPort {
 	}
 	return sockets
 }
+
+// Parts of the memory of sessions that clients of other pods may use, and the memory of a socket in the kernel.
+const (
+	forwardedPart, frontPart = 16, 32
+	frontSocket              = 4 << 10
+)
+
+// forwardedClients returns the largest number of clients in each table of clients of other pods, for a memory of
+// sessions; 0 means no maximum. It is more than the number of sessions that fit into that memory.
+func forwardedClients(memory int64) int { return int(memory / forwardedPart / forward.PriceOfClient) }
+
+// frontSenders returns the largest number of sockets of a listener that send to one client of another pod each.
+func frontSenders(memory int64) int { return int(memory / frontPart / frontSocket) }

@@ -195,7 +195,14 @@ func (c *Claim) Add(n int64) error { return c.change(func() int64 { return c.hel
 func (c *Claim) Force(n int64) { _ = c.change(func() int64 { return n }, true) }
 
 // Release makes the claim hold nothing. Further calls do nothing.
-func (c *Claim) Release() { _ = c.Set(0) }
+func (c *Claim) Release() {
+	if c.held != 0 {
+		_ = c.Set(0)
+	}
+}
+
+// Held returns what the claim holds. Only the goroutine that changes the claim may call it.
+func (c *Claim) Held() int64 { return c.held }
 
 // ErrEnded is the error of Claim.Set if the session has ended.
 var ErrEnded = errors.New("the session has ended")

@@ -15,6 +15,9 @@ const (
 	PriceFrame = 66 << 10
 	// PriceReserved is the price of a reserved port: its socket and its token.
 	PriceReserved = 4 << 10
+	// PriceCheck is the price of a nominating connectivity check of the longest size: in the relay until it is reported,
+	// and in the journal.
+	PriceCheck = 1536
 	// Permissions and channels that the price of a session includes, so that an ordinary call that was admitted can
 	// always use them. They suffice for the candidates of a browser.
 	includedPermissions = 8
@@ -49,6 +52,15 @@ func PriceOf(p config.Protocol, permissions, channels int) int64 {
 func PriceOfMore(permissions, channels int) int64 {
 	return int64(max(0, permissions-includedPermissions))*PricePermission +
 		int64(max(0, channels-includedChannels))*PriceChannel
+}
+
+// includedChecks are the checks that the price of a session includes.
+const includedChecks = 1
+
+// PriceOfChecks returns the price of the nominating connectivity checks of a session, at most MaxChecks, without those
+// that each session includes.
+func PriceOfChecks(checks int) int64 {
+	return int64(max(0, min(checks, MaxChecks)-includedChecks)) * PriceCheck
 }
 
 // price returns the price of a place: of a reserved port, or of the session itself.

@@ -1,0 +1,59 @@
+package forward
+
+import (
+	"math"
+	"runtime"
+	"testing"
+
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/datagram"
+)
+
+// a process with less memory has fewer clients in each table, and a client in all tables, with the caches of two
+// readers, needs no more memory than PriceOfClient.
+func TestPriceCoversClientsOfOtherPods(t *testing.T) {
+	const clients, more = 10_000, 12_000
+	used := func() uint64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return m.HeapInuse
+	}
+	before := used()
+	f := &Forwarder{
+		clients: clients, index: index{held: map[clientKey]holding{}, clients: clients}, front: newFront(),
+		pending: map[clientKey]change{}, wake: make(chan struct{}, 1),
+	}
+	f.front.clients = clients
+	caches := []*Outbox{f.Outbox(), f.Outbox()}
+	owner := &pod{id: 1}
+	f.view.Store(&view{self: owner, links: map[uint64]*link{2: {}}})
+	v := &view{homes: []home{{pod: owner}, {pod: &pod{id: 2}}}}
+	for i := range more {
+		var source datagram.Source
+		k := clientKey{low: uint64(i), port: uint16(i)}
+		f.index.hold(k, 1, math.MaxInt64/2, true)
+		if n := f.front.learn(k, owner, &source, 0); n != nil {
+			caches[0].cache(k, n)
+			caches[1].cache(k, n)
+		}
+		k.high = 1
+		if s := f.front.search(v, k, &source, 0); s != nil {
+			s.ask()
+		}
+		f.queue(k, Client{}, hold)
+	}
+	price := (used() - before) / clients
+	t.Logf("a client needs %d bytes, the price is %d", price, PriceOfClient)
+	if price > PriceOfClient {
+		t.Errorf("a client needs %d bytes, the price is %d", price, PriceOfClient)
+	}
+	for name, n := range map[string]int{
+		"index": f.index.len(), "known": len(f.front.known), "strangers": len(f.front.strangers), "pending": len(f.pending),
+	} {
+		if n != clients {
+			t.Errorf("%s has %d clients, want %d", name, n, clients)
+		}
+	}
+	runtime.KeepAlive(caches)
+}

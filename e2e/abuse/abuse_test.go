@@ -10,6 +10,7 @@
 //	neighbour_test.go            calls beside a neighbour that disturbs them, with a control
 //	neighbour_hosts_test.go neighbour_triggers_test.go  its networks and what the neighbour does
 //	largest_test.go              one user that repeats each message in as many sessions as it gets
+//	largest_source_test.go       the methods and attributes of the source
 package abuse
 
 import (

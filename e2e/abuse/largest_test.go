@@ -10,9 +10,11 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -48,25 +50,35 @@ var (
 
 // An act is a message that a user repeats, with other values each time, in as many sessions as it gets, some of
 // them at once and four a second then. Sessions over TCP and TLS end with half of the largest message instead.
-// The act idle is no message: see hoard.connection.
+// The act idle is no message: see hoard.connection. In the act fromPeers peers send to the sessions, whose clients over
+// TCP and TLS read nothing.
 type act struct {
 	over      call.Network
-	request   string // of requests
+	request   string // of requests, or one of the constants below
 	attribute string // of attributes
+	as        string // of identities
 }
 
 func (a act) String() string {
 	if a.request == idle {
 		return fmt.Sprintf("idle connections over %s", a.over)
 	}
-	return fmt.Sprintf("%s with %s over %s", a.request, a.attribute, a.over)
+	return fmt.Sprintf("%s with %s over %s%s", a.request, a.attribute, a.over, a.as)
 }
+
+// The identities of the sessions of an act, beside those of one user with one address.
+const (
+	manyUsers     = ", each with a user ID of 400 bytes"
+	manyAddresses = ", each from another address"
+)
 
 const (
 	// channelData is the request that is no STUN message.
 	channelData = "ChannelData"
 	// idle is the request of connections without a session.
 	idle = "none"
+	// fromPeers is the request of sessions to which peers without a channel send.
+	fromPeers = "datagrams of peers"
 )
 
 // requests are the messages that a client may repeat.
@@ -90,9 +102,11 @@ var fixed = map[string]func(n int) []stun.Setter{
 	"Send": func(n int) []stun.Setter { return []stun.Setter{ask.Peer(somePeer(n % permitted))} },
 }
 
+const noAttribute = "no other attribute"
+
 // attributes are those of requests (RFC 8489 §14, RFC 8656 §18) at their largest.
 var attributes = map[string]func(n int) []stun.Setter{
-	"no other attribute": func(int) []stun.Setter { return nil },
+	noAttribute: func(int) []stun.Setter { return nil },
 	"XOR-PEER-ADDRESS as often as fits": func(n int) (all []stun.Setter) {
 		for i := range datagram / 12 * 4 / 5 {
 			all = append(all, ask.Peer(somePeer(n*100+i)))
@@ -147,22 +161,32 @@ func check(n int) []byte {
 func acts() (all []act) {
 	if !*largestFlag {
 		return []act{
-			{call.TCP, "ChannelBind", "no other attribute"},
-			{call.UDP, "CreatePermission", "XOR-PEER-ADDRESS as often as fits"},
-			{call.UDP, "Send", "DATA that nominates a peer"},
-			{call.DTLS, idle, ""}, {call.TLS, idle, ""}, {call.TCP, idle, ""},
+			{over: call.TCP, request: "ChannelBind", attribute: noAttribute},
+			{over: call.UDP, request: "CreatePermission", attribute: "XOR-PEER-ADDRESS as often as fits"},
+			{over: call.UDP, request: "Send", attribute: "DATA that nominates a peer"},
+			{over: call.DTLS, request: idle}, {over: call.TLS, request: idle}, {over: call.TCP, request: idle},
+			{over: call.UDP, request: eachRequest, attribute: eachAttribute},
+			{over: call.UDP, request: "ChannelBind", attribute: noAttribute, as: manyUsers},
+			{over: call.UDP, request: "CreatePermission", attribute: "XOR-PEER-ADDRESS as often as fits", as: manyAddresses},
+			{over: call.UDP, request: fromPeers, attribute: noAttribute}, {over: call.TCP, request: fromPeers, attribute: noAttribute},
 		}
 	}
 	for _, over := range []call.Network{call.TCP, call.TLS, call.DTLS} {
-		all = append(all, act{over, idle, ""})
+		all = append(all, act{over: over, request: idle})
 	}
 	for request := range requests {
 		for attribute := range attributes {
-			all = append(all, act{call.UDP, request, attribute})
+			all = append(all, act{over: call.UDP, request: request, attribute: attribute})
 		}
 		for _, over := range []call.Network{call.TCP, call.TLS, call.DTLS} {
-			all = append(all, act{over, request, "no other attribute"})
+			all = append(all, act{over: over, request: request, attribute: noAttribute})
 		}
+		for _, as := range []string{manyUsers, manyAddresses} {
+			all = append(all, act{over: call.UDP, request: request, attribute: noAttribute, as: as})
+		}
+	}
+	for _, over := range []call.Network{call.UDP, call.TCP, call.TLS, call.DTLS} {
+		all = append(all, act{over: over, request: fromPeers, attribute: noAttribute})
 	}
 	return all
 }
@@ -179,6 +203,7 @@ func TestLargestClients(t *testing.T) {
 		h.chain, h.key = certificateOf(t, serverAddr, key)
 		h.roots.AppendCertsFromPEM(h.chain)
 	}
+	fromSource(t)
 	for _, a := range acts() {
 		t.Run(a.String(), func(t *testing.T) { survive(t, quiet, noisy, a) })
 	}
@@ -197,7 +222,7 @@ func survive(t *testing.T, quiet, noisy *hosts, a act) {
 	}()
 	ctx, cancel := context.WithTimeout(t.Context(), *hoardingFlag)
 	defer cancel()
-	hoard := &hoard{hosts: noisy, act: a}
+	hoard := &hoard{hosts: noisy, act: a, peer: socket(t, noisy.peers, netip.AddrPortFrom(noisy.echo[0].Addr(), 0))}
 	defer hoard.close()
 	hoard.fill(ctx)
 	over := call.UDP
@@ -265,6 +290,7 @@ func losses(calls []*call.Call) float64 {
 type hoard struct {
 	*hosts
 	act
+	peer                      *net.UDPConn // of the act fromPeers
 	open, idle, refused, sent atomic.Int64
 	group                     sync.WaitGroup // of the sessions
 
@@ -310,18 +336,22 @@ func (h *hoard) session(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	u := mint("hoarder")
+	u := mint(h.user())
 	c := &client{PacketConn: conn, Client: ask.Client{Username: u.Username, Password: string(u.Password)}, to: net.UDPAddrFromAddrPort(o.Gateway)}
 	if _, err := c.exchange(stun.MethodAllocate, ask.UDP()); err != nil { // 401
 		return err
 	}
-	if answer, err := c.exchange(stun.MethodAllocate, ask.UDP()); err != nil || ask.Code(answer) != 0 {
+	answer, err := c.exchange(stun.MethodAllocate, ask.UDP())
+	if err != nil || ask.Code(answer) != 0 {
 		h.refused.Add(1)
 		return errors.Join(err, conn.Close(), errRefused)
 	}
 	h.open.Add(1)
-	if h.request == idle {
+	switch h.request {
+	case idle:
 		return nil
+	case fromPeers:
+		return h.flood(ctx, c, answer)
 	}
 	if h.request == channelData || h.request == "Send" {
 		var peers []stun.Setter
@@ -355,6 +385,42 @@ func (h *hoard) session(ctx context.Context) error {
 	return err
 }
 
+// user returns the user ID of a session.
+func (h *hoard) user() string {
+	if h.as == manyUsers {
+		return fmt.Sprintf("%0400d", h.open.Load()+h.refused.Load())
+	}
+	return "hoarder"
+}
+
+// flood makes a peer without a channel send to a session until the context ends: bursts, or over TCP and TLS, where the
+// client reads nothing, the longest datagrams.
+func (h *hoard) flood(ctx context.Context, c *client, allocated *stun.Message) error {
+	relayed, err := ask.Relayed(allocated)
+	if err != nil {
+		return err
+	}
+	from := h.peer.LocalAddr().(*net.UDPAddr).AddrPort()
+	if _, err := c.exchange(stun.MethodCreatePermission, ask.Peer(from)); err != nil {
+		return err
+	}
+	size, burst := datagram, 40
+	if h.over == call.TCP || h.over == call.TLS {
+		size, burst = 60_000, 4
+	}
+	payload := make([]byte, size)
+	h.group.Go(func() {
+		pace(ctx, 2, func(int) {
+			for range burst {
+				if _, err := h.peer.WriteToUDPAddrPort(payload, relayed); err == nil {
+					h.sent.Add(1)
+				}
+			}
+		})
+	})
+	return nil
+}
+
 // keep keeps a connection open until close.
 func (h *hoard) keep(conn io.Closer) {
 	h.mu.Lock()
@@ -366,6 +432,9 @@ func (h *hoard) keep(conn io.Closer) {
 func (h *hoard) dial(ctx context.Context) (net.PacketConn, call.Options, error) {
 	o := h.options(h.over, 0)
 	o.Local = netip.AddrPortFrom(abuserAddr, 0)
+	if h.as == manyAddresses {
+		o.Local = netip.AddrPortFrom(host(farClients, 6000+uint16((h.open.Load()+h.refused.Load())%4000)), 0)
+	}
 	limited, cancel := context.WithTimeout(ctx, newCallDeadline)
 	defer cancel()
 	conn, err := call.Dial(limited, o)
@@ -438,21 +507,27 @@ func (h *hoard) handshake(ctx context.Context) (err error) {
 
 // message encodes the act.
 func (h *hoard) message(c *client, n int) []byte {
+	name := h.request
+	if name == eachRequest {
+		names := slices.Sorted(maps.Keys(requests))
+		names = slices.DeleteFunc(names, func(name string) bool { return name == channelData })
+		name, n = names[n%len(names)], n/len(names)
+	}
 	more := attributes[h.attribute](n)
-	if h.request == channelData {
+	if name == channelData {
 		payload := make([]byte, datagram)
 		if strings.HasPrefix(h.attribute, "DATA that") {
 			payload = check(n)
 		}
 		return ask.ChannelData(channel, append(payload, make([]byte, -len(payload)&3)...))
 	}
-	if of := fixed[h.request]; of != nil {
+	if of := fixed[name]; of != nil {
 		more = append(of(n), more...)
 	}
-	if kind := requests[h.request]; kind.Class == stun.ClassIndication {
+	if kind := requests[name]; kind.Class == stun.ClassIndication {
 		return stun.MustBuild(append([]stun.Setter{stun.TransactionID, kind}, more...)...).Raw
 	}
-	return c.Request(requests[h.request].Method, more...)
+	return c.Request(requests[name].Method, more...)
 }
 
 // close closes all connections, without a word to the server over UDP.

@@ -1,0 +1,124 @@
+package abuse
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/pion/stun/v2"
+
+	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+)
+
+// Files of stunnerd with the lists from which the acts of TestLargestClients are made, so that a new method or attribute
+// is an act without a change here.
+const (
+	methodsFile    = "services/stunnerd/internal/gate/admit.go"
+	attributesFile = "services/stunnerd/internal/stunmsg/message.go"
+)
+
+const (
+	// eachRequest and eachAttribute are the request and the attribute of an act that has all of them in turn.
+	eachRequest   = "each request in turn"
+	eachAttribute = "each attribute that the server understands in turn"
+)
+
+// sizes are those of attributes in eachAttribute: too short, those of addresses and numbers, and the largest.
+var sizes = []int{0, 4, 8, 763}
+
+// fromSource adds the methods and attributes of the source to requests and attributes.
+func fromSource(t *testing.T) {
+	t.Helper()
+	methods, kinds := listOf(t, methodsFile, "admission", "Method"), listOf(t, attributesFile, "understood", "Attr")
+	if len(methods) < 5 || len(kinds) < 15 {
+		t.Fatalf("TEST NOT VALID: methods %v and attributes %v of the source", methods, kinds)
+	}
+	for name, number := range methods {
+		if _, ok := requests[name]; !ok {
+			requests[name] = stun.NewType(stun.Method(number), stun.ClassRequest)
+		}
+	}
+	var all []stun.AttrType
+	for _, number := range kinds {
+		all = append(all, stun.AttrType(number))
+	}
+	slices.Sort(all)
+	attributes[eachAttribute] = func(n int) []stun.Setter {
+		size := sizes[n%len(sizes)]
+		return filled(all[n/len(sizes)%len(all)], size)(n)
+	}
+}
+
+// listOf returns the constants of pion/stun, without a prefix of their names, in the variable of a file.
+func listOf(t *testing.T, file, variable, prefix string) map[string]uint16 {
+	t.Helper()
+	root, err := bed.Root()
+	must(t, err)
+	text, err := os.ReadFile(filepath.Join(root, file))
+	must(t, err)
+	_, list, found := strings.Cut(string(text), "\nvar "+variable+" = ")
+	list, _, ended := strings.Cut(list, "\n}\n")
+	if !found || !ended {
+		t.Fatalf("TEST NOT VALID: %s has no list %s", file, variable)
+	}
+	numbers := constants(t, prefix)
+	named := map[string]uint16{}
+	for _, m := range regexp.MustCompile(`\bstun\.`+prefix+`(\w+):`).FindAllStringSubmatch(list, -1) {
+		number, ok := numbers[m[1]]
+		if !ok {
+			t.Fatalf("TEST NOT VALID: pion/stun has no constant %s%s", prefix, m[1])
+		}
+		named[m[1]] = number
+	}
+	return named
+}
+
+// constants returns the constants of pion/stun with a prefix.
+func constants(t *testing.T, prefix string) map[string]uint16 {
+	t.Helper()
+	dir, err := exec.CommandContext(t.Context(), "go", "list", "-f", "{{.Dir}}", "github.com/pion/stun/v2").Output()
+	must(t, err)
+	files, err := filepath.Glob(filepath.Join(strings.TrimSpace(string(dir)), "*.go"))
+	must(t, err)
+	pattern := regexp.MustCompile(fmt.Sprintf(`(?m)^\s+%s(\w+)\s+\w+ = (0x[0-9a-fA-F]+)`, prefix))
+	all := map[string]uint16{}
+	for _, name := range files {
+		text, err := os.ReadFile(name)
+		must(t, err)
+		for _, m := range pattern.FindAllStringSubmatch(string(text), -1) {
+			number, err := strconv.ParseUint(m[2], 0, 16)
+			must(t, err)
+			all[m[1]] = uint16(number)
+		}
+	}
+	return all
+}
+
+// Each method that the gate admits, and each attribute that the parser understands, is in the acts of TestLargestClients.
+func TestActsHaveAllMethodsAndAttributes(t *testing.T) {
+	fromSource(t)
+	for _, name := range []string{"Allocate", "Refresh", "CreatePermission", "ChannelBind", "Binding"} {
+		if listOf(t, methodsFile, "admission", "Method")[name] != uint16(requests[name].Method) {
+			t.Errorf("%s has another number in the source", name)
+		}
+	}
+	seen := map[stun.AttrType]map[int]bool{}
+	for n := range len(sizes) * 64 {
+		a := attributes[eachAttribute](n)[0].(stun.RawAttribute)
+		if seen[a.Type] == nil {
+			seen[a.Type] = map[int]bool{}
+		}
+		seen[a.Type][len(a.Value)] = true
+	}
+	for name, number := range listOf(t, attributesFile, "understood", "Attr") {
+		if len(seen[stun.AttrType(number)]) != len(sizes) {
+			t.Errorf("%s is sent with the sizes %v, want %v", name, seen[stun.AttrType(number)], sizes)
+		}
+	}
+}

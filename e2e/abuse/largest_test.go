@@ -297,6 +297,8 @@ type hoard struct {
 	mu     sync.Mutex
 	conns  []io.Closer
 	failed error // a failure that is no refusal
+	// exposed are the relayed addresses of the act fromPeers.
+	exposed []netip.AddrPort
 }
 
 // fill opens sessions until the context ends.
@@ -304,6 +306,9 @@ func (h *hoard) fill(ctx context.Context) {
 	parallel := hoarders
 	if h.request == idle {
 		parallel = connectors
+	}
+	if h.request == fromPeers {
+		h.group.Go(func() { h.flood(ctx) })
 	}
 	for i := range parallel {
 		h.group.Go(func() {
@@ -351,7 +356,7 @@ func (h *hoard) session(ctx context.Context) error {
 	case idle:
 		return nil
 	case fromPeers:
-		return h.flood(ctx, c, answer)
+		return h.expose(c, answer)
 	}
 	if h.request == channelData || h.request == "Send" {
 		var peers []stun.Setter
@@ -393,9 +398,8 @@ func (h *hoard) user() string {
 	return "hoarder"
 }
 
-// flood makes a peer without a channel send to a session until the context ends: bursts, or over TCP and TLS, where the
-// client reads nothing, the longest datagrams.
-func (h *hoard) flood(ctx context.Context, c *client, allocated *stun.Message) error {
+// expose makes a peer send to a session, whose client over TCP and TLS reads nothing.
+func (h *hoard) expose(c *client, allocated *stun.Message) error {
 	relayed, err := ask.Relayed(allocated)
 	if err != nil {
 		return err
@@ -404,21 +408,31 @@ func (h *hoard) flood(ctx context.Context, c *client, allocated *stun.Message) e
 	if _, err := c.exchange(stun.MethodCreatePermission, ask.Peer(from)); err != nil {
 		return err
 	}
-	size, burst := datagram, 40
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.exposed = append(h.exposed, relayed)
+	return nil
+}
+
+// flood sends to the exposed sessions, without a channel, until the context ends: bursts, or over TCP and TLS the longest
+// datagrams. The rate is one that the server can relay: the act is about memory.
+func (h *hoard) flood(ctx context.Context) {
+	size, burst, rate := datagram, 40, 75
 	if h.over == call.TCP || h.over == call.TLS {
-		size, burst = 60_000, 4
+		size, burst, rate = 60_000, 1, 150
 	}
 	payload := make([]byte, size)
-	h.group.Go(func() {
-		pace(ctx, 2, func(int) {
-			for range burst {
-				if _, err := h.peer.WriteToUDPAddrPort(payload, relayed); err == nil {
-					h.sent.Add(1)
-				}
+	pace(ctx, rate, func(n int) {
+		h.mu.Lock()
+		exposed := h.exposed
+		h.mu.Unlock()
+		for range burst {
+			if len(exposed) > 0 {
+				_, _ = h.peer.WriteToUDPAddrPort(payload, exposed[n%len(exposed)]) // a burst may not fit into the buffer
+				h.sent.Add(1)
 			}
-		})
+		}
 	})
-	return nil
 }
 
 // keep keeps a connection open until close.

@@ -5,6 +5,7 @@
 //	move_test.go    clients that move to other pods, updates, scale-in, pods that are killed
 //	restart_test.go a restart of the process with the session
 //	flood_test.go   forged source addresses
+//	neighbour_test.go one client that uses several pods, and relays to other pods
 //	browser_test.go a browser
 package forward
 

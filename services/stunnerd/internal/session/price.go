@@ -3,7 +3,8 @@ package session
 import "github.com/stunner-gateway/stunner/services/api/config"
 
 // The prices of what clients make the process hold, in bytes of memory, including that of the kernel. Tests in package
-// gate and package listener measure the memory of the heap and of the stacks, and fail if a price is lower.
+// gate and package listener measure the memory of the heap and of the stacks, and fail if a price is lower. What is held
+// at which price, and what is held without one, is in holdings.txt.
 const (
 	// PricePermission is the price of a permission: about 400 bytes in the allocation engine, its timer included, 48 in
 	// the gate, and its entry in the journal.

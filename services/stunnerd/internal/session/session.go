@@ -9,6 +9,7 @@
 //	ledger.go           what clients make the process hold, and their shares when it is full
 //	connection.go       connections of clients without a session
 //	price.go            the memory of what clients make the process hold
+//	holdings.txt        all that input can make the process hold, with bounds and charges
 //	place.go            relay ports
 //	evidence.go         the traffic of a peer
 //	denied.go           peers that the routes have denied

@@ -258,7 +258,9 @@ func (o *outlet) refill() (done bool) {
 		}
 		frame := o.queue[0].bytes
 		o.remove(0)
-		if _, err := o.conn.Write(frame); err != nil {
+		_, err := o.conn.Write(frame)
+		o.backlog = o.stream.waiting() // charged as a part of the queue until now
+		if err != nil {
 			o.closed = true
 			o.empty()
 			_ = o.stream.Close()

@@ -154,14 +154,9 @@ func TestRestOfAFrameIsCharged(t *testing.T) {
 			}
 			base := table.Held()[session.Memory]
 			table.SetBounds(session.Bounds{Capacity: session.Amounts{session.Memory: base + memory}})
-			o.charge = func() session.Claim { return s.Claim(session.Memory) }
+			o.charge, o.run = func() session.Claim { return s.Claim(session.Memory) }, func(func()) {} // nothing drains
 			var err error
-			for range 1000 {
-				if o.mu.Lock(); o.draining || err != nil {
-					o.mu.Unlock()
-					break
-				}
-				o.mu.Unlock()
+			for i := 0; i < 1000 && !o.draining && err == nil; i++ {
 				err = o.Send(append([]byte{0x40, 0, 60_000 >> 8, 60_000 & 0xFF}, make([]byte, 60_000)...))
 			}
 			rest, charged := o.stream.waiting(), table.Held()[session.Memory]-base

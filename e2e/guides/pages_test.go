@@ -127,4 +127,3 @@ func TestIndexOfGuides(t *testing.T) {
 		}
 	}
 }
-

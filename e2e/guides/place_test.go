@@ -20,7 +20,6 @@ import (
 	"net/netip"
 	"net/url"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -55,7 +54,8 @@ type place struct {
 	*testing.T
 	page         guide.Page
 	clients, pod *netns.Space
-	bin, out     string
+	bin          string
+	in, out      string // folders of the operator
 	authURL      string
 }
 
@@ -64,21 +64,20 @@ type place struct {
 func newPlace(t *testing.T, page guide.Page) *place {
 	t.Helper()
 	p := &place{
-		T: t, page: page, clients: netns.New(t, "clients"), pod: netns.New(t, "pod"), out: t.TempDir(),
+		T: t, page: page, clients: netns.New(t, "clients"), pod: netns.New(t, "pod"), in: t.TempDir(), out: t.TempDir(),
 		bin: bedtest.Build(t, bed.Operator, bed.Stunnerd, bed.Auth, bed.Stunnerctl),
 	}
 	p.clients.Link(t, netip.MustParsePrefix(publicAddress+"/24"), netip.MustParsePrefix(clientAddress+"/24"))
 	p.pod.Link(t, netip.MustParsePrefix(podGateway+"/24"), netip.MustParsePrefix(podAddress+"/24"))
 	p.enforce()
-	in := t.TempDir()
 	for name, text := range map[string]string{
 		"page.yaml": page.Manifests(), "endpoints.yaml": p.endpoints(), "installed.yaml": installed(t),
 	} {
-		bedtest.NoError(t, os.WriteFile(filepath.Join(in, name), []byte(text), 0o600))
+		bedtest.NoError(t, os.WriteFile(filepath.Join(p.in, name), []byte(text), 0o600))
 	}
 	discovery := bedtest.Address(t)
 	operator := p.start("operator",
-		"--provider=file", "--input", in, "--output", p.out, "--stunnerd", filepath.Join(p.bin, "stunnerd"),
+		"--provider=file", "--input", p.in, "--output", p.out, "--stunnerd", filepath.Join(p.bin, "stunnerd"),
 		"--address", publicAddress, "--discovery-address", discovery, "--child-lifetime", "bound", "--stop-grace", "1s",
 	)
 	t.Cleanup(func() {
@@ -123,7 +122,7 @@ func (p *place) await(cond func(context.Context) error) {
 
 // healthy returns nil if stunnerctl doctor finds no problem.
 func (p *place) healthy(ctx context.Context) error {
-	out, err := exec.CommandContext(ctx, filepath.Join(p.bin, "stunnerctl"), "doctor", "--folder", p.out).CombinedOutput()
+	out, err := p.stunnerctl(ctx, "doctor")
 	if err != nil {
 		return fmt.Errorf("stunnerctl doctor: %w\n%s", err, out)
 	}
@@ -218,12 +217,12 @@ func (p *place) enforce() {
 		p.Fatalf("guide %s has no NetworkPolicy for the media server", p.page.Name)
 	}
 	file := filepath.Join(p.TempDir(), "policy.nft")
-	bedtest.NoError(p, os.WriteFile(file, []byte(`table inet policy { chain input {
+	bedtest.NoError(p, os.WriteFile(file, []byte(`table inet networkpolicy { chain input {
 type filter hook input priority filter; policy drop;
 ct state established,related accept
 meta l4proto icmp accept
 iifname lo accept
-`+rules+"}}\n"), 0o600))
+`+rules+"}\n}\n"), 0o600))
 	p.pod.Run(p.T, "nft -f "+file)
 }
 

@@ -33,7 +33,7 @@ func TestGuidesWorkAtAPIServer(t *testing.T) {
 			on := server{n}
 			applied := on.objects(classOfChart(t))
 			defer func() { on.clear(applied) }()
-			for _, o := range on.objects(without(page.Manifests(), "kind: Certificate\n")) {
+			for _, o := range on.objects(withoutDocuments(page.Manifests(), "kind: Certificate\n")) {
 				if o.GetKind() == "Namespace" {
 					n.must(client.IgnoreAlreadyExists(n.Create(n.Context(), o)))
 					continue
@@ -73,8 +73,8 @@ stringData: {type: ephemeral, secret: generated-by-the-operator-in-a-cluster}
 `), "---\n")
 }
 
-// without returns the YAML documents that do not contain a text.
-func without(documents, text string) string {
+// withoutDocuments returns the YAML documents that do not contain a text.
+func withoutDocuments(documents, text string) string {
 	var kept []string
 	for document := range strings.SplitSeq(documents, "---\n") {
 		if !strings.Contains(document, text) {

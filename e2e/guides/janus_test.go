@@ -43,7 +43,7 @@ func TestJanus(t *testing.T) {
 		if words[7] != "host" || words[4] != podAddress {
 			t.Errorf("Janus announces %s, want the address of its pod only", line)
 		}
-		if out, err := p.stunnerctl(t.Context(), "can-reach", "janus/janus", peer); err != nil {
+		if out, err := p.stunnerctl(t.Context(), "can-reach", "janus/turn", peer); err != nil {
 			t.Errorf("can-reach %s: %v\n%s", peer, err, out)
 		}
 	}

@@ -18,7 +18,8 @@ import (
 
 // TestGuidesWorkAtAPIServer applies the manifests of each guide in docs/guides to the API server with kubectl. Every
 // condition of their Gateways and UDPRoutes that says that something is wrong fails the test. The guides run one after the
-// other, because their manifests have fixed names.
+// other and beside no other test, because their manifests have fixed names, and Gateways of other tests could use the
+// address of the node.
 //
 // Objects of cert-manager are left out, because its CRDs are not installed; a Secret takes the place of a Certificate.
 func TestGuidesWorkAtAPIServer(t *testing.T) {
@@ -31,7 +32,7 @@ func TestGuidesWorkAtAPIServer(t *testing.T) {
 			n := common.in(metav1.NamespaceDefault)
 			n.T = t
 			on := server{n}
-			applied := on.objects(classOfChart(t))
+			applied := on.objects(installedByChart(t))
 			defer func() { on.clear(applied) }()
 			for _, o := range on.objects(withoutDocuments(page.Manifests(), "kind: Certificate\n")) {
 				if o.GetKind() == "Namespace" {
@@ -58,8 +59,9 @@ func TestGuidesWorkAtAPIServer(t *testing.T) {
 	}
 }
 
-// classOfChart returns the GatewayClass, GatewayConfig, Dataplane and credentials of the chart.
-func classOfChart(t *testing.T) string {
+// installedByChart returns the GatewayClass, GatewayConfig, Dataplane and credentials of the chart, and a node for Gateways with
+// node ports.
+func installedByChart(t *testing.T) string {
 	t.Helper()
 	var documents []string
 	for _, name := range []string{"dataplane", "gatewayconfig", "gatewayclass"} {
@@ -70,6 +72,11 @@ apiVersion: v1
 kind: Secret
 metadata: {name: stunner-turn-credentials, namespace: stunner-system}
 stringData: {type: ephemeral, secret: generated-by-the-operator-in-a-cluster}
+---
+apiVersion: v1
+kind: Node
+metadata: {name: node}
+status: {addresses: [{type: ExternalIP, address: 203.0.113.20}]}
 `), "---\n")
 }
 

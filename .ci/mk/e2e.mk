@@ -42,7 +42,7 @@ bin/earlier/$(EARLIER):
 	rm -rf bin/earlier; mkdir -p bin/earlier/new; \
 	mv "$$from/charts" "$$from/bin/images" bin/earlier/new; mv bin/earlier/new $@
 
-e2e: $(PROGRAMS) images ## Install the product on a real cluster of one node and make calls through it; needs root
+e2e: $(filter-out livekit,$(PROGRAMS)) images ## Install the product on a real cluster of one node and make calls through it; needs root
 	@.ci/install node
 	@$(PACK); for folder in $(TEST_IMAGES); do pack $$folder e2e; done
 	@if [[ "$(RUN)" == . || "$(RUN)" == *Upgrade* ]]; then \

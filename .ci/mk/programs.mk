@@ -10,6 +10,7 @@ helm:       ## Build Helm 4
 helm3:      ## Build Helm 3
 keda:       ## Build KEDA, as images
 prometheus: ## Build a Prometheus, as an image
+livekit:    ## Build a LiveKit server
 
 $(PROGRAMS):
 	@.ci/build $@

@@ -47,9 +47,9 @@ test-e2e: provisions ## Run the suites that need one machine only, or a part of 
 packages:
 	@.ci/install
 
-# Packages are downloaded while Kubernetes compiles.
+# Packages are downloaded while Kubernetes and the other programs compile.
 provisions:
-	@.ci/install & packages=$$!; s=0; $(MAKE) --no-print-directory kube || s=1; wait $$packages || s=1; exit $$s
+	@.ci/install & packages=$$!; s=0; $(MAKE) --no-print-directory kube livekit || s=1; wait $$packages || s=1; exit $$s
 
 # Each module must build without the workspace, as it does when another module imports it.
 alone:

@@ -46,6 +46,7 @@ func TestGuidesPassLint(t *testing.T) {
 func TestGuidesHaveValidCommands(t *testing.T) {
 	stunnerctl := filepath.Join(bedtest.Build(t, bed.Stunnerctl), "stunnerctl")
 	programs := map[string]string{"stunnerctl": stunnerctl, "kubectl": published(t, "kube", "kubectl")}
+	manual := bedtest.Read(t, "docs/stunnerctl.md")
 	// Pages with the commands of helm.
 	elsewhere := bedtest.Read(t, "docs/auth.md") + bedtest.Read(t, "docs/autoscaling.md")
 	for _, page := range guide.All(t) {
@@ -59,6 +60,9 @@ func TestGuidesHaveValidCommands(t *testing.T) {
 						page.Name, command, slices.Sorted(maps.Keys(programs)))
 				}
 				continue
+			}
+			if program == stunnerctl && !strings.Contains(manual, "\n## stunnerctl "+words[1]) {
+				t.Errorf("guide %s: %s: there is no such command", page.Name, command)
 			}
 			// Flags before --help are parsed.
 			if out, err := exec.Command(program, append(words[1:], "--help")...).CombinedOutput(); err != nil {

@@ -6,6 +6,8 @@
 //	place_test.go    networks, operator, dataplane and auth service, with the manifests of a page
 //	output_test.go   the output of stunnerctl that a page shows
 //	livekit_test.go  calls through LiveKit
+//	game_test.go     a game server and its client
+//	janus_test.go    Janus
 //	pages_test.go    stunnerctl lint, flags of commands, and length of all pages
 package guides
 

@@ -135,6 +135,7 @@ func newDaemon(o options, source discovery.Source, levels *telemetry.Levels, log
 		endpoints.Close()
 		return nil, errors.Join(err, sessions.Close())
 	}
+	endpoints.Count(srv.Meter())
 	d := &daemon{
 		options: o, levels: levels, log: telemetry.Scope(log, "stunnerd"), journal: sessions, server: srv,
 		endpoints: endpoints,

@@ -48,7 +48,9 @@ const (
 	SessionsRestored         = "stunner_sessions_restored_total"
 	SessionsDropped          = "stunner_sessions_dropped_total"
 	JournalErrors            = "stunner_journal_errors_total"
+	JournalRefused           = "stunner_journal_refused_total"
 	JournalProblem           = "stunner_journal_problem"
+	HTTPRefused              = "stunner_http_refused_total"
 	ConfigApplied            = "stunner_config_applied_total"
 	ConfigRejected           = "stunner_config_rejected_total"
 	ConfigUnknownFields      = "stunner_config_unknown_fields_total"
@@ -137,7 +139,7 @@ var Metrics = []Metric{
 		"ICMP messages that report that packets to a peer of a call were not delivered, such as port unreachable."},
 	{AllocationsUnused, Counter, nil, "TURN allocations that have ended without a packet to a peer."},
 	{Refused, Counter, []string{"reason"}, "STUN requests that were answered with an error, by reason."},
-	{Dropped, Counter, []string{"reason"}, "Datagrams that were dropped, by reason."},
+	{Dropped, Counter, []string{"reason"}, "Datagrams that were dropped and connections that were closed, by reason."},
 	{KernelDropped, Counter, []string{"socket"},
 		"Datagrams that the kernel dropped before stunnerd read them, by socket: listener or relay."},
 	{IgnoredAttributes, Counter, []string{"attribute"},
@@ -153,8 +155,8 @@ var Metrics = []Metric{
 		"Datagrams of clients that arrive at another pod than the one with their session. At the pod where they arrive, by " +
 			"direction passed to the session or answered to the client; at the other pod, delivered or replied."},
 	{ForwardRefused, Counter, []string{"reason"},
-		"Datagrams of other pods that were dropped, by reason, and datagrams of clients without a session in any pod: " +
-			"reason unknown or limited."},
+		"Datagrams of other pods that were dropped, frames that could not be sent to them, and datagrams of clients " +
+			"without a session in any pod, by reason."},
 	{ForwardPeers, Gauge, nil, "Other pods of the Gateway to which datagrams are forwarded."},
 	{ForwardProblem, Gauge, nil, "1 if datagrams cannot be forwarded between the pods of the Gateway, else 0."},
 	{Panics, Counter, nil, "Panics that were recovered from. Each ended at most one session."},
@@ -162,7 +164,10 @@ var Metrics = []Metric{
 	{SessionsDropped, Counter, []string{"reason"},
 		"Sessions of a process that has crashed that this process could not continue, by reason."},
 	{JournalErrors, Counter, nil, "Failed writes of the session journal, and journals that were set aside."},
+	{JournalRefused, Counter, []string{"reason"},
+		"Changes of sessions that were not stored in the session journal although it works, by reason."},
 	{JournalProblem, Gauge, nil, "1 if sessions are not stored in the journal, so that a crash would end them, else 0."},
+	{HTTPRefused, Counter, []string{"reason"}, "HTTP requests to the endpoints of stunnerd that were refused, by reason."},
 	{ConfigApplied, Counter, nil,
 		"Configs that were applied, including retries of a config that is only partly in force."},
 	{ConfigRejected, Counter, []string{"reason"},

@@ -49,7 +49,7 @@ func TestContractMetrics(t *testing.T) {
 	m.IgnoredOthers.Add(2)
 	m.CountPanic("test", "a fault")
 	m.Restored.Add(4)
-	m.Unrestore(meter.PortTaken, 5)
+	m.Unrestore(meter.PortTaken, 5, meter.Note{})
 	m.ListenerDrops.Watch(func() uint64 { return 3 })()
 	m.ListenerDrops.Watch(func() uint64 { return 4 })
 	want := `

@@ -63,7 +63,8 @@ var descs = descriptions(
 	telemetry.Refused, telemetry.Dropped, telemetry.KernelDropped, telemetry.IgnoredAttributes,
 	telemetry.OffloadPackets, telemetry.OffloadInfo,
 	telemetry.ForwardedPackets, telemetry.ForwardRefused, telemetry.ForwardPeers, telemetry.ForwardProblem, telemetry.Panics,
-	telemetry.SessionsRestored, telemetry.SessionsDropped, telemetry.JournalErrors, telemetry.JournalProblem,
+	telemetry.SessionsRestored, telemetry.SessionsDropped, telemetry.JournalErrors, telemetry.JournalRefused,
+	telemetry.JournalProblem, telemetry.HTTPRefused,
 	telemetry.ConfigApplied, telemetry.ConfigRejected, telemetry.ConfigUnknownFields,
 	telemetry.ConfigInfo, telemetry.ConfigAge, telemetry.ConfigProblem, telemetry.CertificateExpiry,
 )
@@ -100,9 +101,8 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	out.gauge(telemetry.QuotaUsed, source, "source")
 	out.counter(telemetry.Connections, c.Meter.Sessions.Load())
 	out.counter(telemetry.ConfigApplied, c.Meter.Applied.Load())
-	out.reasons(telemetry.ConfigRejected, map[string]uint64{
-		"invalid": c.Meter.Invalid.Load(), "unreadable": c.Meter.Unreadable.Load(),
-	})
+	out.always(telemetry.ConfigRejected, meter.Configs, c.Meter.Declined(meter.Configs))
+	out.always(telemetry.HTTPRefused, meter.HTTP, c.Meter.Declined(meter.HTTP))
 	out.counter(telemetry.ConfigUnknownFields, c.Meter.UnknownFields.Load())
 	c.listeners(out)
 	for name, t := range c.Meter.Clusters() {
@@ -135,6 +135,7 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 		problem = 1
 	}
 	out.counter(telemetry.JournalErrors, journal.Errors)
+	out.counter(telemetry.JournalRefused, journal.Refused, meter.JournalShare.String())
 	out.gauge(telemetry.JournalProblem, problem)
 	c.config(out)
 }
@@ -219,6 +220,15 @@ func (s samples) traffic(packets, bytes, name string, t *meter.Traffic) {
 	for direction, f := range map[string]*meter.Flow{"rx": &t.Rx, "tx": &t.Tx} {
 		s.counter(packets, f.Packets.Load(), name, direction)
 		s.counter(bytes, f.Bytes.Load(), name, direction)
+	}
+}
+
+// always exports the counts of all reasons of a family, also those that are zero.
+func (s samples) always(name string, f meter.Family, counts map[string]uint64) {
+	for _, r := range meter.All() {
+		if r.Family() == f {
+			s.counter(name, counts[r.String()], r.String())
+		}
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 
 	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/api/telemetry"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
 )
 
 // Default ports of the endpoints, for URLs without a port.
@@ -41,15 +42,20 @@ type Endpoint struct {
 // together, because one endpoint may need the port of another, or its own port with another host. If the new address of
 // an endpoint cannot be opened, all moved endpoints return to their previous addresses.
 type Endpoints struct {
-	log *slog.Logger
+	log   *slog.Logger
+	meter atomic.Pointer[meter.Meter]
 
 	mu   sync.Mutex
 	open map[string]*endpoint
 }
 
+// Count makes the endpoints count the requests that they refuse, and log them.
+func (e *Endpoints) Count(m *meter.Meter) { e.meter.Store(m) }
+
 // endpoint is an open endpoint.
 type endpoint struct {
 	Endpoint
+	set     *Endpoints
 	address string
 	handler atomic.Pointer[http.Handler]
 	socket  *socket
@@ -59,7 +65,7 @@ type endpoint struct {
 
 // ServeHTTP calls the current handler.
 func (ep *endpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	telemetry.ReadOnly(*ep.handler.Load()).ServeHTTP(w, r)
+	counted(ep.set.meter.Load(), telemetry.ReadOnly(*ep.handler.Load())).ServeHTTP(w, r)
 }
 
 // release closes the listening socket of the endpoint, so that its address can be opened again. It does not wait for
@@ -172,7 +178,7 @@ func (e *Endpoints) start(w Endpoint) error {
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	ep := &endpoint{
-		Endpoint: w, address: address, socket: &socket{ln, make(chan struct{})}, stop: stop, done: make(chan struct{}),
+		Endpoint: w, set: e, address: address, socket: &socket{ln, make(chan struct{})}, stop: stop, done: make(chan struct{}),
 	}
 	ep.handler.Store(new(w.Handler(path)))
 	e.open[w.Name] = ep

@@ -65,7 +65,7 @@ func (i *Inspector) Requests() http.Handler {
 	mux.Handle("DELETE /sessions/{id}", all.Kick())
 	mux.Handle("GET /refusals", all.Refusals())
 	mux.Handle("GET /reach", all.Reach())
-	return mux
+	return counted(i.process.Meter, mux)
 }
 
 // show serves the result of find to callers with access. known lists the parameters of the request.

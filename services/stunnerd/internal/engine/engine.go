@@ -41,9 +41,9 @@ type Allocation interface {
 	Permit(peers []netip.AddrPort) error
 	// Permitted reports whether the IP address of a peer has a permission.
 	Permitted(peer netip.AddrPort) bool
-	// Send passes the data of a Send indication to relay.Relay.Send if the peer has a permission, and drops the data
-	// otherwise. It does not retain the slice.
-	Send(data []byte, peer netip.AddrPort)
+	// Send passes the data of a Send indication to relay.Relay.Send if the peer has a permission. Otherwise it reports
+	// false. It does not retain the slice.
+	Send(data []byte, peer netip.AddrPort) (permitted bool)
 	// End ends the allocation. The relay is closed when End returns without an error.
 	End() error
 	// RelayClosed ends the allocation, without waiting, if the relay was not closed by the engine. It is called when

@@ -22,6 +22,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/api/discovery"
 	"github.com/stunner-gateway/stunner/services/api/inspection"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/server"
 )
 
@@ -256,8 +257,7 @@ func (f *Follower) reject(e discovery.Event) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if errors.Is(e.Err, discovery.ErrRejected) {
-		f.count(e.Err)
-		f.opt.Log.Error("config rejected", "config", e.ID, "error", e.Err)
+		f.opt.Log.Error("config rejected", "reason", f.count(e.Err).String(), "config", e.ID, "error", e.Err)
 		f.status.rejected, f.status.current = e.Err.Error(), false
 		return
 	}
@@ -268,14 +268,14 @@ func (f *Follower) reject(e discovery.Event) {
 	f.status.connected, f.status.lost = false, e.Err.Error()
 }
 
-// count counts a rejected config in the metrics, as invalid or as unreadable.
-func (f *Follower) count(rejected error) {
-	m := f.opt.Server.Meter()
+// count counts a rejected config in the metrics, as invalid or as unreadable. The caller logs it.
+func (f *Follower) count(rejected error) meter.Reason {
+	why := meter.ConfigUnreadable
 	if wrong := (*config.FieldError)(nil); errors.As(rejected, &wrong) {
-		m.Invalid.Add(1)
-		return
+		why = meter.ConfigInvalid
 	}
-	m.Unreadable.Add(1)
+	f.opt.Server.Meter().Drop(why)
+	return why
 }
 
 func (f *Follower) setConnected() {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -20,6 +21,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/credential"
 	"github.com/stunner-gateway/stunner/services/api/discovery"
 	"github.com/stunner-gateway/stunner/services/api/inspection"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/server"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/testport"
 )
@@ -234,8 +236,9 @@ func TestRejectedConfigsAreCountedByReason(t *testing.T) {
 	}
 	h.events <- discovery.Event{Err: errors.New("connection refused")}
 	h.events <- discovery.Event{Connected: true}
-	if m := f.opt.Server.Meter(); m.Invalid.Load() != 2 || m.Unreadable.Load() != 1 {
-		t.Errorf("%d invalid, %d unreadable; want 2, 1", m.Invalid.Load(), m.Unreadable.Load())
+	got := f.opt.Server.Meter().Declined(meter.Configs)
+	if want := map[string]uint64{"invalid": 2, "unreadable": 1}; !maps.Equal(got, want) {
+		t.Errorf("rejected configs %v, want %v", got, want)
 	}
 }
 

@@ -49,10 +49,15 @@ func (f *Forwarder) queue(k clientKey, c Client, what kind) {
 		return // the list that begins forwarding makes the announcer tell of all sessions
 	}
 	f.changes.Lock()
-	if _, ok := f.pending[k]; ok || len(f.pending) < most(f.clients, maxPending) {
+	_, listed := f.pending[k]
+	listed = listed || len(f.pending) < most(f.clients, maxPending)
+	if listed {
 		f.pending[k] = change{client: c, kind: what}
 	}
 	f.changes.Unlock()
+	if !listed {
+		f.unlisted()
+	}
 	f.signal()
 }
 

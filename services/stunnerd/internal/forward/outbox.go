@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/datagram"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
 )
 
 // Outbox collects the frames of one batch of a reader. It is not safe for concurrent use. A nil *Outbox passes nothing.
@@ -73,9 +74,11 @@ func (o *Outbox) passUnknown(
 		return l != nil && o.add(l, ask, c, payload)
 	case limited: // the client may have a session, so the caller must not answer that it has none
 		f.counters.limited.Add(1)
+		f.meter.Decline(meter.Searches, meter.Note{})
 		return true
 	case ownerless:
 		f.counters.unknown.Add(1)
+		f.meter.Decline(meter.Unowned, meter.Note{})
 	}
 	return false
 }
@@ -123,7 +126,7 @@ func (o *Outbox) add(l *link, k kind, c Client, payload []byte) bool {
 		o.Flush()
 	}
 	if o.put(l, k, c, payload) != nil {
-		o.forwarder.counters.failed.Add(1)
+		o.forwarder.unsent(1)
 		return false
 	}
 	return true
@@ -165,7 +168,7 @@ func (o *Outbox) Flush() {
 	o.send()
 	for i := range o.packets {
 		if o.packets[i].Err != nil {
-			o.forwarder.counters.failed.Add(1)
+			o.forwarder.unsent(1)
 		}
 	}
 	o.empty()

@@ -4,33 +4,35 @@ import (
 	"encoding/binary"
 	"net/netip"
 	"time"
+
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
 )
 
 // receive handles a frame, which it decrypts in place. Only the reader calls it. It must call flush after a batch.
 func (f *Forwarder) receive(from netip.AddrPort, frame []byte, now time.Time) {
 	h, ok := parseHeader(frame)
 	if !ok {
-		f.refuse(badFrame)
+		f.refuse(meter.BadFrame, from)
 		return
 	}
 	v := f.view.Load()
 	l := v.senders[h.sender]
 	if l == nil || l.peer.Address != from {
-		f.refuse(notListed)
+		f.refuse(meter.Stranger, from)
 		return
 	}
 	o := l.opener(h.keyID)
 	switch {
 	case o == nil:
-		f.refuse(badKey)
+		f.refuse(meter.BadKey, from)
 		return
 	case !o.window.fresh(h.counter):
-		f.refuse(replayed)
+		f.refuse(meter.Replay, from)
 		return
 	}
 	m, ok := open(o.aead, frame)
 	if !ok {
-		f.refuse(badFrame)
+		f.refuse(meter.BadFrame, from)
 		return
 	}
 	o.window.mark(h.counter)
@@ -71,7 +73,7 @@ func (f *Forwarder) handle(v *view, l *link, m message, now time.Time) {
 	case hold, renew, release:
 		f.handleHold(l, m, at)
 	default:
-		f.refuse(badFrame)
+		f.refuse(meter.BadFrame, l.peer.Address)
 	}
 }
 
@@ -81,7 +83,7 @@ func (f *Forwarder) handleData(l *link, k clientKey, m message, now time.Time) {
 		return
 	}
 	if !f.sessions.Serves(m.client.Port) {
-		f.refuse(noListener)
+		f.refuse(meter.OtherListener, l.peer.Address)
 		return
 	}
 	f.replies.add(l, unknown, m.client, nil)
@@ -101,13 +103,13 @@ func (f *Forwarder) handleAsk(v *view, l *link, k clientKey, m message, now time
 	owner, ok := f.index.find(k, f.since(now))
 	switch {
 	case ok && owner == l.pod.id:
-		f.refuse(looped)
+		f.refuse(meter.Loop, l.peer.Address)
 		f.index.release(k, owner)
 	case ok && v.links[owner] != nil:
 		f.replies.add(l, is, m.client, append(binary.BigEndian.AppendUint64(nil, owner), m.payload...))
 		return
 	case !f.sessions.Serves(m.client.Port):
-		f.refuse(noListener)
+		f.refuse(meter.OtherListener, l.peer.Address)
 		return
 	}
 	f.replies.add(l, unknown, m.client, m.payload)
@@ -133,22 +135,27 @@ func (f *Forwarder) handleUnknown(l *link, k clientKey, m message, at time.Durat
 	switch {
 	case len(m.payload) == 0:
 	case next != nil:
-		if home := next.link.Load(); home != nil && f.replies.add(home, ask, m.client, m.payload) {
+		if home := next.link.Load(); home == nil {
+			f.unsent(1)
+		} else if f.replies.add(home, ask, m.client, m.payload) {
 			f.counters.asked.Add(1)
 		}
 	case asked != nil && isSTUN(m.payload):
 		f.sessions.Unowned(m.client, m.payload, asked)
+	default:
+		f.counters.unknown.Add(1)
+		f.meter.Decline(meter.Unowned, meter.Note{})
 	}
 }
 
 func (f *Forwarder) handleReply(l *link, k clientKey, m message, at time.Duration) {
 	n := f.replies.find(k)
 	if n == nil || n.owner.Load() != l.pod {
-		f.refuse(unasked)
+		f.refuse(meter.Unasked, l.peer.Address)
 		return
 	}
 	if !f.sessions.Answer(m.client, m.payload, n.asked.Load()) {
-		f.refuse(noListener)
+		f.refuse(meter.OtherListener, l.peer.Address)
 		return
 	}
 	if other := n.other.Load(); other != nil {
@@ -162,29 +169,35 @@ func (f *Forwarder) handleReply(l *link, k clientKey, m message, at time.Duratio
 
 func (f *Forwarder) handleIs(v *view, l *link, k clientKey, m message, at time.Duration) {
 	if len(m.payload) < 8 {
-		f.refuse(badFrame)
+		f.refuse(meter.BadFrame, l.peer.Address)
 		return
 	}
 	id, payload := binary.BigEndian.Uint64(m.payload), m.payload[8:]
 	owner := v.links[id]
 	switch {
 	case v.self != nil && v.self.id == id:
-		f.refuse(looped)
+		f.refuse(meter.Loop, l.peer.Address)
 		f.front.missing(k, l.pod, 0, at)
 		if !f.sessions.Has(m.client) {
 			f.queue(k, m.client, release)
 		}
 		return
 	case owner == nil:
+		f.refuse(meter.Stranger, l.peer.Address) // the owner that it names
 		f.front.missing(k, l.pod, 0, at)
 		return
 	}
 	to := f.front.found(k, l.pod, owner.pod, at)
 	if to == nil {
-		f.refuse(unasked)
+		f.refuse(meter.Unasked, l.peer.Address)
 		return
 	}
-	if next := to.link.Load(); len(payload) > 0 && next != nil && f.replies.add(next, data, m.client, payload) {
+	if len(payload) == 0 {
+		return
+	}
+	if next := to.link.Load(); next == nil {
+		f.unsent(1)
+	} else if f.replies.add(next, data, m.client, payload) {
 		f.counters.passed.Add(1)
 	}
 }
@@ -196,14 +209,14 @@ func (f *Forwarder) handleHold(l *link, m message, at time.Duration) {
 		if k, _ := keyOf(c); m.kind == release {
 			f.index.release(k, l.pod.id)
 		} else if !f.index.hold(k, l.pod.id, at, m.kind == hold) {
-			f.counters.failed.Add(1)
+			f.unlisted()
 		}
 		if len(rest) == 0 {
 			return
 		}
 		var ok bool
 		if c, rest, ok = record(rest, size); !ok {
-			f.refuse(badFrame)
+			f.refuse(meter.BadFrame, l.peer.Address)
 			return
 		}
 	}

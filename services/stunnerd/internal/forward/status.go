@@ -1,6 +1,11 @@
 package forward
 
-import "sync/atomic"
+import (
+	"net/netip"
+	"sync/atomic"
+
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
+)
 
 // Status is the state of a Forwarder.
 type Status struct {
@@ -17,52 +22,33 @@ type Status struct {
 	Asked, Limited, Unknown uint64
 	// Failed counts frames that could not be sent, and holds for which the index has no room.
 	Failed uint64
-	// Refused counts received frames that were dropped, by reason (see Refusals).
+	// Refused counts frames that were dropped or not sent, by the other reasons of meter.Frames.
 	Refused map[string]uint64
 }
-
-// refusal is why a received frame was dropped.
-type refusal int
-
-const (
-	badFrame refusal = iota
-	badKey
-	replayed
-	notListed
-	noListener
-	looped
-	unasked
-	refusals
-)
-
-var refusalNames = [refusals]string{
-	badFrame:   "bad_frame",
-	badKey:     "bad_key",
-	replayed:   "replay",
-	notListed:  "stranger",
-	noListener: "listener",
-	looped:     "loop",
-	unasked:    "unasked",
-}
-
-// Refusals returns the reasons of Status.Refused:
-//
-//   - bad_frame: not sealed with the key of its sender, malformed, or of an unknown version or kind
-//   - bad_key: the frame names a key that this pod has not got
-//   - replay: a frame of this counter was received before, or the counter is too old
-//   - stranger: the sender is not in the list, or not at the address from which the frame came
-//   - listener: no listener is open here on the port that the frame names
-//   - loop: the frame names the pod as owner that searches the owner
-//   - unasked: an answer for a client that this front does not search, or of a pod that is not its owner
-func Refusals() []string { return refusalNames[:] }
 
 // counters are the counters of Status.
 type counters struct {
 	passed, answered, delivered, replied, asked, limited, unknown, failed atomic.Uint64
-	refused                                                               [refusals]atomic.Uint64
 }
 
-func (f *Forwarder) refuse(why refusal) { f.counters.refused[why].Add(1) }
+// refuse counts a received frame that was dropped. from is the address of its pod.
+func (f *Forwarder) refuse(why meter.Reason, from netip.AddrPort) {
+	f.meter.Decline(why, meter.Note{Peer: from})
+}
+
+// unsent counts frames that could not be sent.
+func (f *Forwarder) unsent(frames uint64) {
+	for range frames {
+		f.counters.failed.Add(1)
+		f.meter.Decline(meter.Unsent, meter.Note{})
+	}
+}
+
+// unlisted counts a client for which a list of this pod has no room.
+func (f *Forwarder) unlisted() {
+	f.counters.failed.Add(1)
+	f.meter.Decline(meter.Unlisted, meter.Note{})
+}
 
 // Status returns the state, and the counters since the start.
 func (f *Forwarder) Status() Status {
@@ -76,12 +62,10 @@ func (f *Forwarder) Status() Status {
 		Clients: f.front.len(), Held: f.index.len(),
 		Passed: c.passed.Load(), Answered: c.answered.Load(), Delivered: c.delivered.Load(), Replied: c.replied.Load(),
 		Asked: c.asked.Load(), Limited: c.limited.Load(), Unknown: c.unknown.Load(), Failed: c.failed.Load(),
-		Refused: map[string]uint64{},
+		Refused: f.meter.Declined(meter.Frames),
 	}
-	for why, name := range refusalNames {
-		if n := c.refused[why].Load(); n > 0 {
-			s.Refused[name] = n
-		}
+	for _, not := range []meter.Reason{meter.Unowned, meter.Searches} { // Unknown and Limited
+		delete(s.Refused, not.String())
 	}
 	return s
 }

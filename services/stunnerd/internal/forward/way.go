@@ -64,7 +64,7 @@ func (o *Outbox) report(packets []datagram.Packet) {
 		}
 	}
 	o.forwarder.counters.replied.Add(sent)
-	o.forwarder.counters.failed.Add(failed)
+	o.forwarder.unsent(failed)
 	o.empty()
 }
 

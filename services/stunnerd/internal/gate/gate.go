@@ -321,7 +321,8 @@ func (g *Gate) ended(f *flow) {
 // send sends an answer to a client. err is the error of building it.
 func (g *Gate) send(client session.Client, answer []byte, err error) {
 	if err != nil {
-		g.log.Error("build answer", "error", err)
+		g.log.Debug("build answer", "error", err)
+		g.drop(client, meter.Internal)
 		return
 	}
 	if err := client.Send(answer); err != nil {

@@ -140,7 +140,7 @@ func (g *Gate) restore(saved *Saved, client session.Client) {
 	r, now := &saved.Record, time.Now()
 	left := min(r.Until.Sub(now), time.Duration(r.Lifetime)*time.Second)
 	if left <= 0 {
-		g.meter.Unrestore(meter.Expired, 1)
+		g.meter.Unrestore(meter.Expired, 1, meter.Note{Listener: g.name})
 		g.journal.End(saved.ID)
 		_ = saved.Socket.Close()
 		return
@@ -165,8 +165,8 @@ func (g *Gate) restore(saved *Saved, client session.Client) {
 	g.table.Restore(s)
 	f.permitted.charge(f.relay.Channels())
 	if err := g.start(f); err != nil {
-		g.log.Warn("cannot restore a session", "relay", s.Relay, "error", err)
-		g.meter.Unrestore(meter.Failed, 1)
+		g.log.Debug("cannot restore a session", "relay", s.Relay, "error", err)
+		g.meter.Unrestore(meter.Failed, 1, meter.Note{Listener: g.name})
 		return
 	}
 	g.meter.Restored.Add(1)

@@ -464,7 +464,8 @@ func (g *Gate) indication(r *request) {
 		f.relay.Send(data, peers[0], whole)
 		return
 	}
-	if !whole {
-		f.allocation.Send(data, peers[0])
+	if whole || !f.allocation.Send(data, peers[0]) {
+		note := meter.Note{Listener: g.name, Client: f.Client.Addr(), Peer: peers[0], User: f.Username}
+		g.meter.DropNote(meter.NoPermission, note)
 	}
 }

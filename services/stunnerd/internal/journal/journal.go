@@ -37,11 +37,13 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
 )
 
@@ -146,6 +148,9 @@ type Journal struct {
 	problem string
 	errors  uint64
 	refused uint64
+	// declined is refused for lines, which logs refused changes.
+	declined atomic.Uint64
+	lines    *meter.RefusalLog
 	// measured is the value of refused when the room of the volume was measured, and measure the earliest time at which
 	// it is measured because of later refusals.
 	measured uint64
@@ -230,6 +235,7 @@ func open(o Options, h hooks) (*Journal, Restored) {
 		o: o, hooks: h, shares: newShares(), sessions: map[ID]*stored{},
 		wake: make(chan struct{}, 1), stop: make(chan struct{}), stopped: make(chan struct{}),
 	}
+	j.lines = meter.NewRefusalLog(o.Log, func(meter.Reason) uint64 { return j.declined.Load() })
 	j.queue.whole = map[ID]struct{}{}
 	restored := j.start()
 	if j.manual {
@@ -400,8 +406,15 @@ func (j *Journal) admits(s *stored, size int64) bool {
 
 // refuse counts a change that is not stored. The caller holds mu.
 func (j *Journal) refuse() {
-	j.refused++
+	j.countRefused()
 	j.signal() // the writer measures the volume
+}
+
+// countRefused counts and logs a change that is not stored, or an entry that is left out. The caller holds mu.
+func (j *Journal) countRefused() {
+	j.refused++
+	j.declined.Add(1)
+	j.lines.Note(meter.JournalShare, meter.Note{})
 }
 
 // Check stores the nominating connectivity check of a peer, of at most session.MaxCheck bytes. It does not retain the

@@ -444,7 +444,7 @@ func (j *Journal) trim(k class) {
 	for target := j.shares.most(k) * 15 / 16; j.shares.total.upTo(k) > target && w.Len() > 0; {
 		id := w.next()
 		s := j.sessions[id]
-		j.refused++
+		j.countRefused()
 		if k == essential {
 			j.end(id, s)
 			continue

@@ -226,6 +226,7 @@ func (a *association) establish(ctx context.Context) error {
 	if before == nil {
 		return nil
 	}
+	a.socket.drop(a.client, meter.Replaced)
 	_ = before.Close()
 	select {
 	case <-before.ended:

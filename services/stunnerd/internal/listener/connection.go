@@ -8,10 +8,13 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/datagram"
@@ -151,6 +154,9 @@ func (l *connections) accept(ln net.Listener) {
 			l.accepted(conn)
 		case !l.accepts():
 			return
+		case errors.Is(err, relay.ErrNoRoom), errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE):
+			l.drop(meter.NoDescriptor, netip.AddrPort{})
+			time.Sleep(acceptPause)
 		default:
 			if time.Since(warned) >= acceptWarning {
 				l.opt.Log.Warn("accept connection", "error", err)
@@ -370,6 +376,8 @@ func (c *connection) serve() {
 				c.drop(meter.ProxyHeaderUnexpected)
 			case errors.Is(err, errNotTURN), errors.Is(err, errTooLarge):
 				c.drop(meter.Malformed)
+			case errors.Is(err, os.ErrDeadlineExceeded):
+				c.drop(meter.Idle)
 			}
 			return
 		}

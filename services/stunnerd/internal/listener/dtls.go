@@ -200,6 +200,7 @@ func (s *dtlsSocket) receive(records []byte, client netip.AddrPort, control []by
 	case opened != nil:
 		opened.deliver(records, forward.Way{})
 	case known.handshaking():
+		s.drop(client, meter.HandshakeRunning)
 	case !s.cookies.valid(h, client, time.Now()):
 		var room [recordHeader + messageHeader + 2 + 1 + cookieSize]byte
 		from := datagram.SourceOf(control)
@@ -241,6 +242,10 @@ func (s *dtlsSocket) open(h hello, client netip.AddrPort, from datagram.Source) 
 	a, err := newAssociation(s, client, from, h, options...)
 	if err != nil {
 		memory.End()
+		if errors.Is(err, relay.ErrNoRoom) {
+			s.drop(client, meter.NoDescriptor)
+			return
+		}
 		s.drop(client, meter.Handshake)
 		return
 	}

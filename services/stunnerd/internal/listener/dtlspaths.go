@@ -6,6 +6,7 @@ import (
 
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/datagram"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/forward"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
 )
 
 // A DTLS association ends with the pod that has its keys. Its encrypted records are forwarded to that pod as they are.
@@ -106,8 +107,12 @@ func (s *dtlsSocket) served() (clients []netip.AddrPort) {
 // Deliver implements Forwarding.
 func (l *dtlsListener) Deliver(client netip.AddrPort, records []byte, front forward.Way, _ time.Time) bool {
 	a := l.find(client)
-	if a != nil && encrypted(records) {
+	switch {
+	case a == nil:
+	case encrypted(records):
 		a.deliver(records, front)
+	default:
+		a.socket.drop(client, meter.UnexpectedRecord)
 	}
 	return a != nil
 }
@@ -117,8 +122,10 @@ func (l *dtlsListener) Answer(client netip.AddrPort, records []byte, asked *data
 	l.answers.add(client, records, asked)
 }
 
-// Unowned implements Forwarding. Only plain STUN messages come back when no pod has the session.
-func (l *dtlsListener) Unowned(netip.AddrPort, []byte, *datagram.Source) {}
+// Unowned implements Forwarding. It drops the message: a STUN message over DTLS is encrypted.
+func (l *dtlsListener) Unowned(client netip.AddrPort, _ []byte, _ *datagram.Source) {
+	l.sockets[0].drop(client, meter.Malformed)
+}
 
 // Flush implements Forwarding.
 func (l *dtlsListener) Flush(now time.Time) { l.answers.flush(now) }

@@ -3,6 +3,7 @@ package listener
 import (
 	"errors"
 	"net"
+	"os"
 	"slices"
 	"sync"
 	"time"
@@ -120,11 +121,11 @@ func (o *outlet) write(packets []datagram.Packet) (err error) {
 		err = o.writeAtOnce(packets)
 	}
 	if err != nil {
-		return errors.Join(err, o.stream.Close())
+		return o.stalled(err)
 	}
 	if o.stream.behind() {
 		if !o.payBacklog() {
-			return errors.Join(errNoMemory, o.stream.Close())
+			return o.stalled(errNoMemory)
 		}
 		o.draining = true
 		o.run(o.drain)
@@ -143,6 +144,14 @@ func (o *outlet) payBacklog() bool {
 		o.backlog = 0
 	}
 	return o.pay(0)
+}
+
+// stalled closes the connection after an error of a write. It counts the client if the error is that it does not read.
+func (o *outlet) stalled(err error) error {
+	if errors.Is(err, errBacklog) || errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, errNoMemory) {
+		o.drop(meter.StalledClient)
+	}
+	return errors.Join(err, o.stream.Close())
 }
 
 // writeAtOnce writes frames by one system call.
@@ -169,7 +178,7 @@ func (o *outlet) enqueue(frame []byte) error {
 			if len(o.queue) < maxQueued && o.queued+len(frame) <= maxQueuedBytes {
 				break
 			}
-			return errors.Join(errBacklog, o.stream.Close())
+			return o.stalled(errBacklog)
 		}
 		o.remove(oldest)
 		o.drop(meter.SlowClient)
@@ -234,7 +243,7 @@ func (o *outlet) drain() {
 		}
 		if err != nil {
 			o.close()
-			_ = o.stream.Close() // a part of a frame may have been sent
+			_ = o.stalled(err) // a part of a frame may have been sent
 			return
 		}
 		if o.refill() {
@@ -263,7 +272,7 @@ func (o *outlet) refill() (done bool) {
 		if err != nil {
 			o.closed = true
 			o.empty()
-			_ = o.stream.Close()
+			_ = o.stalled(err)
 			return true
 		}
 	}

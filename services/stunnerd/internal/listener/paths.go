@@ -8,6 +8,7 @@ import (
 
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/datagram"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/forward"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
 )
 
@@ -248,7 +249,9 @@ func (l *udpListener) Deliver(client netip.AddrPort, frame []byte, front forward
 	defer s.drops.RecoverPanic("handle forwarded datagram")
 	r := s.relay(client)
 	switch {
-	case r == nil || len(frame) == 0:
+	case r == nil:
+	case len(frame) == 0:
+		s.drop(client, meter.Malformed)
 	case isChannelData(frame[0]):
 		c := r.Session().Client.(*udpClient)
 		c.moved(c.arrived(front, frame, now))

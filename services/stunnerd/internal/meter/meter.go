@@ -8,13 +8,13 @@
 //	meter.go            counters of traffic
 //	reason.go words.go  reasons of refusals and drops, and their texts
 //	recent.go           the latest refusals and drops
-//	unrestored.go       reasons why sessions were not restored
+//	refusallog.go       their log lines
+//	unrestored.go       sessions that were not restored
 //	fault.go kernel.go  panics; drops of the kernel
 package meter
 
 import (
 	"maps"
-	"slices"
 	"sync"
 	"sync/atomic"
 )
@@ -107,6 +107,7 @@ type Meter struct {
 	refusals [reasonCount]atomic.Uint64
 	drops    [reasonCount]atomic.Uint64
 	recent   *recentDrops
+	lines    *RefusalLog
 
 	// ListenerDrops and RelayDrops count datagrams that the kernel dropped before stunnerd read them.
 	ListenerDrops, RelayDrops KernelDrops
@@ -128,22 +129,19 @@ type Meter struct {
 	// Sessions counts the sessions since the start of the process: connections, and UDP clients that created an
 	// allocation.
 	Sessions atomic.Uint64
-	// Invalid counts configs with an invalid field.
-	Invalid atomic.Uint64
-	// Unreadable counts configs that do not parse or are for another process.
-	Unreadable atomic.Uint64
 	// UnknownFields counts the fields of applied configs that this release does not know.
 	UnknownFields atomic.Uint64
 	// Applied counts configs that were applied.
 	Applied atomic.Uint64
 	// Restored counts the sessions of a former process that were restored.
-	Restored   atomic.Uint64
-	unrestored [unrestoredCount]atomic.Uint64
+	Restored atomic.Uint64
 }
 
 // New returns a Meter whose counters are zero.
 func New() *Meter {
-	return &Meter{listeners: map[string]*Listener{}, clusters: map[string]*Traffic{}, recent: newRecentDrops()}
+	m := &Meter{listeners: map[string]*Listener{}, clusters: map[string]*Traffic{}, recent: newRecentDrops()}
+	m.lines = NewRefusalLog(nil, func(r Reason) uint64 { return m.refusals[r].Load() + m.drops[r].Load() })
+	return m
 }
 
 // CountElsewhere makes Refresh call a function that adds the packets that are counted elsewhere, such as in the kernel.
@@ -222,11 +220,20 @@ func (m *Meter) Refuse(r Reason) { m.refusals[r].Add(1) }
 // Drop counts a message or datagram that was dropped without an answer.
 func (m *Meter) Drop(r Reason) { m.drops[r].Add(1) }
 
+// Decline counts and logs what is dropped or refused with a reason of another Family than Clients.
+func (m *Meter) Decline(r Reason, n Note) {
+	m.drops[r].Add(1)
+	m.lines.Note(r, n)
+}
+
 // Refusals returns the number of refusals by reason.
-func (m *Meter) Refusals() map[string]uint64 { return counts(&m.refusals) }
+func (m *Meter) Refusals() map[string]uint64 { return counts(&m.refusals, Clients) }
 
 // Drops returns the number of drops by reason.
-func (m *Meter) Drops() map[string]uint64 { return counts(&m.drops) }
+func (m *Meter) Drops() map[string]uint64 { return m.Declined(Clients) }
+
+// Declined returns the number of drops by reason of a family.
+func (m *Meter) Declined(f Family) map[string]uint64 { return counts(&m.drops, f) }
 
 func entry[T any](m map[string]*T, name string) *T {
 	e, ok := m[name]
@@ -237,15 +244,12 @@ func entry[T any](m map[string]*T, name string) *T {
 	return e
 }
 
-func counts(c *[reasonCount]atomic.Uint64) map[string]uint64 {
+func counts(c *[reasonCount]atomic.Uint64, f Family) map[string]uint64 {
 	out := make(map[string]uint64)
 	for r := range c {
-		if n := c[r].Load(); n > 0 {
+		if n := c[r].Load(); n > 0 && Reason(r).Family() == f {
 			out[Reason(r).String()] = n
 		}
 	}
 	return out
 }
-
-// Reasons returns the names of all reasons, sorted. They are the values of a metric label.
-func Reasons() []string { return slices.Sorted(slices.Values(reasons[:])) }

@@ -2,10 +2,11 @@ package meter
 
 import "slices"
 
-// Reason is why a message was refused or a datagram was dropped. Its text is a value of a metric label.
+// Reason is why stunnerd refuses, drops, closes or ignores something from outside. Its text is the value of the label
+// reason of the metric of its Family.
 type Reason uint8
 
-// The reasons. A refusal is answered with a STUN error. A drop is not answered.
+// The reasons of Clients. A refusal is answered with a STUN error. A drop is not answered.
 const (
 	Malformed Reason = iota
 	BadFingerprint
@@ -48,8 +49,85 @@ const (
 	UnexpectedRecord
 	ProxyHeaderInvalid
 	ProxyHeaderUnexpected
+	Idle
+	StalledClient
+	HandshakeRunning
+	Replaced
+	NoDescriptor
+	Internal
+
+	// The reasons of Frames.
+	BadFrame
+	BadKey
+	Replay
+	Stranger
+	OtherListener
+	Loop
+	Unasked
+	Unowned
+	Searches
+	Unsent
+	Unlisted
+
+	// The reasons of Restored.
+	PortTaken
+	NoListener
+	Expired
+	Failed
+
+	// The reasons of HTTP.
+	HTTPParameter
+	HTTPCaller
+	HTTPPath
+	HTTPMethod
+	HTTPOther
+
+	// The reasons of Stored.
+	JournalShare
+
+	// The reasons of Configs.
+	ConfigInvalid
+	ConfigUnreadable
+
 	reasonCount
 )
+
+// Family is a group of reasons with one metric.
+type Family uint8
+
+const (
+	// Clients are the messages, datagrams and connections of clients, and the datagrams of their peers. The metrics
+	// are stunner_refused_total and stunner_dropped_total.
+	Clients Family = iota
+	// Frames are the datagrams of clients that pods of the Gateway forward to each other. The metric is
+	// stunner_forward_refused_total.
+	Frames
+	// Restored are the sessions of a former process. The metric is stunner_sessions_dropped_total.
+	Restored
+	// HTTP are the requests to the probes, status and metrics. The metric is stunner_http_refused_total.
+	HTTP
+	// Stored are the changes of sessions for the journal. The metric is stunner_journal_refused_total.
+	Stored
+	// Configs are the configs of the source. The metric is stunner_config_rejected_total.
+	Configs
+)
+
+// Family returns the family of a reason.
+func (r Reason) Family() Family {
+	switch {
+	case r < BadFrame:
+		return Clients
+	case r < PortTaken:
+		return Frames
+	case r < HTTPParameter:
+		return Restored
+	case r < JournalShare:
+		return HTTP
+	case r < ConfigInvalid:
+		return Stored
+	}
+	return Configs
+}
 
 var reasons = [reasonCount]string{
 	Malformed:             "malformed",
@@ -93,9 +171,47 @@ var reasons = [reasonCount]string{
 	UnexpectedRecord:      "unexpected_record",
 	ProxyHeaderInvalid:    "proxy_header_invalid",
 	ProxyHeaderUnexpected: "proxy_header_unexpected",
+	Idle:                  "idle",
+	StalledClient:         "stalled_client",
+	HandshakeRunning:      "handshake_running",
+	Replaced:              "replaced",
+	NoDescriptor:          "no_descriptor",
+	Internal:              "internal_error",
+	BadFrame:              "bad_frame",
+	BadKey:                "bad_key",
+	Replay:                "replay",
+	Stranger:              "stranger",
+	OtherListener:         "listener",
+	Loop:                  "loop",
+	Unasked:               "unasked",
+	Unowned:               "unknown",
+	Searches:              "limited",
+	Unsent:                "unsent",
+	Unlisted:              "unlisted",
+	PortTaken:             "port_taken",
+	NoListener:            "no_listener",
+	Expired:               "expired",
+	Failed:                "failed",
+	HTTPParameter:         "http_parameter",
+	HTTPCaller:            "http_caller",
+	HTTPPath:              "http_path",
+	HTTPMethod:            "http_method",
+	HTTPOther:             "http_other",
+	JournalShare:          "journal_share",
+	ConfigInvalid:         "invalid",
+	ConfigUnreadable:      "unreadable",
 }
 
 func (r Reason) String() string { return reasons[r] }
 
-// IsReason reports whether a text is the text of a reason.
-func IsReason(text string) bool { return slices.Contains(reasons[:], text) }
+// IsReason reports whether a text is the text of a reason of Clients.
+func IsReason(text string) bool { return slices.Contains(reasons[:BadFrame], text) }
+
+// All returns all reasons.
+func All() []Reason {
+	all := make([]Reason, reasonCount)
+	for r := range all {
+		all[r] = Reason(r)
+	}
+	return all
+}

@@ -1,6 +1,10 @@
 package meter
 
-import "strings"
+import (
+	"log/slog"
+	"slices"
+	"strings"
+)
 
 // words are the texts of the reasons, with the placeholders {peer}, {listener} and {routes}. They do not contain users
 // and clients, because not every reader of a refusal may see them.
@@ -38,7 +42,7 @@ var words = [reasonCount]string{
 	SendFailed:            "sending failed",
 	Congested:             "dropped: the send buffer is full, because the link is slow or the next hop does not respond",
 	SlowClient:            "dropped: the client reads its connection more slowly than data arrives",
-	NoRelay:               "no relay port is available",
+	NoRelay:               "no relay port, no reserved port with the token, or no file descriptor is available",
 	Handshake:             "the TLS or DTLS handshake failed",
 	ByteRate:              "the byte rate exceeds session_byte_rate or user_byte_rate",
 	RateLimited:           "too many requests without a valid credential from this address",
@@ -46,16 +50,73 @@ var words = [reasonCount]string{
 	UnexpectedRecord:      "a DTLS record that the state of the association does not allow: forged, or repeated by the client",
 	ProxyHeaderInvalid:    "connection closed: its address is in proxy_protocol of listener {listener}, and it does not begin with a valid header of the PROXY protocol",
 	ProxyHeaderUnexpected: "connection closed: it begins with a header of the PROXY protocol, and its address is not in proxy_protocol of listener {listener}, or the header is a second one",
+	Idle:                  "connection closed: the client has no allocation, and sent no message for 10 s after it connected, or for 30 s after a message",
+	StalledClient:         "connection closed: the client has not read for 5 s, or does not read the answers to its requests",
+	HandshakeRunning:      "a DTLS ClientHello of a client address and port whose handshake is in progress",
+	Replaced:              "DTLS association closed: its client has completed a new handshake from the same address and port",
+	NoDescriptor:          "no file descriptor is left for a new connection, which waits until one is free",
+	Internal:              "stunnerd has failed to execute or to answer the request: please report it",
+	BadFrame:              "{peer} sent a frame that is malformed, of another version, or not encrypted with its key",
+	BadKey:                "{peer} sent a frame with a key that this pod does not have",
+	Replay:                "{peer} sent a frame that was received before, or that is too old",
+	Stranger:              "{peer} sent a frame, and is not in the list of the pods of the Gateway, or not with this address",
+	OtherListener:         "{peer} sent a frame for a port on which this pod has no UDP or DTLS listener",
+	Loop:                  "{peer} and this pod take each other for the owner of a session",
+	Unasked:               "{peer} sent an answer about a client for which this pod did not ask",
+	Unowned:               "no pod of the Gateway has a session of the client",
+	Searches:              "too many clients without a known owner at a time, or from one address",
+	Unsent:                "sending a frame to another pod of the Gateway failed",
+	Unlisted:              "the list of clients with a session in other pods, or of those to announce, is full",
+	PortTaken:             "the relay port of the session is in use, or outside of --relay-ports",
+	NoListener:            "the config has no UDP listener with the name and port of the session",
+	Expired:               "the lifetime of the session was over before its listener was open",
+	Failed:                "the allocation of the session could not be started",
+	HTTPParameter:         "a parameter of the request is unknown, missing or invalid",
+	HTTPCaller:            "the caller is on another host, and --sessions-from is loopback",
+	HTTPPath:              "the path, the session or the listener does not exist",
+	HTTPMethod:            "the method is not supported: endpoints support GET and HEAD",
+	HTTPOther:             "the request could not be answered",
+	JournalShare:          "a change of a session is not stored: its user and its address store more than their share of the journal",
+	ConfigInvalid:         "a field of the config is invalid",
+	ConfigUnreadable:      "the config cannot be parsed, is too large, or belongs to another gateway",
 }
+
+// warnings are the reasons whose cause is the installation, and not the client. Their log lines have level WARN.
+var warnings = []Reason{
+	Capacity, NoRelay, NoDescriptor, Internal, ProxyHeaderInvalid, STUNOnly,
+	BadFrame, BadKey, Stranger, OtherListener, Loop, Unsent, Unlisted, PortTaken, NoListener, Failed, JournalShare,
+	ConfigInvalid, ConfigUnreadable,
+}
+
+// level returns the level of the log lines with a reason.
+func (r Reason) level() slog.Level {
+	if slices.Contains(warnings, r) {
+		return slog.LevelWarn
+	}
+	return slog.LevelInfo
+}
+
+// allRoutes stands for the routes of a listener in texts.
+const allRoutes = "GET /reach shows its routes"
+
+// Text returns the text that explains any refusal or drop with the reason.
+func (r Reason) Text() string { return Entry{Reason: r}.Text(allRoutes) }
 
 // Text returns the text that explains a refusal or a drop to a person. The argument routes lists the routes of the
 // listener.
 func (e Entry) Text(routes string) string {
 	peer := "peer"
+	if e.Reason.Family() == Frames {
+		peer = "another pod"
+	}
 	if e.Peer.IsValid() {
 		peer += " " + e.Peer.String()
 	}
-	return strings.NewReplacer("{peer}", peer, "{listener}", e.Listener, "{routes}", routes).Replace(words[e.Reason])
+	listener := "the listener"
+	if e.Listener != "" {
+		listener = "listener " + e.Listener
+	}
+	return strings.NewReplacer("{peer}", peer, "listener {listener}", listener, "{routes}", routes).Replace(words[e.Reason])
 }
 
 // Routes describes the routes of a listener for Entry.Text.

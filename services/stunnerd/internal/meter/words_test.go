@@ -12,6 +12,22 @@ func TestEveryReasonHasANameAndASentence(t *testing.T) {
 		if r.String() == "" || len(text) < 10 || strings.ContainsAny(text, "{}") {
 			t.Errorf("reason %d: %q, %q", r, r, text)
 		}
+		if general := r.Text(); len(general) < 10 || strings.ContainsAny(general, "{}") || strings.Contains(general, "  ") {
+			t.Errorf("reason %s in general: %q", r, general)
+		}
+	}
+}
+
+func TestNoTwoReasonsHaveTheSameNameOrText(t *testing.T) {
+	names, texts := map[string]Reason{}, map[string]Reason{}
+	for _, r := range All() {
+		if other, taken := names[r.String()]; taken {
+			t.Errorf("reasons %d and %d are called %s", r, other, r)
+		}
+		if other, taken := texts[r.Text()]; taken {
+			t.Errorf("%s and %s have the same text", r, other)
+		}
+		names[r.String()], texts[r.Text()] = r, r
 	}
 }
 

@@ -67,7 +67,9 @@ func (r *Relay) toClient(t *transfer, c *channel, d *Datagram, now time.Time) {
 func (r *Relay) enqueue(d *Datagram) {
 	if d.icmp != (ICMP{}) {
 		r.Unreachable(d.peer)
-		_ = r.add(d)
+		if !r.add(d) {
+			r.drop(meter.Congested, d.peer)
+		}
 		return
 	}
 	if _, reached := r.routes.Load().Match(d.peer); reached != cluster.Allowed {

@@ -9,6 +9,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/datagram"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/forward"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/listener"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
 )
 
 // SetPeers replaces the list of the pods of the Gateway, between which datagrams are forwarded. The listeners of all of
@@ -104,9 +105,12 @@ func (s forwarding) Answer(c forward.Client, frame []byte, asked *datagram.Sourc
 
 // Unowned implements forward.Sessions.
 func (s forwarding) Unowned(c forward.Client, message []byte, asked *datagram.Source) {
-	if l := s.ports()[c.Port]; l != nil {
-		l.Unowned(c.Addr, message, asked)
+	l := s.ports()[c.Port]
+	if l == nil { // the listener was closed during the search
+		s.meter.Decline(meter.OtherListener, meter.Note{})
+		return
 	}
+	l.Unowned(c.Addr, message, asked)
 }
 
 // Flush implements forward.Sessions.

@@ -66,8 +66,8 @@ func (s *Server) openSaved(entries []journal.Entry) {
 func (s *Server) openSavedOne(e journal.Entry) gate.Saved {
 	socket, err := s.network.Open(e.Relay.Addr(), e.Relay.Port())
 	if err != nil {
-		s.opt.Log.Warn("cannot restore a session", "relay", e.Relay, "error", err)
-		s.meter.Unrestore(meter.PortTaken, 1)
+		s.opt.Log.Debug("cannot restore a session", "relay", e.Relay, "error", err)
+		s.meter.Unrestore(meter.PortTaken, 1, meter.Note{Listener: e.Listener})
 		s.opt.Journal.End(e.ID)
 		return gate.Saved{}
 	}
@@ -87,9 +87,9 @@ func (s *Server) restored(at savedAt, took time.Duration) {
 func (s *Server) dropSaved(next config.Config) {
 	for at, saved := range s.restoring.saved {
 		if !slices.ContainsFunc(next.Listeners, func(l config.Listener) bool { return savedOf(l) == at }) {
-			s.opt.Log.Warn("cannot restore sessions: the config has no such UDP listener",
+			s.opt.Log.Debug("cannot restore sessions: the config has no such UDP listener",
 				"listener", at.listener, "port", at.port, "sessions", len(saved))
-			s.meter.Unrestore(meter.NoListener, len(saved))
+			s.meter.Unrestore(meter.NoListener, len(saved), meter.Note{Listener: at.listener})
 			for _, one := range saved {
 				s.opt.Journal.End(one.ID)
 			}

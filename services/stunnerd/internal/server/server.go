@@ -156,6 +156,7 @@ func New(o Options) (*Server, error) {
 	}
 	s.table.SetBounds(bounds(s.running.Admin, s.capacity()))
 	s.meter.LogFaults(o.Log)
+	s.meter.LogRefusals(o.Log)
 	s.meter.CountElsewhere(func() { s.offload.Load().Fold() })
 	s.network = relay.Kernel{ICMP: o.ICMP, Local: s.isLocal, Pollers: s.pollers}
 	if o.RelayPorts.Len() > 0 {

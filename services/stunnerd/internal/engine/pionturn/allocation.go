@@ -77,7 +77,9 @@ func (a *allocation) Permit(peers []netip.AddrPort) error {
 func (a *allocation) Permitted(peer netip.AddrPort) bool { return a.conn.permitted(a, peer) }
 
 // Send implements engine.Allocation.
-func (a *allocation) Send(data []byte, peer netip.AddrPort) { a.conn.indicate(a, data, peer) }
+func (a *allocation) Send(data []byte, peer netip.AddrPort) bool {
+	return a.conn.indicate(a, data, peer)
+}
 
 // End implements engine.Allocation. It makes a Refresh with lifetime 0. pion/turn closes the relayConn before it
 // answers that request.
@@ -115,8 +117,8 @@ func (c relayConn) ReadFrom([]byte) (int, net.Addr, error) {
 // WriteTo sends the data of a Send indication to a peer with a permission, or answers pionConn.permitted. It is called
 // during the exchange of the indication.
 func (c relayConn) WriteTo(b []byte, to net.Addr) (int, error) {
-	if x := c.conn.current; x.question {
-		x.permitted = true
+	x := c.conn.current
+	if x.permitted = true; x.question {
 		return len(b), nil
 	}
 	peer := to.(*net.UDPAddr).AddrPort()

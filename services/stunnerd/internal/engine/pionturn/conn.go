@@ -60,7 +60,8 @@ type exchange struct {
 	// answer is valid if answered is set.
 	answer   stun.Message
 	answered bool
-	// question is set for an indication of pionConn.permitted, and permitted is the result.
+	// question is set for an indication of pionConn.permitted. permitted reports whether the peer of an indication has a
+	// permission.
 	question, permitted bool
 }
 
@@ -154,13 +155,12 @@ func (c *pionConn) roundTrip(
 	return &x.answer, nil
 }
 
-// indicate sends data to a peer by a Send indication to pion/turn.
-func (c *pionConn) indicate(a *allocation, data []byte, peer netip.AddrPort) {
+// indicate sends data to a peer by a Send indication to pion/turn. It reports whether the peer has a permission.
+func (c *pionConn) indicate(a *allocation, data []byte, peer netip.AddrPort) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if x := c.indication(a, data, peer); x != nil {
-		c.do(x)
-	}
+	x := c.indication(a, data, peer)
+	return x != nil && c.do(x) && x.permitted
 }
 
 // permitted reports whether the IP address of a peer has a permission: whether pion/turn would send the data of a Send

@@ -125,6 +125,8 @@ func TestEveryMetricIsSomewhere(t *testing.T) {
 		telemetry.SessionsRestored: "tells about one crash, as the log does",
 		telemetry.SessionsDropped:  "tells about one crash, as the log does",
 		telemetry.JournalErrors:    "errors that go on are in JournalProblem",
+		telemetry.HTTPRefused:      "the caller gets the reason with the answer",
+		telemetry.JournalRefused:   "sessions that are lost for it are in JournalProblem",
 	}
 	for _, m := range telemetry.Metrics {
 		shown := slices.ContainsFunc(

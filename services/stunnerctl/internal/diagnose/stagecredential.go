@@ -89,9 +89,9 @@ var routeCauses = map[string]cause{
 	},
 }
 
-// causeOf returns the cause of any reason.
+// causeOf returns the cause of a reason. Pods of a later release may have reasons that are unknown here.
 func causeOf(reason string) cause {
-	for _, all := range []map[string]cause{credentialCauses, limitCauses, routeCauses} {
+	for _, all := range []map[string]cause{credentialCauses, limitCauses, routeCauses, clientCauses} {
 		if c, ok := all[reason]; ok {
 			return c
 		}

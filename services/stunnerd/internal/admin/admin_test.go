@@ -87,7 +87,7 @@ stunner_forward_peers 2
 # HELP stunner_forward_problem 1 if datagrams cannot be forwarded between the pods of the Gateway, else 0.
 # TYPE stunner_forward_problem gauge
 stunner_forward_problem 0
-# HELP stunner_forward_refused_total Datagrams of other pods that were dropped, by reason, and datagrams of clients without a session in any pod: reason unknown or limited.
+# HELP stunner_forward_refused_total Datagrams of other pods that were dropped, frames that could not be sent to them, and datagrams of clients without a session in any pod, by reason.
 # TYPE stunner_forward_refused_total counter
 stunner_forward_refused_total{reason="bad_key"} 9
 stunner_forward_refused_total{reason="limited"} 8

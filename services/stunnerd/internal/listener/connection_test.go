@@ -42,6 +42,7 @@ func TestAcceptingThatFailsIsLoggedOnceAMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
 		m := meter.New()
+		m.LogRefusals(slog.New(slog.NewTextHandler(&log, nil)))
 		ln := exhausted{make(chan struct{})}
 		l := newConnections(
 			ln, transport{stream: true}, nil, m.Listener("test"),
@@ -52,8 +53,11 @@ func TestAcceptingThatFailsIsLoggedOnceAMinute(t *testing.T) {
 		if err := l.Close(); err != nil {
 			t.Error(err)
 		}
-		if n := bytes.Count(log.Bytes(), []byte("\n")); n != 3 {
+		if n := bytes.Count(log.Bytes(), []byte(" reason=no_descriptor ")); n != 3 {
 			t.Errorf("%d lines in two minutes, want 3:\n%s", n, log.Bytes())
+		}
+		if n := m.Drops()["no_descriptor"]; n < uint64(2*acceptWarning/acceptPause) {
+			t.Errorf("%d attempts are counted", n)
 		}
 	})
 }

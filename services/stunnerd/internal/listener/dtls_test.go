@@ -27,6 +27,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/credential"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/cluster"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/gate"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/testport"
 )
 
@@ -320,6 +321,7 @@ func TestRestartedClientIsLetIn(t *testing.T) {
 		if n := l.gate.Sessions(); n != 1 {
 			t.Errorf("after %d restarts: %d sessions, want 1", generation, n)
 		}
+		l.drops(t, map[meter.Reason]uint64{meter.Replaced: uint64(generation)})
 		if err := address.UDPConn.Close(); err != nil { // without close_notify
 			t.Fatal(err)
 		}
@@ -380,6 +382,9 @@ func TestUnfinishedHandshakeDisturbsNoSession(t *testing.T) {
 	}
 	if address.ask(someHello(t, 9, 3, 0, nil), helloVerifyRequest, silent) != nil {
 		t.Error("a third hello is answered while a handshake goes on")
+	}
+	if l.opt.Meter.Drops()["handshake_running"] == 0 {
+		t.Errorf("the third hello is not counted: %v", l.opt.Meter.Drops())
 	}
 	if n := l.count(); n != 2 {
 		t.Errorf("%d associations during the handshake, want 2", n)

@@ -24,7 +24,14 @@ import (
 )
 
 // newOutlet returns an outlet over TCP or TLS, the client's end, and the number of dropped frames.
-func newOutlet(t *testing.T, secure bool) (o *outlet, client net.Conn, drops *atomic.Int64) {
+// outletDrops counts the dropped frames of an outlet.
+type outletDrops struct {
+	atomic.Int64
+	// stalled counts the connections that were closed because the client does not read.
+	stalled atomic.Int64
+}
+
+func newOutlet(t *testing.T, secure bool) (o *outlet, client net.Conn, drops *outletDrops) {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -43,12 +50,16 @@ func newOutlet(t *testing.T, secure bool) (o *outlet, client net.Conn, drops *at
 		t.Fatal(err)
 	}
 	var running sync.WaitGroup
-	drops = new(atomic.Int64)
+	drops = new(outletDrops)
 	o = &outlet{stream: s, conn: s, run: running.Go, charge: uncharged, drop: func(r meter.Reason) {
-		if r != meter.SlowClient {
+		switch r {
+		case meter.SlowClient:
+			drops.Add(1)
+		case meter.StalledClient:
+			drops.stalled.Add(1)
+		default:
 			t.Errorf("dropped because of %v", r)
 		}
-		drops.Add(1)
 	}}
 	if secure {
 		o.conn, client = secured(t, s, client)
@@ -270,7 +281,7 @@ func TestQueuedMediaIsDroppedByAge(t *testing.T) {
 // The connection of a client that makes requests and reads no answers is closed.
 func TestClientThatReadsNoAnswersIsCutOff(t *testing.T) {
 	eachTransport(t, func(t *testing.T, secure bool) {
-		o, client, _ := newOutlet(t, secure)
+		o, client, drops := newOutlet(t, secure)
 		answer := make([]byte, stunmsg.HeaderSize+1000)
 		answer[0], answer[2], answer[3] = 1, 1000>>8, 1000&0xFF
 		for n := 0; ; n++ {
@@ -280,6 +291,9 @@ func TestClientThatReadsNoAnswersIsCutOff(t *testing.T) {
 				}
 				break
 			}
+		}
+		if drops.stalled.Load() == 0 {
+			t.Error("the client is not counted")
 		}
 		if err := client.SetReadDeadline(time.Now().Add(30 * time.Second)); err != nil {
 			t.Fatal(err)
@@ -292,7 +306,7 @@ func TestClientThatReadsNoAnswersIsCutOff(t *testing.T) {
 
 // The connection of a client that reads no byte for too long is closed.
 func TestClientThatReadsNothingIsCutOff(t *testing.T) {
-	o, client, _ := newOutlet(t, false)
+	o, client, drops := newOutlet(t, false)
 	for n := range 20_000 {
 		if err := o.Send(numbered(n)); err != nil {
 			t.Fatal(err)
@@ -304,6 +318,9 @@ func TestClientThatReadsNothingIsCutOff(t *testing.T) {
 			t.Fatal("the connection is still open")
 		}
 		time.Sleep(writeTimeout / 10)
+	}
+	if n := drops.stalled.Load(); n != 1 {
+		t.Errorf("the client is counted %d times, want once", n)
 	}
 	_ = client.Close()
 }

@@ -1,0 +1,211 @@
+package gate
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pion/stun/v2"
+
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/datagram"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/relay"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
+)
+
+// unreachable is a client to which nothing can be sent.
+type unreachable struct {
+	*client
+	err error
+}
+
+func (u unreachable) Send([]byte) error { return u.err }
+
+// asks makes a request with the credential of ann, and asksWith with another one.
+func (b bed) asks(c *client, method stun.Method, attrs ...stun.Setter) {
+	b.asksWith(c, username, password, method, attrs...)
+}
+
+func (b bed) asksWith(c *client, user, pass string, method stun.Method, attrs ...stun.Setter) {
+	b.t.Helper()
+	b.send(c, b.signed(c, user, pass, method, attrs...))
+}
+
+// sends makes a Send indication.
+func (b bed) sends(c *client, attrs ...stun.Setter) {
+	b.t.Helper()
+	b.send(c, b.build(append([]stun.Setter{stun.NewType(stun.MethodSend, stun.ClassIndication)}, attrs...)...))
+}
+
+// bounded changes the bounds of the sessions.
+func bounded(bounds session.Bounds) func(b bed, c *client) {
+	return func(b bed, c *client) {
+		b.table.SetBounds(bounds)
+		b.asks(newClient("192.0.2.1:999"), stun.MethodAllocate, udp)
+		b.asks(c, stun.MethodAllocate, udp)
+	}
+}
+
+// asking makes a request of a client without an allocation, and asksMore one of a client with an allocation.
+func asking(method stun.Method, attrs ...stun.Setter) func(b bed, c *client) {
+	return func(b bed, c *client) { b.asks(c, method, attrs...) }
+}
+
+func asksMore(method stun.Method, attrs ...stun.Setter) func(b bed, c *client) {
+	return func(b bed, c *client) {
+		b.allocate(c)
+		b.asks(c, method, attrs...)
+	}
+}
+
+// reasonCauses make the gate, or the relay behind it, refuse or drop something for a reason.
+var reasonCauses = map[meter.Reason]func(b bed, c *client){
+	meter.Malformed: func(b bed, c *client) { b.send(c, []byte("GET / HTTP/1.1\r\n")) },
+	meter.BadFingerprint: func(b bed, c *client) {
+		m := b.build(request4(stun.MethodBinding), stun.Fingerprint)
+		m[len(m)-1] ^= 1
+		b.send(c, m)
+	},
+	meter.UnknownAttribute: asking(stun.MethodAllocate, udp, number(0x7777, 0)),
+	meter.UnknownMethod:    func(b bed, c *client) { b.send(c, b.build(request4(0x0FF))) },
+	meter.NoCredential:     func(b bed, c *client) { b.send(c, b.build(request4(stun.MethodAllocate), udp)) },
+	meter.IncompleteCredential: func(b bed, c *client) {
+		b.send(c, b.build(request4(stun.MethodAllocate), udp, stun.NewUsername(username),
+			stun.NewLongTermIntegrity(username, realm, password)))
+	},
+	meter.StaleNonce: func(b bed, c *client) {
+		b.send(c, b.build(request4(stun.MethodAllocate), udp, stun.NewUsername(username), stun.NewRealm(realm),
+			stun.NewNonce("stale"), stun.NewLongTermIntegrity(username, realm, password)))
+	},
+	meter.UnknownUser:   func(b bed, c *client) { b.asksWith(c, "eve", password, stun.MethodAllocate, udp) },
+	meter.WrongPassword: func(b bed, c *client) { b.asksWith(c, username, "guess", stun.MethodAllocate, udp) },
+	meter.ExpiredCredential: func(b bed, c *client) {
+		p := policy()
+		p.Authority.SharedSecret = "shared"
+		b.Update(p, routes())
+		old, err := p.Authority.Mint("ann", time.Second, time.Now().Add(-time.Minute))
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		b.asksWith(c, old.Username, string(old.Password), stun.MethodAllocate, udp)
+	},
+	meter.NoAllocation:         asking(stun.MethodRefresh),
+	meter.AllocationExists:     asksMore(stun.MethodAllocate, udp),
+	meter.BadRequest:           asking(stun.MethodAllocate),
+	meter.TransportUnsupported: asking(stun.MethodAllocate, number(stun.AttrRequestedTransport, 6<<24)),
+	meter.FamilyUnsupported:    asking(stun.MethodAllocate, udp, number(stun.AttrRequestedAddressFamily, 2<<24)),
+	meter.FamilyMismatch:       asksMore(stun.MethodCreatePermission, peerAt("[2001:db8::1]:4000")),
+	meter.PeerDenied:           asksMore(stun.MethodCreatePermission, peerAt("10.0.0.1:4000")),
+	meter.PortDenied:           asksMore(stun.MethodChannelBind, channel(0x4000), peerAt("127.0.0.1:9")),
+	meter.OtherUser: func(b bed, c *client) {
+		b.allocate(c)
+		b.flow(c.addr).Username = "bob"
+		b.asks(c, stun.MethodRefresh)
+	},
+	meter.ChannelConflict: func(b bed, c *client) {
+		b.allocate(c)
+		b.asks(c, stun.MethodChannelBind, channel(0x4000), peerAt("127.0.0.1:4000"))
+		b.asks(c, stun.MethodChannelBind, channel(0x4000), peerAt("127.0.0.1:4001"))
+	},
+	meter.ChannelUnbound: func(b bed, c *client) {
+		b.allocate(c)
+		b.Relay(c.addr).FromClient([]byte{0x40, 0, 0, 1, 'x', 0, 0, 0})
+	},
+	meter.ChannelLimit: func(b bed, c *client) {
+		b.allocate(c)
+		for i := range uint32(relay.MaxChannels + 1) {
+			b.asks(c, stun.MethodChannelBind, channel(0x4000+i), peerAt(fmt.Sprint("127.0.0.1:", 4000+i)))
+		}
+	},
+	meter.PermissionLimit: func(b bed, c *client) {
+		b.Update(policy(), routes("10.0.0.0/8"))
+		b.allocate(c)
+		var peers []stun.Setter
+		for i := range MaxPermissions + 1 {
+			peers = append(peers, peerAt(fmt.Sprintf("10.0.%d.%d:1", i/256, i%256)))
+		}
+		b.asks(c, stun.MethodCreatePermission, peers...)
+	},
+	meter.NoPermission: func(b bed, c *client) {
+		b.allocate(c)
+		b.sends(c, peerAt("127.0.0.1:4000"), data("x"))
+	},
+	meter.Quota:       bounded(session.Bounds{UserSessions: 1}),
+	meter.SourceQuota: bounded(session.Bounds{SourceSessions: 1}),
+	meter.Capacity:    bounded(session.Bounds{Capacity: session.Amounts{session.Places: 1}}),
+	meter.ByteRate: func(b bed, c *client) {
+		b.table.SetBounds(session.Bounds{SessionRate: 1})
+		b.allocate(c)
+		b.asks(c, stun.MethodCreatePermission, peerAt("127.0.0.1:4000"))
+		for range 2000 {
+			b.sends(c, peerAt("127.0.0.1:4000"), data(strings.Repeat("x", 1000)))
+		}
+	},
+	meter.Draining: func(b bed, c *client) {
+		b.Retire()
+		b.asks(c, stun.MethodAllocate, udp)
+	},
+	meter.STUNOnly: func(b bed, c *client) {
+		b.Update(&Policy{}, routes())
+		b.send(c, b.build(request4(stun.MethodAllocate), udp))
+	},
+	meter.NoRelay: asking(stun.MethodAllocate, udp, token),
+	meter.RateLimited: func(b bed, c *client) {
+		for range 100 {
+			b.send(c, b.build(request4(stun.MethodAllocate), udp))
+		}
+	},
+	meter.SendFailed: func(b bed, c *client) {
+		b.Receive(b.build(request4(stun.MethodBinding)), unreachable{c, errors.New("no route to host")})
+	},
+	meter.Congested: func(b bed, c *client) {
+		b.Receive(b.build(request4(stun.MethodBinding)), unreachable{c, datagram.ErrCongested})
+	},
+	meter.Internal: func(b bed, c *client) { b.Gate.send(c, nil, errors.New("no such attribute")) },
+	meter.Expired: func(b bed, c *client) {
+		b.restore(&Saved{Socket: opened(b)}, c)
+	},
+}
+
+// opened returns a relay socket.
+func opened(b bed) relay.Socket {
+	s, err := b.network.Open(netip.MustParseAddr("127.0.0.1"), 0)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return s
+}
+
+// Each reason is counted in the metric, and logged at the default level, without password and client.
+func TestEveryReasonIsCountedAndLogged(t *testing.T) {
+	for reason, cause := range reasonCauses {
+		t.Run(reason.String(), func(t *testing.T) {
+			b, c := newBed(t), newClient("192.0.2.1:1000")
+			var log bytes.Buffer
+			b.meter.LogRefusals(slog.New(slog.NewTextHandler(&log, nil)))
+			cause(b, c)
+			counted := b.meter.Refusals()[reason.String()] + b.meter.Drops()[reason.String()] +
+				b.meter.Declined(meter.Restored)[reason.String()]
+			if counted == 0 {
+				t.Errorf("refusals %v, drops %v", b.meter.Refusals(), b.meter.Drops())
+			}
+			lines := 0
+			for line := range strings.Lines(log.String()) {
+				if strings.Contains(line, " reason="+reason.String()+" ") && strings.Contains(line, " listener=test ") {
+					lines++
+				}
+				if strings.Contains(line, password) || strings.Contains(line, c.addr.Addr().String()) {
+					t.Errorf("line with a password or a client: %s", line)
+				}
+			}
+			if want := 1; lines != want && reason != meter.NoCredential {
+				t.Errorf("%d lines, want %d:\n%s", lines, want, log.String())
+			}
+		})
+	}
+}

@@ -61,47 +61,69 @@ type Refusal string
 const (
 	Unauthenticated Refusal = "unauthenticated"
 	Forbidden       Refusal = "forbidden"
-	Undecided       Refusal = "undecided"   // see ErrUndecided
-	TooManyRequests Refusal = "hasty"       // from one source
-	TooManyStreams  Refusal = "crowded"     // see Limits
+	Undecided       Refusal = "undecided" // see ErrUndecided
+	TooManyRequests Refusal = "hasty"     // from one source
+	TooManyStreams  Refusal = "crowded"   // see Limits
+	NotFound        Refusal = "not_found"
+	NoStream        Refusal = "no_stream"
 	Misreported     Refusal = "misreported" // a report about another pod, its peer at another address, or an answer without a request
 	Withheld        Refusal = "withheld"    // only the secrets are refused: see ServerOptions.Permissive
 )
 
-// refusals contains the answers to refused requests. retry is the value of Retry-After in seconds, or 0 if a retry
-// cannot succeed.
-var refusals = map[Refusal]struct {
-	code    int
-	retry   int
-	level   slog.Level
-	message string
-}{
-	Unauthenticated: {http.StatusUnauthorized, 0, slog.LevelInfo, "A valid bearer token is needed"},
-	Forbidden:       {http.StatusForbidden, 0, slog.LevelInfo, "This token does not grant these configs"},
-	Undecided:       {http.StatusServiceUnavailable, 2, slog.LevelWarn, "The token cannot be checked now"},
-	TooManyRequests: {http.StatusTooManyRequests, 1, slog.LevelDebug, "Too many requests from this address"},
-	TooManyStreams:  {http.StatusServiceUnavailable, 5, slog.LevelDebug, "Too many streams are open"},
+// RefusalRow describes a Refusal.
+type RefusalRow struct {
+	Refusal
+	// Text is the message of the answer, and the text of the log line.
+	Text string
+	// Level is the level of the log line: WARN if the installation causes the refusal.
+	Level slog.Level
+	// code is the status code of the answer, or 0 if there is no answer or another one. retry is the value of
+	// Retry-After in seconds, or 0 if a retry cannot succeed.
+	code, retry int
 }
+
+// Refusals are all reasons for which a Server refuses something.
+var Refusals = []RefusalRow{
+	{Unauthenticated, "A valid bearer token is needed", slog.LevelInfo, http.StatusUnauthorized, 0},
+	{Forbidden, "This token does not grant these configs", slog.LevelInfo, http.StatusForbidden, 0},
+	{Undecided, "The token cannot be checked now", slog.LevelWarn, http.StatusServiceUnavailable, 2},
+	{TooManyRequests, "Too many requests from this address", slog.LevelWarn, http.StatusTooManyRequests, 1},
+	{TooManyStreams, "Too many streams are open", slog.LevelWarn, http.StatusServiceUnavailable, 5},
+	{NotFound, "There is no config of this Gateway, or no such path or method", slog.LevelInfo, 0, 0},
+	{NoStream, "The request for a stream is no valid WebSocket handshake", slog.LevelInfo, 0, 0},
+	{Misreported, "A client has sent a report about another Gateway or pod, or with an address that is not its own, " +
+		"or an answer without a request: it is ignored", slog.LevelWarn, 0, 0},
+	{Withheld, "A caller that is not authorized has received configs without their secrets", slog.LevelInfo, 0, 0},
+}
+
+// refusals are the Refusals by reason.
+var refusals = func() map[Refusal]RefusalRow {
+	all := make(map[Refusal]RefusalRow, len(Refusals))
+	for _, row := range Refusals {
+		all[row.Refusal] = row
+	}
+	return all
+}()
 
 // refuse answers a request with a refusal.
 func (s *Server) refuse(w http.ResponseWriter, r *http.Request, why Refusal, details ...any) {
-	s.count(why)
+	s.count(why, append([]any{"remote", r.RemoteAddr}, details...)...)
 	as := refusals[why]
-	s.options.Log.Log(r.Context(), as.level, "config reader refused",
-		append([]any{"remote", r.RemoteAddr, "reason", why}, details...)...)
 	if as.retry > 0 {
 		w.Header().Set("Retry-After", fmt.Sprint(as.retry))
 	}
 	if why == Unauthenticated {
 		w.Header().Set("WWW-Authenticate", "Bearer")
 	}
-	writeError(w, as.code, as.message)
+	writeError(w, as.code, as.Text)
 }
 
-func (s *Server) count(why Refusal) {
+// count counts and logs a refusal.
+func (s *Server) count(why Refusal, details ...any) {
 	if s.options.OnRefusal != nil {
 		s.options.OnRefusal(why)
 	}
+	s.lines.Log(s.options.Log, refusals[why].Level, "config reader refused", string(why), refusals[why].Text, details...)
 }
 
 // authorized returns the grant of a request. If the caller may not read the configs that want selects, it answers the
@@ -112,7 +134,7 @@ func (s *Server) authorized(w http.ResponseWriter, r *http.Request, want selecto
 	case why != "":
 		s.refuse(w, r, why, "wants", string(want), "error", err)
 	case grant.redacted:
-		s.count(Withheld)
+		s.count(Withheld, "remote", r.RemoteAddr, "wants", string(want))
 	}
 	return grant, why == ""
 }

@@ -58,7 +58,7 @@ func (p *peerReader) read(r *Report) {
 			p.server.peers.join(r.ID, p.watcher)
 			return
 		}
-		p.server.count(Misreported)
+		p.server.count(Misreported, "from", p.grant.Pod)
 		p.log.Debug("peer of a report is ignored", "id", r.ID, "pod", r.Pod, "error", err)
 	}
 	r.Peer, r.Sender = "", ""

@@ -365,7 +365,7 @@ func (r *answerReader) read(f clientFrame) (requested bool) {
 }
 
 func (r *answerReader) misreported(text string, details ...any) {
-	r.server.count(Misreported)
+	r.server.count(Misreported, "from", r.grant.Pod)
 	r.log.DebugContext(r.stream.ctx, text, details...)
 }
 

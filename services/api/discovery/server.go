@@ -61,6 +61,7 @@ type Server struct {
 	*reportStore
 	options ServerOptions
 	mux     *http.ServeMux
+	lines   ratelimit.Lines
 	sources *ratelimit.Limiter[netip.Prefix]
 	streams *streamLimiter
 	served  servedStreams
@@ -103,6 +104,9 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.refuse(w, r, TooManyRequests)
 		return
 	}
+	if _, pattern := s.mux.Handler(r); pattern == "" { // the mux answers with 404 or 405
+		s.count(NotFound, "remote", r.RemoteAddr)
+	}
 	s.mux.ServeHTTP(w, r)
 }
 
@@ -142,6 +146,7 @@ func (s *Server) serveOne(w http.ResponseWriter, r *http.Request) {
 	s.serve(w, r, want, func(grant Grant) {
 		found := s.matching(want)
 		if len(found) == 0 {
+			s.count(NotFound, "remote", r.RemoteAddr, "wants", string(want))
 			writeError(w, http.StatusNotFound, "Config not found for ID "+string(want))
 			return
 		}
@@ -155,6 +160,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, want selector, an
 	switch {
 	case !ok:
 	case isWatch(r) && grant.Absent:
+		s.count(NotFound, "remote", r.RemoteAddr, "wants", grant.ID)
 		writeError(w, http.StatusNotFound, "Config not found for ID "+grant.ID+": the Gateway does not exist")
 	case isWatch(r):
 		s.watch(w, r, want, grant)
@@ -281,6 +287,7 @@ func (s *Server) upgrade(w http.ResponseWriter, r *http.Request, by Grant) (open
 	conn, err := websocket.Accept(w, r,
 		&websocket.AcceptOptions{OnPingReceived: open.onPing, OnPongReceived: open.onPong})
 	if err != nil { // Accept has answered
+		s.count(NoStream, "remote", r.RemoteAddr, "error", err)
 		leave()
 		return nil, nil
 	}
@@ -338,11 +345,12 @@ func (s *Server) receive(stream *stream, want selector, grant Grant, to *watcher
 		}
 		r := *frame.Report
 		if !want.matches(r.ID) || !from[r.key()] && len(from) >= reportsPerStream {
+			s.count(Misreported, "from", grant.Pod)
 			continue
 		}
 		mayJoin := peers.mayJoin(&r)
 		if !grant.mayReport(r) {
-			s.count(Misreported)
+			s.count(Misreported, "from", grant.Pod)
 			log.DebugContext(stream.ctx, "report is about another pod", "id", r.ID, "pod", r.Pod, "from", grant.Pod)
 			continue
 		}

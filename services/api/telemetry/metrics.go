@@ -85,6 +85,7 @@ const (
 	OperatorPaused              = "stunner_operator_paused"
 	OperatorDiscoveryStreams    = "stunner_operator_discovery_streams"
 	OperatorDiscoveryRefused    = "stunner_operator_discovery_refused_total"
+	OperatorInspectionRefused   = "stunner_operator_inspection_refused_total"
 	OperatorScalerAnswers       = "stunner_operator_scaler_answers_total"
 )
 
@@ -211,6 +212,7 @@ var Metrics = []Metric{
 	{OperatorDiscoveryStreams, Gauge, nil, "Open config discovery streams."},
 	{OperatorDiscoveryRefused, Counter, []string{"reason"},
 		"Refused requests and reports to config discovery, by reason."},
+	{OperatorInspectionRefused, Counter, []string{"reason"}, "Refused requests to the inspection API, by reason."},
 	{OperatorScalerAnswers, Counter, []string{"code"}, "Requests of KEDA, by gRPC status code."},
 }
 

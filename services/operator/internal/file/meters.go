@@ -13,6 +13,8 @@ type meters struct {
 	restarts     prometheus.Counter
 	configs      prometheus.Gauge
 	problems     prometheus.Gauge
+	refused      *prometheus.CounterVec
+	uninspected  *prometheus.CounterVec
 }
 
 func newMeters() *meters {
@@ -21,7 +23,10 @@ func newMeters() *meters {
 		restarts:     telemetry.NewCounter(telemetry.OperatorDataplaneRestarts),
 		configs:      telemetry.NewGauge(telemetry.OperatorConfigs),
 		problems:     telemetry.NewGauge(telemetry.OperatorProblems),
+		refused:      telemetry.NewCounterVec(telemetry.OperatorDiscoveryRefused),
+		uninspected:  telemetry.NewCounterVec(telemetry.OperatorInspectionRefused),
 	}
-	m.registry = telemetry.NewRegistry(m.translations, m.restarts, m.configs, m.problems)
+	m.registry = telemetry.NewRegistry(m.translations, m.restarts, m.configs, m.problems, m.refused,
+		m.uninspected)
 	return m
 }

@@ -188,9 +188,11 @@ func (p Provider) serve(ctx context.Context) error {
 		return err
 	}
 	reports := make(chan struct{}, 1)
+	var l *loop // set before the server serves
 	server := discovery.NewServer(discovery.ServerOptions{Log: p.Log, Authorize: authorize,
-		OnReport: func(discovery.Report) { notify(reports) }})
-	l, err := newLoop(p, server, origin(configs.Addr()))
+		OnReport:  func(discovery.Report) { notify(reports) },
+		OnRefusal: func(why discovery.Refusal) { l.meters.refused.WithLabelValues(string(why)).Inc() }})
+	l, err = newLoop(p, server, origin(configs.Addr()))
 	if err != nil {
 		configs.Close()
 		probes.Close()
@@ -204,7 +206,8 @@ func (p Provider) serve(ctx context.Context) error {
 	}
 	inspection := inspect.New(inspect.Options{
 		Pods: server, Running: l.inspectedDataplanes, Authorize: inspectors, State: l.state,
-		Version: telemetry.Version("operator"), Log: p.Log,
+		OnRefusal: func(why string) { l.meters.uninspected.WithLabelValues(why).Inc() },
+		Version:   telemetry.Version("operator"), Log: p.Log,
 	})
 	p.Log.Info("operator serves", "input", p.Input, "output", p.Output,
 		"discovery", configs.Addr().String(), "health", probes.Addr().String())

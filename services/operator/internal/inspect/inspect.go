@@ -95,6 +95,8 @@ type Options struct {
 	Client Client
 	// State returns the state of this replica, without Version and Now.
 	State func() inspection.Operator
+	// OnRefusal is called with the reason of every refusal, if not nil (see Refusals).
+	OnRefusal func(reason string)
 	// Version is the version of the operator.
 	Version string
 	Log     *slog.Logger
@@ -143,6 +145,7 @@ type API struct {
 	callers    limiter[callerKey]
 	namespaces limiter[string]
 	requests   limiter[bool] // by whether ?local=true is set
+	lines      ratelimit.Lines
 	// hashKey is the key of hashes in logs.
 	hashKey []byte
 }
@@ -193,6 +196,9 @@ func (a *API) Or(next http.Handler) http.Handler {
 // ServeHTTP serves the paths of the API.
 func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Cache-Control", "no-store")
+	if _, pattern := a.mux.Handler(r); pattern == "" { // the mux answers with 404 or 405
+		a.count(http.StatusNotFound, r)
+	}
 	a.mux.ServeHTTP(w, r)
 }
 
@@ -331,7 +337,7 @@ func (a *API) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	default:
 		answer = errorf(http.StatusServiceUnavailable, "%v", err)
 	}
-	a.Log.Debug("inspection request refused", "remote", r.RemoteAddr, "path", r.URL.Path, "code", answer.Code)
+	a.count(answer.Code, r)
 	switch answer.Code {
 	case http.StatusUnauthorized:
 		w.Header().Set("WWW-Authenticate", "Bearer")

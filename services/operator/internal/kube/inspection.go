@@ -27,11 +27,12 @@ import (
 
 // newInspection returns the inspection API of this replica.
 func newInspection(
-	p *Provider, server *discovery.Server, readers *authorizer, id *trust.Identity, seen *inspected,
+	p *Provider, server *discovery.Server, readers *authorizer, id *trust.Identity, seen *inspected, m *meters,
 ) *inspect.API {
 	o := inspect.Options{
 		Pods: server, Running: seen.pods.inspected, Replicas: seen.replicas, Log: p.Log,
-		Version: telemetry.Version("operator"), Client: inspect.NewClient(id.Client(), p.TokenFile),
+		OnRefusal: func(why string) { m.uninspected.WithLabelValues(why).Inc() },
+		Version:   telemetry.Version("operator"), Client: inspect.NewClient(id.Client(), p.TokenFile),
 		State: func() inspection.Operator {
 			return inspection.Operator{Replica: p.Identity, Leader: p.lease.leader(), Problems: seen.problems()}
 		},

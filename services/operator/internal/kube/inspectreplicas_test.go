@@ -110,7 +110,7 @@ func TestInspectionCoversAllReplicas(t *testing.T) {
 		}
 		r.address = ln.Addr().String()
 		h := &http.Server{
-			Handler:           newInspection(p, server, &readers.authorizer, id, &r.seen).Or(server),
+			Handler:           newInspection(p, server, &readers.authorizer, id, &r.seen, newMeters()).Or(server),
 			ReadHeaderTimeout: time.Minute,
 		}
 		go func() { _ = h.Serve(discoveryListener(settings, ln, id, func(netip.Addr) {})) }()

@@ -19,6 +19,7 @@ type meters struct {
 	leader       prometheus.Gauge
 	paused       prometheus.Gauge
 	refused      *prometheus.CounterVec
+	uninspected  *prometheus.CounterVec
 	answers      *prometheus.CounterVec
 }
 
@@ -33,10 +34,11 @@ func newMeters() *meters {
 		leader:       telemetry.NewGauge(telemetry.OperatorLeader),
 		paused:       telemetry.NewGauge(telemetry.OperatorPaused),
 		refused:      telemetry.NewCounterVec(telemetry.OperatorDiscoveryRefused),
+		uninspected:  telemetry.NewCounterVec(telemetry.OperatorInspectionRefused),
 		answers:      telemetry.NewCounterVec(telemetry.OperatorScalerAnswers),
 	}
 	m.registry = telemetry.NewRegistry(m.translations, m.duration, m.configs, m.missing, m.writes, m.failures, m.leader,
-		m.paused, m.refused, m.answers)
+		m.paused, m.refused, m.uninspected, m.answers)
 	return m
 }
 

@@ -131,7 +131,7 @@ func (p *Provider) Run(ctx context.Context) error {
 	if p.DiscoveryAuth == AuthStrict {
 		refused = &refusedDataplanes{pods: p.inspected.pods, refused: l.rollouts.refused}
 	}
-	handler := refused.watch(newInspection(p, server, readers, id, &p.inspected).Or(server))
+	handler := refused.watch(newInspection(p, server, readers, id, &p.inspected, m).Or(server))
 	p.tasks.join(group, "config discovery", func() error {
 		return telemetry.ServeUpTo(ctx, discoveryListener(p.Settings, configs, id, refused.connected), handler, discoveryConnections)
 	})

@@ -1,0 +1,44 @@
+package ratelimit
+
+import (
+	"bytes"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// The first refusal with a reason is logged at once, and the number of further ones once a minute.
+func TestLinesAreLimited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		var l Lines
+		log := slog.New(slog.NewTextHandler(&out, nil))
+		wants := func(what string, want ...string) {
+			t.Helper()
+			synctest.Wait()
+			var got []string
+			for line := range strings.Lines(out.String()) {
+				_, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
+				got = append(got, rest)
+			}
+			if out.Reset(); strings.Join(got, "\n") != strings.Join(want, "\n") {
+				t.Errorf("%s: lines\n%s\nwant\n%s", what, strings.Join(got, "\n"), strings.Join(want, "\n"))
+			}
+		}
+		refuse := func(reason string) { l.Log(log, slog.LevelInfo, "refused", reason, "why", "remote", "192.0.2.1:9") }
+		for range 1000 {
+			refuse("a")
+		}
+		refuse("b")
+		wants("at once", "level=INFO msg=refused reason=a text=why times=1 remote=192.0.2.1:9",
+			"level=INFO msg=refused reason=b text=why times=1 remote=192.0.2.1:9")
+		time.Sleep(lineInterval)
+		wants("after a minute", "level=INFO msg=refused reason=a text=why times=999")
+		refuse("b") // had no further one
+		wants("another", "level=INFO msg=refused reason=b text=why times=1 remote=192.0.2.1:9")
+		time.Sleep(10 * lineInterval)
+		wants("in peace")
+	})
+}

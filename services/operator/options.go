@@ -58,7 +58,7 @@ type options struct {
 	trustClass       bool
 
 	levels   *telemetry.Levels
-	warnings []string // about settings of the existing operator that are ignored
+	warnings []string // about settings that are ignored
 }
 
 const envPrefix = "STUNNER_OPERATOR_"
@@ -172,6 +172,7 @@ func parse(args []string, env func(string) string, out io.Writer) (o options, er
 	envErr := f.SetFromEnv(env)
 	var formerErr error
 	o.warnings, formerErr = f.SetFromFormer(env)
+	o.warnings = append(o.warnings, o.warnIgnored(f)...)
 	return o, errors.Join(envErr, formerErr, o.check())
 }
 

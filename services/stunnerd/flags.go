@@ -46,7 +46,7 @@ type options struct {
 	showUsers     bool
 	supervise     bool
 	version       bool
-	warnings      []string // about flags that are accepted for compatibility
+	warnings      []string // about flags that have no effect
 	// uri is the TURN URI of the quick server, or nil.
 	uri *config.URI
 	// addresses are the addresses of this pod or host: one or two, of different families.
@@ -162,6 +162,7 @@ func parseFlags(args []string, env func(string) string, out io.Writer) (options,
 	envErr := f.SetFromEnv(env)
 	formerErr := r.translateFormer(f)
 	o, err := r.check(f.Args())
+	o.warnings = append(o.warnings, o.warnIgnored(f)...)
 	return o, errors.Join(envErr, formerErr, err)
 }
 

@@ -45,7 +45,7 @@ func TestContractIsWrittenDown(t *testing.T) {
 			t.Errorf("%s is served as %q", path, pattern)
 		}
 		for why, as := range refusals {
-			guarded := why == TooManyRequests || path != "/api/v1/license"
+			guarded := as.code != 0 && (why == TooManyRequests || path != "/api/v1/license")
 			if _, written := item.Get.Responses[strconv.Itoa(as.code)]; guarded && !written {
 				t.Errorf("%s: %s is answered with %d, which is not written down", path, why, as.code)
 			}

@@ -366,7 +366,7 @@ func TestWrongAnswersHarmTheirStreamOnly(t *testing.T) {
 		"no JSON":       {`{"response":{"id":1,"status":200,"body":x}}`, "[a-1 0  " + errNoAnswer + "]", 0, false},
 		"no answer":     {`{}`, "[a-1 0  " + errNoAnswer + "]", 0, false},
 		"negative id":   {`{"response":{"id":-1,"status":200,"body":[]}}`, "[a-1 0  " + errNoAnswer + "]", 0, false},
-		"report inside": {`{"response":{"id":1,"status":200,"body":1},"report":{"id":"media/b","pod":"a-1"}}`, "[a-1 200 1]", 0, false},
+		"report inside": {`{"response":{"id":1,"status":200,"body":1},"report":{"id":"media/b","pod":"a-1"}}`, "[a-1 200 1]", 1, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			versus(t, podA, func(v *hostile) {

@@ -122,11 +122,12 @@ func TestEveryMetricIsSomewhere(t *testing.T) {
 		telemetry.ConfigInfo:  "its label is for joining and for people with a question",
 		telemetry.OffloadInfo: "its labels are for people with a question",
 
-		telemetry.SessionsRestored: "tells about one crash, as the log does",
-		telemetry.SessionsDropped:  "tells about one crash, as the log does",
-		telemetry.JournalErrors:    "errors that go on are in JournalProblem",
-		telemetry.HTTPRefused:      "the caller gets the reason with the answer",
-		telemetry.JournalRefused:   "sessions that are lost for it are in JournalProblem",
+		telemetry.SessionsRestored:          "tells about one crash, as the log does",
+		telemetry.SessionsDropped:           "tells about one crash, as the log does",
+		telemetry.JournalErrors:             "errors that go on are in JournalProblem",
+		telemetry.OperatorInspectionRefused: "the caller gets the reason with the answer",
+		telemetry.HTTPRefused:               "the caller gets the reason with the answer",
+		telemetry.JournalRefused:            "sessions that are lost for it are in JournalProblem",
 	}
 	for _, m := range telemetry.Metrics {
 		shown := slices.ContainsFunc(

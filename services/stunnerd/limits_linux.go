@@ -47,18 +47,20 @@ func tuneGC(limit int64) {
 	}
 }
 
-// capacity returns the number of clients for which file descriptors and memory suffice. The argument memory is in
-// bytes; 0 means no limit. The server refuses more clients, so that those it has admitted are not affected.
-func capacity(memory int64) int {
-	limit := math.MaxInt
+// capacity returns the number of clients for which file descriptors and memory suffice, and which of the two limits it.
+// The argument memory is in bytes; 0 means no limit. The server refuses more clients, so that those it has admitted are
+// not affected.
+func capacity(memory int64) (limit int, by string) {
+	limit = math.MaxInt
 	var files unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err == nil && files.Cur < math.MaxInt32 {
 		limit = max(int(files.Cur)-int(files.Cur)/clientFiles-reservedFiles, 1)
+		by = fmt.Sprintf("%d file descriptors (ulimit -n)", files.Cur)
 	}
-	if memory > 0 {
-		limit = min(limit, int(memory/memoryPerSession))
+	if places := int(memory / memoryPerSession); memory > 0 && places < limit {
+		limit, by = max(places, 1), fmt.Sprintf("a memory limit of %d MiB", memory>>20)
 	}
-	return limit
+	return limit, by
 }
 
 // sessionMemory returns the memory that sessions and connections may hold of a memory limit in bytes; 0 means no limit.

@@ -98,7 +98,7 @@ func open(o options, log *slog.Logger, requests http.Handler) (discovery.Source,
 func newDaemon(o options, source discovery.Source, levels *telemetry.Levels, log *slog.Logger) (*daemon, error) {
 	memory := memoryLimit(cgroups)
 	tuneGC(memory)
-	clients := capacity(memory)
+	clients, by := capacity(memory)
 	if err := growFiles(clients); err != nil {
 		log.Warn("new clients may delay the media of others", "error", err)
 	}
@@ -128,7 +128,7 @@ func newDaemon(o options, source discovery.Source, levels *telemetry.Levels, log
 	srv, err := server.New(server.Options{
 		Forward: forwards,
 		Sockets: o.sockets, ICMP: o.icmp, HostAddresses: o.addresses, LocalAddresses: local, RelayPorts: o.relayPorts,
-		Capacity: clients, Allocations: most, Memory: sessionMemory(memory), NonceLifetime: o.nonceLifetime,
+		Capacity: clients, CapacityLimit: by, Allocations: most, Memory: sessionMemory(memory), NonceLifetime: o.nonceLifetime,
 		Journal: sessions, Restored: saved, Log: telemetry.Scope(log, "turn"),
 	})
 	if err != nil {

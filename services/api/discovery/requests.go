@@ -131,19 +131,27 @@ func (s *served) key() servedKey { return servedKey{s.announcement, s.want} }
 type servedStreams struct {
 	mu      sync.Mutex
 	streams map[servedKey]*served
+	changed func(pod string, kind inspection.Kind, serves bool) // ServerOptions.OnServing
 }
 
 func (s *servedStreams) add(one *served) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.streams[one.key()] = one
+	if s.changed != nil {
+		s.changed(one.Pod, one.Kind, true)
+	}
 }
 
 func (s *servedStreams) remove(one *served) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.streams[one.key()] == one {
-		delete(s.streams, one.key())
+	if s.streams[one.key()] != one {
+		return
+	}
+	delete(s.streams, one.key())
+	if s.changed != nil {
+		s.changed(one.Pod, one.Kind, false)
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/coder/websocket"
 
 	"github.com/stunner-gateway/stunner/services/api/config"
+	"github.com/stunner-gateway/stunner/services/api/inspection"
 	"github.com/stunner-gateway/stunner/services/api/ratelimit"
 )
 
@@ -45,6 +46,8 @@ type ServerOptions struct {
 	Permissive bool
 	// OnReport is called with every report, if not nil.
 	OnReport func(Report)
+	// OnServing is called when a process of a kind begins or ends to answer requests, if not nil. It must not block.
+	OnServing func(pod string, kind inspection.Kind, serves bool)
 	// OnRefusal is called with the reason of every refusal, if not nil.
 	OnRefusal func(Refusal)
 	// VerifyPeer returns an error if a pod of the Gateway id does not have the address that it reports as Report.Peer.
@@ -85,7 +88,7 @@ func NewServer(o ServerOptions) *Server {
 		mux:         http.NewServeMux(),
 		sources:     ratelimit.New[netip.Prefix](float64(o.Limits.Rate), o.Limits.Burst, maxSources),
 		streams:     newStreamLimiter(o.Limits),
-		served:      servedStreams{streams: map[servedKey]*served{}},
+		served:      servedStreams{streams: map[servedKey]*served{}, changed: o.OnServing},
 		asking:      asking{running: map[string]int{}, ended: make(chan struct{})},
 		peers:       peerLists{lists: map[string]*peerList{}},
 	}

@@ -31,6 +31,11 @@ type Operator struct {
 	Problems []Problem `json:"problems"`
 	// Omitted is the number of further problems.
 	Omitted int `json:"omitted,omitempty"`
+	// Output is the path of the output folder of a file provider.
+	Output string `json:"output,omitempty"`
+	// Faults are the faults of the host of a file provider: of folders, disks, ports, addresses and processes. Those of
+	// one Gateway have it as object.
+	Faults []finding.Finding `json:"faults,omitempty"`
 }
 
 // Problem is a condition that reports a problem.

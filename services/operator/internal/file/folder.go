@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"github.com/stunner-gateway/stunner/services/operator/internal/decode"
 )
@@ -84,9 +85,15 @@ func (c contents) add(base, path string) {
 	info, err := os.Stat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
+		if _, linkErr := os.Lstat(path); linkErr == nil { // a symbolic link without its file
+			c.unreadable[name] = err
+		}
 		return
 	case err != nil:
 		c.unreadable[name] = err
+		return
+	case info.IsDir():
+		c.unreadable[name] = &fs.PathError{Op: "read", Path: path, Err: syscall.EISDIR}
 		return
 	case !info.Mode().IsRegular():
 		return

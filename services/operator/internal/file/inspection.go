@@ -6,6 +6,9 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/stunner-gateway/stunner/services/api/finding"
 	"github.com/stunner-gateway/stunner/services/api/inspection"
@@ -15,38 +18,30 @@ import (
 // state returns the state of the operator for the inspection API.
 func (l *loop) state() inspection.Operator {
 	name, _ := os.Hostname() // the name is only shown
-	state := inspection.Operator{Replica: name, Leader: name}
+	state := inspection.Operator{Replica: name, Leader: name, Output: l.Output, Faults: l.faults(time.Now())}
 	if found := l.problems.Load(); found != nil {
 		state.Problems = *found
 	}
 	return state
 }
 
-// storeRunning stores the state of the dataplanes for the inspection API.
-func (l *loop) storeRunning() {
-	all := map[string]bool{}
-	for key, runs := range l.dataplanes.Running() {
-		all[key.String()] = runs
-	}
-	l.running.Store(&all)
-}
-
 // inspectedDataplanes implements inspect.Options.Running. A Gateway has one dataplane, whose name is that of the host.
 func (l *loop) inspectedDataplanes(gateway string) (map[string]string, error) {
-	running := l.running.Load()
-	if running == nil {
+	state := l.host.Load()
+	if state == nil {
 		return nil, errors.New("the dataplanes are not known: the operator has not read the input folder yet")
 	}
-	runs, ok := (*running)[gateway]
+	namespace, name, _ := strings.Cut(gateway, "/")
+	process, ok := state.processes[types.NamespacedName{Namespace: namespace, Name: name}]
 	if !ok {
 		return nil, nil
 	}
 	reason := inspection.NotConnected
-	if !runs {
+	if !process.Runs() {
 		reason = "its process does not run: see status.txt in the output folder"
 	}
-	name, err := os.Hostname()
-	return map[string]string{name: reason}, err
+	pod, err := os.Hostname()
+	return map[string]string{pod: reason}, err
 }
 
 // inspected returns the errors in documents and the conditions that report a problem.

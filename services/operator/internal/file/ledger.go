@@ -230,8 +230,9 @@ type decoded struct {
 // read decodes one file. If the content of the file has not changed, it returns the previous result.
 func (p *fileState) read(name string, c contents) decoded {
 	if err := c.unreadable[name]; err != nil {
+		remedy := remedyOf(err, pathOf(err, name))
 		return decoded{invalid: true, problems: []decode.Problem{{File: name, Line: 1, Severity: decode.Error,
-			Message: fmt.Sprintf("cannot be read: %v", err)}}}
+			Message: fmt.Sprintf("cannot be read: %v; what was in force before stays in force: %s", errno(err), remedy), Remedy: remedy}}}
 	}
 	text, present := c.files[name]
 	switch {

@@ -24,6 +24,9 @@ const reportDelay = 200 * time.Millisecond
 // written.
 const retryDelay = time.Second
 
+// lookInterval is how often status.txt is written again, because the host changes without an event.
+const lookInterval = 10 * time.Second
+
 // loop holds the state of the file provider. All its methods except ready run in one goroutine.
 //
 // A round reads the input folder, translates the objects and applies the results.
@@ -49,9 +52,16 @@ type loop struct {
 	processes chan struct{}          // receives a value when the state of a process has changed
 	reports   chan struct{}          // receives a value when a dataplane has reported
 	done      atomic.Bool            // a round has succeeded
-	failed    atomic.Pointer[string] // the error of the last round
+	failed    atomic.Pointer[failure] // of the last round; nil if it succeeded
 	problems  atomic.Pointer[[]inspection.Problem]
-	running   atomic.Pointer[map[string]bool] // dataplanes by Gateway, and whether they run now
+	host      atomic.Pointer[hostState] // nil before the first round
+	auths     *authServices
+}
+
+// failure is the error of a round, and when it began.
+type failure struct {
+	err   error
+	since time.Time
 }
 
 // newLoop returns a loop with the saved state of the previous run. origin is the URL at which dataplanes reach config
@@ -66,7 +76,9 @@ func newLoop(p Provider, server *discovery.Server, origin string) (*loop, error)
 		ports: &ports{chosen: m.Ports, free: canBind, offset: offsetFor(p.Output)}, out: output{dir: p.Output},
 		published: map[types.NamespacedName]config.Config{}, restored: map[types.NamespacedName]bool{},
 		meters:    newMeters(),
+		auths:     &authServices{},
 		processes: make(chan struct{}, 1), reports: make(chan struct{}, 1)}
+	l.auths.restore(m.Auth, time.Now())
 	settings := host.Settings{Program: p.Stunnerd, Origin: origin, Addresses: p.Addresses, LastGood: p.lastGood(),
 		Logs: p.logs(), Bound: p.Bound, StopGrace: p.StopGrace, Changed: func() { notify(l.processes) },
 		Restarted: l.meters.restarts.Inc, Log: p.Log}
@@ -94,6 +106,8 @@ func (l *loop) run(ctx context.Context) error {
 	}
 	defer l.end()
 	next, refresh := l.work(), (<-chan time.Time)(nil)
+	look := time.NewTicker(lookInterval)
+	defer look.Stop()
 	for {
 		timer := time.NewTimer(time.Until(next))
 		select {
@@ -106,6 +120,8 @@ func (l *loop) run(ctx context.Context) error {
 			}
 		case <-refresh:
 			refresh = nil
+			l.refresh()
+		case <-look.C:
 			l.refresh()
 		case <-changes:
 			next = l.work()
@@ -143,9 +159,14 @@ func (l *loop) end() {
 // of the next round if nothing changes before.
 func (l *loop) work() time.Time {
 	if err := l.round(); err != nil {
-		if text := err.Error(); l.failed.Swap(&text) == nil {
+		now := &failure{err, time.Now()}
+		if before := l.failed.Load(); before != nil {
+			now.since = before.since
+		} else {
 			l.Log.Error("round failed and is tried again", "error", err)
 		}
+		l.failed.Store(now)
+		l.refresh() // the report says that the round failed
 		return time.Now().Add(retryDelay)
 	}
 	l.failed.Store(nil)
@@ -162,16 +183,18 @@ func (l *loop) refresh() {
 	if l.last.view == nil {
 		return
 	}
-	if err := l.report(l.last); err != nil {
+	l.saved.Auth = l.auths.save(time.Now())
+	err := errors.Join(l.report(l.last), l.saved.save(l.stateDir()))
+	if err != nil && l.failed.Load() == nil {
 		l.Log.Error("report cannot be written", "error", err)
 	}
 }
 
 // ready returns an error until the input folder was read and applied for the first time, and while doing so fails.
 func (l *loop) ready() error {
-	switch text := l.failed.Load(); {
-	case text != nil:
-		return errors.New(*text)
+	switch failed := l.failed.Load(); {
+	case failed != nil:
+		return failed.err
 	case !l.done.Load():
 		return errors.New("the input folder has not been read yet")
 	}
@@ -217,7 +240,8 @@ func (l *loop) round() error {
 	if errors.Join(errs...) == nil {
 		errs = append(errs, l.removeStale())
 	}
-	l.saved.Inventory, l.saved.Ports = l.ledger.inventory(), l.ports.chosen
+	l.updateAddresses()
+	l.saved.Inventory, l.saved.Ports, l.saved.Auth = l.ledger.inventory(), l.ports.chosen, l.auths.save(now)
 	return errors.Join(append(errs, l.saved.save(l.stateDir()), l.report(t))...)
 }
 

@@ -17,6 +17,7 @@
 //	report.go summary.go  status.txt and problems.yaml
 //	ports.go              ports of this host for listeners
 //	state.go              state that the next run reads
+//	faults.go             what is wrong with the host
 //	inspection.go         state and problems for the inspection API
 package file
 
@@ -37,6 +38,7 @@ import (
 
 	"github.com/stunner-gateway/stunner/services/api/credential"
 	"github.com/stunner-gateway/stunner/services/api/discovery"
+	"github.com/stunner-gateway/stunner/services/api/inspection"
 	"github.com/stunner-gateway/stunner/services/api/telemetry"
 	"github.com/stunner-gateway/stunner/services/operator/internal/inspect"
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
@@ -191,7 +193,12 @@ func (p Provider) serve(ctx context.Context) error {
 	var l *loop // set before the server serves
 	server := discovery.NewServer(discovery.ServerOptions{Log: p.Log, Authorize: authorize,
 		OnReport:  func(discovery.Report) { notify(reports) },
-		OnRefusal: func(why discovery.Refusal) { l.meters.refused.WithLabelValues(string(why)).Inc() }})
+		OnRefusal: func(why discovery.Refusal) { l.meters.refused.WithLabelValues(string(why)).Inc() },
+		OnServing: func(pod string, kind inspection.Kind, serves bool) {
+			if l.auths.serving(pod, kind, serves, time.Now()) {
+				notify(reports)
+			}
+		}})
 	l, err = newLoop(p, server, origin(configs.Addr()))
 	if err != nil {
 		configs.Close()
@@ -204,7 +211,7 @@ func (p Provider) serve(ctx context.Context) error {
 		probes.Close()
 		return err
 	}
-	inspection := inspect.New(inspect.Options{
+	inspector := inspect.New(inspect.Options{
 		Pods: server, Running: l.inspectedDataplanes, Authorize: inspectors, State: l.state,
 		OnRefusal: func(why string) { l.meters.uninspected.WithLabelValues(why).Inc() },
 		Version:   telemetry.Version("operator"), Log: p.Log,
@@ -217,7 +224,7 @@ func (p Provider) serve(ctx context.Context) error {
 		defer end() // config discovery serves until the dataplanes have ended, to receive their last reports
 		return l.run(ctx)
 	})
-	group.Go(func() error { return telemetry.Serve(serving, configs, inspection.Or(server)) })
+	group.Go(func() error { return telemetry.Serve(serving, configs, inspector.Or(server)) })
 	group.Go(func() error { return telemetry.Serve(serving, probes, telemetry.Probes(l.meters.registry, l.ready)) })
 	return group.Wait()
 }

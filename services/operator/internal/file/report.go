@@ -33,8 +33,16 @@ func (l *loop) report(translated translation) error {
 	l.meters.problems.Set(float64(l.summary.documentErrors() + len(l.summary.classless) + l.summary.objectsWithProblems()))
 	found := l.summary.inspected()
 	l.problems.Store(&found)
+	l.storeHost() // what status.txt says is true for the inspection API, too
+	faults := l.faults(time.Now())
 	var t text
 	l.reportTotals(&t)
+	if len(faults) > 0 {
+		t.section("FAULTS OF THE HOST")
+	}
+	for _, f := range faults {
+		t.line("  %s %s: %s: %s: %s", strings.ToUpper(string(f.Severity)), f.Object, f.Field, f.Problem, f.Remedy)
+	}
 	l.reportProblems(&t)
 	t.section("GATEWAYS")
 	for _, key := range l.gatewaysToReport(translated.gateways) {
@@ -43,10 +51,9 @@ func (l *loop) report(translated translation) error {
 	l.reportObjects(&t)
 	l.reportHistory(&t)
 	l.logProblems()
-	l.storeRunning() // what status.txt says is true for the inspection API, too
-	problems := l.summary.problems
-	if problems == nil {
-		problems = []decode.Problem{}
+	problems := append([]decode.Problem{}, l.summary.problems...)
+	for _, f := range faults {
+		problems = append(problems, problemOf(f))
 	}
 	return errors.Join(
 		replaceFile(l.out.path("status.txt"), []byte(t.String()), 0o644),

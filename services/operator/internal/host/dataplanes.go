@@ -8,6 +8,7 @@
 //	process.go     start, restart and end of one process
 //	adopt.go       processes of an earlier operator
 //	upgrade.go     a new program file
+//	faults.go      why a process does not serve, and which program has a port
 package host
 
 import (
@@ -197,18 +198,6 @@ func (d *Dataplanes) removeState(key types.NamespacedName) {
 // Gateways returns the Gateways that have a process, in no particular order.
 func (d *Dataplanes) Gateways() []types.NamespacedName {
 	return slices.Collect(maps.Keys(d.running))
-}
-
-// Running returns the Gateways whose process has not ended for good, and whether it runs now. A process that has ended
-// unexpectedly is started again, and continues its sessions.
-func (d *Dataplanes) Running() map[types.NamespacedName]bool {
-	all := map[types.NamespacedName]bool{}
-	for key, p := range d.running {
-		if now := p.Health(); now.Phase != ended {
-			all[key] = now.PID != 0
-		}
-	}
-	return all
 }
 
 // HoldsPorts reports whether the process of a Gateway has bound its ports or is about to bind them. In this case, it

@@ -78,6 +78,7 @@ type health struct {
 	Adopted  bool
 	Restarts int
 	LastExit string
+	Ends     []time.Time // the unexpected ends, at most maxEnds
 }
 
 // String formats the state for status.txt.
@@ -175,6 +176,7 @@ func (p *process) run(adopt *orphan) {
 			"dataplane", p.command.Name, "exit", outcome, "delay", delay)
 		p.set(func(h *health) {
 			h.Phase, h.PID, h.LastExit, h.Restarts = waiting, 0, outcome, h.Restarts+1
+			h.Ends = append(slices.Clone(h.Ends[max(0, len(h.Ends)-maxEnds+1):]), time.Now())
 		})
 		if !p.wait(delay) {
 			p.set(func(h *health) { h.Phase = ended })

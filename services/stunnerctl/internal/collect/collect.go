@@ -378,6 +378,9 @@ func (r *reader) ask(ctx context.Context) {
 	sent := r.Now()
 	about := &diagnose.Operator{}
 	err := r.Answers.Get(ctx, "/api/v1/operator", about)
+	if folder, ok := r.Answers.(*connect.Folder); ok && err == nil {
+		err = folder.IsOf(about.Output)
+	}
 	switch status := connect.StatusOf(err); {
 	case err == nil:
 		r.s.Operator = about

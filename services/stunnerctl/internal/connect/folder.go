@@ -11,8 +11,10 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -28,6 +30,9 @@ const (
 	urlFile   = "discovery.url"
 	tokenFile = "discovery.token"
 )
+
+// folderTimeout is how long an answer of an operator on this host is waited for, which waits at most 6 s for processes.
+const folderTimeout = 8 * time.Second
 
 // Folder is the output folder of a file provider.
 type Folder struct {
@@ -95,7 +100,8 @@ func (f *Folder) Ask(ctx context.Context, r Request) (inspection.List, error) {
 	if err != nil {
 		return inspection.List{}, err
 	}
-	return a.Ask(ctx, r)
+	list, err := a.Ask(ctx, r)
+	return list, f.explain(err)
 }
 
 // Get reads another path of the inspection API.
@@ -104,7 +110,66 @@ func (f *Folder) Get(ctx context.Context, path string, into any) error {
 	if err != nil {
 		return err
 	}
-	return a.do(ctx, http.MethodGet, path, into)
+	ctx, cancel := context.WithTimeout(ctx, folderTimeout)
+	defer cancel()
+	return f.explain(a.do(ctx, http.MethodGet, path, into))
+}
+
+// explain says why the operator of the folder does not answer.
+func (f *Folder) explain(err error) error {
+	status := StatusOf(err)
+	if err == nil || status != 0 && status != http.StatusUnauthorized {
+		return err
+	}
+	start := "start the operator with --output " + f.Path + ", and see its log"
+	pid, known := f.operator()
+	switch {
+	case !known:
+		return err
+	case pid == 0 && status == http.StatusUnauthorized:
+		return &Unreached{Err: fmt.Errorf("no operator runs for this folder; the one at the address in %s is of another folder", urlFile), Remedy: start}
+	case pid == 0:
+		return &Unreached{Err: errors.New("no operator runs for this folder"), Remedy: start}
+	case status == http.StatusUnauthorized:
+		return &Unreached{Err: fmt.Errorf("process %d is the operator of this folder, and the one at the address in %s does not accept %s",
+			pid, urlFile, tokenFile), Remedy: "restart the operator, which writes both files"}
+	}
+	return &Unreached{Err: fmt.Errorf("the operator, process %d, runs and does not answer: %w", pid, err),
+		Remedy: fmt.Sprintf("kill -CONT %d if a signal has stopped it; else see its log and the load of the host, and restart it", pid)}
+}
+
+// IsOf returns an error if the operator that has answered has another output folder. A release that does not tell has "".
+func (f *Folder) IsOf(output string) error {
+	own, err := os.Stat(f.Path)
+	other, otherErr := os.Stat(output)
+	if output == "" || err == nil && otherErr == nil && os.SameFile(own, other) {
+		return nil
+	}
+	return &Unreached{Err: fmt.Errorf("the operator at the address in %s is of another folder, %s", urlFile, output),
+		Remedy: "start the operator with --output " + f.Path + ", at a --discovery-address of its own"}
+}
+
+// operator returns the process that uses the folder as its output, or 0. It holds the lock file of the folder open.
+// known is false if that cannot be told, as for processes of another user.
+func (f *Folder) operator() (pid int, known bool) {
+	own, err := os.Stat(filepath.Join(f.Path, "state", "lock"))
+	if err != nil {
+		return 0, false
+	}
+	hidden := false
+	processes, _ := filepath.Glob("/proc/[0-9]*") // the pattern is valid
+	for _, process := range processes {
+		descriptors, err := os.ReadDir(filepath.Join(process, "fd"))
+		hidden = hidden || errors.Is(err, fs.ErrPermission)
+		for _, d := range descriptors {
+			info, err := os.Stat(filepath.Join(process, "fd", d.Name()))
+			if err == nil && os.SameFile(own, info) {
+				pid, _ = strconv.Atoi(filepath.Base(process)) // the pattern has digits only
+				return pid, true
+			}
+		}
+	}
+	return 0, !hidden
 }
 
 // Config reads the config of a Gateway, with its secrets. The operator of a folder gives it to its own user only.

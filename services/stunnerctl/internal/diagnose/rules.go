@@ -32,6 +32,7 @@ type Stage struct {
 // the running pods.
 var Way = []Stage{
 	{Name: "operator", Fact: answerFact, Rules: answerRules},
+	hostStage,
 	documentsStage,
 	{Name: "class", Objects: true, Fact: classFact, Rules: classRules, Depends: true},
 	{Name: "parameters", Objects: true, Fact: parametersFact, Rules: parametersRules, Depends: true},
@@ -58,6 +59,7 @@ var Way = []Stage{
 var Installation = []Stage{
 	{Name: "kinds", Objects: true, Fact: kindsFact, Rules: kindsRules, Cluster: true},
 	{Name: "operator", Fact: operatorFact, Rules: operatorRules},
+	hostStage,
 	{Name: "auth", Fact: authFact, Rules: authRules},
 	documentsStage,
 	{Name: "admission", Objects: true, Fact: admissionFact, Rules: admissionRules, Cluster: true},

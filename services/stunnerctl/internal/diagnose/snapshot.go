@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/stunner-gateway/stunner/services/api/finding"
 	"github.com/stunner-gateway/stunner/services/api/inspection"
 )
 
@@ -119,6 +120,9 @@ type Operator struct {
 	Problems []inspection.Problem `json:"problems,omitempty"`
 	// Omitted is the number of further problems.
 	Omitted int `json:"omitted,omitempty"`
+	// Output is the output folder of a file provider, and Faults are those of its host.
+	Output string            `json:"output,omitempty"`
+	Faults []finding.Finding `json:"faults,omitempty"`
 }
 
 // Clock is the clock of another machine.

@@ -121,6 +121,12 @@ var authRules = []Rule{
 				others++ // a service announces its host name, which with hostNetwork is not that of its pod
 			}
 		}
+		for _, pod := range slices.Sorted(maps.Keys(answered)) {
+			if problem := answered[pod]; s.Folder && problem != "" {
+				found = append(found, s.aboutAuth(authService{pod: pod}, Error, "--config", "does not answer the operator: "+problem,
+					"the process may hang: see its log; if it does not recover, start it again"))
+			}
+		}
 		for _, pod := range s.authPods() {
 			problem, connected := answered[pod.Name]
 			switch {

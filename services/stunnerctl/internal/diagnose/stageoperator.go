@@ -116,6 +116,9 @@ var operatorAnswers = Rule{"operator answers", func(s *Snapshot, _ *Gateway) []F
 		f.Command = "kubectl auth can-i --list -n " + s.operatorNamespace()
 	default:
 		f.Problem = "the operator cannot be reached, so the running pods were not asked: " + u.Problem
+		if s.Folder { // it starts crashed dataplanes again, and gives them their configs
+			f.Severity = Error
+		}
 	}
 	if s.Unreached != nil {
 		f.Remedy = cmp.Or(s.Unreached.Remedy, f.Remedy)

@@ -36,15 +36,26 @@ var policyRules = []Rule{
 	}},
 	{"pods have room", func(_ *Snapshot, g *Gateway) (found []Finding) {
 		for _, s := range g.Statuses {
-			if s.Capacity == 0 || s.AllocationCount*10 < s.Capacity*9 {
+			few := s.Capacity < fewCalls
+			if s.Capacity == 0 || !few && s.AllocationCount*10 < s.Capacity*9 {
 				continue
 			}
-			found = append(found, Finding{
+			f := Finding{
 				Severity: Warning, Object: objectName("Pod", g.Namespace, s.Pod), Field: "capacity",
 				Problem: fmt.Sprintf("has %d of at most %d calls", s.AllocationCount, s.Capacity),
 				Remedy:  "add pods, or raise the memory limit in spec.resources of the Dataplane: " + memoryOfCalls,
 				Command: "stunnerctl status -n " + g.Namespace,
-			})
+			}
+			if s.CapacityLimit != "" {
+				f.Problem += ", because of " + s.CapacityLimit
+			}
+			if few {
+				f.Severity = Error
+			}
+			if strings.Contains(s.CapacityLimit, "file descriptors") {
+				f.Remedy = "raise the limit of file descriptors (ulimit -n, LimitNOFILE= of a systemd unit): 200, and one or two for each call"
+			}
+			found = append(found, f)
 		}
 		return found
 	}},
@@ -59,6 +70,9 @@ var policyRules = []Rule{
 		return found
 	}},
 }
+
+// fewCalls is the capacity below which a dataplane has no room in practice: a limit of its process is too low.
+const fewCalls = 10
 
 // sharedSources checks that clients have different source addresses, if their allocations are limited by address.
 func (g *Gateway) sharedSources() (found []Finding) {

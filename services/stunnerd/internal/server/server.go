@@ -68,6 +68,8 @@ type Options struct {
 	RelayPorts config.PortRange
 	// Capacity is the maximum number of clients of the process; 0 means no maximum.
 	Capacity int
+	// CapacityLimit is the limit of the process that Capacity follows from, for its status.
+	CapacityLimit string
 	// Allocations is the maximum number of allocations and reserved ports; 0 means Capacity. It is lower than Capacity
 	// if there are few relay ports.
 	Allocations int

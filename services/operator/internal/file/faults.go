@@ -114,6 +114,9 @@ func pathOf(err error, other string) string {
 	return other
 }
 
+// errNoTarget is the error of a symbolic link to a file that does not exist.
+var errNoTarget = errors.New("the symbolic link leads to no file")
+
 // remedies are what to do about an error of a file system; %[1]s is the path, and %[2]d the user of the operator.
 var remedies = []struct {
 	err  error
@@ -124,8 +127,9 @@ var remedies = []struct {
 	{unix.EROFS, "mount the disk writable, and see dmesg for why it is not"},
 	{fs.ErrPermission, "give user %[2]d, as which the operator runs, the right to it: ls -ld %[1]s"},
 	{fs.ErrNotExist, "put it back, or start the operator with another path"},
-	{unix.EISDIR, "it is a folder: write the file anew, or rename the folder"},
+	{unix.EISDIR, "write the file anew, or give the folder a name without .yaml"},
 	{unix.ELOOP, "correct the symbolic link"},
+	{errNoTarget, "correct the symbolic link, or delete it"},
 	{unix.EIO, "see dmesg: the disk is broken"},
 }
 

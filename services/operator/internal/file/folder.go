@@ -86,7 +86,7 @@ func (c contents) add(base, path string) {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		if _, linkErr := os.Lstat(path); linkErr == nil { // a symbolic link without its file
-			c.unreadable[name] = err
+			c.unreadable[name] = &fs.PathError{Op: "read", Path: path, Err: errNoTarget}
 		}
 		return
 	case err != nil:

@@ -49,9 +49,9 @@ type loop struct {
 	lastInput *contents       // of the last read
 	logged    map[string]bool // problems that have been logged
 
-	processes chan struct{}          // receives a value when the state of a process has changed
-	reports   chan struct{}          // receives a value when a dataplane has reported
-	done      atomic.Bool            // a round has succeeded
+	processes chan struct{}           // receives a value when the state of a process has changed
+	reports   chan struct{}           // receives a value when a dataplane has reported
+	done      atomic.Bool             // a round has succeeded
 	failed    atomic.Pointer[failure] // of the last round; nil if it succeeded
 	problems  atomic.Pointer[[]inspection.Problem]
 	host      atomic.Pointer[hostState] // nil before the first round

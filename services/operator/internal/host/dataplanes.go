@@ -200,13 +200,19 @@ func (d *Dataplanes) Gateways() []types.NamespacedName {
 	return slices.Collect(maps.Keys(d.running))
 }
 
+// settleTime is how long the children of a process that has ended unexpectedly may take to end, and to release its ports.
+const settleTime = 2 * time.Second
+
 // HoldsPorts reports whether the process of a Gateway has bound its ports or is about to bind them. In this case, it
 // must not be tested whether these ports are free, because the test itself binds them for a moment.
 func (d *Dataplanes) HoldsPorts(gateway string) bool {
 	for key, p := range d.running {
 		if key.String() == gateway {
-			now := p.Health().Phase
-			return now != waiting && now != ended
+			now := p.Health()
+			if n := len(now.Ends); now.Phase == waiting && n > 0 && time.Since(now.Ends[n-1]) < settleTime {
+				return true
+			}
+			return now.Phase != waiting && now.Phase != ended
 		}
 	}
 	return false

@@ -175,7 +175,7 @@ func inlineValue(
 		return nil, condition.CredentialUnreadable(where, err)
 	}
 	if inline, ok := written.Inline(); ok {
-		return &secretValue{Secret: inline}, condition.Finding{}
+		return &secretValue{Secret: trimmed(string(inline))}, condition.Finding{}
 	}
 	ref, _ := written.Ref(field)
 	key := types.NamespacedName{Namespace: cmp.Or(ref.Namespace, gc.Namespace), Name: ref.Name}
@@ -291,7 +291,11 @@ func secretValueOf(from *corev1.Secret, key string) *secretValue {
 	if !ok {
 		return nil
 	}
-	return &secretValue{credential.Secret(strings.TrimRight(string(data), "\r\n")), from}
+	return &secretValue{trimmed(string(data)), from}
+}
+
+func trimmed(value string) credential.Secret {
+	return credential.Secret(strings.TrimRight(value, "\r\n"))
 }
 
 // graceOf returns spec.sessionGrace in whole seconds. An invalid duration, which the API server rejects, counts as 0,

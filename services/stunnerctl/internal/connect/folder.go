@@ -134,8 +134,11 @@ func (f *Folder) explain(err error) error {
 		return &Unreached{Err: fmt.Errorf("process %d is the operator of this folder, and the one at the address in %s does not accept %s",
 			pid, urlFile, tokenFile), Remedy: "restart the operator, which writes both files"}
 	}
-	return &Unreached{Err: fmt.Errorf("the operator, process %d, runs and does not answer: %w", pid, err),
-		Remedy: fmt.Sprintf("kill -CONT %d if a signal has stopped it; else see its log and the load of the host, and restart it", pid)}
+	remedy := fmt.Sprintf("kill -CONT %d if a signal has stopped it; else see its log and the load of the host, and restart it", pid)
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = fmt.Errorf("no answer within %s", folderTimeout)
+	}
+	return &Unreached{Err: fmt.Errorf("it runs as process %d and hangs: %w", pid, err), Remedy: remedy}
 }
 
 // IsOf returns an error if the operator that has answered has another output folder. A release that does not tell has "".

@@ -178,9 +178,8 @@ func Why(s *Snapshot, namespace, name string) Report {
 	}
 	walked := s.run(Way, g, true)
 	r.Steps, r.Findings = walked.Steps, walked.Findings
-	if rights := s.run(rightsStage, nil, true); len(rights.Findings) > 0 {
-		r.Findings = append(r.Findings, rights.Findings...)
-	}
+	shared := s.run(append([]Stage{hostStage}, rightsStage...), nil, false)
+	r.Findings = append(r.Findings, shared.Findings...)
 	return r
 }
 

@@ -22,7 +22,8 @@ var credentialCauses = map[string]cause{
 		"credential", "get a new credential for each call; if it was fresh, correct the clock of the auth service or of the node (NTP)",
 	},
 	"wrong_password": {
-		"spec.authRef", "use the same shared secret in auth service and Gateway; if they do, restart the auth service, which reads it again",
+		"spec.authRef", "use the same shared secret in auth service and Gateway: an app that signs by itself must leave out the line break at the end of " +
+			"the Secret, as the Gateway does; if they are the same, restart the auth service, which reads it again",
 	},
 	"unknown_user": {
 		"spec.realm", "use the realm and the user name of the GatewayConfig: credentials of the auth service have both",

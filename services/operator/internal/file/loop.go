@@ -169,7 +169,9 @@ func (l *loop) work() time.Time {
 		l.refresh() // the report says that the round failed
 		return time.Now().Add(retryDelay)
 	}
-	l.failed.Store(nil)
+	if l.failed.Swap(nil) != nil {
+		l.refresh() // the report of this round says that the previous one failed
+	}
 	l.done.Store(true)
 	if l.summary.next.IsZero() {
 		return time.Now().Add(time.Hour)

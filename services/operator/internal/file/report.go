@@ -38,7 +38,7 @@ func (l *loop) report(translated translation) error {
 	var t text
 	l.reportTotals(&t)
 	if len(faults) > 0 {
-		t.section("FAULTS OF THE HOST")
+		t.section("HOST")
 	}
 	for _, f := range faults {
 		t.line("  %s %s: %s: %s: %s", strings.ToUpper(string(f.Severity)), f.Object, f.Field, f.Problem, f.Remedy)

@@ -76,23 +76,20 @@ func (p *product) faults(t *testing.T) []fault {
 	}
 	fill, free := p.fill()
 
-	add(fault{name: "the disk of the output folder is full", severity: "warning", object: "output folder", field: p.output,
-		problem: "its disk is full", remedy: "df -h"}, fill, free)
-	set, unset := put("more.yaml", "apiVersion: stunner.l7mp.io/v1\nkind: StaticService\nmetadata: {name: more, namespace: "+
+	add(fault{name: "the disk of configs and session journals is full", severity: "warning", object: "output folder", field: p.output,
+		problem: "its disk is full: configs, statuses and sessions", remedy: "df -h"}, fill, free)
+	more, less := put("more.yaml", "apiVersion: stunner.l7mp.io/v1\nkind: StaticService\nmetadata: {name: more, namespace: "+
 		g.Namespace+"}\nspec: {prefixes: [198.51.100.77/32]}\n")
 	add(fault{name: "configs cannot be written", severity: "warning", object: "output folder", field: p.output,
 		problem: "cannot be written: no space left on device", remedy: "free space"},
-		func(t *testing.T) { fill(t); set(t) }, func(t *testing.T) { free(t); unset(t) })
-	add(fault{name: "the disk of the journal is full", severity: "warning", object: "dataplane " + g.Namespace + "/" + p.name,
-		field: "journal", problem: "no space left on device", remedy: "volume"},
-		func(t *testing.T) { fill(t); must(t, p.Turncat(t.Context(), g.Listeners[0])) }, free)
+		func(t *testing.T) { fill(t); more(t) }, func(t *testing.T) { free(t); less(t) })
 
 	add(fault{name: "the input folder is gone", severity: "error", object: "input folder", field: p.input,
 		problem: "cannot be read: no such file", remedy: "put it back"},
 		func(t *testing.T) { must(t, os.Rename(p.input, p.input+".away")) },
 		func(t *testing.T) { must(t, os.Rename(p.input+".away", p.input)) })
 	name := filepath.Base(secret)
-	set, unset = replaced(secret, func(path string) error { return os.Mkdir(path, 0o700) })
+	set, unset := replaced(secret, func(path string) error { return os.Mkdir(path, 0o700) })
 	add(fault{name: "a folder is in the place of a file", severity: "error", object: name + ":1",
 		problem: "cannot be read: is a directory", remedy: "write the file anew"}, set, unset)
 	set, unset = replaced(secret, func(path string) error { return os.Symlink("/none", path) })
@@ -102,14 +99,14 @@ func (p *product) faults(t *testing.T) []fault {
 	add(fault{name: "a file cannot be opened", severity: "error", object: name + ":1",
 		problem: "too many levels", remedy: "symbolic link"}, set, unset)
 	set, unset = replaced(secret, func(path string) error {
-		return os.WriteFile(path, []byte(regexp.MustCompile(`secret: \S+}`).ReplaceAllString(read(t, path+".away"), "secret: '%%'}")), 0o600)
+		return os.WriteFile(path, []byte(strings.Replace(read(t, path+".away"), "\ndata: {", "\ndata: {broken: '%', ", 1)), 0o600)
 	})
 	add(fault{name: "a Secret cannot be parsed", severity: "error", object: name + ":5", field: "data", remedy: "correct the document"}, set, unset)
 	set, unset = replaced(secret, func(string) error { return nil })
 	add(fault{name: "the file of a Secret vanished", severity: "error", object: "GatewayConfig " + p.system(t) + "/turn", field: "spec.authRef",
 		problem: "does not exist"}, set, unset)
 
-	set, unset = put("extra.yaml", fmt.Sprintf(extra, g.Namespace, class, second, 4478))
+	addExtra, removeExtra := put("extra.yaml", fmt.Sprintf(extra, g.Namespace, class, second, 4478))
 	address := func(t *testing.T, verb string) {
 		_, err := p.Net.Nodes[0].Exec("ip addr " + verb + " " + second + "/32 dev lo")
 		must(t, err)
@@ -118,10 +115,10 @@ func (p *product) faults(t *testing.T) []fault {
 		problem: "had address " + second + " and has it no longer", remedy: "assign " + second},
 		func(t *testing.T) {
 			address(t, "add")
-			set(t)
+			addExtra(t)
 			p.accepted(t, second)
 			address(t, "del")
-		}, unset)
+		}, removeExtra)
 	set, unset = put("extra.yaml", fmt.Sprintf(extra, g.Namespace, class, second, g.Listeners[0].Port()))
 	add(fault{name: "another Gateway has the port", severity: "warning", object: other, field: "spec.listeners[udp].port",
 		problem: fmt.Sprintf("port %d/udp is used by listener udp of Gateway %s", g.Listeners[0].Port(), g.ID()), remedy: "port"}, set, unset)
@@ -188,12 +185,12 @@ func (p *product) faults(t *testing.T) []fault {
 				p.crash(t)
 			}
 		}, func(*testing.T) {})
-	set, unset = replaced(p.Program, func(string) error { return nil })
+	take, giveBack := replaced(p.Program, func(string) error { return nil })
 	add(fault{name: "the program is missing", severity: "warning", object: "operator", field: "--stunnerd", problem: "cannot be started",
-		remedy: "put the program back", lasts: true}, set, unset)
+		remedy: "put the program back", lasts: true}, take, giveBack)
 	add(fault{name: "a dataplane that ended is not started anew", severity: "error", object: gateway, field: "process",
 		problem: "does not run", remedy: "put the program", lasts: true},
-		func(t *testing.T) { set(t); signal(t, syscall.SIGKILL, p.pids(t)...) }, unset)
+		func(t *testing.T) { pids := p.pids(t); take(t); signal(t, syscall.SIGKILL, pids...) }, giveBack)
 	add(fault{name: "tokens are refused", severity: "warning", object: "auth service", field: "Authorization",
 		problem: "token_malformed", remedy: "token", lasts: true},
 		func(t *testing.T) {

@@ -615,3 +615,24 @@ func FuzzClientFrame(f *testing.F) {
 		}
 	})
 }
+
+// OnServing reports that a process begins to answer requests, and that its stream has ended.
+func TestServingIsReported(t *testing.T) {
+	type change struct {
+		pod    string
+		kind   inspection.Kind
+		serves bool
+	}
+	changes := make(chan change, 4)
+	s, h := serve(t, ServerOptions{OnServing: func(pod string, kind inspection.Kind, serves bool) {
+		changes <- change{pod, kind, serves}
+	}})
+	answering(t, s, h, "", "auth-1", inspection.Auth, func(http.ResponseWriter, *http.Request) {})
+	if got := <-changes; got != (change{"auth-1", inspection.Auth, true}) {
+		t.Errorf("%+v", got)
+	}
+	h.CloseClientConnections()
+	if got := <-changes; got.serves || got.pod != "auth-1" {
+		t.Errorf("%+v", got)
+	}
+}

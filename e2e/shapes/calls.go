@@ -119,7 +119,7 @@ func toldAddressesAreReachable(ctx context.Context, e *env.Env) (err error) {
 		}
 		for _, l := range g.Listeners {
 			for _, want := range l.Addresses() {
-				at := slices.IndexFunc(told, func(t env.Endpoint) bool { return t.Addr == want && t.URI.Protocol() == l.Config() })
+				at := slices.IndexFunc(told, func(t env.Endpoint) bool { return t.Addr == want && t.URI.Protocol() == l.ClientProtocol() })
 				if at < 0 {
 					err = errors.Join(err, fmt.Errorf("clients are not told %s of %s, but %v", want, l, addresses(told)))
 					continue

@@ -83,7 +83,8 @@ func (e *Env) DialAs(ctx context.Context, l *Listener, at, peer netip.AddrPort, 
 	var err error
 	e.Net.Clients.Do(func() {
 		c, err = call.Start(ctx, call.Options{
-			Gateway: at, Network: l.Network, Username: username, Password: password, Peer: peer, Roots: l.Gateway.Roots,
+			Gateway: at, Network: l.Network, Username: username, Password: password, Peer: peer, Roots: l.roots(),
+			Local: e.nextClient(at),
 		})
 	})
 	name := fmt.Sprintf("%s by %s to %s", l, at, peer)
@@ -91,6 +92,22 @@ func (e *Env) DialAs(ctx context.Context, l *Listener, at, peer netip.AddrPort, 
 		return nil, fmt.Errorf("call %s: %w", name, err)
 	}
 	return &Call{c, name, l.Network}, nil
+}
+
+// sharing is the number of hosts that share a public address.
+const sharing = 8
+
+// nextClient returns the local address of the next call to an address: one of the hosts that share a public address in
+// turn, or the invalid address, with which the kernel selects.
+func (e *Env) nextClient(to netip.AddrPort) netip.AddrPort {
+	if len(e.clients) == 0 {
+		return netip.AddrPort{}
+	}
+	both := e.clients[e.dialed.Add(1)%sharing]
+	if to.Addr().Is6() {
+		return netip.AddrPortFrom(both[1], 0)
+	}
+	return netip.AddrPortFrom(both[0], 0)
 }
 
 // DialAll starts a call through each listener, at each of its addresses. The caller must hang them up.

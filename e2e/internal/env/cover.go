@@ -36,18 +36,18 @@ func AllFactors() (list []Factor) {
 	return list
 }
 
-// Pairs returns the number of pairs of values of the given factors that are possible.
-func Pairs(of []Factor) int { return len(possible(of)) }
+// Pairs returns the number of pairs of values of the given factors that Cover wants.
+func Pairs(of []Factor) int { return len(wantedPairs(of)) }
 
-// possible returns the pairs that occur in a shape.
-func possible(of []Factor) map[pair]bool {
+// wantedPairs returns the pairs that are possible, without those of variants.
+func wantedPairs(of []Factor) map[pair]bool {
 	wanted := map[pair]bool{}
 	for i, f := range of {
 		for _, g := range of[i+1:] {
 			for _, a := range Values[f] {
 				for _, b := range Values[g] {
-					if !excluded(a, b) {
-						wanted[pair{f, g, a, b}] = true
+					if p := (pair{f, g, a, b}); !excluded(a, b) && !p.ofVariant() {
+						wanted[p] = true
 					}
 				}
 			}
@@ -60,32 +60,43 @@ func excluded(a, b Value) bool {
 	return slices.ContainsFunc(ImpossiblePairs, func(p Impossible) bool { return p.A == a && p.B == b || p.A == b && p.B == a })
 }
 
-// Covered returns the number of pairs of values of the given factors that occur in the shapes.
-func Covered(shapes []Shape, of []Factor) int {
-	seen := map[pair]bool{}
-	for _, s := range shapes {
-		for _, p := range s.pairs(of) {
-			seen[p] = true
-		}
-	}
-	return len(seen)
+// ofVariant reports whether the pair has a variant of a place and a factor behind the nodes.
+func (p pair) ofVariant() bool {
+	return slices.Contains(variants.places, p.a) && slices.Contains(variants.behind, p.g)
 }
 
-// Cover returns shapes in which each possible pair of values of two of the given factors occurs. The other factors have
-// random values. It is greedy: each shape covers as many new pairs as the best of many random candidates.
+// Covered returns the number of pairs of values of the given factors that Cover wants and that occur in the shapes.
+func Covered(shapes []Shape, of []Factor) int {
+	left := wantedPairs(of)
+	count := len(left)
+	for _, s := range shapes {
+		for _, p := range s.pairs(of) {
+			delete(left, p)
+		}
+	}
+	return count - len(left)
+}
+
+// Cover returns shapes in which each wanted pair of values of two of the given factors occurs, and each value of the other
+// factors. It is greedy: each shape covers as many new pairs and values as the best of many random candidates.
 func Cover(of []Factor) (shapes []Shape) {
 	random := rand.New(rand.NewPCG(seed, 0))
-	wanted := possible(of)
+	wanted := wantedPairs(of)
+	for f := range factors {
+		for _, v := range Values[f] {
+			wanted[single(f, v)] = true
+		}
+	}
 	for len(wanted) > 0 {
-		best, most := Shape{}, 0
+		best, covered := Shape{}, []pair(nil)
 		left := slices.SortedFunc(maps.Keys(wanted), comparePairs) // the order of a map is random
 		for range candidates {
 			s := candidate(random, left[random.IntN(len(left))])
-			if n := count(s, of, wanted); n > most {
-				best, most = s, n
+			if c := s.covers(of, wanted); len(c) > len(covered) {
+				best, covered = s, c
 			}
 		}
-		for _, p := range best.pairs(of) {
+		for _, p := range covered {
 			delete(wanted, p)
 		}
 		shapes = append(shapes, best)
@@ -93,14 +104,21 @@ func Cover(of []Factor) (shapes []Shape) {
 	return shapes
 }
 
-// count returns how many of the wanted pairs a shape has.
-func count(s Shape, of []Factor, wanted map[pair]bool) (n int) {
-	for _, p := range s.pairs(of) {
+// single returns a value as a pair with itself.
+func single(f Factor, v Value) pair { return pair{f, f, v, v} }
+
+// covers returns the wanted pairs and values that a shape has.
+func (s Shape) covers(of []Factor, wanted map[pair]bool) (list []pair) {
+	has := s.pairs(of)
+	for f, v := range s {
+		has = append(has, single(Factor(f), v))
+	}
+	for _, p := range has {
 		if wanted[p] {
-			n++
+			list = append(list, p)
 		}
 	}
-	return n
+	return list
 }
 
 // candidate returns a possible shape with a pair, and otherwise random values.

@@ -23,11 +23,27 @@ func TestCoverHasEachPair(t *testing.T) {
 	if !slices.Equal(shapes, Cover(all)) {
 		t.Error("Cover returns other shapes when it is called again")
 	}
-	// The two largest factors have 7 and 6 values.
-	if len(shapes) < 42 || len(shapes) > 55 {
+	// The two largest factors have 7 and 6 values, and five variants of a place have 15 possible pairs with the listeners.
+	if len(shapes) < 42+15 || len(shapes) > 65 {
 		t.Errorf("%d shapes", len(shapes))
 	}
 	t.Logf("%d shapes cover %d pairs", len(shapes), Pairs(all))
+}
+
+// TestFewShapesHaveEachValue: the shapes that have the pairs of three factors only have each value of the other ones.
+func TestFewShapesHaveEachValue(t *testing.T) {
+	shapes := Cover([]Factor{Listeners, Pods, Families})
+	for f, values := range Values {
+		for _, v := range values {
+			if !slices.ContainsFunc(shapes, func(s Shape) bool { return s.Is(v) }) {
+				t.Errorf("no shape has the value %s of %s", v, Factor(f))
+			}
+		}
+	}
+	if len(shapes) > 13 {
+		t.Errorf("%d shapes", len(shapes))
+	}
+	t.Logf("%d shapes", len(shapes))
 }
 
 // TestValuesAreDistinct: a value belongs to one factor, so that its name is enough.

@@ -6,6 +6,8 @@
 //	cover.go      shapes in which each pair of values occurs
 //	env.go        the life of an Env
 //	objects.go    the YAML of a shape
+//	place.go      where clients reach the pods
+//	proxy.go      load balancers that end connections
 //	gateway.go    Gateways and listeners: addresses, peers, routes
 //	cluster.go    objects at an API server, with pods that kubelets run
 //	services.go   Services: load balancers, node ports, kube-proxy
@@ -28,6 +30,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"sync/atomic"
 	"time"
 
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
@@ -72,8 +75,10 @@ type Env struct {
 	class, controller, system string
 	// user and secret are the static user name, and the password or shared secret.
 	user, secret string
-	pods         int    // of each Gateway
-	root         string // of the repository
+	clients      []topology.Both[netip.Addr] // that share an address
+	dialed       atomic.Int64                // calls of these clients
+	pods         int                         // of each Gateway
+	root         string                      // of the repository
 }
 
 // input is where the operator gets objects from.
@@ -166,7 +171,12 @@ func (e *Env) make(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := e.addGateways(); err != nil {
+	if e.Shape.place().shared {
+		if e.clients, err = e.Net.ShareClients(sharing); err != nil {
+			return err
+		}
+	}
+	if err := e.addGateways(ctx); err != nil {
 		return err
 	}
 	if e.Shape[Input] == Folder {
@@ -216,6 +226,9 @@ func image(number int) string { return fmt.Sprintf("stunnerd:%d", number) }
 func (e *Env) Close() (err error) {
 	if e.input != nil {
 		err = errors.Join(err, e.input.close())
+	}
+	for _, g := range e.Gateways {
+		err = errors.Join(err, g.proxy.close())
 	}
 	e.peers.close()
 	if e.Net != nil {

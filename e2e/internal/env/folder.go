@@ -69,7 +69,7 @@ func (f *inFolder) address() netip.Addr { return f.families(f.Net.Nodes[0].Inter
 
 // clientAddresses returns the addresses of the host that clients reach, directly or by a NAT, one of each family.
 func (f *inFolder) clientAddresses() []netip.Addr {
-	if f.Shape.place().nat {
+	if f.Shape.translated() {
 		return f.families(f.Net.Nodes[0].Internal)
 	}
 	return f.families(f.Net.Nodes[0].External)

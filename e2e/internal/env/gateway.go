@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -23,11 +24,15 @@ type Gateway struct {
 	Listeners       []*Listener
 	// Roots verify the certificate of TLS and DTLS listeners.
 	Roots *x509.CertPool
+	// Unserved is the listener whose port the load balancer does not serve, or nil.
+	Unserved *Listener
 
 	env    *Env
 	number int
-	// balancer is the address of the load balancer, public the one that clients reach.
-	balancer, public topology.Both[netip.Addr]
+	// balancers are the addresses of the load balancer, public those that clients reach.
+	balancers, public []topology.Both[netip.Addr]
+	// proxy ends the connections of clients; nil means that nothing does.
+	proxy *proxy
 }
 
 // Listener is a listener of a Gateway.
@@ -35,7 +40,8 @@ type Listener struct {
 	Gateway  *Gateway
 	Name     string
 	Protocol string // of the Gateway API
-	Network  call.Network
+	// Network is the transport of clients. It differs from that of Protocol if a load balancer ends TLS.
+	Network call.Network
 
 	transport string // udp or tcp
 	port      int32
@@ -44,7 +50,7 @@ type Listener struct {
 }
 
 // addGateways makes the Gateways of the shape.
-func (e *Env) addGateways() error {
+func (e *Env) addGateways(ctx context.Context) error {
 	count := 2
 	if e.Shape[Gateways] == OneGateway {
 		count = 1
@@ -54,8 +60,7 @@ func (e *Env) addGateways() error {
 		if i == 1 && e.Shape[Gateways] == TwoOwners {
 			g.Namespace = fmt.Sprintf("games-%d", e.Number)
 		}
-		var err error
-		if g.balancer, g.public, err = e.addressOf(); err != nil {
+		if err := g.addAddresses(); err != nil {
 			return err
 		}
 		for _, p := range protocols[e.Shape[Listeners]] {
@@ -66,9 +71,20 @@ func (e *Env) addGateways() error {
 			if e.Shape.InHostNetwork() {
 				l.port += int32(i) * shift
 			}
+			if e.Shape.place().tls && l.Network == call.TCP {
+				l.Network = call.TLS
+			}
 			g.Listeners = append(g.Listeners, l)
 		}
 		e.Gateways = append(e.Gateways, g)
+		if e.Shape.place().portError {
+			g.Unserved = g.Listeners[len(g.Listeners)-1]
+		}
+		if e.Shape.place().proxied() {
+			if err := g.startProxy(ctx); err != nil {
+				return err
+			}
+		}
 	}
 	return nil
 }
@@ -118,15 +134,23 @@ func (e *Env) peersOf(number int) (list []netip.AddrPort) {
 }
 
 // Secure reports whether the listener has a certificate.
-func (l *Listener) Secure() bool { return l.Network == call.TLS || l.Network == call.DTLS }
+func (l *Listener) Secure() bool { return l.Config().Secure() }
 
-// Addresses returns the addresses at which clients reach the listener, one for each family.
+// roots verify the certificate that clients get.
+func (l *Listener) roots() *x509.CertPool {
+	if p := l.Gateway.proxy; p != nil && !l.Secure() {
+		return p.roots
+	}
+	return l.Gateway.Roots
+}
+
+// Addresses returns the addresses at which clients reach the listener.
 func (l *Listener) Addresses() (list []netip.AddrPort) {
 	port := l.port
 	if l.nodePort != 0 {
 		port = l.nodePort
 	}
-	for _, a := range l.Gateway.env.families(l.Gateway.public) {
+	for _, a := range l.Gateway.clientAddresses() {
 		list = append(list, netip.AddrPortFrom(a, uint16(port)))
 	}
 	return list
@@ -135,12 +159,17 @@ func (l *Listener) Addresses() (list []netip.AddrPort) {
 // String returns GATEWAY/LISTENER.
 func (l *Listener) String() string { return l.Gateway.ID() + "/" + l.Name }
 
-// Listeners returns the listeners of all Gateways.
+// Listeners returns the listeners of all Gateways that clients reach.
 func (e *Env) Listeners() (list []*Listener) {
 	for _, g := range e.Gateways {
-		list = append(list, g.Listeners...)
+		list = append(list, g.Served()...)
 	}
 	return list
+}
+
+// Served returns the listeners that clients reach.
+func (g *Gateway) Served() []*Listener {
+	return slices.DeleteFunc(slices.Clone(g.Listeners), func(l *Listener) bool { return l == g.Unserved })
 }
 
 // hasSecond reports whether a listener has the second route.
@@ -174,7 +203,7 @@ func (g *Gateway) newCertificate() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	chain, key, err := authority.Issue(append(g.requested(), g.public[:]...)...)
+	chain, key, err := authority.Issue(append(g.requested(), g.clientAddresses()...)...)
 	if err != nil {
 		return "", err
 	}
@@ -247,6 +276,11 @@ func IsTrue(conditions []metav1.Condition, kind string) error {
 		}
 	}
 	return fmt.Errorf("no condition %s", kind)
+}
+
+// ClientProtocol returns the protocol by which clients reach the listener.
+func (l *Listener) ClientProtocol() config.Protocol {
+	return config.Listener{Protocol: l.Config(), TLSAtBalancer: l.Network == call.TLS}.ClientProtocol()
 }
 
 // Config returns the protocol of the listener in a dataplane config.

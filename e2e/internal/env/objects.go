@@ -172,6 +172,9 @@ spec:
 // ports of the endpoints.
 func (g *Gateway) annotations() string {
 	text := g.env.Shape.place().annotation
+	if g.env.Shape.place().header {
+		text += fmt.Sprintf(", stunner.l7mp.io/proxy-protocol: %q", g.proxy.prefixes(g.env))
+	}
 	if health, metrics := g.endpointPorts(); health != healthPort {
 		text += fmt.Sprintf(", stunner.l7mp.io/health-port: \"%d\", stunner.l7mp.io/metrics-port: \"%d\"", health, metrics)
 	}

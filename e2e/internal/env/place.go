@@ -20,7 +20,20 @@ type place struct {
 	hostNetwork bool
 	// nested makes the Service of the Gateway a backend of its routes.
 	nested bool
+	// tls makes the load balancer end TLS in front of the TCP listener.
+	tls bool
+	// header makes the load balancer send the PROXY protocol, version 2, to TCP and TLS listeners.
+	header bool
+	// addresses is the number of addresses of each family; 0 means one.
+	addresses int
+	// portError makes the load balancer report an error for the port of the last listener, which it does not serve.
+	portError bool
+	// shared makes calls come from hosts that share one public address.
+	shared bool
 }
+
+// proxied reports whether the load balancer ends the connections of clients.
+func (p place) proxied() bool { return p.tls || p.header }
 
 // reach is a kind of address.
 type reach int
@@ -44,6 +57,12 @@ var places = map[Value]place{
 	HostNetwork: {annotation: serviceType + "ClusterIP", at: node, hostNetwork: true},
 	BehindNAT:   {annotation: localTraffic, at: balancer, keeps: true, nat: true},
 	Headless:    {annotation: localTraffic, at: balancer, keeps: true, nested: true},
+
+	TLSAtBalancer: {annotation: localTraffic + ", stunner.l7mp.io/tls-at-load-balancer: tcp", at: balancer, keeps: true, tls: true},
+	ProxyProtocol: {annotation: localTraffic, at: balancer, keeps: true, header: true},
+	ManyAddresses: {annotation: localTraffic, at: balancer, keeps: true, addresses: 2},
+	PortError:     {annotation: localTraffic, at: balancer, keeps: true, portError: true},
+	SharedAddress: {annotation: localTraffic, at: balancer, keeps: true, shared: true},
 }
 
 func (s Shape) place() place { return places[s[Place]] }
@@ -55,25 +74,52 @@ func (s Shape) KeepsClientAddresses() bool { return s.place().keeps }
 // processes of a folder always.
 func (s Shape) InHostNetwork() bool { return s[Input] == Folder || s.place().hostNetwork }
 
-// addressOf returns the address of a load balancer and the public one, of a new Gateway.
+// translated reports whether a NAT translates the addresses that clients use, which spec.addresses names. To a host it
+// is what a load balancer is to Services.
+func (s Shape) translated() bool {
+	p := s.place()
+	return p.nat || s[Input] == Folder && (p.proxied() || p.addresses > 1)
+}
+
+// addAddresses sets the addresses of a new Gateway.
+func (g *Gateway) addAddresses() error {
+	for range max(1, g.env.Shape.place().addresses) {
+		own, public, err := g.env.addressOf()
+		if err != nil {
+			return err
+		}
+		g.balancers, g.public = append(g.balancers, own), append(g.public, public)
+	}
+	return nil
+}
+
+// addressOf returns an address of a load balancer or a host, and the public one that leads to it, of a new Gateway.
 func (e *Env) addressOf() (own, public topology.Both[netip.Addr], err error) {
 	p, first := e.Shape.place(), e.Net.Nodes[0]
 	switch {
 	case e.Shape[Input] == APIServer && p.at == balancer:
 		return e.Net.AddBalancer(p.nat)
-	case p.nat:
+	case e.Shape.translated():
 		public = e.Net.NextTranslated()
-		return own, public, e.Net.Translate(public, first.Internal)
+		return first.Internal, public, e.Net.Translate(public, first.Internal)
 	}
 	return own, first.External, nil
+}
+
+// clientAddresses returns the addresses that clients use, of the families of the shape.
+func (g *Gateway) clientAddresses() (list []netip.Addr) {
+	for _, both := range g.public {
+		list = append(list, g.env.families(both)...)
+	}
+	return list
 }
 
 // requested returns spec.addresses.
 func (g *Gateway) requested() (list []netip.Addr) {
 	e := g.env
 	switch p := e.Shape.place(); {
-	case p.nat:
-		return e.families(g.public)
+	case e.Shape.translated():
+		return g.clientAddresses()
 	case p.hostNetwork:
 		for _, n := range e.Net.Nodes {
 			list = append(list, e.families(n.External)...)

@@ -142,8 +142,11 @@ func (s *services) balance(ctx context.Context, svc *corev1.Service) error {
 			continue
 		}
 		var status corev1.ServiceStatus
-		for _, a := range s.cluster.families(g.balancer) {
-			status.LoadBalancer.Ingress = append(status.LoadBalancer.Ingress, corev1.LoadBalancerIngress{IP: a.String()})
+		for _, both := range g.balancers {
+			for _, a := range s.cluster.families(both) {
+				status.LoadBalancer.Ingress = append(status.LoadBalancer.Ingress,
+					corev1.LoadBalancerIngress{IP: a.String(), Ports: g.portErrors(svc.Spec.Ports)})
+			}
 		}
 		patch, err := json.Marshal(map[string]any{"status": status})
 		if err != nil {
@@ -154,6 +157,30 @@ func (s *services) balance(ctx context.Context, svc *corev1.Service) error {
 		return err
 	}
 	return nil
+}
+
+// portError is the error of a load balancer for a port that it does not serve.
+const portError = "example.org/PortInUse"
+
+// portErrors returns the ports in the status of a load balancer; nil if it serves all.
+func (g *Gateway) portErrors(ports []corev1.ServicePort) (list []corev1.PortStatus) {
+	if g.Unserved == nil {
+		return nil
+	}
+	for _, p := range ports {
+		status := corev1.PortStatus{Port: p.Port, Protocol: p.Protocol}
+		if g.Unserved.isPort(p) {
+			status.Error = new(string)
+			*status.Error = portError
+		}
+		list = append(list, status)
+	}
+	return list
+}
+
+// isPort reports whether a port of a Service of the Gateway is that of the listener.
+func (l *Listener) isPort(p corev1.ServicePort) bool {
+	return p.Port == l.port && strings.EqualFold(string(p.Protocol), l.transport)
 }
 
 // endpoints returns the pods to which new flows of a port go: those that are ready, or if there are none those that are
@@ -207,11 +234,18 @@ func servicePorts(svc *corev1.Service, p corev1.ServicePort, pods []netip.AddrPo
 	outside.KeepSource = svc.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal
 	outside.NodePort = p.NodePort
 	for _, i := range svc.Status.LoadBalancer.Ingress {
-		if a, err := netip.ParseAddr(i.IP); err == nil {
+		if a, err := netip.ParseAddr(i.IP); err == nil && !refuses(i, p) {
 			outside.Addresses = append(outside.Addresses, a)
 		}
 	}
 	return []topology.ServicePort{inside, outside}
+}
+
+// refuses reports whether a load balancer has an error for a port of a Service.
+func refuses(i corev1.LoadBalancerIngress, p corev1.ServicePort) bool {
+	return slices.ContainsFunc(i.Ports, func(s corev1.PortStatus) bool {
+		return s.Port == p.Port && s.Protocol == p.Protocol && s.Error != nil
+	})
 }
 
 // exposed returns nil when nodes send new clients of a Gateway to all of its pods, and sets the node ports of its
@@ -243,7 +277,7 @@ func (s *services) exposedBy(l *Listener, all []corev1.Service, pods []Dataplane
 			continue
 		}
 		for _, p := range svc.Spec.Ports {
-			if p.Port != l.port || strings.ToLower(string(p.Protocol)) != l.transport {
+			if !l.isPort(p) {
 				continue
 			}
 			if svc.Spec.Type == corev1.ServiceTypeLoadBalancer && len(svc.Status.LoadBalancer.Ingress) == 0 {

@@ -63,6 +63,12 @@ const (
 	HostNetwork Value = "host"     // the addresses of the nodes, in whose network the pods run
 	BehindNAT   Value = "nat"      // a public address that a NAT translates; spec.addresses names it
 	Headless    Value = "headless" // as KeepsSource, or in a folder as HostNetwork; the peers are relays of the Gateway itself too
+
+	TLSAtBalancer Value = "tls-lb"     // as KeepsSource, and the load balancer ends TLS in front of the TCP listener
+	ProxyProtocol Value = "proxy"      // as KeepsSource, and the load balancer sends the PROXY protocol before TCP and TLS
+	ManyAddresses Value = "addresses"  // as KeepsSource, with two load balancer addresses of each family; in a folder spec.addresses has them
+	PortError     Value = "port-error" // as KeepsSource, and the load balancer reports an error for the port of the last listener
+	SharedAddress Value = "shared"     // as KeepsSource, or in a folder as HostNetwork; the clients share one public address
 )
 
 // Values of Input: where objects come from.
@@ -98,11 +104,14 @@ const (
 
 // Values are the values of each factor. A new value is a row here, and what it means is in the file that reads the factor.
 var Values = [factors][]Value{
-	Listeners:   {UDP, UDPAndTCP, AllProtocols, TwoUDP},
-	Pods:        {OnePod, TwoPods, ThreePods},
-	Gateways:    {OneGateway, SameOwner, TwoOwners},
-	Families:    {IPv4, IPv6, DualStack},
-	Place:       {KeepsSource, HidesSource, NodePort, HostNetwork, BehindNAT, Headless},
+	Listeners: {UDP, UDPAndTCP, AllProtocols, TwoUDP},
+	Pods:      {OnePod, TwoPods, ThreePods},
+	Gateways:  {OneGateway, SameOwner, TwoOwners},
+	Families:  {IPv4, IPv6, DualStack},
+	Place: {
+		KeepsSource, HidesSource, NodePort, HostNetwork, BehindNAT, Headless, TLSAtBalancer, ProxyProtocol, ManyAddresses,
+		PortError, SharedAddress,
+	},
 	Input:       {APIServer, Folder},
 	Credentials: {Static, Ephemeral, JWT},
 	MediaPath:   {UserSpace, TC, XDP},
@@ -129,11 +138,28 @@ var ImpossiblePairs = []Impossible{
 	{Folder, KeepsSource, noServiceInFolder},
 	{Folder, HidesSource, noServiceInFolder},
 	{Folder, NodePort, noServiceInFolder},
+	{Folder, PortError, noServiceInFolder},
+	{TLSAtBalancer, UDP, noConnections},
+	{TLSAtBalancer, TwoUDP, noConnections},
+	{ProxyProtocol, UDP, noConnections},
+	{ProxyProtocol, TwoUDP, noConnections},
+	{PortError, UDP, noListenerLeft},
+}
+
+// variants are places that differ from KeepsSource only between clients and nodes. Cover wants no pairs of them with the
+// factors behind the nodes, which would double the number of shapes: Event has the most values after Place.
+var variants = struct {
+	places []Value
+	behind []Factor
+}{
+	[]Value{TLSAtBalancer, ProxyProtocol, ManyAddresses, PortError, SharedAddress}, []Factor{Credentials, MediaPath, Event},
 }
 
 const (
 	onePodInFolder    = "a file provider starts one process for each Gateway"
 	noServiceInFolder = "a file provider has no Services: clients reach its host"
+	noConnections     = "the load balancer does that with connections, and all listeners have UDP"
+	noListenerLeft    = "the load balancer would serve no listener"
 )
 
 // Shape is one value of each factor.

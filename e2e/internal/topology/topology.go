@@ -11,6 +11,7 @@
 //
 //	topology.go  the namespaces and their addresses
 //	services.go  load balancers, NAT and kube-proxy
+//	proxy.go     hosts that end connections, and clients that share an address
 //	home.go      the way of the test process to public addresses
 package topology
 
@@ -39,6 +40,7 @@ var (
 const (
 	podNet      = 100
 	peerNet     = 240
+	proxyNet    = 241 // proxy N has proxyNet + N
 	balancerNet = 250
 	homeNet     = 255
 )
@@ -92,8 +94,8 @@ type Network struct {
 	router  *netns.Space
 	closers []io.Closer
 
-	mu              sync.Mutex // guards closers and the numbers of balancers, NATs and pods
-	balancers, nats int
+	mu                       sync.Mutex // guards closers and the numbers of balancers, NATs, proxies and pods
+	balancers, nats, proxies int
 
 	serving sync.Mutex // guards ports, moves and the rules at nodes
 	ports   []ServicePort

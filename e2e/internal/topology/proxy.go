@@ -1,0 +1,57 @@
+package topology
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"github.com/stunner-gateway/stunner/e2e/internal/netns"
+)
+
+// AddProxy makes a host to which TCP connections to ports of public addresses lead. Its own connections to them lead
+// further, to the nodes. It returns the addresses of the host too.
+func (n *Network) AddProxy(public Both[netip.Addr], ports []int32) (*netns.Space, Both[netip.Addr], error) {
+	n.mu.Lock()
+	n.proxies++
+	number := n.proxies
+	n.mu.Unlock()
+	name, subnet := fmt.Sprintf("proxy%d", number), n.subnet(proxyNet+number)
+	addresses := addrs(host(subnet, 2))
+	space, err := n.open(name)
+	if err != nil {
+		return nil, addresses, err
+	}
+	if err := n.join(space, name, host(subnet, 1), host(subnet, 2)); err != nil {
+		return nil, addresses, err
+	}
+	list := strings.Trim(fmt.Sprint(ports), "[]")
+	var rules strings.Builder
+	for family, protocol := range families {
+		// Before the rule of Translate for all ports of the address.
+		fmt.Fprintf(&rules, "insert rule inet internet nat iifname != %q %s daddr %s tcp dport { %s } dnat %s to %s\n",
+			name, protocol, public[family], strings.ReplaceAll(list, " ", ", "), protocol, addresses[family])
+	}
+	return space, addresses, load(n.router, rules.String())
+}
+
+// sharedNet are private addresses of clients, behind the address that the space of the clients has. In IPv6 clients of one
+// home share a prefix instead.
+var sharedNet = dual("100.64.0.0/24", "2001:db8:1::/64")
+
+// ShareClients gives the clients more addresses, which share one: datagrams of the former over IPv4 reach the router with
+// the latter. It returns the addresses.
+func (n *Network) ShareClients(count int) (list []Both[netip.Addr], err error) {
+	const first = 10 // behind the addresses of client and router in IPv6
+	for i := range count {
+		one := host(sharedNet, first+i)
+		for _, p := range one {
+			if err := n.Clients.AddAddress(p, "eth0"); err != nil {
+				return nil, err
+			}
+		}
+		list = append(list, addrs(one))
+	}
+	return list, load(n.Clients, fmt.Sprintf(`table inet home {
+	chain source { type nat hook postrouting priority srcnat; ip saddr %s snat ip to %s; }
+}`, sharedNet[0], n.Client[0]))
+}

@@ -32,6 +32,13 @@ func PortsIgnored(annotation string, names []string) Finding {
 		remedy("use the name of a listener")
 }
 
+// TLSAtBalancerIgnored warns that the annotation about TLS that ends at a load balancer has names of no TURN-TCP listeners.
+func TLSAtBalancerIgnored(annotation string, names []string) Finding {
+	return finding(ReasonWarning, "%.100q: no TURN-TCP listener has this name, so that it has no effect", strings.Join(names, ", ")).
+		at("annotation " + annotation).
+		remedy("use names of TURN-TCP listeners, separated by commas, or leave it out")
+}
+
 // ChainIncomplete warns that a certificate can be used, but that clients may reject it.
 func ChainIncomplete(listener, field, secret, problem string) Finding {
 	return finding(ReasonWarning, "Secret %s: %s", secret, problem).at(field).ofListener(listener).

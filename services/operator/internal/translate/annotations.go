@@ -63,7 +63,7 @@ type annotations struct {
 	externalIPs    bool
 	relayDiscovery bool
 	takeOver       bool
-	// tlsAtBalancer are the names of the TURN-TCP listeners whose TLS ends at a load balancer.
+	// tlsAtBalancer are the names of the TURN-TCP listeners whose TLS ends at a load balancer. Other names have no effect.
 	tlsAtBalancer []string
 	// proxyProtocol are the prefixes of load balancers that send the PROXY protocol to the TCP and TLS listeners.
 	proxyProtocol []string
@@ -118,7 +118,7 @@ func annotationsOf(gw *gwapiv1.Gateway, gc *stunnerv1.GatewayConfig) (annotation
 	a.targetPorts, targetPorts = portsOf(texts, annotationTargetPorts)
 	a.processPorts, processPorts = processPortsOf(texts)
 	var tlsAtBalancer, proxyProtocol condition.Finding
-	a.tlsAtBalancer, tlsAtBalancer = tlsAtBalancerOf(texts[annotationTLSAtBalancer], gw)
+	a.tlsAtBalancer, tlsAtBalancer = tlsAtBalancerOf(texts[annotationTLSAtBalancer])
 	a.proxyProtocol, proxyProtocol = proxyProtocolOf(texts[annotationProxyProtocol])
 	return a, first(nodePorts, targetPorts, processPorts, tlsAtBalancer, proxyProtocol)
 }

@@ -5,38 +5,31 @@ import (
 	"slices"
 	"strings"
 
-	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
-
 	"github.com/stunner-gateway/stunner/services/api/config"
-	"github.com/stunner-gateway/stunner/services/api/finding"
 	"github.com/stunner-gateway/stunner/services/operator/internal/condition"
 )
 
-// tlsAtBalancerOf parses a list of the names of TURN-TCP listeners whose TLS ends at a load balancer.
-func tlsAtBalancerOf(text string, gw *gwapiv1.Gateway) ([]string, condition.Finding) {
+// tlsAtBalancerOf parses a list of the names of TURN-TCP listeners whose TLS ends at a load balancer. A name of another
+// listener or of none has no effect, and tlsNotes warns about it: the list may be that of a class, and a name stays in it
+// when its listener is renamed or removed.
+func tlsAtBalancerOf(text string) ([]string, condition.Finding) {
 	names, err := listOf(text)
-	for _, name := range names {
-		if err == nil {
-			err = tcpListener(gw, name)
-		}
-	}
 	if err != nil {
 		return nil, condition.AnnotationInvalid(annotationTLSAtBalancer, err)
 	}
 	return names, condition.Finding{}
 }
 
-// tcpListener returns an error unless a Gateway has a TURN-TCP listener with a name.
-func tcpListener(gw *gwapiv1.Gateway, name string) error {
-	i := slices.IndexFunc(gw.Spec.Listeners, func(l gwapiv1.Listener) bool { return string(l.Name) == name })
-	if i < 0 {
-		return finding.Errorf("write names of TURN-TCP listeners, separated by commas", "%.100q is no listener of the Gateway", name)
+// tlsNotes warns about names in the annotation of the Gateway that are not those of TURN-TCP listeners.
+func (d draft) tlsNotes() (notes []condition.Finding) {
+	names, _ := listOf(d.gateway.Annotations[annotationTLSAtBalancer])
+	unknown := slices.DeleteFunc(names, func(name string) bool {
+		return slices.ContainsFunc(d.listeners, func(l *listener) bool { return l.name() == name && l.protocol == config.TURNTCP })
+	})
+	if len(unknown) > 0 {
+		notes = append(notes, condition.TLSAtBalancerIgnored(annotationTLSAtBalancer, unknown))
 	}
-	if p, _ := protocolOf(gw.Spec.Listeners[i].Protocol); p != config.TURNTCP {
-		return finding.Errorf("use "+string(config.TURNTCP)+", because the load balancer sends it plain TCP, or leave it out",
-			"listener %q has protocol %q", name, gw.Spec.Listeners[i].Protocol)
-	}
-	return nil
+	return notes
 }
 
 // proxyProtocolOf parses a list of the prefixes of load balancers that send the PROXY protocol.

@@ -46,6 +46,7 @@ func (d draft) ignoredNotes() (notes []condition.Finding) {
 			notes = append(notes, condition.PortsIgnored(name, unknown))
 		}
 	}
+	notes = append(notes, d.tlsNotes()...)
 	if d.hasHostNames() {
 		notes = append(notes, condition.HostNamesIgnored())
 	}

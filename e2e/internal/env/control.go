@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -67,7 +68,7 @@ func (e *Env) Ctl(ctx context.Context, args ...string) (Output, error) {
 
 // Icetest runs `stunnerctl icetest` with a media server of its own.
 func (e *Env) Icetest(ctx context.Context, g *Gateway, args ...string) (o Output, err error) {
-	flags, err := e.CredentialFlags(ctx, g)
+	flags, err := e.callerFlags(ctx, g)
 	if err != nil {
 		return o, err
 	}
@@ -137,9 +138,20 @@ func (e *Env) CredentialFlags(ctx context.Context, g *Gateway) ([]string, error)
 	return []string{"--user", username, "--password-file", file}, err
 }
 
+// callerFlags returns CredentialFlags, and the flag that names the CAs if TLS ends at a load balancer, whose certificate
+// stunnerctl does not know.
+func (e *Env) callerFlags(ctx context.Context, g *Gateway) ([]string, error) {
+	flags, err := e.CredentialFlags(ctx, g)
+	if err != nil || !e.Shape.place().tls {
+		return flags, err
+	}
+	file := filepath.Join(e.Dir, "ca-"+g.Name+".pem")
+	return append(flags, "--turn-ca-file", file), os.WriteFile(file, slices.Concat(g.proxy.ca, g.ca), 0o600)
+}
+
 // Turncat sends a line through a listener to a peer and back, by `stunnerctl turncat`.
 func (e *Env) Turncat(ctx context.Context, l *Listener) error {
-	flags, err := e.CredentialFlags(ctx, l.Gateway)
+	flags, err := e.callerFlags(ctx, l.Gateway)
 	if err != nil {
 		return err
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/x509"
 	"encoding/json"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -24,6 +25,7 @@ type Gateway struct {
 	Listeners       []*Listener
 	// Roots verify the certificate of TLS and DTLS listeners.
 	Roots *x509.CertPool
+	ca    []byte // has them in PEM
 	// Unserved is the listener whose port the load balancer does not serve, or nil.
 	Unserved *Listener
 
@@ -209,6 +211,7 @@ func (g *Gateway) newCertificate() (string, error) {
 	}
 	g.Roots = x509.NewCertPool()
 	g.Roots.AddCert(authority.Certificate)
+	g.ca = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: authority.Certificate.Raw})
 	return g.certificateYAML(chain, key), nil
 }
 

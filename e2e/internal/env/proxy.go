@@ -3,6 +3,7 @@ package env
 import (
 	"context"
 	"crypto/x509"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"net"
@@ -23,6 +24,7 @@ import (
 type proxy struct {
 	addrs   topology.Both[netip.Addr]
 	roots   *x509.CertPool // verify its certificate
+	ca      []byte         // has them in PEM
 	process *bed.Process
 }
 
@@ -85,7 +87,7 @@ func (g *Gateway) proxied() (list []*Listener) {
 	return list
 }
 
-// writeProxyConfig writes the config of the proxy and its certificate, FILE.cfg and FILE.pem. It has both address
+// writeProxyConfig writes the config of the proxy, and its certificate, FILE.cfg and FILE.pem. The config has both address
 // families, of which clients use those of the shape.
 func (g *Gateway) writeProxyConfig(file string) error {
 	authority, err := bed.NewAuthority()
@@ -97,6 +99,7 @@ func (g *Gateway) writeProxyConfig(file string) error {
 		return err
 	}
 	g.proxy.roots.AddCert(authority.Certificate)
+	g.proxy.ca = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: authority.Certificate.Raw})
 	var text strings.Builder
 	text.WriteString("defaults\n  mode tcp\n  timeout connect 10s\n  timeout client 1h\n  timeout server 1h\n")
 	for _, l := range g.proxied() {

@@ -108,10 +108,10 @@ func annotationsOf(gw *gwapiv1.Gateway, gc *stunnerv1.GatewayConfig) (annotation
 	if wanted := texts[annotationServiceType]; wanted != "" && !strings.EqualFold(wanted, string(a.serviceType)) {
 		a.notes = append(a.notes, condition.ServiceType(wanted, string(a.serviceType)))
 	}
+	// Cloud providers read the annotations of the Service, which also include those of spec.infrastructure.
+	ofService := manifest.OwnerOf(gw, parameters{config: gc}.defaultAnnotations()).Annotations
 	if !isTrue(texts[annotationHideHealth]) {
-		// Cloud providers read the health check annotations of the Service, which also include those of
-		// spec.infrastructure.
-		a.healthPort = healthPortOf(manifest.OwnerOf(gw, parameters{config: gc}.defaultAnnotations()).Annotations)
+		a.healthPort = healthPortOf(ofService)
 	}
 	var nodePorts, targetPorts, processPorts condition.Finding
 	a.nodePorts, nodePorts = portsOf(texts, annotationNodePorts)
@@ -119,6 +119,9 @@ func annotationsOf(gw *gwapiv1.Gateway, gc *stunnerv1.GatewayConfig) (annotation
 	a.processPorts, processPorts = processPortsOf(texts)
 	var tlsAtBalancer, proxyProtocol condition.Finding
 	a.tlsAtBalancer, tlsAtBalancer = tlsAtBalancerOf(texts[annotationTLSAtBalancer])
+	if _, named := texts[annotationTLSAtBalancer]; !named && a.serviceType == corev1.ServiceTypeLoadBalancer {
+		a.tlsAtBalancer = tlsAtAWS(ofService, gw)
+	}
 	a.proxyProtocol, proxyProtocol = proxyProtocolOf(texts[annotationProxyProtocol])
 	return a, first(nodePorts, targetPorts, processPorts, tlsAtBalancer, proxyProtocol)
 }

@@ -3,7 +3,10 @@ package translate
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
+
+	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/operator/internal/condition"
@@ -18,6 +21,34 @@ func tlsAtBalancerOf(text string) ([]string, condition.Finding) {
 		return nil, condition.AnnotationInvalid(annotationTLSAtBalancer, err)
 	}
 	return names, condition.Finding{}
+}
+
+// Annotations by which a load balancer of AWS ends TLS.
+const (
+	awsCertificate     = "service.beta.kubernetes.io/aws-load-balancer-ssl-cert"
+	awsTLSPorts        = "service.beta.kubernetes.io/aws-load-balancer-ssl-ports"
+	awsBackendProtocol = "service.beta.kubernetes.io/aws-load-balancer-backend-protocol"
+)
+
+// tlsAtAWS returns the names of the listeners in front of which a load balancer of AWS ends TLS according to the annotations
+// of the Service: those with a port or name in the list of ports, or all without a list. With backend protocol ssl the
+// load balancer encrypts again.
+func tlsAtAWS(a map[string]string, gw *gwapiv1.Gateway) (names []string) {
+	if strings.TrimSpace(a[awsCertificate]) == "" || strings.EqualFold(strings.TrimSpace(a[awsBackendProtocol]), "ssl") {
+		return nil
+	}
+	ports, err := listOf(a[awsTLSPorts])
+	if err != nil {
+		return nil
+	}
+	for _, l := range gw.Spec.Listeners {
+		if len(ports) == 0 || slices.ContainsFunc(ports, func(p string) bool {
+			return p == "*" || p == string(l.Name) || p == strconv.Itoa(int(l.Port))
+		}) {
+			names = append(names, string(l.Name))
+		}
+	}
+	return names
 }
 
 // tlsNotes warns about names in the annotation of the Gateway that are not those of TURN-TCP listeners.

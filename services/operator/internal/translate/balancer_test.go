@@ -56,6 +56,35 @@ func TestAnnotationsAboutLoadBalancers(t *testing.T) {
 	}
 }
 
+// TLS ends at a load balancer of AWS in front of the listeners that its annotations select, unless the annotation of the
+// operator names listeners itself.
+func TestTLSAtLoadBalancersOfAWS(t *testing.T) {
+	for _, tc := range []struct {
+		annotations map[string]string
+		want        string
+	}{
+		{map[string]string{awsCertificate: "arn:aws:acm:1"}, "[web tcp]"},
+		{map[string]string{awsCertificate: "arn:aws:acm:1", awsTLSPorts: "443"}, "[web]"},
+		{map[string]string{awsCertificate: "arn:aws:acm:1", awsTLSPorts: "80, tcp"}, "[tcp]"},
+		{map[string]string{awsCertificate: "arn:aws:acm:1", awsTLSPorts: "*", awsBackendProtocol: "tcp"}, "[web tcp]"},
+		{map[string]string{awsCertificate: "arn:aws:acm:1", awsTLSPorts: "80"}, "[]"},
+		{map[string]string{awsCertificate: "arn:aws:acm:1", awsBackendProtocol: "ssl"}, "[]"},
+		{map[string]string{awsCertificate: " ", awsTLSPorts: "443"}, "[]"},
+		{map[string]string{awsTLSPorts: "443"}, "[]"},
+		{map[string]string{awsCertificate: "arn:aws:acm:1", annotationServiceType: "NodePort"}, "[]"},
+		{map[string]string{awsCertificate: "arn:aws:acm:1", annotationTLSAtBalancer: "tcp"}, "[tcp]"},
+		{map[string]string{awsCertificate: "arn:aws:acm:1", annotationTLSAtBalancer: ""}, "[]"},
+	} {
+		gw := &gwapiv1.Gateway{Spec: gwapiv1.GatewaySpec{Listeners: []gwapiv1.Listener{
+			{Name: "web", Port: 443, Protocol: "TURN-TCP"}, {Name: "tcp", Port: 3478, Protocol: "TURN-TCP"},
+		}}}
+		gw.Annotations = tc.annotations
+		if a, found := annotationsOf(gw, nil); fmt.Sprint(a.tlsAtBalancer) != tc.want || !found.OK() {
+			t.Errorf("%v: %v, %s; want %s", tc.annotations, a.tlsAtBalancer, found.Message(), tc.want)
+		}
+	}
+}
+
 // Every annotation in annotations.go is one that lint knows.
 func TestAnnotationsAreKnown(t *testing.T) {
 	text, err := os.ReadFile("annotations.go")

@@ -336,6 +336,9 @@ func writeGateway(ctx context.Context, b *strings.Builder, a applier, o *unstruc
 	}
 	for _, l := range c.Listeners {
 		fmt.Fprintf(b, "  %s on %s, public %s:%s", l.Protocol, port(l.Port), l.PublicAddress, port(l.PublicPort))
+		if l.TLSAtBalancer {
+			b.WriteString(", TLS at the load balancer")
+		}
 		if l.Cert != "" {
 			b.WriteString(", with a certificate")
 		}

@@ -376,6 +376,12 @@ func placeOutcome(
 		if len(l.PublicAddresses) > 0 {
 			fmt.Fprintf(&b, ", public_addresses %q", l.PublicAddresses)
 		}
+		if l.TLSAtBalancer {
+			b.WriteString(", tls_at_load_balancer")
+		}
+		if len(l.ProxyProtocol) > 0 {
+			fmt.Fprintf(&b, ", proxy_protocol %q", l.ProxyProtocol)
+		}
 		b.WriteByte('\n')
 	}
 	told, err := urls(ctx, gateway)

@@ -115,6 +115,10 @@ var Behaviours = []Behaviour{
 		In: shapeIs(env.Headless), Holds: clientsCallEachOther,
 	},
 	{
+		Name: "SharedAddressServesEachClient", Promise: "Clients behind one public address are served: none is refused for the calls of another.",
+		In: shapeIs(env.SharedAddress), Holds: sharedAddressServesEachClient,
+	},
+	{
 		Name: "NoisyClientDisturbsNobody", Promise: "A client that floods a listener takes nothing from the calls of others.",
 		Holds: noisyClientDisturbsNobody,
 	},

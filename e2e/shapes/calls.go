@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
 	"github.com/stunner-gateway/stunner/e2e/internal/env"
@@ -56,6 +57,28 @@ func during(ctx context.Context, e *env.Env, survive func(env.Calls) env.Calls, 
 		return fmt.Errorf("calls of afterwards: %w", err)
 	}
 	return nil
+}
+
+// crowd is the number of calls of clients that share one address.
+const crowd = 24
+
+// sharedAddressServesEachClient makes many calls from one public address, while one of its hosts floods the gateway.
+func sharedAddressServesEachClient(ctx context.Context, e *env.Env) error {
+	var calls env.Calls
+	defer func() { calls.HangUp() }()
+	stop, err := e.FloodRequests(5*time.Millisecond, e.Listeners()[0].Addresses()[0])
+	if err != nil {
+		return err
+	}
+	defer stop()
+	for i := 0; len(calls) < crowd; i++ {
+		more, err := e.DialAll(ctx, fmt.Sprintf("neighbour%d", i))
+		calls = append(calls, more...)
+		if err != nil {
+			return fmt.Errorf("with %d calls of one address: %w", len(calls), err)
+		}
+	}
+	return calls.AwaitEchoes(ctx)
 }
 
 func callsReachTheirPeers(ctx context.Context, e *env.Env) error {
@@ -117,7 +140,12 @@ func toldAddressesAreReachable(ctx context.Context, e *env.Env) (err error) {
 		if askErr != nil {
 			return fmt.Errorf("%s: %w", g.ID(), askErr)
 		}
-		for _, l := range g.Listeners {
+		if l := g.Unserved; l != nil && slices.ContainsFunc(told, func(t env.Endpoint) bool {
+			return t.Addr.Port() == l.Port() && t.URI.Protocol() == l.ClientProtocol()
+		}) {
+			err = errors.Join(err, fmt.Errorf("clients are told %v, also %s, which the load balancer does not serve", addresses(told), l))
+		}
+		for _, l := range g.Served() {
 			for _, want := range l.Addresses() {
 				at := slices.IndexFunc(told, func(t env.Endpoint) bool { return t.Addr == want && t.URI.Protocol() == l.ClientProtocol() })
 				if at < 0 {

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
 	"github.com/stunner-gateway/stunner/e2e/internal/env"
 )
@@ -27,22 +29,27 @@ func statusIsTrue(ctx context.Context, e *env.Env) error {
 
 // checkStatus compares the status of a Gateway with what clients see.
 func checkStatus(e *env.Env, g *env.Gateway, s env.Status) (err error) {
-	for _, kind := range []string{"Accepted", "Programmed"} {
-		err = errors.Join(err, env.IsTrue(s.Conditions, kind))
-	}
+	err = errors.Join(env.IsTrue(s.Conditions, "Accepted"), isProgrammed(g.Unserved, s.Conditions, "no public address: listener "))
 	for _, l := range g.Listeners {
 		i := slices.IndexFunc(s.Listeners, func(of env.ListenerStatus) bool { return of.Name == l.Name })
 		if i < 0 {
 			err = errors.Join(err, fmt.Errorf("no status of listener %s", l.Name))
 			continue
 		}
-		for _, kind := range []string{"Accepted", "Programmed", "ResolvedRefs"} {
-			if conditionErr := env.IsTrue(s.Listeners[i].Conditions, kind); conditionErr != nil {
-				err = errors.Join(err, fmt.Errorf("listener %s: %w", l.Name, conditionErr))
-			}
+		var unserved *env.Listener
+		if l == g.Unserved {
+			unserved = l
+		}
+		of := s.Listeners[i].Conditions
+		if conditionErr := errors.Join(env.IsTrue(of, "Accepted"), env.IsTrue(of, "ResolvedRefs"),
+			isProgrammed(unserved, of, "does not serve port")); conditionErr != nil {
+			err = errors.Join(err, fmt.Errorf("listener %s: %w", l.Name, conditionErr))
 		}
 		if s.Listeners[i].AttachedRoutes != 1 {
 			err = errors.Join(err, fmt.Errorf("listener %s has %d routes", l.Name, s.Listeners[i].AttachedRoutes))
+		}
+		if l == g.Unserved {
+			continue
 		}
 		for _, at := range l.Addresses() {
 			if !slices.ContainsFunc(s.Addresses, func(a env.Address) bool { return a.Value == at.Addr().String() }) {
@@ -54,6 +61,19 @@ func checkStatus(e *env.Env, g *env.Gateway, s env.Status) (err error) {
 		err = fmt.Errorf("status of %s: %w", g.ID(), err)
 	}
 	return err
+}
+
+// isProgrammed returns nil if the condition Programmed is True, or if there is a listener that the load balancer does not
+// serve, is False with a message that has a text.
+func isProgrammed(unserved *env.Listener, conditions []metav1.Condition, text string) error {
+	err := env.IsTrue(conditions, "Programmed")
+	if unserved == nil {
+		return err
+	}
+	if err == nil || !strings.Contains(err.Error(), text) {
+		return fmt.Errorf("of listener %s the load balancer serves no port, but: %v", unserved.Name, err)
+	}
+	return nil
 }
 
 // mediaPathIsInForce compares the packets that the kernel has forwarded before and after a call.
@@ -180,27 +200,45 @@ func whyFindsNothing(ctx context.Context, e *env.Env) (err error) {
 	return err
 }
 
-// findsNothing waits until a command has no finding but remarks, because what happened before is reported for a while.
+// findsNothing waits until a command has no finding but remarks, because what happened before is reported for a while. A
+// listener that the load balancer does not serve must be found.
 func findsNothing(ctx context.Context, e *env.Env, args ...string) error {
 	return e.Await(ctx, strings.Join(args, " "), func(ctx context.Context) error {
 		list, err := e.Findings(ctx, args...)
 		list = slices.DeleteFunc(list, func(f env.Finding) bool { return f.Severity == "info" })
-		if err == nil && len(list) > 0 {
-			err = fmt.Errorf("findings %+v", list)
+		others := slices.DeleteFunc(slices.Clone(list), func(f env.Finding) bool { return isUnserved(e, f) })
+		switch {
+		case err != nil:
+			return err
+		case len(others) > 0:
+			return fmt.Errorf("findings %+v", others)
+		case len(others) == len(list) && e.Shape.Is(env.PortError):
+			return errors.New("the listener that the load balancer does not serve is not found")
 		}
-		return err
+		return nil
+	})
+}
+
+// isUnserved reports whether a finding is about a listener that the load balancer does not serve.
+func isUnserved(e *env.Env, f env.Finding) bool {
+	return slices.ContainsFunc(e.Gateways, func(g *env.Gateway) bool {
+		return g.Unserved != nil && f.Object == "Gateway "+g.ID() && f.Stage == "address" && strings.HasSuffix(f.Problem, "listener "+g.Unserved.Name)
 	})
 }
 
 // icetestPasses calls an echo peer through each listener.
 func icetestPasses(ctx context.Context, e *env.Env) (err error) {
 	for _, g := range e.Gateways {
-		o, ctlErr := e.Icetest(ctx, g, "--duration=500ms", "-o", "json")
+		o, ctlErr := e.Icetest(ctx, g, "", "--duration=500ms", "-o", "json")
 		if ctlErr != nil {
 			return ctlErr
 		}
-		if o.Code != 0 {
+		if passes := o.Code == 0; passes != (g.Unserved == nil) {
 			err = errors.Join(err, fmt.Errorf("icetest %s: exit code %d: %s%s", g.ID(), o.Code, o.Text, o.Errors))
+			continue
+		}
+		if g.Unserved != nil {
+			err = errors.Join(err, icetestWithout(ctx, e, g, o))
 			continue
 		}
 		for _, l := range g.Listeners {
@@ -211,6 +249,22 @@ func icetestPasses(ctx context.Context, e *env.Env) (err error) {
 				err = errors.Join(err, fmt.Errorf("icetest %s says nothing of listener %s: %s", g.ID(), l.Name, o.Text))
 			}
 		}
+	}
+	return err
+}
+
+// icetestWithout checks that icetest of a Gateway has failed because of the listener that its load balancer does not
+// serve, and that icetest of each other listener passes.
+func icetestWithout(ctx context.Context, e *env.Env, g *env.Gateway, whole env.Output) (err error) {
+	if !strings.Contains(whole.Text+whole.Errors, "listener "+g.Unserved.Name+" ") {
+		err = fmt.Errorf("icetest %s does not fail because of listener %s: %s%s", g.ID(), g.Unserved.Name, whole.Text, whole.Errors)
+	}
+	for _, l := range g.Served() {
+		o, ctlErr := e.Icetest(ctx, g, ":"+l.Name, "--duration=500ms", "-o", "json")
+		if ctlErr == nil && o.Code != 0 {
+			ctlErr = fmt.Errorf("icetest of listener %s: exit code %d: %s%s", l, o.Code, o.Text, o.Errors)
+		}
+		err = errors.Join(err, ctlErr)
 	}
 	return err
 }

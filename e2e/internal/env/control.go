@@ -66,14 +66,14 @@ func (e *Env) Ctl(ctx context.Context, args ...string) (Output, error) {
 	return e.ctlIn(ctx, e.input.host, nil, args...)
 }
 
-// Icetest runs `stunnerctl icetest` with a media server of its own.
-func (e *Env) Icetest(ctx context.Context, g *Gateway, args ...string) (o Output, err error) {
+// Icetest runs `stunnerctl icetest` with a media server of its own, for a Gateway or with a name for one listener.
+func (e *Env) Icetest(ctx context.Context, g *Gateway, listener string, args ...string) (o Output, err error) {
 	flags, err := e.callerFlags(ctx, g)
 	if err != nil {
 		return o, err
 	}
 	at := netip.AddrPortFrom(e.families(e.input.ctlPeer())[0], mediaPort+1)
-	args = append(append([]string{"icetest", g.ID(), "--echo-address", at.String()}, args...), flags...)
+	args = append(append([]string{"icetest", g.ID() + listener, "--echo-address", at.String()}, args...), flags...)
 	return e.ctlIn(ctx, e.input.ctlHost, nil, args...)
 }
 

@@ -40,6 +40,7 @@ type gatewayStatus struct {
 	Revision   string           `json:"revision,omitempty"`
 	Pods       []podStatus      `json:"pods"`
 	Conditions []wrongCondition `json:"conditions"`
+	Exposure   exposure         `json:"exposure"`
 }
 
 // podStatus is the status of a dataplane in the output.
@@ -86,6 +87,14 @@ Gateway and of its listeners that are not good.
            rejected: the pod rejected the published config and runs an older one
   CALLS    TURN allocations, and their maximum
   CERT     days until the first certificate of a TLS or DTLS listener expires
+
+A second table says what a firewall must let through:
+
+  PORTS OF CLIENTS  the ports of the listeners, at the addresses of the Gateway
+  TRAFFIC POLICY    externalTrafficPolicy of the Services: with Local only nodes
+                    with a pod accept clients, and pods see their addresses
+  PORTS OF PEERS    the ports of relays at the nodes, for media servers, if the
+                    pods are in the network of their node, or else their range
 
 The exit code is 1 if a pod gave no answer.`,
 		Example: `  # The Gateways of the current namespace
@@ -135,12 +144,16 @@ func (g *globals) status(ctx context.Context, s connect.Source, p *output.Printe
 	if readErr != nil {
 		g.note("conditions are not shown: %v", readErr)
 	}
+	exposures := serviceExposure(ctx, s, gateways)
 	all := make([]gatewayStatus, len(gateways))
 	for i, gateway := range gateways {
-		revision := publishedRevision(ctx, s, gateway)
+		published, _ := readConfig(ctx, s, gateway) // without one the revision is empty
+		revision := published.Revision
 		all[i] = gatewayStatus{
 			Gateway: gateway.String(), Revision: revision, Pods: []podStatus{}, Conditions: []wrongCondition{},
+			Exposure: exposures[gateway],
 		}
+		all[i].Exposure.Ports = exposedPorts(published)
 		all[i].Conditions = append(all[i].Conditions, conditions[gateway]...)
 		for _, a := range answers {
 			if a.gateway != gateway.String() || pod != "" && a.pod != pod {
@@ -212,15 +225,6 @@ func programVersion(line string) string {
 	return line
 }
 
-// publishedRevision returns the revision of the published config, or "" if it cannot be read.
-func publishedRevision(ctx context.Context, s connect.Source, gateway types.NamespacedName) string {
-	config, err := readConfig(ctx, s, gateway)
-	if err != nil {
-		return ""
-	}
-	return config.Revision
-}
-
 func (g *globals) printStatus(p *output.Printer, all []gatewayStatus) error {
 	table := output.Table{Columns: []output.Column{
 		{
@@ -262,10 +266,18 @@ func (g *globals) printStatus(p *output.Printer, all []gatewayStatus) error {
 			problems.Add(output.T(c.Object), output.Cell{Text: c.Reason, Color: output.Warning}, output.T(c.Message))
 		}
 	}
-	if err := p.Table(table); err != nil || len(problems.Rows) == 0 {
+	if err := p.Table(table); err != nil {
 		return err
 	}
-	return cmp.Or(p.Text("\n"), p.Table(problems))
+	for _, more := range []output.Table{exposureTable(all), problems} {
+		if len(more.Rows) == 0 {
+			continue
+		}
+		if err := cmp.Or(p.Text("\n"), p.Table(more)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func podRow(gateway string, pod podStatus, now time.Time) []output.Cell {
@@ -338,13 +350,7 @@ func wrongConditions(
 	if connect.HasNoObjects(s) {
 		return nil, nil
 	}
-	namespace := gateways[0].Namespace
-	for _, gateway := range gateways {
-		if gateway.Namespace != namespace {
-			namespace = ""
-		}
-	}
-	objects, err := s.Objects(ctx, namespace, connect.KindGateway)
+	objects, err := s.Objects(ctx, commonNamespace(gateways), connect.KindGateway)
 	if err != nil {
 		return nil, err
 	}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"time"
 
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
 	"github.com/stunner-gateway/stunner/e2e/internal/env"
@@ -62,15 +61,10 @@ func during(ctx context.Context, e *env.Env, survive func(env.Calls) env.Calls, 
 // crowd is the number of calls of clients that share one address.
 const crowd = 24
 
-// sharedAddressServesEachClient makes many calls from one public address, while one of its hosts floods the gateway.
+// sharedAddressServesEachClient makes many calls from one public address.
 func sharedAddressServesEachClient(ctx context.Context, e *env.Env) error {
 	var calls env.Calls
 	defer func() { calls.HangUp() }()
-	stop, err := e.FloodRequests(5*time.Millisecond, e.Listeners()[0].Addresses()[0])
-	if err != nil {
-		return err
-	}
-	defer stop()
 	for i := 0; len(calls) < crowd; i++ {
 		more, err := e.DialAll(ctx, fmt.Sprintf("neighbour%d", i))
 		calls = append(calls, more...)

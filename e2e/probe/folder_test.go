@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 )
 
@@ -36,10 +37,30 @@ func TestFaultsOnAHost(t *testing.T) {
 		faults = append(faults, f)
 	}
 	udp, tcp, tls := g.Listeners[0], g.Listeners[1], g.Listeners[2]
+	for _, l := range g.Listeners {
+		for i, at := range l.Addresses() {
+			network := l.Config().Network()
+			f := input(fmt.Sprintf("a firewall drops the packets of listener %s over IPv%d", l.Name, 4+2*i),
+				fmt.Sprintf("%s daddr %s %s dport %d drop", family(at), at.Addr(), network, l.Port()))
+			f.severity, f.field = "warning", "spec.listeners["+l.Name+"]"
+			f.problem = fmt.Sprintf("no answer over IPv%d from %s/%s", 4+2*i, at, network)
+			faults = append(faults, f)
+		}
+	}
 
-	f := input("a firewall drops IPv6", fmt.Sprintf("ip6 daddr %s udp dport %d drop", v6, udp.Port()))
-	f.severity, f.field = "warning", "spec.listeners[udp]"
-	f.problem = fmt.Sprintf("no answer over IPv6 from [%s]:%d/udp", v6, udp.Port())
+	var ports []string
+	for _, l := range g.Listeners {
+		ports = append(ports, fmt.Sprint(l.Port()))
+	}
+	long := fmt.Sprintf("meta length > 1200 th %%s { %s } drop", strings.Join(ports, ", "))
+	f := input("the way to the gateway loses long packets", fmt.Sprintf(long, "dport"))
+	f.severity, f.field = "error", "spec.listeners"
+	f.problem = "long packets are lost between here and the Gateway, and short ones are not"
+	faults = append(faults, f)
+
+	f = input("the way to the gateway loses long packets over IPv4", "meta nfproto ipv4 "+fmt.Sprintf(long, "dport"))
+	f.severity, f.field = "warning", "spec.listeners"
+	f.problem = fmt.Sprintf("8 of 8 requests of 1232 bytes to %s:%d/udp", v4, udp.Port())
 	faults = append(faults, f)
 
 	f = input("a firewall rejects connections", fmt.Sprintf("ip daddr %s tcp dport %d reject with tcp reset", v4, tcp.Port()))
@@ -70,6 +91,7 @@ func TestFaultsOnAHost(t *testing.T) {
 	if err := os.WriteFile(secret, []byte("not the secret of the gateway"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	faults = append(faults, mediaFaults(t, e, udp)...)
 	find(t, e, append(faults, certificates(t, e, tls)...))
 	awaitHealthy(t, e, "why", g.ID())
 	// The last one, because the pod reports the refusals for some minutes.

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -128,8 +129,38 @@ func (g *globals) probeGateway(
 	default:
 		o.PodsUntested = "an operator's URL gives no access to them"
 	}
+	o.Strays = func(ctx context.Context, user string, client netip.Addr, since time.Time) []netip.AddrPort {
+		if _, id, ok := credential.ParseUsername(user); ok {
+			user = id
+		}
+		return strays(ctx, source, gateway, url.Values{
+			"user": {user}, "client": {client.String()},
+			"since": {(time.Since(since) + time.Second).Round(time.Second).String()},
+		})
+	}
 	o.Within = direct(live, func(pod string) (netip.Addr, bool) { return podIP(s, gateway.Namespace, pod) })
 	return probe.Run(ctx, o)
+}
+
+// strays returns the sources of packets that relays have dropped. Without an answer of the pods there are none.
+func strays(ctx context.Context, source connect.Source, gateway types.NamespacedName, query url.Values) (from []netip.AddrPort) {
+	list, err := source.Ask(ctx, connect.Request{Gateway: gateway, Path: "refusals", Query: query})
+	if err != nil {
+		return nil
+	}
+	for _, item := range list.Items {
+		var refused inspection.RefusalList
+		if item.Status != http.StatusOK || json.Unmarshal(item.Body, &refused) != nil {
+			continue
+		}
+		for _, r := range refused.Refusals {
+			if peer, err := netip.ParseAddrPort(r.Peer); err == nil && !r.Answered &&
+				slices.Contains([]string{"no_permission", "peer_denied", "port_denied"}, r.Reason) {
+				from = append(from, peer)
+			}
+		}
+	}
+	return from
 }
 
 // probeCredential returns the way to a credential for a probe, and its origin: a shared secret, the config of a folder, or

@@ -36,6 +36,10 @@ const (
 	ProbeNoAnswer ProbeResult = "no answer"
 	// ProbeRefused means that a host refused the connection: TCP RST, or ICMP port unreachable.
 	ProbeRefused ProbeResult = "refused"
+	// ProbeRejected means that a firewall rejected the packets: ICMP administratively prohibited.
+	ProbeRejected ProbeResult = "rejected"
+	// ProbeUnreachable means that a router reported by ICMP that it has no route, or that the host does not reply.
+	ProbeUnreachable ProbeResult = "unreachable"
 	// ProbeUnroutable means that the machine of the test has no route, so that the test says nothing.
 	ProbeUnroutable ProbeResult = "no route from here"
 	// ProbeNoName means that the host name of the URL was not resolved.
@@ -69,9 +73,36 @@ type ProbedURL struct {
 	Sent     int `json:"sent"`
 	Answered int `json:"answered"`
 	// Seconds is how long the test has waited for an answer.
-	Seconds     float64            `json:"seconds,omitempty"`
-	Certificate *ServedCertificate `json:"certificate,omitempty"`
-	Allocation  *ProbedAllocation  `json:"allocation,omitempty"`
+	Seconds float64 `json:"seconds,omitempty"`
+	// Long are the requests that are as long as packets of media.
+	Long ProbedLong `json:"long,omitzero"`
+	// Mapping is what a NAT has done to a client that paused, or nil if there is no NAT, or it kept the mapping.
+	Mapping *LostMapping `json:"mapping,omitempty"`
+	// TLSAtBalancer is set if a load balancer ends TLS, so that the certificate is not one of the Gateway.
+	TLSAtBalancer bool               `json:"tlsAtBalancer,omitempty"`
+	Certificate   *ServedCertificate `json:"certificate,omitempty"`
+	Allocation    *ProbedAllocation  `json:"allocation,omitempty"`
+}
+
+// ProbedLong is the test of long packets, after short ones to the same address were answered.
+type ProbedLong struct {
+	// Bytes is the length of a packet without the headers of IP and its transport.
+	Bytes    int `json:"bytes"`
+	Sent     int `json:"sent"`
+	Answered int `json:"answered"`
+}
+
+// Passes reports whether long packets were sent, and all of them were answered.
+func (l ProbedLong) Passes() bool { return l.Sent > 0 && l.Answered == l.Sent }
+
+// LostMapping is a mapping that a NAT has deleted between two packets of a client.
+type LostMapping struct {
+	// Seconds is the pause.
+	Seconds float64 `json:"seconds"`
+	// Before and After are the addresses of the client that the Gateway has received. After is invalid if nothing was
+	// answered after the pause.
+	Before netip.AddrPort `json:"before"`
+	After  netip.AddrPort `json:"after,omitzero"`
 }
 
 // ServedCertificate describes the certificates that a server has sent in a handshake.
@@ -90,6 +121,8 @@ type ServedCertificate struct {
 	IssuerURL string `json:"issuerURL,omitempty"`
 	// NameMatches is set if the certificate is valid for the host of the URL.
 	NameMatches bool `json:"nameMatches,omitempty"`
+	// ExpiredIssuer is the subject of a sent CA certificate that is expired, unless the chain is trusted without it.
+	ExpiredIssuer string `json:"expiredIssuer,omitempty"`
 }
 
 // ProbedAllocation is the result of an Allocate request.
@@ -124,4 +157,10 @@ type ProbedBackend struct {
 	// Sent and Returned count datagrams.
 	Sent     int `json:"sent"`
 	Returned int `json:"returned"`
+	// Code is the code of a STUN error response of the backend, or 0.
+	Code int `json:"code,omitempty"`
+	// Long are the datagrams that are as long as packets of media. None are sent if the way to the Gateway loses such.
+	Long ProbedLong `json:"long,omitzero"`
+	// Elsewhere are the addresses from which datagrams arrived at the relay that were sent to none of them.
+	Elsewhere string `json:"elsewhere,omitempty"`
 }

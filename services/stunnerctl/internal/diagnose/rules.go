@@ -50,7 +50,7 @@ var Way = []Stage{
 	{Name: "media", Fact: mediaFact, Rules: mediaRules},
 	{Name: "peer", Fact: peerFact, Rules: peerRules, If: func(s *Snapshot) bool { return s.Asked.Peer != "" }},
 	{Name: "person", Fact: personFact, Rules: personRules, If: func(s *Snapshot) bool { return s.Asked.person() }},
-	{Name: "reach", Fact: reachFact, Rules: reachRules, Depends: true, If: probed},
+	{Name: "reach", Fact: reachFact, Rules: slices.Concat(reachRules, pathRules), Depends: true, If: probed},
 	{Name: "allocation", Fact: allocationFact, Rules: allocationRules, Depends: true, If: probed},
 	{Name: "packets", Fact: packetFact, Rules: packetRules, Depends: true, If: probed},
 }

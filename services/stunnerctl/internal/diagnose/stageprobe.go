@@ -51,6 +51,9 @@ var reachRules = []Rule{
 			if alive, dead := p.direct(u.Listener); u.Result != ProbeAnswered && alive == 0 && dead > 0 {
 				continue // the consequence of dead pods
 			}
+			if u.Secure && (u.Result == ProbeHandshake || u.Result == ProbeNoAnswer) && p.narrow(u) {
+				continue // a certificate does not fit into a short packet
+			}
 			f := Finding{
 				Severity: s.severityOf(p, u), Object: ref("Gateway", g), Field: fmt.Sprintf("spec.listeners[%s]", u.Listener),
 			}
@@ -145,8 +148,12 @@ func (u ProbedURL) problem() (problem, remedy string) {
 				u.at(), of),
 			fmt.Sprintf("compare %s with the ports of the Service and its endpoints; a firewall that rejects has the same effect", port)
 	case ProbeHandshake:
+		remedy = "let the load balancer pass connections of the port unchanged, or see tls.certificateRefs of the listener"
+		if u.TLSAtBalancer {
+			remedy = "see the certificate and the protocol of the port at the load balancer, which ends TLS; the listener serves TURN-TCP"
+		}
 		return fmt.Sprintf("the %s handshake with %s fails: %s", u.tls(), u.at(), strings.TrimPrefix(u.Detail, string(ProbeHandshake)+": ")),
-			"let the load balancer pass connections of the port unchanged, or see tls.certificateRefs of the listener"
+			remedy
 	case ProbeNotSTUN:
 		return fmt.Sprintf("%s answers, and not with STUN: another program or a proxy of HTTP has the port", u.at()),
 			fmt.Sprintf("let %s of %s lead to the pods of the Gateway", port, addr)
@@ -208,37 +215,42 @@ func (s *Snapshot) evidence(g *Gateway, p *Probe, u ProbedURL) string {
 // served returns the findings about the certificate that was served at a URL, whose problems continue "ADDRESS serves".
 func (s *Snapshot) served(g *Gateway, u ProbedURL) (found []Finding) {
 	c := u.Certificate
+	field := fmt.Sprintf("spec.listeners[%s].tls.certificateRefs", u.Listener)
+	file, elsewhere := "tls.crt of the Secret", "; if that of the Secret is right, a proxy or a load balancer serves another"
+	if u.TLSAtBalancer {
+		field = fmt.Sprintf("spec.listeners[%s]", u.Listener)
+		file, elsewhere = "its file at the load balancer, which ends TLS", " at the load balancer, which ends TLS"
+	}
 	add := func(severity Severity, problem, remedy string) {
-		found = append(found, Finding{
-			Severity: severity, Object: ref("Gateway", g), Field: fmt.Sprintf("spec.listeners[%s].tls.certificateRefs", u.Listener),
-			Problem: problem, Remedy: remedy,
-		})
+		found = append(found, Finding{Severity: severity, Object: ref("Gateway", g), Field: field, Problem: problem, Remedy: remedy})
 	}
 	now, date := s.reference(), "2006-01-02 15:04 MST"
 	known := s.declared(g, u.Listener)
 	switch {
 	case now.After(c.NotAfter) && !known.expired:
 		add(Error, "a certificate that expired on "+c.NotAfter.UTC().Format(date),
-			"renew the certificate; if the Secret has a newer one, a proxy or a load balancer serves the old one")
+			"renew the certificate"+elsewhere)
 	case now.Before(c.NotBefore) && !known.expired:
 		add(Error, "a certificate that is not valid before "+c.NotBefore.UTC().Format(date), "correct the clock of its issuer, or wait")
 	}
 	if !c.NameMatches && !known.otherName {
 		add(Error, fmt.Sprintf("a certificate for %s, and clients are told %s", cmp.Or(few(c.Names), "no name"), u.Host),
-			fmt.Sprintf("use a certificate for %s; if the Secret has one, a proxy or a load balancer serves another", u.Host))
+			fmt.Sprintf("use a certificate for %s%s", u.Host, elsewhere))
 	}
 	switch {
 	case c.Trusted:
 	case c.SelfSigned:
 		if !known.selfSigned {
-			add(Warning, "a self-signed certificate: browsers do not connect", "use a certificate of a CA that clients trust")
+			add(Warning, "a self-signed certificate: browsers do not connect", "use a certificate of a CA that clients trust"+elsewhere)
 		}
+	case c.ExpiredIssuer != "":
+		add(Error, "a chain with an expired certificate of "+c.ExpiredIssuer, "replace the certificate of this CA in "+file)
 	case c.Sent == 1 && c.IssuerURL != "":
 		add(Error, fmt.Sprintf("its certificate without the one of its issuer %s: clients that do not have it do not connect", c.Issuer),
-			"append the intermediate certificate to tls.crt of the Secret; it is published at "+c.IssuerURL)
+			fmt.Sprintf("append the intermediate certificate to %s; it is published at %s", file, c.IssuerURL))
 	default:
 		add(Info, fmt.Sprintf("a certificate of %s, a CA that this machine does not know (%s sent)", c.Issuer, count(c.Sent, "certificate")),
-			"if clients do not trust this CA, use another one; if it is an intermediate CA, append its certificate to tls.crt of the Secret")
+			"if clients do not trust this CA, use another one; if it is an intermediate CA, append its certificate to "+file)
 	}
 	return found
 }
@@ -399,7 +411,7 @@ func allocationFact(s *Snapshot, g *Gateway) string {
 		few(relays), p.Credential)
 }
 
-// listens is the remedy for a backend that does not answer.
+// listens is the remedy for a backend that does not answer, and no ICMP message says why.
 const listens = "see whether it runs and listens on this UDP port, and whether NetworkPolicies and firewalls let the pods " +
 	"reach it"
 
@@ -417,30 +429,50 @@ var packetRules = []Rule{
 	}},
 	{"backends answer", func(s *Snapshot, g *Gateway) (found []Finding) {
 		all := s.probe(g).Backends
-		silent := map[string][]string{} // by route
 		for _, b := range all {
-			others := slices.ContainsFunc(all, func(o ProbedBackend) bool { return o.Route == b.Route && o.Result == ProbeAnswered })
 			problem := fmt.Sprintf("backend %s: %d datagrams sent through the gateway, %d returned", b.Peer, b.Sent, b.Returned)
+			reported, remedy, isReported := b.unreached()
 			switch {
-			case b.Result == ProbeRefused:
-				found = append(found, b.finding(g, Warning,
-					fmt.Sprintf("backend %s: its host reports that nothing listens on the port (%s)", b.Peer, b.Detail), listens))
+			case isReported:
+				found = append(found, b.finding(g, Warning, reported, remedy))
+			case b.Elsewhere != "":
 			case b.Result == ProbeFailed:
 				found = append(found, b.finding(g, Info, fmt.Sprintf("backend %s was not tested: %s", b.Peer, b.Detail),
 					"give the pods addresses of the family of the backend, if clients need it"))
-			case b.Result == ProbeNoAnswer && others && b.OnePort:
+			case b.Result == ProbeNoAnswer && b.OnePort && others(all, b):
 				found = append(found, b.finding(g, Warning, problem+"; other backends of the route answer", listens))
-			case b.Result == ProbeNoAnswer:
-				silent[b.Route] = append(silent[b.Route], fmt.Sprintf("%s (%d sent, %d returned)", b.Peer, b.Sent, b.Returned))
+			case b.Result == ProbeAnswered && b.Long.Sent > 0 && b.Long.Answered == 0:
+				found = append(found, b.finding(g, Warning, fmt.Sprintf("backend %s: %d of %d short datagrams returned through the gateway, and "+
+					"none of %d of %d bytes: long packets are lost between the pods and the backend", b.Peer, b.Returned, b.Sent, b.Long.Sent,
+					b.Long.Bytes), widen))
 			}
 		}
-		for _, route := range slices.Sorted(keys(silent)) {
-			found = append(found, ProbedBackend{Route: route}.finding(g, Info,
-				"no answer through the gateway from "+few(silent[route])+": a media server need not answer STUN without the "+
-					"credentials of a call", "if calls have no media, "+listens))
-		}
-		return found
+		found = append(found, astray(g, all)...)
+		found = append(found, backendsOf(all, func(b ProbedBackend) string {
+			if b.Result != ProbeNoAnswer || b.Elsewhere != "" || b.OnePort && others(all, b) {
+				return ""
+			}
+			return fmt.Sprintf("%s (%d sent, %d returned)", b.Peer, b.Sent, b.Returned)
+		}, func(route, backends string) Finding {
+			return ProbedBackend{Route: route}.finding(g, Info, "no answer through the gateway from "+backends+": a media server need not "+
+				"answer STUN without the credentials of a call", "if calls have no media, "+listens)
+		})...)
+		return append(found, backendsOf(all, func(b ProbedBackend) string {
+			if b.Code == 0 {
+				return ""
+			}
+			return fmt.Sprintf("%s (error %d)", b.Peer, b.Code)
+		}, func(route, backends string) Finding {
+			return ProbedBackend{Route: route}.finding(g, Info, "the whole way to "+backends+" works, and the media server refuses a check of "+
+				"ICE without the credentials of a call, as most do", "if calls have no media, see whether the app gives clients the ICE user "+
+				"fragment and password of this media server, and its log")
+		})...)
 	}},
+}
+
+// others reports whether another backend of the route has answered.
+func others(all []ProbedBackend, b ProbedBackend) bool {
+	return slices.ContainsFunc(all, func(o ProbedBackend) bool { return o.Route == b.Route && o.Result == ProbeAnswered })
 }
 
 // finding returns a finding about a backend, or about several of a route without Peer.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/pion/stun/v2"
@@ -14,6 +15,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/api/credential"
 	"github.com/stunner-gateway/stunner/services/stunnerctl/internal/diagnose"
+	"github.com/stunner-gateway/stunner/services/stunnerctl/internal/turncat"
 )
 
 const (
@@ -30,19 +32,9 @@ const (
 	udpTransport = 17
 )
 
-// families are the values of REQUESTED-ADDRESS-FAMILY (RFC 8656 §18.8).
-const (
-	anyFamily byte = 0
-	ipv4      byte = 1
-	ipv6      byte = 2
-)
-
-func familyOf(a netip.Addr) byte {
-	if a.Unmap().Is4() {
-		return ipv4
-	}
-	return ipv6
-}
+// attrIgnored is a comprehension-optional attribute that no server understands, which makes a datagram longer. Servers
+// ignore it, and refuse PADDING (RFC 8489 §6.3.1).
+const attrIgnored stun.AttrType = 0xFFFE
 
 // codeError is an error response.
 type codeError int
@@ -54,12 +46,13 @@ type session struct {
 	*wire
 	credential   credential.Credential
 	realm, nonce []byte
-	relay        netip.AddrPort
-	seen         func(*stun.Message)
+	// relay is the relayed address, and client that of the client as the server has received it.
+	relay, client netip.AddrPort
+	seen          func(*stun.Message)
 }
 
 // open makes an allocation at a target with a relayed address of a family.
-func (t target) open(ctx context.Context, c credential.Credential, family byte) (*session, error) {
+func (t target) open(ctx context.Context, c credential.Credential, family turncat.Family) (*session, error) {
 	w, err := dial(ctx, t.uri.Protocol(), t.address, t.uri.Host)
 	if err != nil {
 		return nil, err
@@ -68,9 +61,9 @@ func (t target) open(ctx context.Context, c credential.Credential, family byte) 
 	attributes := []stun.Setter{stun.RawAttribute{
 		Type: stun.AttrRequestedTransport, Value: []byte{udpTransport, 0, 0, 0},
 	}}
-	if family != anyFamily {
+	if family != turncat.AnyFamily {
 		attributes = append(attributes, stun.RawAttribute{
-			Type: stun.AttrRequestedAddressFamily, Value: []byte{family, 0, 0, 0},
+			Type: stun.AttrRequestedAddressFamily, Value: []byte{byte(family), 0, 0, 0},
 		})
 	}
 	answer, err := s.request(ctx, stun.MethodAllocate, attributes...)
@@ -78,13 +71,11 @@ func (t target) open(ctx context.Context, c credential.Credential, family byte) 
 		w.end()
 		return nil, err
 	}
-	var relayed stun.XORMappedAddress
-	if err := relayed.GetFromAs(answer, stun.AttrXORRelayedAddress); err != nil {
+	if s.relay = addressIn(answer, stun.AttrXORRelayedAddress); !s.relay.IsValid() {
 		w.end()
 		return nil, errors.New("the answer has no relayed address")
 	}
-	a, _ := netip.AddrFromSlice(relayed.IP)
-	s.relay = netip.AddrPortFrom(a.Unmap(), uint16(relayed.Port))
+	s.client = addressIn(answer, stun.AttrXORMappedAddress)
 	if bye, err := s.build(stun.MethodRefresh, noLifetime); err == nil {
 		w.farewell.Store(&bye.Raw)
 	}
@@ -165,13 +156,13 @@ func (s *session) close(ctx context.Context) {
 // allocate makes an allocation at each URL that has answered, one after another, because a user may have few. Through
 // the first one of a listener it tests the backends.
 func (o Options) allocate(ctx context.Context, p *diagnose.Probe, targets []target, c credential.Credential) {
-	first := map[string]target{}
+	first := map[string]int{}
 	for i, t := range targets {
 		u := &p.URLs[i]
 		if u.Result != diagnose.ProbeAnswered || ctx.Err() != nil {
 			continue
 		}
-		s, err := t.open(ctx, c, anyFamily)
+		s, err := t.open(ctx, c, turncat.AnyFamily)
 		if ctx.Err() != nil && err != nil {
 			return // the time is over
 		}
@@ -186,20 +177,23 @@ func (o Options) allocate(ctx context.Context, p *diagnose.Probe, targets []targ
 		u.Allocation.Relay = s.relay
 		s.close(ctx)
 		if _, known := first[t.listener.Name]; !known {
-			first[t.listener.Name] = t
+			first[t.listener.Name] = i
 		}
 	}
 	for _, l := range o.Config.Listeners {
-		t, ok := first[l.Name]
+		i, ok := first[l.Name]
 		if !ok {
 			continue
 		}
 		all, omitted := o.backends(l, MaxBackends-len(p.Backends), p.Backends)
 		p.OmittedBackends += omitted
-		for _, family := range []byte{ipv4, ipv6} {
-			of := slices.DeleteFunc(slices.Clone(all), func(b diagnose.ProbedBackend) bool { return familyOf(b.Peer.Addr()) != family })
+		for _, family := range []turncat.Family{turncat.IPv4, turncat.IPv6} {
+			of := slices.DeleteFunc(slices.Clone(all), func(b diagnose.ProbedBackend) bool {
+				return turncat.FamilyOf(b.Peer.Addr()) != family
+			})
 			if len(of) > 0 {
-				p.Backends = append(p.Backends, t.exchange(ctx, c, family, of)...)
+				o.exchange(ctx, targets[i], c, family, &exchange{all: of, long: p.URLs[i].Long.Passes()})
+				p.Backends = append(p.Backends, of...)
 			}
 		}
 	}
@@ -236,46 +230,179 @@ func (o Options) backends(l config.Listener, most int, earlier []diagnose.Probed
 	return all, omitted
 }
 
-// exchange sends datagrams to backends of one family through one allocation, and counts the answers. The datagrams are
-// STUN Binding requests without a credential, as those of ICE but for that.
-func (t target) exchange(
-	ctx context.Context,
-	c credential.Credential,
-	family byte,
-	all []diagnose.ProbedBackend,
-) []diagnose.ProbedBackend {
+// exchange are datagrams to backends of one family through one allocation, and their answers.
+type exchange struct {
+	all []diagnose.ProbedBackend
+	// long makes also long datagrams be sent.
+	long bool
+	// lengths are the lengths of the requests, by transaction ID. matched counts the answers to short ones, by peer.
+	lengths map[[stun.TransactionIDSize]byte]int
+	matched map[netip.AddrPort]int
+	// strays are the addresses that have sent datagrams without having been sent any.
+	strays []netip.AddrPort
+}
+
+// exchange sends datagrams to backends, and counts the answers. The datagrams are STUN Binding requests without a
+// credential, as those of ICE but for that.
+func (o Options) exchange(ctx context.Context, t target, c credential.Credential, family turncat.Family, e *exchange) {
 	s, err := t.open(ctx, c, family)
 	if err != nil {
-		for i := range all {
-			all[i].Result, all[i].Detail = diagnose.ProbeFailed, "no allocation of its address family: "+err.Error()
+		for i := range e.all {
+			e.all[i].Result, e.all[i].Detail = diagnose.ProbeFailed, "no allocation of its address family: "+err.Error()
 		}
-		return all
+		return
 	}
 	defer s.close(ctx)
-	s.seen = func(m *stun.Message) { count(all, m) }
-	for i := range all {
-		all[i].Result, all[i].Detail = s.permit(ctx, all[i].Peer)
+	begun := time.Now()
+	s.seen, e.lengths, e.matched = e.count, map[[stun.TransactionIDSize]byte]int{}, map[netip.AddrPort]int{}
+	for i := range e.all {
+		e.all[i].Result, e.all[i].Detail = s.permit(ctx, e.all[i].Peer)
 	}
 	for range datagrams {
-		for i := range all {
-			if b := &all[i]; b.Result == diagnose.ProbeNoAnswer || b.Result == diagnose.ProbeAnswered {
-				if s.send(b.Peer) == nil {
-					b.Sent++
+		for i := range e.all {
+			if b := &e.all[i]; b.Result == diagnose.ProbeNoAnswer || b.Result == diagnose.ProbeAnswered {
+				e.send(s, b, 0)
+				if e.long {
+					e.send(s, b, min(longest(t.uri.Protocol()), longest(config.TURNUDP))-indicationHeader)
 				}
 			}
 		}
 		s.listen(ctx, pause)
 	}
-	complete := func() bool {
-		return !slices.ContainsFunc(all, func(b diagnose.ProbedBackend) bool {
-			return b.Result == diagnose.ProbeNoAnswer || b.Result == diagnose.ProbeAnswered && b.Returned < b.Sent
-		})
+	missing := func(b diagnose.ProbedBackend) bool {
+		return b.Result == diagnose.ProbeNoAnswer ||
+			b.Result == diagnose.ProbeAnswered && (b.Returned < b.Sent || b.Long.Answered < b.Long.Sent)
 	}
-	for end := time.Now().Add(lastAnswers); !complete() && ctx.Err() == nil && time.Now().Before(end); {
+	for end := time.Now().Add(lastAnswers); slices.ContainsFunc(e.all, missing) && ctx.Err() == nil && time.Now().Before(end); {
 		s.listen(ctx, pause/4)
 	}
-	return all
+	silent := func(b diagnose.ProbedBackend) bool { return b.Result == diagnose.ProbeNoAnswer }
+	if o.Strays != nil && slices.ContainsFunc(e.all, silent) {
+		for _, a := range o.Strays(ctx, c.Username, s.client.Addr(), begun) {
+			e.stray(a)
+		}
+	}
+	for i := range e.all {
+		b := &e.all[i]
+		if silent(*b) {
+			b.Elsewhere = e.elsewhere(b.Peer)
+		}
+		if e.matched[b.Peer] == 0 {
+			b.Long = diagnose.ProbedLong{} // an answer does not tell which datagram it is for
+		}
+	}
 }
+
+// indicationHeader is the length of a Send indication to an IPv6 peer without the data.
+const indicationHeader = 20 + 24 + 4
+
+// send sends a STUN Binding request of at least a length to a backend in a Send indication.
+func (e *exchange) send(s *session, b *diagnose.ProbedBackend, length int) {
+	data, err := bindingRequest(attrIgnored, length)
+	if err != nil {
+		return
+	}
+	e.lengths[data.TransactionID] = length
+	m, err := stun.Build(stun.TransactionID, stun.NewType(stun.MethodSend, stun.ClassIndication), peerAddress(b.Peer),
+		stun.RawAttribute{Type: stun.AttrData, Value: data.Raw})
+	if err != nil {
+		return
+	}
+	if _, err = s.Write(m.Raw); err != nil {
+		return
+	}
+	if length == 0 {
+		b.Sent++
+	} else {
+		b.Long.Bytes = length
+		b.Long.Sent++
+	}
+}
+
+// count counts a Data indication for its peer. One with the attribute ICMP reports that the peer is not reached.
+func (e *exchange) count(m *stun.Message) {
+	from := addressIn(m, stun.AttrXORPeerAddress)
+	if m.Type != stun.NewType(stun.MethodData, stun.ClassIndication) || !from.IsValid() {
+		return
+	}
+	i := slices.IndexFunc(e.all, func(b diagnose.ProbedBackend) bool { return b.Peer == from })
+	icmp, err := m.Get(attrICMP)
+	switch isICMP := err == nil && len(icmp) >= 4; {
+	case i < 0 && !isICMP:
+		e.stray(from)
+		return
+	case i < 0:
+		return
+	case isICMP:
+		kind := binary.BigEndian.Uint16(icmp[2:4])
+		if result := icmpResult(from.Addr(), kind>>9, kind&0x1ff); e.all[i].Returned == 0 && result != "" {
+			e.all[i].Result, e.all[i].Detail = result, fmt.Sprintf("ICMP type %d, code %d", kind>>9, kind&0x1ff)
+		}
+		return
+	}
+	b, data := &e.all[i], &stun.Message{}
+	b.Result, b.Detail = diagnose.ProbeAnswered, ""
+	raw, err := m.Get(stun.AttrData)
+	length, known := 0, false
+	if err == nil && stun.IsMessage(raw) && stun.Decode(raw, data) == nil {
+		length, known = e.lengths[data.TransactionID]
+	}
+	switch {
+	case length > 0:
+		b.Long.Answered++
+	case known:
+		e.matched[from]++
+		fallthrough
+	default:
+		b.Returned++
+	}
+	var code stun.ErrorCodeAttribute
+	if data.Type.Class == stun.ClassErrorResponse && code.GetFrom(data) == nil {
+		b.Code = int(code.Code)
+	}
+}
+
+// icmpResult returns what an ICMP message about a datagram to an address means, or "" if it does not say that the address
+// is not reached. Its types and codes are those of RFC 792, RFC 1812 §5.2.7.1 and RFC 4443.
+func icmpResult(to netip.Addr, kind, code uint16) diagnose.ProbeResult {
+	is := func(k uint16, codes ...uint16) bool { return kind == k && slices.Contains(codes, code) }
+	v4 := to.Is4()
+	switch {
+	case v4 && is(3, 2, 3), !v4 && is(1, 4):
+		return diagnose.ProbeRefused
+	case v4 && is(3, 9, 10, 13), !v4 && is(1, 1, 5, 6):
+		return diagnose.ProbeRejected
+	case v4 && is(3, 4), !v4 && kind == 2:
+		return "" // the datagram is too long, and is sent in fragments from now on
+	}
+	return diagnose.ProbeUnreachable
+}
+
+// stray adds an address to which nothing was sent.
+func (e *exchange) stray(a netip.AddrPort) {
+	asked := func(b diagnose.ProbedBackend) bool { return b.Peer == a }
+	if !slices.ContainsFunc(e.all, asked) && !slices.Contains(e.strays, a) {
+		e.strays = append(e.strays, a)
+	}
+}
+
+// elsewhere returns the addresses from which the answers of a silent peer may have arrived: its other ports, or else any
+// address.
+func (e *exchange) elsewhere(peer netip.AddrPort) string {
+	var ports, any []string
+	for _, a := range e.strays {
+		if any = append(any, a.String()); a.Addr() == peer.Addr() {
+			ports = append(ports, a.String())
+		}
+	}
+	if len(ports) > 0 {
+		any = ports
+	}
+	return strings.Join(any[:min(len(any), maxStrays)], ", ")
+}
+
+// maxStrays is the number of addresses that a finding names.
+const maxStrays = 4
 
 // permit creates a permission. Without one the result is final; with one it is ProbeNoAnswer until an answer arrives.
 func (s *session) permit(ctx context.Context, peer netip.AddrPort) (diagnose.ProbeResult, string) {
@@ -287,21 +414,6 @@ func (s *session) permit(ctx context.Context, peer netip.AddrPort) (diagnose.Pro
 		return diagnose.ProbeDenied, err.Error()
 	}
 	return diagnose.ProbeFailed, "request for a permission: " + err.Error()
-}
-
-// send sends a STUN Binding request to a peer in a Send indication.
-func (s *session) send(peer netip.AddrPort) error {
-	data, err := stun.Build(stun.TransactionID, stun.BindingRequest, stun.Fingerprint)
-	if err != nil {
-		return err
-	}
-	m, err := stun.Build(stun.TransactionID, stun.NewType(stun.MethodSend, stun.ClassIndication), peerAddress(peer),
-		stun.RawAttribute{Type: stun.AttrData, Value: data.Raw})
-	if err != nil {
-		return err
-	}
-	_, err = s.Write(m.Raw)
-	return err
 }
 
 // listen passes messages to seen for a time.
@@ -322,27 +434,4 @@ func (s *session) listen(ctx context.Context, during time.Duration) {
 			return
 		}
 	}
-}
-
-// count counts a Data indication for its peer. One with the attribute ICMP reports that the peer is not reached.
-func count(all []diagnose.ProbedBackend, m *stun.Message) {
-	var from stun.XORMappedAddress
-	if m.Type != stun.NewType(stun.MethodData, stun.ClassIndication) || from.GetFromAs(m, stun.AttrXORPeerAddress) != nil {
-		return
-	}
-	a, _ := netip.AddrFromSlice(from.IP)
-	i := slices.IndexFunc(all, func(b diagnose.ProbedBackend) bool {
-		return b.Peer == netip.AddrPortFrom(a.Unmap(), uint16(from.Port))
-	})
-	if i < 0 {
-		return
-	}
-	if icmp, err := m.Get(attrICMP); err == nil && len(icmp) >= 4 {
-		kind := binary.BigEndian.Uint16(icmp[2:4])
-		all[i].Result = diagnose.ProbeRefused
-		all[i].Detail = fmt.Sprintf("ICMP type %d, code %d", kind>>9, kind&0x1ff)
-		return
-	}
-	all[i].Returned++
-	all[i].Result = diagnose.ProbeAnswered
 }

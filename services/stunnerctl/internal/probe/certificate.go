@@ -3,12 +3,13 @@ package probe
 import (
 	"bytes"
 	"crypto/x509"
+	"time"
 
 	"github.com/stunner-gateway/stunner/services/stunnerctl/internal/diagnose"
 )
 
-// certificate describes the certificates that a server has sent, the one of its key first.
-func certificate(served []*x509.Certificate, host string) *diagnose.ServedCertificate {
+// certificate describes the certificates that a server has sent, the one of its key first, at the time now.
+func certificate(served []*x509.Certificate, host string, now time.Time) *diagnose.ServedCertificate {
 	leaf := served[0]
 	c := &diagnose.ServedCertificate{
 		Subject: leaf.Subject.String(), Issuer: leaf.Issuer.String(), Names: leaf.DNSNames, NotBefore: leaf.NotBefore,
@@ -26,10 +27,18 @@ func certificate(served []*x509.Certificate, host string) *diagnose.ServedCertif
 	for _, more := range served[1:] {
 		between.AddCert(more)
 	}
-	// The time is that of the certificate, because its expiry is judged apart from its chain.
+	at := now
+	if now.Before(leaf.NotBefore) || now.After(leaf.NotAfter) {
+		at = leaf.NotAfter // the expiry of the certificate is judged apart from its chain
+	}
 	_, err := leaf.Verify(x509.VerifyOptions{
-		Intermediates: between, CurrentTime: leaf.NotAfter, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny},
+		Intermediates: between, CurrentTime: at, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny},
 	})
 	c.Trusted = err == nil
+	for _, issuer := range served[1:] {
+		if !c.Trusted && at.After(issuer.NotAfter) {
+			c.ExpiredIssuer = issuer.Subject.String()
+		}
+	}
 	return c
 }

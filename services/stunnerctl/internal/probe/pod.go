@@ -73,7 +73,7 @@ func (o Options) listener(ctx context.Context, pod string, l config.Listener) di
 	if err == nil {
 		var w *wire
 		if w, err = wrap(ctx, conn, l.Protocol, l.PublicAddress); err == nil {
-			err = w.bind(ctx)
+			_, err = w.bind(ctx, 0)
 			w.end()
 		}
 	}
@@ -86,7 +86,7 @@ func (l Direct) probe(ctx context.Context) diagnose.ProbedPod {
 	p := diagnose.ProbedPod{Pod: l.Pod, Listener: name(l.Listener)}
 	w, err := dial(ctx, l.Protocol, l.Address, "")
 	if err == nil {
-		err = w.bind(ctx)
+		_, err = w.bind(ctx, 0)
 		w.end()
 	}
 	p.Result, p.Detail = outcome(err)

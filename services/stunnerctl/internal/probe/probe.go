@@ -48,6 +48,10 @@ const (
 	secureFlows = 2
 	// Limit is the longest time that a probe of one Gateway takes.
 	Limit = 16 * time.Second
+	// longPatience is the wait for the answer to a long request, after a short one was answered: for three requests.
+	longPatience = 3500 * time.Millisecond
+	// pauseOfClient is the longest time between two packets of an ICE agent (RFC 7675 §5.1), which a NAT must outlast.
+	pauseOfClient = 6 * time.Second
 	// parallelPods is the number of pods that are tested at a time, and podsLimit bounds the time for all of them.
 	parallelPods = 8
 	podsLimit    = patience + time.Second
@@ -71,6 +75,9 @@ type Options struct {
 	// Within are addresses of pods in their own network. Most machines do not reach them, so the tests count only if
 	// one of them is answered.
 	Within []Direct
+	// Strays returns the addresses from which the relays of a client have dropped datagrams since a time, because the
+	// client has sent to other addresses. It may be nil.
+	Strays func(ctx context.Context, user string, client netip.Addr, since time.Time) []netip.AddrPort
 }
 
 // Direct is the address of a listener of a pod or of a dataplane on this host.
@@ -89,11 +96,19 @@ func Run(ctx context.Context, o Options) *diagnose.Probe {
 	p.OmittedURLs = omitted
 	p.URLs = make([]diagnose.ProbedURL, len(targets))
 	var all sync.WaitGroup
+	mapped := make([]*flow, len(targets))
 	for i, t := range targets {
-		all.Go(func() { p.URLs[i] = t.probe(ctx) })
+		all.Go(func() { p.URLs[i], mapped[i] = t.probe(ctx) })
 	}
 	all.Go(func() { p.Pods = o.pods(ctx) })
 	all.Wait()
+	var pauses sync.WaitGroup
+	defer pauses.Wait()
+	for i, f := range mapped {
+		if f != nil {
+			pauses.Go(func() { p.URLs[i].Mapping = f.pause(ctx, pauseOfClient) })
+		}
+	}
 	if !slices.ContainsFunc(p.URLs, func(u diagnose.ProbedURL) bool { return u.Result == diagnose.ProbeAnswered }) ||
 		o.Credential == nil || ctx.Err() != nil {
 		return p

@@ -270,12 +270,36 @@ func (w *wire) ask(ctx context.Context, request *stun.Message, seen func(*stun.M
 	return nil, errNoAnswer
 }
 
-// bind sends a Binding request.
-func (w *wire) bind(ctx context.Context) error {
-	request, err := stun.Build(stun.TransactionID, stun.BindingRequest, stun.Fingerprint)
+// bind sends a Binding request of at least a length, and returns the address of the client that the server has received.
+// An error response is an answer, too, without this address.
+func (w *wire) bind(ctx context.Context, length int) (client netip.AddrPort, err error) {
+	request, err := bindingRequest(stun.AttrPadding, length)
 	if err != nil {
-		return err
+		return client, err
 	}
-	_, err = w.ask(ctx, request, nil) // an error response is an answer, too
-	return err
+	answer, err := w.ask(ctx, request, nil)
+	if err != nil {
+		return client, err
+	}
+	return addressIn(answer, stun.AttrXORMappedAddress), nil
+}
+
+// addressIn returns the address in an attribute of a message, which is invalid without one.
+func addressIn(m *stun.Message, attribute stun.AttrType) netip.AddrPort {
+	var xored stun.XORMappedAddress
+	if xored.GetFromAs(m, attribute) != nil {
+		return netip.AddrPort{}
+	}
+	a, _ := netip.AddrFromSlice(xored.IP)
+	return netip.AddrPortFrom(a.Unmap(), uint16(xored.Port))
+}
+
+// bindingRequest returns a Binding request. One that is shorter than the length gets an attribute of a type.
+func bindingRequest(padding stun.AttrType, length int) (*stun.Message, error) {
+	const overhead = 20 + 4 + 8 // the header, that of the attribute, and FINGERPRINT
+	setters := []stun.Setter{stun.TransactionID, stun.BindingRequest}
+	if length > overhead {
+		setters = append(setters, stun.RawAttribute{Type: padding, Value: make([]byte, length-overhead)})
+	}
+	return stun.Build(append(setters, stun.Fingerprint)...)
 }

@@ -56,53 +56,120 @@ func resolve(ctx context.Context, l config.Listener, uri config.URI) (all []targ
 	return all
 }
 
-// probe sends Binding requests from several ports.
-func (t target) probe(ctx context.Context) diagnose.ProbedURL {
+// probe sends Binding requests from several ports. Of a connection that a NAT may forget it returns one that was answered.
+func (t target) probe(ctx context.Context) (u diagnose.ProbedURL, mapped *flow) {
 	p := t.uri.Protocol()
-	u := diagnose.ProbedURL{
+	u = diagnose.ProbedURL{
 		Listener: name(t.listener.Name), URL: t.uri.String(), Host: t.uri.Host, Transport: p.Network(), Secure: p.Secure(),
-		Address: t.address,
+		Address: t.address, TLSAtBalancer: t.listener.TLSAtBalancer,
 	}
 	if !t.address.IsValid() {
 		u.Result, u.Detail = diagnose.ProbeNoName, t.unresolved
-		return u
+		return u, nil
 	}
 	begun := time.Now()
 	n := flows
 	if p.Secure() {
 		n = secureFlows
 	}
-	results, wires := make([]error, n), make([]*wire, n)
-	var all sync.WaitGroup
-	for i := range n {
-		all.Go(func() { wires[i], results[i] = t.try(ctx) })
+	all := make([]flow, n)
+	var group sync.WaitGroup
+	for i := range all {
+		group.Go(func() { t.try(ctx, &all[i]) })
 	}
-	all.Wait()
-	u.Sent, u.Seconds = n, time.Since(begun).Seconds()
-	for i, err := range results {
-		if w := wires[i]; w != nil {
-			if u.Certificate == nil && len(w.served) > 0 {
-				u.Certificate = certificate(w.served, t.uri.Host)
-			}
-			w.end()
-		}
-		if err == nil {
-			u.Answered++
+	group.Wait()
+	u.Sent, u.Seconds, u.Long.Bytes = n, time.Since(begun).Seconds(), longest(p)
+	for i := range all {
+		f := &all[i]
+		if f.err != nil {
+			u.Result, u.Detail = resultOf(f.err), f.err.Error()
 		} else {
-			u.Result, u.Detail = resultOf(err), err.Error()
+			u.Answered++
+			u.Long.Sent++
+		}
+		if f.long {
+			u.Long.Answered++
+		}
+		if f.wire == nil {
+			continue
+		}
+		if u.Certificate == nil && len(f.served) > 0 {
+			u.Certificate = certificate(f.served, t.uri.Host, time.Now())
+		}
+		if mapped == nil && f.translated() {
+			mapped = f
+		} else {
+			f.end()
 		}
 	}
 	if u.Answered > 0 {
 		u.Result, u.Detail = diagnose.ProbeAnswered, ""
 	}
-	return u
+	return u, mapped
 }
 
-// try sends a Binding request over a new connection, which it returns.
-func (t target) try(ctx context.Context) (*wire, error) {
-	w, err := dial(ctx, t.uri.Protocol(), t.address, t.uri.Host)
-	if err != nil {
-		return nil, err
+// flow is a new connection, or over UDP a new source port.
+type flow struct {
+	*wire // nil without a connection
+	err   error
+	// client is the address of the client that the server has received at the time at.
+	client netip.AddrPort
+	at     time.Time
+	// long reports that a long request was answered.
+	long bool
+}
+
+// try sends a Binding request over a new connection, and if it is answered a long one.
+func (t target) try(ctx context.Context, f *flow) {
+	p := t.uri.Protocol()
+	if f.wire, f.err = dial(ctx, p, t.address, t.uri.Host); f.err != nil {
+		return
 	}
-	return w, w.bind(ctx)
+	if f.client, f.err = f.bind(ctx, 0); f.err != nil {
+		return
+	}
+	limited, cancel := context.WithTimeout(ctx, longPatience)
+	defer cancel()
+	_, err := f.bind(limited, longest(p))
+	f.long, f.at = err == nil, time.Now()
+}
+
+// longest returns the length of the long messages of a protocol: with the headers of IPv6, UDP and DTLS they have the
+// minimum MTU of IPv6 (RFC 8200 §5), which packets of media of browsers nearly have. A byte stream has no such packets,
+// so a message of it fills a whole segment of a usual path.
+func longest(p config.Protocol) int {
+	switch {
+	case p.Stream():
+		return 1600
+	case p.Secure():
+		return 1192
+	}
+	return 1232
+}
+
+// translated reports whether a NAT has translated the address of the client, whose mapping ends without packets. TCP
+// connections keep theirs for hours.
+func (f *flow) translated() bool {
+	local, ok := f.LocalAddr().(*net.UDPAddr)
+	if !ok || f.err != nil || !f.client.IsValid() {
+		return false
+	}
+	own := local.AddrPort()
+	return netip.AddrPortFrom(own.Addr().Unmap(), own.Port()) != f.client
+}
+
+// pause sends nothing for a time and then a Binding request. It returns a mapping that has changed, and ends the
+// connection.
+func (f *flow) pause(ctx context.Context, during time.Duration) *diagnose.LostMapping {
+	defer f.end()
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-time.After(time.Until(f.at.Add(during))):
+	}
+	client, err := f.bind(ctx, 0)
+	if ctx.Err() != nil || err == nil && (client == f.client || !client.IsValid()) {
+		return nil
+	}
+	return &diagnose.LostMapping{Seconds: during.Seconds(), Before: f.client, After: client}
 }

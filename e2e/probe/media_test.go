@@ -36,12 +36,12 @@ func mediaFaults(t *testing.T, e *env.Env, l *env.Listener) (faults []fault) {
 		fmt.Sprintf("backend %s: a firewall between the pods and the backend, or at its host, rejects the packets", peer),
 		"chain faulty { type filter hook input priority filter;\n"+to+" reject with icmpx admin-prohibited\n}")
 	add("the media server answers from another address", "warning",
-		fmt.Sprintf("no answer from %s (3 sent, 0 returned), but packets from %s", peer, netip.AddrPortFrom(e.Net.Peer(7)[0], peer.Port())),
+		fmt.Sprintf("no answer from %s (3 sent, 0 returned), and packets from %s instead", peer, netip.AddrPortFrom(e.Net.Peer(7)[0], peer.Port())),
 		chain("output", from+" notrack ip saddr set "+e.Net.Peer(7)[0].String()))
 	add("the media server answers from another port", "warning",
-		fmt.Sprintf("no answer from %s (3 sent, 0 returned), but packets from %s", peer, netip.AddrPortFrom(peer.Addr(), peer.Port()+1)),
+		fmt.Sprintf("no answer from %s (3 sent, 0 returned), and packets from %s instead", peer, netip.AddrPortFrom(peer.Addr(), peer.Port()+1)),
 		chain("output", fmt.Sprintf("%s notrack udp sport set %d", from, peer.Port()+1)))
-	add("the media server refuses ICE", "info", fmt.Sprintf("the whole way to %s (error 401) works", peer), redirect(refusing(t, e.Net.Peers)))
+	add("the media server refuses ICE", "info", fmt.Sprintf("%s (error 401) refuses a connectivity check", peer), redirect(refusing(t, e.Net.Peers)))
 	add("a firewall drops what the gateway sends", "info", peer.String()+" (3 sent, 0 returned)", chain("input", to+" drop"))
 	add("the way to the media server loses long packets", "warning",
 		fmt.Sprintf("backend %s: 3 of 3 short datagrams returned through the gateway, and none of 3", peer),

@@ -120,8 +120,8 @@ func astray(g *Gateway, all []ProbedBackend) []Finding {
 		return fmt.Sprintf("%s (%d sent, 0 returned)", b.Peer, b.Sent)
 	}, func(route, backends string) Finding {
 		return ProbedBackend{Route: route}.finding(g, Warning,
-			fmt.Sprintf("no answer from %s, but packets from %s, to which nothing was sent, so that the gateway drops them: the media server "+
-				"answers from another address or port than that of the backend", backends, strings.Join(from[route], ", ")),
+			fmt.Sprintf("no answer from %s, and packets from %s instead, which calls do not receive because they send nothing there: the "+
+				"media server answers from another address or port", backends, strings.Join(from[route], ", ")),
 			"make the media server send from the address to which clients send: bind its socket to it, correct its source routes or "+
 				"its NAT, or name the other address in the candidates of the app and in the route")
 	})

@@ -219,7 +219,7 @@ func (s *Snapshot) served(g *Gateway, u ProbedURL) (found []Finding) {
 	file, elsewhere := "tls.crt of the Secret", "; if that of the Secret is right, a proxy or a load balancer serves another"
 	if u.TLSAtBalancer {
 		field = fmt.Sprintf("spec.listeners[%s]", u.Listener)
-		file, elsewhere = "its file at the load balancer, which ends TLS", " at the load balancer, which ends TLS"
+		file, elsewhere = "the chain at the load balancer, which ends TLS", " at the load balancer, which ends TLS"
 	}
 	add := func(severity Severity, problem, remedy string) {
 		found = append(found, Finding{Severity: severity, Object: ref("Gateway", g), Field: field, Problem: problem, Remedy: remedy})
@@ -463,8 +463,8 @@ var packetRules = []Rule{
 			}
 			return fmt.Sprintf("%s (error %d)", b.Peer, b.Code)
 		}, func(route, backends string) Finding {
-			return ProbedBackend{Route: route}.finding(g, Info, "the whole way to "+backends+" works, and the media server refuses a check of "+
-				"ICE without the credentials of a call, as most do", "if calls have no media, see whether the app gives clients the ICE user "+
+			return ProbedBackend{Route: route}.finding(g, Info, backends+" refuses a connectivity check without the credentials of a call, as "+
+				"most media servers do: the way there and back works", "if calls have no media, see whether the app gives clients the ICE user "+
 				"fragment and password of this media server, and its log")
 		})...)
 	}},

@@ -175,6 +175,11 @@ func (o Options) allocate(ctx context.Context, p *diagnose.Probe, targets []targ
 			continue
 		}
 		u.Allocation.Relay = s.relay
+		if t.longNeedsSession() {
+			if u.Long.Sent = 1; s.passes(ctx, u.Long.Bytes) {
+				u.Long.Answered = 1
+			}
+		}
 		s.close(ctx)
 		if _, known := first[t.listener.Name]; !known {
 			first[t.listener.Name] = i

@@ -183,7 +183,7 @@ func TestEachTransport(t *testing.T) {
 		t.Fatalf("%+v", got)
 	}
 	for _, u := range got.URLs {
-		if u.Result != diagnose.ProbeAnswered || u.Answered != u.Sent || u.Allocation == nil || !u.Allocation.Relay.IsValid() {
+		if u.Result != diagnose.ProbeAnswered || u.Answered != u.Sent || !u.Long.Passes() || u.Allocation == nil || !u.Allocation.Relay.IsValid() {
 			t.Errorf("%+v", u)
 		}
 		if c := u.Certificate; u.Secure && (c == nil || !c.NameMatches || !c.SelfSigned || c.Trusted || c.Sent != 1) {
@@ -191,12 +191,13 @@ func TestEachTransport(t *testing.T) {
 		}
 	}
 	want := []diagnose.ProbedBackend{
-		{Route: "meet/media", Listener: "TURN-UDP", Peer: echo, OnePort: true, Result: diagnose.ProbeAnswered, Sent: 3, Returned: 3},
+		{Route: "meet/media", Listener: "TURN-UDP", Peer: echo, OnePort: true, Result: diagnose.ProbeAnswered, Sent: 3, Returned: 3,
+			Long: diagnose.ProbedLong{Bytes: 1184, Sent: 3, Answered: 3}},
 		{Route: "meet/media", Listener: "TURN-UDP", Peer: mute, OnePort: true, Result: diagnose.ProbeNoAnswer, Sent: 3},
 		{Route: "meet/media", Listener: "TURN-UDP", Peer: denied, OnePort: true, Result: diagnose.ProbeFailed,
 			Detail: "request for a permission: the error response has no code"}, // of pion/turn
 	}
-	if !slices.Equal(got.Backends, want) || received.Load() != datagrams {
+	if !slices.Equal(got.Backends, want) || received.Load() != 2*datagrams {
 		t.Errorf("%d received, %+v", received.Load(), got.Backends)
 	}
 	if n := relays.open.Load(); n != 0 {
@@ -323,7 +324,7 @@ func TestUnansweredRequestsAreRepeated(t *testing.T) {
 		}
 		cancel()
 	}()
-	if err := w.bind(ctx); !errors.Is(err, errNoAnswer) || received.Load() != 2 {
+	if _, err := w.bind(ctx, 0); !errors.Is(err, errNoAnswer) || received.Load() != 2 {
 		t.Errorf("%v after %d requests", err, received.Load())
 	}
 }
@@ -409,19 +410,56 @@ func TestPods(t *testing.T) {
 	}
 }
 
-// TestICMP: a Data indication with the attribute ICMP is a refusal, and the error of one peer is not that of another.
-func TestICMP(t *testing.T) {
-	one, other := netip.MustParseAddrPort("10.0.0.1:5"), netip.MustParseAddrPort("[2001:db8::1]:6")
-	all := []diagnose.ProbedBackend{{Peer: one}, {Peer: other}}
+// TestDataIndications: an ICMP message is not an answer, and says by its type and code why the peer is not reached. The
+// answer of one peer is not that of another.
+func TestDataIndications(t *testing.T) {
+	v4, v6 := netip.MustParseAddrPort("10.0.0.1:5"), netip.MustParseAddrPort("[2001:db8::1]:6")
+	other := netip.MustParseAddrPort("10.0.0.1:9")
 	indication := func(peer netip.AddrPort, more stun.Setter) *stun.Message {
 		return stun.MustBuild(stun.TransactionID, stun.NewType(stun.MethodData, stun.ClassIndication), peerAddress(peer), more)
 	}
-	count(all, indication(one, stun.RawAttribute{Type: attrICMP, Value: []byte{0, 0, 3 << 1, 3, 0, 0, 0, 0}}))
-	count(all, indication(other, stun.RawAttribute{Type: stun.AttrData, Value: []byte{1}}))
-	count(all, indication(netip.MustParseAddrPort("10.0.0.9:9"), stun.RawAttribute{Type: stun.AttrData}))
-	if all[0].Result != diagnose.ProbeRefused || all[0].Detail != "ICMP type 3, code 3" || all[1].Returned != 1 ||
-		all[1].Result != diagnose.ProbeAnswered {
-		t.Errorf("%+v", all)
+	for _, row := range []struct {
+		peer       netip.AddrPort
+		kind, code byte
+		want       diagnose.ProbeResult
+	}{
+		{v4, 3, 3, diagnose.ProbeRefused}, {v4, 3, 13, diagnose.ProbeRejected}, {v4, 3, 1, diagnose.ProbeUnreachable},
+		{v4, 11, 0, diagnose.ProbeUnreachable}, {v4, 3, 4, ""}, {v6, 1, 4, diagnose.ProbeRefused}, {v6, 1, 1, diagnose.ProbeRejected},
+		{v6, 1, 3, diagnose.ProbeUnreachable}, {v6, 2, 0, ""},
+	} {
+		e := exchange{all: []diagnose.ProbedBackend{{Peer: v4}, {Peer: v6}}}
+		e.count(indication(row.peer, stun.RawAttribute{Type: attrICMP, Value: []byte{0, 0, row.kind << 1, row.code, 0, 0, 0, 0}}))
+		for _, b := range e.all {
+			want := row.want
+			if b.Peer != row.peer {
+				want = ""
+			}
+			if b.Result != want || want != "" && b.Detail != fmt.Sprintf("ICMP type %d, code %d", row.kind, row.code) {
+				t.Errorf("%s, type %d, code %d: %+v", row.peer, row.kind, row.code, b)
+			}
+		}
+	}
+	e := exchange{all: []diagnose.ProbedBackend{{Peer: v4}, {Peer: v6}}, lengths: map[[stun.TransactionIDSize]byte]int{}, matched: map[netip.AddrPort]int{}}
+	short, long := stun.MustBuild(stun.TransactionID, stun.BindingRequest), stun.MustBuild(stun.TransactionID, stun.BindingRequest)
+	e.lengths[short.TransactionID], e.lengths[long.TransactionID] = 0, 1200
+	refusal := stun.MustBuild(short, stun.NewType(stun.MethodBinding, stun.ClassErrorResponse), stun.CodeUnauthorized)
+	for _, data := range [][]byte{{1}, long.Raw, refusal.Raw} {
+		e.count(indication(v6, stun.RawAttribute{Type: stun.AttrData, Value: data}))
+	}
+	e.count(indication(other, stun.RawAttribute{Type: stun.AttrData}))
+	want := []diagnose.ProbedBackend{
+		{Peer: v4}, {Peer: v6, Result: diagnose.ProbeAnswered, Returned: 2, Code: 401, Long: diagnose.ProbedLong{Answered: 1}},
+	}
+	if !slices.Equal(e.all, want) || e.matched[v6] != 1 {
+		t.Errorf("%+v", e)
+	}
+	e.stray(v4)
+	e.stray(netip.MustParseAddrPort("10.0.0.2:5"))
+	if got := e.elsewhere(v4); got != other.String() {
+		t.Errorf("answers of %s from %s", v4, got)
+	}
+	if got := e.elsewhere(v6); got != other.String()+", 10.0.0.2:5" {
+		t.Errorf("answers of %s from %s", v6, got)
 	}
 }
 

@@ -33,6 +33,8 @@ const (
 	// datagram.
 	maxRefusals = 2
 	maxDatagram = 1500
+	// maxUnauthenticated is the length of a message over a stream that servers accept before an allocation.
+	maxUnauthenticated = 800
 )
 
 // Errors of conversations.
@@ -273,10 +275,19 @@ func (w *wire) ask(ctx context.Context, request *stun.Message, seen func(*stun.M
 // bind sends a Binding request of at least a length, and returns the address of the client that the server has received.
 // An error response is an answer, too, without this address.
 func (w *wire) bind(ctx context.Context, length int) (client netip.AddrPort, err error) {
+	var earlier []byte // messages in the same segment
+	if w.stream != nil && length > maxUnauthenticated {
+		first, err := bindingRequest(stun.AttrPadding, length-maxUnauthenticated)
+		if err != nil {
+			return client, err
+		}
+		earlier, length = first.Raw, maxUnauthenticated
+	}
 	request, err := bindingRequest(stun.AttrPadding, length)
 	if err != nil {
 		return client, err
 	}
+	request.Raw = append(earlier, request.Raw...)
 	answer, err := w.ask(ctx, request, nil)
 	if err != nil {
 		return client, err

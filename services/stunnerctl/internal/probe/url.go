@@ -2,6 +2,7 @@ package probe
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/netip"
 	"sync"
@@ -85,7 +86,6 @@ func (t target) probe(ctx context.Context) (u diagnose.ProbedURL, mapped *flow) 
 			u.Result, u.Detail = resultOf(f.err), f.err.Error()
 		} else {
 			u.Answered++
-			u.Long.Sent++
 		}
 		if f.long {
 			u.Long.Answered++
@@ -105,6 +105,9 @@ func (t target) probe(ctx context.Context) (u diagnose.ProbedURL, mapped *flow) 
 	if u.Answered > 0 {
 		u.Result, u.Detail = diagnose.ProbeAnswered, ""
 	}
+	if !t.longNeedsSession() {
+		u.Long.Sent = u.Answered
+	}
 	return u, mapped
 }
 
@@ -115,7 +118,7 @@ type flow struct {
 	// client is the address of the client that the server has received at the time at.
 	client netip.AddrPort
 	at     time.Time
-	// long reports that a long request was answered.
+	// long reports that a long request was not lost.
 	long bool
 }
 
@@ -128,19 +131,33 @@ func (t target) try(ctx context.Context, f *flow) {
 	if f.client, f.err = f.bind(ctx, 0); f.err != nil {
 		return
 	}
-	limited, cancel := context.WithTimeout(ctx, longPatience)
+	if !t.longNeedsSession() {
+		f.long = f.passes(ctx, longest(p))
+	}
+	f.at = time.Now()
+}
+
+// longNeedsSession reports whether only a client with an allocation may send long messages: over DTLS, where each one is
+// a record.
+func (t target) longNeedsSession() bool {
+	return t.uri.Protocol().Secure() && !t.uri.Protocol().Stream()
+}
+
+// passes reports whether a long Binding request is not lost. A server may refuse it for reasons of its own.
+func (w *wire) passes(ctx context.Context, length int) bool {
+	ctx, cancel := context.WithTimeout(ctx, longPatience)
 	defer cancel()
-	_, err := f.bind(limited, longest(p))
-	f.long, f.at = err == nil, time.Now()
+	_, err := w.bind(ctx, length)
+	return !errors.Is(err, errNoAnswer)
 }
 
 // longest returns the length of the long messages of a protocol: with the headers of IPv6, UDP and DTLS they have the
-// minimum MTU of IPv6 (RFC 8200 §5), which packets of media of browsers nearly have. A byte stream has no such packets,
-// so a message of it fills a whole segment of a usual path.
+// minimum MTU of IPv6 (RFC 8200 §5), which packets of media of browsers nearly have. Two messages of a byte stream fill a
+// whole segment of a usual path.
 func longest(p config.Protocol) int {
 	switch {
 	case p.Stream():
-		return 1600
+		return 2 * maxUnauthenticated
 	case p.Secure():
 		return 1192
 	}

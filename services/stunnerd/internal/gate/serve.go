@@ -142,14 +142,30 @@ func (g *Gate) drop(client session.Client, why meter.Reason) {
 // Error implements error, so that the functions in handlers can return a refusal.
 func (f *refusal) Error() string { return f.reason.String() }
 
-// binding returns the address of the client. Clients of RFC 3489 know MAPPED-ADDRESS only (RFC 5389 §12.2).
+// binding returns the address of the client. Clients of RFC 3489 know MAPPED-ADDRESS only (RFC 5389 §12.2). The answer to
+// a request with PADDING has PADDING too (RFC 5780 §7.6), which shows whether the path passes long packets in both
+// directions. It is not longer than the request, whose source may be forged, and contains nothing of it.
 func (g *Gate) binding(r *request) ([]byte, error) {
 	mapped := stunmsg.Address{Type: stun.AttrXORMappedAddress, Addr: r.client.Addr()}
 	if r.Classic {
 		mapped.Type = stun.AttrMappedAddress
 	}
-	return r.answer(stun.ClassSuccessResponse, mapped)
+	padding, padded := r.Value(stun.AttrPadding)
+	if !padded {
+		return r.answer(stun.ClassSuccessResponse, mapped)
+	}
+	n := min(max(len(padding)-mappedSize, 0), maxPadding)
+	return r.answer(stun.ClassSuccessResponse, mapped, stun.RawAttribute{Type: stun.AttrPadding, Value: zeros[:n]})
 }
+
+// mappedSize is the length of XOR-MAPPED-ADDRESS with an IPv6 address. maxPadding is the longest PADDING of an answer: a
+// longer one than the MTU of Ethernet tells a client nothing about the path.
+const (
+	mappedSize = 24
+	maxPadding = 1500
+)
+
+var zeros [maxPadding]byte
 
 // allocate takes a place in the session table, opens a relay socket or takes the reserved one, registers the session
 // and starts the allocation.

@@ -36,6 +36,7 @@ var understood = [0x40]bool{
 	stun.AttrXORRelayedAddress: true, stun.AttrRequestedAddressFamily: true, stun.AttrEvenPort: true,
 	stun.AttrRequestedTransport: true, stun.AttrDontFragment: true, stun.AttrReservationToken: true,
 	stun.AttrPriority: true, stun.AttrUseCandidate: true, // ICE checks sent to a listener are answered as Binding requests
+	stun.AttrPadding: true, // RFC 5780 §7.6
 }
 
 func understands(t stun.AttrType) bool { return int(t) < len(understood) && understood[t] }

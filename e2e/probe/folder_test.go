@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/stunner-gateway/stunner/e2e/internal/env"
 )
 
 // TestFaultsOnAHost: the packets show faults between clients, a dataplane and media servers on a host without a cluster.
@@ -92,7 +94,10 @@ func TestFaultsOnAHost(t *testing.T) {
 		t.Fatal(err)
 	}
 	faults = append(faults, mediaFaults(t, e, udp)...)
-	find(t, e, append(faults, certificates(t, e, tls)...))
+	for _, l := range []*env.Listener{tls, g.Listeners[3]} {
+		faults = append(faults, certificates(t, e, l, "spec.listeners["+l.Name+"].tls.certificateRefs")...)
+	}
+	find(t, e, faults)
 	awaitHealthy(t, e, "why", g.ID())
 	// The last one, because the pod reports the refusals for some minutes.
 	find(t, e, []fault{{

@@ -91,7 +91,23 @@ func testPods(t *testing.T, kube *cluster.Cluster) {
 		set, undo = append(set, make), append(undo, end)
 	}
 	balancer.make, balancer.undo = each(set), each(undo)
-	find(t, e, []fault{one, balancer})
+	faults := []fault{one, balancer}
+	for _, l := range g.Listeners {
+		f := fault{
+			name: "the load balancer sends to a port on which nothing listens: " + l.Name, args: flags, severity: "error",
+			object: "Gateway " + g.ID(), field: "spec.listeners[" + l.Name + "]",
+			problem: "refuses the connection over IPv4: nothing listens there, or a load balancer has no pod for the port",
+		}
+		var set, undo []func(*testing.T)
+		for _, n := range e.Net.Nodes {
+			make, end := rules(n.Space, fmt.Sprintf("chain first { type nat hook prerouting priority dstnat - 5;\n"+
+				"ip daddr %s %s dport %d dnat ip to %s:9\n}", at.Addr(), l.Config().Network(), at.Port(), dataplanes[0].Net.Addrs[0]))
+			set, undo = append(set, make), append(undo, end)
+		}
+		f.make, f.undo = each(set), each(undo)
+		faults = append(faults, f)
+	}
+	find(t, e, faults)
 }
 
 // testNAT tests a NAT that sends requests to the pods, and loses the answers.
@@ -113,7 +129,32 @@ func testNAT(t *testing.T, kube *cluster.Cluster) {
 		set, undo = append(set, make), append(undo, end)
 	}
 	f.make, f.undo = each(set), each(undo)
-	find(t, e, []fault{f})
+
+	short := fault{
+		name: "the NAT forgets a client that pauses", args: flags, severity: "warning", object: "Gateway " + g.ID(),
+		field: "spec.listeners[udp]", problem: "forgets a client that sends nothing for 6 s",
+	}
+	make, undoRules := rules(e.Net.Router(), "chain faulty { type nat hook postrouting priority srcnat - 5;\n"+
+		"ct status dnat meta l4proto udp masquerade fully-random\n}") // the next mapping has another port
+	timeout := func(seconds int) func(*testing.T) {
+		return func(t *testing.T) {
+			t.Helper()
+			if _, err := e.Net.Router().Exec(fmt.Sprintf("sysctl -q -w net.netfilter.nf_conntrack_udp_timeout=%d "+
+				"net.netfilter.nf_conntrack_udp_timeout_stream=%[1]d", seconds)); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	short.make, short.undo = each([]func(*testing.T){make, timeout(2)}), each([]func(*testing.T){undoRules, timeout(120)})
+
+	down := fault{
+		name: "the way from the gateway loses long packets", args: flags, severity: "error", object: "Gateway " + g.ID(),
+		field: "spec.listeners", problem: "long packets are lost between here and the Gateway, and short ones are not",
+	}
+	down.make, down.undo = rules(e.Net.Router(), fmt.Sprintf("chain faulty { type filter hook forward priority filter;\n"+
+		"meta length > 1200 th sport %d drop\n}", g.Listeners[0].Port()))
+	find(t, e, []fault{f, short, down})
+	awaitHealthy(t, e, append([]string{"why", g.ID()}, flags...)...)
 }
 
 // each calls functions one after another.

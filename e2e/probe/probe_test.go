@@ -4,8 +4,9 @@
 //
 //	probe_test.go  healthy shapes, and the helpers
 //	folder_test.go faults on a host without a cluster
+//	media_test.go  faults of media servers, and of the way to them
 //	pods_test.go   faults in a cluster
-//	proxy_test.go  a proxy with another certificate
+//	proxy_test.go  a proxy with another certificate, and a load balancer that ends TLS
 //	main_test.go   the network namespace
 package probe
 
@@ -29,13 +30,14 @@ import (
 const limit = 20 * time.Second
 
 // start starts the product in a shape.
-func start(t *testing.T, shape string, number int, kube *cluster.Cluster) *env.Env {
+func start(t *testing.T, shape string, number int, kube *cluster.Cluster, annotations ...string) *env.Env {
 	t.Helper()
 	s, err := env.ParseShape(shape)
 	if err != nil {
 		t.Fatal(err)
 	}
-	e, err := env.New(t.Context(), env.Options{Shape: s, Number: number, Cluster: kube, Dir: t.TempDir(), Logf: t.Logf})
+	e, err := env.New(t.Context(), env.Options{Shape: s, Number: number, Cluster: kube, Dir: t.TempDir(), Logf: t.Logf,
+		Annotation: strings.Join(annotations, ", ")})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,16 +85,21 @@ type fault struct {
 	make, undo func(*testing.T)
 	// args are further arguments of why.
 	args []string
-	// severity, object, field and problem are those of the finding; the last two may be parts of it.
-	severity, object, field, problem string
+	// severity, object, field, problem and remedy are those of the finding; the last three may be parts of it.
+	severity, object, field, problem, remedy string
 }
 
 // rules are rules of nftables in a network, which undo removes.
 func rules(in *netns.Space, text string) (set, undo func(*testing.T)) {
+	return rulesOf(in, "fault", text)
+}
+
+// rulesOf are rules in a table.
+func rulesOf(in *netns.Space, table, text string) (set, undo func(*testing.T)) {
 	set = func(t *testing.T) {
 		t.Helper()
 		file := filepath.Join(t.TempDir(), "fault.nft")
-		if err := os.WriteFile(file, []byte("table inet fault {\n"+text+"\n}\n"), 0o600); err != nil {
+		if err := os.WriteFile(file, []byte("table inet "+table+" {\n"+text+"\n}\n"), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := in.Exec("nft -f " + file); err != nil {
@@ -101,7 +108,7 @@ func rules(in *netns.Space, text string) (set, undo func(*testing.T)) {
 	}
 	undo = func(t *testing.T) {
 		t.Helper()
-		if _, err := in.Exec("nft delete table inet fault"); err != nil {
+		if _, err := in.Exec("nft delete table inet " + table); err != nil {
 			t.Error(err)
 		}
 	}
@@ -178,7 +185,7 @@ func find(t *testing.T, e *env.Env, faults []fault) {
 			}
 			if !slices.ContainsFunc(r.Findings, func(got env.Finding) bool {
 				return got.Severity == f.severity && got.Object == f.object && strings.Contains(got.Field, f.field) &&
-					strings.Contains(got.Problem, f.problem) && got.Remedy != ""
+					strings.Contains(got.Problem, f.problem) && got.Remedy != "" && strings.Contains(got.Remedy, f.remedy)
 			}) {
 				t.Errorf("no finding %s %s, %s: %s in %+v", f.severity, f.object, f.field, f.problem, r.Findings)
 			}

@@ -55,6 +55,8 @@ type Options struct {
 	Dir string
 	// PerGateway signs ephemeral credentials with a key of each Gateway instead of the shared secret.
 	PerGateway bool
+	// Annotation is one more annotation of each Gateway, NAME: VALUE.
+	Annotation string
 	// OperatorArguments and AuthArguments are more flags of the programs in a cluster. The last value of a flag counts.
 	OperatorArguments, AuthArguments []string
 	// Logf prints what happens.

@@ -175,6 +175,9 @@ func (g *Gateway) annotations() string {
 	if g.env.Shape.place().header {
 		text += fmt.Sprintf(", stunner.l7mp.io/proxy-protocol: %q", g.proxy.prefixes(g.env))
 	}
+	if more := g.env.Annotation; more != "" {
+		text = strings.TrimPrefix(text+", "+more, ", ")
+	}
 	if health, metrics := g.endpointPorts(); health != healthPort {
 		text += fmt.Sprintf(", stunner.l7mp.io/health-port: \"%d\", stunner.l7mp.io/metrics-port: \"%d\"", health, metrics)
 	}

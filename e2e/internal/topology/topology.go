@@ -347,5 +347,8 @@ func (p *Pod) Unresolve() error {
 	return err
 }
 
+// Router returns the namespace of the router, which is the NAT of its clients.
+func (n *Network) Router() *netns.Space { return n.router }
+
 // Peer returns the addresses of a media server, 0 to 7.
 func (n *Network) Peer(number int) Both[netip.Addr] { return addrs(host(n.subnet(peerNet), 2+number)) }

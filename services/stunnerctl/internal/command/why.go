@@ -34,9 +34,10 @@ If the operator cannot be reached, one finding says why, and the stages that nee
 the answers of running pods are listed as not checked.
 
 If no error is found, it sends packets, in at most 20 seconds: STUN requests to the
-public URLs over each transport, and to the pods directly; an allocation with a
-credential of the user stunnerctl; and three datagrams to each of at most 20
-backends. Each step says what it proves. --probe=false sends none.
+public URLs over each transport, short ones and ones as long as media, and to the
+pods directly; an allocation with a credential of the user stunnerctl; and six
+datagrams to each of at most 20 backends. Each step says what it proves.
+--probe=false sends none.
 
 With --peer it also asks the running pods whether a route allows the peer, and
 with --user or --client what happened to this person: sessions, refusals, and

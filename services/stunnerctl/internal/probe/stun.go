@@ -11,7 +11,6 @@ import (
 	"io"
 	"net"
 	"net/netip"
-	"os"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -22,6 +21,7 @@ import (
 
 	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/stunnerctl/internal/diagnose"
+	"github.com/stunner-gateway/stunner/services/stunnerctl/internal/turncat"
 )
 
 const (
@@ -70,30 +70,26 @@ func resultOf(err error) diagnose.ProbeResult {
 
 // inWords replaces errors of the network by those of this package. Others are kept.
 func inWords(err error) error {
-	switch {
-	case err == nil:
-		return nil
-	case errors.Is(err, syscall.ECONNREFUSED):
+	switch turncat.ReasonOf(err) {
+	case turncat.Refused:
 		return errRefused
-	case errors.Is(err, syscall.ENETUNREACH), errors.Is(err, syscall.EADDRNOTAVAIL), errors.Is(err, syscall.EAFNOSUPPORT):
+	case turncat.Unrouted:
 		return errUnrouted
-	case errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.EPERM), errors.Is(err, syscall.EACCES):
+	case turncat.Unreachable:
 		return fmt.Errorf("%w: the network reports that the host or port is unreachable", errNoAnswer)
-	case timedOut(err), errors.Is(err, net.ErrClosed), errors.Is(err, context.Canceled):
+	case turncat.Silent:
 		return errNoAnswer
-	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET),
-		errors.Is(err, syscall.EPIPE):
+	case turncat.Closed:
 		return fmt.Errorf("%w: the connection was closed", errRefused)
+	}
+	if errors.Is(err, net.ErrClosed) || errors.Is(err, context.Canceled) {
+		return errNoAnswer
 	}
 	return err
 }
 
 // timedOut reports whether an error is that of a deadline.
-func timedOut(err error) bool {
-	var timeout net.Error
-	return errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, context.DeadlineExceeded) ||
-		errors.As(err, &timeout) && timeout.Timeout()
-}
+func timedOut(err error) bool { return turncat.ReasonOf(err) == turncat.Silent }
 
 // wire is a connection to a TURN server over any transport.
 type wire struct {

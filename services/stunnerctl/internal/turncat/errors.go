@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -83,7 +84,6 @@ func handshakeError(err error, at string, begun time.Time) error {
 // words returns an error in words, or nil for one that it does not know.
 func words(err error, at string, begun time.Time) error {
 	var dns *net.DNSError
-	var timeout net.Error
 	var name x509.HostnameError
 	var unknown x509.UnknownAuthorityError
 	var invalid x509.CertificateInvalidError
@@ -106,19 +106,53 @@ func words(err error, at string, begun time.Time) error {
 		return fmt.Errorf("the certificate at %s is not valid: %w", at, invalid)
 	case errors.As(err, &dns):
 		return fmt.Errorf("the host name %s is not resolved: correct the address of the server, or create a DNS record", dns.Name)
-	case errors.Is(err, syscall.ECONNREFUSED):
+	}
+	switch ReasonOf(err) {
+	case Refused:
 		return fmt.Errorf("%s refuses the connection: nothing listens there; %s", at, next)
-	case errors.Is(err, syscall.ENETUNREACH), errors.Is(err, syscall.EADDRNOTAVAIL), errors.Is(err, syscall.EAFNOSUPPORT):
+	case Unrouted:
 		return fmt.Errorf("this machine has no route to %s: use an address of another family", at)
-	case errors.Is(err, syscall.EHOSTUNREACH):
+	case Unreachable:
 		return fmt.Errorf("the network reports that %s is unreachable; %s", at, next)
-	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, context.DeadlineExceeded),
-		errors.As(err, &timeout) && timeout.Timeout():
+	case Silent:
 		return fmt.Errorf("no answer from %s after %.0f s: a firewall drops the packets, or no server is there; %s",
 			at, time.Since(begun).Seconds(), next)
-	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET),
-		errors.Is(err, syscall.EPIPE):
+	case Closed:
 		return fmt.Errorf("%s has closed the connection; %s", at, next)
 	}
 	return nil
+}
+
+// Reason is why a connection does not work.
+type Reason int
+
+// The reasons. Other is an error that is none of the network.
+const (
+	Other       Reason = iota
+	Refused            // TCP RST, or ICMP port unreachable
+	Unrouted           // this machine has no route
+	Unreachable        // the network reports it, or the firewall of this machine
+	Silent             // nothing arrived in time
+	Closed             // the other side has ended it
+)
+
+// ReasonOf returns the reason of an error of the network.
+func ReasonOf(err error) Reason {
+	var timeout net.Error
+	is := func(targets ...error) bool {
+		return slices.ContainsFunc(targets, func(target error) bool { return errors.Is(err, target) })
+	}
+	switch {
+	case is(syscall.ECONNREFUSED):
+		return Refused
+	case is(syscall.ENETUNREACH, syscall.EADDRNOTAVAIL, syscall.EAFNOSUPPORT):
+		return Unrouted
+	case is(syscall.EHOSTUNREACH, syscall.EPERM, syscall.EACCES):
+		return Unreachable
+	case is(os.ErrDeadlineExceeded, context.DeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
+		return Silent
+	case is(io.EOF, io.ErrUnexpectedEOF, syscall.ECONNRESET, syscall.EPIPE):
+		return Closed
+	}
+	return Other
 }

@@ -391,19 +391,17 @@ func (e *exchange) stray(a netip.AddrPort) {
 	}
 }
 
-// elsewhere returns the addresses from which the answers of a silent peer may have arrived: its other ports, or else any
-// address.
+// elsewhere returns the addresses from which the answers of a silent peer may have arrived: other ports of it, and
+// addresses that are none of another peer.
 func (e *exchange) elsewhere(peer netip.AddrPort) string {
-	var ports, any []string
+	var from []string
 	for _, a := range e.strays {
-		if any = append(any, a.String()); a.Addr() == peer.Addr() {
-			ports = append(ports, a.String())
+		ofPeer := func(b diagnose.ProbedBackend) bool { return b.Peer.Addr() == a.Addr() }
+		if len(from) < maxStrays && (a.Addr() == peer.Addr() || !slices.ContainsFunc(e.all, ofPeer)) {
+			from = append(from, a.String())
 		}
 	}
-	if len(ports) > 0 {
-		any = ports
-	}
-	return strings.Join(any[:min(len(any), maxStrays)], ", ")
+	return strings.Join(from, ", ")
 }
 
 // maxStrays is the number of addresses that a finding names.

@@ -31,12 +31,12 @@ func mediaFaults(t *testing.T, e *env.Env, l *env.Listener) (faults []fault) {
 		return fmt.Sprintf("chain faulty { type nat hook prerouting priority dstnat;\n%s redirect to :%d\n}", to, port)
 	}
 	add("the media server listens on another port", "warning",
-		fmt.Sprintf("backend %s: its host reports that nothing listens on the port", peer), redirect(9))
+		fmt.Sprintf("backend %s: nothing listens on the port, or a firewall or a router rejects the packets", peer), redirect(9))
 	add("a firewall rejects what the gateway sends", "warning",
-		fmt.Sprintf("backend %s: a firewall between the pods and the backend, or at its host, rejects the packets", peer),
+		fmt.Sprintf("backend %s: nothing listens on the port, or a firewall or a router rejects the packets", peer),
 		"chain faulty { type filter hook input priority filter;\n"+to+" reject with icmpx admin-prohibited\n}")
 	add("the media server answers from another address", "warning",
-		fmt.Sprintf("no answer from %s (3 sent, 0 returned), and packets from %s instead", peer, netip.AddrPortFrom(e.Net.Peer(7)[0], peer.Port())),
+		fmt.Sprintf("%s (3 sent, 0 returned), and packets from %s instead", peer, netip.AddrPortFrom(e.Net.Peer(7)[0], peer.Port())),
 		chain("output", from+" notrack ip saddr set "+e.Net.Peer(7)[0].String()))
 	add("the media server answers from another port", "warning",
 		fmt.Sprintf("no answer from %s (3 sent, 0 returned), and packets from %s instead", peer, netip.AddrPortFrom(peer.Addr(), peer.Port()+1)),

@@ -75,7 +75,7 @@ func testPods(t *testing.T, kube *cluster.Cluster) {
 	}
 	one := fault{
 		name: "one pod of three is dead", args: flags, severity: "error", object: "Pod " + g.Namespace + "/" + dataplanes[0].Name,
-		field: "listener udp", problem: "does not answer directly",
+		field: "listener udp", problem: "does not answer directly", also: "Gateway " + g.ID(),
 	}
 	one.make, one.undo = rules(dataplanes[0].Net.Space, fmt.Sprintf(
 		"chain input { type filter hook input priority filter;\nudp dport %d drop\n}", udp.Port()))

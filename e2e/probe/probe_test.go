@@ -87,6 +87,8 @@ type fault struct {
 	args []string
 	// severity, object, field, problem and remedy are those of the finding; the last three may be parts of it.
 	severity, object, field, problem, remedy string
+	// also is another object that shows the effect of the fault.
+	also string
 }
 
 // rules are rules of nftables in a network, which undo removes.
@@ -188,6 +190,11 @@ func find(t *testing.T, e *env.Env, faults []fault) {
 					strings.Contains(got.Problem, f.problem) && got.Remedy != "" && strings.Contains(got.Remedy, f.remedy)
 			}) {
 				t.Errorf("no finding %s %s, %s: %s in %+v", f.severity, f.object, f.field, f.problem, r.Findings)
+			}
+			for _, more := range problems(r.Findings) {
+				if more.Object != f.object && more.Object != f.also {
+					t.Errorf("another object is blamed: %+v", more)
+				}
 			}
 			if more := problems(r.Findings); f.severity != "info" && len(more) > 2 { // one for each family
 				t.Errorf("%d findings about one fault: %+v", len(more), more)

@@ -129,38 +129,52 @@ func (g *globals) probeGateway(
 	default:
 		o.PodsUntested = "an operator's URL gives no access to them"
 	}
-	o.Strays = func(ctx context.Context, user string, client netip.Addr, since time.Time) []netip.AddrPort {
+	o.Seen = func(ctx context.Context, user string, client netip.Addr, since time.Time) probe.Seen {
 		if _, id, ok := credential.ParseUsername(user); ok {
 			user = id
 		}
-		return strays(ctx, source, gateway, url.Values{
-			"user": {user}, "client": {client.String()},
-			"since": {(time.Since(since) + time.Second).Round(time.Second).String()},
-		})
+		return seen(ctx, source, gateway, url.Values{"user": {user}, "client": {client.String()}}, since)
 	}
 	o.Within = direct(live, func(pod string) (netip.Addr, bool) { return podIP(s, gateway.Namespace, pod) })
 	return probe.Run(ctx, o)
 }
 
-// strays returns the sources of packets that relays have dropped. Without an answer of the pods there are none.
-func strays(ctx context.Context, source connect.Source, gateway types.NamespacedName, query url.Values) (from []netip.AddrPort) {
-	list, err := source.Ask(ctx, connect.Request{Gateway: gateway, Path: "refusals", Query: query})
+// seen asks the pods what they have seen at the relays of a client. Without an answer it is nothing.
+func seen(ctx context.Context, source connect.Source, gateway types.NamespacedName, client url.Values, since time.Time) (found probe.Seen) {
+	for _, answer := range answersOf[inspection.SessionList](ctx, source, connect.Request{Gateway: gateway, Path: "sessions", Query: client}) {
+		for _, s := range answer.Sessions {
+			for _, p := range s.Peers {
+				if peer, err := netip.ParseAddrPort(p.Peer); err == nil && p.ICMPErrors > 0 && p.Received == 0 {
+					found.Undelivered = append(found.Undelivered, peer)
+				}
+			}
+		}
+	}
+	client.Set("since", (time.Since(since) + time.Second).Round(time.Second).String())
+	for _, answer := range answersOf[inspection.RefusalList](ctx, source, connect.Request{Gateway: gateway, Path: "refusals", Query: client}) {
+		for _, r := range answer.Refusals {
+			if peer, err := netip.ParseAddrPort(r.Peer); err == nil && !r.Answered &&
+				slices.Contains([]string{"no_permission", "peer_denied", "port_denied"}, r.Reason) {
+				found.Strays = append(found.Strays, peer)
+			}
+		}
+	}
+	return found
+}
+
+// answersOf returns the answers of those pods that have answered.
+func answersOf[T any](ctx context.Context, source connect.Source, r connect.Request) (all []T) {
+	list, err := source.Ask(ctx, r)
 	if err != nil {
 		return nil
 	}
 	for _, item := range list.Items {
-		var refused inspection.RefusalList
-		if item.Status != http.StatusOK || json.Unmarshal(item.Body, &refused) != nil {
-			continue
-		}
-		for _, r := range refused.Refusals {
-			if peer, err := netip.ParseAddrPort(r.Peer); err == nil && !r.Answered &&
-				slices.Contains([]string{"no_permission", "peer_denied", "port_denied"}, r.Reason) {
-				from = append(from, peer)
-			}
+		var one T
+		if item.Status == http.StatusOK && json.Unmarshal(item.Body, &one) == nil {
+			all = append(all, one)
 		}
 	}
-	return from
+	return all
 }
 
 // probeCredential returns the way to a credential for a probe, and its origin: a shared secret, the config of a folder, or

@@ -40,6 +40,8 @@ const (
 	ProbeRejected ProbeResult = "rejected"
 	// ProbeUnreachable means that a router reported by ICMP that it has no route, or that the host does not reply.
 	ProbeUnreachable ProbeResult = "unreachable"
+	// ProbeUndelivered means one of the three, by an ICMP message of which the dataplane has told no more.
+	ProbeUndelivered ProbeResult = "not delivered"
 	// ProbeUnroutable means that the machine of the test has no route, so that the test says nothing.
 	ProbeUnroutable ProbeResult = "no route from here"
 	// ProbeNoName means that the host name of the URL was not resolved.

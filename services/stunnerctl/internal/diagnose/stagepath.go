@@ -67,11 +67,14 @@ func listenersOf(all []ProbedURL) string {
 	return fmt.Sprintf("spec.listeners[%s]", all[0].Listener)
 }
 
-// narrow reports whether long packets to the address of a URL are lost. Those of a handshake are among them.
-func (p *Probe) narrow(u ProbedURL) bool {
-	return slices.ContainsFunc(p.URLs, func(o ProbedURL) bool {
-		return o.Address.Addr() == u.Address.Addr() && o.Long.Answered < o.Long.Sent
-	})
+// narrow reports whether long packets are lost. Those of a handshake are among them.
+func (p *Probe) narrow() bool {
+	return slices.ContainsFunc(p.URLs, func(u ProbedURL) bool { return u.Long.Answered < u.Long.Sent })
+}
+
+// secure reports whether a listener has TLS or DTLS.
+func (p *Probe) secure(listener string) bool {
+	return slices.ContainsFunc(p.URLs, func(u ProbedURL) bool { return u.Listener == listener && u.Secure })
 }
 
 // unreached returns what is wrong with a backend from which no datagram came back, by the ICMP message about it, and the
@@ -87,6 +90,10 @@ func (b ProbedBackend) unreached() (problem, remedy string, ok bool) {
 	case ProbeUnreachable:
 		problem = "a router reports that the host is not reached"
 		remedy = "see whether the host of the media server runs and has this address, and the routes of the nodes to it"
+	case ProbeUndelivered:
+		return fmt.Sprintf("backend %s: nothing listens on the port, or a firewall or a router rejects the packets: ICMP messages report "+
+				"to the gateway that they are not delivered", b.Peer),
+			"start the media server, or correct its port; if it runs, let UDP from the pods to this address and port pass, and see the routes", true
 	default:
 		return "", "", false
 	}

@@ -25,7 +25,7 @@ func (s *Snapshot) probe(g *Gateway) *Probe {
 var reachRules = []Rule{
 	{"pods answer directly", func(s *Snapshot, g *Gateway) (found []Finding) {
 		for _, p := range s.probe(g).Pods {
-			if !p.dead() {
+			if !p.dead() || s.probe(g).secure(p.Listener) && s.probe(g).narrow() {
 				continue
 			}
 			field := "health endpoint"
@@ -51,8 +51,8 @@ var reachRules = []Rule{
 			if alive, dead := p.direct(u.Listener); u.Result != ProbeAnswered && alive == 0 && dead > 0 {
 				continue // the consequence of dead pods
 			}
-			if u.Secure && (u.Result == ProbeHandshake || u.Result == ProbeNoAnswer) && p.narrow(u) {
-				continue // a certificate does not fit into a short packet
+			if u.Secure && (u.Result == ProbeHandshake || u.Result == ProbeNoAnswer) && p.narrow() {
+				continue // a handshake has long packets
 			}
 			f := Finding{
 				Severity: s.severityOf(p, u), Object: ref("Gateway", g), Field: fmt.Sprintf("spec.listeners[%s]", u.Listener),

@@ -282,14 +282,21 @@ func (o Options) exchange(ctx context.Context, t target, c credential.Credential
 		s.listen(ctx, pause/4)
 	}
 	silent := func(b diagnose.ProbedBackend) bool { return b.Result == diagnose.ProbeNoAnswer }
-	if o.Strays != nil && slices.ContainsFunc(e.all, silent) {
-		for _, a := range o.Strays(ctx, c.Username, s.client.Addr(), begun) {
+	var seen Seen
+	if o.Seen != nil && slices.ContainsFunc(e.all, silent) {
+		seen = o.Seen(ctx, c.Username, s.client.Addr(), begun)
+	}
+	for _, a := range seen.Strays {
+		if turncat.FamilyOf(a.Addr()) == family {
 			e.stray(a)
 		}
 	}
 	for i := range e.all {
 		b := &e.all[i]
-		if silent(*b) {
+		switch {
+		case silent(*b) && slices.Contains(seen.Undelivered, b.Peer):
+			b.Result = diagnose.ProbeUndelivered
+		case silent(*b):
 			b.Elsewhere = e.elsewhere(b.Peer)
 		}
 		if e.matched[b.Peer] == 0 {

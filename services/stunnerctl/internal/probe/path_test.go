@@ -148,20 +148,22 @@ func TestAnswersFromElsewhere(t *testing.T) {
 		}
 	}()
 	mute, _ := peer(t, "127.0.0.2", false)
+	closed, _ := peer(t, "127.0.0.3", false)
 	dropped := netip.MustParseAddrPort("10.0.0.9:5")
 	c.Clusters = []config.Cluster{
-		{Name: "meet/media", Endpoints: []string{endpoint(asked.LocalAddr().(*net.UDPAddr).AddrPort()), endpoint(mute)}},
+		{Name: "meet/media", Endpoints: []string{endpoint(asked.LocalAddr().(*net.UDPAddr).AddrPort()), endpoint(mute), endpoint(closed)}},
 	}
 	begun := time.Now()
 	got := Run(t.Context(), Options{Config: c, Credential: password("pw"),
-		Strays: func(_ context.Context, user string, client netip.Addr, since time.Time) []netip.AddrPort {
+		Seen: func(_ context.Context, user string, client netip.Addr, since time.Time) Seen {
 			if user != "stunnerctl" || client != netip.MustParseAddr("127.0.0.1") || since.Before(begun) {
 				t.Errorf("asked for %s at %s since %s", user, client, since)
 			}
-			return []netip.AddrPort{dropped}
+			return Seen{Strays: []netip.AddrPort{dropped, netip.MustParseAddrPort("[2001:db8::1]:5")}, Undelivered: []netip.AddrPort{closed}}
 		}})
 	from := other.LocalAddr().String()
-	if len(got.Backends) != 2 || got.Backends[0].Elsewhere != from+", "+dropped.String() || got.Backends[1].Elsewhere != dropped.String() {
+	if len(got.Backends) != 3 || got.Backends[0].Elsewhere != from+", "+dropped.String() || got.Backends[1].Elsewhere != dropped.String() ||
+		got.Backends[2].Result != diagnose.ProbeUndelivered || got.Backends[2].Elsewhere != "" {
 		t.Errorf("%+v", got.Backends)
 	}
 }

@@ -75,9 +75,16 @@ type Options struct {
 	// Within are addresses of pods in their own network. Most machines do not reach them, so the tests count only if
 	// one of them is answered.
 	Within []Direct
-	// Strays returns the addresses from which the relays of a client have dropped datagrams since a time, because the
-	// client has sent to other addresses. It may be nil.
-	Strays func(ctx context.Context, user string, client netip.Addr, since time.Time) []netip.AddrPort
+	// Seen returns what the dataplanes have seen at the relays of a client since a time. It may be nil.
+	Seen func(ctx context.Context, user string, client netip.Addr, since time.Time) Seen
+}
+
+// Seen is what dataplanes have seen at relays.
+type Seen struct {
+	// Strays are the sources of datagrams that were dropped because the client has sent to other addresses.
+	Strays []netip.AddrPort
+	// Undelivered are the peers to which datagrams were not delivered, by ICMP messages, of which clients are not told.
+	Undelivered []netip.AddrPort
 }
 
 // Direct is the address of a listener of a pod or of a dataplane on this host.

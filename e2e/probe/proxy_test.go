@@ -101,7 +101,7 @@ func proxy(t *testing.T, e *env.Env, l *env.Listener, c tls.Certificate) (port i
 	var err error
 	host.Do(func() {
 		if datagrams {
-			listener, err = dtls.ListenWithOptions("udp", &net.UDPAddr{IP: net.IPv4zero}, dtls.WithCertificates(c))
+			listener, err = dtls.ListenWithOptions("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)}, dtls.WithCertificates(c))
 		} else {
 			listener, err = tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: []tls.Certificate{c}})
 		}

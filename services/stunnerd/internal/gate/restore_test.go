@@ -424,6 +424,7 @@ func TestLostSessionIsStoredAgain(t *testing.T) {
 				s.must(c, stun.MethodChannelBind, channel(0x4000), peerAt("127.0.0.1:4000"))
 				s.Moved(c.addr, session.MovedAway)
 				c.away = true
+				synctest.Wait() // the goroutine of the request may store after its answer
 				found()
 				if connected, lost := s.Unstored(); connected != 0 || lost != 1 {
 					t.Errorf("unstored: %d connected, %d lost", connected, lost)

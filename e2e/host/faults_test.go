@@ -103,7 +103,7 @@ func (p *product) faults(t *testing.T) []fault {
 	})
 	add(fault{name: "a Secret cannot be parsed", severity: "error", object: name + ":5", field: "data", remedy: "correct the document"}, set, unset)
 	set, unset = replaced(secret, func(string) error { return nil })
-	add(fault{name: "the file of a Secret vanished", severity: "error", object: "GatewayConfig " + p.system(t) + "/turn", field: "spec.authRef",
+	add(fault{name: "the file of a Secret vanished", severity: "error", object: "GatewayConfig " + p.system(t) + "/turn", field: "spec.authRef.name",
 		problem: "does not exist"}, set, unset)
 
 	addExtra, removeExtra := put("extra.yaml", fmt.Sprintf(extra, g.Namespace, class, second, 4478))

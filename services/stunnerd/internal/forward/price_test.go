@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/datagram"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
 )
 
 // a process with less memory has fewer clients in each table, and a client in all tables, with the caches of two
@@ -19,9 +20,10 @@ func TestPriceCoversClientsOfOtherPods(t *testing.T) {
 		runtime.ReadMemStats(&m)
 		return m.HeapInuse
 	}
+	m := meter.New()
 	before := used()
 	f := &Forwarder{
-		clients: clients, index: index{held: map[clientKey]holding{}, clients: clients}, front: newFront(),
+		meter: m, clients: clients, index: index{held: map[clientKey]holding{}, clients: clients}, front: newFront(),
 		pending: map[clientKey]change{}, wake: make(chan struct{}, 1),
 	}
 	f.front.clients = clients

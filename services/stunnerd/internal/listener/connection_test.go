@@ -53,6 +53,7 @@ func TestAcceptingThatFailsIsLoggedOnceAMinute(t *testing.T) {
 		if err := l.Close(); err != nil {
 			t.Error(err)
 		}
+		synctest.Wait() // for the last line
 		if n := bytes.Count(log.Bytes(), []byte(" reason=no_descriptor ")); n != 3 {
 			t.Errorf("%d lines in two minutes, want 3:\n%s", n, log.Bytes())
 		}

@@ -624,14 +624,17 @@ func TestServingIsReported(t *testing.T) {
 		serves bool
 	}
 	changes := make(chan change, 4)
-	s, h := serve(t, ServerOptions{OnServing: func(pod string, kind inspection.Kind, serves bool) {
+	_, h := serve(t, ServerOptions{OnServing: func(pod string, kind inspection.Kind, serves bool) {
 		changes <- change{pod, kind, serves}
 	}})
-	answering(t, s, h, "", "auth-1", inspection.Auth, func(http.ResponseWriter, *http.Request) {})
+	handler := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
+	ctx, end := context.WithCancel(t.Context())
+	defer end()
+	open(t, h.URL, Options{Handler: handler, Pod: "auth-1", Kind: inspection.Auth}).Watch(ctx)
 	if got := <-changes; got != (change{"auth-1", inspection.Auth, true}) {
 		t.Errorf("%+v", got)
 	}
-	h.CloseClientConnections()
+	end()
 	if got := <-changes; got.serves || got.pod != "auth-1" {
 		t.Errorf("%+v", got)
 	}

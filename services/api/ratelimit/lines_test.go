@@ -4,26 +4,48 @@ import (
 	"bytes"
 	"log/slog"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 )
 
+// output is a log that timers write to.
+type output struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.Write(p)
+}
+
+// take returns what was written since the last call.
+func (o *output) take() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	text := o.text.String()
+	o.text.Reset()
+	return text
+}
+
 // The first refusal with a reason is logged at once, and the number of further ones once a minute.
 func TestLinesAreLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var out bytes.Buffer
+		var out output
 		var l Lines
 		log := slog.New(slog.NewTextHandler(&out, nil))
 		wants := func(what string, want ...string) {
 			t.Helper()
 			synctest.Wait()
 			var got []string
-			for line := range strings.Lines(out.String()) {
+			for line := range strings.Lines(out.take()) {
 				_, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
 				got = append(got, rest)
 			}
-			if out.Reset(); strings.Join(got, "\n") != strings.Join(want, "\n") {
+			if strings.Join(got, "\n") != strings.Join(want, "\n") {
 				t.Errorf("%s: lines\n%s\nwant\n%s", what, strings.Join(got, "\n"), strings.Join(want, "\n"))
 			}
 		}

@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/stunner-gateway/stunner/services/api/finding"
 	"github.com/stunner-gateway/stunner/services/api/inspection"
@@ -152,7 +153,7 @@ func (l *loop) folderFault(failed failure) finding.Finding {
 	if !errors.As(failed.err, &path) {
 		return f
 	}
-	if path.Path == l.Input || strings.HasPrefix(path.Path, l.Input+string(filepath.Separator)) && !under(path.Path, l.Output) {
+	if path.Path == l.Input || under(path.Path, l.Input) && !under(path.Path, l.Output) {
 		f.Object, f.Field = "input folder", path.Path
 		f.Problem = fmt.Sprintf("cannot be read: %v: no change of it takes effect, and what was in force stays", path.Err)
 		f.Remedy = remedyOf(path.Err, path.Path)
@@ -165,7 +166,7 @@ func (l *loop) folderFault(failed failure) finding.Finding {
 }
 
 func under(path, folder string) bool {
-	return strings.HasPrefix(path, folder+string(filepath.Separator))
+	return path == folder || strings.HasPrefix(path, folder+string(filepath.Separator))
 }
 
 // diskFaults returns the folders whose disk is full, unless a finding says so already.
@@ -247,29 +248,46 @@ type authService struct {
 	Lost time.Time `json:"lost,omitzero"`
 }
 
-// serving records that a process begins or ends to answer requests. It reports whether that is an auth service.
+// maxAuthServices is how many auth services are remembered, because a program may connect by any name if the discovery
+// server asks for no token.
+const maxAuthServices = 64
+
+// reconnectTime is how long auth services may take to connect again after a restart of the operator.
+const reconnectTime = 30 * time.Second
+
+// serving records that a process begins or ends to answer requests. It reports whether that is an auth service. A new
+// one replaces those that were lost before: a container that is created anew has another name.
 func (s *authServices) serving(pod string, kind inspection.Kind, serves bool, now time.Time) bool {
-	if kind != inspection.Auth {
+	if kind != inspection.Auth || len(validation.IsDNS1123Subdomain(pod)) > 0 {
 		return false
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.all[pod] = (authService{}); !serves {
+	_, known := s.all[pod]
+	switch {
+	case !known && !serves, !known && len(s.all) >= maxAuthServices:
+		return false
+	case !serves:
 		s.all[pod] = authService{Lost: now}
+		return true
+	case !known:
+		maps.DeleteFunc(s.all, func(_ string, a authService) bool { return !a.Lost.IsZero() })
 	}
+	s.all[pod] = authService{}
 	return true
 }
 
-// restore adds the auth services of the previous run, which are not connected yet.
+// restore adds the auth services of the previous run, which are not connected yet. They count as lost when they could
+// have connected.
 func (s *authServices) restore(saved map[string]authService, now time.Time) {
 	s.all = map[string]authService{}
 	for name, a := range saved {
-		s.all[name] = authService{Lost: cmp.Or(a.Lost, now)}
+		s.all[name] = authService{Lost: cmp.Or(a.Lost, now.Add(reconnectTime))}
 	}
 }
 
-// save returns the auth services for the next run, without those that have been gone for long.
-func (s *authServices) save(now time.Time) map[string]authService {
+// current returns the auth services without those that have been gone for long.
+func (s *authServices) current(now time.Time) map[string]authService {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	maps.DeleteFunc(s.all, func(_ string, a authService) bool { return !a.Lost.IsZero() && now.Sub(a.Lost) > memoryOfAuth })
@@ -278,8 +296,8 @@ func (s *authServices) save(now time.Time) map[string]authService {
 
 // faults returns the auth services that are no longer connected.
 func (s *authServices) faults(now time.Time) (all []finding.Finding) {
-	for name, a := range s.save(now) {
-		if !a.Lost.IsZero() {
+	for name, a := range s.current(now) {
+		if !a.Lost.IsZero() && !now.Before(a.Lost) {
 			all = append(all, finding.Finding{
 				Severity: finding.Error, Object: "auth service " + name, Field: "--config", Since: a.Lost,
 				Problem: "is not connected to the operator since " + a.Lost.Format(time.DateTime) +
@@ -291,7 +309,7 @@ func (s *authServices) faults(now time.Time) (all []finding.Finding) {
 	return all
 }
 
-// problem returns a fault as an entry of problems.yaml.
+// problemOf returns a fault as an entry of problems.yaml.
 func problemOf(f finding.Finding) decode.Problem {
 	severity := map[finding.Severity]decode.Severity{
 		finding.Error: decode.Error, finding.Warning: decode.Warning, finding.Info: decode.Info,

@@ -2,6 +2,7 @@ package file
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -26,9 +27,7 @@ func TestAnInputFolderThatCannotBeReadIsReported(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.awaitStatus("ERROR input folder: " + s.provider.Input + ": cannot be read: no such file or directory")
-	if !strings.Contains(s.output("problems.yaml"), "file: input folder") {
-		t.Errorf("problems.yaml:\n%s", s.output("problems.yaml"))
-	}
+	until(t, "problems.yaml has the fault", func() bool { return strings.Contains(s.output("problems.yaml"), "file: input folder") })
 	if _, there := s.config(); !there {
 		t.Error("the config is withdrawn")
 	}
@@ -144,13 +143,24 @@ func TestAuthServicesThatAreGone(t *testing.T) {
 		t.Errorf("connected: %+v", a.faults(now))
 	}
 	var next authServices
-	next.restore(a.save(now), now)
-	if count(&next, now) != 1 {
-		t.Error("it does not connect to the next operator, and that is not reported")
+	next.restore(a.current(now), now)
+	if count(&next, now) != 0 || count(&next, now.Add(reconnectTime)) != 1 {
+		t.Error("after a restart of the operator it is reported at once, or never")
 	}
 	next.serving("host", inspection.Auth, true, now)
 	next.serving("host", inspection.Auth, false, now)
 	if count(&next, now.Add(time.Hour)) != 1 || count(&next, now.Add(25*time.Hour)) != 0 {
 		t.Errorf("disconnected: %+v", next.all)
+	}
+	var replaced authServices
+	replaced.restore(map[string]authService{"first": {Lost: now}}, now)
+	if replaced.serving("second", inspection.Auth, true, now); count(&replaced, now) != 0 {
+		t.Errorf("a container that was created anew: %+v", replaced.all)
+	}
+	for i := range 2 * maxAuthServices {
+		replaced.serving(fmt.Sprintf("host-%d", i), inspection.Auth, true, now)
+	}
+	if replaced.serving("two\nlines", inspection.Auth, true, now); len(replaced.all) != maxAuthServices {
+		t.Errorf("%d auth services are remembered", len(replaced.all))
 	}
 }

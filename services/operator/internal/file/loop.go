@@ -27,7 +27,8 @@ const retryDelay = time.Second
 // lookInterval is how often status.txt is written again, because the host changes without an event.
 const lookInterval = 10 * time.Second
 
-// loop holds the state of the file provider. All its methods except ready run in one goroutine.
+// loop holds the state of the file provider. Its methods run in one goroutine, except ready, faults, state and
+// inspectedDataplanes, which read only what is atomic or does not change.
 //
 // A round reads the input folder, translates the objects and applies the results.
 type loop struct {
@@ -166,7 +167,7 @@ func (l *loop) work() time.Time {
 			l.Log.Error("round failed and is tried again", "error", err)
 		}
 		l.failed.Store(now)
-		l.refresh() // the report says that the round failed
+		l.refresh() // the report, if there is one already, says that the round failed
 		return time.Now().Add(retryDelay)
 	}
 	if l.failed.Swap(nil) != nil {
@@ -185,7 +186,7 @@ func (l *loop) refresh() {
 	if l.last.view == nil {
 		return
 	}
-	l.saved.Auth = l.auths.save(time.Now())
+	l.saved.Auth = l.auths.current(time.Now())
 	err := errors.Join(l.report(l.last), l.saved.save(l.stateDir()))
 	if err != nil && l.failed.Load() == nil {
 		l.Log.Error("report cannot be written", "error", err)
@@ -243,7 +244,7 @@ func (l *loop) round() error {
 		errs = append(errs, l.removeStale())
 	}
 	l.updateAddresses()
-	l.saved.Inventory, l.saved.Ports, l.saved.Auth = l.ledger.inventory(), l.ports.chosen, l.auths.save(now)
+	l.saved.Inventory, l.saved.Ports, l.saved.Auth = l.ledger.inventory(), l.ports.chosen, l.auths.current(now)
 	return errors.Join(append(errs, l.saved.save(l.stateDir()), l.report(t))...)
 }
 

@@ -21,13 +21,12 @@ import (
 // place is where a condition stands: an object, or a listener or parent of it.
 type place struct {
 	id   identity
-	kind string // the type of the condition without prefix
 	part string // path of the listener or parent; empty for the object
 }
 
 // placeOf returns the place of a condition of an object.
 func (c *checker) placeOf(id identity, problem condition.Problem) place {
-	return place{id: id, kind: problem.Type, part: c.pathOf(id, problem.Part)}
+	return place{id: id, part: c.pathOf(id, problem.Part)}
 }
 
 // named matches a part of an object with its name in place of its index, and what follows.
@@ -84,7 +83,7 @@ func (c *checker) locate(p place, f finding.Finding) (identity, string, string) 
 		if _, ok := c.located[id]; !ok {
 			return p.id, p.part, f.Object + ": " + problem
 		}
-		p = place{id: id, kind: p.kind}
+		p = place{id: id}
 		if key, ok := strings.CutPrefix(f.Field, "data."); ok && id.kind == "Secret" {
 			return id, c.secretField(id, key), strings.TrimPrefix(problem, fmt.Sprintf("%s key %q ", f.Object, key))
 		}

@@ -74,6 +74,9 @@ func (c *checker) excuse(p place, reason, dependsOn, problem string) error {
 	case "Service":
 		return finding.Errorf("create it, or correct backendRefs", "%s is not in the files, so its endpoints are not checked", needed)
 	case "Secret":
+		if reason != condition.ReasonInvalidCertificateRef {
+			return nil
+		}
 		maker := c.makerOf(types.NamespacedName{Namespace: needed.namespace, Name: needed.name}, p.id)
 		if maker == "" && c.SecretsElsewhere {
 			maker = "something else"

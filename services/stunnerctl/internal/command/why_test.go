@@ -18,7 +18,7 @@ func TestWhyWithoutOperator(t *testing.T) {
 		{"doctor", "-n", "media"},
 	} {
 		out, errs, code := w.run(t, args...)
-		if code != exitFailed || errs != "" || !strings.Contains(out, "WARNING  operator") ||
+		if code != exitFailed || errs != "" || !strings.Contains(out, "ERROR  operator") ||
 			strings.Contains(out, "has not reached the Gateway") || strings.Contains(out, "is not allowed") {
 			t.Errorf("%q: exit code %d\n%s%s", args, code, out, errs)
 		}

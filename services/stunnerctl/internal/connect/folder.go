@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -134,18 +135,23 @@ func (f *Folder) explain(err error) error {
 		return &Unreached{Err: fmt.Errorf("process %d is the operator of this folder, and the one at the address in %s does not accept %s",
 			pid, urlFile, tokenFile), Remedy: "restart the operator, which writes both files"}
 	}
-	remedy := fmt.Sprintf("kill -CONT %d if a signal has stopped it; else see its log and the load of the host, and restart it", pid)
-	if errors.Is(err, context.DeadlineExceeded) {
-		err = fmt.Errorf("no answer within %s", folderTimeout)
+	switch {
+	case errors.Is(err, context.DeadlineExceeded), os.IsTimeout(err):
+		remedy := fmt.Sprintf("kill -CONT %d if a signal has stopped it; else see its log and the load of the host, and restart it", pid)
+		return &Unreached{Err: fmt.Errorf("it runs as process %d and hangs: it has not answered in time", pid), Remedy: remedy}
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return &Unreached{Err: fmt.Errorf("it runs as process %d and does not listen at the address in %s: %w", pid, urlFile, err),
+			Remedy: "try again if it has just started; else see its log"}
 	}
-	return &Unreached{Err: fmt.Errorf("it runs as process %d and hangs: %w", pid, err), Remedy: remedy}
+	return err
 }
 
 // IsOf returns an error if the operator that has answered has another output folder. A release that does not tell has "".
+// A folder that cannot be looked up, such as one of another mount namespace, is not another one.
 func (f *Folder) IsOf(output string) error {
 	own, err := os.Stat(f.Path)
 	other, otherErr := os.Stat(output)
-	if output == "" || err == nil && otherErr == nil && os.SameFile(own, other) {
+	if output == "" || err != nil || otherErr != nil || os.SameFile(own, other) {
 		return nil
 	}
 	return &Unreached{Err: fmt.Errorf("the operator at the address in %s is of another folder, %s", urlFile, output),

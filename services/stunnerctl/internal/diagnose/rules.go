@@ -179,7 +179,7 @@ func Why(s *Snapshot, namespace, name string) Report {
 	walked := s.run(Way, g, true)
 	r.Steps, r.Findings = walked.Steps, walked.Findings
 	shared := s.run(append([]Stage{hostStage}, rightsStage...), nil, false)
-	r.Findings = append(r.Findings, shared.Findings...)
+	r.Findings = sorted(append(r.Findings, shared.Findings...))
 	return r
 }
 

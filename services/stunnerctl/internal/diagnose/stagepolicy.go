@@ -36,7 +36,7 @@ var policyRules = []Rule{
 	}},
 	{"pods have room", func(_ *Snapshot, g *Gateway) (found []Finding) {
 		for _, s := range g.Statuses {
-			few := s.Capacity < fewCalls
+			few := s.Capacity < fewCalls && strings.Contains(s.CapacityLimit, "file descriptors")
 			if s.Capacity == 0 || !few && s.AllocationCount*10 < s.Capacity*9 {
 				continue
 			}

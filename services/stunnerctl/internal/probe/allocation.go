@@ -398,13 +398,20 @@ func (e *exchange) stray(a netip.AddrPort) {
 	}
 }
 
-// elsewhere returns the addresses from which the answers of a silent peer may have arrived: other ports of it, and
-// addresses that are none of another peer.
+// elsewhere returns the addresses from which the answers of a silent peer may have arrived: other ports of it, and if no
+// other peer is silent, addresses that are none of another peer. With several silent peers it cannot be told whose
+// answers they are.
 func (e *exchange) elsewhere(peer netip.AddrPort) string {
 	var from []string
+	silent := 0
+	for _, b := range e.all {
+		if b.Result == diagnose.ProbeNoAnswer {
+			silent++
+		}
+	}
 	for _, a := range e.strays {
 		ofPeer := func(b diagnose.ProbedBackend) bool { return b.Peer.Addr() == a.Addr() }
-		if len(from) < maxStrays && (a.Addr() == peer.Addr() || !slices.ContainsFunc(e.all, ofPeer)) {
+		if len(from) < maxStrays && (a.Addr() == peer.Addr() || silent <= 1 && !slices.ContainsFunc(e.all, ofPeer)) {
 			from = append(from, a.String())
 		}
 	}

@@ -109,6 +109,7 @@ func Run(ctx context.Context, o Options) *diagnose.Probe {
 	}
 	all.Go(func() { p.Pods = o.pods(ctx) })
 	all.Wait()
+	answered := slices.ContainsFunc(p.URLs, func(u diagnose.ProbedURL) bool { return u.Result == diagnose.ProbeAnswered })
 	var pauses sync.WaitGroup
 	defer pauses.Wait()
 	for i, f := range mapped {
@@ -116,8 +117,7 @@ func Run(ctx context.Context, o Options) *diagnose.Probe {
 			pauses.Go(func() { p.URLs[i].Mapping = f.pause(ctx, pauseOfClient) })
 		}
 	}
-	if !slices.ContainsFunc(p.URLs, func(u diagnose.ProbedURL) bool { return u.Result == diagnose.ProbeAnswered }) ||
-		o.Credential == nil || ctx.Err() != nil {
+	if !answered || o.Credential == nil || ctx.Err() != nil {
 		return p
 	}
 	p.Credential = o.Origin

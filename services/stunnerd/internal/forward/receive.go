@@ -183,7 +183,6 @@ func (f *Forwarder) handleIs(v *view, l *link, k clientKey, m message, at time.D
 		}
 		return
 	case owner == nil:
-		f.refuse(meter.Stranger, l.peer.Address) // the owner that it names
 		f.front.missing(k, l.pod, 0, at)
 		return
 	}

@@ -161,8 +161,8 @@ func (g *Gate) restore(saved *Saved, client session.Client) {
 	f.id.Store(uint64(saved.ID))
 	g.open(f, relay.Reserved{Socket: saved.Socket, Advertised: r.Relay.Addr()})
 	f.relay.Restore(r.Channels, r.Permissions)
-	f.relay.RestoreNominations(len(r.Checks))
 	g.table.Restore(s)
+	f.relay.RestoreNominations(len(r.Checks)) // from here on the session can be charged
 	f.permitted.charge(f.relay.Channels())
 	if err := g.start(f); err != nil {
 		g.log.Debug("cannot restore a session", "relay", s.Relay, "error", err)

@@ -376,7 +376,7 @@ func (c *connection) serve() {
 				c.drop(meter.ProxyHeaderUnexpected)
 			case errors.Is(err, errNotTURN), errors.Is(err, errTooLarge):
 				c.drop(meter.Malformed)
-			case errors.Is(err, os.ErrDeadlineExceeded):
+			case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, context.DeadlineExceeded): // the latter from pion/dtls
 				c.drop(meter.Idle)
 			}
 			return

@@ -125,7 +125,10 @@ func (o *outlet) write(packets []datagram.Packet) (err error) {
 	}
 	if o.stream.behind() {
 		if !o.payBacklog() {
-			return o.stalled(errNoMemory)
+			o.drop(meter.Capacity)
+			o.closed = true
+			o.empty()
+			return errors.Join(errNoRoom, o.stream.Close())
 		}
 		o.draining = true
 		o.run(o.drain)
@@ -133,8 +136,16 @@ func (o *outlet) write(packets []datagram.Packet) (err error) {
 	return nil
 }
 
-// freeBacklog is the size of the backlog that the price of a connection includes.
-const freeBacklog = 4 << 10
+// freeBacklog is the size of the backlog that the price of a connection includes. The session holds a backlog of up to
+// usualBacklog, the rest of one write of datagrams of usual sizes, even if it may not: a call must not end because
+// memory is scarce.
+const (
+	freeBacklog  = 4 << 10
+	usualBacklog = maxWrite + datagram.BatchSize*recordOverhead
+)
+
+// errNoRoom means that there is no memory for the rest of a frame.
+var errNoRoom = errors.New("no memory for the rest of a frame")
 
 // payBacklog charges the session for the backlog of the stream: the rest of a frame that the kernel has not accepted,
 // such as a datagram of 64 KB to a client that does not read. It reports false if the session may not hold it. The rest
@@ -143,12 +154,20 @@ func (o *outlet) payBacklog() bool {
 	if o.backlog = o.stream.waiting(); o.backlog <= freeBacklog {
 		o.backlog = 0
 	}
-	return o.pay(0)
+	if o.pay(0) {
+		return true
+	}
+	if o.backlog > usualBacklog {
+		return false
+	}
+	o.charged = usualBacklog
+	o.memory.Force(usualBacklog)
+	return true
 }
 
 // stalled closes the connection after an error of a write. It counts the client if the error is that it does not read.
 func (o *outlet) stalled(err error) error {
-	if errors.Is(err, errBacklog) || errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, errNoMemory) {
+	if errors.Is(err, errBacklog) || errors.Is(err, os.ErrDeadlineExceeded) {
 		o.drop(meter.StalledClient)
 	}
 	return errors.Join(err, o.stream.Close())
@@ -242,8 +261,8 @@ func (o *outlet) drain() {
 			err = o.stream.flush()
 		}
 		if err != nil {
-			o.close()
 			_ = o.stalled(err) // a part of a frame may have been sent
+			o.close()
 			return
 		}
 		if o.refill() {

@@ -172,7 +172,7 @@ func TestRestOfAFrameIsCharged(t *testing.T) {
 			}
 			rest, charged := o.stream.waiting(), table.Held()[session.Memory]-base
 			switch {
-			case memory == 0 && (!errors.Is(err, errNoMemory) || charged != 0):
+			case memory == 0 && (!errors.Is(err, errNoRoom) || charged != 0):
 				t.Errorf("without memory: %v, %d bytes are charged", err, charged)
 			case memory > 0 && (err != nil || rest <= freeBacklog || charged < int64(rest)):
 				t.Errorf("with memory: %v, a rest of %d bytes, %d are charged", err, rest, charged)

@@ -86,7 +86,8 @@ func TestNominationsAreCharged(t *testing.T) {
 	restored.nominations.Load().close()
 }
 
-// A closed relay, which a reader of the listener may keep, holds neither channels nor counters of peers.
+// A closed relay, which a reader of the listener may keep, holds neither channels nor counters of peers. It tells how many
+// channels it had.
 func TestClosedRelayHoldsNoChannels(t *testing.T) {
 	b := newBed(t, &sink{})
 	for i := range MaxChannels {
@@ -97,7 +98,7 @@ func TestClosedRelayHoldsNoChannels(t *testing.T) {
 	if err := b.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if n := b.Channels(); n != 0 || len(*b.channels.Load()) != 0 || b.unbound.counts.Load() != nil {
-		t.Errorf("a closed relay has %d channels, and counters %v", len(*b.channels.Load()), b.unbound.counts.Load())
+	if n := b.Channels(); n != MaxChannels || len(*b.channels.Load()) != 0 || b.unbound.counts.Load() != nil {
+		t.Errorf("a closed relay tells %d channels, and has %d, and counters %v", n, len(*b.channels.Load()), b.unbound.counts.Load())
 	}
 }

@@ -68,6 +68,8 @@ type Relay struct {
 	// binding serializes changes of the channel bindings.
 	binding sync.Mutex
 	closed  atomic.Bool
+	// left is the number of channels at the end of the session, and -1 before.
+	left atomic.Int64
 	// forget removes the socket from the counter of datagrams that the kernel dropped.
 	forget func()
 	// permitted reports whether CreatePermission has installed a permission for the IP address of a peer. Start sets it.
@@ -123,6 +125,7 @@ func New(
 ) *Relay {
 	s.Relay = netip.AddrPortFrom(advertised, socket.Port())
 	r := &Relay{session: s, socket: socket, routes: routes, meter: m, ended: ended, slots: s.Claim(session.Slots)}
+	r.left.Store(-1)
 	r.undecided.memory = s.Claim(session.Memory)
 	r.channels.Store(new([]*channel))
 	s.Channels, s.Peers = r.Channels, r.Peers
@@ -149,13 +152,14 @@ func (r *Relay) Close() error {
 		return nil
 	}
 	r.forget()
+	r.left.Store(int64(r.Channels()))
 	for _, c := range *r.channels.Load() {
 		c.binding.End()
 	}
 	err := r.socket.Close()
 	r.undecided.close()
-	r.nominations.Load().close()
 	r.ended(r)
+	r.nominations.Load().close() // the session cannot be charged any more
 	// A reader of the listener may keep a closed relay until it looks for another one.
 	r.channels.Store(new([]*channel))
 	r.unbound.counts.Store(nil)
@@ -240,6 +244,9 @@ func (r *Relay) Permitted(peer netip.AddrPort) bool {
 
 // Channels returns the number of channel bindings that have not ended.
 func (r *Relay) Channels() int {
+	if n := r.left.Load(); n >= 0 {
+		return int(n)
+	}
 	n, now := 0, r.now()
 	for _, c := range *r.channels.Load() {
 		if r.live(c, now) {

@@ -54,7 +54,7 @@ func readTable(t *testing.T) (rows []holding) {
 	return rows
 }
 
-// everyone are those that make the process hold something. free are those whose things need no bound.
+// everyone are those that make the process hold something.
 var everyone = []string{"stranger", "client", "peer", "pod", "config", "host", "admin", "none"}
 
 // what input can make the process hold has a row in one table, with a bound and a charge.

@@ -8,25 +8,25 @@ import (
 
 // meters are the metrics of the operator.
 type meters struct {
-	registry     *prometheus.Registry
-	translations prometheus.Counter
-	restarts     prometheus.Counter
-	configs      prometheus.Gauge
-	problems     prometheus.Gauge
-	refused      *prometheus.CounterVec
-	uninspected  *prometheus.CounterVec
+	registry          *prometheus.Registry
+	translations      prometheus.Counter
+	restarts          prometheus.Counter
+	configs           prometheus.Gauge
+	problems          prometheus.Gauge
+	refused           *prometheus.CounterVec
+	inspectionRefused *prometheus.CounterVec
 }
 
 func newMeters() *meters {
 	m := &meters{
-		translations: telemetry.NewCounter(telemetry.OperatorTranslations),
-		restarts:     telemetry.NewCounter(telemetry.OperatorDataplaneRestarts),
-		configs:      telemetry.NewGauge(telemetry.OperatorConfigs),
-		problems:     telemetry.NewGauge(telemetry.OperatorProblems),
-		refused:      telemetry.NewCounterVec(telemetry.OperatorDiscoveryRefused),
-		uninspected:  telemetry.NewCounterVec(telemetry.OperatorInspectionRefused),
+		translations:      telemetry.NewCounter(telemetry.OperatorTranslations),
+		restarts:          telemetry.NewCounter(telemetry.OperatorDataplaneRestarts),
+		configs:           telemetry.NewGauge(telemetry.OperatorConfigs),
+		problems:          telemetry.NewGauge(telemetry.OperatorProblems),
+		refused:           telemetry.NewCounterVec(telemetry.OperatorDiscoveryRefused),
+		inspectionRefused: telemetry.NewCounterVec(telemetry.OperatorInspectionRefused),
 	}
 	m.registry = telemetry.NewRegistry(m.translations, m.restarts, m.configs, m.problems, m.refused,
-		m.uninspected)
+		m.inspectionRefused)
 	return m
 }

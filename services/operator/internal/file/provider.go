@@ -213,7 +213,7 @@ func (p Provider) serve(ctx context.Context) error {
 	}
 	inspector := inspect.New(inspect.Options{
 		Pods: server, Running: l.inspectedDataplanes, Authorize: inspectors, State: l.state,
-		OnRefusal: func(why string) { l.meters.uninspected.WithLabelValues(why).Inc() },
+		OnRefusal: func(why string) { l.meters.inspectionRefused.WithLabelValues(why).Inc() },
 		Version:   telemetry.Version("operator"), Log: p.Log,
 	})
 	p.Log.Info("operator serves", "input", p.Input, "output", p.Output,

@@ -31,7 +31,7 @@ func newInspection(
 ) *inspect.API {
 	o := inspect.Options{
 		Pods: server, Running: seen.pods.inspected, Replicas: seen.replicas, Log: p.Log,
-		OnRefusal: func(why string) { m.uninspected.WithLabelValues(why).Inc() },
+		OnRefusal: func(why string) { m.inspectionRefused.WithLabelValues(why).Inc() },
 		Version:   telemetry.Version("operator"), Client: inspect.NewClient(id.Client(), p.TokenFile),
 		State: func() inspection.Operator {
 			return inspection.Operator{Replica: p.Identity, Leader: p.lease.leader(), Problems: seen.problems()}

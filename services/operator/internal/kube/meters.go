@@ -9,36 +9,36 @@ import (
 
 // meters are the metrics of the operator in a cluster.
 type meters struct {
-	registry     *prometheus.Registry
-	translations prometheus.Counter
-	duration     prometheus.Histogram
-	configs      prometheus.Gauge
-	missing      prometheus.Gauge
-	writes       *prometheus.CounterVec
-	failures     prometheus.Counter
-	leader       prometheus.Gauge
-	paused       prometheus.Gauge
-	refused      *prometheus.CounterVec
-	uninspected  *prometheus.CounterVec
-	answers      *prometheus.CounterVec
+	registry          *prometheus.Registry
+	translations      prometheus.Counter
+	duration          prometheus.Histogram
+	configs           prometheus.Gauge
+	missing           prometheus.Gauge
+	writes            *prometheus.CounterVec
+	failures          prometheus.Counter
+	leader            prometheus.Gauge
+	paused            prometheus.Gauge
+	refused           *prometheus.CounterVec
+	inspectionRefused *prometheus.CounterVec
+	answers           *prometheus.CounterVec
 }
 
 func newMeters() *meters {
 	m := &meters{
-		translations: telemetry.NewCounter(telemetry.OperatorTranslations),
-		duration:     telemetry.NewHistogram(telemetry.OperatorTranslationDuration),
-		configs:      telemetry.NewGauge(telemetry.OperatorConfigs),
-		missing:      telemetry.NewGauge(telemetry.OperatorConfigsMissing),
-		writes:       telemetry.NewCounterVec(telemetry.OperatorWrites),
-		failures:     telemetry.NewCounter(telemetry.OperatorWriteErrors),
-		leader:       telemetry.NewGauge(telemetry.OperatorLeader),
-		paused:       telemetry.NewGauge(telemetry.OperatorPaused),
-		refused:      telemetry.NewCounterVec(telemetry.OperatorDiscoveryRefused),
-		uninspected:  telemetry.NewCounterVec(telemetry.OperatorInspectionRefused),
-		answers:      telemetry.NewCounterVec(telemetry.OperatorScalerAnswers),
+		translations:      telemetry.NewCounter(telemetry.OperatorTranslations),
+		duration:          telemetry.NewHistogram(telemetry.OperatorTranslationDuration),
+		configs:           telemetry.NewGauge(telemetry.OperatorConfigs),
+		missing:           telemetry.NewGauge(telemetry.OperatorConfigsMissing),
+		writes:            telemetry.NewCounterVec(telemetry.OperatorWrites),
+		failures:          telemetry.NewCounter(telemetry.OperatorWriteErrors),
+		leader:            telemetry.NewGauge(telemetry.OperatorLeader),
+		paused:            telemetry.NewGauge(telemetry.OperatorPaused),
+		refused:           telemetry.NewCounterVec(telemetry.OperatorDiscoveryRefused),
+		inspectionRefused: telemetry.NewCounterVec(telemetry.OperatorInspectionRefused),
+		answers:           telemetry.NewCounterVec(telemetry.OperatorScalerAnswers),
 	}
 	m.registry = telemetry.NewRegistry(m.translations, m.duration, m.configs, m.missing, m.writes, m.failures, m.leader,
-		m.paused, m.refused, m.uninspected, m.answers)
+		m.paused, m.refused, m.inspectionRefused, m.answers)
 	return m
 }
 

@@ -65,6 +65,8 @@ type annotations struct {
 	takeOver       bool
 	// tlsAtBalancer are the names of the TURN-TCP listeners whose TLS ends at a load balancer. Other names have no effect.
 	tlsAtBalancer []string
+	// tlsAtAWS are those for which annotations of AWS say so. On a host there is no such load balancer.
+	tlsAtAWS []string
 	// proxyProtocol are the prefixes of load balancers that send the PROXY protocol to the TCP and TLS listeners.
 	proxyProtocol []string
 	// notes are warnings about annotation values that are ignored.
@@ -120,7 +122,7 @@ func annotationsOf(gw *gwapiv1.Gateway, gc *stunnerv1.GatewayConfig) (annotation
 	var tlsAtBalancer, proxyProtocol condition.Finding
 	a.tlsAtBalancer, tlsAtBalancer = tlsAtBalancerOf(texts[annotationTLSAtBalancer])
 	if _, named := texts[annotationTLSAtBalancer]; !named && a.serviceType == corev1.ServiceTypeLoadBalancer {
-		a.tlsAtBalancer = tlsAtAWS(ofService, gw)
+		a.tlsAtAWS = tlsAtAWS(ofService, gw, gc)
 	}
 	a.proxyProtocol, proxyProtocol = proxyProtocolOf(texts[annotationProxyProtocol])
 	return a, first(nodePorts, targetPorts, processPorts, tlsAtBalancer, proxyProtocol)

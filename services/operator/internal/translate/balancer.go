@@ -1,6 +1,7 @@
 package translate
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -9,6 +10,7 @@ import (
 	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/stunner-gateway/stunner/services/api/config"
+	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
 	"github.com/stunner-gateway/stunner/services/operator/internal/condition"
 )
 
@@ -32,8 +34,11 @@ const (
 
 // tlsAtAWS returns the names of the listeners in front of which a load balancer of AWS ends TLS according to the annotations
 // of the Service: those with a port or name in the list of ports, or all without a list. With backend protocol ssl the
-// load balancer encrypts again.
-func tlsAtAWS(a map[string]string, gw *gwapiv1.Gateway) (names []string) {
+// load balancer encrypts again. The annotations have no effect if the GatewayConfig names another provider.
+func tlsAtAWS(a map[string]string, gw *gwapiv1.Gateway, gc *stunnerv1.GatewayConfig) (names []string) {
+	if gc != nil && cmp.Or(gc.Spec.LoadBalancerProvider, stunnerv1.LoadBalancerAWS) != stunnerv1.LoadBalancerAWS {
+		return nil
+	}
 	if strings.TrimSpace(a[awsCertificate]) == "" || strings.EqualFold(strings.TrimSpace(a[awsBackendProtocol]), "ssl") {
 		return nil
 	}
@@ -49,6 +54,12 @@ func tlsAtAWS(a map[string]string, gw *gwapiv1.Gateway) (names []string) {
 		}
 	}
 	return names
+}
+
+// endsTLS reports whether a load balancer ends TLS in front of a listener.
+func (d draft) endsTLS(listener string) bool {
+	return slices.Contains(d.annotations.tlsAtBalancer, listener) ||
+		d.view.Host() == nil && slices.Contains(d.annotations.tlsAtAWS, listener)
 }
 
 // tlsNotes warns about names in the annotation of the Gateway that are not those of TURN-TCP listeners.

@@ -10,6 +10,7 @@ import (
 	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
+	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
 // K-09: an annotation about a load balancer is read, or is an error that names annotation, value and remedy.
@@ -79,8 +80,25 @@ func TestTLSAtLoadBalancersOfAWS(t *testing.T) {
 			{Name: "web", Port: 443, Protocol: "TURN-TCP"}, {Name: "tcp", Port: 3478, Protocol: "TURN-TCP"},
 		}}}
 		gw.Annotations = tc.annotations
-		if a, found := annotationsOf(gw, nil); fmt.Sprint(a.tlsAtBalancer) != tc.want || !found.OK() {
-			t.Errorf("%v: %v, %s; want %s", tc.annotations, a.tlsAtBalancer, found.Message(), tc.want)
+		for _, provider := range []stunnerv1.LoadBalancerProvider{"", stunnerv1.LoadBalancerAWS, stunnerv1.LoadBalancerGKE} {
+			want := tc.want
+			if _, own := tc.annotations[annotationTLSAtBalancer]; provider == stunnerv1.LoadBalancerGKE && !own {
+				want = "[]"
+			}
+			a, found := annotationsOf(gw, &stunnerv1.GatewayConfig{Spec: stunnerv1.GatewayConfigSpec{LoadBalancerProvider: provider}})
+			d := draft{view: resource.NewView(nil), annotations: a}
+			var got []string
+			for _, l := range gw.Spec.Listeners {
+				if d.endsTLS(string(l.Name)) {
+					got = append(got, string(l.Name))
+				}
+			}
+			if fmt.Sprint(got) != want || !found.OK() {
+				t.Errorf("%v with provider %q: %v, %s; want %s", tc.annotations, provider, got, found.Message(), want)
+			}
+			if d.view = d.view.WithHost(resource.Host{}); len(a.tlsAtBalancer) == 0 && d.endsTLS("web") {
+				t.Errorf("%v on a host: TLS ends at a load balancer", tc.annotations)
+			}
 		}
 	}
 }

@@ -89,7 +89,7 @@ func (d draft) configListener(l *listener) config.Listener {
 
 		ServiceAddresses: serviceAddresses(d.view, d.gateway, l),
 	}
-	c.TLSAtBalancer = l.protocol == config.TURNTCP && slices.Contains(d.annotations.tlsAtBalancer, l.name())
+	c.TLSAtBalancer = l.protocol == config.TURNTCP && d.endsTLS(l.name())
 	if l.protocol.Stream() {
 		c.ProxyProtocol = d.annotations.proxyProtocol
 	}

@@ -20,7 +20,7 @@ type Status struct {
 	// Asked counts the ask frames of this front. Limited counts datagrams that were dropped because of the limits of
 	// ask frames, and Unknown datagrams of clients without an owner.
 	Asked, Limited, Unknown uint64
-	// Failed counts frames that could not be sent, and holds for which the index has no room.
+	// Failed counts frames that could not be sent, and clients for which the index or the list of changes has no room.
 	Failed uint64
 	// Refused counts frames that were dropped or not sent, by the other reasons of meter.Frames.
 	Refused map[string]uint64

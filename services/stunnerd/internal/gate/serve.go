@@ -144,17 +144,18 @@ func (f *refusal) Error() string { return f.reason.String() }
 
 // binding returns the address of the client. Clients of RFC 3489 know MAPPED-ADDRESS only (RFC 5389 §12.2). The answer to
 // a request with PADDING has PADDING too (RFC 5780 §7.6), which shows whether the path passes long packets in both
-// directions. It is not longer than the request, whose source may be forged, and contains nothing of it.
+// directions. It is not longer than the request, whose source may be forged, and contains nothing of it. PADDING that is
+// shorter than the address in the answer gets none.
 func (g *Gate) binding(r *request) ([]byte, error) {
 	mapped := stunmsg.Address{Type: stun.AttrXORMappedAddress, Addr: r.client.Addr()}
 	if r.Classic {
 		mapped.Type = stun.AttrMappedAddress
 	}
 	padding, padded := r.Value(stun.AttrPadding)
-	if !padded {
+	if !padded || len(padding) < mappedSize {
 		return r.answer(stun.ClassSuccessResponse, mapped)
 	}
-	n := min(max(len(padding)-mappedSize, 0), maxPadding)
+	n := min(len(padding)-mappedSize, maxPadding)
 	return r.answer(stun.ClassSuccessResponse, mapped, stun.RawAttribute{Type: stun.AttrPadding, Value: zeros[:n]})
 }
 

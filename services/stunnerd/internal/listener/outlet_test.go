@@ -23,7 +23,6 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/stunmsg"
 )
 
-// newOutlet returns an outlet over TCP or TLS, the client's end, and the number of dropped frames.
 // outletDrops counts the dropped frames of an outlet.
 type outletDrops struct {
 	atomic.Int64
@@ -31,6 +30,7 @@ type outletDrops struct {
 	stalled atomic.Int64
 }
 
+// newOutlet returns an outlet over TCP or TLS, the client's end, and the number of dropped frames.
 func newOutlet(t *testing.T, secure bool) (o *outlet, client net.Conn, drops *outletDrops) {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")

@@ -72,7 +72,7 @@ var words = [reasonCount]string{
 	Expired:               "the lifetime of the session was over before its listener was open",
 	Failed:                "the allocation of the session could not be started",
 	HTTPParameter:         "a parameter of the request is unknown, missing or invalid",
-	HTTPCaller:            "the caller is on another host, and --sessions-from is loopback",
+	HTTPCaller:            "the request was not made directly on this host, and --sessions-from is loopback",
 	HTTPPath:              "the path, the session or the listener does not exist",
 	HTTPMethod:            "the method is not supported: endpoints support GET and HEAD",
 	HTTPOther:             "the request could not be answered",

@@ -208,15 +208,15 @@ func (s *hostState) portFaults() (all []finding.Finding) {
 			continue
 		}
 		f := finding.Finding{
-			Severity: finding.Warning, Object: "Gateway " + words[0], Field: "spec.listeners[" + words[1] + "].port",
-			Problem: fmt.Sprintf("port %d/%s %s, so the listener has port %d, which the auth service tells clients",
-				a.Wanted, words[2], s.holder(words[2], a.Wanted), a.Port),
+			Severity: finding.Info, Object: "Gateway " + words[0], Field: "spec.listeners[" + words[1] + "].port",
+			Problem: fmt.Sprintf("port %d/%s is below %d, which a folder does not use, so the listener has port %d",
+				a.Wanted, words[2], unprivileged, a.Port),
 			Remedy: fmt.Sprintf("let clients that know the address from elsewhere use port %d, or set port to one that is free", a.Port),
 		}
-		if a.Wanted < unprivileged {
-			f.Severity = finding.Info
-			f.Problem = fmt.Sprintf("port %d/%s is below %d, which a folder does not use, so the listener has port %d",
-				a.Wanted, words[2], unprivileged, a.Port)
+		if a.Wanted >= unprivileged {
+			f.Severity = finding.Warning
+			f.Problem = fmt.Sprintf("port %d/%s %s, so the listener has port %d, which the auth service tells clients",
+				a.Wanted, words[2], s.holder(words[2], a.Wanted), a.Port)
 		}
 		all = append(all, f)
 	}

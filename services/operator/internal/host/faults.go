@@ -53,15 +53,13 @@ func (p Process) Faults(now time.Time) []finding.Finding {
 		Severity: finding.Error, Object: p.object, Field: "process",
 		Remedy: "see the end of its log " + p.log + ": the operator starts it again, with a delay that grows to " + lastDelay.String(),
 	}
-	if last := lastError(p.log); last != "" {
-		f.Evidence = last
-	}
 	recent := 0
 	for _, end := range h.Ends {
 		if now.Sub(end) < loopTime {
 			recent++
 		}
 	}
+	crashed := true
 	switch stopped := stopped(h.PID); {
 	case h.Phase == waiting:
 		f.Problem = "the dataplane does not run: " + h.LastExit
@@ -72,7 +70,7 @@ func (p Process) Faults(now time.Time) []finding.Finding {
 		f.Problem = fmt.Sprintf("the dataplane crashes in a loop: it has ended %d times in %s, the last time with %s",
 			recent, now.Sub(h.Ends[len(h.Ends)-recent]).Round(time.Second), h.LastExit)
 	case len(stopped) > 0:
-		f.Evidence = ""
+		crashed = false
 		f.Problem = "the dataplane hangs: a signal such as SIGSTOP or a debugger has stopped process " + joined(stopped)
 		f.Remedy = "kill -CONT " + joined(stopped)
 		if slices.Equal(stopped, []int{h.PID}) && len(children(h.PID)) > 0 {
@@ -82,8 +80,8 @@ func (p Process) Faults(now time.Time) []finding.Finding {
 	default:
 		return nil
 	}
-	if f.Evidence != "" {
-		f.Problem += "; its last error: " + f.Evidence
+	if last := lastError(p.log); crashed && last != "" {
+		f.Problem += "; its last error: " + last
 	}
 	return []finding.Finding{f}
 }

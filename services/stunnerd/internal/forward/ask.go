@@ -287,19 +287,22 @@ func (t *front) find(k clientKey) *known {
 }
 
 // found handles an is frame of a pod, which names an owner. It returns the pod to which the datagrams of the client go,
-// or nil if this pod was not asked. Only an owner that is not known is replaced: a home may answer late, or have missed
-// the change of the owner.
-func (t *front) found(k clientKey, from, owner *pod, at time.Duration) *pod {
+// or nil if this pod has not asked, or if full, because too many clients are known. Only an owner that is not known is
+// replaced: a home may answer late, or have missed the change of the owner.
+func (t *front) found(k clientKey, from, owner *pod, at time.Duration) (to *pod, full bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if n := t.known[k]; n != nil {
-		return n.owner.Load()
+		return n.owner.Load(), false
 	}
 	s := t.strangers[k]
-	if s == nil || !slices.Contains(s.tried, from) || t.learn(k, owner, s.asked, at) == nil {
-		return nil
+	if s == nil || !slices.Contains(s.tried, from) {
+		return nil, false
 	}
-	return owner
+	if t.learn(k, owner, s.asked, at) == nil {
+		return nil, true
+	}
+	return owner, false
 }
 
 // missing handles an unknown frame of a pod: the owner has no session, or a home does not know the owner. It returns

@@ -186,8 +186,12 @@ func (f *Forwarder) handleIs(v *view, l *link, k clientKey, m message, at time.D
 		f.front.missing(k, l.pod, 0, at)
 		return
 	}
-	to := f.front.found(k, l.pod, owner.pod, at)
-	if to == nil {
+	to, full := f.front.found(k, l.pod, owner.pod, at)
+	switch {
+	case full:
+		f.unlisted()
+		return
+	case to == nil:
 		f.refuse(meter.Unasked, l.peer.Address)
 		return
 	}

@@ -73,19 +73,19 @@ func exposedPorts(c inspection.Config) (ports []exposedPort) {
 	return ports
 }
 
-// serviceExposure returns the Services and the relay ports of Gateways of one namespace, as far as the source has them.
+// serviceExposure returns the Services and the relay ports of Gateways, as far as the source has them.
 func serviceExposure(
 	ctx context.Context, s connect.Source, gateways []types.NamespacedName,
-) map[types.NamespacedName]exposure {
+) (map[types.NamespacedName]exposure, error) {
 	found := map[types.NamespacedName]exposure{}
 	if connect.HasNoObjects(s) || len(gateways) == 0 {
-		return found
+		return found, nil
 	}
-	objects, err := s.Objects(ctx, commonNamespace(gateways), schema.GroupKind{Kind: "Service"}, connect.KindPod)
+	objects, err := objectsOf(ctx, s, gateways, schema.GroupKind{Kind: "Service"}, connect.KindPod)
 	if err != nil {
-		return found // the answers about the pods are the subject
+		return found, err
 	}
-	for _, o := range objects.Items {
+	for _, o := range objects {
 		gateway := types.NamespacedName{Namespace: o.GetNamespace(), Name: o.GetLabels()[labelGateway]}
 		if !slices.Contains(gateways, gateway) {
 			continue
@@ -99,7 +99,7 @@ func serviceExposure(
 		}
 		found[gateway] = e
 	}
-	return found
+	return found, nil
 }
 
 // commonNamespace returns the namespace of all Gateways, or "" if they have several.

@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/stunner-gateway/stunner/services/api/inspection"
@@ -144,7 +145,10 @@ func (g *globals) status(ctx context.Context, s connect.Source, p *output.Printe
 	if readErr != nil {
 		g.note("conditions are not shown: %v", readErr)
 	}
-	exposures := serviceExposure(ctx, s, gateways)
+	exposures, readErr := serviceExposure(ctx, s, gateways)
+	if readErr != nil {
+		g.note("Services and ports of peers are not shown: %v", readErr)
+	}
 	all := make([]gatewayStatus, len(gateways))
 	for i, gateway := range gateways {
 		published, _ := readConfig(ctx, s, gateway) // without one the revision is empty
@@ -350,7 +354,25 @@ func wrongConditions(
 	if connect.HasNoObjects(s) {
 		return nil, nil
 	}
-	objects, err := s.Objects(ctx, commonNamespace(gateways), connect.KindGateway)
+	objects, err := objectsOf(ctx, s, gateways, connect.KindGateway)
+	if err != nil {
+		return nil, err
+	}
+	found := map[types.NamespacedName][]wrongCondition{}
+	for _, o := range objects {
+		name := types.NamespacedName{Namespace: o.GetNamespace(), Name: o.GetName()}
+		if slices.Contains(gateways, name) {
+			found[name] = wrongConditionsOf(o, name.String())
+		}
+	}
+	return found, nil
+}
+
+// objectsOf returns the objects of kinds in the namespaces of Gateways. It returns an error if one kind cannot be read.
+func objectsOf(
+	ctx context.Context, s connect.Source, gateways []types.NamespacedName, kinds ...schema.GroupKind,
+) ([]unstructured.Unstructured, error) {
+	objects, err := s.Objects(ctx, commonNamespace(gateways), kinds...)
 	if err != nil {
 		return nil, err
 	}
@@ -359,14 +381,7 @@ func wrongConditions(
 			return nil, unread.Err
 		}
 	}
-	found := map[types.NamespacedName][]wrongCondition{}
-	for _, o := range objects.Items {
-		name := types.NamespacedName{Namespace: o.GetNamespace(), Name: o.GetName()}
-		if slices.Contains(gateways, name) {
-			found[name] = wrongConditionsOf(o, name.String())
-		}
-	}
-	return found, nil
+	return objects.Items, nil
 }
 
 func wrongConditionsOf(gateway unstructured.Unstructured, name string) (wrong []wrongCondition) {

@@ -36,8 +36,8 @@ import (
 const fieldFiles = "testdata/field/*.txtar"
 
 // TestFieldManifestsAtAPIServer compares each row with the API server. The rows run one after the other and beside no
-// other test, because the manifests have usual names, such as Dataplane default. The name of the file puts the test
-// before TestDocumentedExamplesWorkAtAPIServer, whose operator has the same controller name.
+// other test, because the manifests have usual names, such as Dataplane default, and the operators of several tests have
+// the same controller name.
 func TestFieldManifestsAtAPIServer(t *testing.T) {
 	s := prepare(t, t.TempDir(), nameOf(t))
 	s.must(installKEDA())

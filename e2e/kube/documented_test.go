@@ -33,8 +33,9 @@ import (
 const documentedController = "stunner.l7mp.io/gateway-operator"
 
 // TestDocumentedExamplesWorkAtAPIServer applies every manifest of testdata/documented with kubectl. What the operator then
-// writes has the wanted outcome, and equals the output of stunnerctl render. The rows run one after the other, because the
-// manifests have fixed names. Those with a Node do not run beside other tests, whose Gateways could use its address.
+// writes has the wanted outcome, and equals the output of stunnerctl render. The rows run one after the other and beside no
+// other test, because the manifests have fixed names, Gateways of other tests could use the address of their Node, and the
+// operators of several tests have the same controller name.
 func TestDocumentedExamplesWorkAtAPIServer(t *testing.T) {
 	s := prepare(t, t.TempDir(), nameOf(t))
 	s.must(installKEDA())
@@ -44,21 +45,13 @@ func TestDocumentedExamplesWorkAtAPIServer(t *testing.T) {
 	)
 	common, pair := s.tenant(t), certificatePair(t)
 	stunnerctl := filepath.Join(bedtest.Build(t, bed.Stunnerctl), filepath.Base(bed.Stunnerctl))
-	run := func(withNode bool) {
-		for _, row := range documentation {
-			if strings.Contains(row.also, "kind: Node") != withNode {
-				continue
-			}
-			t.Run(row.name(), func(t *testing.T) {
-				n := common.in(metav1.NamespaceDefault)
-				n.T = t
-				row.onServer(server{n}, pair, stunnerctl)
-			})
-		}
+	for _, row := range documentation {
+		t.Run(row.name(), func(t *testing.T) {
+			n := common.in(metav1.NamespaceDefault)
+			n.T = t
+			row.onServer(server{n}, pair, stunnerctl)
+		})
 	}
-	run(true)
-	t.Parallel()
-	run(false)
 }
 
 // TestDocumentedExamplesWorkInFolder gives the same manifests to the file provider. Each operator has a network namespace of its

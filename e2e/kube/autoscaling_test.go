@@ -110,12 +110,19 @@ func TestAutoscalingObjectsAreMaintained(t *testing.T) {
 	s.sees("gateway/front-door", condition("Accepted"), "True")
 	s.label("gateway/front-door", "team", "media") // this change needs a write
 	s.sees("scaledobjects.keda.sh/front-door", ".metadata.labels.team", "media")
-	writes := map[string]int{}
-	for _, e := range s.writes(restarted) {
-		if e.Group == "keda.sh" {
-			writes[e.Verb+" "+e.Resource]++
+	var writes map[string]int
+	s.await(func(context.Context) error { // the API server writes its log after its answer
+		writes = map[string]int{}
+		for _, e := range s.writes(restarted) {
+			if e.Group == "keda.sh" {
+				writes[e.Verb+" "+e.Resource]++
+			}
 		}
-	}
+		if writes["patch scaledobjects"] == 0 {
+			return errors.New("no write of the ScaledObject is logged")
+		}
+		return nil
+	})
 	if now := s.get("scaledobjects.keda.sh/front-door", ".metadata.uid"); !strings.HasPrefix(before, now) ||
 		writes["patch scaledobjects"] != 1 || writes["delete scaledobjects"] != 0 {
 		t.Errorf("the ScaledObject was %s, is %s; writes %v", before, now, writes)

@@ -20,7 +20,7 @@ import (
 // clusterOnly lists the metrics that are exported only in a cluster, or by an auth service that needs tokens.
 var clusterOnly = []string{
 	telemetry.OperatorWrites, telemetry.OperatorWriteErrors, telemetry.OperatorLeader,
-	telemetry.OperatorDiscoveryStreams, telemetry.OperatorDiscoveryRefused,
+	telemetry.OperatorDiscoveryStreams,
 	telemetry.OperatorScalerAnswers, telemetry.OperatorTranslationDuration, telemetry.OperatorConfigsMissing,
 	telemetry.OperatorUnread, telemetry.OperatorPaused, telemetry.AuthKeysAge,
 }
@@ -41,7 +41,6 @@ var silent = boards.Silent{
 	"Control plane / Failed writes":              "there is no API server",
 	"Control plane / Writes to the API server":   "there is no API server",
 	"Control plane / Readers of configs":         "counted in a cluster",
-	"Control plane / Refused readers, by reason": "counted in a cluster",
 	"Control plane / Answers to KEDA, by code":   "KEDA asks in a cluster",
 	"Control plane / Time of one translation":    "measured in a cluster",
 	"Control plane / Configs and problems: B":    "counted in a cluster",

@@ -187,7 +187,7 @@ func TestCommandsDuringCalls(t *testing.T) {
 
 	bedtest.NoError(t, c.Operator.Kill())
 	c.Operator = nil
-	if _, errs, code := c.try("status", id); code != 1 || !strings.Contains(errs, "connection refused") {
+	if _, errs, code := c.try("status", id); code != 1 || !strings.Contains(errs, "no operator runs for this folder") {
 		t.Errorf("without operator: exit code %d, %s", code, errs)
 	}
 }

@@ -3,7 +3,9 @@ package file
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/stunner-gateway/stunner/services/api/discovery"
 	"github.com/stunner-gateway/stunner/services/api/telemetry"
+	"github.com/stunner-gateway/stunner/services/operator/internal/inspect"
 )
 
 // meters are the metrics of the operator.
@@ -28,5 +30,11 @@ func newMeters() *meters {
 	}
 	m.registry = telemetry.NewRegistry(m.translations, m.restarts, m.configs, m.problems, m.refused,
 		m.inspectionRefused)
+	for _, r := range discovery.Refusals {
+		m.refused.WithLabelValues(string(r.Refusal))
+	}
+	for _, r := range inspect.Refusals {
+		m.inspectionRefused.WithLabelValues(r.Reason)
+	}
 	return m
 }

@@ -4,7 +4,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"github.com/stunner-gateway/stunner/services/api/discovery"
 	"github.com/stunner-gateway/stunner/services/api/telemetry"
+	"github.com/stunner-gateway/stunner/services/operator/internal/inspect"
 )
 
 // meters are the metrics of the operator in a cluster.
@@ -39,6 +41,12 @@ func newMeters() *meters {
 	}
 	m.registry = telemetry.NewRegistry(m.translations, m.duration, m.configs, m.missing, m.writes, m.failures, m.leader,
 		m.paused, m.refused, m.inspectionRefused, m.answers)
+	for _, r := range discovery.Refusals {
+		m.refused.WithLabelValues(string(r.Refusal))
+	}
+	for _, r := range inspect.Refusals {
+		m.inspectionRefused.WithLabelValues(r.Reason)
+	}
 	return m
 }
 

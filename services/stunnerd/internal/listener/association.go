@@ -16,6 +16,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/forward"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/relay"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
 )
 
 const (
@@ -23,10 +24,11 @@ const (
 	inbox = 128
 	// longestDatagram is the longest datagram that pion/dtls reads.
 	longestDatagram = 8192
-	// inboxBytes is the maximum size of the datagrams that wait for decryption, each with inboxEntry more. It is a part of
-	// the price of a connection. What pion/dtls keeps of the records of the handshake, keptFactor times their size, leaves
-	// less of it.
+	// inboxBytes is the size of the datagrams that may wait for decryption, each with inboxEntry more. It is a part of the
+	// price of a connection. What pion/dtls keeps of the records of the handshake, keptFactor times their size, leaves
+	// less of it. Of a client with a session, inboxBurst more may wait, for which the session is charged.
 	inboxBytes, inboxEntry, keptFactor = 24 << 10, 64, 4
+	inboxBurst                         = 40 << 10
 	// handshakeBytes is the maximum size of the records of one handshake, after its ClientHello. Each record counts
 	// recordBytes more. A flight of a client, ClientKeyExchange to Finished, has three records of less than 250 bytes
 	// together, so it may be repeated seven times. pion/dtls keeps fragments of messages, and encrypted records before
@@ -70,6 +72,7 @@ type association struct {
 	inbox chan received
 	// queued is the size of the datagrams in inbox.
 	queued    atomic.Int64
+	burst     burst
 	interrupt chan struct{}
 	closed    chan struct{}
 	close     sync.Once
@@ -255,7 +258,7 @@ func (a *association) deliver(records []byte, front forward.Way) {
 		return
 	}
 	size := sizeInInbox(accepted)
-	if a.queued.Add(size) <= inboxBytes-keptFactor*a.kept.Load() {
+	if more := a.queued.Add(size) - (inboxBytes - keptFactor*a.kept.Load()); more <= 0 || a.burst.covers(more) {
 		select {
 		case a.inbox <- received{accepted, front}:
 			return
@@ -264,6 +267,60 @@ func (a *association) deliver(records []byte, front forward.Way) {
 	}
 	a.queued.Add(-size)
 	a.socket.drop(a.client, meter.SendFailed)
+}
+
+// burst charges the session of a client for the part of the inbox that is not in the price of the connection.
+type burst struct {
+	mu sync.Mutex
+	// charge returns a claim of the session. It is nil before the handshake and after the end.
+	charge func() session.Claim
+	// memory is the claim while charged is set.
+	memory  session.Claim
+	charged atomic.Bool
+}
+
+// start enables the charge.
+func (b *burst) start(charge func() session.Claim) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.charge = charge
+}
+
+// covers reports whether the session may hold n bytes. The session is charged for inboxBurst at once, so that few
+// datagrams change the charge. A client without a session has none.
+func (b *burst) covers(n int64) bool {
+	if n > inboxBurst {
+		return false
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.charge == nil || b.memory.Held() > 0 {
+		return b.charge != nil
+	}
+	b.memory = b.charge()
+	b.charged.Store(b.memory.Set(inboxBurst) == nil && b.memory.Held() > 0)
+	return b.charged.Load()
+}
+
+// settle ends the charge when nothing waits any more.
+func (b *burst) settle(queued *atomic.Int64) {
+	if queued.Load() > 0 || !b.charged.Load() {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if queued.Load() == 0 {
+		b.memory.Release()
+		b.charged.Store(false)
+	}
+}
+
+// end ends the charge for good.
+func (b *burst) end() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.charge = nil
+	b.memory.Release()
 }
 
 // sizeInInbox returns the memory of records that wait: also that of records of the same datagram that were not accepted.
@@ -316,6 +373,7 @@ func (a *association) ReadFrom(to []byte) (int, net.Addr, error) {
 	select {
 	case r := <-a.inbox:
 		a.queued.Add(-sizeInInbox(r.records))
+		a.burst.settle(&a.queued)
 		if handshaking {
 			a.turns.acquire(a.closed)
 		}
@@ -367,7 +425,10 @@ func epochOf(record []byte) uint16 { return binary.BigEndian.Uint16(record[3:]) 
 
 // Close ends reads and writes.
 func (a *association) Close() error {
-	a.close.Do(func() { close(a.closed) })
+	a.close.Do(func() {
+		close(a.closed)
+		a.burst.end()
+	})
 	return nil
 }
 

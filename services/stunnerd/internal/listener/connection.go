@@ -278,6 +278,9 @@ func newConnection(conn net.Conn, l *connections, memory *session.Connection) *c
 	if s, ok := conn.(*stream); ok {
 		c.out = &outlet{stream: s, conn: s, drop: c.drop, run: c.run, charge: c.memory}
 	}
+	if d, ok := conn.(dtlsClient); ok {
+		d.association.burst.start(c.memory)
+	}
 	addr := addrOf(conn.RemoteAddr())
 	if l.fromBalancer(addr.Addr()) {
 		c.addr, c.header = addr, l.opt.Limits.headers.slot(addr.Addr(), c.crowdedOut(addr))

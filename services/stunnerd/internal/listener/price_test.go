@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -317,4 +318,53 @@ func fullInbox(t *testing.T) (most int64) {
 		runtime.KeepAlive(all)
 	}
 	return most
+}
+
+// a burst of datagrams over DTLS that waits for decryption is charged to the session beyond what the price of the
+// connection includes. Without a session or memory the rest is dropped.
+func TestBurstsOverDTLSAreCharged(t *testing.T) {
+	record := append([]byte{typeApplicationData, 0xFE, 0xFD, 0, 1, 0, 0, 0, 0, 0, 9, 4, 0xB0}, make([]byte, 1200)...)
+	for name, memory := range map[string]int64{"with memory": inboxBurst, "without memory": inboxBurst - 1, "without a session": -1} {
+		table, s := session.NewTable(), &session.Session{UserID: "ann"}
+		if err := table.Reserve(s); err != nil {
+			t.Fatal(err)
+		}
+		base := table.Held()[session.Memory]
+		table.SetBounds(session.Bounds{Capacity: session.Amounts{session.Memory: base + memory}})
+		socket := &dtlsSocket{connections: &connections{meter: new(meter.Listener), opt: Options{Meter: meter.New()}}}
+		a := &association{socket: socket, inbox: make(chan received, inbox), closed: make(chan struct{}), number: new(atomic.Uint64)}
+		a.established.Store(true)
+		a.burst.start(func() session.Claim {
+			if memory < 0 {
+				return session.Claim{}
+			}
+			return s.Claim(session.Memory)
+		})
+		most, charged := int64(inboxBytes), int64(0)
+		if memory == inboxBurst {
+			most, charged = inboxBytes+inboxBurst, inboxBurst
+		}
+		for range inbox {
+			a.deliver(record, forward.Way{})
+		}
+		entry := sizeInInbox(slices.Clone(record))
+		if n := a.queued.Load(); n > most || n < most-entry || table.Held()[session.Memory]-base != charged {
+			t.Errorf("%s: %d bytes wait, want up to %d; %d are charged", name, n, most, table.Held()[session.Memory]-base)
+		}
+		for len(a.inbox) > 0 {
+			if _, _, err := a.ReadFrom(make([]byte, longestDatagram)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if held := table.Held()[session.Memory] - base; held != 0 || a.queued.Load() != 0 {
+			t.Errorf("%s: %d bytes are charged for an empty inbox", name, held)
+		}
+		for range inbox {
+			a.deliver(record, forward.Way{})
+		}
+		_ = a.Close()
+		if held := table.Held()[session.Memory] - base; held != 0 {
+			t.Errorf("%s: %d bytes are charged after the end", name, held)
+		}
+	}
 }

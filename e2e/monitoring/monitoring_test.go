@@ -41,6 +41,7 @@ var silent = boards.Silent{
 	"Control plane / Failed writes":              "there is no API server",
 	"Control plane / Writes to the API server":   "there is no API server",
 	"Control plane / Readers of configs":         "counted in a cluster",
+	"Control plane / Refused readers, by reason": "no reader is refused",
 	"Control plane / Answers to KEDA, by code":   "KEDA asks in a cluster",
 	"Control plane / Time of one translation":    "measured in a cluster",
 	"Control plane / Configs and problems: B":    "counted in a cluster",

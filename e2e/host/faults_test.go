@@ -101,7 +101,7 @@ func (p *product) faults(t *testing.T) []fault {
 	set, unset = replaced(secret, func(path string) error {
 		return os.WriteFile(path, []byte(strings.Replace(read(t, path+".away"), "\ndata: {", "\ndata: {broken: '%', ", 1)), 0o600)
 	})
-	add(fault{name: "a Secret cannot be parsed", severity: "error", object: name + ":5", field: "data", remedy: "correct the document"}, set, unset)
+	add(fault{name: "a Secret cannot be parsed", severity: "error", object: name + ":5", field: "data", remedy: "encode it"}, set, unset)
 	set, unset = replaced(secret, func(string) error { return nil })
 	add(fault{name: "the file of a Secret vanished", severity: "error", object: "GatewayConfig " + p.system(t) + "/turn", field: "spec.authRef.name",
 		problem: "does not exist"}, set, unset)

@@ -30,9 +30,9 @@ func mediaFaults(t *testing.T, e *env.Env, l *env.Listener) (faults []fault) {
 	redirect := func(port int) string {
 		return fmt.Sprintf("chain faulty { type nat hook prerouting priority dstnat;\n%s redirect to :%d\n}", to, port)
 	}
-	add("the media server listens on another port", "warning",
+	add("the media server listens on another port", "info",
 		fmt.Sprintf("backend %s: nothing listens on the port, or a firewall or a router rejects the packets", peer), redirect(9))
-	add("a firewall rejects what the gateway sends", "warning",
+	add("a firewall rejects what the gateway sends", "info",
 		fmt.Sprintf("backend %s: nothing listens on the port, or a firewall or a router rejects the packets", peer),
 		"chain faulty { type filter hook input priority filter;\n"+to+" reject with icmpx admin-prohibited\n}")
 	add("the media server answers from another address", "warning",

@@ -433,6 +433,9 @@ var packetRules = []Rule{
 			problem := fmt.Sprintf("backend %s: %d datagrams sent through the gateway, %d returned", b.Peer, b.Sent, b.Returned)
 			reported, remedy, isReported := b.unreached()
 			switch {
+			case isReported && b.Result == ProbeUndelivered && !(b.OnePort && others(all, b)):
+				// A media server may open its port only during a call.
+				found = append(found, b.finding(g, Info, reported, remedy))
 			case isReported:
 				found = append(found, b.finding(g, Warning, reported, remedy))
 			case b.Elsewhere != "":

@@ -2,9 +2,7 @@ package guides
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"net"
 	"os"
 	"os/exec"
@@ -29,16 +27,19 @@ func (p *place) prints() {
 		}
 		var output strings.Builder
 		for _, command := range (guide.Page{Blocks: []guide.Block{block}}).Commands() {
-			args := strings.Fields(command)[1:]
+			args, echo := strings.Fields(command)[1:], ""
 			switch args[0] {
 			case "icetest":
-				args = append(args, "--duration", "1s", "--max-gap", "20s", "--max-loss", "50", "--echo-address", p.deployEcho())
+				echo = p.deployEcho()
+				args = append(args, "--duration", "1s", "--max-gap", "20s", "--max-loss", "50", "--echo-address", echo)
 				fallthrough
 			case "why", "doctor":
 				args = append(args, "--auth-server-address", strings.TrimPrefix(p.authURL, "http://"))
 			}
 			out, err := p.stunnerctl(p.Context(), args...)
-			p.deleteEcho()
+			if echo != "" {
+				p.deleteEcho(echo)
+			}
 			p.Logf("%s\n%s", command, out)
 			if err != nil {
 				p.Errorf("%s: %v", command, err)
@@ -87,11 +88,17 @@ func (p *place) deployEcho() string {
 	return address
 }
 
-func (p *place) deleteEcho() {
+// deleteEcho deletes the objects of deployEcho, and waits until the dataplane runs the config without them.
+func (p *place) deleteEcho(address string) {
 	p.Helper()
-	if err := os.Remove(filepath.Join(p.in, echoFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		p.Fatal(err)
-	}
+	bedtest.NoError(p, os.Remove(filepath.Join(p.in, echoFile)))
+	gateway := p.gateway()
+	p.await(func(ctx context.Context) error {
+		if out, err := p.stunnerctl(ctx, "can-reach", gateway.Namespace+"/"+gateway.Name, address); err == nil {
+			return fmt.Errorf("clients still reach the echo peer: %s", out)
+		}
+		return p.healthy(ctx)
+	})
 }
 
 const echoObjects = `

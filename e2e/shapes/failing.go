@@ -16,12 +16,7 @@ type Failing struct {
 }
 
 // FailingCells are the cells that fail. A row is removed when the behaviour holds in its shapes.
-var FailingCells = []Failing{
-	{
-		Behaviour: "CertificateChangesUnderCalls", In: []env.Value{env.AllProtocols, env.PortError},
-		Symptom: "/dtls: handshake error: context deadline exceeded",
-	},
-}
+var FailingCells = []Failing{}
 
 // find returns the row of a cell.
 func find(behaviour string, s env.Shape) *Failing {

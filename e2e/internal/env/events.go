@@ -110,7 +110,7 @@ func (e *Env) RenewCertificates(ctx context.Context) error {
 		if err := e.input.apply(ctx, g.Namespace, text); err != nil {
 			return err
 		}
-		for _, l := range g.Listeners {
+		for _, l := range g.Served() {
 			if !l.Secure() {
 				continue
 			}

@@ -31,6 +31,9 @@ var ignored = []struct {
 	{"because --log is given too", func(o *options) bool { return o.log != "all:DEBUG" }, []string{"verbose"}},
 }
 
+// off are values of flags that switch something off: they are true even where the flag has no effect.
+var off = []string{"false", "none"}
+
 // warnIgnored returns a warning for each flag that is given, by the command line or the environment, and has no effect.
 // A dry run uses few flags, and none of them for long: it has no warnings.
 func (o *options) warnIgnored(f *cli.Flags) (warnings []string) {
@@ -40,7 +43,7 @@ func (o *options) warnIgnored(f *cli.Flags) (warnings []string) {
 	f.Visit(func(given *flag.Flag) {
 		name := cmp.Or(f.Short[given.Name], given.Name)
 		for _, i := range ignored {
-			if off := given.Value.String() == "false"; !off && slices.Contains(i.flags, name) && i.applies(o) {
+			if !slices.Contains(off, given.Value.String()) && slices.Contains(i.flags, name) && i.applies(o) {
 				warnings = append(warnings, fmt.Sprintf("--%s has no effect %s", name, i.text))
 			}
 		}

@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"log"
@@ -140,6 +141,24 @@ func (p *proxy) isWrite(r *http.Request) bool {
 		}
 	}
 	return r.Method != http.MethodGet && r.Method != http.MethodHead && strings.Contains(r.URL.Path, p.name)
+}
+
+// leaseReleased returns a channel that is closed when a replica sets the holder of its Lease to another identity than
+// its own.
+func (p *proxy) leaseReleased(identity string) <-chan struct{} {
+	released := make(chan struct{})
+	var once sync.Once
+	p.make(func(w http.ResponseWriter, r *http.Request, pass http.Handler) {
+		if r.Method == http.MethodPut && strings.Contains(r.URL.Path, "/leases/") {
+			body, err := io.ReadAll(r.Body)
+			r.Body = io.NopCloser(bytes.NewReader(body))
+			if err == nil && !strings.Contains(string(body), `"holderIdentity":"`+identity+`"`) {
+				once.Do(func() { close(released) })
+			}
+		}
+		pass.ServeHTTP(w, r)
+	})
+	return released
 }
 
 // holdWrites blocks the write with the given number, and all later ones, until their clients disconnect. The returned

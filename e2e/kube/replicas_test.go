@@ -12,8 +12,8 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/reader"
 )
 
-// every replica serves configs and one writes. When the leader is killed, loses its lease or freezes, another
-// replica takes over.
+// every replica serves configs and one writes. When the leader is killed, loses its lease, freezes or stops,
+// another replica takes over. A leader that stops releases the lease.
 // Readers of both replicas are not affected, and the former leader writes nothing more.
 func TestOneReplicaWritesAndAllServe(t *testing.T) {
 	t.Parallel()
@@ -87,6 +87,18 @@ func TestOneReplicaWritesAndAllServe(t *testing.T) {
 		}
 	}
 	s.sees("gatewayclass/"+s.name, condition("ControllerConflict"), "False")
+
+	released := other.proxy.leaseReleased(other.id)
+	stopped := time.Now()
+	other.stop()
+	select {
+	case <-released:
+	default:
+		t.Error("the leader stopped and did not release the lease")
+	}
+	leader.leads()
+	t.Logf("taken over %s after the leader was told to stop", time.Since(stopped).Round(100*time.Millisecond))
+	s.writesAlone("stopped", leader, other)
 	if after := template(); after != pods {
 		t.Errorf("the pods would be restarted: the template was\n%s\nand is\n%s", pods, after)
 	}

@@ -95,6 +95,9 @@ func unindented(text string) string {
 	return strings.Join(lines, "\n")
 }
 
+// cell escapes the text of a cell of a table.
+var cell = strings.NewReplacer("|", `\|`, "<", `\<`)
+
 func writeFlags(w io.Writer, flags *pflag.FlagSet) {
 	first := true
 	flags.VisitAll(func(f *pflag.Flag) {
@@ -114,6 +117,6 @@ func writeFlags(w io.Writer, flags *pflag.FlagSet) {
 			standard = "`" + f.DefValue + "`"
 		}
 		_, usage := pflag.UnquoteUsage(f)
-		fmt.Fprintf(w, "| %s | %s | %s |\n", name, standard, strings.ReplaceAll(usage, "|", "\\|"))
+		fmt.Fprintf(w, "| %s | %s | %s |\n", name, standard, cell.Replace(usage))
 	})
 }

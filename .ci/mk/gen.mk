@@ -22,6 +22,7 @@ gen: ## Write the generated files
 	cd $(BPF) && $(CLANG) -c turn.c -o turn.o && llvm-strip -g turn.o
 	GOWORK=off go -C services/stunnerctl run . reference > docs/stunnerctl.md
 	GOWORK=off go -C services/operator run ./internal/balancer/page > docs/providers.md
+	GOWORK=off go -C services/api run ./telemetry/page > docs/reference/metrics.md
 	GOWORK=off go -C dashboards run .
 	GOWORK=off go -C .ci/tools run ./requirements ../..
 	@$(MAKE) --no-print-directory charts

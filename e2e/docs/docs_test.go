@@ -1,4 +1,4 @@
-// Package docs compares the documentation with the code: flags, metrics, annotations, examples, links, the recipes for
+// Package docs compares the documentation with the code: flags, annotations, examples, links, the recipes for
 // usual changes and the doc comments of packages.
 package docs
 
@@ -14,14 +14,13 @@ import (
 
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
-	"github.com/stunner-gateway/stunner/services/api/telemetry"
 )
 
 // TestFlags: the tables of flags list exactly the flags of the programs.
 func TestFlags(t *testing.T) {
 	bin := bedtest.Build(t, bed.Operator, bed.Stunnerd, bed.Auth)
 	for program, page := range map[string]string{
-		"operator": "docs/operator.md", "stunnerd": "docs/stunnerd.md", "auth": "docs/auth.md",
+		"operator": "docs/operator.md", "stunnerd": "docs/reference/stunnerd-flags.md", "auth": "docs/auth.md",
 	} {
 		known := names(help(t, filepath.Join(bin, program)), regexp.MustCompile(`(?m)^  (?:-([a-z]), )?--?([a-z-]+)`))
 		var rows strings.Builder
@@ -36,27 +35,6 @@ func TestFlags(t *testing.T) {
 		}
 		if len(known) == 0 {
 			t.Errorf("%s: no flags found", program)
-		}
-	}
-}
-
-// TestMetrics: the page of each service lists exactly the metrics that the service exports.
-func TestMetrics(t *testing.T) {
-	exported := map[string][]string{"docs/auth.md": {telemetry.ConfigAge}}
-	for _, m := range telemetry.Metrics {
-		page := "docs/stunnerd.md"
-		switch {
-		case strings.HasPrefix(m.Name, "stunner_auth_"):
-			page = "docs/auth.md"
-		case strings.HasPrefix(m.Name, "stunner_operator_"):
-			page = "docs/operator.md"
-		}
-		exported[page] = append(exported[page], m.Name)
-	}
-	for page, metrics := range exported {
-		rows := names(bedtest.Read(t, page), regexp.MustCompile("`(stunner_[a-z_]+)`"))
-		if slices.Sort(metrics); !slices.Equal(metrics, rows) {
-			t.Errorf("metrics %v\nmetrics in %s %v", metrics, page, rows)
 		}
 	}
 }
@@ -103,10 +81,10 @@ func TestExamples(t *testing.T) {
 func TestConfig(t *testing.T) {
 	bin := bedtest.Build(t, bed.Stunnerd)
 	blocks := regexp.MustCompile("(?s)```yaml\n(version: v1\n.*?)```").FindAllStringSubmatch(
-		bedtest.Read(t, "docs/stunnerd.md"), -1,
+		bedtest.Read(t, "docs/reference/config.md"), -1,
 	)
 	if len(blocks) == 0 {
-		t.Fatal("docs/stunnerd.md contains no config")
+		t.Fatal("docs/reference/config.md contains no config")
 	}
 	for _, block := range blocks {
 		file := filepath.Join(t.TempDir(), "config.yaml")

@@ -170,13 +170,19 @@ func TestRequests(t *testing.T) {
 	}
 }
 
-// TestIndex: docs/README.md links to every page of its folder.
+// TestIndex: docs/README.md, which is the navigation of the site too, links to every page below docs, itself or by the
+// README.md of a folder.
 func TestIndex(t *testing.T) {
 	const index = "docs/README.md"
 	text := bedtest.Read(t, index)
 	for _, page := range pages(t) {
-		name := filepath.Base(page)
-		if filepath.Dir(page) == "docs" && page != index && !strings.Contains(text, "]("+name+")") {
+		name, inDocs := strings.CutPrefix(page, "docs/")
+		if !inDocs || page == index || strings.Contains(text, "]("+name+")") {
+			continue
+		}
+		folder := filepath.Join(filepath.Dir(page), "README.md")
+		if page == folder || !exists(filepath.Join(bedtest.Root(t), folder)) ||
+			!strings.Contains(bedtest.Read(t, folder), "]("+filepath.Base(page)+")") {
 			t.Errorf("%s does not link to %s", index, name)
 		}
 	}

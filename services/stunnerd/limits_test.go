@@ -36,11 +36,15 @@ func TestCapacityFollowsMemoryAndDescriptors(t *testing.T) {
 	}
 }
 
-// docs/stunnerd.md has the prices of package session, and how many allocations fit into a memory limit.
+// the pages on memory and limits have the prices of package session, and how many allocations fit into a memory limit.
 func TestMemoryOfAllocationsIsDocumented(t *testing.T) {
-	page, err := os.ReadFile("../../docs/stunnerd.md")
-	if err != nil {
-		t.Fatal(err)
+	var pages string
+	for _, name := range []string{"memory.md", "limits.md"} {
+		page, err := os.ReadFile("../../docs/reference/" + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pages += string(page)
 	}
 	const limit = 512 << 20
 	kib := func(p config.Protocol) string {
@@ -63,8 +67,8 @@ func TestMemoryOfAllocationsIsDocumented(t *testing.T) {
 			fit(session.PriceOf(config.TURNDTLS, 0, 0)), fit(most)),
 		fmt.Sprintf("it is %d KiB and %d channels", sessionMemory(limit)/capacityOf(limit)>>10, 65536/capacityOf(limit)),
 	} {
-		if !strings.Contains(string(page), text) {
-			t.Errorf("docs/stunnerd.md does not contain %q", text)
+		if !strings.Contains(pages, text) {
+			t.Errorf("docs/reference/memory.md and limits.md do not contain %q", text)
 		}
 	}
 	if got := sessionMemory(0); got != 0 {

@@ -15,7 +15,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
 )
 
-// families are the families of reasons with their metrics and their sections in docs/stunnerd.md.
+// families are the families of reasons with their metrics and their sections in docs/reference/reasons.md.
 var families = map[meter.Family]struct {
 	section string
 	metrics []string
@@ -28,16 +28,16 @@ var families = map[meter.Family]struct {
 	meter.Configs:  {"configs", []string{telemetry.ConfigRejected}},
 }
 
-// TestEveryReasonIsDocumented compares the reasons and their texts with the tables in docs/stunnerd.md, in both
+// TestEveryReasonIsDocumented compares the reasons and their texts with the tables in docs/reference/reasons.md, in both
 // directions. Package meter has the tests of the log lines.
 func TestEveryReasonIsDocumented(t *testing.T) {
-	page, err := os.ReadFile("../../docs/stunnerd.md")
+	page, err := os.ReadFile("../../docs/reference/reasons.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	rows := map[string]string{} // from "SECTION reason" to the meaning
 	for family, f := range families {
-		_, section, found := strings.Cut(string(page), "#### Reasons: "+f.section+"\n")
+		_, section, found := strings.Cut(string(page), "## Reasons: "+f.section+"\n")
 		section, _, _ = strings.Cut(section, "\n#")
 		for _, metric := range f.metrics {
 			if !strings.Contains(section, "`"+metric+"`") {
@@ -51,12 +51,12 @@ func TestEveryReasonIsDocumented(t *testing.T) {
 	for _, r := range meter.All() {
 		key := families[r.Family()].section + " " + r.String()
 		if meaning, ok := rows[key]; !ok || meaning != r.Text() {
-			t.Errorf("docs/stunnerd.md has %q for %q, the text is %q", meaning, key, r.Text())
+			t.Errorf("docs/reference/reasons.md has %q for %q, the text is %q", meaning, key, r.Text())
 		}
 		delete(rows, key)
 	}
 	for key := range rows {
-		t.Errorf("docs/stunnerd.md has a row for %q, which is no reason", key)
+		t.Errorf("docs/reference/reasons.md has a row for %q, which is no reason", key)
 	}
 }
 

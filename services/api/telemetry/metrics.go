@@ -2,7 +2,7 @@
 //
 // # Files
 //
-//	metrics.go               names, types and labels of the metrics of all services
+//	metrics.go page.go       names, types and labels of the metrics of all services, and their page
 //	log.go                   log levels and scopes
 //	probes.go health.go      the paths /live, /ready and /metrics
 //	serve.go connlimiter.go  the HTTP server and its limits
@@ -113,7 +113,7 @@ var Metrics = []Metric{
 	{AllocationsActive, Gauge, nil, "Active TURN allocations, including those of a draining process."},
 	{AllocationsTotal, Counter, nil, "TURN allocations made since start."},
 	{AllocationsCapacity, Gauge, nil,
-		"Maximum number of TURN allocations of the process, from its file descriptors and memory."},
+		"Maximum number of TURN allocations of the process, from its file descriptors, relay ports and memory."},
 	{AllocationsDraining, Gauge, nil, "Active TURN allocations of a draining process, else 0."},
 	{QuotaUsed, Gauge, []string{"quota"},
 		"Used share of a quota, from 0 to 1, of the user or the source that uses the most of it; 0 without a quota."},
@@ -134,8 +134,8 @@ var Metrics = []Metric{
 	{ClusterBytes, Counter, []string{"name", "direction"},
 		"Bytes between the relay sockets and the peers of a cluster, by direction rx or tx."},
 	{MediaCalls, Gauge, []string{"name", "state"},
-		"Calls that send packets to the peers of a cluster, by state: answered, or silent if no peer of the cluster has sent " +
-			"a packet for 10 seconds or more."},
+		"Calls that send packets to the peers of a cluster, by state: answered, or silent if no peer of the cluster has " +
+			"sent a packet for 10 seconds or more."},
 	{PeerICMPErrors, Counter, nil,
 		"ICMP messages that report that packets to a peer of a call were not delivered, such as port unreachable."},
 	{AllocationsUnused, Counter, nil, "TURN allocations that have ended without a packet to a peer."},
@@ -160,7 +160,7 @@ var Metrics = []Metric{
 			"without a session in any pod, by reason."},
 	{ForwardPeers, Gauge, nil, "Other pods of the Gateway to which datagrams are forwarded."},
 	{ForwardProblem, Gauge, nil, "1 if datagrams cannot be forwarded between the pods of the Gateway, else 0."},
-	{Panics, Counter, nil, "Panics that were recovered from. Each ended at most one session."},
+	{Panics, Counter, nil, "Panics that were recovered from. Each ended at most one session. The log has the stack."},
 	{SessionsRestored, Counter, nil, "Sessions of a process that has crashed that this process continues."},
 	{SessionsDropped, Counter, []string{"reason"},
 		"Sessions of a process that has crashed that this process could not continue, by reason."},
@@ -168,15 +168,22 @@ var Metrics = []Metric{
 	{JournalRefused, Counter, []string{"reason"},
 		"Changes of sessions that were not stored in the session journal although it works, by reason."},
 	{JournalProblem, Gauge, nil, "1 if sessions are not stored in the journal, so that a crash would end them, else 0."},
-	{HTTPRefused, Counter, []string{"reason"}, "HTTP requests to the endpoints of stunnerd that were refused, by reason."},
+	{HTTPRefused, Counter, []string{"reason"},
+		"HTTP requests to the endpoints of stunnerd that were refused, by reason. The 503 of a probe reports a state and " +
+			"is not counted."},
 	{ConfigApplied, Counter, nil,
 		"Configs that were applied, including retries of a config that is only partly in force."},
 	{ConfigRejected, Counter, []string{"reason"},
-		"Received configs that were rejected, by reason: unreadable or invalid."},
-	{ConfigUnknownFields, Counter, nil, "Fields of applied configs that this release does not define, and ignores."},
+		"Received configs that were rejected, by reason: invalid if a field is invalid, unreadable if the config cannot be " +
+			"parsed, is too large, or belongs to another gateway."},
+	{ConfigUnknownFields, Counter, nil,
+		"Fields of applied configs that this release does not define, and ignores: up to 100 for each config."},
 	{ConfigInfo, Gauge, []string{"revision"},
 		"1 for the revision of the running config; there is one series at a time."},
-	{ConfigAge, Gauge, nil, "Seconds since the running config was confirmed by its source."},
+	{ConfigAge, Gauge, nil,
+		"Seconds since the source of configs was last connected; 0 while connected. Before the first connection of " +
+			"stunnerd: since the source confirmed the last good config that runs, accurate to an hour; with a standby " +
+			"config or none, since the start."},
 	{ConfigProblem, Gauge, nil,
 		"1 if the last received config was rejected or the running one is only partly in force, else 0."},
 	{CertificateExpiry, Gauge, []string{"name"},
@@ -195,25 +202,35 @@ var Metrics = []Metric{
 	{OperatorTranslations, Counter, nil,
 		"Translations of Gateways and of other objects with a status by the operator."},
 	{OperatorTranslationDuration, Histogram, nil,
-		"Duration of one translation and its processing in the loop, during which nothing else is translated."},
+		"Duration of one translation and its processing in the loop, during which nothing else is translated. " +
+			"In a cluster only."},
 	{OperatorConfigs, Gauge, nil, "Published dataplane configs."},
 	{OperatorConfigsMissing, Gauge, nil,
-		"Gateways that a previous operator process served and for which no config is published."},
+		"Gateways that a previous operator process served and for which no config is published. In a cluster only."},
 	{OperatorProblems, Gauge, nil, "Objects with a condition that reports a problem."},
 	{OperatorUnread, Gauge, nil,
-		"Objects of which the current version was not read, because their namespace takes its share of the memory."},
-	{OperatorDataplaneRestarts, Counter, nil, "Restarts of dataplane processes that ended unexpectedly."},
+		"Objects of which the current version was not read, because their namespace takes its share of the memory. " +
+			"In a cluster only."},
+	{OperatorDataplaneRestarts, Counter, nil,
+		"Restarts of dataplane processes that ended unexpectedly, without those by their supervisors. With the file " +
+			"provider only."},
 	{OperatorWrites, Counter, []string{"kind", "verb"},
-		"Write requests to the API server, by kind and by verb: apply, status or delete."},
-	{OperatorWriteErrors, Counter, nil, "Failed reconciliations of a Gateway or another object, which are retried."},
-	{OperatorLeader, Gauge, nil, "1 for the replica that writes to the API server, 0 for the others."},
+		"Write requests to the API server, by kind and by verb: apply, status or delete. In a cluster only."},
+	{OperatorWriteErrors, Counter, nil,
+		"Failed attempts to write the objects of a Gateway, or another object, which are retried. In a cluster only."},
+	{OperatorLeader, Gauge, nil,
+		"1 for the replica that writes to the API server, 0 for the others. In a cluster only."},
 	{OperatorPaused, Gauge, nil,
-		"1 if the operator writes nothing because an older installation has the same controller name, otherwise 0."},
-	{OperatorDiscoveryStreams, Gauge, nil, "Open config discovery streams."},
+		"1 if the operator writes nothing because an older installation has the same controller name, otherwise 0. " +
+			"In a cluster only."},
+	{OperatorDiscoveryStreams, Gauge, nil, "Open config discovery streams. In a cluster only."},
 	{OperatorDiscoveryRefused, Counter, []string{"reason"},
-		"Refused requests and reports to config discovery, by reason."},
+		"Refused requests to config discovery, ignored reports and answers, and configs that were sent without their " +
+			"secrets, by reason."},
 	{OperatorInspectionRefused, Counter, []string{"reason"}, "Refused requests to the inspection API, by reason."},
-	{OperatorScalerAnswers, Counter, []string{"code"}, "Requests of KEDA, by gRPC status code."},
+	{OperatorScalerAnswers, Counter, []string{"code"},
+		"Requests of KEDA, by gRPC status code: OK, Unavailable (not all pods have reported), NotFound (no such Gateway), " +
+			"InvalidArgument, PermissionDenied and others. In a cluster only."},
 }
 
 // find returns a metric by name. It panics for an unknown name, which is a programming error.

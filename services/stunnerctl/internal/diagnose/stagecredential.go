@@ -35,7 +35,7 @@ var credentialCauses = map[string]cause{
 	"other_user":  {"USERNAME", "use the credential with which the allocation was created"},
 }
 
-// memoryOfCalls is the memory limit that a dataplane needs for calls (docs/stunnerd.md).
+// memoryOfCalls is the memory limit that a dataplane needs for calls (docs/reference/memory.md).
 const memoryOfCalls = "64 KiB for each call, about 110 KiB over TLS and 155 KiB over DTLS"
 
 // limitCauses are the reasons that concern limits.
@@ -97,7 +97,7 @@ func causeOf(reason string) cause {
 			return c
 		}
 	}
-	return cause{"request", "see the meaning of the reason in docs/stunnerd.md"}
+	return cause{"request", "see the meaning of the reason in docs/reference/reasons.md"}
 }
 
 // anyoneCanCause are the reasons that every scanner on the internet causes, so they are no errors by themselves.

@@ -24,7 +24,7 @@ const (
 
 // kinds has a row for each kind. The capacity of each is Bounds.Capacity.
 var kinds = [kindCount]struct {
-	// name is the name of the kind in errors and in docs/stunnerd.md.
+	// name is the name of the kind in errors and in docs/reference/memory.md.
 	name string
 	// perSession reports whether one session may hold many. A session with less than an equal share of the capacity,
 	// which is the capacity divided by that for places, is then not refused because others of its user hold much.

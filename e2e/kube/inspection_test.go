@@ -171,7 +171,7 @@ func TestInspectionFollowsTheRightsOfTheCaller(t *testing.T) {
 	}
 }
 
-// K-16: the roles for users grant what the commands of stunnerctl need, as docs/operator.md lists it, and no role reads
+// K-16: the roles for users grant what the commands of stunnerctl need, as docs/reference/inspection.md lists it, and no role reads
 // Secrets. The account for users without a token reads the inspection API and nothing else.
 func TestRolesSufficeForCommands(t *testing.T) {
 	t.Parallel()

@@ -12,9 +12,9 @@ import (
 )
 
 // TestEveryRefusalIsDocumented compares the reasons of config discovery and of the inspection API with the tables in
-// docs/operator.md, in both directions.
+// docs/reference/operator-refusals.md, in both directions.
 func TestEveryRefusalIsDocumented(t *testing.T) {
-	page, err := os.ReadFile("../../docs/operator.md")
+	page, err := os.ReadFile("../../docs/reference/operator-refusals.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -29,8 +29,8 @@ func TestEveryRefusalIsDocumented(t *testing.T) {
 		metric string
 		texts  map[string]string
 	}{
-		"### Reasons of refusals\n":         {telemetry.OperatorDiscoveryRefused, found},
-		"### Reasons of refused requests\n": {telemetry.OperatorInspectionRefused, asked},
+		"## Reasons of refusals\n":         {telemetry.OperatorDiscoveryRefused, found},
+		"## Reasons of refused requests\n": {telemetry.OperatorInspectionRefused, asked},
 	} {
 		_, section, _ := strings.Cut(string(page), heading)
 		section, _, _ = strings.Cut(section, "\n#")
@@ -40,19 +40,19 @@ func TestEveryRefusalIsDocumented(t *testing.T) {
 		row := regexp.MustCompile("(?m)^\\| `(\\w+)` \\|(?: \\d+ \\|)? ([^|]*) \\| ([^|]+) \\|$")
 		for _, match := range row.FindAllStringSubmatch(section, -1) {
 			if want, ok := s.texts[match[1]]; !ok || want != match[2] {
-				t.Errorf("%s: docs/operator.md has %q, the text is %q", match[1], match[2], want)
+				t.Errorf("%s: docs/reference/operator-refusals.md has %q, the text is %q", match[1], match[2], want)
 			}
 			delete(s.texts, match[1])
 		}
 		for reason := range s.texts {
-			t.Errorf("%s has no row in docs/operator.md", reason)
+			t.Errorf("%s has no row in docs/reference/operator-refusals.md", reason)
 		}
 	}
 }
 
-// TestTheTableOfOtherRefusalsIsTrue checks the log lines and metrics that docs/operator.md names.
+// TestTheTableOfOtherRefusalsIsTrue checks the log lines and metrics that docs/reference/operator-refusals.md names.
 func TestTheTableOfOtherRefusalsIsTrue(t *testing.T) {
-	page, err := os.ReadFile("../../docs/operator.md")
+	page, err := os.ReadFile("../../docs/reference/operator-refusals.md")
 	if err != nil {
 		t.Fatal(err)
 	}

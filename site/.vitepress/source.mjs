@@ -19,7 +19,8 @@ const others = {
 // address returns the page of a file, relative to the root of the site, or undefined if the file is no page.
 export function address(file) {
   if (file in others) return others[file]
-  if (!file.startsWith('docs/') || !file.endsWith('.md')) return undefined
+  // Reports to other projects are not for readers of the documentation.
+  if (!file.startsWith('docs/') || file.startsWith('docs/upstream/') || !file.endsWith('.md')) return undefined
   if (file === 'docs/README.md') return 'contents.md'
   return file.slice('docs/'.length).replace(/README\.md$/, 'index.md')
 }

@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// Refusal is a reason for which the API refuses requests. The answer, the metric, the log line and docs/operator.md are
+// Refusal is a reason for which the API refuses requests. The answer, the metric, the log line and docs/reference/operator-refusals.md are
 // made from it. The answer has more details.
 type Refusal struct {
 	// Code is the status code of the answer.

@@ -46,10 +46,10 @@ func TestAnnotations(t *testing.T) {
 		regexp.MustCompile(`"stunner\.l7mp\.io/([a-z-]+)"`),
 	)
 	written := names(
-		bedtest.Read(t, "docs/gateway.md"), regexp.MustCompile("(?m)^\\| `stunner\\.l7mp\\.io/([a-z-]+)` \\|"),
+		bedtest.Read(t, "docs/reference/annotations.md"), regexp.MustCompile("(?m)^\\| `stunner\\.l7mp\\.io/([a-z-]+)` \\|"),
 	)
 	if len(known) == 0 || !slices.Equal(known, written) {
-		t.Errorf("annotations that are read %v\nannotations in docs/gateway.md %v", known, written)
+		t.Errorf("annotations that are read %v\nannotations in docs/reference/annotations.md %v", known, written)
 	}
 }
 

@@ -1,7 +1,7 @@
 package condition
 
 // offloadHint is the remedy for media that is not forwarded in the kernel.
-const offloadHint = "see forwarding in the kernel in docs/gateway.md for the reason"
+const offloadHint = "see forwarding in the kernel in docs/operate/kernel.md for the reason"
 
 // hints are the remedies of causes that have none, by the reason of the condition.
 var hints = map[string]string{

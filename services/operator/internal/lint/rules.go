@@ -153,7 +153,7 @@ func (c *checker) endpointSlice(o decode.Located, s *discoveryv1.EndpointSlice) 
 func (c *checker) annotations(o decode.Located, path string, annotations map[string]string) {
 	for name := range annotations {
 		if strings.HasPrefix(name, stunnerv1.GroupName+"/") && !translate.IsAnnotation(name) {
-			c.addAt(o, decode.Info, path+name, finding.Errorf("use one of those in docs/gateway.md, or remove it", "is no annotation of STUNner and has no effect"))
+			c.addAt(o, decode.Info, path+name, finding.Errorf("use one of those in docs/reference/annotations.md, or remove it", "is no annotation of STUNner and has no effect"))
 		}
 	}
 }

@@ -174,7 +174,7 @@ func TestMigration_ListsSupportedValues(t *testing.T) {
 	if err := json.Unmarshal([]byte(bedtest.Read(t, app+"/values.schema.json")), &all); err != nil {
 		t.Fatal(err)
 	}
-	_, section, _ := strings.Cut(bedtest.Read(t, "docs/migration.md"), "\n## Values\n")
+	_, section, _ := strings.Cut(bedtest.Read(t, "docs/migration/values.md"), "\n## Values\n")
 	section, _, _ = strings.Cut(section, "\n## ")
 	values := regexp.MustCompile("(?m)^\\| `([^`]+)` \\|").FindAllStringSubmatch(section, -1)
 	if len(values) < 10 {
@@ -200,8 +200,8 @@ func TestDocs_SetValuesThatExist(t *testing.T) {
 	setting, namespace := regexp.MustCompile(`--set ('[^']+'|[\w.=/-]+)`), regexp.MustCompile(`--namespace (\S+)`)
 	found := 0
 	for _, page := range []string{
-		"docs/install.md", "docs/migration.md", "README.md", app + "/README.md", crds + "/README.md",
-		app + "/templates/NOTES.txt", crds + "/templates/NOTES.txt",
+		"docs/install.md", "docs/migration.md", "docs/migration/users.md", "docs/migration/values.md",
+		"README.md", app + "/README.md", crds + "/README.md", app + "/templates/NOTES.txt", crds + "/templates/NOTES.txt",
 	} {
 		for line := range strings.Lines(bedtest.Read(t, page)) {
 			var settings []string

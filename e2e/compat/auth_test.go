@@ -24,13 +24,13 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/discovery"
 )
 
-// heading is the section of docs/migration.md with the differences, and head is the head of its table.
+// heading is the section of docs/migration/auth.md with the differences, and head is the head of its table.
 const (
 	heading = "## Auth service\n"
 	head    = "| request | existing service | this service | reason |\n| --- | --- | --- | --- |\n"
 )
 
-// J-10: requests of clients of the existing auth service get the recorded answers, or docs/migration.md has the reason.
+// J-10: requests of clients of the existing auth service get the recorded answers, or docs/migration/auth.md has the reason.
 func TestAuth(t *testing.T) {
 	gateways := filepath.Join(bedtest.Root(t), "e2e/compat/testdata/gateways.yaml")
 	program := filepath.Join(bedtest.Build(t, bed.Auth), "auth")
@@ -80,11 +80,11 @@ func TestAuth(t *testing.T) {
 		}
 		fmt.Fprintf(&table, "| %s | %s | %s | %s |\n", d.request, d.existing, d.ours, d.reason)
 	}
-	_, section, _ := strings.Cut(bedtest.Read(t, "docs/migration.md"), heading)
+	_, section, _ := strings.Cut(bedtest.Read(t, "docs/migration/auth.md"), heading)
 	section, _, _ = strings.Cut(section, "\n## ")
 	if _, rest, ok := strings.Cut(section, head); !ok || !strings.HasPrefix(head+rest, table.String()) ||
 		strings.HasPrefix((head + rest)[table.Len():], "|") {
-		t.Errorf("the table of section %q of docs/migration.md is not current; it must be\n%s",
+		t.Errorf("the table of section %q of docs/migration/auth.md is not current; it must be\n%s",
 			strings.TrimSpace(heading), table.String())
 	}
 }

@@ -2,7 +2,7 @@ package compat
 
 import "strings"
 
-// difference is a row of the table "Auth service" of docs/migration.md.
+// difference is a row of the table "Auth service" of docs/migration/auth.md.
 type difference struct{ request, existing, ours, reason string }
 
 var (

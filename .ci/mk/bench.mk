@@ -1,4 +1,4 @@
-# Figures of the control plane, of call set-up and of the session journal, for docs/performance.md. They depend on the machine: compare figures of one run only.
+# Figures of the control plane, of call set-up and of the session journal, for docs/performance. They depend on the machine: compare figures of one run only.
 
 BENCHTIME ?= 1000x
 

@@ -123,6 +123,26 @@ func TestLinks(t *testing.T) {
 	}
 }
 
+// TestSizing: the page about sizing has no figure of its own: each number of a row is on the page that the row names, or
+// follows from the limit of 64 KiB.
+func TestSizing(t *testing.T) {
+	const page = "docs/operate/sizing.md"
+	number := regexp.MustCompile(`\d[\d,.]*\d|\d`)
+	rows := regexp.MustCompile(`(?m)^\| [^|]+ \| ([^|]+) \| \[[^]]+\]\(([^)]+)\) \|$`).FindAllStringSubmatch(
+		bedtest.Read(t, page), -1)
+	if len(rows) < 10 {
+		t.Fatalf("%s has %d figures with their page, want at least 10", page, len(rows))
+	}
+	for _, row := range rows {
+		source := filepath.Join(filepath.Dir(page), row[2])
+		for _, figure := range number.FindAllString(strings.TrimSuffix(row[1], ", so 8,192 allocations"), -1) {
+			if !slices.Contains(number.FindAllString(bedtest.Read(t, source), -1), figure) {
+				t.Errorf("%s: %s does not have the figure %s", page, source, figure)
+			}
+		}
+	}
+}
+
 // TestRunbooks: every runbook names a command of stunnerctl that exists. doctor names its namespaces, because that of the
 // kubeconfig is rarely the one of the alert.
 func TestRunbooks(t *testing.T) {

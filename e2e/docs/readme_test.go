@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -64,6 +65,41 @@ func TestReadme_Picture(t *testing.T) {
 	}
 	if len(shapes) == 2 && shapes[0] != shapes[1] {
 		t.Errorf("%s and %s differ in more than colours", found[0][1], found[0][2])
+	}
+}
+
+// TestDrawings: each page about a concept has one drawing. It is well-formed, needs no other files, has texts that can be
+// read on a telephone, and the style of all others, from which the site takes the same colours.
+func TestDrawings(t *testing.T) {
+	picture := regexp.MustCompile(`(?m)^!\[.+\]\((.+\.svg)\)$`)
+	other := regexp.MustCompile(`href|url\(|@import|<(image|script|foreignObject)\b| id=`)
+	styles := map[string][]string{}
+	count := 0
+	for _, page := range pages(t) {
+		found := picture.FindAllStringSubmatch(bedtest.Read(t, page), -1)
+		if filepath.Dir(page) == "docs/concepts" && len(found) != 1 {
+			t.Errorf("%s has %d drawings: a concept has one", page, len(found))
+		}
+		for _, match := range found {
+			count++
+			file := filepath.Join(filepath.Dir(page), match[1])
+			drawing := bedtest.Read(t, file)
+			if _, err := parse(drawing); err != nil {
+				t.Errorf("parse %s: %v", file, err)
+			}
+			if reference := other.FindString(drawing); reference != "" {
+				t.Errorf("%s refers to another file, or has an id that another drawing may have: %s", file, reference)
+			}
+			if width := number(t, drawing, `viewBox="0 0 (\d+) \d+"`)[0]; width > 640 {
+				t.Errorf("%s is %v wide: its texts of 16 px cannot be read on a telephone", file, width)
+			}
+			_, style, _ := strings.Cut(drawing, "<style>")
+			style, _, _ = strings.Cut(style, "</style>")
+			styles[style] = append(styles[style], file)
+		}
+	}
+	if count == 0 || len(styles) != 1 {
+		t.Errorf("%d drawings have %d styles: %v", count, len(styles), slices.Collect(maps.Values(styles)))
 	}
 }
 

@@ -2,6 +2,7 @@
 import { readFileSync, readdirSync } from 'node:fs'
 import path from 'node:path'
 import MiniSearch from 'minisearch'
+import { searchOptions } from './.vitepress/search.mjs'
 
 const site = path.resolve(process.argv[2])
 const files = readdirSync(site, { recursive: true }).map((file) => file.replaceAll('\\', '/'))
@@ -30,13 +31,13 @@ for (const [page, html] of pages) {
 }
 if (links === 0) problems.push('no page has a link')
 
-// The index and the options of the search box.
+// The index of the search box.
 const chunk = files.find((file) => /@localSearchIndexroot\.[^/]*\.js$/.test(file))
 const { default: json } = await import(path.join(site, chunk))
 const index = MiniSearch.loadJSON(json, { fields: ['title', 'titles', 'text'], storeFields: ['title', 'titles'] })
 const questions = JSON.parse(readFileSync(new URL('questions.json', import.meta.url), 'utf8'))
 for (const [question, answer] of Object.entries(questions)) {
-  const found = index.search(question, { fuzzy: 0.2, prefix: true, boost: { title: 4, text: 2, titles: 1 } })
+  const found = index.search(question, searchOptions)
   const first = [...new Set(found.map(({ id }) => `/${id.slice(base.length).split('#')[0]}`))].slice(0, 3)
   if (!first.includes(answer)) problems.push(`search for "${question}": ${answer} is not among the first three pages: ${first.join(' ')}`)
 }

@@ -3,12 +3,19 @@ import path from 'node:path'
 import { defineConfig } from 'vitepress'
 import { forge as plugin, slug } from './markdown.mjs'
 import { nav, sidebar } from './navigation.mjs'
+import { searchOptions } from './search.mjs'
 import { address, forge, read, root } from './source.mjs'
 
 const version = read('charts/stunner/Chart.yaml').match(/^version: (.*)$/m)[1]
 
 // The files of the pages by their addresses.
 const files = new Map()
+
+// Pages about the project and not about its use, which have a word of nearly every question.
+const unindexed = ['docs/requirements.md', 'CHANGELOG.md']
+
+// indexed returns the text of a page for the search.
+const indexed = (text, env, md) => unindexed.includes(env.relativePath) ? '' : md.render(text, env)
 
 export default defineConfig({
   title: 'STUNner',
@@ -45,7 +52,7 @@ export default defineConfig({
     ] }],
     sidebar,
     outline: [2, 3],
-    search: { provider: 'local' },
+    search: { provider: 'local', options: { _render: indexed, miniSearch: { searchOptions } } },
     socialLinks: [{ icon: 'github', link: forge }],
     editLink: { pattern: ({ filePath }) => `https://github.com/stunner-gateway/stunner/edit/main/${filePath}`, text: 'Edit this page' },
   },

@@ -2,11 +2,12 @@
 import path from 'node:path'
 import { address, read, resolve } from './source.mjs'
 
-// sections returns the sections of the index with their pages: [{ text, items: [{ text, link, items }] }].
+// sections returns the sections of the index with their pages: [{ text, items: [{ text, link, items }] }]. The section of the page that
+// is shown is open.
 function sections() {
   const index = 'docs/README.md'
   return read(index).split(/^## /m).slice(1)
-    .map((section) => ({ text: section.split('\n', 1)[0], items: pages(index, section) }))
+    .map((section) => ({ text: section.split('\n', 1)[0], items: pages(index, section), collapsed: true }))
     .filter((section) => section.items.length > 0)
 }
 

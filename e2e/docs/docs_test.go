@@ -20,7 +20,7 @@ import (
 func TestFlags(t *testing.T) {
 	bin := bedtest.Build(t, bed.Operator, bed.Stunnerd, bed.Auth)
 	for program, page := range map[string]string{
-		"operator": "docs/reference/operator-flags.md", "stunnerd": "docs/reference/stunnerd-flags.md", "auth": "docs/auth.md",
+		"operator": "docs/reference/operator-flags.md", "stunnerd": "docs/reference/stunnerd-flags.md", "auth": "docs/reference/auth-flags.md",
 	} {
 		known := names(help(t, filepath.Join(bin, program)), regexp.MustCompile(`(?m)^  (?:-([a-z]), )?--?([a-z-]+)`))
 		var rows strings.Builder

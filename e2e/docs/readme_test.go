@@ -29,6 +29,35 @@ func TestReadme_IsShort(t *testing.T) {
 	}
 }
 
+// tables are pages that are generated, or whose tables a test compares with the code: readers look up a row in them.
+var tables = []string{
+	"docs/providers.md", "docs/reference.md", "docs/reference/metrics.md", "docs/reference/reasons.md", "docs/requirements.md",
+	"docs/stunnerctl.md",
+}
+
+// TestPages_AreShort: a page has one subject. A word contains a letter, so that figures in tables do not count.
+func TestPages_AreShort(t *testing.T) {
+	const most = 1400
+	letter := regexp.MustCompile(`\pL`)
+	for _, page := range pages(t) {
+		if !strings.HasPrefix(page, "docs/") || slices.Contains(tables, page) {
+			continue
+		}
+		words := 0
+		for _, field := range strings.Fields(bedtest.Read(t, page)) {
+			if letter.MatchString(field) {
+				words++
+			}
+		}
+		if words > most {
+			t.Errorf("%s has %d words: make pages of one subject each, so that it has at most %d", page, words, most)
+		}
+	}
+	for _, page := range tables {
+		bedtest.Read(t, page) // fails if it does not exist
+	}
+}
+
 // TestReadme_Picture: the picture has a version for light and one for dark pages. Both are well-formed, contain the
 // same shapes and texts, need no other files, and have texts that can be read on a telephone.
 func TestReadme_Picture(t *testing.T) {
@@ -191,7 +220,7 @@ func TestMake(t *testing.T) {
 func TestRequests(t *testing.T) {
 	contract := bedtest.Read(t, "openapi/auth.yaml")
 	request := regexp.MustCompile(`fetch\('([^']+)', \{\s+method: '([A-Z]+)'`)
-	for _, page := range []string{readme, "docs/auth.md"} {
+	for _, page := range []string{readme, "docs/web-app.md"} {
 		found := request.FindAllStringSubmatch(bedtest.Read(t, page), -1)
 		if len(found) == 0 {
 			t.Errorf("%s has no request", page)

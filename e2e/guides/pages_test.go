@@ -48,7 +48,7 @@ func TestGuidesHaveValidCommands(t *testing.T) {
 	programs := map[string]string{"stunnerctl": stunnerctl, "kubectl": published(t, "kube", "kubectl")}
 	manual := bedtest.Read(t, "docs/stunnerctl.md")
 	// Pages with the commands of helm.
-	elsewhere := bedtest.Read(t, "docs/auth.md") + bedtest.Read(t, "docs/autoscaling.md")
+	elsewhere := bedtest.Read(t, "docs/reference/auth-callers.md") + bedtest.Read(t, "docs/autoscaling.md")
 	for _, page := range guide.All(t) {
 		for _, command := range page.Commands() {
 			words := strings.Fields(strings.ReplaceAll(command, "'", ""))

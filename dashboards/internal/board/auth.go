@@ -34,7 +34,7 @@ func auth() grafana.Board {
 			durations(job),
 			grafana.Graph{
 				Title: "Refused by reason", Unit: perSecond, Stacked: true,
-				Help: "Requests that got no credentials. The section Refusals of docs/auth.md has the reasons with their remedies.",
+				Help: "Requests that got no credentials. docs/reference/auth-refusals.md has the reasons with their remedies.",
 				Queries: []grafana.Query{
 					{Expr: query.Rate("reason", window, telemetry.AuthRefused, job) + " > 0", Legend: "{{reason}}"},
 				},

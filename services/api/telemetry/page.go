@@ -19,7 +19,7 @@ No metric contains user names or addresses of clients.
 
 // sections are the sections of the page: a metric belongs to the first one whose prefix it has.
 var sections = []struct{ prefix, title, reasons string }{
-	{"stunner_auth_", "Auth service", "../auth.md#refusals"},
+	{"stunner_auth_", "Auth service", "auth-refusals.md"},
 	{"stunner_operator_", "Operator", "operator-refusals.md"},
 	{"stunner_", "stunnerd", "reasons.md"},
 }

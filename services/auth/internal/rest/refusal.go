@@ -10,7 +10,7 @@ import (
 )
 
 // Refusal is a reason for which the service refuses requests. The problem that the client receives, the header
-// WWW-Authenticate, the metric, the log line and docs/auth.md are made from it.
+// WWW-Authenticate, the metric, the log line and docs/reference/auth-refusals.md are made from it.
 type Refusal struct {
 	// Reason is the field reason of the problem and of the log line, and a label of the metric.
 	Reason access.Reason
@@ -24,11 +24,11 @@ type Refusal struct {
 	Text string
 	// Level is the level of the log line: WARN if the installation causes the refusal, and not the client.
 	Level slog.Level
-	// Section is the section of docs/auth.md that has a row for the reason.
+	// Section is the section of docs/reference/auth-refusals.md that has a row for the reason.
 	Section string
 }
 
-// The sections of docs/auth.md with the reasons.
+// The sections of docs/reference/auth-refusals.md with the reasons.
 const (
 	ofTokens   = "Refused tokens"
 	ofRequests = "Refused requests"

@@ -247,7 +247,7 @@ func (s *service) refused(t *testing.T) map[string]float64 {
 }
 
 // Every reason of the table is provoked by a request. The problem, the header WWW-Authenticate, the metric, the log line
-// and docs/auth.md have it.
+// and docs/reference/auth-refusals.md have it.
 func TestEveryRefusalHasItsReason(t *testing.T) {
 	k := newKeys(t)
 	sections := documented(t)
@@ -263,7 +263,7 @@ func TestEveryRefusalHasItsReason(t *testing.T) {
 			if !slices.ContainsFunc(rest.Refusals, func(r rest.Refusal) bool {
 				return r.Section == section && string(r.Reason) == reason
 			}) {
-				t.Errorf("section %q of docs/auth.md has %s, which is no reason", section, reason)
+				t.Errorf("section %q of docs/reference/auth-refusals.md has %s, which is no reason", section, reason)
 			}
 		}
 	}
@@ -329,14 +329,14 @@ func checkRefusal(t *testing.T, want rest.Refusal, k keys, sections map[string]m
 		status = "any"
 	}
 	if got := sections[want.Section][string(want.Reason)]; got != status {
-		t.Errorf("section %q of docs/auth.md has the status %q, want %q", want.Section, got, status)
+		t.Errorf("section %q of docs/reference/auth-refusals.md has the status %q, want %q", want.Section, got, status)
 	}
 }
 
-// documented returns the statuses of the reasons in the sections of docs/auth.md.
+// documented returns the statuses of the reasons in the sections of docs/reference/auth-refusals.md.
 func documented(t *testing.T) map[string]map[string]string {
 	t.Helper()
-	text, err := os.ReadFile("../../../../docs/auth.md")
+	text, err := os.ReadFile("../../../../docs/reference/auth-refusals.md")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -159,7 +159,7 @@ type Problem struct {
 	// Instance Path of the request.
 	Instance string `json:"instance"`
 
-	// Reason Why the request is refused, such as `token_expired`; docs/auth.md lists the reasons.
+	// Reason Why the request is refused, such as `token_expired`; docs/reference/auth-refusals.md lists the reasons.
 	Reason string `json:"reason"`
 	Status int    `json:"status"`
 	Title  string `json:"title"`

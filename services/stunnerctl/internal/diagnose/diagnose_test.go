@@ -291,12 +291,12 @@ func TestRolesContainTheRights(t *testing.T) {
 
 // Each reason for which the auth service refuses tokens has a remedy.
 func TestReasonsOfTokensHaveARemedy(t *testing.T) {
-	text, err := os.ReadFile("../../../../docs/auth.md")
+	text, err := os.ReadFile("../../../../docs/reference/auth-refusals.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, section, _ := strings.Cut(string(text), "\n### Refused tokens\n")
-	section, _, _ = strings.Cut(section, "\n### ")
+	_, section, _ := strings.Cut(string(text), "\n## Refused tokens\n")
+	section, _, _ = strings.Cut(section, "\n## ")
 	n := 0
 	for line := range strings.Lines(section) {
 		reason, _, _ := strings.Cut(strings.TrimPrefix(line, "| `"), "`")
@@ -309,7 +309,7 @@ func TestReasonsOfTokensHaveARemedy(t *testing.T) {
 		}
 	}
 	if n < 15 {
-		t.Errorf("%d reasons in docs/auth.md", n)
+		t.Errorf("%d reasons in docs/reference/auth-refusals.md", n)
 	}
 }
 

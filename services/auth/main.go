@@ -100,7 +100,7 @@ func run(terminated context.Context, o options, log *slog.Logger) error {
 	if err != nil {
 		return fmt.Errorf("open --config: %w", err)
 	}
-	policy, err := access.NewPolicy(ctx, o.access, telemetry.Scope(log, "access"))
+	policy, err := o.openPolicy(ctx, telemetry.Scope(log, "access"))
 	if err != nil {
 		return err
 	}
@@ -118,9 +118,9 @@ func run(terminated context.Context, o options, log *slog.Logger) error {
 	settings := o.rest(directory, policy, metrics, grants, log)
 	handler := rest.New(settings)
 	asked.HandleFunc("GET /status", rest.Status(settings, telemetry.Version("auth")))
-	if policy.Open() {
+	if o.policy == "" && policy.Open() {
 		log.Warn(
-			"the service gives credentials to every caller: set --jwt-issuer, --jwt-audience and a key, or keep it inside the cluster")
+			"the service gives credentials to every caller: set --policy, or --jwt-issuer, --jwt-audience and a key, or keep it inside the cluster")
 	}
 	log.Info("serve", "address", public.Addr().String(), "health", health.Addr().String(), "config", source.String(),
 		"version", telemetry.Version("auth"))
@@ -145,6 +145,14 @@ func run(terminated context.Context, o options, log *slog.Logger) error {
 		return nil
 	})
 	return group.Wait()
+}
+
+// openPolicy returns the policy of the file or of the flags.
+func (o options) openPolicy(ctx context.Context, log *slog.Logger) (*access.Policy, error) {
+	if o.policy != "" {
+		return access.OpenPolicy(ctx, o.policy, log)
+	}
+	return access.NewPolicy(ctx, o.access, log)
 }
 
 // terminating returns an error after SIGINT or SIGTERM. It makes the readiness probe fail, so that load balancers stop

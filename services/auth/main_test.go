@@ -80,6 +80,10 @@ func TestCommandLinesThatMakeNoSense(t *testing.T) {
 		"HMAC with a JWK set": {
 			"-c x --jwt-audience a --jwt-issuer i --jwt-jwks-file f --jwt-algorithms HS256", "does not fit",
 		},
+		"a policy and an issuer": {
+			"-c x --policy p --jwt-audience a --jwt-issuer i --jwt-jwks-file f --jwt-max-age 1",
+			"--policy and --jwt-audience, --jwt-issuer, --jwt-jwks-file, --jwt-max-age exclude each other",
+		},
 		"ttl 0":                 {"-c x --default-ttl 0", "--default-ttl: 0"},
 		"ttl above the maximum": {"-c x --max-ttl 60", "--default-ttl: 86400"},
 		"a maximum of ages":     {"-c x --max-ttl 99999999999", "--max-ttl: 99999999999"},

@@ -26,6 +26,7 @@ type options struct {
 	discoveryTokenFile string
 	discoveryCAFile    string
 	access             access.Config
+	policy             string
 	gateways           access.Gateways
 	defaultTTL, maxTTL time.Duration
 	publicAddr         string
@@ -96,6 +97,9 @@ func newFlags(r *raw) *cli.Flags {
 			"asymmetric ones with a JWK set")
 	f.Int64Var(&r.maxAge, "jwt-max-age", 0,
 		"`SECONDS` that may have passed since a token was issued (claim iat); 0 means any number")
+	f.StringVar(&r.policy, "policy", "",
+		"`FILE` with the policy in YAML: issuers of tokens, API keys, and what each caller may get; instead of the --jwt-… "+
+			"flags")
 	f.Var(&r.gateways, "gateways",
 		"`LIST` of gateways to give credentials for, NAMESPACE/NAME, separated by commas; * matches any "+
 			"characters; the flag may be repeated; without it, all gateways")
@@ -216,7 +220,11 @@ func (r raw) check() (options, error) {
 	}
 	o.shutdownDelay = time.Duration(r.shutdownDelay) * time.Second
 	o.access.MaxAge = time.Duration(max(-1, min(r.maxAge, int64(credential.MaxTTL/time.Second)))) * time.Second
-	errs.Add(o.access.Validate())
+	if given := o.access.Given(); o.policy != "" && len(given) > 0 {
+		errs.Addf("--policy and %s exclude each other: write the issuer into the policy file", strings.Join(given, ", "))
+	} else {
+		errs.Add(o.access.Validate())
+	}
 	return o, errs.Join()
 }
 
@@ -322,7 +330,7 @@ func usage() string {
 Serves ICE servers with TURN credentials for the gateways of config discovery:
 POST /v1/ice-servers, and for older clients GET / and GET /ice.
 
-Without --jwt-… flags the service answers every caller.
+Without --policy and without --jwt-… flags the service answers every caller.
 
 check requests a URL until it is answered with a status below 500, for at most 30 seconds. It exits with 1 otherwise.
 

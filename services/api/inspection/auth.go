@@ -10,11 +10,12 @@ type AuthStatus struct {
 	Now time.Time `json:"now"`
 	// Problem is why the service is not ready; empty if it is.
 	Problem string `json:"problem,omitempty"`
-	// Open is set if requests need no token.
+	// Open is set if the service has neither keys of tokens nor a policy file, so that requests need no token.
 	Open bool `json:"open,omitempty"`
-	// KeysRead is when the keys of tokens were last read; zero if never, or if Open is set.
+	// KeysRead is when the keys of tokens and the policy file were last read, the least recent of them; zero if never, or
+	// if Open is set.
 	KeysRead time.Time `json:"keysRead,omitzero"`
-	// KeysProblem is why the last read of the keys failed.
+	// KeysProblem is why the last read of the keys or of the policy file failed.
 	KeysProblem string `json:"keysProblem,omitempty"`
 	// Configs are the revisions of the configs in use, by NAMESPACE/NAME of the Gateway.
 	Configs map[string]string `json:"configs"`

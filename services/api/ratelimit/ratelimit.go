@@ -33,7 +33,17 @@ func New[K comparable](perSecond float64, burst, maxKeys int) *Limiter[K] {
 // Take takes a token from the bucket of key and returns 0. If the bucket is empty, it takes none and returns the time
 // until the bucket has a token.
 func (l *Limiter[K]) Take(key K, now time.Time) (wait time.Duration) {
-	token := l.bucket(key, now).ReserveN(now, 1)
+	return l.TakeAt(key, float64(l.limit), l.burst, now)
+}
+
+// TakeAt is Take for a key with a rate and a burst of its own, which may differ between calls.
+func (l *Limiter[K]) TakeAt(key K, perSecond float64, burst int, now time.Time) (wait time.Duration) {
+	b := l.bucket(key, rate.Limit(perSecond), burst, now)
+	if b.Limit() != rate.Limit(perSecond) || b.Burst() != burst {
+		b.SetLimitAt(now, rate.Limit(perSecond))
+		b.SetBurstAt(now, burst)
+	}
+	token := b.ReserveN(now, 1)
 	if wait = token.DelayFrom(now); wait > 0 {
 		token.CancelAt(now)
 	}
@@ -42,7 +52,7 @@ func (l *Limiter[K]) Take(key K, now time.Time) (wait time.Duration) {
 
 // bucket returns the bucket of a key. If maxKeys buckets are in use, it removes the full ones, which are equal to new
 // ones. It does so at most once a second, because it visits all buckets.
-func (l *Limiter[K]) bucket(key K, now time.Time) *rate.Limiter {
+func (l *Limiter[K]) bucket(key K, limit rate.Limit, burst int, now time.Time) *rate.Limiter {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if b, ok := l.buckets[key]; ok {
@@ -50,7 +60,7 @@ func (l *Limiter[K]) bucket(key K, now time.Time) *rate.Limiter {
 	}
 	if len(l.buckets) >= l.maxKeys && now.Sub(l.swept) >= time.Second {
 		l.swept = now
-		maps.DeleteFunc(l.buckets, func(_ K, b *rate.Limiter) bool { return b.TokensAt(now) >= float64(l.burst) })
+		maps.DeleteFunc(l.buckets, func(_ K, b *rate.Limiter) bool { return b.TokensAt(now) >= float64(b.Burst()) })
 	}
 	if len(l.buckets) >= l.maxKeys {
 		for other := range l.buckets { // the order is random
@@ -58,7 +68,7 @@ func (l *Limiter[K]) bucket(key K, now time.Time) *rate.Limiter {
 			break
 		}
 	}
-	b := rate.NewLimiter(l.limit, l.burst)
+	b := rate.NewLimiter(limit, burst)
 	l.buckets[key] = b
 	return b
 }

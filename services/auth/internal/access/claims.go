@@ -105,6 +105,8 @@ func isType(typ any) bool {
 type claims struct {
 	jwt.RegisteredClaims
 	Gateways json.RawMessage `json:"stunner"`
+
+	all map[string]json.RawMessage // also those that are not in claimNames
 }
 
 // UnmarshalJSON decodes the claims in claimNames. Times must be numbers (RFC 7519 §2); the JWT library would also
@@ -133,6 +135,7 @@ func (c *claims) UnmarshalJSON(raw []byte) error {
 	if err := json.Unmarshal(raw, (*plain)(c)); err != nil {
 		return refuse(TokenClaims, "read claims: %w", err)
 	}
+	c.all = all
 	return nil
 }
 
@@ -164,14 +167,23 @@ func (c *claims) checkAge(longest time.Duration, now time.Time) error {
 	return nil
 }
 
-func (c *claims) identity() (Identity, error) {
-	id, err := userID(c.Subject)
+// identity returns the identity of the caller with a valid token of an issuer.
+func (c *claims) identity(of *verifier) (Identity, error) {
+	subject, err := userID(c.Subject)
 	if err != nil {
 		return Identity{}, refuse(TokenSubject, "read claim sub: %w", err)
 	}
-	who := Identity{Known: true, Subject: c.Subject, UserID: id, Expires: c.ExpiresAt.Time}
-	if c.Gateways == nil {
-		return who, nil
+	if !of.required.match(c.all) {
+		return Identity{}, refuse(TokenClaimRequired, "a claim that the policy requires is missing or has another value")
+	}
+	who := Identity{
+		Known: true, Subject: c.Subject, Caller: of.caller + subject, Expires: c.ExpiresAt.Time, Grant: of.grantOf(c.all),
+	}
+	if who.user, err = who.Grant.User.expand(map[string]string{fieldSubject: c.Subject}, c.all); err != nil {
+		return Identity{}, err
+	}
+	if who, err = who.withUserID(); err != nil || c.Gateways == nil {
+		return who, err
 	}
 	// An invalid claim must not mean all gateways.
 	var entries []string

@@ -62,7 +62,7 @@ func plain() string {
 func TestClaimsAreExact(t *testing.T) {
 	p := secretPolicy(t, 0)
 	who, err := p.Identify(
-		signed(t, plainHeader, "{"+plain()+`,"stunner":["media/*"],"other":{"SUB":1,"a":[1]}}`), "test",
+		signed(t, plainHeader, "{"+plain()+`,"stunner":["media/*"],"other":{"SUB":1,"a":[1]}}`), "", "test",
 	)
 	if err != nil || who.UserID != "ada" ||
 		!who.Gateways.Contains("media", "x") || who.Gateways.Contains("x", "media") {
@@ -88,7 +88,7 @@ func TestClaimsAreExact(t *testing.T) {
 			for _, claims := range []string{
 				plain() + `,"` + variant + `":` + value, `"` + variant + `":` + value + "," + plain(),
 			} {
-				if who, err := p.Identify(signed(t, plainHeader, "{"+claims+"}"), "test"); err == nil {
+				if who, err := p.Identify(signed(t, plainHeader, "{"+claims+"}"), "", "test"); err == nil {
 					t.Errorf("%s is taken: %+v", claims, who)
 				}
 			}
@@ -97,7 +97,7 @@ func TestClaimsAreExact(t *testing.T) {
 			plain() + `,"` + name + `":` + value + `,"` + name + `":` + value,
 			plain() + `,"stunner":["media/*"],"stunner":["*/*"]`,
 		} {
-			if who, err := p.Identify(signed(t, plainHeader, "{"+claims+"}"), "test"); err == nil {
+			if who, err := p.Identify(signed(t, plainHeader, "{"+claims+"}"), "", "test"); err == nil {
 				t.Errorf("%s is taken: %+v", claims, who)
 			}
 		}
@@ -106,7 +106,7 @@ func TestClaimsAreExact(t *testing.T) {
 		`{"alg":"HS256","ALG":"none"}`, `{"alg":"none","alg":"HS256"}`, `{"alg":"HS256","Typ":"x"}`,
 		`{"alg":"HS256","CRIT":["x"]}`, `{"alg":"HS256","\u212aid":"x"}`, `{"alg":"HS256","typ":"JWT","typ":"JWT"}`,
 	} {
-		if who, err := p.Identify(signed(t, header, "{"+plain()+"}"), "test"); err == nil {
+		if who, err := p.Identify(signed(t, header, "{"+plain()+"}"), "", "test"); err == nil {
 			t.Errorf("%s is taken: %+v", header, who)
 		}
 	}
@@ -121,7 +121,7 @@ func TestTypeOfTokens(t *testing.T) {
 		`,"typ":"logout+jwt"`:         false, `,"typ":"dpop+jwt"`: false, `,"typ":"JWE"`: false, `,"typ":""`: false,
 		`,"typ":7`: false, `,"typ":null`: false, `,"typ":"application/"`: false, `,"typ":["JWT"]`: false,
 	} {
-		if _, err := p.Identify(signed(t, `{"alg":"HS256"`+typ+`}`, "{"+plain()+"}"), "test"); (err == nil) != good {
+		if _, err := p.Identify(signed(t, `{"alg":"HS256"`+typ+`}`, "{"+plain()+"}"), "", "test"); (err == nil) != good {
 			t.Errorf("%s: %v", typ, err)
 		}
 	}
@@ -139,7 +139,7 @@ func TestJ04LongestAge(t *testing.T) {
 	} {
 		p := secretPolicy(t, maxAge)
 		for claims, good := range tests {
-			if _, err := p.Identify(signed(t, plainHeader, "{"+plain()+claims+"}"), "test"); (err == nil) != good {
+			if _, err := p.Identify(signed(t, plainHeader, "{"+plain()+claims+"}"), "", "test"); (err == nil) != good {
 				t.Errorf("longest age %s, %q: %v", maxAge, claims, err)
 			}
 		}
@@ -172,7 +172,7 @@ func TestJ03NothingIsFetchedForTokensThatCannotBeGood(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := p.Identify(http.Header{"Authorization": {"Bearer " + text}}, "test"); err == nil {
+			if _, err := p.Identify(http.Header{"Authorization": {"Bearer " + text}}, "", "test"); err == nil {
 				t.Errorf("%s: let in", name)
 			}
 		}
@@ -198,7 +198,7 @@ func TestJ03SourcesLeaveRoom(t *testing.T) {
 		for n := range results {
 			h := headers(t, stranger, fmt.Sprint("unknown-", n))
 			go func() {
-				_, results[n] = p.Identify(h, fmt.Sprint("source ", n%40))
+				_, results[n] = p.Identify(h, "", fmt.Sprint("source ", n%40))
 				ended <- struct{}{}
 			}()
 		}
@@ -206,7 +206,7 @@ func TestJ03SourcesLeaveRoom(t *testing.T) {
 		newcomers := make(chan error, 20)
 		for n := range cap(newcomers) {
 			go func() {
-				_, err := p.Identify(fresh, fmt.Sprint("newcomer ", n))
+				_, err := p.Identify(fresh, "", fmt.Sprint("newcomer ", n))
 				newcomers <- err
 			}()
 		}
@@ -247,7 +247,7 @@ func FuzzClaims(f *testing.F) {
 	p := secretPolicy(f, 0)
 	f.Fuzz(func(t *testing.T, claims string) {
 		claims = strings.Replace(claims, "{", "{"+strings.Replace(plain(), `"sub":"ada",`, "", 1)+",", 1)
-		who, err := p.Identify(signed(t, plainHeader, claims), "test")
+		who, err := p.Identify(signed(t, plainHeader, claims), "", "test")
 		if err != nil {
 			return
 		}

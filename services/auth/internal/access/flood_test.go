@@ -40,7 +40,7 @@ func TestJ03FloodDoesNotHideNewKeys(t *testing.T) {
 		accepted(t, p, i.headers(t, "first"))
 		flood := func(during time.Duration) {
 			for start, n := time.Now(), 0; time.Since(start) < during; n++ {
-				if _, err := p.Identify(headers(t, stranger, fmt.Sprint("unknown-", n)), "test"); err == nil {
+				if _, err := p.Identify(headers(t, stranger, fmt.Sprint("unknown-", n)), "", "test"); err == nil {
 					t.Error("a stranger is let in")
 				}
 				time.Sleep(20 * time.Millisecond)

@@ -35,6 +35,9 @@ func ParseGateways(entries []string) (Gateways, error) {
 // Empty reports whether the set cannot contain any gateway.
 func (g Gateways) Empty() bool { return g.limited && len(g.patterns) == 0 }
 
+// All reports whether the set contains all gateways because it has no patterns.
+func (g Gateways) All() bool { return !g.limited }
+
 // Contains reports whether a gateway is in the set.
 func (g Gateways) Contains(namespace, name string) bool {
 	return !g.limited || slices.ContainsFunc(g.patterns, func(p pattern) bool {

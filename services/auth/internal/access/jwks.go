@@ -1,15 +1,12 @@
 package access
 
 import (
-	"bytes"
 	"context"
 	"crypto/rsa"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
-	"net/http"
 	"sync"
 	"time"
 
@@ -42,13 +39,10 @@ func setKeys(raw []byte) (jwt.Keyfunc, error) {
 	return withKeyID(keys.Keyfunc), nil
 }
 
-// urlKeys returns the keys of a JWK set at a URL, and their state.
-func urlKeys(
-	ctx context.Context, url string, log *slog.Logger,
-) (key func(*jwt.Token, string) (any, error), state func() KeyState, err error) {
-	reads := &keyReads{}
+// urlKeys returns the keys of a JWK set at a URL that a fetcher reads.
+func urlKeys(ctx context.Context, url string, fetch *fetcher, log *slog.Logger) (*source, error) {
 	store, err := jwkset.NewStorageFromHTTP(url, jwkset.HTTPClientStorageOptions{
-		Client:                    keySetClient(reads),
+		Client:                    fetch.client(),
 		Ctx:                       ctx,
 		HTTPTimeout:               fetchTimeout,
 		NoErrorReturnFirstHTTPReq: true,
@@ -58,7 +52,7 @@ func urlKeys(
 		RefreshInterval: refreshInterval,
 	})
 	if err != nil {
-		return nil, nil, fmt.Errorf("open --jwt-jwks-url: %w", err)
+		return nil, fmt.Errorf("open key set %s: %w", url, err)
 	}
 	refresher, err := jwkset.NewHTTPClient(jwkset.HTTPClientOptions{
 		HTTPURLs:          map[string]jwkset.Storage{url: store},
@@ -66,24 +60,28 @@ func urlKeys(
 		RefreshUnknownKID: rate.NewLimiter(rate.Inf, 0), // rotation limits the rate
 	})
 	if err != nil {
-		return nil, nil, fmt.Errorf("open --jwt-jwks-url: %w", err)
+		return nil, fmt.Errorf("open key set %s: %w", url, err)
 	}
 	known, err := keyfunc.New(keyfunc.Options{Ctx: ctx, Storage: store})
 	if err != nil {
-		return nil, nil, fmt.Errorf("open --jwt-jwks-url: %w", err)
+		return nil, fmt.Errorf("open key set %s: %w", url, err)
 	}
 	refreshed, err := keyfunc.New(keyfunc.Options{Ctx: ctx, Storage: refresher})
 	if err != nil {
-		return nil, nil, fmt.Errorf("open --jwt-jwks-url: %w", err)
+		return nil, fmt.Errorf("open key set %s: %w", url, err)
 	}
 	found := newRotation(known.Keyfunc, refreshed.Keyfunc)
-	return func(t *jwt.Token, from string) (any, error) {
-		k, err := found.key(t, from)
-		if errors.Is(err, jwkset.ErrKeyNotFound) && reads.state().ReadAt.IsZero() {
-			return nil, refuse(KeysUnavailable, "header kid: no key set has been fetched yet: %w", err)
-		}
-		return k, err
-	}, reads.state, nil
+	return &source{
+		key: func(t *jwt.Token, from string) (any, error) {
+			k, err := found.key(t, from)
+			if errors.Is(err, jwkset.ErrKeyNotFound) && fetch.reads.state().ReadAt.IsZero() {
+				return nil, refuse(KeysUnavailable, "header kid: no key set has been fetched yet: %w", err)
+			}
+			return k, err
+		},
+		known: withKeyID(known.Keyfunc),
+		state: fetch.reads.state,
+	}, nil
 }
 
 // maxWaiting is the number of requests to the service that may wait for one fetch of the key set. Each of them occupies
@@ -223,52 +221,4 @@ func verifies(m jwkset.JWKMarshal) bool {
 		return pub.N.BitLen() >= minRSA
 	}
 	return true
-}
-
-// keySetClient returns an HTTP client that fetches key sets. It follows no redirects, replaces the body of each answer
-// with status 200 by its usable keys, and records the result of each fetch.
-func keySetClient(reads *keyReads) *http.Client {
-	return &http.Client{
-		Timeout:       fetchTimeout,
-		Transport:     keySetTransport{http.DefaultTransport, reads},
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}
-}
-
-type keySetTransport struct {
-	next  http.RoundTripper
-	reads *keyReads
-}
-
-// RoundTrip replaces the key set in the body of an answer with status 200 by its usable keys. It returns an error for a
-// set that is too large or has no usable key.
-func (c keySetTransport) RoundTrip(r *http.Request) (*http.Response, error) {
-	resp, err := c.next.RoundTrip(r)
-	if err != nil {
-		c.reads.done(err)
-		return nil, err
-	}
-	if resp.StatusCode != http.StatusOK {
-		c.reads.done(fmt.Errorf("fetch key set: status %d", resp.StatusCode))
-		return resp, nil
-	}
-	defer resp.Body.Close()
-	set, err := readSetBody(resp.Body)
-	c.reads.done(err)
-	if err != nil {
-		return nil, err
-	}
-	resp.Body = io.NopCloser(bytes.NewReader(set))
-	return resp, nil
-}
-
-func readSetBody(body io.Reader) ([]byte, error) {
-	raw, err := io.ReadAll(io.LimitReader(body, maxSet+1))
-	if err != nil {
-		return nil, err
-	}
-	if len(raw) > maxSet {
-		return nil, fmt.Errorf("read key set: it is larger than %d bytes", maxSet)
-	}
-	return usableKeys(raw)
 }

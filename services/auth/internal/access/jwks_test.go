@@ -88,8 +88,19 @@ func (i *issuer) headers(t *testing.T, id string) http.Header {
 
 func headers(t *testing.T, key *ecdsa.PrivateKey, id string) http.Header {
 	t.Helper()
+	return issued(t, key, id, "issuer", time.Minute)
+}
+
+// lasting is headers of the key "first" with another lifetime of the token.
+func lasting(t *testing.T, key *ecdsa.PrivateKey, life time.Duration) http.Header {
+	t.Helper()
+	return issued(t, key, "first", "issuer", life)
+}
+
+func issued(t *testing.T, key *ecdsa.PrivateKey, id, by string, life time.Duration) http.Header {
+	t.Helper()
 	token := jwt.NewWithClaims(jwt.SigningMethodES256, jwt.MapClaims{
-		"iss": "issuer", "aud": "audience", "sub": "ada", "exp": time.Now().Add(time.Minute).Unix(),
+		"iss": by, "aud": "audience", "sub": "ada", "exp": time.Now().Add(life).Unix(),
 	})
 	token.Header["kid"] = id
 	signed, err := token.SignedString(key)
@@ -122,7 +133,7 @@ func marshal(id string, key crypto.PublicKey) jwkset.JWKMarshal {
 
 func accepted(t *testing.T, p *Policy, h http.Header) {
 	t.Helper()
-	if who, err := p.Identify(h, "test"); err != nil || who.UserID != "ada" {
+	if who, err := p.Identify(h, "", "test"); err != nil || who.UserID != "ada" {
 		t.Errorf("identity %+v: %v", who, err)
 	}
 }
@@ -156,7 +167,7 @@ func TestJ03FloodOfUnknownKeys(t *testing.T) {
 		t.Fatal(err)
 	}
 	for n := range 100 {
-		if _, err := p.Identify(headers(t, stranger, fmt.Sprintf("unknown-%d", n)), "test"); err == nil {
+		if _, err := p.Identify(headers(t, stranger, fmt.Sprintf("unknown-%d", n)), "", "test"); err == nil {
 			t.Fatal("a stranger is let in")
 		}
 	}
@@ -204,7 +215,7 @@ func TestJ03LastGoodKeysStay(t *testing.T) {
 			var log bytes.Buffer
 			p := i.policy(t, &log)
 			i.fail(tt.answer)
-			if _, err := p.Identify(elsewhere.headers(t, "stolen"), "test"); err == nil {
+			if _, err := p.Identify(elsewhere.headers(t, "stolen"), "", "test"); err == nil {
 				t.Error("a stranger is let in")
 			}
 			accepted(t, p, i.headers(t, "known"))

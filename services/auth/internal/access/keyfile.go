@@ -79,15 +79,18 @@ func (f *keyFile) read() (err error) {
 	return nil
 }
 
-func readSet(path string) ([]byte, error) {
+func readSet(path string) ([]byte, error) { return readFile(path, maxSet) }
+
+// readFile returns the content of a file of at most the given size.
+func readFile(path string, most int64) ([]byte, error) {
 	file, err := os.Open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = file.Close() }()
-	raw, err := io.ReadAll(io.LimitReader(file, maxSet+1))
-	if err == nil && len(raw) > maxSet {
-		err = fmt.Errorf("%s is larger than %d bytes", path, maxSet)
+	raw, err := io.ReadAll(io.LimitReader(file, most+1))
+	if err == nil && int64(len(raw)) > most {
+		err = fmt.Errorf("%s is larger than %d bytes", path, most)
 	}
 	return raw, err
 }

@@ -1,24 +1,47 @@
 package access
 
 import (
+	"cmp"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 )
 
-// KeyState tells whether the keys that verify tokens are current.
+// KeyState tells whether the keys that verify tokens, and the policy file, are current.
 type KeyState struct {
-	// ReadAt is the time of the last successful read of the keys; zero if there was none.
+	// ReadAt is the time of the last successful read; zero if there was none. Of several issuers, and the policy file,
+	// it is that of the one that was read least recently.
 	ReadAt time.Time
-	// Problem is why the last read failed; empty if it succeeded. The keys of the last successful read stay in use.
+	// Problem is why the last read failed; empty if it succeeded. What was read successfully before stays in use.
 	Problem string
 }
 
-// Keys returns the state of the keys. An open Policy has none, and returns the zero KeyState.
-func (p *Policy) Keys() KeyState {
-	if p.keys == nil {
-		return KeyState{}
+// Keys returns the state of the keys. A Policy without issuers and without a file has none, and returns the zero
+// KeyState.
+func (p *Policy) Keys() (all KeyState) {
+	var states []KeyState
+	if p.file != nil {
+		states = append(states, p.file.reads.state())
 	}
-	return p.keys()
+	if s := p.state.Load(); s != nil {
+		for _, name := range slices.Sorted(maps.Keys(s.issuers)) {
+			states = append(states, s.issuers[name].source.state())
+		}
+	}
+	for i, k := range states {
+		if i == 0 || k.ReadAt.Before(all.ReadAt) {
+			all.ReadAt = k.ReadAt
+		}
+		all.Problem = cmp.Or(all.Problem, k.Problem)
+	}
+	return all
+}
+
+// Reads reports whether the Policy depends on keys or a file that are read again.
+func (p *Policy) Reads() bool {
+	s := p.state.Load()
+	return p.file != nil || s != nil && len(s.issuers) > 0
 }
 
 // keyReads records the results of reads of keys.

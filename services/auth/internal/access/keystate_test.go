@@ -16,7 +16,7 @@ import (
 // refusedFor checks the reason for which a request is refused.
 func refusedFor(t *testing.T, p *Policy, h http.Header, want Reason) {
 	t.Helper()
-	who, err := p.Identify(h, "test")
+	who, err := p.Identify(h, "", "test")
 	var refusal *Refusal
 	if !errors.As(err, &refusal) || refusal.Reason != want {
 		t.Errorf("%+v, %v, want the reason %s", who, err, want)

@@ -34,6 +34,9 @@ const (
 	TokenSignature     Reason = "token_signature"
 	TokenSubject       Reason = "token_subject"
 	TokenGateways      Reason = "token_gateways"
+	TokenClaimRequired Reason = "token_claim_required"
+	APIKeyUnknown      Reason = "api_key_unknown"
+	APIKeyExpired      Reason = "api_key_expired"
 )
 
 // Refusal is the error of Identify. A client learns the reason; the message is for logs.
@@ -70,12 +73,12 @@ var libraryReasons = []struct {
 }
 
 // refusalOf returns the refusal for an error of the check of a token.
-func (p *Policy) refusalOf(t *jwt.Token, err error) *Refusal {
+func (s *state) refusalOf(t *jwt.Token, err error) *Refusal {
 	var known *Refusal
 	if errors.As(err, &known) {
 		return known
 	}
-	if t != nil && t.Method != nil && !slices.Contains(p.algorithms, t.Method.Alg()) {
+	if t != nil && t.Method != nil && !slices.Contains(s.algorithms, t.Method.Alg()) {
 		return &Refusal{TokenAlgorithm, err}
 	}
 	for _, row := range libraryReasons {

@@ -118,7 +118,7 @@ func FuzzSecondLibrary(f *testing.F) {
 		if strings.ContainsAny(signature, " \t\r\n") {
 			return // the header of the request would be another one
 		}
-		who, err := p.Identify(http.Header{"Authorization": {"Bearer " + text}}, "test")
+		who, err := p.Identify(http.Header{"Authorization": {"Bearer " + text}}, "", "test")
 		if err != nil {
 			return
 		}

@@ -24,15 +24,16 @@ type Directory struct {
 }
 
 type snapshot struct {
-	gateways  []Gateway     // sorted by namespace and name
-	contacted time.Time     // time of the first contact with the source
-	ready     bool          // a config has been received
-	changed   time.Time     // time of the last received config
-	lost      time.Time     // time of the disconnect from the source; zero while connected
-	logged    bool          // the disconnect has been logged
-	ahead     time.Duration // this clock minus the source's clock, at the last connection
-	agreed    bool          // the clocks differed by at most maxSkew at some connection
-	problem   string        // why the directory is not ready
+	gateways  []*Gateway             // sorted by namespace and name; neither the list nor its elements are changed
+	names     map[[2]string]*Gateway // by namespace and name
+	contacted time.Time              // time of the first contact with the source
+	ready     bool                   // a config has been received
+	changed   time.Time              // time of the last received config
+	lost      time.Time              // time of the disconnect from the source; zero while connected
+	logged    bool                   // the disconnect has been logged
+	ahead     time.Duration          // this clock minus the source's clock, at the last connection
+	agreed    bool                   // the clocks differed by at most maxSkew at some connection
+	problem   string                 // why the directory is not ready
 	// list tells whether the source has sent all configs; nil if the source does not tell.
 	list *discovery.List
 	// unusable is why a config was not used: its secrets are hidden, or it was rejected; "" if there was none.
@@ -53,7 +54,8 @@ func (d *Directory) Run(ctx context.Context, source discovery.Source) {
 	d.follow(ctx, source)
 	for ctx.Err() == nil {
 		next := *d.last.Load()
-		next.gateways, next.ready = nil, false // deletions between two connections are not reported
+		next.replace(nil)
+		next.ready = false // deletions between two connections are not reported
 		d.last.Store(&next)
 		d.follow(ctx, source)
 	}
@@ -149,11 +151,24 @@ func (d *Directory) Revisions() (revisions map[string]string, changed time.Time)
 	return revisions, s.changed
 }
 
-// Select returns the gateways that match a filter, sorted by namespace and name.
-func (d *Directory) Select(f Filter) []Gateway {
-	var out []Gateway
-	for _, g := range d.last.Load().gateways {
-		if picked, ok := f.pick(g); ok {
+// Select returns the gateways that match a filter, sorted by namespace and name. The result is shared: the caller must
+// not change it.
+func (d *Directory) Select(f Filter) []*Gateway {
+	s := d.last.Load()
+	if f == (Filter{}) {
+		return s.gateways
+	}
+	candidates := s.gateways
+	if f.Name != "" && f.Namespace != "" {
+		named, ok := s.names[[2]string{f.Namespace, f.Name}]
+		if !ok {
+			return nil
+		}
+		candidates = []*Gateway{named}
+	}
+	var out []*Gateway
+	for _, g := range candidates {
+		if picked := f.pick(g); picked != nil {
 			out = append(out, picked)
 		}
 	}
@@ -256,23 +271,32 @@ func (s *snapshot) connect(now time.Time) {
 // use the slice.
 func (s *snapshot) remove(id string) {
 	if i, ok := s.find(id); ok {
-		s.gateways = slices.Delete(slices.Clone(s.gateways), i, i+1)
+		s.replace(slices.Delete(slices.Clone(s.gateways), i, i+1))
 	}
 }
 
-func (s *snapshot) put(g Gateway) {
+func (s *snapshot) put(g *Gateway) {
 	i, ok := s.find(g.ID())
-	s.gateways = slices.Clone(s.gateways)
+	next := slices.Clone(s.gateways)
 	if ok {
-		s.gateways[i] = g
-		return
+		next[i] = g
+	} else {
+		next = slices.Insert(next, i, g)
 	}
-	s.gateways = slices.Insert(s.gateways, i, g)
+	s.replace(next)
+}
+
+// replace replaces the list of gateways.
+func (s *snapshot) replace(gateways []*Gateway) {
+	s.gateways, s.names = gateways, make(map[[2]string]*Gateway, len(gateways))
+	for _, g := range gateways {
+		s.names[[2]string{g.Namespace, g.Name}] = g
+	}
 }
 
 func (s *snapshot) find(id string) (int, bool) {
 	namespace, name := splitID(id)
-	return slices.BinarySearchFunc(s.gateways, Gateway{Namespace: namespace, Name: name}, func(a, b Gateway) int {
+	return slices.BinarySearchFunc(s.gateways, &Gateway{Namespace: namespace, Name: name}, func(a, b *Gateway) int {
 		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
 	})
 }

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/stunner-gateway/stunner/services/api/config"
@@ -32,6 +33,35 @@ type Gateway struct {
 	Revision string
 
 	listeners []listener
+	// answers are the URLs for the options of earlier requests, which do not change while the config does not.
+	answers *answers
+}
+
+// maxAnswers is the maximum number of different options whose URLs are kept. Those of the service and of the fields of
+// a request are fewer.
+const maxAnswers = 8
+
+// answers keeps URLs by options.
+type answers struct {
+	mu   sync.RWMutex
+	urls map[URLOptions][]string
+}
+
+// get returns the URLs for options, and makes them at the first call.
+func (a *answers) get(v URLOptions, make func() []string) []string {
+	a.mu.RLock()
+	urls, ok := a.urls[v]
+	a.mu.RUnlock()
+	if ok {
+		return urls
+	}
+	urls = make()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if len(a.urls) < maxAnswers {
+		a.urls[v] = urls
+	}
+	return urls
 }
 
 type listener struct {
@@ -43,13 +73,14 @@ type listener struct {
 // some clients use only the first URL. Browsers try URLs in any order.
 var order = map[config.Protocol]int{config.TURNUDP: 0, config.TURNDTLS: 1, config.TURNTCP: 2, config.TURNTLS: 3}
 
-func newGateway(c config.Config) Gateway {
+func newGateway(c config.Config) *Gateway {
 	namespace, name := splitID(c.Admin.Name)
-	g := Gateway{
+	g := &Gateway{
 		Namespace: namespace,
 		Name:      name,
 		Authority: c.Auth.Authority(),
 		STUNOnly:  c.Auth.Type == config.AuthNone,
+		answers:   &answers{urls: map[URLOptions][]string{}},
 		Lifetime:  min(time.Duration(c.Auth.Lifetime)*time.Second, credential.MaxTTL),
 	}
 	for _, l := range c.Listeners {
@@ -70,7 +101,7 @@ func splitID(id string) (namespace, name string) {
 }
 
 // ID returns NAMESPACE/NAME.
-func (g Gateway) ID() string {
+func (g *Gateway) ID() string {
 	if g.Namespace == "" {
 		return g.Name
 	}
@@ -83,6 +114,8 @@ type URLOptions struct {
 	Host string
 	// DTLS includes TURN over DTLS, which browsers do not support.
 	DTLS bool
+	// FromRequest is set if a request has chosen Host. Such URLs are made for this request only.
+	FromRequest bool
 	// Max is the number of URLs from which on no listener has a further one; 0 means that each has one for each of its
 	// public addresses.
 	Max int
@@ -92,7 +125,16 @@ type URLOptions struct {
 // TCP, TLS, then those for their second addresses, and so on, while there are fewer than v.Max. It leaves out TURN over
 // DTLS unless v.DTLS is set. It leaves out listeners without a public address unless v.Host is set, because clients
 // cannot reach the addresses of pods.
-func (g Gateway) URLs(v URLOptions) (urls []string) {
+//
+// The result is shared: the caller must not change it.
+func (g *Gateway) URLs(v URLOptions) []string {
+	if v.FromRequest || g.answers == nil {
+		return g.makeURLs(v)
+	}
+	return g.answers.get(v, func() []string { return g.makeURLs(v) })
+}
+
+func (g *Gateway) makeURLs(v URLOptions) (urls []string) {
 	more := true
 	for i := 0; more; i++ {
 		more = false
@@ -111,7 +153,7 @@ func (g Gateway) URLs(v URLOptions) (urls []string) {
 }
 
 // urlsOf returns the URLs of a listener, one for each public address.
-func (g Gateway) urlsOf(l config.Listener, v URLOptions) (urls []string) {
+func (g *Gateway) urlsOf(l config.Listener, v URLOptions) (urls []string) {
 	if l.Protocol == config.TURNDTLS && !v.DTLS {
 		return nil
 	}
@@ -148,19 +190,20 @@ type Filter struct {
 	Namespace, Name, Listener string
 }
 
-// pick returns a gateway with the listeners that the filter selects. It returns false if the filter selects another
-// gateway, or a listener that the gateway does not have.
-func (f Filter) pick(g Gateway) (Gateway, bool) {
+// pick returns a gateway with the listeners that the filter selects, or nil if the filter selects another gateway, or a
+// listener that the gateway does not have.
+func (f Filter) pick(g *Gateway) *Gateway {
 	if f.Namespace != "" && f.Namespace != g.Namespace || f.Name != "" && f.Name != g.Name {
-		return Gateway{}, false
+		return nil
 	}
 	if f.Listener == "" {
-		return g, true
+		return g
 	}
 	i := slices.IndexFunc(g.listeners, func(l listener) bool { return l.name == f.Listener })
 	if i < 0 {
-		return Gateway{}, false
+		return nil
 	}
-	g.listeners = g.listeners[i : i+1]
-	return g, true
+	one := *g
+	one.listeners, one.answers = g.listeners[i:i+1], nil
+	return &one
 }

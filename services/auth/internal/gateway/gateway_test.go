@@ -157,9 +157,12 @@ func TestFilter(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			got, ok := tt.filter.pick(g)
-			if n := len(got.URLs(URLOptions{})); ok != (tt.want >= 0) || ok && n != tt.want {
-				t.Errorf("match %t with %d URLs, want %d", ok, n, tt.want)
+			got := tt.filter.pick(g)
+			if (got != nil) != (tt.want >= 0) {
+				t.Fatalf("match %t, want %d URLs", got != nil, tt.want)
+			}
+			if got != nil && len(got.URLs(URLOptions{})) != tt.want {
+				t.Errorf("URLs %q, want %d", got.URLs(URLOptions{}), tt.want)
 			}
 		})
 	}

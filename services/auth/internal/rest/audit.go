@@ -1,27 +1,25 @@
 package rest
 
 import (
+	"cmp"
 	"context"
+	"crypto/sha256"
+	"fmt"
 	"log/slog"
 	"slices"
 	"time"
 
 	"github.com/stunner-gateway/stunner/services/api/ratelimit"
-	"github.com/stunner-gateway/stunner/services/auth/internal/access"
 	"github.com/stunner-gateway/stunner/services/auth/internal/trail"
 )
 
 // outcome is what the audit log says of a request. The handlers of the request fill it in.
 type outcome struct {
-	who     access.Identity
 	user    string
 	granted bool     // the request was answered, possibly without a credential
 	grants  []grant  // those with a credential
 	failure *failure // nil if the request was not refused
 }
-
-// outcomeOf returns the outcome of a request, or nil outside of observe.
-func outcomeOf(ctx context.Context) *outcome { return valueOf[*outcome](ctx, outcomeKey{}) }
 
 // audit logs one line for each request that got credentials, and for each that was refused. Of the refused requests with
 // one reason, maxLines a minute have the level of their reason, and the others DEBUG. The line contains the user id of
@@ -57,10 +55,25 @@ func (o *outcome) line(ctx context.Context, suppressed uint64) (line []slog.Attr
 	if suppressed > 0 {
 		line = append(line, slog.Uint64("suppressed", suppressed))
 	}
-	if o.who.Known {
-		line = append(line, slog.String("subject", o.who.Subject))
+	who := identityOf(ctx)
+	if who.Key != "" {
+		line = append(line, slog.String("key", who.Key))
+	}
+	if who.Subject != "" {
+		line = append(line, slog.String("subject", shorten(who.Subject)))
 	}
 	return append(line, slog.String("source", sourceOf(ctx).String()), slog.String("request", requestOf(ctx)))
+}
+
+// maxSubject is the maximum length of a subject in logs and in the trail, in bytes.
+const maxSubject = 256
+
+// shorten returns a subject, or "sha256-" with its hash if it is longer than maxSubject.
+func shorten(subject string) string {
+	if len(subject) <= maxSubject {
+		return subject
+	}
+	return fmt.Sprintf("sha256-%x", sha256.Sum256([]byte(subject)))
 }
 
 // credentials returns the fields of the credentials. Credentials with different lifetimes have the expiry of the last.
@@ -92,15 +105,14 @@ func (o *outcome) credentials() (line []slog.Attr) {
 // each user name, because several gateways may share it. It omits the user name of a fixed credential, which may come
 // from a Secret.
 func (s server) record(ctx context.Context, user string, grants []grant) {
-	if o := outcomeOf(ctx); o != nil {
-		o.user, o.granted = user, true
-		o.grants = slices.DeleteFunc(slices.Clone(grants), func(g grant) bool { return g.stunOnly })
-	}
+	o := &callOf(ctx).outcome
+	o.user, o.granted = user, true
+	o.grants = slices.DeleteFunc(slices.Clone(grants), func(g grant) bool { return g.stunOnly })
 	if s.Trail == nil {
 		return
 	}
 	who, from := identityOf(ctx), sourceOf(ctx)
-	origin := "subject " + who.UserID
+	origin := who.Caller
 	if !who.Known {
 		origin = ratelimit.SourcePrefix(from.addr).String()
 	}
@@ -119,9 +131,7 @@ func (s server) record(ctx context.Context, user string, grants []grant) {
 			e = &trail.Entry{
 				Time: s.Now(), User: user, Username: name, Expires: expires, Source: from.String(), Origin: origin,
 			}
-			if who.Known {
-				e.Caller = who.Subject
-			}
+			e.Caller = cmp.Or(who.Key, shorten(who.Subject))
 			entries[name], order = e, append(order, name)
 		}
 		e.Gateways = append(e.Gateways, g.gateway.ID())

@@ -81,27 +81,34 @@ func checkHost(host *string) error {
 	return nil
 }
 
-// userIDFor returns the user id for the credential in an answer. A caller with a token gets the subject of the token,
-// and any other requested user name is refused. An open service accepts any name of 1 to maxUsername bytes without a
-// colon, because a colon separates the expiry in a TURN user name.
-func userIDFor(who access.Identity, username *string) (string, error) {
-	if username == nil {
-		return who.UserID, nil
-	}
-	name := norm.NFC.String(*username) // RFC 8265 §3.4.2: equivalent code points are one user
-	if who.Known {
-		if name != norm.NFC.String(who.Subject) {
-			return "", refuse(userNotSubject, "username", "is not the subject of the token")
+// userIDFor returns the user id for the credential in an answer: the one that the policy imposes, or the one that the
+// request chooses if the policy lets it. If the user id is imposed, a request may name it, or the subject of its token,
+// and any other name is refused. A chosen name has 1 to maxUsername bytes and no colon, because a colon separates the
+// expiry in a TURN user name. A caller that may choose and names no user gets the one of missing.
+func userIDFor(who *access.Identity, username *string, missing func() string) (string, error) {
+	if !who.Chooses() {
+		if username != nil {
+			name := norm.NFC.String(*username) // RFC 8265 §3.4.2: equivalent code points are one user
+			if name != who.UserID && (who.Subject == "" || name != norm.NFC.String(who.Subject)) {
+				return "", refuse(userNotSubject, "username", "is not that of the caller")
+			}
 		}
 		return who.UserID, nil
 	}
+	if username == nil {
+		if name := missing(); name != "" {
+			return who.User(name)
+		}
+		return "", nil
+	}
+	name := norm.NFC.String(*username)
 	if n := max(len(*username), len(name)); n < 1 || n > maxUsername {
 		return "", bad("username", "must have 1 to %d bytes", maxUsername)
 	}
 	if strings.Contains(name, ":") {
 		return "", bad("username", "must not contain a colon")
 	}
-	return name, nil
+	return who.User(name)
 }
 
 // filtersFor converts the list of gateways in a request body to filters. It returns an error if an entry is invalid, or

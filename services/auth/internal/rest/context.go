@@ -6,26 +6,31 @@ import (
 	"github.com/stunner-gateway/stunner/services/auth/internal/access"
 )
 
-// Keys of the values that middleware stores in the context of a request.
-type (
-	sourceKey   struct{}
-	identityKey struct{}
-	requestKey  struct{}
-	outcomeKey  struct{}
-)
-
-// sourceOf returns the source that setSource stored.
-func sourceOf(ctx context.Context) source { return valueOf[source](ctx, sourceKey{}) }
-
-// identityOf returns the identity that authenticate stored.
-func identityOf(ctx context.Context) access.Identity {
-	return valueOf[access.Identity](ctx, identityKey{})
+// call is the state of one request. The context of a request has one value for all of it, because each further value
+// copies the request.
+type call struct {
+	id      string // of the request
+	source  source
+	who     access.Identity
+	outcome outcome
 }
 
-// requestOf returns the request id that setRequestID stored.
-func requestOf(ctx context.Context) string { return valueOf[string](ctx, requestKey{}) }
+// callKey is the key of the call in the context of a request.
+type callKey struct{}
 
-func valueOf[T any](ctx context.Context, key any) T {
-	value, _ := ctx.Value(key).(T)
-	return value
+// callOf returns the state of a request that begin has stored.
+func callOf(ctx context.Context) *call {
+	if c, ok := ctx.Value(callKey{}).(*call); ok {
+		return c
+	}
+	return &call{}
 }
+
+// sourceOf returns the source of a request.
+func sourceOf(ctx context.Context) source { return callOf(ctx).source }
+
+// identityOf returns the identity that authenticate has stored.
+func identityOf(ctx context.Context) *access.Identity { return &callOf(ctx).who }
+
+// requestOf returns the id of a request.
+func requestOf(ctx context.Context) string { return callOf(ctx).id }

@@ -9,12 +9,33 @@ import (
 
 // grant is the part of an answer that belongs to one gateway.
 type grant struct {
-	gateway    gateway.Gateway
+	gateway    *gateway.Gateway
 	urls       []string
 	ttl        time.Duration
 	maxTTL     time.Duration // of the gateway, whatever the token allows
 	credential credential.Credential
 	stunOnly   bool
+}
+
+// mint mints the credentials of one answer. Gateways of one GatewayConfig have one secret, so that consecutive ones
+// often share a credential.
+type mint struct {
+	user string
+	now  time.Time
+
+	authority credential.Authority
+	ttl       time.Duration
+	last      credential.Credential
+}
+
+func (m *mint) credential(a credential.Authority, ttl time.Duration) (c credential.Credential, err error) {
+	if m.ttl == ttl && m.authority == a {
+		return m.last, nil
+	}
+	if c, err = a.Mint(m.user, ttl, m.now); err == nil {
+		m.authority, m.ttl, m.last = a, ttl, c
+	}
+	return c, err
 }
 
 // longestTTL returns the longest of the maximum times to live of several gateways; 0 if none of them has credentials.

@@ -1,7 +1,6 @@
 package rest
 
 import (
-	"context"
 	"math"
 	"net/http"
 	"strconv"
@@ -9,14 +8,6 @@ import (
 
 	"github.com/stunner-gateway/stunner/services/auth/internal/access"
 )
-
-// setSource stores the source of a request in its context.
-func (s server) setSource(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		from := readSource(r, s.Rates.Proxies, s.Rates.Header)
-		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), sourceKey{}, from)))
-	})
-}
 
 // limitSource answers 429 to requests above the rate limit of their source. It runs before authentication, so that
 // requests with invalid tokens are limited too.
@@ -29,12 +20,12 @@ func (s server) limitSource(next http.Handler) http.Handler {
 	})
 }
 
-// limitSubject answers 429 to requests above the rate limit of the subject of their token. The limit covers all
-// addresses that the subject uses.
-func (s server) limitSubject(next http.Handler) http.Handler {
+// limitCaller answers 429 to requests above the rate limit of their caller. The limit covers all addresses that the
+// caller uses.
+func (s server) limitCaller(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		who := identityOf(r.Context())
-		if !who.Known || withinRate(w, r, s.limiters.subject(who.UserID, s.Now()), subjectRateLimited) {
+		wait := s.limiters.caller(identityOf(r.Context()), sourceOf(r.Context()), s.Rates, s.Now())
+		if withinRate(w, r, wait, subjectRateLimited) {
 			next.ServeHTTP(w, r)
 		}
 	})

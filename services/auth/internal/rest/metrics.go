@@ -38,7 +38,7 @@ func NewMetrics(registry *prometheus.Registry, directory *gateway.Directory, pol
 	}
 	registry.MustRegister(m.requests, m.durations, m.refusals, m.credentials, configAge{directory},
 		telemetry.NewGaugeFunc(telemetry.AuthClockSkew, func() float64 { return directory.Ahead().Seconds() }))
-	if !policy.Open() {
+	if policy.Reads() {
 		started := time.Now()
 		registry.MustRegister(telemetry.NewGaugeFunc(telemetry.AuthKeysAge, func() float64 {
 			return keysAge(policy.Keys(), started, time.Now()).Seconds()

@@ -2,6 +2,7 @@ package rest
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -39,9 +40,9 @@ const requestIDHeader = "X-Request-Id"
 
 var requestID = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
 
-// setRequestID sets the id of a request: the id that a trusted proxy has sent, if it matches requestID, or else a new
-// one. All log lines of this package about the request contain it.
-func (s server) setRequestID(next http.Handler) http.Handler {
+// begin stores the state of a request in its context, with its source and its id: the id that a trusted proxy has sent,
+// if it matches requestID, or else a new one. All log lines of this package about the request contain the id.
+func (s server) begin(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		id := r.Header.Get(requestIDHeader)
 		peer, err := netip.ParseAddrPort(r.RemoteAddr)
@@ -49,7 +50,8 @@ func (s server) setRequestID(next http.Handler) http.Handler {
 			id = rand.Text()
 		}
 		w.Header().Set(requestIDHeader, id)
-		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), requestKey{}, id)))
+		c := &call{id: id, source: readSource(r, s.Rates.Proxies, s.Rates.Header)}
+		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), callKey{}, c)))
 	})
 }
 
@@ -59,9 +61,9 @@ func (s server) observe(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		began := s.Now()
 		ww := middleware.NewWrapResponseWriter(w, r.ProtoMajor)
-		o := &outcome{}
-		ctx := context.WithValue(r.Context(), outcomeKey{}, o)
-		next.ServeHTTP(ww, r.WithContext(ctx))
+		ctx := r.Context()
+		o := &callOf(ctx).outcome
+		next.ServeHTTP(ww, r)
 		if o.failure == nil && ww.Status() >= http.StatusBadRequest {
 			o.failure = fail(testPage)
 			o.failure.Status = ww.Status()
@@ -129,22 +131,30 @@ func (s server) cors(next http.Handler) http.Handler {
 	}).Handler(next)
 }
 
-// authenticate stores the Identity of the caller in the context of a request. It refuses a request without a valid
-// token, unless the service is open.
+// authenticate stores the Identity of the caller in the context of a request. It refuses a request without valid
+// credentials, unless the policy accepts such callers.
 func (s server) authenticate(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		who, err := s.Policy.Identify(r.Header, sourceOf(r.Context()).String())
+		who, err := s.Policy.Identify(r.Header, s.queryKey(r), sourceOf(r.Context()).String())
 		if err != nil {
 			s.Log.Debug("caller refused", "source", sourceOf(r.Context()).String(), "request", requestOf(r.Context()),
 				"reason", err)
 			s.fail(w, r, err)
 			return
 		}
-		if o := outcomeOf(r.Context()); o != nil {
-			o.who = who
-		}
-		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), identityKey{}, who)))
+		callOf(r.Context()).who = who
+		next.ServeHTTP(w, r)
 	})
+}
+
+// queryKey returns the API key in the query of a TURN REST request, in the parameter key or its older name api. The paths
+// of the API for web apps have no such parameter, because a URL is in the logs of proxies.
+func (s server) queryKey(r *http.Request) string {
+	if r.URL.Path != "/" && r.URL.Path != "/ice" || r.URL.RawQuery == "" || !s.Policy.TakesKeys() {
+		return ""
+	}
+	query := r.URL.Query()
+	return cmp.Or(query.Get("key"), query.Get("api"))
 }
 
 // ready answers 503 while Directory.Ready returns an error: no gateway config has arrived, or the clocks differ too

@@ -21,9 +21,7 @@ const (
 
 // write sends the failure as the answer to r.
 func (f *failure) write(w http.ResponseWriter, r *http.Request) {
-	if o := outcomeOf(r.Context()); o != nil {
-		o.failure = f
-	}
+	callOf(r.Context()).outcome.failure = f
 	p := Problem{
 		Type:     "about:blank",
 		Title:    http.StatusText(f.Status),

@@ -5,9 +5,10 @@ import (
 	"time"
 
 	"github.com/stunner-gateway/stunner/services/api/ratelimit"
+	"github.com/stunner-gateway/stunner/services/auth/internal/access"
 )
 
-// Rate is a rate limit of one source or subject. The zero Rate is unlimited.
+// Rate is a rate limit of one source or caller. The zero Rate is unlimited.
 type Rate struct {
 	// PerSecond is the average number of requests a second.
 	PerSecond float64
@@ -15,11 +16,12 @@ type Rate struct {
 	Burst int
 }
 
-// Rates are the rate limits of sources and of subjects of tokens.
+// Rates are the rate limits of sources and of callers. The policy can set other limits for callers.
 type Rates struct {
 	// Rate applies to each subject of a token, and to each source outside of the cluster.
 	Rate
-	// Inside applies to each source inside of the cluster, where a web app may send the requests of all its users.
+	// Inside applies to each source inside of the cluster, where a web app may send the requests of all its users, and to
+	// each API key, which belongs to such an app.
 	Inside Rate
 	// Networks are the networks of the cluster. Sources with private, loopback or link-local addresses are always
 	// inside of the cluster.
@@ -32,12 +34,12 @@ type Rates struct {
 	Header string
 }
 
-// maxKeys is the maximum number of token buckets of one limiter. Each source and each subject has a bucket.
+// maxKeys is the maximum number of token buckets of one limiter. Each source and each caller has a bucket.
 const maxKeys = 1 << 16
 
-// limiters contain the token buckets: outside those of subjects and of sources outside of the cluster, inside those of
-// sources inside of the cluster. A nil limiter allows all requests.
-type limiters struct{ outside, inside *ratelimit.Limiter[string] }
+// limiters contain the token buckets: outside those of sources outside of the cluster, inside those of sources inside of
+// the cluster, and callers those of callers, each with its own rate. A nil limiter allows all requests.
+type limiters struct{ outside, inside, callers *ratelimit.Limiter[string] }
 
 func newLimiters(r Rates) limiters {
 	of := func(r Rate) *ratelimit.Limiter[string] {
@@ -46,13 +48,27 @@ func newLimiters(r Rates) limiters {
 		}
 		return ratelimit.New[string](r.PerSecond, r.Burst, maxKeys)
 	}
-	return limiters{outside: of(r.Rate), inside: of(r.Inside)}
+	return limiters{outside: of(r.Rate), inside: of(r.Inside), callers: ratelimit.New[string](0, 0, maxKeys)}
 }
 
-// subject counts a request of the subject of a token, by its user id. It returns how long the request has to wait, or 0
-// if it is within the rate limit.
-func (l limiters) subject(userID string, now time.Time) time.Duration {
-	return take(l.outside, "subject "+userID, now)
+// caller counts a request of a caller. It returns how long the request has to wait, or 0 if it is within the rate limit.
+// A caller without credentials is limited as its source, unless the policy has a limit for such callers.
+func (l limiters) caller(who *access.Identity, from source, rates Rates, now time.Time) time.Duration {
+	limit, key := Rate(who.Grant.Rate), who.Caller
+	switch {
+	case limit != (Rate{}):
+	case who.Key != "":
+		limit = rates.Inside
+	case who.Known:
+		limit = rates.Rate
+	}
+	if limit.PerSecond == 0 {
+		return 0
+	}
+	if key == "" {
+		key = "source " + ratelimit.SourcePrefix(from.addr).String()
+	}
+	return l.callers.TakeAt(key, limit.PerSecond, limit.Burst, now)
 }
 
 // source counts a request of a source. It returns how long the request has to wait, or 0 if it is within the rate

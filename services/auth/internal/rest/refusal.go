@@ -56,6 +56,8 @@ const (
 	userNotSubject     access.Reason = "user_not_subject"
 	gatewayNotServed   access.Reason = "gateway_not_served"
 	gatewayNotInToken  access.Reason = "gateway_not_in_token"
+	gatewayNotInPolicy access.Reason = "gateway_not_in_policy"
+	policyWithoutMatch access.Reason = "policy_without_match"
 	claimEmpty         access.Reason = "claim_empty"
 	claimWithoutMatch  access.Reason = "claim_without_match"
 	gatewayUnknown     access.Reason = "gateway_unknown"
@@ -102,9 +104,13 @@ var Refusals = []Refusal{
 	{access.KeyUnknown, 401, invalidToken, "The key id (header kid) of the token is unknown.", info, ofTokens},
 	{access.TokenSignature, 401, invalidToken, "The signature of the token is wrong.", info, ofTokens},
 	{access.TokenSubject, 401, invalidToken,
-		"The subject (claim sub) of the token is missing, too long or has control characters.", info, ofTokens},
+		"The subject (claim sub) of the token is missing or has control characters.", info, ofTokens},
 	{access.TokenGateways, 401, invalidToken,
 		"The claim stunner of the token is not a list of NAMESPACE/NAME.", info, ofTokens},
+	{access.TokenClaimRequired, 403, insufficientScope,
+		"A claim that the service requires is missing from the token, or has another value.", info, ofTokens},
+	{access.APIKeyUnknown, 401, invalidToken, "The API key is unknown.", info, ofTokens},
+	{access.APIKeyExpired, 401, invalidToken, "The API key has expired: use the one that replaces it.", info, ofTokens},
 	{access.KeysUnavailable, 503, "",
 		"The keys that verify tokens are not available yet. The header Retry-After contains the seconds to wait.",
 		warn, ofTokens},
@@ -123,9 +129,12 @@ var Refusals = []Refusal{
 	{urlTooLong, 414, "", fmt.Sprintf("The URL is longer than %d bytes.", maxURL), info, ofRequests},
 	{pathUnknown, 404, "", "The path does not exist.", info, ofRequests},
 	{methodNotAllowed, 405, "", "The path does not support the method.", info, ofRequests},
-	{userNotSubject, 403, insufficientScope, "The user name is not the subject of the token.", info, ofRequests},
+	{userNotSubject, 403, insufficientScope, "The user name is not that of the caller.", info, ofRequests},
 	{gatewayNotServed, 403, "", "The service gives no credentials for the gateway.", info, ofRequests},
 	{gatewayNotInToken, 403, insufficientScope, "The claim stunner of the token does not contain the gateway.", info, ofRequests},
+	{gatewayNotInPolicy, 403, insufficientScope, "The policy gives the caller no credentials for the gateway.",
+		info, ofRequests},
+	{policyWithoutMatch, 404, "", "The policy gives the caller no credentials for any of the gateways.", info, ofRequests},
 	{claimEmpty, 403, insufficientScope, "The claim stunner of the token is an empty list, which allows no gateway.",
 		info, ofRequests},
 	{claimWithoutMatch, 404, "",
@@ -138,7 +147,7 @@ var Refusals = []Refusal{
 	{sourceRateLimited, 429, "",
 		"Too many requests from this address. The header Retry-After contains the seconds to wait.", info, ofRequests},
 	{subjectRateLimited, 429, "",
-		"Too many requests of this subject. The header Retry-After contains the seconds to wait.", info, ofRequests},
+		"Too many requests of this caller. The header Retry-After contains the seconds to wait.", info, ofRequests},
 	{noConfig, 503, "",
 		"The service has not received a gateway config yet. The header Retry-After contains the seconds to wait.", warn, ofRequests},
 	{clocksDiffer, 503, "",

@@ -104,6 +104,28 @@ var provocations = map[access.Reason]func(t *testing.T, k keys) provoked{
 	access.TokenSubject:  func(t *testing.T, k keys) provoked { return k.claiming(t, "sub", nil) },
 	access.TokenGateways: func(t *testing.T, k keys) provoked { return k.claiming(t, "stunner", "media/oslo") },
 
+	access.TokenClaimRequired: func(t *testing.T, k keys) provoked {
+		s := newService(t, k.filePolicy(t, "requiredClaims: {scope: turn}"), gateways()...)
+		return asking(s, sign(t, jwt.SigningMethodES256, k.ec, "ec", nil, with(map[string]any{"scope": "mail turning"})))
+	},
+	access.APIKeyUnknown: func(t *testing.T, _ keys) provoked {
+		return asking(newService(t, keyPolicy(t, "shop", "secret", ""), gateways()...), "guess")
+	},
+	access.APIKeyExpired: func(t *testing.T, _ keys) provoked {
+		return asking(newService(t, keyPolicy(t, "shop", "secret", "expires: 2020-01-01T00:00:00Z"), gateways()...), "secret")
+	},
+
+	"gateway_not_in_policy": func(t *testing.T, _ keys) provoked {
+		p := asking(newService(t, keyPolicy(t, "shop", "secret", "gateways: [media/*]"), gateways()...), "secret")
+		token := p.request.Header.Get("Authorization")
+		p.request = postRequest(`{"gateways":[{"namespace":"stun","name":"only"}]}`)
+		p.request.Header.Set("Authorization", token)
+		return p
+	},
+	"policy_without_match": func(t *testing.T, _ keys) provoked {
+		return asking(newService(t, keyPolicy(t, "shop", "secret", "gateways: []"), gateways()...), "secret")
+	},
+
 	"parameter_missing":   getting("/"),
 	"parameter_unknown":   posting(`{"tll":60}`),
 	"parameter_repeated":  posting(`{"ttl":60,"ttl":61}`),

@@ -135,6 +135,10 @@ type IceServersRequest struct {
 	// TTL Seconds that the credentials are good for. Default and maximum belong to the gateway; 86400 unless configured. A gateway that the request does not
 	// name, and whose maximum is less, gives its maximum.
 	TTL *int64 `json:"ttl,omitempty"`
+
+	// Username The user id that stands in the credential's user name, at most 128 bytes of UTF-8 without a colon, for callers whose policy lets them choose it, such as
+	// those with an API key. For others the policy imposes it, and a different one is refused. Left out, callers that may choose get a random one.
+	Username *string `json:"username,omitempty"`
 }
 
 // IceServersRequestTransport Becomes `iceTransportPolicy`. `relay` makes the client use TURN and nothing else.

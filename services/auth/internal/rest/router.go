@@ -33,7 +33,7 @@ import (
 func New(o Options) http.Handler {
 	s := server{o, newLimiters(o.Rates)}
 	r := chi.NewRouter()
-	r.Use(s.setRequestID, s.setSource, s.observe, s.recoverPanic, setHeaders, limitURL, s.cors, s.limitSource)
+	r.Use(s.begin, s.observe, s.recoverPanic, setHeaders, limitURL, s.cors, s.limitSource)
 	r.NotFound(func(w http.ResponseWriter, r *http.Request) {
 		fail(pathUnknown).write(w, r)
 	})
@@ -43,7 +43,7 @@ func New(o Options) http.Handler {
 	})
 
 	r.Group(func(r chi.Router) {
-		r.Use(s.authenticate, s.limitSubject, s.ready, checkQuery, checkBody)
+		r.Use(s.authenticate, s.limitCaller, s.ready, checkQuery, checkBody)
 		HandlerWithOptions(NewStrictHandlerWithOptions(s, nil, StrictHTTPServerOptions{
 			RequestErrorHandlerFunc:  s.fail,
 			ResponseErrorHandlerFunc: s.fail,
@@ -54,7 +54,7 @@ func New(o Options) http.Handler {
 		r.Get("/demo/*", http.StripPrefix("/demo", o.Demo).ServeHTTP)
 	}
 	if o.Echo != nil {
-		r.With(s.authenticate, s.limitSubject).Post("/demo/echo", o.Echo.ServeHTTP)
+		r.With(s.authenticate, s.limitCaller).Post("/demo/echo", o.Echo.ServeHTTP)
 	}
 	return r
 }

@@ -57,10 +57,10 @@ func (s server) CreateIceServers(
 	if err != nil {
 		return nil, err
 	}
-	who := identityOf(ctx)
-	user := who.UserID
-	if !who.Known {
-		user = rand.Text() // anonymous callers must not share a quota
+	// Callers that choose no user name must not share a quota.
+	user, err := userIDFor(identityOf(ctx), body.Username, rand.Text)
+	if err != nil {
+		return nil, err
 	}
 	grants, err := s.grant(ctx, credentialRequest{
 		userID:    user,
@@ -164,14 +164,19 @@ func (s server) query(ctx context.Context, q query) ([]grant, error) {
 		return nil, err
 	}
 	who := identityOf(ctx)
-	user, err := userIDFor(who, q.username)
+	// A caller without credentials and without a user name gets a user name without user id, as in the existing service.
+	missing := rand.Text
+	if !who.Known {
+		missing = func() string { return "" }
+	}
+	user, err := userIDFor(who, q.username, missing)
 	if err != nil {
 		return nil, err
 	}
 	view := gateway.URLOptions{Host: s.PublicAddr, DTLS: q.dtls == nil || *q.dtls, Max: s.MaxURLs}
 	d := credentialRequest{userID: user, ttl: seconds(q.ttl), view: view, single: q.single, clampTTL: true}
 	if q.publicAddr != nil {
-		d.view.Host = *q.publicAddr
+		d.view.Host, d.view.FromRequest = *q.publicAddr, true
 	}
 	if q.namespace != nil {
 		d.gateways = []gateway.Filter{{Namespace: *q.namespace, Name: deref(q.gateway), Listener: deref(q.listener)}}
@@ -201,13 +206,13 @@ func (s server) grant(ctx context.Context, d credentialRequest) ([]grant, error)
 	if err != nil {
 		return nil, err
 	}
-	var out []grant
+	out, m := make([]grant, 0, len(gateways)), mint{user: d.userID, now: s.Now()}
 	for _, g := range gateways {
 		urls := g.URLs(d.view)
 		if len(urls) == 0 {
 			continue
 		}
-		one, err := s.grantOne(who, g, d, urls)
+		one, err := s.grantOne(who, g, d, &m, urls)
 		if err != nil {
 			return nil, err
 		}
@@ -234,19 +239,19 @@ func (s server) grant(ctx context.Context, d credentialRequest) ([]grant, error)
 	return out, nil
 }
 
-func (s server) grantOne(who access.Identity, g gateway.Gateway, d credentialRequest, urls []string) (grant, error) {
+func (s server) grantOne(who *access.Identity, g *gateway.Gateway, d credentialRequest, m *mint, urls []string) (grant, error) {
 	if g.STUNOnly {
 		return grant{gateway: g, urls: urls, stunOnly: true}, nil
 	}
-	standard, most := s.lifetimes(g)
+	standard, most := s.lifetimes(who, g)
 	if !d.clampTTL && d.named() && d.ttl > most {
 		return grant{}, bad("ttl", "must be at most %d for gateway %s", int64(most/time.Second), g.ID())
 	}
 	ttl := min(cmp.Or(d.ttl, standard), most)
-	if s.CapToToken && who.Known {
-		ttl = min(ttl, max(who.Expires.Sub(s.Now()).Truncate(time.Second), time.Second))
+	if s.CapToToken && !who.Expires.IsZero() {
+		ttl = min(ttl, max(who.Expires.Sub(m.now).Truncate(time.Second), time.Second))
 	}
-	c, err := g.Authority.Mint(d.userID, ttl, s.Now())
+	c, err := m.credential(g.Authority, ttl)
 	if err != nil {
 		return grant{}, fmt.Errorf("make credential for gateway %s: %w", g.ID(), err)
 	}
@@ -254,31 +259,37 @@ func (s server) grantOne(who access.Identity, g gateway.Gateway, d credentialReq
 }
 
 // lifetimes returns the default and the maximum time to live of a gateway's credentials: the lifetime in the config of
-// the gateway, or else the settings of the service.
-func (s server) lifetimes(g gateway.Gateway) (standard, most time.Duration) {
+// the gateway, or else the settings of the service. The policy can lower both.
+func (s server) lifetimes(who *access.Identity, g *gateway.Gateway) (standard, most time.Duration) {
+	standard, most = s.DefaultTTL, s.MaxTTL
 	if g.Lifetime > 0 {
-		return g.Lifetime, g.Lifetime
+		standard, most = g.Lifetime, g.Lifetime
 	}
-	return s.DefaultTTL, s.MaxTTL
+	if limit := who.Grant.MaxTTL; limit > 0 {
+		standard, most = min(standard, limit), min(most, limit)
+	}
+	return standard, most
 }
 
 // gateways looks up the gateways that a request selects. It checks permissions before existence, so that a caller
 // cannot find out which other gateways exist.
-func (s server) gateways(who access.Identity, d credentialRequest) ([]gateway.Gateway, error) {
+func (s server) gateways(who *access.Identity, d credentialRequest) ([]*gateway.Gateway, error) {
 	if len(d.gateways) == 0 {
 		all, err := s.all(who)
 		return roundRobin(all, maxGateways), err
 	}
-	var out []gateway.Gateway
+	var out []*gateway.Gateway
 	for i, f := range d.gateways {
 		switch {
 		case !reaches(s.Gateways, f):
 			return nil, refuse(gatewayNotServed, d.parameter(i),
 				"is not in the flag --gateways of this service, which lists the gateways with credentials")
+		case !reaches(who.Grant.Gateways, f):
+			return nil, refuse(gatewayNotInPolicy, d.parameter(i), "is not in the policy of the caller")
 		case !reaches(who.Gateways, f):
 			return nil, refuse(gatewayNotInToken, d.parameter(i), `is outside the claim "stunner" of the token`)
 		}
-		found := s.allowed(who, s.Directory.Select(f))
+		found := allowed(s.Directory.Select(f), s.Gateways, who.Grant.Gateways, who.Gateways)
 		if len(found) == 0 {
 			return nil, refuse(gatewayUnknown, d.parameter(i), "names no gateway")
 		}
@@ -287,23 +298,25 @@ func (s server) gateways(who access.Identity, d credentialRequest) ([]gateway.Ga
 	return roundRobin(out, maxGateways), nil
 }
 
-// all returns all gateways that both the service and the caller may use. If there is none, the error says whether the
-// gateways, the flag of the service or the claim of the caller is the reason.
-func (s server) all(who access.Identity) ([]gateway.Gateway, error) {
+// all returns all gateways that the service, the policy and the token of the caller allow. If there is none, the error
+// says which of them is the reason.
+func (s server) all(who *access.Identity) ([]*gateway.Gateway, error) {
 	if who.Gateways.Empty() {
 		return nil, fail(claimEmpty)
 	}
-	all := s.Directory.Select(gateway.Filter{})
-	if len(all) == 0 {
+	usable := s.Directory.Select(gateway.Filter{})
+	if len(usable) == 0 {
 		return nil, fail(noGateway)
 	}
-	served := s.allowed(access.Identity{}, all)
-	if len(served) == 0 {
-		return nil, fail(noGatewayServed)
-	}
-	usable := s.allowed(who, served)
-	if len(usable) == 0 {
-		return nil, fail(claimWithoutMatch)
+	for _, limit := range []struct {
+		set    access.Gateways
+		reason access.Reason
+	}{
+		{s.Gateways, noGatewayServed}, {who.Grant.Gateways, policyWithoutMatch}, {who.Gateways, claimWithoutMatch},
+	} {
+		if usable = allowed(usable, limit.set); len(usable) == 0 {
+			return nil, fail(limit.reason)
+		}
 	}
 	return usable, nil
 }
@@ -316,16 +329,20 @@ func reaches(set access.Gateways, f gateway.Filter) bool {
 	return set.Contains(f.Namespace, f.Name)
 }
 
-// allowed returns those of the given gateways that both the service and the caller may use.
-func (s server) allowed(who access.Identity, in []gateway.Gateway) []gateway.Gateway {
-	return slices.DeleteFunc(in, func(g gateway.Gateway) bool {
-		return !s.Gateways.Contains(g.Namespace, g.Name) || !who.Gateways.Contains(g.Namespace, g.Name)
-	})
+// allowed returns those of the given gateways that are in all sets. It does not change the list, which requests share.
+func allowed(in []*gateway.Gateway, sets ...access.Gateways) []*gateway.Gateway {
+	for _, set := range sets {
+		outside := func(g *gateway.Gateway) bool { return !set.Contains(g.Namespace, g.Name) }
+		if !set.All() && slices.ContainsFunc(in, outside) {
+			in = slices.DeleteFunc(slices.Clone(in), outside)
+		}
+	}
+	return in
 }
 
 // roundRobin returns at most n gateways, in their order. It selects one gateway of each namespace in turn, so that a
 // namespace with many gateways does not displace others.
-func roundRobin(all []gateway.Gateway, n int) []gateway.Gateway {
+func roundRobin(all []*gateway.Gateway, n int) []*gateway.Gateway {
 	if len(all) <= n {
 		return all
 	}
@@ -343,7 +360,7 @@ func roundRobin(all []gateway.Gateway, n int) []gateway.Gateway {
 			left++
 		}
 	}
-	out := make([]gateway.Gateway, 0, n)
+	out := make([]*gateway.Gateway, 0, n)
 	for i, g := range all {
 		switch {
 		case round[i] == lastRound && left > 0:

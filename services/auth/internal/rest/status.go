@@ -18,7 +18,7 @@ func Status(o Options, program string) http.HandlerFunc {
 		now := o.Now()
 		configs, changed := o.Directory.Revisions()
 		status := inspection.AuthStatus{
-			Program: program, Now: now, Open: o.Policy.Open(), Configs: map[string]string{}, Changed: changed,
+			Program: program, Now: now, Open: !o.Policy.Reads(), Configs: map[string]string{}, Changed: changed,
 			Granted: o.Metrics.granted(now), Refused: map[string]uint64{},
 		}
 		if err := o.Directory.Synced(); err != nil {

@@ -91,6 +91,37 @@ func (k keys) policy(t *testing.T) *access.Policy {
 	return newPolicy(t, access.Config{Issuer: issuer, Audience: audience, JWKSFile: write(t, "jwks.json", raw)})
 }
 
+// filePolicy is policy as a policy file, with further fields of the issuer.
+func (k keys) filePolicy(t *testing.T, fields string) *access.Policy {
+	t.Helper()
+	jwk, err := jwkset.NewJWKFromKey(k.ec.Public(), jwkset.JWKOptions{Metadata: jwkset.JWKMetadataOptions{KID: "ec"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw, err := json.Marshal(jwkset.JWKSMarshal{Keys: []jwkset.JWKMarshal{jwk.Marshal()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return openPolicy(t, fmt.Sprintf("version: v1\nissuers:\n- issuer: %s\n  audience: %s\n  jwksFile: %s\n  %s\n",
+		issuer, audience, write(t, "jwks.json", raw), strings.ReplaceAll(fields, "\n", "\n  ")))
+}
+
+// keyPolicy is the policy of one API key, with further fields of the key.
+func keyPolicy(t *testing.T, name, secret, fields string) *access.Policy {
+	t.Helper()
+	return openPolicy(t, fmt.Sprintf("version: v1\nkeys:\n- name: %s\n  hashes: [sha256:%x]\n  %s\n",
+		name, sha256.Sum256([]byte(secret)), strings.ReplaceAll(fields, "\n", "\n  ")))
+}
+
+func openPolicy(t *testing.T, text string) *access.Policy {
+	t.Helper()
+	p, err := access.OpenPolicy(t.Context(), write(t, "policy.yaml", []byte(text)), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
 func newPolicy(t *testing.T, c access.Config) *access.Policy {
 	t.Helper()
 	p, err := access.NewPolicy(t.Context(), c, slog.New(slog.DiscardHandler))
@@ -282,7 +313,6 @@ func TestTokensThatAreNotGood(t *testing.T) {
 		"J-05 gateways of another form":       {claim("stunner", []string{"oslo"}), access.TokenGateways},
 		"J-05 gateways beyond a namespace":    {claim("stunner", []string{"*/*", "media/a/b"}), access.TokenGateways},
 		"J-07 no subject":                     {claim("sub", nil), access.TokenSubject},
-		"J-07 subject of 1025 bytes":          {claim("sub", strings.Repeat("s", 1025)), access.TokenSubject},
 		"J-07 subject with a NUL":             {claim("sub", "a\x00b"), access.TokenSubject},
 		"J-06 garbage":                        {"garbage", access.TokenMalformed},
 		"J-05 aud is empty":                   {claim("aud", ""), access.TokenAudience},

@@ -54,14 +54,17 @@ var refusalCauses = map[string]cause{
 	"key_lookups_limited": {
 		"--jwt-jwks-url", "wait until the key set has been fetched; if it lasts, find the callers whose tokens have unknown key ids",
 	},
-	"token_signature":   {"--jwt-secret-file", "sign tokens with the secret or the key that the service has"},
-	"token_subject":     {"token sub", "let the issuer set the claim sub, with at most 1024 bytes"},
-	"token_gateways":    {"token stunner", `write the claim stunner as a list of NAMESPACE/NAME, such as ["media/*"]`},
-	"no_gateway":        {"Gateway", "create a Gateway, or see the findings of the operator"},
-	"no_gateway_served": {"--gateways", "add the namespace of the Gateways to the flag (chart value stunnerAuthService.gateways)"},
-	"no_config":         {"--config", "see /ready of the pods and their log"},
-	"clocks_differ":     {"clock", "correct the time synchronization (NTP) of the nodes"},
-	"internal_error":    {"log", "see the log for the error"},
+	"token_signature":      {"--jwt-secret-file", "sign tokens with the secret or the key that the service has"},
+	"token_subject":        {"token sub", "let the issuer set the claim sub"},
+	"token_gateways":       {"token stunner", `write the claim stunner as a list of NAMESPACE/NAME, such as ["media/*"]`},
+	"token_claim_required": {"--policy", "compare the claims of tokens with requiredClaims and user of the policy"},
+	"api_key_unknown":      {"--policy", "compare the SHA-256 hash of the key with the policy: stunnerctl auth key new makes both"},
+	"api_key_expired":      {"--policy", "let the app use the key that replaces it"},
+	"no_gateway":           {"Gateway", "create a Gateway, or see the findings of the operator"},
+	"no_gateway_served":    {"--gateways", "add the namespace of the Gateways to the flag (chart value stunnerAuthService.gateways)"},
+	"no_config":            {"--config", "see /ready of the pods and their log"},
+	"clocks_differ":        {"clock", "correct the time synchronization (NTP) of the nodes"},
+	"internal_error":       {"log", "see the log for the error"},
 }
 
 // ofInstallation are the reasons that a client cannot cause.
@@ -160,7 +163,7 @@ var authRules = []Rule{
 			if a.KeysProblem != "" {
 				problem = ": " + a.KeysProblem
 			}
-			const remedy = "permit egress to the identity provider, or correct --jwt-jwks-url or the file of the keys"
+			const remedy = "permit egress to the identity provider, or correct --jwt-jwks-url, the file of the keys or --policy"
 			switch {
 			case a.Open:
 			case a.KeysRead.IsZero():

@@ -1,0 +1,97 @@
+package access
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Rules is the policy of a service as a value: which callers it accepts, and what each of them may get. The policy file
+// (ParseRules) is one way to write it, and the --jwt-… flags (Config.Rules) are another.
+type Rules struct {
+	// Issuers are the issuers of accepted tokens. Their names are unique.
+	Issuers []Issuer
+	// Keys are the accepted API keys. Their names are unique.
+	Keys []APIKey
+	// Open is what callers without credentials may get; nil means that they are refused.
+	Open *Grant
+}
+
+// Issuer is an issuer of tokens, and what its tokens are good for.
+type Issuer struct {
+	Config
+	Grant
+	// Rules are tried in their order. The grant of the first one that matches the claims of a token replaces Grant.
+	Rules []Rule
+}
+
+// Rule is a grant for the tokens with given claims.
+type Rule struct {
+	Claims Claims
+	Grant
+}
+
+// Grant is what a caller may get. It applies in addition to the limits of the service and of each gateway: the lower
+// limit wins. Every limit of a credential that depends on the caller, such as a caveat that is imposed or allowed, is a
+// field of Grant and of grantDocument.
+type Grant struct {
+	// Gateways are the gateways for which the caller gets credentials. The claim "stunner" of a token can narrow them.
+	Gateways Gateways
+	// MaxTTL is the longest lifetime of a credential; 0 means that of the service.
+	MaxTTL time.Duration
+	// Rate is the rate limit of the caller; the zero Rate means that of the service.
+	Rate Rate
+	// User is the form of the user ids in credentials.
+	User Template
+}
+
+// Rate is a rate limit of one caller.
+type Rate struct {
+	PerSecond float64
+	Burst     int
+}
+
+// APIKey is a named key. Two hashes are valid at once, so that a key can be replaced without an interruption.
+type APIKey struct {
+	Name   string
+	Hashes []Hash
+	// Expires is the zero time for a key that does not expire.
+	Expires time.Time
+	Grant
+}
+
+// Claims are claims that a token must have, by name. The value of a claim must equal one of the values.
+type Claims map[string][]any
+
+// match reports whether the claims of a token have all required values. A claim that is a list needs one of the values.
+// The claim "scope" is a list of words (RFC 8693 §4.2).
+func (c Claims) match(token map[string]json.RawMessage) bool {
+	for name, allowed := range c {
+		var value any
+		if json.Unmarshal(token[name], &value) != nil {
+			return false
+		}
+		values, list := value.([]any)
+		if text, ok := value.(string); ok && name == "scope" {
+			for word := range strings.FieldsSeq(text) {
+				values = append(values, word)
+			}
+		} else if !list {
+			values = []any{value}
+		}
+		if !slices.ContainsFunc(values, func(v any) bool { return scalar(v) && slices.Contains(allowed, v) }) {
+			return false
+		}
+	}
+	return true
+}
+
+// scalar reports whether a decoded JSON value is a string, a number or a boolean, which == can compare.
+func scalar(v any) bool {
+	switch v.(type) {
+	case string, float64, bool:
+		return true
+	}
+	return false
+}

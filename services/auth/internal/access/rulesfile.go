@@ -1,0 +1,246 @@
+package access
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+	"time"
+)
+
+// Bounds of a policy file.
+const (
+	maxRules     = 1 << 20 // bytes
+	maxIssuers   = 32
+	maxAPIKeys   = 256
+	maxHashes    = 2 // the hash of a key, and that of the key that replaces it
+	maxClaimRule = 64
+	maxPatterns  = 256
+	maxSeconds   = 366 * 24 * 60 * 60
+	maxRate      = 1_000_000
+)
+
+// RulesVersion is the version of the policy file that this package reads.
+const RulesVersion = "v1"
+
+// The document of a policy file; docs/auth-policy.schema.json is its JSON schema.
+type (
+	document struct {
+		Version string           `json:"version"`
+		Issuers []issuerDocument `json:"issuers"`
+		Keys    []keyDocument    `json:"keys"`
+		Open    *grantDocument   `json:"open"`
+	}
+	issuerDocument struct {
+		Issuer         string           `json:"issuer"`
+		Audience       string           `json:"audience"`
+		JWKSURL        string           `json:"jwksURL"`
+		JWKSFile       string           `json:"jwksFile"`
+		SecretFile     string           `json:"secretFile"`
+		Discovery      bool             `json:"discovery"`
+		JWKSHosts      []string         `json:"jwksHosts"`
+		CAFile         string           `json:"caFile"`
+		TokenFile      string           `json:"tokenFile"`
+		Algorithms     []string         `json:"algorithms"`
+		MaxAge         int64            `json:"maxAge"`
+		RequiredClaims map[string]oneOf `json:"requiredClaims"`
+		grantDocument
+		Rules []ruleDocument `json:"rules"`
+	}
+	ruleDocument struct {
+		Claims map[string]oneOf `json:"claims"`
+		grantDocument
+	}
+	keyDocument struct {
+		Name    string    `json:"name"`
+		Hashes  []string  `json:"hashes"`
+		Expires time.Time `json:"expires"`
+		grantDocument
+	}
+	// grantDocument is a Grant. A limit of credentials that depends on the caller is a field here and in Grant.
+	grantDocument struct {
+		Gateways *[]string     `json:"gateways"`
+		MaxTTL   *int64        `json:"maxTTL"`
+		Rate     *rateDocument `json:"rate"`
+		User     *string       `json:"user"`
+	}
+	rateDocument struct {
+		PerSecond float64 `json:"perSecond"`
+		Burst     int64   `json:"burst"`
+	}
+)
+
+// keyName matches the name of an API key. It is in logs, and in paths of the compatible APIs.
+var keyName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$`)
+
+// ParseRules parses a policy file. Its errors name file, line and field.
+func ParseRules(file string, raw []byte) (Rules, error) {
+	d := decoder{problems: &problems{file: file}, lines: map[string]int{}}
+	if len(raw) > maxRules {
+		d.add(1, "", "is larger than %d bytes", maxRules)
+		return Rules{}, d.join()
+	}
+	var in document
+	d.decode(raw, &in)
+	if d.errs == nil {
+		d.check(in)
+	}
+	var out Rules
+	if d.errs == nil {
+		out = d.rules(in)
+	}
+	if d.errs != nil {
+		return Rules{}, d.join()
+	}
+	return out, nil
+}
+
+// wrong adds an error about a field.
+func (d *decoder) wrong(path, format string, args ...any) { d.add(d.line(path), path, format, args...) }
+
+// check checks what concerns the whole document.
+func (d *decoder) check(in document) {
+	if in.Version != RulesVersion {
+		d.wrong("version", "must be %s", RulesVersion)
+	}
+	if len(in.Issuers) > maxIssuers {
+		d.wrong("issuers", "has %d entries: at most %d are allowed", len(in.Issuers), maxIssuers)
+	}
+	if len(in.Keys) > maxAPIKeys {
+		d.wrong("keys", "has %d entries: at most %d are allowed", len(in.Keys), maxAPIKeys)
+	}
+	if len(in.Issuers)+len(in.Keys) == 0 && in.Open == nil {
+		d.wrong("", "accepts no caller: add issuers or keys, or open: {} for callers without credentials")
+	}
+}
+
+func (d *decoder) rules(in document) (out Rules) {
+	issuers, names, hashes := map[string]bool{}, map[string]bool{}, map[Hash]bool{}
+	for i, each := range in.Issuers {
+		at := fmt.Sprintf("issuers[%d]", i)
+		if each.Issuer != "" && issuers[each.Issuer] {
+			d.wrong(at+".issuer", "is there more than once: write one entry with rules")
+		}
+		issuers[each.Issuer] = true
+		out.Issuers = append(out.Issuers, d.issuer(at, each))
+	}
+	for i, each := range in.Keys {
+		at := fmt.Sprintf("keys[%d]", i)
+		key := d.key(at, each)
+		if names[key.Name] {
+			d.wrong(at+".name", "is there more than once: write both hashes into one entry")
+		}
+		names[key.Name] = true
+		for n, h := range key.Hashes {
+			if hashes[h] {
+				d.wrong(fmt.Sprintf("%s.hashes[%d]", at, n), "is there more than once: a key belongs to one caller")
+			}
+			hashes[h] = true
+		}
+		out.Keys = append(out.Keys, key)
+	}
+	if in.Open != nil {
+		open := d.grant("open", *in.Open, Grant{}, fieldUsername)
+		out.Open = &open
+	}
+	return out
+}
+
+func (d *decoder) issuer(at string, in issuerDocument) Issuer {
+	out := Issuer{
+		Config: Config{
+			Issuer: in.Issuer, Audience: in.Audience, Algorithms: in.Algorithms, SecretFile: in.SecretFile,
+			JWKSFile: in.JWKSFile, JWKSURL: in.JWKSURL, Discovery: in.Discovery, JWKSHosts: in.JWKSHosts,
+			CAFile: in.CAFile, TokenFile: in.TokenFile, MaxAge: time.Duration(min(in.MaxAge, maxSeconds)) * time.Second,
+			Required: claimsOf(in.RequiredClaims),
+		},
+		Grant: d.grant(at, in.grantDocument, Grant{}, fieldSubject, fieldUsername, claimPrefix),
+	}
+	for _, e := range out.check("discovery, jwksURL, jwksFile or secretFile") {
+		d.wrong(strings.TrimSuffix(at+"."+e.field, "."), "%s", e.text)
+	}
+	online := in.Discovery || in.JWKSURL != ""
+	if len(in.JWKSHosts) > 0 && !in.Discovery {
+		d.wrong(at+".jwksHosts", "has no effect without discovery: leave it out")
+	}
+	for field, value := range map[string]string{"caFile": in.CAFile, "tokenFile": in.TokenFile} {
+		if value != "" && !online {
+			d.wrong(at+"."+field, "has no effect on a file: leave it out, or use discovery or jwksURL")
+		}
+	}
+	if len(in.Rules) > maxClaimRule {
+		d.wrong(at+".rules", "has %d entries: at most %d are allowed", len(in.Rules), maxClaimRule)
+	}
+	for i, each := range in.Rules {
+		at := fmt.Sprintf("%s.rules[%d]", at, i)
+		if len(each.Claims) == 0 {
+			d.wrong(at+".claims", "is missing: a rule without claims would match every token")
+		}
+		out.Rules = append(out.Rules, Rule{
+			Claims: claimsOf(each.Claims),
+			Grant:  d.grant(at, each.grantDocument, out.Grant, fieldSubject, fieldUsername, claimPrefix),
+		})
+	}
+	return out
+}
+
+func claimsOf(in map[string]oneOf) Claims {
+	out := Claims{}
+	for name, values := range in {
+		out[name] = values
+	}
+	return out
+}
+
+func (d *decoder) key(at string, in keyDocument) APIKey {
+	out := APIKey{Name: in.Name, Expires: in.Expires, Grant: d.grant(at, in.grantDocument, Grant{}, fieldName, fieldUsername)}
+	if !keyName.MatchString(in.Name) {
+		d.wrong(at+".name", "must have 1 to 63 of the characters A-Z, a-z, 0-9, dot, hyphen and underscore")
+	}
+	if n := len(in.Hashes); n < 1 || n > maxHashes {
+		d.wrong(at+".hashes", "must have 1 to %d entries", maxHashes)
+	}
+	for i, text := range in.Hashes {
+		hash, err := parseHash(text)
+		if err != nil {
+			d.wrong(fmt.Sprintf("%s.hashes[%d]", at, i), "%v", err)
+		}
+		out.Hashes = append(out.Hashes, hash)
+	}
+	return out
+}
+
+// grant returns a Grant. Fields that are left out have the values of the outer one. fields are those of its template.
+func (d *decoder) grant(at string, in grantDocument, outer Grant, fields ...string) Grant {
+	out := outer
+	if in.Gateways != nil {
+		if n := len(*in.Gateways); n > maxPatterns {
+			d.wrong(at+".gateways", "has %d entries: at most %d are allowed", n, maxPatterns)
+		}
+		var err error
+		if out.Gateways, err = ParseGateways(*in.Gateways); err != nil {
+			d.wrong(at+".gateways", "%v", err)
+		}
+	}
+	if in.MaxTTL != nil {
+		if *in.MaxTTL < 1 || *in.MaxTTL > maxSeconds {
+			d.wrong(at+".maxTTL", "%d is out of range: use 1 to %d seconds", *in.MaxTTL, maxSeconds)
+		}
+		out.MaxTTL = time.Duration(min(*in.MaxTTL, maxSeconds)) * time.Second
+	}
+	if in.Rate != nil {
+		if !(in.Rate.PerSecond > 0) || in.Rate.PerSecond > maxRate {
+			d.wrong(at+".rate.perSecond", "%g is out of range: use more than 0, up to %d", in.Rate.PerSecond, maxRate)
+		}
+		if in.Rate.Burst < 1 || in.Rate.Burst > maxRate {
+			d.wrong(at+".rate.burst", "%d is out of range: use 1 to %d", in.Rate.Burst, maxRate)
+		}
+		out.Rate = Rate{PerSecond: in.Rate.PerSecond, Burst: int(in.Rate.Burst)}
+	}
+	if in.User != nil {
+		var err error
+		if out.User, err = parseTemplate(*in.User, fields...); err != nil {
+			d.wrong(at+".user", "%v", err)
+		}
+	}
+	return out
+}

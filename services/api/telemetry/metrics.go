@@ -198,7 +198,7 @@ var Metrics = []Metric{
 		"How far the clock of the service was ahead of the clock of the operator at the last connection; negative " +
 			"if behind."},
 	{AuthKeysAge, Gauge, nil,
-		"Seconds since the auth service last read the keys that verify tokens and its policy file, the least recent of them, or since its "+
+		"Seconds since the auth service last read the keys that verify tokens and its policy file, the least recent of them, or since its " +
 			"start if it has not read them."},
 	{OperatorTranslations, Counter, nil,
 		"Translations of Gateways and of other objects with a status by the operator."},

@@ -97,6 +97,7 @@ the right to create pods/portforward in the namespace of the auth service. With
 		"that of the operator")
 	flags.IntVar(&f.servicePort, "auth-service-port", 8088, "port of the auth service")
 	_ = c.RegisterFlagCompletionFunc("listener", g.completeListeners)
+	c.AddCommand(newAuthKey(g))
 	return g.completesGateways(c, 1)
 }
 

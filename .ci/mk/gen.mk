@@ -18,6 +18,7 @@ gen: ## Write the generated files
 		$(patsubst %,$(GATEWAY_API)/gateway.networking.k8s.io_%.yaml,gatewayclasses gateways udproutes referencegrants)
 	$(SERVE_V1ALPHA2) $(EMBEDDED_CRDS)/$(UDPROUTES)
 	GOWORK=off go -C .ci/tools tool oapi-codegen --config ../../openapi/auth.cfg.yaml ../../openapi/auth.yaml
+	GOWORK=off go -C services/auth run ./internal/rest/spec ../../openapi/auth.yaml internal/rest/openapi.json
 	GOWORK=off $(call TOOL,crd-ref-docs) --config=.ci/reference/config.yaml --templates-dir=.ci/reference --renderer=markdown --source-path=services/api/v1 --output-path=docs/reference.md --log-level=ERROR
 	cd $(BPF) && $(CLANG) -c turn.c -o turn.o && llvm-strip -g turn.o
 	GOWORK=off go -C services/stunnerctl run . reference > docs/stunnerctl.md

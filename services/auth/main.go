@@ -3,13 +3,15 @@
 //
 // # Files
 //
-//	options.go  flags, environment variables and their defaults
-//	former.go   settings of the existing auth service
-//	check.go    requests of a health check
+//	options.go      flags, environment variables and their defaults
+//	former.go       settings of the existing auth service
+//	check.go        requests of a health check
+//	certificate.go  the certificate of the API
 package main
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"flag"
 	"fmt"
@@ -104,9 +106,9 @@ func run(terminated context.Context, o options, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	public, err := net.Listen("tcp", o.publicEndpoint())
+	public, err := o.listen(telemetry.Scope(log, "rest"))
 	if err != nil {
-		return fmt.Errorf("listen on --address and --port: %w", err)
+		return err
 	}
 	health, err := net.Listen("tcp", o.healthAddress)
 	if err != nil {
@@ -145,6 +147,26 @@ func run(terminated context.Context, o options, log *slog.Logger) error {
 		return nil
 	})
 	return group.Wait()
+}
+
+// listen listens on the address of the API, with TLS if the flags name a certificate.
+func (o options) listen(log *slog.Logger) (net.Listener, error) {
+	var secure *tls.Config
+	if o.tlsCert != "" {
+		c, err := openCertificate(o.tlsCert, o.tlsKey, log)
+		if err != nil {
+			return nil, err
+		}
+		secure = c.config()
+	}
+	public, err := net.Listen("tcp", o.publicEndpoint())
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("listen on --address and --port: %w", err)
+	case secure != nil:
+		return tls.NewListener(public, secure), nil
+	}
+	return public, nil
 }
 
 // openPolicy returns the policy of the file or of the flags.

@@ -80,6 +80,8 @@ func TestCommandLinesThatMakeNoSense(t *testing.T) {
 		"HMAC with a JWK set": {
 			"-c x --jwt-audience a --jwt-issuer i --jwt-jwks-file f --jwt-algorithms HS256", "does not fit",
 		},
+		"a certificate alone": {"-c x --tls-cert c", "--tls-cert and --tls-key need each other"},
+		"a key alone":         {"-c x --tls-key k", "--tls-cert and --tls-key need each other"},
 		"a policy and an issuer": {
 			"-c x --policy p --jwt-audience a --jwt-issuer i --jwt-jwks-file f --jwt-max-age 1",
 			"--policy and --jwt-audience, --jwt-issuer, --jwt-jwks-file, --jwt-max-age exclude each other",

@@ -21,6 +21,7 @@ import (
 type options struct {
 	address            string
 	port               uint
+	tlsCert, tlsKey    string
 	healthAddress      string
 	config             string
 	discoveryTokenFile string
@@ -77,6 +78,9 @@ func newFlags(r *raw) *cli.Flags {
 	f := cli.New("auth", envName)
 	f.StringVar(&r.address, "address", "", "`ADDRESS` to serve the API on; empty means all")
 	f.UintVar(&r.port, "port", 8088, "`PORT` to serve the API on; 0 takes a free one")
+	f.StringVar(&r.tlsCert, "tls-cert", "",
+		"`FILE` with the certificate chain of the API in PEM, read again when it changes; without it the API is plain HTTP")
+	f.StringVar(&r.tlsKey, "tls-key", "", "`FILE` with the private key of --tls-cert in PEM")
 	f.StringVar(&r.healthAddress, "health-address", ":8086",
 		"`ADDRESS:PORT` of /live, /ready and /metrics; keep it inside the cluster, apart from the API")
 	f.StringVar(&r.config, "config", "",
@@ -177,6 +181,9 @@ func (r raw) check() (options, error) {
 	}
 	if _, err := netip.ParseAddr(o.address); o.address != "" && err != nil {
 		errs.Addf("--address: %q is no IP address", o.address)
+	}
+	if (o.tlsCert == "") != (o.tlsKey == "") {
+		errs.Addf("--tls-cert and --tls-key need each other: give both, or none for plain HTTP")
 	}
 	if o.publicAddr != "" && !rest.ValidHost(o.publicAddr) {
 		errs.Addf("--public-addr: %q is no IP address or host name", o.publicAddr)

@@ -119,6 +119,9 @@ type URLOptions struct {
 	// Max is the number of URLs from which on no listener has a further one; 0 means that each has one for each of its
 	// public addresses.
 	Max int
+	// Limit makes Max the maximum number of URLs: of a gateway with more listeners, those of one protocol take turns with
+	// those of the others.
+	Limit bool
 }
 
 // URLs returns the ICE URLs of the gateway: those for the first public address of each listener, in the order UDP, DTLS,
@@ -135,6 +138,7 @@ func (g *Gateway) URLs(v URLOptions) []string {
 }
 
 func (g *Gateway) makeURLs(v URLOptions) (urls []string) {
+	var protocols []config.Protocol // of urls
 	more := true
 	for i := 0; more; i++ {
 		more = false
@@ -145,11 +149,49 @@ func (g *Gateway) makeURLs(v URLOptions) (urls []string) {
 			}
 			more = true
 			if !slices.Contains(urls, all[i]) {
-				urls = append(urls, all[i])
+				urls, protocols = append(urls, all[i]), append(protocols, l.ClientProtocol())
 			}
 		}
 	}
+	if v.Limit && v.Max > 0 && len(urls) > v.Max {
+		return limited(urls, protocols, v.Max)
+	}
 	return urls
+}
+
+// limited returns n of the URLs in their order: the first one of each protocol, then the second ones, and so on.
+func limited(urls []string, protocols []config.Protocol, n int) (out []string) {
+	turn, seen := make([]int, len(urls)), map[config.Protocol]int{}
+	for i, p := range protocols {
+		turn[i] = seen[p]*len(order) + order[p]
+		seen[p]++
+	}
+	last := slices.Sorted(slices.Values(turn))[n-1]
+	for i, url := range urls {
+		if turn[i] <= last {
+			out = append(out, url)
+		}
+	}
+	return out
+}
+
+// STUNURLs returns the stun: URL of the first listener for TURN over UDP, which answers STUN requests too, or none.
+func (g *Gateway) STUNURLs(v URLOptions) []string {
+	for _, l := range g.listeners {
+		if l.ClientProtocol() != config.TURNUDP {
+			continue
+		}
+		one := l.Listener
+		if v.Host != "" {
+			one.PublicAddress, one.PublicAddresses = v.Host, nil
+		}
+		for _, uri := range one.URIs() {
+			if url, ok := stunURL(config.TURNUDP, uri); ok {
+				return []string{url}
+			}
+		}
+	}
+	return nil
 }
 
 // urlsOf returns the URLs of a listener, one for each public address.

@@ -85,12 +85,15 @@ func checkHost(host *string) error {
 // request chooses if the policy lets it. If the user id is imposed, a request may name it, or the subject of its token,
 // and any other name is refused. A chosen name has 1 to maxUsername bytes and no colon, because a colon separates the
 // expiry in a TURN user name. A caller that may choose and names no user gets the one of missing.
-func userIDFor(who *access.Identity, username *string, missing func() string) (string, error) {
+// parameter is the name of the request parameter, for errors.
+func userIDFor(
+	who *access.Identity, parameter string, username *string, missing func() string,
+) (string, error) {
 	if !who.Chooses() {
 		if username != nil {
 			name := norm.NFC.String(*username) // RFC 8265 §3.4.2: equivalent code points are one user
 			if name != who.UserID && (who.Subject == "" || name != norm.NFC.String(who.Subject)) {
-				return "", refuse(userNotSubject, "username", "is not that of the caller")
+				return "", refuse(userNotSubject, parameter, "is not that of the caller")
 			}
 		}
 		return who.UserID, nil
@@ -103,10 +106,10 @@ func userIDFor(who *access.Identity, username *string, missing func() string) (s
 	}
 	name := norm.NFC.String(*username)
 	if n := max(len(*username), len(name)); n < 1 || n > maxUsername {
-		return "", bad("username", "must have 1 to %d bytes", maxUsername)
+		return "", bad(parameter, "must have 1 to %d bytes", maxUsername)
 	}
 	if strings.Contains(name, ":") {
-		return "", bad("username", "must not contain a colon")
+		return "", bad(parameter, "must not contain a colon")
 	}
 	return who.User(name)
 }

@@ -11,6 +11,7 @@ import (
 type grant struct {
 	gateway    *gateway.Gateway
 	urls       []string
+	stunURLs   []string
 	ttl        time.Duration
 	maxTTL     time.Duration // of the gateway, whatever the token allows
 	credential credential.Credential
@@ -52,6 +53,17 @@ func iceServers(grants []grant) []IceServer {
 		server := IceServer{Urls: g.urls}
 		if !g.stunOnly {
 			server.Username, server.Credential = &g.credential.Username, new(string(g.credential.Password))
+		}
+		out = append(out, server)
+	}
+	return out
+}
+
+// withSTUN returns the ICE servers with a server of stun: URLs before that of each gateway that has some.
+func withSTUN(grants []grant) (out []IceServer) {
+	for i, server := range iceServers(grants) {
+		if g := grants[i]; !g.stunOnly && len(g.stunURLs) > 0 {
+			out = append(out, IceServer{Urls: g.stunURLs})
 		}
 		out = append(out, server)
 	}

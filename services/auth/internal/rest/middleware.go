@@ -27,7 +27,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/auth/internal/gateway"
 )
 
-// createPath is the only path of the API with parameters in the request body.
+// createPath is the path of the API for web apps, whose parameters are in the request body.
 const createPath = "/v1/ice-servers"
 
 // retryAfter is the value of the header Retry-After while the service cannot answer a request, and the cause is not a
@@ -135,7 +135,11 @@ func (s server) cors(next http.Handler) http.Handler {
 // credentials, unless the policy accepts such callers.
 func (s server) authenticate(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		who, err := s.Policy.Identify(r.Header, s.queryKey(r), sourceOf(r.Context()).String())
+		headers, name := compatHeaders(r)
+		who, err := s.Policy.Identify(headers, s.queryKey(r), sourceOf(r.Context()).String())
+		if err == nil && name != "" && who.Key != "" && who.Key != name {
+			err = fail(apiKeyMismatch)
+		}
 		if err != nil {
 			s.Log.Debug("caller refused", "source", sourceOf(r.Context()).String(), "request", requestOf(r.Context()),
 				"reason", err)
@@ -175,7 +179,7 @@ func (s server) ready(next http.Handler) http.Handler {
 }
 
 // checkQuery refuses a query with invalid encoding, control characters or a duplicate parameter, and any parameter of
-// createPath, which has its parameters in the body. The generated parameter binding ignores invalid encoding and unknown
+// a path that has its parameters in the body. The generated parameter binding ignores invalid encoding and unknown
 // parameters, and accepts control characters. Clients of the other paths send parameters of other TURN REST servers,
 // which are ignored.
 func checkQuery(next http.Handler) http.Handler {
@@ -199,8 +203,8 @@ func checkQuery(next http.Handler) http.Handler {
 				return
 			}
 		}
-		if r.URL.Path == createPath {
-			if f := unknownParameter(values); f != nil {
+		if fields := bodyFields(r.URL.Path); fields != nil {
+			if f := unknownParameter(values, fields); f != nil {
 				f.write(w, r)
 				return
 			}
@@ -213,15 +217,21 @@ const doubled = "is there more than once"
 
 func clean(s string) bool { return utf8.ValidString(s) && !strings.ContainsFunc(s, unicode.IsControl) }
 
-// checkBody refuses a body that is too large. The body of a request to createPath, the only one with parameters in its
-// body, must be one JSON object with fields that the API defines, each at most once. The body of any other request is
-// passed on unchecked, and no operation reads it.
+// checkBody refuses a body that is too large. The body of a request to createPath must be one JSON object with fields that
+// the API defines, each at most once. The bodies of the forms of other services may have further fields. The body of any
+// other request is passed on unchecked, and no operation reads it.
 func checkBody(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 		f := bodyFailure(r, body, err)
-		if f == nil && r.URL.Path == createPath {
+		switch path := r.URL.Path; {
+		case f != nil:
+		case path == createPath:
 			f = checkFields(body)
+		case strings.HasPrefix(path, cloudflarePath):
+			f = checkRepeated(body)
+		case strings.HasPrefix(path, twilioPath):
+			f = checkForm(r, body)
 		}
 		if f != nil {
 			f.write(w, r)
@@ -239,7 +249,7 @@ func bodyFailure(r *http.Request, body []byte, err error) *failure {
 		return fail(bodyTooLarge)
 	case err != nil:
 		return refuse(bodyUnreadable, "body", "cannot be read")
-	case r.URL.Path != createPath || len(body) == 0:
+	case r.URL.Path != createPath && !strings.HasPrefix(r.URL.Path, cloudflarePath) || len(body) == 0:
 		return nil
 	}
 	if media, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || media != "application/json" {

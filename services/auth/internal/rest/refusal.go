@@ -50,9 +50,11 @@ const (
 	bodyUnreadable     access.Reason = "body_unreadable"
 	bodyTooLarge       access.Reason = "body_too_large"
 	bodyNotJSON        access.Reason = "body_not_json"
+	bodyNotForm        access.Reason = "body_not_form"
 	urlTooLong         access.Reason = "url_too_long"
 	pathUnknown        access.Reason = "path_unknown"
 	methodNotAllowed   access.Reason = "method_not_allowed"
+	apiKeyMismatch     access.Reason = "api_key_mismatch"
 	userNotSubject     access.Reason = "user_not_subject"
 	gatewayNotServed   access.Reason = "gateway_not_served"
 	gatewayNotInToken  access.Reason = "gateway_not_in_token"
@@ -126,9 +128,11 @@ var Refusals = []Refusal{
 	{bodyUnreadable, 400, "", "The body cannot be read.", info, ofRequests},
 	{bodyTooLarge, 413, "", fmt.Sprintf("The body is larger than %d bytes.", maxBody), info, ofRequests},
 	{bodyNotJSON, 415, "", "The body must be application/json.", info, ofRequests},
+	{bodyNotForm, 415, "", "The body must be application/x-www-form-urlencoded.", info, ofRequests},
 	{urlTooLong, 414, "", fmt.Sprintf("The URL is longer than %d bytes.", maxURL), info, ofRequests},
 	{pathUnknown, 404, "", "The path does not exist.", info, ofRequests},
 	{methodNotAllowed, 405, "", "The path does not support the method.", info, ofRequests},
+	{apiKeyMismatch, 403, insufficientScope, "The request names another API key than the one that it has.", info, ofRequests},
 	{userNotSubject, 403, insufficientScope, "The user name is not that of the caller.", info, ofRequests},
 	{gatewayNotServed, 403, "", "The service gives no credentials for the gateway.", info, ofRequests},
 	{gatewayNotInToken, 403, insufficientScope, "The claim stunner of the token does not contain the gateway.", info, ofRequests},

@@ -115,6 +115,14 @@ var provocations = map[access.Reason]func(t *testing.T, k keys) provoked{
 		return asking(newService(t, keyPolicy(t, "shop", "secret", "expires: 2020-01-01T00:00:00Z"), gateways()...), "secret")
 	},
 
+	"api_key_mismatch": func(t *testing.T, _ keys) provoked {
+		return provoked{shopService(t), twilioRequest("web", "secret", "")}
+	},
+	"body_not_form": func(t *testing.T, _ keys) provoked {
+		r := twilioRequest("shop", "secret", "{}")
+		r.Header.Set("Content-Type", "application/json")
+		return provoked{shopService(t), r}
+	},
 	"gateway_not_in_policy": func(t *testing.T, _ keys) provoked {
 		p := asking(newService(t, keyPolicy(t, "shop", "secret", "gateways: [media/*]"), gateways()...), "secret")
 		token := p.request.Header.Get("Authorization")

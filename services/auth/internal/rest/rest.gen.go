@@ -89,6 +89,26 @@ func (e Service) Valid() bool {
 	}
 }
 
+// CloudflareCredentials defines model for CloudflareCredentials.
+type CloudflareCredentials struct {
+	// IceServers One gateway. `username` and `credential` are absent when its URLs are `stun:` or `stuns:`.
+	IceServers IceServer `json:"iceServers"`
+}
+
+// CloudflareIceServers defines model for CloudflareIceServers.
+type CloudflareIceServers struct {
+	IceServers []IceServer `json:"iceServers"`
+}
+
+// CloudflareRequest defines model for CloudflareRequest.
+type CloudflareRequest struct {
+	// CustomIdentifier The user id that stands in the credential's user name, as `username` of `POST /v1/ice-servers`.
+	CustomIdentifier *string `json:"customIdentifier,omitempty"`
+
+	// TTL Lifetime of the credentials in seconds. Default and maximum belong to the gateway.
+	TTL *int64 `json:"ttl,omitempty"`
+}
+
 // GatewayRef defines model for GatewayRef.
 type GatewayRef struct {
 	// Listener Left out, every listener of the gateway.
@@ -123,13 +143,16 @@ type IceServersIceTransportPolicy string
 
 // IceServersRequest defines model for IceServersRequest.
 type IceServersRequest struct {
-	// Dtls Include TURN over DTLS. Browsers cannot speak it: they rewrite `turns:…?transport=udp` to TCP and fail.
+	// Dtls `true` includes TURN over DTLS. Browsers cannot speak it: they rewrite `turns:…?transport=udp` to TCP and fail.
 	Dtls *bool `json:"dtls,omitempty"`
 
 	// Gateways Left out, every gateway that the service gives credentials for and the caller may use.
 	Gateways *[]GatewayRef `json:"gateways,omitempty"`
 
-	// Transport Becomes `iceTransportPolicy`. `relay` makes the client use TURN and nothing else.
+	// Stun `true` adds a `stun:` URL without credentials for each gateway that has a TURN-UDP listener. A browser learns its public address from TURN over UDP as well.
+	Stun *bool `json:"stun,omitempty"`
+
+	// Transport Becomes `iceTransportPolicy`, `all` if left out. `relay` makes the client use TURN and nothing else.
 	Transport *IceServersRequestTransport `json:"transport,omitempty"`
 
 	// TTL Seconds that the credentials are good for. Default and maximum belong to the gateway; 86400 unless configured. A gateway that the request does not
@@ -141,7 +164,7 @@ type IceServersRequest struct {
 	Username *string `json:"username,omitempty"`
 }
 
-// IceServersRequestTransport Becomes `iceTransportPolicy`. `relay` makes the client use TURN and nothing else.
+// IceServersRequestTransport Becomes `iceTransportPolicy`, `all` if left out. `relay` makes the client use TURN and nothing else.
 type IceServersRequestTransport string
 
 // IceTransportPolicy defines model for IceTransportPolicy.
@@ -181,6 +204,31 @@ type TurnAuth struct {
 	Username string   `json:"username"`
 }
 
+// TwilioRequest defines model for TwilioRequest.
+type TwilioRequest struct {
+	// TTL Lifetime of the credentials in seconds. One above the maximum of a gateway is reduced to it.
+	TTL *int64 `json:"Ttl,omitempty"`
+}
+
+// TwilioServer defines model for TwilioServer.
+type TwilioServer struct {
+	Credential *string `json:"credential,omitempty"`
+	URL        string  `json:"url"`
+	Urls       string  `json:"urls"`
+	Username   *string `json:"username,omitempty"`
+}
+
+// TwilioToken defines model for TwilioToken.
+type TwilioToken struct {
+	AccountSid  string         `json:"account_sid"`
+	DateCreated string         `json:"date_created"`
+	DateUpdated string         `json:"date_updated"`
+	IceServers  []TwilioServer `json:"ice_servers"`
+	Password    string         `json:"password"`
+	TTL         string         `json:"ttl"`
+	Username    string         `json:"username"`
+}
+
 // API defines model for API.
 type API = string
 
@@ -192,6 +240,9 @@ type Gateway = string
 
 // Key defines model for Key.
 type Key = string
+
+// KeyID defines model for KeyID.
+type KeyID = string
 
 // Listener defines model for Listener.
 type Listener = string
@@ -256,10 +307,10 @@ type GetTurnAuthParams struct {
 	// maximum, which the answer of `/` contains.
 	TTL *TTL `form:"ttl,omitempty" json:"ttl,omitempty"`
 
-	// Key API key of the draft. Accepted; not looked at.
+	// Key API key of the caller, as an alternative to the bearer token. Without API keys in the policy it is not looked at. Prefer the bearer token: proxies log URLs.
 	Key *Key `form:"key,omitempty" json:"key,omitempty"`
 
-	// API Older name of `key`. Accepted; not looked at.
+	// API Older name of `key`, which takes precedence.
 	API *API `form:"api,omitempty" json:"api,omitempty"`
 
 	// Namespace Only gateways of this namespace.
@@ -274,7 +325,7 @@ type GetTurnAuthParams struct {
 	// PublicAddr IP address or host name that replaces the host of every URI.
 	PublicAddr *PublicAddr `form:"public-addr,omitempty" json:"public-addr,omitempty"`
 
-	// Dtls `false` leaves TURN over DTLS out. Browsers cannot speak it: they rewrite `turns:…?transport=udp` to TCP and fail.
+	// Dtls `false` leaves TURN over DTLS out, which is in the answer otherwise. Browsers cannot speak it: they rewrite `turns:…?transport=udp` to TCP and fail.
 	Dtls *DTLS `form:"dtls,omitempty" json:"dtls,omitempty"`
 }
 
@@ -293,10 +344,10 @@ type PostTurnAuthParams struct {
 	// maximum, which the answer of `/` contains.
 	TTL *TTL `form:"ttl,omitempty" json:"ttl,omitempty"`
 
-	// Key API key of the draft. Accepted; not looked at.
+	// Key API key of the caller, as an alternative to the bearer token. Without API keys in the policy it is not looked at. Prefer the bearer token: proxies log URLs.
 	Key *Key `form:"key,omitempty" json:"key,omitempty"`
 
-	// API Older name of `key`. Accepted; not looked at.
+	// API Older name of `key`, which takes precedence.
 	API *API `form:"api,omitempty" json:"api,omitempty"`
 
 	// Namespace Only gateways of this namespace.
@@ -311,7 +362,7 @@ type PostTurnAuthParams struct {
 	// PublicAddr IP address or host name that replaces the host of every URI.
 	PublicAddr *PublicAddr `form:"public-addr,omitempty" json:"public-addr,omitempty"`
 
-	// Dtls `false` leaves TURN over DTLS out. Browsers cannot speak it: they rewrite `turns:…?transport=udp` to TCP and fail.
+	// Dtls `false` leaves TURN over DTLS out, which is in the answer otherwise. Browsers cannot speak it: they rewrite `turns:…?transport=udp` to TCP and fail.
 	Dtls *DTLS `form:"dtls,omitempty" json:"dtls,omitempty"`
 }
 
@@ -330,10 +381,10 @@ type GetIceAuthParams struct {
 	// maximum, which the answer of `/` contains.
 	TTL *TTL `form:"ttl,omitempty" json:"ttl,omitempty"`
 
-	// Key API key of the draft. Accepted; not looked at.
+	// Key API key of the caller, as an alternative to the bearer token. Without API keys in the policy it is not looked at. Prefer the bearer token: proxies log URLs.
 	Key *Key `form:"key,omitempty" json:"key,omitempty"`
 
-	// API Older name of `key`. Accepted; not looked at.
+	// API Older name of `key`, which takes precedence.
 	API *API `form:"api,omitempty" json:"api,omitempty"`
 
 	// Namespace Only gateways of this namespace.
@@ -348,10 +399,10 @@ type GetIceAuthParams struct {
 	// PublicAddr IP address or host name that replaces the host of every URI.
 	PublicAddr *PublicAddr `form:"public-addr,omitempty" json:"public-addr,omitempty"`
 
-	// Dtls `false` leaves TURN over DTLS out. Browsers cannot speak it: they rewrite `turns:…?transport=udp` to TCP and fail.
+	// Dtls `false` leaves TURN over DTLS out, which is in the answer otherwise. Browsers cannot speak it: they rewrite `turns:…?transport=udp` to TCP and fail.
 	Dtls *DTLS `form:"dtls,omitempty" json:"dtls,omitempty"`
 
-	// IceTransportPolicy Goes into the answer as it is.
+	// IceTransportPolicy Goes into the answer as it is, `all` if left out.
 	IceTransportPolicy *IceTransportPolicy `form:"iceTransportPolicy,omitempty" json:"iceTransportPolicy,omitempty"`
 }
 
@@ -370,10 +421,10 @@ type PostIceAuthParams struct {
 	// maximum, which the answer of `/` contains.
 	TTL *TTL `form:"ttl,omitempty" json:"ttl,omitempty"`
 
-	// Key API key of the draft. Accepted; not looked at.
+	// Key API key of the caller, as an alternative to the bearer token. Without API keys in the policy it is not looked at. Prefer the bearer token: proxies log URLs.
 	Key *Key `form:"key,omitempty" json:"key,omitempty"`
 
-	// API Older name of `key`. Accepted; not looked at.
+	// API Older name of `key`, which takes precedence.
 	API *API `form:"api,omitempty" json:"api,omitempty"`
 
 	// Namespace Only gateways of this namespace.
@@ -388,12 +439,21 @@ type PostIceAuthParams struct {
 	// PublicAddr IP address or host name that replaces the host of every URI.
 	PublicAddr *PublicAddr `form:"public-addr,omitempty" json:"public-addr,omitempty"`
 
-	// Dtls `false` leaves TURN over DTLS out. Browsers cannot speak it: they rewrite `turns:…?transport=udp` to TCP and fail.
+	// Dtls `false` leaves TURN over DTLS out, which is in the answer otherwise. Browsers cannot speak it: they rewrite `turns:…?transport=udp` to TCP and fail.
 	Dtls *DTLS `form:"dtls,omitempty" json:"dtls,omitempty"`
 
-	// IceTransportPolicy Goes into the answer as it is.
+	// IceTransportPolicy Goes into the answer as it is, `all` if left out.
 	IceTransportPolicy *IceTransportPolicy `form:"iceTransportPolicy,omitempty" json:"iceTransportPolicy,omitempty"`
 }
+
+// CreateCloudflareCredentialsJSONRequestBody defines body for CreateCloudflareCredentials for application/json ContentType.
+type CreateCloudflareCredentialsJSONRequestBody = CloudflareRequest
+
+// CreateCloudflareIceServersJSONRequestBody defines body for CreateCloudflareIceServers for application/json ContentType.
+type CreateCloudflareIceServersJSONRequestBody = CloudflareRequest
+
+// CreateTwilioTokenFormdataRequestBody defines body for CreateTwilioToken for application/x-www-form-urlencoded ContentType.
+type CreateTwilioTokenFormdataRequestBody = TwilioRequest
 
 // CreateIceServersJSONRequestBody defines body for CreateIceServers for application/json ContentType.
 type CreateIceServersJSONRequestBody = IceServersRequest
@@ -406,6 +466,15 @@ type ServerInterface interface {
 	// PostTurnAuth TURN credentials for one gateway, for clients that send POST
 	// (POST /)
 	PostTurnAuth(w http.ResponseWriter, r *http.Request, params PostTurnAuthParams)
+	// CreateCloudflareCredentials One ICE server in the older form of Cloudflare
+	// (POST /compat/cloudflare/v1/turn/keys/{keyId}/credentials/generate)
+	CreateCloudflareCredentials(w http.ResponseWriter, r *http.Request, keyID KeyID)
+	// CreateCloudflareIceServers ICE servers in the form of Cloudflare Realtime TURN
+	// (POST /compat/cloudflare/v1/turn/keys/{keyId}/credentials/generate-ice-servers)
+	CreateCloudflareIceServers(w http.ResponseWriter, r *http.Request, keyID KeyID)
+	// CreateTwilioToken ICE servers in the form of Twilio's Network Traversal Service
+	// (POST /compat/twilio/2010-04-01/Accounts/{accountSid}/Tokens.json)
+	CreateTwilioToken(w http.ResponseWriter, r *http.Request, accountSid string)
 	// GetIceAuth ICE servers of all matching gateways
 	// (GET /ice)
 	GetIceAuth(w http.ResponseWriter, r *http.Request, params GetIceAuthParams)
@@ -430,6 +499,24 @@ func (_ Unimplemented) GetTurnAuth(w http.ResponseWriter, r *http.Request, param
 // PostTurnAuth TURN credentials for one gateway, for clients that send POST
 // (POST /)
 func (_ Unimplemented) PostTurnAuth(w http.ResponseWriter, r *http.Request, params PostTurnAuthParams) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// CreateCloudflareCredentials One ICE server in the older form of Cloudflare
+// (POST /compat/cloudflare/v1/turn/keys/{keyId}/credentials/generate)
+func (_ Unimplemented) CreateCloudflareCredentials(w http.ResponseWriter, r *http.Request, keyID KeyID) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// CreateCloudflareIceServers ICE servers in the form of Cloudflare Realtime TURN
+// (POST /compat/cloudflare/v1/turn/keys/{keyId}/credentials/generate-ice-servers)
+func (_ Unimplemented) CreateCloudflareIceServers(w http.ResponseWriter, r *http.Request, keyID KeyID) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// CreateTwilioToken ICE servers in the form of Twilio's Network Traversal Service
+// (POST /compat/twilio/2010-04-01/Accounts/{accountSid}/Tokens.json)
+func (_ Unimplemented) CreateTwilioToken(w http.ResponseWriter, r *http.Request, accountSid string) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
@@ -751,6 +838,84 @@ func (siw *ServerInterfaceWrapper) PostTurnAuth(w http.ResponseWriter, r *http.R
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.PostTurnAuth(w, r, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// CreateCloudflareCredentials operation middleware
+func (siw *ServerInterfaceWrapper) CreateCloudflareCredentials(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "keyId" -------------
+	var keyID KeyID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "keyId", chi.URLParam(r, "keyId"), &keyID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "keyId", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.CreateCloudflareCredentials(w, r, keyID)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// CreateCloudflareIceServers operation middleware
+func (siw *ServerInterfaceWrapper) CreateCloudflareIceServers(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "keyId" -------------
+	var keyID KeyID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "keyId", chi.URLParam(r, "keyId"), &keyID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "keyId", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.CreateCloudflareIceServers(w, r, keyID)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// CreateTwilioToken operation middleware
+func (siw *ServerInterfaceWrapper) CreateTwilioToken(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "accountSid" -------------
+	var accountSid string
+
+	err = runtime.BindStyledParameterWithOptions("simple", "accountSid", chi.URLParam(r, "accountSid"), &accountSid, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "accountSid", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.CreateTwilioToken(w, r, accountSid)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -1228,6 +1393,15 @@ func HandlerWithOptions(si ServerInterface, options ChiServerOptions) http.Handl
 	r.Group(func(r chi.Router) {
 		r.Post(options.BaseURL+"/ice", wrapper.PostIceAuth)
 	})
+	r.Group(func(r chi.Router) {
+		r.Post(options.BaseURL+"/compat/cloudflare/v1/turn/keys/{keyId}/credentials/generate-ice-servers", wrapper.CreateCloudflareIceServers)
+	})
+	r.Group(func(r chi.Router) {
+		r.Post(options.BaseURL+"/compat/cloudflare/v1/turn/keys/{keyId}/credentials/generate", wrapper.CreateCloudflareCredentials)
+	})
+	r.Group(func(r chi.Router) {
+		r.Post(options.BaseURL+"/compat/twilio/2010-04-01/Accounts/{accountSid}/Tokens.json", wrapper.CreateTwilioToken)
+	})
 
 	return r
 }
@@ -1582,6 +1756,558 @@ type PostTurnAuth503ApplicationProblemPlusJSONResponse struct {
 }
 
 func (response PostTurnAuth503ApplicationProblemPlusJSONResponse) VisitPostTurnAuthResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type CreateCloudflareCredentialsRequestObject struct {
+	KeyID KeyID `json:"keyId"`
+	Body  *CreateCloudflareCredentialsJSONRequestBody
+}
+
+type CreateCloudflareCredentialsResponseObject interface {
+	VisitCreateCloudflareCredentialsResponse(w http.ResponseWriter) error
+}
+
+type CreateCloudflareCredentials201JSONResponse CloudflareCredentials
+
+func (response CreateCloudflareCredentials201JSONResponse) VisitCreateCloudflareCredentialsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(201)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type CreateCloudflareCredentials400ApplicationProblemPlusJSONResponse struct {
+	BadRequestApplicationProblemPlusJSONResponse
+}
+
+func (response CreateCloudflareCredentials400ApplicationProblemPlusJSONResponse) VisitCreateCloudflareCredentialsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type CreateCloudflareCredentials401ApplicationProblemPlusJSONResponse struct {
+	UnauthorizedApplicationProblemPlusJSONResponse
+}
+
+func (response CreateCloudflareCredentials401ApplicationProblemPlusJSONResponse) VisitCreateCloudflareCredentialsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set("WWW-Authenticate", fmt.Sprint(response.Headers.WWWAuthenticate))
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type CreateCloudflareCredentials403ApplicationProblemPlusJSONResponse struct {
+	ForbiddenApplicationProblemPlusJSONResponse
+}
+
+func (response CreateCloudflareCredentials403ApplicationProblemPlusJSONResponse) VisitCreateCloudflareCredentialsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(403)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type CreateCloudflareCredentials404ApplicationProblemPlusJSONResponse struct {
+	NotFoundApplicationProblemPlusJSONResponse
+}
+
+func (response CreateCloudflareCredentials404ApplicationProblemPlusJSONResponse) VisitCreateCloudflareCredentialsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(404)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type CreateCloudflareCredentials413ApplicationProblemPlusJSONResponse struct {
+	TooLargeApplicationProblemPlusJSONResponse
+}
+
+func (response CreateCloudflareCredentials413ApplicationProblemPlusJSONResponse) VisitCreateCloudflareCredentialsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(413)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type CreateCloudflareCredentials414ApplicationProblemPlusJSONResponse struct {
+	TooLongApplicationProblemPlusJSONResponse
+}
+
+func (response CreateCloudflareCredentials414ApplicationProblemPlusJSONResponse) VisitCreateCloudflareCredentialsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(414)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type CreateCloudflareCredentials415ApplicationProblemPlusJSONResponse struct {
+	UnsupportedMediaTypeApplicationProblemPlusJSONResponse
+}
+
+func (response CreateCloudflareCredentials415ApplicationProblemPlusJSONResponse) VisitCreateCloudflareCredentialsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(415)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type CreateCloudflareCredentials429ApplicationProblemPlusJSONResponse struct {
+	TooManyApplicationProblemPlusJSONResponse
+}
+
+func (response CreateCloudflareCredentials429ApplicationProblemPlusJSONResponse) VisitCreateCloudflareCredentialsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(429)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type CreateCloudflareCredentials500ApplicationProblemPlusJSONResponse struct {
+	InternalApplicationProblemPlusJSONResponse
+}
+
+func (response CreateCloudflareCredentials500ApplicationProblemPlusJSONResponse) VisitCreateCloudflareCredentialsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type CreateCloudflareCredentials503ApplicationProblemPlusJSONResponse struct {
+	NotReadyApplicationProblemPlusJSONResponse
+}
+
+func (response CreateCloudflareCredentials503ApplicationProblemPlusJSONResponse) VisitCreateCloudflareCredentialsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type CreateCloudflareIceServersRequestObject struct {
+	KeyID KeyID `json:"keyId"`
+	Body  *CreateCloudflareIceServersJSONRequestBody
+}
+
+type CreateCloudflareIceServersResponseObject interface {
+	VisitCreateCloudflareIceServersResponse(w http.ResponseWriter) error
+}
+
+type CreateCloudflareIceServers201JSONResponse CloudflareIceServers
+
+func (response CreateCloudflareIceServers201JSONResponse) VisitCreateCloudflareIceServersResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(201)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type CreateCloudflareIceServers400ApplicationProblemPlusJSONResponse struct {
+	BadRequestApplicationProblemPlusJSONResponse
+}
+
+func (response CreateCloudflareIceServers400ApplicationProblemPlusJSONResponse) VisitCreateCloudflareIceServersResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type CreateCloudflareIceServers401ApplicationProblemPlusJSONResponse struct {
+	UnauthorizedApplicationProblemPlusJSONResponse
+}
+
+func (response CreateCloudflareIceServers401ApplicationProblemPlusJSONResponse) VisitCreateCloudflareIceServersResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set("WWW-Authenticate", fmt.Sprint(response.Headers.WWWAuthenticate))
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type CreateCloudflareIceServers403ApplicationProblemPlusJSONResponse struct {
+	ForbiddenApplicationProblemPlusJSONResponse
+}
+
+func (response CreateCloudflareIceServers403ApplicationProblemPlusJSONResponse) VisitCreateCloudflareIceServersResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(403)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type CreateCloudflareIceServers404ApplicationProblemPlusJSONResponse struct {
+	NotFoundApplicationProblemPlusJSONResponse
+}
+
+func (response CreateCloudflareIceServers404ApplicationProblemPlusJSONResponse) VisitCreateCloudflareIceServersResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(404)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type CreateCloudflareIceServers413ApplicationProblemPlusJSONResponse struct {
+	TooLargeApplicationProblemPlusJSONResponse
+}
+
+func (response CreateCloudflareIceServers413ApplicationProblemPlusJSONResponse) VisitCreateCloudflareIceServersResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(413)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type CreateCloudflareIceServers414ApplicationProblemPlusJSONResponse struct {
+	TooLongApplicationProblemPlusJSONResponse
+}
+
+func (response CreateCloudflareIceServers414ApplicationProblemPlusJSONResponse) VisitCreateCloudflareIceServersResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(414)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type CreateCloudflareIceServers415ApplicationProblemPlusJSONResponse struct {
+	UnsupportedMediaTypeApplicationProblemPlusJSONResponse
+}
+
+func (response CreateCloudflareIceServers415ApplicationProblemPlusJSONResponse) VisitCreateCloudflareIceServersResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(415)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type CreateCloudflareIceServers429ApplicationProblemPlusJSONResponse struct {
+	TooManyApplicationProblemPlusJSONResponse
+}
+
+func (response CreateCloudflareIceServers429ApplicationProblemPlusJSONResponse) VisitCreateCloudflareIceServersResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(429)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type CreateCloudflareIceServers500ApplicationProblemPlusJSONResponse struct {
+	InternalApplicationProblemPlusJSONResponse
+}
+
+func (response CreateCloudflareIceServers500ApplicationProblemPlusJSONResponse) VisitCreateCloudflareIceServersResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type CreateCloudflareIceServers503ApplicationProblemPlusJSONResponse struct {
+	NotReadyApplicationProblemPlusJSONResponse
+}
+
+func (response CreateCloudflareIceServers503ApplicationProblemPlusJSONResponse) VisitCreateCloudflareIceServersResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type CreateTwilioTokenRequestObject struct {
+	AccountSid string `json:"accountSid"`
+	Body       *CreateTwilioTokenFormdataRequestBody
+}
+
+type CreateTwilioTokenResponseObject interface {
+	VisitCreateTwilioTokenResponse(w http.ResponseWriter) error
+}
+
+type CreateTwilioToken201JSONResponse TwilioToken
+
+func (response CreateTwilioToken201JSONResponse) VisitCreateTwilioTokenResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(201)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type CreateTwilioToken400ApplicationProblemPlusJSONResponse struct {
+	BadRequestApplicationProblemPlusJSONResponse
+}
+
+func (response CreateTwilioToken400ApplicationProblemPlusJSONResponse) VisitCreateTwilioTokenResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type CreateTwilioToken401ApplicationProblemPlusJSONResponse struct {
+	UnauthorizedApplicationProblemPlusJSONResponse
+}
+
+func (response CreateTwilioToken401ApplicationProblemPlusJSONResponse) VisitCreateTwilioTokenResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set("WWW-Authenticate", fmt.Sprint(response.Headers.WWWAuthenticate))
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type CreateTwilioToken403ApplicationProblemPlusJSONResponse struct {
+	ForbiddenApplicationProblemPlusJSONResponse
+}
+
+func (response CreateTwilioToken403ApplicationProblemPlusJSONResponse) VisitCreateTwilioTokenResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(403)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type CreateTwilioToken404ApplicationProblemPlusJSONResponse struct {
+	NotFoundApplicationProblemPlusJSONResponse
+}
+
+func (response CreateTwilioToken404ApplicationProblemPlusJSONResponse) VisitCreateTwilioTokenResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(404)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type CreateTwilioToken413ApplicationProblemPlusJSONResponse struct {
+	TooLargeApplicationProblemPlusJSONResponse
+}
+
+func (response CreateTwilioToken413ApplicationProblemPlusJSONResponse) VisitCreateTwilioTokenResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(413)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type CreateTwilioToken414ApplicationProblemPlusJSONResponse struct {
+	TooLongApplicationProblemPlusJSONResponse
+}
+
+func (response CreateTwilioToken414ApplicationProblemPlusJSONResponse) VisitCreateTwilioTokenResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(414)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type CreateTwilioToken415ApplicationProblemPlusJSONResponse struct {
+	UnsupportedMediaTypeApplicationProblemPlusJSONResponse
+}
+
+func (response CreateTwilioToken415ApplicationProblemPlusJSONResponse) VisitCreateTwilioTokenResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(415)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type CreateTwilioToken429ApplicationProblemPlusJSONResponse struct {
+	TooManyApplicationProblemPlusJSONResponse
+}
+
+func (response CreateTwilioToken429ApplicationProblemPlusJSONResponse) VisitCreateTwilioTokenResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(429)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type CreateTwilioToken500ApplicationProblemPlusJSONResponse struct {
+	InternalApplicationProblemPlusJSONResponse
+}
+
+func (response CreateTwilioToken500ApplicationProblemPlusJSONResponse) VisitCreateTwilioTokenResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type CreateTwilioToken503ApplicationProblemPlusJSONResponse struct {
+	NotReadyApplicationProblemPlusJSONResponse
+}
+
+func (response CreateTwilioToken503ApplicationProblemPlusJSONResponse) VisitCreateTwilioTokenResponse(w http.ResponseWriter) error {
 
 	var buf bytes.Buffer
 	if err := json.NewEncoder(&buf).Encode(response); err != nil {
@@ -2118,6 +2844,15 @@ type StrictServerInterface interface {
 	// PostTurnAuth TURN credentials for one gateway, for clients that send POST
 	// (POST /)
 	PostTurnAuth(ctx context.Context, request PostTurnAuthRequestObject) (PostTurnAuthResponseObject, error)
+	// CreateCloudflareCredentials One ICE server in the older form of Cloudflare
+	// (POST /compat/cloudflare/v1/turn/keys/{keyId}/credentials/generate)
+	CreateCloudflareCredentials(ctx context.Context, request CreateCloudflareCredentialsRequestObject) (CreateCloudflareCredentialsResponseObject, error)
+	// CreateCloudflareIceServers ICE servers in the form of Cloudflare Realtime TURN
+	// (POST /compat/cloudflare/v1/turn/keys/{keyId}/credentials/generate-ice-servers)
+	CreateCloudflareIceServers(ctx context.Context, request CreateCloudflareIceServersRequestObject) (CreateCloudflareIceServersResponseObject, error)
+	// CreateTwilioToken ICE servers in the form of Twilio's Network Traversal Service
+	// (POST /compat/twilio/2010-04-01/Accounts/{accountSid}/Tokens.json)
+	CreateTwilioToken(ctx context.Context, request CreateTwilioTokenRequestObject) (CreateTwilioTokenResponseObject, error)
 	// GetIceAuth ICE servers of all matching gateways
 	// (GET /ice)
 	GetIceAuth(ctx context.Context, request GetIceAuthRequestObject) (GetIceAuthResponseObject, error)
@@ -2213,6 +2948,115 @@ func (sh *strictHandler) PostTurnAuth(w http.ResponseWriter, r *http.Request, pa
 		sh.options.ResponseErrorHandlerFunc(w, r, err)
 	} else if validResponse, ok := response.(PostTurnAuthResponseObject); ok {
 		if err := validResponse.VisitPostTurnAuthResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// CreateCloudflareCredentials operation middleware
+func (sh *strictHandler) CreateCloudflareCredentials(w http.ResponseWriter, r *http.Request, keyID KeyID) {
+	var request CreateCloudflareCredentialsRequestObject
+
+	request.KeyID = keyID
+
+	var body CreateCloudflareCredentialsJSONRequestBody
+	if err := runtime.BindJSONBody(r, &body); err != nil {
+		if !errors.Is(err, io.EOF) {
+			sh.options.RequestErrorHandlerFunc(w, r, fmt.Errorf("can't decode JSON body: %w", err))
+			return
+		}
+	} else {
+		request.Body = &body
+	}
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.CreateCloudflareCredentials(ctx, request.(CreateCloudflareCredentialsRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "CreateCloudflareCredentials")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(CreateCloudflareCredentialsResponseObject); ok {
+		if err := validResponse.VisitCreateCloudflareCredentialsResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// CreateCloudflareIceServers operation middleware
+func (sh *strictHandler) CreateCloudflareIceServers(w http.ResponseWriter, r *http.Request, keyID KeyID) {
+	var request CreateCloudflareIceServersRequestObject
+
+	request.KeyID = keyID
+
+	var body CreateCloudflareIceServersJSONRequestBody
+	if err := runtime.BindJSONBody(r, &body); err != nil {
+		if !errors.Is(err, io.EOF) {
+			sh.options.RequestErrorHandlerFunc(w, r, fmt.Errorf("can't decode JSON body: %w", err))
+			return
+		}
+	} else {
+		request.Body = &body
+	}
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.CreateCloudflareIceServers(ctx, request.(CreateCloudflareIceServersRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "CreateCloudflareIceServers")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(CreateCloudflareIceServersResponseObject); ok {
+		if err := validResponse.VisitCreateCloudflareIceServersResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// CreateTwilioToken operation middleware
+func (sh *strictHandler) CreateTwilioToken(w http.ResponseWriter, r *http.Request, accountSid string) {
+	var request CreateTwilioTokenRequestObject
+
+	request.AccountSid = accountSid
+
+	if err := r.ParseForm(); err != nil {
+		sh.options.RequestErrorHandlerFunc(w, r, fmt.Errorf("can't decode formdata: %w", err))
+		return
+	}
+	var body CreateTwilioTokenFormdataRequestBody
+	if err := runtime.BindForm(&body, r.Form, nil, nil); err != nil {
+		sh.options.RequestErrorHandlerFunc(w, r, fmt.Errorf("can't bind formdata: %w", err))
+		return
+	}
+	request.Body = &body
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.CreateTwilioToken(ctx, request.(CreateTwilioTokenRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "CreateTwilioToken")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(CreateTwilioTokenResponseObject); ok {
+		if err := validResponse.VisitCreateTwilioTokenResponse(w); err != nil {
 			sh.options.ResponseErrorHandlerFunc(w, r, err)
 		}
 	} else if response != nil {

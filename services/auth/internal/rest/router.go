@@ -9,6 +9,7 @@
 // # Files
 //
 //	server.go         the answers
+//	compat.go         the answers in the forms of other services
 //	grant.go          the part of an answer for one Gateway, and the ttl
 //	check.go          checks of requests
 //	strict.go         names of the fields of a body, and of query parameters
@@ -23,11 +24,17 @@
 package rest
 
 import (
+	_ "embed"
 	"net/http"
 	"strings"
 
 	"github.com/go-chi/chi/v5"
 )
+
+// contract is openapi/auth.yaml as JSON. It is the same for every caller, and contains nothing of the installation.
+//
+//go:embed openapi.json
+var contract []byte
 
 // New returns the handler of the public port. It defines the order in which a request is checked.
 func New(o Options) http.Handler {
@@ -48,6 +55,10 @@ func New(o Options) http.Handler {
 			RequestErrorHandlerFunc:  s.fail,
 			ResponseErrorHandlerFunc: s.fail,
 		}), ChiServerOptions{BaseRouter: r, ErrorHandlerFunc: s.fail})
+	})
+	r.Get("/openapi.json", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write(contract) // fails only if the client has disconnected
 	})
 	if o.Demo != nil {
 		r.Get("/demo", http.RedirectHandler("/demo/", http.StatusMovedPermanently).ServeHTTP)

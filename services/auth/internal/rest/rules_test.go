@@ -224,7 +224,7 @@ func TestJ15UnknownParametersAreIgnored(t *testing.T) {
 // otherwise get the credentials of all gateways.
 func TestJ15UnknownFieldsAreRefused(t *testing.T) {
 	s := newService(t, open(), gateways()...)
-	const fields, ofGateway = "dtls, gateways, transport, ttl, username", "listener, name, namespace"
+	const fields, ofGateway = "dtls, gateways, stun, transport, ttl, username", "listener, name, namespace"
 	for _, tt := range []struct{ query, body, parameter, message string }{
 		{"", `{"gateway":[{"namespace":"media","name":"oslo"}]}`, "gateway", "is unknown: did you mean gateways? The fields are " + fields},
 		{"", `{"tll":60}`, "tll", "is unknown: did you mean ttl? The fields are " + fields},

@@ -58,22 +58,26 @@ func (s server) CreateIceServers(
 		return nil, err
 	}
 	// Callers that choose no user name must not share a quota.
-	user, err := userIDFor(identityOf(ctx), body.Username, rand.Text)
+	user, err := userIDFor(identityOf(ctx), "username", body.Username, rand.Text)
 	if err != nil {
 		return nil, err
 	}
 	grants, err := s.grant(ctx, credentialRequest{
 		userID:    user,
 		ttl:       seconds(body.TTL),
-		view:      gateway.URLOptions{Host: s.PublicAddr, DTLS: deref(body.Dtls), Max: s.MaxURLs},
+		view:      gateway.URLOptions{Host: s.PublicAddr, DTLS: deref(body.Dtls), Max: s.MaxURLs, Limit: true},
 		gateways:  filters,
 		parameter: func(i int) string { return fmt.Sprintf("gateways[%d]", i) },
 	})
 	if err != nil {
 		return nil, err
 	}
+	servers := iceServers(grants)
+	if deref(body.Stun) {
+		servers = withSTUN(grants)
+	}
 	return CreateIceServers201JSONResponse{
-		IceServers:         iceServers(grants),
+		IceServers:         servers,
 		IceTransportPolicy: transport,
 		ExpiresAt:          firstExpiry(grants),
 	}, nil
@@ -169,7 +173,7 @@ func (s server) query(ctx context.Context, q query) ([]grant, error) {
 	if !who.Known {
 		missing = func() string { return "" }
 	}
-	user, err := userIDFor(who, q.username, missing)
+	user, err := userIDFor(who, "username", q.username, missing)
 	if err != nil {
 		return nil, err
 	}
@@ -241,7 +245,7 @@ func (s server) grant(ctx context.Context, d credentialRequest) ([]grant, error)
 
 func (s server) grantOne(who *access.Identity, g *gateway.Gateway, d credentialRequest, m *mint, urls []string) (grant, error) {
 	if g.STUNOnly {
-		return grant{gateway: g, urls: urls, stunOnly: true}, nil
+		return grant{gateway: g, urls: urls, stunURLs: urls, stunOnly: true}, nil
 	}
 	standard, most := s.lifetimes(who, g)
 	if !d.clampTTL && d.named() && d.ttl > most {
@@ -255,7 +259,9 @@ func (s server) grantOne(who *access.Identity, g *gateway.Gateway, d credentialR
 	if err != nil {
 		return grant{}, fmt.Errorf("make credential for gateway %s: %w", g.ID(), err)
 	}
-	return grant{gateway: g, urls: urls, ttl: ttl, maxTTL: most, credential: c}, nil
+	return grant{
+		gateway: g, urls: urls, stunURLs: g.STUNURLs(d.view), ttl: ttl, maxTTL: most, credential: c,
+	}, nil
 }
 
 // lifetimes returns the default and the maximum time to live of a gateway's credentials: the lifetime in the config of

@@ -106,11 +106,24 @@ func unknownField(path string) *failure {
 	return refuse(parameterUnknown, path, unknown(name, known))
 }
 
+// bodyFields returns the fields in the body of the requests to a path; nil if its parameters are in the query.
+func bodyFields(path string) []string {
+	switch {
+	case path == createPath:
+		return createFields
+	case strings.HasPrefix(path, cloudflarePath):
+		return fieldsOf(reflect.TypeFor[CloudflareRequest]())
+	case strings.HasPrefix(path, twilioPath):
+		return fieldsOf(reflect.TypeFor[TwilioRequest]())
+	}
+	return nil
+}
+
 // unknownParameter refuses a query with parameters, for a path that has none.
-func unknownParameter(query url.Values) *failure {
+func unknownParameter(query url.Values, fields []string) *failure {
 	for _, name := range slices.Sorted(maps.Keys(query)) {
 		return refuse(parameterUnknown, name,
-			"is unknown: the path has no query parameters. The body has the fields "+strings.Join(createFields, ", "))
+			"is unknown: the path has no query parameters. The body has the fields "+strings.Join(fields, ", "))
 	}
 	return nil
 }

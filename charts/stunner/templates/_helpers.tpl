@@ -208,14 +208,31 @@ ipFamilies:
 {{- end -}}
 {{- end }}
 
+{{/* One source of the policy of callers. */}}
+{{- define "stunner.checkPolicy" -}}
+{{- if and .policy.existingConfigMap .policy.existingSecret -}}
+{{- fail "stunnerAuthService.policy.existingSecret: is one policy, stunnerAuthService.policy.existingConfigMap another: set one of them" -}}
+{{- else if and (include "stunner.policy" .) .jwt.issuer -}}
+{{- fail "stunnerAuthService.policy: excludes stunnerAuthService.jwt: write the issuer into the policy" -}}
+{{- else if and .policy.clusterKeys (not (include "stunner.policy" .)) -}}
+{{- fail "stunnerAuthService.policy.clusterKeys: has no effect without a policy: set stunnerAuthService.policy.existingConfigMap or existingSecret" -}}
+{{- end -}}
+{{- end }}
+
+{{/* The ConfigMap or Secret with the policy of callers; empty without a policy. */}}
+{{- define "stunner.policy" -}}
+{{- .policy.existingConfigMap | default .policy.existingSecret -}}
+{{- end }}
+
 {{/* An auth service without authentication is not exposed outside the cluster. */}}
 {{- define "stunner.checkOpen" -}}
-{{- if and (not .jwt.issuer) (ne .service.type "ClusterIP") -}}
-{{- fail (printf "stunnerAuthService.service.type: %s gives credentials to every client outside the cluster: configure stunnerAuthService.jwt, or use ClusterIP" .service.type) -}}
+{{- $open := not (or .jwt.issuer (include "stunner.policy" .)) -}}
+{{- if and $open (ne .service.type "ClusterIP") -}}
+{{- fail (printf "stunnerAuthService.service.type: %s gives credentials to every client outside the cluster: configure stunnerAuthService.jwt or stunnerAuthService.policy, or use ClusterIP" .service.type) -}}
 {{- end -}}
 {{- range list "ingress" "httpRoute" -}}
-{{- if and (not $.jwt.issuer) (index $ .).enabled -}}
-{{- fail (printf "stunnerAuthService.%s.enabled: true gives credentials to every client outside the cluster: configure stunnerAuthService.jwt" .) -}}
+{{- if and $open (index $ .).enabled -}}
+{{- fail (printf "stunnerAuthService.%s.enabled: true gives credentials to every client outside the cluster: configure stunnerAuthService.jwt or stunnerAuthService.policy" .) -}}
 {{- end -}}
 {{- end -}}
 {{- end }}

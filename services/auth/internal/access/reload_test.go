@@ -128,7 +128,7 @@ func TestPolicyFileIsReadAgain(t *testing.T) {
 	})
 }
 
-// A policy of several issuers checks each token with the keys, the algorithms and the audience of its own issuer.
+// J-01, J-05: a policy of several issuers checks each token with the keys, the algorithms and the audience of its own issuer.
 func TestIssuersAreApart(t *testing.T) {
 	secret := filepath.Join(t.TempDir(), "secret")
 	if err := os.WriteFile(secret, []byte(secretText), 0o600); err != nil {
@@ -145,7 +145,7 @@ func TestIssuersAreApart(t *testing.T) {
 			t.Errorf("%+v, %v", who, err)
 		}
 		for token, want := range map[string]Reason{
-			claims("issuer", "audience"):  TokenAlgorithm, // J-01: HMAC for the issuer with public keys
+			claims("issuer", "audience"):  TokenAlgorithm, // HMAC for the issuer with public keys
 			claims("other", "audience"):   TokenAudience,
 			claims("nobody", "audience"):  TokenIssuer,
 			claims("Other", "elsewhere"):  TokenIssuer,

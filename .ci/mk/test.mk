@@ -1,6 +1,6 @@
 # Tests. A suite is a service or a folder of e2e; each of the suites that a target names must run at least one test.
 
-UNIT_SUITES := tools/mutants tools/pack tools/requirements tools/tally tools/wrap $(filter services/%,$(MODULES))
+UNIT_SUITES := tools/bill tools/mutants tools/pack tools/requirements tools/tally tools/wrap $(filter services/%,$(MODULES))
 TALLY   = GOWORK=off go -C .ci/tools run ./tally
 
 # The target vet runs go vet once; go test would repeat it for each build mode, including dependencies.

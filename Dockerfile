@@ -1,13 +1,13 @@
-# The image of a service: docker build --build-arg SERVICE=operator|stunnerd|auth . It equals the image that `make images` packs without a
+# The image of a service: docker build --build-arg SERVICE=operator|stunnerd|auth --build-arg VERSION=v0.1.0 . It equals the image that `make images` packs without a
 # container engine, except for the list of certificate authorities, which is that of the build stage.
 ARG SERVICE
 
 FROM --platform=$BUILDPLATFORM golang:1.26 AS build
-ARG SERVICE TARGETARCH
+ARG SERVICE TARGETARCH VERSION
 WORKDIR /src
 COPY . .
 RUN CGO_ENABLED=0 GOOS=linux GOARCH=$TARGETARCH GOWORK=off \
-    go -C services/$SERVICE build -trimpath -ldflags='-s -w' -o /out/$SERVICE .
+    go -C services/$SERVICE build -trimpath -ldflags="-s -w -X github.com/stunner-gateway/stunner/services/api/telemetry.release=$VERSION" -o /out/$SERVICE .
 
 FROM scratch AS base
 COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/

@@ -13,6 +13,8 @@ import (
 	"os/signal"
 	"syscall"
 	"time"
+
+	"github.com/stunner-gateway/stunner/services/api/telemetry"
 )
 
 func main() {
@@ -43,7 +45,12 @@ func run(ctx context.Context, args []string) error {
 	plain := flags.String("udp", "127.0.0.1:7002", "UDP address that echoes datagrams")
 	peers := flags.Int("peers", 64, "maximum number of concurrent WebRTC peers")
 	idle := flags.Duration("idle", time.Minute, "a WebRTC peer is dropped after this time without a message")
+	version := flags.Bool("version", false, "print the version and exit")
 	_ = flags.Parse(args) // exits on error
+	if *version {
+		fmt.Println(telemetry.Version("echo"))
+		return nil
+	}
 
 	packets, err := net.ListenPacket("udp", *plain)
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -86,6 +87,26 @@ func TestNoProgramContainsAKnownVulnerability(t *testing.T) {
 	for _, h := range holes {
 		if !found[h.module] {
 			t.Errorf("no program contains %s: remove it from the table", h.module)
+		}
+	}
+}
+
+// Every program prints its name, its version, that of Go and the commit, the version of a release if the linker sets it.
+func TestProgramsPrintTheirVersion(t *testing.T) {
+	root := bedtest.Root(t)
+	const release = "github.com/stunner-gateway/stunner/services/api/telemetry.release=v1.2.3"
+	for _, folder := range []string{bed.Operator, bed.Stunnerd, bed.Auth, bed.Stunnerctl, bed.Echo} {
+		name := filepath.Base(folder)
+		file := filepath.Join(t.TempDir(), name)
+		build := exec.Command("go", "build", "-ldflags=-X "+release, "-o", file, "./"+folder)
+		build.Dir = root
+		if out, err := build.CombinedOutput(); err != nil {
+			t.Fatalf("build %s: %v\n%s", folder, err, out)
+		}
+		out, err := exec.Command(file, "--version").CombinedOutput()
+		want := regexp.MustCompile(`^` + name + ` v1\.2\.3 go1\.\S+( [0-9a-f]{40})?\n$`)
+		if err != nil || !want.Match(out) {
+			t.Errorf("%s --version: %v, %q does not match %s", name, err, out, want)
 		}
 	}
 }

@@ -66,6 +66,9 @@ func command(ctx context.Context, args []string, getenv func(string) string, std
 	case err != nil:
 		fmt.Fprintf(stderr, "auth: %v\nSee auth --help.\n", err)
 		return exitUsage
+	case o.version:
+		fmt.Fprintln(stdout, telemetry.Version("auth"))
+		return 0
 	}
 	log := telemetry.NewLog(stderr, o.logFormat, o.levels)
 	for _, warning := range o.warnings {

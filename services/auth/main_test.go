@@ -56,10 +56,12 @@ func TestHelpNamesEveryFlagAndItsVariable(t *testing.T) {
 }
 
 func TestVersion(t *testing.T) {
-	var out bytes.Buffer
-	if code := command(t.Context(), []string{"version"}, none, &out, io.Discard); code != 0 ||
-		!strings.Contains(out.String(), "go1.") {
-		t.Errorf("exit code %d, %q", code, &out)
+	for _, arg := range []string{"version", "--version"} {
+		var out bytes.Buffer
+		if code := command(t.Context(), []string{arg}, none, &out, io.Discard); code != 0 ||
+			!strings.HasPrefix(out.String(), "auth ") || !strings.Contains(out.String(), " go1.") {
+			t.Errorf("%s: exit code %d, %q", arg, code, &out)
+		}
 	}
 }
 

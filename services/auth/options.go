@@ -39,6 +39,7 @@ type options struct {
 	demo               bool
 	demoEcho           *url.URL
 	showUsers          bool
+	version            bool
 	logFormat          string
 	levels             *telemetry.Levels
 	warnings           []string // about settings of the existing auth service that are ignored
@@ -64,6 +65,7 @@ type raw struct {
 var envNames = map[string]string{
 	"config":      "STUNNER_CONFIG_ORIGIN",
 	"public-addr": "STUNNER_PUBLIC_ADDR",
+	"version":     "",
 }
 
 // envName returns the environment variable of a flag.
@@ -145,6 +147,7 @@ func newFlags(r *raw) *cli.Flags {
 	f.StringVar(&r.logFormat, "log-format", "text", "`FORMAT` of the log, text or json")
 	f.StringVar(&r.logLevel, "log-level", "all:INFO",
 		"`LEVELS` of the log as SCOPE:LEVEL[,SCOPE:LEVEL…]; scopes: all access audit demo discovery gateway rest")
+	f.BoolVar(&r.version, "version", false, "print the version and exit")
 	f.Shorten(map[string]string{"c": "config", "p": "port", "l": "log-level"})
 	f.AcceptFormer(formerSettings(f, r.getenv))
 	return f
@@ -158,6 +161,9 @@ func parseOptions(args []string, getenv func(string) string) (options, error) {
 	f := newFlags(&r)
 	if err := f.Parse(args); err != nil {
 		return options{}, err
+	}
+	if r.version {
+		return r.options, nil
 	}
 	if f.NArg() > 0 {
 		return options{}, fmt.Errorf("unexpected argument %q: every setting is a flag", f.Arg(0))

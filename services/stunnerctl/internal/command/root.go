@@ -21,6 +21,7 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
+	"github.com/stunner-gateway/stunner/services/api/telemetry"
 	"github.com/stunner-gateway/stunner/services/stunnerctl/internal/output"
 )
 
@@ -104,6 +105,8 @@ func newRoot(name string, io Streams) *cobra.Command {
 			return c.Help()
 		},
 	}
+	root.Version = telemetry.Version("stunnerctl")
+	root.SetVersionTemplate("{{.Version}}\n")
 	root.SetIn(io.In)
 	root.SetOut(io.Out)
 	root.SetErr(io.ErrOut)

@@ -4,12 +4,15 @@ IMAGE_REPOSITORY ?= ghcr.io/stunner-gateway
 IMAGE_TAG        ?= $(shell awk '/newTag:/ { print $$2; exit }' kustomize/components/images/kustomization.yaml)
 IMAGE_ARCHS      ?= $(shell go env GOARCH)
 
+# The variable that holds the version of a release.
+RELEASE := github.com/stunner-gateway/stunner/services/api/telemetry.release
+
 # pack FOLDER TAG: builds the program for each architecture with the versions of its module, as the Dockerfile and ko do, and packs one image.
 PACK = mkdir -p bin/images; pack() { \
   local name=$${1\#\#*/} arch programs=(); \
   for arch in $(IMAGE_ARCHS); do \
     programs+=("$(CURDIR)/bin/linux-$$arch/$$name"); \
-    CGO_ENABLED=0 GOOS=linux GOARCH=$$arch GOWORK=off go -C "$$1" build -trimpath -ldflags='-s -w' -o "$${programs[-1]}" .; \
+    CGO_ENABLED=0 GOOS=linux GOARCH=$$arch GOWORK=off go -C "$$1" build -trimpath -ldflags="-s -w -X $(RELEASE)=v$$2" -o "$${programs[-1]}" .; \
   done; \
   GOWORK=off go -C .ci/tools run ./pack -ref "$(IMAGE_REPOSITORY)/$$name:$$2" -o "$(CURDIR)/bin/images/$$name.tar" "$${programs[@]}"; }
 
@@ -26,13 +29,24 @@ EARLIER := 6808f04226a114861f4994949e46d105a93b8354
 RUN  ?= .
 ARGS ?=
 
-.PHONY: images plugin e2e
+.PHONY: images plugin release e2e
 
 images: ## Pack the services and an echo peer into bin/images: OCI archives, each with an SPDX bill of materials
 	@$(PACK); for folder in $(IMAGES); do pack $$folder "$(IMAGE_TAG)"; done
 
 plugin: ## Build the plugin "kubectl stunner" into bin/plugin: archives of all platforms (PLATFORMS) and the manifest for krew
 	@.ci/plugin "v$(IMAGE_TAG)" bin/plugin
+
+# Go finds the commit in clones, and not in linked worktrees of git.
+release: ## Build everything that a release publishes into bin/release, without a registry, in two clones of HEAD; check it, and compare both
+	@from=$$(mktemp -d); trap 'rm -rf "$$from"' EXIT; \
+	for n in 1 2; do \
+	  git clone --quiet . "$$from/clone-$$n"; \
+	  "$$from/clone-$$n/.ci/release" -d "$$from/$$n" "v$(IMAGE_TAG)" >"$$from/said" || { cat "$$from/said"; exit 1; }; \
+	done; \
+	diff --recursive "$$from/1" "$$from/2"; \
+	mkdir -p bin; rm -rf bin/release; mv "$$from/2" bin/release; \
+	cat "$$from/said"; echo "bin/release: the same bytes twice"
 
 # Charts and images of that commit, built by its own Makefile, as release 0.0.9.
 bin/earlier/$(EARLIER):

@@ -1,6 +1,6 @@
 # Tests. A suite is a service or a folder of e2e; each of the suites that a target names must run at least one test.
 
-UNIT_SUITES := tools/bill tools/mutants tools/pack tools/requirements tools/tally tools/wrap $(filter services/%,$(MODULES))
+UNIT_SUITES := tools/bill tools/mutants tools/pack tools/release tools/requirements tools/tally tools/wrap $(filter services/%,$(MODULES))
 TALLY   = GOWORK=off go -C .ci/tools run ./tally
 
 # The target vet runs go vet once; go test would repeat it for each build mode, including dependencies.
@@ -49,7 +49,7 @@ packages:
 
 # Packages are downloaded while Kubernetes and the other programs compile.
 provisions:
-	@.ci/install & packages=$$!; s=0; $(MAKE) --no-print-directory kube livekit || s=1; wait $$packages || s=1; exit $$s
+	@.ci/install & packages=$$!; s=0; $(MAKE) --no-print-directory kube helm livekit || s=1; wait $$packages || s=1; exit $$s
 
 # Each module must build without the workspace, as it does when another module imports it.
 alone:

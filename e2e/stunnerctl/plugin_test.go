@@ -49,7 +49,7 @@ func TestPlugin(t *testing.T) {
 	if text, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, text)
 	}
-	text, err := os.ReadFile(filepath.Join(out, "stunner.yaml"))
+	text, err := os.ReadFile(filepath.Join(out, "krew.yaml"))
 	bedtest.NoError(t, err)
 	var m manifest
 	bedtest.NoError(t, yaml.UnmarshalStrict(text, &m))

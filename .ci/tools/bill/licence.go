@@ -98,8 +98,8 @@ func download(modules []Module) (map[Module]string, error) {
 // classifier loads its database once, which takes about a second.
 var classifier = sync.OnceValues(assets.DefaultClassifier)
 
-// read returns the licence of a folder. Several texts, also in one file, are joined with AND: which files each is for, and
-// whether the user may choose, is not known.
+// read returns the licence of a folder. Several texts, also in one file, are joined with AND: which files each is for,
+// and whether the user may choose, is not known.
 func read(folder string) (l Licence, err error) {
 	c, err := classifier()
 	if err != nil {

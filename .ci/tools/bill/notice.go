@@ -18,8 +18,8 @@ func Notice(modules []Module, licences map[Module]Licence) (string, error) {
 	for _, m := range modules {
 		l := licences[m]
 		if l.Expression == "" {
-			return "", fmt.Errorf("write notice: %s %s: no known licence: read its folder, and add its file to texts in "+
-				".ci/tools/bill/licence.go", m.Path, m.Version)
+			return "", fmt.Errorf("write notice: %s %s: no known licence: read its folder, and add its file to texts "+
+				"in .ci/tools/bill/licence.go", m.Path, m.Version)
 		}
 		title := strings.TrimSpace(m.Path + " " + m.Version)
 		fmt.Fprintf(&out, "%s: %s\n", title, l.Expression)

@@ -28,8 +28,8 @@ import (
 	"github.com/stunner-gateway/stunner/tools/bill"
 )
 
-// K-13: two builds of the same sources in different folders are packed into the same image, which contains the program and
-// the certificate authorities only.
+// K-13: two builds of the same sources in different folders are packed into the same image, which contains the program
+// and the certificate authorities only.
 func TestPack(t *testing.T) {
 	digest, archive := packed(t, build(t))
 	if again, same := packed(t, build(t)); again != digest || !bytes.Equal(archive, same) {
@@ -57,7 +57,7 @@ func TestPack(t *testing.T) {
 		"dev.golang.version": runtime.Version(),
 	} {
 		if c.Config.Labels[label] != want || m.Annotations[label] != want {
-			t.Errorf("label %s is %q, annotation %q, want %q", label, c.Config.Labels[label], m.Annotations[label], want)
+			t.Errorf("%s: label %q, annotation %q, want %q", label, c.Config.Labels[label], m.Annotations[label], want)
 		}
 	}
 	held := map[string][]byte{}

@@ -19,7 +19,10 @@ func folder(t *testing.T) string {
 	write(t, dir, "b.tgz", "b")
 	write(t, dir, imagesFile, "example.org/auth:1.2.3@sha256:"+strings.Repeat("01", 32)+"\n")
 	for _, args := range [][]string{
-		{"provenance", "-version", version, "-commit", strings.Repeat("a", 40), "-builder", "https://example.org/builder", dir},
+		{
+			"provenance", "-version", version, "-commit", strings.Repeat("a", 40), "-builder", "https://example.org/a",
+			dir,
+		},
 		{"sums", dir},
 	} {
 		if err := run(args); err != nil {
@@ -49,11 +52,13 @@ func TestProvenanceAndChecksums(t *testing.T) {
 			func(dir string) { write(t, dir, "a.yaml", "other") }, "a.yaml has the digest", false,
 		},
 		"a missing file": {
-			func(dir string) { _ = os.Remove(filepath.Join(dir, "b.tgz")) }, "it names 4 files and images, and there are 3", false,
+			func(dir string) { _ = os.Remove(filepath.Join(dir, "b.tgz")) },
+			"it names 4 files and images, and there are 3", false,
 		},
 		"an additional file": {func(dir string) { write(t, dir, "c", "c") }, `c has the digest ""`, true},
 		"another image": {
-			func(dir string) { write(t, dir, imagesFile, "example.org/auth:1.2.3@sha256:ff\n") }, "has the digest", false,
+			func(dir string) { write(t, dir, imagesFile, "example.org/auth:1.2.3@sha256:ff\n") },
+			"has the digest", false,
 		},
 		"another predicate": {func(dir string) {
 			edit(t, dir, func(s map[string]any) { s["predicateType"] = "https://example.org" })
@@ -119,7 +124,8 @@ func TestBills(t *testing.T) {
 	if err := os.Mkdir(filepath.Join(root, "tools"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	bill, notice, module := filepath.Join(dir, "requirements.spdx.json"), filepath.Join(dir, "NOTICE"), filepath.Join(root, "tools/go.mod")
+	bill, notice := filepath.Join(dir, "requirements.spdx.json"), filepath.Join(dir, "NOTICE")
+	module := filepath.Join(root, "tools/go.mod")
 	required, err := os.ReadFile("../go.mod")
 	if err != nil {
 		t.Fatal(err)
@@ -151,7 +157,8 @@ func TestBills(t *testing.T) {
 		if err := os.WriteFile(c.file, []byte(strings.Replace(string(text), c.old, c.new, 1)), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if err := checkBills(root, dir); (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+		err = checkBills(root, dir)
+		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%q in %s: error %v, want %q", c.new, filepath.Base(c.file), err, c.want)
 		}
 	}

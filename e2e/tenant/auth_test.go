@@ -93,7 +93,7 @@ func authAttempts() []attempt {
 				theirs := run.before[first].Auth
 				minted, err := n.config("door").Auth.Authority().Mint("mallory", time.Hour, time.Now())
 				n.must(err)
-				verified, err := theirs.Authority().Verify(minted.Username, time.Now())
+				verified, err := theirs.Authority().Verify(minted.Username, time.Now(), 0)
 				if err == nil &&
 					string(credential.Key(minted.Username, theirs.Realm, minted.Password)) == string(verified.Key) {
 					n.Error("it is")

@@ -35,8 +35,11 @@ const Gateway = "namespace, gateway"
 // Values of the label reason: the process has no capacity, the credentials are invalid, or the client is over a limit.
 var (
 	full        = []string{"capacity", "no_relay"}
-	credentials = []string{"wrong_password", "unknown_user", "expired_credential"}
-	bounds      = []string{"quota", "source_quota", "draining", "stun_only"}
+	credentials = []string{
+		"wrong_password", "unknown_user", "expired_credential", "caveat_malformed", "caveat_unknown", "caveat_gateway",
+		"caveat_not_before",
+	}
+	bounds = []string{"quota", "source_quota", "caveat_allocations", "caveat_bytes", "draining", "stun_only"}
 )
 
 // Matchers of the label reason.
@@ -49,8 +52,8 @@ var (
 	Unusual = `reason!~"no_credential|stale_nonce"`
 	// Backlog matches drops of datagrams because of a full send buffer or queue.
 	Backlog = oneOf([]string{"congested", "slow_client"})
-	// Denied matches refusals of peers that no route allows.
-	Denied = oneOf([]string{"peer_denied", "port_denied"})
+	// Denied matches refusals of peers that no route allows, or no route that the credential names.
+	Denied = oneOf([]string{"peer_denied", "port_denied", "caveat_route"})
 )
 
 // Unanswered matches the gRPC codes of failed requests of KEDA. Canceled is a stream that KEDA ended.

@@ -4,10 +4,20 @@
 // draft-uberti-behave-turn-rest-00: the user name contains the expiry, and the password is a MAC of the user name, so
 // that nothing has to be stored.
 //
-//	username = <unix-expiry-seconds> ":" <user-id>
+//	username = <unix-expiry-seconds> ":" <user-id> [ ":" <caveats> ]
 //	password = base64( HMAC-SHA1( shared secret, username ) )
 //
+// The MAC signs the whole user name. So the user name can also say what the credential is good for: see Caveats. Other
+// TURN servers that verify such credentials treat the caveats as a part of the user id.
+//
 // The package does no I/O, and the time is an argument.
+//
+// # Files
+//
+//	credential.go  authorities, which mint and verify
+//	username.go    the parts of a user name
+//	caveats.go     caveats, their text form, and how they narrow
+//	derive.go      shared secrets of gateways
 package credential
 
 import (
@@ -69,10 +79,12 @@ type Authority struct {
 	SharedSecret Secret
 }
 
-// Errors of Authority.Verify. A client receives 401 for both (RFC 8489 §9.2.4), but metrics distinguish them.
+// Errors of Authority.Verify, in addition to ErrCaveatMalformed and ErrCaveatUnknown. A client receives 401 for each of
+// them (RFC 8489 §9.2.4), but metrics distinguish them.
 var (
 	ErrUnknownUser = errors.New("unknown user name")
 	ErrExpired     = errors.New("credential has expired")
+	ErrNotYet      = errors.New("credential is not valid yet")
 )
 
 // Verified is the result of Authority.Verify.
@@ -83,6 +95,8 @@ type Verified struct {
 	UserID string
 	// Expires is the zero time for a static credential.
 	Expires time.Time
+	// Caveats are the limits of the credential. The caller enforces them, except for NotBefore.
+	Caveats Caveats
 }
 
 // In returns a copy of the authority with another realm.
@@ -92,23 +106,32 @@ func (a Authority) In(realm string) Authority {
 }
 
 // Verify returns the key with which a message of a user must be signed. It returns ErrUnknownUser for a name that this
-// authority cannot have issued. For an expired ephemeral name it returns ErrExpired together with the key, so that the
-// caller can let a live session continue. An ephemeral name may expire later than MaxTTL, because other services that
-// have the shared secret may mint it.
-func (a Authority) Verify(username string, now time.Time) (Verified, error) {
+// authority cannot have issued. Any other error comes together with the key, so that the caller can tell a wrong
+// password from an error in what was signed, and can let a live session continue after ErrExpired. An ephemeral name may
+// expire later than MaxTTL, because other services that have the shared secret may mint it. leeway is how far the clock
+// of the service that minted the name may differ.
+func (a Authority) Verify(username string, now time.Time, leeway time.Duration) (Verified, error) {
 	if a.Username != "" && username == a.Username {
 		return Verified{Key: Key(username, a.Realm, a.Password), UserID: username}, nil
 	}
 	if a.SharedSecret == "" {
 		return Verified{}, ErrUnknownUser
 	}
-	expires, userID, ok := ParseUsername(username)
-	if !ok {
-		return Verified{}, ErrUnknownUser
+	name, err := ParseUsername(username)
+	if errors.Is(err, ErrUnknownUser) {
+		return Verified{}, err
 	}
-	v := Verified{Key: Key(username, a.Realm, sign(a.SharedSecret, username)), UserID: userID, Expires: expires}
-	if now.After(expires) {
+	v := Verified{
+		Key: Key(username, a.Realm, sign(a.SharedSecret, username)), UserID: name.UserID, Expires: name.Expires,
+		Caveats: name.Caveats,
+	}
+	switch {
+	case err != nil:
+		return v, err
+	case now.After(name.Expires.Add(leeway)):
 		return v, ErrExpired
+	case now.Add(leeway).Before(time.Unix(name.Caveats.NotBefore, 0)):
+		return v, ErrNotYet
 	}
 	return v, nil
 }
@@ -120,38 +143,70 @@ func (a Authority) Guessable(username string) bool {
 	if len(a.SharedSecret) < StrongSecret || a.Username != "" && username == a.Username {
 		return true
 	}
-	_, _, ok := ParseUsername(username)
-	return !ok
+	_, err := ParseUsername(username)
+	return errors.Is(err, ErrUnknownUser)
 }
 
 // StrongSecret is the minimum length in bytes of a password or shared secret that cannot be found by trying: 16 random
 // bytes have 128 bits.
 const StrongSecret = 16
 
-// Mint returns a credential for a user: an ephemeral one if the authority has a shared secret, or else the static pair,
-// which does not depend on userID and ttl. It returns an error for the zero Authority, and for a userID that Verify
-// would not accept or a ttl above MaxTTL.
+// Mint is MintWith without caveats.
 func (a Authority) Mint(userID string, ttl time.Duration, now time.Time) (Credential, error) {
+	return a.MintWith(Caveats{}, userID, ttl, now)
+}
+
+// Errors of MintWith that depend on the caveats.
+var (
+	// ErrStatic is the error for caveats if the authority has no shared secret.
+	ErrStatic = errors.New("mint credential: caveats need a shared secret: the user name of a static credential is fixed")
+	// ErrTooLong is the error for a user id and caveats that do not fit into a user name.
+	ErrTooLong = fmt.Errorf(
+		"mint credential: user id and caveats: the user name must have at most %d bytes: name fewer routes", maxUsername)
+)
+
+// MintWith returns a credential for a user: an ephemeral one with caveats if the authority has a shared secret, or else
+// the static pair, which does not depend on userID and ttl, and has no caveats. It returns an error for the zero
+// Authority, for caveats that ParseCaveats would not accept, and for a userID that Verify would not accept or a ttl above
+// MaxTTL.
+func (a Authority) MintWith(c Caveats, userID string, ttl time.Duration, now time.Time) (Credential, error) {
 	switch {
 	case a.SharedSecret != "":
-		if strings.Contains(userID, ":") {
-			return Credential{}, errors.New(
-				"mint credential: user id must not contain ':', which separates it from the expiry")
-		}
-		if ttl < time.Second || ttl > MaxTTL {
-			return Credential{}, fmt.Errorf("mint credential: ttl %s: must be between 1s and %s", ttl, MaxTTL)
-		}
-		expires := now.Add(ttl).Truncate(time.Second)
-		username := strconv.FormatInt(expires.Unix(), 10) + ":" + userID
-		if len(username) > maxUsername || !utf8.ValidString(userID) {
-			return Credential{}, fmt.Errorf("mint credential: user id: must be UTF-8 of at most %d bytes",
-				maxUsername-len("1234567890:"))
-		}
-		return Credential{Username: username, Password: sign(a.SharedSecret, username), Expires: expires}, nil
+		return a.mint(c, userID, ttl, now)
+	case a.Username != "" && !c.IsZero():
+		return Credential{}, ErrStatic
 	case a.Username != "":
 		return Credential{Username: a.Username, Password: a.Password}, nil
 	}
 	return Credential{}, errors.New("mint credential: the gateway has no TURN credentials")
+}
+
+func (a Authority) mint(c Caveats, userID string, ttl time.Duration, now time.Time) (Credential, error) {
+	if err := c.Validate(); err != nil {
+		return Credential{}, fmt.Errorf("mint credential: %w", err)
+	}
+	switch {
+	case strings.Contains(userID, separator):
+		return Credential{}, errors.New(
+			"mint credential: user id must not contain ':', which separates it from the expiry")
+	case marked(userID):
+		return Credential{}, errors.New("mint credential: user id must not begin like caveats: '~', digits, '~'")
+	case ttl < time.Second || ttl > MaxTTL:
+		return Credential{}, fmt.Errorf("mint credential: ttl %s: must be between 1s and %s", ttl, MaxTTL)
+	}
+	expires := now.Add(ttl).Truncate(time.Second)
+	username := strconv.FormatInt(expires.Unix(), 10) + separator + userID
+	if len(username) > maxUsername || !utf8.ValidString(userID) {
+		return Credential{}, fmt.Errorf("mint credential: user id: must be UTF-8 of at most %d bytes",
+			maxUsername-len("1234567890:"))
+	}
+	if !c.IsZero() {
+		username += separator + c.String()
+	}
+	if len(username) > maxUsername {
+		return Credential{}, ErrTooLong
+	}
+	return Credential{Username: username, Password: sign(a.SharedSecret, username), Expires: expires}, nil
 }
 
 // MaxTTL is the longest lifetime of an ephemeral credential of Mint.
@@ -159,28 +214,6 @@ const MaxTTL = 366 * 24 * time.Hour
 
 // maxUsername is the maximum length of a STUN USERNAME in bytes (RFC 8489 §14.3).
 const maxUsername = 508
-
-// firstExpiry is the lowest number in a user name that is interpreted as an expiry, and not as a numeric user id. It is
-// a time in 2001.
-const firstExpiry = 1_000_000_000
-
-// lastExpiry is the last second of the year 9999. It prevents overflows of time arithmetic.
-const lastExpiry = 253_402_300_799
-
-// ParseUsername splits the user name of an ephemeral credential at colons into expiry and user id. The first number
-// between firstExpiry and lastExpiry is the expiry. It may be before or after the user id, or alone.
-func ParseUsername(username string) (expires time.Time, userID string, ok bool) {
-	parts := strings.Split(username, ":")
-	for i, p := range parts {
-		seconds, err := strconv.ParseInt(p, 10, 64)
-		if err != nil || seconds < firstExpiry || seconds > lastExpiry || p[0] == '+' {
-			continue
-		}
-		rest := append(append([]string{}, parts[:i]...), parts[i+1:]...)
-		return time.Unix(seconds, 0), strings.Join(rest, ":"), true
-	}
-	return time.Time{}, "", false
-}
 
 // Key returns the long-term key MD5(username ":" realm ":" password) of RFC 8489 §9.2.2.
 func Key(username, realm string, password Secret) []byte {

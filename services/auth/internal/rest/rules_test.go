@@ -323,7 +323,7 @@ func TestJ10J18CredentialsVerify(t *testing.T) {
 			"/?service=turn&namespace=media&gateway=oslo&ttl=%d&username=%s", ttl, url.QueryEscape(string(user)),
 		)
 		got := decode[rest.TurnAuth](t, s.get(t, target), http.StatusOK)
-		verified, err := authority.Verify(got.Username, now)
+		verified, err := authority.Verify(got.Username, now, 0)
 		if err != nil {
 			t.Fatalf("%q: %v", got.Username, err)
 		}

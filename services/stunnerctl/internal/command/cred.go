@@ -16,8 +16,8 @@ import (
 
 // credFlags are the flags of the commands below cred.
 type credFlags struct {
-	user, secret, secretFile, password, passwordFile string
-	ttl                                              time.Duration
+	user, caveats, secret, secretFile, password, passwordFile string
+	ttl                                                       time.Duration
 }
 
 // newCred returns the command cred.
@@ -27,7 +27,7 @@ func newCred(g *globals) *cobra.Command {
 		Short: "Make and check ephemeral TURN credentials",
 		Long: `Make and check ephemeral TURN credentials (draft-uberti-behave-turn-rest-00), without a gateway:
 
-  user name  EXPIRY:USER, where EXPIRY is in seconds since 1970
+  user name  EXPIRY:USER or EXPIRY:USER:CAVEATS, where EXPIRY is in seconds since 1970
   password   base64(HMAC-SHA1(shared secret, user name))
 
 Gateways with static credentials accept their fixed pair only.`,
@@ -48,7 +48,13 @@ func newCredMint(g *globals) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			made, err := credential.Authority{SharedSecret: secret}.Mint(f.user, f.ttl, time.Now())
+			var caveats credential.Caveats
+			if f.caveats != "" {
+				if caveats, err = credential.ParseCaveats(f.caveats); err != nil {
+					return fmt.Errorf("read --caveats: %w: it is a text such as ~1~Rmedia_janus~A2, see docs/auth.md", err)
+				}
+			}
+			made, err := credential.Authority{SharedSecret: secret}.MintWith(caveats, f.user, f.ttl, time.Now())
 			if err != nil {
 				return err
 			}
@@ -56,12 +62,14 @@ func newCredMint(g *globals) *cobra.Command {
 				fmt.Fprintln(g.ErrOut, "The password is masked: use --show-secrets.")
 			}
 			return g.printCred(credReport{
-				Username: made.Username, User: f.user, Expires: &made.Expires, Password: g.masked(made.Password),
+				Username: made.Username, User: f.user, Expires: &made.Expires, Caveats: shown(caveats),
+				Password: g.masked(made.Password),
 			})
 		},
 	}
 	f.secretFlags(c)
 	c.Flags().StringVar(&f.user, "user", "", "user id in the user name")
+	c.Flags().StringVar(&f.caveats, "caveats", "", "limits of the credential, such as ~1~Rmedia_janus~A2")
 	c.Flags().DurationVar(&f.ttl, "ttl", time.Hour, "lifetime of the credential")
 	return c
 }
@@ -150,7 +158,9 @@ type credReport struct {
 	Username string     `json:"username"`
 	User     string     `json:"user"`
 	Expires  *time.Time `json:"expires,omitempty"`
-	Password string     `json:"password,omitempty"`
+	// Caveats are nil if the user name has none.
+	Caveats  *credential.Caveats `json:"caveats,omitempty"`
+	Password string              `json:"password,omitempty"`
 	// Valid is nil if nothing was checked, and Problem is the reason if it is false.
 	Valid   *bool  `json:"valid,omitempty"`
 	Problem string `json:"problem,omitempty"`
@@ -172,21 +182,37 @@ func (r *credReport) judge(problem string) {
 
 // decode splits an ephemeral user name.
 func decode(username string, now time.Time) (credReport, error) {
-	expires, user, ok := credential.ParseUsername(username)
-	if !ok {
+	name, err := credential.ParseUsername(username)
+	if errors.Is(err, credential.ErrUnknownUser) {
 		return credReport{}, errors.New(
 			"the user name contains no expiry: it is not EXPIRY:USER, so it is the user name of static credentials or wrong",
 		)
 	}
-	r := credReport{Username: username, User: user, Expires: &expires}
-	r.judge(lifetime(expires, now))
+	r := credReport{Username: username, User: name.UserID, Expires: &name.Expires}
+	if err != nil {
+		r.judge(err.Error() + ": a gateway refuses the credential")
+		return r, nil
+	}
+	r.Caveats = shown(name.Caveats)
+	r.judge(lifetime(name, now))
 	return r, nil
 }
 
-// lifetime returns the problem of an expiry, or "".
-func lifetime(expires, now time.Time) string {
-	if now.After(expires) {
-		return fmt.Sprintf("expired %s ago", now.Sub(expires).Round(time.Second))
+// shown returns the caveats, or nil if there is none.
+func shown(c credential.Caveats) *credential.Caveats {
+	if c.IsZero() {
+		return nil
+	}
+	return &c
+}
+
+// lifetime returns the problem of a user name that has expired or is not valid yet, or "".
+func lifetime(name credential.Username, now time.Time) string {
+	if now.After(name.Expires) {
+		return fmt.Sprintf("expired %s ago", now.Sub(name.Expires).Round(time.Second))
+	}
+	if begins := time.Unix(name.Caveats.NotBefore, 0); now.Before(begins) {
+		return fmt.Sprintf("not valid for another %s", begins.Sub(now).Round(time.Second))
 	}
 	return ""
 }
@@ -200,7 +226,7 @@ func verify(username string, password, secret credential.Secret, now time.Time) 
 		return r
 	}
 	authority := credential.Authority{SharedSecret: secret}
-	v, err := authority.Verify(username, now)
+	v, err := authority.Verify(username, now, 0)
 	switch {
 	case errors.Is(err, credential.ErrUnknownUser):
 		if r.Problem == "" {
@@ -229,6 +255,9 @@ func (g *globals) printCred(r credReport) error {
 	line("user", r.User)
 	if r.Expires != nil {
 		line("expires", r.Expires.UTC().Format(time.RFC3339))
+	}
+	if r.Caveats != nil {
+		line("caveats", r.Caveats.String())
 	}
 	line("password", r.Password)
 	if r.Valid != nil {

@@ -130,8 +130,8 @@ func (g *globals) probeGateway(
 		o.PodsUntested = "an operator's URL gives no access to them"
 	}
 	o.Seen = func(ctx context.Context, user string, client netip.Addr, since time.Time) probe.Seen {
-		if _, id, ok := credential.ParseUsername(user); ok {
-			user = id
+		if name, err := credential.ParseUsername(user); err == nil {
+			user = name.UserID
 		}
 		return seen(ctx, source, gateway, url.Values{"user": {user}, "client": {client.String()}}, since)
 	}

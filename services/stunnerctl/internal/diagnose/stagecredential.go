@@ -31,6 +31,22 @@ var credentialCauses = map[string]cause{
 	"stun_only": {
 		"spec.authType", "set authRef of the GatewayConfig to a Secret with credentials; without them only STUN is served",
 	},
+	"caveat_malformed": {
+		"user name",
+		"correct the service that signs the user name: the form of caveats is in docs/auth.md",
+	},
+	"caveat_unknown": {
+		"user name",
+		"update the dataplane, or leave out the caveat: one that cannot be enforced is never ignored",
+	},
+	"caveat_gateway": {
+		"user name",
+		"get a credential for this Gateway",
+	},
+	"caveat_not_before": {
+		"credential",
+		"wait until the credential is valid; if it should be, correct the clock of the auth service or of the node (NTP)",
+	},
 	"stale_nonce": {"nonce", "use a client that repeats the request with the new nonce (RFC 8489 section 9.2.5)"},
 	"other_user":  {"USERNAME", "use the credential with which the allocation was created"},
 }
@@ -47,6 +63,18 @@ var limitCauses = map[string]cause{
 	"source_quota": {
 		"spec.sourceQuota",
 		"remove sourceQuota of the GatewayConfig, or raise it: the clients of an office or a conference share an address",
+	},
+	"caveat_allocations": {
+		"scope.allocations",
+		"end other calls of the user, or request a credential with more allocations",
+	},
+	"caveat_rate": {
+		"scope.bytesPerSecond",
+		"send less, or request a credential with a higher rate",
+	},
+	"caveat_bytes": {
+		"scope.bytes",
+		"get a new credential",
 	},
 	"capacity": {
 		"capacity",
@@ -73,6 +101,10 @@ var routeCauses = map[string]cause{
 	"peer_denied": {
 		"spec.rules[].backendRefs",
 		"add the peer to a UDPRoute of the Gateway: a Service, or a StaticService with its prefix",
+	},
+	"caveat_route": {
+		"scope.routes",
+		"request a credential that names the UDPRoute of the peer, or none",
 	},
 	"port_denied": {"spec.rules[].backendRefs[].port", "widen port and endPort of the route, or leave both out"},
 	"draining":    {"pods", "wait for the new pods: clients repeat the request"},
@@ -103,13 +135,19 @@ func causeOf(reason string) cause {
 // anyoneCanCause are the reasons that every scanner on the internet causes, so they are no errors by themselves.
 var anyoneCanCause = []string{"wrong_password", "unknown_user", "rate_limited"}
 
+// credentialReasons are the reasons that credentialRules report. The other ones are a part of each call.
+var credentialReasons = []string{
+	"expired_credential", "caveat_malformed", "caveat_unknown", "caveat_gateway", "caveat_not_before", "stun_only",
+	"wrong_password", "unknown_user",
+}
+
 // credentialRules check the clients' credentials, from the refusals of the last minutes.
 var credentialRules = []Rule{
 	{"credentials are valid", func(s *Snapshot, g *Gateway) (found []Finding) {
 		if s.Asked.person() {
 			return nil // the stage of the person has the refusals of this person
 		}
-		for _, reason := range []string{"expired_credential", "stun_only", "wrong_password", "unknown_user"} {
+		for _, reason := range credentialReasons {
 			r := s.recentRefusals(g, reason)
 			anyone := slices.Contains(anyoneCanCause, reason)
 			scan := anyone && g.allocations() > 0 && r.affected < manyClients

@@ -51,8 +51,8 @@ func (i *Inspector) routes() map[string]string {
 
 // userID returns the user id in a TURN user name, so that refusals and sessions show the same user.
 func userID(username string) string {
-	if _, id, ok := credential.ParseUsername(username); ok && id != "" {
-		return id
+	if name, _ := credential.ParseUsername(username); name.UserID != "" { // also of a name with malformed caveats
+		return name.UserID
 	}
 	return username
 }

@@ -29,6 +29,8 @@ type Verdict uint8
 const (
 	// Denied: no route allows the address.
 	Denied Verdict = iota
+	// Unnamed: a route allows the address, but no route that the view is limited to (see Only).
+	Unnamed
 	// PortDenied: a route allows the address, but not the port.
 	PortDenied
 	// Allowed: a route allows address and port.
@@ -47,6 +49,10 @@ type View struct {
 	// lengths4 and lengths6 are the distinct prefix lengths in nets of each family, in ascending order.
 	lengths4, lengths6 []int
 	self               *Self
+	// only are the names of the clusters to which the view is limited, and whole is the view without that limit. Both
+	// are nil for a view without a limit.
+	only  []string
+	whole *View
 }
 
 // grant is the port range of one endpoint of a cluster.
@@ -88,8 +94,36 @@ func (v *View) Explain(peer netip.AddrPort) (cluster string, endpoint config.End
 	return by.cluster.name, endpoint, Allowed
 }
 
+// Only returns a copy of the view that is limited to the clusters with the given names. It shares the tables of v. The
+// caller must not change names.
+func (v *View) Only(names []string) *View {
+	if v == nil {
+		return nil
+	}
+	limited := *v
+	limited.only, limited.whole = names, v
+	return &limited
+}
+
+// OnlyOthersAllow reports whether a view that Only returned denies an address that a route outside of its limit allows.
+func (v *View) OnlyOthersAllow(addr netip.Addr) bool {
+	_, verdict := v.Match(netip.AddrPortFrom(addr, 0))
+	return verdict == Unnamed
+}
+
 // match returns the verdict on a peer and, if the peer is Allowed, the grant.
 func (v *View) match(peer netip.AddrPort) (by *grant, verdict Verdict) {
+	by, verdict = v.decide(peer)
+	if verdict == Denied && v != nil && v.whole != nil {
+		if _, whole := v.whole.decide(peer); whole != Denied {
+			return nil, Unnamed
+		}
+	}
+	return by, verdict
+}
+
+// decide is match, but does not distinguish Unnamed from Denied.
+func (v *View) decide(peer netip.AddrPort) (by *grant, verdict Verdict) {
 	addr := peer.Addr().Unmap()
 	minBits := minRouteBits(addr)
 	if v == nil || minBits > addr.BitLen() {
@@ -100,7 +134,7 @@ func (v *View) match(peer netip.AddrPort) (by *grant, verdict Verdict) {
 	}
 	inside := Allowed
 	if addr.Is6() {
-		if inside = v.matchInside(addr, peer.Port()); inside == Denied {
+		if inside = v.matchInside(addr, peer.Port()); inside < PortDenied {
 			return nil, Denied
 		}
 	}
@@ -142,6 +176,9 @@ func (v *View) routed(addr netip.Addr, port uint16, minBits int) (by *grant, ver
 func (v *View) granted(list int32, port uint16, addr netip.Addr) (by *grant, verdict Verdict) {
 	for ; list != 0; list = v.grants[list].next {
 		g := &v.grants[list]
+		if v.only != nil && !slices.Contains(v.only, g.cluster.name) {
+			continue
+		}
 		if _, excepted := g.cluster.except[addr]; excepted {
 			continue
 		}
@@ -174,5 +211,5 @@ func (v *View) matchInside(addr netip.Addr, port uint16) Verdict {
 // is checked only for data (RFC 8656 §9).
 func (v *View) AllowsAddr(addr netip.Addr) bool {
 	_, verdict := v.Match(netip.AddrPortFrom(addr, 0))
-	return verdict != Denied
+	return verdict >= PortDenied
 }

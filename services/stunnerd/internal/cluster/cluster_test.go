@@ -49,6 +49,47 @@ func TestMatch(t *testing.T) {
 	}
 }
 
+// A limited view has the verdicts of a view of the named routes alone. Where that one denies an address that another
+// route allows, the verdict is Unnamed.
+func TestOnly(t *testing.T) {
+	clusters := []config.Cluster{
+		{Name: "m/a", Type: config.Static, Endpoints: []string{"10.0.0.0/8:<1-100>", "192.0.2.1", "64:ff9b::/96"}},
+		{Name: "m/b", Type: config.Static, Endpoints: []string{"10.1.0.0/16:<50-200>", "192.0.2.1:<5-6>", "2001:db8::/32"}},
+		{Name: "m/c", Type: config.Static, Endpoints: []string{"10.1.2.3", "64:ff9b::/96", "198.51.100.0/24:<7-8>"}},
+	}
+	all := []string{"m/a", "m/b", "m/c"}
+	self := NewSelf(nil, nil, []netip.AddrPort{netip.MustParseAddrPort("192.0.2.1:5")})
+	whole := NewView(clusters, all).WithoutSelf(self)
+	for _, names := range [][]string{{"m/a"}, {"m/b"}, {"m/c"}, {"m/a", "m/c"}, {"m/c", "m/b"}, all, {"m/d"}, {"m/d", "m/a"}} {
+		limited, alone := whole.Only(names), NewView(clusters, names).WithoutSelf(self)
+		for _, addr := range []string{
+			"10.0.0.1", "10.1.0.1", "10.1.2.3", "192.0.2.1", "192.0.2.2", "198.51.100.9", "2001:db8::1", "2001:db9::1",
+			"64:ff9b::10.1.2.3", "64:ff9b::198.51.100.9", "64:ff9b::203.0.113.1", "::ffff:10.1.2.3", "127.0.0.1",
+		} {
+			for _, port := range []uint16{0, 5, 7, 60, 150, 300} {
+				peer := netip.AddrPortFrom(netip.MustParseAddr(addr), port)
+				name, got := limited.Match(peer)
+				wantName, want := alone.Match(peer)
+				if _, most := whole.Match(peer); want == Denied && most != Denied {
+					want = Unnamed
+				}
+				if got != want || name != wantName {
+					t.Errorf("%v: %s by %q %d, want %q %d", names, peer, name, got, wantName, want)
+				}
+				if limited.Permits(peer) != alone.Permits(peer) {
+					t.Errorf("%v: %s permitted: %v", names, peer, limited.Permits(peer))
+				}
+				if limited.OnlyOthersAllow(peer.Addr()) && !whole.AllowsAddr(peer.Addr()) {
+					t.Errorf("%v: no route allows %s", names, addr)
+				}
+			}
+		}
+	}
+	if (*View)(nil).Only(all) != nil {
+		t.Error("a nil view becomes another one")
+	}
+}
+
 // Explain agrees with Match, and names the endpoint that Match has used.
 func TestExplain(t *testing.T) {
 	v := view("10.0.0.0/8:<1-100>", "10.1.0.0/16:<1-100>", "10.1.2.3:<200-300>", "10.1.0.0/16:<50-60>", "2001:db8::/32")

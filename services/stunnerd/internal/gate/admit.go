@@ -138,8 +138,13 @@ func guessesLeft(g *Gate, r *request) *refusal {
 const leeway = 5 * time.Second
 
 // credentialValid verifies the credential of a request. An unknown user, a wrong password and an expired credential get
-// the same 401, so that the answer does not tell which users exist. A credential of a former authority is valid for an
-// existing session. It is valid for a new allocation only if Former.New is set.
+// the same 401, so that the answer does not tell which users exist. Malformed caveats, those of another gateway and those
+// of a later time get it too. A credential of a former authority is valid for an existing session. It is valid for a new
+// allocation only if Former.New is set.
+//
+// A caveat that this release does not know gets 403. The request is authentic, and the server refuses to perform it (RFC
+// 8656 §19), because what it does not know it cannot enforce. A client must not ask for another credential by itself, as
+// it may after a 401.
 func credentialValid(g *Gate, r *request) *refusal {
 	username, _ := r.Value(stun.AttrUsername)
 	realm, _ := r.Value(stun.AttrRealm)
@@ -149,7 +154,7 @@ func credentialValid(g *Gate, r *request) *refusal {
 		if a.Realm != string(realm) {
 			continue
 		}
-		known, err := a.Verify(string(username), now.Add(-leeway))
+		known, err := a.Verify(string(username), now, leeway)
 		key := known.Key
 		if errors.Is(err, credential.ErrUnknownUser) {
 			// The MAC is checked for unknown users too, so that the time to the answer does not tell which users exist.
@@ -160,17 +165,24 @@ func credentialValid(g *Gate, r *request) *refusal {
 		case errors.Is(err, credential.ErrUnknownUser):
 		case !signed:
 			reason = meter.WrongPassword
-		case err != nil && !g.inGrace(r, known, policy, now):
+		case errors.Is(err, credential.ErrExpired) && !g.inGrace(r, known, policy, now):
 			reason = meter.ExpiredCredential
+		case errors.Is(err, credential.ErrNotYet):
+			reason = meter.CaveatNotBefore
+		case errors.Is(err, credential.ErrCaveatMalformed):
+			reason = meter.CaveatMalformed
+		case known.Caveats.Gateway != "" && known.Caveats.Gateway != policy.Gateway:
+			reason = meter.CaveatGateway
 		default:
-			r.key, r.realm, r.username, r.userID = key, a.Realm, string(username), known.UserID
+			r.key, r.realm, r.username, r.userID, r.caveats = key, a.Realm, string(username), known.UserID, known.Caveats
 			if policy.Authority.Guessable(r.username) {
 				g.limits.RightPassword(r.client.Addr().Addr(), r.username)
 			}
-			return nil
+			return refuseIf(errors.Is(err, credential.ErrCaveatUnknown), stun.CodeForbidden, meter.CaveatUnknown)
 		}
 	}
-	guess := reason != meter.ExpiredCredential && policy.Authority.Guessable(string(username))
+	guess := (reason == meter.UnknownUser || reason == meter.WrongPassword) &&
+		policy.Authority.Guessable(string(username))
 	if guess && !formerlyValid(r, policy, now) {
 		g.limits.WrongPassword(r.limited())
 	}
@@ -182,7 +194,7 @@ func credentialValid(g *Gate, r *request) *refusal {
 func formerlyValid(r *request, p *Policy, now time.Time) bool {
 	username, _ := r.Value(stun.AttrUsername)
 	for _, f := range p.Former {
-		if known, err := f.Authority.Verify(string(username), now); err == nil && r.SignedWith(known.Key) {
+		if known, err := f.Authority.Verify(string(username), now, 0); err == nil && r.SignedWith(known.Key) {
 			return true
 		}
 	}
@@ -290,7 +302,8 @@ func allocationExists(_ *Gate, r *request) *refusal {
 	return refuseIf(r.flow == nil, stun.CodeAllocMismatch, meter.NoAllocation)
 }
 
-// owner refuses a user other than the user of the allocation with 441 (RFC 8656 §5).
+// owner refuses a user other than the user of the allocation with 441 (RFC 8656 §5). The caveats of a credential are a
+// part of the user name, so another credential of the same user is refused too: a session cannot change its caveats.
 func owner(_ *Gate, r *request) *refusal {
 	return refuseIf(r.username != r.flow.Username, stun.CodeWrongCredentials, meter.OtherUser)
 }
@@ -323,15 +336,19 @@ func permissionPeers(_ *Gate, r *request) *refusal {
 	return nil
 }
 
-// permissionRoutes refuses a request with 403 unless the routes allow the IP addresses of all its peers, on any port
-// (cluster.View.Permits).
-func permissionRoutes(g *Gate, r *request) *refusal {
+// permissionRoutes refuses a request with 403 unless the routes that the credential names allow the IP addresses of all
+// its peers, on any port (cluster.View.Permits).
+func permissionRoutes(_ *Gate, r *request) *refusal {
 	peers, _ := r.Peers()
-	view := g.routes.Load()
+	view := r.flow.relay.View()
 	for _, p := range peers {
-		if !view.Permits(p) {
-			return &refusal{code: stun.CodeForbidden, reason: meter.PeerDenied, peer: p}
+		if view.Permits(p) {
+			continue
 		}
+		if view.OnlyOthersAllow(p.Addr()) {
+			return &refusal{code: stun.CodeForbidden, reason: meter.CaveatRoute, peer: p}
+		}
+		return &refusal{code: stun.CodeForbidden, reason: meter.PeerDenied, peer: p}
 	}
 	return nil
 }
@@ -390,15 +407,15 @@ func channelFree(_ *Gate, r *request) *refusal {
 	return nil
 }
 
-// channelRoute refuses a peer with 403 if no route allows its IP address and port. A permission is for an IP address
+// channelRoute refuses a peer with 403 if no route that the credential names allows its IP address and port. A permission is for an IP address
 // only, but a channel is for an address and port. The relayed transport address of the client itself is not allowed as
 // a peer.
-func channelRoute(g *Gate, r *request) *refusal {
+func channelRoute(_ *Gate, r *request) *refusal {
 	peers, _ := r.Peers()
 	if peers[0] == r.flow.Session.Relay {
 		return &refusal{code: stun.CodeForbidden, reason: meter.PortDenied, peer: peers[0]}
 	}
-	if _, verdict := g.routes.Load().Match(peers[0]); verdict != cluster.Allowed {
+	if _, verdict := r.flow.relay.View().Match(peers[0]); verdict != cluster.Allowed {
 		return &refusal{code: stun.CodeForbidden, reason: relay.ReasonOf(verdict), peer: peers[0]}
 	}
 	return nil
@@ -435,7 +452,8 @@ func (g *Gate) realm(r *request, code stun.ErrorCode, now time.Time) string {
 // answerable reports whether the rate limits allow an answer to a refused request that is not authenticated.
 func (g *Gate) answerable(r *request, why meter.Reason) bool {
 	switch why {
-	case meter.UnknownUser, meter.WrongPassword, meter.ExpiredCredential, meter.RateLimited:
+	case meter.UnknownUser, meter.WrongPassword, meter.ExpiredCredential, meter.RateLimited,
+		meter.CaveatMalformed, meter.CaveatGateway, meter.CaveatNotBefore:
 		return g.limits.AllowFailure(r.limited())
 	}
 	return g.answers.Allow(r.limited(), limit.Challenge)

@@ -60,6 +60,8 @@ type Policy struct {
 	// RelayAddrs are the IP addresses of relayed transport addresses, at most one for each family. The first one is
 	// used if the client requests no family.
 	RelayAddrs []netip.Addr
+	// Gateway is the name of the Gateway, NAMESPACE/NAME. A credential with a caveat for another one is not valid.
+	Gateway string
 	// SessionGrace is how long an existing session may use its credential after the credential has expired.
 	SessionGrace time.Duration
 }

@@ -63,6 +63,28 @@ func asksMore(method stun.Method, attrs ...stun.Setter) func(b bed, c *client) {
 	}
 }
 
+// allocatesWith requests allocations of several clients with caveats. The last one is c.
+func allocatesWith(caveats ...string) func(b bed, c *client) {
+	return func(b bed, c *client) {
+		b.Update(ofGateway(), media([]string{"127.0.0.1"}, "127.0.0.2"))
+		for i, text := range caveats {
+			from := c
+			if i < len(caveats)-1 {
+				from = newClient(fmt.Sprint("192.0.2.1:", 2000+i))
+			}
+			b.with(from, named(text), stun.MethodAllocate, udp)
+		}
+	}
+}
+
+// sendsMuch sends two datagrams to a peer, and one byte is too much.
+func sendsMuch(b bed, c *client, caveats string) {
+	b.with(c, named(caveats), stun.MethodCreatePermission, peerAt("127.0.0.1:4000"))
+	for range 2 {
+		b.sends(c, peerAt("127.0.0.1:4000"), data(strings.Repeat("x", 1000)))
+	}
+}
+
 // reasonCauses make the gate, or the relay behind it, refuse or drop something for a reason.
 var reasonCauses = map[meter.Reason]func(b bed, c *client){
 	meter.Malformed: func(b bed, c *client) { b.send(c, []byte("GET / HTTP/1.1\r\n")) },
@@ -93,6 +115,23 @@ var reasonCauses = map[meter.Reason]func(b bed, c *client){
 			b.t.Fatal(err)
 		}
 		b.asksWith(c, old.Username, string(old.Password), stun.MethodAllocate, udp)
+	},
+	meter.CaveatMalformed:   allocatesWith(":~1~A0"),
+	meter.CaveatUnknown:     allocatesWith(":~1~X1"),
+	meter.CaveatGateway:     allocatesWith(":~1~Gturn_other"),
+	meter.CaveatNotBefore:   allocatesWith(":~1~N253402300799"),
+	meter.CaveatAllocations: allocatesWith(":~1~A1", ":~1~A1"),
+	meter.CaveatRoute: func(b bed, c *client) {
+		allocatesWith(":~1~Rmedia_b")(b, c)
+		b.with(c, named(":~1~Rmedia_b"), stun.MethodCreatePermission, peerAt("127.0.0.1:4000"))
+	},
+	meter.CaveatRate: func(b bed, c *client) {
+		allocatesWith(":~1~S1")(b, c)
+		sendsMuch(b, c, ":~1~S1")
+	},
+	meter.CaveatBytes: func(b bed, c *client) {
+		allocatesWith(":~1~B1")(b, c)
+		sendsMuch(b, c, ":~1~B1")
 	},
 	meter.NoAllocation:         asking(stun.MethodRefresh),
 	meter.AllocationExists:     asksMore(stun.MethodAllocate, udp),

@@ -6,6 +6,7 @@ import (
 
 	"github.com/pion/stun/v2"
 
+	"github.com/stunner-gateway/stunner/services/api/credential"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/limit"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/stunmsg"
@@ -23,6 +24,7 @@ type request struct {
 	realm    string
 	username string
 	userID   string
+	caveats  credential.Caveats
 }
 
 var requests = sync.Pool{New: func() any { return new(request) }}

@@ -1,12 +1,14 @@
 package gate
 
 import (
+	"errors"
 	"net/netip"
 	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/stunner-gateway/stunner/services/api/credential"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/journal"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/limit"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
@@ -145,8 +147,17 @@ func (g *Gate) restore(saved *Saved, client session.Client) {
 		_ = saved.Socket.Close()
 		return
 	}
+	name, err := nameOf(r)
+	if err != nil {
+		g.log.Debug("cannot restore a session", "relay", r.Relay, "error", err)
+		g.meter.Unrestore(meter.Failed, 1, meter.Note{Listener: g.name})
+		g.journal.End(saved.ID)
+		_ = saved.Socket.Close()
+		return
+	}
 	s := &session.Session{
-		Client: client, Listener: g.name, Protocol: g.protocol, Username: r.Username, UserID: r.UserID,
+		Client: client, Listener: g.name, Protocol: g.protocol, Username: r.Username,
+		UserID: name.UserID, Caveats: name.Caveats,
 		// The relay measures times from Started by the monotonic clock, which the time of the journal does not have.
 		Started: now.Add(-max(0, now.Sub(r.Started))),
 	}
@@ -171,4 +182,19 @@ func (g *Gate) restore(saved *Saved, client session.Client) {
 	}
 	g.meter.Restored.Add(1)
 	f.held()
+}
+
+// nameOf returns the user id and the caveats of a restored session. The caveats are in its user name, unless that is the
+// user name of a static credential, which is its user id too. A record of a release without caveats has them in the
+// user id. A session whose caveats this release does not accept is not restored, because they cannot be enforced.
+func nameOf(r *session.Record) (credential.Username, error) {
+	plain := credential.Username{UserID: r.UserID}
+	if r.UserID == r.Username {
+		return plain, nil
+	}
+	name, err := credential.ParseUsername(r.Username)
+	if errors.Is(err, credential.ErrUnknownUser) {
+		return plain, nil
+	}
+	return name, err
 }

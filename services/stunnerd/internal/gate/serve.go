@@ -173,7 +173,7 @@ var zeros [maxPadding]byte
 func (g *Gate) allocate(r *request) ([]byte, error) {
 	s := &session.Session{
 		Client: r.client, Listener: g.name, Protocol: g.protocol,
-		Username: r.username, UserID: r.userID, Started: time.Now(),
+		Username: r.username, UserID: r.userID, Caveats: r.caveats, Started: time.Now(),
 	}
 	if c, ok := r.client.(session.Counted); ok {
 		s.Connection = c.Counted()
@@ -235,12 +235,16 @@ func (g *Gate) start(f *flow) (err error) {
 	return nil
 }
 
-// overQuota returns the refusal for an error of the session table or of a relay socket: 486 for a user or a source that
-// has reached its quota, and 508 if the process has no capacity or no port.
+// overQuota returns the refusal for an error of the session table or of a relay socket: 486 for a user, a source or a
+// credential that has reached its quota, and 508 if the process has no capacity or no port.
 func overQuota(err error) *refusal {
 	switch {
 	case errors.Is(err, session.ErrUserQuota):
 		return &refusal{code: stun.CodeAllocQuotaReached, reason: meter.Quota}
+	case errors.Is(err, session.ErrCaveatAllocations):
+		return &refusal{code: stun.CodeAllocQuotaReached, reason: meter.CaveatAllocations}
+	case errors.Is(err, session.ErrCaveatBytes):
+		return &refusal{code: stun.CodeAllocQuotaReached, reason: meter.CaveatBytes}
 	case errors.Is(err, session.ErrSourceQuota):
 		return &refusal{code: stun.CodeAllocQuotaReached, reason: meter.SourceQuota}
 	case errors.Is(err, session.ErrCapacity):
@@ -265,8 +269,11 @@ func (g *Gate) place(r *request, s *session.Session) (relay.Reserved, error) {
 	if !ok {
 		return relay.Reserved{}, refused
 	}
-	if !g.table.Inherit(s, held.Place) {
+	switch err := g.table.Inherit(s, held.Place); {
+	case errors.Is(err, session.ErrReleased):
 		return relay.Reserved{}, errors.Join(refused, held.Socket.Close())
+	case err != nil:
+		return relay.Reserved{}, errors.Join(overQuota(err), held.Socket.Close())
 	}
 	return held, nil
 }
@@ -470,10 +477,8 @@ func (g *Gate) indication(r *request) {
 		g.drop(r.client, meter.FamilyMismatch)
 		return
 	}
-	if _, verdict := g.routes.Load().Match(peers[0]); verdict != cluster.Allowed {
-		note := meter.Note{Listener: g.name, Client: f.Client.Addr(), Peer: peers[0], User: f.Username}
-		g.meter.DropNote(relay.ReasonOf(verdict), note)
-		f.Session.DenyDatagram(peers[0], verdict == cluster.PortDenied, time.Now())
+	if _, verdict := f.relay.View().Match(peers[0]); verdict != cluster.Allowed {
+		f.relay.Deny(verdict, peers[0], time.Now())
 		return
 	}
 	if f.relay.Permitted(peers[0]) || f.permitted.restored(peers[0].Addr(), time.Now()) ||

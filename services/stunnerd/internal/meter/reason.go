@@ -18,6 +18,14 @@ const (
 	UnknownUser
 	WrongPassword
 	ExpiredCredential
+	CaveatMalformed
+	CaveatUnknown
+	CaveatGateway
+	CaveatNotBefore
+	CaveatRoute
+	CaveatAllocations
+	CaveatRate
+	CaveatBytes
 	NoAllocation
 	AllocationExists
 	OtherUser
@@ -140,6 +148,14 @@ var reasons = [reasonCount]string{
 	UnknownUser:           "unknown_user",
 	WrongPassword:         "wrong_password",
 	ExpiredCredential:     "expired_credential",
+	CaveatMalformed:       "caveat_malformed",
+	CaveatUnknown:         "caveat_unknown",
+	CaveatGateway:         "caveat_gateway",
+	CaveatNotBefore:       "caveat_not_before",
+	CaveatRoute:           "caveat_route",
+	CaveatAllocations:     "caveat_allocations",
+	CaveatRate:            "caveat_rate",
+	CaveatBytes:           "caveat_bytes",
 	NoAllocation:          "no_allocation",
 	AllocationExists:      "allocation_exists",
 	OtherUser:             "other_user",

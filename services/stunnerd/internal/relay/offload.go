@@ -37,11 +37,11 @@ func (r *Routes) Offload(f *offload.Offload) { r.group.Swap(f.NewGroup()).Close(
 func (r *Routes) OnNomination(f func(*Relay, session.Check)) { r.nominated.Store(&f) }
 
 // generation returns the generation in which a channel may be armed. It must be read before the routes. It is zero if
-// packets are not forwarded in the kernel: because there is no group, or because of a byte rate, which only user space
+// packets are not forwarded in the kernel: because there is no group, or because of a limit of bytes, which only user space
 // enforces.
 func (r *Relay) generation() offload.Generation {
 	g := r.routes.group.Load().Generation()
-	if g.IsZero() || r.session.RateLimited() {
+	if g.IsZero() || r.session.BytesLimited() {
 		return offload.Generation{}
 	}
 	return g

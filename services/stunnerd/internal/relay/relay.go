@@ -75,12 +75,19 @@ type Relay struct {
 	// permitted reports whether CreatePermission has installed a permission for the IP address of a peer. Start sets it.
 	permitted func(peer netip.AddrPort) bool
 	undecided undecided
+	// named is the view for a credential that names routes.
+	named atomic.Pointer[named]
+	// spent is set when the session has used the bytes that its credential allows.
+	spent atomic.Bool
 	// slots is what the session holds of the slots of the kernel.
 	slots session.Claim
 	// nominations is nil until the client has nominated a peer.
 	nominations atomic.Pointer[nominations]
 	unbound     unbound
 }
+
+// named is a view of the routes of the listener that is limited to those that a credential names.
+type named struct{ whole, view *cluster.View }
 
 // channel is a binding of a number to a peer.
 type channel struct {
@@ -307,10 +314,24 @@ func (r *Relay) since(now time.Time) time.Duration { return now.Sub(r.session.St
 
 func (r *Relay) live(c *channel, now time.Duration) bool { return int64(now) < c.until.Load() }
 
+// View returns the routes of the listener, limited to those that the credential of the session names.
+func (r *Relay) View() *cluster.View {
+	whole := r.routes.Load()
+	if len(r.session.Caveats.Routes) == 0 {
+		return whole
+	}
+	if n := r.named.Load(); n != nil && n.whole == whole {
+		return n.view
+	}
+	n := &named{whole, whole.Only(r.session.Caveats.Routes)}
+	r.named.Store(n)
+	return n.view
+}
+
 // judge returns the verdict of the routes on the peer of a channel. It looks the peer up once for each view of the
 // routes.
 func (r *Relay) judge(c *channel) *verdict {
-	view := r.routes.Load()
+	view := r.View()
 	if v := c.verdict.Load(); v.view == view && view != nil {
 		return v
 	}
@@ -326,8 +347,11 @@ func (r *Relay) judge(c *channel) *verdict {
 
 // ReasonOf returns the reason under which a refusal or drop is counted, for a verdict other than cluster.Allowed.
 func ReasonOf(v cluster.Verdict) meter.Reason {
-	if v == cluster.PortDenied {
+	switch v {
+	case cluster.PortDenied:
 		return meter.PortDenied
+	case cluster.Unnamed:
+		return meter.CaveatRoute
 	}
 	return meter.PeerDenied
 }
@@ -347,10 +371,33 @@ func (r *Relay) drop(why meter.Reason, peer netip.AddrPort) {
 	r.meter.DropNote(why, meter.Note{Listener: s.Listener, Client: s.Client.Addr(), Peer: peer, User: s.Username})
 }
 
-// deny drops a datagram to a peer that the routes do not allow.
-func (r *Relay) deny(v cluster.Verdict, peer netip.AddrPort, now time.Time) {
+// Deny drops a datagram to a peer that the routes do not allow. The list of denied peers shows what routes lack, so it
+// does not contain a peer that a route allows and the credential does not.
+func (r *Relay) Deny(v cluster.Verdict, peer netip.AddrPort, now time.Time) {
 	r.drop(ReasonOf(v), peer)
-	r.session.DenyDatagram(peer, v == cluster.PortDenied, now)
+	if v != cluster.Unnamed {
+		r.session.DenyDatagram(peer, v == cluster.PortDenied, now)
+	}
+}
+
+// admits reports whether the limits of bytes admit a datagram, and drops it if they do not.
+func (r *Relay) admits(d session.Direction, n int, peer netip.AddrPort, now time.Time) bool {
+	why, ok := r.session.Admits(d, n, now)
+	if !ok {
+		r.drop(why, peer)
+		if why == meter.CaveatBytes {
+			r.spent.Store(true)
+		}
+	}
+	return ok
+}
+
+// endSpent ends the session if it has used the bytes that its credential allows. It is called when the datagrams that
+// were admitted before are sent. The next Refresh gets 437, and the Allocate after it 486.
+func (r *Relay) endSpent() {
+	if r.spent.Load() {
+		_ = r.Close()
+	}
 }
 
 // parseChannelData splits a ChannelData frame. Bytes after the payload are padding and are ignored (RFC 8656 §12.5).

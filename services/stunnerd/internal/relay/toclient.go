@@ -36,12 +36,14 @@ func (r *Relay) ReceiveBatch(batch []Datagram, now time.Time) {
 	r.sendToClient(t, now)
 }
 
+// sendToClient sends a transfer. The session ends after it if it has used the bytes of its credential.
 func (r *Relay) sendToClient(t *transfer, now time.Time) {
 	if len(t.packets) > 0 {
 		r.session.Client.SendAll(t.packets)
 		r.count(t, session.ToClient, &t.clusters, now)
 		t.clusters.Flush()
 	}
+	r.endSpent()
 }
 
 // toClient adds the ChannelData for the client to a transfer, or drops the datagram.
@@ -53,8 +55,7 @@ func (r *Relay) toClient(t *transfer, c *channel, d *Datagram, now time.Time) {
 		r.drop(ReasonOf(v.reached), c.peer)
 	case !r.permittedAt(c, now):
 		r.drop(meter.NoPermission, c.peer)
-	case !r.session.Admits(session.ToClient, d.n, now):
-		r.drop(meter.ByteRate, c.peer)
+	case !r.admits(session.ToClient, d.n, c.peer, now):
 	default:
 		frame := d.channelData(c.number, r.session.Client.Connected())
 		t.add(datagram.Packet{Payload: frame}, item{
@@ -72,7 +73,7 @@ func (r *Relay) enqueue(d *Datagram) {
 		}
 		return
 	}
-	if _, reached := r.routes.Load().Match(d.peer); reached != cluster.Allowed {
+	if _, reached := r.View().Match(d.peer); reached != cluster.Allowed {
 		r.drop(ReasonOf(reached), d.peer)
 		return
 	}
@@ -136,14 +137,14 @@ func (r *Relay) forwardBound(d *Datagram) bool {
 
 // deliver sends a datagram to the client as a Data indication (RFC 8656 §11.3).
 func (r *Relay) deliver(d Datagram) {
-	name, reached := r.routes.Load().Match(d.peer)
+	name, reached := r.View().Match(d.peer)
 	if reached != cluster.Allowed { // the routes have changed while the datagram was in the queue
 		r.drop(ReasonOf(reached), d.peer)
 		return
 	}
 	now := time.Now()
-	if !r.session.Admits(session.ToClient, d.n, now) {
-		r.drop(meter.ByteRate, d.peer)
+	defer r.endSpent()
+	if !r.admits(session.ToClient, d.n, d.peer, now) {
 		return
 	}
 	peer := stunmsg.Address{Type: stun.AttrXORPeerAddress, Addr: d.peer}

@@ -34,6 +34,8 @@ func (o *Outbox) Add(r *Relay, frame []byte, now time.Time) {
 		o.group(r).add(datagram.Packet{Payload: payload, To: c.peer}, item{
 			traffic: v.traffic, count: c.count, peer: c.peer, size: len(payload), channel: c, generation: generation,
 		})
+	} else if r.spent.Load() {
+		o.group(r) // Flush ends the session
 	}
 }
 
@@ -91,12 +93,11 @@ func (r *Relay) admit(frame []byte, now time.Time) (c *channel, v *verdict, payl
 		return nil, nil, nil
 	}
 	if v = r.judge(c); v.reached != cluster.Allowed {
-		r.deny(v.reached, c.peer, now)
+		r.Deny(v.reached, c.peer, now)
 		return nil, nil, nil
 	}
 	c.permitted.Store(int64(at + PermissionLifetime))
-	if !r.session.Admits(session.ToPeer, len(payload), now) {
-		r.drop(meter.ByteRate, c.peer)
+	if !r.admits(session.ToPeer, len(payload), c.peer, now) {
 		return nil, nil, nil
 	}
 	if isBindingRequest(payload) {
@@ -108,8 +109,11 @@ func (r *Relay) admit(frame []byte, now time.Time) (c *channel, v *verdict, payl
 func (r *Relay) sendToPeers(t *transfer, clusters *meter.Tally, now time.Time) {
 	defer r.EndOnPanic("forward to peers")
 	defer t.reset()
-	r.socket.Send(t.packets)
-	r.count(t, session.ToPeer, clusters, now)
+	if len(t.packets) > 0 {
+		r.socket.Send(t.packets)
+		r.count(t, session.ToPeer, clusters, now)
+	}
+	r.endSpent()
 }
 
 // Send sends the data of a Send indication to a peer. The caller has checked the permission. A datagram that the routes
@@ -117,14 +121,14 @@ func (r *Relay) sendToPeers(t *transfer, clusters *meter.Tally, now time.Time) {
 // and is dropped and counted if it is longer than the MTU of the path.
 func (r *Relay) Send(data []byte, peer netip.AddrPort, whole bool) {
 	defer r.EndOnPanic("forward to peer")
-	name, reached := r.routes.Load().Match(peer)
+	name, reached := r.View().Match(peer)
 	now := time.Now()
 	if reached != cluster.Allowed {
-		r.deny(reached, peer, now)
+		r.Deny(reached, peer, now)
 		return
 	}
-	if !r.session.Admits(session.ToPeer, len(data), now) {
-		r.drop(meter.ByteRate, peer)
+	defer r.endSpent()
+	if !r.admits(session.ToPeer, len(data), peer, now) {
 		return
 	}
 	if isBindingRequest(data) {

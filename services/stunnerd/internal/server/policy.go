@@ -56,6 +56,7 @@ func (s *Server) policy(c config.Config, l config.Listener) *gate.Policy {
 	}
 	return &gate.Policy{
 		Authority:  c.Auth.Authority(),
+		Gateway:    c.Admin.Name,
 		Former:     former,
 		RelayAddrs: s.relayAddrs(l.Address),
 

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/stunner-gateway/stunner/services/api/ratelimit"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
 )
 
 // Bounds limit the sessions of a process. A field that is zero sets no limit. A port that is reserved for a later
@@ -30,6 +31,9 @@ var (
 	ErrUserQuota   = errors.New("the user has as many sessions as it may have")
 	ErrSourceQuota = errors.New("the source has as many sessions as it may have")
 	ErrReserved    = errors.New("the user has as many reserved ports as it may have")
+	// ErrCaveatAllocations and ErrCaveatBytes are the errors for the caveats of the credential.
+	ErrCaveatAllocations = errors.New("the user has as many sessions as the credential allows")
+	ErrCaveatBytes       = errors.New("the bytes that the credential allows are used")
 )
 
 // QuotaUsed returns the shares of their quotas that the user ID and the source use that use the most, from 0 to 1. A
@@ -65,7 +69,7 @@ const (
 	directions
 )
 
-// rates are the token buckets of one session, or of one user, by direction. A bucket is stored as the time at which it
+// rates are the token buckets of one session, of one user or of one credential, by direction. A bucket is stored as the time at which it
 // will be full again, since the epoch of the table.
 type rates [directions]atomic.Int64
 
@@ -89,23 +93,27 @@ func (p *rates) take(d Direction, n int, rate int64, now time.Duration) bool {
 	}
 }
 
-// RateLimited reports whether a byte rate applies to the session.
-func (s *Session) RateLimited() bool {
+// BytesLimited reports whether a byte rate applies to the session, or a caveat about bytes.
+func (s *Session) BytesLimited() bool {
 	if s.account.table == nil {
 		return false
 	}
 	b := s.account.table.bounds.Load()
-	return b.SessionRate > 0 || b.UserRate > 0
+	return b.SessionRate > 0 || b.UserRate > 0 || s.account.allowance != nil
 }
 
-// Admits reports whether n bytes of payload may pass at a time, and counts them if so. Bytes that only the rate of the
-// user refuses count against the rate of the session nevertheless.
-func (s *Session) Admits(d Direction, n int, at time.Time) bool {
-	if !s.RateLimited() {
-		return true
+// Admits reports whether n bytes of payload may pass at a time, and counts them if so. Otherwise why is the reason. Bytes
+// that only a later limit refuses count against the earlier ones nevertheless.
+func (s *Session) Admits(d Direction, n int, at time.Time) (why meter.Reason, ok bool) {
+	if !s.BytesLimited() {
+		return 0, true
 	}
 	b := s.account.table.bounds.Load()
 	now := at.Sub(s.account.table.epoch)
-	return (b.SessionRate <= 0 || s.rates.take(d, n, b.SessionRate, now)) &&
-		(b.UserRate <= 0 || s.account.user.rates.take(d, n, b.UserRate, now))
+	switch {
+	case b.SessionRate > 0 && !s.rates.take(d, n, b.SessionRate, now),
+		b.UserRate > 0 && !s.account.user.rates.take(d, n, b.UserRate, now):
+		return meter.ByteRate, false
+	}
+	return s.account.allowance.admits(&s.Caveats, d, n, now)
 }

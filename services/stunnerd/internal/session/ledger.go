@@ -114,7 +114,9 @@ type account struct {
 	user, source, network *holder
 	userID                string
 	prefix                netip.Prefix
-	held                  Amounts
+	// allowance is nil if no caveat limits the bytes of the session.
+	allowance *allowance
+	held      Amounts
 	// open reports whether the session has its place. A closed account only shrinks.
 	open bool
 }

@@ -57,7 +57,7 @@ func TestLedgerIsTheSumOfWhatIsHeld(t *testing.T) {
 				if len(reserved) > 0 {
 					if i := pick(len(reserved)); r.IntN(2) == 0 {
 						reserved[i].Release()
-					} else if table.Inherit(s, reserved[i]) {
+					} else if table.Inherit(s, reserved[i]) == nil {
 						table.Add(s)
 						sessions = append(sessions, &live{Session: s})
 					}

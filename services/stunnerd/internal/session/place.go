@@ -1,5 +1,7 @@
 package session
 
+import "errors"
+
 // MaxReserved is the maximum number of reserved ports of one user ID at a time.
 const MaxReserved = 8
 
@@ -30,7 +32,7 @@ func (t *Table) take(s *Session, reserved bool) Place {
 	if reserved {
 		a.user.reserved++
 	} else {
-		a.open = true
+		a.open, a.allowance = true, t.allow(s)
 		p.connection = s.Connection
 	}
 	t.pay(p.connection)
@@ -50,6 +52,9 @@ func (t *Table) release(p *Place) {
 		p.of.user.reserved--
 	} else {
 		p.of.open = false
+		if p.of.allowance != nil {
+			p.of.allowance.sessions--
+		}
 	}
 	t.charge(p.of, Memory, -p.memory)
 	t.charge(p.of, Places, -1)
@@ -71,18 +76,26 @@ func (t *Table) Hold(s *Session) (*Place, error) {
 	return &p, nil
 }
 
-// Inherit moves the place of a reserved port to the session that will use it. It reports false if the port was reserved
-// for another user ID, and then releases the place, or if the place is already released.
-func (t *Table) Inherit(s *Session, p *Place) bool {
+// ErrReleased is the error of Inherit for a place that is released, or of another user ID.
+var ErrReleased = errors.New("the port is not reserved for the user")
+
+// Inherit moves the place of a reserved port to the session that will use it. The error is ErrReleased, or that of the
+// caveats of the session, which may have another credential than the session that has reserved the port. After an error
+// the place is released.
+func (t *Table) Inherit(s *Session, p *Place) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if p.released || p.of.userID != s.UserID {
 		t.release(p)
-		return false
+		return ErrReleased
+	}
+	if err := t.caveatsAdmit(s, p.of.user.held[Places]-1); err != nil { // the place itself does not count twice
+		t.release(p)
+		return err
 	}
 	s.place = t.take(s, false) // before the release, which may delete the holder of the user with its byte rates
 	t.release(p)
-	return true
+	return nil
 }
 
 // Release releases the place of a reserved port. Further calls do nothing.

@@ -140,14 +140,14 @@ func TestReservedPortsCount(t *testing.T) {
 	if err := table.Reserve(second); !errors.Is(err, ErrUserQuota) {
 		t.Errorf("an allocation beside: %v", err)
 	}
-	if !table.Inherit(second, one) {
+	if table.Inherit(second, one) != nil {
 		t.Error("the allocation for which the port is reserved has no place")
 	}
 	one.Release()
 	if table.total[Places] != 3 {
 		t.Errorf("%d places, want 3", table.total[Places])
 	}
-	if table.Inherit(client{"eve", "192.0.2.1"}.session(), two) || table.total[Places] != 2 {
+	if err := table.Inherit(client{"eve", "192.0.2.1"}.session(), two); !errors.Is(err, ErrReleased) || table.total[Places] != 2 {
 		t.Errorf("another user takes a reserved port; %d places", table.total[Places])
 	}
 	table.Cancel(first)

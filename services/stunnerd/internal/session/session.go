@@ -6,6 +6,7 @@
 //
 //	session.go          sessions and their table
 //	bounds.go           quotas and rates (defaults: ../server/policy.go)
+//	allowance.go        the bytes that a credential allows
 //	ledger.go           what clients make the process hold, and their shares when it is full
 //	connection.go       connections of clients without a session
 //	price.go            the memory of what clients make the process hold
@@ -27,6 +28,7 @@ import (
 	"time"
 
 	"github.com/stunner-gateway/stunner/services/api/config"
+	"github.com/stunner-gateway/stunner/services/api/credential"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/datagram"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
 )
@@ -92,6 +94,8 @@ type Session struct {
 	Username string
 	// UserID is the part of the user name that identifies a user.
 	UserID string
+	// Caveats are the limits of the credential. They are a part of Username, so they are the same for each request.
+	Caveats credential.Caveats
 	// Source is the result of Source for the address of the client.
 	Source netip.Prefix
 	// Shared reports whether Source may be the address of many clients, for example of a load balancer. SourceSessions
@@ -132,9 +136,11 @@ type Table struct {
 	sessions map[*Session]struct{}
 	added    uint64
 	restored uint64
-	users    map[string]*holder
-	sources  map[netip.Prefix]*holder
-	networks map[netip.Prefix]*holder
+	// allowances are the bytes of credentials with a caveat about them.
+	allowances map[allowanceKey]*allowance
+	users      map[string]*holder
+	sources    map[netip.Prefix]*holder
+	networks   map[netip.Prefix]*holder
 	// total is what all sessions hold.
 	total    Amounts
 	crowd    crowd
@@ -150,7 +156,8 @@ type Table struct {
 func NewTable() *Table {
 	t := &Table{
 		epoch: time.Now(), sessions: map[*Session]struct{}{}, changed: make(chan struct{}),
-		users: map[string]*holder{}, sources: map[netip.Prefix]*holder{}, networks: map[netip.Prefix]*holder{},
+		allowances: map[allowanceKey]*allowance{},
+		users:      map[string]*holder{}, sources: map[netip.Prefix]*holder{}, networks: map[netip.Prefix]*holder{},
 		crowd: crowd{all: list.New(), networks: map[netip.Prefix]int64{}},
 	}
 	t.bounds.Store(&Bounds{})
@@ -163,8 +170,8 @@ func (t *Table) SetBounds(b Bounds) { t.bounds.Store(&b) }
 
 // Reserve takes a place for a session: one unit of the quotas of its user and source, and of the capacity of the
 // process, with the memory of the session. It does so before the relay socket is opened, so that concurrent requests
-// cannot exceed a limit. The error is ErrUserQuota, ErrSourceQuota or ErrCapacity. Remove releases the place, or Cancel
-// if the session is never added.
+// cannot exceed a limit. The error is ErrUserQuota, ErrSourceQuota, ErrCaveatAllocations, ErrCaveatBytes or ErrCapacity.
+// Remove releases the place, or Cancel if the session is never added.
 func (t *Table) Reserve(s *Session) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -186,6 +193,9 @@ func (t *Table) admits(s *Session, reserved bool) error {
 		return ErrUserQuota
 	case b.SourceSessions > 0 && !s.Shared && source.held[Places] >= int64(b.SourceSessions):
 		return ErrSourceQuota
+	}
+	if err := t.caveatsAdmit(s, user.held[Places]); err != nil {
+		return err
 	}
 	for k, n := range (Amounts{Places: 1, Memory: s.price(reserved)}) {
 		if n > 0 && !t.fits(Kind(k), n, s.account.held[k], user, wide) {

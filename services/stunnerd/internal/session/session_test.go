@@ -167,12 +167,12 @@ func TestBytesKeepToTheirRate(t *testing.T) {
 				time.Sleep(time.Millisecond)
 				for range 2 { // 2,000 bytes each ms is sixteen times the rate
 					for _, s := range []*Session{one, other} {
-						if s.Admits(ToPeer, datagram, time.Now()) {
+						if _, ok := s.Admits(ToPeer, datagram, time.Now()); ok {
 							passed[s] += datagram
 						}
 					}
 				}
-				if one.Admits(ToClient, 100, time.Now()) { // within the rate
+				if _, ok := one.Admits(ToClient, 100, time.Now()); ok { // within the rate
 					back += 100
 				}
 			}

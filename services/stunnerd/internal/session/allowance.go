@@ -1,0 +1,135 @@
+package session
+
+import (
+	"crypto/sha256"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/stunner-gateway/stunner/services/api/credential"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
+)
+
+// allowance is what the sessions with one credential have used of the bytes that it allows. All sessions with the
+// credential share it, and it stays after them until the credential expires: a client that allocates again gets no more.
+type allowance struct {
+	rates rates
+	// used is the payload of both directions.
+	used atomic.Int64
+	// sessions counts the live sessions, and until is the expiry of the credential. Table.mu guards both.
+	sessions int
+	until    time.Time
+}
+
+// allowanceKey is a part of the hash of a user name, which may have 508 bytes.
+type allowanceKey [16]byte
+
+const (
+	// maxAllowances bounds the allowances of credentials without a session. If there are more, those that expire first
+	// are forgotten. Nobody gains by that: to displace the allowance of one credential takes as many new ones.
+	maxAllowances = 4096
+	// priceAllowance is the memory of an allowance and its entry in the map. Allowances use at most a part of the memory
+	// of sessions.
+	priceAllowance = 192
+	allowancePart  = 64
+)
+
+// keyOf returns the key of the allowance of a session.
+func keyOf(s *Session) (key allowanceKey) {
+	sum := sha256.Sum256([]byte(s.Username))
+	copy(key[:], sum[:])
+	return key
+}
+
+// limitsBytes reports whether a caveat limits the bytes of a session.
+func limitsBytes(c *credential.Caveats) bool { return c.BytesPerSecond > 0 || c.Bytes > 0 }
+
+// caveatsAdmit returns the error of Reserve if the caveats of a session admit no further session of a user that holds
+// places. The caller holds mu.
+func (t *Table) caveatsAdmit(s *Session, places int64) error {
+	switch c := &s.Caveats; {
+	case c.Allocations > 0 && places >= c.Allocations:
+		return ErrCaveatAllocations
+	case c.Bytes > 0:
+		if a := t.allowances[keyOf(s)]; a != nil && a.used.Load() >= c.Bytes {
+			return ErrCaveatBytes
+		}
+	}
+	return nil
+}
+
+// allow returns the allowance of a new session, or nil if no caveat limits its bytes. The caller holds mu.
+func (t *Table) allow(s *Session) *allowance {
+	if !limitsBytes(&s.Caveats) {
+		return nil
+	}
+	key := keyOf(s)
+	a := t.allowances[key]
+	if a == nil {
+		name, _ := credential.ParseUsername(s.Username)
+		a = &allowance{until: name.Expires, sessions: 1}
+		t.allowances[key] = a
+		t.forgetAllowances()
+		return a
+	}
+	a.sessions++
+	return a
+}
+
+// forgetAllowances removes allowances without a session if there are more than there may be: those of which no bytes are
+// used and those of expired credentials, or else those that expire first. The caller holds mu.
+func (t *Table) forgetAllowances() {
+	most := int64(maxAllowances)
+	if memory := t.bounds.Load().Capacity[Memory]; memory > 0 {
+		most = min(most, memory/allowancePart/priceAllowance)
+	}
+	if int64(len(t.allowances)) <= most {
+		return
+	}
+	now := time.Now()
+	var idle []allowanceKey
+	for key, a := range t.allowances {
+		switch {
+		case a.sessions > 0:
+		case a.used.Load() == 0, now.After(a.until.Add(time.Hour)): // an hour is more than any leeway for clocks
+			delete(t.allowances, key)
+		default:
+			idle = append(idle, key)
+		}
+	}
+	excess := int64(len(t.allowances)) - most
+	if excess <= 0 {
+		return
+	}
+	slices.SortFunc(idle, func(a, b allowanceKey) int {
+		return t.allowances[a].until.Compare(t.allowances[b].until)
+	})
+	for _, key := range idle[:min(int64(len(idle)), excess+most/8)] { // some more, so that this is rare
+		delete(t.allowances, key)
+	}
+}
+
+// admits takes n bytes from the rate and from the bytes that the caveats allow. When a datagram does not fit into the
+// rest of the bytes, all of them count as used, so that no further session can begin. A nil allowance admits everything.
+func (a *allowance) admits(c *credential.Caveats, d Direction, n int, now time.Duration) (why meter.Reason, ok bool) {
+	switch {
+	case a == nil:
+		return 0, true
+	case c.BytesPerSecond > 0 && !a.rates.take(d, n, c.BytesPerSecond, now):
+		return meter.CaveatRate, false
+	case c.Bytes > 0 && !a.spend(int64(n), c.Bytes):
+		return meter.CaveatBytes, false
+	}
+	return 0, true
+}
+
+// spend takes n bytes of a limit, or all that is left if there are fewer, and then reports false.
+func (a *allowance) spend(n, limit int64) bool {
+	for {
+		used := a.used.Load()
+		next := min(used+n, limit)
+		if a.used.CompareAndSwap(used, next) {
+			return used+n <= limit
+		}
+	}
+}

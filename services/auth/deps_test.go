@@ -19,7 +19,8 @@ func TestDependencies(t *testing.T) {
 		{
 			Package: internal + "access",
 			Forbidden: []string{
-				internal + "rest", internal + "gateway", "github.com/stunner-gateway/stunner/services/api/...",
+				internal + "rest", internal + "gateway", "github.com/stunner-gateway/stunner/services/api/config",
+				"github.com/stunner-gateway/stunner/services/api/discovery",
 			},
 			Why: "authentication does not depend on the requested gateways",
 		},

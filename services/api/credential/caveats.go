@@ -93,8 +93,8 @@ func (c Caveats) Names(route string) bool {
 	return len(c.Routes) == 0 || slices.Contains(c.Routes, route)
 }
 
-// marked reports whether a field of a user name begins with the marker of caveats, of any version.
-func marked(field string) bool {
+// Marked reports whether a field of a user name begins with the marker of caveats, of any version. A user id must not.
+func Marked(field string) bool {
 	if len(field) == 0 || field[0] != mark {
 		return false
 	}
@@ -105,7 +105,7 @@ func marked(field string) bool {
 // ParseCaveats reads the text form of caveats. The error is ErrCaveatMalformed if any part is malformed, and otherwise
 // ErrCaveatUnknown if the version or a caveat is not known. The result is then the zero value.
 func ParseCaveats(text string) (Caveats, error) {
-	if !marked(text) {
+	if !Marked(text) {
 		return Caveats{}, ErrCaveatMalformed
 	}
 	number, list, _ := strings.Cut(text[1:], string(mark))

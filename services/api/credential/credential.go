@@ -189,7 +189,7 @@ func (a Authority) mint(c Caveats, userID string, ttl time.Duration, now time.Ti
 	case strings.Contains(userID, separator):
 		return Credential{}, errors.New(
 			"mint credential: user id must not contain ':', which separates it from the expiry")
-	case marked(userID):
+	case Marked(userID):
 		return Credential{}, errors.New("mint credential: user id must not begin like caveats: '~', digits, '~'")
 	case ttl < time.Second || ttl > MaxTTL:
 		return Credential{}, fmt.Errorf("mint credential: ttl %s: must be between 1s and %s", ttl, MaxTTL)

@@ -43,7 +43,7 @@ func ParseUsername(username string) (Username, error) {
 		switch {
 		case begin < 0 && ok:
 			begin, end, name.Expires = at, at+len(field), time.Unix(seconds, 0)
-		case !marked(field):
+		case !Marked(field):
 		case !more && fields >= 2:
 			rest, text = username[:at-len(separator)], field
 		default:

@@ -14,6 +14,7 @@
 //	apikey.go                   API keys
 //	remember.go                 verified tokens
 //	gateways.go                 patterns of gateways
+//	scope.go                    caveats that a token imposes
 //	config.go                   accepted algorithms, issuer and audience
 //	jwks.go oidc.go keyfile.go  keys of issuers
 //	keystate.go                 whether the keys are current
@@ -30,6 +31,8 @@ import (
 	"time"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/stunner-gateway/stunner/services/api/credential"
 )
 
 // leeway is the allowed difference between the clocks of the token issuer and the service.
@@ -57,6 +60,8 @@ type Identity struct {
 	UserID string
 	// Expires is the expiry of the token or of the API key; zero if there is none.
 	Expires time.Time
+	// Caveats are those in the claim "stunner". They are imposed on all credentials of the caller.
+	Caveats credential.Caveats
 	// Gateways are the gateways in the claim "stunner". A token without the claim has all gateways.
 	Gateways Gateways
 	// Grant is what the policy lets the caller get.
@@ -124,6 +129,9 @@ func fit(text, id string) (string, error) {
 		return "", errors.New("it is missing")
 	case !utf8.ValidString(text) || strings.ContainsFunc(text, unicode.IsControl):
 		return "", errors.New("it holds control characters or is no UTF-8")
+	}
+	if credential.Marked(id) { // it would be read as caveats
+		id = "%7E" + id[1:]
 	}
 	if len(id) > maxUserID || hashedID.MatchString(id) {
 		return fmt.Sprintf("sha256-%x", sha256.Sum256([]byte(text))), nil

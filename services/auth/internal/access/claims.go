@@ -104,7 +104,7 @@ func isType(typ any) bool {
 
 type claims struct {
 	jwt.RegisteredClaims
-	Gateways json.RawMessage `json:"stunner"`
+	Stunner json.RawMessage `json:"stunner"`
 
 	all map[string]json.RawMessage // also those that are not in claimNames
 }
@@ -182,12 +182,26 @@ func (c *claims) identity(of *verifier) (Identity, error) {
 	if who.user, err = who.Grant.User.expand(map[string]string{fieldSubject: c.Subject}, c.all); err != nil {
 		return Identity{}, err
 	}
-	if who, err = who.withUserID(); err != nil || c.Gateways == nil {
+	if who, err = who.withUserID(); err != nil || c.Stunner == nil {
 		return who, err
+	}
+	list, scope := c.Stunner, json.RawMessage(nil)
+	if strings.HasPrefix(string(c.Stunner), "{") {
+		if list, scope, err = parseStunner(c.Stunner); err != nil {
+			return Identity{}, refuse(TokenScope, "read claim stunner: %w", err)
+		}
+	}
+	if scope != nil {
+		if who.Caveats, err = parseScope(scope); err != nil {
+			return Identity{}, refuse(TokenScope, "read claim stunner: field scope: %w", err)
+		}
+	}
+	if list == nil {
+		return who, nil
 	}
 	// An invalid claim must not mean all gateways.
 	var entries []string
-	if err := json.Unmarshal(c.Gateways, &entries); err != nil || entries == nil {
+	if err := json.Unmarshal(list, &entries); err != nil || entries == nil {
 		return Identity{}, refuse(TokenGateways, "read claim stunner: it must be a list of NAMESPACE/NAME")
 	}
 	if who.Gateways, err = ParseGateways(entries); err != nil {

@@ -37,6 +37,7 @@ const (
 	TokenClaimRequired Reason = "token_claim_required"
 	APIKeyUnknown      Reason = "api_key_unknown"
 	APIKeyExpired      Reason = "api_key_expired"
+	TokenScope         Reason = "token_scope"
 )
 
 // Refusal is the error of Identify. A client learns the reason; the message is for logs.

@@ -2,6 +2,7 @@ package rest
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"net/netip"
 	"regexp"
@@ -10,6 +11,7 @@ import (
 
 	"golang.org/x/text/unicode/norm"
 
+	"github.com/stunner-gateway/stunner/services/api/credential"
 	"github.com/stunner-gateway/stunner/services/auth/internal/access"
 	"github.com/stunner-gateway/stunner/services/auth/internal/gateway"
 )
@@ -111,7 +113,43 @@ func userIDFor(
 	if strings.Contains(name, ":") {
 		return "", bad(parameter, "must not contain a colon")
 	}
+	if credential.Marked(name) {
+		return "", bad(parameter, "must not begin like caveats: ~, digits, ~")
+	}
 	return who.User(name)
+}
+
+// maxRoutes is the maximum number of routes in a scope.
+const maxRoutes = 64
+
+// caveatsOf converts the scope in a request body to caveats.
+func caveatsOf(scope *CredentialScope) (credential.Caveats, error) {
+	if scope == nil {
+		return credential.Caveats{}, nil
+	}
+	if n := len(deref(scope.Routes)); scope.Routes != nil && (n < 1 || n > maxRoutes) {
+		return credential.Caveats{}, bad("scope.routes", "must have 1 to %d entries, or be left out", maxRoutes)
+	}
+	for name, number := range map[string]*int64{
+		"allocations": scope.Allocations, "bytesPerSecond": scope.BytesPerSecond, "bytes": scope.Bytes,
+		"notBefore": scope.NotBefore,
+	} {
+		if number != nil && *number < 1 {
+			return credential.Caveats{}, bad("scope."+name, "must be at least 1, or be left out")
+		}
+	}
+	c := credential.Caveats{
+		Routes: deref(scope.Routes), Allocations: deref(scope.Allocations),
+		BytesPerSecond: deref(scope.BytesPerSecond), Bytes: deref(scope.Bytes), NotBefore: deref(scope.NotBefore),
+	}
+	var wrong *credential.FieldError
+	if err := c.Validate(); errors.As(err, &wrong) {
+		return credential.Caveats{}, bad("scope."+wrong.Field, "%s", wrong.Problem)
+	}
+	if c.IsZero() {
+		return credential.Caveats{}, bad("scope", "must have a field, or be left out")
+	}
+	return c, nil
 }
 
 // filtersFor converts the list of gateways in a request body to filters. It returns an error if an entry is invalid, or

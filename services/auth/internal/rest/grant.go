@@ -19,7 +19,7 @@ type grant struct {
 }
 
 // mint mints the credentials of one answer. Gateways of one GatewayConfig have one secret, so that consecutive ones
-// often share a credential.
+// often share a credential without caveats.
 type mint struct {
 	user string
 	now  time.Time
@@ -29,14 +29,31 @@ type mint struct {
 	last      credential.Credential
 }
 
-func (m *mint) credential(a credential.Authority, ttl time.Duration) (c credential.Credential, err error) {
-	if m.ttl == ttl && m.authority == a {
+func (m *mint) credential(
+	g *gateway.Gateway, caveats credential.Caveats, ttl time.Duration,
+) (c credential.Credential, err error) {
+	if !caveats.IsZero() {
+		return g.Authority.MintWith(caveatsFor(g, caveats), m.user, ttl, m.now)
+	}
+	if m.ttl == ttl && m.authority == g.Authority {
 		return m.last, nil
 	}
-	if c, err = a.Mint(m.user, ttl, m.now); err == nil {
-		m.authority, m.ttl, m.last = a, ttl, c
+	if c, err = g.Authority.Mint(m.user, ttl, m.now); err == nil {
+		m.authority, m.ttl, m.last = g.Authority, ttl, c
 	}
 	return c, err
+}
+
+// carriesCaveats reports whether a credential of a gateway can carry caveats, or the gateway gives none.
+func carriesCaveats(g *gateway.Gateway) bool { return g.STUNOnly || g.Authority.SharedSecret != "" }
+
+// caveatsFor returns the caveats of a credential of a gateway. A credential with caveats names its gateway, because they
+// are about the routes and the limits of this gateway, and another one may have the same shared secret.
+func caveatsFor(g *gateway.Gateway, c credential.Caveats) credential.Caveats {
+	if !c.IsZero() && g.Namespace != "" {
+		c.Gateway = g.ID()
+	}
+	return c
 }
 
 // longestTTL returns the longest of the maximum times to live of several gateways; 0 if none of them has credentials.

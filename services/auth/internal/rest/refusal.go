@@ -60,6 +60,8 @@ const (
 	gatewayNotInToken  access.Reason = "gateway_not_in_token"
 	gatewayNotInPolicy access.Reason = "gateway_not_in_policy"
 	policyWithoutMatch access.Reason = "policy_without_match"
+	scopeNotInToken    access.Reason = "scope_not_in_token"
+	scopeUnsupported   access.Reason = "scope_unsupported"
 	claimEmpty         access.Reason = "claim_empty"
 	claimWithoutMatch  access.Reason = "claim_without_match"
 	gatewayUnknown     access.Reason = "gateway_unknown"
@@ -113,6 +115,8 @@ var Refusals = []Refusal{
 		"A claim that the service requires is missing from the token, or has another value.", info, ofTokens},
 	{access.APIKeyUnknown, 401, invalidToken, "The API key is unknown.", info, ofTokens},
 	{access.APIKeyExpired, 401, invalidToken, "The API key has expired: use the one that replaces it.", info, ofTokens},
+	{access.TokenScope, 401, invalidToken,
+		"The claim stunner of the token has a field scope that is invalid, or an unknown field.", info, ofTokens},
 	{access.KeysUnavailable, 503, "",
 		"The keys that verify tokens are not available yet. The header Retry-After contains the seconds to wait.",
 		warn, ofTokens},
@@ -139,6 +143,10 @@ var Refusals = []Refusal{
 	{gatewayNotInPolicy, 403, insufficientScope, "The policy gives the caller no credentials for the gateway.",
 		info, ofRequests},
 	{policyWithoutMatch, 404, "", "The policy gives the caller no credentials for any of the gateways.", info, ofRequests},
+	{scopeNotInToken, 403, insufficientScope,
+		"The scope of the request and that in the claim stunner of the token have no route in common.", info, ofRequests},
+	{scopeUnsupported, 400, "",
+		"The gateway has static credentials, whose user name is fixed: they cannot carry a scope.", info, ofRequests},
 	{claimEmpty, 403, insufficientScope, "The claim stunner of the token is an empty list, which allows no gateway.",
 		info, ofRequests},
 	{claimWithoutMatch, 404, "",

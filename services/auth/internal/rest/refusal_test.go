@@ -133,6 +133,16 @@ var provocations = map[access.Reason]func(t *testing.T, k keys) provoked{
 	"policy_without_match": func(t *testing.T, _ keys) provoked {
 		return asking(newService(t, keyPolicy(t, "shop", "secret", "gateways: []"), gateways()...), "secret")
 	},
+	access.TokenScope: func(t *testing.T, k keys) provoked {
+		return k.claiming(t, "stunner", map[string]any{"scope": map[string]any{"bytes": 0}})
+	},
+	"scope_not_in_token": func(t *testing.T, k keys) provoked {
+		p := k.claiming(t, "stunner", map[string]any{"scope": map[string]any{"routes": []string{"media/a"}}})
+		r := postRequest(`{"scope":{"routes":["media/b"]}}`)
+		r.Header = p.request.Header
+		return provoked{p.service, r}
+	},
+	"scope_unsupported": posting(`{"scope":{"bytes":1},"gateways":[{"namespace":"media","name":"bergen"}]}`),
 
 	"parameter_missing":   getting("/"),
 	"parameter_unknown":   posting(`{"tll":60}`),

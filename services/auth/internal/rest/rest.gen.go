@@ -109,6 +109,26 @@ type CloudflareRequest struct {
 	TTL *int64 `json:"ttl,omitempty"`
 }
 
+// CredentialScope Limits what the credentials are good for. The limits are a part of the user name, which is signed, and the dataplane enforces them. A token may impose
+// limits in its claim `stunner`; of both, the lower one counts. A credential with a scope is good for its own gateway only. Gateways with static
+// credentials cannot have a scope: they are refused with 400 if the request names them, and left out otherwise.
+type CredentialScope struct {
+	// Allocations Allocations of the user id at a time.
+	Allocations *int64 `json:"allocations,omitempty"`
+
+	// Bytes Payload in bytes of both directions, of all allocations with the credential. When they are used, the allocations end.
+	Bytes *int64 `json:"bytes,omitempty"`
+
+	// BytesPerSecond Payload in bytes a second, in each direction, of all allocations with the credential.
+	BytesPerSecond *int64 `json:"bytesPerSecond,omitempty"`
+
+	// NotBefore Seconds since 1970 from which on the credential is valid.
+	NotBefore *int64 `json:"notBefore,omitempty"`
+
+	// Routes Only the peers of these UDPRoutes.
+	Routes *[]string `json:"routes,omitempty"`
+}
+
 // GatewayRef defines model for GatewayRef.
 type GatewayRef struct {
 	// Listener Left out, every listener of the gateway.
@@ -148,6 +168,11 @@ type IceServersRequest struct {
 
 	// Gateways Left out, every gateway that the service gives credentials for and the caller may use.
 	Gateways *[]GatewayRef `json:"gateways,omitempty"`
+
+	// Scope Limits what the credentials are good for. The limits are a part of the user name, which is signed, and the dataplane enforces them. A token may impose
+	// limits in its claim `stunner`; of both, the lower one counts. A credential with a scope is good for its own gateway only. Gateways with static
+	// credentials cannot have a scope: they are refused with 400 if the request names them, and left out otherwise.
+	Scope *CredentialScope `json:"scope,omitempty"`
 
 	// Stun `true` adds a `stun:` URL without credentials for each gateway that has a TURN-UDP listener. A browser learns its public address from TURN over UDP as well.
 	Stun *bool `json:"stun,omitempty"`

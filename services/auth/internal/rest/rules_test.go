@@ -224,7 +224,8 @@ func TestJ15UnknownParametersAreIgnored(t *testing.T) {
 // otherwise get the credentials of all gateways.
 func TestJ15UnknownFieldsAreRefused(t *testing.T) {
 	s := newService(t, open(), gateways()...)
-	const fields, ofGateway = "dtls, gateways, stun, transport, ttl, username", "listener, name, namespace"
+	const fields, ofGateway = "dtls, gateways, scope, stun, transport, ttl, username", "listener, name, namespace"
+	const ofScope = "allocations, bytes, bytesPerSecond, notBefore, routes"
 	for _, tt := range []struct{ query, body, parameter, message string }{
 		{"", `{"gateway":[{"namespace":"media","name":"oslo"}]}`, "gateway", "is unknown: did you mean gateways? The fields are " + fields},
 		{"", `{"tll":60}`, "tll", "is unknown: did you mean ttl? The fields are " + fields},
@@ -236,6 +237,11 @@ func TestJ15UnknownFieldsAreRefused(t *testing.T) {
 		{"", `{"` + strings.Repeat("é", 100) + `":1}`, strings.Repeat("é", 64) + "…", "is unknown: the fields are " + fields},
 		{"", `{"gateways":[{"namespace":"media","nmae":"oslo"}]}`, "gateways[0].nmae", "is unknown: did you mean name? The fields are " + ofGateway},
 		{"", `{"gateways":[{"namespace":"media","name":"oslo"},{"namespace":"media","name":"oslo","port":7}]}`, "gateways[1].port", "is unknown: the fields are " + ofGateway},
+		{"", `{"scope":{"route":["media/sfu"]}}`, "scope.route", "is unknown: did you mean routes? The fields are " + ofScope},
+		{"", `{"scope":{"gateway":"media/oslo"}}`, "scope.gateway", "is unknown: the fields are " + ofScope},
+		{"", `{"scope":{"Bytes":1}}`, "scope.Bytes", "is unknown: did you mean bytes? The fields are " + ofScope},
+		{"", `{"scope":null}`, "scope", "is null: leave it out"},
+		{"", `{"scope":{"bytes":null}}`, "scope.bytes", "is null: leave it out"},
 		{"", `null`, "body", "is null: leave it out, or send an object"},
 		{"", `{"gateways":null}`, "gateways", "is null: leave it out"},
 		{"", `{"ttl":null}`, "ttl", "is null: leave it out"},

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -22,6 +23,8 @@ type credentialRequest struct {
 	userID string
 	ttl    time.Duration // 0 means the default of the gateway
 	view   gateway.URLOptions
+	// caveats are those of the request, without those of the token.
+	caveats credential.Caveats
 	// gateways are the requested gateways; an empty list means all.
 	gateways []gateway.Filter
 	// parameter returns the name of the request parameter that selects the i-th gateway, for errors.
@@ -57,6 +60,10 @@ func (s server) CreateIceServers(
 	if err != nil {
 		return nil, err
 	}
+	caveats, err := caveatsOf(body.Scope)
+	if err != nil {
+		return nil, err
+	}
 	// Callers that choose no user name must not share a quota.
 	user, err := userIDFor(identityOf(ctx), "username", body.Username, rand.Text)
 	if err != nil {
@@ -65,6 +72,7 @@ func (s server) CreateIceServers(
 	grants, err := s.grant(ctx, credentialRequest{
 		userID:    user,
 		ttl:       seconds(body.TTL),
+		caveats:   caveats,
 		view:      gateway.URLOptions{Host: s.PublicAddr, DTLS: deref(body.Dtls), Max: s.MaxURLs, Limit: true},
 		gateways:  filters,
 		parameter: func(i int) string { return fmt.Sprintf("gateways[%d]", i) },
@@ -210,10 +218,22 @@ func (s server) grant(ctx context.Context, d credentialRequest) ([]grant, error)
 	if err != nil {
 		return nil, err
 	}
+	if d.caveats, err = d.caveats.Narrow(who.Caveats); err != nil {
+		return nil, refuse(scopeNotInToken, "scope.routes", `has no route in common with the claim "stunner" of the token`)
+	}
 	out, m := make([]grant, 0, len(gateways)), mint{user: d.userID, now: s.Now()}
+	var uncarried error
 	for _, g := range gateways {
 		urls := g.URLs(d.view)
 		if len(urls) == 0 {
+			continue
+		}
+		if !d.caveats.IsZero() && !carriesCaveats(g) {
+			uncarried = refuse(scopeUnsupported, "scope", "needs a gateway with a shared secret: "+
+				"set authType ephemeral in its GatewayConfig, or name other gateways")
+			if d.named() {
+				return nil, uncarried
+			}
 			continue
 		}
 		one, err := s.grantOne(who, g, d, &m, urls)
@@ -225,7 +245,10 @@ func (s server) grant(ctx context.Context, d credentialRequest) ([]grant, error)
 			break
 		}
 	}
-	if len(out) == 0 {
+	switch {
+	case len(out) == 0 && uncarried != nil:
+		return nil, uncarried
+	case len(out) == 0:
 		return nil, fail(noPublicAddress)
 	}
 	// If a request does not name each gateway, a gateway with a short lifetime only limits the ttl of its own
@@ -255,7 +278,10 @@ func (s server) grantOne(who *access.Identity, g *gateway.Gateway, d credentialR
 	if s.CapToToken && !who.Expires.IsZero() {
 		ttl = min(ttl, max(who.Expires.Sub(m.now).Truncate(time.Second), time.Second))
 	}
-	c, err := m.credential(g.Authority, ttl)
+	c, err := m.credential(g, d.caveats, ttl)
+	if errors.Is(err, credential.ErrTooLong) {
+		return grant{}, bad("scope.routes", "must be fewer, or the user id shorter: the user name of a credential has 508 bytes")
+	}
 	if err != nil {
 		return grant{}, fmt.Errorf("make credential for gateway %s: %w", g.ID(), err)
 	}

@@ -14,10 +14,12 @@ import (
 	strict "sigs.k8s.io/json"
 )
 
-// createFields are the fields of an IceServersRequest, and gatewayFields those of its gateways.
+// createFields are the fields of an IceServersRequest, gatewayFields those of its gateways, and scopeFields those of its
+// scope.
 var (
 	createFields  = fieldsOf(reflect.TypeFor[IceServersRequest]())
 	gatewayFields = fieldsOf(reflect.TypeFor[GatewayRef]())
+	scopeFields   = fieldsOf(reflect.TypeFor[CredentialScope]())
 )
 
 func fieldsOf(t reflect.Type) (names []string) {
@@ -80,6 +82,14 @@ func checkNull(body []byte) *failure {
 			return bad(name, message)
 		}
 	}
+	var scope map[string]json.RawMessage
+	if json.Unmarshal(all["scope"], &scope) == nil {
+		for _, name := range slices.Sorted(maps.Keys(scope)) {
+			if bytes.Equal(scope[name], null) && slices.Contains(scopeFields, name) {
+				return bad("scope."+name, message)
+			}
+		}
+	}
 	var gateways []map[string]json.RawMessage
 	if json.Unmarshal(all["gateways"], &gateways) != nil {
 		return nil
@@ -100,8 +110,11 @@ func checkNull(body []byte) *failure {
 
 func unknownField(path string) *failure {
 	known, name := createFields, path
-	if at, inner, ok := strings.Cut(path, "."); ok && strings.HasPrefix(at, "gateways[") {
+	switch at, inner, ok := strings.Cut(path, "."); {
+	case ok && strings.HasPrefix(at, "gateways["):
 		known, name = gatewayFields, inner
+	case ok && at == "scope":
+		known, name = scopeFields, inner
 	}
 	return refuse(parameterUnknown, path, unknown(name, known))
 }

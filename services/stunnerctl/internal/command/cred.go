@@ -51,7 +51,7 @@ func newCredMint(g *globals) *cobra.Command {
 			var caveats credential.Caveats
 			if f.caveats != "" {
 				if caveats, err = credential.ParseCaveats(f.caveats); err != nil {
-					return fmt.Errorf("read --caveats: %w: it is a text such as ~1~Rmedia_janus~A2, see docs/auth.md", err)
+					return fmt.Errorf("read --caveats: %w: it is a text such as ~1~Rmedia_janus~A2, see docs/reference/caveats.md", err)
 				}
 			}
 			made, err := credential.Authority{SharedSecret: secret}.MintWith(caveats, f.user, f.ttl, time.Now())

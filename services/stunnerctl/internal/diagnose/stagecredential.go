@@ -33,7 +33,7 @@ var credentialCauses = map[string]cause{
 	},
 	"caveat_malformed": {
 		"user name",
-		"correct the service that signs the user name: the form of caveats is in docs/auth.md",
+		"correct the service that signs the user name: the form of caveats is in docs/reference/caveats.md",
 	},
 	"caveat_unknown": {
 		"user name",

@@ -52,8 +52,8 @@ func TestWriterIsHeldWhileAnOlderInstallationRuns(t *testing.T) {
 			Namespace: own.Namespace, Options: translate.DefaultOptions(), Log: slog.New(slog.DiscardHandler),
 		}, c, c, &loop{inbox: newInbox(), writer: w, meters: newMeters()})
 		i.identify(t.Context())
-		if i.own != own || !w.held {
-			t.Fatalf("the new leader is %v, want %v, and held %t", i.own, own, w.held)
+		if i.own != own || !w.queue.held {
+			t.Fatalf("the new leader is %v, want %v, and held %t", i.own, own, w.queue.held)
 		}
 		says := func(claims condition.Finding) {
 			class.Status.Conditions = []metav1.Condition{{
@@ -95,8 +95,8 @@ func TestWriterIsHeldWhileAnOlderInstallationRuns(t *testing.T) {
 			if err := i.step(t.Context(), step.settling); err != nil {
 				t.Fatal(err)
 			}
-			if w.held != step.held || read != step.requests {
-				t.Errorf("%s: held %t, want %t; %d requests, want %d", step.name, w.held, step.held, read, step.requests)
+			if w.queue.held != step.held || read != step.requests {
+				t.Errorf("%s: held %t, want %t; %d requests, want %d", step.name, w.queue.held, step.held, read, step.requests)
 			}
 		}
 	})
@@ -135,6 +135,10 @@ func TestHeldWriterWritesClassesOnly(t *testing.T) {
 	}
 	queue := newFairWrites()
 	e.writer.queue.fairWrites = queue
+	e.wants(desired{objects: objects, complete: true, notes: []string{"changed"}})
+	if queue.Len() != 0 {
+		t.Errorf("%d objects queued while the writer is held, want 0", queue.Len())
+	}
 	e.writer.setHeld(false)
 	if queue.Len() != 1 {
 		t.Errorf("%d objects queued after the writer continues, want 1", queue.Len())

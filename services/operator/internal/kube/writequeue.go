@@ -41,6 +41,14 @@ type writeQueue struct {
 	// fairWrites is nil while this process is not the leader.
 	*fairWrites
 	progress map[translate.ObjectRef]progress
+	// held means that only statuses of GatewayClasses are written, see installations. Other objects are not queued, so
+	// that all of them are queued together, in the order described above, when the writer continues.
+	held bool
+}
+
+// holds reports whether an object is not written because the writer is held.
+func (q *writeQueue) holds(ref translate.ObjectRef) bool {
+	return q.held && ref.Kind != translate.KindClass
 }
 
 // progress is how far the writer has got with a Gateway since this process became the leader, in the steps above.
@@ -158,7 +166,7 @@ func (t *writeTurns) Pop() (ref translate.ObjectRef) {
 
 // enqueue adds an object to the queue as its desired state requires, if this process is the leader.
 func (q *writeQueue) enqueue(ref translate.ObjectRef, want desired) {
-	if q.fairWrites == nil {
+	if q.fairWrites == nil || q.holds(ref) {
 		return
 	}
 	if q.isFirst(ref, want) {

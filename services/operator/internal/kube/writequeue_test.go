@@ -154,7 +154,9 @@ func TestFirstStepsAreQueuedFirst(t *testing.T) {
 			all[ref] = desired{ours: true, complete: true, uid: "1"}
 		}
 	}
-	q := writeQueue{&fairWrites{recorded, newWriteTurns()}, map[translate.ObjectRef]progress{}}
+	q := writeQueue{
+		fairWrites: &fairWrites{recorded, newWriteTurns()}, progress: map[translate.ObjectRef]progress{},
+	}
 	q.enqueueAll(all)
 	for i, ref := range recorded.refs {
 		if first := i < len(all)/2; (ref.Kind == translate.KindGateway) != first {

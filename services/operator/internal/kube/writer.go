@@ -32,8 +32,6 @@ type writer struct {
 	desired    map[translate.ObjectRef]desired
 	rejections rejectionStore
 	queue      writeQueue
-	// held means that only statuses of GatewayClasses are written, see installations.
-	held bool
 }
 
 // newWriter returns a writer. The client c reads from the cache, direct reads from the API server.
@@ -122,11 +120,11 @@ func (w *writer) setKEDA(c client.Client) {
 func (w *writer) setHeld(held bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if before := w.held; before == held || held {
-		w.held = held
+	if before := w.queue.held; before == held || held {
+		w.queue.held = held
 		return
 	}
-	w.held = false
+	w.queue.held = false
 	w.queue.enqueueAll(w.desired)
 }
 
@@ -151,7 +149,7 @@ const workers = 4
 func (w *writer) lead(ctx context.Context) {
 	queue := newFairWrites()
 	w.mu.Lock()
-	w.queue = writeQueue{queue, map[translate.ObjectRef]progress{}}
+	w.queue.fairWrites, w.queue.progress = queue, map[translate.ObjectRef]progress{}
 	for ref, want := range w.desired {
 		if want.handedOver() { // the objects may belong to the other controller by now
 			delete(w.desired, ref)
@@ -211,7 +209,7 @@ func (w *writer) step(ctx context.Context, ref translate.ObjectRef) (wait time.D
 	ctx, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
 	w.mu.Lock()
-	want, p, held := w.desired[ref], w.queue.progress[ref], w.held && ref.Kind != translate.KindClass
+	want, p, held := w.desired[ref], w.queue.progress[ref], w.queue.holds(ref)
 	w.mu.Unlock()
 	if held {
 		return 0, nil

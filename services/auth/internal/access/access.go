@@ -60,7 +60,7 @@ type Identity struct {
 	UserID string
 	// Expires is the expiry of the token or of the API key; zero if there is none.
 	Expires time.Time
-	// Caveats are those in the claim "stunner". They are imposed on all credentials of the caller.
+	// Caveats are those that all credentials of the caller carry: Grant.Scope, narrowed by the claim "stunner".
 	Caveats credential.Caveats
 	// Gateways are the gateways in the claim "stunner". A token without the claim has all gateways.
 	Gateways Gateways

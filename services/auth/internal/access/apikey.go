@@ -63,6 +63,8 @@ func (k *APIKey) identity() (Identity, error) {
 	if err != nil {
 		return Identity{}, err
 	}
-	who := Identity{Known: true, Key: k.Name, Caller: "key " + k.Name, Expires: k.Expires, Grant: k.Grant, user: user}
+	who := Identity{
+		Known: true, Key: k.Name, Caller: "key " + k.Name, Expires: k.Expires, Grant: k.Grant, Caveats: k.Scope, user: user,
+	}
 	return who.withUserID()
 }

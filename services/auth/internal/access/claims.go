@@ -179,6 +179,7 @@ func (c *claims) identity(of *verifier) (Identity, error) {
 	who := Identity{
 		Known: true, Subject: c.Subject, Caller: of.caller + subject, Expires: c.ExpiresAt.Time, Grant: of.grantOf(c.all),
 	}
+	who.Caveats = who.Grant.Scope
 	if who.user, err = who.Grant.User.expand(map[string]string{fieldSubject: c.Subject}, c.all); err != nil {
 		return Identity{}, err
 	}
@@ -192,7 +193,11 @@ func (c *claims) identity(of *verifier) (Identity, error) {
 		}
 	}
 	if scope != nil {
-		if who.Caveats, err = parseScope(scope); err != nil {
+		own, err := parseScope(scope)
+		if err == nil {
+			who.Caveats, err = who.Caveats.Narrow(own)
+		}
+		if err != nil {
 			return Identity{}, refuse(TokenScope, "read claim stunner: field scope: %w", err)
 		}
 	}

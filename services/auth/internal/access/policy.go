@@ -152,7 +152,7 @@ func (s *state) identify(h http.Header, key, from string, now time.Time) (Identi
 		case key != "":
 			return s.byKey(key, now)
 		case s.open != nil:
-			return Identity{Grant: *s.open, user: s.open.User}.withUserID()
+			return Identity{Grant: *s.open, Caveats: s.open.Scope, user: s.open.User}.withUserID()
 		}
 	}
 	token, err := bearer(h)

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/stunner-gateway/stunner/services/api/credential"
 )
 
 // Rules is the policy of a service as a value: which callers it accepts, and what each of them may get. The policy file
@@ -33,8 +35,7 @@ type Rule struct {
 }
 
 // Grant is what a caller may get. It applies in addition to the limits of the service and of each gateway: the lower
-// limit wins. Every limit of a credential that depends on the caller, such as a caveat that is imposed or allowed, is a
-// field of Grant and of grantDocument.
+// limit wins.
 type Grant struct {
 	// Gateways are the gateways for which the caller gets credentials. The claim "stunner" of a token can narrow them.
 	Gateways Gateways
@@ -44,6 +45,9 @@ type Grant struct {
 	Rate Rate
 	// User is the form of the user ids in credentials.
 	User Template
+	// Scope are the caveats that all credentials of the caller carry. The claim "stunner" of a token, and a request, can
+	// narrow them.
+	Scope credential.Caveats
 }
 
 // Rate is a rate limit of one caller.

@@ -1,10 +1,13 @@
 package access
 
 import (
+	"errors"
 	"fmt"
 	"regexp"
 	"strings"
 	"time"
+
+	"github.com/stunner-gateway/stunner/services/api/credential"
 )
 
 // Bounds of a policy file.
@@ -56,12 +59,21 @@ type (
 		Expires time.Time `json:"expires"`
 		grantDocument
 	}
-	// grantDocument is a Grant. A limit of credentials that depends on the caller is a field here and in Grant.
+	// grantDocument is a Grant.
 	grantDocument struct {
-		Gateways *[]string     `json:"gateways"`
-		MaxTTL   *int64        `json:"maxTTL"`
-		Rate     *rateDocument `json:"rate"`
-		User     *string       `json:"user"`
+		Gateways *[]string      `json:"gateways"`
+		MaxTTL   *int64         `json:"maxTTL"`
+		Rate     *rateDocument  `json:"rate"`
+		User     *string        `json:"user"`
+		Scope    *scopeDocument `json:"scope"`
+	}
+	// scopeDocument is credential.Caveats without the gateway, which each credential names itself.
+	scopeDocument struct {
+		Routes         *[]string `json:"routes"`
+		Allocations    *int64    `json:"allocations"`
+		BytesPerSecond *int64    `json:"bytesPerSecond"`
+		Bytes          *int64    `json:"bytes"`
+		NotBefore      *int64    `json:"notBefore"`
 	}
 	rateDocument struct {
 		PerSecond float64 `json:"perSecond"`
@@ -242,5 +254,41 @@ func (d *decoder) grant(at string, in grantDocument, outer Grant, fields ...stri
 			d.wrong(at+".user", "%v", err)
 		}
 	}
+	if in.Scope != nil {
+		out.Scope = d.scope(at+".scope", *in.Scope)
+	}
 	return out
+}
+
+// scope returns the caveats of a scope. A scope that limits nothing, and a field without a limit, are errors: the author
+// has meant a limit.
+func (d *decoder) scope(at string, in scopeDocument) (c credential.Caveats) {
+	if in == (scopeDocument{}) {
+		d.wrong(at, "has no limit: leave it out")
+	}
+	if in.Routes != nil {
+		if c.Routes = *in.Routes; len(c.Routes) == 0 {
+			d.wrong(at+".routes", "must have an entry, or be left out")
+		}
+	}
+	for _, limit := range []struct {
+		field string
+		in    *int64
+		out   *int64
+	}{
+		{"allocations", in.Allocations, &c.Allocations}, {"bytesPerSecond", in.BytesPerSecond, &c.BytesPerSecond},
+		{"bytes", in.Bytes, &c.Bytes}, {"notBefore", in.NotBefore, &c.NotBefore},
+	} {
+		if limit.in == nil {
+			continue
+		}
+		if *limit.out = *limit.in; *limit.in < 1 {
+			d.wrong(at+"."+limit.field, "must be at least 1, or be left out")
+		}
+	}
+	var wrong *credential.FieldError
+	if err := c.Validate(); errors.As(err, &wrong) {
+		d.wrong(at+"."+wrong.Field, "%s", wrong.Problem)
+	}
+	return c
 }

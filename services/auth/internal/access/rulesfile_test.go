@@ -141,6 +141,11 @@ func TestErrorsOfPolicyFiles(t *testing.T) {
 		"a brace alone":             {key("  user: 'a}b'\n"), "p.yaml:5: keys[0].user: \"a}b\" has a brace without its pair"},
 		"an unknown field of users": {key("  user: '{sub}'\n"), "p.yaml:5: keys[0].user: {sub} is unknown here: use {name}, {username}"},
 		"a field of keys":           {issuer("  jwksFile: f\n  user: '{name}'\n"), "p.yaml:6: issuers[0].user: {name} is unknown here"},
+		"a scope of nothing":        {key("  scope: {}\n"), "p.yaml:5: keys[0].scope: has no limit"},
+		"no route":                  {key("  scope: {routes: []}\n"), "p.yaml:5: keys[0].scope.routes: must have an entry"},
+		"a route of no namespace":   {key("  scope: {routes: [a]}\n"), "p.yaml:5: keys[0].scope.routes[0]: "},
+		"a limit of 0":              {key("  scope: {bytes: 0}\n"), "p.yaml:5: keys[0].scope.bytes: must be at least 1"},
+		"a scope of a gateway":      {key("  scope: {gateway: a/b}\n"), "p.yaml:5: keys[0].scope.gateway: is unknown"},
 		"an empty user":             {key("  user: ''\n"), "p.yaml:5: keys[0].user: must have 1 to 256 bytes"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -207,7 +212,7 @@ func TestSchemaHasTheFields(t *testing.T) {
 	for name, typ := range map[string]reflect.Type{
 		"issuer": reflect.TypeFor[issuerDocument](), "rule": reflect.TypeFor[ruleDocument](),
 		"key": reflect.TypeFor[keyDocument](), "grant": reflect.TypeFor[grantDocument](),
-		"rate": reflect.TypeFor[rateDocument](), "": reflect.TypeFor[document](),
+		"rate": reflect.TypeFor[rateDocument](), "scope": reflect.TypeFor[scopeDocument](), "": reflect.TypeFor[document](),
 	} {
 		properties := doc.Defs[name].Properties
 		if name == "" {

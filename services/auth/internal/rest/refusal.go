@@ -144,7 +144,7 @@ var Refusals = []Refusal{
 		info, ofRequests},
 	{policyWithoutMatch, 404, "", "The policy gives the caller no credentials for any of the gateways.", info, ofRequests},
 	{scopeNotInToken, 403, insufficientScope,
-		"The scope of the request and that in the claim stunner of the token have no route in common.", info, ofRequests},
+		"The scope of the request and that of the caller, in its token or in the policy, have no route in common.", info, ofRequests},
 	{scopeUnsupported, 400, "",
 		"The gateway has static credentials, whose user name is fixed: they cannot carry a scope.", info, ofRequests},
 	{claimEmpty, 403, insufficientScope, "The claim stunner of the token is an empty list, which allows no gateway.",

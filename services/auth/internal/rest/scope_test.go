@@ -160,6 +160,42 @@ func TestScopeOfAToken(t *testing.T) {
 	}
 }
 
+// The scope of the policy is imposed on all credentials of a caller, by key, rule or without credentials. A token and a
+// request only narrow it.
+func TestScopeOfThePolicy(t *testing.T) {
+	const scope = "scope: {routes: [media/a, media/b], allocations: 3}"
+	k := newKeys(t)
+	token := func(claim string) string {
+		return sign(t, jwt.SigningMethodES256, k.ec, "ec", nil, with(map[string]any{"stunner": json.RawMessage(claim)}))
+	}
+	byKey := newService(t, keyPolicy(t, "shop", "secret", scope), gateways()...)
+	byToken := newService(t, k.filePolicy(t, scope), gateways()...)
+	byRule := newService(t, k.filePolicy(t, "scope: {bytes: 1}\nrules:\n- claims: {sub: ada}\n  "+scope), gateways()...)
+	anonymous := newService(t, openPolicy(t, "version: v1\nopen: {"+scope+"}\n"), gateways()...)
+	const narrow = `{` + onlyOslo + `,"scope":{"routes":["media/b"],"allocations":9}}`
+	for name, tt := range map[string]struct {
+		answer *http.Response
+		want   string
+	}{
+		"key":            {byKey.ask(t, "secret", `{`+onlyOslo+`}`), "~1~Rmedia_a~Rmedia_b~Gmedia_oslo~A3"},
+		"key, narrowed":  {byKey.ask(t, "secret", narrow), "~1~Rmedia_b~Gmedia_oslo~A3"},
+		"token":          {byToken.ask(t, token(`["media/*"]`), `{`+onlyOslo+`}`), "~1~Rmedia_a~Rmedia_b~Gmedia_oslo~A3"},
+		"claim narrows":  {byToken.ask(t, token(`{"scope":{"routes":["media/a"]}}`), `{`+onlyOslo+`}`), "~1~Rmedia_a~Gmedia_oslo~A3"},
+		"claim is wider": {byToken.ask(t, token(`{"scope":{"allocations":9}}`), narrow), "~1~Rmedia_b~Gmedia_oslo~A3"},
+		"rule":           {byRule.ask(t, token(`["media/*"]`), `{`+onlyOslo+`}`), "~1~Rmedia_a~Rmedia_b~Gmedia_oslo~A3"},
+		"open":           {anonymous.post(t, narrow), "~1~Rmedia_b~Gmedia_oslo~A3"},
+	} {
+		if got := caveats(t, decode[rest.IceServers](t, tt.answer, http.StatusCreated)); got["203.0.113.7"] != tt.want {
+			t.Errorf("%s: %v, want %s", name, got, tt.want)
+		}
+	}
+	wantProblem(t, byKey.ask(t, "secret", `{`+onlyOslo+`,"scope":{"routes":["media/c"]}}`), 403, "scope.routes")
+	apart := byToken.ask(t, token(`{"scope":{"routes":["media/c"]}}`), `{`+onlyOslo+`}`)
+	if apart.StatusCode != http.StatusUnauthorized {
+		t.Errorf("a claim without a route of the policy: %d, want 401", apart.StatusCode)
+	}
+}
+
 // A user id cannot be read as caveats.
 func TestUserIDIsNoCaveat(t *testing.T) {
 	s := newService(t, open(), gateways()...)

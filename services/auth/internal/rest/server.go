@@ -219,7 +219,7 @@ func (s server) grant(ctx context.Context, d credentialRequest) ([]grant, error)
 		return nil, err
 	}
 	if d.caveats, err = d.caveats.Narrow(who.Caveats); err != nil {
-		return nil, refuse(scopeNotInToken, "scope.routes", `has no route in common with the claim "stunner" of the token`)
+		return nil, refuse(scopeNotInToken, "scope.routes", "has no route in common with the scope of the caller")
 	}
 	out, m := make([]grant, 0, len(gateways)), mint{user: d.userID, now: s.Now()}
 	var uncarried error

@@ -44,3 +44,24 @@ func TestSourcePrefix(t *testing.T) {
 		}
 	}
 }
+
+// Keys may have rates of their own. A changed rate applies to the same bucket.
+func TestTakeAt(t *testing.T) {
+	l, now := New[string](0, 0, 10), time.Unix(1_800_000_000, 0)
+	take := func(key string, perSecond float64, burst int, allowed bool) {
+		t.Helper()
+		if wait := l.TakeAt(key, perSecond, burst, now); (wait == 0) != allowed {
+			t.Errorf("%s at %g/s: wait %s", key, perSecond, wait)
+		}
+	}
+	take("slow", 1, 1, true)
+	take("slow", 1, 1, false)
+	for range 5 {
+		take("fast", 1, 5, true)
+	}
+	take("fast", 1, 5, false)
+	take("slow", 1000, 1, false) // a higher rate does not fill the bucket at once
+	now = now.Add(10 * time.Millisecond)
+	take("slow", 1000, 1, true)
+	take("fast", 1, 5, false)
+}

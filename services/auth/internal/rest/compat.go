@@ -83,7 +83,7 @@ func (s server) cloudflare(ctx context.Context, key string, ttl *int64, user *st
 	if err != nil {
 		return nil, err
 	}
-	return s.grant(ctx, credentialRequest{userID: id, ttl: seconds(ttl), view: s.compatView()})
+	return s.grant(ctx, credentialRequest{userID: id, ttl: seconds(ttl), view: s.compatView(), stun: true})
 }
 
 // CreateTwilioToken answers POST …/Tokens.json.
@@ -102,7 +102,7 @@ func (s server) CreateTwilioToken(
 		return nil, err
 	}
 	grants, err := s.grant(ctx, credentialRequest{
-		userID: id, ttl: seconds(ttl), view: s.compatView(), clampTTL: true,
+		userID: id, ttl: seconds(ttl), view: s.compatView(), stun: true, clampTTL: true,
 	})
 	if err != nil {
 		return nil, err

@@ -32,6 +32,8 @@ type credentialRequest struct {
 	// single is set if the answer contains the credentials of one gateway only (GET /). Gateways after the first one
 	// that relays are then ignored.
 	single bool
+	// stun is set if the answer has the stun: URLs of the gateways.
+	stun bool
 	// clampTTL reduces a ttl above the maximum of a gateway to the maximum, instead of refusing the request.
 	clampTTL bool
 }
@@ -76,6 +78,7 @@ func (s server) CreateIceServers(
 		view:      gateway.URLOptions{Host: s.PublicAddr, DTLS: deref(body.Dtls), Max: s.MaxURLs, Limit: true},
 		gateways:  filters,
 		parameter: func(i int) string { return fmt.Sprintf("gateways[%d]", i) },
+		stun:      deref(body.Stun),
 	})
 	if err != nil {
 		return nil, err
@@ -285,9 +288,11 @@ func (s server) grantOne(who *access.Identity, g *gateway.Gateway, d credentialR
 	if err != nil {
 		return grant{}, fmt.Errorf("make credential for gateway %s: %w", g.ID(), err)
 	}
-	return grant{
-		gateway: g, urls: urls, stunURLs: g.STUNURLs(d.view), ttl: ttl, maxTTL: most, credential: c,
-	}, nil
+	out := grant{gateway: g, urls: urls, ttl: ttl, maxTTL: most, credential: c}
+	if d.stun {
+		out.stunURLs = g.STUNURLs(d.view)
+	}
+	return out, nil
 }
 
 // lifetimes returns the default and the maximum time to live of a gateway's credentials: the lifetime in the config of

@@ -117,7 +117,7 @@ func newFlags(r *raw) *cli.Flags {
 	f.StringVar(&r.publicAddr, "public-addr", "", "`HOST` that replaces the public address of every gateway")
 	f.UintVar(&r.maxURLs, "max-urls", 5,
 		"`NUMBER` of URLs of a gateway: the first public address of each listener has one, and further addresses have one "+
-			"while there are fewer; 0 means no maximum")
+			"while there are fewer; answers of POST /v1/ice-servers and /compat/ never have more; 0 means no maximum")
 	f.BoolVar(&r.capToToken, "cap-to-token", false, "let credentials expire no later than the token of the request")
 	f.StringVar(&r.corsOrigins, "cors-origins", "",
 		"`LIST` of origins, https://HOST[:PORT], whose pages may call the API from a browser (CORS), separated by "+

@@ -177,7 +177,8 @@ func (c *claims) identity(of *verifier) (Identity, error) {
 		return Identity{}, refuse(TokenClaimRequired, "a claim that the policy requires is missing or has another value")
 	}
 	who := Identity{
-		Known: true, Subject: c.Subject, Caller: of.caller + subject, Expires: c.ExpiresAt.Time, Grant: of.grantOf(c.all),
+		Known: true, Subject: c.Subject, Caller: of.caller + subject, Expires: c.ExpiresAt.Time,
+		Grant: of.grantOf(c.all),
 	}
 	who.Caveats = who.Grant.Scope
 	if who.user, err = who.Grant.User.expand(map[string]string{fieldSubject: c.Subject}, c.all); err != nil {

@@ -23,7 +23,8 @@ var (
 	asymmetric = []string{"RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"}
 )
 
-// minSecret is the minimum length of the secret of a symmetric algorithm in bytes: the size of its hash (RFC 7518 §3.2).
+// minSecret is the minimum length of the secret of a symmetric algorithm in bytes: the size of its hash (RFC 7518
+// §3.2).
 var minSecret = map[string]int{"HS256": 32, "HS384": 48, "HS512": 64}
 
 // Config configures the verification of the tokens of one issuer.
@@ -40,7 +41,8 @@ type Config struct {
 	SecretFile string
 	JWKSFile   string
 	JWKSURL    string
-	// Discovery reads the URL of the JWK set from ISSUER/.well-known/openid-configuration (OpenID Connect Discovery 1.0).
+	// Discovery reads the URL of the JWK set from ISSUER/.well-known/openid-configuration (OpenID Connect Discovery
+	// 1.0).
 	Discovery bool
 	// JWKSHosts are the hosts, HOST or HOST:PORT, to which Discovery may lead in addition to that of the issuer.
 	JWKSHosts []string

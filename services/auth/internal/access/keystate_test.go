@@ -60,8 +60,8 @@ func TestKeyStateOfAURL(t *testing.T) {
 	})
 }
 
-// J-03: a token whose key cannot be looked for, because too many requests wait for the key set, does not have an unknown
-// key.
+// J-03: a token whose key cannot be looked for, because too many requests wait for the key set, does not have an
+// unknown key.
 func TestJ03TooManyWaitForTheKeySet(t *testing.T) {
 	missing := func(*jwt.Token) (any, error) { return nil, jwkset.ErrKeyNotFound }
 	r := newRotation(missing, missing)

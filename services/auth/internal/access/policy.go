@@ -207,7 +207,8 @@ func (s *state) byToken(token, from string, now time.Time) (Identity, error) {
 	who, err := c.identity(of)
 	if err == nil && len(token) <= maxRememberedToken {
 		s.remembered.add(hash, &entry{
-			who: who, verifier: of, key: key, until: of.until(&c), token: &jwt.Token{Method: t.Method, Header: t.Header},
+			who: who, verifier: of, key: key, until: of.until(&c),
+			token: &jwt.Token{Method: t.Method, Header: t.Header},
 		})
 	}
 	return who, err

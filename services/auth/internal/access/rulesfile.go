@@ -204,7 +204,8 @@ func claimsOf(in map[string]oneOf) Claims {
 }
 
 func (d *decoder) key(at string, in keyDocument) APIKey {
-	out := APIKey{Name: in.Name, Expires: in.Expires, Grant: d.grant(at, in.grantDocument, Grant{}, fieldName, fieldUsername)}
+	grant := d.grant(at, in.grantDocument, Grant{}, fieldName, fieldUsername)
+	out := APIKey{Name: in.Name, Expires: in.Expires, Grant: grant}
 	if !keyName.MatchString(in.Name) {
 		d.wrong(at+".name", "must have 1 to 63 of the characters A-Z, a-z, 0-9, dot, hyphen and underscore")
 	}

@@ -119,15 +119,15 @@ type URLOptions struct {
 	// Max is the number of URLs from which on no listener has a further one; 0 means that each has one for each of its
 	// public addresses.
 	Max int
-	// Limit makes Max the maximum number of URLs: of a gateway with more listeners, those of one protocol take turns with
-	// those of the others.
+	// Limit makes Max the maximum number of URLs: of a gateway with more listeners, those of one protocol take turns
+	// with those of the others.
 	Limit bool
 }
 
-// URLs returns the ICE URLs of the gateway: those for the first public address of each listener, in the order UDP, DTLS,
-// TCP, TLS, then those for their second addresses, and so on, while there are fewer than v.Max. It leaves out TURN over
-// DTLS unless v.DTLS is set. It leaves out listeners without a public address unless v.Host is set, because clients
-// cannot reach the addresses of pods.
+// URLs returns the ICE URLs of the gateway: those for the first public address of each listener, in the order UDP,
+// DTLS, TCP, TLS, then those for their second addresses, and so on, while there are fewer than v.Max. It leaves out
+// TURN over DTLS unless v.DTLS is set. It leaves out listeners without a public address unless v.Host is set, because
+// clients cannot reach the addresses of pods.
 //
 // The result is shared: the caller must not change it.
 func (g *Gateway) URLs(v URLOptions) []string {

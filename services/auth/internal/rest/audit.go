@@ -21,10 +21,10 @@ type outcome struct {
 	failure *failure // nil if the request was not refused
 }
 
-// audit logs one line for each request that got credentials, and for each that was refused. Of the refused requests with
-// one reason, maxLines a minute have the level of their reason, and the others DEBUG. The line contains the user id of
-// the TURN user names, except if all credentials are fixed, because their user names may come from a Secret. Passwords
-// are never logged, and neither is the text of a request: the names of its parameters may be long.
+// audit logs one line for each request that got credentials, and for each that was refused. Of the refused requests
+// with one reason, maxLines a minute have the level of their reason, and the others DEBUG. The line contains the user
+// id of the TURN user names, except if all credentials are fixed, because their user names may come from a Secret.
+// Passwords are never logged, and neither is the text of a request: the names of its parameters may be long.
 func (s server) audit(ctx context.Context, o *outcome, now time.Time) {
 	switch {
 	case o.failure != nil:

@@ -151,8 +151,8 @@ func (s server) authenticate(next http.Handler) http.Handler {
 	})
 }
 
-// queryKey returns the API key in the query of a TURN REST request, in the parameter key or its older name api. The paths
-// of the API for web apps have no such parameter, because a URL is in the logs of proxies.
+// queryKey returns the API key in the query of a TURN REST request, in the parameter key or its older name api. The
+// paths of the API for web apps have no such parameter, because a URL is in the logs of proxies.
 func (s server) queryKey(r *http.Request) string {
 	if r.URL.Path != "/" && r.URL.Path != "/ice" || r.URL.RawQuery == "" || !s.Policy.TakesKeys() {
 		return ""
@@ -217,9 +217,9 @@ const doubled = "is there more than once"
 
 func clean(s string) bool { return utf8.ValidString(s) && !strings.ContainsFunc(s, unicode.IsControl) }
 
-// checkBody refuses a body that is too large. The body of a request to createPath must be one JSON object with fields that
-// the API defines, each at most once. The bodies of the forms of other services may have further fields. The body of any
-// other request is passed on unchecked, and no operation reads it.
+// checkBody refuses a body that is too large. The body of a request to createPath must be one JSON object with fields
+// that the API defines, each at most once. The bodies of the forms of other services may have further fields. The body
+// of any other request is passed on unchecked, and no operation reads it.
 func checkBody(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))

@@ -20,8 +20,8 @@ type Rate struct {
 type Rates struct {
 	// Rate applies to each subject of a token, and to each source outside of the cluster.
 	Rate
-	// Inside applies to each source inside of the cluster, where a web app may send the requests of all its users, and to
-	// each API key, which belongs to such an app.
+	// Inside applies to each source inside of the cluster, where a web app may send the requests of all its users, and
+	// to each API key, which belongs to such an app.
 	Inside Rate
 	// Networks are the networks of the cluster. Sources with private, loopback or link-local addresses are always
 	// inside of the cluster.
@@ -37,8 +37,8 @@ type Rates struct {
 // maxKeys is the maximum number of token buckets of one limiter. Each source and each caller has a bucket.
 const maxKeys = 1 << 16
 
-// limiters contain the token buckets: outside those of sources outside of the cluster, inside those of sources inside of
-// the cluster, and callers those of callers, each with its own rate. A nil limiter allows all requests.
+// limiters contain the token buckets: outside those of sources outside of the cluster, inside those of sources inside
+// of the cluster, and callers those of callers, each with its own rate. A nil limiter allows all requests.
 type limiters struct{ outside, inside, callers *ratelimit.Limiter[string] }
 
 func newLimiters(r Rates) limiters {
@@ -51,8 +51,8 @@ func newLimiters(r Rates) limiters {
 	return limiters{outside: of(r.Rate), inside: of(r.Inside), callers: ratelimit.New[string](0, 0, maxKeys)}
 }
 
-// caller counts a request of a caller. It returns how long the request has to wait, or 0 if it is within the rate limit.
-// A caller without credentials is limited as its source, unless the policy has a limit for such callers.
+// caller counts a request of a caller. It returns how long the request has to wait, or 0 if it is within the rate
+// limit. A caller without credentials is limited as its source, unless the policy has a limit for such callers.
 func (l limiters) caller(who *access.Identity, from source, rates Rates, now time.Time) time.Duration {
 	limit, key := Rate(who.Grant.Rate), who.Caller
 	switch {

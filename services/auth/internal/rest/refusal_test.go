@@ -444,8 +444,8 @@ func TestRefusalsKeepSecrets(t *testing.T) {
 	}
 }
 
-// The log has at most 20 lines a minute with one reason at its level. The next line has the number of those between, and
-// a request that gets credentials always has a line.
+// The log has at most 20 lines a minute with one reason at its level. The next line has the number of those between,
+// and a request that gets credentials always has a line.
 func TestLinesOfRefusalsAreLimited(t *testing.T) {
 	c := &clock{now}
 	s := newServiceWith(t, rest.Options{Policy: open(), Now: c.now}, gateways()...)

@@ -179,7 +179,8 @@ func (s server) query(ctx context.Context, q query) ([]grant, error) {
 		return nil, err
 	}
 	who := identityOf(ctx)
-	// A caller without credentials and without a user name gets a user name without user id, as in the existing service.
+	// A caller without credentials and without a user name gets a user name without user id, as in the existing
+	// service.
 	missing := rand.Text
 	if !who.Known {
 		missing = func() string { return "" }
@@ -269,7 +270,9 @@ func (s server) grant(ctx context.Context, d credentialRequest) ([]grant, error)
 	return out, nil
 }
 
-func (s server) grantOne(who *access.Identity, g *gateway.Gateway, d credentialRequest, m *mint, urls []string) (grant, error) {
+func (s server) grantOne(
+	who *access.Identity, g *gateway.Gateway, d credentialRequest, m *mint, urls []string,
+) (grant, error) {
 	if g.STUNOnly {
 		return grant{gateway: g, urls: urls, stunURLs: urls, stunOnly: true}, nil
 	}

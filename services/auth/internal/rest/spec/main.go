@@ -1,5 +1,5 @@
-// Command spec converts the contract openapi/auth.yaml to the JSON that the service serves at /openapi.json. The contract
-// is outside of the module, so it cannot be embedded itself.
+// Command spec converts the contract openapi/auth.yaml to the JSON that the service serves at /openapi.json. The
+// contract is outside of the module, so it cannot be embedded itself.
 package main
 
 import (

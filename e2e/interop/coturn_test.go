@@ -8,9 +8,11 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
+	"github.com/stunner-gateway/stunner/services/api/credential"
 )
 
 // The two credential mechanisms, as config of a dataplane and as arguments of coturn's client.
@@ -165,6 +167,42 @@ func TestCoturn(t *testing.T) {
 		t.Run("binding request", func(t *testing.T) { binding(t, d) })
 	}
 	t.Run("NAT discovery is not offered", func(t *testing.T) { noDiscovery(t, servers[0].dataplane) })
+}
+
+// coturn with a shared secret accepts a credential with caveats, as a credential of a user with a longer name. stunnerd
+// accepts the same credential and enforces the caveats.
+func TestCaveatsInCoturn(t *testing.T) {
+	authority := ephemeral.Authority()
+	secret := string(authority.SharedSecret)
+	theirs := coturn(t, "--use-auth-secret", "--static-auth-secret="+secret)
+	ours := start(t, ephemeral)
+	mint := func(c credential.Caveats) []string {
+		minted, err := authority.MintWith(c, "carol", time.Hour, time.Now())
+		bedtest.NoError(t, err)
+		return []string{"-u", minted.Username, "-w", string(minted.Password)}
+	}
+	peers := credential.Caveats{Routes: []string{"test/peers"}, Allocations: 100, NotBefore: time.Now().Unix()}
+	for name, c := range map[string]credential.Caveats{"no caveats": {}, "caveats": peers} {
+		for server, d := range map[string]dataplane{"coturn": theirs, "stunnerd": ours} {
+			t.Run(name+" at "+server, func(t *testing.T) {
+				echoed(t, d, call{credential: mint(c), args: []string{"-c"}})
+			})
+		}
+	}
+	others := mint(credential.Caveats{Routes: []string{"test/others"}})
+	t.Run("a peer of another route at coturn", func(t *testing.T) {
+		echoed(t, theirs, call{credential: others, args: []string{"-c"}})
+	})
+	t.Run("a peer of another route at stunnerd", func(t *testing.T) {
+		refused(t, ours, call{credential: others, args: []string{"-c"}}, "error 403")
+	})
+	broken := mint(peers)
+	broken[1] = strings.Replace(broken[1], "test_peers", "test_other", 1)
+	for server, d := range map[string]dataplane{"coturn": theirs, "stunnerd": ours} {
+		t.Run("a changed caveat at "+server, func(t *testing.T) {
+			refused(t, d, call{credential: broken, args: []string{"-c"}}, "Cannot complete Allocation")
+		})
+	}
 }
 
 // none is the peer of clients that send to each other.

@@ -54,6 +54,12 @@ func startPeer(t *testing.T) int {
 // startCoturn runs coturn's own server with the static credential of the dataplane, and a peer.
 func startCoturn(t *testing.T) dataplane {
 	t.Helper()
+	return coturn(t, "--lt-cred-mech", "--user="+carol[1]+":"+carol[3])
+}
+
+// coturn runs coturn's own server with options for credentials, and a peer.
+func coturn(t *testing.T, credentials ...string) dataplane {
+	t.Helper()
 	d := dataplane{&bedtest.Dataplane{Plain: bedtest.Port(t), Secure: bedtest.Port(t)}, startPeer(t)}
 	dir := t.TempDir()
 	chain, key, err := bed.Certificate(addresses...)
@@ -61,11 +67,11 @@ func startCoturn(t *testing.T) dataplane {
 	cert, pkey := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
 	bedtest.NoError(t, errors.Join(os.WriteFile(cert, chain, 0o600), os.WriteFile(pkey, key, 0o600)))
 	args := []string{
-		"-n", "--no-cli", "--no-rfc5780", "--mobility", "--denied-peer-ip=192.0.2.1", "--denied-peer-ip=2001:db8::1", "--lt-cred-mech", "--realm=" + static.Realm, "--allow-loopback-peers",
-		"--user=" + carol[1] + ":" + carol[3], "--cert=" + cert, "--pkey=" + pkey,
+		"-n", "--no-cli", "--no-rfc5780", "--mobility", "--denied-peer-ip=192.0.2.1", "--denied-peer-ip=2001:db8::1", "--realm=" + static.Realm, "--allow-loopback-peers", "--cert=" + cert, "--pkey=" + pkey,
 		"--listening-port=" + strconv.Itoa(d.Plain), "--tls-listening-port=" + strconv.Itoa(d.Secure),
 		"--db=" + dir + "/users.db", "--log-file=stdout", "--pidfile=" + dir + "/pid",
 	}
+	args = append(args, credentials...)
 	for _, a := range addresses {
 		args = append(args, "--listening-ip="+a.String(), "--relay-ip="+a.String())
 	}

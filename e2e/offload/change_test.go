@@ -17,6 +17,7 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/ask"
 	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	"github.com/stunner-gateway/stunner/services/api/config"
+	"github.com/stunner-gateway/stunner/services/api/credential"
 )
 
 // stream sends numbered datagrams of 160 bytes in a channel until it is stopped. The peer returns each.
@@ -235,6 +236,41 @@ func byteRate(t *testing.T, n *network) {
 	p.inUserSpace()
 	g.apply(func(c *config.Config) { c.Admin.UserByteRate = 0 })
 	p.inKernel()
+}
+
+// The kernel forwards the channels of a credential that names a route, until the peer is an endpoint of another route
+// only. A session whose credential limits bytes stays in user space.
+func caveats(t *testing.T, n *network) {
+	g := n.start(t, func(c *config.Config) { c.Auth = bedtest.Ephemeral("a secret of the gateway") })
+	for _, c := range []credential.Caveats{{Bytes: 1 << 40}, {BytesPerSecond: 1 << 30}} {
+		p := g.as(c).path(v4)
+		p.inUserSpace()
+		p.hangUp()
+		p.Client.Close()
+		bedtest.NoError(t, p.peer.Close())
+	}
+	p := g.as(credential.Caveats{Routes: []string{g.Config.Clusters[0].Name}, Allocations: 1}).path(v4)
+	p.inKernel()
+	s := p.stream()
+	s.kernel(50)
+	// swap exchanges the endpoints of the named route and of another one, which the listener has too.
+	swap := func(c *config.Config) {
+		c.Clusters[0].Endpoints, c.Clusters[3].Endpoints = c.Clusters[3].Endpoints, c.Clusters[0].Endpoints
+	}
+	_, applied := g.apply(swap)
+	dropped := g.dropped()
+	g.await("datagrams of the client are dropped", func(context.Context) error {
+		if n := g.dropped(); n < dropped+200 {
+			return fmt.Errorf("%d are dropped, want %d", n, dropped+200)
+		}
+		return nil
+	})
+	if last := time.Unix(0, s.last.Load()); last.Sub(applied) > stopTime {
+		t.Errorf("a datagram reached the peer %s after the config was in force", last.Sub(applied))
+	}
+	g.apply(swap)
+	s.kernel(50)
+	s.end()
 }
 
 // The engine changes during a call, and no datagram is lost.

@@ -16,6 +16,7 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	"github.com/stunner-gateway/stunner/services/api/config"
+	"github.com/stunner-gateway/stunner/services/api/credential"
 	"github.com/stunner-gateway/stunner/services/api/telemetry"
 )
 
@@ -27,6 +28,8 @@ type gateway struct {
 	objects objects // in the kernel
 	udp     *messages
 	journal string // folder of the journal of sessions
+	// user and password are the credential of new allocations.
+	user, password string
 }
 
 // messages counts the datagrams between the clients of path and the UDP listener.
@@ -48,7 +51,7 @@ func (n *network) start(t *testing.T, change ...func(*config.Config)) *gateway {
 	for _, f := range change {
 		f(&c)
 	}
-	g := &gateway{network: n, t: t, udp: new(messages), journal: t.TempDir()}
+	g := &gateway{network: n, t: t, udp: new(messages), journal: t.TempDir(), user: user, password: password}
 	g.Dataplane = bedtest.StartDataplane(t, n.programs, c, []netip.Addr{v4.relay, v6.relay, v4.gateway, v6.gateway},
 		"--watch", "--icmp-indications", "--state-dir", g.journal)
 	g.await("metrics", bed.Answers(g.Metrics, http.StatusOK))
@@ -58,6 +61,16 @@ func (n *network) start(t *testing.T, change ...func(*config.Config)) *gateway {
 	}
 	g.objects = objectsOf(t, g.PID())
 	return g
+}
+
+// as returns the gateway for allocations with caveats. It needs ephemeral credentials.
+func (g *gateway) as(c credential.Caveats) *gateway {
+	g.t.Helper()
+	minted, err := g.Config.Auth.Authority().MintWith(c, user, time.Hour, time.Now())
+	bedtest.NoError(g.t, err)
+	limited := *g
+	limited.user, limited.password = minted.Username, string(minted.Password)
+	return &limited
 }
 
 // in returns the gateway for a subtest.

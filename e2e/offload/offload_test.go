@@ -26,6 +26,7 @@ func TestOffload(t *testing.T) {
 	n.run(t)
 	t.Run("user space only", func(t *testing.T) { userSpace(t, n) })
 	t.Run("byte rate", func(t *testing.T) { byteRate(t, n) })
+	t.Run("caveats", func(t *testing.T) { caveats(t, n) })
 	t.Run("header fields", func(t *testing.T) { headerFields(t, n) })
 	t.Run("refresh", func(t *testing.T) { refresh(t, n) })
 	t.Run("clsact", func(t *testing.T) { clsact(t, n) })

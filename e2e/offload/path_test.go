@@ -43,7 +43,7 @@ func (g *gateway) phone(client, peers family) *path {
 	p := &path{t: g.t, gateway: g, channel: firstChannel}
 	var err error
 	g.clients.Do(func() {
-		p.Client, err = ask.Dial(client.client, netip.AddrPortFrom(client.gateway, uint16(g.Plain)), user, password)
+		p.Client, err = ask.Dial(client.client, netip.AddrPortFrom(client.gateway, uint16(g.Plain)), g.user, g.password)
 	})
 	bedtest.NoError(g.t, err)
 	g.t.Cleanup(p.Client.Close)

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/stunner-gateway/stunner/services/api/config"
+	"github.com/stunner-gateway/stunner/services/api/credential"
 )
 
 // SessionList is the answer of GET /sessions.
@@ -19,12 +20,15 @@ type Session struct {
 	ID       string          `json:"id"`
 	Listener string          `json:"listener"`
 	Protocol config.Protocol `json:"protocol"`
-	User     string          `json:"user"`
-	Client   string          `json:"client"`
-	Relay    string          `json:"relay"`
-	Started  time.Time       `json:"started"`
-	Age      string          `json:"age"`
-	Channels int             `json:"channels"`
+	// User is the user id, without the expiry and the caveats of the credential.
+	User string `json:"user"`
+	// Caveats are the limits of the credential, or nil if it has none.
+	Caveats  *credential.Caveats `json:"caveats,omitempty"`
+	Client   string              `json:"client"`
+	Relay    string              `json:"relay"`
+	Started  time.Time           `json:"started"`
+	Age      string              `json:"age"`
+	Channels int                 `json:"channels"`
 	// Front is the address IP:PORT of the pod at which the datagrams of the client arrive, if it is another pod.
 	Front string `json:"front,omitempty"`
 	// Stats counts the traffic of the relay: rx from peers, tx to peers.

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/stunner-gateway/stunner/services/api/credential"
 	"github.com/stunner-gateway/stunner/services/api/inspection"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
 )
@@ -71,8 +72,12 @@ func (i *Inspector) sessionID(s *session.Session) string {
 }
 
 func (i *Inspector) session(s *session.Session, now time.Time) inspection.Session {
+	var caveats *credential.Caveats
+	if !s.Caveats.IsZero() {
+		caveats = &s.Caveats
+	}
 	return inspection.Session{
-		ID: i.sessionID(s), Listener: s.Listener, Protocol: s.Protocol,
+		ID: i.sessionID(s), Listener: s.Listener, Protocol: s.Protocol, Caveats: caveats,
 		User: i.user(s.UserID), Client: i.client(s.Client.Addr()), Relay: s.Relay.String(),
 		Started: s.Started.UTC().Truncate(time.Second), Age: now.Sub(s.Started).Round(time.Second).String(),
 		Channels: s.Channels(), Front: front(s.Client), Stats: s.Traffic.Stats(now),

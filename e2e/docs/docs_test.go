@@ -16,13 +16,13 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 )
 
-// TestFlags: the tables of flags list exactly the flags of the programs.
+// TestFlags: the tables of flags list exactly the flags of the programs, with their defaults and environment variables.
 func TestFlags(t *testing.T) {
 	bin := bedtest.Build(t, bed.Operator, bed.Stunnerd, bed.Auth)
-	for program, page := range map[string]string{
-		"operator": "docs/reference/operator-flags.md", "stunnerd": "docs/reference/stunnerd-flags.md", "auth": "docs/reference/auth-flags.md",
-	} {
-		known := names(help(t, filepath.Join(bin, program)), regexp.MustCompile(`(?m)^  (?:-([a-z]), )?--?([a-z-]+)`))
+	for _, program := range []string{"operator", "stunnerd", "auth"} {
+		page := "docs/reference/" + program + "-flags.md"
+		said := help(t, filepath.Join(bin, program))
+		known := names(said, regexp.MustCompile(`(?m)^  (?:-([a-z]), )?--?([a-z-]+)`))
 		var rows strings.Builder
 		for _, row := range regexp.MustCompile("(?m)^\\| (`-.*?`) \\|").FindAllStringSubmatch(
 			bedtest.Read(t, page), -1,
@@ -36,7 +36,75 @@ func TestFlags(t *testing.T) {
 		if len(known) == 0 {
 			t.Errorf("%s: no flags found", program)
 		}
+		compared := 0
+		for flag, documented := range documentedFlags(bedtest.Read(t, page)) {
+			entry := regexp.MustCompile(`(?m)^  (?:-[a-z], )?` + flag + `\b(.*)\n((?:      .*\n?)+)`).FindStringSubmatch(said)
+			if entry == nil {
+				continue // is reported above
+			}
+			standard := regexp.MustCompile(`\(default (.*)\)\s*$`).FindStringSubmatch(entry[2])
+			if code := regexp.MustCompile("^`([^`]*)`$").FindStringSubmatch(documented.standard); code != nil {
+				compared++
+				want := "false" // is not shown in the help
+				if standard != nil {
+					want = standard[1]
+				}
+				if host, err := os.Hostname(); err == nil {
+					want = strings.ReplaceAll(want, host, "HOST")
+				}
+				if code[1] != want {
+					t.Errorf("%s: %s has the default %s, the program %q", page, flag, documented.standard, want)
+				}
+			} else if documented.standard == "" && standard != nil {
+				t.Errorf("%s: %s has no default, the program %q", page, flag, standard[1])
+			}
+			_, env, found := strings.Cut(entry[1], "$")
+			if found && documented.hasEnv && !strings.Contains(documented.env, "`"+env+"`") {
+				t.Errorf("%s: %s has the environment variable %s, the program %s", page, flag, documented.env, env)
+			}
+		}
+		if compared < 5 {
+			t.Errorf("%s has %d defaults that could be compared, want at least 5", page, compared)
+		}
 	}
+}
+
+// documentedFlag is what the row of a flag says.
+type documentedFlag struct {
+	standard, env string
+	hasEnv        bool // the table has a column for environment variables
+}
+
+// documentedFlags returns the rows of tables with a column "default" by flag.
+func documentedFlags(page string) map[string]documentedFlag {
+	cells := func(line string) (all []string) {
+		for _, cell := range regexp.MustCompile(`(?:[^|\\]|\\.)*`).FindAllString(strings.Trim(line, "|"), -1) {
+			all = append(all, strings.TrimSpace(cell))
+		}
+		return all
+	}
+	found := map[string]documentedFlag{}
+	var head []string
+	for line := range strings.Lines(page) {
+		line = strings.TrimSpace(line)
+		if strings.HasPrefix(line, "| flag |") {
+			head = cells(line)
+		}
+		if !strings.HasPrefix(line, "|") {
+			head = nil
+		}
+		flag := regexp.MustCompile("^\\| `(--[a-z-]+)`").FindStringSubmatch(line)
+		standard, env := slices.Index(head, "default"), slices.Index(head, "environment")
+		if flag == nil || standard < 0 {
+			continue
+		}
+		row := documentedFlag{standard: cells(line)[standard], hasEnv: env >= 0}
+		if env >= 0 {
+			row.env = cells(line)[env]
+		}
+		found[flag[1]] = row
+	}
+	return found
 }
 
 // TestAnnotations: the page about Gateways lists exactly the annotations that the operator reads.

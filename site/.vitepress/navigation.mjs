@@ -18,7 +18,7 @@ function pages(file, text) {
     const target = path.posix.join(path.posix.dirname(file), link)
     if (!address(target)) return []
     const folder = target !== file && target.endsWith('/README.md') && target.startsWith('docs/')
-    const below = folder ? pages(target, read(target)).filter((page) => page.link !== resolve(file, link)) : []
+    const below = folder ? pages(target, read(target)).filter((page) => page.link.startsWith(resolve(file, link).replace(/index\.md$/, ''))) : []
     return [{ text: title, link: resolve(file, link), ...(below.length && { items: below, collapsed: true }) }]
   })
 }

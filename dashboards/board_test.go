@@ -2,8 +2,16 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
+	"errors"
 	"os"
+	"path"
+	"slices"
 	"testing"
+
+	"github.com/grafana/grafana-foundation-sdk/go/cog"
+	"github.com/grafana/grafana-foundation-sdk/go/cog/plugins"
+	"github.com/grafana/grafana-foundation-sdk/go/dashboard"
 
 	"github.com/stunner-gateway/stunner/dashboards/internal/board"
 	"github.com/stunner-gateway/stunner/dashboards/internal/grafana"
@@ -20,6 +28,53 @@ func TestFilesAreCurrent(t *testing.T) {
 			t.Errorf("%s is not current: run make gen (%v)", name, err)
 		}
 	}
+}
+
+// TestModel: the boards are valid in the model of Grafana that grafana-foundation-sdk is generated from, without fields
+// that it does not have. Its types decode the options of each type of panel too.
+func TestModel(t *testing.T) {
+	plugins.RegisterDefaultPlugins()
+	files, err := render()
+	if err != nil {
+		t.Fatal(err)
+	}
+	checked := 0
+	for name, text := range files {
+		if path.Ext(name) != ".json" {
+			continue
+		}
+		checked++
+		if err := strict(text); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		for field, other := range map[string]string{
+			`"graphTooltip": 1`: `"graphTooltip": "shared"`, `"schemaVersion"`: `"schemeVersion"`,
+			`"fieldConfig"`: `"fieldsConfig"`, `"refId"`: `"refID2"`,
+		} {
+			if changed := bytes.Replace(text, []byte(field), []byte(other), 1); strict(changed) == nil {
+				t.Errorf("%s: %s is accepted instead of %s", name, other, field)
+			}
+		}
+	}
+	if checked != len(board.All()) {
+		t.Errorf("%d boards were checked, want %d", checked, len(board.All()))
+	}
+}
+
+// strict returns the errors of a board. Grafana sets fields that are missing.
+func strict(text []byte) error {
+	var d dashboard.Dashboard
+	err := d.UnmarshalJSONStrict(text)
+	var all cog.BuildErrors
+	if errors.As(err, &all) {
+		all = slices.DeleteFunc(all, func(e *cog.BuildError) bool {
+			return e.Message == "required field is missing from input"
+		})
+		if err = nil; len(all) > 0 {
+			err = all
+		}
+	}
+	return errors.Join(err, json.Unmarshal(text, &d), d.Validate())
 }
 
 // TestPanels checks that each panel has a description, a unit and a query, and that panels do not overlap.

@@ -3,6 +3,7 @@ module github.com/stunner-gateway/stunner/dashboards
 go 1.26.0
 
 require (
+	github.com/grafana/grafana-foundation-sdk/go v0.0.22
 	github.com/prometheus/common v0.72.0
 	github.com/prometheus/prometheus v0.314.0
 	github.com/stunner-gateway/stunner/services/api v0.0.0

@@ -1,7 +1,8 @@
 // Package grafana is the part of Grafana's dashboard model that the boards use.
 //
 // grafana-foundation-sdk has builders for the whole model. They are generated for each Grafana release, with an API
-// below version 1.0. The boards need three panel types, which are plain values here that tests can inspect.
+// below version 1.0. The boards need three panel types, which are plain values here that tests can inspect. The types of
+// the SDK check the generated files in a test.
 package grafana
 
 // Board is a dashboard.

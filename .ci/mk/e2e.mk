@@ -40,8 +40,8 @@ plugin: ## Build the plugin "kubectl stunner" into bin/plugin: archives of all p
 # Go finds the commit in clones, and not in linked worktrees of git.
 release: ## Build everything that a release publishes into bin/release, without a registry, in two clones of HEAD; check it, and compare both
 	@from=$$(mktemp -d); trap 'rm -rf "$$from"' EXIT; \
+	git clone --quiet . "$$from/clone-1"; git clone --quiet "$$from/clone-1" "$$from/clone-2"; \
 	for n in 1 2; do \
-	  git clone --quiet . "$$from/clone-$$n"; \
 	  "$$from/clone-$$n/.ci/release" -d "$$from/$$n" "v$(IMAGE_TAG)" >"$$from/said" || { cat "$$from/said"; exit 1; }; \
 	done; \
 	diff --recursive "$$from/1" "$$from/2"; \

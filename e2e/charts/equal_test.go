@@ -167,6 +167,13 @@ func TestCRDs_AreKept(t *testing.T) {
 func TestReleases_FitASecret(t *testing.T) {
 	for _, r := range []release{{chart: app}, {chart: crds, set: `gatewayAPI: {enabled: true}`}} {
 		c := load(t, r.chart)
+		files := c.Files
+		for _, below := range c.Dependencies() {
+			files = append(files, below.Files...)
+			for _, deeper := range below.Dependencies() {
+				files = append(files, deeper.Files...)
+			}
+		}
 		manifest, err := r.templates(t)
 		if err != nil {
 			t.Fatal(err)
@@ -174,7 +181,7 @@ func TestReleases_FitASecret(t *testing.T) {
 		var out bytes.Buffer
 		z := gzip.NewWriter(&out)
 		if err := json.NewEncoder(z).Encode(
-			map[string]any{"chart": c.Templates, "files": c.Files, "manifest": manifest},
+			map[string]any{"chart": c.Templates, "files": files, "manifest": manifest},
 		); err != nil {
 			t.Fatal(err)
 		}

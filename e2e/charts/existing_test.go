@@ -175,10 +175,9 @@ func TestExisting_DataplaneImageIsKept(t *testing.T) {
 // The notes name the values without an effect, and say why.
 func TestExisting_NotesNameIgnoredValues(t *testing.T) {
 	for set, want := range map[string]string{
-		`standardCrds: {enabled: false}`: "",
-		`{}`: "standardCrds.enabled: this chart installs no CRDs, set gatewayAPI.enabled of the chart " +
-			"stunner-crds",
-		`experimentalCrds: {enabled: true}`:          "experimentalCrds.enabled: ",
+		`standardCrds: {enabled: false}`:    "",
+		`{}`:                                "standardCrds.enabled: crds.gatewayAPI.enabled installs the CRDs of the Gateway API",
+		`experimentalCrds: {enabled: true}`: "experimentalCrds.enabled: ",
 		`stunnerGatewayOperator: {customerKey: key}`: "stunnerGatewayOperator.customerKey: ",
 		`stunnerGatewayOperator: {log: {level: "all:WARN"}}`: "logging.operator.level: " +
 			"stunnerGatewayOperator.log.level is set",

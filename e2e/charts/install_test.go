@@ -122,11 +122,17 @@ type installation struct {
 // programs run outside the cluster.
 func install(t *testing.T, r release) installation {
 	t.Helper()
-	bin := bedtest.Build(t, bed.Operator, bed.Auth)
 	restricted(t, home)
 	begun := time.Now()
 	objects := r.objects(t)
 	apply(t, objects)
+	return start(t, objects, begun)
+}
+
+// start runs the programs of a release whose objects have been created since begun.
+func start(t *testing.T, objects []object, begun time.Time) installation {
+	t.Helper()
+	bin := bedtest.Build(t, bed.Operator, bed.Auth)
 	pods := byName(t, objects)
 	account := "system:serviceaccount:" + home + ":stunner-operator"
 	access, err := control.User(account, "system:serviceaccounts", "system:serviceaccounts:"+home)

@@ -94,6 +94,7 @@ defaults: {gatewayConfig: {spec: {authType: static, userName: ada, password: {na
 	"rows of other charts": {set: `
 rbac: {aggregateRoles: false}
 fullnameOverride: edge
+namespaceOverride: stunner-system
 global: {imageRegistry: mirror.example.org, imagePullSecrets: [{name: mirror}]}
 pods:
   revisionHistoryLimit: 2
@@ -102,13 +103,14 @@ pods:
   dnsConfig: {nameservers: [192.0.2.53], options: [{name: ndots, value: "2"}]}
   enableServiceLinks: false
   livenessProbe: {periodSeconds: 20}
-podDisruptionBudget: {unhealthyPodEvictionPolicy: IfHealthyBudget}
+podDisruptionBudget: {unhealthyPodEvictionPolicy: IfHealthyBudget, minAvailable: 50%}
 stunnerGatewayOperator:
   log: {level: "all:DEBUG", format: json}
-  serviceAccount: {name: turn, annotations: {example.org/a: b}}
+  serviceAccount: {name: turn, annotations: {example.org/a: b}, labels: {team: calls}}
   discovery: {service: {ipFamilyPolicy: PreferDualStack, labels: {a: b}}}
   workloadPolicy: {serviceAccountNames: [media], hostNetwork: true, hostPaths: [/dev/net], privileged: true, baseline: true, workloadNames: [a, b], externalName: true, images: [r.example.org/, a/b], externalIPs: [192.0.2.0/24, "2001:db8::/64"]}
   deployment:
+    annotations: {example.org/a: b}
     extraVolumes: [{name: ca, configMap: {name: ca}}]
     extraContainers: [{name: proxy, image: "example.org/proxy:1", securityContext: {allowPrivilegeEscalation: false, capabilities: {drop: [ALL]}}}]
     container: {manager: {extraVolumeMounts: [{name: ca, mountPath: /etc/ssl/certs, readOnly: true}]}}

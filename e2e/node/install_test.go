@@ -46,19 +46,19 @@ var ways = []way{
 	{
 		name: "README word for word", programs: []string{"helm"}, literal: true,
 		install: []block{
-			{readme, "git clone"}, {readme, "for image in"}, {readme, "helm install stunner-crds charts/"},
+			{readme, "git clone"}, {readme, "for image in"}, {readme, "helm install stunner charts/"},
 		},
 	},
 	{
 		name: "README", programs: []string{"helm"}, thorough: true,
 		install: []block{
-			{readme, "git clone"}, {readme, "for image in"}, {readme, "helm install stunner-crds charts/"},
+			{readme, "git clone"}, {readme, "for image in"}, {readme, "helm install stunner charts/"},
 		},
 		uninstall: block{manual, "helm uninstall"},
 	},
 	{
 		name: "Helm 3", programs: []string{"helm3"},
-		install:   []block{{manual, "helm install stunner-crds"}, firstGateway},
+		install:   []block{{manual, "helm install stunner "}, firstGateway},
 		uninstall: block{manual, "helm uninstall"},
 	},
 	{

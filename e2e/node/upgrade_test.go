@@ -31,7 +31,7 @@ func TestUpgrade(t *testing.T) {
 			secret := m.secret()
 
 			calls := []map[call.Network]*call.Call{m.start(t)}
-			for _, b := range []block{{manual, "helm upgrade stunner-crds"}, {manual, "helm rollback"}} {
+			for _, b := range []block{{manual, "helm upgrade --install stunner-crds"}, {manual, "helm rollback"}} {
 				old := m.pods(dataplanes)[0]
 				s.follow([]string{helm}, b)
 				m.until("another pod accepts new calls", func(context.Context) error {

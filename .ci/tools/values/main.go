@@ -22,6 +22,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -46,7 +47,11 @@ func write(folder string) error {
 	if err != nil {
 		return err
 	}
-	schema, err := schemaOf(values)
+	charts, err := subcharts(folder, "")
+	if err != nil {
+		return err
+	}
+	schema, err := schemaOf(values, charts)
 	if err != nil {
 		return err
 	}
@@ -152,20 +157,45 @@ var shapes = map[string]object{
 	"objects":  {"type": "array", "items": object{"type": "object"}},
 }
 
+// subcharts returns the paths of the values of the charts in a chart, such as "crds/".
+func subcharts(folder, path string) (all []string, err error) {
+	text, err := os.ReadFile(filepath.Join(folder, "Chart.yaml"))
+	if err != nil {
+		return nil, err
+	}
+	var chart struct{ Dependencies []struct{ Name string } }
+	if err := yaml.Unmarshal(text, &chart); err != nil {
+		return nil, err
+	}
+	for _, d := range chart.Dependencies {
+		below := path + d.Name + "/"
+		deeper, err := subcharts(filepath.Join(folder, "charts", d.Name), below)
+		if err != nil {
+			return nil, err
+		}
+		all = append(append(all, below), deeper...)
+	}
+	return all, nil
+}
+
 // schemaOf returns the JSON schema of the values, which rejects others. Only global may have others, because it is
-// shared with parent charts.
-func schemaOf(values []value) ([]byte, error) {
+// shared with parent charts. Helm adds it to the values of the charts in a chart.
+func schemaOf(values []value, charts []string) ([]byte, error) {
 	root, defs := closed(), definitions{}
 	root["$schema"] = "https://json-schema.org/draft/2020-12/schema"
 	global := closed()
 	delete(global, "additionalProperties")
 	root["properties"].(object)["global"] = global
 	for _, v := range values {
-		at := root
+		at, path := root, ""
 		for _, name := range v.path[:len(v.path)-1] {
 			properties := at["properties"].(object)
+			path += name + "/"
 			if properties[name] == nil {
 				properties[name] = closed()
+				if slices.Contains(charts, path) {
+					properties[name].(object)["properties"].(object)["global"] = object{"type": "object"}
+				}
 			}
 			at = properties[name].(object)
 		}

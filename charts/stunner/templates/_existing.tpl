@@ -70,10 +70,10 @@ effect. An own value of this chart takes precedence. */}}
 {{- $ignored = append $ignored "stunnerGatewayOperator.customerKey: all features are enabled without a key" -}}
 {{- end -}}
 {{- if (.Values.standardCrds | default dict).enabled -}}
-{{- $ignored = append $ignored "standardCrds.enabled: this chart installs no CRDs, set gatewayAPI.enabled of the chart stunner-crds" -}}
+{{- $ignored = append $ignored "standardCrds.enabled: crds.gatewayAPI.enabled installs the CRDs of the Gateway API" -}}
 {{- end -}}
 {{- if (.Values.experimentalCrds | default dict).enabled -}}
-{{- $ignored = append $ignored "experimentalCrds.enabled: this chart installs no CRDs, those in the cluster stay as they are" -}}
+{{- $ignored = append $ignored "experimentalCrds.enabled: this chart has the standard channel only, CRDs in the cluster stay as they are" -}}
 {{- end -}}
 {{- toYaml (dict "log" $log "problems" $problems "ignored" $ignored) -}}
 {{- end }}

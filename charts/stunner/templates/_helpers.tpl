@@ -1,3 +1,8 @@
+{{/* The namespace of the objects. */}}
+{{- define "stunner.namespace" -}}
+{{ .Values.namespaceOverride | default .Release.Namespace }}
+{{- end }}
+
 {{/* Labels of every object. Users cannot override them: some versions of Helm reject a duplicate key. */}}
 {{- define "stunner.labels" -}}
 {{- toYaml (merge (dict
@@ -147,11 +152,17 @@ apiVersion: policy/v1
 kind: PodDisruptionBudget
 metadata:
   name: {{ .app | quote }}
-  namespace: {{ .root.Release.Namespace | quote }}
+  namespace: {{ include "stunner.namespace" .root | quote }}
   labels:
     {{- include "stunner.labels" .root | nindent 4 }}
 spec:
-  maxUnavailable: 1
+  {{- with .root.Values.podDisruptionBudget }}
+  {{- if .minAvailable | toString }}
+  minAvailable: {{ .minAvailable }}
+  {{- else }}
+  maxUnavailable: {{ .maxUnavailable }}
+  {{- end }}
+  {{- end }}
   unhealthyPodEvictionPolicy: {{ .root.Values.podDisruptionBudget.unhealthyPodEvictionPolicy | quote }}
   selector:
     matchLabels:
@@ -252,7 +263,7 @@ the name of this release's is left to Helm, which rejects that of others. */}}
 
 {{/* The namespace of the GatewayConfig, which the operator must watch. */}}
 {{- define "stunner.configNamespace" -}}
-{{- $namespace := .Values.defaults.gatewayConfig.namespace | default .Release.Namespace -}}
+{{- $namespace := .Values.defaults.gatewayConfig.namespace | default (include "stunner.namespace" .) -}}
 {{- if and .Values.watchNamespaces (not (has $namespace .Values.watchNamespaces)) -}}
 {{- fail (printf "defaults.gatewayConfig.namespace: namespace %s is not watched: add it to watchNamespaces, or name one of these" $namespace) -}}
 {{- end -}}
@@ -268,7 +279,7 @@ the name of this release's is left to Helm, which rejects that of others. */}}
 {{- define "stunner.credentials" -}}
 {{- $d := .Values.defaults -}}
 {{- if and $d.create $d.gatewayConfig.create $d.credentials.create (not (include "stunner.ownCredentials" .)) -}}
-{{- if ne (include "stunner.configNamespace" .) .Release.Namespace -}}
+{{- if ne (include "stunner.configNamespace" .) (include "stunner.namespace" .) -}}
 {{- fail (printf "defaults.credentials.create: the operator makes Secrets in its own namespace only: make Secret %s in namespace %s, and set this to false" $d.credentials.name (include "stunner.configNamespace" .)) -}}
 {{- end -}}
 {{- $d.credentials.name -}}
@@ -277,5 +288,6 @@ the name of this release's is left to Helm, which rejects that of others. */}}
 
 {{/* Names of cluster-scoped objects and of objects in other namespaces contain the namespace of the release, because there can be other releases. */}}
 {{- define "stunner.clusterName" -}}
-{{- .name }}{{ if ne .root.Release.Namespace "stunner-system" }}-{{ .root.Release.Namespace }}{{ end -}}
+{{- $namespace := include "stunner.namespace" .root -}}
+{{- .name }}{{ if ne $namespace "stunner-system" }}-{{ $namespace }}{{ end -}}
 {{- end }}

@@ -37,8 +37,56 @@ var table = []mutant{
 	{
 		rule: "An expired credential starts no session",
 		file: stunnerd + "gate/admit.go", pkg: stunnerd + "gate", test: "TestExpiredCredentialBeginsNothingAndMayEndLater",
-		before: `case err != nil && !g.inGrace(r, known, policy, now):`,
-		after:  `case err != nil && known.Key == nil:`,
+		before: `case errors.Is(err, credential.ErrExpired) && !g.inGrace(r, known, policy, now):`,
+		after:  `case errors.Is(err, credential.ErrExpired) && known.Key == nil:`,
+	},
+	{
+		rule: "A credential is good for its own Gateway only",
+		file: stunnerd + "gate/admit.go", pkg: stunnerd + "gate", test: "TestCaveatsOfAnAllocate",
+		before: `known.Caveats.Gateway != policy.Gateway:`,
+		after:  `known.Caveats.Gateway == "" && policy.Gateway != "":`,
+	},
+	{
+		rule: "A caveat that is not known refuses the credential",
+		file: stunnerd + "gate/admit.go", pkg: stunnerd + "gate", test: "TestCaveatsOfAnAllocate",
+		before: `refuseIf(errors.Is(err, credential.ErrCaveatUnknown),`,
+		after:  `refuseIf(errors.Is(err, credential.ErrExpired),`,
+	},
+	{
+		rule: "A credential reaches the peers of the routes that it names only",
+		file: stunnerd + "cluster/cluster.go", pkg: stunnerd + "gate", test: "TestCaveatOfRoutes",
+		before: `if v.only != nil && !slices.Contains(v.only, g.cluster.name) {`,
+		after:  `if v.only != nil && g.cluster.name == "" {`,
+	},
+	{
+		rule: "The routes of a credential are those of the present config",
+		file: stunnerd + "relay/relay.go", pkg: stunnerd + "gate", test: "TestCaveatOfRoutesWhenEndpointsChange",
+		before: `n != nil && n.whole == whole {`,
+		after:  `n != nil {`,
+	},
+	{
+		rule: "A restored session keeps the caveats of its credential",
+		file: stunnerd + "gate/restore.go", pkg: stunnerd + "gate", test: "TestRestoredSessionKeepsItsCaveats",
+		before: `UserID: name.UserID, Caveats: name.Caveats,`,
+		after:  `UserID: name.UserID,`,
+	},
+	{
+		rule: "The bytes of a credential are not new with each session",
+		file: stunnerd + "session/allowance.go", pkg: stunnerd + "session", test: "TestAllowanceOutlivesSessions",
+		before: `a != nil && a.used.Load() >= c.Bytes {`,
+		after:  `a != nil && a.used.Load() < 0 {`,
+	},
+	{
+		rule: "Caveats in a wrong place of a user name are not lost",
+		file: api + "credential/username.go", pkg: api + "credential", test: "TestVerifyCaveats",
+		before: `if strays > 0 {`,
+		after:  `if strays < 0 {`,
+	},
+	{
+		rule: "The scope of a request does not widen that of the token",
+		file: auth + "rest/server.go", pkg: auth + "rest", test: "TestScopeOfAToken",
+		before: `d.caveats.Narrow(who.Caveats);`,
+		after:  `d.caveats.Narrow(credential.Caveats{});`,
 	},
 	{
 		rule: "A source that guesses passwords is locked out",
@@ -49,8 +97,8 @@ var table = []mutant{
 	{
 		rule: "A permission needs a route that allows its peer",
 		file: stunnerd + "gate/admit.go", pkg: stunnerd + "gate", test: "TestEveryRefusalHasItsCode",
-		before: `if !view.Permits(p) {`,
-		after:  `if view == nil {`,
+		before: `if view.Permits(p) {`,
+		after:  `if view != nil {`,
 	},
 	{
 		rule: "A user gets no more sessions than its quota",
@@ -145,7 +193,7 @@ var table = []mutant{
 	{
 		rule: "A queued datagram of a peer that no route allows any more is dropped",
 		file: stunnerd + "relay/toclient.go", pkg: stunnerd + "relay", test: "TestRoutesHoldForQueuedDatagrams",
-		before: `name, reached := r.routes.Load().Match(d.peer)`,
+		before: `name, reached := r.View().Match(d.peer)`,
 		after:  `name, reached := "", cluster.Allowed`,
 	},
 	{
@@ -231,8 +279,8 @@ var table = []mutant{
 	{
 		rule: "A credential ends to the second",
 		file: api + "credential/credential.go", pkg: api + "credential", test: "TestVerify/expired",
-		before: `if now.After(expires) {`,
-		after:  `if now.After(expires.Add(time.Minute)) {`,
+		before: `now.After(name.Expires.Add(leeway)):`,
+		after:  `now.After(name.Expires.Add(leeway + time.Minute)):`,
 	},
 	{
 		rule: "A secret does not show in a log",

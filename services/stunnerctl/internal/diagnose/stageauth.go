@@ -57,6 +57,7 @@ var refusalCauses = map[string]cause{
 	"token_signature":      {"--jwt-secret-file", "sign tokens with the secret or the key that the service has"},
 	"token_subject":        {"token sub", "let the issuer set the claim sub"},
 	"token_gateways":       {"token stunner", `write the claim stunner as a list of NAMESPACE/NAME, such as ["media/*"]`},
+	"token_scope":          {"token stunner", `correct the field scope of the claim stunner: each field must be a limit, such as {"scope": {"allocations": 2}}`},
 	"token_claim_required": {"--policy", "compare the claims of tokens with requiredClaims and user of the policy"},
 	"api_key_unknown":      {"--policy", "compare the SHA-256 hash of the key with the policy: stunnerctl auth key new makes both"},
 	"api_key_expired":      {"--policy", "let the app use the key that replaces it"},

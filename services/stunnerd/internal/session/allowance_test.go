@@ -62,12 +62,15 @@ func TestAllowanceIsExact(t *testing.T) {
 	const total = 1 << 20
 	var group sync.WaitGroup
 	var passed [4]int64
-	for i := range passed {
-		s := withBytes("ann", expires, total)
-		if err := table.Reserve(s); err != nil {
+	var sessions [len(passed)]*Session // all begin before the bytes are used
+	for i := range sessions {
+		sessions[i] = withBytes("ann", expires, total)
+		if err := table.Reserve(sessions[i]); err != nil {
 			t.Fatal(err)
 		}
-		table.Add(s)
+		table.Add(sessions[i])
+	}
+	for i, s := range sessions {
 		group.Go(func() {
 			for {
 				if _, ok := s.Admits(Direction(i%2), 64, time.Now()); !ok {

@@ -31,6 +31,10 @@ const (
 // socket for the data to the client, and counters of peers without a channel and denied peers.
 const priceSession = 47<<9 + included
 
+// priceRoutes is the price of the routes that a credential names: at most 100 short names in a user name of 508 bytes, and
+// a view of the routes of the listener.
+const priceRoutes = 5 << 10
+
 // transportPrices are the prices of the connection of a client by the protocol of the listener, with or without a
 // session, and of its handshake: its goroutines, its buffers, the socket, and over TLS and DTLS the keys and the buffers
 // for records of up to 16 KiB and for handshake messages.
@@ -68,6 +72,9 @@ func PriceOfChecks(checks int) int64 {
 func (s *Session) price(reserved bool) int64 {
 	if reserved {
 		return PriceReserved
+	}
+	if len(s.Caveats.Routes) > 0 {
+		return PriceOf(s.Protocol, 0, 0) + priceRoutes
 	}
 	return PriceOf(s.Protocol, 0, 0)
 }

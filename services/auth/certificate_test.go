@@ -133,6 +133,7 @@ func TestPolicyFlag(t *testing.T) {
 	write("version: v1\nkeys:\n- name: shop\n  hashes: [sha256:2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b]\n")
 	s := start(t, "--config", configFile(t), "--policy", path)
 	defer s.stop()
+	await(t, s.health+"/ready", http.StatusOK)
 	for target, status := range map[string]int{"/?service=turn&key=secret": http.StatusOK, "/?service=turn": http.StatusUnauthorized} {
 		answer, err := http.Get(s.public + target)
 		if err != nil {

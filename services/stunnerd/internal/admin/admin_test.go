@@ -56,7 +56,7 @@ func TestContractMetrics(t *testing.T) {
 # HELP stunner_allocations_active Active TURN allocations, including those of a draining process.
 # TYPE stunner_allocations_active gauge
 stunner_allocations_active 1
-# HELP stunner_allocations_capacity Maximum number of TURN allocations of the process, from its file descriptors and memory.
+# HELP stunner_allocations_capacity Maximum number of TURN allocations of the process, from its file descriptors, relay ports and memory.
 # TYPE stunner_allocations_capacity gauge
 stunner_allocations_capacity 800
 # HELP stunner_allocations_total TURN allocations made since start.
@@ -116,7 +116,7 @@ stunner_kernel_dropped_total{socket="relay"} 0
 # TYPE stunner_listener_connections gauge
 stunner_listener_connections{name="media/edge/tcp"} 1
 stunner_listener_connections{name="media/edge/udp"} 1
-# HELP stunner_panics_total Panics that were recovered from. Each ended at most one session.
+# HELP stunner_panics_total Panics that were recovered from. Each ended at most one session. The log has the stack.
 # TYPE stunner_panics_total counter
 stunner_panics_total 1
 # HELP stunner_quota_used_ratio Used share of a quota, from 0 to 1, of the user or the source that uses the most of it; 0 without a quota.

@@ -596,7 +596,7 @@ func TestExhaustedSlots(t *testing.T) {
 	q.warm(t, r)
 }
 
-// The number of bindings hardly matters.
+// The number of bindings hardly matters: to read the counters of all, and to end all, costs little beside arming them.
 func TestManyBindings(t *testing.T) {
 	w := newWorld(t)
 	b := binding(false)
@@ -606,12 +606,13 @@ func TestManyBindings(t *testing.T) {
 	p := w.path(t, b)
 	p.warm(t, r)
 	t.Logf("%d bindings armed in %v of CPU time, %v each", n, s.CPU, s.CPU/n)
+	armed := s.CPU
 	s = r.do(t, "fold")
 	t.Logf("counters of %d bindings read in %v of CPU time", n, s.CPU)
-	if s.Status.Bindings != n+1 || s.CPU > 100*time.Millisecond {
+	if s.Status.Bindings != n+1 || s.CPU > armed/8 {
 		t.Errorf("%+v", s)
 	}
-	if s := r.do(t, "invalidate"); s.CPU > 10*time.Millisecond {
+	if s := r.do(t, "invalidate"); s.CPU > armed/80 {
 		t.Errorf("ended all in %v of CPU time", s.CPU)
 	}
 	p.warm(t, r)

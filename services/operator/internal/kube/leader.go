@@ -18,10 +18,11 @@ import (
 )
 
 const (
-	// leaseDuration, renewDeadline and retryPeriod are a third of the default values of Kubernetes components: after a
-	// leader is killed, new Gateways wait for the rest of its leaseDuration. A leader that stops releases the lease.
-	leaseDuration = 5 * time.Second
-	renewDeadline = 3500 * time.Millisecond
+	// leaseDuration, renewDeadline and retryPeriod are lower than the default values of Kubernetes components: after a
+	// leader is killed, new Gateways wait for the rest of its leaseDuration. A leader that stops releases the lease. With
+	// a leaseDuration of 5 s, a leader lost it while the API server was busy.
+	leaseDuration = 10 * time.Second
+	renewDeadline = 8 * time.Second
 	retryPeriod   = time.Second
 	// leaseTimeout limits the duration of one request for the Lease. It is short because the lease is released during
 	// shutdown, when little time is left.

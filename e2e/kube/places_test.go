@@ -180,12 +180,12 @@ func TestPlacesInFolder(t *testing.T) {
 // server in the family of the relays of clients that request no family.
 func (f *folder) network(hosts []string) (echo netip.AddrPort) {
 	f.Helper()
-	all := slices.Clone(hosts)
-	for _, a := range placeEchoes {
-		all = append(all, a.String())
+	all := slices.Clone(placeEchoes[:])
+	for _, a := range hosts {
+		all = append(all, netip.MustParseAddr(a))
 	}
 	for _, a := range all {
-		f.space.Run(f.T, "ip address add "+a+" dev lo")
+		bedtest.NoError(f.T, f.space.AddAddress(netip.PrefixFrom(a, a.BitLen()), "lo"))
 	}
 	wanted := placeEchoes[1]
 	if slices.ContainsFunc(hosts, func(a string) bool { return netip.MustParseAddr(a).Is4() }) {

@@ -49,14 +49,14 @@ func Open(name string) (*Space, error) {
 		}
 		s.thread = unix.Gettid()
 		entered <- err
-		for f := range s.work {
-			f()
-		}
 		// The thread must not end: it may have started a process of the test, and the kernel ends that process with the
 		// thread (bed.Command.Death). A thread that cannot leave the namespace must end.
-		if err == nil && unix.Setns(int(home.Fd()), unix.CLONE_NEWNET) == nil {
-			runtime.UnlockOSThread()
-		}
+		defer func() {
+			if err == nil && unix.Setns(int(home.Fd()), unix.CLONE_NEWNET) == nil {
+				runtime.UnlockOSThread()
+			}
+		}()
+		s.serve()
 	}()
 	if err := <-entered; err != nil {
 		close(s.work)
@@ -69,14 +69,40 @@ func Open(name string) (*Space, error) {
 	return s, nil
 }
 
+// serve calls the functions of Do. One that ends its test ends the goroutine (runtime.Goexit); the thread, and with it
+// the namespace, goes on for the cleanups of the test in a deferred call.
+func (s *Space) serve() {
+	closed := false
+	defer func() {
+		if p := recover(); p != nil {
+			panic(p)
+		}
+		if !closed {
+			s.serve()
+		}
+	}()
+	for f := range s.work {
+		f()
+	}
+	closed = true
+}
+
 // Close ends the namespace, unless a process or socket is left in it.
 func (s *Space) Close() { close(s.work) }
 
-// Do calls f in the namespace. Sockets that f opens and processes that it starts stay in the namespace.
+// Do calls f in the namespace. Sockets that f opens and processes that it starts stay in the namespace. If f ends the
+// test, as t.Fatal does, Do ends the calling goroutine.
 func (s *Space) Do(f func()) {
-	done := make(chan struct{})
-	s.work <- func() { defer close(done); f() }
-	<-done
+	returned := make(chan bool, 1)
+	s.work <- func() {
+		ended := true
+		defer func() { returned <- !ended }()
+		f()
+		ended = false
+	}
+	if !<-returned {
+		runtime.Goexit()
+	}
 }
 
 // Dial connects from the namespace to an IP address and a port.
@@ -117,9 +143,9 @@ func (s *Space) Link(t *testing.T, here, there netip.Prefix) {
 	} else {
 		Run(t, fmt.Sprintf("ip link add %s type veth peer name eth0 netns %d", s.name, s.thread))
 	}
-	Run(t, fmt.Sprintf("ip address add %s dev %s", here, s.name))
+	Run(t, addressCommand(here, s.name))
 	Run(t, fmt.Sprintf("ip link set %s up", s.name))
-	s.Run(t, fmt.Sprintf("ip address add %s dev eth0", there))
+	s.Run(t, addressCommand(there, "eth0"))
 	s.Run(t, "ip link set eth0 up")
 	s.Run(t, fmt.Sprintf("ip route add default via %s", here.Addr()))
 }

@@ -2,6 +2,7 @@ package netns
 
 import (
 	"os/exec"
+	"runtime"
 	"syscall"
 	"testing"
 )
@@ -30,4 +31,22 @@ func TestSpaceEndsNoThread(t *testing.T) {
 		t.Error(err)
 	}
 	<-left
+}
+
+// A test that ends in the namespace ends its goroutine, and its cleanups can still use the namespace.
+func TestTestMayEndInASpace(t *testing.T) {
+	s := New(t, "space")
+	for range 2 {
+		ended, returned := make(chan struct{}), false
+		go func() {
+			defer close(ended)
+			s.Do(runtime.Goexit)
+			returned = true
+		}()
+		<-ended
+		if returned {
+			t.Error("Do returns after the end of the test")
+		}
+		s.Run(t, "ip link show dev lo")
+	}
 }

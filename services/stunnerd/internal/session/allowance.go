@@ -65,25 +65,38 @@ func (t *Table) allow(s *Session) *allowance {
 	}
 	key := keyOf(s)
 	a := t.allowances[key]
-	if a == nil {
+	switch {
+	case a == nil:
 		name, _ := credential.ParseUsername(s.Username)
-		a = &allowance{until: name.Expires, sessions: 1}
+		a = &allowance{until: name.Expires}
 		t.allowances[key] = a
-		t.forgetAllowances()
-		return a
+	case a.sessions == 0:
+		t.idleAllowances--
 	}
 	a.sessions++
 	return a
 }
 
-// forgetAllowances removes allowances without a session if there are more than there may be: those of which no bytes are
-// used and those of expired credentials, or else those that expire first. The caller holds mu.
-func (t *Table) forgetAllowances() {
-	most := int64(maxAllowances)
-	if memory := t.bounds.Load().Capacity[Memory]; memory > 0 {
-		most = min(most, memory/allowancePart/priceAllowance)
+// leave ends the use of an allowance by a session. The caller holds mu.
+func (t *Table) leave(a *allowance) {
+	if a == nil {
+		return
 	}
-	if int64(len(t.allowances)) <= most {
+	if a.sessions--; a.sessions == 0 {
+		t.idleAllowances++
+		t.forgetAllowances()
+	}
+}
+
+// forgetAllowances removes allowances without a session if there are more than there may be: those of which no bytes are
+// used and those of expired credentials, and then those that expire first, until an eighth is free, so that this is
+// rare. The caller holds mu.
+func (t *Table) forgetAllowances() {
+	most := maxAllowances
+	if memory := t.bounds.Load().Capacity[Memory]; memory > 0 {
+		most = int(min(int64(most), memory/allowancePart/priceAllowance))
+	}
+	if t.idleAllowances <= most {
 		return
 	}
 	now := time.Now()
@@ -97,16 +110,18 @@ func (t *Table) forgetAllowances() {
 			idle = append(idle, key)
 		}
 	}
-	excess := int64(len(t.allowances)) - most
+	t.idleAllowances = len(idle)
+	excess := t.idleAllowances - (most - most/8)
 	if excess <= 0 {
 		return
 	}
 	slices.SortFunc(idle, func(a, b allowanceKey) int {
 		return t.allowances[a].until.Compare(t.allowances[b].until)
 	})
-	for _, key := range idle[:min(int64(len(idle)), excess+most/8)] { // some more, so that this is rare
+	for _, key := range idle[:excess] {
 		delete(t.allowances, key)
 	}
+	t.idleAllowances -= excess
 }
 
 // admits takes n bytes from the rate and from the bytes that the caveats allow. When a datagram does not fit into the

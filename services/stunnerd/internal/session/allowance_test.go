@@ -95,7 +95,7 @@ func TestAllowancesAreBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	table.Add(live)
-	for i := range maxAllowances {
+	for i := range maxAllowances + 1 {
 		expires, use := now.Add(time.Duration(i+60)*time.Minute), 10
 		switch i % 4 {
 		case 0:
@@ -129,6 +129,22 @@ func TestAllowancesAreBounded(t *testing.T) {
 	table.forgetAllowances()
 	if n := len(table.allowances); n > 100 {
 		t.Errorf("%d allowances in memory for 100", n)
+	}
+}
+
+// The bound is for credentials without a session only: beside more sessions than that, a credential keeps what it has used.
+func TestSessionsDisplaceNoAllowance(t *testing.T) {
+	table := NewTable()
+	expires := time.Now().Add(time.Minute)
+	runs(t, table, withBytes("spent", expires, 10), 10)
+	for i := range maxAllowances + 2 {
+		s := withBytes(fmt.Sprint("live-", i), time.Now().Add(time.Hour), 10)
+		if err := table.Reserve(s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := table.Reserve(withBytes("spent", expires, 10)); !errors.Is(err, ErrCaveatBytes) {
+		t.Errorf("the credential that has used its bytes: %v", err)
 	}
 }
 

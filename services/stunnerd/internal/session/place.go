@@ -52,9 +52,7 @@ func (t *Table) release(p *Place) {
 		p.of.user.reserved--
 	} else {
 		p.of.open = false
-		if p.of.allowance != nil {
-			p.of.allowance.sessions--
-		}
+		t.leave(p.of.allowance)
 	}
 	t.charge(p.of, Memory, -p.memory)
 	t.charge(p.of, Places, -1)

@@ -138,9 +138,11 @@ type Table struct {
 	restored uint64
 	// allowances are the bytes of credentials with a caveat about them.
 	allowances map[allowanceKey]*allowance
-	users      map[string]*holder
-	sources    map[netip.Prefix]*holder
-	networks   map[netip.Prefix]*holder
+	// idleAllowances is the number of allowances without a session.
+	idleAllowances int
+	users          map[string]*holder
+	sources        map[netip.Prefix]*holder
+	networks       map[netip.Prefix]*holder
 	// total is what all sessions hold.
 	total    Amounts
 	crowd    crowd

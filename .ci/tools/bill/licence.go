@@ -85,7 +85,9 @@ func download(modules []Module) (map[Module]string, error) {
 		switch {
 		case got.Error != "":
 			return nil, fmt.Errorf("download %s@%s: %s", got.Path, got.Version, got.Error)
-		case m.Sum != "" && got.Sum != m.Sum:
+		case m.Sum == "":
+			return nil, fmt.Errorf("check %s@%s: the program has no checksum of it: build it from go.sum", got.Path, got.Version)
+		case got.Sum != m.Sum:
 			return nil, fmt.Errorf("download %s@%s: its checksum is %s, and that of the program %s: run go mod verify",
 				got.Path, got.Version, got.Sum, m.Sum)
 		}

@@ -240,8 +240,8 @@ func auth() []Alert {
 			// A JWK set is fetched every ten minutes, and a file is read at each scrape.
 			Name: "AuthKeysStale", Severity: Warning, For: "5m",
 			Expr:        "max by (namespace) (" + telemetry.AuthKeysAge + ") > 3600",
-			Summary:     "The auth service " + inNamespace + " cannot read the keys of tokens.",
-			Description: "An auth service " + inNamespace + " has not read the keys that verify tokens for {{ $value | humanizeDuration }}. It refuses tokens that are signed with a newer key.",
+			Summary:     "The auth service " + inNamespace + " cannot read the keys of tokens or its policy.",
+			Description: "An auth service " + inNamespace + " has not read the keys that verify tokens, or its policy file, for {{ $value | humanizeDuration }}. It refuses tokens that are signed with a newer key, and a changed policy has no effect.",
 		},
 	}
 }

@@ -40,8 +40,8 @@ func auth() grafana.Board {
 				},
 			}.Panel(),
 			grafana.Graph{
-				Title: "Age of the keys", Unit: seconds,
-				Help: "Time since the keys that verify tokens were read. A JWK set is fetched every ten minutes.",
+				Title: "Age of the keys and the policy", Unit: seconds,
+				Help: "Time since the keys that verify tokens and the policy file were read, the least recent of them. A JWK set is fetched every ten minutes.",
 				Queries: []grafana.Query{
 					{Expr: "max by (pod) (" + query.Of(telemetry.AuthKeysAge, job) + ")", Legend: "{{pod}}"},
 				},

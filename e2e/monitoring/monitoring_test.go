@@ -31,7 +31,7 @@ var silent = boards.Silent{
 	"Overview / Alert":                           "none fires",
 	"Dataplane / Alert":                          "none fires",
 	"Auth / Refused by reason":                   "no request is refused",
-	"Auth / Age of the keys":                     "no tokens are needed",
+	"Auth / Age of the keys and the policy":      "no tokens are needed",
 	"Dataplane / Refused, by reason: B":          "no client misplaces an attribute",
 	"Overview / Refused, by reason: B":           "no client misplaces an attribute",
 	"Control plane / Alert":                      "none fires",

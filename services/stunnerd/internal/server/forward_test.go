@@ -70,8 +70,6 @@ type movable struct {
 	transport string
 	seen      net.Addr
 	to        atomic.Pointer[net.UDPAddr]
-	// allocate is the latest Allocate request.
-	allocate atomic.Pointer[[]byte]
 }
 
 func (m *movable) move(to *bed) {
@@ -79,10 +77,6 @@ func (m *movable) move(to *bed) {
 }
 
 func (m *movable) WriteTo(b []byte, _ net.Addr) (int, error) {
-	if len(b) > 2 && b[0] == 0 && b[1] == 3 {
-		copied := append([]byte(nil), b...)
-		m.allocate.Store(&copied)
-	}
 	return m.PacketConn.WriteTo(b, m.to.Load())
 }
 
@@ -96,11 +90,29 @@ func (m *movable) ReadFrom(b []byte) (int, net.Addr, error) {
 	}
 }
 
+// outgoing records what a client sends.
+type outgoing struct {
+	net.PacketConn
+	// allocate is the latest Allocate request.
+	allocate atomic.Pointer[[]byte]
+	// channelData reports whether the latest message is ChannelData.
+	channelData atomic.Bool
+}
+
+func (o *outgoing) WriteTo(b []byte, to net.Addr) (int, error) {
+	if len(b) > 2 && b[0] == 0 && b[1] == 3 {
+		o.allocate.Store(new(slices.Clone(b)))
+	}
+	o.channelData.Store(len(b) > 0 && b[0]&0xC0 == 0x40)
+	return o.PacketConn.WriteTo(b, to)
+}
+
 // mobile is a call over a movable connection.
 type mobile struct {
 	call
-	conn *movable
-	sent int
+	conn     *movable
+	outgoing *outgoing
+	sent     int
 }
 
 func dialMobile(t *testing.T, at *bed, transport string) *mobile {
@@ -122,8 +134,9 @@ func dialMobile(t *testing.T, at *bed, transport string) *mobile {
 		t.Cleanup(func() { _ = secure.Close() })
 		conn = turn.NewSTUNConn(secure)
 	}
+	out := &outgoing{PacketConn: conn}
 	client, err := turn.NewClient(&turn.ClientConfig{
-		STUNServerAddr: m.seen.String(), TURNServerAddr: m.seen.String(), Conn: conn, Username: "ann", Password: "first",
+		STUNServerAddr: m.seen.String(), TURNServerAddr: m.seen.String(), Conn: out, Username: "ann", Password: "first",
 		LoggerFactory: logging.NewDefaultLoggerFactory(),
 	})
 	if err == nil {
@@ -138,7 +151,7 @@ func dialMobile(t *testing.T, at *bed, transport string) *mobile {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = relay.Close() })
-	return &mobile{call: call{t: t, client: client, relay: relay, peer: at.peer}, conn: m}
+	return &mobile{call: call{t: t, client: client, relay: relay, peer: at.peer}, conn: m, outgoing: out}
 }
 
 // next sends a number to the peer, and waits for it. Earlier numbers may arrive twice: while it is undecided which path
@@ -188,7 +201,7 @@ func TestCallsBetweenPods(t *testing.T) {
 					for _, p := range pods {
 						to := net.JoinHostPort("127.0.0.1", fmt.Sprint(p.port("udp")))
 						addr, _ := net.ResolveUDPAddr("udp4", to)
-						_, sent := c.conn.PacketConn.WriteTo(*c.conn.allocate.Load(), addr)
+						_, sent := c.conn.PacketConn.WriteTo(*c.outgoing.allocate.Load(), addr)
 						err = errors.Join(err, sent)
 					}
 				}
@@ -245,7 +258,8 @@ func (c *mobile) reach(peer net.PacketConn, payload []byte) {
 	}
 }
 
-// quiet returns a call that sends to a peer and then nothing more, and the peer.
+// quiet returns a call that sends to a peer and then nothing more, and the peer. The call has no request without an
+// answer, which it would send again, and which would move it.
 func quiet(t *testing.T, pods [2]*bed, transport string) (*mobile, net.PacketConn) {
 	t.Helper()
 	peer, err := net.ListenPacket("udp4", "127.0.0.1:0")
@@ -254,9 +268,10 @@ func quiet(t *testing.T, pods [2]*bed, transport string) (*mobile, net.PacketCon
 	}
 	t.Cleanup(func() { _ = peer.Close() })
 	c := dialMobile(t, pods[0], transport)
-	for range 20 {
+	within(t, "the client sends ChannelData", func() bool {
 		c.reach(peer, []byte("media"))
-	}
+		return c.outgoing.channelData.Load()
+	})
 	return c, peer
 }
 

@@ -1,5 +1,5 @@
 # Generated files: deep copies, CRDs and the reference of the Kubernetes kinds, the HTTP contract of the auth service, the BPF programs, the reference
-# of stunnerctl, the page of load balancers, the table of requirements, and files of the charts. And module files.
+# of stunnerctl, the pages of load balancers and of conditions, the table of requirements, and files of the charts. And module files.
 
 CRDS := kustomize/base/crds
 # The CRDs by which the operator validates a folder of YAML: go:embed reaches no file outside of the module.
@@ -23,6 +23,7 @@ gen: ## Write the generated files
 	cd $(BPF) && $(CLANG) -c turn.c -o turn.o && llvm-strip -g turn.o
 	GOWORK=off go -C services/stunnerctl run . reference > docs/stunnerctl.md
 	GOWORK=off go -C services/operator run ./internal/balancer/page > docs/providers.md
+	GOWORK=off go -C services/operator run ./internal/condition/page internal/condition > docs/reference/problems.md
 	GOWORK=off go -C services/api run ./telemetry/page > docs/reference/metrics.md
 	GOWORK=off go -C dashboards run .
 	GOWORK=off go -C .ci/tools run ./requirements ../..

@@ -5,8 +5,7 @@ import (
 	"strings"
 )
 
-// BalancerLimit is a finding of condition LoadBalancerLimited: the load balancer of Services does not do something that
-// the Gateway needs. balancer is the subject of the sentence, problem continues it, and remedy starts with a verb.
+// BalancerLimit warns that the load balancer of Services does not do something that the Gateway needs. balancer is the subject of the sentence, problem continues it, and remedy starts with a verb.
 func BalancerLimit(services []string, balancer, problem, remedy string) Finding {
 	return finding(ReasonWarning, "Service %s: %s %s", strings.Join(services, " and Service "), balancer, problem).
 		remedy("%s", remedy)

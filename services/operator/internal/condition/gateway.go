@@ -116,7 +116,7 @@ func Unpublished(f Finding) Finding {
 	return f.noted("no config is published")
 }
 
-// NotAccepted is the finding of condition Programmed if condition Accepted is False.
+// NotAccepted means that condition Accepted is False, so that condition Programmed is False too.
 func NotAccepted() Finding {
 	return finding(ReasonInvalid, "not accepted").hint("see condition Accepted")
 }
@@ -275,9 +275,16 @@ func CertificateKind(field, group, kind string) Finding {
 		remedy("name a Secret")
 }
 
-// CertificateSecret means that the Secret of a certificate was not read or lacks a key.
+// CertificateSecret means that the Secret of a certificate lacks a key.
 func CertificateSecret(field, secret, problem string) Finding {
 	return finding(ReasonInvalidCertificateRef, "Secret %s %s", secret, problem).at(field).part("name")
+}
+
+// CertificateSecretUnread means that the operator has not read the Secret of a certificate, because its namespace has no
+// room.
+func CertificateSecretUnread(field, secret, reason string) Finding {
+	return finding(ReasonInvalidCertificateRef, "Secret %s was not read: %s", secret, reason).at(field).part("name").
+		advice(roomHint)
 }
 
 // CertificateSecretMissing means that the Secret of a certificate does not exist.

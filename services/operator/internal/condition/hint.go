@@ -3,6 +3,12 @@ package condition
 // offloadHint is the remedy for media that is not forwarded in the kernel.
 const offloadHint = "see forwarding in the kernel in docs/operate/kernel.md for the reason"
 
+// roomHint is the remedy for an object that the operator has not read, because its namespace has no room.
+const roomHint = "make it smaller, delete others of the namespace, or give the operator more memory"
+
+// Remedy returns the remedy for a reason of causes that have none.
+func Remedy(reason string) string { return hints[reason] }
+
 // hints are the remedies of causes that have none, by the reason of the condition.
 var hints = map[string]string{
 	ReasonAddressNotAssigned:    "see the events of the Service, or set spec.addresses of the Gateway",

@@ -8,9 +8,8 @@ import (
 
 // LogLevelIgnored means that parts of the log level have no effect.
 func LogLevelIgnored(parts []string) Finding {
-	remedy := "write SCOPE:LEVEL, such as all:DEBUG; the levels are TRACE, DEBUG, INFO, WARN, ERROR and DISABLE"
 	return finding(ReasonWarning, "spec.logLevel has no effect in the parts %q", parts).about("spec.logLevel").
-		remedy("%s", remedy)
+		remedy("write SCOPE:LEVEL, such as all:DEBUG; the levels are TRACE, DEBUG, INFO, WARN, ERROR and DISABLE")
 }
 
 // HostNamesIgnored warns that EndpointSlices of backends contain host names, which are not resolved.

@@ -6,7 +6,8 @@ import "strings"
 
 // NotRead means that the operator has not read the current version of an object, because its namespace has no room.
 func NotRead(reason string) Finding {
-	return finding(ReasonBudgetExceeded, "the current version was not read: %s; what was read before stays in force", reason)
+	return finding(ReasonBudgetExceeded, "the current version was not read: %s; what was read before stays in force", reason).
+		advice(roomHint)
 }
 
 // ParametersMissing means that the GatewayClass has no parametersRef.
@@ -211,7 +212,8 @@ func SecretMissing(where Place, key string) Finding {
 
 // SecretUnread means that the operator has not read the Secret, because its namespace has no room.
 func SecretUnread(where Place, key, reason string) Finding {
-	return finding(ReasonBudgetExceeded, "Secret %s was not read: %s", key, reason).atPlace(where).part("name")
+	return finding(ReasonBudgetExceeded, "Secret %s was not read: %s", key, reason).atPlace(where).part("name").
+		advice(roomHint)
 }
 
 // SecretKeyMissing means that the Secret lacks a key.

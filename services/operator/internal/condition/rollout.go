@@ -33,14 +33,13 @@ func Draining(pods int) Finding {
 	return finding(ReasonProgrammed, "programmed, %s draining", counted(pods, "pod", "pods"))
 }
 
-// OffloadFailed is the finding of condition OffloadUnavailable of a Gateway. problem is the reason that the dataplane in
-// the given pod reports.
+// OffloadFailed warns that a pod forwards media in user space. problem is the reason that its dataplane reports.
 func OffloadFailed(pod, problem string) Finding {
 	return finding(ReasonWarning, "pod %s does not forward media in the kernel as requested: %s", pod, problem).hint(offloadHint)
 }
 
-// OffloadRefused is the finding of condition OffloadUnavailable of a Gateway whose workload the API server rejects with
-// the capabilities of in-kernel forwarding.
+// OffloadRefused warns that the API server rejects the workload of a Gateway with the capabilities of in-kernel
+// forwarding.
 func OffloadRefused(object, problem string) Finding {
 	return finding(ReasonWarning, "the pods of %s forward media in user space, because the API server refuses their capabilities: %s", object, problem).hint(offloadHint)
 }

@@ -4,14 +4,19 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"os"
 	"strings"
 	"testing"
 
 	api "github.com/stunner-gateway/stunner/services/api/finding"
 )
 
-// Merge does not remove a condition whose type is missing in the table of package finding.
-func TestEveryTypeIsInTheTable(t *testing.T) {
+// Merge does not remove a condition whose type is missing in the table of package finding. Each type is in the reference.
+func TestEveryTypeIsInTheTables(t *testing.T) {
+	page, err := os.ReadFile("../../../../docs/reference/conditions.md")
+	if err != nil {
+		t.Fatal(err)
+	}
 	file, err := parser.ParseFile(token.NewFileSet(), "condition.go", nil, parser.ParseComments)
 	if err != nil {
 		t.Fatal(err)
@@ -30,6 +35,9 @@ func TestEveryTypeIsInTheTable(t *testing.T) {
 			}
 			if named++; !api.IsCondition(name) {
 				t.Errorf("the table has no condition type %s", name)
+			}
+			if !strings.Contains(string(page), "`"+name+"`") {
+				t.Errorf("docs/reference/conditions.md has no condition type %s", name)
 			}
 		}
 	}

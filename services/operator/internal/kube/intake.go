@@ -160,8 +160,8 @@ func (i *intake) refusal(name string, a *account, growth, price int) string {
 	if growth <= 0 || a.used+growth <= most && growth <= rest {
 		return ""
 	}
-	return fmt.Sprintf("it takes %d bytes of the operator's memory, and the other objects of its namespace take %d of %d: "+
-		"make it smaller, delete others, or give the operator more memory", price, a.used+growth-price, min(most, a.used+rest))
+	return fmt.Sprintf("it takes %d bytes of the operator's memory, and the other objects of its namespace take %d of %d",
+		price, a.used+growth-price, min(most, a.used+rest))
 }
 
 // add changes the number of bytes of an account, and wakes the reader of unread objects if it shrinks.

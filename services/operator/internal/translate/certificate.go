@@ -143,7 +143,7 @@ func (c certificateRef) exists() condition.Finding {
 // isRead rejects a Secret that the operator has not read. A Secret of which an earlier version was read stays in use.
 func (c certificateRef) isRead() condition.Finding {
 	if reason := resource.Empty(c.view.Secret(c.key())); reason != "" {
-		return condition.CertificateSecret(c.field, c.key().String(), "was not read: "+reason)
+		return condition.CertificateSecretUnread(c.field, c.key().String(), reason)
 	}
 	return condition.Finding{}
 }

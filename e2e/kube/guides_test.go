@@ -32,7 +32,7 @@ func TestGuidesWorkAtAPIServer(t *testing.T) {
 			n := common.in(metav1.NamespaceDefault)
 			n.T = t
 			on := server{n}
-			applied := on.objects(installedByChart(t))
+			applied := on.objects(installedByChart(t, nodesOf[page.Name]))
 			defer func() { on.clear(applied) }()
 			for _, o := range on.objects(withoutDocuments(page.Manifests(), "kind: Certificate\n")) {
 				if o.GetKind() == "Namespace" {
@@ -59,9 +59,15 @@ func TestGuidesWorkAtAPIServer(t *testing.T) {
 	}
 }
 
+// nodesOf are the spec.providerID of the nodes in guides for one provider.
+var nodesOf = map[string]string{
+	"aws": "aws:///eu-central-1a/i-0a1", "gke": "gce://media/europe-west3-a/node", "aks": "azure:///subscriptions/media/node",
+	"digitalocean": "digitalocean://1", "hetzner": "hcloud://1",
+}
+
 // installedByChart returns the GatewayClass, GatewayConfig, Dataplane and credentials of the chart, and a node for Gateways with
-// node ports.
-func installedByChart(t *testing.T) string {
+// node ports. The node has a spec.providerID unless it is empty.
+func installedByChart(t *testing.T, providerID string) string {
 	t.Helper()
 	var documents []string
 	for _, name := range []string{"dataplane", "gatewayconfig", "gatewayclass"} {
@@ -76,6 +82,7 @@ stringData: {type: ephemeral, secret: generated-by-the-operator-in-a-cluster}
 apiVersion: v1
 kind: Node
 metadata: {name: node}
+spec: {providerID: "`+providerID+`"}
 status: {addresses: [{type: ExternalIP, address: 203.0.113.20}]}
 `), "---\n")
 }
@@ -92,7 +99,7 @@ func withoutDocuments(documents, text string) string {
 }
 
 // inForce returns nil if the Gateways and UDPRoutes are in force, as far as an API server without pods can tell: each
-// Gateway has an address, a config with all listeners, and no condition that names a mistake.
+// Gateway has an address, a config with all listeners, no condition that names a mistake, and none about its load balancer.
 func (s server) inForce(ctx context.Context, all []*unstructured.Unstructured) error {
 	for _, o := range all {
 		live := o.DeepCopy()
@@ -112,6 +119,11 @@ func (s server) inForce(ctx context.Context, all []*unstructured.Unstructured) e
 			}
 			if err := healthy(conditions, live.GetGeneration(), "Accepted", "Programmed"); err != nil {
 				return fmt.Errorf("Gateway %s: %w", o.GetName(), err)
+			}
+			for _, c := range conditions {
+				if condition := c.(map[string]any); condition["type"] == "LoadBalancerLimited" {
+					return fmt.Errorf("Gateway %s: %v", o.GetName(), condition["message"])
+				}
 			}
 			for _, l := range listeners {
 				conditions, _, _ := unstructured.NestedSlice(l.(map[string]any), "conditions")

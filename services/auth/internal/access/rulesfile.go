@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/stunner-gateway/stunner/services/api/credential"
+	"github.com/stunner-gateway/stunner/services/auth/internal/yamlfile"
 )
 
 // Bounds of a policy file.
@@ -34,23 +35,23 @@ type (
 		Open    *grantDocument   `json:"open"`
 	}
 	issuerDocument struct {
-		Issuer         string           `json:"issuer"`
-		Audience       string           `json:"audience"`
-		JWKSURL        string           `json:"jwksURL"`
-		JWKSFile       string           `json:"jwksFile"`
-		SecretFile     string           `json:"secretFile"`
-		Discovery      bool             `json:"discovery"`
-		JWKSHosts      []string         `json:"jwksHosts"`
-		CAFile         string           `json:"caFile"`
-		TokenFile      string           `json:"tokenFile"`
-		Algorithms     []string         `json:"algorithms"`
-		MaxAge         int64            `json:"maxAge"`
-		RequiredClaims map[string]oneOf `json:"requiredClaims"`
+		Issuer         string                    `json:"issuer"`
+		Audience       string                    `json:"audience"`
+		JWKSURL        string                    `json:"jwksURL"`
+		JWKSFile       string                    `json:"jwksFile"`
+		SecretFile     string                    `json:"secretFile"`
+		Discovery      bool                      `json:"discovery"`
+		JWKSHosts      []string                  `json:"jwksHosts"`
+		CAFile         string                    `json:"caFile"`
+		TokenFile      string                    `json:"tokenFile"`
+		Algorithms     []string                  `json:"algorithms"`
+		MaxAge         int64                     `json:"maxAge"`
+		RequiredClaims map[string]yamlfile.OneOf `json:"requiredClaims"`
 		grantDocument
 		Rules []ruleDocument `json:"rules"`
 	}
 	ruleDocument struct {
-		Claims map[string]oneOf `json:"claims"`
+		Claims map[string]yamlfile.OneOf `json:"claims"`
 		grantDocument
 	}
 	keyDocument struct {
@@ -86,51 +87,46 @@ var keyName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$`)
 
 // ParseRules parses a policy file. Its errors name file, line and field.
 func ParseRules(file string, raw []byte) (Rules, error) {
-	d := decoder{problems: &problems{file: file}, lines: map[string]int{}}
-	if len(raw) > maxRules {
-		d.add(1, "", "is larger than %d bytes", maxRules)
-		return Rules{}, d.join()
-	}
 	var in document
-	d.decode(raw, &in)
-	if d.errs == nil {
+	d := decoder{yamlfile.Decode(file, raw, maxRules, &in)}
+	if d.OK() {
 		d.check(in)
 	}
 	var out Rules
-	if d.errs == nil {
+	if d.OK() {
 		out = d.rules(in)
 	}
-	if d.errs != nil {
-		return Rules{}, d.join()
+	if !d.OK() {
+		return Rules{}, d.Err()
 	}
 	return out, nil
 }
 
-// wrong adds an error about a field.
-func (d *decoder) wrong(path, format string, args ...any) { d.add(d.line(path), path, format, args...) }
+// decoder converts a policy file to Rules.
+type decoder struct{ *yamlfile.File }
 
 // check checks what concerns the whole document.
-func (d *decoder) check(in document) {
+func (d decoder) check(in document) {
 	if in.Version != RulesVersion {
-		d.wrong("version", "must be %s", RulesVersion)
+		d.Wrong("version", "must be %s", RulesVersion)
 	}
 	if len(in.Issuers) > maxIssuers {
-		d.wrong("issuers", "has %d entries: at most %d are allowed", len(in.Issuers), maxIssuers)
+		d.Wrong("issuers", "has %d entries: at most %d are allowed", len(in.Issuers), maxIssuers)
 	}
 	if len(in.Keys) > maxAPIKeys {
-		d.wrong("keys", "has %d entries: at most %d are allowed", len(in.Keys), maxAPIKeys)
+		d.Wrong("keys", "has %d entries: at most %d are allowed", len(in.Keys), maxAPIKeys)
 	}
 	if len(in.Issuers)+len(in.Keys) == 0 && in.Open == nil {
-		d.wrong("", "accepts no caller: add issuers or keys, or open: {} for callers without credentials")
+		d.Wrong("", "accepts no caller: add issuers or keys, or open: {} for callers without credentials")
 	}
 }
 
-func (d *decoder) rules(in document) (out Rules) {
+func (d decoder) rules(in document) (out Rules) {
 	issuers, names, hashes := map[string]bool{}, map[string]bool{}, map[Hash]bool{}
 	for i, each := range in.Issuers {
 		at := fmt.Sprintf("issuers[%d]", i)
 		if each.Issuer != "" && issuers[each.Issuer] {
-			d.wrong(at+".issuer", "is there more than once: write one entry with rules")
+			d.Wrong(at+".issuer", "is there more than once: write one entry with rules")
 		}
 		issuers[each.Issuer] = true
 		out.Issuers = append(out.Issuers, d.issuer(at, each))
@@ -139,12 +135,12 @@ func (d *decoder) rules(in document) (out Rules) {
 		at := fmt.Sprintf("keys[%d]", i)
 		key := d.key(at, each)
 		if names[key.Name] {
-			d.wrong(at+".name", "is there more than once: write both hashes into one entry")
+			d.Wrong(at+".name", "is there more than once: write both hashes into one entry")
 		}
 		names[key.Name] = true
 		for n, h := range key.Hashes {
 			if hashes[h] {
-				d.wrong(fmt.Sprintf("%s.hashes[%d]", at, n), "is there more than once: a key belongs to one caller")
+				d.Wrong(fmt.Sprintf("%s.hashes[%d]", at, n), "is there more than once: a key belongs to one caller")
 			}
 			hashes[h] = true
 		}
@@ -157,7 +153,7 @@ func (d *decoder) rules(in document) (out Rules) {
 	return out
 }
 
-func (d *decoder) issuer(at string, in issuerDocument) Issuer {
+func (d decoder) issuer(at string, in issuerDocument) Issuer {
 	out := Issuer{
 		Config: Config{
 			Issuer: in.Issuer, Audience: in.Audience, Algorithms: in.Algorithms, SecretFile: in.SecretFile,
@@ -168,24 +164,24 @@ func (d *decoder) issuer(at string, in issuerDocument) Issuer {
 		Grant: d.grant(at, in.grantDocument, Grant{}, fieldSubject, fieldUsername, claimPrefix),
 	}
 	for _, e := range out.check("discovery, jwksURL, jwksFile or secretFile") {
-		d.wrong(strings.TrimSuffix(at+"."+e.field, "."), "%s", e.text)
+		d.Wrong(strings.TrimSuffix(at+"."+e.field, "."), "%s", e.text)
 	}
 	online := in.Discovery || in.JWKSURL != ""
 	if len(in.JWKSHosts) > 0 && !in.Discovery {
-		d.wrong(at+".jwksHosts", "has no effect without discovery: leave it out")
+		d.Wrong(at+".jwksHosts", "has no effect without discovery: leave it out")
 	}
 	for field, value := range map[string]string{"caFile": in.CAFile, "tokenFile": in.TokenFile} {
 		if value != "" && !online {
-			d.wrong(at+"."+field, "has no effect on a file: leave it out, or use discovery or jwksURL")
+			d.Wrong(at+"."+field, "has no effect on a file: leave it out, or use discovery or jwksURL")
 		}
 	}
 	if len(in.Rules) > maxClaimRule {
-		d.wrong(at+".rules", "has %d entries: at most %d are allowed", len(in.Rules), maxClaimRule)
+		d.Wrong(at+".rules", "has %d entries: at most %d are allowed", len(in.Rules), maxClaimRule)
 	}
 	for i, each := range in.Rules {
 		at := fmt.Sprintf("%s.rules[%d]", at, i)
 		if len(each.Claims) == 0 {
-			d.wrong(at+".claims", "is missing: a rule without claims would match every token")
+			d.Wrong(at+".claims", "is missing: a rule without claims would match every token")
 		}
 		out.Rules = append(out.Rules, Rule{
 			Claims: claimsOf(each.Claims),
@@ -195,7 +191,7 @@ func (d *decoder) issuer(at string, in issuerDocument) Issuer {
 	return out
 }
 
-func claimsOf(in map[string]oneOf) Claims {
+func claimsOf(in map[string]yamlfile.OneOf) Claims {
 	out := Claims{}
 	for name, values := range in {
 		out[name] = values
@@ -203,19 +199,19 @@ func claimsOf(in map[string]oneOf) Claims {
 	return out
 }
 
-func (d *decoder) key(at string, in keyDocument) APIKey {
+func (d decoder) key(at string, in keyDocument) APIKey {
 	grant := d.grant(at, in.grantDocument, Grant{}, fieldName, fieldUsername)
 	out := APIKey{Name: in.Name, Expires: in.Expires, Grant: grant}
 	if !keyName.MatchString(in.Name) {
-		d.wrong(at+".name", "must have 1 to 63 of the characters A-Z, a-z, 0-9, dot, hyphen and underscore")
+		d.Wrong(at+".name", "must have 1 to 63 of the characters A-Z, a-z, 0-9, dot, hyphen and underscore")
 	}
 	if n := len(in.Hashes); n < 1 || n > maxHashes {
-		d.wrong(at+".hashes", "must have 1 to %d entries", maxHashes)
+		d.Wrong(at+".hashes", "must have 1 to %d entries", maxHashes)
 	}
 	for i, text := range in.Hashes {
 		hash, err := parseHash(text)
 		if err != nil {
-			d.wrong(fmt.Sprintf("%s.hashes[%d]", at, i), "%v", err)
+			d.Wrong(fmt.Sprintf("%s.hashes[%d]", at, i), "%v", err)
 		}
 		out.Hashes = append(out.Hashes, hash)
 	}
@@ -223,36 +219,36 @@ func (d *decoder) key(at string, in keyDocument) APIKey {
 }
 
 // grant returns a Grant. Fields that are left out have the values of the outer one. fields are those of its template.
-func (d *decoder) grant(at string, in grantDocument, outer Grant, fields ...string) Grant {
+func (d decoder) grant(at string, in grantDocument, outer Grant, fields ...string) Grant {
 	out := outer
 	if in.Gateways != nil {
 		if n := len(*in.Gateways); n > maxPatterns {
-			d.wrong(at+".gateways", "has %d entries: at most %d are allowed", n, maxPatterns)
+			d.Wrong(at+".gateways", "has %d entries: at most %d are allowed", n, maxPatterns)
 		}
 		var err error
 		if out.Gateways, err = ParseGateways(*in.Gateways); err != nil {
-			d.wrong(at+".gateways", "%v", err)
+			d.Wrong(at+".gateways", "%v", err)
 		}
 	}
 	if in.MaxTTL != nil {
 		if *in.MaxTTL < 1 || *in.MaxTTL > maxSeconds {
-			d.wrong(at+".maxTTL", "%d is out of range: use 1 to %d seconds", *in.MaxTTL, maxSeconds)
+			d.Wrong(at+".maxTTL", "%d is out of range: use 1 to %d seconds", *in.MaxTTL, maxSeconds)
 		}
 		out.MaxTTL = time.Duration(min(*in.MaxTTL, maxSeconds)) * time.Second
 	}
 	if in.Rate != nil {
 		if !(in.Rate.PerSecond > 0) || in.Rate.PerSecond > maxRate {
-			d.wrong(at+".rate.perSecond", "%g is out of range: use more than 0, up to %d", in.Rate.PerSecond, maxRate)
+			d.Wrong(at+".rate.perSecond", "%g is out of range: use more than 0, up to %d", in.Rate.PerSecond, maxRate)
 		}
 		if in.Rate.Burst < 1 || in.Rate.Burst > maxRate {
-			d.wrong(at+".rate.burst", "%d is out of range: use 1 to %d", in.Rate.Burst, maxRate)
+			d.Wrong(at+".rate.burst", "%d is out of range: use 1 to %d", in.Rate.Burst, maxRate)
 		}
 		out.Rate = Rate{PerSecond: in.Rate.PerSecond, Burst: int(in.Rate.Burst)}
 	}
 	if in.User != nil {
 		var err error
 		if out.User, err = parseTemplate(*in.User, fields...); err != nil {
-			d.wrong(at+".user", "%v", err)
+			d.Wrong(at+".user", "%v", err)
 		}
 	}
 	if in.Scope != nil {
@@ -263,13 +259,13 @@ func (d *decoder) grant(at string, in grantDocument, outer Grant, fields ...stri
 
 // scope returns the caveats of a scope. A scope that limits nothing, and a field without a limit, are errors: the author
 // has meant a limit.
-func (d *decoder) scope(at string, in scopeDocument) (c credential.Caveats) {
+func (d decoder) scope(at string, in scopeDocument) (c credential.Caveats) {
 	if in == (scopeDocument{}) {
-		d.wrong(at, "has no limit: leave it out")
+		d.Wrong(at, "has no limit: leave it out")
 	}
 	if in.Routes != nil {
 		if c.Routes = *in.Routes; len(c.Routes) == 0 {
-			d.wrong(at+".routes", "must have an entry, or be left out")
+			d.Wrong(at+".routes", "must have an entry, or be left out")
 		}
 	}
 	for _, limit := range []struct {
@@ -284,12 +280,12 @@ func (d *decoder) scope(at string, in scopeDocument) (c credential.Caveats) {
 			continue
 		}
 		if *limit.out = *limit.in; *limit.in < 1 {
-			d.wrong(at+"."+limit.field, "must be at least 1, or be left out")
+			d.Wrong(at+"."+limit.field, "must be at least 1, or be left out")
 		}
 	}
 	var wrong *credential.FieldError
 	if err := c.Validate(); errors.As(err, &wrong) {
-		d.wrong(at+"."+wrong.Field, "%s", wrong.Problem)
+		d.Wrong(at+"."+wrong.Field, "%s", wrong.Problem)
 	}
 	return c
 }

@@ -12,6 +12,8 @@ import (
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
 	"go.yaml.in/yaml/v3"
+
+	"github.com/stunner-gateway/stunner/services/auth/internal/yamlfile"
 )
 
 const (
@@ -223,7 +225,7 @@ func TestSchemaHasTheFields(t *testing.T) {
 			got = append(got, property)
 		}
 		slices.Sort(got)
-		if want := names(typ); !slices.Equal(got, want) {
+		if want := yamlfile.Fields(typ); !slices.Equal(got, want) {
 			t.Errorf("%q of the schema has the fields %v, want %v", name, got, want)
 		}
 	}

@@ -10,6 +10,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -26,8 +27,6 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/stunner-gateway/stunner/services/api/discovery"
-	"github.com/stunner-gateway/stunner/services/api/inspection"
 	"github.com/stunner-gateway/stunner/services/api/telemetry"
 	"github.com/stunner-gateway/stunner/services/auth/internal/access"
 	"github.com/stunner-gateway/stunner/services/auth/internal/demo"
@@ -87,23 +86,9 @@ func run(terminated context.Context, o options, log *slog.Logger) error {
 	serving, end := context.WithCancel(context.WithoutCancel(terminated))
 	defer end()
 	group, ctx := errgroup.WithContext(serving)
-	pod, err := os.Hostname()
+	clusters, regions, err := o.openClusters(ctx, log)
 	if err != nil {
-		return fmt.Errorf("name this pod to the operator: %w", err)
-	}
-	grants, asked := trail.New(o.showUsers, time.Now), http.NewServeMux()
-	asked.Handle("GET /grants", grants.Requests())
-	source, err := discovery.Open(o.config, discovery.Options{
-		TokenFile: o.discoveryTokenFile,
-		CAFile:    o.discoveryCAFile,
-		Log:       telemetry.Scope(log, "discovery"),
-		Handler:   asked,
-		Pod:       pod,
-		Kind:      inspection.Auth,
-		Lists:     true,
-	})
-	if err != nil {
-		return fmt.Errorf("open --config: %w", err)
+		return err
 	}
 	policy, err := o.openPolicy(ctx, telemetry.Scope(log, "access"))
 	if err != nil {
@@ -118,21 +103,29 @@ func run(terminated context.Context, o options, log *slog.Logger) error {
 		return errors.Join(fmt.Errorf("listen on --health-address: %w", err), public.Close())
 	}
 	registry := telemetry.NewRegistry()
-	directory := gateway.NewDirectory(time.Now, telemetry.Scope(log, "gateway"))
-	metrics := rest.NewMetrics(registry, directory, policy)
-	settings := o.rest(directory, policy, metrics, grants, log)
+	var all gateway.Clusters
+	trails := make(map[string]*trail.Trail)
+	for _, c := range clusters {
+		all, trails[c.Name] = append(all, c.Cluster), c.trail
+	}
+	metrics := rest.NewMetrics(registry, all, policy)
+	settings := o.rest(log)
+	settings.Clusters, settings.Regions, settings.Trails = all, regions, trails
+	settings.Policy, settings.Metrics = policy, metrics
 	handler := rest.New(settings)
-	asked.HandleFunc("GET /status", rest.Status(settings, telemetry.Version("auth")))
 	if o.policy == "" && policy.Open() {
 		log.Warn(
 			"the service gives credentials to every caller: set --policy, or --jwt-issuer, --jwt-audience and a key, or keep it inside the cluster")
 	}
-	log.Info("serve", "address", public.Addr().String(), "health", health.Addr().String(), "config", source.String(),
-		"version", telemetry.Version("auth"))
-	group.Go(func() error { directory.Run(ctx, source); return nil })
+	log.Info("serve", "address", public.Addr().String(), "health", health.Addr().String(),
+		"config", cmp.Or(o.clusters, clusters[0].source.String()), "version", telemetry.Version("auth"))
+	for _, c := range clusters {
+		c.asked.HandleFunc("GET /status", rest.Status(settings, c.Cluster, telemetry.Version("auth")))
+		group.Go(func() error { c.Run(ctx, c.source); return nil })
+	}
 	group.Go(func() error { return telemetry.Serve(ctx, public, closeAfterAnswer(terminated, handler)) })
 	group.Go(func() error {
-		ready := func() error { return errors.Join(terminating(terminated), directory.Synced()) }
+		ready := func() error { return errors.Join(terminating(terminated), all.Synced()) }
 		return telemetry.Serve(ctx, health, telemetry.Probes(registry, ready))
 	})
 	group.Go(func() error {
@@ -200,10 +193,8 @@ func closeAfterAnswer(terminated context.Context, h http.Handler) http.Handler {
 	})
 }
 
-func (o options) rest(d *gateway.Directory, p *access.Policy, m *rest.Metrics, t *trail.Trail, log *slog.Logger) rest.Options {
+func (o options) rest(log *slog.Logger) rest.Options {
 	out := rest.Options{
-		Directory:  d,
-		Policy:     p,
 		Gateways:   o.gateways,
 		DefaultTTL: o.defaultTTL,
 		MaxTTL:     o.maxTTL,
@@ -212,10 +203,8 @@ func (o options) rest(d *gateway.Directory, p *access.Policy, m *rest.Metrics, t
 		Origins:    o.origins,
 		Rates:      o.rates,
 		CapToToken: o.capToToken,
-		Metrics:    m,
 		Log:        telemetry.Scope(log, "rest"),
 		Audit:      telemetry.Scope(log, "audit"),
-		Trail:      t,
 		Now:        time.Now,
 	}
 	if o.demo {

@@ -69,6 +69,8 @@ func TestVersion(t *testing.T) {
 func TestCommandLinesThatMakeNoSense(t *testing.T) {
 	tests := map[string]struct{ args, want string }{
 		"no config":             {"--port 80", "--config is missing"},
+		"one and several":       {"-c x --clusters y", "--clusters excludes --config"},
+		"several with a token":  {"--clusters y --discovery-token-file t", "--clusters excludes --config"},
 		"a stray word":          {"-c x serve", `unexpected argument "serve"`},
 		"an unknown flag":       {"-c x --colour", "-colour"},
 		"a port too high":       {"-c x --port 70000", "70000 is out of range"},
@@ -309,6 +311,44 @@ func TestServiceFromAFile(t *testing.T) {
 	}
 	if code := s.stop(); code != 0 {
 		t.Errorf("exit code %d", code)
+	}
+}
+
+// TestServiceOfSeveralClusters: the service answers while the operator of one of its clusters has not answered yet.
+func TestServiceOfSeveralClusters(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "clusters.yaml")
+	write := func(text string) {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(`version: v1
+regions: [{name: europe}, {name: america}]
+clusters:
+- {name: iad, region: america, config: "http://127.0.0.1:1"}
+- {name: fra, region: europe, config: ` + configFile(t) + `}
+`)
+	s := start(t, "--clusters", file)
+	await(t, s.health+"/ready", http.StatusOK)
+	await(t, s.public+"/?service=turn&username=ada", http.StatusOK)
+	if status, body := fetch(t, http.MethodPost, s.public+"/v1/ice-servers", nil); status != http.StatusCreated ||
+		!strings.Contains(body, "turn:192.0.2.9:3478?transport=udp") {
+		t.Errorf("%d %s", status, body)
+	}
+	if code := s.stop(); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+	for text, want := range map[string]string{
+		"version: v1\nregions: [{name: a}]\n":                                                                "clusters: has 0 entries",
+		"version: v1\nregions: [{name: a}]\nclusters: [{name: b, region: a, config: 'ftp://x'}]\n":           "clusters[0]: open config",
+		"version: v1\ngeoIP: none.mmdb\nregions: [{name: a}]\nclusters: [{name: b, region: a, config: x}]\n": "none.mmdb",
+	} {
+		write(text)
+		var log bytes.Buffer
+		if code := command(t.Context(), []string{"--clusters", file, "--port", "0", "--health-address", "127.0.0.1:0"}, none, io.Discard, &log); code != exitFailure ||
+			!strings.Contains(log.String(), want) || !strings.Contains(log.String(), "--clusters") {
+			t.Errorf("%q: exit code %d, %s", text, code, &log)
+		}
 	}
 }
 

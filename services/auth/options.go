@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -23,7 +24,7 @@ type options struct {
 	port               uint
 	tlsCert, tlsKey    string
 	healthAddress      string
-	config             string
+	config, clusters   string
 	discoveryTokenFile string
 	discoveryCAFile    string
 	access             access.Config
@@ -87,6 +88,9 @@ func newFlags(r *raw) *cli.Flags {
 		"`ADDRESS:PORT` of /live, /ready and /metrics; keep it inside the cluster, apart from the API")
 	f.StringVar(&r.config, "config", "",
 		"`ORIGIN` of gateway configs: a discovery server (http, https, ws, wss) or a file")
+	f.StringVar(&r.clusters, "clusters", "",
+		"`FILE` in YAML with the clusters whose gateway configs to read, and the regions of their clients; instead of "+
+			"--config and the --discovery-… flags")
 	f.StringVar(&r.discoveryTokenFile, "discovery-token-file", "",
 		"`FILE` with the bearer token for the discovery server")
 	f.StringVar(&r.discoveryCAFile, "discovery-ca-file", "",
@@ -179,8 +183,11 @@ func parseOptions(args []string, getenv func(string) string) (options, error) {
 func (r raw) check() (options, error) {
 	o := r.options
 	var errs cli.Errors
-	if o.config == "" {
-		errs.Addf("--config is missing: name a discovery server or a config file")
+	switch alone := cmp.Or(o.config, o.discoveryTokenFile, o.discoveryCAFile) != ""; {
+	case o.clusters != "" && alone:
+		errs.Addf("--clusters excludes --config, --discovery-token-file and --discovery-ca-file: write them into the file")
+	case o.clusters == "" && o.config == "":
+		errs.Addf("--config is missing: name a discovery server or a config file, or several with --clusters")
 	}
 	if r.port > 65535 {
 		errs.Addf("--port: %d is out of range: use 0 to 65535", r.port)
@@ -337,6 +344,7 @@ func (o options) publicEndpoint() string {
 func usage() string {
 	var b strings.Builder
 	b.WriteString(`Usage: auth --config ORIGIN [flags]
+       auth --clusters FILE [flags]
        auth check URL
        auth version
 

@@ -41,6 +41,8 @@ type client struct {
 	node      string
 	tokenFile string
 	caFile    string
+	// serverName is the name in the certificate of the server; empty means the host of base.
+	serverName string
 	// lists is set if the client requests Lists.
 	lists bool
 	log   *slog.Logger
@@ -60,11 +62,12 @@ type client struct {
 func newClient(base url.URL, want selector, o Options) *client {
 	return &client{
 		base: base, want: want, node: o.Node, tokenFile: o.TokenFile, caFile: o.CAFile,
-		lists:   o.Lists && !want.one(),
-		log:     o.Log,
-		dial:    (&net.Dialer{Timeout: dialTimeout}).DialContext,
-		reports: map[string]Report{},
-		answers: newAnswerer(o),
+		serverName: o.ServerName,
+		lists:      o.Lists && !want.one(),
+		log:        o.Log,
+		dial:       (&net.Dialer{Timeout: dialTimeout}).DialContext,
+		reports:    map[string]Report{},
+		answers:    newAnswerer(o),
 	}
 }
 
@@ -151,7 +154,7 @@ func (c *client) prepare() (*http.Client, http.Header, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	security := &tls.Config{MinVersion: tls.VersionTLS12}
+	security := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: c.serverName}
 	if c.caFile != "" {
 		pem, err := os.ReadFile(c.caFile)
 		if err != nil {

@@ -62,6 +62,15 @@ func TestTLSIsCheckedAgainstTheCA(t *testing.T) {
 		); e.Config.Revision() != a.Revision() {
 			t.Errorf("%s: event %+v", origin, e)
 		}
+		named := func(name string) Event { // the certificate is for example.com, and *.example.com
+			return next(t, follow(t, open(t, origin, Options{ID: "media/a", CAFile: ca, ServerName: name})))
+		}
+		if e := named("example.com"); e.Err != nil {
+			t.Errorf("%s with its name: %v", origin, e.Err)
+		}
+		if e := named("example.net"); e.Err == nil || !strings.Contains(e.Err.Error(), "certificate") {
+			t.Errorf("%s with another name: event %+v", origin, e)
+		}
 		for _, other := range []string{"", foreign} {
 			e := next(t, follow(t, open(t, origin, Options{ID: "media/a", CAFile: other})))
 			if e.Err == nil || !strings.Contains(e.Err.Error(), "certificate") {

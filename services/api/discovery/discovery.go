@@ -157,6 +157,8 @@ type Options struct {
 	// CAFile is the file with the PEM certificates with which the server is verified; empty means the certificates of
 	// the system.
 	CAFile string
+	// ServerName is the name that the certificate of the server must have; empty means the host of the origin.
+	ServerName string
 	// Lookup returns the values of the placeholders that only a file may contain, see config.ParseWith. It is not used
 	// for a discovery server. If it is nil, placeholders in the place of numbers are an error.
 	Lookup func(name string) string

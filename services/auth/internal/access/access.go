@@ -8,7 +8,7 @@
 // # Files
 //
 //	rules.go template.go        the policy as a value: who may call, and what each caller may get
-//	rulesfile.go yaml.go        the policy file
+//	rulesfile.go                the policy file
 //	policy.go reload.go         the policy in force
 //	claims.go                   claims of a token
 //	apikey.go                   API keys
@@ -62,6 +62,8 @@ type Identity struct {
 	Expires time.Time
 	// Caveats are those that all credentials of the caller carry: Grant.Scope, narrowed by the claim "stunner".
 	Caveats credential.Caveats
+	// Region is the region in the claim "stunner"; empty without one. It may be unknown to the service.
+	Region string
 	// Gateways are the gateways in the claim "stunner". A token without the claim has all gateways.
 	Gateways Gateways
 	// Grant is what the policy lets the caller get.

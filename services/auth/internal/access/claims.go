@@ -189,7 +189,7 @@ func (c *claims) identity(of *verifier) (Identity, error) {
 	}
 	list, scope := c.Stunner, json.RawMessage(nil)
 	if strings.HasPrefix(string(c.Stunner), "{") {
-		if list, scope, err = parseStunner(c.Stunner); err != nil {
+		if list, scope, who.Region, err = parseStunner(c.Stunner); err != nil {
 			return Identity{}, refuse(TokenScope, "read claim stunner: %w", err)
 		}
 	}

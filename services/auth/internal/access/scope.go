@@ -11,18 +11,28 @@ import (
 
 // The fields of the claim "stunner" in its form as an object, and those of its field "scope".
 var (
-	stunnerNames = []string{"gateways", "scope"}
+	stunnerNames = []string{"gateways", "region", "scope"}
 	scopeNames   = []string{"routes", "allocations", "bytesPerSecond", "bytes", "notBefore"}
 )
 
-// parseStunner returns the fields of the claim "stunner" if it is an object. Each is nil if the claim does not have it.
+// parseStunner returns the fields of the claim "stunner" if it is an object. Each is empty if the claim does not have it.
 // An unknown field is refused, because it may be a limit.
-func parseStunner(raw json.RawMessage) (gateways, scope json.RawMessage, err error) {
+func parseStunner(raw json.RawMessage) (gateways, scope json.RawMessage, region string, err error) {
 	all, err := parseKnown(raw, stunnerNames)
-	if err == nil && len(all) == 0 {
-		err = errors.New("it is an object without a field")
+	switch {
+	case err != nil:
+		return nil, nil, "", err
+	case len(all) == 0:
+		return nil, nil, "", errors.New("it is an object without a field")
 	}
-	return all["gateways"], all["scope"], err
+	if raw, ok := all["region"]; ok {
+		var text *string
+		if json.Unmarshal(raw, &text) != nil || text == nil {
+			return nil, nil, "", errors.New("field region must be a text")
+		}
+		region = *text
+	}
+	return all["gateways"], all["scope"], region, nil
 }
 
 // parseScope returns the caveats of the field "scope". A scope that limits nothing, and a field without a limit, are

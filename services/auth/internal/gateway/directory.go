@@ -18,9 +18,10 @@ import (
 // Apply. All other methods read a snapshot and may be called concurrently. If the connection to the source is lost, the
 // gateways stay and Age grows.
 type Directory struct {
-	log  *slog.Logger
-	now  func() time.Time
-	last atomic.Pointer[snapshot]
+	cluster string
+	log     *slog.Logger
+	now     func() time.Time
+	last    atomic.Pointer[snapshot]
 }
 
 type snapshot struct {
@@ -41,8 +42,8 @@ type snapshot struct {
 }
 
 // NewDirectory returns an empty directory.
-func NewDirectory(now func() time.Time, log *slog.Logger) *Directory {
-	d := &Directory{log: log, now: now}
+func NewDirectory(cluster string, now func() time.Time, log *slog.Logger) *Directory {
+	d := &Directory{cluster: cluster, log: log, now: now}
 	d.last.Store(&snapshot{lost: now(), problem: "no gateway config has arrived yet"})
 	return d
 }
@@ -247,7 +248,7 @@ func (d *Directory) disconnect(next *snapshot, err error) {
 func (d *Directory) update(next *snapshot, e discovery.Event) {
 	next.connect(d.now())
 	g := newGateway(e.Config)
-	g.Revision = e.Revision
+	g.Cluster, g.Revision = d.cluster, e.Revision
 	if !g.STUNOnly && g.Authority.SharedSecret == "" && g.Authority.Username == "" {
 		next.problem = "config discovery hides the secrets of gateways: give the service a token with --discovery-token-file"
 		next.unusable = next.problem

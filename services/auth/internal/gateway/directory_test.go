@@ -57,7 +57,7 @@ func ids(d *Directory) []string {
 }
 
 func TestDirectoryIsSortedForAnyOrderOfEvents(t *testing.T) {
-	d := NewDirectory(time.Now, slog.New(slog.DiscardHandler))
+	d := NewDirectory("", time.Now, slog.New(slog.DiscardHandler))
 	for _, id := range []string{"b/a", "a/z", "b-c/a", "a/b", "b/a", "standalone"} {
 		d.Apply(discovery.Event{ID: id, Config: named(id)})
 	}
@@ -73,7 +73,7 @@ func TestDirectoryIsSortedForAnyOrderOfEvents(t *testing.T) {
 }
 
 func TestDirectoryLeavesSnapshotsAlone(t *testing.T) {
-	d := NewDirectory(time.Now, slog.New(slog.DiscardHandler))
+	d := NewDirectory("", time.Now, slog.New(slog.DiscardHandler))
 	for i := range 5 {
 		id := fmt.Sprintf("media/g%d", i)
 		d.Apply(discovery.Event{ID: id, Config: named(id)})
@@ -91,7 +91,7 @@ func TestDirectoryLeavesSnapshotsAlone(t *testing.T) {
 // J-16: errors and lost connections remove no gateway.
 func TestJ16DirectoryKeepsGatewaysWithoutTheSource(t *testing.T) {
 	c := &clock{now: time.Unix(1_900_000_000, 0)}
-	d := NewDirectory(c.time, slog.New(slog.DiscardHandler))
+	d := NewDirectory("", c.time, slog.New(slog.DiscardHandler))
 	steps := []struct {
 		name  string
 		event discovery.Event
@@ -141,7 +141,7 @@ func TestDirectoryIsReadyForProbesWithItsFirstConfig(t *testing.T) {
 		"a gateway": {ID: "media/oslo", Config: oslo()}, "no gateway": nil,
 	} {
 		c := &clock{now: time.Unix(1_900_000_000, 0)}
-		d := NewDirectory(c.time, slog.New(slog.DiscardHandler))
+		d := NewDirectory("", c.time, slog.New(slog.DiscardHandler))
 		d.Apply(discovery.Event{Connected: true})
 		if d.Synced() == nil {
 			t.Errorf("%s: synced with the connection alone", name)
@@ -186,7 +186,7 @@ func TestServiceThatCanAnswerNobodyIsNotReady(t *testing.T) {
 		},
 	} {
 		c := &clock{now: time.Unix(1_900_000_000, 0)}
-		d := NewDirectory(c.time, slog.New(slog.DiscardHandler))
+		d := NewDirectory("", c.time, slog.New(slog.DiscardHandler))
 		for _, e := range row.events {
 			d.Apply(e)
 		}
@@ -202,7 +202,7 @@ func TestServiceThatCanAnswerNobodyIsNotReady(t *testing.T) {
 }
 
 func TestDirectoryRefusesHiddenSecrets(t *testing.T) {
-	d := NewDirectory(time.Now, slog.New(slog.DiscardHandler))
+	d := NewDirectory("", time.Now, slog.New(slog.DiscardHandler))
 	d.Apply(discovery.Event{ID: "media/oslo", Config: oslo().Redacted()})
 	if err := d.Ready(); err == nil ||
 		err.Error() != "config discovery hides the secrets of gateways: give the service a token with --discovery-token-file" {
@@ -232,7 +232,7 @@ func TestJ16DiscoveryEnds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := NewDirectory(time.Now, slog.New(slog.DiscardHandler))
+	d := NewDirectory("", time.Now, slog.New(slog.DiscardHandler))
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() { d.Run(ctx, source); close(done) }()
@@ -275,7 +275,7 @@ func until(t *testing.T, what string, condition func() bool) {
 // J-09: a service whose clock differs by more than five minutes does not become ready, and one that was ready stays
 // ready.
 func TestJ09ClocksThatDifferKeepFromBeginning(t *testing.T) {
-	d := NewDirectory(time.Now, slog.New(slog.DiscardHandler))
+	d := NewDirectory("", time.Now, slog.New(slog.DiscardHandler))
 	for _, step := range []struct {
 		ahead time.Duration
 		ready bool
@@ -310,7 +310,7 @@ func (s *tardy) Watch(ctx context.Context) <-chan discovery.Event {
 func TestJ09ClocksAreComparedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		d, source := NewDirectory(time.Now, slog.New(slog.DiscardHandler)), &tardy{}
+		d, source := NewDirectory("", time.Now, slog.New(slog.DiscardHandler)), &tardy{}
 		done := make(chan struct{})
 		go func() { defer close(done); d.Run(ctx, source) }()
 		synctest.Wait()
@@ -334,7 +334,7 @@ func TestJ09ClocksAreComparedAgain(t *testing.T) {
 // J-09: a difference of the clocks of more than five minutes is in metrics and log.
 func TestJ09ClockDifferencesAreReported(t *testing.T) {
 	var out strings.Builder
-	d := NewDirectory(time.Now, slog.New(slog.NewTextHandler(&out, nil)))
+	d := NewDirectory("", time.Now, slog.New(slog.NewTextHandler(&out, nil)))
 	for _, c := range []struct {
 		ahead *time.Duration
 		want  time.Duration

@@ -4,6 +4,7 @@
 //
 //	gateway.go    ICE URLs; selection of gateways and listeners
 //	directory.go  configs of a source, and which of them are rejected
+//	clusters.go   which clusters a caller gets gateways of
 package gateway
 
 import (
@@ -22,6 +23,8 @@ import (
 // Gateway is the part of a gateway's config that is needed to answer requests for credentials.
 type Gateway struct {
 	Namespace, Name string
+	// Cluster is the name of its cluster; empty for the only cluster of --config.
+	Cluster string
 	// Authority mints the credentials.
 	Authority credential.Authority
 	// STUNOnly is set if the gateway does not relay. Such a gateway has no credentials.

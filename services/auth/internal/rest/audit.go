@@ -81,9 +81,13 @@ func (o *outcome) credentials() (line []slog.Attr) {
 	var gateways, fixed []string
 	var last grant
 	for _, g := range o.grants {
-		gateways = append(gateways, g.gateway.ID())
+		id := g.gateway.ID()
+		if g.gateway.Cluster != "" {
+			id = g.gateway.Cluster + "/" + id
+		}
+		gateways = append(gateways, id)
 		if g.credential.Expires.IsZero() {
-			fixed = append(fixed, g.gateway.ID())
+			fixed = append(fixed, id)
 		} else if g.credential.Expires.After(last.credential.Expires) {
 			last = g
 		}
@@ -108,7 +112,7 @@ func (s server) record(ctx context.Context, user string, grants []grant) {
 	o := &callOf(ctx).outcome
 	o.user, o.granted = user, true
 	o.grants = slices.DeleteFunc(slices.Clone(grants), func(g grant) bool { return g.stunOnly })
-	if s.Trail == nil {
+	if len(s.Trails) == 0 {
 		return
 	}
 	who, from := identityOf(ctx), sourceOf(ctx)
@@ -116,8 +120,9 @@ func (s server) record(ctx context.Context, user string, grants []grant) {
 	if !who.Known {
 		origin = ratelimit.SourcePrefix(from.addr).String()
 	}
-	entries := map[string]*trail.Entry{}
-	var order []string
+	type key struct{ cluster, name string }
+	entries := map[key]*trail.Entry{}
+	var order []key
 	for _, g := range grants {
 		if g.stunOnly {
 			continue
@@ -126,17 +131,20 @@ func (s server) record(ctx context.Context, user string, grants []grant) {
 		if expires.IsZero() {
 			name = ""
 		}
-		e := entries[name]
+		at := key{g.gateway.Cluster, name}
+		e := entries[at]
 		if e == nil {
 			e = &trail.Entry{
 				Time: s.Now(), User: user, Username: name, Expires: expires, Source: from.String(), Origin: origin,
 			}
 			e.Caller = cmp.Or(who.Key, shorten(who.Subject))
-			entries[name], order = e, append(order, name)
+			entries[at], order = e, append(order, at)
 		}
 		e.Gateways = append(e.Gateways, g.gateway.ID())
 	}
-	for _, name := range order {
-		s.Trail.Add(*entries[name])
+	for _, at := range order {
+		if t := s.Trails[at.cluster]; t != nil {
+			t.Add(*entries[at])
+		}
 	}
 }

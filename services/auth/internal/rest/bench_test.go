@@ -111,15 +111,15 @@ func cpuTime(b *testing.B) time.Duration {
 // quiet returns a service of n gateways that logs as in production, without requests.
 func quiet(b *testing.B, policy *access.Policy, n int) http.Handler {
 	b.Helper()
-	directory := gateway.NewDirectory(time.Now, slog.New(slog.DiscardHandler))
+	directory := gateway.NewDirectory("", time.Now, slog.New(slog.DiscardHandler))
 	c := gateways()[1]
 	for i := range n {
 		c.Admin = config.Admin{Name: fmt.Sprintf("media/g%d", i)}
 		directory.Apply(discovery.Event{ID: c.Admin.Name, Config: c})
 	}
 	return rest.New(rest.Options{
-		Directory: directory, Policy: policy, DefaultTTL: time.Hour, MaxTTL: time.Hour,
-		Metrics: rest.NewMetrics(prometheus.NewRegistry(), directory, open()),
+		Clusters: gateway.Clusters{{Directory: directory}}, Policy: policy, DefaultTTL: time.Hour, MaxTTL: time.Hour,
+		Metrics: rest.NewMetrics(prometheus.NewRegistry(), gateway.Clusters{{Directory: directory}}, open()),
 		Log:     slog.New(slog.NewTextHandler(io.Discard, &slog.HandlerOptions{Level: slog.LevelInfo})),
 		Audit:   slog.New(slog.NewTextHandler(io.Discard, nil)),
 		Now:     time.Now,

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"regexp"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -117,6 +118,19 @@ func userIDFor(
 		return "", bad(parameter, "must not begin like caveats: ~, digits, ~")
 	}
 	return who.User(name)
+}
+
+// checkRegion refuses a region that the service does not know.
+func (s server) checkRegion(region *string) error {
+	switch {
+	case region == nil:
+		return nil
+	case s.Regions == nil:
+		return bad("region", "is not known: the service has one cluster, leave it out")
+	case !slices.Contains(s.Regions.Names(), *region):
+		return bad("region", "is not known: use one of %s", strings.Join(s.Regions.Names(), ", "))
+	}
+	return nil
 }
 
 // maxRoutes is the maximum number of routes in a scope.

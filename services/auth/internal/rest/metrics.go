@@ -24,7 +24,7 @@ type Metrics struct {
 }
 
 // NewMetrics registers the metrics of the service.
-func NewMetrics(registry *prometheus.Registry, directory *gateway.Directory, policy *access.Policy) *Metrics {
+func NewMetrics(registry *prometheus.Registry, clusters gateway.Clusters, policy *access.Policy) *Metrics {
 	m := &Metrics{
 		requests:    telemetry.NewCounterVec(telemetry.AuthRequests),
 		durations:   telemetry.NewHistogramVec(telemetry.AuthDuration),
@@ -36,8 +36,8 @@ func NewMetrics(registry *prometheus.Registry, directory *gateway.Directory, pol
 	for _, r := range Refusals { // so that the increase of the first refusal is visible
 		m.refusals.WithLabelValues(string(r.Reason))
 	}
-	registry.MustRegister(m.requests, m.durations, m.refusals, m.credentials, configAge{directory},
-		telemetry.NewGaugeFunc(telemetry.AuthClockSkew, func() float64 { return directory.Ahead().Seconds() }))
+	registry.MustRegister(m.requests, m.durations, m.refusals, m.credentials, configAge{clusters},
+		telemetry.NewGaugeFunc(telemetry.AuthClockSkew, func() float64 { return clusters.Ahead().Seconds() }))
 	if policy.Reads() {
 		started := time.Now()
 		registry.MustRegister(telemetry.NewGaugeFunc(telemetry.AuthKeysAge, func() float64 {
@@ -76,11 +76,11 @@ func (m *Metrics) answered(route string, status int, took time.Duration) {
 }
 
 // configAge is the gauge telemetry.ConfigAge, which is computed at each scrape.
-type configAge struct{ directory *gateway.Directory }
+type configAge struct{ clusters gateway.Clusters }
 
 func (c configAge) Describe(ch chan<- *prometheus.Desc) { ch <- telemetry.Desc(telemetry.ConfigAge) }
 
 func (c configAge) Collect(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstMetric(telemetry.Desc(telemetry.ConfigAge), prometheus.GaugeValue,
-		c.directory.Age().Seconds())
+		c.clusters.Age().Seconds())
 }

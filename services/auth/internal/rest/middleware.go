@@ -161,11 +161,11 @@ func (s server) queryKey(r *http.Request) string {
 	return cmp.Or(query.Get("key"), query.Get("api"))
 }
 
-// ready answers 503 while Directory.Ready returns an error: no gateway config has arrived, or the clocks differ too
+// ready answers 503 while Clusters.Ready returns an error: no gateway config has arrived, or the clocks differ too
 // much. Otherwise it sets the header X-Config-Age, and calls the next handler.
 func (s server) ready(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		switch err := s.Directory.Ready(); {
+		switch err := s.Clusters.Ready(); {
 		case errors.Is(err, gateway.ErrClocks):
 			fail(clocksDiffer).write(w, r)
 			return
@@ -173,7 +173,7 @@ func (s server) ready(next http.Handler) http.Handler {
 			fail(noConfig).write(w, r)
 			return
 		}
-		w.Header().Set("X-Config-Age", strconv.Itoa(int(s.Directory.Age()/time.Second)))
+		w.Header().Set("X-Config-Age", strconv.Itoa(int(s.Clusters.Age()/time.Second)))
 		next.ServeHTTP(w, r)
 	})
 }

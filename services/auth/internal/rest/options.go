@@ -7,13 +7,17 @@ import (
 
 	"github.com/stunner-gateway/stunner/services/auth/internal/access"
 	"github.com/stunner-gateway/stunner/services/auth/internal/gateway"
+	"github.com/stunner-gateway/stunner/services/auth/internal/region"
 	"github.com/stunner-gateway/stunner/services/auth/internal/trail"
 )
 
 // Options configures the service.
 type Options struct {
-	Directory *gateway.Directory
-	Policy    *access.Policy
+	// Clusters are the clusters whose gateways the service knows.
+	Clusters gateway.Clusters
+	// Regions tells which regions are near a client; nil if there is one cluster.
+	Regions *region.Map
+	Policy  *access.Policy
 	// Gateways are the only gateways for which the service gives credentials, independent of the token of the caller.
 	Gateways access.Gateways
 	// DefaultTTL is the time to live of a credential if the request does not set the ttl. It applies to gateways whose
@@ -40,9 +44,9 @@ type Options struct {
 	Log        *slog.Logger
 	// Audit receives one line for each request of the API.
 	Audit *slog.Logger
-	// Trail records each credential; nil means that none is recorded.
-	Trail *trail.Trail
-	Now   func() time.Time
+	// Trails record each credential, by the cluster of its gateway. Without an entry, none is recorded.
+	Trails map[string]*trail.Trail
+	Now    func() time.Time
 }
 
 // server implements the operations of openapi/auth.yaml (server.go) and the middleware.

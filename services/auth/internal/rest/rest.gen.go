@@ -169,6 +169,10 @@ type IceServersRequest struct {
 	// Gateways Left out, every gateway that the service gives credentials for and the caller may use.
 	Gateways *[]GatewayRef `json:"gateways,omitempty"`
 
+	// Region The region whose gateways come first, for a service with several clusters. Left out, the claim `stunner` of the token and then the address of the
+	// client decide.
+	Region *string `json:"region,omitempty"`
+
 	// Scope Limits what the credentials are good for. The limits are a part of the user name, which is signed, and the dataplane enforces them. A token may impose
 	// limits in its claim `stunner`; of both, the lower one counts. A credential with a scope is good for its own gateway only. Gateways with static
 	// credentials cannot have a scope: they are refused with 400 if the request names them, and left out otherwise.

@@ -224,7 +224,7 @@ func TestJ15UnknownParametersAreIgnored(t *testing.T) {
 // otherwise get the credentials of all gateways.
 func TestJ15UnknownFieldsAreRefused(t *testing.T) {
 	s := newService(t, open(), gateways()...)
-	const fields, ofGateway = "dtls, gateways, scope, stun, transport, ttl, username", "listener, name, namespace"
+	const fields, ofGateway = "dtls, gateways, region, scope, stun, transport, ttl, username", "listener, name, namespace"
 	const ofScope = "allocations, bytes, bytesPerSecond, notBefore, routes"
 	for _, tt := range []struct{ query, body, parameter, message string }{
 		{"", `{"gateway":[{"namespace":"media","name":"oslo"}]}`, "gateway", "is unknown: did you mean gateways? The fields are " + fields},

@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -25,6 +26,8 @@ type credentialRequest struct {
 	view   gateway.URLOptions
 	// caveats are those of the request, without those of the token.
 	caveats credential.Caveats
+	// region is the region that the request asks for; empty means that it has no wish.
+	region string
 	// gateways are the requested gateways; an empty list means all.
 	gateways []gateway.Filter
 	// parameter returns the name of the request parameter that selects the i-th gateway, for errors.
@@ -66,6 +69,9 @@ func (s server) CreateIceServers(
 	if err != nil {
 		return nil, err
 	}
+	if err := s.checkRegion(body.Region); err != nil {
+		return nil, err
+	}
 	// Callers that choose no user name must not share a quota.
 	user, err := userIDFor(identityOf(ctx), "username", body.Username, rand.Text)
 	if err != nil {
@@ -76,6 +82,7 @@ func (s server) CreateIceServers(
 		ttl:       seconds(body.TTL),
 		caveats:   caveats,
 		view:      gateway.URLOptions{Host: s.PublicAddr, DTLS: deref(body.Dtls), Max: s.MaxURLs, Limit: true},
+		region:    deref(body.Region),
 		gateways:  filters,
 		parameter: func(i int) string { return fmt.Sprintf("gateways[%d]", i) },
 		stun:      deref(body.Stun),
@@ -218,7 +225,7 @@ func mostSpecific(q query) string {
 // records them for the audit log and the trail.
 func (s server) grant(ctx context.Context, d credentialRequest) ([]grant, error) {
 	who := identityOf(ctx)
-	gateways, err := s.gateways(who, d)
+	gateways, err := s.gateways(ctx, who, d)
 	if err != nil {
 		return nil, err
 	}
@@ -313,9 +320,10 @@ func (s server) lifetimes(who *access.Identity, g *gateway.Gateway) (standard, m
 
 // gateways looks up the gateways that a request selects. It checks permissions before existence, so that a caller
 // cannot find out which other gateways exist.
-func (s server) gateways(who *access.Identity, d credentialRequest) ([]*gateway.Gateway, error) {
+func (s server) gateways(ctx context.Context, who *access.Identity, d credentialRequest) ([]*gateway.Gateway, error) {
+	near := s.preference(ctx, d)
 	if len(d.gateways) == 0 {
-		all, err := s.all(who)
+		all, err := s.all(who, near)
 		return roundRobin(all, maxGateways), err
 	}
 	var out []*gateway.Gateway
@@ -329,7 +337,7 @@ func (s server) gateways(who *access.Identity, d credentialRequest) ([]*gateway.
 		case !reaches(who.Gateways, f):
 			return nil, refuse(gatewayNotInToken, d.parameter(i), `is outside the claim "stunner" of the token`)
 		}
-		found := allowed(s.Directory.Select(f), s.Gateways, who.Grant.Gateways, who.Gateways)
+		found := s.Clusters.Select(f, near, keepAllowed(s.Gateways, who.Grant.Gateways, who.Gateways))
 		if len(found) == 0 {
 			return nil, refuse(gatewayUnknown, d.parameter(i), "names no gateway")
 		}
@@ -340,25 +348,37 @@ func (s server) gateways(who *access.Identity, d credentialRequest) ([]*gateway.
 
 // all returns all gateways that the service, the policy and the token of the caller allow. If there is none, the error
 // says which of them is the reason.
-func (s server) all(who *access.Identity) ([]*gateway.Gateway, error) {
+func (s server) all(who *access.Identity, near gateway.Preference) ([]*gateway.Gateway, error) {
 	if who.Gateways.Empty() {
 		return nil, fail(claimEmpty)
 	}
-	usable := s.Directory.Select(gateway.Filter{})
-	if len(usable) == 0 {
-		return nil, fail(noGateway)
+	sets := []access.Gateways{s.Gateways, who.Grant.Gateways, who.Gateways}
+	usable := s.Clusters.Select(gateway.Filter{}, near, keepAllowed(sets...))
+	if len(usable) > 0 {
+		return usable, nil
 	}
-	for _, limit := range []struct {
-		set    access.Gateways
-		reason access.Reason
-	}{
-		{s.Gateways, noGatewayServed}, {who.Grant.Gateways, policyWithoutMatch}, {who.Gateways, claimWithoutMatch},
-	} {
-		if usable = allowed(usable, limit.set); len(usable) == 0 {
-			return nil, fail(limit.reason)
+	// reasons[i] is the reason if the first i sets leave no gateway.
+	reasons := []access.Reason{noGateway, noGatewayServed, policyWithoutMatch, claimWithoutMatch}
+	for i := range sets {
+		if len(s.Clusters.Select(gateway.Filter{}, near, keepAllowed(sets[:i]...))) == 0 {
+			return nil, fail(reasons[i])
 		}
 	}
-	return usable, nil
+	return nil, fail(reasons[len(sets)])
+}
+
+// preference returns which clusters a request gets gateways of. Only a service with several regions needs it.
+func (s server) preference(ctx context.Context, d credentialRequest) gateway.Preference {
+	if s.Regions == nil {
+		return gateway.Preference{}
+	}
+	client := sourceOf(ctx)
+	if client.unnamed {
+		client.addr = netip.Addr{} // that of a proxy
+	}
+	return gateway.Preference{
+		Regions: s.Regions.Order(cmp.Or(d.region, identityOf(ctx).Region), client.addr), User: d.userID,
+	}
 }
 
 // reaches reports whether a filter can match a gateway in the set of allowed gateways.
@@ -369,15 +389,18 @@ func reaches(set access.Gateways, f gateway.Filter) bool {
 	return set.Contains(f.Namespace, f.Name)
 }
 
-// allowed returns those of the given gateways that are in all sets. It does not change the list, which requests share.
-func allowed(in []*gateway.Gateway, sets ...access.Gateways) []*gateway.Gateway {
-	for _, set := range sets {
-		outside := func(g *gateway.Gateway) bool { return !set.Contains(g.Namespace, g.Name) }
-		if !set.All() && slices.ContainsFunc(in, outside) {
-			in = slices.DeleteFunc(slices.Clone(in), outside)
+// keepAllowed returns a function that returns those of given gateways that are in all sets. The function does not change
+// the list, which requests share.
+func keepAllowed(sets ...access.Gateways) func([]*gateway.Gateway) []*gateway.Gateway {
+	return func(in []*gateway.Gateway) []*gateway.Gateway {
+		for _, set := range sets {
+			outside := func(g *gateway.Gateway) bool { return !set.Contains(g.Namespace, g.Name) }
+			if !set.All() && slices.ContainsFunc(in, outside) {
+				in = slices.DeleteFunc(slices.Clone(in), outside)
+			}
 		}
+		return in
 	}
-	return in
 }
 
 // roundRobin returns at most n gateways, in their order. It selects one gateway of each namespace in turn, so that a

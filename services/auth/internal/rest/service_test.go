@@ -113,12 +113,15 @@ func newServiceWith(t testing.TB, o rest.Options, configs ...config.Config) *ser
 	}
 	s := &service{registry: prometheus.NewRegistry(), logs: &bytes.Buffer{}, contract: contract(t)}
 	log := telemetry.NewLog(s.logs, "text", levels)
-	s.directory = gateway.NewDirectory(func() time.Time { return now }, slog.New(slog.DiscardHandler))
+	s.directory = gateway.NewDirectory("", func() time.Time { return now }, slog.New(slog.DiscardHandler))
 	for _, c := range configs {
 		s.directory.Apply(discovery.Event{ID: c.Admin.Name, Config: c})
 	}
-	s.metrics = rest.NewMetrics(s.registry, s.directory, cmp.Or(o.Policy, open()))
-	o.Directory, o.Metrics, o.Log = s.directory, s.metrics, telemetry.Scope(log, "rest")
+	if o.Clusters == nil {
+		o.Clusters = gateway.Clusters{{Directory: s.directory}}
+	}
+	s.metrics = rest.NewMetrics(s.registry, o.Clusters, cmp.Or(o.Policy, open()))
+	o.Metrics, o.Log = s.metrics, telemetry.Scope(log, "rest")
 	o.Audit = telemetry.Scope(log, "audit")
 	o.DefaultTTL, o.MaxTTL = 24*time.Hour, 24*time.Hour
 	if o.Now == nil {

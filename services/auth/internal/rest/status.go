@@ -7,21 +7,23 @@ import (
 	"slices"
 
 	"github.com/stunner-gateway/stunner/services/api/inspection"
+	"github.com/stunner-gateway/stunner/services/auth/internal/gateway"
 )
 
 // maxConfigs is the maximum number of configs in a status, whose size is limited by discovery.ResponseLimit.
 const maxConfigs = 4_000
 
-// Status returns the handler for requests of the operator for the state of the service. program is its version.
-func Status(o Options, program string) http.HandlerFunc {
+// Status returns the handler for requests of the operator of a cluster for the state of the service, which says nothing
+// of other clusters. program is the version of the service.
+func Status(o Options, c *gateway.Cluster, program string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		now := o.Now()
-		configs, changed := o.Directory.Revisions()
+		configs, changed := c.Revisions()
 		status := inspection.AuthStatus{
 			Program: program, Now: now, Open: !o.Policy.Reads(), Configs: map[string]string{}, Changed: changed,
 			Granted: o.Metrics.granted(now), Refused: map[string]uint64{},
 		}
-		if err := o.Directory.Synced(); err != nil {
+		if err := c.Synced(); err != nil {
 			status.Problem = err.Error()
 		}
 		keys := o.Policy.Keys()

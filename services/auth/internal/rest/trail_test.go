@@ -22,7 +22,8 @@ func TestCredentialsLeaveATrail(t *testing.T) {
 	k := newKeys(t)
 	grants := trail.New(true, func() time.Time { return now })
 	s := newServiceWith(t, rest.Options{
-		Policy: k.policy(t), Rates: rates("10.9.0.0/16"), Gateways: patterns(t, "media/*", "short/*", "stun/*"), Trail: grants,
+		Policy: k.policy(t), Rates: rates("10.9.0.0/16"), Gateways: patterns(t, "media/*", "short/*", "stun/*"),
+		Trails: map[string]*trail.Trail{"": grants},
 	}, gateways()...)
 	r := postRequest(`{"ttl":600}`)
 	r.RemoteAddr = "10.9.9.9:4000"

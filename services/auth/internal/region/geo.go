@@ -1,0 +1,137 @@
+package region
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/netip"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"github.com/oschwald/maxminddb-golang/v2"
+)
+
+// geoInterval is the time between two looks at the GeoIP file, which its provider replaces a few times a week.
+const geoInterval = time.Minute
+
+// maxGeo is the maximum size of a GeoIP file in bytes. The file is in memory, because a mapped file that is written
+// over ends the process.
+const maxGeo = 256 << 20
+
+// Geo is a file that tells where addresses are, in MaxMind's format: a database of countries or of cities.
+type Geo struct {
+	path   string
+	log    *slog.Logger
+	stamp  stamp
+	reader atomic.Pointer[maxminddb.Reader]
+}
+
+// stamp identifies a version of the file.
+type stamp struct {
+	changed time.Time
+	size    int64
+}
+
+// OpenGeo reads a GeoIP file. Until ctx ends, it reads the file again when it changes. If it becomes invalid, the last
+// valid one stays in use.
+func OpenGeo(ctx context.Context, path string, log *slog.Logger) (*Geo, error) {
+	g := &Geo{path: path, log: log}
+	if err := g.read(); err != nil {
+		return nil, err
+	}
+	go func() {
+		tick := time.NewTicker(geoInterval)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+				if err := g.read(); err != nil {
+					log.Error("keep last valid GeoIP file", "error", err)
+				}
+			}
+		}
+	}()
+	return g, nil
+}
+
+// read reads the file if it has changed. It returns an error once for each version of the file.
+func (g *Geo) read() error {
+	info, err := os.Stat(g.path)
+	if err != nil {
+		if g.stamp == (stamp{}) && g.reader.Load() != nil {
+			return nil // told before
+		}
+		g.stamp = stamp{}
+		return fmt.Errorf("read geoIP: %w", err)
+	}
+	now := stamp{info.ModTime(), info.Size()}
+	if now == g.stamp {
+		return nil
+	}
+	g.stamp = now
+	raw, err := readAll(g.path)
+	if err != nil {
+		return fmt.Errorf("read geoIP: %w", err)
+	}
+	reader, err := maxminddb.OpenBytes(raw)
+	if err != nil {
+		return fmt.Errorf("read geoIP: %s: %w", g.path, err)
+	}
+	if g.reader.Swap(reader) != nil {
+		g.log.Info("GeoIP file has changed", "file", g.path, "type", reader.Metadata.DatabaseType)
+	}
+	return nil
+}
+
+func readAll(path string) ([]byte, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = file.Close() }()
+	raw, err := io.ReadAll(io.LimitReader(file, maxGeo+1))
+	if err == nil && len(raw) > maxGeo {
+		err = fmt.Errorf("%s is larger than %d bytes", path, maxGeo)
+	}
+	return raw, err
+}
+
+// location is where an address is. Its fields are empty if it is unknown.
+type location struct {
+	country, continent string
+	place              *Place
+}
+
+// record is the part of a record of a GeoIP file that is read.
+type record struct {
+	Continent struct {
+		Code string `maxminddb:"code"`
+	} `maxminddb:"continent"`
+	Country struct {
+		Code string `maxminddb:"iso_code"`
+	} `maxminddb:"country"`
+	Location struct {
+		Latitude  *float64 `maxminddb:"latitude"`
+		Longitude *float64 `maxminddb:"longitude"`
+	} `maxminddb:"location"`
+}
+
+// locate returns where an address is. An address with an unreadable record is nowhere.
+func (g *Geo) locate(addr netip.Addr) location {
+	if g == nil || !addr.IsValid() {
+		return location{}
+	}
+	var r record
+	if err := g.reader.Load().Lookup(addr).Decode(&r); err != nil {
+		return location{}
+	}
+	at := location{country: r.Country.Code, continent: r.Continent.Code}
+	if p := r.Location; p.Latitude != nil && p.Longitude != nil {
+		at.place = &Place{*p.Latitude, *p.Longitude}
+	}
+	return at
+}

@@ -115,6 +115,25 @@ var serviceRules = []Rule{
 		}
 		return found
 	}},
+	{"load balancer serves the ports", func(_ *Snapshot, g *Gateway) (found []Finding) {
+		for _, svc := range g.Services {
+			for i, ingress := range svc.Status.LoadBalancer.Ingress {
+				for j, p := range ingress.Ports {
+					if p.Error == nil {
+						continue
+					}
+					found = append(found, Finding{
+						Severity: Error, Object: ref("Service", svc),
+						Field:   fmt.Sprintf("status.loadBalancer.ingress[%d].ports[%d].error", i, j),
+						Problem: fmt.Sprintf("the load balancer does not serve %s port %d: %s", p.Protocol, p.Port, *p.Error),
+						Remedy:  "see the events of the Service, and the documentation of the load balancer for the error",
+						Command: describe("service", svc),
+					})
+				}
+			}
+		}
+		return found
+	}},
 	{"health check reaches a port", func(_ *Snapshot, g *Gateway) (found []Finding) {
 		for _, svc := range g.Services {
 			found = append(append(found, g.healthCheck(svc)...), g.publicSessions(svc)...)

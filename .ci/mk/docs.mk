@@ -7,6 +7,7 @@ docs: site/node_modules/.package-lock.json ## Build the site of the documentatio
 	@node site/check.mjs bin/site
 
 # npm writes its own lock file when the packages are current.
-site/node_modules/.package-lock.json: site/package-lock.json
-	@npm --prefix site ci --no-audit --no-fund --loglevel=error
+%/node_modules/.package-lock.json: %/package-lock.json
+	@command -v npm >/dev/null || { echo "npm is not installed: run sudo apt-get install --yes nodejs npm" >&2; exit 1; }
+	@npm --prefix $* ci --no-audit --no-fund --loglevel=error
 	@touch $@

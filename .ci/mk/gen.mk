@@ -1,5 +1,6 @@
-# Generated files: deep copies, CRDs and the reference of the Kubernetes kinds, the HTTP contract of the auth service, the BPF programs, the reference
-# of stunnerctl, the pages of load balancers and of conditions, the table of requirements, and files of the charts. And module files.
+# Generated files: deep copies, CRDs and the reference of the Kubernetes kinds, the HTTP contract of the auth service and the types of its clients, the
+# TypeScript client as the test page loads it, the BPF programs, the reference of stunnerctl, the pages of load balancers and of conditions, the table of
+# requirements, and files of the charts. And module files.
 
 CRDS := kustomize/base/crds
 # The CRDs by which the operator validates a folder of YAML: go:embed reaches no file outside of the module.
@@ -8,9 +9,12 @@ EMBEDDED_CRDS := services/operator/internal/crd/crds
 BPF   := services/stunnerd/internal/offload/bpf
 CLANG := clang -O2 -g -target bpfel -mcpu=v3 -Wall -Werror -I/usr/include/$(shell uname -m)-linux-gnu -fdebug-compilation-dir=.
 
+# The test page loads the client as modules, without a bundler. The file of the types would be empty.
+PAGE_CLIENT := services/auth/internal/demo/page/ice-servers
+
 .PHONY: gen verify tidy
 
-gen: ## Write the generated files
+gen: $(TYPESCRIPT)/node_modules/.package-lock.json ## Write the generated files
 	rm -f $(CRDS)/stunner.l7mp.io_*.yaml
 	cd services/api && GOWORK=off $(call TOOL,controller-gen) object crd 'paths=./v1;./v1alpha1' output:crd:dir=../../$(CRDS)
 	rm -rf $(EMBEDDED_CRDS)
@@ -19,6 +23,9 @@ gen: ## Write the generated files
 	$(SERVE_V1ALPHA2) $(EMBEDDED_CRDS)/$(UDPROUTES)
 	GOWORK=off go -C .ci/tools tool oapi-codegen --config ../../openapi/auth.cfg.yaml ../../openapi/auth.yaml
 	GOWORK=off go -C services/auth run ./internal/rest/spec ../../openapi/auth.yaml internal/rest/openapi.json
+	$(NODE_TOOLS)/openapi-typescript openapi/auth.yaml --output $(TYPESCRIPT)/src/types.gen.ts
+	rm -rf $(PAGE_CLIENT)
+	$(NODE_TOOLS)/tsc --project $(TYPESCRIPT) --outDir $(PAGE_CLIENT) --declaration false --removeComments && rm $(PAGE_CLIENT)/types.gen.js
 	GOWORK=off $(call TOOL,crd-ref-docs) --config=.ci/reference/config.yaml --templates-dir=.ci/reference --renderer=markdown --source-path=services/api/v1 --output-path=docs/reference.md --log-level=ERROR
 	cd $(BPF) && $(CLANG) -c turn.c -o turn.o && llvm-strip -g turn.o
 	GOWORK=off go -C services/stunnerctl run . reference > docs/stunnerctl.md
@@ -29,7 +36,7 @@ gen: ## Write the generated files
 	GOWORK=off go -C .ci/tools run ./requirements ../..
 	@$(MAKE) --no-print-directory charts
 
-verify: ## Fail if a generated file is not current
+verify: $(TYPESCRIPT)/node_modules/.package-lock.json ## Fail if a generated file is not current
 	@.ci/verify
 
 # Releases are built without the workspace, and tests run with it: both must use the same versions.

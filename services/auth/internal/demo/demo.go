@@ -1,6 +1,7 @@
 // Package demo serves a test page that checks from a browser whether a gateway relays. The page is one HTML file, one
-// JavaScript module and one style sheet, without a framework and external files. The echo peer of the page answers SDP
-// offers and echoes messages on data channels. The page reaches the echo peer through Echo, so that the browser needs
+// JavaScript module and one style sheet, without a framework and external files. It gets its ICE servers by the
+// TypeScript client, which make gen compiles into the folder ice-servers of the page. The echo peer of the page answers
+// SDP offers and echoes messages on data channels. The page reaches the echo peer through Echo, so that the browser needs
 // one origin only.
 package demo
 

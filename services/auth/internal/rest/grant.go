@@ -96,3 +96,11 @@ func firstExpiry(grants []grant) *time.Time {
 	}
 	return first
 }
+
+// secondsUntil returns the whole seconds that are left until an expiry; nil if there is none.
+func secondsUntil(expires *time.Time, now time.Time) *int64 {
+	if expires == nil {
+		return nil
+	}
+	return new(max(0, int64(expires.Sub(now)/time.Second)))
+}

@@ -156,6 +156,9 @@ type IceServers struct {
 	ExpiresAt          *time.Time                   `json:"expiresAt,omitempty"`
 	IceServers         []IceServer                  `json:"iceServers"`
 	IceTransportPolicy IceServersIceTransportPolicy `json:"iceTransportPolicy"`
+
+	// TTL Whole seconds from the answer to `expiresAt`, for clients whose clock may be wrong. Absent when none expires.
+	TTL *int64 `json:"ttl,omitempty"`
 }
 
 // IceServersIceTransportPolicy defines model for IceServers.IceTransportPolicy.

@@ -78,6 +78,12 @@ func TestIceServers(t *testing.T) {
 			case tt.expires > 0 && (got.ExpiresAt == nil || !got.ExpiresAt.Equal(now.Add(tt.expires))):
 				t.Errorf("expires at %v, want %s", got.ExpiresAt, now.Add(tt.expires))
 			}
+			switch {
+			case tt.expires == 0 && got.TTL != nil:
+				t.Errorf("ttl %d", *got.TTL)
+			case tt.expires > 0 && (got.TTL == nil || *got.TTL != int64(tt.expires/time.Second)):
+				t.Errorf("ttl %v, want %s", got.TTL, tt.expires)
+			}
 		})
 	}
 }

@@ -94,10 +94,12 @@ func (s server) CreateIceServers(
 	if deref(body.Stun) {
 		servers = withSTUN(grants)
 	}
+	expires := firstExpiry(grants)
 	return CreateIceServers201JSONResponse{
 		IceServers:         servers,
 		IceTransportPolicy: transport,
-		ExpiresAt:          firstExpiry(grants),
+		ExpiresAt:          expires,
+		TTL:                secondsUntil(expires, s.Now()),
 	}, nil
 }
 

@@ -1,0 +1,2 @@
+export { IceServersError } from './error.js';
+export { iceServers } from './renewal.js';

@@ -5,7 +5,7 @@ SHELL       := bash
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 
-MODULES  := $(patsubst %/go.mod,%,$(wildcard */go.mod services/*/go.mod))
+MODULES  := $(patsubst %/go.mod,%,$(wildcard */go.mod services/*/go.mod clients/*/go.mod))
 PROGRAMS := $(notdir $(wildcard .ci/programs/*))
 
 # The path of a pinned tool, which is built if it is not in the build cache.

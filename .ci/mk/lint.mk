@@ -10,7 +10,7 @@ TARGETS = $(sort $(shell awk -F: '/^[a-z0-9-]+:.*\#\# / { print $$1 }' $(MAKEFIL
 PARSE   = $(MAKE) --silent --always-make .SHELLFLAGS='-n -c' $(TARGETS)
 
 lint: vet ## Run gofmt, go vet, staticcheck, actionlint and govulncheck; check module files and commit subjects
-	@unformatted=$$(gofmt -l services e2e dashboards .ci); test -z "$$unformatted" || { echo "run gofmt -w on:"; echo "$$unformatted"; exit 1; }
+	@unformatted=$$(gofmt -l services clients e2e dashboards .ci); test -z "$$unformatted" || { echo "run gofmt -w on:"; echo "$$unformatted"; exit 1; }
 	@$(call TOOL,staticcheck) -tags=node work
 	@$(call TOOL,actionlint) -shellcheck= -pyflakes=
 	@for m in $(MODULES) .ci/tools; do GOWORK=off go -C $$m mod tidy -diff || { echo "run make tidy"; exit 1; }; done
@@ -19,7 +19,7 @@ lint: vet ## Run gofmt, go vet, staticcheck, actionlint and govulncheck; check m
 	@.ci/vulnerabilities
 
 # Folders that are wrapped at 120 columns, generated files excepted. Code lines that remain too long need golines, or a hand.
-WRAPPED := dashboards e2e services/api services/auth services/operator services/stunnerctl services/stunnerd .ci
+WRAPPED := clients/go dashboards e2e services/api services/auth services/operator services/stunnerctl services/stunnerd .ci
 
 wrap: ## Rewrap comments of Go files at 120 columns and count the lines that remain longer; CHECK=1 only counts
 	@GOWORK=off go -C .ci/tools run ./wrap $(if $(CHECK),-n) $(addprefix ../../,$(WRAPPED))

@@ -1,6 +1,7 @@
 # Tests. A suite is a service or a folder of e2e; each of the suites that a target names must run at least one test.
 
-UNIT_SUITES := tools/bill tools/mutants tools/pack tools/release tools/requirements tools/tally tools/wrap $(filter services/%,$(MODULES))
+UNIT_MODULES := $(filter services/% clients/%,$(MODULES))
+UNIT_SUITES  := tools/bill tools/mutants tools/pack tools/release tools/requirements tools/tally tools/wrap $(UNIT_MODULES)
 TALLY   = GOWORK=off go -C .ci/tools run ./tally
 
 # The target vet runs go vet once; go test would repeat it for each build mode, including dependencies.
@@ -58,7 +59,7 @@ alone:
 vet:
 	go vet -tags=node work
 
-SERVICE_FOLDERS = $(patsubst %,./%/...,$(filter services/%,$(MODULES)))
+SERVICE_FOLDERS = $(patsubst %,./%/...,$(UNIT_MODULES))
 
 # Packages of some folders without those of others, the last first, because the last of the services take longest.
 WITHOUT = $$(comm -23 <(go list $(1) | sort) <(go list $(2) | sort) | tac)

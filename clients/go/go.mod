@@ -1,0 +1,3 @@
+module github.com/stunner-gateway/stunner/clients/go
+
+go 1.26.0

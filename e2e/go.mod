@@ -13,6 +13,7 @@ require (
 	github.com/pion/webrtc/v4 v4.2.11
 	github.com/rogpeppe/go-internal v1.16.0
 	github.com/santhosh-tekuri/jsonschema/v6 v6.0.3
+	github.com/stunner-gateway/stunner/clients/go v0.0.0
 	github.com/stunner-gateway/stunner/services/api v0.0.0
 	go.starlark.net v0.0.0-20260210143700-b62fd896b91b
 	golang.org/x/net v0.59.0
@@ -162,5 +163,7 @@ require (
 	sigs.k8s.io/randfill v1.0.0 // indirect
 	sigs.k8s.io/structured-merge-diff/v6 v6.4.2 // indirect
 )
+
+replace github.com/stunner-gateway/stunner/clients/go => ../clients/go
 
 replace github.com/stunner-gateway/stunner/services/api => ../services/api

@@ -24,7 +24,7 @@ E2E := dashboards $(filter-out e2e/node e2e/largest,$(patsubst %/,%,$(wildcard e
 UNTIMED := $(addprefix e2e/,kube diagnose charts crd cluster modules docs tilt) dashboards
 
 # Suites that make a few calls and mostly wait.
-WAITING := $(addprefix e2e/,interop turnprobe turncat stunnerctl compat scenario monitoring demo echo)
+WAITING := $(addprefix e2e/,interop turnprobe turncat stunnerctl compat clients scenario monitoring demo echo)
 
 # Suites that measure time or loss under load.
 TIMED := $(filter-out $(UNTIMED) $(WAITING),$(E2E))

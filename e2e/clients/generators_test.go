@@ -1,0 +1,77 @@
+package clients
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
+)
+
+// bodies are those of the documentation, in the types of generators with their defaults. A generator makes a field with a
+// default in the schema a required one, so the contract has none in requests.
+const (
+	bodiesTypeScript = `import type { components, operations } from './api';
+
+type Body = NonNullable<operations['createIceServers']['requestBody']>['content']['application/json'];
+export const bodies: Body[] = [
+  {},
+  { ttl: 600 },
+  { ttl: 600, transport: 'relay', gateways: [{ namespace: 'media', name: 'frankfurt' }] },
+  { scope: { routes: ['media/janus'], allocations: 2 } },
+];
+export const cloudflare: components['schemas']['CloudflareRequest'] = { ttl: 600 };
+export const configuration = (answer: components['schemas']['IceServers']): RTCConfiguration => answer;
+// @ts-expect-error The contract refuses unknown fields.
+export const mistyped: Body = { gateway: 'frankfurt' };
+`
+	bodiesGo = `package api
+
+import "encoding/json"
+
+func bodies() (text []byte, err error) {
+	ttl, two, relay := int64(600), int64(2), IceServersRequestTransportRelay
+	for _, body := range []CreateIceServersJSONRequestBody{
+		{},
+		{Ttl: &ttl},
+		{Ttl: &ttl, Transport: &relay, Gateways: &[]GatewayRef{{Namespace: "media", Name: "frankfurt"}}},
+		{Scope: &CredentialScope{Routes: &[]string{"media/janus"}, Allocations: &two}},
+	} {
+		if text, err = json.Marshal(body); err != nil {
+			break
+		}
+	}
+	return text, err
+}
+`
+)
+
+// openapi-typescript with its defaults makes types that admit the bodies of the documentation, in strict TypeScript.
+func TestOpenAPITypeScript(t *testing.T) {
+	dir := t.TempDir()
+	run(t, tool(t, "openapi-typescript", filepath.Join(bedtest.Root(t), "openapi/auth.yaml"), "--output",
+		filepath.Join(dir, "api.ts")))
+	bodies := filepath.Join(dir, "bodies.ts")
+	bedtest.NoError(t, os.WriteFile(bodies, []byte(bodiesTypeScript), 0o644))
+	run(t, tool(t, "tsc", "--strict", "--exactOptionalPropertyTypes", "--noEmit", "--skipLibCheck", "--lib", "ES2022,DOM", bodies))
+}
+
+// oapi-codegen with its defaults makes a client and types that admit the bodies of the documentation.
+func TestOAPICodegen(t *testing.T) {
+	root, dir := bedtest.Root(t), t.TempDir()
+	generate := exec.Command("go", "-C", filepath.Join(root, ".ci/tools"), "tool", "oapi-codegen", "-generate", "types,client",
+		"-package", "api", "-o", filepath.Join(dir, "api.gen.go"), filepath.Join(root, "openapi/auth.yaml"))
+	generate.Env = append(os.Environ(), "GOWORK=off")
+	run(t, generate)
+	bedtest.NoError(t, os.WriteFile(filepath.Join(dir, "bodies.go"), []byte(bodiesGo), 0o644))
+	// The module has the versions of the auth service, which are in the cache of modules.
+	module := strings.NewReplacer("=> ../api", "=> "+filepath.Join(root, "services/api")).
+		Replace(bedtest.Read(t, "services/auth/go.mod"))
+	bedtest.NoError(t, os.WriteFile(filepath.Join(dir, "go.mod"), []byte(module), 0o644))
+	bedtest.NoError(t, os.WriteFile(filepath.Join(dir, "go.sum"), []byte(bedtest.Read(t, "services/auth/go.sum")), 0o644))
+	vet := exec.Command("go", "-C", dir, "vet", ".")
+	vet.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=-mod=mod")
+	run(t, vet)
+}

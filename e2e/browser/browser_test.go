@@ -3,6 +3,7 @@
 //
 // # Files
 //
+//	page_test.go     what the test page says about URLs that fail
 //	crash_test.go    calls during crashes of stunnerd
 //	offload_test.go  calls that the kernel forwards
 //

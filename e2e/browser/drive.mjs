@@ -1,6 +1,8 @@
 // Controls one headless Chromium with one page, for the test in this folder.
 //
-//   node drive.mjs CHROMIUM PROFILE URL
+//   node drive.mjs CHROMIUM PROFILE URL [ARGUMENT...]
+//
+// Chromium starts without those of the arguments below that are named on the command line.
 //
 // stdout has one JSON object per line: {"report": …} whenever window.__report of the page changes, {"problem": "…"} for
 // errors on the page, {"gathered": …} after the command gather, {"done": "open"} when the page is loaded, and
@@ -9,7 +11,7 @@
 import { createInterface } from 'node:readline';
 import { chromium } from 'playwright-core';
 
-const [executablePath, profile, url] = process.argv.slice(2);
+const [executablePath, profile, url, ...without] = process.argv.slice(2);
 const look = 100; // ms between two looks at the report
 
 const say = (object) => process.stdout.write(JSON.stringify(object) + '\n');
@@ -29,7 +31,7 @@ const context = await chromium.launchPersistentContext(profile, {
     '--disable-background-networking',
     '--disable-component-update',
     '--disable-sync',
-  ],
+  ].filter((arg) => !without.includes(arg)),
 });
 const page = context.pages()[0] ?? (await context.newPage());
 page.on('console', (message) => message.type() === 'error' && say({ problem: message.text() }));

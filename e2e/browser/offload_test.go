@@ -102,7 +102,7 @@ func serve(t *testing.T, page string, turn int) string {
 	mux := http.NewServeMux()
 	mux.Handle("GET /demo/", http.StripPrefix("/demo/", http.FileServer(http.Dir(page))))
 	mux.HandleFunc("POST /v1/ice-servers", func(w http.ResponseWriter, _ *http.Request) {
-		_ = json.NewEncoder(w).Encode(bed.ICE{Servers: []bed.ICEServer{{
+		_ = json.NewEncoder(w).Encode(map[string]any{"iceTransportPolicy": "relay", "iceServers": []bed.ICEServer{{
 			URLs:     []string{fmt.Sprintf("turn:%s:%d?transport=udp", gatewayAddr, turn)},
 			Username: user, Credential: password,
 		}}})

@@ -51,7 +51,9 @@ func newFront(t *testing.T, stack *bed.Stack) *front {
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /v1/ice-servers", f.iceServers)
-	mux.HandleFunc("POST /seen/{username}", func(_ http.ResponseWriter, r *http.Request) { f.see(t, r.PathValue("username")) })
+	mux.HandleFunc("POST /seen/{username}", func(_ http.ResponseWriter, r *http.Request) {
+		f.see(t, r.PathValue("username"))
+	})
 	mux.Handle("GET /page/", files("/page/", "e2e/clients/page"))
 	mux.Handle("GET /client/", files("/client/", "clients/typescript/dist"))
 	f.Server = httptest.NewServer(mux)

@@ -10,8 +10,8 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 )
 
-// bodies are those of the documentation, in the types of generators with their defaults. A generator makes a field with a
-// default in the schema a required one, so the contract has none in requests.
+// Bodies of the documentation, in the types of generators with their defaults. A generator makes a field with a default
+// in the schema a required one, so the contract has none in requests.
 const (
 	bodiesTypeScript = `import type { components, operations } from './api';
 
@@ -55,14 +55,15 @@ func TestOpenAPITypeScript(t *testing.T) {
 		filepath.Join(dir, "api.ts")))
 	bodies := filepath.Join(dir, "bodies.ts")
 	bedtest.NoError(t, os.WriteFile(bodies, []byte(bodiesTypeScript), 0o644))
-	run(t, tool(t, "tsc", "--strict", "--exactOptionalPropertyTypes", "--noEmit", "--skipLibCheck", "--lib", "ES2022,DOM", bodies))
+	run(t, tool(t, "tsc", "--strict", "--exactOptionalPropertyTypes", "--noEmit", "--lib", "ES2022,DOM", bodies))
 }
 
 // oapi-codegen with its defaults makes a client and types that admit the bodies of the documentation.
 func TestOAPICodegen(t *testing.T) {
 	root, dir := bedtest.Root(t), t.TempDir()
-	generate := exec.Command("go", "-C", filepath.Join(root, ".ci/tools"), "tool", "oapi-codegen", "-generate", "types,client",
-		"-package", "api", "-o", filepath.Join(dir, "api.gen.go"), filepath.Join(root, "openapi/auth.yaml"))
+	generate := exec.Command("go", "tool", "oapi-codegen", "-generate", "types,client", "-package", "api",
+		"-o", filepath.Join(dir, "api.gen.go"), filepath.Join(root, "openapi/auth.yaml"))
+	generate.Dir = filepath.Join(root, ".ci/tools")
 	generate.Env = append(os.Environ(), "GOWORK=off")
 	run(t, generate)
 	bedtest.NoError(t, os.WriteFile(filepath.Join(dir, "bodies.go"), []byte(bodiesGo), 0o644))
@@ -70,7 +71,8 @@ func TestOAPICodegen(t *testing.T) {
 	module := strings.NewReplacer("=> ../api", "=> "+filepath.Join(root, "services/api")).
 		Replace(bedtest.Read(t, "services/auth/go.mod"))
 	bedtest.NoError(t, os.WriteFile(filepath.Join(dir, "go.mod"), []byte(module), 0o644))
-	bedtest.NoError(t, os.WriteFile(filepath.Join(dir, "go.sum"), []byte(bedtest.Read(t, "services/auth/go.sum")), 0o644))
+	sums := []byte(bedtest.Read(t, "services/auth/go.sum"))
+	bedtest.NoError(t, os.WriteFile(filepath.Join(dir, "go.sum"), sums, 0o644))
 	vet := exec.Command("go", "-C", dir, "vet", ".")
 	vet.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=-mod=mod")
 	run(t, vet)

@@ -13,6 +13,8 @@ export class IceServersError extends Error {
    * or `token_failed`, which the client finds itself.
    */
   readonly reason: string;
+  /** What is wrong, in a sentence for a person: that of the service, if it answered. */
+  readonly detail: string;
   /** False if the same request will not succeed later. */
   readonly temporary: boolean;
   /** Milliseconds that the service asks to wait, from the header Retry-After. */
@@ -22,11 +24,12 @@ export class IceServersError extends Error {
 
   constructor(
     message: string,
-    details: { reason: string; temporary: boolean; status?: number; retryAfter?: number | undefined; parameters?: readonly ParameterError[]; cause?: unknown },
+    details: { reason: string; temporary: boolean; detail?: string; status?: number; retryAfter?: number | undefined; parameters?: readonly ParameterError[]; cause?: unknown },
   ) {
     super(message, { cause: details.cause });
     this.status = details.status ?? 0;
     this.reason = details.reason;
+    this.detail = details.detail ?? message;
     this.temporary = details.temporary;
     this.retryAfter = details.retryAfter;
     this.parameters = details.parameters ?? [];

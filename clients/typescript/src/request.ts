@@ -145,10 +145,11 @@ function refusal(url: string, response: Response, text: string): IceServersError
   const parameters: ParameterError[] = (Array.isArray(problem['errors']) ? problem['errors'] : [])
     .filter((e): e is ParameterError => typeof e?.parameter === 'string' && typeof e?.message === 'string')
     .map(({ parameter, message }) => ({ parameter, message }));
-  const details = parameters.map((e) => `${e.parameter} ${e.message}`).join('; ');
-  const reason = word(problem['reason']) || 'status';
-  return new IceServersError(`POST ${url}: ${response.status} ${reason}: ${details || word(problem['detail']) || response.statusText}`, {
+  const detail = parameters.map((e) => `${e.parameter} ${e.message}`).join('; ') || word(problem['detail']) || response.statusText;
+  const reason = word(problem['reason']) || 'status'; // a proxy sends no reason
+  return new IceServersError(`POST ${url}: ${response.status} ${reason}: ${detail}`, {
     reason,
+    detail,
     status: response.status,
     temporary: temporary(response.status),
     retryAfter: retryAfter(response.headers),

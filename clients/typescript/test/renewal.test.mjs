@@ -97,7 +97,7 @@ test('servers with static credentials are not renewed', async () => {
   const world = new World();
   world.answer = () => world.grant(0, { fields: { ttl: undefined, expiresAt: undefined } });
   const servers = await started(world);
-  await world.advance(10 * 86_400_000);
+  await world.advance(86_400_000);
   await servers.get();
   assert.equal(world.requests.length, 1);
   servers.close();
@@ -170,6 +170,7 @@ test('a refusal is an error at once, with status, reason and parameters', async 
   const refused = assert.rejects(starting, {
     status: 400,
     reason: 'parameter_invalid',
+    detail: 'ttl must be an integer of at least 1',
     temporary: false,
     parameters: [{ parameter: 'ttl', message: 'must be an integer of at least 1' }],
     message: `POST ${url}: 400 parameter_invalid: ttl must be an integer of at least 1`,

@@ -41,13 +41,29 @@ type Report struct {
 			Relay string `json:"relayProtocol"`
 		} `json:"local"`
 	} `json:"pair"`
-	RTT   *float64 `json:"rttMs"`
-	Gap   float64  `json:"gap"`
-	Error *struct {
-		Cause string `json:"cause"`
-		Hint  string `json:"hint"`
-		Code  int    `json:"code"` // of the event icecandidateerror
-	} `json:"error"`
+	RTT     *float64 `json:"rttMs"`
+	Gap     float64  `json:"gap"`
+	Error   *Fault   `json:"error"`
+	Results []Result `json:"results"`
+}
+
+// Result is what the test page finds about one URL.
+type Result struct {
+	Transport     string   `json:"transport"`
+	URL           string   `json:"url"`
+	Verdict       string   `json:"verdict"`
+	RTT           *float64 `json:"rttMs"`
+	Jitter        *float64 `json:"jitterMs"`
+	PublicAddress string   `json:"publicAddress"` // of a stun: URL
+	Error         *Fault   `json:"error"`
+}
+
+// Fault is why the test page fails.
+type Fault struct {
+	Reason string `json:"reason"`
+	Cause  string `json:"cause"`
+	Hint   string `json:"hint"`
+	Code   int    `json:"code"` // of the event icecandidateerror, or the HTTP status
 }
 
 // Gathered is the result of ICE gathering: a relay candidate, or the event icecandidateerror.
@@ -77,6 +93,12 @@ type Page struct {
 func Open(t *testing.T, url string, authorities ...string) *Page {
 	t.Helper()
 	return OpenBy(t, (*exec.Cmd).Start, url, authorities...)
+}
+
+// WithoutLoopback starts a browser that does not use the loopback interface in peer connections, as browsers of users.
+func WithoutLoopback(c *exec.Cmd) error {
+	c.Args = append(c.Args, "--allow-loopback-in-peer-connection")
+	return c.Start()
 }
 
 // OpenBy is Open with a function that starts the browser.

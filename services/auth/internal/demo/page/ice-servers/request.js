@@ -115,10 +115,11 @@ function refusal(url, response, text) {
     const parameters = (Array.isArray(problem['errors']) ? problem['errors'] : [])
         .filter((e) => typeof e?.parameter === 'string' && typeof e?.message === 'string')
         .map(({ parameter, message }) => ({ parameter, message }));
-    const details = parameters.map((e) => `${e.parameter} ${e.message}`).join('; ');
+    const detail = parameters.map((e) => `${e.parameter} ${e.message}`).join('; ') || word(problem['detail']) || response.statusText;
     const reason = word(problem['reason']) || 'status';
-    return new IceServersError(`POST ${url}: ${response.status} ${reason}: ${details || word(problem['detail']) || response.statusText}`, {
+    return new IceServersError(`POST ${url}: ${response.status} ${reason}: ${detail}`, {
         reason,
+        detail,
         status: response.status,
         temporary: temporary(response.status),
         retryAfter: retryAfter(response.headers),

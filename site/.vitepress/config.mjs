@@ -26,7 +26,7 @@ export default defineConfig({
   srcDir: root,
   outDir: path.join(root, 'bin/site'),
   cacheDir: path.join(root, '.cache/site'),
-  srcExclude: ['{bin,dashboards,e2e,keda,kustomize,openapi,services}/**', '.*/**', 'charts/*/*/**', 'docs/upstream/**', 'README.md', 'AGENTS.md'],
+  srcExclude: ['{bin,clients,dashboards,e2e,keda,kustomize,openapi,services}/**', '.*/**', 'charts/*/*/**', 'docs/upstream/**', 'README.md', 'AGENTS.md'],
   ignoreDeadLinks: 'localhostLinks',
   rewrites: (file) => {
     const page = address(file) ?? file

@@ -7,9 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/google/go-containerregistry/pkg/v1/layout"
@@ -38,6 +40,7 @@ func check(root, folder, version string) error {
 		{"bills of materials", checkBills(root, folder)},
 		{"plugin", checkPlugin(folder, version)},
 		{"charts", checkCharts(folder, version)},
+		{"TypeScript client", checkClient(folder, version)},
 	} {
 		if c.err != nil {
 			errs = append(errs, fmt.Errorf("check %s: %w", c.what, c.err))
@@ -332,6 +335,32 @@ func checkCharts(folder, version string) error {
 		}
 		if !json.Valid(files[name+"/values.schema.json"]) {
 			return fmt.Errorf("%s: values.schema.json is missing or invalid", archive)
+		}
+	}
+	return nil
+}
+
+// checkClient reads the package of the TypeScript client. It has the files that its package.json exports, its licence,
+// and no dependencies.
+func checkClient(folder, version string) error {
+	files, err := unpack(filepath.Join(folder, "stunner-gateway-ice-servers-"+strings.TrimPrefix(version, "v")+".tgz"))
+	if err != nil {
+		return err
+	}
+	var p struct {
+		Version      string
+		Dependencies map[string]string
+		Exports      map[string]map[string]string
+	}
+	if err := json.Unmarshal(files["package/package.json"], &p); err != nil {
+		return fmt.Errorf("package.json: %w", err)
+	}
+	if "v"+p.Version != version || len(p.Dependencies) > 0 || len(p.Exports["."]) == 0 {
+		return fmt.Errorf("package.json has version %q, dependencies %v, exports %v", p.Version, p.Dependencies, p.Exports)
+	}
+	for _, name := range append(slices.Collect(maps.Values(p.Exports["."])), "dist/LICENSE") {
+		if len(files[path.Join("package", name)]) == 0 {
+			return fmt.Errorf("%s is missing or empty", name)
 		}
 	}
 	return nil

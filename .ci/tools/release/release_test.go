@@ -1,7 +1,12 @@
 package main
 
 import (
+	"archive/tar"
+	"compress/gzip"
 	"encoding/json"
+	"errors"
+	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -162,4 +167,59 @@ func TestBills(t *testing.T) {
 			t.Errorf("%q in %s: error %v, want %q", c.new, filepath.Base(c.file), err, c.want)
 		}
 	}
+}
+
+// The package of the TypeScript client has the version of the release, its files and its licence, and no dependencies.
+func TestCheckClient(t *testing.T) {
+	const manifest = `{"version": "1.2.3", "exports": {".": {"types": "./dist/index.d.ts", "default": "./dist/index.js"}}}`
+	whole := map[string]string{
+		"package.json": manifest, "dist/index.js": "1", "dist/index.d.ts": "1", "dist/LICENSE": "1",
+	}
+	for name, c := range map[string]struct {
+		file, content string // replaces one of the whole
+		want          string // in the error; empty if it is valid
+	}{
+		"whole":           {"dist/LICENSE", "1", ""},
+		"another version": {"package.json", strings.Replace(manifest, "1.2.3", "1.2.4", 1), `version "1.2.4"`},
+		"no exports":      {"package.json", `{"version": "1.2.3"}`, "exports map[]"},
+		"no types":        {"dist/index.d.ts", "", "dist/index.d.ts is missing"},
+		"no licence":      {"dist/LICENSE", "", "dist/LICENSE is missing"},
+		"with a dependency": {
+			"package.json", strings.Replace(manifest, "{", `{"dependencies": {"left-pad": "1"}, `, 1), "left-pad",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			out, err := os.Create(filepath.Join(dir, "stunner-gateway-ice-servers-1.2.3.tgz"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			compressed := gzip.NewWriter(out)
+			archive := tar.NewWriter(compressed)
+			files := maps.Clone(whole)
+			files[c.file] = c.content
+			for file, content := range files {
+				h := &tar.Header{Name: "package/" + file, Mode: 0o644, Size: int64(len(content))}
+				_, err := io.Copy(header(t, archive, h), strings.NewReader(content))
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := errors.Join(archive.Close(), compressed.Close(), out.Close()); err != nil {
+				t.Fatal(err)
+			}
+			err = checkClient(dir, version)
+			if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+				t.Errorf("%v, want %q", err, c.want)
+			}
+		})
+	}
+}
+
+func header(t *testing.T, archive *tar.Writer, h *tar.Header) *tar.Writer {
+	t.Helper()
+	if err := archive.WriteHeader(h); err != nil {
+		t.Fatal(err)
+	}
+	return archive
 }

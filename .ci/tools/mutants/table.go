@@ -8,6 +8,7 @@ const (
 	api        = "services/api/"
 	stunnerctl = "services/stunnerctl/internal/"
 	dashboards = "dashboards/"
+	clients    = "clients/go/iceservers/"
 )
 
 // table lists the mutants by package. A new rule that must never break gets a mutant here. Prefer a fast test of the
@@ -386,6 +387,26 @@ var table = []mutant{
 		file: auth + "rest/check.go", pkg: auth + "rest", test: "TestJ07UserOfAToken",
 		before: `if name != who.UserID && (who.Subject == "" || name != norm.NFC.String(who.Subject)) {`,
 		after:  `if name == "" {`,
+	},
+
+	// Clients of the auth service.
+	{
+		rule: "A client gets no servers whose credentials have expired",
+		file: clients + "source.go", pkg: clients, test: "TestBackoffIsBounded",
+		before: `return a.lifetime == 0 || elapsed(a.sent) < a.lifetime-min(a.lifetime/4, longestSpare)`,
+		after:  `return true`,
+	},
+	{
+		rule: "Servers are renewed before their credentials expire",
+		file: clients + "source.go", pkg: clients, test: "TestServersNeverExpire",
+		before: `due := max(a.lifetime/2+rand.N(a.lifetime/6), shortestRenewal)`,
+		after:  `due := 2 * max(a.lifetime, shortestRenewal) * time.Duration(1+rand.N(2))`,
+	},
+	{
+		rule: "The lifetime of credentials does not depend on the clock of the client",
+		file: clients + "request.go", pkg: clients, test: "TestServersNeverExpire",
+		before: `a.lifetime = s.ExpiresAt.Sub(now) - time.Second`,
+		after:  `a.lifetime = time.Until(*s.ExpiresAt) + 0*now.Sub(now)`,
 	},
 
 	// stunnerctl and monitoring.

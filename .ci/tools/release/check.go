@@ -356,7 +356,8 @@ func checkClient(folder, version string) error {
 		return fmt.Errorf("package.json: %w", err)
 	}
 	if "v"+p.Version != version || len(p.Dependencies) > 0 || len(p.Exports["."]) == 0 {
-		return fmt.Errorf("package.json has version %q, dependencies %v, exports %v", p.Version, p.Dependencies, p.Exports)
+		return fmt.Errorf("package.json has version %q, dependencies %v, exports %v", p.Version, p.Dependencies,
+			p.Exports)
 	}
 	for _, name := range append(slices.Collect(maps.Values(p.Exports["."])), "dist/LICENSE") {
 		if len(files[path.Join("package", name)]) == 0 {

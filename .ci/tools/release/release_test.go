@@ -171,7 +171,8 @@ func TestBills(t *testing.T) {
 
 // The package of the TypeScript client has the version of the release, its files and its licence, and no dependencies.
 func TestCheckClient(t *testing.T) {
-	const manifest = `{"version": "1.2.3", "exports": {".": {"types": "./dist/index.d.ts", "default": "./dist/index.js"}}}`
+	const manifest = `{"version": "1.2.3",
+		"exports": {".": {"types": "./dist/index.d.ts", "default": "./dist/index.js"}}}`
 	whole := map[string]string{
 		"package.json": manifest, "dist/index.js": "1", "dist/index.d.ts": "1", "dist/LICENSE": "1",
 	}

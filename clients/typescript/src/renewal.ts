@@ -103,6 +103,7 @@ class Renewal implements RenewedIceServers {
   }
 
   attach(connection: Connection, { restart = true }: { restart?: boolean } = {}): () => void {
+    this.#forgetClosed();
     this.#attached.set(connection, { restart });
     return () => void this.#attached.delete(connection);
   }
@@ -139,11 +140,8 @@ class Renewal implements RenewedIceServers {
   #take(answer: Answer): void {
     const renewed = this.#answer !== undefined;
     this.#answer = answer;
+    this.#forgetClosed();
     for (const [connection, { restart }] of renewed ? this.#attached : []) {
-      if (connection.signalingState === 'closed') {
-        this.#attached.delete(connection);
-        continue;
-      }
       this.#report(() => {
         connection.setConfiguration({ ...connection.getConfiguration(), iceServers: answer.servers.iceServers });
         if (restart) connection.restartIce();
@@ -151,6 +149,12 @@ class Renewal implements RenewedIceServers {
     }
     this.#settle((waiting) => waiting.resolve(answer.servers));
     if (renewed) this.#report(() => this.#options.onRenewal?.(answer.servers));
+  }
+
+  #forgetClosed(): void {
+    for (const connection of this.#attached.keys()) {
+      if (connection.signalingState === 'closed') this.#attached.delete(connection);
+    }
   }
 
   /** Calls code of the application, whose errors must not end the renewal. They become unhandled errors, which the console shows. */

@@ -19,7 +19,7 @@ export interface RequestOptions {
   token?: string | (() => string | Promise<string>);
   /** The body of the request. Without it the service chooses the gateways and the lifetime. */
   request?: IceServersRequest;
-  /** Milliseconds that one request may take, 10,000 unless set. */
+  /** Milliseconds that one request may take, at most 600,000, and 10,000 unless set. */
   timeout?: number;
 }
 
@@ -33,6 +33,7 @@ export interface Answer {
 }
 
 const longestAnswer = 1 << 20; // bytes; 100 gateways with 5 URLs each need less than 100,000
+const longestTimeout = 600_000; // ms
 const mostServers = 1000;
 const longestTTL = 10 * 365 * 86_400; // seconds
 
@@ -40,7 +41,7 @@ const longestTTL = 10 * 365 * 86_400; // seconds
 export async function requestOnce(options: RequestOptions, environment: Environment, signal: AbortSignal): Promise<Answer> {
   const url = absolute(options.url);
   const limit = options.timeout ?? 10_000;
-  if (!(limit > 0)) throw invalid(`timeout is ${limit}: set a number of milliseconds above 0`);
+  if (!(limit > 0 && limit <= longestTimeout)) throw invalid(`timeout is ${limit}: set 1 to ${longestTimeout} milliseconds`);
   const attempt = new AbortController();
   const abort = () => attempt.abort(signal.reason);
   const timedOut = new IceServersError(`POST ${url}: no answer within ${limit} ms: is the service reachable from here?`, {
@@ -68,6 +69,7 @@ function aborted(signal: AbortSignal): Promise<never> {
 
 async function exchange(url: string, options: RequestOptions, environment: Environment, signal: AbortSignal): Promise<Answer> {
   const headers: Record<string, string> = { 'Content-Type': 'application/json' };
+  const body = bodyOf(options);
   const token = await tokenOf(options);
   if (token !== undefined) headers['Authorization'] = `Bearer ${token}`;
   signal.throwIfAborted();
@@ -75,7 +77,7 @@ async function exchange(url: string, options: RequestOptions, environment: Envir
   let response: Response;
   let text: string;
   try {
-    response = await environment.fetch(url, { method: 'POST', headers, body: JSON.stringify(options.request ?? {}), cache: 'no-store', signal });
+    response = await environment.fetch(url, { method: 'POST', headers, body, cache: 'no-store', signal });
     text = await read(response);
   } catch (cause) {
     signal.throwIfAborted();
@@ -98,6 +100,14 @@ function absolute(url: string | URL): string {
     return new URL(url, globalThis.location?.href).href;
   } catch (cause) {
     throw invalid(`url is ${JSON.stringify(String(url))}: outside of a page it must be absolute, such as https://example.org/v1/ice-servers`, cause);
+  }
+}
+
+function bodyOf({ request = {} }: RequestOptions): string {
+  try {
+    return JSON.stringify(request);
+  } catch (cause) {
+    throw invalid(`request: ${messageOf(cause)}`, cause);
   }
 }
 

@@ -49,7 +49,8 @@ test('an answer has no more fields than the contract', async () => {
 });
 
 test('options that cannot work are refused', async () => {
-  for (const options of [{ url: '/v1/ice-servers' }, { url: 'https://' }, { url: 'https://auth.example.org/', timeout: 0 }]) {
+  const url = 'https://auth.example.org/v1/ice-servers';
+  for (const options of [{ url: '/v1/ice-servers' }, { url: 'https://' }, { url, timeout: 0 }, { url, timeout: Infinity }, { url, request: { ttl: 600n } }]) {
     const world = new World();
     const refused = assert.rejects(start(options, world.environment), { reason: 'option_invalid' });
     await world.advance(0);

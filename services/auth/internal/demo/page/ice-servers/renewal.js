@@ -52,6 +52,7 @@ class Renewal {
         });
     }
     attach(connection, { restart = true } = {}) {
+        this.#forgetClosed();
         this.#attached.set(connection, { restart });
         return () => void this.#attached.delete(connection);
     }
@@ -87,11 +88,8 @@ class Renewal {
     #take(answer) {
         const renewed = this.#answer !== undefined;
         this.#answer = answer;
+        this.#forgetClosed();
         for (const [connection, { restart }] of renewed ? this.#attached : []) {
-            if (connection.signalingState === 'closed') {
-                this.#attached.delete(connection);
-                continue;
-            }
             this.#report(() => {
                 connection.setConfiguration({ ...connection.getConfiguration(), iceServers: answer.servers.iceServers });
                 if (restart)
@@ -101,6 +99,12 @@ class Renewal {
         this.#settle((waiting) => waiting.resolve(answer.servers));
         if (renewed)
             this.#report(() => this.#options.onRenewal?.(answer.servers));
+    }
+    #forgetClosed() {
+        for (const connection of this.#attached.keys()) {
+            if (connection.signalingState === 'closed')
+                this.#attached.delete(connection);
+        }
     }
     #report(call) {
         try {

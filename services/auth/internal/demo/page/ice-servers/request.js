@@ -1,12 +1,13 @@
 import { IceServersError } from './error.js';
 const longestAnswer = 1 << 20;
+const longestTimeout = 600_000;
 const mostServers = 1000;
 const longestTTL = 10 * 365 * 86_400;
 export async function requestOnce(options, environment, signal) {
     const url = absolute(options.url);
     const limit = options.timeout ?? 10_000;
-    if (!(limit > 0))
-        throw invalid(`timeout is ${limit}: set a number of milliseconds above 0`);
+    if (!(limit > 0 && limit <= longestTimeout))
+        throw invalid(`timeout is ${limit}: set 1 to ${longestTimeout} milliseconds`);
     const attempt = new AbortController();
     const abort = () => attempt.abort(signal.reason);
     const timedOut = new IceServersError(`POST ${url}: no answer within ${limit} ms: is the service reachable from here?`, {
@@ -34,6 +35,7 @@ function aborted(signal) {
 }
 async function exchange(url, options, environment, signal) {
     const headers = { 'Content-Type': 'application/json' };
+    const body = bodyOf(options);
     const token = await tokenOf(options);
     if (token !== undefined)
         headers['Authorization'] = `Bearer ${token}`;
@@ -42,7 +44,7 @@ async function exchange(url, options, environment, signal) {
     let response;
     let text;
     try {
-        response = await environment.fetch(url, { method: 'POST', headers, body: JSON.stringify(options.request ?? {}), cache: 'no-store', signal });
+        response = await environment.fetch(url, { method: 'POST', headers, body, cache: 'no-store', signal });
         text = await read(response);
     }
     catch (cause) {
@@ -69,6 +71,14 @@ function absolute(url) {
     }
     catch (cause) {
         throw invalid(`url is ${JSON.stringify(String(url))}: outside of a page it must be absolute, such as https://example.org/v1/ice-servers`, cause);
+    }
+}
+function bodyOf({ request = {} }) {
+    try {
+        return JSON.stringify(request);
+    }
+    catch (cause) {
+        throw invalid(`request: ${messageOf(cause)}`, cause);
     }
 }
 async function tokenOf({ token }) {

@@ -157,6 +157,11 @@ export interface components {
             username?: string;
             /** @description Left out, every gateway that the service gives credentials for and the caller may use. */
             gateways?: components["schemas"]["GatewayRef"][];
+            /**
+             * @description The region whose gateways come first, for a service with several clusters. Left out, the claim `stunner` of the token and then the address of the
+             *     client decide.
+             */
+            region?: string;
             scope?: components["schemas"]["CredentialScope"];
             /**
              * @description Becomes `iceTransportPolicy`, `all` if left out. `relay` makes the client use TURN and nothing else.

@@ -6,6 +6,7 @@
 //	page_test.go     what the test page says about URLs that fail
 //	crash_test.go    calls during crashes of stunnerd
 //	offload_test.go  calls that the kernel forwards
+//	regions_test.go  calls while a region is dead
 //
 // Package e2e/internal/chromium controls the browser.
 package browser

@@ -228,7 +228,7 @@ func (s ICEServer) check() error {
 	}
 	for _, u := range s.URLs {
 		if !turnURL.MatchString(u) {
-			return errors.New(".urls has another URL than turn: and stun:")
+			return errors.New(".urls has a URL that is neither of TURN nor of STUN")
 		}
 	}
 	if (s.Username == "") != (s.Credential == "") {

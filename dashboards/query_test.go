@@ -122,6 +122,10 @@ func TestEveryMetricIsSomewhere(t *testing.T) {
 		telemetry.ConfigInfo:  "its label is for joining and for people with a question",
 		telemetry.OffloadInfo: "its labels are for people with a question",
 
+		telemetry.SessionsHandedOver:        "tells about one pod that ends, as its status does",
+		telemetry.SessionsTakenOver:         "tells about one pod that ends, as its status does",
+		telemetry.PeersMoved:                "tells about one pod that ends, as its status does",
+		telemetry.PeersNotMoved:             "tells about one pod that ends, as its status does",
 		telemetry.SessionsRestored:          "tells about one crash, as the log does",
 		telemetry.SessionsDropped:           "tells about one crash, as the log does",
 		telemetry.JournalErrors:             "errors that go on are in JournalProblem",

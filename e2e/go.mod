@@ -9,6 +9,7 @@ require (
 	github.com/pion/ice/v4 v4.2.2
 	github.com/pion/logging v0.2.4
 	github.com/pion/stun/v2 v2.0.0
+	github.com/pion/stun/v3 v3.1.1
 	github.com/pion/turn/v3 v3.0.3
 	github.com/pion/webrtc/v4 v4.2.11
 	github.com/rogpeppe/go-internal v1.16.0
@@ -109,7 +110,6 @@ require (
 	github.com/pion/sctp v1.9.4 // indirect
 	github.com/pion/sdp/v3 v3.0.18 // indirect
 	github.com/pion/srtp/v3 v3.0.10 // indirect
-	github.com/pion/stun/v3 v3.1.1 // indirect
 	github.com/pion/transport/v2 v2.2.1 // indirect
 	github.com/pion/transport/v3 v3.1.1
 	github.com/pion/transport/v4 v4.0.1 // indirect

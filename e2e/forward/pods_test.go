@@ -3,6 +3,7 @@
 //
 //	pods_test.go    the pods, config discovery, and the clients
 //	move_test.go    clients that move to other pods, updates, scale-in, pods that are killed
+//	handover_test.go sessions of a pod that gets SIGTERM
 //	restart_test.go a restart of the process with the session
 //	flood_test.go   forged source addresses
 //	neighbour_test.go one client that uses several pods, and relays to other pods
@@ -29,6 +30,7 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
+	"github.com/stunner-gateway/stunner/e2e/internal/ice"
 	"github.com/stunner-gateway/stunner/e2e/internal/netns"
 	"github.com/stunner-gateway/stunner/e2e/internal/topology"
 	"github.com/stunner-gateway/stunner/services/api/config"
@@ -62,6 +64,7 @@ type gateway struct {
 	mu       sync.Mutex
 	created  int
 	nextPort uint16                    // of a client
+	checks   *ice.Session              // of the next client; nil means that its peer does not use ICE
 	reported map[string]discovery.Peer // pods that report an address for forwarded datagrams, by name
 }
 
@@ -88,7 +91,7 @@ func newGateway(t *testing.T) *gateway {
 	health := "http://0.0.0.0:8086"
 	g.config = config.Config{
 		Version: config.Version,
-		Admin:   config.Admin{Name: gatewayID, LogLevel: "all:INFO", HealthcheckEndpoint: &health},
+		Admin:   config.Admin{Name: gatewayID, LogLevel: "all:INFO", HealthcheckEndpoint: &health, ClientAddresses: true},
 		Auth: config.Auth{Type: config.AuthStatic, Realm: "media.example.org", Credentials: map[string]credential.Secret{
 			config.KeyUsername: user, config.KeyPassword: password,
 		}},
@@ -289,7 +292,7 @@ func (g *gateway) dial(at *pod, every time.Duration) *client {
 	var err error
 	c.Call, err = call.Start(g.t.Context(), call.Options{
 		Gateway: g.service, Network: call.UDP, Username: user, Password: password, Peer: g.peer, Interval: every, Size: 200,
-		Local: c.local, Balancer: &c.balancer,
+		Local: c.local, Balancer: &c.balancer, Checks: g.checks,
 	})
 	must(g.t, err)
 	return c

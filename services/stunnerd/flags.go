@@ -31,6 +31,7 @@ type options struct {
 	stateDir   string
 	journalDir string
 	handOver   bool
+	move       bool // --move-sessions
 	standby    string
 	tokenFile  string
 	caFile     string
@@ -83,6 +84,7 @@ var envNames = map[string]string{
 	"state-dir":            "STUNNER_STATE_DIR",
 	"journal-dir":          "STUNNER_JOURNAL_DIR",
 	"hand-over":            "STUNNER_HAND_OVER",
+	"move-sessions":        "STUNNER_MOVE_SESSIONS",
 	"standby-config":       "STUNNER_STANDBY_CONFIG",
 	"discovery-token-file": "STUNNER_DISCOVERY_TOKEN_FILE",
 	"discovery-ca-file":    "STUNNER_DISCOVERY_CA_FILE",
@@ -119,6 +121,8 @@ func newFlags(r *raw) *cli.Flags {
 		"`FOLDER` for the journal of sessions, which may be shared with other users; empty means --state-dir")
 	f.BoolVar(&r.handOver, "hand-over", false,
 		"after SIGTERM, leave the sessions in the journal to the next process instead of waiting for their end")
+	f.BoolVar(&r.move, "move-sessions", true,
+		"after SIGTERM, move the sessions over UDP to the other pods of the Gateway, if there are any; not with --hand-over")
 	f.StringVar(&r.standby, "standby-config", "",
 		"`FILE` with a config to start with if the origin is unreachable and there is no last good config")
 	f.StringVar(&r.tokenFile, "discovery-token-file", "", "`FILE` with the bearer token for config discovery")

@@ -58,6 +58,8 @@ func TestContractCommandLine(t *testing.T) {
 		"supervised": {[]string{"--supervise"}, func(o options) bool { return o.supervise }},
 		"journal":    {[]string{"--journal-dir=/dev/shm/a"}, func(o options) bool { return o.journalDir == "/dev/shm/a" }},
 		"hand over":  {[]string{"--hand-over"}, func(o options) bool { return o.handOver }},
+		"moves":      {nil, func(o options) bool { return o.move }},
+		"no moves":   {[]string{"--move-sessions=false"}, func(o options) bool { return !o.move }},
 		"hour":       {nil, func(o options) bool { return o.nonceLifetime == time.Hour }},
 		"ICMP":       {[]string{"--icmp-indications"}, func(o options) bool { return o.icmp }},
 		"quick server": {

@@ -10,6 +10,8 @@ import (
 	"net/netip"
 	"os"
 	"strconv"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -41,6 +43,8 @@ type daemon struct {
 	// requests answers the requests of the operator.
 	requests http.Handler
 	registry *prometheus.Registry
+	// moved is set when all sessions of a draining process are at other pods, so that it needs no more datagrams.
+	moved atomic.Bool
 }
 
 // run serves until ctx ends, and then drains. If replaced ends before, it returns errReplaced at once, and another
@@ -263,6 +267,9 @@ func (d *daemon) ready() error {
 	if d.options.unready && d.server.Sessions().Draining() {
 		return errors.New("stunnerd not ready: it drains")
 	}
+	if d.moved.Load() {
+		return errors.New("stunnerd not ready: its sessions are at other pods")
+	}
 	return d.follower.Ready()
 }
 
@@ -281,13 +288,13 @@ func (d *daemon) end() error {
 	return errors.Join(d.server.Leave(), d.journal.Close())
 }
 
-// remaining returns the number of sessions that drain waits for: all, or with --hand-over those that no other process
-// can continue.
+// remaining returns the number of sessions that drain waits for: all, also those at other pods that use a relay socket
+// of this one, or with --hand-over those that no other process can continue.
 func (d *daemon) remaining() int {
 	if d.options.handOver && !d.follower.Deleted() {
 		return d.server.Unstored()
 	}
-	return d.server.Sessions().Len()
+	return d.server.Sessions().Len() + d.server.HandedSockets()
 }
 
 // drain refuses new sessions and waits until remaining is 0, at most --drain-timeout or until a second signal.
@@ -302,10 +309,18 @@ func (d *daemon) drain() {
 	d.log.Info("drain", "sessions", sessions.Len(), "timeout", d.options.drain)
 	timeout := time.NewTimer(d.options.drain)
 	defer timeout.Stop()
+	if d.options.move && !d.options.handOver {
+		moving, stop := context.WithCancel(context.Background())
+		var handing sync.WaitGroup
+		defer handing.Wait()
+		defer stop()
+		handing.Go(func() { d.server.HandOver(moving) })
+	}
 	for {
 		changed := sessions.Changed()
 		if d.remaining() == 0 {
 			d.log.Info("drained", "left in journal", sessions.Len())
+			d.sendAway(second)
 			return
 		}
 		select {
@@ -316,6 +331,36 @@ func (d *daemon) drain() {
 		case <-timeout.C:
 			d.log.Info("drain timeout", "sessions", sessions.Len())
 			return
+		}
+	}
+}
+
+const (
+	// frontTime is how long a process without sessions passes on datagrams of clients whose sessions have moved.
+	frontTime = 10 * time.Second
+	// quietTime is the time without such a datagram after which the clients use other pods. An ICE agent in a call sends
+	// one more often.
+	quietTime = 3 * time.Second
+)
+
+// sendAway makes the clients of sessions that have moved use other pods: the process is not ready any more, so that
+// kube-proxy and load balancers send their datagrams elsewhere. Until then it passes them on.
+func (d *daemon) sendAway(second context.Context) {
+	if d.server.Meter().SessionsHanded.Load() == 0 {
+		return
+	}
+	d.moved.Store(true)
+	passed, quiet := d.server.PassedOn(), time.Now()
+	tick := time.NewTicker(quietTime / 10)
+	defer tick.Stop()
+	for until := time.Now().Add(frontTime); time.Now().Before(until) && time.Since(quiet) < quietTime; {
+		select {
+		case <-tick.C:
+		case <-second.Done():
+			return
+		}
+		if now := d.server.PassedOn(); now != passed {
+			passed, quiet = now, time.Now()
 		}
 	}
 }

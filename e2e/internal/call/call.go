@@ -17,6 +17,8 @@ import (
 	"github.com/pion/transport/v3"
 	"github.com/pion/transport/v3/stdnet"
 	"github.com/pion/turn/v3"
+
+	"github.com/stunner-gateway/stunner/e2e/internal/ice"
 )
 
 // Network is the transport between client and gateway.
@@ -43,6 +45,7 @@ type Options struct {
 	Peer     netip.AddrPort // a UDP echo server
 	Interval time.Duration  // between two datagrams; 0 means 10 ms
 	Size     int            // of a datagram, in bytes; 0 means 160, which is 20 ms of G.711
+	Checks   *ice.Session   // sends connectivity checks to the peer like a browser; nil means that the peer does not use ICE
 }
 
 const (
@@ -83,8 +86,8 @@ func Start(ctx context.Context, o Options) (*Call, error) {
 		return nil, err
 	}
 	ctx, c.stop = context.WithCancel(ctx)
-	c.workers.Go(func() { c.send(ctx, o) })
 	c.workers.Go(func() { c.receive(ctx) })
+	c.workers.Go(func() { c.send(ctx, o) })
 	return c, nil
 }
 
@@ -172,7 +175,14 @@ func (c *Call) send(ctx context.Context, o Options) {
 	buf := make([]byte, o.Size)
 	tick := time.NewTicker(o.Interval)
 	defer tick.Stop()
+	var checked time.Time
 	for seq := uint64(0); ; seq++ {
+		if o.Checks != nil && time.Since(checked) >= ice.Interval {
+			checked = time.Now()
+			if _, err := c.relay.WriteTo(o.Checks.Check(), c.peer); err != nil {
+				c.tally.fail(err)
+			}
+		}
 		binary.BigEndian.PutUint64(buf, rtp|seq)
 		if !c.tally.sent(seq, time.Now()) {
 			return
@@ -200,7 +210,7 @@ func (c *Call) receive(ctx context.Context) {
 				c.tally.fail(err)
 				return
 			}
-		case n >= headerSize && from.String() == c.peer.String():
+		case n >= headerSize && buf[0] >= rtp>>56 && from.String() == c.peer.String():
 			c.tally.received(binary.BigEndian.Uint64(buf)&^rtp, time.Now())
 		}
 	}

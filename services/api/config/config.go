@@ -94,6 +94,9 @@ type Admin struct {
 	OffloadEngine string `json:"offload_engine"`
 	// OffloadInterfaces names the interfaces that the offload engine may use; empty means all.
 	OffloadInterfaces []string `json:"offload_interfaces,omitempty"`
+	// ClientAddresses reports whether pods see the addresses and ports of clients over UDP, whichever pod these send to. A
+	// pod that drains moves its sessions to other pods only then, because they find a session by that address.
+	ClientAddresses bool `json:"client_addresses,omitempty"`
 	// License is accepted and ignored: all features are enabled.
 	License *License `json:"license_config,omitempty"`
 }

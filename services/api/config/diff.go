@@ -75,6 +75,7 @@ func (d *differences) admin(old, next Admin) {
 	d.number("admin.user_byte_rate", int(old.UserByteRate), int(next.UserByteRate))
 	d.text("admin.offload_engine", old.OffloadEngine, next.OffloadEngine)
 	d.list("admin.offload_interfaces", old.OffloadInterfaces, next.OffloadInterfaces)
+	d.text("admin.client_addresses", strconv.FormatBool(old.ClientAddresses), strconv.FormatBool(next.ClientAddresses))
 	d.secret("admin.license_config", licenseText(old.License), licenseText(next.License))
 }
 

@@ -25,6 +25,7 @@ var neededForAuth = map[string]bool{
 	"admin.user_byte_rate":       false,
 	"admin.offload_engine":       false,
 	"admin.offload_interfaces":   false,
+	"admin.client_addresses":     false,
 	"admin.license_config.key":   false,
 	"admin.license_config.hmac":  false,
 	"auth.type":                  true,

@@ -1,6 +1,10 @@
 package inspection
 
 import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/stunner-gateway/stunner/services/api/config"
@@ -64,6 +68,8 @@ type Status struct {
 	CapacityLimit string `json:"capacityLimit,omitempty"`
 	// Draining is set after SIGTERM: the process refuses new allocations.
 	Draining bool `json:"draining,omitempty"`
+	// Drain is set while the process drains.
+	Drain *DrainStatus `json:"drain,omitempty"`
 	// Config is the state of the running config. It repeats Revision, Origin and Lost.
 	Config ConfigStatus `json:"config,omitzero"`
 }
@@ -160,6 +166,34 @@ type OffloadStatus struct {
 	// Exhausted counts the attempts to add a channel binding while MaxBindings were in use. The media of these channels
 	// stays in user space, and there is another attempt 10 s later.
 	Exhausted uint64 `json:"exhausted,omitempty"`
+}
+
+// DrainStatus tells which sessions of a draining pod have moved to other pods.
+type DrainStatus struct {
+	// Moved is the number of sessions that other pods have, and that do not need this pod any more.
+	Moved int `json:"moved"`
+	// Stay is the number of sessions that need this pod, by reason: TCP, TLS, DTLS, StaysForPeer or StaysForPod.
+	Stay map[string]int `json:"stay,omitempty"`
+}
+
+// Reasons for which sessions over UDP need a draining pod.
+const (
+	// StaysForPeer: a peer has not taken the relay address of another pod, or is not known to use ICE.
+	StaysForPeer = "peer"
+	// StaysForPod: no other pod has room for the session, or answers.
+	StaysForPod = "no pod"
+)
+
+// String returns the status in the form "40 moved, 3 stay (2 TCP, 1 peer)".
+func (s DrainStatus) String() string {
+	reasons, total := make([]string, 0, len(s.Stay)), 0
+	for _, why := range slices.Sorted(maps.Keys(s.Stay)) {
+		reasons, total = append(reasons, fmt.Sprintf("%d %s", s.Stay[why], why)), total+s.Stay[why]
+	}
+	if total == 0 {
+		return fmt.Sprintf("%d moved", s.Moved)
+	}
+	return fmt.Sprintf("%d moved, %d stay (%s)", s.Moved, total, strings.Join(reasons, ", "))
 }
 
 // ForwardingStatus describes how datagrams of clients are forwarded between the pods of a Gateway. The front of a client

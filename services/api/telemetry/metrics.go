@@ -46,6 +46,10 @@ const (
 	ForwardProblem           = "stunner_forward_problem"
 	Panics                   = "stunner_panics_total"
 	SessionsRestored         = "stunner_sessions_restored_total"
+	SessionsHandedOver       = "stunner_sessions_handed_over_total"
+	SessionsTakenOver        = "stunner_sessions_taken_over_total"
+	PeersMoved               = "stunner_peers_moved_total"
+	PeersNotMoved            = "stunner_peers_not_moved_total"
 	SessionsDropped          = "stunner_sessions_dropped_total"
 	JournalErrors            = "stunner_journal_errors_total"
 	JournalRefused           = "stunner_journal_refused_total"
@@ -161,6 +165,11 @@ var Metrics = []Metric{
 	{ForwardPeers, Gauge, nil, "Other pods of the Gateway to which datagrams are forwarded."},
 	{ForwardProblem, Gauge, nil, "1 if datagrams cannot be forwarded between the pods of the Gateway, else 0."},
 	{Panics, Counter, nil, "Panics that were recovered from. Each ended at most one session. The log has the stack."},
+	{SessionsHandedOver, Counter, nil, "Sessions that this pod has handed over to other pods while it drained."},
+	{SessionsTakenOver, Counter, nil, "Sessions of draining pods that this pod continues."},
+	{PeersMoved, Counter, nil, "Peers of sessions of draining pods that have taken the new relay address within 10 s."},
+	{PeersNotMoved, Counter, nil, "Peers of sessions of draining pods that have not taken the new relay address within 10 s: " +
+		"they use the relay address of the former pod."},
 	{SessionsRestored, Counter, nil, "Sessions of a process that has crashed that this process continues."},
 	{SessionsDropped, Counter, []string{"reason"},
 		"Sessions of a process that has crashed that this process could not continue, by reason."},

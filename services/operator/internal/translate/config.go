@@ -40,6 +40,7 @@ func (d draft) admin() config.Admin {
 		UserByteRate:      gc.UserByteRate,
 		OffloadEngine:     string(d.offloadEngine(template)),
 		OffloadInterfaces: template.OffloadInterfaces,
+		ClientAddresses:   d.annotations.sourceAddress,
 	}
 	a.MetricsEndpoint, a.HealthcheckEndpoint = d.adminEndpoints(template)
 	return a

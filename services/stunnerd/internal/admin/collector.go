@@ -63,6 +63,7 @@ var descs = descriptions(
 	telemetry.Refused, telemetry.Dropped, telemetry.KernelDropped, telemetry.IgnoredAttributes,
 	telemetry.OffloadPackets, telemetry.OffloadInfo,
 	telemetry.ForwardedPackets, telemetry.ForwardRefused, telemetry.ForwardPeers, telemetry.ForwardProblem, telemetry.Panics,
+	telemetry.SessionsHandedOver, telemetry.SessionsTakenOver, telemetry.PeersMoved, telemetry.PeersNotMoved,
 	telemetry.SessionsRestored, telemetry.SessionsDropped, telemetry.JournalErrors, telemetry.JournalRefused,
 	telemetry.JournalProblem, telemetry.HTTPRefused,
 	telemetry.ConfigApplied, telemetry.ConfigRejected, telemetry.ConfigUnknownFields,
@@ -128,6 +129,10 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	out.gauge(telemetry.OffloadInfo, 1, kernel.Engine, kernel.Mechanism, cmp.Or(kernel.Reason, "none"))
 	c.forwarding(out)
 	out.counter(telemetry.Panics, c.Meter.Panics.Load())
+	out.counter(telemetry.SessionsHandedOver, c.Meter.SessionsHanded.Load())
+	out.counter(telemetry.SessionsTakenOver, c.Meter.SessionsTaken.Load())
+	out.counter(telemetry.PeersMoved, c.Meter.PeersMoved.Load())
+	out.counter(telemetry.PeersNotMoved, c.Meter.PeersNotMoved.Load())
 	out.counter(telemetry.SessionsRestored, c.Meter.Restored.Load())
 	out.reasons(telemetry.SessionsDropped, c.Meter.Unrestored())
 	journal, problem := cmp.Or(c.Journal(), new(inspection.JournalStatus)), 0.0

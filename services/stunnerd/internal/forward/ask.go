@@ -287,12 +287,13 @@ func (t *front) find(k clientKey) *known {
 }
 
 // found handles an is frame of a pod, which names an owner. It returns the pod to which the datagrams of the client go,
-// or nil if this pod has not asked, or if full, because too many clients are known. Only an owner that is not known is
-// replaced: a home may answer late, or have missed the change of the owner.
+// or nil if this pod has not asked, or if full, because too many clients are known. A known owner is replaced only if it
+// names its successor itself: a home may answer late, or have missed the change of the owner.
 func (t *front) found(k clientKey, from, owner *pod, at time.Duration) (to *pod, full bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if n := t.known[k]; n != nil {
+		n.owner.CompareAndSwap(from, owner)
 		return n.owner.Load(), false
 	}
 	s := t.strangers[k]

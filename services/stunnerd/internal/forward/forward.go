@@ -24,6 +24,7 @@
 //	index.go announce.go        the homes, and their index of clients
 //	ask.go                      the search for the owner
 //	way.go                      the way back to a client
+//	handover.go                 sessions of a pod that drains
 //	receive.go                  what a received frame does
 //	status.go                   counters
 //	simulation_test.go          a simulation of 1,000,000 sessions
@@ -49,8 +50,8 @@ type Client struct {
 	Port uint16
 }
 
-// Sessions are the sessions of this process and its listeners. All methods except Has, All and Sweep are called by one
-// goroutine only, the reader of the Forwarder.
+// Sessions are the sessions of this process and its listeners. All methods except Has, All, Sweep and Take are called by
+// one goroutine only, the reader of the Forwarder.
 type Sessions interface {
 	// Serves reports whether a UDP listener is open on a port.
 	Serves(port uint16) bool
@@ -74,6 +75,19 @@ type Sessions interface {
 	// Sweep frees what Answer has opened for clients that get no more answers. It is called every sweepEvery, from
 	// another goroutine.
 	Sweep(now time.Time)
+	// Take continues the session of a client that the pod of from hands over, with a record of the session and the clock
+	// of that pod. It must not send anything before FromPeer. It reports false if this pod cannot continue the session.
+	// It is called from another goroutine, one call at a time.
+	Take(c Client, record []byte, clock time.Time, from Way) bool
+	// FromPeer handles a datagram of a peer to the relayed address that a session of this pod had at the pod of from. An
+	// invalid peer comes without a datagram. In any case, that pod has let the session go. FromPeer reports false if the
+	// session does not need that address. It does not retain the datagram.
+	FromPeer(c Client, from Way, peer netip.AddrPort, datagram []byte, now time.Time) bool
+	// ToPeer sends a datagram to a peer from the relayed address of a session that the pod of to has taken over. It does
+	// not retain the datagram.
+	ToPeer(c Client, to Way, peer netip.AddrPort, datagram []byte)
+	// Part closes the relayed address of a session that the pod of to has taken over.
+	Part(c Client, to Way)
 }
 
 // Options are the arguments of Open.
@@ -130,6 +144,8 @@ type Forwarder struct {
 
 	changes sync.Mutex
 	pending map[clientKey]change
+
+	handovers handovers
 	// clients is Options.Clients.
 	clients int
 	wake    chan struct{}
@@ -179,7 +195,9 @@ func newForwarder(o Options, w wire, address netip.AddrPort) *Forwarder {
 	_, _ = rand.Read(f.self.Sender[:]) // never fails
 	f.view.Store(f.build(Peers{}, 0))
 	f.replies = f.Outbox()
+	f.handovers.waiting, f.handovers.queue = map[clientKey]offer{}, make(chan taking, maxTaking)
 	f.running.Go(f.run)
+	f.running.Go(f.takeAll)
 	return f
 }
 

@@ -52,6 +52,18 @@ const (
 	renew
 	// release is sent by an owner to a home when a session has ended. The payload is as in hold.
 	release
+	// take is sent by an owner that drains to its successor. The payload is the clock of the owner (8 bytes, in
+	// milliseconds since 1970) and the record of the session.
+	take
+	// taken is the answer to take. The payload is one byte: 1 if the successor continues the session, or 0.
+	taken
+	// fromPeer is sent by the former owner to the successor. The payload is the size of a peer (1 byte), the peer in the form
+	// of a client, and its datagram to the former relayed address. Without a payload, the frame says that the successor is the owner.
+	fromPeer
+	// toPeer is sent by the successor to the former owner. The payload is as in fromPeer, a datagram for the peer.
+	toPeer
+	// part is sent by the successor to the former owner: no peer uses the former relayed address any more.
+	part
 	kinds
 
 	ipv6 kind = 0x80

@@ -173,6 +173,15 @@ type testSessions struct {
 	unowned   []string
 	sources   []*datagram.Source
 	ways      []Way
+	// taken are the records that were offered. full refuses them. former is the pod that has offered the latest one.
+	taken  []string
+	full   bool
+	former Way
+	clock  time.Time
+	// wait makes Take wait.
+	wait chan struct{}
+	// tunnelled are the datagrams of peers.
+	tunnelled []string
 }
 
 func (s *testSessions) Serves(uint16) bool { return !s.noPorts }
@@ -228,6 +237,40 @@ func (s *testSessions) Unowned(_ Client, message []byte, asked *datagram.Source)
 func (s *testSessions) Flush(time.Time) {}
 
 func (s *testSessions) Sweep(time.Time) {}
+
+func (s *testSessions) Take(c Client, record []byte, clock time.Time, from Way) bool {
+	if s.wait != nil {
+		<-s.wait
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.taken = append(s.taken, string(record))
+	if s.full {
+		return false
+	}
+	s.has[c] = true
+	s.former, s.clock = from, clock
+	return true
+}
+
+func (s *testSessions) FromPeer(_ Client, from Way, peer netip.AddrPort, datagram []byte, _ time.Time) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.tunnelled = append(s.tunnelled, fmt.Sprintf("from %v: %s", peer, datagram))
+	return from == s.former
+}
+
+func (s *testSessions) ToPeer(_ Client, to Way, peer netip.AddrPort, datagram []byte) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.tunnelled = append(s.tunnelled, fmt.Sprintf("to %v: %s", peer, datagram))
+}
+
+func (s *testSessions) Part(Client, Way) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.tunnelled = append(s.tunnelled, "part")
+}
 
 // got returns what was delivered and answered, and forgets it.
 func (s *testSessions) got() (delivered, answered []string) {

@@ -72,18 +72,32 @@ func (f *Forwarder) handle(v *view, l *link, m message, now time.Time) {
 		f.handleUnknown(l, k, m, at)
 	case hold, renew, release:
 		f.handleHold(l, m, at)
+	case take:
+		f.handleTake(l, m)
+	case taken:
+		f.handleTaken(l, k, m)
+	case fromPeer:
+		f.handleFromPeer(l, m, now)
+	case toPeer:
+		f.handleToPeer(l, m)
+	case part:
+		f.sessions.Part(m.client, f.way(l, m.client))
 	default:
 		f.refuse(meter.BadFrame, l.peer.Address)
 	}
 }
 
 func (f *Forwarder) handleData(l *link, k clientKey, m message, now time.Time) {
-	if f.sessions.Deliver(m.client, m.payload, Way{forwarder: f, pod: l.pod, client: m.client}, now) {
+	if f.sessions.Deliver(m.client, m.payload, f.way(l, m.client), now) {
 		f.counters.delivered.Add(1)
 		return
 	}
 	if !f.sessions.Serves(m.client.Port) {
 		f.refuse(meter.OtherListener, l.peer.Address)
+		return
+	}
+	if n := f.replies.find(k); n != nil && n.owner.Load() != l.pod { // handed over: the front learns the successor
+		f.replies.add(l, is, m.client, append(binary.BigEndian.AppendUint64(nil, n.owner.Load().id), m.payload...))
 		return
 	}
 	f.replies.add(l, unknown, m.client, nil)

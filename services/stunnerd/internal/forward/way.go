@@ -24,7 +24,16 @@ func (w *Way) Send(payload []byte) error {
 }
 
 // SendAll sends datagrams to the client, and sets Err of each as of Send. It ignores the addresses.
-func (w *Way) SendAll(packets []datagram.Packet) {
+func (w *Way) SendAll(packets []datagram.Packet) { w.sendAll(reply, packets) }
+
+// send sends a frame of another kind to the pod of the way.
+func (w *Way) send(k kind, payload []byte) error {
+	packets := [1]datagram.Packet{{Payload: payload}}
+	w.sendAll(k, packets[:])
+	return packets[0].Err
+}
+
+func (w *Way) sendAll(k kind, packets []datagram.Packet) {
 	l := w.link()
 	if l == nil {
 		for i := range packets {
@@ -39,16 +48,16 @@ func (w *Way) SendAll(packets []datagram.Packet) {
 	first := 0
 	for i := range packets {
 		if !o.room(packets[i].Payload) {
-			o.report(packets[first:i])
+			o.report(k, packets[first:i])
 			first = i
 		}
-		packets[i].Err = o.put(l, reply, w.client, packets[i].Payload)
+		packets[i].Err = o.put(l, k, w.client, packets[i].Payload)
 	}
-	o.report(packets[first:])
+	o.report(k, packets[first:])
 }
 
 // report sends the frames, which are those of the packets without an error, and sets the errors of the packets.
-func (o *Outbox) report(packets []datagram.Packet) {
+func (o *Outbox) report(k kind, packets []datagram.Packet) {
 	o.send()
 	var sent, failed uint64
 	next := 0
@@ -63,7 +72,9 @@ func (o *Outbox) report(packets []datagram.Packet) {
 			failed++
 		}
 	}
-	o.forwarder.counters.replied.Add(sent)
+	if k == reply {
+		o.forwarder.counters.replied.Add(sent)
+	}
 	o.forwarder.unsent(failed)
 	o.empty()
 }

@@ -20,6 +20,7 @@
 //	request.go                       parsed requests, lifetimes of allocations
 //	elsewhere.go                     clients whose session another pod has
 //	restore.go                       sessions of a crashed process
+//	handover.go                      sessions that go to another pod, or come from one
 //	inspect.go                       reachable peers, and the end of sessions, for package admin
 //	model_*_test.go                  random sequences against a model of RFC 8656
 //	timers_test.go *_timers_test.go  lifetimes in virtual time
@@ -148,6 +149,12 @@ type flow struct {
 	generation uint32
 	// id is the journal.ID of the session, or 0 if it is not stored in the journal.
 	id atomic.Uint64
+	// changing is held for reading by requests, and for writing by Depart and Stay. Requests of a session that is leaving
+	// are dropped, so that its record stays true.
+	changing sync.RWMutex
+	leaving  bool
+	// provisional ends a session that another pod has handed over and has not let go. It is nil for other sessions.
+	provisional *time.Timer
 }
 
 // Shared is what all gates of a process share.
@@ -301,6 +308,9 @@ func (g *Gate) end(f *flow) {
 // ended removes the session of a closed relay.
 func (g *Gate) ended(f *flow) {
 	f.expiry.Stop()
+	if f.provisional != nil {
+		f.provisional.Stop()
+	}
 	if !g.leaving.Load() {
 		g.unstore(f)
 	}

@@ -27,6 +27,8 @@ type Saved struct {
 type sourced interface {
 	// Source returns the binary form of the datagram.Source with which answers to the client leave.
 	Source() []byte
+	// At returns the transport address to which the client sends, also while it uses another pod.
+	At() netip.AddrPort
 	// Away reports whether the client uses another pod.
 	Away() bool
 }
@@ -39,18 +41,23 @@ func (g *Gate) store(f *flow) bool {
 	if g.journal == nil || !ok || f.Client.Connected() {
 		return false
 	}
-	f.id.Store(uint64(g.journal.Add(&session.Record{
-		Generation: f.generation,
-		Listener:   g.name, Client: f.Client.Addr(), Local: f.Client.Local(), Source: client.Source(),
-		Username: f.Username, UserID: f.UserID, Realm: *f.realm.Load(), Relay: f.Session.Relay,
-		Transaction: f.allocated, Lifetime: f.lifetime, Started: f.Started, Until: f.until,
-		Permissions: f.permitted.records(time.Now()), Channels: f.relay.ChannelRecords(),
-		Away: client.Away(),
-	})))
+	f.id.Store(uint64(g.journal.Add(g.record(f, client))))
 	if f.relay.Closed() { // ended may have read the ID before it was stored
 		g.unstore(f)
 	}
 	return f.stored() != 0
+}
+
+// record returns the record of a session over UDP, without its checks. The caller holds refreshing.
+func (g *Gate) record(f *flow, client sourced) *session.Record {
+	return &session.Record{
+		Generation: f.generation,
+		Listener:   g.name, Client: f.Client.Addr(), Local: client.At(), Source: client.Source(),
+		Username: f.Username, UserID: f.UserID, Realm: *f.realm.Load(), Relay: f.Session.Relay,
+		Transaction: f.allocated, Lifetime: f.lifetime, Started: f.Started, Until: f.until,
+		Permissions: f.permitted.records(time.Now()), Channels: f.relay.ChannelRecords(),
+		Away: client.Away(),
+	}
 }
 
 // unstore stores the end of a session in the journal.
@@ -64,7 +71,7 @@ func (g *Gate) storeLifetime(f *flow) {
 		return
 	}
 	if g.store(f) {
-		f.relay.ReportNominations() // because the relay does not keep the checks that it has reported
+		f.relay.ReportNominations()
 		g.table.Touch()
 	}
 }
@@ -155,25 +162,15 @@ func (g *Gate) restore(saved *Saved, client session.Client) {
 		_ = saved.Socket.Close()
 		return
 	}
-	s := &session.Session{
-		Client: client, Listener: g.name, Protocol: g.protocol, Username: r.Username,
-		UserID: name.UserID, Caveats: name.Caveats,
-		// The relay measures times from Started by the monotonic clock, which the time of the journal does not have.
-		Started: now.Add(-max(0, now.Sub(r.Started))),
-	}
-	addr := client.Addr().Addr()
-	s.Source, s.Shared = session.Source(addr), limit.PrivateOrLoopback(addr)
-	f := &flow{Session: s, allocated: r.Transaction, lifetime: r.Lifetime, until: now.Add(left),
-		generation: r.Generation, permitted: permissions{memory: s.Claim(session.Memory)}}
+	f := g.continued(r, client, name, now, left)
+	s := f.Session
 	f.refreshing.Lock() // keeps expire waiting
 	defer f.refreshing.Unlock()
-	f.setRealm(r.Realm)
-	f.permitted.restore(r.Permissions, now)
 	f.id.Store(uint64(saved.ID))
 	g.open(f, relay.Reserved{Socket: saved.Socket, Advertised: r.Relay.Addr()})
 	f.relay.Restore(r.Channels, r.Permissions)
 	g.table.Restore(s)
-	f.relay.RestoreNominations(len(r.Checks)) // from here on the session can be charged
+	f.relay.RestoreNominations(r.Checks) // from here on the session can be charged
 	f.permitted.charge(f.relay.Channels())
 	if err := g.start(f); err != nil {
 		g.log.Debug("cannot restore a session", "relay", s.Relay, "error", err)
@@ -182,6 +179,25 @@ func (g *Gate) restore(saved *Saved, client session.Client) {
 	}
 	g.meter.Restored.Add(1)
 	f.held()
+}
+
+// continued returns the flow of a session of another process, which ends after left.
+func (g *Gate) continued(
+	r *session.Record, client session.Client, name credential.Username, now time.Time, left time.Duration,
+) *flow {
+	s := &session.Session{
+		Client: client, Listener: g.name, Protocol: g.protocol, Username: r.Username,
+		UserID: name.UserID, Caveats: name.Caveats,
+		// The relay measures times from Started by the monotonic clock, which the times of a record do not have.
+		Started: now.Add(-max(0, now.Sub(r.Started))),
+	}
+	addr := client.Addr().Addr()
+	s.Source, s.Shared = session.Source(addr), limit.PrivateOrLoopback(addr)
+	f := &flow{Session: s, allocated: r.Transaction, lifetime: r.Lifetime, until: now.Add(left),
+		generation: r.Generation, permitted: permissions{memory: s.Claim(session.Memory)}}
+	f.setRealm(r.Realm)
+	f.permitted.restore(r.Permissions, now)
+	return f
 }
 
 // nameOf returns the user id and the caveats of a restored session. The caveats are in its user name, unless that is the

@@ -22,6 +22,8 @@ import (
 // Source makes the client one over UDP.
 func (c *client) Source() []byte { return nil }
 
+func (c *client) At() netip.AddrPort { return c.Local() }
+
 func (c *client) Away() bool { return c.away }
 
 // connection is a client over TCP.

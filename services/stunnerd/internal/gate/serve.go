@@ -35,6 +35,13 @@ func (g *Gate) request(r *request) {
 		return
 	}
 	r.flow = g.flowOf(r.client)
+	if r.flow != nil && r.Type.Method != stun.MethodBinding {
+		if !r.flow.enter() {
+			g.drop(r.client, meter.Draining)
+			return
+		}
+		defer r.flow.changing.RUnlock()
+	}
 	if g.retransmitted(r) {
 		return
 	}
@@ -200,6 +207,7 @@ func (g *Gate) allocate(r *request) ([]byte, error) {
 	if err := g.start(f); err != nil {
 		return nil, err
 	}
+	f.held()
 	f.refreshing.Lock() // the client may have sent a Refresh already
 	g.store(f)
 	f.refreshing.Unlock()
@@ -231,7 +239,6 @@ func (g *Gate) start(f *flow) (err error) {
 	if err != nil {
 		return errors.Join(err, f.relay.Close())
 	}
-	f.held()
 	return nil
 }
 

@@ -8,7 +8,9 @@ import (
 
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/datagram"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/forward"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/gate"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/relay"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
 )
 
@@ -179,6 +181,9 @@ func (c *udpClient) sendOn(p *path, packets []datagram.Packet) {
 // Follow implements session.Movable.
 func (c *udpClient) Follow(from session.Client, message []byte, authentic bool) session.Move {
 	sender, ok := from.(*udpClient)
+	if ok && sender.front == (forward.Way{}) && c.unplaced() {
+		c.arrivedAt(sender.from)
+	}
 	switch {
 	case !ok:
 		return 0
@@ -224,6 +229,14 @@ type Forwarding interface {
 	Sweep(now time.Time)
 }
 
+// Movable is a Listener whose sessions can go to another pod. Its methods may be called from any goroutine.
+type Movable interface {
+	// Take continues a session of another pod, through which data for its client leaves for now. See gate.Gate.Take.
+	Take(r *session.Record, front forward.Way, former relay.Socket) error
+	// Gate returns the gate of the listener.
+	Gate() *gate.Gate
+}
+
 // forwarded handles the datagrams that arrive from other pods. It is a udpSocket that does not read.
 type forwarded struct {
 	udpSocket
@@ -263,6 +276,20 @@ func (l *udpListener) Deliver(client netip.AddrPort, frame []byte, front forward
 	delivered = true
 	return r != nil
 }
+
+// Take implements Movable.
+func (l *udpListener) Take(r *session.Record, front forward.Way, former relay.Socket) error {
+	c := &udpClient{socket: l.sockets[int(r.Client.Port())%len(l.sockets)], addr: r.Client, taken: true}
+	if r.Away {
+		c.paths.hold()
+	} else {
+		c.paths.follow(front, time.Now())
+	}
+	return l.forwarded.gate.Take(r, c, former)
+}
+
+// Gate implements Movable.
+func (l *udpListener) Gate() *gate.Gate { return l.forwarded.gate }
 
 // Answer implements Forwarding.
 func (l *udpListener) Answer(client netip.AddrPort, frame []byte, asked *datagram.Source) {

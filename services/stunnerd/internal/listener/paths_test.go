@@ -16,13 +16,19 @@ import (
 // owner has the session of every client, and collects the ways by which their datagrams arrive.
 type owner struct{ ways chan forward.Way }
 
-func (o owner) Serves(uint16) bool                                   { return true }
-func (o owner) Has(forward.Client) bool                              { return o.ways != nil }
-func (o owner) All(func(forward.Client) bool)                        {}
-func (o owner) Answer(forward.Client, []byte, *datagram.Source) bool { return false }
-func (o owner) Unowned(forward.Client, []byte, *datagram.Source)     {}
-func (o owner) Flush(time.Time)                                      {}
-func (o owner) Sweep(time.Time)                                      {}
+func (o owner) Serves(uint16) bool                                       { return true }
+func (o owner) Has(forward.Client) bool                                  { return o.ways != nil }
+func (o owner) All(func(forward.Client) bool)                            {}
+func (o owner) Answer(forward.Client, []byte, *datagram.Source) bool     { return false }
+func (o owner) Unowned(forward.Client, []byte, *datagram.Source)         {}
+func (o owner) Flush(time.Time)                                          {}
+func (o owner) Sweep(time.Time)                                          {}
+func (o owner) Take(forward.Client, []byte, time.Time, forward.Way) bool { return false }
+func (o owner) FromPeer(forward.Client, forward.Way, netip.AddrPort, []byte, time.Time) bool {
+	return false
+}
+func (o owner) ToPeer(forward.Client, forward.Way, netip.AddrPort, []byte) {}
+func (o owner) Part(forward.Client, forward.Way)                           {}
 func (o owner) Deliver(_ forward.Client, _ []byte, w forward.Way, _ time.Time) bool {
 	if o.ways != nil {
 		o.ways <- w

@@ -229,6 +229,9 @@ func (s *udpSocket) media(frame []byte, client netip.AddrPort, control []byte, n
 		return
 	}
 	c := r.Session().Client.(*udpClient)
+	if c.unplaced() {
+		c.arrivedAt(datagram.SourceOf(control))
+	}
 	c.moved(c.arrived(forward.Way{}, frame, now))
 	s.outbox.Add(r, frame, now)
 }
@@ -271,6 +274,10 @@ type udpClient struct {
 	addr   netip.AddrPort
 	// from is the address to which the client has sent its request. The listener sends its answers from this address.
 	from datagram.Source
+	// taken is set for a session of another pod. here is then the address to which the client has sent first at this pod,
+	// and from is not used.
+	taken bool
+	here  atomic.Pointer[datagram.Source]
 	// sender sends to this client while it has a session. It is nil until own opens it.
 	sender atomic.Pointer[datagram.Sender]
 	// answers is the number of answers that were sent without the sender.
@@ -337,7 +344,7 @@ func (c *udpClient) sendFromHere(packets []datagram.Packet) {
 		return
 	}
 	for i := range packets {
-		packets[i].To, packets[i].From = c.addr, &c.from
+		packets[i].To, packets[i].From = c.addr, c.source()
 	}
 	sender.SendAll(packets)
 	c.socket.meter.Tx.AddSum(sent(packets))
@@ -420,12 +427,33 @@ func (c *udpClient) Local() netip.AddrPort {
 	if !c.paths.direct() {
 		return netip.AddrPort{}
 	}
-	return netip.AddrPortFrom(c.from.Addr(), uint16(c.socket.port.number))
+	return c.At()
+}
+
+// At returns the transport address to which the client sends, with an invalid IP address if it is unknown.
+func (c *udpClient) At() netip.AddrPort {
+	return netip.AddrPortFrom(c.source().Addr(), uint16(c.socket.port.number))
+}
+
+// source returns the source address of data for the client.
+func (c *udpClient) source() *datagram.Source {
+	if here := c.here.Load(); here != nil {
+		return here
+	}
+	return &c.from
+}
+
+// unplaced reports whether it is unknown to which address of this pod the client sends: it is a client of another pod
+// that has not sent to this one. arrivedAt notes the address.
+func (c *udpClient) unplaced() bool { return c.taken && c.here.Load() == nil }
+
+func (c *udpClient) arrivedAt(source datagram.Source) {
+	c.here.CompareAndSwap(nil, &source)
 }
 
 // Source returns the binary form of the source address of answers, for the journal.
 func (c *udpClient) Source() []byte {
-	b, _ := c.from.AppendBinary(nil) // never fails
+	b, _ := c.source().AppendBinary(nil) // never fails
 	return b
 }
 

@@ -135,6 +135,12 @@ type Meter struct {
 	Applied atomic.Uint64
 	// Restored counts the sessions of a former process that were restored.
 	Restored atomic.Uint64
+	// SessionsTaken counts the sessions that other pods have handed over to this one, and SessionsHanded those that this
+	// pod has handed over.
+	SessionsTaken, SessionsHanded atomic.Uint64
+	// PeersMoved and PeersNotMoved count the peers of sessions of another pod that have taken the new relay address in
+	// time, and that have not.
+	PeersMoved, PeersNotMoved atomic.Uint64
 }
 
 // New returns a Meter whose counters are zero.

@@ -60,8 +60,12 @@ func TestNominationsAreCharged(t *testing.T) {
 	s, memory := charged(t, session.PriceOfChecks(fit))
 	n := &nominations{memory: s.Claim(session.Memory)}
 	known := 0
+	nomination := func(peer string, port int) check {
+		at := netip.AddrPortFrom(netip.MustParseAddr(peer), uint16(port))
+		return check{Check: session.Check{Peer: at}, username: 1, nominates: true}
+	}
 	for i := range session.MaxChecks {
-		if n.add(nomination{netip.AddrPortFrom(netip.MustParseAddr("192.0.2.1"), uint16(i+1)), 1}) {
+		if n.add(nomination("192.0.2.1", i+1)) {
 			known++
 		}
 		if i == 0 && memory() != 0 {
@@ -72,15 +76,15 @@ func TestNominationsAreCharged(t *testing.T) {
 	if known < 2 || known > fit || memory() != before {
 		t.Errorf("%d checks are known, want at most %d; charged %d", known, fit, memory())
 	}
-	n.seen = nil // ReportNominations
-	if n.add(nomination{netip.MustParseAddrPort("192.0.2.1:1"), 1}); memory() != before {
+	n.checks = n.checks[:1]
+	if n.add(nomination("192.0.2.1", 2)); memory() != before {
 		t.Errorf("charged %d while the journal has %d checks", memory(), known)
 	}
-	if n.close(); memory() != 0 || n.add(nomination{netip.MustParseAddrPort("192.0.2.2:1"), 1}) {
+	if n.close(); memory() != 0 || n.add(nomination("192.0.2.2", 1)) {
 		t.Errorf("after the end: charged %d", memory())
 	}
 	restored := &Relay{session: s}
-	if restored.RestoreNominations(3); memory() != session.PriceOfChecks(3) {
+	if restored.RestoreNominations(make([]session.Check, 3)); memory() != session.PriceOfChecks(3) {
 		t.Errorf("three restored checks are charged %d", memory())
 	}
 	restored.nominations.Load().close()

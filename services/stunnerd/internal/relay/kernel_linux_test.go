@@ -103,8 +103,8 @@ func roundTrip(t *testing.T, s Socket, peer netip.Addr) netip.AddrPort {
 		t.Fatal(err)
 	}
 	got := <-in
-	if string(got.payload()) != "pong" || got.peer != at {
-		t.Errorf("got %q from %s, want the answer of %s", got.payload(), got.peer, at)
+	if string(got.Payload()) != "pong" || got.peer != at {
+		t.Errorf("got %q from %s, want the answer of %s", got.Payload(), got.peer, at)
 	}
 	return from
 }

@@ -15,35 +15,45 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/stunmsg"
 )
 
-// nominations remembers which nominating connectivity checks of the client were reported to Routes.OnNomination. A
-// connectivity check is a Binding request. One with USE-CANDIDATE nominates (RFC 8445 §7.2.2). Browsers send
-// USE-CANDIDATE in each check, so one check is reported for each peer and USERNAME, which changes when ICE restarts.
+// nominations keeps the connectivity check of the client to each peer that a move sends again, and remembers which of
+// them were reported to Routes.OnNomination. A connectivity check is a Binding request. One with USE-CANDIDATE nominates
+// (RFC 8445 §7.2.2). The newest one that nominates is kept, as long as its USERNAME is that of the newest check to the
+// peer: USERNAME changes when ICE restarts. Some clients nominate once, when a call begins, and a peer does not change
+// its path for a later check. The checks of a client that never nominates, because its peer does, are the newest ones of
+// maxUnnominated peers.
 //
-// A client that changes USERNAME or the port of the peer in each check must not cause a write to the journal for each
-// packet, because the journal is shared by all clients. So checks are reported at most once in nominationInterval, the
-// newest check of each peer.
+// Browsers send USE-CANDIDATE in each check, so one check is reported for each peer and USERNAME. A client that changes
+// USERNAME or the port of the peer in each check must not cause a write to the journal for each packet, because the
+// journal is shared by all clients. So checks are reported at most once in nominationInterval, the newest check of each
+// peer.
 type nominations struct {
-	mu   sync.Mutex
-	seen []nomination
-	// pending are the checks that are not reported yet, at most one for each peer.
-	pending []session.Check
+	mu sync.Mutex
+	// checks are those of the latest peers, at most one for each and session.MaxChecks.
+	checks []check
 	// reported is when checks were last reported.
 	reported time.Time
-	// timer reports pending. It is nil if the timer is not running.
+	// timer reports pending checks. It is nil if the timer is not running.
 	timer *time.Timer
-	// memory is what the session is charged for the checks here and in the journal, which keeps those that seen has
-	// forgotten: as many as there were at most.
+	// memory is what the session is charged for the checks here and in the journal, which keeps those that are
+	// forgotten here: as many as there were at most.
 	memory session.Claim
 	closed bool
 }
 
-type nomination struct {
-	peer     netip.AddrPort
-	username uint64 // hash
+type check struct {
+	session.Check
+	username  uint64 // hash
+	nominates bool
+	// pending is set if the check nominates and is not reported yet.
+	pending bool
 }
 
-// nominationInterval is the shortest time between two reports of a relay.
-const nominationInterval = time.Second
+const (
+	// nominationInterval is the shortest time between two reports of a relay.
+	nominationInterval = time.Second
+	// maxUnnominated is the number of peers whose checks are kept for a client that does not nominate.
+	maxUnnominated = 4
+)
 
 var usernames = maphash.MakeSeed()
 
@@ -56,15 +66,14 @@ func isBindingRequest(b []byte) bool {
 // magicCookie is in bytes 4 to 7 of each STUN message (RFC 8489 §5).
 const magicCookie = 0x2112A442
 
-// observe reports a Binding request from the client to a peer to Routes.OnNomination, now or within nominationInterval,
-// if it nominates and no such one was reported. At most session.MaxChecks peers are remembered, the latest ones.
+// observe keeps a Binding request from the client to a peer, and reports it to Routes.OnNomination, now or within
+// nominationInterval, if it nominates and no such one was reported.
 func (r *Relay) observe(message []byte, peer netip.AddrPort) {
-	report := r.routes.nominated.Load()
-	if report == nil || r.session.Client.Connected() || binary.BigEndian.Uint32(message[4:]) != magicCookie {
+	if r.session.Client.Connected() || binary.BigEndian.Uint32(message[4:]) != magicCookie {
 		return
 	}
-	username, nominates := nominatingUser(message)
-	if !nominates {
+	username, nominates := checkUser(message)
+	if len(username) == 0 {
 		return
 	}
 	if r.nominations.Load() == nil {
@@ -73,16 +82,20 @@ func (r *Relay) observe(message []byte, peer netip.AddrPort) {
 	n := r.nominations.Load()
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.add(nomination{peer, maphash.Bytes(usernames, username)}) {
-		n.hold(session.Check{Peer: peer, Message: bytes.Clone(message)})
+	if n.add(newCheck(session.Check{Peer: peer, Message: message}, username, nominates)) {
 		r.reportPending(n)
 	}
+}
+
+func newCheck(c session.Check, username []byte, nominates bool) check {
+	return check{Check: c, username: maphash.Bytes(usernames, username), nominates: nominates}
 }
 
 // reportPending reports the pending checks, now or when nominationInterval has passed. The caller holds n.mu.
 func (r *Relay) reportPending(n *nominations) {
 	report := r.routes.nominated.Load()
-	if n.timer != nil || len(n.pending) == 0 || report == nil {
+	isPending := func(c check) bool { return c.pending }
+	if n.timer != nil || report == nil || !slices.ContainsFunc(n.checks, isPending) {
 		return
 	}
 	if wait := nominationInterval - time.Since(n.reported); wait > 0 {
@@ -95,10 +108,13 @@ func (r *Relay) reportPending(n *nominations) {
 		})
 		return
 	}
-	for _, c := range n.pending {
-		(*report)(r, c)
+	for i := range n.checks {
+		if n.checks[i].pending {
+			n.checks[i].pending = false
+			(*report)(r, n.checks[i].Check)
+		}
 	}
-	n.pending, n.reported = nil, time.Now()
+	n.reported = time.Now()
 }
 
 // ReportNominations makes the relay report checks again that it has reported.
@@ -106,33 +122,59 @@ func (r *Relay) ReportNominations() {
 	if n := r.nominations.Load(); n != nil {
 		n.mu.Lock()
 		defer n.mu.Unlock()
-		n.seen = nil
+		for i := range n.checks {
+			n.checks[i].pending = n.checks[i].nominates
+		}
+		r.reportPending(n)
 	}
 }
 
-// hold adds a check to those that are pending, in place of an earlier one of the same peer. The caller holds mu.
-func (n *nominations) hold(c session.Check) {
-	n.pending = slices.DeleteFunc(n.pending, func(old session.Check) bool { return old.Peer == c.Peer })
-	if len(n.pending) == session.MaxChecks {
-		n.pending = slices.Delete(n.pending, 0, 1)
+// add keeps a copy of a check, and reports whether it is pending. A check is not kept if a more useful one is, or if
+// there is no memory for it. The caller holds mu.
+func (n *nominations) add(fresh check) (pending bool) {
+	at := slices.IndexFunc(n.checks, func(old check) bool { return old.Peer == fresh.Peer })
+	if at >= 0 && n.checks[at].username == fresh.username && n.checks[at].nominates == fresh.nominates {
+		n.checks[at].Message = append(n.checks[at].Message[:0], fresh.Message...)
+		return false
 	}
-	n.pending = append(n.pending, c)
+	if at >= 0 && n.checks[at].username == fresh.username && n.checks[at].nominates || n.closed {
+		return false
+	}
+	kept := n.checks
+	switch {
+	case at >= 0:
+		kept = slices.Delete(kept, at, at+1)
+	case fresh.nominates:
+		kept = slices.DeleteFunc(kept, func(old check) bool { return !old.nominates })
+	case slices.ContainsFunc(kept, func(old check) bool { return old.nominates }):
+		return false
+	case len(kept) == maxUnnominated:
+		kept = slices.Delete(kept, 0, 1)
+	}
+	n.checks = kept
+	price := session.PriceOfChecks(len(kept) + 1)
+	if price > n.memory.Held() && n.memory.Set(price) != nil {
+		return false
+	}
+	if len(kept) == session.MaxChecks {
+		kept = slices.Delete(kept, 0, 1)
+	}
+	fresh.Message, fresh.pending = bytes.Clone(fresh.Message), fresh.nominates
+	n.checks = append(kept, fresh)
+	return fresh.pending
 }
 
-// add reports false if the nomination is known, or if there is no memory for one more. The caller holds mu.
-func (n *nominations) add(fresh nomination) bool {
-	if slices.Contains(n.seen, fresh) {
-		return false
+// copies returns copies of the checks. A nil *nominations has none.
+func (n *nominations) copies() (list []session.Check) {
+	if n == nil {
+		return nil
 	}
-	n.seen = slices.DeleteFunc(n.seen, func(old nomination) bool { return old.peer == fresh.peer })
-	if price := session.PriceOfChecks(len(n.seen) + 1); n.closed || price > n.memory.Held() && n.memory.Set(price) != nil {
-		return false
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, c := range n.checks {
+		list = append(list, session.Check{Peer: c.Peer, Message: bytes.Clone(c.Message)})
 	}
-	if len(n.seen) == session.MaxChecks {
-		n.seen = slices.Delete(n.seen, 0, 1)
-	}
-	n.seen = append(n.seen, fresh)
-	return true
+	return list
 }
 
 // close ends the charge when the session has ended.
@@ -142,22 +184,32 @@ func (n *nominations) close() {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.closed, n.seen, n.pending = true, nil, nil
+	n.closed, n.checks = true, nil
 	n.memory.Release()
 }
 
-// RestoreNominations charges the session for checks that the journal has of it. It must be called before Start.
-func (r *Relay) RestoreNominations(checks int) {
-	if checks == 0 {
+// RestoreNominations keeps the checks of a session that another process has had, and charges the session for them. It
+// must be called before Start.
+func (r *Relay) RestoreNominations(checks []session.Check) {
+	if len(checks) == 0 {
 		return
 	}
 	n := &nominations{memory: r.session.Claim(session.Memory)}
-	n.memory.Force(session.PriceOfChecks(checks))
+	n.memory.Force(session.PriceOfChecks(len(checks)))
+	for _, c := range checks {
+		if !isBindingRequest(c.Message) {
+			continue
+		}
+		if username, nominates := checkUser(c.Message); len(username) > 0 {
+			c.Message = bytes.Clone(c.Message) // add replaces it in place
+			n.checks = append(n.checks, newCheck(c, username, nominates))
+		}
+	}
 	r.nominations.Store(n)
 }
 
-// nominatingUser returns the USERNAME of a Binding request, and whether it has USE-CANDIDATE.
-func nominatingUser(message []byte) (username []byte, nominates bool) {
+// checkUser returns the USERNAME of a Binding request, and whether it has USE-CANDIDATE.
+func checkUser(message []byte) (username []byte, nominates bool) {
 	attrs := message[stunmsg.HeaderSize:]
 	for len(attrs) >= 4 {
 		kind, size := stun.AttrType(binary.BigEndian.Uint16(attrs)), int(binary.BigEndian.Uint16(attrs[2:]))
@@ -173,5 +225,5 @@ func nominatingUser(message []byte) (username []byte, nominates bool) {
 		}
 		attrs = attrs[padded:]
 	}
-	return username, nominates && len(username) > 0
+	return username, nominates
 }

@@ -37,11 +37,11 @@ func (r *Routes) Offload(f *offload.Offload) { r.group.Swap(f.NewGroup()).Close(
 func (r *Routes) OnNomination(f func(*Relay, session.Check)) { r.nominated.Store(&f) }
 
 // generation returns the generation in which a channel may be armed. It must be read before the routes. It is zero if
-// packets are not forwarded in the kernel: because there is no group, or because of a limit of bytes, which only user space
-// enforces.
+// packets are not forwarded in the kernel: because there is no group, because of a limit of bytes, which only user space
+// enforces, or because of a move, during which the kernel would use one of two sockets.
 func (r *Relay) generation() offload.Generation {
 	g := r.routes.group.Load().Generation()
-	if g.IsZero() || r.session.BytesLimited() {
+	if g.IsZero() || r.session.BytesLimited() || r.departing.Load() || r.moving.Load() != nil {
 		return offload.Generation{}
 	}
 	return g
@@ -75,8 +75,8 @@ func (r *Relay) arm(c *channel, generation offload.Generation, now time.Time) {
 	if armed || !generation.Current() { // the next packet is judged by other routes
 		c.armAfter.Store(0)
 	}
-	// Close or Disarm may have ended the bindings before.
-	if r.Closed() || !r.session.Client.Local().IsValid() {
+	// Close, Depart or Disarm may have ended the bindings before.
+	if r.Closed() || r.departing.Load() || !r.session.Client.Local().IsValid() {
 		c.binding.End()
 	}
 }

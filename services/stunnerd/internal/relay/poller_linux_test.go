@@ -92,7 +92,7 @@ func TestPollerServesManySockets(t *testing.T) {
 			open[i] = s
 			if err := s.Start(receiverFunc(func(batch []Datagram) {
 				for _, d := range batch {
-					got <- [2]int{i, int(d.payload()[0])<<8 | int(d.payload()[1])}
+					got <- [2]int{i, int(d.Payload()[0])<<8 | int(d.Payload()[1])}
 				}
 			})); err != nil {
 				t.Fatal(err)
@@ -123,16 +123,16 @@ func TestDatagramWhileAnotherIsPassedOn(t *testing.T) {
 	got := make(chan string, 10)
 	if err := one.Start(receiverFunc(func(batch []Datagram) {
 		for _, d := range batch {
-			if string(d.payload()) == "first" {
+			if string(d.Payload()) == "first" {
 				write(t, peer, oneAddr, "second")
 				write(t, peer, otherAddr, "third")
 			}
-			got <- string(d.payload())
+			got <- string(d.Payload())
 		}
 	})); err != nil {
 		t.Fatal(err)
 	}
-	if err := other.Start(receiverFunc(func(batch []Datagram) { got <- string(batch[0].payload()) })); err != nil {
+	if err := other.Start(receiverFunc(func(batch []Datagram) { got <- string(batch[0].Payload()) })); err != nil {
 		t.Fatal(err)
 	}
 	for range 100 {
@@ -310,7 +310,7 @@ func TestICMPFloodDoesNotStopDatagrams(t *testing.T) {
 	if err := s.Start(receiverFunc(func(batch []Datagram) {
 		for _, d := range batch {
 			if d.icmp == (ICMP{}) {
-				got <- string(d.payload())
+				got <- string(d.Payload())
 			}
 		}
 		flood(s, gone) // so that an error is pending at the next receipt
@@ -439,8 +439,8 @@ func TestMeaninglessICMPIsIgnored(t *testing.T) {
 		t.Fatal(err)
 	}
 	write(t, conn, netip.AddrPortFrom(netip.IPv6Loopback(), socket.Port()), "data")
-	if d := after(t, in); string(d.payload()) != "data" || d.peer != peer {
-		t.Errorf("got %q from %v and ICMP %+v", d.payload(), d.peer, d.icmp)
+	if d := after(t, in); string(d.Payload()) != "data" || d.peer != peer {
+		t.Errorf("got %q from %v and ICMP %+v", d.Payload(), d.peer, d.icmp)
 	}
 }
 

@@ -14,7 +14,8 @@
 // # Files
 //
 //	topeer.go toclient.go  data from a client; data from a peer
-//	nomination.go          nominating connectivity checks, for the journal
+//	nomination.go          connectivity checks, for the journal and for moves
+//	move.go                a relay that replaces one of another pod
 //	kernel_linux.go        sockets, their source address and port
 //	ports.go               ports of a range
 //	reservation.go         reserved ports (RESERVATION-TOKEN)
@@ -81,9 +82,14 @@ type Relay struct {
 	spent atomic.Bool
 	// slots is what the session holds of the slots of the kernel.
 	slots session.Claim
-	// nominations is nil until the client has nominated a peer.
+	// nominations is nil until the client has sent a connectivity check.
 	nominations atomic.Pointer[nominations]
-	unbound     unbound
+	// moving is nil unless peers use a former socket.
+	moving atomic.Pointer[move]
+	// departing is set from Depart to Stay. passing is nil until Hand.
+	departing atomic.Bool
+	passing   atomic.Pointer[func([]Datagram)]
+	unbound   unbound
 }
 
 // named is a view of the routes of the listener that is limited to those that a credential names.
@@ -163,7 +169,11 @@ func (r *Relay) Close() error {
 	for _, c := range *r.channels.Load() {
 		c.binding.End()
 	}
-	err := r.socket.Close()
+	var err error
+	if r.passing.Load() == nil {
+		err = r.socket.Close()
+	}
+	r.moving.Load().close()
 	r.undecided.close()
 	r.ended(r)
 	r.nominations.Load().close() // the session cannot be charged any more

@@ -62,8 +62,14 @@ func NewDatagram(payload []byte, peer netip.AddrPort) Datagram {
 	return Datagram{room: room, n: len(payload), peer: peer}
 }
 
-// payload returns the payload, which is empty for an ICMP message.
-func (d *Datagram) payload() []byte {
+// Peer returns the address of the peer.
+func (d *Datagram) Peer() netip.AddrPort { return d.peer }
+
+// IsData reports whether the datagram is one, and not an ICMP message.
+func (d *Datagram) IsData() bool { return d.icmp == (ICMP{}) }
+
+// Payload returns the payload, which is empty for an ICMP message.
+func (d *Datagram) Payload() []byte {
 	if d.room == nil {
 		return nil
 	}
@@ -75,7 +81,7 @@ func (d *Datagram) clone() Datagram {
 	if d.icmp != (ICMP{}) {
 		return *d
 	}
-	return NewDatagram(d.payload(), d.peer)
+	return NewDatagram(d.Payload(), d.peer)
 }
 
 // channelData returns the payload as a ChannelData frame.

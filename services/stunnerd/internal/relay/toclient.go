@@ -20,6 +20,17 @@ import (
 // the routes do not allow, and queues all others for decide. Datagrams that arrive just after their peer has got a
 // channel are queued behind the earlier ones. A panic ends the session, and not the process.
 func (r *Relay) ReceiveBatch(batch []Datagram, now time.Time) {
+	if pass := r.passing.Load(); pass != nil {
+		(*pass)(batch)
+		return
+	}
+	if m := r.moving.Load(); m != nil {
+		m.arrived(batch, now)
+	}
+	r.receive(batch, now)
+}
+
+func (r *Relay) receive(batch []Datagram, now time.Time) {
 	defer r.EndOnPanic("forward from peers")
 	t := transfers.Get()
 	defer transfers.Put(t)
@@ -148,7 +159,7 @@ func (r *Relay) deliver(d Datagram) {
 		return
 	}
 	peer := stunmsg.Address{Type: stun.AttrXORPeerAddress, Addr: d.peer}
-	content := stun.RawAttribute{Type: stun.AttrData, Value: d.payload()}
+	content := stun.RawAttribute{Type: stun.AttrData, Value: d.Payload()}
 	if d.icmp != (ICMP{}) {
 		content = d.icmp.attribute()
 	}

@@ -110,7 +110,11 @@ func (r *Relay) sendToPeers(t *transfer, clusters *meter.Tally, now time.Time) {
 	defer r.EndOnPanic("forward to peers")
 	defer t.reset()
 	if len(t.packets) > 0 {
-		r.socket.Send(t.packets)
+		if m := r.moving.Load(); m != nil {
+			m.send(t.packets)
+		} else {
+			r.socket.Send(t.packets)
+		}
 		r.count(t, session.ToPeer, clusters, now)
 	}
 	r.endSpent()

@@ -16,6 +16,7 @@
 //	status.go         readiness and status
 //	inspect.go        reachable peers, end of sessions, certificates
 //	forward.go        forwarding between the pods of a Gateway
+//	handover.go       sessions that go to other pods, or come from them
 //	offload.go        in-kernel forwarding
 //	self.go           addresses of the gateway itself
 //	restore.go        sessions of a crashed process
@@ -106,6 +107,7 @@ type Server struct {
 	// forwarder is nil if nothing is forwarded between pods.
 	forwarder    *forward.Forwarder
 	forwardPorts atomic.Pointer[forwardPorts]
+	handedOver   handedOver
 
 	mu        sync.Mutex
 	wanted    config.Config            // the config of the last Apply
@@ -160,6 +162,7 @@ func New(o Options) (*Server, error) {
 	s.meter.LogFaults(o.Log)
 	s.meter.LogRefusals(o.Log)
 	s.meter.CountElsewhere(func() { s.offload.Load().Fold() })
+	s.handedOver.sockets = map[forward.Client]handedSocket{}
 	s.network = relay.Kernel{ICMP: o.ICMP, Local: s.isLocal, Pollers: s.pollers}
 	if o.RelayPorts.Len() > 0 {
 		s.network.Ports = relay.NewPorts(o.RelayPorts)
@@ -230,6 +233,7 @@ func (s *Server) Leave() error { return s.close((*gate.Gate).Leave) }
 
 // close calls a function for each gate, and closes everything.
 func (s *Server) close(before func(*gate.Gate)) error {
+	s.closeAllHanded()
 	err := s.forwarder.Close()
 	s.names.Close() // before mu is locked, because Close waits for a refresh, which locks mu
 	s.mu.Lock()

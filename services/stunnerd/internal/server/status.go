@@ -30,7 +30,7 @@ func (s *Server) Status() inspection.Status {
 		Version: c.Version, Auth: c.Auth, AllocationCount: s.table.Len(), Status: state,
 		Failures: failures, LostAddresses: lost, Offload: kernel, Journal: s.Journal(), Forwarding: s.Forwarding(),
 		Started: s.started.UTC(), Now: now.UTC(),
-		Capacity: s.Capacity(), CapacityLimit: s.opt.CapacityLimit, Draining: state == inspection.Terminating,
+		Capacity: s.Capacity(), CapacityLimit: s.opt.CapacityLimit, Draining: state == inspection.Terminating, Drain: s.Draining(),
 		Listeners: []inspection.ListenerStatus{}, Clusters: []inspection.ClusterStatus{},
 		Admin: inspection.AdminStatus{
 			Name: c.Admin.Name, LogLevel: c.Admin.LogLevel, MetricsEndpoint: c.Admin.MetricsEndpoint,

@@ -1,0 +1,138 @@
+package forward
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/call"
+	"github.com/stunner-gateway/stunner/e2e/internal/ice"
+	"github.com/stunner-gateway/stunner/services/api/config"
+	"github.com/stunner-gateway/stunner/services/api/inspection"
+)
+
+// drain returns the field drain of the status.
+func (p *pod) drain() inspection.DrainStatus {
+	p.t.Helper()
+	var status inspection.Status
+	if p.read("status", &status); status.Drain == nil {
+		return inspection.DrainStatus{}
+	}
+	return *status.Drain
+}
+
+// sockets returns the number of UDP sockets in the network of the pod.
+func (p *pod) sockets() int {
+	p.t.Helper()
+	table, err := os.ReadFile(fmt.Sprintf("/proc/%d/net/udp", p.process.PID()))
+	must(p.t, err)
+	return strings.Count(string(table), "\n") - 1
+}
+
+// dialICE starts calls with a peer that has an ICE lite agent, and waits until they work.
+func (g *gateway) dialICE(number int, every time.Duration, at *pod) (calls []*client) {
+	g.t.Helper()
+	for range number {
+		g.checks = ice.NewSession(int(g.nextPort))
+		calls = append(calls, g.dial(at, every))
+	}
+	g.checks = nil
+	awaitMore(g.t, calls, 20)
+	return calls
+}
+
+// laps returns the longest gap of some calls since the last call of laps.
+func laps(calls []*client) (longest time.Duration) {
+	for _, c := range calls {
+		longest = max(longest, c.Lap())
+	}
+	return longest
+}
+
+// TestCallsMoveOnSIGTERM: of a pod that gets SIGTERM, 200 calls over UDP move to the two other pods within 10 s,
+// and lose no datagram. 5 calls over TCP drain as before. When they have ended, the pod is not ready any more, its
+// clients use other pods, and it ends.
+func TestCallsMoveOnSIGTERM(t *testing.T) {
+	g := newGateway(t)
+	g.net.Peers.Do(func() { g.peer = ice.Peer(t, g.net.Peer(0)[0]) })
+	const tcpPort = port + 1
+	tcp := g.config.Listeners[0]
+	tcp.Name, tcp.Protocol, tcp.Port = "media/edge/tcp", config.TURNTCP, tcpPort
+	g.config.Listeners = append(g.config.Listeners, tcp)
+	g.discovery.Publish(g.config)
+	pods := g.add(3)
+	leaving, others := pods[0], pods[1:]
+	const count, every = 200, 100 * time.Millisecond
+	before := leaving.sockets()
+	calls := g.dialICE(count, every, leaving)
+	control := g.dialICE(20, every, others[0])
+	var streams []*client
+	for range 5 {
+		c := new(client)
+		var err error
+		c.Call, err = call.Start(t.Context(), call.Options{
+			Gateway: netip.AddrPortFrom(leaving.addr.Addr(), tcpPort), Network: call.TCP, Username: user, Password: password,
+			Peer: g.peer, Interval: every, Checks: ice.NewSession(-1 - len(streams)),
+		})
+		must(t, err)
+		streams = append(streams, c)
+	}
+	awaitMore(t, streams, 5)
+	laps(calls)
+	laps(control)
+
+	must(t, leaving.process.Signal(syscall.SIGTERM))
+	begun := time.Now()
+	leaving.await("the calls move", func(context.Context) error {
+		if d := leaving.drain(); d.Moved != count {
+			return fmt.Errorf("%s", d)
+		}
+		return nil
+	})
+	took, left := time.Since(begun), leaving.sockets()-before
+	status := leaving.drain().String()
+	awaitMore(t, calls, 10)
+	moved, unmoved := laps(calls), laps(control)
+	t.Logf("%s after %s; %d sockets left; longest gap %s, of calls at another pod %s", status, took, left, moved, unmoved)
+	if took > 10*time.Second {
+		t.Errorf("the move took %s", took)
+	}
+	if want := "200 moved, 5 stay (5 TCP)"; status != want {
+		t.Errorf("drain: %q, want %q", status, want)
+	}
+	if left > len(streams)+4 { // and sockets that send to clients and pods
+		t.Errorf("%d sockets are open", left)
+	}
+	if most := max(250*time.Millisecond, 2*unmoved); moved > most {
+		t.Errorf("longest gap %s, want %s at most", moved, most)
+	}
+	if n := len(leaving.sessions()); n != len(streams) {
+		t.Errorf("the pod has %d sessions, want those over TCP", n)
+	}
+	for _, p := range others {
+		if n := len(p.sessions()); n < count/4 {
+			t.Errorf("%s has %d sessions", p.name, n)
+		}
+	}
+	leaving.await("it stays ready", bed.Answers(leaving.admin("ready"), http.StatusOK))
+	end(t, streams...)
+	ended := time.Now()
+	leaving.await("it is not ready", bed.Answers(leaving.admin("ready"), http.StatusServiceUnavailable))
+	for i, c := range calls {
+		c.move(others[i%len(others)])
+	}
+	awaitExit(t, leaving)
+	t.Logf("the pod was gone %s after its last call over TCP", time.Since(ended))
+	if gone := time.Since(ended); gone > 30*time.Second {
+		t.Errorf("the pod was gone after %s", gone)
+	}
+	awaitMore(t, calls, 20)
+	end(t, append(calls, control...)...)
+}

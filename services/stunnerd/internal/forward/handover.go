@@ -1,0 +1,277 @@
+package forward
+
+import (
+	"cmp"
+	"encoding/binary"
+	"errors"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/datagram"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
+)
+
+const (
+	// MaxRecord is the size of the longest record of a session that is handed over.
+	MaxRecord = 16 << 10
+	// offerTimes is how often a session is offered to a pod that does not answer, and offerPatience is how long the
+	// former owner waits for each answer.
+	offerTimes    = 4
+	offerPatience = 250 * time.Millisecond
+	// maxSuccessors is the number of pods to which a session is offered.
+	maxSuccessors = 3
+	// silentFor is how long no session is offered to a pod that has not answered.
+	silentFor = 10 * time.Second
+	// maxTaking is the number of offers of other pods that wait, and maxTakingBytes the size of their records. An offer
+	// beyond them is repeated.
+	maxTaking      = 64
+	maxTakingBytes = MaxRecord
+)
+
+// Errors of HandOver.
+var (
+	// ErrNoSuccessor is the error if no other pod can continue a session.
+	ErrNoSuccessor = errors.New("no other pod has room for the session")
+	// ErrRecord is the error if the record of a session is longer than MaxRecord.
+	ErrRecord = errors.New("the record of the session is too long")
+)
+
+// handovers are the sessions that are being handed over, by this pod and to this pod.
+type handovers struct {
+	mu sync.Mutex
+	// waiting are the offers of this pod that wait for an answer.
+	waiting map[clientKey]offer
+	// silent has the pods that have not answered, and until when nothing is offered to them.
+	silent []silentPod
+	// queue are offers of other pods, and queued the bytes of their records.
+	queue  chan taking
+	queued atomic.Int64
+}
+
+type offer struct {
+	to     *pod
+	answer chan bool
+}
+
+type silentPod struct {
+	pod   *pod
+	until time.Duration
+}
+
+// taking is an offer of another pod.
+type taking struct {
+	client Client
+	record []byte
+	clock  time.Time
+	from   *link
+}
+
+// HandOver offers the session of a client to the pods with the highest rendezvous hashes, one after the other, and
+// returns the way to the successor. asked is the address to which the client sends. From now on the front of this pod
+// knows the successor as the owner; the caller then ends the session here, and calls Way.Confirm. A successor that
+// gets no Confirm drops the session.
+func (f *Forwarder) HandOver(c Client, record []byte, asked datagram.Source) (Way, error) {
+	k, ok := keyOf(c)
+	switch {
+	case f == nil || !ok:
+		return Way{}, ErrNoSuccessor
+	case len(record) > MaxRecord:
+		return Way{}, ErrRecord
+	}
+	for _, to := range f.successors(k) {
+		if !f.offer(k, c, to, record) {
+			continue
+		}
+		f.front.mu.Lock()
+		known := f.front.learn(k, to, &asked, f.now())
+		f.front.mu.Unlock()
+		if known == nil {
+			f.unlisted()
+			return Way{}, ErrNoSuccessor
+		}
+		return Way{forwarder: f, pod: to, client: c}, nil
+	}
+	return Way{}, ErrNoSuccessor
+}
+
+// HasSuccessors reports whether there are other pods that do not drain.
+func (f *Forwarder) HasSuccessors() bool { return f != nil && len(f.successors(clientKey{})) > 0 }
+
+// Passed returns the number of datagrams of clients that this front has passed on.
+func (f *Forwarder) Passed() uint64 { return f.counters.passed.Load() }
+
+// successors returns the pods that may take over the session of a client, the highest rendezvous hash first.
+func (f *Forwarder) successors(k clientKey) (list []*pod) {
+	v, now := f.view.Load(), f.now()
+	if !v.forwards() {
+		return nil
+	}
+	f.handovers.mu.Lock()
+	silent := slices.DeleteFunc(f.handovers.silent, func(s silentPod) bool { return s.until <= now })
+	f.handovers.silent = silent
+	for _, h := range v.homes {
+		l := v.links[h.pod.id]
+		if l != nil && !l.peer.Draining && !slices.ContainsFunc(silent, func(s silentPod) bool { return s.pod == h.pod }) {
+			list = append(list, h.pod)
+		}
+	}
+	f.handovers.mu.Unlock()
+	client := k.hash()
+	slices.SortFunc(list, func(a, b *pod) int { return cmp.Compare(mix(client^b.id), mix(client^a.id)) })
+	return list[:min(len(list), maxSuccessors)]
+}
+
+// offer offers a session to a pod, and reports whether that pod continues it.
+func (f *Forwarder) offer(k clientKey, c Client, to *pod, record []byte) bool {
+	answer := make(chan bool, 1)
+	h := &f.handovers
+	h.mu.Lock()
+	h.waiting[k] = offer{to, answer}
+	h.mu.Unlock()
+	defer func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		delete(h.waiting, k)
+	}()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	<-timer.C
+	for range offerTimes {
+		payload := binary.BigEndian.AppendUint64(nil, uint64(time.Now().UnixMilli()))
+		way := Way{forwarder: f, pod: to, client: c}
+		_ = way.send(take, append(payload, record...))
+		timer.Reset(offerPatience)
+		select {
+		case ok := <-answer:
+			return ok
+		case <-timer.C:
+		case <-f.closed:
+			return false
+		}
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.silent = append(h.silent, silentPod{to, f.now() + silentFor})
+	return false
+}
+
+// handleTake queues an offer. The reader must not wait until the session is restored.
+func (f *Forwarder) handleTake(l *link, m message) {
+	if len(m.payload) < 8 || len(m.payload) > 8+MaxRecord {
+		f.refuse(meter.BadFrame, l.peer.Address)
+		return
+	}
+	clock, record := time.UnixMilli(int64(binary.BigEndian.Uint64(m.payload))), m.payload[8:]
+	h := &f.handovers
+	if h.queued.Load()+int64(len(record)) > maxTakingBytes {
+		return // the pod repeats the offer
+	}
+	select {
+	case h.queue <- taking{m.client, slices.Clone(record), clock, l}:
+		h.queued.Add(int64(len(record)))
+	default:
+	}
+}
+
+// takeAll continues sessions of other pods until Close.
+func (f *Forwarder) takeAll() {
+	for {
+		select {
+		case t := <-f.handovers.queue:
+			f.take(t)
+			f.handovers.queued.Add(-int64(len(t.record)))
+		case <-f.closed:
+			return
+		}
+	}
+}
+
+func (f *Forwarder) take(t taking) {
+	defer f.meter.RecoverPanic("take over a session")
+	way := f.way(t.from, t.client)
+	verdict := byte(0)
+	if f.sessions.Take(t.client, t.record, t.clock, way) {
+		verdict = 1
+	}
+	_ = way.send(taken, []byte{verdict})
+}
+
+func (f *Forwarder) handleTaken(l *link, k clientKey, m message) {
+	if len(m.payload) != 1 {
+		f.refuse(meter.BadFrame, l.peer.Address)
+		return
+	}
+	f.handovers.mu.Lock()
+	o, ok := f.handovers.waiting[k]
+	f.handovers.mu.Unlock()
+	if !ok || o.to != l.pod {
+		f.refuse(meter.Unasked, l.peer.Address)
+		return
+	}
+	select {
+	case o.answer <- m.payload[0] == 1:
+	default: // a repeated answer
+	}
+}
+
+func (f *Forwarder) handleFromPeer(l *link, m message, now time.Time) {
+	peer, payload, ok := peerOf(m)
+	if !ok {
+		f.refuse(meter.BadFrame, l.peer.Address)
+		return
+	}
+	if way := f.way(l, m.client); !f.sessions.FromPeer(m.client, way, peer, payload, now) {
+		f.replies.add(l, part, m.client, nil)
+	}
+}
+
+func (f *Forwarder) handleToPeer(l *link, m message) {
+	peer, payload, ok := peerOf(m)
+	if !ok || !peer.IsValid() {
+		f.refuse(meter.BadFrame, l.peer.Address)
+		return
+	}
+	f.sessions.ToPeer(m.client, f.way(l, m.client), peer, payload)
+}
+
+// way returns the way to a client by a pod.
+func (f *Forwarder) way(l *link, c Client) Way { return Way{forwarder: f, pod: l.pod, client: c} }
+
+// peerOf splits the payload of a fromPeer or toPeer frame. Its first byte is the size of the address.
+func peerOf(m message) (peer netip.AddrPort, datagram []byte, ok bool) {
+	if len(m.payload) == 0 {
+		return peer, nil, true
+	}
+	size := int(m.payload[0])
+	if size != record4 && size != record6 {
+		return peer, nil, false
+	}
+	c, rest, ok := record(m.payload[1:], size)
+	return c.Addr, rest, ok
+}
+
+// FromPeer sends a datagram that a peer has sent to the relayed address of the session to the successor.
+func (w *Way) FromPeer(peer netip.AddrPort, datagram []byte) {
+	_ = w.send(fromPeer, peerPayload(peer, datagram))
+}
+
+// ToPeer makes the former owner send a datagram to a peer.
+func (w *Way) ToPeer(peer netip.AddrPort, datagram []byte) error {
+	return w.send(toPeer, peerPayload(peer, datagram))
+}
+
+// Confirm tells the successor that it is the owner now.
+func (w *Way) Confirm() { _ = w.send(fromPeer, nil) }
+
+// Part tells the former owner that its relayed address is not in use any more.
+func (w *Way) Part() { _ = w.send(part, nil) }
+
+func peerPayload(peer netip.AddrPort, datagram []byte) []byte {
+	size := recordSize(peer.Addr())
+	b := make([]byte, 0, 1+record6+len(datagram))
+	b = putRecord(append(b, byte(size)), Client{Addr: peer})
+	return append(b, datagram...)
+}

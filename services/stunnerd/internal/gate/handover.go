@@ -1,0 +1,158 @@
+package gate
+
+import (
+	"errors"
+	"net/netip"
+	"time"
+
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/relay"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/stunmsg"
+)
+
+// provisionalTime is how long a session that another pod hands over waits until that pod has let it go.
+const provisionalTime = 5 * time.Second
+
+// Errors of Depart and Take.
+var (
+	// ErrPeer is the error for a session with a peer that would lose data.
+	ErrPeer = errors.New("a peer in use is not known to take a new relayed address")
+	// ErrTransport is the error for a session that cannot leave its pod: its client uses a connection.
+	ErrTransport = errors.New("the connection of the client ends in this pod")
+	// ErrNotTaken is the error for a session that this listener cannot continue.
+	ErrNotTaken = errors.New("the session cannot be continued here")
+	errEnded    = errors.New("the session has ended")
+)
+
+// Departure is a session that is ready to go to another pod. Its requests are dropped, and its data is forwarded, until
+// Stay or Go is called.
+type Departure struct {
+	Record session.Record
+	gate   *Gate
+	flow   *flow
+}
+
+// enter begins a request. It reports false if the session is leaving. Otherwise the caller unlocks changing for reading.
+func (f *flow) enter() bool {
+	f.changing.RLock()
+	if f.leaving {
+		f.changing.RUnlock()
+		return false
+	}
+	return true
+}
+
+func (f *flow) setLeaving(leaving bool) {
+	f.changing.Lock()
+	defer f.changing.Unlock()
+	f.leaving = leaving
+}
+
+// Depart prepares the session of a client for another pod. excluded reports addresses of peers whose sessions stay. The
+// error is ErrTransport, ErrPeer or that the session has ended.
+func (g *Gate) Depart(client netip.AddrPort, excluded func(netip.Addr) bool) (*Departure, error) {
+	f := g.flow(client)
+	if f == nil {
+		return nil, errEnded
+	}
+	at, ok := f.Client.(sourced)
+	if !ok || f.Client.Connected() {
+		return nil, ErrTransport
+	}
+	f.setLeaving(true)
+	d := &Departure{gate: g, flow: f}
+	checks, ok := f.relay.Depart(excluded)
+	if !ok {
+		d.Stay()
+		return nil, ErrPeer
+	}
+	f.refreshing.Lock()
+	defer f.refreshing.Unlock()
+	d.Record = *g.record(f, at)
+	d.Record.Generation++
+	d.Record.Checks = checks
+	return d, nil
+}
+
+// Stay ends the departure. The session stays.
+func (d *Departure) Stay() {
+	d.flow.relay.Stay()
+	d.flow.setLeaving(false)
+}
+
+// Socket returns the relay socket.
+func (d *Departure) Socket() relay.Socket { return d.flow.relay.Socket() }
+
+// Go ends the session at this pod, but does not close its relay socket. Datagrams of peers go to pass.
+func (d *Departure) Go(pass func([]relay.Datagram)) {
+	d.flow.relay.Hand(pass)
+	d.gate.end(d.flow)
+}
+
+// Take continues the session of a client at another pod, with a new relay socket. former is the socket that peers use
+// until they take the new address. Nothing is sent until Confirm; a session without Confirm ends after provisionalTime.
+func (g *Gate) Take(r *session.Record, client session.Client, former relay.Socket) error {
+	now := time.Now()
+	left := min(r.Until.Sub(now), time.Duration(r.Lifetime)*time.Second)
+	name, err := nameOf(r)
+	advertised, ok := g.policy.Load().relayAddr(stunmsg.Family(r.Relay.Addr()))
+	switch {
+	case err != nil:
+		return err
+	case left <= 0 || !ok || g.table.Draining() || g.retiring.Load() || g.flow(client.Addr()) != nil:
+		return ErrNotTaken
+	}
+	f := g.continued(r, client, name, now, left)
+	s := f.Session
+	if err := g.table.Reserve(s); err != nil {
+		return err
+	}
+	socket, err := g.network.Open(advertised, 0)
+	if err != nil {
+		g.table.Cancel(s)
+		return err
+	}
+	f.refreshing.Lock() // keeps expire waiting
+	defer f.refreshing.Unlock()
+	g.open(f, relay.Reserved{Socket: socket, Advertised: advertised})
+	f.relay.Restore(r.Channels, r.Permissions)
+	g.table.Add(s)
+	f.relay.RestoreNominations(r.Checks) // from here on the session can be charged
+	f.permitted.charge(f.relay.Channels())
+	f.relay.From(former, r.Checks)
+	f.provisional = time.AfterFunc(provisionalTime, func() { g.end(f) })
+	if err := g.start(f); err != nil {
+		f.provisional.Stop()
+		return err
+	}
+	return nil
+}
+
+// Taken returns the relay of a session that Take continues, while peers use a former socket for which is reports true, or
+// nil.
+func (g *Gate) Taken(client netip.AddrPort, is func(former relay.Socket) bool) *relay.Relay {
+	f := g.flow(client)
+	if f == nil {
+		return nil
+	}
+	if former := f.relay.Former(); former == nil || !is(former) {
+		return nil
+	}
+	return f.relay
+}
+
+// Confirm makes this pod the owner of a session that Take continues. Later calls do nothing.
+func (g *Gate) Confirm(client netip.AddrPort) {
+	f := g.flow(client)
+	if f == nil || f.provisional == nil || !f.provisional.Stop() {
+		return
+	}
+	f.held()
+	f.refreshing.Lock()
+	if g.store(f) {
+		f.relay.ReportNominations()
+	}
+	f.refreshing.Unlock()
+	f.relay.Move()
+	g.meter.SessionsTaken.Add(1)
+}

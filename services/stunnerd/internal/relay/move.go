@@ -1,0 +1,401 @@
+package relay
+
+import (
+	"bytes"
+	"encoding/binary"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/pion/stun/v2"
+
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/cluster"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/datagram"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/stunmsg"
+)
+
+const (
+	// checkTimes is how often a check is sent again from the new address, and checkInterval is the time between.
+	checkTimes    = 3
+	checkInterval = 50 * time.Millisecond
+	// takePatience is how long peers may need to take the new address until the attempt counts as failed.
+	takePatience = 10 * time.Second
+	// formerLinger is how long the former socket stays open after the last peer has taken the new address.
+	formerLinger = 2 * time.Second
+	// peerIdle is the time after which a peer with ICE that is silent has lost its consent (RFC 7675 §5.1), so that no
+	// data is lost if its packets are.
+	peerIdle = 30 * time.Second
+	// setupTime is the age of a session whose call is set up. Before it, a peer that has not answered may do so.
+	setupTime = 15 * time.Second
+	// recheckMove is the time between two looks for the peers that have not taken the new address in takePatience.
+	recheckMove = 5 * time.Second
+	// maxQuestions is the number of checks of a peer whose answers leave by the socket at which they have arrived.
+	maxQuestions = 8
+	// priceMovingPeer is the price of a peer of a move, with a check of the longest size and one that is repeated.
+	priceMovingPeer = 2 << 10
+)
+
+// transaction is the transaction ID of a STUN message.
+type transaction [stun.TransactionIDSize]byte
+
+// move makes the peers of a relay use its socket in place of a former one, which may be at another pod. The client does
+// not take part: a connectivity check that it has sent to the peer is sent again, byte for byte, from the new address.
+// The check is authenticated with the password of the peer over its content, of which the source address is no part (RFC
+// 8445 §7.2.2). A peer that accepts it learns the new address as a peer-reflexive candidate, and selects it.
+//
+// Until a peer has answered a check and sends something other than STUN to the new address, all data for it leaves by
+// the former socket, and the checks of the client by both. Answers to checks leave by the socket of the question: an ICE
+// agent drops others. So a peer that does not take the new address loses nothing.
+type move struct {
+	relay  *Relay
+	former Socket
+	begin  sync.Once
+	// changed gets a value when a peer has taken the new address, and when the relay is closed.
+	changed chan struct{}
+	// peers are those of the move, and those that the client reached first during it. It is copied on write.
+	peers  atomic.Pointer[[]*movingPeer]
+	adding sync.Mutex
+	// memory is what the session is charged for the peers.
+	memory session.Claim
+}
+
+// movingPeer is a peer during a move.
+type movingPeer struct {
+	addr netip.AddrPort
+	// check is sent again from the new address. It is nil for a peer that the client has reached during the move.
+	check []byte
+	// taken is set when the peer uses the new address.
+	taken atomic.Bool
+	// heard is when the peer was last heard, as a time.Duration since the start of the session.
+	heard atomic.Int64
+
+	mu sync.Mutex
+	// asked are the transactions of check, and of the latest check of the client by the new socket.
+	asked [2]transaction
+	// answered is set when the peer has answered one of them. Nobody can forge that who does not see them.
+	answered bool
+	// questions are the latest checks of the peer that have arrived at the new socket.
+	questions [maxQuestions]transaction
+	next      int
+	// repeating is set while the latest check of the client waits for repeat.
+	repeating bool
+}
+
+// From makes the peers of checks use the former socket of the session until Move. It must be called before Start. The
+// relay closes the former socket when no peer needs it any more.
+func (r *Relay) From(former Socket, checks []session.Check) {
+	m := &move{relay: r, former: former, changed: make(chan struct{}, 1), memory: r.session.Claim(session.Memory)}
+	m.memory.Force(int64(len(checks)+maxUnbound) * priceMovingPeer)
+	peers := make([]*movingPeer, 0, len(checks))
+	for _, c := range checks {
+		p := &movingPeer{addr: c.Peer, check: c.Message}
+		p.asked[0], _ = bindingTransaction(c.Message, stun.ClassRequest)
+		p.heard.Store(int64(r.now()))
+		peers = append(peers, p)
+	}
+	m.peers.Store(&peers)
+	r.moving.Store(m)
+}
+
+// Move begins to move the peers from the former socket to that of the relay. Later calls do nothing.
+func (r *Relay) Move() {
+	if m := r.moving.Load(); m != nil {
+		m.begin.Do(func() { go m.run() })
+	}
+}
+
+// Former returns the former socket while it is in use, or nil.
+func (r *Relay) Former() Socket {
+	if m := r.moving.Load(); m != nil {
+		return m.former
+	}
+	return nil
+}
+
+// ReceiveFormer is ReceiveBatch for datagrams at the former socket.
+func (r *Relay) ReceiveFormer(batch []Datagram, now time.Time) {
+	m := r.moving.Load()
+	if m == nil {
+		return
+	}
+	for i := range batch {
+		if p := m.find(batch[i].peer); p != nil {
+			p.heard.Store(int64(r.since(now)))
+		}
+	}
+	r.receive(batch, now)
+}
+
+// run moves the peers, and closes the former socket.
+func (m *move) run() {
+	r := m.relay
+	defer r.EndOnPanic("move peers")
+	for range checkTimes {
+		m.sendChecks()
+		if !m.wait(checkInterval) {
+			return
+		}
+	}
+	for until := time.Now().Add(takePatience); m.waiting() > 0 && time.Now().Before(until); {
+		if !m.wait(time.Until(until)) {
+			return
+		}
+	}
+	failed := m.waiting()
+	r.meter.PeersMoved.Add(uint64(len(*m.peers.Load()) - failed))
+	r.meter.PeersNotMoved.Add(uint64(failed))
+	for m.waiting() > 0 {
+		if !m.wait(recheckMove) {
+			return
+		}
+	}
+	for until := time.Now().Add(formerLinger); time.Now().Before(until); {
+		if !m.wait(time.Until(until)) {
+			return
+		}
+	}
+	r.moving.Store(nil)
+	m.close()
+}
+
+// wait waits for a change, for a time at most. It reports false if the relay is closed.
+func (m *move) wait(most time.Duration) bool {
+	timer := time.NewTimer(most)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-m.changed:
+	}
+	return !m.relay.Closed()
+}
+
+func (m *move) signal() {
+	select {
+	case m.changed <- struct{}{}:
+	default:
+	}
+}
+
+// close closes the former socket at the end of the move or of the session. A nil *move is valid.
+func (m *move) close() {
+	if m != nil {
+		m.signal()
+		_ = m.former.Close()
+		m.memory.Release()
+	}
+}
+
+// waiting returns the number of peers that have not taken the new address. A peer that is silent does not count.
+func (m *move) waiting() (n int) {
+	now := m.relay.now()
+	for _, p := range *m.peers.Load() {
+		if p.check != nil && !p.taken.Load() && now-time.Duration(p.heard.Load()) < peerIdle {
+			n++
+		}
+	}
+	return n
+}
+
+// sendChecks sends the checks from the new address to the peers that have not taken it, if the routes and a permission
+// allow it.
+func (m *move) sendChecks() {
+	r := m.relay
+	for _, p := range *m.peers.Load() {
+		if p.check == nil || p.taken.Load() {
+			continue
+		}
+		now := time.Now()
+		_, reached := r.View().Match(p.addr)
+		c := r.byPeer(p.addr, r.since(now))
+		permitted := c != nil && r.permittedAt(c, now) || r.Permitted(p.addr) || r.permitted(p.addr)
+		if reached != cluster.Allowed || !permitted || !r.admits(session.ToPeer, len(p.check), p.addr, now) {
+			continue
+		}
+		r.socket.Send([]datagram.Packet{{Payload: p.check, To: p.addr}})
+		r.session.Traffic.Tx.Add(len(p.check))
+	}
+}
+
+// find returns a peer, or nil.
+func (m *move) find(addr netip.AddrPort) *movingPeer {
+	for _, p := range *m.peers.Load() {
+		if p.addr == addr {
+			return p
+		}
+	}
+	return nil
+}
+
+// peer returns a peer that the client sends to. It returns nil if there are too many.
+func (m *move) peer(addr netip.AddrPort) *movingPeer {
+	if p := m.find(addr); p != nil {
+		return p
+	}
+	m.adding.Lock()
+	defer m.adding.Unlock()
+	old := *m.peers.Load()
+	more := 0
+	for _, p := range old {
+		if p.check == nil {
+			more++
+		}
+	}
+	if p := m.find(addr); p != nil || more >= maxUnbound {
+		return p
+	}
+	p := &movingPeer{addr: addr}
+	peers := append(slices.Clone(old), p)
+	m.peers.Store(&peers)
+	return p
+}
+
+// send sends datagrams of the client, each by the socket that its peer expects.
+func (m *move) send(packets []datagram.Packet) {
+	for i := range packets {
+		one := packets[i : i+1]
+		switch byFormer, byNew := m.sockets(&one[0]); {
+		case byFormer && byNew:
+			second := []datagram.Packet{one[0]}
+			m.former.Send(second)
+			m.relay.socket.Send(one)
+		case byFormer:
+			m.former.Send(one)
+		default:
+			m.relay.socket.Send(one)
+		}
+	}
+}
+
+// sockets returns the sockets by which a datagram leaves.
+func (m *move) sockets(packet *datagram.Packet) (byFormer, byNew bool) {
+	p := m.peer(packet.To)
+	if p == nil {
+		return true, false
+	}
+	taken := p.taken.Load()
+	if id, ok := bindingTransaction(packet.Payload, stun.ClassRequest); ok {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.asked[1] = id
+		if !taken && !p.repeating {
+			p.repeating = true
+			message := bytes.Clone(packet.Payload)
+			time.AfterFunc(checkInterval, func() { m.repeat(p, message) })
+		}
+		return !taken, true
+	}
+	id, ok := bindingTransaction(packet.Payload, stun.ClassSuccessResponse)
+	if !ok {
+		id, ok = bindingTransaction(packet.Payload, stun.ClassErrorResponse)
+	}
+	if ok {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		atNew := slices.Contains(p.questions[:], id)
+		return !atNew, atNew
+	}
+	return !taken, taken
+}
+
+// repeat sends a check of the client once more from the new address. A peer that selects the address of the latest check
+// would otherwise stay at the former one, by which the same check takes longer.
+func (m *move) repeat(p *movingPeer, message []byte) {
+	p.mu.Lock()
+	p.repeating = false
+	p.mu.Unlock()
+	if r := m.relay; !p.taken.Load() && !r.Closed() {
+		r.socket.Send([]datagram.Packet{{Payload: message, To: p.addr}})
+		r.session.Traffic.Tx.Add(len(message))
+	}
+}
+
+// arrived looks at the datagrams of peers at the new socket.
+func (m *move) arrived(batch []Datagram, now time.Time) {
+	for i := range batch {
+		if p := m.find(batch[i].peer); p != nil && batch[i].icmp == (ICMP{}) {
+			p.heard.Store(int64(m.relay.since(now)))
+			if p.arrived(batch[i].Payload()) {
+				m.signal()
+			}
+		}
+	}
+}
+
+// arrived looks at a datagram at the new socket, and reports whether it shows that the peer has taken the new address.
+func (p *movingPeer) arrived(payload []byte) (taken bool) {
+	question, isQuestion := bindingTransaction(payload, stun.ClassRequest)
+	answer, isAnswer := bindingTransaction(payload, stun.ClassSuccessResponse)
+	if p.taken.Load() && !isQuestion {
+		return false
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case isQuestion:
+		p.questions[p.next%maxQuestions] = question
+		p.next++
+	case isAnswer:
+		p.answered = p.answered || slices.Contains(p.asked[:], answer)
+	case p.answered && !isMessage(payload):
+		return !p.taken.Swap(true)
+	}
+	return false
+}
+
+// isMessage reports whether a datagram is a STUN message.
+func isMessage(b []byte) bool {
+	return len(b) >= stunmsg.HeaderSize && b[0] < 4 && binary.BigEndian.Uint32(b[4:]) == magicCookie
+}
+
+// bindingTransaction returns the transaction ID of a Binding message of a class.
+func bindingTransaction(b []byte, class stun.MessageClass) (id transaction, ok bool) {
+	if !isMessage(b) || binary.BigEndian.Uint16(b) != stun.NewType(stun.MethodBinding, class).Value() {
+		return id, false
+	}
+	return transaction(b[8:]), true
+}
+
+// Depart prepares the relay for a move to another pod. It ends the forwarding in the kernel, and returns the checks to
+// the peers in use, which that pod sends again. ok is false if a peer in use is not known to use ICE, or if excluded
+// reports true for the address of a peer. The relay forwards in user space until Stay or Hand is called.
+func (r *Relay) Depart(excluded func(netip.Addr) bool) (checks []session.Check, ok bool) {
+	r.departing.Store(true)
+	r.Disarm()
+	now, all := r.now(), r.nominations.Load().copies()
+	inUse := map[netip.AddrPort]bool{}
+	count := func(p *peerCount, bound bool) bool {
+		received, active := time.Duration(p.lastReceived.Load()), time.Duration(p.lastActive())
+		known := slices.ContainsFunc(all, func(c session.Check) bool { return c.Peer == p.addr })
+		switch recent := p.received.Load() > 0 && now-received < peerIdle; {
+		case known && recent:
+			inUse[p.addr] = true
+			return !excluded(p.addr.Addr())
+		case known: // it is being checked, or its consent has ended
+			return now >= setupTime
+		}
+		return !bound && now-active >= PermissionLifetime
+	}
+	ok = true
+	for _, c := range *r.channels.Load() {
+		ok = ok && (!r.live(c, now) || count(c.count, true))
+	}
+	if counts := r.unbound.counts.Load(); counts != nil {
+		for _, p := range *counts {
+			ok = ok && count(p, false)
+		}
+	}
+	return slices.DeleteFunc(all, func(c session.Check) bool { return !inUse[c.Peer] }), ok
+}
+
+// Stay reverts Depart.
+func (r *Relay) Stay() { r.departing.Store(false) }
+
+// Socket returns the socket.
+func (r *Relay) Socket() Socket { return r.socket }
+
+// Hand passes datagrams of peers to pass from now on, because another pod has taken over the session. Close leaves the
+// socket open then.
+func (r *Relay) Hand(pass func(batch []Datagram)) { r.passing.Store(&pass) }

@@ -1,0 +1,358 @@
+package relay_test
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pion/stun/v2"
+
+	"github.com/stunner-gateway/stunner/services/api/config"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/cluster"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/datagram"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/relay"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/relay/relaytest"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
+)
+
+// movedClient is a client over UDP that counts the datagrams that it receives.
+type movedClient struct{ received []string }
+
+func (c *movedClient) Send(frame []byte) error {
+	c.received = append(c.received, string(frame[4:]))
+	return nil
+}
+
+func (c *movedClient) SendAll(packets []datagram.Packet) {
+	for i := range packets {
+		packets[i].Err = c.Send(packets[i].Payload)
+	}
+}
+
+func (*movedClient) Addr() netip.AddrPort  { return netip.MustParseAddrPort("192.0.2.1:1") }
+func (*movedClient) Connected() bool       { return false }
+func (*movedClient) Local() netip.AddrPort { return netip.AddrPort{} }
+func (*movedClient) Released()             {}
+
+// moving is a relay that replaces one with a former socket, on a network in memory.
+type moving struct {
+	*relay.Relay
+	t         *testing.T
+	client    *movedClient
+	meter     *meter.Meter
+	network   relaytest.Network
+	former    netip.AddrPort
+	peer      relaytest.Peer
+	permitted bool
+	sequence  int
+}
+
+// check returns a connectivity check.
+func check(t *testing.T, user string, attrs ...stun.Setter) string {
+	t.Helper()
+	first := []stun.Setter{stun.TransactionID, stun.BindingRequest, stun.NewUsername(user)}
+	m, err := stun.Build(append(first, attrs...)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(m.Raw)
+}
+
+var useCandidate = stun.RawAttribute{Type: stun.AttrUseCandidate}
+
+// answer returns the answer to a check.
+func answer(t *testing.T, check string) string {
+	t.Helper()
+	m, err := stun.Build(stun.NewTransactionIDSetter([12]byte([]byte(check)[8:20])), stun.BindingSuccess)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(m.Raw)
+}
+
+// newMoving returns a relay with a channel to a peer, whose check the former relay has kept.
+func newMoving(t *testing.T, kept string) *moving {
+	t.Helper()
+	b := &moving{t: t, client: &movedClient{}, meter: meter.New(), permitted: true}
+	b.peer = b.network.Peer(netip.MustParseAddrPort("127.0.0.1:4000"))
+	var routes relay.Routes
+	routes.Store(cluster.NewView([]config.Cluster{{Name: "c", Type: config.Static, Endpoints: []string{"127.0.0.1", "127.0.0.8"}}},
+		[]string{"c"}))
+	open := func(addr string) relay.Socket {
+		s, err := b.network.Open(netip.MustParseAddr(addr), 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	former, socket := open("127.0.0.2"), open("127.0.0.3")
+	b.former = former.Bound()
+	s := &session.Session{Client: b.client, Started: time.Now()}
+	b.Relay = relay.New(s, socket, netip.MustParseAddr("127.0.0.3"), &routes, b.meter, func(*relay.Relay) {})
+	b.Bind(0x4000, b.peer.Addr())()
+	b.From(former, []session.Check{{Peer: b.peer.Addr(), Message: []byte(kept)}})
+	if err := former.Start(formerReceiver{b.Relay}); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Start(func(netip.AddrPort) bool { return b.permitted }); err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// formerReceiver passes the datagrams at a former socket.
+type formerReceiver struct{ *relay.Relay }
+
+func (r formerReceiver) ReceiveBatch(batch []relay.Datagram, now time.Time) {
+	r.ReceiveFormer(batch, now)
+}
+
+// send makes the client send a datagram, and returns the relayed addresses from which it left.
+func (b *moving) send(payload string) (from []netip.AddrPort) {
+	b.t.Helper()
+	b.peer.Got()
+	b.FromClient(append([]byte{0x40, 0, byte(len(payload) >> 8), byte(len(payload))}, payload...))
+	for _, d := range b.peer.Got() {
+		if d.Payload != payload {
+			b.t.Errorf("the peer got %q, want %q", d.Payload, payload)
+		}
+		from = append(from, d.From)
+	}
+	return from
+}
+
+// receives makes the peer send a datagram to a relayed address, and reports whether the client gets it.
+func (b *moving) receives(to netip.AddrPort, payload string) bool {
+	before := len(b.client.received)
+	b.peer.Send(to, payload)
+	synctest.Wait()
+	return slices.Equal(b.client.received[before:], []string{payload})
+}
+
+func (b *moving) own() netip.AddrPort { return b.Session().Relay }
+
+const media = "\x80media"
+
+// a peer that accepts the check gets data from the new address from its first data there on. Until then data
+// leaves by the former socket, requests by both, and answers by the socket of their question.
+func TestPeerTakesTheNewAddress(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		kept := check(t, "a:b", useCandidate)
+		b := newMoving(t, kept)
+		defer b.Close()
+		both, former, own := []netip.AddrPort{b.former, b.own()}, []netip.AddrPort{b.former}, []netip.AddrPort{b.own()}
+		if from := b.send(media); !slices.Equal(from, former) {
+			t.Errorf("before the move, data leaves from %v", from)
+		}
+		b.Move()
+		time.Sleep(time.Second)
+		sent := b.peer.Got()
+		if len(sent) != 3 || sent[0].Payload != kept || sent[2].Payload != kept || sent[2].From != b.own() {
+			t.Errorf("sent again: %v", sent)
+		}
+		request := check(t, "a:b")
+		if from := b.send(request); !slices.Equal(from, both) {
+			t.Errorf("a request leaves from %v", from)
+		}
+		time.Sleep(100 * time.Millisecond)
+		if again := b.peer.Got(); len(again) != 1 || again[0].From != b.own() || again[0].Payload != request {
+			t.Errorf("after a request: %v", again)
+		}
+		for _, step := range []struct {
+			at      netip.AddrPort
+			arrives string
+			data    []netip.AddrPort // from which data of the client leaves afterwards
+		}{
+			{b.own(), media, former}, // forged: without an answer
+			{b.own(), answer(t, check(t, "a:b")), former},
+			{b.own(), media, former}, // still without an answer to a check of the client
+			{b.own(), answer(t, kept), former},
+			{b.own(), check(t, "b:a"), former},
+			{b.former, media, former},
+			{b.own(), media, own},
+			{b.former, media, own},
+		} {
+			if !b.receives(step.at, step.arrives) {
+				t.Errorf("the client does not get %q", step.arrives)
+			}
+			if from := b.send(media); !slices.Equal(from, step.data) {
+				t.Errorf("after %q at %v, data leaves from %v", step.arrives, step.at, from)
+			}
+		}
+		atOwn, atFormer := check(t, "b:a"), check(t, "b:a")
+		b.receives(b.own(), atOwn)
+		b.receives(b.former, atFormer)
+		if from := b.send(answer(t, atOwn)); !slices.Equal(from, own) {
+			t.Errorf("the answer to a question at the new address leaves from %v", from)
+		}
+		if from := b.send(answer(t, atFormer)); !slices.Equal(from, former) {
+			t.Errorf("the answer to a question at the former address leaves from %v", from)
+		}
+		if from := b.send(request); !slices.Equal(from, own) {
+			t.Errorf("a request after the move leaves from %v", from)
+		}
+		if b.Former() == nil {
+			t.Error("the former socket is closed at once")
+		}
+		time.Sleep(3 * time.Second)
+		if b.Former() != nil || b.network.Len() != 1 {
+			t.Error("the former socket is not closed")
+		}
+		if from := b.send(media); !slices.Equal(from, own) {
+			t.Errorf("after the end, data leaves from %v", from)
+		}
+		if moved, not := b.meter.PeersMoved.Load(), b.meter.PeersNotMoved.Load(); moved != 1 || not != 0 {
+			t.Errorf("counted: %d moved, %d not", moved, not)
+		}
+	})
+}
+
+// a peer that does not take the new address is counted after 10 s, and loses nothing. When it is silent for longer
+// than ICE allows, the former socket is closed.
+func TestPeerThatStaysLosesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		kept := check(t, "a:b", useCandidate)
+		b := newMoving(t, kept)
+		defer b.Close()
+		b.Move()
+		for range 600 { // with answers of a peer that answers checks and selects nothing
+			b.receives(b.own(), answer(t, kept))
+			if !b.receives(b.former, media) {
+				t.Fatal("the client does not get data")
+			}
+			if from := b.send(media); !slices.Equal(from, []netip.AddrPort{b.former}) {
+				t.Fatalf("data leaves from %v", from)
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+		if moved, not := b.meter.PeersMoved.Load(), b.meter.PeersNotMoved.Load(); moved != 0 || not != 1 {
+			t.Errorf("counted: %d moved, %d not", moved, not)
+		}
+		if b.Former() == nil {
+			t.Fatal("the former socket is closed")
+		}
+		time.Sleep(time.Minute)
+		if b.Former() != nil {
+			t.Error("the former socket is open, although the peer is silent")
+		}
+	})
+}
+
+// no check is sent to a peer without a permission or a route.
+func TestCheckNeedsRouteAndPermission(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, peer := range []string{"127.0.0.8:4001", "127.0.0.9:4001"} {
+			b := newMoving(t, check(t, "a:b"))
+			b.permitted = strings.HasPrefix(peer, "127.0.0.9")
+			socket, err := b.network.Open(netip.MustParseAddr("127.0.0.4"), 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = b.Former().Close()
+			b.From(socket, []session.Check{{Peer: netip.MustParseAddrPort(peer), Message: []byte(check(t, "a:b"))}})
+			b.Move()
+			time.Sleep(time.Second)
+			if sent := b.network.Sent(); len(sent) > 0 {
+				t.Errorf("sent to %s: %v", peer, sent)
+			}
+			_ = b.Close()
+			synctest.Wait()
+		}
+	})
+}
+
+// the check that is kept is the newest that nominates, unless ICE has restarted.
+func TestKeptChecks(t *testing.T) {
+	nominates, later := check(t, "a:b", useCandidate), check(t, "a:b", useCandidate)
+	plain, restarted := check(t, "a:b"), check(t, "a:c")
+	for name, row := range map[string]struct {
+		sent []string
+		want string
+	}{
+		"the newest":                   {[]string{check(t, "a:b"), later}, later},
+		"the newest that nominates":    {[]string{nominates, later, check(t, "a:b")}, later},
+		"none nominates":               {[]string{check(t, "a:b"), plain}, plain},
+		"the newest USERNAME":          {[]string{nominates, restarted}, restarted},
+		"a nomination after a restart": {[]string{nominates, check(t, "a:c"), later}, later},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := newMoving(t, nominates)
+				defer b.Close()
+				for _, m := range row.sent {
+					b.send(m)
+				}
+				if !b.receives(b.former, media) {
+					t.Fatal("the client does not get data")
+				}
+				checks, ok := b.Depart(func(netip.Addr) bool { return false })
+				if !ok || len(checks) != 1 || string(checks[0].Message) != row.want {
+					t.Errorf("kept: %v, %q, want %q", ok, checks, row.want)
+				}
+			})
+		})
+	}
+}
+
+// a session may move only if each peer in use is known to use ICE, and none is excluded.
+func TestWhoMayMove(t *testing.T) {
+	inUse := func(b *moving) {
+		b.send(check(b.t, "a:b"))
+		b.receives(b.former, media)
+	}
+	for name, row := range map[string]struct {
+		prepare  func(b *moving)
+		excluded bool
+		ok       bool
+		checks   int
+	}{
+		"a channel without checks":    {func(b *moving) { b.send(media) }, false, false, 0},
+		"a peer with ICE":             {inUse, false, true, 1},
+		"an excluded peer":            {inUse, true, false, 1},
+		"a candidate that is dead":    {func(b *moving) { b.send(check(b.t, "a:b")); time.Sleep(time.Minute) }, true, true, 0},
+		"a candidate that is checked": {func(b *moving) { b.send(check(b.t, "a:b")) }, true, false, 0},
+		"consent that has ended":      {func(b *moving) { inUse(b); time.Sleep(time.Minute) }, false, true, 0},
+		"one without a channel too": {func(b *moving) {
+			inUse(b)
+			b.Send([]byte(media), netip.MustParseAddrPort("127.0.0.1:4001"), false)
+		}, false, false, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := newMoving(t, check(t, "a:b"))
+				defer b.Close()
+				row.prepare(b)
+				checks, ok := b.Depart(func(netip.Addr) bool { return row.excluded })
+				if ok != row.ok || ok && len(checks) != row.checks {
+					t.Errorf("%v, %d checks", ok, len(checks))
+				}
+			})
+		})
+	}
+}
+
+// after Hand, datagrams of peers go to the function, and the end of the relay leaves the socket open.
+func TestHandedSocketStaysOpen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newMoving(t, check(t, "a:b"))
+		var passed []string
+		b.Hand(func(batch []relay.Datagram) {
+			for i := range batch {
+				passed = append(passed, string(batch[i].Payload()))
+			}
+		})
+		if err := b.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if b.receives(b.own(), media) || !slices.Equal(passed, []string{media}) {
+			t.Errorf("passed: %q", passed)
+		}
+		if err := b.Socket().Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}

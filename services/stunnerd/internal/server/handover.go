@@ -1,0 +1,391 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/stunner-gateway/stunner/services/api/config"
+	"github.com/stunner-gateway/stunner/services/api/inspection"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/datagram"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/forward"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/listener"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/relay"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
+)
+
+const (
+	// handOverInterval is the shortest time between two sessions that are handed over: 5,000 a second.
+	handOverInterval = 200 * time.Microsecond
+	// handingOver is the number of sessions that are handed over at a time.
+	handingOver = 16
+	// handOverAgain is the time after which a session that has stayed is tried again.
+	handOverAgain = 15 * time.Second
+	// confirmAgain is how often a successor is told that it is the owner, while it uses the relay socket of this pod.
+	confirmAgain = time.Second
+)
+
+// handedOver are the sessions that other pods have taken over from this one.
+type handedOver struct {
+	mu sync.Mutex
+	// sockets are the relay sockets that the successors still use.
+	sockets map[forward.Client]handedSocket
+	// next is the earliest time at which the next session is handed over. One goroutine uses it.
+	next time.Time
+	// full is the number of sessions that no other pod has taken, at the latest attempt.
+	full atomic.Int64
+}
+
+// handedSocket is a relay socket that the session at another pod uses.
+type handedSocket struct {
+	to     forward.Way
+	socket relay.Socket
+}
+
+// HandOver hands the sessions over UDP to the other pods of the Gateway, until none is left or ctx ends. Data is
+// forwarded meanwhile. The sessions that must stay are tried again. No session is handed over if pods do not see the
+// addresses of clients: the next pod of a client could not find its session.
+func (s *Server) HandOver(ctx context.Context) {
+	again := time.NewTicker(handOverAgain)
+	defer again.Stop()
+	confirm := time.NewTicker(confirmAgain)
+	defer confirm.Stop()
+	s.handOverAll(ctx)
+	for s.table.Len() > 0 || s.HandedSockets() > 0 {
+		select {
+		case <-ctx.Done():
+			return
+		case <-again.C:
+			s.handOverAll(ctx)
+		case <-confirm.C:
+			s.confirmAll()
+		}
+	}
+}
+
+// handOverAll tries each session once.
+func (s *Server) handOverAll(ctx context.Context) {
+	if !s.forwarder.HasSuccessors() || !s.Running().Admin.ClientAddresses {
+		return
+	}
+	clients, excluded := make(chan forward.Client), s.gatewayAddresses()
+	var full atomic.Int64
+	var workers sync.WaitGroup
+	for range handingOver {
+		workers.Go(func() {
+			for c := range clients {
+				s.handOver(c, excluded, &full)
+			}
+		})
+	}
+	for port := range *s.forwardPorts.Load() {
+		l := s.movable(port)
+		if l == nil {
+			continue
+		}
+		for addr := range l.Gate().Clients() {
+			if s.pace(ctx); ctx.Err() == nil {
+				clients <- forward.Client{Addr: addr, Port: port}
+			}
+		}
+	}
+	close(clients)
+	workers.Wait()
+	s.handedOver.full.Store(full.Load())
+	if st := s.Draining(); st != nil {
+		s.opt.Log.Info("draining: " + st.String())
+	}
+	s.table.Touch()
+}
+
+// pace waits until the next session may be handed over.
+func (s *Server) pace(ctx context.Context) {
+	h := &s.handedOver
+	now := time.Now()
+	if h.next.Before(now) {
+		h.next = now
+	}
+	wait := h.next.Sub(now)
+	h.next = h.next.Add(handOverInterval)
+	if wait < time.Millisecond { // shorter waits take about as long
+		return
+	}
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+// handOver hands a session over if it may leave and if another pod takes it. Otherwise it counts a session that no pod
+// has taken.
+func (s *Server) handOver(c forward.Client, excluded map[netip.Addr]bool, full *atomic.Int64) {
+	defer s.meter.RecoverPanic("hand over a session")
+	l := s.movable(c.Port)
+	if l == nil {
+		return
+	}
+	d, err := l.Gate().Depart(c.Addr, func(peer netip.Addr) bool { return excluded[peer] })
+	if err != nil {
+		s.opt.Log.Debug("session stays", "client", c.Addr, "error", err)
+		return
+	}
+	to, err := s.offer(c, &d.Record)
+	if err != nil {
+		s.opt.Log.Debug("session stays", "client", c.Addr, "error", err)
+		full.Add(1)
+		d.Stay()
+		return
+	}
+	h := &s.handedOver
+	h.mu.Lock()
+	h.sockets[c] = handedSocket{to, d.Socket()}
+	h.mu.Unlock()
+	d.Go(func(batch []relay.Datagram) {
+		for i := range batch {
+			if batch[i].IsData() {
+				to.FromPeer(batch[i].Peer(), batch[i].Payload())
+			}
+		}
+	})
+	s.meter.SessionsHanded.Add(1)
+	to.Confirm()
+}
+
+func (s *Server) offer(c forward.Client, r *session.Record) (forward.Way, error) {
+	b, err := r.MarshalBinary()
+	if err != nil {
+		return forward.Way{}, err
+	}
+	asked, _ := datagram.ParseSource(r.Source) // else the kernel chooses the address
+	return s.forwarder.HandOver(c, b, asked)
+}
+
+// gatewayAddresses returns the IP addresses of the pods of this Gateway. A session with a relay of one of them as its
+// peer stays: the permission of the other client names the IP address of this pod.
+func (s *Server) gatewayAddresses() map[netip.Addr]bool {
+	all := map[netip.Addr]bool{}
+	for _, a := range slices.Concat(s.opt.HostAddresses, *s.local.Load()) {
+		all[a] = true
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, pod := range s.pods {
+		all[pod.Address.Addr()], all[pod.Other] = true, true
+	}
+	return all
+}
+
+// movable returns the listener on a port if its sessions can move, or nil.
+func (s *Server) movable(port uint16) listener.Movable {
+	l, _ := (*s.forwardPorts.Load())[port].(listener.Movable)
+	return l
+}
+
+// HandedSockets returns the number of relay sockets of this process that sessions of other pods use.
+func (s *Server) HandedSockets() int {
+	s.handedOver.mu.Lock()
+	defer s.handedOver.mu.Unlock()
+	return len(s.handedOver.sockets)
+}
+
+// PassedOn returns the number of datagrams that this pod has passed on to the pods that have the sessions.
+func (s *Server) PassedOn() uint64 {
+	if s.forwarder == nil {
+		return 0
+	}
+	return s.forwarder.Passed()
+}
+
+// confirmAll tells successors that they are the owners, which answer if they do not need a socket any more. The socket
+// of a successor that is gone is closed.
+func (s *Server) confirmAll() {
+	h := &s.handedOver
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for c, one := range h.sockets {
+		if one.to.Front().IsValid() {
+			one.to.Confirm()
+		} else {
+			s.closeHanded(c, one)
+		}
+	}
+}
+
+// closeHanded closes a socket. The caller holds mu of handedOver.
+func (s *Server) closeHanded(c forward.Client, one handedSocket) {
+	delete(s.handedOver.sockets, c)
+	if err := one.socket.Close(); err != nil {
+		s.opt.Log.Debug("close the relay socket of a session at another pod", "error", err)
+	}
+	s.table.Touch()
+}
+
+// closeAllHanded closes the sockets when the process ends.
+func (s *Server) closeAllHanded() {
+	h := &s.handedOver
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for c, one := range h.sockets {
+		s.closeHanded(c, one)
+	}
+}
+
+// handed returns the relay socket of a client whose session the pod of a way has taken over, or the zero handedSocket.
+func (s *Server) handed(c forward.Client, to forward.Way) handedSocket {
+	s.handedOver.mu.Lock()
+	defer s.handedOver.mu.Unlock()
+	if one := s.handedOver.sockets[c]; one.to == to {
+		return one
+	}
+	return handedSocket{}
+}
+
+// Draining returns which sessions have left and which stay, for the status. It is nil before the process drains.
+func (s *Server) Draining() *inspection.DrainStatus {
+	if !s.table.Draining() {
+		return nil
+	}
+	st := &inspection.DrainStatus{Moved: int(s.meter.SessionsHanded.Load()), Stay: map[string]int{}}
+	for _, one := range s.table.All() {
+		st.Stay[staysBecause(one.Protocol)]++
+	}
+	if full := min(int(s.handedOver.full.Load()), st.Stay[inspection.StaysForPeer]); full > 0 {
+		st.Stay[inspection.StaysForPod] = full
+		st.Stay[inspection.StaysForPeer] -= full
+	}
+	if n := s.HandedSockets(); n > 0 { // their peers may still take the new address
+		st.Stay[inspection.StaysForPeer] += n
+		st.Moved -= n
+	}
+	maps.DeleteFunc(st.Stay, func(_ string, n int) bool { return n == 0 })
+	return st
+}
+
+// staysBecause returns the reason for which a session stays, by the protocol of its listener.
+func staysBecause(p config.Protocol) string {
+	if p == config.TURNUDP {
+		return inspection.StaysForPeer
+	}
+	return strings.TrimPrefix(string(p), "TURN-")
+}
+
+// Take implements forward.Sessions.
+func (s forwarding) Take(c forward.Client, record []byte, clock time.Time, from forward.Way) bool {
+	l := s.movable(c.Port)
+	if l == nil {
+		return false
+	}
+	former := &formerSocket{way: from}
+	if l.Gate().Taken(c.Addr, former.same) != nil {
+		return true // a repeated offer
+	}
+	var r session.Record
+	err := r.UnmarshalBinary(record)
+	if err == nil && r.Client != c.Addr {
+		err = errors.New("the record is of another client")
+	}
+	if err == nil {
+		shift(&r, time.Since(clock))
+		err = l.Take(&r, from, former)
+	}
+	if err != nil {
+		s.opt.Log.Debug("session of another pod is not taken", "client", c.Addr, "pod", from.Pod(), "error", err)
+	}
+	return err == nil
+}
+
+// shift adds the difference between two clocks to the times of a record.
+func shift(r *session.Record, by time.Duration) {
+	r.Started, r.Until = r.Started.Add(by), r.Until.Add(by)
+	for i := range r.Permissions {
+		r.Permissions[i].Until = r.Permissions[i].Until.Add(by)
+	}
+	for i := range r.Channels {
+		c := &r.Channels[i]
+		c.Until, c.Installed = c.Until.Add(by), c.Installed.Add(by)
+	}
+}
+
+// FromPeer implements forward.Sessions.
+func (s forwarding) FromPeer(
+	c forward.Client, from forward.Way, peer netip.AddrPort, payload []byte, now time.Time,
+) bool {
+	l := s.movable(c.Port)
+	if l == nil {
+		return false
+	}
+	r := l.Gate().Taken(c.Addr, (&formerSocket{way: from}).same)
+	if r == nil {
+		return false
+	}
+	l.Gate().Confirm(c.Addr)
+	if peer.IsValid() {
+		r.ReceiveFormer([]relay.Datagram{relay.NewDatagram(payload, peer)}, now)
+	}
+	return true
+}
+
+// ToPeer implements forward.Sessions.
+func (s forwarding) ToPeer(c forward.Client, to forward.Way, peer netip.AddrPort, payload []byte) {
+	if one := s.handed(c, to); one.socket != nil {
+		one.socket.Send([]datagram.Packet{{Payload: payload, To: peer}})
+	}
+}
+
+// Part implements forward.Sessions.
+func (s forwarding) Part(c forward.Client, to forward.Way) {
+	if one := s.handed(c, to); one.socket != nil {
+		s.handedOver.mu.Lock()
+		defer s.handedOver.mu.Unlock()
+		s.closeHanded(c, one)
+	}
+}
+
+// formerSocket is the relay socket that a session had at another pod.
+type formerSocket struct {
+	way    forward.Way
+	closed atomic.Bool
+}
+
+var _ relay.Socket = (*formerSocket)(nil)
+
+// same reports whether a socket is the one at the same pod for the same client.
+func (f *formerSocket) same(other relay.Socket) bool {
+	o, ok := other.(*formerSocket)
+	return ok && o.way == f.way
+}
+
+// Port implements relay.Socket.
+func (*formerSocket) Port() uint16 { return 0 }
+
+// Bound implements relay.Socket.
+func (*formerSocket) Bound() netip.AddrPort { return netip.AddrPort{} }
+
+// Start implements relay.Socket. Datagrams arrive by forwarding.FromPeer.
+func (*formerSocket) Start(relay.Receiver) error { return nil }
+
+// Send implements relay.Socket.
+func (f *formerSocket) Send(packets []datagram.Packet) {
+	for i := range packets {
+		packets[i].Err = f.way.ToPeer(packets[i].To, packets[i].Payload)
+	}
+}
+
+// Drops implements relay.Socket.
+func (*formerSocket) Drops() uint64 { return 0 }
+
+// Close implements relay.Socket.
+func (f *formerSocket) Close() error {
+	if !f.closed.Swap(true) {
+		f.way.Part()
+	}
+	return nil
+}

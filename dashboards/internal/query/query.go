@@ -32,14 +32,15 @@ const (
 // Gateway are the labels that identify a Gateway.
 const Gateway = "namespace, gateway"
 
-// Values of the label reason: the process has no capacity, the credentials are invalid, or the client is over a limit.
+// Values of the label reason: the process has no capacity, the credentials are invalid, or the client is over a limit or
+// revoked.
 var (
 	full        = []string{"capacity", "no_relay"}
 	credentials = []string{
 		"wrong_password", "unknown_user", "expired_credential", "caveat_malformed", "caveat_unknown", "caveat_gateway",
 		"caveat_not_before",
 	}
-	bounds = []string{"quota", "source_quota", "caveat_allocations", "caveat_bytes", "draining", "stun_only"}
+	bounds = []string{"revoked_credential", "quota", "source_quota", "caveat_allocations", "caveat_bytes", "draining", "stun_only"}
 )
 
 // Matchers of the label reason.

@@ -57,6 +57,7 @@ func (c Config) Clone() Config {
 	c.Auth.Credentials = maps.Clone(c.Auth.Credentials)
 	c.Auth.CredentialOverlap = clonePointer(c.Auth.CredentialOverlap)
 	c.Auth.Former = clonePointer(c.Auth.Former)
+	c.Auth.Revocations = slices.Clone(c.Auth.Revocations)
 	c.Listeners = slices.Clone(c.Listeners)
 	for i := range c.Listeners {
 		c.Listeners[i].Routes = slices.Clone(c.Listeners[i].Routes)
@@ -80,8 +81,8 @@ func clonePointer[T any](p *T) *T {
 	return new(*p)
 }
 
-// Redacted returns a copy for logs and statuses, in which credential.Redacted replaces every secret and the user name,
-// which may come from a Secret. The copy can be parsed but is not valid, so that the replacement cannot become a
+// Redacted returns a copy for logs and statuses, in which credential.Redacted replaces every secret, the user name, which
+// may come from a Secret, and revoked users. The copy can be parsed but is not valid, so that the replacement cannot become a
 // password.
 func (c Config) Redacted() Config {
 	c = c.Clone()
@@ -92,6 +93,10 @@ func (c Config) Redacted() Config {
 	}
 	if c.Auth.Former != nil {
 		c.Auth.Former.Secret = credential.Redacted
+	}
+	for i := range c.Auth.Revocations {
+		r := &c.Auth.Revocations[i]
+		r.User, r.Credential = credential.Secret(r.User).String(), credential.Secret(r.Credential).String()
 	}
 	redact := func(key *credential.Secret) {
 		if *key != "" {
@@ -110,10 +115,10 @@ func (c Config) Redacted() Config {
 	return c
 }
 
-// Withheld returns a copy without credentials and private keys, for unauthorized readers. It is not valid.
+// Withheld returns a copy without credentials, revocations and private keys, for unauthorized readers. It is not valid.
 func (c Config) Withheld() Config {
 	c = c.Clone()
-	c.Auth.Credentials, c.Auth.Former = nil, nil
+	c.Auth.Credentials, c.Auth.Former, c.Auth.Revocations = nil, nil, nil
 	for i := range c.Listeners {
 		c.Listeners[i].Key = ""
 		for j := range c.Listeners[i].Certificates {

@@ -143,6 +143,9 @@ type Auth struct {
 	// Former is a previous shared secret, or nil. Credentials that were signed with it are valid until Former.Until,
 	// for new sessions too. Dataplanes that do not define the field refuse such credentials.
 	Former *FormerSecret `json:"former,omitempty"`
+	// Revocations are the ephemeral credentials that are refused before they expire, at most MaxRevocations. Their order
+	// has no meaning. Dataplanes that do not define the field accept these credentials.
+	Revocations []credential.Revocation `json:"revocations,omitempty"`
 }
 
 // FormerSecret is a shared secret that is being replaced.

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"slices"
 	"strings"
+
+	"github.com/stunner-gateway/stunner/services/api/credential"
 )
 
 // The accepted spellings of field values in a config, in lower case, with the canonical value of each.
@@ -36,6 +38,7 @@ func (c *Config) Default() {
 	if overlap := c.Auth.CredentialOverlap; overlap != nil && *overlap == DefaultCredentialOverlap {
 		c.Auth.CredentialOverlap = nil
 	}
+	c.Auth.Revocations = credential.MergeRevocations(c.Auth.Revocations)
 	c.Listeners = slices.Clone(c.Listeners)
 	for i := range c.Listeners {
 		c.Listeners[i].fill()

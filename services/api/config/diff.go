@@ -99,6 +99,26 @@ func (d *differences) auth(old, next Auth) {
 	was, is := cmp.Or(old.Former, &FormerSecret{}), cmp.Or(next.Former, &FormerSecret{})
 	d.secret("auth.former.secret", was.Secret, is.Secret)
 	d.text("auth.former.until", instant(was.Until), instant(is.Until))
+	d.revocations(old.Revocations, next.Revocations)
+}
+
+// revocations adds the number of revocations that only one of the lists has. Users are not shown.
+func (d *differences) revocations(old, next []credential.Revocation) {
+	count := map[credential.Revocation]int{}
+	for _, r := range next {
+		count[r]++
+	}
+	removed, added := 0, len(next)
+	for _, r := range old {
+		if count[r] > 0 {
+			added--
+		} else {
+			removed++
+		}
+	}
+	if removed+added > 0 {
+		d.text("auth.revocations", fmt.Sprintf("%d removed", removed), fmt.Sprintf("%d added", added))
+	}
 }
 
 // instant formats a time in seconds since 1970; "" for 0.

@@ -66,7 +66,7 @@ func (p place) String() string {
 }
 
 // texts visits the text fields that may contain placeholders. These are all text fields except the version, the
-// license, the credentials and the former secret.
+// license, the credentials, the former secret and the revocations, whose users choose their own names.
 func (c *Config) texts(visit func(value *string, at place)) {
 	one := func(field string, value *string) { visit(value, place{field: field, j: -1}) }
 	one("admin.name", &c.Admin.Name)

@@ -107,7 +107,7 @@ func (l leaf) get(v reflect.Value) reflect.Value {
 func fields() (all []leaf) {
 	for _, l := range leaves(reflect.TypeFor[config.Config]()) {
 		if name := l.String(); name != "version" && !strings.HasPrefix(name, "admin.license_config") &&
-			!strings.HasPrefix(name, "auth.former") && l.kind != reflect.Bool {
+			!strings.HasPrefix(name, "auth.former") && !strings.HasPrefix(name, "auth.revocations") && l.kind != reflect.Bool {
 			all = append(all, l)
 		}
 	}

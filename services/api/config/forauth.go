@@ -7,13 +7,14 @@ import "github.com/stunner-gateway/stunner/services/api/credential"
 const KeyWithheld = "$STUNNER_KEY_WITHHELD"
 
 // ForAuth returns the part of a config that an auth service needs: the name of the Gateway, the signing credentials,
-// and the public addresses of the listeners. It leaves out certificates, private keys, routes, clusters and settings of
+// the revocations, and the public addresses of the listeners. It leaves out certificates, private keys, routes, clusters and settings of
 // the process. If c is valid, the result is valid.
 func (c Config) ForAuth() Config {
 	v := Config{
 		Version: c.Version,
 		Admin:   Admin{Name: c.Admin.Name},
-		Auth:    Auth{Type: c.Auth.Type, Realm: c.Auth.Realm, Credentials: c.Auth.signing(), Lifetime: c.Auth.Lifetime},
+		Auth: Auth{Type: c.Auth.Type, Realm: c.Auth.Realm, Credentials: c.Auth.signing(), Lifetime: c.Auth.Lifetime,
+			Revocations: c.Auth.Revocations},
 	}
 	for _, l := range c.Listeners {
 		next := Listener{Name: l.Name, Protocol: l.Protocol, PublicAddress: l.PublicAddress,

@@ -37,6 +37,11 @@ var neededForAuth = map[string]bool{
 	"auth.former.secret":         false,
 	"auth.former.until":          false,
 
+	"auth.revocations.user":          true,
+	"auth.revocations.credential":    true,
+	"auth.revocations.issued_before": true,
+	"auth.revocations.until":         true,
+
 	"listeners.name":                 true,
 	"listeners.protocol":             true,
 	"listeners.public_address":       true,

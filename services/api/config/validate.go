@@ -19,6 +19,9 @@ import (
 // seconds.
 const MaxHostNames = 10_000
 
+// MaxRevocations is the maximum number of revocations of a config.
+const MaxRevocations = 10_000
+
 // Bounds of a config. They are far above any useful config, and low enough that a malicious document can be checked
 // quickly.
 const (
@@ -170,6 +173,7 @@ func (f *findings) auth(a Auth) {
 		f.secret("auth.credentials."+key, a.Credentials[key])
 	}
 	f.former(a.Former)
+	f.revocations(a.Revocations)
 	switch a.Type {
 	case AuthNone:
 	case AuthStatic:
@@ -195,6 +199,30 @@ func (f *findings) former(former *FormerSecret) {
 		f.add("auth.former.until", strconv.FormatInt(former.Until, 10), "is no time", "use seconds since 1970")
 	default:
 		f.secret("auth.former.secret", former.Secret)
+	}
+}
+
+func (f *findings) revocations(revocations []credential.Revocation) {
+	if !f.atMost("auth.revocations", len(revocations), MaxRevocations) {
+		return
+	}
+	for i, r := range revocations {
+		one := func(field string) string { return index("auth.revocations", i, field) }
+		switch {
+		case (r.User == "") == (r.Credential == ""):
+			f.add(one("user"), "", "is missing, or credential is set too", "use one of user and credential")
+		case len(r.User) > maxUsername || len(r.Credential) > maxUsername:
+			f.add(one("user"), "", "or credential is too long", fmt.Sprintf("use at most %d bytes", maxUsername))
+		case !utf8.ValidString(r.User + r.Credential):
+			f.add(one("user"), "", "or credential is not UTF-8", "write the user id as it is in credentials")
+		case r.User == credential.Redacted || r.Credential == credential.Redacted:
+			f.add(one("user"), "", "is "+credential.Redacted+": the user was left out",
+				"read the config with a token that config discovery accepts, or write the user itself")
+		case r.IssuedBefore < 0:
+			f.add(one("issued_before"), strconv.FormatInt(r.IssuedBefore, 10), "is no time", "use seconds since 1970")
+		case r.Until <= 0:
+			f.add(one("until"), strconv.FormatInt(r.Until, 10), "is no time", "use seconds since 1970")
+		}
 	}
 }
 

@@ -19,6 +19,7 @@ import (
 //	        / "S" number                      ; bytes a second, in each direction
 //	        / "B" number                      ; bytes in all, of both directions together
 //	        / "N" number                      ; not before this time, in seconds since 1970
+//	        / "I" number                      ; issued at this time, in seconds since 1970 (see Revocation)
 //	number  = "1"-"9" *DIGIT                  ; at most MaxCaveat
 //
 // in any order. For example, 1893456000:alice:~1~Rmedia_janus~A2 reaches the peers of route media/janus only, with at
@@ -42,6 +43,9 @@ type Caveats struct {
 	Bytes int64 `json:"bytes,omitempty"`
 	// NotBefore is the time at which the credential becomes valid, in seconds since 1970.
 	NotBefore int64 `json:"notBefore,omitempty"`
+	// IssuedAt is when the credential was issued, in seconds since 1970. It sets no limit of its own: a Revocation refuses
+	// the credentials of a user that were issued before.
+	IssuedAt int64 `json:"issuedAt,omitempty"`
 }
 
 // MaxCaveat is the largest number of a caveat: the largest integer that every JSON implementation reads exactly (RFC
@@ -77,6 +81,7 @@ var numbers = [...]struct {
 	{'S', "bytesPerSecond", func(c *Caveats) *int64 { return &c.BytesPerSecond }, MaxCaveat, lower},
 	{'B', "bytes", func(c *Caveats) *int64 { return &c.Bytes }, MaxCaveat, lower},
 	{'N', "notBefore", func(c *Caveats) *int64 { return &c.NotBefore }, lastExpiry, higher},
+	{'I', "issuedAt", func(c *Caveats) *int64 { return &c.IssuedAt }, lastExpiry, lower},
 }
 
 func lower(a, b int64) int64  { return min(a, b) }
@@ -85,7 +90,7 @@ func higher(a, b int64) int64 { return max(a, b) }
 // IsZero reports whether there is no caveat.
 func (c Caveats) IsZero() bool {
 	return len(c.Routes) == 0 && c.Gateway == "" &&
-		c.Allocations == 0 && c.BytesPerSecond == 0 && c.Bytes == 0 && c.NotBefore == 0
+		c.Allocations == 0 && c.BytesPerSecond == 0 && c.Bytes == 0 && c.NotBefore == 0 && c.IssuedAt == 0
 }
 
 // Names reports whether the caveats let the credential reach the peers of a route.

@@ -17,6 +17,7 @@
 //	credential.go  authorities, which mint and verify
 //	username.go    the parts of a user name
 //	caveats.go     caveats, their text form, and how they narrow
+//	revocation.go  credentials that are refused before they expire
 //	derive.go      shared secrets of gateways
 package credential
 

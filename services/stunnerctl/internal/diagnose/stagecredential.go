@@ -21,6 +21,9 @@ var credentialCauses = map[string]cause{
 	"expired_credential": {
 		"credential", "get a new credential for each call; if it was fresh, correct the clock of the auth service or of the node (NTP)",
 	},
+	"revoked_credential": {
+		"Revocation", "get a new credential; to let the user in with the earlier ones, delete the Revocation (kubectl get revocations -A)",
+	},
 	"wrong_password": {
 		"spec.authRef", "use the same shared secret in auth service and Gateway: an app that signs by itself must leave out the line break at the end of " +
 			"the Secret, as the Gateway does; if they are the same, restart the auth service, which reads it again",

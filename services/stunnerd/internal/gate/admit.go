@@ -138,8 +138,8 @@ func guessesLeft(g *Gate, r *request) *refusal {
 const leeway = 5 * time.Second
 
 // credentialValid verifies the credential of a request. An unknown user, a wrong password and an expired credential get
-// the same 401, so that the answer does not tell which users exist. Malformed caveats, those of another gateway and those
-// of a later time get it too. A credential of a former authority is valid for an existing session. It is valid for a new
+// the same 401, so that the answer does not tell which users exist. A revoked credential, malformed caveats, those of
+// another gateway and those of a later time get it too. A credential of a former authority is valid for an existing session. It is valid for a new
 // allocation only if Former.New is set.
 //
 // A caveat that this release does not know gets 403. The request is authentic, and the server refuses to perform it (RFC
@@ -167,6 +167,8 @@ func credentialValid(g *Gate, r *request) *refusal {
 			reason = meter.WrongPassword
 		case errors.Is(err, credential.ErrExpired) && !g.inGrace(r, known, policy, now):
 			reason = meter.ExpiredCredential
+		case policy.refuses(string(username), known.UserID, known.Caveats, now):
+			reason = meter.RevokedCredential
 		case errors.Is(err, credential.ErrNotYet):
 			reason = meter.CaveatNotBefore
 		case errors.Is(err, credential.ErrCaveatMalformed):
@@ -452,7 +454,7 @@ func (g *Gate) realm(r *request, code stun.ErrorCode, now time.Time) string {
 // answerable reports whether the rate limits allow an answer to a refused request that is not authenticated.
 func (g *Gate) answerable(r *request, why meter.Reason) bool {
 	switch why {
-	case meter.UnknownUser, meter.WrongPassword, meter.ExpiredCredential, meter.RateLimited,
+	case meter.UnknownUser, meter.WrongPassword, meter.ExpiredCredential, meter.RevokedCredential, meter.RateLimited,
 		meter.CaveatMalformed, meter.CaveatGateway, meter.CaveatNotBefore:
 		return g.limits.AllowFailure(r.limited())
 	}

@@ -65,6 +65,14 @@ type Policy struct {
 	Gateway string
 	// SessionGrace is how long an existing session may use its credential after the credential has expired.
 	SessionGrace time.Duration
+	// Revoked are the ephemeral credentials that are refused although they have not expired.
+	Revoked *credential.Revocations
+}
+
+// refuses reports whether a credential is revoked. A static credential is not: its user name is the user id.
+func (p *Policy) refuses(username, userID string, caveats credential.Caveats, now time.Time) bool {
+	return userID != username &&
+		p.Revoked.Revoked(username, credential.Username{UserID: userID, Caveats: caveats}, now)
 }
 
 // Former is an authority that a config change has replaced.
@@ -189,10 +197,19 @@ func New(name string, protocol config.Protocol, s Shared) *Gate {
 }
 
 // Update replaces the policy and the routes, also those of live sessions. Datagrams that arrive after Update has
-// returned are checked against the new routes.
+// returned are checked against the new routes. Sessions whose credential is revoked have ended then.
 func (g *Gate) Update(p *Policy, routes *cluster.View) {
 	g.policy.Store(p)
 	g.routes.Store(routes)
+	if p.Revoked == nil {
+		return
+	}
+	now := time.Now()
+	revoked := func(s *session.Session) bool { return p.refuses(s.Username, s.UserID, s.Caveats, now) }
+	for _, s := range g.EndSessions(revoked) {
+		note := meter.Note{Listener: g.name, Client: s.Client.Addr(), User: s.Username}
+		g.meter.DropNote(meter.RevokedCredential, note)
+	}
 }
 
 // Offload makes the kernel forward the data of channels, in place of an earlier Offload. A nil Offload is valid.

@@ -116,6 +116,10 @@ var reasonCauses = map[meter.Reason]func(b bed, c *client){
 		}
 		b.asksWith(c, old.Username, string(old.Password), stun.MethodAllocate, udp)
 	},
+	meter.RevokedCredential: func(b bed, c *client) {
+		b.Update(revoking(revocationOf("ann")), routes())
+		b.with(c, named(""), stun.MethodAllocate, udp)
+	},
 	meter.CaveatMalformed:   allocatesWith(":~1~A0"),
 	meter.CaveatUnknown:     allocatesWith(":~1~X1"),
 	meter.CaveatGateway:     allocatesWith(":~1~Gturn_other"),
@@ -208,6 +212,10 @@ var reasonCauses = map[meter.Reason]func(b bed, c *client){
 	meter.Internal: func(b bed, c *client) { b.Gate.send(c, nil, errors.New("no such attribute")) },
 	meter.Expired: func(b bed, c *client) {
 		b.restore(&Saved{Socket: opened(b)}, c)
+	},
+	meter.Revoked: func(b bed, c *client) {
+		b.Update(revoking(revocationOf("ann")), routes())
+		b.restore(revokedEntry(b), c)
 	},
 }
 

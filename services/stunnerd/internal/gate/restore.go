@@ -147,19 +147,24 @@ func (g *Gate) Restore(saved []Saved, client func(*session.Record) session.Clien
 
 func (g *Gate) restore(saved *Saved, client session.Client) {
 	r, now := &saved.Record, time.Now()
-	left := min(r.Until.Sub(now), time.Duration(r.Lifetime)*time.Second)
-	if left <= 0 {
-		g.meter.Unrestore(meter.Expired, 1, meter.Note{Listener: g.name})
+	drop := func(why meter.Reason) {
+		g.meter.Unrestore(why, 1, meter.Note{Listener: g.name})
 		g.journal.End(saved.ID)
 		_ = saved.Socket.Close()
+	}
+	left := min(r.Until.Sub(now), time.Duration(r.Lifetime)*time.Second)
+	if left <= 0 {
+		drop(meter.Expired)
 		return
 	}
 	name, err := nameOf(r)
 	if err != nil {
 		g.log.Debug("cannot restore a session", "relay", r.Relay, "error", err)
-		g.meter.Unrestore(meter.Failed, 1, meter.Note{Listener: g.name})
-		g.journal.End(saved.ID)
-		_ = saved.Socket.Close()
+		drop(meter.Failed)
+		return
+	}
+	if g.policy.Load().refuses(r.Username, name.UserID, name.Caveats, now) {
+		drop(meter.Revoked)
 		return
 	}
 	f := g.continued(r, client, name, now, left)

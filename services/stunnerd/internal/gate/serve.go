@@ -207,6 +207,11 @@ func (g *Gate) allocate(r *request) ([]byte, error) {
 	if err := g.start(f); err != nil {
 		return nil, err
 	}
+	if g.policy.Load().refuses(s.Username, s.UserID, s.Caveats, s.Started) {
+		// The policy has changed since the rules were checked, and Update may have looked for sessions before the insertion.
+		g.end(f)
+		return nil, g.challenge(r, stun.CodeUnauthorized, meter.RevokedCredential)
+	}
 	f.held()
 	f.refreshing.Lock() // the client may have sent a Refresh already
 	g.store(f)

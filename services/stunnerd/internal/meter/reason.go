@@ -18,6 +18,7 @@ const (
 	UnknownUser
 	WrongPassword
 	ExpiredCredential
+	RevokedCredential
 	CaveatMalformed
 	CaveatUnknown
 	CaveatGateway
@@ -81,6 +82,7 @@ const (
 	PortTaken
 	NoListener
 	Expired
+	Revoked
 	Failed
 
 	// The reasons of HTTP.
@@ -148,6 +150,7 @@ var reasons = [reasonCount]string{
 	UnknownUser:           "unknown_user",
 	WrongPassword:         "wrong_password",
 	ExpiredCredential:     "expired_credential",
+	RevokedCredential:     "revoked_credential",
 	CaveatMalformed:       "caveat_malformed",
 	CaveatUnknown:         "caveat_unknown",
 	CaveatGateway:         "caveat_gateway",
@@ -207,6 +210,7 @@ var reasons = [reasonCount]string{
 	PortTaken:             "port_taken",
 	NoListener:            "no_listener",
 	Expired:               "expired",
+	Revoked:               "revoked",
 	Failed:                "failed",
 	HTTPParameter:         "http_parameter",
 	HTTPCaller:            "http_caller",

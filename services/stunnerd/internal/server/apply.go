@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/stunner-gateway/stunner/services/api/config"
+	"github.com/stunner-gateway/stunner/services/api/credential"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/cluster"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/gate"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/listener"
@@ -20,6 +21,7 @@ func (s *Server) Apply(next config.Config) (Plan, error) {
 	next = next.Clone()
 	plan := PlanFor(s.running, next)
 	s.rememberFormer(next.Auth)
+	s.revoked = credential.NewRevocations(next.Auth.Revocations)
 	s.table.SetBounds(bounds(next.Admin, s.capacity()))
 	s.nonces.Share(next)
 	s.setOffload(next.Admin)

@@ -61,6 +61,7 @@ func (s *Server) policy(c config.Config, l config.Listener) *gate.Policy {
 		RelayAddrs: s.relayAddrs(l.Address),
 
 		SessionGrace: time.Duration(c.Auth.SessionGrace) * time.Second,
+		Revoked:      s.revoked,
 	}
 }
 

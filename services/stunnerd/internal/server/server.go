@@ -35,6 +35,7 @@ import (
 	"time"
 
 	"github.com/stunner-gateway/stunner/services/api/config"
+	"github.com/stunner-gateway/stunner/services/api/credential"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/cluster"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/engine"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/engine/pionturn"
@@ -120,6 +121,7 @@ type Server struct {
 	departed  []netip.Addr                 // addresses that local contained, at most maxDeparted
 	listeners map[string]*generation       // the current generation of each listener, by name
 	former    []gate.Former
+	revoked   *credential.Revocations // of wanted
 	failures  map[string]string
 	restoring restoring
 	served    bool           // all listeners of a config, at least one, have been open

@@ -81,8 +81,8 @@ func clonePointer[T any](p *T) *T {
 	return new(*p)
 }
 
-// Redacted returns a copy for logs and statuses, in which credential.Redacted replaces every secret, the user name, which
-// may come from a Secret, and revoked users. The copy can be parsed but is not valid, so that the replacement cannot become a
+// Redacted returns a copy for logs and statuses, without revocations, which name users, and in which credential.Redacted
+// replaces every secret and the user name, which may come from a Secret. The copy can be parsed but is not valid, so that the replacement cannot become a
 // password.
 func (c Config) Redacted() Config {
 	c = c.Clone()
@@ -94,10 +94,7 @@ func (c Config) Redacted() Config {
 	if c.Auth.Former != nil {
 		c.Auth.Former.Secret = credential.Redacted
 	}
-	for i := range c.Auth.Revocations {
-		r := &c.Auth.Revocations[i]
-		r.User, r.Credential = credential.Secret(r.User).String(), credential.Secret(r.Credential).String()
-	}
+	c.Auth.Revocations = nil
 	redact := func(key *credential.Secret) {
 		if *key != "" {
 			*key = credential.Redacted

@@ -48,7 +48,7 @@ func TestRevocationsAreASet(t *testing.T) {
 	}
 }
 
-// Users appear neither in differences nor in redacted configs, and a redacted config is not valid.
+// Users appear neither in differences nor in redacted configs.
 func TestRevokedUsersAreNotShown(t *testing.T) {
 	c := revoking(t, credential.Revocation{User: "ann", IssuedBefore: 10, Until: 100})
 	next := revoking(t, credential.Revocation{User: "bob", IssuedBefore: 10, Until: 100})
@@ -62,9 +62,6 @@ func TestRevokedUsersAreNotShown(t *testing.T) {
 		if strings.Contains(string(shown.Canonical()), "ann") {
 			t.Errorf("%s", shown.Canonical())
 		}
-	}
-	if err := c.Redacted().Validate(); err == nil || !strings.Contains(err.Error(), "auth.revocations[0].user") {
-		t.Error(err)
 	}
 	if c.Auth.Revocations[0].User != "ann" {
 		t.Error("the redaction changed the config")
@@ -87,7 +84,7 @@ func TestInvalidRevocations(t *testing.T) {
 		want string
 	}{
 		{credential.Revocation{Until: 1}, "auth.revocations[0].user"},
-		{credential.Revocation{User: "a", Credential: "1:a", Until: 1}, "use one of user and credential"},
+		{credential.Revocation{User: "a", Credential: "1:a", Until: 1}, "set one of user and credential"},
 		{credential.Revocation{User: long, Until: 1}, "508"},
 		{credential.Revocation{Credential: long, Until: 1}, "508"},
 		{credential.Revocation{User: "a"}, "auth.revocations[0].until"},

@@ -207,23 +207,34 @@ func (f *findings) revocations(revocations []credential.Revocation) {
 		return
 	}
 	for i, r := range revocations {
-		one := func(field string) string { return index("auth.revocations", i, field) }
-		switch {
-		case (r.User == "") == (r.Credential == ""):
-			f.add(one("user"), "", "is missing, or credential is set too", "use one of user and credential")
-		case len(r.User) > maxUsername || len(r.Credential) > maxUsername:
-			f.add(one("user"), "", "or credential is too long", fmt.Sprintf("use at most %d bytes", maxUsername))
-		case !utf8.ValidString(r.User + r.Credential):
-			f.add(one("user"), "", "or credential is not UTF-8", "write the user id as it is in credentials")
-		case r.User == credential.Redacted || r.Credential == credential.Redacted:
-			f.add(one("user"), "", "is "+credential.Redacted+": the user was left out",
-				"read the config with a token that config discovery accepts, or write the user itself")
-		case r.IssuedBefore < 0:
-			f.add(one("issued_before"), strconv.FormatInt(r.IssuedBefore, 10), "is no time", "use seconds since 1970")
-		case r.Until <= 0:
-			f.add(one("until"), strconv.FormatInt(r.Until, 10), "is no time", "use seconds since 1970")
+		if err := CheckRevocation(r); err != nil {
+			f.add(index("auth.revocations", i, err.Field), err.Value, err.Problem, err.Remedy)
 		}
 	}
+}
+
+// CheckRevocation returns an error for a revocation that a config must not have. Its Field is a field of the revocation,
+// and it does not contain the user.
+func CheckRevocation(r credential.Revocation) *FieldError {
+	field, subject := "user", r.User
+	if r.Credential != "" {
+		field, subject = "credential", r.Credential
+	}
+	switch {
+	case (r.User == "") == (r.Credential == ""):
+		return &FieldError{Field: "user", Problem: "is missing, or credential is set too", Remedy: "set one of user and credential"}
+	case len(subject) > maxUsername:
+		return &FieldError{Field: field, Problem: "is too long", Remedy: fmt.Sprintf("use at most %d bytes", maxUsername)}
+	case !utf8.ValidString(subject):
+		return &FieldError{Field: field, Problem: "is not UTF-8", Remedy: "write it as it is in credentials"}
+	case r.IssuedBefore < 0:
+		return &FieldError{Field: "issued_before", Value: strconv.FormatInt(r.IssuedBefore, 10), Problem: "is no time",
+			Remedy: "use seconds since 1970"}
+	case r.Until <= 0:
+		return &FieldError{Field: "until", Value: strconv.FormatInt(r.Until, 10), Problem: "is no time",
+			Remedy: "use seconds since 1970"}
+	}
+	return nil
 }
 
 // secret adds an error for the value credential.Redacted, which means that a secret was left out of the config.

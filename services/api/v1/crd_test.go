@@ -73,6 +73,7 @@ func TestCRDHasEveryField(t *testing.T) {
 		"gatewayconfigs": GatewayConfig{},
 		"dataplanes":     Dataplane{},
 		"staticservices": StaticService{},
+		"revocations":    Revocation{},
 		"udproutes":      UDPRoute{},
 	} {
 		t.Run(plural, func(t *testing.T) {

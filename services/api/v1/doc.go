@@ -4,6 +4,7 @@
 //   - Dataplane: the template of the pods that serve a Gateway: image, resources, placement, scaling. Cluster-scoped.
 //   - UDPRoute: the backends, and their ports, that the clients of a Gateway can reach.
 //   - StaticService: a backend outside the cluster, given as IP prefixes.
+//   - Revocation: credentials that are refused before they expire.
 //
 // The API server sets the defaults in the markers. Code that reads objects from files uses the Default constants next
 // to the fields.

@@ -17,6 +17,7 @@ func AddToScheme(s *runtime.Scheme) error {
 	s.AddKnownTypes(GroupVersion,
 		&GatewayConfig{}, &GatewayConfigList{},
 		&Dataplane{}, &DataplaneList{},
+		&Revocation{}, &RevocationList{},
 		&StaticService{}, &StaticServiceList{},
 		&UDPRoute{}, &UDPRouteList{},
 	)

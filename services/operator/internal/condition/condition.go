@@ -17,6 +17,7 @@
 //	rollout.go     messages about dataplanes
 //	usage.go       messages of condition InUse
 //	balancer.go    messages of condition LoadBalancerLimited
+//	revocation.go  messages of Revocations
 //	ignored.go     messages about input without effect
 //	deprecated.go  messages about notations of the existing system (table: ../translate/former_test.go)
 package condition
@@ -68,6 +69,7 @@ const (
 	ReasonUsed        = "Used"
 	ReasonSole        = "SoleInstallation"
 	ReasonUnused      = "Unused"
+	ReasonExpired     = "Expired"
 )
 
 // Reasons of conditions that report a problem.
@@ -103,6 +105,7 @@ const (
 	ReasonInvalidCredentials = "InvalidCredentials"
 	ReasonInvalidRealm       = "InvalidRealm"
 	ReasonInvalidPrefix      = "InvalidPrefix"
+	ReasonInvalidRevocation  = "InvalidRevocation"
 	ReasonBudgetExceeded     = "BudgetExceeded"
 	ReasonSecretNotFound     = "SecretNotFound"
 	ReasonSecretKeyNotFound  = "SecretKeyNotFound"

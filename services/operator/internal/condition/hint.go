@@ -24,6 +24,7 @@ var hints = map[string]string{
 	ReasonInvalidPatch:          "correct spec.podTemplatePatch of the Dataplane",
 	ReasonInvalidPrefix:         "write an IP address or a CIDR prefix in spec.prefixes",
 	ReasonInvalidRealm:          "set spec.realm of the GatewayConfig to a DNS name",
+	ReasonInvalidRevocation:     "correct the field of the Revocation that the message names",
 	ReasonListenersNotValid:     "see the conditions of the listeners",
 	ReasonNoMatchingParent:      "correct parentRefs of the route: name, namespace, sectionName and port",
 	ReasonNotAllowed:            "set allowedRoutes.namespaces of the listener to All or to a Selector of the namespace of the route",

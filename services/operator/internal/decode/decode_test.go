@@ -87,7 +87,7 @@ func TestDecodeReadsAndLocates(t *testing.T) {
 			name: "unknown versions and kinds of known groups are errors with the remedy",
 			yaml: "apiVersion: gateway.networking.k8s.io/v7\nkind: UDPRoute\nmetadata: {name: r}\n---\napiVersion: stunner.l7mp.io/v1\nkind: UDPRoutes\nmetadata: {name: r}\n",
 			want: "Error f.yaml:1: UDPRoute r: apiVersion: gateway.networking.k8s.io/v7 of kind UDPRoute is not served: use gateway.networking.k8s.io/v1 or gateway.networking.k8s.io/v1alpha2\n" +
-				"Error f.yaml:6: UDPRoutes r: kind: stunner.l7mp.io has no kind UDPRoutes: use GatewayConfig, Dataplane, StaticService or UDPRoute",
+				"Error f.yaml:6: UDPRoutes r: kind: stunner.l7mp.io has no kind UDPRoutes: use GatewayConfig, Dataplane, StaticService, Revocation or UDPRoute",
 		},
 		{
 			name: "the same object twice: the first is in force and both places are named",

@@ -164,7 +164,7 @@ func (doc *document) decode() resource.Object {
 		doc.add(Error, "apiVersion", finding.Errorf(fmt.Sprintf("use %s", strings.Join(versions, " or ")), "%s of kind %s is not served", doc.gvk.GroupVersion(), doc.gvk.Kind))
 		return nil
 	case !known && doc.gvk.Group == stunnerv1.GroupName:
-		doc.add(Error, "kind", finding.Errorf("use GatewayConfig, Dataplane, StaticService or UDPRoute", "%s has no kind %s", doc.gvk.Group, doc.gvk.Kind))
+		doc.add(Error, "kind", finding.Errorf("use GatewayConfig, Dataplane, StaticService, Revocation or UDPRoute", "%s has no kind %s", doc.gvk.Group, doc.gvk.Kind))
 		return nil
 	case !known:
 		return doc.passThrough()

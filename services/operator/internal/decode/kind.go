@@ -35,6 +35,7 @@ var kinds = map[schema.GroupVersionKind]kind{
 	own("GatewayConfig"):      {new: blank[stunnerv1.GatewayConfig]},
 	own("Dataplane"):          {new: blank[stunnerv1.Dataplane], cluster: true},
 	own("StaticService"):      {new: blank[stunnerv1.StaticService]},
+	own("Revocation"):         {new: blank[stunnerv1.Revocation]},
 	core("Service"):           {new: blank[corev1.Service]},
 	core("Secret"):            {new: blank[corev1.Secret]},
 	core("Namespace"):         {new: blank[corev1.Namespace], cluster: true},

@@ -76,6 +76,8 @@ func statusOf(o resource.Object) any {
 		return &o.Status
 	case *stunnerv1.StaticService:
 		return &o.Status
+	case *stunnerv1.Revocation:
+		return &o.Status
 	}
 	return nil
 }

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/stunner-gateway/stunner/services/api/config"
+	"github.com/stunner-gateway/stunner/services/api/credential"
 	"github.com/stunner-gateway/stunner/services/operator/internal/condition"
 	"github.com/stunner-gateway/stunner/services/operator/internal/lint"
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
@@ -90,8 +91,10 @@ func (l *loop) apply(v *resource.View, r translate.Result) error {
 		return l.serve(r.Key, r)
 	case translate.Held:
 		l.keep(r.Key, "config and objects stay as they are: see the conditions")
+		return l.revoke(r)
 	case translate.Classless:
 		l.keep(r.Key, "GatewayClass "+className(v, r.Key)+" does not exist: config and objects stay as they are")
+		return l.revoke(r)
 	case translate.Foreign:
 		l.withdraw(r.Key, "its class "+className(v, r.Key)+" belongs to another controller")
 	case translate.Gone:
@@ -199,28 +202,56 @@ func (l *loop) current(key types.NamespacedName) *config.Config {
 // publish publishes the config of a Gateway, unless publishProblem returns a reason against it. It returns an error if
 // the config cannot be stored for the next run.
 func (l *loop) publish(key types.NamespacedName, r translate.Result) error {
-	old, next := l.current(key), r.Config
-	if why := l.publishProblem(r, *next); why != "" {
+	if why := l.publishProblem(r, *r.Config); why != "" {
 		l.summary.note(key, why)
 		l.restore(key)
-		return nil
+		return l.addRevocations(key, r.Config.Auth.Revocations)
 	}
 	delete(l.restored, key)
+	return l.replace(key, *r.Config)
+}
+
+// revoke publishes translate.Result.Revoked, if there is one.
+func (l *loop) revoke(r translate.Result) error {
+	if r.Revoked == nil || l.current(r.Key) == nil {
+		return nil
+	}
+	return l.replace(r.Key, *r.Revoked)
+}
+
+// addRevocations adds revocations to the config of the previous run, which stays in force while objects cannot be read.
+// It removes none, because the objects that cannot be read may be Revocations.
+func (l *loop) addRevocations(key types.NamespacedName, more []credential.Revocation) error {
+	current := l.current(key)
+	if current == nil || len(more) == 0 {
+		return nil
+	}
+	next := current.Clone()
+	next.Auth.Revocations = credential.MergeRevocations(append(next.Auth.Revocations, more...))
+	if next.Validate() != nil { // the union has too many
+		return nil
+	}
+	return l.replace(key, next)
+}
+
+// replace publishes a config unless it is in force, and stores it for the next run.
+func (l *loop) replace(key types.NamespacedName, next config.Config) error {
+	old := l.current(key)
 	revision := next.Revision()
 	if old != nil && old.Revision() == revision {
-		return l.store(key, *next)
+		return l.store(key, next)
 	}
 	if old != nil {
-		for _, change := range config.Diff(*old, *next) {
+		for _, change := range config.Diff(*old, next) {
 			l.history.add(key, change.String())
 		}
 	}
 	l.history.add(key, "publishes config "+revision)
 	l.Log.Info("publishes config", "gateway", key, "revision", revision)
 	l.published[key] = next.Clone()
-	l.saved.publish(*next)
-	l.server.Publish(*next)
-	return l.store(key, *next)
+	l.saved.publish(next)
+	l.server.Publish(next)
+	return l.store(key, next)
 }
 
 // publishProblem returns the reason why the config of a Gateway must not be published, or "".

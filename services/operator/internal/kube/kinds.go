@@ -53,6 +53,7 @@ func watchedKinds() []watchedKind {
 		one(&gwapiv1.GatewayClass{}), one(&gwapiv1.Gateway{}),
 		one(&stunnerv1.GatewayConfig{}), one(&stunnerv1.Dataplane{}),
 		one(&stunnerv1.StaticService{}), one(&stunnerv1.UDPRoute{}),
+		{variants: []client.Object{&stunnerv1.Revocation{}}, optional: true},
 		{variants: []client.Object{&gwapiv1.UDPRoute{}, &gwapiv1a2.UDPRoute{}}, optional: true},
 		{variants: []client.Object{&gwapiv1.ReferenceGrant{}, &gwapiv1b1.ReferenceGrant{}}, optional: true},
 		one(&corev1.Service{}), one(&discoveryv1.EndpointSlice{}),

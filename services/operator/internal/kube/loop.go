@@ -409,6 +409,8 @@ func (l *loop) serve(key types.NamespacedName, r *translate.Result, restored *co
 	switch {
 	case r.Decision == translate.Served:
 		l.published.publish(key, *r.Config)
+	case r.Revoked != nil:
+		l.published.publish(key, *r.Revoked)
 	case r.Decision.Ends():
 		l.rollouts.forwarding.removeGateway(key)
 		delete(l.unusable, key)

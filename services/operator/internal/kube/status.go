@@ -66,6 +66,8 @@ func emptyObject(ref translate.ObjectRef) client.Object {
 		return &stunnerv1.Dataplane{}
 	case translate.KindStaticService:
 		return &stunnerv1.StaticService{}
+	case translate.KindRevocation:
+		return &stunnerv1.Revocation{}
 	}
 	switch {
 	case ref.GroupVersion.Version == gwapiv1a2.GroupVersion.Version:

@@ -77,8 +77,8 @@ func units() map[translate.ObjectRef]any {
 // after the object was deleted.
 func TestAStatusThatIsRefusedIsNotWrittenWithoutEnd(t *testing.T) {
 	all := units()
-	if len(all) != 8 {
-		t.Fatalf("%d kinds have a status, want 8", len(all))
+	if len(all) != 9 {
+		t.Fatalf("%d kinds have a status, want 9", len(all))
 	}
 	for u, status := range all {
 		for name, answer := range answers {

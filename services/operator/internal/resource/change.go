@@ -1,6 +1,7 @@
 package resource
 
 import (
+	"cmp"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -26,6 +27,7 @@ func NewView(objects []Object) *View {
 		configs:        table[*stunnerv1.GatewayConfig]{},
 		dataplanes:     table[*stunnerv1.Dataplane]{},
 		staticServices: table[*stunnerv1.StaticService]{},
+		revocations:    table[*stunnerv1.Revocation]{},
 		services:       table[*corev1.Service]{},
 		endpointSlices: table[*discoveryv1.EndpointSlice]{},
 		secrets:        table[*corev1.Secret]{},
@@ -52,6 +54,9 @@ func NewView(objects []Object) *View {
 		slicesOfService:     newLists(byKey[*discoveryv1.EndpointSlice]),
 		grantsOfNamespace:   newLists(byKey[*gwapiv1.ReferenceGrant]),
 		users:               newUsers(),
+
+		revocationsOfNamespace: newLists(byAge),
+		roomyRevocations:       map[string]map[string]*stunnerv1.Revocation{},
 	}
 	for _, o := range objects {
 		v.Put(o)
@@ -85,6 +90,8 @@ func (v *View) set(o Object, del bool) Facts {
 		setUsers(v.users.dataplanesOfWorkload, allDataplanesOfWorkload, key, before, workloadOf(v.dataplanes[key]), changed)
 	case *stunnerv1.StaticService:
 		replace(v.staticServices, aStaticService, key, o, del, changed)
+	case *stunnerv1.Revocation:
+		v.setRevocation(key, o, del, changed)
 	case *stunnerv1.UDPRoute:
 		v.setRoute(fromStunner(o), del, changed)
 	case *gwapiv1.UDPRoute:
@@ -309,13 +316,15 @@ func (v *View) replaceRoute(ref RouteRef, r *Route, changed Facts) {
 }
 
 // setOverBudget replaces the list of the routes that exceed a budget of a Gateway. A fact changes only for a route
-// whose entry in the list differs.
+// whose entry in the list differs, and for the Revocations if the Gateway begins or ceases to ignore them.
 func (v *View) setOverBudget(key types.NamespacedName, h *OverBudget, del bool, changed Facts) {
 	var before, now map[string]BudgetRefusal
-	if old := v.overBudget[key]; old != nil {
-		before = old.Routes
+	old := cmp.Or(v.overBudget[key], &OverBudget{})
+	before = old.Routes
+	if old.IgnoresRevocations != (h.IgnoresRevocations && !del) {
+		changed.add(revocationsAt, key)
 	}
-	if del || len(h.Routes) == 0 {
+	if del || len(h.Routes) == 0 && !h.IgnoresRevocations {
 		delete(v.overBudget, key)
 	} else {
 		v.overBudget[key], now = h, h.Routes

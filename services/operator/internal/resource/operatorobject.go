@@ -133,6 +133,8 @@ type OverBudget struct {
 	metav1.ObjectMeta
 	// Routes are the refusals by NAMESPACE/NAME of the route.
 	Routes map[string]BudgetRefusal
+	// IgnoresRevocations means that the Gateway has no time-limited credentials. The translation of a Revocation looks it up.
+	IgnoresRevocations bool
 }
 
 // BudgetRefusal is the reason and the message of the condition of a route that exceeds a budget, and the remedy at the
@@ -143,5 +145,6 @@ type BudgetRefusal struct {
 
 // DeepCopyObject is part of runtime.Object.
 func (h *OverBudget) DeepCopyObject() runtime.Object {
-	return &OverBudget{TypeMeta: h.TypeMeta, ObjectMeta: *h.ObjectMeta.DeepCopy(), Routes: maps.Clone(h.Routes)}
+	return &OverBudget{TypeMeta: h.TypeMeta, ObjectMeta: *h.ObjectMeta.DeepCopy(), Routes: maps.Clone(h.Routes),
+		IgnoresRevocations: h.IgnoresRevocations}
 }

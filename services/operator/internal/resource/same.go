@@ -70,6 +70,8 @@ func contentOf(o Object) []any {
 		return []any{o.Spec}
 	case *stunnerv1.StaticService:
 		return []any{o.Spec}
+	case *stunnerv1.Revocation:
+		return []any{o.Spec}
 	case *stunnerv1.UDPRoute:
 		return []any{o.Spec}
 	case *gwapiv1.UDPRoute:
@@ -113,6 +115,8 @@ func statusOf(o Object) any {
 	case *stunnerv1.Dataplane:
 		return o.Status
 	case *stunnerv1.StaticService:
+		return o.Status
+	case *stunnerv1.Revocation:
 		return o.Status
 	}
 	return nil

@@ -38,3 +38,8 @@ func (v *View) DataplaneStatus(name string) stunnerv1.Status {
 func (v *View) StaticServiceStatus(key types.NamespacedName) stunnerv1.Status {
 	return cmp.Or(find(v, v.staticServices, aStaticService|itsStatus, key), &stunnerv1.StaticService{}).Status
 }
+
+// RevocationStatus returns the status of a Revocation.
+func (v *View) RevocationStatus(key types.NamespacedName) stunnerv1.Status {
+	return cmp.Or(find(v, v.revocations, aRevocation|itsStatus, key), &stunnerv1.Revocation{}).Status
+}

@@ -13,6 +13,7 @@
 //	users.go                   which objects refer to an object
 //	operatorobject.go          state of the operator that translations read
 //	host.go                    the host of the file provider
+//	revocation.go              Revocations, and which of them have room
 //	nodeprovider.go            cloud providers of the nodes
 //	secret.go certificate.go   content of Secrets
 //	unread.go                  objects that the operator has not read
@@ -37,6 +38,7 @@ type View struct {
 	configs        table[*stunnerv1.GatewayConfig]
 	dataplanes     table[*stunnerv1.Dataplane]
 	staticServices table[*stunnerv1.StaticService]
+	revocations    table[*stunnerv1.Revocation]
 	services       table[*corev1.Service]
 	secrets        table[*corev1.Secret]
 	namespaces     table[*corev1.Namespace]
@@ -63,7 +65,12 @@ type View struct {
 	systemServices      lists[*corev1.Service]
 	slicesOfService     lists[*discoveryv1.EndpointSlice]
 	grantsOfNamespace   lists[*gwapiv1.ReferenceGrant]
-	users               users
+
+	revocationsOfNamespace lists[*stunnerv1.Revocation]
+	// roomyRevocations are the Revocations that have room, by namespace and name.
+	roomyRevocations map[string]map[string]*stunnerv1.Revocation
+
+	users users
 
 	host *Host
 	// recorded receives the facts that translations look up; nil if the view does not record.

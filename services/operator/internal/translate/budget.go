@@ -109,7 +109,7 @@ var nouns = map[int]string{
 // Upper bounds of the size of parts of a config in bytes. Certificates are counted separately.
 const (
 	// overhead is the maximum size of a config without its listeners, routes and certificates.
-	overhead = 64 << 10
+	overhead = 64<<10 + resource.MaxRevocationBytes
 	// overheadOfListener is the size of a listener without its routes.
 	overheadOfListener = 4 << 10
 	// overheadOfRoute is the size of the cluster of a route without its name and endpoints.

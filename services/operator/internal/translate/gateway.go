@@ -19,12 +19,14 @@ func Gateway(v *resource.View, key types.NamespacedName, opt Options) Result {
 	if class == nil {
 		return Result{
 			Key: key, Decision: decision, NeedsPublished: opt.Published == nil && decision == Classless,
+			Revoked: revokedIf(decision == Classless, v, key, opt),
 		}
 	}
 	d := draft{view: v, opt: opt, gateway: gw, before: v.GatewayStatus(key)}
 	d.parameters, d.findings.parameters = parametersOf(v, gw, class, opt)
 	d.owner = manifest.OwnerOf(gw, d.parameters.defaultAnnotations())
 	d.auth, d.findings.auth = d.authentication()
+	d.auth.Revocations = revocations(v, key, opt.Now.Time)
 	d.annotations, d.findings.annotations = annotationsOf(gw, d.parameters.config)
 	onNodes := takenHostPorts(v, gw, d.parameters, d.annotations, opt)
 	portNotes := d.leaveHostPorts(onNodes)
@@ -124,6 +126,8 @@ func (d draft) assemble(refused condition.Finding) Result {
 	}
 	r.NeedsPublished = d.opt.Published == nil && (r.Decision == Held || len(d.admission.refused) > 0 ||
 		slices.ContainsFunc(d.listeners, (*listener).held))
+	r.OverBudget.IgnoresRevocations = r.Decision == Served && d.auth.Type != config.AuthEphemeral
+	r.Revoked = revokedIf(r.Decision == Held, d.view, r.Key, d.opt)
 	r.Status, r.Problems = d.status(refused, lost)
 	return r
 }

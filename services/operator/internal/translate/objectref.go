@@ -29,6 +29,7 @@ const (
 	KindGatewayConfig = resource.KindGatewayConfig
 	KindDataplane     = resource.KindDataplane
 	KindStaticService = string(stunnerv1.KindStaticService)
+	KindRevocation    = stunnerv1.KindRevocation
 )
 
 // RefOf returns the reference to an object. The result is false if the operator does not translate objects of this
@@ -46,6 +47,8 @@ func RefOf(o resource.Object) (ObjectRef, bool) {
 		u.Kind = KindDataplane
 	case *stunnerv1.StaticService:
 		u.Kind = KindStaticService
+	case *stunnerv1.Revocation:
+		u.Kind = KindRevocation
 	case *stunnerv1.UDPRoute:
 		u.Kind, u.GroupVersion = KindRoute, stunnerv1.GroupVersion
 	case *gwapiv1.UDPRoute:
@@ -86,6 +89,8 @@ func (u ObjectRef) Object(v *resource.View) resource.Object {
 		return orNil(v.GatewayConfig(u.NamespacedName))
 	case KindDataplane:
 		return orNil(v.Dataplane(u.Name))
+	case KindRevocation:
+		return orNil(v.Revocation(u.NamespacedName))
 	}
 	return orNil(v.StaticService(u.NamespacedName))
 }
@@ -131,6 +136,8 @@ func (u ObjectRef) Translate(v *resource.View, opt Options) Outcome {
 		return GatewayConfig(v, u.NamespacedName, opt).outcome()
 	case KindDataplane:
 		return Dataplane(v, u.Name, opt).outcome()
+	case KindRevocation:
+		return Revocation(v, u.NamespacedName, opt).outcome()
 	}
 	return StaticService(v, u.NamespacedName, opt).outcome()
 }

@@ -31,6 +31,7 @@ type outcome struct {
 	Configs        map[string]translate.ConditionsResult
 	Dataplanes     map[string]translate.ConditionsResult
 	StaticServices map[string]translate.ConditionsResult
+	Revocations    map[string]translate.ConditionsResult
 }
 
 func translateAll(v *resource.View, opt translate.Options) outcome {
@@ -38,6 +39,7 @@ func translateAll(v *resource.View, opt translate.Options) outcome {
 		Configs:        map[string]translate.ConditionsResult{},
 		Dataplanes:     map[string]translate.ConditionsResult{},
 		StaticServices: map[string]translate.ConditionsResult{},
+		Revocations:    map[string]translate.ConditionsResult{},
 	}
 	for _, key := range v.Gateways() {
 		r := translate.Gateway(v, key, opt)
@@ -59,6 +61,9 @@ func translateAll(v *resource.View, opt translate.Options) outcome {
 	}
 	for _, key := range v.StaticServices() {
 		o.StaticServices[key.String()] = translate.StaticService(v, key, opt)
+	}
+	for _, key := range v.Revocations() {
+		o.Revocations[key.String()] = translate.Revocation(v, key, opt)
 	}
 	return o
 }
@@ -130,6 +135,9 @@ func (o outcome) renderStatuses() []byte {
 	for name, r := range sorted(o.StaticServices) {
 		header(&b, "StaticService "+name, r.Ours, r.Conditions)
 	}
+	for name, r := range sorted(o.Revocations) {
+		header(&b, "Revocation "+name, r.Ours, r.Conditions)
+	}
 	for _, r := range o.Gateways {
 		renderGateway(&b, r)
 	}
@@ -148,6 +156,7 @@ func (o outcome) renderUsage() []byte {
 	var b bytes.Buffer
 	for kind, results := range sorted(map[string]map[string]translate.ConditionsResult{
 		"GatewayConfig": o.Configs, "Dataplane": o.Dataplanes, "StaticService": o.StaticServices,
+		"Revocation": o.Revocations,
 	}) {
 		for name, r := range sorted(results) {
 			for _, c := range r.Conditions {

@@ -54,6 +54,9 @@ func Statuses(v *resource.View, gateways []Result, opt Options) (all []ObjectSta
 	for _, key := range v.StaticServices() {
 		own(v.StaticService(key), StaticService(v, key, opt))
 	}
+	for _, key := range v.Revocations() {
+		own(v.Revocation(key), Revocation(v, key, opt))
+	}
 	return all
 }
 

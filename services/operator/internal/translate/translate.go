@@ -26,6 +26,7 @@
 //	provider.go                 what load balancers of a provider do not do for the Services
 //	auth.go signing.go          credentials; signing keys that are derived from them
 //	budget.go                   which route waits when a Gateway is full (equal shares: package share)
+//	revocation.go               Revocations; those in force at a Gateway
 //	endpointset.go              endpoints, counted
 //	cluster.go                  clusters of the config
 //	clusteraccess.go            addresses of the Kubernetes cluster itself
@@ -194,6 +195,9 @@ type Result struct {
 	// Config is the dataplane config to publish; nil unless the decision is Served. A listener that cannot be served as
 	// specified keeps its entry of the published config.
 	Config *config.Config
+	// Revoked is the published config with the revocations that are in force now, if the decision is Held or Classless and
+	// they differ; otherwise nil. It is published, because a revocation must not wait for the correction of its Gateway.
+	Revoked *config.Config
 	// Named are the clusters of Config as the ConfigMap shows them: with the DNS names of Services instead of their
 	// addresses.
 	Named []config.Cluster

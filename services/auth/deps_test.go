@@ -14,7 +14,7 @@ func TestDependencies(t *testing.T) {
 		{
 			Package:   "github.com/stunner-gateway/stunner/services/auth",
 			Forbidden: cluster,
-			Why:       "the service is reachable from outside: it must have no access to the API server",
+			Why:       "the service is reachable from outside: it must have no client of the API server that can do more than revoke",
 		},
 		{
 			Package: internal + "access",
@@ -36,6 +36,11 @@ func TestDependencies(t *testing.T) {
 			Package:   internal + "rest",
 			Forbidden: []string{internal + "demo", "github.com/getkin/kin-openapi/..."},
 			Why:       "tests check the OpenAPI contract; at run time the generated code enforces it",
+		},
+		{
+			Package:   internal + "revoke",
+			Forbidden: []string{internal + "rest", internal + "access", internal + "gateway"},
+			Why:       "the store of revocations does not depend on callers and their requests",
 		},
 		{
 			Package:   internal + "trail",

@@ -22,6 +22,7 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
 
@@ -32,6 +33,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/auth/internal/demo"
 	"github.com/stunner-gateway/stunner/services/auth/internal/gateway"
 	"github.com/stunner-gateway/stunner/services/auth/internal/rest"
+	"github.com/stunner-gateway/stunner/services/auth/internal/revoke"
 	"github.com/stunner-gateway/stunner/services/auth/internal/trail"
 )
 
@@ -102,6 +104,10 @@ func run(terminated context.Context, o options, log *slog.Logger) error {
 	if err != nil {
 		return errors.Join(fmt.Errorf("listen on --health-address: %w", err), public.Close())
 	}
+	revocations, err := o.openRevocations(os.Getenv, telemetry.Scope(log, "rest"))
+	if err != nil {
+		return errors.Join(err, public.Close(), health.Close())
+	}
 	registry := telemetry.NewRegistry()
 	var all gateway.Clusters
 	trails := make(map[string]*trail.Trail)
@@ -111,7 +117,7 @@ func run(terminated context.Context, o options, log *slog.Logger) error {
 	metrics := rest.NewMetrics(registry, all, policy)
 	settings := o.rest(log)
 	settings.Clusters, settings.Regions, settings.Trails = all, regions, trails
-	settings.Policy, settings.Metrics = policy, metrics
+	settings.Policy, settings.Metrics, settings.Revocations = policy, metrics, revocations
 	handler := rest.New(settings)
 	if o.policy == "" && policy.Open() {
 		log.Warn(
@@ -122,6 +128,9 @@ func run(terminated context.Context, o options, log *slog.Logger) error {
 	for _, c := range clusters {
 		c.asked.HandleFunc("GET /status", rest.Status(settings, c.Cluster, telemetry.Version("auth")))
 		group.Go(func() error { c.Run(ctx, c.source); return nil })
+	}
+	if revocations != nil {
+		group.Go(func() error { revocations.Run(ctx); return nil })
 	}
 	group.Go(func() error { return telemetry.Serve(ctx, public, closeAfterAnswer(terminated, handler)) })
 	group.Go(func() error {
@@ -171,6 +180,32 @@ func (o options) openPolicy(ctx context.Context, log *slog.Logger) (*access.Poli
 		return access.OpenPolicy(ctx, o.policy, log)
 	}
 	return access.NewPolicy(ctx, o.access, log)
+}
+
+// openRevocations returns the store of --revocations, or nil without the flag.
+func (o options) openRevocations(getenv func(string) string, log *slog.Logger) (*revoke.Book, error) {
+	origin := o.revocations
+	if origin == "" {
+		return nil, nil
+	}
+	if origin == "kubernetes" {
+		host, port := getenv("KUBERNETES_SERVICE_HOST"), getenv("KUBERNETES_SERVICE_PORT")
+		if host == "" || port == "" {
+			return nil, errors.New("open --revocations kubernetes: the process is not in a pod: use a folder, or https://HOST:PORT")
+		}
+		origin = "https://" + net.JoinHostPort(host, port)
+	}
+	var store revoke.Store
+	var err error
+	if strings.Contains(origin, "://") {
+		store, err = revoke.OpenCluster(origin, o.revocationsToken, o.revocationsCA)
+	} else {
+		store, err = revoke.OpenFolder(origin)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open --revocations: %w", err)
+	}
+	return revoke.NewBook(store, time.Now, log), nil
 }
 
 // terminating returns an error after SIGINT or SIGTERM. It makes the readiness probe fail, so that load balancers stop

@@ -40,6 +40,9 @@ type options struct {
 	demo               bool
 	demoEcho           *url.URL
 	showUsers          bool
+	revocations        string
+	revocationsToken   string
+	revocationsCA      string
 	version            bool
 	logFormat          string
 	levels             *telemetry.Levels
@@ -60,6 +63,9 @@ type raw struct {
 	demoEcho, logLevel string
 	getenv             func(string) string
 }
+
+// serviceAccount is the folder in which Kubernetes mounts the token of a pod.
+const serviceAccount = "/var/run/secrets/kubernetes.io/serviceaccount/"
 
 // envNames maps flags to environment variables that other programs use too. The variables of all other flags are
 // derived from the names of the flags.
@@ -145,6 +151,13 @@ func newFlags(r *raw) *cli.Flags {
 		"`URL` of the echo peer of the test page; it answers an SDP offer with an SDP answer")
 	f.BoolVar(&r.showUsers, "show-users", false,
 		"show user names and source addresses instead of hashes in the credentials that the operator asks for")
+	f.StringVar(&r.revocations, "revocations", "",
+		"where POST /v1/revocations stores revocations: a `FOLDER` that the operator reads, kubernetes for the API server of "+
+			"the pod, or an API server https://HOST:PORT; empty means nowhere")
+	f.StringVar(&r.revocationsToken, "revocations-token-file", serviceAccount+"token",
+		"`FILE` with the bearer token for the API server of --revocations")
+	f.StringVar(&r.revocationsCA, "revocations-ca-file", serviceAccount+"ca.crt",
+		"`FILE` with the CA certificates of the API server of --revocations")
 	f.Int64Var(&r.shutdownDelay, "shutdown-delay", 5,
 		"`SECONDS` to keep serving after SIGTERM while /ready answers 503, so that load balancers stop sending "+
 			"requests before the service ends")

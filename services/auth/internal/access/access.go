@@ -83,6 +83,19 @@ func (i Identity) User(username string) (string, error) {
 	return i.user.id(username)
 }
 
+// MayRevoke reports whether the caller may revoke the credentials of a user id.
+func (i Identity) MayRevoke(userID string) bool {
+	switch {
+	case i.Grant.Revoke == RevokeAny:
+		return true
+	case i.Grant.Revoke != RevokeOwn:
+		return false
+	case !i.Chooses():
+		return userID == i.UserID
+	}
+	return i.user.forms(userID)
+}
+
 // withUserID completes an identity with the user id that the policy imposes.
 func (i Identity) withUserID() (Identity, error) {
 	if i.Chooses() {

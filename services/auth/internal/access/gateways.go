@@ -51,6 +51,13 @@ func (g Gateways) CoversNamespace(namespace string) bool {
 	return !g.limited || slices.ContainsFunc(g.patterns, inNamespace)
 }
 
+// ContainsNamespace reports whether the set contains all gateways of the namespace, also those that do not exist yet.
+func (g Gateways) ContainsNamespace(namespace string) bool {
+	return !g.limited || slices.ContainsFunc(g.patterns, func(p pattern) bool {
+		return matches(p.namespace, namespace) && strings.Trim(p.name, "*") == ""
+	})
+}
+
 // matches reports whether the namespace or the name of a gateway matches its part of a pattern.
 func matches(part, name string) bool {
 	texts := strings.Split(part, "*")

@@ -48,7 +48,22 @@ type Grant struct {
 	// Scope are the caveats that all credentials of the caller carry. The claim "stunner" of a token, and a request, can
 	// narrow them.
 	Scope credential.Caveats
+	// Revoke is whose credentials the caller may revoke.
+	Revoke Revoke
 }
+
+// Revoke is whose credentials a caller may revoke, at the gateways for which it gets credentials.
+type Revoke string
+
+// The values of Revoke.
+const (
+	// RevokeNone is the value of callers that may revoke nothing.
+	RevokeNone Revoke = ""
+	// RevokeOwn means those of the user ids with which the caller gets credentials.
+	RevokeOwn Revoke = "own"
+	// RevokeAny means those of all user ids.
+	RevokeAny Revoke = "any"
+)
 
 // Rate is a rate limit of one caller.
 type Rate struct {

@@ -67,6 +67,7 @@ type (
 		Rate     *rateDocument  `json:"rate"`
 		User     *string        `json:"user"`
 		Scope    *scopeDocument `json:"scope"`
+		Revoke   *string        `json:"revoke"`
 	}
 	// scopeDocument is credential.Caveats without the gateway, which each credential names itself.
 	scopeDocument struct {
@@ -148,6 +149,9 @@ func (d decoder) rules(in document) (out Rules) {
 	}
 	if in.Open != nil {
 		open := d.grant("open", *in.Open, Grant{}, fieldUsername)
+		if open.Revoke != RevokeNone {
+			d.Wrong("open.revoke", "is for callers with a token or a key: leave it out")
+		}
 		out.Open = &open
 	}
 	return out
@@ -253,6 +257,11 @@ func (d decoder) grant(at string, in grantDocument, outer Grant, fields ...strin
 	}
 	if in.Scope != nil {
 		out.Scope = d.scope(at+".scope", *in.Scope)
+	}
+	if in.Revoke != nil {
+		if out.Revoke = Revoke(*in.Revoke); out.Revoke != RevokeOwn && out.Revoke != RevokeAny {
+			d.Wrong(at+".revoke", "must be own or any, or be left out")
+		}
 	}
 	return out
 }

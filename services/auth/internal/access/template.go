@@ -120,3 +120,29 @@ func (t Template) id(username string) (string, error) {
 	}
 	return fit(text.String(), id.String())
 }
+
+// forms reports whether a user id is that of a user name. A user id that is a hash is not, because its user name is not
+// known.
+func (t Template) forms(userID string) bool {
+	if t.parts == nil {
+		t = chosenTemplate
+	}
+	rest, fields, begin := len(userID), 0, 0
+	for _, p := range t.parts {
+		switch {
+		case p.field:
+			fields++
+		default:
+			rest -= len(escaper.Replace(p.text))
+			if fields == 0 {
+				begin += len(escaper.Replace(p.text))
+			}
+		}
+	}
+	if fields == 0 || rest < fields || rest%fields != 0 {
+		return false
+	}
+	username := userID[begin : begin+rest/fields]
+	id, err := t.id(username)
+	return err == nil && id == userID && !strings.Contains(username, ":")
+}

@@ -32,6 +32,8 @@ type Gateway struct {
 	// Lifetime is the default and maximum time to live of a credential of the gateway; 0 means that the flags
 	// --default-ttl and --max-ttl of the service apply.
 	Lifetime time.Duration
+	// Revoked are the revocations in the config.
+	Revoked *credential.Revocations
 	// Revision is the revision of the config.
 	Revision string
 
@@ -83,6 +85,7 @@ func newGateway(c config.Config) *Gateway {
 		Name:      name,
 		Authority: c.Auth.Authority(),
 		STUNOnly:  c.Auth.Type == config.AuthNone,
+		Revoked:   credential.NewRevocations(c.Auth.Revocations),
 		answers:   &answers{urls: map[URLOptions][]string{}},
 		Lifetime:  min(time.Duration(c.Auth.Lifetime)*time.Second, credential.MaxTTL),
 	}

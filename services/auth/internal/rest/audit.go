@@ -16,9 +16,11 @@ import (
 // outcome is what the audit log says of a request. The handlers of the request fill it in.
 type outcome struct {
 	user    string
-	granted bool     // the request was answered, possibly without a credential
-	grants  []grant  // those with a credential
-	failure *failure // nil if the request was not refused
+	granted bool    // the request was answered, possibly without a credential
+	grants  []grant // those with a credential
+	// revocation is what the request has changed, if it has changed a revocation.
+	revocation []slog.Attr
+	failure    *failure // nil if the request was not refused
 }
 
 // audit logs one line for each request that got credentials, and for each that was refused. Of the refused requests
@@ -34,6 +36,8 @@ func (s server) audit(ctx context.Context, o *outcome, now time.Time) {
 			level = slog.LevelDebug
 		}
 		s.Audit.LogAttrs(ctx, level, "refused request", o.line(ctx, suppressed)...)
+	case o.revocation != nil:
+		s.Audit.LogAttrs(ctx, slog.LevelInfo, "changed revocation", o.line(ctx, 0)...)
 	case !o.granted: // a file of the test page, or a CORS preflight
 	case len(o.grants) == 0:
 		s.Audit.LogAttrs(ctx, slog.LevelInfo, "gave no credential", o.line(ctx, 0)...) // the gateways serve STUN only
@@ -44,9 +48,12 @@ func (s server) audit(ctx context.Context, o *outcome, now time.Time) {
 }
 
 func (o *outcome) line(ctx context.Context, suppressed uint64) (line []slog.Attr) {
-	if o.failure == nil {
+	switch {
+	case o.failure == nil && o.revocation != nil:
+		line = o.revocation
+	case o.failure == nil:
 		line = o.credentials()
-	} else {
+	default:
 		line = []slog.Attr{
 			slog.Int("status", o.failure.Status), slog.String("reason", string(o.failure.Reason)),
 			slog.String("text", o.failure.logged()),

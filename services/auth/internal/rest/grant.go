@@ -33,7 +33,7 @@ func (m *mint) credential(
 	g *gateway.Gateway, caveats credential.Caveats, ttl time.Duration,
 ) (c credential.Credential, err error) {
 	if !caveats.IsZero() {
-		return g.Authority.MintWith(caveatsFor(g, caveats), m.user, ttl, m.now)
+		return g.Authority.MintWith(caveats, m.user, ttl, m.now)
 	}
 	if m.ttl == ttl && m.authority == g.Authority {
 		return m.last, nil

@@ -30,6 +30,9 @@ import (
 // createPath is the path of the API for web apps, whose parameters are in the request body.
 const createPath = "/v1/ice-servers"
 
+// revocationsPath is the path of revocations.
+const revocationsPath = "/v1/revocations"
+
 // retryAfter is the value of the header Retry-After while the service cannot answer a request, and the cause is not a
 // rate limit. Config discovery usually sends the configs within this time.
 const retryAfter = 2 * time.Second
@@ -226,8 +229,8 @@ func checkBody(next http.Handler) http.Handler {
 		f := bodyFailure(r, body, err)
 		switch path := r.URL.Path; {
 		case f != nil:
-		case path == createPath:
-			f = checkFields(body)
+		case r.Method == http.MethodPost && forms[path].fields != nil:
+			f = forms[path].checkFields(body)
 		case strings.HasPrefix(path, cloudflarePath):
 			f = checkRepeated(body)
 		case strings.HasPrefix(path, twilioPath):
@@ -249,7 +252,9 @@ func bodyFailure(r *http.Request, body []byte, err error) *failure {
 		return fail(bodyTooLarge)
 	case err != nil:
 		return refuse(bodyUnreadable, "body", "cannot be read")
-	case r.URL.Path != createPath && !strings.HasPrefix(r.URL.Path, cloudflarePath) || len(body) == 0:
+	case r.Method == http.MethodPost && r.URL.Path == revocationsPath && len(body) == 0:
+		return refuse(bodyUnreadable, "body", "is missing: it must have user or credential")
+	case forms[r.URL.Path].fields == nil && !strings.HasPrefix(r.URL.Path, cloudflarePath) || len(body) == 0:
 		return nil
 	}
 	if media, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || media != "application/json" {

@@ -8,6 +8,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/auth/internal/access"
 	"github.com/stunner-gateway/stunner/services/auth/internal/gateway"
 	"github.com/stunner-gateway/stunner/services/auth/internal/region"
+	"github.com/stunner-gateway/stunner/services/auth/internal/revoke"
 	"github.com/stunner-gateway/stunner/services/auth/internal/trail"
 )
 
@@ -46,7 +47,9 @@ type Options struct {
 	Audit *slog.Logger
 	// Trails record each credential, by the cluster of its gateway. Without an entry, none is recorded.
 	Trails map[string]*trail.Trail
-	Now    func() time.Time
+	// Revocations stores revocations; nil means that the service stores none.
+	Revocations *revoke.Book
+	Now         func() time.Time
 }
 
 // server implements the operations of openapi/auth.yaml (server.go) and the middleware.

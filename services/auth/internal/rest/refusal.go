@@ -73,6 +73,14 @@ const (
 	subjectRateLimited access.Reason = "subject_rate_limited"
 	noConfig           access.Reason = "no_config"
 	clocksDiffer       access.Reason = "clocks_differ"
+	userRevoked        access.Reason = "user_revoked"
+	revokeNotAllowed   access.Reason = "revoke_not_allowed"
+	revokeStatic       access.Reason = "revoke_static"
+	revocationUnknown  access.Reason = "revocation_unknown"
+	revocationsFull    access.Reason = "revocations_full"
+	revocationsOff     access.Reason = "revocations_off"
+	revocationsDenied  access.Reason = "revocations_denied"
+	revocationsFailed  access.Reason = "revocations_failed"
 	internalError      access.Reason = "internal_error"
 	testPage           access.Reason = "test_page"
 )
@@ -164,6 +172,19 @@ var Refusals = []Refusal{
 		"The service has not received a gateway config yet. The header Retry-After contains the seconds to wait.", warn, ofRequests},
 	{clocksDiffer, 503, "",
 		"The clocks of the service and of the operator differ, so that credentials would end at a wrong time.", warn, ofRequests},
+	{userRevoked, 403, "", "The user is revoked, and gets no credentials before a time that a Revocation names.", info, ofRequests},
+	{revokeNotAllowed, 403, insufficientScope,
+		"The policy does not let the caller revoke these credentials: its field revoke says whose.", info, ofRequests},
+	{revokeStatic, 400, "",
+		"The gateways have static credentials, which cannot be revoked: change their password.", info, ofRequests},
+	{revocationUnknown, 404, "", "There is no such revocation that the caller could lift.", info, ofRequests},
+	{revocationsFull, 409, "", "There are too many revocations: lift some, or wait until some have expired.", warn, ofRequests},
+	{revocationsOff, 501, "", "The service stores no revocations: set its flag --revocations.", warn, ofRequests},
+	{revocationsDenied, 501, "",
+		"The service may not store revocations: set stunnerAuthService.revocations.enabled of the chart, or the rights of the folder.",
+		warn, ofRequests},
+	{revocationsFailed, 503, "",
+		"The revocation could not be stored or read. The header Retry-After contains the seconds to wait.", warn, ofRequests},
 	{internalError, 500, "", "Internal error. The log of the service contains it.", slog.LevelError, ofRequests},
 	{testPage, 0, "", "The test page or its echo peer has refused the request.", info, ofRequests},
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"net/http"
 	"net/http/httptest"
@@ -19,9 +20,11 @@ import (
 
 	"github.com/golang-jwt/jwt/v5"
 
+	"github.com/stunner-gateway/stunner/services/api/credential"
 	"github.com/stunner-gateway/stunner/services/api/discovery"
 	"github.com/stunner-gateway/stunner/services/auth/internal/access"
 	"github.com/stunner-gateway/stunner/services/auth/internal/rest"
+	"github.com/stunner-gateway/stunner/services/auth/internal/revoke"
 )
 
 // provoked is a service, and a request that it refuses.
@@ -208,7 +211,25 @@ var provocations = map[access.Reason]func(t *testing.T, k keys) provoked{
 		s.do(t, p.request.Clone(t.Context()))
 		return p
 	},
-	"no_config": func(t *testing.T, _ keys) provoked { return provoked{newService(t, open()), postRequest(`{}`)} },
+	"user_revoked": func(t *testing.T, _ keys) provoked {
+		c := gateways()[1]
+		c.Auth.Revocations = []credential.Revocation{{User: "ada", IssuedBefore: now.Unix() + 60, Until: now.Unix() + 90}}
+		r := httptest.NewRequest(http.MethodGet, "/ice?username=ada", nil)
+		return provoked{newService(t, open(), c), r}
+	},
+	"revoke_not_allowed": revoking(`{"user":"ada"}`, "", nil),
+	"revoke_static":      revoking(`{"user":"ada","gateways":[{"namespace":"media","name":"bergen"}]}`, "revoke: any", &memory{}),
+	"revocation_unknown": func(t *testing.T, k keys) provoked {
+		p := revoking(``, "revoke: any", &memory{})(t, k)
+		lift := httptest.NewRequest(http.MethodDelete, "/v1/revocations/user-none", nil)
+		lift.Header.Set("Authorization", p.request.Header.Get("Authorization"))
+		return provoked{p.service, lift}
+	},
+	"revocations_full":   revoking(`{"user":"ada"}`, "revoke: any", full("media")),
+	"revocations_off":    revoking(`{"user":"ada"}`, "revoke: any", nil),
+	"revocations_denied": revoking(`{"user":"ada"}`, "revoke: any", &memory{err: revoke.ErrForbidden}),
+	"revocations_failed": revoking(`{"user":"ada"}`, "revoke: any", &memory{err: io.ErrUnexpectedEOF}),
+	"no_config":          func(t *testing.T, _ keys) provoked { return provoked{newService(t, open()), postRequest(`{}`)} },
 	"clocks_differ": func(t *testing.T, _ keys) provoked {
 		s := newService(t, open())
 		s.directory.Apply(discovery.Event{Connected: true, Ahead: new(time.Hour)})

@@ -129,6 +129,12 @@ type CredentialScope struct {
 	Routes *[]string `json:"routes,omitempty"`
 }
 
+// GatewayName defines model for GatewayName.
+type GatewayName struct {
+	Name      string `json:"name"`
+	Namespace string `json:"namespace"`
+}
+
 // GatewayRef defines model for GatewayRef.
 type GatewayRef struct {
 	// Listener Left out, every listener of the gateway.
@@ -225,6 +231,41 @@ type Problem struct {
 	Type   string `json:"type"`
 }
 
+// Revocation defines model for Revocation.
+type Revocation struct {
+	Credential *string `json:"credential,omitempty"`
+
+	// Gateways The gateways as `namespace/name`, or `namespace/*` for all of a namespace.
+	Gateways []string `json:"gateways"`
+	ID       string   `json:"id"`
+
+	// IssuedBefore Credentials of the user that are issued from this time on are accepted.
+	IssuedBefore *time.Time `json:"issuedBefore,omitempty"`
+	Until        time.Time  `json:"until"`
+	User         *string    `json:"user,omitempty"`
+}
+
+// RevocationRequest One of `user` and `credential` is required.
+type RevocationRequest struct {
+	// Credential Whole user name of a time-limited credential, at most 508 bytes.
+	Credential *string `json:"credential,omitempty"`
+
+	// Gateways Left out, all gateways that the caller may use.
+	Gateways *[]GatewayName `json:"gateways,omitempty"`
+
+	// Until When the last of the refused credentials has expired, at most 366 days ahead. Left out: an hour after the longest time to live
+	// of the gateways, or after the expiry of the credential. Set it if other services issue credentials that live longer.
+	Until *time.Time `json:"until,omitempty"`
+
+	// User User id as it is in the user names of credentials, at most 508 bytes.
+	User *string `json:"user,omitempty"`
+}
+
+// Revocations defines model for Revocations.
+type Revocations struct {
+	Revocations []Revocation `json:"revocations"`
+}
+
 // Service defines model for Service.
 type Service string
 
@@ -288,6 +329,9 @@ type PublicAddr = string
 // RequiredService defines model for RequiredService.
 type RequiredService = Service
 
+// RevocationID defines model for RevocationID.
+type RevocationID = string
+
 // TTL defines model for TTL.
 type TTL = int64
 
@@ -300,6 +344,9 @@ type BadRequest = Problem
 // Forbidden defines model for Forbidden.
 type Forbidden = Problem
 
+// Full defines model for Full.
+type Full = Problem
+
 // Internal defines model for Internal.
 type Internal = Problem
 
@@ -308,6 +355,9 @@ type NotFound = Problem
 
 // NotReady defines model for NotReady.
 type NotReady = Problem
+
+// NotStored defines model for NotStored.
+type NotStored = Problem
 
 // TooLarge defines model for TooLarge.
 type TooLarge = Problem
@@ -490,6 +540,9 @@ type CreateTwilioTokenFormdataRequestBody = TwilioRequest
 // CreateIceServersJSONRequestBody defines body for CreateIceServers for application/json ContentType.
 type CreateIceServersJSONRequestBody = IceServersRequest
 
+// CreateRevocationJSONRequestBody defines body for CreateRevocation for application/json ContentType.
+type CreateRevocationJSONRequestBody = RevocationRequest
+
 // ServerInterface represents all server handlers.
 type ServerInterface interface {
 	// GetTurnAuth TURN credentials for one gateway
@@ -516,6 +569,15 @@ type ServerInterface interface {
 	// CreateIceServers Makes ICE servers with fresh credentials
 	// (POST /v1/ice-servers)
 	CreateIceServers(w http.ResponseWriter, r *http.Request)
+	// ListRevocations The revocations in force
+	// (GET /v1/revocations)
+	ListRevocations(w http.ResponseWriter, r *http.Request)
+	// CreateRevocation Refuses credentials before they expire
+	// (POST /v1/revocations)
+	CreateRevocation(w http.ResponseWriter, r *http.Request)
+	// DeleteRevocation Lifts a revocation
+	// (DELETE /v1/revocations/{id})
+	DeleteRevocation(w http.ResponseWriter, r *http.Request, id RevocationID)
 }
 
 // Unimplemented server implementation that returns http.StatusNotImplemented for each endpoint.
@@ -567,6 +629,24 @@ func (_ Unimplemented) PostIceAuth(w http.ResponseWriter, r *http.Request, param
 // CreateIceServers Makes ICE servers with fresh credentials
 // (POST /v1/ice-servers)
 func (_ Unimplemented) CreateIceServers(w http.ResponseWriter, r *http.Request) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// ListRevocations The revocations in force
+// (GET /v1/revocations)
+func (_ Unimplemented) ListRevocations(w http.ResponseWriter, r *http.Request) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// CreateRevocation Refuses credentials before they expire
+// (POST /v1/revocations)
+func (_ Unimplemented) CreateRevocation(w http.ResponseWriter, r *http.Request) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// DeleteRevocation Lifts a revocation
+// (DELETE /v1/revocations/{id})
+func (_ Unimplemented) DeleteRevocation(w http.ResponseWriter, r *http.Request, id RevocationID) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
@@ -1297,6 +1377,60 @@ func (siw *ServerInterfaceWrapper) CreateIceServers(w http.ResponseWriter, r *ht
 	handler.ServeHTTP(w, r)
 }
 
+// ListRevocations operation middleware
+func (siw *ServerInterfaceWrapper) ListRevocations(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListRevocations(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// CreateRevocation operation middleware
+func (siw *ServerInterfaceWrapper) CreateRevocation(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.CreateRevocation(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// DeleteRevocation operation middleware
+func (siw *ServerInterfaceWrapper) DeleteRevocation(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id RevocationID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", chi.URLParam(r, "id"), &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.DeleteRevocation(w, r, id)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 type UnescapedCookieParamError struct {
 	ParamName string
 	Err       error
@@ -1434,6 +1568,15 @@ func HandlerWithOptions(si ServerInterface, options ChiServerOptions) http.Handl
 	r.Group(func(r chi.Router) {
 		r.Post(options.BaseURL+"/compat/twilio/2010-04-01/Accounts/{accountSid}/Tokens.json", wrapper.CreateTwilioToken)
 	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/v1/revocations", wrapper.ListRevocations)
+	})
+	r.Group(func(r chi.Router) {
+		r.Post(options.BaseURL+"/v1/revocations", wrapper.CreateRevocation)
+	})
+	r.Group(func(r chi.Router) {
+		r.Delete(options.BaseURL+"/v1/revocations/{id}", wrapper.DeleteRevocation)
+	})
 
 	return r
 }
@@ -1442,11 +1585,15 @@ type BadRequestApplicationProblemPlusJSONResponse Problem
 
 type ForbiddenApplicationProblemPlusJSONResponse Problem
 
+type FullApplicationProblemPlusJSONResponse Problem
+
 type InternalApplicationProblemPlusJSONResponse Problem
 
 type NotFoundApplicationProblemPlusJSONResponse Problem
 
 type NotReadyApplicationProblemPlusJSONResponse Problem
+
+type NotStoredApplicationProblemPlusJSONResponse Problem
 
 type TooLargeApplicationProblemPlusJSONResponse Problem
 
@@ -2868,6 +3015,564 @@ func (response CreateIceServers503ApplicationProblemPlusJSONResponse) VisitCreat
 	return err
 }
 
+type ListRevocationsRequestObject struct {
+}
+
+type ListRevocationsResponseObject interface {
+	VisitListRevocationsResponse(w http.ResponseWriter) error
+}
+
+type ListRevocations200JSONResponse Revocations
+
+func (response ListRevocations200JSONResponse) VisitListRevocationsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListRevocations400ApplicationProblemPlusJSONResponse struct {
+	BadRequestApplicationProblemPlusJSONResponse
+}
+
+func (response ListRevocations400ApplicationProblemPlusJSONResponse) VisitListRevocationsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListRevocations401ApplicationProblemPlusJSONResponse struct {
+	UnauthorizedApplicationProblemPlusJSONResponse
+}
+
+func (response ListRevocations401ApplicationProblemPlusJSONResponse) VisitListRevocationsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set("WWW-Authenticate", fmt.Sprint(response.Headers.WWWAuthenticate))
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListRevocations403ApplicationProblemPlusJSONResponse struct {
+	ForbiddenApplicationProblemPlusJSONResponse
+}
+
+func (response ListRevocations403ApplicationProblemPlusJSONResponse) VisitListRevocationsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(403)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListRevocations413ApplicationProblemPlusJSONResponse struct {
+	TooLargeApplicationProblemPlusJSONResponse
+}
+
+func (response ListRevocations413ApplicationProblemPlusJSONResponse) VisitListRevocationsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(413)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListRevocations414ApplicationProblemPlusJSONResponse struct {
+	TooLongApplicationProblemPlusJSONResponse
+}
+
+func (response ListRevocations414ApplicationProblemPlusJSONResponse) VisitListRevocationsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(414)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListRevocations429ApplicationProblemPlusJSONResponse struct {
+	TooManyApplicationProblemPlusJSONResponse
+}
+
+func (response ListRevocations429ApplicationProblemPlusJSONResponse) VisitListRevocationsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(429)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListRevocations500ApplicationProblemPlusJSONResponse struct {
+	InternalApplicationProblemPlusJSONResponse
+}
+
+func (response ListRevocations500ApplicationProblemPlusJSONResponse) VisitListRevocationsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListRevocations501ApplicationProblemPlusJSONResponse struct {
+	NotStoredApplicationProblemPlusJSONResponse
+}
+
+func (response ListRevocations501ApplicationProblemPlusJSONResponse) VisitListRevocationsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(501)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListRevocations503ApplicationProblemPlusJSONResponse struct {
+	NotReadyApplicationProblemPlusJSONResponse
+}
+
+func (response ListRevocations503ApplicationProblemPlusJSONResponse) VisitListRevocationsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type CreateRevocationRequestObject struct {
+	Body *CreateRevocationJSONRequestBody
+}
+
+type CreateRevocationResponseObject interface {
+	VisitCreateRevocationResponse(w http.ResponseWriter) error
+}
+
+type CreateRevocation201JSONResponse Revocation
+
+func (response CreateRevocation201JSONResponse) VisitCreateRevocationResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(201)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type CreateRevocation400ApplicationProblemPlusJSONResponse struct {
+	BadRequestApplicationProblemPlusJSONResponse
+}
+
+func (response CreateRevocation400ApplicationProblemPlusJSONResponse) VisitCreateRevocationResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type CreateRevocation401ApplicationProblemPlusJSONResponse struct {
+	UnauthorizedApplicationProblemPlusJSONResponse
+}
+
+func (response CreateRevocation401ApplicationProblemPlusJSONResponse) VisitCreateRevocationResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set("WWW-Authenticate", fmt.Sprint(response.Headers.WWWAuthenticate))
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type CreateRevocation403ApplicationProblemPlusJSONResponse struct {
+	ForbiddenApplicationProblemPlusJSONResponse
+}
+
+func (response CreateRevocation403ApplicationProblemPlusJSONResponse) VisitCreateRevocationResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(403)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type CreateRevocation404ApplicationProblemPlusJSONResponse struct {
+	NotFoundApplicationProblemPlusJSONResponse
+}
+
+func (response CreateRevocation404ApplicationProblemPlusJSONResponse) VisitCreateRevocationResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(404)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type CreateRevocation409ApplicationProblemPlusJSONResponse struct {
+	FullApplicationProblemPlusJSONResponse
+}
+
+func (response CreateRevocation409ApplicationProblemPlusJSONResponse) VisitCreateRevocationResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(409)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type CreateRevocation413ApplicationProblemPlusJSONResponse struct {
+	TooLargeApplicationProblemPlusJSONResponse
+}
+
+func (response CreateRevocation413ApplicationProblemPlusJSONResponse) VisitCreateRevocationResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(413)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type CreateRevocation414ApplicationProblemPlusJSONResponse struct {
+	TooLongApplicationProblemPlusJSONResponse
+}
+
+func (response CreateRevocation414ApplicationProblemPlusJSONResponse) VisitCreateRevocationResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(414)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type CreateRevocation415ApplicationProblemPlusJSONResponse struct {
+	UnsupportedMediaTypeApplicationProblemPlusJSONResponse
+}
+
+func (response CreateRevocation415ApplicationProblemPlusJSONResponse) VisitCreateRevocationResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(415)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type CreateRevocation429ApplicationProblemPlusJSONResponse struct {
+	TooManyApplicationProblemPlusJSONResponse
+}
+
+func (response CreateRevocation429ApplicationProblemPlusJSONResponse) VisitCreateRevocationResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(429)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type CreateRevocation500ApplicationProblemPlusJSONResponse struct {
+	InternalApplicationProblemPlusJSONResponse
+}
+
+func (response CreateRevocation500ApplicationProblemPlusJSONResponse) VisitCreateRevocationResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type CreateRevocation501ApplicationProblemPlusJSONResponse struct {
+	NotStoredApplicationProblemPlusJSONResponse
+}
+
+func (response CreateRevocation501ApplicationProblemPlusJSONResponse) VisitCreateRevocationResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(501)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type CreateRevocation503ApplicationProblemPlusJSONResponse struct {
+	NotReadyApplicationProblemPlusJSONResponse
+}
+
+func (response CreateRevocation503ApplicationProblemPlusJSONResponse) VisitCreateRevocationResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type DeleteRevocationRequestObject struct {
+	ID RevocationID `json:"id"`
+}
+
+type DeleteRevocationResponseObject interface {
+	VisitDeleteRevocationResponse(w http.ResponseWriter) error
+}
+
+type DeleteRevocation204Response struct {
+}
+
+func (response DeleteRevocation204Response) VisitDeleteRevocationResponse(w http.ResponseWriter) error {
+	w.WriteHeader(204)
+	return nil
+}
+
+type DeleteRevocation400ApplicationProblemPlusJSONResponse struct {
+	BadRequestApplicationProblemPlusJSONResponse
+}
+
+func (response DeleteRevocation400ApplicationProblemPlusJSONResponse) VisitDeleteRevocationResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type DeleteRevocation401ApplicationProblemPlusJSONResponse struct {
+	UnauthorizedApplicationProblemPlusJSONResponse
+}
+
+func (response DeleteRevocation401ApplicationProblemPlusJSONResponse) VisitDeleteRevocationResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set("WWW-Authenticate", fmt.Sprint(response.Headers.WWWAuthenticate))
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type DeleteRevocation403ApplicationProblemPlusJSONResponse struct {
+	ForbiddenApplicationProblemPlusJSONResponse
+}
+
+func (response DeleteRevocation403ApplicationProblemPlusJSONResponse) VisitDeleteRevocationResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(403)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type DeleteRevocation404ApplicationProblemPlusJSONResponse struct {
+	NotFoundApplicationProblemPlusJSONResponse
+}
+
+func (response DeleteRevocation404ApplicationProblemPlusJSONResponse) VisitDeleteRevocationResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(404)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type DeleteRevocation413ApplicationProblemPlusJSONResponse struct {
+	TooLargeApplicationProblemPlusJSONResponse
+}
+
+func (response DeleteRevocation413ApplicationProblemPlusJSONResponse) VisitDeleteRevocationResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(413)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type DeleteRevocation414ApplicationProblemPlusJSONResponse struct {
+	TooLongApplicationProblemPlusJSONResponse
+}
+
+func (response DeleteRevocation414ApplicationProblemPlusJSONResponse) VisitDeleteRevocationResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(414)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type DeleteRevocation429ApplicationProblemPlusJSONResponse struct {
+	TooManyApplicationProblemPlusJSONResponse
+}
+
+func (response DeleteRevocation429ApplicationProblemPlusJSONResponse) VisitDeleteRevocationResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(429)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type DeleteRevocation500ApplicationProblemPlusJSONResponse struct {
+	InternalApplicationProblemPlusJSONResponse
+}
+
+func (response DeleteRevocation500ApplicationProblemPlusJSONResponse) VisitDeleteRevocationResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type DeleteRevocation501ApplicationProblemPlusJSONResponse struct {
+	NotStoredApplicationProblemPlusJSONResponse
+}
+
+func (response DeleteRevocation501ApplicationProblemPlusJSONResponse) VisitDeleteRevocationResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(501)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type DeleteRevocation503ApplicationProblemPlusJSONResponse struct {
+	NotReadyApplicationProblemPlusJSONResponse
+}
+
+func (response DeleteRevocation503ApplicationProblemPlusJSONResponse) VisitDeleteRevocationResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 // StrictServerInterface represents all server handlers.
 type StrictServerInterface interface {
 	// GetTurnAuth TURN credentials for one gateway
@@ -2894,6 +3599,15 @@ type StrictServerInterface interface {
 	// CreateIceServers Makes ICE servers with fresh credentials
 	// (POST /v1/ice-servers)
 	CreateIceServers(ctx context.Context, request CreateIceServersRequestObject) (CreateIceServersResponseObject, error)
+	// ListRevocations The revocations in force
+	// (GET /v1/revocations)
+	ListRevocations(ctx context.Context, request ListRevocationsRequestObject) (ListRevocationsResponseObject, error)
+	// CreateRevocation Refuses credentials before they expire
+	// (POST /v1/revocations)
+	CreateRevocation(ctx context.Context, request CreateRevocationRequestObject) (CreateRevocationResponseObject, error)
+	// DeleteRevocation Lifts a revocation
+	// (DELETE /v1/revocations/{id})
+	DeleteRevocation(ctx context.Context, request DeleteRevocationRequestObject) (DeleteRevocationResponseObject, error)
 }
 
 type StrictHandlerFunc func(ctx context.Context, w http.ResponseWriter, r *http.Request, request any) (any, error)
@@ -3175,6 +3889,87 @@ func (sh *strictHandler) CreateIceServers(w http.ResponseWriter, r *http.Request
 		sh.options.ResponseErrorHandlerFunc(w, r, err)
 	} else if validResponse, ok := response.(CreateIceServersResponseObject); ok {
 		if err := validResponse.VisitCreateIceServersResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// ListRevocations operation middleware
+func (sh *strictHandler) ListRevocations(w http.ResponseWriter, r *http.Request) {
+	var request ListRevocationsRequestObject
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.ListRevocations(ctx, request.(ListRevocationsRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ListRevocations")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(ListRevocationsResponseObject); ok {
+		if err := validResponse.VisitListRevocationsResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// CreateRevocation operation middleware
+func (sh *strictHandler) CreateRevocation(w http.ResponseWriter, r *http.Request) {
+	var request CreateRevocationRequestObject
+
+	var body CreateRevocationJSONRequestBody
+	if err := runtime.BindJSONBody(r, &body); err != nil {
+		sh.options.RequestErrorHandlerFunc(w, r, fmt.Errorf("can't decode JSON body: %w", err))
+		return
+	}
+	request.Body = &body
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.CreateRevocation(ctx, request.(CreateRevocationRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "CreateRevocation")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(CreateRevocationResponseObject); ok {
+		if err := validResponse.VisitCreateRevocationResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// DeleteRevocation operation middleware
+func (sh *strictHandler) DeleteRevocation(w http.ResponseWriter, r *http.Request, id RevocationID) {
+	var request DeleteRevocationRequestObject
+
+	request.ID = id
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.DeleteRevocation(ctx, request.(DeleteRevocationRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "DeleteRevocation")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(DeleteRevocationResponseObject); ok {
+		if err := validResponse.VisitDeleteRevocationResponse(w); err != nil {
 			sh.options.ResponseErrorHandlerFunc(w, r, err)
 		}
 	} else if response != nil {

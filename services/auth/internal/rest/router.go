@@ -9,6 +9,7 @@
 // # Files
 //
 //	server.go         the answers
+//	revocation.go     revocations
 //	compat.go         the answers in the forms of other services
 //	grant.go          the part of an answer for one Gateway, and the ttl
 //	check.go          checks of requests
@@ -72,7 +73,7 @@ func New(o Options) http.Handler {
 
 // methods returns the methods of a path, for the header Allow (RFC 9110 §15.5.6).
 func methods(r chi.Router, path string) (out []string) {
-	for _, m := range []string{http.MethodGet, http.MethodPost} {
+	for _, m := range []string{http.MethodGet, http.MethodPost, http.MethodDelete} {
 		if r.Match(chi.NewRouteContext(), m, path) {
 			out = append(out, m)
 		}

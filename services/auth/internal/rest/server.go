@@ -293,7 +293,14 @@ func (s server) grantOne(
 	if s.CapToToken && !who.Expires.IsZero() {
 		ttl = min(ttl, max(who.Expires.Sub(m.now).Truncate(time.Second), time.Second))
 	}
-	c, err := m.credential(g, d.caveats, ttl)
+	caveats := caveatsFor(g, d.caveats)
+	if before := s.issuedBefore(g, m.user, m.now); before > 0 {
+		if before > m.now.Add(clockLeeway).Unix() {
+			return grant{}, fail(userRevoked)
+		}
+		caveats.IssuedAt = max(before, m.now.Unix())
+	}
+	c, err := m.credential(g, caveats, ttl)
 	if errors.Is(err, credential.ErrTooLong) {
 		return grant{}, bad("scope.routes", "must be fewer, or the user id shorter: the user name of a credential has 508 bytes")
 	}

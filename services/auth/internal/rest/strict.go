@@ -14,13 +14,25 @@ import (
 	strict "sigs.k8s.io/json"
 )
 
-// createFields are the fields of an IceServersRequest, gatewayFields those of its gateways, and scopeFields those of its
-// scope.
-var (
-	createFields  = fieldsOf(reflect.TypeFor[IceServersRequest]())
-	gatewayFields = fieldsOf(reflect.TypeFor[GatewayRef]())
-	scopeFields   = fieldsOf(reflect.TypeFor[CredentialScope]())
-)
+// form describes the body of the requests to a path: its fields, those of its gateways, and those of its scope, if it has
+// one.
+type form struct {
+	fields, gateways, scope []string
+	// blank returns a pointer to an empty body.
+	blank func() any
+}
+
+// forms are the bodies whose fields are checked, by path.
+var forms = map[string]form{
+	createPath: {
+		fieldsOf(reflect.TypeFor[IceServersRequest]()), fieldsOf(reflect.TypeFor[GatewayRef]()),
+		fieldsOf(reflect.TypeFor[CredentialScope]()), func() any { return new(IceServersRequest) },
+	},
+	revocationsPath: {
+		fieldsOf(reflect.TypeFor[RevocationRequest]()), fieldsOf(reflect.TypeFor[GatewayName]()),
+		nil, func() any { return new(RevocationRequest) },
+	},
+}
 
 func fieldsOf(t reflect.Type) (names []string) {
 	for i := range t.NumField() {
@@ -31,19 +43,18 @@ func fieldsOf(t reflect.Type) (names []string) {
 	return names
 }
 
-// checkFields refuses a body of createPath with a field that is repeated, that openapi/auth.yaml does not define, or
+// checkFields refuses a body with a field that is repeated, that openapi/auth.yaml does not define, or
 // that is null. The generated binding would ignore the case of names, unknown fields and null, so that a request with a
 // mistyped name would get the credentials of all gateways. A body that cannot be parsed is not refused here: the
 // binding reports the error.
-func checkFields(body []byte) *failure {
+func (fm form) checkFields(body []byte) *failure {
 	if len(body) == 0 {
 		return nil
 	}
-	if f := checkNull(body); f != nil {
+	if f := fm.checkNull(body); f != nil {
 		return f
 	}
-	var request IceServersRequest
-	found, err := strict.UnmarshalStrict(body, &request, strict.DisallowDuplicateFields, strict.DisallowUnknownFields)
+	found, err := strict.UnmarshalStrict(body, fm.blank(), strict.DisallowDuplicateFields, strict.DisallowUnknownFields)
 	if err != nil {
 		return nil
 	}
@@ -55,7 +66,7 @@ func checkFields(body []byte) *failure {
 		if strings.HasPrefix(field.Error(), "duplicate field") {
 			return refuse(parameterRepeated, field.FieldPath(), doubled)
 		}
-		return unknownField(field.FieldPath())
+		return fm.unknownField(field.FieldPath())
 	}
 	return nil
 }
@@ -65,7 +76,7 @@ var null = []byte("null")
 
 // checkNull refuses a field that is null. A client that has computed no value must leave the field out, because null
 // could mean that it has failed to compute one.
-func checkNull(body []byte) *failure {
+func (fm form) checkNull(body []byte) *failure {
 	const message = "is null: leave it out"
 	var all map[string]json.RawMessage
 	if json.Unmarshal(body, &all) != nil {
@@ -76,8 +87,8 @@ func checkNull(body []byte) *failure {
 	}
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		if bytes.Equal(all[name], null) {
-			if !slices.Contains(createFields, name) {
-				return unknownField(name)
+			if !slices.Contains(fm.fields, name) {
+				return fm.unknownField(name)
 			}
 			return bad(name, message)
 		}
@@ -85,7 +96,7 @@ func checkNull(body []byte) *failure {
 	var scope map[string]json.RawMessage
 	if json.Unmarshal(all["scope"], &scope) == nil {
 		for _, name := range slices.Sorted(maps.Keys(scope)) {
-			if bytes.Equal(scope[name], null) && slices.Contains(scopeFields, name) {
+			if bytes.Equal(scope[name], null) && slices.Contains(fm.scope, name) {
 				return bad("scope."+name, message)
 			}
 		}
@@ -100,7 +111,7 @@ func checkNull(body []byte) *failure {
 			return bad(at, "must be an object")
 		}
 		for _, name := range slices.Sorted(maps.Keys(one)) {
-			if bytes.Equal(one[name], null) && slices.Contains(gatewayFields, name) {
+			if bytes.Equal(one[name], null) && slices.Contains(fm.gateways, name) {
 				return bad(at+"."+name, message)
 			}
 		}
@@ -108,13 +119,13 @@ func checkNull(body []byte) *failure {
 	return nil
 }
 
-func unknownField(path string) *failure {
-	known, name := createFields, path
+func (fm form) unknownField(path string) *failure {
+	known, name := fm.fields, path
 	switch at, inner, ok := strings.Cut(path, "."); {
 	case ok && strings.HasPrefix(at, "gateways["):
-		known, name = gatewayFields, inner
-	case ok && at == "scope":
-		known, name = scopeFields, inner
+		known, name = fm.gateways, inner
+	case ok && at == "scope" && fm.scope != nil:
+		known, name = fm.scope, inner
 	}
 	return refuse(parameterUnknown, path, unknown(name, known))
 }
@@ -122,8 +133,8 @@ func unknownField(path string) *failure {
 // bodyFields returns the fields in the body of the requests to a path; nil if its parameters are in the query.
 func bodyFields(path string) []string {
 	switch {
-	case path == createPath:
-		return createFields
+	case forms[path].fields != nil:
+		return forms[path].fields
 	case strings.HasPrefix(path, cloudflarePath):
 		return fieldsOf(reflect.TypeFor[CloudflareRequest]())
 	case strings.HasPrefix(path, twilioPath):

@@ -131,6 +131,19 @@ var admissions = []admission{
 	{"a port range", "StaticService", `{prefixes: ["198.51.100.0/25:<5000-5999>"]}`, "each prefix must be"},
 	{"an empty prefix", "StaticService", `{prefixes: [""]}`, "each prefix must be"},
 
+	{"a revoked user", "Revocation", `{user: ada}`, ""},
+	{"a revoked credential", "Revocation", `{credential: "1893456000:ada", until: "2030-01-01T01:00:00Z"}`, ""},
+	{"all fields of a revocation", "Revocation", `{user: "a:b%25", issuedBefore: "2030-01-01T00:00:00Z", until: "2030-01-02T00:00:00Z", gateways: [lobby]}`, ""},
+	{"nobody revoked", "Revocation", `{}`, "set one of user and credential"},
+	{"a user and a credential", "Revocation", `{user: ada, credential: "1893456000:ada"}`, "set one of user and credential"},
+	{"an empty user", "Revocation", `{user: ""}`, "spec.user"},
+	{"a user that is too long", "Revocation", `{user: ` + strings.Repeat("a", 509) + `}`, "spec.user: Too long"},
+	{"a credential with a time of issue", "Revocation", `{credential: "1893456000:ada", issuedBefore: "2030-01-01T00:00:00Z"}`, "issuedBefore is for user"},
+	{"an end before the begin", "Revocation", `{user: ada, issuedBefore: "2030-01-01T00:00:00Z", until: "2030-01-01T00:00:00Z"}`, "until must be later than issuedBefore"},
+	{"a time that is none", "Revocation", `{user: ada, until: tomorrow}`, "spec.until"},
+	{"no gateways", "Revocation", `{user: ada, gateways: []}`, "spec.gateways"},
+	{"a gateway twice", "Revocation", `{user: ada, gateways: [a, a]}`, "spec.gateways[1]: Duplicate value"},
+
 	{"a backend", "UDPRoute", route(`{name: sfu}`), ""},
 	{"a backend without parents", "UDPRoute", `{rules: [{backendRefs: [{name: sfu}]}]}`, ""},
 	{"a backend with all said", "UDPRoute", route(

@@ -214,6 +214,7 @@ func TestNames(t *testing.T) {
 		"GatewayConfig": {"gwconf", "Namespaced"},
 		"Dataplane":     {"dps", "Cluster"},
 		"StaticService": {"ssvc", "Namespaced"},
+		"Revocation":    {"revoke", "Namespaced"},
 		"UDPRoute":      {"", "Namespaced"},
 	}
 	got := map[string]names{}

@@ -225,6 +225,8 @@ ipFamilies:
 {{- fail "stunnerAuthService.policy.existingSecret: is one policy, stunnerAuthService.policy.existingConfigMap another: set one of them" -}}
 {{- else if and (include "stunner.policy" .) .jwt.issuer -}}
 {{- fail "stunnerAuthService.policy: excludes stunnerAuthService.jwt: write the issuer into the policy" -}}
+{{- else if and .revocations.enabled (not (include "stunner.policy" .)) -}}
+{{- fail "stunnerAuthService.revocations.enabled: has no effect without a policy, which says who may revoke: set stunnerAuthService.policy.existingConfigMap or existingSecret" -}}
 {{- else if and .policy.clusterKeys (not (include "stunner.policy" .)) -}}
 {{- fail "stunnerAuthService.policy.clusterKeys: has no effect without a policy: set stunnerAuthService.policy.existingConfigMap or existingSecret" -}}
 {{- end -}}

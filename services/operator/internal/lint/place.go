@@ -71,7 +71,7 @@ func (c *checker) routeOf(id identity) *resource.Route {
 // apiVersions are the API versions of the kinds of objects in findings.
 var apiVersions = map[string]string{
 	"GatewayClass": gwapiv1.GroupVersion.String(), "GatewayConfig": stunnerv1.GroupVersion.String(),
-	"Dataplane": stunnerv1.GroupVersion.String(), "StaticService": stunnerv1.GroupVersion.String(), "Secret": "v1",
+	"Dataplane": stunnerv1.GroupVersion.String(), "StaticService": stunnerv1.GroupVersion.String(), "Revocation": stunnerv1.GroupVersion.String(), "Secret": "v1",
 }
 
 // locate returns the object and the field of a finding of a condition, and the problem without them. An object that is

@@ -198,7 +198,8 @@ var standardKinds = []string{
 var ownKinds = map[string]string{
 	"GatewayClass": gwapiv1.GroupName, "Gateway": gwapiv1.GroupName, "ReferenceGrant": gwapiv1.GroupName,
 	"GatewayConfig": stunnerv1.GroupName, "Dataplane": stunnerv1.GroupName, "StaticService": stunnerv1.GroupName,
-	"UDPRoute": stunnerv1.GroupName, "Service": "", "Secret": "", "Namespace": "", "EndpointSlice": discoveryv1.GroupName,
+	"Revocation": stunnerv1.GroupName,
+	"UDPRoute":   stunnerv1.GroupName, "Service": "", "Secret": "", "Namespace": "", "EndpointSlice": discoveryv1.GroupName,
 }
 
 // other adds findings about an object of a kind that STUNner does not read.

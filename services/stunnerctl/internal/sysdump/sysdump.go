@@ -41,7 +41,7 @@ const (
 	fileSize = 16 << 20
 )
 
-// kinds are the kinds of objects in the archive. Secrets are not among them.
+// kinds are the kinds of objects in the archive. Secrets are not among them, and neither are Revocations, which name users.
 var kinds = []schema.GroupKind{
 	connect.KindGateway, connect.KindGatewayClass, connect.KindGatewayConfig, connect.KindDataplane,
 	connect.KindUDPRoute, connect.KindPod,

@@ -1,0 +1,265 @@
+package revoke
+
+import (
+	"context"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stunner-gateway/stunner/services/api/credential"
+)
+
+func revocation(namespace, user string, until time.Time) Revocation {
+	r := Revocation{Namespace: namespace, By: "shop", Revocation: credential.Revocation{
+		User: user, IssuedBefore: until.Unix() - 60, Until: until.Unix(),
+	}}
+	r.ID = IDOf(r.Revocation, []string{namespace + "/*"})
+	return r
+}
+
+// server is an API server that keeps Revocation objects in pages of two.
+type server struct {
+	mu      sync.Mutex
+	objects map[string]json.RawMessage // by path
+	status  int                        // of each answer if not 0
+	paths   []string
+}
+
+const apiPath = "/apis/stunner.l7mp.io/v1/"
+
+func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.paths = append(s.paths, r.Method+" "+r.URL.Path)
+	body, _ := io.ReadAll(r.Body) // a short body does not decode
+	switch known := s.objects[r.URL.Path] != nil; {
+	case s.status != 0:
+		w.WriteHeader(s.status)
+		_, _ = io.WriteString(w, `{"kind":"Status","message":"no"}`)
+	case r.Header.Get("Authorization") != "Bearer token":
+		w.WriteHeader(http.StatusUnauthorized)
+	case r.Method == http.MethodPatch && r.Header.Get("Content-Type") == "application/apply-patch+yaml" &&
+		r.URL.Query().Get("fieldManager") != "":
+		s.objects[r.URL.Path] = body
+		_, _ = w.Write(body)
+	case r.Method == http.MethodDelete && !known:
+		w.WriteHeader(http.StatusNotFound)
+	case r.Method == http.MethodDelete:
+		delete(s.objects, r.URL.Path)
+	case r.Method == http.MethodGet && r.URL.Path == apiPath+"revocations":
+		s.list(w, r.URL.Query().Get("continue"))
+	default:
+		w.WriteHeader(http.StatusBadRequest)
+	}
+}
+
+func (s *server) list(w io.Writer, after string) {
+	var names []string
+	for path := range s.objects {
+		if path > after {
+			names = append(names, path)
+		}
+	}
+	slices.Sort(names)
+	next := ""
+	if len(names) > 2 {
+		names = names[:2]
+		next = names[1]
+	}
+	items := []json.RawMessage{}
+	for _, name := range names {
+		items = append(items, s.objects[name])
+	}
+	_ = json.NewEncoder(w).Encode(map[string]any{"metadata": map[string]string{"continue": next}, "items": items})
+}
+
+// newCluster returns a store in an API server.
+func newCluster(t *testing.T) (*Cluster, *server) {
+	t.Helper()
+	api := &server{objects: map[string]json.RawMessage{}}
+	s := httptest.NewTLSServer(api)
+	t.Cleanup(s.Close)
+	dir := t.TempDir()
+	ca, token := filepath.Join(dir, "ca.crt"), filepath.Join(dir, "token")
+	chain := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw})
+	if err := errors.Join(os.WriteFile(ca, chain, 0o600), os.WriteFile(token, []byte("token\n"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	c, err := OpenCluster(s.URL, token, ca)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c, api
+}
+
+// Both stores keep revocations as they are, replace one with the same name, and delete one that is not there.
+func TestStores(t *testing.T) {
+	cluster, _ := newCluster(t)
+	folder, err := OpenFolder(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	until := time.Unix(1_900_000_000, 0)
+	for name, store := range map[string]Store{"folder": folder, "cluster": cluster} {
+		want := map[string]Revocation{}
+		for i := range 5 {
+			r := revocation("media", fmt.Sprint("user: \"$", i, "\n"), until)
+			if i == 4 {
+				r = Revocation{Namespace: "other", Gateways: []string{"a", "b"}, Revocation: credential.Revocation{
+					Credential: "1900000000:ada:~1~A2", Until: until.Unix(),
+				}}
+				r.ID = IDOf(r.Revocation, []string{"other/a", "other/b"})
+			}
+			want[r.ID] = r
+			for range 2 {
+				if err := store.Put(t.Context(), r); err != nil {
+					t.Fatalf("%s: %v", name, err)
+				}
+			}
+		}
+		list := func() map[string]Revocation {
+			all, err := store.List(t.Context())
+			if err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			got := map[string]Revocation{}
+			for _, r := range all {
+				got[r.ID] = r
+			}
+			if len(got) != len(all) {
+				t.Errorf("%s: %d revocations, %d different", name, len(all), len(got))
+			}
+			return got
+		}
+		if got := list(); !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: %+v, want %+v", name, got, want)
+		}
+		for id, r := range want {
+			for range 2 {
+				if err := store.Delete(t.Context(), r.Namespace, id); err != nil {
+					t.Errorf("%s: %v", name, err)
+				}
+			}
+		}
+		if got := list(); len(got) != 0 {
+			t.Errorf("%s: left %+v", name, got)
+		}
+	}
+}
+
+// Files and objects that the service has not written are neither listed nor a reason for an error.
+func TestForeignRevocations(t *testing.T) {
+	dir := t.TempDir()
+	folder, err := OpenFolder(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	own := revocation("media", "ada", time.Unix(1_900_000_000, 0))
+	moved, err := json.Marshal(own.manifest())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{
+		"revocation-media-user-a.yaml": "kind: [", "revocation-media-b.yaml": string(moved), "gateway.yaml": string(moved),
+		"revocation-c.yaml":     strings.Repeat(" ", maxFile+1),
+		".revocation-temporary": string(moved),
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink("/dev/zero", filepath.Join(dir, "revocation-zero.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	if all, err := folder.List(t.Context()); err != nil || len(all) != 0 {
+		t.Errorf("%v, %v", all, err)
+	}
+	if _, err := OpenFolder(filepath.Join(dir, "gateway.yaml")); err == nil {
+		t.Error("a file is no folder")
+	}
+	cluster, api := newCluster(t)
+	api.objects[apiPath+"x"] = json.RawMessage(`{"metadata":{"name":"x","namespace":"media"},"spec":{"user":"ada"}}`)
+	if all, err := cluster.List(t.Context()); err != nil || len(all) != 0 {
+		t.Errorf("%v, %v", all, err)
+	}
+}
+
+// The answers of the API server become errors that tell a missing right from other failures.
+func TestClusterErrors(t *testing.T) {
+	c, api := newCluster(t)
+	for code, forbidden := range map[int]bool{401: true, 403: true, 404: false, 409: false, 500: false, 302: false} {
+		api.status = code
+		_, err := c.List(t.Context())
+		if err == nil || errors.Is(err, ErrForbidden) != forbidden {
+			t.Errorf("%d: %v", code, err)
+		}
+		if err := c.Put(t.Context(), revocation("a", "b", time.Unix(1<<31, 0))); err == nil {
+			t.Errorf("%d: no error of Put", code)
+		}
+	}
+	for _, origin := range []string{"http://127.0.0.1", "https://", "https://a/b", "://"} {
+		if _, err := OpenCluster(origin, "", ""); err == nil {
+			t.Errorf("%q is accepted", origin)
+		}
+	}
+}
+
+// A Book deletes what has expired, learns what other replicas have written, and knows the users of its own writes before
+// the store is read again, also if the store fails.
+func TestBook(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		folder, err := OpenFolder(t.TempDir())
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := NewBook(folder, time.Now, slog.New(slog.DiscardHandler))
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { defer close(done); b.Run(ctx) }()
+		soon := revocation("media", "ada", time.Now().Add(time.Minute))
+		if err := b.Put(ctx, []Revocation{soon}); err != nil {
+			t.Fatal(err)
+		}
+		if got := b.IssuedBefore("media", "any", "ada", time.Now()); got != soon.IssuedBefore {
+			t.Errorf("issued before %d, want %d", got, soon.IssuedBefore)
+		}
+		for _, other := range []struct{ namespace, user string }{{"media", "Ada"}, {"other", "ada"}, {"media", ""}} {
+			if got := b.IssuedBefore(other.namespace, "any", other.user, time.Now()); got != 0 {
+				t.Errorf("%v: issued before %d", other, got)
+			}
+		}
+		foreign := revocation("media", "bob", time.Now().Add(time.Hour))
+		foreign.Gateways = []string{"lobby"}
+		if err := folder.Put(ctx, foreign); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * refreshInterval)
+		synctest.Wait()
+		if b.IssuedBefore("media", "lobby", "bob", time.Now()) == 0 || b.IssuedBefore("media", "x", "bob", time.Now()) != 0 {
+			t.Error("the revocation of another replica is not known, or not at its gateways only")
+		}
+		left, err := folder.List(ctx)
+		if err != nil || len(left) != 1 || left[0].User != "bob" {
+			t.Errorf("left %v, %v", left, err)
+		}
+		if b.IssuedBefore("media", "any", "ada", time.Now()) != 0 {
+			t.Error("an expired revocation is in force")
+		}
+		cancel()
+		<-done
+	})
+}

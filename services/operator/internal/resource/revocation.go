@@ -6,6 +6,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/stunner-gateway/stunner/services/api/credential"
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
 )
 
@@ -65,13 +66,25 @@ func (v *View) setRevocation(key types.NamespacedName, o *stunnerv1.Revocation, 
 func withRoom(oldestFirst []*stunnerv1.Revocation) map[string]*stunnerv1.Revocation {
 	fit, bytes := map[string]*stunnerv1.Revocation{}, 0
 	for _, r := range oldestFirst {
-		text, _ := json.Marshal(r.Spec.User + r.Spec.Credential) // a string always encodes
-		if bytes += len(text) + overheadOfRevocation; len(fit) == MaxRevocations || bytes > MaxRevocationBytes {
+		if bytes += sizeOfRevocation(r.Spec.User + r.Spec.Credential); len(fit) == MaxRevocations || bytes > MaxRevocationBytes {
 			break
 		}
 		fit[r.Name] = r
 	}
 	return fit
+}
+
+func sizeOfRevocation(subject string) int {
+	text, _ := json.Marshal(subject) // a string always encodes
+	return len(text) + overheadOfRevocation
+}
+
+// SizeOf returns the bytes that revocations take in a config.
+func SizeOf(revocations []credential.Revocation) (bytes int) {
+	for _, r := range revocations {
+		bytes += sizeOfRevocation(r.User + r.Credential)
+	}
+	return bytes
 }
 
 // Revocation returns a Revocation, or nil.

@@ -34,7 +34,8 @@ func Gateway(v *resource.View, key types.NamespacedName, opt Options) Result {
 	certificates, fit := limitCertificates(d.listeners, opt.Room)
 	d.holdListeners()
 	d.admission = admit(v, gw, d.parameters, d.listeners, opt)
-	d.admission.demand.Certificates, d.admission.demand.MoreCertificates = certificates, !fit
+	d.admission.demand.Certificates = certificates + resource.SizeOf(d.auth.Revocations)
+	d.admission.demand.MoreCertificates = !fit
 	d.admission.attach(d.listeners)
 	d.clusters, d.named = clustersOf(d.admission.served, d.admission.keptClusters)
 	d.exposures = d.exposuresOf()

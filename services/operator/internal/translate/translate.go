@@ -244,7 +244,7 @@ func (r Result) Managed() bool {
 type Demand struct {
 	// Endpoints are the endpoints by namespace of their routes.
 	Endpoints map[string]EndpointDemand
-	// Certificates is the size in bytes of the certificates of listeners that are served as specified.
+	// Certificates is the size in bytes of the certificates of listeners that are served as specified, and of revocations.
 	// MoreCertificates means that those of other listeners did not fit.
 	Certificates     int
 	MoreCertificates bool

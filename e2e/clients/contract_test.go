@@ -22,8 +22,8 @@ type schema struct {
 	Items      *schema           `json:"items"`
 }
 
-// The types of the Go client have the fields of openapi/auth.yaml: all, with the same types, and those without omitempty
-// are required.
+// The types of the Go client have all fields of openapi/auth.yaml, with the same types. Those without omitempty are
+// required.
 func TestContractOfTheGoClient(t *testing.T) {
 	text := bedtest.Read(t, "services/auth/internal/rest/openapi.json")
 	var contract struct {

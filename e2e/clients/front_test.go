@@ -83,8 +83,8 @@ func (f *front) iceServers(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// see fails the test if the credential with a user name has expired.
-func (f *front) see(t *testing.T, username string) {
+// see fails the test if the credential with a user name has expired, and reports whether it is a new one.
+func (f *front) see(t *testing.T, username string) (first bool) {
 	t.Helper()
 	seconds, _, _ := strings.Cut(username, ":")
 	expires, err := strconv.ParseInt(seconds, 10, 64)
@@ -93,7 +93,9 @@ func (f *front) see(t *testing.T, username string) {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	first = !f.seen[username]
 	f.seen[username] = true
+	return first
 }
 
 // renewedThroughFaults checks that the client met each fault, waited as it was told, and made no more requests than
@@ -102,6 +104,9 @@ func (f *front) renewedThroughFaults(t *testing.T) {
 	t.Helper()
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if len(f.asked) == 0 {
+		t.Fatal("the client made no request")
+	}
 	met := map[string]bool{}
 	for i, a := range f.asked[1:] {
 		met[a.fault] = true

@@ -70,6 +70,7 @@ func TestCommandLinesThatMakeNoSense(t *testing.T) {
 	tests := map[string]struct{ args, want string }{
 		"no config":             {"--port 80", "--config is missing"},
 		"one and several":       {"-c x --clusters y", "--clusters excludes --config"},
+		"several, revocations":  {"--clusters y --revocations z", "--revocations and --clusters exclude each other"},
 		"several with a token":  {"--clusters y --discovery-token-file t", "--clusters excludes --config"},
 		"a stray word":          {"-c x serve", `unexpected argument "serve"`},
 		"an unknown flag":       {"-c x --colour", "-colour"},

@@ -202,6 +202,9 @@ func (r raw) check() (options, error) {
 	case o.clusters == "" && o.config == "":
 		errs.Addf("--config is missing: name a discovery server or a config file, or several with --clusters")
 	}
+	if o.clusters != "" && o.revocations != "" {
+		errs.Addf("--revocations and --clusters exclude each other: create Revocation objects in each cluster")
+	}
 	if r.port > 65535 {
 		errs.Addf("--port: %d is out of range: use 0 to 65535", r.port)
 	}

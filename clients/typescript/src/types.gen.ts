@@ -135,6 +135,54 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/revocations": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * The revocations in force
+         * @description Those that this service has stored, and that the caller could lift.
+         */
+        get: operations["listRevocations"];
+        put?: never;
+        /**
+         * Refuses credentials before they expire
+         * @description Names a user, whose credentials that were issued before this request are refused, or a single credential. The dataplanes end the sessions
+         *     with these credentials within two seconds. A user can get new credentials afterwards: keep a user out by not asking for any.
+         *
+         *     The caller needs the field `revoke` in its policy. A repetition with the same user and gateways replaces the revocation, and refuses
+         *     what has been issued since. Static credentials cannot be revoked.
+         */
+        post: operations["createRevocation"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/revocations/{id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        /**
+         * Lifts a revocation
+         * @description The credentials are accepted again until they expire. Sessions that have ended do not come back.
+         */
+        delete: operations["deleteRevocation"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
 }
 export type webhooks = Record<string, never>;
 export interface components {
@@ -244,6 +292,42 @@ export interface components {
             name: string;
             /** @description Left out, every listener of the gateway. */
             listener?: string;
+        };
+        GatewayName: {
+            namespace: string;
+            name: string;
+        };
+        /** @description One of `user` and `credential` is required. */
+        RevocationRequest: {
+            /** @description User id as it is in the user names of credentials, at most 508 bytes. */
+            user?: string;
+            /** @description Whole user name of a time-limited credential, at most 508 bytes. */
+            credential?: string;
+            /**
+             * Format: date-time
+             * @description When the last of the refused credentials has expired, at most 366 days ahead. Left out: an hour after the longest time to live
+             *     of the gateways, or after the expiry of the credential. Set it if other services issue credentials that live longer.
+             */
+            until?: string;
+            /** @description Left out, all gateways that the caller may use. */
+            gateways?: components["schemas"]["GatewayName"][];
+        };
+        Revocation: {
+            id: string;
+            user?: string;
+            credential?: string;
+            /**
+             * Format: date-time
+             * @description Credentials of the user that are issued from this time on are accepted.
+             */
+            issuedBefore?: string;
+            /** Format: date-time */
+            until: string;
+            /** @description The gateways as `namespace/name`, or `namespace/*` for all of a namespace. */
+            gateways: string[];
+        };
+        Revocations: {
+            revocations: components["schemas"]["Revocation"][];
         };
         /** @description One gateway. `username` and `credential` are absent when its URLs are `stun:` or `stuns:`. */
         IceServer: {
@@ -385,6 +469,24 @@ export interface components {
                 "application/problem+json": components["schemas"]["Problem"];
             };
         };
+        /** @description The namespace of a gateway, or the caller, has as many revocations as it may have. */
+        Full: {
+            headers: {
+                [name: string]: unknown;
+            };
+            content: {
+                "application/problem+json": components["schemas"]["Problem"];
+            };
+        };
+        /** @description The service has no place to store revocations, or may not write there. */
+        NotStored: {
+            headers: {
+                [name: string]: unknown;
+            };
+            content: {
+                "application/problem+json": components["schemas"]["Problem"];
+            };
+        };
         /** @description The service has no gateway config or no keys for tokens yet. The header `Retry-After` says when to try again. */
         NotReady: {
             headers: {
@@ -396,6 +498,11 @@ export interface components {
         };
     };
     parameters: {
+        /**
+         * @description The id of a revocation.
+         * @example user-3f1c0a5b9d2e4f60718a
+         */
+        RevocationID: string;
         /**
          * @description Name of the API key; any name with a token.
          * @example shop
@@ -964,6 +1071,105 @@ export interface operations {
             415: components["responses"]["UnsupportedMediaType"];
             429: components["responses"]["TooMany"];
             500: components["responses"]["Internal"];
+            503: components["responses"]["NotReady"];
+        };
+    };
+    listRevocations: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Revocations, sorted by id. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Revocations"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthorized"];
+            403: components["responses"]["Forbidden"];
+            413: components["responses"]["TooLarge"];
+            414: components["responses"]["TooLong"];
+            429: components["responses"]["TooMany"];
+            500: components["responses"]["Internal"];
+            501: components["responses"]["NotStored"];
+            503: components["responses"]["NotReady"];
+        };
+    };
+    createRevocation: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["RevocationRequest"];
+            };
+        };
+        responses: {
+            /** @description The revocation, which is stored. */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Revocation"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthorized"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            409: components["responses"]["Full"];
+            413: components["responses"]["TooLarge"];
+            414: components["responses"]["TooLong"];
+            415: components["responses"]["UnsupportedMediaType"];
+            429: components["responses"]["TooMany"];
+            500: components["responses"]["Internal"];
+            501: components["responses"]["NotStored"];
+            503: components["responses"]["NotReady"];
+        };
+    };
+    deleteRevocation: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The id of a revocation.
+                 * @example user-3f1c0a5b9d2e4f60718a
+                 */
+                id: components["parameters"]["RevocationID"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The revocation is lifted. */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthorized"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            413: components["responses"]["TooLarge"];
+            414: components["responses"]["TooLong"];
+            429: components["responses"]["TooMany"];
+            500: components["responses"]["Internal"];
+            501: components["responses"]["NotStored"];
             503: components["responses"]["NotReady"];
         };
     };

@@ -125,6 +125,12 @@ func (g *Gate) Take(r *session.Record, client session.Client, former relay.Socke
 		f.provisional.Stop()
 		return err
 	}
+	if g.policy.Load().refuses(s.Username, s.UserID, s.Caveats, now) {
+		// Update ends the sessions that it finds, and this one may have come after it.
+		f.provisional.Stop()
+		g.end(f)
+		return ErrNotTaken
+	}
 	return nil
 }
 

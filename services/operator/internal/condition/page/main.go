@@ -35,6 +35,7 @@ var sections = []struct{ file, title string }{
 	{"balancer.go", "Load balancers"},
 	{"route.go", "Routes and backends"},
 	{"parameters.go", "GatewayConfigs, Dataplanes and credentials"},
+	{"revocation.go", "Revocations"},
 	{"conflict.go", "Installations of the operator"},
 	{"ignored.go", "Input without effect"},
 	{"deprecated.go", "Notations of the existing system"},

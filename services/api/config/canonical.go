@@ -2,11 +2,8 @@ package config
 
 import (
 	"bytes"
-	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
-	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
@@ -26,18 +23,12 @@ const (
 // order.
 func (c Config) Canonical() []byte {
 	c.Default()
-	slices.SortStableFunc(c.Clusters, func(a, b Cluster) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortStableFunc(c.Clusters, byClusterName)
 	for i := range c.Clusters {
 		c.Clusters[i].Endpoints = set(c.Clusters[i].Endpoints)
 		c.Clusters[i].Except = set(c.Clusters[i].Except)
 	}
-	var out bytes.Buffer
-	enc := json.NewEncoder(&out)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(c); err != nil {
-		panic(fmt.Sprintf("encode config: %v", err)) // strings, numbers and lists always encode
-	}
-	return bytes.TrimSuffix(out.Bytes(), []byte("\n"))
+	return encode(c)
 }
 
 // Revision returns a hash of the canonical form.

@@ -26,6 +26,8 @@
 //	forauth.go     the reduced config for auth services
 //	pack.go        the compressed form that a Secret contains
 //	diff.go        differences between configs, for logs and statuses
+//	parts.go       a config as a list of parts with hashes
+//	delta.go       differences between configs, for readers that have the first one
 package config
 
 import (

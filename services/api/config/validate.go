@@ -310,23 +310,35 @@ func (f *findings) clusters(clusters []Cluster) {
 	if !f.atMost("clusters", len(clusters), maxClusters) {
 		return
 	}
-	names := 0
 	seen := map[string]int{}
 	for i, c := range clusters {
-		if c.Type == StrictDNS {
-			names += len(c.Endpoints)
-		}
-		f.entryName(c.Name, func() string { return index("clusters", i, "name") })
+		f.cluster(i, c)
 		f.unique("clusters", i, c.Name, seen)
-		if c.Protocol != "UDP" {
-			f.add(index("clusters", i, "protocol"), c.Protocol, "is not supported", "use UDP")
-		}
-		if len(c.Endpoints) <= maxEndpoints ||
-			f.atMost(index("clusters", i, "endpoints"), len(c.Endpoints), maxEndpoints) {
-			f.endpoints(i, c)
-		}
-		if f.atMost(index("clusters", i, "except"), len(c.Except), maxEndpoints) {
-			f.except(i, c)
+	}
+	f.hostNames(clusters)
+}
+
+// cluster checks one cluster, except that its name is unique.
+func (f *findings) cluster(i int, c Cluster) {
+	f.entryName(c.Name, func() string { return index("clusters", i, "name") })
+	if c.Protocol != "UDP" {
+		f.add(index("clusters", i, "protocol"), c.Protocol, "is not supported", "use UDP")
+	}
+	if len(c.Endpoints) <= maxEndpoints ||
+		f.atMost(index("clusters", i, "endpoints"), len(c.Endpoints), maxEndpoints) {
+		f.endpoints(i, c)
+	}
+	if len(c.Except) <= maxEndpoints || f.atMost(index("clusters", i, "except"), len(c.Except), maxEndpoints) {
+		f.except(i, c)
+	}
+}
+
+// hostNames checks the number of host names in all clusters.
+func (f *findings) hostNames(clusters []Cluster) {
+	names := 0
+	for i := range clusters {
+		if clusters[i].Type == StrictDNS {
+			names += len(clusters[i].Endpoints)
 		}
 	}
 	if names > maxNames {

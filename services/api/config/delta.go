@@ -1,0 +1,217 @@
+package config
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+)
+
+// A Delta is the difference between two configs of the same name, for a reader that has the first one. It is far shorter
+// than a config with many routes or endpoints.
+type Delta struct {
+	// ID is the admin.name of both configs.
+	ID string `json:"id"`
+	// Base and Revision are the revisions of the first and of the second config.
+	Base     string `json:"base"`
+	Revision string `json:"revision"`
+	// Digest is Parts.Digest of the second config.
+	Digest Digest `json:"digest"`
+	// Rest is the second config without clusters; empty if it has not changed.
+	Rest json.RawMessage `json:"rest,omitempty"`
+	// Clusters are the clusters of the second config that are new, or that differ in more than their endpoints.
+	Clusters []Cluster `json:"clusters,omitempty"`
+	// Endpoints are the differences of the clusters that differ in their endpoints only.
+	Endpoints []EndpointDelta `json:"endpoints,omitempty"`
+	// Removed names the clusters that are only in the first config.
+	Removed []string `json:"removed,omitempty"`
+}
+
+// EndpointDelta is the difference between the endpoints of a cluster in two configs.
+type EndpointDelta struct {
+	Cluster string   `json:"cluster"`
+	Added   []string `json:"added,omitempty"`
+	Removed []string `json:"removed,omitempty"`
+}
+
+// ErrMismatch is the error of Parts.Apply if a Delta does not belong to the config, or does not yield its second config.
+// The reader then needs the whole config.
+var ErrMismatch = errors.New("the delta does not match the config")
+
+// Since returns the difference from base to p. base and revision are the revisions of both.
+func (p *Parts) Since(base *Parts, from, revision string) Delta {
+	d := Delta{ID: p.whole.Admin.Name, Base: from, Revision: revision, Digest: p.digest}
+	if p.restDigest != base.restDigest {
+		d.Rest = p.restText
+	}
+	pairsOf(base.whole.Clusters, p.whole.Clusters, func(i, j int) {
+		switch {
+		case j < 0:
+			d.Removed = append(d.Removed, base.whole.Clusters[i].Name)
+		case i < 0:
+			d.Clusters = append(d.Clusters, p.whole.Clusters[j])
+		case base.digests[i] == p.digests[j]:
+		case sameHead(base.whole.Clusters[i], p.whole.Clusters[j]):
+			was, is := base.whole.Clusters[i], p.whole.Clusters[j]
+			removed, added := compareSets(was.Endpoints, is.Endpoints)
+			d.Endpoints = append(d.Endpoints, EndpointDelta{is.Name, added, removed})
+		default:
+			d.Clusters = append(d.Clusters, p.whole.Clusters[j])
+		}
+	})
+	return d
+}
+
+// Apply returns the second config of a Delta whose first config is p, and the fields of Delta.Rest that this release
+// does not define. It validates what the Delta changes. It does not compare Delta.Base. The error is ErrMismatch, or
+// joined *FieldError values. p does not change.
+func (p *Parts) Apply(d Delta) (next *Parts, unknown []string, err error) {
+	if d.ID != p.whole.Admin.Name {
+		return nil, nil, fmt.Errorf("%w: id %.200q is not %.200q", ErrMismatch, d.ID, p.whole.Admin.Name)
+	}
+	next = &Parts{whole: p.whole, restText: p.restText, restDigest: p.restDigest}
+	var f findings
+	if len(d.Rest) > 0 {
+		if unknown, err = next.replaceRest(d); err != nil {
+			return nil, nil, err
+		}
+		f.errs = append(f.errs, next.whole.Validate())
+	}
+	if err := next.replaceClusters(p, d, &f); err != nil {
+		return nil, nil, err
+	}
+	if err := errors.Join(f.errs...); err != nil {
+		return nil, nil, err
+	}
+	if next.sum(); next.digest != d.Digest {
+		return nil, unknown, fmt.Errorf("%w: it yields the digest %s and not %s", ErrMismatch, next.digest, d.Digest)
+	}
+	return next, unknown, nil
+}
+
+// replaceRest sets everything except the clusters from Delta.Rest.
+func (p *Parts) replaceRest(d Delta) (unknown []string, err error) {
+	rest, unknown, err := Parse(d.Rest)
+	switch {
+	case err != nil:
+		return nil, err
+	case len(rest.Clusters) > 0 || rest.Admin.Name != d.ID:
+		return nil, fmt.Errorf("%w: rest has clusters, or is the config of %.200q", ErrMismatch, rest.Admin.Name)
+	}
+	p.whole = rest
+	p.encodeRest()
+	return unknown, nil
+}
+
+// replaceClusters sets the clusters of a Delta from those of its first config. It adds the invalid fields of changed
+// clusters to f.
+func (p *Parts) replaceClusters(base *Parts, d Delta, f *findings) error {
+	if p.size = base.size; p.size == 0 {
+		p.size = sizeOf(base.whole.Clusters...)
+	}
+	if len(d.Clusters)+len(d.Endpoints)+len(d.Removed) == 0 {
+		p.whole.Clusters, p.digests = base.whole.Clusters, base.digests
+		f.document(p)
+		return nil
+	}
+	list := partList{clusters: slices.Clone(base.whole.Clusters), digests: slices.Clone(base.digests)}
+	for _, name := range d.Removed {
+		i, found := list.find(name)
+		if !found {
+			return fmt.Errorf("%w: cluster %.200q is not there to be removed", ErrMismatch, name)
+		}
+		p.size -= sizeOf(list.clusters[i])
+		list.remove(i)
+	}
+	for _, change := range d.Endpoints {
+		i, found := list.find(change.Cluster)
+		if !found {
+			return fmt.Errorf("%w: cluster %.200q is not there", ErrMismatch, change.Cluster)
+		}
+		was := list.clusters[i]
+		is := was
+		if is.Endpoints, found = patchSet(was.Endpoints, set(change.Removed), set(change.Added)); !found {
+			return fmt.Errorf("%w: endpoints of cluster %.200q are missing, or are there already", ErrMismatch, was.Name)
+		}
+		added := is
+		added.Endpoints, added.Except = set(change.Added), nil
+		f.cluster(i, added)
+		f.atMost(index("clusters", i, "endpoints"), len(is.Endpoints), maxEndpoints)
+		list.clusters[i] = is
+		list.digests[i] = list.digests[i].toggle(kindEndpoint, is.Name, set(change.Removed)).
+			toggle(kindEndpoint, is.Name, added.Endpoints)
+		p.size += textSize(change.Added) - textSize(change.Removed)
+	}
+	for _, c := range d.Clusters {
+		c.normalize()
+		i, found := list.find(c.Name)
+		if found {
+			p.size -= sizeOf(list.clusters[i])
+		} else {
+			list.insert(i)
+		}
+		list.clusters[i], list.digests[i] = c, digestOf(c)
+		p.size += sizeOf(c)
+		f.cluster(i, c)
+	}
+	p.whole.Clusters, p.digests = list.clusters, list.digests
+	if len(p.whole.Clusters) == 0 {
+		p.whole.Clusters = nil
+	}
+	f.document(p)
+	return nil
+}
+
+// document checks the limits of a config as a whole.
+func (f *findings) document(p *Parts) {
+	f.atMost("clusters", len(p.whole.Clusters), maxClusters)
+	f.hostNames(p.whole.Clusters)
+	if p.size+len(p.restText) > MaxDocument {
+		f.add("config", "", fmt.Sprintf("has more than %d bytes", MaxDocument), "use fewer routes or endpoints")
+	}
+}
+
+// ParseDelta parses a Delta.
+func ParseDelta(text []byte) (d Delta, err error) {
+	if len(text) > MaxDocument {
+		return d, fmt.Errorf("parse delta: %d bytes are too many: the limit is %d", len(text), MaxDocument)
+	}
+	if err := json.Unmarshal(text, &d); err != nil {
+		return Delta{}, fmt.Errorf("parse delta: %w", typeError(err))
+	}
+	return d, nil
+}
+
+// Encode returns the JSON form of a Delta.
+func (d Delta) Encode() []byte { return encode(d) }
+
+// encode returns the JSON form of a value, without escapes for HTML.
+func encode(value any) []byte {
+	var out bytes.Buffer
+	enc := json.NewEncoder(&out)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(value); err != nil {
+		panic(fmt.Sprintf("encode config: %v", err)) // strings, numbers and lists always encode
+	}
+	return bytes.TrimSuffix(out.Bytes(), []byte("\n"))
+}
+
+// partList is a list of clusters, sorted by name, with their digests.
+type partList struct {
+	clusters []Cluster
+	digests  []Digest
+}
+
+func (l *partList) find(name string) (i int, found bool) {
+	return slices.BinarySearchFunc(l.clusters, name, func(c Cluster, name string) int { return cmp.Compare(c.Name, name) })
+}
+
+func (l *partList) remove(i int) {
+	l.clusters, l.digests = slices.Delete(l.clusters, i, i+1), slices.Delete(l.digests, i, i+1)
+}
+
+func (l *partList) insert(i int) {
+	l.clusters, l.digests = slices.Insert(l.clusters, i, Cluster{}), slices.Insert(l.digests, i, Digest{})
+}

@@ -30,18 +30,23 @@ type Parts struct {
 }
 
 // PartsOf takes a config apart. before contains the Parts of a similar config, or is nil: equal parts are taken from it.
-// The caller must not modify the lists of c afterwards.
+// The caller must not modify the lists of endpoints, exceptions and routes of c afterwards.
 func PartsOf(c Config, before *Parts) *Parts {
 	if before == nil {
 		before = &Parts{}
 	}
 	clusters := c.Clusters
 	c.Clusters = nil
-	p := &Parts{given: c}
+	p := &Parts{}
 	if before.restText != nil && reflect.DeepEqual(c, before.given) {
-		p.whole, p.restText, p.restDigest = before.whole, before.restText, before.restDigest
+		p.given, p.whole = before.given, before.whole
+		p.restText, p.restDigest = before.restText, before.restDigest
 	} else {
-		p.whole = c
+		p.given = c.Clone()
+		for i, l := range c.Listeners { // a config may have thousands of routes, which are compared by their array
+			p.given.Listeners[i].Routes = l.Routes
+		}
+		p.whole = p.given
 		p.whole.Default()
 		p.encodeRest()
 	}

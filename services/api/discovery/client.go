@@ -45,7 +45,9 @@ type client struct {
 	serverName string
 	// lists is set if the client requests Lists.
 	lists bool
-	log   *slog.Logger
+	// deltas is set if the client requests deltas.
+	deltas bool
+	log    *slog.Logger
 	// dial is net.Dialer.DialContext.
 	dial func(ctx context.Context, network, address string) (net.Conn, error)
 
@@ -64,6 +66,7 @@ func newClient(base url.URL, want selector, o Options) *client {
 		base: base, want: want, node: o.Node, tokenFile: o.TokenFile, caFile: o.CAFile,
 		serverName: o.ServerName,
 		lists:      o.Lists && !want.one(),
+		deltas:     o.Deltas && want.one(),
 		log:        o.Log,
 		dial:       (&net.Dialer{Timeout: dialTimeout}).DialContext,
 		reports:    map[string]Report{},
@@ -85,6 +88,9 @@ func (c *client) address(watch bool) string {
 	}
 	if watch && c.lists {
 		query.Set(listParameter, "true")
+	}
+	if watch && c.deltas {
+		query.Set(deltaParameter, "1")
 	}
 	if c.node != "" {
 		query.Set("node", c.node)
@@ -262,6 +268,7 @@ func (c *client) connect(ctx context.Context, w *watch) error {
 		return s.cause(busyWhen(err, answer))
 	}
 	s.use(conn, frameLimit)
+	w.deltas = deltaReader{request: func(r wholeRequest) { c.requestWhole(s, r) }}
 	w.connected(ahead(answer.Header, time.Now()), listOfAnswer(answer.Header))
 	var workers sync.WaitGroup
 	workers.Go(func() { s.cancel(s.keepAlive()) })
@@ -290,6 +297,18 @@ func (c *client) connect(ctx context.Context, w *watch) error {
 		default: // parsed at once, so that a frame of one config does not delay frames of others
 			w.receive(data, config.RevisionOf(data))
 		}
+	}
+}
+
+// requestWhole asks the server for the whole config.
+func (c *client) requestWhole(s *stream, r wholeRequest) {
+	c.log.DebugContext(s.ctx, "delta cannot be applied, request the whole config", "source", c.String(), "only", r.Only)
+	data, err := json.Marshal(clientFrame{Whole: &r})
+	if err == nil {
+		err = s.send(data)
+	}
+	if err != nil {
+		s.cancel(err)
 	}
 }
 

@@ -23,6 +23,11 @@
 //
 // A client of several configs with the query parameter list gets frames {"list":{…}} too, see List.
 //
+// A client of one config with the query parameter delta gets frames {"delta":{…}} too, see config.Delta: the difference
+// from the last config of the stream. The first config of a stream, and each config of which the delta is not much
+// shorter, is sent whole. If a delta does not match, the client sends {"whole":{}}, and gets the whole config. Other
+// clients and servers ignore the parameter and these frames.
+//
 // Both sides keep only the newest state of a config. A slow reader skips older states and does not delay other readers.
 //
 // # Clients
@@ -41,6 +46,7 @@
 //	server.go stream.go       HTTP and WebSocket of the server; openapi/discovery.yaml is the contract
 //	registry.go published.go  published configs and watchers of them
 //	tombstones.go             deleted configs
+//	deltas.go                 differences from the last config of a stream
 //	list.go                   whether all configs have been sent
 //	reports.go                reports of dataplanes
 //	reportsource.go           reports of another replica of the operator
@@ -168,6 +174,10 @@ type Options struct {
 	Handler http.Handler
 	// Lists makes Watch send Event.List, if ID selects several configs.
 	Lists bool
+	// Deltas makes Watch request deltas, if ID selects one config: if the config changes, a server of this release then
+	// sends the difference only, and Event.Config shares the lists that have not changed with the previous one. The
+	// reader must not modify them.
+	Deltas bool
 	// Pod is the name of this process, and Kind its kind, for a client with a Handler.
 	Pod  string
 	Kind inspection.Kind

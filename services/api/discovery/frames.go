@@ -19,15 +19,22 @@ func Cooldown(took time.Duration, share float64) time.Duration {
 // readShare is the maximum share of a core that a client spends on parsing the frames of one config.
 const readShare = 0.02
 
-// maxPending is the maximum number of unread frames of one config. Older frames are dropped.
-const maxPending = 8
+// maxPending is the maximum number of unread frames of one config. Older frames are dropped. maxDeltas is the maximum
+// number of unread deltas among them, and maxDeltaBytes that of their bytes.
+const (
+	maxPending    = 8
+	maxDeltas     = 256
+	maxDeltaBytes = frameLimit
+)
 
 // frames contains the frames of one config that were received and not parsed yet, the newest last. Usually only the
-// newest is needed. Older ones are used if all newer ones are invalid.
+// newest whole config and the deltas after it are needed. Older ones are used if all newer ones are invalid.
 type frames struct {
 	mu      sync.Mutex
 	pending [][]byte
-	filled  chan struct{}
+	// wholes is the number of whole configs in pending, and bytes the length of the deltas.
+	wholes, bytes int
+	filled        chan struct{}
 }
 
 func newFrames() *frames { return &frames{filled: make(chan struct{}, 1)} }
@@ -35,11 +42,30 @@ func newFrames() *frames { return &frames{filled: make(chan struct{}, 1)} }
 func (f *frames) put(frame []byte) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if len(f.pending) == maxPending {
-		f.pending = slices.Delete(f.pending, 0, 1)
-	}
 	f.pending = append(f.pending, frame)
+	f.count(frame, 1)
+	for f.wholes > maxPending {
+		f.drop(0)
+	}
+	// Without an earlier delta, the later ones do not match, and the client requests the whole config.
+	for len(f.pending)-f.wholes > maxDeltas || f.bytes > maxDeltaBytes && len(f.pending)-f.wholes > 1 {
+		f.drop(slices.IndexFunc(f.pending, isDelta))
+	}
 	signal(f.filled)
+}
+
+func (f *frames) drop(i int) {
+	f.count(f.pending[i], -1)
+	f.pending = slices.Delete(f.pending, i, i+1)
+}
+
+// count adds a frame to the numbers, or subtracts it.
+func (f *frames) count(frame []byte, sign int) {
+	if isDelta(frame) {
+		f.bytes += sign * len(frame)
+	} else {
+		f.wholes += sign
+	}
 }
 
 // takeAll removes and returns all frames.
@@ -47,7 +73,7 @@ func (f *frames) takeAll() [][]byte {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	pending := f.pending
-	f.pending = nil
+	f.pending, f.wholes, f.bytes = nil, 0, 0
 	return pending
 }
 

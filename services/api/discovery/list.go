@@ -6,6 +6,8 @@ import (
 	"maps"
 	"net/http"
 	"net/url"
+
+	"github.com/stunner-gateway/stunner/services/api/config"
 )
 
 // List tells a reader of several configs whether the server has sent all of them. A reader that has no config can so
@@ -103,7 +105,7 @@ func (r *registry) notifyList(want selector, w *watcher) {
 		return // impossible for a bool and an int
 	}
 	w.queue.remove(listKey)
-	w.put(published{id: listKey, frame: frame, forAuth: frame, uniform: true})
+	w.put(published{id: listKey, frame: config.Frame{Text: frame}, forAuth: frame, uniform: true})
 }
 
 // wantsList reports whether the reader of a stream requests Lists.

@@ -11,8 +11,6 @@ import (
 
 // registry contains the published configs, and the watchers to which changes are sent.
 type registry struct {
-	permissive bool
-
 	mu         sync.Mutex
 	configs    map[string]published
 	tombstones tombstones
@@ -23,9 +21,8 @@ type registry struct {
 	listing  listing
 }
 
-func newRegistry(permissive bool) *registry {
+func newRegistry() *registry {
 	return &registry{
-		permissive: permissive,
 		configs:    map[string]published{},
 		tombstones: newTombstones(),
 		nodes:      map[string]string{},
@@ -34,9 +31,11 @@ func newRegistry(permissive bool) *registry {
 }
 
 // Publish makes c the current config of its name. It returns the revision of c, and whether it differs from the
-// revision of the previous config. It never waits for a reader.
+// revision of the previous config. It never waits for a reader. Its cost depends on what differs from the previous config,
+// if both share the other lists. The caller must not modify the lists of
+// endpoints, exceptions and routes of c afterwards.
 func (r *registry) Publish(c config.Config) (revision string, changed bool) {
-	p := publish(c, r.permissive)
+	p := publish(c, r.latest(c.Admin.Name))
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	before := r.configs[p.id]
@@ -47,6 +46,13 @@ func (r *registry) Publish(c config.Config) (revision string, changed bool) {
 	r.tombstones.remove(p.id)
 	r.notify(p, before)
 	return p.revision, true
+}
+
+// latest returns the published config with an id, or the zero published.
+func (r *registry) latest(id string) published {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.configs[id]
 }
 
 // Delete removes a config. It sends the deletion to the current watchers of the config, and to watchers that connect
@@ -102,10 +108,14 @@ func (r *registry) SetNode(name, address string) {
 
 // show returns the frame of a config for a reader.
 func (r *registry) show(p published, to readerScope) []byte {
+	return p.frameFor(to, r.addressOf(to.node))
+}
+
+// addressOf returns the external address of a node, or "".
+func (r *registry) addressOf(node string) string {
 	r.mu.Lock()
-	address := r.nodes[to.node]
-	r.mu.Unlock()
-	return p.frameFor(to, address)
+	defer r.mu.Unlock()
+	return r.nodes[node]
 }
 
 // publishedRevision returns the revision under which the config of a report was published. It differs from the revision
@@ -127,8 +137,7 @@ func (r *registry) Published(id string) (c config.Config, revision string, ok bo
 	if !want.one() || len(found) == 0 {
 		return config.Config{}, "", false
 	}
-	c, _, err := config.Parse(found[0].frame)
-	return c, found[0].revision, err == nil
+	return found[0].parts.Config().Clone(), found[0].revision, true
 }
 
 // matching returns the configs that want selects, sorted by id.
@@ -208,7 +217,8 @@ func (r *registry) readers(id string) (pods []string) {
 // watcher is a reader of configs, at the other end of a stream.
 type watcher struct {
 	readerScope
-	queue *latestQueue[published]
+	queue  *latestQueue[published]
+	deltas deltaWriter
 	// pod is the name of the reader's pod, or "" if the reader is not known to be a pod.
 	pod    string
 	review *review

@@ -177,6 +177,7 @@ type clientFrame struct {
 	Report   *Report       `json:"report,omitempty"`
 	Serves   *announcement `json:"serves,omitempty"`
 	Response *response     `json:"response,omitempty"`
+	Whole    *wholeRequest `json:"whole,omitempty"`
 }
 
 // parseClientFrame parses a frame and truncates the texts of a report. It returns the zero clientFrame for a frame of

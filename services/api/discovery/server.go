@@ -82,7 +82,7 @@ func NewServer(o ServerOptions) *Server {
 		o.Confirm = o.Authorize
 	}
 	s := &Server{
-		registry:    newRegistry(o.Permissive),
+		registry:    newRegistry(),
 		reportStore: newReportStore(o.OnReport),
 		options:     o,
 		mux:         http.NewServeMux(),
@@ -258,6 +258,7 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, want selector, gr
 	to := &watcher{
 		readerScope: grant.scope(r), queue: newLatestQueue[published](), pod: grant.Pod, wantsList: lists,
 	}
+	to.deltas.enabled.Store(readsDeltas(r.URL.Query(), want, to.readerScope))
 	log := s.options.Log.With("remote", r.RemoteAddr, "wants", string(want), "node", to.node)
 	log.DebugContext(r.Context(), "config reader connected")
 	to.review = s.review(stream, r, want, grant)
@@ -308,11 +309,19 @@ func (s *Server) deliver(stream *stream, to *watcher) {
 		if !ok {
 			return
 		}
-		if err := stream.send(s.show(p, to.readerScope)); err != nil {
+		if err := stream.send(s.next(p, to)); err != nil {
 			stream.cancel(err)
 			return
 		}
 	}
+}
+
+// next returns the frame with which a watcher receives a config.
+func (s *Server) next(p published, to *watcher) []byte {
+	if !to.deltas.enabled.Load() {
+		return s.show(p, to.readerScope)
+	}
+	return to.deltas.frame(p.formFor(to.readerScope, s.addressOf(to.node)))
 }
 
 // receive reads the reports and answers of a client until the stream ends. It ignores any other frame, which a client
@@ -342,6 +351,10 @@ func (s *Server) receive(stream *stream, want selector, grant Grant, to *watcher
 		frame := parseClientFrame(data)
 		if answers.read(frame) {
 			due = due.Add(-frameInterval) // the server chose when the client sends it
+		}
+		if frame.Whole != nil && to.deltas.enabled.Load() {
+			due = due.Add((wholeCost - 1) * frameInterval)
+			s.sendWhole(want, to, *frame.Whole)
 		}
 		if frame.Report == nil {
 			continue

@@ -29,6 +29,8 @@ type watch struct {
 	// by want. The next valid document is delivered even if it is unchanged, so that the reader is told that the source
 	// is valid again.
 	rejected map[string]bool
+	// deltas applies the deltas of the current connection, if the client requests any.
+	deltas deltaReader
 }
 
 // delivery identifies a document: by the revision at its source, or else by its known and unknown fields.
@@ -63,17 +65,42 @@ func (w *watch) reject(id string, err error) {
 	w.events.put(errorKey+id, Event{ID: id, Err: fmt.Errorf("%w: from %s: %w", ErrRejected, w.source, err)})
 }
 
-// receiveNewest delivers the newest valid frame of one config, and rejects the frames after it.
+// receiveNewest delivers the config of the newest valid frame of one config, with the deltas after it, and rejects the
+// invalid frames after it.
 func (w *watch) receiveNewest(frames [][]byte) {
-	for i, frame := range slices.Backward(frames) {
-		c, unknown, err := read(frame, w.lookup)
-		if err != nil && i > 0 {
-			defer w.deliver(c, unknown, "", err)
-			continue
+	whole := lastWhole(frames)
+	if whole >= 0 {
+		c, unknown, err := read(frames[whole], w.lookup)
+		if err != nil {
+			w.receiveNewest(frames[:whole])
+			w.deltas.hold(nil)
+			w.deliver(c, unknown, "", err)
+		} else {
+			w.receiveWhole(c, unknown, config.RevisionOf(frames[whole]))
 		}
-		w.deliver(c, unknown, config.RevisionOf(frame), err)
-		return
 	}
+	for _, delta := range frames[whole+1:] {
+		w.receiveDelta(delta)
+	}
+}
+
+// lastWhole returns the index of the last frame that is no delta, or -1.
+func lastWhole(frames [][]byte) int {
+	for i, frame := range slices.Backward(frames) {
+		if !isDelta(frame) {
+			return i
+		}
+	}
+	return -1
+}
+
+// receiveWhole delivers a valid config, to which the next delta is applied.
+func (w *watch) receiveWhole(c config.Config, unknown []string, revision string) {
+	w.deltas.hold(nil)
+	if w.want.matches(c.Admin.Name) && !c.IsZero() {
+		w.deltas.hold(&Loaded{c, revision, unknown})
+	}
+	w.deliver(c, unknown, revision, nil)
 }
 
 // receive delivers a document unless it is unchanged. revision is the revision at the source, or "" if the source has

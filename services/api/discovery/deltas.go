@@ -111,16 +111,19 @@ type held struct {
 type deltaReader struct {
 	// held is nil if there is no valid config.
 	held *held
-	// awaits is set after a request for the whole config. Until it arrives, deltas are ignored.
-	awaits bool
+	// ignore is the number of deltas to ignore after a request for the whole config, because they were under way already.
+	ignore int
 	// request sends a wholeRequest.
 	request func(wholeRequest)
 }
 
+// deltasUnderWay is the number of deltas after a request for the whole config after which it is requested again.
+const deltasUnderWay = 8
+
 // hold makes a whole config, which has arrived, the one to which the next delta is applied. c is nil if the config is
 // invalid, or was deleted.
 func (d *deltaReader) hold(c *Loaded) {
-	d.held, d.awaits = nil, false
+	d.held, d.ignore = nil, 0
 	if c != nil {
 		d.held = &held{loaded: *c}
 	}
@@ -128,7 +131,7 @@ func (d *deltaReader) hold(c *Loaded) {
 
 // need requests the whole config.
 func (d *deltaReader) need(request wholeRequest) {
-	d.awaits = true
+	d.held, d.ignore = nil, deltasUnderWay
 	if d.request != nil {
 		d.request(request)
 	}
@@ -138,7 +141,8 @@ func (d *deltaReader) need(request wholeRequest) {
 // with invalid fields is rejected like a config with them.
 func (w *watch) receiveDelta(frame []byte) {
 	r := &w.deltas
-	if r.awaits {
+	if r.ignore > 0 {
+		r.ignore--
 		return
 	}
 	var f struct {

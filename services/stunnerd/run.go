@@ -96,6 +96,7 @@ func open(o options, log *slog.Logger, requests http.Handler) (discovery.Source,
 	return discovery.Open(o.config, discovery.Options{
 		ID: o.id, Node: o.node, TokenFile: o.tokenFile, CAFile: o.caFile, Lookup: o.lookup,
 		Log: telemetry.Scope(log, "discovery"), Handler: requests, Pod: o.pod, Kind: inspection.Dataplane,
+		Deltas: true,
 	})
 }
 

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 )
 
@@ -214,4 +215,53 @@ func (l *partList) remove(i int) {
 
 func (l *partList) insert(i int) {
 	l.clusters, l.digests = slices.Insert(l.clusters, i, Cluster{}), slices.Insert(l.digests, i, Digest{})
+}
+
+// EndpointChange is a change of the endpoints of a cluster.
+type EndpointChange struct {
+	Cluster string
+	// Index is the index of the cluster in both configs.
+	Index int
+	// Old and New are the endpoints. Added and Removed are the differences.
+	Old, New       []string
+	Added, Removed []string
+}
+
+// EndpointChanges returns the differences of two valid configs, if they differ in the endpoints of static clusters only;
+// otherwise ok is false. It compares lists that both configs share by their address.
+func EndpointChanges(old, next Config) (changes []EndpointChange, ok bool) {
+	was, is := old.Clusters, next.Clusters
+	old.Clusters, next.Clusters = nil, nil
+	if len(was) != len(is) || !reflect.DeepEqual(old, next) {
+		return nil, false
+	}
+	for i := range is {
+		if identical(was[i], is[i]) {
+			continue
+		}
+		if !sameHead(was[i], is[i]) {
+			return nil, false
+		}
+		c := EndpointChange{Cluster: is[i].Name, Index: i, Old: was[i].Endpoints, New: is[i].Endpoints}
+		c.Removed, c.Added = compareSets(c.Old, c.New)
+		if len(c.Removed)+len(c.Added) == 0 {
+			continue
+		}
+		if is[i].Type != Static || slices.ContainsFunc(c.Added, holdsPlaceholder) {
+			return nil, false
+		}
+		changes = append(changes, c)
+	}
+	return changes, true
+}
+
+// Follows reports whether the change is one of a cluster.
+func (c EndpointChange) Follows(was Cluster) bool {
+	return was.Name == c.Cluster && was.Type == Static &&
+		(sameArray(was.Endpoints, c.Old) || slices.Equal(was.Endpoints, c.Old))
+}
+
+// Change describes the change for logs, as Diff does.
+func (c EndpointChange) Change() Change {
+	return Change{"clusters[" + c.Cluster + "].endpoints", shorten(c.Removed), shorten(c.Added)}
 }

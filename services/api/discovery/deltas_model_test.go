@@ -155,10 +155,12 @@ func (m *deltaModel) fault() {
 		m.link[i], m.link[j] = m.link[j], m.link[i]
 	case 3:
 		m.counts["cut"]++
-		m.link[i] = m.link[i][:m.random.IntN(len(m.link[i]))]
+		m.link[i] = m.link[i][:m.random.IntN(len(m.link[i])+1)]
 	case 4:
+		if m.link[i] = bytes.Clone(m.link[i]); len(m.link[i]) == 0 {
+			return
+		}
 		m.counts["damaged"]++
-		m.link[i] = bytes.Clone(m.link[i])
 		m.link[i][m.random.IntN(len(m.link[i]))] = "0123456789abcdef{}\":,"[m.random.IntN(21)]
 	case 5:
 		m.counts["reconnections"]++

@@ -22,13 +22,11 @@ type Book struct {
 
 // parsed is a cluster with parsed endpoints.
 type parsed struct {
-	name      string
-	written   []string
+	owner
+	// written are the endpoints in the config, and excepted is the field Except.
+	written, excepted []string
+	// endpoints is nil after Patch, until a view is built from it.
 	endpoints []config.Endpoint
-	// excepted is the field Except of the cluster in the config.
-	excepted []string
-	// except contains the addresses that the prefixes in endpoints do not include: the parsed form of excepted.
-	except map[netip.Addr]struct{}
 	// lastBuild is the value of Book.builds at the last build that has added this cluster to a view. So one build
 	// adds a cluster only once.
 	lastBuild uint64
@@ -49,8 +47,16 @@ func (b *Book) Take(clusters []config.Cluster) {
 			continue
 		}
 		p := beforeByName[c.Name]
-		if p == nil || !slices.Equal(p.written, c.Endpoints) || !slices.Equal(p.excepted, c.Except) {
-			p = parse(c)
+		switch {
+		case p == nil || !slices.Equal(p.written, c.Endpoints) || !slices.Equal(p.excepted, c.Except):
+			p = &parsed{
+				owner: owner{name: c.Name, except: addressesOf(c.Except), order: len(b.clusters)}, written: c.Endpoints,
+				excepted: c.Except, endpoints: parse(c.Endpoints),
+			}
+		case p.order != len(b.clusters): // views of the previous config refer to the order in it
+			moved := *p
+			moved.order = len(b.clusters)
+			p = &moved
 		}
 		b.clusters, b.byName[c.Name] = append(b.clusters, p), p
 	}
@@ -60,17 +66,76 @@ func (b *Book) Take(clusters []config.Cluster) {
 	}
 }
 
-func parse(c config.Cluster) *parsed {
-	p := &parsed{
-		name: c.Name, written: c.Endpoints, endpoints: make([]config.Endpoint, 0, len(c.Endpoints)),
-		excepted: c.Except, except: addressesOf(c.Except),
-	}
-	for _, s := range c.Endpoints {
+func parse(written []string) []config.Endpoint {
+	endpoints := make([]config.Endpoint, 0, len(written))
+	for _, s := range written {
 		if e, err := config.ParseEndpoint(s); err == nil {
-			p.endpoints = append(p.endpoints, e)
+			endpoints = append(endpoints, e)
 		}
 	}
-	return p
+	return endpoints
+}
+
+// maxPatch is the maximum number of clusters that Patch changes: more are cheaper to take as a whole.
+const maxPatch = 16
+
+// Patch changes endpoints of the clusters that Take has taken, and the views that were returned since. It costs what
+// has changed. It returns false, and does nothing, if the caller must call Take instead.
+func (b *Book) Patch(changes []config.EndpointChange) bool {
+	if len(changes) > maxPatch {
+		return false
+	}
+	if slices.ContainsFunc(changes, func(c config.EndpointChange) bool { return b.byName[c.Cluster] == nil }) {
+		return false
+	}
+	views := slices.Clone(b.views)
+	for i, r := range views {
+		var removed, added []hostGrant
+		for _, c := range changes {
+			p := b.byName[c.Cluster]
+			if !slices.Contains(r.routes, c.Cluster) {
+				continue
+			}
+			var ok, hosts bool
+			if removed, ok = p.appendHosts(removed, c.Removed); ok {
+				added, hosts = p.appendHosts(added, c.Added)
+			}
+			if !hosts {
+				return false
+			}
+		}
+		next := *r.view
+		var ok bool
+		if next.hosts, ok = next.hosts.with(removed, added); !ok {
+			return false
+		}
+		if len(removed)+len(added) > 0 {
+			views[i].view = &next
+		}
+	}
+	for _, c := range changes {
+		p := b.byName[c.Cluster]
+		p.written, p.endpoints = c.New, nil
+	}
+	b.views, b.previous = views, nil
+	return true
+}
+
+// appendHosts appends the grants of endpoints. It returns false if an endpoint is a prefix of several addresses.
+func (p *parsed) appendHosts(grants []hostGrant, written []string) ([]hostGrant, bool) {
+	for _, e := range parse(written) {
+		if !e.Prefix.IsSingleIP() {
+			return nil, false
+		}
+		grants = append(grants, p.host(e))
+	}
+	return grants, true
+}
+
+func (p *parsed) host(e config.Endpoint) hostGrant { return hostGrant{e.Prefix.Addr(), p.grant(e)} }
+
+func (p *parsed) grant(e config.Endpoint) grant {
+	return grant{cluster: &p.owner, ports: e.Ports, bits: uint8(e.Prefix.Bits())}
 }
 
 func addressesOf(texts []string) map[netip.Addr]struct{} {
@@ -86,13 +151,14 @@ func addressesOf(texts []string) map[netip.Addr]struct{} {
 	return addrs
 }
 
-// View returns a view of the clusters to which the given routes refer. Listeners with the same routes share a view.
+// View returns a view of the clusters to which the given routes refer. Listeners with the same routes share a view. The
+// caller must not modify routes afterwards.
 func (b *Book) View(routes []string) *View {
 	same := func(r routed) bool { return slices.Equal(r.routes, routes) }
 	if i := slices.IndexFunc(b.views, same); i >= 0 {
 		return b.views[i].view
 	}
-	next := routed{routes: slices.Clone(routes)}
+	next := routed{routes: routes}
 	if i := slices.IndexFunc(b.previous, same); i >= 0 {
 		next.view = b.previous[i].view
 	} else {
@@ -104,45 +170,35 @@ func (b *Book) View(routes []string) *View {
 
 func (b *Book) build(routes []string) *View {
 	b.builds++
-	hosts, nets := 0, 0
+	size := 0
 	for _, route := range routes {
 		p := b.byName[route]
 		if p == nil || p.lastBuild == b.builds {
 			continue
 		}
+		if p.endpoints == nil {
+			p.endpoints = parse(p.written)
+		}
 		p.lastBuild = b.builds
+		size += len(p.endpoints)
+	}
+	v := &View{nets: map[netip.Prefix][]grant{}}
+	hosts := make([]hostGrant, 0, size)
+	for _, p := range b.clusters {
+		if p.lastBuild != b.builds {
+			continue
+		}
 		for _, e := range p.endpoints {
 			if e.Prefix.IsSingleIP() {
-				hosts++
+				hosts = append(hosts, p.host(e))
 			} else {
-				nets++
+				v.nets[e.Prefix] = append(v.nets[e.Prefix], p.grant(e))
 			}
 		}
 	}
-	v := &View{
-		hosts: make(map[netip.Addr]int32, hosts), nets: make(map[netip.Prefix]int32, nets),
-		grants: make([]grant, 1, 1+hosts+nets),
-	}
-	for _, p := range slices.Backward(b.clusters) { // add prepends to the lists of grants
-		if p.lastBuild == b.builds {
-			v.add(p)
-		}
-	}
+	v.hosts = newHostTable(hosts)
 	v.measure()
 	return v
-}
-
-func (v *View) add(p *parsed) {
-	for _, e := range slices.Backward(p.endpoints) {
-		place := int32(len(v.grants))
-		next := grant{cluster: p, ports: e.Ports}
-		if addr := e.Prefix.Addr(); e.Prefix.IsSingleIP() {
-			next.next, v.hosts[addr] = v.hosts[addr], place
-		} else {
-			next.next, v.nets[e.Prefix] = v.nets[e.Prefix], place
-		}
-		v.grants = append(v.grants, next)
-	}
 }
 
 // measure sets lengths4 and lengths6.

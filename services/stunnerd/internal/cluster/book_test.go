@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/stunner-gateway/stunner/services/api/config"
@@ -111,5 +112,88 @@ func BenchmarkView(b *testing.B) {
 				book.View(routes)
 			}
 		})
+	}
+}
+
+// A patched book allows the same peers as a book that has taken the changed clusters, and says the same of them. Views
+// from before a patch do not change.
+func TestAPatchedBookIsLikeANewOne(t *testing.T) {
+	random := rand.New(rand.NewPCG(3, 4))
+	address := func() string {
+		return fmt.Sprintf("10.0.%d.%d:<%d-%d>", random.IntN(2), random.IntN(64), 1+random.IntN(2), 3+random.IntN(2))
+	}
+	clusters, routes := numbered(5, 10)
+	for c := range clusters {
+		clusters[c].Endpoints = nil
+	}
+	clusters[0].Endpoints, clusters[0].Except = []string{"10.0.0.0/26"}, []string{"10.0.0.7"}
+	old := Book{}
+	old.Take(clusters)
+	old.View(routes)
+	patched, refused := 0, 0
+	for turn := range 2_000 {
+		i := random.IntN(len(clusters))
+		was := clusters[i].Endpoints
+		next := append([]string{address(), address()}, was...)
+		for len(next) > 12 || len(next) > 0 && random.IntN(3) > 0 {
+			at := random.IntN(len(next))
+			next = append(next[:at:at], next[at+1:]...)
+		}
+		slices.Sort(next)
+		before, after := config.Config{Clusters: slices.Clone(clusters)}, config.Config{Clusters: clusters}
+		clusters[i].Endpoints = slices.Compact(next)
+		changes, ok := config.EndpointChanges(before, after)
+		if !ok {
+			t.Fatal("the changes are not those of endpoints")
+		}
+		former, formerWas := old.View(routes), NewView(before.Clusters, routes)
+		if old.Patch(changes) {
+			patched++
+		} else {
+			refused++
+			old.Take(clusters)
+		}
+		same := func(when string, got, want *View) {
+			for n := range 2 * 64 {
+				for port := range 5 {
+					peer := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, byte(n >> 6), byte(n & 63)}), uint16(port))
+					name, at, verdict := got.Explain(peer)
+					wantName, wantAt, wantVerdict := want.Explain(peer)
+					if name != wantName || at != wantAt || verdict != wantVerdict {
+						t.Fatalf("turn %d, %s, %v: %s %v %v, want %s %v %v", turn, when, peer, name, at, verdict, wantName, wantAt,
+							wantVerdict)
+					}
+				}
+			}
+		}
+		if turn%8 == 0 {
+			same("after the change", old.View(routes), NewView(clusters, routes))
+			same("before the change", former, formerWas)
+		}
+	}
+	if patched < 1_000 || refused < 10 {
+		t.Errorf("%d patches, %d refused: too few for this test", patched, refused)
+	}
+}
+
+// A patch costs what has changed: among 50,000 endpoints it allocates no more than the index of the buckets.
+func TestAPatchCostsWhatHasChanged(t *testing.T) {
+	cost := func(endpoints int) float64 {
+		clusters, routes := numbered(1, endpoints)
+		b := Book{}
+		b.Take(clusters)
+		b.View(routes)
+		return testing.AllocsPerRun(20, func() {
+			for _, c := range []config.EndpointChange{
+				{Cluster: routes[0], Added: []string{"192.0.2.1"}}, {Cluster: routes[0], Removed: []string{"192.0.2.1"}},
+			} {
+				if !b.Patch([]config.EndpointChange{c}) {
+					t.Fatal("not patched")
+				}
+			}
+		})
+	}
+	if few, many := cost(100), cost(50_000); many > 1.5*few {
+		t.Errorf("%.0f allocations among 50,000 endpoints, %.0f among 100", many, few)
 	}
 }

@@ -10,6 +10,7 @@
 // # Files
 //
 //	book.go     Views from the clusters of a config
+//	hosts.go    the addresses of a View
 //	resolve.go  host names in a config, and their addresses
 //	special.go  addresses that are excluded from wide prefixes
 //	self.go     addresses of the gateway itself
@@ -39,13 +40,10 @@ const (
 
 // View is the set of peers that the routes of one listener allow. The zero View allows no peer.
 type View struct {
-	// hosts maps an address of a single host to the index of its first grant in the slice grants.
-	hosts map[netip.Addr]int32
-	// nets maps a prefix to the index of its first grant in the slice grants.
-	nets map[netip.Prefix]int32
-	// grants contains a linked list of allowed port ranges for each key of hosts and nets. grants[0] is unused, because
-	// index 0 ends a list.
-	grants []grant
+	// hosts contains the grants of addresses of single hosts.
+	hosts hostTable
+	// nets contains the grants of prefixes, those of one prefix in the order of the clusters in the config.
+	nets map[netip.Prefix][]grant
 	// lengths4 and lengths6 are the distinct prefix lengths in nets of each family, in ascending order.
 	lengths4, lengths6 []int
 	self               *Self
@@ -57,10 +55,19 @@ type View struct {
 
 // grant is the port range of one endpoint of a cluster.
 type grant struct {
-	cluster *parsed
+	cluster *owner
 	ports   config.PortRange
-	// next is the index of the next grant in the linked list of the same address or prefix; 0 ends the list.
-	next int32
+	// bits is the length of the prefix of the endpoint.
+	bits uint8
+}
+
+// owner is what a grant refers to of its cluster.
+type owner struct {
+	name string
+	// except contains the addresses that the prefixes among the endpoints do not include.
+	except map[netip.Addr]struct{}
+	// order is the position of the cluster in the config.
+	order int
 }
 
 // NewView returns a view of the clusters to which the given routes refer. A Book makes several views with less work.
@@ -85,13 +92,8 @@ func (v *View) Explain(peer netip.AddrPort) (cluster string, endpoint config.End
 	if verdict != Allowed {
 		return "", endpoint, verdict
 	}
-	for _, e := range by.cluster.endpoints {
-		narrower := endpoint == (config.Endpoint{}) || e.Prefix.Bits() > endpoint.Prefix.Bits()
-		if e.Ports == by.ports && e.Prefix.Contains(peer.Addr().Unmap()) && narrower {
-			endpoint = e
-		}
-	}
-	return by.cluster.name, endpoint, Allowed
+	prefix, _ := peer.Addr().Unmap().Prefix(int(by.bits)) // the length is that of a prefix with this address
+	return by.cluster.name, config.Endpoint{Prefix: prefix, Ports: by.ports}, Allowed
 }
 
 // Only returns a copy of the view that is limited to the clusters with the given names. It shares the tables of v. The
@@ -147,8 +149,16 @@ func (v *View) decide(peer netip.AddrPort) (by *grant, verdict Verdict) {
 // routed returns the verdict of the routes on an address and port, and the grant that allows them. It ignores route
 // prefixes shorter than minBits.
 func (v *View) routed(addr netip.Addr, port uint16, minBits int) (by *grant, verdict Verdict) {
-	if by, verdict = v.granted(v.hosts[addr], port, netip.Addr{}); verdict == Allowed {
-		return by, Allowed
+	bucket := v.hosts.bucket(addr)
+	for i := range bucket {
+		if bucket[i].addr != addr {
+			continue
+		}
+		if at := v.allows(&bucket[i].grant, port, netip.Addr{}); at == Allowed {
+			return &bucket[i].grant, Allowed
+		} else if at == PortDenied {
+			verdict = PortDenied
+		}
 	}
 	lengths := v.lengths6
 	if addr.Is4() {
@@ -162,32 +172,31 @@ func (v *View) routed(addr netip.Addr, port uint16, minBits int) (by *grant, ver
 		if err != nil {
 			continue
 		}
-		if by, wider := v.granted(v.nets[prefix], port, addr); wider == Allowed {
-			return by, Allowed
-		} else if wider == PortDenied {
-			verdict = PortDenied
+		list := v.nets[prefix]
+		for i := range list {
+			if wider := v.allows(&list[i], port, addr); wider == Allowed {
+				return &list[i], Allowed
+			} else if wider == PortDenied {
+				verdict = PortDenied
+			}
 		}
 	}
 	return nil, verdict
 }
 
-// granted returns the verdict of one linked list of grants on a port. It ignores grants of clusters whose field except
-// contains addr.
-func (v *View) granted(list int32, port uint16, addr netip.Addr) (by *grant, verdict Verdict) {
-	for ; list != 0; list = v.grants[list].next {
-		g := &v.grants[list]
-		if v.only != nil && !slices.Contains(v.only, g.cluster.name) {
-			continue
-		}
-		if _, excepted := g.cluster.except[addr]; excepted {
-			continue
-		}
-		if g.ports.Contains(port) {
-			return g, Allowed
-		}
-		verdict = PortDenied
+// allows returns the verdict of a grant on a port. It is Denied for a cluster whose field except contains addr, and for
+// one that the view is not limited to.
+func (v *View) allows(g *grant, port uint16, addr netip.Addr) Verdict {
+	if v.only != nil && !slices.Contains(v.only, g.cluster.name) {
+		return Denied
 	}
-	return nil, verdict
+	if _, excepted := g.cluster.except[addr]; excepted {
+		return Denied
+	}
+	if g.ports.Contains(port) {
+		return Allowed
+	}
+	return PortDenied
 }
 
 // matchInside returns the strictest verdict on the IPv4 addresses that an IPv6 address contains, because a translator

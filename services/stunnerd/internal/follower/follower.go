@@ -41,8 +41,8 @@ const (
 	applyShare = 0.02
 	// saveInterval is the minimum age of the last write to disk for a new last good config to be written at once. If
 	// other listeners are in it, it is written at once anyway: a process that restored sessions with the config before
-	// would drop those of a new listener. Otherwise, Follower.Run writes it at the next report, see reportInterval, or
-	// when it returns.
+	// would drop those of a new listener. Otherwise, and if only endpoints have changed, Follower.Run writes it at the
+	// next report, see reportInterval, or when it returns.
 	saveInterval = 5 * time.Second
 	// confirmInterval is how often an unchanged config is written to disk again while its source is connected, to renew
 	// the stored time of the last confirmation by the source.
@@ -96,6 +96,7 @@ type state struct {
 	origin  string
 	problem string // why parts of wanted do not run
 	failing bool   // parts of wanted do not run
+	patched bool   // wanted was put in force by its differences from the config before
 	// rejected is why the last received config was rejected, or "". When the running config is applied again, it does
 	// not change.
 	rejected string
@@ -237,11 +238,12 @@ func (f *Follower) take(c discovery.Loaded) {
 		return
 	}
 	f.update(func(s *state) { s.current, s.deleted = true, false })
-	if former == nil || !sameListeners(former.Config, c.Config) {
+	switch {
+	case former == nil || !sameListeners(former.Config, c.Config):
 		f.save(0)
-		return
+	case !f.state().patched: // Run saves changed endpoints at the next report
+		f.save(saveInterval)
 	}
-	f.save(saveInterval)
 }
 
 // sameListeners reports whether two configs have listeners with the same names, protocols and ports.
@@ -329,8 +331,35 @@ func (f *Follower) setAge(saved time.Time) {
 	}
 }
 
-// apply expands the placeholders of a config and puts it in force. It reports whether the config was valid.
+// apply puts a config in force. It reports whether the config was valid.
 func (f *Follower) apply(c discovery.Loaded, origin string) bool {
+	plan, patched := f.patch(c)
+	f.update(func(s *state) { s.patched = patched })
+	if patched {
+		if f.record(c, origin, nil) {
+			f.log(c, plan, nil)
+		}
+		return true
+	}
+	return f.applyWhole(c, origin)
+}
+
+// patch puts a valid config in force that differs from the running one in endpoints only, at a cost that depends on the
+// differences. It returns false, and does nothing, for any other config.
+func (f *Follower) patch(c discovery.Loaded) (server.Plan, bool) {
+	st := f.state()
+	if st.wanted == nil || st.failing || st.rejected != "" {
+		return server.Plan{}, false
+	}
+	changes, ok := config.EndpointChanges(st.wanted.Config, c.Config)
+	if !ok || len(changes) == 0 {
+		return server.Plan{}, false
+	}
+	return f.opt.Server.ApplyEndpoints(changes)
+}
+
+// applyWhole expands the placeholders of a config and puts it in force. It reports whether the config was valid.
+func (f *Follower) applyWhole(c discovery.Loaded, origin string) bool {
 	expanded, err := c.Expand(f.opt.Lookup)
 	if err != nil {
 		f.reject(discovery.Event{ID: c.Admin.Name, Err: errors.Join(discovery.ErrRejected, err)})

@@ -35,6 +35,39 @@ func (s *Server) Apply(next config.Config) (Plan, error) {
 	return plan, s.commit(next, failed)
 }
 
+// ApplyEndpoints puts changes of endpoints in force, in the config of the last Apply. It costs what has changed: no
+// listener is touched, and no host name is resolved. It returns false, and does nothing, if the changes do not belong to
+// that config, or if they need an Apply.
+func (s *Server) ApplyEndpoints(changes []config.EndpointChange) (Plan, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	plan := Plan{}
+	for _, c := range changes {
+		if c.Index >= len(s.wanted.Clusters) || len(s.failures) > 0 {
+			return Plan{}, false
+		}
+		if !c.Follows(s.wanted.Clusters[c.Index]) {
+			return Plan{}, false
+		}
+		plan.Changes = append(plan.Changes, c.Change())
+	}
+	if !s.book.Patch(changes) {
+		return Plan{}, false
+	}
+	for _, c := range changes { // no other goroutine reads these lists without mu
+		s.wanted.Clusters[c.Index].Endpoints = c.New
+		s.running.Clusters[c.Index].Endpoints = c.New
+		s.clusters[c.Index].Endpoints = c.New
+	}
+	s.updateViews(func(l config.Listener) bool {
+		return slices.ContainsFunc(changes, func(c config.EndpointChange) bool {
+			return slices.Contains(l.Routes, c.Cluster)
+		})
+	})
+	s.meter.Applied.Add(1)
+	return plan, true
+}
+
 // views returns the view of each listener of a config, and starts to resolve the host names in the config.
 func (s *Server) views(next config.Config) map[string]*cluster.View {
 	s.names.Watch(append(cluster.Names(next.Clusters), publicNames(next.Listeners)...))

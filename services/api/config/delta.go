@@ -53,7 +53,7 @@ func (p *Parts) Since(base *Parts, from, revision string) Delta {
 			d.Removed = append(d.Removed, base.whole.Clusters[i].Name)
 		case i < 0:
 			d.Clusters = append(d.Clusters, p.whole.Clusters[j])
-		case base.digests[i] == p.digests[j]:
+		case base.digestAt(i) == p.digestAt(j):
 		case sameHead(base.whole.Clusters[i], p.whole.Clusters[j]):
 			was, is := base.whole.Clusters[i], p.whole.Clusters[j]
 			removed, added := compareSets(was.Endpoints, is.Endpoints)
@@ -72,7 +72,7 @@ func (p *Parts) Apply(d Delta) (next *Parts, unknown []string, err error) {
 	if d.ID != p.whole.Admin.Name {
 		return nil, nil, fmt.Errorf("%w: id %.200q is not %.200q", ErrMismatch, d.ID, p.whole.Admin.Name)
 	}
-	next = &Parts{whole: p.whole, restText: p.restText, restDigest: p.restDigest}
+	next = &Parts{whole: p.whole, restText: p.restText, restDigest: p.restDigest, digest: p.digest}
 	var f findings
 	if len(d.Rest) > 0 {
 		if unknown, err = next.replaceRest(d); err != nil {
@@ -86,7 +86,7 @@ func (p *Parts) Apply(d Delta) (next *Parts, unknown []string, err error) {
 	if err := errors.Join(f.errs...); err != nil {
 		return nil, nil, err
 	}
-	if next.sum(); next.digest != d.Digest {
+	if next.digest != d.Digest {
 		return nil, unknown, fmt.Errorf("%w: it yields the digest %s and not %s", ErrMismatch, next.digest, d.Digest)
 	}
 	return next, unknown, nil
@@ -102,7 +102,9 @@ func (p *Parts) replaceRest(d Delta) (unknown []string, err error) {
 		return nil, fmt.Errorf("%w: rest has clusters, or is the config of %.200q", ErrMismatch, rest.Admin.Name)
 	}
 	p.whole = rest
+	p.digest.add(p.restDigest)
 	p.encodeRest()
+	p.digest.add(p.restDigest)
 	return unknown, nil
 }
 
@@ -113,56 +115,69 @@ func (p *Parts) replaceClusters(base *Parts, d Delta, f *findings) error {
 		p.size = sizeOf(base.whole.Clusters...)
 	}
 	if len(d.Clusters)+len(d.Endpoints)+len(d.Removed) == 0 {
-		p.whole.Clusters, p.digests = base.whole.Clusters, base.digests
+		p.whole.Clusters = base.whole.Clusters
 		f.document(p)
 		return nil
 	}
-	list := partList{clusters: slices.Clone(base.whole.Clusters), digests: slices.Clone(base.digests)}
+	list := slices.Clone(base.whole.Clusters)
 	for _, name := range d.Removed {
-		i, found := list.find(name)
+		i, found := find(list, name)
 		if !found {
 			return fmt.Errorf("%w: cluster %.200q is not there to be removed", ErrMismatch, name)
 		}
-		p.size -= sizeOf(list.clusters[i])
-		list.remove(i)
+		p.exchange(&list[i], nil)
+		list = slices.Delete(list, i, i+1)
 	}
 	for _, change := range d.Endpoints {
-		i, found := list.find(change.Cluster)
+		i, found := find(list, change.Cluster)
 		if !found {
 			return fmt.Errorf("%w: cluster %.200q is not there", ErrMismatch, change.Cluster)
 		}
-		was := list.clusters[i]
-		is := was
-		if is.Endpoints, found = patchSet(was.Endpoints, set(change.Removed), set(change.Added)); !found {
-			return fmt.Errorf("%w: endpoints of cluster %.200q are missing, or are there already", ErrMismatch, was.Name)
+		removed, added := set(change.Removed), set(change.Added)
+		if list[i].Endpoints, found = patchSet(list[i].Endpoints, removed, added); !found {
+			return fmt.Errorf("%w: endpoints of cluster %.200q are missing, or are there already", ErrMismatch, list[i].Name)
 		}
-		added := is
-		added.Endpoints, added.Except = set(change.Added), nil
-		f.cluster(i, added)
-		f.atMost(index("clusters", i, "endpoints"), len(is.Endpoints), maxEndpoints)
-		list.clusters[i] = is
-		list.digests[i] = list.digests[i].toggle(kindEndpoint, is.Name, set(change.Removed)).
-			toggle(kindEndpoint, is.Name, added.Endpoints)
-		p.size += textSize(change.Added) - textSize(change.Removed)
+		p.digest = p.digest.toggle(kindEndpoint, list[i].Name, removed).toggle(kindEndpoint, list[i].Name, added)
+		p.size += textSize(added) - textSize(removed)
+		f.atMost(index("clusters", i, "endpoints"), len(list[i].Endpoints), maxEndpoints)
+		only := list[i]
+		only.Endpoints, only.Except = added, nil
+		f.cluster(i, only)
 	}
 	for _, c := range d.Clusters {
 		c.normalize()
-		i, found := list.find(c.Name)
+		i, found := find(list, c.Name)
 		if found {
-			p.size -= sizeOf(list.clusters[i])
+			p.exchange(&list[i], &c)
+			list[i] = c
 		} else {
-			list.insert(i)
+			p.exchange(nil, &c)
+			list = slices.Insert(list, i, c)
 		}
-		list.clusters[i], list.digests[i] = c, digestOf(c)
-		p.size += sizeOf(c)
 		f.cluster(i, c)
 	}
-	p.whole.Clusters, p.digests = list.clusters, list.digests
-	if len(p.whole.Clusters) == 0 {
+	if p.whole.Clusters = list; len(list) == 0 {
 		p.whole.Clusters = nil
 	}
 	f.document(p)
 	return nil
+}
+
+// exchange changes the hash and the size of the whole for a cluster that replaces another one. Either may be nil.
+func (p *Parts) exchange(old, next *Cluster) {
+	if old != nil {
+		p.digest.add(digestOf(*old))
+		p.size -= sizeOf(*old)
+	}
+	if next != nil {
+		p.digest.add(digestOf(*next))
+		p.size += sizeOf(*next)
+	}
+}
+
+// find returns the index of a cluster in a list that is sorted by name, or the index at which it is missing.
+func find(list []Cluster, name string) (i int, found bool) {
+	return slices.BinarySearchFunc(list, name, func(c Cluster, name string) int { return cmp.Compare(c.Name, name) })
 }
 
 // document checks the limits of a config as a whole.
@@ -197,24 +212,6 @@ func encode(value any) []byte {
 		panic(fmt.Sprintf("encode config: %v", err)) // strings, numbers and lists always encode
 	}
 	return bytes.TrimSuffix(out.Bytes(), []byte("\n"))
-}
-
-// partList is a list of clusters, sorted by name, with their digests.
-type partList struct {
-	clusters []Cluster
-	digests  []Digest
-}
-
-func (l *partList) find(name string) (i int, found bool) {
-	return slices.BinarySearchFunc(l.clusters, name, func(c Cluster, name string) int { return cmp.Compare(c.Name, name) })
-}
-
-func (l *partList) remove(i int) {
-	l.clusters, l.digests = slices.Delete(l.clusters, i, i+1), slices.Delete(l.digests, i, i+1)
-}
-
-func (l *partList) insert(i int) {
-	l.clusters, l.digests = slices.Insert(l.clusters, i, Cluster{}), slices.Insert(l.digests, i, Digest{})
 }
 
 // EndpointChange is a change of the endpoints of a cluster.

@@ -22,7 +22,7 @@ type Parts struct {
 	// restText is the canonical form of whole without clusters.
 	restText   []byte
 	restDigest Digest
-	// digests are the hashes of the clusters.
+	// digests are the hashes of the clusters; nil in a result of Apply.
 	digests []Digest
 	digest  Digest
 	// size is the sum of sizeOf all clusters, or 0 if it has not been computed.
@@ -83,10 +83,10 @@ func (p *Parts) takeClusters(clusters []Cluster, before *Parts) {
 		case i < 0:
 			p.digests[j] = digestOf(sorted[j])
 		case identical(was[i], sorted[j]):
-			p.digests[j] = before.digests[i]
+			p.digests[j] = before.digestAt(i)
 		case sameHead(was[i], sorted[j]):
 			removed, added := compareSets(was[i].Endpoints, sorted[j].Endpoints)
-			p.digests[j] = before.digests[i].toggle(kindEndpoint, was[i].Name, removed).
+			p.digests[j] = before.digestAt(i).toggle(kindEndpoint, was[i].Name, removed).
 				toggle(kindEndpoint, was[i].Name, added)
 			if len(removed)+len(added) == 0 {
 				sorted[j] = was[i]
@@ -107,6 +107,14 @@ func (p *Parts) sum() {
 	for i := range p.digests {
 		p.digest.add(p.digests[i])
 	}
+}
+
+// digestAt returns the hash of a cluster.
+func (p *Parts) digestAt(i int) Digest {
+	if p.digests == nil {
+		return digestOf(p.whole.Clusters[i])
+	}
+	return p.digests[i]
 }
 
 // Config returns the config. The caller must not modify its lists.
@@ -259,6 +267,13 @@ func compareSets(was, is []string) (removed, added []string) {
 		}
 	}
 	return removed, added
+}
+
+// PatchSet returns a copy of a sorted set without some members and with others, each in any order. It shares the
+// strings of the members that stay. It returns false if a removed member is missing, or if an added one is there already.
+func PatchSet(members, removed, added []string) (next []string, ok bool) {
+	gone, come := compareSets(set(removed), set(added)) // a member that is removed and added stays
+	return patchSet(members, gone, come)
 }
 
 // patchSet returns a copy of a sorted set with members removed and added, which are sorted sets too. It returns false if

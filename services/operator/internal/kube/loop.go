@@ -45,6 +45,7 @@ type loop struct {
 
 	view    *resource.View
 	readers resource.Readers[translate.ObjectRef]
+	memo    translate.Memo
 	queue   *workQueue
 	limiter rateLimiter
 	ledger  *budgetLedger
@@ -100,7 +101,7 @@ func (l *loop) run(ctx context.Context, t *task) {
 			return
 		case <-l.inbox.wake:
 		case <-l.intake.freedForCertificates:
-			l.queue.add(l.waitForRoom)
+			l.requeue(l.waitForRoom)
 		case <-l.limiter.timer(time.Now()):
 		}
 		for busy := true; busy && ctx.Err() == nil; {
@@ -132,13 +133,29 @@ func (l *loop) apply(changes []objectChange, t *task) {
 	t.begin()
 	affected := map[translate.ObjectRef]struct{}{}
 	for _, c := range changes {
-		l.readers.Of(l.observe(c, affected), affected)
+		others, concerned := map[translate.ObjectRef]struct{}{}, map[translate.ObjectRef]struct{}{}
+		changed := l.observe(c, others)
+		l.readers.Of(changed, concerned)
+		l.memo.Observe(changed, concerned)
+		for ref := range others {
+			l.memo.Forget(ref)
+		}
+		maps.Copy(affected, others)
+		maps.Copy(affected, concerned)
 	}
 	l.limiter.addDue(affected, time.Now())
 	l.queue.add(affected)
 	if l.initial == nil {
 		l.initial = affected
 	}
+}
+
+// requeue queues objects that must be translated again although no fact has changed.
+func (l *loop) requeue(refs map[translate.ObjectRef]struct{}) {
+	for ref := range refs {
+		l.memo.Forget(ref)
+	}
+	l.queue.add(refs)
 }
 
 // observe applies one change and returns the facts that changed. It adds objects to affected that must be translated
@@ -301,6 +318,7 @@ func (l *loop) translateNext(t *task) bool {
 	begun := time.Now()
 	switch {
 	case ref.Object(l.view) == nil:
+		l.memo.Forget(ref)
 		l.translate(ref)
 		l.limiter.forget(ref)
 	case l.limiter.allows(ref, begun) && l.translate(ref):
@@ -317,15 +335,11 @@ func (l *loop) translate(ref translate.ObjectRef) (complete bool) {
 	begun, key := time.Now(), ref.NamespacedName
 	defer func() { l.meters.duration.Observe(time.Since(begun).Seconds()) }()
 	l.meters.translations.Inc()
-	opt, dependencies := l.options, resource.Facts{}
-	opt.Now = metav1.Now()
-	if gw := l.view.Gateway(key); gw != nil && ref.Kind == translate.KindGateway {
-		opt.Published, opt.Room = l.published.current(key), l.ledger.roomFor(key, gw.CreationTimestamp.Time)
-		opt.Room.Certificates = l.intake.certificateRoom(key)
-		if opt.Published == nil {
-			opt.Previous = l.published.previous(key)
-		}
+	opt, dependencies := l.optionsFor(ref), resource.Facts{}
+	if l.translateEndpoints(ref, opt) {
+		return true
 	}
+	opt.Memo = &l.memo
 	out := ref.Translate(l.view.Recording(dependencies), opt)
 	have := l.haveSecrets(ref, dependencies)
 	var restored *config.Config
@@ -342,6 +356,7 @@ func (l *loop) translate(ref translate.ObjectRef) (complete bool) {
 		defer l.published.updateMissing(key, out.Gateway.Decision)
 	}
 	if !have {
+		l.memo.Forget(ref)
 		return false
 	}
 	handedOver := out.Gateway != nil && l.serve(key, out.Gateway, restored)
@@ -352,6 +367,38 @@ func (l *loop) translate(ref translate.ObjectRef) (complete bool) {
 		l.readers.Delete(ref)
 	}
 	l.writer.set(ref, want)
+	return true
+}
+
+// optionsFor returns the options for the translation of an object.
+func (l *loop) optionsFor(ref translate.ObjectRef) translate.Options {
+	opt, key := l.options, ref.NamespacedName
+	opt.Now = metav1.Now()
+	if gw := l.view.Gateway(key); gw != nil && ref.Kind == translate.KindGateway {
+		opt.Published, opt.Room = l.published.current(key), l.ledger.roomFor(key, gw.CreationTimestamp.Time)
+		opt.Room.Certificates = l.intake.certificateRoom(key)
+		if opt.Published == nil {
+			opt.Previous = l.published.previous(key)
+		}
+	}
+	return opt
+}
+
+// translateEndpoints translates and publishes a Gateway of which only endpoints have changed since its last translation.
+// Of its desired state only the standby Secret changes. It returns false if the Gateway needs a whole translation.
+func (l *loop) translateEndpoints(ref translate.ObjectRef, opt translate.Options) bool {
+	dependencies := resource.Facts{}
+	out, ok := l.memo.Translate(ref, l.view.Recording(dependencies), opt)
+	if !ok {
+		return false
+	}
+	l.readers.Extend(ref, dependencies)
+	l.shareBudget(ref.NamespacedName, out.Gateway)
+	l.published.publish(ref.NamespacedName, *out.Gateway.Config)
+	if !l.writer.setStandby(ref, l.published.current(ref.NamespacedName)) {
+		l.memo.Forget(ref)
+		return false
+	}
 	return true
 }
 
@@ -396,7 +443,7 @@ func (l *loop) shareBudget(key types.NamespacedName, r *translate.Result) {
 	for _, other := range gateways {
 		affected[translate.ObjectRef{Kind: translate.KindGateway, NamespacedName: other}] = struct{}{}
 	}
-	l.queue.add(affected)
+	l.requeue(affected)
 }
 
 // serve publishes or withdraws the config of a Gateway according to the decision of the translation. restored is the

@@ -83,13 +83,13 @@ func (p *publisher) current(key types.NamespacedName) *config.Config {
 	return nil
 }
 
-// publish publishes the config of a Gateway.
+// publish publishes the config of a Gateway. The caller must not modify its lists afterwards.
 func (p *publisher) publish(key types.NamespacedName, c config.Config) {
 	revision, changed := p.server.Publish(c)
 	if !changed {
 		return
 	}
-	p.configs[key] = c.Clone()
+	p.configs[key] = c // the discovery server shares its lists too
 	p.rollouts.publish(key, revision)
 	p.rollouts.update(key, time.Now()) // connected dataplanes may have reported already
 	p.meters.configs.Set(float64(len(p.configs)))

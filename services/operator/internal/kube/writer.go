@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
@@ -79,6 +80,21 @@ func (w *writer) set(ref translate.ObjectRef, want desired) {
 		return
 	}
 	w.queue.enqueue(ref, want)
+}
+
+// setStandby replaces the config in the desired standby Secret of a Gateway, of which only endpoints have changed. It
+// returns false if the Gateway has no desired state to which the config belongs.
+func (w *writer) setStandby(ref translate.ObjectRef, c *config.Config) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	want, ok := w.desired[ref]
+	if !ok || !want.ours || !want.complete || want.frozen {
+		return false
+	}
+	want.standby = c
+	w.desired[ref] = want
+	w.queue.enqueueStandby(ref)
+	return true
 }
 
 // countProblems returns the number of objects whose status reports a problem.

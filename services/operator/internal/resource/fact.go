@@ -84,6 +84,17 @@ func SecretFacts(key types.NamespacedName) Facts {
 	return f
 }
 
+// EndpointSlices returns the Services whose EndpointSlices are among the facts. only is false if there are other facts.
+func (f Facts) EndpointSlices() (services []types.NamespacedName, only bool) {
+	for fact := range f {
+		if fact.subject != allSlicesOf {
+			return nil, false
+		}
+		services = append(services, fact.NamespacedName)
+	}
+	return services, true
+}
+
 // Secrets returns the Secrets among the facts, in no particular order.
 func (f Facts) Secrets() (keys []types.NamespacedName) {
 	for fact := range f {

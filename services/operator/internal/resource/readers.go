@@ -40,6 +40,11 @@ func (a *readerSet[U]) add(u U) {
 	}
 }
 
+func (a *readerSet[U]) has(u U) bool {
+	_, has := a.many[u]
+	return has || slices.Contains(a.few, u)
+}
+
 // remove reports whether the set is empty afterwards.
 func (a *readerSet[U]) remove(u U) (empty bool) {
 	delete(a.many, u)
@@ -66,6 +71,23 @@ func (r *Readers[U]) Record(u U, facts Facts) {
 		r.readers[f].add(u)
 	}
 	r.facts[u] = list
+}
+
+// Extend adds facts that u depends on, if Record has been called for it.
+func (r *Readers[U]) Extend(u U, facts Facts) {
+	if !r.Has(u) {
+		return
+	}
+	for f := range facts {
+		if a := r.readers[f]; a != nil && a.has(u) {
+			continue
+		}
+		if r.readers[f] == nil {
+			r.readers[f] = &readerSet[U]{}
+		}
+		r.readers[f].add(u)
+		r.facts[u] = append(r.facts[u], f)
+	}
 }
 
 // same reports whether a translation depends on the same facts as before, which is the case for most translations.

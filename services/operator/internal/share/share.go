@@ -28,6 +28,14 @@ func (l Load) Plus(more Load) Load {
 	return l
 }
 
+// Minus returns the difference of two loads.
+func (l Load) Minus(less Load) Load {
+	for i := range l {
+		l[i] -= less[i]
+	}
+	return l
+}
+
 // Over returns the first resource whose amount in the load exceeds the limit; over is false if the load exceeds no
 // limit.
 func (l Load) Over(limit Load) (kind int, over bool) {

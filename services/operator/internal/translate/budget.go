@@ -32,7 +32,10 @@ type admission struct {
 	// refused are the routes that are not served because they exceed a budget, by NAMESPACE/NAME.
 	refused map[string]resource.BudgetRefusal
 	// rooms are the rooms of the namespaces with routes.
-	rooms  map[string]room
+	rooms map[string]room
+	// max is the limit of all routes, and used is the load of those of each namespace.
+	max    share.Load
+	used   map[string]share.Load
 	demand Demand
 }
 
@@ -65,6 +68,7 @@ func admit(v *resource.View, gw *gwapiv1.Gateway, p parameters, listeners []*lis
 			Limit: a.rooms[namespace].endpoints, PerNamespace: int(a.budget.EndpointsPerNamespace),
 		}
 	}
+	a.max, a.used = limit, d.used
 	for _, r := range d.served {
 		switch {
 		case r.tooManyEndpoints > 0:
@@ -175,8 +179,8 @@ func (a *admission) claims() map[string][]share.Claim[*attachedRoute] {
 		if route.MaskedBy != nil || !slices.Contains(a.matcher.allows(namespace), true) {
 			continue
 		}
-		r := &attachedRoute{route: route}
 		minCost := share.Load{share.Routes: 1, share.Endpoints: len(route.Backends)}
+		r := &attachedRoute{route: route, floor: minCost}
 		measure := func() share.Load { return a.measure(r, minCost) }
 		claims[namespace] = append(claims[namespace],
 			share.Claim[*attachedRoute]{Of: r, MinCost: minCost, Measure: measure})
@@ -208,6 +212,11 @@ func (a *admission) divide(limit share.Load, claims map[string][]share.Claim[*at
 // measure returns how many endpoints, bytes and host names a route takes in the config, but at least floor. A route
 // that is not served, because it attaches to no listener or exceeds the limit of a single route, counts as floor.
 func (a *admission) measure(r *attachedRoute, floor share.Load) share.Load {
+	r.load = a.loadOf(r, floor)
+	return r.load
+}
+
+func (a *admission) loadOf(r *attachedRoute, floor share.Load) share.Load {
 	if r.listeners = a.matcher.listenersFor(r.route); len(r.listeners) == 0 {
 		return floor
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/config"
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
+	"github.com/stunner-gateway/stunner/services/operator/internal/share"
 )
 
 // attachedRoute is a route that refers to the Gateway. admission.measure sets the fields other than route.
@@ -20,14 +21,18 @@ type attachedRoute struct {
 	clusterType config.ClusterType
 	// tooManyEndpoints is the number of endpoints of the route if it exceeds the limit of a single route, otherwise 0.
 	tooManyEndpoints int
+	// floor is the minimum load of the route, and load is its load.
+	floor, load share.Load
+	// contributed is the number of endpoints of the cluster before duplicates are removed.
+	contributed int
 }
 
 // clustersOf returns one cluster for each served route, together with the kept clusters of routes over budget, see
 // admission.keepPublished. named are the clusters for display to users: served routes have the DNS names of Services
 // instead of addresses, and kept clusters are unchanged. Both lists are sorted by name.
 func clustersOf(served []attachedRoute, kept []config.Cluster) (clusters, named []config.Cluster) {
-	for _, r := range served {
-		cluster, names := r.clusters()
+	for i := range served {
+		cluster, names := served[i].clusters()
 		clusters, named = append(clusters, cluster), append(named, names...)
 	}
 	clusters, named = append(clusters, kept...), append(named, kept...)
@@ -45,7 +50,7 @@ const servicesSuffix = "/services"
 // clusters returns the cluster of a route with the endpoints of all its valid backends, and named, the clusters that
 // are displayed to users. The named clusters contain the DNS names of Services, so that they do not change with the
 // endpoints of Services or with the nodes.
-func (r attachedRoute) clusters() (cluster config.Cluster, named []config.Cluster) {
+func (r *attachedRoute) clusters() (cluster config.Cluster, named []config.Cluster) {
 	name := r.route.Ref.NamespacedName.String()
 	var prefixes, addresses, names []endpointSet
 	for _, s := range r.sets {
@@ -64,7 +69,7 @@ func (r attachedRoute) clusters() (cluster config.Cluster, named []config.Cluste
 	if r.clusterType == config.StrictDNS {
 		cluster.Type, cluster.Endpoints = r.clusterType, endpointsOf(names)
 	} else if len(addresses) > 0 {
-		cluster.Endpoints = endpointsOf(append(addresses, prefixes...))
+		cluster.Endpoints, r.contributed = contributionsOf(append(addresses, prefixes...))
 	}
 	isService := func(b resource.Backend) bool { return b.Kind == string(stunnerv1.KindService) }
 	if !slices.ContainsFunc(r.route.Backends, isService) {

@@ -8,6 +8,7 @@ import (
 	"strconv"
 
 	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/stunner-gateway/stunner/services/api/config"
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
@@ -22,6 +23,8 @@ import (
 // discovery (slices, clusterIP and serviceName).
 type endpointSet struct {
 	static *stunnerv1.StaticService
+	// service is the Service with endpoint discovery.
+	service types.NamespacedName
 	// name is the DNS name of the Service, used as the endpoint.
 	name string
 	// slices contain the addresses of the Service's endpoints.
@@ -68,7 +71,7 @@ func (b backend) endpointSet() endpointSet {
 	case b.clusterType == config.StrictDNS:
 		return endpointSet{name: serviceName}
 	}
-	s := endpointSet{serviceName: serviceName, guard: b.guard, ports: b.portRange()}
+	s := endpointSet{service: b.Key(), serviceName: serviceName, guard: b.guard, ports: b.portRange()}
 	s.slices = b.view.EndpointSlicesOf(b.Key())
 	if ip, err := netip.ParseAddr(b.service().Spec.ClusterIP); err == nil { // "None" for a headless Service
 		s.clusterIP = ip.String()
@@ -169,24 +172,30 @@ func (s endpointSet) prefixes() *guardedPrefixes {
 
 // endpointsOf returns the endpoints of all sets in the syntax of config.ParseEndpoint, sorted and without duplicates.
 func endpointsOf(sets []endpointSet) []string {
+	endpoints, _ := contributionsOf(sets)
+	return endpoints
+}
+
+// contributionsOf returns the result of endpointsOf, and its length with duplicates.
+func contributionsOf(sets []endpointSet) (endpoints []string, contributed int) {
 	count := 0
 	for _, s := range sets {
 		count += s.count()
 	}
 	if count == 0 {
-		return nil
+		return nil, 0
 	}
-	endpoints := make([]string, 0, count)
+	endpoints = make([]string, 0, count)
 	for _, s := range sets {
 		for a := range s.addresses() {
 			endpoints = append(endpoints, a+s.ports)
 		}
 	}
 	if len(endpoints) == 0 {
-		return nil
+		return nil, 0
 	}
 	slices.Sort(endpoints)
-	return slices.Compact(endpoints)
+	return slices.Compact(endpoints), len(endpoints)
 }
 
 // exceptOf returns the addresses that routes must not reach although a prefix of the sets contains them, sorted and

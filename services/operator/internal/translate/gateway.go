@@ -17,6 +17,9 @@ func Gateway(v *resource.View, key types.NamespacedName, opt Options) Result {
 	gw := v.Gateway(key)
 	class, decision := classOf(v, gw, opt)
 	if class == nil {
+		if opt.Memo != nil {
+			opt.Memo.Forget(ObjectRef{Kind: KindGateway, NamespacedName: key})
+		}
 		return Result{
 			Key: key, Decision: decision, NeedsPublished: opt.Published == nil && decision == Classless,
 			Revoked: revokedIf(decision == Classless, v, key, opt),
@@ -50,6 +53,7 @@ func Gateway(v *resource.View, key types.NamespacedName, opt Options) Result {
 	if skeleton {
 		r.Skeleton = d.skeleton()
 	}
+	opt.Memo.keep(d, r)
 	return r
 }
 

@@ -5,8 +5,6 @@ import (
 	"slices"
 	"strings"
 
-	discoveryv1 "k8s.io/api/discovery/v1"
-
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
 	"github.com/stunner-gateway/stunner/services/operator/internal/condition"
 )
@@ -55,10 +53,9 @@ func (d draft) ignoredNotes() (notes []condition.Finding) {
 
 // hasHostNames reports whether a backend of a served route has an EndpointSlice with host names.
 func (d draft) hasHostNames() bool {
-	isName := func(s *discoveryv1.EndpointSlice) bool { return s.AddressType == discoveryv1.AddressTypeFQDN }
 	for _, r := range d.admission.served {
 		for _, set := range r.sets {
-			if slices.ContainsFunc(set.slices, isName) {
+			if slices.ContainsFunc(set.slices, hasNames) {
 				return true
 			}
 		}

@@ -120,12 +120,15 @@ type Outcome struct {
 	Gateway *Result
 }
 
+func outcomeOf(r Result) Outcome {
+	return Outcome{Ours: r.Decision.Ours(), Status: r.Status, Problems: r.Problems, Gateway: &r}
+}
+
 // Translate translates the object.
 func (u ObjectRef) Translate(v *resource.View, opt Options) Outcome {
 	switch u.Kind {
 	case KindGateway:
-		r := Gateway(v, u.NamespacedName, opt)
-		return Outcome{Ours: r.Decision.Ours(), Status: r.Status, Problems: r.Problems, Gateway: &r}
+		return outcomeOf(Gateway(v, u.NamespacedName, opt))
 	case KindRoute:
 		r := Route(v, resource.RouteRef{NamespacedName: u.NamespacedName, GroupVersion: u.GroupVersion}, opt)
 		return Outcome{Ours: r.Ours, Status: gwapiv1.RouteStatus{Parents: r.Parents}, Problems: r.Problems}

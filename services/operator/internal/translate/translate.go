@@ -29,6 +29,7 @@
 //	revocation.go               Revocations; those in force at a Gateway
 //	endpointset.go              endpoints, counted
 //	cluster.go                  clusters of the config
+//	memo.go                     clusters that stay as they are while other endpoints change
 //	clusteraccess.go            addresses of the Kubernetes cluster itself
 //	config.go                   the other parts of the config
 //	objects.go                  generated objects, which package manifest builds
@@ -96,6 +97,8 @@ type Options struct {
 	// Room is the part of the shared endpoint budgets that other Gateways leave for this Gateway. With the zero value,
 	// no other Gateway uses endpoints and the operator's memory sets no limit.
 	Room Room
+	// Memo keeps the translation for Memo.Translate; nil keeps nothing.
+	Memo *Memo
 	// Now is the transition time of conditions that change.
 	Now metav1.Time
 }

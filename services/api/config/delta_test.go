@@ -231,7 +231,7 @@ func TestDeltasCannotExceedTheLimitOfADocument(t *testing.T) {
 	t.Error("100 clusters are taken")
 }
 
-// F-04: no delta changes a config half, and a delta that is taken yields a valid config with its digest.
+// No delta changes a config half, and a delta that is taken yields a valid config with its digest.
 func FuzzDelta(f *testing.F) {
 	random := rand.New(rand.NewPCG(3, 4))
 	base := config.PartsOf(changing(random), nil)

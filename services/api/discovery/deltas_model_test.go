@@ -227,7 +227,7 @@ func (m *deltaModel) settle(round int) {
 	m.publish()
 }
 
-// K-11: whatever happens to the frames and the processes, a client runs a config that the server has published, and at
+// Whatever happens to the frames and the processes, a client runs a config that the server has published, and at
 // last the newest one, byte for byte.
 func TestDeltaModel(t *testing.T) {
 	const seed = 5

@@ -179,7 +179,7 @@ func BenchmarkWideChange(b *testing.B) {
 	}
 }
 
-// a changed endpoint among 10,000, or among those of 1,000 routes, allocates a fraction of a translation of
+// A changed endpoint among 10,000, or among those of 1,000 routes, allocates a fraction of a translation of
 // everything, and yields the same config.
 func TestAChangedEndpointOfAWideGatewayCostsItsRoute(t *testing.T) {
 	for _, shape := range wideGateways[:3] {

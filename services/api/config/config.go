@@ -75,11 +75,11 @@ type Admin struct {
 	Name string `json:"name"`
 	// LogLevel is a list SCOPE:LEVEL[,SCOPE:LEVEL…]. The scope "all" applies to all other scopes.
 	LogLevel string `json:"loglevel"`
-	// MetricsEndpoint is the URL of the metrics, http://ADDR:PORT/PATH, or an address, see EndpointURL. Empty means that
-	// metrics are not served.
+	// MetricsEndpoint is the URL of the metrics, http://ADDR:PORT/PATH, or an address, see EndpointURL. Empty means
+	// that metrics are not served.
 	MetricsEndpoint string `json:"metrics_endpoint,omitempty"`
-	// HealthcheckEndpoint is the URL of the probes, or an address. Nil means DefaultHealthcheck. An empty URL means that probes are
-	// not served.
+	// HealthcheckEndpoint is the URL of the probes, or an address. Nil means DefaultHealthcheck. An empty URL means
+	// that probes are not served.
 	HealthcheckEndpoint *string `json:"healthcheck_endpoint,omitempty"`
 	// UserQuota is the maximum number of allocations of one user id; 0 means no maximum.
 	UserQuota int `json:"user_quota,omitempty"`
@@ -181,13 +181,13 @@ type Listener struct {
 	// ServiceAddresses are other addresses of this listener, as IP:PORT or [IP]:PORT: the addresses of the Kubernetes
 	// Services of the Gateway. Clients cannot use them as peers. Their order has no meaning.
 	ServiceAddresses []string `json:"service_addresses,omitempty"`
-	// TLSAtBalancer reports whether a load balancer in front of a TURN-TCP listener ends TLS. Clients then receive turns:
-	// URIs. Auth services that do not define the field give them turn: URIs.
+	// TLSAtBalancer reports whether a load balancer in front of a TURN-TCP listener ends TLS. Clients then receive
+	// turns: URIs. Auth services that do not define the field give them turn: URIs.
 	TLSAtBalancer bool `json:"tls_at_load_balancer,omitempty"`
 	// ProxyProtocol are the prefixes of the load balancers in front of a TURN-TCP or TURN-TLS listener, at most
 	// MaxProxyPrefixes, each ADDRESS or ADDRESS/LENGTH. A connection from one of them must begin with a header of the
-	// PROXY protocol, which has the address of the client. Their order has no meaning. Dataplanes that do not define the
-	// field close connections that begin with such a header.
+	// PROXY protocol, which has the address of the client. Their order has no meaning. Dataplanes that do not define
+	// the field close connections that begin with such a header.
 	ProxyProtocol []string `json:"proxy_protocol,omitempty"`
 	// Address is the relay address that clients receive. The socket of the listener binds the wildcard address.
 	Address string `json:"address"`

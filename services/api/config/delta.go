@@ -10,8 +10,8 @@ import (
 	"slices"
 )
 
-// A Delta is the difference between two configs of the same name, for a reader that has the first one. It is far shorter
-// than a config with many routes or endpoints.
+// A Delta is the difference between two configs of the same name, for a reader that has the first one. It is far
+// shorter than a config with many routes or endpoints.
 type Delta struct {
 	// ID is the admin.name of both configs.
 	ID string `json:"id"`
@@ -37,8 +37,8 @@ type EndpointDelta struct {
 	Removed []string `json:"removed,omitempty"`
 }
 
-// ErrMismatch is the error of Parts.Apply if a Delta does not belong to the config, or does not yield its second config.
-// The reader then needs the whole config.
+// ErrMismatch is the error of Parts.Apply if a Delta does not belong to the config, or does not yield its second
+// config. The reader then needs the whole config.
 var ErrMismatch = errors.New("the delta does not match the config")
 
 // Since returns the difference from base to p. base and revision are the revisions of both.
@@ -135,7 +135,8 @@ func (p *Parts) replaceClusters(base *Parts, d Delta, f *findings) error {
 		}
 		removed, added := set(change.Removed), set(change.Added)
 		if list[i].Endpoints, found = patchSet(list[i].Endpoints, removed, added); !found {
-			return fmt.Errorf("%w: endpoints of cluster %.200q are missing, or are there already", ErrMismatch, list[i].Name)
+			return fmt.Errorf("%w: endpoints of cluster %.200q are missing, or are there already", ErrMismatch,
+				change.Cluster)
 		}
 		p.digest = p.digest.toggle(kindEndpoint, list[i].Name, removed).toggle(kindEndpoint, list[i].Name, added)
 		p.size += textSize(added) - textSize(removed)
@@ -224,8 +225,8 @@ type EndpointChange struct {
 	Added, Removed []string
 }
 
-// EndpointChanges returns the differences of two valid configs, if they differ in the endpoints of static clusters only;
-// otherwise ok is false. It compares lists that both configs share by their address.
+// EndpointChanges returns the differences of two valid configs, if they differ in the endpoints of static clusters
+// only; otherwise ok is false. It compares lists that both configs share by their address.
 func EndpointChanges(old, next Config) (changes []EndpointChange, ok bool) {
 	was, is := old.Clusters, next.Clusters
 	old.Clusters, next.Clusters = nil, nil

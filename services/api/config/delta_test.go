@@ -112,8 +112,8 @@ func TestPartsCoverAllFieldsOfACluster(t *testing.T) {
 		case reflect.Slice:
 			field.Set(reflect.ValueOf([]string{"10.0.0.77"}))
 		default:
-			t.Fatalf("field %s has a kind that this test does not change: add it here, and to digestOf, sameHead and identical",
-				v.Type().Field(i).Name)
+			const remedy = "add it here, and to digestOf, sameHead and identical"
+			t.Fatalf("field %s has a kind that this test does not change: %s", v.Type().Field(i).Name, remedy)
 		}
 		next := config.PartsOf(whole(other), before)
 		if next.Digest() == before.Digest() {
@@ -221,7 +221,8 @@ func TestDeltasCannotExceedTheLimitOfADocument(t *testing.T) {
 		target.Clusters = append(slices.Clone(target.Clusters), c)
 		next, _, err := parts.Apply(config.PartsOf(target, parts).Since(parts, "", ""))
 		if err != nil {
-			if size := len(target.Canonical()); size < config.MaxDocument || !strings.Contains(err.Error(), "config: has more than") {
+			size, refused := len(target.Canonical()), strings.Contains(err.Error(), "config: has more than")
+			if size < config.MaxDocument || !refused {
 				t.Errorf("%d bytes: %v", size, err)
 			}
 			return

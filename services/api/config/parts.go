@@ -11,9 +11,9 @@ import (
 	"slices"
 )
 
-// Parts is a config with defaults as a list of parts: each cluster is a part, and everything else is one part. Each part
-// has a hash, and the hash of the whole follows from those of the parts. Parts is immutable. It shares the parts that
-// have not changed with the Parts from which it was made, so that a change costs what has changed.
+// Parts is a config with defaults as a list of parts: each cluster is a part, and everything else is one part. Each
+// part has a hash, and the hash of the whole follows from those of the parts. Parts is immutable. It shares the parts
+// that have not changed with the Parts from which it was made, so that a change costs what has changed.
 type Parts struct {
 	// given is the config without clusters from which the Parts were made, before defaults were set.
 	given Config
@@ -29,8 +29,8 @@ type Parts struct {
 	size int
 }
 
-// PartsOf takes a config apart. before contains the Parts of a similar config, or is nil: equal parts are taken from it.
-// The caller must not modify the lists of endpoints, exceptions and routes of c afterwards.
+// PartsOf takes a config apart. before contains the Parts of a similar config, or is nil: equal parts are taken from
+// it. The caller must not modify the lists of endpoints, exceptions and routes of c afterwards.
 func PartsOf(c Config, before *Parts) *Parts {
 	if before == nil {
 		before = &Parts{}
@@ -127,8 +127,8 @@ func (p *Parts) Digest() Digest { return p.digest }
 func (p *Parts) SameRest(other *Parts) bool { return p.restDigest == other.restDigest }
 
 // Digest is a hash of a set: the bitwise sum modulo 2 of the SHA-256 of its members. It follows from the hash of a
-// similar set and from the differences. It detects mistakes. It does not have to resist attacks, because the sender of a
-// config may choose the config anyway.
+// similar set and from the differences. It detects mistakes. It does not have to resist attacks, because the sender of
+// a config may choose the config anyway.
 type Digest [sha256.Size]byte
 
 func (d *Digest) add(other Digest) {
@@ -270,14 +270,15 @@ func compareSets(was, is []string) (removed, added []string) {
 }
 
 // PatchSet returns a copy of a sorted set without some members and with others, each in any order. It shares the
-// strings of the members that stay. It returns false if a removed member is missing, or if an added one is there already.
+// strings of the members that stay. It returns false if a removed member is missing, or if an added one is there
+// already.
 func PatchSet(members, removed, added []string) (next []string, ok bool) {
 	gone, come := compareSets(set(removed), set(added)) // a member that is removed and added stays
 	return patchSet(members, gone, come)
 }
 
-// patchSet returns a copy of a sorted set with members removed and added, which are sorted sets too. It returns false if
-// a removed member is missing, or if an added one is there already.
+// patchSet returns a copy of a sorted set with members removed and added, which are sorted sets too. It returns false
+// if a removed member is missing, or if an added one is there already.
 func patchSet(members, removed, added []string) (next []string, ok bool) {
 	next = make([]string, 0, max(0, len(members)+len(added)-len(removed)))
 	for len(removed) > 0 || len(added) > 0 {

@@ -94,7 +94,9 @@ func (m *deltaModel) change() {
 	case kind == 4:
 		c.Clusters[i].Except = []string{"10.0.0.9"}
 	case kind == 5:
-		c.Clusters[i].Type, c.Clusters[i].Endpoints, c.Clusters[i].Except = config.StrictDNS, []string{"sfu.media.svc"}, nil
+		c.Clusters[i] = config.Cluster{
+			Name: c.Clusters[i].Name, Type: config.StrictDNS, Endpoints: []string{"sfu.media.svc"},
+		}
 	default:
 		if c.Clusters[i].Type == config.StrictDNS {
 			c.Clusters[i].Type, c.Clusters[i].Endpoints = config.Static, nil

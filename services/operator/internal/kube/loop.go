@@ -74,8 +74,8 @@ type loop struct {
 	notReadyReason atomic.Pointer[string]
 }
 
-// newLoop returns a loop with an empty view. The caller must set secrets, writer, costs, others, peers, published.previous and
-// published.standby before run.
+// newLoop returns a loop with an empty view. The caller must set secrets, writer, costs, others, peers,
+// published.previous and published.standby before run.
 func newLoop(o translate.Options, server *discovery.Server, m *meters, ts *tasks, log *slog.Logger) *loop {
 	in := newInbox()
 	server.SetComplete(false)
@@ -384,8 +384,9 @@ func (l *loop) optionsFor(ref translate.ObjectRef) translate.Options {
 	return opt
 }
 
-// translateEndpoints translates and publishes a Gateway of which only endpoints have changed since its last translation.
-// Of its desired state only the standby Secret changes. It returns false if the Gateway needs a whole translation.
+// translateEndpoints translates and publishes a Gateway of which only endpoints have changed since its last
+// translation. Of its desired state only the standby Secret changes. It returns false if the Gateway needs a whole
+// translation.
 func (l *loop) translateEndpoints(ref translate.ObjectRef, opt translate.Options) bool {
 	dependencies := resource.Facts{}
 	out, ok := l.memo.Translate(ref, l.view.Recording(dependencies), opt)

@@ -9,7 +9,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/stunner-gateway/stunner/services/api/discovery"
@@ -52,7 +51,7 @@ func newWideGateway(tb testing.TB, routes, endpoints int, whole bool) *wideGatew
 	gw.Spec.GatewayClassName = "wide"
 	gw.Spec.Listeners = []gwapiv1.Listener{{Name: "udp", Protocol: "TURN-UDP", Port: 3478}}
 	w := &wideGateway{TB: tb, options: translate.DefaultOptions(), server: discovery.NewServer(discovery.ServerOptions{}),
-		ref:   translate.ObjectRef{Kind: translate.KindGateway, NamespacedName: types.NamespacedName{Namespace: "wide", Name: "gw"}},
+		ref:   translate.ObjectRef{Kind: translate.KindGateway, NamespacedName: resource.KeyOf(gw)},
 		whole: whole, endpoints: endpoints}
 	objects := []resource.Object{class, gc, gw, &stunnerv1.Dataplane{ObjectMeta: metav1.ObjectMeta{Name: "default"}},
 		&corev1.Secret{ObjectMeta: gc.ObjectMeta, Data: map[string][]byte{
@@ -62,7 +61,8 @@ func newWideGateway(tb testing.TB, routes, endpoints int, whole bool) *wideGatew
 		name := fmt.Sprintf("route-%04d", r)
 		route := &stunnerv1.UDPRoute{ObjectMeta: meta(name)}
 		route.Spec.ParentRefs = []gwapiv1.ParentReference{{Name: "gw"}}
-		route.Spec.Rules = []stunnerv1.UDPRouteRule{{BackendRefs: []stunnerv1.BackendRef{{Name: gwapiv1.ObjectName(name)}}}}
+		backend := stunnerv1.BackendRef{Name: gwapiv1.ObjectName(name)}
+		route.Spec.Rules = []stunnerv1.UDPRouteRule{{BackendRefs: []stunnerv1.BackendRef{backend}}}
 		objects = append(objects, route,
 			&corev1.Service{ObjectMeta: meta(name), Spec: corev1.ServiceSpec{ClusterIP: "None"}})
 		for s := 0; s < endpoints; s += sliceSize {

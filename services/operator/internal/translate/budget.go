@@ -39,9 +39,9 @@ type admission struct {
 	demand Demand
 }
 
-// admit divides the budgets of a Gateway among its routes. It first divides the Gateway's own budget, within the budgets
-// of the namespaces of the routes; the endpoints of the routes that fit are EndpointDemand.Wanted. If the memory of the
-// operator allows fewer endpoints, it divides again with that limit.
+// admit divides the budgets of a Gateway among its routes. It first divides the Gateway's own budget, within the
+// budgets of the namespaces of the routes; the endpoints of the routes that fit are EndpointDemand.Wanted. If the
+// memory of the operator allows fewer endpoints, it divides again with that limit.
 func admit(v *resource.View, gw *gwapiv1.Gateway, p parameters, listeners []*listener, opt Options) *admission {
 	a := &admission{
 		view: v, gateway: resource.KeyOf(gw), opt: opt, budget: p.budget(),
@@ -91,8 +91,8 @@ func admit(v *resource.View, gw *gwapiv1.Gateway, p parameters, listeners []*lis
 	return a
 }
 
-// room is the number of endpoints that the budgets shared with other Gateways leave for the routes of a namespace, and a
-// description of the budget that sets this number, for condition messages.
+// room is the number of endpoints that the budgets shared with other Gateways leave for the routes of a namespace, and
+// a description of the budget that sets this number, for condition messages.
 type room struct {
 	endpoints int
 	reason    string
@@ -155,8 +155,8 @@ func (a *admission) namespaceRoom(namespace string) room {
 	}
 }
 
-// limitByMemory reduces the rooms of the namespaces to their shares of the operator's memory. wanted are the endpoints of
-// this Gateway. It reports whether there is less room.
+// limitByMemory reduces the rooms of the namespaces to their shares of the operator's memory. wanted are the endpoints
+// of this Gateway. It reports whether there is less room.
 func (a *admission) limitByMemory(wanted map[string]int) (less bool) {
 	for namespace, level := range a.opt.Room.levels(wanted) {
 		r := a.rooms[namespace]

@@ -14,9 +14,9 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/share"
 )
 
-// Memo keeps the translations of Gateways. Each route contributes a cluster, which stays as it is until the endpoints of
-// its own Services change. If nothing else has changed, a translation of the Gateway costs what these routes cost. The
-// zero value is ready to use.
+// Memo keeps the translations of Gateways. Each route contributes a cluster, which stays as it is until the endpoints
+// of its own Services change. If nothing else has changed, a translation of the Gateway costs what these routes cost.
+// The zero value is ready to use.
 type Memo struct {
 	kept map[types.NamespacedName]*kept
 }
@@ -67,11 +67,13 @@ func (m *Memo) keep(d draft, r Result) {
 	}
 	delete(m.kept, r.Key)
 	unserved := func(l *listener) bool { return !l.served() || l.published != nil }
-	if r.Decision != Served || r.NeedsPublished || r.Demand.MoreCertificates || len(d.admission.refused)+len(d.admission.keptClusters) > 0 ||
-		slices.ContainsFunc(d.listeners, unserved) {
+	if r.Decision != Served || r.NeedsPublished || r.Demand.MoreCertificates ||
+		len(d.admission.refused)+len(d.admission.keptClusters) > 0 || slices.ContainsFunc(d.listeners, unserved) {
 		return
 	}
-	k := &kept{draft: d, result: r, routes: map[types.NamespacedName][]int{}, changed: map[types.NamespacedName]struct{}{}}
+	k := &kept{
+		draft: d, result: r, routes: map[types.NamespacedName][]int{}, changed: map[types.NamespacedName]struct{}{},
+	}
 	for i, route := range d.admission.served {
 		for _, s := range route.sets {
 			if s.service == (types.NamespacedName{}) {
@@ -91,8 +93,9 @@ func (m *Memo) keep(d draft, r Result) {
 	m.kept[r.Key] = k
 }
 
-// Translate translates a Gateway again, if nothing but endpoints has changed since its last translation. The view records
-// the facts that the last translation has not looked up. It returns false if the Gateway needs a whole translation.
+// Translate translates a Gateway again, if nothing but endpoints has changed since its last translation. The view
+// records the facts that the last translation has not looked up. It returns false if the Gateway needs a whole
+// translation.
 func (m *Memo) Translate(ref ObjectRef, v *resource.View, opt Options) (Outcome, bool) {
 	k := m.kept[ref.NamespacedName]
 	if ref.Kind != KindGateway || k == nil || len(k.changed) == 0 {

@@ -103,12 +103,13 @@ type Options struct {
 	Now metav1.Time
 }
 
-// Room is the state of the endpoint budgets that a Gateway shares with other Gateways. Endpoints count for the namespace
-// of their route, whatever the namespace of the Gateway.
+// Room is the state of the endpoint budgets that a Gateway shares with other Gateways. Endpoints count for the
+// namespace of their route, whatever the namespace of the Gateway.
 type Room struct {
 	// Elsewhere returns the number of endpoints that the routes of a namespace have at older Gateways. nil means 0.
 	Elsewhere func(namespace string) int
-	// Total is the number of endpoints of all Gateways for which the operator has memory; 0 means that it sets no limit.
+	// Total is the number of endpoints of all Gateways for which the operator has memory; 0 means that it sets no
+	// limit.
 	Total int
 	// Wanted are the endpoints that routes want at other Gateways, by namespace of the routes. It is used with Total
 	// only.
@@ -125,8 +126,8 @@ func (r Room) elsewhere(namespace string) int {
 	return r.Elsewhere(namespace)
 }
 
-// levels returns the number of endpoints for which the operator has memory, for each namespace with routes at a Gateway.
-// wanted are the endpoints of this Gateway. It returns nothing if the memory suffices for all.
+// levels returns the number of endpoints for which the operator has memory, for each namespace with routes at a
+// Gateway. wanted are the endpoints of this Gateway. It returns nothing if the memory suffices for all.
 func (r Room) levels(wanted map[string]int) map[string]int {
 	if r.Total == 0 {
 		return nil
@@ -253,8 +254,8 @@ type Demand struct {
 	MoreCertificates bool
 }
 
-// EndpointDemand is the number of endpoints that the routes of a namespace have at a Gateway, counted in the same way as
-// for a budget.
+// EndpointDemand is the number of endpoints that the routes of a namespace have at a Gateway, counted in the same way
+// as for a budget.
 type EndpointDemand struct {
 	// Wanted is the number that the budgets of the Gateway and of the namespace allow. Given is the number that remains
 	// when the memory of the operator is shared.

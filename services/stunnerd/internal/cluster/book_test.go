@@ -160,8 +160,8 @@ func TestAPatchedBookIsLikeANewOne(t *testing.T) {
 					name, at, verdict := got.Explain(peer)
 					wantName, wantAt, wantVerdict := want.Explain(peer)
 					if name != wantName || at != wantAt || verdict != wantVerdict {
-						t.Fatalf("turn %d, %s, %v: %s %v %v, want %s %v %v", turn, when, peer, name, at, verdict, wantName, wantAt,
-							wantVerdict)
+						t.Fatalf("turn %d, %s, %v: %s %v %v, want %s %v %v", turn, when, peer, name, at, verdict,
+							wantName, wantAt, wantVerdict)
 					}
 				}
 			}

@@ -9,7 +9,8 @@ import (
 )
 
 // hostTable contains the grants of single addresses, in buckets by the hash of the address. It is immutable. A change
-// copies the buckets of the changed addresses and shares the others, so that one changed endpoint of thousands is cheap.
+// copies the buckets of the changed addresses and shares the others, so that one changed endpoint of thousands is
+// cheap.
 type hostTable struct {
 	// buckets are as many as a power of two. The grants of an address are in the order of the clusters in the config.
 	buckets [][]hostGrant
@@ -24,7 +25,7 @@ type hostGrant struct {
 
 const (
 	// bucketSize is the number of grants of a bucket in a new table, on average.
-	bucketSize = 4
+	bucketSize = 8
 	// maxBucketSize is the average number of grants of a bucket from which on a changed table is built anew.
 	maxBucketSize = 4 * bucketSize
 )
@@ -72,8 +73,8 @@ func (t hostTable) bucket(addr netip.Addr) []hostGrant {
 	return t.buckets[t.place(addr)]
 }
 
-// with returns a copy of the table without some grants of a cluster, and with others. It returns false if the table does
-// not contain the removed grants, or if it should be built anew.
+// with returns a copy of the table without some grants of a cluster, and with others. It returns false if the table
+// does not contain the removed grants, or if it should be built anew.
 func (t hostTable) with(removed, added []hostGrant) (next hostTable, ok bool) {
 	changes := len(removed) + len(added)
 	if t.size+len(added) > maxBucketSize*len(t.buckets) || changes > len(t.buckets) {

@@ -49,7 +49,8 @@ func wide(port, routes, endpoints, turn int) config.Config {
 			}
 		}
 		if r == turn%routes {
-			cluster.Endpoints = append(cluster.Endpoints, fmt.Sprintf("172.16.%d.%d:<7000-7999>", turn>>8&255, turn&255))
+			changed := fmt.Sprintf("172.16.%d.%d:<7000-7999>", turn>>8&255, turn&255)
+			cluster.Endpoints = append(cluster.Endpoints, changed)
 		}
 		c.Listeners[0].Routes = append(c.Listeners[0].Routes, cluster.Name)
 		c.Clusters = append(c.Clusters, cluster)

@@ -36,8 +36,8 @@ func (s *Server) Apply(next config.Config) (Plan, error) {
 }
 
 // ApplyEndpoints puts changes of endpoints in force, in the config of the last Apply. It costs what has changed: no
-// listener is touched, and no host name is resolved. It returns false, and does nothing, if the changes do not belong to
-// that config, or if they need an Apply.
+// listener is touched, and no host name is resolved. It returns false, and does nothing, if the changes do not belong
+// to that config, or if they need an Apply.
 func (s *Server) ApplyEndpoints(changes []config.EndpointChange) (Plan, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -75,7 +75,7 @@ func TestValues_InvalidOnesAreRejected(t *testing.T) {
 		`stunnerAuthService: {policy: {clusterKeys: true}}`:                                                             "stunnerAuthService.policy.clusterKeys:",
 		`stunnerAuthService: {revocations: {enabled: true}}`:                                                            "stunnerAuthService.revocations.enabled:",
 		`stunnerAuthService: {policy: {existingConfigMap: a}, jwt: {issuer: me, audience: calls, existingSecret: b}}`:   "stunnerAuthService.policy:",
-		`stunnerAuthService: {clusters: {existingSecret: ../a}}`:                                                       "/stunnerAuthService/clusters/existingSecret",
+		`stunnerAuthService: {clusters: {existingSecret: ../a}}`:                                                        "/stunnerAuthService/clusters/existingSecret",
 		`stunnerAuthService: {policy: {existingConfigMap: ../a}}`:                                                       "/stunnerAuthService/policy/existingConfigMap",
 		`stunnerAuthService: {jwt: {audience: calls}}`:                                                                  "stunnerAuthService.jwt.issuer:",
 		`stunnerAuthService: {jwt: {jwksURL: "https://id.example.org/keys"}}`:                                           "stunnerAuthService.jwt.issuer:",

@@ -13,6 +13,7 @@ import (
 
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
+	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
 	"github.com/stunner-gateway/stunner/e2e/internal/ice"
 	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/api/inspection"
@@ -61,7 +62,7 @@ func laps(calls []*client) (longest time.Duration) {
 // clients use other pods, and it ends.
 func TestCallsMoveOnSIGTERM(t *testing.T) {
 	g := newGateway(t)
-	g.net.Peers.Do(func() { g.peer = ice.Peer(t, g.net.Peer(0)[0]) })
+	g.net.Peers.Do(func() { g.peer = bedtest.Peer(t, g.net.Peer(0)[0], ice.Serve) })
 	const tcpPort = port + 1
 	tcp := g.config.Listeners[0]
 	tcp.Name, tcp.Protocol, tcp.Port = "media/edge/tcp", config.TURNTCP, tcpPort

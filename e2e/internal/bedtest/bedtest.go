@@ -126,15 +126,7 @@ func Start(t testing.TB, c bed.Command, ready func(context.Context) error) *bed.
 // Echo runs a UDP peer that returns every datagram, and returns its address. It uses a free port of addr.
 func Echo(t testing.TB, addr netip.Addr) netip.AddrPort {
 	t.Helper()
-	conn, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(addr, 0)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { conn.Close() })
-	if err := conn.SetReadBuffer(4 << 20); err != nil { // what clients send while a busy machine does not run the peer
-		t.Fatal(err)
-	}
-	go func() {
+	return Peer(t, addr, func(conn *net.UDPConn) {
 		buf := make([]byte, 2048)
 		for {
 			n, from, err := conn.ReadFromUDPAddrPort(buf)
@@ -143,6 +135,21 @@ func Echo(t testing.TB, addr netip.Addr) netip.AddrPort {
 			}
 			_, _ = conn.WriteToUDPAddrPort(buf[:n], from) // callers count losses
 		}
-	}()
+	})
+}
+
+// Peer runs a UDP peer until the test ends, and returns its address. It uses a free port of addr. The function serves
+// until its socket is closed.
+func Peer(t testing.TB, addr netip.Addr, serve func(*net.UDPConn)) netip.AddrPort {
+	t.Helper()
+	conn, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(addr, 0)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	if err := conn.SetReadBuffer(4 << 20); err != nil { // what clients send while a busy machine does not run the peer
+		t.Fatal(err)
+	}
+	go serve(conn)
 	return conn.LocalAddr().(*net.UDPAddr).AddrPort()
 }

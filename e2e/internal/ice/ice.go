@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/netip"
 	"sync"
-	"testing"
 	"time"
 
 	"github.com/pion/stun/v2"
@@ -45,19 +44,11 @@ type peer struct {
 	selected map[string]netip.AddrPort
 }
 
-// Peer starts an echo peer with a lite agent, and returns its address. It takes data only from addresses from which an
+// Serve is an echo peer with a lite agent, until the socket is closed. It takes data only from addresses from which an
 // authentic check has come, and sends the echo to the address that the client has nominated last.
-func Peer(t testing.TB, addr netip.Addr) netip.AddrPort {
-	t.Helper()
-	conn, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(addr, 0)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { conn.Close() })
-	_ = conn.SetReadBuffer(4 << 20) // a smaller buffer works
+func Serve(conn *net.UDPConn) {
 	p := &peer{conn: conn, valid: map[netip.AddrPort]string{}, selected: map[string]netip.AddrPort{}}
-	go p.serve()
-	return conn.LocalAddr().(*net.UDPAddr).AddrPort()
+	p.serve()
 }
 
 func (p *peer) serve() {

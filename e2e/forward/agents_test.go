@@ -26,10 +26,10 @@ type agent struct {
 }
 
 // newAgent returns an agent that has gathered its candidates.
-func newAgent(t *testing.T, c *ice.AgentConfig) *agent {
+func newAgent(t *testing.T, options ...ice.AgentOption) *agent {
 	t.Helper()
-	c.NetworkTypes, c.MulticastDNSMode = []ice.NetworkType{ice.NetworkTypeUDP4}, ice.MulticastDNSModeDisabled
-	made, err := ice.NewAgent(c)
+	made, err := ice.NewAgentWithOptions(append(options,
+		ice.WithNetworkTypes([]ice.NetworkType{ice.NetworkTypeUDP4}), ice.WithMulticastDNSMode(ice.MulticastDNSModeDisabled))...)
 	must(t, err)
 	t.Cleanup(func() { _ = made.Close() })
 	a := &agent{Agent: made, gathered: make(chan struct{})}
@@ -186,16 +186,13 @@ func TestAgentsMove(t *testing.T) {
 			must(t, err)
 			mux := ice.NewUDPMuxDefault(ice.UDPMuxParams{UDPConn: conn})
 			t.Cleanup(func() { _ = mux.Close() })
-			peer := newAgent(t, &ice.AgentConfig{
-				UDPMux: mux, Lite: row.lite, CandidateTypes: []ice.CandidateType{ice.CandidateTypeHost},
-			})
-			client := newAgent(t, &ice.AgentConfig{
-				CandidateTypes: []ice.CandidateType{ice.CandidateTypeRelay},
-				Urls: []*stun.URI{{
+			peer := newAgent(t, ice.WithUDPMux(mux), ice.WithICELite(row.lite),
+				ice.WithCandidateTypes([]ice.CandidateType{ice.CandidateTypeHost}))
+			client := newAgent(t, ice.WithCandidateTypes([]ice.CandidateType{ice.CandidateTypeRelay}),
+				ice.WithUrls([]*stun.URI{{
 					Scheme: stun.SchemeTypeTURN, Host: pods[0].addr.Addr().String(), Port: port, Username: user, Password: password,
 					Proto: stun.ProtoTypeUDP,
-				}},
-			})
+				}}))
 			upConn, downConn := connect(t, client, peer, row.clientControls)
 			up, down := newStream(upConn, downConn), newStream(downConn, upConn)
 			arrive := func(more int) {

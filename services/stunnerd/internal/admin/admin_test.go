@@ -132,6 +132,7 @@ stunner_sessions_dropped_total{reason="expired"} 0
 stunner_sessions_dropped_total{reason="failed"} 0
 stunner_sessions_dropped_total{reason="no_listener"} 0
 stunner_sessions_dropped_total{reason="port_taken"} 5
+stunner_sessions_dropped_total{reason="revoked"} 0
 # HELP stunner_sessions_restored_total Sessions of a process that has crashed that this process continues.
 # TYPE stunner_sessions_restored_total counter
 stunner_sessions_restored_total 4

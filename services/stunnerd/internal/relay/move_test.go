@@ -48,7 +48,6 @@ type moving struct {
 	former    netip.AddrPort
 	peer      relaytest.Peer
 	permitted bool
-	sequence  int
 }
 
 // check returns a connectivity check.

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -177,13 +178,32 @@ func TestOrder(t *testing.T) {
 	}
 }
 
+// logged is a log whose lines are taken from it.
+type logged struct {
+	mu sync.Mutex
+	bytes.Buffer
+}
+
+func (l *logged) Write(line []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.Buffer.Write(line)
+}
+
+func (l *logged) take() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	defer l.Reset()
+	return l.String()
+}
+
 // TestGeoIPFileIsReadAgain: a new version of the file counts after a minute. An invalid one and none change nothing, and
 // each is told once.
 func TestGeoIPFileIsReadAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "cities.mmdb")
 		database(t, path, map[string]mmdbtype.Map{"198.51.100.0/24": place("EU", "DE", 52, 13)})
-		var log bytes.Buffer
+		var log logged
 		ctx, cancel := context.WithCancel(t.Context())
 		geo, err := OpenGeo(ctx, path, slog.New(slog.NewTextHandler(&log, nil)))
 		if err != nil {
@@ -214,15 +234,15 @@ func TestGeoIPFileIsReadAgain(t *testing.T) {
 			{func() { database(t, path, map[string]mmdbtype.Map{"198.51.100.0/24": place("EU", "DE", 52, 13)}) }, "DE", "has changed"},
 		} {
 			step.change()
-			log.Reset()
 			time.Sleep(3*geoInterval + time.Second)
 			synctest.Wait()
 			if got := geo.locate(at).country; got != step.country {
 				t.Errorf("step %d: country %q, want %q", i, got, step.country)
 			}
-			if lines := strings.Count(log.String(), "\n"); !strings.Contains(log.String(), step.want) ||
+			text := log.take()
+			if lines := strings.Count(text, "\n"); !strings.Contains(text, step.want) ||
 				step.want != "" && lines != 1 || step.want == "" && lines != 0 {
-				t.Errorf("step %d: log %q, want one line with %q", i, log.String(), step.want)
+				t.Errorf("step %d: log %q, want one line with %q", i, text, step.want)
 			}
 		}
 		cancel()

@@ -80,7 +80,7 @@ func TestContractIsWrittenDown(t *testing.T) {
 		inspection.SessionList{}, inspection.Session{}, inspection.Kicked{}, inspection.RefusalList{},
 		inspection.Refusal{}, inspection.Reach{}, inspection.ListenerReach{}, inspection.Media{}, inspection.DeniedPeer{},
 		inspection.RouteMedia{}, inspection.PeerTraffic{}, inspection.GrantList{}, inspection.Grant{},
-		inspection.AuthStatus{},
+		inspection.AuthStatus{}, inspection.DrainStatus{},
 	} {
 		of := reflect.TypeOf(answer)
 		var fields []string

@@ -152,7 +152,7 @@ func TestCRDs_AreKept(t *testing.T) {
 		return all
 	}
 	own, every := kept(`{}`), kept(`gatewayAPI: {enabled: true}`)
-	if len(own) != 4 || slices.Contains(own, false) {
+	if len(own) != 5 || slices.Contains(own, false) {
 		t.Errorf("kept CRDs of ours: %v", own)
 	}
 	if len(every) < 14 || slices.Contains(every, false) {

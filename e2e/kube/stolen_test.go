@@ -24,7 +24,7 @@ func TestRightsOfAStolenToken(t *testing.T) {
 	const selects, account = "select", "serviceAccountName admin of dataplane pods is not allowed"
 	const name = "is not that of an object of the Gateway that owns it"
 	// If two policies reject a request, either message may be returned.
-	const foreign = "only objects with the label stunner.l7mp.io/owned-by=stunner|the operator writes Secrets of type|labels of their Gateway|" + selects
+	const foreign = "only objects with the label stunner.l7mp.io/owned-by=stunner|the operator writes Secrets of type|labels of their Gateway|have the keys|" + selects
 	pod := func(fields string) string { return `{"spec":{"template":{"spec":` + fields + `}}}` }
 	known := map[string]bool{}
 	main := func(fields string) string { return pod(`{"containers":[{"name":"stunner-daemon",` + fields + `}]}`) }
@@ -47,7 +47,7 @@ func TestRightsOfAStolenToken(t *testing.T) {
 		// Objects of others.
 		{"foreign Secret", "patch secret victim", `{"data":{"a":"YQ=="}}`, foreign},
 		{"foreign Secret gone", "delete secret victim", "", foreign},
-		{"foreign ConfigMap", "patch configmap victim", `{"data":{"a":"b"}}`, "the operator changes and deletes only objects"},
+		{"foreign ConfigMap", "patch configmap victim", `{"data":{"stunnerd.conf":"b"}}`, "the operator changes and deletes only objects"},
 		{"foreign ConfigMap marked", "patch configmap victim", `{"metadata":{"labels":{"stunner.l7mp.io/owned-by":"stunner"}}}`, foreign},
 		{"foreign ConfigMap gone", "delete configmap victim", "", foreign},
 		{"root CA of a namespace", "patch configmap kube-root-ca.crt", `{"data":{"ca.crt":"b"}}`, foreign},

@@ -15,6 +15,8 @@ type Request struct {
 	Username string `json:"username,omitempty"`
 	// Gateways are the wanted gateways, at most 100; all that the caller may use if it is empty.
 	Gateways []GatewayRef `json:"gateways,omitempty"`
+	// Region is the region whose gateways come first, for a service with several clusters.
+	Region string `json:"region,omitempty"`
 	// Scope limits what the credentials are good for.
 	Scope *CredentialScope `json:"scope,omitempty"`
 	// Transport becomes ICEServers.ICETransportPolicy: all or relay.

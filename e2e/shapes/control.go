@@ -219,10 +219,12 @@ func findsNothing(ctx context.Context, e *env.Env, args ...string) error {
 	})
 }
 
-// isUnserved reports whether a finding is about a listener that the load balancer does not serve.
+// isUnserved reports whether a finding is about a listener that the load balancer does not serve: the error in the status
+// of its Service.
 func isUnserved(e *env.Env, f env.Finding) bool {
 	return slices.ContainsFunc(e.Gateways, func(g *env.Gateway) bool {
-		return g.Unserved != nil && f.Object == "Gateway "+g.ID() && f.Stage == "address" && strings.HasSuffix(f.Problem, "listener "+g.Unserved.Name)
+		return g.Unserved != nil && strings.HasPrefix(f.Object, "Service "+g.ID()) && f.Stage == "service" &&
+			strings.Contains(f.Problem, fmt.Sprintf("port %d: ", g.Unserved.Port()))
 	})
 }
 

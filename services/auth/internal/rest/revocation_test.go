@@ -46,7 +46,7 @@ func (m *memory) Put(_ context.Context, r revoke.Revocation) error {
 	return m.err
 }
 
-func (m *memory) Delete(_ context.Context, namespace, id string) error {
+func (m *memory) Delete(_ context.Context, namespace, id, _ string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.all, namespace+"/"+id)
@@ -64,8 +64,11 @@ func full(namespace string) *memory {
 	return m
 }
 
+// book returns a Book that has read its store, unless the store fails.
 func book(store revoke.Store) *revoke.Book {
-	return revoke.NewBook(store, func() time.Time { return now }, slog.New(slog.DiscardHandler))
+	b := revoke.NewBook(store, func() time.Time { return now }, slog.New(slog.DiscardHandler))
+	_, _ = b.List(context.Background())
+	return b
 }
 
 // revokingService returns a service with an API key "secret" of shop, whose entry in the policy has further fields.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -25,27 +26,56 @@ var ErrFull = errors.New("the namespace or the caller has too many revocations")
 
 // Book writes revocations to a Store. It remembers them, because the configs with them arrive later: a credential that is
 // made in between must already have its time of issue.
+//
+// No lock is held while the store works, so that a caller does not wait for the writes of another. The bounds count what
+// the Book remembers; what other replicas have written counts after the next read of the store.
 type Book struct {
 	store Store
 	now   func() time.Time
 	log   *slog.Logger
 
-	// writing makes the check of the bounds and the write one step.
-	writing sync.Mutex
-
 	mu    sync.RWMutex
-	known map[place]Revocation
+	known map[place]entry
 	// ofUser are the places of the revocations of each user, because each credential needs a lookup.
 	ofUser map[string][]place
+	// held are the numbers of revocations by namespace and caller, and by namespace and anyCaller.
+	held map[holder]int
+	// writes counts the writes to the store that have ended.
+	writes uint64
 }
 
 type place struct{ namespace, id string }
+
+type holder struct{ namespace, caller string }
+
+// anyCaller is in the keys of the numbers of namespaces. No caller has it, because callers are hashes.
+const anyCaller = "*"
+
+func holdersOf(r Revocation) [2]holder {
+	return [2]holder{{r.Namespace, anyCaller}, {r.Namespace, r.By}}
+}
+
+// entry is a revocation, and the value of Book.writes when its write has ended: 0 if the store has told it.
+type entry struct {
+	Revocation
+	written uint64
+}
+
+// beingWritten is the value of entry.written until the write ends.
+const beingWritten = math.MaxUint64
 
 func placeOf(r Revocation) place { return place{r.Namespace, r.ID} }
 
 // NewBook returns a Book that has not read its store.
 func NewBook(store Store, now func() time.Time, log *slog.Logger) *Book {
-	return &Book{store: store, now: now, log: log, known: map[place]Revocation{}, ofUser: map[string][]place{}}
+	b := &Book{store: store, now: now, log: log}
+	b.clear()
+	return b
+}
+
+// clear forgets all revocations. The caller holds mu.
+func (b *Book) clear() {
+	b.known, b.ofUser, b.held = map[place]entry{}, map[string][]place{}, map[holder]int{}
 }
 
 // Run reads the store at intervals until ctx ends, and deletes revocations that have expired.
@@ -54,10 +84,7 @@ func (b *Book) Run(ctx context.Context) {
 	defer tick.Stop()
 	failing := false
 	for {
-		_, err := b.List(ctx)
-		if err == nil {
-			err = b.deleteExpired(ctx)
-		}
+		err := b.refresh(ctx)
 		if err != nil && ctx.Err() == nil && !failing {
 			b.log.Warn("cannot refresh revocations, will retry", "error", err)
 		}
@@ -70,88 +97,99 @@ func (b *Book) Run(ctx context.Context) {
 	}
 }
 
-func (b *Book) deleteExpired(ctx context.Context) error {
-	b.writing.Lock()
-	defer b.writing.Unlock()
+func (b *Book) refresh(ctx context.Context) error {
+	stored, err := b.read(ctx)
+	if err != nil {
+		return err
+	}
 	now := b.now()
-	var errs []error
-	for _, r := range b.all() {
-		if !r.InForce(now) {
-			errs = append(errs, b.remove(ctx, r))
+	for _, r := range stored {
+		if r.InForce(now) {
+			continue
+		}
+		// One that was written again since the read has another version, and stays.
+		if err := b.store.Delete(ctx, r.Namespace, r.ID, r.Version); err != nil {
+			return err
 		}
 	}
-	return errors.Join(errs...)
-}
-
-func (b *Book) all() (all []Revocation) {
-	b.mu.RLock()
-	defer b.mu.RUnlock()
-	for _, r := range b.known {
-		all = append(all, r)
-	}
-	return all
+	return nil
 }
 
 // List returns the revocations in the store that are in force, in no particular order.
 func (b *Book) List(ctx context.Context) ([]Revocation, error) {
-	b.writing.Lock()
-	defer b.writing.Unlock()
-	return b.read(ctx)
+	stored, err := b.read(ctx)
+	now := b.now()
+	return slices.DeleteFunc(stored, func(r Revocation) bool { return !r.InForce(now) }), err
 }
 
-// read reads the store. The caller holds writing.
+// read returns what the store has, and remembers it in place of what was known. A revocation stays whose write has not ended
+// before the store was read, because the answer may not have it.
 func (b *Book) read(ctx context.Context) ([]Revocation, error) {
+	b.mu.RLock()
+	start := b.writes
+	b.mu.RUnlock()
 	stored, err := b.store.List(ctx)
 	if err != nil {
 		return nil, err
 	}
 	b.mu.Lock()
-	b.known, b.ofUser = make(map[place]Revocation, len(stored)), map[string][]place{}
+	defer b.mu.Unlock()
+	before := b.known
+	b.clear()
 	for _, r := range stored {
-		b.remember(r)
+		b.remember(entry{r, 0})
 	}
-	b.mu.Unlock()
-	now := b.now()
-	return slices.DeleteFunc(stored, func(r Revocation) bool { return !r.InForce(now) }), nil
+	for _, e := range before {
+		if e.written > start {
+			b.remember(e)
+		}
+	}
+	return stored, nil
 }
 
-// remember adds a revocation. The caller holds mu.
-func (b *Book) remember(r Revocation) {
-	at := placeOf(r)
-	if _, known := b.known[at]; !known && r.User != "" {
-		b.ofUser[r.User] = append(b.ofUser[r.User], at)
+// remember adds a revocation, in place of the one at its place. The caller holds mu.
+func (b *Book) remember(e entry) {
+	at := placeOf(e.Revocation)
+	b.forget(at)
+	b.known[at] = e
+	for _, h := range holdersOf(e.Revocation) {
+		b.held[h]++
 	}
-	b.known[at] = r
+	if e.User != "" {
+		b.ofUser[e.User] = append(b.ofUser[e.User], at)
+	}
 }
 
-// Put writes revocations, in place of those with the same IDs. After an error some of them may be written; a repetition
-// with the same revocations completes it. The error is ErrFull if a bound is reached, and then none is written.
+// forget removes a revocation. The caller holds mu.
+func (b *Book) forget(at place) {
+	e, known := b.known[at]
+	if !known {
+		return
+	}
+	delete(b.known, at)
+	for _, h := range holdersOf(e.Revocation) {
+		if b.held[h]--; b.held[h] <= 0 {
+			delete(b.held, h)
+		}
+	}
+	if e.User == "" {
+		return
+	}
+	places := slices.DeleteFunc(b.ofUser[e.User], func(p place) bool { return p == at })
+	if b.ofUser[e.User] = places; len(places) == 0 {
+		delete(b.ofUser, e.User)
+	}
+}
+
+// Put writes revocations, in place of those with the same IDs, at most one for each namespace. After an error some of them
+// may be written; a repetition with the same revocations completes it. The error is ErrFull if a bound is reached, and then
+// none is written.
 func (b *Book) Put(ctx context.Context, list []Revocation) error {
-	b.writing.Lock()
-	defer b.writing.Unlock()
-	stored, err := b.read(ctx)
-	if err != nil {
+	if err := b.reserve(list); err != nil {
 		return err
 	}
+	defer b.written(list)
 	for _, r := range list {
-		namespace, caller := 0, 0
-		for _, other := range stored {
-			if other.Namespace != r.Namespace || other.ID == r.ID {
-				continue
-			}
-			if namespace++; other.By == r.By {
-				caller++
-			}
-		}
-		if namespace >= maxNamespace || caller >= maxCaller {
-			return ErrFull
-		}
-	}
-	for _, r := range list {
-		// It counts from here on, also if the write fails: a credential with a time of issue is good in both cases.
-		b.mu.Lock()
-		b.remember(r)
-		b.mu.Unlock()
 		if err := b.store.Put(ctx, r); err != nil {
 			return err
 		}
@@ -159,26 +197,53 @@ func (b *Book) Put(ctx context.Context, list []Revocation) error {
 	return nil
 }
 
-// Delete removes revocations.
-func (b *Book) Delete(ctx context.Context, list []Revocation) error {
-	b.writing.Lock()
-	defer b.writing.Unlock()
+// written notes that the write of revocations has ended. A read of the store that starts from now on tells whether it has
+// them.
+func (b *Book) written(list []Revocation) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.writes++
 	for _, r := range list {
-		if err := b.remove(ctx, r); err != nil {
-			return err
+		if e, known := b.known[placeOf(r)]; known {
+			b.remember(entry{e.Revocation, b.writes})
 		}
+	}
+}
+
+// reserve remembers revocations that will be written. They count also if the write fails, until the store is read: a
+// credential with a time of issue is good in both cases.
+func (b *Book) reserve(list []Revocation) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, r := range list {
+		holders := holdersOf(r)
+		namespace, caller := b.held[holders[0]], b.held[holders[1]]
+		if old, known := b.known[placeOf(r)]; known {
+			namespace--
+			if old.By == r.By {
+				caller--
+			}
+		}
+		if namespace >= maxNamespace || caller >= maxCaller {
+			return ErrFull
+		}
+	}
+	for _, r := range list {
+		b.remember(entry{r, beingWritten})
 	}
 	return nil
 }
 
-// remove removes one revocation. The caller holds writing.
-func (b *Book) remove(ctx context.Context, r Revocation) error {
-	if err := b.store.Delete(ctx, r.Namespace, r.ID); err != nil {
-		return err
+// Delete removes revocations.
+func (b *Book) Delete(ctx context.Context, list []Revocation) error {
+	for _, r := range list {
+		if err := b.store.Delete(ctx, r.Namespace, r.ID, ""); err != nil {
+			return err
+		}
+		b.mu.Lock()
+		b.forget(placeOf(r))
+		b.mu.Unlock()
 	}
-	b.mu.Lock()
-	delete(b.known, placeOf(r))
-	b.mu.Unlock()
 	return nil
 }
 

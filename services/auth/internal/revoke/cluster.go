@@ -94,11 +94,17 @@ func (c *Cluster) Put(ctx context.Context, r Revocation) error {
 	return nil
 }
 
-// Delete implements Store.
-func (c *Cluster) Delete(ctx context.Context, namespace, id string) error {
-	err := c.do(ctx, http.MethodDelete, objectPath(namespace, id), nil, nil, nil)
+// Delete implements Store. The API server compares the version.
+func (c *Cluster) Delete(ctx context.Context, namespace, id, version string) error {
+	var options any
+	if version != "" {
+		options = map[string]any{"preconditions": map[string]string{"resourceVersion": version}}
+	}
+	err := c.do(ctx, http.MethodDelete, objectPath(namespace, id), nil, options, nil)
 	var failed *statusError
-	if err != nil && !(errors.As(err, &failed) && failed.code == http.StatusNotFound) {
+	gone := errors.As(err, &failed) && failed.code == http.StatusNotFound
+	changed := version != "" && errors.As(err, &failed) && failed.code == http.StatusConflict
+	if err != nil && !gone && !changed {
 		return fmt.Errorf("delete revocation: %w", err)
 	}
 	return nil
@@ -144,8 +150,11 @@ func (c *Cluster) do(ctx context.Context, method, path string, query url.Values,
 	}
 	r.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
 	r.Header.Set("Accept", "application/json")
-	if body != nil {
+	switch {
+	case method == http.MethodPatch:
 		r.Header.Set("Content-Type", "application/apply-patch+yaml") // JSON is YAML
+	case body != nil:
+		r.Header.Set("Content-Type", "application/json")
 	}
 	answer, err := c.client.Do(r)
 	if err != nil {

@@ -2,6 +2,8 @@ package revoke
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,10 +12,15 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 )
 
 // Folder is a Store in a folder that an operator reads, with a file for each revocation. Several replicas may use it.
-type Folder struct{ path string }
+type Folder struct {
+	path string
+	// naming makes the comparison of a version and the removal of its file one step in this process.
+	naming sync.Mutex
+}
 
 // filePrefix is the beginning of the names of the files. The folder may have other files.
 const filePrefix = "revocation-"
@@ -30,7 +37,7 @@ func OpenFolder(path string) (*Folder, error) {
 	case !info.IsDir():
 		return nil, fmt.Errorf("open folder of revocations: %s is no folder", path)
 	}
-	return &Folder{path}, nil
+	return &Folder{path: path}, nil
 }
 
 // List implements Store. It skips files that are not in the form that Put writes.
@@ -70,6 +77,8 @@ func read(path string) (r Revocation, ours bool, err error) {
 		return r, false, nil
 	}
 	r, ours = m.revocation()
+	sum := sha256.Sum256(data)
+	r.Version = hex.EncodeToString(sum[:])
 	return r, ours, nil
 }
 
@@ -87,7 +96,7 @@ func (f *Folder) Put(_ context.Context, r Revocation) error {
 	_, err = temporary.Write(append(data, '\n'))
 	err = errors.Join(err, temporary.Chmod(0o644), temporary.Sync(), temporary.Close())
 	if err == nil {
-		err = os.Rename(temporary.Name(), filepath.Join(f.path, fileOf(r.Namespace, r.ID)))
+		err = f.rename(temporary.Name(), filepath.Join(f.path, fileOf(r.Namespace, r.ID)))
 	}
 	if err != nil {
 		return errors.Join(storeError("write revocation", err), os.Remove(temporary.Name()))
@@ -95,16 +104,37 @@ func (f *Folder) Put(_ context.Context, r Revocation) error {
 	return f.sync()
 }
 
-// Delete implements Store.
-func (f *Folder) Delete(_ context.Context, namespace, id string) error {
-	err := os.Remove(filepath.Join(f.path, fileOf(namespace, id)))
+func (f *Folder) rename(from, to string) error {
+	f.naming.Lock()
+	defer f.naming.Unlock()
+	return os.Rename(from, to)
+}
+
+// Delete implements Store. A write of another replica between the comparison of the version and the removal is lost.
+func (f *Folder) Delete(_ context.Context, namespace, id, version string) error {
+	removed, err := f.remove(filepath.Join(f.path, fileOf(namespace, id)), version)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil
 	case err != nil:
 		return storeError("delete revocation", err)
+	case !removed:
+		return nil
 	}
 	return f.sync()
+}
+
+// remove removes a file if it has a version, or any if version is empty.
+func (f *Folder) remove(path, version string) (removed bool, err error) {
+	f.naming.Lock()
+	defer f.naming.Unlock()
+	if version != "" {
+		r, _, err := read(path)
+		if err != nil || r.Version != version {
+			return false, err
+		}
+	}
+	return true, os.Remove(path)
 }
 
 // sync writes the names in the folder to the disk.

@@ -30,6 +30,8 @@ type Revocation struct {
 	Gateways []string
 	// By is the caller that has made the revocation, hashed.
 	By string
+	// Version differs if the content does. It is empty for one that does not come from Store.List.
+	Version string
 	credential.Revocation
 }
 
@@ -40,8 +42,8 @@ type Store interface {
 	List(ctx context.Context) ([]Revocation, error)
 	// Put writes a revocation, in place of the one with its namespace and ID.
 	Put(ctx context.Context, r Revocation) error
-	// Delete removes a revocation. It is no error if there is none.
-	Delete(ctx context.Context, namespace, id string) error
+	// Delete removes a revocation if it has a version, or any if version is empty. It is no error if there is none.
+	Delete(ctx context.Context, namespace, id, version string) error
 }
 
 // ErrForbidden is the error of a Store that the service is not allowed to use.
@@ -77,9 +79,10 @@ type manifest struct {
 }
 
 type manifestMeta struct {
-	Name      string            `json:"name"`
-	Namespace string            `json:"namespace"`
-	Labels    map[string]string `json:"labels"`
+	Name            string            `json:"name"`
+	Namespace       string            `json:"namespace"`
+	Labels          map[string]string `json:"labels"`
+	ResourceVersion string            `json:"resourceVersion,omitempty"`
 }
 
 type manifestSpec struct {
@@ -113,7 +116,7 @@ func (m manifest) revocation() (r Revocation, ours bool) {
 		return r, false
 	}
 	r = Revocation{Namespace: m.Metadata.Namespace, ID: m.Metadata.Name, Gateways: m.Spec.Gateways,
-		By: m.Metadata.Labels[revokedBy]}
+		By: m.Metadata.Labels[revokedBy], Version: m.Metadata.ResourceVersion}
 	r.User, r.Credential, r.Until = m.Spec.User, m.Spec.Credential, m.Spec.Until.Unix()
 	if m.Spec.IssuedBefore != nil {
 		r.IssuedBefore = m.Spec.IssuedBefore.Unix()

@@ -35,6 +35,7 @@ func revocation(namespace, user string, until time.Time) Revocation {
 type server struct {
 	mu      sync.Mutex
 	objects map[string]json.RawMessage // by path
+	version int                        // of the last object that was written
 	status  int                        // of each answer if not 0
 	paths   []string
 }
@@ -54,10 +55,12 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusUnauthorized)
 	case r.Method == http.MethodPatch && r.Header.Get("Content-Type") == "application/apply-patch+yaml" &&
 		r.URL.Query().Get("fieldManager") != "":
-		s.objects[r.URL.Path] = body
-		_, _ = w.Write(body)
+		s.objects[r.URL.Path] = s.withVersion(body)
+		_, _ = w.Write(s.objects[r.URL.Path])
 	case r.Method == http.MethodDelete && !known:
 		w.WriteHeader(http.StatusNotFound)
+	case r.Method == http.MethodDelete && !s.hasVersion(r.URL.Path, body):
+		w.WriteHeader(http.StatusConflict)
 	case r.Method == http.MethodDelete:
 		delete(s.objects, r.URL.Path)
 	case r.Method == http.MethodGet && r.URL.Path == apiPath+"revocations":
@@ -65,6 +68,34 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	default:
 		w.WriteHeader(http.StatusBadRequest)
 	}
+}
+
+// withVersion adds the next resource version to an object.
+func (s *server) withVersion(body []byte) json.RawMessage {
+	var m manifest
+	if err := json.Unmarshal(body, &m); err != nil {
+		panic(err)
+	}
+	s.version++
+	m.Metadata.ResourceVersion = fmt.Sprint(s.version)
+	data, err := json.Marshal(m)
+	if err != nil {
+		panic(err)
+	}
+	return data
+}
+
+// hasVersion reports whether an object has the resource version of the preconditions, if there are any.
+func (s *server) hasVersion(path string, options []byte) bool {
+	var want struct {
+		Preconditions struct{ ResourceVersion string }
+	}
+	var has manifest
+	if len(options) == 0 {
+		return true
+	}
+	err := errors.Join(json.Unmarshal(options, &want), json.Unmarshal(s.objects[path], &has))
+	return err == nil && want.Preconditions.ResourceVersion == has.Metadata.ResourceVersion
 }
 
 func (s *server) list(w io.Writer, after string) {
@@ -138,6 +169,10 @@ func TestStores(t *testing.T) {
 			}
 			got := map[string]Revocation{}
 			for _, r := range all {
+				if r.Version == "" {
+					t.Errorf("%s: %s has no version", name, r.ID)
+				}
+				r.Version = ""
 				got[r.ID] = r
 			}
 			if len(got) != len(all) {
@@ -149,8 +184,14 @@ func TestStores(t *testing.T) {
 			t.Errorf("%s: %+v, want %+v", name, got, want)
 		}
 		for id, r := range want {
+			if err := store.Delete(t.Context(), r.Namespace, id, "0"); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+			if got := list(); !reflect.DeepEqual(got[id], r) {
+				t.Errorf("%s: another version of %+v is deleted", name, r)
+			}
 			for range 2 {
-				if err := store.Delete(t.Context(), r.Namespace, id); err != nil {
+				if err := store.Delete(t.Context(), r.Namespace, id, ""); err != nil {
 					t.Errorf("%s: %v", name, err)
 				}
 			}
@@ -262,4 +303,146 @@ func TestBook(t *testing.T) {
 		cancel()
 		<-done
 	})
+}
+
+// slowStore is a Store in which writes of some users, or reads, wait.
+type slowStore struct {
+	Store
+	slow string
+	list func()
+	wait chan struct{}
+}
+
+func (s slowStore) Put(ctx context.Context, r Revocation) error {
+	if r.User == s.slow {
+		<-s.wait
+	}
+	return s.Store.Put(ctx, r)
+}
+
+func (s slowStore) List(ctx context.Context) ([]Revocation, error) {
+	all, err := s.Store.List(ctx)
+	if s.list != nil {
+		s.list()
+	}
+	return all, err
+}
+
+// The write of a caller that the store does not answer delays no other caller, no credential, and no read.
+func TestNoCallerWaitsForAnother(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		folder, err := OpenFolder(t.TempDir())
+		if err != nil {
+			t.Fatal(err)
+		}
+		store := slowStore{Store: folder, slow: "ada", wait: make(chan struct{})}
+		b := NewBook(store, time.Now, slog.New(slog.DiscardHandler))
+		until := time.Now().Add(time.Hour)
+		slow := make(chan error)
+		go func() { slow <- b.Put(t.Context(), []Revocation{revocation("media", "ada", until)}) }()
+		synctest.Wait()
+		bob := revocation("media", "bob", until)
+		if err := b.Put(t.Context(), []Revocation{bob}); err != nil {
+			t.Error(err)
+		}
+		for _, user := range []string{"ada", "bob"} {
+			if b.IssuedBefore("media", "any", user, time.Now()) == 0 {
+				t.Errorf("the revocation of %s is not known", user)
+			}
+		}
+		if all, err := b.List(t.Context()); err != nil || len(all) != 1 {
+			t.Errorf("list: %v, %v", all, err)
+		}
+		if err := b.Delete(t.Context(), []Revocation{bob}); err != nil {
+			t.Error(err)
+		}
+		close(store.wait)
+		if err := <-slow; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A revocation that is written while the store is read stays known, and is not deleted in place of the one that it has
+// replaced.
+func TestWriteDuringRead(t *testing.T) {
+	cluster, _ := newCluster(t)
+	folder, err := OpenFolder(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, store := range map[string]Store{"folder": folder, "cluster": cluster} {
+		now := time.Now()
+		old, renewed := revocation("media", "ada", now.Add(-time.Minute)), revocation("media", "ada", now.Add(time.Hour))
+		if err := store.Put(t.Context(), old); err != nil {
+			t.Fatal(err)
+		}
+		var b *Book
+		write := sync.OnceFunc(func() {
+			if err := b.Put(t.Context(), []Revocation{renewed}); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+		})
+		b = NewBook(slowStore{Store: store, list: write}, time.Now, slog.New(slog.DiscardHandler))
+		if err := b.refresh(t.Context()); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if got := b.IssuedBefore("media", "any", "ada", now); got != renewed.IssuedBefore {
+			t.Errorf("%s: issued before %d, want %d", name, got, renewed.IssuedBefore)
+		}
+		if left, err := b.List(t.Context()); err != nil || len(left) != 1 || left[0].Until != renewed.Until {
+			t.Errorf("%s: left %+v, %v", name, left, err)
+		}
+	}
+}
+
+// Bounds count what is written, replaced, removed and read, in any order.
+func TestBoundsOfBook(t *testing.T) {
+	folder, err := OpenFolder(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := NewBook(folder, time.Now, slog.New(slog.DiscardHandler))
+	until := time.Now().Add(time.Hour)
+	put := func(namespace, by string, i int) error {
+		r := revocation(namespace, fmt.Sprint("user", i), until)
+		r.By = by
+		err := b.reserve([]Revocation{r})
+		b.written([]Revocation{r})
+		return err
+	}
+	for i := range maxNamespace {
+		by := "shop"
+		if i >= maxCaller {
+			by = "game"
+		}
+		if err := put("media", by, i); err != nil {
+			t.Fatal(i, err)
+		}
+	}
+	for _, row := range []struct {
+		namespace, by string
+		user          int
+		want          error
+	}{
+		{"media", "shop", maxNamespace, ErrFull}, {"media", "new", maxNamespace, ErrFull}, {"media", "shop", 0, nil},
+		{"media", "shop", maxCaller, ErrFull}, {"other", "shop", 0, nil},
+	} {
+		if err := put(row.namespace, row.by, row.user); err != row.want {
+			t.Errorf("%+v: %v", row, err)
+		}
+	}
+	gone := revocation("media", "user1", until)
+	if err := b.Delete(t.Context(), []Revocation{gone, gone}); err != nil {
+		t.Fatal(err)
+	}
+	if err := put("media", "shop", maxNamespace); err != nil {
+		t.Errorf("no room after a deletion: %v", err)
+	}
+	if _, err := b.read(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if len(b.known)+len(b.held)+len(b.ofUser) != 0 {
+		t.Errorf("%d revocations are left after the read of an empty store", len(b.known))
+	}
 }

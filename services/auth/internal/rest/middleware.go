@@ -127,7 +127,7 @@ func (s server) cors(next http.Handler) http.Handler {
 	}
 	return cors.New(cors.Options{
 		AllowedOrigins: s.Origins,
-		AllowedMethods: []string{http.MethodGet, http.MethodPost},
+		AllowedMethods: []string{http.MethodGet, http.MethodPost, http.MethodDelete},
 		AllowedHeaders: []string{"Authorization", "Content-Type"},
 		ExposedHeaders: []string{"Retry-After", "WWW-Authenticate", "X-Config-Age", requestIDHeader},
 		MaxAge:         preflightAge,

@@ -1,6 +1,7 @@
 package rest_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -232,6 +233,36 @@ func TestOtherOrigins(t *testing.T) {
 				t.Errorf("preflight from %q: %v", origin, h)
 			}
 		}
+	}
+}
+
+// A page of a configured origin can use each operation of the contract.
+func TestPagesUseEachOperation(t *testing.T) {
+	const origin = "https://app.example.org"
+	s := newServiceWith(t, rest.Options{Policy: newKeys(t).policy(t), Origins: []string{origin}}, gateways()...)
+	contract := decode[struct {
+		Paths map[string]map[string]json.RawMessage `json:"paths"`
+	}](t, s.do(t, httptest.NewRequest(http.MethodGet, "/openapi.json", nil)), http.StatusOK)
+	operations := 0
+	for path, operation := range contract.Paths {
+		for _, method := range []string{
+			http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete,
+		} {
+			if operation[strings.ToLower(method)] == nil {
+				continue
+			}
+			operations++
+			preflight := httptest.NewRequest(http.MethodOptions, path, nil)
+			preflight.Header.Set("Origin", origin)
+			preflight.Header.Set("Access-Control-Request-Method", method)
+			preflight.Header.Set("Access-Control-Request-Headers", "authorization,content-type")
+			if got := s.do(t, preflight).Header.Get("Access-Control-Allow-Methods"); got != method {
+				t.Errorf("%s %s: the preflight allows %q", method, path, got)
+			}
+		}
+	}
+	if operations == 0 {
+		t.Error("the contract has no operation")
 	}
 }
 

@@ -95,15 +95,11 @@ func addressAttempts() (attempts []attempt) {
 	}...)
 }
 
-// annotationAttempts: an annotation with any value affects only the Gateway that has it.
+// annotationAttempts: an annotation with any value affects only the Gateway that has it. They are the annotations of
+// users in the reference, and those that the operator sets.
 func annotationAttempts() (attempts []attempt) {
-	for _, annotation := range []string{
-		"service-type", "enable-mixed-protocol-lb", "external-traffic-policy", "disable-managed-dataplane", "nodeport",
-		"targetport", "disable-health-check-expose",
-		"disable-session-affinity", "disable-external-ips", "enable-relay-address-discovery", "tls-at-load-balancer", "proxy-protocol",
-		"applied",
-		"related-gateway-name", "related-gateway-namespace", "owned-by",
-	} {
+	annotations := []string{"applied", "related-gateway-name", "related-gateway-namespace", "owned-by"}
+	for _, annotation := range append(annotations, run.annotations...) {
 		attempts = append(attempts, attempt{
 			name: "the annotation " + annotation + " has unexpected values", apply: gateway(""),
 			try: func(n *tenant) {

@@ -23,6 +23,7 @@ import (
 	"net/http"
 	"os"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -188,6 +189,8 @@ type product struct {
 	calls   env.Calls      // through the Gateways of others
 	begun   time.Time
 	before  map[string]config.Config // of the Gateways of others
+	// annotations are the names of the annotations in the reference.
+	annotations []string
 	// balanced is the address of the load balancer of the first Gateway.
 	balanced string
 
@@ -223,6 +226,10 @@ func start(t *testing.T) *product {
 	must(err)
 	t.Cleanup(func() { must(control.Stop()) })
 	p := &product{markers: newMarkers(), before: map[string]config.Config{}}
+	row := regexp.MustCompile("(?m)^\\| `stunner\\.l7mp\\.io/([a-z-]+)` \\|")
+	for _, found := range row.FindAllStringSubmatch(bedtest.Read(t, "docs/reference/annotations.md"), -1) {
+		p.annotations = append(p.annotations, found[1])
+	}
 	p.Env, err = env.New(ctx, env.Options{
 		Shape: shape, Number: 1, Cluster: control, Dir: t.TempDir(), Logf: t.Logf, PerGateway: true,
 		OperatorArguments: []string{"--log=all:TRACE"}, AuthArguments: authArguments,

@@ -177,7 +177,7 @@ func severalPodsSeeClients(s env.Shape) bool {
 }
 
 // offloadAsAskedFor reports whether the offload engine works where the pods are. XDP does not support the interfaces of
-// pods: that is a finding, and the pods use TC.
+// pods, and one process of a node at a time has its program at an interface: that is a finding, and the pods use TC.
 func offloadAsAskedFor(s env.Shape) bool {
-	return s[env.MediaPath] != env.XDP || s.InHostNetwork()
+	return s[env.MediaPath] != env.XDP || s.InHostNetwork() && s[env.Gateways] == env.OneGateway
 }

@@ -205,11 +205,18 @@ func forget(s *netns.Space, filter string, family netip.Addr) error {
 	if family.Is6() {
 		which = " -p udp -f ipv6 " + filter
 	}
-	list, err := s.Exec("conntrack -L" + which)
-	if err == nil && strings.Contains(list, "src=") {
-		_, err = s.Exec("conntrack -D" + which)
+	// conntrack stops at a flow that ends while it deletes, and leaves those behind it.
+	var deleting error
+	for range 5 {
+		list, err := s.Exec("conntrack -L" + which)
+		if err != nil || !strings.Contains(list, "src=") {
+			return err
+		}
+		if _, deleting = s.Exec("conntrack -D" + which); deleting == nil {
+			return nil
+		}
 	}
-	return err
+	return deleting
 }
 
 // familyOf returns the name of the family of an address in nftables.

@@ -247,6 +247,20 @@ func worse(a, b Mechanism) Mechanism {
 	return order[max(slices.Index(order, a), slices.Index(order, b))]
 }
 
+// withoutXDP returns why no interface has an XDP program, with EngineXDP. It returns nothing if one has it: a node has
+// interfaces of pods besides its network card, and XDP does not support those. The caller holds f.mu.
+func (f *Offload) withoutXDP() (reasons []string) {
+	for _, a := range f.attached {
+		switch {
+		case a.mechanism == XDP:
+			return nil
+		case a.noXDP != "":
+			reasons = append(reasons, "interface "+a.name+": TC is used instead of XDP: "+a.noXDP)
+		}
+	}
+	return reasons
+}
+
 // why returns the reason of the status. The caller holds f.mu.
 func (f *Offload) why(attached []string) string {
 	var reasons []string
@@ -259,11 +273,7 @@ func (f *Offload) why(attached []string) string {
 	for name, why := range f.failed {
 		reasons = append(reasons, "interface "+name+": "+why)
 	}
-	for _, a := range f.attached {
-		if a.noXDP != "" {
-			reasons = append(reasons, "interface "+a.name+": TC is used instead of XDP: "+a.noXDP)
-		}
-	}
+	reasons = append(reasons, f.withoutXDP()...)
 	for _, name := range f.options.Interfaces {
 		if _, failed := f.failed[name]; !failed && !slices.Contains(attached, name) {
 			reasons = append(reasons, "interface "+name+" does not exist")

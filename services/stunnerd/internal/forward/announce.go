@@ -6,18 +6,20 @@ import (
 )
 
 const (
-	// tellAgain is how long after a change of the list an owner tells new homes once more. A home drops the first
-	// frames if it got the list later than the owner. All pods get a list within a second.
+	// tellAgain is the time after a change of the list of pods at which an owner repeats its announcement to new homes.
+	// A home drops frames that arrive before it has received the new list. All pods receive a list within a second.
 	tellAgain = 1500 * time.Millisecond
-	// maxPending is the largest number of clients that wait to be announced. The next renewal repairs an overflow.
+	// maxPending is the maximum number of clients whose announcement is pending. Clients that do not fit are announced
+	// at the next periodic renewal.
 	maxPending = 65_536
-	// batchSize is the size of the clients of one hold, renew or release frame: such a frame has at most 1,200 bytes.
+	// batchSize is the number of bytes for clients in one hold, renew or release frame. Such a frame has at most 1,200
+	// bytes.
 	batchSize = 1200 - Overhead6
-	// sweepEvery is how often what has expired is removed from the index, and from Sessions.
+	// sweepEvery is the interval at which expired entries are removed from the index and from Sessions.
 	sweepEvery = 30 * time.Second
 )
 
-// Added tells the homes of a client that its session is here. Sessions must contain the session already.
+// Added announces to the homes of a client that this pod has its session. Sessions must already contain the session.
 func (f *Forwarder) Added(c Client) {
 	k, ok := keyOf(c)
 	if f == nil || !ok {
@@ -30,23 +32,23 @@ func (f *Forwarder) Added(c Client) {
 	f.queue(k, c, hold)
 }
 
-// Ended tells the homes of a client that its session here has ended.
+// Ended announces to the homes of a client that its session at this pod has ended.
 func (f *Forwarder) Ended(c Client) {
 	if k, ok := keyOf(c); f != nil && ok {
 		f.queue(k, c, release)
 	}
 }
 
-// change is a client that is to be announced.
+// change is an announcement that is pending.
 type change struct {
 	client Client
 	kind   kind
 }
 
-// queue makes the announcer send a hold or release frame. The latest of one client counts.
+// queue queues a hold or release frame about a client. It replaces an earlier one about the same client.
 func (f *Forwarder) queue(k clientKey, c Client, what kind) {
 	if !f.view.Load().forwards() {
-		return // the list that begins forwarding makes the announcer tell of all sessions
+		return // when forwarding begins, the announcer announces all sessions
 	}
 	f.changes.Lock()
 	_, listed := f.pending[k]
@@ -69,17 +71,18 @@ func (f *Forwarder) signal() {
 	}
 }
 
-// announcer tells the homes of sessions which clients have a session here. One goroutine uses it.
+// announcer announces to the homes of clients which sessions this pod has. Only one goroutine uses it.
 type announcer struct {
 	forwarder *Forwarder
 	outbox    *Outbox
 	batches   map[batchKey]*clientBatch
-	// view is the list by which the sessions were announced.
+	// view is the list of pods at the last announcement.
 	view *view
-	// base are the homes before the changes of the list that are to be announced again at again. 0 means never.
+	// base are the homes before the first change of the list of pods that has not been announced twice. At the time
+	// again, each session is announced once more to the homes that it did not have in base. 0 means never.
 	base  []home
 	again time.Duration
-	// renew is when all sessions are announced again.
+	// renew is the time of the next announcement of all sessions.
 	renew time.Duration
 }
 
@@ -90,13 +93,13 @@ type batchKey struct {
 	ipv4 bool
 }
 
-// clientBatch is the clients of a frame: the first, and the others in their encoded form.
+// clientBatch contains the clients of a frame: the first one, and the others in encoded form.
 type clientBatch struct {
 	first Client
 	rest  []byte
 }
 
-// run announces sessions, and forgets what has expired, until Close.
+// run sends announcements and removes expired entries until Close.
 func (f *Forwarder) run() {
 	a := announcer{forwarder: f, outbox: f.Outbox(), batches: map[batchKey]*clientBatch{}, renew: f.now() + renewEvery}
 	ticker := time.NewTicker(time.Second)
@@ -120,7 +123,7 @@ func (f *Forwarder) run() {
 	}
 }
 
-// announce sends what is due.
+// announce sends the pending announcements, and the periodic ones that are due.
 func (a *announcer) announce() {
 	f := a.forwarder
 	defer f.meter.RecoverPanic("announce sessions to other pods")
@@ -142,7 +145,7 @@ func (a *announcer) announce() {
 	f.changes.Unlock()
 	for k, c := range pending {
 		if c.kind == release && f.sessions.Has(c.client) {
-			c.kind = hold // a new session of the client began before the end of the earlier one was queued
+			c.kind = hold // the client has a new session, which began before the end of the earlier one was queued
 		}
 		for _, h := range rank(v.homes, k) {
 			a.add(h, c.kind, c.client)
@@ -159,7 +162,7 @@ func (a *announcer) announce() {
 	a.flush()
 }
 
-// tell announces all sessions to those of their homes that they did not have before.
+// tell announces each session to those of its homes that it did not have with the pods in before.
 func (a *announcer) tell(before []home) {
 	if !a.view.forwards() {
 		return

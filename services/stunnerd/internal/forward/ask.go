@@ -13,24 +13,25 @@ import (
 )
 
 const (
-	// patience is how long a front waits for a home before it asks the other one, and how long it drops the datagrams
-	// of a client that has no owner.
+	// patience is how long a front waits for the answer of a home before it asks the other home. For the same time it
+	// drops the datagrams of a client that has no owner.
 	patience = 250 * time.Millisecond
-	// giveUp is how long a front remembers which home was silent. Clients repeat requests after up to 8 s (RFC 8489
-	// §6.2.1).
+	// giveUp is how long a front remembers that a home has not answered. Clients repeat requests after up to 8 s (RFC
+	// 8489 §6.2.1).
 	giveUp = 10 * time.Second
 	// unanswered is how long a front searches for the owner of a client before it leaves STUN messages of the client to
 	// the listener, which answers that there is no session. A container that restarts is silent for about a second.
 	unanswered = 3 * time.Second
-	// maxStrangers is the largest number of clients that a front is searching, or knows to have no owner.
+	// maxStrangers is the maximum number of clients whose owner a front does not know: it is searching, or has found
+	// that there is none.
 	maxStrangers = 65_536
 	// maxKnown is the largest number of clients whose owners a front knows, about 60 MB.
 	maxKnown = 1 << 18
-	// idle is how long a front remembers an owner without a datagram of the client or of the owner.
+	// idle is how long a front remembers an owner after the last datagram of the client or of the owner.
 	idle = 150 * time.Second
-	// secondIdle is how long a front answers a client from two of its addresses without a datagram at one of them. A
-	// datagram with a forged source may arrive at another address than those of the client, so the front answers from
-	// both until one is silent for as long as no ICE agent is (RFC 7675 §5.1).
+	// secondIdle is how long a front sends to a client from two of its own addresses while datagrams arrive at only one
+	// of them. A datagram with a forged source may arrive at another address than those of the client. So the front
+	// sends from both addresses until one has received nothing for longer than an ICE agent is silent (RFC 7675 §5.1).
 	secondIdle = 30 * time.Second
 
 	// asksPerSlot limits the asks of a front to 5,000 a second.
@@ -53,15 +54,15 @@ const (
 type known struct {
 	// owner is nil if the front has forgotten it.
 	owner atomic.Pointer[pod]
-	// asked is the address to which the client sends. If datagrams of the client arrive at another address too, other
-	// is the latest one, and else nil. A Source is never changed, only replaced.
+	// asked is the address to which the client sends. If the client also sends to another address, other is the latest
+	// such address; otherwise it is nil. A Source is never changed, only replaced.
 	asked, other atomic.Pointer[datagram.Source]
 	// heard and heardOther are when the client last sent to asked and to other, and answered is when the owner last
 	// sent to the client, on the clock of the Forwarder.
 	heard, heardOther, answered atomic.Int64
 }
 
-// hear notes that the client has sent a datagram to an address.
+// hear records that the client has sent a datagram to an address.
 func (n *known) hear(asked *datagram.Source, now time.Duration) {
 	other := n.other.Load()
 	switch {
@@ -88,23 +89,24 @@ func (n *known) hear(asked *datagram.Source, now time.Duration) {
 
 // stranger is a client whose owner the front does not know.
 type stranger struct {
-	// view is the list by which the search began. began is when the first search of this client began.
+	// view is the list of pods at the start of the search. began is the start of the first search for this client.
 	view  *view
 	began time.Duration
-	// homes are those to ask, without this pod. step is the index of the one that is asked.
+	// homes are the other pods that may know the owner, in the order in which they are asked. step is the index of the
+	// current one.
 	homes []*pod
 	step  int
-	// tried are the pods that were asked, also those of a list that has been replaced since the search began.
+	// tried are all pods that were asked, including those from an earlier list of pods.
 	tried []*pod
-	// asks is the number of asks to this home since since.
+	// asks is the number of asks to the current home since the time since.
 	asks  int
 	since time.Duration
-	// none is set when no home is left to ask. The client counts as ownerless until since+patience.
+	// none is set when all homes were asked. Until since+patience, the client counts as one without an owner.
 	none  bool
 	asked *datagram.Source
 }
 
-// ask counts an ask to the home that is asked, and returns the home.
+// ask counts an ask to the current home, and returns the home.
 func (s *stranger) ask() *pod {
 	s.asks++
 	home := s.homes[s.step]
@@ -114,7 +116,7 @@ func (s *stranger) ask() *pod {
 	return home
 }
 
-// front is what a front knows of the clients that send to it.
+// front contains the clients that send to this pod while another pod has their sessions.
 type front struct {
 	mu        sync.Mutex
 	known     map[clientKey]*known
@@ -122,7 +124,7 @@ type front struct {
 	// clients is Options.Clients.
 	clients int
 
-	// asks is the number of asks since slot began.
+	// asks is the number of asks since began, the start of the current slot.
 	asks    int
 	began   time.Duration
 	sources *ratelimit.Limiter[netip.Prefix]
@@ -145,8 +147,8 @@ const (
 	limited
 )
 
-// route decides about a datagram of a client, which is a STUN message or ChannelData. With toOwner it returns the
-// client, with toHome the home to ask.
+// route decides what happens to a datagram of a client: a STUN message or ChannelData. For toOwner it returns the
+// client, for toHome the home to ask.
 func (f *Forwarder) route(
 	v *view, k clientKey, c Client, message bool, asked *datagram.Source, now time.Time,
 ) (verdict, *known, *pod) {
@@ -159,7 +161,8 @@ func (f *Forwarder) route(
 		}
 		f.front.forget(k)
 	}
-	// Also during a search: the owner may have told this pod meanwhile, and the home that is asked may have ended.
+	// This is checked during a search too: the owner may have announced the session to this pod meanwhile, and the home
+	// that is asked may have ended.
 	if n := f.held(v, k, asked, at); n != nil {
 		return toOwner, n, nil
 	}
@@ -177,7 +180,7 @@ func (f *Forwarder) route(
 		delete(f.front.strangers, k)
 		s = nil
 	}
-	if s != nil && at-s.since >= patience { // the home is silent
+	if s != nil && at-s.since >= patience { // the home has not answered
 		s.step, s.asks, s.since = (s.step+1)%len(s.homes), 0, at
 	}
 	if s != nil && (s.asks >= burstPerHome || s.asks >= asksPerHome && f.front.scarce(at)) {
@@ -204,7 +207,8 @@ func (f *Forwarder) reachable(n *known) bool {
 	return owner != nil && owner.link.Load() != nil
 }
 
-// held returns the client if this pod is a home that stores its owner. The caller holds the lock of the front.
+// held returns the client if this pod is one of its homes and stores its owner. The caller must hold the lock of the
+// front.
 func (f *Forwarder) held(v *view, k clientKey, asked *datagram.Source, at time.Duration) *known {
 	id, ok := f.index.find(k, at)
 	if !ok || v.links[id] == nil {
@@ -223,13 +227,14 @@ func (t *front) mayAsk(client netip.Addr, at time.Duration, now time.Time) bool 
 	return true
 }
 
-// scarce reports whether more asks were sent in the current slot than a front sends for clients that move.
+// scarce reports whether so many asks were sent in the current slot that clients of one source share a limit (see
+// asksPerSource).
 func (t *front) scarce(at time.Duration) bool {
 	t.renew(at)
 	return t.asks >= freeAsksPerSlot
 }
 
-// renew begins a new slot if it is time.
+// renew begins a new slot if the current one is over.
 func (t *front) renew(at time.Duration) {
 	if at-t.began >= slot {
 		t.began, t.asks = at, 0
@@ -253,7 +258,7 @@ func (t *front) search(v *view, k clientKey, asked *datagram.Source, at time.Dur
 	return s
 }
 
-// learn notes the owner of a client. If too many clients are known, it returns nil.
+// learn stores the owner of a client. It returns nil if the table is full.
 func (t *front) learn(k clientKey, owner *pod, asked *datagram.Source, at time.Duration) *known {
 	n := t.known[k]
 	if n == nil {
@@ -306,9 +311,9 @@ func (t *front) found(k clientKey, from, owner *pod, at time.Duration) (to *pod,
 	return owner, false
 }
 
-// missing handles an unknown frame of a pod: the owner has no session, or a home does not know the owner. It returns
-// the address to which the client sends if no home is left. Otherwise, if fewer than limit asks were sent in this slot,
-// it takes one ask and returns the home to ask.
+// missing handles an unknown frame of a pod: the owner has no session, or a home does not know the owner. If all homes
+// were asked, it returns the address to which the client sends. Otherwise, if fewer than limit asks were sent in this
+// slot, it takes one ask and returns the next home.
 func (t *front) missing(k clientKey, from *pod, limit int, at time.Duration) (next *pod, asked *datagram.Source) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -340,14 +345,14 @@ func (t *front) missing(k clientKey, from *pod, limit int, at time.Duration) (ne
 	return s.ask(), nil
 }
 
-// none notes that a client has no owner.
+// none records that a client has no owner.
 func (t *front) none(k clientKey, asked *datagram.Source, at time.Duration) {
 	if len(t.strangers) < most(t.clients, maxStrangers) {
 		t.strangers[k] = &stranger{none: true, began: at, since: at, asked: asked}
 	}
 }
 
-// sweep forgets clients that are idle and searches that have ended.
+// sweep removes idle clients and ended searches.
 func (t *front) sweep(now time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -60,24 +60,25 @@ type Sessions interface {
 	// All calls yield for each client with a session here until yield returns false. It may be called from any
 	// goroutine, and must not hold a lock that Has, Deliver or Forwarder.Added needs while it calls yield.
 	All(yield func(Client) bool)
-	// Deliver handles a datagram of a client that arrived at another pod. front is the way back to the client by that
-	// pod. It reports false, and does nothing, if the client has no session here. It may use the frame until Flush.
+	// Deliver handles a datagram of a client that arrived at another pod. front is the return path to the client
+	// through that pod. It reports false, and does nothing, if the client has no session here. It may use the frame
+	// until Flush.
 	Deliver(c Client, frame []byte, front Way, now time.Time) bool
 	// Answer sends a datagram of the owner to a client that sends to this pod. asked is the source address of the
 	// datagram: the address to which the client sends. It may use the frame until Flush. asked is never changed. Answer
 	// reports false if no UDP listener is open on the port.
 	Answer(c Client, frame []byte, asked *datagram.Source) bool
-	// Unowned handles a STUN message of a client that sends to this pod and has no session in any pod. asked is as for
-	// Answer. It does not retain the message.
+	// Unowned handles a STUN message of a client that sends to this pod and has no session in any pod. asked has the
+	// same meaning as for Answer. It does not retain the message.
 	Unowned(c Client, message []byte, asked *datagram.Source)
 	// Flush ends a batch of calls of Deliver and Answer.
 	Flush(now time.Time)
-	// Sweep frees what Answer has opened for clients that get no more answers. It is called every sweepEvery, from
+	// Sweep frees what Answer has opened for clients that receive no more answers. It is called every sweepEvery, from
 	// another goroutine.
 	Sweep(now time.Time)
-	// Take continues the session of a client that the pod of from hands over, with a record of the session and the clock
-	// of that pod. It must not send anything before FromPeer. It reports false if this pod cannot continue the session.
-	// It is called from another goroutine, one call at a time.
+	// Take continues the session of a client that the pod of from hands over. The arguments are a record of the session
+	// and the clock of that pod. It must not send anything before FromPeer. It reports false if this pod cannot
+	// continue the session. It is called from another goroutine, one call at a time.
 	Take(c Client, record []byte, clock time.Time, from Way) bool
 	// FromPeer handles a datagram of a peer to the relayed address that a session of this pod had at the pod of from. An
 	// invalid peer comes without a datagram. In any case, that pod has let the session go. FromPeer reports false if the
@@ -86,7 +87,7 @@ type Sessions interface {
 	// ToPeer sends a datagram to a peer from the relayed address of a session that the pod of to has taken over. It does
 	// not retain the datagram.
 	ToPeer(c Client, to Way, peer netip.AddrPort, datagram []byte)
-	// Part closes the relayed address of a session that the pod of to has taken over.
+	// Part closes the relayed address of a session that another pod has taken over.
 	Part(c Client, to Way)
 }
 
@@ -96,8 +97,8 @@ type Options struct {
 	Local    netip.Addr
 	Sessions Sessions
 	Meter    *meter.Meter
-	// Descriptors is the highest number that the file descriptor of a socket for one pod may have. Pods without one
-	// share the socket that receives.
+	// Descriptors is the highest allowed file descriptor number of a socket that sends to one pod. Pods without such a
+	// socket share the socket that receives.
 	Descriptors int
 	// Clients is the largest number of clients in each table of clients of other pods; 0 means that there is memory for as
 	// many as maxKnown, maxStrangers, maxHeld and maxPending allow.
@@ -122,24 +123,24 @@ type Forwarder struct {
 	sessions Sessions
 	meter    *meter.Meter
 	wire     wire
-	// epoch is the zero of the clock on which all times are kept, as a time.Duration.
+	// epoch is the start of the clock of the Forwarder. All times are stored as a time.Duration since epoch.
 	epoch time.Time
-	// counter is the counter of the last frame.
+	// counter is the counter of the latest frame.
 	counter atomic.Uint64
 	view    atomic.Pointer[view]
 
-	// lists guards changes of view, and pods, openers and retired.
+	// lists is a mutex. It guards pods, openers, retired, and writes to view.
 	lists   sync.Mutex
 	pods    map[uint64]*pod
 	openers map[pair]*opener
-	// retired has the highest counters of openers that retire has removed.
+	// retired contains the highest counters of the openers that retire has removed.
 	retired map[pair]uint64
 
 	index index
 	front front
-	// outboxes are those of Ways.
+	// outboxes are used by the methods of Way.
 	outboxes datagram.Pool[Outbox]
-	// replies is the Outbox of the reader.
+	// replies is the Outbox of the reader goroutine.
 	replies *Outbox
 
 	changes sync.Mutex
@@ -160,8 +161,8 @@ type Forwarder struct {
 
 // wire is a *socket, or a network in the memory of a test.
 type wire interface {
-	// connect returns the sender of the frames to one pod. It is shared if it sends to other pods too. Close does not
-	// close one that is not shared.
+	// connect returns the sender of the frames to one pod. A shared sender also sends to other pods, and only Close
+	// closes it.
 	connect() (s sender, shared bool)
 	Close() error
 }
@@ -205,7 +206,8 @@ func newForwarder(o Options, w wire, address netip.AddrPort) *Forwarder {
 func (f *Forwarder) now() time.Duration                { return time.Since(f.epoch) }
 func (f *Forwarder) since(now time.Time) time.Duration { return now.Sub(f.epoch) }
 
-// Self returns the address and the sender of this process, which it has to report. It is the zero Peer if f is nil.
+// Self returns the address and the sender id that this process reports to config discovery. It is the zero Peer if f is
+// nil.
 func (f *Forwarder) Self() Peer {
 	if f == nil {
 		return Peer{}
@@ -213,7 +215,7 @@ func (f *Forwarder) Self() Peer {
 	return f.self
 }
 
-// Tasks returns the reader, for the liveness probe.
+// Tasks returns the task of the reader, for the liveness probe.
 func (f *Forwarder) Tasks() []*watch.Task {
 	if f == nil {
 		return nil

@@ -55,14 +55,16 @@ const (
 	// take is sent by an owner that drains to its successor. The payload is the clock of the owner (8 bytes, in
 	// milliseconds since 1970) and the record of the session.
 	take
-	// taken is the answer to take. The payload is one byte: 1 if the successor continues the session, or 0.
+	// taken is the answer to take. The payload is one byte: 1 if the successor continues the session, 0 if it does not.
 	taken
-	// fromPeer is sent by the former owner to the successor. The payload is the size of a peer (1 byte), the peer in the form
-	// of a client, and its datagram to the former relayed address. Without a payload, the frame says that the successor is the owner.
+	// fromPeer is sent by the former owner to the successor. The payload is a datagram that a peer has sent to the
+	// former relayed address. Before it are the size of the peer's address (1 byte) and that address, encoded like a
+	// client. A frame without payload says that the successor is the owner.
 	fromPeer
-	// toPeer is sent by the successor to the former owner. The payload is as in fromPeer, a datagram for the peer.
+	// toPeer is sent by the successor to the former owner. The payload has the form of fromPeer, with a datagram for
+	// the peer.
 	toPeer
-	// part is sent by the successor to the former owner: no peer uses the former relayed address any more.
+	// part is sent by the successor to the former owner when no peer uses the former relayed address any more.
 	part
 	kinds
 
@@ -114,7 +116,7 @@ func record(b []byte, size int) (c Client, rest []byte, ok bool) {
 	return c, b[size:], !addr.Is4In6()
 }
 
-// sealer seals the frames to one receiver.
+// sealer encrypts the frames to one receiver.
 type sealer struct {
 	keyID byte
 	aead  cipher.AEAD

@@ -17,16 +17,16 @@ import (
 const (
 	// MaxRecord is the size of the longest record of a session that is handed over.
 	MaxRecord = 16 << 10
-	// offerTimes is how often a session is offered to a pod that does not answer, and offerPatience is how long the
-	// former owner waits for each answer.
+	// offerTimes is how often a session is offered to a pod that does not answer. offerPatience is how long the former
+	// owner waits for each answer.
 	offerTimes    = 4
 	offerPatience = 250 * time.Millisecond
 	// maxSuccessors is the number of pods to which a session is offered.
 	maxSuccessors = 3
-	// silentFor is how long no session is offered to a pod that has not answered.
+	// silentFor is how long no session is offered to a pod after it has not answered.
 	silentFor = 10 * time.Second
-	// maxTaking is the number of offers of other pods that wait, and maxTakingBytes the size of their records. An offer
-	// beyond them is repeated.
+	// maxTaking is the maximum number of queued offers of other pods, and maxTakingBytes the maximum size of their
+	// records. The sender repeats an offer that does not fit.
 	maxTaking      = 64
 	maxTakingBytes = MaxRecord
 )
@@ -44,9 +44,9 @@ type handovers struct {
 	mu sync.Mutex
 	// waiting are the offers of this pod that wait for an answer.
 	waiting map[clientKey]offer
-	// silent has the pods that have not answered, and until when nothing is offered to them.
+	// silent contains the pods that have not answered. Until the given time, nothing is offered to them.
 	silent []silentPod
-	// queue are offers of other pods, and queued the bytes of their records.
+	// queue contains the offers of other pods. queued is the number of bytes of their records.
 	queue  chan taking
 	queued atomic.Int64
 }
@@ -97,10 +97,10 @@ func (f *Forwarder) HandOver(c Client, record []byte, asked datagram.Source) (Wa
 	return Way{}, ErrNoSuccessor
 }
 
-// HasSuccessors reports whether there are other pods that do not drain.
+// HasSuccessors reports whether another pod can take over sessions: one that is not draining.
 func (f *Forwarder) HasSuccessors() bool { return f != nil && len(f.successors(clientKey{})) > 0 }
 
-// Passed returns the number of datagrams of clients that this front has passed on.
+// Passed returns the number of datagrams of clients that this front has forwarded to owners.
 func (f *Forwarder) Passed() uint64 { return f.counters.passed.Load() }
 
 // successors returns the pods that may take over the session of a client, the highest rendezvous hash first.
@@ -213,7 +213,7 @@ func (f *Forwarder) handleTaken(l *link, k clientKey, m message) {
 	}
 	select {
 	case o.answer <- m.payload[0] == 1:
-	default: // a repeated answer
+	default: // the answer is a repetition
 	}
 }
 
@@ -237,7 +237,7 @@ func (f *Forwarder) handleToPeer(l *link, m message) {
 	f.sessions.ToPeer(m.client, f.way(l, m.client), peer, payload)
 }
 
-// way returns the way to a client by a pod.
+// way returns the return path to a client through a pod.
 func (f *Forwarder) way(l *link, c Client) Way { return Way{forwarder: f, pod: l.pod, client: c} }
 
 // peerOf splits the payload of a fromPeer or toPeer frame. Its first byte is the size of the address.
@@ -253,20 +253,21 @@ func peerOf(m message) (peer netip.AddrPort, datagram []byte, ok bool) {
 	return c.Addr, rest, ok
 }
 
-// FromPeer sends a datagram that a peer has sent to the relayed address of the session to the successor.
+// FromPeer sends a datagram of a peer to the successor. The peer has sent it to the former relayed address of the
+// session.
 func (w *Way) FromPeer(peer netip.AddrPort, datagram []byte) {
 	_ = w.send(fromPeer, peerPayload(peer, datagram))
 }
 
-// ToPeer makes the former owner send a datagram to a peer.
+// ToPeer sends a datagram to the former owner, which sends it to a peer.
 func (w *Way) ToPeer(peer netip.AddrPort, datagram []byte) error {
 	return w.send(toPeer, peerPayload(peer, datagram))
 }
 
-// Confirm tells the successor that it is the owner now.
+// Confirm notifies the successor that it is the owner now.
 func (w *Way) Confirm() { _ = w.send(fromPeer, nil) }
 
-// Part tells the former owner that its relayed address is not in use any more.
+// Part notifies the former owner that its relayed address is no longer in use.
 func (w *Way) Part() { _ = w.send(part, nil) }
 
 func peerPayload(peer netip.AddrPort, datagram []byte) []byte {

@@ -9,14 +9,15 @@ import (
 const (
 	// holdTime is how long a home stores the owner of a client.
 	holdTime = 150 * time.Second
-	// renewEvery is how often an owner tells the homes of its sessions. Two of its frames may be lost.
+	// renewEvery is the interval at which an owner announces its sessions to the homes again. Two consecutive
+	// announcements may be lost.
 	renewEvery = 60 * time.Second
 	// maxHeld is the largest number of clients of an index, about 20 MB. The homes of 5,000,000 sessions in 100 pods
 	// store 100,000 each.
 	maxHeld = 1 << 18
 )
 
-// index is what a home stores: the owners of clients.
+// index contains the owners of the clients for which this pod is a home.
 type index struct {
 	mu   sync.Mutex
 	held map[clientKey]holding
@@ -24,14 +25,14 @@ type index struct {
 	clients int
 }
 
-// holding is the id of the owner of a client, and the end of its validity.
+// holding is the id of the owner of a client, and the time at which the entry expires.
 type holding struct {
 	owner uint64
 	until time.Duration
 }
 
-// hold stores the owner of a client. With replace false, another owner that is still valid stays. It reports false if
-// the index is full.
+// hold stores the owner of a client. If replace is false, it keeps another owner whose entry has not expired. It
+// reports false if the index is full.
 func (x *index) hold(k clientKey, owner uint64, now time.Duration, replace bool) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -63,7 +64,7 @@ func (x *index) find(k clientKey, now time.Duration) (owner uint64, ok bool) {
 	return h.owner, ok && h.until > now
 }
 
-// sweep removes the clients whose time has passed.
+// sweep removes the expired entries.
 func (x *index) sweep(now time.Duration) {
 	x.mu.Lock()
 	defer x.mu.Unlock()

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// settleAfter is how long a new key only opens frames. Until then the previous key seals, so that a frame never has a
-// key that its receiver has not got yet. It is longer than the 30 s for which a pod that gets no lists stays listed.
+// settleAfter is how long a new key only decrypts frames. Until then the previous key encrypts, so that each receiver
+// has the key of a frame. It is longer than 30 s, after which a pod that receives no lists is removed from the list.
 const settleAfter = time.Minute
 
 // derive returns the cipher of frames from sender to receiver. A frame cannot be replayed to another pod, or to a later
@@ -37,7 +37,8 @@ type datedKey struct {
 	since time.Duration
 }
 
-// sealing returns the key that seals frames: the newest one that has settled, or else the oldest one.
+// sealing returns the key that encrypts frames: the newest key older than settleAfter. If there is none, it returns the
+// oldest key.
 func sealing(keys []datedKey, now time.Duration) Key {
 	for _, k := range keys {
 		if now-k.since >= settleAfter {
@@ -57,7 +58,7 @@ type pair struct {
 type opener struct {
 	aead   cipher.AEAD
 	window window
-	// unlisted is since when the sender is in no list, or 0. It is guarded by lists of the Forwarder.
+	// unlisted is the time since which the sender is in no list, or 0. Forwarder.lists guards it.
 	unlisted time.Duration
 }
 

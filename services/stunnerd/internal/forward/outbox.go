@@ -14,7 +14,7 @@ import (
 // Outbox collects the frames of one batch of a reader. It is not safe for concurrent use. A nil *Outbox passes nothing.
 type Outbox struct {
 	forwarder *Forwarder
-	// known caches clients, so that a datagram of a known client needs no lock.
+	// known is a cache of clients, so that a datagram of a known client needs no lock.
 	known map[clientKey]*known
 	// memory holds the frames, and packets refers to them. senders has the sender of each frame.
 	memory  []byte
@@ -83,7 +83,8 @@ func (o *Outbox) passUnknown(
 	return false
 }
 
-// passTo passes a datagram to the owner of a client. It reports false if the owner is forgotten or gone.
+// passTo passes a datagram to the owner of a client. It reports false if the owner was removed, or is no longer in the
+// list of pods.
 func (f *Forwarder) passTo(o *Outbox, n *known, c Client, payload []byte, asked *datagram.Source, now time.Time) bool {
 	owner := n.owner.Load()
 	if owner == nil {
@@ -100,7 +101,8 @@ func (f *Forwarder) passTo(o *Outbox, n *known, c Client, payload []byte, asked 
 	return true
 }
 
-// cache stores a client in the cache. It removes forgotten clients if the cache is much larger than what is known.
+// cache adds a client to the cache. If the cache is much larger than the table of known clients, it also removes
+// clients that are no longer in that table.
 func (o *Outbox) cache(k clientKey, n *known) {
 	if len(o.known) > 64 && len(o.known) > 2*o.forwarder.front.len() {
 		maps.DeleteFunc(o.known, func(_ clientKey, n *known) bool { return n.owner.Load() == nil })

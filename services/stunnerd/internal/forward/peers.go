@@ -20,7 +20,7 @@ type Peer struct {
 	Other netip.Addr
 	// Sender is random and made at each start of the process, so that no nonce is used again after a restart.
 	Sender [8]byte
-	// Draining reports whether the pod ends soon. It is not a home then.
+	// Draining reports whether the pod is about to end. Such a pod is a home only if all pods are draining.
 	Draining bool
 }
 
@@ -82,7 +82,7 @@ type pod struct {
 	link atomic.Pointer[link]
 }
 
-// link is how frames of this process reach a pod, and how its frames are opened. It is never changed.
+// link contains what is needed to send frames to a pod and to decrypt its frames. It is never changed.
 type link struct {
 	pod    *pod
 	peer   Peer
@@ -108,7 +108,8 @@ type keyedOpener struct {
 	*opener
 }
 
-// home is a pod that stores the owners of clients. sender tells processes of the pod apart: a new one stores nothing.
+// home is a pod that stores the owners of clients. sender distinguishes processes of the pod: a new process has stored
+// nothing yet.
 type home struct {
 	pod    *pod
 	sender [8]byte
@@ -126,13 +127,14 @@ type view struct {
 	self *pod
 	// homes are the pods that do not drain, or all pods if all drain.
 	homes []home
-	// settles is when the next key has settled and a new view is due. It is the largest duration if none will.
+	// settles is when a new key begins to encrypt, and a new view must be built. It is the maximum duration if there is
+	// no such key.
 	settles time.Duration
 	problem string
 }
 
-// forwards reports whether frames can be exchanged: this pod is listed, so that others accept its frames, and others
-// are.
+// forwards reports whether frames can be exchanged: the list must contain this pod, so that others accept its frames,
+// and at least one other pod.
 func (v *view) forwards() bool { return v.self != nil && len(v.links) > 0 }
 
 // rank returns the two homes of a client, the first one first: those with the highest hashes of client and pod
@@ -223,8 +225,8 @@ func validAddress(a netip.AddrPort) bool {
 	return a.IsValid() && a.Port() != 0 && !a.Addr().IsUnspecified() && !a.Addr().IsMulticast() && a.Addr().Zone() == ""
 }
 
-// connect returns the link to a pod. It takes the sender over from the link before, if the pod has the same address.
-// The caller holds lists.
+// connect returns the link to a pod. If the address of the pod is unchanged, it reuses the sender of the previous link.
+// The caller must hold f.lists.
 func (f *Forwarder) connect(at *pod, peer Peer, keys []datedKey, now time.Duration) *link {
 	peer.Address = netip.AddrPortFrom(peer.Address.Addr().Unmap(), peer.Address.Port())
 	l := &link{pod: at, peer: peer}
@@ -260,7 +262,7 @@ func (f *Forwarder) SetPeers(p Peers) {
 	f.replace(func(*view) *Peers { return &p })
 }
 
-// settle makes a new key seal frames when its time has come.
+// settle builds a new view when a new key begins to encrypt (see settleAfter).
 func (f *Forwarder) settle() {
 	f.replace(func(v *view) *Peers {
 		if f.now() < v.settles {

@@ -57,7 +57,7 @@ func (f *Forwarder) flush(now time.Time) {
 
 // handle handles an authenticated frame.
 func (f *Forwarder) handle(v *view, l *link, m message, now time.Time) {
-	k, _ := keyOf(m.client) // a client in a frame has no zone
+	k, _ := keyOf(m.client) // a client in a frame never has a zone
 	at := f.since(now)
 	switch m.kind {
 	case data:
@@ -96,18 +96,18 @@ func (f *Forwarder) handleData(l *link, k clientKey, m message, now time.Time) {
 		f.refuse(meter.OtherListener, l.peer.Address)
 		return
 	}
-	if n := f.replies.find(k); n != nil && n.owner.Load() != l.pod { // handed over: the front learns the successor
+	if n := f.replies.find(k); n != nil && n.owner.Load() != l.pod { // handed over: this front stores the successor
 		f.replies.add(l, is, m.client, append(binary.BigEndian.AppendUint64(nil, n.owner.Load().id), m.payload...))
 		return
 	}
 	f.replies.add(l, unknown, m.client, nil)
-	f.queue(k, m.client, release) // a home has named this pod
+	f.queue(k, m.client, release) // a home has named this pod as the owner, but it has no session
 }
 
 func (f *Forwarder) handleAsk(v *view, l *link, k clientKey, m message, now time.Time) {
 	if f.sessions.Has(m.client) {
 		if v.self != nil {
-			// The front needs to know the owner before it gets the answer to the datagram.
+			// The front must store the owner before it receives the answer to the datagram.
 			f.replies.add(l, is, m.client, binary.BigEndian.AppendUint64(nil, v.self.id))
 			f.replies.Flush()
 		}
@@ -142,7 +142,7 @@ func (f *Forwarder) handleUnknown(l *link, k clientKey, m message, at time.Durat
 	case len(m.payload) == 0:
 	case isSTUN(m.payload):
 		limit = asksPerSlot
-	default: // the client sends more of it
+	default: // media, which the client continues to send
 		limit = freeAsksPerSlot
 	}
 	next, asked := f.front.missing(k, l.pod, limit, at)

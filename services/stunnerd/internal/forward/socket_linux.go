@@ -13,8 +13,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/datagram"
 )
 
-// socketBuffer is the size of the receive buffer. After a load balancer has spread the clients anew, the datagrams of
-// many of them arrive by one socket. The sysctl net.core.rmem_max bounds it.
+// socketBuffer is the size of the receive buffer. After a load balancer has redistributed the clients, the datagrams of
+// many clients arrive at one socket. The kernel grants at most net.core.rmem_max.
 const socketBuffer = 4 << 20
 
 // socket is the socket that receives the frames of other pods, and its reader. The sockets that send to one pod each
@@ -41,7 +41,7 @@ func listen(local netip.Addr, most int) (*socket, error) {
 	if err != nil {
 		return nil, err
 	}
-	_ = conn.SetReadBuffer(socketBuffer) // a smaller buffer works
+	_ = conn.SetReadBuffer(socketBuffer) // a smaller buffer is acceptable
 	_ = conn.SetWriteBuffer(socketBuffer)
 	sender, err := datagram.NewSender(conn)
 	if err != nil {
@@ -74,7 +74,7 @@ func steer(s *datagram.Sender) error {
 func (s *socket) connect() (_ sender, shared bool) {
 	if s.steered {
 		if own, err := s.sender.Join(s.most); err == nil {
-			_ = own.EnlargeBuffer() // a smaller buffer works
+			_ = own.EnlargeBuffer() // a smaller buffer is acceptable
 			return own, false
 		}
 	}

@@ -9,7 +9,7 @@ import (
 
 // Status is the state of a Forwarder.
 type Status struct {
-	// Problem is why nothing is forwarded, or empty.
+	// Problem says why nothing is forwarded. It is empty if forwarding works.
 	Problem string
 	// Peers is the number of other pods. Clients is the number of clients whose owner this front knows. Held is the
 	// number of clients whose owner this home stores.
@@ -20,7 +20,8 @@ type Status struct {
 	// Asked counts the ask frames of this front. Limited counts datagrams that were dropped because of the limits of
 	// ask frames, and Unknown datagrams of clients without an owner.
 	Asked, Limited, Unknown uint64
-	// Failed counts frames that could not be sent, and clients for which the index or the list of changes has no room.
+	// Failed counts the frames that could not be sent. It also counts the clients that did not fit into the index or
+	// into the pending announcements.
 	Failed uint64
 	// Refused counts frames that were dropped or not sent, by the other reasons of meter.Frames.
 	Refused map[string]uint64
@@ -44,7 +45,7 @@ func (f *Forwarder) unsent(frames uint64) {
 	}
 }
 
-// unlisted counts a client for which a list of this pod has no room.
+// unlisted counts a client that did not fit into the index or into the pending announcements.
 func (f *Forwarder) unlisted() {
 	f.counters.failed.Add(1)
 	f.meter.Decline(meter.Unlisted, meter.Note{})

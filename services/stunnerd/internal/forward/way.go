@@ -7,26 +7,27 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/datagram"
 )
 
-// Way is the way back to a client by a front. Ways are comparable with ==: two Ways by one front to one client are
-// equal, also after a restart of the process of the front. The zero Way leads nowhere. The methods may be called from
-// several goroutines at a time.
+// Way is the return path to a client through a front. Ways are comparable with ==: two Ways through one front to one
+// client are equal, even if the process of the front has restarted. Nothing can be sent on the zero Way. The methods
+// may be called from several goroutines at a time.
 type Way struct {
 	forwarder *Forwarder
 	pod       *pod
 	client    Client
 }
 
-// Send sends one datagram to the client. The error is as of datagram.Sender, or net.ErrClosed if the front is gone.
+// Send sends one datagram to the client. The error is one of datagram.Sender, or net.ErrClosed if the front no longer
+// exists.
 func (w *Way) Send(payload []byte) error {
 	packets := [1]datagram.Packet{{Payload: payload}}
 	w.SendAll(packets[:])
 	return packets[0].Err
 }
 
-// SendAll sends datagrams to the client, and sets Err of each as of Send. It ignores the addresses.
+// SendAll sends datagrams to the client, and sets Err of each like Send. It ignores the addresses.
 func (w *Way) SendAll(packets []datagram.Packet) { w.sendAll(reply, packets) }
 
-// send sends a frame of another kind to the pod of the way.
+// send sends a frame of any kind to the pod of the Way.
 func (w *Way) send(k kind, payload []byte) error {
 	packets := [1]datagram.Packet{{Payload: payload}}
 	w.sendAll(k, packets[:])
@@ -56,7 +57,7 @@ func (w *Way) sendAll(k kind, packets []datagram.Packet) {
 	o.report(k, packets[first:])
 }
 
-// report sends the frames, which are those of the packets without an error, and sets the errors of the packets.
+// report sends the frames of all packets whose Err is nil, and sets Err of the packets that could not be sent.
 func (o *Outbox) report(k kind, packets []datagram.Packet) {
 	o.send()
 	var sent, failed uint64
@@ -79,7 +80,7 @@ func (o *Outbox) report(k kind, packets []datagram.Packet) {
 	o.empty()
 }
 
-// Front returns the address of the front, or the zero AddrPort if the front is gone.
+// Front returns the address of the front. It is the zero AddrPort if the front no longer exists.
 func (w *Way) Front() netip.AddrPort {
 	if l := w.link(); l != nil {
 		return l.peer.Address
@@ -87,7 +88,7 @@ func (w *Way) Front() netip.AddrPort {
 	return netip.AddrPort{}
 }
 
-// Pod returns the name of the pod of the front, or "" if the front is gone.
+// Pod returns the name of the front. It is "" if the front no longer exists.
 func (w *Way) Pod() string {
 	if l := w.link(); l != nil {
 		return l.peer.Pod

@@ -2,22 +2,23 @@ package forward
 
 import "sync/atomic"
 
-// windowSize is how far a frame may be behind the latest frame of its sender. The readers of a process take counters
-// when they make frames, and send the frames in batches. One that does not run for 300 ms between the two, while the
-// others send 100,000 frames a second, loses none.
+// windowSize is how far the counter of a frame may be behind the highest counter of its sender. Each reader of a
+// process assigns counters when it builds frames, and sends the frames in batches. If a reader is not scheduled for 300
+// ms in between, while the others send 100,000 frames a second, its frames are still accepted.
 const windowSize = 1 << 15
 
 // window detects replayed frames by their counters, like RFC 6479. The zero window has seen no frame. One goroutine
 // uses it, except that highest may be read from another one.
 type window struct {
 	highest atomic.Uint64
-	// seen has a bit for each counter, in a ring of words. One word more than windowSize needs is being filled.
+	// seen has a bit for each counter, in a ring of words. The ring has one word more than windowSize needs, which is
+	// being filled.
 	seen [words]uint64
 }
 
 const words = windowSize/64 + 1
 
-// skip makes all counters up to one count as seen. The window has seen no frame before.
+// skip marks a counter and all lower ones as seen. The window must not have seen any frame.
 func (w *window) skip(counter uint64) {
 	for i := range w.seen {
 		w.seen[i] = ^uint64(0)

@@ -15,8 +15,8 @@ const (
 	// maxFrontSenders is the largest number of sockets of a listener that send to single clients with a session in
 	// another pod. Each has about 3 kB in the kernel. Further clients share the sockets of the readers.
 	maxFrontSenders = 4096
-	// frontShare is the divisor of the file descriptors for sockets of single clients (see OwnShare) that clients with
-	// a session in another pod may use. The others are left to clients with a session here.
+	// frontShare is a divisor of the file descriptors that sockets of single clients may use (see OwnShare). Clients
+	// with a session at another pod may use this share. The rest is for clients with a session at this pod.
 	frontShare = 2
 	// idleSender is how long a socket of a client with a session in another pod stays open without an answer.
 	idleSender = time.Minute
@@ -25,8 +25,8 @@ const (
 )
 
 // frontAnswers sends the datagrams of other pods to the clients that send to this pod. Each of these clients has a
-// socket of its own, because the kernel keeps the datagrams to a client that has vanished in the send buffer of the
-// socket. The methods add and flush are called by one goroutine.
+// socket of its own, because the kernel keeps datagrams to a client that no longer exists in the send buffer of the
+// socket. Only one goroutine calls the methods add and flush.
 type frontAnswers struct {
 	port    *udpPort
 	meter   *meter.Listener
@@ -34,17 +34,17 @@ type frontAnswers struct {
 	packets []datagram.Packet
 
 	mu sync.Mutex
-	// senders are the sockets of the clients by source. A source without a socket has no entry. number counts the
+	// senders contains the sockets of the clients, by source. A source without a socket has no entry. number counts the
 	// sockets.
 	senders map[netip.Prefix]map[netip.AddrPort]*frontSender
 	number  int
 	// limit is maxFrontSenders, or less if there is less memory.
 	limit int
-	// scarce is until when no descriptor is left.
+	// scarce is the time until which no further socket is opened, because no descriptor was left.
 	scarce time.Time
 }
 
-// frontSender is the socket of a client, and when it has last sent.
+// frontSender is the socket of a client, and the time at which it last sent.
 type frontSender struct {
 	*datagram.Sender
 	used time.Time
@@ -64,7 +64,7 @@ func (a *frontAnswers) add(client netip.AddrPort, frame []byte, asked *datagram.
 	a.packets = append(a.packets, datagram.Packet{Payload: frame, To: client, From: asked})
 }
 
-// flush sends the answers. The owner of a session sends those of one client in succession.
+// flush sends the answers. The pod that has a session sends the answers to one client in succession.
 func (a *frontAnswers) flush(now time.Time) {
 	for rest := a.packets; len(rest) > 0; {
 		end := 1
@@ -84,7 +84,7 @@ func (a *frontAnswers) flush(now time.Time) {
 	a.packets = a.packets[:0]
 }
 
-// sender returns the socket of a client, or one of a reader if the client gets none.
+// sender returns the socket of a client. If the client cannot have one, it returns the socket of a reader.
 func (a *frontAnswers) sender(client netip.AddrPort, now time.Time) *datagram.Sender {
 	source := session.Source(client.Addr())
 	a.mu.Lock()
@@ -110,8 +110,9 @@ func (a *frontAnswers) sender(client netip.AddrPort, now time.Time) *datagram.Se
 	return s
 }
 
-// room makes room for a socket of a client. If limit is reached, the source with the most sockets loses one. It
-// reports false if that would be the source of the client. The caller holds mu.
+// room reports whether a socket for a client may be opened. If limit is reached, it closes a socket of the source with
+// the most sockets. If that is the source of the client itself, it closes nothing and reports false. The caller must
+// hold mu.
 func (a *frontAnswers) room(source netip.Prefix) bool {
 	own := len(a.senders[source])
 	switch {
@@ -158,7 +159,7 @@ func (a *frontAnswers) sweep(now time.Time) {
 	}
 }
 
-// closeAll closes all sockets. The port is closed before, so that no further one is opened.
+// closeAll closes all sockets. It is called after the port is closed, so that no further socket is opened.
 func (a *frontAnswers) closeAll() {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -24,9 +24,10 @@ const (
 	inbox = 128
 	// longestDatagram is the longest datagram that pion/dtls reads.
 	longestDatagram = 8192
-	// inboxBytes is the size of the datagrams that may wait for decryption, each with inboxEntry more. It is a part of the
-	// price of a connection. What pion/dtls keeps of the records of the handshake, keptFactor times their size, leaves
-	// less of it. Of a client with a session, inboxBurst more may wait, for which the session is charged.
+	// inboxBytes is how many bytes of datagrams may wait for decryption, with inboxEntry more for each datagram. They
+	// are included in the memory that a connection is charged. The handshake records that pion/dtls keeps reduce this
+	// limit by keptFactor times their size. For a client with a session, inboxBurst more bytes may wait; the session is
+	// charged for them.
 	inboxBytes, inboxEntry, keptFactor = 24 << 10, 64, 4
 	inboxBurst                         = 40 << 10
 	// handshakeBytes is the maximum size of the records of one handshake, after its ClientHello. Each record counts
@@ -56,10 +57,10 @@ type association struct {
 	shared bool
 	// paths are the paths to the client.
 	paths paths
-	// number is the largest number of an authentic record plus 1 (see recordNumber).
+	// number points to the highest number of an authentic record plus 1 (see recordNumber).
 	number *atomic.Uint64
-	// following guards front, the path of the datagram that pion/dtls has read last, and followed, the largest value of
-	// number so far.
+	// following guards front and followed. front is the path of the datagram that pion/dtls has read last. followed is
+	// the highest value of number so far.
 	following sync.Mutex
 	front     forward.Way
 	followed  uint64
@@ -80,9 +81,9 @@ type association struct {
 	ended chan struct{}
 	// established is set when the handshake is complete.
 	established atomic.Bool
-	// handshaken is the size of the received records of the handshake, after its ClientHello.
+	// handshaken is the number of bytes of handshake records that were received after the ClientHello.
 	handshaken atomic.Int64
-	// kept is the size of those that pion/dtls keeps. It is set when the handshake is complete.
+	// kept is the part of handshaken that pion/dtls keeps. It is set when the handshake is complete.
 	kept atomic.Int64
 	// turns gives the handshake CPU turns (see handshakeLimiter). It is set before the handshake starts. The first CPU
 	// turn ends when the first record is sent, because that record is signed. Every other CPU turn is from the receipt
@@ -100,13 +101,13 @@ type received struct {
 // associations are the associations of one client address. There is a second one if a client that has lost its state
 // makes a new handshake.
 type associations struct {
-	// first serves the client, or makes the first handshake of the client.
+	// first serves the client. If no handshake of the client is complete, it makes the first one.
 	first *association
 	// second makes a later handshake. It replaces first when its handshake is complete.
 	second *association
 }
 
-// openedBy returns the association whose handshake a ClientHello has started, or nil.
+// openedBy returns the association whose handshake was started by the given ClientHello, or nil.
 func (as associations) openedBy(h hello) *association {
 	for _, a := range []*association{as.first, as.second} {
 		if a != nil && a.opened(h) {
@@ -244,7 +245,7 @@ func (a *association) establish(ctx context.Context) error {
 func (a *association) opened(h hello) bool { return string(h.cookie) == string(a.cookie[:]) }
 
 // deliver queues a copy of a datagram of the client, without the records that the association does not accept. front is
-// the path on which it has arrived.
+// the path on which the datagram has arrived.
 func (a *association) deliver(records []byte, front forward.Way) {
 	if len(records) > longestDatagram {
 		a.socket.drop(a.client, meter.Malformed)
@@ -269,7 +270,7 @@ func (a *association) deliver(records []byte, front forward.Way) {
 	a.socket.drop(a.client, meter.SendFailed)
 }
 
-// burst charges the session of a client for the part of the inbox that is not in the price of the connection.
+// burst charges the session of a client for the part of the inbox that exceeds inboxBytes.
 type burst struct {
 	mu sync.Mutex
 	// charge returns a claim of the session. It is nil before the handshake and after the end.
@@ -286,8 +287,8 @@ func (b *burst) start(charge func() session.Claim) {
 	b.charge = charge
 }
 
-// covers reports whether the session may hold n bytes. The session is charged for inboxBurst at once, so that few
-// datagrams change the charge. A client without a session has none.
+// covers reports whether n bytes may wait in the inbox beyond inboxBytes. The session is charged for inboxBurst at
+// once, so that few datagrams change the charge. Without a session, none may wait.
 func (b *burst) covers(n int64) bool {
 	if n > inboxBurst {
 		return false
@@ -302,7 +303,7 @@ func (b *burst) covers(n int64) bool {
 	return b.charged.Load()
 }
 
-// settle ends the charge when nothing waits any more.
+// settle releases the charge when no datagram waits in the inbox.
 func (b *burst) settle(queued *atomic.Int64) {
 	if queued.Load() > 0 || !b.charged.Load() {
 		return
@@ -315,7 +316,7 @@ func (b *burst) settle(queued *atomic.Int64) {
 	}
 }
 
-// end ends the charge for good.
+// end releases the charge, and prevents further ones.
 func (b *burst) end() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -323,7 +324,8 @@ func (b *burst) end() {
 	b.memory.Release()
 }
 
-// sizeInInbox returns the memory of records that wait: also that of records of the same datagram that were not accepted.
+// sizeInInbox returns the memory that the waiting records take. A datagram is charged as a whole, including its records
+// that were not accepted.
 func sizeInInbox(records []byte) int64 { return int64(cap(records)) + inboxEntry }
 
 // accepted returns a copy of the records of a datagram that the association accepts. It decides for each record,

@@ -12,8 +12,8 @@ import (
 
 // checks are the latest connectivity checks of a client on each of some paths. ICE agents send a check every few
 // seconds (RFC 7675 §5.1). A peer answers a check if its MESSAGE-INTEGRITY is valid, and signs the answer (RFC 8489
-// §9.1.3), so the path on which an answered check has arrived is the one of the client. Without them, a client that
-// sends media would have two paths until its next request to this server, which may be minutes.
+// §9.1.3). So the client uses the path on which an answered check has arrived. Without checks, a client that sends
+// media would have two paths until its next request to this server, which may be minutes later.
 type checks struct {
 	mu   sync.Mutex
 	list []check
@@ -47,7 +47,8 @@ func (s *checks) sent(front forward.Way, frame []byte) {
 	s.list = append(s.list, check{front, id})
 }
 
-// answered returns the path of the check that a ChannelData frame or Data indication for the client answers.
+// answered returns the path of a check, if the ChannelData frame or Data indication for the client contains the answer
+// to that check.
 func (s *checks) answered(frame []byte) (front forward.Way, ok bool) {
 	message := content(frame)
 	id, ok := bindingID(message, stun.ClassSuccessResponse)
@@ -79,7 +80,7 @@ func content(frame []byte) []byte {
 // magicCookie is in bytes 4 to 7 of each STUN message (RFC 8489 §5).
 const magicCookie = 0x2112A442
 
-// bindingID returns the transaction ID of a Binding message of a class.
+// bindingID returns the transaction ID of a Binding message of the given class.
 func bindingID(message []byte, class stun.MessageClass) (id [stun.TransactionIDSize]byte, ok bool) {
 	if len(message) < stunmsg.HeaderSize || binary.BigEndian.Uint32(message[4:]) != magicCookie ||
 		binary.BigEndian.Uint16(message) != stun.NewType(stun.MethodBinding, class).Value() {

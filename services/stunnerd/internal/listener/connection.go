@@ -126,7 +126,7 @@ func (l *connections) ReleasePort() bool {
 	return true
 }
 
-// Tasks returns nothing, because each goroutine that handles data serves only one connection.
+// Tasks returns no tasks: each goroutine serves only one connection, so a stuck one affects no other client.
 func (l *connections) Tasks() []*watch.Task { return nil }
 
 // Close closes all connections and the listening sockets, and waits for their goroutines.
@@ -203,8 +203,8 @@ func (l *connections) connect(client netip.AddrPort) *session.Connection {
 	return memory
 }
 
-// begin serves a connection in a goroutine. It calls end when the connection has ended, and then frees its memory in
-// the ledger.
+// begin serves a connection in a goroutine. When the connection has ended, it calls end, and then releases the
+// connection's memory in the ledger.
 func (l *connections) begin(conn net.Conn, memory *session.Connection, end func()) {
 	c := newConnection(conn, l, memory)
 	if !l.track(c) {
@@ -259,12 +259,12 @@ type connection struct {
 	conn net.Conn // the connection from which frames are read: TLS on raw, or raw itself (TCP, DTLS)
 	// out sends frames over TCP or TLS. It is nil for DTLS, because a write to a DTLS connection never waits.
 	out *outlet
-	// addr is the address of the client. Until the header of the PROXY protocol is read, it is that of the load
+	// addr is the address of the client. Until the header of the PROXY protocol is read, it is the address of the load
 	// balancer.
 	addr     netip.AddrPort
 	listener *connections
-	// header is the slot in Limits.headers, which is taken until the header of the PROXY protocol is read. It is nil if
-	// the connection does not come from a load balancer.
+	// header is the slot in Limits.headers. It is taken until the header of the PROXY protocol is read. It is nil if
+	// the connection is not from a load balancer.
 	header *slot
 	// slot is the slot in Limits.unauthenticated, which is taken while the client has no session. It is nil until the
 	// header of the PROXY protocol is read.
@@ -296,15 +296,15 @@ func (c *connection) setClient(addr netip.AddrPort) {
 	c.slot = c.listener.opt.Limits.unauthenticated.slot(addr.Addr(), func() {
 		if c.session() != nil {
 			c.slot.readmit()
-			return // the session was created after the slot was taken away
+			return // the session was created after the slot was taken over
 		}
 		c.drop(meter.Crowded)
 		_ = c.raw.Close()
 	})
 }
 
-// crowdedOut returns a function that closes the connection in favour of another one. Unlike c.drop, the function does
-// not read the address of the client, which may change meanwhile.
+// crowdedOut returns the function that closes the connection when another connection takes its slot. Unlike c.drop, the
+// function does not read the address of the client, which may change meanwhile.
 func (c *connection) crowdedOut(addr netip.AddrPort) func() {
 	return func() {
 		c.listener.drop(meter.Crowded, addr)
@@ -352,7 +352,7 @@ func (c *connection) serve() {
 	}
 	if err := c.handshake(deadline); err != nil {
 		c.listener.opt.Log.Debug("handshake", "client", c.addr, "error", err)
-		if c.counted.Evicted().Err() == nil { // else it is counted as crowded
+		if c.counted.Evicted().Err() == nil { // otherwise the error is already counted as crowded
 			c.drop(handshakeReason(err))
 		}
 		return
@@ -396,9 +396,9 @@ func (c *connection) serve() {
 
 var errCrowded = errors.New("too many handshakes at a time: this one was the oldest")
 
-// readHeader reads the header of the PROXY protocol of a connection from a load balancer, and sets the address of the
-// client. From then on the client of the header is charged for the connection. Until then the load balancer is, and the
-// slots of other clients are not used for it. readHeader reports false if the connection must be closed.
+// readHeader reads the PROXY protocol header of a connection from a load balancer, and sets the address of the client.
+// After that, the connection is charged to this client. Before, it is charged to the load balancer and takes no slot of
+// other clients. readHeader reports false if the connection must be closed.
 func (c *connection) readHeader(deadline time.Time) bool {
 	if c.header == nil {
 		return true
@@ -409,9 +409,9 @@ func (c *connection) readHeader(deadline time.Time) bool {
 	client, err := readProxyHeader(c.raw)
 	switch {
 	case !stop() || errors.Is(err, net.ErrClosed):
-		return false // counted as crowded, or the listener is closed
+		return false // already counted as crowded, or the listener is closed
 	case err != nil && !errors.Is(err, errProxyHeader):
-		return false // a check whether the port is open
+		return false // the load balancer checks whether the port is open
 	case err != nil:
 		c.listener.opt.Log.Debug("header of the PROXY protocol", "balancer", c.addr, "error", err)
 		c.drop(meter.ProxyHeaderInvalid)
@@ -488,8 +488,8 @@ func (c *connection) memory() session.Claim {
 	return session.Claim{}
 }
 
-// settle updates the field relay and the read deadline of the connection after a message was handled. A client with a
-// session has no read deadline, because the session ends with its lifetime anyway.
+// settle is called after each message. It updates the field relay and the read deadline of the connection. A client
+// with a session has no read deadline, because the session ends with its lifetime.
 func (c *connection) settle() {
 	c.relay = c.session()
 	if c.relay == nil {

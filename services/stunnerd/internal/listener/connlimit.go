@@ -55,8 +55,8 @@ type slot struct {
 	all *list.Element
 	// same is the element of the slot in the list of the slots of its source; nil while the slot is not taken.
 	same *list.Element
-	// left reports whether leave was called for the slot, or another connection has taken it away. It can then not be
-	// taken again. Otherwise a connection that is being closed could evict further ones.
+	// left is set when leave was called, or when another connection has taken over the slot. The slot can then not be
+	// taken again. Otherwise a connection that is being closed could evict further connections.
 	left bool
 }
 
@@ -64,8 +64,7 @@ func newConnLimiter(most, each int) *connLimiter {
 	return &connLimiter{most: most, each: each, all: list.New(), sources: map[netip.Prefix]*list.List{}}
 }
 
-// slot returns a new slot for a connection of a client. It is not taken yet. evict is called when another connection
-// takes the slot away.
+// slot returns a free slot for a connection of a client. evict is called when another connection takes over the slot.
 func (c *connLimiter) slot(client netip.Addr, evict func()) *slot {
 	p := &slot{limiter: c, source: session.Source(client), each: c.each, evict: evict}
 	if limit.Private(client) {
@@ -109,7 +108,7 @@ func (p *slot) take() (oldest *slot) {
 	return oldest
 }
 
-// readmit makes a slot that was taken away available again, because its connection stays open.
+// readmit makes a slot available again that another connection has taken over, because its connection stays open.
 func (p *slot) readmit() {
 	p.limiter.mu.Lock()
 	defer p.limiter.mu.Unlock()

@@ -34,9 +34,9 @@ func setCookie(conn *dtls.Conn, cookie [cookieSize]byte) error {
 
 var errCookie = errors.New("pion/dtls has no field state.cookie of 20 bytes any more: adapt setCookie")
 
-// recordNumber returns where pion/dtls stores the largest number of a record of the client that was authentic, plus 1.
-// It reads a private field, because no public option of pion/dtls reports which datagram has had an authentic record.
-// markPacketAsValid sets the field after a record of epoch 1 was decrypted and had a new number.
+// recordNumber returns the address at which pion/dtls stores the highest number of an authentic record of the client,
+// plus 1. It reads a private field, because no public option of pion/dtls reports which datagram contained an authentic
+// record. markPacketAsValid sets the field after a record of epoch 1 was decrypted and had a new number.
 func recordNumber(conn *dtls.Conn) (*atomic.Uint64, error) {
 	number := reflect.ValueOf(conn).Elem().FieldByName("state").FieldByName("remoteSequenceNumber")
 	if !number.IsValid() || number.Type() != reflect.TypeFor[*atomic.Uint64]() || number.IsNil() {

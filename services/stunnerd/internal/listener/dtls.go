@@ -44,7 +44,7 @@ type dtlsSocket struct {
 	task    watch.Task
 	cookies *cookies
 	offer   func(hello) ([]dtls.ServerOption, error)
-	// elsewhere passes datagrams to other pods. Only the reader uses it.
+	// elsewhere passes datagrams to other pods. Only the reader goroutine uses it.
 	elsewhere *forward.Outbox
 
 	mu      sync.Mutex
@@ -271,7 +271,7 @@ type records struct {
 	buf  []byte
 }
 
-// close does nothing: the buffer is a part of the price of a session.
+// close does nothing, because the memory of the buffer is included in that of a session.
 func (r *records) close() {}
 
 // next returns the content of one record, which is one message or ChannelData frame (RFC 7350 §3).

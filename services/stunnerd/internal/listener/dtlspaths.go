@@ -9,17 +9,17 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
 )
 
-// A DTLS association ends with the pod that has its keys. Its encrypted records are forwarded to that pod as they are.
-// A ClientHello is not: it starts an association at the pod where it arrives. A record that decrypts is authentic, so
-// it moves the client to the path on which it has arrived, and there is never a second path.
+// A DTLS association ends with the pod that has its keys. Its encrypted records are forwarded unchanged to that pod. A
+// ClientHello is not forwarded: it starts an association at the pod at which it arrives. A record that decrypts is
+// authentic. It moves the client to the path on which it has arrived, so there is never a second path.
 
 // encrypted reports whether a datagram is a DTLS record of an association with a complete handshake.
 func encrypted(records []byte) bool {
 	return len(records) > recordHeader && records[0] >= 20 && records[0] <= 63 && epochOf(records) > 0
 }
 
-// pass passes a datagram of a client without an association here to the pod that has it. It reports false if there is
-// none.
+// pass passes a datagram of a client without an association at this pod to the pod that has the association. It reports
+// false if no pod has it.
 func (s *dtlsSocket) pass(records []byte, client netip.AddrPort, control []byte) bool {
 	if !encrypted(records) || !s.elsewhere.Pass(s.client(client), records, datagram.SourceOf(control), time.Now()) {
 		return false
@@ -28,7 +28,7 @@ func (s *dtlsSocket) pass(records []byte, client netip.AddrPort, control []byte)
 	return true
 }
 
-// client returns the name of a client for other pods.
+// client returns the forward.Client for the address of a client.
 func (s *dtlsSocket) client(addr netip.AddrPort) forward.Client {
 	return forward.Client{Addr: addr, Port: uint16(s.port.number)}
 }
@@ -41,9 +41,9 @@ func (as associations) serving() *association {
 	return as.first
 }
 
-// follow moves the client to the path of the last datagram if a record of it was authentic. A record that decrypts and
-// is newer than all others raises number before its content is returned to a reader, and before the next datagram is
-// read.
+// follow moves the client to the path of the last datagram if it contained an authentic record. A record that decrypts
+// and is newer than all others increases number before its content is returned to a reader, and before the next
+// datagram is read.
 func (a *association) follow() {
 	a.following.Lock()
 	defer a.following.Unlock()
@@ -53,7 +53,7 @@ func (a *association) follow() {
 	}
 }
 
-// read notes the path of the datagram that pion/dtls reads now.
+// read records the path of the datagram that pion/dtls reads next.
 func (a *association) read(front forward.Way) {
 	a.following.Lock()
 	defer a.following.Unlock()
@@ -92,7 +92,7 @@ func (l *dtlsListener) Clients(yield func(netip.AddrPort) bool) {
 	}
 }
 
-// served returns the clients whose association is established.
+// served returns the clients whose handshake is complete.
 func (s *dtlsSocket) served() (clients []netip.AddrPort) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -32,8 +32,8 @@ type framer struct {
 var (
 	errNotTURN  = errors.New("neither STUN nor ChannelData")
 	errTooLarge = errors.New("frame is longer than allowed")
-	// errNoMemory means that a frame was discarded, because the process has no memory for the large buffer that the
-	// session may have. The next frame can be read.
+	// errNoMemory means that a frame was discarded, because the process has no memory for the large buffer. The next
+	// frame can be read.
 	errNoMemory = errors.New("no memory for a long frame")
 )
 
@@ -132,13 +132,13 @@ func (f *framer) fill(n int) error {
 	return nil
 }
 
-// move moves the buffered bytes to the start of a buffer, which may be the present one.
+// move moves the buffered bytes to the start of a buffer, which may be the current one.
 func (f *framer) move(to []byte) {
 	f.write = copy(to, f.buf[f.read:f.write])
 	f.read, f.buf = 0, to
 }
 
-// enlarge replaces the small buffer by a large one. It reports false if the session may not hold it.
+// enlarge replaces the small buffer by a large one. It reports false if there is no memory for it.
 func (f *framer) enlarge() bool {
 	f.memory = f.charge()
 	if f.memory.Set(session.PriceFrame) != nil {
@@ -155,7 +155,8 @@ func (f *framer) shrink() {
 	f.close()
 }
 
-// close gives the large buffer back. After that the framer cannot be used, unless move has replaced the buffer.
+// close returns the large buffer to the pool. After that the framer cannot be used, unless move has replaced the
+// buffer.
 func (f *framer) close() {
 	if f.large != nil {
 		largeBuffers.Put(f.large)
@@ -164,7 +165,7 @@ func (f *framer) close() {
 	}
 }
 
-// discard reads a frame of n bytes and forgets it.
+// discard reads and discards a frame of n bytes.
 func (f *framer) discard(n int) error {
 	for {
 		have := min(n, f.write-f.read)

@@ -16,8 +16,8 @@ const (
 	// handshakeShare is the divisor of the CPUs: TLS and DTLS handshakes use a quarter of the cores at most. A
 	// signature costs as much as forwarding hundreds of packets, and any host can cause one.
 	handshakeShare = 4
-	// longestTurn is the maximum duration of a CPU turn, in which a handshake may compute. A timer ends a CPU turn
-	// after this time if no read of the handshake has ended it.
+	// longestTurn is the maximum duration of a CPU turn, which is the time in which a handshake may compute. If no read
+	// of the handshake has ended the CPU turn by then, a timer ends it.
 	longestTurn = 100 * time.Millisecond
 	// eachWaiting is how many handshakes of one source may wait for a CPU turn (see handshakeLimiter). A private source
 	// may have limit.PrivateFactor times as many. While several sources wait, each may have an equal share of
@@ -96,7 +96,7 @@ func (p *handshakeLimiter) acquire(stop <-chan struct{}, source netip.Prefix) bo
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	select {
-	case <-turn: // the turn was given at the same time
+	case <-turn: // the CPU turn was granted at the same moment
 		p.next()
 	default:
 		w.turns.Remove(place)
@@ -106,7 +106,7 @@ func (p *handshakeLimiter) acquire(stop <-chan struct{}, source netip.Prefix) bo
 	return false
 }
 
-// room reports whether one more handshake of a source may wait for a CPU turn. The caller holds mu.
+// room reports whether another handshake of a source may wait for a CPU turn. The caller must hold mu.
 func (p *handshakeLimiter) room(w *waiting) bool {
 	each := eachWaiting
 	if limit.Private(w.source.Addr()) {
@@ -224,7 +224,8 @@ type cpuTurnConn struct {
 	net.Conn
 	ctx   context.Context // of the handshake; nil afterwards
 	turns *handshakeTurns
-	// left is how many more bytes crypto/tls may read in the handshake, and then until it returns data.
+	// left is how many more bytes crypto/tls may read: in total during the handshake, and afterwards until it returns
+	// data.
 	left int
 }
 

@@ -40,7 +40,7 @@ type hello struct {
 	// fixed is the part of the ClientHello between the cookie and the extensions. A client must not change it when it
 	// returns the cookie (RFC 6347 §4.2.1).
 	fixed []byte
-	// tail is the part after the cookie, with the extensions.
+	// tail is the part of the ClientHello after the cookie, with the extensions.
 	tail []byte
 }
 
@@ -91,7 +91,7 @@ func (h hello) body() []byte { return h.record[recordHeader+messageHeader:] }
 func (h hello) first() []byte {
 	size := len(h.head) + 1 + len(h.tail)
 	record := slices.Clone(h.record[:recordHeader+messageHeader])
-	binary.BigEndian.PutUint64(record[3:], h.sequence-1) // the epoch before it is 0
+	binary.BigEndian.PutUint64(record[3:], h.sequence-1) // the two bytes before it, the epoch, are 0
 	binary.BigEndian.PutUint16(record[11:], uint16(messageHeader+size))
 	header := record[recordHeader:]
 	putUint24(header[1:], size)
@@ -144,7 +144,7 @@ func (c *cookies) appendHelloVerify(to []byte, h hello, client netip.AddrPort, n
 	// A HelloVerifyRequest has the version of DTLS 1.0 (0xFEFF), independent of the version that is negotiated later.
 	// Its record number is that of the ClientHello, so that the server needs no state (RFC 6347 §4.2.1).
 	to = append(to, typeHandshake, 0xFE, 0xFF)
-	to = binary.BigEndian.AppendUint64(to, h.sequence) // the epoch before it is 0
+	to = binary.BigEndian.AppendUint64(to, h.sequence) // the two bytes before it, the epoch, are 0
 	to = binary.BigEndian.AppendUint16(to, messageHeader+body)
 	to = append(to, helloVerifyRequest, 0, 0, body, 0, 0, 0, 0, 0, 0, 0, body, 0xFE, 0xFF, cookieSize)
 	return append(to, c.cookie(h, client, periodOf(now))...)

@@ -29,7 +29,7 @@ const (
 
 // outlet sends frames to a client over TCP or TLS and never waits. Frames that the kernel does not accept are queued.
 // If the queue is full, or its oldest media is older than maxAge, the oldest media is dropped. Answers are never
-// dropped, because over a reliable transport a client does not repeat its request (RFC 8489 §6.2.2). If the queue is
+// dropped, because a client does not repeat its request over a reliable transport (RFC 8489 §6.2.2). If the queue is
 // full of answers, the connection is closed.
 type outlet struct {
 	stream *stream
@@ -46,10 +46,10 @@ type outlet struct {
 	closed   bool
 	queue    []queuedFrame
 	queued   int // bytes in queue
-	// backlog is the charged part of what the stream had not sent when the queue came into use.
+	// backlog is how many bytes the stream had not sent when the queue came into use. The session is charged for them.
 	backlog int
-	// charge returns a claim of the session for the queue. memory is the claim while the queue is in use, for charged
-	// bytes.
+	// charge returns a claim of the session for the memory of the queue. memory is the claim while the queue is in use,
+	// and charged its size.
 	charge  func() session.Claim
 	memory  session.Claim
 	charged int
@@ -69,9 +69,9 @@ func (o *outlet) Send(frame []byte) error {
 	return packets[0].Err
 }
 
-// SendAll sends frames, or queues copies of them, and sets Err of each. Frames that are sent together are one system
-// call. Over TLS each frame is a record of its own, because some clients, for example that of coturn, take a record for
-// a message.
+// SendAll sends frames, or queues copies of them, and sets Err of each. Frames that are sent together take one system
+// call. Over TLS each frame is a separate record, because some clients, for example coturn's, treat a record as a
+// message.
 func (o *outlet) SendAll(packets []datagram.Packet) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -97,7 +97,7 @@ func (o *outlet) SendAll(packets []datagram.Packet) {
 // a stream.
 const maxWrite = 16 << 10
 
-// together returns how many frames are one write.
+// together returns how many of the frames can be sent by one write.
 func together(packets []datagram.Packet) (n int) {
 	for size := 0; n < len(packets); n++ {
 		if size += len(packets[n].Payload); size > maxWrite && n > 0 {
@@ -136,20 +136,20 @@ func (o *outlet) write(packets []datagram.Packet) (err error) {
 	return nil
 }
 
-// freeBacklog is the size of the backlog that the price of a connection includes. The session holds a backlog of up to
-// usualBacklog, the rest of one write of datagrams of usual sizes, even if it may not: a call must not end because
-// memory is scarce.
+// freeBacklog is the size of the backlog that is included in the memory of a connection. A backlog of up to
+// usualBacklog, the rest of one write of datagrams of usual sizes, is kept even if the process has no memory for it: a
+// call must not end because memory is scarce.
 const (
 	freeBacklog  = 4 << 10
 	usualBacklog = maxWrite + datagram.BatchSize*recordOverhead
 )
 
-// errNoRoom means that there is no memory for the rest of a frame.
+// errNoRoom means that the process has no memory for the rest of a frame.
 var errNoRoom = errors.New("no memory for the rest of a frame")
 
 // payBacklog charges the session for the backlog of the stream: the rest of a frame that the kernel has not accepted,
-// such as a datagram of 64 KB to a client that does not read. It reports false if the session may not hold it. The rest
-// of a frame cannot be discarded, so the connection must then be closed.
+// such as a datagram of 64 KB to a client that does not read. It reports false if there is no memory for it. The
+// connection must then be closed, because the rest of a frame cannot be discarded.
 func (o *outlet) payBacklog() bool {
 	if o.backlog = o.stream.waiting(); o.backlog <= freeBacklog {
 		o.backlog = 0
@@ -165,7 +165,8 @@ func (o *outlet) payBacklog() bool {
 	return true
 }
 
-// stalled closes the connection after an error of a write. It counts the client if the error is that it does not read.
+// stalled closes the connection after a failed write. If the write failed because the client does not read, it counts
+// the client as slow.
 func (o *outlet) stalled(err error) error {
 	if errors.Is(err, errBacklog) || errors.Is(err, os.ErrDeadlineExceeded) {
 		o.drop(meter.StalledClient)
@@ -213,7 +214,7 @@ func (o *outlet) enqueue(frame []byte) error {
 // chargeStep is the step in which the session is charged for its queue, so that few frames change the charge.
 const chargeStep = 16 << 10
 
-// pay charges the session for n more bytes in the queue. It reports false if the session may not hold them.
+// pay charges the session for n more bytes in the queue. It reports false if there is no memory for them.
 func (o *outlet) pay(n int) bool {
 	most := o.queued + o.backlog + n
 	if most <= o.charged {
@@ -287,7 +288,7 @@ func (o *outlet) refill() (done bool) {
 		frame := o.queue[0].bytes
 		o.remove(0)
 		_, err := o.conn.Write(frame)
-		o.backlog = o.stream.waiting() // charged as a part of the queue until now
+		o.backlog = o.stream.waiting() // until now these bytes were charged as a part of the queue
 		if err != nil {
 			o.closed = true
 			o.empty()

@@ -14,8 +14,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
 )
 
-// secondIdle is how long a second path gets data without a datagram on it while datagrams arrive on the path in use. It
-// is the time after which an ICE agent without consent stops sending (RFC 7675 §5.1), so a client that has moved sends
+// secondIdle is how long data is sent on a second path without a datagram on it, while datagrams arrive on the path in
+// use. An ICE agent without consent stops sending after this time (RFC 7675 §5.1), so a client that has moved sends
 // more often.
 const secondIdle = 30 * time.Second
 
@@ -32,29 +32,29 @@ type paths struct {
 	current atomic.Pointer[pathPair]
 	// here is the path from this pod.
 	here path
-	// changing serializes changes of current.
+	// changing is a mutex for changes of current.
 	changing sync.Mutex
 	checks   checks
 }
 
-// pathPair is the path of a client. While it is undecided whether the client uses another path now, second is that
-// path, and both get the data for the client. used is nil for a restored client that may have used another pod, until a
-// datagram of the client arrives. If this pod sent first, the address translation of the node would give the client
-// another port when it returns.
+// pathPair is the path of a client. While it is unclear whether the client has moved to another path, second is that
+// path, and data for the client is sent on both. used is nil for a restored client that may have used another pod,
+// until a datagram of the client arrives. If this pod sent first, the address translation of the node would assign
+// another port to the client when it returns.
 type pathPair struct{ used, second *path }
 
 // path is one path of a client.
 type path struct {
-	// front is the way through another pod. The zero Way is the path from this pod.
+	// front is the return path through another pod. The zero Way is the path from this pod.
 	front forward.Way
-	// heard is when a datagram has last arrived on a second path, in nanoseconds since 1970.
+	// heard is when a datagram last arrived on a second path, in nanoseconds since 1970.
 	heard atomic.Int64
 }
 
 // hold sends nothing until a datagram of the client arrives.
 func (p *paths) hold() { p.current.Store(&pathPair{}) }
 
-// path returns a path on which a datagram has arrived.
+// path returns the path on which a datagram has arrived.
 func (p *paths) path(front forward.Way, now time.Time) *path {
 	at := &p.here
 	if front != (forward.Way{}) {
@@ -135,8 +135,8 @@ func (p *paths) change(next func(used, second *path) (_, _ *path)) session.Move 
 	return 0
 }
 
-// front returns the pod through which data for the client leaves, or the zero AddrPort if that is this pod. A second
-// path does not count.
+// front returns the address of the pod through which data for the client is sent, or the zero AddrPort if that is this
+// pod. A second path does not count.
 func (p *paths) front() netip.AddrPort {
 	if pair := p.current.Load(); pair != nil && pair.used != nil {
 		return pair.used.front.Front()
@@ -144,7 +144,7 @@ func (p *paths) front() netip.AddrPort {
 	return netip.AddrPort{}
 }
 
-// arrived records a datagram with data of a client with a session.
+// arrived records the path of a datagram with data of a client with a session.
 func (c *udpClient) arrived(front forward.Way, frame []byte, now time.Time) session.Move {
 	moved := c.paths.arrived(front, now)
 	if c.paths.undecided() {
@@ -153,8 +153,8 @@ func (c *udpClient) arrived(front forward.Way, frame []byte, now time.Time) sess
 	return moved
 }
 
-// answered records data for the client, of which there are two paths. The answer to a connectivity check moves the
-// client to the path of the check.
+// answered is called with packets for a client that has two paths. If a packet is the answer to a connectivity check,
+// the client moves to the path of that check.
 func (c *udpClient) answered(packets []datagram.Packet) {
 	for i := range packets {
 		if front, ok := c.paths.checks.answered(packets[i].Payload); ok {
@@ -209,12 +209,12 @@ func (c *udpClient) Away() bool { return !c.paths.direct() }
 // Front implements session.Movable.
 func (c *udpClient) Front() netip.AddrPort { return c.paths.front() }
 
-// Forwarding is a Listener whose clients may send to one pod while another one has their sessions. Its methods are
-// called by one goroutine, except Has, Clients and Sweep.
+// Forwarding is a Listener that can serve a client whose datagrams arrive at another pod than the one with its session.
+// Only one goroutine calls its methods, except Has, Clients and Sweep.
 type Forwarding interface {
-	// Has reports whether a client has a session here.
+	// Has reports whether a client has a session at this pod.
 	Has(client netip.AddrPort) bool
-	// Clients calls yield for each client with a session here until yield returns false.
+	// Clients calls yield for each client with a session at this pod, until yield returns false.
 	Clients(yield func(netip.AddrPort) bool)
 	// Deliver handles a datagram that a client has sent to another pod. It reports false if the client has no session
 	// here. It uses the frame until Flush.
@@ -225,19 +225,19 @@ type Forwarding interface {
 	Unowned(client netip.AddrPort, message []byte, asked *datagram.Source)
 	// Flush sends what Deliver and Answer have collected.
 	Flush(now time.Time)
-	// Sweep frees what Answer has opened for clients that get no more answers. It may be called from any goroutine.
+	// Sweep frees what Answer has opened for clients that receive no more answers. It may be called from any goroutine.
 	Sweep(now time.Time)
 }
 
-// Movable is a Listener whose sessions can go to another pod. Its methods may be called from any goroutine.
+// Movable is a Listener whose sessions can be handed over to another pod. Its methods may be called from any goroutine.
 type Movable interface {
-	// Take continues a session of another pod, through which data for its client leaves for now. See gate.Gate.Take.
+	// Take continues a session of another pod. Data for its client is sent through front at first. See gate.Gate.Take.
 	Take(r *session.Record, front forward.Way, former relay.Socket) error
 	// Gate returns the gate of the listener.
 	Gate() *gate.Gate
 }
 
-// forwarded handles the datagrams that arrive from other pods. It is a udpSocket that does not read.
+// forwarded is a udpSocket that does not read. It handles the datagrams that arrive at other pods.
 type forwarded struct {
 	udpSocket
 	answers frontAnswers

@@ -32,12 +32,12 @@ type udpPort struct {
 	// senders send from the sockets of readers, in the same order.
 	senders         []*datagram.Sender
 	unauthenticated []*datagram.Sender
-	// next is the index of the unauthenticated socket that was used last.
+	// next is the index of the unauthenticated socket that was last used.
 	next atomic.Uint32
 	// steered reports whether datagram.Sender.Steer was successful, so that sockets that only send receive nothing. If
 	// it is false, the port has no such sockets, and the sockets of the readers send everything.
 	steered bool
-	// most is the highest number that the file descriptor of a client's own socket may have.
+	// most is the maximum number of a descriptor that a client's own socket may have.
 	most int
 }
 
@@ -96,8 +96,8 @@ func (p *udpPort) addReader() error {
 	return nil
 }
 
-// probeUDP opens the port once without SO_REUSEPORT. With SO_REUSEPORT two processes of one user could share a port
-// without an error, and each would receive from a part of the clients.
+// probeUDP opens the port once without SO_REUSEPORT. It detects another process of the same user on the port: with
+// SO_REUSEPORT both would open it without an error, and each would receive from some of the clients.
 func probeUDP(port int) error {
 	conn, err := net.ListenUDP("udp", &net.UDPAddr{Port: port})
 	if err != nil {

@@ -19,7 +19,7 @@ const (
 
 	// proxyLine is the maximum length of a header of version 1 with its CRLF.
 	proxyLine = 107
-	// proxyPrefix is the length of the part of a header of version 2 that is there in each.
+	// proxyPrefix is the length of the fixed part of a header of version 2.
 	proxyPrefix = len(proxySignature2) + 4
 	// proxyLimit is the maximum length of the rest of a header of version 2. It has room for the addresses and for
 	// extensions with a certificate of a client.
@@ -142,7 +142,7 @@ func readProxyHeader2(from io.Reader, buf []byte) (netip.AddrPort, error) {
 	if length > proxyLimit {
 		return netip.AddrPort{}, fmt.Errorf("%d bytes are more than %d", length, proxyLimit)
 	}
-	size := 0 // of the addresses that are read
+	size := 0 // length of the addresses
 	if command == proxyClient {
 		switch family {
 		case proxyTCP4:
@@ -178,7 +178,7 @@ func readProxyHeader2(from io.Reader, buf []byte) (netip.AddrPort, error) {
 	return client, nil
 }
 
-// ofClient returns an address of a header, if a client can have it.
+// ofClient returns an address of a header. It returns the zero AddrPort for an address that a client cannot have.
 func ofClient(a netip.AddrPort) (netip.AddrPort, error) {
 	ip := a.Addr().Unmap()
 	if ip.IsUnspecified() || ip.IsMulticast() || ip == netip.AddrFrom4([4]byte{255, 255, 255, 255}) || a.Port() == 0 {

@@ -126,7 +126,8 @@ func (s *stream) send(b []byte) (int, error) {
 	return s.sent, err
 }
 
-// trySend tries once to send. It always returns true, so that RawConn.Write does not call it again when there is room.
+// trySend tries once to send. It always returns true, so that RawConn.Write does not call it again when the send buffer
+// has space.
 func (s *stream) trySend(fd uintptr) bool {
 	n, _, errno := syscall.RawSyscall6(unix.SYS_SENDTO, fd,
 		uintptr(unsafe.Pointer(unsafe.SliceData(s.bytes))), uintptr(len(s.bytes)),
@@ -152,8 +153,8 @@ func (s *stream) behind() bool {
 }
 
 const (
-	// queueThreshold is a threshold for the difference between the current and the shortest round-trip time of a
-	// connection. Above it the bytes of the connection fill a queue on the path.
+	// queueThreshold is the difference between the current and the shortest round-trip time of a connection above which
+	// its bytes are assumed to fill a queue on the path.
 	queueThreshold = 2 * maxAge
 	// minSendBuffer and maxSendBuffer bound the size of the send buffer that adapt sets.
 	minSendBuffer = 16 << 10
@@ -192,7 +193,7 @@ func (s *stream) sendBufferFor(info *unix.TCPInfo) int {
 	return s.sendBuffer
 }
 
-// flush writes the backlog to the connection. It waits for room in the send buffer, but not longer than the write
+// flush writes the backlog to the connection. It waits for space in the send buffer, but not longer than the write
 // deadline.
 func (s *stream) flush() error {
 	s.mu.Lock()

@@ -54,7 +54,7 @@ type udpSocket struct {
 	current udpClient
 
 	receiver *datagram.Receiver
-	// attempt is receive. A method value that is made for each wait would allocate.
+	// attempt is the method value s.receive. Creating it for each wait would allocate.
 	attempt func(fd uintptr) bool
 	// received and handled are the numbers of datagrams of the current batch.
 	received, handled int
@@ -94,7 +94,7 @@ func openUDP(c config.Listener, g *gate.Gate, m *meter.Listener, o Options) (Lis
 // restoredClient returns the client of a session of a former process.
 func (l *udpListener) restoredClient(r *session.Record) session.Client {
 	c := &udpClient{socket: l.sockets[int(r.Client.Port())%len(l.sockets)], addr: r.Client}
-	c.from, _ = datagram.ParseSource(r.Source) // else the kernel chooses the address
+	c.from, _ = datagram.ParseSource(r.Source) // after an error the kernel selects the address
 	if r.Away {
 		c.paths.hold()
 	}
@@ -167,15 +167,15 @@ func (s *udpSocket) readUntilPanic() (closed bool) {
 	if err != nil {
 		return true
 	}
-	s.work() // after a panic
+	s.work() // finishes the batch after a panic
 	for raw.Read(s.attempt) == nil {
 	}
 	return true
 }
 
-// receive receives one batch without waiting, and handles it. It reports false if it must wait for the next datagram.
-// The runtime then calls it after the next datagram has arrived, also if that is before receive returns. After a single
-// datagram, another attempt would most often find nothing.
+// receive receives one batch without waiting, and handles it. If it returns false, the runtime calls it again when a
+// datagram has arrived, even if that was before the return. After a single datagram it returns false, because another
+// attempt would usually find nothing.
 func (s *udpSocket) receive(fd uintptr) bool {
 	n, errno := s.receiver.Receive(int(fd))
 	s.received, s.handled = n, 0
@@ -236,7 +236,7 @@ func (s *udpSocket) media(frame []byte, client netip.AddrPort, control []byte, n
 	s.outbox.Add(r, frame, now)
 }
 
-// client returns the name of a client for other pods.
+// client returns the forward.Client for the address of a client.
 func (s *udpSocket) client(addr netip.AddrPort) forward.Client {
 	return forward.Client{Addr: addr, Port: uint16(s.port.number)}
 }
@@ -274,8 +274,8 @@ type udpClient struct {
 	addr   netip.AddrPort
 	// from is the address to which the client has sent its request. The listener sends its answers from this address.
 	from datagram.Source
-	// taken is set for a session of another pod. here is then the address to which the client has sent first at this pod,
-	// and from is not used.
+	// taken is set for a session that another pod has handed over. Until the client sends to this pod, its address here
+	// is unknown, and from is not used. Then here is that address.
 	taken bool
 	here  atomic.Pointer[datagram.Source]
 	// sender sends to this client while it has a session. It is nil until own opens it.
@@ -295,9 +295,10 @@ type udpClient struct {
 	released bool
 }
 
-// commonAnswers is the number of answers to a client with a session that leave from the unauthenticated sockets while
-// no data is sent to the client. Clients often allocate for several candidates and use one: the others need no socket
-// of their own. The limit prevents that a client with many requests and a slow link fills the buffers of these sockets.
+// commonAnswers is the number of answers to a client with a session that are sent from the unauthenticated sockets as
+// long as no data is sent to the client. Clients often allocate for several candidates and use one: the others then
+// need no socket of their own. The limit prevents a client with many requests and a slow link from filling the buffers
+// of these sockets.
 const commonAnswers = 16
 
 // Send implements session.Client.
@@ -350,7 +351,8 @@ func (c *udpClient) sendFromHere(packets []datagram.Packet) {
 	c.socket.meter.Tx.AddSum(sent(packets))
 }
 
-// errNoPath is the error for data to a restored client, until a datagram of the client shows how to reach it.
+// errNoPath is the error for data to a restored client until the first datagram of the client, which shows the path to
+// it.
 var errNoPath = errors.New("the path to the client is not known yet")
 
 // unsent sets the error of all packets.
@@ -443,8 +445,8 @@ func (c *udpClient) source() *datagram.Source {
 	return &c.from
 }
 
-// unplaced reports whether it is unknown to which address of this pod the client sends: it is a client of another pod
-// that has not sent to this one. arrivedAt notes the address.
+// unplaced reports whether this pod does not know to which of its addresses the client sends: another pod has handed
+// over the session, and the client has not sent to this pod yet. arrivedAt stores the address.
 func (c *udpClient) unplaced() bool { return c.taken && c.here.Load() == nil }
 
 func (c *udpClient) arrivedAt(source datagram.Source) {

@@ -10,11 +10,12 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
 )
 
-// allowance is what the sessions with one credential have used of the bytes that it allows. All sessions with the
-// credential share it, and it stays after them until the credential expires: a client that allocates again gets no more.
+// allowance counts how much of the bytes that a credential allows its sessions have used. All sessions with the
+// credential share the allowance. It remains after them until the credential expires, so that a client that allocates
+// again gets no more bytes.
 type allowance struct {
 	rates rates
-	// used is the payload of both directions.
+	// used is the number of payload bytes in both directions.
 	used atomic.Int64
 	// sessions counts the live sessions, and until is the expiry of the credential. Table.mu guards both.
 	sessions int
@@ -25,11 +26,12 @@ type allowance struct {
 type allowanceKey [16]byte
 
 const (
-	// maxAllowances bounds the allowances of credentials without a session. If there are more, those that expire first
-	// are forgotten. Nobody gains by that: to displace the allowance of one credential takes as many new ones.
+	// maxAllowances is the maximum number of allowances of credentials without a session. Above it, those that expire
+	// first are removed. An attacker gains nothing: to displace the allowance of one credential, it needs as many new
+	// credentials.
 	maxAllowances = 4096
-	// priceAllowance is the memory of an allowance and its entry in the map. Allowances use at most a part of the memory
-	// of sessions.
+	// priceAllowance is the memory of an allowance and its entry in the map. Only a part of the memory of sessions may
+	// be used for allowances.
 	priceAllowance = 192
 	allowancePart  = 64
 )
@@ -44,8 +46,8 @@ func keyOf(s *Session) (key allowanceKey) {
 // limitsBytes reports whether a caveat limits the bytes of a session.
 func limitsBytes(c *credential.Caveats) bool { return c.BytesPerSecond > 0 || c.Bytes > 0 }
 
-// caveatsAdmit returns the error of Reserve if the caveats of a session admit no further session of a user that holds
-// places. The caller holds mu.
+// caveatsAdmit returns the error of Reserve if the caveats of a session allow no further session of its user. places is
+// the number of sessions that the user has. The caller must hold mu.
 func (t *Table) caveatsAdmit(s *Session, places int64) error {
 	switch c := &s.Caveats; {
 	case c.Allocations > 0 && places >= c.Allocations:
@@ -77,7 +79,7 @@ func (t *Table) allow(s *Session) *allowance {
 	return a
 }
 
-// leave ends the use of an allowance by a session. The caller holds mu.
+// leave decrements the number of sessions that use an allowance. The caller must hold mu.
 func (t *Table) leave(a *allowance) {
 	if a == nil {
 		return
@@ -104,7 +106,7 @@ func (t *Table) forgetAllowances() {
 	for key, a := range t.allowances {
 		switch {
 		case a.sessions > 0:
-		case a.used.Load() == 0, now.After(a.until.Add(time.Hour)): // an hour is more than any leeway for clocks
+		case a.used.Load() == 0, now.After(a.until.Add(time.Hour)): // one hour is more than the clocks may differ
 			delete(t.allowances, key)
 		default:
 			idle = append(idle, key)
@@ -124,8 +126,8 @@ func (t *Table) forgetAllowances() {
 	t.idleAllowances -= excess
 }
 
-// admits takes n bytes from the rate and from the bytes that the caveats allow. When a datagram does not fit into the
-// rest of the bytes, all of them count as used, so that no further session can begin. A nil allowance admits everything.
+// admits takes n bytes from the rate and from the bytes that the caveats allow. If a datagram does not fit into the
+// remaining bytes, all of them count as used, so that no further session can begin. A nil allowance admits everything.
 func (a *allowance) admits(c *credential.Caveats, d Direction, n int, now time.Duration) (why meter.Reason, ok bool) {
 	switch {
 	case a == nil:
@@ -138,7 +140,7 @@ func (a *allowance) admits(c *credential.Caveats, d Direction, n int, now time.D
 	return 0, true
 }
 
-// spend takes n bytes of a limit, or all that is left if there are fewer, and then reports false.
+// spend takes n bytes of a limit. If fewer are left, it takes these and reports false.
 func (a *allowance) spend(n, limit int64) bool {
 	for {
 		used := a.used.Load()

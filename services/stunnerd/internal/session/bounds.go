@@ -21,8 +21,8 @@ type Bounds struct {
 	SessionRate int64
 	// UserRate is the payload rate of all sessions of one user ID together, in bytes a second for each direction.
 	UserRate int64
-	// Capacity is the most that the process holds of each kind. When little of it is free, the users and networks that
-	// hold much are refused first (see tier).
+	// Capacity is the maximum amount of each kind that the process holds. When most of it is used, the users and
+	// networks with the largest amounts are refused first (see tier).
 	Capacity Amounts
 }
 
@@ -36,8 +36,8 @@ var (
 	ErrCaveatBytes       = errors.New("the bytes that the credential allows are used")
 )
 
-// QuotaUsed returns the shares of their quotas that the user ID and the source use that use the most, from 0 to 1. A
-// share is 0 if there is no such quota.
+// QuotaUsed returns which part of its quota is used, from 0 to 1, by the user ID and by the source with the largest
+// such part. It is 0 if there is no such quota.
 func (t *Table) QuotaUsed() (user, source float64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -73,8 +73,8 @@ const (
 // will be full again, since the epoch of the table.
 type rates [directions]atomic.Int64
 
-// burst is how much payload may exceed the rate at once, expressed as the time in which the rate allows so much. It has
-// room for a key frame of a video.
+// burst is how much payload may exceed the rate at once, as the time in which the rate allows that much. A key frame of
+// a video fits into it.
 const burst = 250 * time.Millisecond
 
 // take takes n bytes from a bucket. It reports false, and takes nothing, if more than burst is used. A full bucket
@@ -102,8 +102,8 @@ func (s *Session) BytesLimited() bool {
 	return b.SessionRate > 0 || b.UserRate > 0 || s.account.allowance != nil
 }
 
-// Admits reports whether n bytes of payload may pass at a time, and counts them if so. Otherwise why is the reason. Bytes
-// that only a later limit refuses count against the earlier ones nevertheless.
+// Admits reports whether n bytes of payload may pass now. If so, it counts them. Otherwise why is the reason. Bytes
+// that a limit refuses still count against the limits that were checked before it.
 func (s *Session) Admits(d Direction, n int, at time.Time) (why meter.Reason, ok bool) {
 	if !s.BytesLimited() {
 		return 0, true

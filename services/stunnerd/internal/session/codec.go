@@ -18,7 +18,7 @@ const (
 	maxAddress = 16 + 16
 )
 
-// AppendBool appends a truth value.
+// AppendBool appends a boolean.
 func AppendBool(b []byte, v bool) []byte {
 	if v {
 		return append(b, 1)
@@ -31,7 +31,7 @@ func AppendAddr(b []byte, a netip.Addr) []byte {
 	at := len(b)
 	b, _ = a.AppendBinary(append(b, 0)) // never fails
 	if len(b)-at-1 > maxAddress {
-		b = b[:at+1] // a zone that no interface can have
+		b = b[:at+1] // no interface has such a zone
 	}
 	b[at] = byte(len(b) - at - 1)
 	return b
@@ -68,7 +68,7 @@ func (d *Decoder) failIf(malformed bool) {
 	}
 }
 
-// Number reads a number of at most limit. The form with the fewest bytes is the only valid one.
+// Number reads a number up to limit. Only the shortest encoding of a number is valid.
 func (d *Decoder) Number(limit uint64) uint64 {
 	v, n := binary.Uvarint(d.b)
 	if n <= 0 || n > 1 && d.b[n-1] == 0 || v > limit {

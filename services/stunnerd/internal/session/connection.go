@@ -42,7 +42,7 @@ const leavingShare = 8
 // crowd are the connections without a session. Table.mu guards it.
 type crowd struct {
 	all *list.List // of *Connection, the oldest first
-	// held is their memory, and networks that by network.
+	// held is the memory of these connections. networks is the same by network.
 	held     int64
 	networks map[netip.Prefix]int64
 	// leaving is the memory of evicted connections that have not ended yet.
@@ -75,8 +75,8 @@ func (t *Table) Connect(source netip.Prefix, p config.Protocol) (*Connection, er
 // session.
 func (c *Connection) Evicted() context.Context { return c.evicted }
 
-// Attribute counts the connection for another source from now on: the client that a load balancer names. The place of
-// the connection among those that are evicted stays.
+// Attribute charges the connection to another source from now on: the client that a load balancer names. The order in
+// which connections are evicted does not change.
 func (c *Connection) Attribute(source netip.Prefix) {
 	t := c.table
 	t.mu.Lock()
@@ -103,7 +103,7 @@ func (c *Connection) End() {
 	}
 }
 
-// pay makes a session over the connection pay for it. The caller holds mu.
+// pay charges the memory of a connection to the session over it. The caller must hold mu.
 func (t *Table) pay(c *Connection) {
 	if c != nil {
 		c.sessions++
@@ -111,7 +111,7 @@ func (t *Table) pay(c *Connection) {
 	}
 }
 
-// refund ends what pay has begun. The caller holds mu.
+// refund reverts pay. The caller must hold mu.
 func (t *Table) refund(c *Connection) {
 	if c == nil {
 		return
@@ -121,7 +121,7 @@ func (t *Table) refund(c *Connection) {
 	}
 }
 
-// lacks reports whether n more bytes do not fit beside the sessions and the connections. The caller holds mu.
+// lacks reports whether n more bytes exceed the memory of sessions and connections. The caller must hold mu.
 func (t *Table) lacks(n int64) bool {
 	capacity := t.bounds.Load().Capacity[Memory]
 	return capacity > 0 && t.total[Memory]+t.crowd.held+n > capacity

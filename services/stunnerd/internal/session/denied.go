@@ -16,8 +16,8 @@ type Denied struct {
 	Peer     netip.AddrPort
 	// PortOnly is set if a route allows the IP address of the peer, but not its port.
 	PortOnly bool
-	// Sessions is the number of sessions that were denied the peer, and Failed that of those of them that have ended
-	// or are older than inspection.SetupTime, and have received nothing from any peer.
+	// Sessions is the number of sessions to which the peer was denied. Failed counts those among them that have
+	// received nothing from any peer, and have ended or are older than inspection.SetupTime.
 	Sessions, Failed int
 	First, Last      time.Time
 }
@@ -28,7 +28,7 @@ const (
 	maxDenied = 64
 	// maxDeniedOfSession is the number of peers that one session adds.
 	maxDeniedOfSession = 8
-	// deniedMemory is the time without a denial after which an entry begins again.
+	// deniedMemory is the time without a denial after which the counts of an entry begin at 0 again.
 	deniedMemory = time.Hour
 )
 
@@ -115,9 +115,9 @@ func (d *denials) add(key deniedKey, user string, now time.Time) *denied {
 	return e
 }
 
-// replaceable returns the entry that a new one of a user replaces. The caller holds mu.
+// replaceable returns the entry that a new entry of a user replaces. The caller must hold mu.
 func (d *denials) replaceable(user string) (key deniedKey) {
-	held := map[string]int{user: 1} // with the new one
+	held := map[string]int{user: 1} // includes the new entry
 	for _, e := range d.list {
 		held[e.user]++
 	}
@@ -150,7 +150,7 @@ func (d *denials) end(s *Session) {
 // gotNothing reports whether no peer has sent a packet to the client.
 func (s *Session) gotNothing() bool { return s.Traffic.Rx.Packets.Load() == 0 }
 
-// Denied returns the peers that were denied since a time, those that were denied to most sessions first.
+// Denied returns the peers that were denied after the time since, sorted by the number of sessions, the highest first.
 func (t *Table) Denied(since, now time.Time) (list []Denied) {
 	sessions, d := t.All(), &t.denials
 	d.mu.Lock()

@@ -10,7 +10,7 @@ type PeerTraffic struct {
 	Peer netip.AddrPort
 	// Cluster is the name of the cluster that allows the peer now, or "" if none does.
 	Cluster string
-	// Sent counts packets to the peer, and Received those of the peer that the client was allowed to receive.
+	// Sent counts packets to the peer. Received counts packets of the peer that may be sent to the client.
 	Sent, Received uint64
 	// Unanswered is the number of packets to the peer since the last one that it has sent.
 	Unanswered uint64

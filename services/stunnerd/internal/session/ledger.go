@@ -8,14 +8,14 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/config"
 )
 
-// Kind is a kind of thing that clients make the process hold. The ledger of a Table counts each kind for the session,
-// the user ID, the source and the network of a client, and for the process.
+// Kind is a kind of resource that clients use. The ledger of a Table counts each kind for the session, the user ID, the
+// source and the network of a client, and for the process.
 type Kind uint8
 
 const (
 	// Places are relay ports: one for each allocation, and one for each reserved port.
 	Places Kind = iota
-	// Memory is the memory of sessions in bytes, at the prices of price.go.
+	// Memory is the memory of sessions in bytes, at the prices in price.go.
 	Memory
 	// Slots are the channels whose data the kernel forwards (package offload).
 	Slots
@@ -26,10 +26,11 @@ const (
 var kinds = [kindCount]struct {
 	// name is the name of the kind in errors and in docs/reference/memory.md.
 	name string
-	// perSession reports whether one session may hold many. A session with less than an equal share of the capacity,
-	// which is the capacity divided by that for places, is then not refused because others of its user hold much.
+	// perSession reports whether one session may use a large amount. If so, a session with less than an equal share is
+	// not refused because others of its user use much. An equal share is the capacity of this kind divided by the
+	// capacity for places.
 	perSession bool
-	// full is the error if the capacity is used, or what is left is kept for clients that hold less.
+	// full is the error if the capacity is used up, or if the rest is kept for clients that hold less.
 	full error
 }{
 	Places: {"places", false, ErrCapacity},
@@ -43,7 +44,7 @@ func (k Kind) String() string { return kinds[k].name }
 // Amounts is an amount of each kind.
 type Amounts [kindCount]int64
 
-// ErrCapacity is the error if the capacity of a kind is used, or if the rest of it is kept for clients that hold less.
+// ErrCapacity is the error if the capacity of a kind is used up, or if the rest is kept for clients that hold less.
 var ErrCapacity = errors.New("the process is full, or nearly, and the user or the source holds much of it")
 
 // A tier is a part of the capacity of a kind that is kept for clients that hold little of it. The tiers are the same
@@ -71,7 +72,7 @@ var ErrCapacity = errors.New("the process is full, or nearly, and the user or th
 type tier struct {
 	// part is a divisor of the capacity. The tier begins when at most capacity/part is free.
 	part int64
-	// much is a divisor of the capacity. A user ID or a network that holds capacity/much holds much.
+	// much is a divisor of the capacity. A user ID or a network that holds at least capacity/much holds "much".
 	much int64
 	// refuses reports whether a client is refused if its user ID, its network, or its session holds much.
 	refuses func(user, network, session bool) bool
@@ -83,8 +84,8 @@ var tiers = []tier{
 	{50, 50, func(user, network, _ bool) bool { return user || network }},
 }
 
-// networkBits is the length of the IPv6 prefix whose addresses are one network: the longest that a site usually gets
-// (RFC 6177 §2).
+// networkBits is the length of the IPv6 prefix whose addresses count as one network: the longest prefix that a site
+// usually gets (RFC 6177 §2).
 const networkBits = 48
 
 // network returns the network of a source.
@@ -92,11 +93,11 @@ func network(source netip.Prefix) netip.Prefix {
 	if !source.IsValid() || source.Addr().Is4() {
 		return source
 	}
-	wide, _ := source.Addr().Prefix(networkBits) // networkBits is in range
+	wide, _ := source.Addr().Prefix(networkBits) // cannot fail
 	return wide
 }
 
-// holder is what a user ID, a source or a network holds. The table has a holder while it holds something.
+// holder contains the amounts that a user ID, a source or a network holds. It exists while one of them is not zero.
 type holder struct {
 	held Amounts
 	// reserved counts reserved ports.
@@ -106,9 +107,9 @@ type holder struct {
 	rates  rates
 }
 
-// account is what a session holds, and the holders at which that is counted. Table.mu guards held and open. The other
-// fields do not change after the session has got its place, so Session.Admits reads them without a lock for each
-// datagram.
+// account contains the amounts that a session holds, and the holders that are charged with them. Table.mu guards held
+// and open. The other fields do not change once the session has its place, so Session.Admits reads them without a lock
+// for each datagram.
 type account struct {
 	table                 *Table
 	user, source, network *holder
@@ -117,12 +118,12 @@ type account struct {
 	// allowance is nil if no caveat limits the bytes of the session.
 	allowance *allowance
 	held      Amounts
-	// open reports whether the session has its place. A closed account only shrinks.
+	// open is set while the session has its place. A closed account can only shrink.
 	open bool
 }
 
-// fits reports whether the process has n more of a kind for a client. own is what its session holds already.
-// The caller holds mu.
+// fits reports whether a client may hold n more of a kind. own is the amount that its session already holds. The caller
+// must hold mu.
 func (t *Table) fits(k Kind, n, own int64, user, network *holder) bool {
 	b := t.bounds.Load()
 	capacity := b.Capacity[k]
@@ -146,8 +147,8 @@ func (t *Table) fits(k Kind, n, own int64, user, network *holder) bool {
 	return true
 }
 
-// charge adds an amount, which may be negative, to an account and to everything that the account is a part of. The
-// caller holds mu.
+// charge adds an amount, which may be negative, to an account, its holders and the total of the process. The caller
+// must hold mu.
 func (t *Table) charge(a *account, k Kind, n int64) {
 	t.total[k] += n
 	a.held[k] += n
@@ -175,44 +176,45 @@ func entry[K comparable](m map[K]*holder, key K) *holder {
 	return h
 }
 
-// Claim is what one part of a session holds of a kind, for example the buffer of its connection. It may outlive the
-// session. The zero Claim holds nothing and cannot grow.
+// Claim is the amount of a kind that one part of a session holds, for example the memory of the buffer of its
+// connection. It may outlive the session. The zero Claim holds nothing and cannot grow.
 type Claim struct {
 	of   *account
 	kind Kind
 	held int64
 }
 
-// Claim returns a claim of a session that holds nothing.
+// Claim returns a claim of the session with the amount 0.
 func (s *Session) Claim(k Kind) Claim { return Claim{of: &s.account, kind: k} }
 
-// Set makes the claim hold n. To hold more it needs what the process has left for the client, and that the session has
-// not ended: otherwise Set changes nothing, and the error is ErrCapacity or ErrEnded. To hold less it never fails.
+// Set sets the amount of the claim to n. It can always be decreased. It can be increased only if the process has
+// capacity for the client and the session has not ended. Otherwise Set changes nothing, and the error is ErrCapacity or
+// ErrEnded.
 func (c *Claim) Set(n int64) error { return c.change(func() int64 { return n }, false) }
 
-// Add makes the claim hold n more, or less if n is negative, like Set.
+// Add adds n, which may be negative, to the amount of the claim, like Set.
 func (c *Claim) Add(n int64) error { return c.change(func() int64 { return c.held + n }, false) }
 
-// Force is Set without a limit, for things that exist already.
+// Force is Set without a limit, for resources that are already in use.
 func (c *Claim) Force(n int64) { _ = c.change(func() int64 { return n }, true) }
 
-// Release makes the claim hold nothing. Further calls do nothing.
+// Release sets the amount of the claim to 0. Further calls do nothing.
 func (c *Claim) Release() {
 	if c.held != 0 {
 		_ = c.Set(0)
 	}
 }
 
-// Held returns what the claim holds. Only the goroutine that changes the claim may call it.
+// Held returns the amount of the claim. Only the goroutine that changes the claim may call it.
 func (c *Claim) Held() int64 { return c.held }
 
 // ErrEnded is the error of Claim.Set if the session has ended.
 var ErrEnded = errors.New("the session has ended")
 
-// change makes the claim hold what next returns. It calls next with mu held.
+// change sets the amount of the claim to the result of next. It calls next with mu held.
 func (c *Claim) change(next func() int64, force bool) error {
 	if c.of == nil || c.of.table == nil {
-		return nil // of a session without a table, as in tests of other packages
+		return nil // the session has no table, as in tests of other packages
 	}
 	t := c.of.table
 	t.mu.Lock()
@@ -233,8 +235,9 @@ func (c *Claim) change(next func() int64, force bool) error {
 	return nil
 }
 
-// Capacity returns how many places fit into the process: those that are held, and as many more as fit into the rest of
-// the memory if each has as much as the held ones and a session over a transport have on average. 0 means no maximum.
+// Capacity returns how many relay ports clients can have: those in use, and as many more as fit into the remaining
+// memory. Each of these counts with the average memory of a port in use and of a session over a transport. 0 means no
+// maximum.
 func (t *Table) Capacity(p config.Protocol) int64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -250,7 +253,7 @@ func (t *Table) Capacity(p config.Protocol) int64 {
 	return fit
 }
 
-// Held returns what the process holds for sessions.
+// Held returns the amounts that all sessions of the process hold.
 func (t *Table) Held() Amounts {
 	t.mu.Lock()
 	defer t.mu.Unlock()

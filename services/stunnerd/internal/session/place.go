@@ -5,19 +5,19 @@ import "errors"
 // MaxReserved is the maximum number of reserved ports of one user ID at a time.
 const MaxReserved = 8
 
-// Place counts one relay port, of an allocation or reserved for one (RFC 8656 §7.2), against the limits of its user, of
-// its source and of the process. The zero Place counts nothing.
+// Place counts one relay port against the limits of its user, its source and the process. The port belongs to an
+// allocation, or is reserved for a later one (RFC 8656 §7.2). The zero Place counts nothing.
 type Place struct {
 	of       *account
 	reserved bool
-	// memory is the price of what exists with the place, with that of the connection.
+	// memory is the memory that is charged with the place, including that of the connection.
 	memory     int64
 	connection *Connection
 	// released is guarded by the mutex of the table.
 	released bool
 }
 
-// take takes a place for a session, which then has an account. The caller holds mu.
+// take creates the place of a session, which then has an account. The caller must hold mu.
 func (t *Table) take(s *Session, reserved bool) Place {
 	a := &s.account
 	if a.held == (Amounts{}) {
@@ -59,8 +59,8 @@ func (t *Table) release(p *Place) {
 	t.refund(p.connection)
 }
 
-// Hold takes a place for a port that is reserved for later use by the user of a session (EVEN-PORT, RFC 8656 §7.2). The
-// error is ErrReserved, or an error of Reserve.
+// Hold creates a place for a port that is reserved for later use by the user of a session (EVEN-PORT, RFC 8656 §7.2).
+// The error is ErrReserved, or an error of Reserve.
 func (t *Table) Hold(s *Session) (*Place, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -77,9 +77,9 @@ func (t *Table) Hold(s *Session) (*Place, error) {
 // ErrReleased is the error of Inherit for a place that is released, or of another user ID.
 var ErrReleased = errors.New("the port is not reserved for the user")
 
-// Inherit moves the place of a reserved port to the session that will use it. The error is ErrReleased, or that of the
-// caveats of the session, which may have another credential than the session that has reserved the port. After an error
-// the place is released.
+// Inherit moves the place of a reserved port to the session that will use it. The error is ErrReleased, or an error of
+// the caveats of the session, which may have another credential than the session that has reserved the port. After an
+// error, the place is released.
 func (t *Table) Inherit(s *Session, p *Place) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -87,11 +87,11 @@ func (t *Table) Inherit(s *Session, p *Place) error {
 		t.release(p)
 		return ErrReleased
 	}
-	if err := t.caveatsAdmit(s, p.of.user.held[Places]-1); err != nil { // the place itself does not count twice
+	if err := t.caveatsAdmit(s, p.of.user.held[Places]-1); err != nil { // minus the place itself
 		t.release(p)
 		return err
 	}
-	s.place = t.take(s, false) // before the release, which may delete the holder of the user with its byte rates
+	s.place = t.take(s, false) // before the release of p, which may delete the user's holder and its byte rates
 	t.release(p)
 	return nil
 }

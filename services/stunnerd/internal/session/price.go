@@ -2,9 +2,9 @@ package session
 
 import "github.com/stunner-gateway/stunner/services/api/config"
 
-// The prices of what clients make the process hold, in bytes of memory, including that of the kernel. Tests in package
-// gate and package listener measure the memory of the heap and of the stacks, and fail if a price is lower. What is held
-// at which price, and what is held without one, is in holdings.txt.
+// The prices of the resources of clients: how many bytes of memory each takes, including memory of the kernel. Tests in
+// package gate and package listener measure the heap and the stacks, and fail if a price is too low. holdings.txt lists
+// the price of each resource, and the resources without a price.
 const (
 	// PricePermission is the price of a permission: about 400 bytes in the allocation engine, its timer included, 48 in
 	// the gate, and its entry in the journal.
@@ -27,17 +27,17 @@ const (
 	included = includedPermissions*PricePermission + includedChannels*PriceChannel
 )
 
-// priceSession is the price of what a session has over any transport: the allocation, the relay socket, over UDP a
-// socket for the data to the client, and counters of peers without a channel and denied peers.
+// priceSession is the price of the parts of a session that do not depend on the transport: the allocation, the relay
+// socket, over UDP a socket for the data to the client, and counters of peers without a channel and of denied peers.
 const priceSession = 93<<8 + included
 
 // priceRoutes is the price of the routes that a credential names: at most 100 short names in a user name of 508 bytes, and
 // a view of the routes of the listener.
 const priceRoutes = 5 << 10
 
-// transportPrices are the prices of the connection of a client by the protocol of the listener, with or without a
-// session, and of its handshake: its goroutines, its buffers, the socket, and over TLS and DTLS the keys and the buffers
-// for records of up to 16 KiB and for handshake messages.
+// transportPrices are the prices of a client's connection and its handshake, by the protocol of the listener. They do
+// not depend on whether there is a session. They include goroutines, buffers, the socket, and over TLS and DTLS the
+// keys and the buffers for records of up to 16 KiB and for handshake messages.
 var transportPrices = map[config.Protocol]int64{
 	config.TURNUDP:  0,
 	config.TURNTCP:  12 << 10,
@@ -53,13 +53,13 @@ func PriceOf(p config.Protocol, permissions, channels int) int64 {
 	return priceSession + transportPrices[p] + PriceOfMore(permissions, channels)
 }
 
-// PriceOfMore returns the price of permissions and channels, without those that each session includes.
+// PriceOfMore returns the price of permissions and channels beyond those that each session includes.
 func PriceOfMore(permissions, channels int) int64 {
 	return int64(max(0, permissions-includedPermissions))*PricePermission +
 		int64(max(0, channels-includedChannels))*PriceChannel
 }
 
-// includedChecks are the checks that the price of a session includes.
+// includedChecks is the number of checks that the price of a session includes.
 const includedChecks = 1
 
 // PriceOfChecks returns the price of the nominating connectivity checks of a session, at most MaxChecks, without those

@@ -28,9 +28,9 @@ const recordVersion = 2
 
 // Errors of the binary form of a Record.
 var (
-	// ErrRecordVersion is the error for a record that another release has written in a form of its own.
+	// ErrRecordVersion is the error for a record in the format of another release.
 	ErrRecordVersion = errors.New("read session record: unknown version")
-	// ErrRecord is the error for bytes that are no record.
+	// ErrRecord is the error for bytes that are not a valid record.
 	ErrRecord = errors.New("read session record: damaged")
 	// ErrRecordSize is the error for a Record that exceeds a limit.
 	ErrRecordSize = errors.New("write session record: a field is too large")
@@ -48,7 +48,7 @@ type Record struct {
 	// Local is the transport address to which the client sends: the port of the listener, and the IP address if it is
 	// known.
 	Local netip.AddrPort
-	// Source is the binary form of the datagram.Source with which answers leave from Local. It may be empty.
+	// Source is the binary form of the datagram.Source with which answers are sent from Local. It may be empty.
 	Source []byte
 	// Username, UserID and Realm are those of the Allocate request.
 	Username, UserID, Realm string
@@ -58,8 +58,8 @@ type Record struct {
 	Transaction [12]byte
 	// Lifetime is the granted lifetime, in seconds.
 	Lifetime uint32
-	// Started is when the allocation was created. Until is the end of its lifetime. All times of a Record are of the
-	// wall clock, with a resolution of a millisecond. A time before 1970 is stored as the zero time.
+	// Started is when the allocation was created. Until is when its lifetime ends. All times of a Record are wall clock
+	// times with a resolution of a millisecond. A time before 1970 is stored as the zero time.
 	Started, Until time.Time
 	// Permissions are the permissions, at most MaxPermissions.
 	Permissions []Permission
@@ -68,7 +68,7 @@ type Record struct {
 	// Checks holds the nominating connectivity check of each peer, at most MaxChecks.
 	Checks []Check
 	// Away reports whether the datagrams of the client arrive at another pod, which forwards them. Nothing must be sent
-	// to such a client before its first datagram shows the way.
+	// to such a client before its first datagram, which shows the path to it.
 	Away bool
 }
 
@@ -110,7 +110,7 @@ func (r *Record) AppendBinary(b []byte) ([]byte, error) {
 	b = binary.AppendUvarint(b, uint64(r.Generation))
 	b = appendBytes(b, r.Listener)
 	b = appendBytes(b, r.Username)
-	// A user ID is the end of the user name as a rule.
+	// Usually the user name ends with the user ID.
 	if strings.HasSuffix(r.Username, r.UserID) {
 		b = binary.AppendUvarint(b, uint64(len(r.UserID))<<1|1)
 	} else {

@@ -35,7 +35,7 @@ import (
 
 // Client is the transport to a client: a UDP socket and an address, or a connection.
 type Client interface {
-	// Send sends the answer to a request. It never blocks. If there is no room for the frame, the error over UDP is
+	// Send sends the answer to a request. It never blocks. If the send buffer is full, the error over UDP is
 	// datagram.ErrCongested. Over TCP and TLS the frame is queued, and over DTLS it is dropped and counted. It does not
 	// retain the frame. Send may be called from several goroutines at a time.
 	Send(frame []byte) error
@@ -62,21 +62,21 @@ type Movable interface {
 	// Follow records the path on which a message of the client has arrived. The client uses this path from now on if
 	// the message is an authentic request.
 	Follow(from Client, message []byte, authentic bool) Move
-	// Held tells the other pods that this pod has the session of the client, until Released.
+	// Held announces to the other pods that this pod has the session of the client, until Released.
 	Held()
-	// Front returns the address of the pod through which data for the client leaves, or the zero AddrPort if it leaves
-	// from this pod.
+	// Front returns the address of the pod through which data for the client is sent, or the zero AddrPort if that is
+	// this pod.
 	Front() netip.AddrPort
 }
 
-// Move is how a datagram changes the path of the data for a Movable client. 0 means not at all.
+// Move is how a datagram changes the path to a Movable client. 0 means not at all.
 type Move uint8
 
 const (
-	// MovedAway: the client was heard at this pod only, and may use another pod from now on. The kernel must not send
-	// to the client any more.
+	// MovedAway: until now the client has sent only to this pod; from now on it may use another pod. The kernel must
+	// stop sending to the client.
 	MovedAway Move = iota + 1
-	// MovedHere: the client uses this pod only from now on.
+	// MovedHere: from now on the client sends only to this pod.
 	MovedHere
 )
 
@@ -136,7 +136,7 @@ type Table struct {
 	sessions map[*Session]struct{}
 	added    uint64
 	restored uint64
-	// allowances are the bytes of credentials with a caveat about them.
+	// allowances contains, for each credential with a caveat about bytes, how many bytes are used.
 	allowances map[allowanceKey]*allowance
 	// idleAllowances is the number of allowances without a session.
 	idleAllowances int
@@ -170,10 +170,10 @@ func NewTable() *Table {
 // new ones.
 func (t *Table) SetBounds(b Bounds) { t.bounds.Store(&b) }
 
-// Reserve takes a place for a session: one unit of the quotas of its user and source, and of the capacity of the
-// process, with the memory of the session. It does so before the relay socket is opened, so that concurrent requests
-// cannot exceed a limit. The error is ErrUserQuota, ErrSourceQuota, ErrCaveatAllocations, ErrCaveatBytes or ErrCapacity.
-// Remove releases the place, or Cancel if the session is never added.
+// Reserve creates the place of a session: it takes one unit of the quotas of its user and source, and of the capacity
+// of the process, with the memory of the session. It is called before the relay socket is opened, so that concurrent
+// requests cannot exceed a limit. The error is ErrUserQuota, ErrSourceQuota, ErrCaveatAllocations, ErrCaveatBytes or
+// ErrCapacity. Remove releases the place, or Cancel if the session is never added.
 func (t *Table) Reserve(s *Session) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -214,7 +214,7 @@ func (t *Table) Cancel(s *Session) {
 	t.release(&s.place)
 }
 
-// Add adds a session that has a place, and sets its ID.
+// Add adds a session for which Reserve or Inherit has succeeded, and sets its ID.
 func (t *Table) Add(s *Session) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -224,8 +224,8 @@ func (t *Table) Add(s *Session) {
 	t.notify()
 }
 
-// Restore takes a place for a session that a former process has created, and adds the session. The place counts, but no
-// limit applies.
+// Restore adds a session that a former process has created, and creates its place. The place counts, but no limit
+// applies.
 func (t *Table) Restore(s *Session) {
 	t.mu.Lock()
 	s.place = t.take(s, false)
@@ -281,7 +281,7 @@ func (t *Table) All() []*Session {
 
 // List returns the live sessions, the oldest first.
 func (t *Table) List() []*Session {
-	list := t.All() // without the lock below, because sorting takes long with many sessions
+	list := t.All() // without mu, because sorting many sessions takes long
 	slices.SortFunc(list, func(a, b *Session) int {
 		return cmp.Or(a.Started.Compare(b.Started), a.Relay.Compare(b.Relay))
 	})

@@ -10,9 +10,9 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
 )
 
-// elsewhere passes a message of a client without a session to the pod that has the session, if there may be one. A
-// Binding or Allocate request is always for this pod. A Send indication of a client with a session shows the path of
-// the client, as ChannelData does.
+// elsewhere passes a message of a client without a session to the pod that has the session, if there may be such a pod.
+// A Binding or Allocate request is always handled by this pod. A Send indication of a client with a session shows the
+// path of the client, like ChannelData.
 func (g *Gate) elsewhere(r *request, message []byte) bool {
 	switch r.Type.Method {
 	case stun.MethodRefresh, stun.MethodCreatePermission, stun.MethodChannelBind, stun.MethodSend:
@@ -32,14 +32,14 @@ func (g *Gate) elsewhere(r *request, message []byte) bool {
 	return c.Pass(message, time.Now())
 }
 
-// follow records the path of a message of a client with a session.
+// follow records on which path a client with a session has sent a message.
 func (g *Gate) follow(f *flow, from session.Client, message []byte, authentic bool) {
 	if c, ok := f.Client.(session.Movable); ok {
 		g.moved(f, c.Follow(from, message, authentic))
 	}
 }
 
-// Moved is called when data has moved a client with a session.
+// Moved records that data of a client with a session has changed the path to the client.
 func (g *Gate) Moved(client netip.AddrPort, how session.Move) {
 	if f := g.flow(client); f != nil {
 		g.moved(f, how)
@@ -55,7 +55,7 @@ func (g *Gate) moved(f *flow, how session.Move) {
 	}
 }
 
-// held tells other pods that the session of a client is here.
+// held announces to other pods that this pod has the session of the client.
 func (f *flow) held() {
 	if c, ok := f.Client.(session.Movable); ok {
 		c.Held()

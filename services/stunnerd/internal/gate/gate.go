@@ -137,7 +137,7 @@ type flow struct {
 	allocated [stun.TransactionIDSize]byte
 	// lifetime is the granted lifetime in seconds. refreshing guards it, and until.
 	lifetime uint32
-	// realm is the realm of the latest request that passed all rules.
+	// realm is the realm of the latest accepted request.
 	realm atomic.Pointer[string]
 	// until is the end of the lifetime.
 	until time.Time
@@ -157,15 +157,16 @@ type flow struct {
 	generation uint32
 	// id is the journal.ID of the session, or 0 if it is not stored in the journal.
 	id atomic.Uint64
-	// changing is held for reading by requests, and for writing by Depart and Stay. Requests of a session that is leaving
-	// are dropped, so that its record stays true.
+	// changing is read-locked during a request. Depart and Stay lock it for writing. Requests of a session that is
+	// being handed over are dropped, so that its record stays valid.
 	changing sync.RWMutex
 	leaving  bool
-	// provisional ends a session that another pod has handed over and has not let go. It is nil for other sessions.
+	// provisional is the timer that ends a session that another pod hands over, unless that pod confirms it in time. It
+	// is nil for other sessions.
 	provisional *time.Timer
 }
 
-// Shared is what all gates of a process share.
+// Shared contains what all gates of a process share.
 type Shared struct {
 	Engine  engine.Engine
 	Nonces  *nonce.Source
@@ -281,8 +282,8 @@ func (g *Gate) Sessions() int {
 	return len(g.flows)
 }
 
-// Leave makes the end of a session have no effect on the journal, unless the client requests it. The caller calls Close
-// next, and another process may continue the sessions.
+// Leave prepares Close for a process whose sessions another process may continue: from now on, the journal keeps a
+// session that ends, unless the client has requested the end.
 func (g *Gate) Leave() { g.leaving.Store(true) }
 
 // Close ends all sessions of this listener.
@@ -322,7 +323,7 @@ func (g *Gate) end(f *flow) {
 	_ = f.relay.Close()
 }
 
-// ended removes the session of a closed relay.
+// ended is called when a relay is closed. It removes the session.
 func (g *Gate) ended(f *flow) {
 	f.expiry.Stop()
 	if f.provisional != nil {
@@ -343,7 +344,7 @@ func (g *Gate) ended(f *flow) {
 	if g.table.Remove(f.Session) {
 		g.log.Debug("session ended", "relay", f.Session.Relay, "duration", time.Since(f.Started))
 	}
-	f.permitted.release() // after Remove: the session cannot be charged any more
+	f.permitted.release() // after Remove: the session can no longer be charged
 	f.Client.Released()
 }
 

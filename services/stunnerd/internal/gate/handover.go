@@ -10,29 +10,30 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/stunmsg"
 )
 
-// provisionalTime is how long a session that another pod hands over waits until that pod has let it go.
+// provisionalTime is how long a session that another pod hands over waits for the confirmation of that pod.
 const provisionalTime = 5 * time.Second
 
 // Errors of Depart and Take.
 var (
-	// ErrPeer is the error for a session with a peer that would lose data.
+	// ErrPeer is the error for a session with a peer that would lose data during a handover.
 	ErrPeer = errors.New("a peer in use is not known to take a new relayed address")
-	// ErrTransport is the error for a session that cannot leave its pod: its client uses a connection.
+	// ErrTransport is the error for a session that cannot be handed over because its client uses a connection.
 	ErrTransport = errors.New("the connection of the client ends in this pod")
 	// ErrNotTaken is the error for a session that this listener cannot continue.
 	ErrNotTaken = errors.New("the session cannot be continued here")
 	errEnded    = errors.New("the session has ended")
 )
 
-// Departure is a session that is ready to go to another pod. Its requests are dropped, and its data is forwarded, until
-// Stay or Go is called.
+// Departure is a session that is being handed over to another pod. Until Stay or Go is called, its requests are dropped
+// and its data is forwarded.
 type Departure struct {
 	Record session.Record
 	gate   *Gate
 	flow   *flow
 }
 
-// enter begins a request. It reports false if the session is leaving. Otherwise the caller unlocks changing for reading.
+// enter begins a request. It reports false if the session is being handed over. Otherwise the caller must call
+// changing.RUnlock.
 func (f *flow) enter() bool {
 	f.changing.RLock()
 	if f.leaving {
@@ -48,8 +49,8 @@ func (f *flow) setLeaving(leaving bool) {
 	f.leaving = leaving
 }
 
-// Depart prepares the session of a client for another pod. excluded reports addresses of peers whose sessions stay. The
-// error is ErrTransport, ErrPeer or that the session has ended.
+// Depart prepares the handover of a client's session to another pod. excluded reports addresses of peers whose sessions
+// cannot be handed over. The error is ErrTransport, ErrPeer, or says that the session has ended.
 func (g *Gate) Depart(client netip.AddrPort, excluded func(netip.Addr) bool) (*Departure, error) {
 	f := g.flow(client)
 	if f == nil {
@@ -74,16 +75,17 @@ func (g *Gate) Depart(client netip.AddrPort, excluded func(netip.Addr) bool) (*D
 	return d, nil
 }
 
-// Stay ends the departure. The session stays.
+// Stay cancels the handover. The session stays at this pod.
 func (d *Departure) Stay() {
 	d.flow.relay.Stay()
 	d.flow.setLeaving(false)
 }
 
-// Socket returns the relay socket.
+// Socket returns the relay socket of the session.
 func (d *Departure) Socket() relay.Socket { return d.flow.relay.Socket() }
 
-// Go ends the session at this pod, but does not close its relay socket. Datagrams of peers go to pass.
+// Go ends the session at this pod, but keeps its relay socket open. From now on, datagrams of peers are passed to the
+// function pass.
 func (d *Departure) Go(pass func([]relay.Datagram)) {
 	d.flow.relay.Hand(pass)
 	d.gate.end(d.flow)
@@ -112,7 +114,7 @@ func (g *Gate) Take(r *session.Record, client session.Client, former relay.Socke
 		g.table.Cancel(s)
 		return err
 	}
-	f.refreshing.Lock() // keeps expire waiting
+	f.refreshing.Lock() // expire waits for this mutex
 	defer f.refreshing.Unlock()
 	g.open(f, relay.Reserved{Socket: socket, Advertised: advertised})
 	f.relay.Restore(r.Channels, r.Permissions)
@@ -134,8 +136,8 @@ func (g *Gate) Take(r *session.Record, client session.Client, former relay.Socke
 	return nil
 }
 
-// Taken returns the relay of a session that Take continues, while peers use a former socket for which is reports true, or
-// nil.
+// Taken returns the relay of a session that Take continues, if its peers still use a former socket for which the
+// function is returns true. Otherwise it returns nil.
 func (g *Gate) Taken(client netip.AddrPort, is func(former relay.Socket) bool) *relay.Relay {
 	f := g.flow(client)
 	if f == nil {

@@ -23,14 +23,14 @@ const (
 type permissions struct {
 	mu   sync.Mutex
 	list []permission // a map would take 400 bytes more for an allocation with one peer
-	// memory is the price of the permissions and channels.
+	// memory is the claim for the memory of the permissions and channels.
 	memory session.Claim
 }
 
 type permission struct {
 	peer  netip.Addr
 	until time.Time
-	// restored is set if a former process has granted the permission. It ends at until.
+	// restored is set for a permission that a former process has granted. Such a permission ends at until.
 	restored bool
 }
 
@@ -54,7 +54,7 @@ func (p *permissions) reserve(peers []netip.AddrPort, channels int, channel bool
 	return p.memory.Set(session.PriceOfMore(all, channels))
 }
 
-// fresh returns how many of the peers have no permission. It stops to count beyond MaxPermissions.
+// fresh returns how many of the peers have no permission. It stops counting at MaxPermissions+1.
 func (p *permissions) fresh(peers []netip.AddrPort) int {
 	var fresh []netip.Addr
 	for _, peer := range peers {
@@ -72,7 +72,7 @@ func (p *permissions) charge(channels int) {
 	p.memory.Force(session.PriceOfMore(len(p.list), channels))
 }
 
-// release ends the charge. It is called when the session has ended.
+// release frees the charged memory. It is called when the session has ended.
 func (p *permissions) release() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -113,7 +113,7 @@ func (p *permissions) restore(saved []session.Permission, now time.Time) {
 	}
 }
 
-// records returns the permissions that have not ended, at most session.MaxPermissions.
+// records returns the permissions that have not expired, at most session.MaxPermissions.
 func (p *permissions) records(now time.Time) (list []session.Permission) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -125,7 +125,7 @@ func (p *permissions) records(now time.Time) (list []session.Permission) {
 	return list
 }
 
-// restored reports whether a peer has a permission that a former process has granted. Requests to this process prolong
+// restored reports whether a peer has a permission that a former process has granted. Requests to this process extend
 // it too.
 func (p *permissions) restored(peer netip.Addr, now time.Time) bool {
 	p.mu.Lock()

@@ -43,7 +43,7 @@ func (r *request) answer(class stun.MessageClass, attrs ...stun.Setter) ([]byte,
 	return r.Answer(class, r.key, attrs...)
 }
 
-// limited returns the properties of the request on which rate limits depend.
+// limited returns the properties of the request that rate limits need.
 func (r *request) limited() limit.Request {
 	name, _ := r.Value(stun.AttrUsername)
 	l := limit.Request{

@@ -25,7 +25,7 @@ type Saved struct {
 
 // sourced is a client over UDP.
 type sourced interface {
-	// Source returns the binary form of the datagram.Source with which answers to the client leave.
+	// Source returns the binary form of the datagram.Source from which answers to the client are sent.
 	Source() []byte
 	// At returns the transport address to which the client sends, also while it uses another pod.
 	At() netip.AddrPort
@@ -33,22 +33,22 @@ type sourced interface {
 	Away() bool
 }
 
-// store stores a session in the journal, a new one or one that the journal does not hold. Sessions over connections are
-// not stored, because their connections end with the process. It reports whether the journal holds the session. The
-// caller holds refreshing.
+// store stores a session in the journal if the journal does not hold it. Sessions over connections are not stored,
+// because their connections end with the process. It reports whether the journal holds the session. The caller must
+// hold f.refreshing.
 func (g *Gate) store(f *flow) bool {
 	client, ok := f.Client.(sourced)
 	if g.journal == nil || !ok || f.Client.Connected() {
 		return false
 	}
 	f.id.Store(uint64(g.journal.Add(g.record(f, client))))
-	if f.relay.Closed() { // ended may have read the ID before it was stored
+	if f.relay.Closed() { // ended may have run before the ID was stored
 		g.unstore(f)
 	}
 	return f.stored() != 0
 }
 
-// record returns the record of a session over UDP, without its checks. The caller holds refreshing.
+// record returns the record of a session over UDP, without its checks. The caller must hold f.refreshing.
 func (g *Gate) record(f *flow, client sourced) *session.Record {
 	return &session.Record{
 		Generation: f.generation,
@@ -63,8 +63,8 @@ func (g *Gate) record(f *flow, client sourced) *session.Record {
 // unstore stores the end of a session in the journal.
 func (g *Gate) unstore(f *flow) { g.journal.End(journal.ID(f.id.Swap(0))) }
 
-// storeLifetime stores the lifetime of a session. A session that the journal does not hold is added again.
-// The caller holds refreshing.
+// storeLifetime stores the lifetime of a session. If the journal does not hold the session, it is added again. The
+// caller must hold f.refreshing.
 func (g *Gate) storeLifetime(f *flow) {
 	if id := f.stored(); g.journal.Holds(id) {
 		g.journal.Refresh(id, f.lifetime, f.until)
@@ -76,8 +76,9 @@ func (g *Gate) storeLifetime(f *flow) {
 	}
 }
 
-// Unstored returns the number of sessions that are not in the journal: those over connections, and those over UDP that
-// are not stored because of an error, or because their user stores much.
+// Unstored returns the number of sessions that are not in the journal. connected are the sessions over connections.
+// lost are sessions over UDP that are not stored because of an error or because their user has used up its share of the
+// journal.
 func (g *Gate) Unstored() (connected, lost int) {
 	g.mu.RLock()
 	defer g.mu.RUnlock()
@@ -169,7 +170,7 @@ func (g *Gate) restore(saved *Saved, client session.Client) {
 	}
 	f := g.continued(r, client, name, now, left)
 	s := f.Session
-	f.refreshing.Lock() // keeps expire waiting
+	f.refreshing.Lock() // expire waits for this mutex
 	defer f.refreshing.Unlock()
 	f.id.Store(uint64(saved.ID))
 	g.open(f, relay.Reserved{Socket: saved.Socket, Advertised: r.Relay.Addr()})
@@ -186,7 +187,7 @@ func (g *Gate) restore(saved *Saved, client session.Client) {
 	f.held()
 }
 
-// continued returns the flow of a session of another process, which ends after left.
+// continued returns the flow of a session that another process has created. The session ends after the time left.
 func (g *Gate) continued(
 	r *session.Record, client session.Client, name credential.Username, now time.Time, left time.Duration,
 ) *flow {

@@ -67,9 +67,9 @@ func (g *Gate) request(r *request) {
 	g.reply(r, answer, err)
 }
 
-// countIgnored counts the attributes of an authenticated request that are behind MESSAGE-INTEGRITY. They are not
-// protected, and RFC 8489 §9 demands that they are ignored. Clients of pion/turn v5.0 have
-// REQUESTED-ADDRESS-FAMILY there, and get a relay of the default family.
+// countIgnored counts the attributes of an authenticated request that follow MESSAGE-INTEGRITY. They are not protected,
+// so RFC 8489 §9 requires that they are ignored. Clients of pion/turn v5.0 send REQUESTED-ADDRESS-FAMILY there, and
+// therefore get a relay of the default family.
 func (g *Gate) countIgnored(r *request) {
 	for _, attr := range r.Ignored() {
 		if attr == stun.AttrRequestedAddressFamily {
@@ -80,8 +80,8 @@ func (g *Gate) countIgnored(r *request) {
 	}
 }
 
-// reply sends the answer to a request that has succeeded. The answer to a change of a session that is stored is sent
-// when the change is in the journal, perhaps by another goroutine.
+// reply sends the answer to a request that has succeeded. If the request has changed a session that is in the journal,
+// the answer is sent after the change is stored, perhaps by another goroutine.
 func (g *Gate) reply(r *request, answer []byte, err error) {
 	answered := func() {}
 	if err == nil && r.Type.Method == stun.MethodChannelBind {
@@ -175,8 +175,8 @@ const (
 
 var zeros [maxPadding]byte
 
-// allocate takes a place in the session table, opens a relay socket or takes the reserved one, registers the session
-// and starts the allocation.
+// allocate reserves a session in the session table, opens a relay socket or takes the reserved one, registers the
+// session and starts the allocation.
 func (g *Gate) allocate(r *request) ([]byte, error) {
 	s := &session.Session{
 		Client: r.client, Listener: g.name, Protocol: g.protocol,
@@ -208,7 +208,8 @@ func (g *Gate) allocate(r *request) ([]byte, error) {
 		return nil, err
 	}
 	if g.policy.Load().refuses(s.Username, s.UserID, s.Caveats, s.Started) {
-		// The policy has changed since the rules were checked, and Update may have looked for sessions before the insertion.
+		// The policy has changed since the rules were checked. Update may have searched for revoked sessions before
+		// this one was inserted.
 		g.end(f)
 		return nil, g.challenge(r, stun.CodeUnauthorized, meter.RevokedCredential)
 	}
@@ -223,7 +224,7 @@ func (g *Gate) allocate(r *request) ([]byte, error) {
 	return f.allocatedAnswer(r)
 }
 
-// open gives a new flow a relay on a socket and an allocation that is not started.
+// open gives a new flow a relay on a socket, and an allocation that is not started yet.
 func (g *Gate) open(f *flow, held relay.Reserved) {
 	f.relay = relay.New(f.Session, held.Socket, held.Advertised, &g.routes, g.meter, func(*relay.Relay) { g.ended(f) })
 	f.allocation = g.engine.New(f.relay)
@@ -394,7 +395,7 @@ func (g *Gate) expire(f *flow) {
 	defer f.relay.EndOnPanic("end session")
 	f.refreshing.Lock()
 	defer f.refreshing.Unlock()
-	if time.Now().Before(f.until) { // a Refresh was faster
+	if time.Now().Before(f.until) { // a Refresh has extended the lifetime before expire got the mutex
 		f.resetExpiry()
 		return
 	}
@@ -471,7 +472,7 @@ func (g *Gate) indication(r *request) {
 	peers, ok := r.Peers()
 	switch {
 	case r.Type.Method != stun.MethodSend:
-		// A Binding indication is a keep-alive (RFC 8489 §12.1) and has no effect.
+		// A Binding indication keeps a NAT binding alive (RFC 8489 §12.1) and has no other effect.
 		if r.Type.Method != stun.MethodBinding {
 			g.drop(r.client, meter.UnknownMethod)
 		}

@@ -35,9 +35,9 @@ func (s *Server) Apply(next config.Config) (Plan, error) {
 	return plan, s.commit(next, failed)
 }
 
-// ApplyEndpoints puts changes of endpoints in force, in the config of the last Apply. It costs what has changed: no
-// listener is touched, and no host name is resolved. It returns false, and does nothing, if the changes do not belong
-// to that config, or if they need an Apply.
+// ApplyEndpoints puts changes of endpoints in force, in the config of the last Apply. Its cost depends only on the
+// number of changes: it touches no listener, and resolves no host name. If it returns false, it has done nothing: the
+// changes do not belong to that config, or they need an Apply.
 func (s *Server) ApplyEndpoints(changes []config.EndpointChange) (Plan, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -168,7 +168,7 @@ func (s *Server) update(next config.Config, views map[string]*cluster.View, fail
 		}
 		g.update(s.policy(next, l), views[l.Name])
 		if l.Protocol != g.spec.Protocol {
-			continue // replaced, or its replacement failed to open
+			continue // it was replaced, or its replacement failed to open
 		}
 		if err := updateError(l, g.socket.Update(l)); err != nil {
 			failed[l.Name] = err

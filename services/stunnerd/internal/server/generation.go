@@ -113,7 +113,7 @@ func (s *Server) retire(g *generation) {
 	}
 }
 
-// drain makes a generation of a listener refuse new sessions, and ends it after its last session.
+// drain makes a generation refuse new sessions, and ends the generation after its last session.
 func (s *Server) drain(g *generation) {
 	g.gate.Retire()
 	s.retiring.Go(func() {
@@ -131,8 +131,8 @@ func (s *Server) drain(g *generation) {
 	})
 }
 
-// drained ends a generation that has no sessions. It reports whether drain can stop waiting, because the generation has
-// ended or is open again.
+// drained ends a generation that has no sessions. It reports whether drain can stop waiting: the generation has ended,
+// or was reopened.
 func (s *Server) drained(g *generation) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -21,13 +21,14 @@ import (
 )
 
 const (
-	// handOverInterval is the shortest time between two sessions that are handed over: 5,000 a second.
+	// handOverInterval is the minimum time between the handovers of two sessions: 5,000 a second.
 	handOverInterval = 200 * time.Microsecond
-	// handingOver is the number of sessions that are handed over at a time.
+	// handingOver is the number of concurrent handovers.
 	handingOver = 16
-	// handOverAgain is the time after which a session that has stayed is tried again.
+	// handOverAgain is the time after which the handover of a session that has stayed is tried again.
 	handOverAgain = 15 * time.Second
-	// confirmAgain is how often a successor is told that it is the owner, while it uses the relay socket of this pod.
+	// confirmAgain is the interval at which a successor is notified that it is the owner, while it uses the relay
+	// socket of this pod.
 	confirmAgain = time.Second
 )
 
@@ -36,13 +37,13 @@ type handedOver struct {
 	mu sync.Mutex
 	// sockets are the relay sockets that the successors still use.
 	sockets map[forward.Client]handedSocket
-	// next is the earliest time at which the next session is handed over. One goroutine uses it.
+	// next is the earliest time of the next handover. Only one goroutine uses it.
 	next time.Time
-	// full is the number of sessions that no other pod has taken, at the latest attempt.
+	// full is the number of sessions that no other pod has accepted in the latest attempt.
 	full atomic.Int64
 }
 
-// handedSocket is a relay socket that the session at another pod uses.
+// handedSocket is a relay socket of this pod that a session at another pod uses.
 type handedSocket struct {
 	to     forward.Way
 	socket relay.Socket
@@ -104,7 +105,7 @@ func (s *Server) handOverAll(ctx context.Context) {
 	s.table.Touch()
 }
 
-// pace waits until the next session may be handed over.
+// pace waits until the next handover may begin.
 func (s *Server) pace(ctx context.Context) {
 	h := &s.handedOver
 	now := time.Now()
@@ -113,7 +114,7 @@ func (s *Server) pace(ctx context.Context) {
 	}
 	wait := h.next.Sub(now)
 	h.next = h.next.Add(handOverInterval)
-	if wait < time.Millisecond { // shorter waits take about as long
+	if wait < time.Millisecond { // a timer takes about this long in any case
 		return
 	}
 	timer := time.NewTimer(wait)
@@ -124,8 +125,8 @@ func (s *Server) pace(ctx context.Context) {
 	}
 }
 
-// handOver hands a session over if it may leave and if another pod takes it. Otherwise it counts a session that no pod
-// has taken.
+// handOver hands a session over if that is possible and another pod accepts it. It counts a session that no pod
+// accepts.
 func (s *Server) handOver(c forward.Client, excluded map[netip.Addr]bool, full *atomic.Int64) {
 	defer s.meter.RecoverPanic("hand over a session")
 	l := s.movable(c.Port)
@@ -164,7 +165,7 @@ func (s *Server) offer(c forward.Client, r *session.Record) (forward.Way, error)
 	if err != nil {
 		return forward.Way{}, err
 	}
-	asked, _ := datagram.ParseSource(r.Source) // else the kernel chooses the address
+	asked, _ := datagram.ParseSource(r.Source) // after an error the kernel selects the address
 	return s.forwarder.HandOver(c, b, asked)
 }
 
@@ -196,7 +197,7 @@ func (s *Server) HandedSockets() int {
 	return len(s.handedOver.sockets)
 }
 
-// PassedOn returns the number of datagrams that this pod has passed on to the pods that have the sessions.
+// PassedOn returns the number of datagrams of clients that this pod has forwarded to the pods with their sessions.
 func (s *Server) PassedOn() uint64 {
 	if s.forwarder == nil {
 		return 0
@@ -204,8 +205,8 @@ func (s *Server) PassedOn() uint64 {
 	return s.forwarder.Passed()
 }
 
-// confirmAll tells successors that they are the owners, which answer if they do not need a socket any more. The socket
-// of a successor that is gone is closed.
+// confirmAll notifies the successors that they are the owners. A successor that no longer needs the socket answers. If
+// the pod of a successor no longer exists, its socket is closed.
 func (s *Server) confirmAll() {
 	h := &s.handedOver
 	h.mu.Lock()
@@ -238,7 +239,8 @@ func (s *Server) closeAllHanded() {
 	}
 }
 
-// handed returns the relay socket of a client whose session the pod of a way has taken over, or the zero handedSocket.
+// handed returns the relay socket of a client whose session was handed over to the pod of a Way. Otherwise it returns
+// the zero handedSocket.
 func (s *Server) handed(c forward.Client, to forward.Way) handedSocket {
 	s.handedOver.mu.Lock()
 	defer s.handedOver.mu.Unlock()
@@ -248,7 +250,8 @@ func (s *Server) handed(c forward.Client, to forward.Way) handedSocket {
 	return handedSocket{}
 }
 
-// Draining returns which sessions have left and which stay, for the status. It is nil before the process drains.
+// Draining returns the numbers of sessions that were handed over and that stay, for the status. It is nil before the
+// process drains.
 func (s *Server) Draining() *inspection.DrainStatus {
 	if !s.table.Draining() {
 		return nil
@@ -269,7 +272,7 @@ func (s *Server) Draining() *inspection.DrainStatus {
 	return st
 }
 
-// staysBecause returns the reason for which a session stays, by the protocol of its listener.
+// staysBecause returns why a session cannot be handed over, by the protocol of its listener.
 func staysBecause(p config.Protocol) string {
 	if p == config.TURNUDP {
 		return inspection.StaysForPeer
@@ -285,7 +288,7 @@ func (s forwarding) Take(c forward.Client, record []byte, clock time.Time, from 
 	}
 	former := &formerSocket{way: from}
 	if l.Gate().Taken(c.Addr, former.same) != nil {
-		return true // a repeated offer
+		return true // the offer was repeated
 	}
 	var r session.Record
 	err := r.UnmarshalBinary(record)
@@ -302,7 +305,7 @@ func (s forwarding) Take(c forward.Client, record []byte, clock time.Time, from 
 	return err == nil
 }
 
-// shift adds the difference between two clocks to the times of a record.
+// shift corrects the times of a record by the difference between two clocks.
 func shift(r *session.Record, by time.Duration) {
 	r.Started, r.Until = r.Started.Add(by), r.Until.Add(by)
 	for i := range r.Permissions {

@@ -18,19 +18,20 @@ import (
 // restoring holds the sessions that a former process has left in the journal until their listeners are open.
 type restoring struct {
 	saved map[savedAt][]gate.Saved
-	// took is how long the relay sockets and the allocations took to open.
+	// took is how long it took to open the relay sockets and the allocations.
 	took time.Duration
 	done bool
 }
 
-// savedAt is the UDP listener of saved sessions. The journal has no sessions of other transports: they end with their
-// connections.
+// savedAt identifies the UDP listener of saved sessions. The journal has no sessions of other transports, because those
+// sessions end with their connections.
 type savedAt struct {
 	listener string
 	port     int
 }
 
-// savedOf returns the key of the sessions that a listener restores, or the zero key for other transports than UDP.
+// savedOf returns the key under which the sessions of a listener are saved. For other transports than UDP it returns
+// the zero key.
 func savedOf(l config.Listener) savedAt {
 	if l.Protocol != config.TURNUDP {
 		return savedAt{}
@@ -38,8 +39,9 @@ func savedOf(l config.Listener) savedAt {
 	return savedAt{l.Name, l.Port}
 }
 
-// openSaved opens the relay sockets of saved sessions, all before the first listener, so that no new allocation gets
-// one of their ports. A session whose port is taken is dropped. From here on datagrams of peers wait in the kernel.
+// openSaved opens the relay sockets of saved sessions. It runs before the first listener is opened, so that no new
+// allocation gets one of their ports. A session whose port is in use is dropped. From then on, datagrams of peers wait
+// in the kernel.
 func (s *Server) openSaved(entries []journal.Entry) {
 	begun := time.Now()
 	opened := make([]gate.Saved, len(entries))
@@ -114,7 +116,7 @@ func (s *Server) closeSaved(at savedAt) {
 	delete(s.restoring.saved, at)
 }
 
-// unstored returns the numbers of sessions that are not in the journal, as gate.Gate.Unstored.
+// unstored returns the numbers of sessions that are not in the journal. See gate.Gate.Unstored.
 func (s *Server) unstored() (connected, lost int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -22,10 +22,10 @@ func (s *Server) SetLocalAddresses(addrs []netip.Addr) {
 	s.refreshViews()
 }
 
-// maxDeparted bounds the number of addresses that the host had and has no longer.
+// maxDeparted is the maximum number of remembered addresses that the host had and no longer has.
 const maxDeparted = 64
 
-// depart records the addresses that the host has no longer. The caller holds mu.
+// depart records the addresses that the host no longer has. The caller must hold mu.
 func (s *Server) depart(old, now []netip.Addr) {
 	for _, a := range old {
 		if !slices.Contains(s.departed, a) {
@@ -36,8 +36,8 @@ func (s *Server) depart(old, now []netip.Addr) {
 	s.departed = slices.Delete(s.departed, 0, max(0, len(s.departed)-maxDeparted))
 }
 
-// lostAddresses returns the relay addresses that the host had since the start of the process, and has no longer. The
-// caller holds mu.
+// lostAddresses returns the relay addresses that the host has had since the start of the process and no longer has. The
+// caller must hold mu.
 func (s *Server) lostAddresses() (lost []string) {
 	for _, l := range s.running.Listeners {
 		for _, a := range s.relayAddrs(l.Address) {

@@ -70,18 +70,19 @@ type Options struct {
 	RelayPorts config.PortRange
 	// Capacity is the maximum number of clients of the process; 0 means no maximum.
 	Capacity int
-	// CapacityLimit is the limit of the process that Capacity follows from, for its status.
+	// CapacityLimit names the resource that determines Capacity, for the status.
 	CapacityLimit string
 	// Allocations is the maximum number of allocations and reserved ports; 0 means Capacity. It is lower than Capacity
 	// if there are few relay ports.
 	Allocations int
-	// Memory is the maximum memory of sessions and connections in bytes, at the prices of package session; 0 means no maximum.
+	// Memory is the maximum memory of sessions and connections in bytes, as package session counts it; 0 means no
+	// maximum.
 	Memory int64
 	// NonceLifetime is how long a client may use a nonce; 0 means nonce.MaxLifetime.
 	NonceLifetime time.Duration
 	// Journal stores the sessions of clients over UDP. It may be nil. The server does not close it.
 	Journal *journal.Journal
-	// Restored is what a former process has left in the journal.
+	// Restored is the journal of a former process.
 	Restored journal.Restored
 	// Forward is the address of this pod at which it receives the datagrams of clients that other pods forward. If it
 	// is invalid, nothing is forwarded.
@@ -124,7 +125,7 @@ type Server struct {
 	revoked   *credential.Revocations // of wanted
 	failures  map[string]string
 	restoring restoring
-	served    bool           // all listeners of a config, at least one, have been open
+	served    bool           // all listeners of a config with at least one listener have been open
 	pods      []forward.Peer // of the last SetPeers with pods
 	// peersProblem is Peers.Problem of the last SetPeers.
 	peersProblem string
@@ -171,7 +172,7 @@ func New(o Options) (*Server, error) {
 	}
 	s.local.Store(sorted(o.LocalAddresses))
 	s.openSaved(o.Restored.Sessions)
-	s.opt.Restored = journal.Restored{} // its memory becomes free
+	s.opt.Restored = journal.Restored{} // lets its memory be freed
 	s.forwardPorts.Store(new(forwardPorts))
 	if o.Forward.IsValid() {
 		f, err := forward.Open(forward.Options{
@@ -233,7 +234,7 @@ func (s *Server) Close() error { return s.close(func(*gate.Gate) {}) }
 // Leave closes all sockets. The sessions that are in the journal stay there, so that another process can continue them.
 func (s *Server) Leave() error { return s.close((*gate.Gate).Leave) }
 
-// close calls a function for each gate, and closes everything.
+// close calls the function before for the gate of each generation. Then it closes everything.
 func (s *Server) close(before func(*gate.Gate)) error {
 	s.closeAllHanded()
 	err := s.forwarder.Close()

@@ -33,11 +33,11 @@ func (j *Journal) start() (restored Restored) {
 		j.setAside(failedName, errors.New("two processes have ended while they restored its sessions"))
 		j.Done()
 	}
-	j.last, j.root, j.size = s.last, s.root, whole // whole bytes of the volume become free
+	j.last, j.root, j.size = s.last, s.root, whole // these bytes become free when the file is replaced
 	former := slices.Collect(maps.Keys(s.sessions))
 	s.resume(j.o.Now())
 	for _, e := range s.entries() {
-		if kept, err := j.join(e.Record); err == nil { // always: replay keeps the limits of a Record
+		if kept, err := j.join(e.Record); err == nil { // always nil: replay keeps the limits of a Record
 			kept.queued = true
 			j.sessions[e.ID] = kept
 			j.shares.set(&kept.share, kept.sizes())
@@ -102,8 +102,8 @@ func (j *Journal) takeLock() error {
 	return nil
 }
 
-// isLock reports whether a file is the lock of the folder, and not one that Remove of another process has removed after
-// it was opened.
+// isLock reports whether f is still the lock file at its path. Another process may have removed the file in Remove
+// after f was opened.
 func (j *Journal) isLock(f *os.File) bool {
 	own, err := f.Stat()
 	named, namedErr := os.Lstat(j.path(lockName))
@@ -131,7 +131,8 @@ func (j *Journal) attempts() int {
 	return before
 }
 
-// read reads the journal of the former process, and returns the length of its whole part. A damaged file is set aside.
+// read reads the journal of the former process. It returns the number of bytes up to the end of the last whole entry. A
+// damaged file is renamed and kept.
 func (j *Journal) read() (s state, whole int64) {
 	info, err := os.Lstat(j.path(fileName))
 	switch {
@@ -162,20 +163,20 @@ func (j *Journal) read() (s state, whole int64) {
 	return s, whole
 }
 
-// setAside renames the journal.
+// setAside renames the journal, so that it is kept but not read again.
 func (j *Journal) setAside(name string, why error) {
 	err := os.Rename(j.path(fileName), j.path(name))
 	j.warn("set journal aside as "+name, errors.Join(why, err))
 }
 
-// copyAside gives the journal a second name. A hard link needs no room, which a copy of the damaged part would.
+// copyAside gives the journal a second name. A hard link needs no disk space, unlike a copy of the damaged part.
 func (j *Journal) copyAside(why error) {
 	_ = os.Remove(j.path(damagedName))
 	err := os.Link(j.path(fileName), j.path(damagedName))
 	j.warn("set journal aside as "+damagedName, errors.Join(why, err))
 }
 
-// create makes the file that replace makes the journal.
+// create creates the file that replace later renames to the journal.
 func (j *Journal) create() (file, error) {
 	name := j.path(newName)
 	if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -184,7 +185,7 @@ func (j *Journal) create() (file, error) {
 	return j.open(name, os.O_RDWR|os.O_APPEND|os.O_CREATE|os.O_EXCL)
 }
 
-// replace makes a new file of a size the journal.
+// replace renames a new file of the given size to the journal.
 func (j *Journal) replace(f file, size int64) error {
 	if err := os.Rename(j.path(newName), j.path(fileName)); err != nil {
 		return err
@@ -196,7 +197,7 @@ func (j *Journal) replace(f file, size int64) error {
 	return nil
 }
 
-// use continues with a file of a size.
+// use continues with a file of the given size.
 func (j *Journal) use(f file, size int64) {
 	// The compacted file must fit beside the file, and a file that cannot become smaller is not compacted all the time.
 	j.limit = max(min(max(2*size, j.minimum), j.volume(size)*2/5), size+size/8)
@@ -206,7 +207,7 @@ func (j *Journal) use(f file, size int64) {
 	j.file, j.size, j.problem = f, size, ""
 }
 
-// keep continues with the file of the former process, without the part behind its whole entries.
+// keep continues with the file of the former process, and truncates it after its last whole entry.
 func (j *Journal) keep(whole int64) error {
 	f, err := j.open(j.path(fileName), os.O_RDWR|os.O_APPEND)
 	if err != nil {
@@ -224,8 +225,8 @@ func (j *Journal) keep(whole int64) error {
 	return nil
 }
 
-// drop continues without a file until the next attempt. The file is removed: a process that read what is left of it
-// would continue sessions that have ended.
+// drop continues without a file until the next attempt. It removes the file: a process that read its remains would
+// continue sessions that have ended.
 func (j *Journal) drop() {
 	f := j.file
 	j.mu.Lock()
@@ -238,11 +239,11 @@ func (j *Journal) drop() {
 	}
 }
 
-// volume returns the size of the part of the volume that the journal may use, which has a file of a size.
+// volume returns how many bytes of the volume the journal may use. size is the current size of its file.
 func (j *Journal) volume(size int64) int64 {
 	more, err := j.room(j.o.Dir)
 	if err != nil {
-		more = maxRoom // unknown: a write that fails tells it
+		more = maxRoom // unknown: a write will fail if the volume is full
 	}
 	v := min(more+size, maxRoom)
 	if j.o.Now().Before(j.mostUntil) {
@@ -251,18 +252,18 @@ func (j *Journal) volume(size int64) int64 {
 	return v
 }
 
-// capacity returns the size of the largest state: 5/16 of the volume. It leaves room for the file, which grows to two
-// fifths before it is compacted, and for what is written to both files meanwhile.
+// capacity returns the maximum size of the state: 5/16 of the volume. The rest is for the file, which grows to two
+// fifths of the volume before it is compacted, and for changes that are written to both files during a compaction.
 func (j *Journal) capacity() int64 {
 	v := j.volume(j.size) * 5 / 16
 	if j.o.Now().Before(j.mostUntil) {
 		return v
 	}
-	return max(v, leastCapacity) // a volume that is full now may have room later
+	return max(v, leastCapacity) // a full volume may have free space later
 }
 
-// fault counts an error that prevents writes, and logs it unless the journal has a problem already. The caller holds mu,
-// or is start.
+// fault counts an error that prevents writes, and logs it unless the journal already has a problem. The caller must
+// hold mu, or be start.
 func (j *Journal) fault(what string, err error) {
 	if j.problem == "" {
 		j.o.Log.Error("The journal of sessions failed: calls continue, but a crash would end them",

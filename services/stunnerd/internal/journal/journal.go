@@ -79,13 +79,13 @@ type Entry struct {
 type Status struct {
 	// Problem says why changes are not stored. It is empty if they are.
 	Problem string
-	// Bytes is the size of the file.
+	// Bytes is the size of the file in bytes.
 	Bytes int64
 	// Sessions is the number of stored sessions that have not ended.
 	Sessions int
 	// Errors is the number of writes that failed or took too long, and of journals that were set aside.
 	Errors uint64
-	// Refused is the number of changes that are not stored because a user ID and its source store more than their share.
+	// Refused is the number of changes that are not stored because a user ID and its source have used up their share.
 	Refused uint64
 }
 
@@ -99,11 +99,12 @@ const (
 
 	// maxSize is the size of the largest file. A larger one is set aside unread, so that a start is never slow.
 	maxSize = 256 << 20
-	// maxRoom is the part of a larger volume that the journal uses.
+	// maxRoom is how many bytes of a volume the journal uses at most.
 	maxRoom = 128 << 20
-	// leastCapacity is the size of the state that is always kept in memory, to be written when the volume has room.
+	// leastCapacity is the size of the state that is always kept in memory, to be written when the volume has free
+	// space.
 	leastCapacity = 64 << 10
-	// retryAfter is the time between two attempts to make a file, or to measure a volume that is too small.
+	// retryAfter is the time between two attempts to create a file, or to measure a volume that is too small.
 	retryAfter = 10 * time.Second
 )
 
@@ -120,13 +121,13 @@ type file interface {
 type Journal struct {
 	hooks
 	o Options
-	// wake makes run write what is queued.
+	// wake makes run write the queue.
 	wake chan struct{}
 	// stop ends run, which closes stopped.
 	stop, stopped chan struct{}
 
 	mu sync.Mutex
-	// sessions are the state that the file gets. It is bounded by shares.
+	// sessions is the state that is written to the file. shares bounds it.
 	sessions map[ID]*stored
 	shares   shares
 	last     ID
@@ -139,20 +140,20 @@ type Journal struct {
 
 	// file is nil if there is no journal: after Close, and after an error until the next attempt.
 	file file
-	// size is the length of the whole entries of the file.
+	// size is the number of bytes of the file up to the end of its last whole entry.
 	size int64
-	// closing is true when Close has begun, and closed when nothing is queued any more.
+	// closing is true when Close has begun. closed is true when nothing can be queued any more.
 	closing, closed bool
 	// retry is the earliest time of the next attempt after an error.
 	retry   time.Time
 	problem string
 	errors  uint64
 	refused uint64
-	// declined is refused for lines, which logs refused changes.
+	// declined is the value of refused that lines reads to log refused changes.
 	declined atomic.Uint64
 	lines    *meter.RefusalLog
-	// measured is the value of refused when the room of the volume was measured, and measure the earliest time at which
-	// it is measured because of later refusals.
+	// measured is the value of refused when the free space of the volume was last measured. measure is the earliest
+	// time at which later refusals cause another measurement.
 	measured uint64
 	measure  time.Time
 	// locked reports whether lock is the lock of the folder.
@@ -164,7 +165,8 @@ type Journal struct {
 	broken bool
 	// limit is the size at which the file is compacted.
 	limit int64
-	// most is what a full volume has taken, if the volume says that it has more room. It is valid until mostUntil.
+	// most is the size that the file had when the volume was full, although the volume reports more free space. It is
+	// valid until mostUntil.
 	most      int64
 	mostUntil time.Time
 }
@@ -179,7 +181,7 @@ type stored struct {
 	queued bool
 }
 
-// hooks are what tests replace.
+// hooks are the functions and values that tests replace.
 type hooks struct {
 	open func(name string, flags int) (file, error)
 	// room returns how many bytes may be added to the volume of a folder.
@@ -273,7 +275,7 @@ func (j *Journal) Add(r *session.Record) ID {
 	j.last++
 	j.sessions[j.last] = s
 	j.change(added, j.last, s, func(b []byte) []byte {
-		b, _ = s.AppendBinary(b) // join has found no error
+		b, _ = s.AppendBinary(b) // cannot fail: join has encoded the same record
 		return b
 	})
 	for _, c := range r.Checks {
@@ -300,7 +302,7 @@ func (j *Journal) join(r session.Record) (*stored, error) {
 
 func sourceOf(r *session.Record) netip.Prefix { return session.Source(r.Client.Addr()) }
 
-// sizes returns the bytes of the session in a file.
+// sizes returns how many bytes the session takes in a file.
 func (s *stored) sizes() (c count) {
 	c[essential] = s.base
 	for i := range s.Permissions {
@@ -345,7 +347,7 @@ func (j *Journal) has(id ID, inFile bool) bool {
 	return j.sessions[id] != nil && (j.file != nil || !inFile)
 }
 
-// Refresh stores a new lifetime, in seconds, and its end.
+// Refresh stores a new lifetime, in seconds, and the time at which it ends.
 func (j *Journal) Refresh(id ID, lifetime uint32, until time.Time) {
 	j.with(id, func(s *stored) {
 		s.Lifetime, s.Until = lifetime, until
@@ -390,7 +392,7 @@ func (j *Journal) Bind(id ID, c session.ChannelRecord) {
 	})
 }
 
-// admits reports whether a permission or a channel of a size may be stored. The caller holds mu.
+// admits reports whether a permission or a channel of the given size may be stored. The caller must hold mu.
 func (j *Journal) admits(s *stored, size int64) bool {
 	if j.shares.admits(&s.share, essential, size) {
 		return true
@@ -410,7 +412,7 @@ func (j *Journal) refuse() {
 	j.signal() // the writer measures the volume
 }
 
-// countRefused counts and logs a change that is not stored, or an entry that is left out. The caller holds mu.
+// countRefused counts and logs a change or entry that is not stored. The caller must hold mu.
 func (j *Journal) countRefused() {
 	j.refused++
 	j.declined.Add(1)
@@ -425,8 +427,8 @@ func (j *Journal) Check(id ID, c session.Check) {
 	}
 }
 
-// check stores a check, in place of the one of the same peer. If the share is used up, the peer has none afterwards,
-// because the former one is out of date. The caller holds mu.
+// check stores a check in place of the earlier one of the same peer. If the share is used up, the peer has no check
+// afterwards, because the earlier one is out of date. The caller must hold mu.
 func (j *Journal) check(id ID, s *stored, c session.Check) {
 	at := slices.IndexFunc(s.Checks, func(o session.Check) bool { return o.Peer == c.Peer })
 	more := checkSize(&c)
@@ -538,7 +540,7 @@ func (j *Journal) Status() Status {
 // ended.
 func (j *Journal) Close() error { return j.close() }
 
-// Remove is Close, and removes what the journal has in the folder, except files that were set aside.
+// Remove is like Close, and also removes the files of the journal from the folder, except files that were set aside.
 func (j *Journal) Remove() error { return j.close(fileName, attemptsName, lockName) }
 
 // close closes the journal, and removes files while the folder is locked.

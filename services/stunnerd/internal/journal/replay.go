@@ -47,11 +47,11 @@ const maxRoot = 64
 
 // Errors of a replay.
 var (
-	// errTorn is the error for an entry that is not complete: the process was killed while it wrote.
+	// errTorn is the error for an incomplete entry: the process was killed while it wrote the entry.
 	errTorn = errors.New("read journal: the last entry is not complete")
-	// errDamaged is the error for bytes that no process has written.
+	// errDamaged is the error for bytes that the journal has not written.
 	errDamaged = errors.New("read journal: damaged entry")
-	// errForeign is the error for a file with another header: of a newer release, or no journal.
+	// errForeign is the error for a file with another header: it was written by a newer release, or is not a journal.
 	errForeign = errors.New("read journal: unknown format or version")
 )
 
@@ -145,7 +145,7 @@ func incomplete(b []byte, at int64) error {
 			}
 			payload = payload[:n]
 		}
-		// Most bytes are no kind, which spares the checksum of up to 64 KiB.
+		// The kind is checked first, because most bytes are not a kind. This avoids most checksums of up to 64 KiB.
 		if k := kind(payload[0]); k < added || k >= kinds {
 			continue
 		}
@@ -222,8 +222,8 @@ const (
 	channelLifetime    = 10 * time.Minute
 )
 
-// resume makes the state that of a process that continues the sessions: it removes what has ended, and limits the ends,
-// because the wall clock may have been set back.
+// resume prepares the state for a process that continues the sessions. It removes expired entries, and limits the
+// remaining lifetimes, because the wall clock may have been set back.
 func (s *state) resume(now time.Time) {
 	maps.DeleteFunc(s.sessions, func(_ ID, r *session.Record) bool { return !r.Until.After(now) })
 	limit := func(until *time.Time, lifetime time.Duration) {
@@ -249,8 +249,8 @@ func (s *state) resume(now time.Time) {
 	}
 }
 
-// prune removes the permissions and channels that have ended. A session remains: a Refresh that is stored later
-// continues a session that the wall clock has ended.
+// prune removes the expired permissions and channels. It keeps an expired session, because a later entry may be a
+// Refresh of it.
 func prune(r *session.Record, now time.Time) {
 	r.Permissions = slices.DeleteFunc(r.Permissions, func(p session.Permission) bool { return !p.Until.After(now) })
 	r.Channels = slices.DeleteFunc(r.Channels, func(c session.ChannelRecord) bool { return !c.Until.After(now) })
@@ -280,7 +280,7 @@ func appendSession(b []byte, id ID, r *session.Record) []byte {
 	at := len(b)
 	var err error
 	if b, err = r.AppendBinary(openEntry(b, added, id)); err != nil || !closeEntry(b, at) {
-		b = b[:at] // unreachable: join and put keep the limits of a Record
+		b = b[:at] // unreachable: join and put enforce the limits of a Record
 	}
 	return b
 }

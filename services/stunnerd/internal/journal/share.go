@@ -6,8 +6,8 @@ import (
 	"net/netip"
 )
 
-// class is a class of entries. Checks are the first that the journal loses: they only spare a client a repetition,
-// while a session without its other entries does not continue.
+// class is a class of entries. Checks are removed first: without its checks a session continues, and the client only
+// repeats them. Without its other entries a session does not continue.
 type class int
 
 const (
@@ -35,7 +35,7 @@ var tiers = []tier{{part: 5, little: 600}, {part: 10}, {part: 50, either: true}}
 // count is a number of bytes of each class.
 type count [classes]int64
 
-// upTo returns the bytes that compete with those of a class: checks make room for everything else.
+// upTo returns the bytes that entries of a class may not displace. Essential entries may displace checks.
 func (c *count) upTo(k class) int64 {
 	if k == essential {
 		return c[essential]
@@ -68,7 +68,7 @@ func newShares() shares {
 	return shares{users: map[string]*holder{}, sources: map[netip.Prefix]*holder{}}
 }
 
-// join returns the share of a new session, without bytes.
+// join adds a session without bytes, and returns its share.
 func (s *shares) join(user string, source netip.Prefix) share {
 	u, o := entry(s.users, user), entry(s.sources, source)
 	u.sessions++
@@ -118,8 +118,9 @@ func (s *shares) admits(of *share, k class, n int64) bool {
 	return true
 }
 
-// most returns how many bytes may stay stored, of those that compete with a class. Sessions that are stored already may
-// use twice the capacity, which has become smaller then: the file is compacted in place.
+// most returns the maximum number of stored bytes that count for a class (see upTo). Essential entries may exceed the
+// capacity twofold, because the capacity may have become smaller since they were stored: the file is then compacted in
+// place.
 func (s *shares) most(k class) int64 {
 	if k == essential {
 		return 2 * s.capacity
@@ -137,8 +138,8 @@ func (s *shares) exceeded() (k class, ok bool) {
 	return 0, false
 }
 
-// weights order sessions: the first one is that whose entries of a class are removed first. Its user ID and its source
-// both have many bytes, then one of them, then the session itself.
+// weights sort sessions. Entries of the first session are removed first. Sessions whose user ID and source both have
+// many bytes are sorted first, then those where one of the two has, then those that have many bytes themselves.
 type weights struct {
 	class class
 	list  []weighted
@@ -157,8 +158,8 @@ func (w *weights) weigh(of *share) [3]int64 {
 
 func (w *weights) add(id ID, of *share) { w.list = append(w.list, weighted{id, of, w.weigh(of)}) }
 
-// next removes the heaviest session. The caller removes its entries. Weights only fall meanwhile, so a weight that has
-// fallen is replaced when its session is the first.
+// next removes the heaviest session from the list. The caller removes its entries. Weights can only decrease, so a
+// session is weighed again when it is the first.
 func (w *weights) next() ID {
 	for {
 		first := &w.list[0]

@@ -12,11 +12,11 @@ import (
 	"time"
 )
 
-// queue is what the writer has not written yet. It is guarded by the mutex of the journal.
+// queue contains the changes that the writer has not written yet. The mutex of the journal guards it.
 type queue struct {
 	// entries are whole entries in the order of the changes.
 	entries []byte
-	// whole are the sessions of which the current state is written behind the entries: as a whole, or their end.
+	// whole contains the sessions whose current state, or whose end, is written after the entries.
 	whole map[ID]struct{}
 	// root reports whether the root of the nonces is written.
 	root bool
@@ -27,15 +27,15 @@ type queue struct {
 const (
 	// maxQueue is the largest result of queueSize.
 	maxQueue = 256 << 10
-	// chunk is the size of what is encoded at once. Changes wait meanwhile, for some microseconds.
+	// chunk is how many bytes are encoded at a time. Changes wait meanwhile, for some microseconds.
 	chunk = 64 << 10
-	// maxWaiting is the number of answers from which none waits.
+	// maxWaiting is the maximum number of answers that wait for a write. At this number, all are sent at once.
 	maxWaiting = 4096
 )
 
 func (q *queue) empty() bool { return len(q.entries) == 0 && len(q.whole) == 0 && !q.root }
 
-// change queues an entry of a session whose state has changed. The caller holds mu.
+// change queues an entry for a changed session. The caller must hold mu.
 func (j *Journal) change(k kind, id ID, s *stored, payload func([]byte) []byte) {
 	q := &j.queue
 	if _, whole := q.whole[id]; whole {
@@ -47,30 +47,30 @@ func (j *Journal) change(k kind, id ID, s *stored, payload func([]byte) []byte) 
 	}
 	at := len(q.entries)
 	if q.entries = payload(openEntry(q.entries, k, id)); !closeEntry(q.entries, at) {
-		q.entries = q.entries[:at] // unreachable: a record with as much is not longer
+		q.entries = q.entries[:at] // unreachable: a valid record is never too long
 	}
 	s.queued = true
 	j.signal()
 }
 
-// queueSize is the size of queued entries from which sessions are queued as a whole. The longest entry may exceed it. It
-// is positive, also on a full volume, so that each call of take takes something. The caller holds mu.
+// queueSize is the size of the queued entries above which sessions are queued as a whole. The longest entry may exceed
+// it. It is positive, even on a full volume, so that each call of take takes something. The caller must hold mu.
 func (j *Journal) queueSize() int { return int(max(1, min(maxQueue, j.shares.capacity/32))) }
 
-// rewrite queues a session as a whole. The caller holds mu.
+// rewrite queues the whole state of a session. The caller must hold mu.
 func (j *Journal) rewrite(id ID, s *stored) {
 	if j.writable() {
 		j.queue.whole[id] = struct{}{}
 	} else {
-		s.queued = false // the next file gets all sessions
+		s.queued = false // the next file will contain all sessions
 	}
 	j.signal()
 }
 
-// writable reports whether there is a file, or the writer makes one. The caller holds mu.
+// writable reports whether the journal has a file, or the writer is about to create one. The caller must hold mu.
 func (j *Journal) writable() bool { return j.file != nil || j.waiting.writing }
 
-// signal makes the writer start, unless it is about to.
+// signal wakes the writer.
 func (j *Journal) signal() {
 	select {
 	case j.wake <- struct{}{}:
@@ -105,14 +105,14 @@ func (j *Journal) take() (entries []byte, covered uint64) {
 	return entries, j.waiting.last()
 }
 
-// waiting are the answers to clients that are sent when the changes before them are written.
+// waiting contains the answers to clients that are sent when the preceding changes are written.
 type waiting struct {
 	answers []func()
-	// first is the number of the first of them: all earlier ones are sent.
+	// first is the number of the first waiting answer. All answers with lower numbers are sent.
 	first uint64
-	// writing reports whether the writer is at work.
+	// writing reports whether a write is in progress.
 	writing bool
-	// slow reports that a write takes longer than the patience of the journal. No answer waits for it.
+	// slow reports that a write takes longer than patience. While it is set, no answer waits.
 	slow  bool
 	timer *time.Timer
 }
@@ -131,16 +131,16 @@ func (w *waiting) remove(last uint64) (answers []func()) {
 	return answers
 }
 
-// After calls f as soon as all changes that were made before are in the file: at once, or from another goroutine. If
-// there is no file, or if it does not take the changes within 250 ms, f is called nevertheless: a volume that fails or
-// is slow costs the journal, and never a call.
+// After calls f as soon as all preceding changes are in the file: at once, or from another goroutine. If there is no
+// file, or if it does not take the changes within 250 ms, f is called nevertheless. A volume that fails or is slow must
+// not delay calls.
 func (j *Journal) After(f func()) {
 	if j == nil || !j.wait(f) {
 		f()
 	}
 }
 
-// wait reports whether f is called later.
+// wait queues f, and reports whether it did. If it returns false, the caller calls f itself.
 func (j *Journal) wait(f func()) bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -229,8 +229,8 @@ func (j *Journal) work() {
 	}
 }
 
-// begin prepares the next write. It reports false if there is nothing to write. Without a file nothing is written until
-// the next attempt to make one, so no answer waits.
+// begin prepares the next write. It reports false if there is nothing to write. Without a file, nothing is written
+// until the next attempt to create one, and no answer waits.
 func (j *Journal) begin() bool {
 	now := j.o.Now()
 	if j.refusals(now) {
@@ -254,14 +254,15 @@ func (j *Journal) begin() bool {
 	return writing
 }
 
-// refusals reports whether changes were refused since the room of the volume was measured, and it may have grown.
+// refusals reports whether the free space of the volume should be measured again: changes were refused since the last
+// measurement, and the volume may have grown.
 func (j *Journal) refusals(now time.Time) bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.refused != j.measured && !now.Before(j.measure)
 }
 
-// recycle returns the memory of take.
+// recycle makes the memory of a slice that take has returned available to later entries.
 func (j *Journal) recycle(entries []byte) {
 	if cap(entries) <= 2*maxQueue {
 		j.mu.Lock()
@@ -270,7 +271,7 @@ func (j *Journal) recycle(entries []byte) {
 	}
 }
 
-// append appends entries, or leaves the file as it was.
+// append appends entries to the file. After an error, the file is unchanged.
 func (j *Journal) append(entries []byte) error {
 	if len(entries) == 0 {
 		return nil
@@ -296,7 +297,7 @@ func write(f file, b []byte) (int64, error) {
 	return int64(n), err
 }
 
-// restart makes a file if there is none.
+// restart creates a file if there is none.
 func (j *Journal) restart() {
 	var err error
 	if j.lock == nil {
@@ -307,7 +308,7 @@ func (j *Journal) restart() {
 		err = j.compact(false)
 	}
 	if err == nil {
-		_ = os.Remove(j.path(attemptsName)) // of a process that used the folder before
+		_ = os.Remove(j.path(attemptsName)) // from a process that used the folder earlier
 		return
 	}
 	j.failed("start journal", err)
@@ -328,8 +329,9 @@ func (j *Journal) shrink() {
 	}
 }
 
-// recover compacts the file after a failed write, in place if there is no room for a second one: a process that is
-// killed between the truncation and the last write then leaves some sessions only. What does not fit is left out.
+// recover compacts the file after a failed write. If the volume has no space for a second file, it does so in place: a
+// process that is killed between the truncation and the last write then leaves only some sessions. Entries that do not
+// fit are left out.
 func (j *Journal) recover(why error) {
 	j.failed("write journal", why)
 	j.fit()
@@ -346,15 +348,15 @@ func (j *Journal) recover(why error) {
 			j.use(j.file, size)
 			return
 		}
-		j.most, j.mostUntil = size+size/5, j.o.Now().Add(retryAfter) // nine tenths of size may stay stored
+		j.most, j.mostUntil = size+size/5, j.o.Now().Add(retryAfter) // so that nine tenths of size may stay stored
 		j.fit()
 	}
 	j.failed("start journal anew", err)
 	j.drop()
 }
 
-// compact writes a new file with the state, and makes it the journal. What is queued meanwhile is written to the present
-// file too if it is intact, so that answers do not wait for the whole file.
+// compact writes the state to a new file, and makes that file the journal. If the current file is intact, changes that
+// are queued meanwhile are written to it too, so that answers do not wait for the new file.
 func (j *Journal) compact(intact bool) error {
 	f, err := j.create()
 	if err != nil {
@@ -420,7 +422,7 @@ func (j *Journal) encode(b []byte, size int, ids []ID) ([]byte, []ID) {
 	return b, nil
 }
 
-// fit measures the volume, and removes what exceeds the capacity.
+// fit measures the volume, and removes entries that exceed the capacity.
 func (j *Journal) fit() {
 	capacity := j.capacity()
 	j.mu.Lock()
@@ -431,8 +433,8 @@ func (j *Journal) fit() {
 	}
 }
 
-// trim removes entries of a class, first those of whoever stores most, until the state is somewhat smaller than it must
-// be. It removes either all checks of a session, or the session. The caller holds mu.
+// trim removes entries of a class until the state is slightly below its limit. It begins with the sessions of the users
+// and sources that store most. It removes either all checks of a session, or the session. The caller must hold mu.
 func (j *Journal) trim(k class) {
 	w := weights{class: k}
 	for id, s := range j.sessions {

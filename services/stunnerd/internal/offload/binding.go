@@ -34,20 +34,21 @@ type Entry struct {
 	// the peer. Before the first of them, packets of the peer stay in user space: the programs cannot decide whether
 	// their destination is an address of this host.
 	Peer, Relay netip.AddrPort
-	// Until is the end of the channel binding.
+	// Until is when the channel binding expires.
 	Until time.Time
-	// Permitted is the end of the permission of the peer. A packet of the client in this channel moves it to the time
-	// of the packet plus Prolong.
+	// Permitted is when the permission of the peer expires. A packet of the client in this channel extends it to the
+	// time of the packet plus Prolong.
 	Permitted time.Time
 	Prolong   time.Duration
 	// Count is called with the packets since its last call, by Fold, End and Offload.Fold, and once more within two
 	// seconds after the end for packets that were in progress. It must neither block nor call this package.
 	Count func(Counters)
-	// Share counts the slot: with 1 before a slot is used, and with -1 when its entry has ended. It may be nil.
+	// Share counts the slots of a client. It is called with 1 before a slot is used, and with -1 when its entry has
+	// ended. It may be nil.
 	Share Share
 }
 
-// Share is the share of the slots of a client.
+// Share limits the number of slots of a client.
 type Share interface {
 	// Add adds to the number of slots of the client. It returns an error, and adds nothing, if the client may not have
 	// more. It must neither block nor call this package.
@@ -71,16 +72,16 @@ func (f *Offload) NewGroup() *Group {
 	return f.table.newGroup()
 }
 
-// Generation is a group between two calls of Group.Invalidate: the entries that it arms are dead after the second one.
-// A group may be replaced at any time, and the numbers of two groups may be equal, so they stay together.
-// The zero Generation arms nothing.
+// Generation is the state of a Group between two calls of Group.Invalidate. Entries that were armed with a generation
+// are invalid after the next call. The number alone is not enough: a group may be replaced, and the numbers of two
+// groups may be equal. The zero Generation arms nothing.
 type Generation struct {
 	group  *Group
 	number uint32
 }
 
-// Generation returns the present generation of the group. It is the zero Generation for a nil or closed group. It must
-// be read before the view of the routes by which an entry is judged.
+// Generation returns the current generation of the group. It is the zero Generation for a nil or closed group. It must
+// be read before the view of the routes that is used to check an entry.
 func (g *Group) Generation() Generation {
 	if g == nil || g.closed.Load() {
 		return Generation{}
@@ -113,12 +114,12 @@ type Binding struct {
 	record atomic.Pointer[record]
 }
 
-// Live reports whether the binding has an entry of this generation. It is a few loads from memory.
+// Live reports whether the binding has an entry of this generation. It only reads a few values from memory.
 func (b *Binding) Live(g Generation) bool {
 	r := b.record.Load()
 	return r != nil && !g.IsZero() && r.of(g.group) &&
 		atomic.LoadUint32(&r.slot.generation) == g.number && atomic.LoadUint64(&r.slot.until) != 0 &&
-		r.permitted.Load() == 0 // after the others, because a released slot may belong to another binding
+		r.permitted.Load() == 0 // read last, because a released slot may belong to another binding
 }
 
 // Arm makes the kernel forward the packets of an entry. It reports false, and the packets stay in user space, if all
@@ -136,7 +137,7 @@ func (g Generation) Arm(b *Binding, e Entry) bool {
 	return g.group.table.arm(g, b, &e)
 }
 
-// Renew moves the end of the channel binding and of the permission of its peer. It does nothing if the binding is not
+// Renew sets when the channel binding and the permission of its peer expire. It does nothing if the binding is not
 // armed.
 func (b *Binding) Renew(until, permitted time.Time) {
 	if r := b.record.Load(); r != nil {
@@ -144,11 +145,11 @@ func (b *Binding) Renew(until, permitted time.Time) {
 	}
 }
 
-// Permitted returns the end of the permission of the peer, which packets of the client in the kernel have prolonged.
-// The end remains after Offload.Close. It is the zero Time if the binding was never armed.
+// Permitted returns when the permission of the peer expires. Packets of the client in the kernel have extended it. The
+// value remains after Offload.Close. It is the zero Time if the binding was never armed.
 func (b *Binding) Permitted() time.Time {
 	if r := b.record.Load(); r != nil {
-		inSlot := atomic.LoadUint64(&r.slot.permitted) // before the other, because a released slot may change
+		inSlot := atomic.LoadUint64(&r.slot.permitted) // read first, because a released slot may change
 		return r.table.offload.time(cmp.Or(r.permitted.Load(), inSlot))
 	}
 	return time.Time{}

@@ -9,25 +9,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// changeGroups are the netlink groups of changes that may change the way to a client or peer. RTNLGRP constants have a
+// changeGroups are the netlink groups of changes that may change the path to a client or peer. RTNLGRP constants have a
 // bit for each group.
 const changeGroups = unix.RTMGRP_LINK | unix.RTMGRP_IPV4_IFADDR | unix.RTMGRP_IPV4_ROUTE | unix.RTMGRP_IPV4_RULE |
 	unix.RTMGRP_IPV6_IFADDR | unix.RTMGRP_IPV6_ROUTE | 1<<(unix.RTNLGRP_IPV6_RULE-1) | 1<<(unix.RTNLGRP_NEXTHOP-1)
 
-// maxPrefixes bounds the prefixes of a change. More of them concern everything.
+// maxPrefixes is the maximum number of prefixes in a change. A change with more prefixes affects everything.
 const maxPrefixes = 64
 
-// change is what the kernel reports of the network: which clients and peers may be reached in another way.
+// change describes a change of the network that the kernel has reported: which clients and peers may now be reached by
+// another path.
 type change struct {
 	links      bool                // an interface was added, removed or changed
-	everything bool                // each client and peer may be concerned
-	interfaces map[uint32]struct{} // those with another state or address, by index
+	everything bool                // all clients and peers may be affected
+	interfaces map[uint32]struct{} // indexes of interfaces with another state or address
 	prefixes   []netip.Prefix      // of changed routes
 }
 
-// linkState is what matters of an interface for the ways through it.
+// linkState contains the properties of an interface that affect the paths through it.
 type linkState struct {
-	usable uint32 // those of the flags IFF_UP, IFF_RUNNING and IFF_LOWER_UP that are set
+	usable uint32 // which of the flags IFF_UP, IFF_RUNNING and IFF_LOWER_UP are set
 	mtu    uint32
 	master int
 }
@@ -42,8 +43,9 @@ type linkAddress struct {
 	address netip.Addr
 }
 
-// changes collects the changes that were not handled. The kernel also reports interfaces and addresses in which nothing
-// has changed that matters here, for example an address whose lifetime a router prolongs. So the last states are kept.
+// changes collects the changes that were not handled yet. The kernel also reports interfaces and addresses without a
+// relevant change, for example an address whose lifetime a router extends. So changes keeps the last states, to compare
+// them.
 type changes struct {
 	mu        sync.Mutex
 	states    map[uint32]linkState   // by index
@@ -57,7 +59,7 @@ func newChanges() *changes {
 	return c
 }
 
-// start reads the present interfaces and addresses. They are no changes.
+// start reads the current interfaces and addresses. They do not count as changes.
 func (c *changes) start() error {
 	n, err := dial()
 	if err != nil {
@@ -98,7 +100,7 @@ func (c *changes) observe(datagram []byte) {
 	}
 }
 
-// forget makes everything a change, also if the kernel reports a state that was the last one known.
+// forget discards the last states, so that everything counts as a change.
 func (c *changes) forget() {
 	c.pending.links, c.pending.everything = true, true
 	clear(c.addresses)
@@ -130,7 +132,7 @@ func (c *changes) add(kind uint16, m []byte) {
 	}
 }
 
-// link adds a message about an interface. The kernel also sends such messages if nothing has changed that matters here.
+// link adds a message about an interface. The kernel also sends such messages without a relevant change.
 func (c *changes) link(removed bool, l networkLink) {
 	index, state := uint32(l.index), l.state()
 	before, known := c.states[index]
@@ -192,7 +194,8 @@ func destination(m []byte) (prefix netip.Prefix, ok bool) {
 	return prefix, prefix.IsValid()
 }
 
-// take returns the changes since the last call. Unless all is set, those that concern everything remain.
+// take returns the changes since the last call. If all is false, changes that affect everything are kept for a later
+// call.
 func (c *changes) take(all bool) change {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -204,7 +207,7 @@ func (c *changes) take(all bool) change {
 	return taken
 }
 
-// concerns reports whether an address may be reached in another way than by an interface.
+// concerns reports whether an address that is reached through an interface may now be reached by another path.
 func (c *change) concerns(interfaceIndex uint32, address [16]byte) bool {
 	if _, ok := c.interfaces[interfaceIndex]; ok || c.everything {
 		return true
@@ -218,7 +221,7 @@ func (c *change) concerns(interfaceIndex uint32, address [16]byte) bool {
 	return false
 }
 
-// empty reports whether the change concerns nothing.
+// empty reports whether the change affects nothing.
 func (c *change) empty() bool {
 	return !c.links && !c.everything && len(c.interfaces) == 0 && len(c.prefixes) == 0
 }

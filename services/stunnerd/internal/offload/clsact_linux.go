@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Filters of clsact do not end with the process that added them. So the name of a filter contains a token, and the
-// process holds an abstract Unix socket of that name, which exists as long as the process, and which is visible in the
+// Filters of clsact remain when the process that added them ends. So the name of a filter contains a token, and the
+// process holds an abstract Unix socket of that name. The socket exists as long as the process, and is visible in the
 // network namespace of the interface. A filter without its socket is a leftover.
 const (
 	filterPrefix = "stunnerd-offload-"
@@ -137,8 +137,8 @@ func (c conn) addFilter(index int, parent, info uint32, program int, name string
 		attribute(attrKind, []byte("bpf\x00")), attribute(attrOptions, options))
 }
 
-// removeFilters removes the filters of a name from an interface, and the qdisc if it was added for them and has no
-// other filter. It is not an error if the interface no longer exists.
+// removeFilters removes the filters with a name from an interface. It also removes the qdisc if it was added for these
+// filters and has no other filter. It is not an error if the interface no longer exists.
 func removeFilters(index int, name string) error {
 	c, err := dial()
 	if err != nil {

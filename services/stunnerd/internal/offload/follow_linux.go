@@ -13,13 +13,13 @@ import (
 )
 
 const (
-	// sweepInterval is how often rested slots are made available, and interfaces are listed if the kernel does not
-	// report their changes.
+	// sweepInterval is how often rested slots are made available, and how often interfaces are listed if the kernel
+	// does not report their changes.
 	sweepInterval = time.Second
-	// calmInterval is the least time between two reactions to changes that concern everything. It is shorter than
-	// sweepInterval, so that each tick may be one.
+	// calmInterval is the minimum time between two reactions to changes that affect everything. It is shorter than
+	// sweepInterval, so that each tick may be such a reaction.
 	calmInterval = 900 * time.Millisecond
-	// changeInterval bounds the reactions to changes of the network.
+	// changeInterval is the minimum time between two reactions to changes of the network.
 	changeInterval = 100 * time.Millisecond
 )
 
@@ -47,13 +47,13 @@ func (f *Offload) follow() error {
 	return nil
 }
 
-// react handles the changes of the network until ctx ends. On a node with many pods there are always some, so those
-// that concern everything are handled at most once a calmInterval: each time, packets of all calls go through user
-// space.
+// react handles the changes of the network until ctx ends. On a node with many pods, changes that affect everything are
+// frequent. They are handled at most once every calmInterval, because after each of them the packets of all calls pass
+// through user space.
 func (f *Offload) react(ctx context.Context, events <-chan struct{}, observed *changes) {
 	tick := time.NewTicker(sweepInterval)
 	defer tick.Stop()
-	var last time.Time // of a change that concerned everything
+	var last time.Time // when a change that affected everything was last handled
 	for {
 		select {
 		case <-ctx.Done():
@@ -87,7 +87,7 @@ func (f *Offload) react(ctx context.Context, events <-chan struct{}, observed *c
 }
 
 func (f *Offload) changed(c *change) {
-	f.table.relearn(c) // first, because a list of interfaces waits while the kernel removes one
+	f.table.relearn(c) // before attachAll, because listing interfaces waits while the kernel removes one
 	if !c.links {
 		return
 	}

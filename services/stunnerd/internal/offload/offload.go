@@ -112,7 +112,7 @@ type Status struct {
 	Interfaces []string
 	// Bindings is the number of armed bindings.
 	Bindings, MaxBindings int
-	// Exhausted counts calls of Arm that failed because all slots were in use, or all that the client may have.
+	// Exhausted counts calls of Arm that failed because all slots were in use, or all slots that one client may use.
 	Exhausted uint64
 }
 
@@ -241,7 +241,7 @@ func (f *Offload) Status() Status {
 	return s
 }
 
-// worse returns the mechanism of two interfaces together.
+// worse returns the mechanism to report for two interfaces together.
 func worse(a, b Mechanism) Mechanism {
 	order := []Mechanism{None, XDP, TCX, Clsact}
 	return order[max(slices.Index(order, a), slices.Index(order, b))]
@@ -286,7 +286,7 @@ func (f *Offload) why(attached []string) string {
 	return strings.Join(reasons, "; ")
 }
 
-// warnInterval is the least time between two log messages about bindings in use.
+// warnInterval is the minimum time between two log messages about bindings in use.
 const warnInterval = time.Minute
 
 // exhaustion logs that all bindings are in use. It is not safe for concurrent use.

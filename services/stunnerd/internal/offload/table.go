@@ -49,7 +49,8 @@ const (
 	candidate = 1 << 31
 	// groupCount is the number of elements of the map generations. The first is not used.
 	groupCount = 1024
-	// rest is how long a slot is not used after its end. A packet that is being forwarded may still hold its index.
+	// rest is how long a slot stays unused after its end, because a packet that is being forwarded may still hold its
+	// index.
 	rest = time.Second
 	// expireInterval is how often the entries are ended whose channel binding has expired.
 	expireInterval = 10 * time.Second
@@ -76,7 +77,7 @@ type table struct {
 	highest uint32 // index of a group
 	closed  bool
 
-	expired time.Time // the last call of expire. Only sweep uses it
+	expired time.Time // when expire was last called; only sweep uses it
 }
 
 // record is one use of a slot.
@@ -88,9 +89,9 @@ type record struct {
 	key   key
 	down  downKey
 	count func(Counters)
-	share Share // nil if nobody counts the slot
+	share Share // nil if the slot is not counted
 
-	permitted atomic.Uint64 // of the slot when it was released, 0 before
+	permitted atomic.Uint64 // of the slot when it was released; 0 before
 
 	mu       sync.Mutex
 	ended    time.Time // zero while armed
@@ -167,14 +168,14 @@ func (t *table) arm(g Generation, b *Binding, e *Entry) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if r := b.record.Load(); r != nil {
-		if r.of(g.group) && r.arm(g, e) { // another goroutine was first
+		if r.of(g.group) && r.arm(g, e) { // another goroutine has armed the binding meanwhile
 			return true
 		}
 		b.record.Store(nil)
 		if r.table == t {
 			t.endLocked(r)
 		} else {
-			r.table.end(r) // of an Offload that this one replaces
+			r.table.end(r) // of an earlier Offload
 		}
 	}
 	if t.closed {
@@ -238,7 +239,7 @@ func (t *table) take() (index uint32, ok bool) {
 // of reports whether a record belongs to a group. Groups of two Offloads may have the same index.
 func (r *record) of(g *Group) bool { return r.table == g.table && r.group == g.index }
 
-// arm stores what may differ between the entries of one binding. It reports false if the slot was ended.
+// arm stores the fields that may differ between two entries of one binding. It reports false if the slot has ended.
 func (r *record) arm(g Generation, e *Entry) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -250,7 +251,8 @@ func (r *record) arm(g Generation, e *Entry) bool {
 	return true
 }
 
-// prolong stores the ends of the channel binding and of the permission. The program may have moved the latter further.
+// prolong stores when the channel binding and the permission expire. The BPF program may have extended the permission
+// further.
 func (r *record) prolong(until, permitted time.Time) {
 	f := r.table.offload
 	permittedNS := max(f.nanoseconds(permitted), atomic.LoadUint64(&r.slot.permitted))
@@ -324,7 +326,7 @@ func (r *record) fold() {
 	r.seen = now
 }
 
-// foldAll folds all slots. It does not hold up Arm and End.
+// foldAll calls fold for all slots. Arm and End need not wait for it.
 func (t *table) foldAll() {
 	t.mu.Lock()
 	used := t.unused
@@ -390,7 +392,7 @@ func (t *table) releaseAll() {
 	}
 }
 
-// relearn makes the programs record again how those clients and peers are reached that a change concerns.
+// relearn makes the BPF programs record again how the clients and peers that a change affects are reached.
 func (t *table) relearn(c *change) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

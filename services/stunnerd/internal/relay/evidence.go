@@ -12,16 +12,17 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
 )
 
-// peerCount counts the packets between a relay and one peer. The direction to the peer and the direction from the peer
-// have one goroutine each as a rule, so the counters of a direction are changed once for each run of packets with one
-// peer. Times are time.Durations since the start of the session.
+// peerCount counts the packets between a relay and one peer. Usually one goroutine handles each direction, so the
+// counters of a direction are changed once for each run of packets with one peer. Times are time.Durations since the
+// start of the session.
 type peerCount struct {
 	addr netip.AddrPort
 	// sent counts packets to the peer. lastSent is the time of the last one, and unansweredSince that of the first one
 	// after the last packet of the peer.
 	sent                      atomic.Uint64
 	lastSent, unansweredSince atomic.Int64
-	// received counts packets of the peer. lastReceived is the time of the last one, and answered what sent was then.
+	// received counts packets of the peer. lastReceived is the time of the last one, and answered the value of sent at
+	// that time.
 	received, answered atomic.Uint64
 	lastReceived       atomic.Int64
 	// icmp counts ICMP messages, and lastICMP is the time of the last one.
@@ -48,12 +49,12 @@ func (p *peerCount) addReceived(n uint64, now time.Duration) {
 // lastActive returns the time of the last packet of either direction.
 func (p *peerCount) lastActive() int64 { return max(p.lastSent.Load(), p.lastReceived.Load()) }
 
-// maxUnbound is the number of peers without a channel whose packets a relay counts. The memory of the counters of
-// channels is a part of the price of a channel, and that of these counters a part of the price of a session.
+// maxUnbound is the number of peers without a channel whose packets a relay counts. The memory of these counters is
+// included in that of a session, and the memory of the counters of channels in that of a channel.
 const maxUnbound = 8
 
-// unboundInterval is the shortest time between two replacements of the counters of peers without a channel, so that
-// a client that sends to ever new peers causes no work for each packet.
+// unboundInterval is the minimum time between two replacements of the counters of peers without a channel. A client
+// that always sends to new peers then causes no work for each packet.
 const unboundInterval = time.Second
 
 // unbound are the counters of peers without a channel.
@@ -77,8 +78,9 @@ func (u *unbound) find(peer netip.AddrPort) *peerCount {
 	return nil
 }
 
-// get returns the counters of a peer. If there are none, it adds some. If there are maxUnbound, they replace those of
-// the peer that was active the longest time ago. It returns nil if counters were replaced just before.
+// get returns the counters of a peer, and adds them if there are none. If there are already maxUnbound, the new ones
+// replace those of the peer that was active the longest time ago. It returns nil if the last replacement was less than
+// unboundInterval ago.
 func (u *unbound) get(peer netip.AddrPort, now time.Duration) *peerCount {
 	if p := u.find(peer); p != nil {
 		return p
@@ -107,7 +109,7 @@ func (u *unbound) put(p *peerCount) {
 	u.add(p)
 }
 
-// take removes and returns the counters of a peer that gets a channel. It returns new ones if there are none.
+// take removes and returns the counters of a peer that is bound to a channel. If there are none, it returns new ones.
 func (u *unbound) take(peer netip.AddrPort) *peerCount {
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -16,7 +16,7 @@ import (
 
 // Kernel is the Network that opens sockets in the kernel of this host.
 type Kernel struct {
-	// ICMP makes sockets pass ICMP messages on to clients (RFC 8656 §11.5). They count them in any case.
+	// ICMP makes sockets pass ICMP messages to clients (RFC 8656 §11.5). Without it, sockets only count them.
 	ICMP bool
 	// Local reports whether an address is assigned to this host. A nil Local means false for every address.
 	Local func(netip.Addr) bool
@@ -47,8 +47,7 @@ func (k Kernel) Open(advertised netip.Addr, port uint16) (Socket, error) {
 // SendsWhole implements Network.
 func (Kernel) SendsWhole() bool { return datagram.SendsWhole() }
 
-// orNone returns a nil Socket after an error. A nil *kernelSocket that is converted to Socket would not be equal to
-// nil.
+// orNone returns a nil Socket after an error. A nil *kernelSocket that is converted to Socket is not equal to nil.
 func orNone(s *kernelSocket, err error) (Socket, error) {
 	if err != nil {
 		return nil, err
@@ -114,7 +113,7 @@ type kernelSocket struct {
 	addr    netip.Addr
 	port    uint16
 	pollers *Pollers
-	// indicate passes ICMP messages on to the client.
+	// indicate is set if ICMP messages are passed to the client.
 	indicate bool
 	// closed is a function that is called once when the socket is closed, or nil.
 	closed  func()
@@ -202,7 +201,8 @@ func (s *kernelSocket) Send(packets []datagram.Packet) {
 }
 
 // removePending removes the pending errors of earlier datagrams from a socket. If an ICMP error is pending, for any
-// peer, the kernel returns it and does not send. removePending reports whether the error of a send may be one of them.
+// peer, the kernel returns it instead of sending. removePending reports whether the error of a send may be such an
+// error.
 func (s *kernelSocket) removePending(fd int, err syscall.Errno) bool {
 	if !isPending(err) {
 		return false
@@ -217,8 +217,8 @@ func (s *kernelSocket) removePending(fd int, err syscall.Errno) bool {
 	return true
 }
 
-// isPending reports whether an error of a send may be the error of an earlier datagram, which the kernel has learned
-// from an ICMP message.
+// isPending reports whether an error of a send may belong to an earlier datagram. The kernel gets such an error from an
+// ICMP message.
 func isPending(err syscall.Errno) bool {
 	switch err {
 	case unix.ECONNREFUSED, unix.EHOSTUNREACH, unix.ENETUNREACH, unix.ENOPROTOOPT,

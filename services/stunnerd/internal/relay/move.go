@@ -21,20 +21,23 @@ const (
 	// checkTimes is how often a check is sent again from the new address, and checkInterval is the time between.
 	checkTimes    = 3
 	checkInterval = 50 * time.Millisecond
-	// takePatience is how long peers may need to take the new address until the attempt counts as failed.
+	// takePatience is how long peers may need to take the new address. After that, the attempt counts as failed.
 	takePatience = 10 * time.Second
 	// formerLinger is how long the former socket stays open after the last peer has taken the new address.
 	formerLinger = 2 * time.Second
-	// peerIdle is the time after which a peer with ICE that is silent has lost its consent (RFC 7675 §5.1), so that no
-	// data is lost if its packets are.
+	// peerIdle is the time after which a silent peer with ICE has lost its consent (RFC 7675 §5.1). After this time,
+	// the packets of the peer need not be forwarded.
 	peerIdle = 30 * time.Second
-	// setupTime is the age of a session whose call is set up. Before it, a peer that has not answered may do so.
+	// setupTime is the time after the start of a session in which its call is set up. During this time, a peer that has
+	// not answered may still answer.
 	setupTime = 15 * time.Second
-	// recheckMove is the time between two looks for the peers that have not taken the new address in takePatience.
+	// recheckMove is the interval at which the peers that have not taken the new address within takePatience are
+	// counted again.
 	recheckMove = 5 * time.Second
-	// maxQuestions is the number of checks of a peer whose answers leave by the socket at which they have arrived.
+	// maxQuestions is the maximum number of remembered checks of a peer. The answer to a remembered check is sent from
+	// the socket at which the check has arrived.
 	maxQuestions = 8
-	// priceMovingPeer is the price of a peer of a move, with a check of the longest size and one that is repeated.
+	// priceMovingPeer is the memory of a peer during a move, with its longest check and a repeated one.
 	priceMovingPeer = 2 << 10
 )
 
@@ -55,10 +58,11 @@ type move struct {
 	begin  sync.Once
 	// changed gets a value when a peer has taken the new address, and when the relay is closed.
 	changed chan struct{}
-	// peers are those of the move, and those that the client reached first during it. It is copied on write.
+	// peers are the peers of the move, and peers to which the client first sends during the move. It is copied on
+	// write.
 	peers  atomic.Pointer[[]*movingPeer]
 	adding sync.Mutex
-	// memory is what the session is charged for the peers.
+	// memory is the claim of the session for the memory of the peers.
 	memory session.Claim
 }
 
@@ -69,18 +73,19 @@ type movingPeer struct {
 	check []byte
 	// taken is set when the peer uses the new address.
 	taken atomic.Bool
-	// heard is when the peer was last heard, as a time.Duration since the start of the session.
+	// heard is when the last datagram of the peer arrived, as a time.Duration since the start of the session.
 	heard atomic.Int64
 
 	mu sync.Mutex
-	// asked are the transactions of check, and of the latest check of the client by the new socket.
+	// asked are the transaction IDs of check and of the latest check of the client that was sent from the new socket.
 	asked [2]transaction
-	// answered is set when the peer has answered one of them. Nobody can forge that who does not see them.
+	// answered is set when the peer has answered one of these transactions. Only a host that can read them can forge an
+	// answer.
 	answered bool
 	// questions are the latest checks of the peer that have arrived at the new socket.
 	questions [maxQuestions]transaction
 	next      int
-	// repeating is set while the latest check of the client waits for repeat.
+	// repeating is set while the latest check of the client waits to be sent again by repeat.
 	repeating bool
 }
 
@@ -161,7 +166,7 @@ func (m *move) run() {
 	m.close()
 }
 
-// wait waits for a change, for a time at most. It reports false if the relay is closed.
+// wait waits for a change, but not longer than most. It reports false if the relay is closed.
 func (m *move) wait(most time.Duration) bool {
 	timer := time.NewTimer(most)
 	defer timer.Stop()
@@ -188,7 +193,7 @@ func (m *move) close() {
 	}
 }
 
-// waiting returns the number of peers that have not taken the new address. A peer that is silent does not count.
+// waiting returns the number of peers that have not taken the new address. Silent peers do not count.
 func (m *move) waiting() (n int) {
 	now := m.relay.now()
 	for _, p := range *m.peers.Load() {
@@ -229,7 +234,7 @@ func (m *move) find(addr netip.AddrPort) *movingPeer {
 	return nil
 }
 
-// peer returns a peer that the client sends to. It returns nil if there are too many.
+// peer returns the state of a peer to which the client sends. It returns nil if there are too many peers.
 func (m *move) peer(addr netip.AddrPort) *movingPeer {
 	if p := m.find(addr); p != nil {
 		return p
@@ -252,7 +257,7 @@ func (m *move) peer(addr netip.AddrPort) *movingPeer {
 	return p
 }
 
-// send sends datagrams of the client, each by the socket that its peer expects.
+// send sends each datagram of the client from the socket that its peer expects.
 func (m *move) send(packets []datagram.Packet) {
 	for i := range packets {
 		one := packets[i : i+1]
@@ -269,7 +274,7 @@ func (m *move) send(packets []datagram.Packet) {
 	}
 }
 
-// sockets returns the sockets by which a datagram leaves.
+// sockets returns the sockets from which a datagram is sent.
 func (m *move) sockets(packet *datagram.Packet) (byFormer, byNew bool) {
 	p := m.peer(packet.To)
 	if p == nil {
@@ -300,8 +305,8 @@ func (m *move) sockets(packet *datagram.Packet) (byFormer, byNew bool) {
 	return !taken, taken
 }
 
-// repeat sends a check of the client once more from the new address. A peer that selects the address of the latest check
-// would otherwise stay at the former one, by which the same check takes longer.
+// repeat sends a check of the client again from the new address. Some peers select the address of the latest check.
+// Without the repetition, such a peer would stay at the former address if the same check arrives there later.
 func (m *move) repeat(p *movingPeer, message []byte) {
 	p.mu.Lock()
 	p.repeating = false
@@ -312,7 +317,7 @@ func (m *move) repeat(p *movingPeer, message []byte) {
 	}
 }
 
-// arrived looks at the datagrams of peers at the new socket.
+// arrived handles the datagrams of peers that arrive at the new socket.
 func (m *move) arrived(batch []Datagram, now time.Time) {
 	for i := range batch {
 		if p := m.find(batch[i].peer); p != nil && batch[i].icmp == (ICMP{}) {
@@ -324,7 +329,8 @@ func (m *move) arrived(batch []Datagram, now time.Time) {
 	}
 }
 
-// arrived looks at a datagram at the new socket, and reports whether it shows that the peer has taken the new address.
+// arrived handles a datagram at the new socket. It reports whether the datagram shows that the peer has taken the new
+// address.
 func (p *movingPeer) arrived(payload []byte) (taken bool) {
 	question, isQuestion := bindingTransaction(payload, stun.ClassRequest)
 	answer, isAnswer := bindingTransaction(payload, stun.ClassSuccessResponse)
@@ -350,7 +356,7 @@ func isMessage(b []byte) bool {
 	return len(b) >= stunmsg.HeaderSize && b[0] < 4 && binary.BigEndian.Uint32(b[4:]) == magicCookie
 }
 
-// bindingTransaction returns the transaction ID of a Binding message of a class.
+// bindingTransaction returns the transaction ID of a Binding message of the given class.
 func bindingTransaction(b []byte, class stun.MessageClass) (id transaction, ok bool) {
 	if !isMessage(b) || binary.BigEndian.Uint16(b) != stun.NewType(stun.MethodBinding, class).Value() {
 		return id, false
@@ -358,9 +364,10 @@ func bindingTransaction(b []byte, class stun.MessageClass) (id transaction, ok b
 	return transaction(b[8:]), true
 }
 
-// Depart prepares the relay for a move to another pod. It ends the forwarding in the kernel, and returns the checks to
-// the peers in use, which that pod sends again. ok is false if a peer in use is not known to use ICE, or if excluded
-// reports true for the address of a peer. The relay forwards in user space until Stay or Hand is called.
+// Depart prepares the relay for a handover to another pod. It ends the forwarding in the kernel, and returns the checks
+// to the active peers, which that pod sends again. ok is false if an active peer is not known to use ICE, or if
+// excluded reports true for the address of an active peer. The relay forwards in user space until Stay or Hand is
+// called.
 func (r *Relay) Depart(excluded func(netip.Addr) bool) (checks []session.Check, ok bool) {
 	r.departing.Store(true)
 	r.Disarm()
@@ -373,7 +380,7 @@ func (r *Relay) Depart(excluded func(netip.Addr) bool) (checks []session.Check, 
 		case known && recent:
 			inUse[p.addr] = true
 			return !excluded(p.addr.Addr())
-		case known: // it is being checked, or its consent has ended
+		case known: // the peer is being checked, or its consent has expired
 			return now >= setupTime
 		}
 		return !bound && now-active >= PermissionLifetime
@@ -396,6 +403,6 @@ func (r *Relay) Stay() { r.departing.Store(false) }
 // Socket returns the socket.
 func (r *Relay) Socket() Socket { return r.socket }
 
-// Hand passes datagrams of peers to pass from now on, because another pod has taken over the session. Close leaves the
-// socket open then.
+// Hand makes the relay pass all datagrams of peers to the function pass from now on, because another pod has taken over
+// the session. Close then leaves the socket open.
 func (r *Relay) Hand(pass func(batch []Datagram)) { r.passing.Store(&pass) }

@@ -34,8 +34,8 @@ type nominations struct {
 	reported time.Time
 	// timer reports pending checks. It is nil if the timer is not running.
 	timer *time.Timer
-	// memory is what the session is charged for the checks here and in the journal, which keeps those that are
-	// forgotten here: as many as there were at most.
+	// memory is the claim of the session for the memory of the checks, here and in the journal. The journal keeps the
+	// checks that were removed here, so the claim is for the highest number of checks so far.
 	memory session.Claim
 	closed bool
 }
@@ -66,8 +66,8 @@ func isBindingRequest(b []byte) bool {
 // magicCookie is in bytes 4 to 7 of each STUN message (RFC 8489 §5).
 const magicCookie = 0x2112A442
 
-// observe keeps a Binding request from the client to a peer, and reports it to Routes.OnNomination, now or within
-// nominationInterval, if it nominates and no such one was reported.
+// observe keeps a Binding request from the client to a peer. If the request nominates and no such request was reported,
+// observe reports it to Routes.OnNomination, at once or within nominationInterval.
 func (r *Relay) observe(message []byte, peer netip.AddrPort) {
 	if r.session.Client.Connected() || binary.BigEndian.Uint32(message[4:]) != magicCookie {
 		return
@@ -117,7 +117,7 @@ func (r *Relay) reportPending(n *nominations) {
 	n.reported = time.Now()
 }
 
-// ReportNominations makes the relay report checks again that it has reported.
+// ReportNominations makes the relay report all its checks again.
 func (r *Relay) ReportNominations() {
 	if n := r.nominations.Load(); n != nil {
 		n.mu.Lock()
@@ -129,8 +129,8 @@ func (r *Relay) ReportNominations() {
 	}
 }
 
-// add keeps a copy of a check, and reports whether it is pending. A check is not kept if a more useful one is, or if
-// there is no memory for it. The caller holds mu.
+// add keeps a copy of a check, and reports whether the check must be reported. A check is not kept if a more useful
+// check is, or if there is no memory for it. The caller must hold mu.
 func (n *nominations) add(fresh check) (pending bool) {
 	at := slices.IndexFunc(n.checks, func(old check) bool { return old.Peer == fresh.Peer })
 	if at >= 0 && n.checks[at].username == fresh.username && n.checks[at].nominates == fresh.nominates {
@@ -177,7 +177,7 @@ func (n *nominations) copies() (list []session.Check) {
 	return list
 }
 
-// close ends the charge when the session has ended.
+// close releases the memory of the checks when the session has ended.
 func (n *nominations) close() {
 	if n == nil {
 		return
@@ -188,8 +188,8 @@ func (n *nominations) close() {
 	n.memory.Release()
 }
 
-// RestoreNominations keeps the checks of a session that another process has had, and charges the session for them. It
-// must be called before Start.
+// RestoreNominations keeps the checks of a session that another process has created, and charges the session for them.
+// It must be called before Start.
 func (r *Relay) RestoreNominations(checks []session.Check) {
 	if len(checks) == 0 {
 		return

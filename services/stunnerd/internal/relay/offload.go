@@ -21,14 +21,14 @@ type Routes struct {
 // Load returns the view.
 func (r *Routes) Load() *cluster.View { return r.view.Load() }
 
-// Store replaces the view. No packet is forwarded in the kernel by the old view afterwards.
+// Store replaces the view. After Store, the kernel no longer forwards packets that only the old view allows.
 func (r *Routes) Store(v *cluster.View) {
 	r.view.Store(v)
 	r.group.Load().Invalidate()
 }
 
-// Offload makes the kernel forward the data of the channels of this listener. It ends what the kernel forwarded by an
-// earlier call. A nil Offload is valid.
+// Offload makes the kernel forward the data of the channels of this listener. Forwarding by an Offload of an earlier
+// call ends. A nil Offload is valid.
 func (r *Routes) Offload(f *offload.Offload) { r.group.Swap(f.NewGroup()).Close() }
 
 // OnNomination makes relays report the nominating connectivity checks (RFC 8445 §7.2.2) that their clients over UDP
@@ -58,7 +58,7 @@ func (r *Relay) arm(c *channel, generation offload.Generation, now time.Time) {
 	}
 	local := r.session.Client.Local()
 	if !local.IsValid() {
-		return // a client that may use another pod is armed as soon as that is decided
+		return // the client may use another pod; the channel is armed when that is decided
 	}
 	c.armAfter.Store(int64(r.since(now) + armRetry))
 	permitted := r.time(c.permitted.Load())
@@ -72,7 +72,7 @@ func (r *Relay) arm(c *channel, generation offload.Generation, now time.Time) {
 		Count:   func(n offload.Counters) { r.countKernel(c, n) },
 		Share:   &r.slots,
 	})
-	if armed || !generation.Current() { // the next packet is judged by other routes
+	if armed || !generation.Current() { // the routes have changed, so the next packet is checked again
 		c.armAfter.Store(0)
 	}
 	// Close, Depart or Disarm may have ended the bindings before.
@@ -81,8 +81,8 @@ func (r *Relay) arm(c *channel, generation offload.Generation, now time.Time) {
 	}
 }
 
-// Disarm ends the forwarding of all channels in the kernel. The permissions that packets in the kernel have prolonged
-// stay prolonged. The channels are armed again when Client.Local is valid.
+// Disarm ends the forwarding of all channels in the kernel. Permissions that in-kernel packets have extended keep their
+// new expiry. The channels are armed again when Client.Local is valid.
 func (r *Relay) Disarm() {
 	for _, c := range *r.channels.Load() {
 		permitted := int64(r.since(c.binding.Permitted()))
@@ -96,13 +96,13 @@ func (r *Relay) Disarm() {
 // time returns the time of a duration since the start of the session.
 func (r *Relay) time(since int64) time.Time { return r.session.Started.Add(time.Duration(since)) }
 
-// permittedAt reports whether the peer of a channel has a permission. ChannelData that the kernel has forwarded
-// prolongs it too.
+// permittedAt reports whether the peer of a channel has a permission. ChannelData that the kernel has forwarded extends
+// it too.
 func (r *Relay) permittedAt(c *channel, now time.Time) bool {
 	return int64(r.since(now)) < c.permitted.Load() || now.Before(c.binding.Permitted())
 }
 
-// renew moves the ends of a channel binding and of the permission of its peer in the kernel.
+// renew updates in the kernel when a channel binding and the permission of its peer expire.
 func (r *Relay) renew(c *channel) {
 	c.binding.Renew(r.time(c.until.Load()), r.time(c.permitted.Load()))
 }
@@ -129,7 +129,8 @@ func (r *Relay) countKernel(c *channel, n offload.Counters) {
 	l.Tx.AddSum(framed(down))
 }
 
-// framed returns the sum of ChannelData frames with given payloads. The kernel forwards only frames without padding.
+// framed converts the counts of payloads to counts of ChannelData frames. The kernel forwards only frames without
+// padding.
 func framed(payloads meter.Sum) meter.Sum {
 	payloads.Bytes += headerSize * payloads.Packets
 	return payloads

@@ -64,7 +64,7 @@ func (p *Pollers) add(s *kernelSocket) error {
 type poller struct {
 	epoll *os.File
 	raw   syscall.RawConn
-	// attempt is poll. A method value that is made for each wait would allocate.
+	// attempt is the method value p.poll. Creating it for each wait would allocate.
 	attempt  func(fd uintptr) bool
 	events   [128]unix.EpollEvent
 	done     chan struct{}
@@ -73,8 +73,8 @@ type poller struct {
 	batch    []Datagram
 
 	mu sync.Mutex
-	// running reports whether the goroutine was started. The first socket starts it, so that tests in virtual time can
-	// use a server: a goroutine that waits for sockets stops the clock of testing/synctest.
+	// running reports whether the goroutine was started. It is started with the first socket, so that tests in virtual
+	// time can use a server: a goroutine that waits for sockets stops the clock of testing/synctest.
 	running bool
 	// slots contain the sockets of the epoll instance. The events contain the index and the use of a slot, because the
 	// number of a descriptor may belong to another socket when an event is handled.
@@ -82,10 +82,10 @@ type poller struct {
 	free  []int32
 }
 
-// slot is a place for one socket after another.
+// slot holds the sockets of a poller one after another.
 type slot struct {
 	socket *kernelSocket
-	// use is the number of earlier sockets in the slot.
+	// use is the number of sockets that have used the slot before.
 	use int32
 }
 
@@ -126,8 +126,8 @@ func (p *poller) add(s *kernelSocket) error {
 	return nil
 }
 
-// occupy assigns a slot to a socket, and returns the event of the slot. The system call of add is not made under mu,
-// because the goroutine takes mu for each event.
+// occupy assigns a slot to a socket, and returns the event of the slot. add makes its system call without mu, because
+// the goroutine locks mu for each event.
 func (p *poller) occupy(s *kernelSocket) unix.EpollEvent {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -169,9 +169,9 @@ func (p *poller) run() {
 	}
 }
 
-// poll gets events without waiting, and handles them. It reports false if it must wait for the next event. The runtime
-// then calls it after the next datagram has arrived, also if that is before poll returns. After a single datagram, another
-// attempt would most often find nothing. After an error, the error queue of the socket may contain more.
+// poll gets events without waiting, and handles them. If it returns false, the runtime calls it again when a datagram
+// has arrived, even if that was before the return. After a single datagram it returns false, because another attempt
+// would usually find nothing. After an error, the error queue of the socket may contain more errors.
 func (p *poller) poll(fd uintptr) bool {
 	// RawSyscall does not notify the Go scheduler, which is not needed because the call does not block.
 	ready, _, errno := syscall.RawSyscall6(unix.SYS_EPOLL_PWAIT, fd, uintptr(unsafe.Pointer(&p.events)),
@@ -193,8 +193,8 @@ func (p *poller) poll(fd uintptr) bool {
 	return ready > 1 || datagrams != 1 || p.events[0].Events&unix.EPOLLERR != 0
 }
 
-// receive receives one batch, so that a socket with many datagrams does not delay the others, and passes it on. It returns
-// the size of the batch.
+// receive receives one batch from a socket and passes it on. It receives only one, so that a socket with many datagrams
+// does not delay the others. It returns the size of the batch.
 func (p *poller) receive(s *kernelSocket, events uint32, now time.Time) int {
 	p.batch = p.batch[:0]
 	_ = s.Use(func(fd int) error { // fails only if the socket is closed

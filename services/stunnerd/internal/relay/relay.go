@@ -66,27 +66,27 @@ type Relay struct {
 
 	// channels is copied on write, so that a lookup of the channel of a datagram needs no lock.
 	channels atomic.Pointer[[]*channel]
-	// binding serializes changes of the channel bindings.
+	// binding is a mutex for changes of the channel bindings.
 	binding sync.Mutex
 	closed  atomic.Bool
-	// left is the number of channels at the end of the session, and -1 before.
+	// left is the number of channels at the end of the session. Before, it is -1.
 	left atomic.Int64
-	// forget removes the socket from the counter of datagrams that the kernel dropped.
+	// forget removes the socket from the counter of datagrams that the kernel dropped. See meter.KernelDrops.Watch.
 	forget func()
 	// permitted reports whether CreatePermission has installed a permission for the IP address of a peer. Start sets it.
 	permitted func(peer netip.AddrPort) bool
 	undecided undecided
-	// named is the view for a credential that names routes.
+	// named is the view that is limited to the routes that the credential names.
 	named atomic.Pointer[named]
 	// spent is set when the session has used the bytes that its credential allows.
 	spent atomic.Bool
-	// slots is what the session holds of the slots of the kernel.
+	// slots is the claim of the session for channels that the kernel forwards.
 	slots session.Claim
 	// nominations is nil until the client has sent a connectivity check.
 	nominations atomic.Pointer[nominations]
-	// moving is nil unless peers use a former socket.
+	// moving is nil unless peers still use a former relay socket.
 	moving atomic.Pointer[move]
-	// departing is set from Depart to Stay. passing is nil until Hand.
+	// departing is set from Depart until Stay. passing is nil until Hand.
 	departing atomic.Bool
 	passing   atomic.Pointer[func([]Datagram)]
 	unbound   unbound
@@ -110,8 +110,9 @@ type channel struct {
 	// CreatePermission or ChannelBind, but some clients, for example aioice, send only ChannelBind, as rarely as the
 	// lifetime of the channel requires.
 	permitted atomic.Int64
-	// installed is the end of the permission for the IP address of the peer that the latest ChannelBind has installed, as
-	// a time.Duration since the start of the session. Unlike permitted, it is for data outside of the channel too.
+	// installed is the end of the permission for the IP address of the peer that the latest ChannelBind has installed,
+	// as a time.Duration since the start of the session. Unlike permitted, it also applies to data outside of the
+	// channel.
 	installed atomic.Int64
 	// count counts the packets of the peer.
 	count *peerCount
@@ -177,7 +178,7 @@ func (r *Relay) Close() error {
 	r.undecided.close()
 	r.ended(r)
 	r.nominations.Load().close() // the session cannot be charged any more
-	// A reader of the listener may keep a closed relay until it looks for another one.
+	// A reader of the listener may keep a closed relay until its next lookup.
 	r.channels.Store(new([]*channel))
 	r.unbound.counts.Store(nil)
 	return err
@@ -306,7 +307,7 @@ func (r *Relay) byPeer(peer netip.AddrPort, now time.Duration) *channel {
 	return nil
 }
 
-// isAnswered reports whether the client has the answer to its ChannelBind.
+// isAnswered reports whether the answer to the ChannelBind was sent to the client.
 func (c *channel) isAnswered() bool {
 	select {
 	case <-c.answered:
@@ -345,7 +346,7 @@ func (r *Relay) judge(c *channel) *verdict {
 	if v := c.verdict.Load(); v.view == view && view != nil {
 		return v
 	}
-	c.binding.Fold() // counts for the cluster of the old verdict
+	c.binding.Fold() // counts the packets for the cluster of the old verdict
 	name, reached := view.Match(c.peer)
 	v := &verdict{view: view, reached: reached}
 	if reached == cluster.Allowed {

@@ -21,18 +21,18 @@ const (
 	maxReservations = 256
 )
 
-// Reserved is a relay socket with its advertised address. User and Place are set only for a socket on a reserved port,
-// which has the same advertised address as the socket on the port below.
+// Reserved is a relay socket with its advertised address. User and Place are set only for a reserved port. A reserved
+// port has the same advertised address as the socket on the port below.
 type Reserved struct {
 	Socket
 	Advertised netip.Addr
 	// User is the user ID that may use the port.
 	User string
-	// Place is the place of the port in the session table.
+	// Place is the entry of the port in the session table.
 	Place *session.Place
 }
 
-// close closes the socket and releases the place.
+// close closes the socket and releases its entry in the session table.
 func (s Reserved) close() error {
 	if s.Place != nil {
 		s.Place.Release()
@@ -54,8 +54,8 @@ type reservation struct {
 // NewReservations returns an empty set.
 func NewReservations() *Reservations { return &Reservations{held: map[Token]*reservation{}} }
 
-// Hold reserves the port of a socket and returns the token of the reservation. After an error the socket is closed and
-// its place in the session table released.
+// Hold reserves the port of a socket and returns the token of the reservation. After an error, the socket is closed and
+// its entry in the session table is released.
 func (r *Reservations) Hold(s Reserved) (Token, error) {
 	var token Token
 	if _, err := rand.Read(token[:]); err != nil {
@@ -83,7 +83,7 @@ func (r *Reservations) Take(token Token, user string) (s Reserved, ok bool) {
 	return held.Reserved, true
 }
 
-// Drop closes the socket of a token, unless the reservation has ended already.
+// Drop closes the socket of a token, unless the reservation has already ended.
 func (r *Reservations) Drop(token Token) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

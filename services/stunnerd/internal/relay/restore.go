@@ -12,13 +12,14 @@ import (
 // ICE agent in a call sends a check at least this often (RFC 7675 §5.1), which prolongs the permission again.
 const restoredPermission = 30 * time.Second
 
-// longAnswered is the field answered of restored channels.
+// longAnswered is the field answered of restored channels, whose ChannelBind was answered long ago.
 var longAnswered = make(chan struct{})
 
 func init() { close(longAnswered) }
 
-// Restore binds the channels of a session that a former process has created, until the ends that they had there. It
-// must be called before Start. permissions are the permissions of the session that CreatePermission has installed.
+// Restore binds the channels of a session that a former process has created. The channels keep the times at which they
+// expire. It must be called before Start. permissions are the permissions of the session that CreatePermission has
+// installed.
 func (r *Relay) Restore(channels []session.ChannelRecord, permissions []session.Permission) {
 	wall, now := time.Now(), r.now()
 	left := func(end time.Time, most time.Duration) time.Duration { return min(end.Sub(wall), most) }

@@ -25,8 +25,8 @@ func Descriptors() int {
 	return int(min(limit.Cur, math.MaxInt32))
 }
 
-// highest returns the highest number that the file descriptor of a client may have. The kernel assigns the lowest free
-// number, so the number of a new descriptor is about the number of open ones.
+// highest returns the maximum number of a client's file descriptor. The kernel assigns the lowest free number, so the
+// number of a new descriptor is about the number of open descriptors.
 func highest() (int, error) {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {

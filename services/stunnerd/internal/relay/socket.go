@@ -32,8 +32,8 @@ type Receiver interface {
 	// ReceiveBatch handles a batch of datagrams, which become invalid when it returns. It does not wait, because the
 	// caller serves many sockets. now is the time of the batch.
 	ReceiveBatch(batch []Datagram, now time.Time)
-	// Unreachable counts an ICMP message about a datagram to a peer that is not in a batch, because it is not for the
-	// client, or because Socket.Send has removed it. It does not wait.
+	// Unreachable counts an ICMP message about a datagram to a peer that is not in a batch: it is not for the client,
+	// or Socket.Send has removed it. Unreachable does not wait.
 	Unreachable(peer netip.AddrPort)
 }
 
@@ -65,7 +65,7 @@ func NewDatagram(payload []byte, peer netip.AddrPort) Datagram {
 // Peer returns the address of the peer.
 func (d *Datagram) Peer() netip.AddrPort { return d.peer }
 
-// IsData reports whether the datagram is one, and not an ICMP message.
+// IsData reports whether the Datagram contains data of a peer, and not an ICMP message.
 func (d *Datagram) IsData() bool { return d.icmp == (ICMP{}) }
 
 // Payload returns the payload, which is empty for an ICMP message.

@@ -107,8 +107,8 @@ func (r *Relay) add(d *Datagram) bool {
 // allocation engine may make it wait. A panic ends the session, and not the process.
 func (r *Relay) decide() {
 	defer r.EndOnPanic("receive from peer")
-	// An answer of the engine counts for the datagrams that were in the queue before the question, so that a flood of a
-	// peer without a permission costs few questions.
+	// An answer of the engine applies to all datagrams that were in the queue when it was asked. So a flood from a peer
+	// without a permission causes few questions.
 	var asked netip.Addr
 	var permitted bool
 	answered := 0
@@ -129,8 +129,8 @@ func (r *Relay) decide() {
 	}
 }
 
-// forwardBound forwards or drops a datagram of the queue if its peer has got a channel. Otherwise it reports false. If
-// the ChannelBind is not answered yet, it waits for the answer.
+// forwardBound handles a datagram of the queue whose peer has been bound to a channel meanwhile. It reports false for
+// other datagrams. If the ChannelBind is not answered yet, it waits for the answer.
 func (r *Relay) forwardBound(d *Datagram) bool {
 	c := r.byPeer(d.peer, r.now())
 	if c == nil {
@@ -149,7 +149,7 @@ func (r *Relay) forwardBound(d *Datagram) bool {
 // deliver sends a datagram to the client as a Data indication (RFC 8656 §11.3).
 func (r *Relay) deliver(d Datagram) {
 	name, reached := r.View().Match(d.peer)
-	if reached != cluster.Allowed { // the routes have changed while the datagram was in the queue
+	if reached != cluster.Allowed { // the routes have changed meanwhile
 		r.drop(ReasonOf(reached), d.peer)
 		return
 	}
@@ -190,7 +190,7 @@ type undecided struct {
 	mu    sync.Mutex
 	queue []Datagram
 	bytes int // of the payloads
-	// memory is what the session is charged for the queue.
+	// memory is the claim of the session for the memory of the queue.
 	memory session.Claim
 	taken  bool // a goroutine runs Relay.decide
 	closed bool
@@ -200,23 +200,23 @@ type undecided struct {
 	unfinished atomic.Int32
 }
 
-// The largest queue, as large as the receive buffer of a socket: room for what peers send until the client has bound a
-// channel.
+// The maximum size of the queue, which is that of the receive buffer of a socket. It is enough for what peers send
+// until the client has bound a channel.
 const (
 	maxUndecided      = 256
 	maxUndecidedBytes = 256 << 10
 	// undecidedEntry is the memory of an entry without its payload.
 	undecidedEntry = 128
-	// freeUndecided is a part of the price of a session: as much as one datagram of a call needs, which is handled before
-	// the next one arrives.
+	// freeUndecided is the part of the queue that is included in the memory of a session. It is enough for one datagram
+	// of a call, which is handled before the next one arrives.
 	freeUndecided = 1500 + undecidedEntry
 	// undecidedStep is the step in which the session is charged, so that few datagrams change the charge.
 	undecidedStep = 16 << 10
 )
 
-// add adds a copy of a datagram. ok is false if the queue is full, or if there is no memory for it: any peer with a route
-// can fill the queues of as many sessions as it knows the relayed addresses of. If first is true, the caller starts
-// Relay.decide. After close add discards the datagram.
+// add adds a copy of a datagram. ok is false if the queue is full, or if there is no memory for it: a peer with a route
+// can fill the queue of each session whose relayed address it has. If first is true, the caller starts Relay.decide.
+// After close, add discards the datagram.
 func (u *undecided) add(d *Datagram) (ok, first bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -234,7 +234,7 @@ func (u *undecided) add(d *Datagram) (ok, first bool) {
 	return true, first
 }
 
-// pay charges the session for a further datagram of n bytes. It reports false if the session may not hold it.
+// pay charges the session for another datagram of n bytes. It reports false if there is no memory for it.
 func (u *undecided) pay(n int) bool {
 	most := u.bytes + n + (len(u.queue)+1)*undecidedEntry
 	if most <= freeUndecided {
@@ -268,7 +268,7 @@ func (u *undecided) next() (d Datagram, behind int, ok bool) {
 		return d, 0, false
 	}
 	d = u.queue[0]
-	u.queue[0] = Datagram{} // its memory becomes free
+	u.queue[0] = Datagram{} // lets its memory be freed
 	u.handled, u.bytes = d.peer, u.bytes-d.n
 	if u.queue = u.queue[1:]; len(u.queue) == 0 {
 		u.queue = nil

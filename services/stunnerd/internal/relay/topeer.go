@@ -10,12 +10,12 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
 )
 
-// Outbox collects the ChannelData of one batch of a listener. The payloads for the peers of one relay leave together,
-// in their order. The zero Outbox is empty. It is not safe for concurrent use.
+// Outbox collects the ChannelData of one batch of a listener. The payloads for the peers of one relay are sent
+// together, in order. The zero Outbox is empty. It is not safe for concurrent use.
 type Outbox struct {
 	groups []*group
 	used   int // the number of groups in use
-	sent   int // the number of these that Flush has sent
+	sent   int // the number of these groups that Flush has sent
 	// clusters are the sent payloads, until the end of Flush.
 	clusters meter.Tally
 }
@@ -35,7 +35,7 @@ func (o *Outbox) Add(r *Relay, frame []byte, now time.Time) {
 			traffic: v.traffic, count: c.count, peer: c.peer, size: len(payload), channel: c, generation: generation,
 		})
 	} else if r.spent.Load() {
-		o.group(r) // Flush ends the session
+		o.group(r) // so that Flush ends the session
 	}
 }
 

@@ -10,11 +10,11 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
 )
 
-// transfer is the datagrams that leave a relay together, in one direction.
+// transfer is a batch of datagrams that a relay sends together, in one direction.
 type transfer struct {
 	packets []datagram.Packet
 	items   []item // one for each packet
-	// clusters is used where a transfer is a batch of its own. Those of an Outbox share one.
+	// clusters is used if the transfer is a batch of its own. The transfers of an Outbox share one.
 	clusters meter.Tally
 }
 
@@ -43,8 +43,8 @@ func (t *transfer) reset() {
 	t.packets, t.items = t.packets[:0], t.items[:0]
 }
 
-// count counts the packets of a transfer that were sent, those of clusters in a Tally, and drops the others. Counters
-// are shared by the processors, so each is changed once, and not for each packet.
+// count counts the sent packets of a transfer, and drops the others. The processors share the counters, so each counter
+// is changed once and not for each packet. Counters of clusters are collected in a Tally.
 func (r *Relay) count(t *transfer, d session.Direction, clusters *meter.Tally, now time.Time) {
 	var all meter.Sum
 	r.countPeers(t, d, r.since(now))
@@ -62,7 +62,7 @@ func (r *Relay) count(t *transfer, d session.Direction, clusters *meter.Tally, n
 	flow(&r.session.Traffic, d).AddSum(all)
 }
 
-// countPeers counts the packets of a transfer by peer: those that were sent to peers, and all that peers have sent. The
+// countPeers counts the packets of a transfer by peer: those that were sent to peers, and all packets from peers. The
 // counters of a peer are changed once for consecutive packets.
 func (r *Relay) countPeers(t *transfer, d session.Direction, now time.Duration) {
 	for i := 0; i < len(t.items); {

@@ -25,13 +25,13 @@ const backlog = 256
 type Datagram struct {
 	From, To netip.AddrPort
 	Payload  string
-	// Whole reports that the datagram must not be fragmented.
+	// Whole reports that the datagram was sent with the demand not to fragment it.
 	Whole bool
 }
 
 // Network implements relay.Network. The zero Network is ready to use.
 type Network struct {
-	// Fragments makes the network one that cannot send datagrams that are not fragmented.
+	// Fragments makes the network unable to send datagrams without fragmentation.
 	Fragments bool
 
 	mu      sync.Mutex

@@ -30,7 +30,7 @@ var formerSettings = append([]cli.Former{
 	{Flags: []string{"n", "namespace"}, Instead: "use --id, or STUNNER_NAMESPACE and STUNNER_NAME"},
 }, cli.KubectlFlags...)
 
-// translateFormer replaces the origin k8s, and adds a warning for each former setting that is ignored.
+// translateFormer replaces the origin k8s, and adds a warning for each setting of the former dataplane that is ignored.
 func (o *options) translateFormer(f *cli.Flags) error {
 	in := formerReader{flags: f.Former, env: o.env, used: map[string]bool{}}
 	if o.config == originKubernetes {
@@ -60,7 +60,8 @@ type formerReader struct {
 	from  []string        // names of flags and variables
 }
 
-// value returns the value of a former flag, or else of a variable.
+// value returns the value of a flag of the former dataplane. If the flag is not set, it returns the value of the
+// variable.
 func (in *formerReader) value(flag, variable string) string {
 	if value := in.flags[flag]; value != "" {
 		delete(in.flags, flag)
@@ -75,9 +76,10 @@ func (in *formerReader) value(flag, variable string) string {
 	return value
 }
 
-// origin returns the origin that k8s stands for: that in STUNNER_CONFIG_ORIGIN, which the operator sets in its pods, or
-// else the address in a former flag or variable, or else the Service of config discovery in the namespace in a former
-// flag or variable.
+// origin returns the URL that the origin k8s stands for. It is the value of STUNNER_CONFIG_ORIGIN, which the operator
+// sets in its pods. Without that variable, it is the address in a flag or variable of the former dataplane. Without
+// that address, it is the Service of config discovery in the namespace that a flag or variable of the former dataplane
+// names.
 func (in *formerReader) origin() (string, error) {
 	const variable = "STUNNER_CONFIG_ORIGIN"
 	if origin := in.env(variable); origin != "" && origin != originKubernetes {

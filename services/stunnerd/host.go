@@ -10,7 +10,7 @@ import (
 // hostAddresses returns the first routable address of this host in each family, IPv4 first. If there is none, it
 // returns the loopback addresses.
 func hostAddresses() []netip.Addr {
-	local, _ := host.Addresses() // on an error loopback is used
+	local, _ := host.Addresses() // an error means loopback
 	found := slices.DeleteFunc(local, func(a netip.Addr) bool { return !a.IsGlobalUnicast() })
 	if len(found) == 0 {
 		found = []netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.IPv6Loopback()}

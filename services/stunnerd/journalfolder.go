@@ -22,7 +22,7 @@ func (o options) journalFolder() (string, error) {
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return o.stateDir, fmt.Errorf("make the journal folder: %w: the journal is in --state-dir", err)
 	}
-	// Another user could replace the folder in a parent that anybody may write to, unless it is sticky.
+	// If any user may write to the parent folder, another user could replace the folder, unless the parent is sticky.
 	err := onlyOurs(dir, func(mode fs.FileMode) bool { return mode.Perm()&0o077 == 0 }, os.Geteuid())
 	parent := func(mode fs.FileMode) bool { return mode.Perm()&0o022 == 0 || mode&fs.ModeSticky != 0 }
 	if err = errors.Join(err, onlyOurs(o.journalDir, parent, os.Geteuid(), 0)); err != nil {
@@ -31,7 +31,7 @@ func (o options) journalFolder() (string, error) {
 	return dir, nil
 }
 
-// onlyOurs returns an error if a path is no folder of one of the users, or has another mode than is permitted.
+// onlyOurs returns an error if a path is not a folder, if another user owns it, or if its mode is not permitted.
 func onlyOurs(path string, permitted func(fs.FileMode) bool, users ...int) error {
 	info, err := os.Lstat(path)
 	if err != nil {

@@ -21,10 +21,10 @@ const (
 	// clientFiles is the divisor of the file descriptors that are reserved for the sockets of UDP and DTLS clients. It
 	// reserves half of the descriptors that listener.OwnShare allows for them.
 	clientFiles = 2 * listener.OwnShare
-	// memoryPerSession is the memory limit that a place needs: the price of a session over UDP or TCP (package session),
-	// and its part of what sessionMemory leaves to others.
+	// memoryPerSession is how much of the memory limit one session needs: the price of a session over UDP or TCP
+	// (package session), and its share of the memory that sessionMemory reserves for other purposes.
 	memoryPerSession = 64 << 10
-	// processMemory is what the process holds without clients.
+	// processMemory is the memory of a process without clients.
 	processMemory = 8 << 20
 	// gcPercent is the GOGC of the process: by how many percent of the live heap the heap grows until the next
 	// collection. Compared with the default of 100, a storm of allocations uses about 15 % less CPU time, and an
@@ -63,8 +63,8 @@ func capacity(memory int64) (limit int, by string) {
 	return limit, by
 }
 
-// sessionMemory returns the memory that sessions and connections may hold of a memory limit in bytes; 0 means no limit.
-// A quarter is for the garbage collector and for the buffers of sockets.
+// sessionMemory returns how much of a memory limit sessions and connections may use, in bytes; 0 means no limit. A
+// quarter of the limit is for the garbage collector and for the buffers of sockets.
 func sessionMemory(limit int64) int64 {
 	if limit <= 0 {
 		return 0
@@ -85,7 +85,7 @@ func growFiles(clients int) error {
 	if clients < size/2 {
 		size = min(size, 2*clients+reservedFiles)
 	}
-	// The descriptor of any file will do. This one cannot be closed by another goroutine.
+	// A descriptor of any file is sufficient. No other goroutine can close this one.
 	last, err := unix.Open("/", unix.O_PATH|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return fmt.Errorf("open a file to grow the table of file descriptors: %w", err)

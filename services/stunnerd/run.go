@@ -43,7 +43,8 @@ type daemon struct {
 	// requests answers the requests of the operator.
 	requests http.Handler
 	registry *prometheus.Registry
-	// moved is set when all sessions of a draining process are at other pods, so that it needs no more datagrams.
+	// moved is set when all sessions of a draining process have been handed over to other pods, so that it needs no
+	// more datagrams.
 	moved atomic.Bool
 }
 
@@ -82,7 +83,7 @@ func run(ctx, replaced context.Context, o options) error {
 	defer d.endpoints.Close()
 	err = d.serve(ctx, replaced)
 	if errors.Is(err, errReplaced) {
-		return err // without ending the sessions: the next process restores them
+		return err // the sessions stay: the next process restores them
 	}
 	return errors.Join(err, d.end())
 }
@@ -121,7 +122,7 @@ func newDaemon(o options, source discovery.Source, levels *telemetry.Levels, log
 	folder, err := o.journalFolder()
 	if err != nil {
 		telemetry.Scope(log, "journal").Warn("store sessions in --state-dir", "error", err)
-		o.handOver = false // because that folder may end with the pod
+		o.handOver = false // because the folder of the journal may be deleted with the pod
 	}
 	sessions, saved := journal.Open(journal.Options{
 		Dir: folder, Log: telemetry.Scope(log, "journal"), Now: time.Now,
@@ -337,15 +338,15 @@ func (d *daemon) drain() {
 }
 
 const (
-	// frontTime is how long a process without sessions passes on datagrams of clients whose sessions have moved.
+	// frontTime is how long a process without sessions forwards datagrams of clients whose sessions were handed over.
 	frontTime = 10 * time.Second
-	// quietTime is the time without such a datagram after which the clients use other pods. An ICE agent in a call sends
-	// one more often.
+	// quietTime is the time without such a datagram after which all clients are assumed to use other pods. An ICE agent
+	// in a call sends more often.
 	quietTime = 3 * time.Second
 )
 
-// sendAway makes the clients of sessions that have moved use other pods: the process is not ready any more, so that
-// kube-proxy and load balancers send their datagrams elsewhere. Until then it passes them on.
+// sendAway makes the clients of handed-over sessions use other pods: the process becomes unready, so that kube-proxy
+// and load balancers send their datagrams to other pods. Until then it forwards the datagrams.
 func (d *daemon) sendAway(second context.Context) {
 	if d.server.Meter().SessionsHanded.Load() == 0 {
 		return

@@ -29,8 +29,8 @@ const supervisorMemory = 4 << 20
 // supervisorVariable is set in the environment of a supervised process. Its value is the process id of the supervisor.
 const supervisorVariable = "STUNNER_SUPERVISOR"
 
-// ending are the signals after which the supervisor does not start its child again; restarting are the others that it
-// passes on.
+// ending are the signals after which the supervisor does not start its child again. restarting are the other signals
+// that it passes to the child.
 var (
 	ending     = []os.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP}
 	restarting = []os.Signal{syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2}
@@ -43,14 +43,14 @@ func isSupervised() bool { return os.Getenv(supervisorVariable) == strconv.Itoa(
 // the supervisor if the program file has capabilities (prctl(2), PR_SET_PDEATHSIG).
 func endWithSupervisor() {
 	_ = unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0)
-	if !isSupervised() { // it ended before the call
+	if !isSupervised() { // the supervisor ended before the call
 		os.Exit(exitFailed)
 	}
 }
 
-// supervisor is the parent process of stunnerd with --supervise. It starts its child again when a signal or a panic
-// has ended it. The container does not end meanwhile, so the pod stays ready and keeps its conntrack entries, and the
-// next child continues the sessions.
+// supervisor is the parent process of stunnerd with --supervise. It restarts its child when a signal or a panic has
+// ended it. The container does not end meanwhile, so the pod stays ready and keeps its conntrack entries, and the next
+// child continues the sessions.
 type supervisor struct {
 	log     *slog.Logger
 	program string
@@ -69,7 +69,7 @@ func supervise(log *slog.Logger) int {
 	s := &supervisor{log: log, program: program(), signals: make(chan os.Signal, 16), ended: make(chan os.Signal, 1)}
 	signal.Notify(s.ended, syscall.SIGCHLD)
 	for _, sig := range slices.Concat(ending, restarting) {
-		if !signal.Ignored(sig) { // as SIGHUP after nohup(1)
+		if !signal.Ignored(sig) { // it is ignored after nohup(1)
 			signal.Notify(s.signals, sig)
 		}
 	}
@@ -151,7 +151,7 @@ func (s *supervisor) wait() (how syscall.WaitStatus) {
 	}
 }
 
-// received notes a signal and passes it on to the child. A child that drains is not replaced.
+// received records a signal and passes it to the child. A child that drains is not restarted.
 func (s *supervisor) received(sig os.Signal) {
 	s.ending = s.ending || slices.Contains(ending, sig)
 	if s.child != 0 && !(s.ending && sig == syscall.SIGUSR2) {

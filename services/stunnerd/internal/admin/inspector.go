@@ -53,8 +53,8 @@ func NewInspector(p Process, a Access) *Inspector {
 	return &Inspector{process: p, access: a, key: []byte(rand.Text())}
 }
 
-// Requests returns the handler for the requests of the operator, which has authorized them. It serves everything that
-// the endpoints serve, and ends sessions.
+// Requests returns the handler for the requests of the operator, which has authorized them. The handler serves
+// everything that the endpoints serve, and can end sessions.
 func (i *Inspector) Requests() http.Handler {
 	all := *i
 	all.access.Anywhere = true

@@ -10,7 +10,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
 )
 
-// status returns the status of the process with what the packets of calls show.
+// status returns the status of the process, with the packet counts of its sessions.
 func (i *Inspector) status() inspection.Status {
 	status, now := i.process.Status(), time.Now()
 	media := mediaOf(i.process.Sessions, now)
@@ -23,8 +23,8 @@ func (i *Inspector) status() inspection.Status {
 	return status
 }
 
-// mediaOf returns what the packets of the live sessions show, without denied peers. The caller has brought the counters
-// up to date.
+// mediaOf returns the packet counts of the live sessions, without denied peers. The caller must have refreshed the
+// counters.
 func mediaOf(sessions *session.Table, now time.Time) inspection.Media {
 	tally := inspection.Tally{Now: now}
 	var peers []inspection.PeerTraffic
@@ -38,8 +38,8 @@ func mediaOf(sessions *session.Table, now time.Time) inspection.Media {
 	return media
 }
 
-// reaches reports whether the clients of a listener may reach a peer now. A listener that does not run any more denies
-// nothing.
+// reaches reports whether the clients of a listener may reach a peer now. It returns true for a listener that no longer
+// runs.
 func (i *Inspector) reaches(listener string, peer netip.AddrPort) bool {
 	all := i.process.Reach(peer)
 	at := slices.IndexFunc(all, func(l inspection.ListenerReach) bool { return l.Listener == listener })
@@ -65,7 +65,7 @@ func peerTraffic(p session.PeerTraffic) inspection.PeerTraffic {
 	}
 }
 
-// shownTime returns a time as it is shown.
+// shownTime formats a time for an answer.
 func shownTime(t time.Time) time.Time {
 	if t.IsZero() {
 		return t

@@ -32,7 +32,7 @@ func counted(m *meter.Meter, h http.Handler) http.Handler {
 	})
 }
 
-// statusWriter notes the status code of an answer.
+// statusWriter records the status code of an answer.
 type statusWriter struct {
 	http.ResponseWriter
 	status int

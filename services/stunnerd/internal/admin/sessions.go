@@ -84,7 +84,7 @@ func (i *Inspector) session(s *session.Session, now time.Time) inspection.Sessio
 	}
 }
 
-// front returns the address of the pod at which the datagrams of a client arrive, or "" if it is this pod.
+// front returns the address of the pod at which the datagrams of a client arrive. It returns "" if that is this pod.
 func front(c session.Client) string {
 	if m, ok := c.(session.Movable); ok && m.Front().IsValid() {
 		return m.Front().String()

@@ -9,8 +9,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/inspection"
 )
 
-// cuts lists the parts of a status that are left out, in this order, until it is short enough for the operator. The
-// config has them too.
+// cuts lists the parts of a status that are removed, in this order, until the status is short enough for the operator.
+// The operator can read these parts in the config instead.
 var cuts = []struct {
 	name string
 	cut  func(*inspection.Status)

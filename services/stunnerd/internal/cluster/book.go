@@ -23,12 +23,12 @@ type Book struct {
 // parsed is a cluster with parsed endpoints.
 type parsed struct {
 	owner
-	// written are the endpoints in the config, and excepted is the field Except.
+	// written are the endpoints as the config spells them. excepted is the field Except.
 	written, excepted []string
 	// endpoints is nil after Patch, until a view is built from it.
 	endpoints []config.Endpoint
-	// lastBuild is the value of Book.builds at the last build that has added this cluster to a view. So one build
-	// adds a cluster only once.
+	// lastBuild is the value of Book.builds when this cluster was last added to a view. A build uses it to add each
+	// cluster only once.
 	lastBuild uint64
 }
 
@@ -76,11 +76,12 @@ func parse(written []string) []config.Endpoint {
 	return endpoints
 }
 
-// maxPatch is the maximum number of clusters that Patch changes: more are cheaper to take as a whole.
+// maxPatch is the maximum number of clusters that Patch changes. For more clusters, Take is cheaper.
 const maxPatch = 16
 
-// Patch changes endpoints of the clusters that Take has taken, and the views that were returned since. It costs what
-// has changed. It returns false, and does nothing, if the caller must call Take instead.
+// Patch changes endpoints of the clusters of the last Take, and the views that were returned since then. Its cost
+// depends only on the number of changes. If it returns false, it has changed nothing, and the caller must call Take
+// instead.
 func (b *Book) Patch(changes []config.EndpointChange) bool {
 	if len(changes) > maxPatch {
 		return false

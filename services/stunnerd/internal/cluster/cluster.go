@@ -57,11 +57,11 @@ type View struct {
 type grant struct {
 	cluster *owner
 	ports   config.PortRange
-	// bits is the length of the prefix of the endpoint.
+	// bits is the length of the endpoint's prefix.
 	bits uint8
 }
 
-// owner is what a grant refers to of its cluster.
+// owner describes the cluster of a grant.
 type owner struct {
 	name string
 	// except contains the addresses that the prefixes among the endpoints do not include.
@@ -92,7 +92,7 @@ func (v *View) Explain(peer netip.AddrPort) (cluster string, endpoint config.End
 	if verdict != Allowed {
 		return "", endpoint, verdict
 	}
-	prefix, _ := peer.Addr().Unmap().Prefix(int(by.bits)) // the length is that of a prefix with this address
+	prefix, _ := peer.Addr().Unmap().Prefix(int(by.bits)) // the prefix with this address and length
 	return by.cluster.name, config.Endpoint{Prefix: prefix, Ports: by.ports}, Allowed
 }
 

@@ -12,7 +12,8 @@ import (
 // copies the buckets of the changed addresses and shares the others, so that one changed endpoint of thousands is
 // cheap.
 type hostTable struct {
-	// buckets are as many as a power of two. The grants of an address are in the order of the clusters in the config.
+	// The number of buckets is a power of two. In each bucket, the grants of one address are in the order of the
+	// clusters in the config.
 	buckets [][]hostGrant
 	size    int
 }
@@ -26,7 +27,7 @@ type hostGrant struct {
 const (
 	// bucketSize is the number of grants of a bucket in a new table, on average.
 	bucketSize = 8
-	// maxBucketSize is the average number of grants of a bucket from which on a changed table is built anew.
+	// maxBucketSize is the maximum average number of grants in a bucket. A changed table that exceeds it is rebuilt.
 	maxBucketSize = 4 * bucketSize
 )
 
@@ -59,7 +60,7 @@ func newHostTable(grants []hostGrant) hostTable {
 	return t
 }
 
-// place returns the index of the bucket of an address.
+// place returns the bucket index of an address.
 func (t hostTable) place(addr netip.Addr) int {
 	bytes := addr.As16()
 	return int(maphash.Bytes(hostSeed, bytes[:])) & (len(t.buckets) - 1)
@@ -73,15 +74,15 @@ func (t hostTable) bucket(addr netip.Addr) []hostGrant {
 	return t.buckets[t.place(addr)]
 }
 
-// with returns a copy of the table without some grants of a cluster, and with others. It returns false if the table
-// does not contain the removed grants, or if it should be built anew.
+// with returns a copy of the table in which the removed grants of a cluster are replaced by the added ones. It returns
+// false if the table does not contain a removed grant, or if the table should be rebuilt.
 func (t hostTable) with(removed, added []hostGrant) (next hostTable, ok bool) {
 	changes := len(removed) + len(added)
 	if t.size+len(added) > maxBucketSize*len(t.buckets) || changes > len(t.buckets) {
 		return t, changes == 0
 	}
 	next = hostTable{buckets: slices.Clone(t.buckets), size: t.size + len(added) - len(removed)}
-	own := make(map[int]bool, changes) // the buckets that are copied already
+	own := make(map[int]bool, changes) // buckets that were copied for this change
 	for i, g := range slices.Concat(removed, added) {
 		place := t.place(g.addr)
 		if !own[place] {
@@ -100,7 +101,8 @@ func (t hostTable) with(removed, added []hostGrant) (next hostTable, ok bool) {
 	return next, true
 }
 
-// insert adds a grant before those of the same address that are of later clusters, or later endpoints of its cluster.
+// insert adds a grant in config order: before the grants of the same address that belong to later clusters, or to later
+// endpoints of the same cluster.
 func insert(bucket []hostGrant, g hostGrant) []hostGrant {
 	at := len(bucket)
 	for i, other := range bucket {

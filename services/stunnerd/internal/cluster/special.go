@@ -104,8 +104,8 @@ func minRouteBits(addr netip.Addr) (bits int) {
 type form struct {
 	prefix netip.Prefix
 	places []place
-	// ambiguous is set if the IPv4 address can be at any of the places, and the IPv6 address does not tell at which. A
-	// place that does not contain a valid unicast address is then ignored.
+	// ambiguous is set if the IPv6 address does not show which of the places contains the IPv4 address. A place that
+	// does not contain a valid unicast address is then ignored.
 	ambiguous bool
 }
 

@@ -43,7 +43,7 @@ type batch struct {
 	vectors  [BatchSize]unix.Iovec
 	names    [BatchSize]unix.RawSockaddrInet6
 	controls [BatchSize][ControlSize + segmentControl]byte
-	// ends holds for each message the index of the first packet behind it.
+	// ends contains, for each message, the index of the packet after its last one.
 	ends [BatchSize]int
 }
 
@@ -60,9 +60,9 @@ var segments = sync.OnceValue(func() bool {
 	return errors.Join(err, unix.Close(fd)) == nil
 })
 
-// SendAll sends datagrams in their order without waiting, and sets Err of each. An error of one datagram does not
-// prevent the next ones. Consecutive datagrams of one size to one address are one message to the kernel, which cuts it
-// into datagrams as late as possible (UDP_SEGMENT).
+// SendAll sends datagrams in order without waiting, and sets Err of each. An error of one datagram does not prevent the
+// next ones. Consecutive datagrams of one size to one address are passed to the kernel as one message (UDP_SEGMENT).
+// The kernel splits the message into datagrams as late as possible.
 func (s *Sender) SendAll(packets []Packet) {
 	b := batches.Get()
 	defer batches.Put(b)
@@ -88,7 +88,7 @@ func fail(packets []Packet, err error) {
 // send sends at most BatchSize packets. The caller holds mu of the Sender.
 func (b *batch) send(s *Sender, packets []Packet, segments bool) {
 	count := b.fill(s.family, packets, segments)
-	retried := -1 // the last message that was sent once more
+	retried := -1 // index of the last message that was retried
 	for at, first := 0, 0; at < count; {
 		// RawSyscall does not notify the Go scheduler, which is not needed because the call does not block.
 		n, _, errno := syscall.RawSyscall6(unix.SYS_SENDMMSG, uintptr(s.fd), uintptr(unsafe.Pointer(&b.messages[at])),
@@ -146,8 +146,8 @@ func (b *batch) fill(family int, packets []Packet, segments bool) (count int) {
 	return count
 }
 
-// run returns the number of packets that one message can hold: to one address, from one address, all of the size of the
-// first except the last, which may be shorter.
+// run returns how many packets, from the first one, can be sent as one message: they have the same destination, the
+// same source address and the same size. Only the last one may be shorter.
 func run(packets []Packet) int {
 	first := &packets[0]
 	size, total := len(first.Payload), len(first.Payload)

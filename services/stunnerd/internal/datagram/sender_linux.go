@@ -114,7 +114,7 @@ func (s *Sender) Port() (port uint16, err error) {
 // ErrScarce is the error of Listen and Join if too many file descriptors are in use.
 var ErrScarce = errors.New("descriptors are scarce")
 
-// open opens a UDP socket. The error is ErrScarce if the number of its descriptor is above most. The kernel assigns the
+// open opens a UDP socket. The error is ErrScarce if the number of the descriptor is above most. The kernel assigns the
 // lowest free number, so the number is about the number of open descriptors.
 func open(family, most int) (fd int, err error) {
 	if fd, err = unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0); err != nil {
@@ -126,8 +126,8 @@ func open(family, most int) (fd int, err error) {
 	return fd, nil
 }
 
-// Share makes Join possible for a socket that was bound without SO_REUSEPORT. Without the option the kernel has
-// selected a port that no other socket has.
+// Share sets SO_REUSEPORT on a socket that was bound without it, so that Join is possible. The socket is bound without
+// the option because the kernel then selects a port that no other socket uses.
 func (s *Sender) Share() error {
 	return s.Use(func(fd int) error {
 		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1); err != nil {
@@ -137,9 +137,9 @@ func (s *Sender) Share() error {
 	})
 }
 
-// Join returns a Sender with a socket of its own on the address and port of s. The sockets of the port must have
-// SO_REUSEPORT. The new socket receives nothing if Steer was called for the port. The error is ErrScarce if the new
-// descriptor has a number above most, and net.ErrClosed after Close of s.
+// Join returns a Sender with its own socket on the address and port of s. All sockets of the port must have
+// SO_REUSEPORT. The new socket receives nothing if Steer was called for the port. The error is ErrScarce if the number
+// of the new descriptor is above most, and net.ErrClosed if s is closed.
 func (s *Sender) Join(most int) (joined *Sender, err error) {
 	err = s.Use(func(of int) error {
 		fd, err := open(s.family, most)
@@ -271,7 +271,8 @@ func (s *Sender) Close() error {
 	s.mu.Lock()
 	release := s.release
 	s.release = nil
-	// Not under mu: closing waits for the goroutine that reads from the socket, which may wait for mu in order to send.
+	// Close without mu: it waits for the goroutine that reads from the socket, and that goroutine may wait for mu to
+	// send.
 	s.mu.Unlock()
 	if release == nil {
 		return nil

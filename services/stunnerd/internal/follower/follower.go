@@ -39,10 +39,10 @@ const (
 	reportInterval = 5 * time.Second
 	// applyShare is the maximum share of a core that is spent on applying configs.
 	applyShare = 0.02
-	// saveInterval is the minimum age of the last write to disk for a new last good config to be written at once. If
-	// other listeners are in it, it is written at once anyway: a process that restored sessions with the config before
-	// would drop those of a new listener. Otherwise, and if only endpoints have changed, Follower.Run writes it at the
-	// next report, see reportInterval, or when it returns.
+	// saveInterval is the minimum time between two writes of the last good config to disk. A config with other
+	// listeners is written at once: a process that restores sessions with the previous config would drop the sessions
+	// of a new listener. Within the interval, and if only endpoints have changed, Follower.Run writes the config at the
+	// next report (see reportInterval), or when it returns.
 	saveInterval = 5 * time.Second
 	// confirmInterval is how often an unchanged config is written to disk again while its source is connected, to renew
 	// the stored time of the last confirmation by the source.
@@ -65,12 +65,12 @@ type Options struct {
 	// Lookup returns the value of a placeholder of a config.
 	Lookup func(name string) string
 	// Applied applies the settings of a config that concern the process and not the server: logs, probes and metrics.
-	// If it returns an error, it is called again after retryInterval.
+	// After an error, it is called again after retryInterval.
 	Applied func(config.Config) error
 	// Self returns Peer and Sender of reports; nil if the process does not take part in forwarding.
 	Self func() (address, sender string)
-	// Peers is called with each list of the pods to which this process forwards: a saved one at a start without the
-	// source, then those that the source sends. Nil means that lists are ignored.
+	// Peers is called with each list of the pods to which this process forwards. If the source is unreachable at the
+	// start, the first list is the saved one. If Peers is nil, lists are ignored.
 	Peers func(discovery.Peers)
 	// Pod is the name of this process in reports.
 	Pod string
@@ -97,8 +97,8 @@ type state struct {
 	problem string // why parts of wanted do not run
 	failing bool   // parts of wanted do not run
 	patched bool   // wanted was put in force by its differences from the config before
-	// rejected is why the last received config was rejected, or "". When the running config is applied again, it does
-	// not change.
+	// rejected says why the last received config was rejected; "" if it was not. It stays when the running config is
+	// applied again.
 	rejected string
 
 	// current is set if the running config is the last one that the source has sent. It is not set for a config that
@@ -122,7 +122,8 @@ type state struct {
 	contacted bool
 }
 
-// error returns why the last received config was rejected, or else why the running config is only partly in force.
+// error returns why the last received config was rejected. If it was not rejected, it returns which part of the running
+// config failed.
 func (s state) error() string { return cmp.Or(s.rejected, s.problem) }
 
 func (s state) revision() string {
@@ -344,8 +345,8 @@ func (f *Follower) apply(c discovery.Loaded, origin string) bool {
 	return f.applyWhole(c, origin)
 }
 
-// patch puts a valid config in force that differs from the running one in endpoints only, at a cost that depends on the
-// differences. It returns false, and does nothing, for any other config.
+// patch puts a valid config in force that differs from the running one only in endpoints. Its cost depends only on the
+// number of differences. For any other config it returns false and does nothing.
 func (f *Follower) patch(c discovery.Loaded) (server.Plan, bool) {
 	st := f.state()
 	if st.wanted == nil || st.failing || st.rejected != "" {
@@ -375,8 +376,8 @@ func (f *Follower) applyWhole(c discovery.Loaded, origin string) bool {
 
 // save writes the running config to disk if the source has sent it. While the source is connected, it writes the config
 // again every confirmInterval, because the age of the saved config counts from its last confirmation by the source. It
-// writes nothing if the last write is less than the argument after ago. It does not write a config again that was
-// loaded from disk, because the config would then look newer than it is.
+// writes nothing if the last write was less than the duration after ago. It does not write a config that was loaded
+// from disk, because the config would then look newer than it is.
 func (f *Follower) save(after time.Duration) {
 	f.mu.Lock()
 	st, now := f.status, time.Now()
@@ -394,8 +395,8 @@ func (f *Follower) save(after time.Duration) {
 	}
 }
 
-// record stores a config that was applied, with the error of its application. It reports whether the config or the
-// error differs from the previous one.
+// record stores an applied config and the error of its application. It reports whether the config or the error differs
+// from the previous one.
 func (f *Follower) record(c discovery.Loaded, origin string, failed error) (changed bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

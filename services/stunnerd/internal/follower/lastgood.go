@@ -55,7 +55,7 @@ func (l LastGood) replace(name string, content any) error {
 	if err := os.MkdirAll(l.Dir, 0o700); err != nil {
 		return err
 	}
-	tmp, err := os.CreateTemp(l.Dir, name+".*") // CreateTemp makes it 0600
+	tmp, err := os.CreateTemp(l.Dir, name+".*") // CreateTemp sets mode 0600
 	if err != nil {
 		return err
 	}

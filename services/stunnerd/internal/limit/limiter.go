@@ -62,7 +62,7 @@ func (l *limiter) allowAny() bool {
 }
 
 // take takes tokens from a bucket. price is the number of tokens to take, and size the number in a full bucket. Both
-// are expressed as the time in which the bucket gains so many tokens.
+// are given as the time in which the bucket gains that many tokens.
 func (l *limiter) take(bucket *atomic.Int64, price, size time.Duration) bool {
 	now := int64(time.Since(l.epoch))
 	for {

@@ -22,8 +22,8 @@ type kernelDrops struct {
 	last atomic.Uint64
 }
 
-// Watch adds a socket to those whose drops are counted. read returns the number of datagrams that the kernel dropped at
-// the socket. The caller must call forget before it closes the socket.
+// Watch adds a socket. read returns the number of datagrams that the kernel dropped at the socket. The caller must call
+// forget before it closes the socket.
 func (k *KernelDrops) Watch(read func() uint64) (forget func()) {
 	d := &kernelDrops{read: read}
 	k.mu.Lock()

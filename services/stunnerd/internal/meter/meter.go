@@ -49,8 +49,8 @@ func (s *Sum) Add(n int) {
 	s.Bytes += uint64(n)
 }
 
-// Tally holds the packets of a batch back from flows that several processors change, so that the batch changes each
-// flow once. The zero Tally is empty. It is not safe for concurrent use.
+// Tally collects the packets of a batch, so that the batch changes each Flow only once. Several processors share the
+// Flows. The zero Tally is empty. It is not safe for concurrent use.
 type Tally struct {
 	entries []tallied
 }
@@ -138,8 +138,8 @@ type Meter struct {
 	// SessionsTaken counts the sessions that other pods have handed over to this one, and SessionsHanded those that this
 	// pod has handed over.
 	SessionsTaken, SessionsHanded atomic.Uint64
-	// PeersMoved and PeersNotMoved count the peers of sessions of another pod that have taken the new relay address in
-	// time, and that have not.
+	// PeersMoved and PeersNotMoved count the peers of handed-over sessions: those that have begun to use the new relay
+	// address in time, and those that have not.
 	PeersMoved, PeersNotMoved atomic.Uint64
 }
 
@@ -150,10 +150,11 @@ func New() *Meter {
 	return m
 }
 
-// CountElsewhere makes Refresh call a function that adds the packets that are counted elsewhere, such as in the kernel.
+// CountElsewhere sets a function that adds packets that are counted outside of this package, such as in the kernel.
+// Refresh calls it.
 func (m *Meter) CountElsewhere(add func()) { m.elsewhere.Store(&add) }
 
-// Refresh brings the counters up to date. Readers of Traffic call it first.
+// Refresh updates the counters. It must be called before Traffic is read.
 func (m *Meter) Refresh() {
 	if add := m.elsewhere.Load(); add != nil {
 		(*add)()
@@ -178,12 +179,12 @@ func (m *Meter) Cluster(name string) *Traffic {
 	return entry(m.clusters, name)
 }
 
-// maxFormer is the number of listeners, and of clusters, that keep their counters although the config has them no longer.
-// Each name is a series of the metrics, and who creates and deletes routes can use ever new names.
+// maxFormer is the maximum number of removed listeners, and of removed clusters, whose counters are kept. Each name is
+// a time series of the metrics. Users who create and delete routes can cause any number of names.
 const maxFormer = 512
 
-// Keep forgets the counters of some names that the config has no longer, if there are more than maxFormer of them. The
-// counters of a forgotten name begin at 0 if a later config has it again.
+// Keep removes the counters of listeners and clusters that are no longer in the config, if there are more than
+// maxFormer of them. If a later config contains a removed name, its counters start at 0.
 func (m *Meter) Keep(listeners, clusters []string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -226,7 +227,7 @@ func (m *Meter) Refuse(r Reason) { m.refusals[r].Add(1) }
 // Drop counts a message or datagram that was dropped without an answer.
 func (m *Meter) Drop(r Reason) { m.drops[r].Add(1) }
 
-// Decline counts and logs what is dropped or refused with a reason of another Family than Clients.
+// Decline counts and logs an event of a Family other than Clients.
 func (m *Meter) Decline(r Reason, n Note) {
 	m.drops[r].Add(1)
 	m.lines.Note(r, n)

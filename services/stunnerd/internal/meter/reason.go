@@ -2,8 +2,8 @@ package meter
 
 import "slices"
 
-// Reason is why stunnerd refuses, drops, closes or ignores something from outside. Its text is the value of the label
-// reason of the metric of its Family.
+// Reason is why stunnerd refuses, drops, closes or ignores external input. Its text is the value of the label reason in
+// the metric of its Family.
 type Reason uint8
 
 // The reasons of Clients. A refusal is answered with a STUN error. A drop is not answered.
@@ -118,7 +118,7 @@ const (
 	HTTP
 	// Stored are the changes of sessions for the journal. The metric is stunner_journal_refused_total.
 	Stored
-	// Configs are the configs of the source. The metric is stunner_config_rejected_total.
+	// Configs are the configs that the source has sent. The metric is stunner_config_rejected_total.
 	Configs
 )
 

@@ -34,8 +34,8 @@ type Entry struct {
 	Times int
 }
 
-// Bounds of the list of recent refusals and drops. The list is for troubleshooting by a person, so it need not be
-// complete. Only the counters are exact.
+// Bounds of the list of recent refusals and drops. The list is for troubleshooting, so it need not be complete. Only
+// the counters are exact.
 const (
 	recentSize = 64
 	// recentShare is how many entries of the list one reason may have, so that scans from the internet do not displace
@@ -82,7 +82,7 @@ func (t *recentDrops) add(r Reason, answered bool, n Note) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if int64(now) < t.times[t.oldest]+recentPeriod { // another goroutine has taken the last slot
+	if int64(now) < t.times[t.oldest]+recentPeriod { // another goroutine has used the last entry of the period
 		t.suppressed.Add(1)
 		return
 	}
@@ -107,8 +107,8 @@ func (t *recentDrops) store(r Reason, answered bool, n Note, now time.Time) {
 	t.entries = append(t.entries, e)
 }
 
-// makeRoom makes room for an entry with reason r. It removes the oldest entry of that reason if there are recentShare
-// of them, or else the oldest of all entries if there are recentSize.
+// makeRoom removes an entry if the list has no space for an entry with reason r. It removes the oldest entry of that
+// reason if there are recentShare of them, or else the oldest of all entries if there are recentSize.
 func (t *recentDrops) makeRoom(r Reason) {
 	first, held := -1, 0
 	for i, e := range t.entries {

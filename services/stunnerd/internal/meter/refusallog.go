@@ -65,7 +65,7 @@ func (l *RefusalLog) further(r Reason) {
 		}
 		logged := l.logged[r]
 		l.pending[r].Store(false)
-		// A refusal between the total and the Store was not logged.
+		// A refusal between the call of total and the Store was not logged.
 		if l.total(r) == logged || !l.pending[r].CompareAndSwap(false, true) {
 			return
 		}

@@ -7,7 +7,7 @@ import (
 )
 
 // words are the texts of the reasons, with the placeholders {peer}, {listener} and {routes}. They do not contain users
-// and clients, because not every reader of a refusal may see them.
+// and clients, because not every reader of a refusal may see those.
 var words = [reasonCount]string{
 	Malformed:             "not a complete STUN message or ChannelData message of a client",
 	BadFingerprint:        "FINGERPRINT does not match the message",
@@ -112,7 +112,7 @@ const allRoutes = "GET /reach shows its routes"
 // Text returns the text that explains any refusal or drop with the reason.
 func (r Reason) Text() string { return Entry{Reason: r}.Text(allRoutes) }
 
-// Text returns the text that explains a refusal or a drop to a person. The argument routes lists the routes of the
+// Text returns the text that explains a refusal or a drop to a user. The argument routes lists the routes of the
 // listener.
 func (e Entry) Text(routes string) string {
 	peer := "peer"

@@ -10,7 +10,8 @@ import (
 type answer struct {
 	// addrs are sorted, so that answers that differ only in their order are equal.
 	addrs []netip.Addr
-	// missingSince is when lookups began to find no address. It is zero if the latest lookup found one.
+	// missingSince is the time of the first of the latest consecutive lookups that found no address. It is zero if the
+	// latest lookup found one.
 	missingSince time.Time
 }
 

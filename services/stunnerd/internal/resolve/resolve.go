@@ -33,8 +33,8 @@ const (
 	KeepMissing = time.Minute
 	// MaxAddresses is the maximum number of addresses of a name.
 	MaxAddresses = 1_000
-	// maxAnswers is the number of addresses of all questions together beyond which each has only an equal share of as
-	// many again, at least one. The owner of a name decides how many addresses it has.
+	// maxAnswers limits the addresses of all questions together, because the owner of a name decides how many addresses
+	// it has. When it is used up, each question may still have an equal share of maxAnswers, at least one address.
 	maxAnswers = 32_768
 
 	// lookupTimeout is the timeout of a lookup: two servers, two attempts each, five seconds each.
@@ -64,7 +64,7 @@ type Resolver struct {
 
 	mu      sync.Mutex
 	watched map[question]*watch
-	// held is the number of addresses of all answers.
+	// held is the number of addresses in all answers.
 	held int
 }
 
@@ -91,7 +91,7 @@ func New(lookup Lookup, changed func(), log *slog.Logger) *Resolver {
 	return r
 }
 
-// Watch sets the watched names, which may contain duplicates. The addresses of all other names are forgotten.
+// Watch sets the watched names, which may contain duplicates. It removes the addresses of all other names.
 func (r *Resolver) Watch(hosts []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -197,7 +197,7 @@ func (r *Resolver) record(w *watch, addrs []netip.Addr, err error) {
 	before := w.answer.addrs
 	w.answer = w.answer.next(addrs, time.Now())
 	found, most := len(w.answer.addrs), r.most(len(before))
-	w.answer.addrs = slices.Clone(w.answer.addrs[:min(found, most)]) // frees the others
+	w.answer.addrs = slices.Clone(w.answer.addrs[:min(found, most)]) // lets the memory of the others be freed
 	r.held += len(w.answer.addrs) - len(before)
 	if slices.Equal(before, w.answer.addrs) {
 		return
@@ -214,7 +214,8 @@ func (r *Resolver) record(w *watch, addrs []netip.Addr, err error) {
 	}
 }
 
-// most returns how many addresses the answer to a question may have that has had some before. The caller holds mu.
+// most returns the maximum number of addresses in the answer to a question. before is their current number. The caller
+// must hold mu.
 func (r *Resolver) most(before int) int {
 	share := max(1, maxAnswers/len(r.watched))
 	return min(MaxAddresses, max(share, maxAnswers-(r.held-before)))

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// Need ends the test unless root runs it. Without root, the test fails, because a skipped one would count as passed;
-// with -short it is skipped. what needs root, in the plural.
+// Need ends the test unless root runs it. Without root the test fails, because a skipped test would count as passed;
+// with -short it is skipped. The argument what says which parts of the test need root, in the plural.
 func Need(t testing.TB, what string) {
 	t.Helper()
 	skip, err := missing(os.Geteuid(), testing.Short(), what)

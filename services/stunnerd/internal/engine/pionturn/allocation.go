@@ -102,11 +102,11 @@ type relayConn struct {
 	noDeadlines
 }
 
-// ReadFrom ends the goroutine in which pion/turn reads from a relay. Its stack and its buffer would be a third of the
-// memory of an idle allocation. The relay asks allocation.Permitted instead about the datagrams of peers.
+// ReadFrom ends the goroutine in which pion/turn reads from a relay, because its stack and its buffer would be a third
+// of the memory of an idle allocation. The relay itself handles the datagrams of peers, and calls allocation.Permitted.
 //
-// For a closed relay it returns an error, which makes pion/turn delete the allocation: RelayClosed may have been called
-// before pion/turn created the allocation.
+// For a closed relay, ReadFrom returns an error, which makes pion/turn delete the allocation: RelayClosed may have been
+// called before pion/turn created the allocation.
 func (c relayConn) ReadFrom([]byte) (int, net.Addr, error) {
 	if !c.relay.Closed() {
 		runtime.Goexit()

@@ -19,9 +19,8 @@ import (
 
 // pionConn is the net.PacketConn of one read loop of pion/turn, and the turn.RelayAddressGenerator of that loop.
 //
-// pion/turn handles a message completely, and writes the answer, before it reads the next message. So an exchange has
-// ended when pion/turn calls ReadFrom again. If there was no answer until then, there will be none, so no timeout is
-// needed.
+// pion/turn finishes a message, and writes its answer, before it reads the next message. So an exchange has ended when
+// pion/turn calls ReadFrom again. If pion/turn has not answered until then, it never does, so no timeout is needed.
 type pionConn struct {
 	integrity stun.MessageIntegrity // signs requests
 	exchanges chan *exchange
@@ -35,7 +34,8 @@ type pionConn struct {
 	mu      sync.Mutex
 	current *exchange
 	next    exchange
-	// transactions counts the requests. Transaction IDs need not be random, because there is no attacker here.
+	// transactions counts the requests. Transaction IDs need not be random, because the requests do not leave the
+	// process.
 	transactions uint64
 	nonce        stun.Nonce
 	fetched      time.Time
@@ -43,8 +43,8 @@ type pionConn struct {
 	// task lets the liveness probe detect that pion/turn does not finish the handling of a message.
 	task watch.Task
 
-	// live is the number of relayConns that pion/turn has not closed. pion/turn's own count does not change when the
-	// server is closed.
+	// live is the number of relayConns that pion/turn has not closed. The count that pion/turn keeps itself does not
+	// change when the server is closed.
 	live atomic.Int64
 
 	closing sync.Once
@@ -163,8 +163,8 @@ func (c *pionConn) indicate(a *allocation, data []byte, peer netip.AddrPort) boo
 	return x != nil && c.do(x) && x.permitted
 }
 
-// permitted reports whether the IP address of a peer has a permission: whether pion/turn would send the data of a Send
-// indication to the peer.
+// permitted reports whether the IP address of a peer has a permission. It tests whether pion/turn would send the data
+// of a Send indication to the peer.
 func (c *pionConn) permitted(a *allocation, peer netip.AddrPort) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -176,8 +176,8 @@ func (c *pionConn) permitted(a *allocation, peer netip.AddrPort) bool {
 	return c.do(x) && x.permitted
 }
 
-// indication begins an exchange of a Send indication. The indication is built anew and not copied from the message of
-// the client: pion/turn reads the first byte of an address attribute as a part of the family, but RFC 8489 §14.1 says
+// indication prepares the exchange of a Send indication. It builds a new indication and does not copy the client's
+// message: pion/turn reads the first byte of an address attribute as a part of the family, but RFC 8489 §14.1 requires
 // that this byte is ignored.
 func (c *pionConn) indication(a *allocation, data []byte, peer netip.AddrPort) *exchange {
 	x := c.begin(a, stun.NewType(stun.MethodSend, stun.ClassIndication))
@@ -189,7 +189,7 @@ func (c *pionConn) indication(a *allocation, data []byte, peer netip.AddrPort) *
 	return x
 }
 
-// begin begins the message of an exchange. It returns nil if the pionConn is closed.
+// begin prepares an exchange. It returns nil if the pionConn is closed.
 func (c *pionConn) begin(a *allocation, t stun.MessageType) *exchange {
 	select {
 	case <-c.closed:

@@ -8,8 +8,8 @@ import (
 	api "github.com/stunner-gateway/stunner/services/api/finding"
 )
 
-// Finding is what a rule of the translation found: the reason of a condition, and the causes of which its message
-// consists. The zero Finding means that there is no problem.
+// Finding is the result of a rule of the translation: the reason of a condition, and the causes that its message lists.
+// The zero Finding means that there is no problem.
 type Finding struct {
 	Reason string
 	Causes []Cause
@@ -136,7 +136,7 @@ func (f Finding) remedy(format string, args ...any) Finding {
 	return f.remedyAfter(": ", format, args...)
 }
 
-// advice is remedy for a problem whose text contains a colon.
+// advice is like remedy, for a problem whose text contains a colon.
 func (f Finding) advice(format string, args ...any) Finding {
 	return f.remedyAfter("; ", format, args...)
 }

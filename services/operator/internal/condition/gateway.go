@@ -105,7 +105,7 @@ func AnnotationsTooLarge(size, limit int) Finding {
 		remedy("remove some")
 }
 
-// Kept adds to the finding of a Gateway or a listener that what is published stays in use.
+// Kept adds to the finding of a Gateway or a listener that the published config stays in use.
 func Kept(f Finding) Finding {
 	return f.noted("what was published before stays in force")
 }
@@ -280,8 +280,8 @@ func CertificateSecret(field, secret, problem string) Finding {
 	return finding(ReasonInvalidCertificateRef, "Secret %s %s", secret, problem).at(field).part("name")
 }
 
-// CertificateSecretUnread means that the operator has not read the Secret of a certificate, because its namespace has no
-// room.
+// CertificateSecretUnread means that the operator has not read the Secret of a certificate, because the objects of its
+// namespace use up the namespace's memory.
 func CertificateSecretUnread(field, secret, reason string) Finding {
 	return finding(ReasonInvalidCertificateRef, "Secret %s was not read: %s", secret, reason).at(field).part("name").
 		advice(roomHint)

@@ -3,13 +3,14 @@ package condition
 // offloadHint is the remedy for media that is not forwarded in the kernel.
 const offloadHint = "see forwarding in the kernel in docs/operate/kernel.md for the reason"
 
-// roomHint is the remedy for an object that the operator has not read, because its namespace has no room.
+// roomHint is the remedy for an object that the operator has not read, because the objects of its namespace use up the
+// namespace's memory.
 const roomHint = "make it smaller, delete others of the namespace, or give the operator more memory"
 
-// Remedy returns the remedy for a reason of causes that have none.
+// Remedy returns the remedy of causes that have none of their own, by the reason of the condition.
 func Remedy(reason string) string { return hints[reason] }
 
-// hints are the remedies of causes that have none, by the reason of the condition.
+// hints are the remedies of causes that have none of their own, by the reason of the condition.
 var hints = map[string]string{
 	ReasonAddressNotAssigned:    "see the events of the Service, or set spec.addresses of the Gateway",
 	ReasonBackendNotFound:       "create the backend, or correct backendRefs of the route",

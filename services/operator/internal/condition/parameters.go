@@ -4,7 +4,8 @@ import "strings"
 
 // Problems of the GatewayConfig and the Dataplane, and of the references to them.
 
-// NotRead means that the operator has not read the current version of an object, because its namespace has no room.
+// NotRead means that the operator has not read the current version of an object, because the objects of its namespace
+// use up the namespace's memory.
 func NotRead(reason string) Finding {
 	return finding(ReasonBudgetExceeded, "the current version was not read: %s; what was read before stays in force", reason).
 		advice(roomHint)
@@ -78,7 +79,7 @@ func PodTemplateInvalid(dataplane string) Finding {
 		remedy("see the conditions there")
 }
 
-// OffloadUnknown means that this release does not know the requested offload engine.
+// OffloadUnknown means that this release does not support the requested offload engine.
 func OffloadUnknown(engine string) Finding {
 	return finding(ReasonWarning, "%s is not available in this release, media is forwarded without it", engine).at("spec.offloadEngine").
 		remedy("use None")
@@ -210,7 +211,8 @@ func SecretMissing(where Place, key string) Finding {
 		hint("create the Secret, or name another one")
 }
 
-// SecretUnread means that the operator has not read the Secret, because its namespace has no room.
+// SecretUnread means that the operator has not read the Secret, because the objects of its namespace use up the
+// namespace's memory.
 func SecretUnread(where Place, key, reason string) Finding {
 	return finding(ReasonBudgetExceeded, "Secret %s was not read: %s", key, reason).atPlace(where).part("name").
 		advice(roomHint)

@@ -35,7 +35,7 @@ func RevocationInvalid(err error) Finding {
 	return finding(ReasonInvalidRevocation, "%v", err).about("spec")
 }
 
-// RevocationsOverBudget means that a namespace has older Revocations with all the room that there is.
+// RevocationsOverBudget means that older Revocations use up the Revocation budget of the namespace.
 func RevocationsOverBudget(namespace string, most, bytes int) Finding {
 	return finding(ReasonBudgetExceeded, "namespace %s has room for %d Revocations with %d bytes, and older ones take it: this one has no effect",
 		namespace, most, bytes).

@@ -6,7 +6,7 @@ import (
 	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
 )
 
-// Problems of a route and its backends. The place of a backend has the text NAMESPACE/NAME.
+// Problems of a route and its backends. Messages refer to a backend as NAMESPACE/NAME.
 
 // Masked means that the route by, which has the same name in another API group or version, is used instead of this
 // route.

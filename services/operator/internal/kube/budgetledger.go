@@ -20,7 +20,7 @@ type budgetLedger struct {
 	entries map[types.NamespacedName]*ledgerEntry
 	// at are the entries of Gateways with routes of a namespace, by this namespace.
 	at map[string]map[types.NamespacedName]*ledgerEntry
-	// wanted are the endpoints that the routes of a namespace want at all Gateways, and sum their sum.
+	// wanted are the numbers of endpoints that the routes of each namespace need at all Gateways, and sum their sum.
 	wanted map[string]int
 	sum    int
 }
@@ -44,7 +44,7 @@ func newBudgetLedger(total int) *budgetLedger {
 // number of further endpoints, the memory does not need to be divided.
 const maxGatewayDemand = 200_000
 
-// roomFor returns the Options.Room for translating a Gateway.
+// roomFor returns the endpoints that other Gateways leave for a Gateway, as Options.Room of its translation.
 func (l *budgetLedger) roomFor(key types.NamespacedName, created time.Time) translate.Room {
 	room := translate.Room{Elsewhere: func(namespace string) int { return l.older(key, created, namespace) }}
 	if l.scarce() {
@@ -78,7 +78,7 @@ func isOlder(a types.NamespacedName, createdA time.Time, b types.NamespacedName,
 }
 
 // record stores the number of endpoints of a Gateway. It returns the other Gateways that must be translated again:
-// those that now have too many endpoints, and those that want more endpoints and may now have them.
+// those that now exceed a budget, and those that need more endpoints and may now have them.
 func (l *budgetLedger) record(key types.NamespacedName, now ledgerEntry) (affected []types.NamespacedName) {
 	old := l.entries[key]
 	now.scarce = l.scarce()
@@ -153,8 +153,8 @@ func (l *budgetLedger) affected(cause types.NamespacedName, namespaces map[strin
 	return keys
 }
 
-// changed reports whether the routes of a namespace have too many endpoints at a Gateway, or may have more of those
-// that wait.
+// changed reports whether the routes of a namespace have too many endpoints at a Gateway, or may have more of the
+// endpoints that were denied before.
 func (l *budgetLedger) changed(key types.NamespacedName, e *ledgerEntry) bool {
 	limits := e.demand.Limits(l.roomFor(key, e.created))
 	for namespace, d := range e.demand.Endpoints {

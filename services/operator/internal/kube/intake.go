@@ -33,8 +33,8 @@ type intake struct {
 	// total is the number of bytes for all objects; 0 means unlimited.
 	total int
 	log   *slog.Logger
-	// freed receives a value when there may be room for an object that had none, and freedForCertificates when there
-	// may be room for certificates.
+	// freed receives a value when an object that was not read may fit into the memory of its namespace.
+	// freedForCertificates receives one when more certificates may fit.
 	freed, freedForCertificates chan struct{}
 
 	mu       sync.Mutex
@@ -47,11 +47,11 @@ type intake struct {
 type account struct {
 	used    int
 	counted map[objectID]counted
-	// unread are the objects without room, with the number of bytes that they need.
+	// unread are the objects that do not fit, with the number of bytes that they need.
 	unread map[objectID]unread
 }
 
-// counted is the price of an object that was read.
+// counted is the counted memory of an object that was read.
 type counted struct {
 	uid   types.UID
 	price int
@@ -68,13 +68,13 @@ func newIntake(total int, log *slog.Logger) *intake {
 		accounts: map[string]*account{}}
 }
 
-// Shares of the total that one namespace may have.
+// Shares of the total that one namespace may use.
 const (
 	// namespaceShare is the divisor for the largest part of a namespace.
 	namespaceShare = 4
-	// reservedShare is the divisor for the part that is kept for namespaces that have little.
+	// reservedShare is the divisor for the part that is reserved for namespaces that use little.
 	reservedShare = 5
-	// littleShare is the divisor below which a namespace has little.
+	// littleShare is the divisor below which a namespace uses little.
 	littleShare = 64
 )
 
@@ -94,8 +94,8 @@ func priceOf(o resource.Object) int {
 	return size
 }
 
-// transform returns a cache.TransformFunc that applies trim, which removes the fields that the operator does not need,
-// and then removes the content of an object for which its namespace has no room.
+// transform returns a cache.TransformFunc that applies trim, which removes the fields that the operator does not need.
+// It then removes the content of an object that does not fit into the memory of its namespace.
 func (i *intake) transform(trim toolscache.TransformFunc) toolscache.TransformFunc {
 	return func(payload any) (any, error) {
 		if o, ok := payload.(resource.Object); ok && i.isStub(o) {
@@ -110,7 +110,7 @@ func (i *intake) transform(trim toolscache.TransformFunc) toolscache.TransformFu
 	}
 }
 
-// isStub reports whether an object is the result of admit for an object without room.
+// isStub reports whether admit has removed the content of an object.
 func (i *intake) isStub(o resource.Object) bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -118,7 +118,8 @@ func (i *intake) isStub(o resource.Object) bool {
 	return a != nil && a.unread[idOf(o)].object == o
 }
 
-// admit counts an object. It returns the object, or one with nothing but metadata if there is no room for it.
+// admit counts an object. It returns the object. If the object does not fit into the memory of its namespace, it
+// returns only its metadata.
 func (i *intake) admit(o resource.Object) resource.Object {
 	if annotations := o.GetAnnotations(); annotations != nil { // only the operator may set these
 		delete(annotations, resource.UnreadAnnotation)
@@ -147,7 +148,7 @@ func (i *intake) admit(o resource.Object) resource.Object {
 	return o
 }
 
-// refusal returns why a namespace has no room for growing by some bytes because of an object; "" if it has.
+// refusal returns why a namespace must not grow by some bytes because of an object. It returns "" if it may.
 func (i *intake) refusal(name string, a *account, growth, price int) string {
 	most := i.total / namespaceShare
 	if name == "" {
@@ -245,7 +246,7 @@ func (i *intake) account(name string) *account {
 	return a
 }
 
-// retry returns unread objects for which there is room now, of each namespace as many as fit together.
+// retry returns the unread objects that now fit: of each namespace, as many as fit together.
 func (i *intake) retry() (objects []resource.Object) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -352,8 +353,8 @@ func (h releasingHandler) OnDelete(payload any) {
 	h.ResourceEventHandler.OnDelete(payload)
 }
 
-// run reads unread objects again when there is room for them, until ctx ends. refetch fetches the content of a Secret.
-// Gateways with certificates for which there was no room are translated again.
+// run reads unread objects again when they fit, until ctx ends. refetch fetches the content of a Secret. Gateways whose
+// certificates did not fit are translated again.
 func (i *intake) run(
 	ctx context.Context, t *task, c client.Reader, in *inbox, refetch func(types.NamespacedName),
 ) {
@@ -376,7 +377,7 @@ func (i *intake) run(
 	}
 }
 
-// readAgain reads an object from the API server, and passes it to the loop if there is room for it.
+// readAgain reads an object from the API server, and passes it to the loop if it fits.
 func (i *intake) readAgain(
 	ctx context.Context, c client.Reader, in *inbox, stub resource.Object, transform toolscache.TransformFunc,
 ) {

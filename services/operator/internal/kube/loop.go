@@ -50,7 +50,7 @@ type loop struct {
 	limiter rateLimiter
 	ledger  *budgetLedger
 	intake  *intake
-	// waitForRoom are the Gateways that have certificates for which the intake had no room.
+	// waitForRoom are the Gateways whose certificates did not fit into the memory of their namespace.
 	waitForRoom map[translate.ObjectRef]struct{}
 	// initial are the objects of the initial list that have not been translated yet. It is nil before the initial list
 	// was read.
@@ -384,8 +384,8 @@ func (l *loop) optionsFor(ref translate.ObjectRef) translate.Options {
 	return opt
 }
 
-// translateEndpoints translates and publishes a Gateway of which only endpoints have changed since its last
-// translation. Of its desired state only the standby Secret changes. It returns false if the Gateway needs a whole
+// translateEndpoints translates and publishes a Gateway for which only endpoints have changed since its last
+// translation. It changes only the standby Secret in the desired state. It returns false if the Gateway needs a whole
 // translation.
 func (l *loop) translateEndpoints(ref translate.ObjectRef, opt translate.Options) bool {
 	dependencies := resource.Facts{}
@@ -425,8 +425,8 @@ func (l *loop) haveSecret(ref translate.ObjectRef, key types.NamespacedName) boo
 	return false
 }
 
-// shareBudget records how many endpoints a Gateway has and wants. It queues the routes that now exceed a budget or no
-// longer exceed it, and the other Gateways that must give up endpoints or may have more.
+// shareBudget records how many endpoints a Gateway has and needs. It queues the routes that begin or cease to exceed a
+// budget, and the other Gateways that must have fewer endpoints or may have more.
 func (l *loop) shareBudget(key types.NamespacedName, r *translate.Result) {
 	affected, ref := map[translate.ObjectRef]struct{}{}, translate.ObjectRef{Kind: translate.KindGateway, NamespacedName: key}
 	l.intake.countCertificates(key, r.Demand.Certificates)

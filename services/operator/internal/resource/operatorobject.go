@@ -37,8 +37,8 @@ func (s *Scaling) DeepCopyObject() runtime.Object {
 	return &Scaling{TypeMeta: s.TypeMeta, ObjectMeta: *s.ObjectMeta.DeepCopy(), Missing: s.Missing}
 }
 
-// Installations is what the operator knows about itself and about other installations with the same controller name. A
-// view has at most one, without a name.
+// Installations identifies this installation of the operator, and the other installations with the same controller name
+// that no longer run. A view has at most one, without a name.
 type Installations struct {
 	metav1.TypeMeta
 	metav1.ObjectMeta
@@ -89,8 +89,8 @@ func (f *Rollout) DeepCopyObject() runtime.Object {
 	return &Rollout{TypeMeta: f.TypeMeta, ObjectMeta: *f.ObjectMeta.DeepCopy(), RolloutState: f.RolloutState}
 }
 
-// Rejection tells which objects of the Gateway with the same name could not be written as generated, usually because
-// the API server rejected them.
+// Rejection lists the objects of a Gateway that could not be written as generated, usually because the API server
+// rejected them. It has the name of the Gateway.
 type Rejection struct {
 	metav1.TypeMeta
 	metav1.ObjectMeta

@@ -26,8 +26,8 @@ func byAge(a, b *stunnerv1.Revocation) int {
 	return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), byKey(a, b))
 }
 
-// setRevocation replaces a Revocation, and divides the room of its namespace again. Facts change only for the Revocations
-// that have room now and had none before, or the other way round, so that many Revocations without room cost little.
+// setRevocation replaces a Revocation, and applies the budget of its namespace again. Facts change only for the
+// Revocations that begin or cease to fit into the budget, so that many Revocations beyond the budget cost little.
 func (v *View) setRevocation(key types.NamespacedName, o *stunnerv1.Revocation, del bool, changed Facts) {
 	old := v.revocations[key]
 	if !replace(v.revocations, aRevocation, key, o, del, changed) {
@@ -61,8 +61,8 @@ func (v *View) setRevocation(key types.NamespacedName, o *stunnerv1.Revocation, 
 	}
 }
 
-// withRoom returns the Revocations of a namespace that fit into its bounds: the oldest, up to the first that does not fit.
-// A newer one that is smaller gets no room either, so that what is in force does not depend on sizes.
+// withRoom returns the Revocations of a namespace that fit into its budget: the oldest ones, up to the first that does
+// not fit. A newer one is left out even if it would fit, so that the result does not depend on sizes.
 func withRoom(oldestFirst []*stunnerv1.Revocation) map[string]*stunnerv1.Revocation {
 	fit, bytes := map[string]*stunnerv1.Revocation{}, 0
 	for _, r := range oldestFirst {
@@ -107,7 +107,7 @@ func (v *View) IgnoresRevocations(gateway types.NamespacedName) bool {
 	return cmp.Or(v.overBudget[gateway], &OverBudget{}).IgnoresRevocations
 }
 
-// RevocationsIn returns the Revocations of a namespace that have room, in no particular order.
+// RevocationsIn returns the Revocations of a namespace that fit into its budget, in no particular order.
 func (v *View) RevocationsIn(namespace string) map[string]*stunnerv1.Revocation {
 	v.record(allRevocationsOf, types.NamespacedName{Namespace: namespace})
 	return v.roomyRevocations[namespace]

@@ -1,7 +1,7 @@
 package resource
 
-// Annotations of an object of which the operator has not read the current version, because its namespace has no room
-// for it. Only the operator sets them, on its own copy of the object.
+// Annotations of an object whose current version the operator has not read, because the object does not fit into the
+// memory of its namespace. Only the operator sets them, on its own copy of the object.
 const (
 	// UnreadAnnotation contains the reason. The object has the content of the version that was read last.
 	UnreadAnnotation = "stunner.l7mp.io/unread"

@@ -67,7 +67,7 @@ type View struct {
 	grantsOfNamespace   lists[*gwapiv1.ReferenceGrant]
 
 	revocationsOfNamespace lists[*stunnerv1.Revocation]
-	// roomyRevocations are the Revocations that have room, by namespace and name.
+	// roomyRevocations are the Revocations that fit into the budget of their namespace, by namespace and name.
 	roomyRevocations map[string]map[string]*stunnerv1.Revocation
 
 	users users

@@ -60,11 +60,11 @@ func (l Load) dominantShare(limit Load) (most float64) {
 // Claim is a request of a namespace for resources.
 type Claim[T any] struct {
 	Of T
-	// MinCost is the minimum cost of the claim. It is charged, as far as the limit has room, even if the claim is
-	// denied after Measure, because measuring takes time as well.
+	// MinCost is the minimum cost of the claim. If it fits into the limit, it is charged even if the claim is denied
+	// after Measure, because measuring takes time as well.
 	MinCost Load
-	// Measure returns the cost of the claim, at least MinCost. It may be expensive, so it is called only if the limit
-	// has room for MinCost.
+	// Measure returns the cost of the claim, at least MinCost. It may be expensive, so it is called only if MinCost
+	// fits into the limit.
 	Measure func() Load
 }
 

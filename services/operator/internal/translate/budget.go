@@ -31,7 +31,7 @@ type admission struct {
 	keptRoutes map[int][]string
 	// refused are the routes that are not served because they exceed a budget, by NAMESPACE/NAME.
 	refused map[string]resource.BudgetRefusal
-	// rooms are the rooms of the namespaces with routes.
+	// rooms are the remaining endpoint budgets of the namespaces with routes.
 	rooms map[string]room
 	// max is the limit of all routes, and used is the load of those of each namespace.
 	max    share.Load
@@ -91,8 +91,8 @@ func admit(v *resource.View, gw *gwapiv1.Gateway, p parameters, listeners []*lis
 	return a
 }
 
-// room is the number of endpoints that the budgets shared with other Gateways leave for the routes of a namespace, and
-// a description of the budget that sets this number, for condition messages.
+// room is the remaining endpoint budget of a namespace: the number of endpoints that other Gateways leave for its
+// routes. reason describes the budget that sets this number, for condition messages.
 type room struct {
 	endpoints int
 	reason    string
@@ -155,13 +155,14 @@ func (a *admission) namespaceRoom(namespace string) room {
 	}
 }
 
-// limitByMemory reduces the rooms of the namespaces to their shares of the operator's memory. wanted are the endpoints
-// of this Gateway. It reports whether there is less room.
+// limitByMemory reduces the remaining endpoint budgets of the namespaces to their shares of the operator's memory.
+// wanted are the endpoints of this Gateway. It reports whether a budget was reduced.
 func (a *admission) limitByMemory(wanted map[string]int) (less bool) {
 	for namespace, level := range a.opt.Room.levels(wanted) {
 		r := a.rooms[namespace]
 		elsewhere := int(a.budget.EndpointsPerNamespace) - r.endpoints
-		// Room that another namespace leaves free at this Gateway is not given to this one, because memory is scarce.
+		// Endpoints that another namespace does not use at this Gateway are not given to this namespace, because memory
+		// is scarce.
 		if left := max(0, min(level-elsewhere, wanted[namespace])); left < r.endpoints {
 			a.rooms[namespace] = room{endpoints: left, reason: condition.OperatorBudget(level, namespace)}
 			less = true
@@ -193,9 +194,9 @@ func (a *admission) claims() map[string][]share.Claim[*attachedRoute] {
 	return claims
 }
 
-// divide divides the limit among the namespaces of the routes, within their rooms. The namespace of the Gateway has
-// priority for half of the limit. All others get equal shares, so that one tenant cannot use up the budget of other
-// tenants.
+// divide divides the limit among the namespaces of the routes, within their remaining endpoint budgets. The namespace
+// of the Gateway has priority for half of the limit. All others get equal shares, so that one tenant cannot use up the
+// budget of other tenants.
 func (a *admission) divide(limit share.Load, claims map[string][]share.Claim[*attachedRoute]) (d division) {
 	own := map[string]share.Load{}
 	for namespace, r := range a.rooms {

@@ -103,8 +103,8 @@ type Options struct {
 	Now metav1.Time
 }
 
-// Room is the state of the endpoint budgets that a Gateway shares with other Gateways. Endpoints count for the
-// namespace of their route, whatever the namespace of the Gateway.
+// Room is the state of the endpoint budgets that a Gateway shares with other Gateways. Endpoints are charged to the
+// namespace of their route, not to the namespace of the Gateway.
 type Room struct {
 	// Elsewhere returns the number of endpoints that the routes of a namespace have at older Gateways. nil means 0.
 	Elsewhere func(namespace string) int
@@ -267,7 +267,7 @@ type EndpointDemand struct {
 	PerNamespace int
 }
 
-// Limits returns what EndpointDemand.Limit of each namespace becomes with another state of the shared budgets.
+// Limits returns what EndpointDemand.Limit of each namespace would be with another state of the shared budgets.
 func (d Demand) Limits(r Room) map[string]int {
 	limits, wanted := map[string]int{}, map[string]int{}
 	for namespace, e := range d.Endpoints {

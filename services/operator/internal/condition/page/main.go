@@ -117,7 +117,7 @@ func (s source) addConstants(file *ast.File) {
 // verb is a verb of a format.
 var verb = regexp.MustCompile(`%[.0-9]*[a-z]`)
 
-// text returns the value of an expression, in which … stands for what is known only at run time.
+// text returns the value of an expression. Parts that are known only at run time are replaced by "…".
 func (s source) text(e ast.Expr) string {
 	switch e := e.(type) {
 	case *ast.BasicLit:

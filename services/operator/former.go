@@ -83,7 +83,7 @@ func zapEncoder(value string) (string, error) {
 }
 
 // managedMode rejects every value of --dataplane-mode except managed, because this operator creates dataplanes
-// regardless of the former mode.
+// regardless of the mode of the existing operator.
 func managedMode(value string) (string, error) {
 	if value != "managed" {
 		return "", errors.New("the operator would create dataplanes all the same: use managed, and the annotation " +

@@ -31,7 +31,7 @@ type Service struct {
 	IPv6 bool
 	// CountsSources means that dataplanes limit the allocations of an address.
 	CountsSources bool
-	// Addressed means that clients are told addresses that do not come from the load balancer.
+	// Addressed means that clients receive addresses that the load balancer has not assigned.
 	Addressed bool
 	// Class is spec.loadBalancerClass.
 	Class string

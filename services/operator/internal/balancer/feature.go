@@ -58,8 +58,8 @@ const nameUDP = "UDP"
 const separateServices = "remove annotation stunner.l7mp.io/enable-mixed-protocol-lb, so that each transport has a " +
 	"Service of its own"
 
-// Features are in the order in which a load balancer reports their lack: those without which it assigns no address come
-// first.
+// Features are in the order in which the lack of a feature is reported. Features that a load balancer needs to assign
+// an address are first.
 var Features = []Feature{
 	{
 		Name: "address", Of: func(p *Provider) Ability { return p.Address },
@@ -131,7 +131,7 @@ func (f Feature) limit(a Ability) Limit {
 	return Limit{f.problem, strings.Join(remedies, "; or ")}
 }
 
-// anyOf returns settings of which one is necessary, as the object of the verb "set".
+// anyOf returns a list of settings, one of which is necessary, as the object of the verb "set".
 func anyOf(settings []Setting) string {
 	var texts []string
 	for _, x := range settings {

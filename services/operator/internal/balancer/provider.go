@@ -24,7 +24,7 @@ type Provider struct {
 	Address, UDP, Mixed, SamePort, Affinity, Health, IPv6, Source Ability
 	// Cautions are settings that the controller reads and that do not work with TURN.
 	Cautions []Caution
-	// Reads are the annotations of a Service that matter for TURN, with what they do.
+	// Reads are the annotations of a Service that affect TURN, with their effects.
 	Reads []Annotation
 	// Notes are sentences about other properties, such as timeouts.
 	Notes []string

@@ -165,8 +165,7 @@ func (s *Schema) validate(object map[string]any) field.ErrorList {
 	return errs
 }
 
-// blocksRules reports whether a validation error is of a kind because of which the API server does not evaluate the CEL
-// rules of the object.
+// blocksRules reports whether an API server skips the CEL rules of an object with this validation error.
 func blocksRules(e *field.Error) bool {
 	switch e.Type {
 	case field.ErrorTypeNotSupported, field.ErrorTypeRequired, field.ErrorTypeTooLong, field.ErrorTypeTooMany,

@@ -234,7 +234,7 @@ func (d *decoder) decodePiece(p piece) {
 	}
 }
 
-// parse returns the YAML documents of a text up to the first syntax error, and this error.
+// parse returns the YAML documents before the first syntax error of a text, and that error.
 func parse(text []byte) (nodes []*yaml.Node, err error) {
 	decoder := yaml.NewDecoder(bytes.NewReader(text))
 	for {

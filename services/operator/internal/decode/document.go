@@ -136,7 +136,7 @@ func (doc *document) add(severity Severity, path string, found error) {
 	}
 }
 
-// note adds a finding about a value in the document. The first error is added even if remarks have used up the limit of
+// note adds a finding about a value in the document. The first error is added even if remarks have reached the limit of
 // findings.
 func (doc *document) note(severity Severity, v *value, path string, found error) {
 	if len(doc.findings) < maxFindings || severity == Error && !doc.hasErrors() {

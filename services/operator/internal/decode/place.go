@@ -2,9 +2,9 @@ package decode
 
 import "bytes"
 
-// FieldLine returns the line of a field of an object in a YAML file, or that of the nearest parent that the object
-// contains. object is the line at which the object begins, as in Located. found is false if the object does not contain
-// the field itself. Callers parse the file anew for each field, so that objects need not keep their text.
+// FieldLine returns the line of a field of an object in a YAML file. If the object does not contain the field, it
+// returns the line of the nearest parent that the object contains, and found is false. object is the line at which the
+// object begins, as in Located. Each call parses the file, so that objects need not keep their text.
 func FieldLine(data []byte, object int, field string) (line int, found bool) {
 	for _, p := range split(data) {
 		end := p.line + bytes.Count(p.text, []byte("\n"))

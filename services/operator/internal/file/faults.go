@@ -67,7 +67,7 @@ func localAddresses() map[string]bool {
 	return local
 }
 
-// faults returns what is wrong with the host: with folders, disks, ports, addresses, processes, and auth services that
+// faults returns the problems of the host: with folders, disks, ports, addresses, processes, and auth services that
 // were connected. Any goroutine may call it.
 func (l *loop) faults(now time.Time) (all []finding.Finding) {
 	if !l.serves() {
@@ -169,7 +169,7 @@ func under(path, folder string) bool {
 	return path == folder || strings.HasPrefix(path, folder+string(filepath.Separator))
 }
 
-// diskFaults returns the folders whose disk is full, unless a finding says so already.
+// diskFaults returns the folders whose disk is full, unless another finding about the folder exists.
 func (l *loop) diskFaults(found []finding.Finding) (all []finding.Finding) {
 	if slices.ContainsFunc(found, func(f finding.Finding) bool { return f.Object == "output folder" }) {
 		return nil
@@ -185,7 +185,7 @@ func (l *loop) diskFaults(found []finding.Finding) (all []finding.Finding) {
 	}}
 }
 
-// addressFaults returns the addresses that this host had and has no longer.
+// addressFaults returns the addresses that this host had and no longer has.
 func (s *hostState) addressFaults() (all []finding.Finding) {
 	local := localAddresses()
 	for a, gateway := range s.addresses {
@@ -223,7 +223,7 @@ func (s *hostState) portFaults() (all []finding.Finding) {
 	return all
 }
 
-// holder tells why a port was not assigned.
+// holder explains why a port was not assigned.
 func (s *hostState) holder(network string, port int) string {
 	for key, a := range s.ports {
 		if words := strings.Fields(key); len(words) == 3 && words[2] == network && a.Port == port {
@@ -255,8 +255,8 @@ const maxAuthServices = 64
 // reconnectTime is how long auth services may take to connect again after a restart of the operator.
 const reconnectTime = 30 * time.Second
 
-// serving records that a process begins or ends to answer requests. It reports whether that is an auth service. A new
-// one replaces those that were lost before: a container that is created anew has another name.
+// serving records that a process starts or stops answering requests. It reports whether the process is an auth service.
+// A new auth service replaces those that were lost before, because a recreated container has another name.
 func (s *authServices) serving(pod string, kind inspection.Kind, serves bool, now time.Time) bool {
 	if kind != inspection.Auth || len(validation.IsDNS1123Subdomain(pod)) > 0 {
 		return false
@@ -286,7 +286,7 @@ func (s *authServices) restore(saved map[string]authService, now time.Time) {
 	}
 }
 
-// current returns the auth services without those that have been gone for long.
+// current returns the auth services, without those that have been disconnected for longer than memoryOfAuth.
 func (s *authServices) current(now time.Time) map[string]authService {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -190,8 +190,8 @@ func (l *ledger) withoutCopies(fresh []decode.Located, s *reading) []decode.Loca
 	})
 }
 
-// keeps reports whether an object of the file stays in use beside another file that has it, because a document of this
-// file is invalid. copied means that the other file had the object before.
+// keeps reports whether an object of the file stays in use although another file contains it too, because a document of
+// this file is invalid. copied means that the other file already contained the object.
 func (p *fileState) keeps(id identity, copied bool) bool {
 	if slices.Contains(p.expected, id) {
 		return true

@@ -28,7 +28,7 @@ const retryDelay = time.Second
 const lookInterval = 10 * time.Second
 
 // loop holds the state of the file provider. Its methods run in one goroutine, except ready, faults, state and
-// inspectedDataplanes, which read only what is atomic or does not change.
+// inspectedDataplanes, which read only atomic and constant fields.
 //
 // A round reads the input folder, translates the objects and applies the results.
 type loop struct {

@@ -33,7 +33,7 @@ func (l *loop) report(translated translation) error {
 	l.meters.problems.Set(float64(l.summary.documentErrors() + len(l.summary.classless) + l.summary.objectsWithProblems()))
 	found := l.summary.inspected()
 	l.problems.Store(&found)
-	l.storeHost() // what status.txt says is true for the inspection API, too
+	l.storeHost() // the inspection API returns the same state as status.txt
 	faults := l.faults(time.Now())
 	var t text
 	l.reportTotals(&t)

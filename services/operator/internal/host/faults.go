@@ -31,7 +31,7 @@ type Process struct {
 	log     string
 }
 
-// Processes returns the processes that have not ended for good. A process that has ended unexpectedly is started again,
+// Processes returns the processes that run or will be restarted. A process that has ended unexpectedly is restarted,
 // and continues its sessions.
 func (d *Dataplanes) Processes() map[types.NamespacedName]Process {
 	all := map[types.NamespacedName]Process{}
@@ -46,7 +46,7 @@ func (d *Dataplanes) Processes() map[types.NamespacedName]Process {
 // Runs reports whether the process runs now.
 func (p Process) Runs() bool { return p.process.Health().PID != 0 }
 
-// Faults returns why the process does not serve clients, or will not.
+// Faults returns why the process does not serve clients, or will not serve them.
 func (p Process) Faults(now time.Time) []finding.Finding {
 	h := p.process.Health()
 	f := finding.Finding{
@@ -153,8 +153,8 @@ func lastError(path string) string {
 	return ""
 }
 
-// Holder describes the program that has bound a port of this host, such as "nginx (process 12)". It is "" if no program
-// has, and names no program if that is one of another user.
+// Holder describes the program that has bound a port of this host, such as "nginx (process 12)". It returns "" if no
+// program has bound the port. It does not name a program of another user.
 func Holder(network string, port int) string {
 	inodes := map[string]bool{}
 	for _, table := range []string{network, network + "6"} {

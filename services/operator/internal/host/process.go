@@ -114,7 +114,7 @@ type process struct {
 type processSettings struct {
 	logs      string        // folder
 	grace     time.Duration // between SIGTERM and SIGKILL
-	poll      time.Duration // between looks at the program file
+	poll      time.Duration // interval at which the program file is checked
 	log       *slog.Logger
 	changed   func() // called after each change of health; must not block
 	restarted func() // called when a program has ended unexpectedly

@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// upgradePoll is the time between two looks at the program file of a dataplane.
+// upgradePoll is the interval at which the program file of a dataplane is checked.
 const upgradePoll = 2 * time.Second
 
-// upgrade notices that the program file of a supervised dataplane was replaced. SIGUSR2 then makes the supervisor start
+// upgrade detects that the program file of a supervised dataplane was replaced. SIGUSR2 then makes the supervisor start
 // the new program, which continues the sessions.
 type upgrade struct {
 	path string // "" if the dataplane has no supervisor
@@ -30,8 +30,8 @@ func newUpgrade(c command, adopted *orphan) upgrade {
 	return u
 }
 
-// due reports whether the dataplane must be upgraded, once for each new file. The file must be the same at two looks,
-// because it may be incomplete at the first.
+// due reports whether the dataplane must be upgraded. It returns true once for each new file. Two consecutive checks
+// must see the same file, because it may be incomplete at the first check.
 func (u *upgrade) due() bool {
 	if u.path == "" {
 		return false

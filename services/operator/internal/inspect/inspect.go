@@ -48,25 +48,25 @@ const (
 const (
 	// maxRequests is the number of requests in progress after authorization, not counting those of other replicas.
 	maxRequests = 20
-	// maxPerNamespace is the number of them for Gateways of one namespace, so that callers with rights in one namespace
-	// do not use up maxRequests or the memory of the replica.
+	// maxPerNamespace is the number of such requests for Gateways of one namespace. Callers with rights in one
+	// namespace can then not use up maxRequests or the memory of the replica.
 	maxPerNamespace = 8
-	// maxPerCaller is the number of them of one caller, whose pods may be slow.
+	// maxPerCaller is the number of such requests of one caller, whose pods may be slow.
 	maxPerCaller = 4
 	// maxUnknown is the number of requests of one source address with an unknown credential, before authorization.
 	maxUnknown = 4
 	// maxFromReplica is maxPerCaller for other replicas, and the number of requests with ?local=true.
 	maxFromReplica = 2 * maxRequests
-	// sourceRate and sourceBurst are the requests of one source address a second and at once, as for config discovery,
-	// because a request with an unknown token causes a TokenReview. They do not apply to other replicas, nor to known
-	// credentials at the loopback address, which users of kubectl port-forward share.
+	// sourceRate and sourceBurst limit the requests of one source address, per second and at once, as for config
+	// discovery, because a request with an unknown token causes a TokenReview. They do not apply to other replicas, nor
+	// to known credentials at the loopback address, which users of kubectl port-forward share.
 	sourceRate, sourceBurst = 10, 20
 	// maxSources is the number of source addresses with a rate limit of their own at a time.
 	maxSources = 10_000
 )
 
 const (
-	// podTimeout is how long pods are waited for.
+	// podTimeout is how long a replica waits for the answers of pods.
 	podTimeout = 6 * time.Second
 	// answerTimeout is how long the caller may take to read the answer. It replaces the write timeout of the server.
 	answerTimeout = 30 * time.Second

@@ -144,8 +144,8 @@ func tokenOf(req *http.Request) (token string, claimed tokenClaims, err error) {
 	return token, claimed, nil
 }
 
-// grantByReview returns the grant of a token according to the result of its TokenReview. If anew is true, the token
-// is reviewed again, although a previous result is known.
+// grantByReview returns the grant of a token according to the result of its TokenReview. If anew is true, the token is
+// reviewed again even if a result is cached.
 func (r *authorizer) grantByReview(
 	ctx context.Context, token string, claimed tokenClaims, req *http.Request, anew bool,
 ) (discovery.Grant, error) {

@@ -27,8 +27,8 @@ type deletionCosts struct {
 	reports *reports.Store
 	client  client.Client // reads pods by name, without a cache
 	log     *slog.Logger
-	// written are the costs in the annotations of the pods, as far as this process knows. It also has entries for
-	// reports that the method write ignores because of their pod.
+	// written are the costs in the annotations of the pods, as this process has last written them. It also has entries
+	// for reports that the method write ignores because of their pod.
 	written map[discovery.ReportKey]int
 }
 

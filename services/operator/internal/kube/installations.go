@@ -33,14 +33,14 @@ type installations struct {
 	own  resource.Installation
 	// leases are the last observations of the Leases of the other installations that a GatewayClass names.
 	leases map[resource.Installation]leaseObservation
-	// gone are the installations that translations treat as gone.
+	// gone are the installations that translations treat as no longer running.
 	gone []resource.Installation
-	// told is the state that was logged last.
+	// told is the state that was last logged.
 	told arbitration
 }
 
-// leaseObservation is what is known about the Lease of another installation. Its times are not compared with the local
-// clock, which may differ.
+// leaseObservation is the observed state of the Lease of another installation. Its times are not compared with the
+// local clock, which may differ.
 type leaseObservation struct {
 	// version is the resource version of the Lease, and changed is the local time when it was first seen.
 	version string

@@ -156,8 +156,8 @@ func (p *podIndex) inspected(id string) (reasons map[string]string, err error) {
 }
 
 // silence returns why a pod in phase Running may answer no requests. It returns "" for a pod whose sessions have ended:
-// one that is deleted, and whose container has ended. Any other container that has ended is started again, and
-// continues its sessions.
+// the pod is deleted, and its container has ended. Any other container that has ended is restarted, and continues its
+// sessions.
 func silence(pod *corev1.Pod) string {
 	for _, c := range pod.Status.ContainerStatuses {
 		switch {
@@ -181,7 +181,7 @@ const (
 )
 
 // await waits up to podLag until the watch has delivered a pod that was just created. For a pod that is not a dataplane
-// pod, it waits in vain until the time has passed.
+// pod, it always waits for podLag.
 func (p *podIndex) await(ctx context.Context, key types.NamespacedName) {
 	ctx, cancel := context.WithTimeout(ctx, podLag)
 	defer cancel()

@@ -110,7 +110,7 @@ func (p *publisher) withdraw(key types.NamespacedName) bool {
 }
 
 // updateMissing updates the metric that counts the Gateways without a published config that an earlier operator process
-// served. New dataplanes of such a Gateway and the auth service get no config. Readers of all configs are told the
+// served. New dataplanes of such a Gateway and the auth service get no config. Readers of all configs receive the
 // number of all Gateways of this controller without a config.
 func (p *publisher) updateMissing(key types.NamespacedName, d translate.Decision) {
 	unpublished := !d.Ends() && p.current(key) == nil

@@ -28,8 +28,8 @@ import (
 //   - A workload is not applied before the Gateway permits it, see translate.Result.TakeOver, because the new pod
 //     template replaces all pods. Until then, waitingWorkload returns the workload.
 
-// takeFields makes fieldManager the owner of all fields of a live object that belong to a former operator. It reports
-// whether there were such fields.
+// takeFields makes fieldManager the owner of all fields of a live object that another operator owns. It reports whether
+// there were such fields.
 func takeFields(ctx context.Context, direct client.Client, o resource.Object) (took bool, err error) {
 	live, err := liveMetadata(ctx, direct, o)
 	if err != nil || live == nil {

@@ -67,7 +67,7 @@ func (ts *tasks) do(name string, f func(*task)) {
 	f(t)
 }
 
-// join runs a task in a group. The task has no steps, so it is never reported as stuck.
+// join runs a task in a group. It is never reported as stuck, because it has no steps that could be timed.
 func (ts *tasks) join(g *errgroup.Group, name string, f func() error) {
 	g.Go(func() (err error) {
 		ts.do(name, func(*task) { err = f() })

@@ -116,7 +116,7 @@ func (q *tokenReviews) put(token string, expiry time.Time, source netip.Addr, an
 	return r, nil
 }
 
-// evict makes room for one more result in the cache of TokenReviews. The caller must hold q.mu.
+// evict removes a result from the cache of TokenReviews if the cache is full. The caller must hold q.mu.
 func (q *tokenReviews) evict(now time.Time) {
 	if len(q.reviews) < maxCachedReviews {
 		return

@@ -32,7 +32,7 @@ func trimForCache(o any) (any, error) {
 	}
 	object.SetManagedFields(managed)
 	switch o := object.(type) {
-	case *metav1.PartialObjectMetadata: // a Secret, of which only the version is read
+	case *metav1.PartialObjectMetadata: // a Secret: only its version is read
 		o.Labels, o.Annotations, o.OwnerReferences, o.Finalizers = nil, nil, nil, nil
 	case *gwapiv1.Gateway: // its annotations are copied to generated objects
 		delete(o.Annotations, corev1.LastAppliedConfigAnnotation)

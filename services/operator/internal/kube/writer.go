@@ -82,8 +82,8 @@ func (w *writer) set(ref translate.ObjectRef, want desired) {
 	w.queue.enqueue(ref, want)
 }
 
-// setStandby replaces the config in the desired standby Secret of a Gateway, of which only endpoints have changed. It
-// returns false if the Gateway has no desired state to which the config belongs.
+// setStandby replaces the config in the desired standby Secret of a Gateway when only endpoints have changed. It
+// returns false if the desired state of the Gateway is missing, incomplete or frozen.
 func (w *writer) setStandby(ref translate.ObjectRef, c *config.Config) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()

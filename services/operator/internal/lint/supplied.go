@@ -107,7 +107,7 @@ func Supplied(objects []resource.Object, opt translate.Options) (supplied []Obje
 			}
 		}
 	}
-	for i := 0; i < len(all); i++ { // what is supplied refers to objects too
+	for i := 0; i < len(all); i++ { // supplied objects may refer to further objects
 		switch o := all[i].(type) {
 		case *gwapiv1.Gateway:
 			supply(o, "spec.gatewayClassName", classID(string(o.Spec.GatewayClassName)))

@@ -41,7 +41,7 @@ func (n nodeValues) excludes(other nodeValues) bool {
 	return false
 }
 
-// nodesOf returns alternatives, of which a node of the pods meets at least one.
+// nodesOf returns alternative node selectors. A node on which the pods may run meets at least one of them.
 func nodesOf(template *stunnerv1.Dataplane) []nodeValues {
 	pod, err := patched(Workload{Template: template}.pod(Owner{}), template.Spec.PodTemplatePatch)
 	if err != nil {

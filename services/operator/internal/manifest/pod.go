@@ -159,7 +159,7 @@ func lastOfEach[T any](all []T, name func(T) string) (last []T) {
 	return last
 }
 
-// identity returns the environment variables that tell a dataplane its Gateway, its pod, the source of its config, and
+// identity returns the environment variables with the Gateway of a dataplane, its pod, the source of its config, and
 // settings of the Dataplane.
 func (w Workload) identity(o Owner) []corev1.EnvVar {
 	env := []corev1.EnvVar{
@@ -180,8 +180,8 @@ func (w Workload) identity(o Owner) []corev1.EnvVar {
 	}
 	if w.Template.Spec.HostNetwork {
 		env = append(env, corev1.EnvVar{Name: "STUNNER_JOURNAL_DIR", Value: journalDir})
-		// The next pod on a node starts when the former one has ended, so the former one must not wait for its calls. With
-		// autoscaling, most pods that end have no next pod on their node.
+		// The next pod on a node starts only when the previous pod has ended. So the previous pod must not wait for its
+		// calls. With autoscaling, most pods that end have no next pod on their node.
 		if w.Template.Spec.Autoscaling == nil || isDaemonSet(w.Template.Spec) {
 			env = append(env, corev1.EnvVar{Name: "STUNNER_HAND_OVER", Value: "true"})
 		}

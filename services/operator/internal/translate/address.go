@@ -14,7 +14,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
 
-// announced are the endpoints of a listener that clients are told: hosts with one port.
+// announced are the public endpoints of a listener, which the auth service passes to clients: hosts with one port.
 type announced struct {
 	// hosts are IP addresses and host names, in the order in which clients try them.
 	hosts []string
@@ -27,12 +27,12 @@ type announced struct {
 
 func (a announced) known() bool { return len(a.hosts) > 0 }
 
-// maxAnnounced is the maximum number of addresses of a listener that clients are told. It is that of status.addresses in
-// the Gateway API.
+// maxAnnounced is the maximum number of public addresses of a listener. It is that of status.addresses in the Gateway
+// API.
 const maxAnnounced = maxAddresses
 
-// announce sets the endpoints of each accepted listener that clients are told. They come from the first of
-// endpointSources that has any, and families take turns, so that a client with one family finds one of its own early.
+// announce sets the public endpoints of each accepted listener. They come from the first of endpointSources that has
+// any. Address families alternate, so that a client with one family finds a usable address early.
 func (d draft) announce() {
 	for _, l := range d.listeners {
 		if !l.accepted.OK() {
@@ -89,8 +89,8 @@ func inTurn(hosts []string) (all []string) {
 	return all
 }
 
-// endpointSource is a function that returns the endpoints of a listener that clients are told, or the zero value if the
-// source has none.
+// endpointSource is a function that returns the public endpoints of a listener, or the zero value if the source has
+// none.
 type endpointSource func(draft, *listener) announced
 
 // endpointSources are in order of precedence.
@@ -98,9 +98,8 @@ var endpointSources = []endpointSource{
 	draft.fromSpec, draft.fromHost, draft.fromLoadBalancer, draft.fromExternalIPs, draft.fromNodes, draft.fromHostNetwork,
 }
 
-// fromSpec returns the addresses that the Gateway requests. What clients are told does not depend on whether a Service
-// has the addresses: behind a NAT, a port forward or an anycast address none has. addressAllowed has checked that the
-// Gateway may request them.
+// fromSpec returns the addresses that the Gateway requests. They are announced even if no Service has them: behind a
+// NAT, a port forward or an anycast address none has. addressAllowed has checked that the Gateway may request them.
 func (d draft) fromSpec(l *listener) (a announced) {
 	for _, requested := range requestedAddresses(d.gateway) {
 		a.hosts = append(a.hosts, requested.value)
@@ -218,8 +217,8 @@ func nodeAddresses(nodes []*corev1.Node, kind corev1.NodeAddressType) (hosts []s
 	return hosts
 }
 
-// fromHostNetwork returns the addresses of the node in whose network the pods run: the external ones, or else the
-// internal ones. In a cluster of several nodes it returns none, because the pods may run on some of them only.
+// fromHostNetwork returns the addresses of the node in whose network the pods run. It prefers external addresses to
+// internal ones. In a cluster of several nodes it returns none, because the pods may run on only some of them.
 func (d draft) fromHostNetwork(l *listener) announced {
 	if d.parameters.dataplane == nil || !d.parameters.dataplane.Spec.HostNetwork {
 		return announced{}

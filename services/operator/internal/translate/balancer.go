@@ -14,9 +14,9 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/condition"
 )
 
-// tlsAtBalancerOf parses a list of the names of TURN-TCP listeners whose TLS ends at a load balancer. A name of another
-// listener or of none has no effect, and tlsNotes warns about it: the list may be that of a class, and a name stays in it
-// when its listener is renamed or removed.
+// tlsAtBalancerOf parses a list of the names of TURN-TCP listeners whose TLS ends at a load balancer. A name that no
+// such listener has is ignored, and tlsNotes warns about it. It is not an error, because the list may come from a
+// GatewayClass, and may still contain a listener that was renamed or removed.
 func tlsAtBalancerOf(text string) ([]string, condition.Finding) {
 	names, err := listOf(text)
 	if err != nil {
@@ -32,9 +32,10 @@ const (
 	awsBackendProtocol = "service.beta.kubernetes.io/aws-load-balancer-backend-protocol"
 )
 
-// tlsAtAWS returns the names of the listeners in front of which a load balancer of AWS ends TLS according to the annotations
-// of the Service: those with a port or name in the list of ports, or all without a list. With backend protocol ssl the
-// load balancer encrypts again. The annotations have no effect if the GatewayConfig names another provider.
+// tlsAtAWS returns the names of the listeners for which a load balancer of AWS terminates TLS, according to the
+// annotations of the Service: the listeners with a port or name in the list of ports, or all if there is no list. With
+// backend protocol ssl the load balancer encrypts again. The annotations have no effect if the GatewayConfig names
+// another provider.
 func tlsAtAWS(a map[string]string, gw *gwapiv1.Gateway, gc *stunnerv1.GatewayConfig) (names []string) {
 	if gc != nil && cmp.Or(gc.Spec.LoadBalancerProvider, stunnerv1.LoadBalancerAWS) != stunnerv1.LoadBalancerAWS {
 		return nil

@@ -56,9 +56,9 @@ func certificatesOf(v *resource.View, gw *gwapiv1.Gateway, l gwapiv1.Listener, l
 
 func certificateField(i int) string { return fmt.Sprintf("tls.certificateRefs[%d]", i) }
 
-// limitCertificates counts the certificates of all listeners before a config is built from them. A listener whose
-// certificates do not fit is not served as specified. Earlier listeners come first. It returns the number of bytes that
-// the certificates of the other listeners take, and whether all fit.
+// limitCertificates counts the certificates of all listeners before a config is built from them, in the order of the
+// listeners. A listener whose certificates exceed the limit is not served as specified. It returns the size of the
+// certificates of the other listeners in bytes, and whether all certificates are within the limit.
 func limitCertificates(listeners []*listener, room Room) (used int, all bool) {
 	all = true
 	limit := maxCertificates
@@ -140,7 +140,8 @@ func (c certificateRef) exists() condition.Finding {
 	return condition.Finding{}
 }
 
-// isRead rejects a Secret that the operator has not read. A Secret of which an earlier version was read stays in use.
+// isRead rejects a Secret that the operator has not read. If an earlier version of the Secret was read, that version
+// stays in use.
 func (c certificateRef) isRead() condition.Finding {
 	if reason := resource.Empty(c.view.Secret(c.key())); reason != "" {
 		return condition.CertificateSecretUnread(c.field, c.key().String(), reason)

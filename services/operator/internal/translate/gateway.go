@@ -101,7 +101,8 @@ func (d draft) replicasNotes() []condition.Finding {
 	return []condition.Finding{condition.ReplicasNotInForce(d.parameters.dataplane.Name, by)}
 }
 
-// refusedNotes warns if config discovery refuses some pods. If it refuses all, condition Programmed says so.
+// refusedNotes warns if config discovery refuses some pods. If it refuses all pods, condition Programmed reports it
+// instead.
 func (d draft) refusedNotes() []condition.Finding {
 	rollout := d.view.Rollout(resource.KeyOf(d.gateway))
 	if rollout.RefusedPod == "" || rollout.AllRefused || d.parameters.dataplane == nil {

@@ -56,7 +56,7 @@ func (d draft) firstProblem() (refused condition.Finding, skeleton bool) {
 	return refused, true
 }
 
-// isRead rejects a Gateway of which the operator has not read the current version.
+// isRead rejects a Gateway if the operator has not read its current version.
 func (d draft) isRead() condition.Finding { return unreadFinding(d.gateway) }
 
 // unreadFinding returns a finding if the operator has not read the current version of an object.

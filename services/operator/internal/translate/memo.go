@@ -27,7 +27,7 @@ type kept struct {
 	result Result
 	// routes are the indexes in admission.served of the routes that lead to the endpoints of a Service.
 	routes map[types.NamespacedName][]int
-	// changed are the Services whose endpoints have changed since.
+	// changed are the Services whose endpoints have changed since then.
 	changed map[types.NamespacedName]struct{}
 }
 
@@ -146,7 +146,7 @@ func (a *admission) look(v *resource.View, opt Options) {
 const maxMemoEndpoints = 50_000
 
 // updateEndpoints replaces the cluster of a route after the endpoints of its Services have changed. It returns false if
-// the cluster must be built anew.
+// the cluster must be rebuilt.
 func (a *admission) updateEndpoints(r *attachedRoute, clusters []config.Cluster) bool {
 	i, found := slices.BinarySearchFunc(clusters, r.route.Ref.NamespacedName.String(),
 		func(c config.Cluster, name string) int { return strings.Compare(c.Name, name) })

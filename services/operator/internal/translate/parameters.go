@@ -61,7 +61,7 @@ func (p parameters) guardsCluster() bool {
 	return p.config == nil || p.config.Spec.ClusterAccess != stunnerv1.ClusterAccessAllow
 }
 
-// tellsInternalNodes reports whether clients may be told the internal addresses of nodes.
+// tellsInternalNodes reports whether internal addresses of nodes may be announced to clients.
 func (p parameters) tellsInternalNodes() bool {
 	return p.config != nil && p.config.Spec.NodeAddresses == stunnerv1.NodeAddressesExternalOrInternal
 }

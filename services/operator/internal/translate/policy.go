@@ -129,7 +129,8 @@ func lower[N int32 | int64](own *N, class N) {
 }
 
 // smallerBudget returns a budget whose fields are the smaller limits of two budgets. An unset field counts as its
-// default, also if class is nil: the default is the policy of such a class. If own is nil, class is returned.
+// default. If own is nil, class is returned. If class is nil, own is compared with the defaults, because a class
+// without a budget has the defaults.
 func smallerBudget(own, class *stunnerv1.Budget) *stunnerv1.Budget {
 	if own == nil {
 		return class

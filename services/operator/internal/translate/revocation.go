@@ -17,7 +17,8 @@ import (
 // expired. It covers differences of clocks, and sessions that spec.sessionGrace lets continue.
 const expiredMargin = time.Hour
 
-// revocationOf returns what a Revocation means in a config, or the reason why it means nothing.
+// revocationOf returns the revocation in a config that results from a Revocation. If the Revocation has no effect, it
+// returns the reason instead.
 func revocationOf(r *stunnerv1.Revocation) (credential.Revocation, condition.Finding) {
 	revoked := credential.Revocation{User: r.Spec.User, Credential: r.Spec.Credential}
 	switch {

@@ -72,7 +72,7 @@ func (c *sniffedConn) Write(b []byte) (int, error) {
 	return conn.Write(b)
 }
 
-// replayConn is a connection whose first byte was already read and is returned by Read again.
+// replayConn is a connection whose first byte was already read. Read returns this byte again.
 type replayConn struct {
 	net.Conn
 	first []byte
@@ -89,7 +89,7 @@ func (c *replayConn) Read(b []byte) (int, error) {
 }
 
 // WatchPlain returns a listener that calls plain with the IP address of each client whose first byte is not that of a
-// ClientHello. It changes nothing that is read.
+// ClientHello. The connections of the listener still return all bytes.
 func WatchPlain(ln net.Listener, plain func(netip.Addr)) net.Listener {
 	return watchingListener{ln, plain}
 }

@@ -21,7 +21,6 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerctl/internal/connect"
 )
 
-// authFlags are the flags of auth.
 type authFlags struct {
 	user, tokenFile, listener string
 	turn                      bool
@@ -76,7 +75,7 @@ the right to create pods/portforward in the namespace of the auth service. With
 			if p := g.printer(); !p.IsTable() {
 				return p.Value(answer)
 			}
-			g.format = "json" // the argument of RTCPeerConnection
+			g.format = "json" // print JSON, which is the argument of RTCPeerConnection
 			return g.printer().Value(answer)
 		},
 	}
@@ -177,7 +176,7 @@ func (g *globals) askAuth(ctx context.Context, f authFlags, query url.Values) (m
 
 type dialFunc func(ctx context.Context, network, address string) (net.Conn, error)
 
-// authService returns the URL of the auth service and the way to connect to it.
+// authService returns the URL of the auth service and the function that connects to it.
 func (g *globals) authService(f authFlags) (*url.URL, dialFunc, error) {
 	if f.address != "" {
 		address := f.address

@@ -14,13 +14,11 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/credential"
 )
 
-// credFlags are the flags of the commands below cred.
 type credFlags struct {
 	user, caveats, secret, secretFile, password, passwordFile string
 	ttl                                                       time.Duration
 }
 
-// newCred returns the command cred.
 func newCred(g *globals) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "cred",
@@ -166,7 +164,7 @@ type credReport struct {
 	Problem string `json:"problem,omitempty"`
 }
 
-// end returns the error with which the command ends.
+// end returns the error that the command returns.
 func (r credReport) end(err error) error {
 	if err == nil && r.Valid != nil && !*r.Valid {
 		return errChecksFailed

@@ -45,7 +45,6 @@ this host that a route allows, or is the one of the auth service's demo page.
 A call that no route allows is skipped. The exit code is 1 if a test failed, or if
 none passed. The JSON schema of -o json is docs/icetest.schema.json.`
 
-// icetestFlags are the flags of the command icetest.
 type icetestFlags struct {
 	turnFlags
 	rate                            int
@@ -59,7 +58,6 @@ type icetestFlags struct {
 // deletionTimeout bounds the deletion of the echo peer.
 const deletionTimeout = 30 * time.Second
 
-// newIcetest returns the command icetest.
 func newIcetest(g *globals) *cobra.Command {
 	var f icetestFlags
 	c := &cobra.Command{
@@ -211,7 +209,7 @@ type icetestRun struct {
 	found     []gatewayListener
 	listeners []icetest.Listener
 	peer      icetest.Peer
-	noPeer    error // why there is no peer
+	noPeer    error // the error if there is no peer
 	deployed  *icetest.Deployment
 }
 
@@ -229,8 +227,8 @@ func (t *icetestRun) config(ctx context.Context) (string, error) {
 	return text, nil
 }
 
-// leaveUnroutable returns the listeners to whose addresses this host has a route, and a text that names all. If there is
-// none, it returns all, so that the tests say what is wrong.
+// leaveUnroutable returns the listeners to whose addresses this host has a route, and a text that names all listeners.
+// If no listener has such an address, it returns all, so that the tests report the error.
 func leaveUnroutable(all []gatewayListener) (kept []gatewayListener, text string) {
 	var names, left []string
 	for _, l := range all {
@@ -306,7 +304,7 @@ func (t *icetestRun) echo(ctx context.Context) (string, error) {
 	return err.Error(), nil
 }
 
-// denied asks the running pods whether they deny a peer, and returns the sentence of the first that does.
+// denied asks the running pods whether they deny a peer. It returns the explanation of the first pod that does.
 func (t *icetestRun) denied(ctx context.Context, listener string, peer netip.AddrPort) string {
 	list, err := t.source.Ask(ctx, connect.Request{
 		Gateway: t.gateway, Path: "reach", Query: url.Values{"peer": {peer.String()}},
@@ -383,7 +381,8 @@ func (t *icetestRun) demoEcho(ctx context.Context) string {
 // permitTimeout bounds the time until the dataplane has the route to the echo peer.
 const permitTimeout = 30 * time.Second
 
-// deploy starts the echo peer in the cluster, and waits until the first listener that works allows it.
+// deploy starts the echo peer in the cluster. It waits until the first listener with a working allocation allows the
+// peer.
 func (t *icetestRun) deploy(ctx context.Context, cluster *connect.Cluster) (string, error) {
 	t.progress("deploying the echo peer")
 	t.deployed = &icetest.Deployment{
@@ -411,7 +410,7 @@ func (t *icetestRun) deploy(ctx context.Context, cluster *connect.Cluster) (stri
 	return fmt.Sprintf("%s at %s", t.deployed.Image, media), nil
 }
 
-// close ends the peer. In a cluster it deletes the objects, also if the run was interrupted.
+// close ends the peer. In a cluster it deletes the objects, even if the run was interrupted.
 func (t *icetestRun) close() error {
 	if t.peer != nil {
 		_ = t.peer.Close()
@@ -427,7 +426,7 @@ func (t *icetestRun) close() error {
 	return deployed.Stop(ctx)
 }
 
-// icetestCleanup deletes what killed runs have left.
+// icetestCleanup deletes the objects of runs that were killed.
 func (g *globals) icetestCleanup(ctx context.Context, s connect.Source) error {
 	cluster, err := connect.AsCluster(s, "icetest --cleanup", "without a cluster, icetest leaves nothing behind")
 	if err != nil {
@@ -456,7 +455,8 @@ func localAddresses() (addresses []netip.Addr) {
 	return addresses
 }
 
-// icetestProgress prints a step or test when it is done: to the output if that is a table, and to a terminal.
+// icetestProgress prints a finished step or test. It prints to the error output, if the format is a table or the error
+// output is a terminal.
 func (g *globals) icetestProgress(p *output.Printer, done any) {
 	if !p.IsTable() && !isTerminal(g.ErrOut) {
 		return

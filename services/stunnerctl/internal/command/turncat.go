@@ -19,8 +19,8 @@ import (
 
 const (
 	turncatTTL = time.Hour
-	// window is the default of --window. Linux accounts more than 4 kB of the receive buffer of a socket for a datagram
-	// of 1,200 bytes, and the default buffer has 208 KiB: sockets overflow from about 45 datagrams (54,000 bytes).
+	// window is the default of --window. Linux charges more than 4 kB of the receive buffer of a socket for a datagram
+	// of 1,200 bytes, and the default buffer has 208 KiB. So sockets overflow from about 45 datagrams (54,000 bytes).
 	window = 32 << 10
 	// renewal is how long before its expiry a credential is replaced.
 	renewal = time.Minute
@@ -62,7 +62,6 @@ A lost allocation, a datagram that the client reads too slowly, and a missing ec
 
 Statistics are printed at the end with --stats or -v, and on SIGUSR1.`
 
-// turncatFlags are the flags of the command turncat.
 type turncatFlags struct {
 	turnFlags
 	stats bool
@@ -70,7 +69,6 @@ type turncatFlags struct {
 	turncat.Options
 }
 
-// newTurncat returns the command turncat.
 func newTurncat(g *globals) *cobra.Command {
 	var f turncatFlags
 	c := &cobra.Command{

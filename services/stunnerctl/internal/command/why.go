@@ -16,7 +16,6 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerctl/internal/report"
 )
 
-// newWhy returns the command why.
 func newWhy(g *globals) *cobra.Command {
 	var asked diagnose.Asked
 	var probing probeFlags
@@ -94,7 +93,6 @@ func checkAsked(asked *diagnose.Asked) error {
 	return nil
 }
 
-// newDoctor returns the command doctor.
 func newDoctor(g *globals) *cobra.Command {
 	var probing probeFlags
 	c := &cobra.Command{
@@ -144,8 +142,8 @@ The exit code is 1 if a finding is an error or a warning.`,
 	return c
 }
 
-// snapshot reads the snapshot of a diagnosis. With --operator the objects are those of the cluster that a flag names,
-// or there are none: the cluster of the default kubeconfig may be another one.
+// snapshot reads the snapshot of a diagnosis. With --operator, objects are read only if a flag names their cluster: the
+// cluster of the default kubeconfig may be another one.
 func (g *globals) snapshot(ctx context.Context, o collect.Options) (*diagnose.Snapshot, error) {
 	answers, err := g.open()
 	if err != nil {
@@ -186,7 +184,7 @@ func (g *globals) style(p *output.Printer) report.Style {
 	return report.Style{Width: p.Width, Color: p.Color, ASCII: !report.UTF8(os.Getenv), Steps: p.IsWide()}
 }
 
-// failedIf returns err, or else errChecksFailed if something is wrong.
+// failedIf returns err if it is not nil. Otherwise it returns errChecksFailed if wrong is true.
 func failedIf(wrong bool, err error) error {
 	if err == nil && wrong {
 		return errChecksFailed

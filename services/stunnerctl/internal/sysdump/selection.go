@@ -49,7 +49,7 @@ func selected(all []object, controls func(string) bool) []object {
 	return s.kept
 }
 
-// selectionRules are applied in their order, so that a rule sees what those before it have selected. A rule without a
+// selectionRules are applied in order, so that a rule can use the selection of the rules before it. A rule without a
 // kind is for all kinds.
 var selectionRules = []struct {
 	kind string

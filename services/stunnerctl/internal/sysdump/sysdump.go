@@ -37,7 +37,7 @@ import (
 // Bounds of the archive.
 const (
 	logLines = 5_000
-	logBytes = 4 << 20 // of each container
+	logBytes = 4 << 20 // for each container
 	fileSize = 16 << 20
 )
 
@@ -100,7 +100,6 @@ func Write(ctx context.Context, w io.Writer, s connect.Source, o Options) error 
 	return errors.Join(a.err, context.Cause(ctx), a.tar.Close(), compressed.Close())
 }
 
-// add adds a file.
 func (a *archive) add(name string, data []byte) {
 	if a.err != nil {
 		return

@@ -37,7 +37,7 @@ import (
 // parallel is the maximum number of concurrent requests.
 const parallel = 8
 
-// maxAsked is the maximum number of Gateways of which the pods are asked.
+// maxAsked is the maximum number of Gateways whose pods are asked.
 const maxAsked = 500
 
 // Options select what is read.
@@ -70,7 +70,8 @@ type reader struct {
 	s  *diagnose.Snapshot
 }
 
-// Snapshot reads a snapshot. What cannot be read is listed in it and is no error, unless ctx ends.
+// Snapshot reads a snapshot. Objects and answers that cannot be read are listed in the snapshot. They are no error,
+// unless ctx ends.
 func Snapshot(ctx context.Context, o Options) (*diagnose.Snapshot, error) {
 	r := &reader{Options: o, s: &diagnose.Snapshot{Now: o.Now(), Asked: o.Asked, Live: map[string]*diagnose.Live{}}}
 	r.s.OperatorNamespace, r.s.ControllerName = o.OperatorNamespace, o.ControllerName
@@ -241,7 +242,7 @@ func (r *reader) in(k diagnose.Kind, namespace string) dynamic.ResourceInterface
 	return r.cluster.Dynamic.Resource(k.GroupVersionResource).Namespace(namespace)
 }
 
-// ownPods selects the pods of Gateways, of the operator and of the auth service.
+// ownPods is the selector of the pods of Gateways, of the operator and of the auth service.
 const ownPods = "app in (stunner, stunner-operator, stunner-auth)"
 
 func (r *reader) list(
@@ -305,10 +306,10 @@ func (r *reader) readServed() {
 	for _, version := range []string{"gateway.networking.k8s.io/v1", "stunner.l7mp.io/v1"} {
 		resources, err := r.cluster.Client.Discovery().ServerResourcesForGroupVersion(version)
 		if err != nil && !apierrors.IsNotFound(err) {
-			return // then it is unknown
+			return // the served resources stay unknown
 		}
 		r.mu.Lock()
-		r.s.Served = append(r.s.Served, version+"/") // so that it is known that the version has no resources
+		r.s.Served = append(r.s.Served, version+"/") // so that a version without resources is known
 		if err == nil {
 			for _, one := range resources.APIResources {
 				r.s.Served = append(r.s.Served, version+"/"+one.Name)
@@ -391,7 +392,7 @@ func (r *reader) ask(ctx context.Context) {
 		problem, remedy, denied := connect.Split(err)
 		r.s.Unreached = &diagnose.Unreached{Problem: problem, Remedy: remedy, Denied: denied}
 		return
-	case status != http.StatusForbidden: // a user of one namespace may not see the operator
+	case status != http.StatusForbidden: // a user with rights in one namespace may not see the operator
 		r.s.OperatorError = err.Error()
 	}
 	var gateways []types.NamespacedName
@@ -405,7 +406,7 @@ func (r *reader) ask(ctx context.Context) {
 		gateways = []types.NamespacedName{r.Gateway}
 	}
 	var all errgroup.Group
-	all.SetLimit(parallel / 2) // the operator admits few requests of one address at a time
+	all.SetLimit(parallel / 2) // the operator limits the concurrent requests of one address
 	for _, gateway := range gateways[:min(len(gateways), maxAsked)] {
 		live := &diagnose.Live{Errors: map[string]string{}}
 		r.s.Live[gateway.String()] = live
@@ -428,7 +429,7 @@ func (r *reader) askAuth(ctx context.Context) {
 			r.s.AuthError = err.Error()
 			return
 		}
-	case http.StatusForbidden: // a user of one namespace may not see it
+	case http.StatusForbidden: // a user with rights in one namespace may not see the auth service
 		r.s.AuthError = "needs list on gateways in all namespaces"
 		return
 	case http.StatusNotFound:

@@ -105,7 +105,7 @@ func answerOf[T any](gateway string, item inspection.Item) answer[T] {
 	return a
 }
 
-// askAll is ask for commands that print values only: it prints a note for each pod without a value, and returns
+// askAll is ask for commands that print only values: it prints a note for each pod without a value, and returns
 // errChecksFailed.
 func askAll[T any](
 	ctx context.Context, g *globals, s connect.Source, gateways []types.NamespacedName, r connect.Request,
@@ -162,8 +162,8 @@ func (f *filters) query() url.Values {
 	return query
 }
 
-// listAnswers asks the pods of the named Gateways, and calls show with the answers of the pods that the filters select. With
-// watching it does so repeatedly. several tells show whether there is more than one Gateway.
+// listAnswers asks the pods of the named Gateways, and calls show with the answers of the pods that the filters select.
+// If watching is set, it does so repeatedly. The argument several of show is true if there is more than one Gateway.
 func listAnswers[T any](
 	c *cobra.Command, g *globals, names []string, path string, f *filters, watching bool,
 	show func(p *output.Printer, answers []answer[T], several bool) error,

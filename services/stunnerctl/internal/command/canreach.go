@@ -18,7 +18,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerctl/internal/output"
 )
 
-// verdict is what the pods of a Gateway say about a peer on one listener. Pods that say the same share a verdict.
+// verdict is the answer of the pods of a Gateway about a peer on one listener. Pods with the same answer share a
+// verdict.
 type verdict struct {
 	inspection.ListenerReach
 	Pods []string `json:"pods"`

@@ -11,7 +11,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerctl/internal/manifests"
 )
 
-// check is what lint and render do with manifests: they translate them, and fail if something would not be in force.
+// check is the common part of lint and render: both translate manifests, and fail if an object would not be in force.
 type check struct {
 	options render.Options
 	failOn  string
@@ -55,7 +55,7 @@ func (c *check) run(units []manifests.Unit) (results []render.Result, findings [
 	return results, findings
 }
 
-// failed returns errChecksFailed if a finding is as serious as --fail-on says.
+// failed returns errChecksFailed if the severity of a finding is at least --fail-on.
 func (c *check) failed(findings []manifests.Finding) error {
 	if slices.ContainsFunc(findings, func(f manifests.Finding) bool {
 		return !f.NotRead && f.Severity.AtLeast(manifests.Severity(c.failOn))

@@ -16,8 +16,8 @@ import (
 // completionTimeout bounds the time that a shell waits for names.
 const completionTimeout = 3 * time.Second
 
-// complete calls list with the source of the flags. An error adds no names, because a shell has no place for it;
-// ShellCompDirectiveError would also suppress subcommands.
+// complete calls list with the source of the flags. After an error it adds no names, because a shell cannot show the
+// error; ShellCompDirectiveError would also suppress subcommands.
 func (g *globals) complete(
 	c *cobra.Command, list func(context.Context, connect.Source) ([]string, error),
 ) ([]string, cobra.ShellCompDirective) {

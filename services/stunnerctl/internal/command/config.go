@@ -186,7 +186,7 @@ func (g *globals) showConfigs(
 	return cmp.Or(show(g, p, all), failed)
 }
 
-// printSummary prints the parts of configs that a person looks for.
+// printSummary prints the most important parts of configs.
 func (g *globals) printSummary(p *output.Printer, all []config.Config) error {
 	var b strings.Builder
 	line := func(indent int, name string, value any) {
@@ -321,7 +321,7 @@ func diffOf(a answer[json.RawMessage], published inspection.Config) (podDiff, er
 	}
 	slices.Sort(fields)
 	for _, field := range fields {
-		// A placeholder is replaced in the pod.
+		// The pod replaces placeholders by their values.
 		if w, r := wanted[field], running[field]; w != r && !strings.HasPrefix(w, "$") {
 			d.Fields = append(d.Fields, fieldDiff{field, w, r})
 		}

@@ -20,7 +20,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerctl/internal/output"
 )
 
-// exposure says what a firewall in front of a Gateway must let through.
+// exposure describes the traffic that a firewall in front of a Gateway must allow.
 type exposure struct {
 	// Ports are the ports that clients use, by listener.
 	Ports []exposedPort `json:"ports,omitempty"`
@@ -58,7 +58,7 @@ func exposedPorts(c inspection.Config) (ports []exposedPort) {
 		} `json:"listeners"`
 	}
 	if json.Unmarshal(c.Config, &published) != nil {
-		return nil // the config of a later release
+		return nil // a later release has written the config
 	}
 	for _, l := range published.Listeners {
 		protocol, known := config.ParseProtocol(l.Protocol)
@@ -73,7 +73,7 @@ func exposedPorts(c inspection.Config) (ports []exposedPort) {
 	return ports
 }
 
-// serviceExposure returns the Services and the relay ports of Gateways, as far as the source has them.
+// serviceExposure returns the Services and the relay ports of Gateways. If the source has no objects, both are empty.
 func serviceExposure(
 	ctx context.Context, s connect.Source, gateways []types.NamespacedName,
 ) (map[types.NamespacedName]exposure, error) {
@@ -140,7 +140,7 @@ func (e *exposure) addPod(o unstructured.Unstructured) {
 	}
 }
 
-// anyPort are the relay ports of pods in the network of their node without a range.
+// anyPort is the value of relay ports for pods that are in the network of their node and have no range of relay ports.
 const anyPort = "any"
 
 // exposureTable returns a row for each Gateway, or no row if nothing is known.

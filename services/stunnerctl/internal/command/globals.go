@@ -51,7 +51,7 @@ func newGlobals(io Streams) *globals {
 	return &globals{Streams: io, kube: kube, now: clock}
 }
 
-// former are the global flags of the existing system that have no effect of their own here, with their replacements.
+// former are the global flags of the existing system that have no effect in this program, with their replacements.
 var former = map[string]string{
 	"cds-server-address": "the operator is found by its pods: use --operator URL with --ca-file for another address",
 	"cds-server-port":    "the operator is found by its pods: use --operator URL with --ca-file for another port",
@@ -156,7 +156,7 @@ func (g *globals) open() (connect.Source, error) {
 	return s, nil
 }
 
-// progress prints a line about an operation that takes long, if a person reads it.
+// progress prints a line about a long operation, if output and error output are terminals or the command is verbose.
 func (g *globals) progress(text string) {
 	if g.verbose || isTerminal(g.ErrOut) && isTerminal(g.Out) {
 		g.note("%s …", text)
@@ -173,7 +173,7 @@ func isTerminal(w any) bool {
 	return ok && term.IsTerminal(int(f.Fd()))
 }
 
-// namespace returns the namespace of names without one: that of -n, or of the kubeconfig, or "default".
+// namespace returns the default namespace of names: that of -n, or of the kubeconfig, or "default".
 func (g *globals) namespace() string {
 	if *g.kube.Namespace != "" {
 		return *g.kube.Namespace
@@ -198,7 +198,8 @@ func (g *globals) parseName(text string) (types.NamespacedName, error) {
 	return types.NamespacedName{Namespace: namespace, Name: name}, nil
 }
 
-// gateways returns the named Gateways, or without names those of the namespace, or of all namespaces with -A.
+// gateways returns the named Gateways. Without names, it returns the Gateways of the namespace, or with -A those of all
+// namespaces.
 func (g *globals) gateways(ctx context.Context, s connect.Source, names []string) ([]types.NamespacedName, error) {
 	if len(names) > 0 {
 		if g.allNamespaces {
@@ -233,8 +234,8 @@ func (g *globals) gateways(ctx context.Context, s connect.Source, names []string
 	return found, err
 }
 
-// completesGateways adds the completion of names of Gateways to a command, which takes at most
-// most names; 0 means any number.
+// completesGateways adds the completion of Gateway names to a command. most is the maximum number of names; 0 means no
+// maximum.
 func (g *globals) completesGateways(c *cobra.Command, most int) *cobra.Command {
 	c.ValidArgsFunction = func(c *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
 		if most > 0 && len(args) >= most {
@@ -248,8 +249,8 @@ func (g *globals) completesGateways(c *cobra.Command, most int) *cobra.Command {
 // watchInterval is the time between two readings of --watch.
 const watchInterval = 2 * time.Second
 
-// watch calls show once, or repeatedly with watching, until ctx ends, which is no error then. On a terminal, each
-// result replaces the last one.
+// watch calls show once. If watching is set, it calls show repeatedly until ctx ends, and then returns nil. On a
+// terminal, each result replaces the previous one.
 func (g *globals) watch(ctx context.Context, watching bool, show func(context.Context, *output.Printer) error) error {
 	if !watching {
 		return show(ctx, g.printer())

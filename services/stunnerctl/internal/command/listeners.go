@@ -31,7 +31,7 @@ type turnFlags struct {
 	insecure                                 bool
 	sni, caFile                              string
 	auth                                     authFlags
-	// instead names the flags that replace the auth service, if they are not all of these.
+	// instead lists the flags that replace the auth service, if a command does not have all of these flags.
 	instead string
 }
 
@@ -127,7 +127,7 @@ func minter(a credential.Authority) mint {
 	})
 }
 
-// cached calls next only if the last credential expires soon.
+// cached returns a mint that calls next only if the last credential expires soon.
 func cached(next mint) mint {
 	var mu sync.Mutex
 	var last credential.Credential
@@ -145,7 +145,7 @@ func cached(next mint) mint {
 	}
 }
 
-// credentials returns the way to credentials for a Gateway: the flags, or else the auth service.
+// credentials returns the mint for a Gateway: from the flags, or else from the auth service.
 func (g *globals) credentials(f turnFlags, gateway types.NamespacedName) (mint, error) {
 	authority, err := f.authority(g.In, turncat.Target{})
 	if err != nil {
@@ -189,9 +189,9 @@ type gatewayListener struct {
 	uri  config.URI
 	// unroutable means that this host has no route to the address, for example because it has no IPv6.
 	unroutable bool
-	// certificates are those of the listener, in PEM.
+	// certificates are the certificates of the listener, in PEM.
 	certificates []string
-	endpoints    []string // that its routes allow
+	endpoints    []string // that the routes of the listener allow
 }
 
 // gatewayListeners returns the listeners of a Gateway, as the operator publishes them, at each of their public addresses.

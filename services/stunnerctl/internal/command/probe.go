@@ -40,7 +40,7 @@ type probeFlags struct {
 	on bool
 }
 
-// addFlags adds the flags. The default says whether packets are sent.
+// addFlags adds the flags. on is the default: whether packets are sent.
 func (f *probeFlags) addFlags(flags *pflag.FlagSet, on bool) {
 	flags.BoolVar(&f.on, "probe", on, "also send packets: to the public URLs, to the pods, and through the Gateway to the backends")
 	flags.StringVar(&f.secretFile, "secret-file", "", "file with the shared secret that signs the credential of the probe; "+
@@ -53,8 +53,8 @@ func (f *probeFlags) addFlags(flags *pflag.FlagSet, on bool) {
 	flags.IntVar(&f.auth.servicePort, "auth-service-port", 8088, "port of the auth service")
 }
 
-// probe sends packets to the Gateways, one after another, and adds the results to the snapshot. A Gateway with an error
-// is left out: the packets would only show its effect.
+// probe sends packets to the Gateways, one after another, and adds the results to the snapshot. It skips a Gateway for
+// which the diagnosis already has an error: the packets would only show the effect of that error.
 func (g *globals) probe(ctx context.Context, s *diagnose.Snapshot, f probeFlags, reports []diagnose.Report, names []types.NamespacedName) error {
 	source, err := g.open()
 	if err != nil {
@@ -139,7 +139,8 @@ func (g *globals) probeGateway(
 	return probe.Run(ctx, o)
 }
 
-// seen asks the pods what they have seen at the relays of a client. Without an answer it is nothing.
+// seen returns the packets that the pods have received at the relays of a client. If no pod answers, the result is
+// empty.
 func seen(ctx context.Context, source connect.Source, gateway types.NamespacedName, client url.Values, since time.Time) (found probe.Seen) {
 	for _, answer := range answersOf[inspection.SessionList](ctx, source, connect.Request{Gateway: gateway, Path: "sessions", Query: client}) {
 		for _, s := range answer.Sessions {
@@ -162,7 +163,7 @@ func seen(ctx context.Context, source connect.Source, gateway types.NamespacedNa
 	return found
 }
 
-// answersOf returns the answers of those pods that have answered.
+// answersOf returns the answers of the pods that have answered.
 func answersOf[T any](ctx context.Context, source connect.Source, r connect.Request) (all []T) {
 	list, err := source.Ask(ctx, r)
 	if err != nil {
@@ -177,8 +178,8 @@ func answersOf[T any](ctx context.Context, source connect.Source, r connect.Requ
 	return all
 }
 
-// probeCredential returns the way to a credential for a probe, and its origin: a shared secret, the config of a folder, or
-// the auth service. The user is stunnerctl, never one of an app.
+// probeCredential returns the mint for a probe, and the origin of the credential: a shared secret, the config of a
+// folder, or the auth service. The user is always stunnerctl, and never a user of an application.
 func (g *globals) probeCredential(
 	f probeFlags,
 	source connect.Source,
@@ -216,7 +217,7 @@ func (g *globals) probeCredential(
 	}, "the auth service"
 }
 
-// podsOf returns the names of the pods that the operator has listed.
+// podsOf returns the names of the pods in the answers of the operator.
 func podsOf(live *diagnose.Live) (pods []string) {
 	if live == nil || live.Status == nil {
 		return nil
@@ -229,8 +230,8 @@ func podsOf(live *diagnose.Live) (pods []string) {
 	return pods
 }
 
-// direct returns the listeners of the dataplanes at the addresses of their pods, or of their host. Their sockets have the
-// wildcard address, so that no load balancer and no NAT is on the way.
+// direct returns the listeners of the dataplanes at the addresses of their pods, or of their host. Their sockets have
+// the wildcard address, so this path has no load balancer and no NAT.
 func direct(live *diagnose.Live, at func(pod string) (netip.Addr, bool)) (all []probe.Direct) {
 	if live == nil || live.Status == nil {
 		return nil
@@ -244,7 +245,7 @@ func direct(live *diagnose.Live, at func(pod string) (netip.Addr, bool)) (all []
 		}
 		for _, l := range status.Listeners {
 			if len(l.ProxyProtocol) > 0 {
-				continue // it may take this machine for a load balancer, and close a connection without a header
+				continue // it may treat this machine as a load balancer, and require a header
 			}
 			all = append(all, probe.Direct{
 				Pod: item.Pod, Listener: l.Name, Protocol: l.Protocol, Address: netip.AddrPortFrom(a, uint16(l.Port)),

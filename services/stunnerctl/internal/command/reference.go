@@ -52,7 +52,8 @@ func writeReference(w io.Writer, root *cobra.Command) {
 	writeFlags(w, root.PersistentFlags())
 }
 
-// runnable returns c and its subcommands, without hidden ones, those that only group others, and those of cobra.
+// runnable returns c and its subcommands. It leaves out hidden commands, commands that only group others, and the
+// commands that cobra adds.
 func runnable(c *cobra.Command) (all []*cobra.Command) {
 	if c.Hidden || c.Name() == "help" || c.Name() == "completion" {
 		return nil
@@ -73,7 +74,8 @@ func description(c *cobra.Command) string {
 	return markdown(strings.TrimSpace(c.Long))
 }
 
-// markdown keeps lists, which are indented by two spaces in help texts, as they are, and < outside of them.
+// markdown converts a help text to Markdown. It keeps lists, which are indented by two spaces, and escapes "<" in the
+// rest.
 func markdown(text string) string {
 	lines := strings.Split(text, "\n")
 	for i, line := range lines {

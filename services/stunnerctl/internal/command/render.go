@@ -142,7 +142,7 @@ func renderOutput(documents []document, findings []manifests.Finding) rendered {
 	return r
 }
 
-// documents returns the parts of the result that are shown.
+// documents returns the parts of the result that --show selects.
 func (o renderOptions) documents(result render.Result) (all []document, err error) {
 	for _, object := range result.Objects {
 		fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)

@@ -47,7 +47,7 @@ func usagef(format string, args ...any) error { return usageError{fmt.Errorf(for
 func Run(ctx context.Context, args []string, io Streams) int {
 	root := newRoot(programName(args[0]), io)
 	root.SetArgs(args[1:])
-	if filepath.Base(args[0]) == "turncat" { // the name of the program of the existing system
+	if filepath.Base(args[0]) == "turncat" { // the program of the existing system has this name
 		root.SetArgs(append([]string{"turncat"}, args[1:]...))
 	}
 	err := root.ExecuteContext(ctx)
@@ -151,7 +151,7 @@ func newRoot(name string, io Streams) *cobra.Command {
 			c.GroupID = group.title
 			root.AddCommand(c)
 		}
-		root.SetHelpCommandGroupID(group.title) // the last one
+		root.SetHelpCommandGroupID(group.title) // the last group
 		root.SetCompletionCommandGroupID(group.title)
 	}
 	for _, c := range root.Commands() {

@@ -151,7 +151,7 @@ func (g *globals) status(ctx context.Context, s connect.Source, p *output.Printe
 	}
 	all := make([]gatewayStatus, len(gateways))
 	for i, gateway := range gateways {
-		published, _ := readConfig(ctx, s, gateway) // without one the revision is empty
+		published, _ := readConfig(ctx, s, gateway) // without a published config the revision is empty
 		revision := published.Revision
 		all[i] = gatewayStatus{
 			Gateway: gateway.String(), Revision: revision, Pods: []podStatus{}, Conditions: []wrongCondition{},
@@ -187,7 +187,7 @@ func podStatusOf(a answer[inspection.Status], published string, now time.Time) p
 		Capacity: st.Capacity, Version: programVersion(st.Program), Started: st.Started, Problem: cmp.Or(st.Problem, st.Lost),
 	}
 	if !st.Now.IsZero() {
-		out.ClockSkewSeconds = math.Round(st.Now.Sub(now).Seconds()) + 0 // +0: no negative zero
+		out.ClockSkewSeconds = math.Round(st.Now.Sub(now).Seconds()) + 0 // adding 0 avoids a negative zero
 	}
 	switch {
 	case st.Config.Rejected != "":

@@ -98,7 +98,7 @@ func openCluster(o Options) (Source, error) {
 	return c, nil
 }
 
-// operatorAPI returns the API of the operator. It connects at the first call, and again after an error.
+// operatorAPI returns the API of the operator. It connects at the first call, and again if the connection has failed.
 func (c *Cluster) operatorAPI(ctx context.Context) (*api, error) {
 	c.operator.Lock()
 	defer c.operator.Unlock()
@@ -133,7 +133,7 @@ func (c *Cluster) Get(ctx context.Context, path string, into any) error {
 	return a.Get(ctx, path, into)
 }
 
-// Close ends nothing: connections to pods end with the process.
+// Close does nothing: connections to pods end with the process.
 func (c *Cluster) Close() error { return nil }
 
 // Gateways returns the Gateways of STUNner's GatewayClasses. If the user may not read GatewayClasses, it returns the
@@ -320,7 +320,7 @@ func portOf(pod corev1.Pod) int32 {
 // a user without a token, for example with a client certificate, it adds a token of inspectorAccount.
 func (c *Cluster) authorized(transport http.RoundTripper, namespace string) (http.RoundTripper, error) {
 	user := rest.CopyConfig(c.Config)
-	user.Username, user.Password = "", "" // basic authentication would be sent to the operator
+	user.Username, user.Password = "", "" // basic authentication would send the password to the operator
 	rt, err := rest.HTTPWrappersForConfig(user, bearerOnly{
 		next:     transport,
 		fallback: func(ctx context.Context) (string, error) { return c.inspectorToken(ctx, namespace) },

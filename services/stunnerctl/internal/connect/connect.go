@@ -46,7 +46,7 @@ type Source interface {
 	Objects(ctx context.Context, namespace string, kinds ...schema.GroupKind) (Objects, error)
 	// Ask sends a request about a Gateway to the operator.
 	Ask(ctx context.Context, r Request) (inspection.List, error)
-	// Get reads another path of the inspection API, such as "/api/v1/operator", into the value.
+	// Get reads another path of the inspection API, such as "/api/v1/operator", and decodes the answer into the value.
 	Get(ctx context.Context, path string, into any) error
 	// Close ends the connections.
 	Close() error
@@ -75,7 +75,7 @@ func (r Request) URL() string {
 	return path
 }
 
-// Objects are objects of Kubernetes as far as they could be read.
+// Objects are the Kubernetes objects that could be read.
 type Objects struct {
 	Items  []unstructured.Unstructured
 	Unread []Unread
@@ -115,7 +115,7 @@ type Options struct {
 	// Kube reads the kubeconfig.
 	Kube genericclioptions.RESTClientGetter
 	// OperatorNamespace is the namespace of the operator. If it is empty, DefaultOperatorNamespace is tried first, and
-	// then pods with the label of config discovery are looked for in all namespaces.
+	// then all namespaces are searched for pods with the label of config discovery.
 	OperatorNamespace string
 	// ControllerName is the controllerName of the GatewayClasses whose Gateways are listed; if it is empty, every name
 	// that starts with ControllerPrefix.
@@ -124,8 +124,8 @@ type Options struct {
 	Progress func(string)
 }
 
-// Controls reports whether the GatewayClasses with a controllerName are those of an operator, whose name is empty if
-// any operator is meant.
+// Controls reports whether the GatewayClasses with a controllerName belong to the operator with the name own. If own is
+// empty, any operator of STUNner counts.
 func Controls(operator, controller string) bool {
 	if operator != "" {
 		return controller == operator
@@ -154,7 +154,7 @@ func Open(o Options) (Source, error) {
 	return openCluster(o)
 }
 
-// AsCluster returns the source as a cluster. In a folder or at a URL it returns an error, which says that the command
+// AsCluster returns the source as a cluster. For a folder or a URL it returns an error, which says that the command
 // needs a cluster and what to do instead.
 func AsCluster(s Source, command, instead string) (*Cluster, error) {
 	if c, ok := s.(*Cluster); ok {

@@ -32,7 +32,8 @@ const (
 	tokenFile = "discovery.token"
 )
 
-// folderTimeout is how long an answer of an operator on this host is waited for, which waits at most 6 s for processes.
+// folderTimeout is how long a command waits for an answer of an operator on this host, which itself waits at most 6 s
+// for processes.
 const folderTimeout = 8 * time.Second
 
 // Folder is the output folder of a file provider.
@@ -146,8 +147,9 @@ func (f *Folder) explain(err error) error {
 	return err
 }
 
-// IsOf returns an error if the operator that has answered has another output folder. A release that does not tell has "".
-// A folder that cannot be looked up, such as one of another mount namespace, is not another one.
+// IsOf returns an error if the operator that has answered has another output folder. output is "" for a release that
+// does not report it; it is then not an error. Neither is a folder that cannot be resolved, such as one of another
+// mount namespace.
 func (f *Folder) IsOf(output string) error {
 	own, err := os.Stat(f.Path)
 	other, otherErr := os.Stat(output)
@@ -158,8 +160,8 @@ func (f *Folder) IsOf(output string) error {
 		Remedy: "start the operator with --output " + f.Path + ", at a --discovery-address of its own"}
 }
 
-// operator returns the process that uses the folder as its output, or 0. It holds the lock file of the folder open.
-// known is false if that cannot be told, as for processes of another user.
+// operator returns the process that uses the folder as its output, or 0. Such a process holds the lock file of the
+// folder open. known is false if that cannot be determined, for example for processes of another user.
 func (f *Folder) operator() (pid int, known bool) {
 	own, err := os.Stat(filepath.Join(f.Path, "state", "lock"))
 	if err != nil {
@@ -181,7 +183,7 @@ func (f *Folder) operator() (pid int, known bool) {
 	return 0, !hidden
 }
 
-// Config reads the config of a Gateway, with its secrets. The operator of a folder gives it to its own user only.
+// Config reads the config of a Gateway, with its secrets. The operator of a folder sends it only to its own user.
 func (f *Folder) Config(ctx context.Context, gateway types.NamespacedName) (c config.Config, err error) {
 	path := "/api/v1/configs/" + url.PathEscape(gateway.Namespace) + "/" + url.PathEscape(gateway.Name)
 	if err := f.Get(ctx, path, &c); err != nil {
@@ -204,13 +206,14 @@ func (f *Folder) Gateways(ctx context.Context, namespace string) ([]types.Namesp
 	return namesOf(objects.Items), err
 }
 
-// Objects returns the statuses and the generated objects of the folder. Objects of the former have no spec.
+// Objects returns the statuses and the generated objects of the folder. Objects that are read from statuses have no
+// spec.
 func (f *Folder) Objects(_ context.Context, namespace string, kinds ...schema.GroupKind) (Objects, error) {
 	var found Objects
 	for _, sub := range []string{"status", "objects"} {
 		err := filepath.WalkDir(filepath.Join(f.Path, sub), func(path string, entry fs.DirEntry, err error) error {
 			switch {
-			case errors.Is(err, fs.ErrNotExist): // or removed meanwhile
+			case errors.Is(err, fs.ErrNotExist): // the file may have been removed meanwhile
 				return nil
 			case err != nil:
 				return err

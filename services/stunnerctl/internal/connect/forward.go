@@ -19,7 +19,7 @@ import (
 
 const (
 	forwardTimeout = 10 * time.Second
-	tokenMargin    = time.Minute // a token is replaced this long before it expires
+	tokenMargin    = time.Minute // time before its expiry at which a token is replaced
 )
 
 // forwarder connects to ports of pods as kubectl port-forward does.

@@ -20,8 +20,8 @@ func (u *Unreached) Error() string { return fmt.Sprintf("%v: %s", u.Err, u.Remed
 
 func (u *Unreached) Unwrap() error { return u.Err }
 
-// Split returns the text of an error without its remedy, the remedy, and whether the reason is a missing right. Remedy
-// is empty if the error has none.
+// Split splits an error into its text without the remedy, and the remedy. It also reports whether the reason is a
+// missing right. Remedy is empty if the error has none.
 func Split(err error) (text, remedy string, denied bool) {
 	text = err.Error()
 	var u *Unreached

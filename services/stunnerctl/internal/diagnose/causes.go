@@ -1,6 +1,6 @@
 package diagnose
 
-// clientCauses are the other reasons, most of which concern the messages or the network of a client.
+// clientCauses are the other reasons. Most of them concern the messages or the network of a client.
 var clientCauses = map[string]cause{
 	"malformed": {
 		"message",

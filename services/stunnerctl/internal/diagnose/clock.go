@@ -77,7 +77,7 @@ var clocksRules = []Rule{
 	{"clocks agree", func(s *Snapshot, _ *Gateway) (found []Finding) {
 		if off := -s.ahead(); off != 0 {
 			f := clockFinding(thisMachine, off)
-			f.Severity = Warning // no call depends on it
+			f.Severity = Warning // calls do not depend on this clock
 			found = append(found, f)
 		}
 		for _, c := range s.Clocks {

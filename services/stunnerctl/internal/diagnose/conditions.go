@@ -13,8 +13,8 @@ import (
 // IsWrong reports whether a condition of the operator reports a problem. Conditions of other controllers do not.
 func IsWrong(c metav1.Condition) bool { return finding.OfCondition(c.Type, string(c.Status)) != "" }
 
-// wrong returns those conditions of the types that report a problem. Without types it returns those of all types that
-// the operator writes.
+// wrong returns the conditions of the given types that report a problem. Without types it checks all types that the
+// operator writes.
 func wrong(all []metav1.Condition, types ...string) (found []metav1.Condition) {
 	for _, c := range all {
 		if c.Reason == "Pending" && c.ObservedGeneration == 0 && c.LastTransitionTime.Unix() == 0 {

@@ -35,7 +35,7 @@ func (s *Snapshot) eventsOf(kind string, o named) (all []*corev1.Event) {
 	return all
 }
 
-// eventTime returns when an event occurred last.
+// eventTime returns when an event last occurred.
 func eventTime(e *corev1.Event) time.Time {
 	switch {
 	case e.Series != nil:
@@ -48,7 +48,7 @@ func eventTime(e *corev1.Event) time.Time {
 	return e.CreationTimestamp.Time
 }
 
-// pattern is the problem and the remedy that a text of another program means.
+// pattern maps a text of another program to the problem that the text means, and the remedy.
 type pattern struct {
 	text    *regexp.Regexp
 	problem string

@@ -54,7 +54,7 @@ type Finding struct {
 	Field   string `json:"field,omitempty"`
 	Problem string `json:"problem"`
 	Remedy  string `json:"remedy"`
-	// Command is a command line that shows more, if there is one.
+	// Command is a command line that shows details, or empty.
 	Command string `json:"command,omitempty"`
 }
 

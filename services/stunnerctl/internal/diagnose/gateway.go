@@ -25,7 +25,7 @@ const (
 	labelOwned            = "stunner.l7mp.io/owned-by"
 )
 
-// Annotations of Gateways that change which parts they have.
+// Annotations of Gateways that decide which resources a Gateway has.
 const (
 	annotationUnmanaged    = "stunner.l7mp.io/disable-managed-dataplane"
 	annotationServiceType  = "stunner.l7mp.io/service-type"
@@ -213,7 +213,7 @@ func (g *Gateway) annotation(name string) string {
 	return ""
 }
 
-// truth reports whether an annotation is true.
+// truth reports whether the value of an annotation is true.
 func (g *Gateway) truth(name string) bool {
 	return slices.Contains([]string{"true", "1", "yes"}, strings.ToLower(strings.TrimSpace(g.annotation(name))))
 }
@@ -278,7 +278,7 @@ func decoded[T any](l *inspection.List) (all []answer[T]) {
 	return all
 }
 
-// silent returns why pods did not answer a request for a list, by pod.
+// silent returns, by pod, why the pod has not answered a request for a list.
 func silent(l *inspection.List) (all []answer[string]) {
 	if l == nil {
 		return nil

@@ -11,21 +11,21 @@ type Probe struct {
 	// OmittedURLs is the number of URLs that were not tested, because there are many.
 	OmittedURLs int         `json:"omittedURLs,omitempty"`
 	Pods        []ProbedPod `json:"pods,omitempty"`
-	// PodsUntested is why no pod was tested directly, or empty.
+	// PodsUntested says why no pod was tested directly. It is empty if pods were tested.
 	PodsUntested string `json:"podsUntested,omitempty"`
 	// Credential says where the credential of the allocations is from, such as "the auth service".
 	Credential string `json:"credential,omitempty"`
-	// CredentialError is why there is no credential, or empty.
+	// CredentialError says why there is no credential. It is empty if there is one.
 	CredentialError string          `json:"credentialError,omitempty"`
 	Backends        []ProbedBackend `json:"backends,omitempty"`
 	// OmittedBackends is the number of backends that were not tested, because there are many, or because they are no
 	// single address or have no known port.
 	OmittedBackends int `json:"omittedBackends,omitempty"`
-	// Error is why nothing was tested, or empty.
+	// Error says why nothing was tested. It is empty if something was tested.
 	Error string `json:"error,omitempty"`
 }
 
-// ProbeResult is what a test of an address has found.
+// ProbeResult is the result of the test of an address.
 type ProbeResult string
 
 // The results of tests.
@@ -40,15 +40,15 @@ const (
 	ProbeRejected ProbeResult = "rejected"
 	// ProbeUnreachable means that a router reported by ICMP that it has no route, or that the host does not reply.
 	ProbeUnreachable ProbeResult = "unreachable"
-	// ProbeUndelivered means one of the three, by an ICMP message of which the dataplane has told no more.
+	// ProbeUndelivered means one of the previous three: the dataplane has reported an ICMP message without details.
 	ProbeUndelivered ProbeResult = "not delivered"
-	// ProbeUnroutable means that the machine of the test has no route, so that the test says nothing.
+	// ProbeUnroutable means that the testing machine has no route, so that the test says nothing about the Gateway.
 	ProbeUnroutable ProbeResult = "no route from here"
 	// ProbeNoName means that the host name of the URL was not resolved.
 	ProbeNoName ProbeResult = "name not resolved"
 	// ProbeHandshake means that the TLS or DTLS handshake failed, although a connection was made.
 	ProbeHandshake ProbeResult = "handshake failed"
-	// ProbeNotSTUN means that something answered, and not with STUN.
+	// ProbeNotSTUN means that the answer was not a STUN message.
 	ProbeNotSTUN ProbeResult = "no STUN"
 	// ProbeDenied means that the Gateway refused the permission for a backend.
 	ProbeDenied ProbeResult = "denied"
@@ -60,7 +60,7 @@ const (
 type ProbedURL struct {
 	// Listener is the name of the listener in the Gateway.
 	Listener string `json:"listener"`
-	// URL is the TURN URI that clients are told, and Host the host in it.
+	// URL is the TURN URI that clients receive, and Host the host in it.
 	URL  string `json:"url"`
 	Host string `json:"host"`
 	// Transport is udp or tcp, and Secure is set for DTLS and TLS.
@@ -71,14 +71,15 @@ type ProbedURL struct {
 	Result  ProbeResult    `json:"result"`
 	// Detail is the error, in words.
 	Detail string `json:"detail,omitempty"`
-	// Sent is the number of new connections, or of source ports over UDP, and Answered that of those with an answer.
+	// Sent is the number of new connections, or over UDP of source ports. Answered is how many of them got an answer.
 	Sent     int `json:"sent"`
 	Answered int `json:"answered"`
 	// Seconds is how long the test has waited for an answer.
 	Seconds float64 `json:"seconds,omitempty"`
-	// Long are the requests that are as long as packets of media.
+	// Long is the test of requests that are as long as packets of media.
 	Long ProbedLong `json:"long,omitzero"`
-	// Mapping is what a NAT has done to a client that paused, or nil if there is no NAT, or it kept the mapping.
+	// Mapping is the change of the NAT mapping of a client that paused. It is nil if there is no NAT, or if the mapping
+	// stayed.
 	Mapping *LostMapping `json:"mapping,omitempty"`
 	// TLSAtBalancer is set if a load balancer ends TLS, so that the certificate is not one of the Gateway.
 	TLSAtBalancer bool               `json:"tlsAtBalancer,omitempty"`
@@ -133,7 +134,7 @@ type ProbedAllocation struct {
 	Relay netip.AddrPort `json:"relay,omitzero"`
 	// Code is the code of the error response, or 0.
 	Code int `json:"code,omitempty"`
-	// Error is the problem otherwise, in words.
+	// Error is the problem if there is no error response.
 	Error string `json:"error,omitempty"`
 }
 
@@ -152,7 +153,7 @@ type ProbedBackend struct {
 	// Route is NAMESPACE/NAME of the route with the backend.
 	Route string         `json:"route"`
 	Peer  netip.AddrPort `json:"peer"`
-	// OnePort is set if the route allows only the port of Peer. Otherwise it is the first of several.
+	// OnePort is set if the route allows only the port of Peer. Otherwise Peer has the first of several allowed ports.
 	OnePort bool        `json:"onePort,omitempty"`
 	Result  ProbeResult `json:"result"`
 	Detail  string      `json:"detail,omitempty"`
@@ -161,8 +162,9 @@ type ProbedBackend struct {
 	Returned int `json:"returned"`
 	// Code is the code of a STUN error response of the backend, or 0.
 	Code int `json:"code,omitempty"`
-	// Long are the datagrams that are as long as packets of media. None are sent if the way to the Gateway loses such.
+	// Long is the test of datagrams that are as long as packets of media. None are sent if the path to the Gateway
+	// loses such packets.
 	Long ProbedLong `json:"long,omitzero"`
-	// Elsewhere are the addresses from which datagrams arrived at the relay that were sent to none of them.
+	// Elsewhere are the sources of datagrams that arrived at the relay although nothing was sent to them.
 	Elsewhere string `json:"elsewhere,omitempty"`
 }

@@ -12,7 +12,7 @@ type Rule struct {
 	Check func(*Snapshot, *Gateway) []Finding
 }
 
-// Stage is a part of the way of a call through a Gateway.
+// Stage is one part of the path of a call through a Gateway.
 type Stage struct {
 	Name string
 	// Fact describes what was checked, if there is no finding.
@@ -55,7 +55,7 @@ var Way = []Stage{
 	{Name: "packets", Fact: packetFact, Rules: packetRules, Depends: true, If: probed},
 }
 
-// Installation are the stages of what all Gateways share.
+// Installation contains the stages of the resources that all Gateways share.
 var Installation = []Stage{
 	{Name: "kinds", Objects: true, Fact: kindsFact, Rules: kindsRules, Cluster: true},
 	{Name: "operator", Fact: operatorFact, Rules: operatorRules},
@@ -87,7 +87,7 @@ const notChecked = "not checked"
 type Step struct {
 	Stage string `json:"stage"`
 	State State  `json:"state"`
-	// Fact is what was checked, or why it was not.
+	// Fact says what was checked, or why the stage was not checked.
 	Fact string `json:"fact,omitempty"`
 }
 
@@ -107,7 +107,8 @@ func (r Report) Wrong() bool { return Wrong(r.Findings) }
 // Wrong reports whether one of the findings is a problem.
 func Wrong(findings []Finding) bool { return slices.ContainsFunc(findings, Finding.Wrong) }
 
-// run runs the rules of stages. After an error, it skips the stages that depend on it, or with stop all of them.
+// run runs the rules of stages. After an error, it skips the stages that depend on it. If stop is set, it skips all
+// later stages.
 func (s *Snapshot) run(stages []Stage, g *Gateway, stop bool) (r Report) {
 	r.Findings = []Finding{}
 	failed := false
@@ -168,7 +169,7 @@ func worse(s State, found Severity) State {
 	return states[max(slices.Index(states, s), slices.Index(states, now))]
 }
 
-// Why walks the way of one Gateway, and stops at the first stage with an error.
+// Why checks the stages of one Gateway in order, and stops at the first stage with an error.
 func Why(s *Snapshot, namespace, name string) Report {
 	r := Report{Subject: "Gateway " + namespace + "/" + name}
 	g := s.gateway(namespace, name)
@@ -183,8 +184,8 @@ func Why(s *Snapshot, namespace, name string) Report {
 	return r
 }
 
-// Doctor checks the installation and every Gateway of a namespace, or of all namespaces if it is empty. Of a Gateway it
-// leaves out the stages that depend on an earlier error.
+// Doctor checks the installation and every Gateway of a namespace, or of all namespaces if it is empty. For each
+// Gateway it skips the stages that depend on an earlier error.
 func Doctor(s *Snapshot, namespace string) []Report {
 	installation := s.run(Installation, nil, false)
 	installation.Subject = "Installation"

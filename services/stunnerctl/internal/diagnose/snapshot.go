@@ -28,7 +28,7 @@ type Snapshot struct {
 	Remote bool `json:"remote,omitempty"`
 	// Objects are the objects of all kinds in Kinds that could be read.
 	Objects []unstructured.Unstructured `json:"-"`
-	// Unreadable lists the kinds of which objects could not be read.
+	// Unreadable lists the kinds whose objects could not be read.
 	Unreadable []Unreadable `json:"unreadable,omitempty"`
 	// Served lists the resources that the API server serves, as GROUP/VERSION/RESOURCE. It is empty if unknown.
 	Served []string `json:"served,omitempty"`
@@ -36,13 +36,13 @@ type Snapshot struct {
 	Live map[string]*Live `json:"live,omitempty"`
 	// Operator is the answer of the operator about itself, or nil.
 	Operator *Operator `json:"operator,omitempty"`
-	// OperatorError is why the operator could not be asked about itself.
+	// OperatorError says why the operator could not be asked about itself.
 	OperatorError string `json:"operatorError,omitempty"`
-	// Unreached is why the operator could not be reached, which leaves Live empty, or nil.
+	// Unreached says why the operator could not be reached, so that Live is empty. It is nil if it was reached.
 	Unreached *Unreached `json:"unreached,omitempty"`
 	// Auth contains the answers of the auth services, whose bodies are AuthStatus, or is nil.
 	Auth *inspection.List `json:"auth,omitempty"`
-	// AuthError is why the auth services could not be asked.
+	// AuthError says why the auth services could not be asked.
 	AuthError string `json:"authError,omitempty"`
 	// OperatorNamespace is the namespace of the operator.
 	OperatorNamespace string `json:"operatorNamespace,omitempty"`
@@ -51,7 +51,7 @@ type Snapshot struct {
 	ControllerName string `json:"controllerName,omitempty"`
 	// Clocks are the clocks of other machines.
 	Clocks []Clock `json:"clocks,omitempty"`
-	// Asked selects the peer and the person that `why` was asked about.
+	// Asked selects the peer and the user or client of the command why.
 	Asked Asked `json:"asked,omitzero"`
 	// Probes are the results of the packets that were sent to each Gateway, by NAMESPACE/NAME; nil if none were sent.
 	Probes map[string]*Probe `json:"probes,omitempty"`
@@ -69,7 +69,7 @@ type Asked struct {
 // person reports whether a user or a client is selected.
 func (a Asked) person() bool { return a.User != "" || a.Client != "" }
 
-// Unreadable is a kind of which objects could not be read.
+// Unreadable is a kind whose objects could not be read.
 type Unreadable struct {
 	Kind string `json:"kind"`
 	// Namespace is the only namespace that could not be read; empty means all, or all but Except.
@@ -81,7 +81,7 @@ type Unreadable struct {
 	Reason string `json:"reason,omitempty"`
 }
 
-// Unreached is why the operator could not be reached.
+// Unreached says why the operator could not be reached.
 type Unreached struct {
 	Problem string `json:"problem"`
 	// Remedy is empty if the error has none.
@@ -104,14 +104,14 @@ type Live struct {
 	AskedAt time.Time `json:"askedAt,omitzero"`
 }
 
-// Published is the config that the operator has published for a Gateway, as far as the rules read it.
+// Published contains the fields of the published config of a Gateway that the rules read.
 type Published struct {
 	Revision string `json:"revision"`
 	// AuthRevision is the revision of the part that auth services receive, or empty.
 	AuthRevision string `json:"authRevision,omitempty"`
 }
 
-// Operator is the answer of the operator about itself, as far as the rules read it.
+// Operator contains the fields of the operator's answer about itself that the rules read.
 type Operator struct {
 	Version string `json:"version"`
 	// Now is the clock of the replica that answered.
@@ -120,7 +120,7 @@ type Operator struct {
 	Problems []inspection.Problem `json:"problems,omitempty"`
 	// Omitted is the number of further problems.
 	Omitted int `json:"omitted,omitempty"`
-	// Output is the output folder of a file provider, and Faults are those of its host.
+	// Output is the output folder of a file provider. Faults are the faults of its host.
 	Output string            `json:"output,omitempty"`
 	Faults []finding.Finding `json:"faults,omitempty"`
 }

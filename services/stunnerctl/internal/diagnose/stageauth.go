@@ -18,7 +18,7 @@ import (
 // authLabel is the value of the label app of the Service and the pods of the auth service.
 const authLabel = "stunner-auth"
 
-// keysTolerance is the age of the keys of tokens that is not reported. A JWK set is fetched every ten minutes.
+// keysTolerance is the maximum age of token keys that is not reported. A JWK set is fetched every ten minutes.
 const keysTolerance = time.Hour
 
 // configTolerance is the time after the last change of a config in which its revision may differ from the operator's,
@@ -73,7 +73,8 @@ var ofInstallation = []string{
 	"keys_unavailable", "no_gateway", "no_gateway_served", "no_config", "clocks_differ", "internal_error",
 }
 
-// fewRefusals is the number of refused requests in ten minutes that is not reported. Any host can send them.
+// fewRefusals is the maximum number of refused requests in ten minutes that is not reported, because any host can send
+// them.
 const fewRefusals = 3
 
 // authRules check the auth service.
@@ -216,7 +217,7 @@ func isRefused(n uint64) string {
 	return fmt.Sprintf("%d requests were refused", n)
 }
 
-// statusText returns why an answer has no state, or "" if it has one.
+// statusText says why an answer contains no state. It returns "" if it contains one.
 func statusText(status int) string {
 	if status == http.StatusOK {
 		return ""
@@ -315,7 +316,7 @@ func (s *Snapshot) authCounts() (refused map[string]uint64, granted uint64) {
 	return refused, granted
 }
 
-// keysFact says how old the oldest keys of tokens are.
+// keysFact describes the age of the oldest token keys.
 func keysFact(services []authService) string {
 	fact, oldest := "no tokens needed", time.Duration(-1)
 	for _, a := range services {

@@ -59,7 +59,7 @@ var configRules = []Rule{
 				continue
 			}
 			severity := Warning
-			if hangs(*a.Body) { // its calls are dead
+			if hangs(*a.Body) { // its calls are interrupted
 				severity = Error
 			}
 			found = append(found, Finding{
@@ -158,7 +158,7 @@ func (g *Gateway) configProblems() (found []Finding) {
 // rejectedProblem returns the problem of a status without the state of its config, as an older release sends it.
 func rejectedProblem(s *inspection.Status) string {
 	if len(s.Failures) > 0 || s.Config.Revision != "" {
-		return "" // the listeners that failed are a later stage
+		return "" // a later stage checks the listeners that failed
 	}
 	return s.Problem
 }
@@ -167,7 +167,7 @@ func age(s *inspection.Status) time.Duration {
 	return time.Duration(s.Config.Age * float64(time.Second))
 }
 
-// current reports whether a dataplane runs the published config, as far as it is known.
+// current reports whether a dataplane runs the published config. It returns true if that is unknown.
 func (g *Gateway) current(s *inspection.Status) bool {
 	published := g.Live.Config
 	return published == nil || published.Revision == "" || s.Revision == "" || s.Revision == published.Revision

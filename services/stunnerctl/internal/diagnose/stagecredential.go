@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// recent is how old a refusal may be that a rule reports.
+// recent is the maximum age of refusals that rules report.
 const recent = 10 * time.Minute
 
 // cause is what a reason of /refusals means for a Gateway.

@@ -49,7 +49,7 @@ var gatewayRules = []Rule{
 	{"Gateway is accepted", func(s *Snapshot, g *Gateway) (found []Finding) {
 		for _, c := range wrong(g.Status.Conditions, "Accepted") {
 			if c.Reason == "ListenersNotValid" && g.listenersWrong() {
-				continue // the findings of the listeners say more
+				continue // the findings of the listeners are more precise
 			}
 			found = append(found, s.fromCondition(ref("Gateway", g), "", c, describe("gateway", g))...)
 		}
@@ -57,7 +57,7 @@ var gatewayRules = []Rule{
 	}},
 	{"Gateway is programmed", func(s *Snapshot, g *Gateway) (found []Finding) {
 		if len(wrong(g.Status.Conditions, "Accepted")) > 0 {
-			return nil // Programmed follows Accepted
+			return nil // condition Programmed only repeats condition Accepted
 		}
 		for _, c := range wrong(g.Status.Conditions, "Programmed", "Autoscaled") {
 			if slices.Contains(laterReasons, c.Reason) || g.explained(c.Reason) {

@@ -9,7 +9,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/inspection"
 )
 
-// mediaRules compare what calls send to peers with what comes back.
+// mediaRules compare the packets that calls send to peers with the packets that they receive.
 var mediaRules = []Rule{
 	{"peers answer", func(_ *Snapshot, g *Gateway) (found []Finding) {
 		for _, r := range g.media().Routes {
@@ -58,7 +58,7 @@ var mediaRules = []Rule{
 	}},
 }
 
-// media returns what the packets of the calls in all dataplanes show.
+// media returns the packet counts of the calls in all dataplanes.
 func (g *Gateway) media() inspection.Media {
 	var all []*inspection.Media
 	for _, s := range g.Statuses {
@@ -107,7 +107,7 @@ func (g *Gateway) silentRoute(r inspection.RouteMedia) Finding {
 // sending returns "1 call send" or "N calls send", for a number of them.
 func sending(n int) string { return count(n, "call") + " send" }
 
-// routeNamed returns the route of the name of a cluster as an object, or the Gateway.
+// routeNamed returns the route of a cluster as an object. If there is none, it returns the Gateway.
 func (g *Gateway) routeNamed(cluster string) string {
 	namespace, name, ok := strings.Cut(cluster, "/")
 	if ok && !strings.Contains(name, "/") {

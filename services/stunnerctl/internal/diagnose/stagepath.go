@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// pathRules check what the network between clients and the Gateway does to packets, where it answers short ones.
+// pathRules check how the network between clients and the Gateway handles long packets, if short ones are answered.
 var pathRules = []Rule{
 	{"long packets pass", func(s *Snapshot, g *Gateway) (found []Finding) {
 		p := s.probe(g)
@@ -67,7 +67,7 @@ func listenersOf(all []ProbedURL) string {
 	return fmt.Sprintf("spec.listeners[%s]", all[0].Listener)
 }
 
-// narrow reports whether long packets are lost. Those of a handshake are among them.
+// narrow reports whether long packets are lost. Packets of a handshake count as long.
 func (p *Probe) narrow() bool {
 	return slices.ContainsFunc(p.URLs, func(u ProbedURL) bool { return u.Long.Answered < u.Long.Sent })
 }

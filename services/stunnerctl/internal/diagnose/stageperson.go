@@ -54,7 +54,7 @@ var peerRules = []Rule{
 	}},
 }
 
-// unknown is the finding for a question of the command line that no pod has answered.
+// unknown is the finding if no pod has answered a question of the command line.
 func (s *Snapshot) unknown(g *Gateway, field, question, subject string) Finding {
 	f := Finding{
 		Severity: Warning, Object: ref("Gateway", g), Field: field,

@@ -273,7 +273,7 @@ func (g *Gateway) admits() bool {
 	})
 }
 
-// drains reports whether the dataplane of a pod drains, as it says itself.
+// drains reports whether the dataplane of a pod reports that it drains.
 func (g *Gateway) drains(pod string) bool {
 	for _, s := range g.Statuses {
 		if s.Pod == pod {

@@ -71,7 +71,7 @@ var policyRules = []Rule{
 	}},
 }
 
-// fewCalls is the capacity below which a dataplane has no room in practice: a limit of its process is too low.
+// fewCalls is the capacity below which a limit of a dataplane's process is probably too low.
 const fewCalls = 10
 
 // sharedSources checks that clients have different source addresses, if their allocations are limited by address.

@@ -10,10 +10,10 @@ import (
 // The last stages of a Gateway judge the packets that package probe has sent. They run after the rules on declarations
 // and states, which name the cause of a problem, where packets show only the effect.
 
-// probed reports whether packets were to be sent.
+// probed reports whether the user has requested packets.
 func probed(s *Snapshot) bool { return s.Probes != nil }
 
-// probe returns the result of the packets to the Gateway, which is empty if there were none.
+// probe returns the result of the packets to the Gateway. It is empty if none were sent.
 func (s *Snapshot) probe(g *Gateway) *Probe {
 	if p := s.Probes[g.Namespace+"/"+g.Name]; p != nil {
 		return p
@@ -21,7 +21,7 @@ func (s *Snapshot) probe(g *Gateway) *Probe {
 	return &Probe{Error: "no packets were sent"}
 }
 
-// reachRules check what answers to the STUN Binding requests to the public URLs, and to the pods directly.
+// reachRules check the answers to STUN Binding requests, which were sent to the public URLs and directly to the pods.
 var reachRules = []Rule{
 	{"pods answer directly", func(s *Snapshot, g *Gateway) (found []Finding) {
 		for _, p := range s.probe(g).Pods {
@@ -49,10 +49,10 @@ var reachRules = []Rule{
 				continue
 			}
 			if alive, dead := p.direct(u.Listener); u.Result != ProbeAnswered && alive == 0 && dead > 0 {
-				continue // the consequence of dead pods
+				continue // a consequence of pods that do not run
 			}
 			if u.Secure && (u.Result == ProbeHandshake || u.Result == ProbeNoAnswer) && p.narrow() {
-				continue // a handshake has long packets
+				continue // a handshake has long packets, too
 			}
 			f := Finding{
 				Severity: s.severityOf(p, u), Object: ref("Gateway", g), Field: fmt.Sprintf("spec.listeners[%s]", u.Listener),
@@ -72,7 +72,7 @@ var reachRules = []Rule{
 				continue
 			}
 			for _, f := range s.served(g, u) {
-				if key := f.Field + f.Problem; !seen[key] { // the other addresses of a listener serve the same one
+				if key := f.Field + f.Problem; !seen[key] { // the other addresses serve the same one
 					seen[key] = true
 					f.Problem = u.at() + " serves " + f.Problem
 					found = append(found, f)
@@ -83,7 +83,7 @@ var reachRules = []Rule{
 	}},
 }
 
-// dead reports whether a pod has not answered. If it could not be asked, nothing is known.
+// dead reports whether a pod has not answered. It returns false if the pod could not be asked.
 func (p ProbedPod) dead() bool {
 	return slices.Contains([]ProbeResult{ProbeNoAnswer, ProbeRefused, ProbeHandshake, ProbeNotSTUN}, p.Result)
 }
@@ -130,7 +130,7 @@ func (u ProbedURL) tls() string {
 	return "TLS"
 }
 
-// problem returns what is wrong at a URL, and the remedy.
+// problem returns the problem of a URL, and the remedy.
 func (u ProbedURL) problem() (problem, remedy string) {
 	port := fmt.Sprintf("%s port %d", strings.ToUpper(u.Transport), u.Address.Port())
 	of, addr := family(u.Address.Addr()), u.Address.Addr()

@@ -23,7 +23,7 @@ func (s *Snapshot) failed(kind, namespace string) string {
 	return ""
 }
 
-// rightsRules report in one finding what the user may not read.
+// rightsRules report all missing rights of the user in one finding.
 var rightsRules = []Rule{
 	{"everything can be read", func(s *Snapshot, _ *Gateway) []Finding {
 		var denied []Unreadable

@@ -198,7 +198,7 @@ var backendRules = []Rule{
 	}},
 	{"ports of routes are those of clients", func(s *Snapshot, g *Gateway) []Finding {
 		if s.Asked.Peer != "" || s.Asked.person() {
-			return nil // those stages have the exact answer
+			return nil // the stages of the probe have the exact answer
 		}
 		r := s.recentRefusals(g, "port_denied")
 		if r.last == nil {
@@ -214,7 +214,7 @@ var backendRules = []Rule{
 // everyAddress reports whether a prefix contains all addresses of its family.
 func everyAddress(prefix string) bool { return strings.HasSuffix(prefix, "/0") }
 
-// routeFor returns the only route of the Gateway as an object, or other.
+// routeFor returns the only route of the Gateway as an object. If there is not exactly one, it returns other.
 func (g *Gateway) routeFor(other string) string {
 	if len(g.Routes) == 1 {
 		return ref("UDPRoute", g.Routes[0])

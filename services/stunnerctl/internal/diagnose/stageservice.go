@@ -87,7 +87,7 @@ var serviceRules = []Rule{
 		for _, svc := range g.Services {
 			pending := svc.Spec.Type == corev1.ServiceTypeLoadBalancer && len(svc.Status.LoadBalancer.Ingress) == 0
 			last := s.balancerEvent(svc)
-			warned := last != nil && last.Type == corev1.EventTypeWarning // the rule before has a finding
+			warned := last != nil && last.Type == corev1.EventTypeWarning // an earlier rule has reported this event
 			if !pending || warned || g.requestsAddress() {
 				continue
 			}
@@ -164,7 +164,7 @@ func (g *Gateway) publicSessions(svc *corev1.Service) []Finding {
 // are no such events.
 func (s *Snapshot) balancerEvent(svc *corev1.Service) (last *corev1.Event) {
 	for _, e := range s.eventsOf("Service", svc) {
-		ensuring := e.Reason == "EnsuringLoadBalancer" // is repeated after each failure
+		ensuring := e.Reason == "EnsuringLoadBalancer" // this event is repeated after each failure
 		if !strings.Contains(e.Reason, "Endpoint") && !(ensuring && last != nil) {
 			last = e
 		}
@@ -172,7 +172,7 @@ func (s *Snapshot) balancerEvent(svc *corev1.Service) (last *corev1.Event) {
 	return last
 }
 
-// requestsAddress reports whether clients are told an address of spec.addresses, whatever the load balancer answers.
+// requestsAddress reports whether clients receive an address of spec.addresses, whatever the load balancer answers.
 func (g *Gateway) requestsAddress() bool {
 	return slices.ContainsFunc(g.Spec.Addresses, func(a gwapiv1.GatewaySpecAddress) bool { return a.Value != "" })
 }

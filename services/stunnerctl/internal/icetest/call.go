@@ -21,7 +21,7 @@ import (
 const (
 	testTimeout    = 30 * time.Second
 	connectTimeout = 15 * time.Second
-	// lastEchoes is the wait for outstanding echoes after the last message.
+	// lastEchoes is how long a call waits for outstanding echoes after its last message.
 	lastEchoes  = time.Second
 	messageSize = 160 // bytes, as 20 ms of G.711
 	maxBacklog  = 1 << 20
@@ -277,7 +277,7 @@ func (c *call) incomplete() error {
 	return incomplete(c.conn.ICEConnectionState(), c.conn.SCTP().Transport().State())
 }
 
-// incomplete tells apart a path that does not carry packets and a peer that does not complete the call.
+// incomplete distinguishes a path that does not carry packets from a peer that does not complete the call.
 func incomplete(ice webrtc.ICEConnectionState, dtls webrtc.DTLSTransportState) error {
 	switch ice {
 	case webrtc.ICEConnectionStateConnected, webrtc.ICEConnectionStateCompleted,

@@ -73,7 +73,7 @@ func (d *Deployment) Start(ctx context.Context) (err error) {
 		return fmt.Errorf("create the Job of the echo peer: %w", err)
 	}
 	meta.OwnerReferences = []metav1.OwnerReference{{APIVersion: "batch/v1", Kind: "Job", Name: job.Name, UID: job.UID}}
-	dual := corev1.IPFamilyPolicyPreferDualStack // else the Service has endpoints of one family
+	dual := corev1.IPFamilyPolicyPreferDualStack // without it, the Service has endpoints of one family
 	service := &corev1.Service{ObjectMeta: meta, Spec: corev1.ServiceSpec{
 		ClusterIP: corev1.ClusterIPNone, IPFamilyPolicy: &dual, Selector: map[string]string{Label: d.name},
 		Ports: []corev1.ServicePort{{Name: "webrtc", Port: mediaPort, Protocol: corev1.ProtocolUDP}},
@@ -112,7 +112,8 @@ func (d *Deployment) releasedImage(ctx context.Context) (string, error) {
 	)
 }
 
-// beside returns the image echo beside an image stunnerd, or "" for other images. A digest is that of one image only.
+// beside returns the image echo in the repository of an image stunnerd, or "" for other images. It drops a digest,
+// which belongs to one image only.
 func beside(image string) string {
 	image, _, _ = strings.Cut(image, "@")
 	i := strings.LastIndexByte(image, '/') + 1
@@ -230,7 +231,7 @@ func mediaOf(pod corev1.Pod) (media []netip.AddrPort, err error) {
 	return media, nil
 }
 
-// readiness returns whether a pod is ready, or else why not.
+// readiness reports whether a pod is ready. If it is not, it returns the reason.
 func readiness(pod corev1.Pod) (ready bool, state string) {
 	state = "the pod is " + string(pod.Status.Phase)
 	for _, c := range pod.Status.Conditions {

@@ -78,7 +78,7 @@ type Test struct {
 	URI      string `json:"uri"`
 	Mode     Mode   `json:"mode"`
 	Result   Result `json:"result"`
-	// Reason tells why the test failed or was skipped.
+	// Reason says why the test failed or was skipped.
 	Reason   string             `json:"reason,omitempty"`
 	Findings []diagnose.Finding `json:"findings,omitempty"`
 	// Relay is the relayed address of the client, and Peer the address to which it sends.

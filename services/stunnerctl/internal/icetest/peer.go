@@ -29,8 +29,8 @@ func NewLocalPeer(socket net.PacketConn) *LocalPeer { return &LocalPeer{newAPI(s
 var errOffer = errors.New("the echo peer in this process does not accept the SDP offer: use --echo-address with another address " +
 	"of this host")
 
-// Answer accepts an offer. The connection ends with ctx, because the peer does not receive the end of a call that has
-// failed. The next call may come from the same relayed address, by which the socket finds the connection of a datagram.
+// Answer accepts an offer. The connection ends with ctx, because the peer is not notified when a call fails. The next
+// call may come from the same relayed address, and the socket assigns datagrams to connections by this address.
 func (p *LocalPeer) Answer(ctx context.Context, offer string) (string, error) {
 	conn, err := p.api.NewPeerConnection(webrtc.Configuration{})
 	if err != nil {
@@ -58,7 +58,7 @@ func (p *LocalPeer) Answer(ctx context.Context, offer string) (string, error) {
 // Close closes the socket.
 func (p *LocalPeer) Close() error { return p.socket.Close() }
 
-// ErrNoAddress reports that no route allows a free address of this host.
+// ErrNoAddress means that no route allows a free address of this host.
 var ErrNoAddress = errors.New("no route allows a peer at a free address of this host: use --echo-url or --echo-address")
 
 // maxPorts bounds the ports of an endpoint that are tried.
@@ -69,7 +69,7 @@ func ListenAllowed(endpoints []string, local []netip.Addr) (net.PacketConn, erro
 	for _, text := range endpoints {
 		e, err := config.ParseEndpoint(text)
 		if err != nil {
-			continue // the name of a host
+			continue // the endpoint is a host name
 		}
 		for _, a := range local {
 			if a.IsLinkLocalUnicast() || !e.Prefix.Contains(a) { // a link-local address needs a zone

@@ -41,9 +41,9 @@ type Finding struct {
 	Field   string `json:"field,omitempty"`
 	Problem string `json:"problem"`
 	Remedy  string `json:"remedy,omitempty"`
-	// Quotable is set if the remedy are quotes that lint --fix can put.
+	// Quotable is set if lint --fix can apply the remedy, which is to add quotes.
 	Quotable *render.Span `json:"-"`
-	// NotRead means that the finding only says that the kind of the object is none that STUNner reads.
+	// NotRead means that the finding only reports an object of a kind that STUNner does not read.
 	NotRead bool `json:"-"`
 }
 

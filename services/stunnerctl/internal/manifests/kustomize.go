@@ -128,7 +128,7 @@ type build struct {
 	component bool
 	text      []byte
 	err       error
-	// remote is the error about a URL. The builder says instead that there is no Kustomization.
+	// remote is the error about a URL. The builder itself would report that there is no Kustomization.
 	remote error
 	// included are the folders of the Kustomizations that it includes.
 	included map[string]bool
@@ -247,7 +247,7 @@ func (k kustomizations) ReadFile(path string) ([]byte, error) {
 	}
 	var fields map[string]any
 	if yaml.Unmarshal(data, &fields) != nil {
-		return data, nil // the builder has a better message
+		return data, nil // the builder reports a better message
 	}
 	if err := checkLocal(path, fields); err != nil {
 		k.build.remote = err
@@ -265,8 +265,8 @@ func (k kustomizations) ReadFile(path string) ([]byte, error) {
 	return yaml.Marshal(fields)
 }
 
-// checkLocal returns an error if a Kustomization refers to a URL: stunnerctl connects to nothing to check manifests. The
-// builder fetches every path that is an HTTP URL, and clones a resource that it takes for a repository.
+// checkLocal returns an error if a Kustomization refers to a URL, because stunnerctl opens no connection to check
+// manifests. The builder fetches every path that is an HTTP URL, and clones a resource that looks like a repository.
 func checkLocal(path string, fields map[string]any) error {
 	refuse := func(field string) error {
 		return fmt.Errorf("%s: %s: URLs are not fetched: name a copy in a folder", path, field)

@@ -32,10 +32,10 @@ type Column struct {
 	// Drop is the order in which columns are left out on a narrow terminal: those with the highest number first, those
 	// with 0 never.
 	Drop int
-	// Clip lets long cells lose their middle on a narrow terminal.
+	// Clip lets the middle of long cells be removed on a narrow terminal.
 	Clip bool
-	// Wrap lets the column continue on the next lines on a narrow terminal, or stand below the row if there is no room
-	// for it. Only the last column may wrap.
+	// Wrap lets the column continue on the next lines on a narrow terminal. If it is too wide for that, it is printed
+	// below the row. Only the last column may wrap.
 	Wrap bool
 	// Right aligns numbers.
 	Right bool
@@ -65,7 +65,7 @@ const (
 	minClip = 10 // the minimum width of a column that is clipped
 	maxClip = 24 // columns are left out before a column is clipped to less
 
-	below  = -1 // the width of a last column that stands below the row
+	below  = -1 // the width of a last column that is printed below the row
 	indent = 4  // of such a column
 )
 

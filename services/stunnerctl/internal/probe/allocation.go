@@ -22,7 +22,7 @@ const (
 	// datagrams is the number of datagrams to each backend, and pause the time between two.
 	datagrams = 3
 	pause     = 200 * time.Millisecond
-	// lastAnswers is the wait for the answers of backends after the last datagram.
+	// lastAnswers is how long a probe waits for answers of backends after the last datagram.
 	lastAnswers = time.Second
 	// staleNonces is how often a request is repeated with a new nonce (RFC 8489 §9.2.5).
 	staleNonces = 2
@@ -46,7 +46,7 @@ type session struct {
 	*wire
 	credential   credential.Credential
 	realm, nonce []byte
-	// relay is the relayed address, and client that of the client as the server has received it.
+	// relay is the relayed address. client is the address of the client as the server has received it.
 	relay, client netip.AddrPort
 	seen          func(*stun.Message)
 }
@@ -238,12 +238,12 @@ func (o Options) backends(l config.Listener, most int, earlier []diagnose.Probed
 // exchange are datagrams to backends of one family through one allocation, and their answers.
 type exchange struct {
 	all []diagnose.ProbedBackend
-	// long makes also long datagrams be sent.
+	// long means that long datagrams are sent, too.
 	long bool
 	// lengths are the lengths of the requests, by transaction ID. matched counts the answers to short ones, by peer.
 	lengths map[[stun.TransactionIDSize]byte]int
 	matched map[netip.AddrPort]int
-	// strays are the addresses that have sent datagrams without having been sent any.
+	// strays are the sources of datagrams to which nothing was sent.
 	strays []netip.AddrPort
 }
 
@@ -300,7 +300,7 @@ func (o Options) exchange(ctx context.Context, t target, c credential.Credential
 			b.Elsewhere = e.elsewhere(b.Peer)
 		}
 		if e.matched[b.Peer] == 0 {
-			b.Long = diagnose.ProbedLong{} // an answer does not tell which datagram it is for
+			b.Long = diagnose.ProbedLong{} // an answer does not show which datagram it answers
 		}
 	}
 }
@@ -331,7 +331,8 @@ func (e *exchange) send(s *session, b *diagnose.ProbedBackend, length int) {
 	}
 }
 
-// count counts a Data indication for its peer. One with the attribute ICMP reports that the peer is not reached.
+// count counts a Data indication for its peer. An indication with the attribute ICMP reports that the peer is
+// unreachable.
 func (e *exchange) count(m *stun.Message) {
 	from := addressIn(m, stun.AttrXORPeerAddress)
 	if m.Type != stun.NewType(stun.MethodData, stun.ClassIndication) || !from.IsValid() {
@@ -418,7 +419,7 @@ func (e *exchange) elsewhere(peer netip.AddrPort) string {
 	return strings.Join(from, ", ")
 }
 
-// maxStrays is the number of addresses that a finding names.
+// maxStrays is the maximum number of addresses that a finding names.
 const maxStrays = 4
 
 // permit creates a permission. Without one the result is final; with one it is ProbeNoAnswer until an answer arrives.
@@ -433,7 +434,7 @@ func (s *session) permit(ctx context.Context, peer netip.AddrPort) (diagnose.Pro
 	return diagnose.ProbeFailed, "request for a permission: " + err.Error()
 }
 
-// listen passes messages to seen for a time.
+// listen passes received messages to seen for the given time.
 func (s *session) listen(ctx context.Context, during time.Duration) {
 	end := time.Now().Add(during)
 	for ctx.Err() == nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerctl/internal/diagnose"
 )
 
-// certificate describes the certificates that a server has sent, the one of its key first, at the time now.
+// certificate describes the certificates that a server has sent, the leaf certificate first, at the time now.
 func certificate(served []*x509.Certificate, host string, now time.Time) *diagnose.ServedCertificate {
 	leaf := served[0]
 	c := &diagnose.ServedCertificate{

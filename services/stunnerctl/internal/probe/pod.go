@@ -33,7 +33,7 @@ func healthPort(c config.Config) int {
 	return port
 }
 
-// health asks a pod whether its process lives.
+// health asks a pod whether its process is alive.
 func (o Options) health(ctx context.Context, pod string, port int) diagnose.ProbedPod {
 	p := diagnose.ProbedPod{Pod: pod}
 	ctx, cancel := context.WithTimeout(ctx, patience)

@@ -48,16 +48,18 @@ const (
 	secureFlows = 2
 	// Limit is the longest time that a probe of one Gateway takes.
 	Limit = 16 * time.Second
-	// longPatience is the wait for the answer to a long request, after a short one was answered: for three requests.
+	// longPatience is how long a probe waits for the answer to a long request after a short one was answered. It is
+	// enough for three requests.
 	longPatience = 3500 * time.Millisecond
-	// pauseOfClient is the longest time between two packets of an ICE agent (RFC 7675 §5.1), which a NAT must outlast.
+	// pauseOfClient is the maximum time between two packets of an ICE agent (RFC 7675 §5.1). A NAT must keep its
+	// mapping that long.
 	pauseOfClient = 6 * time.Second
 	// parallelPods is the number of pods that are tested at a time, and podsLimit bounds the time for all of them.
 	parallelPods = 8
 	podsLimit    = patience + time.Second
 )
 
-// Options select what is tested.
+// Options configure a probe.
 type Options struct {
 	// Config is the published config of the Gateway. Its secrets are not read.
 	Config config.Config
@@ -68,7 +70,7 @@ type Options struct {
 	// Pods are the names of the pods, and DialPod connects to a TCP port of one. Without DialPod no pod is tested by TCP.
 	Pods    []string
 	DialPod func(ctx context.Context, pod string, port int) (net.Conn, error)
-	// PodsUntested is why DialPod is nil.
+	// PodsUntested says why DialPod is nil.
 	PodsUntested string
 	// Local are addresses of dataplanes that run on this host, which are tested directly.
 	Local []Direct
@@ -83,7 +85,8 @@ type Options struct {
 type Seen struct {
 	// Strays are the sources of datagrams that were dropped because the client has sent to other addresses.
 	Strays []netip.AddrPort
-	// Undelivered are the peers to which datagrams were not delivered, by ICMP messages, of which clients are not told.
+	// Undelivered are the peers to which datagrams were not delivered, according to ICMP messages that are not
+	// forwarded to clients.
 	Undelivered []netip.AddrPort
 }
 
@@ -94,7 +97,7 @@ type Direct struct {
 	Address       netip.AddrPort
 }
 
-// Run tests a Gateway. It ends soon after ctx ends, with what was found until then.
+// Run tests a Gateway. If ctx ends, it returns soon with the results so far.
 func Run(ctx context.Context, o Options) *diagnose.Probe {
 	ctx, cancel := context.WithTimeout(ctx, Limit)
 	defer cancel()

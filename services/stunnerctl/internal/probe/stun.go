@@ -25,7 +25,7 @@ import (
 )
 
 const (
-	// patience is the wait for a connection, a handshake, or the answer to a request.
+	// patience is how long a probe waits for a connection, a handshake, or the answer to a request.
 	patience = 5 * time.Second
 	// firstRTO is the wait before the first retransmission, which doubles with each (RFC 8489 §6.2.1).
 	firstRTO = 500 * time.Millisecond
@@ -68,7 +68,7 @@ func resultOf(err error) diagnose.ProbeResult {
 	return diagnose.ProbeFailed
 }
 
-// inWords replaces errors of the network by those of this package. Others are kept.
+// inWords replaces errors of the network by errors of this package. Other errors stay unchanged.
 func inWords(err error) error {
 	switch turncat.ReasonOf(err) {
 	case turncat.Refused:
@@ -88,14 +88,14 @@ func inWords(err error) error {
 	return err
 }
 
-// timedOut reports whether an error is that of a deadline.
+// timedOut reports whether an error means that a deadline has passed.
 func timedOut(err error) bool { return turncat.ReasonOf(err) == turncat.Silent }
 
 // wire is a connection to a TURN server over any transport.
 type wire struct {
 	net.Conn
 	stream *bufio.Reader // nil for datagrams
-	// served are the certificates of the server, the one of its key first.
+	// served are the certificates of the server, the leaf certificate first.
 	served []*x509.Certificate
 	// farewell is sent before the connection is closed, if it is set.
 	farewell atomic.Pointer[[]byte]
@@ -123,11 +123,11 @@ func wrap(ctx context.Context, conn net.Conn, p config.Protocol, host string) (*
 			_ = conn.Close()
 			switch why := inWords(err); {
 			case !p.Stream() && (errors.Is(why, errNoAnswer) || errors.Is(why, errRefused)):
-				return nil, why // nothing tells a handshake from a connection over UDP
+				return nil, why // over UDP, a failed handshake looks like a failed connection
 			case errors.Is(why, errNoAnswer):
 				return nil, fmt.Errorf("%w: the connection is accepted, and the handshake is not answered", errHandshake)
 			default:
-				return nil, fmt.Errorf("%w: %s", errHandshake, why.Error()) // its kind is that of the handshake only
+				return nil, fmt.Errorf("%w: %s", errHandshake, why.Error()) // the result is that of a handshake
 			}
 		}
 	}
@@ -171,7 +171,7 @@ func (w *wire) handshake(ctx context.Context, p config.Protocol, host string) er
 	return nil
 }
 
-// end ends the connection. It waits for nothing.
+// end ends the connection without waiting.
 func (w *wire) end() {
 	w.stop()
 	w.hangUp()
@@ -186,7 +186,7 @@ func (w *wire) hangUp() {
 	_ = w.Close()
 }
 
-// receive returns the next message. Other data is errNotSTUN.
+// receive returns the next message. For other data the error is errNotSTUN.
 func (w *wire) receive() (*stun.Message, error) {
 	var raw []byte
 	if w.stream == nil {
@@ -271,7 +271,7 @@ func (w *wire) ask(ctx context.Context, request *stun.Message, seen func(*stun.M
 // bind sends a Binding request of at least a length, and returns the address of the client that the server has received.
 // An error response is an answer, too, without this address.
 func (w *wire) bind(ctx context.Context, length int) (client netip.AddrPort, err error) {
-	var earlier []byte // messages in the same segment
+	var earlier []byte // messages that arrived in the same segment
 	if w.stream != nil && length > maxUnauthenticated {
 		first, err := bindingRequest(stun.AttrPadding, length-maxUnauthenticated)
 		if err != nil {
@@ -291,7 +291,7 @@ func (w *wire) bind(ctx context.Context, length int) (client netip.AddrPort, err
 	return addressIn(answer, stun.AttrXORMappedAddress), nil
 }
 
-// addressIn returns the address in an attribute of a message, which is invalid without one.
+// addressIn returns the address in an attribute of a message. It is invalid if there is no such attribute.
 func addressIn(m *stun.Message, attribute stun.AttrType) netip.AddrPort {
 	var xored stun.XORMappedAddress
 	if xored.GetFromAs(m, attribute) != nil {

@@ -115,10 +115,10 @@ func (t target) probe(ctx context.Context) (u diagnose.ProbedURL, mapped *flow) 
 type flow struct {
 	*wire // nil without a connection
 	err   error
-	// client is the address of the client that the server has received at the time at.
+	// client is the address of the client that the server has received. at is the time of that answer.
 	client netip.AddrPort
 	at     time.Time
-	// long reports that a long request was not lost.
+	// long is set if a long request was answered.
 	long bool
 }
 
@@ -137,13 +137,13 @@ func (t target) try(ctx context.Context, f *flow) {
 	f.at = time.Now()
 }
 
-// longNeedsSession reports whether only a client with an allocation may send long messages: over DTLS, where each one is
-// a record.
+// longNeedsSession reports whether only a client with an allocation may send long messages. This is so over DTLS, where
+// each message is a record.
 func (t target) longNeedsSession() bool {
 	return t.uri.Protocol().Secure() && !t.uri.Protocol().Stream()
 }
 
-// passes reports whether a long Binding request is not lost. A server may refuse it for reasons of its own.
+// passes reports whether a long Binding request is answered, even if the server refuses it.
 func (w *wire) passes(ctx context.Context, length int) bool {
 	ctx, cancel := context.WithTimeout(ctx, longPatience)
 	defer cancel()

@@ -16,11 +16,11 @@ import (
 type Style struct {
 	// Width is the number of columns; 0 means DefaultWidth.
 	Width int
-	// Color uses the colours of a terminal.
+	// Color selects the colours of a terminal.
 	Color bool
 	// ASCII uses no other characters for marks.
 	ASCII bool
-	// Steps prints the steps of every Gateway, and not one line for each.
+	// Steps prints the steps of every Gateway, and not only one line for each Gateway.
 	Steps bool
 }
 
@@ -184,7 +184,7 @@ func (p *printer) finding(f diagnose.Finding) {
 		}
 		lines := wrap(row.text, p.Width-12)
 		if row.name == "Run" {
-			lines = []string{row.text} // to be copied
+			lines = []string{row.text} // not wrapped, so that it can be copied
 		}
 		for i, line := range lines {
 			name := row.name

@@ -38,7 +38,7 @@ type allocation struct {
 	peer   *net.UDPAddr
 	stats  *Stats
 
-	made     atomic.Bool   // whether allocate has succeeded
+	made     atomic.Bool   // allocate has succeeded
 	bound    chan struct{} // closed when ChannelBind was answered
 	bindOnce sync.Once
 	done     chan struct{} // closed when the allocation is lost
@@ -145,11 +145,11 @@ func (a *allocation) read(receive func([]byte)) {
 func (a *allocation) handle(p []byte, receive func([]byte)) {
 	if receive == nil {
 		a.noteRefusal(p)
-		_, _ = a.client.HandleInbound(p, a.link.RemoteAddr()) // errors concern one message
+		_, _ = a.client.HandleInbound(p, a.link.RemoteAddr()) // an error affects only one message
 		return
 	}
 	if data, ok := channelData(p); ok {
-		receive(data) // an allocation has one peer, so every channel is that of the peer
+		receive(data) // an allocation has one peer, so each channel is bound to it
 		return
 	}
 	m := a.noteRefusal(p)
@@ -175,7 +175,7 @@ func (a *allocation) handle(p []byte, receive func([]byte)) {
 			a.fail(fmt.Errorf("bind channel to peer %s: %w", a.peer, ErrForbidden))
 		}
 	}
-	_, _ = a.client.HandleInbound(p, a.link.RemoteAddr()) // errors concern one message
+	_, _ = a.client.HandleInbound(p, a.link.RemoteAddr()) // an error affects only one message
 }
 
 // noteRefusal decodes a STUN message, and keeps the code of an error response for explain. It returns nil for other

@@ -29,7 +29,7 @@ var remedies = map[stun.ErrorCode]string{
 // ErrForbidden is the error response 403 to a request for a permission.
 var ErrForbidden = errors.New("error 403: no route of the gateway allows the peer: see stunnerctl can-reach")
 
-// next names the command that finds the part of the way at fault.
+// next names the command that finds the faulty part of the path.
 const next = "next: stunnerctl why GATEWAY, which tests each part of the way"
 
 // at returns the transport address of the server, as in 192.0.2.10:3478/udp.
@@ -81,7 +81,7 @@ func handshakeError(err error, at string, begun time.Time) error {
 		"use this protocol; %s", at, next)
 }
 
-// words returns an error in words, or nil for one that it does not know.
+// words returns an error in words, or nil for an unknown error.
 func words(err error, at string, begun time.Time) error {
 	var dns *net.DNSError
 	var name x509.HostnameError
@@ -126,7 +126,7 @@ func words(err error, at string, begun time.Time) error {
 // Reason is why a connection does not work.
 type Reason int
 
-// The reasons. Other is an error that is none of the network.
+// The reasons. Other is an error that is not about the network.
 const (
 	Other       Reason = iota
 	Refused            // TCP RST, or ICMP port unreachable

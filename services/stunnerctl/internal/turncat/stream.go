@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	// chunk is the most bytes of a stream that are sent as one datagram. With the headers of ChannelData, DTLS, UDP and
-	// IPv6, 89 bytes, it fits into an MTU of 1,300.
+	// chunk is the maximum number of bytes of a stream that are sent as one datagram. With the headers of ChannelData,
+	// DTLS, UDP and IPv6, 89 bytes, it fits into an MTU of 1,300.
 	chunk = 1200
 	// maxUnread is the number of datagrams of the peer that wait for a slow client.
 	maxUnread = 8192
@@ -108,7 +108,7 @@ type stream struct {
 
 	sent, returned, forgiven atomic.Int64 // bytes; forgiven ones are counted as lost
 	unconfirmed              int          // bytes since the last probe
-	first                    bool         // whether a datagram was sent
+	first                    bool         // a datagram was sent
 }
 
 // receive queues a datagram of the peer. It does not block, because the same goroutine reads STUN responses.
@@ -246,7 +246,7 @@ func (s *stream) finish(ctx context.Context, a *allocation, written <-chan error
 	}
 }
 
-// losses returns an error if the client did not get all data.
+// losses returns an error if the client did not receive all data.
 func (s *stream) losses() error {
 	var errs []error
 	if n := s.dropped.Load(); n > 0 {

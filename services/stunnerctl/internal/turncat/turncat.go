@@ -103,7 +103,7 @@ func (r *runner) open(ctx context.Context, receive func([]byte)) (*allocation, e
 	if err != nil {
 		return nil, err
 	}
-	family := AnyFamily // as IPv4 for a server that does not know the attribute
+	family := AnyFamily // IPv4 only, for a server that does not support the attribute
 	if r.Peer.Addr().Is6() {
 		family = IPv6
 	}

@@ -9,7 +9,8 @@ import (
 )
 
 // check repeats its request after checkInterval until the server answers with a status below 500 or checkTimeout has
-// passed, because a node routes connections of a Service to a pod only some time after the pod has become ready.
+// passed. It repeats the request because a node routes connections of a Service to a pod only some time after the pod
+// has become ready.
 const (
 	checkTimeout  = 30 * time.Second
 	checkInterval = 250 * time.Millisecond

@@ -16,12 +16,12 @@ import (
 	"github.com/stunner-gateway/stunner/services/auth/internal/trail"
 )
 
-// cluster is a cluster with the connection to its operator. The operator learns of its own cluster only.
+// cluster is a cluster with the connection to its operator. The operator receives only the state of its own cluster.
 type cluster struct {
 	*gateway.Cluster
 	source discovery.Source
 	trail  *trail.Trail
-	asked  *http.ServeMux // requests of the operator
+	asked  *http.ServeMux // handlers for requests of the operator
 }
 
 // openClusters opens the clusters of --config or --clusters. The Map is nil for --config.

@@ -62,11 +62,11 @@ type Identity struct {
 	Expires time.Time
 	// Caveats are those that all credentials of the caller carry: Grant.Scope, narrowed by the claim "stunner".
 	Caveats credential.Caveats
-	// Region is the region in the claim "stunner"; empty without one. It may be unknown to the service.
+	// Region is the region in the claim "stunner"; empty without one. The service may not have a region of this name.
 	Region string
 	// Gateways are the gateways in the claim "stunner". A token without the claim has all gateways.
 	Gateways Gateways
-	// Grant is what the policy lets the caller get.
+	// Grant is what the policy allows the caller.
 	Grant Grant
 
 	user Template
@@ -145,7 +145,7 @@ func fit(text, id string) (string, error) {
 	case !utf8.ValidString(text) || strings.ContainsFunc(text, unicode.IsControl):
 		return "", errors.New("it holds control characters or is no UTF-8")
 	}
-	if credential.Marked(id) { // it would be read as caveats
+	if credential.Marked(id) { // it would be parsed as caveats
 		id = "%7E" + id[1:]
 	}
 	if len(id) > maxUserID || hashedID.MatchString(id) {

@@ -41,8 +41,8 @@ type Config struct {
 	SecretFile string
 	JWKSFile   string
 	JWKSURL    string
-	// Discovery reads the URL of the JWK set from ISSUER/.well-known/openid-configuration (OpenID Connect Discovery
-	// 1.0).
+	// Discovery means that the URL of the JWK set is read from ISSUER/.well-known/openid-configuration (OpenID Connect
+	// Discovery 1.0).
 	Discovery bool
 	// JWKSHosts are the hosts, HOST or HOST:PORT, to which Discovery may lead in addition to that of the issuer.
 	JWKSHosts []string
@@ -87,7 +87,7 @@ var flags = map[string]string{
 	"jwksFile": "--jwt-jwks-file", "jwksURL": "--jwt-jwks-url", "algorithms": "--jwt-algorithms", "maxAge": "--jwt-max-age",
 }
 
-// Given returns the flags that are given.
+// Given returns the names of the flags that are set.
 func (c Config) Given() (given []string) {
 	for flag, there := range map[string]bool{
 		"--jwt-issuer": c.Issuer != "", "--jwt-audience": c.Audience != "", "--jwt-secret-file": c.SecretFile != "",

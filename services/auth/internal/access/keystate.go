@@ -8,12 +8,13 @@ import (
 	"time"
 )
 
-// KeyState tells whether the keys that verify tokens, and the policy file, are current.
+// KeyState reports whether the keys that verify tokens, and the policy file, are current.
 type KeyState struct {
-	// ReadAt is the time of the last successful read; zero if there was none. Of several issuers, and the policy file,
-	// it is that of the one that was read least recently.
+	// ReadAt is the time of the last successful read; zero if there was none. If there are several issuers, or a policy
+	// file, it is the time of the one that was read least recently.
 	ReadAt time.Time
-	// Problem is why the last read failed; empty if it succeeded. What was read successfully before stays in use.
+	// Problem says why the last read failed; empty if it succeeded. The result of the last successful read stays in
+	// use.
 	Problem string
 }
 

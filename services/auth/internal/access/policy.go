@@ -22,7 +22,7 @@ type Policy struct {
 	file *rulesFile
 }
 
-// state contains Rules in the form in which requests need them.
+// state contains Rules, prepared for the checks of requests.
 type state struct {
 	parser     *jwt.Parser
 	algorithms []string // of all issuers
@@ -145,7 +145,7 @@ func (p *Policy) Identify(h http.Header, key, from string) (Identity, error) {
 func (s *state) identify(h http.Header, key, from string, now time.Time) (Identity, error) {
 	locked := len(s.issuers)+len(s.keys) > 0
 	if len(s.keys) == 0 {
-		key = "" // TURN REST clients send one to services that do not check it
+		key = "" // TURN REST clients send a key even to services that do not check it
 	}
 	if len(h.Values("Authorization")) == 0 || !locked {
 		switch {

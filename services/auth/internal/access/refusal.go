@@ -40,7 +40,7 @@ const (
 	TokenScope         Reason = "token_scope"
 )
 
-// Refusal is the error of Identify. A client learns the reason; the message is for logs.
+// Refusal is the error of Identify. The client receives the reason; the message is for logs.
 type Refusal struct {
 	Reason Reason
 	Err    error

@@ -13,7 +13,8 @@ import (
 // Bounds of the remembered tokens.
 const (
 	maxRemembered = 8192
-	// callerShare is the maximum number of remembered tokens of one caller, so that none displaces those of others.
+	// callerShare is the maximum number of remembered tokens of one caller, so that one caller does not displace the
+	// tokens of others.
 	callerShare = 8
 	// maxRememberedToken is the maximum length of a remembered token in bytes. It bounds the memory of an identity.
 	maxRememberedToken = 4 << 10
@@ -30,7 +31,7 @@ type remembered struct {
 type entry struct {
 	who      Identity
 	verifier *verifier
-	token    *jwt.Token // its header only
+	token    *jwt.Token // only its header
 	key      any
 	until    time.Time
 }
@@ -71,7 +72,7 @@ func (r *remembered) add(hash [sha256.Size]byte, e *entry) {
 		r.remove(own[0])
 	}
 	if len(r.entries) >= maxRemembered {
-		for other := range r.entries { // the order is random
+		for other := range r.entries { // in random order
 			r.remove(other)
 			break
 		}

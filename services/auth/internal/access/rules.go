@@ -20,7 +20,7 @@ type Rules struct {
 	Open *Grant
 }
 
-// Issuer is an issuer of tokens, and what its tokens are good for.
+// Issuer is an issuer of tokens, with the grants of its tokens.
 type Issuer struct {
 	Config
 	Grant
@@ -28,14 +28,14 @@ type Issuer struct {
 	Rules []Rule
 }
 
-// Rule is a grant for the tokens with given claims.
+// Rule is the grant for tokens that have given claims.
 type Rule struct {
 	Claims Claims
 	Grant
 }
 
-// Grant is what a caller may get. It applies in addition to the limits of the service and of each gateway: the lower
-// limit wins.
+// Grant is what a caller may get. It applies in addition to the limits of the service and of each gateway. The lowest
+// limit applies.
 type Grant struct {
 	// Gateways are the gateways for which the caller gets credentials. The claim "stunner" of a token can narrow them.
 	Gateways Gateways
@@ -48,20 +48,20 @@ type Grant struct {
 	// Scope are the caveats that all credentials of the caller carry. The claim "stunner" of a token, and a request, can
 	// narrow them.
 	Scope credential.Caveats
-	// Revoke is whose credentials the caller may revoke.
+	// Revoke says whose credentials the caller may revoke.
 	Revoke Revoke
 }
 
-// Revoke is whose credentials a caller may revoke, at the gateways for which it gets credentials.
+// Revoke says whose credentials a caller may revoke, at the gateways for which it gets credentials.
 type Revoke string
 
 // The values of Revoke.
 const (
-	// RevokeNone is the value of callers that may revoke nothing.
+	// RevokeNone means that the caller may revoke nothing.
 	RevokeNone Revoke = ""
-	// RevokeOwn means those of the user ids with which the caller gets credentials.
+	// RevokeOwn means that the caller may revoke the credentials of the user ids that it gets itself.
 	RevokeOwn Revoke = "own"
-	// RevokeAny means those of all user ids.
+	// RevokeAny means that the caller may revoke the credentials of all user ids.
 	RevokeAny Revoke = "any"
 )
 

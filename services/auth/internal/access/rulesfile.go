@@ -106,7 +106,7 @@ func ParseRules(file string, raw []byte) (Rules, error) {
 // decoder converts a policy file to Rules.
 type decoder struct{ *yamlfile.File }
 
-// check checks what concerns the whole document.
+// check checks the rules that concern the whole document.
 func (d decoder) check(in document) {
 	if in.Version != RulesVersion {
 		d.Wrong("version", "must be %s", RulesVersion)
@@ -222,7 +222,8 @@ func (d decoder) key(at string, in keyDocument) APIKey {
 	return out
 }
 
-// grant returns a Grant. Fields that are left out have the values of the outer one. fields are those of its template.
+// grant returns a Grant. Fields that are missing in the document have the values of the outer Grant. fields are the
+// fields that its template may use.
 func (d decoder) grant(at string, in grantDocument, outer Grant, fields ...string) Grant {
 	out := outer
 	if in.Gateways != nil {
@@ -266,8 +267,8 @@ func (d decoder) grant(at string, in grantDocument, outer Grant, fields ...strin
 	return out
 }
 
-// scope returns the caveats of a scope. A scope that limits nothing, and a field without a limit, are errors: the author
-// has meant a limit.
+// scope returns the caveats of a scope. A scope without any limit, and a field without a limit, are errors, because the
+// author must have meant one.
 func (d decoder) scope(at string, in scopeDocument) (c credential.Caveats) {
 	if in == (scopeDocument{}) {
 		d.Wrong(at, "has no limit: leave it out")

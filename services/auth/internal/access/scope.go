@@ -35,8 +35,8 @@ func parseStunner(raw json.RawMessage) (gateways, scope json.RawMessage, region 
 	return all["gateways"], all["scope"], region, nil
 }
 
-// parseScope returns the caveats of the field "scope". A scope that limits nothing, and a field without a limit, are
-// refused: the issuer has meant a limit.
+// parseScope returns the caveats of the field "scope". A scope without any limit, and a field without a limit, are
+// refused, because the issuer must have meant one.
 func parseScope(raw json.RawMessage) (c credential.Caveats, err error) {
 	all, err := parseKnown(raw, scopeNames)
 	if err != nil {

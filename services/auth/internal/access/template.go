@@ -7,8 +7,8 @@ import (
 	"unicode"
 )
 
-// Template is the form of user ids: literal text with fields in braces. The zero Template is that of the kind of
-// caller: the subject of a token, or the user name that the request chooses.
+// Template is the form of user ids: literal text with fields in braces. The zero Template stands for the default of the
+// caller's kind: the subject of a token, or the user name that the request chooses.
 type Template struct {
 	text  string
 	parts []part
@@ -121,8 +121,8 @@ func (t Template) id(username string) (string, error) {
 	return fit(text.String(), id.String())
 }
 
-// forms reports whether a user id is that of a user name. A user id that is a hash is not, because its user name is not
-// known.
+// forms reports whether a user id could result from the template. A user id that is a hash could not, because its user
+// name is not known.
 func (t Template) forms(userID string) bool {
 	if t.parts == nil {
 		t = chosenTemplate

@@ -13,11 +13,11 @@ import (
 	"github.com/stunner-gateway/stunner/services/auth/internal/region"
 )
 
-// maxRegions is the number of regions in an answer: the nearest one, and one behind it for the case that the first one
+// maxRegions is the maximum number of regions in an answer: the nearest one, and the next one in case the first one
 // fails.
 const maxRegions = 2
 
-// Cluster is a cluster whose gateways the service knows.
+// Cluster is a cluster whose gateways the service serves.
 type Cluster struct {
 	region.Cluster
 	*Directory
@@ -40,8 +40,8 @@ type Clusters []*Cluster
 // Ready returns an error if no cluster can be used.
 func (all Clusters) Ready() error { return all.oneOf((*Cluster).usable) }
 
-// Synced returns an error if no cluster has sent what is there; see Directory.Synced. One is sufficient, so that an
-// operator that is away does not keep the service from its first answer.
+// Synced returns an error if no cluster has reported all of its gateways; see Directory.Synced. One cluster is
+// sufficient, so that an operator that is down does not keep the service unready.
 func (all Clusters) Synced() error {
 	return all.oneOf(func(c *Cluster) error { return c.Synced() })
 }
@@ -80,7 +80,7 @@ func (all Clusters) Ahead() (ahead time.Duration) {
 	return ahead
 }
 
-// Preference is which clusters a caller gets gateways of. The zero value has no preference.
+// Preference decides the clusters whose gateways a caller gets. The zero value has no preference.
 type Preference struct {
 	// Regions are the regions, the nearest first.
 	Regions []string
@@ -120,8 +120,9 @@ func (all Clusters) in(name, user string) (found []*Cluster) {
 	return found
 }
 
-// turn is smaller for a cluster that comes earlier for a user. Over many users, the cluster with the smallest turn is
-// one with a probability in proportion to its weight (weighted rendezvous hashing), in each replica of the service.
+// turn determines the order of the clusters for a user: the smallest value is first. Over many users, each cluster is
+// first with a probability in proportion to its weight (weighted rendezvous hashing). The result is the same in each
+// replica of the service.
 func (c *Cluster) turn(user string) float64 {
 	if c.Weight == 0 {
 		return math.Inf(1)

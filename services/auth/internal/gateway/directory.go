@@ -35,9 +35,9 @@ type snapshot struct {
 	ahead     time.Duration          // this clock minus the source's clock, at the last connection
 	agreed    bool                   // the clocks differed by at most maxSkew at some connection
 	problem   string                 // why the directory is not ready
-	// list tells whether the source has sent all configs; nil if the source does not tell.
+	// list reports whether the source has sent all configs; nil if the source does not report it.
 	list *discovery.List
-	// unusable is why a config was not used: its secrets are hidden, or it was rejected; "" if there was none.
+	// unusable says why a config was not used: its secrets are hidden, or it was rejected; "" if there was none.
 	unusable string
 }
 
@@ -96,15 +96,15 @@ func (d *Directory) Ready() error {
 }
 
 // firstConfigTimeout is how long Synced returns an error after the first contact with a source of configs that does not
-// tell whether it has sent all, such as an operator of an earlier release. Such a source sends its configs at once, so
-// after this time Synced assumes that there is no Gateway.
+// report whether it has sent all configs, such as an operator of an earlier release. Such a source sends its configs at
+// once, so after this time Synced assumes that there is no Gateway.
 const firstConfigTimeout = time.Second
 
-// Synced returns nil once the source of configs has sent a gateway, or has told that no gateway needs a config. Before
-// that, and while the clocks differ too much (see clock), it returns an error. The readiness probe uses Synced instead
-// of Ready, because a service in a cluster without Gateways is healthy although it cannot answer requests. If there are
-// Gateways, but without configs, the service is not ready: a rollout would otherwise replace the pods that have their
-// configs from before.
+// Synced returns nil once the source of configs has sent a gateway, or has reported that no gateway needs a config.
+// Before that, and while the clocks differ too much (see clock), it returns an error. The readiness probe uses Synced
+// instead of Ready, because a service in a cluster without Gateways is healthy although it cannot answer requests. If
+// there are Gateways without configs, the service is not ready: otherwise a rollout would replace pods that still have
+// earlier configs.
 func (d *Directory) Synced() error {
 	s := d.last.Load()
 	if err := s.clock(); err != nil {

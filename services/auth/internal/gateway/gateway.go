@@ -38,12 +38,12 @@ type Gateway struct {
 	Revision string
 
 	listeners []listener
-	// answers are the URLs for the options of earlier requests, which do not change while the config does not.
+	// answers caches the URLs for the options of earlier requests. They change only with the config.
 	answers *answers
 }
 
-// maxAnswers is the maximum number of different options whose URLs are kept. Those of the service and of the fields of
-// a request are fewer.
+// maxAnswers is the maximum number of cached options. The options of the service and of the fields of a request are
+// fewer.
 const maxAnswers = 8
 
 // answers keeps URLs by options.
@@ -120,20 +120,19 @@ type URLOptions struct {
 	Host string
 	// DTLS includes TURN over DTLS, which browsers do not support.
 	DTLS bool
-	// FromRequest is set if a request has chosen Host. Such URLs are made for this request only.
+	// FromRequest is set if a request has chosen Host. Such URLs are not cached.
 	FromRequest bool
-	// Max is the number of URLs from which on no listener has a further one; 0 means that each has one for each of its
-	// public addresses.
+	// Max is the number of URLs of a gateway above which no second URL of a listener is added. 0 means that each
+	// listener has a URL for each of its public addresses.
 	Max int
-	// Limit makes Max the maximum number of URLs: of a gateway with more listeners, those of one protocol take turns
-	// with those of the others.
+	// Limit makes Max a strict maximum. If a gateway has more listeners, protocols alternate in the list of URLs.
 	Limit bool
 }
 
-// URLs returns the ICE URLs of the gateway: those for the first public address of each listener, in the order UDP,
-// DTLS, TCP, TLS, then those for their second addresses, and so on, while there are fewer than v.Max. It leaves out
-// TURN over DTLS unless v.DTLS is set. It leaves out listeners without a public address unless v.Host is set, because
-// clients cannot reach the addresses of pods.
+// URLs returns the ICE URLs of the gateway. The URLs for the first public address of each listener are first, in the
+// order UDP, DTLS, TCP, TLS. Then follow those for the second addresses, and so on, while there are fewer than v.Max.
+// TURN over DTLS is left out unless v.DTLS is set. Listeners without a public address are left out unless v.Host is
+// set, because clients cannot reach the addresses of pods.
 //
 // The result is shared: the caller must not change it.
 func (g *Gateway) URLs(v URLOptions) []string {

@@ -13,14 +13,15 @@ import (
 	"github.com/oschwald/maxminddb-golang/v2"
 )
 
-// geoInterval is the time between two looks at the GeoIP file, which its provider replaces a few times a week.
+// geoInterval is the interval at which the GeoIP file is checked for changes. Its provider replaces it a few times a
+// week.
 const geoInterval = time.Minute
 
 // maxGeo is the maximum size of a GeoIP file in bytes. The file is in memory, because a mapped file that is written
 // over ends the process.
 const maxGeo = 256 << 20
 
-// Geo is a file that tells where addresses are, in MaxMind's format: a database of countries or of cities.
+// Geo is a file with the locations of addresses, in MaxMind's format: a database of countries or of cities.
 type Geo struct {
 	path   string
 	log    *slog.Logger
@@ -100,7 +101,7 @@ func readAll(path string) ([]byte, error) {
 	return raw, err
 }
 
-// location is where an address is. Its fields are empty if it is unknown.
+// location is the location of an address. Its fields are empty if it is unknown.
 type location struct {
 	country, continent string
 	place              *Place
@@ -120,7 +121,7 @@ type record struct {
 	} `maxminddb:"location"`
 }
 
-// locate returns where an address is. An address with an unreadable record is nowhere.
+// locate returns the location of an address. It is empty if the record of the address is unreadable.
 func (g *Geo) locate(addr netip.Addr) location {
 	if g == nil || !addr.IsValid() {
 		return location{}

@@ -26,14 +26,15 @@ type Cluster struct {
 	Origin Origin
 }
 
-// Origin is where the configs of a cluster come from: a discovery server or a file, as flag --config.
+// Origin is the source of the configs of a cluster: a discovery server or a file, as in the flag --config.
 type Origin struct {
 	Config string
 	// TokenFile has the bearer token, and CAFile the CA certificates of a discovery server.
 	TokenFile, CAFile string
 	// ServerName is the name that the certificate of the server must have; empty means the host of Config.
 	ServerName string
-	// Keep is the number of seconds for which the last configs are used while the origin is away; 0 means without end.
+	// Keep is the number of seconds for which the last configs are used while the origin is unreachable; 0 means no
+	// limit.
 	Keep int64
 }
 
@@ -45,20 +46,20 @@ type Region struct {
 	Networks []netip.Prefix
 	// Countries are codes of ISO 3166-1, such as DE. Continents are AF, AN, AS, EU, NA, OC and SA.
 	Countries, Continents []string
-	// Place is where the clusters are; nil if the file does not say it.
+	// Place is the location of the clusters; nil if the file does not contain it.
 	Place *Place
 }
 
 // Place is a point on the earth, in degrees.
 type Place struct{ Latitude, Longitude float64 }
 
-// Map tells which regions are near a client.
+// Map orders regions by their distance to a client.
 type Map struct {
 	regions []Region
 	geo     *Geo // nil without a GeoIP file
 }
 
-// NewMap returns a Map. Without geo, only networks decide.
+// NewMap returns a Map. If geo is nil, it uses only the networks of regions.
 func NewMap(regions []Region, geo *Geo) *Map { return &Map{regions, geo} }
 
 // Names returns the names of the regions in the order of the file.
@@ -69,9 +70,10 @@ func (m *Map) Names() (names []string) {
 	return names
 }
 
-// Order returns the names of all regions, the nearest first. That is the region that was asked for, then those with the
-// address of the client in their networks, then those with its country, then those with its continent. Among equals the
-// distance decides, and then the order of the file. asked is empty or unknown if the caller has no wish.
+// Order returns the names of all regions, the nearest first. The first region is the requested one. Then follow the
+// regions with the address of the client in their networks, then those with its country, then those with its continent.
+// Equal regions are sorted by distance, and then as in the file. asked is empty or unknown if the caller has not
+// requested a region.
 func (m *Map) Order(asked string, client netip.Addr) []string {
 	if len(m.regions) < 2 {
 		return m.Names()
@@ -117,8 +119,8 @@ func (r Region) rank(asked string, client netip.Addr, at location) int {
 	return 4
 }
 
-// distance returns the angle between two places in radians, which orders them as their distance does. It is infinite if
-// one of them is unknown.
+// distance returns the angle between two places in radians, which increases with their distance. It is infinite if one
+// of them is unknown.
 func distance(a, b *Place) float64 {
 	if a == nil || b == nil {
 		return math.Inf(1)

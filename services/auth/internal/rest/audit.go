@@ -13,12 +13,12 @@ import (
 	"github.com/stunner-gateway/stunner/services/auth/internal/trail"
 )
 
-// outcome is what the audit log says of a request. The handlers of the request fill it in.
+// outcome is the part of the audit log line that the handlers of a request fill in.
 type outcome struct {
 	user    string
 	granted bool    // the request was answered, possibly without a credential
 	grants  []grant // those with a credential
-	// revocation is what the request has changed, if it has changed a revocation.
+	// revocation is the change of a revocation that the request has made, or empty.
 	revocation []slog.Attr
 	failure    *failure // nil if the request was not refused
 }

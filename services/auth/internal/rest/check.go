@@ -84,11 +84,10 @@ func checkHost(host *string) error {
 	return nil
 }
 
-// userIDFor returns the user id for the credential in an answer: the one that the policy imposes, or the one that the
-// request chooses if the policy lets it. If the user id is imposed, a request may name it, or the subject of its token,
-// and any other name is refused. A chosen name has 1 to maxUsername bytes and no colon, because a colon separates the
-// expiry in a TURN user name. A caller that may choose and names no user gets the one of missing.
-// parameter is the name of the request parameter, for errors.
+// userIDFor returns the user id for the credential in an answer. If the policy imposes a user id, the request may only
+// repeat it, or the subject of its token; any other name is refused. If the policy lets the request choose, the name
+// has 1 to maxUsername bytes and no colon, because a colon separates the expiry in a TURN user name. If the request may
+// choose and names no user, the result of missing is used. parameter is the name of the request parameter, for errors.
 func userIDFor(
 	who *access.Identity, parameter string, username *string, missing func() string,
 ) (string, error) {
@@ -120,7 +119,7 @@ func userIDFor(
 	return who.User(name)
 }
 
-// checkRegion refuses a region that the service does not know.
+// checkRegion refuses a region that the service does not have.
 func (s server) checkRegion(region *string) error {
 	switch {
 	case region == nil:

@@ -160,8 +160,8 @@ func stunURLs(grants []grant) (urls []string) {
 	return urls
 }
 
-// compatHeaders returns the headers from which a caller is identified. Clients of Twilio send HTTP Basic, with an API
-// key as password. name is the user of HTTP Basic.
+// compatHeaders returns the headers that identify the caller. Clients of Twilio send HTTP Basic, with an API key as
+// password. name is the user of HTTP Basic.
 func compatHeaders(r *http.Request) (h http.Header, name string) {
 	if strings.HasPrefix(r.URL.Path, twilioPath) && len(r.Header.Values("Authorization")) == 1 {
 		if user, password, ok := r.BasicAuth(); ok {
@@ -171,8 +171,8 @@ func compatHeaders(r *http.Request) (h http.Header, name string) {
 	return r.Header, ""
 }
 
-// checkForm refuses a body that is no form with at most one Ttl, which is a number. The generated binding would answer
-// 500.
+// checkForm refuses a body that is not a form with at most one Ttl, which must be a number. The generated binding would
+// answer 500.
 func checkForm(r *http.Request, body []byte) *failure {
 	if len(body) == 0 {
 		return nil
@@ -199,8 +199,8 @@ func checkForm(r *http.Request, body []byte) *failure {
 	return nil
 }
 
-// checkRepeated refuses a JSON body with a repeated field. Unknown fields are ignored, because clients send those of
-// the other service.
+// checkRepeated refuses a JSON body with a repeated field. Unknown fields are ignored, because clients send the fields
+// of the other service.
 func checkRepeated(body []byte) *failure {
 	if len(body) == 0 {
 		return nil

@@ -6,8 +6,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/auth/internal/access"
 )
 
-// call is the state of one request. The context of a request has one value for all of it, because each further value
-// copies the request.
+// call is the state of one request. It is one value in the context of the request, because each further value would
+// copy the request.
 type call struct {
 	id      string // of the request
 	source  source

@@ -13,12 +13,12 @@ type grant struct {
 	urls       []string
 	stunURLs   []string
 	ttl        time.Duration
-	maxTTL     time.Duration // of the gateway, whatever the token allows
+	maxTTL     time.Duration // the maximum of the gateway, independent of the token
 	credential credential.Credential
 	stunOnly   bool
 }
 
-// mint mints the credentials of one answer. Gateways of one GatewayConfig have one secret, so that consecutive ones
+// mint creates the credentials of one answer. Gateways of one GatewayConfig have one secret, so consecutive gateways
 // often share a credential without caveats.
 type mint struct {
 	user string
@@ -44,7 +44,8 @@ func (m *mint) credential(
 	return c, err
 }
 
-// carriesCaveats reports whether a credential of a gateway can carry caveats, or the gateway gives none.
+// carriesCaveats reports whether a credential of a gateway can carry caveats. It returns true for a gateway without
+// credentials.
 func carriesCaveats(g *gateway.Gateway) bool { return g.STUNOnly || g.Authority.SharedSecret != "" }
 
 // caveatsFor returns the caveats of a credential of a gateway. A credential with caveats names its gateway, because they

@@ -33,7 +33,7 @@ func NewMetrics(registry *prometheus.Registry, clusters gateway.Clusters, policy
 		recent:      recent{counts: map[access.Reason]*minutes{}},
 		grants:      recent{counts: map[access.Reason]*minutes{}},
 	}
-	for _, r := range Refusals { // so that the increase of the first refusal is visible
+	for _, r := range Refusals { // so that the first refusal is visible as an increase
 		m.refusals.WithLabelValues(string(r.Reason))
 	}
 	registry.MustRegister(m.requests, m.durations, m.refusals, m.credentials, configAge{clusters},

@@ -14,9 +14,9 @@ import (
 
 // Options configures the service.
 type Options struct {
-	// Clusters are the clusters whose gateways the service knows.
+	// Clusters are the clusters whose gateways the service serves.
 	Clusters gateway.Clusters
-	// Regions tells which regions are near a client; nil if there is one cluster.
+	// Regions orders the regions by their distance to a client; nil if there is one cluster.
 	Regions *region.Map
 	Policy  *access.Policy
 	// Gateways are the only gateways for which the service gives credentials, independent of the token of the caller.
@@ -29,7 +29,7 @@ type Options struct {
 	// PublicAddr replaces the host of every ICE URL, unless the request sets a host. Empty means that no host is
 	// replaced.
 	PublicAddr string
-	// MaxURLs is the number of URLs of a gateway from which on no listener has a further one; 0 means no maximum.
+	// MaxURLs is the number of URLs of a gateway above which no second URL of a listener is added; 0 means no maximum.
 	MaxURLs int
 	// Demo is the test page at /demo/; nil means that there is no test page.
 	Demo http.Handler

@@ -24,7 +24,7 @@ type recent struct {
 type minutes struct {
 	current    int64 // the minute since 1970 that was counted last
 	counts     [RecentMinutes]uint64
-	suppressed uint64 // the refusals without a line since the last line
+	suppressed uint64 // the refusals that were suppressed since the last log line
 }
 
 // advance makes a minute the current one. The counts of the minutes in between are zero.

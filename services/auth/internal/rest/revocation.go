@@ -25,15 +25,15 @@ const (
 	maxRevoked = 508
 	// maxRevokedGateways is the maximum number of names in a revocation.
 	maxRevokedGateways = 64
-	// clockLeeway is how far the clock of whatever has written a revocation may be ahead.
+	// clockLeeway is how far the clock of the writer of a revocation may be ahead.
 	clockLeeway = 5 * time.Second
-	// expiredMargin is how long a revocation stays after the last credential has expired.
+	// expiredMargin is how long a revocation is kept after the last credential has expired.
 	expiredMargin = time.Hour
 )
 
-// issuedBefore is the time at which a credential of a user at a gateway must be issued at least, in seconds since 1970,
-// or 0 if the user is not revoked there. It comes from the config of the gateway, and from what this service has written
-// and the config does not have yet.
+// issuedBefore returns the time before which credentials of a user at a gateway are revoked, in seconds since 1970. It
+// returns 0 if the user is not revoked there. The revocations are those in the config of the gateway, and those that
+// this service has written and the config does not have yet.
 func (s server) issuedBefore(g *gateway.Gateway, userID string, now time.Time) int64 {
 	if g.Authority.SharedSecret == "" {
 		return 0
@@ -59,7 +59,7 @@ func (s server) CreateRevocation(
 		return nil, err
 	}
 	if subject.User != "" {
-		// The second that has begun counts too: credentials of it are issued before, or carry the next one.
+		// The current second is included: its credentials were issued before, or carry the next second.
 		subject.IssuedBefore = now.Unix() + 1
 		subject.Until = now.Add(longest + expiredMargin).Unix()
 	}
@@ -111,7 +111,7 @@ func (s server) DeleteRevocation(
 	return DeleteRevocation204Response{}, nil
 }
 
-// mayRevoke returns an error if the caller may revoke nothing, or if the service stores no revocations.
+// mayRevoke returns an error if the caller may not revoke anything, or if the service stores no revocations.
 func (s server) mayRevoke(who *access.Identity) error {
 	switch {
 	case who.Grant.Revoke == access.RevokeNone:
@@ -122,7 +122,7 @@ func (s server) mayRevoke(who *access.Identity) error {
 	return nil
 }
 
-// liftable returns the revocations that the caller could make, and therefore lift, by ID.
+// liftable returns, by ID, the revocations that the caller may delete: those that it could also make.
 func (s server) liftable(ctx context.Context) (map[string][]revoke.Revocation, error) {
 	who := identityOf(ctx)
 	if err := s.mayRevoke(who); err != nil {
@@ -163,7 +163,7 @@ func (s server) covers(who *access.Identity, r revoke.Revocation) bool {
 	return true
 }
 
-// subjectOf returns whose credentials a request revokes.
+// subjectOf returns the user or the credential that a request revokes.
 func subjectOf(body RevocationRequest, who *access.Identity, now time.Time) (r credential.Revocation, err error) {
 	field, text := "user", deref(body.User)
 	if body.Credential != nil {
@@ -214,7 +214,7 @@ func (s server) targets(ctx context.Context, who *access.Identity, names *[]Gate
 		return nil, 0, err
 	}
 	if len(filters) == 0 {
-		found, err = s.all(who, gateway.Preference{}) // gateways returns maxGateways at most
+		found, err = s.all(who, gateway.Preference{}) // gateways returns at most maxGateways
 	}
 	if err != nil {
 		return nil, 0, err

@@ -26,7 +26,7 @@ type credentialRequest struct {
 	view   gateway.URLOptions
 	// caveats are those of the request, without those of the token.
 	caveats credential.Caveats
-	// region is the region that the request asks for; empty means that it has no wish.
+	// region is the requested region; empty if the request names none.
 	region string
 	// gateways are the requested gateways; an empty list means all.
 	gateways []gateway.Filter
@@ -355,8 +355,8 @@ func (s server) gateways(ctx context.Context, who *access.Identity, d credential
 	return roundRobin(out, maxGateways), nil
 }
 
-// all returns all gateways that the service, the policy and the token of the caller allow. If there is none, the error
-// says which of them is the reason.
+// all returns all gateways that the service, the policy and the token of the caller allow. If no gateway is left, the
+// error names the first of these that leaves none.
 func (s server) all(who *access.Identity, near gateway.Preference) ([]*gateway.Gateway, error) {
 	if who.Gateways.Empty() {
 		return nil, fail(claimEmpty)
@@ -366,7 +366,7 @@ func (s server) all(who *access.Identity, near gateway.Preference) ([]*gateway.G
 	if len(usable) > 0 {
 		return usable, nil
 	}
-	// reasons[i] is the reason if the first i sets leave no gateway.
+	// reasons[i] is the reason if no gateway is left after the first i sets.
 	reasons := []access.Reason{noGateway, noGatewayServed, policyWithoutMatch, claimWithoutMatch}
 	for i := range sets {
 		if len(s.Clusters.Select(gateway.Filter{}, near, keepAllowed(sets[:i]...))) == 0 {
@@ -376,14 +376,14 @@ func (s server) all(who *access.Identity, near gateway.Preference) ([]*gateway.G
 	return nil, fail(reasons[len(sets)])
 }
 
-// preference returns which clusters a request gets gateways of. Only a service with several regions needs it.
+// preference decides the clusters whose gateways a request gets. Only a service with several regions uses it.
 func (s server) preference(ctx context.Context, d credentialRequest) gateway.Preference {
 	if s.Regions == nil {
 		return gateway.Preference{}
 	}
 	client := sourceOf(ctx)
 	if client.unnamed {
-		client.addr = netip.Addr{} // that of a proxy
+		client.addr = netip.Addr{} // the address is that of a proxy
 	}
 	return gateway.Preference{
 		Regions: s.Regions.Order(cmp.Or(d.region, identityOf(ctx).Region), client.addr), User: d.userID,
@@ -398,8 +398,8 @@ func reaches(set access.Gateways, f gateway.Filter) bool {
 	return set.Contains(f.Namespace, f.Name)
 }
 
-// keepAllowed returns a function that returns those of given gateways that are in all sets. The function does not change
-// the list, which requests share.
+// keepAllowed returns a function that removes the gateways that are not in all sets. The function does not change the
+// given list, because requests share it.
 func keepAllowed(sets ...access.Gateways) func([]*gateway.Gateway) []*gateway.Gateway {
 	return func(in []*gateway.Gateway) []*gateway.Gateway {
 		for _, set := range sets {
@@ -424,8 +424,7 @@ func roundRobin(all []*gateway.Gateway, n int) []*gateway.Gateway {
 		seen[g.Namespace]++
 	}
 	sorted := slices.Sorted(slices.Values(round))
-	// The result has all gateways of the rounds before lastRound, and the first ones of lastRound, as many as left
-	// counts.
+	// The result contains all gateways of the rounds before lastRound, and the first left gateways of lastRound.
 	lastRound, left := sorted[n], 0
 	for _, t := range sorted[:n] {
 		if t == lastRound {

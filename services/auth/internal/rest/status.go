@@ -13,8 +13,8 @@ import (
 // maxConfigs is the maximum number of configs in a status, whose size is limited by discovery.ResponseLimit.
 const maxConfigs = 4_000
 
-// Status returns the handler for requests of the operator of a cluster for the state of the service, which says nothing
-// of other clusters. program is the version of the service.
+// Status returns the handler for requests of the operator of a cluster for the state of the service. The state contains
+// nothing of other clusters. program is the version of the service.
 func Status(o Options, c *gateway.Cluster, program string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		now := o.Now()

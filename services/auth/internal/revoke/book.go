@@ -10,15 +10,16 @@ import (
 	"time"
 )
 
-// Bounds of the revocations that this service keeps in a namespace. The operator puts as many into a config.
+// Bounds of the revocations of a namespace. The operator accepts the same number of revocations in a config.
 const (
 	maxNamespace = 1_000
-	// maxCaller is the part that one caller may have, so that a caller that revokes without end leaves room for others.
+	// maxCaller is the maximum number of revocations of one caller, so that a caller that revokes without end does not
+	// exclude others.
 	maxCaller = maxNamespace / 2
 )
 
-// refreshInterval is how often a Book reads its store: to see what other replicas have written, and to delete what has
-// expired.
+// refreshInterval is the interval at which a Book reads its store: to get revocations of other replicas, and to delete
+// expired ones.
 const refreshInterval = 30 * time.Second
 
 // ErrFull is the error of Book.Put if a namespace, or the caller, has as many revocations as it may have.
@@ -61,7 +62,7 @@ type entry struct {
 	written uint64
 }
 
-// beingWritten is the value of entry.written until the write ends.
+// beingWritten is the value of entry.written until the write has ended.
 const beingWritten = math.MaxUint64
 
 func placeOf(r Revocation) place { return place{r.Namespace, r.ID} }
@@ -122,8 +123,8 @@ func (b *Book) List(ctx context.Context) ([]Revocation, error) {
 	return slices.DeleteFunc(stored, func(r Revocation) bool { return !r.InForce(now) }), err
 }
 
-// read returns what the store has, and remembers it in place of what was known. A revocation stays whose write has not ended
-// before the store was read, because the answer may not have it.
+// read reads the store, and replaces the remembered revocations by the result. It keeps a revocation whose write had
+// not ended when the read began, because the result may not contain it.
 func (b *Book) read(ctx context.Context) ([]Revocation, error) {
 	b.mu.RLock()
 	start := b.writes
@@ -197,8 +198,8 @@ func (b *Book) Put(ctx context.Context, list []Revocation) error {
 	return nil
 }
 
-// written notes that the write of revocations has ended. A read of the store that starts from now on tells whether it has
-// them.
+// written records that the write of revocations has ended. A read of the store that begins later shows whether the
+// store has them.
 func (b *Book) written(list []Revocation) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

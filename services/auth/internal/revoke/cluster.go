@@ -49,7 +49,7 @@ func OpenCluster(origin, tokenFile, caFile string) (*Cluster, error) {
 		return nil, fmt.Errorf("open API server: %s has no certificate in PEM", caFile)
 	}
 	transport := http.DefaultTransport.(*http.Transport).Clone()
-	transport.Proxy = nil // the token is for the API server only
+	transport.Proxy = nil // a proxy must not receive the token, which is for the API server only
 	transport.TLSClientConfig = &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
 	return &Cluster{origin: "https://" + u.Host, tokenFile: tokenFile, client: &http.Client{
 		Transport: transport, Timeout: requestTimeout,
@@ -72,7 +72,7 @@ func (c *Cluster) List(ctx context.Context) (all []Revocation, err error) {
 			return nil, fmt.Errorf("list revocations: %w", err)
 		}
 		for _, item := range page.Items {
-			item.Kind = kind // items of a list may have none
+			item.Kind = kind // items of a list may have no kind
 			if r, ours := item.revocation(); ours {
 				all = append(all, r)
 			}

@@ -124,7 +124,7 @@ func (f *Folder) Delete(_ context.Context, namespace, id, version string) error 
 	return f.sync()
 }
 
-// remove removes a file if it has a version, or any if version is empty.
+// remove removes a file with the given version, or with any version if version is empty.
 func (f *Folder) remove(path, version string) (removed bool, err error) {
 	f.naming.Lock()
 	defer f.naming.Unlock()
@@ -137,7 +137,7 @@ func (f *Folder) remove(path, version string) (removed bool, err error) {
 	return true, os.Remove(path)
 }
 
-// sync writes the names in the folder to the disk.
+// sync makes the names in the folder durable on the disk.
 func (f *Folder) sync() error {
 	dir, err := os.Open(f.path)
 	if err != nil {

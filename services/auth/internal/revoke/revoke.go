@@ -28,9 +28,9 @@ type Revocation struct {
 	ID string
 	// Gateways are names of Gateways in the namespace; an empty list means all.
 	Gateways []string
-	// By is the caller that has made the revocation, hashed.
+	// By is the hash of the caller that has made the revocation.
 	By string
-	// Version differs if the content does. It is empty for one that does not come from Store.List.
+	// Version differs if the content differs. It is empty for a revocation that does not come from Store.List.
 	Version string
 	credential.Revocation
 }
@@ -42,7 +42,8 @@ type Store interface {
 	List(ctx context.Context) ([]Revocation, error)
 	// Put writes a revocation, in place of the one with its namespace and ID.
 	Put(ctx context.Context, r Revocation) error
-	// Delete removes a revocation if it has a version, or any if version is empty. It is no error if there is none.
+	// Delete removes a revocation with the given version, or with any version if version is empty. A missing revocation
+	// is not an error.
 	Delete(ctx context.Context, namespace, id, version string) error
 }
 
@@ -110,7 +111,8 @@ func (r Revocation) manifest() manifest {
 	return m
 }
 
-// revocation returns what a manifest means. It reports false for objects that this service has not written.
+// revocation returns the revocation that a manifest describes. It returns false for objects that this service has not
+// written.
 func (m manifest) revocation() (r Revocation, ours bool) {
 	if m.Metadata.Labels[managedBy] != manager || m.Kind != kind || m.Spec.Until == nil {
 		return r, false

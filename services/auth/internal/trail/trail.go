@@ -100,7 +100,7 @@ func decrement(counts map[string]int, key string) {
 }
 
 // Requests returns the handler for the requests of the operator, which has authorized them. The parameter gateway is
-// needed, because a person may see the grants of one Gateway and not of another.
+// required, because a user may have the right to see the grants of one Gateway and not of another.
 func (t *Trail) Requests() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /grants", func(w http.ResponseWriter, r *http.Request) {
@@ -137,7 +137,7 @@ func (t *Trail) list(f inspection.Filter) inspection.GrantList {
 	return list
 }
 
-// grant returns an entry as shown to a person who may see one Gateway.
+// grant returns an entry as shown to a user who may see one Gateway.
 func (t *Trail) grant(e Entry, gateway string) inspection.Grant {
 	g := inspection.Grant{
 		Time: e.Time.UTC().Truncate(time.Millisecond), User: e.User, Username: e.Username, Gateways: []string{gateway},

@@ -72,9 +72,9 @@ func clonePointer[T any](p *T) *T {
 	return new(*p)
 }
 
-// Redacted returns a copy for logs and statuses, without revocations, which name users, and in which credential.Redacted
-// replaces every secret and the user name, which may come from a Secret. The copy can be parsed but is not valid, so that the replacement cannot become a
-// password.
+// Redacted returns a copy for logs and statuses. It has no revocations, because they name users. credential.Redacted
+// replaces every secret, and the user name, which may come from a Secret. The copy can be parsed but is not valid, so
+// that the replacement cannot become a password.
 func (c Config) Redacted() Config {
 	c = c.Clone()
 	for key, value := range c.Auth.Credentials {

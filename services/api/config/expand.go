@@ -65,8 +65,8 @@ func (p place) String() string {
 	return path
 }
 
-// texts visits the text fields that may contain placeholders. These are all text fields except the version, the
-// license, the credentials, the former secret and the revocations, whose users choose their own names.
+// texts visits the text fields that may contain placeholders. These are all text fields except the version and the
+// license, and except the credentials, the former secret and the revocations, because users choose these values.
 func (c *Config) texts(visit func(value *string, at place)) {
 	one := func(field string, value *string) { visit(value, place{field: field, j: -1}) }
 	one("admin.name", &c.Admin.Name)

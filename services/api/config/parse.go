@@ -58,7 +58,7 @@ type listenerDocument struct {
 	Port       *number[int] `json:"port"`
 	PublicPort number[int]  `json:"public_port"`
 	// Addresses are relay addresses of several families, as the existing system writes them. The first one is used if
-	// there is no Address: the process knows its other addresses itself.
+	// there is no Address. The process finds its other addresses itself.
 	Addresses []string `json:"addresses"`
 	// The relay port range of v1alpha1 is ignored: the kernel chooses relay ports.
 	MinRelayPort json.RawMessage `json:"min_relay_port"`

@@ -12,8 +12,9 @@ import (
 )
 
 // Parts is a config with defaults as a list of parts: each cluster is a part, and everything else is one part. Each
-// part has a hash, and the hash of the whole follows from those of the parts. Parts is immutable. It shares the parts
-// that have not changed with the Parts from which it was made, so that a change costs what has changed.
+// part has a hash, and the hash of the whole follows from those of the parts. Parts is immutable. It shares the
+// unchanged parts with the Parts from which it was made, so that the cost of a change depends only on the changed
+// parts.
 type Parts struct {
 	// given is the config without clusters from which the Parts were made, before defaults were set.
 	given Config
@@ -273,7 +274,7 @@ func compareSets(was, is []string) (removed, added []string) {
 // strings of the members that stay. It returns false if a removed member is missing, or if an added one is there
 // already.
 func PatchSet(members, removed, added []string) (next []string, ok bool) {
-	gone, come := compareSets(set(removed), set(added)) // a member that is removed and added stays
+	gone, come := compareSets(set(removed), set(added)) // a member that is both removed and added stays
 	return patchSet(members, gone, come)
 }
 

@@ -25,8 +25,8 @@ const (
 // requestPrefix is the start of every request frame. No config starts with it.
 var requestPrefix = []byte(`{"request":`)
 
-// answerer answers the requests of a server with an http.Handler. It handles them beside the configs and reports of the
-// stream, so that a slow handler does not delay those.
+// answerer answers the requests of a server with an http.Handler. It runs concurrently with the configs and reports of
+// the stream, so that a slow handler does not delay them.
 type answerer struct {
 	announcement
 	handler http.Handler
@@ -46,7 +46,7 @@ func newAnswerer(o Options) *answerer {
 	}
 }
 
-// announce tells the server that the client answers requests.
+// announce notifies the server that the client answers requests.
 func (a *answerer) announce(s *stream) error {
 	if a == nil {
 		return nil
@@ -58,8 +58,8 @@ func (a *answerer) announce(s *stream) error {
 	return s.send(data)
 }
 
-// connection returns the function that handles the frames of one connection. It reports false for a frame that is not a
-// request.
+// connection returns the function that handles the frames of one connection. The function returns false for a frame
+// that is not a request.
 func (a *answerer) connection(s *stream) func(frame []byte) bool {
 	if a == nil {
 		return func([]byte) bool { return false }

@@ -111,8 +111,8 @@ type held struct {
 type deltaReader struct {
 	// held is nil if there is no valid config.
 	held *held
-	// ignore is the number of deltas to ignore after a request for the whole config, because they were under way
-	// already.
+	// ignore is the number of deltas to ignore after a request for the whole config, because the server had already
+	// sent them.
 	ignore int
 	// request sends a wholeRequest.
 	request func(wholeRequest)

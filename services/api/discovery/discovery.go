@@ -116,9 +116,9 @@ type Event struct {
 	Err error
 	// Unknown lists fields of Config that this release does not define.
 	Unknown []string
-	// List tells whether the source has sent all configs. All other fields are then empty, or Connected is set: then
-	// the source has not sent all configs of this connection. It is nil at a connection to a source that does not tell.
-	// It is sent only to a client with Options.Lists.
+	// List says whether the source has sent all configs. If List is set, all other fields are empty, with one
+	// exception: if Connected is set, the source has not sent all configs of this connection yet. List is nil at a
+	// connection to a source that does not report it. It is sent only to a client with Options.Lists.
 	List *List
 	// Peers is a new list of peers. All other fields except ID are then empty. It is sent only to a client whose
 	// reports have a Peer.
@@ -135,7 +135,7 @@ type Report struct {
 	Error       string `json:"error,omitempty"`
 	Allocations int    `json:"allocations"`
 	Draining    bool   `json:"draining,omitempty"`
-	// Offload tells why media is not forwarded in the kernel as the config requests. It is empty if it is.
+	// Offload says why media is not forwarded in the kernel as the config requests. It is empty if media is.
 	Offload string `json:"offload,omitempty"`
 	// Peer is the address ADDRESS:PORT at which the pod receives datagrams that other pods of the Gateway forward, and
 	// Sender the text of its Sender. Both are empty if the pod does not take part in forwarding.

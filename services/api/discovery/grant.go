@@ -18,8 +18,8 @@ type Grant struct {
 	ID string
 	// Pod is the name of the caller's pod, or "" if the caller is not known to be a pod.
 	Pod string
-	// Absent is set if the Gateway of the pod does not exist. The pod can then open no stream, because anyone who may
-	// create pods could open all of them.
+	// Absent is set if the Gateway of the pod does not exist. The pod can then open no stream. Otherwise any user who
+	// may create pods could open all streams.
 	Absent bool
 	// Node is the node on which Pod runs.
 	Node string

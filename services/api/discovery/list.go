@@ -10,7 +10,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/config"
 )
 
-// List tells a reader of several configs whether the server has sent all of them. A reader that has no config can so
+// List tells a reader of several configs whether the server has sent all of them. A reader without a config can so
 // distinguish a cluster without Gateways from Gateways whose configs are missing.
 type List struct {
 	// Complete is false while the server is starting, and has not published all configs yet.
@@ -56,8 +56,8 @@ func (l listing) of(want selector) List {
 	return List{Complete: !l.incomplete, Unpublished: unpublished}
 }
 
-// SetComplete tells the readers of several configs whether the configs of all Gateways are published that existed at
-// the start, except those of SetUnpublished. A new server is complete.
+// SetComplete notifies the readers of several configs whether all configs are published: those of the Gateways that
+// existed at the start, except those of SetUnpublished. A new server is complete.
 func (r *registry) SetComplete(complete bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

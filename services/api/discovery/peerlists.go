@@ -44,7 +44,7 @@ type peerReader struct {
 	log     *slog.Logger
 	// joined is the Gateway whose list the stream receives, or "".
 	joined string
-	// told is set after the stream was sent why it gets no list.
+	// told is set after the reason why the stream gets no list was sent on it.
 	told bool
 }
 
@@ -169,7 +169,8 @@ func (l *peerLists) change(id string, change func(*peerList)) {
 	l.send(list)
 }
 
-// send sends the list to the readers that do not have it, now or when their interval is over. The caller holds mu.
+// send sends the list to the readers that do not have it: at once, or when their interval is over. The caller must hold
+// mu.
 func (l *peerLists) send(list *peerList) {
 	if list.frame == nil {
 		return

@@ -36,7 +36,7 @@ type Peers struct {
 	Keys []PeerKey `json:"keys"`
 	// Pods are sorted by name. They include the pod that receives the list.
 	Pods []Peer `json:"pods"`
-	// Problem tells why there are no keys and no pods, or is empty.
+	// Problem says why there are no keys and no pods. It is empty if there are.
 	Problem string `json:"problem,omitempty"`
 }
 

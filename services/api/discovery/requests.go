@@ -68,12 +68,12 @@ type Answer struct {
 	Status int
 	// Body is the answer in JSON; inspection.Error if Status is an error.
 	Body json.RawMessage
-	// Error tells why there is no answer.
+	// Error says why there is no answer.
 	Error string
 }
 
 type (
-	// announcement tells the server that the client answers requests.
+	// announcement notifies the server that the client answers requests.
 	announcement struct {
 		Pod  string          `json:"pod"`
 		Kind inspection.Kind `json:"kind"`
@@ -115,7 +115,7 @@ type served struct {
 	mu sync.Mutex
 	// last is the ID of the last request.
 	last uint64
-	// outstanding contains the channel of each request without an answer, by ID. A channel has room for its answer.
+	// outstanding contains the channel of each request without an answer, by ID. A channel has a buffer for its answer.
 	outstanding map[uint64]chan Answer
 }
 

@@ -131,7 +131,7 @@ func (s *stream) read() ([]byte, error) {
 	}
 }
 
-// readRest reads a large frame when there is room for it.
+// readRest reads the rest of a large frame. It waits until the limit of large frames allows it.
 func (s *stream) readRest(r io.Reader, begin []byte) ([]byte, error) {
 	if s.large != nil {
 		select {
@@ -145,7 +145,7 @@ func (s *stream) readRest(r io.Reader, begin []byte) ([]byte, error) {
 	return append(begin, rest...), err
 }
 
-// yield makes room for a large frame of another stream.
+// yield ends the reservation of memory for a large frame, so that another stream can read one.
 func (s *stream) yield() {
 	if s.holds {
 		s.holds = false

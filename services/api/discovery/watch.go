@@ -26,7 +26,7 @@ type watch struct {
 	delivered map[string]delivery
 	events    *latestQueue[Event]
 	// rejected contains the ids of rejected documents. The id is "" for a document that was unreadable, or not selected
-	// by want. The next valid document is delivered even if it is unchanged, so that the reader is told that the source
+	// by want. The next valid document is delivered even if it is unchanged, so that the reader knows that the source
 	// is valid again.
 	rejected map[string]bool
 	// deltas applies the deltas of the current connection, if the client requests any.

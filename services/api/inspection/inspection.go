@@ -30,7 +30,7 @@ type Item struct {
 	Status int `json:"status"`
 	// Body is the answer, for example a SessionList. If Status is an error, it is an Error.
 	Body json.RawMessage `json:"body,omitempty"`
-	// Error tells why there was no answer.
+	// Error says why there was no answer.
 	Error string `json:"error,omitempty"`
 }
 

@@ -38,8 +38,8 @@ const MaxPeers = 8
 
 // Media is what the packets of the live calls show. It has no names and addresses of clients.
 type Media struct {
-	// Calls is the number of live calls. Unused is the number of those that have sent no packet to a peer, and are older
-	// than SetupTime.
+	// Calls is the number of live calls. Unused is how many of them are older than SetupTime and have sent no packet to
+	// a peer.
 	Calls  int `json:"calls"`
 	Unused int `json:"unused"`
 	// Ended is the number of calls that have ended without a packet to a peer, since the start of the process.
@@ -56,8 +56,7 @@ type RouteMedia struct {
 	Cluster string `json:"cluster"`
 	// Sending is the number of calls that have sent packets to peers of the cluster in the last SendingTime.
 	Sending int `json:"sending"`
-	// Silent is the number of those that have sent for at least SilentTime without a packet back from any peer of the
-	// cluster.
+	// Silent is how many of them have sent for at least SilentTime without a packet back from any peer of the cluster.
 	Silent int `json:"silent"`
 	// Unreachable is the number of silent calls for whose packets there were ICMP errors.
 	Unreachable int `json:"unreachable,omitempty"`
@@ -89,7 +88,7 @@ type DeniedPeer struct {
 const (
 	// SetupTime is the time in which a client with a working path sends packets to a peer and receives some.
 	SetupTime = 10 * time.Second
-	// SendingTime is how long ago the last packet of a call that sends may be.
+	// SendingTime is the maximum time since the last packet of a call that counts as sending.
 	SendingTime = 20 * time.Second
 	// SilentTime is longer than the time between two checks of an ICE agent (5 s with a variance of a fifth, RFC 7675
 	// §5.1), so that one lost answer makes no call silent.
@@ -97,7 +96,7 @@ const (
 	// silentPackets is the number of unanswered packets of a silent call. It is more than the number of checks of an ICE
 	// agent in SilentTime.
 	silentPackets = 4
-	// DeniedTime is how long ago the last denial of a peer may be.
+	// DeniedTime is the maximum time since the last denial of a peer that counts.
 	DeniedTime = 10 * time.Minute
 )
 
@@ -108,9 +107,9 @@ type callOf struct {
 	sent, received                        uint64
 }
 
-// judge returns what the packets between one call and some peers show at the time now. The call is silent if its packets
-// to one peer are unanswered for SilentTime, and no other peer has sent a packet in that time. An ICE agent checks
-// several candidates of a media server, of which only one answers.
+// judge returns what the packets between one call and some peers mean at the time now. The call is silent if its
+// packets to one peer are unanswered for SilentTime, and no other peer has sent a packet in that time. An ICE agent
+// checks several candidates of a media server, of which only one answers.
 func judge(peers []PeerTraffic, now time.Time) (c callOf) {
 	var answered time.Time
 	for _, p := range peers {

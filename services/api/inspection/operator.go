@@ -48,6 +48,6 @@ type Problem struct {
 	Status    string `json:"status,omitempty"`
 	Reason    string `json:"reason"`
 	Message   string `json:"message"`
-	// Findings are the causes, with their remedies.
+	// Findings are the causes of the problem, with their remedies.
 	Findings []finding.Finding `json:"findings,omitempty"`
 }

@@ -157,7 +157,7 @@ type OffloadStatus struct {
 	Engine string `json:"engine"`
 	// Mechanism is None, TCX, clsact, or XDP if all interfaces have the program in their driver too.
 	Mechanism string `json:"mechanism"`
-	// Reason tells why packets are not forwarded in the kernel, or not as the config says.
+	// Reason says why packets are not forwarded in the kernel, or not as the config requests.
 	Reason     string   `json:"reason,omitempty"`
 	Interfaces []string `json:"interfaces,omitempty"`
 	// Bindings is the number of channel bindings that the kernel may forward.
@@ -168,7 +168,7 @@ type OffloadStatus struct {
 	Exhausted uint64 `json:"exhausted,omitempty"`
 }
 
-// DrainStatus tells which sessions of a draining pod have moved to other pods.
+// DrainStatus reports which sessions of a draining pod have moved to other pods.
 type DrainStatus struct {
 	// Moved is the number of sessions that other pods have, and that do not need this pod any more.
 	Moved int `json:"moved"`
@@ -180,7 +180,7 @@ type DrainStatus struct {
 const (
 	// StaysForPeer: a peer has not taken the relay address of another pod, or is not known to use ICE.
 	StaysForPeer = "peer"
-	// StaysForPod: no other pod has room for the session, or answers.
+	// StaysForPod: no other pod accepts the session.
 	StaysForPod = "no pod"
 )
 
@@ -206,10 +206,12 @@ type ForwardingStatus struct {
 	Peers int `json:"peers"`
 	// Clients is the number of clients for which this pod is the front of another pod.
 	Clients int `json:"clients"`
-	// Passed counts datagrams that this front has sent to owners, and Answered those that it has sent to clients.
+	// Passed counts datagrams that this pod has forwarded to the owners of the sessions. Answered counts the answers of
+	// owners that it has sent to clients.
 	Passed   uint64 `json:"passed"`
 	Answered uint64 `json:"answered"`
-	// Delivered counts datagrams that this owner has received from fronts, and Replied those that it has sent to them.
+	// Delivered counts datagrams that this pod, as the owner, has received from other pods. Replied counts the answers
+	// that it has sent to those pods.
 	Delivered uint64 `json:"delivered"`
 	Replied   uint64 `json:"replied"`
 	// Unknown counts datagrams of clients without an owner, and Limited those that were dropped because too many clients

@@ -41,7 +41,7 @@ func (c *connLimiter) track(conn net.Conn, state http.ConnState) {
 		} else if len(c.conns) > c.limit {
 			c.close(c.idle.Front())
 		}
-	case place == nil: // closed to make room
+	case place == nil: // closed, so that a new connection is accepted
 	case state == http.StateActive, state == http.StateIdle:
 		c.idle.MoveToBack(place)
 		delete(c.unused, conn)

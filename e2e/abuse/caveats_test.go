@@ -73,7 +73,7 @@ func sign(username string) string {
 
 // A stolen or misused credential is good for what its caveats say, in a running dataplane: the peers of its route, its
 // Gateway, its time, its number of allocations and its bytes. The sessions show the user id and the caveats.
-func TestCredentialIsGoodForWhatItSays(t *testing.T) {
+func TestCredentialIsLimitedByItsCaveats(t *testing.T) {
 	t.Parallel()
 	d := startScoped(t)
 	limits := credential.Caveats{Routes: []string{"test/a"}, Gateway: d.Config.Admin.Name, Allocations: 1}
@@ -127,7 +127,7 @@ func TestCredentialIsGoodForWhatItSays(t *testing.T) {
 }
 
 // Credentials of another Gateway or time, and malformed and unknown caveats, begin no allocation.
-func TestCredentialIsNotGoodForAnythingElse(t *testing.T) {
+func TestInvalidCaveatsBeginNoAllocation(t *testing.T) {
 	t.Parallel()
 	d := startScoped(t)
 	for name, r := range map[string]struct {

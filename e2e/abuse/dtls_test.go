@@ -47,7 +47,7 @@ func random() (r [32]byte) {
 }
 
 // T-16: a ClientHello from a forged address costs one response and leaves no state.
-func TestForgedHelloLeavesNothing(t *testing.T) {
+func TestForgedClientHelloLeavesNoState(t *testing.T) {
 	const sources = 5_000
 	d := start(t)
 	for range 3 { // one-time costs of the first clients are not part of the flood

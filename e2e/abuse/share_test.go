@@ -270,7 +270,7 @@ func TestReservedPortsAreNotHoarded(t *testing.T) {
 
 // T-10: 60,000 first requests per second, from one socket or from random ports of the callers' address, prevent none of
 // 40 new calls.
-func TestFloodKeepsNobodyOut(t *testing.T) {
+func TestFloodPreventsNoCalls(t *testing.T) {
 	t.Parallel()
 	const rate, calls, atATime, usual = 60_000, 40, 8, 7500 * time.Millisecond
 	for _, ports := range []int{1, 60_000} {

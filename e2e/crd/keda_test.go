@@ -16,7 +16,7 @@ import (
 )
 
 // The objects of KEDA that the operator makes, and those of the examples, are valid by the CRDs of KEDA.
-func TestKEDAKnowsWhatItIsAsked(t *testing.T) {
+func TestKEDAObjectsAreValidByItsCRDs(t *testing.T) {
 	root, err := bed.Root()
 	if err != nil {
 		t.Fatal(err)

@@ -89,8 +89,8 @@ func TestDemo(t *testing.T) {
 	})
 }
 
-// TestScreen: only terminals get colours. The text is the same.
-func TestScreen(t *testing.T) {
+// TestOnlyTerminalsGetColours: only terminals get colours. The text is the same.
+func TestOnlyTerminalsGetColours(t *testing.T) {
 	show := func(colour bool) string {
 		var out strings.Builder
 		s := &screen{out: &out, colour: colour}

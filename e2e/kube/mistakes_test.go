@@ -184,7 +184,7 @@ stringData: {tls.crt: %q, tls.key: %q}
 // R-10, L-3: each mistake takes nothing away, whether operator and auth service run on, or either or both of them are
 // restarted: no config is withdrawn or changed, no object is deleted or changed, and the auth service gives the
 // credentials that it gave before.
-func TestMistakesTakeNothingAwayOverRestarts(t *testing.T) {
+func TestMistakesDeleteNothingAcrossRestarts(t *testing.T) {
 	t.Parallel()
 	g := guarded{prepare(t, t.TempDir(), nameOf(t)), t.TempDir()}
 	g.accounts("auth", "whole")

@@ -70,7 +70,7 @@ func TestEndpointChangeTranslatesItsGatewayOnly(t *testing.T) {
 
 // an operator that starts while a certificate is missing publishes the listener as it was before, from the standby
 // Secret. The objects stay.
-func TestRestartTakesNoListenerAway(t *testing.T) {
+func TestRestartKeepsListenersWithoutACertificate(t *testing.T) {
 	t.Parallel()
 	s := newInstallation(t)
 	certify := s.withTLS()

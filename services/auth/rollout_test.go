@@ -270,7 +270,7 @@ func askOnce(transport *http.Transport, url string) error {
 }
 
 // J-16: a terminating service reports it on /ready, keeps serving, and closes connections after an answer.
-func TestEndIsAnnounced(t *testing.T) {
+func TestTerminationIsReportedByReadiness(t *testing.T) {
 	p := launch(t, "-c", configFile(t), "--shutdown-delay", "3600")
 	await(t, "http://"+p.public+"/ice", http.StatusOK)
 	if err := p.Process.Signal(syscall.SIGTERM); err != nil {

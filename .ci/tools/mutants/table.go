@@ -37,7 +37,7 @@ var table = []mutant{
 	},
 	{
 		rule: "An expired credential starts no session",
-		file: stunnerd + "gate/admit.go", pkg: stunnerd + "gate", test: "TestExpiredCredentialBeginsNothingAndMayEndLater",
+		file: stunnerd + "gate/admit.go", pkg: stunnerd + "gate", test: "TestExpiredCredentialRefreshesOnlyWithinTheGrace",
 		before: `case errors.Is(err, credential.ErrExpired) && !g.inGrace(r, known, policy, now):`,
 		after:  `case errors.Is(err, credential.ErrExpired) && known.Key == nil:`,
 	},
@@ -163,7 +163,7 @@ var table = []mutant{
 	},
 	{
 		rule: "A flood of silent connections closes its own connections first",
-		file: stunnerd + "listener/connlimit.go", pkg: stunnerd + "listener", test: "TestCrowdMakesRoomForTheLatest",
+		file: stunnerd + "listener/connlimit.go", pkg: stunnerd + "listener", test: "TestAFullLimitEvictsTheOldestConnection",
 		before: `c.sources[p.source].Len() >= share {`,
 		after:  `c.sources[p.source].Len() <= share {`,
 	},
@@ -261,7 +261,7 @@ var table = []mutant{
 	},
 	{
 		rule: "A pod reports about itself only",
-		file: api + "discovery/grant.go", pkg: api + "discovery", test: "TestAPodSpeaksForItself",
+		file: api + "discovery/grant.go", pkg: api + "discovery", test: "TestAPodReportsOnlyAboutItself",
 		before: `g.Pod == "" || r.Pod == g.Pod && r.ID == g.ID`,
 		after:  `g.Pod == "" || r.ID == g.ID`,
 	},
@@ -345,7 +345,7 @@ var table = []mutant{
 	},
 	{
 		rule: "The operator writes no object of another owner",
-		file: operator + "kube/objects.go", pkg: operator + "kube", test: "TestNothingIsTakenFromOthers",
+		file: operator + "kube/objects.go", pkg: operator + "kube", test: "TestObjectsOfOtherOwnersAreNotTakenOver",
 		before: `if !sameOwner(live, o) {`,
 		after:  `if !sameOwner(o, o) {`,
 	},

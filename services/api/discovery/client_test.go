@@ -170,7 +170,7 @@ func (s *scripted) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // an invalid frame is reported and deletes no config.
-func TestBadFramesLoseNothing(t *testing.T) {
+func TestInvalidFramesDeleteNoConfig(t *testing.T) {
 	s, h := newScripted(t)
 	events := follow(t, open(t, h.URL, Options{ID: "media/a"}))
 	a := sample("media/a", "r1")

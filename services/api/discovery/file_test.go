@@ -97,7 +97,7 @@ func TestFileBehindASwappedLinkIsFollowed(t *testing.T) {
 	}
 }
 
-func TestFileThatIsNotThereYetIsWaitedFor(t *testing.T) {
+func TestMissingFileIsAwaited(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "stunnerd.conf")
 	events := follow(t, open(t, path, Options{}))
 	if e := next(t, events); e.Err == nil || !strings.Contains(e.Err.Error(), path) {

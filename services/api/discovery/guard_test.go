@@ -391,7 +391,7 @@ func TestPermissiveWithholdsSecrets(t *testing.T) {
 }
 
 // K-01: a pod reports about itself and its Gateway only.
-func TestAPodSpeaksForItself(t *testing.T) {
+func TestAPodReportsOnlyAboutItself(t *testing.T) {
 	g := Grant{ID: "media/a", Pod: "p1"}
 	for _, c := range []struct {
 		report Report

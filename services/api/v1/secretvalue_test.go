@@ -82,7 +82,7 @@ func TestUnsetSecretValueIsNeither(t *testing.T) {
 	}
 }
 
-func TestSecretValueThatIsNeitherSaysSo(t *testing.T) {
+func TestSecretValueOfAnotherTypeIsAnError(t *testing.T) {
 	for text, want := range map[string]string{
 		`42`:                        "must be a string or an object {name, namespace, key}",
 		`["larkspur"]`:              "must be a string or an object {name, namespace, key}",

@@ -147,7 +147,7 @@ func TestJ04LongestAge(t *testing.T) {
 }
 
 // J-03: an invalid token does not cause a fetch, with any kid.
-func TestJ03NothingIsFetchedForTokensThatCannotBeGood(t *testing.T) {
+func TestJ03InvalidTokensCauseNoFetch(t *testing.T) {
 	i := newIssuer(t)
 	i.rotate(t, "known")
 	p := i.policy(t, io.Discard)
@@ -184,7 +184,7 @@ func TestJ03NothingIsFetchedForTokensThatCannotBeGood(t *testing.T) {
 
 // J-03: while a fetch hangs, sources with invented key ids leave places for others, and tokens with known keys do not
 // wait.
-func TestJ03SourcesLeaveRoom(t *testing.T) {
+func TestJ03InventedKeyIDsDoNotBlockOtherSources(t *testing.T) {
 	stranger, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)

@@ -64,7 +64,7 @@ func TestConfigErrorsNameTheFlag(t *testing.T) {
 	}
 }
 
-func TestKeyFilesThatAreNoUse(t *testing.T) {
+func TestInvalidKeyFilesAreRefused(t *testing.T) {
 	file := func(content string) string {
 		path := filepath.Join(t.TempDir(), "key")
 		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {

@@ -38,7 +38,7 @@ func TestPatterns(t *testing.T) {
 	}
 }
 
-func TestPatternsThatAreNone(t *testing.T) {
+func TestInvalidPatternsAreRefused(t *testing.T) {
 	for _, entry := range []string{"", "*", "oslo", "/oslo", "media/", "media/a/b", "/"} {
 		if set, err := ParseGateways([]string{entry}); err == nil || !strings.Contains(err.Error(), "NAMESPACE/NAME") ||
 			set.Contains("media", "oslo") {

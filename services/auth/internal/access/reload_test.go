@@ -130,7 +130,7 @@ func TestPolicyFileIsReadAgain(t *testing.T) {
 
 // J-01, J-05: a policy of several issuers checks each token with the keys, the algorithms and the audience of its own
 // issuer.
-func TestIssuersAreApart(t *testing.T) {
+func TestTokensAreCheckedByTheirOwnIssuer(t *testing.T) {
 	secret := filepath.Join(t.TempDir(), "secret")
 	if err := os.WriteFile(secret, []byte(secretText), 0o600); err != nil {
 		t.Fatal(err)

@@ -159,7 +159,7 @@ func TestDirectoryIsReadyForProbesWithItsFirstConfig(t *testing.T) {
 
 // A service that could answer no request is not ready, because a rollout would replace the pods that can. If there is
 // no Gateway, there is nothing to answer.
-func TestServiceThatCanAnswerNobodyIsNotReady(t *testing.T) {
+func TestServiceWithoutConfigsIsNotReady(t *testing.T) {
 	complete := func(unpublished int) discovery.Event {
 		return discovery.Event{List: &discovery.List{Complete: true, Unpublished: unpublished}}
 	}

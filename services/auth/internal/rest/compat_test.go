@@ -122,7 +122,7 @@ func TestContractTwilio(t *testing.T) {
 }
 
 // J-15: requests of the other forms are checked as strictly, and answered without a 5xx.
-func TestCompatRequestsThatAreNotGood(t *testing.T) {
+func TestInvalidCompatRequestsAreRefused(t *testing.T) {
 	s := shopService(t)
 	form := func(text string) *http.Request { return twilioRequest("shop", "secret", text) }
 	ice := func(body string) *http.Request { return cloudflareRequest(cloudflare+"generate-ice-servers", body) }

@@ -130,9 +130,9 @@ func TestNearestRegionComesFirst(t *testing.T) {
 	}
 }
 
-// TestOperatorsLearnOfTheirClusterOnly: the status and the grants that an operator asks for have nothing of other
+// TestOperatorsSeeOnlyTheirOwnCluster: the status and the grants that an operator asks for have nothing of other
 // clusters. The audit log has all.
-func TestOperatorsLearnOfTheirClusterOnly(t *testing.T) {
+func TestOperatorsSeeOnlyTheirOwnCluster(t *testing.T) {
 	k := newKeys(t)
 	w := newWorld(t, k)
 	w.ask(t, k, `{}`, "10.3.0.1", nil) // nrt and fra

@@ -464,7 +464,7 @@ func TestPanicIsAnAnswerAndALogLine(t *testing.T) {
 	}
 }
 
-func TestPathsThatAreNotThere(t *testing.T) {
+func TestUnknownPathsAreNotFound(t *testing.T) {
 	s := newService(t, open(), gateways()...)
 	wantProblem(t, s.get(t, "/v1/ice"), http.StatusNotFound, "")
 	wantProblem(t, s.get(t, "/demo/"), http.StatusNotFound, "")

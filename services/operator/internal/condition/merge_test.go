@@ -43,7 +43,7 @@ func TestMergeMovesTheTransitionTimeOnlyOnATransition(t *testing.T) {
 	}
 }
 
-func TestMergeGivesATimeToAConditionThatHadNone(t *testing.T) {
+func TestMergeSetsAMissingTransitionTime(t *testing.T) {
 	have := []metav1.Condition{{Type: condition.Accepted, Status: metav1.ConditionTrue}}
 	got := condition.Merge(
 		have, 1, today, condition.Holds(condition.Accepted, condition.ReasonAccepted, condition.Finding{}),

@@ -9,7 +9,7 @@ import (
 )
 
 // Without the limits the first of these files would be decoded for ever.
-func TestDecodeBoundsWhatAFileCosts(t *testing.T) {
+func TestDecodeBoundsTheCostOfAFile(t *testing.T) {
 	bomb := "a: &a [x,x,x,x,x,x,x,x,x,x]\n"
 	for c := 'b'; c < 'n'; c++ {
 		bomb += fmt.Sprintf(
@@ -70,7 +70,7 @@ var three = []string{
 	"apiVersion: v1\nkind: Secret\nmetadata:\n  name: three\nstringData:\n  text: |\n    several\n    lines\n",
 }
 
-func TestDecodeKeepsDocumentsApart(t *testing.T) {
+func TestDecodeSkipsOnlyTheInvalidDocument(t *testing.T) {
 	damage := map[string]func(string) string{
 		"cut short":     func(s string) string { return s[:len(s)*2/3] },
 		"cut in a word": func(s string) string { return s[:strings.Index(s, "kind")+2] },

@@ -134,7 +134,7 @@ func TestPortsThatMoved(t *testing.T) {
 
 // An auth service that was connected is reported until it connects again, also after a restart of the operator, and for a
 // day.
-func TestAuthServicesThatAreGone(t *testing.T) {
+func TestDisconnectedAuthServicesAreReported(t *testing.T) {
 	now := time.Now()
 	var a authServices
 	a.restore(nil, now)

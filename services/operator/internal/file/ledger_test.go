@@ -195,7 +195,7 @@ func TestLedgerWaitsForTheFileAndNotForItsCopy(t *testing.T) {
 	w.expect("valid again", "a=new")
 }
 
-func TestLedgerKeepsWhatAFileHeldThatCannotBeRead(t *testing.T) {
+func TestLedgerKeepsObjectsOfAnUnreadableFile(t *testing.T) {
 	w := newWorld(t, nil)
 	w.write("a.yaml", node("a", "1"))
 	w.expect("at first", "a=1")
@@ -208,7 +208,7 @@ func TestLedgerKeepsWhatAFileHeldThatCannotBeRead(t *testing.T) {
 	}
 }
 
-func TestLedgerKnowsWhatAnEarlierRunHad(t *testing.T) {
+func TestLedgerKeepsObjectsOfAnEarlierRun(t *testing.T) {
 	before := newWorld(t, nil)
 	before.write("a.yaml", docs(node("a", "1"), node("b", "1")))
 	before.write("c.yaml", node("c", "1"))

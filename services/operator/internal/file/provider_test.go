@@ -307,7 +307,7 @@ func TestProviderKeepsAMisspeltListener(t *testing.T) {
 	s.awaitConfig("the config after mending", func(c config.Config) bool { return c.Revision() == before.Revision() })
 }
 
-func TestProviderTakesNothingAwayWithTheClass(t *testing.T) {
+func TestProviderKeepsGatewaysWithoutTheirClass(t *testing.T) {
 	t.Setenv(roleVariable, "serve")
 	s := newSite(t)
 	s.provider.Stunnerd, _ = os.Executable()
@@ -414,7 +414,7 @@ func TestProviderSaysWhichFlagIsWrong(t *testing.T) {
 	}
 }
 
-func TestProviderTakesOverDataplanesAndPublishesNothingLess(t *testing.T) {
+func TestProviderAdoptsDataplanesAndKeepsTheirConfigs(t *testing.T) {
 	t.Setenv(roleVariable, "serve")
 	s := newSite(t)
 	s.provider.Stunnerd, _ = os.Executable()

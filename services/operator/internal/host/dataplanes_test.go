@@ -58,7 +58,7 @@ func TestAGatewayHasOneDataplaneUntilItIsDropped(t *testing.T) {
 	}
 }
 
-func TestTheNextOperatorTakesOverAndReplacesWhatServesSomethingElse(t *testing.T) {
+func TestTheNextOperatorAdoptsOrReplacesDataplanes(t *testing.T) {
 	door := types.NamespacedName{Namespace: "calls", Name: "door"}
 	first := newDataplanes(t, func(*Settings) {})
 	first.Ensure(door)

@@ -384,7 +384,7 @@ func TestCommonErrorOfPodsIsTheAnswer(t *testing.T) {
 }
 
 // The log names the caller that ends sessions, and not the person: equal values have equal hashes.
-func TestEndedSessionsAreLoggedWithoutThePerson(t *testing.T) {
+func TestEndedSessionsAreLoggedWithoutUserNames(t *testing.T) {
 	var log bytes.Buffer
 	a := New(Options{
 		Pods: &pods{}, Log: slog.New(slog.NewTextHandler(&log, nil)),

@@ -59,7 +59,7 @@ func TestCovers(t *testing.T) {
 }
 
 // The API server normalizes values and drops empty fields. Equal meanings count as equal.
-func TestCoversWhatMeansTheSame(t *testing.T) {
+func TestCoversEquivalentValues(t *testing.T) {
 	pod := func(cpu, memory string, port intstr.IntOrString, selector map[string]string) *appsv1.Deployment {
 		d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "edge"}}
 		d.Spec.Template.Spec.NodeSelector = selector

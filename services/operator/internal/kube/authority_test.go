@@ -147,7 +147,7 @@ func TestTheLeaderKeepsTheCA(t *testing.T) {
 }
 
 // A replica without a CA is not ready and names the missing Secret.
-func TestNobodyIsServedBeforeThereIsACA(t *testing.T) {
+func TestReplicaWithoutACAIsNotReady(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newReplicas(t)
 		a := r.add()

@@ -357,7 +357,7 @@ func TestKeysAreFetchedOnceForAll(t *testing.T) {
 }
 
 // one TokenReview is made per token, however many clients wait for it. A result is cached, an error is not.
-func TestEachQuestionIsAskedOnce(t *testing.T) {
+func TestEachTokenIsReviewedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, failure := newSigner(t, "first"), error(nil)
 		a := newAsked(t, func() (keySet, error) { return keySet{}, errors.New("forbidden") }, func() (

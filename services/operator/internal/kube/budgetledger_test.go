@@ -155,7 +155,7 @@ func TestLedgerChargesTheNamespaceOfTheRoute(t *testing.T) {
 }
 
 // While memory is not scarce a change affects no Gateway without routes of the same namespaces.
-func TestLedgerConcernsNobodyWhereThereIsEnough(t *testing.T) {
+func TestLedgerAffectsNoGatewayWhileMemoryIsPlentiful(t *testing.T) {
 	l := newBudgetLedger(10_000_000)
 	for i := range 1000 {
 		key := types.NamespacedName{Namespace: fmt.Sprint("ns", i%20), Name: fmt.Sprint("gw", i)}

@@ -12,7 +12,7 @@ import (
 )
 
 // Each change of a condition is recorded once.
-func TestNewsIsWhatChanges(t *testing.T) {
+func TestEachChangeOfAConditionIsOneEvent(t *testing.T) {
 	is := func(kind, status, reason, message string) metav1.Condition {
 		return metav1.Condition{Type: kind, Status: metav1.ConditionStatus(status), Reason: reason, Message: message}
 	}

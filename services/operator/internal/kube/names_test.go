@@ -52,7 +52,7 @@ func namesakes() (all []resource.Object) {
 }
 
 // Objects of different kinds with one name and namespace are kept apart in the inbox and in the pending writes.
-func TestObjectsOfOneNameAreToldApart(t *testing.T) {
+func TestObjectsAreDistinguishedByKind(t *testing.T) {
 	objects := namesakes()
 	for range 20 {
 		in := newInbox()

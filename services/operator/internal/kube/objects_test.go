@@ -154,7 +154,7 @@ func TestAWorkloadDoesWithoutRefusedCapabilities(t *testing.T) {
 
 // An object with the wanted name that belongs to someone else is not taken over, although server-side apply detects no
 // conflict. An own object that lost its labels or its owner reference is repaired.
-func TestNothingIsTakenFromOthers(t *testing.T) {
+func TestObjectsOfOtherOwnersAreNotTakenOver(t *testing.T) {
 	wanted := append(newEdge(t).objects(deployment()), newEdge(t).scaled())
 	other := []metav1.OwnerReference{
 		{APIVersion: "gateway.networking.k8s.io/v1", Kind: "Gateway", Name: "other", UID: "other"},
@@ -217,7 +217,7 @@ func (e *edge) scaled() *unstructured.Unstructured {
 
 // In a terminating namespace nothing is written. That the API server rejects objects in it is no failure: the watch may
 // deliver the deletion later.
-func TestNothingIsWrittenWhereANamespaceEnds(t *testing.T) {
+func TestNothingIsWrittenToATerminatingNamespace(t *testing.T) {
 	ending := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
 		Name: "media", DeletionTimestamp: new(metav1.Unix(1, 0)), Finalizers: []string{"kubernetes"},
 	}}

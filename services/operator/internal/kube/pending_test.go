@@ -17,7 +17,7 @@ import (
 
 // A write that the cache does not show yet is not repeated. It is repeated if it failed, if its object was deleted, or
 // after maxCacheLag.
-func TestNothingIsWrittenTwiceBeforeItShows(t *testing.T) {
+func TestPendingWritesAreNotRepeated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newEdge(t)
 		applied := 0

@@ -154,7 +154,7 @@ func TestAWideGatewayRestsAndASmallOneDoesNotWait(t *testing.T) {
 
 // A single translation that took long, because the process was suspended, does not limit the rate; neither do short
 // ones.
-func TestOneSlowTranslationIsNoReasonToRest(t *testing.T) {
+func TestOneSlowTranslationIsNotRateLimited(t *testing.T) {
 	u, now := translate.ObjectRef{Kind: translate.KindGateway}, time.Unix(1_000, 0)
 	for _, c := range []struct {
 		name string

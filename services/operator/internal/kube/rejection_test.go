@@ -19,7 +19,7 @@ import (
 
 // A rejection is sent to the loop once, with the message of the API server, until the object is accepted; other errors
 // are not sent. The status is written by the translation that follows.
-func TestRefusalsAreTold(t *testing.T) {
+func TestRejectionsAreSentToTheLoop(t *testing.T) {
 	e := newEdge(t)
 	invalid := func(words string) error {
 		return &apierrors.StatusError{ErrStatus: metav1.Status{Reason: metav1.StatusReasonInvalid, Message: words}}
@@ -121,7 +121,7 @@ func TestRefusalsAreTold(t *testing.T) {
 }
 
 // Rejections of KEDA objects are independent of others.
-func TestRefusalsOfWhatScalesAreTheirOwn(t *testing.T) {
+func TestRejectionsOfKEDAObjectsAreIndependent(t *testing.T) {
 	e := newEdge(t)
 	scaled := e.scaled()
 	e.writer.objects.keda = e.client

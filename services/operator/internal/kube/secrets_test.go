@@ -14,7 +14,7 @@ import (
 
 // A Secret that was not found but is listed by the watch is fetched again: it was recreated, or the watch will deliver
 // its deletion.
-func TestSecretThatIsMadeAnewWhileItIsFetched(t *testing.T) {
+func TestSecretIsFetchedAgainIfNotFoundButListed(t *testing.T) {
 	key := types.NamespacedName{Namespace: "media", Name: "credentials"}
 	missing := objectChange{
 		object: &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}, deleted: true,

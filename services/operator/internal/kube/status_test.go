@@ -151,7 +151,7 @@ func refuseStatus(t *testing.T, u translate.ObjectRef, status any, rejection err
 }
 
 // A status is written only to the version of the object from which it was translated.
-func TestStatusIsWrittenToTheVersionThatItIsMadeFor(t *testing.T) {
+func TestStatusIsWrittenOnlyToItsVersion(t *testing.T) {
 	s, err := newScheme()
 	if err != nil {
 		t.Fatal(err)

@@ -21,7 +21,7 @@ import (
 )
 
 // A task that hangs fails readiness within ten seconds and liveness after a minute; an idle task fails neither.
-func TestFit_NoticesWhatHangs(t *testing.T) {
+func TestFit_DetectsStuckTasks(t *testing.T) {
 	key := types.NamespacedName{Namespace: "media", Name: "edge"}
 	unit := translate.ObjectRef{Kind: translate.KindGateway, NamespacedName: key}
 	for name, start := range map[string]func(ctx context.Context, l *loop){

@@ -103,7 +103,7 @@ func TestDataplanesAreSupervised(t *testing.T) {
 	}
 }
 
-func TestReplicasAreLeftToWhoeverScales(t *testing.T) {
+func TestReplicasAreUnsetForOneAndForAutoscaling(t *testing.T) {
 	for _, test := range []struct {
 		name string
 		spec stunnerv1.DataplaneSpec
@@ -183,7 +183,7 @@ func TestServicePortsHaveDifferentNames(t *testing.T) {
 	}
 }
 
-func TestAServiceBecomesWhatItCan(t *testing.T) {
+func TestFitKeepsImmutableServiceFields(t *testing.T) {
 	service := func(kind corev1.ServiceType, class string, families ...corev1.IPFamily) *corev1.Service {
 		s := &corev1.Service{Spec: corev1.ServiceSpec{Type: kind, IPFamilies: families}}
 		if class != "" {

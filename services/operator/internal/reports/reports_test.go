@@ -149,7 +149,7 @@ func TestWhatIsRepeatedIsNoNews(t *testing.T) {
 }
 
 // A replica that joins is followed once. The reports of a replica that leaves are kept for 30 s.
-func TestPeersComeAndGo(t *testing.T) {
+func TestReportsOfADepartedReplicaAreKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()

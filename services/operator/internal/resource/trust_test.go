@@ -7,7 +7,7 @@ import (
 )
 
 // A new bundle concerns the readers of the old one and of its absence. The same bundle concerns none.
-func TestABundleConcernsWhoeverWasTold(t *testing.T) {
+func TestANewBundleAffectsReadersOfTheOldOne(t *testing.T) {
 	v, told := resource.NewView(nil), resource.Facts{}
 	if bundle := v.Recording(told).TrustBundle(); bundle != "" || len(told) != 1 {
 		t.Errorf("bundle %q, %d facts", bundle, len(told))

@@ -369,7 +369,7 @@ func TestStreamsStayAsLongAsTheirClient(t *testing.T) {
 }
 
 // The number of streams is bounded, and unary calls are answered beside them.
-func TestStreamsAreNotWithoutEnd(t *testing.T) {
+func TestNumberOfStreamsIsBounded(t *testing.T) {
 	p := open(t, false, forty)
 	keda, _ := p.keda(insecure.NewCredentials())
 	for range maxStreams {

@@ -106,7 +106,7 @@ func TestOldestFirst(t *testing.T) {
 }
 
 // Claims that cannot fit are not measured, because measuring takes time.
-func TestNothingIsMeasuredInVain(t *testing.T) {
+func TestClaimsThatCannotFitAreNotMeasured(t *testing.T) {
 	measured := 0
 	var all []Claim[int]
 	for i := range 10_000 {

@@ -125,7 +125,7 @@ func TestRoutesAreChargedToTheirNamespace(t *testing.T) {
 
 // At a Gateway that is full, half of each limit is for the routes of its own namespace, however many namespaces have
 // routes there and however old these are.
-func TestAnOwnerKeepsHalfOfItsGateway(t *testing.T) {
+func TestHalfOfAGatewayIsForItsNamespace(t *testing.T) {
 	for seed := range uint64(60) {
 		random := rand.New(rand.NewPCG(seed, 1))
 		gateway := types.NamespacedName{Namespace: "owner", Name: "gw"}

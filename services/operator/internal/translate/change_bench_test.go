@@ -151,7 +151,7 @@ func BenchmarkStart(b *testing.B) {
 }
 
 // a change among 1,000 Gateways repeats the same translations as among 10, and allocates as much memory.
-func TestChangeCostsWhatItConcerns(t *testing.T) {
+func TestChangeTranslatesOnlyAffectedGateways(t *testing.T) {
 	few, many := newTown(10), newTown(1_000)
 	if out := many.translate(
 		translate.ObjectRef{Kind: translate.KindGateway, NamespacedName: resource.KeyOf(townGateway(7, 0))},
@@ -192,7 +192,7 @@ func bytesOf(do func()) float64 {
 
 // A new node translates a Gateway only if one of its endpoints is in the same block of addresses: adding a node does
 // not translate all Gateways.
-func TestANewNodeConcernsItsBlockOfAddressesOnly(t *testing.T) {
+func TestANewNodeAffectsOnlyItsAddressBlock(t *testing.T) {
 	w := newTown(10)
 	for i, c := range []struct {
 		address string

@@ -21,7 +21,7 @@ func unitsOf(objects []resource.Object) (units []translate.ObjectRef) {
 
 // After any change, repeating the translations that depend on a changed fact gives the results of a translation of
 // everything. The objects of all golden cases are added, changed and deleted in all their variants.
-func TestOnlyWhoIsConcernedNeedsANewTranslation(t *testing.T) {
+func TestIncrementalTranslationEqualsAFullOne(t *testing.T) {
 	forms := map[string][]resource.Object{}
 	for _, file := range caseFiles(t) {
 		for _, o := range load(t, file).objects {

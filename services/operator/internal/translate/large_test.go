@@ -97,7 +97,7 @@ func TestEveryConfigCanBeRead(t *testing.T) {
 
 // A route over budget keeps its published endpoints that it still leads to, and nothing else: neither removed nor new
 // ones. A new operator needs the published config for that.
-func TestARouteThatWaitsKeepsWhatItHad(t *testing.T) {
+func TestARouteOverBudgetKeepsPublishedEndpoints(t *testing.T) {
 	w := newTown(1)
 	w.allow(stunnerv1.Budget{EndpointsPerRoute: 100})
 	before := w.gateway()

@@ -50,7 +50,7 @@ func TestAListenerKeepsItsLastGoodCertificate(t *testing.T) {
 }
 
 // a listener with an error stays as it is published. Its routes and the rest of the config are current.
-func TestAMistakeInAListenerTakesNothingAway(t *testing.T) {
+func TestAnInvalidListenerStaysAsPublished(t *testing.T) {
 	const tcp = 1
 	for name, mistake := range map[string]func(*gwapiv1.Listener){
 		"protocol":              func(l *gwapiv1.Listener) { l.Protocol = "TURN-TPC" },
@@ -153,7 +153,7 @@ func passthrough() *gwapiv1.ListenerTLSConfig {
 }
 
 // A listener that is removed from the spec is not held.
-func TestAListenerThatIsRemovedGoes(t *testing.T) {
+func TestARemovedListenerIsNotHeld(t *testing.T) {
 	c := load(t, filepath.Join("testdata", "a_listener_that_is_misspelt_waits.txtar"))
 	key := c.view().Gateways()[0]
 	gw := c.view().Gateway(key)
@@ -167,7 +167,7 @@ func TestAListenerThatIsRemovedGoes(t *testing.T) {
 
 // If one listener has a misspelt protocol and another listener gets its port, the other one is served there: the spec says
 // so.
-func TestAMisspeltListenerGivesItsPortAway(t *testing.T) {
+func TestAMisspeltListenerYieldsItsPort(t *testing.T) {
 	c := load(t, filepath.Join("testdata", "a_listener_that_is_misspelt_waits.txtar"))
 	key := c.view().Gateways()[0]
 	gw := c.view().Gateway(key)
@@ -213,7 +213,7 @@ func TestARevokedCertificateDoesNotComeBack(t *testing.T) {
 }
 
 // K-07: the next translation removes a route whose namespace is not allowed any more.
-func TestALabelThatGoesTakesTheRouteAlong(t *testing.T) {
+func TestARouteOfADisallowedNamespaceIsRemoved(t *testing.T) {
 	c := load(t, filepath.Join("testdata", "a_selector_takes_routes_from_labelled_namespaces.txtar"))
 	key := c.view().Gateways()[0]
 	if got := len(translate.Gateway(c.view(), key, c.options).Config.Clusters); got != 1 {

@@ -58,7 +58,7 @@ func TestAHeldListenerTakesNoPortFromAValidOne(t *testing.T) {
 					change(fresh)
 					fresh.settle(name)
 					if fresh.conflicted() {
-						continue // TestAMistakeInAListenerTakesNothingAway
+						continue // TestAnInvalidListenerStaysAsPublished
 					}
 					k, r := s.compareWithFresh(name, fresh, was)
 					kept, replaced = kept+k, replaced+r

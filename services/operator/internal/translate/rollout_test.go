@@ -76,7 +76,7 @@ func TestDataplanesSayWhetherAGatewayIsProgrammed(t *testing.T) {
 
 // A Gateway is not Programmed while the API server rejects an object that serves it, whatever dataplanes report. A
 // rejected object that only scales the pods sets condition Autoscaled and leaves Programmed as it is.
-func TestARefusedObjectIsTold(t *testing.T) {
+func TestARejectedObjectUnsetsProgrammed(t *testing.T) {
 	c := load(t, filepath.Join("testdata", "a_load_balancer_may_report_ports.txtar"))
 	v := c.view()
 	key := v.Gateways()[0]
@@ -131,7 +131,7 @@ func TestARefusedObjectIsTold(t *testing.T) {
 }
 
 // A Service without its rejected external IPs is a note, and the Gateway stays Programmed.
-func TestExternalAddressesThatAreRefusedAreTold(t *testing.T) {
+func TestRejectedExternalIPsAreANote(t *testing.T) {
 	c := load(t, filepath.Join("testdata", "a_wished_address_wins.txtar"))
 	v := c.view()
 	key := v.Gateways()[0]

@@ -17,7 +17,7 @@ import (
 // T-03: a cluster IP that Kubernetes assigns after the creation of a Service gets into the config of its Gateway. It
 // translates no other Gateway and changes no object except the ConfigMap, so that no pod restarts and the Service is
 // not written again.
-func TestClusterIPThatComesLaterConcernsItsGatewayAlone(t *testing.T) {
+func TestALateClusterIPAffectsOnlyItsGateway(t *testing.T) {
 	c := load(t, "testdata/the_addresses_of_services_are_told_to_the_dataplane.txtar")
 	var service *corev1.Service
 	v := resource.NewView(nil)

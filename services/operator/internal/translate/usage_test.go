@@ -78,7 +78,7 @@ func TestWhoSeesAPartLeavesUsersAsTheyAre(t *testing.T) {
 
 // A new Gateway affects the objects that it refers to, and not their other users. It rarely changes the message of
 // InUse.
-func TestAGatewayThatComesConcernsFewOthers(t *testing.T) {
+func TestANewGatewayAffectsFewObjects(t *testing.T) {
 	const there, come = 1_000, 200
 	w := newTown(there)
 	dataplane := translate.ObjectRef{

@@ -204,7 +204,7 @@ func FuzzParse(f *testing.F) {
 
 // A CA of a leader whose clock was ahead is not trusted yet. With a correct clock, or another leader, another CA is
 // created.
-func TestACAFromTheFutureIsNotWaitedFor(t *testing.T) {
+func TestACAFromTheFutureIsReplaced(t *testing.T) {
 	early := nextOf(t, Authority{}, start.Add(3*day))
 	replica := &Identity{Names: []string{"discovery"}}
 	if err := replica.Renew(early, start.Add(3*day)); err != nil {
@@ -230,7 +230,7 @@ func TestACAFromTheFutureIsNotWaitedFor(t *testing.T) {
 }
 
 // A certificate that was issued while the clock was ahead is replaced.
-func TestACertificateFromTheFutureIsMadeAnew(t *testing.T) {
+func TestACertificateFromTheFutureIsReplaced(t *testing.T) {
 	a := nextOf(t, Authority{}, start)
 	replica := &Identity{Names: []string{"discovery"}}
 	for _, now := range []time.Time{start.Add(3 * day), start.Add(time.Hour)} {

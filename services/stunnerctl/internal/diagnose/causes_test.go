@@ -8,10 +8,10 @@ import (
 	"testing"
 )
 
-// TestRemediesAreThoseOfTheDocumentation compares the causes with the table of reasons in docs/reference/reasons.md, in both
+// TestRemediesEqualTheDocumentation compares the causes with the table of reasons in docs/reference/reasons.md, in both
 // directions. The meanings of that table are the texts in the answers of stunnerd (services/stunnerd/refusals_test.go),
 // which findings repeat.
-func TestRemediesAreThoseOfTheDocumentation(t *testing.T) {
+func TestRemediesEqualTheDocumentation(t *testing.T) {
 	page, err := os.ReadFile("../../../../docs/reference/reasons.md")
 	if err != nil {
 		t.Fatal(err)

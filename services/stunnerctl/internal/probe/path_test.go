@@ -127,9 +127,8 @@ func TestLongDatagrams(t *testing.T) {
 	}
 }
 
-// TestAnswersFromElsewhere: answers of a backend from another port are named. Those from an unknown address are not if two
-// backends are silent.
-func TestAnswersFromElsewhere(t *testing.T) {
+// Answers of a backend from another port are named. Those from an unknown address are not if two backends are silent.
+func TestAnswersFromOtherPortsAreNamed(t *testing.T) {
 	c, _ := serve(t, x509.Certificate{})
 	c.Listeners = c.Listeners[:1]
 	asked, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})

@@ -26,7 +26,7 @@ func numbered(clusters, endpoints int) (all []config.Cluster, routes []string) {
 
 // An unchanged cluster is not parsed again, and a view of unchanged clusters is not built again. Listeners with the
 // same routes share it.
-func TestABookMakesAgainWhatHasChanged(t *testing.T) {
+func TestABookRebuildsOnlyChangedViews(t *testing.T) {
 	clusters, routes := numbered(100, 10)
 	b := Book{}
 	b.Take(clusters)
@@ -65,7 +65,7 @@ func TestABookMakesAgainWhatHasChanged(t *testing.T) {
 }
 
 // A book that has taken several configs allows the same peers as a book that has taken only the last one.
-func TestABookForgetsNothingAndKeepsNothing(t *testing.T) {
+func TestABookDependsOnlyOnItsLastConfig(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	old := Book{}
 	for turn := range 500 {
@@ -117,7 +117,7 @@ func BenchmarkView(b *testing.B) {
 
 // A patched book allows the same peers as a book that has taken the changed clusters, and says the same of them. Views
 // from before a patch do not change.
-func TestAPatchedBookIsLikeANewOne(t *testing.T) {
+func TestAPatchedBookEqualsANewOne(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
 	address := func() string {
 		return fmt.Sprintf("10.0.%d.%d:<%d-%d>", random.IntN(2), random.IntN(64), 1+random.IntN(2), 3+random.IntN(2))
@@ -177,7 +177,7 @@ func TestAPatchedBookIsLikeANewOne(t *testing.T) {
 }
 
 // A patch costs what has changed: among 50,000 endpoints it allocates no more than the index of the buckets.
-func TestAPatchCostsWhatHasChanged(t *testing.T) {
+func TestThePatchCostDependsOnTheChange(t *testing.T) {
 	cost := func(endpoints int) float64 {
 		clusters, routes := numbered(1, endpoints)
 		b := Book{}

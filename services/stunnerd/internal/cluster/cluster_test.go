@@ -279,7 +279,7 @@ func disguises(a netip.Addr) map[string]netip.Addr {
 var exact = []string{"mapped", "translated", "NAT64", "local NAT64 /96", "6to4", "Teredo", "ISATAP", "ISATAP, global"}
 
 // T-02: no form of an address is allowed if the address is not.
-func TestDisguisesChangeNothing(t *testing.T) {
+func TestEmbeddedAddressesAreNotAllowed(t *testing.T) {
 	wide := []string{"0.0.0.0/0", "::/0", "64:ff9b:1::/48", "2001::/32", "::ffff:0:0:0/96"}
 	views := map[string]*View{
 		"all": view(wide...), "none of IPv4": view(wide[1:]...),

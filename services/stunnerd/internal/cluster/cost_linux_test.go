@@ -9,7 +9,7 @@ import (
 
 // The cost of a view grows linearly with the number of its clusters. The CPU time of the thread is compared, which
 // other processes disturb less than the time of day.
-func TestAViewCostsWhatIsInIt(t *testing.T) {
+func TestTheCostOfAViewIsLinear(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	used := func() time.Duration {

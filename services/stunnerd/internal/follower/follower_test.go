@@ -272,7 +272,7 @@ func TestUnknownFieldsAreCountedOncePerConfig(t *testing.T) {
 }
 
 // configs are applied at a bounded rate. Meanwhile the source keeps the newest.
-func TestConfigsComeAtABoundedPace(t *testing.T) {
+func TestConfigsAreAppliedAtABoundedRate(t *testing.T) {
 	const changes = 5
 	_, h := follow(t, "")
 	h.events <- discovery.Event{Connected: true}

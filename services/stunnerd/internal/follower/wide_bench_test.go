@@ -191,7 +191,7 @@ func deflated(b testing.TB, frame []byte) int {
 
 // A changed endpoint of a wide Gateway is put in force by its difference: with a fraction of the allocations of a whole
 // frame, in a frame of less than 1 kB, and with the same result, byte for byte.
-func TestAChangedEndpointCostsWhatHasChanged(t *testing.T) {
+func TestAChangedEndpointIsSentAsADelta(t *testing.T) {
 	for _, shape := range wideShapes {
 		w := newWideBed(t, shape.routes, shape.endpoints)
 		turn, deltas := 0, w.deltas()

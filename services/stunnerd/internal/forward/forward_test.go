@@ -419,9 +419,9 @@ func TestChangesOfTheList(t *testing.T) {
 	})
 }
 
-// TestAHomeThatKnowsNothingYet has the first home not know the owner: no datagram is lost while the other home knows
+// TestTheSecondHomeIsAskedToo has the first home not know the owner: no datagram is lost while the other home knows
 // it.
-func TestAHomeThatKnowsNothingYet(t *testing.T) {
+func TestTheSecondHomeIsAskedToo(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *network) {
 		nodes := n.cluster(4)
 		c := client(8)
@@ -439,7 +439,7 @@ func TestAHomeThatKnowsNothingYet(t *testing.T) {
 }
 
 // A front that is a home itself learns of the owner while it asks the other home, which has ended.
-func TestAHomeThatSearchesIsToldOfTheOwner(t *testing.T) {
+func TestAHomeReceivesTheOwnerDuringItsSearch(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *network) {
 		nodes := n.cluster(4)
 		c := client(8)
@@ -518,7 +518,7 @@ func TestAReaderThatDoesNotRun(t *testing.T) {
 	})
 }
 
-func TestANewerSessionElsewhereWins(t *testing.T) {
+func TestANewerSessionAtAnotherPodReplacesTheOwner(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *network) {
 		nodes := n.cluster(5)
 		c := client(8)

@@ -171,7 +171,7 @@ func keyFor(t *testing.T, c Client) clientKey {
 
 // frames of a pod of another Gateway, repeated frames, an answer that nobody waits for and malformed frames change
 // nothing, and a flood of offers holds no more than maxTaking records.
-func TestForeignHandOversChangeNothing(t *testing.T) {
+func TestForeignHandoversAreRefused(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *network) {
 		nodes := n.cluster(3)
 		a, b, c := nodes[0], nodes[1], client(1)

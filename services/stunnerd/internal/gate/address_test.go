@@ -8,7 +8,7 @@ import (
 )
 
 // The first byte of an XOR-PEER-ADDRESS is ignored (RFC 8489 §14.1).
-func TestFirstByteOfAnAddressSaysNothing(t *testing.T) {
+func TestFirstByteOfAnAddressIsIgnored(t *testing.T) {
 	virtually(t, func(v *virtual) {
 		c, via := v.guest(0)
 		peer := v.net.Peer(netip.MustParseAddrPort("127.0.0.1:4000"))

@@ -223,7 +223,7 @@ func TestAnotherUserCannotTouchAnAllocation(t *testing.T) {
 
 // T-13: an allocation needs a valid credential. A session may be refreshed with an expired one until the end of the
 // grace.
-func TestExpiredCredentialBeginsNothingAndMayEndLater(t *testing.T) {
+func TestExpiredCredentialRefreshesOnlyWithinTheGrace(t *testing.T) {
 	for grace, want := range map[time.Duration]stun.ErrorCode{0: 401, time.Second: 401, time.Hour: 0} {
 		b, c := newBed(t), newClient("192.0.2.1:1000")
 		p := policy()

@@ -16,7 +16,7 @@ func (v *virtual) first() []byte { return v.build(request4(stun.MethodAllocate),
 
 // T-10: behind an address that many clients share, a flood keeps no new client from its challenge, whether the flood
 // has one port or random ports, and one transaction ID or many. A client sends its request at most seven times.
-func TestFloodKeepsNobodyFromAChallenge(t *testing.T) {
+func TestFloodPreventsNoChallenge(t *testing.T) {
 	const perClient = 12_000 // 60,000 a second, and a client repeats after 200 ms
 	for name, flood := range map[string]func(v *virtual, dice *rand.Rand, i int) (*client, []byte){
 		"one socket": func(
@@ -114,7 +114,7 @@ func TestListenersHaveTheirOwnChallenges(t *testing.T) {
 }
 
 // T-10: a session with an expired nonce gets a 438, however many requests other clients of its address send.
-func TestFloodKeepsNoSessionFromItsNonce(t *testing.T) {
+func TestFloodPreventsNoNewNonceOfASession(t *testing.T) {
 	virtually(t, func(v *virtual) {
 		c := newClient("203.0.113.7:9")
 		v.allocate(c)

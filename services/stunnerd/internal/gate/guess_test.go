@@ -218,7 +218,7 @@ func TestEphemeralNamesAreNeverLocked(t *testing.T) {
 }
 
 // T-07: a password that was valid before a config change is no guess.
-func TestFormerPasswordIsNoGuess(t *testing.T) {
+func TestFormerPasswordIsNotCountedAsAGuess(t *testing.T) {
 	virtually(t, func(v *virtual) {
 		p := policy()
 		p.Former = []Former{{Authority: p.Authority, Until: time.Now().Add(time.Hour)}}

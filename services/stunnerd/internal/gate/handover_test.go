@@ -61,7 +61,7 @@ func (s *stored) idle() *client {
 
 // a session goes on at another pod with a new relayed address, and with its lifetime, permissions, channels and
 // user. Its requests are dropped while it leaves, and its former pod does not have it any more.
-func TestHandedSessionGoesOn(t *testing.T) {
+func TestHandedOverSessionContinues(t *testing.T) {
 	withJournal(t, func(s *stored) {
 		c := s.idle()
 		refresh := s.signed(c, username, password, stun.MethodRefresh)

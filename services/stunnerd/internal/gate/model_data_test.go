@@ -215,7 +215,7 @@ func factsOf(peer netip.AddrPort) peerFacts {
 }
 
 // peerSends makes a peer send to the current or former relay of a client. Data in a channel passes while the peer has a
-// permission, or was sent ChannelData within the lifetime of a permission: see TestPeerOfChannelIsHeard300Seconds.
+// permission, or was sent ChannelData within the lifetime of a permission: see TestPeerOfChannelMaySendFor300Seconds.
 func (m *trial) peerSends(a *actor) outcome {
 	p, payload, to := m.knownPeer(a), m.payload(), a.relay
 	m.net.Peer(p.at).Send(to, payload)

@@ -60,7 +60,7 @@ func tenNet(i int) netip.AddrPort {
 }
 
 // T-12: an expired permission does not count against the bound of an allocation.
-func TestExpiredPermissionsMakeRoom(t *testing.T) {
+func TestExpiredPermissionsAreNotCounted(t *testing.T) {
 	var p permissions
 	now := time.Now()
 	for i := range MaxPermissions {

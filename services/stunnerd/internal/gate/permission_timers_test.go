@@ -133,7 +133,7 @@ func TestChannelIsAnsweredBeforeItIsUsed(t *testing.T) {
 // P-06: the peer of a channel may send for 300 s after CreatePermission, ChannelBind or ChannelData of the client.
 // ChannelData is not mentioned in RFC 8656 §12, but clients that refresh only their channels, such as aioice, depend on
 // it. Data of the peer, and ChannelData to another peer, refresh nothing.
-func TestPeerOfChannelIsHeard300Seconds(t *testing.T) {
+func TestPeerOfChannelMaySendFor300Seconds(t *testing.T) {
 	const peerAddr, samePeer, otherPeer = "127.0.0.1:4000", "127.0.0.1:4001", "127.0.0.2:4000"
 	cases := map[string]struct {
 		at295 func(v *virtual, c *client, via netip.AddrPort)

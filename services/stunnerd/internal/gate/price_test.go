@@ -90,7 +90,7 @@ func numbered(n int) stun.Setter {
 
 // what a session, its permissions and its channels hold is no more than what the ledger charges for them. One
 // half of the permissions is for peers with a channel.
-func TestPricesCoverWhatIsHeld(t *testing.T) {
+func TestPricesCoverMeasuredMemory(t *testing.T) {
 	const n = 100
 	c := newCrowd(t, n, func(i int) string { return fmt.Sprintf("192.0.2.%d:1000", i) })
 	used, charged := inUse(), c.table.Held()[session.Memory]

@@ -401,7 +401,7 @@ func (c counted) ReadAt(b []byte, at int64) (int, error) {
 }
 
 // Folders, links and pipes in the place of the journal are set aside too, and never followed.
-func TestJournalThatIsNoFile(t *testing.T) {
+func TestJournalPathThatIsNotAFileIsSetAside(t *testing.T) {
 	for name, make := range map[string]func(string) error{
 		"folder": func(name string) error { return os.Mkdir(name, 0o700) },
 		"pipe":   func(name string) error { return syscall.Mkfifo(name, 0o600) },

@@ -46,7 +46,7 @@ func (a *attacker) nominate() {
 // A user with 480 sessions that sends new nominating checks to 64 peers from each of them costs others no entry, on a
 // volume that has room for a small part of these checks: after a kill, the sessions of others are restored with their
 // permissions, channels and newest nomination.
-func TestNobodyIsForgottenForAnother(t *testing.T) {
+func TestAUserDoesNotDisplaceEntriesOfOthers(t *testing.T) {
 	const others = 20
 	now := time.UnixMilli(1795470000123)
 	for name, identity := range map[string]func(i int) (user, address string){

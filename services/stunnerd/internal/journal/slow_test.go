@@ -154,7 +154,7 @@ func TestWaitingAnswersAreBounded(t *testing.T) {
 }
 
 // Sessions that are queued as a whole, because the queue was full, are written although the queue is full again.
-func TestFullQueueDelaysNobody(t *testing.T) {
+func TestSessionsAreWrittenWhileTheQueueIsFull(t *testing.T) {
 	j, _ := byHand(Options{Dir: t.TempDir()}, osFile)
 	now := time.Now()
 	busy, other := j.Add(sample(now)), j.Add(sample(now))

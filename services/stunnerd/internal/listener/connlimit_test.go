@@ -9,7 +9,7 @@ import (
 
 // T-14: a new connection is admitted, and the oldest is evicted: of the same source if it has its share, otherwise of
 // the sources with the most slots.
-func TestCrowdMakesRoomForTheLatest(t *testing.T) {
+func TestAFullLimitEvictsTheOldestConnection(t *testing.T) {
 	for name, tc := range map[string]struct {
 		come []string
 		gone []int // by the order of arrival
@@ -83,7 +83,7 @@ func TestLimitsFollowTheCapacity(t *testing.T) {
 }
 
 // A connection with a session has no slot, gets a new one afterwards, and none after its end.
-func TestCrowdForgetsWhoLeaves(t *testing.T) {
+func TestConnectionWithASessionHasNoSlot(t *testing.T) {
 	c := newConnLimiter(2, 2)
 	var gone []string
 	come := func(name string) *slot {

@@ -96,7 +96,7 @@ func (s setup) in(t *testing.T, c relayConfig, f func(t *testing.T, w *world, r 
 
 // Media in one direction only is forwarded in the kernel. Without the address of the relay, that of the peer needs a
 // packet to the peer first.
-func TestOneWay(t *testing.T) {
+func TestMediaInOneDirectionIsOffloaded(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	for _, c := range []struct {

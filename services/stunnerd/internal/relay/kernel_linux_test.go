@@ -110,7 +110,7 @@ func roundTrip(t *testing.T, s Socket, peer netip.Addr) netip.AddrPort {
 }
 
 // A peer sees the relayed transport address of the client (RFC 8656 §11), even if the peer is on the same host.
-func TestPeersSeeTheAddressThatClientsAreTold(t *testing.T) {
+func TestPeersSeeTheRelayedAddress(t *testing.T) {
 	if !testnet.Isolated(t) {
 		return
 	}
@@ -152,7 +152,7 @@ func TestPeersSeeTheAddressThatClientsAreTold(t *testing.T) {
 
 // For an advertised address that this host does not have, such as that of a NAT, the kernel chooses the source address.
 // It does so for 127.0.0.1 too, from which no other address of the host could be reached.
-func TestAddressesOfOthersAreNotSpokenFrom(t *testing.T) {
+func TestForeignRelayAddressesAreNotBound(t *testing.T) {
 	if !testnet.Isolated(t) {
 		return
 	}

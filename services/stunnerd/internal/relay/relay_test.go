@@ -215,7 +215,7 @@ func TestFloodWithoutPermissionCostsFewQuestions(t *testing.T) {
 }
 
 // C-10: a client gets ICMP messages about its peers, and no datagram of other peers is lost because of them.
-func TestClientHearsThatAPeerIsNotThere(t *testing.T) {
+func TestClientReceivesICMPMessages(t *testing.T) {
 	b := newBed(t, &sink{frames: make(chan []byte, 1000)})
 	gone, err := net.ListenUDP("udp4", &net.UDPAddr{IP: loopback.AsSlice()})
 	if err != nil {
@@ -286,7 +286,7 @@ func TestRoutesHoldForEveryDatagramBothWays(t *testing.T) {
 }
 
 // C-05: ChannelData of an unbound channel, or with a length beyond the end, is dropped and counted.
-func TestFramesThatFitNothingAreDropped(t *testing.T) {
+func TestInvalidChannelDataIsDropped(t *testing.T) {
 	b := newBed(t, &sink{})
 	b.Bind(0x4000, b.peerAddr())()
 	for _, f := range [][]byte{nil, {0x40}, frame(0x4001, []byte("unbound")), frame(0x4000, []byte("short"))[:6]} {

@@ -130,7 +130,7 @@ func TestFailureKeepsAddresses(t *testing.T) {
 }
 
 // a failure before the first answer gives no addresses.
-func TestFailureFromTheStartKnowsNothing(t *testing.T) {
+func TestFailureBeforeTheFirstAnswerGivesNoAddress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWatching(t, (&zone{err: errTrouble}).lookup, "sfu.test")
 		if got := w.after(time.Hour); got != nil || len(w.Answers()) != 0 || w.told.Load() != 0 {
@@ -193,7 +193,7 @@ func TestFailureNeitherEndsNorProlongsAnAbsence(t *testing.T) {
 	})
 }
 
-func TestFamiliesFailApart(t *testing.T) {
+func TestAddressFamiliesFailIndependently(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		z := &zone{four: addrs("192.0.2.1"), six: addrs("2001:db8::1")}
 		w := newWatching(t, z.lookup, "sfu.test")

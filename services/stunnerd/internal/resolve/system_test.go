@@ -64,7 +64,7 @@ func TestSystemAsksForOneFamily(t *testing.T) {
 	}
 }
 
-func TestSystemRemembersNothing(t *testing.T) {
+func TestSystemResolverDoesNotCache(t *testing.T) {
 	s := newNameServer(t)
 	lookup := System(s.dial)
 	for _, addr := range []string{"192.0.2.1", "192.0.2.2", "192.0.2.1"} {

@@ -12,7 +12,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/watch"
 )
 
-func TestServerIsNotLiveWhenALaneDoesNotComeBack(t *testing.T) {
+func TestServerIsNotLiveWhileATaskIsStuck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, err := New(Options{Log: slog.New(slog.DiscardHandler)})
 		if err != nil {

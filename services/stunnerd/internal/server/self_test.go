@@ -103,7 +103,7 @@ func TestAllocationsDoNotNest(t *testing.T) {
 
 // T-03: a listener cannot be a peer at an address that the host has got after the start. When the host has lost the
 // address, routes apply to it again.
-func TestListenersAreNoPeersByAddressesThatComeLater(t *testing.T) {
+func TestListenersAreNoPeersAtAddedAddresses(t *testing.T) {
 	b := newBed(t)
 	b.apply(b.openToAll(func(*config.Listener) {}))
 	c := b.mustDial("udp", "ann", "first")

@@ -139,7 +139,7 @@ func consistent(t *testing.T, table *Table) {
 
 // T-12: of each kind that a session may hold many of, one user takes no more than leaves the rest its share: users with
 // another id, or elsewhere, or with ordinary sessions.
-func TestOneUserLeavesRoomInEachKind(t *testing.T) {
+func TestOneUserLeavesOthersTheirShareOfEachKind(t *testing.T) {
 	const places = 1000
 	for k, row := range kinds {
 		if !row.perSession {
@@ -237,7 +237,7 @@ func TestMemoryOfSessionsIsBounded(t *testing.T) {
 // the capacity is the number of sessions that the table admits, whatever the transport of the sessions is, and
 // whatever more they hold. It is known before, and
 // with other sessions when a tenth of it is used, with an error of two in a hundred.
-func TestCapacityIsWhatTheTableAdmits(t *testing.T) {
+func TestCapacityEqualsAdmittedSessions(t *testing.T) {
 	const places, memory = 2000, 60 << 20
 	for protocol := range transportPrices {
 		for _, permissions := range []int{0, 256} {

@@ -190,7 +190,7 @@ func TestBytesKeepToTheirRate(t *testing.T) {
 	}
 }
 
-func TestChangedTellsOfEveryChange(t *testing.T) {
+func TestChangedReportsEveryChange(t *testing.T) {
 	table, s := NewTable(), session("ann", 0, 1)
 	for what, change := range map[string]func(){
 		"drain": table.Drain,

@@ -81,7 +81,7 @@ func TestPairsOfPorts(t *testing.T) {
 }
 
 // A relay that waits does not stop the clock, and Close ends the wait.
-func TestClockGoesOnWhileARelayWaits(t *testing.T) {
+func TestClockAdvancesWhileARelayWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var n relaytest.Network
 		s, err := n.Open(host, 0)

@@ -164,7 +164,8 @@ func (p *Parts) replaceClusters(base *Parts, d Delta, f *findings) error {
 	return nil
 }
 
-// exchange changes the hash and the size of the whole for a cluster that replaces another one. Either may be nil.
+// exchange updates the hash and the size of the whole config after one cluster was replaced by another. old is nil for
+// a new cluster, next for a removed one.
 func (p *Parts) exchange(old, next *Cluster) {
 	if old != nil {
 		p.digest.add(digestOf(*old))

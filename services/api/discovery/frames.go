@@ -47,7 +47,7 @@ func (f *frames) put(frame []byte) {
 	for f.wholes > maxPending {
 		f.drop(0)
 	}
-	// Without an earlier delta, the later ones do not match, and the client requests the whole config.
+	// If a delta is dropped, the client cannot apply the later ones, and requests the whole config.
 	for len(f.pending)-f.wholes > maxDeltas || f.bytes > maxDeltaBytes && len(f.pending)-f.wholes > 1 {
 		f.drop(slices.IndexFunc(f.pending, isDelta))
 	}

@@ -136,8 +136,8 @@ var hashedID = regexp.MustCompile(`^sha256-[0-9a-f]{64}$`)
 // contain colons, so colons are escaped and not refused.
 func userID(subject string) (string, error) { return fit(subject, escaper.Replace(subject)) }
 
-// fit returns a user id, or "sha256-" with the hash of the text that it stands for if it is too long. A text that has
-// this form itself is hashed too, so that it has no user id of another one.
+// fit returns id. If id is too long, it returns "sha256-" with the hash of text instead. It also hashes a text that
+// already has this form, so that two different texts never have the same user id.
 func fit(text, id string) (string, error) {
 	switch {
 	case text == "":

@@ -116,7 +116,7 @@ func (g *Gateway) ID() string {
 
 // URLOptions configures the URLs in an answer.
 type URLOptions struct {
-	// Host replaces the public address of every listener in the URLs. A listener without a public address gets it too.
+	// Host replaces the public address of every listener in the URLs, including listeners without a public address.
 	Host string
 	// DTLS includes TURN over DTLS, which browsers do not support.
 	DTLS bool

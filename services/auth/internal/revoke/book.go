@@ -108,7 +108,7 @@ func (b *Book) refresh(ctx context.Context) error {
 		if r.InForce(now) {
 			continue
 		}
-		// One that was written again since the read has another version, and stays.
+		// A revocation that was written again since the read has another version, and is not deleted.
 		if err := b.store.Delete(ctx, r.Namespace, r.ID, r.Version); err != nil {
 			return err
 		}

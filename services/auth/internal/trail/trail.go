@@ -89,7 +89,7 @@ func (t *Trail) remove(at int) {
 		t.entries = slices.Delete(t.entries, at, at+1)
 		return
 	}
-	t.entries[0] = Entry{} // frees its texts
+	t.entries[0] = Entry{} // so that its memory can be freed
 	t.entries = t.entries[1:]
 }
 

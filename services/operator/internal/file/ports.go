@@ -55,7 +55,7 @@ type claim struct {
 	user    string // a listener, useMetrics or useHealth
 	network string // udp or tcp
 	wanted  int    // 0: any
-	keeps   bool   // only keeps the ports that it has, on any network, unless a claim of the same Gateway wants them
+	keeps   bool   // the claim keeps its assigned ports, unless another claim of the Gateway wants them
 }
 
 func (c claim) key() string {

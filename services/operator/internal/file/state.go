@@ -29,7 +29,8 @@ type savedState struct {
 	Listeners map[string][]string `json:"listeners"`
 	// Inventory are the objects in use by file, see ledger.
 	Inventory map[string][]identity `json:"inventory"`
-	// Addresses are the public addresses of listeners that this host has or had, each with a Gateway that has it.
+	// Addresses are the public addresses of listeners that this host has or had. The value is a Gateway with such a
+	// listener.
 	Addresses map[string]string `json:"addresses,omitempty"`
 	// Auth are the auth services that were connected, by their names.
 	Auth map[string]authService `json:"auth,omitempty"`

@@ -69,11 +69,14 @@ func (d draft) firstOfName(at int) bool {
 	return slices.IndexFunc(d.listeners, named) == at
 }
 
-// holdListeners sets the published config of each held listener. If the spec gives one port to two listeners, the one
-// that the port is published for is held, and so is the other: the spec does not determine which of the two should have
-// the port. That listener may share its port with further ones, so the search is repeated until nothing changes. Then a
-// listener that is held for another reason is replaced if a served listener uses one of its ports: the spec says that
-// the port is that of the served one, and says nothing of the published config.
+// holdListeners sets the published config of each held listener.
+//
+// If the spec gives one port to two listeners, both are held: the listener for which the port is published, and the
+// other one, because the spec does not determine which of them gets the port. The other listener may share its
+// published port with further listeners, so the search is repeated until nothing changes.
+//
+// Finally, a listener that is held for another reason is replaced if a served listener uses one of its ports, because
+// the spec gives the port to the served listener.
 func (d draft) holdListeners() {
 	if d.opt.Published == nil {
 		return

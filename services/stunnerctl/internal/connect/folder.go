@@ -168,7 +168,7 @@ func (f *Folder) operator() (pid int, known bool) {
 		return 0, false
 	}
 	hidden := false
-	processes, _ := filepath.Glob("/proc/[0-9]*") // the pattern is valid
+	processes, _ := filepath.Glob("/proc/[0-9]*") // cannot fail: the pattern is valid
 	for _, process := range processes {
 		descriptors, err := os.ReadDir(filepath.Join(process, "fd"))
 		hidden = hidden || errors.Is(err, fs.ErrPermission)

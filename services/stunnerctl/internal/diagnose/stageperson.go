@@ -136,7 +136,7 @@ func (g *Gateway) missingAnswer() string {
 	return ""
 }
 
-// noSession returns the finding for a person without sessions and refusals.
+// noSession returns the finding for a user or client without sessions and refusals.
 func (s *Snapshot) noSession(g *Gateway) []Finding {
 	f := Finding{
 		Severity: Error, Object: ref("Gateway", g), Field: "sessions",

@@ -375,8 +375,8 @@ func (e *exchange) count(m *stun.Message) {
 	}
 }
 
-// icmpResult returns what an ICMP message about a datagram to an address means, or "" if it does not say that the address
-// is not reached. Its types and codes are those of RFC 792, RFC 1812 §5.2.7.1 and RFC 4443.
+// icmpResult returns the meaning of an ICMP message about a datagram to an address. It returns "" if the message does
+// not mean that the address is unreachable. The types and codes are those of RFC 792, RFC 1812 §5.2.7.1 and RFC 4443.
 func icmpResult(to netip.Addr, kind, code uint16) diagnose.ProbeResult {
 	is := func(k uint16, codes ...uint16) bool { return kind == k && slices.Contains(codes, code) }
 	v4 := to.Is4()

@@ -268,8 +268,8 @@ func (w *wire) ask(ctx context.Context, request *stun.Message, seen func(*stun.M
 	return nil, errNoAnswer
 }
 
-// bind sends a Binding request of at least a length, and returns the address of the client that the server has received.
-// An error response is an answer, too, without this address.
+// bind sends a Binding request of at least length bytes. It returns the address of the client that the server has
+// received. An error response counts as an answer, but contains no address.
 func (w *wire) bind(ctx context.Context, length int) (client netip.AddrPort, err error) {
 	var earlier []byte // messages that arrived in the same segment
 	if w.stream != nil && length > maxUnauthenticated {

@@ -57,7 +57,8 @@ func resolve(ctx context.Context, l config.Listener, uri config.URI) (all []targ
 	return all
 }
 
-// probe sends Binding requests from several ports. Of a connection that a NAT may forget it returns one that was answered.
+// probe sends Binding requests from several ports. If a NAT may forget the mapping of a connection, it returns one
+// connection that was answered.
 func (t target) probe(ctx context.Context) (u diagnose.ProbedURL, mapped *flow) {
 	p := t.uri.Protocol()
 	u = diagnose.ProbedURL{

@@ -94,7 +94,7 @@ func Run(ctx context.Context, o Options) error {
 // runner serves the clients.
 type runner struct {
 	Options
-	places chan struct{} // one element per client
+	places chan struct{} // contains one element for each client
 }
 
 // open makes an allocation. receive is called for each datagram of the peer, from one goroutine.

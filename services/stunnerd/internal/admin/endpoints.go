@@ -52,7 +52,6 @@ type Endpoints struct {
 // Count makes the endpoints count the requests that they refuse, and log them.
 func (e *Endpoints) Count(m *meter.Meter) { e.meter.Store(m) }
 
-// endpoint is an open endpoint.
 type endpoint struct {
 	Endpoint
 	set     *Endpoints

@@ -39,7 +39,7 @@ const (
 	slot        = 100 * time.Millisecond
 	// asksPerSource limits the asks for the clients of one source address in a second, while there are more than
 	// freeAsksPerSlot asks. Without this threshold, the clients of an office behind one address would wait for each
-	// other after a load balancer has spread them anew: two clients a second could move between pods.
+	// other after a load balancer has redistributed them: two clients a second could move between pods.
 	asksPerSource   = 10
 	freeAsksPerSlot = asksPerSlot / 10
 	// asksPerHome limits the unanswered asks for one client. More than one is useful, because each ask contains a
@@ -173,7 +173,7 @@ func (f *Forwarder) route(
 	if s != nil && s.none && at-s.since < patience || message && at-began >= unanswered {
 		return ownerless, nil, nil
 	}
-	if s != nil && (s.none || s.view != v) { // search anew
+	if s != nil && (s.none || s.view != v) { // search again
 		if !s.none {
 			tried = s.tried
 		}

@@ -19,7 +19,7 @@ const (
 
 // permissions counts the permissions of an allocation for the limit MaxPermissions, and charges the session for them
 // and for its channels. The allocation engine enforces the permissions themselves, except for restored ones: it would
-// let them begin anew.
+// restart their lifetime.
 type permissions struct {
 	mu   sync.Mutex
 	list []permission // a map would take 400 bytes more for an allocation with one peer

@@ -149,10 +149,10 @@ func (g *Gate) drop(client session.Client, why meter.Reason) {
 // Error implements error, so that the functions in handlers can return a refusal.
 func (f *refusal) Error() string { return f.reason.String() }
 
-// binding returns the address of the client. Clients of RFC 3489 know MAPPED-ADDRESS only (RFC 5389 §12.2). The answer to
-// a request with PADDING has PADDING too (RFC 5780 §7.6), which shows whether the path passes long packets in both
-// directions. It is not longer than the request, whose source may be forged, and contains nothing of it. PADDING that is
-// shorter than the address in the answer gets none.
+// binding returns the address of the client. Clients of RFC 3489 support only MAPPED-ADDRESS (RFC 5389 §12.2). If the
+// request has PADDING, so has the answer (RFC 5780 §7.6): this shows whether the path passes long packets in both
+// directions. The answer is not longer than the request, whose source may be forged, and contains nothing of it. If
+// PADDING is shorter than the address in the answer, the answer has none.
 func (g *Gate) binding(r *request) ([]byte, error) {
 	mapped := stunmsg.Address{Type: stun.AttrXORMappedAddress, Addr: r.client.Addr()}
 	if r.Classic {

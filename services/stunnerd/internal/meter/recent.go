@@ -61,7 +61,7 @@ type recentDrops struct {
 	entries []Entry
 	// times is a ring buffer with the times of the last recentRate notes.
 	times [recentRate]int64
-	// oldest is the index of the oldest element of times.
+	// oldest is the index of the oldest time in times.
 	oldest int
 }
 

@@ -66,7 +66,6 @@ type move struct {
 	memory session.Claim
 }
 
-// movingPeer is a peer during a move.
 type movingPeer struct {
 	addr netip.AddrPort
 	// check is sent again from the new address. It is nil for a peer that the client has reached during the move.

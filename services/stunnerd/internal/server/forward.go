@@ -106,7 +106,7 @@ func (s forwarding) Answer(c forward.Client, frame []byte, asked *datagram.Sourc
 // Unowned implements forward.Sessions.
 func (s forwarding) Unowned(c forward.Client, message []byte, asked *datagram.Source) {
 	l := s.ports()[c.Port]
-	if l == nil { // the listener was closed during the search
+	if l == nil { // the listener was closed while the owner was searched
 		s.meter.Decline(meter.OtherListener, meter.Note{})
 		return
 	}

@@ -90,9 +90,9 @@ func (t *Table) leave(a *allowance) {
 	}
 }
 
-// forgetAllowances removes allowances without a session if there are more than there may be: those of which no bytes are
-// used and those of expired credentials, and then those that expire first, until an eighth is free, so that this is
-// rare. The caller holds mu.
+// forgetAllowances removes allowances without a session if there are more than maxAllowances. It first removes unused
+// ones and those of expired credentials, then those that expire first. It stops when an eighth is free, so that it runs
+// rarely. The caller must hold mu.
 func (t *Table) forgetAllowances() {
 	most := maxAllowances
 	if memory := t.bounds.Load().Capacity[Memory]; memory > 0 {

@@ -29,7 +29,7 @@ const (
 var everyNetwork = []call.Network{call.UDP, call.TCP, call.TLS, call.DTLS}
 
 // T-14: many silent connections do not delay a well-behaved client.
-func TestSilenceKeepsNobodyOut(t *testing.T) {
+func TestSilentConnectionsDelayNoClient(t *testing.T) {
 	const silent = 5000
 	for _, c := range []struct {
 		network call.Network

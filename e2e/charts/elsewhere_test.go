@@ -58,7 +58,7 @@ func elsewhere(t *testing.T) []object {
 }
 
 // In another namespace all objects refer to that namespace, and Roles exist where they are needed.
-func TestKustomize_Elsewhere(t *testing.T) {
+func TestKustomize_InAnotherNamespace(t *testing.T) {
 	needForeign(t)
 	restricted(t, "calls")
 	restricted(t, "meet")
@@ -90,7 +90,7 @@ func TestKustomize_Elsewhere(t *testing.T) {
 }
 
 // The policies restrict Secret writes of the operator also when it is installed in another namespace.
-func TestKustomize_GuardsSecretsElsewhere(t *testing.T) {
+func TestKustomize_GuardsSecretsInAnotherNamespace(t *testing.T) {
 	restricted(t, "calls")
 	restricted(t, "meet")
 	apply(t, slices.DeleteFunc(elsewhere(t), func(o object) bool {

@@ -18,9 +18,9 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/topology"
 )
 
-// TestBrowserGoesOnAtAnotherPod: a browser does not notice that its datagrams arrive at another pod in the middle
+// TestBrowserContinuesAtAnotherPod: a browser does not notice that its datagrams arrive at another pod in the middle
 // of a call with video and data between two relayed peers.
-func TestBrowserGoesOnAtAnotherPod(t *testing.T) {
+func TestBrowserContinuesAtAnotherPod(t *testing.T) {
 	t.Parallel()
 	g := newGateway(t)
 	owner, front := g.pod(), g.pod()

@@ -192,7 +192,7 @@ spec:
 
 // R-30: the config of a deleted Gateway is withdrawn explicitly. A Gateway that is re-created at once owns all objects
 // and uses nothing of its predecessor.
-func TestRecreatedGatewayStartsAnew(t *testing.T) {
+func TestRecreatedGatewayUsesNothingOfItsPredecessor(t *testing.T) {
 	t.Parallel()
 	n := newTenant(t)
 	const lobby = `

@@ -330,8 +330,8 @@ func TestErrorsNameTheCause(t *testing.T) {
 	}
 }
 
-// TestUDPClientIsToldOfAPortWithoutARoute: turncat logs the refusal of each attempt, with growing pauses between them.
-func TestUDPClientIsToldOfAPortWithoutARoute(t *testing.T) {
+// TestUDPClientLogsAPortWithoutARoute: turncat logs the refusal of each attempt, with growing pauses between them.
+func TestUDPClientLogsAPortWithoutARoute(t *testing.T) {
 	s := dataplane(t, static, bed.Loopback)
 	s.peer = netip.AddrPortFrom(s.peer.Addr(), 65535)
 	client := bedtest.Address(t)

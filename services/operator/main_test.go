@@ -23,7 +23,7 @@ func environment(pairs map[string]string) func(string) string {
 
 var needed = []string{"--input", "in", "--output", "out"}
 
-func TestOptionsSayWhatIsWrong(t *testing.T) {
+func TestOptionErrorsNameTheFlag(t *testing.T) {
 	for _, c := range []struct {
 		args []string
 		want string

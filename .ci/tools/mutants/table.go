@@ -235,7 +235,7 @@ var table = []mutant{
 	},
 	{
 		rule: "A config from disk gets no younger by a start",
-		file: stunnerd + "follower/follower.go", pkg: stunnerd + "follower", test: "TestConfigGetsNoYoungerByAStart",
+		file: stunnerd + "follower/follower.go", pkg: stunnerd + "follower", test: "TestStartDoesNotRenewTheAgeOfAConfig",
 		before: `due := st.current && (`,
 		after:  `due := st.wanted != nil && (`,
 	},
@@ -326,7 +326,7 @@ var table = []mutant{
 	},
 	{
 		rule: "A revoked certificate goes out of use",
-		file: operator + "translate/held.go", pkg: operator + "translate", test: "TestARevokedCertificateDoesNotComeBack",
+		file: operator + "translate/held.go", pkg: operator + "translate", test: "TestAnUngrantedCertificateIsNotUsed",
 		before: `return !l.served() && !l.revoked`,
 		after:  `return !l.served()`,
 	},

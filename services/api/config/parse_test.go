@@ -267,7 +267,7 @@ func bound(data []byte) int {
 	return len(`\u0000`)*size + defaults
 }
 
-func TestErrorsCanBeTakenApart(t *testing.T) {
+func TestErrorsCanBeUnwrapped(t *testing.T) {
 	_, _, err := config.Parse([]byte(`{"version":"v7"}`))
 	var field *config.FieldError
 	if !errors.As(err, &field) || field.Field != "version" || field.Value != "v7" {

@@ -176,7 +176,7 @@ func TestStalledReadersDoNotDelayOthers(t *testing.T) {
 }
 
 // after a restart of the server its clients do not reconnect all at once, and receive changed configs only, once.
-func TestClientsComeBackOneByOne(t *testing.T) {
+func TestClientsReconnectOneByOne(t *testing.T) {
 	const clients = 200
 	changed, same := sample("media/changed", "r1"), sample("media/same", "r1")
 	ln, err := net.Listen("tcp", "127.0.0.1:0")

@@ -89,7 +89,7 @@ func TestRequestsAreAnswered(t *testing.T) {
 }
 
 // A pod of an earlier release, which reads its config and sends nothing, is known by its token.
-func TestPodsThatAnswerNoRequestsAreKnownByTheirToken(t *testing.T) {
+func TestPodsOfEarlierReleasesAreIdentifiedByToken(t *testing.T) {
 	grants := map[string]Grant{
 		"/media/a": {ID: "media/a", Pod: "a-1"}, "/media/b": {ID: "media/b", Pod: "b-1"}, "": {All: true},
 	}

@@ -138,7 +138,7 @@ func TestPathsNeedTheirRightAndAskPods(t *testing.T) {
 }
 
 // Requests that are not well-formed reach neither the API server nor a pod.
-func TestMalformedRequestsReachNobody(t *testing.T) {
+func TestMalformedRequestsAreNotForwarded(t *testing.T) {
 	for request, want := range map[string]string{
 		"GET media/door/sessions?user=" + strings.Repeat("a", 3<<10): "query: has 3077 bytes",
 		"GET media/door/sessions?user=ada%0aroot":                    `"user": contains`,

@@ -153,7 +153,7 @@ func TestLoadOfAGatewayThatIsNotServed(t *testing.T) {
 }
 
 // Services and EndpointSlices arrive in any order, change and are deleted. A Service of another owner is ignored.
-func TestTheLoopKnowsThePodsOfAGateway(t *testing.T) {
+func TestTheLoopFindsThePodsOfAGateway(t *testing.T) {
 	m := newMeters()
 	l := newLoop(
 		translate.DefaultOptions(), discovery.NewServer(discovery.ServerOptions{}), m, &tasks{},

@@ -241,7 +241,7 @@ func TestNothingIsWrittenToATerminatingNamespace(t *testing.T) {
 
 // Deleted objects of a Gateway without a config are recreated if another object shows that they existed. Existing
 // objects are not changed.
-func TestWhatIsGoneIsMadeAgainWithoutAConfig(t *testing.T) {
+func TestDeletedObjectsAreRecreatedWithoutAConfig(t *testing.T) {
 	const service, deployed, config, status = "Service", "Deployment", "ConfigMap", "status"
 	for name, c := range map[string]struct {
 		there  []int

@@ -75,7 +75,7 @@ func units() map[translate.ObjectRef]any {
 
 // A status that the API server rejects is retried with backoff, is written once it is accepted, and is not retried
 // after the object was deleted.
-func TestAStatusThatIsRefusedIsNotWrittenWithoutEnd(t *testing.T) {
+func TestARejectedStatusIsRetriedWithBackoff(t *testing.T) {
 	all := units()
 	if len(all) != 9 {
 		t.Fatalf("%d kinds have a status, want 9", len(all))

@@ -17,7 +17,7 @@ import (
 )
 
 // Only a changed desired state is queued.
-func TestWantLooksAtWhatIsNew(t *testing.T) {
+func TestOnlyAChangedDesiredStateIsQueued(t *testing.T) {
 	w := newWriter(nil, nil, nil, newInbox(), newMeters(), nil, slog.New(slog.DiscardHandler))
 	w.queue.fairWrites = newFairWrites()
 	defer w.queue.ShutDown()

@@ -50,7 +50,7 @@ func (g *growing) learn(kinds ...schema.GroupVersionKind) {
 
 // The start waits for required kinds and for the API server. An optional kind is watched when it is served, in the
 // served version.
-func TestWatchWaitsForWhatIsMissing(t *testing.T) {
+func TestWatchWaitsForRequiredKinds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()

@@ -47,7 +47,7 @@ func TestNamespacesTakeTurns(t *testing.T) {
 
 // During the start all Gateways are translated first: calls depend on them, and they decide which routes are over
 // budget.
-func TestGatewaysComeFirstAtTheStart(t *testing.T) {
+func TestGatewaysAreTranslatedFirstAtTheStart(t *testing.T) {
 	a := newWorkQueue()
 	all := map[translate.ObjectRef]struct{}{}
 	for i := range 10 {

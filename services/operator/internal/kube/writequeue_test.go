@@ -52,7 +52,7 @@ func (e *edge) wantsOf(name string, objects int) {
 
 // Services and workloads of all Gateways are created first. Everything else is written once, after the next
 // translation.
-func TestServicesAndWorkloadsComeFirst(t *testing.T) {
+func TestServicesAndWorkloadsAreCreatedFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newEdge(t)
 		var order []string

@@ -116,7 +116,7 @@ func TestOneViewOfAllReplicas(t *testing.T) {
 
 // A pod has connected to another replica, and the first replica has not noticed yet. A report that the first replica
 // repeats on a new connection does not replace the newer report.
-func TestWhatIsRepeatedIsNoNews(t *testing.T) {
+func TestARepeatedReportReplacesNoNewerOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		c, here, there := reports.New(slog.New(slog.DiscardHandler)), newReplica(), newReplica()

@@ -26,7 +26,7 @@ func key(namespace, name string) types.NamespacedName {
 	return types.NamespacedName{Namespace: namespace, Name: name}
 }
 
-func TestWhatIsAbsentIsNil(t *testing.T) {
+func TestAbsentObjectsAreNil(t *testing.T) {
 	v := resource.NewView(nil)
 	if v.Gateway(key("a", "b")) != nil || v.Secret(key("a", "b")) != nil || v.Class("c") != nil ||
 		v.Route(resource.RouteRef{}) != nil || v.Host() != nil {

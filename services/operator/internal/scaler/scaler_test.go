@@ -172,7 +172,7 @@ func TestKEDAIsAnswered(t *testing.T) {
 }
 
 // An uncertain value is an error, never a low number. An existing Gateway is active anyway.
-func TestWhatIsNotKnownIsNoNumber(t *testing.T) {
+func TestAnUnknownNumberIsAnError(t *testing.T) {
 	p := open(t, true, func(gateway types.NamespacedName) (int, error) {
 		switch gateway.Name {
 		case "silent":
@@ -389,7 +389,7 @@ func TestNumberOfStreamsIsBounded(t *testing.T) {
 }
 
 // A request that is too large, or never arrives, affects no other request.
-func TestQuestionsWithoutEnd(t *testing.T) {
+func TestOversizedRequestsAffectNoOthers(t *testing.T) {
 	p := open(t, false, forty)
 	keda, conn := p.keda(insecure.NewCredentials())
 	if _, err := keda.IsActive(

@@ -36,7 +36,7 @@ func TestAnnotationsFitWhereTheyAreCopied(t *testing.T) {
 }
 
 // K-09: labels and annotations of a Gateway cannot change the owner of an object or keep it from being deleted.
-func TestWhatIsCopiedOwnsNothing(t *testing.T) {
+func TestCopiedLabelsSetNoOwner(t *testing.T) {
 	c := load(t, filepath.Join("testdata", "a_gateway_and_a_route_make_a_config.txtar"))
 	v := c.view()
 	key := v.Gateways()[0]

@@ -15,7 +15,7 @@ import (
 
 // After the deletion of any object of any golden case, no route is accepted by a deleted Gateway, and no status
 // contains null, which the API server rejects for a required list.
-func TestWhatIsGoneIsNotSpokenOf(t *testing.T) {
+func TestStatusesNameNoDeletedObject(t *testing.T) {
 	emptied := 0
 	forEachCase(t, func(t *testing.T, c *testCase) {
 		c.writeBack(t, translateAll(c.view(), c.options))

@@ -199,7 +199,7 @@ func TestAMisspeltProtocolDoesNotKeepARevokedCertificate(t *testing.T) {
 }
 
 // K-06: after the removal of a grant, the certificate is not used any more, not even in the published form.
-func TestARevokedCertificateDoesNotComeBack(t *testing.T) {
+func TestAnUngrantedCertificateIsNotUsed(t *testing.T) {
 	c := load(t, filepath.Join("testdata", "a_certificate_of_another_namespace_needs_a_grant.txtar"))
 	r := translate.Gateway(c.view(), c.view().Gateways()[0], c.options)
 	last := r.Config.Clone()

@@ -231,7 +231,7 @@ func (a attack) world(secrets ...resource.Object) *resource.View {
 
 // K-02: without a ReferenceGrant, nothing of a Secret of another namespace gets anywhere, not even its existence, and
 // the translation does not look it up. This holds for every field that may refer to one.
-func TestASecretOfAnotherNamespaceIsNotLookedAt(t *testing.T) {
+func TestASecretWithoutAGrantIsNotRead(t *testing.T) {
 	secret := types.NamespacedName{Namespace: "vault", Name: "gold"}
 	opt := translate.DefaultOptions()
 	opt.Now = now

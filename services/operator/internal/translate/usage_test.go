@@ -17,7 +17,7 @@ import (
 
 // A status write repeats no translation of the objects that refer to it: otherwise the first of a thousand Gateways
 // with one Dataplane would translate all of them.
-func TestAStatusConcernsItsObjectAlone(t *testing.T) {
+func TestAStatusWriteTranslatesNoOtherObject(t *testing.T) {
 	forEachCase(t, func(t *testing.T, c *testCase) {
 		v, readers := c.viewOf(copies(c.objects)), resource.Readers[translate.ObjectRef]{}
 		for _, u := range unitsOf(c.objects) {

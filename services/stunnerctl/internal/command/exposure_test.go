@@ -7,7 +7,7 @@ import (
 
 // The row of a Gateway has the ports of its listeners, the traffic policy of its Services, and the relay ports of pods in
 // the network of their node. Objects of other Gateways are not counted.
-func TestStatus_SaysWhatAFirewallMustLetThrough(t *testing.T) {
+func TestStatus_ShowsPortsForFirewalls(t *testing.T) {
 	const labels = "metadata: {name: frankfurt, namespace: media, labels: {stunner.l7mp.io/related-gateway-name: frankfurt}}\n"
 	const service, pod = "apiVersion: v1\nkind: Service\n" + labels, "apiVersion: v1\nkind: Pod\n" + labels
 	for _, tc := range []struct {

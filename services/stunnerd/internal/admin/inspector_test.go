@@ -228,7 +228,7 @@ func TestOnlyThisHostHasAccessByDefault(t *testing.T) {
 }
 
 // T-20: callers on other hosts get a status without names, addresses, endpoints and secrets, in the same shape.
-func TestStatusForCallersElsewhereIsReduced(t *testing.T) {
+func TestStatusForCallersOnOtherHostsIsReduced(t *testing.T) {
 	full := inspection.Status{
 		Version: "v1", Revision: "0123456789ab", Status: inspection.Ready, AllocationCount: 7,
 		Admin: inspection.AdminStatus{

@@ -68,7 +68,7 @@ func TestConfigIsAsOldAsTheWordOfItsSource(t *testing.T) {
 }
 
 // A source that sends an invalid config, or is disconnected, does not confirm the previous config.
-func TestConfigIsNotKeptYoungAgainstItsSource(t *testing.T) {
+func TestInvalidConfigDoesNotConfirmThePreviousOne(t *testing.T) {
 	for name, e := range map[string]discovery.Event{
 		"rejected": {ID: id, Err: errors.Join(discovery.ErrRejected, errors.New("listeners[0].port: 70000"))},
 		"deleted":  {ID: id, Deleted: true},
@@ -95,7 +95,7 @@ func TestConfigIsNotKeptYoungAgainstItsSource(t *testing.T) {
 }
 
 // The config of a start does not become newer by the start, nor by a connected source without a config.
-func TestConfigGetsNoYoungerByAStart(t *testing.T) {
+func TestStartDoesNotRenewTheAgeOfAConfig(t *testing.T) {
 	for name, tc := range map[string]struct {
 		age     time.Duration // of what is kept
 		standby bool

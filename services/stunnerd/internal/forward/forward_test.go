@@ -151,7 +151,7 @@ func TestAClientWithoutAnOwner(t *testing.T) {
 
 // A STUN message of a client without a session in any pod comes back to the pod to which the client sends, so that the
 // client gets an error.
-func TestAMessageWithoutAnOwnerComesBack(t *testing.T) {
+func TestAMessageWithoutAnOwnerIsReturned(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *network) {
 		nodes := n.cluster(4)
 		for i, front := range nodes {

@@ -39,7 +39,7 @@ func passAll(front, owner *Forwarder, answers chan string, clients []Client) err
 
 // Clients of a pod that lives lose nothing when other pods vanish: neither the datagrams to the owner nor its answers.
 // The kernel keeps the frames to a pod that has vanished in the send buffer of their socket for three seconds.
-func TestVanishedPodsHurtNobody(t *testing.T) {
+func TestVanishedPodsAffectNoClients(t *testing.T) {
 	if !testnet.Isolated(t) {
 		return
 	}

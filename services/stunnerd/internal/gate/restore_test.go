@@ -101,7 +101,7 @@ func (s *stored) killed(clients ...*client) *stored {
 }
 
 // A session goes on after the process was killed: with its relayed address, its permissions, its channels and its user.
-func TestRestoredSessionGoesOn(t *testing.T) {
+func TestRestoredSessionContinues(t *testing.T) {
 	withJournal(t, func(s *stored) {
 		c := newClient("192.0.2.1:1000")
 		allocate := s.signed(c, username, password, stun.MethodAllocate, udp, lifetime(1800))

@@ -148,7 +148,7 @@ func TestRefreshAtTheMomentOfTheEnd(t *testing.T) {
 }
 
 // A Refresh replaces the remaining lifetime, and may shorten it (RFC 8656 §8.2).
-func TestRefreshBeginsTheLifetimeAnew(t *testing.T) {
+func TestRefreshReplacesTheLifetime(t *testing.T) {
 	cases := map[string]struct {
 		first, then   uint32
 		refresh, ends time.Duration

@@ -61,7 +61,7 @@ func (s *switched) Write(b []byte) (int, error) {
 
 // While a volume does not take a write, no caller waits, the memory for what is not written is bounded, and the answers
 // to clients are sent after a time. When the volume takes writes again, the journal has the newest states.
-func TestSlowVolumeDelaysNobody(t *testing.T) {
+func TestSlowVolumeDelaysNoCaller(t *testing.T) {
 	now := time.UnixMilli(1795470000123)
 	o := Options{Dir: t.TempDir(), Now: func() time.Time { return now }}
 	j, id, proceed := stalled(t, o, 50*time.Millisecond)

@@ -70,7 +70,7 @@ func answerAll(l Forwarding, clients []*net.UDPConn, vanished []netip.AddrPort) 
 
 // Clients whose datagrams arrive at this pod, and whose session is in another one, lose nothing when others of them
 // vanish. The kernel keeps the datagrams to a vanished client in the send buffer of their socket for three seconds.
-func TestVanishedForwardedClientsHurtNobody(t *testing.T) {
+func TestVanishedForwardedClientsAffectNoOthers(t *testing.T) {
 	if !testnet.Isolated(t) {
 		return
 	}
@@ -140,7 +140,7 @@ func addrs(list ...string) (clients []netip.AddrPort) {
 }
 
 // A socket is closed when its client gets no more answers, and not before.
-func TestFrontClosesSocketsOfClientsThatAreGone(t *testing.T) {
+func TestFrontClosesSocketsOfIdleClients(t *testing.T) {
 	a, now := newAnswers(t), time.Now()
 	clients := addrs("127.0.0.1:9001", "127.0.0.1:9002", "127.0.0.2:9001")
 	for _, c := range clients {

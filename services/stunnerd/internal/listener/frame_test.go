@@ -104,7 +104,7 @@ func TestTooLongFrameEndsTheStream(t *testing.T) {
 }
 
 // N-07: on a stream every first byte except those of STUN and ChannelData is an error (RFC 7983 §7).
-func TestWhatIsNoTURNIsRefused(t *testing.T) {
+func TestDataThatIsNotTURNIsRefused(t *testing.T) {
 	for first := range 256 {
 		_, err := frameSize([]byte{byte(first), 0, 0, 0})
 		if turn := first < 4 || first >= 64 && first < 128; turn == errors.Is(err, errNotTURN) {

@@ -74,7 +74,7 @@ func open(t *testing.T, protocol config.Protocol) (port int) {
 }
 
 // S-12: an answer is sent from the address to which the request was sent. A connected socket receives no other.
-func TestAnswerComesFromTheAddressThatWasAsked(t *testing.T) {
+func TestAnswerIsSentFromTheRequestedAddress(t *testing.T) {
 	port := open(t, config.TURNUDP)
 	for _, asked := range []string{"127.0.0.1", "127.0.0.2", "127.1.2.3", "::1"} {
 		conn, err := net.Dial("udp", net.JoinHostPort(asked, strconv.Itoa(port)))

@@ -181,7 +181,7 @@ func TestForeignRelayAddressesAreNotBound(t *testing.T) {
 
 // If an address is removed at the same time, an allocation succeeds nevertheless. A socket on the address works again
 // when the address is back.
-func TestAddressThatIsLostAndComesBack(t *testing.T) {
+func TestRelayAddressThatIsRemovedAndAddedAgain(t *testing.T) {
 	if !testnet.Isolated(t) {
 		return
 	}

@@ -66,7 +66,7 @@ func TestPortsOfARangeAreGivenOutOnce(t *testing.T) {
 }
 
 // a port is free again one second after its socket was closed. A socket that is closed twice returns it once.
-func TestPortsRest(t *testing.T) {
+func TestPortsAreReusedAfterADelay(t *testing.T) {
 	network := Kernel{Ports: NewPorts(freeRange(t, 2))}
 	a, errA := network.Open(loopback, 0)
 	b, errB := network.Open(loopback, 0)

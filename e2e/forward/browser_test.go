@@ -18,8 +18,8 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/topology"
 )
 
-// TestBrowserContinuesAtAnotherPod: a browser does not notice that its datagrams arrive at another pod in the middle
-// of a call with video and data between two relayed peers.
+// A browser does not notice that its datagrams arrive at another pod in the middle of a call with video and data
+// between two relayed peers.
 func TestBrowserContinuesAtAnotherPod(t *testing.T) {
 	t.Parallel()
 	g := newGateway(t)

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// memoryShare is the soft memory limit of the Go runtime, in percent of the memory limit of the process. The rest of
-// the memory is for what the runtime does not manage.
+// memoryShare is the soft memory limit of the Go runtime, in percent of the memory limit of the process. The rest is
+// for memory that the runtime does not manage.
 const memoryShare = 90
 
 // limitMemory sets the soft memory limit of the Go runtime according to the memory limit of the cgroup, unless

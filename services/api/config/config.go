@@ -96,8 +96,8 @@ type Admin struct {
 	OffloadEngine string `json:"offload_engine"`
 	// OffloadInterfaces names the interfaces that the offload engine may use; empty means all.
 	OffloadInterfaces []string `json:"offload_interfaces,omitempty"`
-	// ClientAddresses reports whether pods see the addresses and ports of clients over UDP, whichever pod these send to. A
-	// pod that drains moves its sessions to other pods only then, because they find a session by that address.
+	// ClientAddresses reports whether every pod sees the addresses and ports of clients over UDP. Only then does a
+	// draining pod move its sessions to other pods, because they find a session by the address of its client.
 	ClientAddresses bool `json:"client_addresses,omitempty"`
 	// License is accepted and ignored: all features are enabled.
 	License *License `json:"license_config,omitempty"`

@@ -19,8 +19,8 @@ type Revocation struct {
 	User string `json:"user,omitempty"`
 	// Credential is the whole user name of the refused credential.
 	Credential string `json:"credential,omitempty"`
-	// IssuedBefore is in seconds since 1970. Credentials of User that were issued at this time or later are accepted. A
-	// single credential is refused whatever it is.
+	// IssuedBefore is in seconds since 1970. Credentials of User that were issued at this time or later are accepted.
+	// It has no effect on a single credential.
 	IssuedBefore int64 `json:"issued_before,omitempty"`
 	// Until is when the last of the refused credentials has expired, in seconds since 1970. From then on the revocation
 	// has no effect.

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Username is what the user name of an ephemeral credential contains.
+// Username is the parsed user name of an ephemeral credential.
 type Username struct {
 	Expires time.Time
 	UserID  string

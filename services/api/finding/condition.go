@@ -1,6 +1,6 @@
 package finding
 
-// verdict is what the status of a condition type means.
+// verdict is the meaning of the status of a condition type.
 type verdict struct {
 	// good is the status that reports no problem; empty if no status reports one.
 	good     string

@@ -26,7 +26,7 @@ type Finding struct {
 	Object string `json:"object"`
 	// Field is the path of the field of Object that the problem is about. It is empty for the whole object.
 	Field string `json:"field,omitempty"`
-	// DependsOn is another object, as in Object, that does not exist or does not permit what Field asks for.
+	// DependsOn is another object, in the form of Object. It does not exist, or does not permit the reference in Field.
 	DependsOn string `json:"dependsOn,omitempty"`
 	Problem   string `json:"problem"`
 	Remedy    string `json:"remedy,omitempty"`

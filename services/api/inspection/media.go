@@ -36,7 +36,7 @@ const MaxRoutes = 64
 // limit of at most DefaultLimit.
 const MaxPeers = 8
 
-// Media is what the packets of the live calls show. It has no names and addresses of clients.
+// Media contains the packet counts of the live calls. It has no names and addresses of clients.
 type Media struct {
 	// Calls is the number of live calls. Unused is how many of them are older than SetupTime and have sent no packet to
 	// a peer.
@@ -50,7 +50,7 @@ type Media struct {
 	Denied []DeniedPeer `json:"denied"`
 }
 
-// RouteMedia is what the packets between calls and the peers of one cluster show.
+// RouteMedia contains the packet counts between calls and the peers of one cluster.
 type RouteMedia struct {
 	// Cluster is the name of the cluster: NAMESPACE/NAME of the route.
 	Cluster string `json:"cluster"`

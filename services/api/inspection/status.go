@@ -41,7 +41,7 @@ type Status struct {
 	Forwarding *ForwardingStatus `json:"forwarding,omitempty"`
 	// Journal is the state of the session journal. It is nil if the process has no state folder.
 	Journal *JournalStatus `json:"journal,omitempty"`
-	// Media is what the packets of calls show. It is nil for an earlier release.
+	// Media contains the packet counts of calls. It is nil for an earlier release.
 	Media *Media `json:"media,omitempty"`
 	// Problem is the reason why the last received config was rejected, or else why the running config is only partly in
 	// force.

@@ -16,7 +16,7 @@ type Rules struct {
 	Issuers []Issuer
 	// Keys are the accepted API keys. Their names are unique.
 	Keys []APIKey
-	// Open is what callers without credentials may get; nil means that they are refused.
+	// Open is the grant of callers without credentials; nil means that they are refused.
 	Open *Grant
 }
 

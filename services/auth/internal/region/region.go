@@ -42,7 +42,7 @@ type Origin struct {
 type Region struct {
 	// Name is unique.
 	Name string
-	// Networks are addresses of clients in the region, whatever the GeoIP file says.
+	// Networks are addresses of clients in the region. They take precedence over the GeoIP file.
 	Networks []netip.Prefix
 	// Countries are codes of ISO 3166-1, such as DE. Continents are AF, AN, AS, EU, NA, OC and SA.
 	Countries, Continents []string

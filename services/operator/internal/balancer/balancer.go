@@ -17,7 +17,7 @@ import (
 	"strings"
 )
 
-// Service is what a Service needs from its load balancer.
+// Service contains the features that a Service needs from its load balancer.
 type Service struct {
 	// UDP and TCP are the ports of listeners by transport.
 	UDP, TCP []int32
@@ -43,7 +43,8 @@ type Service struct {
 // load balancer, and Remedy starts with a verb.
 type Limit struct{ Problem, Remedy string }
 
-// Limits returns what the load balancers of a provider do not do for a Service, in the order of the features.
+// Limits returns the features that a Service needs and that the load balancers of a provider do not have, in the order
+// of the features.
 func (p *Provider) Limits(s Service) (limits []Limit) {
 	noUDP := false
 	for _, f := range Features {

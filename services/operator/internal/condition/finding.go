@@ -23,7 +23,7 @@ type Cause struct {
 	Object string
 	// Field is the path of the field of Object; empty if the problem is not in a single field.
 	Field string
-	// DependsOn is another object that does not exist or does not permit what Field asks for.
+	// DependsOn is another object. It does not exist, or does not permit the reference in Field.
 	DependsOn string
 	Problem   string
 	// Remedy is empty if hints has one for the reason.

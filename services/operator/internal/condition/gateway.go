@@ -229,8 +229,8 @@ func HostPortTaken(network string, port int32, user string) Finding {
 		remedy("use another port, or keep the pods on different nodes with spec.affinity of two Dataplanes")
 }
 
-// HostPortLeft warns that the pods serve no probes or metrics, because another Gateway uses the port on the nodes. use is
-// what the port is for.
+// HostPortLeft warns that the pods serve no probes or metrics, because another Gateway uses the port on the nodes. use
+// is the purpose of the port.
 func HostPortLeft(use string, port int32, user, annotation string) Finding {
 	return finding(ReasonWarning,
 		"the pods have no %s: tcp port %d of the nodes is that of %s, whose pods are in the host network too", use, port, user,

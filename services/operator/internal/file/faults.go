@@ -30,7 +30,7 @@ const lowSpace = 64 << 10
 // memoryOfAuth is how long an auth service that is no longer connected is reported.
 const memoryOfAuth = 24 * time.Hour
 
-// hostState is what faults reads of the last round. It is never changed.
+// hostState contains the results of the last round that faults needs. It is never changed.
 type hostState struct {
 	ports     map[string]assignment
 	addresses map[string]string // addresses that this host had, each with a Gateway that has it
@@ -118,7 +118,7 @@ func pathOf(err error, other string) string {
 // errNoTarget is the error of a symbolic link to a file that does not exist.
 var errNoTarget = errors.New("the symbolic link leads to no file")
 
-// remedies are what to do about an error of a file system; %[1]s is the path, and %[2]d the user of the operator.
+// remedies are the remedies for errors of a file system; %[1]s is the path, and %[2]d the user of the operator.
 var remedies = []struct {
 	err  error
 	text string
@@ -134,7 +134,7 @@ var remedies = []struct {
 	{unix.EIO, "see dmesg: the disk is broken"},
 }
 
-// remedyOf returns what to do about an error of a path.
+// remedyOf returns the remedy for an error of a path.
 func remedyOf(err error, path string) string {
 	for _, r := range remedies {
 		if errors.Is(err, r.err) {

@@ -66,7 +66,7 @@ func (s *summary) findClassless(t translation) {
 // maxClasses is the maximum number of classes in a remedy.
 const maxClasses = 4
 
-// check adds what package lint finds, among it the Gateways without a class.
+// check adds the findings of package lint, for example about Gateways without a class.
 func (s *summary) check(c contents, t translation) {
 	s.problems = append(s.problems, lint.Check(lint.Input{
 		Files: c.files, Objects: s.objects, Options: t.options, Host: t.view.Host(),

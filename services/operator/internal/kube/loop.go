@@ -69,8 +69,8 @@ type loop struct {
 	ready atomic.Bool
 	// known is closed when ready becomes true.
 	known chan struct{}
-	// notReadyReason is what the start of the translation is waiting for, such as the API server, a CRD or the Secret
-	// of the CA; nil if the start is not waiting. The readiness probe returns it.
+	// notReadyReason is the reason why the start of the translation waits, for example for the API server, a CRD or the
+	// Secret of the CA. It is nil if the start does not wait. The readiness probe returns it.
 	notReadyReason atomic.Pointer[string]
 }
 

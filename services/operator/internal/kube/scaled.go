@@ -88,7 +88,7 @@ func setsReplicas(m metav1.ManagedFieldsEntry) bool {
 	return m.FieldsV1 != nil && json.Unmarshal(m.FieldsV1.GetRawBytes(), &fields) == nil && fields.Spec.Replicas != nil
 }
 
-// trimmedScaleEntry returns what withReplicas needs of the managed fields: the entry of scaleEntry with no other field.
+// trimmedScaleEntry returns the managed fields that withReplicas needs: the entry of scaleEntry with only that field.
 func trimmedScaleEntry(managed []metav1.ManagedFieldsEntry) []metav1.ManagedFieldsEntry {
 	m := scaleEntry(managed)
 	if m == nil {

@@ -40,8 +40,9 @@ type Input struct {
 	SecretsElsewhere bool
 }
 
-// Check returns what would not be in force, and remarks about input without effect, by file and line. It does not repeat
-// the problems of single documents, which package decode returns. The result depends only on the argument.
+// Check returns the objects and fields that would not be in force, and remarks about input without effect, by file and
+// line. It does not repeat the problems of single documents, which package decode returns. The result depends only on
+// the argument.
 func Check(in Input) []decode.Problem {
 	c := newChecker(in)
 	var gateways []translate.Result

@@ -29,7 +29,7 @@ func (c *checker) placeOf(id identity, problem condition.Problem) place {
 	return place{id: id, part: c.pathOf(id, problem.Part)}
 }
 
-// named matches a part of an object with its name in place of its index, and what follows.
+// named matches a part of an object that is identified by its name instead of its index, and the rest of the path.
 var named = regexp.MustCompile(`^spec\.(listeners|parentRefs)\[([^\]]*[^\]0-9][^\]]*)\](.*)$`)
 
 // pathOf returns the path of a field with indices in place of names.

@@ -23,7 +23,7 @@ const (
 	MaxCertificateKey   = 8 << 10
 )
 
-// Certificate is what a Secret contains as the certificate of a listener.
+// Certificate is the parsed certificate in a Secret of a listener.
 type Certificate struct {
 	// Encoded is the certificate in the format of a config. All listeners that use the certificate share its texts.
 	Encoded config.Certificate

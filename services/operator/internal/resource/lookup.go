@@ -189,7 +189,7 @@ func (v *View) ScalingMissing() bool {
 	return cmp.Or(find(v, v.scaling, theScaling, types.NamespacedName{}), &Scaling{}).Missing
 }
 
-// Installations returns what the operator knows about itself and about other installations.
+// Installations returns the Installations in the view, or the zero value if there are none.
 func (v *View) Installations() Installations {
 	return *cmp.Or(find(v, v.installations, theInstallations, types.NamespacedName{}), &Installations{})
 }

@@ -20,8 +20,8 @@ const MaxSecretValue = 64 << 10
 // maxSecretAnnotation is the maximum length in bytes of an annotation of a Secret that translations read.
 const maxSecretAnnotation = 64
 
-// TrimSecret removes from a Secret what translations do not read. A value that is longer than MaxSecretValue keeps one
-// byte more than that, by which translations recognize and reject it.
+// TrimSecret removes the parts of a Secret that translations do not read. A value that is longer than MaxSecretValue is
+// cut one byte after this limit, so that translations recognize and reject it.
 func TrimSecret(s *corev1.Secret) {
 	s.ManagedFields, s.Labels, s.Finalizers = nil, nil, nil
 	kept := map[string]string{}

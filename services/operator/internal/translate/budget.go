@@ -146,8 +146,8 @@ func (a *admission) limitReasons() map[int]string {
 	}
 }
 
-// namespaceRoom returns what spec.budget.endpointsPerNamespace leaves for the routes of a namespace. Their endpoints at
-// older Gateways of any namespace count: no namespace uses up the budget of another one.
+// namespaceRoom returns the part of spec.budget.endpointsPerNamespace that is left for the routes of a namespace. Their
+// endpoints at older Gateways of any namespace count, so no namespace uses up the budget of another one.
 func (a *admission) namespaceRoom(namespace string) room {
 	limit, elsewhere := a.budget.EndpointsPerNamespace, a.opt.Room.elsewhere(namespace)
 	return room{

@@ -1,7 +1,7 @@
 package translate
 
-// Decision is what the translation decides about a Gateway as a whole. It alone determines what a provider does with
-// the config, the objects and the status of the Gateway. Only Foreign and Gone take anything away.
+// Decision is the decision of a translation about a Gateway as a whole. It alone determines how a provider handles the
+// config, the objects and the status of the Gateway. Only Foreign and Gone remove anything.
 type Decision string
 
 const (

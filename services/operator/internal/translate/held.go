@@ -184,7 +184,7 @@ func (h *heldListener) update(now config.Listener) config.Listener {
 		c.PublicAddress, c.PublicAddresses = now.PublicAddress, now.PublicAddresses
 		c.ServiceAddresses = now.ServiceAddresses
 	}
-	if c.Protocol.Network() == now.Protocol.Network() { // the load balancer has these settings, whatever the listener is held for
+	if c.Protocol.Network() == now.Protocol.Network() { // the load balancer already uses the current setting
 		c.ProxyProtocol = now.ProxyProtocol
 	}
 	return c

@@ -201,7 +201,8 @@ func (s endpointSet) endpoints() (endpoints []string) {
 // hasNames reports whether an EndpointSlice has host names, which a note of the Gateway is about.
 func hasNames(s *discoveryv1.EndpointSlice) bool { return s.AddressType == discoveryv1.AddressTypeFQDN }
 
-// fits reports whether all routes fit into the budgets. Then all are served, in whatever order they are admitted.
+// fits reports whether all routes fit into the budgets. If so, all are served, and the order of admission does not
+// matter.
 func (a *admission) fits() bool {
 	var all share.Load
 	wanted := map[string]int{}

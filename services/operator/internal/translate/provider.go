@@ -54,7 +54,7 @@ func (d draft) balancerLimited() []condition.Condition {
 	return []condition.Condition{condition.True(condition.LoadBalancerLimited, limited)}
 }
 
-// balanced returns what a Service needs from its load balancer.
+// balanced returns the features that a Service needs from its load balancer.
 func (d draft) balanced(e manifest.Exposure) balancer.Service {
 	svc := d.withExisting(manifest.Service(d.owner, e))
 	s := balancer.Service{

@@ -79,7 +79,7 @@ type Options struct {
 	ScalerAddress string
 	// Image is the dataplane image of a Dataplane without spec.image.
 	Image string
-	// OwnConfigs determines what the GatewayConfig in spec.infrastructure.parametersRef of a Gateway may set.
+	// OwnConfigs selects the fields that the GatewayConfig in spec.infrastructure.parametersRef of a Gateway may set.
 	OwnConfigs OwnConfigs
 	// TrustClassSecrets lets a GatewayConfig that a GatewayClass refers to read Secrets of other namespaces without a
 	// ReferenceGrant.
@@ -155,8 +155,8 @@ func (r Room) levels(wanted map[string]int) map[string]int {
 	return levels
 }
 
-// OwnConfigs determines what the GatewayConfig in spec.infrastructure.parametersRef of a Gateway may set. The zero
-// value means OwnConfigsRestricted.
+// OwnConfigs selects the fields that the GatewayConfig in spec.infrastructure.parametersRef of a Gateway may set. The
+// zero value means OwnConfigsRestricted.
 type OwnConfigs string
 
 // The values of OwnConfigs.
@@ -226,7 +226,7 @@ type Result struct {
 	// OverBudget lists the routes that are not served because they exceed a budget. The provider adds it to the view,
 	// from which the translation of routes reads it.
 	OverBudget *resource.OverBudget
-	// Demand is what the Gateway takes from the budgets that it shares with other Gateways.
+	// Demand is the demand of the Gateway on the budgets that it shares with other Gateways.
 	Demand Demand
 	// Notes are warnings for the user that have no condition of their own.
 	Notes []condition.Finding
@@ -244,7 +244,7 @@ func (r Result) Managed() bool {
 	})
 }
 
-// Demand is what a Gateway takes from the budgets that it shares with other Gateways.
+// Demand is the demand of a Gateway on the budgets that it shares with other Gateways.
 type Demand struct {
 	// Endpoints are the endpoints by namespace of their routes.
 	Endpoints map[string]EndpointDemand

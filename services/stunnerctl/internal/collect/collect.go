@@ -40,7 +40,7 @@ const parallel = 8
 // maxAsked is the maximum number of Gateways whose pods are asked.
 const maxAsked = 500
 
-// Options select what is read.
+// Options select the objects and answers to read.
 type Options struct {
 	// Answers is the operator that is asked.
 	Answers connect.Source
@@ -54,7 +54,7 @@ type Options struct {
 	OperatorNamespace string
 	// ControllerName is the controller name of the operator; empty means any name of the product.
 	ControllerName string
-	// Installation also reads what all Gateways share.
+	// Installation also reads the objects that all Gateways share.
 	Installation bool
 	Asked        diagnose.Asked
 	// Now returns the time of this machine.

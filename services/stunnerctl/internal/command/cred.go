@@ -151,7 +151,7 @@ func (g *globals) masked(s credential.Secret) string {
 	return s.String()
 }
 
-// credReport is what the commands print.
+// credReport is the output of the commands.
 type credReport struct {
 	Username string     `json:"username"`
 	User     string     `json:"user"`

@@ -11,7 +11,7 @@ import (
 // recent is the maximum age of refusals that rules report.
 const recent = 10 * time.Minute
 
-// cause is what a reason of /refusals means for a Gateway.
+// cause is the meaning of a reason of /refusals for a Gateway.
 type cause struct {
 	field, remedy string
 }

@@ -89,8 +89,8 @@ func operatorFact(s *Snapshot, _ *Gateway) string {
 	return cmp.Or(few(facts), notChecked+": its pods are not readable, and it was not asked")
 }
 
-// answerRules check in the diagnosis of one Gateway that the operator can be asked, because the later stages report
-// what it answers.
+// answerRules check, in the diagnosis of one Gateway, that the operator answers, because the later stages use its
+// answers.
 var answerRules = []Rule{operatorAnswers}
 
 var operatorAnswers = Rule{"operator answers", func(s *Snapshot, _ *Gateway) []Finding {

@@ -77,8 +77,8 @@ func (p *Probe) secure(listener string) bool {
 	return slices.ContainsFunc(p.URLs, func(u ProbedURL) bool { return u.Listener == listener && u.Secure })
 }
 
-// unreached returns what is wrong with a backend from which no datagram came back, by the ICMP message about it, and the
-// remedy. ok is false if there was none.
+// unreached returns the problem of a backend that has returned no datagram, according to the ICMP message about it, and
+// the remedy. ok is false if there was no ICMP message.
 func (b ProbedBackend) unreached() (problem, remedy string, ok bool) {
 	switch b.Result {
 	case ProbeRefused:

@@ -171,8 +171,8 @@ func (u ProbedURL) problem() (problem, remedy string) {
 	return problem, way
 }
 
-// evidence returns what is known about the pods behind a URL that does not answer: whether they are dead, or the way to
-// them is interrupted.
+// evidence returns the state of the pods behind a URL that does not answer: they do not run, or the path to them is
+// interrupted.
 func (s *Snapshot) evidence(g *Gateway, p *Probe, u ProbedURL) string {
 	if u.Result != ProbeNoAnswer && u.Result != ProbeRefused {
 		return ""
@@ -255,7 +255,8 @@ func (s *Snapshot) served(g *Gateway, u ProbedURL) (found []Finding) {
 	return found
 }
 
-// declaredCertificate is what the rules on the answers of the pods have reported about the certificate of a listener.
+// declaredCertificate contains the problems of a listener's certificate that earlier rules have reported from the
+// answers of the pods.
 type declaredCertificate struct{ expired, otherName, selfSigned bool }
 
 func (s *Snapshot) declared(g *Gateway, listener string) (d declaredCertificate) {

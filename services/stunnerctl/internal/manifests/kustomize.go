@@ -22,7 +22,7 @@ import (
 
 // Unit are manifests that are applied together.
 type Unit struct {
-	// Files are the texts by name. The text of a Kustomization is what is built from it.
+	// Files are the texts by name. The text of a Kustomization is the output of its build.
 	Files map[string][]byte
 	// Findings are the errors in Kustomizations.
 	Findings []Finding

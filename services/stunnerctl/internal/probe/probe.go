@@ -77,11 +77,11 @@ type Options struct {
 	// Within are addresses of pods in their own network. Most machines do not reach them, so the tests count only if
 	// one of them is answered.
 	Within []Direct
-	// Seen returns what the dataplanes have seen at the relays of a client since a time. It may be nil.
+	// Seen returns the packets at the relays of a client that the dataplanes have recorded since a time. It may be nil.
 	Seen func(ctx context.Context, user string, client netip.Addr, since time.Time) Seen
 }
 
-// Seen is what dataplanes have seen at relays.
+// Seen contains the packets at relays that dataplanes have recorded.
 type Seen struct {
 	// Strays are the sources of datagrams that were dropped because the client has sent to other addresses.
 	Strays []netip.AddrPort

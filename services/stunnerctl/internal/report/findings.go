@@ -56,7 +56,7 @@ func PrintFindings(w io.Writer, findings []manifests.Finding, style Style) error
 	return err
 }
 
-// manifest prints a finding: severity, place and object, and below them what is wrong.
+// manifest prints a finding: severity, place and object, and below them the problem.
 func (p *printer) manifest(f manifests.Finding) {
 	fmt.Fprintf(p, "%s  %s  %s\n", p.in(severityColors[f.Severity]+";1", fmt.Sprintf("%-7s", strings.ToUpper(string(f.Severity)))),
 		p.in(bold, fmt.Sprintf("%s:%d", diagnose.Clean(f.File), f.Line)), diagnose.Clean(f.Object))

@@ -114,7 +114,7 @@ func (l *link) ReadFrom(p []byte) (int, net.Addr, error) {
 	return n, l.RemoteAddr(), err
 }
 
-// WriteTo sends one message to the server, whatever the address.
+// WriteTo sends one message to the server. It ignores the address.
 func (l *link) WriteTo(p []byte, _ net.Addr) (int, error) {
 	var kind stun.MessageType
 	if len(p) > 2 && p[0]>>6 == 0 {

@@ -46,7 +46,7 @@ type Endpoint struct {
 // Server returns the TURN server. It is called before each allocation, so that no expired credential is used.
 type Server func(context.Context) (Endpoint, error)
 
-// Pace says what limits the bytes in flight of a client without message boundaries.
+// Pace selects the limit of the bytes in flight of a client without message boundaries.
 type Pace string
 
 // The paces.

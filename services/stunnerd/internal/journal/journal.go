@@ -59,7 +59,7 @@ type Options struct {
 	Now func() time.Time
 }
 
-// Restored is what the journal of a former process contained.
+// Restored is the content of the journal of a former process.
 type Restored struct {
 	// Sessions are the live sessions, the oldest first. Their remaining lifetimes, and those of their permissions and
 	// channels, are not longer than RFC 8656 grants, whatever the wall clock did. Their Generation is incremented. They
@@ -536,7 +536,7 @@ func (j *Journal) Status() Status {
 	return s
 }
 
-// Close writes what is queued, closes the file and unlocks the folder. The file remains, with all sessions that have not
+// Close writes the queue, closes the file and unlocks the folder. The file remains, with all sessions that have not
 // ended.
 func (j *Journal) Close() error { return j.close() }
 

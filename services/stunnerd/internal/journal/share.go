@@ -49,7 +49,7 @@ type holder struct {
 	sessions int
 }
 
-// share is what one session holds. The zero share belongs to no session.
+// share is the number of bytes of one session. The zero share belongs to no session.
 type share struct {
 	count
 	user, source *holder

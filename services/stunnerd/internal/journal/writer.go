@@ -78,9 +78,9 @@ func (j *Journal) signal() {
 	}
 }
 
-// take removes what is queued: the entries, and about as much of sessions as a whole as a full queue has of entries.
-// covered is the number of answers that may be sent when it is written. The caller holds mu, and returns the memory with
-// recycle.
+// take removes entries from the queue, and about as many bytes of whole sessions as a full queue of entries has.
+// covered is the number of answers that may be sent when they are written. The caller must hold mu, and returns the
+// memory with recycle.
 func (j *Journal) take() (entries []byte, covered uint64) {
 	q := &j.queue
 	entries, q.entries, q.spare = q.entries, q.spare[:0], nil
@@ -192,7 +192,7 @@ func (j *Journal) release(last uint64) {
 	}
 }
 
-// run writes what is queued, until stop is closed.
+// run writes the queue, until stop is closed.
 func (j *Journal) run() {
 	defer close(j.stopped)
 	for {
@@ -205,7 +205,7 @@ func (j *Journal) run() {
 	}
 }
 
-// work writes what is queued.
+// work writes the queue.
 func (j *Journal) work() {
 	for j.begin() {
 		if j.file == nil {

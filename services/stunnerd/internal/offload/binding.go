@@ -12,7 +12,8 @@ type Flow struct {
 	Packets, Bytes uint64
 }
 
-// Counters count what the kernel forwarded: Up from the client to the peer, Down from the peer to the client.
+// Counters count the packets that the kernel has forwarded: Up from the client to the peer, Down from the peer to the
+// client.
 type Counters struct {
 	Up, Down Flow
 }

@@ -382,8 +382,8 @@ func (r *Relay) drop(why meter.Reason, peer netip.AddrPort) {
 	r.meter.DropNote(why, meter.Note{Listener: s.Listener, Client: s.Client.Addr(), Peer: peer, User: s.Username})
 }
 
-// Deny drops a datagram to a peer that the routes do not allow. The list of denied peers shows what routes lack, so it
-// does not contain a peer that a route allows and the credential does not.
+// Deny drops a datagram to a peer that the routes do not allow. A peer is not in the list of denied peers if only the
+// credential denies it, because the list shows missing routes.
 func (r *Relay) Deny(v cluster.Verdict, peer netip.AddrPort, now time.Time) {
 	r.drop(ReasonOf(v), peer)
 	if v != cluster.Unnamed {

@@ -143,7 +143,7 @@ type Table struct {
 	users          map[string]*holder
 	sources        map[netip.Prefix]*holder
 	networks       map[netip.Prefix]*holder
-	// total is what all sessions hold.
+	// total is the sum of the amounts of all sessions.
 	total    Amounts
 	crowd    crowd
 	draining bool

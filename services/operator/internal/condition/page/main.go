@@ -94,7 +94,7 @@ func (s source) rows(file *ast.File) (rows string) {
 	return rows
 }
 
-// source is what the functions refer to.
+// source contains the constants to which the functions refer.
 type source struct {
 	// constants are the values of the constants that are literals.
 	constants map[string]string
@@ -141,7 +141,7 @@ func (s source) text(e ast.Expr) string {
 	return "…"
 }
 
-// reasonOf returns the value of a constant of the Gateway API: what stands behind Reason in its name. Tests of the
+// reasonOf returns the value of a constant of the Gateway API: the part of its name after "Reason". Tests of the
 // translation compare the values themselves.
 func reasonOf(name string) string {
 	if _, reason, ok := strings.Cut(name, "Reason"); ok {
@@ -223,7 +223,7 @@ func meaning(f *ast.FuncDecl) string {
 	return strings.TrimSuffix(subject.ReplaceAllString(sentence, ""), ".")
 }
 
-// cell escapes what Markdown and the generator of the site read as markup.
+// cell escapes characters that Markdown and the generator of the site read as markup.
 func cell(text string) string {
 	return strings.NewReplacer("|", `\|`, "<", "&lt;", "{{", "&#123;&#123;").Replace(text)
 }

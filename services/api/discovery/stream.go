@@ -48,7 +48,7 @@ type stream struct {
 	holds bool
 }
 
-// smallFrame is the size of a frame in bytes up to which large does not limit it.
+// smallFrame is the maximum size in bytes of a frame that can be read without a slot in large.
 const smallFrame = 8 << 10
 
 // newStream returns a stream without a connection; use sets it.

@@ -49,14 +49,14 @@ type place struct{ namespace, id string }
 
 type holder struct{ namespace, caller string }
 
-// anyCaller is in the keys of the numbers of namespaces. No caller has it, because callers are hashes.
+// anyCaller stands for all callers in the keys of held. No caller has this value, because callers are hashes.
 const anyCaller = "*"
 
 func holdersOf(r Revocation) [2]holder {
 	return [2]holder{{r.Namespace, anyCaller}, {r.Namespace, r.By}}
 }
 
-// entry is a revocation, and the value of Book.writes when its write has ended: 0 if the store has told it.
+// entry is a revocation. written is the value of Book.writes when its write ended; 0 if it was read from the store.
 type entry struct {
 	Revocation
 	written uint64

@@ -28,7 +28,8 @@ type summary struct {
 	notes       map[types.NamespacedName][]string
 	rendered    []string // files of the output folder
 	keepObjects bool     // the generated objects of some Gateway must stay unchanged
-	// classless are the Gateways whose class does not exist. They have no conditions, because they are of no controller.
+	// classless are the Gateways whose class does not exist. They have no conditions, because no controller manages
+	// them.
 	classless []decode.Problem
 }
 

@@ -1,4 +1,4 @@
-// Package report prints the results of a diagnosis for a person.
+// Package report prints the results of a diagnosis as text.
 package report
 
 import (

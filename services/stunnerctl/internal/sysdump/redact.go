@@ -31,7 +31,8 @@ var (
 	userInfo = regexp.MustCompile(`://[^\s/?#@"']+@`)
 	// secretFlag matches a flag and its value, in one text.
 	secretFlag = regexp.MustCompile(`(^|\s)(--?[A-Za-z][\w.-]*)(\s+|=)("[^"]*"|'[^']*'|[^\s-]\S*)`)
-	// personal matches the fields of log lines and of query strings that name a person or the address of a client.
+	// personal matches the fields of log lines and of query strings that contain a user name or the address of a
+	// client.
 	personal = regexp.MustCompile(`([\s?&{,]|^)("?(?:user|username|client|subject|source|caller|remote)"?)([=:]\s?)` +
 		`("(?:[^"\\]|\\.)*"|[^\s"&,{}][^\s"&,}]*)`)
 )

@@ -18,15 +18,15 @@ func derive(secret [32]byte, sender, receiver [8]byte) cipher.AEAD {
 	info := "stunner forwarding 1" + string(sender[:]) + string(receiver[:])
 	key, err := hkdf.Key(sha256.New, secret[:], nil, info, 16)
 	if err != nil {
-		panic(err) // only a longer key than HKDF can derive is an error
+		panic(err) // cannot happen: HKDF fails only for longer keys
 	}
 	block, err := aes.NewCipher(key)
 	if err != nil {
-		panic(err) // only the size of the key can be wrong
+		panic(err) // cannot happen: AES fails only for other key sizes
 	}
 	aead, err := cipher.NewGCM(block)
 	if err != nil {
-		panic(err) // only the size of the block can be wrong
+		panic(err) // cannot happen: GCM fails only for other block sizes
 	}
 	return aead
 }

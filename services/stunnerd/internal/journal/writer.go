@@ -78,9 +78,8 @@ func (j *Journal) signal() {
 	}
 }
 
-// take removes entries from the queue, and about as many bytes of whole sessions as a full queue of entries has.
-// covered is the number of answers that may be sent when they are written. The caller must hold mu, and returns the
-// memory with recycle.
+// take removes all entries from the queue, and whole sessions of about queueSize bytes. covered is the number of
+// answers that may be sent when they are written. The caller must hold mu, and returns the memory with recycle.
 func (j *Journal) take() (entries []byte, covered uint64) {
 	q := &j.queue
 	entries, q.entries, q.spare = q.entries, q.spare[:0], nil

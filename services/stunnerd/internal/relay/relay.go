@@ -320,7 +320,7 @@ func (c *channel) isAnswered() bool {
 // now returns the time since the start of the session.
 func (r *Relay) now() time.Duration { return r.since(time.Now()) }
 
-// since returns a time as the time since the start of the session.
+// since converts a time to the duration since the start of the session.
 func (r *Relay) since(now time.Time) time.Duration { return now.Sub(r.session.Started) }
 
 func (r *Relay) live(c *channel, now time.Duration) bool { return int64(now) < c.until.Load() }

@@ -99,9 +99,9 @@ func settle(t *testing.T, calls []*client) {
 	awaitMore(t, calls, int(2*time.Second/voice))
 }
 
-// TestCallsOfLivingPodsGoOn: while clients move to another pod at random, a pod is killed and another one is added.
+// TestCallsOfRunningPodsContinue: while clients move to another pod at random, a pod is killed and another one is added.
 // Every call whose owner lives goes on, and loses at most two datagrams each time it moves.
-func TestCallsOfLivingPodsGoOn(t *testing.T) {
+func TestCallsOfRunningPodsContinue(t *testing.T) {
 	t.Parallel()
 	g := newGateway(t)
 	pods := g.add(3)

@@ -70,9 +70,9 @@ func TestSelectTakesOneClusterOfTheNearestTwoRegions(t *testing.T) {
 	}
 }
 
-// TestClusterThatIsAwayIsUsedForKeep: a cluster whose operator is away is used as long as its configs are kept, and then
+// TestUnreachableClusterIsUsedForKeep: a cluster whose operator is away is used as long as its configs are kept, and then
 // another one is, until the operator is back.
-func TestClusterThatIsAwayIsUsedForKeep(t *testing.T) {
+func TestUnreachableClusterIsUsedForKeep(t *testing.T) {
 	all, c := clusters("fra:europe:1", "iad:america:1")
 	first := func() string {
 		found := names(all.Select(Filter{Namespace: "media", Name: "b"}, Preference{Regions: []string{"europe", "america"}}, everything))

@@ -44,7 +44,7 @@ func (b *bench) expect(t *testing.T, why string, c claim, port int) {
 	}
 }
 
-func TestPortsAreTheWantedOnesWhenTheyCanBe(t *testing.T) {
+func TestWantedPortsAreAssignedIfAvailable(t *testing.T) {
 	b := newBench()
 	b.busy[socket{"udp", 5000}] = true
 	udp, tcp, taken, low := want("g", "udp", "udp", 3478), want("g", "tcp", "tcp", 3478), want(

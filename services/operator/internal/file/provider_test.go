@@ -382,7 +382,7 @@ func TestTokenStaysUnlessOthersCouldReadIt(t *testing.T) {
 	}
 }
 
-func TestProviderSaysWhichFlagIsWrong(t *testing.T) {
+func TestProviderErrorsNameTheFlag(t *testing.T) {
 	s := newSite(t)
 	s.run()
 	for want, change := range map[string]func(*Provider){

@@ -169,7 +169,7 @@ func TestReplicaWithoutACAIsNotReady(t *testing.T) {
 }
 
 // If the API server is unavailable at the start, the authority retries and config discovery is served meanwhile.
-func TestAnAPIServerThatIsAwayAtTheStartIsWaitedFor(t *testing.T) {
+func TestAuthorityRetriesUntilTheAPIServerIsAvailable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()

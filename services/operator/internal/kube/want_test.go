@@ -99,7 +99,7 @@ func TestWantWritesTheStandbyConfigOnceInAWhile(t *testing.T) {
 
 // Without a new config the objects of a Gateway stay desired, so that deleted ones are recreated. They are not desired
 // for another Gateway with the same name.
-func TestWantKeepsTheObjectsOfAGatewayThatIsWrong(t *testing.T) {
+func TestWantKeepsTheObjectsOfAHeldGateway(t *testing.T) {
 	w := newWriter(nil, nil, nil, newInbox(), newMeters(), nil, slog.New(slog.DiscardHandler))
 	unit := translate.ObjectRef{
 		Kind: translate.KindGateway, NamespacedName: types.NamespacedName{Namespace: "media", Name: "edge"},

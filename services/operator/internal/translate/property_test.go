@@ -276,7 +276,7 @@ func withParents(t *testing.T, route resource.Object, r translate.RouteResult) r
 }
 
 // Objects of a folder or of an API server with older schemas may lack any field. The translation must not panic.
-func TestNothingThatIsMissingMakesItPanic(t *testing.T) {
+func TestMissingObjectsCauseNoPanic(t *testing.T) {
 	forEachCase(t, func(t *testing.T, c *testCase) {
 		random := rand.New(rand.NewPCG(3, 4))
 		for range 12 {

@@ -316,7 +316,7 @@ func TestSilentSourceMeansTheLastGoodConfig(t *testing.T) {
 }
 
 // a process does not wait for a source that is unreachable.
-func TestSourceThatIsAwayMeansTheLastGoodConfigAtOnce(t *testing.T) {
+func TestUnreachableSourceMeansTheLastGoodConfigAtOnce(t *testing.T) {
 	dir := t.TempDir()
 	save(t, LastGood{Dir: dir, ID: id}, configWith(t, nil), time.Now())
 	f, h := follow(t, dir)

@@ -24,7 +24,7 @@ func standby(t *testing.T, data []byte) string {
 
 // a process that starts while its source is unreachable runs the standby config, and later the config of the
 // source.
-func TestSourceThatIsAwayMeansTheStandbyConfig(t *testing.T) {
+func TestUnreachableSourceMeansTheStandbyConfig(t *testing.T) {
 	dir := t.TempDir()
 	ready, next := configWith(t, nil), configWith(t, nil)
 	f, h := followWith(t, func(o *Options) { o.Last.Dir, o.Standby = dir, standby(t, ready.Pack()) })

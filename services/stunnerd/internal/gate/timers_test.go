@@ -52,7 +52,7 @@ func (v *virtual) gone(c *client, via netip.AddrPort) {
 
 // A request at the moment of the end gets success or 437, and the process survives. pion/turn panics if its own timer
 // ends an allocation while it creates a permission: see renewalInterval of pionturn.
-func TestPermissionsAreAskedForAtTheMomentOfTheEnd(t *testing.T) {
+func TestCreatePermissionWhileAnAllocationEnds(t *testing.T) {
 	virtually(t, func(v *virtual) {
 		v.Update(policy(), routes("10.0.0.0/8"))
 		const clients, peers = 100, 256

@@ -41,7 +41,7 @@ func encoded(der []byte) string {
 	return base64.StdEncoding.EncodeToString(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
 }
 
-func TestTLSShowsTheCertificateThatIsAskedFor(t *testing.T) {
+func TestTLSServesTheCertificateOfTheServerName(t *testing.T) {
 	c := identities(t, config.TURNTLS)
 	_, server := openSecure(t, c)
 	for name, want := range asked {
@@ -52,7 +52,7 @@ func TestTLSShowsTheCertificateThatIsAskedFor(t *testing.T) {
 	}
 }
 
-func TestDTLSShowsTheCertificateThatIsAskedFor(t *testing.T) {
+func TestDTLSServesTheCertificateOfTheServerName(t *testing.T) {
 	c := identities(t, config.TURNDTLS)
 	_, server := openSecure(t, c)
 	for name, want := range asked {

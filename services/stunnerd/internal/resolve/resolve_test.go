@@ -158,7 +158,7 @@ func TestAbsenceRemovesAfterAMinute(t *testing.T) {
 	})
 }
 
-func TestAbsenceThatIsInterruptedStartsOver(t *testing.T) {
+func TestAnInterruptedAbsenceIsTimedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		z := &zone{four: addrs("192.0.2.1")}
 		w := newWatching(t, z.lookup, "sfu.test")

@@ -99,8 +99,8 @@ func settle(t *testing.T, calls []*client) {
 	awaitMore(t, calls, int(2*time.Second/voice))
 }
 
-// TestCallsOfRunningPodsContinue: while clients move to another pod at random, a pod is killed and another one is added.
-// Every call whose owner lives goes on, and loses at most two datagrams each time it moves.
+// While clients move to another pod at random, a pod is killed and another one is added. Every call whose owner
+// still runs continues, and loses at most two datagrams each time it moves.
 func TestCallsOfRunningPodsContinue(t *testing.T) {
 	t.Parallel()
 	g := newGateway(t)

@@ -44,7 +44,7 @@ func PartsOf(c Config, before *Parts) *Parts {
 		p.restText, p.restDigest = before.restText, before.restDigest
 	} else {
 		p.given = c.Clone()
-		for i, l := range c.Listeners { // a config may have thousands of routes; equal lists share an array, so comparing them is cheap
+		for i, l := range c.Listeners { // shared, so that comparing thousands of routes is cheap
 			p.given.Listeners[i].Routes = l.Routes
 		}
 		p.whole = p.given

@@ -70,8 +70,8 @@ func TestSelectTakesOneClusterOfTheNearestTwoRegions(t *testing.T) {
 	}
 }
 
-// TestUnreachableClusterIsUsedForKeep: a cluster whose operator is away is used as long as its configs are kept, and then
-// another one is, until the operator is back.
+// A cluster whose operator is unreachable is used as long as its configs are kept. Then another cluster is used until
+// the operator is reachable again.
 func TestUnreachableClusterIsUsedForKeep(t *testing.T) {
 	all, c := clusters("fra:europe:1", "iad:america:1")
 	first := func() string {

@@ -72,7 +72,7 @@ func (c *Cluster) List(ctx context.Context) (all []Revocation, err error) {
 			return nil, fmt.Errorf("list revocations: %w", err)
 		}
 		for _, item := range page.Items {
-			item.Kind = kind // items of a list may have no kind
+			item.Kind = kind // items of a list may have none
 			if r, ours := item.revocation(); ours {
 				all = append(all, r)
 			}

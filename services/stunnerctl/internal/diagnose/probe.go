@@ -78,8 +78,7 @@ type ProbedURL struct {
 	Seconds float64 `json:"seconds,omitempty"`
 	// Long is the test of requests that are as long as packets of media.
 	Long ProbedLong `json:"long,omitzero"`
-	// Mapping is the change of the NAT mapping of a client that paused. It is nil if there is no NAT, or if the mapping
-	// stayed.
+	// Mapping is what a NAT has done to a client that paused, or nil if there is no NAT, or it kept the mapping.
 	Mapping *LostMapping `json:"mapping,omitempty"`
 	// TLSAtBalancer is set if a load balancer ends TLS, so that the certificate is not one of the Gateway.
 	TLSAtBalancer bool               `json:"tlsAtBalancer,omitempty"`
@@ -165,6 +164,6 @@ type ProbedBackend struct {
 	// Long is the test of datagrams that are as long as packets of media. None are sent if the path to the Gateway
 	// loses such packets.
 	Long ProbedLong `json:"long,omitzero"`
-	// Elsewhere are the sources of datagrams that arrived at the relay although nothing was sent to them.
+	// Elsewhere are the addresses from which datagrams arrived at the relay that were sent to none of them.
 	Elsewhere string `json:"elsewhere,omitempty"`
 }

@@ -67,7 +67,7 @@ func listenersOf(all []ProbedURL) string {
 	return fmt.Sprintf("spec.listeners[%s]", all[0].Listener)
 }
 
-// narrow reports whether long packets are lost. Packets of a handshake count as long.
+// narrow reports whether long packets are lost. Those of a handshake are among them.
 func (p *Probe) narrow() bool {
 	return slices.ContainsFunc(p.URLs, func(u ProbedURL) bool { return u.Long.Answered < u.Long.Sent })
 }

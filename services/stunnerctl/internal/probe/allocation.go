@@ -243,7 +243,7 @@ type exchange struct {
 	// lengths are the lengths of the requests, by transaction ID. matched counts the answers to short ones, by peer.
 	lengths map[[stun.TransactionIDSize]byte]int
 	matched map[netip.AddrPort]int
-	// strays are the sources of datagrams to which nothing was sent.
+	// strays are the addresses that have sent datagrams without having been sent any.
 	strays []netip.AddrPort
 }
 

@@ -162,7 +162,7 @@ func (a *announcer) announce() {
 	a.flush()
 }
 
-// tell announces each session to those of its homes that it did not have with the pods in before.
+// tell announces all sessions to those of their homes that they did not have before.
 func (a *announcer) tell(before []home) {
 	if !a.view.forwards() {
 		return

@@ -161,8 +161,7 @@ func (f *Forwarder) route(
 		}
 		f.front.forget(k)
 	}
-	// This is checked during a search too: the owner may have announced the session to this pod meanwhile, and the home
-	// that is asked may have ended.
+	// Also during a search: the owner may have told this pod meanwhile, and the home that is asked may have ended.
 	if n := f.held(v, k, asked, at); n != nil {
 		return toOwner, n, nil
 	}
@@ -207,8 +206,7 @@ func (f *Forwarder) reachable(n *known) bool {
 	return owner != nil && owner.link.Load() != nil
 }
 
-// held returns the client if this pod is one of its homes and stores its owner. The caller must hold the lock of the
-// front.
+// held returns the client if this pod is a home that stores its owner. The caller holds the lock of the front.
 func (f *Forwarder) held(v *view, k clientKey, asked *datagram.Source, at time.Duration) *known {
 	id, ok := f.index.find(k, at)
 	if !ok || v.links[id] == nil {

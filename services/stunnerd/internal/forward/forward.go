@@ -87,7 +87,7 @@ type Sessions interface {
 	// ToPeer sends a datagram to a peer from the relayed address of a session that the pod of to has taken over. It does
 	// not retain the datagram.
 	ToPeer(c Client, to Way, peer netip.AddrPort, datagram []byte)
-	// Part closes the relayed address of a session that another pod has taken over.
+	// Part closes the relayed address of a session that the pod of to has taken over.
 	Part(c Client, to Way)
 }
 

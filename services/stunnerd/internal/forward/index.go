@@ -17,7 +17,7 @@ const (
 	maxHeld = 1 << 18
 )
 
-// index contains the owners of the clients for which this pod is a home.
+// index is what a home stores: the owners of clients.
 type index struct {
 	mu   sync.Mutex
 	held map[clientKey]holding

@@ -83,8 +83,7 @@ func (o *Outbox) passUnknown(
 	return false
 }
 
-// passTo passes a datagram to the owner of a client. It reports false if the owner was removed, or is no longer in the
-// list of pods.
+// passTo passes a datagram to the owner of a client. It reports false if the owner is forgotten or gone.
 func (f *Forwarder) passTo(o *Outbox, n *known, c Client, payload []byte, asked *datagram.Source, now time.Time) bool {
 	owner := n.owner.Load()
 	if owner == nil {

@@ -161,8 +161,7 @@ type flow struct {
 	// being handed over are dropped, so that its record stays valid.
 	changing sync.RWMutex
 	leaving  bool
-	// provisional is the timer that ends a session that another pod hands over, unless that pod confirms it in time. It
-	// is nil for other sessions.
+	// provisional ends a session that another pod has handed over and has not let go. It is nil for other sessions.
 	provisional *time.Timer
 }
 

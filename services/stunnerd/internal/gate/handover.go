@@ -49,8 +49,8 @@ func (f *flow) setLeaving(leaving bool) {
 	f.leaving = leaving
 }
 
-// Depart prepares the handover of a client's session to another pod. excluded reports addresses of peers whose sessions
-// cannot be handed over. The error is ErrTransport, ErrPeer, or says that the session has ended.
+// Depart prepares the session of a client for another pod. excluded reports addresses of peers whose sessions stay. The
+// error is ErrTransport, ErrPeer or that the session has ended.
 func (g *Gate) Depart(client netip.AddrPort, excluded func(netip.Addr) bool) (*Departure, error) {
 	f := g.flow(client)
 	if f == nil {

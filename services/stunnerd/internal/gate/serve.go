@@ -208,8 +208,7 @@ func (g *Gate) allocate(r *request) ([]byte, error) {
 		return nil, err
 	}
 	if g.policy.Load().refuses(s.Username, s.UserID, s.Caveats, s.Started) {
-		// The policy has changed since the rules were checked. Update may have searched for revoked sessions before
-		// this one was inserted.
+		// The policy has changed since the rules were checked, and Update may have looked for sessions before the insertion.
 		g.end(f)
 		return nil, g.challenge(r, stun.CodeUnauthorized, meter.RevokedCredential)
 	}
@@ -224,7 +223,7 @@ func (g *Gate) allocate(r *request) ([]byte, error) {
 	return f.allocatedAnswer(r)
 }
 
-// open gives a new flow a relay on a socket, and an allocation that is not started yet.
+// open gives a new flow a relay on a socket and an allocation that is not started.
 func (g *Gate) open(f *flow, held relay.Reserved) {
 	f.relay = relay.New(f.Session, held.Socket, held.Advertised, &g.routes, g.meter, func(*relay.Relay) { g.ended(f) })
 	f.allocation = g.engine.New(f.relay)

@@ -231,7 +231,7 @@ type Forwarding interface {
 
 // Movable is a Listener whose sessions can be handed over to another pod. Its methods may be called from any goroutine.
 type Movable interface {
-	// Take continues a session of another pod. Data for its client is sent through front at first. See gate.Gate.Take.
+	// Take continues a session of another pod, through which data for its client leaves for now. See gate.Gate.Take.
 	Take(r *session.Record, front forward.Way, former relay.Socket) error
 	// Gate returns the gate of the listener.
 	Gate() *gate.Gate

@@ -138,8 +138,8 @@ type Meter struct {
 	// SessionsTaken counts the sessions that other pods have handed over to this one, and SessionsHanded those that this
 	// pod has handed over.
 	SessionsTaken, SessionsHanded atomic.Uint64
-	// PeersMoved and PeersNotMoved count the peers of handed-over sessions: those that have begun to use the new relay
-	// address in time, and those that have not.
+	// PeersMoved and PeersNotMoved count the peers of sessions of another pod that have taken the new relay address in
+	// time, and that have not.
 	PeersMoved, PeersNotMoved atomic.Uint64
 }
 

@@ -21,7 +21,7 @@ const (
 	// checkTimes is how often a check is sent again from the new address, and checkInterval is the time between.
 	checkTimes    = 3
 	checkInterval = 50 * time.Millisecond
-	// takePatience is how long peers may need to take the new address. After that, the attempt counts as failed.
+	// takePatience is how long peers may need to take the new address until the attempt counts as failed.
 	takePatience = 10 * time.Second
 	// formerLinger is how long the former socket stays open after the last peer has taken the new address.
 	formerLinger = 2 * time.Second

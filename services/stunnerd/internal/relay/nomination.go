@@ -177,7 +177,7 @@ func (n *nominations) copies() (list []session.Check) {
 	return list
 }
 
-// close releases the memory of the checks when the session has ended.
+// close ends the charge when the session has ended.
 func (n *nominations) close() {
 	if n == nil {
 		return

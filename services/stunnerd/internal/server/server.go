@@ -82,7 +82,7 @@ type Options struct {
 	NonceLifetime time.Duration
 	// Journal stores the sessions of clients over UDP. It may be nil. The server does not close it.
 	Journal *journal.Journal
-	// Restored is the journal of a former process.
+	// Restored is what a former process has left in the journal.
 	Restored journal.Restored
 	// Forward is the address of this pod at which it receives the datagrams of clients that other pods forward. If it
 	// is invalid, nothing is forwarded.

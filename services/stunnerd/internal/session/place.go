@@ -17,7 +17,7 @@ type Place struct {
 	released bool
 }
 
-// take creates the place of a session, which then has an account. The caller must hold mu.
+// take takes a place for a session, which then has an account. The caller holds mu.
 func (t *Table) take(s *Session, reserved bool) Place {
 	a := &s.account
 	if a.held == (Amounts{}) {
@@ -91,7 +91,7 @@ func (t *Table) Inherit(s *Session, p *Place) error {
 		t.release(p)
 		return err
 	}
-	s.place = t.take(s, false) // before the release of p, which may delete the user's holder and its byte rates
+	s.place = t.take(s, false) // before the release, which may delete the holder of the user with its byte rates
 	t.release(p)
 	return nil
 }

@@ -64,8 +64,8 @@ type Movable interface {
 	Follow(from Client, message []byte, authentic bool) Move
 	// Held announces to the other pods that this pod has the session of the client, until Released.
 	Held()
-	// Front returns the address of the pod through which data for the client is sent, or the zero AddrPort if that is
-	// this pod.
+	// Front returns the address of the pod through which data for the client leaves, or the zero AddrPort if it leaves
+	// from this pod.
 	Front() netip.AddrPort
 }
 
@@ -136,7 +136,7 @@ type Table struct {
 	sessions map[*Session]struct{}
 	added    uint64
 	restored uint64
-	// allowances contains, for each credential with a caveat about bytes, how many bytes are used.
+	// allowances are the bytes of credentials with a caveat about them.
 	allowances map[allowanceKey]*allowance
 	// idleAllowances is the number of allowances without a session.
 	idleAllowances int
@@ -170,10 +170,10 @@ func NewTable() *Table {
 // new ones.
 func (t *Table) SetBounds(b Bounds) { t.bounds.Store(&b) }
 
-// Reserve creates the place of a session: it takes one unit of the quotas of its user and source, and of the capacity
-// of the process, with the memory of the session. It is called before the relay socket is opened, so that concurrent
-// requests cannot exceed a limit. The error is ErrUserQuota, ErrSourceQuota, ErrCaveatAllocations, ErrCaveatBytes or
-// ErrCapacity. Remove releases the place, or Cancel if the session is never added.
+// Reserve takes a place for a session: one unit of the quotas of its user and source, and of the capacity of the
+// process, with the memory of the session. It does so before the relay socket is opened, so that concurrent requests
+// cannot exceed a limit. The error is ErrUserQuota, ErrSourceQuota, ErrCaveatAllocations, ErrCaveatBytes or ErrCapacity.
+// Remove releases the place, or Cancel if the session is never added.
 func (t *Table) Reserve(s *Session) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Bounds of the revocations of a namespace. The operator accepts the same number of revocations in a config.
+// Bounds of the revocations that this service keeps in a namespace. The operator puts as many into a config.
 const (
 	maxNamespace = 1_000
 	// maxCaller is the maximum number of revocations of one caller, so that a caller that revokes without end does not
@@ -18,8 +18,8 @@ const (
 	maxCaller = maxNamespace / 2
 )
 
-// refreshInterval is the interval at which a Book reads its store: to get revocations of other replicas, and to delete
-// expired ones.
+// refreshInterval is how often a Book reads its store: to see what other replicas have written, and to delete what has
+// expired.
 const refreshInterval = 30 * time.Second
 
 // ErrFull is the error of Book.Put if a namespace, or the caller, has as many revocations as it may have.

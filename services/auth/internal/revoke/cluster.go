@@ -49,7 +49,7 @@ func OpenCluster(origin, tokenFile, caFile string) (*Cluster, error) {
 		return nil, fmt.Errorf("open API server: %s has no certificate in PEM", caFile)
 	}
 	transport := http.DefaultTransport.(*http.Transport).Clone()
-	transport.Proxy = nil // a proxy must not receive the token, which is for the API server only
+	transport.Proxy = nil // the token is for the API server only
 	transport.TLSClientConfig = &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
 	return &Cluster{origin: "https://" + u.Host, tokenFile: tokenFile, client: &http.Client{
 		Transport: transport, Timeout: requestTimeout,

@@ -49,7 +49,7 @@ var reachRules = []Rule{
 				continue
 			}
 			if alive, dead := p.direct(u.Listener); u.Result != ProbeAnswered && alive == 0 && dead > 0 {
-				continue // a consequence of pods that do not run
+				continue // the consequence of dead pods
 			}
 			if u.Secure && (u.Result == ProbeHandshake || u.Result == ProbeNoAnswer) && p.narrow() {
 				continue // a handshake has long packets, too
@@ -83,7 +83,7 @@ var reachRules = []Rule{
 	}},
 }
 
-// dead reports whether a pod has not answered. It returns false if the pod could not be asked.
+// dead reports whether a pod has not answered. If it could not be asked, nothing is known.
 func (p ProbedPod) dead() bool {
 	return slices.Contains([]ProbeResult{ProbeNoAnswer, ProbeRefused, ProbeHandshake, ProbeNotSTUN}, p.Result)
 }

@@ -238,7 +238,7 @@ func (o Options) backends(l config.Listener, most int, earlier []diagnose.Probed
 // exchange are datagrams to backends of one family through one allocation, and their answers.
 type exchange struct {
 	all []diagnose.ProbedBackend
-	// long means that long datagrams are sent, too.
+	// long makes also long datagrams be sent.
 	long bool
 	// lengths are the lengths of the requests, by transaction ID. matched counts the answers to short ones, by peer.
 	lengths map[[stun.TransactionIDSize]byte]int
@@ -331,8 +331,7 @@ func (e *exchange) send(s *session, b *diagnose.ProbedBackend, length int) {
 	}
 }
 
-// count counts a Data indication for its peer. An indication with the attribute ICMP reports that the peer is
-// unreachable.
+// count counts a Data indication for its peer. One with the attribute ICMP reports that the peer is not reached.
 func (e *exchange) count(m *stun.Message) {
 	from := addressIn(m, stun.AttrXORPeerAddress)
 	if m.Type != stun.NewType(stun.MethodData, stun.ClassIndication) || !from.IsValid() {
@@ -434,7 +433,7 @@ func (s *session) permit(ctx context.Context, peer netip.AddrPort) (diagnose.Pro
 	return diagnose.ProbeFailed, "request for a permission: " + err.Error()
 }
 
-// listen passes received messages to seen for the given time.
+// listen passes messages to seen for a time.
 func (s *session) listen(ctx context.Context, during time.Duration) {
 	end := time.Now().Add(during)
 	for ctx.Err() == nil {

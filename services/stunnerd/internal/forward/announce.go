@@ -32,7 +32,7 @@ func (f *Forwarder) Added(c Client) {
 	f.queue(k, c, hold)
 }
 
-// Ended announces to the homes of a client that its session at this pod has ended.
+// Ended tells the homes of a client that its session here has ended.
 func (f *Forwarder) Ended(c Client) {
 	if k, ok := keyOf(c); f != nil && ok {
 		f.queue(k, c, release)
@@ -78,11 +78,10 @@ type announcer struct {
 	batches   map[batchKey]*clientBatch
 	// view is the list of pods at the last announcement.
 	view *view
-	// base are the homes before the first change of the list of pods that has not been announced twice. At the time
-	// again, each session is announced once more to the homes that it did not have in base. 0 means never.
+	// base are the homes before the changes of the list that are to be announced again at again. 0 means never.
 	base  []home
 	again time.Duration
-	// renew is the time of the next announcement of all sessions.
+	// renew is when all sessions are announced again.
 	renew time.Duration
 }
 
@@ -99,7 +98,7 @@ type clientBatch struct {
 	rest  []byte
 }
 
-// run sends announcements and removes expired entries until Close.
+// run announces sessions, and forgets what has expired, until Close.
 func (f *Forwarder) run() {
 	a := announcer{forwarder: f, outbox: f.Outbox(), batches: map[batchKey]*clientBatch{}, renew: f.now() + renewEvery}
 	ticker := time.NewTicker(time.Second)
@@ -123,7 +122,7 @@ func (f *Forwarder) run() {
 	}
 }
 
-// announce sends the pending announcements, and the periodic ones that are due.
+// announce sends what is due.
 func (a *announcer) announce() {
 	f := a.forwarder
 	defer f.meter.RecoverPanic("announce sessions to other pods")

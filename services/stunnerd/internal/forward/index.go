@@ -25,14 +25,14 @@ type index struct {
 	clients int
 }
 
-// holding is the id of the owner of a client, and the time at which the entry expires.
+// holding is the id of the owner of a client, and the end of its validity.
 type holding struct {
 	owner uint64
 	until time.Duration
 }
 
-// hold stores the owner of a client. If replace is false, it keeps another owner whose entry has not expired. It
-// reports false if the index is full.
+// hold stores the owner of a client. With replace false, another owner that is still valid stays. It reports false if
+// the index is full.
 func (x *index) hold(k clientKey, owner uint64, now time.Duration, replace bool) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -64,7 +64,7 @@ func (x *index) find(k clientKey, now time.Duration) (owner uint64, ok bool) {
 	return h.owner, ok && h.until > now
 }
 
-// sweep removes the expired entries.
+// sweep removes the clients whose time has passed.
 func (x *index) sweep(now time.Duration) {
 	x.mu.Lock()
 	defer x.mu.Unlock()

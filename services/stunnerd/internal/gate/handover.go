@@ -10,22 +10,22 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/stunmsg"
 )
 
-// provisionalTime is how long a session that another pod hands over waits for the confirmation of that pod.
+// provisionalTime is how long a session that another pod hands over waits until that pod has let it go.
 const provisionalTime = 5 * time.Second
 
 // Errors of Depart and Take.
 var (
 	// ErrPeer is the error for a session with a peer that would lose data during a handover.
 	ErrPeer = errors.New("a peer in use is not known to take a new relayed address")
-	// ErrTransport is the error for a session that cannot be handed over because its client uses a connection.
+	// ErrTransport is the error for a session that cannot leave its pod: its client uses a connection.
 	ErrTransport = errors.New("the connection of the client ends in this pod")
 	// ErrNotTaken is the error for a session that this listener cannot continue.
 	ErrNotTaken = errors.New("the session cannot be continued here")
 	errEnded    = errors.New("the session has ended")
 )
 
-// Departure is a session that is being handed over to another pod. Until Stay or Go is called, its requests are dropped
-// and its data is forwarded.
+// Departure is a session that is ready to go to another pod. Its requests are dropped, and its data is forwarded, until
+// Stay or Go is called.
 type Departure struct {
 	Record session.Record
 	gate   *Gate
@@ -84,8 +84,7 @@ func (d *Departure) Stay() {
 // Socket returns the relay socket of the session.
 func (d *Departure) Socket() relay.Socket { return d.flow.relay.Socket() }
 
-// Go ends the session at this pod, but keeps its relay socket open. From now on, datagrams of peers are passed to the
-// function pass.
+// Go ends the session at this pod, but does not close its relay socket. Datagrams of peers go to pass.
 func (d *Departure) Go(pass func([]relay.Datagram)) {
 	d.flow.relay.Hand(pass)
 	d.gate.end(d.flow)
@@ -136,8 +135,8 @@ func (g *Gate) Take(r *session.Record, client session.Client, former relay.Socke
 	return nil
 }
 
-// Taken returns the relay of a session that Take continues, if its peers still use a former socket for which the
-// function is returns true. Otherwise it returns nil.
+// Taken returns the relay of a session that Take continues, while peers use a former socket for which is reports true, or
+// nil.
 func (g *Gate) Taken(client netip.AddrPort, is func(former relay.Socket) bool) *relay.Relay {
 	f := g.flow(client)
 	if f == nil {

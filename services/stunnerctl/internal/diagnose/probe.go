@@ -1,6 +1,7 @@
 package diagnose
 
 import (
+	"fmt"
 	"net/netip"
 	"time"
 )
@@ -78,6 +79,8 @@ type ProbedURL struct {
 	Seconds float64 `json:"seconds,omitempty"`
 	// Long is the test of requests that are as long as packets of media.
 	Long ProbedLong `json:"long,omitzero"`
+	// Train are requests over UDP that were not repeated.
+	Train ProbedTrain `json:"train,omitzero"`
 	// Mapping is what a NAT has done to a client that paused, or nil if there is no NAT, or it kept the mapping.
 	Mapping *LostMapping `json:"mapping,omitempty"`
 	// TLSAtBalancer is set if a load balancer ends TLS, so that the certificate is not one of the Gateway.
@@ -96,6 +99,26 @@ type ProbedLong struct {
 
 // Passes reports whether long packets were sent, and all of them were answered.
 func (l ProbedLong) Passes() bool { return l.Sent > 0 && l.Answered == l.Sent }
+
+// ProbedTrain is the test of an even stream of short packets, each of which is sent once.
+type ProbedTrain struct {
+	Sent     int `json:"sent"`
+	Returned int `json:"returned"`
+	// Milliseconds is the median of the times between packets and their answers.
+	Milliseconds float64 `json:"milliseconds,omitempty"`
+}
+
+// lossy reports whether more packets are lost than media bears without gaps that people hear.
+func (t ProbedTrain) lossy() bool { return (t.Sent-t.Returned)*20 > t.Sent }
+
+// lost is the number of lost packets in words.
+func (t ProbedTrain) lost() string {
+	return fmt.Sprintf("%d of %d packets (%d %%)", t.Sent-t.Returned, t.Sent, (t.Sent-t.Returned)*100/t.Sent)
+}
+
+// slow reports whether answers take longer than a conversation bears: 400 ms in one direction are too much for most uses
+// (ITU-T G.114).
+func (t ProbedTrain) slow() bool { return t.Milliseconds > 800 }
 
 // LostMapping is a mapping that a NAT has deleted between two packets of a client.
 type LostMapping struct {
@@ -164,6 +187,8 @@ type ProbedBackend struct {
 	// Long is the test of datagrams that are as long as packets of media. None are sent if the path to the Gateway
 	// loses such packets.
 	Long ProbedLong `json:"long,omitzero"`
+	// Train are datagrams at an even pace, after the first ones were answered.
+	Train ProbedTrain `json:"train,omitzero"`
 	// Elsewhere are the addresses from which datagrams arrived at the relay that were sent to none of them.
 	Elsewhere string `json:"elsewhere,omitempty"`
 }

@@ -10,7 +10,7 @@ import (
 var pathRules = []Rule{
 	{"long packets pass", func(s *Snapshot, g *Gateway) (found []Finding) {
 		p := s.probe(g)
-		narrow := slices.DeleteFunc(slices.Clone(p.URLs), func(u ProbedURL) bool { return u.Long.Sent == u.Long.Answered })
+		narrow := slices.DeleteFunc(slices.Clone(p.URLs), func(u ProbedURL) bool { return !u.narrow() })
 		if len(narrow) == 0 {
 			return nil
 		}
@@ -28,6 +28,34 @@ var pathRules = []Rule{
 		f.Problem = "long packets are lost between here and the Gateway, and short ones are not, so calls connect and have no video: " +
 			few(lost) + " got no answer"
 		return []Finding{f}
+	}},
+	{"few packets are lost", func(s *Snapshot, g *Gateway) (found []Finding) {
+		var lossy, slow []ProbedURL
+		var lost, delays []string
+		for _, u := range s.probe(g).URLs {
+			if u.Train.lossy() {
+				lossy, lost = append(lossy, u), append(lost, u.Train.lost()+" to "+u.at())
+			}
+			if u.Train.slow() {
+				slow, delays = append(slow, u), append(delays, fmt.Sprintf("%.0f ms to %s", u.Train.Milliseconds, u.at()))
+			}
+		}
+		if len(lossy) > 0 {
+			found = append(found, Finding{
+				Severity: Warning, Object: ref("Gateway", g), Field: listenersOf(lossy),
+				Problem: "packets are lost between here and the Gateway, so that calls stutter: " + few(lost),
+				Remedy:  lessLoss + "; a run from another network tells this machine's network from that of the Gateway",
+			})
+		}
+		if len(slow) > 0 {
+			found = append(found, Finding{
+				Severity: Warning, Object: ref("Gateway", g), Field: listenersOf(slow),
+				Problem: "packets to the Gateway and back take " + few(delays) + ", which is too long for a conversation",
+				Remedy: "look for a full link with long queues on the way, such as an upload of this network, and for a Gateway nearer to " +
+					"the clients",
+			})
+		}
+		return found
 	}},
 	{"NATs keep mappings", func(s *Snapshot, g *Gateway) (found []Finding) {
 		lost := slices.DeleteFunc(slices.Clone(s.probe(g).URLs), func(u ProbedURL) bool { return u.Mapping == nil })
@@ -53,6 +81,10 @@ var pathRules = []Rule{
 	}},
 }
 
+// lessLoss is the remedy for a path that loses packets.
+const lessLoss = "look for a full, throttled or wireless link on the way, and for drops in the counters of its interfaces " +
+	"(ip -s link), policers (tc -s qdisc) and connection tracking (dmesg)"
+
 // widen is the remedy for a path that loses long packets.
 const widen = "let ICMP \"fragmentation needed\" and ICMPv6 \"packet too big\" pass on the way, or set the MTU of its smallest link " +
 	"on the interfaces of the sender: VPNs, tunnels and overlays have a smaller one than 1500"
@@ -68,8 +100,11 @@ func listenersOf(all []ProbedURL) string {
 }
 
 // narrow reports whether long packets are lost. Those of a handshake are among them.
-func (p *Probe) narrow() bool {
-	return slices.ContainsFunc(p.URLs, func(u ProbedURL) bool { return u.Long.Answered < u.Long.Sent })
+func (p *Probe) narrow() bool { return slices.ContainsFunc(p.URLs, ProbedURL.narrow) }
+
+// narrow reports whether long packets to a URL are lost, and not only as many as short ones.
+func (u ProbedURL) narrow() bool {
+	return u.Long.Answered < u.Long.Sent && !(u.Train.lossy() && u.Long.Answered > 0)
 }
 
 // secure reports whether a listener has TLS or DTLS.

@@ -45,7 +45,7 @@ var reachRules = []Rule{
 	{"public URLs answer", func(s *Snapshot, g *Gateway) (found []Finding) {
 		p := s.probe(g)
 		for _, u := range p.URLs {
-			if u.Result == ProbeUnroutable || u.Result == ProbeAnswered && u.Answered == u.Sent {
+			if u.Result == ProbeUnroutable || u.Result == ProbeAnswered && (u.Answered == u.Sent || u.Train.lossy()) {
 				continue
 			}
 			if alive, dead := p.direct(u.Listener); u.Result != ProbeAnswered && alive == 0 && dead > 0 {
@@ -307,6 +307,12 @@ func reachFact(s *Snapshot, g *Gateway) string {
 	} else if why := p.untested(); why != "" {
 		fact += "; pods were not tested directly: " + why
 	}
+	for _, u := range p.URLs {
+		if t := u.Train; t.Returned > 0 {
+			fact += fmt.Sprintf("; round trip %.0f ms, %s lost", t.Milliseconds, t.lost())
+			break
+		}
+	}
 	return fact + "; proves the way from this machine, not from other networks"
 }
 
@@ -449,6 +455,9 @@ var packetRules = []Rule{
 				found = append(found, b.finding(g, Warning, fmt.Sprintf("backend %s: %d of %d short datagrams returned through the gateway, and "+
 					"none of %d of %d bytes: long packets are lost between the pods and the backend", b.Peer, b.Returned, b.Sent, b.Long.Sent,
 					b.Long.Bytes), widen))
+			case b.Result == ProbeAnswered && b.Train.lossy() && !s.probe(g).lossyAt(b.Listener):
+				found = append(found, b.finding(g, Warning, fmt.Sprintf("backend %s: %s are lost between the pods and the backend, so that calls "+
+					"stutter", b.Peer, b.Train.lost()), lessLoss+"; and see the load of the media server"))
 			}
 		}
 		found = append(found, astray(g, all)...)
@@ -472,6 +481,11 @@ var packetRules = []Rule{
 				"fragment and password of this media server, and its log")
 		})...)
 	}},
+}
+
+// lossyAt reports whether the way to a listener loses packets, so that those to its backends say nothing.
+func (p *Probe) lossyAt(listener string) bool {
+	return slices.ContainsFunc(p.URLs, func(u ProbedURL) bool { return u.Listener == listener && u.Train.lossy() })
 }
 
 // others reports whether another backend of the route has answered.

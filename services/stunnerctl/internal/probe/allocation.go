@@ -243,6 +243,8 @@ type exchange struct {
 	// lengths are the lengths of the requests, by transaction ID. matched counts the answers to short ones, by peer.
 	lengths map[[stun.TransactionIDSize]byte]int
 	matched map[netip.AddrPort]int
+	// trains are the trains to backends, by their index.
+	trains map[int]*train
 	// strays are the addresses that have sent datagrams without having been sent any.
 	strays []netip.AddrPort
 }
@@ -281,6 +283,7 @@ func (o Options) exchange(ctx context.Context, t target, c credential.Credential
 	for end := time.Now().Add(lastAnswers); slices.ContainsFunc(e.all, missing) && ctx.Err() == nil && time.Now().Before(end); {
 		s.listen(ctx, pause/4)
 	}
+	e.sendTrains(ctx, s)
 	silent := func(b diagnose.ProbedBackend) bool { return b.Result == diagnose.ProbeNoAnswer }
 	var seen Seen
 	if o.Seen != nil && slices.ContainsFunc(e.all, silent) {
@@ -315,12 +318,7 @@ func (e *exchange) send(s *session, b *diagnose.ProbedBackend, length int) {
 		return
 	}
 	e.lengths[data.TransactionID] = length
-	m, err := stun.Build(stun.TransactionID, stun.NewType(stun.MethodSend, stun.ClassIndication), peerAddress(b.Peer),
-		stun.RawAttribute{Type: stun.AttrData, Value: data.Raw})
-	if err != nil {
-		return
-	}
-	if _, err = s.Write(m.Raw); err != nil {
+	if s.indicate(b.Peer, data) != nil {
 		return
 	}
 	if length == 0 {
@@ -329,6 +327,16 @@ func (e *exchange) send(s *session, b *diagnose.ProbedBackend, length int) {
 		b.Long.Bytes = length
 		b.Long.Sent++
 	}
+}
+
+// indicate sends a message to a peer in a Send indication.
+func (s *session) indicate(peer netip.AddrPort, data *stun.Message) error {
+	m, err := stun.Build(stun.TransactionID, stun.NewType(stun.MethodSend, stun.ClassIndication), peerAddress(peer),
+		stun.RawAttribute{Type: stun.AttrData, Value: data.Raw})
+	if err == nil {
+		_, err = s.Write(m.Raw)
+	}
+	return err
 }
 
 // count counts a Data indication for its peer. One with the attribute ICMP reports that the peer is not reached.
@@ -357,6 +365,9 @@ func (e *exchange) count(m *stun.Message) {
 	raw, err := m.Get(stun.AttrData)
 	length, known := 0, false
 	if err == nil && stun.IsMessage(raw) && stun.Decode(raw, data) == nil {
+		if t := e.trains[i]; t != nil && t.answered(data.TransactionID) {
+			return
+		}
 		length, known = e.lengths[data.TransactionID]
 	}
 	switch {
@@ -435,20 +446,5 @@ func (s *session) permit(ctx context.Context, peer netip.AddrPort) (diagnose.Pro
 
 // listen passes messages to seen for a time.
 func (s *session) listen(ctx context.Context, during time.Duration) {
-	end := time.Now().Add(during)
-	for ctx.Err() == nil {
-		_ = s.SetReadDeadline(end)
-		m, err := s.receive()
-		if err == nil {
-			s.seen(m)
-			continue
-		}
-		if !errors.Is(err, errNotSTUN) || s.stream != nil { // a stream without STUN messages does not come back to them
-			select { // a closed connection returns at once
-			case <-ctx.Done():
-			case <-time.After(time.Until(end)):
-			}
-			return
-		}
-	}
+	s.wire.listen(ctx, during, s.seen)
 }

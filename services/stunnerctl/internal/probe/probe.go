@@ -14,6 +14,7 @@
 //	url.go          public URLs
 //	stun.go         connections and STUN transactions
 //	certificate.go  the certificates that a server sends
+//	train.go        requests at an even pace, of which each lost one counts
 //	allocation.go   allocations, permissions and backends
 //	pod.go          pods directly
 package probe

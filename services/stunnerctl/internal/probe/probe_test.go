@@ -186,6 +186,9 @@ func TestEachTransport(t *testing.T) {
 		if u.Result != diagnose.ProbeAnswered || u.Answered != u.Sent || !u.Long.Passes() || u.Allocation == nil || !u.Allocation.Relay.IsValid() {
 			t.Errorf("%+v", u)
 		}
+		if whole := u.Train.Sent == trainLength && u.Train.Returned == trainLength && u.Train.Milliseconds > 0; whole != (u.Transport == "udp") {
+			t.Errorf("train of %s: %+v", u.URL, u.Train)
+		}
 		if c := u.Certificate; u.Secure && (c == nil || !c.NameMatches || !c.SelfSigned || c.Trusted || c.Sent != 1) {
 			t.Errorf("certificate %+v", c)
 		}
@@ -197,11 +200,46 @@ func TestEachTransport(t *testing.T) {
 		{Route: "meet/media", Listener: "TURN-UDP", Peer: denied, OnePort: true, Result: diagnose.ProbeFailed,
 			Detail: "request for a permission: the error response has no code"}, // of pion/turn
 	}
+	for i, b := range got.Backends {
+		if b.Train.Sent != b.Train.Returned || b.Train.Sent == trainLength != (b.Result == diagnose.ProbeAnswered) {
+			t.Errorf("train to backend %s: %+v", b.Peer, b.Train)
+		}
+		got.Backends[i].Train = diagnose.ProbedTrain{}
+	}
 	if !slices.Equal(got.Backends, want) || received.Load() != 2*datagrams {
 		t.Errorf("%d received, %+v", received.Load(), got.Backends)
 	}
 	if n := relays.open.Load(); n != 0 {
 		t.Errorf("%d allocations are left", n)
+	}
+}
+
+// TestTrainCountsLoss: each request of a train whose answer is lost counts, and an answer that arrives twice counts once.
+func TestTrainCountsLoss(t *testing.T) {
+	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
+	must(t, err)
+	t.Cleanup(func() { conn.Close() })
+	go func() {
+		buf := make([]byte, maxDatagram)
+		for i := 0; ; i++ {
+			n, from, err := conn.ReadFrom(buf)
+			if err != nil {
+				return
+			}
+			if i%5 == 0 {
+				continue
+			}
+			for range 2 {
+				_, _ = conn.WriteTo(buf[:n], from)
+			}
+		}
+	}()
+	w, err := dial(t.Context(), config.TURNUDP, netip.MustParseAddrPort(conn.LocalAddr().String()), "")
+	must(t, err)
+	defer w.end()
+	got := w.train(t.Context())
+	if got.Sent != trainLength || got.Returned != trainLength*4/5 || got.Milliseconds <= 0 {
+		t.Errorf("%+v", got)
 	}
 }
 

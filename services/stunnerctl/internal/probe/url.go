@@ -80,6 +80,7 @@ func (t target) probe(ctx context.Context) (u diagnose.ProbedURL, mapped *flow) 
 		group.Go(func() { t.try(ctx, &all[i]) })
 	}
 	group.Wait()
+	var steady *flow
 	u.Sent, u.Seconds, u.Long.Bytes = n, time.Since(begun).Seconds(), longest(p)
 	for i := range all {
 		f := &all[i]
@@ -97,11 +98,18 @@ func (t target) probe(ctx context.Context) (u diagnose.ProbedURL, mapped *flow) 
 		if u.Certificate == nil && len(f.served) > 0 {
 			u.Certificate = certificate(f.served, t.uri.Host, time.Now())
 		}
-		if mapped == nil && f.translated() {
+		switch {
+		case mapped == nil && f.translated():
 			mapped = f
-		} else {
+		case steady == nil && f.err == nil && !p.Stream():
+			steady = f
+		default:
 			f.end()
 		}
+	}
+	if steady != nil {
+		u.Train = steady.train(ctx)
+		steady.end()
 	}
 	if u.Answered > 0 {
 		u.Result, u.Detail = diagnose.ProbeAnswered, ""

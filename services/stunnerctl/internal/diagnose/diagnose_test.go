@@ -238,6 +238,52 @@ spec: {podSelector: {}, policyTypes: [Ingress], ingress: [{from: [{ipBlock: `+bl
 	}
 }
 
+// The NetworkPolicies of backends, and those of the pods towards them, are additive, and unknown labels may match. A policy
+// of which it is not certain that it denies the media is no finding.
+func TestNetworkPoliciesOfBackends(t *testing.T) {
+	const deny = "{podSelector: {matchLabels: {app: sfu}}, policyTypes: [Ingress]}"
+	for _, c := range []struct {
+		policies []string // specs
+		finding  bool
+	}{
+		{[]string{deny}, true},
+		{[]string{"{podSelector: {}, policyTypes: [Ingress]}"}, true},
+		{[]string{"{podSelector: {matchLabels: {app: web}}, policyTypes: [Ingress]}"}, false},
+		{[]string{"{podSelector: {matchLabels: {tier: media}}, policyTypes: [Ingress]}"}, false},
+		{[]string{deny, "{podSelector: {matchLabels: {tier: media}}, policyTypes: [Ingress], ingress: [{}]}"}, false},
+		{[]string{deny, "{podSelector: {matchLabels: {app: web}}, policyTypes: [Ingress], ingress: [{}]}"}, true},
+		{[]string{deny, "{podSelector: {}, ingress: [{ports: [{protocol: UDP, port: 20000}]}]}"}, false},
+		{[]string{deny, "{podSelector: {}, ingress: [{ports: [{port: 10000}]}]}"}, true}, // TCP
+		{[]string{deny, "{podSelector: {}, ingress: [{ports: [{protocol: UDP, port: 53, endPort: 9999}]}]}"}, true},
+		{[]string{deny, "{podSelector: {}, ingress: [{from: [{podSelector: {matchLabels: {app: stunner}}}]}]}"}, false},
+		{[]string{deny, "{podSelector: {}, ingress: [{from: [{podSelector: {matchLabels: {app: other}}}]}]}"}, true},
+		{[]string{deny, "{podSelector: {}, ingress: [{from: [{namespaceSelector: {matchLabels: {team: a}}}]}]}"}, false},
+		{[]string{deny, "{podSelector: {}, ingress: [{from: [{namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: shop}}}]}]}"}, true},
+		{[]string{deny, "{podSelector: {}, ingress: [{from: [{ipBlock: {cidr: 10.0.0.0/24}}]}]}"}, false},
+		{[]string{deny, "{podSelector: {}, ingress: [{from: [{ipBlock: {cidr: 10.0.0.0/24, except: [10.0.0.1/32, 10.0.0.2/32]}}]}]}"}, true},
+		{[]string{"{podSelector: {}, policyTypes: [Egress], egress: [{to: [{ipBlock: {cidr: 10.9.0.0/16}}], ports: [{protocol: UDP}]}]}"}, true},
+		{[]string{"{podSelector: {}, policyTypes: [Egress], egress: [{to: [{ipBlock: {cidr: 10.0.0.0/8}}], ports: [{protocol: UDP}]}]}"}, false},
+		{[]string{"{podSelector: {}, policyTypes: [Egress], egress: [{ports: [{protocol: UDP, port: 5000}]}]}"}, true},
+		{[]string{"{podSelector: {}, policyTypes: [Egress], egress: [{to: [{podSelector: {matchLabels: {app: sfu}}}]}]}"}, false},
+		{[]string{"{podSelector: {}, policyTypes: [Egress], egress: [{to: [{podSelector: {matchLabels: {app: web}}}]}]}"}, true},
+	} {
+		var all strings.Builder
+		for i, spec := range c.policies {
+			fmt.Fprintf(&all, "---\n{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: p%d, namespace: meet}, spec: %s}\n", i, spec)
+		}
+		for i := range 2 {
+			fmt.Fprintf(&all, "---\n{apiVersion: v1, kind: Pod, metadata: {name: front-door-%d, namespace: meet}, status: {podIPs: [{ip: 10.0.0.%[1]d}]}}\n", i+1)
+		}
+		s := load(t, []byte(all.String()), nil, nil)
+		named := slices.ContainsFunc(Why(s, "meet", "front-door").Findings, func(f Finding) bool {
+			return strings.Contains(f.Problem, "Service meet/sfu") && strings.Contains(f.Problem, "UDP to ports 10000-20000")
+		})
+		if named != c.finding {
+			t.Errorf("%v: finding %v, want %v", c.policies, named, c.finding)
+		}
+	}
+}
+
 // A stage that could read nothing and ask nobody is not reported as checked.
 func TestNotChecked(t *testing.T) {
 	s := load(t, nil, []byte(`{"unreached":{"problem":"refused"},"operator":null,"clocks":null,"served":null,"live":null,"auth":null}`), nil)

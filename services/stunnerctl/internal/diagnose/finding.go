@@ -9,6 +9,7 @@
 //
 //	rules.go        the tables of stages
 //	stage*.go       the rules of one stage, or of a group
+//	stagenetwork.go the NetworkPolicies of the pods and of their backends
 //	stagerights.go  missing rights
 //	clock.go        the clocks, and the rules on them
 //	events.go       events of objects, and patterns of their texts

@@ -194,7 +194,6 @@ var (
 		kind("Event", "", "v1", "events"),
 		kind("Deployment", "apps", "v1", "deployments"),
 		kind("DaemonSet", "apps", "v1", "daemonsets"),
-		kind("NetworkPolicy", "networking.k8s.io", "v1", "networkpolicies"),
 		kind("ResourceQuota", "", "v1", "resourcequotas"),
 		kind("LimitRange", "", "v1", "limitranges"),
 		kind("ScaledObject", "keda.sh", "v1alpha1", "scaledobjects"),
@@ -203,6 +202,7 @@ var (
 	BackendKinds = []Kind{
 		kind("Service", "", "v1", "services"),
 		kind("EndpointSlice", "discovery.k8s.io", "v1", "endpointslices"),
+		kind("NetworkPolicy", "networking.k8s.io", "v1", "networkpolicies"),
 	}
 	// OperatorKinds are in the namespace of the operator.
 	OperatorKinds = []Kind{

@@ -6,13 +6,8 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/util/intstr"
-	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
 )
 
 // policyRules check limits, quotas, autoscaling and network policies.
@@ -94,137 +89,6 @@ func (g *Gateway) sharedSources() (found []Finding) {
 		})
 	}
 	return found
-}
-
-// networkPolicies checks that the NetworkPolicies that select the pods of the Gateway admit its listeners and its
-// media.
-func (s *Snapshot) networkPolicies(g *Gateway) (found []Finding) {
-	if len(g.Pods) == 0 || g.Pods[0].Spec.HostNetwork {
-		return nil
-	}
-	pod := g.Pods[0]
-	var ingress, egress []*networkingv1.NetworkPolicy
-	for _, p := range list[networkingv1.NetworkPolicy](s, "NetworkPolicy") {
-		selector, err := metav1.LabelSelectorAsSelector(&p.Spec.PodSelector)
-		if err != nil || p.Namespace != g.Namespace || !selector.Matches(labels.Set(pod.Labels)) {
-			continue
-		}
-		if slices.Contains(p.Spec.PolicyTypes, networkingv1.PolicyTypeIngress) || len(p.Spec.PolicyTypes) == 0 {
-			ingress = append(ingress, p)
-		}
-		if slices.Contains(p.Spec.PolicyTypes, networkingv1.PolicyTypeEgress) {
-			egress = append(egress, p)
-		}
-	}
-	for _, l := range g.Spec.Listeners {
-		if f := g.clientPolicy(l, ingress); f != nil {
-			found = append(found, *f)
-			break
-		}
-	}
-	media := len(egress) == 0 || slices.ContainsFunc(egress, func(p *networkingv1.NetworkPolicy) bool {
-		return slices.ContainsFunc(p.Spec.Egress, func(r networkingv1.NetworkPolicyEgressRule) bool {
-			return len(r.Ports) == 0 || slices.ContainsFunc(r.Ports, func(p networkingv1.NetworkPolicyPort) bool {
-				return p.Protocol != nil && *p.Protocol == corev1.ProtocolUDP &&
-					(p.Port == nil || p.Port.IntValue() != 53)
-			})
-		})
-	})
-	if !media {
-		found = append(found, Finding{
-			Severity: Error, Object: ref("NetworkPolicy", egress[0]), Field: "spec.egress",
-			Problem: "no NetworkPolicy of the dataplane pods lets them send UDP to peers",
-			Remedy:  "allow UDP to the backends, or set spec.enableNetworkPolicy of the Dataplane, which does",
-			Command: describe("networkpolicy", egress[0]),
-		})
-	}
-	return found
-}
-
-func transport(p gwapiv1.ProtocolType) corev1.Protocol {
-	if name := strings.ToUpper(string(p)); strings.HasSuffix(name, "UDP") || strings.HasSuffix(name, "DTLS") {
-		return corev1.ProtocolUDP
-	}
-	return corev1.ProtocolTCP
-}
-
-// targetPort returns the port of a listener in the pod.
-func (g *Gateway) targetPort(l gwapiv1.Listener) int32 {
-	for _, svc := range g.Services {
-		for _, p := range svc.Spec.Ports {
-			if p.Port == int32(l.Port) && p.Protocol == transport(l.Protocol) && p.TargetPort.IntVal != 0 {
-				return p.TargetPort.IntVal
-			}
-		}
-	}
-	return int32(l.Port)
-}
-
-func admits(ports []networkingv1.NetworkPolicyPort, protocol corev1.Protocol, port int32) bool {
-	return len(ports) == 0 || slices.ContainsFunc(ports, func(p networkingv1.NetworkPolicyPort) bool {
-		is := corev1.ProtocolTCP
-		if p.Protocol != nil {
-			is = *p.Protocol
-		}
-		if is != protocol {
-			return false
-		}
-		if p.Port == nil || p.Port.Type == intstr.String {
-			return true
-		}
-		last := p.Port.IntVal
-		if p.EndPort != nil {
-			last = *p.EndPort
-		}
-		return p.Port.IntVal <= port && port <= last
-	})
-}
-
-// clientPolicy checks that the NetworkPolicies with ingress rules admit the clients of a listener.
-func (g *Gateway) clientPolicy(l gwapiv1.Listener, ingress []*networkingv1.NetworkPolicy) *Finding {
-	if len(ingress) == 0 {
-		return nil
-	}
-	protocol, port := transport(l.Protocol), g.targetPort(l)
-	var some []string
-	for _, p := range ingress {
-		for _, r := range p.Spec.Ingress {
-			if !admits(r.Ports, protocol, port) {
-				continue
-			}
-			blocks, all := clients(r.From)
-			if all {
-				return nil
-			}
-			some = append(some, blocks...)
-		}
-	}
-	f := &Finding{
-		Severity: Warning, Object: ref("NetworkPolicy", ingress[0]), Field: "spec.ingress",
-		Problem: fmt.Sprintf("no NetworkPolicy of the dataplane pods admits clients to %s port %d of listener %s",
-			protocol, port, l.Name),
-		Remedy:  "admit the port, or set spec.enableNetworkPolicy of the Dataplane, which does",
-		Command: describe("networkpolicy", ingress[0]),
-	}
-	if len(some) > 0 {
-		f.Severity = Info
-		f.Problem = fmt.Sprintf("the NetworkPolicies of the dataplane pods admit only clients of %s to %s port %d of "+
-			"listener %s", few(some), protocol, port, l.Name)
-		f.Remedy = "if there are other clients, admit 0.0.0.0/0 and ::/0"
-	}
-	return f
-}
-
-// clients returns the ranges of clients that a rule admits, and whether it admits all.
-func clients(from []networkingv1.NetworkPolicyPeer) (blocks []string, all bool) {
-	for _, p := range from {
-		if p.IPBlock == nil {
-			continue // pods of the cluster
-		}
-		blocks = append(blocks, p.IPBlock.CIDR)
-		all = all || everyAddress(p.IPBlock.CIDR)
-	}
-	return blocks, all || len(from) == 0
 }
 
 // scaling checks the ScaledObject of the Gateway.

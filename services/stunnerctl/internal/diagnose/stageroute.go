@@ -227,6 +227,8 @@ type backend struct {
 	route   string
 	service *corev1.Service
 	static  *stunnerv1.StaticService
+	// first and last are the ports that the route allows; 0 means all.
+	first, last int32
 }
 
 // backends returns those backends of the routes that exist, each once.
@@ -240,6 +242,12 @@ func (s *Snapshot) backends(g *Gateway) (all []backend) {
 					namespace = string(*ref.Namespace)
 				}
 				b := backend{route: r.Namespace + "/" + r.Name}
+				if ref.Port != nil {
+					b.first, b.last = *ref.Port, *ref.Port
+					if ref.EndPort != nil {
+						b.last = *ref.EndPort
+					}
+				}
 				if ref.Kind != nil && *ref.Kind == "StaticService" {
 					b.static = find[stunnerv1.StaticService](s, "StaticService", namespace, string(ref.Name))
 				} else {

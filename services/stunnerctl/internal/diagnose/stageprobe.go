@@ -3,6 +3,7 @@ package diagnose
 import (
 	"cmp"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 )
@@ -61,6 +62,11 @@ var reachRules = []Rule{
 			if e := s.evidence(g, p, u); e != "" {
 				f.Problem += "; " + e
 			}
+			if others := g.balancers(); u.isNamed() && len(others) > 0 && !slices.Contains(others, u.Address.Addr().String()) {
+				f.Problem += fmt.Sprintf("; the name %s leads to %s, and the load balancer has %s", u.Host, u.Address.Addr(), few(others))
+				f.Remedy = fmt.Sprintf("correct the DNS record of %s, unless a NAT or another load balancer leads from %s to the Gateway; then %s",
+					u.Host, u.Address.Addr(), f.Remedy)
+			}
 			found = append(found, f)
 		}
 		return found
@@ -81,6 +87,24 @@ var reachRules = []Rule{
 		}
 		return found
 	}},
+}
+
+// isNamed reports whether clients are told a host name, which leads to the address.
+func (u ProbedURL) isNamed() bool {
+	_, err := netip.ParseAddr(u.Host)
+	return err != nil && u.Address.IsValid()
+}
+
+// balancers returns the IP addresses of the load balancers of the Gateway.
+func (g *Gateway) balancers() (all []string) {
+	for _, svc := range g.Services {
+		for _, i := range svc.Status.LoadBalancer.Ingress {
+			if i.IP != "" && !slices.Contains(all, i.IP) {
+				all = append(all, i.IP)
+			}
+		}
+	}
+	return all
 }
 
 // dead reports whether a pod has not answered. If it could not be asked, nothing is known.

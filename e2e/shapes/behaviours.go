@@ -58,6 +58,10 @@ var Behaviours = []Behaviour{
 		In: offloadAsAskedFor, Holds: whyFindsNothing,
 	},
 	{
+		Name: "AFaultIsNamed", Promise: "stunnerctl why names a fault with its object and a remedy, and nothing after its end.",
+		In: offloadAsAskedFor, Holds: aFaultIsNamed,
+	},
+	{
 		Name: "CallsReachTheirPeers", Promise: "Clients reach the peers of a listener's routes, at each address and over each transport.",
 		Holds: callsReachTheirPeers,
 	},

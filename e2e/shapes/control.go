@@ -5,8 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"slices"
 	"strings"
+	"syscall"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -226,6 +228,66 @@ func isUnserved(e *env.Env, f env.Finding) bool {
 		return g.Unserved != nil && strings.HasPrefix(f.Object, "Service "+g.ID()) && f.Stage == "service" &&
 			strings.Contains(f.Problem, fmt.Sprintf("port %d: ", g.Unserved.Port()))
 	})
+}
+
+// fault is a fault of the first Gateway that exists in each shape.
+type fault struct {
+	make, undo func(context.Context) error
+	// object and problem are those of the finding; the latter is a part of it.
+	object, problem string
+}
+
+// faultOf returns the fault of a shape. Different shapes have different ones, and a shape always has the same one.
+func faultOf(e *env.Env) (fault, error) {
+	g := e.Gateways[0]
+	list, err := g.Dataplanes()
+	if err != nil || len(list) == 0 {
+		return fault{}, errors.Join(err, fmt.Errorf("%s has %d dataplanes", g.ID(), len(list)))
+	}
+	signal := func(s syscall.Signal) func(context.Context) error {
+		return func(context.Context) error { return list[0].Signal(s) }
+	}
+	hangs := fault{signal(syscall.SIGSTOP), signal(syscall.SIGCONT), "Pod " + g.Namespace + "/" + list[0].Name, "does not answer the operator"}
+	if e.Shape.Is(env.Folder) {
+		hangs.object, hangs.problem = "Gateway "+g.ID(), "hangs"
+	}
+	apply := func(text string) func(context.Context) error {
+		return func(ctx context.Context) error { return e.Apply(ctx, g.Namespace, text) }
+	}
+	absent := strings.Replace(g.RouteYAML(), "backendRefs: [{name: "+g.Name, "backendRefs: [{name: absent", 1)
+	all := []fault{
+		hangs,
+		{e.MakeMistake, e.Repair, "Secret " + e.System() + "/turn", "is missing"},
+		{apply(absent), apply(g.RouteYAML()), "UDPRoute " + g.ID() + "-first", "there is no such Service"},
+	}
+	hash := fnv.New32a()
+	hash.Write([]byte(e.Shape.String()))
+	return all[hash.Sum32()%uint32(len(all))], nil
+}
+
+// aFaultIsNamed makes the fault of the shape, waits until why names it, and ends it.
+func aFaultIsNamed(ctx context.Context, e *env.Env) error {
+	f, err := faultOf(e)
+	if err != nil {
+		return err
+	}
+	why := []string{"why", e.Gateways[0].ID()}
+	if err := f.make(ctx); err != nil {
+		return errors.Join(err, f.undo(ctx))
+	}
+	err = e.Await(ctx, "finding", func(ctx context.Context) error {
+		list, err := e.Findings(ctx, why...)
+		if err == nil && !slices.ContainsFunc(list, func(got env.Finding) bool {
+			return got.Severity == "error" && got.Object == f.object && strings.Contains(got.Problem, f.problem) && got.Remedy != ""
+		}) {
+			err = fmt.Errorf("no error about %s, %q: %+v", f.object, f.problem, list)
+		}
+		return err
+	})
+	if err := errors.Join(err, f.undo(ctx)); err != nil {
+		return err
+	}
+	return findsNothing(ctx, e, why...)
 }
 
 // icetestPasses calls an echo peer through each listener.

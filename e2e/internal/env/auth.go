@@ -183,12 +183,18 @@ func (g *Gateway) Credential(ctx context.Context, user string) (username, passwo
 
 // mint makes a credential with the key of the Gateway.
 func (g *Gateway) mint(user string) (username, password string, err error) {
+	return g.CredentialAt(user, time.Now())
+}
+
+// CredentialAt makes a credential of an hour, which begins at a time, with the key of the Gateway. The credentials of the shape
+// are ephemeral.
+func (g *Gateway) CredentialAt(user string, at time.Time) (username, password string, err error) {
 	secret := credential.Secret(g.env.secret)
 	if g.env.PerGateway {
 		if secret, err = secret.Derive(g.ID()); err != nil {
 			return "", "", err
 		}
 	}
-	minted, err := credential.Authority{SharedSecret: secret}.Mint(user, time.Hour, time.Now())
+	minted, err := credential.Authority{SharedSecret: secret}.Mint(user, time.Hour, at)
 	return minted.Username, string(minted.Password), err
 }

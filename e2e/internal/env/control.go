@@ -17,6 +17,8 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 )
 
@@ -178,6 +180,8 @@ type ControlPlane struct {
 	// Auth is the URL of the auth service.
 	Auth                         string
 	OperatorProcess, AuthProcess *bed.Process
+	// AuthPod is the name of the pod of the auth service.
+	AuthPod string
 }
 
 // ControlPlane returns how the programs are reached. The shape has Input APIServer.
@@ -193,7 +197,15 @@ func (e *Env) ControlPlane(ctx context.Context) (p ControlPlane, err error) {
 			return p, fmt.Errorf("%s has %d pods", name, len(pods))
 		}
 		*process = pods[0].Process()
+		if name == authName {
+			p.AuthPod = pods[0].Name()
+		}
 	}
 	p.CAFile, err = c.caFile(ctx)
 	return p, err
+}
+
+// PatchStatus merges JSON into the status of an object, KIND/NAME, as its controller does. The shape has Input APIServer.
+func (e *Env) PatchStatus(ctx context.Context, namespace, object, text string) error {
+	return e.Cluster.Patch(ctx, namespace, object, types.MergePatchType, text, "status")
 }

@@ -31,6 +31,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
@@ -124,8 +125,9 @@ type Dataplane struct {
 	Admin, Metrics string
 	// Addrs are the addresses of its relays.
 	Addrs []netip.Addr
-	// Crash kills the process that serves.
-	Crash func() error
+	// Crash kills the process that serves, and Signal sends it another signal.
+	Crash  func() error
+	Signal func(syscall.Signal) error
 	// Stop begins an orderly end, without waiting for it.
 	Stop func(context.Context) error
 	// Net is its network; nil if it is that of a node.

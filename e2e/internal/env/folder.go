@@ -237,9 +237,10 @@ func (f *inFolder) dataplanes(g *Gateway) ([]Dataplane, error) {
 	}
 	return []Dataplane{{
 		Name: g.ID(), ID: strconv.Itoa(pid), Admin: strings.TrimSuffix(*admin.HealthcheckEndpoint, "/"), Metrics: admin.MetricsEndpoint,
-		Addrs: f.clientAddresses(),
-		Crash: func() error { return syscall.Kill(pid, syscall.SIGKILL) },
-		Stop:  func(context.Context) error { return syscall.Kill(pid, syscall.SIGTERM) },
+		Addrs:  f.clientAddresses(),
+		Crash:  func() error { return syscall.Kill(pid, syscall.SIGKILL) },
+		Signal: func(s syscall.Signal) error { return syscall.Kill(pid, s) },
+		Stop:   func(context.Context) error { return syscall.Kill(pid, syscall.SIGTERM) },
 		Log: func() []string {
 			return bed.Tail(filepath.Join(f.out(), "logs", g.Namespace+"_"+g.Name+".log"), 20)
 		},

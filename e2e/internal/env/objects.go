@@ -1,6 +1,7 @@
 package env
 
 import (
+	"context"
 	"encoding/base64"
 	"fmt"
 	"maps"
@@ -259,3 +260,39 @@ func (g *Gateway) routeBackendYAML(second bool, more ...topology.Both[netip.Addr
 	}
 	return g.backendYAML(name, append(more, g.env.Net.Peer(g.peerNumber(second)), g.env.input.ctlPeer())...)
 }
+
+// Apply writes objects in YAML to the API server or the folder. namespace is that of objects without one.
+func (e *Env) Apply(ctx context.Context, namespace, text string) error {
+	return e.input.apply(ctx, namespace, text)
+}
+
+// Delete deletes an object, KIND/NAME.
+func (e *Env) Delete(ctx context.Context, namespace, object string) error {
+	return e.input.remove(ctx, namespace, object)
+}
+
+// System returns the namespace of the operator, of the GatewayConfig and of the Secret with the credentials.
+func (e *Env) System() string { return e.system }
+
+// ClassYAML returns the GatewayClass and its GatewayConfig.
+func (e *Env) ClassYAML() string { return e.classYAML() }
+
+// SecretYAML returns the Secret with the credentials, which has other keys if there are some.
+func (e *Env) SecretYAML(keys map[string]string) string {
+	if keys == nil {
+		return e.secretYAML()
+	}
+	return e.secretOf(keys)
+}
+
+// YAML returns the Gateway.
+func (g *Gateway) YAML() string { return g.yaml() }
+
+// RouteYAML returns the first route of the Gateway.
+func (g *Gateway) RouteYAML() string { return g.routeYAML(false) }
+
+// BackendYAML returns the Service of the first route with its EndpointSlices.
+func (g *Gateway) BackendYAML() string { return g.routeBackendYAML(false) }
+
+// CertificateYAML returns the Secret of the TLS and DTLS listeners with another certificate.
+func (g *Gateway) CertificateYAML(chain, key []byte) string { return g.certificateYAML(chain, key) }

@@ -95,17 +95,20 @@ func (p *Pod) ended() bool {
 }
 
 // Crash kills the worker process of a supervised program, or the program itself.
-func (p *Pod) Crash() error {
+func (p *Pod) Crash() error { return p.Signal(syscall.SIGKILL) }
+
+// Signal sends a signal to the worker process of a supervised program, or to the program itself.
+func (p *Pod) Signal(s syscall.Signal) error {
 	process := p.Process()
 	if process == nil {
-		return fmt.Errorf("crash pod %s: it has no process", p.Name())
+		return fmt.Errorf("%s to pod %s: it has no process", s, p.Name())
 	}
 	worker := process.PID()
 	if children := childrenOf(worker); len(children) > 0 {
 		worker = children[0]
 	}
-	if err := syscall.Kill(worker, syscall.SIGKILL); err != nil {
-		return fmt.Errorf("crash pod %s: %w", p.Name(), err)
+	if err := syscall.Kill(worker, s); err != nil {
+		return fmt.Errorf("%s to pod %s: %w", s, p.Name(), err)
 	}
 	return nil
 }

@@ -219,7 +219,7 @@ func (o operator) findings(ctx context.Context, kubeconfig string, args ...strin
 	return o.found(ctx, append(args, "--operator", o.url, "--kubeconfig", kubeconfig)...)
 }
 
-// found runs stunnerctl and returns its findings. It sends no packets, because there are no pods: e2e/probe tests them.
+// found runs stunnerctl and returns its findings. It sends no packets, because there are no pods: e2e/doctor tests them.
 func (o operator) found(ctx context.Context, args ...string) ([]finding, error) {
 	if args[0] == "why" {
 		args = append(args, "--probe=false")

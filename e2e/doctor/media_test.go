@@ -1,4 +1,4 @@
-package probe
+package doctor
 
 import (
 	"fmt"
@@ -46,6 +46,8 @@ func mediaFaults(t *testing.T, e *env.Env, l *env.Listener) (faults []fault) {
 	add("the way to the media server loses long packets", "warning",
 		fmt.Sprintf("backend %s: 3 of 3 short datagrams returned through the gateway, and none of 3", peer),
 		chain("input", "meta length > 1200 "+to+" drop"))
+	add("the way to the media server loses packets", "warning",
+		fmt.Sprintf("backend %s: ", peer), chain("input", to+" numgen random mod 100 < 30 drop"))
 	add("the way from the media server loses long packets", "warning",
 		fmt.Sprintf("backend %s: 3 of 3 short datagrams returned through the gateway, and none of 3", peer),
 		chain("output", "meta length > 1200 "+from+" drop"))

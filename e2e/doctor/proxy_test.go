@@ -1,4 +1,4 @@
-package probe
+package doctor
 
 import (
 	"crypto/ecdsa"
@@ -145,19 +145,17 @@ func proxy(t *testing.T, e *env.Env, l *env.Listener, c tls.Certificate) (port i
 	return int(netip.MustParseAddrPort(listener.Addr().String()).Port())
 }
 
-// TestTLSAtTheLoadBalancer: a certificate of a load balancer that ends TLS is not one of the Gateway.
-func TestTLSAtTheLoadBalancer(t *testing.T) {
-	e := start(t, "folder,host,udp+tcp,ipv4,ephemeral", 2, nil, "stunner.l7mp.io/tls-at-load-balancer: tcp")
-	tcp := e.Gateways[0].Listeners[1]
+// faultsOfTLSAtBalancer are faults of the certificate of a load balancer that ends TLS, which is not one of the Gateway.
+func faultsOfTLSAtBalancer(t *testing.T, p *place) []fault {
+	e, tcp := p.Env, p.Gateways[0].Listeners[1]
 	right := x509.Certificate{IPAddresses: []net.IP{tcp.Addresses()[0].Addr().AsSlice()}, NotAfter: time.Now().AddDate(1, 0, 0)}
 	set, undo := redirect(e, tcp, proxy(t, e, tcp, issue(t, right, nil)), "balancer")
 	set(t)
-	defer undo(t)
-	awaitHealthy(t, e, "why", e.Gateways[0].ID())
+	t.Cleanup(func() { undo(t) })
+	p.healthy(t)
 	faults := certificates(t, e, tcp, "spec.listeners[tcp]")
 	for i := range faults {
-		faults[i].remedy = "at the load balancer, which ends TLS"
+		faults[i].remedy, faults[i].onlyPackets = "at the load balancer, which ends TLS", true
 	}
-	find(t, e, faults)
-	awaitHealthy(t, e, "why", e.Gateways[0].ID())
+	return faults
 }

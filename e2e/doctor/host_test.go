@@ -1,4 +1,4 @@
-package host
+package doctor
 
 import (
 	"context"
@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/env"
 )
 
 // extra is a second Gateway without routes, at an address and a port.
@@ -35,21 +36,76 @@ spec:
 // second is an address of the host that a fault takes away.
 const second = "203.0.113.250"
 
-// TestFaultsOfAHost: doctor names each fault with its object and remedy, and finds nothing afterwards.
-func TestFaultsOfAHost(t *testing.T) {
-	p := start(t, "folder,host,udp,jwt", 1)
-	p.healthy(t)
-	var err error
-	if p.name, err = os.Hostname(); err != nil {
-		t.Fatal(err)
-	}
-	for _, f := range p.faults(t) {
-		t.Run(strings.ReplaceAll(f.name, " ", "_"), func(t *testing.T) { p.find(t, f) })
+// product is a product in a folder, whose output folder is a small disk.
+type product struct {
+	*place
+	env.Host
+	input, output string
+	name          string // of the host
+}
+
+// outputSize is the size of the disk of the output folder.
+const outputSize = "4m"
+
+// mountSmallDisk makes the output folder a small disk.
+func mountSmallDisk(t *testing.T, e *env.Env) {
+	t.Helper()
+	_, output := e.Folders()
+	must(t, os.MkdirAll(output, 0o700))
+	must(t, unix.Mount("tmpfs", output, "tmpfs", 0, "size="+outputSize))
+}
+
+// unmountSmallDisk ends mountSmallDisk.
+func unmountSmallDisk(t *testing.T, e *env.Env) {
+	t.Helper()
+	_, output := e.Folders()
+	if err := unix.Unmount(output, unix.MNT_DETACH); err != nil {
+		t.Error(err)
 	}
 }
 
-// faults returns the faults; those whose findings last are at the end.
-func (p *product) faults(t *testing.T) []fault {
+func hostOf(t *testing.T, p *place) *product {
+	t.Helper()
+	name, err := os.Hostname() // of the dataplane
+	must(t, err)
+	h := &product{place: p, Host: p.Env.Host(), name: name}
+	h.input, h.output = p.Folders()
+	return h
+}
+
+// startHost starts a product in a folder that is no place of TestFaults.
+func startHost(t *testing.T, shape string, number int) *product {
+	t.Helper()
+	return hostOf(t, startPlace(t, shape, "", true, number, nil))
+}
+
+// until waits for a condition.
+func (p *product) until(t *testing.T, cond func(context.Context) error) {
+	t.Helper()
+	must(t, p.Await(t.Context(), "change of the host", cond))
+}
+
+// file returns the only input file that matches a pattern.
+func (p *product) file(t *testing.T, pattern string) string {
+	t.Helper()
+	all, err := filepath.Glob(filepath.Join(p.input, pattern))
+	if err != nil || len(all) != 1 {
+		t.Fatalf("%s: %v, %v", pattern, all, err)
+	}
+	return all[0]
+}
+
+// signal sends a signal to processes.
+func signal(t *testing.T, s syscall.Signal, pids ...int) {
+	t.Helper()
+	for _, pid := range pids {
+		must(t, syscall.Kill(pid, s))
+	}
+}
+
+// faultsOfHost are the faults of a host; those whose findings last are at the end.
+func faultsOfHost(t *testing.T, at *place) []fault {
+	p := hostOf(t, at)
 	g := p.Gateways[0]
 	gateway, auth := "Gateway "+g.ID(), "auth service "+p.name
 	other := "Gateway " + g.Namespace + "/extra"
@@ -71,7 +127,7 @@ func (p *product) faults(t *testing.T) []fault {
 	}
 	var all []fault
 	add := func(f fault, set, unset func(*testing.T)) {
-		f.make, f.undo = set, unset
+		f.make, f.undo, f.command = set, unset, []string{"doctor"}
 		all = append(all, f)
 	}
 	fill, free := p.fill()
@@ -203,7 +259,7 @@ func (p *product) faults(t *testing.T) []fault {
 
 // TestSecondOperatorOfAFolder: a second operator ends with an error that names the folder, and nothing changes.
 func TestSecondOperatorOfAFolder(t *testing.T) {
-	p := start(t, "folder,host,udp,ephemeral", 2)
+	p := startHost(t, "folder,host,udp,ephemeral", 20)
 	address := bed.Loopback + ":0"
 	second := p.secondOperator(t, p.input, p.output, address)
 	<-second.Done()
@@ -217,7 +273,7 @@ func TestSecondOperatorOfAFolder(t *testing.T) {
 // succeed, and doctor finds nothing.
 func TestLineBreaksOfSecrets(t *testing.T) {
 	for i, shape := range []string{"folder,host,udp,ephemeral", "folder,host,udp,static"} {
-		p := start(t, shape, 3+i)
+		p := startHost(t, shape, 21+i)
 		g := p.Gateways[0]
 		path := p.file(t, "*_secret_turn.yaml")
 		text := regexp.MustCompile(`(\w+): ([A-Za-z0-9+/=]{8,})([,}])`).ReplaceAllStringFunc(read(t, path), func(entry string) string {
@@ -405,5 +461,3 @@ func write(t *testing.T, path, text string) {
 	must(t, os.WriteFile(path+".draft", []byte(text), 0o600))
 	must(t, os.Rename(path+".draft", path))
 }
-
-func mkdir(path string) error { return os.MkdirAll(path, 0o700) }

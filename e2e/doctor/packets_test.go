@@ -1,4 +1,4 @@
-package probe
+package doctor
 
 import (
 	"fmt"
@@ -10,12 +10,9 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/env"
 )
 
-// TestFaultsOnAHost: the packets show faults between clients, a dataplane and media servers on a host without a cluster.
-func TestFaultsOnAHost(t *testing.T) {
-	e := start(t, "folder,host,udp+tcp+tls+dtls,dual,ephemeral", 1, nil)
-	g := e.Gateways[0]
-	awaitHealthy(t, e, "why", g.ID())
-	awaitHealthy(t, e, "doctor", "--probe")
+// faultsOfPackets are faults between clients, a dataplane and media servers on a host without a cluster.
+func faultsOfPackets(t *testing.T, p *place) []fault {
+	e, g := p.Env, p.Gateways[0]
 	host := e.Net.Nodes[0]
 	v4, v6 := host.External[0], host.External[1]
 	gateway := "Gateway " + g.ID()
@@ -65,6 +62,11 @@ func TestFaultsOnAHost(t *testing.T) {
 	f.problem = fmt.Sprintf("8 of 8 requests of 1232 bytes to %s:%d/udp", v4, udp.Port())
 	faults = append(faults, f)
 
+	f = input("the way to the gateway loses packets", fmt.Sprintf("udp dport %d numgen random mod 100 < 30 drop", udp.Port()))
+	f.severity, f.field = "warning", "spec.listeners[udp]"
+	f.problem = "packets are lost between here and the Gateway, so that calls stutter"
+	faults = append(faults, f)
+
 	f = input("a firewall rejects connections", fmt.Sprintf("ip daddr %s tcp dport %d reject with tcp reset", v4, tcp.Port()))
 	f.severity, f.field, f.problem = "warning", "spec.listeners[tcp]", "refuses the connection over IPv4"
 	faults = append(faults, f)
@@ -97,11 +99,12 @@ func TestFaultsOnAHost(t *testing.T) {
 	for _, l := range []*env.Listener{tls, g.Listeners[3]} {
 		faults = append(faults, certificates(t, e, l, "spec.listeners["+l.Name+"].tls.certificateRefs")...)
 	}
-	find(t, e, faults)
-	awaitHealthy(t, e, "why", g.ID())
+	for i := range faults {
+		faults[i].onlyPackets = true
+	}
 	// The last one, because the pod reports the refusals for some minutes.
-	find(t, e, []fault{{
-		name: "another shared secret", args: []string{"--secret-file", secret}, object: gateway, severity: "error",
+	return append(faults, fault{
+		name: "another shared secret", lasts: true, args: []string{"--secret-file", secret}, object: gateway, severity: "error",
 		field: "spec.authRef", problem: "error 401",
-	}})
+	})
 }

@@ -1,72 +1,13 @@
-package probe
+package doctor
 
 import (
 	"fmt"
 	"testing"
-
-	"github.com/stunner-gateway/stunner/e2e/internal/cluster"
-	"github.com/stunner-gateway/stunner/e2e/internal/env"
 )
 
-// healthy are shapes in whose healthy Gateways the packets show nothing.
-var healthy = []string{
-	"folder,nat,2udp,ipv4,static",
-	"folder,headless,udp+tcp,ipv6,ephemeral",
-	"apiserver,hides,2pods,udp+tcp+tls+dtls,dual,static",
-	"apiserver,nodeport,2pods,udp,2owners,ipv6,jwt",
-}
-
-// TestHealthy: a healthy Gateway has no finding, whatever the shape is, and each step says what was tested.
-func TestHealthy(t *testing.T) {
-	kube := startCluster(t)
-	for i, shape := range healthy {
-		t.Run(shape, func(t *testing.T) {
-			e := start(t, shape, 10+i, kube)
-			for _, g := range e.Gateways {
-				awaitHealthy(t, e, append([]string{"why", g.ID()}, authFlags(t, e)...)...)
-			}
-			r, _ := why(t, e, authFlags(t, e)...)
-			states := map[string]string{}
-			for _, s := range r.Steps {
-				t.Logf("%-10s %-7s %s", s.Stage, s.State, s.Fact)
-				states[s.Stage] = s.State
-			}
-			for _, stage := range []string{"reach", "allocation", "packets"} {
-				tokens := e.Shape.Is(env.JWT) && stage != "reach" // why has none
-				if state := states[stage]; state != "ok" && state != "noted" && !(tokens && state == "skipped") {
-					t.Errorf("stage %s is %q", stage, state)
-				}
-			}
-		})
-	}
-}
-
-// authFlags returns the flags by which why gets a credential.
-func authFlags(t *testing.T, e *env.Env) []string {
-	t.Helper()
-	if e.Shape.Is(env.Folder) || e.Shape.Is(env.JWT) {
-		return nil
-	}
-	p, err := e.ControlPlane(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return []string{"--auth-server-address", p.Auth}
-}
-
-// TestFaultsInACluster: the packets show faults between clients, load balancers, NAT and pods.
-func TestFaultsInACluster(t *testing.T) {
-	kube := startCluster(t)
-	t.Run("pods", func(t *testing.T) { testPods(t, kube) })
-	t.Run("nat", func(t *testing.T) { testNAT(t, kube) })
-}
-
-func testPods(t *testing.T, kube *cluster.Cluster) {
-	e := start(t, "apiserver,keeps,3pods,udp+tcp,ipv4,ephemeral", 21, kube)
-	g := e.Gateways[0]
-	flags := authFlags(t, e)
-	awaitHealthy(t, e, append([]string{"why", g.ID()}, flags...)...)
-	awaitHealthy(t, e, append([]string{"doctor", "--probe", "-n", g.Namespace}, flags...)...)
+// faultsOfPods are faults of load balancers and pods.
+func faultsOfPods(t *testing.T, p *place) []fault {
+	e, g := p.Env, p.Gateways[0]
 	udp := g.Listeners[0]
 	at := udp.Addresses()[0]
 	dataplanes, err := g.Dataplanes()
@@ -74,13 +15,13 @@ func testPods(t *testing.T, kube *cluster.Cluster) {
 		t.Fatal(len(dataplanes), err)
 	}
 	one := fault{
-		name: "one pod of three is dead", args: flags, severity: "error", object: "Pod " + g.Namespace + "/" + dataplanes[0].Name,
+		name: "one pod of three is dead", onlyPackets: true, severity: "error", object: "Pod " + g.Namespace + "/" + dataplanes[0].Name,
 		field: "listener udp", problem: "does not answer directly", also: "Gateway " + g.ID(),
 	}
 	one.make, one.undo = rules(dataplanes[0].Net.Space, fmt.Sprintf(
 		"chain input { type filter hook input priority filter;\nudp dport %d drop\n}", udp.Port()))
 	balancer := fault{
-		name: "the load balancer drops UDP", args: flags, severity: "error", object: "Gateway " + g.ID(),
+		name: "the load balancer drops UDP", onlyPackets: true, severity: "error", object: "Gateway " + g.ID(),
 		field: "spec.listeners[udp]", problem: "3 of 3 pods answer directly, so the way from here to them is interrupted",
 	}
 	drop := fmt.Sprintf("chain before { type filter hook prerouting priority -350;\nip daddr %s udp dport %d drop\n}", at.Addr(), at.Port())
@@ -94,7 +35,7 @@ func testPods(t *testing.T, kube *cluster.Cluster) {
 	faults := []fault{one, balancer}
 	for _, l := range g.Listeners {
 		f := fault{
-			name: "the load balancer sends to a port on which nothing listens: " + l.Name, args: flags, severity: "error",
+			name: "the load balancer sends to a port on which nothing listens: " + l.Name, onlyPackets: true, severity: "error",
 			object: "Gateway " + g.ID(), field: "spec.listeners[" + l.Name + "]",
 			problem: "refuses the connection over IPv4: nothing listens there, or a load balancer has no pod for the port",
 		}
@@ -107,17 +48,14 @@ func testPods(t *testing.T, kube *cluster.Cluster) {
 		f.make, f.undo = each(set), each(undo)
 		faults = append(faults, f)
 	}
-	find(t, e, faults)
+	return faults
 }
 
-// testNAT tests a NAT that sends requests to the pods, and loses the answers.
-func testNAT(t *testing.T, kube *cluster.Cluster) {
-	e := start(t, "apiserver,nat,udp+tcp,ipv4,ephemeral", 22, kube)
-	g := e.Gateways[0]
-	flags := authFlags(t, e)
-	awaitHealthy(t, e, append([]string{"why", g.ID()}, flags...)...)
+// faultsOfNAT are faults of a NAT between clients and pods.
+func faultsOfNAT(_ *testing.T, p *place) []fault {
+	e, g := p.Env, p.Gateways[0]
 	f := fault{
-		name: "the NAT loses the answers", args: flags, severity: "error", object: "Gateway " + g.ID(),
+		name: "the NAT loses the answers", onlyPackets: true, severity: "error", object: "Gateway " + g.ID(),
 		field: "spec.listeners[udp]", problem: "1 of 1 pods answer directly, so the way from here to them is interrupted",
 	}
 	var set, undo []func(*testing.T)
@@ -131,7 +69,7 @@ func testNAT(t *testing.T, kube *cluster.Cluster) {
 	f.make, f.undo = each(set), each(undo)
 
 	short := fault{
-		name: "the NAT forgets a client that pauses", args: flags, severity: "warning", object: "Gateway " + g.ID(),
+		name: "the NAT forgets a client that pauses", onlyPackets: true, severity: "warning", object: "Gateway " + g.ID(),
 		field: "spec.listeners[udp]", problem: "forgets a client that sends nothing for 6 s",
 	}
 	make, undoRules := rules(e.Net.Router(), "chain faulty { type nat hook postrouting priority srcnat - 5;\n"+
@@ -148,13 +86,12 @@ func testNAT(t *testing.T, kube *cluster.Cluster) {
 	short.make, short.undo = each([]func(*testing.T){make, timeout(2)}), each([]func(*testing.T){undoRules, timeout(120)})
 
 	down := fault{
-		name: "the way from the gateway loses long packets", args: flags, severity: "error", object: "Gateway " + g.ID(),
+		name: "the way from the gateway loses long packets", onlyPackets: true, severity: "error", object: "Gateway " + g.ID(),
 		field: "spec.listeners", problem: "long packets are lost between here and the Gateway, and short ones are not",
 	}
 	down.make, down.undo = rules(e.Net.Router(), fmt.Sprintf("chain faulty { type filter hook forward priority filter;\n"+
 		"meta length > 1200 th sport %d drop\n}", g.Listeners[0].Port()))
-	find(t, e, []fault{f, short, down})
-	awaitHealthy(t, e, append([]string{"why", g.ID()}, flags...)...)
+	return []fault{f, short, down}
 }
 
 // each calls functions one after another.

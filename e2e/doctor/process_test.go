@@ -72,7 +72,7 @@ func faultsOfCluster(t *testing.T, p *place) (faults []fault) {
 
 	var second *bed.Process
 	return append(faults, fault{name: "a second operator has the same controller name", command: all, lasts: true, severity: "error",
-		object: fmt.Sprintf("GatewayClass calls-%d", e.Number), problem: "uninstall the operator in namespace second-operator",
+		object: fmt.Sprintf("GatewayClass calls-%d", e.Number), problem: "second-operator", remedy: "uninstall the operator",
 		make: func(t *testing.T) {
 			must(t, e.Apply(t.Context(), "", "{apiVersion: v1, kind: Namespace, metadata: {name: second-operator}}"))
 			var err error

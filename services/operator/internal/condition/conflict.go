@@ -14,8 +14,8 @@ func SoleInstallation(installation string) Finding {
 // the message, see InstallationsIn.
 func SecondInstallation(managing, paused, namespace, controller string) Finding {
 	return finding(ReasonSecond, "the operator %s manages this GatewayClass; the younger operator %s has the same "+
-		"controllerName %s and is paused: uninstall the operator in namespace %s, or give it another "+
-		"--controller-name", managing, paused, controller, namespace)
+		"controllerName %s and is paused", managing, paused, controller).
+		remedy("uninstall the operator in namespace %s, or give it another --controller-name", namespace)
 }
 
 // installation matches NAMESPACE@TIME.

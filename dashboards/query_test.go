@@ -131,6 +131,9 @@ func TestEveryMetricIsSomewhere(t *testing.T) {
 		telemetry.JournalErrors:             "errors that go on are in JournalProblem",
 		telemetry.OperatorInspectionRefused: "the caller gets the reason with the answer",
 		telemetry.HTTPRefused:               "the caller gets the reason with the answer",
+		telemetry.UsageRecords:              "who bills counts the records that arrive",
+		telemetry.UsageRecordsLost:          "who bills sees sessions without a last record",
+		telemetry.UsageRecordsWaiting:       "most installations deliver no usage records",
 		telemetry.JournalRefused:            "sessions that are lost for it are in JournalProblem",
 	}
 	for _, m := range telemetry.Metrics {

@@ -78,6 +78,14 @@ func TestDependencies(t *testing.T) {
 			Why: "who is connected is known below everything that moves packets",
 		},
 		{
+			Package: internal + "usage",
+			Forbidden: []string{
+				"net/http", "github.com/pion/...", "go.opentelemetry.io/...", internal + "session", internal + "journal",
+				internal + "relay", internal + "gate", internal + "server", internal + "usagelog",
+			},
+			Why: "accounts are counted below everything that moves packets, and do not depend on where records go",
+		},
+		{
 			Package: internal + "journal",
 			Forbidden: []string{
 				"net/http", "github.com/pion/...", internal + "relay", internal + "engine/...", internal + "gate",

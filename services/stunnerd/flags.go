@@ -46,6 +46,8 @@ type options struct {
 	from          string // --sessions-from
 	showUsers     bool
 	supervise     bool
+	usageRecords  string
+	usageKeyFile  string
 	version       bool
 	warnings      []string // about flags that have no effect
 	// uri is the TURN URI of the quick server, or nil.
@@ -68,7 +70,7 @@ const (
 	fromAny      = "any"
 )
 
-const usage = `stunnerd runs a TURN server whose clients reach the peers that the routes of its config allow.
+const synopsis = `stunnerd runs a TURN server whose clients reach the peers that the routes of its config allow.
 
   stunnerd [flags]                          run a config
   stunnerd [flags] turn://USER:PASSWORD@ADDRESS:PORT?transport=udp|tcp|tls|dtls
@@ -94,6 +96,8 @@ var envNames = map[string]string{
 	"drain-timeout":        "STUNNER_DRAIN_TIMEOUT",
 	"nonce-lifetime":       "STUNNER_NONCE_LIFETIME",
 	"supervise":            "STUNNER_SUPERVISE",
+	"usage-records":        "STUNNER_USAGE_RECORDS",
+	"usage-user-key":       "STUNNER_USAGE_USER_KEY",
 }
 
 func newFlags(r *raw) *cli.Flags {
@@ -144,6 +148,11 @@ func newFlags(r *raw) *cli.Flags {
 		"show user names and client addresses in /sessions and /refusals instead of hashes")
 	f.BoolVar(&r.supervise, "supervise", false,
 		"run as a child process and start it again when a signal or a panic has ended it")
+	f.StringVar(&r.usageRecords, "usage-records", "",
+		"`FILE` to which usage records are appended as lines of JSON, or - for standard output; empty means an "+
+			"OpenTelemetry collector if OTEL_EXPORTER_OTLP_ENDPOINT or OTEL_EXPORTER_OTLP_LOGS_ENDPOINT is set, else none")
+	f.StringVar(&r.usageKeyFile, "usage-user-key", "",
+		"`FILE` with a key of 16 bytes or more; usage records then show users as hashes with this key")
 	f.BoolVar(&r.version, "version", false, "print the version and exit")
 	f.Shorten(map[string]string{"c": "config", "w": "watch", "i": "id", "l": "log", "v": "verbose", "u": "udp-thread-num",
 		"d": "dry-run"})
@@ -158,7 +167,7 @@ func parseFlags(args []string, env func(string) string, out io.Writer) (options,
 	f := newFlags(&r)
 	if err := f.Parse(splitFormer(args, f)); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
-			fmt.Fprint(out, usage)
+			fmt.Fprint(out, synopsis)
 			f.PrintHelp(out)
 		}
 		return r.options, err

@@ -39,6 +39,7 @@ type daemon struct {
 	server    *server.Server
 	follower  *follower.Follower
 	endpoints *admin.Endpoints
+	usage     records
 	inspector *admin.Inspector
 	// requests answers the requests of the operator.
 	requests http.Handler
@@ -131,20 +132,26 @@ func newDaemon(o options, source discovery.Source, levels *telemetry.Levels, log
 		telemetry.Scope(log, "stunnerd").Info("restore sessions of a former process",
 			"sessions", n, "read", time.Since(begun))
 	}
-	srv, err := server.New(server.Options{
-		Forward: forwards,
-		Sockets: o.sockets, ICMP: o.icmp, HostAddresses: o.addresses, LocalAddresses: local, RelayPorts: o.relayPorts,
-		Capacity: clients, CapacityLimit: by, Allocations: most, Memory: sessionMemory(memory), NonceLifetime: o.nonceLifetime,
-		Journal: sessions, Restored: saved, Log: telemetry.Scope(log, "turn"),
-	})
+	var srv *server.Server
+	records, err := o.openUsage(folder, clients, saved, func() { srv.Meter().Refresh() }, telemetry.Scope(log, "stunnerd"))
 	if err != nil {
 		endpoints.Close()
 		return nil, errors.Join(err, sessions.Close())
 	}
+	srv, err = server.New(server.Options{
+		Forward: forwards,
+		Sockets: o.sockets, ICMP: o.icmp, HostAddresses: o.addresses, LocalAddresses: local, RelayPorts: o.relayPorts,
+		Capacity: clients, CapacityLimit: by, Allocations: most, Memory: sessionMemory(memory), NonceLifetime: o.nonceLifetime,
+		Journal: sessions, Restored: saved, Usage: records.book, Log: telemetry.Scope(log, "turn"),
+	})
+	if err != nil {
+		endpoints.Close()
+		return nil, errors.Join(err, sessions.Close(), records.close())
+	}
 	endpoints.Count(srv.Meter())
 	d := &daemon{
 		options: o, levels: levels, log: telemetry.Scope(log, "stunnerd"), journal: sessions, server: srv,
-		endpoints: endpoints,
+		endpoints: endpoints, usage: records,
 	}
 	listeners := func() []config.Listener { return srv.Running().Listeners }
 	access := admin.Access{Anywhere: o.from == fromAny, Users: o.showUsers}
@@ -160,7 +167,7 @@ func newDaemon(o options, source discovery.Source, levels *telemetry.Levels, log
 		Program: telemetry.Version("stunnerd"), Log: telemetry.Scope(log, "config"),
 	})
 	collector := &admin.Collector{Meter: srv.Meter(), Sessions: srv.Sessions(), Capacity: srv.Capacity, Offload: srv.Offload,
-		Forwarding: srv.Forwarding, Journal: srv.Journal, Config: d.config}
+		Forwarding: srv.Forwarding, Journal: srv.Journal, Usage: records.book.Status, Config: d.config}
 	d.registry = telemetry.NewRegistry(collector)
 	return d, nil
 }
@@ -202,6 +209,10 @@ func (d *daemon) serve(ctx, replaced context.Context) error {
 	})
 	group.Go(func() error {
 		d.countKernel(following)
+		return nil
+	})
+	group.Go(func() error {
+		d.usage.book.Run(following)
 		return nil
 	})
 	if d.watch {
@@ -285,9 +296,9 @@ func (d *daemon) metrics(path string) http.Handler {
 // config was deleted at its source, there is no such process: the sessions end, and the journal is removed.
 func (d *daemon) end() error {
 	if d.follower.Deleted() {
-		return errors.Join(d.server.Close(), d.journal.Remove())
+		return errors.Join(d.server.Close(), d.usage.close(), d.journal.Remove())
 	}
-	return errors.Join(d.server.Leave(), d.journal.Close())
+	return errors.Join(d.server.Leave(), d.usage.close(), d.journal.Close())
 }
 
 // remaining returns the number of sessions that drain waits for: all, also those at other pods that use a relay socket

@@ -54,6 +54,9 @@ const (
 	JournalErrors            = "stunner_journal_errors_total"
 	JournalRefused           = "stunner_journal_refused_total"
 	JournalProblem           = "stunner_journal_problem"
+	UsageRecords             = "stunner_usage_records_total"
+	UsageRecordsLost         = "stunner_usage_records_lost_total"
+	UsageRecordsWaiting      = "stunner_usage_records_waiting"
 	HTTPRefused              = "stunner_http_refused_total"
 	ConfigApplied            = "stunner_config_applied_total"
 	ConfigRejected           = "stunner_config_rejected_total"
@@ -177,6 +180,9 @@ var Metrics = []Metric{
 	{JournalRefused, Counter, []string{"reason"},
 		"Changes of sessions that were not stored in the session journal although it works, by reason."},
 	{JournalProblem, Gauge, nil, "1 if sessions are not stored in the journal, so that a crash would end them, else 0."},
+	{UsageRecords, Counter, nil, "Usage records that were delivered."},
+	{UsageRecordsLost, Counter, nil, "Sessions whose last usage record is lost, because too many could not be delivered."},
+	{UsageRecordsWaiting, Gauge, nil, "Sessions with a usage record that is due and not delivered."},
 	{HTTPRefused, Counter, []string{"reason"},
 		"HTTP requests to the endpoints of stunnerd that were refused, by reason. The 503 of a probe reports a state and " +
 			"is not counted."},

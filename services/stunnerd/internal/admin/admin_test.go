@@ -22,6 +22,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/inspection"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/usage"
 )
 
 // G-02: no test of the package leaves a goroutine behind.
@@ -105,6 +106,15 @@ stunner_ignored_attributes_total{attribute="requested_address_family"} 1
 # HELP stunner_journal_errors_total Failed writes of the session journal, and journals that were set aside.
 # TYPE stunner_journal_errors_total counter
 stunner_journal_errors_total 2
+# HELP stunner_usage_records_total Usage records that were delivered.
+# TYPE stunner_usage_records_total counter
+stunner_usage_records_total 9
+# HELP stunner_usage_records_lost_total Sessions whose last usage record is lost, because too many could not be delivered.
+# TYPE stunner_usage_records_lost_total counter
+stunner_usage_records_lost_total 1
+# HELP stunner_usage_records_waiting Sessions with a usage record that is due and not delivered.
+# TYPE stunner_usage_records_waiting gauge
+stunner_usage_records_waiting 2
 # HELP stunner_journal_problem 1 if sessions are not stored in the journal, so that a crash would end them, else 0.
 # TYPE stunner_journal_problem gauge
 stunner_journal_problem 1
@@ -143,7 +153,8 @@ stunner_sessions_restored_total 4
 		Certificates: []config.Certificate{certificate(t, end.AddDate(1, 0, 0)), certificate(t, end)},
 	}
 	c := &Collector{Meter: m, Sessions: table, Capacity: func() int { return 800 }, Offload: noOffload, Forwarding: forwarded,
-		Journal: someJournal, Config: func() Config {
+		Journal: someJournal, Usage: func() usage.Status { return usage.Status{Delivered: 9, Lost: 1, Waiting: 2} },
+		Config: func() Config {
 			return Config{Problem: "port taken", Listeners: []config.Listener{{Name: "media/edge/udp"}, secured}}
 		}}
 	err := testutil.CollectAndCompare(c, strings.NewReader(
@@ -154,6 +165,7 @@ stunner_sessions_restored_total 4
 		"stunner_cluster_packets_total", "stunner_config_problem", "stunner_connections_total", "stunner_forward_peers",
 		"stunner_forward_problem", "stunner_forward_refused_total", "stunner_forwarded_packets_total", "stunner_kernel_dropped_total", "stunner_ignored_attributes_total",
 		"stunner_listener_connections", "stunner_panics_total", "stunner_quota_used_ratio", "stunner_refused_total",
+		"stunner_usage_records_total", "stunner_usage_records_lost_total", "stunner_usage_records_waiting",
 		"stunner_journal_errors_total", "stunner_journal_problem", "stunner_sessions_dropped_total", "stunner_sessions_restored_total")
 	if err != nil {
 		t.Error(err)

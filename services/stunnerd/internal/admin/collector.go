@@ -25,6 +25,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/telemetry"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/usage"
 )
 
 // Collector converts the counters of the media path to metrics at each scrape, so that the cost for a packet is only an
@@ -40,6 +41,8 @@ type Collector struct {
 	Forwarding func() *inspection.ForwardingStatus
 	// Journal returns the state of the session journal, or nil if there is none.
 	Journal func() *inspection.JournalStatus
+	// Usage returns the numbers of usage records.
+	Usage func() usage.Status
 	// Config returns the state of the running config.
 	Config func() Config
 }
@@ -65,7 +68,8 @@ var descs = descriptions(
 	telemetry.ForwardedPackets, telemetry.ForwardRefused, telemetry.ForwardPeers, telemetry.ForwardProblem, telemetry.Panics,
 	telemetry.SessionsHandedOver, telemetry.SessionsTakenOver, telemetry.PeersMoved, telemetry.PeersNotMoved,
 	telemetry.SessionsRestored, telemetry.SessionsDropped, telemetry.JournalErrors, telemetry.JournalRefused,
-	telemetry.JournalProblem, telemetry.HTTPRefused,
+	telemetry.JournalProblem, telemetry.UsageRecords, telemetry.UsageRecordsLost, telemetry.UsageRecordsWaiting,
+	telemetry.HTTPRefused,
 	telemetry.ConfigApplied, telemetry.ConfigRejected, telemetry.ConfigUnknownFields,
 	telemetry.ConfigInfo, telemetry.ConfigAge, telemetry.ConfigProblem, telemetry.CertificateExpiry,
 )
@@ -142,6 +146,10 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	out.counter(telemetry.JournalErrors, journal.Errors)
 	out.counter(telemetry.JournalRefused, journal.Refused, meter.JournalShare.String())
 	out.gauge(telemetry.JournalProblem, problem)
+	records := c.Usage()
+	out.counter(telemetry.UsageRecords, records.Delivered)
+	out.counter(telemetry.UsageRecordsLost, records.Lost)
+	out.gauge(telemetry.UsageRecordsWaiting, float64(records.Waiting))
 	c.config(out)
 }
 

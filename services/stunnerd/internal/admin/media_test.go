@@ -13,6 +13,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/inspection"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/usage"
 )
 
 // silentCalls makes the first of n calls of a table send to a peer that does not answer, and the others to one that
@@ -52,7 +53,8 @@ func TestMediaOfCalls(t *testing.T) {
 		Meter: i.process.Meter, Sessions: i.process.Sessions, Capacity: func() int { return 1 },
 		Offload:    func() inspection.OffloadStatus { return inspection.OffloadStatus{} },
 		Forwarding: func() *inspection.ForwardingStatus { return nil },
-		Journal:    func() *inspection.JournalStatus { return nil }, Config: func() Config { return Config{} },
+		Journal:    func() *inspection.JournalStatus { return nil }, Usage: func() usage.Status { return usage.Status{} },
+		Config: func() Config { return Config{} },
 	}
 	c.Meter.ICMPErrors.Add(3)
 	if err := testutil.CollectAndCompare(c, strings.NewReader(`

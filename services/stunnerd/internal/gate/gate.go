@@ -49,6 +49,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/relay"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/stunmsg"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/usage"
 )
 
 // Policy is the part of a listener's config that concerns admission. A config change replaces it.
@@ -115,12 +116,13 @@ type Gate struct {
 	meter   *meter.Meter
 	log     *slog.Logger
 	journal *journal.Journal
+	book    *usage.Book
 
 	policy   atomic.Pointer[Policy]
 	routes   relay.Routes
 	retiring atomic.Bool
-	// leaving is set by Leave.
-	leaving atomic.Bool
+	// leaving is set by Leave, and stopping by Stop.
+	leaving, stopping atomic.Bool
 
 	mu    sync.RWMutex
 	flows map[netip.AddrPort]*flow
@@ -178,6 +180,8 @@ type Shared struct {
 	Log          *slog.Logger
 	// Journal stores the sessions of clients over UDP. It may be nil.
 	Journal *journal.Journal
+	// Usage counts the traffic of sessions for usage records. It may be nil.
+	Usage *usage.Book
 }
 
 // New returns the gate of a listener. Before the first Update it serves STUN only.
@@ -186,8 +190,8 @@ func New(name string, protocol config.Protocol, s Shared) *Gate {
 		name: name, protocol: protocol, engine: s.Engine, nonces: s.Nonces, network: s.Network,
 		reservations: s.Reservations, limits: s.Limits, table: s.Table, meter: s.Meter, answers: s.Limits.NewListener(),
 		log:     s.Log.With("listener", name),
-		journal: s.Journal,
-		flows:   map[netip.AddrPort]*flow{},
+		journal: s.Journal, book: s.Usage,
+		flows: map[netip.AddrPort]*flow{},
 	}
 	g.policy.Store(&Policy{})
 	if g.journal != nil {
@@ -206,7 +210,7 @@ func (g *Gate) Update(p *Policy, routes *cluster.View) {
 	}
 	now := time.Now()
 	revoked := func(s *session.Session) bool { return p.refuses(s.Username, s.UserID, s.Caveats, now) }
-	for _, s := range g.EndSessions(revoked) {
+	for _, s := range g.EndSessions(revoked, meter.RevokedCredential.String()) {
 		note := meter.Note{Listener: g.name, Client: s.Client.Addr(), User: s.Username}
 		g.meter.DropNote(meter.RevokedCredential, note)
 	}
@@ -264,7 +268,7 @@ func (g *Gate) Connect(client netip.Addr) (*session.Connection, error) {
 // Disconnected ends the session of a client whose connection has ended.
 func (g *Gate) Disconnected(client session.Client) {
 	if f := g.flowOf(client); f != nil {
-		g.end(f)
+		g.end(f, usage.Disconnected)
 	}
 }
 
@@ -285,14 +289,21 @@ func (g *Gate) Sessions() int {
 // session that ends, unless the client has requested the end.
 func (g *Gate) Leave() { g.leaving.Store(true) }
 
+// Stop says that the process ends. The caller calls Close next.
+func (g *Gate) Stop() { g.stopping.Store(true) }
+
 // Close ends all sessions of this listener.
 func (g *Gate) Close() {
 	g.Retire()
+	why := usage.ListenerRemoved
+	if g.stopping.Load() {
+		why = usage.Shutdown
+	}
 	g.mu.RLock()
 	flows := slices.Collect(maps.Values(g.flows))
 	g.mu.RUnlock()
 	for _, f := range flows {
-		g.end(f)
+		g.end(f, why)
 	}
 	g.routes.Offload(nil)
 }
@@ -314,8 +325,10 @@ func (g *Gate) flowOf(client session.Client) *flow {
 	return f
 }
 
-// end ends the allocation of a client and closes its relay, also if the engine fails. The relay calls Gate.ended.
-func (g *Gate) end(f *flow) {
+// end ends the allocation of a client for a reason of package usage or meter, and closes its relay, also if the engine
+// fails. The relay calls Gate.ended.
+func (g *Gate) end(f *flow, why string) {
+	f.Usage.Because(why)
 	if err := f.allocation.End(); err != nil {
 		g.log.Debug("end session", "error", err)
 	}
@@ -328,8 +341,11 @@ func (g *Gate) ended(f *flow) {
 	if f.provisional != nil {
 		f.provisional.Stop()
 	}
-	if !g.leaving.Load() {
+	switch {
+	case !g.leaving.Load():
 		g.unstore(f)
+	case g.journal.Stores(f.stored()):
+		f.Usage.Leave()
 	}
 	f.allocation.RelayClosed()
 	if err := g.dropToken(f); err != nil {
@@ -345,6 +361,7 @@ func (g *Gate) ended(f *flow) {
 	}
 	f.permitted.release() // after Remove: the session can no longer be charged
 	f.Client.Released()
+	f.Usage.End()
 }
 
 // send sends an answer to a client. err is the error of building it.

@@ -8,6 +8,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/relay"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/stunmsg"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/usage"
 )
 
 // provisionalTime is how long a session that another pod hands over waits until that pod has let it go.
@@ -87,7 +88,7 @@ func (d *Departure) Socket() relay.Socket { return d.flow.relay.Socket() }
 // Go ends the session at this pod, but does not close its relay socket. Datagrams of peers go to pass.
 func (d *Departure) Go(pass func([]relay.Datagram)) {
 	d.flow.relay.Hand(pass)
-	d.gate.end(d.flow)
+	d.gate.end(d.flow, usage.Moved)
 }
 
 // Take continues the session of a client at another pod, with a new relay socket. former is the socket that peers use
@@ -121,7 +122,7 @@ func (g *Gate) Take(r *session.Record, client session.Client, former relay.Socke
 	f.relay.RestoreNominations(r.Checks) // from here on the session can be charged
 	f.permitted.charge(f.relay.Channels())
 	f.relay.From(former, r.Checks)
-	f.provisional = time.AfterFunc(provisionalTime, func() { g.end(f) })
+	f.provisional = time.AfterFunc(provisionalTime, func() { g.end(f, usage.Unknown) })
 	if err := g.start(f); err != nil {
 		f.provisional.Stop()
 		return err
@@ -129,7 +130,7 @@ func (g *Gate) Take(r *session.Record, client session.Client, former relay.Socke
 	if g.policy.Load().refuses(s.Username, s.UserID, s.Caveats, now) {
 		// Update ends the sessions that it finds, and this one may have come after it.
 		f.provisional.Stop()
-		g.end(f)
+		g.end(f, usage.Unknown)
 		return ErrNotTaken
 	}
 	return nil

@@ -28,8 +28,8 @@ func (g *Gate) Reach(peer netip.AddrPort) (name string, at config.Endpoint, refu
 	return name, at, 0, true
 }
 
-// EndSessions ends the selected sessions of this listener, and returns them.
-func (g *Gate) EndSessions(selected func(*session.Session) bool) (ended []*session.Session) {
+// EndSessions ends the selected sessions of this listener for a reason, and returns them.
+func (g *Gate) EndSessions(selected func(*session.Session) bool, why string) (ended []*session.Session) {
 	g.mu.RLock()
 	var flows []*flow
 	for _, f := range g.flows {
@@ -39,7 +39,7 @@ func (g *Gate) EndSessions(selected func(*session.Session) bool) (ended []*sessi
 	}
 	g.mu.RUnlock()
 	for _, f := range flows {
-		g.end(f)
+		g.end(f, why)
 		ended = append(ended, f.Session)
 	}
 	return ended

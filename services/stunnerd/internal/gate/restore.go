@@ -51,8 +51,8 @@ func (g *Gate) store(f *flow) bool {
 // record returns the record of a session over UDP, without its checks. The caller must hold f.refreshing.
 func (g *Gate) record(f *flow, client sourced) *session.Record {
 	return &session.Record{
-		Generation: f.generation,
-		Listener:   g.name, Client: f.Client.Addr(), Local: client.At(), Source: client.Source(),
+		Generation: f.generation, Usage: f.UsageID,
+		Listener: g.name, Client: f.Client.Addr(), Local: client.At(), Source: client.Source(),
 		Username: f.Username, UserID: f.UserID, Realm: *f.realm.Load(), Relay: f.Session.Relay,
 		Transaction: f.allocated, Lifetime: f.lifetime, Started: f.Started, Until: f.until,
 		Permissions: f.permitted.records(time.Now()), Channels: f.relay.ChannelRecords(),
@@ -151,6 +151,7 @@ func (g *Gate) restore(saved *Saved, client session.Client) {
 	drop := func(why meter.Reason) {
 		g.meter.Unrestore(why, 1, meter.Note{Listener: g.name})
 		g.journal.End(saved.ID)
+		g.book.Abandon(r.Usage, why.String())
 		_ = saved.Socket.Close()
 	}
 	left := min(r.Until.Sub(now), time.Duration(r.Lifetime)*time.Second)
@@ -193,7 +194,7 @@ func (g *Gate) continued(
 ) *flow {
 	s := &session.Session{
 		Client: client, Listener: g.name, Protocol: g.protocol, Username: r.Username,
-		UserID: name.UserID, Caveats: name.Caveats,
+		UserID: name.UserID, Caveats: name.Caveats, UsageID: r.Usage,
 		// The relay measures times from Started by the monotonic clock, which the times of a record do not have.
 		Started: now.Add(-max(0, now.Sub(r.Started))),
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/relay"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/stunmsg"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/usage"
 )
 
 // handlers maps each method to the function that executes an admitted request and returns the answer.
@@ -181,6 +182,7 @@ func (g *Gate) allocate(r *request) ([]byte, error) {
 	s := &session.Session{
 		Client: r.client, Listener: g.name, Protocol: g.protocol,
 		Username: r.username, UserID: r.userID, Caveats: r.caveats, Started: time.Now(),
+		UsageID: usage.New(),
 	}
 	if c, ok := r.client.(session.Counted); ok {
 		s.Connection = c.Counted()
@@ -209,7 +211,7 @@ func (g *Gate) allocate(r *request) ([]byte, error) {
 	}
 	if g.policy.Load().refuses(s.Username, s.UserID, s.Caveats, s.Started) {
 		// The policy has changed since the rules were checked, and Update may have looked for sessions before the insertion.
-		g.end(f)
+		g.end(f, meter.RevokedCredential.String())
 		return nil, g.challenge(r, stun.CodeUnauthorized, meter.RevokedCredential)
 	}
 	f.held()
@@ -223,8 +225,12 @@ func (g *Gate) allocate(r *request) ([]byte, error) {
 	return f.allocatedAnswer(r)
 }
 
-// open gives a new flow a relay on a socket and an allocation that is not started.
+// open gives a new flow an account, a relay on a socket and an allocation that is not started.
 func (g *Gate) open(f *flow, held relay.Reserved) {
+	f.Usage = g.book.Begin(usage.Identity{
+		ID: f.UsageID, Gateway: g.policy.Load().Gateway, Listener: g.name, Protocol: string(f.Protocol),
+		User: f.UserID, Caveats: f.Caveats.String(), Started: f.Started,
+	})
 	f.relay = relay.New(f.Session, held.Socket, held.Advertised, &g.routes, g.meter, func(*relay.Relay) { g.ended(f) })
 	f.allocation = g.engine.New(f.relay)
 	f.expiry = time.AfterFunc(time.Until(f.until), func() { g.expire(f) })
@@ -398,14 +404,14 @@ func (g *Gate) expire(f *flow) {
 		f.resetExpiry()
 		return
 	}
-	g.end(f)
+	g.end(f, usage.Expired)
 }
 
 func (g *Gate) refresh(r *request) ([]byte, error) {
 	f := r.flow
 	if v, ok := r.Value(stun.AttrLifetime); ok && binary.BigEndian.Uint32(v) == 0 {
 		g.unstore(f)
-		g.end(f)
+		g.end(f, usage.ByClient)
 		return r.answer(stun.ClassSuccessResponse, stunmsg.Number{Type: stun.AttrLifetime})
 	}
 	f.refreshing.Lock()

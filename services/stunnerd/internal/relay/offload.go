@@ -118,9 +118,12 @@ func (r *Relay) countKernel(c *channel, n offload.Counters) {
 	}
 	r.session.Traffic.Tx.AddSum(up)
 	r.session.Traffic.Rx.AddSum(down)
-	if t := c.verdict.Load().traffic; t != nil {
-		t.Tx.AddSum(up)
-		t.Rx.AddSum(down)
+	v := c.verdict.Load()
+	for _, t := range [...]*meter.Traffic{v.traffic, v.usage} {
+		if t != nil {
+			t.Tx.AddSum(up)
+			t.Rx.AddSum(down)
+		}
 	}
 	r.meter.Offloaded.Tx.AddSum(up)
 	r.meter.Offloaded.Rx.AddSum(down)

@@ -129,6 +129,7 @@ type verdict struct {
 	view    *cluster.View
 	reached cluster.Verdict
 	traffic *meter.Traffic
+	usage   *meter.Traffic // nil without usage records
 }
 
 // New returns a relay for a session. The relay receives from peers and sends to them with a socket. New sets the field
@@ -188,6 +189,7 @@ func (r *Relay) Close() error {
 func (r *Relay) EndOnPanic(task string) {
 	if cause := recover(); cause != nil {
 		r.meter.CountPanic(task, cause)
+		r.session.Usage.Because(meter.Internal.String())
 		_ = r.Close()
 	}
 }
@@ -350,7 +352,7 @@ func (r *Relay) judge(c *channel) *verdict {
 	name, reached := view.Match(c.peer)
 	v := &verdict{view: view, reached: reached}
 	if reached == cluster.Allowed {
-		v.traffic = r.meter.Cluster(name)
+		v.traffic, v.usage = r.meter.Cluster(name), r.session.Usage.Route(name)
 	}
 	c.verdict.Store(v)
 	return v
@@ -407,6 +409,7 @@ func (r *Relay) admits(d session.Direction, n int, peer netip.AddrPort, now time
 // were admitted before are sent. The next Refresh gets 437, and the Allocate after it 486.
 func (r *Relay) endSpent() {
 	if r.spent.Load() {
+		r.session.Usage.Because(meter.CaveatBytes.String())
 		_ = r.Close()
 	}
 }

@@ -70,7 +70,7 @@ func (r *Relay) toClient(t *transfer, c *channel, d *Datagram, now time.Time) {
 	default:
 		frame := d.channelData(c.number, r.session.Client.Connected())
 		t.add(datagram.Packet{Payload: frame}, item{
-			traffic: v.traffic, count: c.count, peer: c.peer, size: d.n, channel: c, generation: generation,
+			traffic: v.traffic, usage: v.usage, count: c.count, peer: c.peer, size: d.n, channel: c, generation: generation,
 		})
 	}
 }
@@ -181,6 +181,9 @@ func (r *Relay) deliver(d Datagram) {
 	if d.icmp == (ICMP{}) {
 		r.meter.Cluster(name).Rx.Add(d.n)
 		r.session.Traffic.Rx.Add(d.n)
+		if u := r.session.Usage.Route(name); u != nil {
+			u.Rx.Add(d.n)
+		}
 	}
 }
 

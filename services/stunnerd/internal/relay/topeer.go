@@ -32,7 +32,7 @@ func (o *Outbox) Add(r *Relay, frame []byte, now time.Time) {
 	generation := r.generation()
 	if c, v, payload := r.admit(frame, now); v != nil {
 		o.group(r).add(datagram.Packet{Payload: payload, To: c.peer}, item{
-			traffic: v.traffic, count: c.count, peer: c.peer, size: len(payload), channel: c, generation: generation,
+			traffic: v.traffic, usage: v.usage, count: c.count, peer: c.peer, size: len(payload), channel: c, generation: generation,
 		})
 	} else if r.spent.Load() {
 		o.group(r) // so that Flush ends the session
@@ -141,7 +141,8 @@ func (r *Relay) Send(data []byte, peer netip.AddrPort, whole bool) {
 	t := transfers.Get()
 	defer transfers.Put(t)
 	t.add(datagram.Packet{Payload: data, To: peer, Whole: whole}, item{
-		traffic: r.meter.Cluster(name), count: r.countOf(peer, r.since(now)), peer: peer, size: len(data),
+		traffic: r.meter.Cluster(name), usage: r.session.Usage.Route(name),
+		count: r.countOf(peer, r.since(now)), peer: peer, size: len(data),
 	})
 	r.sendToPeers(t, &t.clusters, now)
 	t.clusters.Flush()

@@ -21,6 +21,7 @@ type transfer struct {
 // item is the accounting of one packet.
 type item struct {
 	traffic *meter.Traffic // of the cluster
+	usage   *meter.Traffic // of the route, for usage records; nil if there are none
 	count   *peerCount     // of the peer; nil if its packets are not counted
 	// channel is armed with generation after the packet was sent (see Relay.arm). It is nil without a channel.
 	channel    *channel
@@ -48,6 +49,7 @@ func (t *transfer) reset() {
 func (r *Relay) count(t *transfer, d session.Direction, clusters *meter.Tally, now time.Time) {
 	var all meter.Sum
 	r.countPeers(t, d, r.since(now))
+	countUsage(t, d)
 	for i := range t.items {
 		if err := t.packets[i].Err; err != nil {
 			r.drop(Undelivered(err), t.items[i].peer)
@@ -78,6 +80,22 @@ func (r *Relay) countPeers(t *transfer, d session.Direction, now time.Duration) 
 			of.addSent(n, now)
 		default:
 			of.addReceived(n, now)
+		}
+	}
+}
+
+// countUsage counts the packets of a transfer that were sent for usage records. The counters of a route are changed
+// once for consecutive packets.
+func countUsage(t *transfer, d session.Direction) {
+	for i := 0; i < len(t.items); {
+		of, sum := t.items[i].usage, meter.Sum{}
+		for ; i < len(t.items) && t.items[i].usage == of; i++ {
+			if t.packets[i].Err == nil {
+				sum.Add(t.items[i].size)
+			}
+		}
+		if of != nil {
+			flow(of, d).AddSum(sum)
 		}
 	}
 }

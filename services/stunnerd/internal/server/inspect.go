@@ -10,6 +10,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/gate"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/usage"
 )
 
 // Reach returns whether the clients of the listeners that run may reach a peer, by the rules for live requests and
@@ -35,7 +36,7 @@ func (s *Server) Reach(peer netip.AddrPort) []inspection.ListenerReach {
 // EndSessions ends the selected sessions, also those of replaced listeners, and returns them.
 func (s *Server) EndSessions(selected func(*session.Session) bool) (ended []*session.Session) {
 	for _, g := range s.gates() {
-		ended = append(ended, g.EndSessions(selected)...)
+		ended = append(ended, g.EndSessions(selected, usage.ByOperator)...)
 	}
 	if len(ended) > 0 {
 		s.opt.Log.Info("sessions ended on request of the operator", "sessions", len(ended))

@@ -71,6 +71,7 @@ func (s *Server) openSavedOne(e journal.Entry) gate.Saved {
 		s.opt.Log.Debug("cannot restore a session", "relay", e.Relay, "error", err)
 		s.meter.Unrestore(meter.PortTaken, 1, meter.Note{Listener: e.Listener})
 		s.opt.Journal.End(e.ID)
+		s.opt.Usage.Abandon(e.Usage, meter.PortTaken.String())
 		return gate.Saved{}
 	}
 	return gate.Saved{Entry: e, Socket: socket}
@@ -94,6 +95,7 @@ func (s *Server) dropSaved(next config.Config) {
 			s.meter.Unrestore(meter.NoListener, len(saved), meter.Note{Listener: at.listener})
 			for _, one := range saved {
 				s.opt.Journal.End(one.ID)
+				s.opt.Usage.Abandon(one.Usage, meter.NoListener.String())
 			}
 			s.closeSaved(at)
 		}

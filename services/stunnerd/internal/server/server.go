@@ -50,6 +50,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/relay"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/resolve"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/usage"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/watch"
 )
 
@@ -82,6 +83,8 @@ type Options struct {
 	NonceLifetime time.Duration
 	// Journal stores the sessions of clients over UDP. It may be nil. The server does not close it.
 	Journal *journal.Journal
+	// Usage has the accounts of sessions. It may be nil. The server does not close it.
+	Usage *usage.Book
 	// Restored is what a former process has left in the journal.
 	Restored journal.Restored
 	// Forward is the address of this pod at which it receives the datagrams of clients that other pods forward. If it
@@ -241,6 +244,7 @@ func (s *Server) close(before func(*gate.Gate)) error {
 	s.names.Close() // before mu is locked, because Close waits for a refresh, which locks mu
 	s.mu.Lock()
 	for g := range s.generations {
+		g.gate.Stop()
 		before(g.gate)
 	}
 	close(s.closed)

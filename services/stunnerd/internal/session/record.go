@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"strings"
 	"time"
+
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/usage"
 )
 
 // Limits of a Record. They are those of the gate and the relay, so a Record of a real session never exceeds them.
@@ -24,7 +26,7 @@ const (
 )
 
 // recordVersion is the first byte of the binary form. A change of the form increments it.
-const recordVersion = 2
+const recordVersion = 3
 
 // Errors of the binary form of a Record.
 var (
@@ -41,6 +43,8 @@ var (
 type Record struct {
 	// Generation is the number of processes that have continued the session before. It is 0 for a new session.
 	Generation uint32
+	// Usage identifies the session in usage records.
+	Usage usage.ID
 	// Listener is the name of the listener that created the session.
 	Listener string
 	// Client is the transport address of the client, as the listener saw it.
@@ -108,6 +112,7 @@ func (r *Record) AppendBinary(b []byte) ([]byte, error) {
 	}
 	b = append(b, recordVersion)
 	b = binary.AppendUvarint(b, uint64(r.Generation))
+	b = append(b, r.Usage[:]...)
 	b = appendBytes(b, r.Listener)
 	b = appendBytes(b, r.Username)
 	// Usually the user name ends with the user ID.
@@ -157,6 +162,7 @@ func (r *Record) UnmarshalBinary(b []byte) error {
 	d := Decoder{b: b[1:]}
 	var n Record
 	n.Generation = uint32(d.Number(1<<32 - 1))
+	copy(n.Usage[:], d.take(len(n.Usage)))
 	n.Listener, n.Username = string(d.Bytes(maxText)), string(d.Bytes(maxText))
 	switch id := d.Number(maxText<<1 | 1); {
 	case id&1 == 0:

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/usage"
 )
 
 // largest is a Record in which everything is as large as it may be.
@@ -36,7 +38,7 @@ func largest() *Record {
 func usual() *Record {
 	now, peer := time.UnixMilli(1795470000123), netip.MustParseAddrPort("10.244.1.9:40001")
 	return &Record{
-		Generation: 3, Listener: "stunner/udp-gateway/udp-listener", Client: netip.MustParseAddrPort("203.0.113.7:51234"),
+		Generation: 3, Usage: usage.ID([]byte("usage identifier")), Listener: "stunner/udp-gateway/udp-listener", Client: netip.MustParseAddrPort("203.0.113.7:51234"),
 		Local: netip.MustParseAddrPort("10.244.1.17:3478"), Source: []byte{10, 244, 1, 17, 10, 244, 1, 17},
 		Username: "1795278827:ann", UserID: "ann", Realm: "stunner.l7mp.io",
 		Relay: netip.MustParseAddrPort("10.244.1.17:40123"), Transaction: [12]byte{1, 2, 3}, Lifetime: 600,
@@ -130,7 +132,7 @@ func TestContractRecord(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const want = "\x02\x03\x20stunner/udp-gateway/udp-listener\x0e1795278827:ann\x07\x0fstunner.l7mp.io" +
+	const want = "\x03\x03usage identifier\x20stunner/udp-gateway/udp-listener\x0e1795278827:ann\x07\x0fstunner.l7mp.io" +
 		"\x04\xcb\x00\x71\x07\xc8\x22\x04\x0a\xf4\x01\x11\x0d\x96\x04\x0a\xf4\x01\x11\x9c\xbb" +
 		"\x08\x0a\xf4\x01\x11\x0a\xf4\x01\x11\x01\x02\x03\x00\x00\x00\x00\x00\x00\x00\x00\x00\xd8\x04"
 	if !strings.HasPrefix(string(b), want) {

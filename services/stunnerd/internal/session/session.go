@@ -31,6 +31,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/credential"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/datagram"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/usage"
 )
 
 // Client is the transport to a client: a UDP socket and an address, or a connection.
@@ -111,6 +112,10 @@ type Session struct {
 	Traffic meter.Traffic
 	// Channels returns the number of channel bindings. The relay sets it.
 	Channels func() int
+	// Usage counts the traffic for usage records. It is nil if there are none.
+	Usage *usage.Account
+	// UsageID identifies the session in usage records, also at other pods.
+	UsageID usage.ID
 	// Peers calls a function with the traffic of each peer that the relay counts. The relay sets it.
 	Peers func(show func(PeerTraffic))
 

@@ -1,0 +1,467 @@
+package usage
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+const (
+	// interval is the time between two interim records of a session.
+	interval = time.Minute
+	// buckets spread the interim records over the interval.
+	buckets = int(interval / time.Second)
+	// settleTime is the time between the end of a session and its last record. The kernel reports packets within two
+	// seconds (see offload.Entry.Count).
+	settleTime = 3 * time.Second
+	// batch is the number of records of one delivery.
+	batch = 256
+	// leastEnded is the least bound of the sessions whose last record is not delivered.
+	leastEnded = 256
+	// maxNames bounds the names of listeners, routes and reasons.
+	maxNames = 1 << 12
+	// leastRetry and mostRetry are the times between two attempts to deliver records.
+	leastRetry = time.Second
+	mostRetry  = 30 * time.Second
+)
+
+// Sink takes records. After an error none, some or all of them may have arrived, and they are delivered again, with
+// their counters of that time.
+type Sink interface {
+	Deliver(ctx context.Context, records []Record) error
+}
+
+// Options are the arguments of Open.
+type Options struct {
+	// Dir is the folder of the file with the accounts. Empty keeps them in memory only.
+	Dir string
+	// Sessions is the number of sessions that the process has room for. The sessions whose last record is not delivered
+	// are at most half as many.
+	Sessions int
+	// Continued are the sessions that this process continues. The accounts of others in the folder have ended.
+	Continued []ID
+	Sink      Sink
+	// User returns what records show for a user id. A nil User shows the id.
+	User func(string) string
+	// Refresh brings the counters up to date.
+	Refresh func()
+	// Now is the wall clock.
+	Now func() time.Time
+	Log *slog.Logger
+}
+
+// maxEnded bounds the sessions whose last record is not delivered.
+func (o *Options) maxEnded() int { return max(o.Sessions/2, leastEnded) }
+
+// Status are the numbers of a Book.
+type Status struct {
+	// Delivered is the number of delivered records, and Failed that of failed deliveries.
+	Delivered, Failed uint64
+	// Lost is the number of sessions without a last record, or without any.
+	Lost uint64
+	// Waiting is the number of sessions with a record that is due.
+	Waiting int
+}
+
+// Book has the accounts of a process. Use Open. A nil Book has no accounts.
+type Book struct {
+	o Options
+
+	mu    sync.Mutex
+	slots *slots
+	names map[string]ref
+	// accounts are those of live sessions, also of those that are not continued yet.
+	accounts map[ID]*Account
+	// waiting are the accounts of a former process that Continue has not asked for.
+	waiting map[ID]*Account
+	// over are the ended accounts, in the order of their ends.
+	over []*Account
+	// ticked is the time of the last tick, in seconds since 1970.
+	ticked int64
+	status Status
+	// unstored is set when the file has no room.
+	unstored bool
+	// retry is the earliest time of the next delivery after an error, and pause the time between two attempts.
+	retry   time.Time
+	pause   time.Duration
+	problem bool
+}
+
+// Open reads the accounts of a former process. Problems with the folder are logged, and cost only the accounts of a
+// process that is killed.
+func Open(o Options) *Book {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	memory, err := openSlots(o.Dir)
+	if err != nil {
+		o.Log.Warn("usage is lost if this process is killed", "error", err)
+	}
+	b := &Book{o: o, slots: memory, names: map[string]ref{}, accounts: map[ID]*Account{}, waiting: map[ID]*Account{}}
+	b.ticked = o.Now().Unix()
+	b.restore()
+	return b
+}
+
+// restore finds the accounts of a former process.
+func (b *Book) restore() {
+	var alive int64
+	continued := make(map[ID]bool, len(b.o.Continued))
+	for _, id := range b.o.Continued {
+		continued[id] = true
+	}
+	b.o.Continued = nil // its memory becomes free
+	for n := range b.slots.chunks {
+		for at := range b.slots.inChunk(n) {
+			if b.slots.at(at).state.Load() == name {
+				if text := b.slots.name(at); text != "" && b.names[text] == 0 && len(b.names) < maxNames {
+					b.names[text] = at
+				}
+			}
+		}
+	}
+	if len(b.slots.chunks) > 0 {
+		alive = b.slots.chunks[0].header().alive.Load()
+	}
+	for n := range b.slots.chunks {
+		for at := range b.slots.inChunk(n) {
+			s := b.slots.at(at)
+			kind := s.state.Load()
+			_, twice := b.accounts[s.id]
+			switch {
+			case kind == live && b.slots.valid(at) && !twice && continued[s.id]:
+				a := b.account(at)
+				b.accounts[a.id], b.waiting[a.id] = a, a
+			case (kind == live || kind == ended) && b.slots.valid(at):
+				b.close(b.account(at), Crashed, time.UnixMilli(alive))
+			case kind == name && b.names[b.slots.name(at)] == at:
+			default:
+				b.slots.release(at)
+			}
+		}
+	}
+}
+
+// account returns the account of a slot.
+func (b *Book) account(at ref) *Account {
+	s := b.slots.at(at)
+	a := &Account{book: b, at: at, slot: s, id: s.id, bucket: int(s.part % uint64(buckets))}
+	for i := range s.routes {
+		a.names[i] = b.slots.name(s.routes[i].name.Load())
+	}
+	return a
+}
+
+// New returns a random ID.
+func New() (id ID) {
+	_, _ = rand.Read(id[:]) // never fails
+	return id
+}
+
+func part(n uint64) string { return fmt.Sprintf("%016x", n) }
+
+// Begin returns the account of a new session, or of a session that another process has begun. It continues the account
+// of a former process with the same folder. It returns nil if there is no memory.
+func (b *Book) Begin(i Identity) *Account {
+	if b == nil {
+		return nil
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if a := b.waiting[i.ID]; a != nil {
+		delete(b.waiting, i.ID)
+		a.slot.reason.Store(0)
+		return a
+	}
+	user, caveats := i.User, ""
+	if b.o.User != nil {
+		user = b.o.User(user)
+	}
+	if i.Caveats != "" {
+		sum := sha256.Sum256([]byte(i.Caveats))
+		caveats = hex.EncodeToString(sum[:8])
+	}
+	user = strings.ToValidUTF8(user, "�")
+	user = user[:min(len(user), maxText-len(caveats))]
+	gateway, listener, protocol := b.name(i.Gateway), b.name(i.Listener), b.name(i.Protocol)
+	at := b.slots.take(len(caveats) + len(user))
+	if at == 0 {
+		b.status.Lost++
+		return nil
+	}
+	if b.slots.full != nil && !b.unstored {
+		b.unstored = true
+		b.o.Log.Warn("usage of new sessions is lost if this process is killed: give the folder more room",
+			"error", b.slots.full)
+	}
+	s := b.slots.at(at)
+	b.slots.write(at, caveats, user)
+	s.id, s.started = i.ID, i.Started.UnixMilli()
+	s.gateway, s.listener, s.protocol = gateway, listener, protocol
+	var random [8]byte
+	_, _ = rand.Read(random[:])
+	s.part = binary.BigEndian.Uint64(random[:])
+	s.state.Store(live) // after all other fields, because the process may be killed at any time
+	a := b.account(at)
+	b.accounts[a.id] = a
+	return a
+}
+
+// Abandon ends the account of a former process whose session this process does not continue.
+func (b *Book) Abandon(id ID, reason string) {
+	if b == nil {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if a := b.waiting[id]; a != nil {
+		a.closed.Store(true)
+		b.close(a, reason, b.o.Now())
+	}
+}
+
+// named returns the ref of a name.
+func (b *Book) named(text string) ref {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.name(text)
+}
+
+// name is named for a caller that holds mu. It returns 0 if there are too many names.
+func (b *Book) name(text string) ref {
+	if at := b.names[text]; at != 0 || text == "" || len(text) > maxText || len(b.names) >= maxNames {
+		return at
+	}
+	at := b.slots.take(len(text))
+	if at != 0 {
+		b.slots.write(at, "", text)
+		b.slots.at(at).state.Store(name)
+		b.names[text] = at
+	}
+	return at
+}
+
+func (b *Book) end(a *Account) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	now := b.o.Now()
+	a.settled = now.Add(settleTime)
+	b.close(a, Unknown, now)
+}
+
+// close ends an account, unless it has ended before. The caller holds mu.
+func (b *Book) close(a *Account, reason string, at time.Time) {
+	b.forget(a)
+	if a.slot.state.Load() == live {
+		a.slot.reason.CompareAndSwap(0, b.name(reason))
+		a.slot.ended.Store(at.UnixMilli())
+		a.slot.state.Store(ended)
+	}
+	if len(b.over) >= b.o.maxEnded() {
+		b.status.Lost++
+		b.slots.release(a.at)
+		return
+	}
+	b.over = append(b.over, a)
+}
+
+// forget removes an account from the maps. The caller holds mu.
+func (b *Book) forget(a *Account) {
+	if b.accounts[a.id] == a {
+		delete(b.accounts, a.id)
+	}
+	if b.waiting[a.id] == a {
+		delete(b.waiting, a.id)
+	}
+}
+
+func (b *Book) leave(a *Account) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.slots.stored(a.at) {
+		b.close(a, Shutdown, b.o.Now())
+		return
+	}
+	a.due = true
+}
+
+// Status returns the numbers of the book.
+func (b *Book) Status() Status {
+	if b == nil {
+		return Status{}
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s := b.status
+	s.Waiting = len(b.over)
+	for _, a := range b.accounts {
+		if a.due {
+			s.Waiting++
+		}
+	}
+	return s
+}
+
+// Run delivers records until ctx ends. Close delivers those that are left.
+func (b *Book) Run(ctx context.Context) {
+	if b == nil {
+		return
+	}
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			b.tick()
+			b.deliverDue(ctx)
+		}
+	}
+}
+
+// tick makes the interim records of the seconds since the last tick due.
+func (b *Book) tick() {
+	if b.o.Refresh != nil {
+		b.o.Refresh()
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.slots.chunks) > 0 {
+		b.slots.chunks[0].header().alive.Store(b.o.Now().UnixMilli())
+	}
+	now := b.o.Now().Unix()
+	passed := now - b.ticked
+	b.ticked = now
+	for _, a := range b.accounts {
+		// ago is how long ago the bucket was due. If the clock was set back, passed is negative.
+		ago := ((now-int64(a.bucket))%int64(buckets) + int64(buckets)) % int64(buckets)
+		a.due = a.due || ago < max(passed, 1)
+	}
+}
+
+// deliverDue delivers the records that are due, unless the last attempt has just failed.
+func (b *Book) deliverDue(ctx context.Context) {
+	if b.o.Now().Before(b.retry) {
+		return
+	}
+	for more := true; more && ctx.Err() == nil; {
+		var err error
+		if more, err = b.deliver(ctx, false); err != nil {
+			b.pause = min(max(2*b.pause, leastRetry), mostRetry)
+			b.retry = b.o.Now().Add(b.pause)
+			return
+		}
+		b.pause = 0
+	}
+}
+
+// deliver delivers one batch: first the last records of sessions, the oldest first, then interim records. It reports
+// whether more are due. With all, last records need not wait for settleTime.
+func (b *Book) deliver(ctx context.Context, all bool) (more bool, err error) {
+	records, over, interim := b.due(all)
+	if over == 0 && len(records) == 0 {
+		return false, nil
+	}
+	if len(records) > 0 {
+		err = b.o.Sink.Deliver(ctx, records)
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if err != nil {
+		b.status.Failed++
+		for _, a := range interim {
+			a.due = a.slot.state.Load() == live
+		}
+		if !b.problem {
+			b.o.Log.Warn("usage records were not delivered, and are kept", "records", len(records), "error", err)
+		}
+		b.problem = true
+		return false, err
+	}
+	if b.problem {
+		b.o.Log.Info("usage records are delivered again")
+	}
+	b.problem = false
+	b.status.Delivered += uint64(len(records))
+	for _, a := range b.over[:over] {
+		b.slots.release(a.at)
+	}
+	b.over = slices.Delete(b.over, 0, over)
+	return over == batch || len(records) == batch, nil
+}
+
+// due returns the records of a batch, the number of ended accounts that it begins with, and the live ones.
+func (b *Book) due(all bool) (records []Record, over int, interim []*Account) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	now := b.o.Now()
+	for _, a := range b.over {
+		if over == batch || !all && now.Before(a.settled) {
+			break
+		}
+		over++
+		if r := b.record(a, now); r.Reason != Unknown || len(r.Routes) > 0 {
+			records = append(records, r)
+		}
+	}
+	for _, a := range b.accounts {
+		if len(records) == batch {
+			break
+		}
+		if a.due {
+			a.due = false
+			records = append(records, b.record(a, now))
+			interim = append(interim, a)
+		}
+	}
+	return records, over, interim
+}
+
+// Close delivers the records that are left, until ctx ends, and closes the file. The sessions must have ended. Last
+// records that cannot be delivered stay in the file, or are lost without one.
+func (b *Book) Close(ctx context.Context) error {
+	if b == nil {
+		return nil
+	}
+	for more := true; more && ctx.Err() == nil; {
+		var err error
+		if more, err = b.deliver(ctx, true); err != nil {
+			more = true
+			wait(ctx, leastRetry)
+		}
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	lost := 0
+	for _, a := range b.over {
+		if !b.slots.stored(a.at) {
+			lost++
+		}
+	}
+	b.status.Lost += uint64(lost)
+	if n := len(b.over); n > 0 {
+		b.o.Log.Error("usage records were not delivered before the end", "kept in the folder", n-lost, "lost", lost)
+	}
+	return b.slots.close()
+}
+
+func wait(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+}

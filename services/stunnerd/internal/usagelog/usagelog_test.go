@@ -1,0 +1,237 @@
+package usagelog
+
+import (
+	"compress/gzip"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	collector "go.opentelemetry.io/proto/otlp/collector/logs/v1"
+	common "go.opentelemetry.io/proto/otlp/common/v1"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/usage"
+)
+
+func sample() []usage.Record {
+	start := time.Date(2027, 1, 15, 8, 0, 0, 0, time.UTC)
+	end := start.Add(time.Minute)
+	sent, received := usage.Count{Bytes: 1600, Packets: 10}, usage.Count{Bytes: 3200, Packets: 20}
+	return []usage.Record{{
+		Time: end, Session: strings.Repeat("0a", 16), Part: "00000000000000ff", Final: true, Gateway: "media/edge",
+		Listener: "media/edge/udp", Protocol: "TURN-UDP", User: "<ann>", Caveats: "0123456789abcdef", Start: start,
+		End: &end, Reason: usage.ByClient, Sent: sent, Received: received,
+		Routes: []usage.Route{{Route: "media/echo", Sent: sent, Received: received}},
+	}, {Time: start, Session: strings.Repeat("0b", 16), Part: "00000000000000fe", Listener: "l", Protocol: "TURN-TCP", Start: start}}
+}
+
+// The lines of a file are the JSON form of records. A file that is renamed is followed by a new one, and a line that was
+// not written as a whole is not joined with the next one.
+func TestLines(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "usage.jsonl")
+	s, err := Open(path, os.Getenv, Origin{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	deliver := func() {
+		t.Helper()
+		if err := s.Deliver(t.Context(), sample()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	deliver()
+	if err := os.Rename(path, path+".1"); err != nil {
+		t.Fatal(err)
+	}
+	deliver()
+	s.(*lines).torn = true
+	deliver()
+	const first = `{"time":"2027-01-15T08:01:00Z","session":"0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a",` +
+		`"part":"00000000000000ff","final":true,"gateway":"media/edge","listener":"media/edge/udp",` +
+		`"protocol":"TURN-UDP","user":"<ann>","caveats":"0123456789abcdef","start":"2027-01-15T08:00:00Z",` +
+		`"end":"2027-01-15T08:01:00Z","reason":"client","sent":{"bytes":1600,"packets":10},` +
+		`"received":{"bytes":3200,"packets":20},"routes":[{"route":"media/echo",` +
+		`"sent":{"bytes":1600,"packets":10},"received":{"bytes":3200,"packets":20}}]}` + "\n"
+	for name, records := range map[string]int{path + ".1": 2, path: 4} {
+		data, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.HasPrefix(string(data), first) {
+			t.Errorf("%s begins with\n%.700s\nwant\n%s", name, data, first)
+		}
+		found := 0
+		for line := range strings.Lines(string(data)) {
+			if line != "\n" && json.Valid([]byte(line)) {
+				found++
+			}
+		}
+		if found != records {
+			t.Errorf("%s: %d records, want %d", name, found, records)
+		}
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("%v, %v: only the owner may read users", info.Mode(), err)
+	}
+}
+
+// Records go where the flag and the variables say, and an error names the variable.
+func TestOpen(t *testing.T) {
+	const endpoint = "OTEL_EXPORTER_OTLP_ENDPOINT"
+	for _, c := range []struct {
+		to   string
+		env  map[string]string
+		want string // "lines", "otlp", "" or a part of the error
+	}{
+		{"", nil, ""},
+		{"-", map[string]string{endpoint: "http://127.0.0.1:4318"}, "lines"},
+		{"", map[string]string{endpoint: "http://127.0.0.1:4318"}, "otlp"},
+		{"", map[string]string{"OTEL_EXPORTER_OTLP_LOGS_ENDPOINT": "http://127.0.0.1:4318/v1/logs"}, "otlp"},
+		{"", map[string]string{endpoint: "http://127.0.0.1:4318", "OTEL_LOGS_EXPORTER": "none"}, ""},
+		{"", map[string]string{endpoint: "http://127.0.0.1:4318", "OTEL_SDK_DISABLED": "TRUE"}, ""},
+		{"", map[string]string{endpoint: "x", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, "OTEL_EXPORTER_OTLP_PROTOCOL"},
+		{"", map[string]string{endpoint: "http://127.0.0.1:4318", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc",
+			"OTEL_EXPORTER_OTLP_LOGS_PROTOCOL": "http/protobuf"}, "otlp"},
+		{"/nowhere/usage", nil, "--usage-records"},
+	} {
+		for name, value := range c.env {
+			t.Setenv(name, value)
+		}
+		s, err := Open(c.to, func(name string) string { return c.env[name] }, Origin{})
+		got := ""
+		switch s := s.(type) {
+		case *lines:
+			if got = "lines"; err != nil {
+				got = err.Error()
+			}
+		case *otlp:
+			got = "otlp"
+			_ = s.Close()
+		default:
+			if err != nil {
+				got = err.Error()
+			}
+		}
+		if got != c.want && (c.want == "" || err == nil || !strings.Contains(got, c.want)) {
+			t.Errorf("%q %v: %q, want %q", c.to, c.env, got, c.want)
+		}
+	}
+}
+
+// A collector gets each record as event whose attributes are the fields of the JSON form. An error of the collector is
+// an error of Deliver, so that the record is delivered again.
+func TestCollector(t *testing.T) {
+	var refuse atomic.Bool
+	var got []*collector.ExportLogsServiceRequest
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var body io.Reader = r.Body
+		if r.Header.Get("Content-Encoding") == "gzip" {
+			body, _ = gzip.NewReader(r.Body)
+		}
+		data, err := io.ReadAll(body)
+		request := new(collector.ExportLogsServiceRequest)
+		if err != nil || r.URL.Path != "/v1/logs" || proto.Unmarshal(data, request) != nil {
+			t.Errorf("%s: %v", r.URL.Path, err)
+		}
+		if refuse.Load() {
+			w.WriteHeader(http.StatusBadRequest)
+			return
+		}
+		got = append(got, request)
+	}))
+	defer server.Close()
+	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", server.URL)
+	t.Setenv("OTEL_EXPORTER_OTLP_COMPRESSION", "gzip")
+	t.Setenv("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment=test")
+	s, err := Open("", os.Getenv, Origin{Instance: "pod-1", Version: "1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	refuse.Store(true)
+	if err := s.Deliver(t.Context(), sample()); err == nil {
+		t.Error("the refusal of the collector is no error")
+	}
+	refuse.Store(false)
+	if err := s.Deliver(t.Context(), sample()); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	if len(got) != 1 || len(got[0].ResourceLogs) != 1 || len(got[0].ResourceLogs[0].ScopeLogs) != 1 {
+		t.Fatalf("%d requests: %v", len(got), got)
+	}
+	of := got[0].ResourceLogs[0]
+	resource := values(of.Resource.Attributes)
+	for key, want := range map[string]any{
+		"service.name": "stunnerd", "service.instance.id": "pod-1", "deployment.environment": "test",
+	} {
+		if resource[key] != want {
+			t.Errorf("resource %s: %v, want %v", key, resource[key], want)
+		}
+	}
+	records := of.ScopeLogs[0].LogRecords
+	if len(records) != 2 || records[0].EventName != eventName {
+		t.Fatalf("%d records: %v", len(records), records)
+	}
+	for i, want := range sample() {
+		data, err := json.Marshal(want)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var fields map[string]any
+		if err := json.Unmarshal(data, &fields); err != nil {
+			t.Fatal(err)
+		}
+		delete(fields, "time")
+		attributes, err := json.Marshal(values(records[i].Attributes))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want, _ := json.Marshal(fields); string(attributes) != string(want) {
+			t.Errorf("attributes\n%s\nwant\n%s", attributes, want)
+		}
+		if records[i].TimeUnixNano != uint64(want.Time.UnixNano()) {
+			t.Errorf("time %d", records[i].TimeUnixNano)
+		}
+	}
+}
+
+// values returns attributes as JSON values.
+func values(list []*common.KeyValue) map[string]any {
+	m := map[string]any{}
+	for _, kv := range list {
+		m[kv.Key] = value(kv.Value)
+	}
+	return m
+}
+
+func value(v *common.AnyValue) any {
+	switch v := v.Value.(type) {
+	case *common.AnyValue_StringValue:
+		return v.StringValue
+	case *common.AnyValue_BoolValue:
+		return v.BoolValue
+	case *common.AnyValue_IntValue:
+		return v.IntValue
+	case *common.AnyValue_KvlistValue:
+		return values(v.KvlistValue.Values)
+	case *common.AnyValue_ArrayValue:
+		var list []any
+		for _, one := range v.ArrayValue.Values {
+			list = append(list, value(one))
+		}
+		return list
+	}
+	return nil
+}

@@ -11,7 +11,9 @@ import (
 
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/datagram"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/offload"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/usage"
 )
 
 // fakeSocket is a Socket that records each call of Send.
@@ -188,6 +190,8 @@ func TestBatchesAreCountedExactly(t *testing.T) {
 	m, now := meter.New(), time.Now()
 	client := &batchClient{fails: fails}
 	r := relayOf(m, &routes, client, &fakeSocket{fails: fails}, peer1, peer2)
+	r.session.Usage = usage.Open(usage.Options{}).Begin(usage.Identity{ID: usage.New()})
+	billed := r.session.Usage.Route("c")
 	var o Outbox
 	var batch []Datagram
 	for i, p := range payloads {
@@ -199,6 +203,7 @@ func TestBatchesAreCountedExactly(t *testing.T) {
 	for what, f := range map[string]*meter.Flow{
 		"session to peers": &r.session.Traffic.Tx, "cluster to peers": &m.Cluster("c").Tx,
 		"session to client": &r.session.Traffic.Rx, "cluster to client": &m.Cluster("c").Rx,
+		"usage to peers": &billed.Tx, "usage to client": &billed.Rx,
 	} {
 		if f.Packets.Load() != packets || f.Bytes.Load() != size {
 			t.Errorf("%s: %d packets, %d bytes; want %d and %d", what, f.Packets.Load(), f.Bytes.Load(), packets, size)
@@ -209,6 +214,14 @@ func TestBatchesAreCountedExactly(t *testing.T) {
 	}
 	if len(client.calls) != 1 || !slices.Equal(client.calls[0], payloads) {
 		t.Errorf("to the client: %q", client.calls)
+	}
+	r.countKernel((*r.channels.Load())[0], offload.Counters{Up: offload.Flow{Packets: 2, Bytes: 20}, Down: offload.Flow{Packets: 3, Bytes: 30}})
+	if up, down := billed.Tx.Bytes.Load(), billed.Rx.Bytes.Load(); up != size+20 || down != size+30 {
+		t.Errorf("usage with what the kernel has forwarded: %d and %d bytes, want %d and %d", up, down, size+20, size+30)
+	}
+	r.Send([]byte("four"), peer1, false)
+	if got := billed.Tx.Bytes.Load(); got != size+24 {
+		t.Errorf("usage with a Send indication: %d bytes, want %d", got, size+24)
 	}
 }
 

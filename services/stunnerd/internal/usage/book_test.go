@@ -385,7 +385,7 @@ func TestFolderInUse(t *testing.T) {
 	}
 }
 
-// F-14: a file that no process has written is never trusted: it costs the accounts in it, and no panic.
+// a file that no process has written is never trusted: it costs the accounts in it, and no panic.
 func TestDamagedFile(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	dir := t.TempDir()

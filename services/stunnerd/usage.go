@@ -53,7 +53,7 @@ func (o options) openUsage(
 		continued = append(continued, saved.Sessions[i].Usage)
 	}
 	r.book = usage.Open(usage.Options{
-		Dir: dir, Sessions: sessions, Continued: continued, Sink: r.sink, User: user, Refresh: refresh, Now: time.Now, Log: log,
+		Dir: dir, HandOver: o.handOver, Sessions: sessions, Continued: continued, Sink: r.sink, User: user, Refresh: refresh, Now: time.Now, Log: log,
 	})
 	return r, nil
 }

@@ -46,6 +46,8 @@ type Options struct {
 	// Sessions is the number of sessions that the process has room for. The sessions whose last record is not delivered
 	// are at most half as many.
 	Sessions int
+	// HandOver reports whether another process continues the accounts that this one leaves.
+	HandOver bool
 	// Continued are the sessions that this process continues. The accounts of others in the folder have ended.
 	Continued []ID
 	Sink      Sink
@@ -289,7 +291,7 @@ func (b *Book) forget(a *Account) {
 func (b *Book) leave(a *Account) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if !b.slots.stored(a.at) {
+	if !b.o.HandOver || !b.slots.stored(a.at) {
 		b.close(a, Shutdown, b.o.Now())
 		return
 	}

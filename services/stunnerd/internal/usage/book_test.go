@@ -255,10 +255,11 @@ func TestKilledProcess(t *testing.T) {
 	}
 }
 
-// A session that the process leaves to the next one has no last record; without a file it has.
+// A session that the process hands over to the next one has no last record. Without a file it has, and also if the
+// folder may end with the process: if it does not, the next process begins another part.
 func TestLeave(t *testing.T) {
-	for _, dir := range []string{"", t.TempDir()} {
-		b := newBed(t, Options{Dir: dir})
+	for _, o := range []Options{{HandOver: true}, {Dir: t.TempDir()}, {Dir: t.TempDir(), HandOver: true}} {
+		b := newBed(t, o)
 		a := b.begin("ann")
 		send(a, "media/echo", 5)
 		a.Because(Shutdown)
@@ -266,10 +267,10 @@ func TestLeave(t *testing.T) {
 		a.End()
 		_, _ = b.deliver(t.Context(), true)
 		records := b.consumer.take()
-		if len(records) != 1 || records[0].Final != (dir == "") || records[0].Sent != (Count{5, 1}) {
-			t.Errorf("folder %q: %+v", dir, records)
+		if len(records) != 1 || records[0].Final == (o.Dir != "" && o.HandOver) || records[0].Sent != (Count{5, 1}) {
+			t.Errorf("%+v: %+v", o, records)
 		}
-		if dir == "" {
+		if o.Dir == "" {
 			continue
 		}
 		b.kill(a.id)
@@ -278,7 +279,7 @@ func TestLeave(t *testing.T) {
 		a.Because(Expired)
 		a.End()
 		b.pass(5)
-		if r := b.consumer.take(); len(r) != 1 || r[0].Reason != Expired || r[0].Sent != (Count{11, 2}) {
+		if r := b.consumer.take(); len(r) != 1 || r[0].Reason != Expired || b.consumer.sum(a.id) != (Count{11, 2}) {
 			t.Errorf("at the next process %+v", r)
 		}
 	}

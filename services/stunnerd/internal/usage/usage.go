@@ -106,7 +106,8 @@ func (a *Account) End() {
 	}
 }
 
-// Leave ends the account in this process only: the next process that uses the folder continues it.
+// Leave ends the account in this process only: with Options.HandOver, the next process that uses the folder continues
+// it. Otherwise it ends, and a process that continues the session begins another one.
 func (a *Account) Leave() {
 	if a != nil && a.closed.CompareAndSwap(false, true) {
 		a.book.leave(a)

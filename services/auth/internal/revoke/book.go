@@ -3,9 +3,11 @@ package revoke
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"math"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 )
@@ -24,6 +26,17 @@ const refreshInterval = 30 * time.Second
 
 // ErrFull is the error of Book.Put if a namespace, or the caller, has as many revocations as it may have.
 var ErrFull = errors.New("the namespace or the caller has too many revocations")
+
+// FullError is an ErrFull with the namespaces that have no room, or in which the caller has none.
+type FullError struct{ Namespaces []string }
+
+// Error implements error.
+func (e *FullError) Error() string {
+	return fmt.Sprintf("write revocations: %v: %s", ErrFull, strings.Join(e.Namespaces, ", "))
+}
+
+// Is implements the interface of package errors.
+func (e *FullError) Is(target error) bool { return target == ErrFull }
 
 // Book writes revocations to a Store. It remembers them, because the configs with them arrive later: a credential that is
 // made in between must already have its time of issue.
@@ -104,16 +117,9 @@ func (b *Book) refresh(ctx context.Context) error {
 		return err
 	}
 	now := b.now()
-	for _, r := range stored {
-		if r.InForce(now) {
-			continue
-		}
-		// A revocation that was written again since the read has another version, and is not deleted.
-		if err := b.store.Delete(ctx, r.Namespace, r.ID, r.Version); err != nil {
-			return err
-		}
-	}
-	return nil
+	expired := slices.DeleteFunc(stored, func(r Revocation) bool { return r.InForce(now) })
+	// One that was written again since the read has another version, and stays.
+	return each(expired, func(r Revocation) error { return b.store.Delete(ctx, r.Namespace, r.ID, r.Version) })
 }
 
 // List returns the revocations in the store that are in force, in no particular order.
@@ -182,20 +188,32 @@ func (b *Book) forget(at place) {
 	}
 }
 
-// Put writes revocations, in place of those with the same IDs, at most one for each namespace. After an error some of them
-// may be written; a repetition with the same revocations completes it. The error is ErrFull if a bound is reached, and then
-// none is written.
+// Put writes revocations, in place of those with the same IDs, at most one for each namespace. A namespace that has no
+// room, or whose objects the API server refuses, does not keep those of other namespaces from being written: a tenant may
+// have filled it. The error names these namespaces; it is ErrFull if a bound is reached. A repetition with the same
+// revocations completes it.
 func (b *Book) Put(ctx context.Context, list []Revocation) error {
-	if err := b.reserve(list); err != nil {
-		return err
-	}
+	list, full := b.reserve(list)
 	defer b.written(list)
+	err := each(list, func(r Revocation) error { return b.store.Put(ctx, r) })
+	if len(full) > 0 {
+		err = errors.Join(err, &FullError{Namespaces: full})
+	}
+	return err
+}
+
+// each calls do with revocations until the store does not answer. It goes on after an error of one of them.
+func each(list []Revocation, do func(Revocation) error) error {
+	var errs []error
 	for _, r := range list {
-		if err := b.store.Put(ctx, r); err != nil {
-			return err
+		if err := do(r); err != nil {
+			errs = append(errs, err)
+			if !isStatus(err) {
+				break
+			}
 		}
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // written records that the write of revocations has ended. A read of the store that begins later shows whether the
@@ -211,9 +229,10 @@ func (b *Book) written(list []Revocation) {
 	}
 }
 
-// reserve remembers revocations that will be written. They count also if the write fails, until the store is read: a
-// credential with a time of issue is good in both cases.
-func (b *Book) reserve(list []Revocation) error {
+// reserve remembers the revocations that fit into their namespaces and will be written, and returns the namespaces of the
+// others. They count also if the write fails, until the store is read: a credential with a time of issue is good in both
+// cases.
+func (b *Book) reserve(list []Revocation) (fit []Revocation, full []string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, r := range list {
@@ -226,26 +245,26 @@ func (b *Book) reserve(list []Revocation) error {
 			}
 		}
 		if namespace >= maxNamespace || caller >= maxCaller {
-			return ErrFull
+			full = append(full, r.Namespace)
+			continue
 		}
-	}
-	for _, r := range list {
 		b.remember(entry{r, beingWritten})
+		fit = append(fit, r)
 	}
-	return nil
+	return fit, full
 }
 
-// Delete removes revocations.
+// Delete removes revocations. An object that the API server refuses to delete does not keep others from being deleted.
 func (b *Book) Delete(ctx context.Context, list []Revocation) error {
-	for _, r := range list {
-		if err := b.store.Delete(ctx, r.Namespace, r.ID, ""); err != nil {
-			return err
+	return each(list, func(r Revocation) error {
+		err := b.store.Delete(ctx, r.Namespace, r.ID, "")
+		if err == nil {
+			b.mu.Lock()
+			b.forget(placeOf(r))
+			b.mu.Unlock()
 		}
-		b.mu.Lock()
-		b.forget(placeOf(r))
-		b.mu.Unlock()
-	}
-	return nil
+		return err
+	})
 }
 
 // IssuedBefore is credential.Revocations.IssuedBefore for a user at a Gateway. A nil Book has no revocations.

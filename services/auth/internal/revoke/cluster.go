@@ -9,10 +9,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -21,14 +24,29 @@ import (
 type Cluster struct {
 	origin, tokenFile string
 	client            *http.Client
+	// most is the maximum size in bytes of the objects of a namespace in a list, maxListedNamespace.
+	most int64
+
+	// listing is held while crowded is in use.
+	listing sync.Mutex
+	// crowded are the revocations that were read of namespaces with more than most, until forget.
+	crowded map[string][]Revocation
+	forget  time.Time
 }
 
 const (
 	// requestTimeout is the time for one request to the API server.
 	requestTimeout = 10 * time.Second
-	// maxAnswer is the maximum size of an answer of the API server in bytes, and pageSize the number of objects in it.
-	maxAnswer = 16 << 20
-	pageSize  = 500
+	// maxAnswer is the maximum size in bytes of an answer of the API server that is no list.
+	maxAnswer = 4 << 20
+	// pageSize is the number of objects in an answer.
+	pageSize = 50
+	// maxListedNamespace is the maximum size in bytes of the objects of a namespace in a list. listedPrice is added for
+	// each of them: an object of this service has 1 kB, or 30 kB if it names 64 Gateways.
+	maxListedNamespace = 48 << 20
+	listedPrice        = 8 << 10
+	// crowdedInterval is how often a namespace with more is read.
+	crowdedInterval = time.Minute
 	// maxListed is the maximum number of objects of all namespaces that are read.
 	maxListed = 100_000
 )
@@ -51,43 +69,138 @@ func OpenCluster(origin, tokenFile, caFile string) (*Cluster, error) {
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.Proxy = nil // the token is for the API server only
 	transport.TLSClientConfig = &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
-	return &Cluster{origin: "https://" + u.Host, tokenFile: tokenFile, client: &http.Client{
+	return &Cluster{origin: "https://" + u.Host, tokenFile: tokenFile, most: maxListedNamespace, client: &http.Client{
 		Transport: transport, Timeout: requestTimeout,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}, nil
 }
 
-// List implements Store.
+// List implements Store. A namespace whose objects take more than a namespace may have is read once in crowdedInterval,
+// and in part: whoever may write Revocations there can give objects the label and any size.
 func (c *Cluster) List(ctx context.Context) (all []Revocation, err error) {
-	query := url.Values{"labelSelector": {managedBy + "=" + manager}, "limit": {fmt.Sprint(pageSize)}}
+	c.listing.Lock()
+	defer c.listing.Unlock()
+	if now := time.Now(); now.After(c.forget) {
+		c.crowded, c.forget = map[string][]Revocation{}, now.Add(crowdedInterval)
+	}
 	for {
-		var page struct {
-			Metadata struct {
-				Continue string `json:"continue"`
-			} `json:"metadata"`
-			Items []manifest `json:"items"`
-		}
-		err := c.do(ctx, http.MethodGet, "/apis/"+apiVersion+"/revocations", query, nil, &page)
-		if err != nil {
+		read := reading{most: c.most}
+		if err := c.list(ctx, &read); err != nil {
 			return nil, fmt.Errorf("list revocations: %w", err)
 		}
-		for _, item := range page.Items {
-			item.Kind = kind // items of a list may have none
-			if r, ours := item.revocation(); ours {
-				all = append(all, r)
+		if read.crowded == "" {
+			for _, part := range c.crowded {
+				read.all = append(read.all, part...)
+			}
+			return read.all, nil
+		}
+		if _, again := c.crowded[read.crowded]; again {
+			return nil, fmt.Errorf("list revocations: the API server ignores metadata.namespace!=%s", read.crowded)
+		}
+		c.crowded[read.crowded] = slices.DeleteFunc(read.all, func(r Revocation) bool {
+			return r.Namespace != read.crowded
+		})
+	}
+}
+
+// reading is what was read of a list.
+type reading struct {
+	all  []Revocation
+	most int64
+	// used are the bytes of each namespace, with listedPrice for each object.
+	used map[string]int64
+	// crowded is a namespace that has more than most, at which the reading ended.
+	crowded string
+}
+
+// list reads the objects of all namespaces that are not crowded.
+func (c *Cluster) list(ctx context.Context, read *reading) error {
+	var others []string
+	for _, namespace := range slices.Sorted(maps.Keys(c.crowded)) {
+		others = append(others, "metadata.namespace!="+namespace)
+	}
+	query := url.Values{"labelSelector": {managedBy + "=" + manager}, "limit": {fmt.Sprint(pageSize)}}
+	if len(others) > 0 {
+		query.Set("fieldSelector", strings.Join(others, ","))
+	}
+	read.used = map[string]int64{}
+	for {
+		next := ""
+		answer, err := c.send(ctx, http.MethodGet, "/apis/"+apiVersion+"/revocations", query, nil)
+		if err == nil {
+			next, err = read.page(answer.Body)
+			err = errors.Join(err, answer.Body.Close())
+		}
+		if err != nil || next == "" || read.crowded != "" || len(read.all) > maxListed {
+			return err
+		}
+		query.Set("continue", next)
+	}
+}
+
+// page reads a page of the list, one object after the other, so that it holds one only. It returns where the next page
+// begins.
+func (r *reading) page(body io.Reader) (next string, err error) {
+	d := json.NewDecoder(body)
+	if start, err := d.Token(); err != nil || start != json.Delim('{') {
+		return "", errors.Join(err, errors.New("the answer is no list"))
+	}
+	for d.More() {
+		field, err := d.Token()
+		if err != nil {
+			return "", err
+		}
+		switch field {
+		case "metadata":
+			var metadata struct {
+				Continue string `json:"continue"`
+			}
+			if err := d.Decode(&metadata); err != nil {
+				return "", err
+			}
+			next = metadata.Continue
+		case "items":
+			if err := r.items(d); err != nil || r.crowded != "" {
+				return "", err
+			}
+		default:
+			if err := d.Decode(new(json.RawMessage)); err != nil {
+				return "", err
 			}
 		}
-		if page.Metadata.Continue == "" || len(all) > maxListed {
-			return all, nil
-		}
-		query.Set("continue", page.Metadata.Continue)
 	}
+	_, err = d.Token() // }, or the answer is not complete
+	return next, err
+}
+
+func (r *reading) items(d *json.Decoder) error {
+	if start, err := d.Token(); err != nil || start == nil { // [ or null
+		return err
+	}
+	for d.More() {
+		begun, item := d.InputOffset(), manifest{}
+		if err := d.Decode(&item); err != nil {
+			return err
+		}
+		namespace := item.Metadata.Namespace
+		r.used[namespace] += d.InputOffset() - begun + listedPrice
+		if r.used[namespace] > r.most {
+			r.crowded = namespace
+			return nil
+		}
+		item.Kind = kind // items of a list may have none
+		if revocation, ours := item.revocation(); ours {
+			r.all = append(r.all, revocation)
+		}
+	}
+	_, err := d.Token() // ]
+	return err
 }
 
 // Put implements Store, with server-side apply.
 func (c *Cluster) Put(ctx context.Context, r Revocation) error {
 	query := url.Values{"fieldManager": {manager}, "force": {"true"}}
-	err := c.do(ctx, http.MethodPatch, objectPath(r.Namespace, r.ID), query, r.manifest(), nil)
+	err := c.do(ctx, http.MethodPatch, objectPath(r.Namespace, r.ID), query, r.manifest())
 	if err != nil {
 		return fmt.Errorf("write revocation: %w", err)
 	}
@@ -100,7 +213,7 @@ func (c *Cluster) Delete(ctx context.Context, namespace, id, version string) err
 	if version != "" {
 		options = map[string]any{"preconditions": map[string]string{"resourceVersion": version}}
 	}
-	err := c.do(ctx, http.MethodDelete, objectPath(namespace, id), nil, options, nil)
+	err := c.do(ctx, http.MethodDelete, objectPath(namespace, id), nil, options)
 	var failed *statusError
 	gone := errors.As(err, &failed) && failed.code == http.StatusNotFound
 	changed := version != "" && errors.As(err, &failed) && failed.code == http.StatusConflict
@@ -125,28 +238,41 @@ func (e *statusError) Error() string {
 	return fmt.Sprintf("API server answers %d: %.300s", e.code, e.message)
 }
 
+// isStatus reports whether an error is an answer of the API server, so that another request may succeed at once.
+func isStatus(err error) bool { return errors.As(err, new(*statusError)) }
+
 // Is reports whether the answer denies access. 404 for a list means that the kind does not exist.
 func (e *statusError) Is(target error) bool {
 	return target == ErrForbidden && (e.code == http.StatusForbidden || e.code == http.StatusUnauthorized)
 }
 
-// do sends a request with an optional JSON body, and decodes the answer if out is not nil.
-func (c *Cluster) do(ctx context.Context, method, path string, query url.Values, body, out any) error {
+// do sends a request with an optional JSON body, and discards the answer.
+func (c *Cluster) do(ctx context.Context, method, path string, query url.Values, body any) error {
+	answer, err := c.send(ctx, method, path, query, body)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(io.Discard, io.LimitReader(answer.Body, maxAnswer))
+	return errors.Join(err, answer.Body.Close())
+}
+
+// send sends a request with an optional JSON body, and returns an answer that is no error. The caller closes its body.
+func (c *Cluster) send(ctx context.Context, method, path string, query url.Values, body any) (*http.Response, error) {
 	token, err := os.ReadFile(c.tokenFile)
 	if err != nil {
-		return fmt.Errorf("read token: %w", err)
+		return nil, fmt.Errorf("read token: %w", err)
 	}
 	var content io.Reader
 	if body != nil {
 		data, err := json.Marshal(body)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		content = bytes.NewReader(data)
 	}
 	r, err := http.NewRequestWithContext(ctx, method, c.origin+path+"?"+query.Encode(), content)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	r.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
 	r.Header.Set("Accept", "application/json")
@@ -158,21 +284,15 @@ func (c *Cluster) do(ctx context.Context, method, path string, query url.Values,
 	}
 	answer, err := c.client.Do(r)
 	if err != nil {
-		return err
+		return nil, err
+	}
+	if answer.StatusCode < http.StatusMultipleChoices {
+		return answer, nil
 	}
 	defer answer.Body.Close()
-	data, err := io.ReadAll(io.LimitReader(answer.Body, maxAnswer))
-	switch {
-	case err != nil:
-		return err
-	case answer.StatusCode >= http.StatusMultipleChoices:
-		var status struct {
-			Message string `json:"message"`
-		}
-		_ = json.Unmarshal(data, &status)
-		return &statusError{answer.StatusCode, status.Message}
-	case out != nil:
-		return json.Unmarshal(data, out)
+	var status struct {
+		Message string `json:"message"`
 	}
-	return nil
+	_ = json.NewDecoder(io.LimitReader(answer.Body, maxAnswer)).Decode(&status)
+	return nil, &statusError{answer.StatusCode, status.Message}
 }

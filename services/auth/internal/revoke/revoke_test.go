@@ -1,6 +1,8 @@
 package revoke
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"encoding/pem"
@@ -10,6 +12,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -31,13 +34,17 @@ func revocation(namespace, user string, until time.Time) Revocation {
 	return r
 }
 
-// server is an API server that keeps Revocation objects in pages of two.
+// server is an API server that keeps Revocation objects in pages of two, or another size.
 type server struct {
 	mu      sync.Mutex
 	objects map[string]json.RawMessage // by path
 	version int                        // of the last object that was written
 	status  int                        // of each answer if not 0
 	paths   []string
+	page    int    // size of a page if not 0
+	refuse  string // part of the paths of objects that are refused if not ""
+	// truncate cuts the last bytes of lists.
+	truncate int
 }
 
 const apiPath = "/apis/stunner.l7mp.io/v1/"
@@ -48,6 +55,8 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.paths = append(s.paths, r.Method+" "+r.URL.Path)
 	body, _ := io.ReadAll(r.Body) // a short body does not decode
 	switch known := s.objects[r.URL.Path] != nil; {
+	case s.refuse != "" && strings.Contains(r.URL.Path, s.refuse):
+		w.WriteHeader(http.StatusForbidden)
 	case s.status != 0:
 		w.WriteHeader(s.status)
 		_, _ = io.WriteString(w, `{"kind":"Status","message":"no"}`)
@@ -64,7 +73,7 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case r.Method == http.MethodDelete:
 		delete(s.objects, r.URL.Path)
 	case r.Method == http.MethodGet && r.URL.Path == apiPath+"revocations":
-		s.list(w, r.URL.Query().Get("continue"))
+		s.list(w, r.URL.Query())
 	default:
 		w.WriteHeader(http.StatusBadRequest)
 	}
@@ -98,24 +107,31 @@ func (s *server) hasVersion(path string, options []byte) bool {
 	return err == nil && want.Preconditions.ResourceVersion == has.Metadata.ResourceVersion
 }
 
-func (s *server) list(w io.Writer, after string) {
+func (s *server) list(w io.Writer, query url.Values) {
 	var names []string
 	for path := range s.objects {
-		if path > after {
+		hidden := false
+		for _, part := range strings.Split(query.Get("fieldSelector"), ",") {
+			namespace, without := strings.CutPrefix(part, "metadata.namespace!=")
+			hidden = hidden || without && strings.Contains(path, "/namespaces/"+namespace+"/")
+		}
+		if path > query.Get("continue") && !hidden {
 			names = append(names, path)
 		}
 	}
 	slices.Sort(names)
 	next := ""
-	if len(names) > 2 {
-		names = names[:2]
-		next = names[1]
+	if size := min(pageSize, cmp.Or(s.page, 2)); len(names) > size {
+		names = names[:size]
+		next = names[size-1]
 	}
-	items := []json.RawMessage{}
+	var items [][]byte
 	for _, name := range names {
 		items = append(items, s.objects[name])
 	}
-	_ = json.NewEncoder(w).Encode(map[string]any{"metadata": map[string]string{"continue": next}, "items": items})
+	data := slices.Concat(fmt.Appendf(nil, `{"kind":"RevocationList","metadata":{"continue":%q},"items":[`, next),
+		bytes.Join(items, []byte(",")), []byte("]}"))
+	_, _ = w.Write(data[:max(0, len(data)-s.truncate)])
 }
 
 // newCluster returns a store in an API server.
@@ -236,6 +252,123 @@ func TestForeignRevocations(t *testing.T) {
 	api.objects[apiPath+"x"] = json.RawMessage(`{"metadata":{"name":"x","namespace":"media"},"spec":{"user":"ada"}}`)
 	if all, err := cluster.List(t.Context()); err != nil || len(all) != 0 {
 		t.Errorf("%v, %v", all, err)
+	}
+}
+
+// Whoever may write Revocations in a namespace fills it with objects that have the label of this service, few large ones
+// or many small ones. Those of other namespaces are listed, and a Book writes them.
+func TestFloodedNamespaceLeavesOthers(t *testing.T) {
+	for name, flood := range map[string]struct{ objects, bytes int }{
+		"large objects": {4, 600_000}, "many objects": {200, 100}, "objects of a medium size": {60, 30_000},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, api := newCluster(t)
+			api.page, c.most = pageSize, 1<<20
+			until := time.Now().Add(time.Hour)
+			want := map[string]bool{}
+			for _, namespace := range []string{"a-before", "z-after"} {
+				r := revocation(namespace, "ada", until)
+				if err := c.Put(t.Context(), r); err != nil {
+					t.Fatal(err)
+				}
+				want[namespace] = true
+			}
+			for i := range flood.objects {
+				path := fmt.Sprintf("%snamespaces/tenant/revocations/r%05d", apiPath, i)
+				api.objects[path] = fmt.Appendf(nil, `{"metadata":{"namespace":"tenant","name":"r%05d","labels":{%q:%q},
+					"annotations":{"much":%q}},"spec":{"user":"u","until":"2030-01-01T00:00:00Z"}}`, i, managedBy, manager,
+					strings.Repeat("x", flood.bytes))
+			}
+			for round := range 3 {
+				all, err := c.List(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				got, crowd := map[string]bool{}, 0
+				for _, r := range all {
+					if r.Namespace == "tenant" {
+						crowd++
+					} else {
+						got[r.Namespace] = true
+					}
+				}
+				if !reflect.DeepEqual(got, want) || crowd == 0 || crowd == flood.objects {
+					t.Errorf("round %d: namespaces %v, and %d of %d objects of the flood", round, got, crowd, flood.objects)
+				}
+				if round == 0 {
+					api.paths = nil
+				}
+			}
+			if n := len(api.paths); n != 2 {
+				t.Errorf("%d requests for two lists after the flood was noticed", n)
+			}
+			b := NewBook(c, time.Now, slog.New(slog.DiscardHandler))
+			if err := b.Put(t.Context(), []Revocation{revocation("m-other", "bob", until)}); err != nil {
+				t.Errorf("a revocation in another namespace: %v", err)
+			}
+		})
+	}
+}
+
+// A namespace without room, and one in which the API server refuses objects, keep no revocation of other namespaces from
+// being written or lifted, wherever they are in the list.
+func TestRefusingNamespaceLeavesOthers(t *testing.T) {
+	for _, why := range []string{"full", "refused"} {
+		c, api := newCluster(t)
+		until := time.Now().Add(time.Hour)
+		for i := range maxNamespace {
+			r := revocation("tenant", fmt.Sprint("u", i), until)
+			r.By = fmt.Sprint(i % 4)
+			if why == "full" {
+				api.objects[objectPath("tenant", r.ID)] = marshal(t, r.manifest())
+			}
+		}
+		if why == "refused" {
+			api.refuse = "/namespaces/tenant/"
+		}
+		api.page = pageSize
+		b := NewBook(c, time.Now, slog.New(slog.DiscardHandler))
+		var list []Revocation
+		for _, namespace := range []string{"a", "tenant", "z"} {
+			list = append(list, revocation(namespace, "ada", until))
+		}
+		err := b.Put(t.Context(), list)
+		if err == nil || errors.Is(err, ErrFull) != (why == "full") || errors.Is(err, ErrForbidden) != (why == "refused") {
+			t.Errorf("%s: %v", why, err)
+		}
+		for _, r := range list {
+			if written := api.objects[objectPath(r.Namespace, r.ID)] != nil; written == (r.Namespace == "tenant") {
+				t.Errorf("%s: written in %s: %t", why, r.Namespace, written)
+			}
+		}
+		_ = b.Delete(t.Context(), list) // refused in one namespace
+		for _, r := range list {
+			if api.objects[objectPath(r.Namespace, r.ID)] != nil {
+				t.Errorf("%s: not lifted in %s", why, r.Namespace)
+			}
+		}
+	}
+}
+
+func marshal(t *testing.T, v any) []byte {
+	t.Helper()
+	data, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
+// A list that ends early is an error, wherever it ends: revocations would be forgotten otherwise.
+func TestTruncatedList(t *testing.T) {
+	c, api := newCluster(t)
+	if err := c.Put(t.Context(), revocation("media", "ada", time.Unix(1_900_000_000, 0))); err != nil {
+		t.Fatal(err)
+	}
+	for api.truncate = 1; api.truncate < 400; api.truncate++ {
+		if all, err := c.List(t.Context()); err == nil {
+			t.Fatalf("without the last %d bytes: %v", api.truncate, all)
+		}
 	}
 }
 
@@ -407,9 +540,12 @@ func TestBoundsOfBook(t *testing.T) {
 	put := func(namespace, by string, i int) error {
 		r := revocation(namespace, fmt.Sprint("user", i), until)
 		r.By = by
-		err := b.reserve([]Revocation{r})
-		b.written([]Revocation{r})
-		return err
+		fit, full := b.reserve([]Revocation{r})
+		b.written(fit)
+		if len(full) > 0 {
+			return ErrFull
+		}
+		return nil
 	}
 	for i := range maxNamespace {
 		by := "shop"

@@ -18,6 +18,13 @@ import (
 // maxDepth is the maximum nesting of a file.
 const maxDepth = 16
 
+// maxName is the maximum length of the name of a field, and of a claim, in bytes. Each element of a list has a path with
+// the names around it.
+const maxName = 255
+
+// maxText is the maximum length in bytes of the text of an error, which may repeat a part of the file.
+const maxText = 1_000
+
 // maxProblems is the maximum number of errors of a file that are reported.
 const maxProblems = 20
 
@@ -68,7 +75,11 @@ func (f *File) add(line int, field, format string, args ...any) {
 	if field != "" {
 		at += field + ": "
 	}
-	f.errs = append(f.errs, fmt.Errorf(at+format, args...))
+	err := fmt.Errorf(at+format, args...)
+	if text := err.Error(); len(text) > maxText {
+		err = errors.New(strings.ToValidUTF8(text[:maxText], "") + "…")
+	}
+	f.errs = append(f.errs, err)
 }
 
 func (f *File) decode(raw []byte, into any) {
@@ -168,6 +179,10 @@ func (f *File) fields(n *yaml.Node, path string, each func(name string, value *y
 	seen := map[string]bool{}
 	for i := 0; i < len(n.Content); i += 2 {
 		key := n.Content[i]
+		if len(key.Value) > maxName {
+			f.add(key.Line, path, "has a field whose name is longer than %d bytes", maxName)
+			continue
+		}
 		at := strings.TrimPrefix(path+"."+key.Value, ".")
 		switch {
 		case key.Kind != yaml.ScalarNode || key.Tag != "!!str" || key.Anchor != "":

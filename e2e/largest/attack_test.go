@@ -20,7 +20,7 @@ import (
 // Durations of the attack.
 const (
 	controlFor = 2 * time.Second
-	burst      = time.Second // objects are repeated for two bursts, and further as long as the operator keeps them
+	burst      = time.Second // objects are repeated for -least, and further as long as the operator keeps them
 	sliceFor   = time.Minute // of one object
 )
 
@@ -139,7 +139,7 @@ func (s *suite) attack(all []*candidate, order map[string]int) {
 	for begun := time.Now(); tried < len(results) && time.Since(begun) < *again; tried++ {
 		r := s.attempt(results[tried].candidate, func(begun time.Time, r *result) bool {
 			took := time.Since(begun)
-			return took < sliceFor && r.kept < 2*keptLimit && (took < 2*burst || float64(r.kept) > kept*float64(r.copies*r.bytes))
+			return took < sliceFor && r.kept < 2*keptLimit && (took < *least || float64(r.kept) > kept*float64(r.copies*r.bytes))
 		})
 		s.judge(r)
 		results[tried].sample, results[tried].kept = r.sample, max(r.kept, results[tried].kept)
@@ -268,12 +268,6 @@ func (s *suite) createUsed(c *candidate) error {
 	return nil
 }
 
-// body is an object as JSON, with the path of its kind.
-type body struct {
-	path string
-	json []byte
-}
-
 // first creates the object of a candidate and those that it needs. An object that is too large for etcd is made
 // smaller.
 func (s *suite) first(ctx context.Context, c *candidate) (bodies []body, err error) {
@@ -282,20 +276,28 @@ func (s *suite) first(ctx context.Context, c *candidate) (bodies []body, err err
 		return nil, err
 	}
 	for _, o := range with {
-		bodies = append(bodies, body{pathOf(kindOf(o), attacker), bytesOf(o)})
+		bodies = append(bodies, bodiesOf(o)...)
 	}
 	for _, b := range bodies {
-		if err := s.send(ctx, http.MethodPost, b.path, b.json); err != nil {
+		if err := s.send(ctx, b.method, b.path, b.json); err != nil {
 			return nil, err
 		}
 	}
-	for {
-		o := c.object()
-		own := body{pathOf(kindOf(o), attacker), bytesOf(o)}
-		err := s.send(ctx, http.MethodPost, own.path, own.json)
+	for created := false; ; {
+		own := bodiesOf(c.object())
+		var err error
+		c.bytes = 0
+		for _, b := range own {
+			if c.bytes += len(b.json); b.method == http.MethodPost && created {
+				continue // only the status was too large
+			}
+			if err = s.send(ctx, b.method, b.path, b.json); err != nil {
+				break
+			}
+			created = true
+		}
 		if err == nil {
-			c.bytes = len(own.json)
-			return append(bodies, own), nil
+			return append(bodies, own...), nil
 		}
 		var r *refusal
 		if !errors.As(err, &r) || !r.tooLarge() || len(c.size) == 0 {
@@ -320,7 +322,8 @@ func (s *suite) repeat(ctx context.Context, bodies []body, from int) int {
 				i := int(next.Add(1) - 1)
 				for _, b := range bodies {
 					// A copy that is not complete when the burst ends is completed: copies have consecutive numbers.
-					if err := s.send(context.WithoutCancel(ctx), http.MethodPost, b.path, copyOf(b.json, i)); err != nil {
+					b := b.copyOf(i)
+					if err := s.send(context.WithoutCancel(ctx), b.method, b.path, b.json); err != nil {
 						s.note(func(*sample) { s.Logf("copy %d: %v", i, err) })
 						return
 					}

@@ -41,7 +41,7 @@ func TestFields(t *testing.T) {
 	}
 	want := []string{
 		"string spec.amount", "string spec.any", "list spec.parts", "map spec.parts[].labels", "string spec.parts[].labels{k0}",
-		"string spec.parts[].name", "map spec.secret", "string spec.secret{tls.crt}",
+		"string spec.parts[].name", "map spec.secret", "string spec.secret{tls.crt}", "string status.text",
 	}
 	if !slices.Equal(found, want) {
 		t.Errorf("fields %q, want %q", found, want)
@@ -88,6 +88,16 @@ func TestGrown(t *testing.T) {
 	}
 	if now := string(bytesOf(base)); now != before {
 		t.Errorf("the base object has changed to %s", now)
+	}
+}
+
+// TestSmallest: required fields have valid values, those of times too.
+func TestSmallest(t *testing.T) {
+	condition := &node{Type: "object", Required: []string{"type", "at"}, Properties: map[string]*node{
+		"type": {Type: "string"}, "at": {Type: "string", Format: "date-time"}, "message": {Type: "string"},
+	}}
+	if got, want := string(bytesOf(condition.smallest(families[0], 3).(map[string]any))), `{"at":"2030-01-01T00:00:00Z","type":"x3"}`; got != want {
+		t.Errorf("%s, want %s", got, want)
 	}
 }
 

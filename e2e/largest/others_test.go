@@ -357,7 +357,8 @@ func (a *apiServer) clear(ctx context.Context, namespace string) error {
 	var errs []error
 	for _, resource := range []string{
 		"apis/gateway.networking.k8s.io/v1 gateways udproutes referencegrants",
-		"apis/stunner.l7mp.io/v1 udproutes gatewayconfigs staticservices",
+		"apis/stunner.l7mp.io/v1 udproutes gatewayconfigs staticservices revocations",
+		"apis/keda.sh/v1alpha1 scaledobjects triggerauthentications",
 		"apis/apps/v1 deployments daemonsets", "apis/networking.k8s.io/v1 networkpolicies",
 		"apis/policy/v1 poddisruptionbudgets", "api/v1 services secrets configmaps pods",
 		"apis/discovery.k8s.io/v1 endpointslices",

@@ -100,6 +100,7 @@ var rows = []row{
 	{name: "ReferenceGrant",
 		object: `{apiVersion: gateway.networking.k8s.io/v1beta1, kind: ReferenceGrant, metadata: {name: NAME}, spec: {
   from: [{group: stunner.l7mp.io, kind: UDPRoute, namespace: good-0}], to: [{group: "", kind: Service}]}}`},
+	{name: "Revocation", object: `{apiVersion: stunner.l7mp.io/v1, kind: Revocation, metadata: {name: NAME}, spec: {user: NAME, gateways: [door]}}`},
 	{name: "Service", object: service, with: slice + next + route(ours, "name: NAME")},
 	{name: "Service that names a Gateway", with: slice + next + route(ours, "name: NAME"),
 		object: strings.Replace(service, "{name: NAME}", "{name: NAME, annotations: {stunner.l7mp.io/related-gateway-name: attacker/door}}", 1)},
@@ -113,6 +114,10 @@ var rows = []row{
 	{name: "generated NetworkPolicy", owned: true, object: `{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: NAME}, spec: {podSelector: {}}}`},
 	{name: "generated PodDisruptionBudget", owned: true, object: `{apiVersion: policy/v1, kind: PodDisruptionBudget, metadata: {name: NAME}, spec: {maxUnavailable: 0,
   selector: {matchLabels: {app: NAME}}}}`},
+	{name: "generated ScaledObject", owned: true, object: `{apiVersion: keda.sh/v1alpha1, kind: ScaledObject, metadata: {name: NAME}, spec: {
+  scaleTargetRef: {name: door}, triggers: [{type: external, metadata: {a: b}}]}}`},
+	{name: "generated TriggerAuthentication", owned: true, object: `{apiVersion: keda.sh/v1alpha1, kind: TriggerAuthentication, metadata: {name: NAME}, spec: {
+  secretTargetRef: [{parameter: a, name: b, key: c}]}}`},
 	{name: "pod of a Gateway", object: `{apiVersion: v1, kind: Pod, metadata: {name: NAME, labels: {app: stunner,
   stunner.l7mp.io/related-gateway-name: door, stunner.l7mp.io/related-gateway-namespace: attacker}}, spec: {
   automountServiceAccountToken: false, containers: [{name: c, image: i}]}}`},
@@ -204,9 +209,4 @@ func pathOf(kind schema.GroupVersionKind, namespace string) string {
 		base += "/namespaces/" + namespace
 	}
 	return base + "/" + plural
-}
-
-// copyOf returns the JSON of an object with another name.
-func copyOf(body []byte, i int) []byte {
-	return []byte(strings.ReplaceAll(string(body), name, fmt.Sprintf("object-%05d", i)))
 }

@@ -188,11 +188,14 @@ type field struct {
 	most int
 }
 
+// ofStatus reports whether the field is in the status of an object, which is written by a request of its own.
+func (f field) ofStatus() bool { return f.path[0] == "status" }
+
 func (f field) String() string { return fmt.Sprintf("%s %s", f.form, f.path) }
 
 // fromServer are the fields that the API server sets, or resets when an object is created.
 var fromServer = map[string]bool{
-	"apiVersion": true, "kind": true, "status": true, "metadata.name": true, "metadata.namespace": true,
+	"apiVersion": true, "kind": true, "metadata.name": true, "metadata.namespace": true,
 	"metadata.managedFields": true, "metadata.creationTimestamp": true, "metadata.deletionTimestamp": true,
 	"metadata.resourceVersion": true, "metadata.selfLink": true, "metadata.uid": true, "metadata.generateName": true,
 }
@@ -351,6 +354,8 @@ func (n *node) smallest(w words, i int) any {
 		return i + 1
 	case n.Type == "boolean":
 		return false
+	case n.Format == "date-time":
+		return "2030-01-01T00:00:00Z"
 	case n.form() == dictionary:
 		return map[string]any{}
 	case n.form() == text:

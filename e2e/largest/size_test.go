@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -51,13 +52,16 @@ func (r *refusal) tooLarge() bool {
 		strings.Contains(r.message, "larger than max")
 }
 
-// send sends a request. A response other than 2xx is a *refusal.
+// send sends a request. A response other than 2xx is a *refusal. A patch is a JSON merge patch.
 func (a *apiServer) send(ctx context.Context, method, path string, body []byte) error {
 	request, err := http.NewRequestWithContext(ctx, method, a.Admin.Config.Host+path, bytes.NewReader(body))
 	if err != nil {
 		return err
 	}
 	request.Header.Set("Content-Type", "application/json")
+	if method == http.MethodPatch {
+		request.Header.Set("Content-Type", "application/merge-patch+json")
+	}
 	response, err := a.client.Do(request)
 	if err != nil {
 		return err
@@ -83,16 +87,45 @@ func (a *apiServer) create(ctx context.Context, o map[string]any) error {
 	return a.send(ctx, http.MethodPost, pathOf(kindOf(o), attacker), bytesOf(o))
 }
 
-// admits asks the API server whether it would create an object.
-func (a *apiServer) admits(ctx context.Context, o map[string]any) (*refusal, error) {
-	return a.admitsJSON(ctx, o, bytesOf(o))
+// body is the JSON of a request that creates an object, or that writes its status.
+type body struct {
+	method, path string
+	json         []byte
 }
 
-func (a *apiServer) admitsJSON(ctx context.Context, o map[string]any, body []byte) (*refusal, error) {
+// bodiesOf returns the requests for an object. Its status needs one of its own.
+func bodiesOf(o map[string]any) (bodies []body) {
+	path := pathOf(kindOf(o), attacker)
+	status, has := o["status"]
+	if has {
+		o = maps.Clone(o)
+		delete(o, "status")
+	}
+	bodies = append(bodies, body{http.MethodPost, path, bytesOf(o)})
+	if has {
+		own := o["metadata"].(map[string]any)["name"].(string)
+		bodies = append(bodies, body{http.MethodPatch, path + "/" + own + "/status", bytesOf(map[string]any{"status": status})})
+	}
+	return bodies
+}
+
+// copyOf returns the request for a copy of an object, which has another name.
+func (b body) copyOf(i int) body {
+	other := fmt.Sprintf("object-%05d", i)
+	return body{b.method, strings.ReplaceAll(b.path, name, other), bytes.ReplaceAll(b.json, []byte(name), []byte(other))}
+}
+
+// admits asks the API server whether it would create an object, or accept its status: the object must exist then.
+func (a *apiServer) admits(ctx context.Context, o map[string]any) (*refusal, error) {
+	bodies := bodiesOf(o)
+	b := bodies[len(bodies)-1]
 	a.requests++
-	err := a.send(ctx, http.MethodPost, pathOf(kindOf(o), attacker)+"?dryRun=All&timeout=5s", body) // validation of some lists takes minutes
+	err := a.send(ctx, b.method, b.path+"?dryRun=All&timeout=5s", b.json) // validation of some lists takes minutes
 	if r, is := err.(*refusal); is {
 		return r, nil
+	}
+	if err != nil && strings.Contains(err.Error(), "stream error") { // it did not finish within the timeout
+		return &refusal{http.StatusGatewayTimeout, err.Error()}, nil
 	}
 	return nil, err
 }
@@ -167,9 +200,8 @@ func (a *apiServer) grow(ctx context.Context, r row, n *node, base map[string]an
 			return false
 		}
 		var refused *refusal
-		body := bytesOf(o)
-		length[size] = len(body)
-		refused, failed = a.admitsJSON(ctx, o, body)
+		length[size] = len(bytesOf(o))
+		refused, failed = a.admits(ctx, o)
 		if refused != nil && c.refused == "" {
 			c.refused = refused.message
 		}

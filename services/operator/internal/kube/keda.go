@@ -44,17 +44,19 @@ type kedaWatcher struct {
 // newKEDAWatcher returns a watcher of the KEDA kinds with a cache of its own. The main cache could not be filled if it
 // contained a kind that the API server does not serve.
 func newKEDAWatcher(
-	s Settings, o cache.Options, in *inbox, h toolscache.ResourceEventHandler, setClient func(client.Client),
+	s Settings, o cache.Options, in *inbox, take *intake, h toolscache.ResourceEventHandler,
+	setClient func(client.Client),
 ) (*kedaWatcher, error) {
 	d, err := discovery.NewDiscoveryClientForConfigAndClient(s.Config, o.HTTPClient)
 	if err != nil {
 		return nil, fmt.Errorf("reach API server: %w", err)
 	}
 	o.DefaultLabelSelector = labels.SelectorFromSet(labels.Set{manifest.OwnedByLabel: manifest.AppValue})
-	o.DefaultTransform = cache.TransformStripManagedFields()
+	o.DefaultTransform = take.transform(trimKEDA)
 	o.DefaultNamespaces = s.watchedNamespaces()
 	return &kedaWatcher{
-		config: s.Config, cache: o, discovery: d.RESTClient(), inbox: in, handler: h, setClient: setClient, log: s.Log,
+		config: s.Config, cache: o, discovery: d.RESTClient(), inbox: in, handler: take.releasing(h),
+		setClient: setClient, log: s.Log,
 	}, nil
 }
 

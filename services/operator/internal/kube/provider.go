@@ -203,7 +203,8 @@ func (p *Provider) work(ctx context.Context, l *loop, id *trust.Identity, reader
 	p.tasks.run(group, "unread objects", func(t *task) { l.intake.run(ctx, t, k.direct, l.inbox, l.secrets.queue.Add) })
 	p.tasks.run(group, "names of nodes", func(t *task) { l.nodes.run(ctx, t) })
 	w := watcher{cache: c, scheme: s, mapper: k.options.Mapper, notReadyReason: &l.notReadyReason, log: p.Log}
-	kedas, err := newKEDAWatcher(p.Settings, k.options, l.inbox, ownedHandler{l.writer}, l.writer.setKEDA)
+	kedas, err := newKEDAWatcher(
+		p.Settings, k.options, l.inbox, l.intake, ownedHandler{l.writer}, l.writer.setKEDA)
 	if err != nil {
 		return err
 	}

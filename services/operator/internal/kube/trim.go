@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
 
@@ -149,6 +150,29 @@ func trimGenerated(o client.Object) {
 			o.Data[key] = []byte(condense(string(value)))
 		}
 	}
+}
+
+// trimKEDA removes the fields that the operator does not need from an object of a KEDA kind. Of an object that no
+// Gateway owns, only the identity and the operator's label are kept. It is a cache.TransformFunc.
+func trimKEDA(o any) (any, error) {
+	object, ok := o.(*unstructured.Unstructured)
+	if !ok {
+		return o, nil // cache.DeletedFinalStateUnknown
+	}
+	if _, ours := ownerOf(object); ours {
+		object.SetManagedFields(nil)
+		delete(object.Object, "status")
+		return object, nil
+	}
+	trimmed := &unstructured.Unstructured{}
+	trimmed.SetGroupVersionKind(object.GroupVersionKind())
+	meta := identityOf(object)
+	trimmed.SetNamespace(meta.Namespace)
+	trimmed.SetName(meta.Name)
+	trimmed.SetUID(meta.UID)
+	trimmed.SetResourceVersion(meta.ResourceVersion)
+	trimmed.SetLabels(map[string]string{manifest.OwnedByLabel: object.GetLabels()[manifest.OwnedByLabel]})
+	return trimmed, nil
 }
 
 // condenseFrom is the length in bytes from which the cache contains the hash of a text value instead of the value.

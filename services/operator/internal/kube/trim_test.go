@@ -2,6 +2,7 @@ package kube
 
 import (
 	"fmt"
+	"log/slog"
 	"reflect"
 	"strings"
 	"testing"
@@ -9,7 +10,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
@@ -53,6 +56,51 @@ func TestForeignObjectsTakeNoMemory(t *testing.T) {
 		if size := len(fmt.Sprintf("%+v", o)); size > 2_000 && !isCRD(s, o) ||
 			strings.Contains(fmt.Sprintf("%+v", o), heavy) {
 			t.Errorf("%T takes %d bytes", o, size)
+		}
+	}
+}
+
+// The cache of the KEDA kinds counts objects, in the account of their namespace, whoever has created them: an object
+// that names a Gateway as its owner has at most the share of its namespace, and any other takes no memory.
+func TestKEDAObjectsTakeTheShareOfTheirNamespace(t *testing.T) {
+	const total = 8 << 20
+	in := newIntake(total, slog.New(slog.DiscardHandler))
+	read := in.transform(trimKEDA)
+	heavy := strings.Repeat("x", 1<<18)
+	for _, like := range kedaKinds() {
+		for _, owned := range []bool{false, true} {
+			unread := 0
+			for i := range 40 {
+				o := like.DeepCopyObject().(*unstructured.Unstructured)
+				o.SetNamespace("flood")
+				o.SetName(fmt.Sprint("heavy-", owned, i))
+				o.SetUID(types.UID(o.GetName()))
+				o.SetLabels(map[string]string{manifest.OwnedByLabel: manifest.AppValue})
+				o.SetManagedFields([]metav1.ManagedFieldsEntry{{Manager: heavy}})
+				o.Object["spec"], o.Object["status"] = map[string]any{"heavy": heavy}, map[string]any{"heavy": heavy}
+				if owned {
+					o.SetOwnerReferences([]metav1.OwnerReference{{
+						APIVersion: "gateway.networking.k8s.io/v1", Kind: "Gateway", Name: "edge", UID: "1",
+					}})
+				}
+				got, err := read(o)
+				if err != nil {
+					t.Fatal(err)
+				}
+				kept := got.(*unstructured.Unstructured)
+				if kept.GetName() != o.GetName() || kept.GetKind() != o.GetKind() || kept.GetNamespace() != "flood" {
+					t.Fatalf("kept %s %s/%s", kept.GetKind(), kept.GetNamespace(), kept.GetName())
+				}
+				if resource.Unread(kept) != "" {
+					unread++
+				}
+				if size := len(fmt.Sprint(kept.Object)); size > len(heavy)+2_000 || !owned && size > 2_000 {
+					t.Errorf("%s, owned %t: %d bytes", kept.GetKind(), owned, size)
+				}
+			}
+			if used := in.accounts["flood"].used; used > total/namespaceShare || owned != (unread > 0) {
+				t.Errorf("%s, owned %t: %d bytes are used, and %d not read", like.GetObjectKind().GroupVersionKind().Kind, owned, used, unread)
+			}
 		}
 	}
 }

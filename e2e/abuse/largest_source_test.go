@@ -2,6 +2,7 @@ package abuse
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -29,8 +30,20 @@ const (
 	eachAttribute = "each attribute that the server understands in turn"
 )
 
-// sizes are those of attributes in eachAttribute: too short, those of addresses and numbers, and the largest.
-var sizes = []int{0, 4, 8, 763}
+// sizes are those of attributes in eachAttribute: each bound of RFC 8489 §14 and RFC 8656 §18, less and more by one, and
+// the largest that fits.
+var sizes = []int{0, 1, 2, 3, 4, 5, 7, 8, 9, 19, 20, 21, 32, 33, 507, 508, 509, 762, 763, 764, datagram - 300}
+
+// inTurn are the requests of eachRequest.
+func inTurn() []string {
+	names := slices.Sorted(maps.Keys(requests))
+	return slices.DeleteFunc(names, func(name string) bool { return name == channelData })
+}
+
+// combinations is the number of messages that eachRequest with eachAttribute has.
+func combinations(t *testing.T) int {
+	return len(inTurn()) * len(listOf(t, attributesFile, "understood", "Attr")) * len(sizes)
+}
 
 // fromSource adds the methods and attributes of the source to requests and attributes.
 func fromSource(t *testing.T) {

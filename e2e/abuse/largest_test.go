@@ -10,11 +10,9 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"maps"
 	"math/rand/v2"
 	"net"
 	"net/netip"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -156,8 +154,8 @@ func check(n int) []byte {
 		raw(stun.AttrPriority, []byte{110, 0, 1, 255}), raw(stun.AttrUseCandidate, nil)).Raw
 }
 
-// acts are those that some findings are made of, or with -largest all: each request with each attribute over UDP, and
-// each request over each transport.
+// acts are those that some findings are made of, or with -largest all: each request with each attribute over each
+// transport.
 func acts() (all []act) {
 	if !*largestFlag {
 		return []act{
@@ -175,18 +173,18 @@ func acts() (all []act) {
 		all = append(all, act{over: over, request: idle})
 	}
 	for request := range requests {
-		for attribute := range attributes {
-			all = append(all, act{over: call.UDP, request: request, attribute: attribute})
-		}
-		for _, over := range []call.Network{call.TCP, call.TLS, call.DTLS} {
-			all = append(all, act{over: over, request: request, attribute: noAttribute})
+		for _, over := range []call.Network{call.UDP, call.TCP, call.TLS, call.DTLS} {
+			for attribute := range attributes {
+				all = append(all, act{over: over, request: request, attribute: attribute})
+			}
 		}
 		for _, as := range []string{manyUsers, manyAddresses} {
 			all = append(all, act{over: call.UDP, request: request, attribute: noAttribute, as: as})
 		}
 	}
 	for _, over := range []call.Network{call.UDP, call.TCP, call.TLS, call.DTLS} {
-		all = append(all, act{over: over, request: fromPeers, attribute: noAttribute})
+		all = append(all, act{over: over, request: fromPeers, attribute: noAttribute},
+			act{over: over, request: eachRequest, attribute: eachAttribute})
 	}
 	return all
 }
@@ -236,6 +234,9 @@ func survive(t *testing.T, quiet, noisy *hosts, a act) {
 		hoard.idle.Load(), hoard.refused.Load(), hoard.sent.Load(), peak>>20)
 	if hoard.open.Load() == 0 || a.request == idle && hoard.idle.Load() == 0 {
 		t.Fatalf("TEST NOT VALID: %s: %v", note, hoard.failed)
+	}
+	if least := combinations(t); a.request == eachRequest && int(hoard.open.Load())*repeats < least {
+		t.Fatalf("TEST NOT VALID: %s: there are %d combinations", note, least)
 	}
 	lost := losses(calls)
 	undisturbed := losses(control)
@@ -351,7 +352,7 @@ func (h *hoard) session(ctx context.Context) error {
 		h.refused.Add(1)
 		return errors.Join(err, conn.Close(), errRefused)
 	}
-	h.open.Add(1)
+	opened := h.open.Add(1)
 	switch h.request {
 	case idle:
 		return nil
@@ -369,8 +370,12 @@ func (h *hoard) session(ctx context.Context) error {
 			return err
 		}
 	}
+	first := 0
+	if h.request == eachRequest { // each session continues where the one before ends
+		first = int(opened-1) * repeats
+	}
 	send := func(n int) (err error) {
-		_, err = conn.WriteTo(h.message(c, n), c.to)
+		_, err = conn.WriteTo(h.message(c, first+n), c.to)
 		h.sent.Add(1)
 		return err
 	}
@@ -523,8 +528,7 @@ func (h *hoard) handshake(ctx context.Context) (err error) {
 func (h *hoard) message(c *client, n int) []byte {
 	name := h.request
 	if name == eachRequest {
-		names := slices.Sorted(maps.Keys(requests))
-		names = slices.DeleteFunc(names, func(name string) bool { return name == channelData })
+		names := inTurn()
 		name, n = names[n%len(names)], n/len(names)
 	}
 	more := attributes[h.attribute](n)

@@ -9,8 +9,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/auth/internal/region"
 )
 
-// largest is the size in bytes of the files, an eighth of the maximum: what they cost must grow with their size only.
-const largest = 128 << 10
+// largest is the size in bytes of the files, a part of the maximum: what they cost must grow with their size only.
+const largest = 32 << 10
 
 // bombs are files that cost a careless reader much more than their size.
 var bombs = map[string]string{

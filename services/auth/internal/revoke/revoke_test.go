@@ -328,6 +328,9 @@ func TestRefusingNamespaceLeavesOthers(t *testing.T) {
 		}
 		api.page = pageSize
 		b := NewBook(c, time.Now, slog.New(slog.DiscardHandler))
+		if _, err := b.List(t.Context()); err != nil {
+			t.Fatal(err)
+		}
 		var list []Revocation
 		for _, namespace := range []string{"a", "tenant", "z"} {
 			list = append(list, revocation(namespace, "ada", until))

@@ -15,11 +15,11 @@ import (
 const table = "internal/session/holdings.txt"
 
 // leftByRows is the most memory in KiB that the rows of process may have together, and leftByParts the part of the memory
-// of sessions that the rows of memory may have. Both are in the quarter of the memory limit that sessionMemory leaves, with
+// of sessions that the rows of memory may have: a sixteenth is for the copies of sessions of other pods. Both are in the quarter of the memory limit that sessionMemory leaves, with
 // the smallest usual limit of 64 MiB.
 const (
 	leftByRows  = 18 << 10
-	leftByParts = 1.0 / 8
+	leftByParts = 3.0 / 16
 )
 
 // holding is a row of the table.

@@ -139,7 +139,7 @@ func newDaemon(o options, source discovery.Source, levels *telemetry.Levels, log
 		return nil, errors.Join(err, sessions.Close())
 	}
 	srv, err = server.New(server.Options{
-		Forward: forwards,
+		Forward: forwards, Copies: o.move && !o.handOver,
 		Sockets: o.sockets, ICMP: o.icmp, HostAddresses: o.addresses, LocalAddresses: local, RelayPorts: o.relayPorts,
 		Capacity: clients, CapacityLimit: by, Allocations: most, Memory: sessionMemory(memory), NonceLifetime: o.nonceLifetime,
 		Journal: sessions, Restored: saved, Usage: records.book, Log: telemetry.Scope(log, "turn"),

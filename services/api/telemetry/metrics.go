@@ -48,6 +48,9 @@ const (
 	SessionsRestored         = "stunner_sessions_restored_total"
 	SessionsHandedOver       = "stunner_sessions_handed_over_total"
 	SessionsTakenOver        = "stunner_sessions_taken_over_total"
+	SessionsRescued          = "stunner_sessions_rescued_total"
+	SessionsGivenUp          = "stunner_sessions_given_up_total"
+	SessionCopies            = "stunner_session_copies"
 	PeersMoved               = "stunner_peers_moved_total"
 	PeersNotMoved            = "stunner_peers_not_moved_total"
 	SessionsDropped          = "stunner_sessions_dropped_total"
@@ -170,9 +173,14 @@ var Metrics = []Metric{
 	{Panics, Counter, nil, "Panics that were recovered from. Each ended at most one session. The log has the stack."},
 	{SessionsHandedOver, Counter, nil, "Sessions that this pod has handed over to other pods while it drained."},
 	{SessionsTakenOver, Counter, nil, "Sessions of draining pods that this pod continues."},
-	{PeersMoved, Counter, nil, "Peers of sessions of draining pods that have taken the new relay address within 10 s."},
-	{PeersNotMoved, Counter, nil, "Peers of sessions of draining pods that have not taken the new relay address within 10 s: " +
-		"they use the relay address of the former pod."},
+	{SessionsRescued, Counter, nil, "Sessions of lost pods that this pod continues from its copies."},
+	{SessionsGivenUp, Counter, nil, "Sessions of this pod that have ended because another pod had taken them over."},
+	{SessionCopies, Gauge, nil, "Sessions of other pods that this pod has a copy of."},
+	{PeersMoved, Counter, nil,
+		"Peers of sessions of draining or lost pods that have taken the new relay address within 10 s."},
+	{PeersNotMoved, Counter, nil,
+		"Peers of sessions of draining or lost pods that have not taken the new relay address within 10 s: those of " +
+			"draining pods use the relay address of the former pod."},
 	{SessionsRestored, Counter, nil, "Sessions of a process that has crashed that this process continues."},
 	{SessionsDropped, Counter, []string{"reason"},
 		"Sessions of a process that has crashed that this process could not continue, by reason."},

@@ -67,6 +67,7 @@ var descs = descriptions(
 	telemetry.OffloadPackets, telemetry.OffloadInfo,
 	telemetry.ForwardedPackets, telemetry.ForwardRefused, telemetry.ForwardPeers, telemetry.ForwardProblem, telemetry.Panics,
 	telemetry.SessionsHandedOver, telemetry.SessionsTakenOver, telemetry.PeersMoved, telemetry.PeersNotMoved,
+	telemetry.SessionsRescued, telemetry.SessionsGivenUp, telemetry.SessionCopies,
 	telemetry.SessionsRestored, telemetry.SessionsDropped, telemetry.JournalErrors, telemetry.JournalRefused,
 	telemetry.JournalProblem, telemetry.UsageRecords, telemetry.UsageRecordsLost, telemetry.UsageRecordsWaiting,
 	telemetry.HTTPRefused,
@@ -135,6 +136,8 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	out.counter(telemetry.Panics, c.Meter.Panics.Load())
 	out.counter(telemetry.SessionsHandedOver, c.Meter.SessionsHanded.Load())
 	out.counter(telemetry.SessionsTakenOver, c.Meter.SessionsTaken.Load())
+	out.counter(telemetry.SessionsRescued, c.Meter.SessionsRescued.Load())
+	out.counter(telemetry.SessionsGivenUp, c.Meter.SessionsGivenUp.Load())
 	out.counter(telemetry.PeersMoved, c.Meter.PeersMoved.Load())
 	out.counter(telemetry.PeersNotMoved, c.Meter.PeersNotMoved.Load())
 	out.counter(telemetry.SessionsRestored, c.Meter.Restored.Load())
@@ -174,6 +177,7 @@ func (c *Collector) forwarding(out samples) {
 		problem = 1
 	}
 	out.gauge(telemetry.ForwardPeers, float64(f.Peers))
+	out.gauge(telemetry.SessionCopies, float64(f.Copies))
 	out.gauge(telemetry.ForwardProblem, problem)
 }
 

@@ -30,6 +30,7 @@ func (f *Forwarder) Added(c Client) {
 	delete(f.front.strangers, k)
 	f.front.mu.Unlock()
 	f.queue(k, c, hold)
+	f.Changed(c)
 }
 
 // Ended tells the homes of a client that its session here has ended.
@@ -103,10 +104,16 @@ func (f *Forwarder) run() {
 	a := announcer{forwarder: f, outbox: f.Outbox(), batches: map[batchKey]*clientBatch{}, renew: f.now() + renewEvery}
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
-	for sweep := f.now() + sweepEvery; ; {
+	pings := time.NewTicker(pingEvery)
+	defer pings.Stop()
+	for sweep, count := f.now()+sweepEvery, 0; ; {
 		select {
 		case <-f.closed:
 			return
+		case <-pings.C:
+			count++
+			a.tick(count)
+			continue
 		case <-f.wake:
 		case <-ticker.C:
 			f.settle()
@@ -120,6 +127,14 @@ func (f *Forwarder) run() {
 		}
 		a.announce()
 	}
+}
+
+// tick pings silent pods and copies sessions. It is called every pingEvery, count times so far.
+func (a *announcer) tick(count int) {
+	defer a.forwarder.meter.RecoverPanic("copy sessions to other pods")
+	now := a.forwarder.now()
+	a.ping(count, now)
+	a.copyAll(now)
 }
 
 // announce sends what is due.
@@ -136,7 +151,7 @@ func (a *announcer) announce() {
 			a.base = before
 		}
 		a.again, a.view = now+tellAgain, v
-		a.tell(before)
+		a.tell(before, true)
 	}
 	f.changes.Lock()
 	pending := f.pending
@@ -151,18 +166,18 @@ func (a *announcer) announce() {
 		}
 	}
 	if a.again != 0 && now >= a.again {
-		a.tell(a.base)
+		a.tell(a.base, false)
 		a.base, a.again = nil, 0
 	}
 	if now >= a.renew {
 		a.renew = now + renewEvery
-		a.tell(nil)
+		a.tell(nil, false)
 	}
 	a.flush()
 }
 
-// tell announces all sessions to those of their homes that they did not have before.
-func (a *announcer) tell(before []home) {
+// tell announces all sessions to those of their homes that they did not have before, if copies is set with a copy.
+func (a *announcer) tell(before []home, copies bool) {
 	if !a.view.forwards() {
 		return
 	}
@@ -171,11 +186,15 @@ func (a *announcer) tell(before []home) {
 		if !ok {
 			return true
 		}
-		former := rank(before, k)
+		former, fresh := rank(before, k), false
 		for _, h := range rank(a.view.homes, k) {
 			if !slices.Contains(former[:], h) {
 				a.add(h, renew, c)
+				fresh = true
 			}
+		}
+		if fresh && copies {
+			a.forwarder.Changed(c)
 		}
 		return true
 	})

@@ -60,6 +60,8 @@ type known struct {
 	// heard and heardOther are when the client last sent to asked and to other, and answered is when the owner last
 	// sent to the client, on the clock of the Forwarder.
 	heard, heardOther, answered atomic.Int64
+	// named is when a home has last named the owner, on the same clock.
+	named atomic.Int64
 }
 
 // hear records that the client has sent a datagram to an address.
@@ -145,6 +147,8 @@ const (
 	toHome
 	ownerless
 	limited
+	// dropped: this pod is about to have the session.
+	dropped
 )
 
 // route decides what happens to a datagram of a client: a STUN message or ChannelData. For toOwner it returns the
@@ -156,13 +160,16 @@ func (f *Forwarder) route(
 	f.front.mu.Lock()
 	defer f.front.mu.Unlock()
 	if n := f.front.known[k]; n != nil {
-		if f.reachable(n) {
+		if n.reach(at) != nil {
 			return toOwner, n, nil
 		}
 		f.front.forget(k)
 	}
 	// Also during a search: the owner may have told this pod meanwhile, and the home that is asked may have ended.
-	if n := f.held(v, k, asked, at); n != nil {
+	switch n, rescued := f.held(v, k, c, asked, at); {
+	case rescued:
+		return dropped, nil, nil
+	case n != nil:
 		return toOwner, n, nil
 	}
 	s, began, tried := f.front.strangers[k], at, []*pod(nil)
@@ -200,19 +207,33 @@ func (f *Forwarder) route(
 	return toHome, nil, s.ask()
 }
 
-// reachable reports whether the owner of a client is in the list.
-func (f *Forwarder) reachable(n *known) bool {
+// reach returns how the owner of a client is reached, or nil if it is not in the list or does not answer. A lost owner that
+// a home has named again is tried for a moment, because no home may have a copy of the session.
+func (n *known) reach(at time.Duration) *link {
 	owner := n.owner.Load()
-	return owner != nil && owner.link.Load() != nil
-}
-
-// held returns the client if this pod is a home that stores its owner. The caller holds the lock of the front.
-func (f *Forwarder) held(v *view, k clientKey, asked *datagram.Source, at time.Duration) *known {
-	id, ok := f.index.find(k, at)
-	if !ok || v.links[id] == nil {
+	if owner == nil || owner.lost() && at-time.Duration(n.named.Load()) >= patience {
 		return nil
 	}
-	return f.front.learn(k, v.links[id].pod, asked, at)
+	owner.need(at)
+	return owner.link.Load()
+}
+
+// held returns the client if this pod is a home that stores its owner. rescued is set if this pod is about to take the
+// session over. The caller holds the lock of the front.
+func (f *Forwarder) held(
+	v *view, k clientKey, c Client, asked *datagram.Source, at time.Duration,
+) (n *known, rescued bool) {
+	id, ok := f.index.find(k, at)
+	if !ok {
+		return nil, false
+	}
+	switch copied, here := f.rescue(v, k, c, id, at); {
+	case copied:
+		return nil, here
+	case v.links[id] == nil:
+		return nil, false
+	}
+	return f.front.learn(k, v.links[id].pod, asked, at), false
 }
 
 // mayAsk takes one ask from the limits of the process and of a source address.
@@ -269,6 +290,7 @@ func (t *front) learn(k clientKey, owner *pod, asked *datagram.Source, at time.D
 		n.heard.Store(int64(at))
 		t.known[k] = n
 	}
+	n.named.Store(int64(at))
 	n.owner.Store(owner)
 	delete(t.strangers, k)
 	return n

@@ -427,7 +427,7 @@ func TestClientsOfOneAddressDoNotWaitForEachOther(t *testing.T) {
 }
 
 func TestBoundsOfMemory(t *testing.T) {
-	x := index{held: map[clientKey]holding{}}
+	x := newIndex(0, 0)
 	for i := range maxHeld + 1 {
 		if ok := x.hold(clientKey{low: uint64(i)}, 1, 0, true); ok != (i < maxHeld) {
 			t.Fatalf("client %d is stored: %t", i, ok)

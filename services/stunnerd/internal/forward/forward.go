@@ -25,6 +25,7 @@
 //	ask.go                      the search for the owner
 //	way.go                      the way back to a client
 //	handover.go                 sessions of a pod that drains
+//	alive.go copies.go          sessions of a pod that is lost, and their copies at the homes
 //	receive.go                  what a received frame does
 //	status.go                   counters
 //	simulation_test.go          a simulation of 1,000,000 sessions
@@ -50,8 +51,8 @@ type Client struct {
 	Port uint16
 }
 
-// Sessions are the sessions of this process and its listeners. All methods except Has, All, Sweep and Take are called by
-// one goroutine only, the reader of the Forwarder.
+// Sessions are the sessions of this process and its listeners. All methods except Has, All, Version,
+// Copy, Sweep, Take and TakeOver are called by one goroutine only, the reader of the Forwarder.
 type Sessions interface {
 	// Serves reports whether a UDP listener is open on a port.
 	Serves(port uint16) bool
@@ -87,6 +88,17 @@ type Sessions interface {
 	// ToPeer sends a datagram to a peer from the relayed address of a session that the pod of to has taken over. It does
 	// not retain the datagram.
 	ToPeer(c Client, to Way, peer netip.AddrPort, datagram []byte)
+	// Version returns the version of the session of a client here. It may be called from any goroutine.
+	Version(c Client) (Version, bool)
+	// Copy returns the record of the session of a client here, of at most MaxCopy bytes, from which another pod can continue
+	// it. It reports false if no pod can. It is called from another goroutine.
+	Copy(c Client) (record []byte, ok bool)
+	// TakeOver continues the session of a client whose pod is lost, as a version, from its record. shift is to be added to
+	// the times of the record. Nothing may be sent to the client before one of its datagrams has arrived. It reports false
+	// if this pod cannot continue the session. It is called from another goroutine, one call of TakeOver or Take at a time.
+	TakeOver(c Client, v Version, record []byte, shift time.Duration) bool
+	// GiveUp ends a session of this version here, because another pod has it. It sends nothing to the client.
+	GiveUp(c Client, v Version)
 	// Part closes the relayed address of a session that the pod of to has taken over.
 	Part(c Client, to Way)
 }
@@ -103,6 +115,8 @@ type Options struct {
 	// Clients is the largest number of clients in each table of clients of other pods; 0 means that there is memory for as
 	// many as maxKnown, maxStrangers, maxHeld and maxPending allow.
 	Clients int
+	// Copies is the largest memory of copies of sessions of other pods, in bytes; 0 means maxCopies.
+	Copies int
 }
 
 // PriceOfClient is the memory of a client in all tables of clients of other pods, in bytes.
@@ -147,6 +161,7 @@ type Forwarder struct {
 	pending map[clientKey]change
 
 	handovers handovers
+	copying   copying
 	// clients is Options.Clients.
 	clients int
 	wake    chan struct{}
@@ -189,7 +204,8 @@ func newForwarder(o Options, w wire, address netip.AddrPort) *Forwarder {
 	f := &Forwarder{
 		self: Peer{Address: address}, sessions: o.Sessions, meter: o.Meter, wire: w, epoch: time.Now(),
 		pods: map[uint64]*pod{}, openers: map[pair]*opener{}, retired: map[pair]uint64{},
-		index: index{held: map[clientKey]holding{}, clients: o.Clients}, front: newFront(), clients: o.Clients,
+		index: newIndex(o.Clients, o.Copies), front: newFront(), clients: o.Clients,
+		copying: copying{jobs: map[clientKey]*copyJob{}},
 		pending: map[clientKey]change{}, wake: make(chan struct{}, 1), closed: make(chan struct{}),
 	}
 	f.front.clients = o.Clients

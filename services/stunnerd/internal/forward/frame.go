@@ -66,6 +66,19 @@ const (
 	toPeer
 	// part is sent by the successor to the former owner when no peer uses the former relayed address any more.
 	part
+	// copyOf is sent by an owner to a home. The payload is the version of the session (16 bytes), the clock of the owner (8
+	// bytes, as in take), and the record of the session. A pod with the session in a lower generation ends it.
+	copyOf
+	// copied is the answer to copyOf and newer. The payload is the first 24 bytes of the payload there.
+	copied
+	// newer is sent to a pod that has, or may have, a session that another pod has taken over. The payload is the version of
+	// the session there (16 bytes) and the id of that pod (8 bytes).
+	newer
+	// ping is sent to a pod that is silent. pong is the answer. Both have no payload, and are of no client.
+	ping
+	pong
+	// doubt is sent to other pods when one has not answered pings, so that they ping it too. The payload is its id (8 bytes).
+	doubt
 	kinds
 
 	ipv6 kind = 0x80

@@ -61,12 +61,14 @@ type silentPod struct {
 	until time.Duration
 }
 
-// taking is an offer of another pod.
+// taking is an offer of another pod, or the session of a lost one.
 type taking struct {
 	client Client
 	record []byte
 	clock  time.Time
 	from   *link
+	// copy is set for the session of a lost pod, and then the other fields except client are not.
+	copy *saved
 }
 
 // HandOver offers the session of a client to the pods with the highest rendezvous hashes, one after the other, and
@@ -170,7 +172,7 @@ func (f *Forwarder) handleTake(l *link, m message) {
 		return // the pod repeats the offer
 	}
 	select {
-	case h.queue <- taking{m.client, slices.Clone(record), clock, l}:
+	case h.queue <- taking{client: m.client, record: slices.Clone(record), clock: clock, from: l}:
 		h.queued.Add(int64(len(record)))
 	default:
 	}
@@ -191,6 +193,10 @@ func (f *Forwarder) takeAll() {
 
 func (f *Forwarder) take(t taking) {
 	defer f.meter.RecoverPanic("take over a session")
+	if t.copy != nil {
+		f.takeOver(t.client, t.copy)
+		return
+	}
 	way := f.way(t.from, t.client)
 	verdict := byte(0)
 	if f.sessions.Take(t.client, t.record, t.clock, way) {

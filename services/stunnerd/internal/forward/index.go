@@ -1,7 +1,6 @@
 package forward
 
 import (
-	"maps"
 	"sync"
 	"time"
 )
@@ -17,10 +16,13 @@ const (
 	maxHeld = 1 << 18
 )
 
-// index is what a home stores: the owners of clients.
+// index is what a home stores: the owners of clients, and copies of their sessions.
 type index struct {
 	mu   sync.Mutex
 	held map[clientKey]holding
+	// copies are the latest records of sessions of these owners, bytes is their memory, and room its limit.
+	copies      map[clientKey]*saved
+	bytes, room int
 	// clients is Options.Clients.
 	clients int
 }
@@ -29,6 +31,12 @@ type index struct {
 type holding struct {
 	owner uint64
 	until time.Duration
+}
+
+func newIndex(clients, room int) index {
+	return index{
+		held: map[clientKey]holding{}, copies: map[clientKey]*saved{}, clients: clients, room: most(room, maxCopies),
+	}
 }
 
 // hold stores the owner of a client. With replace false, another owner that is still valid stays. It reports false if
@@ -53,6 +61,7 @@ func (x *index) release(k clientKey, owner uint64) {
 	defer x.mu.Unlock()
 	if x.held[k].owner == owner {
 		delete(x.held, k)
+		x.drop(k)
 	}
 }
 
@@ -68,7 +77,12 @@ func (x *index) find(k clientKey, now time.Duration) (owner uint64, ok bool) {
 func (x *index) sweep(now time.Duration) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	maps.DeleteFunc(x.held, func(_ clientKey, h holding) bool { return h.until <= now })
+	for k, h := range x.held {
+		if h.until <= now {
+			delete(x.held, k)
+			x.drop(k)
+		}
+	}
 }
 
 func (x *index) len() int {

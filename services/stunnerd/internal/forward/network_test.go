@@ -2,6 +2,7 @@ package forward
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"sync"
@@ -26,6 +27,10 @@ type network struct {
 	sent []sentFrame
 	// lost drops frames to these addresses.
 	lost map[netip.AddrPort]bool
+	// apart reports whether a frame is lost, or is nil. dice and share lose a share of the frames.
+	apart []func(from, to netip.AddrPort) bool
+	dice  *rand.Rand
+	share float64
 }
 
 type sentFrame struct {
@@ -59,10 +64,11 @@ func (n *network) start(name string) *node {
 	n.mu.Lock()
 	n.started++
 	address := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, byte(n.started >> 8), byte(n.started)}), 40000)
-	d := &node{name: name, network: n, queue: make(chan arrival, 100_000), sessions: &testSessions{has: map[Client]bool{}}}
+	d := &node{name: name, network: n, queue: make(chan arrival, 100_000), sessions: newTestSessions()}
 	n.nodes[address] = d
 	n.mu.Unlock()
 	d.Forwarder = newForwarder(Options{Sessions: d.sessions, Meter: meter.New()}, &pipe{d, address}, address)
+	d.sessions.added, d.sessions.ended = d.Added, d.Ended
 	d.front = d.Outbox()
 	d.running.Go(d.read)
 	n.t.Cleanup(func() { _ = d.Close() })
@@ -107,7 +113,8 @@ func (n *network) send(from, to netip.AddrPort, frame []byte) {
 	defer n.mu.Unlock()
 	f := sentFrame{from, to, slices.Clone(frame)}
 	n.sent = append(n.sent, f)
-	if d := n.nodes[to]; d != nil && !n.lost[to] {
+	lost := slices.ContainsFunc(n.apart, func(apart func(from, to netip.AddrPort) bool) bool { return apart(from, to) })
+	if d := n.nodes[to]; d != nil && !n.lost[to] && !lost && (n.dice == nil || n.dice.Float64() >= n.share) {
 		f.frame = slices.Clone(frame)
 		d.queue <- arrival{f, time.Now().Add(latency)}
 	}
@@ -119,6 +126,40 @@ func (n *network) frames() []sentFrame {
 	defer n.mu.Unlock()
 	defer func() { n.sent = nil }()
 	return n.sent
+}
+
+// cut loses all frames from and to a pod until heal.
+func (n *network) cut(d *node) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	self := d.self.Address
+	n.apart = append(n.apart, func(from, to netip.AddrPort) bool { return from == self || to == self })
+}
+
+// split loses the frames between two groups of pods until heal.
+func (n *network) split(one, two []*node) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	side := map[netip.AddrPort]int{}
+	for i, group := range [][]*node{one, two} {
+		for _, d := range group {
+			side[d.self.Address] = i
+		}
+	}
+	n.apart = append(n.apart, func(from, to netip.AddrPort) bool { return side[from] != side[to] })
+}
+
+func (n *network) heal() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.apart = nil
+}
+
+// loss loses a share of all frames.
+func (n *network) loss(dice *rand.Rand, share float64) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.dice, n.share = dice, share
 }
 
 func (n *network) lose(d *node) {
@@ -180,8 +221,21 @@ type testSessions struct {
 	clock  time.Time
 	// wait makes Take wait.
 	wait chan struct{}
+	// versions are those of sessions that are copied, and rescued the records of those that were taken over.
+	versions map[Client]Version
+	rescued  map[Client]string
+	// refuse refuses sessions of lost pods.
+	refuse bool
+	// added and ended are of the Forwarder.
+	added, ended func(Client)
 	// tunnelled are the datagrams of peers.
 	tunnelled []string
+}
+
+func newTestSessions() *testSessions {
+	return &testSessions{
+		has: map[Client]bool{}, versions: map[Client]Version{}, rescued: map[Client]string{},
+	}
 }
 
 func (s *testSessions) Serves(uint16) bool { return !s.noPorts }
@@ -210,7 +264,7 @@ func (s *testSessions) Deliver(c Client, frame []byte, front Way, _ time.Time) b
 	}
 	s.delivered = append(s.delivered, string(frame))
 	s.ways = append(s.ways, front)
-	if !s.silent {
+	if !s.silent && front != (Way{}) {
 		_ = front.Send([]byte("re: " + string(frame)))
 	}
 	return true
@@ -251,6 +305,39 @@ func (s *testSessions) Take(c Client, record []byte, clock time.Time, from Way) 
 	s.has[c] = true
 	s.former, s.clock = from, clock
 	return true
+}
+
+func (s *testSessions) Version(c Client) (Version, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	v, ok := s.versions[c]
+	return v, ok && s.has[c]
+}
+
+func (s *testSessions) Copy(c Client) ([]byte, bool) {
+	v, ok := s.Version(c)
+	return []byte(fmt.Sprintf("record %d of %v", v.Generation, c.Addr)), ok
+}
+
+func (s *testSessions) TakeOver(c Client, v Version, record []byte, _ time.Duration) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.refuse {
+		return false
+	}
+	s.has[c], s.versions[c], s.rescued[c] = true, v, string(record)
+	go s.added(c)
+	return true
+}
+
+func (s *testSessions) GiveUp(c Client, v Version) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.versions[c] == v {
+		delete(s.has, c)
+		delete(s.versions, c)
+		go s.ended(c)
+	}
 }
 
 func (s *testSessions) FromPeer(_ Client, from Way, peer netip.AddrPort, datagram []byte, _ time.Time) bool {

@@ -76,6 +76,8 @@ func (o *Outbox) passUnknown(
 		f.counters.limited.Add(1)
 		f.meter.Decline(meter.Searches, meter.Note{})
 		return true
+	case dropped:
+		return true
 	case ownerless:
 		f.counters.unknown.Add(1)
 		f.meter.Decline(meter.Unowned, meter.Note{})
@@ -83,13 +85,9 @@ func (o *Outbox) passUnknown(
 	return false
 }
 
-// passTo passes a datagram to the owner of a client. It reports false if the owner is forgotten or gone.
+// passTo passes a datagram to the owner of a client. It reports false if the owner is forgotten, gone or lost.
 func (f *Forwarder) passTo(o *Outbox, n *known, c Client, payload []byte, asked *datagram.Source, now time.Time) bool {
-	owner := n.owner.Load()
-	if owner == nil {
-		return false
-	}
-	l := owner.link.Load()
+	l := n.reach(f.since(now))
 	if l == nil {
 		return false
 	}

@@ -78,6 +78,7 @@ func podID(name string) uint64 {
 // pod is a pod that was in a list. There is one pod for each name, for as long as it is in the lists.
 type pod struct {
 	id uint64
+	life
 	// link is nil if the pod is not in the list, and for this pod.
 	link atomic.Pointer[link]
 }

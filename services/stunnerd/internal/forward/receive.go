@@ -36,6 +36,7 @@ func (f *Forwarder) receive(from netip.AddrPort, frame []byte, now time.Time) {
 		return
 	}
 	o.window.mark(h.counter)
+	l.pod.hear(f.since(now))
 	f.handle(v, l, m, now)
 }
 
@@ -82,6 +83,17 @@ func (f *Forwarder) handle(v *view, l *link, m message, now time.Time) {
 		f.handleToPeer(l, m)
 	case part:
 		f.sessions.Part(m.client, f.way(l, m.client))
+	case copyOf:
+		f.handleCopy(v, l, k, m, now)
+	case copied:
+		f.handleCopied(v, l, k, m)
+	case newer:
+		f.handleNewer(v, l, k, m)
+	case ping:
+		f.replies.add(l, pong, m.client, nil)
+	case pong:
+	case doubt:
+		f.handleDoubt(v, l, m, at)
 	default:
 		f.refuse(meter.BadFrame, l.peer.Address)
 	}
@@ -119,7 +131,10 @@ func (f *Forwarder) handleAsk(v *view, l *link, k clientKey, m message, now time
 	case ok && owner == l.pod.id:
 		f.refuse(meter.Loop, l.peer.Address)
 		f.index.release(k, owner)
+	case ok && f.rescued(v, k, m.client, owner, f.since(now)): // the client sends more
+		return
 	case ok && v.links[owner] != nil:
+		v.links[owner].pod.need(f.since(now))
 		f.replies.add(l, is, m.client, append(binary.BigEndian.AppendUint64(nil, owner), m.payload...))
 		return
 	case !f.sessions.Serves(m.client.Port):
@@ -227,6 +242,8 @@ func (f *Forwarder) handleHold(l *link, m message, at time.Duration) {
 			f.index.release(k, l.pod.id)
 		} else if !f.index.hold(k, l.pod.id, at, m.kind == hold) {
 			f.unlisted()
+		} else if s := f.index.other(k, l.pod.id); s != nil {
+			f.tellNewer(l, c, s.Session, s.claim())
 		}
 		if len(rest) == 0 {
 			return

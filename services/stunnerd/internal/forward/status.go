@@ -14,6 +14,8 @@ type Status struct {
 	// Peers is the number of other pods. Clients is the number of clients whose owner this front knows. Held is the
 	// number of clients whose owner this home stores.
 	Peers, Clients, Held int
+	// Copies is the number of sessions of other pods that this home has a copy of.
+	Copies int
 	// Passed counts datagrams of clients that this front has sent to owners, and Answered the datagrams of owners that
 	// it has sent to clients. Delivered and Replied count the same datagrams at the owner.
 	Passed, Answered, Delivered, Replied uint64
@@ -65,6 +67,7 @@ func (f *Forwarder) Status() Status {
 		Asked: c.asked.Load(), Limited: c.limited.Load(), Unknown: c.unknown.Load(), Failed: c.failed.Load(),
 		Refused: f.meter.Declined(meter.Frames),
 	}
+	s.Copies, _ = f.index.numCopies()
 	for _, not := range []meter.Reason{meter.Unowned, meter.Searches} { // Unknown and Limited
 		delete(s.Refused, not.String())
 	}

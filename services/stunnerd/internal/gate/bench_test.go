@@ -51,3 +51,19 @@ func receive(b *testing.B, g bed) {
 		})
 	}
 }
+
+// BenchmarkCopy measures a copy of a session for other pods.
+func BenchmarkCopy(b *testing.B) {
+	g := newBed(b)
+	c := newClient("192.0.2.1:1000")
+	g.allocate(c)
+	g.Receive(g.signed(c, username, password, stun.MethodChannelBind, channel(0x4000), peerAt("127.0.0.1:4000")), mute{c})
+	check := g.build(stun.BindingRequest, stun.NewUsername("a:b"), stun.RawAttribute{Type: stun.AttrUseCandidate})
+	g.Relay(c.addr).FromClient(append([]byte{0x40, 0, 0, byte(len(check))}, check...))
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, ok := g.Copy(c.addr, 1000); !ok {
+			b.Fatal("no copy")
+		}
+	}
+}

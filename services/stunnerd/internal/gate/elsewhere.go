@@ -47,11 +47,15 @@ func (g *Gate) Moved(client netip.AddrPort, how session.Move) {
 }
 
 func (g *Gate) moved(f *flow, how session.Move) {
-	if how == session.MovedAway {
+	switch how {
+	case session.MovedAway:
 		f.relay.Disarm()
-	}
-	if how != 0 {
-		g.journal.Move(f.stored(), how == session.MovedAway)
+		g.journal.Move(f.stored(), true)
+	case session.MovedHere:
+		g.journal.Move(f.stored(), false)
+		f.relay.Reached()
+	case session.Reached:
+		f.relay.Reached()
 	}
 }
 
@@ -59,6 +63,13 @@ func (g *Gate) moved(f *flow, how session.Move) {
 func (f *flow) held() {
 	if c, ok := f.Client.(session.Movable); ok {
 		c.Held()
+	}
+}
+
+// changed gives other pods a copy of the session.
+func (f *flow) changed() {
+	if c, ok := f.Client.(session.Movable); ok {
+		c.Changed()
 	}
 }
 

@@ -20,7 +20,7 @@
 //	request.go                       parsed requests, lifetimes of allocations
 //	elsewhere.go                     clients whose session another pod has
 //	restore.go                       sessions of a crashed process
-//	handover.go                      sessions that go to another pod, or come from one
+//	handover.go copies.go            sessions that go to another pod, or come from one; their copies
 //	inspect.go                       reachable peers, and the end of sessions, for package admin
 //	model_*_test.go                  random sequences against a model of RFC 8656
 //	timers_test.go *_timers_test.go  lifetimes in virtual time
@@ -165,6 +165,8 @@ type flow struct {
 	leaving  bool
 	// provisional ends a session that another pod has handed over and has not let go. It is nil for other sessions.
 	provisional *time.Timer
+	// waits is set while the session is provisional.
+	waits atomic.Bool
 }
 
 // Shared contains what all gates of a process share.
@@ -194,9 +196,7 @@ func New(name string, protocol config.Protocol, s Shared) *Gate {
 		flows: map[netip.AddrPort]*flow{},
 	}
 	g.policy.Store(&Policy{})
-	if g.journal != nil {
-		g.routes.OnNomination(g.nominated)
-	}
+	g.routes.OnNomination(g.nominated)
 	return g
 }
 

@@ -92,7 +92,9 @@ func (d *Departure) Go(pass func([]relay.Datagram)) {
 }
 
 // Take continues the session of a client at another pod, with a new relay socket. former is the socket that peers use
-// until they take the new address. Nothing is sent until Confirm; a session without Confirm ends after provisionalTime.
+// until they take the new address. Nothing is sent until Confirm; a session without Confirm ends after provisionalTime. If
+// former is nil, that pod is lost: this pod is the owner at once, and the checks of the client are sent to the peers when
+// its first datagram has arrived.
 func (g *Gate) Take(r *session.Record, client session.Client, former relay.Socket) error {
 	now := time.Now()
 	left := min(r.Until.Sub(now), time.Duration(r.Lifetime)*time.Second)
@@ -122,18 +124,31 @@ func (g *Gate) Take(r *session.Record, client session.Client, former relay.Socke
 	f.relay.RestoreNominations(r.Checks) // from here on the session can be charged
 	f.permitted.charge(f.relay.Channels())
 	f.relay.From(former, r.Checks)
-	f.provisional = time.AfterFunc(provisionalTime, func() { g.end(f, usage.Unknown) })
+	if former != nil {
+		f.waits.Store(true)
+		f.provisional = time.AfterFunc(provisionalTime, func() { g.end(f, usage.Unknown) })
+	}
 	if err := g.start(f); err != nil {
-		f.provisional.Stop()
 		return err
 	}
 	if g.policy.Load().refuses(s.Username, s.UserID, s.Caveats, now) {
 		// Update ends the sessions that it finds, and this one may have come after it.
-		f.provisional.Stop()
 		g.end(f, usage.Unknown)
 		return ErrNotTaken
 	}
+	if former == nil {
+		g.own(f)
+		g.meter.SessionsRescued.Add(1)
+	}
 	return nil
+}
+
+// own makes this pod the owner of a session of another pod. The caller holds refreshing.
+func (g *Gate) own(f *flow) {
+	f.held()
+	if g.store(f) {
+		f.relay.ReportNominations()
+	}
 }
 
 // Taken returns the relay of a session that Take continues, while peers use a former socket for which is reports true, or
@@ -155,11 +170,9 @@ func (g *Gate) Confirm(client netip.AddrPort) {
 	if f == nil || f.provisional == nil || !f.provisional.Stop() {
 		return
 	}
-	f.held()
+	f.waits.Store(false)
 	f.refreshing.Lock()
-	if g.store(f) {
-		f.relay.ReportNominations()
-	}
+	g.own(f)
 	f.refreshing.Unlock()
 	f.relay.Move()
 	g.meter.SessionsTaken.Add(1)

@@ -124,6 +124,7 @@ func (g *Gate) storeChannel(f *flow, number uint16, peer netip.AddrPort) {
 func (g *Gate) nominated(r *relay.Relay, c session.Check) {
 	if f := g.flow(r.Session().Client.Addr()); f != nil && f.relay == r {
 		g.journal.Check(f.stored(), c)
+		f.changed()
 	}
 }
 

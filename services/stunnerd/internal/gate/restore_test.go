@@ -151,6 +151,7 @@ type movable struct {
 
 func (m *movable) Pass([]byte, time.Time) bool { return false }
 func (m *movable) Held()                       {}
+func (m *movable) Changed()                    {}
 func (m *movable) Front() netip.AddrPort       { return netip.AddrPort{} }
 
 func (m *movable) Follow(_ session.Client, _ []byte, authentic bool) session.Move {

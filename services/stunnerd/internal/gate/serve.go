@@ -422,6 +422,7 @@ func (g *Gate) refresh(r *request) ([]byte, error) {
 	f.setLifetime(r.lifetime())
 	f.resetExpiry()
 	g.storeLifetime(f)
+	f.changed()
 	return r.answer(stun.ClassSuccessResponse, stunmsg.Number{Type: stun.AttrLifetime, Value: f.lifetime})
 }
 
@@ -433,6 +434,7 @@ func (g *Gate) createPermission(r *request) ([]byte, error) {
 	r.flow.permitted.grant(peers, time.Now())
 	r.flow.relay.Permit(peers)
 	g.storePermissions(r.flow, peers)
+	r.flow.changed()
 	return r.answer(stun.ClassSuccessResponse)
 }
 
@@ -453,7 +455,9 @@ func (g *Gate) channelBind(r *request) ([]byte, error) {
 func (g *Gate) bind(r *request) (answered func()) {
 	n, _ := r.Channel()
 	peers, _ := r.Peers()
-	return r.flow.relay.Bind(n, peers[0])
+	answered = r.flow.relay.Bind(n, peers[0])
+	r.flow.changed()
+	return answered
 }
 
 // refusalOf converts an error of the allocation engine: to a 437 if the allocation has ended, or to a refusal with the

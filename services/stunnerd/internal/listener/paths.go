@@ -131,6 +131,8 @@ func (p *paths) change(next func(used, second *path) (_, _ *path)) session.Move 
 		return session.MovedAway
 	case pair != nil && direct:
 		return session.MovedHere
+	case pair != nil && pair.used == nil:
+		return session.Reached
 	}
 	return 0
 }
@@ -206,6 +208,11 @@ func (c *udpClient) Held() {
 // Away reports whether the client may use another pod.
 func (c *udpClient) Away() bool { return !c.paths.direct() }
 
+// Changed implements session.Movable.
+func (c *udpClient) Changed() {
+	c.socket.forwarder.Changed(c.socket.client(c.addr))
+}
+
 // Front implements session.Movable.
 func (c *udpClient) Front() netip.AddrPort { return c.paths.front() }
 
@@ -231,7 +238,8 @@ type Forwarding interface {
 
 // Movable is a Listener whose sessions can be handed over to another pod. Its methods may be called from any goroutine.
 type Movable interface {
-	// Take continues a session of another pod, through which data for its client leaves for now. See gate.Gate.Take.
+	// Take continues a session of another pod, through which data for its client leaves for now. If that pod is lost, front
+	// is the zero Way and former is nil, and no data leaves before a datagram of the client arrives. See gate.Gate.Take.
 	Take(r *session.Record, front forward.Way, former relay.Socket) error
 	// Gate returns the gate of the listener.
 	Gate() *gate.Gate
@@ -280,7 +288,7 @@ func (l *udpListener) Deliver(client netip.AddrPort, frame []byte, front forward
 // Take implements Movable.
 func (l *udpListener) Take(r *session.Record, front forward.Way, former relay.Socket) error {
 	c := &udpClient{socket: l.sockets[int(r.Client.Port())%len(l.sockets)], addr: r.Client, taken: true}
-	if r.Away {
+	if r.Away || front == (forward.Way{}) {
 		c.paths.hold()
 	} else {
 		c.paths.follow(front, time.Now())

@@ -24,6 +24,11 @@ func (o owner) Unowned(forward.Client, []byte, *datagram.Source)         {}
 func (o owner) Flush(time.Time)                                          {}
 func (o owner) Sweep(time.Time)                                          {}
 func (o owner) Take(forward.Client, []byte, time.Time, forward.Way) bool { return false }
+
+func (o owner) Version(forward.Client) (v forward.Version, ok bool)                  { return v, false }
+func (o owner) Copy(forward.Client) ([]byte, bool)                                   { return nil, false }
+func (o owner) TakeOver(forward.Client, forward.Version, []byte, time.Duration) bool { return false }
+func (o owner) GiveUp(forward.Client, forward.Version)                               {}
 func (o owner) FromPeer(forward.Client, forward.Way, netip.AddrPort, []byte, time.Time) bool {
 	return false
 }
@@ -194,7 +199,7 @@ func TestPathsOfARestoredClient(t *testing.T) {
 		front forward.Way
 		moved session.Move
 		used  []string
-	}{{b, 0, []string{"b"}}, {forward.Way{}, returned, []string{""}}} {
+	}{{b, session.Reached, []string{"b"}}, {forward.Way{}, returned, []string{""}}} {
 		var client udpClient
 		client.paths.hold()
 		packets := make([]datagram.Packet, 2)

@@ -138,6 +138,9 @@ type Meter struct {
 	// SessionsTaken counts the sessions that other pods have handed over to this one, and SessionsHanded those that this
 	// pod has handed over.
 	SessionsTaken, SessionsHanded atomic.Uint64
+	// SessionsRescued counts the sessions of lost pods that this pod has taken over, and SessionsGivenUp those of this pod
+	// that have ended because another pod has taken them over.
+	SessionsRescued, SessionsGivenUp atomic.Uint64
 	// PeersMoved and PeersNotMoved count the peers of sessions of another pod that have taken the new relay address in
 	// time, and that have not.
 	PeersMoved, PeersNotMoved atomic.Uint64

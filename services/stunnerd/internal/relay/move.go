@@ -21,6 +21,8 @@ const (
 	// checkTimes is how often a check is sent again from the new address, and checkInterval is the time between.
 	checkTimes    = 3
 	checkInterval = 50 * time.Millisecond
+	// lostInterval is the time between two later checks if the former address is lost.
+	lostInterval = 500 * time.Millisecond
 	// takePatience is how long peers may need to take the new address until the attempt counts as failed.
 	takePatience = 10 * time.Second
 	// formerLinger is how long the former socket stays open after the last peer has taken the new address.
@@ -52,8 +54,11 @@ type transaction [stun.TransactionIDSize]byte
 // Until a peer has answered a check and sends something other than STUN to the new address, all data for it leaves by
 // the former socket, and the checks of the client by both. Answers to checks leave by the socket of the question: an ICE
 // agent drops others. So a peer that does not take the new address loses nothing.
+//
+// If the former socket is lost with its pod, everything leaves by the new one, and checks are sent until the peer answers.
 type move struct {
-	relay  *Relay
+	relay *Relay
+	// former is nil if it is lost.
 	former Socket
 	begin  sync.Once
 	// changed gets a value when a peer has taken the new address, and when the relay is closed.
@@ -89,7 +94,8 @@ type movingPeer struct {
 }
 
 // From makes the peers of checks use the former socket of the session until Move. It must be called before Start. The
-// relay closes the former socket when no peer needs it any more.
+// relay closes the former socket when no peer needs it any more. If former is nil, the socket is lost, and Reached takes the
+// place of Move.
 func (r *Relay) From(former Socket, checks []session.Check) {
 	m := &move{relay: r, former: former, changed: make(chan struct{}, 1), memory: r.session.Claim(session.Memory)}
 	m.memory.Force(int64(len(checks)+maxUnbound) * priceMovingPeer)
@@ -108,6 +114,14 @@ func (r *Relay) From(former Socket, checks []session.Check) {
 func (r *Relay) Move() {
 	if m := r.moving.Load(); m != nil {
 		m.begin.Do(func() { go m.run() })
+	}
+}
+
+// Reached is called when it is known how to reach the client. If the former socket is lost, the peers begin to move: their
+// answers must not be sent to the client before.
+func (r *Relay) Reached() {
+	if m := r.moving.Load(); m != nil && m.former == nil {
+		r.Move()
 	}
 }
 
@@ -144,14 +158,19 @@ func (m *move) run() {
 		}
 	}
 	for until := time.Now().Add(takePatience); m.waiting() > 0 && time.Now().Before(until); {
-		if !m.wait(time.Until(until)) {
+		interval := time.Until(until)
+		if m.former == nil { // the peer gets nothing otherwise
+			interval = min(interval, lostInterval)
+			m.sendChecks()
+		}
+		if !m.wait(interval) {
 			return
 		}
 	}
 	failed := m.waiting()
 	r.meter.PeersMoved.Add(uint64(len(*m.peers.Load()) - failed))
 	r.meter.PeersNotMoved.Add(uint64(failed))
-	for m.waiting() > 0 {
+	for m.waiting() > 0 && m.former != nil {
 		if !m.wait(recheckMove) {
 			return
 		}
@@ -187,7 +206,9 @@ func (m *move) signal() {
 func (m *move) close() {
 	if m != nil {
 		m.signal()
-		_ = m.former.Close()
+		if m.former != nil {
+			_ = m.former.Close()
+		}
 		m.memory.Release()
 	}
 }
@@ -277,19 +298,25 @@ func (m *move) send(packets []datagram.Packet) {
 func (m *move) sockets(packet *datagram.Packet) (byFormer, byNew bool) {
 	p := m.peer(packet.To)
 	if p == nil {
-		return true, false
+		return m.former != nil, m.former == nil
 	}
 	taken := p.taken.Load()
 	if id, ok := bindingTransaction(packet.Payload, stun.ClassRequest); ok {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		p.asked[1] = id
+		if m.former == nil {
+			return false, true
+		}
 		if !taken && !p.repeating {
 			p.repeating = true
 			message := bytes.Clone(packet.Payload)
 			time.AfterFunc(checkInterval, func() { m.repeat(p, message) })
 		}
 		return !taken, true
+	}
+	if m.former == nil {
+		return false, true
 	}
 	id, ok := bindingTransaction(packet.Payload, stun.ClassSuccessResponse)
 	if !ok {

@@ -74,7 +74,10 @@ func answer(t *testing.T, check string) string {
 }
 
 // newMoving returns a relay with a channel to a peer, whose check the former relay has kept.
-func newMoving(t *testing.T, kept string) *moving {
+func newMoving(t *testing.T, kept string) *moving { return newMovingFrom(t, kept, false) }
+
+// newMovingFrom is newMoving. If lost is set, the former relay is lost.
+func newMovingFrom(t *testing.T, kept string, lost bool) *moving {
 	t.Helper()
 	b := &moving{t: t, client: &movedClient{}, meter: meter.New(), permitted: true}
 	b.peer = b.network.Peer(netip.MustParseAddrPort("127.0.0.1:4000"))
@@ -93,9 +96,12 @@ func newMoving(t *testing.T, kept string) *moving {
 	s := &session.Session{Client: b.client, Started: time.Now()}
 	b.Relay = relay.New(s, socket, netip.MustParseAddr("127.0.0.3"), &routes, b.meter, func(*relay.Relay) {})
 	b.Bind(0x4000, b.peer.Addr())()
-	b.From(former, []session.Check{{Peer: b.peer.Addr(), Message: []byte(kept)}})
-	if err := former.Start(formerReceiver{b.Relay}); err != nil {
-		t.Fatal(err)
+	checks := []session.Check{{Peer: b.peer.Addr(), Message: []byte(kept)}}
+	if lost {
+		b.From(nil, checks)
+		_ = former.Close()
+	} else if b.From(former, checks); former.Start(formerReceiver{b.Relay}) != nil {
+		t.Fatal("the former socket does not start")
 	}
 	if err := b.Start(func(netip.AddrPort) bool { return b.permitted }); err != nil {
 		t.Fatal(err)
@@ -352,6 +358,70 @@ func TestHandedSocketStaysOpen(t *testing.T) {
 		}
 		if err := b.Socket().Close(); err != nil {
 			t.Error(err)
+		}
+	})
+}
+
+// if the former relay is lost, nothing is sent to the peer before the client is reached. Then the check is sent until
+// the peer has answered and sends data, and everything leaves from the new address.
+func TestPeerOfALostRelay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		kept := check(t, "a:b", useCandidate)
+		b := newMovingFrom(t, kept, true)
+		defer b.Close()
+		own := []netip.AddrPort{b.own()}
+		time.Sleep(20 * time.Second)
+		if sent := b.peer.Got(); len(sent) > 0 || b.Former() != nil {
+			t.Errorf("before the client is reached: %v", sent)
+		}
+		b.Reached()
+		b.Reached()
+		time.Sleep(4 * time.Second)
+		sent := b.peer.Got()
+		if len(sent) < 9 || len(sent) > 13 {
+			t.Errorf("%d checks in 4 s", len(sent))
+		}
+		for _, d := range sent {
+			if d.Payload != kept || d.From != b.own() {
+				t.Errorf("sent again: %v", d)
+			}
+		}
+		request := check(t, "a:b")
+		for _, payload := range []string{media, request, answer(t, request)} {
+			if from := b.send(payload); !slices.Equal(from, own) {
+				t.Errorf("%q leaves from %v", payload, from)
+			}
+		}
+		for _, arrives := range []string{media, answer(t, kept), media} {
+			if !b.receives(b.own(), arrives) {
+				t.Errorf("the client does not get %q", arrives)
+			}
+		}
+		b.peer.Got()
+		time.Sleep(10 * time.Second)
+		if sent := b.peer.Got(); len(sent) > 0 {
+			t.Errorf("after the peer has taken the address: %v", sent)
+		}
+		if moved, not := b.meter.PeersMoved.Load(), b.meter.PeersNotMoved.Load(); moved != 1 || not != 0 {
+			t.Errorf("counted: %d moved, %d not", moved, not)
+		}
+	})
+}
+
+// a peer that does not take the address of the new relay gets no checks after 10 s, and is counted.
+func TestPeerThatLosesItsRelay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newMovingFrom(t, check(t, "a:b", useCandidate), true)
+		defer b.Close()
+		b.Reached()
+		time.Sleep(11 * time.Second)
+		b.peer.Got()
+		time.Sleep(time.Minute)
+		if sent := b.peer.Got(); len(sent) > 0 || b.meter.PeersNotMoved.Load() != 1 {
+			t.Errorf("sent %v, %d peers counted", sent, b.meter.PeersNotMoved.Load())
+		}
+		if from := b.send(media); !slices.Equal(from, []netip.AddrPort{b.own()}) {
+			t.Errorf("data leaves from %v", from)
 		}
 	})
 }

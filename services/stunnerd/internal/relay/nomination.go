@@ -177,6 +177,22 @@ func (n *nominations) copies() (list []session.Check) {
 	return list
 }
 
+// NominatingChecks returns the latest nominating check to each peer, the newest peer last.
+func (r *Relay) NominatingChecks() (list []session.Check) {
+	n := r.nominations.Load()
+	if n == nil {
+		return nil
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, c := range n.checks {
+		if c.nominates {
+			list = append(list, session.Check{Peer: c.Peer, Message: bytes.Clone(c.Message)})
+		}
+	}
+	return list
+}
+
 // close ends the charge when the session has ended.
 func (n *nominations) close() {
 	if n == nil {

@@ -203,6 +203,7 @@ func (s *Server) stopRemoved(next config.Config) {
 // commit records the config that is in force now, and returns the failures as one error.
 func (s *Server) commit(next config.Config, failed map[string]error) error {
 	s.wanted, s.running = next, withoutFailures(next, s.listeners)
+	s.clientAddresses.Store(next.Admin.ClientAddresses)
 	s.watchTasks()
 	s.dropSaved(next)
 	s.meter.Applied.Add(1)

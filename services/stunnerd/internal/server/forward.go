@@ -42,7 +42,8 @@ func (s *Server) Forwarding() *inspection.ForwardingStatus {
 	s.mu.Unlock()
 	return &inspection.ForwardingStatus{
 		Problem: f.Problem, Peers: f.Peers, Clients: f.Clients, Passed: f.Passed, Answered: f.Answered,
-		Delivered: f.Delivered, Replied: f.Replied, Unknown: f.Unknown, Limited: f.Limited, Refused: f.Refused,
+		Delivered: f.Delivered, Replied: f.Replied, Unknown: f.Unknown, Limited: f.Limited, Copies: f.Copies,
+		Refused: f.Refused,
 	}
 }
 
@@ -141,9 +142,13 @@ func (s *Server) forwardSockets() []netip.AddrPort {
 
 // Parts of the memory of sessions that clients of other pods may use, and the memory of a socket in the kernel.
 const (
-	forwardedPart, frontPart = 16, 32
-	frontSocket              = 4 << 10
+	forwardedPart, frontPart, copiesPart = 16, 32, 16
+	frontSocket                          = 4 << 10
 )
+
+// copiesMemory returns the largest memory of copies of sessions of other pods, for a memory of sessions; 0 means no
+// maximum. Two copies of each of as many sessions as fit into that memory have 700 bytes each.
+func copiesMemory(memory int64) int { return int(memory / copiesPart) }
 
 // forwardedClients returns the largest number of clients in each table of clients of other pods, for a memory of
 // sessions; 0 means no maximum. It is more than the number of sessions that fit into that memory.

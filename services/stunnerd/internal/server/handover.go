@@ -72,7 +72,7 @@ func (s *Server) HandOver(ctx context.Context) {
 
 // handOverAll tries each session once.
 func (s *Server) handOverAll(ctx context.Context) {
-	if !s.forwarder.HasSuccessors() || !s.Running().Admin.ClientAddresses {
+	if !s.forwarder.HasSuccessors() || !s.clientAddresses.Load() {
 		return
 	}
 	clients, excluded := make(chan forward.Client), s.gatewayAddresses()

@@ -90,7 +90,9 @@ type Options struct {
 	// Forward is the address of this pod at which it receives the datagrams of clients that other pods forward. If it
 	// is invalid, nothing is forwarded.
 	Forward netip.Addr
-	Log     *slog.Logger
+	// Copies gives other pods copies of the sessions over UDP, and continues sessions of pods that are lost.
+	Copies bool
+	Log    *slog.Logger
 }
 
 // Server is a running dataplane.
@@ -113,6 +115,8 @@ type Server struct {
 	forwarder    *forward.Forwarder
 	forwardPorts atomic.Pointer[forwardPorts]
 	handedOver   handedOver
+	// clientAddresses is ClientAddresses of the config.
+	clientAddresses atomic.Bool
 
 	mu        sync.Mutex
 	wanted    config.Config            // the config of the last Apply
@@ -180,7 +184,7 @@ func New(o Options) (*Server, error) {
 	if o.Forward.IsValid() {
 		f, err := forward.Open(forward.Options{
 			Local: o.Forward, Sessions: forwarding{s}, Meter: s.meter, Descriptors: relay.Descriptors() / listener.OwnShare,
-			Clients: forwardedClients(o.Memory),
+			Clients: forwardedClients(o.Memory), Copies: copiesMemory(o.Memory),
 		})
 		if err != nil {
 			o.Log.Warn("datagrams are not forwarded between pods", "error", err)

@@ -65,6 +65,8 @@ type Movable interface {
 	Follow(from Client, message []byte, authentic bool) Move
 	// Held announces to the other pods that this pod has the session of the client, until Released.
 	Held()
+	// Changed gives the other pods a copy of the session, if they may have to continue it.
+	Changed()
 	// Front returns the address of the pod through which data for the client leaves, or the zero AddrPort if it leaves
 	// from this pod.
 	Front() netip.AddrPort
@@ -79,6 +81,8 @@ const (
 	MovedAway Move = iota + 1
 	// MovedHere: from now on the client sends only to this pod.
 	MovedHere
+	// Reached: the first datagram of a client whose session another process has had has arrived, at another pod.
+	Reached
 )
 
 // Session is the client and the accounting of one allocation.

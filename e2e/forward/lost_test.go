@@ -1,0 +1,157 @@
+package forward
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
+	"github.com/stunner-gateway/stunner/e2e/internal/ice"
+)
+
+// addShowing adds pods that name the clients of their sessions.
+func (g *gateway) addShowing(count int) (pods []*pod) {
+	g.t.Helper()
+	for range count {
+		p := g.pod()
+		p.start("--show-users")
+		pods = append(pods, p)
+	}
+	g.awaitPeers(pods...)
+	return pods
+}
+
+// owners returns the pods that have a session of each client.
+func owners(pods ...*pod) map[string][]string {
+	all := map[string][]string{}
+	for _, p := range pods {
+		for _, s := range p.sessions() {
+			all[s.Client] = append(all[s.Client], p.name)
+		}
+	}
+	return all
+}
+
+// awaitOwner waits until each client has one owner among some pods.
+func awaitOwner(pods []*pod, calls []*client) (took time.Duration) {
+	pods[0].t.Helper()
+	begun := time.Now()
+	pods[0].await("one owner of each client", func(context.Context) error {
+		all := owners(pods...)
+		for _, c := range calls {
+			if got := all[c.local.String()]; len(got) != 1 {
+				return fmt.Errorf("client %s has the owners %v", c.local, got)
+			}
+		}
+		return nil
+	})
+	return time.Since(begun)
+}
+
+// copied waits until the homes of sessions have their copies.
+func copied(pods []*pod, want int) {
+	pods[0].t.Helper()
+	pods[0].await("copies", func(context.Context) error {
+		total := 0
+		for _, p := range pods {
+			total += p.forwarding().Copies
+		}
+		if total < want {
+			return fmt.Errorf("%d copies, want %d", total, want)
+		}
+		return nil
+	})
+}
+
+// TestNodeIsLost: one of three pods is cut off, and its clients use the others. Their calls go on, those of other
+// pods lose nothing, and when the link is back there is one owner of each session.
+func TestNodeIsLost(t *testing.T) {
+	g := newGateway(t)
+	g.net.Peers.Do(func() { g.peer = bedtest.Peer(t, g.net.Peer(0)[0], ice.Serve) })
+	pods := g.addShowing(3)
+	lost, others := pods[0], pods[1:]
+	const count = 40
+	calls := g.dialICE(count, voice, lost)
+	control := g.dialICE(10, voice, others[0])
+	copied(pods, count+10)
+	laps(calls)
+	laps(control)
+
+	must(t, lost.net.Unplug())
+	for i, c := range calls {
+		c.move(others[i%2])
+	}
+	awaitMore(t, calls, 50)
+	t.Logf("%d calls of the lost pod were silent for %s at most, those of another pod for %s", count, laps(calls), laps(control))
+	awaitOwner(others, slices.Concat(calls, control))
+
+	must(t, lost.net.Plug())
+	t.Logf("one owner of each session %s after the link was back", awaitOwner(pods, slices.Concat(calls, control)))
+	if n := len(lost.sessions()); n != 0 {
+		t.Errorf("the pod that was lost has %d sessions", n)
+	}
+	for _, c := range calls {
+		c.move(lost)
+	}
+	awaitMore(t, calls, 50)
+	end(t, control...)
+	for _, c := range calls {
+		c.End(0)
+	}
+}
+
+// TestTwoNodesAreLost: two of five pods are cut off at once, while a fifth of all datagrams that arrive at pods are
+// lost. Calls of which a living pod has a copy go on, and when the links are back, all calls go on, with one owner each.
+func TestTwoNodesAreLost(t *testing.T) {
+	g := newGateway(t)
+	g.net.Peers.Do(func() { g.peer = bedtest.Peer(t, g.net.Peer(0)[0], ice.Serve) })
+	pods := g.addShowing(5)
+	lost, others := pods[:2], pods[2:]
+	var calls []*client
+	for _, p := range lost {
+		calls = append(calls, g.dialICE(25, voice, p)...)
+	}
+	copied(pods, len(calls))
+	for _, p := range pods {
+		_, err := p.net.Exec("nft table inet loss { chain in { type filter hook input priority 0; " +
+			"meta l4proto udp numgen random mod 100 < 20 drop; }; }")
+		must(t, err)
+	}
+	laps(calls)
+	for _, p := range lost {
+		must(t, p.net.Unplug())
+	}
+	for i, c := range calls {
+		c.move(others[i%len(others)])
+	}
+	var gone []*client
+	others[0].await("take-overs", func(context.Context) error {
+		all := owners(others...)
+		gone = nil
+		for _, c := range calls {
+			if len(all[c.local.String()]) == 0 {
+				gone = append(gone, c)
+			}
+		}
+		// A session is without a copy if both pods are its homes: one in ten.
+		if most := len(calls) / 4; len(gone) > most {
+			return fmt.Errorf("%d of %d calls have no owner, want %d at most", len(gone), len(calls), most)
+		}
+		return nil
+	})
+	going := slices.DeleteFunc(slices.Clone(calls), func(c *client) bool { return slices.Contains(gone, c) })
+	awaitMore(t, going, 20)
+	awaitOwner(others, going)
+	t.Logf("%d of %d calls go on, after %s at most", len(going), len(calls), laps(going))
+	for _, p := range lost {
+		must(t, p.net.Plug())
+	}
+	t.Logf("one owner of each session %s after the links were back", awaitOwner(pods, calls))
+	awaitMore(t, calls, 20)
+	awaitOwner(pods, calls)
+	for _, c := range calls {
+		c.End(0)
+	}
+}

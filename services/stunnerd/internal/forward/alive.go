@@ -1,0 +1,121 @@
+package forward
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"sync/atomic"
+	"time"
+
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
+)
+
+const (
+	// pingEvery is how often a pod is pinged while this pod needs it and receives nothing from it.
+	pingEvery = 100 * time.Millisecond
+	// quietTime is how long a pod that is needed may be silent before it is pinged.
+	quietTime = 250 * time.Millisecond
+	// lostPings is the number of pings without an answer after which a pod is lost: 1.5 s. With a loss of 20 % in each
+	// direction, one pod in ten million is lost by mistake.
+	lostPings = 15
+	// neededFor is how long a pod is needed after the latest reason.
+	neededFor = time.Second
+	// doubtPings is the number of pings without an answer after which other pods are requested to ping the pod too, and
+	// between two such requests.
+	doubtPings = 3
+	// lostEvery is the number of intervals of pingEvery between two pings of a lost pod.
+	lostEvery = 10
+)
+
+// life is what this process knows of another pod: whether it answers.
+type life struct {
+	// heard is when a frame of the pod has last arrived, and needed when this pod last had a reason to need it, on the
+	// clock of the Forwarder.
+	heard, needed atomic.Int64
+	// unanswered counts the pings since heard.
+	unanswered atomic.Int32
+}
+
+// hear notes a frame of the pod.
+func (p *life) hear(at time.Duration) {
+	if at-time.Duration(p.heard.Load()) >= time.Millisecond {
+		p.heard.Store(int64(at))
+	}
+	if p.unanswered.Load() != 0 {
+		p.unanswered.Store(0)
+	}
+}
+
+// need makes this process ping the pod if it is silent.
+func (p *life) need(at time.Duration) {
+	if at-time.Duration(p.heard.Load()) >= quietTime {
+		p.needed.Store(int64(at))
+	}
+}
+
+// lost reports whether the pod does not answer.
+func (p *life) lost() bool { return p.unanswered.Load() >= lostPings }
+
+// nobody is the client of frames that concern none.
+var nobody = Client{Addr: netip.AddrPortFrom(netip.IPv4Unspecified(), 0)}
+
+// ping pings the pods that are needed and silent, and those that are lost. It is called every pingEvery, count times so
+// far.
+func (a *announcer) ping(count int, now time.Duration) {
+	v := a.forwarder.view.Load()
+	if !v.forwards() {
+		return
+	}
+	for _, l := range v.links {
+		p := &l.pod.life
+		n := p.unanswered.Load()
+		switch {
+		case p.lost():
+			if count%lostEvery == 0 {
+				a.outbox.add(l, ping, nobody, nil)
+			}
+			continue
+		case now-time.Duration(p.heard.Load()) < quietTime:
+			continue
+		case p.needed.Load() == 0 || now-time.Duration(p.needed.Load()) >= neededFor:
+			p.unanswered.CompareAndSwap(n, 0)
+			continue
+		}
+		// The answer may be handled at the same time.
+		p.unanswered.CompareAndSwap(n, n+1)
+		a.outbox.add(l, ping, nobody, nil)
+		if n > 0 && n%doubtPings == 0 {
+			a.doubt(v, l)
+		}
+	}
+	a.outbox.Flush()
+}
+
+// doubt makes the other pods ping a pod too. A home takes the session of a client over when it has got no answer of the
+// owner itself.
+func (a *announcer) doubt(v *view, about *link) {
+	id := binary.BigEndian.AppendUint64(nil, about.pod.id)
+	for _, l := range v.links {
+		if l != about {
+			a.outbox.add(l, doubt, nobody, id)
+		}
+	}
+}
+
+func (f *Forwarder) handleDoubt(v *view, l *link, m message, at time.Duration) {
+	if len(m.payload) != 8 {
+		f.refuse(meter.BadFrame, l.peer.Address)
+		return
+	}
+	if about := v.links[binary.BigEndian.Uint64(m.payload)]; about != nil {
+		about.pod.need(at)
+	}
+}
+
+// gone reports whether a pod is in no list any more, or does not answer. This pod is not gone.
+func (v *view) gone(id uint64) bool {
+	if v.self != nil && v.self.id == id {
+		return false
+	}
+	l := v.links[id]
+	return l == nil || l.pod.lost()
+}

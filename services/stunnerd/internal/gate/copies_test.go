@@ -1,0 +1,194 @@
+package gate
+
+import (
+	"errors"
+	"net/netip"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pion/stun/v2"
+
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/relay"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
+)
+
+// copyOf returns the copy of a session as another pod that takes it over has it.
+func (s *stored) copyOf(c *client, most int) *session.Record {
+	s.t.Helper()
+	b, ok := s.Copy(c.addr, most)
+	if !ok || len(b) > most {
+		s.t.Fatalf("copy of %d bytes: %t", len(b), ok)
+	}
+	var r session.Record
+	if err := r.UnmarshalBinary(b); err != nil {
+		s.t.Fatal(err)
+	}
+	return &r
+}
+
+// another pod continues the session of a lost pod with its lifetime, permissions, channels and user. It sends nothing
+// before the client is reached, and then the nominating check.
+func TestSessionOfALostPodGoesOn(t *testing.T) {
+	withJournal(t, func(s *stored) {
+		c := s.idle()
+		r := s.copyOf(c, 1000)
+		id, generation, ok := s.Version(c.addr)
+		if !ok || id != r.Transaction || generation != 0 {
+			t.Errorf("version %x %d %t", id, generation, ok)
+		}
+		next := s.successor()
+		peer := next.peer("127.0.0.1:4000")
+		r.Generation = 256
+		if err := next.Take(r, c, nil); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		if sent := peer.Got(); len(sent) > 0 || len(c.frames) > 0 {
+			t.Errorf("before the client is reached: %v", sent)
+		}
+		next.Moved(c.addr, session.Reached)
+		time.Sleep(200 * time.Millisecond)
+		if sent := peer.Got(); len(sent) == 0 || sent[0].Payload != string(r.Checks[0].Message) {
+			t.Errorf("to the peer: %v", sent)
+		}
+		time.Sleep(time.Minute)
+		peer.Got()
+		via := next.Relay(c.addr).Session().Relay
+		next.carries("channel", next.channel(c, via, peer), both)
+		next.carries("indications", next.indications(c, via, next.peer("127.0.0.1:4001")), both)
+		next.expect(437, c, stun.MethodAllocate, udp)
+		next.must(c, stun.MethodRefresh, lifetime(1800))
+		if _, generation, _ := next.Version(c.addr); generation != 256 || next.meter.SessionsRescued.Load() != 1 {
+			t.Errorf("generation %d, %d counted", generation, next.meter.SessionsRescued.Load())
+		}
+		if after := next.killed(c); len(after.restored) != 1 || after.restored[0].Generation != 257 {
+			t.Errorf("in the journal: %v", after.restored)
+		}
+		s.Gate.Close()
+	})
+}
+
+// the pod that another one has replaced ends the session without a datagram to the client, and forgets it.
+func TestReplacedPodGivesUp(t *testing.T) {
+	withJournal(t, func(s *stored) {
+		c := s.idle()
+		id, generation, _ := s.Version(c.addr)
+		s.GiveUp(c.addr, id, generation+1)
+		s.GiveUp(c.addr, [12]byte{1}, generation)
+		if s.table.Len() != 1 {
+			t.Fatal("another version ends the session")
+		}
+		s.GiveUp(c.addr, id, generation)
+		s.GiveUp(c.addr, id, generation)
+		synctest.Wait()
+		if s.table.Len() != 0 || s.engine.Allocations() != 0 || s.net.Len() != 0 || len(c.frames) > 0 {
+			t.Errorf("%d sessions, %d sockets, %d frames", s.table.Len(), s.net.Len(), len(c.frames))
+		}
+		if n := s.meter.SessionsGivenUp.Load(); n != 1 {
+			t.Errorf("%d sessions counted", n)
+		}
+		if _, _, ok := s.Version(c.addr); ok {
+			t.Error("an ended session has a version")
+		}
+		if after := s.killed(c); len(after.restored) != 0 {
+			t.Errorf("in the journal: %v", after.restored)
+		}
+	})
+}
+
+// sessions that are expired or beyond a quota, or whose credential has unknown caveats, are not taken over, nor is any
+// by a pod that drains.
+func TestRefusedTakeOvers(t *testing.T) {
+	for name, refuse := range map[string]func(next *stored, r *session.Record){
+		"draining": func(next *stored, _ *session.Record) { next.table.Drain() },
+		"quota":    func(next *stored, _ *session.Record) { next.table.SetBounds(session.Bounds{UserSessions: 1}) },
+		"expired":  func(_ *stored, r *session.Record) { r.Until = time.Now().Add(-time.Second) },
+		"unknown caveats": func(_ *stored, r *session.Record) {
+			r.Username, r.UserID = "9999999999:ann:~9~Z", "ann"
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			withJournal(t, func(s *stored) {
+				r := s.copyOf(s.idle(), 1000)
+				next := s.successor()
+				before := 0
+				if name == "quota" {
+					next.guest(600)
+					before = 1
+				}
+				refuse(next, r)
+				if err := next.Take(r, newClient("192.0.2.8:1000"), nil); err == nil {
+					t.Error("the session is taken over")
+				}
+				if next.table.Len() != before || next.engine.Allocations() != before || next.net.Len() != before {
+					t.Errorf("%d sessions, %d sockets", next.table.Len(), next.net.Len())
+				}
+				s.Gate.Close()
+				next.Gate.Close()
+			})
+		})
+	}
+}
+
+// a copy has the checks that fit. Sessions without a nominating check, over connections, and of another pod that has
+// not let them go have none.
+func TestWhatIsCopied(t *testing.T) {
+	withJournal(t, func(s *stored) {
+		c := s.idle()
+		whole := s.copyOf(c, 1000)
+		if len(whole.Checks) != 1 || len(whole.Channels) != 1 || len(whole.Permissions) != 1 {
+			t.Errorf("copied: %+v", whole)
+		}
+		if _, ok := s.Copy(c.addr, 60); ok {
+			t.Error("a copy without checks")
+		}
+		stream := newClient("192.0.2.7:1001")
+		s.Receive(s.signed(stream, username, password, stun.MethodAllocate, udp), connection{stream})
+		for _, addr := range []netip.AddrPort{stream.addr, netip.MustParseAddrPort("192.0.2.9:1")} {
+			if _, ok := s.Copy(addr, 1000); ok {
+				t.Errorf("%s is copied", addr)
+			}
+		}
+		d, err := s.Depart(c.addr, none)
+		if err != nil {
+			t.Fatal(err)
+		}
+		next := s.successor()
+		plain, _ := next.guest(600)
+		if plain.addr == c.addr {
+			next.must(plain, stun.MethodRefresh, lifetime(0))
+		}
+		former := next.former()
+		if err := next.Take(transfer(t, &d.Record), newClient(c.addr.String()), former); err != nil {
+			t.Fatal(err)
+		}
+		_, copied := next.Copy(c.addr, 1000)
+		if _, _, ok := next.Version(c.addr); ok || copied {
+			t.Error("a provisional session counts")
+		}
+		d.Go(func([]relay.Datagram) {})
+		next.Confirm(c.addr)
+		if _, generation, ok := next.Version(c.addr); !ok || generation != 1 {
+			t.Errorf("after it was handed over: generation %d, %t", generation, ok)
+		}
+		if err := next.Take(whole, c, nil); !errors.Is(err, ErrNotTaken) {
+			t.Errorf("a session that is here is taken over: %v", err)
+		}
+		_ = d.Socket().Close()
+		s.Gate.Close()
+		next.Gate.Close()
+	})
+}
+
+// a session without a nominating check is not copied: no peer would take another relayed address.
+func TestSessionWithoutACheckIsNotCopied(t *testing.T) {
+	withJournal(t, func(s *stored) {
+		c, _ := s.guest(600)
+		s.must(c, stun.MethodChannelBind, channel(0x4000), peerAt("127.0.0.1:4000"))
+		if _, ok := s.Copy(c.addr, 1000); ok {
+			t.Error("copied")
+		}
+	})
+}

@@ -16,10 +16,14 @@ import (
 // the first client, whose owner lives. The error is that an answer does not arrive.
 func passAll(front, owner *Forwarder, answers chan string, clients []Client) error {
 	out, payload := front.Outbox(), make([]byte, 1200)
+	owners := map[Client]*pod{} // the front forgets a pod that does not answer
+	for _, c := range clients[1:] {
+		k, _ := keyOf(c)
+		owners[c] = front.front.find(k).owner.Load()
+	}
 	for batch := range 40 {
 		for _, c := range clients[1:] {
-			k, _ := keyOf(c)
-			by := front.front.find(k).owner.Load()
+			by := owners[c]
 			for range 4 {
 				out.Pass(c, payload, datagram.Source{}, time.Now())
 				way := Way{forwarder: owner, pod: owner.view.Load().pods[by.id], client: c}

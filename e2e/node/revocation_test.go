@@ -204,7 +204,7 @@ func (r revoking) ends(calls []*call.Call) (last time.Time) {
 	return last
 }
 
-// isolate drops what a pod sends to config discovery, until the returned function is called.
+// isolate drops the segments between a pod and config discovery, until the returned function is called.
 func (r revoking) isolate(pod string) (reconnect func()) {
 	r.Helper()
 	var at corev1.Pod
@@ -216,10 +216,12 @@ func (r revoking) isolate(pod string) (reconnect func()) {
 	d := daemonOf(r.T, at)
 	rule := func(verb string) {
 		r.Helper()
-		out, err := exec.Command("nsenter", "--target", strconv.Itoa(d.child), "--net", "iptables", verb, "OUTPUT",
-			"--protocol", "tcp", "--dport", "13478", "--jump", "DROP").CombinedOutput()
-		if err != nil {
-			r.Fatalf("%s: %s", err, out)
+		for chain, port := range map[string]string{"OUTPUT": "--dport", "INPUT": "--sport"} {
+			out, err := exec.Command("nsenter", "--target", strconv.Itoa(d.child), "--net", "iptables", verb, chain,
+				"--protocol", "tcp", port, "13478", "--jump", "DROP").CombinedOutput()
+			if err != nil {
+				r.Fatalf("%s: %s", err, out)
+			}
 		}
 	}
 	rule("--append")

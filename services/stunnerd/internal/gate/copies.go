@@ -1,6 +1,10 @@
 package gate
 
-import "net/netip"
+import (
+	"net/netip"
+
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/usage"
+)
 
 // Version returns the transaction ID of the Allocate request of the session of a client, and the generation of the
 // session. It reports false without a session, and for one that another pod has not let go yet.

@@ -6,6 +6,7 @@
 //	handover_test.go sessions of a pod that gets SIGTERM
 //	lost_test.go    sessions of pods that are cut off
 //	restart_test.go a restart of the process with the session
+//	quota_test.go   quotas of users over all pods
 //	flood_test.go   forged source addresses
 //	neighbour_test.go one client that uses several pods, and relays to other pods
 //	browser_test.go a browser

@@ -57,7 +57,7 @@ func dataplane() grafana.Board {
 		}},
 		grafana.Section{Title: "Forwarding between pods", Lines: []grafana.Line{{
 			Height: 7,
-			Panels: []grafana.Panel{forwarded(), forwardPeers(), forwardRefused()},
+			Panels: []grafana.Panel{forwarded(), forwardPeers(), forwardRefused(), quotaDecisions()},
 		}}},
 		grafana.Section{Title: "Config", Lines: []grafana.Line{{
 			Height: 7,
@@ -216,6 +216,17 @@ func forwardPeers() grafana.Panel {
 		Title: "Pods to forward to", Unit: count, Page: alert.Runbook("ForwardingOff"),
 		Help:    "Other pods of the Gateway to which a pod forwards datagrams: all of them, unless forwarding is off.",
 		Queries: []grafana.Query{{Expr: query.Sum("pod", query.Of(telemetry.ForwardPeers, pods)), Legend: "{{pod}}"}},
+	}.Panel()
+}
+
+func quotaDecisions() grafana.Panel {
+	return grafana.Graph{
+		Title: "Quotas over pods", Unit: perSecond,
+		Help: "Decisions about allocations of users with a quota. " +
+			"Unanswered are those of a pod that decided by its own count, because the pod that counts did not answer.",
+		Queries: []grafana.Query{
+			{Expr: query.Rate("result", window, telemetry.QuotaDecisions, pods), Legend: "{{result}}"},
+		},
 	}.Panel()
 }
 

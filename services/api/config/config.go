@@ -81,7 +81,7 @@ type Admin struct {
 	// HealthcheckEndpoint is the URL of the probes, or an address. Nil means DefaultHealthcheck. An empty URL means
 	// that probes are not served.
 	HealthcheckEndpoint *string `json:"healthcheck_endpoint,omitempty"`
-	// UserQuota is the maximum number of allocations of one user id; 0 means no maximum.
+	// UserQuota is the maximum number of allocations of one user id in all pods of the Gateway; 0 means no maximum.
 	UserQuota int `json:"user_quota,omitempty"`
 	// SourceQuota is the maximum number of allocations of one client address (a /64 in IPv6); 0 means no maximum. It
 	// does not apply to addresses of private networks and of this host, which many clients may share.

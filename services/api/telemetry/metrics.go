@@ -44,6 +44,7 @@ const (
 	ForwardRefused           = "stunner_forward_refused_total"
 	ForwardPeers             = "stunner_forward_peers"
 	ForwardProblem           = "stunner_forward_problem"
+	QuotaDecisions           = "stunner_quota_decisions_total"
 	Panics                   = "stunner_panics_total"
 	SessionsRestored         = "stunner_sessions_restored_total"
 	SessionsHandedOver       = "stunner_sessions_handed_over_total"
@@ -170,6 +171,9 @@ var Metrics = []Metric{
 			"without a session in any pod, by reason."},
 	{ForwardPeers, Gauge, nil, "Other pods of the Gateway to which datagrams are forwarded."},
 	{ForwardProblem, Gauge, nil, "1 if datagrams cannot be forwarded between the pods of the Gateway, else 0."},
+	{QuotaDecisions, Counter, []string{"result"},
+		"Allocations of users with a limit that counts over pods, by result: admitted, refused, or unanswered if " +
+			"the pod that counts them did not answer the pod of the client, which decided by its own count."},
 	{Panics, Counter, nil, "Panics that were recovered from. Each ended at most one session. The log has the stack."},
 	{SessionsHandedOver, Counter, nil, "Sessions that this pod has handed over to other pods while it drained."},
 	{SessionsTakenOver, Counter, nil, "Sessions of draining pods that this pod continues."},

@@ -176,7 +176,8 @@ type GatewayConfigSpec struct {
 	// +optional
 	LoadBalancerServiceAnnotations map[string]string `json:"loadBalancerServiceAnnotations,omitempty"`
 
-	// UserQuota is the maximum number of concurrent allocations of one user in a dataplane pod. 0 means no limit.
+	// UserQuota is the maximum number of concurrent allocations of one user in all dataplane pods of a Gateway. Pods that
+	// do not reach each other count their own allocations only. 0 means no limit.
 	//
 	// +optional
 	// +kubebuilder:validation:Minimum=0

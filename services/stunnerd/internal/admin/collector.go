@@ -66,6 +66,7 @@ var descs = descriptions(
 	telemetry.Refused, telemetry.Dropped, telemetry.KernelDropped, telemetry.IgnoredAttributes,
 	telemetry.OffloadPackets, telemetry.OffloadInfo,
 	telemetry.ForwardedPackets, telemetry.ForwardRefused, telemetry.ForwardPeers, telemetry.ForwardProblem, telemetry.Panics,
+	telemetry.QuotaDecisions,
 	telemetry.SessionsHandedOver, telemetry.SessionsTakenOver, telemetry.PeersMoved, telemetry.PeersNotMoved,
 	telemetry.SessionsRescued, telemetry.SessionsGivenUp, telemetry.SessionCopies,
 	telemetry.SessionsRestored, telemetry.SessionsDropped, telemetry.JournalErrors, telemetry.JournalRefused,
@@ -179,6 +180,9 @@ func (c *Collector) forwarding(out samples) {
 	out.gauge(telemetry.ForwardPeers, float64(f.Peers))
 	out.gauge(telemetry.SessionCopies, float64(f.Copies))
 	out.gauge(telemetry.ForwardProblem, problem)
+	out.counter(telemetry.QuotaDecisions, c.Meter.QuotaAdmitted.Load(), "admitted")
+	out.counter(telemetry.QuotaDecisions, c.Meter.QuotaRefused.Load(), "refused")
+	out.counter(telemetry.QuotaDecisions, c.Meter.QuotaUnanswered.Load(), "unanswered")
 }
 
 // config exports the state of the running config.

@@ -55,7 +55,7 @@ func (p *life) need(at time.Duration) {
 // lost reports whether the pod does not answer.
 func (p *life) lost() bool { return p.unanswered.Load() >= lostPings }
 
-// nobody is the client of frames that concern none.
+// nobody is the client of frames that concern no client.
 var nobody = Client{Addr: netip.AddrPortFrom(netip.IPv4Unspecified(), 0)}
 
 // ping pings the pods that are needed and silent, and those that are lost. It is called every pingEvery, count times so

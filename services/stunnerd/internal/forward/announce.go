@@ -84,6 +84,9 @@ type announcer struct {
 	again time.Duration
 	// renew is when all sessions are announced again.
 	renew time.Duration
+	// counts are the frames with numbers of sessions that are being filled, and count is when all numbers are told again.
+	counts map[*link][]byte
+	count  time.Duration
 }
 
 // batchKey identifies a frame that is being filled.
@@ -101,7 +104,10 @@ type clientBatch struct {
 
 // run announces sessions, and forgets what has expired, until Close.
 func (f *Forwarder) run() {
-	a := announcer{forwarder: f, outbox: f.Outbox(), batches: map[batchKey]*clientBatch{}, renew: f.now() + renewEvery}
+	a := announcer{
+		forwarder: f, outbox: f.Outbox(), batches: map[batchKey]*clientBatch{}, renew: f.now() + renewEvery,
+		counts: map[*link][]byte{}, count: f.now() + countEvery,
+	}
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
 	pings := time.NewTicker(pingEvery)
@@ -121,6 +127,7 @@ func (f *Forwarder) run() {
 			if at := f.now(); at >= sweep {
 				sweep = at + sweepEvery
 				f.index.sweep(at)
+				f.sweepQuotas(at)
 				f.sessions.Sweep(time.Now())
 				f.retire(at)
 			}
@@ -142,6 +149,10 @@ func (a *announcer) announce() {
 	f := a.forwarder
 	defer f.meter.RecoverPanic("announce sessions to other pods")
 	v, now := f.view.Load(), f.now()
+	all := v != a.view || now >= a.count || a.again != 0 && now >= a.again
+	if all {
+		a.count = now + countEvery
+	}
 	if v != a.view {
 		var before []home
 		if a.view != nil && a.view.forwards() {
@@ -173,6 +184,7 @@ func (a *announcer) announce() {
 		a.renew = now + renewEvery
 		a.tell(nil, false)
 	}
+	a.tellCounts(all)
 	a.flush()
 }
 

@@ -116,6 +116,22 @@ func TestFoes(t *testing.T) {
 		{"a list of clients that is cut", "bad_frame", func(n *network, pods []*node) {
 			n.inject(pods[0], pods[1], forge(pods[0], pods[1], yesterday, 1000, release, c, make([]byte, record4-1)))
 		}},
+		{"numbers of sessions that are cut", "bad_frame", func(n *network, pods []*node) {
+			n.inject(pods[0], pods[1], forge(pods[0], pods[1], yesterday, 1000, counts, nobody, make([]byte, toldSize+1)))
+		}},
+		{"no numbers of sessions", "bad_frame", func(n *network, pods []*node) {
+			n.inject(pods[0], pods[1], forge(pods[0], pods[1], yesterday, 1000, counts, nobody, nil))
+		}},
+		{"a question about a session that is cut", "bad_frame", func(n *network, pods []*node) {
+			n.inject(pods[0], pods[1], forge(pods[0], pods[1], yesterday, 1000, admit, nobody, make([]byte, admitSize-1)))
+		}},
+		{"a decision that is cut", "bad_frame", func(n *network, pods []*node) {
+			n.inject(pods[0], pods[1], forge(pods[0], pods[1], yesterday, 1000, admitted, nobody, make([]byte, verdictSize-1)))
+		}},
+		{"a decision about nothing", "unasked", func(n *network, pods []*node) {
+			verdict := append(make([]byte, verdictSize-2), 9, 1)
+			n.inject(pods[0], pods[1], forge(pods[0], pods[1], yesterday, 1000, admitted, nobody, verdict))
+		}},
 		{"an owner without an id", "bad_frame", func(n *network, pods []*node) {
 			n.inject(pods[0], pods[1], forge(pods[0], pods[1], yesterday, 1000, is, c, make([]byte, 7)))
 		}},

@@ -26,6 +26,7 @@
 //	way.go                      the way back to a client
 //	handover.go                 sessions of a pod that drains
 //	alive.go copies.go          sessions of a pod that is lost, and their copies at the homes
+//	quota.go                    quotas of users over all pods
 //	receive.go                  what a received frame does
 //	status.go                   counters
 //	simulation_test.go          a simulation of 1,000,000 sessions
@@ -51,8 +52,8 @@ type Client struct {
 	Port uint16
 }
 
-// Sessions are the sessions of this process and its listeners. All methods except Has, All, Version,
-// Copy, Sweep, Take and TakeOver are called by one goroutine only, the reader of the Forwarder.
+// Sessions are the sessions of this process and its listeners. All methods except Has, All, Version, Copy, Sweep, Take,
+// TakeOver and Users are called by one goroutine only, the reader of the Forwarder.
 type Sessions interface {
 	// Serves reports whether a UDP listener is open on a port.
 	Serves(port uint16) bool
@@ -101,6 +102,9 @@ type Sessions interface {
 	GiveUp(c Client, v Version)
 	// Part closes the relayed address of a session that the pod of to has taken over.
 	Part(c Client, to Way)
+	// Users calls yield with the number of sessions here of each user to which a limit applies, until yield returns false.
+	// It is called from another goroutine, and must not hold a lock that Forwarder.Count needs while it calls yield.
+	Users(yield func(u User, sessions int64) bool)
 }
 
 // Options are the arguments of Open.
@@ -113,14 +117,14 @@ type Options struct {
 	// socket share the socket that receives.
 	Descriptors int
 	// Clients is the largest number of clients in each table of clients of other pods; 0 means that there is memory for as
-	// many as maxKnown, maxStrangers, maxHeld and maxPending allow.
+	// many as maxKnown, maxStrangers, maxHeld, maxPending and maxCounts allow.
 	Clients int
 	// Copies is the largest memory of copies of sessions of other pods, in bytes; 0 means maxCopies.
 	Copies int
 }
 
 // PriceOfClient is the memory of a client in all tables of clients of other pods, in bytes.
-const PriceOfClient = 1 << 10
+const PriceOfClient = 9 << 7
 
 // most returns the largest number of entries of a table.
 func most(clients, limit int) int {
@@ -162,6 +166,7 @@ type Forwarder struct {
 
 	handovers handovers
 	copying   copying
+	quotas    quotas
 	// clients is Options.Clients.
 	clients int
 	wake    chan struct{}
@@ -205,7 +210,7 @@ func newForwarder(o Options, w wire, address netip.AddrPort) *Forwarder {
 		self: Peer{Address: address}, sessions: o.Sessions, meter: o.Meter, wire: w, epoch: time.Now(),
 		pods: map[uint64]*pod{}, openers: map[pair]*opener{}, retired: map[pair]uint64{},
 		index: newIndex(o.Clients, o.Copies), front: newFront(), clients: o.Clients,
-		copying: copying{jobs: map[clientKey]*copyJob{}},
+		copying: copying{jobs: map[clientKey]*copyJob{}}, quotas: newQuotas(),
 		pending: map[clientKey]change{}, wake: make(chan struct{}, 1), closed: make(chan struct{}),
 	}
 	f.front.clients = o.Clients

@@ -79,6 +79,14 @@ const (
 	pong
 	// doubt is sent to other pods when one has not answered pings, so that they ping it too. The payload is its id (8 bytes).
 	doubt
+	// counts tells a home how many sessions users have at the sender. The payload is a list of users (16 bytes), numbers (4
+	// bytes) and the counters of the sender at which they were true (8 bytes). The client of this frame and of the next two is nobody.
+	counts
+	// admit asks a home whether a user may have another session. The payload is an id of the sender (8 bytes), the user, the
+	// number of sessions at the sender with the new one (4 bytes), and the limit for all pods (4 bytes).
+	admit
+	// admitted is the answer to admit. The payload is the id and one byte: 1 if the user may, or 0.
+	admitted
 	kinds
 
 	ipv6 kind = 0x80
@@ -169,8 +177,9 @@ func parseHeader(frame []byte) (h header, ok bool) {
 	return h, true
 }
 
-// message is the sealed part of a frame.
+// message is the sealed part of a frame, and its counter.
 type message struct {
+	counter uint64
 	kind    kind
 	client  Client
 	payload []byte

@@ -2,6 +2,7 @@ package forward
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -31,6 +32,8 @@ type network struct {
 	apart []func(from, to netip.AddrPort) bool
 	dice  *rand.Rand
 	share float64
+	// rough is nil in a network that loses, duplicates and reorders nothing.
+	rough *rand.Rand
 }
 
 type sentFrame struct {
@@ -113,11 +116,28 @@ func (n *network) send(from, to netip.AddrPort, frame []byte) {
 	defer n.mu.Unlock()
 	f := sentFrame{from, to, slices.Clone(frame)}
 	n.sent = append(n.sent, f)
+	d := n.nodes[to]
 	lost := slices.ContainsFunc(n.apart, func(apart func(from, to netip.AddrPort) bool) bool { return apart(from, to) })
-	if d := n.nodes[to]; d != nil && !n.lost[to] && !lost && (n.dice == nil || n.dice.Float64() >= n.share) {
-		f.frame = slices.Clone(frame)
-		d.queue <- arrival{f, time.Now().Add(latency)}
+	if d == nil || lost || n.lost[to] || n.dice != nil && n.dice.Float64() < n.share {
+		return
 	}
+	f.frame = slices.Clone(frame)
+	if n.rough == nil {
+		d.queue <- arrival{f, time.Now().Add(latency)}
+		return
+	}
+	for range n.rough.IntN(3) { // a third is lost, and a third arrives twice
+		again := f
+		again.frame = slices.Clone(frame)
+		time.AfterFunc(time.Duration(n.rough.IntN(80))*time.Millisecond, func() { d.queue <- arrival{again, time.Now()} })
+	}
+}
+
+// roughen makes the network lose, duplicate and reorder frames, until it is called with nil.
+func (n *network) roughen(random *rand.Rand) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.rough = random
 }
 
 // frames returns the frames that were sent, and forgets them.
@@ -160,6 +180,13 @@ func (n *network) loss(dice *rand.Rand, share float64) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.dice, n.share = dice, share
+}
+
+// regain reverts lose.
+func (n *network) regain(d *node) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.lost, d.self.Address)
 }
 
 func (n *network) lose(d *node) {
@@ -228,6 +255,10 @@ type testSessions struct {
 	refuse bool
 	// added and ended are of the Forwarder.
 	added, ended func(Client)
+	// users are the numbers of sessions of users to which a limit applies.
+	users map[User]int64
+	// places are these numbers with the sessions that are not admitted yet.
+	places map[User]int64
 	// tunnelled are the datagrams of peers.
 	tunnelled []string
 }
@@ -357,6 +388,17 @@ func (s *testSessions) Part(Client, Way) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.tunnelled = append(s.tunnelled, "part")
+}
+
+func (s *testSessions) Users(yield func(User, int64) bool) {
+	s.mu.Lock()
+	users := maps.Clone(s.places)
+	s.mu.Unlock()
+	for u, n := range users {
+		if !yield(u, n) {
+			return
+		}
+	}
 }
 
 // got returns what was delivered and answered, and forgets it.

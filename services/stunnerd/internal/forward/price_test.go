@@ -1,6 +1,7 @@
 package forward
 
 import (
+	"encoding/binary"
 	"math"
 	"runtime"
 	"testing"
@@ -24,7 +25,7 @@ func TestPriceCoversClientsOfOtherPods(t *testing.T) {
 	before := used()
 	f := &Forwarder{
 		meter: m, clients: clients, index: index{held: map[clientKey]holding{}, clients: clients}, front: newFront(),
-		pending: map[clientKey]change{}, wake: make(chan struct{}, 1),
+		pending: map[clientKey]change{}, quotas: newQuotas(), wake: make(chan struct{}, 1),
 	}
 	f.front.clients = clients
 	caches := []*Outbox{f.Outbox(), f.Outbox()}
@@ -44,6 +45,10 @@ func TestPriceCoversClientsOfOtherPods(t *testing.T) {
 			s.ask()
 		}
 		f.queue(k, Client{}, hold)
+		var u User
+		binary.BigEndian.PutUint64(u[:], uint64(i))
+		f.Count(u, 1, false)
+		f.store(u, count{sessions: 1, counter: 1})
 	}
 	price := (used() - before) / clients
 	t.Logf("a client needs %d bytes, the price is %d", price, PriceOfClient)
@@ -52,6 +57,7 @@ func TestPriceCoversClientsOfOtherPods(t *testing.T) {
 	}
 	for name, n := range map[string]int{
 		"index": f.index.len(), "known": len(f.front.known), "strangers": len(f.front.strangers), "pending": len(f.pending),
+		"changed": len(f.quotas.changed), "counts": f.quotas.counted,
 	} {
 		if n != clients {
 			t.Errorf("%s has %d clients, want %d", name, n, clients)

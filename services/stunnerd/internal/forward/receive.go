@@ -37,6 +37,7 @@ func (f *Forwarder) receive(from netip.AddrPort, frame []byte, now time.Time) {
 	}
 	o.window.mark(h.counter)
 	l.pod.hear(f.since(now))
+	m.counter = h.counter
 	f.handle(v, l, m, now)
 }
 
@@ -94,6 +95,12 @@ func (f *Forwarder) handle(v *view, l *link, m message, now time.Time) {
 	case pong:
 	case doubt:
 		f.handleDoubt(v, l, m, at)
+	case counts:
+		f.handleCounts(l, m, at)
+	case admit:
+		f.handleAdmit(v, l, m, at)
+	case admitted:
+		f.handleAdmitted(l, m)
 	default:
 		f.refuse(meter.BadFrame, l.peer.Address)
 	}

@@ -111,6 +111,7 @@ type Gate struct {
 	reservations *relay.Reservations
 	limits       *limit.Process
 	table        *session.Table
+	quotas       Quotas
 	// answers limits the answers of this listener to unauthenticated requests.
 	answers *limit.Listener
 	meter   *meter.Meter
@@ -163,6 +164,8 @@ type flow struct {
 	// being handed over are dropped, so that its record stays valid.
 	changing sync.RWMutex
 	leaving  bool
+	// waiting reports whether other pods have not admitted the session yet. Its Allocate request has no answer then.
+	waiting atomic.Bool
 	// provisional ends a session that another pod has handed over and has not let go. It is nil for other sessions.
 	provisional *time.Timer
 	// waits is set while the session is provisional.
@@ -178,12 +181,21 @@ type Shared struct {
 	Reservations *relay.Reservations
 	Limits       *limit.Process
 	Table        *session.Table
-	Meter        *meter.Meter
-	Log          *slog.Logger
+	// Quotas may be nil if Table needs no admissions.
+	Quotas Quotas
+	Meter  *meter.Meter
+	Log    *slog.Logger
 	// Journal stores the sessions of clients over UDP. It may be nil.
 	Journal *journal.Journal
 	// Usage counts the traffic of sessions for usage records. It may be nil.
 	Usage *usage.Book
+}
+
+// Quotas counts the sessions of users in all pods of a Gateway.
+type Quotas interface {
+	// Admit calls answer with whether the user of a session may have it, once: before it returns, or within half a second
+	// from another goroutine, or never when the process ends.
+	Admit(a session.Admission, answer func(ok bool))
 }
 
 // New returns the gate of a listener. Before the first Update it serves STUN only.
@@ -191,8 +203,7 @@ func New(name string, protocol config.Protocol, s Shared) *Gate {
 	g := &Gate{
 		name: name, protocol: protocol, engine: s.Engine, nonces: s.Nonces, network: s.Network,
 		reservations: s.Reservations, limits: s.Limits, table: s.Table, meter: s.Meter, answers: s.Limits.NewListener(),
-		log:     s.Log.With("listener", name),
-		journal: s.Journal, book: s.Usage,
+		log: s.Log.With("listener", name), journal: s.Journal, book: s.Usage, quotas: s.Quotas,
 		flows: map[netip.AddrPort]*flow{},
 	}
 	g.policy.Store(&Policy{})

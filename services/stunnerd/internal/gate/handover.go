@@ -23,6 +23,7 @@ var (
 	// ErrNotTaken is the error for a session that this listener cannot continue.
 	ErrNotTaken = errors.New("the session cannot be continued here")
 	errEnded    = errors.New("the session has ended")
+	errWaiting  = errors.New("other pods have not admitted the session yet")
 )
 
 // Departure is a session that is ready to go to another pod. Its requests are dropped, and its data is forwarded, until
@@ -51,7 +52,7 @@ func (f *flow) setLeaving(leaving bool) {
 }
 
 // Depart prepares the session of a client for another pod. excluded reports addresses of peers whose sessions stay. The
-// error is ErrTransport, ErrPeer or that the session has ended.
+// error is ErrTransport, ErrPeer, or that the session has ended or not begun.
 func (g *Gate) Depart(client netip.AddrPort, excluded func(netip.Addr) bool) (*Departure, error) {
 	f := g.flow(client)
 	if f == nil {
@@ -60,6 +61,9 @@ func (g *Gate) Depart(client netip.AddrPort, excluded func(netip.Addr) bool) (*D
 	at, ok := f.Client.(sourced)
 	if !ok || f.Client.Connected() {
 		return nil, ErrTransport
+	}
+	if f.waiting.Load() {
+		return nil, errWaiting
 	}
 	f.setLeaving(true)
 	d := &Departure{gate: g, flow: f}
@@ -145,6 +149,7 @@ func (g *Gate) Take(r *session.Record, client session.Client, former relay.Socke
 
 // own makes this pod the owner of a session of another pod. The caller holds refreshing.
 func (g *Gate) own(f *flow) {
+	g.table.Settle(f.Session)
 	f.held()
 	if g.store(f) {
 		f.relay.ReportNominations()

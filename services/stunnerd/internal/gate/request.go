@@ -25,6 +25,9 @@ type request struct {
 	username string
 	userID   string
 	caveats  credential.Caveats
+	// begun is the flow of an Allocate request that has begun a session which waits for admission.
+	begun     *flow
+	admission session.Admission
 }
 
 var requests = sync.Pool{New: func() any { return new(request) }}

@@ -65,6 +65,10 @@ func (g *Gate) request(r *request) {
 		g.refuse(r, refused)
 		return
 	}
+	if r.begun != nil {
+		g.await(r, answer, err)
+		return
+	}
 	g.reply(r, answer, err)
 }
 
@@ -88,17 +92,60 @@ func (g *Gate) reply(r *request, answer []byte, err error) {
 	if err == nil && r.Type.Method == stun.MethodChannelBind {
 		answered = g.bind(r)
 	}
-	if g.journal == nil || r.client.Connected() || r.Type.Method == stun.MethodBinding {
+	if !g.stores(r.client) || r.Type.Method == stun.MethodBinding {
 		g.send(r.client, answer, err)
 		answered()
 		return
 	}
-	client, answer := r.client, bytes.Clone(answer) // r is reused
+	g.sendStored(r.client, bytes.Clone(answer), err, answered) // r is reused
+}
+
+// stores reports whether sessions of a client are stored in the journal.
+func (g *Gate) stores(client session.Client) bool { return g.journal != nil && !client.Connected() }
+
+// sendStored sends the answer to a request when what it has changed is in the journal.
+func (g *Gate) sendStored(client session.Client, answer []byte, err error, answered func()) {
 	g.journal.After(func() {
 		defer answered()
 		defer g.meter.RecoverPanic("answer a request")
 		g.send(client, answer, err)
 	})
+}
+
+// await answers an Allocate request when the pods of the Gateway have decided whether the user may have the session. A
+// session that they refuse ends. Until then the session exists, because the answer must not wait for its relay socket too.
+func (g *Gate) await(r *request, answer []byte, err error) {
+	f, client, over := r.begun, r.client, overQuota(r.admission.Over)
+	answer = bytes.Clone(answer) // the next answer to r has the same memory, and r is reused
+	refused, refusedErr := r.refusal(over)
+	refused = bytes.Clone(refused)
+	note := g.note(r, over)
+	g.quotas.Admit(r.admission, func(ok bool) {
+		defer g.meter.RecoverPanic("answer a request")
+		if !ok {
+			g.unstore(f)
+			g.end(f, usage.Unknown)
+			g.meter.RefuseNote(over.reason, note)
+			g.send(client, refused, refusedErr)
+			return
+		}
+		f.waiting.Store(false)
+		g.begin(f)
+		if g.stores(client) {
+			g.sendStored(client, answer, err, func() {})
+		} else {
+			g.send(client, answer, err)
+		}
+	})
+}
+
+// begin counts a session that is not refused any more.
+func (g *Gate) begin(f *flow) {
+	g.table.Settle(f.Session)
+	g.log.Debug("session started", "relay", f.Session.Relay)
+	if !f.Client.Connected() {
+		g.meter.Sessions.Add(1) // connections are counted when they are accepted
+	}
 }
 
 // retransmitted answers a retransmitted Allocate like the original request (RFC 8656 §7.2). It reports false, and sends
@@ -114,6 +161,9 @@ func (g *Gate) retransmitted(r *request) bool {
 			return true
 		}
 	}
+	if f.waiting.Load() {
+		return true // the original request gets an answer
+	}
 	answer, err := f.allocatedAnswer(r)
 	g.reply(r, answer, err)
 	return true
@@ -127,19 +177,27 @@ func (g *Gate) refuse(r *request, why *refusal) {
 		g.drop(r.client, meter.RateLimited)
 		return
 	}
-	name, _ := r.Value(stun.AttrUsername)
-	note := meter.Note{Listener: g.name, Client: r.client.Addr(), Peer: why.peer, User: string(name)}
-	g.meter.RefuseNote(why.reason, note)
+	g.meter.RefuseNote(why.reason, g.note(r, why))
 	if r.flow != nil && (why.reason == meter.PeerDenied || why.reason == meter.PortDenied) {
 		r.flow.Session.Deny(why.peer, why.reason == meter.PortDenied, time.Now())
 	}
+	answer, err := r.refusal(why)
+	g.send(r.client, answer, err)
+}
+
+// note describes a refused request.
+func (g *Gate) note(r *request, why *refusal) meter.Note {
+	name, _ := r.Value(stun.AttrUsername)
+	return meter.Note{Listener: g.name, Client: r.client.Addr(), Peer: why.peer, User: string(name)}
+}
+
+// refusal returns the error response to a request.
+func (r *request) refusal(why *refusal) ([]byte, error) {
 	var code stun.Setter = why.code
 	if why.terse || r.Classic { // RFC 3489 §11.2.9: the length of a reason phrase is a multiple of 4, such as 0
 		code = stun.ErrorCodeAttribute{Code: why.code}
 	}
-	attrs := append([]stun.Setter{code}, why.attrs...)
-	answer, err := r.answer(stun.ClassErrorResponse, attrs...)
-	g.send(r.client, answer, err)
+	return r.answer(stun.ClassErrorResponse, append([]stun.Setter{code}, why.attrs...)...)
 }
 
 // drop counts a message that the gate does not answer.
@@ -204,6 +262,8 @@ func (g *Gate) allocate(r *request) ([]byte, error) {
 		g.log.Debug("refuse allocation", "error", err)
 		return nil, overQuota(err)
 	}
+	admission, waits := g.table.Admission(s)
+	f.waiting.Store(waits)
 	g.open(f, held)
 	g.table.Add(s)
 	if err := g.start(f); err != nil {
@@ -218,9 +278,10 @@ func (g *Gate) allocate(r *request) ([]byte, error) {
 	f.refreshing.Lock() // the client may have sent a Refresh already
 	g.store(f)
 	f.refreshing.Unlock()
-	g.log.Debug("session started", "relay", s.Relay)
-	if !s.Client.Connected() {
-		g.meter.Sessions.Add(1) // connections are counted when they are accepted
+	if waits {
+		r.begun, r.admission = f, admission
+	} else {
+		g.begin(f)
 	}
 	return f.allocatedAnswer(r)
 }

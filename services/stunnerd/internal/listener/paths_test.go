@@ -34,6 +34,7 @@ func (o owner) FromPeer(forward.Client, forward.Way, netip.AddrPort, []byte, tim
 }
 func (o owner) ToPeer(forward.Client, forward.Way, netip.AddrPort, []byte) {}
 func (o owner) Part(forward.Client, forward.Way)                           {}
+func (o owner) Users(func(forward.User, int64) bool)                       {}
 func (o owner) Deliver(_ forward.Client, _ []byte, w forward.Way, _ time.Time) bool {
 	if o.ways != nil {
 		o.ways <- w

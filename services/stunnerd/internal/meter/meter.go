@@ -144,6 +144,9 @@ type Meter struct {
 	// PeersMoved and PeersNotMoved count the peers of sessions of another pod that have taken the new relay address in
 	// time, and that have not.
 	PeersMoved, PeersNotMoved atomic.Uint64
+	// QuotaAdmitted and QuotaRefused count the allocations that the pods of the Gateway have admitted and refused because
+	// of a limit of their user, and QuotaUnanswered those about which no other pod has answered.
+	QuotaAdmitted, QuotaRefused, QuotaUnanswered atomic.Uint64
 }
 
 // New returns a Meter whose counters are zero.

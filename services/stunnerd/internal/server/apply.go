@@ -121,7 +121,7 @@ func (s *Server) openOne(l config.Listener, p *gate.Policy, routes *cluster.View
 	}
 	g := gate.New(l.Name, l.Protocol, gate.Shared{
 		Engine: s.engine, Nonces: s.nonces, Network: s.network, Reservations: s.reservations, Limits: s.limits,
-		Table: s.table, Meter: s.meter, Log: s.opt.Log, Journal: s.opt.Journal,
+		Table: s.table, Quotas: quotas{s.forwarder}, Meter: s.meter, Log: s.opt.Log, Journal: s.opt.Journal,
 		Usage: s.opt.Usage,
 	})
 	g.Update(p, routes)

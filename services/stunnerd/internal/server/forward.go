@@ -2,6 +2,7 @@ package server
 
 import (
 	"cmp"
+	"math"
 	"net/netip"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/forward"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/listener"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
+	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
 )
 
 // SetPeers replaces the list of the pods of the Gateway, between which datagrams are forwarded. The listeners of all of
@@ -126,6 +128,24 @@ func (s forwarding) Sweep(now time.Time) {
 	for _, l := range s.ports() {
 		l.Sweep(now)
 	}
+}
+
+// Users implements forward.Sessions.
+func (s forwarding) Users(yield func(forward.User, int64) bool) {
+	s.table.Users(func(u session.User, places int64) bool { return yield(forward.User(u), places) })
+}
+
+// quotas implements gate.Quotas.
+type quotas struct{ *forward.Forwarder }
+
+// Admit implements gate.Quotas.
+func (q quotas) Admit(a session.Admission, answer func(ok bool)) {
+	q.Forwarder.Admit(forward.User(a.User), uint32(min(a.Places, math.MaxUint32)), uint32(a.Limit), answer)
+}
+
+// report tells the other pods how many sessions a user has here.
+func (s *Server) report(u session.User, places int64, fewer bool) {
+	s.forwarder.Count(forward.User(u), uint32(min(max(places, 0), math.MaxUint32)), fewer)
 }
 
 // forwardSockets returns the addresses at which pods of the Gateway receive forwarded datagrams. The caller holds mu.

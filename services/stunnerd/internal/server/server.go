@@ -191,6 +191,9 @@ func New(o Options) (*Server, error) {
 		}
 		s.forwarder = f
 	}
+	if s.forwarder != nil {
+		s.table.Report(s.report)
+	}
 	s.watchTasks()
 	s.names = resolve.New(resolve.System(nil), s.refresh, o.Log)
 	return s, nil

@@ -13,7 +13,8 @@ import (
 // Bounds limit the sessions of a process. A field that is zero sets no limit. A port that is reserved for a later
 // allocation counts as a session.
 type Bounds struct {
-	// UserSessions is the largest number of concurrent sessions of one user ID.
+	// UserSessions is the largest number of concurrent sessions of one user ID, in this process and in all pods that count
+	// with it (see Table.Report).
 	UserSessions int
 	// SourceSessions is the largest number of concurrent sessions of one source: an IPv4 address, or a /64 of IPv6.
 	SourceSessions int

@@ -105,6 +105,8 @@ type holder struct {
 	// shared reports whether a source has no quota (see Session.Shared).
 	shared bool
 	rates  rates
+	// pods is nil if other pods do not count the places of the user.
+	pods *counted
 }
 
 // account contains the amounts that a session holds, and the holders that are charged with them. Table.mu guards held
@@ -155,6 +157,9 @@ func (t *Table) charge(a *account, k Kind, n int64) {
 	a.user.held[k] += n
 	a.source.held[k] += n
 	a.network.held[k] += n
+	if k == Places {
+		t.tell(a.user)
+	}
 	forget(t.users, a.userID, a.user)
 	forget(t.sources, a.prefix, a.source)
 	forget(t.networks, network(a.prefix), a.network)

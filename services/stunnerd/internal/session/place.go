@@ -13,12 +13,16 @@ type Place struct {
 	// memory is the memory that is charged with the place, including that of the connection.
 	memory     int64
 	connection *Connection
+	// provisional reports whether the other pods of the Gateway do not count the place here. The mutex of the table
+	// guards it.
+	provisional bool
 	// released is guarded by the mutex of the table.
 	released bool
 }
 
-// take takes a place for a session, which then has an account. The caller holds mu.
-func (t *Table) take(s *Session, reserved bool) Place {
+// take takes a place for a session, which then has an account. If a limit applies that counts sessions in other pods, the
+// place is provisional if it may be. The caller holds mu.
+func (t *Table) take(s *Session, reserved, provisional bool) Place {
 	a := &s.account
 	if a.held == (Amounts{}) {
 		*a = account{
@@ -34,6 +38,13 @@ func (t *Table) take(s *Session, reserved bool) Place {
 	} else {
 		a.open, a.allowance = true, t.allow(s)
 		p.connection = s.Connection
+	}
+	if limit, _ := t.limit(s); limit > 0 {
+		t.count(s.UserID, a.user)
+	}
+	if provisional && a.user.pods != nil {
+		p.provisional = true
+		a.user.pods.provisional++
 	}
 	t.pay(p.connection)
 	t.charge(a, Places, 1)
@@ -54,6 +65,10 @@ func (t *Table) release(p *Place) {
 		p.of.open = false
 		t.leave(p.of.allowance)
 	}
+	if p.provisional {
+		p.provisional = false
+		p.of.user.pods.provisional--
+	}
 	t.charge(p.of, Memory, -p.memory)
 	t.charge(p.of, Places, -1)
 	t.refund(p.connection)
@@ -70,7 +85,7 @@ func (t *Table) Hold(s *Session) (*Place, error) {
 	if err := t.admits(s, true); err != nil {
 		return nil, err
 	}
-	p := t.take(s, true)
+	p := t.take(s, true, false)
 	return &p, nil
 }
 
@@ -91,7 +106,7 @@ func (t *Table) Inherit(s *Session, p *Place) error {
 		t.release(p)
 		return err
 	}
-	s.place = t.take(s, false) // before the release, which may delete the holder of the user with its byte rates
+	s.place = t.take(s, false, false) // before the release, which may delete the holder of the user with its byte rates
 	t.release(p)
 	return nil
 }

@@ -12,6 +12,7 @@
 //	price.go            the memory of what clients make the process hold
 //	holdings.txt        all that input can make the process hold, with bounds and charges
 //	place.go            relay ports
+//	pods.go             sessions of a user in all pods of the Gateway
 //	evidence.go         the traffic of a peer
 //	denied.go           peers that the routes have denied
 //	record.go codec.go  sessions that another process continues, in binary form
@@ -145,6 +146,8 @@ type Table struct {
 	sessions map[*Session]struct{}
 	added    uint64
 	restored uint64
+	// unsettled counts the sessions with a provisional place, also those that have ended.
+	unsettled uint64
 	// allowances are the bytes of credentials with a caveat about them.
 	allowances map[allowanceKey]*allowance
 	// idleAllowances is the number of allowances without a session.
@@ -159,6 +162,8 @@ type Table struct {
 	changed  chan struct{}
 	// withoutMedia counts the sessions that have ended without a packet to a peer.
 	withoutMedia uint64
+	// report is nil if no other pod counts the sessions of users.
+	report func(user User, places int64, fewer bool)
 
 	denials denials
 }
@@ -177,19 +182,31 @@ func NewTable() *Table {
 
 // SetBounds replaces the bounds. New rates apply to live sessions too. Lower quotas end no session, and only prevent
 // new ones.
-func (t *Table) SetBounds(b Bounds) { t.bounds.Store(&b) }
+func (t *Table) SetBounds(b Bounds) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.bounds.Store(&b)
+	if b.UserSessions <= 0 {
+		return
+	}
+	for id, h := range t.users {
+		t.count(id, h)
+		t.tell(h)
+	}
+}
 
 // Reserve takes a place for a session: one unit of the quotas of its user and source, and of the capacity of the
 // process, with the memory of the session. It does so before the relay socket is opened, so that concurrent requests
 // cannot exceed a limit. The error is ErrUserQuota, ErrSourceQuota, ErrCaveatAllocations, ErrCaveatBytes or ErrCapacity.
-// Remove releases the place, or Cancel if the session is never added.
+// Remove releases the place, or Cancel if the session is never added. If other pods count the sessions of the user, the
+// place is provisional until Settle.
 func (t *Table) Reserve(s *Session) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if err := t.admits(s, false); err != nil {
 		return err
 	}
-	s.place = t.take(s, false)
+	s.place = t.take(s, false, true)
 	return nil
 }
 
@@ -228,6 +245,9 @@ func (t *Table) Add(s *Session) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.added++
+	if s.place.provisional {
+		t.unsettled++
+	}
 	s.ID = t.added
 	t.sessions[s] = struct{}{}
 	t.notify()
@@ -237,7 +257,7 @@ func (t *Table) Add(s *Session) {
 // applies.
 func (t *Table) Restore(s *Session) {
 	t.mu.Lock()
-	s.place = t.take(s, false)
+	s.place = t.take(s, false, false)
 	t.restored++
 	t.mu.Unlock()
 	t.Add(s)
@@ -251,7 +271,7 @@ func (t *Table) Remove(s *Session) bool {
 		return false
 	}
 	delete(t.sessions, s)
-	if s.Traffic.Tx.Packets.Load() == 0 {
+	if s.Traffic.Tx.Packets.Load() == 0 && !s.place.provisional {
 		t.withoutMedia++
 	}
 	t.denials.end(s)
@@ -267,11 +287,11 @@ func (t *Table) Len() int {
 	return len(t.sessions)
 }
 
-// Added returns the number of sessions since the start. Restored sessions do not count.
+// Added returns the number of sessions since the start. Restored sessions do not count, and others from Settle on.
 func (t *Table) Added() uint64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.added - t.restored
+	return t.added - t.restored - t.unsettled
 }
 
 // WithoutMedia returns the number of sessions since the start that have ended without a packet to a peer.

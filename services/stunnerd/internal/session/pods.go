@@ -1,0 +1,127 @@
+package session
+
+import (
+	"crypto/sha256"
+	"math"
+)
+
+// User is a part of the hash of a user ID. The pods of a Gateway exchange it in place of the user ID. Two users of a
+// Gateway have the same one if somebody has found a collision in half of SHA-256 for a given user ID.
+type User [16]byte
+
+// counted is what the other pods of the Gateway are told about a user to which a limit of sessions applies.
+type counted struct {
+	user User
+	// provisional counts places that the other pods do not count here: of sessions that they have not admitted, and of
+	// sessions that another pod has not let go.
+	provisional int64
+	// told is the number of places of the last report, or unsure.
+	told int64
+}
+
+// unsure is counted.told if Users has listed provisional places.
+const unsure = -1
+
+// Admission is what the pods of the Gateway need to admit a session that has a place.
+type Admission struct {
+	User User
+	// Places is the number of places of the user in this process, with that of the session.
+	Places int64
+	// Limit is the number of places that the user may have in all pods.
+	Limit int64
+	// Over is the error if the user has more: ErrUserQuota or ErrCaveatAllocations.
+	Over error
+}
+
+// Report makes the table call a function when the number of places of a user changes to which a limit of sessions
+// applies, unless places of the user are provisional: what the others count includes those that they have admitted, and
+// it is not known yet which. fewer reports whether the number was larger. The function must not use the table. Report
+// must be called before the table is used.
+func (t *Table) Report(to func(user User, places int64, fewer bool)) { t.report = to }
+
+// Admission returns what other pods need to admit a session. It reports false if the session needs no admission: no
+// limit applies to its user, or the place of the session is not provisional.
+func (t *Table) Admission(s *Session) (Admission, bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !s.place.provisional {
+		return Admission{}, false
+	}
+	u := s.account.user
+	a := Admission{User: u.pods.user, Places: u.held[Places]}
+	a.Limit, a.Over = t.limit(s)
+	return a, a.Limit > 0
+}
+
+// Settle makes the place of a session count in other pods.
+func (t *Table) Settle(s *Session) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !s.place.provisional {
+		return
+	}
+	s.place.provisional = false
+	t.unsettled--
+	u := s.account.user
+	u.pods.provisional--
+	t.tell(u)
+}
+
+// Users calls yield with the number of places of each user to which a limit of sessions applies, until yield returns
+// false. Provisional places count: a user that always requests another session must not be forgotten. It holds no lock
+// while it calls yield.
+func (t *Table) Users(yield func(user User, places int64) bool) {
+	type report struct {
+		user   User
+		places int64
+	}
+	t.mu.Lock()
+	all := make([]report, 0, len(t.users))
+	for _, h := range t.users {
+		if h.pods == nil {
+			continue
+		}
+		all = append(all, report{h.pods.user, h.held[Places]})
+		if h.pods.provisional > 0 {
+			h.pods.told = unsure
+		}
+	}
+	t.mu.Unlock()
+	for _, r := range all {
+		if !yield(r.user, r.places) {
+			return
+		}
+	}
+}
+
+// limit returns the largest number of places that the user of a session may have in all pods, and the error if it has
+// more. 0 means no limit.
+func (t *Table) limit(s *Session) (int64, error) {
+	quota, caveat := int64(t.bounds.Load().UserSessions), s.Caveats.Allocations
+	if caveat > 0 && (quota <= 0 || caveat < quota) {
+		return min(caveat, math.MaxUint32), ErrCaveatAllocations
+	}
+	return min(quota, math.MaxUint32), ErrUserQuota
+}
+
+// count makes other pods count the places of a user. The caller holds mu.
+func (t *Table) count(userID string, h *holder) {
+	if t.report == nil || h.pods != nil {
+		return
+	}
+	h.pods = new(counted)
+	sum := sha256.Sum256([]byte(userID))
+	copy(h.pods.user[:], sum[:])
+}
+
+// tell reports the number of places of a user if it has changed. The caller holds mu.
+func (t *Table) tell(h *holder) {
+	if h.pods == nil || h.pods.provisional > 0 {
+		return
+	}
+	if n := h.held[Places]; n != h.pods.told {
+		fewer := n < h.pods.told || h.pods.told == unsure
+		h.pods.told = n
+		t.report(h.pods.user, n, fewer)
+	}
+}

@@ -183,7 +183,8 @@ func statusWorld(t *testing.T) *world {
 		`frankfurt-2 {"status":"READY","revision":"sha256:fedcba","allocationCount":3,"now":"2026-11-23T12:01:00Z",`+
 			`"config":{"age_seconds":320,"lost":"dial tcp: i/o timeout"},"lost":"dial tcp: i/o timeout"}`,
 		`frankfurt-3 {"status":"NOT-READY","revision":"sha256:fedcba","config":{"rejected":"listeners[0].port: 70000 is no port"}}`,
-		`frankfurt-4 {"status":"TERMINATING","revision":"sha256:0123456789abcdef","failures":{"udp":"listener udp: address in use"}}`,
+		`frankfurt-4 {"status":"TERMINATING","revision":"sha256:0123456789abcdef","failures":{"udp":"listener udp: address in use"},
+"drain":{"moved":40,"stay":{"TCP":2,"peer":1}}}`,
 		"frankfurt-5 !this release of stunnerd answers no requests",
 	), `"items"`, `"incomplete":["operator-2: no answer in 2s"],"items"`, 1)
 	return w
@@ -523,6 +524,20 @@ func TestAuthTokenNeedsTLS(t *testing.T) {
 	out, errs, code := w.run(t, "auth", "media/frankfurt", "--auth-server-address", w.url, "--auth-token-file", file)
 	if code != 0 || !strings.Contains(out, "iceServers") {
 		t.Error("loopback:", out, errs, code)
+	}
+}
+
+// A pod that drains says which calls have moved, and why others stay.
+func TestRemainingCalls(t *testing.T) {
+	moving := inspection.Status{AllocationCount: 3, Drain: &inspection.DrainStatus{
+		Moved: 40, Stay: map[string]int{"TCP": 2, inspection.StaysForPeer: 1},
+	}}
+	for want, s := range map[string]inspection.Status{
+		"3 calls remain: 40 moved, 3 stay (2 TCP, 1 peer).": moving, "5 calls remain.": {AllocationCount: 5},
+	} {
+		if got := remaining(s); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
 	}
 }
 

@@ -117,7 +117,7 @@ func (g *globals) awaitDrained(ctx context.Context, c *connect.Cluster, pod *cor
 	gateway := types.NamespacedName{
 		Namespace: pod.Labels[labelGatewayNamespace], Name: pod.Labels[labelGateway],
 	}
-	last, unknown := -1, false
+	last, unknown := "", false
 	for {
 		found, err := c.Client.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
 		switch {
@@ -129,11 +129,11 @@ func (g *globals) awaitDrained(ctx context.Context, c *connect.Cluster, pod *cor
 		case err != nil:
 			return fmt.Errorf("wait for pod %s/%s: %w", pod.Namespace, pod.Name, err)
 		}
-		calls, err := callsOf(ctx, c, gateway, pod.Name)
+		left, err := remainingOf(ctx, c, gateway, pod.Name)
 		switch {
-		case err == nil && calls != last:
-			g.note("%d calls remain.", calls)
-			last = calls
+		case err == nil && left != last:
+			g.note("%s", left)
+			last = left
 		case err != nil && !unknown && ctx.Err() == nil:
 			g.note("The number of remaining calls is unknown: %v", err)
 			unknown = true
@@ -146,18 +146,26 @@ func (g *globals) awaitDrained(ctx context.Context, c *connect.Cluster, pod *cor
 	}
 }
 
-func callsOf(ctx context.Context, s connect.Source, gateway types.NamespacedName, pod string) (int, error) {
+// remainingOf returns a sentence about the calls of a pod that drains.
+func remainingOf(ctx context.Context, s connect.Source, gateway types.NamespacedName, pod string) (string, error) {
 	list, err := s.Ask(ctx, connect.Request{Gateway: gateway, Path: "status"})
 	if err != nil {
-		return 0, err
+		return "", err
 	}
 	for _, item := range list.Items {
 		if a := answerOf[inspection.Status](gateway.String(), item); a.pod == pod {
 			if a.problem != "" {
-				return 0, errors.New(a.problem)
+				return "", errors.New(a.problem)
 			}
-			return a.value.AllocationCount, nil
+			return remaining(a.value), nil
 		}
 	}
-	return 0, errors.New("the pod has left the operator")
+	return "", errors.New("the pod has left the operator")
+}
+
+func remaining(s inspection.Status) string {
+	if s.Drain == nil {
+		return fmt.Sprintf("%d calls remain.", s.AllocationCount)
+	}
+	return fmt.Sprintf("%d calls remain: %s.", s.AllocationCount, s.Drain)
 }

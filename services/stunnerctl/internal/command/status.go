@@ -61,6 +61,8 @@ type podStatus struct {
 	// ClockSkewSeconds is the difference between the clocks of the pod and of this host.
 	ClockSkewSeconds float64 `json:"clockSkewSeconds"`
 	Problem          string  `json:"problem,omitempty"`
+	// Drain is set while the pod drains and moves its sessions.
+	Drain *inspection.DrainStatus `json:"drain,omitempty"`
 }
 
 // wrongCondition is a condition that is not good.
@@ -185,6 +187,7 @@ func podStatusOf(a answer[inspection.Status], published string, now time.Time) p
 	out := podStatus{
 		Pod: a.pod, State: st.Status, Revision: st.Revision, AgeSeconds: st.Config.Age, Calls: st.AllocationCount,
 		Capacity: st.Capacity, Version: programVersion(st.Program), Started: st.Started, Problem: cmp.Or(st.Problem, st.Lost),
+		Drain: st.Drain,
 	}
 	if !st.Now.IsZero() {
 		out.ClockSkewSeconds = math.Round(st.Now.Sub(now).Seconds()) + 0 // adding 0 avoids a negative zero
@@ -264,6 +267,10 @@ func (g *globals) printStatus(p *output.Printer, all []gatewayStatus) error {
 			if pod.Problem != "" {
 				problems.Add(output.T("pod "+pod.Pod), output.Cell{Text: pod.Config, Color: colorOfConfig(pod.Config)},
 					output.T(pod.Problem))
+			}
+			if pod.Drain != nil {
+				problems.Add(output.T("pod "+pod.Pod), output.Cell{Text: "draining", Color: output.Warning},
+					output.T(pod.Drain.String()))
 			}
 		}
 		for _, c := range gateway.Conditions {

@@ -11,7 +11,7 @@ const (
 	PricePermission = 640
 	// PriceChannel is the price of a channel binding, with its permission and the counters of its peer. If the kernel
 	// forwards its data, it has two more entries in maps of the kernel.
-	PriceChannel = 832
+	PriceChannel = 960
 	// PriceFrame is the price of the buffer for a long frame of a client over TCP or TLS, while the frame is incomplete.
 	PriceFrame = 66 << 10
 	// PriceReserved is the price of a reserved port: its socket and its token.
@@ -29,7 +29,7 @@ const (
 
 // priceSession is the price of the parts of a session that do not depend on the transport: the allocation, the relay
 // socket, over UDP a socket for the data to the client, and counters of peers without a channel and of denied peers.
-const priceSession = 93<<8 + included
+const priceSession = 91<<8 + included
 
 // priceRoutes is the price of the routes that a credential names: at most 100 short names in a user name of 508 bytes, and
 // a view of the routes of the listener.

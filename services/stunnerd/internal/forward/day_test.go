@@ -1,0 +1,129 @@
+package forward
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+)
+
+// The day that TestDay simulates: 1,000,000 sessions at a time in 100 pods. Durations are log-normal.
+const (
+	daySessions  = 1_000_000
+	medianCall   = 12 * time.Minute
+	meanCall     = 25 * time.Minute
+	shareUDP     = 0.92
+	shareTaking  = 0.85 // of peers take another relay address; the clients of the others send no nominating check
+	perPod       = daySessions / simulatedPods
+	repeatedDays = 15 // so that each number of events is whole
+)
+
+// disturbance is an event that concerns the sessions of one pod.
+type disturbance struct {
+	name string
+	// events is their number in repeatedDays, and share the part of the sessions of a pod that it has.
+	events int
+	share  float64
+	// notice is the time from SIGTERM to the end of the process; 0 means that there is no SIGTERM.
+	notice time.Duration
+	// back is set if a process continues in the same place with the journal, and lost if the pod is gone.
+	back, lost bool
+}
+
+var disturbances = []disturbance{
+	{name: "process crash", events: 5 * repeatedDays, share: 1, back: true},
+	{name: "container restart", events: 2 * repeatedDays, share: 1, back: true},
+	{name: "rolling update, drain 1 h", events: simulatedPods * repeatedDays / 3, share: 1, notice: time.Hour},
+	{name: "scale-in, drain 1 h", events: 20 * repeatedDays, share: 0.5, notice: time.Hour},
+	{name: "spot node, 2 min notice", events: 2 * repeatedDays, share: 1, notice: 2 * time.Minute},
+	{name: "node lost", events: repeatedDays / 5, share: 1, lost: true},
+}
+
+// daySession is a session at the time of a disturbance.
+type daySession struct {
+	client      clientKey
+	udp, taking bool
+	age, left   time.Duration
+}
+
+// newDaySession returns a session that lives at a random time: long ones are more frequent than among all calls.
+func newDaySession(random *rand.Rand, spread float64) daySession {
+	all := medianCall.Seconds() * math.Exp(spread*spread+spread*random.NormFloat64())
+	age := all * random.Float64()
+	return daySession{
+		client: clientKey{low: random.Uint64()<<16 | 0xFFFF<<48, port: uint16(random.Uint32()), listener: 3478},
+		udp:    random.Float64() < shareUDP, taking: random.Float64() < shareTaking,
+		age: time.Duration(age * float64(time.Second)), left: time.Duration((all - age) * float64(time.Second)),
+	}
+}
+
+// cut reports whether the call of a session at a pod ends. With moves, pods hand sessions over and have copies.
+func (d disturbance) cut(s daySession, w *world, owner home, moves bool) bool {
+	switch {
+	case d.back: // sessions over connections are not in the journal
+		return !s.udp
+	case !d.lost:
+		leaves := moves && s.udp && s.taking
+		return !leaves && s.left > d.notice
+	case !moves || !s.udp || !s.taking || s.age < copyEvery:
+		return true
+	}
+	for _, h := range rank(w.before, s.client) {
+		if h != owner && h.pod != nil && !w.dead[h.pod] {
+			return false // a home has the copy
+		}
+	}
+	return true
+}
+
+// TestDay prints how many calls of a day disturbances of pods, nodes and balancers end, with forwarding and the journal,
+// and with moves and copies as well. The numbers of events are assumptions. Homes, copies and searches are those of the
+// product:
+//
+//	go test ./services/stunnerd/internal/forward -run TestDay -v
+func TestDay(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	spread := math.Sqrt(2 * math.Log(meanCall.Seconds()/medianCall.Seconds()))
+	calls := float64(daySessions) * (24 * time.Hour).Seconds() / meanCall.Seconds()
+	var table strings.Builder
+	fmt.Fprintf(&table, "%-47s %12s %18s\n", "cause", "forwarding", "moves and copies")
+	var before, after float64
+	row := func(name string, stays, moves float64) {
+		fmt.Fprintf(&table, "%-47s %12.0f %18.0f\n", name, stays, moves)
+		before, after = before+stays, after+moves
+	}
+	for _, d := range disturbances {
+		var cut [2]int
+		for range d.events {
+			lost := 0
+			if d.lost {
+				lost = 1
+			}
+			w := newWorld(event{lost: lost}, random)
+			owner := w.before[len(w.before)-1]
+			for range int(d.share * perPod) {
+				s := newDaySession(random, spread)
+				for i := range cut {
+					if d.cut(s, &w, owner, i == 1) {
+						cut[i]++
+					}
+				}
+			}
+		}
+		row(d.name, float64(cut[0])/repeatedDays, float64(cut[1])/repeatedDays)
+	}
+	spreads := map[string]float64{"flow table lost": 4, "-1 node": 10} // a day
+	for i, e := range events() {
+		if times, ok := spreads[e.name]; ok && e.balancer == "cloud balancer, policy Cluster" {
+			cut := times * simulate(e, uint64(i)).cutForwarded / 100 * daySessions
+			row(e.balancer+", "+e.name, cut, cut)
+		}
+	}
+	share := 100 * after / calls
+	t.Logf("%.0f calls a day:\n%sshare of the calls: %.3f %%, and %.3f %%", calls, table.String(), 100*before/calls, share)
+	if share > 0.06 {
+		t.Errorf("%.3f %% of the calls are cut, want at most 0.06 %%", share)
+	}
+}

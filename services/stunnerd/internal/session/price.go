@@ -42,7 +42,7 @@ var transportPrices = map[config.Protocol]int64{
 	config.TURNUDP:  0,
 	config.TURNTCP:  12 << 10,
 	config.TURNTLS:  48 << 10,
-	config.TURNDTLS: 80 << 10,
+	config.TURNDTLS: 84 << 10,
 }
 
 // PriceOfTransport returns the price of the connection of a client to a listener with a protocol.

@@ -222,13 +222,16 @@ func (s *Snapshot) podProblem(pod *corev1.Pod) podProblem {
 			false,
 		}
 	}
-	if pod.DeletionTimestamp == nil && !ready(pod) {
+	switch dataplane := pod.Labels[labelGateway] != ""; {
+	case pod.DeletionTimestamp != nil || ready(pod):
+		return podProblem{}
+	case dataplane:
 		return podProblem{
 			"status.conditions[Ready]", "is not ready: no valid config, or a listener is not open",
 			"see its log: it names the listener or the connection to the operator", false,
 		}
 	}
-	return podProblem{}
+	return podProblem{"status.conditions[Ready]", "is not ready", "see its log", false}
 }
 
 // crash describes a container that ends again and again.

@@ -50,7 +50,7 @@ func Open(to string, env func(string) string, from Origin) (Sink, error) {
 			break
 		}
 	}
-	return openOTLP(from)
+	return openOTLP(env, from)
 }
 
 // lines writes records as lines of JSON.

@@ -13,8 +13,8 @@ import (
 	"testing"
 	"time"
 
-	collector "go.opentelemetry.io/proto/otlp/collector/logs/v1"
-	common "go.opentelemetry.io/proto/otlp/common/v1"
+	collector "go.opentelemetry.io/proto/slim/otlp/collector/logs/v1"
+	common "go.opentelemetry.io/proto/slim/otlp/common/v1"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/usage"
@@ -103,6 +103,14 @@ func TestOpen(t *testing.T) {
 		{"", map[string]string{endpoint: "http://127.0.0.1:4318", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc",
 			"OTEL_EXPORTER_OTLP_LOGS_PROTOCOL": "http/protobuf"}, "otlp"},
 		{"/nowhere/usage", nil, "--usage-records"},
+		{"", map[string]string{endpoint: "127.0.0.1:4318"}, endpoint},
+		{"", map[string]string{endpoint: "unix:///run/collector"}, endpoint},
+		{"", map[string]string{endpoint: "http://a", "OTEL_EXPORTER_OTLP_COMPRESSION": "zstd"}, "OTEL_EXPORTER_OTLP_COMPRESSION"},
+		{"", map[string]string{endpoint: "http://a", "OTEL_EXPORTER_OTLP_HEADERS": "key"}, "OTEL_EXPORTER_OTLP_HEADERS"},
+		{"", map[string]string{endpoint: "http://a", "OTEL_EXPORTER_OTLP_LOGS_TIMEOUT": "0"}, "OTEL_EXPORTER_OTLP_LOGS_TIMEOUT"},
+		{"", map[string]string{endpoint: "http://a", "OTEL_RESOURCE_ATTRIBUTES": "a=%zz"}, "OTEL_RESOURCE_ATTRIBUTES"},
+		{"", map[string]string{endpoint: "http://a", "OTEL_EXPORTER_OTLP_CERTIFICATE": "/nowhere"}, "OTEL_EXPORTER_OTLP_CERTIFICATE"},
+		{"", map[string]string{endpoint: "http://a", "OTEL_EXPORTER_OTLP_CLIENT_KEY": "/nowhere"}, "OTEL_EXPORTER_OTLP_CLIENT_KEY"},
 	} {
 		for name, value := range c.env {
 			t.Setenv(name, value)
@@ -143,6 +151,9 @@ func TestCollector(t *testing.T) {
 		if err != nil || r.URL.Path != "/v1/logs" || proto.Unmarshal(data, request) != nil {
 			t.Errorf("%s: %v", r.URL.Path, err)
 		}
+		if got := r.Header.Get("Api-Key"); got != "a,b" {
+			t.Errorf("header %q", got)
+		}
 		if refuse.Load() {
 			w.WriteHeader(http.StatusBadRequest)
 			return
@@ -152,7 +163,8 @@ func TestCollector(t *testing.T) {
 	defer server.Close()
 	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", server.URL)
 	t.Setenv("OTEL_EXPORTER_OTLP_COMPRESSION", "gzip")
-	t.Setenv("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment=test")
+	t.Setenv("OTEL_EXPORTER_OTLP_HEADERS", " api-key=a%2Cb , other=1")
+	t.Setenv("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment=test,service.version=2")
 	s, err := Open("", os.Getenv, Origin{Instance: "pod-1", Version: "1"})
 	if err != nil {
 		t.Fatal(err)
@@ -174,7 +186,7 @@ func TestCollector(t *testing.T) {
 	of := got[0].ResourceLogs[0]
 	resource := values(of.Resource.Attributes)
 	for key, want := range map[string]any{
-		"service.name": "stunnerd", "service.instance.id": "pod-1", "deployment.environment": "test",
+		"service.name": "stunnerd", "service.instance.id": "pod-1", "deployment.environment": "test", "service.version": "2",
 	} {
 		if resource[key] != want {
 			t.Errorf("resource %s: %v, want %v", key, resource[key], want)

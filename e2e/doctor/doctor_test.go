@@ -250,7 +250,7 @@ func (p *place) findOne(t *testing.T, f fault) {
 			return fmt.Errorf("stunnerctl %v has no finding %s %s, %s: %s in %+v", args, f.severity, f.object, f.field, f.problem, r.Findings)
 		}
 		found = r.Findings
-		table.add(row{f.name, p.Shape.String(), r.Findings[i], took})
+		p.table.add(row{f.name, p.Shape.String(), r.Findings[i], took})
 		return nil
 	})
 	if err != nil {
@@ -283,6 +283,7 @@ type place struct {
 	*env.Env
 	// flags are those by which why gets a credential.
 	flags []string
+	table *rows
 }
 
 // places are the places of TestFaults. faults starts nothing: it returns the table of a healthy product.
@@ -308,21 +309,29 @@ const fewest = 90
 // TestFaults: each fault is named, with its object and a remedy, in less than limit, and nothing is found before and after.
 func TestFaults(t *testing.T) {
 	kube := sync.OnceValue(func() *cluster.Cluster { return startCluster(t) })
-	whole := true
+	table := &rows{}
+	t.Cleanup(func() {
+		table.print(t)
+		if n := table.names(); flag.Lookup("test.run").Value.String() == "" && !t.Failed() && n < fewest {
+			t.Errorf("%d faults, want at least %d", n, fewest)
+		}
+	})
+	var route sync.Mutex // from this process to the public addresses of a cluster, which are the same in each place
 	for i, at := range places {
-		ran := t.Run(at.shape, func(t *testing.T) {
+		t.Run(at.shape, func(t *testing.T) {
+			t.Parallel()
+			if strings.HasPrefix(at.shape, "apiserver,") {
+				route.Lock()
+				t.Cleanup(route.Unlock)
+			}
 			p := startPlace(t, at.shape, at.annotation, at.disk, 1+i, kube)
+			p.table = table
 			faults := at.faults(t, p)
 			p.find(t, faults)
 			if last := len(faults) - 1; !faults[last].lasts {
 				p.healthy(t)
 			}
 		})
-		whole = whole && ran
-	}
-	table.print(t)
-	if n := table.names(); flag.Lookup("test.run").Value.String() == "" && whole && n < fewest {
-		t.Errorf("%d faults, want at least %d", n, fewest)
 	}
 }
 
@@ -361,29 +370,34 @@ type row struct {
 	took        time.Duration
 }
 
-// rows are the faults that were named. The places run one after another.
-type rows []row
+// rows are the faults that were named. The places run side by side.
+type rows struct {
+	mu   sync.Mutex
+	list []row
+}
 
-var table rows
-
-func (r *rows) add(one row) { *r = append(*r, one) }
+func (r *rows) add(one row) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.list = append(r.list, one)
+}
 
 // names returns the number of different faults.
-func (r rows) names() int {
+func (r *rows) names() int {
 	seen := map[string]bool{}
-	for _, one := range r {
+	for _, one := range r.list {
 		seen[one.name] = true
 	}
 	return len(seen)
 }
 
-func (r rows) print(t *testing.T) {
+func (r *rows) print(t *testing.T) {
 	t.Helper()
 	var text strings.Builder
-	for i, one := range r {
+	for i, one := range r.list {
 		f := one.finding
 		fmt.Fprintf(&text, "\n%3d  %s\n     %.1f s in %s\n     %s %s, %s: %s\n     remedy: %s\n",
 			i+1, one.name, one.took.Seconds(), one.shape, strings.ToUpper(f.Severity), f.Object, f.Field, f.Problem, f.Remedy)
 	}
-	t.Logf("%d faults were named, %d different ones%s", len(r), r.names(), text.String())
+	t.Logf("%d faults were named, %d different ones%s", len(r.list), r.names(), text.String())
 }

@@ -80,6 +80,7 @@ func TestUsageIsExact(t *testing.T) {
 	}
 	echo()
 	streams[0].End(time.Second)
+	d.await("the session over TCP ends", d.sessions(count))
 	d.kill()
 	d.again(flags...)
 	d.await("the sessions are restored", d.sessions(count))

@@ -53,6 +53,7 @@ type apiServer struct {
 	// readers are dataplanes: one for the own Gateway of each tenant, and one for the shared Gateway.
 	readers []*reader.Reader
 	turn    int
+	births  int // new Gateways of good tenants
 }
 
 // newAPIServer creates the objects of the good tenants.

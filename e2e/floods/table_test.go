@@ -56,7 +56,7 @@ var floods = []flood{
 	{name: "10,001 routes at the shared Gateway", long: true, size: 10_001, objects: func(i int) []string {
 		return []string{route("flood", numbered("tiny", i), []string{shared}, rule(`{"name":"none"}`))}
 	}},
-	{name: "500 tiny Gateways", long: true, size: 500,
+	{name: "500 tiny Gateways", size: 500,
 		objects: func(i int) []string { return []string{gateway("flood", numbered("tiny", i), "Same")} }},
 	{name: "a Service of 100,000 endpoints at the shared Gateway", long: true, size: 100,
 		first: []string{service("flood", "large"), route("flood", "large", []string{shared}, rule(`{"name":"large"}`))},
@@ -123,7 +123,7 @@ var floods = []flood{
 			a.Errorf("flood: %v", err)
 		}
 	}},
-	{name: "a Gateway that is created and deleted", long: true, churn: func(ctx context.Context, a *apiServer, _ int) {
+	{name: "a Gateway that is created and deleted", churn: func(ctx context.Context, a *apiServer, _ int) {
 		err := a.create(ctx, gateway("flood", "short-lived", "All"))
 		if err == nil || apierrors.IsAlreadyExists(err) {
 			err = a.of("Gateway").Namespace("flood").Delete(ctx, "short-lived", metav1.DeleteOptions{})

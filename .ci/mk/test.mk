@@ -17,8 +17,9 @@ FRESH    ?=
 # by five; it is on for their callers.
 PURE := $(addprefix ./services/,api/config operator/internal/decode operator/internal/translate stunnerd/internal/cluster)
 
-# Suites that need one machine only, and have no target of their own: make e2e runs e2e/node, and make largest e2e/largest.
-E2E := dashboards $(filter-out e2e/node e2e/largest,$(patsubst %/,%,$(wildcard e2e/*/)))
+# Suites that need one machine only, and have no target of their own: make e2e runs e2e/node, make largest e2e/largest,
+# and make existing e2e/existing.
+E2E := dashboards $(filter-out e2e/node e2e/largest e2e/existing,$(patsubst %/,%,$(wildcard e2e/*/)))
 
 # Suites that measure neither time nor loss, the longest first.
 UNTIMED := $(addprefix e2e/,kube diagnose charts crd cluster modules docs tilt) dashboards
@@ -92,6 +93,12 @@ shapes: kube ## Test all behaviours in shapes of the product that have each pair
 
 largest: kube ## Test the operator with the largest objects that the API server admits, and other tenants beside them; needs root
 	@go test -v -count=1 -timeout=60m ./e2e/largest $(ARGS)
+
+# The suite is a Go module. To build it takes minutes.
+.PHONY: existing
+
+existing: kube ## Test the operator with the test suite of the existing operator
+	@go test -v -count=1 -timeout=60m ./e2e/existing $(ARGS)
 
 # A test that depends on the order of two goroutines passes nearly always on an idle machine.
 ROUNDS ?= 5

@@ -93,18 +93,7 @@ func (s site) callsThroughOneOfTwoPods() (calls []*call.Call) {
 	s.kubectl("", "patch", "dataplane", s.namespace, "--type=merge", "--patch", `{"spec":{"replicas":2}}`)
 	s.open("stunner.l7mp.io/external-traffic-policy: local", udpListener)
 	s.kubectl("", "rollout", "status", "deployment/front-door", "--timeout="+patience.String())
-	s.until("both pods forward to each other", func(ctx context.Context) error {
-		pods := s.pods(dataplanes)
-		if len(pods) != 2 {
-			return fmt.Errorf("there are %d pods", len(pods))
-		}
-		for _, p := range pods {
-			if f := s.status(p).Forwarding; f == nil || f.Peers != 1 || f.Problem != "" {
-				return fmt.Errorf("forwarding of pod %s: %+v", p.Name, f)
-			}
-		}
-		return nil
-	})
+	s.forwarding(2)
 	at, peer := door{call.UDP, netip.AddrPortFrom(s.address("front-door"), 3478)}, s.echo()
 	for range 8 {
 		o := s.options(at, peer)

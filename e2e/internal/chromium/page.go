@@ -43,6 +43,7 @@ type Report struct {
 	} `json:"pair"`
 	RTT     *float64 `json:"rttMs"`
 	Gap     float64  `json:"gap"`
+	MaxGap  float64  `json:"maxGapMs"`
 	Error   *Fault   `json:"error"`
 	Results []Result `json:"results"`
 }

@@ -2,7 +2,7 @@
 //
 // The suite is that of its last Go module, in managed mode. It is run as it is published, with these changes:
 //
-//   - testdata/suite.go.txt replaces the file that starts the existing operator;
+//   - the file suite.go.txt of testdata replaces the file that starts the existing operator;
 //   - certificates that no program can use are replaced by real ones;
 //   - a test that fails does not skip the tests after it.
 //

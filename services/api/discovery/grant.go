@@ -21,6 +21,9 @@ type Grant struct {
 	// Absent is set if the Gateway of the pod does not exist. The pod can then open no stream. Otherwise any user who
 	// may create pods could open all streams.
 	Absent bool
+	// Unreported is set if no node has reported an address of Pod yet: either its containers have just started, or they
+	// never will. See Limits.Unreported.
+	Unreported bool
 	// Node is the node on which Pod runs.
 	Node string
 	// ForAuth is set for an auth service. It receives config.Config.ForAuth of each config, and cannot send reports.

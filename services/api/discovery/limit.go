@@ -15,6 +15,10 @@ type Limits struct {
 	// PodStreams is the maximum number of streams of one pod; 0 means 4. A dataplane needs one, and a second one while
 	// it reconnects.
 	PodStreams int
+	// Unreported is the maximum number of streams of the pods of a namespace that are Grant.Unreported; 0 means 64. The
+	// node of a pod reports its address about a second after the start. Without the limit, any user who may create pods
+	// could open all streams with the tokens of pods that never run.
+	Unreported int
 	// Rate is the maximum number of requests a second of one source address (a /64 in IPv6); 0 means 10.
 	Rate int
 	// Burst is the maximum number of requests at once of one source address; 0 means 20.
@@ -24,7 +28,7 @@ type Limits struct {
 }
 
 func (l Limits) withDefaults() Limits {
-	l.Streams, l.PodStreams = cmp.Or(l.Streams, 5_000), cmp.Or(l.PodStreams, 4)
+	l.Streams, l.PodStreams, l.Unreported = cmp.Or(l.Streams, 5_000), cmp.Or(l.PodStreams, 4), cmp.Or(l.Unreported, 64)
 	l.Rate, l.Burst = cmp.Or(l.Rate, 10), cmp.Or(l.Burst, 20)
 	return l
 }
@@ -45,6 +49,8 @@ type streamLimiter struct {
 // namespaceStreams contains the open streams of the pods of one namespace.
 type namespaceStreams struct {
 	open int
+	// unreported is the number of streams with stream.unreported.
+	unreported int
 	// pods contains the streams of each pod, the oldest first.
 	pods map[string][]*stream
 	// large is stream.large of these streams, so that the pods of a namespace wait for each other only.
@@ -66,8 +72,8 @@ func newStreamLimiter(l Limits) *streamLimiter {
 	}
 }
 
-// acquire registers a new stream, and reports whether it may open. If the pod has too many streams, its oldest stream
-// ends. If all streams are in use, a stream of the namespace with the most streams ends. If the pod's own namespace
+// acquire registers a new stream, and reports whether it may open. If no node has reported the pod, its namespace may
+// have few such streams. If the pod has too many streams, its oldest stream ends. If all streams are in use, a stream of the namespace with the most streams ends. If the pod's own namespace
 // would then have as many streams as that namespace had, the new stream is refused instead.
 func (l *streamLimiter) acquire(by Grant, next *stream) bool {
 	l.mu.Lock()
@@ -83,6 +89,8 @@ func (l *streamLimiter) acquire(by Grant, next *stream) bool {
 	}
 	own := l.namespace(by)
 	switch {
+	case by.Unreported && own.unreported >= l.limits.Unreported:
+		return false
 	case len(own.pods[by.Pod]) >= l.limits.PodStreams:
 		l.endOldest(own, by.Pod, errReplaced)
 	case l.open >= l.limits.Streams && !l.evict(own):
@@ -91,6 +99,9 @@ func (l *streamLimiter) acquire(by Grant, next *stream) bool {
 	}
 	l.open++
 	own.open++
+	if next.unreported = by.Unreported; next.unreported {
+		own.unreported++
+	}
 	next.large = own.large
 	own.pods[by.Pod] = append(own.pods[by.Pod], next)
 	return true
@@ -159,6 +170,9 @@ func (l *streamLimiter) prune(of Grant) {
 func (l *streamLimiter) remove(in *namespaceStreams, pod string, ended *stream) {
 	l.open--
 	in.open--
+	if ended.unreported {
+		in.unreported--
+	}
 	in.pods[pod] = slices.DeleteFunc(in.pods[pod], func(s *stream) bool { return s == ended })
 	if len(in.pods[pod]) == 0 {
 		delete(in.pods, pod)

@@ -40,6 +40,34 @@ func TestAPodHasFewStreams(t *testing.T) {
 	}
 }
 
+// K-12: pods that no node has reported open few streams, and those of other pods in their namespace stay open.
+func TestPodsThatNeverRunHaveFewStreams(t *testing.T) {
+	s := newStreamLimiter(Limits{Unreported: 3}.withDefaults())
+	open := func(pod string, unreported bool) (*stream, bool) {
+		next := newStream(context.WithoutCancel(t.Context()), serverPulse)
+		t.Cleanup(next.close)
+		return next, s.acquire(Grant{ID: "media/a", Pod: pod, Unreported: unreported}, next)
+	}
+	running, _ := open("running", false)
+	var first *stream
+	for i := range 10 {
+		next, taken := open(fmt.Sprintf("pod-%d", i), true)
+		if taken != (i < 3) {
+			t.Errorf("pod %d that never runs gets a stream: %t", i, taken)
+		}
+		if i == 0 {
+			first = next
+		}
+	}
+	if _, taken := open("running-too", false); !taken || running.ctx.Err() != nil {
+		t.Errorf("a running pod gets a stream: %t; that of another one has ended: %v", taken, running.ctx.Err())
+	}
+	s.release(Grant{ID: "media/a", Pod: "pod-0", Unreported: true}, first)
+	if _, taken := open("late", true); !taken {
+		t.Error("the end of a stream makes no room")
+	}
+}
+
 // K-12: a namespace with many streams does not keep other namespaces from opening streams.
 func TestNamespacesShareStreams(t *testing.T) {
 	s := newStreamLimiter(Limits{Streams: 100, PodStreams: 4})

@@ -46,6 +46,8 @@ type stream struct {
 	large chan struct{}
 	// holds is set while the stream counts in large. Only the reading goroutine uses it.
 	holds bool
+	// unreported is Grant.Unreported of the reader.
+	unreported bool
 }
 
 // smallFrame is the maximum size in bytes of a frame that can be read without a slot in large.

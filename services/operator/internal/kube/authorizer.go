@@ -225,7 +225,7 @@ func (r *authorizer) podGrant(
 		return discovery.Grant{}, true, fmt.Errorf("authorize pod %s: %w: it has no node",
 			resource.KeyOf(pod), discovery.ErrUndecided)
 	}
-	grant = discovery.Grant{ID: id, Pod: pod.Name, Node: pod.Spec.NodeName}
+	grant = discovery.Grant{ID: id, Pod: pod.Name, Unreported: len(pod.Status.PodIPs) == 0, Node: pod.Spec.NodeName}
 	grant.Absent = r.isAbsent(ctx, types.NamespacedName{Namespace: namespace, Name: pod.Labels[resource.RelatedGatewayName]})
 	return grant, true, nil
 }

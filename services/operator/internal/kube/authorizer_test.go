@@ -148,7 +148,8 @@ func relayPod() *corev1.Pod {
 			manifest.AppLabel: manifest.AppValue, resource.RelatedGatewayName: "door",
 			resource.RelatedGatewayNamespace: "media",
 		},
-	}, Spec: corev1.PodSpec{NodeName: "north", ServiceAccountName: "dataplane"}}
+	}, Spec: corev1.PodSpec{NodeName: "north", ServiceAccountName: "dataplane"},
+		Status: corev1.PodStatus{PodIPs: []corev1.PodIP{{IP: "10.0.0.7"}}}}
 }
 
 // confirmed returns the TokenReview status of an authenticated user.

@@ -69,7 +69,7 @@ func testRights(t *testing.T, g *gateway) {
 		// Without --operator she needs the right to connect to the operator, and nothing is said about a user.
 		{"ann", "why healthy/front-door --user ada", func(found, _ []finding) bool {
 			return len(found) > 1 &&
-				found[0].Stage == "person" && strings.Contains(found[0].Problem, "it is unknown") &&
+				found[0].Stage == "client" && strings.Contains(found[0].Problem, "it is unknown") &&
 				found[1].Stage == "operator" && found[1].Severity == "info" &&
 				strings.Contains(found[1].Remedy, "stunner-reach")
 		}},

@@ -129,7 +129,7 @@ func newDaemon(o options, source discovery.Source, levels *telemetry.Levels, log
 		Dir: folder, Log: telemetry.Scope(log, "journal"), Now: time.Now,
 	})
 	if n := len(saved.Sessions); n > 0 {
-		telemetry.Scope(log, "stunnerd").Info("restore sessions of a former process",
+		telemetry.Scope(log, "stunnerd").Info("restore sessions of a previous process",
 			"sessions", n, "read", time.Since(begun))
 	}
 	var srv *server.Server

@@ -259,7 +259,7 @@ func (c *client) connect(ctx context.Context, w *watch) error {
 	if err != nil {
 		return err
 	}
-	s := newStream(ctx, clientPulse)
+	s := newStream(ctx, clientKeepalive)
 	defer s.close()
 	conn, answer, err := websocket.Dial(s.ctx, c.address(true), &websocket.DialOptions{
 		HTTPClient: httpClient, HTTPHeader: header, OnPingReceived: s.onPing, OnPongReceived: s.onPong,

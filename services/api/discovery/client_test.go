@@ -242,7 +242,7 @@ func TestTooLargeFrameIsRejected(t *testing.T) {
 // The peer of a stream may close the connection before the read of a frame beyond the limit returns. A ping that fails
 // meanwhile does not replace the reason.
 func TestTooLargeFrameEndsTheStream(t *testing.T) {
-	s := newStream(t.Context(), clientPulse)
+	s := newStream(t.Context(), clientKeepalive)
 	defer s.close()
 	s.cancel(errSilent)
 	for err, want := range map[error]error{

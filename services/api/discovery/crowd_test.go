@@ -123,9 +123,9 @@ func memory() uint64 {
 // exactly once. The stalled ones use memory for one config of each name only.
 func TestStalledReadersDoNotDelayOthers(t *testing.T) {
 	const readers, stalled = 900, 100
-	usual := serverPulse // stalled clients are not disconnected in this test
-	serverPulse = pulse{ping: usual.ping, silence: time.Hour, write: time.Hour}
-	t.Cleanup(func() { serverPulse = usual })
+	usual := serverKeepalive // stalled clients are not disconnected in this test
+	serverKeepalive = keepalive{ping: usual.ping, silence: time.Hour, write: time.Hour}
+	t.Cleanup(func() { serverKeepalive = usual })
 	before := memory()
 	c := newCrowd(t)
 	var listening sync.WaitGroup

@@ -102,7 +102,7 @@ func TestClientsThatDoNotReadAreDisconnected(t *testing.T) {
 		if s.Streams() != 2 {
 			t.Fatalf("%d streams", s.Streams())
 		}
-		time.Sleep(serverPulse.silence + time.Second) // the pings of the server are not answered
+		time.Sleep(serverKeepalive.silence + time.Second) // the pings of the server are not answered
 		synctest.Wait()
 		if s.Streams() != 1 {
 			t.Errorf("%d streams, want that of the one who answers", s.Streams())
@@ -112,7 +112,7 @@ func TestClientsThatDoNotReadAreDisconnected(t *testing.T) {
 
 		stuck = follows(t, client, "?watch=true")
 		s.Publish(sample("media/a", "r"))
-		time.Sleep(serverPulse.write + time.Second)
+		time.Sleep(serverKeepalive.write + time.Second)
 		synctest.Wait()
 		if s.Streams() != 0 {
 			t.Errorf("%d streams, want none: a write has taken too long", s.Streams())

@@ -12,7 +12,7 @@ import (
 // sit acquires a stream of a pod.
 func sit(t *testing.T, s *streamLimiter, id, pod string) (open *stream, taken bool) {
 	t.Helper()
-	open = newStream(context.WithoutCancel(t.Context()), serverPulse)
+	open = newStream(context.WithoutCancel(t.Context()), serverKeepalive)
 	t.Cleanup(open.close)
 	return open, s.acquire(Grant{ID: id, Pod: pod}, open)
 }

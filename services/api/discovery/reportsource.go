@@ -38,7 +38,7 @@ func (o ReportSource) FollowReports(ctx context.Context, each func(ReportChange)
 	if err != nil {
 		return err
 	}
-	s := newStream(ctx, clientPulse)
+	s := newStream(ctx, clientKeepalive)
 	defer s.close()
 	conn, _, err := websocket.Dial(s.ctx, o.URL+reportsPath+"?watch=true", &websocket.DialOptions{
 		HTTPClient: httpClient((&net.Dialer{Timeout: dialTimeout}).DialContext, o.TLS), HTTPHeader: header,

@@ -276,7 +276,7 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, want selector, gr
 // upgrade opens a stream for a request, if the limits allow it. Otherwise it answers the request and returns nil. The
 // caller must call leave at the end of the stream.
 func (s *Server) upgrade(w http.ResponseWriter, r *http.Request, by Grant) (open *stream, leave func()) {
-	open = newStream(r.Context(), serverPulse)
+	open = newStream(r.Context(), serverKeepalive)
 	if !s.streams.acquire(by, open) {
 		open.close()
 		s.refuse(w, r, TooManyStreams)

@@ -237,7 +237,7 @@ func TestReportOfAnotherStreamSurvives(t *testing.T) {
 	for _, pause := range []time.Duration{0, reportInterval} {
 		synctest.Test(t, func(t *testing.T) {
 			s := NewServer(ServerOptions{})
-			old, next := &stream{}, &stream{pulse: serverPulse}
+			old, next := &stream{}, &stream{keepalive: serverKeepalive}
 			r := Report{ID: "media/a", Pod: "p1", Revision: "r1"}
 			s.add(old, r)
 			time.Sleep(pause)

@@ -10,8 +10,8 @@ import (
 	"github.com/coder/websocket"
 )
 
-// pulse contains the keepalive times of a WebSocket.
-type pulse struct {
+// keepalive contains the times for the detection of lost connections of a WebSocket.
+type keepalive struct {
 	ping    time.Duration // interval of pings
 	silence time.Duration // time without a received frame after which the connection is lost
 	write   time.Duration // timeout of a write
@@ -19,22 +19,22 @@ type pulse struct {
 
 // The times of the client are part of the protocol. Those of the server are longer, because clients ping.
 var (
-	clientPulse = pulse{ping: 5 * time.Second, silence: 8 * time.Second, write: 2 * time.Second}
-	serverPulse = pulse{ping: 10 * time.Second, silence: 30 * time.Second, write: 10 * time.Second}
+	clientKeepalive = keepalive{ping: 5 * time.Second, silence: 8 * time.Second, write: 2 * time.Second}
+	serverKeepalive = keepalive{ping: 10 * time.Second, silence: 30 * time.Second, write: 10 * time.Second}
 )
 
 var errSilent = errors.New("nothing was received from the peer")
 
 // stream is a WebSocket that ends when nothing was received for too long.
 type stream struct {
-	conn  *websocket.Conn
-	pulse pulse
+	conn      *websocket.Conn
+	keepalive keepalive
 	// ctx ends with the stream. Its cause is the reason for the end.
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	// watchdog ends the stream after a time of silence. Each received frame resets it.
 	watchdog *time.Timer
-	// peerPings is set if the peer sends pings periodically. This side then sends one only after pulse.ping of silence,
+	// peerPings is set if the peer sends pings periodically. This side then sends one only after keepalive.ping of silence,
 	// from the function of the watchdog. It needs no goroutine for pings.
 	peerPings bool
 	// open is set once there is a connection.
@@ -54,8 +54,8 @@ type stream struct {
 const smallFrame = 8 << 10
 
 // newStream returns a stream without a connection; use sets it.
-func newStream(ctx context.Context, p pulse) *stream {
-	s := &stream{pulse: p}
+func newStream(ctx context.Context, p keepalive) *stream {
+	s := &stream{keepalive: p}
 	s.ctx, s.cancel = context.WithCancelCause(ctx)
 	s.watchdog = time.AfterFunc(p.silence, s.onSilence)
 	return s
@@ -65,9 +65,9 @@ func newStream(ctx context.Context, p pulse) *stream {
 func (s *stream) resetWatchdog() {
 	s.pinged.Store(false)
 	if s.peerPings {
-		s.watchdog.Reset(s.pulse.ping)
+		s.watchdog.Reset(s.keepalive.ping)
 	} else {
-		s.watchdog.Reset(s.pulse.silence)
+		s.watchdog.Reset(s.keepalive.silence)
 	}
 }
 
@@ -78,7 +78,7 @@ func (s *stream) onSilence() {
 		s.cancel(errSilent)
 		return
 	}
-	s.watchdog.Reset(s.pulse.silence - s.pulse.ping)
+	s.watchdog.Reset(s.keepalive.silence - s.keepalive.ping)
 	_ = s.conn.Ping(s.ctx) // the pong resets the watchdog; without it the watchdog ends the stream
 }
 
@@ -96,7 +96,7 @@ func (s *stream) use(conn *websocket.Conn, limit int64) {
 
 // keepAlive sends pings periodically until the stream ends. Ping waits for the pong.
 func (s *stream) keepAlive() error {
-	tick := time.NewTicker(s.pulse.ping)
+	tick := time.NewTicker(s.keepalive.ping)
 	defer tick.Stop()
 	for {
 		select {
@@ -157,7 +157,7 @@ func (s *stream) yield() {
 
 // send writes a text frame.
 func (s *stream) send(data []byte) error {
-	ctx, cancel := context.WithTimeout(s.ctx, s.pulse.write)
+	ctx, cancel := context.WithTimeout(s.ctx, s.keepalive.write)
 	defer cancel()
 	if err := s.conn.Write(ctx, websocket.MessageText, data); err != nil {
 		return s.cause(err)

@@ -239,8 +239,8 @@ type JournalStatus struct {
 	Refused uint64 `json:"refused,omitempty"`
 	// Lost is the number of sessions that continue but are not in the journal because of errors, or of their share.
 	Lost uint64 `json:"lost,omitempty"`
-	// Restored is the number of sessions of a former process that this process continues or has continued.
+	// Restored is the number of sessions of a previous process that this process continues or has continued.
 	Restored uint64 `json:"restored"`
-	// Dropped is the number of sessions of a former process that could not be continued.
+	// Dropped is the number of sessions of a previous process that could not be continued.
 	Dropped uint64 `json:"dropped"`
 }

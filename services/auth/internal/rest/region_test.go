@@ -21,17 +21,17 @@ import (
 	"github.com/stunner-gateway/stunner/services/auth/internal/trail"
 )
 
-// world is a service with a cluster in each of three regions. Each has gateway media/oslo, at an address of its own.
-type world struct {
+// threeRegions is a service with a cluster in each of three regions. Each has gateway media/oslo, at an address of its own.
+type threeRegions struct {
 	*service
 	clusters gateway.Clusters
 	trails   map[string]*trail.Trail
 	options  rest.Options
 }
 
-func newWorld(t *testing.T, k keys) world {
+func newThreeRegions(t *testing.T, k keys) threeRegions {
 	t.Helper()
-	w := world{trails: map[string]*trail.Trail{}}
+	w := threeRegions{trails: map[string]*trail.Trail{}}
 	for name, address := range map[string]string{"fra": "198.51.100.1", "iad": "198.51.100.2", "nrt": "198.51.100.3"} {
 		c := &gateway.Cluster{
 			Cluster:   region.Cluster{Name: name, Region: "region-" + name, Weight: 1},
@@ -60,7 +60,7 @@ func newWorld(t *testing.T, k keys) world {
 }
 
 // ask sends a request with a token through a trusted proxy, and returns the names of the clusters in the answer.
-func (w world) ask(t *testing.T, k keys, body, from string, claims map[string]any) string {
+func (w threeRegions) ask(t *testing.T, k keys, body, from string, claims map[string]any) string {
 	t.Helper()
 	r := postRequest(body)
 	r.RemoteAddr = "10.9.9.9:4000"
@@ -84,7 +84,7 @@ func (w world) ask(t *testing.T, k keys, body, from string, claims map[string]an
 // this order, and another one behind it.
 func TestNearestRegionComesFirst(t *testing.T) {
 	k := newKeys(t)
-	w := newWorld(t, k)
+	w := newThreeRegions(t, k)
 	wish := map[string]any{"stunner": map[string]any{"region": "region-iad"}}
 	for name, tt := range map[string]struct {
 		body, from string
@@ -134,7 +134,7 @@ func TestNearestRegionComesFirst(t *testing.T) {
 // clusters. The audit log has all.
 func TestOperatorsSeeOnlyTheirOwnCluster(t *testing.T) {
 	k := newKeys(t)
-	w := newWorld(t, k)
+	w := newThreeRegions(t, k)
 	w.ask(t, k, `{}`, "10.3.0.1", nil) // nrt and fra
 	if logs := w.logs.String(); !strings.Contains(logs, "nrt/media/oslo") || !strings.Contains(logs, "fra/media/oslo") ||
 		strings.Contains(logs, "iad/media/oslo") {

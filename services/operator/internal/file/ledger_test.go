@@ -17,23 +17,23 @@ func node(name, mark string) string {
 
 func docs(list ...string) string { return strings.Join(list, "---\n") }
 
-// world has a ledger, its files and its clock.
-type world struct {
+// ledgerTest has a ledger, its files and its clock.
+type ledgerTest struct {
 	t      *testing.T
 	ledger *ledger
 	files  contents
 	now    time.Time
 }
 
-func newWorld(t *testing.T, inventory map[string][]identity) *world {
-	return &world{t: t, ledger: newLedger(inventory), now: time.Unix(1_000_000, 0),
+func newLedgerTest(t *testing.T, inventory map[string][]identity) *ledgerTest {
+	return &ledgerTest{t: t, ledger: newLedger(inventory), now: time.Unix(1_000_000, 0),
 		files: contents{files: map[string][]byte{}, unreadable: map[string]error{}}}
 }
 
-func (w *world) write(name, text string) { w.files.files[name] = []byte(text) }
+func (w *ledgerTest) write(name, text string) { w.files.files[name] = []byte(text) }
 
 // expect updates the ledger and compares the objects in force, as NAME=MARK.
-func (w *world) expect(why string, want ...string) reading {
+func (w *ledgerTest) expect(why string, want ...string) reading {
 	w.t.Helper()
 	r := w.ledger.update(w.files, w.now)
 	got := []string{}
@@ -48,7 +48,7 @@ func (w *world) expect(why string, want ...string) reading {
 }
 
 // settle advances the clock by confirmAbsence.
-func (w *world) settle() { w.now = w.now.Add(confirmAbsence) }
+func (w *ledgerTest) settle() { w.now = w.now.Add(confirmAbsence) }
 
 func TestLedgerBrokenYAMLLosesNothing(t *testing.T) {
 	whole := docs(node("a", "1"), node("b", "1"), node("c", "1"))
@@ -76,7 +76,7 @@ func TestLedgerBrokenYAMLLosesNothing(t *testing.T) {
 		{"white space", " \n\n", []string{"a=1", "b=1", "c=1"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			w := newWorld(t, nil)
+			w := newLedgerTest(t, nil)
 			w.write("all.yaml", whole)
 			w.expect("at first", "a=1", "b=1", "c=1")
 			w.write("all.yaml", c.text)
@@ -96,7 +96,7 @@ func TestLedgerBrokenYAMLLosesNothing(t *testing.T) {
 }
 
 func TestLedgerBelievesAbsenceAfterAWhile(t *testing.T) {
-	w := newWorld(t, nil)
+	w := newLedgerTest(t, nil)
 	w.write("a.yaml", docs(node("a", "1"), node("b", "1")))
 	w.expect("at first", "a=1", "b=1")
 	w.write("a.yaml", node("a", "1"))
@@ -114,7 +114,7 @@ func TestLedgerBelievesAbsenceAfterAWhile(t *testing.T) {
 }
 
 func TestLedgerFollowsAnObjectIntoAnotherFile(t *testing.T) {
-	w := newWorld(t, nil)
+	w := newLedgerTest(t, nil)
 	w.write("a.yaml", docs(node("a", "1"), node("b", "1")))
 	w.expect("at first", "a=1", "b=1")
 	w.write("a.yaml", docs(node("a", "1"), "{"))
@@ -128,7 +128,7 @@ func TestLedgerFollowsAnObjectIntoAnotherFile(t *testing.T) {
 }
 
 func TestLedgerNamesBothPlacesOfADouble(t *testing.T) {
-	w := newWorld(t, nil)
+	w := newLedgerTest(t, nil)
 	w.write("b.yaml", node("a", "2"))
 	w.write("a.yaml", "# first\n"+node("a", "1"))
 	r := w.expect("twice", "a=1")
@@ -144,7 +144,7 @@ func TestLedgerPrefersTheFileInUseToItsCopies(t *testing.T) {
 	for _, name := range []string{"a-old.yaml", "b.yaml.bak.yaml", "z.yaml"} {
 		for _, restart := range []bool{false, true} {
 			t.Run(fmt.Sprint(name, " restart ", restart), func(t *testing.T) {
-				w := newWorld(t, nil)
+				w := newLedgerTest(t, nil)
 				again := func() {
 					if restart {
 						w.ledger = newLedger(w.ledger.inventory())
@@ -182,7 +182,7 @@ func TestLedgerPrefersTheFileInUseToItsCopies(t *testing.T) {
 
 // After a restart, a copy does not replace an object whose file cannot be read: the object is missing.
 func TestLedgerWaitsForTheFileAndNotForItsCopy(t *testing.T) {
-	w := newWorld(t, nil)
+	w := newLedgerTest(t, nil)
 	w.write("b.yaml", node("a", "new"))
 	w.expect("at first", "a=new")
 	w.write("b.yaml", "{")
@@ -196,7 +196,7 @@ func TestLedgerWaitsForTheFileAndNotForItsCopy(t *testing.T) {
 }
 
 func TestLedgerKeepsObjectsOfAnUnreadableFile(t *testing.T) {
-	w := newWorld(t, nil)
+	w := newLedgerTest(t, nil)
 	w.write("a.yaml", node("a", "1"))
 	w.expect("at first", "a=1")
 	delete(w.files.files, "a.yaml")
@@ -209,18 +209,18 @@ func TestLedgerKeepsObjectsOfAnUnreadableFile(t *testing.T) {
 }
 
 func TestLedgerKeepsObjectsOfAnEarlierRun(t *testing.T) {
-	before := newWorld(t, nil)
+	before := newLedgerTest(t, nil)
 	before.write("a.yaml", docs(node("a", "1"), node("b", "1")))
 	before.write("c.yaml", node("c", "1"))
 	before.expect("the run before", "a=1", "b=1", "c=1")
 
-	w := newWorld(t, before.ledger.inventory())
+	w := newLedgerTest(t, before.ledger.inventory())
 	w.write("a.yaml", docs(node("a", "1"), "{"))
 	r := w.expect("restarted on a invalid file", "a=1")
 	if len(r.missing) != 1 || r.missing[0].Name != "b" {
 		t.Errorf("missing %v, want b: its file is invalid, that of c is gone", r.missing)
 	}
-	again := newWorld(t, w.ledger.inventory())
+	again := newLedgerTest(t, w.ledger.inventory())
 	again.write("a.yaml", docs(node("a", "1"), "{"))
 	if r := again.expect("restarted once more", "a=1"); len(r.missing) != 1 {
 		t.Errorf("missing %v, want b after the second restart as well", r.missing)

@@ -91,28 +91,28 @@ func player(role, state string) command {
 		Env: []string{roleVariable + "=" + role, stateVariable + "=" + state, addressVariable + "=127.0.0.1"}}
 }
 
-// kennel supervises the processes of a test.
-type kennel struct {
+// supervisor starts and watches the processes of a test.
+type supervisor struct {
 	t        *testing.T
 	common   processSettings
 	restarts atomic.Int32
 	changes  chan struct{}
 }
 
-func newKennel(t *testing.T) *kennel {
-	k := &kennel{t: t, changes: make(chan struct{}, 1)}
+func newSupervisor(t *testing.T) *supervisor {
+	k := &supervisor{t: t, changes: make(chan struct{}, 1)}
 	k.common = processSettings{logs: t.TempDir(), grace: 300 * time.Millisecond, poll: 10 * time.Millisecond,
 		log:     slog.New(slog.DiscardHandler),
 		changed: func() { touch(k.changes) }, restarted: func() { k.restarts.Add(1) }}
 	return k
 }
 
-func (k *kennel) start(c command, adopt *orphan) *process {
+func (k *supervisor) start(c command, adopt *orphan) *process {
 	return newProcess(c, k.common, adopt)
 }
 
 // await waits for a state of a process.
-func (k *kennel) await(p *process, what string, is func(health) bool) health {
+func (k *supervisor) await(p *process, what string, is func(health) bool) health {
 	k.t.Helper()
 	deadline := time.After(20 * time.Second)
 	for {
@@ -127,7 +127,7 @@ func (k *kennel) await(p *process, what string, is func(health) bool) health {
 	}
 }
 
-func (k *kennel) stop(p *process) {
+func (k *supervisor) stop(p *process) {
 	k.t.Helper()
 	p.Stop()
 	select {
@@ -138,7 +138,7 @@ func (k *kennel) stop(p *process) {
 }
 
 // awaitLog polls the log of a process.
-func (k *kennel) awaitLog(name, text string) {
+func (k *supervisor) awaitLog(name, text string) {
 	k.t.Helper()
 	until(k.t, name+" writes "+text, func() bool {
 		data, _ := os.ReadFile(logFile(k.common.logs, name))
@@ -185,7 +185,7 @@ func alive(pid int) bool {
 func isRunning(h health) bool { return h.Phase == running }
 
 func TestProcessRunsAndEndsPolitely(t *testing.T) {
-	k := newKennel(t)
+	k := newSupervisor(t)
 	p := k.start(player("serve", "/n_g"), nil)
 	h := k.await(p, "running", isRunning)
 	k.awaitLog("n_g", "begins as serve 127.0.0.1")
@@ -197,7 +197,7 @@ func TestProcessRunsAndEndsPolitely(t *testing.T) {
 }
 
 func TestProcessThatDoesNotEndIsKilled(t *testing.T) {
-	k := newKennel(t)
+	k := newSupervisor(t)
 	p := k.start(player("stubborn", "/n_g"), nil)
 	h := k.await(p, "running", isRunning)
 	k.awaitLog("n_g", "begins")
@@ -208,7 +208,7 @@ func TestProcessThatDoesNotEndIsKilled(t *testing.T) {
 }
 
 func TestProcessThatCrashesIsStartedAgain(t *testing.T) {
-	k := newKennel(t)
+	k := newSupervisor(t)
 	p := k.start(player("crash", "/n_g"), nil)
 	h := k.await(p, "restarted twice", func(h health) bool { return h.Restarts >= 2 })
 	k.stop(p)
@@ -219,7 +219,7 @@ func TestProcessThatCrashesIsStartedAgain(t *testing.T) {
 }
 
 func TestProcessThatCannotStartSaysWhy(t *testing.T) {
-	k := newKennel(t)
+	k := newSupervisor(t)
 	p := k.start(command{Name: "n_g", Path: filepath.Join(t.TempDir(), "absent")}, nil)
 	h := k.await(p, "waiting", func(h health) bool { return h.Restarts >= 1 })
 	k.stop(p)
@@ -229,7 +229,7 @@ func TestProcessThatCannotStartSaysWhy(t *testing.T) {
 }
 
 func TestProcessIsLeftAndTakenOver(t *testing.T) {
-	k := newKennel(t)
+	k := newSupervisor(t)
 	below := t.TempDir()
 	c := player("serve", filepath.Join(below, "n_g"))
 	t.Cleanup(func() { killOrphans(t, c.Path, below) })
@@ -269,7 +269,7 @@ func TestProcessIsLeftAndTakenOver(t *testing.T) {
 }
 
 func TestProcessThatWasTakenOverEnds(t *testing.T) {
-	k := newKennel(t)
+	k := newSupervisor(t)
 	below := t.TempDir()
 	c := player("stubborn", filepath.Join(below, "n_g"))
 	t.Cleanup(func() { killOrphans(t, c.Path, below) })
@@ -293,7 +293,7 @@ func TestProcessThatWasTakenOverEnds(t *testing.T) {
 
 // No signal is sent to a process that has got the process id of a program that ended.
 func TestTerminateSparesAnotherProcessWithTheID(t *testing.T) {
-	k := newKennel(t)
+	k := newSupervisor(t)
 	p := k.start(player("serve", "/n_g"), nil)
 	h := k.await(p, "running", isRunning)
 	k.awaitLog("n_g", "begins")
@@ -315,7 +315,7 @@ func TestTerminateSparesAnotherProcessWithTheID(t *testing.T) {
 func TestProcessSurvivesTheOperatorUnlessItIsBound(t *testing.T) {
 	for _, bound := range []bool{false, true} {
 		t.Run(fmt.Sprintf("bound %v", bound), func(t *testing.T) {
-			k := newKennel(t)
+			k := newSupervisor(t)
 			c := player("operator", filepath.Join(t.TempDir(), "n_g"))
 			c.Name = "operator"
 			c.Env = append(c.Env, "STUNNER_TEST_LOGS="+k.common.logs)
@@ -348,7 +348,7 @@ func TestProcessSurvivesTheOperatorUnlessItIsBound(t *testing.T) {
 }
 
 func TestLogThatIsLongIsSetAside(t *testing.T) {
-	k := newKennel(t)
+	k := newSupervisor(t)
 	path := logFile(k.common.logs, "n_g")
 	f, err := os.Create(path)
 	if err != nil {

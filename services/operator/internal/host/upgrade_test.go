@@ -33,13 +33,13 @@ func supervisedPlayer(t *testing.T, below string) (c command, replace func()) {
 }
 
 // upgrades counts the signals that the supervisor has got.
-func (k *kennel) upgrades() int {
+func (k *supervisor) upgrades() int {
 	data, _ := os.ReadFile(logFile(k.common.logs, "n_g"))
 	return strings.Count(string(data), "upgraded")
 }
 
 func TestDataplaneIsUpgradedOnceItsProgramIsReplaced(t *testing.T) {
-	k := newKennel(t)
+	k := newSupervisor(t)
 	below := t.TempDir()
 	c, replace := supervisedPlayer(t, below)
 	p := k.start(c, nil)

@@ -46,13 +46,13 @@ func (n *neighbourhood) add(random *rand.Rand, namespace string, gateway types.N
 // translated in their order, as the last translations of the operator see them.
 func (n *neighbourhood) served(t *testing.T, namespace string) (accepted []string, refused map[string]string) {
 	t.Helper()
-	w := newTown(0)
+	w := newLiveView(0)
 	w.allow(n.budget)
 	for _, o := range n.routes {
 		w.view.Put(o)
 	}
 	for i, key := range n.gateways {
-		gw := townGateway(i, 0).(*gwapiv1.Gateway)
+		gw := liveGateway(i, 0).(*gwapiv1.Gateway)
 		gw.Namespace, gw.Name, gw.CreationTimestamp = key.Namespace, key.Name, metav1.Unix(int64(100+i), 0)
 		gw.Spec.Listeners[0].AllowedRoutes = &gwapiv1.AllowedRoutes{
 			Namespaces: &gwapiv1.RouteNamespaces{From: new(gwapiv1.NamespacesFromAll)}}

@@ -23,9 +23,9 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
-// townCertificate returns a Secret in the namespace of the only Gateway of a town, with a chain of about this many
+// largeCertificate returns a Secret in the namespace of the only Gateway of the view, with a chain of about this many
 // bytes.
-func townCertificate(t *testing.T, name string, size int) *corev1.Secret {
+func largeCertificate(t *testing.T, name string, size int) *corev1.Secret {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -42,7 +42,7 @@ func townCertificate(t *testing.T, name string, size int) *corev1.Secret {
 	}
 	one := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 	return &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "town", Name: name},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "media", Name: name},
 		Data: map[string][]byte{
 			"tls.crt": bytes.Repeat(one, max(1, size/len(one))),
 			"tls.key": pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}),
@@ -50,8 +50,8 @@ func townCertificate(t *testing.T, name string, size int) *corev1.Secret {
 	}
 }
 
-// townListeners are this many TLS listeners with references to each of these Secrets.
-func townListeners(listeners int, secrets ...string) (all []gwapiv1.Listener) {
+// liveListeners are this many TLS listeners with references to each of these Secrets.
+func liveListeners(listeners int, secrets ...string) (all []gwapiv1.Listener) {
 	tls := &gwapiv1.ListenerTLSConfig{}
 	for _, name := range secrets {
 		tls.CertificateRefs = append(tls.CertificateRefs, gwapiv1.SecretObjectReference{Name: gwapiv1.ObjectName(name)})
@@ -67,15 +67,15 @@ func townListeners(listeners int, secrets ...string) (all []gwapiv1.Listener) {
 // A translation takes little memory however many certificates the listeners of a Gateway name. Listeners whose
 // certificates do not fit say so, and the listeners before them are served.
 func TestCertificatesAreCountedBeforeAConfigIsBuilt(t *testing.T) {
-	w := newTown(1)
+	w := newLiveView(1)
 	var names []string
 	for i := range 64 {
 		names = append(names, fmt.Sprint("secret-", i))
-		w.view.Put(townCertificate(t, names[i], resource.MaxCertificateChain-1000))
+		w.view.Put(largeCertificate(t, names[i], resource.MaxCertificateChain-1000))
 	}
-	gw := townGateway(0, 0).DeepCopyObject().(*gwapiv1.Gateway)
-	gw.Spec.Listeners = append([]gwapiv1.Listener{gw.Spec.Listeners[0]}, townListeners(1, names[:4]...)...)
-	all := townListeners(16, names...)
+	gw := liveGateway(0, 0).DeepCopyObject().(*gwapiv1.Gateway)
+	gw.Spec.Listeners = append([]gwapiv1.Listener{gw.Spec.Listeners[0]}, liveListeners(1, names[:4]...)...)
+	all := liveListeners(16, names...)
 	gw.Spec.Listeners = append(gw.Spec.Listeners, all[1:]...)
 	gw.Generation++
 	w.view.Put(gw)
@@ -98,10 +98,10 @@ func TestCertificatesAreCountedBeforeAConfigIsBuilt(t *testing.T) {
 
 // A listener has a certificate once, however often it names the Secret.
 func TestRepeatedReferenceIsOneCertificate(t *testing.T) {
-	w := newTown(1)
-	w.view.Put(townCertificate(t, "one", 1000))
-	gw := townGateway(0, 0).DeepCopyObject().(*gwapiv1.Gateway)
-	gw.Spec.Listeners = townListeners(1, strings.Fields(strings.Repeat("one ", 64))...)
+	w := newLiveView(1)
+	w.view.Put(largeCertificate(t, "one", 1000))
+	gw := liveGateway(0, 0).DeepCopyObject().(*gwapiv1.Gateway)
+	gw.Spec.Listeners = liveListeners(1, strings.Fields(strings.Repeat("one ", 64))...)
 	gw.Generation++
 	w.view.Put(gw)
 	r := w.gateway()
@@ -114,7 +114,7 @@ func TestRepeatedReferenceIsOneCertificate(t *testing.T) {
 // time that reading it takes.
 func TestOversizedCertificateIsRefused(t *testing.T) {
 	for key, limit := range map[string]int{"tls.crt": resource.MaxCertificateChain, "tls.key": resource.MaxCertificateKey} {
-		s := townCertificate(t, "large", 1000)
+		s := largeCertificate(t, "large", 1000)
 		s.Data[key] = append(s.Data[key], make([]byte, limit)...)
 		if found := resource.ParseCertificate(s); !strings.Contains(found.Problem, fmt.Sprint(key, " has more than ", limit)) {
 			t.Errorf("%s: %q", key, found.Problem)

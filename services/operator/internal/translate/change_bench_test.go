@@ -18,38 +18,38 @@ import (
 // sizes are the numbers of Gateways in the view.
 var sizes = []int{10, 100, 1_000, 10_000}
 
-// townEndpoints is the number of endpoints of the media server of a Gateway. All Gateways share a namespace, which
+// liveEndpoints is the number of endpoints of the media server of a Gateway. All Gateways share a namespace, which
 // makes the lists longest.
-const townEndpoints = 50
+const liveEndpoints = 50
 
-// townChanges are changes of objects of one Gateway, with the number of translations that each repeats.
-var townChanges = []struct {
+// liveChanges are changes of objects of one Gateway, with the number of translations that each repeats.
+var liveChanges = []struct {
 	name   string
 	object func(gateway, turn int) resource.Object
 	units  int
 }{
-	{"EndpointSlice", townSlice, 1}, // the Gateway
-	{"UDPRoute", townRoute, 2},      // itself, and the Gateway
-	{"Gateway", townGateway, 2},     // itself, and its route
+	{"EndpointSlice", liveSlice, 1}, // the Gateway
+	{"UDPRoute", liveRoute, 2},      // itself, and the Gateway
+	{"Gateway", liveGateway, 2},     // itself, and its route
 	{"Service", func(gateway, turn int) resource.Object {
-		return townService(gateway, fmt.Sprint("10.96.0.", turn%250+1))
+		return liveService(gateway, fmt.Sprint("10.96.0.", turn%250+1))
 	}, 2}, // Gateway and route
 }
 
-func townMeta(kind string, gateway, turn int) metav1.ObjectMeta {
-	return metav1.ObjectMeta{Namespace: "town", Name: fmt.Sprintf("%s-%d", kind, gateway), Generation: int64(turn)}
+func liveMeta(kind string, gateway, turn int) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Namespace: "media", Name: fmt.Sprintf("%s-%d", kind, gateway), Generation: int64(turn)}
 }
 
-func townGateway(gateway, turn int) resource.Object {
+func liveGateway(gateway, turn int) resource.Object {
 	listener := gwapiv1.Listener{Name: "udp", Protocol: "TURN-UDP", Port: gwapiv1.PortNumber(3478 + turn%100)}
 	return &gwapiv1.Gateway{
-		ObjectMeta: townMeta("gw", gateway, turn),
-		Spec:       gwapiv1.GatewaySpec{GatewayClassName: "town", Listeners: []gwapiv1.Listener{listener}},
+		ObjectMeta: liveMeta("gw", gateway, turn),
+		Spec:       gwapiv1.GatewaySpec{GatewayClassName: "media", Listeners: []gwapiv1.Listener{listener}},
 	}
 }
 
-func townRoute(gateway, turn int) resource.Object {
-	r := &stunnerv1.UDPRoute{ObjectMeta: townMeta("route", gateway, turn)}
+func liveRoute(gateway, turn int) resource.Object {
+	r := &stunnerv1.UDPRoute{ObjectMeta: liveMeta("route", gateway, turn)}
 	r.Spec.ParentRefs = []gwapiv1.ParentReference{{Name: gwapiv1.ObjectName(fmt.Sprintf("gw-%d", gateway))}}
 	port := gwapiv1.PortNumber(7000 + turn%100)
 	r.Spec.Rules = []stunnerv1.UDPRouteRule{{
@@ -58,14 +58,14 @@ func townRoute(gateway, turn int) resource.Object {
 	return r
 }
 
-func townService(gateway int, address string) resource.Object {
-	return &corev1.Service{ObjectMeta: townMeta("media", gateway, 0), Spec: corev1.ServiceSpec{ClusterIP: address}}
+func liveService(gateway int, address string) resource.Object {
+	return &corev1.Service{ObjectMeta: liveMeta("media", gateway, 0), Spec: corev1.ServiceSpec{ClusterIP: address}}
 }
 
-func townSlice(gateway, turn int) resource.Object {
-	s := &discoveryv1.EndpointSlice{ObjectMeta: townMeta("media", gateway, 0), AddressType: discoveryv1.AddressTypeIPv4}
+func liveSlice(gateway, turn int) resource.Object {
+	s := &discoveryv1.EndpointSlice{ObjectMeta: liveMeta("media", gateway, 0), AddressType: discoveryv1.AddressTypeIPv4}
 	s.Labels = map[string]string{discoveryv1.LabelServiceName: s.Name}
-	for e := range townEndpoints {
+	for e := range liveEndpoints {
 		s.Endpoints = append(
 			s.Endpoints,
 			discoveryv1.Endpoint{Addresses: []string{fmt.Sprintf("10.%d.%d.%d", gateway%250, turn%250, e+1)}},
@@ -74,22 +74,22 @@ func townSlice(gateway, turn int) resource.Object {
 	return s
 }
 
-// town is a view of many Gateways that is kept up to date like that of an operator.
-type town struct {
+// liveView is a view of many Gateways that is kept up to date like that of an operator.
+type liveView struct {
 	view    *resource.View
 	readers resource.Readers[translate.ObjectRef]
 	options translate.Options
 }
 
-func newTown(gateways int) *town {
-	namespace := gwapiv1.Namespace("town")
-	class := &gwapiv1.GatewayClass{ObjectMeta: metav1.ObjectMeta{Name: "town"}}
+func newLiveView(gateways int) *liveView {
+	namespace := gwapiv1.Namespace("media")
+	class := &gwapiv1.GatewayClass{ObjectMeta: metav1.ObjectMeta{Name: "media"}}
 	class.Spec.ControllerName = translate.DefaultControllerName
 	class.Spec.ParametersRef = &gwapiv1.ParametersReference{
-		Group: stunnerv1.GroupName, Kind: "GatewayConfig", Name: "town", Namespace: &namespace,
+		Group: stunnerv1.GroupName, Kind: "GatewayConfig", Name: "media", Namespace: &namespace,
 	}
-	gc := &stunnerv1.GatewayConfig{ObjectMeta: metav1.ObjectMeta{Namespace: "town", Name: "town"}}
-	gc.Spec.AuthRef = &gwapiv1.SecretObjectReference{Name: "town"}
+	gc := &stunnerv1.GatewayConfig{ObjectMeta: metav1.ObjectMeta{Namespace: "media", Name: "media"}}
+	gc.Spec.AuthRef = &gwapiv1.SecretObjectReference{Name: "media"}
 	objects := []resource.Object{class, gc, &stunnerv1.Dataplane{
 		ObjectMeta: metav1.ObjectMeta{Name: "default"},
 	}, &corev1.Secret{
@@ -97,16 +97,16 @@ func newTown(gateways int) *town {
 		Data:       map[string][]byte{"type": []byte("static"), "username": []byte("user"), "password": []byte("pass")},
 	}}
 	for g := range gateways {
-		objects = append(objects, townGateway(g, 0), townRoute(g, 0), townService(g, "10.96.0.1"), townSlice(g, 0))
+		objects = append(objects, liveGateway(g, 0), liveRoute(g, 0), liveService(g, "10.96.0.1"), liveSlice(g, 0))
 	}
-	w := &town{view: resource.NewView(objects), options: translate.DefaultOptions()}
+	w := &liveView{view: resource.NewView(objects), options: translate.DefaultOptions()}
 	for _, u := range unitsOf(objects) {
 		w.translate(u)
 	}
 	return w
 }
 
-func (w *town) translate(u translate.ObjectRef) translate.Outcome {
+func (w *liveView) translate(u translate.ObjectRef) translate.Outcome {
 	told := resource.Facts{}
 	out := u.Translate(w.view.Recording(told), w.options)
 	w.readers.Record(u, told)
@@ -114,7 +114,7 @@ func (w *town) translate(u translate.ObjectRef) translate.Outcome {
 }
 
 // change puts an object and repeats the translations that depend on it. It returns their number.
-func (w *town) change(o resource.Object) int {
+func (w *liveView) change(o resource.Object) int {
 	concerned := map[translate.ObjectRef]struct{}{}
 	w.readers.Of(w.view.Put(o), concerned)
 	for u := range concerned {
@@ -125,10 +125,10 @@ func (w *town) change(o resource.Object) int {
 
 // BenchmarkChange measures the translations after a change of one object.
 func BenchmarkChange(b *testing.B) {
-	for _, c := range townChanges {
+	for _, c := range liveChanges {
 		for _, size := range sizes {
 			b.Run(fmt.Sprintf("%s/gateways=%d", c.name, size), func(b *testing.B) {
-				w := newTown(size)
+				w := newLiveView(size)
 				b.ReportAllocs()
 				for turn := 1; b.Loop(); turn++ {
 					w.change(c.object(turn%size, turn))
@@ -144,7 +144,7 @@ func BenchmarkStart(b *testing.B) {
 		b.Run(fmt.Sprintf("gateways=%d", size), func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				newTown(size)
+				newLiveView(size)
 			}
 		})
 	}
@@ -152,15 +152,15 @@ func BenchmarkStart(b *testing.B) {
 
 // a change among 1,000 Gateways repeats the same translations as among 10, and allocates as much memory.
 func TestChangeTranslatesOnlyAffectedGateways(t *testing.T) {
-	few, many := newTown(10), newTown(1_000)
+	few, many := newLiveView(10), newLiveView(1_000)
 	if out := many.translate(
-		translate.ObjectRef{Kind: translate.KindGateway, NamespacedName: resource.KeyOf(townGateway(7, 0))},
+		translate.ObjectRef{Kind: translate.KindGateway, NamespacedName: resource.KeyOf(liveGateway(7, 0))},
 	); out.Gateway.Config == nil ||
-		len(out.Gateway.Config.Clusters) != 1 || len(out.Gateway.Config.Clusters[0].Endpoints) != townEndpoints+1 {
-		t.Fatalf("a Gateway of the town has the config %+v", out.Gateway.Config)
+		len(out.Gateway.Config.Clusters) != 1 || len(out.Gateway.Config.Clusters[0].Endpoints) != liveEndpoints+1 {
+		t.Fatalf("a Gateway of the view has the config %+v", out.Gateway.Config)
 	}
-	for _, c := range townChanges {
-		cost := func(w *town) float64 {
+	for _, c := range liveChanges {
+		cost := func(w *liveView) float64 {
 			turn := 0
 			change := func() {
 				turn++
@@ -193,13 +193,13 @@ func bytesOf(do func()) float64 {
 // A new node translates a Gateway only if one of its endpoints is in the same block of addresses: adding a node does
 // not translate all Gateways.
 func TestANewNodeAffectsOnlyItsAddressBlock(t *testing.T) {
-	w := newTown(10)
+	w := newLiveView(10)
 	for i, c := range []struct {
 		address string
 		units   int
 	}{
 		{"192.0.2.7", 0},
-		{townSlice(7, 0).(*discoveryv1.EndpointSlice).Endpoints[0].Addresses[0], 1},
+		{liveSlice(7, 0).(*discoveryv1.EndpointSlice).Endpoints[0].Addresses[0], 1},
 	} {
 		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("late-", i)}}
 		node.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: c.address}}

@@ -21,9 +21,9 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
-// townCrowd returns an EndpointSlice with many endpoints of the Service of the only Gateway of a town.
-func townCrowd(endpoints int) *discoveryv1.EndpointSlice {
-	s := townSlice(0, 0).(*discoveryv1.EndpointSlice)
+// largeSlice returns an EndpointSlice with many endpoints of the Service of the only Gateway of the view.
+func largeSlice(endpoints int) *discoveryv1.EndpointSlice {
+	s := liveSlice(0, 0).(*discoveryv1.EndpointSlice)
 	s.AddressType, s.Endpoints = discoveryv1.AddressTypeIPv6, nil
 	for e := range endpoints {
 		address := fmt.Sprintf("2001:db8:1111:2222:3333:4444:%x:%x", 0x1000+e>>12, 0x1000+e&0xfff)
@@ -32,24 +32,24 @@ func townCrowd(endpoints int) *discoveryv1.EndpointSlice {
 	return s
 }
 
-// allow sets the budget of the class of a town.
-func (w *town) allow(b stunnerv1.Budget) {
-	gc := w.view.GatewayConfig(types.NamespacedName{Namespace: "town", Name: "town"}).DeepCopy()
+// allow sets the budget of the class of the view.
+func (w *liveView) allow(b stunnerv1.Budget) {
+	gc := w.view.GatewayConfig(types.NamespacedName{Namespace: "media", Name: "media"}).DeepCopy()
 	gc.Spec.Budget = &b
 	w.view.Put(gc)
 }
 
-// gateway translates the only Gateway of a town.
-func (w *town) gateway() translate.Result {
-	r := translate.Gateway(w.view, types.NamespacedName{Namespace: "town", Name: "gw-0"}, w.options)
+// gateway translates the only Gateway of the view.
+func (w *liveView) gateway() translate.Result {
+	r := translate.Gateway(w.view, types.NamespacedName{Namespace: "media", Name: "gw-0"}, w.options)
 	w.view.Put(r.OverBudget)
 	return r
 }
 
-// unserved returns the reason why the only route of a town is not served.
-func (w *town) unserved(t *testing.T) string {
+// unserved returns the reason why the only route of the view is not served.
+func (w *liveView) unserved(t *testing.T) string {
 	t.Helper()
-	u, _ := translate.RefOf(townRoute(0, 0))
+	u, _ := translate.RefOf(liveRoute(0, 0))
 	parents := u.Translate(w.view, w.options).Status.(gwapiv1.RouteStatus).Parents
 	for _, c := range parents[0].Conditions {
 		if c.Type == "Accepted" && c.Status == metav1.ConditionFalse {
@@ -62,9 +62,9 @@ func (w *town) unserved(t *testing.T) string {
 // A config that is too large would break the stream of every client that reads all configs. The route that makes it too
 // large is refused, whatever the budget allows, and the Gateway is served.
 func TestARouteThatMakesAConfigUnreadableWaits(t *testing.T) {
-	w := newTown(1)
+	w := newLiveView(1)
 	w.allow(stunnerv1.Budget{EndpointsPerRoute: 100_000, Endpoints: 200_000})
-	w.view.Put(townCrowd(90_000))
+	w.view.Put(largeSlice(90_000))
 	r := w.gateway()
 	if r.Decision != translate.Served || len(r.Config.Clusters) != 0 {
 		t.Fatalf("%s, config %v: want one without the route", r.Decision, r.Config)
@@ -73,7 +73,7 @@ func TestARouteThatMakesAConfigUnreadableWaits(t *testing.T) {
 		!strings.Contains(why, fmt.Sprint(config.MaxDocument)) {
 		t.Errorf("the route says %q", why)
 	}
-	w.view.Put(townCrowd(10))
+	w.view.Put(largeSlice(10))
 	if r := w.gateway(); len(r.Config.Clusters) != 1 || w.unserved(t) != "" {
 		t.Errorf("with 10 endpoints the route waits: %s", w.unserved(t))
 	}
@@ -82,9 +82,9 @@ func TestARouteThatMakesAConfigUnreadableWaits(t *testing.T) {
 // Whatever the size of an allowed route, dataplanes accept the config.
 func TestEveryConfigCanBeRead(t *testing.T) {
 	for _, endpoints := range []int{70_000, 80_000, 90_000} {
-		w := newTown(1)
+		w := newLiveView(1)
 		w.allow(stunnerv1.Budget{EndpointsPerRoute: 100_000, Endpoints: 200_000})
-		w.view.Put(townCrowd(endpoints))
+		w.view.Put(largeSlice(endpoints))
 		r := w.gateway()
 		if r.Config == nil {
 			t.Fatalf("%d endpoints: no config: %+v", endpoints, r.Status.Conditions)
@@ -98,16 +98,16 @@ func TestEveryConfigCanBeRead(t *testing.T) {
 // A route over budget keeps its published endpoints that it still leads to, and nothing else: neither removed nor new
 // ones. A new operator needs the published config for that.
 func TestARouteOverBudgetKeepsPublishedEndpoints(t *testing.T) {
-	w := newTown(1)
+	w := newLiveView(1)
 	w.allow(stunnerv1.Budget{EndpointsPerRoute: 100})
 	before := w.gateway()
 	had := before.Config.Clusters[0].Endpoints
-	if len(had) != townEndpoints+1 {
+	if len(had) != liveEndpoints+1 {
 		t.Fatalf("%d endpoints", len(had))
 	}
-	s := townCrowd(200)
+	s := largeSlice(200)
 	// 20 are removed, 200 are added
-	s.Endpoints = append(s.Endpoints, townSlice(0, 0).(*discoveryv1.EndpointSlice).Endpoints[:30]...)
+	s.Endpoints = append(s.Endpoints, liveSlice(0, 0).(*discoveryv1.EndpointSlice).Endpoints[:30]...)
 	s.AddressType = discoveryv1.AddressTypeIPv4
 	w.view.Put(s)
 	if r := w.gateway(); !r.NeedsPublished || len(r.Config.Clusters) > 0 {
@@ -122,17 +122,17 @@ func TestARouteOverBudgetKeepsPublishedEndpoints(t *testing.T) {
 	if len(kept) != 31 || slices.ContainsFunc(kept, func(e string) bool { return !slices.Contains(had, e) }) {
 		t.Errorf("the route keeps %d endpoints, want 30 and the cluster IP: %v", len(kept), kept)
 	}
-	if !slices.Equal(r.Config.Listeners[0].Routes, []string{"town/route-0"}) ||
+	if !slices.Equal(r.Config.Listeners[0].Routes, []string{"media/route-0"}) ||
 		!strings.Contains(w.unserved(t), "231 endpoints") {
 		t.Errorf("routes %v, status %q", r.Config.Listeners[0].Routes, w.unserved(t))
 	}
 	for name, take := range map[string]func(){
 		"its backend is denied": func() {
-			gc := w.view.GatewayConfig(types.NamespacedName{Namespace: "town", Name: "town"}).DeepCopy()
-			gc.Spec.DeniedBackends = []stunnerv1.DeniedBackend{{Namespace: "town"}}
+			gc := w.view.GatewayConfig(types.NamespacedName{Namespace: "media", Name: "media"}).DeepCopy()
+			gc.Spec.DeniedBackends = []stunnerv1.DeniedBackend{{Namespace: "media"}}
 			w.view.Put(gc)
 		},
-		"the Service is gone": func() { w.view.Delete(townService(0, "")) },
+		"the Service is gone": func() { w.view.Delete(liveService(0, "")) },
 	} {
 		take()
 		if r := w.gateway(); len(r.Config.Clusters) > 0 && len(r.Config.Clusters[0].Endpoints) > 0 {
@@ -158,31 +158,31 @@ func yardstick() time.Duration {
 // No object that the API server accepts keeps the operator busy for long or makes it build a config that is too large.
 // Each case uses the default budgets fully, or exceeds them by far.
 func TestTheWorstWorldsTakeNoTime(t *testing.T) {
-	worlds := map[string]func(w *town){
-		"one route of 114,688 endpoints":     func(w *town) { w.wide(1, 7) },
-		"40 routes of 114,688 endpoints":     func(w *town) { w.wide(40, 7) },
-		"1,000 routes of 262,144 endpoints":  func(w *town) { w.wide(1000, 16) },
-		"two routes that fill the Gateway":   func(w *town) { w.wide(2, 1) },
-		"a Service of 16,000 endpoints":      func(w *town) { w.view.Put(townCrowd(16_000)) },
-		"10,001 routes":                      func(w *town) { w.narrow(10_001, 1) },
-		"2,000 routes with 16 backends each": func(w *town) { w.narrow(2_000, 16) },
-		"2,000 routes at 64 listeners":       func(w *town) { w.narrow(2_000, 1); w.listen(64) },
-		"10,001 routes with 32 parents each": func(w *town) { w.narrow(10_001, 32); w.listen(64) },
-		"2,000 routes while 64 denials hold": func(w *town) { w.narrow(2_000, 16); w.deny(64) },
-		"40 routes that keep what they had": func(w *town) {
+	views := map[string]func(w *liveView){
+		"one route of 114,688 endpoints":     func(w *liveView) { w.wide(1, 7) },
+		"40 routes of 114,688 endpoints":     func(w *liveView) { w.wide(40, 7) },
+		"1,000 routes of 262,144 endpoints":  func(w *liveView) { w.wide(1000, 16) },
+		"two routes that fill the Gateway":   func(w *liveView) { w.wide(2, 1) },
+		"a Service of 16,000 endpoints":      func(w *liveView) { w.view.Put(largeSlice(16_000)) },
+		"10,001 routes":                      func(w *liveView) { w.narrow(10_001, 1) },
+		"2,000 routes with 16 backends each": func(w *liveView) { w.narrow(2_000, 16) },
+		"2,000 routes at 64 listeners":       func(w *liveView) { w.narrow(2_000, 1); w.listen(64) },
+		"10,001 routes with 32 parents each": func(w *liveView) { w.narrow(10_001, 32); w.listen(64) },
+		"2,000 routes while 64 denials hold": func(w *liveView) { w.narrow(2_000, 16); w.deny(64) },
+		"40 routes that keep what they had": func(w *liveView) {
 			w.narrow(
 				40, 1,
 			)
 			w.options.Published = w.gateway().Config
 			w.wide(40, 7)
 		},
-		"1,000 routes in 1,000 other namespaces": func(w *town) { w.strangers(1000) },
+		"1,000 routes in 1,000 other namespaces": func(w *liveView) { w.strangers(1000) },
 	}
-	for name, make := range worlds {
+	for name, make := range views {
 		t.Run(name, func(t *testing.T) {
-			w := newTown(1)
+			w := newLiveView(1)
 			make(w)
-			for _, u := range []translate.ObjectRef{unit(townGateway(0, 0)), unit(townRoute(0, 0))} {
+			for _, u := range []translate.ObjectRef{unit(liveGateway(0, 0)), unit(liveRoute(0, 0))} {
 				w.withinYardsticks(t, u)
 			}
 		})
@@ -191,7 +191,7 @@ func TestTheWorstWorldsTakeNoTime(t *testing.T) {
 
 // withinYardsticks fails the test if no round of several translates an object within twice the yardstick of the same
 // round. Other load of the machine makes single rounds slow, also in CPU time, because it shares caches and memory.
-func (w *town) withinYardsticks(t *testing.T, u translate.ObjectRef) {
+func (w *liveView) withinYardsticks(t *testing.T, u translate.ObjectRef) {
 	t.Helper()
 	const rounds = 10
 	var used, bound time.Duration
@@ -206,7 +206,7 @@ func (w *town) withinYardsticks(t *testing.T, u translate.ObjectRef) {
 }
 
 // process translates an object, and does the work of the operator on its config in the same goroutine.
-func (w *town) process(t *testing.T, u translate.ObjectRef) {
+func (w *liveView) process(t *testing.T, u translate.ObjectRef) {
 	out := u.Translate(w.view, w.options)
 	if out.Gateway == nil || out.Gateway.Config == nil {
 		return
@@ -239,14 +239,14 @@ func unit(o resource.Object) translate.ObjectRef {
 }
 
 // wide gives routes n × 16 backends of 1,024 prefixes.
-func (w *town) wide(routes, n int) {
-	s := &stunnerv1.StaticService{ObjectMeta: metav1.ObjectMeta{Namespace: "town", Name: "wide"}}
+func (w *liveView) wide(routes, n int) {
+	s := &stunnerv1.StaticService{ObjectMeta: metav1.ObjectMeta{Namespace: "media", Name: "wide"}}
 	for i := range 1024 {
 		s.Spec.Prefixes = append(s.Spec.Prefixes, fmt.Sprintf("172.16.%d.%d/32", i/250, i%250))
 	}
 	w.view.Put(s)
 	for i := range routes {
-		r := townRoute(i, i).(*stunnerv1.UDPRoute)
+		r := liveRoute(i, i).(*stunnerv1.UDPRoute)
 		r.Spec.ParentRefs[0].Name = "gw-0"
 		r.Spec.Rules = nil
 		for range n {
@@ -265,9 +265,9 @@ func (w *town) wide(routes, n int) {
 }
 
 // narrow makes routes with n backends of one endpoint each, and with n parents.
-func (w *town) narrow(routes, n int) {
+func (w *liveView) narrow(routes, n int) {
 	for i := range routes {
-		r := townRoute(i, i).(*stunnerv1.UDPRoute)
+		r := liveRoute(i, i).(*stunnerv1.UDPRoute)
 		r.Spec.ParentRefs, r.Spec.Rules = nil, []stunnerv1.UDPRouteRule{{}}
 		for b := range n {
 			section := gwapiv1.SectionName("none")
@@ -282,13 +282,13 @@ func (w *town) narrow(routes, n int) {
 		}
 		w.view.Put(r)
 	}
-	service := townService(0, "10.96.0.7")
+	service := liveService(0, "10.96.0.7")
 	service.SetName("headless")
 	w.view.Put(service)
 }
 
-func (w *town) listen(listeners int) {
-	gw := townGateway(0, 0).(*gwapiv1.Gateway)
+func (w *liveView) listen(listeners int) {
+	gw := liveGateway(0, 0).(*gwapiv1.Gateway)
 	for i := range listeners - 1 {
 		l := gw.Spec.Listeners[0]
 		l.Name, l.Port = gwapiv1.SectionName(fmt.Sprintf("udp-%d", i)), l.Port+gwapiv1.PortNumber(i)+1
@@ -297,8 +297,8 @@ func (w *town) listen(listeners int) {
 	w.view.Put(gw)
 }
 
-func (w *town) deny(denials int) {
-	gc := w.view.GatewayConfig(types.NamespacedName{Namespace: "town", Name: "town"}).DeepCopy()
+func (w *liveView) deny(denials int) {
+	gc := w.view.GatewayConfig(types.NamespacedName{Namespace: "media", Name: "media"}).DeepCopy()
 	for i := range denials {
 		gc.Spec.DeniedBackends = append(gc.Spec.DeniedBackends, stunnerv1.DeniedBackend{
 			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"deny": fmt.Sprint(i)}},
@@ -308,14 +308,14 @@ func (w *town) deny(denials int) {
 }
 
 // strangers adds routes of other namespaces to a Gateway that allows routes from all.
-func (w *town) strangers(n int) {
-	gw := townGateway(0, 0).(*gwapiv1.Gateway)
+func (w *liveView) strangers(n int) {
+	gw := liveGateway(0, 0).(*gwapiv1.Gateway)
 	all := gwapiv1.NamespacesFromAll
 	gw.Spec.Listeners[0].AllowedRoutes = &gwapiv1.AllowedRoutes{Namespaces: &gwapiv1.RouteNamespaces{From: &all}}
 	w.view.Put(gw)
-	namespace := gwapiv1.Namespace("town")
+	namespace := gwapiv1.Namespace("media")
 	for i := range n {
-		r := townRoute(0, i).(*stunnerv1.UDPRoute)
+		r := liveRoute(0, i).(*stunnerv1.UDPRoute)
 		r.Namespace, r.Spec.ParentRefs[0].Namespace = fmt.Sprint("stranger-", i), &namespace
 		w.view.Put(r)
 	}

@@ -350,7 +350,7 @@ func BenchmarkGateway(b *testing.B) {
 	for _, others := range []int{10, 100, 1_000, 10_000} {
 		b.Run(fmt.Sprintf("others=%d", others), func(b *testing.B) {
 			c := load(b, filepath.Join("testdata", "a_gateway_and_a_route_make_a_config.txtar"))
-			v := resource.NewView(append(c.objects, crowd(c, others)...))
+			v := resource.NewView(append(c.objects, replicated(c, others)...))
 			key := c.view().Gateways()[0]
 			b.ReportAllocs()
 			for b.Loop() {
@@ -362,8 +362,8 @@ func BenchmarkGateway(b *testing.B) {
 	}
 }
 
-// crowd returns copies of the objects of a case, each in a namespace of its own.
-func crowd(c *testCase, times int) []resource.Object {
+// replicated returns copies of the objects of a case, each in a namespace of its own.
+func replicated(c *testCase, times int) []resource.Object {
 	var objects []resource.Object
 	for i := range times {
 		for _, o := range c.objects {
@@ -382,7 +382,7 @@ func TestCostDoesNotDependOnOtherGateways(t *testing.T) {
 	c := load(t, filepath.Join("testdata", "a_gateway_and_a_route_make_a_config.txtar"))
 	key := c.view().Gateways()[0]
 	cost := func(others int) float64 {
-		v := resource.NewView(append(slices.Clone(c.objects), crowd(c, others)...))
+		v := resource.NewView(append(slices.Clone(c.objects), replicated(c, others)...))
 		return testing.AllocsPerRun(20, func() { translate.Gateway(v, key, c.options) })
 	}
 	few, many := cost(1), cost(2_000)

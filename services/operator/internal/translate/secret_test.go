@@ -204,9 +204,9 @@ func attacks(t *testing.T, secret types.NamespacedName, keys ...string) (all []a
 	return all
 }
 
-// world returns the cluster of an attack. The GatewayConfig of the tenant is its own, or that of the class if the
+// view returns the cluster of an attack. The GatewayConfig of the tenant is its own, or that of the class if the
 // tenant may write a class.
-func (a attack) world(secrets ...resource.Object) *resource.View {
+func (a attack) view(secrets ...resource.Object) *resource.View {
 	site := &stunnerv1.GatewayConfig{ObjectMeta: metav1.ObjectMeta{Namespace: "turn", Name: "site"}}
 	site.Spec.UserName, site.Spec.Password = stunnerv1.InlineSecret("caller"), stunnerv1.InlineSecret(
 		"marzipan-and-rosewater",
@@ -240,11 +240,11 @@ func TestASecretWithoutAGrantIsNotRead(t *testing.T) {
 			for _, own := range []translate.OwnConfigs{translate.OwnConfigsRestricted, translate.OwnConfigsAllow} {
 				opt.OwnConfigs = own
 				told := resource.Facts{}
-				with := everything(t, translateAll(a.world(marked(secret, authType)).Recording(told), opt))
+				with := everything(t, translateAll(a.view(marked(secret, authType)).Recording(told), opt))
 				if shows(with, secret) {
 					t.Fatalf("%s, %s: a value is shown:\n%s", a.field, a.authType, with)
 				}
-				if without := everything(t, translateAll(a.world(), opt)); with != without {
+				if without := everything(t, translateAll(a.view(), opt)); with != without {
 					t.Fatalf("%s, %s: it makes a difference whether the Secret exists", a.field, a.authType)
 				}
 				if slices.Contains(told.Secrets(), secret) {
@@ -269,7 +269,7 @@ func TestValuesOfSecretsStandInConfigsOnly(t *testing.T) {
 				s.Annotations = map[string]string{
 					resource.GeneratedSecret: annotation, resource.SharedUntil: "2031-05-05T00:00:00Z",
 				}
-				o := translateAll(a.world(s), opt)
+				o := translateAll(a.view(s), opt)
 				for i, r := range o.Gateways {
 					if r.Config == nil {
 						continue

@@ -80,13 +80,13 @@ func TestWhoSeesAPartLeavesUsersAsTheyAre(t *testing.T) {
 // InUse.
 func TestANewGatewayAffectsFewObjects(t *testing.T) {
 	const there, come = 1_000, 200
-	w := newTown(there)
+	w := newLiveView(there)
 	dataplane := translate.ObjectRef{
 		Kind: translate.KindDataplane, NamespacedName: types.NamespacedName{Name: stunnerv1.DefaultDataplane},
 	}
 	said, changes := w.translate(dataplane).Status, 0
 	for i := range come {
-		if units := w.change(townGateway(there+i, 0)); units > 2 {
+		if units := w.change(liveGateway(there+i, 0)); units > 2 {
 			t.Fatalf(
 				"%d units were translated because of a Gateway that came, want its GatewayConfig and its Dataplane",
 				units,

@@ -450,14 +450,14 @@ func (r *reader) askAuth(ctx context.Context) {
 
 // askGateway asks about one Gateway.
 func (r *reader) askGateway(ctx context.Context, gateway types.NamespacedName, live *diagnose.Live) {
-	person := url.Values{}
+	selected := url.Values{}
 	if r.Asked.User != "" {
-		person.Set("user", r.Asked.User)
+		selected.Set("user", r.Asked.User)
 	}
 	if r.Asked.Client != "" {
-		person.Set("client", r.Asked.Client)
+		selected.Set("client", r.Asked.Client)
 	}
-	recent := maps.Clone(person)
+	recent := maps.Clone(selected)
 	recent.Set("since", "10m")
 	requests := []struct {
 		path  string
@@ -467,7 +467,7 @@ func (r *reader) askGateway(ctx context.Context, gateway types.NamespacedName, l
 	}{
 		{"status", nil, &live.Status, true},
 		{"refusals", recent, &live.Refusals, true},
-		{"sessions", person, &live.Sessions, len(person) > 0},
+		{"sessions", selected, &live.Sessions, len(selected) > 0},
 		{"reach", url.Values{"peer": {r.Asked.Peer}}, &live.Reach, r.Asked.Peer != ""},
 		{"grants", url.Values{"user": {r.Asked.User}}, &live.Grants, r.Asked.User != ""},
 	}

@@ -35,8 +35,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// world is a file provider with a fake operator.
-type world struct {
+// provider is the folder of a file provider with a fake operator.
+type provider struct {
 	folder string
 	url    string
 
@@ -46,9 +46,9 @@ type world struct {
 	answers map[string]string
 }
 
-func newWorld(t *testing.T) *world {
+func newProvider(t *testing.T) *provider {
 	t.Helper()
-	w := &world{folder: t.TempDir(), answers: map[string]string{}}
+	w := &provider{folder: t.TempDir(), answers: map[string]string{}}
 	server := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
@@ -88,7 +88,7 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-func (w *world) write(t *testing.T, name, content string) {
+func (w *provider) write(t *testing.T, name, content string) {
 	t.Helper()
 	path := filepath.Join(w.folder, name)
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
@@ -100,7 +100,7 @@ func (w *world) write(t *testing.T, name, content string) {
 }
 
 // run runs a command line in the folder.
-func (w *world) run(t *testing.T, args ...string) (out, errs string, code int) {
+func (w *provider) run(t *testing.T, args ...string) (out, errs string, code int) {
 	t.Helper()
 	return execute(t, "", append([]string{"--folder", w.folder}, args...)...)
 }
@@ -175,8 +175,8 @@ const syncedStatus = `{"version":"v1","program":"stunnerd v1.2.3 go1.26.0","stat
 "listeners":[{"name":"media/frankfurt/tls","protocol":"TURN-TLS","certificate":{"subject":"CN=a","notAfter":"2026-12-03T12:30:00Z"},
 "otherCertificates":[{"subject":"CN=b","notAfter":"2027-12-03T12:30:00Z"}]}]}`
 
-func statusWorld(t *testing.T) *world {
-	w := newWorld(t)
+func newStatusProvider(t *testing.T) *provider {
+	w := newProvider(t)
 	w.answers["GET gateways/media/frankfurt/status"] = strings.Replace(list(
 		"media/frankfurt",
 		"frankfurt-1 "+syncedStatus,
@@ -191,7 +191,7 @@ func statusWorld(t *testing.T) *world {
 }
 
 func TestStatus(t *testing.T) {
-	w := statusWorld(t)
+	w := newStatusProvider(t)
 	for name, args := range map[string][]string{
 		"status":           {"status", "media/frankfurt"},
 		"status-wide":      {"status", "media/frankfurt", "-o", "wide"},
@@ -217,7 +217,7 @@ const sessionsOf1 = `{"total":250,"sessions":[
 "started":"2026-11-23T11:59:30Z","age":"30s","channels":0,"stats":{"rx":{},"tx":{}}}]}`
 
 func TestSessions(t *testing.T) {
-	w := newWorld(t)
+	w := newProvider(t)
 	w.answers["GET gateways/media/frankfurt/sessions"] = list(
 		"media/frankfurt",
 		"frankfurt-1 "+sessionsOf1,
@@ -277,7 +277,7 @@ func TestSessions(t *testing.T) {
 }
 
 func TestRefusals(t *testing.T) {
-	w := newWorld(t)
+	w := newProvider(t)
 	w.answers["GET gateways/media/frankfurt/refusals"] = list(
 		"media/frankfurt",
 		`frankfurt-1 {"suppressed":3,"refusals":[{"last":"2026-11-23T11:59:00Z","first":"2026-11-23T10:00:00Z","times":7,`+
@@ -307,7 +307,7 @@ func TestRefusals(t *testing.T) {
 }
 
 func TestConfig(t *testing.T) {
-	w := statusWorld(t)
+	w := newStatusProvider(t)
 	for name, args := range map[string][]string{
 		"config":      {"config", "media/frankfurt"},
 		"config-dump": {"config", "dump", "media/frankfurt"},
@@ -346,7 +346,7 @@ func TestConfig(t *testing.T) {
 
 // The summary of a listener behind a load balancer has the protocol of its clients.
 func TestConfigOfAListenerBehindALoadBalancer(t *testing.T) {
-	w := newWorld(t)
+	w := newProvider(t)
 	const key = "GET gateways/media/frankfurt/config"
 	w.answers[key] = strings.Replace(w.answers[key], `"protocol":"TURN-UDP"`,
 		`"protocol":"TURN-TCP","tls_at_load_balancer":true,"proxy_protocol":["10.0.0.0/24","fd00::7/128"]`, 1)
@@ -372,7 +372,7 @@ func TestConfigOfAListenerBehindALoadBalancer(t *testing.T) {
 }
 
 func TestCanReach(t *testing.T) {
-	w := newWorld(t)
+	w := newProvider(t)
 	allowed := `{"listener":"media/frankfurt/udp","allowed":true,"cluster":"media/calls","endpoint":"10.0.0.0/8:<1-65535>"}`
 	denied := `{"listener":"media/frankfurt/tls","allowed":false,"reason":"peer_denied","text":"no route allows the peer"}`
 	w.answers["GET gateways/media/frankfurt/reach"] = list("media/frankfurt",
@@ -405,7 +405,7 @@ func TestCanReach(t *testing.T) {
 }
 
 func TestKick(t *testing.T) {
-	w := newWorld(t)
+	w := newProvider(t)
 	w.answers["DELETE gateways/media/frankfurt/sessions/s2"] = list(
 		"media/frankfurt",
 		`frankfurt-1 404 {"message":"no such session"}`,
@@ -446,7 +446,7 @@ func TestKick(t *testing.T) {
 
 // A running pod that is not connected is named, and the exit code is 1: its sessions are not in the answer.
 func TestPodsThatDoNotAnswerAreNamed(t *testing.T) {
-	w := newWorld(t)
+	w := newProvider(t)
 	silent := "frankfurt-9 !" + inspection.NotConnected
 	path := "gateways/media/frankfurt/"
 	w.answers["GET "+path+"status"] = list("media/frankfurt", silent, `frankfurt-1 {"status":"READY"}`)
@@ -472,7 +472,7 @@ func TestPodsThatDoNotAnswerAreNamed(t *testing.T) {
 }
 
 func TestAuth(t *testing.T) {
-	w := newWorld(t)
+	w := newProvider(t)
 	w.answers["GET /ice"] = `{"iceServers":[{"urls":["turn:192.0.2.7:3478"],"username":"1:ada","credential":"hunter2"}],"iceTransportPolicy":"all"}`
 	w.answers["GET /"] = `{"username":"1:ada","password":"hunter2","ttl":3600,"uris":["turn:192.0.2.7:3478"]}`
 	address := strings.TrimPrefix(w.url, "http://")
@@ -519,7 +519,7 @@ func TestAuthTokenNeedsTLS(t *testing.T) {
 			t.Errorf("%s: exit code %d: %s", address, code, errs)
 		}
 	}
-	w := newWorld(t)
+	w := newProvider(t)
 	w.answers["GET /ice"] = `{"iceServers":[]}`
 	out, errs, code := w.run(t, "auth", "media/frankfurt", "--auth-server-address", w.url, "--auth-token-file", file)
 	if code != 0 || !strings.Contains(out, "iceServers") {
@@ -542,7 +542,7 @@ func TestRemainingCalls(t *testing.T) {
 }
 
 func TestDrainInAFolder(t *testing.T) {
-	w := newWorld(t)
+	w := newProvider(t)
 	_, errs, code := w.run(t, "drain", "frankfurt-1")
 	if code != exitUsage || !strings.Contains(errs, "remove the Gateway from the input folder") {
 		t.Error(errs, code)
@@ -550,7 +550,7 @@ func TestDrainInAFolder(t *testing.T) {
 }
 
 func TestVersion(t *testing.T) {
-	w := statusWorld(t)
+	w := newStatusProvider(t)
 	out, errs, code := w.run(t, "version", "media/frankfurt")
 	for _, want := range []string{"Client:    stunnerctl", "Operator:  operator v1.2.3", "frankfurt-1   stunnerd v1.2.3"} {
 		if !strings.Contains(out, want) {
@@ -572,7 +572,7 @@ func TestVersion(t *testing.T) {
 
 // Pods of tenants choose many of the texts that operators print.
 func TestHostileAnswers(t *testing.T) {
-	w := newWorld(t)
+	w := newProvider(t)
 	evil, err := json.Marshal("x\x1b[2J\x1b]52;c;ZXZpbA==\x07\u009b31m\u202e\r\ny")
 	if err != nil {
 		t.Fatal(err)
@@ -636,7 +636,7 @@ func TestHelp(t *testing.T) {
 }
 
 func TestCompletion(t *testing.T) {
-	w := statusWorld(t)
+	w := newStatusProvider(t)
 	for _, c := range []struct {
 		args []string
 		want []string

@@ -37,7 +37,7 @@ func TestStatus_ShowsPortsForFirewalls(t *testing.T) {
 		{"a Service that cannot be read", []string{service + "spec: {type: 7}"}, "UDP/3478 udp - - -"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			w := newWorld(t)
+			w := newProvider(t)
 			for i, o := range tc.objects {
 				w.write(t, "objects/"+string(rune('a'+i))+".yaml", o)
 			}

@@ -9,7 +9,7 @@ import (
 
 // Every documented form of the existing command line works, or the error names its replacement.
 func TestFormerCommandLines(t *testing.T) {
-	w := statusWorld(t)
+	w := newStatusProvider(t)
 	w.answers["GET /ice"] = `{"iceServers":[]}`
 	w.answers["GET /"] = `{"uris":[]}`
 	address := strings.TrimPrefix(w.url, "http://")
@@ -90,7 +90,7 @@ func TestFormerWatch(t *testing.T) {
 	ctx, interrupt := context.WithCancel(t.Context())
 	out := &eachWrite{do: func(string) { interrupt() }}
 	var errs bytes.Buffer
-	args := []string{"stunnerctl", "--folder", newWorld(t).folder, "config", "-n", "media", "frankfurt", "-w"}
+	args := []string{"stunnerctl", "--folder", newProvider(t).folder, "config", "-n", "media", "frankfurt", "-w"}
 	code := Run(ctx, args, Streams{In: strings.NewReader(""), Out: out, ErrOut: &errs})
 	if code != 0 || !strings.Contains(out.String(), "media/frankfurt") || errs.Len() > 0 {
 		t.Errorf("exit code %d\n%s%s", code, out, &errs)

@@ -22,7 +22,7 @@ func TestInterrupt(t *testing.T) {
 		"refusals --watch": 0,
 		"turncat udp://127.0.0.1:0 turn://a:b@127.0.0.1:1 udp://127.0.0.1:1": 0,
 	} {
-		w := newWorld(t)
+		w := newProvider(t)
 		ctx, interrupt := context.WithCancel(t.Context())
 		server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 			interrupt() // while the command waits for the answer

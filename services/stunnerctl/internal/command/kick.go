@@ -32,7 +32,7 @@ stunner-session-manager and the role edit contain.`,
 		Example: `  # One session, as "sessions" prints it
   stunnerctl kick media/frankfurt 5d41402abc4b2a76
 
-  # All calls of a person, by the plain name
+  # All calls of a user, by the plain name
   stunnerctl kick media/frankfurt --user ada`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {

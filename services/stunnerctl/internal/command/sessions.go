@@ -49,7 +49,7 @@ and the role view contain.`,
 		Example: `  # The calls of one Gateway, again every 2 s
   stunnerctl sessions frankfurt -w
 
-  # The calls of a person, by the plain name, on all Gateways
+  # The calls of a user, by the plain name, on all Gateways
   stunnerctl sessions -A --user ada
 
   # The calls of one client that started in the last ten minutes

@@ -39,7 +39,7 @@ datagrams to each of at most 20 backends. Each step says what it proves.
 --probe=false sends none.
 
 With --peer it also asks the running pods whether a route allows the peer, and
-with --user or --client what happened to this person: sessions, refusals, and
+with --user or --client what happened to this client: sessions, refusals, and
 the credentials that the auth service gave.
 
 The exit code is 1 if something is wrong.`,

@@ -11,7 +11,7 @@ import (
 
 // An operator that cannot be reached is a finding, and nothing is said about pods that were not asked.
 func TestWhyWithoutOperator(t *testing.T) {
-	w := newWorld(t)
+	w := newProvider(t)
 	w.write(t, "discovery.url", "http://127.0.0.1:1") // no process listens there
 	for _, args := range [][]string{
 		{"why", "media/berlin"}, {"why", "media/berlin", "--user", "ada"}, {"why", "media/berlin", "--peer", "10.0.0.9:20000"},
@@ -27,7 +27,7 @@ func TestWhyWithoutOperator(t *testing.T) {
 
 // A namespace without a Gateway is a finding, and no failure.
 func TestDoctorWithoutGateway(t *testing.T) {
-	out, errs, code := newWorld(t).run(t, "doctor", "-n", "nowhere")
+	out, errs, code := newProvider(t).run(t, "doctor", "-n", "nowhere")
 	if code != 0 || errs != "" || !strings.Contains(out, "there is no Gateway of STUNner") || !strings.Contains(out, "use -A") ||
 		strings.Contains(out, "kubectl") {
 		t.Errorf("exit code %d\n%s%s", code, out, errs)

@@ -182,7 +182,7 @@ func TestFaults(t *testing.T) {
 			}
 		})
 	}
-	for _, stage := range slices.Concat(Way, Installation) {
+	for _, stage := range slices.Concat(GatewayStages, SharedStages) {
 		if !ran[stage.Name] {
 			t.Errorf("no fixture has a finding of stage %s", stage.Name)
 		}

@@ -28,9 +28,9 @@ type Stage struct {
 	If func(*Snapshot) bool
 }
 
-// Way are the stages of a Gateway, from the class to the peer. The operator is the first one, because it answers for
+// GatewayStages are the stages of a Gateway, from the class to the peer. The operator is the first one, because it answers for
 // the running pods.
-var Way = []Stage{
+var GatewayStages = []Stage{
 	{Name: "operator", Fact: answerFact, Rules: answerRules},
 	hostStage,
 	documentsStage,
@@ -49,14 +49,14 @@ var Way = []Stage{
 	{Name: "policy", Fact: policyFact, Rules: policyRules},
 	{Name: "media", Fact: mediaFact, Rules: mediaRules},
 	{Name: "peer", Fact: peerFact, Rules: peerRules, If: func(s *Snapshot) bool { return s.Asked.Peer != "" }},
-	{Name: "person", Fact: personFact, Rules: personRules, If: func(s *Snapshot) bool { return s.Asked.person() }},
+	{Name: "client", Fact: clientFact, Rules: clientRules, If: func(s *Snapshot) bool { return s.Asked.hasClient() }},
 	{Name: "reach", Fact: reachFact, Rules: slices.Concat(reachRules, pathRules), Depends: true, If: probed},
 	{Name: "allocation", Fact: allocationFact, Rules: allocationRules, Depends: true, If: probed},
 	{Name: "packets", Fact: packetFact, Rules: packetRules, Depends: true, If: probed},
 }
 
-// Installation contains the stages of the resources that all Gateways share.
-var Installation = []Stage{
+// SharedStages contains the stages of the resources that all Gateways share.
+var SharedStages = []Stage{
 	{Name: "kinds", Objects: true, Fact: kindsFact, Rules: kindsRules, Cluster: true},
 	{Name: "operator", Fact: operatorFact, Rules: operatorRules},
 	hostStage,
@@ -177,7 +177,7 @@ func Why(s *Snapshot, namespace, name string) Report {
 		r.Findings = sorted(append(s.run([]Stage{documentsStage}, nil, true).Findings, s.noGateway(namespace, name)))
 		return r
 	}
-	walked := s.run(Way, g, true)
+	walked := s.run(GatewayStages, g, true)
 	r.Steps, r.Findings = walked.Steps, walked.Findings
 	shared := s.run(append([]Stage{hostStage}, rightsStage...), nil, false)
 	r.Findings = sorted(append(r.Findings, shared.Findings...))
@@ -187,12 +187,12 @@ func Why(s *Snapshot, namespace, name string) Report {
 // Doctor checks the installation and every Gateway of a namespace, or of all namespaces if it is empty. For each
 // Gateway it skips the stages that depend on an earlier error.
 func Doctor(s *Snapshot, namespace string) []Report {
-	installation := s.run(Installation, nil, false)
+	installation := s.run(SharedStages, nil, false)
 	installation.Subject = "Installation"
 	reports := []Report{installation}
 	gateways, others := s.gateways(namespace)
 	for _, g := range gateways {
-		r := s.run(Way, g, false)
+		r := s.run(GatewayStages, g, false)
 		r.Subject = ref("Gateway", g)
 		reports = append(reports, r)
 	}

@@ -66,8 +66,8 @@ type Asked struct {
 	Client string `json:"client,omitempty"`
 }
 
-// person reports whether a user or a client is selected.
-func (a Asked) person() bool { return a.User != "" || a.Client != "" }
+// hasClient reports whether a user or a client is selected.
+func (a Asked) hasClient() bool { return a.User != "" || a.Client != "" }
 
 // Unreadable is a kind whose objects could not be read.
 type Unreadable struct {

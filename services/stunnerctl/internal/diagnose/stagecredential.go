@@ -147,8 +147,8 @@ var credentialReasons = []string{
 // credentialRules check the clients' credentials, from the refusals of the last minutes.
 var credentialRules = []Rule{
 	{"credentials are valid", func(s *Snapshot, g *Gateway) (found []Finding) {
-		if s.Asked.person() {
-			return nil // the stage of the person has the refusals of this person
+		if s.Asked.hasClient() {
+			return nil // the stage client has these refusals
 		}
 		for _, reason := range credentialReasons {
 			r := s.recentRefusals(g, reason)

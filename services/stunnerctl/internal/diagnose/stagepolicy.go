@@ -13,7 +13,7 @@ import (
 // policyRules check limits, quotas, autoscaling and network policies.
 var policyRules = []Rule{
 	{"limits admit clients", func(s *Snapshot, g *Gateway) (found []Finding) {
-		if s.Asked.person() {
+		if s.Asked.hasClient() {
 			return nil
 		}
 		for _, reason := range []string{"capacity", "no_relay", "quota", "source_quota"} {

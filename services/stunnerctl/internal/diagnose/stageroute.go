@@ -197,7 +197,7 @@ var backendRules = []Rule{
 		return found
 	}},
 	{"ports of routes are those of clients", func(s *Snapshot, g *Gateway) []Finding {
-		if s.Asked.Peer != "" || s.Asked.person() {
+		if s.Asked.Peer != "" || s.Asked.hasClient() {
 			return nil // the stages of the probe have the exact answer
 		}
 		r := s.recentRefusals(g, "port_denied")

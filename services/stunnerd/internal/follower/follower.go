@@ -59,7 +59,7 @@ type Options struct {
 	// Standby is the file with a config that is used if there is neither a source nor a last good config at the start.
 	// If it is empty, there is no such config.
 	Standby string
-	// Restoring reports whether there are sessions of a former process to restore. The follower then applies the last
+	// Restoring reports whether there are sessions of a previous process to restore. The follower then applies the last
 	// good config at once, because their clients get no answer until their listeners are open.
 	Restoring bool
 	// Lookup returns the value of a placeholder of a config.

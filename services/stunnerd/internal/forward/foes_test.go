@@ -51,7 +51,7 @@ func TestFoes(t *testing.T) {
 			publish(list(pods[1:]...), pods[1:]...)
 			n.inject(pods[0], pods[1], forge(pods[0], pods[1], yesterday, 1000, data, c, []byte("x")))
 		}},
-		{"the former process of a pod", "stranger", func(n *network, pods []*node) {
+		{"the previous process of a pod", "stranger", func(n *network, pods []*node) {
 			again := n.start(pods[0].name)
 			publish(list(again, pods[1], pods[2]), pods[1:]...)
 			n.inject(pods[0], pods[1], forge(pods[0], pods[1], yesterday, 1000, data, c, []byte("x")))

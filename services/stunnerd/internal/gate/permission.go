@@ -30,7 +30,7 @@ type permissions struct {
 type permission struct {
 	peer  netip.Addr
 	until time.Time
-	// restored is set for a permission that a former process has granted. Such a permission ends at until.
+	// restored is set for a permission that a previous process has granted. Such a permission ends at until.
 	restored bool
 }
 
@@ -65,7 +65,7 @@ func (p *permissions) fresh(peers []netip.AddrPort) int {
 	return len(fresh)
 }
 
-// charge charges the session for permissions and channels that a former process has granted.
+// charge charges the session for permissions and channels that a previous process has granted.
 func (p *permissions) charge(channels int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -102,7 +102,7 @@ func (p *permissions) grant(peers []netip.AddrPort, now time.Time) {
 	}
 }
 
-// restore adds permissions that a former process has granted, with their remaining lifetimes.
+// restore adds permissions that a previous process has granted, with their remaining lifetimes.
 func (p *permissions) restore(saved []session.Permission, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -125,7 +125,7 @@ func (p *permissions) records(now time.Time) (list []session.Permission) {
 	return list
 }
 
-// restored reports whether a peer has a permission that a former process has granted. Requests to this process extend
+// restored reports whether a peer has a permission that a previous process has granted. Requests to this process extend
 // it too.
 func (p *permissions) restored(peer netip.Addr, now time.Time) bool {
 	p.mu.Lock()

@@ -16,7 +16,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
 )
 
-// Saved is a session that a former process has created, and that this process restores.
+// Saved is a session that a previous process has created, and that this process restores.
 type Saved struct {
 	journal.Entry
 	// Socket is the relay socket, on the port that the session had.
@@ -128,7 +128,7 @@ func (g *Gate) nominated(r *relay.Relay, c session.Check) {
 	}
 }
 
-// Restore continues sessions of a former process: with the same relayed transport address, and with the remaining
+// Restore continues sessions of a previous process: with the same relayed transport address, and with the remaining
 // lifetimes of the allocation, the permissions and the channels. The function client returns the transport to a client.
 //
 // A listener calls Restore after its port is bound and before it reads the first datagram. Datagrams that arrive

@@ -35,7 +35,7 @@ func (c connection) Connected() bool { return true }
 type stored struct {
 	*virtual
 	dir string
-	// restored are the sessions of a former process.
+	// restored are the sessions of a previous process.
 	restored []journal.Entry
 }
 
@@ -192,7 +192,7 @@ func TestPodOfAClientIsStored(t *testing.T) {
 	})
 }
 
-// Lifetimes do not begin anew: what a former process has granted ends when it would have ended there, and a request to
+// Lifetimes do not begin anew: what a previous process has granted ends when it would have ended there, and a request to
 // this process prolongs it as usual.
 func TestRestoredLifetimesEndInTime(t *testing.T) {
 	const peerAddr, channelAddr = "127.0.0.1:4000", "127.0.0.2:4001"

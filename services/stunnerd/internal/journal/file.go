@@ -17,7 +17,7 @@ import (
 
 func (j *Journal) path(name string) string { return filepath.Join(j.o.Dir, name) }
 
-// start locks the folder, reads the journal of the former process and writes a new one.
+// start locks the folder, reads the journal of the previous process and writes a new one.
 func (j *Journal) start() (restored Restored) {
 	if err := j.takeLock(); err != nil {
 		j.fault("start journal", err)
@@ -131,7 +131,7 @@ func (j *Journal) attempts() int {
 	return before
 }
 
-// read reads the journal of the former process. It returns the number of bytes up to the end of the last whole entry. A
+// read reads the journal of the previous process. It returns the number of bytes up to the end of the last whole entry. A
 // damaged file is renamed and kept.
 func (j *Journal) read() (s state, whole int64) {
 	info, err := os.Lstat(j.path(fileName))
@@ -152,7 +152,7 @@ func (j *Journal) read() (s state, whole int64) {
 	}
 	switch {
 	case errors.Is(err, errTorn):
-		j.o.Log.Info("Journal: the former process was killed during a write", "bytes", info.Size()-whole)
+		j.o.Log.Info("Journal: the previous process was killed during a write", "bytes", info.Size()-whole)
 	case err != nil && whole == 0:
 		j.setAside(damagedName, err)
 	case err != nil:
@@ -207,7 +207,7 @@ func (j *Journal) use(f file, size int64) {
 	j.file, j.size, j.problem = f, size, ""
 }
 
-// keep continues with the file of the former process, and truncates it after its last whole entry.
+// keep continues with the file of the previous process, and truncates it after its last whole entry.
 func (j *Journal) keep(whole int64) error {
 	f, err := j.open(j.path(fileName), os.O_RDWR|os.O_APPEND)
 	if err != nil {

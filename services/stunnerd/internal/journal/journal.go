@@ -59,7 +59,7 @@ type Options struct {
 	Now func() time.Time
 }
 
-// Restored is the content of the journal of a former process.
+// Restored is the content of the journal of a previous process.
 type Restored struct {
 	// Sessions are the live sessions, the oldest first. Their remaining lifetimes, and those of their permissions and
 	// channels, are not longer than RFC 8656 grants, whatever the wall clock did. Their Generation is incremented. They
@@ -212,7 +212,7 @@ func room(dir string) (int64, error) {
 	return int64(min(s.Bavail, maxRoom)) * s.Bsize, nil
 }
 
-// Open locks the folder, reads the journal that a former process has left, and starts a new one with its live sessions.
+// Open locks the folder, reads the journal that a previous process has left, and starts a new one with its live sessions.
 // It never fails a start: problems are in Status, and details in the log.
 func Open(o Options) (*Journal, Restored) {
 	return open(o, system(250*time.Millisecond))

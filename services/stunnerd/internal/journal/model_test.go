@@ -18,8 +18,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
 )
 
-// world is the model of a journal: the sessions as the caller of a Journal knows them.
-type world struct {
+// model is the model of a journal: the sessions as the caller of a Journal knows them.
+type model struct {
 	*rand.Rand
 	t   *testing.T
 	dir string
@@ -53,7 +53,7 @@ type moment struct {
 // failing is a file on a volume that may have no room.
 type failing struct {
 	file
-	w *world
+	w *model
 }
 
 // Write writes a part, looks at what a crash would leave, makes changes as other goroutines may, and writes the rest.
@@ -87,7 +87,7 @@ func (f failing) Truncate(size int64) error {
 	return f.file.Truncate(size)
 }
 
-func (w *world) room(string) (int64, error) {
+func (w *model) room(string) (int64, error) {
 	free := w.volume
 	for _, name := range []string{fileName, newName} {
 		if info, err := os.Stat(filepath.Join(w.dir, name)); err == nil {
@@ -97,7 +97,7 @@ func (w *world) room(string) (int64, error) {
 	return max(free, 0), nil
 }
 
-func (w *world) hooks() hooks {
+func (w *model) hooks() hooks {
 	return hooks{
 		minimum: 4 << 10, manual: true, room: w.room,
 		open: func(name string, flags int) (file, error) {
@@ -111,7 +111,7 @@ func (w *world) hooks() hooks {
 }
 
 // meanwhile is what happens while the writer writes.
-func (w *world) meanwhile() {
+func (w *model) meanwhile() {
 	if w.busy || w.j == nil {
 		return
 	}
@@ -129,7 +129,7 @@ func (w *world) meanwhile() {
 }
 
 // live returns the state of a session, nil if it has ended.
-func (w *world) live(id ID) *session.Record {
+func (w *model) live(id ID) *session.Record {
 	if p := w.past[id]; len(p) > 0 {
 		return p[len(p)-1].Record
 	}
@@ -137,7 +137,7 @@ func (w *world) live(id ID) *session.Record {
 }
 
 // note notes the state of a session after a step. The caller calls After when the journal has it.
-func (w *world) note(id ID, r *session.Record) {
+func (w *model) note(id ID, r *session.Record) {
 	w.steps++
 	w.past[id] = append(w.past[id], moment{w.steps, r})
 	step := w.steps
@@ -145,7 +145,7 @@ func (w *world) note(id ID, r *session.Record) {
 }
 
 // learn takes over what the journal has removed to make room.
-func (w *world) learn() {
+func (w *model) learn() {
 	if w.refused == w.j.refused {
 		return
 	}
@@ -166,7 +166,7 @@ func (w *world) learn() {
 }
 
 // same reports whether two states of a session are the same for a process that restores it.
-func (w *world) same(a, b *session.Record) bool {
+func (w *model) same(a, b *session.Record) bool {
 	one, other := resumed(w.now, a), resumed(w.now, b)
 	return reflect.DeepEqual(sorted(one), sorted(other))
 }
@@ -183,7 +183,7 @@ func resumed(now time.Time, r *session.Record) []Entry {
 
 // crash checks what the next process restores if this one is killed now: for each session the state whose change was
 // answered last, or a later one.
-func (w *world) crash() {
+func (w *model) crash() {
 	w.t.Helper()
 	data, err := os.ReadFile(filepath.Join(w.dir, fileName))
 	if w.j.file == nil || w.inPlace || err != nil {
@@ -230,7 +230,7 @@ func (w *world) crash() {
 }
 
 // forget removes states that a crash cannot bring back.
-func (w *world) forget() {
+func (w *model) forget() {
 	for id, past := range w.past {
 		for len(past) > 1 && past[1].step <= w.answered {
 			past = past[1:]
@@ -242,7 +242,7 @@ func (w *world) forget() {
 }
 
 // work lets the writer write, and checks its state afterwards.
-func (w *world) work() {
+func (w *model) work() {
 	size := w.j.size
 	w.j.work()
 	w.learn()
@@ -289,7 +289,7 @@ func (w *world) work() {
 
 // denied checks that a change may be refused: by a journal that is full, or because the user or the source of a client
 // stores a fiftieth of it.
-func (w *world) denied(r *session.Record) {
+func (w *model) denied(r *session.Record) {
 	w.refusals++
 	var all, user, source int64
 	for _, s := range w.j.sessions {
@@ -310,7 +310,7 @@ func (w *world) denied(r *session.Record) {
 }
 
 // change makes a random change.
-func (w *world) change() {
+func (w *model) change() {
 	w.learn()
 	id := ID(1 + w.IntN(int(w.j.last)+1)) // perhaps a session that has ended
 	if n := len(w.past); n > 0 && w.IntN(10) > 0 {
@@ -399,7 +399,7 @@ func (w *world) change() {
 }
 
 // add makes a session of one of some users at one of some addresses. The first of them have most sessions.
-func (w *world) add(until time.Time) {
+func (w *model) add(until time.Time) {
 	few := func(n int) int { return int(float64(n) * w.Float64() * w.Float64() * w.Float64()) }
 	r := &session.Record{
 		Generation: w.Uint32N(4), Listener: w.text(), Local: w.peer(), Username: w.text(),
@@ -415,15 +415,15 @@ func (w *world) add(until time.Time) {
 	w.denied(r)
 }
 
-func (w *world) text() string { return "0123456789abcdefghijklmnopqrstuvwxyz"[:w.IntN(36)] }
+func (w *model) text() string { return "0123456789abcdefghijklmnopqrstuvwxyz"[:w.IntN(36)] }
 
-func (w *world) peer() netip.AddrPort {
+func (w *model) peer() netip.AddrPort {
 	addresses := []string{"10.0.0.1", "10.0.0.2", "10.0.0.3", "2001:db8::1", "fe80::1%eth0", "::ffff:10.0.0.4"}
 	return netip.AddrPortFrom(netip.MustParseAddr(addresses[w.IntN(len(addresses))]), uint16(w.IntN(3)))
 }
 
 // restart ends the process, and starts another one that continues its sessions.
-func (w *world) restart() {
+func (w *model) restart() {
 	w.work()
 	if w.j.file == nil {
 		return
@@ -435,7 +435,7 @@ func (w *world) restart() {
 	w.begin()
 }
 
-func (w *world) begin() {
+func (w *model) begin() {
 	w.j = nil
 	j, restored := open(Options{Dir: w.dir, Now: func() time.Time { return w.now }}, w.hooks())
 	w.j = j
@@ -472,7 +472,7 @@ func TestModel(t *testing.T) {
 			t.Logf("seed %d", seed)
 		}
 	}()
-	w := &world{
+	w := &model{
 		Rand: rand.New(rand.NewPCG(seed, 0)), t: t, dir: memory(t), other: memory(t), now: time.UnixMilli(1e12), volume: 1 << 20,
 	}
 	w.begin()
@@ -506,7 +506,7 @@ func TestModel(t *testing.T) {
 }
 
 // missing returns what has not happened yet in the sequence of changes, or "".
-func (w *world) missing() string {
+func (w *model) missing() string {
 	for what, n := range map[string]int{
 		"compactions": w.compactions, "failures": w.failures, "cuts": w.cuts, "restarts": w.restarts,
 		"refusals": w.refusals, "trimmed": w.trimmed, "during": w.during,

@@ -55,7 +55,7 @@ type Listener interface {
 type Options struct {
 	// Sockets is the number of receiving sockets of a UDP or DTLS listener, each with a goroutine; at least 1.
 	Sockets int
-	// Saved are the sessions that a former process had on the listener. Only a listener over UDP restores them.
+	// Saved are the sessions that a previous process had on the listener. Only a listener over UDP restores them.
 	Saved  []gate.Saved
 	Limits *Limits
 	// Forwarder passes datagrams of clients without a session to other pods; nil means that they are dropped.

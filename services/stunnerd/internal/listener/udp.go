@@ -91,7 +91,7 @@ func openUDP(c config.Listener, g *gate.Gate, m *meter.Listener, o Options) (Lis
 	return l, nil
 }
 
-// restoredClient returns the client of a session of a former process.
+// restoredClient returns the client of a session of a previous process.
 func (l *udpListener) restoredClient(r *session.Record) session.Client {
 	c := &udpClient{socket: l.sockets[int(r.Client.Port())%len(l.sockets)], addr: r.Client}
 	c.from, _ = datagram.ParseSource(r.Source) // after an error the kernel selects the address

@@ -133,7 +133,7 @@ type Meter struct {
 	UnknownFields atomic.Uint64
 	// Applied counts configs that were applied.
 	Applied atomic.Uint64
-	// Restored counts the sessions of a former process that were restored.
+	// Restored counts the sessions of a previous process that were restored.
 	Restored atomic.Uint64
 	// SessionsTaken counts the sessions that other pods have handed over to this one, and SessionsHanded those that this
 	// pod has handed over.

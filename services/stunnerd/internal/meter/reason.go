@@ -112,7 +112,7 @@ const (
 	// Frames are the datagrams of clients that pods of the Gateway forward to each other. The metric is
 	// stunner_forward_refused_total.
 	Frames
-	// Restored are the sessions of a former process. The metric is stunner_sessions_dropped_total.
+	// Restored are the sessions of a previous process. The metric is stunner_sessions_dropped_total.
 	Restored
 	// HTTP are the requests to the probes, status and metrics. The metric is stunner_http_refused_total.
 	HTTP

@@ -1,6 +1,6 @@
 package meter
 
-// Unrestore counts sessions of a former process that were not restored, and logs the reason.
+// Unrestore counts sessions of a previous process that were not restored, and logs the reason.
 func (m *Meter) Unrestore(why Reason, sessions int, n Note) {
 	m.drops[why].Add(uint64(sessions))
 	m.lines.Note(why, n)

@@ -40,7 +40,7 @@ type Source struct {
 	// Lifetime is between MinLifetime and MaxLifetime. It must not change after the first use.
 	Lifetime time.Duration
 
-	// random is the root that is used without a shared secret: random, or that of a former process.
+	// random is the root that is used without a shared secret: random, or that of a previous process.
 	random []byte
 
 	mu sync.Mutex
@@ -68,7 +68,7 @@ const (
 
 var encoding = base64.RawURLEncoding
 
-// New returns a source with a lifetime of MaxLifetime. Its root is that of a former process (see Root), so that its
+// New returns a source with a lifetime of MaxLifetime. Its root is that of a previous process (see Root), so that its
 // nonces stay valid, or a random one if the argument does not have the length of a root.
 func New(former []byte) (*Source, error) {
 	random := slices.Clone(former)

@@ -151,7 +151,7 @@ func TestClockJumpsCostOneNonce(t *testing.T) {
 	}
 }
 
-// A nonce of a former process is valid if the root was kept. A root of another length is not used.
+// A nonce of a previous process is valid if the root was kept. A root of another length is not used.
 func TestNonceOfFormerProcess(t *testing.T) {
 	former, now, client := newSource(t), time.Unix(1_800_000_000, 0), netip.MustParseAddr("192.0.2.1")
 	for _, c := range []struct {

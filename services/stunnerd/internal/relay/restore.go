@@ -17,7 +17,7 @@ var longAnswered = make(chan struct{})
 
 func init() { close(longAnswered) }
 
-// Restore binds the channels of a session that a former process has created. The channels keep the times at which they
+// Restore binds the channels of a session that a previous process has created. The channels keep the times at which they
 // expire. It must be called before Start. permissions are the permissions of the session that CreatePermission has
 // installed.
 func (r *Relay) Restore(channels []session.ChannelRecord, permissions []session.Permission) {

@@ -15,7 +15,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
 )
 
-// restoring holds the sessions that a former process has left in the journal until their listeners are open.
+// restoring holds the sessions that a previous process has left in the journal until their listeners are open.
 type restoring struct {
 	saved map[savedAt][]gate.Saved
 	// took is how long it took to open the relay sockets and the allocations.

@@ -25,7 +25,7 @@ type Connection struct {
 	// The mutex of the table guards the following fields.
 
 	network netip.Prefix
-	// at is the element of the connection in crowd.all; nil while the connection is not counted there.
+	// at is the element of the connection in idleConnections.all; nil while the connection is not counted there.
 	at *list.Element
 	// sessions is the number of sessions over the connection.
 	sessions int
@@ -39,8 +39,8 @@ var ErrEvicted = errors.New("the memory is used up, and the connection was the o
 // more, a new connection is refused.
 const leavingShare = 8
 
-// crowd are the connections without a session. Table.mu guards it.
-type crowd struct {
+// idleConnections are the connections without a session. Table.mu guards it.
+type idleConnections struct {
 	all *list.List // of *Connection, the oldest first
 	// held is the memory of these connections. networks is the same by network.
 	held     int64
@@ -62,12 +62,12 @@ func (t *Table) Connect(source netip.Prefix, p config.Protocol) (*Connection, er
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for t.lacks(c.memory) {
-		if t.crowd.leaving > t.bounds.Load().Capacity[Memory]/leavingShare || !t.evictOne() {
+		if t.idle.leaving > t.bounds.Load().Capacity[Memory]/leavingShare || !t.evictOne() {
 			return nil, kinds[Memory].full
 		}
 	}
 	c.evicted, c.evict = context.WithCancelCause(context.Background())
-	t.crowd.add(c)
+	t.idle.add(c)
 	return c, nil
 }
 
@@ -82,8 +82,8 @@ func (c *Connection) Attribute(source netip.Prefix) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if c.at != nil {
-		t.crowd.leave(c)
-		t.crowd.networks[network(source)] += c.memory
+		t.idle.leave(c)
+		t.idle.networks[network(source)] += c.memory
 	}
 	c.network = network(source)
 }
@@ -97,9 +97,9 @@ func (c *Connection) End() {
 		return
 	}
 	c.ended = true
-	t.crowd.remove(c)
+	t.idle.remove(c)
 	if c.evicted.Err() != nil {
-		t.crowd.leaving -= c.memory
+		t.idle.leaving -= c.memory
 	}
 }
 
@@ -107,7 +107,7 @@ func (c *Connection) End() {
 func (t *Table) pay(c *Connection) {
 	if c != nil {
 		c.sessions++
-		t.crowd.remove(c)
+		t.idle.remove(c)
 	}
 }
 
@@ -117,14 +117,14 @@ func (t *Table) refund(c *Connection) {
 		return
 	}
 	if c.sessions--; c.sessions == 0 && !c.ended && c.evicted.Err() == nil {
-		t.crowd.add(c)
+		t.idle.add(c)
 	}
 }
 
 // lacks reports whether n more bytes exceed the memory of sessions and connections. The caller must hold mu.
 func (t *Table) lacks(n int64) bool {
 	capacity := t.bounds.Load().Capacity[Memory]
-	return capacity > 0 && t.total[Memory]+t.crowd.held+n > capacity
+	return capacity > 0 && t.total[Memory]+t.idle.held+n > capacity
 }
 
 // reclaim evicts connections until sessions and connections fit into the memory. The caller holds mu.
@@ -135,27 +135,27 @@ func (t *Table) reclaim() {
 
 // evictOne evicts a connection. It reports false if there is none. The caller holds mu.
 func (t *Table) evictOne() bool {
-	if t.crowd.all.Len() == 0 {
+	if t.idle.all.Len() == 0 {
 		return false
 	}
-	share := t.crowd.held / int64(len(t.crowd.networks))
-	for at := t.crowd.all.Front(); ; at = at.Next() {
-		if c := at.Value.(*Connection); t.crowd.networks[c.network] >= share {
-			t.crowd.remove(c)
-			t.crowd.leaving += c.memory
+	share := t.idle.held / int64(len(t.idle.networks))
+	for at := t.idle.all.Front(); ; at = at.Next() {
+		if c := at.Value.(*Connection); t.idle.networks[c.network] >= share {
+			t.idle.remove(c)
+			t.idle.leaving += c.memory
 			c.evict(ErrEvicted)
 			return true
 		}
 	}
 }
 
-func (w *crowd) add(c *Connection) {
+func (w *idleConnections) add(c *Connection) {
 	c.at = w.all.PushBack(c)
 	w.held += c.memory
 	w.networks[c.network] += c.memory
 }
 
-func (w *crowd) remove(c *Connection) {
+func (w *idleConnections) remove(c *Connection) {
 	if c.at == nil {
 		return
 	}
@@ -166,7 +166,7 @@ func (w *crowd) remove(c *Connection) {
 }
 
 // leave subtracts the memory of a connection from that of its network.
-func (w *crowd) leave(c *Connection) {
+func (w *idleConnections) leave(c *Connection) {
 	if w.networks[c.network] -= c.memory; w.networks[c.network] == 0 {
 		delete(w.networks, c.network)
 	}

@@ -118,8 +118,8 @@ func TestConnectionCountsForTheClientBehindALoadBalancer(t *testing.T) {
 		c.Attribute(Source(netip.MustParseAddr("203.0.113.1"))) // one that is evicted too
 		c.End()
 	}
-	if len(table.crowd.networks) != 0 || table.crowd.held != 0 || table.crowd.leaving != 0 {
-		t.Errorf("after the end %v, %d and %d bytes are left", table.crowd.networks, table.crowd.held, table.crowd.leaving)
+	if len(table.idle.networks) != 0 || table.idle.held != 0 || table.idle.leaving != 0 {
+		t.Errorf("after the end %v, %d and %d bytes are left", table.idle.networks, table.idle.held, table.idle.leaving)
 	}
 }
 
@@ -131,7 +131,7 @@ func TestSessionsEvictConnections(t *testing.T) {
 	fit := fill(t, memoryTable(memory), 1000, fresh)
 	table := memoryTable(memory)
 	var idle []*Connection
-	for table.crowd.held+PriceOfTransport(config.TURNTLS) <= memory {
+	for table.idle.held+PriceOfTransport(config.TURNTLS) <= memory {
 		idle = append(idle, connect(t, table, "192.0.2.1"))
 	}
 	s := client{"ann", "192.0.2.1"}.session()
@@ -142,7 +142,7 @@ func TestSessionsEvictConnections(t *testing.T) {
 	if err := claim.Set(1 << 20); err != nil {
 		t.Errorf("more memory of the session: %v", err)
 	}
-	if held := table.total[Memory] + table.crowd.held; held > memory {
+	if held := table.total[Memory] + table.idle.held; held > memory {
 		t.Errorf("sessions and connections hold %d bytes of %d", held, memory)
 	}
 	n := 0
@@ -254,8 +254,8 @@ func TestConnectionIsCountedOnce(t *testing.T) {
 					held += l.memory
 				}
 			}
-			if table.crowd.held != held || table.crowd.leaving != leaving {
-				t.Fatalf("seed %d: %d bytes held, %d leaving, want %d and %d", seed, table.crowd.held, table.crowd.leaving,
+			if table.idle.held != held || table.idle.leaving != leaving {
+				t.Fatalf("seed %d: %d bytes held, %d leaving, want %d and %d", seed, table.idle.held, table.idle.leaving,
 					held, leaving)
 			}
 			if capacity > 0 && table.total[Memory]+held > capacity {
@@ -271,7 +271,7 @@ func TestConnectionIsCountedOnce(t *testing.T) {
 			l.End()
 		}
 		empty(t, table)
-		if w := table.crowd; w.held != 0 || w.leaving != 0 || w.all.Len() != 0 || len(w.networks) != 0 {
+		if w := table.idle; w.held != 0 || w.leaving != 0 || w.all.Len() != 0 || len(w.networks) != 0 {
 			t.Fatalf("seed %d: left are %d bytes held, %d leaving, %d connections, %d networks", seed, w.held, w.leaving,
 				w.all.Len(), len(w.networks))
 		}

@@ -157,7 +157,7 @@ type Table struct {
 	networks       map[netip.Prefix]*holder
 	// total is the sum of the amounts of all sessions.
 	total    Amounts
-	crowd    crowd
+	idle     idleConnections
 	draining bool
 	changed  chan struct{}
 	// withoutMedia counts the sessions that have ended without a packet to a peer.
@@ -174,7 +174,7 @@ func NewTable() *Table {
 		epoch: time.Now(), sessions: map[*Session]struct{}{}, changed: make(chan struct{}),
 		allowances: map[allowanceKey]*allowance{},
 		users:      map[string]*holder{}, sources: map[netip.Prefix]*holder{}, networks: map[netip.Prefix]*holder{},
-		crowd: crowd{all: list.New(), networks: map[netip.Prefix]int64{}},
+		idle: idleConnections{all: list.New(), networks: map[netip.Prefix]int64{}},
 	}
 	t.bounds.Store(&Bounds{})
 	return t
@@ -253,7 +253,7 @@ func (t *Table) Add(s *Session) {
 	t.notify()
 }
 
-// Restore adds a session that a former process has created, and creates its place. The place counts, but no limit
+// Restore adds a session that a previous process has created, and creates its place. The place counts, but no limit
 // applies.
 func (t *Table) Restore(s *Session) {
 	t.mu.Lock()

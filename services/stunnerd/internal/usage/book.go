@@ -82,7 +82,7 @@ type Book struct {
 	names map[string]ref
 	// accounts are those of live sessions, also of those that are not continued yet.
 	accounts map[ID]*Account
-	// waiting are the accounts of a former process that Continue has not asked for.
+	// waiting are the accounts of a previous process that Continue has not asked for.
 	waiting map[ID]*Account
 	// over are the ended accounts, in the order of their ends.
 	over []*Account
@@ -97,7 +97,7 @@ type Book struct {
 	problem bool
 }
 
-// Open reads the accounts of a former process. Problems with the folder are logged, and cost only the accounts of a
+// Open reads the accounts of a previous process. Problems with the folder are logged, and cost only the accounts of a
 // process that is killed.
 func Open(o Options) *Book {
 	if o.Log == nil {
@@ -116,7 +116,7 @@ func Open(o Options) *Book {
 	return b
 }
 
-// restore finds the accounts of a former process.
+// restore finds the accounts of a previous process.
 func (b *Book) restore() {
 	var alive int64
 	continued := make(map[ID]bool, len(b.o.Continued))
@@ -174,7 +174,7 @@ func New() (id ID) {
 func part(n uint64) string { return fmt.Sprintf("%016x", n) }
 
 // Begin returns the account of a new session, or of a session that another process has begun. It continues the account
-// of a former process with the same folder. It returns nil if there is no memory.
+// of a previous process with the same folder. It returns nil if there is no memory.
 func (b *Book) Begin(i Identity) *Account {
 	if b == nil {
 		return nil
@@ -220,7 +220,7 @@ func (b *Book) Begin(i Identity) *Account {
 	return a
 }
 
-// Abandon ends the account of a former process whose session this process does not continue.
+// Abandon ends the account of a previous process whose session this process does not continue.
 func (b *Book) Abandon(id ID, reason string) {
 	if b == nil {
 		return

@@ -263,7 +263,7 @@ func (m *slots) texts(at ref) (first, second string) {
 	return string(text[:s.first]), string(text[s.first:s.length])
 }
 
-// valid reports whether a slot of a former process has texts that write may have written.
+// valid reports whether a slot of a previous process has texts that write may have written.
 func (m *slots) valid(at ref) bool {
 	s, text := m.at(at), m.bytes(at)[slotHeader:]
 	return s.first <= s.length && int(s.length) <= len(text) && utf8.Valid(text[:s.length])

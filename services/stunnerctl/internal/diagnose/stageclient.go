@@ -101,18 +101,18 @@ func peerFact(s *Snapshot, g *Gateway) string {
 	return s.Asked.Peer + " is not allowed"
 }
 
-// personRules check the sessions, refusals and credentials of a user or of a client.
-var personRules = []Rule{
-	{"the person has a call", func(s *Snapshot, g *Gateway) []Finding {
+// clientRules check the sessions, refusals and credentials of a user or of a client.
+var clientRules = []Rule{
+	{"the client has a call", func(s *Snapshot, g *Gateway) []Finding {
 		if subject := g.missingAnswer(); subject != "" {
-			return []Finding{s.unknown(g, subject, "whether "+s.person()+" has a call", subject)}
+			return []Finding{s.unknown(g, subject, "whether "+s.client()+" has a call", subject)}
 		}
 		if len(g.Refusals) > 0 &&
 			(g.sessions() == 0 || g.Refusals[0].Reason == "peer_denied" || g.Refusals[0].Reason == "port_denied") {
 			r := g.Refusals[0]
 			f := s.refused(g, r, r.Times)
-			f.Problem = fmt.Sprintf("%s was refused: %s", s.person(), f.Problem)
-			f.Command = fmt.Sprintf("stunnerctl refusals %s/%s%s", g.Namespace, g.Name, s.personFlags())
+			f.Problem = fmt.Sprintf("%s was refused: %s", s.client(), f.Problem)
+			f.Command = fmt.Sprintf("stunnerctl refusals %s/%s%s", g.Namespace, g.Name, s.clientFlags())
 			if g.sessions() > 0 {
 				f.Severity = Warning
 			}
@@ -125,7 +125,7 @@ var personRules = []Rule{
 	}},
 }
 
-// missingAnswer returns which of the lists of a person no pod has answered, or "".
+// missingAnswer returns which of the lists of a client no pod has answered, or "".
 func (g *Gateway) missingAnswer() string {
 	switch {
 	case len(decoded[inspection.SessionList](g.Live.Sessions)) == 0:
@@ -140,14 +140,14 @@ func (g *Gateway) missingAnswer() string {
 func (s *Snapshot) noSession(g *Gateway) []Finding {
 	f := Finding{
 		Severity: Error, Object: ref("Gateway", g), Field: "sessions",
-		Problem: s.person() + " has no call, and no pod has refused a request: the client has not reached the Gateway",
+		Problem: s.client() + " has no call, and no pod has refused a request: the client has not reached the Gateway",
 		Remedy:  "check the TURN URL of the client, and that its network reaches the address and port: try TURN-TCP or TURN-TLS on 443",
 		Command: fmt.Sprintf("stunnerctl icetest %s/%s", g.Namespace, g.Name),
 	}
 	if n := len(silent(g.Live.Sessions)); n > 0 {
 		f.Severity = Warning
 		f.Problem = fmt.Sprintf("%s has no call in the pods that answered; %s did not answer",
-			s.person(), count(n, "pod"))
+			s.client(), count(n, "pod"))
 		f.Remedy = "see why these pods do not answer"
 		f.Command = fmt.Sprintf("stunnerctl status %s/%s", g.Namespace, g.Name)
 		return []Finding{f}
@@ -163,14 +163,14 @@ func (s *Snapshot) noSession(g *Gateway) []Finding {
 	switch {
 	case len(grants) == 0:
 		f.Object, f.Field = "auth service", "grants"
-		f.Problem = s.person() + " has no call, and the auth service has given no credential to this user"
+		f.Problem = s.client() + " has no call, and the auth service has given no credential to this user"
 		f.Remedy = "let the app request ICE servers from the auth service for this user, and see its answer there"
-		f.Command = fmt.Sprintf("stunnerctl auth %s/%s%s", g.Namespace, g.Name, s.personFlags())
+		f.Command = fmt.Sprintf("stunnerctl auth %s/%s%s", g.Namespace, g.Name, s.clientFlags())
 	case !grants[0].Expires.IsZero() && grants[0].Expires.Before(s.reference()):
 		f.Field = "credential"
 		f.Problem = fmt.Sprintf(
 			"%s has no call, and the last credential expired %s ago",
-			s.person(),
+			s.client(),
 			span(s.reference().Sub(grants[0].Expires)),
 		)
 		f.Remedy = "get a new credential for each call, or raise authLifetime of the GatewayConfig"
@@ -183,7 +183,7 @@ func (s *Snapshot) noSession(g *Gateway) []Finding {
 	return []Finding{f}
 }
 
-// grants returns the credentials that auth services gave to the person, the newest first.
+// grants returns the credentials that auth services gave to the user, the newest first.
 func (g *Gateway) grants() (all []inspection.Grant) {
 	for _, a := range decoded[inspection.GrantList](g.Live.Grants) {
 		all = append(all, a.Body.Grants...)
@@ -192,7 +192,7 @@ func (g *Gateway) grants() (all []inspection.Grant) {
 	return all
 }
 
-// sessions returns the number of sessions of the person.
+// sessions returns the number of sessions of the user or client.
 func (g *Gateway) sessions() (n int) {
 	for _, a := range decoded[inspection.SessionList](g.Live.Sessions) {
 		n += a.Body.Total
@@ -200,8 +200,8 @@ func (g *Gateway) sessions() (n int) {
 	return n
 }
 
-// person describes the person that `why` was asked about.
-func (s *Snapshot) person() string {
+// client describes the user or client that `why` was asked about.
+func (s *Snapshot) client() string {
 	var parts []string
 	if s.Asked.User != "" {
 		parts = append(parts, "user "+s.Asked.User)
@@ -212,7 +212,7 @@ func (s *Snapshot) person() string {
 	return strings.Join(parts, " at ")
 }
 
-func (s *Snapshot) personFlags() (flags string) {
+func (s *Snapshot) clientFlags() (flags string) {
 	if s.Asked.User != "" {
 		flags += " --user " + s.Asked.User
 	}
@@ -222,7 +222,7 @@ func (s *Snapshot) personFlags() (flags string) {
 	return flags
 }
 
-func personFact(s *Snapshot, g *Gateway) string {
+func clientFact(s *Snapshot, g *Gateway) string {
 	if g.missingAnswer() != "" {
 		return notChecked + ": no pod has answered"
 	}
@@ -239,5 +239,5 @@ func personFact(s *Snapshot, g *Gateway) string {
 			fact += " until " + grants[0].Expires.UTC().Format("2006-01-02 15:04 MST")
 		}
 	}
-	return s.person() + ": " + fact
+	return s.client() + ": " + fact
 }

@@ -258,7 +258,7 @@ type connection struct {
 	raw  net.Conn // the accepted connection
 	conn net.Conn // the connection from which frames are read: TLS on raw, or raw itself (TCP, DTLS)
 	// out sends frames over TCP or TLS. It is nil for DTLS, because a write to a DTLS connection never waits.
-	out *outlet
+	out *sendQueue
 	// addr is the address of the client. Until the header of the PROXY protocol is read, it is the address of the load
 	// balancer.
 	addr     netip.AddrPort
@@ -276,7 +276,7 @@ type connection struct {
 func newConnection(conn net.Conn, l *connections, memory *session.Connection) *connection {
 	c := &connection{raw: conn, conn: conn, listener: l, counted: memory}
 	if s, ok := conn.(*stream); ok {
-		c.out = &outlet{stream: s, conn: s, drop: c.drop, run: c.run, charge: c.memory}
+		c.out = &sendQueue{stream: s, conn: s, drop: c.drop, run: c.run, charge: c.memory}
 	}
 	if d, ok := conn.(dtlsClient); ok {
 		d.association.burst.start(c.memory)

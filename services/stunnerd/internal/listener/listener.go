@@ -12,7 +12,7 @@
 //	frame.go                       framing of streams
 //	connection.go stream_linux.go  connections
 //	proxyheader.go                 headers of the PROXY protocol
-//	outlet.go                      the send queue of a stream
+//	sendqueue.go                   the send queue of a stream
 //	connlimit.go handshake.go      limits on connections and on handshakes
 //	association.go hello.go        DTLS associations and their first message
 //	cookie.go                      access to private state of pion/dtls
@@ -36,8 +36,8 @@ import (
 // Listener is an open listener. Close closes its sockets and connections, and waits for its goroutines. Over TCP, TLS
 // and DTLS this ends the sessions. Over UDP it does not: Gate.Close does.
 type Listener interface {
-	// Update replaces the certificates for new handshakes, and the prefixes of load balancers for new connections. After
-	// an error the previous certificates stay.
+	// Update replaces the certificates for new handshakes, and the prefixes of load balancers for new connections.
+	// After an error the previous certificates stay.
 	Update(c config.Listener) error
 	// Certificates returns the leaf certificates in use; none over UDP and TCP. The first one is for clients without a
 	// server name.

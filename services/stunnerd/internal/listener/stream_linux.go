@@ -37,7 +37,7 @@ type stream struct {
 	// held are the bytes that Write has stored since hold. It is nil if hold was not called.
 	held []byte
 	// sendBuffer is the size that adapt has set for the send buffer, or 0 if it has not set any. It is guarded by the
-	// mutex of the outlet.
+	// mutex of the sendQueue.
 	sendBuffer int
 
 	// Arguments and results of attempt, guarded by mu.

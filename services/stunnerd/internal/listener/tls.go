@@ -53,7 +53,7 @@ func (c *certificates) settings() *tls.Config {
 func (c *certificates) offer(hello *tls.ClientHelloInfo) *tls.Config {
 	s := &tls.Config{
 		MinVersion: tls.VersionTLS12, Certificates: *c.current.Load(),
-		// Otherwise crypto/tls splits the first writes of a connection into short records (see outlet.SendAll).
+		// Otherwise crypto/tls splits the first writes of a connection into short records (see sendQueue.SendAll).
 		DynamicRecordSizingDisabled: true,
 	}
 	if offersTURN(hello.SupportedProtos) {

@@ -23,15 +23,15 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/stunmsg"
 )
 
-// outletDrops counts the dropped frames of an outlet.
-type outletDrops struct {
+// queueDrops counts the dropped frames of a sendQueue.
+type queueDrops struct {
 	atomic.Int64
 	// stalled counts the connections that were closed because the client does not read.
 	stalled atomic.Int64
 }
 
-// newOutlet returns an outlet over TCP or TLS, the client's end, and the number of dropped frames.
-func newOutlet(t *testing.T, secure bool) (o *outlet, client net.Conn, drops *outletDrops) {
+// newSendQueue returns a sendQueue over TCP or TLS, the client's end, and the number of dropped frames.
+func newSendQueue(t *testing.T, secure bool) (o *sendQueue, client net.Conn, drops *queueDrops) {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -50,8 +50,8 @@ func newOutlet(t *testing.T, secure bool) (o *outlet, client net.Conn, drops *ou
 		t.Fatal(err)
 	}
 	var running sync.WaitGroup
-	drops = new(outletDrops)
-	o = &outlet{stream: s, conn: s, run: running.Go, charge: uncharged, drop: func(r meter.Reason) {
+	drops = new(queueDrops)
+	o = &sendQueue{stream: s, conn: s, run: running.Go, charge: uncharged, drop: func(r meter.Reason) {
 		switch r {
 		case meter.SlowClient:
 			drops.Add(1)
@@ -105,10 +105,10 @@ func eachTransport(t *testing.T, test func(t *testing.T, secure bool)) {
 	}
 }
 
-// the queue of a client that does not read is charged. Media that the session may not hold is dropped, and answers
-// are not. Nothing is charged after the client has read everything, nor after the end.
+// the queue of a client that does not read is charged. Media that the session may not hold is dropped, and
+// answers are not. Nothing is charged after the client has read everything, nor after the end.
 func TestQueueIsCharged(t *testing.T) {
-	o, client, _ := newOutlet(t, false)
+	o, client, _ := newSendQueue(t, false)
 	table := session.NewTable()
 	s := &session.Session{UserID: "ann"}
 	if err := table.Reserve(s); err != nil {
@@ -152,12 +152,12 @@ func TestQueueIsCharged(t *testing.T) {
 	}
 }
 
-// the rest of a long frame to a client that does not read is charged. If there is no memory for a rest that is longer
-// than that of usual frames, the connection ends, because a frame cannot be sent in part.
+// the rest of a long frame to a client that does not read is charged. If there is no memory for a rest that is
+// longer than that of usual frames, the connection ends, because a frame cannot be sent in part.
 func TestRestOfAFrameIsCharged(t *testing.T) {
 	eachTransport(t, func(t *testing.T, secure bool) {
 		for _, memory := range []int64{0, 1 << 20} {
-			o, client, _ := newOutlet(t, secure)
+			o, client, _ := newSendQueue(t, secure)
 			table := session.NewTable()
 			s := &session.Session{UserID: "ann"}
 			if err := table.Reserve(s); err != nil {
@@ -192,7 +192,7 @@ func TestRestOfAFrameIsCharged(t *testing.T) {
 // sent when it has read them arrives.
 func TestSlowClientLosesOldMediaOnly(t *testing.T) {
 	eachTransport(t, func(t *testing.T, secure bool) {
-		o, client, drops := newOutlet(t, secure)
+		o, client, drops := newSendQueue(t, secure)
 		const media, every = 20_000, 1000 // 20 MB, more than the kernel buffers of both ends
 		answer := stun.MustBuild(stun.TransactionID, stun.BindingSuccess).Raw
 		for n := range media {
@@ -215,9 +215,9 @@ func TestSlowClientLosesOldMediaOnly(t *testing.T) {
 	})
 }
 
-// readThenSend reads frames until some answers have arrived. Then it sends a media frame with a number and reads it: media
-// that waits may be dropped by its age before the client reads it. It returns the number of answers.
-func readThenSend(t *testing.T, o *outlet, client net.Conn, want, number int) (answers int) {
+// readThenSend reads frames until some answers have arrived. Then it sends a media frame with a number and reads it:
+// media that waits may be dropped by its age before the client reads it. It returns the number of answers.
+func readThenSend(t *testing.T, o *sendQueue, client net.Conn, want, number int) (answers int) {
 	t.Helper()
 	in, last := newFramer(client, uncharged), -1
 	for answers < want {
@@ -232,8 +232,8 @@ func readThenSend(t *testing.T, o *outlet, client net.Conn, want, number int) (a
 	return answers
 }
 
-// readMore reads one frame. It returns the number of the last media frame and the number of answers after it, and checks
-// the order of media.
+// readMore reads one frame. It returns the number of the last media frame and the number of answers after it, and
+// checks the order of media.
 func readMore(t *testing.T, in *framer, client net.Conn, last, answers int) (int, int) {
 	t.Helper()
 	if err := client.SetReadDeadline(time.Now().Add(30 * time.Second)); err != nil {
@@ -256,7 +256,7 @@ func readMore(t *testing.T, in *framer, client net.Conn, last, answers int) (int
 // D-06: the age of media for a client over TCP or TLS is bounded, however slowly the client reads.
 func TestQueuedMediaIsDroppedByAge(t *testing.T) {
 	var dropped int
-	o := &outlet{
+	o := &sendQueue{
 		charge: uncharged, drop: func(meter.Reason) { dropped++ }, draining: true, adapted: time.Now().Add(time.Hour),
 	}
 	if err := o.Send(numbered(1)); err != nil {
@@ -282,7 +282,7 @@ func TestQueuedMediaIsDroppedByAge(t *testing.T) {
 // The connection of a client that makes requests and reads no answers is closed.
 func TestClientThatReadsNoAnswersIsCutOff(t *testing.T) {
 	eachTransport(t, func(t *testing.T, secure bool) {
-		o, client, drops := newOutlet(t, secure)
+		o, client, drops := newSendQueue(t, secure)
 		answer := make([]byte, stunmsg.HeaderSize+1000)
 		answer[0], answer[2], answer[3] = 1, 1000>>8, 1000&0xFF
 		for n := 0; ; n++ {
@@ -307,7 +307,7 @@ func TestClientThatReadsNoAnswersIsCutOff(t *testing.T) {
 
 // The connection of a client that reads no byte for too long is closed.
 func TestClientThatReadsNothingIsCutOff(t *testing.T) {
-	o, client, drops := newOutlet(t, false)
+	o, client, drops := newSendQueue(t, false)
 	for n := range 20_000 {
 		if err := o.Send(numbered(n)); err != nil {
 			t.Fatal(err)
@@ -327,8 +327,8 @@ func TestClientThatReadsNothingIsCutOff(t *testing.T) {
 }
 
 // G-11: a frame that is sent at once does not allocate.
-func TestOutletAllocatesNothing(t *testing.T) {
-	o, client, _ := newOutlet(t, false)
+func TestSendQueueAllocatesNothing(t *testing.T) {
+	o, client, _ := newSendQueue(t, false)
 	frame, buf := numbered(1), make([]byte, 4096)
 	if n := testing.AllocsPerRun(1000, func() {
 		if err := o.Send(frame); err != nil {
@@ -375,7 +375,7 @@ func TestFramesThatAreSentTogetherAreOneWrite(t *testing.T) {
 		{[]int{maxWrite - frameHeader, 1000}, []int{maxWrite, size}},
 		{[]int{0, 0}, []int{2 * frameHeader}},
 	} {
-		o, client, _ := newOutlet(t, false)
+		o, client, _ := newSendQueue(t, false)
 		writes := countWrites(o.stream)
 		var packets []datagram.Packet
 		var all []byte
@@ -406,7 +406,7 @@ func TestFramesThatAreSentTogetherAreOneWrite(t *testing.T) {
 
 // Over TLS, frames that are sent together are one write, in which each frame is a record, also in a new connection.
 func TestEveryFrameIsARecord(t *testing.T) {
-	o, client, _ := newOutlet(t, true)
+	o, client, _ := newSendQueue(t, true)
 	if err := o.Send(numbered(0)); err != nil { // the client reads it with the session tickets
 		t.Fatal(err)
 	}
@@ -443,7 +443,7 @@ func TestEveryFrameIsARecord(t *testing.T) {
 // A client that reads slowly gets the frames of rounds in order.
 func TestRoundsKeepTheOrderWhileDraining(t *testing.T) {
 	eachTransport(t, func(t *testing.T, secure bool) {
-		o, client, drops := newOutlet(t, secure)
+		o, client, drops := newSendQueue(t, secure)
 		const rounds, size = 1000, 8 // in less than the 5 s after which a client that does not read is disconnected
 		for n := range rounds {
 			packets := framesFrom(n*size, size)
@@ -465,8 +465,8 @@ func TestRoundsKeepTheOrderWhileDraining(t *testing.T) {
 }
 
 // After close every frame has an error.
-func TestClosedOutletSendsNothing(t *testing.T) {
-	o, _, _ := newOutlet(t, false)
+func TestClosedSendQueueSendsNothing(t *testing.T) {
+	o, _, _ := newSendQueue(t, false)
 	o.close()
 	packets := framesFrom(0, 3)
 	o.SendAll(packets)
@@ -479,7 +479,7 @@ func TestClosedOutletSendsNothing(t *testing.T) {
 
 // G-11: frames that are sent together do not allocate.
 func TestRoundsAllocateNothing(t *testing.T) {
-	o, client, _ := newOutlet(t, false)
+	o, client, _ := newSendQueue(t, false)
 	packets := framesFrom(0, 8)
 	buf := make([]byte, 8*len(packets[0].Payload))
 	if n := testing.AllocsPerRun(1000, func() {

@@ -27,11 +27,11 @@ const (
 	writeTimeout = 5 * time.Second
 )
 
-// outlet sends frames to a client over TCP or TLS and never waits. Frames that the kernel does not accept are queued.
-// If the queue is full, or its oldest media is older than maxAge, the oldest media is dropped. Answers are never
-// dropped, because a client does not repeat its request over a reliable transport (RFC 8489 §6.2.2). If the queue is
-// full of answers, the connection is closed.
-type outlet struct {
+// sendQueue sends frames to a client over TCP or TLS and never waits. Frames that the kernel does not accept are
+// queued. If the queue is full, or its oldest media is older than maxAge, the oldest media is dropped. Answers are
+// never dropped, because a client does not repeat its request over a reliable transport (RFC 8489 §6.2.2). If the queue
+// is full of answers, the connection is closed.
+type sendQueue struct {
 	stream *stream
 	// conn is the stream, or TLS on the stream.
 	conn net.Conn
@@ -63,7 +63,7 @@ type queuedFrame struct {
 }
 
 // Send sends a frame, or queues a copy of it.
-func (o *outlet) Send(frame []byte) error {
+func (o *sendQueue) Send(frame []byte) error {
 	packets := [1]datagram.Packet{{Payload: frame}}
 	o.SendAll(packets[:])
 	return packets[0].Err
@@ -72,7 +72,7 @@ func (o *outlet) Send(frame []byte) error {
 // SendAll sends frames, or queues copies of them, and sets Err of each. Frames that are sent together take one system
 // call. Over TLS each frame is a separate record, because some clients, for example coturn's, treat a record as a
 // message.
-func (o *outlet) SendAll(packets []datagram.Packet) {
+func (o *sendQueue) SendAll(packets []datagram.Packet) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for len(packets) > 0 {
@@ -114,7 +114,7 @@ const recordOverhead = 32
 var writeBuffers datagram.Pool[[maxWrite + datagram.BatchSize*recordOverhead]byte]
 
 // write writes frames to the connection. If the kernel does not accept all of them, later frames are queued.
-func (o *outlet) write(packets []datagram.Packet) (err error) {
+func (o *sendQueue) write(packets []datagram.Packet) (err error) {
 	if len(packets) == 1 {
 		_, err = o.conn.Write(packets[0].Payload)
 	} else {
@@ -150,7 +150,7 @@ var errNoRoom = errors.New("no memory for the rest of a frame")
 // payBacklog charges the session for the backlog of the stream: the rest of a frame that the kernel has not accepted,
 // such as a datagram of 64 KB to a client that does not read. It reports false if there is no memory for it. The
 // connection must then be closed, because the rest of a frame cannot be discarded.
-func (o *outlet) payBacklog() bool {
+func (o *sendQueue) payBacklog() bool {
 	if o.backlog = o.stream.waiting(); o.backlog <= freeBacklog {
 		o.backlog = 0
 	}
@@ -167,7 +167,7 @@ func (o *outlet) payBacklog() bool {
 
 // stalled closes the connection after a failed write. If the write failed because the client does not read, it counts
 // the client as slow.
-func (o *outlet) stalled(err error) error {
+func (o *sendQueue) stalled(err error) error {
 	if errors.Is(err, errBacklog) || errors.Is(err, os.ErrDeadlineExceeded) {
 		o.drop(meter.StalledClient)
 	}
@@ -175,7 +175,7 @@ func (o *outlet) stalled(err error) error {
 }
 
 // writeAtOnce writes frames by one system call.
-func (o *outlet) writeAtOnce(packets []datagram.Packet) (err error) {
+func (o *sendQueue) writeAtOnce(packets []datagram.Packet) (err error) {
 	buffer := writeBuffers.Get()
 	defer writeBuffers.Put(buffer)
 	o.stream.hold(buffer[:0])
@@ -186,7 +186,7 @@ func (o *outlet) writeAtOnce(packets []datagram.Packet) (err error) {
 	return err
 }
 
-func (o *outlet) enqueue(frame []byte) error {
+func (o *sendQueue) enqueue(frame []byte) error {
 	now := time.Now()
 	if now.Sub(o.adapted) >= adaptPause {
 		o.adapted = now
@@ -215,7 +215,7 @@ func (o *outlet) enqueue(frame []byte) error {
 const chargeStep = 16 << 10
 
 // pay charges the session for n more bytes in the queue. It reports false if there is no memory for them.
-func (o *outlet) pay(n int) bool {
+func (o *sendQueue) pay(n int) bool {
 	most := o.queued + o.backlog + n
 	if most <= o.charged {
 		return true
@@ -232,13 +232,13 @@ func (o *outlet) pay(n int) bool {
 }
 
 // empty frees the queue.
-func (o *outlet) empty() {
+func (o *sendQueue) empty() {
 	o.queue, o.queued, o.backlog, o.charged = nil, 0, 0, 0
 	o.memory.Release()
 }
 
 // outdated reports whether the oldest media in the queue has waited too long.
-func (o *outlet) outdated(now time.Time) bool {
+func (o *sendQueue) outdated(now time.Time) bool {
 	oldest := slices.IndexFunc(o.queue, queuedFrame.isMedia)
 	return oldest >= 0 && now.Sub(o.queue[oldest].since) > maxAge
 }
@@ -249,13 +249,13 @@ func (q queuedFrame) isMedia() bool {
 	return isChannelData(q.bytes[0]) || q.bytes[0]&response == 0 && q.bytes[1]&indication != 0
 }
 
-func (o *outlet) remove(at int) {
+func (o *sendQueue) remove(at int) {
 	o.queued -= len(o.queue[at].bytes)
 	o.queue = slices.Delete(o.queue, at, at+1)
 }
 
 // drain sends the queue as fast as the client reads, and returns when the queue is empty.
-func (o *outlet) drain() {
+func (o *sendQueue) drain() {
 	for {
 		err := o.stream.SetWriteDeadline(time.Now().Add(writeTimeout))
 		if err == nil {
@@ -274,7 +274,7 @@ func (o *outlet) drain() {
 
 // refill writes frames from the queue to the stream until the stream has a backlog. It reports whether drain is done:
 // the queue and the backlog are empty, or the connection has failed.
-func (o *outlet) refill() (done bool) {
+func (o *sendQueue) refill() (done bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for len(o.queue) > 0 && !o.stream.behind() {
@@ -306,7 +306,7 @@ func (o *outlet) refill() (done bool) {
 }
 
 // close makes Send fail. No goroutine is started afterwards.
-func (o *outlet) close() {
+func (o *sendQueue) close() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.closed = true

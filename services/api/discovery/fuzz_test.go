@@ -38,7 +38,7 @@ func FuzzConfigFrame(f *testing.F) {
 		current := good.Revision()
 		for frame := range bytes.Lines(frames) {
 			w.receive(frame, "")
-			current = heard(t, w, frame, current)
+			current = checkResult(t, w, frame, current)
 		}
 		w.receive([]byte(text(sample("media/a", "last"))), "")
 		if e, ok := w.events.pop(); !ok || e.Err != nil || e.Deleted || e.Config.Auth.Realm != "last" {
@@ -64,8 +64,8 @@ func TestRefusalsAreShort(t *testing.T) {
 	}
 }
 
-// heard checks the result of a frame, and returns the current revision.
-func heard(t *testing.T, w *watch, frame []byte, before string) string {
+// checkResult checks the result of a frame, and returns the current revision.
+func checkResult(t *testing.T, w *watch, frame []byte, before string) string {
 	t.Helper()
 	e, ok := w.events.pop()
 	now := w.delivered["media/a"].revision

@@ -31,7 +31,7 @@ func BenchmarkProgram(b *testing.B) {
 			for _, size := range []int{160, 1200} {
 				for _, up := range []bool{true, false} {
 					b.Run(fmt.Sprintf("%s/ipv6=%t/bytes=%d/up=%t", s.name, v6, size, up), func(b *testing.B) {
-						w, at := s.world(b), binding(v6)
+						w, at := s.topology(b), binding(v6)
 						c := s.relayConfig
 						c.Bindings = []relayBinding{at}
 						r, p := w.start(b, c), w.path(b, at)

@@ -42,7 +42,7 @@ func TestContinuousChanges(t *testing.T) {
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			w := newWorld(t)
+			w := newTopology(t)
 			w.link(t, "other", 3, w.peer, "eth1")
 			change, other := w.relay.dial(t), w.relay.index(t, "other")
 			b := binding(false)

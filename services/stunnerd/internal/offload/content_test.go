@@ -14,8 +14,8 @@ import (
 	"github.com/cilium/ebpf/link"
 )
 
-// mechanisms returns those that this kernel has. Its version decides, so that a mechanism that does not work is a failure
-// and not a missing one.
+// mechanisms returns those that this kernel has. Its version decides, so that a mechanism that does not work is a
+// failure and not a missing one.
 var mechanisms = sync.OnceValue(func() []Mechanism {
 	version, err := features.LinuxVersionCode()
 	if err != nil {
@@ -28,24 +28,24 @@ var mechanisms = sync.OnceValue(func() []Mechanism {
 	return []Mechanism{TCX, Clsact}
 })
 
-// setup is a mechanism with a world in which it forwards packets.
+// setup is a mechanism with a topology in which it forwards packets.
 type setup struct {
 	Mechanism
-	name  string
-	world func(testing.TB) *world
+	name     string
+	topology func(testing.TB) *topology
 	relayConfig
 }
 
 // hookSetups returns those of the traffic control hooks.
 func hookSetups() (all []setup) {
 	for _, m := range mechanisms() {
-		all = append(all, setup{m, string(m), newWorld, relayConfig{Engine: EngineTC, Mechanisms: []Mechanism{m}}})
+		all = append(all, setup{m, string(m), newTopology, relayConfig{Engine: EngineTC, Mechanisms: []Mechanism{m}}})
 	}
 	return all
 }
 
-// xdpSetups returns those of XDP: in the kernel, in the driver of veth, and as stunnerd uses it, in a driver that has no
-// conditions.
+// xdpSetups returns those of XDP: in the kernel, in the driver of veth, and as stunnerd uses it, in a driver that has
+// no conditions.
 func xdpSetups() []setup {
 	c := relayConfig{Engine: EngineXDP, Mechanisms: mechanisms()[:1], XDPMode: link.XDPGenericMode}
 	native := c
@@ -53,27 +53,28 @@ func xdpSetups() []setup {
 	usual := c
 	usual.XDPMode = 0
 	all := []setup{
-		{XDP, "generic XDP", newArmWorld, c}, {XDP, "native XDP", newNativeWorld, native}, {XDP, "XDP", newTapWorld, usual},
+		{XDP, "generic XDP", newArmTopology, c}, {XDP, "native XDP", newNativeTopology, native},
+		{XDP, "XDP", newTapTopology, usual},
 	}
 	if *cards {
-		all = append(all, setup{XDP, "XDP of network cards", newCardWorld, usual})
+		all = append(all, setup{XDP, "XDP of network cards", newCardTopology, usual})
 	}
 	return all
 }
 
 func setups() []setup { return append(hookSetups(), xdpSetups()...) }
 
-// each calls f for all setups and both address families, with a relay of one binding of each family. The kernel serves the
-// binding.
-func each(t *testing.T, f func(t *testing.T, w *world, r *relayProcess, p *path)) {
+// each calls f for all setups and both address families, with a relay of one binding of each family. The kernel serves
+// the binding.
+func each(t *testing.T, f func(t *testing.T, w *topology, r *relayProcess, p *path)) {
 	eachIn(t, setups(), f)
 }
 
-// eachIn uses one world for both families, because making one takes longer than many tests. f leaves it as it was.
-func eachIn(t *testing.T, all []setup, f func(t *testing.T, w *world, r *relayProcess, p *path)) {
+// eachIn uses one topology for both families, because making one takes longer than many tests. f leaves it as it was.
+func eachIn(t *testing.T, all []setup, f func(t *testing.T, w *topology, r *relayProcess, p *path)) {
 	for _, s := range all {
 		t.Run(s.name, func(t *testing.T) {
-			w, c := s.world(t), s.relayConfig
+			w, c := s.topology(t), s.relayConfig
 			c.Bindings = []relayBinding{binding(false), binding(true)}
 			r := w.start(t, c)
 			if got := r.do(t, "state").Status; got.Mechanism != s.Mechanism || got.Reason != "" {
@@ -109,7 +110,7 @@ func sizesOf(setting, most int) (sizes []int) {
 // kernel computes them.
 func TestContent(t *testing.T) {
 	t.Parallel()
-	each(t, func(t *testing.T, w *world, r *relayProcess, p *path) {
+	each(t, func(t *testing.T, w *topology, r *relayProcess, p *path) {
 		const (
 			mtu    = 1500
 			shorts = 4 // a datagram with less than the header of ChannelData stays in user space

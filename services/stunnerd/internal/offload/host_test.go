@@ -8,7 +8,7 @@ import (
 
 // Auto means TC in a network namespace of its own, and None in that of the host, with a reason.
 func TestAuto(t *testing.T) {
-	w := newWorld(t)
+	w := newTopology(t)
 	r := w.start(t, relayConfig{Engine: EngineAuto, Bindings: []relayBinding{binding(false)}})
 	if s := r.do(t, "state").Status; s.Mechanism != mechanisms()[0] || s.Reason != "" {
 		t.Errorf("in a namespace of its own: %+v", s)

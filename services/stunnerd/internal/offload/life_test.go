@@ -53,7 +53,7 @@ func left(t *testing.T, o objects, want ...string) {
 }
 
 // filters returns the names of the filters at the interface of the clients.
-func (w *world) filters(t *testing.T) (list []string) {
+func (w *topology) filters(t *testing.T) (list []string) {
 	t.Helper()
 	for _, parent := range []string{"ingress", "egress"} {
 		shown := w.relay.run(t, "tc filter show dev client %s", parent)
@@ -64,12 +64,12 @@ func (w *world) filters(t *testing.T) (list []string) {
 	return list
 }
 
-func eachIPv4(t *testing.T, c relayConfig, f func(t *testing.T, w *world, r *relayProcess, p *path)) {
+func eachIPv4(t *testing.T, c relayConfig, f func(t *testing.T, w *topology, r *relayProcess, p *path)) {
 	t.Helper()
 	eachOf(t, setups(), c, f)
 }
 
-func eachOf(t *testing.T, all []setup, c relayConfig, f func(t *testing.T, w *world, r *relayProcess, p *path)) {
+func eachOf(t *testing.T, all []setup, c relayConfig, f func(t *testing.T, w *topology, r *relayProcess, p *path)) {
 	t.Helper()
 	for _, s := range all {
 		t.Run(s.name, func(t *testing.T) { s.in(t, c, f) })
@@ -77,7 +77,7 @@ func eachOf(t *testing.T, all []setup, c relayConfig, f func(t *testing.T, w *wo
 }
 
 // eachWaiting is eachIPv4 for tests that mostly wait.
-func eachWaiting(t *testing.T, c relayConfig, f func(t *testing.T, w *world, r *relayProcess, p *path)) {
+func eachWaiting(t *testing.T, c relayConfig, f func(t *testing.T, w *topology, r *relayProcess, p *path)) {
 	t.Helper()
 	for _, s := range setups() {
 		t.Run(s.name, func(t *testing.T) {
@@ -87,9 +87,9 @@ func eachWaiting(t *testing.T, c relayConfig, f func(t *testing.T, w *world, r *
 	}
 }
 
-func (s setup) in(t *testing.T, c relayConfig, f func(t *testing.T, w *world, r *relayProcess, p *path)) {
+func (s setup) in(t *testing.T, c relayConfig, f func(t *testing.T, w *topology, r *relayProcess, p *path)) {
 	t.Helper()
-	w, b := s.world(t), binding(false)
+	w, b := s.topology(t), binding(false)
 	c.Engine, c.Mechanisms, c.XDPMode, c.Bindings = s.Engine, s.Mechanisms, s.XDPMode, []relayBinding{b}
 	f(t, w, w.start(t, c), w.path(t, b))
 }
@@ -98,7 +98,7 @@ func (s setup) in(t *testing.T, c relayConfig, f func(t *testing.T, w *world, r 
 // packet to the peer first.
 func TestMediaInOneDirectionIsOffloaded(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newTopology(t)
 	for _, c := range []struct {
 		name         string
 		relay        string
@@ -136,7 +136,7 @@ func TestMediaInOneDirectionIsOffloaded(t *testing.T) {
 // The relay of a wildcard socket follows a change of its source address.
 func TestSourceAddress(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newTopology(t)
 	b := binding(false)
 	b.Relay = at("0.0.0.0:30000")
 	r := w.start(t, relayConfig{Engine: EngineTC, Bindings: []relayBinding{b}})
@@ -162,7 +162,7 @@ func TestSourceAddress(t *testing.T) {
 // Invalidate ends all entries at once. The next packet goes through user space, which arms the entry again.
 func TestInvalidate(t *testing.T) {
 	t.Parallel()
-	eachIPv4(t, relayConfig{}, func(t *testing.T, w *world, r *relayProcess, p *path) {
+	eachIPv4(t, relayConfig{}, func(t *testing.T, w *topology, r *relayProcess, p *path) {
 		p.warm(t, r)
 		for range 5 {
 			before := r.do(t, "invalidate")
@@ -185,7 +185,7 @@ func TestInvalidate(t *testing.T) {
 // A channel binding ends at its time, and not before if it is refreshed. Media in one direction only is forwarded too.
 func TestExpiry(t *testing.T) {
 	t.Parallel()
-	eachWaiting(t, relayConfig{Lifetime: time.Second}, func(t *testing.T, w *world, r *relayProcess, p *path) {
+	eachWaiting(t, relayConfig{Lifetime: time.Second}, func(t *testing.T, w *topology, r *relayProcess, p *path) {
 		p.warm(t, r)
 		const lifetime, tick = 3 * time.Second, 10 * time.Millisecond // of the coarse clock of the programs, at most
 		requested := time.Now()
@@ -217,7 +217,7 @@ func TestExpiry(t *testing.T) {
 // Packets of the client prolong the permission of the peer. Packets of the peer do not.
 func TestPermission(t *testing.T) {
 	t.Parallel()
-	eachWaiting(t, relayConfig{Permission: 2 * time.Second}, func(t *testing.T, w *world, r *relayProcess, p *path) {
+	eachWaiting(t, relayConfig{Permission: 2 * time.Second}, func(t *testing.T, w *topology, r *relayProcess, p *path) {
 		p.warm(t, r)
 		send := func(d time.Duration, up bool) (n Counters, inUserSpace Counters) {
 			before := r.do(t, "state")
@@ -246,7 +246,7 @@ func TestPermission(t *testing.T) {
 // The end of a binding stops its packets. The channel can be bound again, with another slot.
 func TestEnd(t *testing.T) {
 	t.Parallel()
-	eachIPv4(t, relayConfig{}, func(t *testing.T, w *world, r *relayProcess, p *path) {
+	eachIPv4(t, relayConfig{}, func(t *testing.T, w *topology, r *relayProcess, p *path) {
 		for range 3 {
 			p.warm(t, r)
 			before := r.do(t, "end")
@@ -263,7 +263,7 @@ func TestEnd(t *testing.T) {
 // A killed process leaves no program, map or link, and forwards nothing. The filters of clsact remain, with two
 // programs that do nothing, until the next process starts.
 func TestKill(t *testing.T) {
-	eachIPv4(t, relayConfig{}, func(t *testing.T, w *world, r *relayProcess, p *path) {
+	eachIPv4(t, relayConfig{}, func(t *testing.T, w *topology, r *relayProcess, p *path) {
 		p.warm(t, r)
 		filters := r.config.Mechanisms[0] == Clsact
 		held := r.do(t, "state").Objects
@@ -314,7 +314,7 @@ func TestKill(t *testing.T) {
 func TestTwoProcesses(t *testing.T) {
 	for _, m := range mechanisms() {
 		t.Run(string(m), func(t *testing.T) {
-			w := newWorld(t)
+			w := newTopology(t)
 			one := binding(false)
 			two := one
 			two.Client, two.Listener, two.Relay = at("10.77.1.2:40001"), at("10.77.1.1:3479"), at("10.77.2.1:30001")
@@ -348,7 +348,7 @@ func TestTwoProcesses(t *testing.T) {
 
 // Without capabilities, everything is forwarded in user space, and the status has the reason.
 func TestWithoutCapabilities(t *testing.T) {
-	w := newWorld(t)
+	w := newTopology(t)
 	b := binding(false)
 	only := func(name string) relayConfig { return relayConfig{Engine: EngineTC, Interfaces: []string{name}} }
 	for name, c := range map[string]struct {
@@ -387,7 +387,7 @@ func TestWithoutCapabilities(t *testing.T) {
 
 // At an interface that does not support XDP, or that has the program of another process, TC is used.
 func TestXDPReplaced(t *testing.T) {
-	w := newWorld(t)
+	w := newTopology(t)
 	b := binding(false)
 	if s := w.start(t, relayConfig{Engine: EngineXDP}).do(t, "state").Status; s.Mechanism != mechanisms()[0] ||
 		!strings.Contains(s.Reason, "interface client: TC is used instead of XDP: veth interfaces are not supported") {
@@ -406,10 +406,10 @@ func TestXDPReplaced(t *testing.T) {
 	w.path(t, b).warm(t, r)
 }
 
-// An interface without XDP is no reason for a warning while another one has it: a node has interfaces of pods besides its
-// network card.
+// An interface without XDP is no reason for a warning while another one has it: a node has interfaces of pods besides
+// its network card.
 func TestXDPAtSomeInterfaces(t *testing.T) {
-	w := newWorld(t)
+	w := newTopology(t)
 	w.relay.addXDP(t, "peer")
 	generic := relayConfig{Engine: EngineXDP, XDPMode: link.XDPGenericMode}
 	if s := w.start(t, generic).do(t, "state").Status; s.Mechanism != mechanisms()[0] || s.Reason != "" {
@@ -418,14 +418,14 @@ func TestXDPAtSomeInterfaces(t *testing.T) {
 }
 
 // The XDP program forwards packets with complete checksums between hosts behind one interface, and renews its Ethernet
-// headers about once a second by a packet that it passes to the program behind it. That program forwards the packets with
-// checksums that a network card is to complete.
+// headers about once a second by a packet that it passes to the program behind it. That program forwards the packets
+// with checksums that a network card is to complete.
 func TestXDPForwards(t *testing.T) {
 	statistics(t)
 	for _, s := range xdpSetups() {
 		for _, v6 := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s IPv6=%t", s.name, v6), func(t *testing.T) {
-				w, b := s.world(t), binding(v6)
+				w, b := s.topology(t), binding(v6)
 				c := s.relayConfig
 				c.Bindings = []relayBinding{b}
 				r, p := w.start(t, c), w.path(t, b)
@@ -458,7 +458,7 @@ func TestXDPForwards(t *testing.T) {
 // follows a peer that moves from one interface to another and back.
 func TestXDPBetweenInterfaces(t *testing.T) {
 	statistics(t)
-	w, b := newTapWorld(t), binding(false)
+	w, b := newTapTopology(t), binding(false)
 	r, p := w.start(t, relayConfig{Engine: EngineXDP, Bindings: []relayBinding{b}}), w.path(t, b)
 	forwards := func(where string, xdp bool) {
 		t.Helper()
@@ -491,12 +491,12 @@ func TestXDPBetweenInterfaces(t *testing.T) {
 	forwards("behind one interface again", true)
 }
 
-// Within about a second, the XDP program follows a host that gets another Ethernet address, as the neighbour table of the
-// relay has it.
+// Within about a second, the XDP program follows a host that gets another Ethernet address, as the neighbour table of
+// the relay has it.
 func TestXDPFollowsTheNeighbours(t *testing.T) {
 	for _, s := range xdpSetups() {
 		t.Run(s.name, func(t *testing.T) {
-			w, b := s.world(t), binding(false)
+			w, b := s.topology(t), binding(false)
 			s.Bindings = []relayBinding{b}
 			r, p := w.start(t, s.relayConfig), w.path(t, b)
 			for _, host := range []*space{w.client, w.peer} {
@@ -531,7 +531,7 @@ func TestXDPFollowsTheNeighbours(t *testing.T) {
 // The programs follow interfaces that disappear and appear, and routes that change.
 func TestNetworkChanges(t *testing.T) {
 	t.Parallel()
-	eachOf(t, hookSetups(), relayConfig{}, func(t *testing.T, w *world, r *relayProcess, p *path) {
+	eachOf(t, hookSetups(), relayConfig{}, func(t *testing.T, w *topology, r *relayProcess, p *path) {
 		p.warm(t, r)
 		w.link(t, "other", 3, w.peer, "eth1")
 		within(t, "attach to a new interface", func() bool { return len(r.do(t, "state").Status.Interfaces) == 3 })
@@ -577,7 +577,7 @@ func within(t testing.TB, what string, done func() bool) {
 // Bindings without a slot stay in user space. A slot is used again after it has rested.
 func TestExhaustedSlots(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newTopology(t)
 	one := binding(false)
 	two := one
 	two.Channel, two.Peer, two.Relay = testChannel+1, at("10.77.2.2:50001"), at("10.77.2.1:30001")
@@ -609,7 +609,7 @@ func TestExhaustedSlots(t *testing.T) {
 
 // The number of bindings hardly matters: to read the counters of all, and to end all, costs little beside arming them.
 func TestManyBindings(t *testing.T) {
-	w := newWorld(t)
+	w := newTopology(t)
 	b := binding(false)
 	r := w.start(t, relayConfig{Engine: EngineTC, Bindings: []relayBinding{b}})
 	const n = 60000

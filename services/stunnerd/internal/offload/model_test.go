@@ -66,7 +66,8 @@ func modelBindings() (all []modelBinding) {
 	return all
 }
 
-// model is a second implementation of the ingress program and of the XDP program, and the programs with the same bindings.
+// model is a second implementation of the ingress program and of the XDP program, and the programs with the same
+// bindings.
 type model struct {
 	bindings []modelBinding
 	program  *ebpf.Program

@@ -53,8 +53,8 @@ type relayState struct {
 	User, Kernel Counters
 	// Ended counts the packets of ended channels that the process has discarded.
 	Ended uint64
-	// Runs are those of the ingress program, and RunTime is the time of all programs that forward, while the kernel keeps
-	// statistics of programs.
+	// Runs are those of the ingress program, and RunTime is the time of all programs that forward, while the kernel
+	// keeps statistics of programs.
 	Runs    uint64
 	RunTime time.Duration
 	// CPU is the CPU time of the command, which does not depend on the load of the machine.

@@ -14,7 +14,7 @@ import (
 )
 
 // bridge makes the interface peer a port of the bridge br0, which has its addresses from then on.
-func (w *world) bridge(t testing.TB) {
+func (w *topology) bridge(t testing.TB) {
 	t.Helper()
 	w.relay.run(t, "ip link add br0 type bridge forward_delay 0")
 	w.relay.run(t, "ip link set br0 addrgenmode none")
@@ -32,7 +32,7 @@ func TestBridge(t *testing.T) {
 	t.Parallel()
 	for _, m := range mechanisms() {
 		for _, v6 := range []bool{false, true} {
-			w := newWorld(t)
+			w := newTopology(t)
 			w.bridge(t)
 			b := binding(v6)
 			r := w.start(t, relayConfig{Engine: EngineTC, Mechanisms: []Mechanism{m}, Bindings: []relayBinding{b}})
@@ -54,7 +54,7 @@ func TestBridge(t *testing.T) {
 
 // A port of a bridge that is in the list of interfaces is not used, and the reason has the remedy.
 func TestNamedPort(t *testing.T) {
-	w := newWorld(t)
+	w := newTopology(t)
 	w.bridge(t)
 	b := binding(false)
 	r := w.start(t, relayConfig{
@@ -118,7 +118,7 @@ var devices = []device{
 // presentDevices returns the kinds that this kernel has.
 func presentDevices(t *testing.T) (present []device) {
 	t.Helper()
-	w := newWorld(t)
+	w := newTopology(t)
 	var missing []string
 	for _, d := range devices {
 		var out string
@@ -140,12 +140,12 @@ func presentDevices(t *testing.T) (present []device) {
 }
 
 // onDevices calls f for the present devices and the mechanisms. The relay has one binding.
-func onDevices(t *testing.T, f func(t *testing.T, d device, m Mechanism, w *world, r *relayProcess, p *path)) {
+func onDevices(t *testing.T, f func(t *testing.T, d device, m Mechanism, w *topology, r *relayProcess, p *path)) {
 	t.Helper()
 	for _, d := range presentDevices(t) {
 		for _, m := range mechanisms() {
 			t.Run(d.kind+" "+string(m), func(t *testing.T) {
-				w := newWorld(t)
+				w := newTopology(t)
 				w.stack(t, d)
 				b := binding(false)
 				r := w.start(t, relayConfig{Engine: EngineTC, Mechanisms: []Mechanism{m}, Bindings: []relayBinding{b}})
@@ -155,7 +155,7 @@ func onDevices(t *testing.T, f func(t *testing.T, d device, m Mechanism, w *worl
 	}
 }
 
-func (w *world) stack(t testing.TB, d device) {
+func (w *topology) stack(t testing.TB, d device) {
 	t.Helper()
 	w.relay.run(t, "ip address flush dev peer")
 	for _, command := range append([]string{d.add}, d.stacked...) {
@@ -173,7 +173,7 @@ func (w *world) stack(t testing.TB, d device) {
 // A packet to a device on top of another one passes the hooks of both. The kernel forwards at the upper device.
 func TestStackedInterfaces(t *testing.T) {
 	t.Parallel()
-	onDevices(t, func(t *testing.T, d device, _ Mechanism, w *world, r *relayProcess, p *path) {
+	onDevices(t, func(t *testing.T, d device, _ Mechanism, w *topology, r *relayProcess, p *path) {
 		p.warm(t, r)
 		before := r.do(t, "state")
 		for range 20 {
@@ -195,7 +195,7 @@ func TestStackedInterfaces(t *testing.T) {
 // programs do not learn packets at the lower device.
 func TestLostMark(t *testing.T) {
 	t.Parallel()
-	onDevices(t, func(t *testing.T, d device, m Mechanism, w *world, r *relayProcess, p *path) {
+	onDevices(t, func(t *testing.T, d device, m Mechanism, w *topology, r *relayProcess, p *path) {
 		const tcIndex = 44 // offset in struct __sk_buff (linux/bpf.h)
 		w.relay.onEgress(t, m, "peer",
 			asm.Mov.Imm(asm.R2, 0), // before Linux 6.4 a program stores only registers there
@@ -216,7 +216,7 @@ func TestLostMark(t *testing.T) {
 // The program learns nothing of a packet with a VLAN tag: on the interface below that of the VLAN, no address resolves.
 func TestTaggedPackets(t *testing.T) {
 	t.Parallel()
-	eachOf(t, hookSetups(), relayConfig{}, func(t *testing.T, w *world, r *relayProcess, p *path) {
+	eachOf(t, hookSetups(), relayConfig{}, func(t *testing.T, w *topology, r *relayProcess, p *path) {
 		w.relay.onEgress(t, r.do(t, "state").Status.Mechanism, "peer",
 			asm.Mov.Imm(asm.R2, int32(htons(unix.ETH_P_8021Q))),
 			asm.Mov.Imm(asm.R3, 5), // the identifier of the VLAN

@@ -56,8 +56,8 @@ func TestLayout(t *testing.T) {
 	}
 }
 
-// The programs of the traffic control hooks call no function that Linux 5.11 does not have, so that Linux 5.15 loads them
-// with CAP_PERFMON, and that of XDP none that Linux 5.18 does not have. The numbers of functions increase with the
+// The programs of the traffic control hooks call no function that Linux 5.11 does not have, so that Linux 5.15 loads
+// them with CAP_PERFMON, and that of XDP none that Linux 5.18 does not have. The numbers of functions increase with the
 // releases.
 func TestNewestFunction(t *testing.T) {
 	spec, err := ebpf.LoadCollectionSpecFromReader(bytes.NewReader(object))

@@ -100,7 +100,7 @@ func (d datagram) frame() []byte {
 }
 
 // ethernet returns the addresses of frames from a namespace to an interface of the relay.
-func (w *world) ethernet(t testing.TB, from *space, to string) []byte {
+func (w *topology) ethernet(t testing.TB, from *space, to string) []byte {
 	t.Helper()
 	b := make([]byte, 12)
 	address := func(at int, name string) {
@@ -119,7 +119,7 @@ func (w *world) ethernet(t testing.TB, from *space, to string) []byte {
 // What the programs do not understand exactly is handled as without them.
 func TestWrongPackets(t *testing.T) {
 	t.Parallel()
-	each(t, func(t *testing.T, w *world, r *relayProcess, p *path) {
+	each(t, func(t *testing.T, w *topology, r *relayProcess, p *path) {
 		v6 := p.Client.Addr().Is6()
 		payload := bytes.Repeat([]byte("payload."), 20)
 		up := datagram{
@@ -339,7 +339,7 @@ func TestWrongPackets(t *testing.T) {
 // has it.
 func TestPacketsAtAnotherInterface(t *testing.T) {
 	t.Parallel()
-	eachIn(t, hookSetups(), func(t *testing.T, w *world, r *relayProcess, p *path) {
+	eachIn(t, hookSetups(), func(t *testing.T, w *topology, r *relayProcess, p *path) {
 		payload := bytes.Repeat([]byte("payload."), 20)
 		up := datagram{from: p.Client, to: p.Listener, payload: frame(p.Channel, payload)}
 		down := datagram{from: p.Peer, to: p.Relay, payload: payload}
@@ -376,7 +376,7 @@ func TestPacketsAtAnotherInterface(t *testing.T) {
 // Datagrams in fragments and in buffers of several segments are handled in user space.
 func TestLargeBuffers(t *testing.T) {
 	t.Parallel()
-	eachIn(t, append(hookSetups(), xdpSetups()[0]), func(t *testing.T, w *world, r *relayProcess, p *path) {
+	eachIn(t, append(hookSetups(), xdpSetups()[0]), func(t *testing.T, w *topology, r *relayProcess, p *path) {
 		large := bytes.Repeat([]byte("large..."), 1000)
 		const segments = 8
 		var ups, downs [][]byte
@@ -426,7 +426,7 @@ func TestLargeBuffers(t *testing.T) {
 // them fragmented. Shorter packets are forwarded in the kernel after user space has sent one as long.
 func TestSmallMTU(t *testing.T) {
 	t.Parallel()
-	each(t, func(t *testing.T, w *world, r *relayProcess, p *path) {
+	each(t, func(t *testing.T, w *topology, r *relayProcess, p *path) {
 		const mtu = 1300
 		host, headers := 32, 20+8
 		if p.Client.Addr().Is6() {
@@ -537,7 +537,7 @@ func tooBig(ethernet []byte, router netip.Addr, long datagram, mtu uint32) []byt
 // packets of user space too (RFC 8656 §14: a fixed value).
 func TestHeaderFields(t *testing.T) {
 	t.Parallel()
-	each(t, func(t *testing.T, w *world, r *relayProcess, p *path) {
+	each(t, func(t *testing.T, w *topology, r *relayProcess, p *path) {
 		for name, c := range map[string]struct {
 			d    datagram
 			from *space

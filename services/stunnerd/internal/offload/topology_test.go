@@ -83,18 +83,18 @@ func try(command string) (string, error) {
 	return string(out), err
 }
 
-// world is three hosts: clients behind the interface client of the relay, peers behind its interface peer.
+// topology is three hosts: clients behind the interface client of the relay, peers behind its interface peer.
 //
 //	client 10.77.1.2, fd77:1::2  --  10.77.1.1, fd77:1::1  relay  10.77.2.1, fd77:2::1  --  10.77.2.2, fd77:2::2  peer
 //
 // With one arm, the relay has both networks at one interface of both names, and a bridge connects it to the two hosts.
-type world struct {
+type topology struct {
 	relay, client, peer *space
 	oneArm              bool
 	complete            bool // the interface of the relay receives no checksums that a network card is to complete
 }
 
-func newWorld(t testing.TB) *world {
+func newTopology(t testing.TB) *topology {
 	t.Helper()
 	w := hosts(t)
 	w.link(t, "client", 1, w.client, "eth0")
@@ -103,34 +103,34 @@ func newWorld(t testing.TB) *world {
 	return w
 }
 
-func hosts(t testing.TB) *world {
+func hosts(t testing.TB) *topology {
 	t.Helper()
 	testroot.Need(t, "network namespaces and BPF programs")
-	w := &world{relay: newSpace(t), client: newSpace(t), peer: newSpace(t)}
+	w := &topology{relay: newSpace(t), client: newSpace(t), peer: newSpace(t)}
 	w.relay.run(t, "ip link set lo up")
 	return w
 }
 
-// newArmWorld returns a world with one arm of veth.
-func newArmWorld(t testing.TB) *world {
+// newArmTopology returns a topology with one arm of veth.
+func newArmTopology(t testing.TB) *topology {
 	t.Helper()
-	return armWorld(t, pair)
+	return armTopology(t, pair)
 }
 
-// newNativeWorld is newArmWorld for an XDP program in the driver of veth. An interface receives the frames that such a
-// program at its other end returns only if it has a program too, which disables segmentation offload.
-func newNativeWorld(t testing.TB) *world {
+// newNativeTopology is newArmTopology for an XDP program in the driver of veth. An interface receives the frames that
+// such a program at its other end returns only if it has a program too, which disables segmentation offload.
+func newNativeTopology(t testing.TB) *topology {
 	t.Helper()
-	return armWorld(t, func(t testing.TB, relay, lan *space) {
+	return armTopology(t, func(t testing.TB, relay, lan *space) {
 		pair(t, relay, lan)
 		lan.addXDP(t, "port0")
 	})
 }
 
-// newTapWorld returns a world with one arm of TAP, whose driver supports XDP without conditions.
-func newTapWorld(t testing.TB) *world {
+// newTapTopology returns a topology with one arm of TAP, whose driver supports XDP without conditions.
+func newTapTopology(t testing.TB) *topology {
 	t.Helper()
-	w := armWorld(t, func(t testing.TB, relay, lan *space) {
+	w := armTopology(t, func(t testing.TB, relay, lan *space) {
 		a, b := relay.tap(t, "client"), lan.tap(t, "port0")
 		go cable(a, b)
 	})
@@ -143,12 +143,12 @@ var cards = flag.Bool("cards", false, "also test XDP with the network cards eth0
 
 var cardsInUse sync.Mutex
 
-// newCardWorld returns a world with one arm of two network cards.
-func newCardWorld(t testing.TB) *world {
+// newCardTopology returns a topology with one arm of two network cards.
+func newCardTopology(t testing.TB) *topology {
 	t.Helper()
 	cardsInUse.Lock()
 	t.Cleanup(cardsInUse.Unlock)
-	w := armWorld(t, func(t testing.TB, relay, lan *space) {
+	w := armTopology(t, func(t testing.TB, relay, lan *space) {
 		move := func(s *space, card, name string) {
 			run(t, "ip link set %s netns %d name %s", card, s.thread, name)
 			t.Cleanup(func() {
@@ -170,14 +170,14 @@ func pair(t testing.TB, relay, lan *space) {
 	relay.run(t, "ip link add client type veth peer name port0 netns %d", lan.thread)
 }
 
-func armWorld(t testing.TB, connect func(t testing.TB, relay, lan *space)) *world {
+func armTopology(t testing.TB, connect func(t testing.TB, relay, lan *space)) *topology {
 	t.Helper()
 	w := hosts(t)
 	w.oneArm = true
 	lan := newSpace(t)
 	lan.run(t, "ip link add br0 type bridge")
-	// A bridge whose packets pass iptables removes the padding of frames, and a port with txvlan keeps VLAN tags outside
-	// of them.
+	// A bridge whose packets pass iptables removes the padding of frames, and a port with txvlan keeps VLAN tags
+	// outside of them.
 	for _, call := range []string{"iptables", "ip6tables"} {
 		lan.do(func() { off(t, "/proc/sys/net/bridge/bridge-nf-call-"+call) })
 	}
@@ -285,7 +285,7 @@ func (s *space) addXDP(t testing.TB, name string) {
 }
 
 // route makes the relay the router of the two hosts.
-func (w *world) route(t testing.TB) {
+func (w *topology) route(t testing.TB) {
 	t.Helper()
 	for _, there := range []struct {
 		space *space
@@ -297,7 +297,7 @@ func (w *world) route(t testing.TB) {
 }
 
 // link connects the relay to another host by two interfaces, here and there.
-func (w *world) link(t testing.TB, here string, net int, host *space, there string) {
+func (w *topology) link(t testing.TB, here string, net int, host *space, there string) {
 	t.Helper()
 	w.relay.run(t, "ip link add %s type veth peer name %s netns %d", here, there, host.thread)
 	// A link-local address is announced after a second, which makes the programs learn again during a test.
@@ -306,7 +306,7 @@ func (w *world) link(t testing.TB, here string, net int, host *space, there stri
 }
 
 // at gives two interfaces the addresses of a network.
-func (w *world) at(t testing.TB, here string, net int, host *space, there string) {
+func (w *topology) at(t testing.TB, here string, net int, host *space, there string) {
 	t.Helper()
 	w.relay.run(t, "ip address add 10.77.%d.1/24 dev %s", net, here)
 	w.relay.run(t, "ip address add fd77:%d::1/64 dev %s nodad", net, here)
@@ -322,12 +322,12 @@ func (w *world) at(t testing.TB, here string, net int, host *space, there string
 }
 
 // start starts a relay process with the two capabilities.
-func (w *world) start(t testing.TB, c relayConfig) *relayProcess {
+func (w *topology) start(t testing.TB, c relayConfig) *relayProcess {
 	t.Helper()
 	return w.startWith(t, c, capabilities)
 }
 
-func (w *world) startWith(t testing.TB, c relayConfig, caps []uintptr) *relayProcess {
+func (w *topology) startWith(t testing.TB, c relayConfig, caps []uintptr) *relayProcess {
 	t.Helper()
 	var p *relayProcess
 	var err error
@@ -369,7 +369,7 @@ func binding(v6 bool) relayBinding {
 	}
 }
 
-func (w *world) path(t testing.TB, b relayBinding) *path {
+func (w *topology) path(t testing.TB, b relayBinding) *path {
 	t.Helper()
 	p := &path{relayBinding: b, client: w.client.socket(t, b.Client), peer: w.peer.socket(t, b.Peer)}
 	return p

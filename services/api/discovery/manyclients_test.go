@@ -31,18 +31,18 @@ func (l narrow) Accept() (net.Conn, error) {
 	return conn, err
 }
 
-// crowd is a server and many clients that count frames.
-type crowd struct {
+// manyClients is a server with many clients, which count the frames that they receive.
+type manyClients struct {
 	*testing.T
 	server *Server
 	url    string
-	// heard counts the frames that hold a text.
-	mu    sync.Mutex
-	heard map[string]int
+	// received counts the frames that contain a text.
+	mu       sync.Mutex
+	received map[string]int
 }
 
-func newCrowd(t *testing.T) *crowd {
-	c := &crowd{T: t, server: NewServer(ServerOptions{}), heard: map[string]int{}}
+func newManyClients(t *testing.T) *manyClients {
+	c := &manyClients{T: t, server: NewServer(ServerOptions{}), received: map[string]int{}}
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -56,7 +56,7 @@ func newCrowd(t *testing.T) *crowd {
 }
 
 // join opens a stream.
-func (c *crowd) join(path string) *websocket.Conn {
+func (c *manyClients) join(path string) *websocket.Conn {
 	c.Helper()
 	transport := &http.Transport{DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
 		conn, err := new(net.Dialer).DialContext(ctx, network, address)
@@ -80,7 +80,7 @@ func (c *crowd) join(path string) *websocket.Conn {
 var realm = regexp.MustCompile(`"realm":"([^"]*)"`)
 
 // listen counts the frames of a stream by realm.
-func (c *crowd) listen(conn *websocket.Conn) {
+func (c *manyClients) listen(conn *websocket.Conn) {
 	for {
 		_, data, err := conn.Read(context.WithoutCancel(c.Context()))
 		if err != nil {
@@ -88,25 +88,25 @@ func (c *crowd) listen(conn *websocket.Conn) {
 		}
 		found := realm.FindSubmatch(data)
 		c.mu.Lock()
-		c.heard[string(found[1])]++
+		c.received[string(found[1])]++
 		c.mu.Unlock()
 	}
 }
 
-// tell publishes a config and returns the time until n clients have received it, each once.
-func (c *crowd) tell(realm string, n int) time.Duration {
+// publish publishes a config and returns the time until n clients have received it, each once.
+func (c *manyClients) publish(realm string, n int) time.Duration {
 	c.Helper()
 	begun := time.Now()
 	c.server.Publish(sample("media/a", realm))
 	for {
 		c.mu.Lock()
-		heard := c.heard[realm]
+		received := c.received[realm]
 		c.mu.Unlock()
 		switch took := time.Since(begun); {
-		case heard == n:
+		case received == n:
 			return took
-		case heard > n || took > time.Minute:
-			c.Fatalf("%d of %d have heard %s after %s", heard, n, realm, took)
+		case received > n || took > time.Minute:
+			c.Fatalf("%d of %d have heard %s after %s", received, n, realm, took)
 		}
 		time.Sleep(time.Millisecond)
 	}
@@ -127,15 +127,15 @@ func TestStalledReadersDoNotDelayOthers(t *testing.T) {
 	serverKeepalive = keepalive{ping: usual.ping, silence: time.Hour, write: time.Hour}
 	t.Cleanup(func() { serverKeepalive = usual })
 	before := memory()
-	c := newCrowd(t)
+	c := newManyClients(t)
 	var listening sync.WaitGroup
 	t.Cleanup(listening.Wait)
 	for range readers {
 		conn := c.join("/media/a")
 		listening.Go(func() { c.listen(conn) })
 	}
-	c.tell("warm", readers)
-	alone := c.tell("alone", readers)
+	c.publish("warm", readers)
+	alone := c.publish("alone", readers)
 	for range stalled {
 		c.join("")
 	}
@@ -151,7 +151,7 @@ func TestStalledReadersDoNotDelayOthers(t *testing.T) {
 		}
 		c.server.Publish(large)
 	}
-	among := c.tell("among", readers)
+	among := c.publish("among", readers)
 	if limit := 2*alone + usual.write/2; among > limit { // waiting for a stalled client would take longer
 		t.Errorf("a change took %s, without readers that do not read %s", among, alone)
 	}

@@ -3,7 +3,7 @@
 //
 // # Files
 //
-//	stage_test.go  the product, the load balancer, and what is read of them
+//	setup_test.go  the product, the load balancer, and what is read of them
 package balancer
 
 import (
@@ -42,7 +42,7 @@ func TestLoadBalancer(t *testing.T) {
 }
 
 // urls: the auth service gives turns: URLs of a listener whose TLS ends at the load balancer.
-func (s *stage) urls(t *testing.T) {
+func (s *balanced) urls(t *testing.T) {
 	ice, err := s.stack.ICEServers(t.Context())
 	bedtest.NoError(t, err)
 	got := ice.Servers[0].URLs
@@ -72,7 +72,7 @@ var ways = []struct {
 
 // calls: a session has the address and port of the client. The load balancer reaches the gateway over IPv4 only, so the
 // address of a client over IPv6 is of another family than that of the connection.
-func (s *stage) calls(t *testing.T) {
+func (s *balanced) calls(t *testing.T) {
 	var running []*call.Call
 	var clients []netip.AddrPort
 	for _, w := range ways {
@@ -101,7 +101,7 @@ func (s *stage) calls(t *testing.T) {
 }
 
 // healthChecks: the load balancer checks the gateway by connections of its own, which are not counted as refused.
-func (s *stage) healthChecks(t *testing.T) {
+func (s *balanced) healthChecks(t *testing.T) {
 	opened := s.metric(t, "stunner_listener_connections_total", "")
 	s.await(t, func(context.Context) error {
 		if now := s.metric(t, "stunner_listener_connections_total", ""); now < opened+6 {
@@ -119,7 +119,7 @@ func (s *stage) healthChecks(t *testing.T) {
 // chromium: a browser calls by the turns: URL of the listener whose TLS ends at the load balancer, and its session has
 // the address of the browser. The other TLS listener is not there meanwhile, because a browser selects one of the
 // relays.
-func (s *stage) chromium(t *testing.T) {
+func (s *balanced) chromium(t *testing.T) {
 	encrypted := fmt.Sprintf("\n    - {name: tls, port: %d,", s.ports["tls"])
 	hidden := strings.Replace(encrypted, "\n", "\n    #", 1)
 	s.edit(t, encrypted, hidden)
@@ -150,7 +150,7 @@ func (s *stage) chromium(t *testing.T) {
 }
 
 // awaitURL waits until the auth service tells clients a URL with a part, or none.
-func (s *stage) awaitURL(t *testing.T, part string, told bool) {
+func (s *balanced) awaitURL(t *testing.T, part string, told bool) {
 	t.Helper()
 	s.await(t, func(ctx context.Context) error {
 		ice, err := s.stack.ICEServers(ctx)
@@ -163,7 +163,7 @@ func (s *stage) awaitURL(t *testing.T, part string, told bool) {
 
 // forged: a header of a client closes its connection, whether the client sends it to the gateway itself or through the
 // load balancer. A connection of the load balancer without a header is closed too.
-func (s *stage) forged(t *testing.T) {
+func (s *balanced) forged(t *testing.T) {
 	const v1 = "PROXY TCP4 192.0.2.66 203.0.113.2 40000 443\r\n"
 	const v2 = "\r\n\r\n\x00\r\nQUIT\n\x21\x11\x00\x0c\xc0\x00\x02\x42\xcb\x00\x71\x02\x9c\x40\x01\xbb"
 	fromClient := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: client4.AsSlice()}}).DialContext
@@ -208,7 +208,7 @@ func (s *stage) forged(t *testing.T) {
 }
 
 // prefixes: a call continues while the prefixes of the Gateway change, and new connections follow the change.
-func (s *stage) prefixes(t *testing.T) {
+func (s *balanced) prefixes(t *testing.T) {
 	way := ways[2]
 	to := netip.AddrPortFrom(way.to, uint16(s.ports[way.listener]))
 	local := func() netip.AddrPort { return netip.AddrPortFrom(way.from, uint16(bedtest.Port(t))) }
@@ -240,7 +240,7 @@ func (s *stage) prefixes(t *testing.T) {
 }
 
 // mistake: an annotation that cannot be read is told with its remedy, and clients are served as before.
-func (s *stage) mistake(t *testing.T) {
+func (s *balanced) mistake(t *testing.T) {
 	s.edit(t, balancer4.String()+"/32", "balancer.example.net")
 	s.await(t, func(context.Context) error {
 		status, err := os.ReadFile(s.stack.Output() + "/status.txt")

@@ -141,14 +141,14 @@ func recipes(page string) []string { return recipePattern.FindAllString(page, -1
 // problems compares a recipe with the repository. A recipe has in backticks: paths; names of files beside the path
 // before; names that the path before declares; commands; and texts with a space and flags, which are not checked.
 func problems(root, recipe string) (found []string) {
-	var at place
+	var at recipePath
 	for _, m := range quoted.FindAllStringSubmatch(heading.ReplaceAllString(recipe, ""), -1) {
 		text := m[1]
 		switch {
 		case strings.Contains(text, " ") || strings.HasPrefix(text, "-"):
 			found = append(found, commandProblems(root, text)...)
 		case strings.Contains(text, "/") || exists(filepath.Join(root, text)):
-			at = place{name: text}
+			at = recipePath{name: text}
 			for _, name := range alternatives(text) {
 				path, problem := resolve(root, name)
 				if problem != "" {
@@ -157,7 +157,7 @@ func problems(root, recipe string) (found []string) {
 				at.paths = append(at.paths, path...)
 			}
 		case fileName.MatchString(text):
-			beside := place{name: text}
+			beside := recipePath{name: text}
 			for _, name := range alternatives(text) {
 				paths := at.beside(name)
 				if len(paths) == 0 {
@@ -208,14 +208,14 @@ func targets(root string) (all []string) {
 	return all
 }
 
-// place is a path of a recipe, with the files and folders that it means.
-type place struct {
+// recipePath is a path of a recipe, with the files and folders that it means.
+type recipePath struct {
 	name  string
 	paths []string
 }
 
-// beside returns the files with a name in the folders of a place.
-func (p place) beside(name string) (found []string) {
+// beside returns the files with a name in the folders of the path.
+func (p recipePath) beside(name string) (found []string) {
 	for _, path := range p.paths {
 		folder := path
 		if info, err := os.Stat(path); err == nil && !info.IsDir() {
@@ -227,9 +227,9 @@ func (p place) beside(name string) (found []string) {
 	return slices.Compact(found)
 }
 
-// declares reports whether a file of a place has a name: a Go file declares it or has it as a string, and another file
+// declares reports whether a file of the path has a name: a Go file declares it or has it as a string, and another file
 // contains it.
-func (p place) declares(name string) bool {
+func (p recipePath) declares(name string) bool {
 	for _, path := range p.paths {
 		files := []string{path}
 		if info, err := os.Stat(path); err == nil && info.IsDir() {

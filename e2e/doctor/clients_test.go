@@ -14,9 +14,10 @@ import (
 // several is the number of clients that a fault concerns: with fewer, the client is likely at fault.
 const several = 4
 
-// faultsOfClients are faults that only the calls of clients show. The Gateway reports them for some minutes, so that they are
-// the last ones of a place, those that need calls in progress before those that make others be refused.
-func faultsOfClients(p *place) (faults []fault) {
+// faultsOfClients are faults that only the calls of clients show. The Gateway reports them for some minutes, so that
+// they are the last ones of an installation, those that need calls in progress before those that make others be
+// refused.
+func faultsOfClients(p *installation) (faults []fault) {
 	e, g := p.Env, p.Gateways[0]
 	gateway, route := "Gateway "+g.ID(), "UDPRoute "+g.ID()+"-first"
 	doctor := []string{"doctor"}

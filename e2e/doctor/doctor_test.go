@@ -1,10 +1,11 @@
-// Package doctor tests that `stunnerctl why` and `stunnerctl doctor` name the faults of an ordinary morning, each with the
-// object, the field or the hop, and a remedy, and that a healthy installation has no finding. Each fault is made for real:
-// by rules of nftables in the networks between stunnerctl, dataplanes and media servers, by signals to processes, full disks
-// and missing files, by objects in a folder or at an API server, and by clients. e2e/diagnose has more faults of objects
-// and statuses, with an API server and without processes.
+// Package doctor tests that `stunnerctl why` and `stunnerctl doctor` name the faults of an ordinary morning, each with
+// the object, the field or the hop, and a remedy, and that a healthy installation has no finding. Each fault is made
+// for real: by rules of nftables in the networks between stunnerctl, dataplanes and media servers, by signals to
+// processes, full disks and missing files, by objects in a folder or at an API server, and by clients. e2e/diagnose has
+// more faults of objects and statuses, with an API server and without processes.
 //
-// TestFaults has the table of places, each of which has a table of faults, and prints the text that names each fault.
+// TestFaults has the table of installations, each of which has a table of faults, and prints the text that names each
+// fault.
 //
 //	doctor_test.go   the places, and how a fault is found
 //	packets_test.go  firewalls, NATs and lost packets on a host without a cluster
@@ -108,7 +109,8 @@ type fault struct {
 	// make makes the fault, and undo ends it. With lasts, the finding stays for a while after undo.
 	make, undo func(*testing.T)
 	lasts      bool
-	// command is that of stunnerctl that finds it; empty means why of the first Gateway, with the flags of the place.
+	// command is that of stunnerctl that finds it; empty means why of the first Gateway, with the flags of the
+	// installation.
 	command []string
 	// onlyPackets means that nothing but the packets of why shows the fault, and that no other object is blamed.
 	onlyPackets bool
@@ -204,15 +206,15 @@ func awaitHealthy(t *testing.T, e *env.Env, args ...string) {
 	}
 }
 
-// find makes each fault, waits until stunnerctl names it, and ends it. The findings of some faults appear after a while, and
-// no run takes longer than limit.
-func (p *place) find(t *testing.T, faults []fault) {
+// find makes each fault, waits until stunnerctl names it, and ends it. The findings of some faults appear after a
+// while, and no run takes longer than limit.
+func (p *installation) find(t *testing.T, faults []fault) {
 	for _, f := range faults {
 		t.Run(strings.ReplaceAll(f.name, " ", "_"), func(t *testing.T) { p.findOne(t, f) })
 	}
 }
 
-func (p *place) findOne(t *testing.T, f fault) {
+func (p *installation) findOne(t *testing.T, f fault) {
 	ended := f.undo == nil
 	end := func() {
 		if !ended {
@@ -278,21 +280,21 @@ func blamed(t *testing.T, f fault, all []env.Finding) {
 	}
 }
 
-// place is a running product, with faults.
-type place struct {
+// installation is a running product, in which the faults are made.
+type installation struct {
 	*env.Env
 	// flags are those by which why gets a credential.
 	flags []string
 	table *rows
 }
 
-// places are the places of TestFaults. faults starts nothing: it returns the table of a healthy product.
-var places = []struct {
+// installations are the installations of TestFaults. faults starts nothing: it returns the table of a healthy product.
+var installations = []struct {
 	shape      string
 	annotation string
 	// disk makes the output folder a small disk.
 	disk   bool
-	faults func(*testing.T, *place) []fault
+	faults func(*testing.T, *installation) []fault
 }{
 	{shape: "folder,host,udp+tcp+tls+dtls,dual,ephemeral", faults: faultsOfPackets},
 	{shape: "folder,host,udp+tcp,ipv4,ephemeral", annotation: "stunner.l7mp.io/tls-at-load-balancer: tcp", faults: faultsOfTLSAtBalancer},
@@ -303,10 +305,11 @@ var places = []struct {
 	{shape: "apiserver,nat,udp+tcp,ipv4,ephemeral", faults: faultsOfNAT},
 }
 
-// fewest is the number of faults in all places.
+// fewest is the number of faults in all installations.
 const fewest = 90
 
-// TestFaults: each fault is named, with its object and a remedy, in less than limit, and nothing is found before and after.
+// TestFaults: each fault is named, with its object and a remedy, in less than limit, and nothing is found before and
+// after.
 func TestFaults(t *testing.T) {
 	kube := sync.OnceValue(func() *cluster.Cluster { return startCluster(t) })
 	table := &rows{}
@@ -316,15 +319,16 @@ func TestFaults(t *testing.T) {
 			t.Errorf("%d faults, want at least %d", n, fewest)
 		}
 	})
-	var route sync.Mutex // from this process to the public addresses of a cluster, which are the same in each place
-	for i, at := range places {
+	// from this process to the public addresses of a cluster, which are the same in each installation
+	var route sync.Mutex
+	for i, at := range installations {
 		t.Run(at.shape, func(t *testing.T) {
 			t.Parallel()
 			if strings.HasPrefix(at.shape, "apiserver,") {
 				route.Lock()
 				t.Cleanup(route.Unlock)
 			}
-			p := startPlace(t, at.shape, at.annotation, at.disk, 1+i, kube)
+			p := startInstallation(t, at.shape, at.annotation, at.disk, 1+i, kube)
 			p.table = table
 			faults := at.faults(t, p)
 			p.find(t, faults)
@@ -336,9 +340,11 @@ func TestFaults(t *testing.T) {
 }
 
 // startPlace starts a product, and waits until it is healthy.
-func startPlace(t *testing.T, shape, annotation string, disk bool, number int, kube func() *cluster.Cluster) *place {
+func startInstallation(
+	t *testing.T, shape, annotation string, disk bool, number int, kube func() *cluster.Cluster,
+) *installation {
 	t.Helper()
-	p := &place{}
+	p := &installation{}
 	var in *cluster.Cluster
 	if strings.HasPrefix(shape, "apiserver,") {
 		in = kube()
@@ -352,7 +358,7 @@ func startPlace(t *testing.T, shape, annotation string, disk bool, number int, k
 }
 
 // healthy waits until doctor and why, with packets, find no problem.
-func (p *place) healthy(t *testing.T) {
+func (p *installation) healthy(t *testing.T) {
 	t.Helper()
 	g := p.Gateways[0]
 	doctor := []string{"doctor", "--probe"}
@@ -370,7 +376,7 @@ type row struct {
 	took        time.Duration
 }
 
-// rows are the faults that were named. The places run side by side.
+// rows are the faults that were named. The installations run side by side.
 type rows struct {
 	mu   sync.Mutex
 	list []row

@@ -38,7 +38,7 @@ const second = "203.0.113.250"
 
 // product is a product in a folder, whose output folder is a small disk.
 type product struct {
-	*place
+	*installation
 	env.Host
 	input, output string
 	name          string // of the host
@@ -64,19 +64,19 @@ func unmountSmallDisk(t *testing.T, e *env.Env) {
 	}
 }
 
-func hostOf(t *testing.T, p *place) *product {
+func hostOf(t *testing.T, p *installation) *product {
 	t.Helper()
 	name, err := os.Hostname() // of the dataplane
 	must(t, err)
-	h := &product{place: p, Host: p.Env.Host(), name: name}
+	h := &product{installation: p, Host: p.Env.Host(), name: name}
 	h.input, h.output = p.Folders()
 	return h
 }
 
-// startHost starts a product in a folder that is no place of TestFaults.
+// startHost starts a product in a folder, in addition to the installations of TestFaults.
 func startHost(t *testing.T, shape string, number int) *product {
 	t.Helper()
-	return hostOf(t, startPlace(t, shape, "", true, number, nil))
+	return hostOf(t, startInstallation(t, shape, "", true, number, nil))
 }
 
 // until waits for a condition.
@@ -104,7 +104,7 @@ func signal(t *testing.T, s syscall.Signal, pids ...int) {
 }
 
 // faultsOfHost are the faults of a host; those whose findings last are at the end.
-func faultsOfHost(t *testing.T, at *place) []fault {
+func faultsOfHost(t *testing.T, at *installation) []fault {
 	p := hostOf(t, at)
 	g := p.Gateways[0]
 	gateway, auth := "Gateway "+g.ID(), "auth service "+p.name
@@ -372,8 +372,8 @@ func (p *product) crash(t *testing.T) {
 	})
 }
 
-// files lowers the limit of file descriptors of the operator, which its next dataplane inherits. It cannot be raised again
-// without CAP_SYS_RESOURCE.
+// files lowers the limit of file descriptors of the operator, which its next dataplane inherits. It cannot be raised
+// again without CAP_SYS_RESOURCE.
 func (p *product) files(t *testing.T, limit uint64) {
 	t.Helper()
 	must(t, unix.Prlimit(p.Operator.PID(), unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: limit, Max: limit}, nil))

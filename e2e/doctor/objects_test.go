@@ -14,7 +14,7 @@ import (
 )
 
 // faultsOfObjects are mistakes in objects.
-func faultsOfObjects(t *testing.T, p *place) (faults []fault) {
+func faultsOfObjects(t *testing.T, p *installation) (faults []fault) {
 	e, g := p.Env, p.Gateways[0]
 	gateway, route := "Gateway "+g.ID(), "UDPRoute "+g.ID()+"-first"
 	config := "GatewayConfig " + e.System() + "/turn"

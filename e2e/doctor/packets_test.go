@@ -11,7 +11,7 @@ import (
 )
 
 // faultsOfPackets are faults between clients, a dataplane and media servers on a host without a cluster.
-func faultsOfPackets(t *testing.T, p *place) []fault {
+func faultsOfPackets(t *testing.T, p *installation) []fault {
 	e, g := p.Env, p.Gateways[0]
 	host := e.Net.Nodes[0]
 	v4, v6 := host.External[0], host.External[1]

@@ -6,7 +6,7 @@ import (
 )
 
 // faultsOfPods are faults of load balancers and pods.
-func faultsOfPods(t *testing.T, p *place) []fault {
+func faultsOfPods(t *testing.T, p *installation) []fault {
 	e, g := p.Env, p.Gateways[0]
 	udp := g.Listeners[0]
 	at := udp.Addresses()[0]
@@ -52,7 +52,7 @@ func faultsOfPods(t *testing.T, p *place) []fault {
 }
 
 // faultsOfNAT are faults of a NAT between clients and pods.
-func faultsOfNAT(_ *testing.T, p *place) []fault {
+func faultsOfNAT(_ *testing.T, p *installation) []fault {
 	e, g := p.Env, p.Gateways[0]
 	f := fault{
 		name: "the NAT loses the answers", onlyPackets: true, severity: "error", object: "Gateway " + g.ID(),

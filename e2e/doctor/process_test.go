@@ -26,7 +26,7 @@ spec:
 `
 
 // faultsOfCluster are faults of the objects, processes and networks of a cluster.
-func faultsOfCluster(t *testing.T, p *place) (faults []fault) {
+func faultsOfCluster(t *testing.T, p *installation) (faults []fault) {
 	e, g := p.Env, p.Gateways[0]
 	all := []string{"doctor", "-n", g.Namespace}
 	pods, err := g.Dataplanes()
@@ -88,7 +88,7 @@ func faultsOfCluster(t *testing.T, p *place) (faults []fault) {
 }
 
 // faultsOfServices are faults of load balancers and backends that the statuses of Services show.
-func faultsOfServices(p *place) []fault {
+func faultsOfServices(p *installation) []fault {
 	e, g := p.Env, p.Gateways[0]
 	port := g.Listeners[0].Port()
 	patch := func(text string) func(*testing.T) {

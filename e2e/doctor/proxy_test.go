@@ -22,7 +22,8 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/env"
 )
 
-// certificates are faults in which a proxy in front of a listener serves another certificate. field is that of the findings.
+// certificates are faults in which a proxy in front of a listener serves another certificate. field is that of the
+// findings.
 func certificates(t *testing.T, e *env.Env, l *env.Listener, field string) (faults []fault) {
 	at, network := l.Addresses()[0], l.Config().Network()
 	now := time.Now()
@@ -62,8 +63,8 @@ func redirect(e *env.Env, l *env.Listener, port int, table string) (set, undo fu
 		"redirect to :%d\n}", priority, at.Addr(), l.Config().Network(), at.Port(), port))
 }
 
-// issue issues a certificate. Without an issuer it is of an intermediate CA whose certificate is left out, and with itself
-// as the issuer it is self-signed. Another issuer is an intermediate CA whose certificate is added.
+// issue issues a certificate. Without an issuer it is of an intermediate CA whose certificate is left out, and with
+// itself as the issuer it is self-signed. Another issuer is an intermediate CA whose certificate is added.
 func issue(t *testing.T, leaf x509.Certificate, issuer *x509.Certificate) tls.Certificate {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -145,8 +146,9 @@ func proxy(t *testing.T, e *env.Env, l *env.Listener, c tls.Certificate) (port i
 	return int(netip.MustParseAddrPort(listener.Addr().String()).Port())
 }
 
-// faultsOfTLSAtBalancer are faults of the certificate of a load balancer that ends TLS, which is not one of the Gateway.
-func faultsOfTLSAtBalancer(t *testing.T, p *place) []fault {
+// faultsOfTLSAtBalancer are faults of the certificate of a load balancer that ends TLS, which is not one of the
+// Gateway.
+func faultsOfTLSAtBalancer(t *testing.T, p *installation) []fault {
 	e, tcp := p.Env, p.Gateways[0].Listeners[1]
 	right := x509.Certificate{IPAddresses: []net.IP{tcp.Addresses()[0].Addr().AsSlice()}, NotAfter: time.Now().AddDate(1, 0, 0)}
 	set, undo := redirect(e, tcp, proxy(t, e, tcp, issue(t, right, nil)), "balancer")

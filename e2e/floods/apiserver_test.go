@@ -48,8 +48,8 @@ const namespaces = "Namespace"
 type apiServer struct {
 	*testing.T
 	*cluster.Cluster
-	admin *dynamic.DynamicClient
-	pulse *stall.Monitor
+	admin  *dynamic.DynamicClient
+	stalls *stall.Monitor
 	// readers are dataplanes: one for the own Gateway of each tenant, and one for the shared Gateway.
 	readers []*reader.Reader
 	turn    int
@@ -63,8 +63,8 @@ func newAPIServer(t *testing.T, kube *cluster.Cluster) *apiServer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := &apiServer{T: t, Cluster: kube, admin: admin, pulse: stall.Start()}
-	t.Cleanup(a.pulse.Stop)
+	a := &apiServer{T: t, Cluster: kube, admin: admin, stalls: stall.Start()}
+	t.Cleanup(a.stalls.Stop)
 	text := `{apiVersion: v1, kind: Namespace, metadata: {name: home}}
 ---
 {apiVersion: stunner.l7mp.io/v1, kind: Dataplane, metadata: {name: default}, spec: {}}
@@ -179,7 +179,8 @@ func (a *apiServer) pour(ctx context.Context, f flood) int {
 	return int(written.Load())
 }
 
-// clear deletes the objects of a flood, and those that the operator has generated for it: there is no garbage collector.
+// clear deletes the objects of a flood, and those that the operator has generated for it: there is no garbage
+// collector.
 func (a *apiServer) clear() {
 	a.Helper()
 	for kind := range kinds {

@@ -177,7 +177,7 @@ func (a *apiServer) under(t *testing.T, o *operator, f flood) row {
 	a.read(ctx, o.Discovery) // with new readers, which have no config yet
 	o.ready(restart)
 	r.missing = a.incomplete(restart - time.Since(begun))
-	r.back = a.pulse.Since(begun)
+	r.back = a.stalls.Since(begun)
 	calmly(a.measure(ctx, o))
 	peak, err := o.Memory.Peak()
 	o.Must(err)
@@ -243,7 +243,7 @@ func (a *apiServer) measure(ctx context.Context, o *operator) *measurement {
 			begun := time.Now()
 			probe, cancel := context.WithTimeout(context.WithoutCancel(ctx), lost)
 			err := bed.Answers("http://"+o.Health+"/ready", http.StatusOK)(probe)
-			took := a.pulse.Since(begun)
+			took := a.stalls.Since(begun)
 			if probe.Err() != nil && took <= slowest { // the machine was stalled
 				err = nil
 			}
@@ -284,7 +284,7 @@ func (a *apiServer) change(tenant int) (time.Duration, error) {
 		if err != nil {
 			return 0, err
 		}
-		took = max(took, s.Last.At.Sub(begun)-a.pulse.Stalled(begun, s.Last.At))
+		took = max(took, s.Last.At.Sub(begun)-a.stalls.Stalled(begun, s.Last.At))
 	}
 	return took, nil
 }

@@ -18,13 +18,13 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/netns"
 )
 
-// TestGameServer: the client of the guide, which is compiled from the page, reaches a server that has only the address of
-// its pod, with credentials of the auth service. No client reaches the pod without the Gateway.
+// TestGameServer: the client of the guide, which is compiled from the page, reaches a server that has only the address
+// of its pod, with credentials of the auth service. No client reaches the pod without the Gateway.
 func TestGameServer(t *testing.T) {
 	if !netns.Isolated(t) {
 		return
 	}
-	p := newPlace(t, guide.Read(t, "game-server"))
+	p := newEnvironment(t, guide.Read(t, "game-server"))
 	const server = podAddress + ":7654"
 	dir := t.TempDir()
 	source, client := filepath.Join(dir, "client.go"), filepath.Join(dir, "client")
@@ -52,7 +52,7 @@ func TestGameServer(t *testing.T) {
 }
 
 // args returns the arguments of the container of a Deployment of the page.
-func (p *place) args(deployment string) []string {
+func (p *environment) args(deployment string) []string {
 	p.Helper()
 	for _, object := range p.page.Objects(p) {
 		if object["kind"] != "Deployment" {

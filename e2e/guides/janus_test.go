@@ -22,13 +22,13 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/netns"
 )
 
-// TestJanus: Janus starts with the configuration of the guide, and answers an offer with the address of its pod only, at
-// a port that the route of the guide allows.
+// TestJanus: Janus starts with the configuration of the guide, and answers an offer with the address of its pod only,
+// at a port that the route of the guide allows.
 func TestJanus(t *testing.T) {
 	if !netns.Isolated(t) {
 		return
 	}
-	p := newPlace(t, guide.Read(t, "janus"))
+	p := newEnvironment(t, guide.Read(t, "janus"))
 	const api = "http://" + podAddress + ":8088/janus"
 	p.startJanus(api)
 	answer := p.janusAnswer(api)
@@ -54,7 +54,7 @@ func TestJanus(t *testing.T) {
 }
 
 // startJanus starts Janus with the ConfigMap and the arguments of the guide, in which only the folder is replaced.
-func (p *place) startJanus(api string) {
+func (p *environment) startJanus(api string) {
 	p.Helper()
 	path, err := exec.LookPath("janus")
 	if err != nil {
@@ -97,7 +97,7 @@ a=fingerprint:sha-256 00:01:02:03:04:05:06:07:08:09:0A:0B:0C:0D:0E:0F:10:11:12:1
 `, "\n", "\r\n")
 
 // janusAnswer returns the answer of the plugin echotest to an offer.
-func (p *place) janusAnswer(api string) string {
+func (p *environment) janusAnswer(api string) string {
 	p.Helper()
 	session := p.janusCreate(api, map[string]any{"janus": "create"})
 	handle := p.janusCreate(session, map[string]any{"janus": "attach", "plugin": "janus.plugin.echotest"})
@@ -116,7 +116,7 @@ func (p *place) janusAnswer(api string) string {
 }
 
 // janusCreate sends a request that creates an object, and returns the URL of the object.
-func (p *place) janusCreate(url string, request map[string]any) string {
+func (p *environment) janusCreate(url string, request map[string]any) string {
 	p.Helper()
 	return fmt.Sprintf("%s/%d", url, p.janusRequest(http.MethodPost, url, request).Data.ID)
 }
@@ -127,7 +127,7 @@ type janusResponse struct {
 	JSEP struct{ SDP string }
 }
 
-func (p *place) janusRequest(method, url string, request map[string]any) (response janusResponse) {
+func (p *environment) janusRequest(method, url string, request map[string]any) (response janusResponse) {
 	p.Helper()
 	var body io.Reader
 	if request != nil {

@@ -27,14 +27,14 @@ import (
 // liveKitPeer is the address that LiveKit announces with the configuration of the guide.
 const liveKitPeer = podAddress + ":7882"
 
-// TestLiveKit: two participants in Chromium exchange video through a LiveKit server that has only the address of its pod,
-// with the manifests and the code of the guide: with credentials of LiveKit, over UDP, and over TCP where UDP is blocked,
-// and with credentials of the auth service. The checks of the guide print what it shows.
+// TestLiveKit: two participants in Chromium exchange video through a LiveKit server that has only the address of its
+// pod, with the manifests and the code of the guide: with credentials of LiveKit, over UDP, and over TCP where UDP is
+// blocked, and with credentials of the auth service. The checks of the guide print what it shows.
 func TestLiveKit(t *testing.T) {
 	if !netns.Isolated(t) {
 		return
 	}
-	p := newPlace(t, guide.Read(t, "livekit"))
+	p := newEnvironment(t, guide.Read(t, "livekit"))
 	key, secret := p.startLiveKit()
 	code := p.page.Of("js")
 	if len(code) != 2 {
@@ -68,9 +68,9 @@ func TestLiveKit(t *testing.T) {
 	})
 }
 
-// startLiveKit starts LiveKit with the configuration of the guide, in which only the host name of the Gateway is replaced.
-// It returns the key and the secret of the API.
-func (p *place) startLiveKit() (key, secret string) {
+// startLiveKit starts LiveKit with the configuration of the guide, in which only the host name of the Gateway is
+// replaced. It returns the key and the secret of the API.
+func (p *environment) startLiveKit() (key, secret string) {
 	p.Helper()
 	text := p.secret("livekit-config", "livekit.yaml")
 	if !strings.Contains(text, "turn.example.org") {
@@ -92,9 +92,9 @@ func (p *place) startLiveKit() (key, secret string) {
 	return "", ""
 }
 
-// browse opens a page with the code of a guide in a browser of the clients. Its web server forwards signalling to LiveKit
-// and requests of credentials to the auth service, as an Ingress does.
-func (p *place) browse(code, key, secret string) *chromium.Page {
+// browse opens a page with the code of a guide in a browser of the clients. Its web server forwards signalling to
+// LiveKit and requests of credentials to the auth service, as an Ingress does.
+func (p *environment) browse(code, key, secret string) *chromium.Page {
 	p.Helper()
 	imports := regexp.MustCompile(`(?m)^import .*\n`)
 	html := bedtest.Read(p, "e2e/guides/livekit.html")

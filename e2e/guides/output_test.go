@@ -18,7 +18,7 @@ import (
 // prints runs the commands of stunnerctl in the guide, which must end with code 0. If the next block of the guide is
 // text, it is output: each of its lines must be the beginning of a line in the output of the commands, whatever its
 // numbers are. icetest lasts a second and accepts gaps and losses, which depend on the speed of the machine.
-func (p *place) prints() {
+func (p *environment) prints() {
 	p.Helper()
 	shown := 0
 	for i, block := range p.page.Blocks {
@@ -63,7 +63,7 @@ func (p *place) prints() {
 }
 
 // stunnerctl runs stunnerctl with the output folder of the operator.
-func (p *place) stunnerctl(ctx context.Context, args ...string) ([]byte, error) {
+func (p *environment) stunnerctl(ctx context.Context, args ...string) ([]byte, error) {
 	return exec.CommandContext(ctx, filepath.Join(p.bin, "stunnerctl"), append(args, "--folder", p.out)...).CombinedOutput()
 }
 
@@ -71,7 +71,7 @@ func (p *place) stunnerctl(ctx context.Context, args ...string) ([]byte, error) 
 const echoFile = "icetest.yaml"
 
 // deployEcho makes the objects that icetest deploys in a cluster, and returns the address of the echo peer.
-func (p *place) deployEcho() string {
+func (p *environment) deployEcho() string {
 	p.Helper()
 	gateway, address := p.gateway(), net.JoinHostPort(publicAddress, strconv.Itoa(bedtest.Port(p)))
 	_, port, _ := strings.Cut(address, ":")
@@ -89,7 +89,7 @@ func (p *place) deployEcho() string {
 }
 
 // deleteEcho deletes the objects of deployEcho, and waits until the dataplane runs the config without them.
-func (p *place) deleteEcho(address string) {
+func (p *environment) deleteEcho(address string) {
 	p.Helper()
 	bedtest.NoError(p, os.Remove(filepath.Join(p.in, echoFile)))
 	gateway := p.gateway()

@@ -31,7 +31,7 @@ func TestOperatorIsKilledBetweenAnyTwoWrites(t *testing.T) {
 	s := newInstallation(t)
 	s.sees("gateway/front-door", condition("Accepted"), "True")
 	p := s.behindProxy()
-	undisturbed := s.door("whole")
+	undisturbed := s.testGateway("whole")
 	s.apply(undisturbed.text)
 	var want map[string]string
 	s.await(func(context.Context) error {
@@ -43,10 +43,10 @@ func TestOperatorIsKilledBetweenAnyTwoWrites(t *testing.T) {
 		}
 		return nil
 	})
-	doors := []door{undisturbed}
+	gateways := []testGateway{undisturbed}
 	for n := 1; ; n++ {
-		d := s.door(fmt.Sprintf("cut-%d", n))
-		doors = append(doors, d)
+		d := s.testGateway(fmt.Sprintf("cut-%d", n))
+		gateways = append(gateways, d)
 		held := p.holdWrites(n)
 		s.apply(d.text)
 		if !d.completesBefore(held, want) {
@@ -68,13 +68,13 @@ func TestOperatorIsKilledBetweenAnyTwoWrites(t *testing.T) {
 			}
 		}
 	}
-	for _, d := range doors {
+	for _, d := range gateways {
 		s.must(d.differs(want))
 	}
 }
 
-// completesBefore reports whether a door reaches the wanted state before a write is held.
-func (d door) completesBefore(held <-chan struct{}, want map[string]string) (complete bool) {
+// completesBefore reports whether a Gateway reaches the wanted state before a write is held.
+func (d testGateway) completesBefore(held <-chan struct{}, want map[string]string) (complete bool) {
 	d.Helper()
 	d.await(func(context.Context) error {
 		select {
@@ -89,19 +89,19 @@ func (d door) completesBefore(held <-chan struct{}, want map[string]string) (com
 	return complete
 }
 
-// door is a Gateway with a route and the objects that the operator creates for it.
-type door struct {
+// testGateway is a Gateway with a route and the objects that the operator creates for it.
+type testGateway struct {
 	*installation
 	client *dynamic.DynamicClient
 	id     string
 	text   string
 }
 
-func (s *installation) door(id string) door {
+func (s *installation) testGateway(id string) testGateway {
 	s.Helper()
 	client, err := dynamic.NewForConfig(control.Admin.Config)
 	s.must(err)
-	return door{s, client, id, fmt.Sprintf(`
+	return testGateway{s, client, id, fmt.Sprintf(`
 apiVersion: gateway.networking.k8s.io/v1
 kind: Gateway
 metadata: {name: %[1]s, namespace: %[2]s}
@@ -122,8 +122,8 @@ var generated = []schema.GroupVersionResource{
 	{Group: "networking.k8s.io", Version: "v1", Resource: "networkpolicies"},
 }
 
-// objects returns the generated objects of the door.
-func (d door) objects() (all []unstructured.Unstructured) {
+// objects returns the generated objects of the Gateway.
+func (d testGateway) objects() (all []unstructured.Unstructured) {
 	d.Helper()
 	for _, kind := range generated {
 		list, err := d.client.Resource(kind).Namespace(d.name).List(
@@ -136,7 +136,7 @@ func (d door) objects() (all []unstructured.Unstructured) {
 }
 
 // made returns the identity of each generated object: UID and node ports.
-func (d door) made() map[string]string {
+func (d testGateway) made() map[string]string {
 	d.Helper()
 	identities := map[string]string{}
 	for _, o := range d.objects() {
@@ -152,8 +152,8 @@ func (d door) made() map[string]string {
 	return identities
 }
 
-// state returns spec and status of all objects of the door by name, without fields that differ between doors.
-func (d door) state() map[string]string {
+// state returns spec and status of all objects of the Gateway by name, without fields that differ between Gateways.
+func (d testGateway) state() map[string]string {
 	d.Helper()
 	said := map[string]string{}
 	for _, o := range d.objects() {
@@ -179,14 +179,14 @@ var own = []string{
 	"stunner.l7mp.io/applied", "deployment.kubernetes.io/revision",
 }
 
-func (d door) say(fields map[string]any) string {
+func (d testGateway) say(fields map[string]any) string {
 	d.Helper()
 	text, err := json.Marshal(without(fields))
 	d.must(err)
 	return d.plain(string(text))
 }
 
-func (d door) plain(text string) string {
+func (d testGateway) plain(text string) string {
 	return withoutAllocated(strings.ReplaceAll(text, d.id, "DOOR"))
 }
 
@@ -210,8 +210,8 @@ func without(v any) any {
 	return v
 }
 
-// differs returns the difference between the objects of the door and the wanted ones.
-func (d door) differs(want map[string]string) error {
+// differs returns the difference between the objects of the Gateway and the wanted ones.
+func (d testGateway) differs(want map[string]string) error {
 	d.Helper()
 	got := d.state()
 	names := slices.Sorted(maps.Keys(want))

@@ -25,71 +25,74 @@ import (
 // mistake is an invalid or missing object, in a namespace with a Gateway, a class and all that they need.
 type mistake struct {
 	name string
-	make func(*place)
+	make func(*faulty)
 	// seen waits until the operator has processed the mistake. Nil means that the status of the Gateway promises that
 	// what was published stays in force.
-	seen func(*place)
+	seen func(*faulty)
 	// takes means that the mistake takes the media server away, as it is written, and nothing else.
 	takes bool
 }
 
 var mistakes = []mistake{
-	{name: "secret-emptied", make: func(p *place) { p.set("secret/users", `{"data":null}`) }},
-	{name: "secret-deleted", make: func(p *place) { p.remove("secret/users") }},
-	{name: "secret-of-unknown-type", make: func(p *place) { p.set("secret/users", `{"stringData":{"type":"magic"}}`) }},
-	{name: "secret-without-password", make: func(p *place) { p.set("secret/users", `{"data":{"password":null}}`) }},
-	{name: "config-deleted", make: func(p *place) { p.remove("gatewayconfig/site") }},
-	{name: "config-names-no-dataplane", make: func(p *place) {
+	{name: "secret-emptied", make: func(p *faulty) { p.set("secret/users", `{"data":null}`) }},
+	{name: "secret-deleted", make: func(p *faulty) { p.remove("secret/users") }},
+	{name: "secret-of-unknown-type", make: func(p *faulty) { p.set("secret/users", `{"stringData":{"type":"magic"}}`) }},
+	{name: "secret-without-password", make: func(p *faulty) { p.set("secret/users", `{"data":{"password":null}}`) }},
+	{name: "config-deleted", make: func(p *faulty) { p.remove("gatewayconfig/site") }},
+	{name: "config-names-no-dataplane", make: func(p *faulty) {
 		p.set("gatewayconfig/site", `{"spec":{"dataplane":"`+p.name+`-absent"}}`)
 	}},
-	{name: "class-names-no-config", make: func(p *place) {
+	{name: "class-names-no-config", make: func(p *faulty) {
 		p.set("gatewayclass/"+p.name, `{"spec":{"parametersRef":{"name":"absent"}}}`)
 	}},
-	{name: "class-deleted", make: func(p *place) { p.remove("gatewayclass/" + p.name) }, seen: func(*place) {}},
-	{name: "class-misspelt", make: func(p *place) {
+	{name: "class-deleted", make: func(p *faulty) { p.remove("gatewayclass/" + p.name) }, seen: func(*faulty) {}},
+	{name: "class-misspelt", make: func(p *faulty) {
 		p.set("gateway/door", `{"spec":{"gatewayClassName":"misspelt"}}`)
-	}, seen: func(*place) {}},
-	{name: "dataplane-deleted", make: func(p *place) { p.remove("dataplane/" + p.name) }},
-	{name: "dataplane-invalid", make: func(p *place) {
+	}, seen: func(*faulty) {}},
+	{name: "dataplane-deleted", make: func(p *faulty) { p.remove("dataplane/" + p.name) }},
+	{name: "dataplane-invalid", make: func(p *faulty) {
 		p.set("dataplane/"+p.name, `{"spec":{"podTemplatePatch":{"spec":{"containers":"none"}}}}`)
 	}},
-	{name: "own-config-absent", make: func(p *place) {
+	{name: "own-config-absent", make: func(p *faulty) {
 		p.set("gateway/door", `{"spec":{"infrastructure":{"parametersRef":
 			{"group":"stunner.l7mp.io","kind":"GatewayConfig","name":"absent"}}}}`)
 	}},
-	{name: "annotation-invalid", make: func(p *place) {
+	{name: "annotation-invalid", make: func(p *faulty) {
 		p.annotate("gateway/door", "stunner.l7mp.io/targetport", "nonsense")
 	}},
-	{name: "certificate-deleted", make: func(p *place) { p.remove("secret/door") }, seen: listenerHeld("tls")},
-	{name: "certificate-broken", make: func(p *place) {
+	{name: "certificate-deleted", make: func(p *faulty) { p.remove("secret/door") }, seen: listenerHeld("tls")},
+	{name: "certificate-broken", make: func(p *faulty) {
 		p.set("secret/door", `{"stringData":{"tls.crt":"none"}}`)
 	}, seen: listenerHeld("tls")},
-	{name: "listener-protocol", make: func(p *place) {
+	{name: "listener-protocol", make: func(p *faulty) {
 		p.patch("gateway/door", types.JSONPatchType,
 			`[{"op":"replace","path":"/spec/listeners/1/protocol","value":"TURN-TPC"}]`)
 	}, seen: listenerHeld("tcp")},
-	{name: "listener-port-taken", make: func(p *place) {
+	{name: "listener-port-taken", make: func(p *faulty) {
 		p.patch("gateway/door", types.JSONPatchType, `[{"op":"replace","path":"/spec/listeners/2/port","value":3478}]`)
 	}, seen: listenerHeld("tls")},
-	{name: "backend-deleted", make: func(p *place) { p.remove("endpointslice/rooms", "service/rooms") }, takes: true,
+	{name: "backend-deleted", make: func(p *faulty) { p.remove("endpointslice/rooms", "service/rooms") }, takes: true,
 		seen: routeFails("ResolvedRefs")},
-	{name: "route-names-no-backend", make: func(p *place) {
+	{name: "route-names-no-backend", make: func(p *faulty) {
 		p.set("udproute.stunner.l7mp.io/media", `{"spec":{"rules":[{"backendRefs":[{"name":"absent"}]}]}}`)
 	}, takes: true,
 		seen: routeFails("ResolvedRefs")},
-	{name: "namespace-loses-route-label", make: func(p *place) { p.label("namespace/"+p.name, "media", "") }, takes: true,
-		seen: routeFails("Accepted")},
+	{
+		name: "namespace-loses-route-label", takes: true,
+		make: func(p *faulty) { p.label("namespace/"+p.name, "media", "") },
+		seen: routeFails("Accepted"),
+	},
 }
 
 // routeFails returns a function that waits until a condition of the route is False.
-func routeFails(condition string) func(*place) {
+func routeFails(condition string) func(*faulty) {
 	path := `.status.parents[0].conditions[?(@.type=="` + condition + `")].status`
-	return func(p *place) { p.sees("udproute.stunner.l7mp.io/media", path, "False") }
+	return func(p *faulty) { p.sees("udproute.stunner.l7mp.io/media", path, "False") }
 }
 
 // listenerHeld returns a function that waits until the status promises that a listener stays as it was published.
-func listenerHeld(name string) func(*place) {
-	return func(p *place) {
+func listenerHeld(name string) func(*faulty) {
+	return func(p *faulty) {
 		p.await(func(ctx context.Context) error {
 			path := `.status.listeners[?(@.name=="` + name + `")].conditions[?(@.type=="Programmed")].message`
 			got, err := control.Field(ctx, p.name, "gateway/door", path)
@@ -102,7 +105,7 @@ func listenerHeld(name string) func(*place) {
 }
 
 // promises waits until the status of the Gateway promises that what was published stays in force.
-func (p *place) promises(when string) {
+func (p *faulty) promises(when string) {
 	p.await(func(ctx context.Context) error {
 		got, err := control.Field(ctx, p.name, "gateway/door", `.status.conditions[?(@.type=="Programmed")].message`)
 		if err == nil && !strings.Contains(got, "what was published before stays in force") {
@@ -112,8 +115,8 @@ func (p *place) promises(when string) {
 	})
 }
 
-// place is the namespace of a mistake.
-type place struct {
+// faulty is a Gateway with a mistake, in a namespace of its own.
+type faulty struct {
 	*installation
 	mistake mistake
 	// given are the credentials that the auth service gave before the mistake, made the generated objects, and config
@@ -121,8 +124,8 @@ type place struct {
 	given, made, config string
 }
 
-// objects returns the objects of a place. Routes need the label of the namespace.
-func (p *place) objects() string {
+// objects returns the objects of the Gateway. Routes need the label of the namespace.
+func (p *faulty) objects() string {
 	p.Helper()
 	chain, private, err := bed.Certificate()
 	p.must(err)
@@ -189,11 +192,11 @@ func TestMistakesDeleteNothingAcrossRestarts(t *testing.T) {
 	g := guarded{prepare(t, t.TempDir(), nameOf(t)), t.TempDir()}
 	g.accounts("auth", "whole")
 	g.must(bed.Build(t.Context(), bedtest.Root(t), g.dir, bed.Auth))
-	places, namespaces := []*place(nil), []string{g.name}
+	places, namespaces := []*faulty(nil), []string{g.name}
 	for _, m := range mistakes {
 		own := *g.installation
 		own.name = "mistake-" + m.name
-		p := &place{installation: &own, mistake: m}
+		p := &faulty{installation: &own, mistake: m}
 		places, namespaces = append(places, p), append(namespaces, p.name)
 		p.apply(p.objects())
 	}
@@ -272,7 +275,7 @@ func TestMistakesDeleteNothingAcrossRestarts(t *testing.T) {
 }
 
 // standbyWritten returns a condition: the standby Secrets have the published endpoints, which are written late.
-func (g guarded) standbyWritten(places []*place) func(context.Context) error {
+func (g guarded) standbyWritten(places []*faulty) func(context.Context) error {
 	return func(ctx context.Context) error {
 		for _, p := range places {
 			s, err := g.client().CoreV1().Secrets(p.name).Get(ctx, "door-standby", metav1.GetOptions{})
@@ -292,7 +295,7 @@ func (g guarded) standbyWritten(places []*place) func(context.Context) error {
 }
 
 // state returns the published config of the Gateway as REVISION: LISTENERS, ENDPOINTS.
-func (p *place) state(g guarded, token string) (string, error) {
+func (p *faulty) state(g guarded, token string) (string, error) {
 	p.Helper()
 	code, body, err := p.ask(g, token)
 	if err != nil || code != http.StatusOK {
@@ -311,13 +314,13 @@ func (p *place) state(g guarded, token string) (string, error) {
 	return text, nil
 }
 
-func (p *place) ask(g guarded, token string) (code int, body string, err error) {
+func (p *faulty) ask(g guarded, token string) (code int, body string, err error) {
 	p.Helper()
 	return g.ask("https", token, "/"+p.name+"/door")
 }
 
 // generated returns the names, UIDs and generations of the objects that the operator created for the Gateway.
-func (p *place) generated() (all string) {
+func (p *faulty) generated() (all string) {
 	p.Helper()
 	selector := metav1.ListOptions{LabelSelector: "stunner.l7mp.io/related-gateway-name=door"}
 	c := p.client()

@@ -212,8 +212,8 @@ func (s *suite) attempt(c *candidate, more func(begun time.Time, r *result) bool
 	return r
 }
 
-// rest waits until the operator has finished with the objects of the attempt before: a change of others takes as long as
-// usual. It discards what others have observed.
+// rest waits until the operator has finished with the objects of the attempt before: a change of others takes as long
+// as usual. It discards what others have observed.
 func (s *suite) rest(ctx context.Context) {
 	for fast := false; !fast && ctx.Err() == nil && !s.hasEnded(); {
 		s.take()

@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// way is one of the ways in which a value grows. The API server accepts some of them in a field.
-type way struct {
+// growth makes a value of any size. For a field, the API server accepts the values of some growths only.
+type growth struct {
 	name string
 	// words are the strings in values that are made from the schema.
 	words words
@@ -18,11 +18,11 @@ type way struct {
 	grow func(n *node, base any, w words, size int) any
 }
 
-// ways are the ways of each form, those that are larger or more common first.
-var ways = map[form][]way{}
+// growths are the growths of each form, those with larger or more common values first.
+var growths = map[form][]growth{}
 
 func init() {
-	ways[list] = []way{
+	growths[list] = []growth{
 		{"copies", families[0], copies(func(any, int, string) bool { return false })},
 		{"copies with other names and numbers", families[0], copies(func(_ any, _ int, field string) bool {
 			return field == "name" || strings.HasSuffix(strings.ToLower(field), "port")
@@ -30,14 +30,14 @@ func init() {
 		{"copies with other values", families[0], copies(func(any, int, string) bool { return true })},
 	}
 	for _, w := range families {
-		ways[list] = append(ways[list], way{w.name, w, elementsOf})
+		growths[list] = append(growths[list], growth{w.name, w, elementsOf})
 	}
 	for _, w := range families {
-		ways[dictionary] = append(ways[dictionary],
-			way{"entries with long values, " + w.name, w, entriesOf(strings.Repeat("v", 60))},
-			way{"entries, " + w.name, w, entriesOf("")})
+		growths[dictionary] = append(growths[dictionary],
+			growth{"entries with long values, " + w.name, w, entriesOf(strings.Repeat("v", 60))},
+			growth{"entries, " + w.name, w, entriesOf("")})
 	}
-	ways[text] = []way{
+	growths[text] = []growth{
 		{"repeated base value", families[0], func(n *node, base any, _ words, size int) any { return repeatBase(n, base, size) }},
 	}
 	for _, unit := range []string{"x", "0", strings.Repeat("x", 62) + ".", "/x"} {
@@ -45,9 +45,10 @@ func init() {
 		if unit == "0" {
 			w = numbers
 		}
-		ways[text] = append(ways[text], way{fmt.Sprintf("%.3q", unit), w, func(n *node, _ any, w words, size int) any {
+		grow := func(n *node, _ any, w words, size int) any {
 			return n.encode(fill(unit, size-len(w.at(0))) + w.at(0))
-		}})
+		}
+		growths[text] = append(growths[text], growth{fmt.Sprintf("%.3q", unit), w, grow})
 	}
 }
 
@@ -181,8 +182,8 @@ func entriesOf(long string) func(*node, any, words, int) any {
 	}
 }
 
-// grown returns an object in which a field has a size, or nil if the way does not apply to it.
-func (n *node) grown(base map[string]any, f field, y way, size int) map[string]any {
+// grown returns an object in which a field has a size, or nil if the growth does not apply to the field.
+func (n *node) grown(base map[string]any, f field, y growth, size int) map[string]any {
 	applies := true
 	made := n.with(base, f.path, y.words, func(n *node, value any, w words) any {
 		grown := y.grow(n, value, w, size)

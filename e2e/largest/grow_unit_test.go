@@ -58,7 +58,7 @@ func TestGrown(t *testing.T) {
 	}}
 	before := string(bytesOf(base))
 	for _, f := range n.fields(base) {
-		for _, y := range ways[f.form] {
+		for _, y := range growths[f.form] {
 			small, large := n.grown(base, f, y, 10), n.grown(base, f, y, 1000)
 			if small == nil || large == nil {
 				if y.name != "repeated base value" && f.form != list {
@@ -116,8 +116,11 @@ func TestAllElements(t *testing.T) {
 	}
 	names.path = slices.Clone(names.path)
 	names.path[2] = elements
-	other := ways[list][1]
-	c := &candidate{node: n, base: base, fields: []field{parts, names}, size: []int{64, 63}, way: []way{other, ways[text][1]}}
+	other := growths[list][1]
+	c := &candidate{
+		node: n, base: base, fields: []field{parts, names},
+		size: []int{64, 63}, growth: []growth{other, growths[text][1]},
+	}
 	seen := map[string]bool{}
 	for _, part := range at(c.object(), path{"spec", "parts"}).([]any) {
 		name := part.(map[string]any)["name"].(string)

@@ -14,10 +14,10 @@
 //	others_test.go  what other tenants observe
 //	attack_test.go  the objects, once and repeated
 //
-// To find the sizes takes minutes, so that they are in testdata/sizes.tsv; -sizes finds those
-// that are not there, and the report names fields without a size. testdata/order.txt has the objects by what they cost the operator when it was last written. The test creates
-// them in this order, as many as fit into -once, and then repeats those that have cost most, as many as fit into
-// -repeat. To find all sizes again, and to try and repeat all objects:
+// To find the sizes takes minutes, so that they are in testdata/sizes.tsv; -sizes finds those that are not there, and
+// the report names fields without a size. testdata/order.txt has the objects by what they cost the operator when it was
+// last written. The test creates them in this order, as many as fit into -once, and then repeats those that have cost
+// most, as many as fit into -repeat. To find all sizes again, and to try and repeat all objects:
 //
 //	go test -v -count=1 -timeout=5h ./e2e/largest -update -once=1h -repeat=3h
 //
@@ -60,8 +60,8 @@ const everyRow = ".*"
 // memory is the memory limit of the operator in bytes, as in the chart. The kernel kills an operator that exceeds it.
 const memory = 512 << 20
 
-// Limits for others while the objects of the attacker exist. On a machine that is slow by itself, a multiple of the time
-// under the same load of the API server is allowed.
+// Limits for others while the objects of the attacker exist. On a machine that is slow by itself, a multiple of the
+// time under the same load of the API server is allowed.
 const (
 	slowestChange = 100 * time.Millisecond // until config discovery has a changed endpoint, 99 % of the changes
 	slowestBirth  = time.Second            // until a new Gateway has its Service, likewise
@@ -109,8 +109,8 @@ func start(t *testing.T) *suite {
 	t.Cleanup(func() { s.must(kube.Stop()) })
 	server, err := newAPIServer(kube)
 	s.must(err)
-	s.others = &others{apiServer: server, pulse: stall.Start(), one: make(chan struct{}), seen: map[string]*receipt{}}
-	t.Cleanup(s.pulse.Stop)
+	s.others = &others{apiServer: server, stalls: stall.Start(), one: make(chan struct{}), seen: map[string]*receipt{}}
+	t.Cleanup(s.stalls.Stop)
 	root, err := bed.Root()
 	s.must(err)
 	texts := []string{world}
@@ -317,11 +317,11 @@ func (s *suite) crossed(byRow map[string][]*candidate) (all []*candidate) {
 			})
 			// Values that repeat that of the base object are valid beside it.
 			slices.SortStableFunc(largest, func(a, b *candidate) int {
-				if a.way[0].name != b.way[0].name {
-					if a.way[0].name == "repeated base value" {
+				if a.growth[0].name != b.growth[0].name {
+					if a.growth[0].name == "repeated base value" {
 						return -1
 					}
-					if b.way[0].name == "repeated base value" {
+					if b.growth[0].name == "repeated base value" {
 						return 1
 					}
 				}

@@ -77,7 +77,7 @@ type others struct {
 	discovery, health string
 	process           func() *bed.Process // of the operator
 	readers           []*reader.Reader
-	pulse             *stall.Monitor
+	stalls            *stall.Monitor
 	turn, births      int
 
 	mu   sync.Mutex
@@ -229,7 +229,7 @@ func (o *others) since(ctx context.Context, change string, effect time.Time) (ti
 		return 0, err
 	}
 	waited := max(o.process().Delays().Since(r.operator), o.Server().Delays().Since(r.server))
-	return max(0, effect.Sub(r.at)-o.pulse.Stalled(r.at, effect)-waited), nil
+	return max(0, effect.Sub(r.at)-o.stalls.Stalled(r.at, effect)-waited), nil
 }
 
 // record records when the test receives changes of others from the API server: a change that the API server delivers
@@ -339,7 +339,7 @@ func (o *others) probe(ctx context.Context) {
 	defer cancel()
 	begun := time.Now()
 	code, body, err := bed.Get(ctx, "http://"+o.health+"/ready")
-	took := o.pulse.Since(begun)
+	took := o.stalls.Since(begun)
 	switch {
 	case err != nil:
 	case code != http.StatusOK:

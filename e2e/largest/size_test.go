@@ -136,10 +136,10 @@ type candidate struct {
 	fields []field
 	// size is the number of elements, or the length in bytes, of the fields.
 	size []int
-	// way is how the fields grew.
-	way  []way
-	node *node
-	base map[string]any
+	// growth has the growth of each field.
+	growth []growth
+	node   *node
+	base   map[string]any
 	// using are larger objects than usual that the object refers to, by their name.
 	using map[string]*candidate
 
@@ -170,11 +170,11 @@ func (c *candidate) length() int {
 	return c.bytes
 }
 
-// object returns the object of a candidate; nil if a way does not apply.
+// object returns the object of a candidate; nil if a growth does not apply.
 func (c *candidate) object() map[string]any {
 	o := c.base
 	for i, f := range c.fields {
-		if o = c.node.grown(o, f, c.way[i], c.size[i]); o == nil {
+		if o = c.node.grown(o, f, c.growth[i], c.size[i]); o == nil {
 			return nil
 		}
 	}
@@ -183,8 +183,8 @@ func (c *candidate) object() map[string]any {
 
 // known is the largest size of a field that another row has too.
 type known struct {
-	way  way
-	size int
+	growth growth
+	size   int
 }
 
 // grow finds the largest size of a field that the API server admits.
@@ -193,8 +193,8 @@ func (a *apiServer) grow(ctx context.Context, r row, n *node, base map[string]an
 	empty := len(bytesOf(base))
 	var failed error
 	length := map[int]int{} // in bytes, by size
-	try := func(y way, size int) bool {
-		c.size, c.way = []int{size}, []way{y}
+	try := func(y growth, size int) bool {
+		c.size, c.growth = []int{size}, []growth{y}
 		o := c.object()
 		if o == nil || failed != nil {
 			return false
@@ -207,23 +207,23 @@ func (a *apiServer) grow(ctx context.Context, r row, n *node, base map[string]an
 		}
 		return failed == nil && refused == nil
 	}
-	done := func(y way, size int) (*candidate, error) {
-		c.size, c.way, c.refused = []int{size}, []way{y}, ""
+	done := func(y growth, size int) (*candidate, error) {
+		c.size, c.growth, c.refused = []int{size}, []growth{y}, ""
 		c.bytes = length[size]
 		a.known[f.String()] = known{y, size}
 		return c, failed
 	}
 	if k, is := a.known[f.String()]; is {
 		if f.path[0] == "metadata" { // it has the same rules in all kinds
-			c.size, c.way = []int{k.size}, []way{k.way}
+			c.size, c.growth = []int{k.size}, []growth{k.growth}
 			length[k.size] = len(bytesOf(c.object()))
-			return done(k.way, k.size)
+			return done(k.growth, k.size)
 		}
-		if try(k.way, k.size) {
-			return done(k.way, k.size)
+		if try(k.growth, k.size) {
+			return done(k.growth, k.size)
 		}
 	}
-	for _, y := range ways[f.form] {
+	for _, y := range growths[f.form] {
 		low := 3
 		if f.form == text {
 			old, _ := at(base, f.path).(string)
@@ -255,7 +255,7 @@ func (a *apiServer) grow(ctx context.Context, r row, n *node, base map[string]an
 		}
 		return done(y, low)
 	}
-	c.size, c.way = nil, nil
+	c.size, c.growth = nil, nil
 	return c, failed
 }
 
@@ -272,7 +272,10 @@ func (a *apiServer) together(ctx context.Context, of, in *candidate) (*candidate
 	inner := in.fields[0]
 	inner.path = slices.Clone(inner.path)
 	inner.path[depth] = elements
-	c := &candidate{row: of.row, node: of.node, base: of.base, fields: []field{of.fields[0], inner}, way: []way{of.way[0], in.way[0]}}
+	c := &candidate{
+		row: of.row, node: of.node, base: of.base,
+		fields: []field{of.fields[0], inner}, growth: []growth{of.growth[0], in.growth[0]},
+	}
 	for outer := of.size[0]; outer > 1; outer /= 2 {
 		for size := in.size[0]; size > 1; size /= 2 {
 			c.size = []int{outer, size}

@@ -91,7 +91,7 @@ func (t *sizeTable) set(c *candidate) {
 		if len(c.size) == 0 {
 			line = append(line, f.String(), "-", "0")
 		} else {
-			line = append(line, f.String(), c.way[i].name, strconv.Itoa(c.size[i]))
+			line = append(line, f.String(), c.growth[i].name, strconv.Itoa(c.size[i]))
 		}
 	}
 	t.put(line)
@@ -118,7 +118,7 @@ func (t *sizeTable) candidate(r row, n *node, base map[string]any, f field) (*ca
 	return c, c.fill(line) == nil
 }
 
-// fill sets the sizes and the ways of the fields.
+// fill sets the sizes and the growths of the fields.
 func (c *candidate) fill(line []string) error {
 	for i, f := range c.fields {
 		size, err := strconv.Atoi(line[3+i*columns])
@@ -129,11 +129,11 @@ func (c *candidate) fill(line []string) error {
 			return nil
 		}
 		name := line[2+i*columns]
-		number := slices.IndexFunc(ways[f.form], func(y way) bool { return y.name == name })
+		number := slices.IndexFunc(growths[f.form], func(y growth) bool { return y.name == name })
 		if number < 0 {
 			return fmt.Errorf("testdata/sizes.tsv: no way %q of a %s", name, f.form)
 		}
-		c.size, c.way = append(c.size, size), append(c.way, ways[f.form][number])
+		c.size, c.growth = append(c.size, size), append(c.growth, growths[f.form][number])
 	}
 	return nil
 }

@@ -55,7 +55,7 @@ func token(t *testing.T, change func(*claims)) string {
 // J-06, K-04: with tokens configured in the chart, credentials are given for a valid token only. Requests are counted,
 // and no log contains a token or key.
 func TestTokens(t *testing.T) {
-	s, system := stage(t), place{t, home}
+	s, system := newTestNamespace(t), testNamespace{t, home}
 	s.prepare()
 	system.kubectl("", "create", "secret", "generic", "web-app", "--from-literal=jwt-secret="+signing)
 	s.shell([]string{"helm"}, fmt.Sprintf(`cd %s/charts
@@ -68,7 +68,7 @@ helm install stunner stunner --namespace stunner-system --wait --set stunnerAuth
 	s.wait("condition=Programmed", "gateway/front-door")
 
 	good := token(t, func(*claims) {})
-	m := meeting{place: s, auth: s.publish(), peer: s.echo(), token: good}
+	m := caller{testNamespace: s, auth: s.publish(), peer: s.echo(), token: good}
 	m.call(t) // afterwards both replicas are reachable and serve the Gateway
 	before := system.counted("stunner-auth")
 	answers := map[int]int{}
@@ -130,7 +130,7 @@ helm install stunner stunner --namespace stunner-system --wait --set stunnerAuth
 func unsigned(token string) string { return token[:strings.LastIndex(token, ".")+1] }
 
 // belongs checks the subject in the user name of a credential.
-func (m meeting) belongs(t *testing.T, subject string) {
+func (m caller) belongs(t *testing.T, subject string) {
 	t.Helper()
 	ice, err := m.ask(t.Context())
 	if err != nil {
@@ -142,7 +142,7 @@ func (m meeting) belongs(t *testing.T, subject string) {
 }
 
 // discreet checks that the logs of a service contain a given text, and no secret.
-func (s place) discreet(service, done string, secrets ...string) {
+func (s testNamespace) discreet(service, done string, secrets ...string) {
 	s.Helper()
 	var logs strings.Builder
 	for _, p := range s.pods("app=" + service) {

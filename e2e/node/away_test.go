@@ -16,11 +16,11 @@ import (
 // next pod serves the standby config.
 // No call is disturbed when the operator is back.
 func operatorAway(s site) {
-	system := place{s.T, home}
+	system := testNamespace{s.T, home}
 	old := s.open("", udpListener, tcpListener)
-	doors, peer := s.usual(), s.echo()
-	before := s.dial(doors[0], peer)
-	calm := s.dial(doors[1], peer)
+	addresses, peer := s.usual(), s.echo()
+	before := s.dial(addresses[0], peer)
+	calm := s.dial(addresses[1], peer)
 
 	replicas := "--replicas=" + system.kubectl(
 		"", "get", "deployment", "stunner-operator", "--output=jsonpath={.spec.replicas}",
@@ -49,11 +49,11 @@ func operatorAway(s site) {
 		"a pod without an operator is ready",
 		func(context.Context) (err error) { next, err = s.serving(old.Name); return err },
 	)
-	if status := page(s.place, next.Name, 8086, "status"); !strings.Contains(status, "standby config") {
+	if status := page(s.testNamespace, next.Name, 8086, "status"); !strings.Contains(status, "standby config") {
 		s.Errorf("the status does not report the standby config: %s", status)
 	}
-	after := s.dialTo(next, doors[0], peer)
-	late := s.dialTo(next, doors[1], peer)
+	after := s.dialTo(next, addresses[0], peer)
+	late := s.dialTo(next, addresses[1], peer)
 	s.goOn("the pod is terminating", before, calm)
 	s.hangUp(before, calm)
 	s.awaitExit(old.Name)
@@ -61,7 +61,7 @@ func operatorAway(s site) {
 	system.kubectl("", "scale", "deployment", "stunner-operator", replicas)
 	system.wait("condition=Available", "deployment/stunner-operator")
 	s.until("the pod is connected to the operator", func(context.Context) error {
-		if status := page(s.place, next.Name, 8086, "status"); strings.Contains(status, "standby config") {
+		if status := page(s.testNamespace, next.Name, 8086, "status"); strings.Contains(status, "standby config") {
 			return errors.New("it still runs the standby config: " + status)
 		}
 		return nil

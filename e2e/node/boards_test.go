@@ -36,8 +36,8 @@ func TestBoards(t *testing.T) {
 	if err := cluster.KEDA(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	m := hall(t)
-	(&crowd{meeting: m}).autoscaling(map[string]any{"trigger": "external"})
+	m := newBusyCaller(t)
+	(&callsByPod{caller: m}).autoscaling(map[string]any{"trigger": "external"})
 	prometheus := m.prometheus()
 	m.until("Prometheus has scraped the first config", func(ctx context.Context) error {
 		if n, err := prometheus.Results(ctx, telemetry.ConfigApplied); err != nil || n == 0 {
@@ -87,7 +87,7 @@ func TestBoards(t *testing.T) {
 }
 
 // stranger sends a request without a token to config discovery, through the API server's proxy.
-func (s place) stranger(ctx context.Context) {
+func (s testNamespace) stranger(ctx context.Context) {
 	_, err := cluster.Kubectl(
 		ctx, "get", "--raw",
 		"/api/v1/namespaces/"+home+"/services/https:stunner-config-discovery:13478/proxy/api/v1/configs",
@@ -98,7 +98,7 @@ func (s place) stranger(ctx context.Context) {
 }
 
 // prometheus starts a Prometheus with the alerts and with service discovery as in docs/monitoring.md.
-func (s place) prometheus() boards.Prometheus {
+func (s testNamespace) prometheus() boards.Prometheus {
 	s.Helper()
 	if _, err := cluster.Load(s.Context(), "prometheus"); err != nil {
 		s.Fatal(err)
@@ -129,7 +129,7 @@ func (s place) prometheus() boards.Prometheus {
 }
 
 // secure adds a listener with a certificate to the Gateway, which also changes its config.
-func (s place) secure() {
+func (s testNamespace) secure() {
 	s.Helper()
 	chain, key, err := bed.Certificate()
 	dir := s.TempDir()

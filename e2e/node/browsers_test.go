@@ -28,7 +28,7 @@ const callers = 10
 // TestBrowsersMove: the calls of ten browsers continue while each of the three pods of their Gateway is deleted, one
 // after the other, and while KEDA removes two of them.
 func TestBrowsersMove(t *testing.T) {
-	system := place{t, home}
+	system := testNamespace{t, home}
 	system.prepare()
 	if err := cluster.KEDA(t.Context()); err != nil {
 		t.Fatal(err)
@@ -101,7 +101,7 @@ func (s site) testPage() string {
 	if err != nil {
 		s.Fatal(err)
 	}
-	at := door{call.UDP, netip.AddrPortFrom(s.address("front-door"), 3478)}
+	at := listenerAddress{call.UDP, netip.AddrPortFrom(s.address("front-door"), 3478)}
 	mux := http.NewServeMux()
 	page := http.FileServer(http.Dir(filepath.Join(bedtest.Root(s), "services/auth/internal/demo/page")))
 	mux.Handle("GET /demo/", http.StripPrefix("/demo/", page))

@@ -29,7 +29,7 @@ import (
 // TestCrash ends the dataplane in one of two pods. Its UDP calls continue: the next process restores their sessions, and
 // the other pod forwards the datagrams that arrive there while the pod is not ready.
 func TestCrash(t *testing.T) {
-	system := place{t, home}
+	system := testNamespace{t, home}
 	system.prepare()
 	system.follow(nil, block{manual, "kubectl apply --server-side"})
 	for _, end := range []struct {
@@ -94,7 +94,7 @@ func (s site) callsThroughOneOfTwoPods() (calls []*call.Call) {
 	s.open("stunner.l7mp.io/external-traffic-policy: local", udpListener)
 	s.kubectl("", "rollout", "status", "deployment/front-door", "--timeout="+patience.String())
 	s.forwarding(2)
-	at, peer := door{call.UDP, netip.AddrPortFrom(s.address("front-door"), 3478)}, s.echo()
+	at, peer := listenerAddress{call.UDP, netip.AddrPortFrom(s.address("front-door"), 3478)}, s.echo()
 	for range 8 {
 		o := s.options(at, peer)
 		o.Interval = 20 * time.Millisecond
@@ -119,7 +119,7 @@ func (s site) podOf(c *call.Call) (pod corev1.Pod) {
 // status returns the status of a dataplane pod.
 func (s site) status(p corev1.Pod) (status inspection.Status) {
 	s.Helper()
-	if err := json.Unmarshal([]byte(page(s.place, p.Name, 8086, "status")), &status); err != nil {
+	if err := json.Unmarshal([]byte(page(s.testNamespace, p.Name, 8086, "status")), &status); err != nil {
 		s.Fatal(err)
 	}
 	return status

@@ -23,15 +23,15 @@ import (
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
 )
 
-// TestDisturbances installs the product once, and disturbs calls as real clusters do. Each story has its own namespace,
-// settings and pods.
+// TestDisturbances installs the product once, and disturbs calls as real clusters do. Each disturbance has its own
+// namespace, settings and pods.
 func TestDisturbances(t *testing.T) {
-	system := place{t, home}
+	system := testNamespace{t, home}
 	system.prepare()
 	system.follow(nil, block{manual, "kubectl apply --server-side"})
-	for _, story := range []struct {
+	for _, disturbance := range []struct {
 		name string
-		tell func(site)
+		run  func(site)
 	}{
 		{"away", operatorAway},
 		{"media", mediaServersChange},
@@ -41,17 +41,17 @@ func TestDisturbances(t *testing.T) {
 		{"update", everythingIsUpdated},
 		{"drain", nodeIsDrained},
 	} {
-		t.Run(story.name, func(t *testing.T) { story.tell(newSite(t, story.name)) })
+		t.Run(disturbance.name, func(t *testing.T) { disturbance.run(newSite(t, disturbance.name)) })
 	}
 }
 
-// site is the namespace of a story, with echo peers and the objects that its Gateways need.
+// site is the namespace of a disturbance, with echo peers and the objects that its Gateways need.
 type site struct {
-	place
+	testNamespace
 	secret credential.Secret
 }
 
-// settings are the objects for the Gateways of a story. SITE is replaced by its namespace.
+// settings are the objects for the Gateways of a disturbance. SITE is replaced by its namespace.
 const settings = `
 apiVersion: stunner.l7mp.io/v1
 kind: Dataplane
@@ -78,7 +78,7 @@ spec:
 
 func newSite(t *testing.T, name string) site {
 	t.Helper()
-	s := site{place: place{t, "site-" + name}}
+	s := site{testNamespace: testNamespace{t, "site-" + name}}
 	s.kubectl("", "create", "namespace", s.namespace)
 	s.admit("restricted")
 	t.Cleanup(func() {
@@ -100,7 +100,7 @@ func newSite(t *testing.T, name string) site {
 	return s
 }
 
-// ask logs pages of the dataplane pods of a failed story.
+// ask logs pages of the dataplane pods if the disturbance has failed.
 func (s site) ask(pages ...string) {
 	pods, err := cluster.Client.CoreV1().Pods(s.namespace).List(
 		context.Background(), metav1.ListOptions{LabelSelector: dataplanes},
@@ -172,14 +172,14 @@ func echoOf(p corev1.Pod) netip.AddrPort {
 // echo returns the address of one of the echo peers.
 func (s site) echo() netip.AddrPort { s.Helper(); return echoOf(s.pods("app=echo")[0]) }
 
-// door is an address of a Gateway with a transport.
-type door struct {
+// listenerAddress is an address of a Gateway with a transport.
+type listenerAddress struct {
 	network call.Network
 	at      netip.AddrPort
 }
 
 // options returns options of a call with a new credential.
-func (s site) options(w door, peer netip.AddrPort) call.Options {
+func (s site) options(w listenerAddress, peer netip.AddrPort) call.Options {
 	s.Helper()
 	c, err := credential.Authority{Realm: stunnerv1.DefaultRealm, SharedSecret: s.secret}.Mint(
 		"caller", time.Hour, time.Now(),
@@ -194,7 +194,7 @@ func (s site) options(w door, peer netip.AddrPort) call.Options {
 }
 
 // dial makes a call, and waits for the first echoes. It retries while kube-proxy has no endpoint for the pod yet.
-func (s site) dial(w door, peer netip.AddrPort) *call.Call {
+func (s site) dial(w listenerAddress, peer netip.AddrPort) *call.Call {
 	s.Helper()
 	return s.dialWith(s.options(w, peer))
 }
@@ -210,7 +210,7 @@ func (s site) dialWith(o call.Options) (c *call.Call) {
 }
 
 // dialTo makes a call that is relayed by a given pod. For a moment, new calls may still reach a terminating pod.
-func (s site) dialTo(pod corev1.Pod, d door, peer netip.AddrPort) (c *call.Call) {
+func (s site) dialTo(pod corev1.Pod, d listenerAddress, peer netip.AddrPort) (c *call.Call) {
 	s.Helper()
 	s.until(fmt.Sprintf("a call over %s is relayed by pod %s", d.network, pod.Name), func(context.Context) error {
 		made, err := call.Start(s.Context(), s.options(d, peer))
@@ -229,9 +229,9 @@ func (s site) dialTo(pod corev1.Pod, d door, peer netip.AddrPort) (c *call.Call)
 }
 
 // usual returns the addresses of the Gateway's Services.
-func (s site) usual() []door {
+func (s site) usual() []listenerAddress {
 	s.Helper()
-	return []door{
+	return []listenerAddress{
 		{call.UDP, netip.AddrPortFrom(s.address("front-door"), 3478)},
 		{call.TCP, netip.AddrPortFrom(s.address("front-door-tcp"), 3478)},
 	}
@@ -303,7 +303,7 @@ func refusal(o call.Options, code string) error {
 }
 
 // page reads a page of a pod through the API server's proxy.
-func page(s place, pod string, port int, path string) string {
+func page(s testNamespace, pod string, port int, path string) string {
 	s.Helper()
 	return s.kubectl(
 		"", "get", "--raw", fmt.Sprintf("/api/v1/namespaces/%s/pods/%s:%d/proxy/%s", s.namespace, pod, port, path),
@@ -343,7 +343,7 @@ func (s site) clients(pod string) (addresses []netip.Addr) {
 			Client netip.AddrPort `json:"client"`
 		} `json:"sessions"`
 	}
-	if err := json.Unmarshal([]byte(page(s.place, pod, 8086, "sessions")), &all); err != nil {
+	if err := json.Unmarshal([]byte(page(s.testNamespace, pod, 8086, "sessions")), &all); err != nil {
 		s.Fatal(err)
 	}
 	for _, one := range all.Sessions {

@@ -25,11 +25,11 @@ func nodeIsDrained(s site) {
 		"preferredDuringSchedulingIgnoredDuringExecution":[{"weight":100,"preference":{"matchExpressions":[
 		{"key":"kubernetes.io/hostname","operator":"In","values":["`+second+`"]}]}}]}}}}`)
 	old := s.open("", udpListener, tcpListener)
-	doors, peer := s.usual(), s.echo()
+	addresses, peer := s.usual(), s.echo()
 	if old.Spec.NodeName != second {
 		s.Fatalf("the dataplane is on node %s, want %s", old.Spec.NodeName, second)
 	}
-	calls := []*call.Call{s.dial(doors[0], peer), s.dial(doors[1], peer)}
+	calls := []*call.Call{s.dial(addresses[0], peer), s.dial(addresses[1], peer)}
 	drained := make(chan error, 1)
 	go func() {
 		_, err := cluster.Kubectl(s.Context(), "drain", second, "--ignore-daemonsets", "--delete-emptydir-data")
@@ -44,7 +44,7 @@ func nodeIsDrained(s site) {
 		}
 		return nil
 	})
-	later := []*call.Call{s.dial(doors[0], peer), s.dial(doors[1], peer)}
+	later := []*call.Call{s.dial(addresses[0], peer), s.dial(addresses[1], peer)}
 	s.goOn("drain of the node", append(calls, later...)...)
 	select {
 	case err := <-drained:

@@ -30,20 +30,21 @@ const (
 // existing is an installation of the existing system with the Gateways front-door and side-door in namespace media.
 type existing struct {
 	site
-	helm   string                  // the program for the runbook
-	door   netip.Addr              // of the Service front-door
-	peer   netip.AddrPort          // of the media server
-	served *http.Server            // config discovery
-	origin string                  // its URL
-	calls  map[string][]*call.Call // by pod
+	helm      string                  // the program for the runbook
+	frontDoor netip.Addr              // of the Service front-door
+	peer      netip.AddrPort          // of the media server
+	served    *http.Server            // config discovery
+	origin    string                  // its URL
+	calls     map[string][]*call.Call // by pod
 }
 
 func newExisting(t *testing.T, helm string) *existing {
 	t.Helper()
-	system := place{t, home}
+	system := testNamespace{t, home}
 	system.prepare()
 	m := &existing{
-		site: site{place: place{t, "media"}, secret: "the existing secret"}, helm: helm, calls: map[string][]*call.Call{},
+		site: site{testNamespace: testNamespace{t, "media"}, secret: "the existing secret"},
+		helm: helm, calls: map[string][]*call.Call{},
 	}
 	t.Cleanup(func() {
 		if t.Failed() {
@@ -56,12 +57,12 @@ func newExisting(t *testing.T, helm string) *existing {
 	m.kubectl("", "create", "namespace", m.namespace)
 	m.serve()
 	m.installChart()
-	place{t, home}.kubectl(existingSettings, "create", "-f", "-")
+	testNamespace{t, home}.kubectl(existingSettings, "create", "-f", "-")
 	m.kubectl(existingInputs, "create", "-f", "-")
 	m.apply("testdata/echo.yaml")
 	m.peer = m.echo()
 	m.write("create", "front-door", "side-door")
-	m.door = m.address("front-door")
+	m.frontDoor = m.address("front-door")
 	for _, object := range []string{"deployment", "service"} {
 		m.kubectl("", "annotate", object, "front-door", "by=the-user")
 	}
@@ -100,7 +101,7 @@ func (m *existing) serve() {
 		}
 	})
 	m.served = server
-	if m.door.IsValid() {
+	if m.frontDoor.IsValid() {
 		m.publishConfigs()
 	}
 }
@@ -110,7 +111,7 @@ func (m *existing) publishConfigs() {
 	m.Helper()
 	for _, gateway := range []string{"front-door", "side-door"} {
 		c, _, err := config.Parse([]byte(strings.NewReplacer(
-			"GATEWAY", gateway, "DOOR", m.door.String(), "SECRET", string(m.secret), "PEER", m.peer.Addr().String(),
+			"GATEWAY", gateway, "DOOR", m.frontDoor.String(), "SECRET", string(m.secret), "PEER", m.peer.Addr().String(),
 		).Replace(existingConfig)))
 		if err != nil {
 			m.Fatal(err)
@@ -263,7 +264,7 @@ func (m *existing) installChart() {
 			m.Fatal(err)
 		}
 	}
-	place{m.T, home}.shell([]string{"helm3"}, fmt.Sprintf(
+	testNamespace{m.T, home}.shell([]string{"helm3"}, fmt.Sprintf(
 		`kubectl apply --server-side --kustomize %s/charts/stunner-crds/files/gateway-api
 helm install stunner %s --namespace stunner-system --values %[2]s/mine.yaml --wait`, root, folder,
 	))

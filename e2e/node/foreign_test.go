@@ -28,7 +28,7 @@ func unauthorizedClientsAreRefused(s site) {
 // discoveryRefuses: configs and reports need a token with the right audience, of a pod or account with access to them.
 // Requests go to the Service's cluster IP, and only the token identifies the sender.
 func (s site) discoveryRefuses(foreign site) {
-	system := place{s.T, home}
+	system := testNamespace{s.T, home}
 	pod := foreign.pods("app=echo")[0].Name
 	token := func(audience string) string {
 		return foreign.kubectl(
@@ -78,7 +78,7 @@ func (s site) discoveryRefuses(foreign site) {
 }
 
 // counted returns the metrics of all replicas of a service.
-func (s place) counted(service string) (metrics string) {
+func (s testNamespace) counted(service string) (metrics string) {
 	s.Helper()
 	for _, p := range s.pods("app=" + service) {
 		metrics += page(s, p.Name, 8086, "metrics")
@@ -115,9 +115,9 @@ func (s site) get(url, token string) (code int, body string) {
 // relaysRefuse: a client with a valid credential gets neither a permission nor a channel to an address without a route.
 // Each refusal is counted, and listed with its reason.
 func (s site) relaysRefuse(foreign site) {
-	system := place{s.T, home}
+	system := testNamespace{s.T, home}
 	clusterIP := func(namespace, service string) string {
-		return place{s.T, namespace}.kubectl("", "get", "service", service, "--output=jsonpath={.spec.clusterIP}")
+		return testNamespace{s.T, namespace}.kubectl("", "get", "service", service, "--output=jsonpath={.spec.clusterIP}")
 	}
 	targets := map[string]netip.AddrPort{}
 	for name, at := range map[string]string{
@@ -165,7 +165,7 @@ func (s site) relaysRefuse(foreign site) {
 	if err != nil {
 		s.Fatal(err)
 	}
-	before := page(s.place, pod.Name, 8080, "metrics")
+	before := page(s.testNamespace, pod.Name, 8080, "metrics")
 	number, wants := uint16(0x4000), 0
 	for name, target := range targets {
 		channel := stun.RawAttribute{Type: stun.AttrChannelNumber, Value: []byte{byte(number >> 8), byte(number), 0, 0}}
@@ -181,7 +181,7 @@ func (s site) relaysRefuse(foreign site) {
 			}
 		}
 	}
-	after := page(s.place, pod.Name, 8080, "metrics")
+	after := page(s.testNamespace, pod.Name, 8080, "metrics")
 	var counted float64
 	for _, reason := range []string{`reason="peer_denied"`, `reason="port_denied"`} {
 		counted += count(s.T, after, "stunner_refused_total", reason) - count(
@@ -191,7 +191,7 @@ func (s site) relaysRefuse(foreign site) {
 	if counted != float64(wants) {
 		s.Errorf("the metrics count %v refusals, want %d", counted, wants)
 	}
-	refusals := page(s.place, pod.Name, 8086, "refusals")
+	refusals := page(s.testNamespace, pod.Name, 8086, "refusals")
 	for name, target := range targets {
 		if !strings.Contains(refusals, target.String()) {
 			s.Errorf("/refusals has no entry for %s to %s:\n%s", name, target, refusals)

@@ -25,7 +25,7 @@ import (
 // node. Their calls over UDP go on while the pods of the first one are updated, crash, and are drained, as
 // docs/survival.md says, and nothing of this disturbs the second one.
 func TestHostNetwork(t *testing.T) {
-	system := place{t, home}
+	system := testNamespace{t, home}
 	system.prepare()
 	system.shell([]string{"helm"}, `cd `+bedtest.Root(t)+`/charts
 helm install stunner-crds stunner-crds --namespace stunner-system --set gatewayAPI.enabled=true
@@ -42,7 +42,7 @@ type hostGateway struct {
 	name                  string
 	port, health, metrics int
 	relays                int // first port of the range of its relays
-	door                  door
+	at                    listenerAddress
 	calls                 []*call.Call
 }
 
@@ -109,7 +109,8 @@ func gatewaysShareTheNode(s site, kind string) {
 				s.Errorf("%s: %v", g.name, stats.Err)
 			}
 		}
-		if n := count(s.T, page(s.place, g.pod().Name, g.metrics, "metrics"), "stunner_refused_total", `"capacity"`); n != 0 {
+		metrics := page(s.testNamespace, g.pod().Name, g.metrics, "metrics")
+		if n := count(s.T, metrics, "stunner_refused_total", `"capacity"`); n != 0 {
 			s.Errorf("%s has refused %v requests because of its capacity", g.name, n)
 		}
 	}
@@ -176,14 +177,16 @@ spec:
 		if !ready(p) || !p.Spec.HostNetwork || p.Status.PodIP != p.Status.HostIP {
 			return fmt.Errorf("pod %s at %s is not ready", p.Name, p.Status.PodIP)
 		}
-		for _, want := range []string{page(g.place, p.Name, g.health, "status"), page(g.place, p.Name, g.metrics, "metrics")} {
+		for _, want := range []string{
+			page(g.testNamespace, p.Name, g.health, "status"), page(g.testNamespace, p.Name, g.metrics, "metrics"),
+		} {
 			if !strings.Contains(want, g.namespace+"/"+g.name) {
 				return fmt.Errorf("pod %s answers for another Gateway: %.200s", p.Name, want)
 			}
 		}
 		return nil
 	})
-	g.door = door{call.UDP, netip.AddrPortFrom(g.nodeIP(), uint16(g.port))}
+	g.at = listenerAddress{call.UDP, netip.AddrPortFrom(g.nodeIP(), uint16(g.port))}
 }
 
 // find returns a pod of the Gateway, other than a given one, whose container runs.
@@ -215,7 +218,7 @@ func (g *hostGateway) begin(peer netip.AddrPort) {
 	g.Helper()
 	g.calls = nil
 	for range callsOfEach {
-		g.calls = append(g.calls, g.dial(g.door, peer))
+		g.calls = append(g.calls, g.dial(g.at, peer))
 	}
 }
 
@@ -288,7 +291,7 @@ func (g *hostGateway) drain() {
 // drainOthers drains the node until another pod is evicted. The pods of DaemonSets stay.
 func (g *hostGateway) drainOthers() {
 	g.drainUntil("a pod of the operator is evicted", func(context.Context) error {
-		for _, p := range (place{g.T, home}).all() {
+		for _, p := range (testNamespace{g.T, home}).all() {
 			if p.Spec.NodeName == "" {
 				return nil
 			}
@@ -393,7 +396,7 @@ func (g *hostGateway) accepts(e event, there time.Time, machine *stall.Monitor) 
 func (g *hostGateway) try(ctx context.Context, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	c, err := call.Start(ctx, g.options(g.door, g.calls[0].Peer()))
+	c, err := call.Start(ctx, g.options(g.at, g.calls[0].Peer()))
 	if err != nil {
 		return err
 	}

@@ -22,8 +22,9 @@ import (
 // home is the namespace of the documented installation.
 const home = "stunner-system"
 
-// way is a documented way to install the product. Each block of commands on a page is identified by its beginning.
-type way struct {
+// installMethod is a documented method to install the product. Each block of commands on a page is identified by its
+// beginning.
+type installMethod struct {
 	name      string
 	programs  []string // from .ci/programs, in addition to kubectl
 	install   []block  // including a first Gateway
@@ -41,8 +42,9 @@ const (
 	example = "docs/examples/cluster"
 )
 
-// ways are the documented ways, including that of the README, whose uninstallation is on the page about installation.
-var ways = []way{
+// installMethods are the documented methods, including that of the README, whose uninstallation is on the page about
+// installation.
+var installMethods = []installMethod{
 	{
 		name: "README word for word", programs: []string{"helm"}, literal: true,
 		install: []block{
@@ -110,7 +112,7 @@ kubectl wait --namespace stunner-system deployment --all`)
 
 // follow runs blocks of a page in the namespace as a user would, and returns their output. Each block starts in the
 // working directory in which the previous one ended.
-func (s place) follow(programs []string, blocks ...block) string {
+func (s testNamespace) follow(programs []string, blocks ...block) string {
 	s.Helper()
 	var all strings.Builder
 	folder := s.TempDir()
@@ -119,11 +121,11 @@ func (s place) follow(programs []string, blocks ...block) string {
 		if s.namespace != home {
 			text = first.Replace(text)
 		}
-		commands := published.ReplaceAllStringFunc(text, func(place string) string {
-			switch m := published.FindStringSubmatch(place); {
+		commands := published.ReplaceAllStringFunc(text, func(text string) string {
+			switch m := published.FindStringSubmatch(text); {
 			case m[1] != "":
 				return filepath.Join(bedtest.Root(s.T), m[1])
-			case strings.HasSuffix(place, "\n"): // the working directory, in a clone
+			case strings.HasSuffix(text, "\n"): // the working directory, in a clone
 				return bedtest.Root(s.T) + " stunner\n"
 			}
 			return bedtest.Root(s.T) + "/"
@@ -140,7 +142,7 @@ func (s place) follow(programs []string, blocks ...block) string {
 }
 
 // shell runs commands in the namespace.
-func (s place) shell(programs []string, commands string) string {
+func (s testNamespace) shell(programs []string, commands string) string {
 	s.Helper()
 	var folders []string
 	for _, p := range programs {
@@ -163,7 +165,7 @@ func (s place) shell(programs []string, commands string) string {
 }
 
 // kind returns a folder with a replacement of the program kind that loads images into the node.
-func (s place) kind() string {
+func (s testNamespace) kind() string {
 	s.Helper()
 	folder := s.TempDir()
 	script := fmt.Sprintf(
@@ -176,21 +178,21 @@ func (s place) kind() string {
 	return folder
 }
 
-// install installs the product in one way, with a first Gateway in the namespace of the test, and returns the output.
-// All namespaces enforce the restricted Pod Security Standard. The cluster is restored at the end of the test.
-func (s place) install(w way) string {
+// install installs the product by one method, with a first Gateway in the namespace of the test, and returns the
+// output. All namespaces enforce the restricted Pod Security Standard. The cluster is restored at the end of the test.
+func (s testNamespace) install(w installMethod) string {
 	s.Helper()
 	s.prepare()
 	said := s.follow(w.programs, w.install...)
-	place{s.T, home}.wait("condition=Available", "deployment", "--all")
+	testNamespace{s.T, home}.wait("condition=Available", "deployment", "--all")
 	s.wait("condition=Available", "deployment", "--all")
 	return said
 }
 
 // prepare creates the namespace for the installation, and registers the restoration of the cluster.
-func (s place) prepare() {
+func (s testNamespace) prepare() {
 	s.Helper()
-	before, system := inventory(s.T), place{s.T, home}
+	before, system := inventory(s.T), testNamespace{s.T, home}
 	s.Cleanup(func() {
 		if s.Failed() {
 			system.explain()
@@ -203,9 +205,9 @@ func (s place) prepare() {
 }
 
 // meet makes the first call as documented, with credentials from the auth service through kubectl.
-func (s place) meet() meeting {
+func (s testNamespace) newCaller() caller {
 	s.Helper()
-	m := meeting{place: s, peer: s.echo()}
+	m := caller{testNamespace: s, peer: s.echo()}
 	said := s.follow(nil, credentials)
 	var ice bed.ICE
 	answer := said[max(0, strings.Index(said, "{")):]

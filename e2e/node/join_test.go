@@ -15,7 +15,7 @@ import (
 // TestJoin tests the harness: pods of a joined node are reachable, a drain moves them, and the node leaves no trace.
 func TestJoin(t *testing.T) {
 	const second = "second"
-	s := stage(t)
+	s := newTestNamespace(t)
 	if err := cluster.Join(t.Context(), second); err != nil {
 		t.Fatal(err)
 	}

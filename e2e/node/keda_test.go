@@ -26,34 +26,36 @@ type source struct{ namespace, deployment string }
 var triggers = []trigger{
 	{
 		name:   "ScaledObject by hand",
-		begin:  func(c *crowd) { c.kubectl(scaledObject(c), "apply", "--server-side", "-f", "-") },
-		end:    func(c *crowd) { c.kubectl("", "delete", "scaledobject", "front-door") },
+		begin:  func(c *callsByPod) { c.kubectl(scaledObject(c), "apply", "--server-side", "-f", "-") },
+		end:    func(c *callsByPod) { c.kubectl("", "delete", "scaledobject", "front-door") },
 		source: source{deployment: "prometheus"},
 	},
 	{
 		name: "Dataplane and a Prometheus",
-		begin: func(c *crowd) {
+		begin: func(c *callsByPod) {
 			c.autoscaling(map[string]any{
 				"trigger": "prometheus", "pollingInterval": 5,
-				"prometheus": map[string]any{"serverAddress": prometheusOf(c.place)},
+				"prometheus": map[string]any{"serverAddress": prometheusOf(c.testNamespace)},
 			})
 		},
-		end:    func(c *crowd) { c.autoscaling(nil) },
+		end:    func(c *callsByPod) { c.autoscaling(nil) },
 		source: source{deployment: "prometheus"},
 	},
 	{
 		name: "Dataplane and no Prometheus",
-		begin: func(c *crowd) {
+		begin: func(c *callsByPod) {
 			c.kubectl("", "delete", "deployment,service", "prometheus")
 			c.autoscaling(map[string]any{"trigger": "external", "pollingInterval": 5})
 		},
-		end:    func(c *crowd) { c.autoscaling(nil) },
+		end:    func(c *callsByPod) { c.autoscaling(nil) },
 		source: source{home, "stunner-operator"},
 	},
 }
 
 // prometheusOf returns the URL of a namespace's Prometheus for KEDA.
-func prometheusOf(s place) string { return fmt.Sprintf("http://prometheus.%s.svc:9090", s.namespace) }
+func prometheusOf(s testNamespace) string {
+	return fmt.Sprintf("http://prometheus.%s.svc:9090", s.namespace)
+}
 
 // TestAutoscaling: KEDA scales the dataplane by its calls, and no call is dropped.
 func TestAutoscaling(t *testing.T) {
@@ -62,21 +64,21 @@ func TestAutoscaling(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Logf("KEDA ready after %s", since(begun))
-	m := hall(t)
+	m := newBusyCaller(t)
 	m.prometheus()
-	for _, way := range triggers {
-		t.Run(way.name, func(t *testing.T) {
+	for _, scaling := range triggers {
+		t.Run(scaling.name, func(t *testing.T) {
 			m.T = t
-			c := &crowd{meeting: m, calls: map[string][]*call.Call{}}
-			way.begin(c)
-			defer way.end(c)
-			way.scale(c)
+			c := &callsByPod{caller: m, calls: map[string][]*call.Call{}}
+			scaling.begin(c)
+			defer scaling.end(c)
+			scaling.scale(c)
 		})
 	}
 }
 
 // keeps checks every second of the outage that the number of pods is unchanged.
-func (c *crowd) keeps(n int) {
+func (c *callsByPod) keeps(n int) {
 	c.Helper()
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
@@ -99,11 +101,11 @@ func (c *crowd) keeps(n int) {
 }
 
 // away runs a function while the source is unavailable.
-func (s source) away(c *crowd, while func()) {
+func (s source) away(c *callsByPod, while func()) {
 	c.Helper()
-	in := place{c.T, s.namespace}
+	in := testNamespace{c.T, s.namespace}
 	if s.namespace == "" {
-		in = c.place
+		in = c.testNamespace
 	}
 	replicas := in.kubectl("", "get", "deployment", s.deployment, "--output=jsonpath={.spec.replicas}")
 	in.kubectl("", "scale", "deployment", s.deployment, "--replicas=0")
@@ -117,7 +119,7 @@ func (s source) away(c *crowd, while func()) {
 const behavior = `{"scaleDown":{"stabilizationWindowSeconds":0,"policies":[{"type":"Pods","value":1,"periodSeconds":15}]}}`
 
 // scaledObject returns keda/prometheus.yaml adapted to the Gateway and the limits of the test.
-func scaledObject(c *crowd) string {
+func scaledObject(c *callsByPod) string {
 	c.Helper()
 	text, err := os.ReadFile(filepath.Join(bedtest.Root(c.T), "keda/prometheus.yaml"))
 	if err != nil {
@@ -126,7 +128,7 @@ func scaledObject(c *crowd) string {
 	object := string(text)
 	for old, now := range map[string]string{
 		"stunner-system": c.namespace,
-		"http://prometheus-operated.monitoring.svc:9090": prometheusOf(c.place),
+		"http://prometheus-operated.monitoring.svc:9090": prometheusOf(c.testNamespace),
 		`threshold: "500"`:                 fmt.Sprintf(`threshold: "%d"`, perReplica),
 		"minReplicaCount: 2":               fmt.Sprintf("minReplicaCount: %d", minReplicas),
 		"maxReplicaCount: 10":              fmt.Sprintf("maxReplicaCount: %d", maxReplicas),
@@ -142,7 +144,7 @@ func scaledObject(c *crowd) string {
 }
 
 // autoscaling patches spec.autoscaling of the test's Dataplane.
-func (c *crowd) autoscaling(settings map[string]any) {
+func (c *callsByPod) autoscaling(settings map[string]any) {
 	c.Helper()
 	if settings != nil {
 		settings["minReplicas"], settings["maxReplicas"], settings["allocationsPerReplica"] = minReplicas, maxReplicas, perReplica

@@ -19,16 +19,16 @@ func mediaServersChange(s site) {
 		`[{"op":"add","path":"/spec/rules/0/backendRefs/-","value":{"name":"steady","port":7002}}]`)
 	s.scale("echo", 3)
 	s.open("", udpListener, tcpListener)
-	doors := s.usual()
+	addresses := s.usual()
 	steady := []*call.Call{
-		s.dial(doors[0], echoOf(s.pods("app=steady")[0])), s.dial(doors[1], echoOf(s.pods("app=steady")[0])),
+		s.dial(addresses[0], echoOf(s.pods("app=steady")[0])), s.dial(addresses[1], echoOf(s.pods("app=steady")[0])),
 	}
-	calls := s.toEach(doors)
+	calls := s.toEach(addresses)
 
 	s.scale("echo", 1)
 	s.divide("scaled from 3 to 1", calls, 1, steady...)
 	s.scale("echo", 5)
-	for name, c := range s.toEach(doors) {
+	for name, c := range s.toEach(addresses) {
 		if calls[name] == nil {
 			calls[name] = c
 			continue
@@ -44,7 +44,7 @@ func mediaServersChange(s site) {
 	s.kubectl("", "rollout", "restart", "deployment", "echo")
 	s.kubectl("", "rollout", "status", "deployment", "echo", "--timeout="+patience.String())
 	s.divide("rolled", calls, 0, steady...)
-	for _, c := range s.toEach(doors) {
+	for _, c := range s.toEach(addresses) {
 		s.hangUp(c)
 	}
 	s.hangUp(steady...)
@@ -64,11 +64,11 @@ func (s site) scale(deployment string, replicas int) {
 }
 
 // toEach makes a call to each echo peer, through the given addresses in turn.
-func (s site) toEach(doors []door) map[string]*call.Call {
+func (s site) toEach(addresses []listenerAddress) map[string]*call.Call {
 	s.Helper()
 	calls := map[string]*call.Call{}
 	for i, p := range s.pods("app=echo") {
-		calls[p.Name] = s.dial(doors[i%len(doors)], echoOf(p))
+		calls[p.Name] = s.dial(addresses[i%len(addresses)], echoOf(p))
 	}
 	return calls
 }

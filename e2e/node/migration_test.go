@@ -139,7 +139,7 @@ func (m *existing) waits() {
 func (m *existing) step(name string, blocks ...block) {
 	m.Helper()
 	begun := time.Now()
-	place{m.T, home}.follow([]string{m.helm}, blocks...)
+	testNamespace{m.T, home}.follow([]string{m.helm}, blocks...)
 	var all []*call.Call
 	for _, calls := range m.calls {
 		all = append(all, calls...)
@@ -151,7 +151,7 @@ func (m *existing) step(name string, blocks ...block) {
 // run runs a block of the runbook that changes nothing.
 func (m *existing) run(b block) string {
 	m.Helper()
-	return place{m.T, home}.follow(nil, b)
+	return testNamespace{m.T, home}.follow(nil, b)
 }
 
 // read returns a field of an object of the namespace.
@@ -199,7 +199,7 @@ func (m *existing) pod(other string) (pod corev1.Pod) {
 func (m *existing) dial(pod corev1.Pod) {
 	m.Helper()
 	for _, network := range []call.Network{call.UDP, call.TCP} {
-		d := door{network, netip.AddrPortFrom(m.door, 3478)}
+		d := listenerAddress{network, netip.AddrPortFrom(m.frontDoor, 3478)}
 		m.calls[pod.Name] = append(m.calls[pod.Name], m.dialTo(pod, d, m.peer))
 	}
 }
@@ -236,7 +236,7 @@ spec:
 		m.Errorf("a pod without a token is ready: %q", ready)
 	}
 	m.kubectl("", "delete", "pod/late", "--grace-period=0", "--force")
-	service := place{m.T, home}.kubectl(
+	service := testNamespace{m.T, home}.kubectl(
 		"", "get", "service", "stunner-config-discovery", "--output=jsonpath={.spec.clusterIP}",
 	)
 	if code, body := m.get("http://"+service+":13478/api/v1/configs", ""); code == http.StatusOK {
@@ -254,7 +254,7 @@ type poller struct {
 
 func (m *existing) pollAuth() *poller {
 	m.Helper()
-	url := fmt.Sprintf("http://%s:8088/ice?service=turn&namespace=media&gateway=front-door", m.place.publish())
+	url := fmt.Sprintf("http://%s:8088/ice?service=turn&namespace=media&gateway=front-door", m.testNamespace.publish())
 	m.until("the auth service responds", bed.Answers(url, http.StatusOK))
 	ctx, end := context.WithCancel(m.Context())
 	p := &poller{end: end, done: make(chan struct{})}

@@ -42,7 +42,7 @@ const patience = 3 * time.Minute
 // TestPod tests the harness: a pod under the restricted Pod Security Standard runs, and clients reach its UDP and TCP
 // ports at the address of its Service.
 func TestPod(t *testing.T) {
-	s := stage(t)
+	s := newTestNamespace(t)
 	s.apply("testdata/echo.yaml")
 	address := s.address("echo")
 	s.until("datagrams are echoed", func(context.Context) error { return bounce(netip.AddrPortFrom(address, 7002)) })
@@ -76,15 +76,15 @@ func bounce(to netip.AddrPort) error {
 // restricted is the label of a namespace with the restricted Pod Security Standard.
 const restricted = "pod-security.kubernetes.io/enforce=restricted"
 
-// place is the namespace of a test, with the restricted Pod Security Standard.
-type place struct {
+// testNamespace is the namespace of a test, with the restricted Pod Security Standard.
+type testNamespace struct {
 	*testing.T
 	namespace string
 }
 
-func stage(t *testing.T) place {
+func newTestNamespace(t *testing.T) testNamespace {
 	t.Helper()
-	s := place{t, strings.Trim(
+	s := testNamespace{t, strings.Trim(
 		regexp.MustCompile("[^a-z0-9]+").ReplaceAllString(strings.ToLower(strings.TrimPrefix(t.Name(), "Test")), "-"),
 		"-",
 	)}
@@ -99,7 +99,7 @@ func stage(t *testing.T) place {
 }
 
 // remove deletes the namespace with its content.
-func (s place) remove() {
+func (s testNamespace) remove() {
 	s.Helper()
 	if _, err := cluster.Kubectl(
 		context.Background(), "delete", "namespace", s.namespace, "--wait=false", "--ignore-not-found",
@@ -109,14 +109,14 @@ func (s place) remove() {
 }
 
 // open creates the namespace.
-func (s place) open() {
+func (s testNamespace) open() {
 	s.Helper()
 	s.kubectl("", "create", "namespace", s.namespace)
 	s.kubectl("", "label", "namespace", s.namespace, restricted)
 }
 
 // kubectl runs kubectl in the namespace with input on stdin.
-func (s place) kubectl(input string, args ...string) string {
+func (s testNamespace) kubectl(input string, args ...string) string {
 	s.Helper()
 	out, err := cluster.Apply(s.Context(), input, append(args, "--namespace="+s.namespace)...)
 	if err != nil {
@@ -126,7 +126,7 @@ func (s place) kubectl(input string, args ...string) string {
 }
 
 // apply applies a file and waits until its Deployments are available.
-func (s place) apply(file string) {
+func (s testNamespace) apply(file string) {
 	s.Helper()
 	text, err := os.ReadFile(filepath.FromSlash(file))
 	if err != nil {
@@ -139,7 +139,7 @@ func (s place) apply(file string) {
 }
 
 // wait runs kubectl wait.
-func (s place) wait(condition string, what ...string) {
+func (s testNamespace) wait(condition string, what ...string) {
 	s.Helper()
 	begun := time.Now()
 	s.kubectl("", append([]string{"wait", "--for=" + condition, "--timeout=" + patience.String()}, what...)...)
@@ -147,7 +147,7 @@ func (s place) wait(condition string, what ...string) {
 }
 
 // until waits for a condition outside this process.
-func (s place) until(what string, cond func(context.Context) error) {
+func (s testNamespace) until(what string, cond func(context.Context) error) {
 	s.Helper()
 	begun := time.Now()
 	ctx, cancel := context.WithTimeout(s.Context(), patience)
@@ -161,7 +161,7 @@ func (s place) until(what string, cond func(context.Context) error) {
 func since(begun time.Time) time.Duration { return time.Since(begun).Round(100 * time.Millisecond) }
 
 // address returns the load balancer address of a Service.
-func (s place) address(service string) (a netip.Addr) {
+func (s testNamespace) address(service string) (a netip.Addr) {
 	s.Helper()
 	s.until("the Service "+service+" has an address", func(ctx context.Context) error {
 		o, err := cluster.Client.CoreV1().Services(s.namespace).Get(ctx, service, metav1.GetOptions{})
@@ -178,15 +178,15 @@ func (s place) address(service string) (a netip.Addr) {
 }
 
 // pods returns the pods with these labels that are not terminating.
-func (s place) pods(labels string) []corev1.Pod {
+func (s testNamespace) pods(labels string) []corev1.Pod {
 	s.Helper()
 	return slices.DeleteFunc(s.list(labels), func(p corev1.Pod) bool { return p.DeletionTimestamp != nil })
 }
 
 // all returns all pods of the namespace.
-func (s place) all() []corev1.Pod { return s.list("") }
+func (s testNamespace) all() []corev1.Pod { return s.list("") }
 
-func (s place) list(labels string) []corev1.Pod {
+func (s testNamespace) list(labels string) []corev1.Pod {
 	s.Helper()
 	ctx := context.WithoutCancel(s.Context()) // it is canceled when a failed test is explained
 	all, err := cluster.Client.CoreV1().Pods(s.namespace).List(ctx, metav1.ListOptions{LabelSelector: labels})
@@ -197,7 +197,7 @@ func (s place) list(labels string) []corev1.Pod {
 }
 
 // explain logs the state of the namespace of a failed test.
-func (s place) explain() {
+func (s testNamespace) explain() {
 	commands := []string{
 		"get all,gateways,udproutes.stunner.l7mp.io -o wide", "describe pods", "get events --sort-by=.lastTimestamp",
 	}

@@ -24,7 +24,7 @@ const (
 // forwards calls between a client and a pod of the same node, in both directions. In a restricted namespace pods forward
 // them in user space. Calls continue while the pods are replaced.
 func TestOffload(t *testing.T) {
-	s := stage(t)
+	s := newTestNamespace(t)
 	s.prepare()
 	s.admit("privileged")
 	// Low CPU requests, because all pods of this test must fit on the small node.
@@ -38,7 +38,7 @@ helm install stunner stunner --namespace stunner-system --values stunner/values-
 	s.kubectl("", "apply", "--kustomize", bedtest.Root(t)+"/"+example)
 	s.wait("condition=Programmed", "gateway/front-door")
 	s.wait("condition=Available", "deployment/echo", "deployment/front-door")
-	m := meeting{place: s, auth: s.publish(), peer: s.echo()}
+	m := caller{testNamespace: s, auth: s.publish(), peer: s.echo()}
 
 	first := m.pods(dataplanes)[0].Name
 	c := m.dial(t, call.UDP)
@@ -73,27 +73,27 @@ helm install stunner stunner --namespace stunner-system --values stunner/values-
 }
 
 // admit sets the Pod Security Standard of the namespace.
-func (s place) admit(standard string) {
+func (s testNamespace) admit(standard string) {
 	s.Helper()
 	s.kubectl("", "label", "--overwrite", "namespace", s.namespace, "pod-security.kubernetes.io/enforce="+standard)
 }
 
 // offloaded returns the number of packets that the kernel has forwarded for a pod.
-func (m meeting) offloaded(pod string) float64 {
+func (m caller) offloaded(pod string) float64 {
 	m.Helper()
-	return count(m.T, page(m.place, pod, 8080, "metrics"), offloadPackets)
+	return count(m.T, page(m.testNamespace, pod, 8080, "metrics"), offloadPackets)
 }
 
 // reports checks that the metrics and the status of a pod agree on whether the kernel forwards media.
-func (m meeting) reports(pod string, inKernel bool) {
+func (m caller) reports(pod string, inKernel bool) {
 	m.Helper()
-	metrics := page(m.place, pod, 8080, "metrics")
+	metrics := page(m.testNamespace, pod, 8080, "metrics")
 	if all, none := count(m.T, metrics, offloadInfo), count(m.T, metrics, offloadInfo, offloadNone); all != 1 ||
 		(none == 0) != inKernel {
 		m.Errorf("pod %s: %s has %v series, %v without a mechanism", pod, offloadInfo, all, none)
 	}
 	var status struct{ Admin struct{ Offload string } }
-	text := page(m.place, pod, 8086, "status")
+	text := page(m.testNamespace, pod, 8086, "status")
 	if err := json.Unmarshal([]byte(text), &status); err != nil || status.Admin.Offload == "" ||
 		(status.Admin.Offload != statusNone) != inKernel {
 		m.Errorf("pod %s: admin.offload is %q in /status (%v): %s", pod, status.Admin.Offload, err, text)

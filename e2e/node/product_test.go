@@ -24,15 +24,15 @@ const dataplanes = "stunner.l7mp.io/related-gateway-name=front-door"
 // TestProduct installs the product on an empty cluster in each documented way, makes calls, and uninstalls it during
 // calls. Afterwards only CRDs are left.
 func TestProduct(t *testing.T) {
-	for _, w := range ways {
+	for _, w := range installMethods {
 		t.Run(w.name, func(t *testing.T) {
-			s := stage(t)
+			s := newTestNamespace(t)
 			if w.literal {
 				s.namespace = home
 			}
 			before := inventory(t)
 			said := s.install(w)
-			m := s.meet()
+			m := s.newCaller()
 			t.Run("call", m.call)
 			if w.literal {
 				return
@@ -49,7 +49,7 @@ func TestProduct(t *testing.T) {
 }
 
 // notes: the commands in the chart's notes create a Gateway.
-func (m meeting) notes(t *testing.T, said string) {
+func (m caller) notes(t *testing.T, said string) {
 	m.T = t
 	_, rest, found := strings.Cut(said, "\nNext, create a Gateway:\n")
 	var commands strings.Builder
@@ -64,12 +64,12 @@ func (m meeting) notes(t *testing.T, said string) {
 		t.Fatalf("the notes contain no commands:\n%s", said)
 	}
 	m.shell(nil, commands.String())
-	place{t, home}.kubectl("", "delete", "gateway/front-door")
+	testNamespace{t, home}.kubectl("", "delete", "gateway/front-door")
 }
 
 // first measures the time from creating a Gateway to the first relayed datagram.
-func (m meeting) first(t *testing.T) {
-	s := stage(t)
+func (m caller) first(t *testing.T) {
+	s := newTestNamespace(t)
 	s.kubectl("", "apply", "--kustomize", bedtest.Root(t)+"/"+example)
 	s.kubectl("", "delete", "gateway/front-door")
 	s.wait("condition=Available", "deployment/echo")
@@ -95,7 +95,7 @@ func (m meeting) first(t *testing.T) {
 	step("pod ready")
 	s.wait("condition=Programmed", "gateway/front-door")
 	step("Gateway programmed")
-	here := meeting{place: s, auth: m.auth, peer: s.echo()}
+	here := caller{testNamespace: s, auth: m.auth, peer: s.echo()}
 	c := here.dial(t, call.UDP)
 	step("first datagram relayed over UDP: time from kubectl apply to the first relayed byte")
 	here.end(t, call.UDP, c)
@@ -103,7 +103,7 @@ func (m meeting) first(t *testing.T) {
 
 // L-5, R-08: while the dataplane is updated, calls continue on the old pod, new calls use the new pod, and the old pod
 // exits after its last call.
-func (m meeting) roll(t *testing.T) {
+func (m caller) roll(t *testing.T) {
 	m.T = t
 	old := m.pods(dataplanes)[0]
 	image := old.Spec.Containers[0].Image
@@ -125,7 +125,7 @@ func (m meeting) roll(t *testing.T) {
 }
 
 // R-28, R-08: an evicted pod, as in a node drain, exits after its last call.
-func (m meeting) evict(t *testing.T) {
+func (m caller) evict(t *testing.T) {
 	m.T = t
 	old := m.pods(dataplanes)[0]
 	calls := m.start(t)
@@ -152,12 +152,12 @@ var kinds = regexp.MustCompile(`^(CustomResourceDefinition|APIService|Validating
 
 // uninstall: calls continue when the product is uninstalled, because the Gateway and its dataplane stay. After the
 // Gateway is deleted too, only CRDs are left, and no deletion hangs.
-func (m meeting) uninstall(t *testing.T, w way, before objects) {
+func (m caller) uninstall(t *testing.T, w installMethod, before objects) {
 	m.T = t
 	calls := m.start(t)
 	m.withdraw()
 	m.follow(w.programs, w.uninstall)
-	system := place{t, home}
+	system := testNamespace{t, home}
 	system.until("the pods of the product are deleted", func(context.Context) error {
 		if pods := system.all(); len(pods) > 0 {
 			return fmt.Errorf("%d pods are left, such as %s", len(pods), pods[0].Name)

@@ -19,12 +19,12 @@ func TestProfileOpenova(t *testing.T) {
 	if err := cluster.KEDA(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	s := place{t, "stunner"}
+	s := testNamespace{t, "stunner"}
 	s.prepare()
 	s.open()
-	apps := place{t, "apps"}
+	apps := testNamespace{t, "apps"}
 	apps.open()
-	place{t, "monitoring"}.metrics()
+	testNamespace{t, "monitoring"}.metrics()
 	// Low CPU requests, because all pods of this test must fit on the small node.
 	s.shell([]string{"helm"}, `cd `+bedtest.Root(t)+`/charts
 helm install stunner-crds stunner-crds --namespace stunner-system --set gatewayAPI.enabled=true
@@ -40,7 +40,7 @@ helm install stunner stunner --namespace stunner-system --values stunner/values-
 		"udproutes.stunner.l7mp.io/to-echo",
 	)
 
-	m := meeting{place: s, auth: s.publish(), peer: apps.echo()}
+	m := caller{testNamespace: s, auth: s.publish(), peer: apps.echo()}
 	t.Run("call", m.call)
 	t.Run("call with static credentials", func(t *testing.T) {
 		ice, err := m.ask(t.Context())
@@ -61,12 +61,12 @@ helm install stunner stunner --namespace stunner-system --values stunner/values-
 	})
 	t.Run("scaled by calls", func(t *testing.T) {
 		m.T = t
-		(&crowd{meeting: m, calls: map[string][]*call.Call{}}).profile()
+		(&callsByPod{caller: m, calls: map[string][]*call.Call{}}).profile()
 	})
 }
 
 // metrics starts the Prometheus of the profile, whose API is below a path, as in systems with several tenants.
-func (s place) metrics() {
+func (s testNamespace) metrics() {
 	s.Helper()
 	s.open()
 	s.prometheus()
@@ -79,7 +79,7 @@ func (s place) metrics() {
 
 // profile: with the ScaledObject of testdata/openova.yaml there is one pod per twenty calls, and at least two. Surplus
 // pods exit after their last call.
-func (c *crowd) profile() {
+func (c *callsByPod) profile() {
 	defer c.leaveAll()
 	c.wait("condition=Ready", "scaledobject/by-calls")
 	c.awaitPods(2)
@@ -104,7 +104,7 @@ func (c *crowd) profile() {
 }
 
 // inForce checks that all conditions of objects are good.
-func (s place) inForce(objects ...string) {
+func (s testNamespace) inForce(objects ...string) {
 	s.Helper()
 	for _, o := range objects {
 		said := s.kubectl(

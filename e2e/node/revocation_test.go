@@ -39,7 +39,7 @@ const (
 // to the operator when it is connected again. Other calls lose nothing. The credential stays refused after a restart of
 // the operator and the auth service.
 func TestRevocation(t *testing.T) {
-	s, system := stage(t), place{t, home}
+	s, system := newTestNamespace(t), testNamespace{t, home}
 	s.prepare()
 	policy := fmt.Sprintf("version: v1\nkeys:\n- name: ops\n  hashes: [sha256:%x]\n  revoke: any\n", sha256.Sum256([]byte(revokingKey)))
 	system.kubectl("", "create", "configmap", "callers", "--from-literal=policy.yaml="+policy)
@@ -52,9 +52,10 @@ helm install stunner stunner --namespace stunner-system --wait --set stunnerAuth
 	s.follow(nil, firstGateway)
 	s.wait("condition=Available", "deployment", "--all")
 	s.wait("condition=Programmed", "gateway/front-door")
-	r := revoking{meeting{place: s, auth: s.publish(), peer: s.echo(), token: revokingKey}, map[string]call.Options{}}
-	r.meeting.call(t) // afterwards the auth service is reachable
-	pods := (&crowd{meeting: r.meeting}).awaitPods(3)
+	c := caller{testNamespace: s, auth: s.publish(), peer: s.echo(), token: revokingKey}
+	r := revoking{c, map[string]call.Options{}}
+	r.caller.call(t) // afterwards the auth service is reachable
+	pods := (&callsByPod{caller: r.caller}).awaitPods(3)
 
 	calls := map[string][]*call.Call{} // of the revoked user, by pod
 	var others []*call.Call
@@ -114,9 +115,9 @@ helm install stunner stunner --namespace stunner-system --wait --set stunnerAuth
 	t.Logf("%d calls of another user have lost nothing", len(others))
 }
 
-// revoking is a meeting whose caller of the auth service may revoke.
+// revoking is a caller whose API key of the auth service may revoke credentials.
 type revoking struct {
-	meeting
+	caller
 	issued map[string]call.Options // by user
 }
 

@@ -19,24 +19,24 @@ func secretsChange(s site) {
 	s.open("", udpListener, tcpListener,
 		"{name: tls, port: 5349, protocol: TURN-TLS, tls: {certificateRefs: [{name: pair}]}}",
 		"{name: dtls, port: 5349, protocol: TURN-DTLS, tls: {certificateRefs: [{name: pair}]}}")
-	doors := s.usual()
-	doors = append(doors,
-		door{call.TLS, netip.AddrPortFrom(doors[1].at.Addr(), 5349)},
-		door{call.DTLS, netip.AddrPortFrom(doors[0].at.Addr(), 5349)})
+	addresses := s.usual()
+	addresses = append(addresses,
+		listenerAddress{call.TLS, netip.AddrPortFrom(addresses[1].at.Addr(), 5349)},
+		listenerAddress{call.DTLS, netip.AddrPortFrom(addresses[0].at.Addr(), 5349)})
 	peer := s.echo()
-	with := func(w door, roots *x509.CertPool) call.Options {
+	with := func(w listenerAddress, roots *x509.CertPool) call.Options {
 		o := s.options(w, peer)
 		o.Roots = roots
 		return o
 	}
 	var calls []*call.Call
-	for _, w := range doors {
+	for _, w := range addresses {
 		calls = append(calls, s.dialWith(with(w, first)))
 	}
 	old := s
 
 	second := s.certify()
-	for _, w := range doors[2:] {
+	for _, w := range addresses[2:] {
 		s.until(fmt.Sprintf("%s serves the new certificate", w.network), func(ctx context.Context) error {
 			c, err := call.Start(s.Context(), with(w, second))
 			if err == nil {
@@ -52,7 +52,7 @@ func secretsChange(s site) {
 	s.goOn("another certificate", calls...)
 
 	s.sign("the second secret")
-	for _, w := range doors {
+	for _, w := range addresses {
 		s.hangUp(s.dialWith(with(w, second)))
 		o := old.options(w, peer)
 		o.Roots = second

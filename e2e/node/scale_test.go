@@ -17,16 +17,16 @@ const (
 	maxReplicas = 5
 )
 
-// trigger is a way to scale dataplanes.
+// trigger is a method to scale dataplanes.
 type trigger struct {
 	name   string
-	begin  func(*crowd) // enables scaling
-	end    func(*crowd)
+	begin  func(*callsByPod) // enables scaling
+	end    func(*callsByPod)
 	source source // empty for manual scaling
 }
 
 // tell sets the number of replicas if scaling is manual.
-func (w trigger) tell(c *crowd, replicas int) {
+func (w trigger) tell(c *callsByPod, replicas int) {
 	c.Helper()
 	if w.source.deployment == "" {
 		c.kubectl("", "scale", "deployment/front-door", fmt.Sprintf("--replicas=%d", replicas))
@@ -35,14 +35,14 @@ func (w trigger) tell(c *crowd, replicas int) {
 
 // TestScaling: the dataplane is scaled manually, and no call is dropped.
 func TestScaling(t *testing.T) {
-	trigger{}.scale(&crowd{meeting: hall(t), calls: map[string][]*call.Call{}})
+	trigger{}.scale(&callsByPod{caller: newBusyCaller(t), calls: map[string][]*call.Call{}})
 }
 
-// hall returns a meeting with low CPU requests, for many calls.
-func hall(t *testing.T) meeting {
+// newBusyCaller returns a caller for many calls: its Gateway and echo peer have low CPU requests.
+func newBusyCaller(t *testing.T) caller {
 	t.Helper()
-	s := stage(t)
-	s.install(ways[0])
+	s := newTestNamespace(t)
+	s.install(installMethods[0])
 	// Low CPU requests, because all pods of this test must fit on the small node.
 	s.kubectl(
 		"", "patch", "dataplane", "default", "--type=merge", "--patch",
@@ -52,7 +52,7 @@ func hall(t *testing.T) meeting {
 	for _, d := range []string{"front-door", "echo"} {
 		s.kubectl("", "rollout", "status", "deployment/"+d, "--timeout="+patience.String())
 	}
-	m := meeting{place: s, auth: s.publish(), peer: s.echo()}
+	m := caller{testNamespace: s, auth: s.publish(), peer: s.echo()}
 	m.call(t)
 	return m
 }
@@ -60,7 +60,7 @@ func hall(t *testing.T) meeting {
 // more calls add pods. Fewer calls remove the pod with the fewest calls first, and its calls continue until they
 // end.
 // while the number of calls is unknown the pods stay.
-func (w trigger) scale(c *crowd) {
+func (w trigger) scale(c *callsByPod) {
 	defer c.leaveAll()
 	c.dial(10, "")
 	w.tell(c, minReplicas)
@@ -104,7 +104,7 @@ func (w trigger) scale(c *crowd) {
 }
 
 // wasEmpty checks that a removed pod had no calls.
-func (c *crowd) wasEmpty(pod string) {
+func (c *callsByPod) wasEmpty(pod string) {
 	c.Helper()
 	if n := len(c.calls[pod]); n > 0 {
 		c.Errorf("the pod at %s was removed with %d calls although others had none", pod, n)

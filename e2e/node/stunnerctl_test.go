@@ -27,7 +27,7 @@ type finding struct{ Severity, Object, Problem, Remedy string }
 // TestStunnerctl runs the commands of stunnerctl against the product on a cluster, during calls, with the rights of the
 // administrator and with those of the ClusterRole view in one namespace.
 func TestStunnerctl(t *testing.T) {
-	s := stage(t)
+	s := newTestNamespace(t)
 	s.prepare()
 	s.shell([]string{"helm"}, `cd `+bedtest.Root(t)+`/charts
 helm install stunner-crds stunner-crds --namespace stunner-system --set gatewayAPI.enabled=true
@@ -40,7 +40,7 @@ helm install stunner stunner --namespace stunner-system --set 'stunnerAuthServic
 	s.kubectl("", "apply", "--kustomize", bedtest.Root(t)+"/"+example)
 	s.wait("condition=Programmed", "gateway/front-door")
 	s.wait("condition=Available", "deployment/echo", "deployment/front-door")
-	m := meeting{place: s, auth: s.publish(), peer: s.echo()}
+	m := caller{testNamespace: s, auth: s.publish(), peer: s.echo()}
 	m.call(t)
 	programs := t.TempDir()
 	if err := bed.Build(t.Context(), bedtest.Root(t), programs, bed.Stunnerctl); err != nil {
@@ -58,7 +58,7 @@ helm install stunner stunner --namespace stunner-system --set 'stunnerAuthServic
 
 // ctl runs stunnerctl with a kubeconfig.
 type ctl struct {
-	meeting
+	caller
 	program, kubeconfig string
 }
 

@@ -14,8 +14,8 @@ import (
 // L-5: new pod labels replace the dataplane pods, and a new image replaces the operator. Calls continue in their pods.
 func everythingIsUpdated(s site) {
 	old := s.open("", udpListener, tcpListener)
-	doors, peer := s.usual(), s.echo()
-	calls := []*call.Call{s.dial(doors[0], peer), s.dial(doors[1], peer)}
+	addresses, peer := s.usual(), s.echo()
+	calls := []*call.Call{s.dial(addresses[0], peer), s.dial(addresses[1], peer)}
 	s.kubectl("", "patch", "dataplane", s.namespace, "--type=merge", "-p", `{"spec":{"labels":{"ring":"two"}}}`)
 	var now corev1.Pod
 	s.until("only a pod with the label is ready", func(context.Context) (err error) {
@@ -29,12 +29,12 @@ func everythingIsUpdated(s site) {
 		}
 		return nil
 	})
-	later := []*call.Call{s.dialTo(now, doors[0], peer), s.dialTo(now, doors[1], peer)}
+	later := []*call.Call{s.dialTo(now, addresses[0], peer), s.dialTo(now, addresses[1], peer)}
 	s.goOn("pods with another label", calls...)
 	s.hangUp(calls...)
 	s.awaitExit(old.Name)
 
-	system := place{s.T, home}
+	system := testNamespace{s.T, home}
 	image := system.kubectl(
 		"", "get", "deployment", "stunner-operator", "--output=jsonpath={.spec.template.spec.containers[0].image}",
 	)
@@ -49,5 +49,5 @@ func everythingIsUpdated(s site) {
 	if p, err := s.serving(""); err != nil || p.Name != now.Name || p.Status.ContainerStatuses[0].RestartCount != 0 {
 		s.Errorf("the new operator has changed the dataplane: %v, pod %s was %s", err, p.Name, now.Name)
 	}
-	s.hangUp(append(later, s.dial(doors[0], peer))...)
+	s.hangUp(append(later, s.dial(addresses[0], peer))...)
 }

@@ -19,7 +19,7 @@ import (
 func TestUpgrade(t *testing.T) {
 	for _, helm := range []string{"helm", "helm3"} {
 		t.Run(helm, func(t *testing.T) {
-			s := stage(t)
+			s := newTestNamespace(t)
 			s.prepare()
 			s.installEarlier(helm)
 			s.follow(nil, firstGateway)
@@ -27,7 +27,7 @@ func TestUpgrade(t *testing.T) {
 			for _, d := range []string{"front-door", "echo"} {
 				s.kubectl("", "rollout", "status", "deployment/"+d, "--timeout="+patience.String())
 			}
-			m := s.meet()
+			m := s.newCaller()
 			secret := m.secret()
 
 			calls := []map[call.Network]*call.Call{m.start(t)}
@@ -61,7 +61,7 @@ func TestUpgrade(t *testing.T) {
 }
 
 // installEarlier installs the earlier commit, with its charts packaged as a release.
-func (s place) installEarlier(helm string) {
+func (s testNamespace) installEarlier(helm string) {
 	s.Helper()
 	found, err := filepath.Glob(filepath.Join(bedtest.Root(s.T), "bin/earlier", "*"))
 	if err != nil || len(found) != 1 {
@@ -85,7 +85,8 @@ helm install stunner stunner-0.0.9.tgz --namespace stunner-system --set stunnerG
 func program(p corev1.Pod) string { return p.Status.ContainerStatuses[0].ImageID }
 
 // secret returns the shared secret of credentials.
-func (m meeting) secret() string {
+func (m caller) secret() string {
 	m.Helper()
-	return place{m.T, home}.kubectl("", "get", "secret/stunner-turn-credentials", "--output=jsonpath={.data.secret}")
+	system := testNamespace{m.T, home}
+	return system.kubectl("", "get", "secret/stunner-turn-credentials", "--output=jsonpath={.data.secret}")
 }

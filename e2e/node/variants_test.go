@@ -35,7 +35,7 @@ func servicesDiffer(s site) {
 	for _, variant := range []struct {
 		name        string
 		annotations string
-		doors       func(site) []door
+		addresses   func(site) []listenerAddress
 		seen        func(netip.Addr) bool // checks the client address in the dataplane
 		service     string                // type and ports of the Service front-door
 	}{
@@ -54,17 +54,17 @@ func servicesDiffer(s site) {
 		if service != variant.service {
 			s.Errorf("%s: the Service is %q, want %q", variant.name, service, variant.service)
 		}
-		s.through(variant.name, variant.doors(s), variant.seen)
+		s.through(variant.name, variant.addresses(s), variant.seen)
 		s.close()
 	}
 	s.onTheNode()
 }
 
 // through makes a call through each address, and checks the client addresses in the dataplane.
-func (s site) through(name string, doors []door, seen func(netip.Addr) bool) {
+func (s site) through(name string, addresses []listenerAddress, seen func(netip.Addr) bool) {
 	s.Helper()
 	var calls []*call.Call
-	for _, w := range doors {
+	for _, w := range addresses {
 		calls = append(calls, s.dial(w, s.echo()))
 	}
 	pod, err := s.serving("")
@@ -72,7 +72,7 @@ func (s site) through(name string, doors []door, seen func(netip.Addr) bool) {
 		s.Fatal(err)
 	}
 	clients := s.clients(pod.Name)
-	if len(clients) != len(doors) || !slices.ContainsFunc(clients, seen) || slices.ContainsFunc(
+	if len(clients) != len(addresses) || !slices.ContainsFunc(clients, seen) || slices.ContainsFunc(
 		clients, func(a netip.Addr) bool { return !seen(a) },
 	) {
 		s.Errorf("%s: the dataplane sees clients at %s", name, clients)
@@ -100,27 +100,29 @@ func theClient(a netip.Addr) bool { return a == clientIP }
 func aNode(a netip.Addr) bool { return podRange.Contains(a) }
 
 // together returns the addresses of one Service for both transports.
-func (s site) together() []door {
+func (s site) together() []listenerAddress {
 	at := netip.AddrPortFrom(s.address("front-door"), 3478)
-	return []door{{call.UDP, at}, {call.TCP, at}}
+	return []listenerAddress{{call.UDP, at}, {call.TCP, at}}
 }
 
-func nodePort(s site) []door {
+func nodePort(s site) []listenerAddress {
 	var tcp uint16
 	text := s.kubectl("", "get", "service", "front-door-tcp", "--output=jsonpath={.spec.ports[0].nodePort}")
 	if _, err := fmt.Sscan(text, &tcp); err != nil {
 		s.Fatal(err)
 	}
-	return []door{{call.UDP, netip.AddrPortFrom(s.nodeIP(), 30478)}, {call.TCP, netip.AddrPortFrom(s.nodeIP(), tcp)}}
+	return []listenerAddress{
+		{call.UDP, netip.AddrPortFrom(s.nodeIP(), 30478)}, {call.TCP, netip.AddrPortFrom(s.nodeIP(), tcp)},
+	}
 }
 
 // clusterIP returns the Service's cluster IP, which is reachable from outside if it is routed to a node.
-func clusterIP(s site) (doors []door) {
+func clusterIP(s site) (addresses []listenerAddress) {
 	for network, service := range map[call.Network]string{call.UDP: "front-door", call.TCP: "front-door-tcp"} {
 		ip := netip.MustParseAddr(s.kubectl("", "get", "service", service, "--output=jsonpath={.spec.clusterIP}"))
-		doors = append(doors, door{network, netip.AddrPortFrom(ip, 3478)})
+		addresses = append(addresses, listenerAddress{network, netip.AddrPortFrom(ip, 3478)})
 	}
-	return doors
+	return addresses
 }
 
 // onTheNode: a DaemonSet, and then a Deployment, with hostNetwork sees the addresses of its clients, and relays from the external address of
@@ -138,7 +140,9 @@ func (s site) onTheNode() {
 	if pod.Status.PodIP != pod.Status.HostIP || !pod.Spec.HostNetwork {
 		s.Errorf("the pod is at %s", pod.Status.PodIP)
 	}
-	direct := []door{{call.UDP, netip.AddrPortFrom(s.nodeIP(), 3478)}, {call.TCP, netip.AddrPortFrom(s.nodeIP(), 3478)}}
+	direct := []listenerAddress{
+		{call.UDP, netip.AddrPortFrom(s.nodeIP(), 3478)}, {call.TCP, netip.AddrPortFrom(s.nodeIP(), 3478)},
+	}
 	s.through("on the node", direct, theClient)
 	for ring, kind := range []string{"DaemonSet", "Deployment", "Deployment"} {
 		pod = s.handOver(direct[0], pod, kind, fmt.Sprint("ring-", ring))
@@ -164,7 +168,7 @@ func (s site) onTheNode() {
 
 // a DaemonSet or Deployment replaces the pod on the host network. A call over UDP goes on in the next pod of the node,
 // from the same relay port, and at no time do two pods run there. handOver returns the next pod.
-func (s site) handOver(d door, old corev1.Pod, kind, ring string) (next corev1.Pod) {
+func (s site) handOver(d listenerAddress, old corev1.Pod, kind, ring string) (next corev1.Pod) {
 	s.Helper()
 	c := s.dial(d, s.echo())
 	s.kubectl("", "patch", "dataplane", s.namespace, "--type=merge", "-p",

@@ -24,7 +24,7 @@ import (
 
 var many = flag.Int("gateways", 200, "number of Gateways; each has 5 UDPRoutes, 2 Services and 50 endpoints")
 
-// few is the size of the world for comparison.
+// few is the number of Gateways for comparison.
 const few = 10
 
 // patience is the timeout of steps that take seconds on an idle machine.
@@ -41,10 +41,10 @@ const (
 
 // Work between two readings of the CPU time, enough for its resolution.
 const (
-	changes   = 150
-	pace      = time.Second / 20
-	busy      = 100 // changes that are timed while other Gateways change
-	seedWorld = 1
+	changes = 150
+	pace    = time.Second / 20
+	busy    = 100 // changes that are timed while other Gateways change
+	seed    = 1
 )
 
 // R-31, L-2: a change among many Gateways costs as much as among few, writes nothing, and reaches its one reader; the
@@ -52,9 +52,10 @@ const (
 // routes.
 func TestGateways(t *testing.T) {
 	kube := runner.NewCluster(t)
-	b := &bench{
-		T: t, kube: kube, world: newWorld(t, kube.Admin), operator: newOperator(t, kube, "off", administrators),
-		random: rand.New(rand.NewPCG(seedWorld, 0)),
+	b := &scaleTest{
+		T: t, kube: kube, userObjects: newUserObjects(t, kube.Admin),
+		operator: newOperator(t, kube, "off", administrators),
+		random:   rand.New(rand.NewPCG(seed, 0)),
 	}
 
 	b.grow(few)
@@ -84,10 +85,10 @@ func TestGateways(t *testing.T) {
 	b.restarts()
 }
 
-// bench is a world with an operator and one reader for each Gateway.
-type bench struct {
+// scaleTest has the objects of users, an operator, and one reader for each Gateway.
+type scaleTest struct {
 	*testing.T
-	*world
+	*userObjects
 	operator *operator
 	kube     *cluster.Cluster
 	random   *rand.Rand
@@ -98,7 +99,7 @@ type bench struct {
 }
 
 // starts starts the operator and waits until all Gateways are served and all objects are written.
-func (b *bench) starts() {
+func (b *scaleTest) starts() {
 	b.Helper()
 	var ctx context.Context
 	ctx, b.leave = context.WithCancel(b.Context())
@@ -136,10 +137,10 @@ func (b *bench) starts() {
 }
 
 // expose gives every Gateway an address, and waits until every config has it and every status is written.
-func (b *bench) expose() {
+func (b *scaleTest) expose() {
 	b.Helper()
 	begun := time.Now()
-	b.world.expose()
+	b.userObjects.expose()
 	shown := b.all(
 		"has the address",
 		func(g int, s reader.State) bool { return bytes.Contains(s.Last.Data, []byte(`"`+public(g)+`"`)) },
@@ -152,7 +153,7 @@ func (b *bench) expose() {
 }
 
 // all waits until the state of every reader satisfies wanted, and returns the time of the last one.
-func (b *bench) all(what string, wanted func(gateway int, s reader.State) bool) (last time.Time) {
+func (b *scaleTest) all(what string, wanted func(gateway int, s reader.State) bool) (last time.Time) {
 	b.Helper()
 	ctx, cancel := context.WithTimeout(b.Context(), patience)
 	defer cancel()
@@ -176,7 +177,7 @@ type cost struct {
 
 // costs measures changes of one EndpointSlice each: CPU time, allocations, latency to the reader, translations and
 // writes.
-func (b *bench) costs(where string, n int, do func(n int) (latencies []time.Duration, total int)) cost {
+func (b *scaleTest) costs(where string, n int, do func(n int) (latencies []time.Duration, total int)) cost {
 	b.Helper()
 	begun, cpu, translations := time.Now(), b.operator.cpu(), b.operator.metric("stunner_operator_translations_total")
 	frames, allocations := b.frames(), b.operator.metric("go_memstats_mallocs_total")
@@ -203,7 +204,7 @@ func (b *bench) costs(where string, n int, do func(n int) (latencies []time.Dura
 var asks = map[string]bool{"leases": true, "selfsubjectreviews": true}
 
 // wroteNothing checks that the operator wrote nothing since. Endpoints in standby Secrets may be ten minutes behind.
-func (b *bench) wroteNothing(when string, since time.Time) {
+func (b *scaleTest) wroteNothing(when string, since time.Time) {
 	b.Helper()
 	all, err := b.kube.Audit(since)
 	if err != nil {
@@ -223,7 +224,7 @@ func (b *bench) wroteNothing(when string, since time.Time) {
 // wroteInOrder checks that the ConfigMap and the Secret of each new Gateway were written once since, and that Services
 // and Deployments were taken from the queue before statuses of routes. A write may be slow: what counts is the order in
 // which the writes arrive.
-func (b *bench) wroteInOrder(since time.Time) {
+func (b *scaleTest) wroteInOrder(since time.Time) {
 	b.Helper()
 	all, err := b.kube.Audit(since)
 	if err != nil {
@@ -258,7 +259,7 @@ func (b *bench) wroteInOrder(since time.Time) {
 }
 
 // frames returns the number of new configs that the readers got.
-func (b *bench) frames() (sum int) {
+func (b *scaleTest) frames() (sum int) {
 	for _, r := range b.readers {
 		sum += r.State().Changes
 	}
@@ -266,7 +267,7 @@ func (b *bench) frames() (sum int) {
 }
 
 // gets checks that the readers got exactly this number of new configs.
-func (b *bench) gets(where string, want int) {
+func (b *scaleTest) gets(where string, want int) {
 	b.Helper()
 	b.operator.await(where, func(context.Context) error {
 		if got := b.frames(); got < want {
@@ -280,7 +281,7 @@ func (b *bench) gets(where string, want int) {
 }
 
 // quietly makes one change after the other. Each waits until the one before was delivered.
-func (b *bench) quietly(n int) (latencies []time.Duration, total int) {
+func (b *scaleTest) quietly(n int) (latencies []time.Duration, total int) {
 	b.Helper()
 	for range n {
 		latencies = append(latencies, b.change(b.random.IntN(b.size)))
@@ -289,7 +290,7 @@ func (b *bench) quietly(n int) (latencies []time.Duration, total int) {
 }
 
 // change moves an endpoint of a Gateway and returns the time until its reader has it.
-func (b *bench) change(gateway int) time.Duration {
+func (b *scaleTest) change(gateway int) time.Duration {
 	b.Helper()
 	ctx, cancel := context.WithTimeout(b.Context(), patience)
 	defer cancel()
@@ -309,7 +310,7 @@ func (b *bench) change(gateway int) time.Duration {
 }
 
 // whileOthersChange is like quietly while the endpoints of other Gateways change at a constant rate.
-func (b *bench) whileOthersChange(n int) (latencies []time.Duration, total int) {
+func (b *scaleTest) whileOthersChange(n int) (latencies []time.Duration, total int) {
 	b.Helper()
 	ctx, cancel := context.WithCancel(b.Context())
 	var group sync.WaitGroup
@@ -342,7 +343,7 @@ func (b *bench) whileOthersChange(n int) (latencies []time.Duration, total int) 
 }
 
 // restarts kills the operator and starts another one: it writes nothing, and no reader gets a new config.
-func (b *bench) restarts() {
+func (b *scaleTest) restarts() {
 	b.Helper()
 	visits := make([]int, b.size)
 	for g, r := range b.readers {

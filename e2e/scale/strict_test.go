@@ -65,7 +65,7 @@ func backWithin(count int) time.Duration {
 // 15 s if there are more than 1,000. The API server gets at most 1.1 requests for each reader, and no write. The same
 // holds while a fifth of the clients send invalid tokens.
 func TestStrictReaders(t *testing.T) {
-	s := newStrict(t)
+	s := newStrictTest(t)
 	for _, mode := range []struct{ name, group string }{
 		{"keys of the API server", administrators}, {"a review of each token", reviewers},
 	} {
@@ -79,10 +79,10 @@ func TestStrictReaders(t *testing.T) {
 	}
 }
 
-// strict is a world with dataplane pods and their tokens.
-type strict struct {
-	*bench
-	pulse    *stall.Monitor
+// strictTest is a scaleTest with dataplane pods and their tokens.
+type strictTest struct {
+	*scaleTest
+	stalls   *stall.Monitor
 	tokens   []string // of the pods
 	security *tls.Config
 	rounds   int
@@ -92,11 +92,14 @@ type strict struct {
 	accepted atomic.Int64
 }
 
-func newStrict(t *testing.T) *strict {
+func newStrictTest(t *testing.T) *strictTest {
 	t.Helper()
 	kube := runner.NewCluster(t)
-	b := &strict{bench: &bench{T: t, kube: kube, world: newWorld(t, kube.Admin)}, pulse: stall.Start()}
-	t.Cleanup(b.pulse.Stop)
+	b := &strictTest{
+		scaleTest: &scaleTest{T: t, kube: kube, userObjects: newUserObjects(t, kube.Admin)},
+		stalls:    stall.Start(),
+	}
+	t.Cleanup(b.stalls.Stop)
 	for _, o := range []string{
 		`{"apiVersion":"rbac.authorization.k8s.io/v1","kind":"ClusterRole","metadata":{"name":"reviewers"},"rules":[{"apiGroups":["*"],"resources":["*"],"verbs":["*"]}]}`,
 		`{"apiVersion":"rbac.authorization.k8s.io/v1","kind":"ClusterRoleBinding","metadata":{"name":"reviewers"},
@@ -113,16 +116,18 @@ func newStrict(t *testing.T) *strict {
 }
 
 // with returns the same objects, pods and tokens for an operator with the rights of a group.
-func (b *strict) with(t *testing.T, group string) *strict {
+func (b *strictTest) with(t *testing.T, group string) *strictTest {
 	t.Helper()
-	return &strict{
-		bench: &bench{T: t, kube: b.kube, world: b.world, operator: newOperator(t, b.kube, "strict", group)},
-		pulse: b.pulse, tokens: b.tokens, byReview: group == reviewers,
+	return &strictTest{
+		scaleTest: &scaleTest{
+			T: t, kube: b.kube, userObjects: b.userObjects, operator: newOperator(t, b.kube, "strict", group),
+		},
+		stalls: b.stalls, tokens: b.tokens, byReview: group == reviewers,
 	}
 }
 
 // deploy creates the pods and their tokens.
-func (b *strict) deploy() {
+func (b *strictTest) deploy() {
 	b.Helper()
 	for n := range namespaces {
 		if err := b.create(b.Context(), fmt.Sprintf(
@@ -171,7 +176,7 @@ func (b *strict) deploy() {
 func podOf(pod int) string { return fmt.Sprintf("pod-%d", pod) }
 
 // start starts the operator, and a reader for each pod as soon as there is a CA.
-func (b *strict) start() {
+func (b *strictTest) start() {
 	b.Helper()
 	b.operator.start()
 	b.operator.await("there is a CA", func(ctx context.Context) error {
@@ -195,7 +200,7 @@ func (b *strict) start() {
 }
 
 // restart kills the operator with SIGKILL, like the OOM killer, and starts another one.
-func (b *strict) restart() {
+func (b *strictTest) restart() {
 	b.Helper()
 	if err := b.operator.Process.Kill(); err != nil {
 		b.Fatal(err)
@@ -205,7 +210,7 @@ func (b *strict) restart() {
 }
 
 // round starts the operator. It prints the time until all readers are served, and the requests to the API server.
-func (b *strict) round(when string, start func()) {
+func (b *strictTest) round(when string, start func()) {
 	b.Helper()
 	begun := time.Now()
 	start()
@@ -216,7 +221,7 @@ func (b *strict) round(when string, start func()) {
 	}
 	slices.Sort(waits)
 	n, writes := len(waits), 0
-	last := waits[n-1] - b.pulse.Stalled(begun, begun.Add(waits[n-1]))
+	last := waits[n-1] - b.stalls.Stalled(begun, begun.Add(waits[n-1]))
 	b.operator.settles()
 	questions, fetched, wrote := b.asked(begun)
 	for _, some := range wrote {
@@ -250,7 +255,7 @@ func round(d time.Duration) time.Duration { return d.Round(10 * time.Millisecond
 
 // asked returns the number of requests about readers since: TokenReviews and reads of pods. fetched counts requests for
 // all readers, wrote counts writes.
-func (b *strict) asked(since time.Time) (questions, fetched int, wrote map[string]int) {
+func (b *strictTest) asked(since time.Time) (questions, fetched int, wrote map[string]int) {
 	b.Helper()
 	all, err := b.kube.Audit(since)
 	if err != nil {
@@ -272,7 +277,7 @@ func (b *strict) asked(since time.Time) (questions, fetched int, wrote map[strin
 }
 
 // sendInvalidTokens makes a fifth of the clients send invalid tokens until the test ends.
-func (b *strict) sendInvalidTokens() {
+func (b *strictTest) sendInvalidTokens() {
 	ctx, cancel := context.WithCancel(b.Context())
 	var group sync.WaitGroup
 	b.Cleanup(func() { cancel(); group.Wait() })
@@ -294,7 +299,7 @@ func (b *strict) sendInvalidTokens() {
 }
 
 // spoil makes one request with an invalid token, which differs in each turn.
-func (b *strict) spoil(ctx context.Context, transport *http.Transport, n, turn int) {
+func (b *strictTest) spoil(ctx context.Context, transport *http.Transport, n, turn int) {
 	token := bad(b.tokens[n], n, turn)
 	if b.byReview && turn%4 == 3 {
 		b.forged.Add(1)

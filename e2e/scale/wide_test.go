@@ -30,19 +30,20 @@ const (
 	wideRoutes    = 1_000
 	wideEndpoints = 10 // of one route
 	wideTime      = 8 * time.Second
-	// podCost is the maximum CPU time that a pod of the Gateway uses for a config, in times of reading its JSON, which the
-	// test measures as control.
+	// podCost is the maximum CPU time that a pod of the Gateway uses for a config, in times of reading its JSON, which
+	// the test measures as control.
 	podCost = 8
 	// controls is the number of times that the control is measured.
 	controls = 20
 )
 
-// A Gateway with 1,000 routes and 10,000 endpoints, of which 20 change every second, uses little CPU time in its pod: for
-// each config at most podCost times that of reading its JSON. The CPU time of the operator is printed: its translation has
-// a limit, and watches and caches use more. The pod gets the last change, and a small Gateway is not delayed.
+// A Gateway with 1,000 routes and 10,000 endpoints, of which 20 change every second, uses little CPU time in its pod:
+// for each config at most podCost times that of reading its JSON. The CPU time of the operator is printed: its
+// translation has a limit, and watches and caches use more. The pod gets the last change, and a small Gateway is not
+// delayed.
 func TestWideGateway(t *testing.T) {
 	kube := runner.NewCluster(t)
-	o, w := newOperator(t, kube, "off", administrators), newWorld(t, kube.Admin)
+	o, w := newOperator(t, kube, "off", administrators), newUserObjects(t, kube.Admin)
 	w.widen()
 	w.grow(1)
 	o.start()
@@ -143,7 +144,7 @@ func wideAddress(route, turn int) string {
 }
 
 // widen creates the wide Gateway, its routes, and a Service for each.
-func (w *world) widen() {
+func (w *userObjects) widen() {
 	w.Helper()
 	head := func(name string) string {
 		return fmt.Sprintf(`"metadata":{"namespace":%q,"name":%q}`, namespaceOf(0), name)
@@ -189,7 +190,7 @@ func (w *world) widen() {
 }
 
 // moveWide changes the address of the first endpoint of a route of the wide Gateway.
-func (w *world) moveWide(ctx context.Context, route, turn int) error {
+func (w *userObjects) moveWide(ctx context.Context, route, turn int) error {
 	patch := fmt.Sprintf(`[{"op":"replace","path":"/endpoints/0/addresses/0","value":%q}]`, wideAddress(route, turn))
 	_, err := w.in("discovery.k8s.io/v1", "endpointslices", 0).Patch(
 		ctx, fmt.Sprintf("wide-%d", route), types.JSONPatchType, []byte(patch), metav1.PatchOptions{},

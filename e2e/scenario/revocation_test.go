@@ -46,14 +46,15 @@ spec:
   rules: [{backendRefs: [{name: echo}]}]
 `
 
-// office is the quickstart with two Gateways, and an auth service that stores revocations in the operator's folder.
-type office struct {
+// twoGateways is the quickstart with two Gateways, and an auth service that stores revocations in the operator's
+// folder.
+type twoGateways struct {
 	*bed.Stack
 	t *testing.T
 }
 
-func newOffice(t *testing.T) *office {
-	s := &office{bedtest.Quickstart(t, ""), t}
+func newTwoGateways(t *testing.T) *twoGateways {
+	s := &twoGateways{bedtest.Quickstart(t, ""), t}
 	bedtest.NoError(t, os.Mkdir(s.folder(), 0o700))
 	bedtest.NoError(t, s.Put("backdoor.yaml", fmt.Appendf(nil, backDoorYAML, bedtest.Port(t))))
 	policy := fmt.Sprintf("version: v1\nkeys:\n- name: ops\n  hashes: [sha256:%x]\n  revoke: any\n", sha256.Sum256([]byte(opsKey)))
@@ -62,11 +63,12 @@ func newOffice(t *testing.T) *office {
 	return s
 }
 
-func (s *office) folder() string { return filepath.Join(s.Input(), "revocations") }
-func (s *office) policy() string { return filepath.Join(s.Dir, "policy.yaml") }
+func (s *twoGateways) folder() string { return filepath.Join(s.Input(), "revocations") }
+func (s *twoGateways) policy() string { return filepath.Join(s.Dir, "policy.yaml") }
 
-// startAuth starts the auth service in place of the one that runs, and waits until it gives credentials for both Gateways.
-func (s *office) startAuth() {
+// startAuth starts the auth service in place of the one that runs, and waits until it gives credentials for both
+// Gateways.
+func (s *twoGateways) startAuth() {
 	s.t.Helper()
 	bedtest.NoError(s.t, s.Auth.Stop(timeout))
 	health := bedtest.Address(s.t)
@@ -83,7 +85,7 @@ func (s *office) startAuth() {
 	})
 }
 
-func (s *office) await(p *bed.Process, cond func(context.Context) error) {
+func (s *twoGateways) await(p *bed.Process, cond func(context.Context) error) {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(s.t.Context(), timeout)
 	defer cancel()
@@ -91,7 +93,7 @@ func (s *office) await(p *bed.Process, cond func(context.Context) error) {
 }
 
 // ask sends a request with the key of operations to the auth service.
-func (s *office) ask(ctx context.Context, method, path string, body, answer any) error {
+func (s *twoGateways) ask(ctx context.Context, method, path string, body, answer any) error {
 	content, err := json.Marshal(body)
 	if err != nil {
 		return err
@@ -116,7 +118,7 @@ func (s *office) ask(ctx context.Context, method, path string, body, answer any)
 }
 
 // credential asks for a credential of a user at a Gateway.
-func (s *office) credential(ctx context.Context, user, gateway string) (o call.Options, err error) {
+func (s *twoGateways) credential(ctx context.Context, user, gateway string) (o call.Options, err error) {
 	namespace, name := filepath.Dir(gateway), filepath.Base(gateway)
 	var answer struct {
 		Username, Password string
@@ -133,7 +135,7 @@ func (s *office) credential(ctx context.Context, user, gateway string) (o call.O
 }
 
 // dial starts a call with a credential, and waits until datagrams are echoed.
-func (s *office) dial(o call.Options) *call.Call {
+func (s *twoGateways) dial(o call.Options) *call.Call {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(s.t.Context(), timeout)
 	defer cancel()
@@ -144,7 +146,7 @@ func (s *office) dial(o call.Options) *call.Call {
 }
 
 // new returns a new credential of a user.
-func (s *office) new(user, gateway string) call.Options {
+func (s *twoGateways) new(user, gateway string) call.Options {
 	s.t.Helper()
 	o, err := s.credential(s.t.Context(), user, gateway)
 	bedtest.NoError(s.t, err)
@@ -152,7 +154,7 @@ func (s *office) new(user, gateway string) call.Options {
 }
 
 // revoke revokes a user, and returns the id of the revocation and when the request was sent.
-func (s *office) revoke(user string) (id string, at time.Time) {
+func (s *twoGateways) revoke(user string) (id string, at time.Time) {
 	s.t.Helper()
 	at = time.Now()
 	var made struct{ ID string }
@@ -161,7 +163,7 @@ func (s *office) revoke(user string) (id string, at time.Time) {
 }
 
 // silent waits until calls have had no echo for half a second.
-func (s *office) silent(calls ...*call.Call) {
+func (s *twoGateways) silent(calls ...*call.Call) {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(s.t.Context(), timeout)
 	defer cancel()
@@ -176,7 +178,7 @@ func (s *office) silent(calls ...*call.Call) {
 }
 
 // refused requires that a credential opens no call.
-func (s *office) refused(o call.Options) {
+func (s *twoGateways) refused(o call.Options) {
 	s.t.Helper()
 	c, err := call.Start(s.t.Context(), o)
 	if err == nil {
@@ -188,7 +190,7 @@ func (s *office) refused(o call.Options) {
 }
 
 // admitted waits until a credential opens a call.
-func (s *office) admitted(o call.Options) time.Duration {
+func (s *twoGateways) admitted(o call.Options) time.Duration {
 	s.t.Helper()
 	begun := time.Now()
 	ctx, cancel := context.WithTimeout(s.t.Context(), timeout)
@@ -204,10 +206,10 @@ func (s *office) admitted(o call.Options) time.Duration {
 }
 
 // The calls of a revoked user end at all Gateways within two seconds, and calls of others lose nothing. What was issued
-// before stays refused after restarts of all programs, new credentials work at once, and a dataplane that was not reachable
-// learns of a revocation when it is back. Lifted, the earlier credentials work again.
+// before stays refused after restarts of all programs, new credentials work at once, and a dataplane that was not
+// reachable learns of a revocation when it is back. Lifted, the earlier credentials work again.
 func TestRevocation(t *testing.T) {
-	s := newOffice(t)
+	s := newTwoGateways(t)
 	old := map[string]call.Options{frontDoor: s.new("ann", frontDoor), backDoor: s.new("ann", backDoor)}
 	overTCP := old[frontDoor]
 	overTCP.Network = call.TCP // the listeners have one port
@@ -237,7 +239,8 @@ func TestRevocation(t *testing.T) {
 		}
 	}
 
-	// The dataplanes end with the operator, and leave their sessions to the next ones. Meanwhile another user is revoked.
+	// The dataplanes end with the operator, and leave their sessions to the next ones. Meanwhile another user is
+	// revoked.
 	carl, dora := s.dial(s.new("carl", frontDoor)), s.dial(s.new("dora", frontDoor))
 	bedtest.NoError(t, s.Operator.Stop(timeout))
 	s.revoke("carl")
@@ -267,7 +270,7 @@ func TestRevocation(t *testing.T) {
 
 // A Revocation that is a file, as GitOps writes it, acts as one of the auth service, and so does its removal.
 func TestRevocationAsAFile(t *testing.T) {
-	s := newOffice(t)
+	s := newTwoGateways(t)
 	ann, bob := s.new("ann", frontDoor), s.dial(s.new("bob", frontDoor))
 	c := s.dial(ann)
 	text := fmt.Sprintf(`apiVersion: stunner.l7mp.io/v1

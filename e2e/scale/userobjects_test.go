@@ -31,14 +31,14 @@ const (
 // workers is the number of concurrent requests.
 const workers = 32
 
-// world is the content of the API server that users and the cloud provider wrote.
-type world struct {
+// userObjects are the objects in the API server that users and the cloud provider wrote.
+type userObjects struct {
 	*testing.T
 	admin *dynamic.DynamicClient
 	size  int // Gateways
 }
 
-func newWorld(t *testing.T, access cluster.Access) *world {
+func newUserObjects(t *testing.T, access cluster.Access) *userObjects {
 	t.Helper()
 	config := rest.CopyConfig(access.Config)
 	config.UserAgent = "world"
@@ -46,7 +46,7 @@ func newWorld(t *testing.T, access cluster.Access) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{T: t, admin: admin}
+	w := &userObjects{T: t, admin: admin}
 	var all []string
 	for n := range namespaces {
 		all = append(all, fmt.Sprintf(`{"apiVersion":"v1","kind":"Namespace","metadata":{"name":%q}}`, namespaceOf(n)))
@@ -79,7 +79,7 @@ func idOf(gateway int) string { return namespaceOf(gateway) + "/" + nameOf(gatew
 func backendOf(gateway, service int) string { return fmt.Sprintf("media-%d-%d", gateway, service) }
 
 // grow adds Gateways with their objects up to a number.
-func (w *world) grow(size int) {
+func (w *userObjects) grow(size int) {
 	w.Helper()
 	w.each(w.size, size, func(ctx context.Context, gateway int) error {
 		for _, o := range objects(gateway) {
@@ -129,7 +129,7 @@ func address(gateway, endpoint, turn int) string {
 }
 
 // expose sets the load balancer address of every Service of a Gateway.
-func (w *world) expose() {
+func (w *userObjects) expose() {
 	w.Helper()
 	w.each(0, w.size, func(ctx context.Context, gateway int) error {
 		patch := fmt.Sprintf(`{"status":{"loadBalancer":{"ingress":[{"ip":%q}]}}}`, public(gateway))
@@ -148,7 +148,7 @@ func (w *world) expose() {
 func public(gateway int) string { return fmt.Sprintf("198.18.%d.%d", gateway/250, gateway%250+1) }
 
 // move changes the address of the first endpoint of a Gateway, and returns it.
-func (w *world) move(ctx context.Context, gateway, turn int) (string, error) {
+func (w *userObjects) move(ctx context.Context, gateway, turn int) (string, error) {
 	moved := address(gateway, 0, turn)
 	patch := fmt.Sprintf(`[{"op":"replace","path":"/endpoints/0/addresses/0","value":%q}]`, moved)
 	_, err := w.in("discovery.k8s.io/v1", "endpointslices", gateway).
@@ -157,7 +157,7 @@ func (w *world) move(ctx context.Context, gateway, turn int) (string, error) {
 }
 
 // in returns the resources of a kind in the namespace of a Gateway.
-func (w *world) in(version, plural string, gateway int) dynamic.ResourceInterface {
+func (w *userObjects) in(version, plural string, gateway int) dynamic.ResourceInterface {
 	return w.admin.Resource(resource(version, plural)).Namespace(namespaceOf(gateway))
 }
 
@@ -170,7 +170,7 @@ func resource(version, plural string) schema.GroupVersionResource {
 }
 
 // create creates an object from JSON.
-func (w *world) create(ctx context.Context, text string) error {
+func (w *userObjects) create(ctx context.Context, text string) error {
 	o := &unstructured.Unstructured{}
 	if err := json.Unmarshal([]byte(text), &o.Object); err != nil {
 		return fmt.Errorf("read %s: %w", text, err)
@@ -186,7 +186,7 @@ func (w *world) create(ctx context.Context, text string) error {
 }
 
 // each calls do for the Gateways from first to last concurrently, and fails the test if one of the calls fails.
-func (w *world) each(first, last int, do func(ctx context.Context, gateway int) error) {
+func (w *userObjects) each(first, last int, do func(ctx context.Context, gateway int) error) {
 	w.Helper()
 	next := atomic.Int64{}
 	next.Store(int64(first))

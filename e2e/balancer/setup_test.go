@@ -47,8 +47,8 @@ var (
 	balancer4, balancer6 = netip.MustParseAddr("203.0.113.2"), netip.MustParseAddr("2001:db8:7::2")
 )
 
-// stage is the product, and a load balancer in front of its Gateway.
-type stage struct {
+// balanced is the product, and a load balancer in front of its Gateway.
+type balanced struct {
 	stack *bed.Stack
 	space *netns.Space // of the load balancer
 	ports map[string]int
@@ -106,9 +106,9 @@ listen web
   server gateway %[3]s:%[6]d send-proxy
 `
 
-func newStage(t *testing.T) *stage {
+func newStage(t *testing.T) *balanced {
 	t.Helper()
-	s := &stage{
+	s := &balanced{
 		ports: map[string]int{"tcp": bedtest.Port(t), "web": bedtest.Port(t), "tls": bedtest.Port(t)},
 		space: netns.New(t, "balancer"), roots: x509.NewCertPool(),
 	}
@@ -146,7 +146,7 @@ func newStage(t *testing.T) *stage {
 }
 
 // balance starts the load balancer, and waits until it answers.
-func (s *stage) balance(t *testing.T, dir string, document []byte) {
+func (s *balanced) balance(t *testing.T, dir string, document []byte) {
 	t.Helper()
 	path, err := exec.LookPath("haproxy")
 	if err != nil {
@@ -180,7 +180,9 @@ func (s *stage) balance(t *testing.T, dir string, document []byte) {
 }
 
 // start starts a call from a local address through the load balancer.
-func (s *stage) start(ctx context.Context, t *testing.T, n call.Network, local, to netip.AddrPort) (*call.Call, error) {
+func (s *balanced) start(
+	ctx context.Context, t *testing.T, n call.Network, local, to netip.AddrPort,
+) (*call.Call, error) {
 	t.Helper()
 	ice, err := s.stack.ICEServers(ctx)
 	if err != nil {
@@ -193,7 +195,7 @@ func (s *stage) start(ctx context.Context, t *testing.T, n call.Network, local, 
 }
 
 // dial is start without an error. The call lasts until it is ended.
-func (s *stage) dial(t *testing.T, n call.Network, local, to netip.AddrPort) *call.Call {
+func (s *balanced) dial(t *testing.T, n call.Network, local, to netip.AddrPort) *call.Call {
 	t.Helper()
 	c, err := s.start(t.Context(), t, n, local, to)
 	if err != nil {
@@ -204,7 +206,7 @@ func (s *stage) dial(t *testing.T, n call.Network, local, to netip.AddrPort) *ca
 
 // sessions returns the listeners of the sessions of a client, an address or an address with a port, in /sessions. With
 // "" it returns those of all clients.
-func (s *stage) sessions(t *testing.T, client string) (listeners []string) {
+func (s *balanced) sessions(t *testing.T, client string) (listeners []string) {
 	t.Helper()
 	c, err := s.stack.Config(t.Context())
 	bedtest.NoError(t, err)
@@ -223,7 +225,7 @@ func (s *stage) sessions(t *testing.T, client string) (listeners []string) {
 }
 
 // metric returns the sum of the series of a metric with a value of the label reason, or with "" of all.
-func (s *stage) metric(t *testing.T, name, reason string) (total float64) {
+func (s *balanced) metric(t *testing.T, name, reason string) (total float64) {
 	t.Helper()
 	c, err := s.stack.Config(t.Context())
 	bedtest.NoError(t, err)
@@ -240,7 +242,7 @@ func (s *stage) metric(t *testing.T, name, reason string) (total float64) {
 }
 
 // edit replaces text of the Gateway.
-func (s *stage) edit(t *testing.T, old, with string) {
+func (s *balanced) edit(t *testing.T, old, with string) {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join(s.stack.Input(), "gateway.yaml"))
 	bedtest.NoError(t, err)
@@ -251,7 +253,7 @@ func (s *stage) edit(t *testing.T, old, with string) {
 }
 
 // await waits for a condition.
-func (s *stage) await(t *testing.T, cond func(context.Context) error) {
+func (s *balanced) await(t *testing.T, cond func(context.Context) error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()

@@ -3,7 +3,7 @@
 //
 // # Files
 //
-//	place_test.go    networks, operator, dataplane and auth service, with the manifests of a page
+//	environment_test.go  networks, operator, dataplane and auth service, with the manifests of a page
 //	output_test.go   the output of stunnerctl that a page shows
 //	livekit_test.go  calls through LiveKit
 //	game_test.go     a game server and its client
@@ -50,9 +50,10 @@ const (
 	podAddress    = "10.0.0.2"
 )
 
-// place has the product with the manifests of a guide: operator, dataplane and auth service in the network namespace of
-// the test, clients in another one, and the media server in a third one, which has the address of its pod only.
-type place struct {
+// environment has the product with the manifests of a guide: operator, dataplane and auth service in the network
+// namespace of the test, clients in another one, and the media server in a third one, which has the address of its pod
+// only.
+type environment struct {
 	*testing.T
 	page         guide.Page
 	clients, pod *netns.Space
@@ -61,11 +62,11 @@ type place struct {
 	authURL      string
 }
 
-// newPlace applies the manifests of a page. The test must be isolated (netns.Isolated). Host names of the page that lead
-// to the Gateway are replaced by its address.
-func newPlace(t *testing.T, page guide.Page) *place {
+// newPlace applies the manifests of a page. The test must be isolated (netns.Isolated). Host names of the page that
+// lead to the Gateway are replaced by its address.
+func newEnvironment(t *testing.T, page guide.Page) *environment {
 	t.Helper()
-	p := &place{
+	p := &environment{
 		T: t, page: page, clients: netns.New(t, "clients"), pod: netns.New(t, "pod"), in: t.TempDir(), out: t.TempDir(),
 		bin: bedtest.Build(t, bed.Operator, bed.Stunnerd, bed.Auth, bed.Stunnerctl),
 	}
@@ -98,7 +99,7 @@ func newPlace(t *testing.T, page guide.Page) *place {
 }
 
 // start starts a program of the product until the test ends.
-func (p *place) start(name string, args ...string) *bed.Process {
+func (p *environment) start(name string, args ...string) *bed.Process {
 	p.Helper()
 	return bedtest.Start(p, bed.Command{
 		Name: name, Path: filepath.Join(p.bin, name), Args: args, Logs: p.TempDir(),
@@ -106,7 +107,7 @@ func (p *place) start(name string, args ...string) *bed.Process {
 }
 
 // inPod starts a program in the network of the pod until the test ends, and waits until ready returns nil.
-func (p *place) inPod(c bed.Command, ready func(context.Context) error) *bed.Process {
+func (p *environment) inPod(c bed.Command, ready func(context.Context) error) *bed.Process {
 	p.Helper()
 	var process *bed.Process
 	p.pod.Do(func() { process = bedtest.Start(p, c, func(context.Context) error { return nil }) })
@@ -115,7 +116,7 @@ func (p *place) inPod(c bed.Command, ready func(context.Context) error) *bed.Pro
 }
 
 // await waits for a condition.
-func (p *place) await(cond func(context.Context) error) {
+func (p *environment) await(cond func(context.Context) error) {
 	p.Helper()
 	ctx, cancel := context.WithTimeout(p.Context(), patience)
 	defer cancel()
@@ -123,7 +124,7 @@ func (p *place) await(cond func(context.Context) error) {
 }
 
 // healthy returns nil if stunnerctl doctor finds no problem.
-func (p *place) healthy(ctx context.Context) error {
+func (p *environment) healthy(ctx context.Context) error {
 	out, err := p.stunnerctl(ctx, "doctor")
 	if err != nil {
 		return fmt.Errorf("stunnerctl doctor: %w\n%s", err, out)
@@ -149,7 +150,7 @@ stringData: {type: ephemeral, secret: generated-by-the-operator-in-a-cluster}
 `
 
 // endpoints returns the EndpointSlices that Kubernetes writes for the Services of the page.
-func (p *place) endpoints() string {
+func (p *environment) endpoints() string {
 	p.Helper()
 	var documents []string
 	for _, object := range p.page.Objects(p) {
@@ -187,7 +188,7 @@ func (p *place) endpoints() string {
 
 // enforce makes the pod drop what no NetworkPolicy of the page admits. The addresses of the Gateway's pods are
 // publicAddress and podGateway, because the dataplane runs on the host.
-func (p *place) enforce() {
+func (p *environment) enforce() {
 	p.Helper()
 	rules, policies := "", 0
 	for _, object := range p.page.Objects(p) {
@@ -229,7 +230,7 @@ iifname lo accept
 }
 
 // selectsGateway checks that the sources of a rule are the pods of the Gateway of the page.
-func (p *place) selectsGateway(policy networkingv1.NetworkPolicy, from []networkingv1.NetworkPolicyPeer) {
+func (p *environment) selectsGateway(policy networkingv1.NetworkPolicy, from []networkingv1.NetworkPolicyPeer) {
 	p.Helper()
 	gateway := p.gateway()
 	want := map[string]string{"gateway.networking.k8s.io/gateway-name": gateway.Name}
@@ -243,7 +244,7 @@ func (p *place) selectsGateway(policy networkingv1.NetworkPolicy, from []network
 }
 
 // gateway returns the metadata of the Gateway of the page.
-func (p *place) gateway() (meta metav1.ObjectMeta) {
+func (p *environment) gateway() (meta metav1.ObjectMeta) {
 	p.Helper()
 	for _, object := range p.page.Objects(p) {
 		if object["kind"] == "Gateway" {
@@ -256,7 +257,7 @@ func (p *place) gateway() (meta metav1.ObjectMeta) {
 }
 
 // secret returns the value of a key of a Secret of the page.
-func (p *place) secret(name, key string) string {
+func (p *environment) secret(name, key string) string {
 	p.Helper()
 	for _, object := range p.page.Objects(p) {
 		var secret corev1.Secret
@@ -274,7 +275,7 @@ func (p *place) secret(name, key string) string {
 
 // serve runs a web server for clients until the test ends, and returns its URL. The URL is that of a loopback address,
 // because browsers allow more to pages of such an address, as to those over HTTPS.
-func (p *place) serve(handlers map[string]http.Handler) string {
+func (p *environment) serve(handlers map[string]http.Handler) string {
 	p.Helper()
 	var listener net.Listener
 	var err error

@@ -19,9 +19,9 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
 )
 
-// crowd is a set of calls by the address of the pod that relays them.
-type crowd struct {
-	meeting
+// callsByPod are calls by the address of the pod that relays them.
+type callsByPod struct {
+	caller
 	calls map[string][]*call.Call
 }
 
@@ -31,7 +31,7 @@ const (
 )
 
 // size returns the number of calls.
-func (c *crowd) size() (n int) {
+func (c *callsByPod) size() (n int) {
 	for _, at := range c.calls {
 		n += len(at)
 	}
@@ -40,7 +40,7 @@ func (c *crowd) size() (n int) {
 
 // dial makes calls until there are n: nine of ten over UDP, the others over TCP, at the address of the Gateway, or at
 // that of a pod if given.
-func (c *crowd) dial(n int, pod string) {
+func (c *callsByPod) dial(n int, pod string) {
 	c.Helper()
 	ctx, cancel := context.WithTimeout(c.Context(), patience)
 	defer cancel()
@@ -79,7 +79,7 @@ func (c *crowd) dial(n int, pod string) {
 }
 
 // one makes a call with a new credential.
-func (c *crowd) one(ctx context.Context, network call.Network, pod string) (*call.Call, error) {
+func (c *callsByPod) one(ctx context.Context, network call.Network, pod string) (*call.Call, error) {
 	ice, err := c.ask(ctx)
 	if err != nil {
 		return nil, err
@@ -103,7 +103,7 @@ func (c *crowd) one(ctx context.Context, network call.Network, pod string) (*cal
 
 // spread changes the number of calls per pod. It first makes new calls and then ends others, so that the total never
 // drops below the target.
-func (c *crowd) spread(loads map[string]int) {
+func (c *callsByPod) spread(loads map[string]int) {
 	c.Helper()
 	for pod, load := range loads {
 		if missing := load - len(c.calls[pod]); missing > 0 {
@@ -116,7 +116,7 @@ func (c *crowd) spread(loads map[string]int) {
 }
 
 // leave ends calls of a pod.
-func (c *crowd) leave(pod string, n int) {
+func (c *callsByPod) leave(pod string, n int) {
 	c.Helper()
 	if n <= 0 {
 		return
@@ -128,7 +128,7 @@ func (c *crowd) leave(pod string, n int) {
 }
 
 // leaveAll ends all calls.
-func (c *crowd) leaveAll() {
+func (c *callsByPod) leaveAll() {
 	c.Helper()
 	for pod := range c.calls {
 		c.leave(pod, len(c.calls[pod]))
@@ -136,7 +136,7 @@ func (c *crowd) leaveAll() {
 }
 
 // end ends calls, which must have lost nothing.
-func (c *crowd) end(calls ...*call.Call) {
+func (c *callsByPod) end(calls ...*call.Call) {
 	c.Helper()
 	var workers sync.WaitGroup
 	for _, one := range calls {
@@ -150,7 +150,7 @@ func (c *crowd) end(calls ...*call.Call) {
 }
 
 // intact checks that every call continues.
-func (c *crowd) intact() {
+func (c *callsByPod) intact() {
 	c.Helper()
 	ctx, cancel := context.WithTimeout(c.Context(), silence)
 	defer cancel()
@@ -169,7 +169,7 @@ func (c *crowd) intact() {
 }
 
 // loads formats the number of calls per pod.
-func (c *crowd) loads() string {
+func (c *callsByPod) loads() string {
 	var all []string
 	for _, pod := range slices.Sorted(maps.Keys(c.calls)) {
 		if n := len(c.calls[pod]); n > 0 {
@@ -180,7 +180,7 @@ func (c *crowd) loads() string {
 }
 
 // awaitPods waits until n pods accept new calls, and returns their addresses. It logs every change.
-func (c *crowd) awaitPods(n int) []string {
+func (c *callsByPod) awaitPods(n int) []string {
 	c.Helper()
 	begun, last := time.Now(), -1
 	var found []string
@@ -210,7 +210,7 @@ func ready(p corev1.Pod) bool {
 }
 
 // awaitRemoval waits until one of the given pods accepts no more calls, and returns the others and its address.
-func (c *crowd) awaitRemoval(of []string) (left []string, gone string) {
+func (c *callsByPod) awaitRemoval(of []string) (left []string, gone string) {
 	c.Helper()
 	left = c.awaitPods(len(of) - 1)
 	for _, pod := range of {
@@ -222,7 +222,7 @@ func (c *crowd) awaitRemoval(of []string) (left []string, gone string) {
 }
 
 // awaitDeletionCosts waits until the deletion costs of the pods correspond to their calls.
-func (c *crowd) awaitDeletionCosts(loads map[string]int) {
+func (c *callsByPod) awaitDeletionCosts(loads map[string]int) {
 	c.Helper()
 	c.until("the deletion costs correspond to the calls", func(context.Context) error {
 		for _, p := range c.pods(dataplanes) {
@@ -241,7 +241,7 @@ func (c *crowd) awaitDeletionCosts(loads map[string]int) {
 }
 
 // named returns the name of the pod with an address, including terminating pods.
-func (c *crowd) named(address string) string {
+func (c *callsByPod) named(address string) string {
 	c.Helper()
 	return c.kubectl(
 		"", "get", "pods", "--selector="+dataplanes, "--field-selector=status.podIP="+address,

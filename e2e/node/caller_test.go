@@ -21,9 +21,9 @@ import (
 // silence is the gap after which a call counts as dropped.
 const silence = 30 * time.Second
 
-// meeting makes calls through the Gateway front-door of a namespace to its echo peer.
-type meeting struct {
-	place
+// caller makes calls through the Gateway front-door of a namespace to its echo peer.
+type caller struct {
+	testNamespace
 	auth  netip.Addr
 	peer  netip.AddrPort
 	token string // bearer token for the auth service, if it requires one
@@ -31,9 +31,9 @@ type meeting struct {
 
 // publish makes the auth service reachable from outside the cluster, in place of the web app in front of it, and
 // returns its address.
-func (s place) publish() netip.Addr {
+func (s testNamespace) publish() netip.Addr {
 	s.Helper()
-	system := place{s.T, home}
+	system := testNamespace{s.T, home}
 	system.kubectl(
 		"", "expose", "deployment", "stunner-auth", "--name=from-outside", "--type=LoadBalancer", "--port=8088",
 	)
@@ -41,19 +41,19 @@ func (s place) publish() netip.Addr {
 }
 
 // withdraw reverts publish.
-func (m meeting) withdraw() {
+func (m caller) withdraw() {
 	m.Helper()
-	place{m.T, home}.kubectl("", "delete", "service", "from-outside")
+	testNamespace{m.T, home}.kubectl("", "delete", "service", "from-outside")
 }
 
 // echo returns the address of the namespace's echo peer.
-func (s place) echo() netip.AddrPort {
+func (s testNamespace) echo() netip.AddrPort {
 	s.Helper()
 	return netip.AddrPortFrom(netip.MustParseAddr(s.pods("app=echo")[0].Status.PodIP), 7002)
 }
 
 // call makes calls with credentials and addresses from the auth service.
-func (m meeting) call(t *testing.T) {
+func (m caller) call(t *testing.T) {
 	for network, c := range m.start(t) {
 		m.echoes(t, network, c)
 		m.end(t, network, c)
@@ -61,7 +61,7 @@ func (m meeting) call(t *testing.T) {
 }
 
 // goesOn checks that calls were not disturbed, ends them, and waits until their pod has exited.
-func (m meeting) goesOn(t *testing.T, calls map[call.Network]*call.Call, pod string) {
+func (m caller) goesOn(t *testing.T, calls map[call.Network]*call.Call, pod string) {
 	t.Helper()
 	for network, c := range calls {
 		m.echoes(t, network, c)
@@ -76,7 +76,7 @@ func (m meeting) goesOn(t *testing.T, calls map[call.Network]*call.Call, pod str
 }
 
 // echoes waits for a hundred more echoes.
-func (m meeting) echoes(t *testing.T, network call.Network, c *call.Call) {
+func (m caller) echoes(t *testing.T, network call.Network, c *call.Call) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), silence)
 	defer cancel()
@@ -86,7 +86,7 @@ func (m meeting) echoes(t *testing.T, network call.Network, c *call.Call) {
 }
 
 // start makes a call over each transport.
-func (m meeting) start(t *testing.T) map[call.Network]*call.Call {
+func (m caller) start(t *testing.T) map[call.Network]*call.Call {
 	t.Helper()
 	calls := map[call.Network]*call.Call{}
 	for network := range protocols {
@@ -100,7 +100,7 @@ func (m meeting) start(t *testing.T) map[call.Network]*call.Call {
 var protocols = map[call.Network]config.Protocol{call.UDP: config.TURNUDP, call.TCP: config.TURNTCP}
 
 // dial makes a call as a web app does: it requests credentials, and waits for the first echo.
-func (m meeting) dial(t *testing.T, network call.Network) (c *call.Call) {
+func (m caller) dial(t *testing.T, network call.Network) (c *call.Call) {
 	t.Helper()
 	// kube-proxy may have no endpoint for the pod yet
 	m.until("a call by "+string(network)+" is set up", func(ctx context.Context) error {
@@ -117,7 +117,7 @@ func (m meeting) dial(t *testing.T, network call.Network) (c *call.Call) {
 }
 
 // with makes a call with a credential.
-func (m meeting) with(ctx context.Context, ice bed.ICEServer, network call.Network) (*call.Call, error) {
+func (m caller) with(ctx context.Context, ice bed.ICEServer, network call.Network) (*call.Call, error) {
 	gateway, err := ice.Address(protocols[network])
 	if err != nil {
 		return nil, err
@@ -128,7 +128,7 @@ func (m meeting) with(ctx context.Context, ice bed.ICEServer, network call.Netwo
 }
 
 // end ends a call, which must have lost nothing.
-func (m meeting) end(t *testing.T, network call.Network, c *call.Call) {
+func (m caller) end(t *testing.T, network call.Network, c *call.Call) {
 	t.Helper()
 	stats := c.End(5 * time.Second)
 	t.Logf("%s: %s", network, stats)
@@ -138,7 +138,7 @@ func (m meeting) end(t *testing.T, network call.Network, c *call.Call) {
 }
 
 // ask requests credentials as a web app does, and returns those of the Gateway.
-func (m meeting) ask(ctx context.Context) (bed.ICEServer, error) {
+func (m caller) ask(ctx context.Context) (bed.ICEServer, error) {
 	code, answer, err := m.post(ctx, m.token)
 	var ice bed.ICE
 	if err := errors.Join(err, json.Unmarshal(answer, &ice)); err != nil || code != http.StatusCreated ||
@@ -149,7 +149,7 @@ func (m meeting) ask(ctx context.Context) (bed.ICEServer, error) {
 }
 
 // post requests credentials, with a token unless it is empty.
-func (m meeting) post(ctx context.Context, token string) (code int, answer []byte, err error) {
+func (m caller) post(ctx context.Context, token string) (code int, answer []byte, err error) {
 	body := fmt.Sprintf(`{"gateways":[{"namespace":%q,"name":"front-door"}]}`, m.namespace)
 	url := fmt.Sprintf("http://%s:8088/v1/ice-servers", m.auth)
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(body))

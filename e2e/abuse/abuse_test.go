@@ -171,7 +171,7 @@ func startWith(t *testing.T, s settings) *target {
 	return d
 }
 
-// Addresses of the dataplane. Its clients send from the one to which they send.
+// Addresses of the dataplane. A client sends from the same address as it sends to.
 var (
 	loopback = netip.MustParseAddr(bed.Loopback)
 	// public is an address that is neither private nor an own address of the host, so that the limits for internet
@@ -187,7 +187,7 @@ func (d *target) at(a netip.Addr, n call.Network) netip.AddrPort {
 	return netip.AddrPortFrom(a, uint16(d.ports[n]))
 }
 
-// options returns those of a call at an address.
+// options returns the options of a call to an address.
 func (d *target) options(n call.Network, at netip.Addr) call.Options {
 	return call.Options{
 		Gateway: d.at(at, n), Network: n, Roots: d.roots, Username: user, Password: password, Peer: d.peer,

@@ -56,7 +56,7 @@ func (s *balanced) urls(t *testing.T) {
 	}
 }
 
-// ways are the ways through the load balancer.
+// ways are the paths through the load balancer.
 var ways = []struct {
 	listener string
 	network  call.Network
@@ -239,7 +239,7 @@ func (s *balanced) prefixes(t *testing.T) {
 	}
 }
 
-// mistake: an annotation that cannot be read is told with its remedy, and clients are served as before.
+// mistake: status.txt names an invalid annotation and the remedy, and clients are served as before.
 func (s *balanced) mistake(t *testing.T) {
 	s.edit(t, balancer4.String()+"/32", "balancer.example.net")
 	s.await(t, func(context.Context) error {

@@ -183,7 +183,7 @@ func judgedByOperator(t *testing.T, corpus []specimen) []verdict {
 	if !found {
 		t.Fatalf("status.txt has no objects in force:\n%s", status)
 	}
-	for i := range verdicts { // an object that is in force may have problems with others, which no API server knows
+	for i := range verdicts { // a valid object may conflict with other objects, which an API server does not check
 		verdicts[i].refused = !strings.Contains(inForce, "  "+name(i)+":")
 	}
 	for _, p := range problems {

@@ -214,7 +214,7 @@ type recipePath struct {
 	paths []string
 }
 
-// beside returns the files with a name in the folders of the path.
+// beside returns the files in the folders of the path that match a name.
 func (p recipePath) beside(name string) (found []string) {
 	for _, path := range p.paths {
 		folder := path

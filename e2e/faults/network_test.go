@@ -92,8 +92,8 @@ func TestRetransmittedRequestsAreExecutedOnce(t *testing.T) {
 	d.await("no allocation", d.sessions(0))
 }
 
-// a client whose NAT assigns another port is told at once that it has no allocation, and can create a new one.
-// The old allocation stays until it expires, which the tests of the gate cover in virtual time.
+// a client whose NAT assigns another port gets an error at once, and can create a new allocation. The old
+// allocation stays until it expires, which the tests of the gate cover in virtual time.
 func TestClientAtAnotherPortGetsANewAllocation(t *testing.T) {
 	t.Parallel()
 	d := running(t)

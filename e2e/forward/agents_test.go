@@ -164,9 +164,9 @@ func (s *stream) end(t *testing.T) (lost int) {
 	}
 }
 
-// TestAgentsMove: what ICE agents do when the pod of their peer is told to end. Those that take the new relayed
-// address lose nothing, and those that do not stay at the former one and lose nothing either. A control of each row is the
-// same call before.
+// TestAgentsMove: what ICE agents do when the pod of their peer drains. Those that take the new relayed
+// address lose nothing, and those that do not stay at the former one and lose nothing either. A control of each row is
+// the same call before.
 func TestAgentsMove(t *testing.T) {
 	for name, row := range map[string]struct {
 		lite, clientControls bool
@@ -234,8 +234,8 @@ func TestAgentsMove(t *testing.T) {
 	}
 }
 
-// TestPeersWithoutICEStay: sessions with a peer that does not use ICE stay at the pod that is told to end. The pod
-// stays ready, and they lose nothing.
+// TestPeersWithoutICEStay: sessions with a peer that does not use ICE stay at the draining pod. The pod stays
+// ready, and they lose nothing.
 func TestPeersWithoutICEStay(t *testing.T) {
 	t.Parallel()
 	g := newGateway(t)

@@ -44,7 +44,7 @@ import (
 // call at the told addresses of these places in e2e/shapes, behaviour ToldAddressesAreReachable.
 const placeFiles = "testdata/places/*.txtar"
 
-// placeSetting are the objects of a row beside its Gateway.
+// placeSetting contains the other objects of a row: all except the Gateway.
 const placeSetting = `apiVersion: gateway.networking.k8s.io/v1
 kind: GatewayClass
 metadata: {name: NAMESPACE}

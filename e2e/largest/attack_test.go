@@ -32,7 +32,7 @@ const senders = 4
 // keptLimit is the memory in bytes that the operator may use for the objects of one tenant.
 const keptLimit = memory / 4
 
-// Values of GOGC. Frequent garbage collections show how much of one object the operator keeps.
+// Values of GOGC. Frequent garbage collections show how much for one object the operator keeps.
 const usual, frequent = 100, 20
 
 // kept is the share of the bytes of objects from which they are repeated further. The live heap is known from the last
@@ -65,7 +65,7 @@ func (r *result) String() string {
 		float64(r.kept)/(1<<20), worst(r.changes), worst(r.births), r.candidate)
 }
 
-// judge reports as errors that others were affected.
+// judge reports an error if other tenants were affected.
 func (s *suite) judge(r *result) {
 	var faults []string
 	if r.ended {

@@ -304,7 +304,7 @@ func (s *suite) pairs(of []*candidate) (pairs []*candidate) {
 	return pairs
 }
 
-// maxUsed is the number of largest objects of a row to which objects of another row refer.
+// maxUsed is the number of objects of a row, the largest first, to which objects of another row refer.
 const maxUsed = 2
 
 // crossed returns the base object and the pairs of each row, with the largest objects of the rows that it uses.

@@ -28,7 +28,7 @@ const (
 
 // Pauses and limits of the measurement.
 const (
-	pause     = 20 * time.Millisecond // between changes of others, and between two readings of the memory
+	pause     = 20 * time.Millisecond // between changes of other tenants, and between two readings of the memory
 	birthRate = 150 * time.Millisecond
 	lost      = 10 * time.Second // a change that takes longer is lost
 	ripe      = time.Second      // the timeout of a readiness probe in the chart

@@ -16,7 +16,7 @@ import (
 // oneObject are resources of which the operator reads one object, whose name is fixed.
 var oneObject = map[string]bool{"coordination.k8s.io leases": true}
 
-// TestRowsHaveAllKinds: each kind that the operator may read is in a row.
+// TestRowsHaveAllKinds: each kind that the operator may read has a row.
 func TestRowsHaveAllKinds(t *testing.T) {
 	have := map[string]bool{}
 	d := newDecoder(t)

@@ -60,7 +60,7 @@ const (
 	next = "---\n"
 )
 
-// Names of rows that others use.
+// Names of rows to which other rows refer.
 const (
 	ofCertificate = "Secret of a Gateway"
 	ofEndpoints   = "EndpointSlice"

@@ -93,7 +93,7 @@ type body struct {
 	json         []byte
 }
 
-// bodiesOf returns the requests for an object. Its status needs one of its own.
+// bodiesOf returns the requests that write an object: one for the object, and another one for its status.
 func bodiesOf(o map[string]any) (bodies []body) {
 	path := pathOf(kindOf(o), attacker)
 	status, has := o["status"]

@@ -107,7 +107,7 @@ func (b backlog) send(t *testing.T, g *generator) {
 // nothing arrives, because a server may need the core of the generator.
 func (g *generator) collect(t *testing.T, sinks []*socket) time.Duration {
 	t.Helper()
-	const missing = time.Second // after which datagrams are lost
+	const missing = time.Second // datagrams that have not arrived after this silence are lost
 	first, last := int64(math.MaxInt64), int64(0)
 	arrived := func(_ bool, _, at int64) { first, last = min(first, at), max(last, at) }
 	prefix := map[bool]int{true: 0, false: header}[g.load.up]

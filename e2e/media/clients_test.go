@@ -18,7 +18,7 @@ const (
 	inFlight       = 64 // transactions of all clients
 	channel        = 0x4000
 	repeatAfter    = 200 * time.Millisecond
-	silence        = 10 * time.Second // without any answer
+	silence        = 10 * time.Second // longest time without an answer
 )
 
 // client has an address of its own, and one allocation with a permission and a channel for its peer.

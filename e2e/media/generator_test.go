@@ -191,7 +191,7 @@ func (l load) window() (all, some int) {
 func (g *generator) saturate(t *testing.T, d time.Duration) count {
 	t.Helper()
 	g.count = count{}
-	var lost uint64         // datagrams in flight at a time when none arrived for giveUp
+	var lost uint64         // datagrams that were in flight when no datagram had arrived for giveUp
 	var found time.Duration // CPU time after the first poll that found nothing, or 0
 	began, cpu := time.Now(), threadCPU()
 	last := began // time of the last poll that found something

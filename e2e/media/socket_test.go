@@ -14,10 +14,10 @@ import (
 
 const (
 	batch    = 64       // datagrams of one system call
-	roomSize = 10 << 10 // of one message: a burst of 8 datagrams of 1,200 B, which the kernel cuts
+	roomSize = 10 << 10 // bytes of one message: a burst of 8 datagrams of 1,200 B, which the kernel segments
 	rcvBuf   = 16 << 20 // bytes
 	pktinfo  = 16 + 12  // length of a control message with IP_PKTINFO, without padding
-	segment  = 16 + 2   // the same with UDP_SEGMENT
+	segment  = 16 + 2   // size of the control message of UDP_SEGMENT
 	control  = 32 + 24  // both, padded; also enough for IP_PKTINFO and SCM_TIMESTAMPNS
 	anyPort  = 40000    // of all clients; peers have the same
 )

@@ -90,7 +90,7 @@ func (w trigger) scale(c *callsByPod) {
 		w.source.away(c, func() { c.keeps(len(left)) })
 	}
 
-	c.leave(pods[0], 45) // 95 need two
+	c.leave(pods[0], 45) // 95 calls need two pods
 	w.tell(c, 2)
 	_, gone = c.awaitRemoval(left)
 	if gone != pods[2] {

@@ -257,7 +257,7 @@ func (c ctl) made() string {
 	return c.kubectl("", "get", "jobs,services,udproutes.stunner.l7mp.io,pods", "--all-namespaces", "--output=name")
 }
 
-// leaves waits until the objects are those of before.
+// leaves waits until the objects are the same as before.
 func (c ctl) leaves(before string) {
 	c.Helper()
 	c.until("nothing is left", func(context.Context) error {

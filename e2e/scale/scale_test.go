@@ -36,7 +36,8 @@ const memory = 512 << 20
 // Limits that do not depend on the speed of the machine.
 const (
 	maxRatio = 1.2 // allocations of a change, relative to few Gateways
-	maxLate  = 3   // Services and Deployments in the hands of the other three writers while one writes the first status
+	// Services and Deployments that the other three workers may still be writing while one writes the first status
+	maxLate = 3
 )
 
 // Work between two readings of the CPU time, enough for its resolution.
@@ -342,7 +343,7 @@ func (b *scaleTest) whileOthersChange(n int) (latencies []time.Duration, total i
 	return latencies, n + others + 1
 }
 
-// restarts kills the operator and starts another one: it writes nothing, and no reader gets a new config.
+// restarts kills the operator and starts another one. The new operator writes nothing, and no reader gets a new config.
 func (b *scaleTest) restarts() {
 	b.Helper()
 	visits := make([]int, b.size)

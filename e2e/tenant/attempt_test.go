@@ -74,7 +74,8 @@ func TestTenant(t *testing.T) {
 		}
 	})
 	t.Run("others are as before", othersAreAsBefore)
-	for _, a := range append(floodAttempts(), crowdAttempts()...) { // in sequence: they slow each other down
+	// In sequence, because floods slow each other down.
+	for _, a := range append(floodAttempts(), crowdAttempts()...) {
 		t.Run("floods/"+a.name, func(t *testing.T) { newTenant(t, a).attack(a) })
 	}
 	t.Run("no secret is exposed", noSecretIsExposed)

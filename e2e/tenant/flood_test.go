@@ -20,10 +20,11 @@ import (
 
 // Limits for the cost of a flood to others.
 const (
-	floodLatency = 5 * time.Second // of the changes of others, in addition to four times as long as without the flood
-	floodMemory  = 96              // MiB more than before
-	floodMaps    = 60              // ConfigMaps of 900 kB
-	garbage      = 400             // tokens
+	// for the changes of other tenants, in addition to four times their duration without the flood
+	floodLatency = 5 * time.Second
+	floodMemory  = 96  // MiB more than before
+	floodMaps    = 60  // ConfigMaps of 900 kB
+	garbage      = 400 // tokens
 )
 
 // floodAttempts: the objects of a tenant, whatever their number and size, use up neither the memory of the operator nor

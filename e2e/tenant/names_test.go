@@ -198,7 +198,7 @@ func (n *tenant) stopsWriting() {
 	begun := time.Now()
 	n.settle()
 	n.settle()
-	if list := writes(n.T, n.name, begun); len(list) > 4 { // pending ones for changes before
+	if list := writes(n.T, n.name, begun); len(list) > 4 { // up to four writes may be pending from earlier changes
 		n.Errorf("the operator made %d unneeded writes: %v", len(list), list)
 	}
 }

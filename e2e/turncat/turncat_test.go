@@ -38,7 +38,7 @@ var megabytes = flag.Int("megabytes", 25, "data to carry over each transport, in
 
 const (
 	patience = 60 * time.Second
-	slow     = 4 * time.Minute // for the data of one transport on a busy machine
+	slow     = 4 * time.Minute // time for the data of one transport on a busy machine
 )
 
 // bin is the folder of the built programs.

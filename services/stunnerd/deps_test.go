@@ -17,7 +17,7 @@ var files = []string{"os.Open", "os.OpenFile", "os.ReadFile", "os.ReadDir", "os.
 
 const internal = "github.com/stunner-gateway/stunner/services/stunnerd/internal/"
 
-// deciding are the packages that decide about clients and peers, and those that they decide by.
+// deciding are the packages that admit clients and peers, and the packages whose data they use for that.
 var deciding = []string{
 	internal + "cluster", internal + "resolve", internal + "datagram", internal + "session", internal + "meter",
 	internal + "limit", internal + "nonce", internal + "stunmsg", internal + "relay", internal + "engine/...",

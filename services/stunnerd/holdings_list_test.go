@@ -273,7 +273,7 @@ func (p *source) read(file *ast.File) {
 			}
 		case *ast.UnaryExpr:
 			if n.Op == token.AND {
-				p.write(n.X, nil) // others may write through the pointer
+				p.write(n.X, nil) // other code may write through the pointer
 			}
 		case *ast.CallExpr:
 			// Store, Swap and CompareAndSwap of atomic values.
@@ -370,7 +370,7 @@ func (p *source) fixed(e ast.Expr) bool {
 		return e.Op == token.AND && p.fixed(e.X)
 	case *ast.CompositeLit:
 		_, isMap := tv.Type.Underlying().(*types.Map)
-		return !isMap || len(e.Elts) > 0 // an empty map is there to grow
+		return !isMap || len(e.Elts) > 0 // an empty map is made to be filled
 	case *ast.SliceExpr:
 		return p.fixed(e.X) || p.candidateOf(e.X)
 	case *ast.CallExpr:

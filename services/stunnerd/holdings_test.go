@@ -11,12 +11,12 @@ import (
 	"testing"
 )
 
-// table is the table of what input can make the process hold.
+// table lists all memory that input can make the process hold.
 const table = "internal/session/holdings.txt"
 
-// leftByRows is the most memory in KiB that the rows of process may have together, and leftByParts the part of the memory
-// of sessions that the rows of memory may have: a sixteenth is for the copies of sessions of other pods. Both are in the quarter of the memory limit that sessionMemory leaves, with
-// the smallest usual limit of 64 MiB.
+// leftByRows is the most memory in KiB that the rows of process may have together, and leftByParts the part of the
+// memory of sessions that the rows of memory may have: a sixteenth is for the copies of sessions of other pods. Both
+// are in the quarter of the memory limit that sessionMemory leaves, with the smallest usual limit of 64 MiB.
 const (
 	leftByRows  = 18 << 10
 	leftByParts = 3.0 / 16
@@ -54,7 +54,7 @@ func readTable(t *testing.T) (rows []holding) {
 	return rows
 }
 
-// everyone are those that make the process hold something.
+// everyone lists the senders of input for which the process allocates memory.
 var everyone = []string{"stranger", "client", "peer", "pod", "config", "host", "admin", "none"}
 
 // R-17: what input can make the process hold has a row in one table, with a bound and a charge.
@@ -113,7 +113,7 @@ func scan(text, format string, n *int) bool {
 
 var quoted = regexp.MustCompile("`([a-z]+)\\.([A-Za-z0-9]+)`")
 
-// wrong returns what is wrong with a row.
+// wrong returns an error if a row contradicts the code.
 func (p *source) wrong(r holding, rows map[string]holding) error {
 	who := strings.Fields(r.who)
 	for _, w := range who {

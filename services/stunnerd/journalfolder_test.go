@@ -27,7 +27,7 @@ func TestJournalFolderIsPrivate(t *testing.T) {
 		want    string      // in the error; empty means none
 	}{
 		"new":                   {nil, 0o777 | fs.ModeSticky, ""},
-		"of a previous process":   {own(0o700), 0o777 | fs.ModeSticky, ""},
+		"of a previous process": {own(0o700), 0o777 | fs.ModeSticky, ""},
 		"private parent":        {nil, 0o755, ""},
 		"readable by others":    {own(0o755), 0o777 | fs.ModeSticky, "has mode drwxr-xr-x"},
 		"replaceable by others": {own(0o700), 0o777, "has mode drwxrwxrwx"},

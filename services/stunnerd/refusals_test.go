@@ -114,7 +114,7 @@ func TestEveryPlaceThatRefusesHasAReason(t *testing.T) {
 	}
 }
 
-// inspectPlaces checks the places of one declaration, and records the reasons that it uses.
+// inspectPlaces checks the refusals and drops in one declaration, and records the reasons that they use.
 func inspectPlaces(t *testing.T, set *token.FileSet, pkg string, d ast.Decl, used, excused map[string]bool) {
 	t.Helper()
 	name, closing, counted := nameOf(pkg, d), token.NoPos, false

@@ -31,7 +31,7 @@ const (
 	UDP          Value = "udp"
 	UDPAndTCP    Value = "udp+tcp"
 	AllProtocols Value = "udp+tcp+tls+dtls"
-	TwoUDP       Value = "2udp" // with different routes
+	TwoUDP       Value = "2udp" // two UDP listeners with different routes
 )
 
 // Values of Pods: the pods of each Gateway.

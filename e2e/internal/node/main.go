@@ -68,8 +68,8 @@ func possible() (err error) {
 	return err
 }
 
-// again runs this program again, in a network namespace and with a folder of its own. It removes the whole cluster in
-// every case, also after an interrupt.
+// again runs this program as a child process, in a network namespace and with a folder of its own. It removes the whole
+// cluster in every case, also after an interrupt.
 func again() int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()

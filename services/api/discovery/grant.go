@@ -193,7 +193,7 @@ func (s *Server) review(stream *stream, r *http.Request, want selector, grant Gr
 			return
 		}
 		now, why, err := s.judge(s.options.Confirm, r, want)
-		now.Absent = grant.Absent // the pod of a deleted Gateway keeps its stream
+		now.Absent = grant.Absent // the stream of a pod whose Gateway was deleted stays open
 		if why != Undecided && now != grant {
 			stream.cancel(fmt.Errorf("%w: %w", errRevoked, errors.Join(err, errors.New(string(why)))))
 			return
@@ -208,7 +208,6 @@ func (s *Server) review(stream *stream, r *http.Request, want selector, grant Gr
 
 func reviewDelay() time.Duration { return reviewInterval/2 + rand.N(reviewInterval/2) }
 
-// stop ends the review.
 func (v *review) stop() {
 	if v.timer != nil {
 		v.timer.Stop()

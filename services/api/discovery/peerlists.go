@@ -44,7 +44,7 @@ type peerReader struct {
 	log     *slog.Logger
 	// joined is the Gateway whose list the stream receives, or "".
 	joined string
-	// told is set after the reason why the stream gets no list was sent on it.
+	// told is set once the reason for not sending lists was sent on the stream.
 	told bool
 }
 

@@ -17,7 +17,8 @@ import (
 	"github.com/coder/websocket"
 )
 
-// forwarders is a server whose clients send the name of their pod in the query, and are granted accordingly.
+// forwarders is a server whose clients send the name of their pod in the query. The grant of a client is that of this
+// pod.
 type forwarders struct {
 	*testing.T
 	*Server
@@ -162,7 +163,7 @@ func TestPeersAreSentToPodsThatForward(t *testing.T) {
 		if r := f.Reports(); len(r) != 4 || r[0].Peer == "" || r[0].Sender != senderText || r[1].Peer != "" || r[2].Peer != "" || r[3].Peer == "" {
 			f.Errorf("reports %+v", r)
 		}
-		// A pod that stops to forward receives no more lists.
+		// A pod that has stopped forwarding receives no more lists.
 		f.report(forwards, "a1", "", "")
 		time.Sleep(time.Minute)
 		f.set("media/a", 2, "a2")

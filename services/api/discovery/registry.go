@@ -202,7 +202,8 @@ func (r *registry) Reconsider(id, pod string) {
 	}
 }
 
-// readers returns the pods that read the config id and no other, as far as their streams are authenticated as theirs.
+// readers returns the pods that read only the config id. It omits streams that are not authenticated as streams of
+// their pod.
 func (r *registry) readers(id string) (pods []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

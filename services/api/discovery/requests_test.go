@@ -88,7 +88,7 @@ func TestRequestsAreAnswered(t *testing.T) {
 	}
 }
 
-// A pod of an earlier release, which reads its config and sends nothing, is known by its token.
+// A pod of an earlier release, which reads its config and sends nothing, is identified by its token.
 func TestPodsOfEarlierReleasesAreIdentifiedByToken(t *testing.T) {
 	grants := map[string]Grant{
 		"/media/a": {ID: "media/a", Pod: "a-1"}, "/media/b": {ID: "media/b", Pod: "b-1"}, "": {All: true},
@@ -109,8 +109,8 @@ func TestPodsOfEarlierReleasesAreIdentifiedByToken(t *testing.T) {
 	}
 }
 
-// Only the pods of the kind and the Gateway of a query are asked. An auth service is told the Gateway, whatever
-// the query says.
+// Only the pods of the kind and the Gateway of a query are asked. A request to an auth service contains the Gateway,
+// whatever the query contains.
 func TestPodsOfTheGatewayAreAsked(t *testing.T) {
 	s, h := serve(t, ServerOptions{})
 	echo := func(w http.ResponseWriter, r *http.Request) { fmt.Fprintf(w, "%q", r.URL) }

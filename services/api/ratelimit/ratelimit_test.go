@@ -60,7 +60,7 @@ func TestTakeAt(t *testing.T) {
 		take("fast", 1, 5, true)
 	}
 	take("fast", 1, 5, false)
-	take("slow", 1000, 1, false) // a higher rate does not fill the bucket at once
+	take("slow", 1000, 1, false) // after an increase of the rate, the bucket is not full at once
 	now = now.Add(10 * time.Millisecond)
 	take("slow", 1000, 1, true)
 	take("fast", 1, 5, false)

@@ -35,7 +35,7 @@ func TestJ03WithoutAKeySetKeysAreUnavailable(t *testing.T) {
 	}
 }
 
-// The state of the keys has the last successful fetch, and the error of the last one.
+// The state of the keys contains the time of the last successful fetch, and the error of the latest fetch.
 func TestKeyStateOfAURL(t *testing.T) {
 	withIssuer(t, func(t *testing.T, i *issuer, p *Policy) {
 		accepted(t, p, i.headers(t, "first"))

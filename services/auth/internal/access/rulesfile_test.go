@@ -65,7 +65,7 @@ func conforms(t *testing.T, s *jsonschema.Schema, text string, want bool) {
 	if err := yaml.Unmarshal([]byte(text), &value); err != nil {
 		return // no JSON value
 	}
-	raw, err := json.Marshal(value) // times become texts
+	raw, err := json.Marshal(value) // json.Marshal writes times as strings
 	if err != nil {
 		return
 	}

@@ -226,7 +226,7 @@ func TestJ16DiscoveryEnds(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- telemetry.Serve(serving, listener, server) }()
 	valid := oslo()
-	valid.Listeners = valid.Listeners[1:3] // the others have no certificate
+	valid.Listeners = valid.Listeners[1:3] // the other listeners have no certificate
 	server.Publish(valid)
 	source, err := discovery.Open("http://"+listener.Addr().String(), discovery.Options{})
 	if err != nil {

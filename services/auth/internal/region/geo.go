@@ -64,7 +64,7 @@ func (g *Geo) read() error {
 	info, err := os.Stat(g.path)
 	if err != nil {
 		if g.stamp == (stamp{}) && g.reader.Load() != nil {
-			return nil // told before
+			return nil // logged before
 		}
 		g.stamp = stamp{}
 		return fmt.Errorf("read geoIP: %w", err)

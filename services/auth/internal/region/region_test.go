@@ -197,8 +197,8 @@ func (l *logged) take() string {
 	return l.String()
 }
 
-// TestGeoIPFileIsReadAgain: a new version of the file counts after a minute. An invalid one and none change nothing, and
-// each is told once.
+// TestGeoIPFileIsReadAgain: a new version of the file is used after a minute. An invalid or missing file changes
+// nothing, and is logged once.
 func TestGeoIPFileIsReadAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "cities.mmdb")

@@ -314,7 +314,7 @@ func TestEveryRefusalHasItsReason(t *testing.T) {
 	sections := documented(t)
 	for _, want := range rest.Refusals {
 		check := func(t *testing.T) { checkRefusal(t, want, k, sections) }
-		if want.Reason == access.KeyLookups { // others wait for a fetch meanwhile, which has a timeout
+		if want.Reason == access.KeyLookups { // other requests wait for a fetch, which has a timeout
 			check = func(t *testing.T) { synctest.Test(t, func(t *testing.T) { checkRefusal(t, want, k, sections) }) }
 		}
 		t.Run(string(want.Reason), check)

@@ -80,8 +80,8 @@ func (w threeRegions) ask(t *testing.T, k keys, body, from string, claims map[st
 	return strings.Join(names, " ")
 }
 
-// TestNearestRegionComesFirst: the region of the request, of the token or of the address of the client comes first, in
-// this order, and another one behind it.
+// TestNearestRegionComesFirst: the first servers are those of the region of the request, else of the token, else of the
+// address of the client. Servers of another region follow.
 func TestNearestRegionComesFirst(t *testing.T) {
 	k := newKeys(t)
 	w := newThreeRegions(t, k)

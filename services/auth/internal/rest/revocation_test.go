@@ -273,8 +273,9 @@ func TestRevocationsOfTwoCallersStay(t *testing.T) {
 	}
 }
 
-// Whoever writes Revocations in one namespace, with any ID and subject, does not keep callers from listing and lifting
-// their own. A caller with all gateways and one with the gateways of the revocation lift it.
+// A user that writes Revocations in one namespace, with any ID and subject, does not prevent callers from listing and
+// lifting their own revocations. A revocation can be lifted by a caller with all gateways and by a caller with the
+// gateways of the revocation.
 func TestForgedRevocationIDs(t *testing.T) {
 	for _, gateways := range []string{"", "\ngateways: [media/*]"} {
 		for name, forge := range map[string]func(r *revoke.Revocation){
@@ -307,7 +308,7 @@ func TestForgedRevocationIDs(t *testing.T) {
 	}
 }
 
-// A caller that revokes without end takes half of the room of a namespace, and leaves the rest to others.
+// A caller that keeps revoking uses at most half of the limit of a namespace, and leaves the rest to other callers.
 func TestRevocationFlood(t *testing.T) {
 	store := &memory{}
 	s := revokingService(t, "revoke: any\ngateways: [media/*]", store)

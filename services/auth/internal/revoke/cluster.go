@@ -76,7 +76,7 @@ func OpenCluster(origin, tokenFile, caFile string) (*Cluster, error) {
 }
 
 // List implements Store. A namespace whose objects take more than a namespace may have is read once in crowdedInterval,
-// and in part: whoever may write Revocations there can give objects the label and any size.
+// and in part: a user with the right to write Revocations there can create objects with the label and of any size.
 func (c *Cluster) List(ctx context.Context) (all []Revocation, err error) {
 	c.listing.Lock()
 	defer c.listing.Unlock()

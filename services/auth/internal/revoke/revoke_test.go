@@ -255,8 +255,8 @@ func TestForeignRevocations(t *testing.T) {
 	}
 }
 
-// Whoever may write Revocations in a namespace fills it with objects that have the label of this service, few large ones
-// or many small ones. Those of other namespaces are listed, and a Book writes them.
+// A user with the right to write Revocations fills a namespace with objects that have the label of this service: few
+// large objects, or many small ones. Revocations of other namespaces are still listed, and a Book writes them.
 func TestFloodedNamespaceLeavesOthers(t *testing.T) {
 	for name, flood := range map[string]struct{ objects, bytes int }{
 		"large objects": {4, 600_000}, "many objects": {200, 100}, "objects of a medium size": {60, 30_000},

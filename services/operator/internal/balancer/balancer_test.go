@@ -206,7 +206,7 @@ func TestLimitsThatPresupposeUDP(t *testing.T) {
 	}
 }
 
-// A health check port makes a Service with UDP ports one with both transports.
+// A Service with UDP ports and a TCP health check port has both transports.
 func TestHealthPortBesideUDP(t *testing.T) {
 	p := Provider{Mixed: Ability{Support: No}}
 	s := Service{UDP: []int32{3478}, HealthPort: true}

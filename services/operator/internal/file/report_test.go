@@ -6,7 +6,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/config"
 )
 
-// status.txt has the URLs that clients are told.
+// status.txt contains the URLs of the listener as clients receive them.
 func TestReportOfAListener(t *testing.T) {
 	tcp := config.Listener{
 		Name: "n/g/web", Protocol: config.TURNTCP, Port: 3478, PublicPort: 443, PublicAddress: "turn.example.com",

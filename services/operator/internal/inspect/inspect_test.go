@@ -383,7 +383,7 @@ func TestCommonErrorOfPodsIsTheAnswer(t *testing.T) {
 	}
 }
 
-// The log names the caller that ends sessions, and not the person: equal values have equal hashes.
+// The log names the caller that ends sessions. It shows user and client as hashes; equal values have equal hashes.
 func TestEndedSessionsAreLoggedWithoutUserNames(t *testing.T) {
 	var log bytes.Buffer
 	a := New(Options{

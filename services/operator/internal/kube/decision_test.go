@@ -121,7 +121,7 @@ func TestTheLoopActsOnTheDecision(t *testing.T) {
 	}
 }
 
-// withUID gives the Gateway the UID that every Gateway of a cluster has.
+// withUID sets the UIDs of Gateways, as an API server does.
 func withUID(objects []resource.Object) []resource.Object {
 	return edited(func(g *gwapiv1.Gateway) { g.UID = "edge" })(objects)
 }

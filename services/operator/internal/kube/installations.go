@@ -35,7 +35,7 @@ type installations struct {
 	leases map[resource.Installation]leaseObservation
 	// gone are the installations that translations treat as no longer running.
 	gone []resource.Installation
-	// told is the state that was last logged.
+	// told is the last logged state.
 	told arbitration
 }
 

@@ -86,7 +86,7 @@ func (k *tokenKeys) verify(ctx context.Context, token, audience string) (tokenCl
 		return tokenClaims{}, err
 	}
 	c, err := parseToken(token, audience, set)
-	if errors.Is(err, jwt.ErrTokenUnverifiable) { // the key may be newer than the key set
+	if errors.Is(err, jwt.ErrTokenUnverifiable) { // the key may have been added after the key set was fetched
 		if set, err = k.current(ctx, true); err == nil {
 			c, err = parseToken(token, audience, set)
 		}

@@ -60,8 +60,9 @@ func TestForeignObjectsTakeNoMemory(t *testing.T) {
 	}
 }
 
-// The cache of the KEDA kinds counts objects, in the account of their namespace, whoever has created them: an object
-// that names a Gateway as its owner has at most the share of its namespace, and any other takes no memory.
+// The cache of the KEDA kinds counts objects, in the account of their namespace, regardless of the user that has
+// created them: an object that names a Gateway as its owner has at most the share of its namespace, and any other takes
+// no memory.
 func TestKEDAObjectsTakeTheShareOfTheirNamespace(t *testing.T) {
 	const total = 8 << 20
 	in := newIntake(total, slog.New(slog.DiscardHandler))

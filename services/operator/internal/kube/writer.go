@@ -144,7 +144,8 @@ func (w *writer) setHeld(held bool) {
 	w.queue.enqueueAll(w.desired)
 }
 
-// setStandbyKeys sets the keys of standby Secrets. After a change of the key for new ones, all are written again.
+// setStandbyKeys sets the keys of standby Secrets. If the key for new Secrets has changed, all standby Secrets are
+// written again.
 func (w *writer) setStandbyKeys(keys [][]byte) {
 	if !w.objects.standbyKeys.set(keys) {
 		return

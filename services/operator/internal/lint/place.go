@@ -18,7 +18,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
 
-// place is where a condition stands: an object, or a listener or parent of it.
+// place is the location of a condition: an object, or a listener or a parent of an object.
 type place struct {
 	id   identity
 	part string // path of the listener or parent; empty for the object

@@ -68,7 +68,7 @@ func certificateMissing(secret string) error {
 }
 
 // excuse returns the remark that replaces an error about an object, on which the finding depends, that is usually not
-// among the manifests; nil if the error stands.
+// among the manifests; nil if the error remains an error.
 func (c *checker) excuse(p place, reason, dependsOn, problem string) error {
 	switch needed := c.identityOf(dependsOn); needed.kind {
 	case "Service":

@@ -57,7 +57,7 @@ type listener struct {
 	keptRoutes []string
 	// exposed means that a Service has a port for the listener.
 	exposed bool
-	// announced are the endpoints that clients are told.
+	// announced are the endpoints in the URLs that clients receive.
 	announced announced
 
 	// published is the published config of a held listener, see held.go; nil if the listener is not held, was never

@@ -43,7 +43,7 @@ func TestNamesOfDifferentKindsDoNotMeet(t *testing.T) {
 		}
 		for _, wanted := range []string{`10.244.0.7:\u003c10000-10010\u003e`, `192.0.2.0/24`} {
 			if official {
-				wanted, _, _ = strings.Cut(wanted, ":") // an official route has no port range
+				wanted, _, _ = strings.Cut(wanted, ":") // a UDPRoute of gateway.networking.k8s.io has no port range
 			}
 			if !strings.Contains(one, wanted) {
 				t.Errorf("official %t: %s is not reached", official, wanted)

@@ -136,7 +136,7 @@ func TestDoctorWithoutRights(t *testing.T) {
 	}
 }
 
-// doctor checks the Gateways of the controller that --controller-name names, and tells which others it has left out.
+// doctor checks the Gateways of the controller in --controller-name, and lists the Gateways that it has left out.
 func TestControllerName(t *testing.T) {
 	flags := fakeCluster(t, "",
 		`{apiVersion: gateway.networking.k8s.io/v1, kind: GatewayClass, metadata: {name: turn}, spec: {controllerName: example.org/x}}`,

@@ -156,7 +156,7 @@ func seen(ctx context.Context, source connect.Source, gateway types.NamespacedNa
 		for _, r := range answer.Refusals {
 			if peer, err := netip.ParseAddrPort(r.Peer); err == nil && !r.Answered &&
 				slices.Contains([]string{"no_permission", "peer_denied", "port_denied"}, r.Reason) {
-				found.Strays = append(found.Strays, peer)
+				found.Unexpected = append(found.Unexpected, peer)
 			}
 		}
 	}

@@ -28,7 +28,7 @@ var dumped = []string{
 	`{apiVersion: v1, kind: Event, metadata: {name: shop, namespace: shop}, message: PLANTED-MARKER, involvedObject: {kind: Pod, name: shop}}`,
 }
 
-// The archive contains the objects of STUNner, and no secret, person or object of others.
+// The archive contains the objects of STUNner, and no secrets, no personal data and no other objects.
 func TestSysdump(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "dump.tar.gz")
 	log := `{"msg":"gave credential","subject":"PLANTED-MARKER","user":"PLANTED-MARKER","source":"203.0.113.7"}` + "\n" +

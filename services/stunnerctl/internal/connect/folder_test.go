@@ -62,7 +62,7 @@ func TestOperatorOfAFolder(t *testing.T) {
 	}
 }
 
-// The operator that answers tells its output folder.
+// The answer of an operator contains its output folder.
 func TestOperatorOfAnotherFolder(t *testing.T) {
 	dir := t.TempDir()
 	f := &Folder{Path: dir}

@@ -284,7 +284,7 @@ func TestNetworkPoliciesOfBackends(t *testing.T) {
 	}
 }
 
-// A stage that could read nothing and ask nobody is not reported as checked.
+// A stage without readable objects and without an answer is not reported as checked.
 func TestNotChecked(t *testing.T) {
 	s := load(t, nil, []byte(`{"unreached":{"problem":"refused"},"operator":null,"clocks":null,"served":null,"live":null,"auth":null}`), nil)
 	s.Asked = Asked{Peer: "10.0.0.9:12000", User: "ada"}

@@ -72,7 +72,7 @@ func (s *Snapshot) cleaned(f Finding) Finding {
 		f.Object = "dataplane " + pod
 	}
 	for _, text := range []*string{&f.Object, &f.Field, &f.Problem, &f.Remedy, &f.Command} {
-		*text = Clean(s.worded(*text))
+		*text = Clean(s.inTermsOfProvider(*text))
 	}
 	return f
 }

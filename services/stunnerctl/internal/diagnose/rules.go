@@ -125,7 +125,7 @@ func (s *Snapshot) run(stages []Stage, g *Gateway, stop bool) (r Report) {
 			found = append(found, rule.Check(s, g)...)
 		}
 		found = grouped(found)
-		step := Step{Stage: stage.Name, State: OK, Fact: Clean(s.worded(stage.Fact(s, g)))}
+		step := Step{Stage: stage.Name, State: OK, Fact: Clean(s.inTermsOfProvider(stage.Fact(s, g)))}
 		for i := range found {
 			found[i] = s.cleaned(found[i])
 			found[i].Stage = stage.Name

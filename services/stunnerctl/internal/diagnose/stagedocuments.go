@@ -57,8 +57,8 @@ func documentsFact(s *Snapshot, _ *Gateway) string {
 	return "all in force"
 }
 
-// worded returns a text in the terms of a file provider, which runs processes in place of pods.
-func (s *Snapshot) worded(text string) string {
+// inTermsOfProvider returns a text with the terms of the provider: a file provider runs processes instead of pods.
+func (s *Snapshot) inTermsOfProvider(text string) string {
 	if !s.Folder {
 		return text
 	}

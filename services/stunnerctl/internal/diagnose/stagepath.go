@@ -135,7 +135,7 @@ func (b ProbedBackend) unreached() (problem, remedy string, ok bool) {
 	return fmt.Sprintf("backend %s: %s (%s)", b.Peer, problem, b.Detail), remedy, true
 }
 
-// backendsOf returns a finding for each route of the backends that a function selects, in words.
+// backendsOf groups the selected backends by route, and returns one finding for each route. words describes a backend.
 func backendsOf(all []ProbedBackend, words func(ProbedBackend) string, finding func(route, backends string) Finding) (found []Finding) {
 	of := map[string][]string{}
 	for _, b := range all {
@@ -149,8 +149,8 @@ func backendsOf(all []ProbedBackend, words func(ProbedBackend) string, finding f
 	return found
 }
 
-// astray are the backends whose answers arrive from another address.
-func astray(g *Gateway, all []ProbedBackend) []Finding {
+// answersFromElsewhere returns findings about backends whose answers arrive from another address.
+func answersFromElsewhere(g *Gateway, all []ProbedBackend) []Finding {
 	from := map[string][]string{} // by route
 	return backendsOf(all, func(b ProbedBackend) string {
 		if b.Result != ProbeNoAnswer || b.Elsewhere == "" {

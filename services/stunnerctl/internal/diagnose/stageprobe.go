@@ -89,7 +89,7 @@ var reachRules = []Rule{
 	}},
 }
 
-// isNamed reports whether clients are told a host name, which leads to the address.
+// isNamed reports whether the URL contains a host name, which resolves to the address.
 func (u ProbedURL) isNamed() bool {
 	_, err := netip.ParseAddr(u.Host)
 	return err != nil && u.Address.IsValid()
@@ -484,7 +484,7 @@ var packetRules = []Rule{
 					"stutter", b.Peer, b.Train.lost()), lessLoss+"; and see the load of the media server"))
 			}
 		}
-		found = append(found, astray(g, all)...)
+		found = append(found, answersFromElsewhere(g, all)...)
 		found = append(found, backendsOf(all, func(b ProbedBackend) string {
 			if b.Result != ProbeNoAnswer || b.Elsewhere != "" || b.OnePort && others(all, b) {
 				return ""

@@ -198,7 +198,7 @@ func (o *outage) ReadFrom(p []byte) (n int, from net.Addr, err error) {
 	}
 }
 
-// TestOutage: a time without echoes fails a test, also if nearly all messages are returned after it.
+// TestOutage: a test fails after a period without echoes, even if nearly all messages return later.
 func TestOutage(t *testing.T) {
 	socket, err := net.ListenPacket("udp", "127.0.0.1:0")
 	if err != nil {

@@ -245,8 +245,8 @@ type exchange struct {
 	matched map[netip.AddrPort]int
 	// trains are the trains to backends, by their index.
 	trains map[int]*train
-	// strays are the addresses that have sent datagrams without having been sent any.
-	strays []netip.AddrPort
+	// unexpected are the addresses that have sent datagrams although nothing was sent to them.
+	unexpected []netip.AddrPort
 }
 
 // exchange sends datagrams to backends, and counts the answers. The datagrams are STUN Binding requests without a
@@ -289,9 +289,9 @@ func (o Options) exchange(ctx context.Context, t target, c credential.Credential
 	if o.Seen != nil && slices.ContainsFunc(e.all, silent) {
 		seen = o.Seen(ctx, c.Username, s.client.Addr(), begun)
 	}
-	for _, a := range seen.Strays {
+	for _, a := range seen.Unexpected {
 		if turncat.FamilyOf(a.Addr()) == family {
-			e.stray(a)
+			e.addUnexpected(a)
 		}
 	}
 	for i := range e.all {
@@ -349,7 +349,7 @@ func (e *exchange) count(m *stun.Message) {
 	icmp, err := m.Get(attrICMP)
 	switch isICMP := err == nil && len(icmp) >= 4; {
 	case i < 0 && !isICMP:
-		e.stray(from)
+		e.addUnexpected(from)
 		return
 	case i < 0:
 		return
@@ -401,17 +401,17 @@ func icmpResult(to netip.Addr, kind, code uint16) diagnose.ProbeResult {
 	return diagnose.ProbeUnreachable
 }
 
-// stray adds an address to which nothing was sent.
-func (e *exchange) stray(a netip.AddrPort) {
+// addUnexpected adds an address to which nothing was sent.
+func (e *exchange) addUnexpected(a netip.AddrPort) {
 	asked := func(b diagnose.ProbedBackend) bool { return b.Peer == a }
-	if !slices.ContainsFunc(e.all, asked) && !slices.Contains(e.strays, a) {
-		e.strays = append(e.strays, a)
+	if !slices.ContainsFunc(e.all, asked) && !slices.Contains(e.unexpected, a) {
+		e.unexpected = append(e.unexpected, a)
 	}
 }
 
-// elsewhere returns the addresses from which the answers of a silent peer may have arrived: other ports of it, and if no
-// other peer is silent, addresses that are none of another peer. With several silent peers it cannot be told whose
-// answers they are.
+// elsewhere returns the addresses from which the answers of a silent peer may have arrived: other ports of it, and if
+// no other peer is silent, addresses that are none of another peer. If several peers are silent, the peer of such an
+// answer is unknown.
 func (e *exchange) elsewhere(peer netip.AddrPort) string {
 	var from []string
 	silent := 0
@@ -420,17 +420,17 @@ func (e *exchange) elsewhere(peer netip.AddrPort) string {
 			silent++
 		}
 	}
-	for _, a := range e.strays {
+	for _, a := range e.unexpected {
 		ofPeer := func(b diagnose.ProbedBackend) bool { return b.Peer.Addr() == a.Addr() }
-		if len(from) < maxStrays && (a.Addr() == peer.Addr() || silent <= 1 && !slices.ContainsFunc(e.all, ofPeer)) {
+		if len(from) < maxUnexpected && (a.Addr() == peer.Addr() || silent <= 1 && !slices.ContainsFunc(e.all, ofPeer)) {
 			from = append(from, a.String())
 		}
 	}
 	return strings.Join(from, ", ")
 }
 
-// maxStrays is the maximum number of addresses that a finding names.
-const maxStrays = 4
+// maxUnexpected is the maximum number of addresses that a finding names.
+const maxUnexpected = 4
 
 // permit creates a permission. Without one the result is final; with one it is ProbeNoAnswer until an answer arrives.
 func (s *session) permit(ctx context.Context, peer netip.AddrPort) (diagnose.ProbeResult, string) {

@@ -111,7 +111,8 @@ func TestPausedClients(t *testing.T) {
 	}
 }
 
-// TestLongDatagrams: a path that loses long datagrams is told from one that loses all, and then none are sent to backends.
+// TestLongDatagrams: a path that loses long datagrams is distinguished from a path that loses all. Long datagrams are
+// then not sent to backends.
 func TestLongDatagrams(t *testing.T) {
 	n, c := behind(t)
 	echo, _ := peer(t, "127.0.0.1", true)
@@ -159,7 +160,10 @@ func TestAnswersFromOtherPortsAreNamed(t *testing.T) {
 			if user != "stunnerctl" || client != netip.MustParseAddr("127.0.0.1") || since.Before(begun) {
 				t.Errorf("asked for %s at %s since %s", user, client, since)
 			}
-			return Seen{Strays: []netip.AddrPort{dropped, netip.MustParseAddrPort("[2001:db8::1]:5")}, Undelivered: []netip.AddrPort{closed}}
+			return Seen{
+				Unexpected:  []netip.AddrPort{dropped, netip.MustParseAddrPort("[2001:db8::1]:5")},
+				Undelivered: []netip.AddrPort{closed},
+			}
 		}})
 	from := other.LocalAddr().String()
 	if len(got.Backends) != 3 || got.Backends[0].Elsewhere != from || got.Backends[1].Elsewhere != "" ||
@@ -168,7 +172,7 @@ func TestAnswersFromOtherPortsAreNamed(t *testing.T) {
 	}
 }
 
-// TestExpiryOfChains: the expiry of a certificate of a CA is told from that of the certificate of the server.
+// TestExpiryOfChains: an expired certificate of a CA is distinguished from an expired certificate of the server.
 func TestExpiryOfChains(t *testing.T) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	must(t, err)

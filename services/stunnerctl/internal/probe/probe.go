@@ -84,8 +84,8 @@ type Options struct {
 
 // Seen contains the packets at relays that dataplanes have recorded.
 type Seen struct {
-	// Strays are the sources of datagrams that were dropped because the client has sent to other addresses.
-	Strays []netip.AddrPort
+	// Unexpected are the sources of datagrams that were dropped because the client has sent to other addresses.
+	Unexpected []netip.AddrPort
 	// Undelivered are the peers to which datagrams were not delivered, according to ICMP messages that are not
 	// forwarded to clients.
 	Undelivered []netip.AddrPort

@@ -491,8 +491,8 @@ func TestDataIndications(t *testing.T) {
 	if !slices.Equal(e.all, want) || e.matched[v6] != 1 {
 		t.Errorf("%+v", e)
 	}
-	e.stray(v4)
-	e.stray(netip.MustParseAddrPort("10.0.0.2:5"))
+	e.addUnexpected(v4)
+	e.addUnexpected(netip.MustParseAddrPort("10.0.0.2:5"))
 	if got := e.elsewhere(v4); got != other.String()+", 10.0.0.2:5" {
 		t.Errorf("answers of %s from %s", v4, got)
 	}

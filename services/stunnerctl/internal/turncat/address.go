@@ -95,7 +95,7 @@ func ParseTarget(s string) (Target, error) {
 		}
 		return Target{Namespace: m[1], Gateway: m[2], Listener: m[4]}, nil
 	}
-	// A user name alone is a shared secret.
+	// If the part before the host has no colon, it is a shared secret.
 	if head, hostPort, ok := cutLast(s, "@"); ok && strings.Count(head, ":") == 1 {
 		if scheme, key, ok := strings.Cut(head, "://"); ok {
 			s = scheme + "://secret:" + key + "@" + hostPort

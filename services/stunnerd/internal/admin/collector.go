@@ -244,7 +244,7 @@ func (s samples) traffic(packets, bytes, name string, t *meter.Traffic) {
 	}
 }
 
-// always exports the counts of all reasons of a family, also those that are zero.
+// always exports the counts of all reasons of a family, including zeros.
 func (s samples) always(name string, f meter.Family, counts map[string]uint64) {
 	for _, r := range meter.All() {
 		if r.Family() == f {

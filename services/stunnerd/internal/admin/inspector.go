@@ -181,8 +181,8 @@ func parseClient(text string) (netip.AddrPort, error) {
 	return netip.AddrPortFrom(at.Addr().Unmap(), at.Port()), err
 }
 
-// matches reports whether a filter selects an entry with a listener, a user name and the address of a client. User and
-// client match by their value and by their hash.
+// matches reports whether a filter selects an entry with a listener, a user name and the address of a client. The
+// filter may contain the value or the hash of user and client.
 func (i *Inspector) matches(f inspection.Filter, listener, user string, client netip.AddrPort) bool {
 	return (f.Listener == "" || f.Listener == listener) &&
 		(f.User == "" || user != "" && (f.User == user || f.User == i.hash("user", user))) &&

@@ -103,7 +103,7 @@ func TestSessionsListTheirPeers(t *testing.T) {
 	}
 }
 
-// The status has the peers that no route allows now. One that was added to a route is left out.
+// The status lists the denied peers that no route allows now. A peer that a route allows meanwhile is left out.
 func TestDeniedPeersOfCalls(t *testing.T) {
 	table := session.NewTable()
 	process := Process{

@@ -122,7 +122,7 @@ func TestKick(t *testing.T) {
 		"/sessions?user=" + url.QueryEscape("an%"):     0,
 		"/sessions?client=" + i.hash("client", "none"): 0,
 	} {
-		i.process = inspected(Access{}).process // the key stays
+		i.process = inspected(Access{}).process // the key of the hashes stays the same
 		var kicked inspection.Kicked
 		status, body := request(t, i.Requests(), "DELETE", target, &kicked)
 		if status != 200 || kicked.Total != want || len(kicked.Ended) != want || kicked.Ended == nil {

@@ -387,8 +387,8 @@ func TestSendAllSetsTheSource(t *testing.T) {
 	}
 }
 
-// On a path with an MTU below the size of a datagram the kernel cannot cut messages. The datagrams arrive nevertheless,
-// in order, and later ones are sent singly.
+// If the MTU of the path is smaller than a datagram, the kernel cannot segment messages. The datagrams arrive
+// nevertheless, in order, and later datagrams are sent one by one.
 func TestDatagramsAboveTheMTUAreSentSingly(t *testing.T) {
 	if !testnet.Isolated(t) {
 		return
@@ -438,7 +438,7 @@ func TestWithoutSegmentationEveryDatagramIsAMessage(t *testing.T) {
 	}
 }
 
-// A full send buffer drops datagrams, and the ones behind them are sent as soon as there is room.
+// A full send buffer drops datagrams. Later datagrams are sent as soon as the buffer has room.
 func TestFullSendBufferDropsSingleDatagrams(t *testing.T) {
 	if !testnet.Isolated(t) {
 		return

@@ -14,7 +14,7 @@ import (
 const (
 	// MaxPayload is the longest UDP payload.
 	MaxPayload = 65535
-	// Headroom and Tailroom are the numbers of free bytes before and behind each received payload.
+	// Headroom and Tailroom are the numbers of free bytes before and after each received payload.
 	Headroom, Tailroom = 4, 4
 	// stride is the distance of two datagrams in the memory of a Receiver: an odd number of cache lines, so that the
 	// first lines of all datagrams do not map to the same set of a cache.
@@ -92,7 +92,7 @@ func (r *Receiver) Receive(fd int) (int, syscall.Errno) {
 // Payload returns the payload of a datagram.
 func (r *Receiver) Payload(i int) []byte { return r.Room(i)[Headroom:][:r.messages[i].length] }
 
-// Room returns the memory around the payload of a datagram, with Headroom bytes before and Tailroom bytes behind the
+// Room returns the memory around the payload of a datagram, with Headroom bytes before and Tailroom bytes after the
 // longest payload.
 func (r *Receiver) Room(i int) []byte { return r.memory[i*stride:][:Headroom+MaxPayload+Tailroom] }
 

@@ -65,7 +65,7 @@ func (s *Source) Addr() netip.Addr {
 	case header.Level == unix.IPPROTO_IPV6 && len(data) >= 16:
 		return netip.AddrFrom16([16]byte(data)).Unmap()
 	case header.Level == unix.IPPROTO_IP && len(data) >= 12:
-		return netip.AddrFrom4([4]byte(data[8:])) // behind the interface and the local address (struct in_pktinfo)
+		return netip.AddrFrom4([4]byte(data[8:])) // after the interface and the local address (struct in_pktinfo)
 	}
 	return netip.Addr{}
 }
@@ -75,7 +75,7 @@ func (s *Source) Addr() netip.Addr {
 func interfaceField(h unix.Cmsghdr) (offset int, ok bool) {
 	switch {
 	case h.Level == unix.IPPROTO_IPV6 && h.Type == unix.IPV6_PKTINFO:
-		return 16, true // behind the address (struct in6_pktinfo)
+		return 16, true // after the address (struct in6_pktinfo)
 	case h.Level == unix.IPPROTO_IP && h.Type == unix.IP_PKTINFO:
 		return 0, true // before it (struct in_pktinfo)
 	}

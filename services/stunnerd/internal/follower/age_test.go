@@ -97,7 +97,7 @@ func TestInvalidConfigDoesNotConfirmThePreviousOne(t *testing.T) {
 // The config of a start does not become newer by the start, nor by a connected source without a config.
 func TestStartDoesNotRenewTheAgeOfAConfig(t *testing.T) {
 	for name, tc := range map[string]struct {
-		age     time.Duration // of what is kept
+		age     time.Duration // of the kept config
 		standby bool
 		origin  string
 	}{

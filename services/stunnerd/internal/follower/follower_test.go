@@ -252,7 +252,7 @@ func TestUnknownFieldsAreCountedOncePerConfig(t *testing.T) {
 		want    uint64
 	}{
 		{[]string{"admin.new", "newer"}, 2},
-		{[]string{"admin.new", "newer"}, 2}, // as when it is said again after a reconnect
+		{[]string{"admin.new", "newer"}, 2}, // as if the source sends it again after a reconnect
 		{[]string{"newest"}, 3},             // an upgrade that changes nothing that is known
 		{nil, 3},
 	} {
@@ -321,7 +321,7 @@ func TestUnreachableSourceMeansTheLastGoodConfigAtOnce(t *testing.T) {
 	save(t, LastGood{Dir: dir, ID: id}, configWith(t, nil), time.Now())
 	f, h := follow(t, dir)
 	h.events <- discovery.Event{Err: errors.New("connection refused")}
-	h.reported(t, func(discovery.Report) bool { return true }) // told before what was kept is looked at
+	h.reported(t, func(discovery.Report) bool { return true }) // the report is sent before the kept config is read
 	h.events <- discovery.Event{Connected: true}
 	if got := f.Status().Origin; got != "last good config" {
 		t.Errorf("origin %q", got)

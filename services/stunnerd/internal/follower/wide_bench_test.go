@@ -138,7 +138,7 @@ func (w *wideBed) deltas() (all [2][]byte) {
 func BenchmarkWide(b *testing.B) {
 	for _, shape := range wideShapes {
 		b.Run(shape.name, func(b *testing.B) {
-			var whole, delta time.Duration // of one change
+			var whole, delta time.Duration // bytes of one change
 			b.Run("whole", func(b *testing.B) {
 				w := newWideBed(b, shape.routes, shape.endpoints)
 				b.ReportAllocs()

@@ -207,7 +207,7 @@ func (j *Journal) use(f file, size int64) {
 	j.file, j.size, j.problem = f, size, ""
 }
 
-// keep continues with the file of the previous process, and truncates it after its last whole entry.
+// keep truncates the file of the previous process after its last whole entry, and appends to it from then on.
 func (j *Journal) keep(whole int64) error {
 	f, err := j.open(j.path(fileName), os.O_RDWR|os.O_APPEND)
 	if err != nil {

@@ -115,7 +115,7 @@ func written(t testing.TB, now time.Time) (data []byte, ends []int, states [][]E
 	delete(model, 2)
 	note()
 	model[3].Away = false
-	j.Move(3, false) // the last entry, so that only it shows that the length of the one before is damaged
+	j.Move(3, false) // the last entry, so that only this entry shows that the length of the previous one is damaged
 	note()
 	if err := j.Close(); err != nil {
 		t.Fatal(err)
@@ -211,7 +211,7 @@ func TestDamagedJournal(t *testing.T) {
 			t.Fatalf("bit %d of byte %d: %+v, want %+v: %v", bit%8, bit/8, s.entries(), want, err)
 		}
 		if bit%8 != bit/8%8 {
-			continue // a start with one bit of each byte
+			continue // a start takes long: only one bit of each byte
 		}
 		got, status, files := restore(t, damaged, now)
 		if !reflect.DeepEqual(orNil(sorted(got.Sessions)), orNil(want)) {
@@ -314,7 +314,7 @@ func TestStartIsFast(t *testing.T) {
 	if !closeEntry(longest, 0) || closeEntry(append(longest, 0), 0) {
 		t.Fatal("not the longest entry")
 	}
-	// Each byte might begin an entry, of an ever other length.
+	// Each byte may begin an entry, each with another length.
 	almost := bytes.Repeat([]byte{byte(ended), byte(added), byte(nonces), byte(bound)}, len(longest)/4)
 	almost[0], almost[1] = 0xff, 0xff
 	most := maxSize/len(longest) - 1
@@ -615,7 +615,7 @@ func TestFullVolume(t *testing.T) {
 		t.Fatalf("%d sessions held, %+v", len(held), s)
 	}
 
-	// Another file takes what is free.
+	// Another file takes the free space.
 	other := filepath.Join(dir, "other")
 	if err := os.WriteFile(other, make([]byte, size+1), 0o600); !errors.Is(err, syscall.ENOSPC) {
 		t.Fatal(err)
@@ -812,8 +812,8 @@ func TestChangeAllocatesNothing(t *testing.T) {
 	end(t, j)
 }
 
-// A session of a browser with a permission and a channel takes less than 250 bytes, and 400 with its check: the size
-// of the volume of a pod relies on it.
+// A session of a browser with a permission and a channel takes less than 250 bytes, and 400 with a connectivity check.
+// The size of the volume of a pod relies on these numbers.
 func TestBytesOfASession(t *testing.T) {
 	now := time.Now()
 	r := sample(now)

@@ -31,7 +31,7 @@ type model struct {
 	past map[ID][]moment
 	// steps is the number of changes, and answered how many of them are in the file, as After says.
 	steps, answered int
-	// refused are the changes that the journal has refused, or undone, and the model knows of.
+	// refused is the number of changes that the journal has refused or undone, and that the model has noticed.
 	refused uint64
 	// volume is the size of the volume, and failing the probability that a write or truncation fails.
 	volume  int64
@@ -110,7 +110,7 @@ func (w *model) hooks() hooks {
 	}
 }
 
-// meanwhile is what happens while the writer writes.
+// meanwhile makes changes while the writer writes.
 func (w *model) meanwhile() {
 	if w.busy || w.j == nil {
 		return
@@ -246,7 +246,7 @@ func (w *model) work() {
 	size := w.j.size
 	w.j.work()
 	w.learn()
-	w.j.work() // what After has queued meanwhile
+	w.j.work() // the entries that After has queued
 	if w.inPlace = false; w.j.size < size {
 		w.compactions++
 	}
@@ -505,7 +505,7 @@ func TestModel(t *testing.T) {
 	}
 }
 
-// missing returns what has not happened yet in the sequence of changes, or "".
+// missing returns an event that no sequence of changes has caused yet, or "".
 func (w *model) missing() string {
 	for what, n := range map[string]int{
 		"compactions": w.compactions, "failures": w.failures, "cuts": w.cuts, "restarts": w.restarts,

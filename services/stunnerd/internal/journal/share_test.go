@@ -87,7 +87,7 @@ func TestAUserDoesNotDisplaceEntriesOfOthers(t *testing.T) {
 			if s := j.Status(); s.Problem != "" {
 				t.Errorf("%+v", s)
 			}
-			data, err := os.ReadFile(filepath.Join(dir, fileName)) // what a kill leaves
+			data, err := os.ReadFile(filepath.Join(dir, fileName)) // the file as a kill would leave it
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -138,7 +138,7 @@ func TestAnswerFollowsTheWrite(t *testing.T) {
 	end(t, j)
 }
 
-// Answers do not wait for a volume that is slow if there are too many of them.
+// If too many answers wait for a slow volume, further answers do not wait.
 func TestWaitingAnswersAreBounded(t *testing.T) {
 	o := Options{Dir: t.TempDir(), Now: time.Now}
 	j, _, proceed := stalled(t, o, time.Hour)

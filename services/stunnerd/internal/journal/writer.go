@@ -16,7 +16,8 @@ import (
 type queue struct {
 	// entries are whole entries in the order of the changes.
 	entries []byte
-	// whole contains the sessions whose current state, or whose end, is written after the entries.
+	// whole contains the sessions that are written as a whole after the entries: the current state of a live session,
+	// or the end of an ended one.
 	whole map[ID]struct{}
 	// root reports whether the root of the nonces is written.
 	root bool
@@ -347,7 +348,7 @@ func (j *Journal) recover(why error) {
 			j.use(j.file, size)
 			return
 		}
-		j.most, j.mostUntil = size+size/5, j.o.Now().Add(retryAfter) // so that nine tenths of size may stay stored
+		j.most, j.mostUntil = size+size/5, j.o.Now().Add(retryAfter) // up to nine tenths of size may then stay stored
 		j.fit()
 	}
 	j.failed("start journal anew", err)

@@ -37,8 +37,8 @@ func forwardingListener(t testing.TB, protocol config.Protocol) Forwarding {
 	return l.(Forwarding)
 }
 
-// answerAll makes a front send answers to clients, and to others that have vanished. The error is that an answer does
-// not arrive.
+// answerAll sends answers of another pod to clients, and to clients that do not exist any more. It returns an error if
+// an answer does not arrive.
 func answerAll(l Forwarding, clients []*net.UDPConn, vanished []netip.AddrPort) error {
 	const batches, each = 50, 4
 	frame := make([]byte, 1200)
@@ -106,7 +106,7 @@ func TestVanishedForwardedClientsAffectNoOthers(t *testing.T) {
 	}
 }
 
-// newAnswers returns the answers of a front without a listener.
+// newAnswers returns a frontAnswers without a listener.
 func newAnswers(t testing.TB) *frontAnswers {
 	t.Helper()
 	port, err := openPort(testport.Free(t), 2, slog.New(slog.DiscardHandler))
@@ -187,7 +187,7 @@ func TestFrontTakesSocketsFromTheSourceWithTheMost(t *testing.T) {
 		{"198.51.100.2", 1, 1, [3]int{7, 1, 0}},
 		{"198.51.100.1", 100, 7, [3]int{7, 1, 0}},
 		{"198.51.100.2", 100, 4, [3]int{4, 4, 0}},
-		{"2001:db8::1", 1, 1, [3]int{}}, // which of the two loses one is open
+		{"2001:db8::1", 1, 1, [3]int{}}, // either of the two may lose a socket
 		{"2001:db8::2", 100, 100, [3]int{}},
 	} {
 		// Clients of the same source that have a socket keep it.

@@ -236,7 +236,7 @@ func TestFloodsAreNotKept(t *testing.T) {
 	heap := func() uint64 {
 		var m runtime.MemStats
 		runtime.GC()
-		runtime.GC() // frees what pools hold
+		runtime.GC() // frees the memory of pools
 		runtime.ReadMemStats(&m)
 		return m.HeapAlloc
 	}

@@ -339,7 +339,7 @@ func TestConnectionsBeforeTheirHeaderAreBounded(t *testing.T) {
 	l.drops(t, map[meter.Reason]uint64{meter.Crowded: 7, meter.ProxyHeaderInvalid: 0})
 }
 
-// awaitOpened waits until the listener has accepted so many connections.
+// awaitOpened waits until the listener has accepted n connections.
 func (l *connections) awaitOpened(t *testing.T, n uint64) {
 	t.Helper()
 	for late := time.Now().Add(patience); l.meter.Opened.Load() < n; runtime.Gosched() {

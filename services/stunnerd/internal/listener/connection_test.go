@@ -95,7 +95,7 @@ func allocate(t *testing.T, unauthenticated int) (l *connections, server, client
 	return l, server, conn.LocalAddr().(*net.TCPAddr)
 }
 
-// dialFrom opens a connection from an address that other connections may have.
+// dialFrom opens a connection from an address that other connections may use too.
 func dialFrom(t *testing.T, client, server *net.TCPAddr) net.Conn {
 	t.Helper()
 	d := net.Dialer{Control: func(_, _ string, c syscall.RawConn) (err error) {
@@ -115,7 +115,7 @@ func dialFrom(t *testing.T, client, server *net.TCPAddr) net.Conn {
 	return conn
 }
 
-// gone waits until a listener serves at most so many connections.
+// gone waits until a listener serves at most this many connections.
 func gone(t *testing.T, l *connections, left int) {
 	t.Helper()
 	for range 200 {

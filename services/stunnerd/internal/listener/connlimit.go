@@ -51,7 +51,7 @@ type slot struct {
 	source  netip.Prefix
 	each    int
 	evict   func()
-	// all is the element of the slot in the list of the slots of all sources; nil while the slot is not taken.
+	// all is the element of the slot in connLimiter's list of all taken slots; nil while the slot is not taken.
 	all *list.Element
 	// same is the element of the slot in the list of the slots of its source; nil while the slot is not taken.
 	same *list.Element

@@ -112,7 +112,7 @@ func (p *paths) follow(front forward.Way, now time.Time) session.Move {
 	return p.change(func(_, _ *path) (_, _ *path) { return p.path(front, now), nil })
 }
 
-// change sets the paths to those that next returns.
+// change replaces both paths by the results of next.
 func (p *paths) change(next func(used, second *path) (_, _ *path)) session.Move {
 	p.changing.Lock()
 	defer p.changing.Unlock()

@@ -42,7 +42,7 @@ func (o owner) Deliver(_ forward.Client, _ []byte, w forward.Way, _ time.Time) b
 	return o.ways != nil
 }
 
-// fronts returns the ways to a client by a number of pods.
+// fronts returns the return paths to a client through a number of pods.
 func fronts(t *testing.T, number int) (ways []forward.Way) {
 	t.Helper()
 	home := owner{make(chan forward.Way, 1)}

@@ -93,7 +93,7 @@ func TestPricesCoverConnectionsWithoutASession(t *testing.T) {
 			limits.headers = newConnLimiter(2*measured, 2*measured)
 			l, addr := openLimited(t, c, limits)
 			if tc.protocol != config.TURNDTLS {
-				tc.open(t, addr).Close() // what exists once
+				tc.open(t, addr).Close() // memory that is allocated once
 			}
 			var costs []int64
 			for range rounds[tc.protocol] {
@@ -113,7 +113,7 @@ func TestPricesCoverConnectionsWithoutASession(t *testing.T) {
 				}
 			}
 			slices.Sort(costs)
-			cost := costs[len(costs)/2] // another one may have what the round before has left
+			cost := costs[len(costs)/2] // other rounds may include memory that the previous round has left
 			price := session.PriceOfTransport(tc.protocol)
 			t.Logf("%s: %d bytes, the price is %d", name, cost, price)
 			if cost > price*raceFactor {
@@ -123,7 +123,7 @@ func TestPricesCoverConnectionsWithoutASession(t *testing.T) {
 	}
 }
 
-// awaitClients waits until the listener has so many clients.
+// awaitClients waits until the listener has n clients.
 func (l *connections) awaitClients(t *testing.T, n int) {
 	t.Helper()
 	for late := time.Now().Add(2 * handshakeTimeout); l.count() != n; runtime.Gosched() {
@@ -177,7 +177,7 @@ func recordedHello(t *testing.T) []byte {
 	return buf[:n]
 }
 
-// afterHandshake makes a handshake over TLS, and then sends bytes as they are.
+// afterHandshake makes a handshake over TLS, and then sends bytes without encryption.
 func afterHandshake(content []byte) func(*testing.T, *net.UDPAddr) net.Conn {
 	return func(t *testing.T, server *net.UDPAddr) net.Conn {
 		conn := dialFrom(t, nil, &net.TCPAddr{IP: server.IP, Port: server.Port})
@@ -268,7 +268,7 @@ func TestPricesCoverConnections(t *testing.T) {
 				}
 				return conn
 			}
-			defer open().Close() // what exists once
+			defer open().Close() // memory that is allocated once
 			before := memoryUsed()
 			var all []net.Conn
 			for range n {

@@ -440,7 +440,7 @@ func TestEveryFrameIsARecord(t *testing.T) {
 	}
 }
 
-// A client that reads slowly gets the frames of rounds in order.
+// A client that reads slowly gets the frames of several SendAll calls in order.
 func TestRoundsKeepTheOrderWhileDraining(t *testing.T) {
 	eachTransport(t, func(t *testing.T, secure bool) {
 		o, client, drops := newSendQueue(t, secure)

@@ -145,7 +145,7 @@ func (s *stream) waiting() int {
 	return cap(s.backlog)
 }
 
-// behind reports whether there is a backlog.
+// behind reports whether the stream has a backlog.
 func (s *stream) behind() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -74,7 +74,7 @@ func TestReasonHasAtMostItsShare(t *testing.T) {
 func TestNotesBeyondTheRateAreCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := New()
-		for range 10 { // the worst case: bursts before and after a whole second
+		for range 10 { // the worst case: one burst just before and one just after a full second
 			for i := range 1000 {
 				m.DropNote(Malformed, noteOf(i))
 			}

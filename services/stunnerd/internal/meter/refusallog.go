@@ -34,8 +34,8 @@ func NewRefusalLog(log *slog.Logger, total func(Reason) uint64) *RefusalLog {
 // LogRefusals makes the Meter log refusals and drops.
 func (m *Meter) LogRefusals(log *slog.Logger) { m.lines.log.Store(log) }
 
-// Note logs a refusal or a drop that total counts already, unless a line with the reason was logged within the last
-// refusalInterval. Then it only loads an atomic value.
+// Note logs a refusal or a drop, which the caller has already counted in total. If a line with the reason was logged
+// within the last refusalInterval, Note logs nothing and only loads an atomic value.
 func (l *RefusalLog) Note(r Reason, n Note) {
 	if !l.pending[r].Load() {
 		l.first(r, n)
@@ -65,7 +65,7 @@ func (l *RefusalLog) further(r Reason) {
 		}
 		logged := l.logged[r]
 		l.pending[r].Store(false)
-		// A refusal between the call of total and the Store was not logged.
+		// A refusal that was counted between the call of total and the Store has not been logged.
 		if l.total(r) == logged || !l.pending[r].CompareAndSwap(false, true) {
 			return
 		}

@@ -105,7 +105,7 @@ func TestFurtherRefusalsAreLoggedOnceAMinute(t *testing.T) {
 		times(2)
 		time.Sleep(10 * refusalInterval)
 		times()
-		m.DropNote(Malformed, noteOf(3)) // after a minute without any, the next one is logged at once
+		m.DropNote(Malformed, noteOf(3)) // after a minute without drops, the next drop is logged at once
 		times(1)
 		m.DropNote(BadRequest, noteOf(3)) // another reason has lines of its own
 		times(1)

@@ -36,7 +36,7 @@ type setup struct {
 	relayConfig
 }
 
-// hookSetups returns those of the traffic control hooks.
+// hookSetups returns the setups with traffic control hooks.
 func hookSetups() (all []setup) {
 	for _, m := range mechanisms() {
 		all = append(all, setup{m, string(m), newTopology, relayConfig{Engine: EngineTC, Mechanisms: []Mechanism{m}}})
@@ -170,7 +170,7 @@ func TestContent(t *testing.T) {
 				if err != nil {
 					t.Errorf("%s: at the %s: %v", set.name, name, err)
 				}
-				other := uint64(full) // checksums of the other kind are those of the packets of user space
+				other := uint64(full) // packets of user space have the other kind of checksums
 				if !set.partial || w.complete {
 					other = uint64(partial)
 				}

@@ -53,7 +53,7 @@ func (f *Offload) follow() error {
 func (f *Offload) react(ctx context.Context, events <-chan struct{}, observed *changes) {
 	tick := time.NewTicker(sweepInterval)
 	defer tick.Stop()
-	var last time.Time // when a change that affected everything was last handled
+	var last time.Time // time of the last change that affected all bindings
 	for {
 		select {
 		case <-ctx.Done():

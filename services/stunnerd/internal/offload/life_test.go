@@ -310,7 +310,7 @@ func TestKill(t *testing.T) {
 	})
 }
 
-// A process does not remove the filters of another one that runs.
+// A process does not remove the filters of another running process.
 func TestTwoProcesses(t *testing.T) {
 	for _, m := range mechanisms() {
 		t.Run(string(m), func(t *testing.T) {

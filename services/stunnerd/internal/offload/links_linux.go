@@ -13,11 +13,11 @@ const ethernetAddress = 6
 
 // networkLink is one interface of this network namespace.
 type networkLink struct {
-	index, master int // master is 0 without one
+	index, master int // master is 0 for a link without a master
 	name          string
 	flags, mtu    uint32 // flags are IFF constants
 	ethernet      bool
-	kind          string // such as "veth"; empty for those of network cards
+	kind          string // such as "veth"; empty for network cards
 	// port is the kind of the master if it takes over the packets of the interface, such as "bridge".
 	port string
 }

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// modelBinding is a binding of the model, and what the programs know of it.
+// modelBinding is a binding of the model, with the state that the programs store for it.
 type modelBinding struct {
 	relayBinding
 	state string
@@ -379,7 +379,7 @@ func (f *forwarded) check(frame, got, ethernet []byte) error {
 	if header == 20 && fold(sum(got[ethernetHeader:][:header])) != 0xffff {
 		return fmt.Errorf("wrong header checksum: %x", got)
 	}
-	// A wrong checksum stays as wrong as it was, and an absent one absent.
+	// A wrong checksum stays wrong by the same difference, and a packet without a checksum gets none.
 	before := binary.BigEndian.Uint16(frame[ethernetHeader+check:])
 	after := binary.BigEndian.Uint16(got[ethernetHeader+check:])
 	if (before == 0) != (after == 0) || before != 0 && wrongBy(frame) != wrongBy(got) {

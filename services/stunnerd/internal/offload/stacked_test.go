@@ -26,8 +26,9 @@ func (w *topology) bridge(t testing.TB) {
 	within(t, "carrier", func() bool { return strings.Contains(w.relay.run(t, "ip link show br0"), "state UP") })
 }
 
-// Packets to a peer behind a bridge pass the bridge and then its port. The kernel forwards at the bridge, in both
-// directions, and not at the port, where no address of the peer resolves.
+// Packets to a peer behind a bridge leave through the bridge and then through a port of it. In both directions, the
+// programs at the bridge forward them, and those at the port do not: at the port the address of the peer does not
+// resolve.
 func TestBridge(t *testing.T) {
 	t.Parallel()
 	for _, m := range mechanisms() {

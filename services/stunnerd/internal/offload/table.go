@@ -65,7 +65,7 @@ type table struct {
 	slots       []slot   // in mapped memory
 	generations []uint64 // in mapped memory
 
-	records []atomic.Pointer[record] // by slot. A record stays until its slot has rested
+	records []atomic.Pointer[record] // by slot; a record stays until the rest time of its slot ends
 	room    atomic.Int64             // free and unused slots
 
 	mu      sync.Mutex // guards the fields below and the maps

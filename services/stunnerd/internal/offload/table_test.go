@@ -130,7 +130,7 @@ func TestNothing(t *testing.T) {
 	}
 }
 
-// An entry of an old generation is born dead, and one of a closed group is not armed.
+// An entry of an old generation has already ended when it is armed, and an entry of a closed group is not armed.
 func TestGenerations(t *testing.T) {
 	f := opened(t, 10)
 	g := f.NewGroup()

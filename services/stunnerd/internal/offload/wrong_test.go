@@ -450,8 +450,8 @@ func TestSmallMTU(t *testing.T) {
 				return got, r.do(t, "state").Kernel != before.Kernel
 			}
 			// await sends n bytes until the kernel forwards them, or no longer does. The program learns the longest
-			// packet again after each change of the network, also after that of the case before, of which it may hear
-			// late.
+			// packet again after each change of the network. The notification of the change of the previous case may
+			// arrive late.
 			await := func(what string, n int, want bool) {
 				t.Helper()
 				got, inKernel := send(n)
@@ -483,7 +483,7 @@ func TestSmallMTU(t *testing.T) {
 				}, func() { w.relay.run(t, "ip route flush cache"); w.relay.run(t, "ip -6 route flush cache") }},
 			} {
 				if w.oneArm && c.name == "interface" {
-					continue // it is the interface of the sender too
+					continue // the sender uses the same interface
 				}
 				p.warm(t, r)
 				await(c.name+": before", usual, true)

@@ -327,7 +327,7 @@ func TestICMPFloodDoesNotStopDatagrams(t *testing.T) {
 	closeAll(t, s)
 }
 
-// flood makes more ICMP errors than one receipt removes.
+// flood causes more ICMP errors than one call of receive removes.
 func flood(s *kernelSocket, gone netip.AddrPort) {
 	_ = s.Use(func(fd int) error {
 		to := &unix.SockaddrInet4{Port: int(gone.Port()), Addr: gone.Addr().As4()}

@@ -129,7 +129,7 @@ func TestPortsOfOtherProcessesArePassedOver(t *testing.T) {
 	closeAll(t, s)
 }
 
-// T-A7: a pair is found if there is one. An even port without a free neighbour is no pair.
+// T-A7: a free pair of ports is found if one exists. An even port whose next port is in use is not a pair.
 func TestPairsOfARange(t *testing.T) {
 	r := freeRange(t, 8)
 	network := Kernel{Ports: NewPorts(r)}

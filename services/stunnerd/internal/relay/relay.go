@@ -69,7 +69,7 @@ type Relay struct {
 	// binding is a mutex for changes of the channel bindings.
 	binding sync.Mutex
 	closed  atomic.Bool
-	// left is the number of channels at the end of the session. Before, it is -1.
+	// left is the number of channels at the end of the session, and -1 until then.
 	left atomic.Int64
 	// forget removes the socket from the counter of datagrams that the kernel dropped. See meter.KernelDrops.Watch.
 	forget func()

@@ -14,7 +14,7 @@ import (
 type transfer struct {
 	packets []datagram.Packet
 	items   []item // one for each packet
-	// clusters is used if the transfer is a batch of its own. The transfers of an Outbox share one.
+	// clusters is used if the transfer does not belong to an Outbox. The transfers of an Outbox share one Tally.
 	clusters meter.Tally
 }
 

@@ -72,7 +72,7 @@ func (s *nameServer) dial(ctx context.Context, network, _ string) (net.Conn, err
 }
 
 func (s *nameServer) datagrams() {
-	const fits = 1232 // what net.Resolver says that it takes
+	const fits = 1232 // the UDP payload size that net.Resolver announces
 	buf := make([]byte, 4096)
 	for {
 		n, from, err := s.udp.ReadFrom(buf)

@@ -197,7 +197,7 @@ func (r *Resolver) record(w *watch, addrs []netip.Addr, err error) {
 	before := w.answer.addrs
 	w.answer = w.answer.next(addrs, time.Now())
 	found, most := len(w.answer.addrs), r.most(len(before))
-	w.answer.addrs = slices.Clone(w.answer.addrs[:min(found, most)]) // lets the memory of the others be freed
+	w.answer.addrs = slices.Clone(w.answer.addrs[:min(found, most)]) // frees the memory of the other addresses
 	r.held += len(w.answer.addrs) - len(before)
 	if slices.Equal(before, w.answer.addrs) {
 		return

@@ -80,7 +80,7 @@ func (m *movable) WriteTo(b []byte, _ net.Addr) (int, error) {
 	return m.PacketConn.WriteTo(b, m.to.Load())
 }
 
-// ReadFrom returns what the pod has sent to which the client sends, as a NAT would.
+// ReadFrom returns datagrams of the pod to which the client sends. It drops those of other pods, as a NAT does.
 func (m *movable) ReadFrom(b []byte) (int, net.Addr, error) {
 	for {
 		n, from, err := m.PacketConn.ReadFrom(b)

@@ -21,7 +21,7 @@ func TestServerIsNotLiveWhileATaskIsStuck(t *testing.T) {
 		defer s.Close() // after the lock is given back
 		lane := s.engine.Tasks()[0]
 		lane.Begin()
-		s.mu.Lock() // as a change of the config that waits for what is stuck
+		s.mu.Lock() // as a config change does that waits for a stuck goroutine
 		defer s.mu.Unlock()
 		for range 2 {
 			if err := s.Live(); err != nil {

@@ -162,7 +162,7 @@ func TestCallOutlivesThePortOfItsListener(t *testing.T) {
 	stranger, port := taken(t)
 	c := b.mustDial("tcp", "ann", "first")
 	next := b.beside(1, port)
-	for range 2 { // as it is tried again
+	for range 2 { // the bind is retried
 		if _, err := b.Apply(next); err == nil || !strings.Contains(err.Error(), "test/gateway/tcp:") {
 			t.Fatalf("error %v does not name the listener", err)
 		}

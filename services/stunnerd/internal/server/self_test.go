@@ -86,7 +86,7 @@ func TestAllocationsDoNotNest(t *testing.T) {
 			t.Errorf("permission for %s: %v, want 403", server, err)
 		}
 		before := b.Meter().Drops()["port_denied"]
-		// by the permission that there was
+		// through the permission that was installed before
 		if _, err := c.relay.WriteTo([]byte("hello"), net.UDPAddrFromAddrPort(server)); err != nil {
 			t.Fatal(err)
 		}

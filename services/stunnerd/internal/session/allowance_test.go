@@ -13,7 +13,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
 )
 
-// withBytes returns a session with a credential of a user that allows so many bytes.
+// withBytes returns a session with a credential of a user that allows this many bytes.
 func withBytes(user string, expires time.Time, bytes int64) *Session {
 	s := client{user, "192.0.2.1"}.session()
 	s.Caveats = credential.Caveats{Bytes: bytes}

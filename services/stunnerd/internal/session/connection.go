@@ -42,7 +42,7 @@ const leavingShare = 8
 // idleConnections are the connections without a session. Table.mu guards it.
 type idleConnections struct {
 	all *list.List // of *Connection, the oldest first
-	// held is the memory of these connections. networks is the same by network.
+	// held is the memory of these connections, and networks the memory of those of each network.
 	held     int64
 	networks map[netip.Prefix]int64
 	// leaving is the memory of evicted connections that have not ended yet.

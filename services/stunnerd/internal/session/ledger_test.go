@@ -10,7 +10,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/config"
 )
 
-// empty fails if a table in which nothing is held has anything left.
+// empty fails if a table without sessions still counts something.
 func empty(t *testing.T, table *Table) {
 	t.Helper()
 	if table.total != (Amounts{}) || len(table.users)+len(table.sources)+len(table.networks) != 0 {
@@ -137,8 +137,8 @@ func consistent(t *testing.T, table *Table) {
 	}
 }
 
-// T-12: of each kind that a session may hold many of, one user takes no more than leaves the rest its share: users with
-// another id, or elsewhere, or with ordinary sessions.
+// T-12: of a kind that one session may use in large amounts, one user can only take so much that others keep their
+// share: users with another id, users at other addresses, and sessions with ordinary use.
 func TestOneUserLeavesOthersTheirShareOfEachKind(t *testing.T) {
 	const places = 1000
 	for k, row := range kinds {
@@ -160,7 +160,7 @@ func TestOneUserLeavesOthersTheirShareOfEachKind(t *testing.T) {
 			}
 			const step = 1 << 16
 			taken := int64(0)
-			for range 600 { // sessions, each of which takes what it gets
+			for range 600 { // each session takes as much as it can
 				s := client{"greedy", "10.0.0.9"}.session()
 				if table.Reserve(s) != nil {
 					break

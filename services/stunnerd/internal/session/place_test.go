@@ -14,7 +14,7 @@ func (c client) session() *Session {
 	return &Session{UserID: c.user, Source: Source(netip.MustParseAddr(c.addr)), Shared: true}
 }
 
-// fill takes places for clients until one is refused, at most so many, and returns their number.
+// fill takes at most this many places for clients, until one is refused, and returns their number.
 func fill(t *testing.T, table *Table, most int, of func(i int) client) (n int) {
 	t.Helper()
 	for i := range most {

@@ -1,0 +1,65 @@
+package command
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestAuth(t *testing.T) {
+	w := newProvider(t)
+	w.answers["GET /ice"] = `{"iceServers":[{"urls":["turn:192.0.2.7:3478"],"username":"1:ada","credential":"hunter2"}],"iceTransportPolicy":"all"}`
+	w.answers["GET /"] = `{"username":"1:ada","password":"hunter2","ttl":3600,"uris":["turn:192.0.2.7:3478"]}`
+	address := strings.TrimPrefix(w.url, "http://")
+	for _, c := range []struct {
+		args          []string
+		sent          string
+		want          string
+		secretInSight bool
+	}{
+		{[]string{"media/frankfurt", "-u", "ada"}, "GET /ice?gateway=frankfurt&namespace=media&service=turn&username=ada", "<redacted>", false},
+		{[]string{"media/frankfurt", "--show-secrets", "--ttl", "10m"}, "GET /ice?gateway=frankfurt&namespace=media&service=turn&ttl=600", "hunter2", true},
+		{[]string{"frankfurt", "-n", "media", "--auth-turn-credential"}, "GET /?gateway=frankfurt&namespace=media&service=turn", "<redacted>", false},
+		{[]string{"-A", "-o", "jsonpath={.iceServers[0].urls[0]}"}, "GET /ice?service=turn", "turn:192.0.2.7:3478\n", false},
+	} {
+		w.requests = nil
+		out, errs, code := execute(t, "", append([]string{"auth", "--auth-server-address", address}, c.args...)...)
+		if code != 0 || !strings.Contains(out, c.want) || strings.Contains(out+errs, "hunter2") != c.secretInSight {
+			t.Error(c.args, out, errs, code)
+		}
+		if !slices.Equal(w.requests, []string{c.sent}) {
+			t.Error(c.args, w.requests)
+		}
+	}
+	w.answers["GET /ice"] = `401 {"detail":"This service needs a valid bearer token."}`
+	if _, errs, code := execute(t, "", "auth", "--auth-server-address", address, "-n", "x"); code != exitFailed ||
+		!strings.Contains(errs, "needs a valid bearer token") || !strings.Contains(errs, "--auth-token-file") {
+		t.Error(errs, code)
+	}
+	if _, errs, code := w.run(t, "auth", "media/frankfurt"); code != exitUsage ||
+		!strings.Contains(errs, "--auth-server-address") {
+		t.Error(errs, code)
+	}
+}
+
+// A token is not sent in clear text to another host.
+func TestAuthTokenNeedsTLS(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(file, []byte("marker"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, address := range []string{"auth.example.org", "192.0.2.1:8088", "http://auth.example.org"} {
+		_, errs, code := execute(t, "", "auth", "media/frankfurt", "--auth-server-address", address, "--auth-token-file", file)
+		if code != exitUsage || !strings.Contains(errs, "verified TLS only") {
+			t.Errorf("%s: exit code %d: %s", address, code, errs)
+		}
+	}
+	w := newProvider(t)
+	w.answers["GET /ice"] = `{"iceServers":[]}`
+	out, errs, code := w.run(t, "auth", "media/frankfurt", "--auth-server-address", w.url, "--auth-token-file", file)
+	if code != 0 || !strings.Contains(out, "iceServers") {
+		t.Error("loopback:", out, errs, code)
+	}
+}

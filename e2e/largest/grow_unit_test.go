@@ -48,9 +48,9 @@ func TestFields(t *testing.T) {
 	}
 }
 
-// TestGrown: a field of any form and depth grows to any size, in each way that applies to it, and the rest of the base
-// object stays.
-func TestGrown(t *testing.T) {
+// TestFieldsGrowToAnySize: a field of any form and depth grows to any size, by each growth that applies to it, and the
+// rest of the base object stays.
+func TestFieldsGrowToAnySize(t *testing.T) {
 	n := thing(t)
 	base := map[string]any{"kind": "Thing", "spec": map[string]any{
 		"parts":  []any{map[string]any{"name": "first", "port": float64(7), "labels": map[string]any{"k0": "v"}}},

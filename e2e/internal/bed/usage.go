@@ -31,7 +31,7 @@ func (p *Process) CPU() (used time.Duration, err error) {
 // Delays are the times for which the threads of a process have waited for a processor, by thread.
 type Delays map[string]time.Duration
 
-// Delays returns the current ones of the process; none if it has ended.
+// Delays returns the current delays of the process, or an empty map if it has ended.
 func (p *Process) Delays() Delays {
 	threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", p.PID())) // the pattern is valid
 	d := Delays{}

@@ -8,7 +8,7 @@ import (
 )
 
 // Processes that threads of this process have started outlive the namespaces of these threads.
-func TestSpaceEndsNoThread(t *testing.T) {
+func TestProcessesOutliveTheNamespacesOfTheirThreads(t *testing.T) {
 	child := exec.Command("sleep", "60")
 	child.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	t.Run("space", func(t *testing.T) {

@@ -345,7 +345,7 @@ func TestJ09ClockDifferencesAreReported(t *testing.T) {
 		{new(-5 * time.Minute), -5 * time.Minute, false},
 		{new(time.Hour), time.Hour, true},
 		{new(-time.Hour), -time.Hour, true},
-		{nil, -time.Hour, false}, // nothing is known anew
+		{nil, -time.Hour, false}, // the source sends no time: the last known difference stays
 		{new(time.Duration(0)), 0, false},
 	} {
 		out.Reset()

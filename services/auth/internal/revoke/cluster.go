@@ -45,7 +45,7 @@ const (
 	// each of them: an object of this service has 1 kB, or 30 kB if it names 64 Gateways.
 	maxListedNamespace = 48 << 20
 	listedPrice        = 8 << 10
-	// crowdedInterval is how often a namespace with more is read.
+	// crowdedInterval is the time between two reads of a namespace whose objects exceed this limit.
 	crowdedInterval = time.Minute
 	// maxListed is the maximum number of objects of all namespaces that are read.
 	maxListed = 100_000

@@ -81,8 +81,8 @@ func nestedKeys() string {
 	return b.String() + "v" + strings.Repeat("}", 15)
 }
 
-// TestFileBombs: no file takes more than its size times a factor, whatever is in it, and all are refused in few words.
-// Allocated bytes stand for time too, which depends on what else the machine does.
+// TestFileBombs: parsing a file allocates at most its size times a factor, and the error is short. Allocated bytes are
+// measured in place of time, which depends on the load of the machine.
 func TestFileBombs(t *testing.T) {
 	const most = 300 * largest
 	for name, text := range bombs {

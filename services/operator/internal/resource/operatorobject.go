@@ -69,8 +69,8 @@ type RolloutState struct {
 	// Pod and Problem are set if all dataplanes rejected the config or serve it only in part. Pod is the name of one of
 	// these dataplanes, Problem is its error message.
 	Pod, Problem string
-	// Behind is the number of dataplanes if none of them has started to run the published config in time, and otherwise
-	// 0.
+	// Behind is 0 if at least one dataplane has started to run the published config in time, and otherwise the number
+	// of dataplanes.
 	Behind int
 	// Draining is the number of dataplanes that are shutting down: they serve existing sessions but accept no new
 	// clients.

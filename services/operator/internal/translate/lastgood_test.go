@@ -83,7 +83,7 @@ func TestAnInvalidListenerStaysAsPublished(t *testing.T) {
 
 // A held listener gets a new address of its load balancer, in place of the old one. If its public port or network
 // changed, the published address stays.
-func TestAListenerThatWaitsIsFoundWhereItsServiceIs(t *testing.T) {
+func TestHeldListenerFollowsTheAddressOfItsService(t *testing.T) {
 	for name, test := range map[string]struct {
 		edit      func(*gwapiv1.Gateway)
 		want      string

@@ -78,7 +78,7 @@ var reachRules = []Rule{
 				continue
 			}
 			for _, f := range s.served(g, u) {
-				if key := f.Field + f.Problem; !seen[key] { // the other addresses serve the same one
+				if key := f.Field + f.Problem; !seen[key] { // the other addresses serve the same certificate
 					seen[key] = true
 					f.Problem = u.at() + " serves " + f.Problem
 					found = append(found, f)

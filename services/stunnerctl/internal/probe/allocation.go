@@ -238,7 +238,7 @@ func (o Options) backends(l config.Listener, most int, earlier []diagnose.Probed
 // exchange are datagrams to backends of one family through one allocation, and their answers.
 type exchange struct {
 	all []diagnose.ProbedBackend
-	// long makes also long datagrams be sent.
+	// long is set to send long datagrams too.
 	long bool
 	// lengths are the lengths of the requests, by transaction ID. matched counts the answers to short ones, by peer.
 	lengths map[[stun.TransactionIDSize]byte]int

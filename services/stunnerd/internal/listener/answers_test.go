@@ -204,8 +204,9 @@ func TestFrontTakesSocketsFromTheSourceWithTheMost(t *testing.T) {
 	}
 }
 
-// If descriptors are scarce, clients share the sockets of the readers, and a later client gets one again.
-func TestFrontLeavesScarceDescriptorsAlone(t *testing.T) {
+// If descriptors are scarce, clients share the sockets of the readers, and a client that comes later gets a socket of
+// its own again.
+func TestClientsShareSocketsIfDescriptorsAreScarce(t *testing.T) {
 	a, now := newAnswers(t), time.Now()
 	c, most := addrs("127.0.0.1:9001")[0], a.port.most
 	a.port.most = 0

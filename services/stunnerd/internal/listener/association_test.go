@@ -229,9 +229,10 @@ var floods = map[string]func(i int) []byte{
 	},
 }
 
-// TestFloodsAreNotKept: of 1,000 datagrams of one client, an association keeps no more than handshakeBytes during the
-// handshake, and nothing that is plain or part of a handshake after it. The control is a flood that pion/dtls discards.
-func TestFloodsAreNotKept(t *testing.T) {
+// TestFloodsOverDTLSAreNotBuffered: Of 1,000 datagrams of one client, an association keeps no more than handshakeBytes
+// during the handshake, and nothing that is plain or part of a handshake after it. The control is a flood that
+// pion/dtls discards.
+func TestFloodsOverDTLSAreNotBuffered(t *testing.T) {
 	const most = 1 << 20 // an association kept 8 MB
 	heap := func() uint64 {
 		var m runtime.MemStats

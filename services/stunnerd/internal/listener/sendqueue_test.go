@@ -441,7 +441,7 @@ func TestEveryFrameIsARecord(t *testing.T) {
 }
 
 // A client that reads slowly gets the frames of several SendAll calls in order.
-func TestRoundsKeepTheOrderWhileDraining(t *testing.T) {
+func TestSendAllKeepsTheOrderWhileDraining(t *testing.T) {
 	eachTransport(t, func(t *testing.T, secure bool) {
 		o, client, drops := newSendQueue(t, secure)
 		const rounds, size = 1000, 8 // in less than the 5 s after which a client that does not read is disconnected

@@ -106,7 +106,7 @@ var devices = []device{
 			"ip route add default via 10.77.2.1",
 		},
 		programs: []string{"client", "peer", "upper"},
-		unmarked: true, // packets have a tag there
+		unmarked: true, // packets at this device have a VLAN tag
 	},
 	{
 		kind: "bond", add: "ip link add name upper type bond mode active-backup",

@@ -53,8 +53,8 @@ func TestQueueForTheEngineIsCharged(t *testing.T) {
 	}
 }
 
-// nominating checks are charged, except the first. One for which there is no memory is not reported. Checks that
-// the journal still has are charged although the relay has forgotten them.
+// nominating checks are charged, except the first. If there is no memory for a check, it is not reported. Checks
+// that the journal still has are charged although the relay has forgotten them.
 func TestNominationsAreCharged(t *testing.T) {
 	const fit = 10
 	s, memory := charged(t, session.PriceOfChecks(fit))

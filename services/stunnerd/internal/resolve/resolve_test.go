@@ -209,7 +209,7 @@ func TestAddressFamiliesFailIndependently(t *testing.T) {
 
 // a name is looked up at most once a second and at least every five seconds, and lookups of different names
 // spread.
-func TestPace(t *testing.T) {
+func TestPaceOfLookups(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		z := &zone{four: addrs("192.0.2.1")}
 		w := newWatching(t, z.lookup, "sfu.test", "mcu.test")

@@ -360,7 +360,7 @@ type formerSocket struct {
 
 var _ relay.Socket = (*formerSocket)(nil)
 
-// same reports whether a socket is the one at the same pod for the same client.
+// same reports whether another socket is for the same client at the same pod.
 func (f *formerSocket) same(other relay.Socket) bool {
 	o, ok := other.(*formerSocket)
 	return ok && o.way == f.way

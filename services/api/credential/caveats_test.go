@@ -358,6 +358,31 @@ func mutate(r *rand.Rand, name string) string {
 	return name
 }
 
+// FuzzMint: what is minted is read back: the same user, expiry and caveats, or nothing is minted.
+func FuzzMint(f *testing.F) {
+	f.Add("alice", "media/janus", "media/bonn", int64(2), int64(1893456000), int64(1893452400))
+	f.Add("9999999999", "", "", int64(0), int64(0), int64(-3600))
+	f.Add("~1~A9", "a/b~A9", "a/b:~1~A9", int64(1)<<53, int64(-1), int64(253_402_300_799))
+	f.Add("", "a_b/c", "", int64(0), int64(0), int64(1_000_000_000))
+	f.Fuzz(func(t *testing.T, user, route, gateway string, allocations, notBefore, at int64) {
+		a, now := credential.Authority{Realm: realm, SharedSecret: "secret"}, time.Unix(at, 0)
+		caveats := credential.Caveats{Gateway: gateway, Allocations: allocations, NotBefore: notBefore}
+		if route != "" {
+			caveats.Routes = []string{route}
+		}
+		minted, err := a.MintWith(caveats, user, time.Hour, now)
+		if err != nil {
+			return
+		}
+		checkAgainstModel(t, minted.Username)
+		name, err := credential.ParseUsername(minted.Username)
+		if err != nil || name.UserID != user || !name.Expires.Equal(now.Add(time.Hour)) || !name.Expires.Equal(minted.Expires) ||
+			!reflect.DeepEqual(name.Caveats, caveats) {
+			t.Errorf("minted %q for %q, %+v at %s, read as %+v, %v", minted.Username, user, caveats, now, name, err)
+		}
+	})
+}
+
 // A name without caveats costs no memory.
 func TestParseUsernameAllocates(t *testing.T) {
 	for username, want := range map[string]float64{

@@ -168,8 +168,8 @@ var (
 
 // MintWith returns a credential for a user: an ephemeral one with caveats if the authority has a shared secret, or else
 // the static pair, which does not depend on userID and ttl, and has no caveats. It returns an error for the zero
-// Authority, for caveats that ParseCaveats would not accept, and for a userID that Verify would not accept or a ttl above
-// MaxTTL.
+// Authority, for caveats that ParseCaveats would not accept, for a userID that Verify would not accept or a ttl above
+// MaxTTL, and for a time whose expiry ParseUsername would not find.
 func (a Authority) MintWith(c Caveats, userID string, ttl time.Duration, now time.Time) (Credential, error) {
 	switch {
 	case a.SharedSecret != "":
@@ -196,6 +196,10 @@ func (a Authority) mint(c Caveats, userID string, ttl time.Duration, now time.Ti
 		return Credential{}, fmt.Errorf("mint credential: ttl %s: must be between 1s and %s", ttl, MaxTTL)
 	}
 	expires := now.Add(ttl).Truncate(time.Second)
+	if expires.Unix() < firstExpiry || expires.Unix() > lastExpiry {
+		// A user id that is a number would be read as the expiry.
+		return Credential{}, fmt.Errorf("mint credential: the clock is at %s: set it by NTP", now.UTC().Format(time.RFC3339))
+	}
 	username := strconv.FormatInt(expires.Unix(), 10) + separator + userID
 	if len(username) > maxUsername || !utf8.ValidString(userID) {
 		return Credential{}, fmt.Errorf("mint credential: user id: must be UTF-8 of at most %d bytes",

@@ -186,6 +186,19 @@ func TestMintRefuses(t *testing.T) {
 	}
 }
 
+// With a clock that is not set, the expiry would be taken for a part of the user id, and a numeric user id for the expiry.
+func TestMintNeedsTheTime(t *testing.T) {
+	ephemeral := credential.Authority{SharedSecret: "hunter2"}
+	for _, at := range []time.Time{{}, time.Unix(0, 0), time.Unix(1_000_000_000, 0).Add(-time.Hour - 1), time.Unix(253_402_300_800, 0)} {
+		if got, err := ephemeral.Mint("9999999999", time.Hour, at); err == nil || !strings.Contains(err.Error(), "clock") {
+			t.Errorf("at %s: %+v, %v", at, got, err)
+		}
+	}
+	if _, err := ephemeral.Mint("9999999999", time.Hour, time.Unix(1_000_000_000, 0).Add(-time.Hour)); err != nil {
+		t.Error(err)
+	}
+}
+
 // K-04: a secret is redacted in every format and in logs.
 func TestSecretsDoNotShow(t *testing.T) {
 	const secret = credential.Secret("hunter2")

@@ -86,8 +86,9 @@ func checkHost(host *string) error {
 
 // userIDFor returns the user id for the credential in an answer. If the policy imposes a user id, the request may only
 // repeat it, or the subject of its token; any other name is refused. If the policy lets the request choose, the name
-// has 1 to maxUsername bytes and no colon, because a colon separates the expiry in a TURN user name. If the request may
-// choose and names no user, the result of missing is used. parameter is the name of the request parameter, for errors.
+// has 1 to maxUsername bytes, no control characters, and no colon, which separates the expiry in a TURN user name. If
+// the request may choose and names no user, the result of missing is used. parameter is the name of the request
+// parameter, for errors.
 func userIDFor(
 	who *access.Identity, parameter string, username *string, missing func() string,
 ) (string, error) {
@@ -110,10 +111,12 @@ func userIDFor(
 	if n := max(len(*username), len(name)); n < 1 || n > maxUsername {
 		return "", bad(parameter, "must have 1 to %d bytes", maxUsername)
 	}
-	if strings.Contains(name, ":") {
+	switch {
+	case strings.Contains(name, ":"):
 		return "", bad(parameter, "must not contain a colon")
-	}
-	if credential.Marked(name) {
+	case !clean(name):
+		return "", bad(parameter, "holds control characters or is no UTF-8")
+	case credential.Marked(name):
 		return "", bad(parameter, "must not begin like caveats: ~, digits, ~")
 	}
 	return who.User(name)

@@ -154,7 +154,7 @@ func with(changes map[string]any) map[string]any {
 }
 
 // sign returns a token; header entries are added to alg and kid.
-func sign(t *testing.T, method jwt.SigningMethod, key any, kid any, header, claims map[string]any) string {
+func sign(t testing.TB, method jwt.SigningMethod, key any, kid any, header, claims map[string]any) string {
 	t.Helper()
 	token := jwt.NewWithClaims(method, jwt.MapClaims(claims))
 	maps.Copy(token.Header, header)

@@ -198,8 +198,14 @@ type FieldError struct{ Field, Problem string }
 // Error implements error.
 func (e *FieldError) Error() string { return e.Field + ": " + e.Problem }
 
+// maxRoutes is a number of routes that no user name has: the shortest one takes six bytes.
+const maxRoutes = 128
+
 // Validate returns an error for values that have no text form.
 func (c Caveats) Validate() error {
+	if len(c.Routes) > maxRoutes {
+		return &FieldError{"routes", fmt.Sprintf("must have at most %d entries", maxRoutes)}
+	}
 	for i, name := range c.Routes {
 		if !isName(name) {
 			return &FieldError{fmt.Sprintf("routes[%d]", i), "must be NAMESPACE/NAME of a UDPRoute"}

@@ -181,12 +181,14 @@ func TestMintWith(t *testing.T) {
 	for i := range 100 {
 		long.Routes = append(long.Routes, fmt.Sprintf("media/route-%d", i))
 	}
+	many := credential.Caveats{Routes: make([]string, 129)}
 	for name, c := range map[string]struct {
 		authority credential.Authority
 		caveats   credential.Caveats
 		user      string
 		want      string
 	}{
+		"many routes": {ephemeral, many, "alice", "routes: must have at most 128 entries"},
 		"static":      {credential.Authority{Username: "u", Password: "p"}, all, "alice", "shared secret"},
 		"nobody":      {credential.Authority{}, all, "alice", "no TURN credentials"},
 		"too long":    {ephemeral, long, "alice", "at most 508 bytes"},

@@ -16,11 +16,19 @@ type Gateways struct {
 // pattern is NAMESPACE/NAME. An asterisk in either part matches any characters.
 type pattern struct{ namespace, name string }
 
+// maxPattern is the maximum length of a pattern in bytes. Each request is compared with it, and the names of a Gateway
+// have at most 317 bytes.
+const maxPattern = 512
+
 // ParseGateways returns the set of gateways that match one of the patterns. Without patterns the set is empty.
 func ParseGateways(entries []string) (Gateways, error) {
 	g := Gateways{limited: true}
 	var errs []error
 	for _, entry := range entries {
+		if len(entry) > maxPattern {
+			errs = append(errs, fmt.Errorf("a pattern has %d bytes: at most %d are allowed", len(entry), maxPattern))
+			continue
+		}
 		namespace, name, _ := strings.Cut(entry, "/")
 		if namespace == "" || name == "" || strings.Contains(name, "/") {
 			errs = append(errs,
@@ -58,19 +66,21 @@ func (g Gateways) ContainsNamespace(namespace string) bool {
 	})
 }
 
-// matches reports whether the namespace or the name of a gateway matches its part of a pattern.
+// matches reports whether the namespace or the name of a gateway matches its part of a pattern. Its time grows with the
+// lengths only: the first place where a text between asterisks fits is as good as any other.
 func matches(part, name string) bool {
-	texts := strings.Split(part, "*")
-	last := len(texts) - 1
-	if last == 0 {
+	prefix, rest, wild := strings.Cut(part, "*")
+	if !wild {
 		return part == name
 	}
-	rest, ok := strings.CutPrefix(name, texts[0])
-	for _, text := range texts[1:last] {
-		if !ok {
-			return false
+	name, ok := strings.CutPrefix(name, prefix)
+	for ok {
+		text, after, more := strings.Cut(rest, "*")
+		if !more {
+			return strings.HasSuffix(name, text)
 		}
-		_, rest, ok = strings.Cut(rest, text)
+		_, name, ok = strings.Cut(name, text)
+		rest = after
 	}
-	return ok && strings.HasSuffix(rest, texts[last])
+	return false
 }

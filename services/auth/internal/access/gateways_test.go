@@ -53,6 +53,25 @@ func TestInvalidPatternsAreRefused(t *testing.T) {
 	}
 }
 
+// A pattern costs a caller nothing, whatever is in it: no memory, and time in proportion to its length.
+func TestPatternsAreBounded(t *testing.T) {
+	longest := "m/" + strings.Repeat("*a", maxPattern/2-1)
+	set, err := ParseGateways([]string{longest, "m/" + strings.Repeat("*", maxPattern-2)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := strings.Repeat("a", 252) + "b"
+	if n := testing.AllocsPerRun(10, func() { set.Contains("m", name) }); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+	if !set.Contains("m", name) {
+		t.Error("asterisks do not match any name")
+	}
+	if _, err := ParseGateways([]string{longest + "*a"}); err == nil || !strings.Contains(err.Error(), "at most 512") {
+		t.Errorf("a pattern that is too long: %v", err)
+	}
+}
+
 // J-05: a pattern matches the same names as the equivalent regular expression.
 func FuzzPatterns(f *testing.F) {
 	for _, seed := range [][2]string{{"media", "media"}, {"m*a", "media"}, {"*", ""}, {"a**b", "ab"}, {"*a*", "bab"}} {

@@ -13,14 +13,18 @@ import (
 
 // Bounds of a policy file.
 const (
-	maxRules     = 1 << 20 // bytes
-	maxIssuers   = 32
-	maxAPIKeys   = 256
-	maxHashes    = 2 // the hash of a key, and that of the key that replaces it
-	maxClaimRule = 64
-	maxPatterns  = 256
-	maxSeconds   = 366 * 24 * 60 * 60
-	maxRate      = 1_000_000
+	maxRules      = 1 << 20 // bytes
+	maxIssuers    = 32
+	maxAPIKeys    = 256
+	maxHashes     = 2 // the hash of a key, and that of the key that replaces it
+	maxClaimRule  = 64
+	maxPatterns   = 256
+	maxAlgorithms = 16
+	maxHosts      = 32
+	maxClaims     = 32  // of a rule
+	maxValues     = 256 // of a claim
+	maxSeconds    = 366 * 24 * 60 * 60
+	maxRate       = 1_000_000
 )
 
 // RulesVersion is the version of the policy file that this package reads.
@@ -106,17 +110,20 @@ func ParseRules(file string, raw []byte) (Rules, error) {
 // decoder converts a policy file to Rules.
 type decoder struct{ *yamlfile.File }
 
+// most checks the number of the entries of a field. Requests are compared with them.
+func (d decoder) most(at string, n, most int) {
+	if n > most {
+		d.Wrong(at, "has %d entries: at most %d are allowed", n, most)
+	}
+}
+
 // check checks the rules that concern the whole document.
 func (d decoder) check(in document) {
 	if in.Version != RulesVersion {
 		d.Wrong("version", "must be %s", RulesVersion)
 	}
-	if len(in.Issuers) > maxIssuers {
-		d.Wrong("issuers", "has %d entries: at most %d are allowed", len(in.Issuers), maxIssuers)
-	}
-	if len(in.Keys) > maxAPIKeys {
-		d.Wrong("keys", "has %d entries: at most %d are allowed", len(in.Keys), maxAPIKeys)
-	}
+	d.most("issuers", len(in.Issuers), maxIssuers)
+	d.most("keys", len(in.Keys), maxAPIKeys)
 	if len(in.Issuers)+len(in.Keys) == 0 && in.Open == nil {
 		d.Wrong("", "accepts no caller: add issuers or keys, or open: {} for callers without credentials")
 	}
@@ -163,7 +170,7 @@ func (d decoder) issuer(at string, in issuerDocument) Issuer {
 			Issuer: in.Issuer, Audience: in.Audience, Algorithms: in.Algorithms, SecretFile: in.SecretFile,
 			JWKSFile: in.JWKSFile, JWKSURL: in.JWKSURL, Discovery: in.Discovery, JWKSHosts: in.JWKSHosts,
 			CAFile: in.CAFile, TokenFile: in.TokenFile, MaxAge: time.Duration(min(in.MaxAge, maxSeconds)) * time.Second,
-			Required: claimsOf(in.RequiredClaims),
+			Required: d.claims(at+".requiredClaims", in.RequiredClaims),
 		},
 		Grant: d.grant(at, in.grantDocument, Grant{}, fieldSubject, fieldUsername, claimPrefix),
 	}
@@ -179,25 +186,27 @@ func (d decoder) issuer(at string, in issuerDocument) Issuer {
 			d.Wrong(at+"."+field, "has no effect on a file: leave it out, or use discovery or jwksURL")
 		}
 	}
-	if len(in.Rules) > maxClaimRule {
-		d.Wrong(at+".rules", "has %d entries: at most %d are allowed", len(in.Rules), maxClaimRule)
-	}
+	d.most(at+".rules", len(in.Rules), maxClaimRule)
+	d.most(at+".algorithms", len(in.Algorithms), maxAlgorithms)
+	d.most(at+".jwksHosts", len(in.JWKSHosts), maxHosts)
 	for i, each := range in.Rules {
 		at := fmt.Sprintf("%s.rules[%d]", at, i)
 		if len(each.Claims) == 0 {
 			d.Wrong(at+".claims", "is missing: a rule without claims would match every token")
 		}
 		out.Rules = append(out.Rules, Rule{
-			Claims: claimsOf(each.Claims),
+			Claims: d.claims(at+".claims", each.Claims),
 			Grant:  d.grant(at, each.grantDocument, out.Grant, fieldSubject, fieldUsername, claimPrefix),
 		})
 	}
 	return out
 }
 
-func claimsOf(in map[string]yamlfile.OneOf) Claims {
+func (d decoder) claims(at string, in map[string]yamlfile.OneOf) Claims {
+	d.most(at, len(in), maxClaims)
 	out := Claims{}
 	for name, values := range in {
+		d.most(at+"."+name, len(values), maxValues)
 		out[name] = values
 	}
 	return out
@@ -227,9 +236,7 @@ func (d decoder) key(at string, in keyDocument) APIKey {
 func (d decoder) grant(at string, in grantDocument, outer Grant, fields ...string) Grant {
 	out := outer
 	if in.Gateways != nil {
-		if n := len(*in.Gateways); n > maxPatterns {
-			d.Wrong(at+".gateways", "has %d entries: at most %d are allowed", n, maxPatterns)
-		}
+		d.most(at+".gateways", len(*in.Gateways), maxPatterns)
 		var err error
 		if out.Gateways, err = ParseGateways(*in.Gateways); err != nil {
 			d.Wrong(at+".gateways", "%v", err)

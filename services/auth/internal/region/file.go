@@ -18,6 +18,7 @@ const (
 	maxClusters = 64
 	maxRegions  = 32
 	maxNetworks = 1_000
+	maxCodes    = 300 // ISO 3166-1 has about 250
 	maxWeight   = 1_000
 	maxKeep     = 366 * 24 * 60 * 60
 )
@@ -138,8 +139,16 @@ func (d decoder) file(in document) File {
 func (d decoder) region(at string, in regionDocument, geo bool) Region {
 	out := Region{Name: in.Name, Countries: in.Countries, Continents: in.Continents}
 	d.name(at+".name", in.Name)
-	if len(in.Networks) > maxNetworks {
-		d.Wrong(at+".networks", "has %d entries: at most %d are allowed", len(in.Networks), maxNetworks)
+	for _, list := range []struct {
+		field   string
+		n, most int
+	}{
+		{"networks", len(in.Networks), maxNetworks}, {"countries", len(in.Countries), maxCodes},
+		{"continents", len(in.Continents), maxCodes},
+	} {
+		if list.n > list.most {
+			d.Wrong(at+"."+list.field, "has %d entries: at most %d are allowed", list.n, list.most)
+		}
 	}
 	for i, text := range in.Networks {
 		p, err := netip.ParsePrefix(text)

@@ -25,7 +25,7 @@ var bombs = map[string]string{
 	"a long key, a claim":       "version: v1\nissuers: [{issuer: i, requiredClaims: {? " + filled("k", largest/2) + " : [" + filled("[],", largest/2-120) + "]}}]",
 	"long keys in each other":   nestedKeys(),
 	"a long unknown field":      "? " + filled("k", largest-10) + "\n: v",
-	"many unknown fields":       numbered("k", ": v\n"),
+	"many unknown fields":       numbered("k", ": v\n", largest),
 	"the same field":            filled("version: v1\n", largest),
 	"many documents":            filled("---\nversion: v1\n", largest),
 	"many directives":           filled("%YAML 1.1\n", largest),
@@ -36,7 +36,24 @@ var bombs = map[string]string{
 	"a long number":             "version: v1\nopen: {maxTTL: " + filled("9", largest-60) + "}",
 	"a long exponent":           "version: v1\nopen: {rate: {perSecond: 1e" + filled("9", largest-80) + "}}",
 	"a long time":               "version: v1\nkeys: [{expires: " + filled("2", largest-60) + "}]",
-	"a long pattern":            "version: v1\nopen: {gateways: ['" + filled("*a", largest-60) + "']}",
+	"a long pattern":            "version: v1\nopen: {gateways: ['m/" + filled("*a", largest-60) + "']}",
+	"many routes":               "version: v1\nopen: {scope: {routes: [" + filled("a/b,", largest-60) + "]}}",
+	"many countries":            "version: v1\ngeoIP: g\nclusters: [{name: a, region: a, config: c}]\nregions: [{name: a, countries: [" + filled("DE,", largest-120) + "]}]",
+	"many hosts":                "version: v1\nissuers: [{issuer: 'https://i', audience: a, discovery: true, jwksHosts: [" + filled("a,", largest-120) + "]}]",
+	"many algorithms":           "version: v1\nissuers: [{issuer: i, audience: a, jwksFile: f, algorithms: [" + filled("RS256,", largest-120) + "]}]",
+	"many claims":               "version: v1\nissuers: [{issuer: i, audience: a, jwksFile: f, requiredClaims: {" + numbered("k", ": v, ", largest-120) + "}}]",
+	"many values of a claim":    "version: v1\nissuers: [{issuer: i, audience: a, jwksFile: f, requiredClaims: {c: [" + filled("v,", largest-120) + "]}}]",
+	"many rules":                "version: v1\nissuers: [{issuer: i, audience: a, jwksFile: f, rules: [" + filled("{claims: {a: b}},", largest-120) + "]}]",
+	"an anchor without alias":   "version: &v v1\nopen: {}",
+	"an alias of itself":        "version: v1\nopen: &o {scope: *o}",
+	"a merge of itself":         "version: v1\nopen: &o {<<: *o}",
+	"a merged list of itself":   "version: v1\nkeys: &k [*k, *k, *k, *k]",
+	"an alias as key":           "&v version: v1\n*v : v1\nopen: {}",
+	"NUL":                       filled("\x00", largest),
+	"NUL after a document":      "version: v1\nopen: {}\n" + filled("\x00", largest-40),
+	"NUL in a name":             `{version: v1, keys: [{name: "a\0b", hashes: ["sha256:` + filled("0", 64) + `"]}], clusters: 1}`,
+	"NUL in a key":              `{version: v1, "open\0": {}}`,
+	"UTF-16":                    "\xff\xfe" + filled("v\x00", largest-2),
 	"a long template":           "version: v1\nopen: {user: '" + filled("{username}", largest-60) + "'}",
 	"a long name":               "version: v1\nkeys: [{name: " + filled("a", largest-60) + "}]",
 	"escapes":                   `"` + filled(`\x00`, largest-10) + `"`,
@@ -55,9 +72,9 @@ var bombs = map[string]string{
 // filled repeats a text up to a size.
 func filled(text string, size int) string { return strings.Repeat(text, size/len(text)) }
 
-func numbered(prefix, suffix string) string {
+func numbered(prefix, suffix string, size int) string {
 	var b strings.Builder
-	for i := 0; b.Len() < largest-20; i++ {
+	for i := 0; b.Len() < size-20; i++ {
 		b.WriteString(prefix + strings.Repeat("x", i%7) + string(rune('a'+i%26)) + string(rune('a'+i/26%26)) +
 			string(rune('a'+i/676%26)) + suffix)
 	}

@@ -245,13 +245,15 @@ func (f *File) oneOf(n *yaml.Node, path string) (values []any) {
 		}
 		return values
 	}
-	var value any
+	var is bool
 	switch {
-	case n.Kind != yaml.ScalarNode || n.Anchor != "" || n.Decode(&value) != nil:
+	case n.Kind != yaml.ScalarNode || n.Anchor != "":
 	case n.Tag == "!!str":
 		return []any{n.Value}
 	case n.Tag == "!!bool":
-		return []any{value}
+		if n.Decode(&is) == nil {
+			return []any{is}
+		}
 	case n.Tag == "!!int" || n.Tag == "!!float":
 		var number float64
 		if n.Decode(&number) == nil {

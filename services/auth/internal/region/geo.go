@@ -2,6 +2,7 @@ package region
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -69,14 +70,14 @@ func (g *Geo) read() error {
 		g.stamp = stamp{}
 		return fmt.Errorf("read geoIP: %w", err)
 	}
-	now := stamp{info.ModTime(), info.Size()}
+	now := stampOf(info)
 	if now == g.stamp {
 		return nil
 	}
 	g.stamp = now
-	raw, err := readAll(g.path)
+	raw, err := readGeo(g.path, info)
 	if err != nil {
-		return fmt.Errorf("read geoIP: %w", err)
+		return fmt.Errorf("read geoIP: %s: %w", g.path, err)
 	}
 	reader, err := maxminddb.OpenBytes(raw)
 	if err != nil {
@@ -88,17 +89,29 @@ func (g *Geo) read() error {
 	return nil
 }
 
-func readAll(path string) ([]byte, error) {
+func stampOf(info os.FileInfo) stamp { return stamp{info.ModTime(), info.Size()} }
+
+// readGeo reads a file whose state was info. It returns an error if the file changes meanwhile, because a part of a
+// file can have the form of a whole one.
+func readGeo(path string, info os.FileInfo) ([]byte, error) {
+	switch {
+	case !info.Mode().IsRegular():
+		return nil, errors.New("is no regular file")
+	case info.Size() > maxGeo:
+		return nil, fmt.Errorf("is larger than %d bytes", maxGeo)
+	}
 	file, err := os.Open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = file.Close() }()
-	raw, err := io.ReadAll(io.LimitReader(file, maxGeo+1))
-	if err == nil && len(raw) > maxGeo {
-		err = fmt.Errorf("%s is larger than %d bytes", path, maxGeo)
+	raw := make([]byte, info.Size())
+	_, err = io.ReadFull(file, raw)
+	if after, failed := os.Stat(path); err != nil || failed != nil || stampOf(after) != stampOf(info) {
+		const remedy = "has changed while it was read: write a new version beside it, and rename that"
+		return nil, errors.Join(errors.New(remedy), err, failed)
 	}
-	return raw, err
+	return raw, nil
 }
 
 // location is the location of an address. Its fields are empty if it is unknown.
@@ -132,7 +145,9 @@ func (g *Geo) locate(addr netip.Addr) location {
 	}
 	at := location{country: r.Country.Code, continent: r.Continent.Code}
 	if p := r.Location; p.Latitude != nil && p.Longitude != nil {
-		at.place = &Place{*p.Latitude, *p.Longitude}
+		if on := (Place{*p.Latitude, *p.Longitude}); on.valid() {
+			at.place = &on
+		}
 	}
 	return at
 }

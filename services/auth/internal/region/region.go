@@ -53,6 +53,8 @@ type Region struct {
 // Place is a point on the earth, in degrees.
 type Place struct{ Latitude, Longitude float64 }
 
+func (p Place) valid() bool { return math.Abs(p.Latitude) <= 90 && math.Abs(p.Longitude) <= 180 }
+
 // Map orders regions by their distance to a client.
 type Map struct {
 	regions []Region

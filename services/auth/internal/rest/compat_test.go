@@ -174,6 +174,95 @@ func TestInvalidCompatRequestsAreRefused(t *testing.T) {
 	}
 }
 
+// hostileCompat are requests that a service for one other form, or a careless parser, would answer wrongly.
+var hostileCompat = []struct{ path, query, media, body string }{
+	{cloudflare + "generate-ice-servers", "", "application/json", `{"ttl":3600,"customIdentifier":"ada"}`},
+	{cloudflare + "generate-ice-servers", "", "application/json", `{"TTL":3600}`},
+	{cloudflare + "generate-ice-servers", "", "application/json", `{"ttl":1e400}`},
+	{cloudflare + "generate-ice-servers", "", "application/json", `{"ttl":-0}`},
+	{cloudflare + "generate-ice-servers", "", "application/json", `{"ttl":3600.0}`},
+	{cloudflare + "generate-ice-servers", "", "application/json", `{"ttl":null,"customIdentifier":null}`},
+	{cloudflare + "generate-ice-servers", "", "application/json", `{"customIdentifier":"~1~A9"}`},
+	{cloudflare + "generate-ice-servers", "", "application/json", `{"customIdentifier":"\u0000"}`},
+	{cloudflare + "generate-ice-servers", "", "application/json", `{"customIdentifier":"\ud800"}`},
+	{cloudflare + "generate-ice-servers", "", "application/json", strings.Repeat(`{"a":`, 10_000)},
+	{cloudflare + "generate-ice-servers", "", "application/json", strings.Repeat("[", 60_000)},
+	{cloudflare + "generate", "", "application/json; charset=utf-16", "\xff\xfe{\x00}\x00"},
+	{cloudflare + "generate", "", "application/json, text/plain", "{}"},
+	{cloudflare + "generate", "", "", "{}"},
+	{cloudflare + "generate", "", "application/json", "{}{}"},
+	{cloudflare + "generate/", "", "application/json", "{}"},
+	{cloudflare + "generate", "key=secret", "application/json", "{}"},
+	{"/compat/cloudflare/v1/turn/keys//credentials/generate", "", "application/json", "{}"},
+	{"/compat/cloudflare/v1/turn/keys/shop/../web/credentials/generate", "", "application/json", "{}"},
+	{"/compat/cloudflare/v1/turn/keys/sh\x00op/credentials/generate", "", "application/json", "{}"},
+	{"/compat/cloudflare/v1/turn/keys/" + strings.Repeat("k", 5_000) + "/credentials/generate", "", "application/json", "{}"},
+	{"/compat/cloudflare/v1/turn/keys/\u017fhop/credentials/generate", "", "application/json", "{}"},
+	{"/compat/cloudflare/", "", "application/json", "{}"}, {"/compat/", "", "", ""}, {"/compat/twilio/" + cloudflare, "", "", ""},
+	{twilio, "", "application/x-www-form-urlencoded", "Ttl=3600"},
+	{twilio, "", "application/x-www-form-urlencoded", "ttl=3600"},
+	{twilio, "", "application/x-www-form-urlencoded", "Ttl=+60"},
+	{twilio, "", "application/x-www-form-urlencoded", "Ttl=0x10&Ttl%00=1"},
+	{twilio, "", "application/x-www-form-urlencoded", "Ttl=60;Ttl=61"},
+	{twilio, "", "application/x-www-form-urlencoded", "Ttl="},
+	{twilio, "", "application/x-www-form-urlencoded", "Ttl=%F0%28%8C%28"},
+	{twilio, "", "application/x-www-form-urlencoded", strings.Repeat("a=b&", 16_000)},
+	{twilio, "", "application/x-www-form-urlencoded", strings.Repeat("&", 64<<10)},
+	{twilio, "", "multipart/form-data; boundary=x", "--x\r\nContent-Disposition: form-data; name=\"Ttl\"\r\n\r\n60\r\n--x--"},
+	{strings.Replace(twilio, "AC5ef", "..%2FAC5ef", 1), "", "application/x-www-form-urlencoded", ""},
+	{twilio + ".json", "", "", ""}, {strings.TrimSuffix(twilio, ".json"), "", "", ""},
+}
+
+// askCompat sends a request in one of the other forms, with an API key in both of their ways, and checks the answer.
+func askCompat(t *testing.T, s *service, path, query, media, body string) {
+	t.Helper()
+	s.logs.Reset()
+	for name, identify := range map[string]func(*http.Request){
+		"bearer": func(r *http.Request) { as(r, "secret") },
+		"basic":  func(r *http.Request) { r.SetBasicAuth("shop", "secret") },
+		"none":   func(*http.Request) {},
+	} {
+		r := httptest.NewRequest(http.MethodPost, "/", strings.NewReader(body))
+		r.URL.Path, r.URL.RawQuery = path, query
+		if media != "" {
+			r.Header.Set("Content-Type", media)
+		}
+		identify(r)
+		answer := s.do(t, r)
+		text := decodeText(t, answer)
+		switch {
+		case answer.StatusCode >= 500:
+			t.Errorf("%s of %.80q: status %d, %s", name, path, answer.StatusCode, s.logs)
+		case name == "none" && answer.StatusCode < 400:
+			t.Errorf("%.80q is answered to everybody: %s", path, text)
+		case strings.Contains(text, ":~1~"):
+			t.Errorf("%.80q: the answer has caveats: %s", path, text)
+		}
+	}
+}
+
+// J-15: no request in another form gives a 5xx, an answer outside the contract, or credentials without a key.
+func TestHostileCompatRequests(t *testing.T) {
+	s := shopService(t)
+	for _, each := range hostileCompat {
+		askCompat(t, s, each.path, each.query, each.media, each.body)
+	}
+}
+
+// FuzzCompat is TestHostileCompatRequests for other requests.
+func FuzzCompat(f *testing.F) {
+	for _, each := range hostileCompat {
+		f.Add(each.path, each.query, each.media, each.body)
+	}
+	var s *service
+	f.Fuzz(func(t *testing.T, path, query, media, body string) {
+		if s == nil {
+			s = shopService(t)
+		}
+		askCompat(t, s, path, query, media, body)
+	})
+}
+
 // stun: true adds the stun: URL of each gateway that answers STUN over UDP, without credentials.
 func TestSTUNOnRequest(t *testing.T) {
 	s := newService(t, open(), gateways()...)

@@ -6,6 +6,8 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/stunner-gateway/stunner/services/api/discovery"
@@ -13,74 +15,167 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/telemetry"
 	"github.com/stunner-gateway/stunner/services/auth/internal/gateway"
 	"github.com/stunner-gateway/stunner/services/auth/internal/region"
+	"github.com/stunner-gateway/stunner/services/auth/internal/rest"
 	"github.com/stunner-gateway/stunner/services/auth/internal/trail"
 )
 
-// cluster is a cluster with the connection to its operator. The operator receives only the state of its own cluster.
-type cluster struct {
-	*gateway.Cluster
+// connection is the connection to the operator of a cluster. The operator receives only the state of its own cluster.
+type connection struct {
+	name   string
+	origin region.Origin
+	*gateway.Directory
 	source discovery.Source
 	trail  *trail.Trail
 	asked  *http.ServeMux // handlers for requests of the operator
+	end    context.CancelFunc
 }
 
-// openClusters opens the clusters of --config or --clusters. The Map is nil for --config.
-func (o options) openClusters(ctx context.Context, log *slog.Logger) ([]cluster, *region.Map, error) {
-	if o.clusters == "" {
-		only := region.Cluster{
-			Origin: region.Origin{Config: o.config, TokenFile: o.discoveryTokenFile, CAFile: o.discoveryCAFile},
+// location is a GeoIP file in use.
+type location struct {
+	path string
+	*region.Geo
+	end context.CancelFunc
+}
+
+// setup is the content of a file of clusters, with what its clusters need.
+type setup struct {
+	rest.Clusters
+	connections []*connection
+	geo         *location // nil without a GeoIP file
+	since       time.Time
+	told        bool // that it waits
+}
+
+// clusters has the cluster of --config, or follows the file of --clusters.
+type clusters struct {
+	options
+	log    *slog.Logger
+	fleet  *rest.Fleet
+	status func(*gateway.Directory) http.HandlerFunc
+
+	running sync.WaitGroup
+	raw     []byte // of the file, as it was read last
+	told    string // the last error
+	// inForce is the setup with which requests are answered. next replaces it once its clusters have sent their configs; it
+	// is nil if there is none.
+	inForce, next *setup
+}
+
+// openClusters opens the clusters of --config or --clusters.
+func (o options) openClusters(ctx context.Context, log *slog.Logger) (*clusters, error) {
+	c := &clusters{options: o, log: log}
+	file := region.File{Clusters: []region.Cluster{{
+		Origin: region.Origin{Config: o.config, TokenFile: o.discoveryTokenFile, CAFile: o.discoveryCAFile},
+	}}}
+	if o.clusters != "" {
+		var err error
+		if c.raw, err = region.Read(o.clusters); err == nil {
+			file, err = region.Parse(o.clusters, c.raw)
 		}
-		c, err := o.openCluster(only, log)
 		if err != nil {
-			return nil, nil, fmt.Errorf("open --config: %w", err)
+			return nil, fmt.Errorf("read --clusters: %w", err)
 		}
-		return []cluster{c}, nil, nil
 	}
-	raw, err := os.ReadFile(o.clusters)
-	if err != nil {
-		return nil, nil, fmt.Errorf("read --clusters: %w", err)
+	var err error
+	if c.inForce, err = c.open(ctx, file); err != nil {
+		return nil, err
 	}
-	file, err := region.Parse(o.clusters, raw)
-	if err != nil {
-		return nil, nil, fmt.Errorf("read --clusters: %w", err)
-	}
-	var all []cluster
+	c.fleet = rest.NewFleet(c.inForce.Clusters)
+	return c, nil
+}
+
+// open returns the setup of a file. It takes over the connections of clusters and the GeoIP file that are in use already,
+// so that their state is kept.
+func (c *clusters) open(ctx context.Context, file region.File) (*setup, error) {
+	s := &setup{since: time.Now()}
+	s.Trails = map[string]*trail.Trail{}
 	for i, each := range file.Clusters {
-		c, err := o.openCluster(each, log.With("cluster", each.Name))
+		link, err := c.connect(each)
+		if err != nil && c.options.clusters == "" {
+			return nil, fmt.Errorf("open --config: %w", err)
+		}
 		if err != nil {
-			return nil, nil, fmt.Errorf("read --clusters: %s: clusters[%d]: open config: %w", o.clusters, i, err)
+			return nil, fmt.Errorf("read --clusters: %s: clusters[%d]: open config: %w", c.options.clusters, i, err)
 		}
-		all = append(all, c)
+		s.connections = append(s.connections, link)
+		s.All = append(s.All, &gateway.Cluster{Cluster: each, Directory: link.Directory})
+		s.Trails[each.Name] = link.trail
 	}
-	var geo *region.Geo
-	if file.GeoIP != "" {
-		if geo, err = region.OpenGeo(ctx, file.GeoIP, telemetry.Scope(log, "rest")); err != nil {
-			return nil, nil, fmt.Errorf("read --clusters: %s: %w", o.clusters, err)
+	var err error
+	if s.geo, err = c.locate(ctx, file.GeoIP); err != nil {
+		return nil, fmt.Errorf("read --clusters: %s: %w", c.options.clusters, err)
+	}
+	if file.Regions != nil {
+		var geo *region.Geo
+		if s.geo != nil {
+			geo = s.geo.Geo
 		}
+		s.Regions = region.NewMap(file.Regions, geo)
 	}
-	return all, region.NewMap(file.Regions, geo), nil
+	return s, nil
 }
 
-func (o options) openCluster(c region.Cluster, log *slog.Logger) (cluster, error) {
+// known returns the setups that are in use.
+func (c *clusters) known() (all []*setup) {
+	for _, s := range []*setup{c.inForce, c.next} {
+		if s != nil {
+			all = append(all, s)
+		}
+	}
+	return all
+}
+
+// connect returns the connection to the operator of a cluster: one in use, or a new one, which run starts.
+func (c *clusters) connect(to region.Cluster) (*connection, error) {
+	origin := to.Origin
+	origin.Keep = 0 // does not concern the connection
+	for _, s := range c.known() {
+		same := func(l *connection) bool { return l.name == to.Name && l.origin == origin }
+		if i := slices.IndexFunc(s.connections, same); i >= 0 {
+			return s.connections[i], nil
+		}
+	}
 	pod, err := os.Hostname()
 	if err != nil {
-		return cluster{}, fmt.Errorf("name this pod to the operator: %w", err)
+		return nil, fmt.Errorf("name this pod to the operator: %w", err)
 	}
-	out := cluster{trail: trail.New(o.showUsers, time.Now), asked: http.NewServeMux()}
-	out.asked.Handle("GET /grants", out.trail.Requests())
-	out.Cluster = &gateway.Cluster{
-		Cluster:   c,
-		Directory: gateway.NewDirectory(c.Name, time.Now, telemetry.Scope(log, "gateway")),
+	log := c.log
+	if to.Name != "" {
+		log = log.With("cluster", to.Name)
 	}
-	out.source, err = discovery.Open(c.Origin.Config, discovery.Options{
-		TokenFile:  c.Origin.TokenFile,
-		CAFile:     c.Origin.CAFile,
-		ServerName: c.Origin.ServerName,
+	link := &connection{
+		name: to.Name, origin: origin, trail: trail.New(c.showUsers, time.Now), asked: http.NewServeMux(),
+		Directory: gateway.NewDirectory(to.Name, time.Now, telemetry.Scope(log, "gateway")),
+	}
+	link.asked.Handle("GET /grants", link.trail.Requests())
+	link.source, err = discovery.Open(origin.Config, discovery.Options{
+		TokenFile:  origin.TokenFile,
+		CAFile:     origin.CAFile,
+		ServerName: origin.ServerName,
 		Log:        telemetry.Scope(log, "discovery"),
-		Handler:    out.asked,
+		Handler:    link.asked,
 		Pod:        pod,
 		Kind:       inspection.Auth,
 		Lists:      true,
 	})
-	return out, err
+	return link, err
+}
+
+// locate returns the GeoIP file at a path: the one in use, or else a new one. It is nil for an empty path.
+func (c *clusters) locate(ctx context.Context, path string) (*location, error) {
+	if path == "" {
+		return nil, nil
+	}
+	for _, s := range c.known() {
+		if s.geo != nil && s.geo.path == path {
+			return s.geo, nil
+		}
+	}
+	ctx, end := context.WithCancel(ctx)
+	geo, err := region.OpenGeo(ctx, path, telemetry.Scope(c.log, "rest"))
+	if err != nil {
+		end()
+		return nil, err
+	}
+	return &location{path, geo, end}, nil
 }

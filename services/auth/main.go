@@ -4,6 +4,8 @@
 // # Files
 //
 //	options.go      flags, environment variables and their defaults
+//	clusters.go     the clusters of --config or --clusters
+//	reload.go       the file of clusters is read again
 //	former.go       settings of the existing auth service
 //	check.go        requests of a health check
 //	certificate.go  the certificate of the API
@@ -34,7 +36,6 @@ import (
 	"github.com/stunner-gateway/stunner/services/auth/internal/gateway"
 	"github.com/stunner-gateway/stunner/services/auth/internal/rest"
 	"github.com/stunner-gateway/stunner/services/auth/internal/revoke"
-	"github.com/stunner-gateway/stunner/services/auth/internal/trail"
 )
 
 // Exit codes: 1 if the service or the command check failed, 2 if the command line is wrong.
@@ -88,7 +89,7 @@ func run(terminated context.Context, o options, log *slog.Logger) error {
 	serving, end := context.WithCancel(context.WithoutCancel(terminated))
 	defer end()
 	group, ctx := errgroup.WithContext(serving)
-	clusters, regions, err := o.openClusters(ctx, log)
+	clusters, err := o.openClusters(ctx, log)
 	if err != nil {
 		return err
 	}
@@ -109,14 +110,9 @@ func run(terminated context.Context, o options, log *slog.Logger) error {
 		return errors.Join(err, public.Close(), health.Close())
 	}
 	registry := telemetry.NewRegistry()
-	var all gateway.Clusters
-	trails := make(map[string]*trail.Trail)
-	for _, c := range clusters {
-		all, trails[c.Name] = append(all, c.Cluster), c.trail
-	}
-	metrics := rest.NewMetrics(registry, all, policy)
+	metrics := rest.NewMetrics(registry, clusters.fleet, policy)
 	settings := o.rest(log)
-	settings.Clusters, settings.Regions, settings.Trails = all, regions, trails
+	settings.Fleet = clusters.fleet
 	settings.Policy, settings.Metrics, settings.Revocations = policy, metrics, revocations
 	handler := rest.New(settings)
 	if o.policy == "" && policy.Open() {
@@ -124,17 +120,17 @@ func run(terminated context.Context, o options, log *slog.Logger) error {
 			"the service gives credentials to every caller: set --policy, or --jwt-issuer, --jwt-audience and a key, or keep it inside the cluster")
 	}
 	log.Info("serve", "address", public.Addr().String(), "health", health.Addr().String(),
-		"config", cmp.Or(o.clusters, clusters[0].source.String()), "version", telemetry.Version("auth"))
-	for _, c := range clusters {
-		c.asked.HandleFunc("GET /status", rest.Status(settings, c.Cluster, telemetry.Version("auth")))
-		group.Go(func() error { c.Run(ctx, c.source); return nil })
+		"config", cmp.Or(o.clusters, o.config), "version", telemetry.Version("auth"))
+	clusters.status = func(d *gateway.Directory) http.HandlerFunc {
+		return rest.Status(settings, d, telemetry.Version("auth"))
 	}
+	group.Go(func() error { clusters.run(ctx); return nil })
 	if revocations != nil {
 		group.Go(func() error { revocations.Run(ctx); return nil })
 	}
 	group.Go(func() error { return telemetry.Serve(ctx, public, closeAfterAnswer(terminated, handler)) })
 	group.Go(func() error {
-		ready := func() error { return errors.Join(terminating(terminated), all.Synced()) }
+		ready := func() error { return errors.Join(terminating(terminated), clusters.fleet.Clusters().All.Synced()) }
 		return telemetry.Serve(ctx, health, telemetry.Probes(registry, ready))
 	})
 	group.Go(func() error {

@@ -234,6 +234,12 @@ func start(t *testing.T, args ...string) started {
 
 func configFile(t *testing.T) string {
 	t.Helper()
+	return configFileOf(t, "192.0.2.9")
+}
+
+// configFileOf is the file of a gateway with a public address.
+func configFileOf(t *testing.T, address string) string {
+	t.Helper()
 	c := config.Config{
 		Version: config.Version,
 		Admin:   config.Admin{Name: "media/oslo"},
@@ -241,7 +247,7 @@ func configFile(t *testing.T) string {
 			Type: config.AuthEphemeral, Credentials: map[string]credential.Secret{config.KeySecret: "fjord"},
 		},
 		Listeners: []config.Listener{{
-			Name: "media/oslo/udp", Protocol: config.TURNUDP, PublicAddress: "192.0.2.9", PublicPort: 3478, Port: 3478,
+			Name: "media/oslo/udp", Protocol: config.TURNUDP, PublicAddress: address, PublicPort: 3478, Port: 3478,
 		}},
 	}
 	c.Default()

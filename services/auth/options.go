@@ -95,8 +95,8 @@ func newFlags(r *raw) *cli.Flags {
 	f.StringVar(&r.config, "config", "",
 		"`ORIGIN` of gateway configs: a discovery server (http, https, ws, wss) or a file")
 	f.StringVar(&r.clusters, "clusters", "",
-		"`FILE` in YAML with the clusters whose gateway configs to read, and the regions of their clients; instead of "+
-			"--config and the --discovery-… flags")
+		"`FILE` in YAML with the clusters whose gateway configs to read, and the regions of their clients, read again when it "+
+			"changes; instead of --config and the --discovery-… flags")
 	f.StringVar(&r.discoveryTokenFile, "discovery-token-file", "",
 		"`FILE` with the bearer token for the discovery server")
 	f.StringVar(&r.discoveryCAFile, "discovery-ca-file", "",

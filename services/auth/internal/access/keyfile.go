@@ -3,13 +3,13 @@ package access
 import (
 	"bytes"
 	"fmt"
-	"io"
 	"log/slog"
-	"os"
 	"sync"
 	"time"
 
 	"github.com/golang-jwt/jwt/v5"
+
+	"github.com/stunner-gateway/stunner/services/auth/internal/yamlfile"
 )
 
 // rereadInterval is the minimum time between two reads of a file with token keys. The file is read repeatedly because a
@@ -79,18 +79,4 @@ func (f *keyFile) read() (err error) {
 	return nil
 }
 
-func readSet(path string) ([]byte, error) { return readFile(path, maxSet) }
-
-// readFile returns the content of a file of at most the given size.
-func readFile(path string, most int64) ([]byte, error) {
-	file, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = file.Close() }()
-	raw, err := io.ReadAll(io.LimitReader(file, most+1))
-	if err == nil && int64(len(raw)) > most {
-		err = fmt.Errorf("%s is larger than %d bytes", path, most)
-	}
-	return raw, err
-}
+func readSet(path string) ([]byte, error) { return yamlfile.ReadFile(path, maxSet) }

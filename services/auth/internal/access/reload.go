@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"log/slog"
 	"time"
+
+	"github.com/stunner-gateway/stunner/services/auth/internal/yamlfile"
 )
 
 // fileInterval is the time between two reads of the policy file, which may be a mounted ConfigMap or Secret.
@@ -46,7 +48,7 @@ func OpenPolicy(ctx context.Context, path string, log *slog.Logger) (*Policy, er
 // only once.
 func (p *Policy) read(ctx context.Context, log *slog.Logger) error {
 	f := p.file
-	raw, err := readFile(f.path, maxRules)
+	raw, err := yamlfile.ReadFile(f.path, maxRules)
 	switch {
 	case err != nil:
 		f.raw = nil

@@ -31,7 +31,7 @@ type File struct {
 	Clusters []Cluster
 }
 
-// The document of the file; docs/reference/clusters.md describes it.
+// The document of the file; docs/operate/regions.md describes it.
 type (
 	document struct {
 		Version  string            `json:"version"`
@@ -70,6 +70,9 @@ var (
 
 // ValidName reports whether a text can be the name of a region or of a cluster.
 func ValidName(text string) bool { return name.MatchString(text) }
+
+// Read reads a file, which Parse parses.
+func Read(path string) ([]byte, error) { return yamlfile.ReadFile(path, maxFile) }
 
 // Parse parses a file. Its errors name file, line and field.
 func Parse(file string, raw []byte) (File, error) {

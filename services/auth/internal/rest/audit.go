@@ -119,7 +119,8 @@ func (s server) record(ctx context.Context, user string, grants []grant) {
 	o := &callOf(ctx).outcome
 	o.user, o.granted = user, true
 	o.grants = slices.DeleteFunc(slices.Clone(grants), func(g grant) bool { return g.stunOnly })
-	if len(s.Trails) == 0 {
+	trails := fleetOf(ctx).Trails
+	if len(trails) == 0 {
 		return
 	}
 	who, from := identityOf(ctx), sourceOf(ctx)
@@ -150,7 +151,7 @@ func (s server) record(ctx context.Context, user string, grants []grant) {
 		e.Gateways = append(e.Gateways, g.gateway.ID())
 	}
 	for _, at := range order {
-		if t := s.Trails[at.cluster]; t != nil {
+		if t := trails[at.cluster]; t != nil {
 			t.Add(*entries[at])
 		}
 	}

@@ -117,9 +117,10 @@ func quiet(b *testing.B, policy *access.Policy, n int) http.Handler {
 		c.Admin = config.Admin{Name: fmt.Sprintf("media/g%d", i)}
 		directory.Apply(discovery.Event{ID: c.Admin.Name, Config: c})
 	}
+	fleet := rest.NewFleet(rest.Clusters{All: gateway.Clusters{{Directory: directory}}})
 	return rest.New(rest.Options{
-		Clusters: gateway.Clusters{{Directory: directory}}, Policy: policy, DefaultTTL: time.Hour, MaxTTL: time.Hour,
-		Metrics: rest.NewMetrics(prometheus.NewRegistry(), gateway.Clusters{{Directory: directory}}, open()),
+		Fleet: fleet, Policy: policy, DefaultTTL: time.Hour, MaxTTL: time.Hour,
+		Metrics: rest.NewMetrics(prometheus.NewRegistry(), fleet, open()),
 		Log:     slog.New(slog.NewTextHandler(io.Discard, &slog.HandlerOptions{Level: slog.LevelInfo})),
 		Audit:   slog.New(slog.NewTextHandler(io.Discard, nil)),
 		Now:     time.Now,

@@ -15,6 +15,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/credential"
 	"github.com/stunner-gateway/stunner/services/auth/internal/access"
 	"github.com/stunner-gateway/stunner/services/auth/internal/gateway"
+	"github.com/stunner-gateway/stunner/services/auth/internal/region"
 )
 
 // Maximum lengths in openapi/auth.yaml: of maxUsername in bytes, of the others in characters.
@@ -123,14 +124,14 @@ func userIDFor(
 }
 
 // checkRegion refuses a region that the service does not have.
-func (s server) checkRegion(region *string) error {
+func checkRegion(known *region.Map, name *string) error {
 	switch {
-	case region == nil:
+	case name == nil:
 		return nil
-	case s.Regions == nil:
+	case known == nil:
 		return bad("region", "is not known: the service has one cluster, leave it out")
-	case !slices.Contains(s.Regions.Names(), *region):
-		return bad("region", "is not known: use one of %s", strings.Join(s.Regions.Names(), ", "))
+	case !slices.Contains(known.Names(), *name):
+		return bad("region", "is not known: use one of %s", strings.Join(known.Names(), ", "))
 	}
 	return nil
 }

@@ -11,6 +11,7 @@ import (
 type call struct {
 	id      string // of the request
 	source  source
+	fleet   Clusters
 	who     access.Identity
 	outcome outcome
 }
@@ -25,6 +26,9 @@ func callOf(ctx context.Context) *call {
 	}
 	return &call{}
 }
+
+// fleetOf returns the clusters with which a request is answered.
+func fleetOf(ctx context.Context) *Clusters { return &callOf(ctx).fleet }
 
 // sourceOf returns the source of a request.
 func sourceOf(ctx context.Context) source { return callOf(ctx).source }

@@ -9,7 +9,6 @@ import (
 
 	"github.com/stunner-gateway/stunner/services/api/telemetry"
 	"github.com/stunner-gateway/stunner/services/auth/internal/access"
-	"github.com/stunner-gateway/stunner/services/auth/internal/gateway"
 )
 
 // Metrics are the metrics of the service. A client cannot choose the value of a label, so the number of series is
@@ -24,7 +23,7 @@ type Metrics struct {
 }
 
 // NewMetrics registers the metrics of the service.
-func NewMetrics(registry *prometheus.Registry, clusters gateway.Clusters, policy *access.Policy) *Metrics {
+func NewMetrics(registry *prometheus.Registry, fleet *Fleet, policy *access.Policy) *Metrics {
 	m := &Metrics{
 		requests:    telemetry.NewCounterVec(telemetry.AuthRequests),
 		durations:   telemetry.NewHistogramVec(telemetry.AuthDuration),
@@ -36,8 +35,8 @@ func NewMetrics(registry *prometheus.Registry, clusters gateway.Clusters, policy
 	for _, r := range Refusals { // so that the first refusal is visible as an increase
 		m.refusals.WithLabelValues(string(r.Reason))
 	}
-	registry.MustRegister(m.requests, m.durations, m.refusals, m.credentials, configAge{clusters},
-		telemetry.NewGaugeFunc(telemetry.AuthClockSkew, func() float64 { return clusters.Ahead().Seconds() }))
+	registry.MustRegister(m.requests, m.durations, m.refusals, m.credentials, configAge{fleet},
+		telemetry.NewGaugeFunc(telemetry.AuthClockSkew, func() float64 { return fleet.Clusters().All.Ahead().Seconds() }))
 	if policy.Reads() {
 		started := time.Now()
 		registry.MustRegister(telemetry.NewGaugeFunc(telemetry.AuthKeysAge, func() float64 {
@@ -76,11 +75,11 @@ func (m *Metrics) answered(route string, status int, took time.Duration) {
 }
 
 // configAge is the gauge telemetry.ConfigAge, which is computed at each scrape.
-type configAge struct{ clusters gateway.Clusters }
+type configAge struct{ *Fleet }
 
 func (c configAge) Describe(ch chan<- *prometheus.Desc) { ch <- telemetry.Desc(telemetry.ConfigAge) }
 
 func (c configAge) Collect(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstMetric(telemetry.Desc(telemetry.ConfigAge), prometheus.GaugeValue,
-		c.clusters.Age().Seconds())
+		c.Clusters().All.Age().Seconds())
 }

@@ -53,7 +53,7 @@ func (s server) begin(next http.Handler) http.Handler {
 			id = rand.Text()
 		}
 		w.Header().Set(requestIDHeader, id)
-		c := &call{id: id, source: readSource(r, s.Rates.Proxies, s.Rates.Header)}
+		c := &call{id: id, source: readSource(r, s.Rates.Proxies, s.Rates.Header), fleet: s.Fleet.Clusters()}
 		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), callKey{}, c)))
 	})
 }
@@ -164,11 +164,12 @@ func (s server) queryKey(r *http.Request) string {
 	return cmp.Or(query.Get("key"), query.Get("api"))
 }
 
-// ready answers 503 while Clusters.Ready returns an error: no gateway config has arrived, or the clocks differ too
+// ready answers 503 while gateway.Clusters.Ready returns an error: no gateway config has arrived, or the clocks differ too
 // much. Otherwise it sets the header X-Config-Age, and calls the next handler.
 func (s server) ready(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		switch err := s.Clusters.Ready(); {
+		clusters := fleetOf(r.Context()).All
+		switch err := clusters.Ready(); {
 		case errors.Is(err, gateway.ErrClocks):
 			fail(clocksDiffer).write(w, r)
 			return
@@ -176,7 +177,7 @@ func (s server) ready(next http.Handler) http.Handler {
 			fail(noConfig).write(w, r)
 			return
 		}
-		w.Header().Set("X-Config-Age", strconv.Itoa(int(s.Clusters.Age()/time.Second)))
+		w.Header().Set("X-Config-Age", strconv.Itoa(int(clusters.Age()/time.Second)))
 		next.ServeHTTP(w, r)
 	})
 }

@@ -3,6 +3,7 @@ package rest
 import (
 	"log/slog"
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	"github.com/stunner-gateway/stunner/services/auth/internal/access"
@@ -12,13 +13,37 @@ import (
 	"github.com/stunner-gateway/stunner/services/auth/internal/trail"
 )
 
-// Options configures the service.
-type Options struct {
-	// Clusters are the clusters whose gateways the service serves.
-	Clusters gateway.Clusters
+// Clusters are the clusters with which a request is answered.
+type Clusters struct {
+	All gateway.Clusters
 	// Regions orders the regions by their distance to a client; nil if there is one cluster.
 	Regions *region.Map
-	Policy  *access.Policy
+	// Trails record each credential, by the cluster of its gateway. Without an entry, none is recorded.
+	Trails map[string]*trail.Trail
+}
+
+// Fleet has the Clusters in force. They may be replaced while requests are answered: each request uses those that were in
+// force when it began.
+type Fleet struct{ now atomic.Pointer[Clusters] }
+
+// NewFleet returns a Fleet with clusters in force.
+func NewFleet(c Clusters) *Fleet {
+	f := &Fleet{}
+	f.Replace(c)
+	return f
+}
+
+// Replace puts other clusters into force.
+func (f *Fleet) Replace(c Clusters) { f.now.Store(&c) }
+
+// Clusters returns the clusters in force.
+func (f *Fleet) Clusters() Clusters { return *f.now.Load() }
+
+// Options configures the service.
+type Options struct {
+	// Fleet has the clusters whose gateways the service serves.
+	Fleet  *Fleet
+	Policy *access.Policy
 	// Gateways are the only gateways for which the service gives credentials, independent of the token of the caller.
 	Gateways access.Gateways
 	// DefaultTTL is the time to live of a credential if the request does not set the ttl. It applies to gateways whose
@@ -45,8 +70,6 @@ type Options struct {
 	Log        *slog.Logger
 	// Audit receives one line for each request of the API.
 	Audit *slog.Logger
-	// Trails record each credential, by the cluster of its gateway. Without an entry, none is recorded.
-	Trails map[string]*trail.Trail
 	// Revocations stores revocations; nil means that the service stores none.
 	Revocations *revoke.Book
 	Now         func() time.Time

@@ -53,7 +53,7 @@ func newThreeRegions(t *testing.T, k keys) threeRegions {
 		{Name: "region-nrt", Networks: []netip.Prefix{netip.MustParsePrefix("10.3.0.0/16")}},
 	}, nil)
 	w.options = rest.Options{
-		Policy: k.policy(t), Clusters: w.clusters, Regions: regions, Trails: w.trails, Rates: rates("10.9.0.0/16"),
+		Policy: k.policy(t), Fleet: rest.NewFleet(rest.Clusters{All: w.clusters, Regions: regions, Trails: w.trails}), Rates: rates("10.9.0.0/16"),
 	}
 	w.service = newServiceWith(t, w.options)
 	return w
@@ -149,7 +149,7 @@ func TestOperatorsSeeOnlyTheirOwnCluster(t *testing.T) {
 		}
 		options := w.options
 		options.Metrics, options.Now = w.metrics, func() time.Time { return now }
-		rest.Status(options, c, "test").ServeHTTP(status, httptest.NewRequest("GET", "/status", nil))
+		rest.Status(options, c.Directory, "test").ServeHTTP(status, httptest.NewRequest("GET", "/status", nil))
 		if body := status.Body.String(); strings.Count(body, `"of-`) != 1 || !strings.Contains(body, `"of-`+c.Name) {
 			t.Errorf("the operator of %s sees %s", c.Name, body)
 		}

@@ -241,7 +241,7 @@ func (s server) targets(ctx context.Context, who *access.Identity, names *[]Gate
 		return nil, 0, err
 	}
 	if len(filters) == 0 {
-		found, err = s.all(who, gateway.Preference{}) // gateways returns at most maxGateways
+		found, err = s.all(ctx, who, gateway.Preference{}) // gateways returns at most maxGateways
 	}
 	if err != nil {
 		return nil, 0, err

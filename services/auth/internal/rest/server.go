@@ -69,7 +69,7 @@ func (s server) CreateIceServers(
 	if err != nil {
 		return nil, err
 	}
-	if err := s.checkRegion(body.Region); err != nil {
+	if err := checkRegion(fleetOf(ctx).Regions, body.Region); err != nil {
 		return nil, err
 	}
 	// Callers that choose no user name must not share a quota.
@@ -330,9 +330,9 @@ func (s server) lifetimes(who *access.Identity, g *gateway.Gateway) (standard, m
 // gateways looks up the gateways that a request selects. It checks permissions before existence, so that a caller
 // cannot find out which other gateways exist.
 func (s server) gateways(ctx context.Context, who *access.Identity, d credentialRequest) ([]*gateway.Gateway, error) {
-	near := s.preference(ctx, d)
+	near := preference(ctx, d)
 	if len(d.gateways) == 0 {
-		all, err := s.all(who, near)
+		all, err := s.all(ctx, who, near)
 		return roundRobin(all, maxGateways), err
 	}
 	var out []*gateway.Gateway
@@ -346,7 +346,7 @@ func (s server) gateways(ctx context.Context, who *access.Identity, d credential
 		case !reaches(who.Gateways, f):
 			return nil, refuse(gatewayNotInToken, d.parameter(i), `is outside the claim "stunner" of the token`)
 		}
-		found := s.Clusters.Select(f, near, keepAllowed(s.Gateways, who.Grant.Gateways, who.Gateways))
+		found := fleetOf(ctx).All.Select(f, near, keepAllowed(s.Gateways, who.Grant.Gateways, who.Gateways))
 		if len(found) == 0 {
 			return nil, refuse(gatewayUnknown, d.parameter(i), "names no gateway")
 		}
@@ -357,19 +357,20 @@ func (s server) gateways(ctx context.Context, who *access.Identity, d credential
 
 // all returns all gateways that the service, the policy and the token of the caller allow. If no gateway is left, the
 // error names the first of these that leaves none.
-func (s server) all(who *access.Identity, near gateway.Preference) ([]*gateway.Gateway, error) {
+func (s server) all(ctx context.Context, who *access.Identity, near gateway.Preference) ([]*gateway.Gateway, error) {
 	if who.Gateways.Empty() {
 		return nil, fail(claimEmpty)
 	}
 	sets := []access.Gateways{s.Gateways, who.Grant.Gateways, who.Gateways}
-	usable := s.Clusters.Select(gateway.Filter{}, near, keepAllowed(sets...))
+	clusters := fleetOf(ctx).All
+	usable := clusters.Select(gateway.Filter{}, near, keepAllowed(sets...))
 	if len(usable) > 0 {
 		return usable, nil
 	}
 	// reasons[i] is the reason if no gateway is left after the first i sets.
 	reasons := []access.Reason{noGateway, noGatewayServed, policyWithoutMatch, claimWithoutMatch}
 	for i := range sets {
-		if len(s.Clusters.Select(gateway.Filter{}, near, keepAllowed(sets[:i]...))) == 0 {
+		if len(clusters.Select(gateway.Filter{}, near, keepAllowed(sets[:i]...))) == 0 {
 			return nil, fail(reasons[i])
 		}
 	}
@@ -377,8 +378,9 @@ func (s server) all(who *access.Identity, near gateway.Preference) ([]*gateway.G
 }
 
 // preference decides the clusters whose gateways a request gets. Only a service with several regions uses it.
-func (s server) preference(ctx context.Context, d credentialRequest) gateway.Preference {
-	if s.Regions == nil {
+func preference(ctx context.Context, d credentialRequest) gateway.Preference {
+	regions := fleetOf(ctx).Regions
+	if regions == nil {
 		return gateway.Preference{}
 	}
 	client := sourceOf(ctx)
@@ -386,7 +388,7 @@ func (s server) preference(ctx context.Context, d credentialRequest) gateway.Pre
 		client.addr = netip.Addr{} // the address is that of a proxy
 	}
 	return gateway.Preference{
-		Regions: s.Regions.Order(cmp.Or(d.region, identityOf(ctx).Region), client.addr), User: d.userID,
+		Regions: regions.Order(cmp.Or(d.region, identityOf(ctx).Region), client.addr), User: d.userID,
 	}
 }
 

@@ -39,6 +39,7 @@ var now = time.Unix(1893456000-3600, 0)
 type service struct {
 	http.Handler
 	directory *gateway.Directory
+	fleet     *rest.Fleet
 	registry  *prometheus.Registry
 	metrics   *rest.Metrics
 	logs      *bytes.Buffer
@@ -117,10 +118,11 @@ func newServiceWith(t testing.TB, o rest.Options, configs ...config.Config) *ser
 	for _, c := range configs {
 		s.directory.Apply(discovery.Event{ID: c.Admin.Name, Config: c})
 	}
-	if o.Clusters == nil {
-		o.Clusters = gateway.Clusters{{Directory: s.directory}}
+	if o.Fleet == nil {
+		o.Fleet = rest.NewFleet(rest.Clusters{All: gateway.Clusters{{Directory: s.directory}}})
 	}
-	s.metrics = rest.NewMetrics(s.registry, o.Clusters, cmp.Or(o.Policy, open()))
+	s.fleet = o.Fleet
+	s.metrics = rest.NewMetrics(s.registry, o.Fleet, cmp.Or(o.Policy, open()))
 	o.Metrics, o.Log = s.metrics, telemetry.Scope(log, "rest")
 	o.Audit = telemetry.Scope(log, "audit")
 	o.DefaultTTL, o.MaxTTL = 24*time.Hour, 24*time.Hour

@@ -13,9 +13,9 @@ import (
 // maxConfigs is the maximum number of configs in a status, whose size is limited by discovery.ResponseLimit.
 const maxConfigs = 4_000
 
-// Status returns the handler for requests of the operator of a cluster for the state of the service. The state contains
+// Status returns the handler for requests of the operator of a cluster for the state of the service. c has the configs of the cluster. The state contains
 // nothing of other clusters. program is the version of the service.
-func Status(o Options, c *gateway.Cluster, program string) http.HandlerFunc {
+func Status(o Options, c *gateway.Directory, program string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		now := o.Now()
 		configs, changed := c.Revisions()

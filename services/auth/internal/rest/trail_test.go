@@ -23,8 +23,8 @@ func TestCredentialsLeaveATrail(t *testing.T) {
 	grants := trail.New(true, func() time.Time { return now })
 	s := newServiceWith(t, rest.Options{
 		Policy: k.policy(t), Rates: rates("10.9.0.0/16"), Gateways: patterns(t, "media/*", "short/*", "stun/*"),
-		Trails: map[string]*trail.Trail{"": grants},
 	}, gateways()...)
+	s.fleet.Replace(rest.Clusters{All: s.fleet.Clusters().All, Trails: map[string]*trail.Trail{"": grants}})
 	r := postRequest(`{"ttl":600}`)
 	r.RemoteAddr = "10.9.9.9:4000"
 	r.Header.Set("X-Forwarded-For", "198.51.100.1:99")

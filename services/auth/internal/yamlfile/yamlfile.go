@@ -1,4 +1,4 @@
-// Package yamlfile decodes YAML files of the service strictly. Its errors name file, line and field.
+// Package yamlfile reads YAML files of the service, and decodes them strictly. Its errors name file, line and field.
 package yamlfile
 
 import (
@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"reflect"
 	"slices"
 	"strconv"
@@ -34,6 +35,20 @@ type File struct {
 	lines map[string]int // of the fields that are present, by path
 	errs  []error
 	more  int
+}
+
+// ReadFile returns the content of a file of at most the given size in bytes.
+func ReadFile(path string, most int64) ([]byte, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = file.Close() }()
+	raw, err := io.ReadAll(io.LimitReader(file, most+1))
+	if err == nil && int64(len(raw)) > most {
+		err = fmt.Errorf("%s is larger than %d bytes", path, most)
+	}
+	return raw, err
 }
 
 // OneOf are the allowed values of a claim: a text, a number, a boolean, or a list of these.

@@ -68,7 +68,7 @@ func TestContractIsWrittenDown(t *testing.T) {
 		},
 		"Peers":   Peers{Problem: "a"},
 		"PeerKey": PeerKey{},
-		"List":    List{},
+		"List":    List{Idle: []string{"a"}},
 		"Peer":    Peer{Draining: true, Other: netip.IPv4Unspecified()},
 	} {
 		var fields map[string]any

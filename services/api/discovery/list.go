@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net/http"
 	"net/url"
+	"slices"
 
 	"github.com/stunner-gateway/stunner/services/api/config"
 )
@@ -17,6 +18,16 @@ type List struct {
 	Complete bool `json:"complete"`
 	// Unpublished is the number of the selected Gateways without a config, although they need one.
 	Unpublished int `json:"unpublished"`
+	// Idle are the selected Gateways without a dataplane that could take a session, by id. It is empty if there are more
+	// than maxIdle: then the server has probably just started, and the dataplanes have not reported yet.
+	Idle []string `json:"idle,omitempty"`
+}
+
+// maxIdle bounds List.Idle, which is sent with each change.
+const maxIdle = 100
+
+func (l List) equal(o List) bool {
+	return l.Complete == o.Complete && l.Unpublished == o.Unpublished && slices.Equal(l.Idle, o.Idle)
 }
 
 // listParameter is the query parameter with which a reader of several configs requests frames {"list":{…}}. A server
@@ -44,6 +55,8 @@ type listing struct {
 	incomplete bool
 	// unpublished are the Gateways without a config, by id.
 	unpublished map[string]bool
+	// idle are the Gateways without a dataplane that could take a session, by id.
+	idle map[string]bool
 }
 
 func (l listing) of(want selector) List {
@@ -53,7 +66,35 @@ func (l listing) of(want selector) List {
 			unpublished++
 		}
 	}
-	return List{Complete: !l.incomplete, Unpublished: unpublished}
+	var idle []string
+	for id := range l.idle {
+		if !want.matches(id) {
+			continue
+		}
+		if idle = append(idle, id); len(idle) > maxIdle {
+			idle = nil
+			break
+		}
+	}
+	slices.Sort(idle)
+	return List{Complete: !l.incomplete, Unpublished: unpublished, Idle: idle}
+}
+
+// SetIdle notifies the readers of several configs whether a Gateway has no dataplane that could take a session.
+func (r *registry) SetIdle(id string, idle bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case r.listing.idle[id] == idle:
+		return
+	case !idle:
+		delete(r.listing.idle, id)
+	case r.listing.idle == nil:
+		r.listing.idle = map[string]bool{id: true}
+	default:
+		r.listing.idle[id] = true
+	}
+	r.notifyLists()
 }
 
 // SetComplete notifies the readers of several configs whether all configs are published: those of the Gateways that
@@ -96,13 +137,13 @@ func (r *registry) notifyList(want selector, w *watcher) {
 		return
 	}
 	now := r.listing.of(want)
-	if w.list != nil && *w.list == now {
+	if w.list != nil && w.list.equal(now) {
 		return
 	}
 	w.list = &now
 	frame, err := json.Marshal(listFrame{now})
 	if err != nil {
-		return // impossible for a bool and an int
+		return // impossible for these types
 	}
 	w.queue.remove(listKey)
 	w.put(published{id: listKey, frame: config.Frame{Text: frame}, forAuth: frame, uniform: true})

@@ -70,12 +70,37 @@ func TestContractList(t *testing.T) {
 	s.SetUnpublished(nil)
 	expect("all", "media/b", `{"list":{"complete":true,"unpublished":0}}`)
 	expect("namespace", "media/b", `{"list":{"complete":true,"unpublished":0}}`)
+	s.SetIdle("media/b", true)
+	expect("all", `{"list":{"complete":true,"unpublished":0,"idle":["media/b"]}}`)
+	s.SetIdle("games/a", true)
+	s.SetIdle("games/a", true)
+	expect("all", `{"list":{"complete":true,"unpublished":0,"idle":["games/a","media/b"]}}`)
+	expect("namespace", `{"list":{"complete":true,"unpublished":0,"idle":["media/b"]}}`)
+	s.SetIdle("media/b", false)
+	s.SetIdle("never/seen", false)
+	expect("all", `{"list":{"complete":true,"unpublished":0,"idle":["games/a"]}}`)
+	expect("namespace", `{"list":{"complete":true,"unpublished":0}}`)
 	expect("old", "media/a", "media/b")
 	changed := config.Zero("media/a")
 	changed.Admin.LogLevel = "all:DEBUG"
 	expect("one", "media/a")
 	s.Publish(changed)
 	expect("one", "media/a")
+}
+
+// A List names no idle Gateways if there are too many of them.
+func TestIdleGatewaysAreBounded(t *testing.T) {
+	l := listing{idle: map[string]bool{}}
+	for i := range maxIdle {
+		l.idle[fmt.Sprintf("media/%d", i)] = true
+	}
+	if got := l.of("").Idle; len(got) != maxIdle || !slices.IsSorted(got) {
+		t.Errorf("%d idle Gateways: %v", len(got), got)
+	}
+	l.idle["media/more"] = true
+	if got := l.of("").Idle; got != nil {
+		t.Errorf("%d idle Gateways, want none", len(got))
+	}
 }
 
 // The first event of a connection tells whether Lists will follow. The last List follows the configs that were sent
@@ -92,7 +117,7 @@ func TestListFollowsTheConfigs(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		events := source.Watch(ctx)
-		if first := <-events; !first.Connected || (first.List != nil) != lists || lists && *first.List != (List{}) {
+		if first := <-events; !first.Connected || (first.List != nil) != lists || lists && !first.List.equal(List{}) {
 			t.Fatalf("lists %t: the first event is %+v", lists, first)
 		}
 		const gateways = 50
@@ -113,7 +138,7 @@ func TestListFollowsTheConfigs(t *testing.T) {
 			case e.List != nil && !lists:
 				t.Fatal("a reader that has not requested Lists gets one")
 			case e.List != nil:
-				complete = *e.List == List{Complete: true}
+				complete = e.List.equal(List{Complete: true})
 			case !slices.Contains(seen, e.ID):
 				seen = append(seen, e.ID)
 			}

@@ -192,6 +192,7 @@ func (d *Directory) Apply(e discovery.Event) {
 		d.compareClocks(&next, e.Ahead)
 	case e.List != nil:
 		next.list = e.List
+		next.markIdle()
 	case e.Deleted:
 		d.log.Info("gateway deleted", "gateway", e.ID)
 		next.remove(e.ID)
@@ -256,6 +257,7 @@ func (d *Directory) update(next *snapshot, e discovery.Event) {
 		return
 	}
 	d.log.Info("gateway config received", "gateway", e.ID, "config", e.Config)
+	g.Idle = next.list != nil && slices.Contains(next.list.Idle, g.ID())
 	next.put(g)
 	next.ready, next.changed = true, d.now()
 }
@@ -285,6 +287,20 @@ func (s *snapshot) put(g *Gateway) {
 		next = slices.Insert(next, i, g)
 	}
 	s.replace(next)
+}
+
+// markIdle sets Gateway.Idle as the source reports. It changes copies, because readers of the previous snapshot use the
+// gateways.
+func (s *snapshot) markIdle() {
+	gateways := slices.Clone(s.gateways)
+	for i, g := range gateways {
+		if idle := slices.Contains(s.list.Idle, g.ID()); idle != g.Idle {
+			marked := *g
+			marked.Idle = idle
+			gateways[i] = &marked
+		}
+	}
+	s.replace(gateways)
 }
 
 // replace replaces the list of gateways.

@@ -201,6 +201,44 @@ func TestServiceWithoutConfigsIsNotReady(t *testing.T) {
 	}
 }
 
+// Gateways without a dataplane are marked, before and after a new config, and also while the source is away. Readers of an
+// earlier snapshot see no change.
+func TestDirectoryMarksIdleGateways(t *testing.T) {
+	d := NewDirectory("", time.Now, slog.New(slog.DiscardHandler))
+	idle := func(ids ...string) discovery.Event {
+		return discovery.Event{List: &discovery.List{Complete: true, Idle: ids}}
+	}
+	given := discovery.Event{ID: "media/oslo", Config: oslo()}
+	for _, step := range []struct {
+		name  string
+		event discovery.Event
+		want  bool
+	}{
+		{"a config", given, false},
+		{"no dataplane", idle("media/oslo"), true},
+		{"another config", given, true},
+		{"a lost connection", discovery.Event{Err: errors.New("eof")}, true},
+		{"a new connection", discovery.Event{Connected: true, List: &discovery.List{}}, true},
+		{"a dataplane", idle("media/bergen"), false},
+		{"none again", idle("media/bergen", "media/oslo"), true},
+		{"an operator of an older release", discovery.Event{List: &discovery.List{Complete: true}}, false},
+	} {
+		before := d.Select(Filter{})
+		var old Gateway
+		if len(before) > 0 {
+			old = *before[0]
+		}
+		d.Apply(step.event)
+		if len(before) > 0 && before[0].Idle != old.Idle {
+			t.Errorf("%s: a snapshot has changed", step.name)
+		}
+		all, named := d.Select(Filter{}), d.Select(Filter{Namespace: "media", Name: "oslo"})
+		if all[0].Idle != step.want || named[0].Idle != step.want {
+			t.Errorf("%s: idle %t, %t, want %t", step.name, all[0].Idle, named[0].Idle, step.want)
+		}
+	}
+}
+
 func TestDirectoryRefusesHiddenSecrets(t *testing.T) {
 	d := NewDirectory("", time.Now, slog.New(slog.DiscardHandler))
 	d.Apply(discovery.Event{ID: "media/oslo", Config: oslo().Redacted()})

@@ -36,6 +36,8 @@ type Gateway struct {
 	Revoked *credential.Revocations
 	// Revision is the revision of the config.
 	Revision string
+	// Idle is set if the operator knows of no dataplane of the gateway that could take a session.
+	Idle bool
 
 	listeners []listener
 	// answers caches the URLs for the options of earlier requests. They change only with the config.

@@ -11,6 +11,7 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 
 	"github.com/stunner-gateway/stunner/services/api/config"
+	"github.com/stunner-gateway/stunner/services/api/discovery"
 	"github.com/stunner-gateway/stunner/services/auth/internal/access"
 	"github.com/stunner-gateway/stunner/services/auth/internal/rest"
 )
@@ -140,6 +141,45 @@ func TestRefusalNamesTheFlag(t *testing.T) {
 			!strings.Contains(text, "--gateways") {
 			t.Errorf("%d %s", answer.StatusCode, text)
 		}
+	}
+}
+
+// Gateways without a dataplane are last in each answer, and never left out.
+func TestGatewaysWithoutDataplaneAreLast(t *testing.T) {
+	s := newService(t, open(), gateways()...)
+	first := func(target string) string {
+		return decode[rest.TurnAuth](t, s.get(t, target), http.StatusOK).Uris[0]
+	}
+	order := func() (hosts []string) {
+		for _, server := range decode[rest.IceServers](t, s.post(t, "{}"), http.StatusCreated).IceServers {
+			hosts = append(hosts, strings.Split(server.Urls[0], ":")[1])
+		}
+		return hosts
+	}
+	for name, tt := range map[string]struct {
+		idle  []string
+		first string
+		order []string
+	}{
+		"none": {nil, "198.51.100.20", []string{"198.51.100.20", "203.0.113.7", "203.0.113.8", "203.0.113.9"}},
+		"one":  {[]string{"media/bergen"}, "203.0.113.7", []string{"203.0.113.7", "203.0.113.8", "203.0.113.9", "198.51.100.20"}},
+		"two": {[]string{"media/bergen", "media/oslo"}, "203.0.113.8",
+			[]string{"203.0.113.8", "203.0.113.9", "198.51.100.20", "203.0.113.7"}},
+		"all": {[]string{"media/bergen", "media/oslo", "short/lived", "stun/only", "media/pending"}, "198.51.100.20",
+			[]string{"198.51.100.20", "203.0.113.7", "203.0.113.8", "203.0.113.9"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s.directory.Apply(discovery.Event{List: &discovery.List{Complete: true, Idle: tt.idle}})
+			if got := order(); !slices.Equal(got, tt.order) {
+				t.Errorf("order %v, want %v", got, tt.order)
+			}
+			if got := first("/?service=turn&username=ada"); !strings.Contains(got, tt.first) {
+				t.Errorf("the only gateway is %s, want %s", got, tt.first)
+			}
+			if got := first("/?service=turn&username=ada&namespace=media&gateway=oslo"); !strings.Contains(got, "203.0.113.7") {
+				t.Errorf("a named gateway is %s", got)
+			}
+		})
 	}
 }
 

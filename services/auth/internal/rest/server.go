@@ -333,7 +333,7 @@ func (s server) gateways(ctx context.Context, who *access.Identity, d credential
 	near := preference(ctx, d)
 	if len(d.gateways) == 0 {
 		all, err := s.all(ctx, who, near)
-		return roundRobin(all, maxGateways), err
+		return roundRobin(idleLast(all), maxGateways), err
 	}
 	var out []*gateway.Gateway
 	for i, f := range d.gateways {
@@ -352,7 +352,7 @@ func (s server) gateways(ctx context.Context, who *access.Identity, d credential
 		}
 		out = append(out, found...)
 	}
-	return roundRobin(out, maxGateways), nil
+	return roundRobin(idleLast(out), maxGateways), nil
 }
 
 // all returns all gateways that the service, the policy and the token of the caller allow. If no gateway is left, the
@@ -412,6 +412,23 @@ func keepAllowed(sets ...access.Gateways) func([]*gateway.Gateway) []*gateway.Ga
 		}
 		return in
 	}
+}
+
+// idleLast returns gateways in their order, those without a dataplane last: some clients use only the first URL. None is
+// left out, because the operator may have lost its connection to a dataplane that clients reach.
+func idleLast(all []*gateway.Gateway) []*gateway.Gateway {
+	if !slices.ContainsFunc(all, func(g *gateway.Gateway) bool { return g.Idle }) {
+		return all
+	}
+	out := make([]*gateway.Gateway, 0, len(all))
+	for _, idle := range []bool{false, true} {
+		for _, g := range all {
+			if g.Idle == idle {
+				out = append(out, g)
+			}
+		}
+	}
+	return out
 }
 
 // roundRobin returns at most n gateways, in their order. It selects one gateway of each namespace in turn, so that a

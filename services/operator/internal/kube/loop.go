@@ -80,6 +80,7 @@ func newLoop(o translate.Options, server *discovery.Server, m *meters, ts *tasks
 	in := newInbox()
 	server.SetComplete(false)
 	r := newRollouts(reports.New(log), in)
+	r.server = server
 	return &loop{
 		options: o, rollouts: r, published: newPublisher(server, r, m, log),
 		nodes: newNodeAddresses(server.SetNode, log),

@@ -23,6 +23,8 @@ import (
 type rollouts struct {
 	reports *reports.Store
 	inbox   *inbox
+	// server tells the auth service which Gateways have no dataplane that could take a session; nil in tests.
+	server *discovery.Server
 	// forwarding is called for each change of the reports; nil if no keys are published.
 	forwarding *forwarding
 
@@ -89,6 +91,13 @@ func (f *rollouts) withdraw(gateway types.NamespacedName) {
 		f.inbox.put(objectChange{object: rolloutObject(gateway, resource.RolloutState{}), deleted: true})
 	}
 	delete(f.rollouts, gateway)
+	f.setIdle(gateway, false)
+}
+
+func (f *rollouts) setIdle(gateway types.NamespacedName, idle bool) {
+	if f.server != nil {
+		f.server.SetIdle(gateway.String(), idle)
+	}
 }
 
 // run processes changed reports until ctx ends.
@@ -140,6 +149,8 @@ func (f *rollouts) update(gateway types.NamespacedName, now time.Time) {
 	if r == nil {
 		return
 	}
+	// A dataplane that rejects a config keeps its last one, and takes sessions.
+	f.setIdle(gateway, !slices.ContainsFunc(latest, func(report discovery.Report) bool { return !report.Draining }))
 	state := r.evaluate(latest, now)
 	if r.pending = state != r.state; !r.pending || now.Sub(r.sent) < minReportInterval {
 		return

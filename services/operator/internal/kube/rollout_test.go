@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net/http/httptest"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -243,4 +246,71 @@ func published() config.Config {
 	c := config.Config{Admin: config.Admin{Name: gatewayKey.String()}}
 	c.Default()
 	return c
+}
+
+// idleOf returns the Gateways in the List that a discovery server sends.
+func idleOf(t *testing.T, server *discovery.Server) []string {
+	t.Helper()
+	h := httptest.NewServer(server)
+	defer h.Close()
+	source, err := discovery.Open(h.URL, discovery.Options{Lists: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var idle []string
+	for e := range source.Watch(ctx) {
+		if e.List != nil && !e.Connected {
+			idle = e.List.Idle
+			cancel()
+		}
+	}
+	return idle
+}
+
+// The auth service learns which Gateways have no dataplane that could take a session: none has reported, or all are
+// draining. A dataplane that rejects a config keeps its last one, and counts.
+func TestGatewaysWithoutDataplaneAreReported(t *testing.T) {
+	server := discovery.NewServer(discovery.ServerOptions{})
+	store := reports.New(slog.New(slog.DiscardHandler))
+	f, from := newRollouts(store, newInbox()), make(reporter)
+	f.server = server
+	ctx, cancel := context.WithCancel(t.Context())
+	var following sync.WaitGroup
+	following.Go(func() { store.Follow(ctx, "this", from) })
+	defer following.Wait()
+	defer cancel()
+	send := func(change discovery.ReportChange) {
+		t.Helper()
+		from <- change
+		<-store.Changed
+		f.update(gatewayKey, time.Now())
+	}
+	says := func(pod string, r discovery.Report) {
+		t.Helper()
+		r.ID, r.Pod = "media/edge", pod
+		send(discovery.ReportChange{Report: &r})
+	}
+	is := func(step string, want bool) {
+		t.Helper()
+		if got := idleOf(t, server); slices.Contains(got, "media/edge") != want || len(got) > 1 {
+			t.Errorf("%s: idle %v, want %t", step, got, want)
+		}
+	}
+	is("no config", false)
+	f.publish(gatewayKey, "1")
+	f.update(gatewayKey, time.Now())
+	is("no report", true)
+	says("a", discovery.Report{Accepted: true, Revision: "1"})
+	is("a dataplane", false)
+	says("a", discovery.Report{Error: "no"})
+	is("it rejects a config", false)
+	says("a", discovery.Report{Accepted: true, Draining: true})
+	is("it drains", true)
+	says("b", discovery.Report{Accepted: true})
+	is("another one", false)
+	send(discovery.ReportChange{Removed: &discovery.ReportKey{ID: "media/edge", Pod: "b"}})
+	is("the other one is gone", true)
+	f.withdraw(gatewayKey)
+	is("the Gateway is gone", false)
 }

@@ -22,6 +22,9 @@ gen: $(TYPESCRIPT)/node_modules/.package-lock.json ## Write the generated files
 		$(patsubst %,$(GATEWAY_API)/gateway.networking.k8s.io_%.yaml,gatewayclasses gateways udproutes referencegrants)
 	$(SERVE_V1ALPHA2) $(EMBEDDED_CRDS)/$(UDPROUTES)
 	GOWORK=off go -C .ci/tools tool oapi-codegen --config ../../openapi/auth.cfg.yaml ../../openapi/auth.yaml
+	# the generated code parses the query again for each parameter, which takes a third of the time of a request
+	sed -i -e 's/^\tvar params [A-Za-z]*$$/&\n\tquery := r.URL.Query()/' -e 's/ r\.URL\.Query(), &params/ query, \&params/' \
+		services/auth/internal/rest/rest.gen.go
 	GOWORK=off go -C services/auth run ./internal/rest/spec ../../openapi/auth.yaml internal/rest/openapi.json
 	$(NODE_TOOLS)/openapi-typescript openapi/auth.yaml --output $(TYPESCRIPT)/src/types.gen.ts
 	rm -rf $(PAGE_CLIENT)

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"maps"
 	"mime"
 	"net/http"
 	"net/netip"
@@ -96,12 +97,15 @@ func (s server) recoverPanic(next http.Handler) http.Handler {
 	})
 }
 
+// everyAnswer are headers of every answer. Answers share the values, which nothing changes.
+var everyAnswer = http.Header{
+	"Cache-Control": {"no-store"}, "Pragma": {"no-cache"}, "X-Content-Type-Options": {"nosniff"},
+}
+
 // setHeaders sets the headers of every answer: no cache may store credentials, and no client may guess content types.
 func setHeaders(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Cache-Control", "no-store")
-		w.Header().Set("Pragma", "no-cache")
-		w.Header().Set("X-Content-Type-Options", "nosniff")
+		maps.Copy(w.Header(), everyAnswer)
 		next.ServeHTTP(w, r)
 	})
 }
@@ -226,7 +230,11 @@ func clean(s string) bool { return utf8.ValidString(s) && !strings.ContainsFunc(
 // of any other request is passed on unchecked, and no operation reads it.
 func checkBody(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+		var body []byte
+		var err error
+		if r.Body != http.NoBody {
+			body, err = io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+		}
 		f := bodyFailure(r, body, err)
 		switch path := r.URL.Path; {
 		case f != nil:
@@ -241,7 +249,9 @@ func checkBody(next http.Handler) http.Handler {
 			f.write(w, r)
 			return
 		}
-		r.Body = io.NopCloser(bytes.NewReader(body))
+		if r.Body != http.NoBody {
+			r.Body = io.NopCloser(bytes.NewReader(body))
+		}
 		next.ServeHTTP(w, r)
 	})
 }

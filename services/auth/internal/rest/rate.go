@@ -39,14 +39,23 @@ const maxKeys = 1 << 16
 
 // limiters contain the token buckets: outside those of sources outside of the cluster, inside those of sources inside
 // of the cluster, and callers those of callers, each with its own rate. A nil limiter allows all requests.
-type limiters struct{ outside, inside, callers *ratelimit.Limiter[string] }
+type limiters struct {
+	outside, inside *ratelimit.Limiter[sourceKey]
+	callers         *ratelimit.Limiter[string]
+}
+
+// sourceKey identifies the source of a request: the prefix of its address, or the proxy that named none.
+type sourceKey struct {
+	prefix  netip.Prefix
+	unnamed bool
+}
 
 func newLimiters(r Rates) limiters {
-	of := func(r Rate) *ratelimit.Limiter[string] {
+	of := func(r Rate) *ratelimit.Limiter[sourceKey] {
 		if r.PerSecond == 0 {
 			return nil
 		}
-		return ratelimit.New[string](r.PerSecond, r.Burst, maxKeys)
+		return ratelimit.New[sourceKey](r.PerSecond, r.Burst, maxKeys)
 	}
 	return limiters{outside: of(r.Rate), inside: of(r.Inside), callers: ratelimit.New[string](0, 0, maxKeys)}
 }
@@ -78,14 +87,14 @@ func (l limiters) source(from source, networks []netip.Prefix, now time.Time) ti
 	a := from.addr
 	switch {
 	case from.unnamed:
-		return take(l.outside, from.String(), now)
+		return take(l.outside, sourceKey{netip.PrefixFrom(a, a.BitLen()), true}, now)
 	case a.IsPrivate() || a.IsLoopback() || a.IsLinkLocalUnicast() || holds(networks, a):
-		return take(l.inside, "address "+a.String(), now)
+		return take(l.inside, sourceKey{prefix: netip.PrefixFrom(a, a.BitLen())}, now)
 	}
-	return take(l.outside, "address "+ratelimit.SourcePrefix(a).String(), now)
+	return take(l.outside, sourceKey{prefix: ratelimit.SourcePrefix(a)}, now)
 }
 
-func take(l *ratelimit.Limiter[string], key string, now time.Time) time.Duration {
+func take(l *ratelimit.Limiter[sourceKey], key sourceKey, now time.Time) time.Duration {
 	if l == nil {
 		return 0
 	}

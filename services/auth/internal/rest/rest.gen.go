@@ -667,10 +667,11 @@ func (siw *ServerInterfaceWrapper) GetTurnAuth(w http.ResponseWriter, r *http.Re
 
 	// Parameter object where we will unmarshal all parameters from the context
 	var params GetTurnAuthParams
+	query := r.URL.Query()
 
 	// ------------- Required query parameter "service" -------------
 
-	err = runtime.BindQueryParameterWithOptions("form", true, true, "service", r.URL.Query(), &params.Service, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	err = runtime.BindQueryParameterWithOptions("form", true, true, "service", query, &params.Service, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
 	if err != nil {
 		var requiredError *runtime.RequiredParameterError
 		if errors.As(err, &requiredError) {
@@ -683,7 +684,7 @@ func (siw *ServerInterfaceWrapper) GetTurnAuth(w http.ResponseWriter, r *http.Re
 
 	// ------------- Optional query parameter "username" -------------
 
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "username", r.URL.Query(), &params.Username, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "username", query, &params.Username, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
 	if err != nil {
 		var requiredError *runtime.RequiredParameterError
 		if errors.As(err, &requiredError) {
@@ -696,7 +697,7 @@ func (siw *ServerInterfaceWrapper) GetTurnAuth(w http.ResponseWriter, r *http.Re
 
 	// ------------- Optional query parameter "ttl" -------------
 
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "ttl", r.URL.Query(), &params.TTL, runtime.BindQueryParameterOptions{Type: "integer", Format: "int64"})
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "ttl", query, &params.TTL, runtime.BindQueryParameterOptions{Type: "integer", Format: "int64"})
 	if err != nil {
 		var requiredError *runtime.RequiredParameterError
 		if errors.As(err, &requiredError) {
@@ -709,7 +710,7 @@ func (siw *ServerInterfaceWrapper) GetTurnAuth(w http.ResponseWriter, r *http.Re
 
 	// ------------- Optional query parameter "key" -------------
 
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "key", r.URL.Query(), &params.Key, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "key", query, &params.Key, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
 	if err != nil {
 		var requiredError *runtime.RequiredParameterError
 		if errors.As(err, &requiredError) {
@@ -722,7 +723,7 @@ func (siw *ServerInterfaceWrapper) GetTurnAuth(w http.ResponseWriter, r *http.Re
 
 	// ------------- Optional query parameter "api" -------------
 
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "api", r.URL.Query(), &params.API, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "api", query, &params.API, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
 	if err != nil {
 		var requiredError *runtime.RequiredParameterError
 		if errors.As(err, &requiredError) {
@@ -735,7 +736,7 @@ func (siw *ServerInterfaceWrapper) GetTurnAuth(w http.ResponseWriter, r *http.Re
 
 	// ------------- Optional query parameter "namespace" -------------
 
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "namespace", r.URL.Query(), &params.Namespace, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "namespace", query, &params.Namespace, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
 	if err != nil {
 		var requiredError *runtime.RequiredParameterError
 		if errors.As(err, &requiredError) {
@@ -748,7 +749,7 @@ func (siw *ServerInterfaceWrapper) GetTurnAuth(w http.ResponseWriter, r *http.Re
 
 	// ------------- Optional query parameter "gateway" -------------
 
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "gateway", r.URL.Query(), &params.Gateway, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "gateway", query, &params.Gateway, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
 	if err != nil {
 		var requiredError *runtime.RequiredParameterError
 		if errors.As(err, &requiredError) {
@@ -761,7 +762,7 @@ func (siw *ServerInterfaceWrapper) GetTurnAuth(w http.ResponseWriter, r *http.Re
 
 	// ------------- Optional query parameter "listener" -------------
 
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "listener", r.URL.Query(), &params.Listener, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "listener", query, &params.Listener, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
 	if err != nil {
 		var requiredError *runtime.RequiredParameterError
 		if errors.As(err, &requiredError) {
@@ -774,7 +775,7 @@ func (siw *ServerInterfaceWrapper) GetTurnAuth(w http.ResponseWriter, r *http.Re
 
 	// ------------- Optional query parameter "public-addr" -------------
 
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "public-addr", r.URL.Query(), &params.PublicAddr, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "public-addr", query, &params.PublicAddr, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
 	if err != nil {
 		var requiredError *runtime.RequiredParameterError
 		if errors.As(err, &requiredError) {
@@ -787,7 +788,7 @@ func (siw *ServerInterfaceWrapper) GetTurnAuth(w http.ResponseWriter, r *http.Re
 
 	// ------------- Optional query parameter "dtls" -------------
 
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "dtls", r.URL.Query(), &params.Dtls, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dtls", query, &params.Dtls, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
 	if err != nil {
 		var requiredError *runtime.RequiredParameterError
 		if errors.As(err, &requiredError) {
@@ -817,10 +818,11 @@ func (siw *ServerInterfaceWrapper) PostTurnAuth(w http.ResponseWriter, r *http.R
 
 	// Parameter object where we will unmarshal all parameters from the context
 	var params PostTurnAuthParams
+	query := r.URL.Query()
 
 	// ------------- Required query parameter "service" -------------
 
-	err = runtime.BindQueryParameterWithOptions("form", true, true, "service", r.URL.Query(), &params.Service, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	err = runtime.BindQueryParameterWithOptions("form", true, true, "service", query, &params.Service, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
 	if err != nil {
 		var requiredError *runtime.RequiredParameterError
 		if errors.As(err, &requiredError) {
@@ -833,7 +835,7 @@ func (siw *ServerInterfaceWrapper) PostTurnAuth(w http.ResponseWriter, r *http.R
 
 	// ------------- Optional query parameter "username" -------------
 
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "username", r.URL.Query(), &params.Username, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "username", query, &params.Username, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
 	if err != nil {
 		var requiredError *runtime.RequiredParameterError
 		if errors.As(err, &requiredError) {
@@ -846,7 +848,7 @@ func (siw *ServerInterfaceWrapper) PostTurnAuth(w http.ResponseWriter, r *http.R
 
 	// ------------- Optional query parameter "ttl" -------------
 
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "ttl", r.URL.Query(), &params.TTL, runtime.BindQueryParameterOptions{Type: "integer", Format: "int64"})
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "ttl", query, &params.TTL, runtime.BindQueryParameterOptions{Type: "integer", Format: "int64"})
 	if err != nil {
 		var requiredError *runtime.RequiredParameterError
 		if errors.As(err, &requiredError) {
@@ -859,7 +861,7 @@ func (siw *ServerInterfaceWrapper) PostTurnAuth(w http.ResponseWriter, r *http.R
 
 	// ------------- Optional query parameter "key" -------------
 
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "key", r.URL.Query(), &params.Key, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "key", query, &params.Key, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
 	if err != nil {
 		var requiredError *runtime.RequiredParameterError
 		if errors.As(err, &requiredError) {
@@ -872,7 +874,7 @@ func (siw *ServerInterfaceWrapper) PostTurnAuth(w http.ResponseWriter, r *http.R
 
 	// ------------- Optional query parameter "api" -------------
 
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "api", r.URL.Query(), &params.API, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "api", query, &params.API, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
 	if err != nil {
 		var requiredError *runtime.RequiredParameterError
 		if errors.As(err, &requiredError) {
@@ -885,7 +887,7 @@ func (siw *ServerInterfaceWrapper) PostTurnAuth(w http.ResponseWriter, r *http.R
 
 	// ------------- Optional query parameter "namespace" -------------
 
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "namespace", r.URL.Query(), &params.Namespace, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "namespace", query, &params.Namespace, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
 	if err != nil {
 		var requiredError *runtime.RequiredParameterError
 		if errors.As(err, &requiredError) {
@@ -898,7 +900,7 @@ func (siw *ServerInterfaceWrapper) PostTurnAuth(w http.ResponseWriter, r *http.R
 
 	// ------------- Optional query parameter "gateway" -------------
 
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "gateway", r.URL.Query(), &params.Gateway, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "gateway", query, &params.Gateway, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
 	if err != nil {
 		var requiredError *runtime.RequiredParameterError
 		if errors.As(err, &requiredError) {
@@ -911,7 +913,7 @@ func (siw *ServerInterfaceWrapper) PostTurnAuth(w http.ResponseWriter, r *http.R
 
 	// ------------- Optional query parameter "listener" -------------
 
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "listener", r.URL.Query(), &params.Listener, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "listener", query, &params.Listener, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
 	if err != nil {
 		var requiredError *runtime.RequiredParameterError
 		if errors.As(err, &requiredError) {
@@ -924,7 +926,7 @@ func (siw *ServerInterfaceWrapper) PostTurnAuth(w http.ResponseWriter, r *http.R
 
 	// ------------- Optional query parameter "public-addr" -------------
 
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "public-addr", r.URL.Query(), &params.PublicAddr, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "public-addr", query, &params.PublicAddr, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
 	if err != nil {
 		var requiredError *runtime.RequiredParameterError
 		if errors.As(err, &requiredError) {
@@ -937,7 +939,7 @@ func (siw *ServerInterfaceWrapper) PostTurnAuth(w http.ResponseWriter, r *http.R
 
 	// ------------- Optional query parameter "dtls" -------------
 
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "dtls", r.URL.Query(), &params.Dtls, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dtls", query, &params.Dtls, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
 	if err != nil {
 		var requiredError *runtime.RequiredParameterError
 		if errors.As(err, &requiredError) {
@@ -1045,10 +1047,11 @@ func (siw *ServerInterfaceWrapper) GetIceAuth(w http.ResponseWriter, r *http.Req
 
 	// Parameter object where we will unmarshal all parameters from the context
 	var params GetIceAuthParams
+	query := r.URL.Query()
 
 	// ------------- Optional query parameter "service" -------------
 
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "service", r.URL.Query(), &params.Service, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "service", query, &params.Service, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
 	if err != nil {
 		var requiredError *runtime.RequiredParameterError
 		if errors.As(err, &requiredError) {
@@ -1061,7 +1064,7 @@ func (siw *ServerInterfaceWrapper) GetIceAuth(w http.ResponseWriter, r *http.Req
 
 	// ------------- Optional query parameter "username" -------------
 
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "username", r.URL.Query(), &params.Username, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "username", query, &params.Username, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
 	if err != nil {
 		var requiredError *runtime.RequiredParameterError
 		if errors.As(err, &requiredError) {
@@ -1074,7 +1077,7 @@ func (siw *ServerInterfaceWrapper) GetIceAuth(w http.ResponseWriter, r *http.Req
 
 	// ------------- Optional query parameter "ttl" -------------
 
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "ttl", r.URL.Query(), &params.TTL, runtime.BindQueryParameterOptions{Type: "integer", Format: "int64"})
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "ttl", query, &params.TTL, runtime.BindQueryParameterOptions{Type: "integer", Format: "int64"})
 	if err != nil {
 		var requiredError *runtime.RequiredParameterError
 		if errors.As(err, &requiredError) {
@@ -1087,7 +1090,7 @@ func (siw *ServerInterfaceWrapper) GetIceAuth(w http.ResponseWriter, r *http.Req
 
 	// ------------- Optional query parameter "key" -------------
 
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "key", r.URL.Query(), &params.Key, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "key", query, &params.Key, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
 	if err != nil {
 		var requiredError *runtime.RequiredParameterError
 		if errors.As(err, &requiredError) {
@@ -1100,7 +1103,7 @@ func (siw *ServerInterfaceWrapper) GetIceAuth(w http.ResponseWriter, r *http.Req
 
 	// ------------- Optional query parameter "api" -------------
 
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "api", r.URL.Query(), &params.API, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "api", query, &params.API, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
 	if err != nil {
 		var requiredError *runtime.RequiredParameterError
 		if errors.As(err, &requiredError) {
@@ -1113,7 +1116,7 @@ func (siw *ServerInterfaceWrapper) GetIceAuth(w http.ResponseWriter, r *http.Req
 
 	// ------------- Optional query parameter "namespace" -------------
 
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "namespace", r.URL.Query(), &params.Namespace, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "namespace", query, &params.Namespace, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
 	if err != nil {
 		var requiredError *runtime.RequiredParameterError
 		if errors.As(err, &requiredError) {
@@ -1126,7 +1129,7 @@ func (siw *ServerInterfaceWrapper) GetIceAuth(w http.ResponseWriter, r *http.Req
 
 	// ------------- Optional query parameter "gateway" -------------
 
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "gateway", r.URL.Query(), &params.Gateway, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "gateway", query, &params.Gateway, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
 	if err != nil {
 		var requiredError *runtime.RequiredParameterError
 		if errors.As(err, &requiredError) {
@@ -1139,7 +1142,7 @@ func (siw *ServerInterfaceWrapper) GetIceAuth(w http.ResponseWriter, r *http.Req
 
 	// ------------- Optional query parameter "listener" -------------
 
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "listener", r.URL.Query(), &params.Listener, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "listener", query, &params.Listener, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
 	if err != nil {
 		var requiredError *runtime.RequiredParameterError
 		if errors.As(err, &requiredError) {
@@ -1152,7 +1155,7 @@ func (siw *ServerInterfaceWrapper) GetIceAuth(w http.ResponseWriter, r *http.Req
 
 	// ------------- Optional query parameter "public-addr" -------------
 
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "public-addr", r.URL.Query(), &params.PublicAddr, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "public-addr", query, &params.PublicAddr, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
 	if err != nil {
 		var requiredError *runtime.RequiredParameterError
 		if errors.As(err, &requiredError) {
@@ -1165,7 +1168,7 @@ func (siw *ServerInterfaceWrapper) GetIceAuth(w http.ResponseWriter, r *http.Req
 
 	// ------------- Optional query parameter "dtls" -------------
 
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "dtls", r.URL.Query(), &params.Dtls, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dtls", query, &params.Dtls, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
 	if err != nil {
 		var requiredError *runtime.RequiredParameterError
 		if errors.As(err, &requiredError) {
@@ -1178,7 +1181,7 @@ func (siw *ServerInterfaceWrapper) GetIceAuth(w http.ResponseWriter, r *http.Req
 
 	// ------------- Optional query parameter "iceTransportPolicy" -------------
 
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "iceTransportPolicy", r.URL.Query(), &params.IceTransportPolicy, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "iceTransportPolicy", query, &params.IceTransportPolicy, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
 	if err != nil {
 		var requiredError *runtime.RequiredParameterError
 		if errors.As(err, &requiredError) {
@@ -1208,10 +1211,11 @@ func (siw *ServerInterfaceWrapper) PostIceAuth(w http.ResponseWriter, r *http.Re
 
 	// Parameter object where we will unmarshal all parameters from the context
 	var params PostIceAuthParams
+	query := r.URL.Query()
 
 	// ------------- Optional query parameter "service" -------------
 
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "service", r.URL.Query(), &params.Service, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "service", query, &params.Service, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
 	if err != nil {
 		var requiredError *runtime.RequiredParameterError
 		if errors.As(err, &requiredError) {
@@ -1224,7 +1228,7 @@ func (siw *ServerInterfaceWrapper) PostIceAuth(w http.ResponseWriter, r *http.Re
 
 	// ------------- Optional query parameter "username" -------------
 
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "username", r.URL.Query(), &params.Username, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "username", query, &params.Username, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
 	if err != nil {
 		var requiredError *runtime.RequiredParameterError
 		if errors.As(err, &requiredError) {
@@ -1237,7 +1241,7 @@ func (siw *ServerInterfaceWrapper) PostIceAuth(w http.ResponseWriter, r *http.Re
 
 	// ------------- Optional query parameter "ttl" -------------
 
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "ttl", r.URL.Query(), &params.TTL, runtime.BindQueryParameterOptions{Type: "integer", Format: "int64"})
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "ttl", query, &params.TTL, runtime.BindQueryParameterOptions{Type: "integer", Format: "int64"})
 	if err != nil {
 		var requiredError *runtime.RequiredParameterError
 		if errors.As(err, &requiredError) {
@@ -1250,7 +1254,7 @@ func (siw *ServerInterfaceWrapper) PostIceAuth(w http.ResponseWriter, r *http.Re
 
 	// ------------- Optional query parameter "key" -------------
 
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "key", r.URL.Query(), &params.Key, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "key", query, &params.Key, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
 	if err != nil {
 		var requiredError *runtime.RequiredParameterError
 		if errors.As(err, &requiredError) {
@@ -1263,7 +1267,7 @@ func (siw *ServerInterfaceWrapper) PostIceAuth(w http.ResponseWriter, r *http.Re
 
 	// ------------- Optional query parameter "api" -------------
 
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "api", r.URL.Query(), &params.API, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "api", query, &params.API, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
 	if err != nil {
 		var requiredError *runtime.RequiredParameterError
 		if errors.As(err, &requiredError) {
@@ -1276,7 +1280,7 @@ func (siw *ServerInterfaceWrapper) PostIceAuth(w http.ResponseWriter, r *http.Re
 
 	// ------------- Optional query parameter "namespace" -------------
 
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "namespace", r.URL.Query(), &params.Namespace, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "namespace", query, &params.Namespace, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
 	if err != nil {
 		var requiredError *runtime.RequiredParameterError
 		if errors.As(err, &requiredError) {
@@ -1289,7 +1293,7 @@ func (siw *ServerInterfaceWrapper) PostIceAuth(w http.ResponseWriter, r *http.Re
 
 	// ------------- Optional query parameter "gateway" -------------
 
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "gateway", r.URL.Query(), &params.Gateway, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "gateway", query, &params.Gateway, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
 	if err != nil {
 		var requiredError *runtime.RequiredParameterError
 		if errors.As(err, &requiredError) {
@@ -1302,7 +1306,7 @@ func (siw *ServerInterfaceWrapper) PostIceAuth(w http.ResponseWriter, r *http.Re
 
 	// ------------- Optional query parameter "listener" -------------
 
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "listener", r.URL.Query(), &params.Listener, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "listener", query, &params.Listener, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
 	if err != nil {
 		var requiredError *runtime.RequiredParameterError
 		if errors.As(err, &requiredError) {
@@ -1315,7 +1319,7 @@ func (siw *ServerInterfaceWrapper) PostIceAuth(w http.ResponseWriter, r *http.Re
 
 	// ------------- Optional query parameter "public-addr" -------------
 
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "public-addr", r.URL.Query(), &params.PublicAddr, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "public-addr", query, &params.PublicAddr, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
 	if err != nil {
 		var requiredError *runtime.RequiredParameterError
 		if errors.As(err, &requiredError) {
@@ -1328,7 +1332,7 @@ func (siw *ServerInterfaceWrapper) PostIceAuth(w http.ResponseWriter, r *http.Re
 
 	// ------------- Optional query parameter "dtls" -------------
 
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "dtls", r.URL.Query(), &params.Dtls, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "dtls", query, &params.Dtls, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
 	if err != nil {
 		var requiredError *runtime.RequiredParameterError
 		if errors.As(err, &requiredError) {
@@ -1341,7 +1345,7 @@ func (siw *ServerInterfaceWrapper) PostIceAuth(w http.ResponseWriter, r *http.Re
 
 	// ------------- Optional query parameter "iceTransportPolicy" -------------
 
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "iceTransportPolicy", r.URL.Query(), &params.IceTransportPolicy, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "iceTransportPolicy", query, &params.IceTransportPolicy, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
 	if err != nil {
 		var requiredError *runtime.RequiredParameterError
 		if errors.As(err, &requiredError) {

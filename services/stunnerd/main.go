@@ -36,6 +36,8 @@ const (
 var errReplaced = errors.New("replaced by another process")
 
 func main() {
+	// The end of a reader of the log or of usage records must not end the calls: a write then fails.
+	signal.Ignore(syscall.SIGPIPE)
 	o, err := parseFlags(os.Args[1:], os.Getenv, os.Stdout)
 	switch {
 	case errors.Is(err, flag.ErrHelp):

@@ -50,6 +50,7 @@ type process struct {
 	// program is the path of a copy of this test binary; "" means the binary itself. role is the value of asProgram.
 	program, role string
 	attr          *syscall.SysProcAttr
+	stdout        *os.File // nil discards it
 	command       *exec.Cmd
 	log           *os.File
 	// turn are the addresses of the listeners: udp, tcp, tls and dtls.
@@ -97,6 +98,9 @@ func (p *process) begin(flags ...string) {
 	p.command = exec.Command(cmp.Or(p.program, program), flags...)
 	p.command.Env = append(os.Environ(), asProgram+"="+cmp.Or(p.role, "yes"))
 	p.command.Stderr, p.command.SysProcAttr = p.log, p.attr
+	if p.stdout != nil {
+		p.command.Stdout = p.stdout
+	}
 	if err := p.command.Start(); err != nil {
 		t.Fatal(err)
 	}

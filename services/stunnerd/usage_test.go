@@ -1,10 +1,13 @@
 package main
 
 import (
+	"bytes"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/stunner-gateway/stunner/services/api/config"
 )
 
 // The key of --usage-user-key hashes users, the same for all processes with it. A key that is too short or too long is
@@ -36,5 +39,33 @@ func TestUserKey(t *testing.T) {
 	}
 	if _, err := userHash(path + ".missing"); err == nil || !strings.Contains(err.Error(), "--usage-user-key") {
 		t.Errorf("missing file: %v", err)
+	}
+}
+
+// The end of the reader of standard output ends neither the process nor its calls, and is logged.
+func TestReaderOfUsageRecordsEnds(t *testing.T) {
+	reader, writer, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := reader.Close(); err != nil {
+		t.Fatal(err)
+	}
+	defer writer.Close()
+	p := &process{t: t, peer: echo(t), ended: make(chan struct{}), stdout: writer}
+	p.launch("--usage-records", "-", "--config", p.config(func(*config.Config) {}))
+	ends, stays := p.mustDial("ann"), p.mustDial("bob")
+	for _, c := range []*call{ends, stays} {
+		if err := c.echo("before"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := ends.relay.Close(); err != nil { // its last record is due
+		t.Fatal(err)
+	}
+	p.within("a failed delivery", func() bool { return bytes.Contains(p.said(), []byte("broken pipe")) })
+	p.runs()
+	if err := stays.echo("after"); err != nil {
+		t.Error(err)
 	}
 }

@@ -31,6 +31,8 @@ const (
 	// leastRetry and mostRetry are the times between two attempts to deliver records.
 	leastRetry = time.Second
 	mostRetry  = 30 * time.Second
+	// closeTime is how long Close waits for the volume.
+	closeTime = 2 * time.Second
 )
 
 // Sink takes records. After an error none, some or all of them may have arrived, and they are delivered again, with
@@ -89,8 +91,19 @@ type Book struct {
 	// ticked is the time of the last tick, in seconds since 1970.
 	ticked int64
 	status Status
-	// unstored is set when the file has no room.
+	// full is the last error of the volume, or nil.
+	full error
+
+	// need wakes Run's store when there are few spare chunks, or a new chunk of ordinary memory.
+	need chan struct{}
+	// storing has a value during calls of the volume. A caller that holds mu must not wait for it.
+	storing chan struct{}
+
+	// unstored reports whether the log says that there are chunks that end with the process. Only tick uses it.
 	unstored bool
+
+	// What follows is used by one delivery at a time.
+
 	// retry is the earliest time of the next delivery after an error, and pause the time between two attempts.
 	retry   time.Time
 	pause   time.Duration
@@ -110,8 +123,12 @@ func Open(o Options) *Book {
 	if err != nil {
 		o.Log.Warn("usage is lost if this process is killed", "error", err)
 	}
-	b := &Book{o: o, slots: memory, names: map[string]ref{}, accounts: map[ID]*Account{}, waiting: map[ID]*Account{}}
+	b := &Book{
+		o: o, slots: memory, names: map[string]ref{}, accounts: map[ID]*Account{}, waiting: map[ID]*Account{},
+		need: make(chan struct{}, 1), storing: make(chan struct{}, 1),
+	}
 	b.ticked = o.Now().Unix()
+	b.store()
 	b.restore()
 	return b
 }
@@ -133,8 +150,10 @@ func (b *Book) restore() {
 			}
 		}
 	}
-	if len(b.slots.chunks) > 0 {
-		alive = b.slots.chunks[0].header().alive.Load()
+	for n := range b.slots.chunks {
+		if c := &b.slots.chunks[n]; c.memory != nil {
+			alive = max(alive, c.header().alive.Load())
+		}
 	}
 	for n := range b.slots.chunks {
 		for at := range b.slots.inChunk(n) {
@@ -197,15 +216,10 @@ func (b *Book) Begin(i Identity) *Account {
 	user = strings.ToValidUTF8(user, "�")
 	user = user[:min(len(user), maxText-len(caveats))]
 	gateway, listener, protocol := b.name(i.Gateway), b.name(i.Listener), b.name(i.Protocol)
-	at := b.slots.take(len(caveats) + len(user))
+	at := b.take(len(caveats) + len(user))
 	if at == 0 {
 		b.status.Lost++
 		return nil
-	}
-	if b.slots.full != nil && !b.unstored {
-		b.unstored = true
-		b.o.Log.Warn("usage of new sessions is lost if this process is killed: give the folder more room",
-			"error", b.slots.full)
 	}
 	s := b.slots.at(at)
 	b.slots.write(at, caveats, user)
@@ -245,11 +259,24 @@ func (b *Book) name(text string) ref {
 	if at := b.names[text]; at != 0 || text == "" || len(text) > maxText || len(b.names) >= maxNames {
 		return at
 	}
-	at := b.slots.take(len(text))
+	at := b.take(len(text))
 	if at != 0 {
 		b.slots.write(at, "", text)
 		b.slots.at(at).state.Store(name)
 		b.names[text] = at
+	}
+	return at
+}
+
+// take returns a free slot, and never waits for the volume. The caller holds mu.
+func (b *Book) take(text int) ref {
+	before := len(b.slots.spare) + len(b.slots.chunks)
+	at := b.slots.take(text)
+	if len(b.slots.spare)+len(b.slots.chunks) != before {
+		select {
+		case b.need <- struct{}{}:
+		default:
+		}
 	}
 	return at
 }
@@ -320,6 +347,32 @@ func (b *Book) Run(ctx context.Context) {
 	if b == nil {
 		return
 	}
+	// Neither a volume nor a sink that takes its time may delay the others. Run waits for a delivery, which ends with ctx,
+	// but not for the volume.
+	second, due := make(chan struct{}, 1), make(chan struct{}, 1)
+	go func() {
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-second:
+			case <-b.need:
+			}
+			b.store()
+		}
+	}()
+	var delivering sync.WaitGroup
+	defer delivering.Wait()
+	delivering.Go(func() {
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-due:
+				b.deliverDue(ctx)
+			}
+		}
+	})
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	for {
@@ -328,7 +381,76 @@ func (b *Book) Run(ctx context.Context) {
 			return
 		case <-tick.C:
 			b.tick()
-			b.deliverDue(ctx)
+			for _, wake := range []chan<- struct{}{second, due} {
+				select {
+				case wake <- struct{}{}:
+				default:
+				}
+			}
+		}
+	}
+}
+
+// store maps chunks ahead of need, and copies chunks of ordinary memory into the file. It waits for the volume.
+func (b *Book) store() {
+	b.storing <- struct{}{}
+	defer func() { <-b.storing }()
+	err := b.mapWanted()
+	if copied := b.copyChunks(); err == nil {
+		err = copied
+	}
+	b.mu.Lock()
+	b.full = err
+	b.mu.Unlock()
+}
+
+// mapWanted maps chunks until there are enough spare ones. The caller has set storing.
+func (b *Book) mapWanted() error {
+	for {
+		b.mu.Lock()
+		n, ok := b.slots.wanted()
+		b.mu.Unlock()
+		if !ok {
+			return nil
+		}
+		memory, err := b.slots.file.Map(n)
+		if err != nil {
+			return err
+		}
+		b.mu.Lock()
+		b.slots.add(n, memory)
+		b.mu.Unlock()
+	}
+}
+
+// copyChunks copies the chunks of ordinary memory into the file. The caller has set storing.
+func (b *Book) copyChunks() error {
+	if b.slots.file == nil {
+		return nil
+	}
+	var buffer []uint64
+	for n := 0; ; n++ {
+		b.mu.Lock()
+		if n == len(b.slots.chunks) {
+			b.mu.Unlock()
+			return nil
+		}
+		c := &b.slots.chunks[n]
+		stale, used := c.stale(), c.used
+		if stale {
+			buffer = c.read(buffer)
+		}
+		b.mu.Unlock()
+		if !stale {
+			continue
+		}
+		err := b.slots.file.Write(n, bytesOf(buffer))
+		b.mu.Lock()
+		c = &b.slots.chunks[n]
+		c.copied, c.usedInCopy = err == nil, used
+		b.mu.Unlock()
+		if err != nil {
+			return err
 		}
 	}
 }
@@ -339,18 +461,27 @@ func (b *Book) tick() {
 		b.o.Refresh()
 	}
 	b.mu.Lock()
-	defer b.mu.Unlock()
-	if len(b.slots.chunks) > 0 {
-		b.slots.chunks[0].header().alive.Store(b.o.Now().UnixMilli())
-	}
-	now := b.o.Now().Unix()
-	passed := now - b.ticked
-	b.ticked = now
+	h, unstored, full := b.slots.header(), b.slots.uncopied(), b.full
+	now := b.o.Now()
+	passed := now.Unix() - b.ticked
+	b.ticked = now.Unix()
 	for _, a := range b.accounts {
 		// ago is how long ago the bucket was due. If the clock was set back, passed is negative.
-		ago := ((now-int64(a.bucket))%int64(buckets) + int64(buckets)) % int64(buckets)
+		ago := ((now.Unix()-int64(a.bucket))%int64(buckets) + int64(buckets)) % int64(buckets)
 		a.due = a.due || ago < max(passed, 1)
 	}
+	b.mu.Unlock()
+	if h != nil {
+		h.alive.Store(now.UnixMilli())
+	}
+	switch was := b.unstored; {
+	case unstored && !was:
+		b.o.Log.Warn("usage of new sessions is lost if this process is killed: "+
+			"the folder must take writes and have room", "error", full)
+	case was && !unstored:
+		b.o.Log.Info("usage of all sessions is in the folder again")
+	}
+	b.unstored = unstored
 }
 
 // deliverDue delivers the records that are due, unless the last attempt has just failed.
@@ -379,6 +510,13 @@ func (b *Book) deliver(ctx context.Context, all bool) (more bool, err error) {
 	if len(records) > 0 {
 		err = b.o.Sink.Deliver(ctx, records)
 	}
+	switch {
+	case err != nil && !b.problem:
+		b.o.Log.Warn("usage records were not delivered, and are kept", "records", len(records), "error", err)
+	case err == nil && b.problem:
+		b.o.Log.Info("usage records are delivered again")
+	}
+	b.problem = err != nil
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if err != nil {
@@ -386,16 +524,8 @@ func (b *Book) deliver(ctx context.Context, all bool) (more bool, err error) {
 		for _, a := range interim {
 			a.due = a.slot.state.Load() == live
 		}
-		if !b.problem {
-			b.o.Log.Warn("usage records were not delivered, and are kept", "records", len(records), "error", err)
-		}
-		b.problem = true
 		return false, err
 	}
-	if b.problem {
-		b.o.Log.Info("usage records are delivered again")
-	}
-	b.problem = false
 	b.status.Delivered += uint64(len(records))
 	for _, a := range b.over[:over] {
 		b.slots.release(a.at)
@@ -444,19 +574,51 @@ func (b *Book) Close(ctx context.Context) error {
 			wait(ctx, leastRetry)
 		}
 	}
+	closed := make(chan error, 1)
+	go func() {
+		b.store()
+		closed <- b.closeFile()
+	}()
+	// The file stays locked while it is written, so that the next process does not use it meanwhile.
+	var err error
+	patience := time.NewTimer(closeTime)
+	defer patience.Stop()
+	select {
+	case err = <-closed:
+	case <-patience.C:
+		err = fmt.Errorf("close usage: the folder takes no writes for %v", closeTime)
+	}
+	if left, lost := b.left(); left > 0 {
+		b.o.Log.Error("usage records were not delivered before the end", "kept in the folder", left-lost, "lost", lost)
+	}
+	return err
+}
+
+// closeFile closes the file. It waits for the volume.
+func (b *Book) closeFile() error {
+	b.storing <- struct{}{}
+	defer func() { <-b.storing }()
+	b.mu.Lock()
+	file := b.slots.file
+	b.slots.file = nil
+	b.mu.Unlock()
+	if file == nil {
+		return nil
+	}
+	return file.Close()
+}
+
+// left counts the last records that are not delivered, and of them those that are lost.
+func (b *Book) left() (left, lost int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	lost := 0
 	for _, a := range b.over {
 		if !b.slots.stored(a.at) {
 			lost++
 		}
 	}
 	b.status.Lost += uint64(lost)
-	if n := len(b.over); n > 0 {
-		b.o.Log.Error("usage records were not delivered before the end", "kept in the folder", n-lost, "lost", lost)
-	}
-	return b.slots.close()
+	return len(b.over), lost
 }
 
 func wait(ctx context.Context, d time.Duration) {

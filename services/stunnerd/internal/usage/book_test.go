@@ -76,7 +76,7 @@ func newBed(t *testing.T, o Options) *bed {
 // kill starts a book in place of one whose process was killed.
 func (b *bed) kill(continued ...ID) {
 	b.t.Helper()
-	if err := b.slots.close(); err != nil { // unlocks the file, as the end of the process does
+	if err := b.closeFile(); err != nil { // unlocks the file, as the end of the process does
 		b.t.Fatal(err)
 	}
 	b.o.Continued = continued
@@ -353,28 +353,6 @@ func TestTooManyNames(t *testing.T) {
 	}
 }
 
-// A volume without room costs the records of a killed process, and nothing else.
-func TestFullVolume(t *testing.T) {
-	b := newBed(t, Options{Dir: t.TempDir()})
-	stored := b.begin("ann")
-	if err := b.slots.file.Close(); err != nil { // fallocate fails from here on
-		t.Fatal(err)
-	}
-	var all []*Account
-	for range chunkSize / sizeOf(3) * 2 {
-		a := b.begin("bob")
-		send(a, "media/echo", 1)
-		all = append(all, a)
-	}
-	if b.slots.full == nil || !b.slots.stored(stored.at) || b.slots.stored(all[len(all)-1].at) {
-		t.Fatal("the volume has room")
-	}
-	b.pass(60)
-	if got := len(b.consumer.take()); got != len(all)+1 {
-		t.Errorf("%d records of %d sessions", got, len(all)+1)
-	}
-}
-
 // Two processes never share a file.
 func TestFolderInUse(t *testing.T) {
 	dir := t.TempDir()
@@ -397,7 +375,7 @@ func TestDamagedFile(t *testing.T) {
 		send(a, "media/echo", 1)
 		ids = append(ids, a.id)
 	}
-	if err := b.slots.close(); err != nil {
+	if err := b.closeFile(); err != nil {
 		t.Fatal(err)
 	}
 	path := filepath.Join(dir, fileName)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync/atomic"
 	"syscall"
 	"unicode/utf8"
@@ -15,10 +16,13 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
 )
 
-// The memory of the counters is chunks of slots of one size. With a folder, each chunk is a part of a file that is
-// mapped into memory, so a process that is killed leaves its counters there. Space for a chunk is allocated before it is
-// mapped (fallocate(2)): a volume that is full then refuses a chunk, and does not end the process with a SIGBUS. A chunk
-// that the volume has no room for is ordinary memory, which ends with the process.
+// The memory of the counters is chunks of slots of one size. With a folder, each chunk has a part of a file. As a rule
+// it is mapped into memory, so a process that is killed leaves its counters there. Space for a chunk is allocated
+// before it is mapped (fallocate(2)): a volume that is full then refuses a chunk, and does not end the process with a
+// SIGBUS.
+//
+// A volume may take its time, so chunks are mapped ahead of need, by a goroutine that no session waits for. If none is
+// left, a chunk of ordinary memory takes its place, and is copied into its part of the file once a second.
 const (
 	chunkSize = 64 << 10
 	// unit is the divisor of sizes and offsets of slots, and the size of the header of a chunk.
@@ -31,13 +35,17 @@ const (
 	magic = 0x3155_4E55_5453
 
 	fileName = "sessions.usage"
+
+	// leastSpare and mostSpare bound the chunks that are mapped ahead: between them an eighth of all.
+	leastSpare = 2
+	mostSpare  = 16
 )
 
-// chunkHeader is the beginning of a chunk.
+// chunkHeader is the beginning of a chunk. It is zero until the chunk is divided into slots.
 type chunkHeader struct {
 	magic    uint64
 	slotSize uint64
-	// alive is the last time of Book.tick, in milliseconds since 1970. It is kept in the first chunk.
+	// alive is the last time of Book.tick, in milliseconds since 1970. It is kept in the first chunk that has memory.
 	alive atomic.Int64
 }
 
@@ -85,28 +93,67 @@ type routeSlot struct {
 
 const slotHeader = int(unsafe.Sizeof(slot{}))
 
-// chunk is one chunk of memory.
+// chunk is one chunk of memory. Without memory it is a part of the file that is not mapped yet.
 type chunk struct {
 	memory []byte
-	// stored reports whether the chunk is a part of the file.
-	stored bool
+	// mapped reports whether the memory is the part of the file.
+	mapped bool
+	// copied reports whether the part of the file is a copy of the memory.
+	copied bool
+	// used is the number of slots that are not free, and usedInCopy that in the copy.
+	used, usedInCopy int
 }
 
 func (c *chunk) header() *chunkHeader { return (*chunkHeader)(unsafe.Pointer(&c.memory[0])) }
 
+// stale reports whether the chunk is to be copied into the file.
+func (c *chunk) stale() bool {
+	return c.memory != nil && !c.mapped && (!c.copied || c.used > 0 || c.usedInCopy > 0)
+}
+
+// read appends the memory of a chunk to an empty buffer.
+func (c *chunk) read(buffer []uint64) []uint64 {
+	buffer = buffer[:0]
+	for i := 0; i < len(c.memory); i += 8 {
+		// Traffic is counted meanwhile.
+		buffer = append(buffer, (*atomic.Uint64)(unsafe.Pointer(&c.memory[i])).Load())
+	}
+	return buffer
+}
+
+func bytesOf(words []uint64) []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(&words[0])), 8*len(words))
+}
+
+// volume is the file of the chunks. Its methods may take any time.
+type volume interface {
+	// Map allocates the space of a chunk, and maps it.
+	Map(n int) ([]byte, error)
+	// Write writes a chunk.
+	Write(n int, memory []byte) error
+	// Close unlocks and closes the file. What is mapped stays so, because a late packet may still be counted.
+	Close() error
+}
+
+// class is a kind of slots.
+type class struct {
+	size   int
+	mapped bool
+}
+
 // slots is the memory of the counters of a process. It is not safe for concurrent use.
 type slots struct {
-	file   *os.File // nil without a folder
+	file   volume // nil without a folder
 	chunks []chunk
-	// unused are the free slots by size.
-	unused map[int][]ref
-	// full is the error of the last chunk that is not in the file, or nil.
-	full error
+	// unused are the free slots.
+	unused map[class][]ref
+	// spare are the mapped chunks that are not divided into slots, and missing those without memory.
+	spare, missing []int
 }
 
 // openSlots opens the file of a folder and maps its chunks. It returns memory without a file together with an error.
 func openSlots(dir string) (*slots, error) {
-	m := &slots{unused: map[int][]ref{}}
+	m := &slots{unused: map[class][]ref{}}
 	if dir == "" {
 		return m, nil
 	}
@@ -120,8 +167,7 @@ func openSlots(dir string) (*slots, error) {
 		return m, fmt.Errorf("open usage: %w", err)
 	}
 	if err := m.use(f); err != nil {
-		m.chunks = nil
-		return m, fmt.Errorf("open usage: %s: %w", path, errors.Join(err, f.Close()))
+		return &slots{unused: map[class][]ref{}}, fmt.Errorf("open usage: %s: %w", path, errors.Join(err, f.Close()))
 	}
 	return m, nil
 }
@@ -138,90 +184,173 @@ func (m *slots) use(f *os.File) error {
 	case !info.Mode().IsRegular():
 		return errors.New("want a regular file: remove it")
 	}
-	whole := info.Size()%chunkSize == 0 && info.Size() <= maxChunks*chunkSize
-	for at := int64(0); whole && at < info.Size(); at += chunkSize {
-		c, err := mapChunk(f, at)
+	m.file = osFile{f}
+	// A process that was killed while the file grew may have left a fraction of a chunk.
+	count := (info.Size() + chunkSize - 1) / chunkSize
+	if count > maxChunks {
+		return f.Truncate(0)
+	}
+	ours, err := m.load(int(count))
+	if err == nil && !ours {
+		m.chunks, m.spare, m.missing = nil, nil, nil // stay mapped: nobody uses them
+		err = f.Truncate(0)
+	}
+	return err
+}
+
+// load maps the chunks of the file. It reports whether they have the layout of this release.
+func (m *slots) load(count int) (ours bool, err error) {
+	for n := range count {
+		memory, err := m.file.Map(n)
+		if errors.Is(err, syscall.ENOSPC) { // the part was never allocated
+			m.chunks, m.missing = append(m.chunks, chunk{}), append(m.missing, n)
+			continue
+		}
 		if err != nil {
-			return err
+			return false, err
 		}
+		c := chunk{memory: memory, mapped: true}
 		m.chunks = append(m.chunks, c)
-		h := c.header()
-		size := h.slotSize
-		whole = h.magic == magic && size%unit == 0 && size >= uint64(slotHeader) && size <= uint64(sizeOf(maxText))
-	}
-	if !whole {
-		m.chunks = nil // stay mapped: nobody uses them
-		if err := f.Truncate(0); err != nil {
-			return err
+		switch h := c.header(); {
+		case h.magic == 0:
+			clear(memory[unit:])
+			m.spare = append(m.spare, n)
+		case h.magic != magic || h.slotSize%unit != 0 || h.slotSize < uint64(slotHeader) ||
+			h.slotSize > uint64(sizeOf(maxText)):
+			return false, nil
+		}
+		for range m.inChunk(n) {
+			m.chunks[n].used++ // until release
 		}
 	}
-	m.file = f
-	return nil
+	return true, nil
 }
 
-// mapChunk allocates the space of a chunk of a file, and maps it.
-func mapChunk(f *os.File, at int64) (chunk, error) {
-	if err := unix.Fallocate(int(f.Fd()), 0, at, chunkSize); err != nil {
-		return chunk{}, fmt.Errorf("allocate: %w", err)
-	}
-	b, err := unix.Mmap(int(f.Fd()), at, chunkSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+// osFile is the volume of a process.
+type osFile struct{ f *os.File }
+
+// Map implements volume.
+func (o osFile) Map(n int) (memory []byte, err error) {
+	raw, err := o.f.SyscallConn()
 	if err != nil {
-		return chunk{}, fmt.Errorf("map: %w", err)
+		return nil, err
 	}
-	return chunk{b, true}, nil
+	at := int64(n) * chunkSize
+	// Control keeps the descriptor open meanwhile.
+	if e := raw.Control(func(fd uintptr) {
+		for again := true; again; again = errors.Is(err, syscall.EINTR) { // tmpfs gives up at a signal
+			err = unix.Fallocate(int(fd), 0, at, chunkSize)
+		}
+		if err != nil {
+			err = fmt.Errorf("allocate: %w", err)
+			return
+		}
+		if memory, err = unix.Mmap(int(fd), at, chunkSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err != nil {
+			err = fmt.Errorf("map: %w", err)
+			return
+		}
+		// The first write to a page may wait for the volume too. Kernels before 5.14 cannot do it here.
+		_ = unix.Madvise(memory, unix.MADV_POPULATE_WRITE)
+	}); e != nil {
+		return nil, e
+	}
+	return memory, err
 }
 
-// close unlocks and closes the file. Its memory stays mapped, because a late packet may still be counted, and would
-// keep the lock.
-func (m *slots) close() error {
-	if m.file == nil {
-		return nil
-	}
-	return errors.Join(syscall.Flock(int(m.file.Fd()), syscall.LOCK_UN), m.file.Close())
+// Write implements volume.
+func (o osFile) Write(n int, memory []byte) error {
+	_, err := o.f.WriteAt(memory, int64(n)*chunkSize)
+	return err
+}
+
+// Close implements volume. It unlocks the file, because the memory that stays mapped would keep the lock.
+func (o osFile) Close() error {
+	return errors.Join(syscall.Flock(int(o.f.Fd()), syscall.LOCK_UN), o.f.Close())
 }
 
 // sizeOf returns the size of a slot with a text.
 func sizeOf(text int) int { return (slotHeader + text + unit - 1) / unit * unit }
 
-// take returns a free slot for a text. Its counters are 0. It returns 0 if there are maxChunks.
+// take returns a free slot for a text, if possible in a mapped chunk. Its counters are 0. It returns 0 if there are
+// maxChunks.
 func (m *slots) take(text int) ref {
 	size := sizeOf(text)
-	if len(m.unused[size]) == 0 && !m.grow(size) {
-		return 0
+	of := class{size, true}
+	if len(m.unused[of]) == 0 && !m.divideSpare(size) {
+		of.mapped = false
+		if len(m.unused[of]) == 0 && !m.extend(size) {
+			return 0
+		}
 	}
-	list := m.unused[size]
+	list := m.unused[of]
 	at := list[len(list)-1]
-	m.unused[size] = list[:len(list)-1]
+	m.unused[of] = list[:len(list)-1]
+	m.chunks[at/unitsOfChunk].used++
 	clear(m.bytes(at))
 	return at
 }
 
-// grow adds a chunk of free slots of a size.
-func (m *slots) grow(size int) bool {
+// divideSpare makes slots of a size of a spare chunk, if there is one.
+func (m *slots) divideSpare(size int) bool {
+	if len(m.spare) == 0 {
+		return false
+	}
+	n := m.spare[0]
+	m.spare = m.spare[1:]
+	m.divide(n, size)
+	return true
+}
+
+// extend adds a chunk of ordinary memory, with slots of a size.
+func (m *slots) extend(size int) bool {
 	if len(m.chunks) == maxChunks {
 		return false
 	}
-	c := chunk{}
-	// A part of the file follows the one before, so there is none after a chunk that is not in the file.
-	if m.file != nil && m.full == nil {
-		c, m.full = mapChunk(m.file, int64(len(m.chunks))*chunkSize)
-	}
-	if c.memory == nil {
-		words := make([]uint64, chunkSize/8) // aligned for atomic operations
-		c.memory = unsafe.Slice((*byte)(unsafe.Pointer(&words[0])), chunkSize)
-	}
-	h := c.header()
-	h.slotSize, h.magic = uint64(size), magic
-	m.chunks = append(m.chunks, c)
-	for at := range m.inChunk(len(m.chunks) - 1) {
-		m.unused[size] = append(m.unused[size], at)
-	}
+	words := make([]uint64, chunkSize/8) // aligned for atomic operations
+	m.chunks = append(m.chunks, chunk{memory: bytesOf(words)})
+	m.divide(len(m.chunks)-1, size)
 	return true
+}
+
+// divide makes free slots of a size of a chunk.
+func (m *slots) divide(n, size int) {
+	c := &m.chunks[n]
+	h := c.header()
+	h.slotSize = uint64(size)
+	h.magic = magic // after the size, because the process may be killed at any time
+	of := class{size, c.mapped}
+	for at := range m.inChunk(n) {
+		m.unused[of] = append(m.unused[of], at)
+	}
+}
+
+// wanted returns the number of a chunk to be mapped, if there are too few spare ones.
+func (m *slots) wanted() (n int, ok bool) {
+	if m.file == nil || len(m.spare) >= min(max(len(m.chunks)/8, leastSpare), mostSpare) {
+		return 0, false
+	}
+	if len(m.missing) == 0 {
+		if len(m.chunks) == maxChunks {
+			return 0, false
+		}
+		m.missing = append(m.missing, len(m.chunks))
+		m.chunks = append(m.chunks, chunk{})
+	}
+	return m.missing[0], true
+}
+
+// add adds the memory of a chunk that was wanted.
+func (m *slots) add(n int, memory []byte) {
+	m.chunks[n] = chunk{memory: memory, mapped: true}
+	m.missing, m.spare = m.missing[1:], append(m.spare, n)
 }
 
 // inChunk yields the slots of a chunk.
 func (m *slots) inChunk(n int) func(func(ref) bool) {
 	return func(yield func(ref) bool) {
+		if m.chunks[n].memory == nil || m.chunks[n].header().magic == 0 {
+			return
+		}
 		size := int(m.chunks[n].header().slotSize)
 		for at := unit; at+size <= chunkSize; at += size {
 			if !yield(ref(n*unitsOfChunk + at/unit)) {
@@ -234,8 +363,10 @@ func (m *slots) inChunk(n int) func(func(ref) bool) {
 // release makes a slot free.
 func (m *slots) release(at ref) {
 	m.at(at).state.Store(free)
-	size := len(m.bytes(at))
-	m.unused[size] = append(m.unused[size], at)
+	c := &m.chunks[at/unitsOfChunk]
+	c.used--
+	of := class{len(m.bytes(at)), c.mapped}
+	m.unused[of] = append(m.unused[of], at)
 }
 
 // at returns a slot.
@@ -248,7 +379,27 @@ func (m *slots) bytes(at ref) []byte {
 }
 
 // stored reports whether a slot outlives the process.
-func (m *slots) stored(at ref) bool { return m.chunks[at/unitsOfChunk].stored }
+func (m *slots) stored(at ref) bool {
+	c := &m.chunks[at/unitsOfChunk]
+	return c.mapped || c.copied
+}
+
+// header returns the header of the first chunk with memory, or nil if there is none.
+func (m *slots) header() *chunkHeader {
+	for i := range m.chunks {
+		if c := &m.chunks[i]; c.memory != nil {
+			return c.header()
+		}
+	}
+	return nil
+}
+
+// uncopied reports whether there is a chunk that ends with the process.
+func (m *slots) uncopied() bool {
+	return m.file != nil && slices.ContainsFunc(m.chunks, func(c chunk) bool {
+		return c.memory != nil && !c.mapped && !c.copied
+	})
+}
 
 // write stores the texts of a slot that take has returned for them.
 func (m *slots) write(at ref, first, second string) {
@@ -274,7 +425,11 @@ func (m *slots) name(at ref) string {
 	if at%unitsOfChunk == 0 || int(at/unitsOfChunk) >= len(m.chunks) {
 		return ""
 	}
-	size := int(m.chunks[at/unitsOfChunk].header().slotSize)
+	c := &m.chunks[at/unitsOfChunk]
+	if c.memory == nil || c.header().magic == 0 {
+		return ""
+	}
+	size := int(c.header().slotSize)
 	if offset := int(at%unitsOfChunk)*unit - unit; offset%size != 0 || offset+unit+size > chunkSize {
 		return ""
 	}

@@ -31,8 +31,6 @@ const (
 	eventName = "stunner.usage"
 	// scopeName is the name of the instrumentation scope.
 	scopeName = "github.com/stunner-gateway/stunner/services/stunnerd/usage"
-	// deliverTimeout bounds one delivery, unless a variable says otherwise.
-	deliverTimeout = 10 * time.Second
 	// maxAnswer is the part of an answer in bytes that is read.
 	maxAnswer = 64 << 10
 )

@@ -11,8 +11,8 @@ import (
 	"io/fs"
 	"os"
 	"strings"
-	"sync"
 	"syscall"
+	"time"
 
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/usage"
 )
@@ -34,9 +34,9 @@ type Origin struct {
 func Open(to string, env func(string) string, from Origin) (Sink, error) {
 	switch {
 	case to == "-":
-		return &lines{out: os.Stdout}, nil
+		return newLines("", os.Stdout), nil
 	case to != "":
-		l := &lines{path: to}
+		l := newLines(to, nil)
 		return l, l.reopen()
 	case strings.EqualFold(env("OTEL_SDK_DISABLED"), "true"), env("OTEL_LOGS_EXPORTER") == "none",
 		env("OTEL_EXPORTER_OTLP_ENDPOINT") == "" && env("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT") == "":
@@ -53,14 +53,24 @@ func Open(to string, env func(string) string, from Origin) (Sink, error) {
 	return openOTLP(env, from)
 }
 
+// deliverTimeout bounds one delivery, unless a variable says otherwise.
+const deliverTimeout = 10 * time.Second
+
 // lines writes records as lines of JSON.
 type lines struct {
 	path string // empty for out
-	mu   sync.Mutex
-	out  io.Writer
-	file *os.File
+	// patience bounds one delivery.
+	patience time.Duration
+	// writing has a value during a write, which guards the fields below. A write to a volume or a pipe may take any time.
+	writing chan struct{}
+	out     io.Writer
+	file    *os.File
 	// torn is set if the last line may not be whole.
 	torn bool
+}
+
+func newLines(path string, out io.Writer) *lines {
+	return &lines{path: path, out: out, patience: deliverTimeout, writing: make(chan struct{}, 1)}
 }
 
 // reopen opens the file, unless it is open and still has its name: a rotation renames it.
@@ -89,17 +99,10 @@ func (l *lines) reopen() error {
 	return nil
 }
 
-// Deliver implements usage.Sink.
-func (l *lines) Deliver(_ context.Context, records []usage.Record) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if err := l.reopen(); err != nil {
-		return err
-	}
+// Deliver implements usage.Sink. It returns while a write still waits for a volume, or for the reader of a pipe. This
+// write goes on, and there is no other one until it has ended.
+func (l *lines) Deliver(ctx context.Context, records []usage.Record) error {
 	var b bytes.Buffer
-	if l.torn {
-		b.WriteByte('\n')
-	}
 	encoder := json.NewEncoder(&b)
 	encoder.SetEscapeHTML(false)
 	for i := range records {
@@ -107,17 +110,52 @@ func (l *lines) Deliver(_ context.Context, records []usage.Record) error {
 			return fmt.Errorf("encode usage record: %w", err)
 		}
 	}
-	_, err := l.out.Write(b.Bytes())
-	if l.torn = err != nil; l.torn {
+	slow := fmt.Errorf("the volume or the pipe takes none for %v", l.patience)
+	ctx, cancel := context.WithTimeoutCause(ctx, l.patience, slow)
+	defer cancel()
+	done := make(chan error, 1)
+	select {
+	case l.writing <- struct{}{}:
+		go func() {
+			err := l.write(b.Bytes())
+			<-l.writing
+			done <- err
+		}()
+	case <-ctx.Done():
+	}
+	var err error
+	select {
+	case err = <-done:
+	case <-ctx.Done():
+		err = context.Cause(ctx)
+	}
+	if err != nil {
 		return fmt.Errorf("write usage records: %w", err)
 	}
 	return nil
 }
 
-// Close implements io.Closer. Standard output stays open.
+// write writes lines. The caller has set writing.
+func (l *lines) write(text []byte) error {
+	if err := l.reopen(); err != nil {
+		return err
+	}
+	if l.torn {
+		text = append([]byte{'\n'}, text...)
+	}
+	_, err := l.out.Write(text)
+	l.torn = err != nil
+	return err
+}
+
+// Close implements io.Closer. Standard output stays open, and so does a file during a write.
 func (l *lines) Close() error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	select {
+	case l.writing <- struct{}{}:
+		defer func() { <-l.writing }()
+	default:
+		return errors.New("close usage records: a write waits for the volume or the pipe")
+	}
 	if l.file == nil {
 		return nil
 	}

@@ -1,15 +1,20 @@
 package usagelog
 
 import (
+	"bufio"
 	"compress/gzip"
+	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -83,6 +88,81 @@ func TestLines(t *testing.T) {
 	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("%v, %v: only the owner may read users", info.Mode(), err)
 	}
+}
+
+// A reader of a pipe that is slow delays neither a delivery beyond its bound nor the end of the process. There is one
+// write at a time, and when the reader reads again, the lines are whole.
+func TestSlowReader(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "pipe")
+	if err := syscall.Mkfifo(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	reader, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reader.Close()
+	s, err := Open(path, os.Getenv, Origin{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := s.(*lines)
+	for _, out := range []struct {
+		name string
+		of   io.Writer // nil for the file
+	}{{"named pipe", nil}, {"standard output", blocking(t, path)}} {
+		t.Run(out.name, func(t *testing.T) {
+			slow := newLines("", out.of)
+			if out.of == nil {
+				slow = l
+			}
+			slow.patience = 20 * time.Millisecond
+			many := slices.Repeat(sample(), 100)
+			accepted := 0
+			for err = nil; err == nil; accepted++ {
+				err = slow.Deliver(t.Context(), many)
+			}
+			for range 5 {
+				if err := slow.Deliver(t.Context(), many); err == nil || !strings.Contains(err.Error(), "takes none for 20ms") {
+					t.Errorf("delivered: %v", err)
+				}
+			}
+			ended, end := context.WithCancel(t.Context())
+			slow.patience = time.Hour
+			end()
+			if err := slow.Deliver(ended, many); !errors.Is(err, context.Canceled) {
+				t.Errorf("delivered: %v", err)
+			}
+			if err := slow.Close(); err == nil {
+				t.Error("closed during a write")
+			}
+			lines := bufio.NewScanner(reader)
+			for range accepted * len(many) {
+				if !lines.Scan() || !json.Valid(lines.Bytes()) {
+					t.Fatalf("line %q, %v", lines.Text(), lines.Err())
+				}
+			}
+			slow.writing <- struct{}{} // the write ends
+			<-slow.writing
+			next := sample()[:1]
+			next[0].Session = "next"
+			if err := slow.Deliver(t.Context(), next); err != nil || !lines.Scan() || !strings.Contains(lines.Text(), "next") {
+				t.Errorf("%v, line %q", err, lines.Text())
+			}
+		})
+	}
+}
+
+// blocking opens a pipe whose writes block a thread, as those to standard output.
+func blocking(t *testing.T, path string) *os.File {
+	t.Helper()
+	fd, err := syscall.Open(path, syscall.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := os.NewFile(uintptr(fd), path)
+	t.Cleanup(func() { f.Close() })
+	return f
 }
 
 // Records go where the flag and the variables say, and an error names the variable.

@@ -288,6 +288,12 @@ type client struct {
 // dial starts a call.
 func (g *gateway) dial(at *pod, every time.Duration) *client {
 	g.t.Helper()
+	return g.dialAs(user, password, at, every)
+}
+
+// dialAs starts a call of a user.
+func (g *gateway) dialAs(user, password string, at *pod, every time.Duration) *client {
+	g.t.Helper()
 	g.nextPort++
 	c := &client{local: netip.AddrPortFrom(g.net.Home[0], 20_000+g.nextPort)}
 	c.move(at)

@@ -71,6 +71,7 @@ type Call struct {
 	stop    context.CancelFunc
 	workers sync.WaitGroup
 	tally   tally
+	sending sync.Mutex // held while a datagram is sent, and while the call pauses
 }
 
 // Start creates an allocation and a permission, and begins to send. ctx bounds both the set-up and the call.
@@ -177,6 +178,7 @@ func (c *Call) send(ctx context.Context, o Options) {
 	defer tick.Stop()
 	var checked time.Time
 	for seq := uint64(0); ; seq++ {
+		c.sending.Lock()
 		if o.Checks != nil && time.Since(checked) >= ice.Interval {
 			checked = time.Now()
 			if _, err := c.relay.WriteTo(o.Checks.Check(), c.peer); err != nil {
@@ -185,11 +187,13 @@ func (c *Call) send(ctx context.Context, o Options) {
 		}
 		binary.BigEndian.PutUint64(buf, rtp|seq)
 		if !c.tally.sent(seq, time.Now()) {
+			c.sending.Unlock()
 			return
 		}
 		if _, err := c.relay.WriteTo(buf, c.peer); err != nil {
 			c.tally.fail(err)
 		}
+		c.sending.Unlock()
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
@@ -234,6 +238,15 @@ func (c *Call) Await(ctx context.Context, n int) error {
 func (c *Call) AwaitMore(ctx context.Context, n int) error {
 	return c.Await(ctx, c.Stats().Received+n)
 }
+
+// Pause sends nothing until Resume, and waits until all echoes have arrived.
+func (c *Call) Pause(ctx context.Context) error {
+	c.sending.Lock()
+	return c.tally.await(ctx, func(t *tally) bool { return len(t.flying) == 0 })
+}
+
+// Resume goes on after Pause.
+func (c *Call) Resume() { c.sending.Unlock() }
 
 // End stops sending, waits up to grace for outstanding echoes, deletes the allocation and returns the statistics.
 func (c *Call) End(grace time.Duration) Stats {

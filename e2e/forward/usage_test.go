@@ -84,9 +84,9 @@ func bill(t *testing.T, file string) (users map[string]*usageOf, parts int) {
 	return users, len(last)
 }
 
-// TestUsageOfARollingUpdate: the usage of 1,000 users is what each of their clients has sent and received, although
-// one of the three pods was killed and has continued its sessions, and then all pods were replaced one after another. The
-// kernel forwards the media of clients whose datagrams arrive at the pod with their session.
+// TestUsageOfARollingUpdate: the usage of 1,000 users is what each of their clients has sent and received,
+// although one of the three pods was killed and has continued its sessions, and then all pods were replaced one after
+// another. The kernel forwards the media of clients whose datagrams arrive at the pod with their session.
 func TestUsageOfARollingUpdate(t *testing.T) {
 	const count, every, size = 1000, 2 * time.Second, 200
 	g := newGateway(t)
@@ -178,8 +178,8 @@ func TestUsageOfARollingUpdate(t *testing.T) {
 	if len(byUser) != count {
 		t.Errorf("%d users, want %d", len(byUser), count)
 	}
-	// What is not media is the checks of the client and the answers of the peer. Each kind has one size, so the media among
-	// them can be told exactly.
+	// What is not media is the checks of the client and the answers of the peer. Each kind has one size, so the media
+	// among them can be told exactly.
 	check, answer := len(ice.NewSession(count-1).Check()), 64
 	var total usageCount
 	lossy := 0

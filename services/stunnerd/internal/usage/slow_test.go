@@ -66,8 +66,8 @@ func (b *bed) full() *stuck {
 // sessionsOfChunk is the number of sessions of a user with a short name in a chunk.
 var sessionsOfChunk = chunkSize / sizeOf(3)
 
-// While the volume takes no writes, sessions begin, count, get new routes, have records and end. When the volume takes
-// writes again, the sessions that are left move into the file.
+// While the volume takes no writes, sessions begin, count, get new routes, have records and end. When the volume
+// takes writes again, the sessions that are left move into the file.
 func TestSlowVolumeDelaysNoSession(t *testing.T) {
 	b := newBed(t, Options{Dir: t.TempDir(), Sessions: 10_000})
 	_, asked, proceed := b.stall()

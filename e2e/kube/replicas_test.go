@@ -53,7 +53,11 @@ func TestOneReplicaWritesAndAllServe(t *testing.T) {
 		readers[1].State().Last.At.Sub(lost).Round(time.Millisecond),
 	)
 	second.leads()
-	t.Logf("taken over %s after the leader was killed", time.Since(lost).Round(100*time.Millisecond))
+	takeover := time.Since(lost).Round(100 * time.Millisecond)
+	t.Logf("taken over %s after the leader was killed", takeover)
+	if takeover >= lease-time.Second {
+		t.Errorf("taken over %s after the leader was killed, as if it were only frozen", takeover)
+	}
 	s.writesAlone("killed", second, first)
 
 	first.start()
@@ -104,6 +108,9 @@ func TestOneReplicaWritesAndAllServe(t *testing.T) {
 		t.Errorf("the pods would be restarted: the template was\n%s\nand is\n%s", pods, after)
 	}
 }
+
+// lease is the duration of the lease. A leader that is killed renewed it less than a second before.
+const lease = 10 * time.Second
 
 // replica is one of several operators, with a proxy that records its writes.
 type replica struct {

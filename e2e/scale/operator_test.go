@@ -68,16 +68,22 @@ func (o *operator) metric(name string) float64 {
 	return v
 }
 
+// settles looks at the number of writes every look, and returns after quiet without a write.
+const (
+	look  = time.Second / 4 // a scrape takes the operator some milliseconds of CPU time
+	quiet = 6 * look
+)
+
 // settles waits until the operator is the leader and has not written for a while.
 func (o *operator) settles() {
 	o.Helper()
 	ctx, cancel := context.WithTimeout(o.Context(), patience)
 	defer cancel()
-	look := time.NewTicker(time.Second / 4) // a scrape takes the operator some milliseconds of CPU time
-	defer look.Stop()
-	for before, same := -1.0, 0; same < 6; {
+	ticker := time.NewTicker(look)
+	defer ticker.Stop()
+	for before, same := -1.0, 0; same < int(quiet/look); {
 		select {
-		case <-look.C:
+		case <-ticker.C:
 		case <-ctx.Done():
 			o.Fatalf("the operator keeps writing: %.0f writes", before)
 		}

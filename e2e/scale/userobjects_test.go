@@ -59,6 +59,9 @@ func newUserObjects(t *testing.T, access cluster.Access) *userObjects {
 	return w
 }
 
+// secretName is the name of the Secret with the TURN credentials, which the operator reads.
+const secretName = "turn"
+
 // shared are the objects that all Gateways have in common.
 var shared = []string{
 	`{"apiVersion":"stunner.l7mp.io/v1","kind":"Dataplane","metadata":{"name":"default"},"spec":{}}`,

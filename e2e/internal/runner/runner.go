@@ -26,7 +26,9 @@ type Operator struct {
 	// Discovery and Health are addresses HOST:PORT.
 	Discovery, Health string
 	// Env are NAME=value, added to the environment of the operator.
-	Env    []string
+	Env []string
+	// Args are more arguments of the operator.
+	Args   []string
 	access cluster.Access
 }
 
@@ -73,11 +75,11 @@ func New(t *testing.T, kube *cluster.Cluster, memory int64, user string, groups 
 // Start starts the operator with its namespace and the authentication mode of config discovery.
 func (o *Operator) Start(namespace, auth string) {
 	o.Helper()
-	command := bed.Command{Name: "operator", Path: filepath.Join(o.Dir, "operator"), Logs: o.Dir, Env: o.Env, Args: []string{
+	command := bed.Command{Name: "operator", Path: filepath.Join(o.Dir, "operator"), Logs: o.Dir, Env: o.Env, Args: append([]string{
 		"--provider=kubernetes", "--kubeconfig", o.access.Kubeconfig, "--namespace", namespace, "--log=all:WARN",
 		"--discovery-auth=" + auth, "--discovery-address", o.Discovery, "--health-address", o.Health,
 		"--scaler-address=",
-	}}
+	}, o.Args...)}
 	p, err := bed.Start(o.Memory.Confine(command))
 	o.Must(err)
 	o.Process = p

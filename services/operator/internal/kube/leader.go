@@ -1,16 +1,23 @@
 package kube
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"net"
 	"net/http"
+	"net/netip"
 	"reflect"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+	coordinationclient "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
@@ -18,12 +25,18 @@ import (
 )
 
 const (
-	// leaseDuration, renewDeadline and retryPeriod are lower than the default values of Kubernetes components: after a
-	// leader is killed, new Gateways wait for the rest of its leaseDuration. A leader that stops releases the lease. With
-	// a leaseDuration of 5 s, a leader lost it while the API server was busy.
+	// leaseDuration, renewDeadline and retryPeriod are lower than the default values of Kubernetes components: after the
+	// node of a leader has failed, new Gateways wait for the rest of its leaseDuration. A leader that stops releases the
+	// lease, and one whose process has ended is detected earlier, see candidate. With a leaseDuration of 5 s, a leader
+	// lost it while the API server was busy.
 	leaseDuration = 10 * time.Second
 	renewDeadline = 8 * time.Second
-	retryPeriod   = time.Second
+	retryPeriod   = 500 * time.Millisecond
+	// deathWait is how long another replica waits for a renewal by a leader that refuses connections. It is longer than
+	// retryPeriod.
+	deathWait = time.Second
+	// dialTimeout limits the duration of the connection by which another replica tests a leader.
+	dialTimeout = 500 * time.Millisecond
 	// leaseTimeout limits the duration of one request for the Lease. It is short because the lease is released during
 	// shutdown, when little time is left.
 	leaseTimeout = 3 * time.Second
@@ -31,6 +44,9 @@ const (
 
 // leaseName is the name of the Lease for leader election.
 const leaseName = "stunner-operator"
+
+// leaderAddressAnnotation of the Lease holds the address HOST:PORT of config discovery of the leader.
+const leaderAddressAnnotation = "stunner.l7mp.io/leader-address"
 
 // lease tracks the leader election of this process. A process that is suspended for longer than leaseDuration loses the
 // lease, but the elector notices this only some time after the process resumes. Until then, writes of this process must
@@ -61,14 +77,15 @@ func (l *lease) elect(
 	for ctx.Err() == nil {
 		done := make(chan struct{})
 		elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
-			Lock: recordingLock{lock, l}, ReleaseOnCancel: true,
+			Lock: candidate{recordingLock{lock, l}, clients.CoordinationV1().Leases(s.Namespace), s.Log}, ReleaseOnCancel: true,
 			LeaseDuration: leaseDuration, RenewDeadline: renewDeadline, RetryPeriod: retryPeriod,
 			Callbacks: leaderelection.LeaderCallbacks{
 				OnStartedLeading: func(ctx context.Context) {
 					defer close(done)
 					s.Log.Info("became the leader", "identity", s.Identity)
-					if err := setLeaseOwner(ctx, clients, s.Namespace, owner); err != nil && ctx.Err() == nil {
-						s.Log.Warn("cannot set the owner of the Lease; the next leader will retry", "error", err)
+					err := setLeaseMetadata(ctx, clients.CoordinationV1().Leases(s.Namespace), owner, s.leaderAddress())
+					if err != nil && ctx.Err() == nil {
+						s.Log.Warn("cannot set owner and address in the Lease; the next leader will retry", "error", err)
 					}
 					lead(ctx)
 				},
@@ -88,28 +105,56 @@ func (l *lease) elect(
 	return nil
 }
 
-// setLeaseOwner sets the owner references of the Lease. If the elector renews the Lease at the same time, setLeaseOwner
-// or the elector gets a conflict, reads the Lease again and retries.
-func setLeaseOwner(
-	ctx context.Context, clients kubernetes.Interface, namespace string, owner []metav1.OwnerReference,
+// setLeaseMetadata sets the owner references of the Lease, and the address of this leader. If the elector renews the
+// Lease at the same time, setLeaseMetadata or the elector gets a conflict, reads the Lease again and retries.
+func setLeaseMetadata(
+	ctx context.Context, leases coordinationclient.LeaseInterface, owner []metav1.OwnerReference, address string,
 ) error {
-	leases := clients.CoordinationV1().Leases(namespace)
 	return retry.RetryOnConflict(retry.DefaultRetry, func() error {
 		l, err := leases.Get(ctx, leaseName, metav1.GetOptions{})
-		if err != nil || len(owner) == 0 || reflect.DeepEqual(l.OwnerReferences, owner) {
+		if err != nil {
 			return err
 		}
-		l.OwnerReferences = owner
+		before := l.DeepCopy()
+		if len(owner) > 0 {
+			l.OwnerReferences = owner
+		}
+		delete(l.Annotations, leaderAddressAnnotation)
+		if address != "" {
+			metav1.SetMetaDataAnnotation(&l.ObjectMeta, leaderAddressAnnotation, address)
+		}
+		if reflect.DeepEqual(before, l) {
+			return nil
+		}
 		_, err = leases.Update(ctx, l, metav1.UpdateOptions{})
 		return err
 	})
 }
 
+// leaderAddress returns the address HOST:PORT at which other replicas reach config discovery of this one. It returns ""
+// if the address is unknown.
+func (s Settings) leaderAddress() string {
+	host, port, err := net.SplitHostPort(s.DiscoveryAddress)
+	if host = cmp.Or(s.Address, host); err != nil || host == "" {
+		return ""
+	}
+	if ip, err := netip.ParseAddr(host); err == nil && ip.IsUnspecified() {
+		return ""
+	}
+	return net.JoinHostPort(host, port)
+}
+
 // isHeld reports whether this process is the leader and renewed the lease within renewDeadline. This is safe because
 // other replicas take the lease only after leaseDuration, which is longer.
 func (l *lease) isHeld() bool {
-	e, renewed := l.elector.Load(), l.renewed.Load()
-	return e != nil && e.IsLeader() && renewed != nil && time.Since(*renewed) < renewDeadline
+	renewed := l.renewed.Load()
+	return l.isLeader() && renewed != nil && time.Since(*renewed) < renewDeadline
+}
+
+// isLeader reports whether this process is the leader according to the last record of the lease that it has read.
+func (l *lease) isLeader() bool {
+	e := l.elector.Load()
+	return e != nil && e.IsLeader()
 }
 
 // recordingLock sets lease.renewed at each successful renewal.
@@ -138,6 +183,53 @@ func (w recordingLock) renew(
 		w.lease.renewed.Store(&requested)
 	}
 	return err
+}
+
+// candidate takes the lease of a leader whose process has ended before the lease expires. Two signs are required: the
+// address of the leader refuses connections, and the leader does not renew the lease for deathWait. A suspended process
+// and a failed node refuse no connection. If the leader is alive although something else refuses connections on its
+// behalf, it renews the lease. A renewal at the last moment makes the takeover fail, because both updates require the
+// resource version of the Lease that was read.
+type candidate struct {
+	recordingLock
+	leases coordinationclient.LeaseInterface
+	log    *slog.Logger
+}
+
+// Get implements resourcelock.Interface. The record of a leader whose process has ended has no holder.
+func (c candidate) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
+	before, raw, err := c.Interface.Get(ctx)
+	if err != nil || before.HolderIdentity == "" || before.HolderIdentity == c.Identity() || c.lease.isLeader() ||
+		!c.refuses(ctx) {
+		return before, raw, err
+	}
+	select {
+	case <-ctx.Done():
+		return before, raw, nil
+	case <-time.After(deathWait):
+	}
+	now, nowRaw, err := c.Interface.Get(ctx)
+	if err == nil && bytes.Equal(raw, nowRaw) {
+		c.log.Info("take the lease before it expires, because the process of the leader has ended", "leader",
+			before.HolderIdentity)
+		now.HolderIdentity = ""
+	}
+	return now, nowRaw, err
+}
+
+// refuses reports whether the address in the Lease refuses connections.
+func (c candidate) refuses(ctx context.Context) bool {
+	l, err := c.leases.Get(ctx, leaseName, metav1.GetOptions{})
+	if err != nil || l.Annotations[leaderAddressAnnotation] == "" {
+		return false
+	}
+	dialer := net.Dialer{Timeout: dialTimeout}
+	conn, err := dialer.DialContext(ctx, "tcp", l.Annotations[leaderAddressAnnotation])
+	if err != nil {
+		return errors.Is(err, syscall.ECONNREFUSED)
+	}
+	_ = conn.Close() // nothing was sent
+	return false
 }
 
 // leaseGuard is an HTTP transport that rejects every write request while this process does not hold the lease.

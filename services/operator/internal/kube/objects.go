@@ -226,8 +226,8 @@ func (w *objectWriter) apply(ctx context.Context, o resource.Object, want desire
 	if err != nil || patch == nil || w.pending.contains(o, patch) {
 		return err
 	}
-	if err := w.checkOwner(ctx, o, live, found); err != nil {
-		return err
+	if found && !sameOwner(live, o) {
+		return fmt.Errorf("apply %s: %w", describe(o), errOwnedByOther)
 	}
 	former := false
 	if found && live.GetAnnotations()[appliedAnnotation] == "" {
@@ -253,8 +253,11 @@ func (w *objectWriter) apply(ctx context.Context, o resource.Object, want desire
 			patch.SetResourceVersion(live.GetResourceVersion()) // fails if the Deployment was scaled in the meantime
 		}
 	}
-	err = applyPatch(ctx, c, patch, found || !isKEDA(o))
-	w.meters.countWrite(w.scheme, o, "apply")
+	if found {
+		err = w.request(ctx, c, o, patch, true)
+	} else {
+		err = w.create(ctx, c, o, patch)
+	}
 	if err != nil {
 		w.pending.remove(o)
 	}
@@ -276,23 +279,45 @@ func (w *objectWriter) marked(o resource.Object) resource.Object {
 	return o
 }
 
-// checkOwner returns an error if an object with the wanted name exists and has another owner. Users create objects of
-// these kinds too, and server-side apply reports no conflict if they set other fields.
-//
-// live is the object in the cache. If found is false, the API server is asked, because the cache contains only objects
-// with the operator's label.
-func (w *objectWriter) checkOwner(ctx context.Context, o resource.Object, live client.Object, found bool) error {
-	if !found {
-		uncached, err := liveMetadata(ctx, w.direct, o)
-		if err != nil || uncached == nil {
-			return err
-		}
-		live = uncached
+// request applies a patch and counts the request.
+func (w *objectWriter) request(
+	ctx context.Context, c client.Client, o resource.Object, patch *unstructured.Unstructured, force bool,
+) error {
+	err := applyPatch(ctx, c, patch, force)
+	w.meters.countWrite(w.scheme, o, "apply")
+	return err
+}
+
+// noVersion is a resource version that no generated object has: in etcd, the first write of a new cluster gets a higher
+// one. The API server ignores the version in a patch that creates an object, and answers 409 Conflict if the object
+// exists.
+const noVersion = "1"
+
+// create applies the patch of an object that the cache does not contain. An object with its name may exist nevertheless,
+// because users create objects of these kinds too and the cache contains only those with the operator's label.
+// Server-side apply would change such an object. Therefore the patch has noVersion, and the owner of the object is read
+// from the API server only if it rejects the patch.
+func (w *objectWriter) create(
+	ctx context.Context, c client.Client, o resource.Object, patch *unstructured.Unstructured,
+) error {
+	force := !isKEDA(o)
+	patch.SetResourceVersion(noVersion)
+	err := w.request(ctx, c, o, patch, force)
+	if !apierrors.IsConflict(err) && !apierrors.IsBadRequest(err) {
+		return err
 	}
-	if !sameOwner(live, o) {
+	live, readErr := liveMetadata(ctx, w.direct, o)
+	switch {
+	case readErr != nil:
+		return readErr
+	case live != nil && !sameOwner(live, o):
 		return fmt.Errorf("apply %s: %w", describe(o), errOwnedByOther)
+	case live != nil:
+		patch.SetResourceVersion(live.ResourceVersion)
+	default: // deleted in the meantime, or the API server does not ignore the version
+		patch.SetResourceVersion("")
 	}
-	return nil
+	return w.request(ctx, c, o, patch, force)
 }
 
 // sameOwner reports whether the operator may write a live object: either the same Gateway owns it as the wanted object,

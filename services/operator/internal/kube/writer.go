@@ -159,8 +159,9 @@ func (w *writer) setStandbyKeys(keys [][]byte) {
 	}
 }
 
-// workers is the number of objects that are written concurrently.
-const workers = 4
+// workers is the number of objects that are written concurrently. API Priority and Fairness by default lets all
+// ServiceAccounts together make some hundred requests at a time.
+const workers = 8
 
 // lead writes the queued objects until ctx ends. It returns when no write is in progress.
 func (w *writer) lead(ctx context.Context) {

@@ -2,6 +2,7 @@ package kube
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"slices"
 	"strings"
@@ -9,6 +10,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -46,6 +48,9 @@ func newEdge(t *testing.T, more ...client.Object) *edge {
 		Apply: func(
 			ctx context.Context, c client.WithWatch, o runtime.ApplyConfiguration, opts ...client.ApplyOption,
 		) error {
+			if err := likeServer(ctx, c, o.(patch)); err != nil {
+				return err
+			}
 			if e.refuse != nil {
 				if err := e.refuse(o); err != nil {
 					return err
@@ -56,6 +61,32 @@ func newEdge(t *testing.T, more ...client.Object) *edge {
 	}).Build()
 	e.writer = newWriter(e.client, e.client, s, newInbox(), newMeters(), &tasks{}, slog.New(slog.DiscardHandler))
 	return e
+}
+
+// patch is an apply configuration that was made from an unstructured object.
+type patch interface {
+	client.Object
+	IsApplyConfiguration()
+}
+
+// likeServer handles the resource version of a patch as the API server does, and the fake one does not: it is ignored if
+// the object does not exist.
+func likeServer(ctx context.Context, c client.Client, p patch) error {
+	if p.GetResourceVersion() == "" {
+		return nil
+	}
+	live := &metav1.PartialObjectMetadata{}
+	live.SetGroupVersionKind(p.GetObjectKind().GroupVersionKind())
+	switch err := c.Get(ctx, client.ObjectKeyFromObject(p), live); {
+	case apierrors.IsNotFound(err):
+		p.SetResourceVersion("")
+		return nil
+	case err != nil:
+		return err
+	case live.ResourceVersion != p.GetResourceVersion():
+		return apierrors.NewConflict(corev1.Resource("any"), p.GetName(), errors.New("the object has been modified"))
+	}
+	return nil
 }
 
 // wants sets the desired state of the Gateway.

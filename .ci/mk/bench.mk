@@ -9,6 +9,8 @@ bench: ## Print the cost of changes and starts in the control plane, in memory a
 	@go test -run='^$$' -bench='^BenchmarkJournal$$' -benchtime=100x ./e2e/faults
 	@go test -run='^$$' -bench='^BenchmarkChange$$' -benchtime=$(BENCHTIME) ./services/operator/internal/translate
 	@go test -run='^$$' -bench='^BenchmarkWideChange$$' -benchtime=100x ./services/operator/internal/kube
+	@go test -run='^$$' -bench='^BenchmarkGateways$$' -benchtime=$(BENCHTIME) ./services/operator/internal/kube
+	@go test -run='^$$' -bench='^BenchmarkEndpoint$$' -benchtime=$(BENCHTIME) ./services/operator/internal/kube
 	@go test -run='^$$' -bench='^BenchmarkWide$$' -benchtime=100x ./services/stunnerd/internal/follower
 	@go test -run='^$$' -bench='^BenchmarkStart$$' -benchtime=1x ./services/operator/internal/translate
 	@go test -run='^$$' -bench='^BenchmarkFolder$$' -benchtime=10x ./services/operator/internal/decode

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"log/slog"
 	"reflect"
+	goruntime "runtime"
 	"strings"
 	"testing"
 
@@ -209,4 +210,78 @@ func TestProviderOfANodeStaysInTheCache(t *testing.T) {
 			t.Errorf("providers %q, spec %+v", got, node.Spec)
 		}
 	}
+}
+
+// A trimmed EndpointSlice has everything that is read of its endpoints, also when it is trimmed again.
+func TestEndpointsKeepWhatIsRead(t *testing.T) {
+	s := &discoveryv1.EndpointSlice{Endpoints: []discoveryv1.Endpoint{
+		{
+			Addresses:  []string{"10.0.0.1", "10.0.0.2"},
+			Conditions: discoveryv1.EndpointConditions{Ready: new(true), Serving: new(true), Terminating: new(false)},
+			TargetRef:  &corev1.ObjectReference{Kind: "Pod", Namespace: "media", Name: "a", UID: "1"},
+			NodeName:   new("node"), Zone: new("zone"), Hostname: new("host"),
+		},
+		{Conditions: discoveryv1.EndpointConditions{Ready: new(false), Terminating: new(true)}},
+		{Addresses: []string{"fd00::1"}, TargetRef: &corev1.ObjectReference{Kind: "VirtualMachine", Name: "b"}},
+		{Addresses: []string{""}, TargetRef: &corev1.ObjectReference{Kind: "Pod"}},
+	}}
+	want := []discoveryv1.Endpoint{
+		{
+			Addresses:  []string{"10.0.0.1", "10.0.0.2"},
+			Conditions: discoveryv1.EndpointConditions{Ready: new(true), Terminating: new(false)},
+			TargetRef:  &corev1.ObjectReference{Kind: "Pod", Name: "a"},
+		},
+		{Addresses: []string{}, Conditions: discoveryv1.EndpointConditions{Ready: new(false), Terminating: new(true)}},
+		{Addresses: []string{"fd00::1"}, TargetRef: &corev1.ObjectReference{Kind: "VirtualMachine", Name: "b"}},
+		{Addresses: []string{""}, TargetRef: &corev1.ObjectReference{Kind: "Pod"}},
+	}
+	for range 2 {
+		if _, err := trimForCache(s); err != nil {
+			t.Fatal(err)
+		}
+		if !reflect.DeepEqual(s.Endpoints, want) {
+			t.Errorf("kept %+v", s.Endpoints)
+		}
+	}
+	if longer := append(s.Endpoints[0].Addresses, "other"); s.Endpoints[2].Addresses[0] != "fd00::1" {
+		t.Errorf("appending %q to the addresses of an endpoint changes those of another one", longer[2])
+	}
+}
+
+// BenchmarkEndpoint prints the memory of an endpoint in the cache, as it is decoded and trimmed.
+func BenchmarkEndpoint(b *testing.B) {
+	const each = 100
+	slice := &discoveryv1.EndpointSlice{AddressType: discoveryv1.AddressTypeIPv4}
+	for i := range each {
+		slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{
+			Addresses: []string{fmt.Sprintf("10.0.17.%d", i)},
+			Conditions: discoveryv1.EndpointConditions{
+				Ready: new(true), Serving: new(true), Terminating: new(false),
+			},
+			NodeName:  new("ip-10-0-17-5.eu-central-1.compute.internal"),
+			TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: "media", Name: fmt.Sprintf("media-server-6f7d9c5b8d-x%04d", i), UID: "f47ac10b-58cc-4372-a567-0e02b2c3d479"},
+		})
+	}
+	encoded, err := slice.Marshal()
+	if err != nil {
+		b.Fatal(err)
+	}
+	heap := func() uint64 {
+		var m goruntime.MemStats
+		goruntime.GC()
+		goruntime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	before, kept := heap(), make([]*discoveryv1.EndpointSlice, b.N)
+	for i := range kept {
+		kept[i] = &discoveryv1.EndpointSlice{}
+		if err := kept[i].Unmarshal(encoded); err != nil {
+			b.Fatal(err)
+		}
+		if _, err := trimForCache(kept[i]); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(float64(heap()-before)/float64(b.N*each), "B/endpoint")
+	goruntime.KeepAlive(kept)
 }

@@ -401,7 +401,7 @@ func (b *scaleTest) failsOver() {
 	second := newOperator(b.T, b.kube, "off", administrators)
 	second.Args = []string{"--identity=second"}
 	second.start()
-	second.await("the second operator is ready", bed.Answers("http://"+second.Health+"/readyz", http.StatusOK))
+	second.await("the second operator is ready", bed.Answers("http://"+second.Health+"/ready", http.StatusOK))
 	if second.metric("stunner_operator_leader") != 0 || b.operator.metric("stunner_operator_leader") != 1 {
 		b.Fatal("the second operator leads, or the first does not")
 	}

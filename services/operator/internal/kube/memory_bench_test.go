@@ -116,9 +116,9 @@ func newPlainLoop(b *testing.B, gateways int) *loop {
 	return l
 }
 
-// BenchmarkGateways measures a process with many Gateways of 50 endpoints each: the translation of all of them, a change
-// of one endpoint until the config is published, and the memory. The memory does not include that of connections and of
-// the cache of generated objects.
+// BenchmarkGateways measures a process with many Gateways of 50 endpoints each: the CPU time to publish all of them, a
+// change of one endpoint until the config is published, and the memory. The memory does not include that of connections
+// and of the cache of generated objects.
 func BenchmarkGateways(b *testing.B) {
 	live := func() uint64 {
 		var m goruntime.MemStats

@@ -124,6 +124,8 @@ func TestEveryMetricIsSomewhere(t *testing.T) {
 
 		telemetry.SessionsHandedOver:        "tells about one pod that ends, as its status does",
 		telemetry.SessionsTakenOver:         "tells about one pod that ends, as its status does",
+		telemetry.SessionsAdopted:           "tells about one pod, as its status does",
+		telemetry.SessionsNotAdopted:        "tells about one pod, as its status does",
 		telemetry.SessionsRescued:           "tells about one pod that was lost",
 		telemetry.SessionsGivenUp:           "tells about one pod that was lost",
 		telemetry.SessionCopies:             "tells about one pod, as its status does",

@@ -4,6 +4,7 @@
 //	pods_test.go    the pods, config discovery, and the clients
 //	move_test.go    clients that move to other pods, updates, scale-in, pods that are killed
 //	handover_test.go sessions of a pod that gets SIGTERM
+//	adopt_test.go   sessions whose datagrams arrive at another pod
 //	lost_test.go    sessions of pods that are cut off
 //	restart_test.go a restart of the process with the session
 //	quota_test.go   quotas of users over all pods

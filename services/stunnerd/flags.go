@@ -126,8 +126,8 @@ func newFlags(r *raw) *cli.Flags {
 	f.BoolVar(&r.handOver, "hand-over", false,
 		"after SIGTERM, leave the sessions in the journal to the next process instead of waiting for their end")
 	f.BoolVar(&r.move, "move-sessions", true,
-		"after SIGTERM, move the sessions over UDP to the other pods of the Gateway, if there are any, and continue those of "+
-			"lost pods; not with --hand-over")
+		"after SIGTERM, move the sessions over UDP to the other pods of the Gateway, if there are any, hand sessions over to "+
+			"the pods at which their datagrams arrive, and continue those of lost pods; not with --hand-over")
 	f.StringVar(&r.standby, "standby-config", "",
 		"`FILE` with a config to start with if the origin is unreachable and there is no last good config")
 	f.StringVar(&r.tokenFile, "discovery-token-file", "", "`FILE` with the bearer token for config discovery")

@@ -215,6 +215,12 @@ func (d *daemon) serve(ctx, replaced context.Context) error {
 		d.usage.book.Run(following)
 		return nil
 	})
+	if d.options.move && !d.options.handOver {
+		group.Go(func() error {
+			d.server.Adopt(following)
+			return nil
+		})
+	}
 	if d.watch {
 		if err := d.endpoints.Set(d.health(d.options.probes)); err != nil {
 			return err

@@ -218,6 +218,8 @@ type ForwardingStatus struct {
 	// without a session have sent datagrams.
 	Unknown uint64 `json:"unknown"`
 	Limited uint64 `json:"limited"`
+	// Adopted counts the sessions that this pod has handed over to the pods at which the datagrams of their clients arrive.
+	Adopted uint64 `json:"adopted"`
 	// Copies is the number of sessions of other pods of which this pod has a copy.
 	Copies int `json:"copies"`
 	// Refused counts dropped datagrams of other pods by reason.

@@ -49,6 +49,8 @@ const (
 	SessionsRestored         = "stunner_sessions_restored_total"
 	SessionsHandedOver       = "stunner_sessions_handed_over_total"
 	SessionsTakenOver        = "stunner_sessions_taken_over_total"
+	SessionsAdopted          = "stunner_sessions_adopted_total"
+	SessionsNotAdopted       = "stunner_sessions_not_adopted_total"
 	SessionsRescued          = "stunner_sessions_rescued_total"
 	SessionsGivenUp          = "stunner_sessions_given_up_total"
 	SessionCopies            = "stunner_session_copies"
@@ -176,15 +178,18 @@ var Metrics = []Metric{
 			"the pod that counts them did not answer the pod of the client, which decided by its own count."},
 	{Panics, Counter, nil, "Panics that were recovered from. Each ended at most one session. The log has the stack."},
 	{SessionsHandedOver, Counter, nil, "Sessions that this pod has handed over to other pods while it drained."},
-	{SessionsTakenOver, Counter, nil, "Sessions of draining pods that this pod continues."},
+	{SessionsTakenOver, Counter, nil, "Sessions that other pods have handed over to this one."},
+	{SessionsAdopted, Counter, nil,
+		"Sessions that this pod has handed over to the pods at which the datagrams of their clients arrive."},
+	{SessionsNotAdopted, Counter, nil, "Attempts of such handovers after which the session has stayed at this pod."},
 	{SessionsRescued, Counter, nil, "Sessions of lost pods that this pod continues from its copies."},
 	{SessionsGivenUp, Counter, nil, "Sessions of this pod that have ended because another pod had taken them over."},
 	{SessionCopies, Gauge, nil, "Sessions of other pods that this pod has a copy of."},
 	{PeersMoved, Counter, nil,
-		"Peers of sessions of draining or lost pods that have taken the new relay address within 10 s."},
+		"Peers of sessions of other pods that have taken the new relay address within 10 s."},
 	{PeersNotMoved, Counter, nil,
-		"Peers of sessions of draining or lost pods that have not taken the new relay address within 10 s: those of " +
-			"draining pods use the relay address of the former pod."},
+		"Peers of sessions of other pods that have not taken the new relay address within 10 s: they use that of the " +
+			"former pod, unless it is lost."},
 	{SessionsRestored, Counter, nil, "Sessions of a process that has crashed that this process continues."},
 	{SessionsDropped, Counter, []string{"reason"},
 		"Sessions of a process that has crashed that this process could not continue, by reason."},

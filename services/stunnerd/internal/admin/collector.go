@@ -68,6 +68,7 @@ var descs = descriptions(
 	telemetry.ForwardedPackets, telemetry.ForwardRefused, telemetry.ForwardPeers, telemetry.ForwardProblem, telemetry.Panics,
 	telemetry.QuotaDecisions,
 	telemetry.SessionsHandedOver, telemetry.SessionsTakenOver, telemetry.PeersMoved, telemetry.PeersNotMoved,
+	telemetry.SessionsAdopted, telemetry.SessionsNotAdopted,
 	telemetry.SessionsRescued, telemetry.SessionsGivenUp, telemetry.SessionCopies,
 	telemetry.SessionsRestored, telemetry.SessionsDropped, telemetry.JournalErrors, telemetry.JournalRefused,
 	telemetry.JournalProblem, telemetry.UsageRecords, telemetry.UsageRecordsLost, telemetry.UsageRecordsWaiting,
@@ -137,6 +138,8 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	out.counter(telemetry.Panics, c.Meter.Panics.Load())
 	out.counter(telemetry.SessionsHandedOver, c.Meter.SessionsHanded.Load())
 	out.counter(telemetry.SessionsTakenOver, c.Meter.SessionsTaken.Load())
+	out.counter(telemetry.SessionsAdopted, c.Meter.SessionsAdopted.Load())
+	out.counter(telemetry.SessionsNotAdopted, c.Meter.SessionsNotAdopted.Load())
 	out.counter(telemetry.SessionsRescued, c.Meter.SessionsRescued.Load())
 	out.counter(telemetry.SessionsGivenUp, c.Meter.SessionsGivenUp.Load())
 	out.counter(telemetry.PeersMoved, c.Meter.PeersMoved.Load())

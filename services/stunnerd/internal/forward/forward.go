@@ -24,7 +24,7 @@
 //	index.go announce.go        the homes, and their index of clients
 //	ask.go                      the search for the owner
 //	way.go                      the way back to a client
-//	handover.go                 sessions of a pod that drains
+//	handover.go                 sessions of a pod that drains, or whose datagrams arrive at another pod
 //	alive.go copies.go          sessions of a pod that is lost, and their copies at the homes
 //	quota.go                    quotas of users over all pods
 //	receive.go                  what a received frame does
@@ -63,7 +63,7 @@ type Sessions interface {
 	// goroutine, and must not hold a lock that Has, Deliver or Forwarder.Added needs while it calls yield.
 	All(yield func(Client) bool)
 	// Deliver handles a datagram of a client that arrived at another pod. front is the return path to the client
-	// through that pod. It reports false, and does nothing, if the client has no session here. It may use the frame
+	// through that pod, or the zero Way if another pod has returned a datagram that arrived here. It reports false, and does nothing, if the client has no session here. It may use the frame
 	// until Flush.
 	Deliver(c Client, frame []byte, front Way, now time.Time) bool
 	// Answer sends a datagram of the owner to a client that sends to this pod. asked is the source address of the
@@ -79,9 +79,10 @@ type Sessions interface {
 	// another goroutine.
 	Sweep(now time.Time)
 	// Take continues the session of a client that the pod of from hands over. The arguments are a record of the session
-	// and the clock of that pod. It must not send anything before FromPeer. It reports false if this pod cannot
+	// and the clock of that pod. If the datagrams of the client arrive here, here is the address to which the client
+	// sends; otherwise it is nil. Take must not send anything before FromPeer. It reports false if this pod cannot
 	// continue the session. It is called from another goroutine, one call at a time.
-	Take(c Client, record []byte, clock time.Time, from Way) bool
+	Take(c Client, record []byte, clock time.Time, from Way, here *datagram.Source) bool
 	// FromPeer handles a datagram of a peer to the relayed address that a session of this pod had at the pod of from. An
 	// invalid peer comes without a datagram. In any case, that pod has let the session go. FromPeer reports false if the
 	// session does not need that address. It does not retain the datagram.

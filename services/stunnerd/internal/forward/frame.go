@@ -87,6 +87,8 @@ const (
 	admit
 	// admitted is the answer to admit. The payload is the id and one byte: 1 if the user may, or 0.
 	admitted
+	// adopt is take for the pod at which the datagrams of the client arrive. The answer is taken.
+	adopt
 	kinds
 
 	ipv6 kind = 0x80

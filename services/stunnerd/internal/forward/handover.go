@@ -31,7 +31,7 @@ const (
 	maxTakingBytes = MaxRecord
 )
 
-// Errors of HandOver.
+// Errors of HandOver and Adopt.
 var (
 	// ErrNoSuccessor is the error if no other pod can continue a session.
 	ErrNoSuccessor = errors.New("no other pod has room for the session")
@@ -44,7 +44,8 @@ type handovers struct {
 	mu sync.Mutex
 	// waiting are the offers of this pod that wait for an answer.
 	waiting map[clientKey]offer
-	// silent contains the pods that have not answered. Until the given time, nothing is offered to them.
+	// silent contains the pods that have not answered an offer of a kind. Until the given time, no such offer is sent to
+	// them. A pod of an earlier release answers take, but not adopt.
 	silent []silentPod
 	// queue contains the offers of other pods. queued is the number of bytes of their records.
 	queue  chan taking
@@ -58,6 +59,7 @@ type offer struct {
 
 type silentPod struct {
 	pod   *pod
+	offer kind
 	until time.Duration
 }
 
@@ -67,6 +69,8 @@ type taking struct {
 	record []byte
 	clock  time.Time
 	from   *link
+	// here is set if the offer says that the datagrams of the client arrive at this pod.
+	here bool
 	// copy is set for the session of a lost pod, and then the other fields except client are not.
 	copy *saved
 }
@@ -84,50 +88,87 @@ func (f *Forwarder) HandOver(c Client, record []byte, asked datagram.Source) (Wa
 		return Way{}, ErrRecord
 	}
 	for _, to := range f.successors(k) {
-		if !f.offer(k, c, to, record) {
-			continue
+		if f.offer(k, c, to, take, record) {
+			return f.handed(k, c, to, &asked)
 		}
-		f.front.mu.Lock()
-		known := f.front.learn(k, to, &asked, f.now())
-		f.front.mu.Unlock()
-		if known == nil {
-			f.unlisted()
-			return Way{}, ErrNoSuccessor
-		}
-		return Way{forwarder: f, pod: to, client: c}, nil
 	}
 	return Way{}, ErrNoSuccessor
 }
 
+// Adopt is HandOver to one pod: the front at which the datagrams of the client arrive. The successor answers the client
+// from then on, so the caller must know of the front by an authentic datagram.
+func (f *Forwarder) Adopt(c Client, record []byte, asked datagram.Source, front Way) (Way, error) {
+	k, ok := keyOf(c)
+	switch {
+	case !ok || !f.Adopts(front):
+		return Way{}, ErrNoSuccessor
+	case len(record) > MaxRecord:
+		return Way{}, ErrRecord
+	case !f.offer(k, c, front.pod, adopt, record):
+		return Way{}, ErrNoSuccessor
+	}
+	return f.handed(k, c, front.pod, &asked)
+}
+
+// Adopts reports whether a front can be offered sessions: it does not drain, and has answered the latest offer.
+func (f *Forwarder) Adopts(front Way) bool {
+	l := front.link()
+	return f != nil && l != nil && !l.peer.Draining && !front.pod.lost() && !f.silent(front.pod, adopt)
+}
+
+// handed makes the front of this pod know the successor of a session as the owner.
+func (f *Forwarder) handed(k clientKey, c Client, to *pod, asked *datagram.Source) (Way, error) {
+	f.front.mu.Lock()
+	known := f.front.learn(k, to, asked, f.now())
+	f.front.mu.Unlock()
+	if known == nil {
+		f.unlisted()
+		return Way{}, ErrNoSuccessor
+	}
+	return Way{forwarder: f, pod: to, client: c}, nil
+}
+
 // HasSuccessors reports whether another pod can take over sessions: one that is not draining.
 func (f *Forwarder) HasSuccessors() bool { return f != nil && len(f.successors(clientKey{})) > 0 }
+
+// Delivered returns the number of datagrams of clients that other pods have forwarded to this owner. It is 0 if f is nil.
+func (f *Forwarder) Delivered() uint64 {
+	if f == nil {
+		return 0
+	}
+	return f.counters.delivered.Load()
+}
 
 // Passed returns the number of datagrams of clients that this front has forwarded to owners.
 func (f *Forwarder) Passed() uint64 { return f.counters.passed.Load() }
 
 // successors returns the pods that may take over the session of a client, the highest rendezvous hash first.
 func (f *Forwarder) successors(k clientKey) (list []*pod) {
-	v, now := f.view.Load(), f.now()
+	v := f.view.Load()
 	if !v.forwards() {
 		return nil
 	}
-	f.handovers.mu.Lock()
-	silent := slices.DeleteFunc(f.handovers.silent, func(s silentPod) bool { return s.until <= now })
-	f.handovers.silent = silent
 	for _, h := range v.homes {
-		l := v.links[h.pod.id]
-		if l != nil && !l.peer.Draining && !slices.ContainsFunc(silent, func(s silentPod) bool { return s.pod == h.pod }) {
+		if l := v.links[h.pod.id]; l != nil && !l.peer.Draining && !f.silent(h.pod, take) {
 			list = append(list, h.pod)
 		}
 	}
-	f.handovers.mu.Unlock()
 	client := k.hash()
 	slices.SortFunc(list, func(a, b *pod) int { return cmp.Compare(mix(client^b.id), mix(client^a.id)) })
 	return list[:min(len(list), maxSuccessors)]
 }
 
-// offer offers a session to a pod, and reports whether that pod continues it.
-func (f *Forwarder) offer(k clientKey, c Client, to *pod, record []byte) bool {
+// silent reports whether a pod has not answered an offer of a kind a moment ago.
+func (f *Forwarder) silent(p *pod, kind kind) bool {
+	h, now := &f.handovers, f.now()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.silent = slices.DeleteFunc(h.silent, func(s silentPod) bool { return s.until <= now })
+	return slices.ContainsFunc(h.silent, func(s silentPod) bool { return s.pod == p && s.offer == kind })
+}
+
+// offer offers a session to a pod by a frame of a kind, and reports whether that pod continues it.
+func (f *Forwarder) offer(k clientKey, c Client, to *pod, kind kind, record []byte) bool {
 	answer := make(chan bool, 1)
 	h := &f.handovers
 	h.mu.Lock()
@@ -144,7 +185,7 @@ func (f *Forwarder) offer(k clientKey, c Client, to *pod, record []byte) bool {
 	for range offerTimes {
 		payload := binary.BigEndian.AppendUint64(nil, uint64(time.Now().UnixMilli()))
 		way := Way{forwarder: f, pod: to, client: c}
-		_ = way.send(take, append(payload, record...))
+		_ = way.send(kind, append(payload, record...))
 		timer.Reset(offerPatience)
 		select {
 		case ok := <-answer:
@@ -156,7 +197,7 @@ func (f *Forwarder) offer(k clientKey, c Client, to *pod, record []byte) bool {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.silent = append(h.silent, silentPod{to, f.now() + silentFor})
+	h.silent = append(h.silent, silentPod{to, kind, f.now() + silentFor})
 	return false
 }
 
@@ -172,7 +213,7 @@ func (f *Forwarder) handleTake(l *link, m message) {
 		return // the pod repeats the offer
 	}
 	select {
-	case h.queue <- taking{client: m.client, record: slices.Clone(record), clock: clock, from: l}:
+	case h.queue <- taking{client: m.client, record: slices.Clone(record), clock: clock, from: l, here: m.kind == adopt}:
 		h.queued.Add(int64(len(record)))
 	default:
 	}
@@ -199,10 +240,25 @@ func (f *Forwarder) take(t taking) {
 	}
 	way := f.way(t.from, t.client)
 	verdict := byte(0)
-	if f.sessions.Take(t.client, t.record, t.clock, way) {
+	var here *datagram.Source
+	if t.here {
+		here = f.askedOf(t.client, t.from.pod)
+	}
+	if t.here == (here != nil) && f.sessions.Take(t.client, t.record, t.clock, way, here) {
 		verdict = 1
 	}
 	_ = way.send(taken, []byte{verdict})
+}
+
+// askedOf returns the address to which a client sends whose datagrams this front passes to an owner. It is nil if there is
+// no such client, or if datagrams of the client arrive at two addresses, of which one may be forged.
+func (f *Forwarder) askedOf(c Client, owner *pod) *datagram.Source {
+	k, _ := keyOf(c) // a client in a frame never has a zone
+	n := f.front.find(k)
+	if n == nil || n.owner.Load() != owner || n.other.Load() != nil {
+		return nil
+	}
+	return n.asked.Load()
 }
 
 func (f *Forwarder) handleTaken(l *link, k clientKey, m message) {

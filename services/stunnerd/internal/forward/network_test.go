@@ -246,6 +246,8 @@ type testSessions struct {
 	full   bool
 	former Way
 	clock  time.Time
+	// here is the address to which the client of the latest one sends, if it sends to this pod.
+	here *datagram.Source
 	// wait makes Take wait.
 	wait chan struct{}
 	// versions are those of sessions that are copied, and rescued the records of those that were taken over.
@@ -323,7 +325,7 @@ func (s *testSessions) Flush(time.Time) {}
 
 func (s *testSessions) Sweep(time.Time) {}
 
-func (s *testSessions) Take(c Client, record []byte, clock time.Time, from Way) bool {
+func (s *testSessions) Take(c Client, record []byte, clock time.Time, from Way, here *datagram.Source) bool {
 	if s.wait != nil {
 		<-s.wait
 	}
@@ -334,7 +336,7 @@ func (s *testSessions) Take(c Client, record []byte, clock time.Time, from Way) 
 		return false
 	}
 	s.has[c] = true
-	s.former, s.clock = from, clock
+	s.former, s.clock, s.here = from, clock, here
 	return true
 }
 

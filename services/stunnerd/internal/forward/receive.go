@@ -69,12 +69,12 @@ func (f *Forwarder) handle(v *view, l *link, m message, now time.Time) {
 	case reply:
 		f.handleReply(l, k, m, at)
 	case is:
-		f.handleIs(v, l, k, m, at)
+		f.handleIs(v, l, k, m, now)
 	case unknown:
 		f.handleUnknown(l, k, m, at)
 	case hold, renew, release:
 		f.handleHold(l, m, at)
-	case take:
+	case take, adopt:
 		f.handleTake(l, m)
 	case taken:
 		f.handleTaken(l, k, m)
@@ -115,9 +115,11 @@ func (f *Forwarder) handleData(l *link, k clientKey, m message, now time.Time) {
 		f.refuse(meter.OtherListener, l.peer.Address)
 		return
 	}
-	if n := f.replies.find(k); n != nil && n.owner.Load() != l.pod { // handed over: this front stores the successor
-		f.replies.add(l, is, m.client, append(binary.BigEndian.AppendUint64(nil, n.owner.Load().id), m.payload...))
-		return
+	if n := f.replies.find(k); n != nil { // handed over: this front stores the successor, which may be the pod of l
+		if owner := n.owner.Load(); owner != nil {
+			f.replies.add(l, is, m.client, append(binary.BigEndian.AppendUint64(nil, owner.id), m.payload...))
+			return
+		}
 	}
 	f.replies.add(l, unknown, m.client, nil)
 	f.queue(k, m.client, release) // a home has named this pod as the owner, but it has no session
@@ -203,7 +205,8 @@ func (f *Forwarder) handleReply(l *link, k clientKey, m message, at time.Duratio
 	f.counters.answered.Add(1)
 }
 
-func (f *Forwarder) handleIs(v *view, l *link, k clientKey, m message, at time.Duration) {
+func (f *Forwarder) handleIs(v *view, l *link, k clientKey, m message, now time.Time) {
+	at := f.since(now)
 	if len(m.payload) < 8 {
 		f.refuse(meter.BadFrame, l.peer.Address)
 		return
@@ -211,6 +214,8 @@ func (f *Forwarder) handleIs(v *view, l *link, k clientKey, m message, at time.D
 	id, payload := binary.BigEndian.Uint64(m.payload), m.payload[8:]
 	owner := v.links[id]
 	switch {
+	case v.self != nil && v.self.id == id && f.returned(l, m.client, payload, now):
+		return
 	case v.self != nil && v.self.id == id:
 		f.refuse(meter.Loop, l.peer.Address)
 		f.front.missing(k, l.pod, 0, at)
@@ -239,6 +244,13 @@ func (f *Forwarder) handleIs(v *view, l *link, k clientKey, m message, at time.D
 	} else if f.replies.add(next, data, m.client, payload) {
 		f.counters.passed.Add(1)
 	}
+}
+
+// returned handles a datagram that this front has sent to a former owner, which has let the session go to this pod. It
+// reports false if there is no such session here.
+func (f *Forwarder) returned(l *link, c Client, payload []byte, now time.Time) bool {
+	f.sessions.FromPeer(c, f.way(l, c), netip.AddrPort{}, nil, now) // in place of Confirm, which may arrive later
+	return len(payload) > 0 && f.sessions.Deliver(c, payload, Way{}, now)
 }
 
 // handleHold handles the frames that list clients: hold, renew and release.

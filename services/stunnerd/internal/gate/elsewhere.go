@@ -10,7 +10,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
 )
 
-// elsewhere passes a message of a client without a session to the pod that has the session, if there may be such a pod.
+// elsewhere passes a message of a client without a session to the pod that has the session, if there may be such a pod. A
+// session that another pod has not let go yet is there.
 // A Binding or Allocate request is always handled by this pod. A Send indication of a client with a session shows the
 // path of the client, like ChannelData.
 func (g *Gate) elsewhere(r *request, message []byte) bool {
@@ -23,13 +24,14 @@ func (g *Gate) elsewhere(r *request, message []byte) bool {
 	if !ok {
 		return false
 	}
-	if f := g.flow(r.client.Addr()); f != nil {
-		if r.Type.Class == stun.ClassIndication {
-			g.follow(f, r.client, message, false)
-		}
-		return false
+	f := g.flow(r.client.Addr())
+	if (f == nil || f.waits.Load()) && c.Pass(message, time.Now()) {
+		return true
 	}
-	return c.Pass(message, time.Now())
+	if f != nil && r.Type.Class == stun.ClassIndication {
+		g.follow(f, r.client, message, false)
+	}
+	return false
 }
 
 // follow records on which path a client with a session has sent a message.

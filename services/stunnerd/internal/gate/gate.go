@@ -271,6 +271,15 @@ func (g *Gate) Relay(client netip.AddrPort) *relay.Relay {
 	return nil
 }
 
+// Owned is Relay without sessions of another pod that has not let them go yet: until then, the datagrams of the client
+// go to that pod.
+func (g *Gate) Owned(client netip.AddrPort) *relay.Relay {
+	if f := g.flow(client); f != nil && !f.waits.Load() {
+		return f.relay
+	}
+	return nil
+}
+
 // Connect counts a new connection of a client in the ledger.
 func (g *Gate) Connect(client netip.Addr) (*session.Connection, error) {
 	return g.table.Connect(session.Source(client), g.protocol)

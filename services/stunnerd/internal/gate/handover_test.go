@@ -139,6 +139,39 @@ func TestUnconfirmedSessionEnds(t *testing.T) {
 	})
 }
 
+// until the former pod has let a session go, requests and indications of its client go to that pod, and data of
+// the client has no relay here. Then the session is here.
+func TestClientOfAnUnconfirmedSession(t *testing.T) {
+	withJournal(t, func(s *stored) {
+		c := s.idle()
+		d, err := s.Depart(c.addr, none)
+		if err != nil {
+			t.Fatal(err)
+		}
+		next := s.successor()
+		if err := next.Take(transfer(t, &d.Record), newClient(c.addr.String()), next.former()); err != nil {
+			t.Fatal(err)
+		}
+		m := &movable{client: newClient(c.addr.String()), passes: true}
+		send := func() {
+			next.Receive(next.signed(m.client, username, password, stun.MethodRefresh, lifetime(600)), m)
+			next.Receive(next.build(stun.NewType(stun.MethodSend, stun.ClassIndication), peerAt("127.0.0.1:4001")), m)
+			next.bed.stored()
+		}
+		send()
+		if m.passed != 2 || len(m.frames) != 0 || next.Owned(c.addr) != nil || next.Relay(c.addr) == nil {
+			t.Errorf("%d messages passed, %d answered", m.passed, len(m.frames))
+		}
+		d.Go(func([]relay.Datagram) {})
+		next.Confirm(c.addr)
+		send()
+		if m.passed != 2 || len(m.frames) != 1 || next.Owned(c.addr) == nil {
+			t.Errorf("after the move: %d messages passed, %d answered", m.passed, len(m.frames))
+		}
+		_ = d.Socket().Close()
+	})
+}
+
 // a pod that drains or is full, a lifetime that is over and caveats that it does not know refuse a session.
 func TestRefusedHandOvers(t *testing.T) {
 	for name, refuse := range map[string]func(next *stored, r *session.Record){

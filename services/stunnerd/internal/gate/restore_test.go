@@ -147,12 +147,19 @@ type movable struct {
 	moves session.Move
 	// followed are the calls of Follow: whether the message was authentic.
 	followed []bool
+	// passes makes Pass succeed. passed counts its calls.
+	passes bool
+	passed int
 }
 
-func (m *movable) Pass([]byte, time.Time) bool { return false }
-func (m *movable) Held()                       {}
-func (m *movable) Changed()                    {}
-func (m *movable) Front() netip.AddrPort       { return netip.AddrPort{} }
+func (m *movable) Pass([]byte, time.Time) bool {
+	m.passed++
+	return m.passes
+}
+
+func (m *movable) Held()                 {}
+func (m *movable) Changed()              {}
+func (m *movable) Front() netip.AddrPort { return netip.AddrPort{} }
 
 func (m *movable) Follow(_ session.Client, _ []byte, authentic bool) session.Move {
 	m.followed = append(m.followed, authentic)

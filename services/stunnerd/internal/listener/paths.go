@@ -1,6 +1,7 @@
 package listener
 
 import (
+	"cmp"
 	"net/netip"
 	"sync"
 	"sync/atomic"
@@ -49,6 +50,9 @@ type path struct {
 	front forward.Way
 	// heard is when a datagram last arrived on a second path, in nanoseconds since 1970.
 	heard atomic.Int64
+	// proven is when the first authentic datagram arrived on this path since the client has used another one, in
+	// nanoseconds since 1970; 0 means that none has.
+	proven atomic.Int64
 }
 
 // hold sends nothing until a datagram of the client arrives.
@@ -107,9 +111,28 @@ func (p *paths) follow(front forward.Way, now time.Time) session.Move {
 	case pair == nil && front == forward.Way{}:
 		return 0
 	case pair != nil && pair.used != nil && pair.second == nil && pair.used.front == front:
+		pair.used.proven.CompareAndSwap(0, now.UnixNano())
 		return 0
 	}
-	return p.change(func(_, _ *path) (_, _ *path) { return p.path(front, now), nil })
+	return p.change(func(used, _ *path) (_, _ *path) {
+		at, proven := p.path(front, now), now.UnixNano()
+		if used != nil && used.front == front {
+			proven = cmp.Or(used.proven.Load(), proven)
+		}
+		at.proven.Store(proven)
+		return at, nil
+	})
+}
+
+// elsewhere returns the path through another pod that the client uses, and since when. It reports false if the client
+// uses this pod, if it is unclear which pod it uses, or if no authentic datagram has shown it.
+func (p *paths) elsewhere() (at *path, since time.Time, ok bool) {
+	pair := p.current.Load()
+	if pair == nil || pair.used == nil || pair.second != nil || pair.used.front == (forward.Way{}) {
+		return nil, since, false
+	}
+	proven := pair.used.proven.Load()
+	return pair.used, time.Unix(0, proven), proven != 0
 }
 
 // change replaces both paths by the results of next.
@@ -240,7 +263,14 @@ type Forwarding interface {
 type Movable interface {
 	// Take continues a session of another pod, through which data for its client leaves for now. If that pod is lost, front
 	// is the zero Way and former is nil, and no data leaves before a datagram of the client arrives. See gate.Gate.Take.
-	Take(r *session.Record, front forward.Way, former relay.Socket) error
+	// If the datagrams of the client arrive at this pod, here is the address to which it sends, else nil.
+	Take(r *session.Record, front forward.Way, here *datagram.Source, former relay.Socket) error
+	// Elsewhere returns the way through the other pod that a client with a session here uses. due is when the session may
+	// be handed over to that pod, if the session has moved a number of times. It reports false if the client uses this
+	// pod, or if it is not certain which pod the client uses.
+	Elsewhere(client netip.AddrPort, moves int) (front forward.Way, due time.Time, ok bool)
+	// Stays records that another pod has refused the session of a client, so that the next attempt is made later.
+	Stays(client netip.AddrPort, now time.Time)
 	// Gate returns the gate of the listener.
 	Gate() *gate.Gate
 }
@@ -269,6 +299,10 @@ func (l *udpListener) Deliver(client netip.AddrPort, frame []byte, front forward
 	}()
 	defer s.drops.RecoverPanic("handle forwarded datagram")
 	r := s.relay(client)
+	var from datagram.Source
+	if r != nil && front == (forward.Way{}) {
+		from = *r.Session().Client.(*udpClient).source()
+	}
 	switch {
 	case r == nil:
 	case len(frame) == 0:
@@ -279,21 +313,60 @@ func (l *udpListener) Deliver(client netip.AddrPort, frame []byte, front forward
 		s.outbox.Add(r, frame, now)
 	default:
 		s.outbox.Flush(now)
-		s.gate.Receive(frame, &udpClient{socket: &s.udpSocket, addr: client, front: front})
+		s.gate.Receive(frame, &udpClient{socket: &s.udpSocket, addr: client, from: from, front: front})
 	}
 	delivered = true
 	return r != nil
 }
 
 // Take implements Movable.
-func (l *udpListener) Take(r *session.Record, front forward.Way, former relay.Socket) error {
+func (l *udpListener) Take(r *session.Record, front forward.Way, here *datagram.Source, former relay.Socket) error {
 	c := &udpClient{socket: l.sockets[int(r.Client.Port())%len(l.sockets)], addr: r.Client, taken: true}
-	if r.Away || front == (forward.Way{}) {
+	switch {
+	case here != nil:
+		c.arrivedAt(*here)
+	case r.Away || front == (forward.Way{}):
 		c.paths.hold()
-	} else {
-		c.paths.follow(front, time.Now())
+	default:
+		c.paths.hold()
+		c.paths.arrived(front, time.Now())
 	}
 	return l.forwarded.gate.Take(r, c, former)
+}
+
+const (
+	// adoptAfter is how long a client uses another pod before its session is handed over to that pod.
+	adoptAfter = 30 * time.Second
+	// maxDoubled is how often this time is doubled: with each time that the session has moved or another pod has refused
+	// it. A client that changes between pods to make them work moves its session every 16 minutes at last.
+	maxDoubled = 5
+)
+
+// Elsewhere implements Movable.
+func (l *udpListener) Elsewhere(client netip.AddrPort, moves int) (front forward.Way, due time.Time, ok bool) {
+	r := l.forwarded.gate.Owned(client)
+	if r == nil {
+		return front, due, false
+	}
+	c := r.Session().Client.(*udpClient)
+	at, since, ok := c.paths.elsewhere()
+	if !ok {
+		return front, due, false
+	}
+	return at.front, since.Add(adoptAfter << min(moves+int(c.stays.Load()), maxDoubled)), true
+}
+
+// Stays implements Movable.
+func (l *udpListener) Stays(client netip.AddrPort, now time.Time) {
+	r := l.forwarded.gate.Owned(client)
+	if r == nil {
+		return
+	}
+	c := r.Session().Client.(*udpClient)
+	c.stays.Add(1)
+	if at, _, ok := c.paths.elsewhere(); ok {
+		at.proven.Store(now.UnixNano())
+	}
 }
 
 // Gate implements Movable.

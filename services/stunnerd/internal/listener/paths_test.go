@@ -16,15 +16,17 @@ import (
 // owner has the session of every client, and collects the ways by which their datagrams arrive.
 type owner struct{ ways chan forward.Way }
 
-func (o owner) Serves(uint16) bool                                       { return true }
-func (o owner) Has(forward.Client) bool                                  { return o.ways != nil }
-func (o owner) All(func(forward.Client) bool)                            {}
-func (o owner) Answer(forward.Client, []byte, *datagram.Source) bool     { return false }
-func (o owner) Unowned(forward.Client, []byte, *datagram.Source)         {}
-func (o owner) Flush(time.Time)                                          {}
-func (o owner) Sweep(time.Time)                                          {}
-func (o owner) Take(forward.Client, []byte, time.Time, forward.Way) bool { return false }
+func (o owner) Serves(uint16) bool                                   { return true }
+func (o owner) Has(forward.Client) bool                              { return o.ways != nil }
+func (o owner) All(func(forward.Client) bool)                        {}
+func (o owner) Answer(forward.Client, []byte, *datagram.Source) bool { return false }
+func (o owner) Unowned(forward.Client, []byte, *datagram.Source)     {}
+func (o owner) Flush(time.Time)                                      {}
+func (o owner) Sweep(time.Time)                                      {}
 
+func (o owner) Take(forward.Client, []byte, time.Time, forward.Way, *datagram.Source) bool {
+	return false
+}
 func (o owner) Version(forward.Client) (v forward.Version, ok bool)                  { return v, false }
 func (o owner) Copy(forward.Client) ([]byte, bool)                                   { return nil, false }
 func (o owner) TakeOver(forward.Client, forward.Version, []byte, time.Duration) bool { return false }
@@ -187,6 +189,60 @@ func TestPathsOfAClient(t *testing.T) {
 					if moved, used := at(s.front, now), p.used(); moved != s.moved || !slices.Equal(used, s.used) {
 						t.Fatalf("step %d: moved %d, paths %q, want %d, %q", i, moved, used, s.moved, s.used)
 					}
+				}
+			}
+		})
+	}
+}
+
+// a client uses another pod for certain when an authentic datagram has arrived there, and none has arrived elsewhere
+// since. Forged datagrams neither make a pod the one that a client uses, nor restart the time.
+func TestPodThatAClientUses(t *testing.T) {
+	here, ways := forward.Way{}, fronts(t, 2)
+	b, c := ways[0], ways[1]
+	type step struct {
+		at     time.Duration
+		front  forward.Way
+		signed bool
+	}
+	for name, row := range map[string]struct {
+		steps []step
+		front forward.Way
+		since time.Duration
+	}{
+		"none":                     {},
+		"media only":               {steps: []step{{1, b, false}, {2, b, false}}},
+		"signed":                   {[]step{{1, b, true}}, b, 1},
+		"signed twice":             {[]step{{1, b, true}, {5, b, false}, {9, b, true}}, b, 1},
+		"another forges":           {[]step{{1, b, true}, {5, c, false}, {6, b, false}}, here, 0},
+		"another has forged":       {[]step{{1, b, true}, {5, c, false}, {6, b, true}}, b, 1},
+		"another has forged here":  {[]step{{1, b, true}, {5, here, false}, {6, b, true}}, b, 1},
+		"another forged long ago":  {[]step{{1, b, true}, {5, c, false}, {5 + secondIdle, b, false}}, b, 1},
+		"moves on":                 {[]step{{1, b, true}, {5, c, true}}, c, 5},
+		"moves to and fro":         {[]step{{1, b, true}, {5, c, true}, {7, b, true}}, b, 7},
+		"returns":                  {[]step{{1, b, true}, {5, here, true}}, here, 0},
+		"returns and leaves again": {[]step{{1, b, true}, {5, here, true}, {6, b, false}, {7, b, true}}, b, 7},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, restored := range []bool{false, true} {
+				var p paths
+				if restored {
+					p.hold()
+				}
+				begun := time.Now()
+				for _, s := range row.steps {
+					if s.signed {
+						p.follow(s.front, begun.Add(s.at))
+					} else {
+						p.arrived(s.front, begun.Add(s.at))
+					}
+				}
+				at, since, ok := p.elsewhere()
+				if want := row.front != here; ok != want || ok && at.front != row.front {
+					t.Fatalf("restored %v: uses another pod: %v, want %v", restored, ok, want)
+				}
+				if ok && !since.Equal(begun.Add(row.since)) {
+					t.Errorf("restored %v: since %v, want %v", restored, since.Sub(begun), row.since)
 				}
 			}
 		})

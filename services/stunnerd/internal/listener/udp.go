@@ -44,6 +44,8 @@ type udpSocket struct {
 	// lock.
 	relays map[netip.AddrPort]*relay.Relay
 	task   watch.Task
+	// find returns the relay of a client, or nil: Gate.Owned, or Gate.Relay for datagrams of other pods.
+	find func(client netip.AddrPort) *relay.Relay
 	// outbox collects the ChannelData of a batch.
 	outbox relay.Outbox
 	// elsewhere collects the datagrams of a batch that are passed to other pods.
@@ -71,13 +73,14 @@ func openUDP(c config.Listener, g *gate.Gate, m *meter.Listener, o Options) (Lis
 	}
 	l := &udpListener{port: port, forget: o.Meter.ListenerDrops.Watch(port.drops)}
 	l.forwarded.udpSocket = udpSocket{
-		port: port, gate: g, drops: o.Meter, meter: m, relays: map[netip.AddrPort]*relay.Relay{}, forwarder: o.Forwarder,
+		port: port, gate: g, drops: o.Meter, meter: m, relays: map[netip.AddrPort]*relay.Relay{}, find: g.Relay,
+		forwarder: o.Forwarder,
 	}
 	l.forwarded.answers = newFrontAnswers(port, m, o.FrontSenders, l.forwarded.drop)
 	for i, conn := range port.readers {
 		s := &udpSocket{
 			conn: conn, port: port, index: i, gate: g, drops: o.Meter, meter: m,
-			relays: map[netip.AddrPort]*relay.Relay{}, receiver: receivers[i],
+			relays: map[netip.AddrPort]*relay.Relay{}, find: g.Owned, receiver: receivers[i],
 			elsewhere: o.Forwarder.Outbox(), forwarder: o.Forwarder,
 		}
 		l.sockets = append(l.sockets, s)
@@ -257,7 +260,7 @@ func (s *udpSocket) relay(client netip.AddrPort) *relay.Relay {
 // is much larger than the number of sessions of the listener.
 func (s *udpSocket) lookup(client netip.AddrPort) *relay.Relay {
 	delete(s.relays, client)
-	r := s.gate.Relay(client)
+	r := s.find(client)
 	if r == nil {
 		return nil
 	}
@@ -287,6 +290,8 @@ type udpClient struct {
 	front forward.Way
 	// paths are the paths of the data for a client with a session.
 	paths paths
+	// stays counts the refused attempts to hand the session over to the pod at which the datagrams of the client arrive.
+	stays atomic.Int32
 
 	opening sync.Mutex
 	// shared is set if other clients use the same sender. The sender must then stay open when the session ends.

@@ -138,6 +138,9 @@ type Meter struct {
 	// SessionsTaken counts the sessions that other pods have handed over to this one, and SessionsHanded those that this
 	// pod has handed over.
 	SessionsTaken, SessionsHanded atomic.Uint64
+	// SessionsAdopted counts the sessions that this pod has handed over to the pods at which the datagrams of their clients
+	// arrive, and SessionsNotAdopted the attempts after which the session stays.
+	SessionsAdopted, SessionsNotAdopted atomic.Uint64
 	// SessionsRescued counts the sessions of lost pods that this pod has taken over, and SessionsGivenUp those of this pod
 	// that have ended because another pod has taken them over.
 	SessionsRescued, SessionsGivenUp atomic.Uint64

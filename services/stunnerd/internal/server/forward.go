@@ -45,7 +45,7 @@ func (s *Server) Forwarding() *inspection.ForwardingStatus {
 	return &inspection.ForwardingStatus{
 		Problem: f.Problem, Peers: f.Peers, Clients: f.Clients, Passed: f.Passed, Answered: f.Answered,
 		Delivered: f.Delivered, Replied: f.Replied, Unknown: f.Unknown, Limited: f.Limited, Copies: f.Copies,
-		Refused: f.Refused,
+		Adopted: s.meter.SessionsAdopted.Load(), Refused: f.Refused,
 	}
 }
 

@@ -47,6 +47,8 @@ type handedOver struct {
 type handedSocket struct {
 	to     forward.Way
 	socket relay.Socket
+	// adopted is set if the session was handed over by adoptDue.
+	adopted bool
 }
 
 // HandOver hands the sessions over UDP to the other pods of the Gateway, until none is left or ctx ends. Data is
@@ -133,21 +135,45 @@ func (s *Server) handOver(c forward.Client, excluded map[netip.Addr]bool, full *
 	if l == nil {
 		return
 	}
+	switch offered, err := s.move(c, l, excluded, false, s.forwarder.HandOver); {
+	case err == nil:
+		s.meter.SessionsHanded.Add(1)
+	case offered:
+		full.Add(1)
+	}
+}
+
+// move hands a session over by offer, to which it passes the client, the record and the address to which the client
+// sends. offered reports whether the session could leave this pod.
+func (s *Server) move(
+	c forward.Client, l listener.Movable, excluded map[netip.Addr]bool, adopted bool,
+	offer func(c forward.Client, record []byte, asked datagram.Source) (forward.Way, error),
+) (offered bool, err error) {
+	defer func() {
+		if err != nil {
+			s.opt.Log.Debug("session stays", "client", c.Addr, "error", err)
+		}
+	}()
 	d, err := l.Gate().Depart(c.Addr, func(peer netip.Addr) bool { return excluded[peer] })
 	if err != nil {
-		s.opt.Log.Debug("session stays", "client", c.Addr, "error", err)
-		return
+		return false, err
 	}
-	to, err := s.offer(c, &d.Record)
+	var to forward.Way
+	b, err := d.Record.MarshalBinary()
+	if err == nil {
+		asked, _ := datagram.ParseSource(d.Record.Source) // after an error the kernel selects the address
+		to, err = offer(c, b, asked)
+	}
 	if err != nil {
-		s.opt.Log.Debug("session stays", "client", c.Addr, "error", err)
-		full.Add(1)
 		d.Stay()
-		return
+		return true, err
 	}
 	h := &s.handedOver
 	h.mu.Lock()
-	h.sockets[c] = handedSocket{to, d.Socket()}
+	if earlier, ok := h.sockets[c]; ok { // the session has moved here and back again
+		s.closeHanded(c, earlier)
+	}
+	h.sockets[c] = handedSocket{to, d.Socket(), adopted}
 	h.mu.Unlock()
 	d.Go(func(batch []relay.Datagram) {
 		for i := range batch {
@@ -156,17 +182,8 @@ func (s *Server) handOver(c forward.Client, excluded map[netip.Addr]bool, full *
 			}
 		}
 	})
-	s.meter.SessionsHanded.Add(1)
 	to.Confirm()
-}
-
-func (s *Server) offer(c forward.Client, r *session.Record) (forward.Way, error) {
-	b, err := r.MarshalBinary()
-	if err != nil {
-		return forward.Way{}, err
-	}
-	asked, _ := datagram.ParseSource(r.Source) // after an error the kernel selects the address
-	return s.forwarder.HandOver(c, b, asked)
+	return true, nil
 }
 
 // gatewayAddresses returns the IP addresses of the pods of this Gateway. A session with a relay of one of them as its
@@ -192,9 +209,21 @@ func (s *Server) movable(port uint16) listener.Movable {
 
 // HandedSockets returns the number of relay sockets of this process that sessions of other pods use.
 func (s *Server) HandedSockets() int {
+	all, _ := s.handedSockets()
+	return all
+}
+
+// handedSockets returns the number of relay sockets of this process that sessions of other pods use, and of those the
+// number of sessions that were handed over by adoptDue.
+func (s *Server) handedSockets() (all, adopted int) {
 	s.handedOver.mu.Lock()
 	defer s.handedOver.mu.Unlock()
-	return len(s.handedOver.sockets)
+	for _, one := range s.handedOver.sockets {
+		if one.adopted {
+			adopted++
+		}
+	}
+	return len(s.handedOver.sockets), adopted
 }
 
 // PassedOn returns the number of datagrams of clients that this pod has forwarded to the pods with their sessions.
@@ -264,9 +293,9 @@ func (s *Server) Draining() *inspection.DrainStatus {
 		st.Stay[inspection.StaysForPod] = full
 		st.Stay[inspection.StaysForPeer] -= full
 	}
-	if n := s.HandedSockets(); n > 0 { // their peers may still take the new address
+	if n, adopted := s.handedSockets(); n > 0 { // their peers may still take the new address
 		st.Stay[inspection.StaysForPeer] += n
-		st.Moved -= n
+		st.Moved -= n - adopted
 	}
 	maps.DeleteFunc(st.Stay, func(_ string, n int) bool { return n == 0 })
 	return st
@@ -281,7 +310,9 @@ func staysBecause(p config.Protocol) string {
 }
 
 // Take implements forward.Sessions.
-func (s forwarding) Take(c forward.Client, record []byte, clock time.Time, from forward.Way) bool {
+func (s forwarding) Take(
+	c forward.Client, record []byte, clock time.Time, from forward.Way, here *datagram.Source,
+) bool {
 	l := s.movable(c.Port)
 	if l == nil {
 		return false
@@ -297,7 +328,7 @@ func (s forwarding) Take(c forward.Client, record []byte, clock time.Time, from 
 	}
 	if err == nil {
 		shift(&r, time.Since(clock))
-		err = l.Take(&r, from, former)
+		err = l.Take(&r, from, here, former)
 	}
 	if err != nil {
 		s.opt.Log.Debug("session of another pod is not taken", "client", c.Addr, "pod", from.Pod(), "error", err)

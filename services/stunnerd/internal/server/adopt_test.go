@@ -1,0 +1,175 @@
+package server
+
+import (
+	"net"
+	"testing"
+	"time"
+)
+
+// adopters returns two pods that see the addresses of clients. Clients arrive at the UDP listener of the second one.
+func adopters(t *testing.T) [2]*bed {
+	t.Helper()
+	both := pods(t)
+	for _, b := range both {
+		b.clientAddresses.Store(true)
+		listener := (*b.forwardPorts.Load())[uint16(b.port("udp"))]
+		b.forwardPorts.Store(&forwardPorts{uint16(both[1].port("udp")): listener})
+	}
+	return both
+}
+
+// arriveAt makes the pods name the listener in frames by the port of the pod at which clients arrive.
+func arriveAt(at *bed, both [2]*bed) {
+	for _, b := range both {
+		for _, listener := range *b.forwardPorts.Load() {
+			b.forwardPorts.Store(&forwardPorts{uint16(at.port("udp")): listener})
+		}
+	}
+}
+
+// arrive makes the datagrams of a client arrive at another pod, and shows it by an authentic request.
+func (c *mobile) arrive(at *bed) {
+	c.t.Helper()
+	c.conn.move(at)
+	var err error
+	for range 3 { // the nonce of another pod is stale
+		if err = c.client.CreatePermission(net.UDPAddrFromAddrPort(c.peer)); err == nil {
+			return
+		}
+	}
+	c.t.Fatal(err)
+}
+
+// elsewhere returns how many clients of a pod are known to use another one.
+func (b *bed) elsewhere() (n int) {
+	for port := range *b.forwardPorts.Load() {
+		l := b.movable(port)
+		for addr := range l.Gate().Clients() {
+			if _, _, ok := l.Elsewhere(addr, 0); ok {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// the sessions of clients that have used another pod for 30 s are handed over to that pod, 50 a second. It then
+// serves the clients itself, at once. A session stays if only data of its client, which may be forged, arrives there.
+func TestPodsAdoptSessions(t *testing.T) {
+	both := adopters(t)
+	owner, front := both[0], both[1]
+	const number = adoptionsPerSecond + 7
+	var clients []*mobile
+	for range number + 1 {
+		clients = append(clients, dialMobile(t, owner, "udp"))
+	}
+	forged := clients[number]
+	for range 3 { // until it has a channel
+		if err := forged.next(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	forged.conn.move(front)
+	if err := forged.next(); err != nil {
+		t.Fatal(err)
+	}
+	before := time.Now()
+	for _, c := range clients[:number] {
+		c.arrive(front)
+	}
+	after := time.Now()
+	if n := owner.elsewhere(); n != number {
+		t.Fatalf("%d clients use the other pod, want %d", n, number)
+	}
+	for _, step := range []struct {
+		now     time.Time
+		adopted int
+	}{
+		{before.Add(30*time.Second - 1), 0},
+		{after.Add(30 * time.Second), adoptionsPerSecond},
+		{after.Add(31 * time.Second), number},
+		{after.Add(time.Hour), number},
+	} {
+		owner.adoptDue(step.now)
+		if n := int(owner.meter.SessionsAdopted.Load()); n != step.adopted || owner.table.Len() != number+1-n {
+			t.Fatalf("%s: %d sessions adopted, %d left, want %d", step.now.Sub(before), n, owner.table.Len(), step.adopted)
+		}
+	}
+	within(t, "the other pod confirms", func() bool { return int(front.meter.SessionsTaken.Load()) == number })
+	if n := front.table.Len(); n != number {
+		t.Errorf("the other pod has %d sessions", n)
+	}
+	passed := front.Forwarding().Passed
+	for _, c := range clients[:number] {
+		if err := c.next(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := front.Forwarding().Passed; n != passed {
+		t.Errorf("%d datagrams take the way through the former owner", n-passed)
+	}
+	if n := owner.meter.SessionsNotAdopted.Load(); n > 0 {
+		t.Errorf("%d attempts failed", n)
+	}
+	if s := owner.Forwarding(); s.Adopted != number || owner.HandedSockets() > number {
+		t.Errorf("status: %d adopted; %d sockets", s.Adopted, owner.HandedSockets())
+	}
+}
+
+// a client with a valid credential that changes between pods on purpose moves its session ever more seldom, and
+// datagrams with its address that others send at another pod move nothing.
+func TestClientThatChangesBetweenPods(t *testing.T) {
+	both := adopters(t)
+	c := dialMobile(t, both[0], "udp")
+	for leg, wait := range []time.Duration{30, 60, 120, 240, 480, 960, 960, 960} {
+		at, to := both[leg%2], both[(leg+1)%2]
+		arriveAt(to, both)
+		c.arrive(to)
+		now := time.Now()
+		for _, early := range []time.Duration{0, wait*time.Second - time.Second} {
+			if at.adoptDue(now.Add(early)); at.table.Len() != 1 {
+				t.Fatalf("move %d: after %s, want %d s", leg, early, wait)
+			}
+		}
+		taken := to.meter.SessionsTaken.Load()
+		at.adoptDue(now.Add(wait * time.Second))
+		within(t, "the session has moved", func() bool { return to.meter.SessionsTaken.Load() == taken+1 })
+		if at.table.Len() != 0 {
+			t.Fatalf("move %d: two pods have the session", leg)
+		}
+	}
+	if err := c.next(); err != nil {
+		t.Error(err)
+	}
+	for _, b := range both {
+		if n := b.HandedSockets(); n > 1 {
+			t.Errorf("%d sockets are left", n)
+		}
+	}
+}
+
+// a refused session stays, and the next attempt is made later each time.
+func TestRefusedAdoptionIsTriedLater(t *testing.T) {
+	both := adopters(t)
+	owner, front := both[0], both[1]
+	c := dialMobile(t, owner, "udp")
+	c.arrive(front)
+	front.table.Drain()
+	for i, wait := range []time.Duration{30, 60, 120, 240, 480, 960, 960} {
+		now := time.Now()
+		owner.adoptDue(now.Add(wait*time.Second - time.Second))
+		if n := owner.meter.SessionsNotAdopted.Load(); n != uint64(i) {
+			t.Fatalf("%d attempts, want %d: the next one is too early", n, i)
+		}
+		owner.adoptDue(now.Add(wait * time.Second).Add(time.Second))
+		if n := owner.meter.SessionsNotAdopted.Load(); n != uint64(i+1) {
+			t.Fatalf("%d attempts, want %d: the next one is too late", n, i+1)
+		}
+	}
+	if owner.table.Len() != 1 || front.table.Len() != 0 {
+		t.Error("the session has not stayed")
+	}
+	if err := c.next(); err != nil {
+		t.Error(err)
+	}
+}

@@ -267,7 +267,7 @@ type Movable interface {
 	Take(r *session.Record, front forward.Way, here *datagram.Source, former relay.Socket) error
 	// Elsewhere returns the way through the other pod that a client with a session here uses. due is when the session may
 	// be handed over to that pod, if the session has moved a number of times. It reports false if the client uses this
-	// pod, or if it is not certain which pod the client uses.
+	// pod, if it is not certain which pod the client uses, or if the latest move of the session goes on.
 	Elsewhere(client netip.AddrPort, moves int) (front forward.Way, due time.Time, ok bool)
 	// Stays records that another pod has refused the session of a client, so that the next attempt is made later.
 	Stays(client netip.AddrPort, now time.Time)
@@ -345,7 +345,7 @@ const (
 // Elsewhere implements Movable.
 func (l *udpListener) Elsewhere(client netip.AddrPort, moves int) (front forward.Way, due time.Time, ok bool) {
 	r := l.forwarded.gate.Owned(client)
-	if r == nil {
+	if r == nil || r.Former() != nil { // a peer may use the socket of an earlier pod, which a move would close
 		return front, due, false
 	}
 	c := r.Session().Client.(*udpClient)

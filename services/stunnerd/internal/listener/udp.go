@@ -44,8 +44,8 @@ type udpSocket struct {
 	// lock.
 	relays map[netip.AddrPort]*relay.Relay
 	task   watch.Task
-	// find returns the relay of a client, or nil: Gate.Owned, or Gate.Relay for datagrams of other pods.
-	find func(client netip.AddrPort) *relay.Relay
+	// foreign is set if the datagrams arrive at other pods. They may belong to a session that this pod does not own yet.
+	foreign bool
 	// outbox collects the ChannelData of a batch.
 	outbox relay.Outbox
 	// elsewhere collects the datagrams of a batch that are passed to other pods.
@@ -73,14 +73,14 @@ func openUDP(c config.Listener, g *gate.Gate, m *meter.Listener, o Options) (Lis
 	}
 	l := &udpListener{port: port, forget: o.Meter.ListenerDrops.Watch(port.drops)}
 	l.forwarded.udpSocket = udpSocket{
-		port: port, gate: g, drops: o.Meter, meter: m, relays: map[netip.AddrPort]*relay.Relay{}, find: g.Relay,
+		port: port, gate: g, drops: o.Meter, meter: m, relays: map[netip.AddrPort]*relay.Relay{}, foreign: true,
 		forwarder: o.Forwarder,
 	}
 	l.forwarded.answers = newFrontAnswers(port, m, o.FrontSenders, l.forwarded.drop)
 	for i, conn := range port.readers {
 		s := &udpSocket{
 			conn: conn, port: port, index: i, gate: g, drops: o.Meter, meter: m,
-			relays: map[netip.AddrPort]*relay.Relay{}, find: g.Owned, receiver: receivers[i],
+			relays: map[netip.AddrPort]*relay.Relay{}, receiver: receivers[i],
 			elsewhere: o.Forwarder.Outbox(), forwarder: o.Forwarder,
 		}
 		l.sockets = append(l.sockets, s)
@@ -260,7 +260,10 @@ func (s *udpSocket) relay(client netip.AddrPort) *relay.Relay {
 // is much larger than the number of sessions of the listener.
 func (s *udpSocket) lookup(client netip.AddrPort) *relay.Relay {
 	delete(s.relays, client)
-	r := s.find(client)
+	r := s.gate.Owned(client)
+	if s.foreign {
+		r = s.gate.Relay(client)
+	}
 	if r == nil {
 		return nil
 	}

@@ -391,8 +391,8 @@ func bindingTransaction(b []byte, class stun.MessageClass) (id transaction, ok b
 }
 
 // Depart prepares the relay for a handover to another pod. It ends the forwarding in the kernel, and returns the checks
-// to the active peers, which that pod sends again. ok is false if an active peer is not known to use ICE or still uses the
-// socket of an earlier pod, or if excluded reports true for the address of an active peer. The relay forwards in user space until Stay or Hand is
+// to the active peers, which that pod sends again. ok is false if an active peer is not known to use ICE, or if
+// excluded reports true for the address of an active peer. The relay forwards in user space until Stay or Hand is
 // called.
 func (r *Relay) Depart(excluded func(netip.Addr) bool) (checks []session.Check, ok bool) {
 	r.departing.Store(true)
@@ -411,8 +411,7 @@ func (r *Relay) Depart(excluded func(netip.Addr) bool) (checks []session.Check, 
 		}
 		return !bound && now-active >= PermissionLifetime
 	}
-	m := r.moving.Load()
-	ok = m == nil || m.waiting() == 0 // otherwise a peer would lose the former address that it uses
+	ok = true
 	for _, c := range *r.channels.Load() {
 		ok = ok && (!r.live(c, now) || count(c.count, true))
 	}

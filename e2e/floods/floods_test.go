@@ -306,7 +306,7 @@ func (a *apiServer) birth(tenant int) (time.Duration, error) {
 	}
 	begun := time.Now()
 	_, there := <-seen.ResultChan()
-	took := a.pulse.Since(begun)
+	took := a.stalls.Since(begun)
 	if !there {
 		return 0, fmt.Errorf("Gateway %s/%s has no Service after %s", ns, name, took)
 	}

@@ -44,7 +44,7 @@ func TestAPodHasFewStreams(t *testing.T) {
 func TestPodsThatNeverRunHaveFewStreams(t *testing.T) {
 	s := newStreamLimiter(Limits{Unreported: 3}.withDefaults())
 	open := func(pod string, unreported bool) (*stream, bool) {
-		next := newStream(context.WithoutCancel(t.Context()), serverPulse)
+		next := newStream(context.WithoutCancel(t.Context()), serverKeepalive)
 		t.Cleanup(next.close)
 		return next, s.acquire(Grant{ID: "media/a", Pod: pod, Unreported: unreported}, next)
 	}

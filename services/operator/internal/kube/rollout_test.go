@@ -258,6 +258,7 @@ func idleOf(t *testing.T, server *discovery.Server) []string {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
 	var idle []string
 	for e := range source.Watch(ctx) {
 		if e.List != nil && !e.Connected {

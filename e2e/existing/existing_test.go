@@ -2,7 +2,7 @@
 //
 // The suite is that of its last Go module, in managed mode. It is run as it is published, with these changes:
 //
-//   - the file suite.go.txt of testdata replaces the file that starts the existing operator;
+//   - testdata/suite.txt replaces the file that starts the existing operator;
 //   - certificates that no program can use are replaced by real ones;
 //   - a test that fails does not skip the tests after it.
 //
@@ -85,7 +85,7 @@ func copySuite(t *testing.T, dir string) string {
 	bedtest.NoError(t, os.Remove(filepath.Join(suite, "test/legacy_mode_test.go")))
 	replace(t, filepath.Join(suite, "test/managed_mode_test.go"),
 		`Ordered, Label("managed")`, `Ordered, ContinueOnFailure, Label("managed")`, `[]byte("newcert")`, "newCert")
-	replacement, err := os.ReadFile("testdata/suite.go.txt")
+	replacement, err := os.ReadFile("testdata/suite.txt")
 	bedtest.NoError(t, err)
 	bedtest.NoError(t, os.WriteFile(filepath.Join(suite, "test/integration_suite_test.go"), replacement, 0o600))
 	return suite

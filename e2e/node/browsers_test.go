@@ -7,12 +7,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/netip"
 	"net/url"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -22,29 +24,42 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/chromium"
 )
 
-// callers are the browsers, each with a call to the echo peer.
-const callers = 10
+// pages is the number of test pages, each with a call to the echo peer. They are frames of one browser, because ten browsers
+// take all processors of a small machine.
+const pages = 10
 
-// TestBrowsersMove: the calls of ten browsers continue while each of the three pods of their Gateway is deleted, one
+// frames is a page of test pages. Its report has the result of each.
+const frames = `<!doctype html><body><script>
+const all = Array.from({ length: PAGES }, () => {
+  const frame = document.createElement('iframe');
+  frame.src = 'demo/?run=1&transport=udp&keep=1';
+  document.body.append(frame);
+  return frame.contentWindow;
+});
+Object.defineProperty(window, '__report', { get: () => ({ verdict: 'running', results: all.map((w) => w.__report?.results[0] ?? {}) }) });
+window.__stop = () => all.forEach((w) => w.__stop());
+</script>`
+
+// TestBrowsersMove: ten calls of a browser continue while each of the three pods of their Gateway is deleted, one
 // after the other, and while KEDA removes two of them.
 func TestBrowsersMove(t *testing.T) {
-	system := testNamespace{t, home}
-	system.prepare()
 	if err := cluster.KEDA(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	system := testNamespace{t, home}
+	system.prepare()
 	system.follow(nil, block{manual, "kubectl apply --server-side"})
 	s := newSite(t, "browsers")
 	s.kubectl("", "patch", "udproutes.stunner.l7mp.io", "to-echo", "--type=json", "-p",
 		`[{"op":"add","path":"/spec/rules/0/backendRefs/-","value":{"name":"echo","port":7001}}]`)
 	s.threePods()
 	b := s.browsers()
-
+	b.goOn("without a change", 750)
 	for i, p := range s.pods(dataplanes) {
 		s.kubectl("", "delete", "pod", p.Name, "--wait=false")
 		s.wait("delete", "pod/"+p.Name)
 		s.forwarding(3)
-		b.goOn(fmt.Sprintf("pod %d is deleted", i+1))
+		b.goOn(fmt.Sprintf("pod %d is deleted", i+1), 100)
 	}
 	s.autoscale(`{"minReplicas":1,"maxReplicas":3,"allocationsPerReplica":50,"trigger":"external","pollingInterval":5,
 		"behavior":{"scaleDown":{"stabilizationWindowSeconds":0}}}`)
@@ -54,8 +69,16 @@ func TestBrowsersMove(t *testing.T) {
 		}
 		return nil
 	})
-	b.goOn("KEDA has removed two pods")
-	b.end()
+	b.goOn("KEDA has removed two pods", 100)
+	b.page.Tell("stop")
+	s.until("no pod has a session", func(context.Context) error {
+		for _, p := range s.pods(dataplanes) {
+			if n := s.status(p).AllocationCount; n > 0 {
+				return fmt.Errorf("pod %s has %d", p.Name, n)
+			}
+		}
+		return nil
+	})
 }
 
 // threePods creates the Gateway front-door with three pods. Its Service has no session affinity, so that all pods have
@@ -75,26 +98,23 @@ func (s site) autoscale(settings string) {
 		`{"spec":{"replicas":null,"autoscaling":`+settings+`}}`)
 }
 
-// browsers are browsers with a call each. A call sends 50 messages a second on a data channel.
+// browsers are test pages with a call each. A call sends 50 messages a second on a data channel.
 type browsers struct {
 	site
-	pages []*chromium.Page
-	lost  []int // messages of each call
+	page *chromium.Page
+	lost []int // messages of each call
 }
 
-// browsers opens the test page in browsers, which call the echo peer through the Gateway front-door.
+// browsers opens the test pages, which call the echo peer through the Gateway front-door.
 func (s site) browsers() *browsers {
 	s.Helper()
-	b := &browsers{site: s, lost: make([]int, callers)}
-	url := s.testPage() + "/demo/?run=1&transport=udp&keep=1"
-	for range callers {
-		b.pages = append(b.pages, chromium.Open(s.T, url))
-	}
-	b.goOn("the calls have begun")
+	b := &browsers{site: s, lost: make([]int, pages)}
+	b.page = chromium.Open(s.T, s.testPage())
+	b.goOn("the calls have begun", 100)
 	return b
 }
 
-// testPage serves the test page with credentials of the site, and returns its URL.
+// testPage serves the test pages with credentials of the site, and returns their URL.
 func (s site) testPage() string {
 	s.Helper()
 	echo, err := url.Parse(fmt.Sprintf("http://%s:7000", s.address("echo")))
@@ -104,6 +124,9 @@ func (s site) testPage() string {
 	at := listenerAddress{call.UDP, netip.AddrPortFrom(s.address("front-door"), 3478)}
 	mux := http.NewServeMux()
 	page := http.FileServer(http.Dir(filepath.Join(bedtest.Root(s), "services/auth/internal/demo/page")))
+	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, strings.ReplaceAll(frames, "PAGES", strconv.Itoa(pages)))
+	})
 	mux.Handle("GET /demo/", http.StripPrefix("/demo/", page))
 	mux.Handle("POST /demo/echo", http.StripPrefix("/demo/echo", httputil.NewSingleHostReverseProxy(echo)))
 	mux.HandleFunc("POST /v1/ice-servers", func(w http.ResponseWriter, _ *http.Request) {
@@ -117,31 +140,37 @@ func (s site) testPage() string {
 	return server.URL
 }
 
-// goOn checks that each call continues, and logs what it has lost since the last time.
-func (b *browsers) goOn(after string) {
+// goOn checks that each call receives a number of further messages, and logs what it has lost since the last time.
+func (b *browsers) goOn(after string, messages int) {
 	b.Helper()
-	var lost []string
-	for i, page := range b.pages {
-		running := func(r chromium.Report) bool { return r.Verdict == "running" }
-		n := page.Reports("the call runs", running).Received
-		r := page.Reports("messages come back", func(r chromium.Report) bool { return !running(r) || r.Received >= n+100 })
-		if !running(r) {
-			b.Errorf("%s: call %d ended: %s", after, i, r.Sentence)
+	before := b.page.Reports("the calls run", func(r chromium.Report) bool { return len(r.Results) == pages })
+	now := b.page.Reports("messages come back on all calls", func(r chromium.Report) bool {
+		for i, result := range r.Results {
+			switch {
+			case result.Verdict == "failed":
+				return true
+			case result.Received < before.Results[i].Received+messages:
+				return false
+			}
 		}
-		lost = append(lost, fmt.Sprintf("%d (%d ms)", r.Lost-b.lost[i], 20*(r.Lost-b.lost[i])))
-		b.lost[i] = r.Lost
+		return true
+	})
+	var lost []string
+	var longest float64
+	for i, r := range now.Results {
+		if r.Verdict == "failed" {
+			b.Errorf("%s: call %d has ended: %+v", after, i, r.Error)
+		}
+		lost = append(lost, strconv.Itoa(r.Lost-b.lost[i]))
+		b.lost[i], longest = r.Lost, max(longest, r.MaxGap)
 	}
-	b.Logf("%s: %d calls continue; messages lost: %s", after, len(b.pages), strings.Join(lost, ", "))
-}
-
-// end ends all calls, and logs the longest time in which a call received nothing.
-func (b *browsers) end() {
-	b.Helper()
-	for i, page := range b.pages {
-		page.Tell("stop")
-		r := page.Reports("the call is over", func(r chromium.Report) bool { return r.Verdict != "running" })
-		b.Logf("call %d: %d messages sent, %d lost, longest time without one %.0f ms", i, r.Sent, r.Lost, r.MaxGap)
+	for _, p := range b.pods(dataplanes) {
+		if ready(p) {
+			b.Logf("%s: pod %s has %d sessions", after, p.Name, b.status(p).AllocationCount)
+		}
 	}
+	b.Logf("%s: %d calls continue; messages lost, of 20 ms each: %s; the longest time without one until now is %.0f ms",
+		after, pages, strings.Join(lost, ", "), longest)
 }
 
 // forwarding waits until a number of pods forward to each other.

@@ -43,7 +43,6 @@ type Report struct {
 	} `json:"pair"`
 	RTT     *float64 `json:"rttMs"`
 	Gap     float64  `json:"gap"`
-	MaxGap  float64  `json:"maxGapMs"`
 	Error   *Fault   `json:"error"`
 	Results []Result `json:"results"`
 }
@@ -53,6 +52,10 @@ type Result struct {
 	Transport     string   `json:"transport"`
 	URL           string   `json:"url"`
 	Verdict       string   `json:"verdict"`
+	Sent          int      `json:"sent"`
+	Received      int      `json:"received"`
+	Lost          int      `json:"lost"`
+	MaxGap        float64  `json:"maxGapMs"`
 	RTT           *float64 `json:"rttMs"`
 	Jitter        *float64 `json:"jitterMs"`
 	PublicAddress string   `json:"publicAddress"` // of a stun: URL

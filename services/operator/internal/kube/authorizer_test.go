@@ -148,8 +148,7 @@ func relayPod() *corev1.Pod {
 			manifest.AppLabel: manifest.AppValue, resource.RelatedGatewayName: "door",
 			resource.RelatedGatewayNamespace: "media",
 		},
-	}, Spec: corev1.PodSpec{NodeName: "north", ServiceAccountName: "dataplane"},
-		Status: corev1.PodStatus{PodIPs: []corev1.PodIP{{IP: "10.0.0.7"}}}}
+	}, Spec: corev1.PodSpec{NodeName: "north", ServiceAccountName: "dataplane"}}
 }
 
 // confirmed returns the TokenReview status of an authenticated user.
@@ -262,6 +261,7 @@ func TestTokensAreVerifiedWithTheKeysOfTheAPIServer(t *testing.T) {
 			pod := c.pod
 			if pod == nil {
 				pod = relayPod()
+				pod.Status.PodIPs = []corev1.PodIP{{IP: "10.0.0.7"}}
 			}
 			a := newAsked(
 				t, func() (keySet, error) { return s.set(), c.keys },
@@ -528,25 +528,28 @@ func TestAuthorizer_PodAddress(t *testing.T) {
 }
 
 // A pod that cannot be a dataplane opens no stream: one without a node, and one for a Gateway that does not exist. The
-// first one may try again, because the watch of pods may be late.
+// first one may try again, because the watch of pods may be late. One that no node has reported opens few.
 func TestPodThatCannotBeADataplaneOpensNoStream(t *testing.T) {
 	s, err := newScheme()
 	if err != nil {
 		t.Fatal(err)
 	}
 	door := &gwapiv1.Gateway{ObjectMeta: metav1.ObjectMeta{Namespace: "media", Name: "door"}}
-	pending := relayPod()
+	pending, running := relayPod(), relayPod()
 	pending.Spec.NodeName = ""
+	running.Status.PodIPs = []corev1.PodIP{{IP: "10.0.0.7"}}
 	for name, c := range map[string]struct {
 		pod      *corev1.Pod
 		gateways client.Reader
 		absent   bool
+		reported bool
 		err      error
 	}{
-		"a dataplane":           {relayPod(), fake.NewClientBuilder().WithScheme(s).WithObjects(door).Build(), false, nil},
-		"before the cache":      {relayPod(), nil, false, nil},
-		"a pod without a node":  {pending, nil, false, discovery.ErrUndecided},
-		"a Gateway that is not": {relayPod(), fake.NewClientBuilder().WithScheme(s).Build(), true, nil},
+		"a dataplane":           {running, fake.NewClientBuilder().WithScheme(s).WithObjects(door).Build(), false, true, nil},
+		"before the cache":      {running, nil, false, true, nil},
+		"a pod that never runs": {relayPod(), nil, false, false, nil},
+		"a pod without a node":  {pending, nil, false, true, discovery.ErrUndecided},
+		"a Gateway that is not": {running, fake.NewClientBuilder().WithScheme(s).Build(), true, true, nil},
 	} {
 		a := &authorizer{pods: &podIndex{
 			ready: make(chan struct{}), cache: fake.NewClientBuilder().WithObjects(c.pod).Build(),
@@ -557,7 +560,7 @@ func TestPodThatCannotBeADataplaneOpensNoStream(t *testing.T) {
 		}
 		bound := tokenObject{Name: "relay", UID: "7d3e"}
 		grant, found, err := a.podGrant(t.Context(), "media", bound, accountPrefix+"media:dataplane")
-		if grant.Absent != c.absent || !found || !errors.Is(err, c.err) || (grant.ID == "media/door") != (c.err == nil) {
+		if grant.Absent != c.absent || grant.Unreported == c.reported || !found || !errors.Is(err, c.err) || (grant.ID == "media/door") != (c.err == nil) {
 			t.Errorf("%s: grant %+v, %v", name, grant, err)
 		}
 	}

@@ -137,3 +137,47 @@ func TestCallsMoveOnSIGTERM(t *testing.T) {
 	awaitMore(t, calls, 20)
 	end(t, append(calls, control...)...)
 }
+
+// TestNewCallsAtAPodThatDrains: a load balancer sends new clients to a pod for 5 s after it got SIGTERM. None is
+// refused: the other pod has their sessions, and they lose nothing when their datagrams arrive there.
+func TestNewCallsAtAPodThatDrains(t *testing.T) {
+	t.Parallel()
+	g := newGateway(t)
+	pods := g.add(2)
+	leaving, other := pods[0], pods[1]
+	stays := g.dialEach(1, voice, leaving) // a peer without ICE, so the pod waits for the call
+	must(t, leaving.process.Signal(syscall.SIGTERM))
+	leaving.await("it drains", func(context.Context) error {
+		if d := leaving.drain().String(); d != "0 moved, 1 stay (1 peer)" {
+			return fmt.Errorf("%s", d)
+		}
+		return nil
+	})
+	var calls []*client
+	refused := 0
+	for begun := time.Now(); time.Since(begun) < 5*time.Second; awaitMore(t, stays, 10) {
+		c, err := g.tryDialAs(user, password, leaving, voice)
+		if err != nil {
+			refused++
+			t.Log(err)
+			continue
+		}
+		calls = append(calls, c)
+	}
+	t.Logf("%d new calls at a pod that drains, %d refused", len(calls)+refused, refused)
+	if refused > 0 || len(calls) < 5 {
+		t.Errorf("%d of %d new calls refused", refused, len(calls)+refused)
+	}
+	awaitMore(t, calls, 20)
+	if here, there := len(leaving.sessions()), len(other.sessions()); here != 1 || there != len(calls) {
+		t.Errorf("%d sessions at the pod that drains, %d at the other one", here, there)
+	}
+	end(t, stays...)
+	leaving.await("it is not ready", bed.Answers(leaving.admin("ready"), http.StatusServiceUnavailable))
+	for _, c := range calls {
+		c.move(other)
+	}
+	awaitExit(t, leaving)
+	awaitMore(t, calls, 20)
+	end(t, calls...)
+}

@@ -295,6 +295,13 @@ func (g *gateway) dial(at *pod, every time.Duration) *client {
 // dialAs starts a call of a user.
 func (g *gateway) dialAs(user, password string, at *pod, every time.Duration) *client {
 	g.t.Helper()
+	c, err := g.tryDialAs(user, password, at, every)
+	must(g.t, err)
+	return c
+}
+
+// tryDialAs is dialAs for a call that may be refused.
+func (g *gateway) tryDialAs(user, password string, at *pod, every time.Duration) (*client, error) {
 	g.nextPort++
 	c := &client{local: netip.AddrPortFrom(g.net.Home[0], 20_000+g.nextPort)}
 	c.move(at)
@@ -303,8 +310,7 @@ func (g *gateway) dialAs(user, password string, at *pod, every time.Duration) *c
 		Gateway: g.service, Network: call.UDP, Username: user, Password: password, Peer: g.peer, Interval: every, Size: 200,
 		Local: c.local, Balancer: &c.balancer, Checks: g.checks,
 	})
-	must(g.t, err)
-	return c
+	return c, err
 }
 
 // dialEach starts a number of calls at each of some pods, and waits until they work.

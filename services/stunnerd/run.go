@@ -362,14 +362,14 @@ const (
 	quietTime = 3 * time.Second
 )
 
-// sendAway makes the clients of handed-over sessions use other pods: the process becomes unready, so that kube-proxy
-// and load balancers send their datagrams to other pods. Until then it forwards the datagrams.
+// sendAway makes clients whose datagrams this process forwards use other pods: the process becomes unready, so that
+// kube-proxy and load balancers send their datagrams to other pods. Until then it forwards the datagrams.
 func (d *daemon) sendAway(second context.Context) {
-	if d.server.Meter().SessionsHanded.Load() == 0 {
+	passed, quiet := d.server.PassedOn(), time.Now()
+	if d.server.Meter().SessionsHanded.Load() == 0 && passed == 0 {
 		return
 	}
 	d.moved.Store(true)
-	passed, quiet := d.server.PassedOn(), time.Now()
 	tick := time.NewTicker(quietTime / 10)
 	defer tick.Stop()
 	for until := time.Now().Add(frontTime); time.Now().Before(until) && time.Since(quiet) < quietTime; {

@@ -146,9 +146,17 @@ func (anyFamily) ResolveUDPAddr(_, address string) (*net.UDPAddr, error) {
 	return net.ResolveUDPAddr("udp", address)
 }
 
+// staleNonce is the error text of the client library for the error response 438. The library has stored the new nonce,
+// and leaves it to the caller to repeat the request (RFC 8489 §9.2.5).
+const staleNonce = "try again"
+
 // Permit sends a CreatePermission request.
 func (c *Call) Permit(peer net.Addr) error {
-	if err := c.client.CreatePermission(peer); err != nil {
+	err := c.client.CreatePermission(peer)
+	if err != nil && err.Error() == staleNonce {
+		err = c.client.CreatePermission(peer)
+	}
+	if err != nil {
 		return fmt.Errorf("create permission for %s: %w: %w", peer, ErrRefused, err)
 	}
 	return nil

@@ -22,9 +22,9 @@ func frontOf(t *testing.T, owner, front *node, c Client) Way {
 	return owner.sessions.ways[len(owner.sessions.ways)-1]
 }
 
-// a session goes to the pod at which the datagrams of its client arrive, not to the one with the highest rendezvous
-// hash, and that pod gets the address to which the client sends. A datagram that the front has passed on before the owner
-// has let the session go, and that arrives after it, comes back and is not lost.
+// a session goes to the pod at which the datagrams of its client arrive, not to the one with the highest
+// rendezvous hash, and that pod gets the address to which the client sends. A datagram that the front has passed on
+// before the owner has let the session go, and that arrives after it, comes back and is not lost.
 func TestAdopt(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *network) {
 		nodes := n.cluster(4)
@@ -67,8 +67,8 @@ func TestAdopt(t *testing.T) {
 }
 
 // a front refuses a session if it does not pass datagrams of the client to the pod that offers it, or if they
-// arrive at two of its addresses. No session is offered to a pod that drains. A front that does not answer, as one of an
-// earlier release, costs one attempt in silentFor, and remains a successor of sessions of pods that drain.
+// arrive at two of its addresses. No session is offered to a pod that drains. A front that does not answer, as one of
+// an earlier release, costs one attempt in silentFor, and remains a successor of sessions of pods that drain.
 func TestRefusedAdoption(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *network) {
 		nodes := n.cluster(3)

@@ -63,9 +63,12 @@ type Sessions interface {
 	// goroutine, and must not hold a lock that Has, Deliver or Forwarder.Added needs while it calls yield.
 	All(yield func(Client) bool)
 	// Deliver handles a datagram of a client that arrived at another pod. front is the return path to the client
-	// through that pod, or the zero Way if another pod has returned a datagram that arrived here. It reports false, and does nothing, if the client has no session here. It may use the frame
-	// until Flush.
+	// through that pod, or the zero Way if another pod has returned a datagram that arrived here. It reports false, and
+	// does nothing, if the client has no session here. It may use the frame until Flush.
 	Deliver(c Client, frame []byte, front Way, now time.Time) bool
+	// Begin handles an Allocate request of a client that another pod has authenticated. front is the return path to the
+	// client. It does not retain the message, and reports false if no UDP listener is open on the port.
+	Begin(c Client, request []byte, front Way) bool
 	// Answer sends a datagram of the owner to a client that sends to this pod. asked is the source address of the
 	// datagram: the address to which the client sends. It may use the frame until Flush. asked is never changed. Answer
 	// reports false if no UDP listener is open on the port.

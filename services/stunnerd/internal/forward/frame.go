@@ -89,6 +89,9 @@ const (
 	admitted
 	// adopt is take for the pod at which the datagrams of the client arrive. The answer is taken.
 	adopt
+	// begin is sent by a pod that drains to one that accepts new sessions. The payload is an Allocate request of the client,
+	// which the sender has authenticated.
+	begin
 	kinds
 
 	ipv6 kind = 0x80

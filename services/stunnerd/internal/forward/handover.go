@@ -112,8 +112,16 @@ func (f *Forwarder) Adopt(c Client, record []byte, asked datagram.Source, front 
 
 // Adopts reports whether a front can be offered sessions: it does not drain, and has answered the latest offer.
 func (f *Forwarder) Adopts(front Way) bool {
-	l := front.link()
-	return f != nil && l != nil && !l.peer.Draining && !front.pod.lost() && !f.silent(front.pod, adopt)
+	return f != nil && front.pod.accepts() && !f.silent(front.pod, adopt)
+}
+
+// accepts reports whether a pod accepts sessions: it is in the list, does not drain and is not lost. p may be nil.
+func (p *pod) accepts() bool {
+	if p == nil {
+		return false
+	}
+	l := p.link.Load()
+	return l != nil && !l.peer.Draining && !p.lost()
 }
 
 // handed makes the front of this pod know the successor of a session as the owner.
@@ -165,6 +173,56 @@ func (f *Forwarder) silent(p *pod, kind kind) bool {
 	defer h.mu.Unlock()
 	h.silent = slices.DeleteFunc(h.silent, func(s silentPod) bool { return s.until <= now })
 	return slices.ContainsFunc(h.silent, func(s silentPod) bool { return s.pod == p && s.offer == kind })
+}
+
+// Begin passes an Allocate request of a client, which this pod has authenticated, to a pod that accepts new sessions: to
+// the one that got an earlier request of the client, or to the one with the highest rendezvous hash. asked is the
+// address to which the client sends. Begin reports false if there is no such pod.
+func (o *Outbox) Begin(c Client, request []byte, asked datagram.Source) bool {
+	if o == nil {
+		return false
+	}
+	f := o.forwarder
+	k, ok := keyOf(c)
+	if !ok {
+		return false
+	}
+	var to *pod
+	if n := o.find(k); n != nil {
+		to = n.owner.Load()
+	}
+	if list := f.successors(k); !to.accepts() {
+		first := slices.IndexFunc(list, (*pod).accepts)
+		if first < 0 {
+			return false
+		}
+		to = list[first]
+	}
+	f.front.mu.Lock()
+	n := f.front.learn(k, to, &asked, f.now())
+	f.front.mu.Unlock()
+	l := to.link.Load()
+	if n == nil || l == nil {
+		return false
+	}
+	to.need(f.now())
+	o.cache(k, n)
+	if !o.add(l, begin, c, request) {
+		return false
+	}
+	f.counters.passed.Add(1)
+	return true
+}
+
+// handleBegin handles an Allocate request that another pod has authenticated.
+func (f *Forwarder) handleBegin(l *link, m message) {
+	if !isSTUN(m.payload) {
+		f.refuse(meter.BadFrame, l.peer.Address)
+		return
+	}
+	if !f.sessions.Begin(m.client, m.payload, f.way(l, m.client)) {
+		f.refuse(meter.OtherListener, l.peer.Address)
+	}
 }
 
 // offer offers a session to a pod by a frame of a kind, and reports whether that pod continues it.

@@ -303,6 +303,14 @@ func (s *testSessions) Deliver(c Client, frame []byte, front Way, _ time.Time) b
 	return true
 }
 
+func (s *testSessions) Begin(c Client, request []byte, front Way) bool {
+	s.mu.Lock()
+	s.delivered = append(s.delivered, string(request))
+	s.mu.Unlock()
+	_ = front.Send([]byte("begun: " + string(request)))
+	return !s.noPorts
+}
+
 func (s *testSessions) Answer(_ Client, frame []byte, asked *datagram.Source) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -76,6 +76,8 @@ func (f *Forwarder) handle(v *view, l *link, m message, now time.Time) {
 		f.handleHold(l, m, at)
 	case take, adopt:
 		f.handleTake(l, m)
+	case begin:
+		f.handleBegin(l, m)
 	case taken:
 		f.handleTaken(l, k, m)
 	case fromPeer:

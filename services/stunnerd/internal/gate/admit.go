@@ -112,6 +112,9 @@ func credentialComplete(_ *Gate, r *request) *refusal {
 // nonceFresh answers an invalid or expired nonce with 438 and a new nonce.
 func nonceFresh(g *Gate, r *request) *refusal {
 	sent, _ := r.Value(stun.AttrNonce)
+	if c, ok := r.client.(session.Movable); ok && c.Authenticated() {
+		return nil // it is a nonce of that pod
+	}
 	if !g.nonces.Valid(sent, r.client.Addr().Addr(), time.Now()) {
 		return g.challenge(r, stun.CodeStaleNonce, meter.StaleNonce)
 	}

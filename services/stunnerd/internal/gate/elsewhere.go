@@ -34,6 +34,13 @@ func (g *Gate) elsewhere(r *request, message []byte) bool {
 	return false
 }
 
+// beginElsewhere passes an authenticated Allocate request to another pod, if this process drains. Load balancers may send
+// new clients to a pod for some time after it has begun to drain.
+func (g *Gate) beginElsewhere(r *request) bool {
+	c, ok := r.client.(session.Movable)
+	return ok && g.table.Draining() && c.Begin(r.Raw)
+}
+
 // follow records on which path a client with a session has sent a message.
 func (g *Gate) follow(f *flow, from session.Client, message []byte, authentic bool) {
 	if c, ok := f.Client.(session.Movable); ok {

@@ -157,6 +157,8 @@ func (m *movable) Pass([]byte, time.Time) bool {
 	return m.passes
 }
 
+func (m *movable) Begin([]byte) bool     { return m.passes }
+func (m *movable) Authenticated() bool   { return false }
 func (m *movable) Held()                 {}
 func (m *movable) Changed()              {}
 func (m *movable) Front() netip.AddrPort { return netip.AddrPort{} }

@@ -48,7 +48,9 @@ func (g *Gate) request(r *request) {
 	}
 	for _, objects := range rules {
 		if objection := objects(g, r); objection != nil {
-			g.refuse(r, objection)
+			if objection.reason != meter.Draining || !g.beginElsewhere(r) {
+				g.refuse(r, objection)
+			}
 			return
 		}
 	}

@@ -223,6 +223,14 @@ func (c *udpClient) Pass(message []byte, now time.Time) bool {
 	return c.front == forward.Way{} && c.socket.elsewhere.Pass(c.socket.client(c.addr), message, c.from, now)
 }
 
+// Begin implements session.Movable.
+func (c *udpClient) Begin(message []byte) bool {
+	return c.front == forward.Way{} && c.socket.elsewhere.Begin(c.socket.client(c.addr), message, c.from)
+}
+
+// Authenticated implements session.Movable.
+func (c *udpClient) Authenticated() bool { return c.authenticated }
+
 // Held implements session.Movable.
 func (c *udpClient) Held() {
 	c.socket.forwarder.Added(c.socket.client(c.addr))
@@ -261,6 +269,9 @@ type Forwarding interface {
 
 // Movable is a Listener whose sessions can be handed over to another pod. Its methods may be called from any goroutine.
 type Movable interface {
+	// Begin handles an Allocate request of a client that another pod has authenticated, because it drains. front is the
+	// way to the client. It does not retain the message.
+	Begin(client netip.AddrPort, message []byte, front forward.Way)
 	// Take continues a session of another pod, through which data for its client leaves for now. If that pod is lost, front
 	// is the zero Way and former is nil, and no data leaves before a datagram of the client arrives. See gate.Gate.Take.
 	// If the datagrams of the client arrive at this pod, here is the address to which it sends, else nil.
@@ -317,6 +328,17 @@ func (l *udpListener) Deliver(client netip.AddrPort, frame []byte, front forward
 	}
 	delivered = true
 	return r != nil
+}
+
+// Begin implements Movable. The client of the new session uses the front.
+func (l *udpListener) Begin(client netip.AddrPort, message []byte, front forward.Way) {
+	s := &l.forwarded
+	defer s.drops.RecoverPanic("handle Allocate request of another pod")
+	c := &udpClient{
+		socket: l.sockets[int(client.Port())%len(l.sockets)], addr: client, taken: true, front: front, authenticated: true,
+	}
+	c.paths.follow(front, time.Now())
+	s.gate.Receive(message, c)
 }
 
 // Take implements Movable.

@@ -27,6 +27,7 @@ func (o owner) Sweep(time.Time)                                      {}
 func (o owner) Take(forward.Client, []byte, time.Time, forward.Way, *datagram.Source) bool {
 	return false
 }
+func (o owner) Begin(forward.Client, []byte, forward.Way) bool                       { return false }
 func (o owner) Version(forward.Client) (v forward.Version, ok bool)                  { return v, false }
 func (o owner) Copy(forward.Client) ([]byte, bool)                                   { return nil, false }
 func (o owner) TakeOver(forward.Client, forward.Version, []byte, time.Duration) bool { return false }

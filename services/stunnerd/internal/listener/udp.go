@@ -291,6 +291,8 @@ type udpClient struct {
 
 	// front is the pod at which the request has arrived. The zero Way is this pod.
 	front forward.Way
+	// authenticated is set for an Allocate request that the front has authenticated.
+	authenticated bool
 	// paths are the paths of the data for a client with a session.
 	paths paths
 	// stays counts the refused attempts to hand the session over to the pod at which the datagrams of the client arrive.

@@ -19,8 +19,8 @@ const (
 	maxAdopted = 1024
 )
 
-// Adopt hands sessions over to the pods at which the datagrams of their clients arrive, until ctx ends: a call needs the
-// way through a second pod for a while only, and new pods get a part of the load. It does nothing while the process
+// Adopt hands sessions over to the pods at which the datagrams of their clients arrive, until ctx ends: a call needs
+// the way through a second pod for a while only, and new pods get a part of the load. It does nothing while the process
 // drains, because HandOver does more.
 func (s *Server) Adopt(ctx context.Context) {
 	tick := time.NewTicker(time.Second)

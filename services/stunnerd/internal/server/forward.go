@@ -97,6 +97,15 @@ func (s forwarding) Deliver(c forward.Client, frame []byte, front forward.Way, n
 	return l != nil && l.Deliver(c.Addr, frame, front, now)
 }
 
+// Begin implements forward.Sessions.
+func (s forwarding) Begin(c forward.Client, request []byte, front forward.Way) bool {
+	l := s.movable(c.Port)
+	if l != nil {
+		l.Begin(c.Addr, request, front)
+	}
+	return l != nil
+}
+
 // Answer implements forward.Sessions.
 func (s forwarding) Answer(c forward.Client, frame []byte, asked *datagram.Source) bool {
 	l := s.ports()[c.Port]

@@ -61,6 +61,12 @@ type Movable interface {
 	// Pass passes a message of a client without a session in this pod to the pod that has it. It reports false if there
 	// is none, or if the message has already been passed on. It does not retain the message.
 	Pass(message []byte, now time.Time) bool
+	// Begin passes an Allocate request, which this pod has authenticated, to a pod that accepts new sessions. It reports
+	// false if there is none, or if another pod has passed the request on. It does not retain the message.
+	Begin(message []byte) bool
+	// Authenticated reports whether another pod has authenticated the Allocate request, with a nonce of its own, and has
+	// passed it on by Begin.
+	Authenticated() bool
 	// Follow records the path on which a message of the client has arrived. The client uses this path from now on if
 	// the message is an authentic request.
 	Follow(from Client, message []byte, authentic bool) Move

@@ -77,7 +77,9 @@ func (l *lease) elect(
 	for ctx.Err() == nil {
 		done := make(chan struct{})
 		elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
-			Lock: candidate{recordingLock{lock, l}, clients.CoordinationV1().Leases(s.Namespace), s.Log}, ReleaseOnCancel: true,
+			Lock: &candidate{
+				recordingLock: recordingLock{lock, l}, leases: clients.CoordinationV1().Leases(s.Namespace), log: s.Log,
+			}, ReleaseOnCancel: true,
 			LeaseDuration: leaseDuration, RenewDeadline: renewDeadline, RetryPeriod: retryPeriod,
 			Callbacks: leaderelection.LeaderCallbacks{
 				OnStartedLeading: func(ctx context.Context) {
@@ -194,11 +196,25 @@ type candidate struct {
 	recordingLock
 	leases coordinationclient.LeaseInterface
 	log    *slog.Logger
+	// holder is the holder in the Lease that was read last.
+	holder string
+}
+
+// Update implements resourcelock.Interface. It refuses to release the lease of another process. The elector releases the
+// lease that it reads then if this process was the leader when it was suspended, although another one holds it since.
+func (c *candidate) Update(ctx context.Context, r resourcelock.LeaderElectionRecord) error {
+	if r.HolderIdentity == "" && c.holder != c.Identity() {
+		return fmt.Errorf("release the lease: %s holds it", c.holder)
+	}
+	return c.recordingLock.Update(ctx, r)
 }
 
 // Get implements resourcelock.Interface. The record of a leader whose process has ended has no holder.
-func (c candidate) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
+func (c *candidate) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
 	before, raw, err := c.Interface.Get(ctx)
+	if err == nil {
+		c.holder = before.HolderIdentity
+	}
 	if err != nil || before.HolderIdentity == "" || before.HolderIdentity == c.Identity() || c.lease.isLeader() ||
 		!c.refuses(ctx) {
 		return before, raw, err
@@ -218,7 +234,7 @@ func (c candidate) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord,
 }
 
 // refuses reports whether the address in the Lease refuses connections.
-func (c candidate) refuses(ctx context.Context) bool {
+func (c *candidate) refuses(ctx context.Context) bool {
 	l, err := c.leases.Get(ctx, leaseName, metav1.GetOptions{})
 	if err != nil || l.Annotations[leaderAddressAnnotation] == "" {
 		return false

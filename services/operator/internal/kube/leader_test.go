@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"net"
@@ -45,21 +46,9 @@ func TestALeaseIsTakenEarlyOnlyFromAProcessThatHasEnded(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			clients := fake.NewClientset()
-			leases := clients.CoordinationV1().Leases("ops")
-			_, err := leases.Create(t.Context(), &coordinationv1.Lease{
-				ObjectMeta: metav1.ObjectMeta{Namespace: "ops", Name: leaseName},
-				Spec:       coordinationv1.LeaseSpec{HolderIdentity: &c.holder, RenewTime: new(metav1.NowMicro())},
-			}, metav1.CreateOptions{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			replica := newCandidate(t, own, c.holder)
+			leases := replica.leases
 			if err := setLeaseMetadata(t.Context(), leases, nil, c.address); err != nil {
-				t.Fatal(err)
-			}
-			lock, err := resourcelock.New(resourcelock.LeasesResourceLock, "ops", leaseName, clients.CoreV1(),
-				clients.CoordinationV1(), resourcelock.ResourceLockConfig{Identity: own})
-			if err != nil {
 				t.Fatal(err)
 			}
 			if c.renewed {
@@ -74,11 +63,55 @@ func TestALeaseIsTakenEarlyOnlyFromAProcessThatHasEnded(t *testing.T) {
 					}
 				})
 			}
-			got, _, err := candidate{recordingLock{lock, &lease{}}, leases, slog.New(slog.DiscardHandler)}.Get(t.Context())
+			got, _, err := replica.Get(t.Context())
 			if err != nil || got.HolderIdentity != c.want {
 				t.Errorf("the holder is %q, want %q: %v", got.HolderIdentity, c.want, err)
 			}
 		})
+	}
+}
+
+// newCandidate returns the lock of a replica. The Lease has a holder.
+func newCandidate(t *testing.T, identity, holder string) *candidate {
+	t.Helper()
+	clients := fake.NewClientset()
+	leases := clients.CoordinationV1().Leases("ops")
+	_, err := leases.Create(t.Context(), &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ops", Name: leaseName},
+		Spec:       coordinationv1.LeaseSpec{HolderIdentity: &holder, RenewTime: new(metav1.NowMicro())},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	lock, err := resourcelock.New(resourcelock.LeasesResourceLock, "ops", leaseName, clients.CoreV1(),
+		clients.CoordinationV1(), resourcelock.ResourceLockConfig{Identity: identity})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &candidate{recordingLock: recordingLock{lock, &lease{}}, leases: leases, log: slog.New(slog.DiscardHandler)}
+}
+
+// A process that was suspended, and was the leader before, does not release the lease of its successor. Its own lease it
+// releases.
+func TestALeaseIsReleasedByItsHolderOnly(t *testing.T) {
+	for holder, want := range map[string]string{"successor": "successor", "own": ""} {
+		replica := newCandidate(t, "own", holder)
+		record, _, err := replica.Get(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		record.HolderIdentity = ""
+		err = replica.Update(t.Context(), *record)
+		if (err != nil) != (want != "") {
+			t.Errorf("release of the lease of %s: %v", holder, err)
+		}
+		l, err := replica.leases.Get(t.Context(), leaseName, metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := *cmp.Or(l.Spec.HolderIdentity, new("")); got != want {
+			t.Errorf("the holder is %q, want %q", got, want)
+		}
 	}
 }
 

@@ -65,6 +65,9 @@ func TestFloods(t *testing.T) {
 		})
 		a.clear()
 	}
+	if len(table) == 0 {
+		t.Errorf("-flood: the name of no flood contains %q", *only)
+	}
 	t.Logf(
 		"time until a change of a good tenant reaches its dataplane, with an operator limited to %d MiB:\n%s\n%s", memory>>20, head,
 		strings.Join(table, "\n"),

@@ -205,6 +205,9 @@ func (s *suite) candidates() (all []*candidate) {
 	if s.Failed() {
 		s.FailNow()
 	}
+	if !slices.ContainsFunc(rows, func(r row) bool { return selected.MatchString(r.name) }) {
+		s.Fatalf("-rows: the name of no row matches %q", *kinds)
+	}
 	for _, r := range rows {
 		if !selected.MatchString(r.name) {
 			continue

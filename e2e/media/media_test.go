@@ -16,6 +16,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -129,6 +130,9 @@ func TestMedia(t *testing.T) {
 		results.Notes = append(results.Notes, "system calls are not counted: "+err.Error())
 	}
 	rowPattern, serverPattern := regexp.MustCompile(*onlyRows), regexp.MustCompile(*onlyServers)
+	if !slices.ContainsFunc(table(), func(r row) bool { return rowPattern.MatchString(r.name) }) {
+		t.Fatalf("-rows: the name of no row matches %q", *onlyRows)
+	}
 	pin(t, cores-1)
 	for range *rounds {
 		s.noise = rest(t)

@@ -27,6 +27,9 @@ var (
 	logsFlag  = flag.String("logs", "", "folder that keeps the logs of failing shapes, and cells.log with the result of each cell at once")
 )
 
+// only are the names in the flag of this name; nil means all behaviours.
+var only []string
+
 // small are the factors whose pairs the shapes of an ordinary run cover.
 var small = []env.Factor{env.Listeners, env.Pods, env.Families}
 
@@ -36,6 +39,14 @@ const limit = 15 * time.Minute
 // TestBehavioursHoldInEachShape runs all behaviours in some shapes, or with -all in shapes that have each pair of values.
 func TestBehavioursHoldInEachShape(t *testing.T) {
 	shapes := selected(t)
+	if *onlyFlag != "" {
+		only = strings.Split(*onlyFlag, ",")
+	}
+	for _, name := range only {
+		if !slices.ContainsFunc(Behaviours, func(b Behaviour) bool { return b.Name == name }) {
+			t.Fatalf("-only: there is no behaviour %s", name)
+		}
+	}
 	kube, err := cluster.Start(t.Context(), cluster.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -99,7 +110,7 @@ func run(t *testing.T, m *matrix, s env.Shape, number int, kube *cluster.Cluster
 		}
 	}()
 	for _, b := range Behaviours {
-		if b.In != nil && !b.In(s) || *onlyFlag != "" && b.Name != Starts && !slices.Contains(strings.Split(*onlyFlag, ","), b.Name) {
+		if b.In != nil && !b.In(s) || only != nil && b.Name != Starts && !slices.Contains(only, b.Name) {
 			continue
 		}
 		begun, behaves, failing := time.Now(), ctx, find(b.Name, s)

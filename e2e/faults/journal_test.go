@@ -44,7 +44,7 @@ func TestCrashWithManySessions(t *testing.T) {
 	d.within(2*time.Minute, "ready", bed.Answers(d.health()+"/ready", http.StatusOK)) // on a busy machine
 	used := d.metric("process_cpu_seconds_total")
 	d.await("all sessions are restored", d.sessions(sessions))
-	restore := d.logged("restore sessions of a former process", "read") + d.logged("sessions restored", "took")
+	restore := d.logged("restore sessions of a previous process", "read") + d.logged("sessions restored", "took")
 	t.Logf("%d sessions made in %.3f s of CPU time, restored in %s with %.3f s", sessions, made, restore, used)
 	if used > made {
 		t.Errorf("the restore took %.3f s of CPU time, want less than the sessions before: %.3f s", used, made)

@@ -75,7 +75,7 @@ func TestTenant(t *testing.T) {
 	})
 	t.Run("others are as before", othersAreAsBefore)
 	// In sequence, because floods slow each other down.
-	for _, a := range append(floodAttempts(), crowdAttempts()...) {
+	for _, a := range append(floodAttempts(), manyPodAttempts()...) {
 		t.Run("floods/"+a.name, func(t *testing.T) { newTenant(t, a).attack(a) })
 	}
 	t.Run("no secret is exposed", noSecretIsExposed)

@@ -18,46 +18,46 @@ import (
 
 // The pods of a tenant, and what they do with their tokens.
 const (
-	crowd        = 1_300
-	running      = 100 // of them; the others never run, so no node reports them
-	crowdStreams = 4   // of each pod, which is as many as one may have
-	idleStreams  = 64  // of all pods that never run
-	crowdAsks    = 4   // concurrent requests for the sessions of all pods
-	crowdAnswer  = 512 // KiB, which is the largest answer of a pod
-	crowdMemory  = 384 // MiB that the operator may use: three quarters of the limit in the chart
-	crowdWorkers = 16
+	manyPods       = 1_300
+	runningPods    = 100 // of them; the others never run, so no node reports them
+	streamsOfPod   = 4   // of each pod, which is as many as one may have
+	idlePodStreams = 64  // of all pods that never run
+	concurrentAsks = 4   // concurrent requests for the sessions of all pods
+	longestAnswer  = 512 // KiB, which is the largest answer of a pod
+	manyPodsMemory = 384 // MiB that the operator may use: three quarters of the limit in the chart
+	concurrentPods = 16
 )
 
-// crowdAttempts: a tenant with very many pods uses up neither the streams of the operator nor its memory.
-func crowdAttempts() []attempt {
+// manyPodAttempts: a tenant with very many pods uses up neither the streams of the operator nor its memory.
+func manyPodAttempts() []attempt {
 	return []attempt{{
 		name:  "very many pods open streams, and answer at the greatest length",
 		apply: gateway(""),
 		try: func(n *tenant) {
 			peak, stop := n.peak()
 			var idle, busy, asked atomic.Int64
-			n.each(crowd, func(i int) {
-				pod, opened := fmt.Sprintf("crowd-%d", i), &idle
+			n.each(manyPods, func(i int) {
+				pod, opened := fmt.Sprintf("pod-%d", i), &idle
 				token := n.podToken(pod, labelsOf(n.name, "door"))
-				if i < running {
+				if i < runningPods {
 					opened = &busy
 					n.must(run.Cluster.Patch(n.Context(), n.name, "pod/"+pod, types.MergePatchType,
 						`{"status":{"phase":"Running","podIP":"192.0.2.77","podIPs":[{"ip":"192.0.2.77"}]}}`, "status"))
 				}
-				for range crowdStreams {
+				for range streamsOfPod {
 					if n.follow(token, pod, &asked) == nil {
 						opened.Add(1)
 					}
 				}
 			})
 			// The watch of the operator may deliver the address of a pod after its streams.
-			if idle, busy := idle.Load(), busy.Load(); idle > idleStreams || busy < running*crowdStreams/2 {
+			if idle, busy := idle.Load(), busy.Load(); idle > idlePodStreams || busy < runningPods*streamsOfPod/2 {
 				n.Errorf("pods that run have %d streams, others %d: want nearly %d, and at most %d", busy, idle,
-					running*crowdStreams, idleStreams)
+					runningPods*streamsOfPod, idlePodStreams)
 			}
 			admin := n.systemToken("admin")
 			n.during(func() {
-				n.each(crowdAsks, func(int) {
+				n.each(concurrentAsks, func(int) {
 					code, body, err := run.get(n.Context(), n.caller, admin, "/api/v1/gateways/"+n.name+"/door/sessions")
 					n.must(err)
 					n.Logf("sessions: status %d, %d bytes", code, len(body))
@@ -70,8 +70,8 @@ func crowdAttempts() []attempt {
 			stop()
 			n.Logf("%d streams of pods that run, %d of others, %d requests to pods; the operator has used %.0f MiB",
 				busy.Load(), idle.Load(), asked.Load(), peak())
-			if used := peak(); used > crowdMemory {
-				n.Errorf("the operator has used %.0f MiB, want at most %d", used, crowdMemory)
+			if used := peak(); used > manyPodsMemory {
+				n.Errorf("the operator has used %.0f MiB, want at most %d", used, manyPodsMemory)
 			}
 		},
 	}}
@@ -97,7 +97,7 @@ func (n *tenant) authServiceStarts() {
 func (n *tenant) each(number int, do func(i int)) {
 	var next atomic.Int64
 	var workers sync.WaitGroup
-	for range min(crowdWorkers, number) {
+	for range min(concurrentPods, number) {
 		workers.Go(func() {
 			for i := int(next.Add(1)) - 1; i < number; i = int(next.Add(1)) - 1 {
 				do(i)
@@ -147,7 +147,7 @@ func (n *tenant) follow(token, pod string, asked *atomic.Int64) error {
 			}
 			asked.Add(1)
 			_ = conn.Write(ctx, websocket.MessageText, fmt.Appendf(nil, `{"response":{"id":%d,"status":200,"body":"%s"}}`,
-				frame.Request.ID, strings.Repeat("x", crowdAnswer<<10-2)))
+				frame.Request.ID, strings.Repeat("x", longestAnswer<<10-2)))
 		}
 	}()
 	return nil

@@ -51,10 +51,13 @@ func (t *Trial) clientOn(conn net.Conn, s *source) *Client {
 	return c
 }
 
-// close deletes the allocation, so that checks do not exhaust ports and quotas, and closes the connection.
+// close deletes the allocation, so that checks do not exhaust ports and quotas, and closes the connection. It waits for the
+// response: the next client may get the same port, and would receive it.
 func (c *Client) close() {
-	if c.relay.IsValid() {
-		c.transmit(c.sign(req(wire.Refresh, wire.Uint32(wire.Lifetime, 0))))
+	if c.relay.IsValid() && !c.closed() {
+		request := c.sign(req(wire.Refresh, wire.Uint32(wire.Lifetime, 0)))
+		c.transmit(request)
+		c.take(c.trial.Silence, answers(request))
 	}
 	c.conn.Close()
 	<-c.over

@@ -8,10 +8,14 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
 )
 
 // MemoryGroup is a memory cgroup. The kernel kills a process of the group when the group exceeds its limit.
 type MemoryGroup struct{ dir string }
+
+// groups is the number of memory groups of this process, so that no two share a folder.
+var groups atomic.Int64
 
 // NewMemoryGroup makes a cgroup, of version 1 or 2, with a limit in bytes and without swap. It needs root.
 func NewMemoryGroup(name string, limit int64) (*MemoryGroup, error) {
@@ -19,7 +23,8 @@ func NewMemoryGroup(name string, limit int64) (*MemoryGroup, error) {
 	if _, err := os.Stat("/sys/fs/cgroup/cgroup.controllers"); err == nil {
 		controller, limitFile, swapFile = "", "memory.max", "memory.swap.max"
 	}
-	g := &MemoryGroup{dir: filepath.Join("/sys/fs/cgroup", controller, fmt.Sprintf("stunner-%s-%d", name, os.Getpid()))}
+	folder := fmt.Sprintf("stunner-%s-%d-%d", name, os.Getpid(), groups.Add(1))
+	g := &MemoryGroup{dir: filepath.Join("/sys/fs/cgroup", controller, folder)}
 	if err := os.Mkdir(g.dir, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
 		return nil, fmt.Errorf("make a memory cgroup: %w: run this test as root, with /sys/fs/cgroup writable", err)
 	}

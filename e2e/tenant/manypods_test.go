@@ -56,7 +56,7 @@ func manyPodAttempts() []attempt {
 					runningPods*streamsOfPod, idlePodStreams)
 			}
 			admin := n.systemToken("admin")
-			n.during(func() {
+			n.during(manyPodsMemory, func() {
 				n.each(concurrentAsks, func(int) {
 					code, body, err := run.get(n.Context(), n.caller, admin, "/api/v1/gateways/"+n.name+"/door/sessions")
 					n.must(err)

@@ -193,7 +193,8 @@ func (s *Server) review(stream *stream, r *http.Request, want selector, grant Gr
 			return
 		}
 		now, why, err := s.judge(s.options.Confirm, r, want)
-		now.Absent = grant.Absent // the stream of a pod whose Gateway was deleted stays open
+		// The stream of a pod whose Gateway was deleted stays open, and so does one of a pod that was reported since.
+		now.Absent, now.Unreported = grant.Absent, grant.Unreported
 		if why != Undecided && now != grant {
 			stream.cancel(fmt.Errorf("%w: %w", errRevoked, errors.Join(err, errors.New(string(why)))))
 			return

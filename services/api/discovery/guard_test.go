@@ -409,15 +409,22 @@ func TestAPodReportsOnlyAboutItself(t *testing.T) {
 	}
 }
 
-// K-01: the streams of a deleted pod end at once, and those of other pods do not.
+// K-01: the streams of a deleted pod end at once, and those of other pods do not. A pod is the same one after its node has
+// reported it, and after its Gateway was deleted.
 func TestAStreamEndsWithItsPod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var gone atomic.Bool
 		grant := func(r *http.Request) Grant { return Grant{ID: "media/a", Pod: r.URL.Query().Get("pod")} }
 		s := NewServer(ServerOptions{
-			Authorize: func(r *http.Request) (Grant, error) { return grant(r), nil },
+			Authorize: func(r *http.Request) (Grant, error) {
+				g := grant(r)
+				g.Unreported = true
+				return g, nil
+			},
 			Confirm: func(r *http.Request) (Grant, error) {
-				if g := grant(r); g.Pod != "first" || !gone.Load() {
+				g := grant(r)
+				g.Absent = true
+				if g.Pod != "first" || !gone.Load() {
 					return g, nil
 				}
 				return Grant{}, errors.New("there is no such pod")

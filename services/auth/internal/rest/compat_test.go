@@ -210,6 +210,8 @@ var hostileCompat = []struct{ path, query, media, body string }{
 	{twilio, "", "application/x-www-form-urlencoded", strings.Repeat("&", 64<<10)},
 	{twilio, "", "multipart/form-data; boundary=x", "--x\r\nContent-Disposition: form-data; name=\"Ttl\"\r\n\r\n60\r\n--x--"},
 	{strings.Replace(twilio, "AC5ef", "..%2FAC5ef", 1), "", "application/x-www-form-urlencoded", ""},
+	{twilio, "", "/", ""}, {twilio, "", "a/", "Ttl=60"}, {twilio, "", "a/b;c=%", ""}, {twilio, "Ttl=60", "/", ""},
+	{twilio, "Ttl=60;Ttl=61", "", ""}, {twilio, "%", "application/x-www-form-urlencoded", ""},
 	{twilio + ".json", "", "", ""}, {strings.TrimSuffix(twilio, ".json"), "", "", ""},
 }
 

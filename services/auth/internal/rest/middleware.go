@@ -252,6 +252,9 @@ func checkBody(next http.Handler) http.Handler {
 		if r.Body != http.NoBody {
 			r.Body = io.NopCloser(bytes.NewReader(body))
 		}
+		if len(body) == 0 {
+			r.Header.Del("Content-Type") // says nothing here, and the generated binding would parse it
+		}
 		next.ServeHTTP(w, r)
 	})
 }
@@ -276,6 +279,16 @@ func bodyFailure(r *http.Request, body []byte, err error) *failure {
 	}
 	var one json.RawMessage
 	return failureFor(json.Unmarshal(body, &one))
+}
+
+// failRequest answers a request that the generated code cannot bind. It is the fault of the client, whatever the error.
+func (s server) failRequest(w http.ResponseWriter, r *http.Request, err error) {
+	f := failureFor(err)
+	if f == nil {
+		s.Log.Debug("request not understood", "request", requestOf(r.Context()), "error", err)
+		f = refuse(bodyUnreadable, "body", "cannot be read")
+	}
+	f.write(w, r)
 }
 
 // fail answers a request with the failure for an error. An internal error is logged and answered with 500.

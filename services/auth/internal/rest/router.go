@@ -53,9 +53,9 @@ func New(o Options) http.Handler {
 	r.Group(func(r chi.Router) {
 		r.Use(s.authenticate, s.limitCaller, s.ready, checkQuery, checkBody)
 		HandlerWithOptions(NewStrictHandlerWithOptions(s, nil, StrictHTTPServerOptions{
-			RequestErrorHandlerFunc:  s.fail,
+			RequestErrorHandlerFunc:  s.failRequest,
 			ResponseErrorHandlerFunc: s.fail,
-		}), ChiServerOptions{BaseRouter: r, ErrorHandlerFunc: s.fail})
+		}), ChiServerOptions{BaseRouter: r, ErrorHandlerFunc: s.failRequest})
 	})
 	r.Get("/openapi.json", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")

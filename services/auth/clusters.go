@@ -17,6 +17,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/auth/internal/region"
 	"github.com/stunner-gateway/stunner/services/auth/internal/rest"
 	"github.com/stunner-gateway/stunner/services/auth/internal/trail"
+	"github.com/stunner-gateway/stunner/services/auth/internal/yamlfile"
 )
 
 // connection is the connection to the operator of a cluster. The operator receives only the state of its own cluster.
@@ -54,7 +55,7 @@ type clusters struct {
 	status func(*gateway.Directory) http.HandlerFunc
 
 	running sync.WaitGroup
-	raw     []byte // of the file, as it was read last
+	changes yamlfile.Changes
 	told    string // the last error
 	// inForce is the setup with which requests are answered. next replaces it once its clusters have sent their configs; it
 	// is nil if there is none.
@@ -69,8 +70,10 @@ func (o options) openClusters(ctx context.Context, log *slog.Logger) (*clusters,
 	}}}
 	if o.clusters != "" {
 		var err error
-		if c.raw, err = region.Read(o.clusters); err == nil {
-			file, err = region.Parse(o.clusters, c.raw)
+		var raw []byte
+		if raw, err = region.Read(o.clusters); err == nil {
+			c.changes.Use(raw)
+			file, err = region.Parse(o.clusters, raw)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("read --clusters: %w", err)

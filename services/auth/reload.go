@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"slices"
@@ -13,7 +12,7 @@ import (
 
 const (
 	// clustersInterval is the time between two reads of the file of clusters, which may be a mounted ConfigMap or Secret.
-	clustersInterval = 2 * time.Second
+	clustersInterval = time.Second
 	// settleInterval is the time between two looks whether added clusters have sent their configs.
 	settleInterval = 50 * time.Millisecond
 	// settleTime is how long a changed file waits for added clusters that have not sent their configs, if another one can
@@ -66,13 +65,14 @@ func (c *clusters) read(ctx context.Context) {
 	raw, err := region.Read(c.options.clusters)
 	switch {
 	case err != nil:
-		c.raw, err = nil, fmt.Errorf("read --clusters: %w", err)
-	case c.raw != nil && bytes.Equal(raw, c.raw):
-		return
-	default:
+		c.changes.Lose()
+		err = fmt.Errorf("read --clusters: %w", err)
+	case c.changes.New(raw):
 		if err = c.prepare(ctx, raw); err == nil {
-			c.raw = raw
+			c.changes.Use(raw)
 		}
+	default:
+		return
 	}
 	text := ""
 	if err != nil {

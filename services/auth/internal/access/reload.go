@@ -1,7 +1,6 @@
 package access
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
@@ -11,13 +10,13 @@ import (
 )
 
 // fileInterval is the time between two reads of the policy file, which may be a mounted ConfigMap or Secret.
-const fileInterval = 2 * time.Second
+const fileInterval = time.Second
 
 // rulesFile is the policy file of a Policy.
 type rulesFile struct {
-	path  string
-	raw   []byte // in force; nil if the file could not be read meanwhile
-	reads keyReads
+	path    string
+	changes yamlfile.Changes
+	reads   keyReads
 }
 
 // OpenPolicy returns the Policy of a policy file. It returns an error if the file is invalid. Until ctx ends, it reads
@@ -44,18 +43,18 @@ func OpenPolicy(ctx context.Context, path string, log *slog.Logger) (*Policy, er
 	return p, nil
 }
 
-// read reads the policy file, and puts it into force if it has changed. It returns the same error of consecutive reads
+// read reads the policy file, and puts it into force if it is the first one or has changed. It returns the same error of consecutive reads
 // only once.
 func (p *Policy) read(ctx context.Context, log *slog.Logger) error {
 	f := p.file
 	raw, err := yamlfile.ReadFile(f.path, maxRules)
 	switch {
 	case err != nil:
-		f.raw = nil
+		f.changes.Lose()
 		err = fmt.Errorf("read --policy: %w", err)
-	case f.raw == nil || !bytes.Equal(raw, f.raw):
+	case p.state.Load() == nil || f.changes.New(raw):
 		if err = p.put(ctx, raw, log); err == nil {
-			f.raw = raw
+			f.changes.Use(raw)
 		}
 	}
 	last := f.reads.state().Problem

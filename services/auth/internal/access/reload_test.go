@@ -62,7 +62,7 @@ func withFile(t *testing.T, text string, test func(t *testing.T, i *issuer, p *P
 			if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			time.Sleep(fileInterval + time.Second)
+			time.Sleep(3 * fileInterval)
 			synctest.Wait()
 		}
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
@@ -74,6 +74,32 @@ func withFile(t *testing.T, text string, test func(t *testing.T, i *issuer, p *P
 			t.Fatal(err)
 		}
 		test(t, i, p, change, log)
+	})
+}
+
+// A file that a program writes piece by piece is used when it is whole: a part of a policy may permit more.
+func TestPolicyFileIsWrittenInPlace(t *testing.T) {
+	const whole = "version: v1\nopen:\n  maxTTL: 60\n  gateways: [media/door]\n"
+	withFile(t, whole, func(t *testing.T, _ *issuer, p *Policy, _ func(string), log *logged) {
+		path := p.file.path
+		time.Sleep(fileInterval / 2)
+		synctest.Wait()
+		for range 3 {
+			for end := range len(whole) {
+				if err := os.WriteFile(path, []byte(whole[:end]), 0o600); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(fileInterval)
+				synctest.Wait()
+				who, err := p.Identify(nil, "", "test")
+				if err != nil || who.Grant.Gateways.Contains("x", "y") || who.Grant.MaxTTL != time.Minute {
+					t.Fatalf("the first %d bytes of the file are in force: %+v, %v", end, who.Grant, err)
+				}
+			}
+		}
+		if text := log.take(); text != "" {
+			t.Errorf("log %s", text)
+		}
 	})
 }
 

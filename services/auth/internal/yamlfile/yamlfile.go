@@ -51,6 +51,24 @@ func ReadFile(path string, most int64) ([]byte, error) {
 	return raw, err
 }
 
+// Changes decides which content of a file that is read repeatedly is to be used. A program that writes the file in place
+// leaves a part of it for a while, and a part of a policy may permit more than the whole. A new content is used when two
+// consecutive reads have returned it.
+type Changes struct{ used, seen []byte }
+
+// New reports whether raw, which was just read, is to be used: it was read twice, and it is not the content in use.
+func (c *Changes) New(raw []byte) bool {
+	twice := c.seen != nil && bytes.Equal(raw, c.seen)
+	c.seen = raw
+	return twice && (c.used == nil || !bytes.Equal(raw, c.used))
+}
+
+// Use makes raw the content in use.
+func (c *Changes) Use(raw []byte) { c.used, c.seen = raw, raw }
+
+// Lose notes that the file could not be read. The next content is used, also if it is the former one.
+func (c *Changes) Lose() { c.used, c.seen = nil, nil }
+
 // OneOf are the allowed values of a claim: a text, a number, a boolean, or a list of these.
 type OneOf []any
 

@@ -10,10 +10,10 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"strings"
 	"syscall"
 	"time"
 
+	"github.com/stunner-gateway/stunner/services/api/otlp"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/usage"
 )
 
@@ -38,23 +38,13 @@ func Open(to string, env func(string) string, from Origin) (Sink, error) {
 	case to != "":
 		l := newLines(to, nil)
 		return l, l.reopen()
-	case strings.EqualFold(env("OTEL_SDK_DISABLED"), "true"), env("OTEL_LOGS_EXPORTER") == "none",
-		env("OTEL_EXPORTER_OTLP_ENDPOINT") == "" && env("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT") == "":
-		return nil, nil
 	}
-	for _, name := range []string{"OTEL_EXPORTER_OTLP_LOGS_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"} {
-		if protocol := env(name); protocol != "" {
-			if protocol != "http/protobuf" {
-				return nil, fmt.Errorf("%s %q: only http/protobuf is supported: use it, and port 4318 as a rule", name, protocol)
-			}
-			break
-		}
+	e, err := otlp.Open(otlp.Logs, env, otlp.Process{Service: "stunnerd", Version: from.Version, Instance: from.Instance})
+	if e == nil || err != nil {
+		return nil, err
 	}
-	return openOTLP(env, from)
+	return events{e}, nil
 }
-
-// deliverTimeout bounds one delivery, unless a variable says otherwise.
-const deliverTimeout = 10 * time.Second
 
 // lines writes records as lines of JSON.
 type lines struct {
@@ -70,7 +60,7 @@ type lines struct {
 }
 
 func newLines(path string, out io.Writer) *lines {
-	return &lines{path: path, out: out, patience: deliverTimeout, writing: make(chan struct{}, 1)}
+	return &lines{path: path, out: out, patience: otlp.Timeout, writing: make(chan struct{}, 1)}
 }
 
 // reopen opens the file, unless it is open and still has its name: a rotation renames it.

@@ -49,6 +49,16 @@ func TestDependencies(t *testing.T) {
 			Why:       "the trail gets values without passwords, and shows them to the operator only",
 		},
 		{
+			Package:   "github.com/stunner-gateway/stunner/services/auth",
+			Forbidden: []string{"google.golang.org/grpc/..."},
+			Why:       "gRPC takes 4 MiB of memory in each process",
+		},
+		{
+			Package:   internal + "tracing",
+			Forbidden: []string{internal + "rest", internal + "access", internal + "gateway"},
+			Why:       "how spans are sent does not depend on what they are about",
+		},
+		{
 			Package:   internal + "demo",
 			Forbidden: []string{internal + "rest", internal + "access", internal + "gateway"},
 			Why:       "the test page uses the API like other clients",

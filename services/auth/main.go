@@ -30,12 +30,14 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/stunner-gateway/stunner/services/api/otlp"
 	"github.com/stunner-gateway/stunner/services/api/telemetry"
 	"github.com/stunner-gateway/stunner/services/auth/internal/access"
 	"github.com/stunner-gateway/stunner/services/auth/internal/demo"
 	"github.com/stunner-gateway/stunner/services/auth/internal/gateway"
 	"github.com/stunner-gateway/stunner/services/auth/internal/rest"
 	"github.com/stunner-gateway/stunner/services/auth/internal/revoke"
+	"github.com/stunner-gateway/stunner/services/auth/internal/tracing"
 )
 
 // Exit codes: 1 if the service or the command check failed, 2 if the command line is wrong.
@@ -109,11 +111,16 @@ func run(terminated context.Context, o options, log *slog.Logger) error {
 	if err != nil {
 		return errors.Join(err, public.Close(), health.Close())
 	}
+	traces := openTraces(os.Getenv, log)
 	registry := telemetry.NewRegistry()
 	metrics := rest.NewMetrics(registry, clusters.fleet, policy)
 	settings := o.rest(log)
 	settings.Fleet = clusters.fleet
 	settings.Policy, settings.Metrics, settings.Revocations = policy, metrics, revocations
+	if traces != nil {
+		settings.Tracer = traces
+		defer closeTraces(traces, log)
+	}
 	handler := rest.New(settings)
 	if o.policy == "" && policy.Open() {
 		log.Warn(
@@ -176,6 +183,32 @@ func (o options) openPolicy(ctx context.Context, log *slog.Logger) (*access.Poli
 		return access.OpenPolicy(ctx, o.policy, log)
 	}
 	return access.NewPolicy(ctx, o.access, log)
+}
+
+// tracesTimeout is how long the end of the process waits until the collector has the last spans.
+const tracesTimeout = 5 * time.Second
+
+// openTraces returns the traces that the variables of OpenTelemetry ask for, or nil. A variable that is wrong does not
+// end the service, which can do its work without traces.
+func openTraces(getenv func(string) string, log *slog.Logger) *tracing.Traces {
+	host, err := os.Hostname()
+	if err != nil {
+		log.Warn("traces have no name of the host", "error", err)
+	}
+	from := otlp.Process{Service: "auth", Version: telemetry.Version("auth"), Instance: host}
+	traces, err := tracing.Open(getenv, from, telemetry.Scope(log, "traces"))
+	if err != nil {
+		log.Error("serve without traces", "error", err)
+	}
+	return traces
+}
+
+func closeTraces(traces *tracing.Traces, log *slog.Logger) {
+	ctx, cancel := context.WithTimeout(context.Background(), tracesTimeout)
+	defer cancel()
+	if err := traces.Close(ctx); err != nil {
+		log.Warn("traces are not complete", "error", err)
+	}
 }
 
 // openRevocations returns the store of --revocations, or nil without the flag.

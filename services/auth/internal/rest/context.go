@@ -9,11 +9,12 @@ import (
 // call is the state of one request. It is one value in the context of the request, because each further value would
 // copy the request.
 type call struct {
-	id      string // of the request
-	source  source
-	fleet   Clusters
-	who     access.Identity
-	outcome outcome
+	id       string // of the request
+	viaProxy bool   // the connection is that of a trusted proxy
+	source   source
+	fleet    Clusters
+	who      access.Identity
+	outcome  outcome
 }
 
 // callKey is the key of the call in the context of a request.

@@ -50,21 +50,23 @@ func (s server) begin(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		id := r.Header.Get(requestIDHeader)
 		peer, err := netip.ParseAddrPort(r.RemoteAddr)
-		if err != nil || !holds(s.Rates.Proxies, peer.Addr().Unmap()) || !requestID.MatchString(id) {
+		viaProxy := err == nil && holds(s.Rates.Proxies, peer.Addr().Unmap())
+		if !viaProxy || !requestID.MatchString(id) {
 			id = rand.Text()
 		}
 		w.Header().Set(requestIDHeader, id)
-		c := &call{id: id, source: readSource(r, s.Rates.Proxies, s.Rates.Header), fleet: s.Fleet.Clusters()}
+		c := &call{id: id, viaProxy: viaProxy, source: readSource(r, s.Rates.Proxies, s.Rates.Header), fleet: s.Fleet.Clusters()}
 		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), callKey{}, c)))
 	})
 }
 
-// observe counts a request in the metrics, and logs its outcome: the credentials that it got, or why it was refused. It
+// observe counts a request in the metrics, traces it, and logs its outcome: the credentials that it got, or why it was refused. It
 // does not log the query and the headers of a request, because they may contain keys and tokens.
 func (s server) observe(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		began := s.Now()
 		ww := middleware.NewWrapResponseWriter(w, r.ProtoMajor)
+		r, span := s.startSpan(r)
 		ctx := r.Context()
 		o := &callOf(ctx).outcome
 		next.ServeHTTP(ww, r)
@@ -75,6 +77,7 @@ func (s server) observe(next http.Handler) http.Handler {
 		route, ended := chi.RouteContext(r.Context()).RoutePattern(), s.Now()
 		took := ended.Sub(began)
 		s.Metrics.answered(route, ww.Status(), took)
+		s.endSpan(ctx, span, r, ww.Status())
 		s.audit(ctx, o, ended)
 		s.Log.LogAttrs(ctx, slog.LevelDebug, "answered request",
 			slog.String("method", r.Method), slog.String("route", route), slog.Int("status", ww.Status()),
@@ -143,7 +146,9 @@ func (s server) cors(next http.Handler) http.Handler {
 func (s server) authenticate(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		headers, name := compatHeaders(r)
+		_, done := s.stage(r.Context(), "identify caller")
 		who, err := s.Policy.Identify(headers, s.queryKey(r), sourceOf(r.Context()).String())
+		done()
 		if err == nil && name != "" && who.Key != "" && who.Key != name {
 			err = fail(apiKeyMismatch)
 		}

@@ -6,6 +6,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
+
 	"github.com/stunner-gateway/stunner/services/auth/internal/access"
 	"github.com/stunner-gateway/stunner/services/auth/internal/gateway"
 	"github.com/stunner-gateway/stunner/services/auth/internal/region"
@@ -67,7 +69,9 @@ type Options struct {
 	// least to one second. Fixed credentials do not expire.
 	CapToToken bool
 	Metrics    *Metrics
-	Log        *slog.Logger
+	// Tracer starts the spans of requests; nil means that none are traced.
+	Tracer trace.Tracer
+	Log    *slog.Logger
 	// Audit receives one line for each request of the API.
 	Audit *slog.Logger
 	// Revocations stores revocations; nil means that the service stores none.

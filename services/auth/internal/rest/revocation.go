@@ -70,7 +70,10 @@ func (s server) CreateRevocation(
 		subject.Until = until.Unix() + 1 // a fraction of a second counts as a whole one
 	}
 	list := revocationsFor(subject, targets, callerHash(who))
-	if err := s.Revocations.Put(ctx, list); err != nil {
+	storing, done := s.stage(ctx, "store revocations")
+	err = s.Revocations.Put(storing, list)
+	done()
+	if err != nil {
 		return nil, s.storeFailure(ctx, err)
 	}
 	noteRevocation(ctx, "revoked", list[0])
@@ -104,7 +107,10 @@ func (s server) DeleteRevocation(
 	if len(list) == 0 {
 		return nil, fail(revocationUnknown)
 	}
-	if err := s.Revocations.Delete(ctx, list); err != nil {
+	storing, done := s.stage(ctx, "delete revocations")
+	err = s.Revocations.Delete(storing, list)
+	done()
+	if err != nil {
 		return nil, s.storeFailure(ctx, err)
 	}
 	noteRevocation(ctx, "lifted", list[0])
@@ -128,7 +134,9 @@ func (s server) liftable(ctx context.Context) (map[string][]revoke.Revocation, e
 	if err := s.mayRevoke(who); err != nil {
 		return nil, err
 	}
-	all, err := s.Revocations.List(ctx)
+	listing, done := s.stage(ctx, "list revocations")
+	all, err := s.Revocations.List(listing)
+	done()
 	if err != nil {
 		return nil, s.storeFailure(ctx, err)
 	}

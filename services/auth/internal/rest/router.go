@@ -21,6 +21,7 @@
 //	rate.go limit.go  rate limits, and their middleware
 //	audit.go          the audit log
 //	metrics.go        the metrics of the service
+//	trace.go          the spans of requests
 //	status.go         the state of the service, for the operator
 package rest
 

@@ -29,7 +29,7 @@ func patched(pod corev1.PodTemplateSpec, patch *runtime.RawExtension) (corev1.Po
 	if err != nil {
 		return pod, fmt.Errorf("encode pod template: %w", err)
 	}
-	after, err := strategicpatch.StrategicMergePatch(before, patch.Raw, corev1.PodTemplateSpec{})
+	after, err := merge(before, patch.Raw)
 	if err != nil {
 		return pod, fmt.Errorf("is no strategic merge patch of a pod template: %w", err)
 	}
@@ -42,6 +42,17 @@ func patched(pod corev1.PodTemplateSpec, patch *runtime.RawExtension) (corev1.Po
 	// exec use the first container by default.
 	slices.SortStableFunc(result.Spec.Containers, func(a, b corev1.Container) int { return position(a) - position(b) })
 	return result, checkPatched(pod, result)
+}
+
+// merge applies a strategic merge patch to a pod template. The library panics if the key of an element, such as the name
+// of a container, is a list or an object.
+func merge(template, patch []byte) (merged []byte, err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = fmt.Errorf("the name or key of an element is no text: %v", v)
+		}
+	}()
+	return strategicpatch.StrategicMergePatch(template, patch, corev1.PodTemplateSpec{})
 }
 
 func position(c corev1.Container) int {

@@ -34,6 +34,9 @@ func TestAPatchMakesAPodOrIsRefused(t *testing.T) {
 		{"a name", `{metadata: {name: mine}}`, "other metadata"},
 		{"another container instead", `{spec: {containers: [{$patch: replace}, {name: tap}]}}`, "takes container stunner-daemon away"},
 		{"no container", `{spec: {containers: [{$patch: delete, name: stunner-daemon}]}}`, "takes container stunner-daemon away"},
+		{"a list as name", `{spec: {containers: [{name: []}]}}`, "the name or key of an element is no text"},
+		{"an object as name", `{spec: {containers: [{name: stunner-daemon, env: [{name: {}}]}]}}`, "the name or key of an element is no text"},
+		{"a list to be deleted", `{spec: {volumes: [{$patch: delete, name: [a]}]}}`, ""},
 		{"no pod", `{spec: null}`, "takes container stunner-daemon away"},
 	} {
 		raw, err := yaml.YAMLToJSON([]byte(test.patch))
@@ -57,6 +60,7 @@ func FuzzPatch(f *testing.F) {
 		`{"spec":{"containers":[{"name":"stunner-daemon","env":[{"name":"A","$patch":"delete"}]}],"$setElementOrder/containers":[{"name":"tap"}]}}`,
 		`{"$patch":"delete"}`, `{"metadata":{"$retainKeys":["labels"],"labels":{"app":"stunner"}}}`,
 		`{"spec":{"$deleteFromPrimitiveList/x":[1]}}`, `null`, `[]`,
+		`{"spec":{"containers":[{"name":[]}]}}`,
 	} {
 		f.Add([]byte(seed))
 	}

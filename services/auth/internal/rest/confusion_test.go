@@ -165,7 +165,7 @@ var wishes = []wish{
 	{user: "alice\x00"}, {user: "alice\n"}, {user: "alice\x7f"}, {user: "alice\u0085"}, {user: "alice\ufffd"},
 	{user: "sha256-" + strings.Repeat("0", 64)}, {user: strings.Repeat("u", 128)}, {user: strings.Repeat("u", 129)},
 	{user: strings.Repeat("\u0344", 64)}, {user: strings.Repeat(":", 60)}, {user: strings.Repeat("%", 128)},
-	// caveats in each other
+	// a caveat inside the value of another
 	{user: "a", route: "media/janus~A9"}, {user: "a", route: "media/janus:~1~A9"}, {user: "a", route: "media_x/janus"},
 	{user: "a", route: "media/janus_x"}, {user: "a", route: "media/janus/x"}, {user: "a", route: "Media/janus"},
 	{user: "a", route: "media/j\u00e4nus"}, {user: "a", route: "media/\u0458anus"}, {user: "a", route: "media/janus\x00"},

@@ -145,7 +145,7 @@ type movable struct {
 	*client
 	// moves is the next result of Follow.
 	moves session.Move
-	// followed are the calls of Follow: whether the message was authentic.
+	// followed has an entry for each call of Follow: whether the message was authentic.
 	followed []bool
 	// passes makes Pass succeed. passed counts its calls.
 	passes bool

@@ -120,7 +120,7 @@ func TestDamagedJournal(t *testing.T) {
 	}
 }
 
-// large makes a file of a size without blocks.
+// large makes a sparse journal file: it begins with a text and has the given size, but takes no room on the disk.
 func large(t *testing.T, dir, begin string, size int64) {
 	t.Helper()
 	name := filepath.Join(dir, fileName)

@@ -69,8 +69,8 @@ func healthy(t *testing.T, j *Journal, sessions int, errors uint64) {
 	}
 }
 
-// memory returns a folder in memory, as that of a pod is, or else a temporary folder. A disk writes a file when it
-// replaces another one.
+// memory returns a folder in memory, as the state folder of a pod is, or a temporary folder where /dev/shm cannot be
+// written. On a disk a rename waits until the file is written.
 func memory(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/dev/shm", "journal")

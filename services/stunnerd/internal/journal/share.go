@@ -49,7 +49,7 @@ type holder struct {
 	sessions int
 }
 
-// share is the number of bytes of one session. The zero share belongs to no session.
+// share counts the bytes of one session in the journal. The zero share belongs to no session.
 type share struct {
 	count
 	user, source *holder

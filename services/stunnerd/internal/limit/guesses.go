@@ -61,7 +61,7 @@ type guesser struct {
 	user   string
 }
 
-// allowance is the limit of a guesser.
+// allowance is the number of wrong passwords that a guesser may send.
 type allowance struct {
 	guesser
 	// perMinute is how many wrong passwords are compared in a minute.

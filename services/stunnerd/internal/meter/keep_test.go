@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// Names that the config has no longer are bounded, whatever names of routes are created and deleted. Names of the config
-// keep their counters.
+// The number of counters whose name has left the config is bounded, however many routes are created and deleted. Names
+// in the config keep their counters.
 func TestFormerNamesAreBounded(t *testing.T) {
 	m := New()
 	m.Cluster("stays").Rx.Add(1)

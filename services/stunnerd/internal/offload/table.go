@@ -306,7 +306,7 @@ func (r *record) stop() bool {
 	return true
 }
 
-// fold calls count with the packets since the last call.
+// fold passes the packets and bytes that the kernel has relayed since the last call to count.
 func (r *record) fold() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -42,6 +43,7 @@ type loop struct {
 	nodes     *nodeAddresses
 	inbox     *inbox
 	meters    *meters
+	log       *slog.Logger
 
 	view    *resource.View
 	readers resource.Readers[translate.ObjectRef]
@@ -61,8 +63,9 @@ type loop struct {
 	tried map[types.NamespacedName]bool
 	// unusable are, by Gateway, the versions of the standby Secrets from which no config can be restored.
 	unusable map[types.NamespacedName]string
-	// since is time.Since. Tests replace it.
-	since func(ref translate.ObjectRef, begun time.Time) time.Duration
+	// since is time.Since, and translateObject is ObjectRef.Translate. Tests replace them.
+	since           func(ref translate.ObjectRef, begun time.Time) time.Duration
+	translateObject func(translate.ObjectRef, *resource.View, translate.Options) translate.Outcome
 
 	tasks *tasks
 	// ready is true when the configs of the initial list of objects are published, see initialPublished.
@@ -82,15 +85,16 @@ func newLoop(o translate.Options, server *discovery.Server, m *meters, ts *tasks
 	r := newRollouts(reports.New(log), in)
 	r.server = server
 	return &loop{
-		options: o, rollouts: r, published: newPublisher(server, r, m, log),
+		options: o, log: log, rollouts: r, published: newPublisher(server, r, m, log),
 		nodes: newNodeAddresses(server.SetNode, log),
 		inbox: in, meters: m, tasks: ts,
 		view: resource.NewView(nil), queue: newWorkQueue(), limiter: newRateLimiter(), ledger: newBudgetLedger(0),
 		intake: newIntake(0, log), waitForRoom: map[translate.ObjectRef]struct{}{},
 		waiting: map[types.NamespacedName]map[translate.ObjectRef]struct{}{}, tried: map[types.NamespacedName]bool{},
-		unusable: map[types.NamespacedName]string{},
-		since:    func(_ translate.ObjectRef, begun time.Time) time.Duration { return time.Since(begun) },
-		known:    make(chan struct{}),
+		unusable:        map[types.NamespacedName]string{},
+		since:           func(_ translate.ObjectRef, begun time.Time) time.Duration { return time.Since(begun) },
+		translateObject: translate.ObjectRef.Translate,
+		known:           make(chan struct{}),
 	}
 }
 
@@ -341,13 +345,18 @@ func (l *loop) translate(ref translate.ObjectRef) (complete bool) {
 		return true
 	}
 	opt.Memo = &l.memo
-	out := ref.Translate(l.view.Recording(dependencies), opt)
+	out, ok := l.translated(ref, dependencies, opt)
+	if !ok {
+		return true
+	}
 	have := l.haveSecrets(ref, dependencies)
 	var restored *config.Config
 	if have && out.Gateway != nil && out.Gateway.NeedsPublished {
 		if restored, have = l.restore(ref); restored != nil {
 			opt.Published = restored
-			out = ref.Translate(l.view.Recording(dependencies), opt)
+			if out, ok = l.translated(ref, dependencies, opt); !ok {
+				return true
+			}
 			have = l.haveSecrets(ref, dependencies)
 		}
 	}
@@ -369,6 +378,24 @@ func (l *loop) translate(ref translate.ObjectRef) (complete bool) {
 	}
 	l.writer.set(ref, want)
 	return true
+}
+
+// translated returns the translation of an object, which reads dependencies. It returns false if the translation panics.
+// Config, objects and status then stay as they are until a dependency changes: one object must not end the process that
+// serves all Gateways.
+func (l *loop) translated(
+	ref translate.ObjectRef, dependencies resource.Facts, opt translate.Options,
+) (out translate.Outcome, ok bool) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			l.log.Error("translation failed, keep config and objects", "object", ref.String(), "panic", cause,
+				"stack", string(debug.Stack()))
+			l.memo.Forget(ref)
+			l.readers.Record(ref, dependencies)
+			ok = false
+		}
+	}()
+	return l.translateObject(ref, l.view.Recording(dependencies), opt), true
 }
 
 // optionsFor returns the options for the translation of an object.

@@ -1,0 +1,66 @@
+package kube
+
+import (
+	"bytes"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/types"
+	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
+	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
+)
+
+// An object whose translation panics keeps its config, and other Gateways change as before. It is translated again when
+// something that it depends on changes.
+func TestPanicOfATranslationIsContained(t *testing.T) {
+	var log bytes.Buffer
+	l, ts := pacedLoop("bad", "good"), &tasks{}
+	defer l.secrets.queue.ShutDown()
+	l.log = slog.New(slog.NewTextHandler(&log, nil))
+	faulty := false
+	l.translateObject = func(ref translate.ObjectRef, v *resource.View, o translate.Options) translate.Outcome {
+		out := ref.Translate(v, o)
+		if faulty && ref.Kind == translate.KindGateway && ref.Name == "bad" {
+			panic("a fault of the translation")
+		}
+		return out
+	}
+	apply := func(changes ...objectChange) {
+		t.Helper()
+		ts.do("translation", func(t *task) { l.applyAll(append(l.inbox.drain(), changes...), t) })
+	}
+	// port returns the port of the first listener in the published config.
+	port := func(gateway string) int {
+		c := l.published.current(types.NamespacedName{Namespace: "media", Name: gateway})
+		if c == nil {
+			t.Fatalf("Gateway %s has no config", gateway)
+		}
+		return c.Listeners[0].Port
+	}
+	moveTo := func(gateway string, to gwapiv1.PortNumber) objectChange {
+		gw := l.view.Gateway(types.NamespacedName{Namespace: "media", Name: gateway}).DeepCopy()
+		gw.Spec.Listeners[0].Port = to
+		return objectChange{object: gw}
+	}
+	expect := func(when string, bad, good int) {
+		t.Helper()
+		if b, g := port("bad"), port("good"); b != bad || g != good {
+			t.Errorf("%s: ports %d and %d, want %d and %d", when, b, g, bad, good)
+		}
+	}
+	apply()
+	expect("at first", 3478, 3478)
+	faulty = true
+	apply(moveTo("bad", 5000), moveTo("good", 5001))
+	expect("after the panic", 3478, 5001)
+	if text := log.String(); strings.Count(text, "translation failed") != 1 || !strings.Contains(text, "media/bad") ||
+		!strings.Contains(text, "a fault of the translation") {
+		t.Errorf("log %s", text)
+	}
+	faulty = false
+	apply(moved("bad", 1))
+	expect("after a change of endpoints", 5000, 5001)
+}

@@ -7,8 +7,8 @@ TALLY   = GOWORK=off go -C .ci/tools run ./tally
 # The target vet runs go vet once; go test would repeat it for each build mode, including dependencies.
 GO_TEST := go test -json -vet=off -timeout=30m
 
-# go test repeats the results of packages whose inputs have not changed. e2e must not use them, because it runs binaries that go test does not
-# know. The services use them; FRESH=1 runs all of their tests, in random order, as CI does. TestContent of offload
+# go test repeats the results of packages whose inputs have not changed. e2e and .ci/tools must not use them: e2e runs binaries that go test does
+# not know, and .ci/tools reads files of other modules, whose changes go test does not notice. The services use them; FRESH=1 runs all of their tests, in random order, as CI does. TestContent of offload
 # sends more sizes with it.
 UNCACHED := -count=1 -shuffle=on
 FRESH    ?=
@@ -68,7 +68,7 @@ WITHOUT = $$(comm -23 <(go list $(1) | sort) <(go list $(2) | sort) | tac)
 # The race detector is on for the services; three of their packages run at a time, because many tests wait. Fuzzing is
 # counted in executions, so that a slow machine proves as much as a fast one. A failing suite does not stop the others.
 suites test-services: FUZZTIME = 10000x
-UNIT_TESTS = GOWORK=off go -C .ci/tools test -json ./... || s=1; \
+UNIT_TESTS = GOWORK=off go -C .ci/tools test -json $(UNCACHED) ./... || s=1; \
   $(GO_TEST) -race -p 3 $(if $(FRESH),$(UNCACHED)) $(call WITHOUT,$(SERVICE_FOLDERS),$(PURE)) || s=1; \
   $(GO_TEST) $(if $(FRESH),$(UNCACHED)) $(PURE) || s=1;
 

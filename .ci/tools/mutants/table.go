@@ -84,6 +84,18 @@ var table = []mutant{
 		after:  `if strays < 0 {`,
 	},
 	{
+		rule: "A policy file that is still being written is not used",
+		file: auth + "yamlfile/yamlfile.go", pkg: auth + "access", test: "TestPolicyFileIsWrittenInPlace",
+		before: `return twice && (c.used == nil`,
+		after:  `return (twice || c.seen != nil) && (c.used == nil`,
+	},
+	{
+		rule: "The trace context of a stranger is no parent",
+		file: auth + "rest/trace.go", pkg: auth + "rest", test: "TestParentOfSpan",
+		before: `case callOf(ctx).viaProxy:`,
+		after:  `case callOf(ctx).id != "":`,
+	},
+	{
 		rule: "The scope of a request does not widen that of the token",
 		file: auth + "rest/server.go", pkg: auth + "rest", test: "TestScopeOfAToken",
 		before: `d.caveats.Narrow(who.Caveats);`,
@@ -344,10 +356,16 @@ var table = []mutant{
 		after:  `before != nil &&`,
 	},
 	{
+		rule: "An object whose translation panics ends nothing else",
+		file: operator + "kube/loop.go", pkg: operator + "kube", test: "TestPanicOfATranslationIsContained",
+		before: `if cause := recover(); cause != nil {`,
+		after:  `if cause := any(nil); cause != nil {`,
+	},
+	{
 		rule: "The operator writes no object of another owner",
 		file: operator + "kube/objects.go", pkg: operator + "kube", test: "TestObjectsOfOtherOwnersAreNotTakenOver",
-		before: `if !sameOwner(live, o) {`,
-		after:  `if !sameOwner(o, o) {`,
+		before: `if found && !sameOwner(live, o) {`,
+		after:  `if found && !sameOwner(o, o) {`,
 	},
 	{
 		rule: "An object stays until its replacement is written",

@@ -15,11 +15,11 @@ import (
 const table = "internal/session/holdings.txt"
 
 // leftByRows is the most memory in KiB that the rows of process may have together, and leftByParts the part of the
-// memory of sessions that the rows of memory may have: a sixteenth is for the copies of sessions of other pods. Both
-// are in the quarter of the memory limit that sessionMemory leaves, with the smallest usual limit of 64 MiB.
+// memory of sessions that the rows of memory may have: a sixteenth is for the copies of sessions of other pods, and a 32nd
+// for the usage of the last hour. Both are in the quarter of the memory limit that sessionMemory leaves, with the smallest usual limit of 64 MiB.
 const (
 	leftByRows  = 18 << 10
-	leftByParts = 3.0 / 16
+	leftByParts = 7.0 / 32
 )
 
 // holding is a row of the table.

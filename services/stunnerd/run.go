@@ -133,7 +133,8 @@ func newDaemon(o options, source discovery.Source, levels *telemetry.Levels, log
 			"sessions", n, "read", time.Since(begun))
 	}
 	var srv *server.Server
-	records, err := o.openUsage(folder, clients, saved, func() { srv.Meter().Refresh() }, telemetry.Scope(log, "stunnerd"))
+	records, err := o.openUsage(folder, clients, sessionMemory(memory), saved, func() { srv.Meter().Refresh() },
+		telemetry.Scope(log, "stunnerd"))
 	if err != nil {
 		endpoints.Close()
 		return nil, errors.Join(err, sessions.Close())
@@ -157,6 +158,7 @@ func newDaemon(o options, source discovery.Source, levels *telemetry.Levels, log
 	access := admin.Access{Anywhere: o.from == fromAny, Users: o.showUsers}
 	d.inspector = admin.NewInspector(admin.Process{
 		Sessions: srv.Sessions(), Meter: srv.Meter(), Listeners: listeners, Reach: srv.Reach, End: srv.EndSessions,
+		Usage:  records.book.Hour,
 		Status: func() inspection.Status { return d.follower.Status() },
 	}, access)
 	d.requests = d.inspector.Requests()

@@ -27,16 +27,16 @@ const (
 	maxUserKey = 4096
 )
 
-// records are the usage records of the process. The zero records are none.
+// records are the usage of the process. Without a sink, only that of the last hour is kept.
 type records struct {
 	book *usage.Book
 	sink usagelog.Sink
 }
 
-// openUsage opens the usage records that the settings ask for. The accounts of sessions are in the folder of their
-// journal.
+// openUsage opens the accounts of sessions, and the usage records that the settings ask for. With records, the accounts
+// are in the folder of the journal of the sessions.
 func (o options) openUsage(
-	dir string, sessions int, saved journal.Restored, refresh func(), log *slog.Logger,
+	dir string, sessions int, memory int64, saved journal.Restored, refresh func(), log *slog.Logger,
 ) (r records, err error) {
 	var user func(string) string
 	if o.usageKeyFile != "" {
@@ -45,16 +45,22 @@ func (o options) openUsage(
 		}
 	}
 	from := usagelog.Origin{Instance: o.pod, Version: telemetry.Version("stunnerd")}
-	if r.sink, err = usagelog.Open(o.usageRecords, o.env, from); err != nil || r.sink == nil {
+	if r.sink, err = usagelog.Open(o.usageRecords, o.env, from); err != nil {
 		return r, err
+	}
+	settings := usage.Options{
+		HandOver: o.handOver, Sessions: sessions, Memory: memory, User: user, Refresh: refresh, Now: time.Now, Log: log,
+	}
+	if r.sink == nil {
+		r.book = usage.Open(settings)
+		return r, nil
 	}
 	continued := make([]usage.ID, 0, len(saved.Sessions))
 	for i := range saved.Sessions {
 		continued = append(continued, saved.Sessions[i].Usage)
 	}
-	r.book = usage.Open(usage.Options{
-		Dir: dir, HandOver: o.handOver, Sessions: sessions, Continued: continued, Sink: r.sink, User: user, Refresh: refresh, Now: time.Now, Log: log,
-	})
+	settings.Dir, settings.Continued, settings.Sink = dir, continued, r.sink
+	r.book = usage.Open(settings)
 	return r, nil
 }
 
@@ -81,10 +87,11 @@ func userHash(path string) (func(string) string, error) {
 
 // close delivers the last records, and closes their sink.
 func (r records) close() error {
-	if r.book == nil {
-		return nil
-	}
 	ctx, stop := context.WithTimeout(context.Background(), usagePatience)
 	defer stop()
-	return errors.Join(r.book.Close(ctx), r.sink.Close())
+	err := r.book.Close(ctx)
+	if r.sink != nil {
+		err = errors.Join(err, r.sink.Close())
+	}
+	return err
 }

@@ -49,9 +49,8 @@ func ParseFilter(query url.Values, now time.Time, known ...string) (f Filter, er
 		case len(values) > 1:
 			return f, fmt.Errorf("parameter %q is there %d times: give it once", name, len(values))
 		case name == "limit":
-			f.Limit, err = strconv.Atoi(value)
-			if err != nil || f.Limit < 1 || f.Limit > MaxLimit {
-				return f, fmt.Errorf("limit %q: use 1 to %d", value, MaxLimit)
+			if f.Limit, err = parseLimit(value); err != nil {
+				return f, err
 			}
 		case name == "since":
 			if f.Since, err = parseSince(value, now); err != nil {
@@ -62,6 +61,14 @@ func ParseFilter(query url.Values, now time.Time, known ...string) (f Filter, er
 		}
 	}
 	return f, nil
+}
+
+func parseLimit(value string) (int, error) {
+	limit, err := strconv.Atoi(value)
+	if err != nil || limit < 1 || limit > MaxLimit {
+		return limit, fmt.Errorf("limit %q: use 1 to %d", value, MaxLimit)
+	}
+	return limit, nil
 }
 
 func parseSince(value string, now time.Time) (time.Time, error) {

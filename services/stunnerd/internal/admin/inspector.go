@@ -16,7 +16,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
 )
 
-// Inspector serves status, sessions, refusals and reachable peers for troubleshooting calls. They contain personal data
+// Inspector serves status, sessions, refusals and reachable peers for troubleshooting calls, and usage. They contain personal data
 // and internal addresses, and the port is often reachable from other hosts. Therefore, unless Access allows more, the
 // Inspector serves them only to callers on this host, and hashes the names and addresses of clients. Other callers get a
 // reduced status.
@@ -36,6 +36,8 @@ type Process struct {
 	Status func() inspection.Status
 	// Reach returns whether the clients of each listener may reach a peer.
 	Reach func(peer netip.AddrPort) []inspection.ListenerReach
+	// Usage returns the usage of a period in the last hour.
+	Usage func(inspection.UsageQuery) inspection.Usage
 	// End ends the selected sessions, and returns them.
 	End func(selected func(*session.Session) bool) []*session.Session
 }
@@ -65,6 +67,7 @@ func (i *Inspector) Requests() http.Handler {
 	mux.Handle("DELETE /sessions/{id}", all.Kick())
 	mux.Handle("GET /refusals", all.Refusals())
 	mux.Handle("GET /reach", all.Reach())
+	mux.Handle("GET /usage", all.Usage())
 	return counted(i.process.Meter, mux)
 }
 

@@ -68,7 +68,17 @@ func inspected(a Access) *Inspector {
 		return ended
 	}
 	status := func() inspection.Status { return inspection.Status{Version: "v1"} }
+	used := func(q inspection.UsageQuery) inspection.Usage {
+		u := inspection.Usage{From: q.From, To: q.To, Entries: []inspection.UsageEntry{}}
+		for _, name := range []string{"ann", "bob"} {
+			if q.User == "" || q.User == name {
+				u.Entries = append(u.Entries, inspection.UsageEntry{User: name})
+			}
+		}
+		return u
+	}
 	return NewInspector(Process{
+		Usage:    used,
 		Sessions: table, Meter: m, Listeners: listeners, Reach: reach, End: end, Status: status,
 	}, a)
 }

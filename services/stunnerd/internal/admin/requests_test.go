@@ -106,6 +106,42 @@ func TestRequestsShowTheSameAsEndpoints(t *testing.T) {
 	}
 }
 
+// Usage has user ids also in a process that hides them elsewhere, because the hashes of several processes cannot be added
+// up. A request that does not select what it says is refused with the remedy.
+func TestUsage(t *testing.T) {
+	h := inspected(Access{}).Requests()
+	for target, want := range map[string]int{
+		"/usage": 2, "/usage?user=ann&by=route&limit=1000": 1, "/usage?user=eve&from=2026-01-02T15:04:05Z": 0,
+		"/usage?from=2026-01-02T15:04:05Z&to=2026-01-02T16:04:05%2B01:00": -1,
+	} {
+		var u inspection.Usage
+		status, body := request(t, h, "GET", target, nil)
+		if want < 0 {
+			if status != 400 || !strings.Contains(body, "from is not before to") {
+				t.Errorf("%s: %d %s", target, status, body)
+			}
+			continue
+		}
+		if err := json.Unmarshal([]byte(body), &u); err != nil || status != 200 || len(u.Entries) != want {
+			t.Errorf("%s: %d %s", target, status, body)
+		}
+	}
+	for target, want := range map[string]string{
+		"/usage?reason=quota":   `usage: unknown parameter "reason": use by, from, limit, to or user`,
+		"/usage?by=gateway":     `usage: by "gateway": use user or route`,
+		"/usage?limit=1001":     `usage: limit "1001": use 1 to 1000`,
+		"/usage?limit=0":        `usage: limit "0": use 1 to 1000`,
+		"/usage?user=":          "usage: user is empty: give a user id, or leave it out",
+		"/usage?from=10m":       `usage: from "10m": use a time such as 2006-01-02T15:04:05Z`,
+		"/usage?user=a&user=b":  `usage: parameter "user" is there 2 times: give it once`,
+		"/usage?to=1998-01-01T": `usage: to "1998-01-01T": use a time such as`,
+	} {
+		if status, body := request(t, h, "GET", target, nil); status != 400 || !strings.HasPrefix(body, want) {
+			t.Errorf("%s: %d %s", target, status, body)
+		}
+	}
+}
+
 // Sessions end by ID, user or client. Without a selection none ends.
 func TestKick(t *testing.T) {
 	i := inspected(Access{})

@@ -122,7 +122,7 @@ func (g *Gate) Take(r *session.Record, client session.Client, former relay.Socke
 	}
 	f.refreshing.Lock() // expire waits for this mutex
 	defer f.refreshing.Unlock()
-	g.open(f, relay.Reserved{Socket: socket, Advertised: advertised})
+	g.open(f, relay.Reserved{Socket: socket, Advertised: advertised}, true)
 	f.relay.Restore(r.Channels, r.Permissions)
 	g.table.Add(s)
 	f.relay.RestoreNominations(r.Checks) // from here on the session can be charged

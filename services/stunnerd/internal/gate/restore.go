@@ -175,7 +175,7 @@ func (g *Gate) restore(saved *Saved, client session.Client) {
 	f.refreshing.Lock() // expire waits for this mutex
 	defer f.refreshing.Unlock()
 	f.id.Store(uint64(saved.ID))
-	g.open(f, relay.Reserved{Socket: saved.Socket, Advertised: r.Relay.Addr()})
+	g.open(f, relay.Reserved{Socket: saved.Socket, Advertised: r.Relay.Addr()}, true)
 	f.relay.Restore(r.Channels, r.Permissions)
 	g.table.Restore(s)
 	f.relay.RestoreNominations(r.Checks) // from here on the session can be charged

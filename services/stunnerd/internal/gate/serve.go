@@ -266,7 +266,7 @@ func (g *Gate) allocate(r *request) ([]byte, error) {
 	}
 	admission, waits := g.table.Admission(s)
 	f.waiting.Store(waits)
-	g.open(f, held)
+	g.open(f, held, false)
 	g.table.Add(s)
 	if err := g.start(f); err != nil {
 		return nil, err
@@ -288,11 +288,12 @@ func (g *Gate) allocate(r *request) ([]byte, error) {
 	return f.allocatedAnswer(r)
 }
 
-// open gives a new flow an account, a relay on a socket and an allocation that is not started.
-func (g *Gate) open(f *flow, held relay.Reserved) {
+// open gives a new flow an account, a relay on a socket and an allocation that is not started. continued reports whether
+// another process or pod has had the session.
+func (g *Gate) open(f *flow, held relay.Reserved, continued bool) {
 	f.Usage = g.book.Begin(usage.Identity{
 		ID: f.UsageID, Gateway: g.policy.Load().Gateway, Listener: g.name, Protocol: string(f.Protocol),
-		User: f.UserID, Caveats: f.Caveats.String(), Started: f.Started,
+		User: f.UserID, Caveats: f.Caveats.String(), Started: f.Started, Continued: continued,
 	})
 	f.relay = relay.New(f.Session, held.Socket, held.Advertised, &g.routes, g.meter, func(*relay.Relay) { g.ended(f) })
 	f.allocation = g.engine.New(f.relay)

@@ -48,11 +48,14 @@ type Options struct {
 	// Sessions is the number of sessions that the process has room for. The sessions whose last record is not delivered
 	// are at most half as many.
 	Sessions int
+	// Memory is the memory of sessions in bytes, of which the last hour takes a part; 0 means no limit.
+	Memory int64
 	// HandOver reports whether another process continues the accounts that this one leaves.
 	HandOver bool
 	// Continued are the sessions that this process continues. The accounts of others in the folder have ended.
 	Continued []ID
-	Sink      Sink
+	// Sink takes the records. A nil Sink means that there are none, and that only the last hour is kept.
+	Sink Sink
 	// User returns what records show for a user id. A nil User shows the id.
 	User func(string) string
 	// Refresh brings the counters up to date.
@@ -88,6 +91,7 @@ type Book struct {
 	waiting map[ID]*Account
 	// over are the ended accounts, in the order of their ends.
 	over []*Account
+	hour hour
 	// ticked is the time of the last tick, in seconds since 1970.
 	ticked int64
 	status Status
@@ -127,7 +131,7 @@ func Open(o Options) *Book {
 		o: o, slots: memory, names: map[string]ref{}, accounts: map[ID]*Account{}, waiting: map[ID]*Account{},
 		need: make(chan struct{}, 1), storing: make(chan struct{}, 1),
 	}
-	b.ticked = o.Now().Unix()
+	b.ticked, b.hour = o.Now().Unix(), newHour(o.Memory, o.Now())
 	b.store()
 	b.restore()
 	return b
@@ -163,9 +167,12 @@ func (b *Book) restore() {
 			switch {
 			case kind == live && b.slots.valid(at) && !twice && continued[s.id]:
 				a := b.account(at)
+				a.begun = true
 				b.accounts[a.id], b.waiting[a.id] = a, a
 			case (kind == live || kind == ended) && b.slots.valid(at):
-				b.close(b.account(at), Crashed, time.UnixMilli(alive))
+				a := b.account(at)
+				a.begun = true
+				b.close(a, Crashed, time.UnixMilli(alive))
 			case kind == name && b.names[b.slots.name(at)] == at:
 			default:
 				b.slots.release(at)
@@ -177,9 +184,11 @@ func (b *Book) restore() {
 // account returns the account of a slot.
 func (b *Book) account(at ref) *Account {
 	s := b.slots.at(at)
-	a := &Account{book: b, at: at, slot: s, id: s.id, bucket: int(s.part % uint64(buckets))}
+	a := &Account{book: b, at: at, slot: s, id: s.id, bucket: int(s.part % uint64(buckets)), upUntil: b.o.Now().UnixMilli()}
+	_, a.user = b.slots.texts(at)
 	for i := range s.routes {
 		a.names[i] = b.slots.name(s.routes[i].name.Load())
+		a.counted[i] = counted{countOf(&s.routes[i].Tx), countOf(&s.routes[i].Rx)}
 	}
 	return a
 }
@@ -203,17 +212,14 @@ func (b *Book) Begin(i Identity) *Account {
 	if a := b.waiting[i.ID]; a != nil {
 		delete(b.waiting, i.ID)
 		a.slot.reason.Store(0)
+		a.upUntil = b.o.Now().UnixMilli()
 		return a
 	}
-	user, caveats := i.User, ""
-	if b.o.User != nil {
-		user = b.o.User(user)
-	}
+	user, caveats := b.shown(i.User), ""
 	if i.Caveats != "" {
 		sum := sha256.Sum256([]byte(i.Caveats))
 		caveats = hex.EncodeToString(sum[:8])
 	}
-	user = strings.ToValidUTF8(user, "�")
 	user = user[:min(len(user), maxText-len(caveats))]
 	gateway, listener, protocol := b.name(i.Gateway), b.name(i.Listener), b.name(i.Protocol)
 	at := b.take(len(caveats) + len(user))
@@ -230,8 +236,17 @@ func (b *Book) Begin(i Identity) *Account {
 	s.part = binary.BigEndian.Uint64(random[:])
 	s.state.Store(live) // after all other fields, because the process may be killed at any time
 	a := b.account(at)
+	a.begun = i.Continued
 	b.accounts[a.id] = a
 	return a
+}
+
+// shown returns what records show for a user id.
+func (b *Book) shown(user string) string {
+	if b.o.User != nil {
+		user = b.o.User(user)
+	}
+	return strings.ToValidUTF8(user, "�")
 }
 
 // Abandon ends the account of a previous process whose session this process does not continue.
@@ -297,12 +312,24 @@ func (b *Book) close(a *Account, reason string, at time.Time) {
 		a.slot.ended.Store(at.UnixMilli())
 		a.slot.state.Store(ended)
 	}
+	// A session that could not start does not count.
+	a.begun = a.begun || a.slot.routes[0].name.Load() == 0 && b.slots.name(a.slot.reason.Load()) == Unknown
+	b.hour.add(a, b.o.Now())
 	if len(b.over) >= b.o.maxEnded() {
-		b.status.Lost++
-		b.slots.release(a.at)
+		if b.o.Sink != nil {
+			b.status.Lost++
+		}
+		b.release(a)
 		return
 	}
 	b.over = append(b.over, a)
+}
+
+// release makes the slot of an account free, after its last packets are counted. The caller holds mu.
+func (b *Book) release(a *Account) {
+	b.hour.add(a, b.o.Now())
+	a.released = true
+	b.slots.release(a.at)
 }
 
 // forget removes an account from the maps. The caller holds mu.
@@ -333,6 +360,9 @@ func (b *Book) Status() Status {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	s := b.status
+	if b.o.Sink == nil {
+		return s
+	}
 	s.Waiting = len(b.over)
 	for _, a := range b.accounts {
 		if a.due {
@@ -455,9 +485,14 @@ func (b *Book) copyChunks() error {
 	}
 }
 
-// tick makes the interim records of the seconds since the last tick due.
+// tick makes the interim records of the seconds since the last tick due, and begins the next minute of the last hour.
 func (b *Book) tick() {
-	if b.o.Refresh != nil {
+	b.mu.Lock()
+	minute := b.hour.minute
+	b.mu.Unlock()
+	if b.o.Now().Unix()/60 != minute {
+		b.countHour()
+	} else if b.o.Refresh != nil {
 		b.o.Refresh()
 	}
 	b.mu.Lock()
@@ -528,7 +563,7 @@ func (b *Book) deliver(ctx context.Context, all bool) (more bool, err error) {
 	}
 	b.status.Delivered += uint64(len(records))
 	for _, a := range b.over[:over] {
-		b.slots.release(a.at)
+		b.release(a)
 	}
 	b.over = slices.Delete(b.over, 0, over)
 	return over == batch || len(records) == batch, nil
@@ -544,9 +579,15 @@ func (b *Book) due(all bool) (records []Record, over int, interim []*Account) {
 			break
 		}
 		over++
+		if b.o.Sink == nil {
+			continue
+		}
 		if r := b.record(a, now); r.Reason != Unknown || len(r.Routes) > 0 {
 			records = append(records, r)
 		}
+	}
+	if b.o.Sink == nil {
+		return nil, over, nil
 	}
 	for _, a := range b.accounts {
 		if len(records) == batch {

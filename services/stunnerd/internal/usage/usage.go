@@ -5,6 +5,9 @@
 // no sum, if a consumer takes the highest values of each part of a session. A process that is killed leaves its
 // accounts in a file, and the next one continues them or writes their last record.
 //
+// What users have relayed in the last hour is kept too, by minute, for Book.Hour. It is read from the accounts at the end
+// of a minute or of a session, and for a query.
+//
 // Nothing is done for a packet but to add to the counters of a route, once for each batch.
 //
 // # Files
@@ -12,6 +15,7 @@
 //	usage.go   accounts
 //	record.go  records
 //	book.go    the accounts of a process, and when their records are written
+//	hour.go    the usage of the last hour
 //	slots.go   the memory of the counters, and the file
 package usage
 
@@ -44,6 +48,8 @@ type Identity struct {
 	// User is the user id, and Caveats the text of the caveats of the credential, or "".
 	User, Caveats string
 	Started       time.Time
+	// Continued reports whether another process or pod has had the session before.
+	Continued bool
 }
 
 // Account counts the traffic of one session in this process. Its methods are safe for concurrent use. A nil Account
@@ -59,6 +65,15 @@ type Account struct {
 	due     bool
 	settled time.Time
 	closed  atomic.Bool
+
+	// What follows is what the last hour contains of the account. Book.mu guards it.
+
+	user    string
+	counted [maxRoutes]counted
+	// upUntil is the end of the counted time, in milliseconds since 1970.
+	upUntil int64
+	// begun reports whether the beginning is counted, and released whether another account may have the slot.
+	begun, released bool
 
 	mu    sync.Mutex
 	names [maxRoutes]string

@@ -1,0 +1,22 @@
+package admin
+
+import (
+	"net/http"
+	"time"
+
+	"github.com/stunner-gateway/stunner/services/api/inspection"
+)
+
+// Usage serves what users have relayed in the last hour. It shows them as usage records do, whatever Access.Users is,
+// because the hashes of one process cannot be added up with those of others. Therefore only the operator gets it, which
+// requires a right of its own.
+func (i *Inspector) Usage() http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		q, err := inspection.ParseUsageQuery(r.URL.Query(), time.Now())
+		if err != nil {
+			http.Error(w, "usage: "+err.Error(), http.StatusBadRequest)
+			return
+		}
+		writeJSON(w, i.process.Usage(q))
+	})
+}

@@ -1,0 +1,338 @@
+package usage
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"time"
+	"unsafe"
+
+	"github.com/stunner-gateway/stunner/services/api/inspection"
+)
+
+const (
+	// hourMinutes is the number of minutes that are kept: an hour, the current minute, and one for requests that took
+	// their time.
+	hourMinutes = int64(inspection.UsageSpan/time.Minute) + 2
+	// mostHour bounds the memory of the last hour in bytes, and leastHour is its least bound.
+	mostHour  = 16 << 20
+	leastHour = 256 << 10
+	// perUser is the memory of a user without its samples and its name.
+	perUser = 160
+	// atOnce is the number of accounts or users that are read before the lock is released.
+	atOnce = 256
+)
+
+// hour has the usage of the last hour by minute, user and route. Its memory is bounded: beyond the bound the users with
+// the least bytes are only kept in a sum. It is not safe for concurrent use.
+type hour struct {
+	// limit is the bound of the memory in bytes, and size the memory.
+	limit, size int
+	// minute is the current minute, in minutes since 1970, and since that of the start.
+	minute, since int64
+	users         map[string]*hourUser
+	// others is the sum of the users that are not kept. Its samples have no route.
+	others hourUser
+}
+
+// hourUser is the usage of one user.
+type hourUser struct {
+	name string
+	// samples are in the order in which they began.
+	samples []sample
+}
+
+// sample is the usage of a user with one route in one minute. A sample without a route has sessions and times only.
+type sample struct {
+	minute         int64
+	sent, received Count
+	milliseconds   uint64
+	route          ref
+	starts         uint32
+}
+
+const sampleSize = int(unsafe.Sizeof(sample{}))
+
+// counted are the counters of an account that the hour contains.
+type counted struct {
+	sent, received Count
+}
+
+// newHour returns an hour that begins now. memory is the part of the process that it may take a 32nd of, or 0.
+func newHour(memory int64, now time.Time) hour {
+	limit := mostHour
+	if memory > 0 {
+		limit = max(int(min(memory/32, mostHour)), leastHour)
+	}
+	minute := now.Unix() / 60
+	return hour{limit: limit, minute: minute, since: minute, users: map[string]*hourUser{}}
+}
+
+// add adds what an account has counted since the last call to the current minute.
+func (h *hour) add(a *Account, now time.Time) {
+	s := a.slot
+	var rest sample
+	until := now.UnixMilli()
+	if s.state.Load() == ended {
+		until = min(until, s.ended.Load())
+	}
+	if up := until - a.upUntil; up > 0 { // the clock may have been set back
+		rest.milliseconds = uint64(up)
+	}
+	a.upUntil = until
+	if !a.begun {
+		rest.starts, a.begun = 1, true
+	}
+	for i := range s.routes {
+		route := &s.routes[i]
+		at := route.name.Load()
+		if at == 0 {
+			continue
+		}
+		next := counted{countOf(&route.Tx), countOf(&route.Rx)}
+		if next == a.counted[i] {
+			continue
+		}
+		into := h.sample(h.user(a.user), at)
+		into.sent.addSince(next.sent, a.counted[i].sent)
+		into.received.addSince(next.received, a.counted[i].received)
+		into.addTimes(&rest)
+		rest, a.counted[i] = sample{}, next
+	}
+	if rest != (sample{}) {
+		h.sample(h.user(a.user), 0).addTimes(&rest)
+	}
+	if h.size > h.limit {
+		h.shrink()
+	}
+}
+
+// addSince adds the difference of two states of a counter.
+func (c *Count) addSince(next, last Count) {
+	c.add(Count{next.Bytes - last.Bytes, next.Packets - last.Packets})
+}
+
+func (s *sample) addTimes(t *sample) {
+	s.starts += t.starts
+	s.milliseconds += t.milliseconds
+}
+
+func (h *hour) user(name string) *hourUser {
+	u := h.users[name]
+	if u == nil {
+		u = &hourUser{name: name}
+		h.users[name] = u
+		h.size += u.size()
+	}
+	return u
+}
+
+func (u *hourUser) size() int { return perUser + len(u.name) + cap(u.samples)*sampleSize }
+
+// sample returns the sample of a user and a route in the current minute.
+func (h *hour) sample(u *hourUser, route ref) *sample {
+	for i := len(u.samples) - 1; i >= 0 && u.samples[i].minute == h.minute; i-- {
+		if u.samples[i].route == route {
+			return &u.samples[i]
+		}
+	}
+	before := cap(u.samples)
+	u.samples = append(u.samples, sample{minute: h.minute, route: route})
+	h.size += (cap(u.samples) - before) * sampleSize
+	return &u.samples[len(u.samples)-1]
+}
+
+// advance begins another minute, and forgets what is older than the hour.
+func (h *hour) advance(minute int64) {
+	h.minute = minute
+	h.size = 0
+	old := func(s sample) bool { return s.minute <= minute-hourMinutes || s.minute > minute }
+	h.others.samples = slices.DeleteFunc(h.others.samples, old)
+	for name, u := range h.users {
+		if u.samples = slices.DeleteFunc(u.samples, old); len(u.samples) == 0 {
+			delete(h.users, name)
+			continue
+		}
+		if cap(u.samples) > 4*len(u.samples) {
+			u.samples = slices.Clone(u.samples)
+		}
+		h.size += u.size()
+	}
+}
+
+// shrink adds the users with the least bytes to the others, until a quarter of the memory is free.
+func (h *hour) shrink() {
+	bytes := make(map[*hourUser]uint64, len(h.users))
+	for _, u := range h.users {
+		for i := range u.samples {
+			bytes[u] += u.samples[i].sent.Bytes + u.samples[i].received.Bytes
+		}
+	}
+	least := slices.SortedFunc(maps.Keys(bytes), func(a, b *hourUser) int {
+		return cmp.Or(cmp.Compare(bytes[a], bytes[b]), cmp.Compare(a.name, b.name))
+	})
+	for _, u := range least {
+		if h.size <= h.limit/4*3 {
+			return
+		}
+		for i := range u.samples {
+			h.others.merge(&u.samples[i])
+		}
+		delete(h.users, u.name)
+		h.size -= u.size()
+	}
+}
+
+// merge adds a sample of another user, without its route.
+func (u *hourUser) merge(s *sample) {
+	i := slices.IndexFunc(u.samples, func(o sample) bool { return o.minute == s.minute })
+	if i < 0 {
+		i = len(u.samples)
+		u.samples = append(u.samples, sample{minute: s.minute})
+	}
+	into := &u.samples[i]
+	into.sent.add(s.sent)
+	into.received.add(s.received)
+	into.addTimes(s)
+}
+
+// figures returns a sample as it is shown.
+func (s *sample) figures() inspection.UsageFigures {
+	return inspection.UsageFigures{
+		Sessions: uint64(s.starts), Seconds: float64(s.milliseconds) / 1000,
+		Sent: inspection.UsageCount(s.sent), Received: inspection.UsageCount(s.received),
+	}
+}
+
+// countHour adds what all accounts have counted to the current minute, and begins the next one when it is time. It
+// releases the lock now and then, so that no session waits for it.
+func (b *Book) countHour() {
+	if b.o.Refresh != nil {
+		b.o.Refresh()
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	all := make([]*Account, 0, len(b.accounts)+len(b.over))
+	for _, a := range b.accounts {
+		if b.waiting[a.id] != a {
+			all = append(all, a)
+		}
+	}
+	all = append(all, b.over...)
+	now := b.o.Now()
+	for i, a := range all {
+		if i%atOnce == atOnce-1 {
+			b.mu.Unlock()
+			b.mu.Lock()
+		}
+		if !a.released {
+			b.hour.add(a, now)
+		}
+	}
+	if minute := now.Unix() / 60; minute != b.hour.minute {
+		b.hour.advance(minute)
+	}
+}
+
+// Hour returns the usage in a period of the last hour. The query has the id of a user, also if records show its hash.
+func (b *Book) Hour(q inspection.UsageQuery) inspection.Usage {
+	b.countHour()
+	sums := b.sumHour(q)
+	out := inspection.Usage{
+		From: q.From.UTC().Truncate(time.Minute), To: q.To.UTC().Add(time.Minute - 1).Truncate(time.Minute),
+		Since: time.Unix(sums.since*60, 0).UTC(), Total: sums.total, Truncated: sums.truncated,
+		Entries: make([]inspection.UsageEntry, 0, min(len(sums.entries), q.Limit)),
+	}
+	if now := b.o.Now().UTC().Truncate(time.Second); out.To.After(now) {
+		out.To = now
+	}
+	order := slices.SortedFunc(maps.Keys(sums.entries), func(a, b string) int {
+		return cmp.Or(cmp.Compare(sums.entries[b].Bytes(), sums.entries[a].Bytes()), cmp.Compare(a, b))
+	})
+	room := maxHourAnswer
+	for _, name := range order {
+		e := inspection.UsageEntry{User: name, UsageFigures: *sums.entries[name]}
+		if q.By == inspection.UsageByRoute {
+			e.User, e.Route = "", name
+		}
+		if room -= entrySize + 6*len(name); len(out.Entries) == q.Limit || room < 0 {
+			out.Truncated = true
+			break
+		}
+		out.Entries = append(out.Entries, e)
+	}
+	return out
+}
+
+const (
+	// maxHourAnswer bounds the entries of an answer in bytes of JSON. The answer of a pod has at most 512 KiB.
+	maxHourAnswer = 384 << 10
+	// entrySize is the size of an entry in JSON, without its name, whose bytes may be escaped with six characters.
+	entrySize = 256
+)
+
+// hourSums are the sums of a query by user or route.
+type hourSums struct {
+	total     inspection.UsageFigures
+	entries   map[string]*inspection.UsageFigures
+	since     int64
+	truncated bool
+}
+
+// sumHour adds up the samples that a query selects.
+func (b *Book) sumHour(q inspection.UsageQuery) hourSums {
+	from, to := q.From.Unix()/60, (q.To.Unix()+59)/60
+	within := func(s *sample) bool { return s.minute >= from && s.minute < to }
+	out := hourSums{entries: map[string]*inspection.UsageFigures{}}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	out.since = b.hour.since
+	for i := range b.hour.others.samples {
+		if s := &b.hour.others.samples[i]; within(s) {
+			out.truncated = true
+			if q.User == "" {
+				out.total.Add(s.figures())
+			}
+		}
+	}
+	users := b.selected(q.User)
+	for i, u := range users {
+		if i%atOnce == atOnce-1 {
+			b.mu.Unlock()
+			b.mu.Lock()
+		}
+		for j := range u.samples {
+			s := &u.samples[j]
+			if !within(s) {
+				continue
+			}
+			f := s.figures()
+			out.total.Add(f)
+			name := u.name
+			if q.By == inspection.UsageByRoute {
+				if name = b.slots.name(s.route); name == "" {
+					continue
+				}
+				f.Sessions, f.Seconds = 0, 0 // of a session with all of its routes
+			}
+			sum := out.entries[name]
+			if sum == nil {
+				sum = &inspection.UsageFigures{}
+				out.entries[name] = sum
+			}
+			sum.Add(f)
+		}
+	}
+	return out
+}
+
+// selected returns the users that a query selects. The caller holds mu.
+func (b *Book) selected(user string) []*hourUser {
+	if user == "" {
+		return slices.Collect(maps.Values(b.hour.users))
+	}
+	if u := b.hour.users[b.shown(user)]; u != nil {
+		return []*hourUser{u}
+	}
+	return nil
+}

@@ -81,11 +81,12 @@ func TestContractIsWrittenDown(t *testing.T) {
 		inspection.Refusal{}, inspection.Reach{}, inspection.ListenerReach{}, inspection.Media{}, inspection.DeniedPeer{},
 		inspection.RouteMedia{}, inspection.PeerTraffic{}, inspection.GrantList{}, inspection.Grant{},
 		inspection.AuthStatus{}, inspection.DrainStatus{},
+		inspection.Usage{}, inspection.UsageEntry{}, inspection.UsageFigures{}, inspection.UsageCount{},
 	} {
 		of := reflect.TypeOf(answer)
 		var fields []string
-		for i := range of.NumField() {
-			if name, _, _ := strings.Cut(of.Field(i).Tag.Get("json"), ","); name != "-" {
+		for _, field := range reflect.VisibleFields(of) {
+			if name, _, _ := strings.Cut(field.Tag.Get("json"), ","); name != "-" && !field.Anonymous {
 				fields = append(fields, name)
 			}
 		}

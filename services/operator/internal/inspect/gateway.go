@@ -29,6 +29,7 @@ var endpoints = []endpoint{
 	{http.MethodDelete, "sessions", inspection.Dataplane, rights{"delete", "gateways/sessions"}},
 	{http.MethodDelete, "sessions/{id}", inspection.Dataplane, rights{"delete", "gateways/sessions"}},
 	{http.MethodGet, "refusals", inspection.Dataplane, rights{"get", "gateways/refusals"}},
+	{http.MethodGet, "usage", inspection.Dataplane, rights{UsageRight.Verb, UsageRight.Resource}},
 	{http.MethodGet, "grants", inspection.Auth, rights{"get", "gateways/sessions"}},
 }
 

@@ -1,5 +1,5 @@
-// Package inspect serves the inspection API of the operator: status, sessions, refusals, reachable peers and grants of
-// the pods of a Gateway, over the streams of config discovery that the pods keep open.
+// Package inspect serves the inspection API of the operator: status, sessions, refusals, reachable peers, usage and grants
+// of the pods of a Gateway, over the streams of config discovery that the pods keep open.
 //
 //	caller ─▶ limits ─▶ authorization ─┬▶ pods with a stream to this replica
 //	                                   └▶ other replicas, with ?local=true ─▶ their pods
@@ -114,6 +114,13 @@ type Attributes struct {
 	Namespace, Name string
 }
 
+// UsageRight is the right to read what users have relayed, without the Gateway. It is apart from the others because the
+// answers have the ids of users. The auth service has it, because it forms these ids.
+var UsageRight = Attributes{Verb: "get", Resource: "gateways/usage"}
+
+// Is reports whether the right is another one, whatever the Gateway.
+func (a Attributes) Is(b Attributes) bool { return a.Verb == b.Verb && a.Resource == b.Resource }
+
 // Split returns the resource and the subresource.
 func (a Attributes) Split() (resource, subresource string) {
 	resource, subresource, _ = strings.Cut(a.Resource, "/")
@@ -124,7 +131,11 @@ func (a Attributes) Split() (resource, subresource string) {
 // namespace X: …".
 func (a Attributes) Missing() string {
 	role := "stunner-viewer"
-	if a.Verb == "delete" {
+	switch {
+	case a.Is(UsageRight):
+		return fmt.Sprintf("needs %s on %s.%s in namespace %s: no role of STUNner grants it, add it to a role of your own",
+			a.Verb, a.Resource, Group, a.Namespace)
+	case a.Verb == "delete":
 		role = "stunner-session-manager"
 	}
 	if a.Namespace == "" {

@@ -111,6 +111,10 @@ func TestPathsNeedTheirRightAndAskPods(t *testing.T) {
 			Attributes{"get", "gateways/refusals", "media", "door"},
 			discovery.Query{Kind: inspection.Dataplane, Target: "/refusals"},
 		},
+		"GET usage?by=route&from=2026-01-02T15:04:05Z": {
+			Attributes{"get", "gateways/usage", "media", "door"},
+			discovery.Query{Kind: inspection.Dataplane, Target: "/usage?by=route&from=2026-01-02T15%3A04%3A05Z"},
+		},
 		"GET grants": {
 			Attributes{"get", "gateways/sessions", "media", "door"},
 			discovery.Query{Kind: inspection.Auth, Target: "/grants"},

@@ -109,7 +109,8 @@ func authorizeOpen(r *http.Request, replicas []string) (string, error) {
 }
 
 // inspectors authorizes callers of the inspection API. The replicas of the operator, and accounts that read whole
-// configs, show a token for config discovery and may do everything. Any other caller shows a token for the API server,
+// configs, show a token for config discovery and may do everything. Accounts that read the configs of all Gateways, such as
+// that of the auth service, show such a token too and have inspect.UsageRight. Any other caller shows a token for the API server,
 // which reviews the token and the right of its user. The token is used for nothing else.
 type inspectors struct {
 	readers   *authorizer
@@ -148,7 +149,7 @@ func (i *inspectors) authorize(r *http.Request, right inspect.Attributes) (calle
 		return "", inspect.Unauthenticated("no token: %s", tokenRemedy)
 	}
 	if claimed, err := readToken(token, manifest.DiscoveryAudience); err == nil {
-		return i.authorizeReader(ctx, token, claimed, sourceOf(r))
+		return i.authorizeReader(ctx, token, claimed, sourceOf(r), right)
 	}
 	status, err := i.tokens.get(ctx, token, time.Now().Add(inspectionTTL), sourceOf(r), false)
 	if err != nil {
@@ -170,7 +171,7 @@ func (i *inspectors) authorize(r *http.Request, right inspect.Attributes) (calle
 // authorizeReader authorizes a token for config discovery. Only a token of an account that may use the inspection API is
 // reviewed, so that the tokens of dataplanes cause no reviews.
 func (i *inspectors) authorizeReader(
-	ctx context.Context, token string, claimed tokenClaims, source netip.Addr,
+	ctx context.Context, token string, claimed tokenClaims, source netip.Addr, right inspect.Attributes,
 ) (string, error) {
 	refused := inspect.Unauthenticated("the token is for config discovery, which grants configs only: %s", tokenRemedy)
 	claims, err := i.readers.keys.verify(ctx, token, manifest.DiscoveryAudience)
@@ -180,7 +181,7 @@ func (i *inspectors) authorizeReader(
 	case err != nil:
 		return "", refused
 	}
-	if !i.trusts(claims.Subject) {
+	if !i.trusts(claims.Subject, right) {
 		return "", refused
 	}
 	status, err := i.readers.reviews.get(ctx, token, claimed.ExpiresAt.Time, source, false)
@@ -188,16 +189,17 @@ func (i *inspectors) authorizeReader(
 	case err != nil:
 		return "", err
 	case !status.Authenticated || !slices.Contains(status.Audiences, manifest.DiscoveryAudience) ||
-		!i.trusts(status.User.Username):
+		!i.trusts(status.User.Username, right):
 		return "", refused
 	}
 	return status.User.Username, nil
 }
 
-// trusts reports whether an account may use the whole inspection API: that of this operator, if it is in
-// --discovery-readers, and those in --discovery-readers with the suffix WholeConfigs.
-func (i *inspectors) trusts(account string) bool {
-	if slices.Contains(i.readers.readers, account+WholeConfigs) {
+// trusts reports whether an account has a right. Those in --discovery-readers with the suffix WholeConfigs have all, and
+// that of this operator too if it is there; all others there have inspect.UsageRight only.
+func (i *inspectors) trusts(account string, right inspect.Attributes) bool {
+	if slices.Contains(i.readers.readers, account+WholeConfigs) ||
+		right.Is(inspect.UsageRight) && slices.Contains(i.readers.readers, account) {
 		return true
 	}
 	own, err := i.ownAccount()

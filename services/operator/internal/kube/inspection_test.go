@@ -83,8 +83,8 @@ func newPeople(t *testing.T, own string, readers *asked) *people {
 	return p
 }
 
-// K-16: a caller needs a token for the API server and the right to the Gateway. Tokens of dataplanes and of the auth
-// service grant configs only, and cause no reviews. Replicas and accounts marked WholeConfigs need no right.
+// K-16: a caller needs a token for the API server and the right to the Gateway. Tokens of dataplanes grant configs only,
+// those of the auth service also usage, and all others of them cause no reviews. Replicas and accounts marked WholeConfigs need no right.
 func TestInspectionNeedsATokenAndARight(t *testing.T) {
 	s, other := newSigner(t, "first"), newSigner(t, "first")
 	account := func(of signer, name string) string {
@@ -95,8 +95,8 @@ func TestInspectionNeedsATokenAndARight(t *testing.T) {
 	}
 	same := func(map[string]any) {}
 	sessions := inspect.Attributes{Verb: "get", Resource: "gateways/sessions", Namespace: "media", Name: "door"}
-	kick, elsewhere := sessions, sessions
-	kick.Verb, elsewhere.Namespace = "delete", "other"
+	kick, elsewhere, usage := sessions, sessions, sessions
+	kick.Verb, elsewhere.Namespace, usage.Resource = "delete", "other", "gateways/usage"
 	away := errors.New("connection refused")
 	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "subjectaccessreviews"}, "", errors.New("rbac"))
 	for name, c := range map[string]struct {
@@ -148,6 +148,26 @@ func TestInspectionNeedsATokenAndARight(t *testing.T) {
 		},
 		"the auth service": {
 			header: "Bearer " + account(s, "auth:auth"), right: sessions, code: 401, want: "grants configs only",
+		},
+		"usage for the auth service": {
+			header: "Bearer " + account(s, "auth:auth"), right: usage, account: "auth:auth",
+			want: accountPrefix + "auth:auth", reviews: [3]int64{1, 0, 0},
+		},
+		"usage for an auth service with a forged token": {
+			header: "Bearer " + account(other, "auth:auth"), right: usage, account: "auth:auth", code: 401,
+			want: "grants configs only",
+		},
+		"usage for an account that is no reader": {
+			header: "Bearer " + account(s, "auth:other"), right: usage, account: "auth:other", code: 401,
+			want: "grants configs only",
+		},
+		"usage for a dataplane": {
+			header: "Bearer " + s.token(same), right: usage, code: 401, want: "grants configs only",
+		},
+		"usage without the right": {
+			header: "Bearer of-bob", right: usage, code: 403, reviews: [3]int64{0, 1, 1},
+			want: `user "bob" needs get on gateways/usage.gateway.networking.k8s.io in namespace media: ` +
+				`no role of STUNner grants it, add it to a role of your own`,
 		},
 		"a replica": {
 			header: "Bearer " + account(s, "stunner-system:operator"), right: kick, account: "stunner-system:operator",

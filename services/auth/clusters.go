@@ -91,7 +91,7 @@ func (o options) openClusters(ctx context.Context, log *slog.Logger) (*clusters,
 // so that their state is kept.
 func (c *clusters) open(ctx context.Context, file region.File) (*setup, error) {
 	s := &setup{since: time.Now()}
-	s.Trails = map[string]*trail.Trail{}
+	s.Trails, s.Operators = map[string]*trail.Trail{}, map[string]discovery.Inspector{}
 	for i, each := range file.Clusters {
 		link, err := c.connect(each)
 		if err != nil && c.options.clusters == "" {
@@ -103,6 +103,9 @@ func (c *clusters) open(ctx context.Context, file region.File) (*setup, error) {
 		s.connections = append(s.connections, link)
 		s.All = append(s.All, &gateway.Cluster{Cluster: each, Directory: link.Directory})
 		s.Trails[each.Name] = link.trail
+		if operator, ok := link.source.(discovery.Inspector); ok {
+			s.Operators[each.Name] = operator
+		}
 	}
 	var err error
 	if s.geo, err = c.locate(ctx, file.GeoIP); err != nil {

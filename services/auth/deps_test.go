@@ -43,6 +43,11 @@ func TestDependencies(t *testing.T) {
 			Why:       "the store of revocations does not depend on callers and their requests",
 		},
 		{
+			Package:   internal + "usage",
+			Forbidden: []string{internal + "rest", internal + "access", internal + "gateway"},
+			Why:       "who may ask about which gateways is decided before an operator is asked",
+		},
+		{
 			Package:   internal + "trail",
 			Forbidden: []string{internal + "rest", internal + "access", internal + "gateway"},
 			Calls:     []string{"time.Now", "time.Since"},

@@ -53,6 +53,7 @@
 //	requests.go               requests of the server to clients
 //	answers.go                answers of clients to requests
 //	client.go watch.go        the client
+//	inspector.go              requests of clients to the inspection API of the operator
 //	file.go                   a file as the source of configs
 //	grant.go                  authorization of clients
 //	limit.go                  limits of streams

@@ -84,11 +84,17 @@ func (i Identity) User(username string) (string, error) {
 }
 
 // MayRevoke reports whether the caller may revoke the credentials of a user id.
-func (i Identity) MayRevoke(userID string) bool {
+func (i Identity) MayRevoke(userID string) bool { return i.concerns(i.Grant.Revoke, userID) }
+
+// MayReadUsage reports whether the caller may read the usage of a user id.
+func (i Identity) MayReadUsage(userID string) bool { return i.concerns(i.Grant.Usage, userID) }
+
+// concerns reports whether a right of the caller concerns a user id.
+func (i Identity) concerns(whose Whose, userID string) bool {
 	switch {
-	case i.Grant.Revoke == RevokeAny:
+	case whose == Anybody:
 		return true
-	case i.Grant.Revoke != RevokeOwn:
+	case whose != Own:
 		return false
 	case !i.Chooses():
 		return userID == i.UserID

@@ -49,20 +49,22 @@ type Grant struct {
 	// narrow them.
 	Scope credential.Caveats
 	// Revoke says whose credentials the caller may revoke.
-	Revoke Revoke
+	Revoke Whose
+	// Usage says whose usage the caller may read.
+	Usage Whose
 }
 
-// Revoke says whose credentials a caller may revoke, at the gateways for which it gets credentials.
-type Revoke string
+// Whose says which user ids a right of a caller concerns, at the gateways for which it gets credentials.
+type Whose string
 
-// The values of Revoke.
+// The values of Whose.
 const (
-	// RevokeNone means that the caller may revoke nothing.
-	RevokeNone Revoke = ""
-	// RevokeOwn means that the caller may revoke the credentials of the user ids that it gets itself.
-	RevokeOwn Revoke = "own"
-	// RevokeAny means that the caller may revoke the credentials of all user ids.
-	RevokeAny Revoke = "any"
+	// Nobody means that the caller has not the right.
+	Nobody Whose = ""
+	// Own means the user ids that the caller gets credentials with itself.
+	Own Whose = "own"
+	// Anybody means all user ids.
+	Anybody Whose = "any"
 )
 
 // Rate is a rate limit of one caller.

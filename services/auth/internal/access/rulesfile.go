@@ -72,6 +72,7 @@ type (
 		User     *string        `json:"user"`
 		Scope    *scopeDocument `json:"scope"`
 		Revoke   *string        `json:"revoke"`
+		Usage    *string        `json:"usage"`
 	}
 	// scopeDocument is credential.Caveats without the gateway, which each credential names itself.
 	scopeDocument struct {
@@ -156,8 +157,10 @@ func (d decoder) rules(in document) (out Rules) {
 	}
 	if in.Open != nil {
 		open := d.grant("open", *in.Open, Grant{}, fieldUsername)
-		if open.Revoke != RevokeNone {
-			d.Wrong("open.revoke", "is for callers with a token or a key: leave it out")
+		for field, whose := range map[string]Whose{"revoke": open.Revoke, "usage": open.Usage} {
+			if whose != Nobody {
+				d.Wrong("open."+field, "is for callers with a token or a key: leave it out")
+			}
 		}
 		out.Open = &open
 	}
@@ -266,12 +269,19 @@ func (d decoder) grant(at string, in grantDocument, outer Grant, fields ...strin
 	if in.Scope != nil {
 		out.Scope = d.scope(at+".scope", *in.Scope)
 	}
-	if in.Revoke != nil {
-		if out.Revoke = Revoke(*in.Revoke); out.Revoke != RevokeOwn && out.Revoke != RevokeAny {
-			d.Wrong(at+".revoke", "must be own or any, or be left out")
-		}
-	}
+	out.Revoke, out.Usage = d.whose(at+".revoke", in.Revoke), d.whose(at+".usage", in.Usage)
 	return out
+}
+
+func (d decoder) whose(at string, in *string) Whose {
+	if in == nil {
+		return Nobody
+	}
+	whose := Whose(*in)
+	if whose != Own && whose != Anybody {
+		d.Wrong(at, "must be own or any, or be left out")
+	}
+	return whose
 }
 
 // scope returns the caveats of a scope. A scope without any limit, and a field without a limit, are errors, because the

@@ -148,6 +148,10 @@ func TestErrorsOfPolicyFiles(t *testing.T) {
 		"a route of no namespace":   {key("  scope: {routes: [a]}\n"), "p.yaml:5: keys[0].scope.routes[0]: "},
 		"a limit of 0":              {key("  scope: {bytes: 0}\n"), "p.yaml:5: keys[0].scope.bytes: must be at least 1"},
 		"a scope of a gateway":      {key("  scope: {gateway: a/b}\n"), "p.yaml:5: keys[0].scope.gateway: is unknown"},
+		"a revoker of others":       {key("  revoke: all\n"), "p.yaml:5: keys[0].revoke: must be own or any"},
+		"usage of others":           {key("  usage: all\n"), "p.yaml:5: keys[0].usage: must be own or any"},
+		"usage of nobody":           {key("  usage: ''\n"), "p.yaml:5: keys[0].usage: must be own or any"},
+		"usage without credentials": {"version: v1\nopen:\n  usage: any\n", "p.yaml:3: open.usage: is for callers with a token or a key"},
 		"an empty user":             {key("  user: ''\n"), "p.yaml:5: keys[0].user: must have 1 to 256 bytes"},
 	} {
 		t.Run(name, func(t *testing.T) {

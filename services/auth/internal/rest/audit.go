@@ -16,11 +16,16 @@ import (
 // outcome is the part of the audit log line that the handlers of a request fill in.
 type outcome struct {
 	user    string
-	granted bool    // the request was answered, possibly without a credential
-	grants  []grant // those with a credential
-	// revocation is the change of a revocation that the request has made, or empty.
-	revocation []slog.Attr
-	failure    *failure // nil if the request was not refused
+	granted bool     // the request was answered, possibly without a credential
+	grants  []grant  // those with a credential
+	did     *deed    // of a request that was answered and is not about credentials
+	failure *failure // nil if the request was not refused
+}
+
+// deed is what a request did: the text of its line in the audit log, and its fields.
+type deed struct {
+	text string
+	line []slog.Attr
 }
 
 // audit logs one line for each request that got credentials, and for each that was refused. Of the refused requests
@@ -36,8 +41,8 @@ func (s server) audit(ctx context.Context, o *outcome, now time.Time) {
 			level = slog.LevelDebug
 		}
 		s.Audit.LogAttrs(ctx, level, "refused request", o.line(ctx, suppressed)...)
-	case o.revocation != nil:
-		s.Audit.LogAttrs(ctx, slog.LevelInfo, "changed revocation", o.line(ctx, 0)...)
+	case o.did != nil:
+		s.Audit.LogAttrs(ctx, slog.LevelInfo, o.did.text, o.line(ctx, 0)...)
 	case !o.granted: // a file of the test page, or a CORS preflight
 	case len(o.grants) == 0:
 		s.Audit.LogAttrs(ctx, slog.LevelInfo, "gave no credential", o.line(ctx, 0)...) // the gateways serve STUN only
@@ -49,8 +54,8 @@ func (s server) audit(ctx context.Context, o *outcome, now time.Time) {
 
 func (o *outcome) line(ctx context.Context, suppressed uint64) (line []slog.Attr) {
 	switch {
-	case o.failure == nil && o.revocation != nil:
-		line = o.revocation
+	case o.failure == nil && o.did != nil:
+		line = o.did.line
 	case o.failure == nil:
 		line = o.credentials()
 	default:

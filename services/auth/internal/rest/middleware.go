@@ -14,8 +14,10 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"reflect"
 	"regexp"
 	"runtime/debug"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -33,6 +35,11 @@ const createPath = "/v1/ice-servers"
 
 // revocationsPath is the path of revocations.
 const revocationsPath = "/v1/revocations"
+
+// usagePath is the path of usage. A mistyped parameter would select more than the caller means.
+const usagePath = "/v1/usage"
+
+var usageParameters = fieldsOf(reflect.TypeFor[GetUsageParams]())
 
 // retryAfter is the value of the header Retry-After while the service cannot answer a request, and the cause is not a
 // rate limit. Config discovery usually sends the configs within this time.
@@ -220,6 +227,14 @@ func checkQuery(next http.Handler) http.Handler {
 			if f := unknownParameter(values, fields); f != nil {
 				f.write(w, r)
 				return
+			}
+		}
+		if r.URL.Path == usagePath {
+			for _, name := range slices.Sorted(maps.Keys(values)) {
+				if !slices.Contains(usageParameters, name) {
+					refuse(parameterUnknown, name, unknown(name, usageParameters)).write(w, r)
+					return
+				}
 			}
 		}
 		next.ServeHTTP(w, r)

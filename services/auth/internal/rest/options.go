@@ -8,11 +8,13 @@ import (
 
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/stunner-gateway/stunner/services/api/discovery"
 	"github.com/stunner-gateway/stunner/services/auth/internal/access"
 	"github.com/stunner-gateway/stunner/services/auth/internal/gateway"
 	"github.com/stunner-gateway/stunner/services/auth/internal/region"
 	"github.com/stunner-gateway/stunner/services/auth/internal/revoke"
 	"github.com/stunner-gateway/stunner/services/auth/internal/trail"
+	"github.com/stunner-gateway/stunner/services/auth/internal/usage"
 )
 
 // Clusters are the clusters with which a request is answered.
@@ -22,6 +24,9 @@ type Clusters struct {
 	Regions *region.Map
 	// Trails record each credential, by the cluster of its gateway. Without an entry, none is recorded.
 	Trails map[string]*trail.Trail
+	// Operators answer requests for usage, by the name of their cluster. A cluster without an entry has none, because its
+	// configs are read from a file.
+	Operators map[string]discovery.Inspector
 }
 
 // Fleet has the Clusters in force. They may be replaced while requests are answered: each request uses those that were in
@@ -83,4 +88,5 @@ type Options struct {
 type server struct {
 	Options
 	limiters limiters
+	usage    *usage.Asker
 }

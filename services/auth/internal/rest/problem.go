@@ -79,7 +79,10 @@ const notTTL = "must be an integer of at least 1"
 var expected = map[string]string{
 	"ttl":  notTTL,
 	"dtls": "must be true or false",
+	"from": notTime, "to": notTime, "limit": notLimit,
 }
+
+const notTime = "must be a time such as 2030-01-02T15:04:05Z"
 
 // jsonTypes maps kinds of Go values to the names of JSON types.
 var jsonTypes = map[reflect.Kind]string{

@@ -81,6 +81,10 @@ const (
 	revocationsOff     access.Reason = "revocations_off"
 	revocationsDenied  access.Reason = "revocations_denied"
 	revocationsFailed  access.Reason = "revocations_failed"
+	usageNotAllowed    access.Reason = "usage_not_allowed"
+	usageOff           access.Reason = "usage_off"
+	usageDenied        access.Reason = "usage_denied"
+	usageUnavailable   access.Reason = "usage_unavailable"
 	internalError      access.Reason = "internal_error"
 	testPage           access.Reason = "test_page"
 )
@@ -185,6 +189,14 @@ var Refusals = []Refusal{
 		warn, ofRequests},
 	{revocationsFailed, 503, "",
 		"The revocation could not be stored or read. The header Retry-After contains the seconds to wait.", warn, ofRequests},
+	{usageNotAllowed, 403, insufficientScope,
+		"The policy does not let the caller read this usage: its field usage says whose.", info, ofRequests},
+	{usageOff, 501, "", "The service reads its configs from a file, so it has no operator to ask for usage.", warn, ofRequests},
+	{usageDenied, 501, "",
+		"The operator gives this service no usage: update it, and let --discovery-readers name the account of the service.",
+		warn, ofRequests},
+	{usageUnavailable, 503, "",
+		"The operator has not answered. The header Retry-After contains the seconds to wait.", warn, ofRequests},
 	{internalError, 500, "", "Internal error. The log of the service contains it.", slog.LevelError, ofRequests},
 	{testPage, 0, "", "The test page or its echo peer has refused the request.", info, ofRequests},
 }

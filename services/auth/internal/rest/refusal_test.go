@@ -229,6 +229,10 @@ var provocations = map[access.Reason]func(t *testing.T, k keys) provoked{
 	"revocations_off":    revoking(`{"user":"ada"}`, "revoke: any", nil),
 	"revocations_denied": revoking(`{"user":"ada"}`, "revoke: any", &memory{err: revoke.ErrForbidden}),
 	"revocations_failed": revoking(`{"user":"ada"}`, "revoke: any", &memory{err: io.ErrUnexpectedEOF}),
+	"usage_not_allowed":  usageOf("", "", &operator{}),
+	"usage_off":          usageOf("usage: any", "", nil),
+	"usage_denied":       usageOf("usage: any", "", &operator{err: &discovery.InspectError{Status: 401, Known: true}}),
+	"usage_unavailable":  usageOf("usage: any", "", &operator{err: errors.New("connection refused")}),
 	"no_config":          func(t *testing.T, _ keys) provoked { return provoked{newService(t, open()), postRequest(`{}`)} },
 	"clocks_differ": func(t *testing.T, _ keys) provoked {
 		s := newService(t, open())

@@ -89,6 +89,27 @@ func (e Service) Valid() bool {
 	}
 }
 
+// Defines values for UsageBy.
+const (
+	UsageByGateway UsageBy = "gateway"
+	UsageByRoute   UsageBy = "route"
+	UsageByUser    UsageBy = "user"
+)
+
+// Valid indicates whether the value is a known member of the UsageBy enum.
+func (e UsageBy) Valid() bool {
+	switch e {
+	case UsageByGateway:
+		return true
+	case UsageByRoute:
+		return true
+	case UsageByUser:
+		return true
+	default:
+		return false
+	}
+}
+
 // CloudflareCredentials defines model for CloudflareCredentials.
 type CloudflareCredentials struct {
 	// IceServers One gateway. `username` and `credential` are absent when its URLs are `stun:` or `stuns:`.
@@ -302,6 +323,72 @@ type TwilioToken struct {
 	Username    string         `json:"username"`
 }
 
+// Usage defines model for Usage.
+type Usage struct {
+	// Complete Whether all of these pods and all operators have answered.
+	Complete bool `json:"complete"`
+
+	// Entries Those with the most bytes first.
+	Entries      []UsageEntry `json:"entries"`
+	From         time.Time    `json:"from"`
+	PodsAnswered int          `json:"podsAnswered"`
+
+	// PodsAsked Running pods of the gateways.
+	PodsAsked int `json:"podsAsked"`
+
+	// Since From when on all of the pods have counted. Absent when no pod has answered.
+	Since *time.Time   `json:"since,omitempty"`
+	To    time.Time    `json:"to"`
+	Total UsageFigures `json:"total"`
+
+	// Truncated Whether entries are left out, because of `limit` or because a pod had more users than it keeps apart. The figures of an entry may then be
+	// too low; `total` is right, unless the request names a user.
+	Truncated bool `json:"truncated"`
+}
+
+// UsageBy defines model for UsageBy.
+type UsageBy string
+
+// UsageCount Datagrams to peers (sent) or from peers (received), and the bytes of their payloads.
+type UsageCount struct {
+	Bytes   uint64 `json:"bytes"`
+	Packets uint64 `json:"packets"`
+}
+
+// UsageEntry One user, gateway or route. `user` is absent for credentials without a user id. A route has neither `sessions` nor `seconds`, because a
+// session may use several.
+type UsageEntry struct {
+	// Gateway `namespace/name`, or `cluster/namespace/name` of a service with several clusters.
+	Gateway *string `json:"gateway,omitempty"`
+
+	// Received Datagrams to peers (sent) or from peers (received), and the bytes of their payloads.
+	Received UsageCount `json:"received"`
+
+	// Route `namespace/name` of a UDPRoute.
+	Route *string `json:"route,omitempty"`
+
+	// Seconds Sum of the times for which sessions were up.
+	Seconds *float64 `json:"seconds,omitempty"`
+
+	// Sent Datagrams to peers (sent) or from peers (received), and the bytes of their payloads.
+	Sent UsageCount `json:"sent"`
+
+	// Sessions Number of sessions that began.
+	Sessions *uint64 `json:"sessions,omitempty"`
+	User     *string `json:"user,omitempty"`
+}
+
+// UsageFigures defines model for UsageFigures.
+type UsageFigures struct {
+	// Received Datagrams to peers (sent) or from peers (received), and the bytes of their payloads.
+	Received UsageCount `json:"received"`
+	Seconds  float64    `json:"seconds"`
+
+	// Sent Datagrams to peers (sent) or from peers (received), and the bytes of their payloads.
+	Sent     UsageCount `json:"sent"`
+	Sessions uint64     `json:"sessions"`
+}
+
 // API defines model for API.
 type API = string
 
@@ -349,6 +436,9 @@ type Full = Problem
 
 // Internal defines model for Internal.
 type Internal = Problem
+
+// NoUsage defines model for NoUsage.
+type NoUsage = Problem
 
 // NotFound defines model for NotFound.
 type NotFound = Problem
@@ -528,6 +618,30 @@ type PostIceAuthParams struct {
 	IceTransportPolicy *IceTransportPolicy `form:"iceTransportPolicy,omitempty" json:"iceTransportPolicy,omitempty"`
 }
 
+// GetUsageParams defines parameters for GetUsage.
+type GetUsageParams struct {
+	// Namespace Only gateways of this namespace.
+	Namespace *Namespace `form:"namespace,omitempty" json:"namespace,omitempty"`
+
+	// Gateway Only the gateway of this name. Needs `namespace`.
+	Gateway *Gateway `form:"gateway,omitempty" json:"gateway,omitempty"`
+
+	// User Only this user id, as it is in the user names of credentials, at most 508 bytes.
+	User *string `form:"user,omitempty" json:"user,omitempty"`
+
+	// From Beginning of the period, rounded down to a minute, at most an hour ago. Left out, an hour ago.
+	From *time.Time `form:"from,omitempty" json:"from,omitempty"`
+
+	// To End of the period, rounded up to a minute. Left out, now.
+	To *time.Time `form:"to,omitempty" json:"to,omitempty"`
+
+	// By What the entries are. Left out, users.
+	By *UsageBy `form:"by,omitempty" json:"by,omitempty"`
+
+	// Limit Maximum number of entries. Left out, 100.
+	Limit *int `form:"limit,omitempty" json:"limit,omitempty"`
+}
+
 // CreateCloudflareCredentialsJSONRequestBody defines body for CreateCloudflareCredentials for application/json ContentType.
 type CreateCloudflareCredentialsJSONRequestBody = CloudflareRequest
 
@@ -578,6 +692,9 @@ type ServerInterface interface {
 	// DeleteRevocation Lifts a revocation
 	// (DELETE /v1/revocations/{id})
 	DeleteRevocation(w http.ResponseWriter, r *http.Request, id RevocationID)
+	// GetUsage What users have relayed in the last hour
+	// (GET /v1/usage)
+	GetUsage(w http.ResponseWriter, r *http.Request, params GetUsageParams)
 }
 
 // Unimplemented server implementation that returns http.StatusNotImplemented for each endpoint.
@@ -647,6 +764,12 @@ func (_ Unimplemented) CreateRevocation(w http.ResponseWriter, r *http.Request) 
 // DeleteRevocation Lifts a revocation
 // (DELETE /v1/revocations/{id})
 func (_ Unimplemented) DeleteRevocation(w http.ResponseWriter, r *http.Request, id RevocationID) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// GetUsage What users have relayed in the last hour
+// (GET /v1/usage)
+func (_ Unimplemented) GetUsage(w http.ResponseWriter, r *http.Request, params GetUsageParams) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
@@ -1435,6 +1558,118 @@ func (siw *ServerInterfaceWrapper) DeleteRevocation(w http.ResponseWriter, r *ht
 	handler.ServeHTTP(w, r)
 }
 
+// GetUsage operation middleware
+func (siw *ServerInterfaceWrapper) GetUsage(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params GetUsageParams
+	query := r.URL.Query()
+
+	// ------------- Optional query parameter "namespace" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "namespace", query, &params.Namespace, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "namespace"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "namespace", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "gateway" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "gateway", query, &params.Gateway, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "gateway"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "gateway", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "user" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "user", query, &params.User, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "user"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "user", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "from" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "from", query, &params.From, runtime.BindQueryParameterOptions{Type: "string", Format: "date-time"})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "from"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "from", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "to" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "to", query, &params.To, runtime.BindQueryParameterOptions{Type: "string", Format: "date-time"})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "to"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "to", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "by" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "by", query, &params.By, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "by"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "by", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", query, &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "limit"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "limit", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetUsage(w, r, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 type UnescapedCookieParamError struct {
 	ParamName string
 	Err       error
@@ -1581,6 +1816,9 @@ func HandlerWithOptions(si ServerInterface, options ChiServerOptions) http.Handl
 	r.Group(func(r chi.Router) {
 		r.Delete(options.BaseURL+"/v1/revocations/{id}", wrapper.DeleteRevocation)
 	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/v1/usage", wrapper.GetUsage)
+	})
 
 	return r
 }
@@ -1592,6 +1830,8 @@ type ForbiddenApplicationProblemPlusJSONResponse Problem
 type FullApplicationProblemPlusJSONResponse Problem
 
 type InternalApplicationProblemPlusJSONResponse Problem
+
+type NoUsageApplicationProblemPlusJSONResponse Problem
 
 type NotFoundApplicationProblemPlusJSONResponse Problem
 
@@ -3577,6 +3817,189 @@ func (response DeleteRevocation503ApplicationProblemPlusJSONResponse) VisitDelet
 	return err
 }
 
+type GetUsageRequestObject struct {
+	Params GetUsageParams
+}
+
+type GetUsageResponseObject interface {
+	VisitGetUsageResponse(w http.ResponseWriter) error
+}
+
+type GetUsage200JSONResponse Usage
+
+func (response GetUsage200JSONResponse) VisitGetUsageResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetUsage400ApplicationProblemPlusJSONResponse struct {
+	BadRequestApplicationProblemPlusJSONResponse
+}
+
+func (response GetUsage400ApplicationProblemPlusJSONResponse) VisitGetUsageResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetUsage401ApplicationProblemPlusJSONResponse struct {
+	UnauthorizedApplicationProblemPlusJSONResponse
+}
+
+func (response GetUsage401ApplicationProblemPlusJSONResponse) VisitGetUsageResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set("WWW-Authenticate", fmt.Sprint(response.Headers.WWWAuthenticate))
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetUsage403ApplicationProblemPlusJSONResponse struct {
+	ForbiddenApplicationProblemPlusJSONResponse
+}
+
+func (response GetUsage403ApplicationProblemPlusJSONResponse) VisitGetUsageResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(403)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetUsage404ApplicationProblemPlusJSONResponse struct {
+	NotFoundApplicationProblemPlusJSONResponse
+}
+
+func (response GetUsage404ApplicationProblemPlusJSONResponse) VisitGetUsageResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(404)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetUsage413ApplicationProblemPlusJSONResponse struct {
+	TooLargeApplicationProblemPlusJSONResponse
+}
+
+func (response GetUsage413ApplicationProblemPlusJSONResponse) VisitGetUsageResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(413)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetUsage414ApplicationProblemPlusJSONResponse struct {
+	TooLongApplicationProblemPlusJSONResponse
+}
+
+func (response GetUsage414ApplicationProblemPlusJSONResponse) VisitGetUsageResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(414)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetUsage429ApplicationProblemPlusJSONResponse struct {
+	TooManyApplicationProblemPlusJSONResponse
+}
+
+func (response GetUsage429ApplicationProblemPlusJSONResponse) VisitGetUsageResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(429)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetUsage500ApplicationProblemPlusJSONResponse struct {
+	InternalApplicationProblemPlusJSONResponse
+}
+
+func (response GetUsage500ApplicationProblemPlusJSONResponse) VisitGetUsageResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetUsage501ApplicationProblemPlusJSONResponse struct {
+	NoUsageApplicationProblemPlusJSONResponse
+}
+
+func (response GetUsage501ApplicationProblemPlusJSONResponse) VisitGetUsageResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(501)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetUsage503ApplicationProblemPlusJSONResponse struct {
+	NotReadyApplicationProblemPlusJSONResponse
+}
+
+func (response GetUsage503ApplicationProblemPlusJSONResponse) VisitGetUsageResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 // StrictServerInterface represents all server handlers.
 type StrictServerInterface interface {
 	// GetTurnAuth TURN credentials for one gateway
@@ -3612,6 +4035,9 @@ type StrictServerInterface interface {
 	// DeleteRevocation Lifts a revocation
 	// (DELETE /v1/revocations/{id})
 	DeleteRevocation(ctx context.Context, request DeleteRevocationRequestObject) (DeleteRevocationResponseObject, error)
+	// GetUsage What users have relayed in the last hour
+	// (GET /v1/usage)
+	GetUsage(ctx context.Context, request GetUsageRequestObject) (GetUsageResponseObject, error)
 }
 
 type StrictHandlerFunc func(ctx context.Context, w http.ResponseWriter, r *http.Request, request any) (any, error)
@@ -3974,6 +4400,32 @@ func (sh *strictHandler) DeleteRevocation(w http.ResponseWriter, r *http.Request
 		sh.options.ResponseErrorHandlerFunc(w, r, err)
 	} else if validResponse, ok := response.(DeleteRevocationResponseObject); ok {
 		if err := validResponse.VisitDeleteRevocationResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// GetUsage operation middleware
+func (sh *strictHandler) GetUsage(w http.ResponseWriter, r *http.Request, params GetUsageParams) {
+	var request GetUsageRequestObject
+
+	request.Params = params
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.GetUsage(ctx, request.(GetUsageRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "GetUsage")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(GetUsageResponseObject); ok {
+		if err := validResponse.VisitGetUsageResponse(w); err != nil {
 			sh.options.ResponseErrorHandlerFunc(w, r, err)
 		}
 	} else if response != nil {

@@ -120,7 +120,7 @@ func (s server) DeleteRevocation(
 // mayRevoke returns an error if the caller may not revoke anything, or if the service stores no revocations.
 func (s server) mayRevoke(who *access.Identity) error {
 	switch {
-	case who.Grant.Revoke == access.RevokeNone:
+	case who.Grant.Revoke == access.Nobody:
 		return fail(revokeNotAllowed)
 	case s.Revocations == nil:
 		return fail(revocationsOff)
@@ -363,7 +363,7 @@ func noteRevocation(ctx context.Context, did string, r revoke.Revocation) {
 		name, _ := credential.ParseUsername(r.Credential)
 		user = name.UserID
 	}
-	callOf(ctx).outcome.revocation = []slog.Attr{
+	callOf(ctx).outcome.did = &deed{"changed revocation", []slog.Attr{
 		slog.String("change", did), slog.String("revocation", r.ID), slog.String("user", strings.ToValidUTF8(user, "")),
-	}
+	}}
 }

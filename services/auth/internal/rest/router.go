@@ -10,6 +10,7 @@
 //
 //	server.go         the answers
 //	revocation.go     revocations
+//	usage.go          usage
 //	compat.go         the answers in the forms of other services
 //	grant.go          the part of an answer for one Gateway, and the ttl
 //	check.go          checks of requests
@@ -31,6 +32,8 @@ import (
 	"strings"
 
 	"github.com/go-chi/chi/v5"
+
+	"github.com/stunner-gateway/stunner/services/auth/internal/usage"
 )
 
 // contract is openapi/auth.yaml as JSON. It is the same for every caller, and contains nothing of the installation.
@@ -40,7 +43,7 @@ var contract []byte
 
 // New returns the handler of the public port. It defines the order in which a request is checked.
 func New(o Options) http.Handler {
-	s := server{o, newLimiters(o.Rates)}
+	s := server{o, newLimiters(o.Rates), usage.NewAsker()}
 	r := chi.NewRouter()
 	r.Use(s.begin, s.observe, s.recoverPanic, setHeaders, limitURL, s.cors, s.limitSource)
 	r.NotFound(func(w http.ResponseWriter, r *http.Request) {

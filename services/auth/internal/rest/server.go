@@ -339,14 +339,8 @@ func (s server) gateways(ctx context.Context, who *access.Identity, d credential
 	}
 	var out []*gateway.Gateway
 	for i, f := range d.gateways {
-		switch {
-		case !reaches(s.Gateways, f):
-			return nil, refuse(gatewayNotServed, d.parameter(i),
-				"is not in the flag --gateways of this service, which lists the gateways with credentials")
-		case !reaches(who.Grant.Gateways, f):
-			return nil, refuse(gatewayNotInPolicy, d.parameter(i), "is not in the policy of the caller")
-		case !reaches(who.Gateways, f):
-			return nil, refuse(gatewayNotInToken, d.parameter(i), `is outside the claim "stunner" of the token`)
+		if err := s.permits(who, f, d.parameter(i)); err != nil {
+			return nil, err
 		}
 		found := fleetOf(ctx).All.Select(f, near, keepAllowed(s.Gateways, who.Grant.Gateways, who.Gateways))
 		if len(found) == 0 {
@@ -355,6 +349,21 @@ func (s server) gateways(ctx context.Context, who *access.Identity, d credential
 		out = append(out, found...)
 	}
 	return roundRobin(idleLast(out), maxGateways), nil
+}
+
+// permits returns an error if a filter can match no gateway that the service, the policy and the token of the caller
+// allow. parameter is the name of the request parameter, for the error.
+func (s server) permits(who *access.Identity, f gateway.Filter, parameter string) error {
+	switch {
+	case !reaches(s.Gateways, f):
+		return refuse(gatewayNotServed, parameter,
+			"is not in the flag --gateways of this service, which lists the gateways with credentials")
+	case !reaches(who.Grant.Gateways, f):
+		return refuse(gatewayNotInPolicy, parameter, "is not in the policy of the caller")
+	case !reaches(who.Gateways, f):
+		return refuse(gatewayNotInToken, parameter, `is outside the claim "stunner" of the token`)
+	}
+	return nil
 }
 
 // all returns all gateways that the service, the policy and the token of the caller allow. If no gateway is left, the

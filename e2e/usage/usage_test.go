@@ -1,0 +1,275 @@
+// Package usage tests that the auth service adds up what the pods of a Gateway have relayed: with the built programs, an
+// API server, and calls of several users at each pod.
+package usage
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
+	"github.com/stunner-gateway/stunner/e2e/internal/call"
+	"github.com/stunner-gateway/stunner/e2e/internal/cluster"
+	"github.com/stunner-gateway/stunner/e2e/internal/env"
+	"github.com/stunner-gateway/stunner/e2e/internal/netns"
+)
+
+func TestMain(m *testing.M) {
+	bedtest.Parallel(1)
+	os.Exit(netns.Main(m.Run, netns.UsualSendBuffers))
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// policy has the API keys of a platform that reads the usage of its users, of a user, and of a web app. Each key is the
+// name of its entry.
+func policy() []byte {
+	hash := func(key string) string { return fmt.Sprintf("sha256:%x", sha256.Sum256([]byte(key))) }
+	return fmt.Appendf(nil, `version: v1
+keys:
+- {name: platform, hashes: [%q], user: "{username}", usage: any}
+- {name: ada, hashes: [%q], user: ada, usage: own}
+- {name: app, hashes: [%q], user: "{username}"}
+`, hash("platform"), hash("ada"), hash("app"))
+}
+
+// size is the size of a datagram in bytes.
+const size = 200
+
+// count is a number of datagrams and their bytes.
+type count struct{ Bytes, Packets int }
+
+// figures are the figures of a user, a route or a Gateway, or of all.
+type figures struct {
+	User, Route, Gateway string
+	Sessions             int
+	Sent, Received       count
+}
+
+func (f *figures) add(g figures) {
+	f.Sessions += g.Sessions
+	f.Sent.Bytes, f.Sent.Packets = f.Sent.Bytes+g.Sent.Bytes, f.Sent.Packets+g.Sent.Packets
+	f.Received.Bytes, f.Received.Packets = f.Received.Bytes+g.Received.Bytes, f.Received.Packets+g.Received.Packets
+}
+
+// answer is the answer of GET /v1/usage.
+type answer struct {
+	Since                   time.Time
+	Total                   figures
+	Entries                 []figures
+	PodsAsked, PodsAnswered int
+	Complete, Truncated     bool
+}
+
+// caller is a call of a user at a pod.
+type caller struct {
+	*env.Call
+	user string
+	at   int
+	// before is what it had sent and received when its pod was killed, and restored reports that the pod was.
+	before   call.Stats
+	restored bool
+}
+
+// figures returns what the pod of the call should have counted.
+func (c *caller) figures() figures {
+	s := c.Stats()
+	f := figures{Sessions: 1, Sent: count{Packets: s.Sent - c.before.Sent}, Received: count{Packets: s.Received - c.before.Received}}
+	if c.restored {
+		f.Sessions = 0
+	}
+	f.Sent.Bytes, f.Received.Bytes = size*f.Sent.Packets, size*f.Received.Packets
+	return f
+}
+
+// product is a Gateway with three pods, and an auth service with the policy.
+type product struct {
+	*env.Env
+	t     *testing.T
+	api   string
+	pods  []env.Dataplane
+	calls []*caller
+}
+
+func start(t *testing.T) *product {
+	t.Helper()
+	kube, err := cluster.Start(t.Context(), cluster.Options{})
+	must(t, err)
+	t.Cleanup(func() { must(t, kube.Stop()) })
+	shape, err := env.ParseShape("udp,3pods,1gateway,ipv4,keeps,apiserver,ephemeral,userspace,nothing")
+	must(t, err)
+	dir := t.TempDir()
+	file := filepath.Join(dir, "policy.yaml")
+	must(t, os.WriteFile(file, policy(), 0o600))
+	p := &product{t: t}
+	p.Env, err = env.New(t.Context(), env.Options{
+		Shape: shape, Number: 1, Cluster: kube, Dir: dir, Logf: t.Logf, AuthArguments: []string{"--policy=" + file},
+	})
+	must(t, err)
+	t.Cleanup(func() { must(t, p.Close()) })
+	must(t, p.Start(t.Context()))
+	must(t, p.AwaitReady(t.Context()))
+	plane, err := p.ControlPlane(t.Context())
+	must(t, err)
+	p.api = plane.Auth
+	must(t, p.Await(t.Context(), "three pods", func(context.Context) (err error) {
+		if p.pods, err = p.Gateways[0].Dataplanes(); err == nil && len(p.pods) != 3 {
+			err = fmt.Errorf("%d pods", len(p.pods))
+		}
+		return err
+	}))
+	return p
+}
+
+// dial starts a call of a user at a pod.
+func (p *product) dial(user string, at int) {
+	p.t.Helper()
+	port := uint16(20_000 + len(p.calls))
+	c, err := p.DialFrom(p.t.Context(), nil, p.Listeners()[0], port, p.pods[at], user, env.Stream{Size: size, Every: 10 * time.Millisecond})
+	must(p.t, err)
+	p.calls = append(p.calls, &caller{Call: c, user: user, at: at})
+}
+
+// talk makes all calls send, and pauses them.
+func (p *product) talk() {
+	p.t.Helper()
+	ctx, cancel := context.WithTimeout(p.t.Context(), env.Limit)
+	defer cancel()
+	for _, c := range p.calls {
+		must(p.t, c.AwaitMore(ctx, 50))
+	}
+	for _, c := range p.calls {
+		must(p.t, c.Pause(ctx))
+	}
+}
+
+// ask sends a request for usage with an API key.
+func (p *product) ask(ctx context.Context, key, query string) (status int, a answer, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.api+"/v1/usage"+query, nil)
+	if err != nil {
+		return 0, a, err
+	}
+	req.Header.Set("Authorization", "Bearer "+key)
+	status, body, err := bed.Do(req)
+	if err == nil && status == http.StatusOK {
+		err = json.Unmarshal(body, &a)
+	}
+	return status, a, err
+}
+
+// expect waits until the usage by user is that of the calls at some pods, with the numbers of pods. What a pod has
+// forwarded is counted a moment later.
+func (p *product) expect(what string, asked, answered int, pods ...int) (a answer) {
+	p.t.Helper()
+	var total figures
+	users := map[string]figures{}
+	for _, c := range p.calls {
+		if slices.Contains(pods, c.at) {
+			f := c.figures()
+			total.add(f)
+			of := users[c.user]
+			of.User = c.user
+			of.add(f)
+			users[c.user] = of
+		}
+	}
+	must(p.t, p.Await(p.t.Context(), what, func(ctx context.Context) error {
+		status, got, err := p.ask(ctx, "platform", "")
+		if a = got; err != nil || status != http.StatusOK {
+			return errors.Join(fmt.Errorf("status %d", status), err)
+		}
+		byUser := map[string]figures{}
+		for _, e := range got.Entries {
+			byUser[e.User] = e
+		}
+		if got.Total != total || !maps.Equal(byUser, users) || got.PodsAsked != asked || got.PodsAnswered != answered ||
+			got.Complete != (asked == answered) || got.Truncated {
+			return fmt.Errorf("%+v, want %+v in total and %+v of %d of %d pods", got, total, users, answered, asked)
+		}
+		return nil
+	}))
+	p.t.Logf("%s: %d of %d pods, %d sessions of %d users, %d packets and %d bytes sent, %d and %d received", what, answered,
+		asked, total.Sessions, len(users), total.Sent.Packets, total.Sent.Bytes, total.Received.Packets, total.Received.Bytes)
+	return a
+}
+
+// R-40: TestUsageOfThreePods: the usage of each user is what its calls at three pods have sent and received. A pod that does not
+// answer is missing, and the answer says so. A pod that was killed continues its sessions, and counts from then on.
+func TestUsageOfThreePods(t *testing.T) {
+	p := start(t)
+	for pod := range p.pods {
+		p.dial("ada", pod)
+		p.dial("ada", pod)
+		p.dial([]string{"bob", "eve", "bob"}[pod], pod)
+	}
+	p.talk()
+	all := p.expect("three pods", 3, 3, 0, 1, 2)
+
+	ada := all.Entries[slices.IndexFunc(all.Entries, func(f figures) bool { return f.User == "ada" })]
+	for _, c := range []struct {
+		key, query string
+		status     int
+		want       figures
+	}{
+		{"ada", "", http.StatusOK, ada},
+		{"ada", "?user=bob", http.StatusForbidden, figures{}},
+		{"app", "", http.StatusForbidden, figures{}},
+		{"platform", "?user=ada", http.StatusOK, ada},
+		{"platform", "?by=gateway", http.StatusOK, with(all.Total, func(f *figures) { f.Gateway = p.Gateways[0].ID() })},
+		{"platform", "?by=route", http.StatusOK, with(all.Total, func(f *figures) {
+			f.Route, f.Sessions = p.Gateways[0].ID()+"-first", 0
+		})},
+	} {
+		status, got, err := p.ask(t.Context(), c.key, c.query)
+		must(t, err)
+		if status != c.status || status == http.StatusOK && (len(got.Entries) != 1 || got.Entries[0] != c.want) {
+			t.Errorf("%s with key %s: %d, %+v, want %+v", c.query, c.key, status, got, c.want)
+		}
+	}
+
+	must(t, p.pods[2].Signal(syscall.SIGSTOP))
+	p.expect("a pod that does not answer", 3, 2, 0, 1)
+	must(t, p.pods[2].Signal(syscall.SIGCONT))
+	p.expect("the pod answers again", 3, 3, 0, 1, 2)
+
+	killed := time.Now()
+	must(t, p.pods[0].Crash())
+	for _, c := range p.calls {
+		if c.at == 0 {
+			c.before, c.restored = c.Stats(), true
+		}
+	}
+	again := p.expect("a pod that was killed is back", 3, 3, 0, 1, 2)
+	if again.Since.Before(killed.Truncate(time.Minute)) {
+		t.Errorf("the pods have counted since %s, but one was killed at %s", again.Since, killed)
+	}
+	for _, c := range p.calls {
+		c.Resume()
+	}
+	p.talk()
+	p.expect("more calls", 3, 3, 0, 1, 2)
+	for _, c := range p.calls {
+		c.Resume()
+	}
+}
+
+func with(f figures, change func(*figures)) figures {
+	change(&f)
+	return f
+}

@@ -49,9 +49,6 @@ keys:
 `, hash("platform"), hash("ada"), hash("app"))
 }
 
-// size is the size of a datagram in bytes.
-const size = 200
-
 // count is a number of datagrams and their bytes.
 type count struct{ Bytes, Packets int }
 
@@ -80,8 +77,8 @@ type answer struct {
 // caller is a call of a user at a pod.
 type caller struct {
 	*env.Call
-	user string
-	at   int
+	user     string
+	at, size int
 	// before is what it had sent and received when its pod was killed, and restored reports that the pod was.
 	before   call.Stats
 	restored bool
@@ -89,7 +86,7 @@ type caller struct {
 
 // figures returns what the pod of the call should have counted.
 func (c *caller) figures() figures {
-	s := c.Stats()
+	s, size := c.Stats(), c.size
 	f := figures{Sessions: 1, Sent: count{Packets: s.Sent - c.before.Sent}, Received: count{Packets: s.Received - c.before.Received}}
 	if c.restored {
 		f.Sessions = 0
@@ -140,10 +137,11 @@ func start(t *testing.T) *product {
 // dial starts a call of a user at a pod.
 func (p *product) dial(user string, at int) {
 	p.t.Helper()
+	const size = 200
 	port := uint16(20_000 + len(p.calls))
 	c, err := p.DialFrom(p.t.Context(), nil, p.Listeners()[0], port, p.pods[at], user, env.Stream{Size: size, Every: 10 * time.Millisecond})
 	must(p.t, err)
-	p.calls = append(p.calls, &caller{Call: c, user: user, at: at})
+	p.calls = append(p.calls, &caller{Call: c, user: user, at: at, size: size})
 }
 
 // talk makes all calls send, and pauses them.
@@ -268,6 +266,47 @@ func TestUsageOfThreePods(t *testing.T) {
 		c.Resume()
 	}
 }
+
+// TestUsageInAFolder: the operator of a folder answers too. A service that reads its configs from a file has no operator.
+func TestUsageInAFolder(t *testing.T) {
+	shape, err := env.ParseShape("udp,1pod,1gateway,ipv4,host,folder,ephemeral,userspace,nothing")
+	must(t, err)
+	p := &product{t: t}
+	p.Env, err = env.New(t.Context(), env.Options{Shape: shape, Number: 2, Dir: t.TempDir(), Logf: t.Logf})
+	must(t, err)
+	t.Cleanup(func() { must(t, p.Close()) })
+	must(t, p.Start(t.Context()))
+	must(t, p.AwaitReady(t.Context()))
+	file := filepath.Join(p.Dir, "policy.yaml")
+	must(t, os.WriteFile(file, policy(), 0o600))
+	restart := func(flags ...string) {
+		must(t, p.Host().Auth.Kill())
+		must(t, p.StartAuth(t.Context(), append(flags, "--policy="+file)...))
+		p.api = p.Host().AuthURL
+	}
+	restart()
+	l := p.Listeners()[0]
+	for _, user := range []string{"ada", "bob"} {
+		c, err := p.Dial(t.Context(), l, l.Addresses()[0], l.Peers()[0], user)
+		must(t, err)
+		p.calls = append(p.calls, &caller{Call: c, user: user, size: 160}) // the default
+	}
+	p.talk()
+	p.expect("a folder", 1, 1, 0)
+	for _, c := range p.calls {
+		c.Resume()
+	}
+	config := filepath.Join(p.Dir, "gateway.json")
+	must(t, os.WriteFile(config, gateway, 0o600))
+	restart("--config="+config, "--discovery-token-file=")
+	if status, _, err := p.ask(t.Context(), "platform", ""); status != http.StatusNotImplemented {
+		t.Errorf("without an operator: %d, %v", status, err)
+	}
+}
+
+// gateway is a dataplane config.
+var gateway = []byte(`{"version": "v1", "admin": {"name": "media/edge"}, "auth": {"type": "ephemeral", "credentials": {"secret": "s3cret"}},
+	"listeners": [{"name": "media/edge/udp", "protocol": "TURN-UDP", "port": 3478, "public_address": "192.0.2.9", "public_port": 3478}]}`)
 
 func with(f figures, change func(*figures)) figures {
 	change(&f)

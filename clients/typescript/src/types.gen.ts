@@ -183,6 +183,27 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/usage": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * What users have relayed in the last hour
+         * @description The dataplane pods keep the last hour in memory, in whole minutes, and the operator asks them. What a pod had counted before it ended is
+         *     missing: bill by usage records. The caller needs the field `usage` in its policy, and gets the gateways for which it gets credentials.
+         */
+        get: operations["getUsage"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
 }
 export type webhooks = Record<string, never>;
 export interface components {
@@ -328,6 +349,70 @@ export interface components {
         };
         Revocations: {
             revocations: components["schemas"]["Revocation"][];
+        };
+        /** @enum {string} */
+        UsageBy: "user" | "gateway" | "route";
+        Usage: {
+            /** Format: date-time */
+            from: string;
+            /** Format: date-time */
+            to: string;
+            /**
+             * Format: date-time
+             * @description From when on all of the pods have counted. Absent when no pod has answered.
+             */
+            since?: string;
+            total: components["schemas"]["UsageFigures"];
+            /** @description Those with the most bytes first. */
+            entries: components["schemas"]["UsageEntry"][];
+            /** @description Running pods of the gateways. */
+            podsAsked: number;
+            podsAnswered: number;
+            /** @description Whether all of these pods and all operators have answered. */
+            complete: boolean;
+            /**
+             * @description Whether entries are left out, because of `limit` or because a pod had more users than it keeps apart. The figures of an entry may then be
+             *     too low; `total` is right, unless the request names a user.
+             */
+            truncated: boolean;
+        };
+        /**
+         * @description One user, gateway or route. `user` is absent for credentials without a user id. A route has neither `sessions` nor `seconds`, because a
+         *     session may use several.
+         */
+        UsageEntry: {
+            user?: string;
+            /** @description `namespace/name`, or `cluster/namespace/name` of a service with several clusters. */
+            gateway?: string;
+            /** @description `namespace/name` of a UDPRoute. */
+            route?: string;
+            /**
+             * Format: uint64
+             * @description Number of sessions that began.
+             */
+            sessions?: number;
+            /**
+             * Format: double
+             * @description Sum of the times for which sessions were up.
+             */
+            seconds?: number;
+            sent: components["schemas"]["UsageCount"];
+            received: components["schemas"]["UsageCount"];
+        };
+        UsageFigures: {
+            /** Format: uint64 */
+            sessions: number;
+            /** Format: double */
+            seconds: number;
+            sent: components["schemas"]["UsageCount"];
+            received: components["schemas"]["UsageCount"];
+        };
+        /** @description Datagrams to peers (sent) or from peers (received), and the bytes of their payloads. */
+        UsageCount: {
+            /** Format: uint64 */
+            bytes: number;
+            /** Format: uint64 */
+            packets: number;
         };
         /** @description One gateway. `username` and `credential` are absent when its URLs are `stun:` or `stuns:`. */
         IceServer: {
@@ -480,6 +565,15 @@ export interface components {
         };
         /** @description The service has no place to store revocations, or may not write there. */
         NotStored: {
+            headers: {
+                [name: string]: unknown;
+            };
+            content: {
+                "application/problem+json": components["schemas"]["Problem"];
+            };
+        };
+        /** @description The service has no operator that gives it usage. */
+        NoUsage: {
             headers: {
                 [name: string]: unknown;
             };
@@ -1170,6 +1264,60 @@ export interface operations {
             429: components["responses"]["TooMany"];
             500: components["responses"]["Internal"];
             501: components["responses"]["NotStored"];
+            503: components["responses"]["NotReady"];
+        };
+    };
+    getUsage: {
+        parameters: {
+            query?: {
+                /**
+                 * @description Only gateways of this namespace.
+                 * @example media
+                 */
+                namespace?: components["parameters"]["Namespace"];
+                /**
+                 * @description Only the gateway of this name. Needs `namespace`.
+                 * @example frankfurt
+                 */
+                gateway?: components["parameters"]["Gateway"];
+                /**
+                 * @description Only this user id, as it is in the user names of credentials, at most 508 bytes.
+                 * @example ada
+                 */
+                user?: string;
+                /** @description Beginning of the period, rounded down to a minute, at most an hour ago. Left out, an hour ago. */
+                from?: string;
+                /** @description End of the period, rounded up to a minute. Left out, now. */
+                to?: string;
+                /** @description What the entries are. Left out, users. */
+                by?: components["schemas"]["UsageBy"];
+                /** @description Maximum number of entries. Left out, 100. */
+                limit?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The sums of the pods that have answered. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Usage"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthorized"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
+            413: components["responses"]["TooLarge"];
+            414: components["responses"]["TooLong"];
+            429: components["responses"]["TooMany"];
+            500: components["responses"]["Internal"];
+            501: components["responses"]["NoUsage"];
             503: components["responses"]["NotReady"];
         };
     };

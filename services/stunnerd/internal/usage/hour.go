@@ -3,6 +3,7 @@ package usage
 import (
 	"cmp"
 	"maps"
+	"math/bits"
 	"slices"
 	"time"
 	"unsafe"
@@ -160,27 +161,43 @@ func (h *hour) advance(minute int64) {
 	}
 }
 
-// shrink adds the users with the least bytes to the others, until a quarter of the memory is free.
+// shrink adds the users with the least bytes to the others, until a quarter of the memory is free. It compares their bytes
+// by powers of two, because sessions wait meanwhile, and sorting takes longer.
 func (h *hour) shrink() {
-	bytes := make(map[*hourUser]uint64, len(h.users))
+	var sizes [65]int // of the users by the length of their bytes in bits
+	magnitudes := make(map[*hourUser]int, len(h.users))
 	for _, u := range h.users {
-		for i := range u.samples {
-			bytes[u] += u.samples[i].sent.Bytes + u.samples[i].received.Bytes
+		magnitudes[u] = bits.Len64(u.bytes())
+		sizes[magnitudes[u]] += u.size()
+	}
+	excess, most := h.size-h.limit/4*3, 0
+	for freed := sizes[0]; freed < excess && most < len(sizes)-1; freed += sizes[most] {
+		most++
+	}
+	for _, below := range []bool{true, false} {
+		for u, magnitude := range magnitudes {
+			if below && magnitude < most || !below && magnitude == most && h.size > h.limit/4*3 {
+				h.forget(u)
+			}
 		}
 	}
-	least := slices.SortedFunc(maps.Keys(bytes), func(a, b *hourUser) int {
-		return cmp.Or(cmp.Compare(bytes[a], bytes[b]), cmp.Compare(a.name, b.name))
-	})
-	for _, u := range least {
-		if h.size <= h.limit/4*3 {
-			return
-		}
-		for i := range u.samples {
-			h.others.merge(&u.samples[i])
-		}
-		delete(h.users, u.name)
-		h.size -= u.size()
+}
+
+// forget adds a user to the others.
+func (h *hour) forget(u *hourUser) {
+	for i := range u.samples {
+		h.others.merge(&u.samples[i])
 	}
+	delete(h.users, u.name)
+	h.size -= u.size()
+}
+
+// bytes is the sum of both directions.
+func (u *hourUser) bytes() (sum uint64) {
+	for i := range u.samples {
+		sum += u.samples[i].sent.Bytes + u.samples[i].received.Bytes
+	}
+	return sum
 }
 
 // merge adds a sample of another user, without its route.

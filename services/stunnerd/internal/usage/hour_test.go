@@ -258,3 +258,16 @@ func TestMinuteNeedsNoMemory(t *testing.T) {
 		t.Errorf("%v allocations", n)
 	}
 }
+
+// BenchmarkHour is a query of the usage of 100,000 sessions of as many users.
+func BenchmarkHour(b *testing.B) {
+	const sessions = 100_000
+	book := Open(Options{Sessions: sessions})
+	for i := range sessions {
+		book.Begin(Identity{ID: New(), User: fmt.Sprint("user-", i), Started: time.Now()}).Route("media/echo").Tx.Add(100)
+	}
+	for b.Loop() {
+		now := time.Now()
+		book.Hour(inspection.UsageQuery{From: now.Add(-time.Hour), To: now, By: inspection.UsageByUser, Limit: 100})
+	}
+}

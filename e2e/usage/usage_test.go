@@ -1,5 +1,5 @@
-// Package usage tests that the auth service adds up what the pods of a Gateway have relayed: with the built programs, an
-// API server, and calls of several users at each pod.
+// Package usage tests that the auth service adds up what the pods of a Gateway have relayed: with the built programs,
+// an API server, and calls of several users at each pod.
 package usage
 
 import (
@@ -87,11 +87,11 @@ type caller struct {
 // figures returns what the pod of the call should have counted.
 func (c *caller) figures() figures {
 	s, size := c.Stats(), c.size
-	f := figures{Sessions: 1, Sent: count{Packets: s.Sent - c.before.Sent}, Received: count{Packets: s.Received - c.before.Received}}
+	sent, received := s.Sent-c.before.Sent, s.Received-c.before.Received
+	f := figures{Sessions: 1, Sent: count{size * sent, sent}, Received: count{size * received, received}}
 	if c.restored {
 		f.Sessions = 0
 	}
-	f.Sent.Bytes, f.Received.Bytes = size*f.Sent.Packets, size*f.Received.Packets
 	return f
 }
 
@@ -139,7 +139,8 @@ func (p *product) dial(user string, at int) {
 	p.t.Helper()
 	const size = 200
 	port := uint16(20_000 + len(p.calls))
-	c, err := p.DialFrom(p.t.Context(), nil, p.Listeners()[0], port, p.pods[at], user, env.Stream{Size: size, Every: 10 * time.Millisecond})
+	voice := env.Stream{Size: size, Every: 10 * time.Millisecond}
+	c, err := p.DialFrom(p.t.Context(), nil, p.Listeners()[0], port, p.pods[at], user, voice)
 	must(p.t, err)
 	p.calls = append(p.calls, &caller{Call: c, user: user, at: at, size: size})
 }
@@ -202,13 +203,15 @@ func (p *product) expect(what string, asked, answered int, pods ...int) (a answe
 		}
 		return nil
 	}))
-	p.t.Logf("%s: %d of %d pods, %d sessions of %d users, %d packets and %d bytes sent, %d and %d received", what, answered,
-		asked, total.Sessions, len(users), total.Sent.Packets, total.Sent.Bytes, total.Received.Packets, total.Received.Bytes)
+	p.t.Logf("%s: %d of %d pods, %d sessions of %d users, %d packets and %d bytes sent, %d and %d received", what,
+		answered, asked, total.Sessions, len(users), total.Sent.Packets, total.Sent.Bytes, total.Received.Packets,
+		total.Received.Bytes)
 	return a
 }
 
-// R-40: TestUsageOfThreePods: the usage of each user is what its calls at three pods have sent and received. A pod that does not
-// answer is missing, and the answer says so. A pod that was killed continues its sessions, and counts from then on.
+// R-40: TestUsageOfThreePods: the usage of each user is what its calls at three pods have sent and received. A pod that
+// does not answer is missing, and the answer says so. A pod that was killed continues its sessions, and counts from then
+// on.
 func TestUsageOfThreePods(t *testing.T) {
 	p := start(t)
 	for pod := range p.pods {
@@ -267,7 +270,8 @@ func TestUsageOfThreePods(t *testing.T) {
 	}
 }
 
-// TestUsageInAFolder: the operator of a folder answers too. A service that reads its configs from a file has no operator.
+// TestUsageInAFolder: the operator of a folder answers too. A service that reads its configs from a file has no
+// operator.
 func TestUsageInAFolder(t *testing.T) {
 	shape, err := env.ParseShape("udp,1pod,1gateway,ipv4,host,folder,ephemeral,userspace,nothing")
 	must(t, err)
@@ -305,8 +309,13 @@ func TestUsageInAFolder(t *testing.T) {
 }
 
 // gateway is a dataplane config.
-var gateway = []byte(`{"version": "v1", "admin": {"name": "media/edge"}, "auth": {"type": "ephemeral", "credentials": {"secret": "s3cret"}},
-	"listeners": [{"name": "media/edge/udp", "protocol": "TURN-UDP", "port": 3478, "public_address": "192.0.2.9", "public_port": 3478}]}`)
+var gateway = []byte(`{
+	"version": "v1", "admin": {"name": "media/edge"},
+	"auth": {"type": "ephemeral", "credentials": {"secret": "s3cret"}},
+	"listeners": [{
+		"name": "media/edge/udp", "protocol": "TURN-UDP", "port": 3478, "public_address": "192.0.2.9", "public_port": 3478
+	}]
+}`)
 
 func with(f figures, change func(*figures)) figures {
 	change(&f)

@@ -72,7 +72,8 @@ func TestInspect(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := source.(Inspector).Inspect(ctx, "media/door", "usage", nil); err == nil || !strings.Contains(err.Error(), "read token") {
+	_, err = source.(Inspector).Inspect(ctx, "media/door", "usage", nil)
+	if err == nil || !strings.Contains(err.Error(), "read token") {
 		t.Errorf("without a token: %v", err)
 	}
 	if file, err := Open(filepath.Join(t.TempDir(), "config.yaml"), Options{}); err != nil {

@@ -29,8 +29,8 @@ type Usage struct {
 	Truncated bool `json:"truncated,omitempty"`
 }
 
-// UsageEntry is the usage of one user or of one route. That of a route has no sessions and seconds, because a session may
-// use several routes.
+// UsageEntry is the usage of one user or of one route. That of a route has no sessions and seconds, because a session
+// may use several routes.
 type UsageEntry struct {
 	// User is a user id, or its hash if the pod hashes the users of usage records.
 	User string `json:"user,omitempty"`

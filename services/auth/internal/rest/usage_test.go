@@ -20,8 +20,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/auth/internal/rest"
 )
 
-// operator is an operator whose Gateways have one pod each, in which ann has sent 10 bytes and bob 1 byte. If err is set,
-// it does not answer.
+// operator is an operator whose Gateways have one pod each, in which ann has sent 10 bytes and bob 1 byte. If err is
+// set, it does not answer.
 type operator struct {
 	err error
 
@@ -54,8 +54,8 @@ func (o *operator) Inspect(_ context.Context, id, path string, values url.Values
 	return inspection.List{Gateway: id, Items: []inspection.Item{{Pod: "p", Status: http.StatusOK, Body: body}}}, err
 }
 
-// usageService returns a service with an API key "secret" of shop, whose entry in the policy has further fields, and with
-// an operator, unless that is nil.
+// usageService returns a service with an API key "secret" of shop, whose entry in the policy has further fields, and
+// with an operator, unless that is nil.
 func usageService(t *testing.T, fields string, of *operator) *service {
 	c := rest.Clusters{Operators: map[string]discovery.Inspector{}}
 	if of != nil {
@@ -182,7 +182,8 @@ func TestUsageOfSeveralClusters(t *testing.T) {
 	}
 	s.fleet.Replace(c)
 	ask := func() rest.Usage {
-		return decode[rest.Usage](t, s.do(t, keyed(http.MethodGet, "/v1/usage?by=gateway&namespace=media", "")), http.StatusOK)
+		w := s.do(t, keyed(http.MethodGet, "/v1/usage?by=gateway&namespace=media", ""))
+		return decode[rest.Usage](t, w, http.StatusOK)
 	}
 	names := func(u rest.Usage) (names []string) {
 		for _, e := range u.Entries {
@@ -190,11 +191,12 @@ func TestUsageOfSeveralClusters(t *testing.T) {
 		}
 		return names
 	}
-	if u := ask(); !u.Complete || u.PodsAsked != 2 || !slices.Equal(names(u), []string{"frankfurt/media/oslo", "tokyo/media/oslo"}) {
+	both := []string{"frankfurt/media/oslo", "tokyo/media/oslo"}
+	if u := ask(); !u.Complete || u.PodsAsked != 2 || !slices.Equal(names(u), both) {
 		t.Errorf("both: %+v", u)
 	}
 	tokyo.err = errors.New("connection refused")
-	if u := ask(); u.Complete || u.PodsAsked != 1 || !slices.Equal(names(u), []string{"frankfurt/media/oslo"}) || u.Total.Sessions != 2 {
+	if u := ask(); u.Complete || u.PodsAsked != 1 || !slices.Equal(names(u), both[:1]) || u.Total.Sessions != 2 {
 		t.Errorf("one is away: %+v", u)
 	}
 }
@@ -209,8 +211,10 @@ func TestUsageOfManyGateways(t *testing.T) {
 		s.directory.Apply(discovery.Event{ID: c.Admin.Name, Config: c})
 	}
 	w := s.do(t, keyed(http.MethodGet, "/v1/usage?namespace=many", ""))
-	if p := decode[rest.Problem](t, w, http.StatusBadRequest); len(of.asked) > 0 ||
-		(*p.Errors)[0] != (rest.ParameterError{Parameter: "namespace", Message: "selects 20 gateways: select at most 16, with namespace and gateway"}) {
+	want := rest.ParameterError{
+		Parameter: "namespace", Message: "selects 20 gateways: select at most 16, with namespace and gateway",
+	}
+	if p := decode[rest.Problem](t, w, http.StatusBadRequest); len(of.asked) > 0 || (*p.Errors)[0] != want {
 		t.Errorf("%s", w.Body)
 	}
 }

@@ -116,8 +116,8 @@ func (a *Asker) Ask(ctx context.Context, caller string, gateways []Gateway, q in
 	return s.answer(len(failed) == 0), nil
 }
 
-// inspect asks the operator of a Gateway. A Gateway without pods and without a config is no error: its operator has just
-// deleted it.
+// inspect asks the operator of a Gateway. A Gateway without pods and without a config is no error: its operator has
+// just deleted it.
 func inspect(ctx context.Context, g Gateway, values url.Values) (inspection.List, error) {
 	for {
 		list, err := g.Operator.Inspect(ctx, g.ID, "usage", values)

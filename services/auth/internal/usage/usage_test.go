@@ -84,7 +84,7 @@ func TestSums(t *testing.T) {
 	)
 	silent := inspection.Item{Pod: "c", Error: "no answer within 5 s"}
 	foreign := inspection.Item{Pod: "d", Status: http.StatusOK, Body: json.RawMessage(`{"entries":7}`)}
-	unknown := inspection.Item{Pod: "e", Status: http.StatusNotFound, Body: json.RawMessage(`{"message":"404 page not found"}`)}
+	unknown := inspection.Item{Pod: "e", Status: http.StatusNotFound, Body: json.RawMessage(`{"message":"404"}`)}
 	ann, bob := Entry{"ann", twice(sent(5))}, Entry{"bob", sent(7)}
 	total := ann.UsageFigures
 	total.Add(bob.UsageFigures)
@@ -94,17 +94,19 @@ func TestSums(t *testing.T) {
 		want      Answer
 	}{
 		"by user": {query(inspection.UsageByUser, "", 10), []operator{first}, Answer{
-			Since: now.Add(-10 * time.Minute), Total: total, Entries: []Entry{ann, bob}, PodsAsked: 2, PodsAnswered: 2, Complete: true,
+			Since: now.Add(-10 * time.Minute), Total: total, Entries: []Entry{ann, bob}, PodsAsked: 2, PodsAnswered: 2,
+			Complete: true,
 		}},
 		"limit": {query(inspection.UsageByUser, "", 1), []operator{first}, Answer{
-			Since: now.Add(-10 * time.Minute), Total: total, Entries: []Entry{ann}, PodsAsked: 2, PodsAnswered: 2, Complete: true,
-			Truncated: true,
+			Since: now.Add(-10 * time.Minute), Total: total, Entries: []Entry{ann}, PodsAsked: 2, PodsAnswered: 2,
+			Complete: true, Truncated: true,
 		}},
-		"pods without an answer": {query(inspection.UsageByUser, "", 10), []operator{answering(silent, foreign, unknown)}, Answer{
-			PodsAsked: 3,
-		}},
+		"pods without an answer": {
+			query(inspection.UsageByUser, "", 10), []operator{answering(silent, foreign, unknown)}, Answer{PodsAsked: 3},
+		},
 		"by Gateway": {
-			query(Gateways, "", 10), []operator{answering(pod(t, "a", 90, true, map[string]uint64{"ann": 5})), answering(silent)},
+			query(Gateways, "", 10),
+			[]operator{answering(pod(t, "a", 90, true, map[string]uint64{"ann": 5})), answering(silent)},
 			Answer{
 				Since: now.Add(-time.Hour).Truncate(time.Minute), Total: sent(5), Entries: []Entry{{"g0", sent(5)}, {Name: "g1"}},
 				PodsAsked: 2, PodsAnswered: 1,
@@ -117,7 +119,8 @@ func TestSums(t *testing.T) {
 			},
 		},
 		"a hashed user": {
-			query(inspection.UsageByUser, "ann", 10), []operator{answering(pod(t, "a", 60, false, map[string]uint64{"hash": 5}))},
+			query(inspection.UsageByUser, "ann", 10),
+			[]operator{answering(pod(t, "a", 60, false, map[string]uint64{"hash": 5}))},
 			Answer{
 				Since: now.Add(-time.Hour), Total: sent(5), Entries: []Entry{{"ann", sent(5)}}, PodsAsked: 1, PodsAnswered: 1,
 				Complete: true,
@@ -162,7 +165,8 @@ func TestOperatorsWithoutAnswer(t *testing.T) {
 		if !errors.Is(err, c.want) || errors.Is(err, ErrAway) && errors.Is(err, ErrDenied) {
 			t.Errorf("%s: %v", name, err)
 		}
-		if got := ask(t, query(inspection.UsageByUser, "", 10), c.operator, one); got.Complete != (c.want == nil) || got.PodsAnswered != 1 {
+		got := ask(t, query(inspection.UsageByUser, "", 10), c.operator, one)
+		if got.Complete != (c.want == nil) || got.PodsAnswered != 1 {
 			t.Errorf("%s, another one answers: %+v", name, got)
 		}
 	}
@@ -207,7 +211,8 @@ func TestRequestsAreBounded(t *testing.T) {
 			}
 			return inspection.List{Items: []inspection.Item{pod(t, "a", 60, false, map[string]uint64{"ann": 5})}}, nil
 		})
-		got, err := a.Ask(t.Context(), "ann", []Gateway{{ID: "media/g", Operator: fine}}, query(inspection.UsageByUser, "", 10))
+		one := []Gateway{{ID: "media/g", Operator: fine}}
+		got, err := a.Ask(t.Context(), "ann", one, query(inspection.UsageByUser, "", 10))
 		if took := time.Since(begun); err != nil || got.PodsAnswered != 1 || took != 3*busyPause {
 			t.Errorf("ann: %+v, %v after %v", got, err, took)
 		}

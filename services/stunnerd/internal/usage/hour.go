@@ -161,8 +161,8 @@ func (h *hour) advance(minute int64) {
 	}
 }
 
-// shrink adds the users with the least bytes to the others, until a quarter of the memory is free. It compares their bytes
-// by powers of two, because sessions wait meanwhile, and sorting takes longer.
+// shrink adds the users with the least bytes to the others, until a quarter of the memory is free. It compares their
+// bytes by powers of two, because sessions wait meanwhile, and sorting takes longer.
 func (h *hour) shrink() {
 	var sizes [65]int // of the users by the length of their bytes in bits
 	magnitudes := make(map[*hourUser]int, len(h.users))

@@ -15,16 +15,21 @@ import (
 // last asks a book for the usage since a number of minutes ago.
 func (b *bed) last(minutes int, by inspection.UsageBy, user string) inspection.Usage {
 	return b.Hour(inspection.UsageQuery{
-		From: b.now.Add(-time.Duration(minutes) * time.Minute), To: b.now.Add(time.Second), By: by, User: user, Limit: inspection.MaxLimit,
+		From: b.now.Add(-time.Duration(minutes) * time.Minute), To: b.now.Add(time.Second), By: by, User: user,
+		Limit: inspection.MaxLimit,
 	})
 }
 
 // figures are what the tests expect of a user or a route that has only sent.
 func figures(sessions uint64, seconds float64, bytes, packets uint64) inspection.UsageFigures {
-	return inspection.UsageFigures{Sessions: sessions, Seconds: seconds, Sent: inspection.UsageCount{Bytes: bytes, Packets: packets}}
+	return inspection.UsageFigures{
+		Sessions: sessions, Seconds: seconds, Sent: inspection.UsageCount{Bytes: bytes, Packets: packets},
+	}
 }
 
-func (b *bed) expectHour(what string, got inspection.Usage, total inspection.UsageFigures, entries ...inspection.UsageEntry) {
+func (b *bed) expectHour(
+	what string, got inspection.Usage, total inspection.UsageFigures, entries ...inspection.UsageEntry,
+) {
 	b.t.Helper()
 	if entries == nil {
 		entries = []inspection.UsageEntry{}
@@ -108,7 +113,9 @@ func TestPeriodOfLastHour(t *testing.T) {
 		{90 * time.Second, 270 * time.Second, 4, 4},
 		{9 * time.Minute, 11 * time.Minute, 1, 1},
 	} {
-		got := b.Hour(inspection.UsageQuery{From: minute.Add(c.from), To: minute.Add(c.to), By: inspection.UsageByUser, Limit: 1})
+		got := b.Hour(inspection.UsageQuery{
+			From: minute.Add(c.from), To: minute.Add(c.to), By: inspection.UsageByUser, Limit: 1,
+		})
 		if got.Total.Sent.Bytes != c.bytes || got.To.Sub(got.From) != time.Duration(c.minutes)*time.Minute ||
 			!got.Since.Equal(minute) {
 			t.Errorf("from %v to %v: %+v", c.from, c.to, got)
@@ -232,8 +239,8 @@ func TestLastHourUnderLoad(t *testing.T) {
 	reading.Wait()
 	got := b.last(60, inspection.UsageByUser, "")
 	const all = workers * sessions
-	if got.Total.Sessions != all || got.Total.Sent != (inspection.UsageCount{Bytes: all * packets * 10, Packets: all * packets}) ||
-		len(got.Entries) != workers {
+	sent := inspection.UsageCount{Bytes: all * packets * 10, Packets: all * packets}
+	if got.Total.Sessions != all || got.Total.Sent != sent || len(got.Entries) != workers {
 		t.Errorf("%d entries, total %+v", len(got.Entries), got.Total)
 	}
 	for _, e := range got.Entries {

@@ -373,6 +373,12 @@ var table = []mutant{
 		before: `return replaces(o, like) }) {`,
 		after:  `return replaces(o, like) && len(kept) == 0 }) {`,
 	},
+	{
+		rule: "The token of the auth service reads usage and nothing else of the inspection API",
+		file: operator + "kube/inspection.go", pkg: operator + "kube", test: "TestInspectionNeedsATokenAndARight",
+		before: `right.Is(inspect.UsageRight) && slices`,
+		after:  `right.Verb == "get" && slices`,
+	},
 
 	// The auth service.
 	{
@@ -380,6 +386,12 @@ var table = []mutant{
 		file: auth + "access/gateways.go", pkg: auth + "access", test: "TestPatterns",
 		before: `return matches(p.namespace, namespace) && matches(p.name, name)`,
 		after:  `return matches(p.namespace, namespace) || matches(p.name, name)`,
+	},
+	{
+		rule: "A caller with usage: own does not read the usage of others",
+		file: auth + "rest/usage.go", pkg: auth + "rest", test: "TestUsage",
+		before: `case !who.MayReadUsage(*user):`,
+		after:  `case *user == "" && !who.MayReadUsage(*user):`,
 	},
 	{
 		rule: "A token that is too old is refused",

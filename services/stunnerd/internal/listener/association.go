@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/pion/dtls/v3"
+	"golang.org/x/crypto/cryptobyte"
 
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/datagram"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/forward"
@@ -35,6 +36,16 @@ const (
 	// together, so it may be repeated seven times. pion/dtls keeps fragments of messages, and encrypted records before
 	// it has the keys, until the association ends, and more than 400 bytes for each of them.
 	handshakeBytes, recordBytes = 4096, 100
+	// earlyBytes is the part of handshakeBytes that encrypted records of other types may use before the handshake is
+	// complete. The client may send data before the server has read its last flight.
+	earlyBytes = handshakeBytes / 4
+	// finishedSize is the size of the content of the record with Finished: a nonce, the message header, the content, and
+	// the tag of AES-GCM, which all dtlsSuites use. A client sends no other encrypted handshake message.
+	finishedSize = 8 + messageHeader + 12 + 16
+	// replayWindow is the size of the replay window of pion/dtls, in records.
+	replayWindow = 64
+	// keyExchangeMessage is the number of ClientKeyExchange in a handshake. The number of the ClientHello is 1.
+	keyExchangeMessage = 2
 )
 
 // association is the net.PacketConn that pion/dtls uses for one client. A dtlsSocket receives the datagrams of the
@@ -354,7 +365,9 @@ func (a *association) accepts(record []byte) bool {
 	switch {
 	case kind < typeChangeCipherSpec || kind > typeApplicationData || epoch > 1:
 		return false
-	case epoch == 0 && (established || kind == typeApplicationData), epoch == 1 && kind == typeChangeCipherSpec:
+	case epoch == 0 && established, epoch == 1 && kind == typeChangeCipherSpec:
+		return false
+	case epoch == 1 && kind == typeHandshake && len(record) != recordHeader+finishedSize:
 		return false
 	case established && kind != typeHandshake:
 		return true
@@ -362,7 +375,48 @@ func (a *association) accepts(record []byte) bool {
 	if h, ok := parseHello(record); ok && a.opened(h) {
 		return len(a.inbox) == 0 // pion/dtls keeps no copy of it
 	}
-	return a.handshaken.Add(int64(len(record)+recordBytes)) <= handshakeBytes
+	if epoch == 0 && !a.continues(record) {
+		return false
+	}
+	most := int64(handshakeBytes)
+	if kind != typeHandshake && kind != typeChangeCipherSpec {
+		most = earlyBytes
+	}
+	size := int64(len(record) + recordBytes)
+	if a.handshaken.Add(size) <= most {
+		return true
+	}
+	a.handshaken.Add(-size)
+	return false
+}
+
+// continues reports whether a plain record can follow the ClientHello: ChangeCipherSpec, or fragments of
+// ClientKeyExchange, which is the next message because the server requests no certificate. Other records are forged or
+// damaged, and would end the handshake. So would an alert. It is discarded too, because nothing distinguishes it from a
+// forged one: the handshake of a client that sends it ends at its timeout.
+func (a *association) continues(record []byte) bool {
+	// pion/dtls would discard the records of the client as too old after one with a much higher number.
+	after := binary.BigEndian.Uint64(record[3:]) - (a.ahead + 1) // the two bytes before the number, the epoch, are 0
+	if after == 0 || after >= replayWindow {
+		return false
+	}
+	content := cryptobyte.String(record[recordHeader:])
+	if record[0] == typeChangeCipherSpec {
+		return string(content) == "\x01"
+	}
+	for record[0] == typeHandshake && !content.Empty() {
+		var kind uint8
+		var size, offset uint32
+		var message uint16
+		var part cryptobyte.String
+		if !content.ReadUint8(&kind) || !content.ReadUint24(&size) || !content.ReadUint16(&message) ||
+			!content.ReadUint24(&offset) || !content.ReadUint24LengthPrefixed(&part) ||
+			kind != clientKeyExchange || message != keyExchangeMessage || size > handshakeBytes ||
+			offset+uint32(len(part)) > size {
+			return false
+		}
+	}
+	return record[0] == typeHandshake
 }
 
 // ReadFrom returns the next datagram of the client.

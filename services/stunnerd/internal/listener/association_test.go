@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"runtime"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -24,8 +25,8 @@ func record(kind byte, version, epoch uint16, sequence uint64, content []byte) [
 }
 
 const (
-	dtls12            = 0xFEFD
-	clientKeyExchange = 16
+	dtls12   = 0xFEFD
+	finished = 20
 )
 
 // fragment returns a fragment of a handshake message, in a plain record.
@@ -87,6 +88,73 @@ func TestForgedRecordsEndNoCall(t *testing.T) {
 	}
 	if n := l.opt.Meter.Drops()[meter.UnexpectedRecord.String()]; n < 1000 {
 		t.Errorf("%d datagrams with dropped records are counted", n)
+	}
+}
+
+// forging is the socket of a client in whose name another host sends datagrams before the last flight of the handshake.
+type forging struct {
+	*raw
+	forged func(keyExchange uint64) [][]byte
+	done   bool
+}
+
+func (f *forging) WriteTo(datagram []byte, to net.Addr) (int, error) {
+	if !f.done && epochOf(datagram) == 0 && datagram[recordHeader] == clientKeyExchange {
+		f.done = true
+		for _, d := range f.forged(binary.BigEndian.Uint64(datagram[3:])) {
+			if _, err := f.raw.WriteTo(d, to); err != nil {
+				return 0, err
+			}
+		}
+	}
+	return f.raw.WriteTo(datagram, to)
+}
+
+// TestForgedRecordsEndNoHandshake: no forged datagram with the address of a client ends its handshake, whatever the type,
+// the epoch, the number and the size of its records. The exceptions are those that the client itself could have sent: a
+// well-formed ClientKeyExchange, and many encrypted records of the size of Finished.
+func TestForgedRecordsEndNoHandshake(t *testing.T) {
+	limits := NewLimits(0)
+	limits.turns = newHandshakeLimiter(1 << 20) // all of them at once
+	_, server := openLimited(t, oneCertificate(t), limits)
+	contents := [][]byte{
+		{0}, {1}, {2, 40}, {1, 0}, {2, 0, 0}, make([]byte, 100), make([]byte, 8000), make([]byte, 8100),
+		fragment(0, 0, 0, 0, nil)[recordHeader:], fragment(0, 5, 100, 3, []byte{1})[recordHeader:],
+		fragment(0, 2, 1, 1, []byte{1})[recordHeader:], fragment(0, 2, 1<<20, 1, []byte{1})[recordHeader:],
+		someHello(t, 3, 1, 1, make([]byte, cookieSize))[recordHeader:], someHello(t, 3, 1, 0, nil)[recordHeader:50],
+		{finished, 0, 0, 12, 0, 3, 0, 0, 0, 0, 0, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+	}
+	well := fragment(0, 2, 66, 0, make([]byte, 66))[recordHeader:]
+	for name, kinds := range map[string][]byte{
+		"ChangeCipherSpec": {20}, "alert": {21}, "handshake": {22}, "application data": {23}, "others": {0, 19, 24, 25, 26, 255},
+	} {
+		for _, epoch := range []uint16{0, 1, 2, 0xFFFF} {
+			for _, ahead := range []uint64{0, 1, 30, 1 << 32} {
+				forged := contents
+				if kinds[0] != typeHandshake || epoch != 0 || ahead >= replayWindow {
+					forged = append(slices.Clip(contents), well)
+				}
+				address := &forging{raw: newRaw(t, server)}
+				address.forged = func(next uint64) (all [][]byte) {
+					for _, kind := range kinds {
+						for _, content := range forged {
+							all = append(all, record(kind, dtls12, epoch, next+ahead, content))
+						}
+					}
+					return all
+				}
+				client, err := dtls.ClientWithOptions(address, server, dtls.WithInsecureSkipVerify(true))
+				if err != nil {
+					t.Fatal(err)
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), soon)
+				if err := client.HandshakeContext(ctx); err != nil || !address.done {
+					t.Fatalf("%s, epoch %d, number +%d: %v", name, epoch, ahead, err)
+				}
+				cancel()
+				_ = client.Close()
+			}
+		}
 	}
 }
 
@@ -196,6 +264,20 @@ func TestLostFlights(t *testing.T) {
 
 // floods are sequences of datagrams of a client that pion/dtls might keep: the i-th of 1,000 datagrams of each.
 var floods = map[string]func(i int) []byte{
+	"ClientKeyExchange in long fragments": func(i int) []byte {
+		return fragment(uint64(3+i%60), keyExchangeMessage, handshakeBytes, i, make([]byte, 1000))
+	},
+	"ClientKeyExchange in fragments of one byte": func(i int) []byte {
+		return fragment(uint64(3+i%60), keyExchangeMessage, handshakeBytes, i, make([]byte, 1))
+	},
+	"ClientKeyExchange in many fragments in a record": func(i int) []byte {
+		r := record(typeHandshake, dtls12, 0, uint64(3+i%60), nil)
+		for k := range 300 {
+			r = append(r, fragment(0, keyExchangeMessage, handshakeBytes, k*10+i%10, []byte{0})[recordHeader:]...)
+		}
+		binary.BigEndian.PutUint16(r[11:], uint16(len(r)-recordHeader))
+		return r
+	},
 	"long fragments": func(i int) []byte {
 		return fragment(uint64(1000+i), uint16(5+i), 1<<20, 0, make([]byte, 8100))
 	},
@@ -223,6 +305,9 @@ var floods = map[string]func(i int) []byte{
 	},
 	"encrypted data": func(i int) []byte {
 		return record(typeApplicationData, dtls12, 1, uint64(i), make([]byte, 8100))
+	},
+	"encrypted messages of the size of Finished": func(i int) []byte {
+		return record(typeHandshake, dtls12, 1, uint64(i), make([]byte, finishedSize))
 	},
 	"encrypted handshake messages": func(i int) []byte {
 		return record(typeHandshake, dtls12, 1, uint64(i), make([]byte, 8100))
@@ -289,7 +374,7 @@ func TestFloodsOverDTLSAreNotBuffered(t *testing.T) {
 func TestAcceptedBytes(t *testing.T) {
 	h, _ := parseHello(someHello(t, 1, 5, 1, make([]byte, cookieSize)))
 	for name, flood := range floods {
-		a := &association{inbox: make(chan received, inbox)}
+		a := &association{inbox: make(chan received, inbox), ahead: 1}
 		passed := 0
 		for i := range 1000 {
 			passed += len(a.accepted(flood(i)))

@@ -21,6 +21,7 @@ const (
 
 	clientHello        = 1
 	helloVerifyRequest = 3
+	clientKeyExchange  = 16
 
 	recordHeader    = 13
 	messageHeader   = 12

@@ -7,6 +7,7 @@
 //	share_test.go                guessed passwords, and what one user can take from others
 //	stream_test.go               connections over TCP and TLS
 //	handshake_test.go dtls_test.go handshakes
+//	records_test.go              DTLS records that are not authentic, with coturn for comparison
 //	neighbour_test.go            calls beside a neighbour that disturbs them, with a control
 //	neighbour_hosts_test.go neighbour_triggers_test.go  its networks and what the neighbour does
 //	largest_test.go              one user that repeats each message in as many sessions as it gets

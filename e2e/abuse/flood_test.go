@@ -300,7 +300,7 @@ func (d *target) recovered(t *testing.T, rss, goroutines int) {
 type flood struct {
 	t          *testing.T
 	client     *ask.Client
-	port       string // of the listener, as in /proc/net
+	port       uint16 // of the listener
 	sent       int
 	got, bytes atomic.Int64
 	done       chan struct{} // closed when receiving has ended
@@ -308,7 +308,7 @@ type flood struct {
 
 func newFlood(t *testing.T, d *target, c *ask.Client) *flood {
 	t.Helper()
-	f := &flood{t: t, client: c, port: fmt.Sprintf(":%04X", d.ports[call.UDP]), done: make(chan struct{})}
+	f := &flood{t: t, client: c, port: uint16(d.ports[call.UDP]), done: make(chan struct{})}
 	f.listen(time.Time{})
 	go func() {
 		defer close(f.done)
@@ -365,20 +365,24 @@ func (f *flood) below(bytes int) {
 	}
 }
 
-// waiting returns the longest receive queue of the listener's sockets in bytes (proc_net(5)).
-func (f *flood) waiting() (most int) {
-	f.t.Helper()
-	for _, name := range []string{"/proc/net/udp", "/proc/net/udp6"} {
+// waiting returns the longest receive queue of the listener's sockets in bytes.
+func (f *flood) waiting() int { f.t.Helper(); return queued(f.t, f.port) }
+
+// queued returns the longest receive queue of the sockets with a UDP port, in bytes (proc_net(5)), in the network
+// namespace of the calling thread.
+func queued(t *testing.T, port uint16) (most int) {
+	t.Helper()
+	for _, name := range []string{"/proc/thread-self/net/udp", "/proc/thread-self/net/udp6"} {
 		data, err := os.ReadFile(name)
-		must(f.t, err)
+		must(t, err)
 		for line := range strings.Lines(string(data)) {
 			fields := strings.Fields(line)
-			if !strings.HasSuffix(fields[1], f.port) {
+			if !strings.HasSuffix(fields[1], fmt.Sprintf(":%04X", port)) {
 				continue
 			}
 			_, queue, _ := strings.Cut(fields[4], ":")
 			n, err := strconv.ParseInt(queue, 16, 64)
-			must(f.t, err)
+			must(t, err)
 			most = max(most, int(n))
 		}
 	}

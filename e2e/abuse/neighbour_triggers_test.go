@@ -342,9 +342,7 @@ func fragments(t *testing.T, h *hosts) harm {
 				}
 				_ = conn.SetDeadline(time.Time{})
 				sent.Add(int64(pace(ctx, perSecond, func(i int) {
-					// A fragment of one byte of a ClientKeyExchange of 16,000 bytes, at another offset each time (RFC 6347 §4.2.2).
-					fragment := []byte{16, 0, 0x3E, 0x80, 0, 2, 0, byte(i >> 8), byte(i), 0, 0, 1, 0}
-					_, _ = conn.Write(record(recordHandshake, i+2, append(fragment, make([]byte, size)...)))
+					_, _ = conn.Write(oneByte(i, size))
 				})))
 			})
 		}
@@ -393,14 +391,21 @@ func closedPorts(t *testing.T, h *hosts) harm {
 }
 
 // unreachables returns the number of ICMP errors that the peers have sent.
-func (h *hosts) unreachables(t *testing.T) (n int) {
+func (h *hosts) unreachables(t *testing.T) int {
+	t.Helper()
+	return counter(t, h.peers, "Icmp:", "OutDestUnreachs")
+}
+
+// counter returns a counter of a protocol of the kernel in a network namespace (RFC 4022, RFC 4113, RFC 4293).
+func counter(t *testing.T, in *netns.Space, protocol, name string) (n int) {
 	t.Helper()
 	var names, values []string
-	for line := range strings.Lines(h.peers.Run(t, "cat /proc/self/net/snmp")) {
-		if strings.HasPrefix(line, "Icmp:") {
+	for line := range strings.Lines(in.Run(t, "cat /proc/self/net/snmp")) {
+		if strings.HasPrefix(line, protocol) {
 			names, values = values, strings.Fields(line)
 		}
 	}
-	_, _ = fmt.Sscan(values[slices.Index(names, "OutDestUnreachs")], &n)
+	_, err := fmt.Sscan(values[slices.Index(names, name)], &n)
+	must(t, err)
 	return n
 }

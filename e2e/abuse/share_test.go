@@ -327,7 +327,7 @@ type forger struct {
 func newForger(t *testing.T, d *target) *forger {
 	t.Helper()
 	return &forger{
-		flood: &flood{t: t, port: fmt.Sprintf(":%04X", d.ports[call.UDP])}, raw: netns.NewRawSocket(t), to: d.at(private, call.UDP),
+		flood: &flood{t: t, port: uint16(d.ports[call.UDP])}, raw: netns.NewRawSocket(t), to: d.at(private, call.UDP),
 	}
 }
 

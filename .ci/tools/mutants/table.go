@@ -180,6 +180,18 @@ var table = []mutant{
 		after:  `c.sources[p.source].Len() <= share {`,
 	},
 	{
+		rule: "A plain record of DTLS is dropped after the handshake",
+		file: stunnerd + "listener/association.go", pkg: stunnerd + "listener", test: "TestForgedRecordsEndNoCall",
+		before: `case epoch == 0 && established,`,
+		after:  `case epoch == 0 && established && kind != typeApplicationData,`,
+	},
+	{
+		rule: "A forged record does not end a DTLS handshake",
+		file: stunnerd + "listener/association.go", pkg: stunnerd + "listener", test: "TestForgedRecordsEndNoHandshake",
+		before: `if epoch == 0 && !a.continues(record) {`,
+		after:  `if epoch == 0 && !a.continues(record) && established {`,
+	},
+	{
 		rule: "A frame longer than the limit ends its stream",
 		file: stunnerd + "listener/frame.go", pkg: stunnerd + "listener", test: "TestTooLongFrameEndsTheStream",
 		before: `if size > limit {`,

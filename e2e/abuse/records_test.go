@@ -1,0 +1,293 @@
+package abuse
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"encoding/binary"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/pion/dtls/v3"
+
+	"github.com/stunner-gateway/stunner/e2e/internal/call"
+	"github.com/stunner-gateway/stunner/e2e/internal/netns"
+)
+
+const (
+	// recordsOfOrigin is the number of records of each of the five origins. They send 100,000 together.
+	recordsOfOrigin = 20_000
+	// firstRecords is the number of records before the memory of the server is measured, so that the garbage that
+	// handshakes leave is not attributed to records.
+	firstRecords = 1000
+	// ownClients is the number of DTLS clients that send records from addresses of their own, and ownRounds how often
+	// they begin a handshake without completing it.
+	ownClients, ownRounds = 8, 5
+	// forgedSize is the longest content of a forged record, which must fit into one packet, and ownSize of another one.
+	forgedSize, ownSize = 1400, 8000
+)
+
+// An origin sends n records that are not authentic. The note describes what came of it.
+type origin struct {
+	name string
+	send func(s *recordFlood, t *testing.T, n int) (note string)
+}
+
+var origins = []origin{
+	{"forged addresses of running calls", (*recordFlood).asCallers},
+	{"forged addresses of clients in their handshake", (*recordFlood).asNewCallers},
+	{"clients after their handshake", (*recordFlood).afterHandshakes},
+	{"clients in their handshake", (*recordFlood).duringHandshakes},
+	{"many addresses without a handshake", (*recordFlood).asStrangers},
+}
+
+// T-16: 100,000 records that are not authentic, of each content type, of epoch 0 and later ones, from forged addresses and
+// from clients without a credential, before, during and after handshakes, do not grow the memory of the server. They
+// harm neither running calls nor calls that begin meanwhile. The control are calls at another server. coturn, under the
+// same records, is the comparison: stunnerd must not be worse.
+func TestRecordsBesideCoturn(t *testing.T) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	must(t, err)
+	quiet, noisy := newHosts(t, false), newHosts(t, false)
+	for _, h := range []*hosts{quiet, noisy} {
+		h.chain, h.key = certificateOf(t, serverAddr, key)
+		h.roots.AppendCertsFromPEM(h.chain)
+	}
+	ours, theirs := figures{}, figures{}
+	t.Run("stunnerd", func(t *testing.T) {
+		var undisturbed figures
+		ours, undisturbed = floodOfRecords(t, quiet, noisy, "stunnerd")
+		if ours.grown > moreMemory {
+			t.Errorf("the memory of the server grows by %d kB, limit %d MiB", ours.grown>>10, moreMemory>>20)
+		}
+		if ours.lost > undisturbed.lost+moreLost {
+			t.Errorf("running calls are disturbed: %s; control: %.2f %% lost", ours, undisturbed.lost)
+		}
+		if ours.made < newCalls {
+			t.Errorf("%d of %d new calls succeed within %s: %v", ours.made, newCalls, newCallDeadline, ours.errs)
+		}
+	})
+	t.Run(coturn, func(t *testing.T) { theirs, _ = floodOfRecords(t, quiet, noisy, coturn) })
+	if ours.sent == 0 || theirs.sent == 0 {
+		return // -run has selected one server
+	}
+	t.Logf("stunnerd: %s", ours)
+	t.Logf("coturn:   %s", theirs)
+	if ours.lost > theirs.lost+moreLost || ours.made < theirs.made {
+		t.Error("stunnerd is worse than coturn")
+	}
+}
+
+// floodOfRecords sends the records of all origins to a server, and returns the figures of its calls, and of those of the
+// control.
+func floodOfRecords(t *testing.T, quiet, noisy *hosts, name string) (f, undisturbed figures) {
+	t.Helper()
+	quiet.run(t, server{name: "stunnerd", engine: "None"})
+	noisy.run(t, server{name: name, engine: "None"})
+	control, calls := quiet.calls(t, call.DTLS), noisy.calls(t, call.DTLS)
+	s := &recordFlood{hosts: noisy}
+	noisy.lan.Do(func() { s.raw = netns.NewRawSocket(t) })
+	atStart := noisy.memory(t)
+	s.duringHandshakes(t, firstRecords)
+	before := noisy.memory(t)
+	t.Logf("memory of %s: %d kB with %d calls, %d kB after %d records", name, atStart>>10, len(calls), before>>10, s.sent)
+	s.sent = 0
+	udp := func(name string) int { return counter(t, noisy.server, "Udp:", name) }
+	read, dropped := udp("InDatagrams"), udp("RcvbufErrors")
+	for _, o := range origins {
+		sent, began := s.sent, time.Now()
+		note := o.send(s, t, recordsOfOrigin)
+		now := noisy.memory(t)
+		f.grown = max(f.grown, now-before)
+		t.Logf("%d records of %s in %s: memory %+d kB%s", s.sent-sent, o.name, time.Since(began).Round(time.Millisecond),
+			(now-before)>>10, note)
+	}
+	read, dropped = udp("InDatagrams")-read, udp("RcvbufErrors")-dropped
+	if least := len(origins) * recordsOfOrigin; s.sent < least || read < s.sent*9/10 || dropped > s.sent/100 {
+		t.Fatalf("TEST NOT VALID: %s has read %d datagrams, and %d were dropped, of %d records", name, read, dropped, s.sent)
+	}
+	f.made, f.slowest, f.errs = s.joined.made, s.joined.slowest, s.joined.errs
+	ctx, cancel := context.WithTimeout(t.Context(), newCallDeadline)
+	defer cancel()
+	for i, c := range calls {
+		if err := c.AwaitMore(ctx, 10); err != nil && name != coturn {
+			t.Errorf("call %d has ended: %v", i, err)
+		}
+	}
+	undisturbed.end(control)
+	f.end(calls)
+	t.Logf("%s; control: %.2f %% lost", f, undisturbed.lost)
+	return f, undisturbed
+}
+
+// recordFlood sends records to a server, only as fast as the server reads them. Datagrams that the kernel drops would not
+// test the server.
+type recordFlood struct {
+	*hosts
+	raw    netns.RawSocket
+	sent   int
+	queue  int     // bytes since the queue of the server was empty
+	joined figures // of the new calls in asNewCallers
+}
+
+// count counts a datagram that was sent, and waits until the server has read its queue before that is full.
+func (s *recordFlood) count(t *testing.T, size int) {
+	t.Helper()
+	const least, most = 768, 48 << 10 // what a datagram takes of a receive buffer, and a part of the buffer
+	s.sent++
+	if s.queue += least + size; s.queue < most {
+		return
+	}
+	s.queue = 0
+	for late := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+		waiting := 0
+		s.server.Do(func() { waiting = queued(t, dtlsServer.Port()) })
+		if waiting == 0 {
+			return
+		}
+		if time.Now().After(late) {
+			t.Fatalf("the server does not read its queue of %d bytes", waiting)
+		}
+	}
+}
+
+func (s *recordFlood) forge(t *testing.T, from netip.AddrPort, record []byte) {
+	t.Helper()
+	must(t, s.raw.Send(from, dtlsServer, record))
+	s.count(t, len(record))
+}
+
+// asCallers forges the addresses of the running calls.
+func (s *recordFlood) asCallers(t *testing.T, n int) string {
+	for i := range n {
+		s.forge(t, s.options(call.DTLS, uint16(1+i%runningCalls)).Local, someRecord(i/runningCalls, forgedSize))
+	}
+	return ""
+}
+
+// asNewCallers forges the addresses of new calls while these make their handshakes.
+func (s *recordFlood) asNewCallers(t *testing.T, n int) string {
+	joined := make(chan figures, 1)
+	go func() { joined <- s.join(t.Context(), call.DTLS) }()
+	for i, done := 0, false; !done || i < n; i++ {
+		s.forge(t, s.options(call.DTLS, uint16(1000+i%newCalls)).Local, someRecord(i/newCalls, forgedSize))
+		select {
+		case s.joined = <-joined:
+			done = true
+		default:
+		}
+	}
+	return fmt.Sprintf("; %d of %d new calls", s.joined.made, newCalls)
+}
+
+// afterHandshakes sends from clients with a complete handshake and without a credential.
+func (s *recordFlood) afterHandshakes(t *testing.T, n int) string {
+	var conns []*net.UDPConn
+	ctx, cancel := context.WithTimeout(t.Context(), newCallDeadline)
+	defer cancel()
+	complete := 0
+	for range ownClients {
+		conn := socket(t, s.far, netip.AddrPortFrom(abuserAddr, 0))
+		secure, err := dtls.ClientWithOptions(conn, net.UDPAddrFromAddrPort(dtlsServer), dtls.WithRootCAs(s.roots),
+			dtls.WithServerName(serverAddr.String()))
+		must(t, err)
+		if secure.HandshakeContext(ctx) == nil {
+			complete++
+		}
+		conns = append(conns, conn)
+	}
+	for i := range n {
+		r := ownRecord(i)
+		_, _ = conns[i%len(conns)].WriteToUDPAddrPort(r, dtlsServer) // the handshake may have closed it
+		s.count(t, len(r))
+	}
+	for _, conn := range conns {
+		_ = conn.Close()
+	}
+	return fmt.Sprintf("; %d of %d handshakes are complete", complete, ownClients)
+}
+
+// duringHandshakes sends from clients that have returned their cookie and have got a certificate.
+func (s *recordFlood) duringHandshakes(t *testing.T, n int) string {
+	var answered atomic.Int64
+	for round := range ownRounds {
+		var conns []*net.UDPConn
+		var group sync.WaitGroup
+		ctx, cancel := context.WithTimeout(t.Context(), newCallDeadline/2)
+		for range ownClients {
+			conn, err := dialDTLS(s.far.Do, abuserAddr, dtlsServer)
+			must(t, err)
+			conns = append(conns, conn)
+			group.Go(func() {
+				if beginDTLS(ctx, conn) {
+					answered.Add(1)
+				}
+				_ = conn.SetDeadline(time.Time{})
+			})
+		}
+		group.Wait()
+		cancel()
+		for i := round * n / ownRounds; i < (round+1)*n/ownRounds; i++ {
+			r := ownRecord(i)
+			_, _ = conns[i%ownClients].Write(r) // an ICMP error of an earlier one
+			s.count(t, len(r))
+		}
+		for _, conn := range conns {
+			_ = conn.Close()
+		}
+	}
+	return fmt.Sprintf("; %d of %d handshakes got a certificate", answered.Load(), ownRounds*ownClients)
+}
+
+// asStrangers forges addresses without an association. Half of the datagrams begin a handshake and have no valid cookie.
+func (s *recordFlood) asStrangers(t *testing.T, n int) string {
+	for i := range n {
+		r := someRecord(i/2, forgedSize)
+		if i%2 == 0 {
+			r = [][]byte{
+				clientHello(random(), 0, nil), clientHello(random(), 1, make([]byte, 20)),
+				append(clientHello(random(), 0, nil), r[:min(len(r), forgedSize/2)]...),
+			}[i/2%3]
+		}
+		s.forge(t, netip.AddrPortFrom(host(farClients, 0x8000|uint16(i)), uint16(10_000+i)), r)
+	}
+	return ""
+}
+
+// ownRecord returns records of a client that need not fit into a packet: by turns a fragment and another one.
+func ownRecord(i int) []byte {
+	if i%2 == 0 {
+		return oneByte(i/2, ownSize)
+	}
+	return someRecord(i/2, ownSize)
+}
+
+// oneByte returns a record with a fragment of one byte of a ClientKeyExchange of 16,000 bytes, at another offset each
+// time (RFC 6347 §4.2.2), and more bytes without use behind it.
+func oneByte(number, more int) []byte {
+	fragment := []byte{16, 0, 0x3E, 0x80, 0, 2, 0, byte(number >> 8 & 0x3F), byte(number), 0, 0, 1, 0}
+	return record(recordHandshake, number+2, append(fragment, make([]byte, more)...))
+}
+
+// someRecord returns one of the combinations of a content type, an epoch and a content of at most a size, without anything
+// authentic.
+func someRecord(number, size int) []byte {
+	kinds := []byte{20, 21, recordHandshake, 23, 24, 25, 26, 27, 0, 255} // the others are unknown
+	epochs := []uint16{0, 1, 2, 0xFFFF}
+	hello := clientHello(random(), 0, nil)[recordHeader:]
+	contents := [][]byte{
+		{0}, {1}, {2, 40}, {1, 0}, nil, oneByte(number, 0)[recordHeader:], hello, hello[:40], make([]byte, size),
+	}
+	i := number
+	next := func(n int) (at int) { at, i = i%n, i/n; return at }
+	kind, epoch := kinds[next(len(kinds))], epochs[next(len(epochs))]
+	r := record(kind, number, contents[next(len(contents))])
+	binary.BigEndian.PutUint16(r[3:], epoch)
+	return r
+}

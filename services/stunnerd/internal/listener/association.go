@@ -38,7 +38,7 @@ const (
 	handshakeBytes, recordBytes = 4096, 100
 	// earlyBytes is the part of handshakeBytes that encrypted records of other types may use before the handshake is
 	// complete. The client may send data before the server has read its last flight.
-	earlyBytes = handshakeBytes / 4
+	earlyBytes = handshakeBytes / 2
 	// finishedSize is the size of the content of the record with Finished: a nonce, the message header, the content, and
 	// the tag of AES-GCM, which all dtlsSuites use. A client sends no other encrypted handshake message.
 	finishedSize = 8 + messageHeader + 12 + 16

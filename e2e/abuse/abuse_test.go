@@ -10,8 +10,10 @@
 //	records_test.go              DTLS records that are not authentic, with coturn for comparison
 //	neighbour_test.go            calls beside a neighbour that disturbs them, with a control
 //	neighbour_hosts_test.go neighbour_triggers_test.go  its networks and what the neighbour does
-//	largest_test.go              one user that repeats each message in as many sessions as it gets
+//	largest_test.go              one user that repeats each message in as many sessions as it gets, and what must hold
+//	largest_acts_test.go         what the user repeats: requests, attributes, transports, identities
 //	largest_source_test.go       the methods and attributes of the source
+//	largest_hoard_test.go        how the user opens sessions and connections, and sends
 package abuse
 
 import (

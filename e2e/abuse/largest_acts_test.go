@@ -17,9 +17,9 @@ import (
 // clients over TCP and TLS read nothing.
 type act struct {
 	over      call.Network // or eachTransport
-	request   string // of requests, or one of the constants
-	attribute string // of attributes
-	as        string // of identities
+	request   string       // of requests, or one of the constants
+	attribute string       // of attributes
+	as        string       // of identities
 }
 
 func (a act) String() string {

@@ -268,11 +268,17 @@ func ownRecord(i int) []byte {
 	return someRecord(i/2, ownSize)
 }
 
-// oneByte returns a record with a fragment of one byte of a ClientKeyExchange of 16,000 bytes, at another offset each
-// time (RFC 6347 §4.2.2), and more bytes without use behind it.
+// oneByte returns a record with a fragment of one byte of a ClientKeyExchange, at another offset each time (RFC 6347
+// §4.2.2), and more bytes without use behind it. By turns, the message and the record number are as those of a client,
+// or larger.
 func oneByte(number, more int) []byte {
-	fragment := []byte{16, 0, 0x3E, 0x80, 0, 2, 0, byte(number >> 8 & 0x3F), byte(number), 0, 0, 1, 0}
-	return record(recordHandshake, number+2, append(fragment, make([]byte, more)...))
+	size, sequence := 16_000, number+2
+	if number%2 == 0 {
+		size, sequence = 4000, 2+number/2%60
+	}
+	offset := number % size
+	fragment := []byte{16, 0, byte(size >> 8), byte(size), 0, 2, 0, byte(offset >> 8), byte(offset), 0, 0, 1, 0}
+	return record(recordHandshake, sequence, append(fragment, make([]byte, more)...))
 }
 
 // someRecord returns one of the combinations of a content type, an epoch and a content of at most a size, without anything

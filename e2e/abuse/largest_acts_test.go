@@ -131,16 +131,16 @@ func check(n int) []byte {
 		raw(stun.AttrPriority, []byte{110, 0, 1, 255}), raw(stun.AttrUseCandidate, nil)).Raw
 }
 
-// most is the request that takes the most memory of a session with the fewest messages.
-var most = act{over: call.UDP, request: "CreatePermission", attribute: "XOR-PEER-ADDRESS as often as fits"}
+// mostPermissions is the request that takes the most memory of a session with the fewest messages.
+var mostPermissions = act{over: call.UDP, request: "CreatePermission", attribute: "XOR-PEER-ADDRESS as often as fits"}
 
-// acts are those that hold the most memory, each alone, and all messages in turn over all transports. With -largest, they
-// are each request with each attribute over each transport.
+// acts are those that hold the most memory, each alone, and all messages in turn over all transports. With -largest,
+// they are each request with each attribute over each transport.
 func acts() (all []act) {
 	as := func(a act, identities string) act { a.as = identities; return a }
 	if !*largestFlag {
 		return []act{
-			most, as(most, manyUsers), as(most, manyAddresses),
+			mostPermissions, as(mostPermissions, manyUsers), as(mostPermissions, manyAddresses),
 			{over: call.TCP, request: "ChannelBind", attribute: noAttribute},
 			{over: call.UDP, request: "Send", attribute: "DATA that nominates a peer"},
 			{over: call.UDP, request: fromPeers, attribute: noAttribute},
@@ -173,7 +173,7 @@ func acts() (all []act) {
 // of all messages.
 func (a act) repeats() int {
 	switch {
-	case a.attribute == most.attribute:
+	case a.attribute == mostPermissions.attribute:
 		return 6 // of 80 permissions each, of 256 that a session may have
 	case a.request == "ChannelBind":
 		return 70 // of 64 channels that a session may have

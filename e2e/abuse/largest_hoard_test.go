@@ -102,8 +102,8 @@ const (
 	idleSpan = 11 * time.Second
 )
 
-// isFull returns an error until the server holds as much for the user as it allows, and every combination of the act is
-// sent.
+// isFull returns an error until the server holds as much for the user as it allows, and every combination of the act
+// is sent.
 func (h *hoard) isFull(since time.Duration) error {
 	open, idles, refused := h.open.Load(), h.idle.Load(), h.refused.Load()
 	if h.request == idle {
@@ -140,7 +140,10 @@ func (h *hoard) session(ctx context.Context) error {
 		return err
 	}
 	u := mint(h.user())
-	c := &client{PacketConn: conn, Client: ask.Client{Username: u.Username, Password: string(u.Password)}, to: net.UDPAddrFromAddrPort(o.Gateway)}
+	c := &client{
+		PacketConn: conn, Client: ask.Client{Username: u.Username, Password: string(u.Password)},
+		to: net.UDPAddrFromAddrPort(o.Gateway),
+	}
 	if err := h.challenge(c, o.Local.Addr()); err != nil {
 		return err
 	}
@@ -241,8 +244,8 @@ func (h *hoard) expose(c *client, allocated *stun.Message) error {
 	return nil
 }
 
-// flood sends to the exposed sessions, without a channel, until the context ends: bursts, or over TCP and TLS the longest
-// datagrams. The rate is one that the server can relay: the act is about memory.
+// flood sends to the exposed sessions, without a channel, until the context ends: bursts, or over TCP and TLS the
+// longest datagrams. The rate is one that the server can relay: the act is about memory.
 func (h *hoard) flood(ctx context.Context) {
 	size, burst, rate := datagram, 40, 75
 	if h.over == call.TCP || h.over == call.TLS {

@@ -17,8 +17,8 @@ import (
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 )
 
-// Files of stunnerd with the lists from which the acts of TestLargestClients are made, so that a new method or attribute
-// is an act without a change here.
+// Files of stunnerd with the lists from which the acts of TestLargestClients are made, so that a new method or
+// attribute is an act without a change here.
 const (
 	methodsFile    = "services/stunnerd/internal/gate/admit.go"
 	attributesFile = "services/stunnerd/internal/stunmsg/message.go"
@@ -30,8 +30,8 @@ const (
 	eachAttribute = "each attribute that the server understands in turn"
 )
 
-// sizes are those of attributes in eachAttribute: each bound of RFC 8489 §14 and RFC 8656 §18, less and more by one, and
-// the largest that fits.
+// sizes are those of attributes in eachAttribute: each bound of RFC 8489 §14 and RFC 8656 §18, less and more by one,
+// and the largest that fits.
 var sizes = []int{0, 1, 2, 3, 4, 5, 7, 8, 9, 19, 20, 21, 32, 33, 507, 508, 509, 762, 763, 764, datagram - 300}
 
 // inTurn are the requests of eachRequest.
@@ -122,7 +122,8 @@ func constants(t *testing.T, prefix string) map[string]uint16 {
 	return all
 }
 
-// Each method that the gate admits, and each attribute that the parser understands, is in the acts of TestLargestClients.
+// Each method that the gate admits, and each attribute that the parser understands, is in the acts of
+// TestLargestClients.
 func TestActsHaveAllMethodsAndAttributes(t *testing.T) {
 	fromSource(t)
 	for _, name := range []string{"Allocate", "Refresh", "CreatePermission", "ChannelBind", "Binding"} {

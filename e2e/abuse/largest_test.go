@@ -30,9 +30,9 @@ var (
 	memoryFlag = flag.Int64("memory", 512, "MiB of the server in TestLargestClients; 512 is the limit of the chart")
 )
 
-// TestLargestClients: one user with one address repeats a message with different values in as many sessions as it gets,
-// until the server refuses more. The server lives in its memory limit, running calls lose no more than those of another
-// server, new calls of other users succeed, and all running calls continue after SIGKILL, from the journal.
+// TestLargestClients: one user with one address repeats a message with different values in as many sessions as it
+// gets, until the server refuses more. The server lives in its memory limit, running calls lose no more than those of
+// another server, new calls of other users succeed, and all running calls continue after SIGKILL, from the journal.
 func TestLargestClients(t *testing.T) {
 	quiet, noisy := newHosts(t, false), newHosts(t, false)
 	for _, h := range []*hosts{quiet, noisy} {
@@ -67,7 +67,9 @@ func survive(t *testing.T, quiet, noisy *hosts, a act) {
 	defer stop()
 	filling.Go(func() { hoard.fill(ctx) })
 	began := time.Now()
-	full := noisy.process.Until(bounded(t, fillPatience), func(context.Context) error { return hoard.isFull(time.Since(began)) })
+	full := noisy.process.Until(bounded(t, fillPatience), func(context.Context) error {
+		return hoard.isFull(time.Since(began))
+	})
 	took := time.Since(began)
 	over := call.UDP
 	if a.request == idle {
@@ -76,8 +78,9 @@ func survive(t *testing.T, quiet, noisy *hosts, a act) {
 	f := noisy.join(t.Context(), over)
 	peak, err := group.Peak()
 	must(t, err)
-	note := fmt.Sprintf("%d sessions, %d connections without, %d refused, %d messages in %s; peak %d MiB", hoard.open.Load(),
-		hoard.idle.Load(), hoard.refused.Load(), hoard.sent.Load(), took.Round(100*time.Millisecond), peak>>20)
+	note := fmt.Sprintf("%d sessions, %d connections without, %d refused, %d messages in %s; peak %d MiB",
+		hoard.open.Load(), hoard.idle.Load(), hoard.refused.Load(), hoard.sent.Load(), took.Round(100*time.Millisecond),
+		peak>>20)
 	lost, undisturbed := losses(calls), losses(control)
 	t.Logf("%s; %.2f %% lost, control %.2f %%; %d of %d new calls, the slowest after %s", note, lost, undisturbed, f.made,
 		newCalls, f.slowest)
@@ -98,17 +101,24 @@ func survive(t *testing.T, quiet, noisy *hosts, a act) {
 
 	stop()
 	filling.Wait()
-	must(t, noisy.process.Kill())
-	noisy.run(t, confined)
-	again := bounded(t, patience)
+	noisy.continueAfterKill(t, confined, calls)
+}
+
+// continueAfterKill ends the server by SIGKILL and starts it again, and checks that calls continue: the journal has
+// their entries, and those of the user fit into the memory.
+func (h *hosts) continueAfterKill(t *testing.T, what server, calls []*call.Call) {
+	t.Helper()
+	must(t, h.process.Kill())
+	h.run(t, what)
+	ctx := bounded(t, patience)
 	for i, c := range calls {
-		if err := c.AwaitMore(again, 10); err != nil {
+		if err := c.AwaitMore(ctx, 10); err != nil {
 			t.Errorf("call %d does not continue after SIGKILL: %v", i, err)
 		}
 	}
 	select {
-	case <-noisy.process.Done():
-		t.Errorf("the server has ended after SIGKILL: %v", noisy.process.Err())
+	case <-h.process.Done():
+		t.Errorf("the server has ended after SIGKILL: %v", h.process.Err())
 	default:
 	}
 }
@@ -130,7 +140,8 @@ func volume(t *testing.T) string {
 	return dir
 }
 
-// losses returns how many datagrams of calls are lost, in percent. The last ones, which may be on their way, do not count.
+// losses returns how many datagrams of calls are lost, in percent. The last ones, which may be on their way, do not
+// count.
 func losses(calls []*call.Call) float64 {
 	const late = 25 // half a second of a call
 	sent, lost := 0, 0

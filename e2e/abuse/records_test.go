@@ -47,10 +47,10 @@ var origins = []origin{
 	{"many addresses without a handshake", (*recordFlood).asStrangers},
 }
 
-// T-16: 100,000 records that are not authentic, of each content type, of epoch 0 and later ones, from forged addresses and
-// from clients without a credential, before, during and after handshakes, do not grow the memory of the server. They
-// harm neither running calls nor calls that begin meanwhile. The control are calls at another server. coturn, under the
-// same records, is the comparison: stunnerd must not be worse.
+// T-16: 100,000 records that are not authentic, of each content type, of epoch 0 and later ones, from forged addresses
+// and from clients without a credential, before, during and after handshakes, do not grow the memory of the server.
+// They harm neither running calls nor calls that begin meanwhile. The control are calls at another server. coturn,
+// under the same records, is the comparison: stunnerd must not be worse.
 func TestRecordsBesideCoturn(t *testing.T) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	must(t, err)
@@ -84,8 +84,8 @@ func TestRecordsBesideCoturn(t *testing.T) {
 	}
 }
 
-// floodOfRecords sends the records of all origins to a server, and returns the figures of its calls, and of those of the
-// control.
+// floodOfRecords sends the records of all origins to a server, and returns the figures of its calls, and of those of
+// the control.
 func floodOfRecords(t *testing.T, quiet, noisy *hosts, name string) (f, undisturbed figures) {
 	t.Helper()
 	quiet.run(t, server{name: "stunnerd", engine: "None"})
@@ -96,7 +96,8 @@ func floodOfRecords(t *testing.T, quiet, noisy *hosts, name string) (f, undistur
 	atStart := noisy.memory(t)
 	s.duringHandshakes(t, firstRecords)
 	before := noisy.memory(t)
-	t.Logf("memory of %s: %d kB with %d calls, %d kB after %d records", name, atStart>>10, len(calls), before>>10, s.sent)
+	t.Logf("memory of %s: %d kB with %d calls, %d kB after %d records", name, atStart>>10, len(calls), before>>10,
+		s.sent)
 	s.sent = 0
 	udp := func(name string) int { return counter(t, noisy.server, "Udp:", name) }
 	read, dropped := udp("InDatagrams"), udp("RcvbufErrors")
@@ -110,7 +111,8 @@ func floodOfRecords(t *testing.T, quiet, noisy *hosts, name string) (f, undistur
 	}
 	read, dropped = udp("InDatagrams")-read, udp("RcvbufErrors")-dropped
 	if least := len(origins) * recordsOfOrigin; s.sent < least || read < s.sent*9/10 || dropped > s.sent/100 {
-		t.Fatalf("TEST NOT VALID: %s has read %d datagrams, and %d were dropped, of %d records", name, read, dropped, s.sent)
+		t.Fatalf("TEST NOT VALID: %s has read %d datagrams, and %d were dropped, of %d records", name, read, dropped,
+			s.sent)
 	}
 	f.made, f.slowest, f.errs = s.joined.made, s.joined.slowest, s.joined.errs
 	ctx, cancel := context.WithTimeout(t.Context(), newCallDeadline)
@@ -126,8 +128,8 @@ func floodOfRecords(t *testing.T, quiet, noisy *hosts, name string) (f, undistur
 	return f, undisturbed
 }
 
-// recordFlood sends records to a server, only as fast as the server reads them. Datagrams that the kernel drops would not
-// test the server.
+// recordFlood sends records to a server, only as fast as the server reads them. Datagrams that the kernel drops would
+// not test the server.
 type recordFlood struct {
 	*hosts
 	raw    netns.RawSocket
@@ -203,7 +205,7 @@ func (s *recordFlood) afterHandshakes(t *testing.T, n int) string {
 		conns = append(conns, conn)
 	}
 	for i := range n {
-		r := ownRecord(i)
+		r := ownRecord(i, n)
 		_, _ = conns[i%len(conns)].WriteToUDPAddrPort(r, dtlsServer) // the handshake may have closed it
 		s.count(t, len(r))
 	}
@@ -216,7 +218,7 @@ func (s *recordFlood) afterHandshakes(t *testing.T, n int) string {
 // duringHandshakes sends from clients that have returned their cookie and have got a certificate.
 func (s *recordFlood) duringHandshakes(t *testing.T, n int) string {
 	var answered atomic.Int64
-	for round := range ownRounds {
+	for range ownRounds {
 		var conns []*net.UDPConn
 		var group sync.WaitGroup
 		ctx, cancel := context.WithTimeout(t.Context(), newCallDeadline/2)
@@ -233,8 +235,8 @@ func (s *recordFlood) duringHandshakes(t *testing.T, n int) string {
 		}
 		group.Wait()
 		cancel()
-		for i := round * n / ownRounds; i < (round+1)*n/ownRounds; i++ {
-			r := ownRecord(i)
+		for i := range n / ownRounds {
+			r := ownRecord(i, n/ownRounds)
 			_, _ = conns[i%ownClients].Write(r) // an ICMP error of an earlier one
 			s.count(t, len(r))
 		}
@@ -245,7 +247,8 @@ func (s *recordFlood) duringHandshakes(t *testing.T, n int) string {
 	return fmt.Sprintf("; %d of %d handshakes got a certificate", answered.Load(), ownRounds*ownClients)
 }
 
-// asStrangers forges addresses without an association. Half of the datagrams begin a handshake and have no valid cookie.
+// asStrangers forges addresses without an association. Half of the datagrams begin a handshake and have no valid
+// cookie.
 func (s *recordFlood) asStrangers(t *testing.T, n int) string {
 	for i := range n {
 		r := someRecord(i/2, forgedSize)
@@ -260,29 +263,30 @@ func (s *recordFlood) asStrangers(t *testing.T, n int) string {
 	return ""
 }
 
-// ownRecord returns records of a client that need not fit into a packet: by turns a fragment and another one.
-func ownRecord(i int) []byte {
-	if i%2 == 0 {
-		return oneByte(i/2, ownSize)
+// ownRecord returns one of n records of a client that need not fit into a packet: first fragments, then those that
+// could end its association.
+func ownRecord(i, n int) []byte {
+	if i < n/2 {
+		return oneByte(i, ownSize)
 	}
-	return someRecord(i/2, ownSize)
+	return someRecord(i, ownSize)
 }
 
 // oneByte returns a record with a fragment of one byte of a ClientKeyExchange, at another offset each time (RFC 6347
-// §4.2.2), and more bytes without use behind it. By turns, the message and the record number are as those of a client,
-// or larger.
+// §4.2.2), and more bytes without use behind it. By turns, the numbers of the message and of the record are as those
+// of a client, or larger, so that the server could await the messages before.
 func oneByte(number, more int) []byte {
-	size, sequence := 16_000, number+2
+	size, sequence, message := 16_000, number+2, byte(5)
 	if number%2 == 0 {
-		size, sequence = 4000, 2+number/2%60
+		size, sequence, message = 4000, 2+number/2%60, 2
 	}
 	offset := number % size
-	fragment := []byte{16, 0, byte(size >> 8), byte(size), 0, 2, 0, byte(offset >> 8), byte(offset), 0, 0, 1, 0}
+	fragment := []byte{16, 0, byte(size >> 8), byte(size), 0, message, 0, byte(offset >> 8), byte(offset), 0, 0, 1, 0}
 	return record(recordHandshake, sequence, append(fragment, make([]byte, more)...))
 }
 
-// someRecord returns one of the combinations of a content type, an epoch and a content of at most a size, without anything
-// authentic.
+// someRecord returns one of the combinations of a content type, an epoch and a content of at most a size, without
+// anything authentic.
 func someRecord(number, size int) []byte {
 	kinds := []byte{20, 21, recordHandshake, 23, 24, 25, 26, 27, 0, 255} // the others are unknown
 	epochs := []uint16{0, 1, 2, 0xFFFF}

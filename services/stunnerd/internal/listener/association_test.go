@@ -91,7 +91,8 @@ func TestForgedRecordsEndNoCall(t *testing.T) {
 	}
 }
 
-// forging is the socket of a client in whose name another host sends datagrams before the last flight of the handshake.
+// forging is the socket of a client in whose name another host sends datagrams before the last flight of the
+// handshake.
 type forging struct {
 	*raw
 	forged func(keyExchange uint64) [][]byte
@@ -110,9 +111,9 @@ func (f *forging) WriteTo(datagram []byte, to net.Addr) (int, error) {
 	return f.raw.WriteTo(datagram, to)
 }
 
-// TestForgedRecordsEndNoHandshake: no forged datagram with the address of a client ends its handshake, whatever the type,
-// the epoch, the number and the size of its records. The exceptions are those that the client itself could have sent: a
-// well-formed ClientKeyExchange, and many encrypted records of the size of Finished.
+// TestForgedRecordsEndNoHandshake: no forged datagram with the address of a client ends its handshake, whatever the
+// type, the epoch, the number and the size of its records. The exceptions are those that the client itself could have
+// sent: a well-formed ClientKeyExchange, and many encrypted records of the size of Finished.
 func TestForgedRecordsEndNoHandshake(t *testing.T) {
 	limits := NewLimits(0)
 	limits.turns = newHandshakeLimiter(1 << 20) // all of them at once
@@ -126,7 +127,8 @@ func TestForgedRecordsEndNoHandshake(t *testing.T) {
 	}
 	well := fragment(0, 2, 66, 0, make([]byte, 66))[recordHeader:]
 	for name, kinds := range map[string][]byte{
-		"ChangeCipherSpec": {20}, "alert": {21}, "handshake": {22}, "application data": {23}, "others": {0, 19, 24, 25, 26, 255},
+		"ChangeCipherSpec": {20}, "alert": {21}, "handshake": {22}, "application data": {23},
+		"others": {0, 19, 24, 25, 26, 255},
 	} {
 		for _, epoch := range []uint16{0, 1, 2, 0xFFFF} {
 			for _, ahead := range []uint64{0, 1, 30, 1 << 32} {

@@ -56,7 +56,7 @@ var words = [reasonCount]string{
 	ByteRate:              "the byte rate exceeds session_byte_rate or user_byte_rate",
 	RateLimited:           "too many requests without a valid credential from this address",
 	Crowded:               "connection closed: too many clients without an allocation, and this one was connected for the longest time",
-	UnexpectedRecord:      "a DTLS record that the state of the association does not allow: forged, or repeated by the client",
+	UnexpectedRecord:      "a DTLS record that the state of the association does not allow: forged, repeated by the client, or its alert in the handshake",
 	ProxyHeaderInvalid:    "connection closed: its address is in proxy_protocol of listener {listener}, and it does not begin with a valid header of the PROXY protocol",
 	ProxyHeaderUnexpected: "connection closed: it begins with a header of the PROXY protocol, and its address is not in proxy_protocol of listener {listener}, or the header is a second one",
 	Idle:                  "connection closed: the client has no allocation, and sent no message for 10 s after it connected, or for 30 s after a message",

@@ -24,8 +24,8 @@ const (
 	// hoarders is the number of sessions that one user opens at a time, and connectors that of connections without a
 	// session.
 	hoarders, connectors = 16, 64
-	// repeating is how many messages a second all sessions together send, once each has sent its first ones. It is a rate
-	// that the server can serve: the acts are about memory.
+	// repeating is how many messages a second all sessions together send, once each has sent its first ones. It is a
+	// rate that the server can serve: the acts are about memory.
 	repeating = 500
 )
 
@@ -34,8 +34,8 @@ type hoard struct {
 	*hosts
 	act
 	peer *net.UDPConn // of the act fromPeers
-	// open is the number of sessions, idle that of connections without one, and refused that of sessions that the server
-	// has refused.
+	// open is the number of sessions, idle that of connections without one, and refused that of sessions that the
+	// server has refused.
 	open, idle, refused, sent, dialed atomic.Int64
 	// next is the number of the next message over each of transports.
 	next  [4]atomic.Int64
@@ -97,8 +97,8 @@ func (h *hoard) fill(ctx context.Context) {
 const (
 	// enough is the number of refusals after which the server is full for the user.
 	enough = 64
-	// idleSpan is how long the act idle lasts. The server closes connections without a message after 10 s, and handshakes
-	// after 5 s, so that there are no more later.
+	// idleSpan is how long the act idle lasts. The server closes connections without a message after 10 s, and
+	// handshakes after 5 s, so that there are no more later.
 	idleSpan = 11 * time.Second
 )
 

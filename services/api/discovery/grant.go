@@ -193,11 +193,15 @@ func (s *Server) review(stream *stream, r *http.Request, want selector, grant Gr
 			return
 		}
 		now, why, err := s.judge(s.options.Confirm, r, want)
+		reported := grant.Unreported && !now.Unreported
 		// The stream of a pod whose Gateway was deleted stays open, and so does one of a pod that was reported since.
 		now.Absent, now.Unreported = grant.Absent, grant.Unreported
 		if why != Undecided && now != grant {
 			stream.cancel(fmt.Errorf("%w: %w", errRevoked, errors.Join(err, errors.New(string(why)))))
 			return
+		}
+		if reported && why == "" {
+			s.streams.reported(grant, stream)
 		}
 		v.timer.Reset(reviewDelay())
 	}

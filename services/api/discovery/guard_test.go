@@ -447,3 +447,50 @@ func TestAStreamEndsWithItsPod(t *testing.T) {
 		}
 	})
 }
+
+// K-12: a pod whose node has reported its address no longer takes a place of those that never run, and its stream stays
+// open.
+func TestReportedPodsMakeRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var reported, undecided atomic.Bool
+		s := NewServer(ServerOptions{
+			Limits: Limits{Unreported: 1},
+			Authorize: func(r *http.Request) (Grant, error) {
+				return Grant{ID: "media/a", Pod: r.URL.Query().Get("pod"), Unreported: true}, nil
+			},
+			Confirm: func(r *http.Request) (Grant, error) {
+				if undecided.Load() {
+					return Grant{}, ErrUndecided
+				}
+				return Grant{ID: "media/a", Pod: r.URL.Query().Get("pod"), Unreported: !reported.Load()}, nil
+			},
+		})
+		c := piped(t, s)
+		first := follows(t, c, "/media/a?watch=true&pod=first").CloseRead(context.Background())
+		admitted := func(pod string) bool {
+			conn, _, err := websocket.Dial(t.Context(), "http://discovery"+apiPath+"/media/a?watch=true&pod="+pod,
+				&websocket.DialOptions{HTTPClient: c})
+			if err == nil {
+				t.Cleanup(func() { _ = conn.CloseNow() })
+			}
+			return err == nil
+		}
+		review := func() {
+			synctest.Wait()
+			s.Reconsider("media/a", "first")
+			synctest.Wait()
+		}
+		if review(); admitted("second") {
+			t.Error("a second pod that never runs gets a stream")
+		}
+		reported.Store(true)
+		undecided.Store(true)
+		if review(); admitted("second") {
+			t.Error("a review without a result makes room")
+		}
+		undecided.Store(false)
+		if review(); !admitted("second") || first.Err() != nil {
+			t.Errorf("a reported pod makes no room, or its stream has ended: %v", first.Err())
+		}
+	})
+}

@@ -16,8 +16,9 @@ type Limits struct {
 	// it reconnects.
 	PodStreams int
 	// Unreported is the maximum number of streams of the pods of a namespace that are Grant.Unreported; 0 means 64. The
-	// node of a pod reports its address about a second after the start. Without the limit, any user who may create pods
-	// could open all streams with the tokens of pods that never run.
+	// node of a pod reports its address about a second after the start, and the next review of a stream, see
+	// Server.Reconsider, observes that. Without the limit, any user who may create pods could open all streams with the
+	// tokens of pods that never run.
 	Unreported int
 	// Rate is the maximum number of requests a second of one source address (a /64 in IPv6); 0 means 10.
 	Rate int
@@ -177,6 +178,18 @@ func (l *streamLimiter) remove(in *namespaceStreams, pod string, ended *stream) 
 	in.pods[pod] = slices.DeleteFunc(in.pods[pod], func(s *stream) bool { return s == ended })
 	if len(in.pods[pod]) == 0 {
 		delete(in.pods, pod)
+	}
+}
+
+// reported is called when a node has reported the pod of an open stream. The stream then no longer counts towards
+// Limits.Unreported.
+func (l *streamLimiter) reported(by Grant, open *stream) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	name, _, _ := strings.Cut(by.ID, "/")
+	if own := l.namespaces[name]; own != nil && open.unreported && slices.Contains(own.pods[by.Pod], open) {
+		open.unreported = false
+		own.unreported--
 	}
 }
 

@@ -63,8 +63,23 @@ func TestPodsThatNeverRunHaveFewStreams(t *testing.T) {
 		t.Errorf("a running pod gets a stream: %t; that of another one has ended: %v", taken, running.ctx.Err())
 	}
 	s.release(Grant{ID: "media/a", Pod: "pod-0", Unreported: true}, first)
-	if _, taken := open("late", true); !taken {
+	late, taken := open("late", true)
+	if !taken {
 		t.Error("the end of a stream makes no room")
+	}
+	by := Grant{ID: "media/a", Pod: "late", Unreported: true}
+	for range 2 { // a review may be repeated
+		s.reported(by, late)
+	}
+	s.reported(by, first) // it has ended
+	for i, want := range []bool{true, false} {
+		if _, taken := open(fmt.Sprint("after-", i), true); taken != want {
+			t.Errorf("pod %d after the report of another one gets a stream: %t", i, taken)
+		}
+	}
+	s.release(by, late)
+	if n := s.namespaces["media"].unreported; n != 3 {
+		t.Errorf("%d streams of pods that never run, want 3", n)
 	}
 }
 

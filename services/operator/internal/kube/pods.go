@@ -239,14 +239,18 @@ func (p *podIndex) start(
 	return nil
 }
 
-// podHandler returns an event handler that calls changed when a pod is deleted or replaced, or when its labels change.
-// The argument is the previous state of the pod.
+// podHandler returns an event handler that calls changed when a pod is deleted or replaced, when its labels change, or
+// when its node reports its first address. The argument is the previous state of the pod.
 func podHandler(changed func(*corev1.Pod)) toolscache.ResourceEventHandler {
 	return toolscache.ResourceEventHandlerFuncs{
 		UpdateFunc: func(before, now any) {
 			old, ok := before.(*corev1.Pod)
 			pod, is := now.(*corev1.Pod)
-			if ok && is && (old.UID != pod.UID || !maps.Equal(old.Labels, pod.Labels)) {
+			if !ok || !is {
+				return
+			}
+			reported := len(old.Status.PodIPs) == 0 && len(pod.Status.PodIPs) > 0
+			if reported || old.UID != pod.UID || !maps.Equal(old.Labels, pod.Labels) {
 				changed(old)
 			}
 		},

@@ -68,3 +68,35 @@ func TestRunningPodsHaveAReasonToBeSilent(t *testing.T) {
 		}
 	}
 }
+
+// The streams of a pod are authorized again when the pod is another one, belongs to another Gateway, or is deleted, and
+// when its node reports its first address.
+func TestChangedPodsAreAuthorizedAgain(t *testing.T) {
+	changed := 0
+	h := podHandler(func(*corev1.Pod) { changed++ })
+	for name, c := range map[string]struct {
+		change func(before, now *corev1.Pod)
+		want   int
+	}{
+		"nothing":       {func(_, _ *corev1.Pod) {}, 0},
+		"phase":         {func(_, now *corev1.Pod) { now.Status.Phase = corev1.PodRunning }, 0},
+		"uid":           {func(_, now *corev1.Pod) { now.UID = "other" }, 1},
+		"label":         {func(_, now *corev1.Pod) { now.Labels[resource.RelatedGatewayName] = "window" }, 1},
+		"first address": {func(_, now *corev1.Pod) { now.Status.PodIPs = []corev1.PodIP{{IP: "10.0.0.7"}} }, 1},
+		"address is known": {func(before, now *corev1.Pod) {
+			before.Status.PodIPs = []corev1.PodIP{{IP: "10.0.0.7"}}
+			now.Status.PodIPs = []corev1.PodIP{{IP: "10.0.0.7"}, {IP: "fd00::7"}}
+		}, 0},
+	} {
+		before, now := relayPod(), relayPod()
+		changed = 0
+		c.change(before, now)
+		if h.OnUpdate(before, now); changed != c.want {
+			t.Errorf("%s: authorized again %d times, want %d", name, changed, c.want)
+		}
+	}
+	changed = 0
+	if h.OnDelete(relayPod()); changed != 1 {
+		t.Error("the streams of a deleted pod are not authorized again")
+	}
+}

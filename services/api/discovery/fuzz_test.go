@@ -139,7 +139,7 @@ func FuzzReportFrame(f *testing.F) {
 }
 
 func parseReport(data []byte) (Report, bool) {
-	f := parseClientFrame(data)
+	f := parseClientFrame(data, nil)
 	if f.Report == nil {
 		return Report{}, false
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -310,27 +311,49 @@ func TestReconnectedPodsAreAskedOnce(t *testing.T) {
 	})
 }
 
-// Answers of many pods are bounded together.
+// Answers of many pods are bounded together, and each is that of its pod although they use the same memory.
 func TestAnswersAreBoundedTogether(t *testing.T) {
 	versus(t, Grant{All: true}, func(v *hostile) {
-		longest := `{"response":{"id":1,"status":200,"body":"` + strings.Repeat("x", ResponseLimit-2) + `"}}`
+		bodyOf := func(n int) string { return `"` + strings.Repeat(string(rune('a'+n)), ResponseLimit-2) + `"` }
 		for n := range answersLimit/ResponseLimit + 2 {
 			conn := v.stream("/media/a", strings.Replace(serves, "a-1", fmt.Sprint("a-", n), 1))
 			go func() {
 				if _, _, err := conn.Read(v.Context()); err == nil {
-					v.send(conn, longest)
+					v.send(conn, `{"response":{"id":1,"status":200,"body":`+bodyOf(n)+`}}`)
 				}
 			}()
 		}
 		answers, size := v.Ask(context.Background(), sessions), 0
 		for _, a := range answers {
 			size += len(a.Body)
+			n, err := strconv.Atoi(strings.TrimPrefix(a.Pod, "a-"))
+			if err != nil || a.Error == "" && string(a.Body) != bodyOf(n) {
+				v.Errorf("pod %s has answered %.10q: %v", a.Pod, a.Body, err)
+			}
 		}
 		refused := slices.DeleteFunc(answers, func(a Answer) bool { return a.Error != errTooMuch })
 		if size != answersLimit || len(refused) != 2 {
 			v.Errorf("%d bytes, %d refused", size, len(refused))
 		}
 	})
+}
+
+// Memory for bodies is reserved by each answer until the call of Ask has ended, and a small answer has room after a
+// large one had none.
+func TestAnswersReserveMemory(t *testing.T) {
+	room := &answerRoom{left: 10}
+	for i, c := range []struct {
+		length int
+		want   bool
+	}{{8, true}, {3, false}, {2, true}, {1, false}} {
+		if got := room.reserve(c.length); got != c.want {
+			t.Errorf("%d: room for %d bytes: %t", i, c.length, got)
+		}
+	}
+	room = &answerRoom{left: 10}
+	if room.close(); room.reserve(1) {
+		t.Error("an answer has room after the end")
+	}
 }
 
 // However many pods send large frames, only a few of one namespace are in memory at the same time, and those of another
@@ -354,7 +377,7 @@ func TestFewLargeFramesAreInMemory(t *testing.T) {
 		}()
 	}
 	modest, _ := sit(t, l, "modest/door", "pod")
-	if _, err := modest.readRest(strings.NewReader("x"), nil); err != nil || !modest.holds {
+	if _, err := modest.readRest(strings.NewReader("x"), nil); err != nil || modest.frame == nil {
 		t.Errorf("the frame of another namespace: %v", err)
 	}
 	for range crowd {
@@ -376,7 +399,7 @@ func FuzzClientFrame(f *testing.F) {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		frame := parseClientFrame(data)
+		frame := parseClientFrame(data, nil)
 		if frame.Response != nil && frame.Response.Body != nil && !json.Valid(frame.Response.Body) {
 			t.Errorf("body %q", frame.Response.Body)
 		}

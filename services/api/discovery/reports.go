@@ -180,12 +180,15 @@ type clientFrame struct {
 	Whole    *wholeRequest `json:"whole,omitempty"`
 }
 
-// parseClientFrame parses a frame and truncates the texts of a report. It returns the zero clientFrame for a frame of
-// another release.
-func parseClientFrame(data []byte) clientFrame {
-	var frame clientFrame
+// parseClientFrame parses a frame and truncates the texts of a report. The body of an answer is in scratch, if that has
+// the capacity. It returns the zero clientFrame for a frame of another release.
+func parseClientFrame(data, scratch []byte) clientFrame {
+	frame := clientFrame{Response: &response{Body: scratch[:0]}}
 	if err := json.Unmarshal(data, &frame); err != nil {
 		return clientFrame{}
+	}
+	if frame.Response != nil && frame.Response.ID == 0 { // there is none: IDs begin with 1
+		frame.Response = nil
 	}
 	if frame.Report != nil {
 		frame.Report.bound()

@@ -115,8 +115,40 @@ type served struct {
 	mu sync.Mutex
 	// last is the ID of the last request.
 	last uint64
-	// outstanding contains the channel of each request without an answer, by ID. A channel has a buffer for its answer.
-	outstanding map[uint64]chan Answer
+	// outstanding contains the requests without an answer by ID.
+	outstanding map[uint64]*outstanding
+}
+
+// outstanding is a request without an answer.
+type outstanding struct {
+	// answered receives the answer. It has a buffer for it.
+	answered chan Answer
+	// room is the memory for the bodies of all answers to the same Ask.
+	room *answerRoom
+}
+
+// answerRoom is the memory for the bodies of the answers to one Ask. It is reserved before a body is kept.
+type answerRoom struct {
+	mu   sync.Mutex
+	left int
+}
+
+// reserve reports whether there is room for a body.
+func (r *answerRoom) reserve(length int) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if length > r.left {
+		return false
+	}
+	r.left -= length
+	return true
+}
+
+// close makes the room empty: nobody waits for further answers.
+func (r *answerRoom) close() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.left = 0
 }
 
 // servedKey identifies a process that answers requests.
@@ -191,16 +223,13 @@ func (s *Server) Ask(ctx context.Context, q Query) []Answer {
 		return sortedAnswers(answers)
 	}
 	defer s.asking.end(namespace)
-	results := make(chan Answer)
+	results, room := make(chan Answer), &answerRoom{left: answersLimit}
+	defer room.close()
 	for _, one := range asked {
-		go func() { results <- one.ask(ctx, q) }()
+		go func() { results <- one.ask(ctx, q, room) }()
 	}
-	size := 0
 	for range asked {
 		a := <-results
-		if size += len(a.Body); size > answersLimit {
-			a = Answer{Pod: a.Pod, Error: errTooMuch}
-		}
 		answers[a.Pod] = a
 	}
 	return sortedAnswers(answers)
@@ -270,13 +299,13 @@ func withGateway(target, id string) string {
 	return u.String()
 }
 
-// ask sends one request and returns the answer.
-func (s *served) ask(ctx context.Context, q Query) Answer {
+// ask sends one request and returns the answer, whose body is in room.
+func (s *served) ask(ctx context.Context, q Query, room *answerRoom) Answer {
 	failed := func(text string) Answer { return Answer{Pod: s.Pod, Error: text} }
 	if len(q.Target) > targetLimit {
 		return failed(fmt.Sprintf("the request is longer than %d bytes", targetLimit))
 	}
-	id, answered := s.begin()
+	id, answered := s.begin(room)
 	if answered == nil {
 		return failed(errBusy)
 	}
@@ -303,41 +332,47 @@ func (s *served) ask(ctx context.Context, q Query) Answer {
 
 // begin registers a request, or returns nil if there are too many. While there are requests, the client may send a
 // longer frame.
-func (s *served) begin() (id uint64, answered chan Answer) {
+func (s *served) begin(room *answerRoom) (id uint64, answered <-chan Answer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.outstanding) >= requestsPerStream {
 		return 0, nil
 	}
 	s.last++
-	answered = make(chan Answer, 1)
-	s.outstanding[s.last] = answered
+	o := &outstanding{answered: make(chan Answer, 1), room: room}
+	s.outstanding[s.last] = o
 	s.stream.conn.SetReadLimit(responseFrameLimit)
-	return s.last, answered
+	return s.last, o.answered
 }
 
-// end removes a request. It returns its channel, or nil if there is no such request.
-func (s *served) end(id uint64) chan Answer {
+// end removes a request and returns it, or nil if there is no such request.
+func (s *served) end(id uint64) *outstanding {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	answered := s.outstanding[id]
+	o := s.outstanding[id]
 	if delete(s.outstanding, id); len(s.outstanding) == 0 {
 		s.stream.conn.SetReadLimit(reportLimit)
 	}
-	return answered
+	return o
 }
 
-// answer handles the answer of the client. It reports whether there was such a request.
+// answer handles the answer of the client, whose body it copies if there is room for it. It reports whether there was
+// such a request.
 func (s *served) answer(r *response) bool {
-	answered := s.end(r.ID)
-	if answered == nil {
+	o := s.end(r.ID)
+	if o == nil {
 		return false
 	}
-	a := Answer{Pod: s.Pod, Status: r.Status, Body: r.Body}
-	if r.Status < http.StatusOK || r.Status > 599 || len(r.Body) == 0 || len(r.Body) > ResponseLimit {
-		a = Answer{Pod: s.Pod, Error: "the pod has sent an invalid answer"}
+	a := Answer{Pod: s.Pod}
+	switch {
+	case r.Status < http.StatusOK || r.Status > 599 || len(r.Body) == 0 || len(r.Body) > ResponseLimit:
+		a.Error = "the pod has sent an invalid answer"
+	case !o.room.reserve(len(r.Body)):
+		a.Error = errTooMuch
+	default:
+		a.Status, a.Body = r.Status, slices.Clone(r.Body)
 	}
-	answered <- a
+	o.answered <- a
 	return true
 }
 
@@ -365,7 +400,7 @@ func (r *answerReader) read(f clientFrame) (requested bool) {
 		r.misreported("client may not answer requests", "pod", f.Serves.Pod, "kind", f.Serves.Kind, "from", r.grant.Pod)
 	default:
 		r.served = &served{
-			stream: r.stream, announcement: *f.Serves, want: r.want, outstanding: map[uint64]chan Answer{},
+			stream: r.stream, announcement: *f.Serves, want: r.want, outstanding: map[uint64]*outstanding{},
 		}
 		r.server.served.add(r.served)
 	}

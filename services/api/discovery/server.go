@@ -348,7 +348,7 @@ func (s *Server) receive(stream *stream, want selector, grant Grant, to *watcher
 			case <-time.After(ahead):
 			}
 		}
-		frame := parseClientFrame(data)
+		frame := parseClientFrame(data, stream.scratch())
 		if answers.read(frame) {
 			due = due.Add(-frameInterval) // the server chose when the client sends it
 		}

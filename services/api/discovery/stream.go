@@ -1,9 +1,11 @@
 package discovery
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -44,14 +46,28 @@ type stream struct {
 	// large limits how many streams have a frame of more than smallFrame in memory at the same time; nil if nothing
 	// limits it. A stream that waits for others does not read, and its peer waits.
 	large chan struct{}
-	// holds is set while the stream counts in large. Only the reading goroutine uses it.
-	holds bool
-	// unreported is Grant.Unreported of the reader.
+	// frame is the memory of the last frame while the stream counts in large. Only the reading goroutine uses it.
+	frame *largeFrame
+	// unreported is Grant.Unreported of the reader at the last review. It is guarded by the mutex of the limiter.
 	unreported bool
 }
 
 // smallFrame is the maximum size in bytes of a frame that can be read without a slot in large.
 const smallFrame = 8 << 10
+
+// largeFrame is memory for a frame of up to responseFrameLimit bytes, and for the body of the answer in it.
+type largeFrame struct {
+	data *bytes.Buffer
+	body []byte
+}
+
+// largeMemory are the largeFrames that no stream uses.
+var largeMemory = sync.Pool{New: func() any {
+	return &largeFrame{
+		data: bytes.NewBuffer(make([]byte, 0, responseFrameLimit+bytes.MinRead)), // with which ReadFrom never grows it
+		body: make([]byte, 0, responseFrameLimit),
+	}
+}}
 
 // newStream returns a stream without a connection; use sets it.
 func newStream(ctx context.Context, p keepalive) *stream {
@@ -135,22 +151,36 @@ func (s *stream) read() ([]byte, error) {
 
 // readRest reads the rest of a large frame. It waits until the limit of large frames allows it.
 func (s *stream) readRest(r io.Reader, begin []byte) ([]byte, error) {
-	if s.large != nil {
-		select {
-		case s.large <- struct{}{}:
-			s.holds = true
-		case <-s.ctx.Done():
-			return nil, s.ctx.Err()
-		}
+	if s.large == nil {
+		rest, err := io.ReadAll(r)
+		return append(begin, rest...), err
 	}
-	rest, err := io.ReadAll(r)
-	return append(begin, rest...), err
+	select {
+	case s.large <- struct{}{}:
+		s.frame = largeMemory.Get().(*largeFrame)
+	case <-s.ctx.Done():
+		return nil, s.ctx.Err()
+	}
+	s.frame.data.Reset()
+	s.frame.data.Write(begin) // it returns no errors
+	_, err := s.frame.data.ReadFrom(r)
+	return s.frame.data.Bytes(), err
+}
+
+// scratch returns memory for the body of an answer in the last frame, which is valid as long as the frame; nil if the
+// frame is small.
+func (s *stream) scratch() []byte {
+	if s.frame == nil {
+		return nil
+	}
+	return s.frame.body
 }
 
 // yield ends the reservation of memory for a large frame, so that another stream can read one.
 func (s *stream) yield() {
-	if s.holds {
-		s.holds = false
+	if s.frame != nil {
+		largeMemory.Put(s.frame)
+		s.frame = nil
 		<-s.large
 	}
 }

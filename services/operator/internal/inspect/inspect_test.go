@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -284,6 +285,24 @@ func TestAuthServicesShowTheirState(t *testing.T) {
 	a.Or(http.NotFoundHandler()).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/api/v1/auth", nil))
 	if w.Code != http.StatusOK {
 		t.Errorf("beside another handler: %d", w.Code)
+	}
+}
+
+// A list that is written item by item is the same JSON as one that is written at once, whatever its texts are.
+func TestListsAreWrittenItemByItem(t *testing.T) {
+	item := inspection.Item{Pod: `"items":[`, Kind: inspection.Dataplane, Status: 200, Body: json.RawMessage(`{"a":"<b>"}`)}
+	for _, list := range []inspection.List{
+		{Version: "v1", Gateway: "media/door", Items: []inspection.Item{}},
+		{Version: `"items":[`, Gateway: `"items":[`, Items: []inspection.Item{item}, Incomplete: []string{"<x>", `"items":[`}},
+		{Items: []inspection.Item{item, {Pod: "b", Error: "no <answer>"}, item}},
+	} {
+		var got, want, compact bytes.Buffer
+		if err := errors.Join(encodeList(&got, list), encode(&want, list)); err != nil {
+			t.Fatal(err)
+		}
+		if err := json.Compact(&compact, got.Bytes()); err != nil || compact.String() != strings.TrimSpace(want.String()) {
+			t.Errorf("%s, want %s: %v", &compact, &want, err)
+		}
 	}
 }
 

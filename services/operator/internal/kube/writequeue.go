@@ -21,7 +21,9 @@ import (
 //  3. Changed endpoints in the standby Secret, some minutes later.
 //
 // Namespaces take turns, so that a thousand new Gateways in one namespace delay a write in another namespace by only a
-// few writes. In the turns of a namespace, the first step of all its Gateways comes first.
+// few writes. In the turns of a namespace, the first step of all its Gateways comes first. A namespace whose writes take
+// long, for example statuses of objects of a megabyte, has only some of the writes in progress: the others are left to
+// namespaces with fewer of them.
 
 // settleTime is the delay between creating the Services and workloads of a Gateway and writing its other objects.
 // During this delay, the watch delivers the created Service, and the Gateway is translated again.
@@ -62,7 +64,9 @@ type progress struct {
 	standby time.Time
 }
 
-// fairWrites is a work queue that orders writes as described above.
+// fairWrites is a work queue that orders writes as described above. Get waits while all queued objects belong to
+// namespaces with too many writes in progress. Of the workers that wait in Get, each completed write leaves one to take
+// an object that has become eligible: the worker that has completed it.
 type fairWrites struct {
 	workqueue.TypedRateLimitingInterface[translate.ObjectRef]
 	turns *writeTurns
@@ -79,10 +83,16 @@ func newFairWrites() *fairWrites {
 		workqueue.TypedRateLimitingQueueConfig[translate.ObjectRef]{DelayingQueue: delaying}), turns}
 }
 
+// Done overrides the method of the interface.
+func (q *fairWrites) Done(ref translate.ObjectRef) {
+	q.turns.done(ref)
+	q.TypedRateLimitingInterface.Done(ref)
+}
+
 // writeTurns are the objects to write, by namespace. It implements workqueue.Queue.
 type writeTurns struct {
 	queues map[string]*namespaceWrites
-	// order are the namespaces with queued objects. The next object is taken from the first namespace.
+	// order are the namespaces with queued objects. The next object is taken from the first namespace that may write.
 	order []string
 	// queued are all objects in queues, with true for those in namespaceWrites.first.
 	queued map[translate.ObjectRef]bool
@@ -90,6 +100,9 @@ type writeTurns struct {
 	mu sync.Mutex
 	// urgent are the Gateways whose next step is the first one.
 	urgent map[translate.ObjectRef]bool
+	// writing is the number of objects in progress by namespace, and busy their sum.
+	writing map[string]int
+	busy    int
 }
 
 // namespaceWrites are the queued objects of a namespace: Gateways whose next step is the first one, and all others.
@@ -98,7 +111,7 @@ type namespaceWrites struct{ first, rest []translate.ObjectRef }
 func newWriteTurns() *writeTurns {
 	return &writeTurns{
 		queues: map[string]*namespaceWrites{}, queued: map[translate.ObjectRef]bool{},
-		urgent: map[translate.ObjectRef]bool{},
+		urgent: map[translate.ObjectRef]bool{}, writing: map[string]int{},
 	}
 }
 
@@ -139,13 +152,38 @@ func (t *writeTurns) Touch(ref translate.ObjectRef) {
 	q.first, t.queued[ref] = append(q.first, ref), true
 }
 
-// Len implements workqueue.Queue.
-func (t *writeTurns) Len() int { return len(t.queued) }
+// Len implements workqueue.Queue. It returns 0 if Pop would return an object of a namespace that may not write.
+func (t *writeTurns) Len() int {
+	if t.next() < 0 {
+		return 0
+	}
+	return len(t.queued)
+}
 
-// Pop implements workqueue.Queue. The queue must not be empty.
+// next returns the position in order of the next namespace that may write, or -1. A namespace may write as long as it
+// has fewer writes in progress than there are idle workers: alone it has half of the workers, and one that has none is
+// never kept waiting by others that fill their share.
+func (t *writeTurns) next() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.IndexFunc(t.order, func(namespace string) bool { return t.writing[namespace] < workers-t.busy })
+}
+
+// done ends the write of an object that Pop has returned.
+func (t *writeTurns) done(ref translate.ObjectRef) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.busy--
+	if t.writing[ref.Namespace]--; t.writing[ref.Namespace] == 0 {
+		delete(t.writing, ref.Namespace)
+	}
+}
+
+// Pop implements workqueue.Queue. Len must not be 0.
 func (t *writeTurns) Pop() (ref translate.ObjectRef) {
-	namespace := t.order[0]
-	t.order = t.order[1:]
+	at := t.next()
+	namespace := t.order[at]
+	t.order = slices.Delete(t.order, at, at+1)
 	q := t.queues[namespace]
 	from := &q.rest
 	if len(q.first) > 0 {
@@ -160,6 +198,8 @@ func (t *writeTurns) Pop() (ref translate.ObjectRef) {
 	delete(t.queued, ref)
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.busy++
+	t.writing[namespace]++
 	delete(t.urgent, ref)
 	return ref
 }

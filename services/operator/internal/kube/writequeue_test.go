@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -118,21 +119,106 @@ func TestWritesOfNamespacesTakeTurns(t *testing.T) {
 	add("quiet", 1, false)
 	last := add("quiet", 2, false)
 	add("quiet", 2, true) // its Service was deleted
+	pop := func() translate.ObjectRef {
+		ref := turns.Pop()
+		turns.done(ref)
+		return ref
+	}
 	for i, want := range []string{"flood/g0", "quiet/g2", "flood/g2", "quiet/g1", "flood/g4"} {
-		if got := turns.Pop(); got.NamespacedName.String() != want {
+		if got := pop(); got.NamespacedName.String() != want {
 			t.Errorf("write %d is for %s, want %s", i, got.NamespacedName, want)
 		}
 	}
 	add("quiet", 2, false)
-	if turns.Pop(); turns.Pop() != last {
+	if pop(); pop() != last {
 		t.Error("the namespace has lost its turn")
 	}
 	for turns.Len() > 0 {
-		turns.Pop()
+		pop()
 	}
-	if len(turns.queues)+len(turns.order)+len(turns.urgent) > 0 {
-		t.Errorf("an empty queue has %d namespaces, %d turns and %d urgent objects",
-			len(turns.queues), len(turns.order), len(turns.urgent))
+	if len(turns.queues)+len(turns.order)+len(turns.urgent)+len(turns.writing)+turns.busy > 0 {
+		t.Errorf("an empty queue has %d namespaces, %d turns, %d urgent objects and %d writes",
+			len(turns.queues), len(turns.order), len(turns.urgent), turns.busy)
+	}
+}
+
+// Writes that take long, such as those of statuses that the API server does not answer in time, keep only some of the
+// workers busy: a write of another namespace begins at once, and all are written in the end.
+func TestSlowWritesOfANamespaceDelayNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		queue := newFairWrites()
+		refOf := func(namespace string, i int) translate.ObjectRef {
+			ref := translate.ObjectRef{Kind: translate.KindRoute}
+			ref.Namespace, ref.Name = namespace, fmt.Sprint(i)
+			return ref
+		}
+		const slow, others = 5 * time.Second, 4
+		var mu sync.Mutex
+		begun, written := map[string]time.Time{}, map[string]int{}
+		var group sync.WaitGroup
+		for range workers {
+			group.Go(func() {
+				for {
+					ref, down := queue.Get()
+					if down {
+						return
+					}
+					mu.Lock()
+					begun[ref.Namespace] = time.Now()
+					mu.Unlock()
+					if strings.HasPrefix(ref.Namespace, "slow") {
+						time.Sleep(slow)
+					}
+					mu.Lock()
+					written[ref.Namespace]++
+					mu.Unlock()
+					queue.Done(ref)
+				}
+			})
+		}
+		for i := range 10 * workers {
+			queue.Add(refOf("slow", i))
+			queue.Add(refOf("slow-too", i))
+		}
+		synctest.Wait()
+		for i := range others {
+			start, namespace := time.Now(), fmt.Sprint("other-", i)
+			queue.Add(refOf(namespace, 0))
+			synctest.Wait()
+			mu.Lock()
+			if waited := begun[namespace].Sub(start); written[namespace] != 1 || waited > 0 {
+				t.Errorf("the write of %s has waited for %s, and is done: %d", namespace, waited, written[namespace])
+			}
+			mu.Unlock()
+		}
+		time.Sleep(slow * 10 * workers)
+		synctest.Wait()
+		queue.ShutDown()
+		group.Wait()
+		if written["slow"] != 10*workers || written["slow-too"] != 10*workers {
+			t.Errorf("written %v", written)
+		}
+	})
+}
+
+// A namespace that is the only one with writes has half of the workers.
+func TestOneNamespaceWritesWithHalfOfTheWorkers(t *testing.T) {
+	turns := newWriteTurns()
+	for i := range 2 * workers {
+		ref := translate.ObjectRef{Kind: translate.KindRoute}
+		ref.Namespace, ref.Name = "media", fmt.Sprint(i)
+		turns.Push(ref)
+	}
+	taken := 0
+	var last translate.ObjectRef
+	for ; turns.Len() > 0; taken++ {
+		last = turns.Pop()
+	}
+	if taken != workers/2 {
+		t.Errorf("%d writes in progress, want %d", taken, workers/2)
+	}
+	if turns.done(last); turns.Len() == 0 {
+		t.Error("a completed write makes room for none")
 	}
 }
 

@@ -159,9 +159,9 @@ func (w *writer) setStandbyKeys(keys [][]byte) {
 	}
 }
 
-// workers is the number of objects that are written concurrently. API Priority and Fairness by default lets all
-// ServiceAccounts together make some hundred requests at a time.
-const workers = 8
+// workers is the number of objects that are written concurrently, half of them of one namespace. API Priority and
+// Fairness by default lets all ServiceAccounts together make some hundred requests at a time.
+const workers = 16
 
 // lead writes the queued objects until ctx ends. It returns when no write is in progress.
 func (w *writer) lead(ctx context.Context) {

@@ -88,7 +88,7 @@ shapes: kube ## Test all behaviours in shapes of the product that have each pair
 	@.ci/install
 	@go test -v -count=1 -timeout=80m ./e2e/shapes -all $(ARGS)
 
-# Objects of one kind: make largest ARGS="-rows 'Service of a route'".
+# Objects of one kind, for less than a minute: make largest ARGS="-rows 'StaticService' -for 20s".
 .PHONY: largest
 
 largest: kube ## Test the operator with the largest objects that the API server admits, and other tenants beside them; needs root

@@ -89,6 +89,7 @@ type others struct {
 // sample is what others have observed in a period.
 type sample struct {
 	changes, births []time.Duration
+	writes          []time.Duration // of Services of the test, from the same events as births
 	lost            []string
 	unready         []string
 	peak            int // resident memory of the operator, in bytes
@@ -307,10 +308,12 @@ func (o *others) ended() context.Context {
 	return ctx
 }
 
-// birth creates a Gateway and waits for its Service.
+// birth creates a Gateway and waits for its Service. Meanwhile it creates a Service itself, as the operator does, and
+// records how much later that of the operator is: the API server may be slow. If the API server does not create the
+// Service of the test in time, the operator is not judged.
 func (o *others) birth(ctx context.Context) {
 	o.births++
-	gateway := fmt.Sprintf("gateway-%d", o.births)
+	gateway, control := fmt.Sprintf("gateway-%d", o.births), fmt.Sprintf("control-%d", o.births)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lost)
 	defer cancel()
 	err := o.Apply(ctx, young, fmt.Sprintf(`{apiVersion: gateway.networking.k8s.io/v1, kind: Gateway, metadata: {name: %s},
@@ -318,19 +321,35 @@ func (o *others) birth(ctx context.Context) {
 	if err != nil {
 		return // the API server is overloaded
 	}
-	var took time.Duration
-	service, err := o.received(ctx, "service "+gateway)
-	if err == nil {
-		took, err = o.since(ctx, "gateway "+gateway, service.at)
-	}
-	o.note(func(now *sample) {
+	until := func(service string) (took time.Duration, err error) {
+		r, err := o.received(ctx, "service "+service)
 		if err != nil {
-			now.lost = append(now.lost, fmt.Sprintf("new Gateway %s: %v", gateway, err))
-		} else {
-			now.births = append(now.births, took)
+			return 0, err
+		}
+		return o.since(ctx, "gateway "+gateway, r.at)
+	}
+	var write time.Duration
+	var overloaded error
+	var writes sync.WaitGroup
+	writes.Go(func() {
+		if overloaded = o.Apply(ctx, young, fmt.Sprintf(`{apiVersion: v1, kind: Service, metadata: {name: %s},
+  spec: {type: LoadBalancer, ports: [{name: udp, port: 3478, protocol: UDP}]}}`, control)); overloaded == nil {
+			write, overloaded = until(control)
 		}
 	})
-	_ = o.Delete(context.WithoutCancel(ctx), young, "gateway/"+gateway) // clear deletes what is left
+	took, err := until(gateway)
+	writes.Wait()
+	o.note(func(now *sample) {
+		switch {
+		case err == nil:
+			now.births, now.writes = append(now.births, max(0, took-write)), append(now.writes, write)
+		case overloaded == nil:
+			now.lost = append(now.lost, fmt.Sprintf("new Gateway %s: %v", gateway, err))
+		}
+	})
+	for _, object := range []string{"gateway/" + gateway, "service/" + control} { // clear deletes what is left
+		_ = o.Delete(context.WithoutCancel(ctx), young, object)
+	}
 }
 
 // probe asks for readiness as kubelet does.

@@ -4,12 +4,14 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
 	"net/http"
 	"slices"
 	"strings"
+	"time"
 
 	"k8s.io/client-go/rest"
 
@@ -22,6 +24,10 @@ const most = 1_400_000
 
 // worthwhile is the size in bytes from which an object is tried: smaller ones are those that users have.
 const worthwhile = 4_000
+
+// slowestTry is the time of a request from which no larger size is tried: the API server validates some lists in
+// quadratic time, so that a flood of larger objects would slow down the API server rather than the operator.
+const slowestTry = 500 * time.Millisecond
 
 // apiServer sends requests without decoding the objects in responses.
 type apiServer struct {
@@ -82,6 +88,15 @@ func (a *apiServer) send(ctx context.Context, method, path string, body []byte) 
 	return &refusal{response.StatusCode, status.Message}
 }
 
+// isLate reports whether the API server has not answered a request within its timeout.
+func isLate(err error) bool {
+	var r *refusal
+	if errors.As(err, &r) {
+		return r.code == http.StatusGatewayTimeout
+	}
+	return err != nil && strings.Contains(err.Error(), "stream error")
+}
+
 // create creates an object in the namespace of the attacker.
 func (a *apiServer) create(ctx context.Context, o map[string]any) error {
 	return a.send(ctx, http.MethodPost, pathOf(kindOf(o), attacker), bytesOf(o))
@@ -124,7 +139,7 @@ func (a *apiServer) admits(ctx context.Context, o map[string]any) (*refusal, err
 	if r, is := err.(*refusal); is {
 		return r, nil
 	}
-	if err != nil && strings.Contains(err.Error(), "stream error") { // it did not finish within the timeout
+	if isLate(err) {
 		return &refusal{http.StatusGatewayTimeout, err.Error()}, nil
 	}
 	return nil, err
@@ -193,6 +208,7 @@ func (a *apiServer) grow(ctx context.Context, r row, n *node, base map[string]an
 	empty := len(bytesOf(base))
 	var failed error
 	length := map[int]int{} // in bytes, by size
+	slow := false           // the last request took longer than slowestTry
 	try := func(y growth, size int) bool {
 		c.size, c.growth = []int{size}, []growth{y}
 		o := c.object()
@@ -201,7 +217,9 @@ func (a *apiServer) grow(ctx context.Context, r row, n *node, base map[string]an
 		}
 		var refused *refusal
 		length[size] = len(bytesOf(o))
+		begun := time.Now()
 		refused, failed = a.admits(ctx, o)
+		slow = time.Since(begun) > slowestTry
 		if refused != nil && c.refused == "" {
 			c.refused = refused.message
 		}
@@ -214,7 +232,8 @@ func (a *apiServer) grow(ctx context.Context, r row, n *node, base map[string]an
 		return c, failed
 	}
 	if k, is := a.known[f.String()]; is {
-		if f.path[0] == "metadata" { // it has the same rules in all kinds
+		// It has the same rules in all kinds, but the values of base objects differ.
+		if f.path[0] == "metadata" && k.growth.name != growths[text][0].name {
 			c.size, c.growth = []int{k.size}, []growth{k.growth}
 			length[k.size] = len(bytesOf(c.object()))
 			return done(k.growth, k.size)
@@ -240,13 +259,13 @@ func (a *apiServer) grow(ctx context.Context, r row, n *node, base map[string]an
 		if f.most > 0 {
 			high = min(high, f.most)
 		}
-		for size := min(8*low, high); size > low && try(y, size); size = min(8*low, high) {
+		for size := min(8*low, high); size > low && !slow && try(y, size); size = min(8*low, high) {
 			low = size
 		}
 		if low < high { // the size that was refused
 			high = min(8*low, high)
 		}
-		for high-low > 1+low/16 {
+		for !slow && high-low > 1+low/16 {
 			if middle := (low + high) / 2; try(y, middle) {
 				low = middle
 			} else {
@@ -276,8 +295,12 @@ func (a *apiServer) together(ctx context.Context, of, in *candidate) (*candidate
 		row: of.row, node: of.node, base: of.base,
 		fields: []field{of.fields[0], inner}, growth: []growth{of.growth[0], in.growth[0]},
 	}
+	each := float64(in.length()-len(bytesOf(in.base))) / float64(in.size[0]) // bytes of an entry, or 1
 	for outer := of.size[0]; outer > 1; outer /= 2 {
 		for size := in.size[0]; size > 1; size /= 2 {
+			if each*float64(size)*float64(outer) > 2*most { // it could have gigabytes
+				continue
+			}
 			c.size = []int{outer, size}
 			o := c.object()
 			if o == nil {

@@ -166,26 +166,3 @@ func (t *sizeTable) pairs(r row, n *node, base map[string]any, fields []field) (
 	}
 	return pairs, nil
 }
-
-// name returns the name of a candidate without its sizes.
-func (c *candidate) name() string {
-	text := c.row.name
-	for _, f := range c.fields {
-		text += ", " + f.String()
-	}
-	for _, u := range c.using {
-		text += ", with " + u.name()
-	}
-	return text
-}
-
-// readOrder returns the position of candidates by their name: those that cost most are first. Those that are not in the
-// file are before them.
-func readOrder(t *testing.T) map[string]int {
-	t.Helper()
-	order := map[string]int{}
-	for i, line := range readLines(t, "order.txt") {
-		order[line] = i + 1
-	}
-	return order
-}

@@ -161,7 +161,7 @@ func (s *suite) control() {
 // objects exist, and deletes them. An operator that has ended is started again.
 func (s *suite) attempt(of []*candidate, duration time.Duration) *result {
 	s.Helper()
-	ctx, cancel := context.WithTimeout(s.Context(), patience+duration)
+	ctx, cancel := context.WithTimeout(s.Context(), patience+duration+time.Duration(len(of))*slowestFirst)
 	defer cancel()
 	r := &result{of: of}
 	s.must(s.createUsed(of))

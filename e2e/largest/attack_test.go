@@ -171,10 +171,13 @@ func (s *suite) attempt(of []*candidate, duration time.Duration) *result {
 	requests := s.firstOfAll(ctx, of)
 	r.copies = len(of)
 	begun := time.Now()
-	for time.Since(begun) < duration && r.kept < 2*keptLimit && !s.hasEnded() {
+	for time.Since(begun) < duration && r.kept < 2*keptLimit && !s.hasEnded() && ctx.Err() == nil {
 		r.copies += s.repeat(ctx, requests, r.copies)
-		s.changed(changesAfter)
+		s.changed(ctx, changesAfter)
 		r.kept = s.live() - before
+	}
+	if ctx.Err() != nil {
+		s.Errorf("TEST NOT VALID: the objects were not created in time: %s", r.subject())
 	}
 	stop()
 	r.sample = s.take()
@@ -201,7 +204,7 @@ func (s *suite) attempt(of []*candidate, duration time.Duration) *result {
 func (s *suite) rest(ctx context.Context) {
 	for fast := false; !fast && ctx.Err() == nil && !s.hasEnded(); {
 		s.take()
-		s.changed(2)
+		s.changed(ctx, 2)
 		now := s.take()
 		fast = len(now.changes) > 0 && worst(now.changes) < slowestChange
 	}

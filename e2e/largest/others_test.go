@@ -173,8 +173,8 @@ func (o *others) take() sample {
 	return s
 }
 
-// changed waits until others have made a number of further changes, or the operator has ended.
-func (o *others) changed(number int) {
+// changed waits until others have made a number of further changes, the operator has ended, or ctx has.
+func (o *others) changed(ctx context.Context, number int) {
 	for range number {
 		o.mu.Lock()
 		one := o.one
@@ -182,6 +182,8 @@ func (o *others) changed(number int) {
 		select {
 		case <-one:
 		case <-o.process().Done():
+			return
+		case <-ctx.Done():
 			return
 		}
 	}

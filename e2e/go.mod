@@ -8,6 +8,7 @@ require (
 	github.com/pion/dtls/v3 v3.1.15
 	github.com/pion/ice/v4 v4.2.2
 	github.com/pion/logging v0.2.4
+	github.com/pion/sctp v1.9.4
 	github.com/pion/stun/v2 v2.0.0
 	github.com/pion/stun/v3 v3.1.1
 	github.com/pion/turn/v3 v3.0.3
@@ -107,7 +108,6 @@ require (
 	github.com/pion/randutil v0.1.0 // indirect
 	github.com/pion/rtcp v1.2.16 // indirect
 	github.com/pion/rtp v1.10.1 // indirect
-	github.com/pion/sctp v1.9.4 // indirect
 	github.com/pion/sdp/v3 v3.0.18 // indirect
 	github.com/pion/srtp/v3 v3.0.10 // indirect
 	github.com/pion/transport/v2 v2.2.1 // indirect

@@ -1,257 +1,294 @@
 package forward
 
 import (
+	"bufio"
 	"context"
 	"encoding/binary"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/pion/ice/v4"
 	"github.com/pion/stun/v3"
 
-	"github.com/stunner-gateway/stunner/services/api/inspection"
+	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/bedtest"
+	"github.com/stunner-gateway/stunner/e2e/internal/netns"
 )
 
-// agent is an ICE agent of pion with one kind of candidates.
-type agent struct {
-	*ice.Agent
-	ufrag, pwd string
-	gathered   chan struct{}
-	candidates []ice.Candidate
+// parameters are what an ICE agent sends to the other one by signalling.
+type parameters struct {
+	Ufrag      string   `json:"ufrag"`
+	Pwd        string   `json:"pwd"`
+	Candidates []string `json:"candidates"`
+	// Lite is set for an agent with a lite implementation (RFC 8445 §2.5).
+	Lite bool `json:"-"`
+	// Port is the port of a script for datagrams, or that of the test.
+	Port uint16 `json:"port"`
 }
 
-// newAgent returns an agent that has gathered its candidates.
-func newAgent(t *testing.T, options ...ice.AgentOption) *agent {
+// agent is an ICE agent of a call.
+type agent interface {
+	own() parameters
+	// connect connects the agent with the other one, and returns the connection between both.
+	connect(ctx context.Context, other parameters) (net.Conn, error)
+}
+
+// pionAgent is an ICE agent of pion.
+type pionAgent struct {
+	*ice.Agent
+	controls bool
+	parameters
+}
+
+// newPionAgent returns an agent that has gathered its candidates.
+func newPionAgent(t *testing.T, controls bool, options ...ice.AgentOption) *pionAgent {
 	t.Helper()
 	made, err := ice.NewAgentWithOptions(append(options,
 		ice.WithNetworkTypes([]ice.NetworkType{ice.NetworkTypeUDP4}), ice.WithMulticastDNSMode(ice.MulticastDNSModeDisabled))...)
 	must(t, err)
 	t.Cleanup(func() { _ = made.Close() })
-	a := &agent{Agent: made, gathered: make(chan struct{})}
+	a := &pionAgent{Agent: made, controls: controls}
+	gathered := make(chan struct{})
 	must(t, made.OnCandidate(func(c ice.Candidate) {
 		if c == nil {
-			close(a.gathered)
+			close(gathered)
 			return
 		}
-		a.candidates = append(a.candidates, c)
+		a.Candidates = append(a.Candidates, c.Marshal())
 	}))
-	a.ufrag, a.pwd, err = made.GetLocalUserCredentials()
+	a.Ufrag, a.Pwd, err = made.GetLocalUserCredentials()
 	must(t, err)
 	must(t, made.GatherCandidates())
 	select {
-	case <-a.gathered:
+	case <-gathered:
 	case <-time.After(limit):
-		t.Fatal("the agent gathers no candidates")
-	}
-	if len(a.candidates) == 0 {
-		t.Fatal("the agent has no candidates")
+		t.Fatal("the agent of pion gathers no candidates")
 	}
 	return a
 }
 
-// connect connects the agent of a client with that of a peer.
-func connect(t *testing.T, client, peer *agent, clientControls bool) (up, down *ice.Conn) {
+// pionPeer returns an agent of pion in the network of the test process.
+func (m *moves) pionPeer(t *testing.T, controls, lite bool) agent {
 	t.Helper()
-	for _, p := range [][2]*agent{{client, peer}, {peer, client}} {
-		for _, c := range p[1].candidates {
-			must(t, p[0].AddRemoteCandidate(c))
+	conn, err := net.ListenUDP("udp4", net.UDPAddrFromAddrPort(netip.AddrPortFrom(m.net.Home[0], 0)))
+	must(t, err)
+	mux := ice.NewUDPMuxDefault(ice.UDPMuxParams{UDPConn: conn})
+	t.Cleanup(func() { _ = mux.Close() })
+	a := newPionAgent(t, controls, ice.WithUDPMux(mux), ice.WithICELite(lite),
+		ice.WithCandidateTypes([]ice.CandidateType{ice.CandidateTypeHost}))
+	a.Lite = lite
+	return a
+}
+
+// pionClient returns an agent of pion in the network of the test process that has relayed candidates only.
+func (m *moves) pionClient(t *testing.T, controls bool) agent {
+	t.Helper()
+	return newPionAgent(t, controls, ice.WithCandidateTypes([]ice.CandidateType{ice.CandidateTypeRelay}),
+		ice.WithUrls([]*stun.URI{{
+			Scheme: stun.SchemeTypeTURN, Host: m.service.Addr().String(), Port: port, Username: user, Password: password,
+			Proto: stun.ProtoTypeUDP,
+		}}))
+}
+
+func (a *pionAgent) own() parameters { return a.parameters }
+
+func (a *pionAgent) connect(ctx context.Context, other parameters) (net.Conn, error) {
+	for _, text := range other.Candidates {
+		c, err := ice.UnmarshalCandidate(text)
+		if err = errors.Join(err, a.AddRemoteCandidate(c)); err != nil {
+			return nil, err
 		}
 	}
+	if a.controls {
+		return a.Dial(ctx, other.Ufrag, other.Pwd)
+	}
+	return a.Accept(ctx, other.Ufrag, other.Pwd)
+}
+
+// scriptAgent is an ICE agent of another project in a Python process. Datagrams of the connection are those of a UDP
+// socket of the loopback interface.
+type scriptAgent struct {
+	parameters
+	space  *netns.Space
+	input  io.Writer
+	output *bufio.Reader
+}
+
+// scriptAgent starts a script of this folder in a network. With relayed set it has relayed candidates only.
+func (m *moves) scriptAgent(t *testing.T, script string, space *netns.Space, addr netip.Addr, controls, relayed bool) agent {
+	t.Helper()
+	const path = "/usr/bin/python3" // of Debian, whose packages have the modules; another Python may come first in PATH
+	if _, err := os.Stat(path); err != nil {
+		t.Fatalf("%v: run `sudo apt-get install --yes python3-aioice python3-gi gir1.2-nice-0.1`", err)
+	}
+	role := map[bool]string{true: "controlling", false: "controlled"}[controls]
+	args := []string{filepath.Join(bedtest.Root(t), "e2e/forward", script), role, addr.String()}
+	if relayed {
+		args = append(args, m.service.Addr().String(), strconv.Itoa(port), user, password)
+	}
+	cmd := exec.Command(path, args...)
+	cmd.Stderr = os.Stderr
+	input, err := cmd.StdinPipe()
+	must(t, err)
+	output, err := cmd.StdoutPipe()
+	must(t, err)
+	space.Do(func() { err = cmd.Start() })
+	must(t, err)
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill() // it has no other end
+		_ = cmd.Wait()
+	})
+	a := &scriptAgent{space: space, input: input, output: bufio.NewReader(output)}
+	line, err := a.output.ReadBytes('\n')
+	if err = errors.Join(err, json.Unmarshal(line, &a.parameters)); err != nil {
+		t.Fatalf("%s: %v", script, err)
+	}
+	return a
+}
+
+func (a *scriptAgent) own() parameters { return a.parameters }
+
+func (a *scriptAgent) connect(ctx context.Context, other parameters) (conn net.Conn, err error) {
+	at := netip.AddrPortFrom(netip.MustParseAddr(bed.Loopback), a.Port)
+	if conn, err = a.space.Dial(ctx, "udp", at.String()); err != nil {
+		return nil, err
+	}
+	other.Port = conn.LocalAddr().(*net.UDPAddr).AddrPort().Port()
+	line, err := json.Marshal(other)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := fmt.Fprintf(a.input, "%s\n", line); err != nil {
+		return nil, err
+	}
+	connected := make(chan error, 1)
+	go func() {
+		_, err := a.output.ReadBytes('\n')
+		connected <- err
+	}()
+	select {
+	case err = <-connected:
+		return conn, err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// connectBoth connects two agents.
+func connectBoth(t *testing.T, one, two agent) (ends [2]net.Conn) {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
 	var group sync.WaitGroup
-	join := func(a, other *agent, controls bool, conn **ice.Conn) {
+	for i, a := range []agent{one, two} {
+		other := []agent{two, one}[i]
 		group.Go(func() {
-			start := a.Accept
-			if controls {
-				start = a.Dial
-			}
 			var err error
-			if *conn, err = start(ctx, other.ufrag, other.pwd); err != nil {
+			if ends[i], err = a.connect(ctx, other.own()); err != nil {
 				t.Error(err)
 			}
 		})
 	}
-	join(client, peer, clientControls, &up)
-	join(peer, client, !clientControls, &down)
 	if group.Wait(); t.Failed() {
 		t.FailNow()
 	}
-	return up, down
+	return ends
 }
 
-// stream sends numbered datagrams every 20 ms, and counts those that arrive.
-type stream struct {
-	mu       sync.Mutex
-	sent     int
-	arrived  map[uint64]bool
-	last     time.Time
-	gap      time.Duration
-	stop     chan struct{}
-	finished sync.WaitGroup
+// sender sends numbered messages every 20 ms until it is stopped.
+type sender struct {
+	mu      sync.Mutex
+	number  int
+	stopped chan struct{}
 }
 
-func newStream(from, to net.Conn) *stream {
-	s := &stream{arrived: map[uint64]bool{}, stop: make(chan struct{})}
-	s.finished.Go(func() {
+func newSender(to io.Writer) *sender {
+	s := &sender{stopped: make(chan struct{})}
+	go func() {
 		tick := time.NewTicker(voice)
 		defer tick.Stop()
 		for {
-			s.mu.Lock()
-			b := binary.BigEndian.AppendUint64(nil, 2<<62|uint64(s.sent))
-			s.sent++
-			s.mu.Unlock()
-			_, _ = from.Write(append(b, make([]byte, 100)...)) // counted by the receiver
 			select {
 			case <-tick.C:
-			case <-s.stop:
+			case <-s.stopped:
 				return
-			}
-		}
-	})
-	go func() {
-		b := make([]byte, 1500)
-		for {
-			n, err := to.Read(b)
-			if err != nil {
-				return
-			}
-			if n < 8 {
-				continue
 			}
 			s.mu.Lock()
-			s.arrived[binary.BigEndian.Uint64(b)] = true
-			if now := time.Now(); !s.last.IsZero() {
-				s.gap, s.last = max(s.gap, now.Sub(s.last)), now
-			} else {
-				s.last = now
-			}
+			// It begins like an RTP packet (RFC 3550 §5.1), so that agents do not take it for a STUN message.
+			b := binary.BigEndian.AppendUint64(nil, 2<<62|uint64(s.number))
+			s.number++
+			_, _ = to.Write(b) // counted by the receiver
 			s.mu.Unlock()
 		}
 	}()
 	return s
 }
 
-// counts returns how many datagrams were sent and have arrived.
-func (s *stream) counts() (sent, arrived int) {
+func (s *sender) sent() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.sent, len(s.arrived)
+	return s.number
 }
 
-// lap returns the longest time between two datagrams since the last call.
-func (s *stream) lap() (gap time.Duration) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	gap, s.gap = s.gap, 0
+func (s *sender) stop() { close(s.stopped) }
+
+// receiver counts the messages of a sender, each once.
+type receiver struct {
+	mu      sync.Mutex
+	numbers map[uint32]bool
+	last    time.Time
+	gap     time.Duration
+}
+
+func newReceiver(from io.Reader) *receiver {
+	r := &receiver{numbers: map[uint32]bool{}}
+	go func() {
+		for b := make([]byte, 2048); ; {
+			n, err := from.Read(b)
+			if err != nil {
+				return
+			}
+			if n >= 8 {
+				r.received(binary.BigEndian.Uint32(b[4:]), time.Now())
+			}
+		}
+	}()
+	return r
+}
+
+func (r *receiver) received(number uint32, now time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.last.IsZero() {
+		r.gap = max(r.gap, now.Sub(r.last))
+	}
+	r.numbers[number], r.last = true, now
+}
+
+func (r *receiver) arrived() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.numbers)
+}
+
+// lap returns the longest time without a message since its last call.
+func (r *receiver) lap() (gap time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if gap = r.gap; !r.last.IsZero() {
+		gap = max(gap, time.Since(r.last))
+	}
+	r.gap = 0
 	return gap
-}
-
-// end stops the stream, and returns the number of lost datagrams.
-func (s *stream) end(t *testing.T) (lost int) {
-	close(s.stop)
-	s.finished.Wait()
-	for until := time.Now().Add(10 * time.Second); ; time.Sleep(voice) {
-		sent, arrived := s.counts()
-		if lost = sent - arrived; lost == 0 || time.Now().After(until) {
-			return lost
-		}
-	}
-}
-
-// R-37: TestAgentsMove: what ICE agents do when the pod of their peer drains. Those that take the new relayed
-// address lose nothing, and those that do not stay at the former one and lose nothing either. A control of each row is
-// the same call before.
-func TestAgentsMove(t *testing.T) {
-	for name, row := range map[string]struct {
-		lite, clientControls bool
-		want                 string
-	}{
-		"pion, full, answers": {false, true, "1 moved"},
-		"pion, lite, answers": {true, true, "1 moved"},
-		"pion, full, offers":  {false, false, "0 moved, 1 stay (1 peer)"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			g := newGateway(t)
-			home := g.net.Home[0]
-			g.config.Clusters[0].Endpoints = append(g.config.Clusters[0].Endpoints, home.String())
-			g.discovery.Publish(g.config)
-			pods := g.add(2)
-			conn, err := net.ListenUDP("udp4", net.UDPAddrFromAddrPort(netip.AddrPortFrom(home, 0)))
-			must(t, err)
-			mux := ice.NewUDPMuxDefault(ice.UDPMuxParams{UDPConn: conn})
-			t.Cleanup(func() { _ = mux.Close() })
-			peer := newAgent(t, ice.WithUDPMux(mux), ice.WithICELite(row.lite),
-				ice.WithCandidateTypes([]ice.CandidateType{ice.CandidateTypeHost}))
-			client := newAgent(t, ice.WithCandidateTypes([]ice.CandidateType{ice.CandidateTypeRelay}),
-				ice.WithUrls([]*stun.URI{{
-					Scheme: stun.SchemeTypeTURN, Host: pods[0].addr.Addr().String(), Port: port, Username: user, Password: password,
-					Proto: stun.ProtoTypeUDP,
-				}}))
-			upConn, downConn := connect(t, client, peer, row.clientControls)
-			up, down := newStream(upConn, downConn), newStream(downConn, upConn)
-			arrive := func(more int) {
-				t.Helper()
-				for _, s := range []*stream{up, down} {
-					_, before := s.counts()
-					pods[1].await("datagrams arrive", func(context.Context) error {
-						if _, n := s.counts(); n < before+more {
-							return fmt.Errorf("%d of %d datagrams", n-before, more)
-						}
-						return nil
-					})
-				}
-			}
-			arrive(100)
-			upBefore, downBefore := up.lap(), down.lap()
-			must(t, pods[0].process.Signal(syscall.SIGTERM))
-			begun := time.Now()
-			pods[0].await("the peer takes the new address, or does not", func(context.Context) error {
-				d := pods[0].drain()
-				if d.String() != row.want || d.Stay[inspection.StaysForPeer] > 0 && time.Since(begun) < 11*time.Second {
-					return fmt.Errorf("%s, want %s", d, row.want)
-				}
-				return nil
-			})
-			took := time.Since(begun)
-			if n := len(pods[1].sessions()); n != 1 {
-				t.Errorf("the successor has %d sessions", n)
-			}
-			arrive(50)
-			upGap, downGap := up.lap(), down.lap()
-			lostUp, lostDown := up.end(t), down.end(t)
-			t.Logf("%s: %s after %s; longest gap down %s, up %s, before %s, %s; lost %d, %d", name, pods[0].drain(), took,
-				downGap, upGap, downBefore, upBefore, lostDown, lostUp)
-			if lostUp+lostDown > 0 {
-				t.Errorf("%d datagrams lost up, %d down", lostUp, lostDown)
-			}
-		})
-	}
-}
-
-// R-37: TestPeersWithoutICEStay: sessions with a peer that does not use ICE stay at the draining pod. The pod stays
-// ready, and they lose nothing.
-func TestPeersWithoutICEStay(t *testing.T) {
-	t.Parallel()
-	g := newGateway(t)
-	pods := g.add(2)
-	calls := g.dialEach(3, voice, pods[0])
-	must(t, pods[0].process.Signal(syscall.SIGTERM))
-	pods[0].await("it drains", func(context.Context) error {
-		if d := pods[0].drain().String(); d != "0 moved, 3 stay (3 peer)" {
-			return fmt.Errorf("%s", d)
-		}
-		return nil
-	})
-	awaitMore(t, calls, 100)
-	if n := len(pods[0].sessions()); n != len(calls) {
-		t.Errorf("the pod has %d sessions", n)
-	}
-	end(t, calls...)
-	awaitExit(t, pods[0])
 }

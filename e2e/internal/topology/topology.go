@@ -341,6 +341,9 @@ func (p *Pod) Plug() error {
 	return err
 }
 
+// Pods returns the IPv4 network of the pods of the node.
+func (d *Node) Pods() netip.Prefix { return d.podNet[0] }
+
 // Unresolve makes the pod forget the link-layer addresses of its neighbours.
 func (p *Pod) Unresolve() error {
 	_, err := p.Exec("ip neigh flush dev eth0")

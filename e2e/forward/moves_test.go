@@ -1,0 +1,447 @@
+package forward
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"text/tabwriter"
+	"time"
+
+	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/e2e/internal/call"
+	"github.com/stunner-gateway/stunner/services/api/telemetry"
+)
+
+var (
+	allMoves = flag.Bool("all", false, "make TestMoves measure all of its rows, and not only a few")
+	moveRows = flag.String("rows", "", "regular expression that selects rows of TestMoves")
+)
+
+// moveRow is a pair of programs with a call through a relayed address that changes.
+type moveRow struct {
+	client, peer string
+	// offers is set if the client makes the offer. The side that offers controls, except with a lite agent.
+	offers bool
+	// taken, kept and asked are what happens to the sessions of the call when their pod drains: the peer takes the new
+	// address, it stays at the former one after connectivity checks from the new one, or the session does not leave its pod.
+	soft result
+	// survives is set if the call goes on after its pod is lost.
+	survives bool
+	// quick rows are measured without -all, only soft.
+	quick bool
+}
+
+// result is what becomes of a session of a pod that drains.
+type result int
+
+const (
+	// taken: the peer uses the new relay address.
+	taken result = iota
+	// kept: the peer gets connectivity checks from the new address, and stays at the former one.
+	kept
+	// stays: the session does not leave its pod.
+	stays
+)
+
+const (
+	chromiumClient = "Chromium"
+	pionFull       = "pion"
+	pionLite       = "pion lite"
+	aioice         = "aioice"
+	libnice        = "libnice"
+	janus          = "Janus"
+	samePage       = "Chromium, not relayed"
+	relayedPage    = "Chromium, relayed"
+	noICE          = "without ICE"
+)
+
+// moveRowsAll are the rows of the table.
+var moveRowsAll = []moveRow{
+	{chromiumClient, pionFull, true, taken, true, true},
+	{chromiumClient, pionFull, false, kept, false, false},
+	{chromiumClient, pionLite, true, taken, true, false},
+	{chromiumClient, pionLite, false, taken, true, false},
+	{chromiumClient, aioice, true, taken, true, false},
+	{chromiumClient, aioice, false, taken, true, false},
+	{chromiumClient, libnice, true, taken, true, false},
+	{chromiumClient, libnice, false, taken, true, false},
+	{chromiumClient, janus, true, taken, true, false},
+	{chromiumClient, janus, false, taken, true, false},
+	{chromiumClient, samePage, true, taken, true, false},
+	{chromiumClient, samePage, false, taken, true, false},
+	{chromiumClient, relayedPage, true, stays, false, false},
+	{pionFull, pionFull, true, taken, true, true},
+	{pionFull, pionFull, false, kept, false, true},
+	{pionFull, pionLite, true, taken, true, true},
+	{aioice, aioice, true, taken, true, false},
+	{aioice, aioice, false, taken, true, false},
+	{libnice, libnice, true, taken, true, false},
+	{libnice, libnice, false, taken, true, false},
+	{"pion/turn", noICE, true, stays, false, true},
+}
+
+// ends is the result of a call that does not go on.
+const ends = "ends"
+
+func (r moveRow) String() string {
+	verb := map[bool]string{true: "offers", false: "answers"}[r.offers]
+	return fmt.Sprintf("%s %s, peer %s", r.client, verb, r.peer)
+}
+
+// source is what sends the messages of a flow, and sink is what receives them.
+type source interface {
+	sent() int
+	stop()
+}
+
+type sink interface {
+	arrived() int
+	// lap returns the longest time without a message since its last call.
+	lap() time.Duration
+}
+
+// flow is one direction of a call.
+type flow struct {
+	source
+	sink
+}
+
+// moveCall is a call of a row: the flow to the peer and that to the client. end deletes the allocation.
+type moveCall struct {
+	up, down flow
+	end      func()
+}
+
+// pageEnd is an end of a call in the page.
+type pageEnd struct {
+	page *page
+	end  int
+	laps *pageLaps
+}
+
+// pageLaps are the gaps of the last lap that the ends of a page have not asked for.
+type pageLaps map[int]time.Duration
+
+func (e pageEnd) sent() int    { sent, _ := e.page.counters(e.end); return sent }
+func (e pageEnd) arrived() int { _, arrived := e.page.counters(e.end); return arrived }
+func (e pageEnd) stop()        { e.page.stop() }
+
+func (e pageEnd) lap() time.Duration {
+	gap, ok := (*e.laps)[e.end]
+	if !ok {
+		*e.laps = pageLaps(maps.Collect(slices.All(e.page.lap())))
+		gap = (*e.laps)[e.end]
+	}
+	delete(*e.laps, e.end)
+	return gap
+}
+
+// moves is the Gateway of TestMoves. The first of its pods gets the next call.
+type moves struct {
+	*gateway
+	page  *page // nil before the first call of a browser
+	janus *janusServer
+	pods  []*pod
+}
+
+// TestMoves prints what pairs of ICE agents do when the relayed address of the client changes. soft: its pod
+// drains. A peer that takes the new address and one that does not lose no datagram, and the latter is counted. hard: its
+// pod is cut off.
+//
+//	make moves ARGS='-rows Janus'
+func TestMoves(t *testing.T) {
+	g := newGateway(t)
+	g.config.Admin.MetricsEndpoint = "http://0.0.0.0:8080"
+	g.config.Clusters[0].Endpoints = append(g.config.Clusters[0].Endpoints, g.net.Home[0].String(),
+		g.net.Client[0].String(), g.net.Nodes[0].Pods().String())
+	g.discovery.Publish(g.config)
+	undo, err := g.net.ReachPublic()
+	must(t, err)
+	t.Cleanup(func() { must(t, undo()) })
+	selected, err := regexp.Compile(*moveRows)
+	must(t, err)
+	m := &moves{gateway: g}
+	m.pods = g.add(3)
+	var text strings.Builder
+	table := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "call\tmove\tresult\tlost down/up\tlongest gap down/up\twithout a move")
+	for _, r := range moveRowsAll {
+		if !selected.MatchString(r.String()) || !*allMoves && *moveRows == "" && !r.quick {
+			continue
+		}
+		fmt.Fprintln(table, m.measure(r, false))
+		if *allMoves || *moveRows != "" {
+			fmt.Fprintln(table, m.measure(r, true))
+		}
+	}
+	table.Flush()
+	t.Logf("what agents do when a relayed address moves:\n%s", text.String())
+}
+
+// measure makes a call of a row, moves it, and returns a row of the table.
+func (m *moves) measure(r moveRow, hard bool) string {
+	t := m.t
+	t.Helper()
+	name := fmt.Sprintf("%s\t%s", r, map[bool]string{false: "soft", true: "hard"}[hard])
+	m.sendAll(m.pods[0])
+	c := m.start(r)
+	if !c.arrive(100, limit) {
+		t.Fatalf("%s: no messages arrive before the move", name)
+	}
+	c.down.lap()
+	c.up.lap()
+	if !c.arrive(100, limit) {
+		t.Fatalf("%s: no messages arrive before the move", name)
+	}
+	beforeDown, beforeUp := c.down.lap(), c.up.lap()
+	move := m.drainPod
+	if hard {
+		move = m.losePod
+	}
+	result := move(r, c)
+	gapDown, gapUp := c.down.lap(), c.up.lap()
+	lostDown, lostUp := c.lost(hard)
+	c.end()
+	if !hard && lostDown+lostUp > 0 {
+		t.Errorf("%s: %d messages lost down, %d up", name, lostDown, lostUp)
+	}
+	m.replace(m.pods[0], hard)
+	figures := fmt.Sprintf("%d/%d\t%d/%d ms", lostDown, lostUp, gapDown.Milliseconds(), gapUp.Milliseconds())
+	if result == ends {
+		figures = "–\t–"
+	}
+	line := fmt.Sprintf("%s\t%s\t%s\t%d/%d ms", name, result, figures, beforeDown.Milliseconds(), beforeUp.Milliseconds())
+	t.Log(line)
+	return line
+}
+
+// arrive waits until more messages have arrived in both directions.
+func (c *moveCall) arrive(more int, within time.Duration) bool {
+	down, up := c.down.arrived()+more, c.up.arrived()+more
+	ctx, cancel := context.WithTimeout(context.Background(), within)
+	defer cancel()
+	return bed.Until(ctx, func(context.Context) error {
+		if c.down.arrived() < down || c.up.arrived() < up {
+			return fmt.Errorf("%d down, %d up", c.down.arrived(), c.up.arrived())
+		}
+		return nil
+	}) == nil
+}
+
+// lost stops both flows and returns how many messages have not arrived. After a hard move, it does not wait for them.
+func (c *moveCall) lost(hard bool) (down, up int) {
+	c.down.stop()
+	c.up.stop()
+	within := 10 * time.Second
+	if hard {
+		within = time.Second
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), within)
+	defer cancel()
+	_ = bed.Until(ctx, func(context.Context) error { // the rest is the result
+		down, up = c.down.sent()-c.down.arrived(), c.up.sent()-c.up.arrived()
+		if down+up > 0 {
+			return fmt.Errorf("%d and %d messages are missing", down, up)
+		}
+		return nil
+	})
+	return down, up
+}
+
+// drainPod terminates the first pod, and returns what becomes of the call.
+func (m *moves) drainPod(r moveRow, c *moveCall) string {
+	t, leaving := m.t, m.pods[0]
+	t.Helper()
+	sessions := len(leaving.sessions())
+	asked := map[result]int{taken: 0, kept: sessions, stays: 0}[r.soft]
+	want := fmt.Sprintf("0 moved, %d stay (%[1]d peer)", sessions)
+	if r.soft == taken {
+		want = fmt.Sprintf("%d moved", sessions)
+	}
+	counted := func(name string) (total int) {
+		for _, p := range m.pods[1:] {
+			total += int(p.metric(name))
+		}
+		return total
+	}
+	movedBefore, keptBefore := counted(telemetry.PeersMoved), counted(telemetry.PeersNotMoved)
+	must(t, leaving.process.Signal(syscall.SIGTERM))
+	begun := time.Now()
+	moved := func() bool { return counted(telemetry.PeersMoved) > movedBefore }
+	var took time.Duration
+	leaving.await(r.String(), func(context.Context) error {
+		if took == 0 && r.soft == taken && moved() {
+			took = time.Since(begun)
+		}
+		if n, d := counted(telemetry.PeersNotMoved)-keptBefore, leaving.drain(); d.String() != want || n != asked {
+			return fmt.Errorf("%s, want %s; %d peers counted as not moved, want %d", d, want, n, asked)
+		}
+		return nil
+	})
+	owned := map[result]int{taken: 0, kept: 0, stays: sessions}[r.soft]
+	if n := len(leaving.sessions()); n != owned {
+		t.Errorf("%s: the pod that drains has %d sessions, want %d", r, n, owned)
+	}
+	if r.soft != taken {
+		leaving.await("it stays ready", bed.Answers(leaving.admin("ready"), 200))
+		if !c.arrive(50, limit) {
+			t.Errorf("%s: the call does not go on", r)
+		}
+		return map[result]string{kept: "not taken, stays", stays: "stays"}[r.soft]
+	}
+	leaving.await("it is not ready", bed.Answers(leaving.admin("ready"), 503))
+	m.sendElsewhere()
+	awaitExit(t, leaving)
+	if !c.arrive(50, limit) {
+		t.Errorf("%s: the call does not go on", r)
+	}
+	return fmt.Sprintf("taken within %d ms", took.Milliseconds())
+}
+
+// losePod cuts the first pod off, and returns what becomes of the call.
+func (m *moves) losePod(r moveRow, c *moveCall) string {
+	t := m.t
+	t.Helper()
+	if r.survives {
+		copied(m.pods[1:], 1)
+	}
+	must(t, m.pods[0].net.Unplug())
+	m.sendElsewhere()
+	within := 15 * time.Second
+	if r.survives {
+		within = limit
+	}
+	survives := c.arrive(50, within)
+	if survives != r.survives {
+		t.Errorf("%s: the call goes on after its pod is lost: %t, want %t", r, survives, r.survives)
+	}
+	return map[bool]string{true: "goes on", false: ends}[survives]
+}
+
+// sendElsewhere makes the load balancer send the clients of the first pod to the next one.
+func (m *moves) sendElsewhere() {
+	m.t.Helper()
+	m.sendAll(m.pods[1])
+	must(m.t, m.net.Forget(m.pods[0].addr.Addr()))
+}
+
+// replace replaces a pod after its calls have ended.
+func (m *moves) replace(p *pod, lost bool) {
+	m.t.Helper()
+	if lost {
+		must(m.t, p.process.Kill())
+	}
+	awaitExitOf := p.process.Done()
+	select {
+	case <-awaitExitOf:
+	case <-time.After(limit):
+		m.t.Errorf("%s drains, although its last call has ended", p.name)
+		must(m.t, p.process.Kill())
+	}
+	m.announce(func() { delete(m.reported, p.name) })
+	m.pods = append(slices.DeleteFunc(m.pods, func(one *pod) bool { return one == p }), m.add(1)...)
+	m.awaitPeers(m.pods...)
+}
+
+// start starts the call of a row.
+func (m *moves) start(r moveRow) *moveCall {
+	t := m.t
+	t.Helper()
+	switch {
+	case r.client == chromiumClient:
+		return m.startPage(r)
+	case r.peer == noICE:
+		return m.startEcho()
+	}
+	ends := connectBoth(t, m.client(r), m.peerOf(r))
+	up, down := newSender(ends[0]), newSender(ends[1])
+	return &moveCall{
+		up: flow{up, newReceiver(ends[1])}, down: flow{down, newReceiver(ends[0])},
+		end: func() { ends[0].Close(); ends[1].Close() },
+	}
+}
+
+// client returns the relayed agent of a row.
+func (m *moves) client(r moveRow) agent {
+	if r.client == pionFull {
+		return m.pionClient(m.t, r.offers)
+	}
+	return m.scriptAgent(m.t, r.client+"_end.py", m.net.Clients, m.net.Client[0], r.offers, true)
+}
+
+// peerOf returns the agent of the peer of a row. A lite agent never controls.
+func (m *moves) peerOf(r moveRow) agent {
+	switch r.peer {
+	case pionFull:
+		return m.pionPeer(m.t, !r.offers, false)
+	case pionLite:
+		return m.pionPeer(m.t, false, true)
+	}
+	return m.scriptAgent(m.t, r.peer+"_end.py", m.net.Peers, m.net.Peer(0)[0], !r.offers, false)
+}
+
+// startPage starts a call of the browser.
+func (m *moves) startPage(r moveRow) *moveCall {
+	if m.page == nil {
+		m.page = m.openPage()
+	}
+	p, laps := m.page, &pageLaps{}
+	client := pageEnd{p, 0, laps}
+	relays := []bed.ICEServer{{
+		URLs: []string{fmt.Sprintf("turn:%s?transport=udp", m.service)}, Username: user, Credential: password,
+	}}
+	switch r.peer {
+	case samePage, relayedPage:
+		o := order{Peer: "page", Media: "data", ICEServers: relays}
+		if r.peer == relayedPage {
+			o.Peer = "relayed page"
+		}
+		if !r.offers {
+			o.Description = &description{}
+		}
+		p.call(o)
+		peer := pageEnd{p, 1, laps}
+		return &moveCall{up: flow{client, peer}, down: flow{peer, client}, end: p.end}
+	case janus:
+		if m.janus == nil {
+			m.janus = m.startJanus()
+		}
+		m.janus.call(p, r.offers, relays)
+		// Janus returns the packets of the client, or sends a stream. The page counts those that are lost.
+		return &moveCall{up: flow{client, client}, down: flow{client, client}, end: p.end}
+	}
+	channel := p.callAgent(m.peerOf(r), r.offers, relays)
+	return &moveCall{
+		up: flow{client, newReceiver(channel)}, down: flow{newSender(channel), client},
+		end: func() { p.end(); channel.Close() },
+	}
+}
+
+// echoEnd is both ends of a call with an echo peer.
+type echoEnd struct {
+	*call.Call
+	ending *sync.Once
+}
+
+func (e echoEnd) sent() int          { return e.Stats().Sent }
+func (e echoEnd) arrived() int       { return e.Stats().Received }
+func (e echoEnd) lap() time.Duration { return e.Lap() }
+func (e echoEnd) stop()              { e.ending.Do(func() { e.End(10 * time.Second) }) }
+
+// startEcho starts a call with a peer that does not use ICE.
+func (m *moves) startEcho() *moveCall {
+	m.t.Helper()
+	c, err := call.Start(m.t.Context(), call.Options{
+		Gateway: m.service, Network: call.UDP, Username: user, Password: password, Peer: m.gateway.peer, Interval: voice,
+	})
+	must(m.t, err)
+	e := echoEnd{c, new(sync.Once)}
+	return &moveCall{up: flow{e, e}, down: flow{e, e}, end: e.stop}
+}

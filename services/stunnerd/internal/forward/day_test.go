@@ -59,28 +59,60 @@ func newDaySession(random *rand.Rand, spread float64) daySession {
 	}
 }
 
-// cut reports whether the call of a session at a pod ends. With moves, pods hand sessions over and have copies.
-func (d disturbance) cut(s daySession, w *world, owner home, moves bool) bool {
+// cutBy is why the call of a session ends.
+type cutBy int
+
+const (
+	// goesOn: the call does not end.
+	goesOn cutBy = iota
+	// withoutMoves: only a move would save the call.
+	withoutMoves
+	// connected: the client uses a connection, which ends in the process.
+	connected
+	// notTaking: the peer stays at the former relayed address, which is that of the pod.
+	notTaking
+	// noCopy: no living pod has a copy.
+	noCopy
+	causes
+)
+
+// cut returns why the call of a session at a pod ends. With moves, pods hand sessions over and have copies.
+func (d disturbance) cut(s daySession, w *world, owner home, moves bool) cutBy {
 	switch {
-	case d.back: // sessions over connections are not in the journal
-		return !s.udp
-	case !d.lost:
-		leaves := moves && s.udp && s.taking
-		return !leaves && s.left > d.notice
-	case !moves || !s.udp || !s.taking || s.age < copyEvery:
-		return true
+	case d.back && s.udp, !d.back && !d.lost && s.left <= d.notice: // restored from the journal, or ends before the process
+		return goesOn
+	case !s.udp:
+		return connected
+	case !moves:
+		return withoutMoves
+	case !s.taking:
+		return notTaking
+	case !d.lost: // handed over
+		return goesOn
+	case s.age < copyEvery:
+		return noCopy
 	}
 	for _, h := range rank(w.before, s.client) {
 		if h != owner && h.pod != nil && !w.dead[h.pod] {
-			return false // a home has the copy
+			return goesOn // a home has the copy
 		}
 	}
-	return true
+	return noCopy
+}
+
+// total returns the number of calls that end.
+func total(by [causes]int) (n int) {
+	for why, calls := range by {
+		if cutBy(why) != goesOn {
+			n += calls
+		}
+	}
+	return n
 }
 
 // TestDay prints how many calls of a day disturbances of pods, nodes and balancers end, with forwarding and the journal,
-// and with moves and copies as well. The numbers of events are assumptions. Homes, copies and searches are those of the
-// product:
+// and with moves and copies as well; the calls of the latter by reason. The numbers of events are assumptions. Homes,
+// copies and searches are those of the product:
 //
 //	go test ./services/stunnerd/internal/forward -run TestDay -v
 func TestDay(t *testing.T) {
@@ -88,14 +120,16 @@ func TestDay(t *testing.T) {
 	spread := math.Sqrt(2 * math.Log(meanCall.Seconds()/medianCall.Seconds()))
 	calls := float64(daySessions) * (24 * time.Hour).Seconds() / meanCall.Seconds()
 	var table strings.Builder
-	fmt.Fprintf(&table, "%-47s %12s %18s\n", "cause", "forwarding", "moves and copies")
+	fmt.Fprintf(&table, "%-47s %10s %16s %11s %9s %8s\n", "cause", "forwarding", "moves and copies", "connection", "peer", "no copy")
 	var before, after float64
-	row := func(name string, stays, moves float64) {
-		fmt.Fprintf(&table, "%-47s %12.0f %18.0f\n", name, stays, moves)
+	row := func(name string, stays, moves float64, by [causes]int) {
+		each := func(why cutBy) float64 { return float64(by[why]) / repeatedDays }
+		fmt.Fprintf(&table, "%-47s %10.0f %16.0f %11.0f %9.0f %8.0f\n",
+			name, stays, moves, each(connected), each(notTaking), each(noCopy))
 		before, after = before+stays, after+moves
 	}
 	for _, d := range disturbances {
-		var cut [2]int
+		var stays, moved [causes]int
 		for range d.events {
 			lost := 0
 			if d.lost {
@@ -105,20 +139,17 @@ func TestDay(t *testing.T) {
 			owner := w.before[len(w.before)-1]
 			for range int(d.share * perPod) {
 				s := newDaySession(random, spread)
-				for i := range cut {
-					if d.cut(s, &w, owner, i == 1) {
-						cut[i]++
-					}
-				}
+				stays[d.cut(s, &w, owner, false)]++
+				moved[d.cut(s, &w, owner, true)]++
 			}
 		}
-		row(d.name, float64(cut[0])/repeatedDays, float64(cut[1])/repeatedDays)
+		row(d.name, float64(total(stays))/repeatedDays, float64(total(moved))/repeatedDays, moved)
 	}
 	spreads := map[string]float64{"flow table lost": 4, "-1 node": 10} // a day
 	for i, e := range events() {
 		if times, ok := spreads[e.name]; ok && e.balancer == "cloud balancer, policy Cluster" {
 			cut := times * simulate(e, uint64(i)).cutForwarded / 100 * daySessions
-			row(e.balancer+", "+e.name, cut, cut)
+			row(e.balancer+", "+e.name, cut, cut, [causes]int{})
 		}
 	}
 	share := 100 * after / calls

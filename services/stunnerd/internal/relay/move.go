@@ -391,10 +391,13 @@ func bindingTransaction(b []byte, class stun.MessageClass) (id transaction, ok b
 }
 
 // Depart prepares the relay for a handover to another pod. It ends the forwarding in the kernel, and returns the checks
-// to the active peers, which that pod sends again. ok is false if an active peer is not known to use ICE, or if
-// excluded reports true for the address of an active peer. The relay forwards in user space until Stay or Hand is
-// called.
+// to the active peers, which that pod sends again. ok is false if an active peer is not known to use ICE, if excluded
+// reports true for the address of an active peer, or if a move is not complete: the end of the relay would close the
+// former socket, which a peer may still use. The relay forwards in user space until Stay or Hand is called.
 func (r *Relay) Depart(excluded func(netip.Addr) bool) (checks []session.Check, ok bool) {
+	if r.moving.Load() != nil {
+		return nil, false
+	}
 	r.departing.Store(true)
 	r.Disarm()
 	now, all := r.now(), r.nominations.Load().copies()

@@ -73,11 +73,20 @@ func answer(t *testing.T, check string) string {
 	return string(m.Raw)
 }
 
-// newMoving returns a relay with a channel to a peer, whose check the former relay has kept.
-func newMoving(t *testing.T, kept string) *moving { return newMovingFrom(t, kept, false) }
+// formerly is what a relay replaces.
+type formerly int
 
-// newMovingFrom is newMoving. If lost is set, the former relay is lost.
-func newMovingFrom(t *testing.T, kept string, lost bool) *moving {
+const (
+	aSocket formerly = iota
+	aLostSocket
+	nothing
+)
+
+// newMoving returns a relay with a channel to a peer, whose check the former relay has kept.
+func newMoving(t *testing.T, kept string) *moving { return newMovingFrom(t, kept, aSocket) }
+
+// newMovingFrom is newMoving for a relay that replaces a lost socket or nothing.
+func newMovingFrom(t *testing.T, kept string, replaces formerly) *moving {
 	t.Helper()
 	b := &moving{t: t, client: &movedClient{}, meter: meter.New(), permitted: true}
 	b.peer = b.network.Peer(netip.MustParseAddrPort("127.0.0.1:4000"))
@@ -97,11 +106,17 @@ func newMovingFrom(t *testing.T, kept string, lost bool) *moving {
 	b.Relay = relay.New(s, socket, netip.MustParseAddr("127.0.0.3"), &routes, b.meter, func(*relay.Relay) {})
 	b.Bind(0x4000, b.peer.Addr())()
 	checks := []session.Check{{Peer: b.peer.Addr(), Message: []byte(kept)}}
-	if lost {
+	switch replaces {
+	case aSocket:
+		if b.From(former, checks); former.Start(formerReceiver{b.Relay}) != nil {
+			t.Fatal("the former socket does not start")
+		}
+	case aLostSocket:
 		b.From(nil, checks)
 		_ = former.Close()
-	} else if b.From(former, checks); former.Start(formerReceiver{b.Relay}) != nil {
-		t.Fatal("the former socket does not start")
+	case nothing:
+		_ = former.Close()
+		b.former = socket.Bound()
 	}
 	if err := b.Start(func(netip.AddrPort) bool { return b.permitted }); err != nil {
 		t.Fatal(err)
@@ -286,7 +301,7 @@ func TestKeptChecks(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := newMoving(t, nominates)
+				b := newMovingFrom(t, nominates, nothing)
 				defer b.Close()
 				for _, m := range row.sent {
 					b.send(m)
@@ -328,7 +343,7 @@ func TestWhoMayMove(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := newMoving(t, check(t, "a:b"))
+				b := newMovingFrom(t, check(t, "a:b"), nothing)
 				defer b.Close()
 				row.prepare(b)
 				checks, ok := b.Depart(func(netip.Addr) bool { return row.excluded })
@@ -362,12 +377,51 @@ func TestHandedSocketStaysOpen(t *testing.T) {
 	})
 }
 
+// a session does not leave its pod while a peer may use the socket of an earlier pod, which the end of the relay
+// closes, and not while no peer has answered after that pod was lost.
+func TestSessionStaysDuringAMove(t *testing.T) {
+	for name, replaces := range map[string]formerly{"a former socket": aSocket, "a lost socket": aLostSocket} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				kept := check(t, "a:b", useCandidate)
+				b := newMovingFrom(t, kept, replaces)
+				defer b.Close()
+				departs := func() bool {
+					_, ok := b.Depart(func(netip.Addr) bool { return false })
+					b.Stay()
+					return ok
+				}
+				if b.Move(); replaces == aSocket {
+					b.receives(b.former, media)
+				}
+				time.Sleep(takesLong)
+				if departs() {
+					t.Error("the session departs, although the peer has not taken the new address")
+				}
+				if replaces == aSocket && !b.receives(b.former, media) {
+					t.Error("the former socket is closed")
+				}
+				b.send(check(t, "a:b"))
+				b.receives(b.own(), answer(t, kept))
+				b.receives(b.own(), media)
+				time.Sleep(takesLong)
+				if b.Former() != nil || !departs() {
+					t.Error("the session stays, although the peer has taken the new address")
+				}
+			})
+		})
+	}
+}
+
+// takesLong is longer than a move may take, and shorter than the time after which a silent peer does not count.
+const takesLong = 15 * time.Second
+
 // if the former relay is lost, nothing is sent to the peer before the client is reached. Then the check is sent until
 // the peer has answered and sends data, and everything leaves from the new address.
 func TestPeerOfALostRelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		kept := check(t, "a:b", useCandidate)
-		b := newMovingFrom(t, kept, true)
+		b := newMovingFrom(t, kept, aLostSocket)
 		defer b.Close()
 		own := []netip.AddrPort{b.own()}
 		time.Sleep(20 * time.Second)
@@ -411,7 +465,7 @@ func TestPeerOfALostRelay(t *testing.T) {
 // a peer that does not take the address of the new relay gets no checks after 10 s, and is counted.
 func TestPeerThatLosesItsRelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newMovingFrom(t, check(t, "a:b", useCandidate), true)
+		b := newMovingFrom(t, check(t, "a:b", useCandidate), aLostSocket)
 		defer b.Close()
 		b.Reached()
 		time.Sleep(11 * time.Second)

@@ -94,6 +94,13 @@ shapes: kube ## Test all behaviours in shapes of the product that have each pair
 largest: kube ## Test the operator with the largest objects that the API server admits, and other tenants beside them; needs root
 	@go test -v -count=1 -timeout=60m ./e2e/largest $(ARGS)
 
+# Some pairs of agents: make moves ARGS='-rows Janus'.
+.PHONY: moves
+
+moves: ## Print what pairs of ICE agents do when the pod of a call drains and when it is lost; make test runs a few of them; needs root
+	@.ci/install
+	@go test -v -count=1 -timeout=60m ./e2e/forward -run=TestMoves -all $(ARGS)
+
 # The suite is a Go module. To build it takes minutes.
 .PHONY: existing
 

@@ -79,9 +79,9 @@ func newPionAgent(t *testing.T, controls bool, options ...ice.AgentOption) *pion
 }
 
 // pionPeer returns an agent of pion in the network of the test process.
-func (m *moves) pionPeer(t *testing.T, controls, lite bool) agent {
+func (g *gateway) pionPeer(t *testing.T, controls, lite bool) agent {
 	t.Helper()
-	conn, err := net.ListenUDP("udp4", net.UDPAddrFromAddrPort(netip.AddrPortFrom(m.net.Home[0], 0)))
+	conn, err := net.ListenUDP("udp4", net.UDPAddrFromAddrPort(netip.AddrPortFrom(g.net.Home[0], 0)))
 	must(t, err)
 	mux := ice.NewUDPMuxDefault(ice.UDPMuxParams{UDPConn: conn})
 	t.Cleanup(func() { _ = mux.Close() })
@@ -91,12 +91,13 @@ func (m *moves) pionPeer(t *testing.T, controls, lite bool) agent {
 	return a
 }
 
-// pionClient returns an agent of pion in the network of the test process that has relayed candidates only.
-func (m *moves) pionClient(t *testing.T, controls bool) agent {
+// pionClient returns an agent of pion in the network of the test process that has candidates only of the relay at an
+// address.
+func pionClient(t *testing.T, relay netip.Addr, controls bool) agent {
 	t.Helper()
 	return newPionAgent(t, controls, ice.WithCandidateTypes([]ice.CandidateType{ice.CandidateTypeRelay}),
 		ice.WithUrls([]*stun.URI{{
-			Scheme: stun.SchemeTypeTURN, Host: m.service.Addr().String(), Port: port, Username: user, Password: password,
+			Scheme: stun.SchemeTypeTURN, Host: relay.String(), Port: port, Username: user, Password: password,
 			Proto: stun.ProtoTypeUDP,
 		}}))
 }

@@ -45,4 +45,7 @@ async def main():
         local.sendto(await connection.recv(), ("127.0.0.1", other["port"]))
 
 
-asyncio.run(main())
+try:
+    asyncio.run(main())
+except ConnectionError as error:  # the other end has ended
+    print(error, flush=True)

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -180,4 +181,71 @@ func TestNewCallsAtAPodThatDrains(t *testing.T) {
 	awaitExit(t, leaving)
 	awaitMore(t, calls, 20)
 	end(t, calls...)
+}
+
+// TestNewCallsAtAPodWithoutSessions: a load balancer sends new clients to a pod without sessions for 2 s after it got
+// SIGTERM. None is refused, and the pod ends when its clients use the other one. A pod without another one ends at once.
+func TestNewCallsAtAPodWithoutSessions(t *testing.T) {
+	t.Parallel()
+	g := newGateway(t)
+	alone := g.pod()
+	alone.start("--drain-minimum", "10m")
+	must(t, alone.process.Signal(syscall.SIGTERM))
+	awaitExit(t, alone)
+	g.announce(func() { delete(g.reported, alone.name) })
+	pods := g.add(2)
+	leaving, other := pods[0], pods[1]
+	must(t, leaving.process.Signal(syscall.SIGTERM))
+	var calls []*client
+	for begun := time.Now(); time.Since(begun) < 2*time.Second; {
+		c, err := g.tryDialAs(user, password, leaving, voice)
+		if err != nil {
+			t.Fatalf("new call %s after SIGTERM: %v", time.Since(begun), err)
+		}
+		calls = append(calls, c)
+		awaitMore(t, calls[len(calls)-1:], 10)
+	}
+	awaitMore(t, calls, 20)
+	if n := len(other.sessions()); n != len(calls) {
+		t.Errorf("the other pod has %d sessions, want %d", n, len(calls))
+	}
+	for _, c := range calls {
+		c.move(other)
+	}
+	awaitExit(t, leaving)
+	awaitMore(t, calls, 20)
+	end(t, calls...)
+}
+
+// TestPeerOfAnEarlierPodIsNotCut: a session has moved, and its peer stays at the socket of the first pod. When the
+// second pod gets SIGTERM too, the session stays there, and the call loses no datagram.
+func TestPeerOfAnEarlierPodIsNotCut(t *testing.T) {
+	t.Parallel()
+	g := newGateway(t)
+	g.config.Clusters[0].Endpoints = append(g.config.Clusters[0].Endpoints, g.net.Home[0].String())
+	g.discovery.Publish(g.config)
+	pods := g.add(3)
+	c := callBetween(t, pionClient(t, pods[0].addr.Addr(), false), g.pionPeer(t, true, false))
+	arrive := func() {
+		t.Helper()
+		if !c.arrive(100, limit) {
+			t.Fatal("the call does not go on")
+		}
+	}
+	arrive()
+	for i := range 2 {
+		at := slices.IndexFunc(pods, func(p *pod) bool { return len(p.sessions()) == 1 })
+		must(t, pods[at].process.Signal(syscall.SIGTERM))
+		pods[at].await("it drains", func(context.Context) error {
+			if d, here := pods[at].drain().String(), len(pods[at].sessions()); d != "0 moved, 1 stay (1 peer)" || here != i {
+				return fmt.Errorf("%s; %d sessions are here, want %d", d, here, i)
+			}
+			return nil
+		})
+		arrive()
+	}
+	if down, up := c.lost(false); down+up > 0 {
+		t.Errorf("%d datagrams lost down, %d up", down, up)
+	}
+	c.end()
 }

@@ -128,8 +128,8 @@ func (j *janusServer) call(p *page, pageOffers bool, relays []bed.ICEServer) {
 			return nil, err
 		}
 	}
-	go j.keepAlive(ctx, session)
 	p.call(o)
+	go j.keepAlive(ctx, session)
 }
 
 // keepAlive requests events of a session, which ends otherwise, until the test ends.

@@ -2,9 +2,13 @@ package forward
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"maps"
+	"net/http"
+	"net/netip"
 	"regexp"
 	"slices"
 	"strings"
@@ -16,6 +20,7 @@ import (
 
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
+	"github.com/stunner-gateway/stunner/services/api/inspection"
 	"github.com/stunner-gateway/stunner/services/api/telemetry"
 )
 
@@ -69,21 +74,21 @@ var moveRowsAll = []moveRow{
 	{chromiumClient, pionLite, true, taken, true, false},
 	{chromiumClient, pionLite, false, taken, true, false},
 	{chromiumClient, aioice, true, taken, true, false},
-	{chromiumClient, aioice, false, taken, true, false},
+	{chromiumClient, aioice, false, taken, false, false},
 	{chromiumClient, libnice, true, taken, true, false},
-	{chromiumClient, libnice, false, taken, true, false},
+	{chromiumClient, libnice, false, taken, false, false},
 	{chromiumClient, janus, true, taken, true, false},
-	{chromiumClient, janus, false, taken, true, false},
+	{chromiumClient, janus, false, taken, false, false},
 	{chromiumClient, samePage, true, taken, true, false},
-	{chromiumClient, samePage, false, taken, true, false},
+	{chromiumClient, samePage, false, taken, false, false},
 	{chromiumClient, relayedPage, true, stays, false, false},
 	{pionFull, pionFull, true, taken, true, true},
 	{pionFull, pionFull, false, kept, false, true},
 	{pionFull, pionLite, true, taken, true, true},
 	{aioice, aioice, true, taken, true, false},
-	{aioice, aioice, false, taken, true, false},
+	{aioice, aioice, false, taken, false, false},
 	{libnice, libnice, true, taken, true, false},
-	{libnice, libnice, false, taken, true, false},
+	{libnice, libnice, false, taken, false, false},
 	{"pion/turn", noICE, true, stays, false, true},
 }
 
@@ -113,7 +118,8 @@ type flow struct {
 	sink
 }
 
-// moveCall is a call of a row: the flow to the peer and that to the client. end deletes the allocation.
+// moveCall is a call of a row: the flow to the peer and that to the client, which are the same if messages return. end
+// deletes the allocation.
 type moveCall struct {
 	up, down flow
 	end      func()
@@ -143,7 +149,7 @@ func (e pageEnd) lap() time.Duration {
 	return gap
 }
 
-// moves is the Gateway of TestMoves. The first of its pods gets the next call.
+// moves is the Gateway of TestMoves. Each call has two pods of its own, of which the first gets its datagrams.
 type moves struct {
 	*gateway
 	page  *page // nil before the first call of a browser
@@ -160,7 +166,7 @@ func TestMoves(t *testing.T) {
 	g := newGateway(t)
 	g.config.Admin.MetricsEndpoint = "http://0.0.0.0:8080"
 	g.config.Clusters[0].Endpoints = append(g.config.Clusters[0].Endpoints, g.net.Home[0].String(),
-		g.net.Client[0].String(), g.net.Nodes[0].Pods().String())
+		netip.PrefixFrom(g.peer.Addr(), 24).Masked().String(), g.net.Nodes[0].Pods().String())
 	g.discovery.Publish(g.config)
 	undo, err := g.net.ReachPublic()
 	must(t, err)
@@ -168,7 +174,6 @@ func TestMoves(t *testing.T) {
 	selected, err := regexp.Compile(*moveRows)
 	must(t, err)
 	m := &moves{gateway: g}
-	m.pods = g.add(3)
 	var text strings.Builder
 	table := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "call\tmove\tresult\tlost down/up\tlongest gap down/up\twithout a move")
@@ -190,15 +195,19 @@ func (m *moves) measure(r moveRow, hard bool) string {
 	t := m.t
 	t.Helper()
 	name := fmt.Sprintf("%s\t%s", r, map[bool]string{false: "soft", true: "hard"}[hard])
+	m.pods = m.add(2)
+	defer m.remove()
 	m.sendAll(m.pods[0])
 	c := m.start(r)
 	if !c.arrive(100, limit) {
-		t.Fatalf("%s: no messages arrive before the move", name)
+		t.Fatalf("%s: before the move, %d of %d messages arrive down, %d of %d up", name, c.down.arrived(), c.down.sent(),
+			c.up.arrived(), c.up.sent())
 	}
 	c.down.lap()
 	c.up.lap()
 	if !c.arrive(100, limit) {
-		t.Fatalf("%s: no messages arrive before the move", name)
+		t.Fatalf("%s: before the move, %d of %d messages arrive down, %d of %d up", name, c.down.arrived(), c.down.sent(),
+			c.up.arrived(), c.up.sent())
 	}
 	beforeDown, beforeUp := c.down.lap(), c.up.lap()
 	move := m.drainPod
@@ -212,14 +221,28 @@ func (m *moves) measure(r moveRow, hard bool) string {
 	if !hard && lostDown+lostUp > 0 {
 		t.Errorf("%s: %d messages lost down, %d up", name, lostDown, lostUp)
 	}
-	m.replace(m.pods[0], hard)
-	figures := fmt.Sprintf("%d/%d\t%d/%d ms", lostDown, lostUp, gapDown.Milliseconds(), gapUp.Milliseconds())
+	if !hard {
+		awaitExit(t, m.pods[0])
+	}
+	figures := c.pair(lostDown, lostUp) + "\t" + c.gaps(gapDown, gapUp)
 	if result == ends {
 		figures = "–\t–"
 	}
-	line := fmt.Sprintf("%s\t%s\t%s\t%d/%d ms", name, result, figures, beforeDown.Milliseconds(), beforeUp.Milliseconds())
+	line := fmt.Sprintf("%s\t%s\t%s\t%s", name, result, figures, c.gaps(beforeDown, beforeUp))
 	t.Log(line)
 	return line
+}
+
+// pair returns the figures of both directions as text, or one for a flow in both directions.
+func (c *moveCall) pair(down, up any) string {
+	if c.up == c.down {
+		return fmt.Sprint(down)
+	}
+	return fmt.Sprintf("%v/%v", down, up)
+}
+
+func (c *moveCall) gaps(down, up time.Duration) string {
+	return c.pair(down.Milliseconds(), up.Milliseconds()) + " ms"
 }
 
 // arrive waits until more messages have arrived in both directions.
@@ -265,44 +288,42 @@ func (m *moves) drainPod(r moveRow, c *moveCall) string {
 	if r.soft == taken {
 		want = fmt.Sprintf("%d moved", sessions)
 	}
-	counted := func(name string) (total int) {
-		for _, p := range m.pods[1:] {
-			total += int(p.metric(name))
-		}
-		return total
-	}
-	movedBefore, keptBefore := counted(telemetry.PeersMoved), counted(telemetry.PeersNotMoved)
 	must(t, leaving.process.Signal(syscall.SIGTERM))
 	begun := time.Now()
-	moved := func() bool { return counted(telemetry.PeersMoved) > movedBefore }
 	var took time.Duration
-	leaving.await(r.String(), func(context.Context) error {
-		if took == 0 && r.soft == taken && moved() {
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	err := bed.Until(ctx, func(ctx context.Context) error {
+		if took == 0 && m.pods[1].metric(telemetry.PeersMoved) > 0 {
 			took = time.Since(begun)
 		}
-		if n, d := counted(telemetry.PeersNotMoved)-keptBefore, leaving.drain(); d.String() != want || n != asked {
-			return fmt.Errorf("%s, want %s; %d peers counted as not moved, want %d", d, want, n, asked)
+		var status inspection.Status
+		_, body, err := bed.Get(ctx, leaving.admin("status"))
+		if err = errors.Join(err, json.Unmarshal(body, &status)); err != nil || status.Drain == nil {
+			return fmt.Errorf("status of the pod that drains: %w", err)
+		}
+		n, got := int(m.pods[1].metric(telemetry.PeersNotMoved)), status.Drain.String()
+		if got != want || n != asked {
+			return fmt.Errorf("%s, want %s; %d peers counted as not moved, want %d", got, want, n, asked)
 		}
 		return nil
 	})
-	owned := map[result]int{taken: 0, kept: 0, stays: sessions}[r.soft]
-	if n := len(leaving.sessions()); n != owned {
-		t.Errorf("%s: the pod that drains has %d sessions, want %d", r, n, owned)
+	if err != nil {
+		t.Errorf("%s: %v", r, err)
 	}
-	if r.soft != taken {
-		leaving.await("it stays ready", bed.Answers(leaving.admin("ready"), 200))
-		if !c.arrive(50, limit) {
-			t.Errorf("%s: the call does not go on", r)
+	if r.soft != taken && err == nil {
+		owned := map[result]int{kept: 0, stays: sessions}[r.soft]
+		if n := len(leaving.sessions()); n != owned {
+			t.Errorf("%s: the pod that drains has %d sessions, want %d", r, n, owned)
 		}
-		return map[result]string{kept: "not taken, stays", stays: "stays"}[r.soft]
+		leaving.await("it stays ready", bed.Answers(leaving.admin("ready"), http.StatusOK))
 	}
-	leaving.await("it is not ready", bed.Answers(leaving.admin("ready"), 503))
-	m.sendElsewhere()
-	awaitExit(t, leaving)
 	if !c.arrive(50, limit) {
 		t.Errorf("%s: the call does not go on", r)
 	}
-	return fmt.Sprintf("taken within %d ms", took.Milliseconds())
+	return map[result]string{
+		taken: fmt.Sprintf("taken within %d ms", took.Milliseconds()), kept: "not taken, stays", stays: "stays",
+	}[r.soft]
 }
 
 // losePod cuts the first pod off, and returns what becomes of the call.
@@ -332,22 +353,13 @@ func (m *moves) sendElsewhere() {
 	must(m.t, m.net.Forget(m.pods[0].addr.Addr()))
 }
 
-// replace replaces a pod after its calls have ended.
-func (m *moves) replace(p *pod, lost bool) {
+// remove kills the pods of a call: one that was lost keeps its sessions.
+func (m *moves) remove() {
 	m.t.Helper()
-	if lost {
+	for _, p := range m.pods {
 		must(m.t, p.process.Kill())
+		m.announce(func() { delete(m.reported, p.name) })
 	}
-	awaitExitOf := p.process.Done()
-	select {
-	case <-awaitExitOf:
-	case <-time.After(limit):
-		m.t.Errorf("%s drains, although its last call has ended", p.name)
-		must(m.t, p.process.Kill())
-	}
-	m.announce(func() { delete(m.reported, p.name) })
-	m.pods = append(slices.DeleteFunc(m.pods, func(one *pod) bool { return one == p }), m.add(1)...)
-	m.awaitPeers(m.pods...)
 }
 
 // start starts the call of a row.
@@ -360,7 +372,13 @@ func (m *moves) start(r moveRow) *moveCall {
 	case r.peer == noICE:
 		return m.startEcho()
 	}
-	ends := connectBoth(t, m.client(r), m.peerOf(r))
+	return callBetween(t, m.client(r), m.peerOf(r))
+}
+
+// callBetween starts a call between two agents.
+func callBetween(t *testing.T, client, peer agent) *moveCall {
+	t.Helper()
+	ends := connectBoth(t, client, peer)
 	up, down := newSender(ends[0]), newSender(ends[1])
 	return &moveCall{
 		up: flow{up, newReceiver(ends[1])}, down: flow{down, newReceiver(ends[0])},
@@ -371,7 +389,7 @@ func (m *moves) start(r moveRow) *moveCall {
 // client returns the relayed agent of a row.
 func (m *moves) client(r moveRow) agent {
 	if r.client == pionFull {
-		return m.pionClient(m.t, r.offers)
+		return pionClient(m.t, m.service.Addr(), r.offers)
 	}
 	return m.scriptAgent(m.t, r.client+"_end.py", m.net.Clients, m.net.Client[0], r.offers, true)
 }

@@ -81,7 +81,8 @@ type page struct {
 	changed chan struct{} // closed and replaced on every report
 }
 
-// openPage opens the page in a browser of the clients.
+// openPage opens the page in a browser in the network of the peers: clients do not reach the addresses of pods, and the
+// page also has peers.
 func (g *gateway) openPage() *page {
 	t := g.t
 	t.Helper()
@@ -96,13 +97,13 @@ func (g *gateway) openPage() *page {
 	mux.HandleFunc("POST /report", p.report)
 	var l net.Listener
 	var err error
-	g.net.Clients.Do(func() { l, err = net.Listen("tcp", bed.Loopback+":0") })
+	g.net.Peers.Do(func() { l, err = net.Listen("tcp", bed.Loopback+":0") })
 	must(t, err)
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: time.Minute}
 	go server.Serve(l)
 	t.Cleanup(func() { server.Close() })
 	chromium.OpenBy(t, func(c *exec.Cmd) (err error) {
-		g.net.Clients.Do(func() { err = c.Start() })
+		g.net.Peers.Do(func() { err = c.Start() })
 		return err
 	}, fmt.Sprintf("http://%s/", l.Addr()))
 	return p
@@ -284,7 +285,9 @@ func (b *browserPeer) open(ctx context.Context, browser parameters) (channel io.
 		return nil, fmt.Errorf("connect: %w", err)
 	}
 	secured, err := dtls.ServerWithOptions(dtlsnet.PacketConnFromConn(conn), conn.RemoteAddr(),
-		dtls.WithCertificates(b.certificate), dtls.WithLoggerFactory(b.quiet))
+		dtls.WithCertificates(b.certificate), dtls.WithLoggerFactory(b.quiet),
+		// browsers offer DTLS-SRTP also for calls without media
+		dtls.WithSRTPProtectionProfiles(dtls.SRTP_AES128_CM_HMAC_SHA1_80))
 	if err != nil {
 		return nil, fmt.Errorf("DTLS: %w", err)
 	}
@@ -300,7 +303,15 @@ func (b *browserPeer) open(ctx context.Context, browser parameters) (channel io.
 		return nil, fmt.Errorf("SCTP: %w", err)
 	}
 	stream.SetReliabilityParams(true, sctp.ReliabilityTypeRexmit, 0)
-	return stream, nil
+	return dataChannel{stream}, nil
+}
+
+// dataChannel is a data channel with binary messages.
+type dataChannel struct{ *sctp.Stream }
+
+// Write sends a message. The default type of messages of a stream changes with the first message of the browser.
+func (c dataChannel) Write(b []byte) (int, error) {
+	return c.WriteSCTP(b, sctp.PayloadTypeWebRTCBinary)
 }
 
 // callAgent makes a call between the page and an ICE agent, and returns the data channel of the agent.

@@ -38,6 +38,7 @@ type options struct {
 	node       string
 	pod        string
 	drain      time.Duration
+	drainLeast time.Duration // --drain-minimum
 	// nonceLifetime is how long a client may use a nonce.
 	nonceLifetime time.Duration
 	probes        string
@@ -60,8 +61,8 @@ type options struct {
 // raw are the settings before they are validated.
 type raw struct {
 	options
-	verbose                          bool
-	relayPorts, drain, nonceLifetime string
+	verbose                                      bool
+	relayPorts, drain, drainLeast, nonceLifetime string
 }
 
 // The values of --sessions-from.
@@ -94,6 +95,7 @@ var envNames = map[string]string{
 	"pod":                  "STUNNER_POD",
 	"healthcheck-endpoint": "STUNNER_HEALTHCHECK_ENDPOINT",
 	"drain-timeout":        "STUNNER_DRAIN_TIMEOUT",
+	"drain-minimum":        "STUNNER_DRAIN_MINIMUM",
 	"nonce-lifetime":       "STUNNER_NONCE_LIFETIME",
 	"supervise":            "STUNNER_SUPERVISE",
 	"usage-records":        "STUNNER_USAGE_RECORDS",
@@ -138,6 +140,9 @@ func newFlags(r *raw) *cli.Flags {
 		"`URL` of the probes until a followed config sets one, or none")
 	f.StringVar(&r.drain, "drain-timeout", "1h",
 		"`TIME` that live sessions may continue after SIGTERM, such as 90s or 2h")
+	f.StringVar(&r.drainLeast, "drain-minimum", "3s",
+		"`TIME` for which new clients are passed to the other pods of the Gateway after SIGTERM, if there are any, also without "+
+			"sessions: load balancers may send clients to a pod that ends")
 	f.StringVar(&r.nonceLifetime, "nonce-lifetime", "1h", "`TIME` that a client may use a nonce, from 10m to 1h")
 	f.BoolVar(&r.forced, "force-ready-status", false,
 		"accepted for compatibility: a draining process stays ready without it")
@@ -190,6 +195,9 @@ func (r raw) check(args []string) (options, error) {
 	}
 	if o.drain, err = time.ParseDuration(r.drain); err != nil || o.drain < 0 {
 		errs.Addf("--drain-timeout or STUNNER_DRAIN_TIMEOUT %q: use a time such as 90s or 2h", r.drain)
+	}
+	if o.drainLeast, err = time.ParseDuration(r.drainLeast); err != nil || o.drainLeast < 0 {
+		errs.Addf("--drain-minimum or STUNNER_DRAIN_MINIMUM %q: use a time such as 3s or 1m", r.drainLeast)
 	}
 	if r.relayPorts != "" {
 		if o.relayPorts, err = config.ParseRelayPorts(r.relayPorts); err != nil {

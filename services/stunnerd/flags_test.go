@@ -52,6 +52,7 @@ func TestContractCommandLine(t *testing.T) {
 			[]string{"--relay-ports", "40000-40099"},
 			func(o options) bool { return o.relayPorts.First == 40000 && o.relayPorts.Last == 40099 },
 		},
+		"drain minimum": {[]string{"--drain-minimum=20s"}, func(o options) bool { return o.drainLeast == 20*time.Second }},
 		"nonces": {
 			[]string{"--nonce-lifetime=10m"}, func(o options) bool { return o.nonceLifetime == 10*time.Minute },
 		},
@@ -60,7 +61,7 @@ func TestContractCommandLine(t *testing.T) {
 		"hand over":  {[]string{"--hand-over"}, func(o options) bool { return o.handOver }},
 		"moves":      {nil, func(o options) bool { return o.move }},
 		"no moves":   {[]string{"--move-sessions=false"}, func(o options) bool { return !o.move }},
-		"hour":       {nil, func(o options) bool { return o.nonceLifetime == time.Hour }},
+		"hour":       {nil, func(o options) bool { return o.nonceLifetime == time.Hour && o.drainLeast == 3*time.Second }},
 		"ICMP":       {[]string{"--icmp-indications"}, func(o options) bool { return o.icmp }},
 		"quick server": {
 			[]string{"turn://ann:pw@127.0.0.1:3478?transport=tcp"},
@@ -85,6 +86,7 @@ func TestWrongCommandLineNamesTheFlagAndTheRemedy(t *testing.T) {
 		"--relay-ports":    {"--relay-ports", "40000-70000"},
 		"--log-format":     {"--log-format", "xml"},
 		"--drain-timeout":  {"--drain-timeout", "3600"},
+		"--drain-minimum":  {"--drain-minimum", "-1s"},
 		"--nonce-lifetime": {"--nonce-lifetime", "61m"},
 		"between 10m":      {"--nonce-lifetime", "9m"},
 		"NAMESPACE/NAME":   {"--id", "just-a-name"},

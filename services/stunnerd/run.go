@@ -324,7 +324,7 @@ func (d *daemon) remaining() int {
 func (d *daemon) drain() {
 	second, stop := secondSignal()
 	defer stop()
-	sessions := d.server.Sessions()
+	begun, sessions := time.Now(), d.server.Sessions()
 	sessions.Drain()
 	d.follower.ReportNow()
 	d.log.Info("drain", "sessions", sessions.Len(), "timeout", d.options.drain)
@@ -341,7 +341,7 @@ func (d *daemon) drain() {
 		changed := sessions.Changed()
 		if d.remaining() == 0 {
 			d.log.Info("drained", "left in journal", sessions.Len())
-			d.sendAway(second)
+			d.sendAway(begun, second)
 			return
 		}
 		select {
@@ -365,25 +365,44 @@ const (
 )
 
 // sendAway makes clients whose datagrams this process forwards use other pods: the process becomes unready, so that
-// kube-proxy and load balancers send their datagrams to other pods. Until then it forwards the datagrams.
-func (d *daemon) sendAway(second context.Context) {
-	passed, quiet := d.server.PassedOn(), time.Now()
-	if d.server.Meter().SessionsHanded.Load() == 0 && passed == 0 {
-		return
-	}
+// kube-proxy and load balancers send their datagrams to other pods. Until then it forwards the datagrams. Load balancers
+// also send new clients for some time after the drain has begun. These are passed to other pods, if there are any, so that
+// no client reaches a pod that does not exist any more.
+func (d *daemon) sendAway(begun time.Time, second context.Context) {
+	forwards, passed, quiet := d.server.Meter().SessionsHanded.Load() > 0, uint64(0), time.Now()
 	d.moved.Store(true)
 	tick := time.NewTicker(quietTime / 10)
 	defer tick.Stop()
-	for until := time.Now().Add(frontTime); time.Now().Before(until) && time.Since(quiet) < quietTime; {
+	end := begun.Add(d.leastDrain())
+	gone := time.Now().Add(frontTime)
+	if end.After(time.Now()) {
+		gone = end.Add(frontTime)
+	}
+	for {
+		now := time.Now()
+		if n := d.server.PassedOn(); n != passed {
+			forwards, passed, quiet = true, n, now
+		}
+		stays := now.Before(end) && d.server.PassesNewClients()
+		sends := forwards && now.Sub(quiet) < quietTime && now.Before(gone)
+		if !stays && !sends {
+			return
+		}
 		select {
 		case <-tick.C:
 		case <-second.Done():
 			return
 		}
-		if now := d.server.PassedOn(); now != passed {
-			passed, quiet = now, time.Now()
-		}
 	}
+}
+
+// leastDrain returns for how long new clients are passed to other pods. With --hand-over, another process takes the place
+// of this one, and if the Gateway is deleted, no pod accepts clients.
+func (d *daemon) leastDrain() time.Duration {
+	if !d.options.move || d.options.handOver || d.follower.Deleted() {
+		return 0
+	}
+	return min(d.options.drainLeast, d.options.drain)
 }
 
 // lookup returns the value of a placeholder in a config, or "" for a variable that is not set. If STUNNER_PORT is not a

@@ -216,6 +216,14 @@ var table = []mutant{
 		after:  `g.cluster.except[addr]; excepted && port == 0 {`,
 	},
 	{
+		rule: "A session does not leave its pod while a peer may use the socket of an earlier pod",
+		file: stunnerd + "relay/move.go", pkg: stunnerd + "relay", test: "TestSessionStaysDuringAMove",
+		before: `if r.moving.Load() != nil {
+		return nil, false`,
+		after: `if r.moving.Load() == nil {
+		return nil, false`,
+	},
+	{
 		rule: "A queued datagram of a peer that no route allows any more is dropped",
 		file: stunnerd + "relay/toclient.go", pkg: stunnerd + "relay", test: "TestRoutesHoldForQueuedDatagrams",
 		before: `name, reached := r.View().Match(d.peer)`,

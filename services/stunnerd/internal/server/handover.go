@@ -226,6 +226,11 @@ func (s *Server) handedSockets() (all, adopted int) {
 	return len(s.handedOver.sockets), adopted
 }
 
+// PassesNewClients reports whether another pod accepts the new clients of this process while it drains.
+func (s *Server) PassesNewClients() bool {
+	return s.clientAddresses.Load() && s.forwarder.HasSuccessors()
+}
+
 // PassedOn returns the number of datagrams of clients that this pod has forwarded to the pods with their sessions.
 func (s *Server) PassedOn() uint64 {
 	if s.forwarder == nil {

@@ -74,21 +74,21 @@ var moveRowsAll = []moveRow{
 	{chromiumClient, pionLite, true, taken, true, false},
 	{chromiumClient, pionLite, false, taken, true, false},
 	{chromiumClient, aioice, true, taken, true, false},
-	{chromiumClient, aioice, false, taken, false, false},
+	{chromiumClient, aioice, false, taken, true, false},
 	{chromiumClient, libnice, true, taken, true, false},
-	{chromiumClient, libnice, false, taken, false, false},
+	{chromiumClient, libnice, false, taken, true, false},
 	{chromiumClient, janus, true, taken, true, false},
-	{chromiumClient, janus, false, taken, false, false},
+	{chromiumClient, janus, false, taken, true, false},
 	{chromiumClient, samePage, true, taken, true, false},
-	{chromiumClient, samePage, false, taken, false, false},
+	{chromiumClient, samePage, false, taken, true, false},
 	{chromiumClient, relayedPage, true, stays, false, false},
 	{pionFull, pionFull, true, taken, true, true},
 	{pionFull, pionFull, false, kept, false, true},
 	{pionFull, pionLite, true, taken, true, true},
 	{aioice, aioice, true, taken, true, false},
-	{aioice, aioice, false, taken, false, false},
+	{aioice, aioice, false, taken, true, false},
 	{libnice, libnice, true, taken, true, false},
-	{libnice, libnice, false, taken, false, false},
+	{libnice, libnice, false, taken, true, false},
 	{"pion/turn", noICE, true, stays, false, true},
 }
 
@@ -224,11 +224,14 @@ func (m *moves) measure(r moveRow, hard bool) string {
 	if !hard {
 		awaitExit(t, m.pods[0])
 	}
-	figures := c.pair(lostDown, lostUp) + "\t" + c.gaps(gapDown, gapUp)
-	if result == ends {
-		figures = "–\t–"
+	lost, gaps := c.pair(lostDown, lostUp), c.gaps(gapDown, gapUp)
+	switch {
+	case result == ends:
+		lost, gaps = "–", "–"
+	case hard && r.peer == janus: // browsers take a jump of more than 50 RTP packets for a new stream, and do not count it
+		lost = "–"
 	}
-	line := fmt.Sprintf("%s\t%s\t%s\t%s", name, result, figures, c.gaps(beforeDown, beforeUp))
+	line := fmt.Sprintf("%s\t%s\t%s\t%s\t%s", name, result, lost, gaps, c.gaps(beforeDown, beforeUp))
 	t.Log(line)
 	return line
 }
@@ -310,6 +313,9 @@ func (m *moves) drainPod(r moveRow, c *moveCall) string {
 	})
 	if err != nil {
 		t.Errorf("%s: %v", r, err)
+	}
+	if took == 0 { // the answers to both questions came in one round
+		took = time.Since(begun)
 	}
 	if r.soft != taken && err == nil {
 		owned := map[result]int{kept: 0, stays: sessions}[r.soft]

@@ -15,7 +15,7 @@ const (
 	medianCall   = 12 * time.Minute
 	meanCall     = 25 * time.Minute
 	shareUDP     = 0.92
-	shareTaking  = 0.85 // of peers take another relay address; the clients of the others send no nominating check
+	shareTaking  = 0.85 // of peers take another relay address
 	perPod       = daySessions / simulatedPods
 	repeatedDays = 15 // so that each number of events is whole
 )

@@ -19,7 +19,7 @@ func (g *Gate) Version(client netip.AddrPort) (allocated [12]byte, generation ui
 // Copy returns the record of the session of a client over UDP in at most a number of bytes, for other pods that continue
 // the session if this one is lost. Checks to peers that the client has reached first are left out if there is no room.
 // Copy reports false for a session that would not continue: it has more channels and permissions than that, or the client
-// has sent no nominating check, without which no peer takes the relayed address of another pod.
+// has sent no check, without which no peer takes the relayed address of another pod.
 func (g *Gate) Copy(client netip.AddrPort, most int) (record []byte, ok bool) {
 	f := g.flow(client)
 	if f == nil || f.waits.Load() {
@@ -32,7 +32,7 @@ func (g *Gate) Copy(client netip.AddrPort, most int) (record []byte, ok bool) {
 	f.refreshing.Lock()
 	r := g.record(f, at)
 	f.refreshing.Unlock()
-	r.Checks = f.relay.NominatingChecks()
+	r.Checks = f.relay.Checks()
 	for ; len(r.Checks) > 0; r.Checks = r.Checks[1:] {
 		b, err := r.MarshalBinary()
 		if err == nil && len(b) <= most {

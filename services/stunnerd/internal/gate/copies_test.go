@@ -132,7 +132,24 @@ func TestRefusedTakeOvers(t *testing.T) {
 	}
 }
 
-// a copy has the checks that fit. Sessions without a nominating check, over connections, and of another pod that has
+// the copy of a session whose client does not nominate, because its peer controls, has the latest check.
+func TestCopyOfAClientThatDoesNotNominate(t *testing.T) {
+	withJournal(t, func(s *stored) {
+		c, _ := s.guest(1800)
+		s.must(c, stun.MethodChannelBind, channel(0x4000), peerAt("127.0.0.1:4000"))
+		var check []byte
+		for range 2 {
+			check = s.build(stun.BindingRequest, stun.NewUsername("a:b"))
+			s.Relay(c.addr).FromClient(append([]byte{0x40, 0, 0, byte(len(check))}, check...))
+		}
+		if r := s.copyOf(c, 1000); len(r.Checks) != 1 || string(r.Checks[0].Message) != string(check) {
+			t.Errorf("copied: %q, want %q", r.Checks, check)
+		}
+		s.Gate.Close()
+	})
+}
+
+// a copy has the checks that fit. Sessions without a check, over connections, and of another pod that has
 // not let them go have none.
 func TestWhatIsCopied(t *testing.T) {
 	withJournal(t, func(s *stored) {

@@ -177,21 +177,10 @@ func (n *nominations) copies() (list []session.Check) {
 	return list
 }
 
-// NominatingChecks returns the latest nominating check to each peer, the newest peer last.
-func (r *Relay) NominatingChecks() (list []session.Check) {
-	n := r.nominations.Load()
-	if n == nil {
-		return nil
-	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	for _, c := range n.checks {
-		if c.nominates {
-			list = append(list, session.Check{Peer: c.Peer, Message: bytes.Clone(c.Message)})
-		}
-	}
-	return list
-}
+// Checks returns the connectivity check to each peer that a move sends again, the newest peer last: the latest one that
+// nominates. If the client does not nominate, because its peers control, it is the latest one: a peer may still take the
+// address from which it arrives.
+func (r *Relay) Checks() []session.Check { return r.nominations.Load().copies() }
 
 // close ends the charge when the session has ended.
 func (n *nominations) close() {

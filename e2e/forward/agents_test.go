@@ -54,8 +54,8 @@ type pionAgent struct {
 // newPionAgent returns an agent that has gathered its candidates.
 func newPionAgent(t *testing.T, controls bool, options ...ice.AgentOption) *pionAgent {
 	t.Helper()
-	made, err := ice.NewAgentWithOptions(append(options,
-		ice.WithNetworkTypes([]ice.NetworkType{ice.NetworkTypeUDP4}), ice.WithMulticastDNSMode(ice.MulticastDNSModeDisabled))...)
+	made, err := ice.NewAgentWithOptions(append(options, ice.WithNetworkTypes([]ice.NetworkType{ice.NetworkTypeUDP4}),
+		ice.WithMulticastDNSMode(ice.MulticastDNSModeDisabled))...)
 	must(t, err)
 	t.Cleanup(func() { _ = made.Close() })
 	a := &pionAgent{Agent: made, controls: controls}
@@ -127,7 +127,9 @@ type scriptAgent struct {
 }
 
 // scriptAgent starts a script of this folder in a network. With relayed set it has relayed candidates only.
-func (m *moves) scriptAgent(t *testing.T, script string, space *netns.Space, addr netip.Addr, controls, relayed bool) agent {
+func (m *moves) scriptAgent(
+	t *testing.T, script string, space *netns.Space, addr netip.Addr, controls, relayed bool,
+) agent {
 	t.Helper()
 	const path = "/usr/bin/python3" // of Debian, whose packages have the modules; another Python may come first in PATH
 	if _, err := os.Stat(path); err != nil {

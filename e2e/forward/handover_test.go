@@ -183,8 +183,9 @@ func TestNewCallsAtAPodThatDrains(t *testing.T) {
 	end(t, calls...)
 }
 
-// TestNewCallsAtAPodWithoutSessions: a load balancer sends new clients to a pod without sessions for 2 s after it got
-// SIGTERM. None is refused, and the pod ends when its clients use the other one. A pod without another one ends at once.
+// TestNewCallsAtAPodWithoutSessions: a load balancer sends new clients to a pod without sessions for 2 s after it
+// got SIGTERM. None is refused, and the pod ends when its clients use the other one. A pod without another one ends at
+// once.
 func TestNewCallsAtAPodWithoutSessions(t *testing.T) {
 	t.Parallel()
 	g := newGateway(t)
@@ -217,8 +218,8 @@ func TestNewCallsAtAPodWithoutSessions(t *testing.T) {
 	end(t, calls...)
 }
 
-// TestPeerOfAnEarlierPodIsNotCut: a session has moved, and its peer stays at the socket of the first pod. When the
-// second pod gets SIGTERM too, the session stays there, and the call loses no datagram.
+// TestPeerOfAnEarlierPodIsNotCut: a session has moved, and its peer stays at the socket of the first pod. When
+// the second pod gets SIGTERM too, the session stays there, and the call loses no datagram.
 func TestPeerOfAnEarlierPodIsNotCut(t *testing.T) {
 	t.Parallel()
 	g := newGateway(t)

@@ -34,9 +34,11 @@ var janusConfig = map[string]string{
 	loggers_folder = "%[1]s"
 }
 nat: { ice_enforce_list = "%[2]s" }
-plugins: { disable = "libjanus_audiobridge.so,libjanus_duktape.so,libjanus_lua.so,libjanus_nosip.so,libjanus_recordplay.so,` +
-		`libjanus_sip.so,libjanus_textroom.so,libjanus_videocall.so,libjanus_videoroom.so,libjanus_voicemail.so" }
-transports: { disable = "libjanus_mqtt.so,libjanus_nanomsg.so,libjanus_pfunix.so,libjanus_rabbitmq.so,libjanus_websockets.so" }
+plugins: { disable = "libjanus_audiobridge.so,libjanus_duktape.so,libjanus_lua.so,libjanus_nosip.so,` +
+		`libjanus_recordplay.so,libjanus_sip.so,libjanus_textroom.so,libjanus_videocall.so,libjanus_videoroom.so,` +
+		`libjanus_voicemail.so" }
+transports: { disable = "libjanus_mqtt.so,libjanus_nanomsg.so,libjanus_pfunix.so,libjanus_rabbitmq.so,` +
+		`libjanus_websockets.so" }
 `,
 	"janus.transport.http.jcfg": `general: { http = true, https = false, ip = "127.0.0.1", port = 8088 }
 admin: { admin_http = false }
@@ -194,7 +196,8 @@ func (j *janusServer) do(ctx context.Context, method, path string, request map[s
 		}
 		body = bytes.NewReader(text)
 	}
-	req, err := http.NewRequestWithContext(ctx, method, fmt.Sprintf("http://%s:%d/janus%s", bed.Loopback, janusPort, path), body)
+	url := fmt.Sprintf("http://%s:%d/janus%s", bed.Loopback, janusPort, path)
+	req, err := http.NewRequestWithContext(ctx, method, url, body)
 	if err != nil {
 		return err
 	}

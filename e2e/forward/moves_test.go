@@ -34,8 +34,7 @@ type moveRow struct {
 	client, peer string
 	// offers is set if the client makes the offer. The side that offers controls, except with a lite agent.
 	offers bool
-	// taken, kept and asked are what happens to the sessions of the call when their pod drains: the peer takes the new
-	// address, it stays at the former one after connectivity checks from the new one, or the session does not leave its pod.
+	// soft is what becomes of the sessions of the call when their pod drains.
 	soft result
 	// survives is set if the call goes on after its pod is lost.
 	survives bool
@@ -157,9 +156,9 @@ type moves struct {
 	pods  []*pod
 }
 
-// TestMoves prints what pairs of ICE agents do when the relayed address of the client changes. soft: its pod
-// drains. A peer that takes the new address and one that does not lose no datagram, and the latter is counted. hard: its
-// pod is cut off.
+// TestMoves prints what pairs of ICE agents do when the relayed address of the client changes. soft: its
+// pod drains. A peer that takes the new address and one that does not lose no datagram, and the latter is counted.
+// hard: its pod is cut off.
 //
 //	make moves ARGS='-rows Janus'
 func TestMoves(t *testing.T) {
@@ -228,7 +227,7 @@ func (m *moves) measure(r moveRow, hard bool) string {
 	switch {
 	case result == ends:
 		lost, gaps = "–", "–"
-	case hard && r.peer == janus: // browsers take a jump of more than 50 RTP packets for a new stream, and do not count it
+	case hard && r.peer == janus: // a browser takes a jump of more than 50 RTP packets for the start of a new stream
 		lost = "–"
 	}
 	line := fmt.Sprintf("%s\t%s\t%s\t%s\t%s", name, result, lost, gaps, c.gaps(beforeDown, beforeUp))

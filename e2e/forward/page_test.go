@@ -91,7 +91,9 @@ func (g *gateway) openPage() *page {
 	mux.HandleFunc("GET /", func(w http.ResponseWriter, r *http.Request) {
 		http.ServeFile(w, r, filepath.Join(bedtest.Root(t), "e2e/forward/moves.html"))
 	})
-	mux.HandleFunc("GET /favicon.ico", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
+	mux.HandleFunc("GET /favicon.ico", func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusNoContent)
+	})
 	mux.HandleFunc("POST /next", p.next)
 	mux.HandleFunc("POST /description", p.describe)
 	mux.HandleFunc("POST /report", p.report)
@@ -294,7 +296,7 @@ func (b *browserPeer) open(ctx context.Context, browser parameters) (channel io.
 	if err := secured.HandshakeContext(ctx); err != nil {
 		return nil, fmt.Errorf("DTLS: %w", err)
 	}
-	association, err := sctp.Client(sctp.Config{NetConn: secured, LoggerFactory: b.quiet})
+	association, err := sctp.ClientWithOptions(sctp.WithNetConn(secured), sctp.WithLoggerFactory(b.quiet))
 	if err != nil {
 		return nil, fmt.Errorf("SCTP: %w", err)
 	}

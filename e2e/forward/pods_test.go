@@ -11,6 +11,10 @@
 //	flood_test.go   forged source addresses
 //	neighbour_test.go one client that uses several pods, and relays to other pods
 //	browser_test.go a browser
+//	moves_test.go   pairs of ICE agents of which one moves
+//	agents_test.go  ICE agents of pion, aioice and libnice
+//	page_test.go    a browser that calls an ICE agent
+//	janus_test.go   a browser that calls Janus
 package forward
 
 import (

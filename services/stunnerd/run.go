@@ -365,9 +365,9 @@ const (
 )
 
 // sendAway makes clients whose datagrams this process forwards use other pods: the process becomes unready, so that
-// kube-proxy and load balancers send their datagrams to other pods. Until then it forwards the datagrams. Load balancers
-// also send new clients for some time after the drain has begun. These are passed to other pods, if there are any, so that
-// no client reaches a pod that does not exist any more.
+// kube-proxy and load balancers send their datagrams to other pods. Until then it forwards the datagrams. Load
+// balancers also send new clients for some time after the drain has begun. These are passed to other pods, if there are
+// any, so that no client reaches a pod that does not exist any more.
 func (d *daemon) sendAway(begun time.Time, second context.Context) {
 	forwards, passed, quiet := d.server.Meter().SessionsHanded.Load() > 0, uint64(0), time.Now()
 	d.moved.Store(true)
@@ -396,8 +396,8 @@ func (d *daemon) sendAway(begun time.Time, second context.Context) {
 	}
 }
 
-// leastDrain returns for how long new clients are passed to other pods. With --hand-over, another process takes the place
-// of this one, and if the Gateway is deleted, no pod accepts clients.
+// leastDrain returns for how long new clients are passed to other pods. With --hand-over, another process takes the
+// place of this one, and if the Gateway is deleted, no pod accepts clients.
 func (d *daemon) leastDrain() time.Duration {
 	if !d.options.move || d.options.handOver || d.follower.Deleted() {
 		return 0

@@ -79,7 +79,9 @@ const (
 // cut returns why the call of a session at a pod ends. With moves, pods hand sessions over and have copies.
 func (d disturbance) cut(s daySession, w *world, owner home, moves bool) cutBy {
 	switch {
-	case d.back && s.udp, !d.back && !d.lost && s.left <= d.notice: // restored from the journal, or ends before the process
+	case d.back && s.udp: // restored from the journal
+		return goesOn
+	case !d.back && !d.lost && s.left <= d.notice: // ends before the process
 		return goesOn
 	case !s.udp:
 		return connected
@@ -120,7 +122,8 @@ func TestDay(t *testing.T) {
 	spread := math.Sqrt(2 * math.Log(meanCall.Seconds()/medianCall.Seconds()))
 	calls := float64(daySessions) * (24 * time.Hour).Seconds() / meanCall.Seconds()
 	var table strings.Builder
-	fmt.Fprintf(&table, "%-47s %10s %16s %11s %9s %8s\n", "cause", "forwarding", "moves and copies", "connection", "peer", "no copy")
+	fmt.Fprintf(&table, "%-47s %10s %16s %11s %9s %8s\n",
+		"cause", "forwarding", "moves and copies", "connection", "peer", "no copy")
 	var before, after float64
 	row := func(name string, stays, moves float64, by [causes]int) {
 		each := func(why cutBy) float64 { return float64(by[why]) / repeatedDays }

@@ -208,6 +208,7 @@ func New(name string, protocol config.Protocol, s Shared) *Gate {
 	}
 	g.policy.Store(&Policy{})
 	g.routes.OnNomination(g.nominated)
+	g.routes.OnFreshCheck(g.checked)
 	return g
 }
 

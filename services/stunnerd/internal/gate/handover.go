@@ -151,6 +151,7 @@ func (g *Gate) Take(r *session.Record, client session.Client, former relay.Socke
 func (g *Gate) own(f *flow) {
 	g.table.Settle(f.Session)
 	f.held()
+	f.changed()
 	if g.store(f) {
 		f.relay.ReportNominations()
 	}

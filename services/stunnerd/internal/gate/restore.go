@@ -128,6 +128,13 @@ func (g *Gate) nominated(r *relay.Relay, c session.Check) {
 	}
 }
 
+// checked gives other pods a copy of a session that has a new connectivity check.
+func (g *Gate) checked(r *relay.Relay) {
+	if f := g.flow(r.Session().Client.Addr()); f != nil && f.relay == r {
+		f.changed()
+	}
+}
+
 // Restore continues sessions of a previous process: with the same relayed transport address, and with the remaining
 // lifetimes of the allocation, the permissions and the channels. The function client returns the transport to a client.
 //

@@ -45,6 +45,7 @@ type moving struct {
 	client    *movedClient
 	meter     *meter.Meter
 	network   relaytest.Network
+	routes    relay.Routes
 	former    netip.AddrPort
 	peer      relaytest.Peer
 	permitted bool
@@ -90,8 +91,7 @@ func newMovingFrom(t *testing.T, kept string, replaces formerly) *moving {
 	t.Helper()
 	b := &moving{t: t, client: &movedClient{}, meter: meter.New(), permitted: true}
 	b.peer = b.network.Peer(netip.MustParseAddrPort("127.0.0.1:4000"))
-	var routes relay.Routes
-	routes.Store(cluster.NewView([]config.Cluster{{Name: "c", Type: config.Static, Endpoints: []string{"127.0.0.1", "127.0.0.8"}}},
+	b.routes.Store(cluster.NewView([]config.Cluster{{Name: "c", Type: config.Static, Endpoints: []string{"127.0.0.1", "127.0.0.8"}}},
 		[]string{"c"}))
 	open := func(addr string) relay.Socket {
 		s, err := b.network.Open(netip.MustParseAddr(addr), 0)
@@ -103,7 +103,7 @@ func newMovingFrom(t *testing.T, kept string, replaces formerly) *moving {
 	former, socket := open("127.0.0.2"), open("127.0.0.3")
 	b.former = former.Bound()
 	s := &session.Session{Client: b.client, Started: time.Now()}
-	b.Relay = relay.New(s, socket, netip.MustParseAddr("127.0.0.3"), &routes, b.meter, func(*relay.Relay) {})
+	b.Relay = relay.New(s, socket, netip.MustParseAddr("127.0.0.3"), &b.routes, b.meter, func(*relay.Relay) {})
 	b.Bind(0x4000, b.peer.Addr())()
 	checks := []session.Check{{Peer: b.peer.Addr(), Message: []byte(kept)}}
 	switch replaces {
@@ -415,6 +415,37 @@ func TestSessionStaysDuringAMove(t *testing.T) {
 
 // takesLong is longer than a move may take, and shorter than the time after which a silent peer does not count.
 const takesLong = 15 * time.Second
+
+// other pods get a copy of the session when a client that does not nominate sends a check with a new USERNAME, and
+// not more than once a second.
+func TestFreshChecksAreReported(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newMovingFrom(t, "", nothing)
+		defer b.Close()
+		reports := 0
+		b.routes.OnFreshCheck(func(*relay.Relay) { reports++ })
+		for _, step := range []struct {
+			sends []string
+			want  int
+		}{
+			{[]string{check(t, "a:b"), check(t, "a:c"), check(t, "a:d")}, 1},
+			{[]string{check(t, "a:d")}, 0},
+			{[]string{check(t, "a:e")}, 1},
+			{[]string{check(t, "a:e", useCandidate)}, 0},
+		} {
+			reports = 0
+			for _, m := range step.sends {
+				b.send(m)
+			}
+			time.Sleep(2 * time.Second)
+			synctest.Wait()
+			if checks := b.Checks(); reports != step.want || len(checks) != 1 ||
+				string(checks[0].Message) != step.sends[len(step.sends)-1] {
+				t.Errorf("%d reports, want %d; kept %q", reports, step.want, checks)
+			}
+		}
+	})
+}
 
 // if the former relay is lost, nothing is sent to the peer before the client is reached. Then the check is sent until
 // the peer has answered and sends data, and everything leaves from the new address.

@@ -34,6 +34,8 @@ type nominations struct {
 	reported time.Time
 	// timer reports pending checks. It is nil if the timer is not running.
 	timer *time.Timer
+	// fresh is set while a check that does not nominate waits to be reported.
+	fresh bool
 	// memory is the claim of the session for the memory of the checks, here and in the journal. The journal keeps the
 	// checks that were removed here, so the claim is for the highest number of checks so far.
 	memory session.Claim
@@ -66,8 +68,8 @@ func isBindingRequest(b []byte) bool {
 // magicCookie is in bytes 4 to 7 of each STUN message (RFC 8489 §5).
 const magicCookie = 0x2112A442
 
-// observe keeps a Binding request from the client to a peer. If the request nominates and no such request was reported,
-// observe reports it to Routes.OnNomination, at once or within nominationInterval.
+// observe keeps a Binding request from the client to a peer. If no such request was reported, observe reports it to
+// Routes.OnNomination, at once or within nominationInterval, or to Routes.OnFreshCheck if it does not nominate.
 func (r *Relay) observe(message []byte, peer netip.AddrPort) {
 	if r.session.Client.Connected() || binary.BigEndian.Uint32(message[4:]) != magicCookie {
 		return
@@ -82,9 +84,29 @@ func (r *Relay) observe(message []byte, peer netip.AddrPort) {
 	n := r.nominations.Load()
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.add(newCheck(session.Check{Peer: peer, Message: message}, username, nominates)) {
+	switch fresh := n.add(newCheck(session.Check{Peer: peer, Message: message}, username, nominates)); {
+	case fresh && nominates:
 		r.reportPending(n)
+	case fresh:
+		r.reportFresh(n)
 	}
+}
+
+// reportFresh reports within nominationInterval that there is a new check that does not nominate. The caller holds n.mu.
+func (r *Relay) reportFresh(n *nominations) {
+	report := r.routes.fresh.Load()
+	if n.fresh || report == nil {
+		return
+	}
+	n.fresh = true
+	time.AfterFunc(nominationInterval, func() {
+		n.mu.Lock()
+		n.fresh = false
+		n.mu.Unlock()
+		if !r.Closed() {
+			(*report)(r)
+		}
+	})
 }
 
 func newCheck(c session.Check, username []byte, nominates bool) check {
@@ -129,9 +151,9 @@ func (r *Relay) ReportNominations() {
 	}
 }
 
-// add keeps a copy of a check, and reports whether the check must be reported. A check is not kept if a more useful
+// add keeps a copy of a check, and reports whether it is new: the first one with its peer, USERNAME and kind. A check is not kept if a more useful
 // check is, or if there is no memory for it. The caller must hold mu.
-func (n *nominations) add(fresh check) (pending bool) {
+func (n *nominations) add(fresh check) (isNew bool) {
 	at := slices.IndexFunc(n.checks, func(old check) bool { return old.Peer == fresh.Peer })
 	if at >= 0 && n.checks[at].username == fresh.username && n.checks[at].nominates == fresh.nominates {
 		n.checks[at].Message = append(n.checks[at].Message[:0], fresh.Message...)
@@ -161,7 +183,7 @@ func (n *nominations) add(fresh check) (pending bool) {
 	}
 	fresh.Message, fresh.pending = bytes.Clone(fresh.Message), fresh.nominates
 	n.checks = append(kept, fresh)
-	return fresh.pending
+	return true
 }
 
 // copies returns copies of the checks. A nil *nominations has none.

@@ -16,6 +16,8 @@ type Routes struct {
 	group atomic.Pointer[offload.Group]
 	// nominated is the function of OnNomination, or nil.
 	nominated atomic.Pointer[func(*Relay, session.Check)]
+	// fresh is the function of OnFreshCheck, or nil.
+	fresh atomic.Pointer[func(*Relay)]
 }
 
 // Load returns the view.
@@ -35,6 +37,9 @@ func (r *Routes) Offload(f *offload.Offload) { r.group.Swap(f.NewGroup()).Close(
 // send to peers: the first one with the newest USERNAME of each peer. A relay calls the function at most once a second
 // for each peer. A check that arrives earlier waits. The function must not block, because clients wait for it.
 func (r *Routes) OnNomination(f func(*Relay, session.Check)) { r.nominated.Store(&f) }
+
+// OnFreshCheck makes relays report that Checks has a new check that does not nominate, at most once a second.
+func (r *Routes) OnFreshCheck(f func(*Relay)) { r.fresh.Store(&f) }
 
 // generation returns the generation in which a channel may be armed. It must be read before the routes. It is zero if
 // packets are not forwarded in the kernel: because there is no group, because of a limit of bytes, which only user space

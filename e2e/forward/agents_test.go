@@ -121,10 +121,19 @@ func (a *pionAgent) connect(ctx context.Context, other parameters) (net.Conn, er
 // socket of the loopback interface.
 type scriptAgent struct {
 	parameters
-	space  *netns.Space
-	input  io.Writer
-	output *bufio.Reader
+	space   *netns.Space
+	process *os.Process
+	input   io.Writer
+	output  *bufio.Reader
 }
+
+// scriptConn is the connection of a scriptAgent, which ends with it.
+type scriptConn struct {
+	net.Conn
+	process *os.Process
+}
+
+func (c scriptConn) Close() error { return errors.Join(c.Conn.Close(), c.process.Kill()) }
 
 // scriptAgent starts a script of this folder in a network. With relayed set it has relayed candidates only.
 func (m *moves) scriptAgent(
@@ -152,7 +161,7 @@ func (m *moves) scriptAgent(
 		_ = cmd.Process.Kill() // it has no other end
 		_ = cmd.Wait()
 	})
-	a := &scriptAgent{space: space, input: input, output: bufio.NewReader(output)}
+	a := &scriptAgent{space: space, process: cmd.Process, input: input, output: bufio.NewReader(output)}
 	line, err := a.output.ReadBytes('\n')
 	if err = errors.Join(err, json.Unmarshal(line, &a.parameters)); err != nil {
 		t.Fatalf("%s: %v", script, err)
@@ -167,6 +176,7 @@ func (a *scriptAgent) connect(ctx context.Context, other parameters) (conn net.C
 	if conn, err = a.space.Dial(ctx, "udp", at.String()); err != nil {
 		return nil, err
 	}
+	conn = scriptConn{conn, a.process}
 	other.Port = conn.LocalAddr().(*net.UDPAddr).AddrPort().Port()
 	line, err := json.Marshal(other)
 	if err != nil {

@@ -86,7 +86,7 @@ var moveRowsAll = []moveRow{
 	{pionFull, pionLite, true, taken, true, true},
 	{aioice, aioice, true, taken, true, false},
 	{aioice, aioice, false, taken, true, false},
-	{libnice, libnice, true, taken, true, false},
+	{libnice, libnice, true, kept, false, false},
 	{libnice, libnice, false, taken, true, false},
 	{"pion/turn", noICE, true, stays, false, true},
 }

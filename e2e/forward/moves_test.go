@@ -68,7 +68,7 @@ const (
 
 // moveRowsAll are the rows of the table.
 var moveRowsAll = []moveRow{
-	{chromiumClient, pionFull, true, taken, true, true},
+	{chromiumClient, pionFull, true, taken, true, false},
 	{chromiumClient, pionFull, false, kept, false, false},
 	{chromiumClient, pionLite, true, taken, true, false},
 	{chromiumClient, pionLite, false, taken, true, false},
@@ -87,7 +87,7 @@ var moveRowsAll = []moveRow{
 	{aioice, aioice, true, taken, true, false},
 	{aioice, aioice, false, taken, true, false},
 	{libnice, libnice, true, kept, false, false},
-	{libnice, libnice, false, taken, true, false},
+	{libnice, libnice, false, kept, false, false},
 	{"pion/turn", noICE, true, stays, false, true},
 }
 

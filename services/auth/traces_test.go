@@ -6,6 +6,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	collector "go.opentelemetry.io/proto/slim/otlp/collector/trace/v1"
 	"google.golang.org/protobuf/proto"
@@ -52,13 +53,19 @@ func TestWrongVariableOfTraces(t *testing.T) {
 	t.Setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
 	s := start(t, "-c", configFile(t))
 	defer http.DefaultClient.CloseIdleConnections()
-	answer, err := http.Post(s.public+"/v1/ice-servers", "application/json", strings.NewReader("{}"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = answer.Body.Close() }()
-	if answer.StatusCode != http.StatusCreated {
-		t.Error(answer.Status)
+	// The service reads its config after the start.
+	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		answer, err := http.Post(s.public+"/v1/ice-servers", "application/json", strings.NewReader("{}"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = answer.Body.Close()
+		if answer.StatusCode == http.StatusCreated {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal(answer.Status)
+		}
 	}
 	s.stop()
 }

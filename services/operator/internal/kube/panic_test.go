@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
@@ -20,6 +21,7 @@ func TestPanicOfATranslationIsContained(t *testing.T) {
 	l, ts := pacedLoop("bad", "good"), &tasks{}
 	defer l.secrets.queue.ShutDown()
 	l.log = slog.New(slog.NewTextHandler(&log, nil))
+	l.since = func(translate.ObjectRef, time.Time) time.Duration { return 0 } // no translation is delayed
 	faulty := false
 	l.translateObject = func(ref translate.ObjectRef, v *resource.View, o translate.Options) translate.Outcome {
 		out := ref.Translate(v, o)

@@ -84,7 +84,7 @@ var clientCauses = map[string]cause{
 	},
 	"unexpected_record": {
 		"DTLS records",
-		"nothing for single ones; else remove the middlebox that changes or repeats packets",
+		"nothing for single ones; if handshake grows as well, the remedy is that of handshake; else remove the middlebox that changes or repeats packets",
 	},
 	"idle": {
 		"connections",

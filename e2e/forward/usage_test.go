@@ -118,17 +118,20 @@ func TestUsageOfARollingUpdate(t *testing.T) {
 		calls[i] = g.dialAs(minted.Username, string(minted.Password), pods[i%3], every)
 	}
 	awaitMore(t, calls, 2)
+	killed := pods[0]
+	killed.await("the kernel forwards the media of its calls", func(context.Context) error {
+		if kernel := killed.inKernel(); kernel < count/3 {
+			return fmt.Errorf("the kernel has forwarded %v packets of %d calls", kernel, count/3)
+		}
+		return nil
+	})
 
 	// What a killed process has not counted is what it forwards at that instant: nothing.
 	for _, c := range calls {
 		must(t, c.Pause(t.Context()))
 	}
-	killed := pods[0]
 	killed.quiet()
 	kernel := killed.inKernel()
-	if kernel < count/3 {
-		t.Errorf("the kernel has forwarded %v packets of %d calls", kernel, count/3)
-	}
 	sessions := len(killed.sessions())
 	must(t, killed.process.Kill())
 	start(killed)

@@ -40,8 +40,9 @@ const memory = 512 << 20
 // Limits that do not depend on the speed of the machine.
 const (
 	maxRatio = 1.2 // allocations of a change, relative to few Gateways
-	// Services and Deployments that the other seven workers may still be writing while one writes the first status
-	maxLate = 7
+	// Services and Deployments that the other fifteen workers may still be writing, one of each, while one writes the first
+	// status
+	maxLate = 30
 )
 
 // Work between two readings of the CPU time, enough for its resolution.

@@ -172,7 +172,7 @@ func compatHeaders(r *http.Request) (h http.Header, name string) {
 }
 
 // checkForm refuses a body that is not a form with at most one Ttl, which must be a number. The generated binding would
-// answer 500.
+// not name the field.
 func checkForm(r *http.Request, body []byte) *failure {
 	if len(body) == 0 {
 		return nil

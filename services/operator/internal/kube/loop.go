@@ -347,7 +347,7 @@ func (l *loop) translate(ref translate.ObjectRef) (complete bool) {
 	opt.Memo = &l.memo
 	out, ok := l.translated(ref, dependencies, opt)
 	if !ok {
-		return true
+		return l.keepPublished(ref, nil)
 	}
 	have := l.haveSecrets(ref, dependencies)
 	var restored *config.Config
@@ -355,7 +355,7 @@ func (l *loop) translate(ref translate.ObjectRef) (complete bool) {
 		if restored, have = l.restore(ref); restored != nil {
 			opt.Published = restored
 			if out, ok = l.translated(ref, dependencies, opt); !ok {
-				return true
+				return l.keepPublished(ref, restored)
 			}
 			have = l.haveSecrets(ref, dependencies)
 		}
@@ -396,6 +396,24 @@ func (l *loop) translated(
 		}
 	}()
 	return l.translateObject(ref, l.view.Recording(dependencies), opt), true
+}
+
+// keepPublished keeps the config of a Gateway that cannot be translated. After a restart it is that of the standby
+// Secret, which is restored unless it was already. It returns false while this Secret is being fetched.
+func (l *loop) keepPublished(ref translate.ObjectRef, restored *config.Config) (complete bool) {
+	key := ref.NamespacedName
+	if ref.Kind != translate.KindGateway || l.view.Gateway(key) == nil {
+		return true
+	}
+	if restored == nil && l.published.current(key) == nil {
+		known := false
+		if restored, known = l.restore(ref); !known {
+			return false
+		}
+	}
+	l.serve(key, &translate.Result{Key: key, Decision: translate.Held}, restored)
+	l.published.updateMissing(key, translate.Held)
+	return true
 }
 
 // optionsFor returns the options for the translation of an object.

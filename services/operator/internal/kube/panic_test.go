@@ -10,6 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
 
+	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
+	"github.com/stunner-gateway/stunner/services/operator/internal/manifest"
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 	"github.com/stunner-gateway/stunner/services/operator/internal/translate"
 )
@@ -65,4 +67,39 @@ func TestPanicOfATranslationIsContained(t *testing.T) {
 	faulty = false
 	apply(moved("bad", 1))
 	expect("after a change of endpoints", 5000, 5001)
+}
+
+// After a restart, a Gateway whose translation panics has the config of its standby Secret, whether the translation
+// panics at once or only with this config.
+func TestPanicAfterARestart(t *testing.T) {
+	good := startWith(t, withUID(collision())...).published.current(gatewayKey)
+	for name, always := range map[string]bool{"at once": true, "with the restored config": false} {
+		l := startWith(t)
+		l.published.log = slog.New(slog.DiscardHandler)
+		l.standbyOf(t, manifest.Standby(gatewayKey, "edge", *good, testKey))
+		panics := 0
+		l.translateObject = func(ref translate.ObjectRef, v *resource.View, o translate.Options) translate.Outcome {
+			if ref.Kind == translate.KindGateway && (always || o.Published != nil) {
+				panics++
+				panic("a fault of the translation")
+			}
+			return ref.Translate(v, o)
+		}
+		objects := withUID(collision())
+		if !always { // the translation needs the published config
+			objects = withoutKind[*stunnerv1.GatewayConfig](objects)
+		}
+		var changes []objectChange
+		for _, o := range objects {
+			changes = append(changes, objectChange{object: o})
+		}
+		l.applyAll(changes, &task{})
+		l.fetchSecrets(t)
+		switch got := l.published.current(gatewayKey); {
+		case panics == 0:
+			t.Errorf("%s: TEST NOT VALID: no panic", name)
+		case got == nil || got.Revision() != good.Revision():
+			t.Errorf("%s: config %+v, want that of the standby Secret", name, got)
+		}
+	}
 }

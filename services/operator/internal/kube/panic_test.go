@@ -76,6 +76,7 @@ func TestPanicAfterARestart(t *testing.T) {
 	for name, always := range map[string]bool{"at once": true, "with the restored config": false} {
 		l := startWith(t)
 		l.published.log = slog.New(slog.DiscardHandler)
+		l.since = func(translate.ObjectRef, time.Time) time.Duration { return 0 } // no translation is delayed
 		l.standbyOf(t, manifest.Standby(gatewayKey, "edge", *good, testKey))
 		panics := 0
 		l.translateObject = func(ref translate.ObjectRef, v *resource.View, o translate.Options) translate.Outcome {

@@ -21,6 +21,10 @@ const (
 	// checkTimes is how often a check is sent again from the new address, and checkInterval is the time between.
 	checkTimes    = 3
 	checkInterval = 50 * time.Millisecond
+	// probeInterval is the time between two datagrams that are sent from both addresses, and probeDelay is the time after
+	// which the second one follows the first.
+	probeInterval = 500 * time.Millisecond
+	probeDelay    = 2 * time.Millisecond
 	// lostInterval is the time between two later checks if the former address is lost.
 	lostInterval = 500 * time.Millisecond
 	// takePatience is how long peers may need to take the new address until the attempt counts as failed.
@@ -55,12 +59,17 @@ type transaction [stun.TransactionIDSize]byte
 // the former socket, and the checks of the client by both. Answers to checks leave by the socket of the question: an ICE
 // agent drops others. So a peer that does not take the new address loses nothing.
 //
+// A controlled agent of libwebrtc prefers the address of the latest data, if both are nominated. So a peer that has
+// answered a check but goes on to use the former address also gets a few datagrams of data from the new one.
+//
 // If the former socket is lost with its pod, everything leaves by the new one, and checks are sent until the peer answers.
 type move struct {
 	relay *Relay
 	// former is nil if it is lost.
 	former Socket
 	begin  sync.Once
+	// probeUntil is when the last datagram is sent from both addresses, as a time.Duration since the start of the session.
+	probeUntil atomic.Int64
 	// changed gets a value when a peer has taken the new address, and when the relay is closed.
 	changed chan struct{}
 	// peers are the peers of the move, and peers to which the client first sends during the move. It is copied on
@@ -79,13 +88,15 @@ type movingPeer struct {
 	taken atomic.Bool
 	// heard is when the last datagram of the peer arrived, as a time.Duration since the start of the session.
 	heard atomic.Int64
+	// answered is set when the peer has answered one of the asked transactions. Only a host that can read them can forge
+	// an answer.
+	answered atomic.Bool
+	// probe is when the next datagram is sent from both addresses, as a time.Duration since the start of the session.
+	probe atomic.Int64
 
 	mu sync.Mutex
 	// asked are the transaction IDs of check and of the latest check of the client that was sent from the new socket.
 	asked [2]transaction
-	// answered is set when the peer has answered one of these transactions. Only a host that can read them can forge an
-	// answer.
-	answered bool
 	// questions are the latest checks of the peer that have arrived at the new socket.
 	questions [maxQuestions]transaction
 	next      int
@@ -151,6 +162,10 @@ func (r *Relay) ReceiveFormer(batch []Datagram, now time.Time) {
 func (m *move) run() {
 	r := m.relay
 	defer r.EndOnPanic("move peers")
+	for _, p := range *m.peers.Load() { // a peer that takes the address of a check needs no data there
+		p.probe.Store(int64(r.now() + checkTimes*checkInterval))
+	}
+	m.probeUntil.Store(int64(r.now() + takePatience))
 	for range checkTimes {
 		m.sendChecks()
 		if !m.wait(checkInterval) {
@@ -311,7 +326,12 @@ func (m *move) sockets(packet *datagram.Packet) (byFormer, byNew bool) {
 		if !taken && !p.repeating {
 			p.repeating = true
 			message := bytes.Clone(packet.Payload)
-			time.AfterFunc(checkInterval, func() { m.repeat(p, message) })
+			time.AfterFunc(checkInterval, func() {
+				p.mu.Lock()
+				p.repeating = false
+				p.mu.Unlock()
+				m.repeat(p, message)
+			})
 		}
 		return !taken, true
 	}
@@ -328,18 +348,28 @@ func (m *move) sockets(packet *datagram.Packet) (byFormer, byNew bool) {
 		atNew := slices.Contains(p.questions[:], id)
 		return !atNew, atNew
 	}
+	if !taken && m.probes(p) {
+		data := bytes.Clone(packet.Payload)
+		time.AfterFunc(probeDelay, func() { m.repeat(p, data) })
+	}
 	return !taken, taken
 }
 
-// repeat sends a check of the client again from the new address. Some peers select the address of the latest check.
-// Without the repetition, such a peer would stay at the former address if the same check arrives there later.
-func (m *move) repeat(p *movingPeer, message []byte) {
-	p.mu.Lock()
-	p.repeating = false
-	p.mu.Unlock()
+// probes reports whether the next datagram of data for a peer is sent from both addresses.
+func (m *move) probes(p *movingPeer) bool {
+	if !p.answered.Load() {
+		return false
+	}
+	now, next := int64(m.relay.now()), p.probe.Load()
+	return next <= now && now < m.probeUntil.Load() && p.probe.CompareAndSwap(next, now+int64(probeInterval))
+}
+
+// repeat sends a datagram of the client again from the new address. Some peers select the address of the latest check or
+// data. Without the repetition, such a peer would stay at the former address if the same datagram arrives there later.
+func (m *move) repeat(p *movingPeer, payload []byte) {
 	if r := m.relay; !p.taken.Load() && !r.Closed() {
-		r.socket.Send([]datagram.Packet{{Payload: message, To: p.addr}})
-		r.session.Traffic.Tx.Add(len(message))
+		r.socket.Send([]datagram.Packet{{Payload: payload, To: p.addr}})
+		r.session.Traffic.Tx.Add(len(payload))
 	}
 }
 
@@ -370,8 +400,10 @@ func (p *movingPeer) arrived(payload []byte) (taken bool) {
 		p.questions[p.next%maxQuestions] = question
 		p.next++
 	case isAnswer:
-		p.answered = p.answered || slices.Contains(p.asked[:], answer)
-	case p.answered && !isMessage(payload):
+		if slices.Contains(p.asked[:], answer) {
+			p.answered.Store(true)
+		}
+	case p.answered.Load() && !isMessage(payload):
 		return !p.taken.Swap(true)
 	}
 	return false

@@ -262,6 +262,50 @@ func TestPeerThatStaysLosesNothing(t *testing.T) {
 	})
 }
 
+// a peer that has answered a check and prefers the address of the latest data, as a controlled agent of libwebrtc
+// does, takes the new address. A datagram is sent there at most twice a second, until the attempt counts as failed.
+func TestPeerThatPrefersTheLatestData(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, takes := range []bool{true, false} {
+			kept := check(t, "a:b", useCandidate)
+			b := newMoving(t, kept)
+			b.Move()
+			time.Sleep(time.Second)
+			both, sent := []netip.AddrPort{b.former, b.own()}, 0
+			for i := range 1000 {
+				if i == 50 {
+					b.receives(b.own(), answer(t, kept))
+				}
+				b.peer.Got()
+				b.FromClient(append([]byte{0x40, 0, 0, byte(len(media))}, media...))
+				time.Sleep(20 * time.Millisecond)
+				var from []netip.AddrPort
+				for _, d := range b.peer.Got() {
+					from = append(from, d.From)
+				}
+				if slices.Equal(from, both) {
+					if sent++; i < 50 {
+						t.Fatal("data is sent to the new address before the peer has answered a check")
+					}
+					if takes {
+						b.receives(b.own(), media)
+						break
+					}
+				}
+			}
+			if takes {
+				if from := b.send(media); sent != 1 || !slices.Equal(from, both[1:]) {
+					t.Errorf("data leaves from %v after %d datagrams from both", from, sent)
+				}
+			} else if sent < 10 || sent > 20 {
+				t.Errorf("%d datagrams left from both addresses", sent)
+			}
+			_ = b.Close()
+			synctest.Wait()
+		}
+	})
+}
+
 // no check is sent to a peer without a permission or a route.
 func TestCheckNeedsRouteAndPermission(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -68,10 +68,13 @@ func newIntake(total int, log *slog.Logger) *intake {
 		accounts: map[string]*account{}}
 }
 
-// Shares of the total that one namespace may use.
+// Shares of the total.
 const (
 	// namespaceShare is the divisor for the largest part of a namespace.
 	namespaceShare = 4
+	// clusterShare is the divisor for the part of cluster-scoped objects other than Namespaces, which only administrators
+	// write.
+	clusterShare = 2
 	// reservedShare is the divisor for the part that is reserved for namespaces that use little.
 	reservedShare = 5
 	// littleShare is the divisor below which a namespace uses little.
@@ -150,9 +153,9 @@ func (i *intake) admit(o resource.Object) resource.Object {
 
 // refusal returns why a namespace must not grow by some bytes because of an object. It returns "" if it may.
 func (i *intake) refusal(name string, a *account, growth, price int) string {
-	most := i.total / namespaceShare
+	most, others := i.total/namespaceShare, "other objects of its namespace"
 	if name == "" {
-		most = i.total // only administrators write these objects
+		most, others = i.total/clusterShare, "other objects of the cluster"
 	}
 	rest := i.total - i.total/reservedShare - i.used
 	if a.used+growth <= i.total/littleShare {
@@ -161,8 +164,8 @@ func (i *intake) refusal(name string, a *account, growth, price int) string {
 	if growth <= 0 || a.used+growth <= most && growth <= rest {
 		return ""
 	}
-	return fmt.Sprintf("it takes %d bytes of the operator's memory, and the other objects of its namespace take %d of %d",
-		price, a.used+growth-price, min(most, a.used+rest))
+	return fmt.Sprintf("it takes %d bytes of the operator's memory, and the %s take %d of %d",
+		price, others, a.used+growth-price, min(most, a.used+rest))
 }
 
 // add changes the number of bytes of an account, and wakes the reader of unread objects if it shrinks.

@@ -244,8 +244,10 @@ func (s *suite) createUsed(by []*candidate) error {
 			return err
 		}
 		if u := using[name]; u != nil {
-			base = u.object()
-			base["metadata"].(map[string]any)["name"] = name
+			base = maps.Clone(u.object())
+			metadata := maps.Clone(base["metadata"].(map[string]any)) // other objects of the row share it
+			metadata["name"] = name
+			base["metadata"] = metadata
 		}
 		others, err := s.decoder.read(r.with, name)
 		if err != nil {

@@ -105,6 +105,12 @@ func AnnotationsTooLarge(size, limit int) Finding {
 		remedy("remove some")
 }
 
+// MetadataTooLong means that more labels and annotations would be copied to generated objects than the operator copies.
+func MetadataTooLong(number, limit int) Finding {
+	return finding(ReasonPending, "metadata, spec.infrastructure and the GatewayConfig have %d labels and annotations together, and at most %d are copied to objects", number, limit).
+		remedy("remove some")
+}
+
 // Kept adds to the finding of a Gateway or a listener that the published config stays in use.
 func Kept(f Finding) Finding {
 	return f.noted("what was published before stays in force")

@@ -68,13 +68,10 @@ func newIntake(total int, log *slog.Logger) *intake {
 		accounts: map[string]*account{}}
 }
 
-// Shares of the total.
+// Shares of the total that one namespace may use. Cluster-scoped objects other than Namespaces are like those of one.
 const (
 	// namespaceShare is the divisor for the largest part of a namespace.
 	namespaceShare = 4
-	// clusterShare is the divisor for the part of cluster-scoped objects other than Namespaces, which only administrators
-	// write.
-	clusterShare = 2
 	// reservedShare is the divisor for the part that is reserved for namespaces that use little.
 	reservedShare = 5
 	// littleShare is the divisor below which a namespace uses little.
@@ -155,7 +152,7 @@ func (i *intake) admit(o resource.Object) resource.Object {
 func (i *intake) refusal(name string, a *account, growth, price int) string {
 	most, others := i.total/namespaceShare, "other objects of its namespace"
 	if name == "" {
-		most, others = i.total/clusterShare, "other objects of the cluster"
+		others = "other cluster-scoped objects"
 	}
 	rest := i.total - i.total/reservedShare - i.used
 	if a.used+growth <= i.total/littleShare {

@@ -88,18 +88,18 @@ func TestNamespaceTakesAtMostItsShare(t *testing.T) {
 	}
 }
 
-// Cluster-scoped objects take at most their share: a restart with all of them must fit into the memory too.
-func TestClusterScopedObjectsTakeAtMostTheirShare(t *testing.T) {
+// Cluster-scoped objects together take at most the share of a namespace.
+func TestClusterScopedObjectsTakeAtMostOneShare(t *testing.T) {
 	const total = 8 << 20
 	in := newIntake(total, slog.New(slog.DiscardHandler))
 	for i := range 40 {
 		in.admit(objectWith(&stunnerv1.Dataplane{}, "", fmt.Sprint("heavy-", i), labelsOf(400_000)))
 	}
-	if in.used > total/clusterShare || in.used < total/clusterShare/2 || in.unreadObjects() == 0 {
-		t.Errorf("%d bytes of %d are in use, %d objects are not read", in.used, total/clusterShare, in.unreadObjects())
+	if in.used > total/namespaceShare || in.used < total/namespaceShare/2 || in.unreadObjects() == 0 {
+		t.Errorf("%d bytes of %d are in use, %d objects are not read", in.used, total/namespaceShare, in.unreadObjects())
 	}
 	if stub := in.admit(objectWith(&stunnerv1.Dataplane{}, "", "last", labelsOf(400_000))); !strings.Contains(
-		resource.Unread(stub), "other objects of the cluster") {
+		resource.Unread(stub), "other cluster-scoped objects") {
 		t.Errorf("the reason is %q", resource.Unread(stub))
 	}
 }

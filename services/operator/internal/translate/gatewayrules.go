@@ -30,6 +30,7 @@ var gatewayRules = []gatewayRule{
 	{check: draft.addressUsable},
 	{check: draft.addressAllowed},
 	{check: draft.annotationsFit},
+	{check: draft.metadataIsShort},
 	{check: draft.hasValidListener},
 	{check: draft.servesExposedListeners, configOnly: true},
 	{check: draft.workloadNameFree},
@@ -192,6 +193,18 @@ func (d draft) annotationsFit() condition.Finding {
 	}
 	return condition.Finding{}
 }
+
+// metadataIsShort checks the number of labels and annotations that are copied to objects. The API server records the
+// manager of each one, and needs seconds of CPU time to apply an object with thousands of them.
+func (d draft) metadataIsShort() condition.Finding {
+	if number := len(d.owner.Labels) + len(d.owner.Annotations); number > maxMetadata {
+		return condition.MetadataTooLong(number, maxMetadata)
+	}
+	return condition.Finding{}
+}
+
+// maxMetadata is the maximum number of labels and annotations that are copied to objects.
+const maxMetadata = 1000
 
 // maxAnnotations is the API server's limit for the total size of an object's annotations in bytes, less 16 KiB for the
 // annotations that the operator and other controllers add.

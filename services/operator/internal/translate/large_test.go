@@ -155,6 +155,23 @@ func yardstick() time.Duration {
 	})
 }
 
+// A Gateway with thousands of labels or annotations is not applied to generated objects: the API server needs seconds for
+// each of them.
+func TestGatewayWithTooManyLabelsAndAnnotationsIsHeld(t *testing.T) {
+	for number, decision := range map[int]translate.Decision{490: translate.Served, 510: translate.Held} {
+		w := newLiveView(1)
+		gw := w.view.Gateway(types.NamespacedName{Namespace: "media", Name: "gw-0"}).DeepCopy()
+		gw.Labels, gw.Annotations = map[string]string{}, map[string]string{}
+		for i := range number {
+			gw.Labels[fmt.Sprint("label-", i)], gw.Annotations[fmt.Sprint("annotation-", i)] = "", ""
+		}
+		w.view.Put(gw)
+		if r := w.gateway(); r.Decision != decision {
+			t.Errorf("with %d labels and annotations: decision %v, want %v", 2*number, r.Decision, decision)
+		}
+	}
+}
+
 // No object that the API server accepts keeps the operator busy for long or makes it build a config that is too large.
 // Each case uses the default budgets fully, or exceeds them by far.
 func TestTheWorstWorldsTakeNoTime(t *testing.T) {

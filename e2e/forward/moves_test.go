@@ -78,7 +78,7 @@ var moveRowsAll = []moveRow{
 	{chromiumClient, libnice, false, taken, true, false},
 	{chromiumClient, janus, true, taken, true, false},
 	{chromiumClient, janus, false, taken, true, false},
-	{chromiumClient, samePage, true, taken, true, false},
+	{chromiumClient, samePage, true, taken, true, true},
 	{chromiumClient, samePage, false, taken, true, false},
 	{chromiumClient, relayedPage, true, stays, false, false},
 	{pionFull, pionFull, true, taken, true, true},

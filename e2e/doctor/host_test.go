@@ -206,7 +206,7 @@ func faultsOfHost(t *testing.T, at *installation) []fault {
 		problem: "has not read the keys of tokens since its start", remedy: "identity provider"},
 		func(t *testing.T) {
 			must(t, p.Auth.Kill())
-			startAuth(t, "--jwt-secret-file=", "--jwt-jwks-url="+keys)
+			startAuth(t, "--policy=", "--jwt-issuer=https://login.example.org", "--jwt-audience=calls", "--jwt-jwks-url="+keys)
 		},
 		func(t *testing.T) { must(t, p.Auth.Kill()); startAuth(t) })
 

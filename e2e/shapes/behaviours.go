@@ -4,6 +4,7 @@
 //	behaviours.go  the table of behaviours
 //	calls.go       behaviours of calls and peers
 //	control.go     behaviours of statuses, stunnerctl, the auth service and metrics
+//	identity.go    behaviours of caveats, revocations, usage and quotas
 //	faults.go      behaviours during changes, crashes and floods
 //	failing.go     cells that fail, and why
 //	shapes_test.go runs the cells and prints the matrix
@@ -103,6 +104,31 @@ var Behaviours = []Behaviour{
 		Holds: metricsAddUp,
 	},
 	{
+		Name: "ACaveatOnlyNarrows", Promise: "A credential that names a route reaches the peers of this route only, at its Gateway.",
+		In: withCaveats, Holds: aCaveatOnlyNarrows,
+	},
+	{
+		Name: "ACaveatOfBytesEndsCalls", Promise: "A call ends when the bytes of its credential are used up.",
+		In: withCaveats, Holds: aCaveatOfBytesEndsCalls,
+	},
+	{
+		Name: "ACaveatCountsOverPods", Promise: "A caveat limits the allocations of a user in all pods of a Gateway, and of no other user.",
+		In: withCaveats, Holds: aCaveatCountsOverPods,
+	},
+	{
+		Name: "AQuotaCountsOverPods", Promise: "userQuota limits the allocations of a user in all pods of a Gateway, and of no other user.",
+		Holds: aQuotaCountsOverPods,
+	},
+	{
+		Name:    "RevocationEndsItsUserOnly",
+		Promise: "A revocation ends the calls of its user in two seconds, and refuses what was issued before until it is lifted.",
+		In:      withCaveats, Holds: revocationEndsItsUserOnly,
+	},
+	{
+		Name: "UsageAddsUp", Promise: "The usage that the auth service tells is what clients have sent and received, through all pods.",
+		Holds: usageAddsUp,
+	},
+	{
 		Name: "IcetestPasses", Promise: "stunnerctl icetest passes for each listener of a healthy Gateway, and says what it has left out.",
 		Holds: icetestPasses,
 	},
@@ -143,6 +169,10 @@ var Behaviours = []Behaviour{
 		Holds: callsSurviveACrash,
 	},
 	{
+		Name: "ACrashWidensNothing", Promise: "A restored session keeps the limits of its credential, and can be revoked.",
+		In: withCaveats, Holds: aCrashWidensNothing,
+	},
+	{
 		Name: "MovedClientsContinue", Promise: "A UDP call continues when a load balancer sends its client to another pod.",
 		In: severalPodsSeeClients, Holds: movedClientsContinue,
 	},
@@ -156,7 +186,11 @@ var Behaviours = []Behaviour{
 	},
 	{
 		Name: "DrainKeepsCalls", Promise: "A pod that is deleted keeps its calls and accepts no new ones; those go to other pods.",
-		In: func(s env.Shape) bool { return s[env.Pods] != env.OnePod && !s.InHostNetwork() }, Holds: drainKeepsCalls,
+		In: drains, Holds: under(drain),
+	},
+	{
+		Name: "ADrainWidensNothing", Promise: "A session of a pod that drains keeps the limits of its credential, and can be revoked.",
+		In: func(s env.Shape) bool { return withCaveats(s) && drains(s) }, Holds: aDrainWidensNothing,
 	},
 	{
 		Name: "RestartAfterAMistakeKeepsServing", Promise: "An error removes nothing: what was published before stays in force, also when operator and auth service restart.",
@@ -179,6 +213,9 @@ func shapeIs(v env.Value) func(env.Shape) bool { return func(s env.Shape) bool {
 func severalPodsSeeClients(s env.Shape) bool {
 	return s[env.Pods] != env.OnePod && s.KeepsClientAddresses()
 }
+
+// drains reports whether other pods get the clients of one that is deleted.
+func drains(s env.Shape) bool { return s[env.Pods] != env.OnePod && !s.InHostNetwork() }
 
 // offloadAsAskedFor reports whether the offload engine works where the pods are. XDP does not support the interfaces of
 // pods, and one process of a node at a time has its program at an interface: that is a finding, and the pods use TC.

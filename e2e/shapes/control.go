@@ -173,19 +173,24 @@ func metricsAddUp(ctx context.Context, e *env.Env) error {
 		return err
 	}
 	return e.Await(ctx, "metrics", func(ctx context.Context) error {
-		total := 0.0
-		for _, g := range e.Gateways {
-			n, err := g.Sum(ctx, "stunner_allocations_active")
-			if err != nil {
-				return err
-			}
-			total += n
+		total, err := allocations(ctx, e)
+		if err == nil && int(total) != len(calls) {
+			err = fmt.Errorf("stunner_allocations_active adds up to %v during %d calls", total, len(calls))
 		}
-		if int(total) != len(calls) {
-			return fmt.Errorf("stunner_allocations_active adds up to %v during %d calls", total, len(calls))
-		}
-		return nil
+		return err
 	})
+}
+
+// allocations returns the number of allocations of all dataplanes.
+func allocations(ctx context.Context, e *env.Env) (total float64, err error) {
+	for _, g := range e.Gateways {
+		n, err := g.Sum(ctx, "stunner_allocations_active")
+		if err != nil {
+			return 0, err
+		}
+		total += n
+	}
+	return total, nil
 }
 
 func doctorFindsNothing(ctx context.Context, e *env.Env) (err error) {

@@ -216,23 +216,21 @@ func vanishedClientsHurtNobody(ctx context.Context, e *env.Env) error {
 	})
 }
 
-// drainKeepsCalls deletes a pod during calls. Its calls continue, and new calls work at other pods.
-func drainKeepsCalls(ctx context.Context, e *env.Env) error {
-	return under(func(e *env.Env, ctx context.Context) error {
-		for _, g := range e.Gateways {
-			pods, err := g.Dataplanes()
-			if err != nil {
-				return err
-			}
-			if err := pods[0].Stop(ctx); err != nil {
-				return err
-			}
-			if err := g.AwaitEnd(ctx, pods[0]); err != nil {
-				return err
-			}
+// drain deletes a pod of each Gateway, and waits until another one is ready.
+func drain(e *env.Env, ctx context.Context) error {
+	for _, g := range e.Gateways {
+		pods, err := g.Dataplanes()
+		if err != nil {
+			return err
 		}
-		return e.AwaitReady(ctx)
-	})(ctx, e)
+		if err := pods[0].Stop(ctx); err != nil {
+			return err
+		}
+		if err := g.AwaitEnd(ctx, pods[0]); err != nil {
+			return err
+		}
+	}
+	return e.AwaitReady(ctx)
 }
 
 // updateAdmitsNewCalls updates the dataplanes while clients call again and again.

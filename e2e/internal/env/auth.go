@@ -22,8 +22,12 @@ import (
 	"github.com/stunner-gateway/stunner/services/api/credential"
 )
 
-// tokenSecret signs the tokens of web apps.
-const tokenSecret = "signs-the-tokens-of-web-applications"
+// tokenSecret signs the tokens of web apps, and tokenIssuer and tokenAudience are in them.
+const (
+	tokenSecret   = "signs-the-tokens-of-web-applications"
+	tokenIssuer   = "https://login.example.org"
+	tokenAudience = "calls"
+)
 
 // authService is the auth service.
 type authService struct {
@@ -46,26 +50,41 @@ func (e *Env) startAuth(ctx context.Context) error {
 	e.auth = authService{
 		address: net.JoinHostPort(host, strconv.Itoa(ports[0])), health: net.JoinHostPort(host, strconv.Itoa(ports[1])),
 	}
+	policy, err := e.writePolicy()
+	if err != nil {
+		return err
+	}
 	e.auth.arguments = []string{
 		"--address", host, "--port", strconv.Itoa(ports[0]), "--health-address", e.auth.health, "--shutdown-delay=0",
-		"--rate-limit=0", "--cluster-rate-limit=0", "--max-urls=0", "--log-level=all:DEBUG",
-	}
-	if e.Shape[Credentials] == JWT {
-		file := filepath.Join(e.Dir, "jwt-secret")
-		if err := os.WriteFile(file, []byte(tokenSecret), 0o600); err != nil {
-			return err
-		}
-		e.auth.arguments = append(e.auth.arguments,
-			"--jwt-secret-file", file, "--jwt-issuer=https://login.example.org", "--jwt-audience=calls")
+		"--rate-limit=0", "--cluster-rate-limit=0", "--max-urls=0", "--log-level=all:DEBUG", "--policy", policy,
 	}
 	return e.input.startAuth(ctx, &e.auth)
+}
+
+// platformKey is the API key of a caller that may revoke the credentials of all users, and read their usage.
+const platformKey = "the-key-of-the-platform"
+
+// writePolicy writes the policy of the auth service, and returns its file: besides the platform, it accepts users with a
+// token, or all callers if the shape has no tokens.
+func (e *Env) writePolicy() (file string, err error) {
+	users := "open: {}\n"
+	if e.Shape[Credentials] == JWT {
+		secret := filepath.Join(e.Dir, "jwt-secret")
+		if err := os.WriteFile(secret, []byte(tokenSecret), 0o600); err != nil {
+			return "", err
+		}
+		users = fmt.Sprintf("issuers:\n- {issuer: %q, audience: %s, secretFile: %q}\n", tokenIssuer, tokenAudience, secret)
+	}
+	file = filepath.Join(e.Dir, "policy.yaml")
+	return file, os.WriteFile(file, fmt.Appendf(nil, "version: v1\n%skeys:\n- {name: platform, hashes: [%q], revoke: any, usage: any}\n",
+		users, fmt.Sprintf("sha256:%x", sha256.Sum256([]byte(platformKey)))), 0o600)
 }
 
 // token returns a token of a web app for a user, signed with HMAC-SHA256 (RFC 7519).
 func token(user string) string {
 	encode := base64.RawURLEncoding.EncodeToString
 	claims, err := json.Marshal(map[string]any{
-		"iss": "https://login.example.org", "aud": "calls", "sub": user, "exp": time.Now().Add(time.Hour).Unix(),
+		"iss": tokenIssuer, "aud": tokenAudience, "sub": user, "exp": time.Now().Add(time.Hour).Unix(),
 	})
 	if err != nil {
 		panic(err) // strings and numbers are valid JSON
@@ -90,41 +109,70 @@ var ErrNoAddress = errors.New("no matching gateway has a public address")
 // ICEServers asks the auth service for the ICE servers of Gateways as a web app does, TURN over DTLS included, which
 // browsers do not support. Without Gateways the auth service selects them.
 func (e *Env) ICEServers(ctx context.Context, user string, gateways ...*Gateway) (answer ICE, err error) {
+	return e.iceServers(ctx, user, credential.Caveats{}, gateways...)
+}
+
+// iceServers is ICEServers with a scope: the caveats of the credentials.
+func (e *Env) iceServers(ctx context.Context, user string, scope credential.Caveats, gateways ...*Gateway) (answer ICE, err error) {
 	type reference struct {
 		Namespace string `json:"namespace"`
 		Name      string `json:"name"`
 	}
 	question := struct {
-		DTLS     bool        `json:"dtls"`
-		Gateways []reference `json:"gateways,omitempty"`
+		DTLS     bool                `json:"dtls"`
+		Username string              `json:"username,omitempty"`
+		Scope    *credential.Caveats `json:"scope,omitempty"`
+		Gateways []reference         `json:"gateways,omitempty"`
 	}{DTLS: true}
 	for _, g := range gateways {
 		question.Gateways = append(question.Gateways, reference{g.Namespace, g.Name})
 	}
-	body, err := json.Marshal(question)
-	if err != nil {
-		return answer, err
+	if !scope.IsZero() {
+		question.Scope = &scope
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+e.auth.address+"/v1/ice-servers", bytes.NewReader(body))
-	if err != nil {
-		return answer, err
+	bearer := ""
+	if e.Shape[Credentials] == JWT {
+		bearer = token(user)
+	} else {
+		question.Username = user
 	}
-	req.Header.Set("Content-Type", "application/json")
-	req.Header.Set("Authorization", "Bearer "+token(user))
-	code, body, err := bed.Do(req)
-	if err == nil && code == http.StatusNotFound {
+	code, err := e.askAuth(ctx, http.MethodPost, "/v1/ice-servers", bearer, question, &answer)
+	if code == http.StatusNotFound {
 		err = ErrNoAddress
-	}
-	if err == nil && code != http.StatusCreated {
-		err = fmt.Errorf("status %d: %s", code, body)
-	}
-	if err == nil {
-		err = json.Unmarshal(body, &answer)
 	}
 	if err != nil {
 		return answer, fmt.Errorf("ask for ICE servers: %w", err)
 	}
 	return answer, nil
+}
+
+// askAuth sends a request to the auth service, with a bearer token and a body unless they are empty, and reads the JSON of
+// its answer unless that is nil.
+func (e *Env) askAuth(ctx context.Context, method, path, bearer string, question, answer any) (code int, err error) {
+	var body []byte
+	if question != nil {
+		if body, err = json.Marshal(question); err != nil {
+			return 0, err
+		}
+	}
+	req, err := http.NewRequestWithContext(ctx, method, "http://"+e.auth.address+path, bytes.NewReader(body))
+	if err != nil {
+		return 0, err
+	}
+	if question != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	if bearer != "" {
+		req.Header.Set("Authorization", "Bearer "+bearer)
+	}
+	code, body, err = bed.Do(req)
+	if err == nil && code >= http.StatusBadRequest {
+		err = fmt.Errorf("%s %s: status %d: %s", method, path, code, body)
+	}
+	if err == nil && answer != nil {
+		err = json.Unmarshal(body, answer)
+	}
+	return code, err
 }
 
 // Endpoint is an address that the auth service tells clients.
@@ -160,41 +208,47 @@ func (g *Gateway) Endpoints(ctx context.Context, user string) (list []Endpoint, 
 // Credential returns a credential of a user for a Gateway, in the way of the shape: the static one, one that the shared
 // secret signs, or one of the auth service.
 func (g *Gateway) Credential(ctx context.Context, user string) (username, password string, err error) {
-	e := g.env
-	switch e.Shape[Credentials] {
-	case Static:
-		return e.user, e.secret, nil
-	case Ephemeral:
-		return g.mint(user)
+	if g.env.Shape[Credentials] == Static {
+		return g.env.user, g.env.secret, nil
 	}
-	answer, err := e.ICEServers(ctx, user, g)
-	if errors.Is(err, ErrNoAddress) {
-		// A client that knows an address from elsewhere needs the same credential.
-		return g.mint(user)
-	}
-	if err != nil {
-		return "", "", err
-	}
-	if len(answer.Servers) == 0 {
-		return "", "", fmt.Errorf("the auth service knows no server of %s", g.ID())
-	}
-	return answer.Servers[0].Username, answer.Servers[0].Credential, nil
+	return g.CredentialWith(ctx, user, credential.Caveats{})
 }
 
-// mint makes a credential with the key of the Gateway.
-func (g *Gateway) mint(user string) (username, password string, err error) {
-	return g.CredentialAt(user, time.Now())
+// CredentialWith is Credential with caveats, which are for this Gateway only. The credentials of the shape are ephemeral.
+func (g *Gateway) CredentialWith(ctx context.Context, user string, c credential.Caveats) (username, password string, err error) {
+	if g.env.Shape[Credentials] == JWT {
+		answer, err := g.env.iceServers(ctx, user, c, g)
+		if err == nil && len(answer.Servers) == 0 {
+			err = fmt.Errorf("the auth service knows no server of %s", g.ID())
+		}
+		if err == nil {
+			return answer.Servers[0].Username, answer.Servers[0].Credential, nil
+		}
+		// A client that knows an address from elsewhere needs the same credential.
+		if !errors.Is(err, ErrNoAddress) {
+			return "", "", err
+		}
+	}
+	if !c.IsZero() {
+		c.Gateway = g.ID()
+	}
+	return g.mint(user, c, time.Now())
 }
 
 // CredentialAt makes a credential of an hour, which begins at a time, with the key of the Gateway. The credentials of the shape
 // are ephemeral.
 func (g *Gateway) CredentialAt(user string, at time.Time) (username, password string, err error) {
+	return g.mint(user, credential.Caveats{}, at)
+}
+
+// mint makes a credential of an hour with the key of the Gateway.
+func (g *Gateway) mint(user string, c credential.Caveats, at time.Time) (username, password string, err error) {
 	secret := credential.Secret(g.env.secret)
 	if g.env.PerGateway {
 		if secret, err = secret.Derive(g.ID()); err != nil {
 			return "", "", err
 		}
 	}
-	minted, err := credential.Authority{SharedSecret: secret}.Mint(user, time.Hour, at)
+	minted, err := credential.Authority{SharedSecret: secret}.MintWith(c, user, time.Hour, at)
 	return minted.Username, string(minted.Password), err
 }

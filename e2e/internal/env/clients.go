@@ -79,13 +79,9 @@ func (e *Env) Dial(ctx context.Context, l *Listener, at, peer netip.AddrPort, us
 
 // DialAs is Dial with a credential.
 func (e *Env) DialAs(ctx context.Context, l *Listener, at, peer netip.AddrPort, username, password string) (*Call, error) {
-	var c *call.Call
-	var err error
-	e.Net.Clients.Do(func() {
-		c, err = call.Start(ctx, call.Options{
-			Gateway: at, Network: l.Network, Username: username, Password: password, Peer: peer, Roots: l.roots(),
-			Local: e.nextClient(at),
-		})
+	c, err := call.Start(ctx, call.Options{
+		Gateway: at, Network: l.Network, Username: username, Password: password, Peer: peer, Roots: l.roots(),
+		Local: e.nextClient(at), Do: e.Net.Clients.Do,
 	})
 	name := fmt.Sprintf("%s by %s to %s", l, at, peer)
 	if err != nil {
@@ -110,14 +106,28 @@ func (e *Env) nextClient(to netip.AddrPort) netip.AddrPort {
 	return netip.AddrPortFrom(both[0], 0)
 }
 
+// Login returns the credential of a call through a listener.
+type Login func(context.Context, *Listener) (username, password string, err error)
+
 // DialAll starts a call through each listener, at each of its addresses. The caller must hang them up.
 //
 // A client that does not ask for an address family gets a relay of IPv4, unless the pods have none (RFC 8656 §7.2), so the
 // peer is the first one at each address.
-func (e *Env) DialAll(ctx context.Context, user string) (calls Calls, err error) {
+func (e *Env) DialAll(ctx context.Context, user string) (Calls, error) {
+	return e.DialAllAs(ctx, func(ctx context.Context, l *Listener) (username, password string, err error) {
+		return l.Gateway.Credential(ctx, user)
+	})
+}
+
+// DialAllAs is DialAll with other credentials.
+func (e *Env) DialAllAs(ctx context.Context, login Login) (calls Calls, err error) {
 	for _, l := range e.Listeners() {
+		username, password, loginErr := login(ctx, l)
+		if loginErr != nil {
+			return calls, loginErr
+		}
 		for _, at := range l.Addresses() {
-			c, dialErr := e.Dial(ctx, l, at, l.Peers()[0], user)
+			c, dialErr := e.DialAs(ctx, l, at, l.Peers()[0], username, password)
 			if dialErr != nil {
 				err = errors.Join(err, dialErr)
 				continue

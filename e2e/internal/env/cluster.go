@@ -132,7 +132,7 @@ func (c *inCluster) permit(ctx context.Context) error {
 			return err
 		}
 	}
-	// The account of the auth service, and one that may do everything, for stunnerctl.
+	// The account of the auth service, which stores revocations, and one that may do everything, for stunnerctl.
 	text := fmt.Sprintf(`
 {apiVersion: v1, kind: ServiceAccount, metadata: {name: stunner-auth, namespace: %[1]s}}
 ---
@@ -143,6 +143,17 @@ kind: ClusterRoleBinding
 metadata: {name: %[1]s-admin}
 roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: cluster-admin}
 subjects: [{kind: ServiceAccount, name: admin, namespace: %[1]s}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: %[1]s-revocations}
+rules: [{apiGroups: [stunner.l7mp.io], resources: [revocations], verbs: [list, create, patch, delete]}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: %[1]s-revocations}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: %[1]s-revocations}
+subjects: [{kind: ServiceAccount, name: stunner-auth, namespace: %[1]s}]
 `, c.system)
 	if err := c.Cluster.Apply(ctx, c.system, text); err != nil {
 		return err
@@ -288,12 +299,21 @@ func (c *inCluster) startAuth(ctx context.Context, a *authService) error {
 	if err != nil {
 		return err
 	}
+	token, err := c.token(ctx, authName)
+	if err != nil {
+		return err
+	}
+	ca := filepath.Join(c.Dir, "api-server.crt")
+	if err := os.WriteFile(ca, c.Cluster.Admin.Config.CAData, 0o600); err != nil {
+		return err
+	}
 	arguments := append([]string{
 		"--config=https://" + c.home(c.ports.discovery), "--discovery-token-file=/var/run/stunner/token",
-		"--discovery-ca-file=/var/run/stunner/ca.crt",
+		"--discovery-ca-file=/var/run/stunner/ca.crt", "--revocations=" + c.Cluster.Admin.Config.Host,
+		"--revocations-token-file=" + token, "--revocations-ca-file=" + ca,
 	}, append(slices.Clip(a.arguments), c.AuthArguments...)...)
-	const ca = ", {configMap: {name: stunner-discovery-ca, items: [{key: ca.crt, path: ca.crt}]}}"
-	if err := c.apply(ctx, c.system, c.deploymentYAML(authName, authName, health, arguments, ca)); err != nil {
+	const discoveryCA = ", {configMap: {name: stunner-discovery-ca, items: [{key: ca.crt, path: ca.crt}]}}"
+	if err := c.apply(ctx, c.system, c.deploymentYAML(authName, authName, health, arguments, discoveryCA)); err != nil {
 		return err
 	}
 	return c.awaitProgram(ctx, authName, a.health, nil)

@@ -13,6 +13,7 @@
 //	services.go   Services: load balancers, node ports, kube-proxy
 //	folder.go     objects in a folder
 //	auth.go       the auth service, credentials
+//	identity.go   revocations, usage, a route for credentials that do not name it
 //	events.go     what happens to a running product
 //	clients.go    media servers and calls
 //	requests.go   single requests of clients
@@ -78,6 +79,7 @@ type Env struct {
 	class, controller, system string
 	// user and secret are the static user name, and the password or shared secret.
 	user, secret string
+	userQuota    int                         // 0 for none
 	clients      []topology.Both[netip.Addr] // that share an address
 	dialed       atomic.Int64                // calls of these clients
 	pods         int                         // of each Gateway

@@ -28,13 +28,13 @@ func (e *Env) CauseEvent(ctx context.Context) error {
 // ChangeRoutes adds a media server to the first route of each Gateway, waits until clients reach it, and removes it again.
 func (e *Env) ChangeRoutes(ctx context.Context) error {
 	for _, g := range e.Gateways {
-		if err := e.input.apply(ctx, g.Namespace, g.routeBackendYAML(false, e.Net.Peer(extraPeer))); err != nil {
+		if err := e.input.apply(ctx, g.Namespace, g.routeBackendYAML(firstRoute, e.Net.Peer(extraPeer))); err != nil {
 			return err
 		}
 		if err := g.awaitEndpoint(ctx, extraPeer, true); err != nil {
 			return err
 		}
-		if err := e.input.apply(ctx, g.Namespace, g.routeBackendYAML(false)); err != nil {
+		if err := e.input.apply(ctx, g.Namespace, g.routeBackendYAML(firstRoute)); err != nil {
 			return err
 		}
 		if err := g.awaitEndpoint(ctx, extraPeer, false); err != nil {
@@ -53,18 +53,29 @@ const (
 
 // Rotate replaces the static password or the shared secret, and waits until the dataplanes use it.
 func (e *Env) Rotate(ctx context.Context) error {
+	e.secret = "another-" + e.secret
+	return e.reconfigure(ctx, "new credentials", e.secretYAML())
+}
+
+// SetUserQuota sets the quota of allocations of a user, 0 for none, and waits until the dataplanes use it.
+func (e *Env) SetUserQuota(ctx context.Context, quota int) error {
+	e.userQuota = quota
+	return e.reconfigure(ctx, "user quota", e.classYAML())
+}
+
+// reconfigure writes objects in the namespace of the operator, and waits until each dataplane runs another config.
+func (e *Env) reconfigure(ctx context.Context, what, text string) error {
 	before := map[string]string{}
 	for _, g := range e.Gateways {
 		if err := g.revisions(ctx, func(d Dataplane, revision string) error { before[d.ID] = revision; return nil }); err != nil {
 			return err
 		}
 	}
-	e.secret = "another-" + e.secret
-	if err := e.input.apply(ctx, e.system, e.secretYAML()); err != nil {
+	if err := e.input.apply(ctx, e.system, text); err != nil {
 		return err
 	}
 	for _, g := range e.Gateways {
-		if err := e.Await(ctx, "new credentials of "+g.ID(), func(ctx context.Context) error {
+		if err := e.Await(ctx, what+" of "+g.ID(), func(ctx context.Context) error {
 			return g.revisions(ctx, func(d Dataplane, revision string) error {
 				if before[d.ID] == revision {
 					return fmt.Errorf("%s runs revision %s of before", d.Name, revision)
@@ -256,9 +267,9 @@ func (e *Env) Repair(ctx context.Context) error {
 
 // Remove deletes a Gateway with its routes, and waits until none of its dataplanes runs.
 func (e *Env) Remove(ctx context.Context, g *Gateway) error {
-	objects := []string{"gateway/" + g.Name, "udproute/" + g.Name + "-first"}
-	if g.hasSecond() {
-		objects = append(objects, "udproute/"+g.Name+"-second")
+	objects := []string{"gateway/" + g.Name}
+	for _, name := range g.routes() {
+		objects = append(objects, "udproute/"+g.Name+"-"+name)
 	}
 	for _, o := range objects {
 		if err := e.input.remove(ctx, g.Namespace, o); err != nil {

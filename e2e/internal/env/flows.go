@@ -44,23 +44,27 @@ func (n *Neighbour) Addr() netip.Addr { return n.env.families(n.Addrs)[0] }
 
 // DialFrom starts a call over UDP from a port of a neighbour, or with nil of the client, whose datagrams go to a dataplane.
 func (e *Env) DialFrom(ctx context.Context, n *Neighbour, l *Listener, port uint16, to Dataplane, user string, s Stream) (*Call, error) {
-	if err := e.Move(n, l, port, to); err != nil {
-		return nil, err
-	}
 	username, password, err := l.Gateway.Credential(ctx, user)
 	if err != nil {
+		return nil, err
+	}
+	return e.DialFromAs(ctx, n, l, port, to, username, password, s)
+}
+
+// DialFromAs is DialFrom with a credential.
+func (e *Env) DialFromAs(
+	ctx context.Context, n *Neighbour, l *Listener, port uint16, to Dataplane, username, password string, s Stream,
+) (*Call, error) {
+	if err := e.Move(n, l, port, to); err != nil {
 		return nil, err
 	}
 	do, from := e.Net.Clients.Do, e.families(e.Net.Client)[0]
 	if n != nil {
 		do, from = n.Do, n.Addr()
 	}
-	var c *call.Call
-	do(func() {
-		c, err = call.Start(ctx, call.Options{
-			Gateway: l.Addresses()[0], Network: call.UDP, Username: username, Password: password, Peer: l.Peers()[0],
-			Size: s.Size, Interval: s.Every, Local: netip.AddrPortFrom(from, port),
-		})
+	c, err := call.Start(ctx, call.Options{
+		Gateway: l.Addresses()[0], Network: call.UDP, Username: username, Password: password, Peer: l.Peers()[0],
+		Size: s.Size, Interval: s.Every, Local: netip.AddrPortFrom(from, port), Do: do,
 	})
 	name := fmt.Sprintf("%s from port %d by %s", l, port, to.Name)
 	if err != nil {

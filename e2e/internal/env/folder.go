@@ -99,7 +99,9 @@ func (f *inFolder) startOperator(ctx context.Context) (err error) {
 }
 
 func (f *inFolder) startAuth(ctx context.Context, a *authService) (err error) {
-	arguments := append([]string{"--config", "http://" + at(f.discovery), "--discovery-token-file", f.tokenFile()}, a.arguments...)
+	arguments := append([]string{
+		"--config", "http://" + at(f.discovery), "--discovery-token-file", f.tokenFile(), "--revocations", f.in(),
+	}, a.arguments...)
 	f.host(func() {
 		f.auth, err = bed.Start(bed.Command{Name: "auth", Path: f.Env.program("auth"), Args: arguments, Logs: f.Dir})
 	})

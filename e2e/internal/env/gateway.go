@@ -47,7 +47,7 @@ type Listener struct {
 
 	transport string // udp or tcp
 	port      int32
-	second    bool
+	route     string
 	nodePort  int32
 }
 
@@ -68,7 +68,7 @@ func (e *Env) addGateways(ctx context.Context) error {
 		for _, p := range protocols[e.Shape[Listeners]] {
 			l := &Listener{
 				Gateway: g, Name: p.name, Protocol: p.protocol, Network: networks[p.protocol],
-				transport: p.transport, port: p.port, second: p.second,
+				transport: p.transport, port: p.port, route: p.route,
 			}
 			if e.Shape.InHostNetwork() {
 				l.port += int32(i) * shift
@@ -101,14 +101,14 @@ func (g *Gateway) ID() string { return g.Namespace + "/" + g.Name }
 
 // Peers returns the addresses of the media servers that a route of the listener allows.
 func (l *Listener) Peers() []netip.AddrPort {
-	return l.Gateway.env.peersOf(l.Gateway.peerNumber(l.second))
+	return l.Gateway.env.peersOf(l.Gateway.peerNumber(l.route))
 }
 
 // ForeignPeers returns addresses that no route of the listener allows: of the other route, of other Gateways, and of no
 // Gateway. They are of the family of a relay whose client asks for no family.
 func (l *Listener) ForeignPeers() (list []netip.AddrPort) {
 	e := l.Gateway.env
-	own := l.Gateway.peerNumber(l.second)
+	own := l.Gateway.peerNumber(l.route)
 	for number := range peerCount {
 		if number != own {
 			list = append(list, e.peersOf(number)[0])
@@ -117,12 +117,19 @@ func (l *Listener) ForeignPeers() (list []netip.AddrPort) {
 	return list
 }
 
-// peerCount is the number of media servers: two for each Gateway, and one without a route.
-const peerCount = 5
+// Numbers of media servers: two for each Gateway, and stranger, which is of no route.
+const (
+	stranger  = 4
+	peerCount = stranger + 1
+)
+
+// Stranger returns the address of the media server that no route allows but that of AddRoute. It is of the family of a
+// relay whose client asks for no family.
+func (e *Env) Stranger() netip.AddrPort { return e.peersOf(stranger)[0] }
 
 // peerNumber returns the number of the media server of the first or the second route.
-func (g *Gateway) peerNumber(second bool) int {
-	if second {
+func (g *Gateway) peerNumber(route string) int {
+	if route == secondRoute {
 		return 2*g.number + 1
 	}
 	return 2 * g.number
@@ -174,15 +181,20 @@ func (g *Gateway) Served() []*Listener {
 	return slices.DeleteFunc(slices.Clone(g.Listeners), func(l *Listener) bool { return l == g.Unserved })
 }
 
-// hasSecond reports whether a listener has the second route.
-func (g *Gateway) hasSecond() bool { return g.env.Shape[Listeners] == TwoUDP }
+// routes returns the names of the routes of the listeners.
+func (g *Gateway) routes() []string {
+	if g.env.Shape[Listeners] == TwoUDP {
+		return []string{firstRoute, secondRoute}
+	}
+	return []string{firstRoute}
+}
 
 // apply writes the objects of the Gateway.
 func (g *Gateway) apply(ctx context.Context) error {
 	e := g.env
-	texts := []string{g.yaml(), g.routeBackendYAML(false), g.routeYAML(false)}
-	if g.hasSecond() {
-		texts = append(texts, g.routeBackendYAML(true), g.routeYAML(true))
+	texts := []string{g.yaml()}
+	for _, name := range g.routes() {
+		texts = append(texts, g.routeBackendYAML(name), g.routeYAML(name))
 	}
 	if e.Shape[Listeners] == AllProtocols {
 		text, err := g.newCertificate()

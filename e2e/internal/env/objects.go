@@ -28,25 +28,28 @@ type protocol struct {
 	protocol  string // of the Gateway API
 	transport string // udp or tcp
 	port      int32
-	second    bool // has the second route
+	route     string
 }
 
 // protocols are the listeners of a Gateway.
 var protocols = map[Value][]protocol{
-	UDP:       {{"udp", "TURN-UDP", "udp", plainPort, false}},
-	UDPAndTCP: {{"udp", "TURN-UDP", "udp", plainPort, false}, {"tcp", "TURN-TCP", "tcp", plainPort, false}},
+	UDP:       {{"udp", "TURN-UDP", "udp", plainPort, firstRoute}},
+	UDPAndTCP: {{"udp", "TURN-UDP", "udp", plainPort, firstRoute}, {"tcp", "TURN-TCP", "tcp", plainPort, firstRoute}},
 	AllProtocols: {
-		{"udp", "TURN-UDP", "udp", plainPort, false}, {"tcp", "TURN-TCP", "tcp", plainPort, false},
-		{"tls", "TURN-TLS", "tcp", securePort, false}, {"dtls", "TURN-DTLS", "udp", securePort, false},
+		{"udp", "TURN-UDP", "udp", plainPort, firstRoute}, {"tcp", "TURN-TCP", "tcp", plainPort, firstRoute},
+		{"tls", "TURN-TLS", "tcp", securePort, firstRoute}, {"dtls", "TURN-DTLS", "udp", securePort, firstRoute},
 	},
-	TwoUDP: {{"udp", "TURN-UDP", "udp", plainPort, false}, {"second", "TURN-UDP", "udp", secondPort, true}},
+	TwoUDP: {{"udp", "TURN-UDP", "udp", plainPort, firstRoute}, {"second", "TURN-UDP", "udp", secondPort, secondRoute}},
 }
 
 // classYAML returns the GatewayClass, its GatewayConfig and the Dataplane. The class and the Dataplane are cluster-scoped.
 func (e *Env) classYAML() string {
-	signingKey := ""
+	more := ""
 	if e.PerGateway {
-		signingKey = "  signingKey: PerGateway\n"
+		more += "  signingKey: PerGateway\n"
+	}
+	if e.userQuota > 0 {
+		more += fmt.Sprintf("  userQuota: %d\n", e.userQuota)
 	}
 	return fmt.Sprintf(`
 apiVersion: gateway.networking.k8s.io/v1
@@ -65,7 +68,7 @@ spec:
   authRef: {name: turn}
   sourceQuota: 1000
   allowedAddresses: [203.0.113.0/24, 198.51.100.0/24, "2001:db8::/32"]
-%[4]s`, e.class, e.controller, e.system, signingKey)
+%[4]s`, e.class, e.controller, e.system, more)
 }
 
 // dataplaneYAML returns the Dataplane with an image and a number of pods.
@@ -193,15 +196,18 @@ func (g *Gateway) endpointPorts() (health, metrics int) {
 	return healthPort + g.number, metricsPort + g.number
 }
 
-// routeYAML returns the UDPRoute of the listeners that share a route.
-func (g *Gateway) routeYAML(second bool) string {
-	name, service := "first", "first"
-	if second {
-		name, service = "second", "second"
-	}
+// Names of routes and of their Services, after the name of the Gateway: extra is the route of AddRoute.
+const (
+	firstRoute  = "first"
+	secondRoute = "second"
+	extraRoute  = "extra"
+)
+
+// routeYAML returns the UDPRoute of the listeners that share a route, or the extra one of all listeners.
+func (g *Gateway) routeYAML(name string) string {
 	var parents []string
 	for _, l := range g.Listeners {
-		if l.second == second {
+		if name == extraRoute || name == l.route {
 			parents = append(parents, fmt.Sprintf("{name: %s, sectionName: %s}", g.Name, l.Name))
 		}
 	}
@@ -215,8 +221,8 @@ kind: UDPRoute
 metadata: {name: %[1]s-%[2]s, namespace: %[3]s}
 spec:
   parentRefs: [%[4]s]
-  rules: [{backendRefs: [{name: %[1]s-%[5]s, port: %[6]d, endPort: %[7]d}%[8]s]}]
-`, g.Name, name, g.Namespace, strings.Join(parents, ", "), service, mediaPort, mediaPort+shift, own)
+  rules: [{backendRefs: [{name: %[1]s-%[2]s, port: %[5]d, endPort: %[6]d}%[7]s]}]
+`, g.Name, name, g.Namespace, strings.Join(parents, ", "), mediaPort, mediaPort+shift, own)
 }
 
 // backendYAML returns a Service of media servers, without a selector, and its EndpointSlices.
@@ -231,10 +237,7 @@ spec: {clusterIP: None, ports: [{name: media, port: %d, protocol: UDP}]}
 	lists := map[string][]string{}
 	for _, p := range peers {
 		for _, a := range g.env.families(p) {
-			kind := "IPv4"
-			if a.Is6() {
-				kind = "IPv6"
-			}
+			kind := addressType(a)
 			lists[kind] = append(lists[kind], fmt.Sprintf("{addresses: [%q]}", a))
 		}
 	}
@@ -251,14 +254,18 @@ ports: [{name: media, port: %[7]d, protocol: UDP}]
 	return text.String()
 }
 
+// addressType returns the type of the EndpointSlice of an address.
+func addressType(a netip.Addr) string {
+	if a.Is4() {
+		return "IPv4"
+	}
+	return "IPv6"
+}
+
 // routeBackendYAML returns the Service of the first or the second route: its media server, the one that stunnerctl makes,
 // and more.
-func (g *Gateway) routeBackendYAML(second bool, more ...topology.Both[netip.Addr]) string {
-	name := "first"
-	if second {
-		name = "second"
-	}
-	return g.backendYAML(name, append(more, g.env.Net.Peer(g.peerNumber(second)), g.env.input.ctlPeer())...)
+func (g *Gateway) routeBackendYAML(name string, more ...topology.Both[netip.Addr]) string {
+	return g.backendYAML(name, append(more, g.env.Net.Peer(g.peerNumber(name)), g.env.input.ctlPeer())...)
 }
 
 // Apply writes objects in YAML to the API server or the folder. namespace is that of objects without one.
@@ -289,10 +296,10 @@ func (e *Env) SecretYAML(keys map[string]string) string {
 func (g *Gateway) YAML() string { return g.yaml() }
 
 // RouteYAML returns the first route of the Gateway.
-func (g *Gateway) RouteYAML() string { return g.routeYAML(false) }
+func (g *Gateway) RouteYAML() string { return g.routeYAML(firstRoute) }
 
 // BackendYAML returns the Service of the first route with its EndpointSlices.
-func (g *Gateway) BackendYAML() string { return g.routeBackendYAML(false) }
+func (g *Gateway) BackendYAML() string { return g.routeBackendYAML(firstRoute) }
 
 // CertificateYAML returns the Secret of the TLS and DTLS listeners with another certificate.
 func (g *Gateway) CertificateYAML(chain, key []byte) string { return g.certificateYAML(chain, key) }

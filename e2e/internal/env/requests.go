@@ -36,11 +36,16 @@ func (e *Env) Allocate(ctx context.Context, l *Listener, at netip.AddrPort, fami
 	if err != nil {
 		return nil, err
 	}
+	return e.AllocateAs(ctx, at, family, username, password)
+}
+
+// AllocateAs is Allocate with a credential.
+func (e *Env) AllocateAs(ctx context.Context, at netip.AddrPort, family netip.Addr, username, password string) (c *Client, err error) {
 	from := e.Net.Client[0]
 	if at.Addr().Is6() {
 		from = e.Net.Client[1]
 	}
-	c := &Client{next: firstChannel}
+	c = &Client{next: firstChannel}
 	e.Net.Clients.Do(func() { c.Client, err = ask.Dial(from, at, username, password) })
 	if err != nil {
 		return nil, err
@@ -85,24 +90,46 @@ func (c *Client) Bind(ctx context.Context, peer netip.AddrPort) (channel uint16,
 	return channel, err
 }
 
+// Indicate sends data to a peer by a Send indication, which has no answer.
+func (c *Client) Indicate(peer netip.AddrPort, data string) error {
+	return c.Send(ask.SendIndication(peer, []byte(data)))
+}
+
 // Release deletes the allocation.
 func (c *Client) Release(ctx context.Context) {
 	_, _ = c.request(ctx, stun.MethodRefresh, ask.Lifetime(0)) // it ends anyway when it expires
 	c.Close()
 }
 
-// exchange sends data by a channel until an answer by this channel arrives, or the time is over.
+// errStray reports data of a peer to which the client has no channel.
+var errStray = errors.New("data of a peer without a channel arrives")
+
+// exchange sends data by a channel until an answer by this channel arrives, or the time is over. A Data indication is an
+// error: no peer without a channel sends to the client.
 func (c *Client) exchange(channel uint16, data string, within time.Duration) (answer string, err error) {
 	for deadline := time.Now().Add(within); time.Now().Before(deadline); {
 		if err := c.Send(ask.ChannelData(channel, []byte(data))); err != nil {
 			return "", err
 		}
 		got, err := c.Receive(min(200*time.Millisecond, time.Until(deadline)))
-		if err == nil && len(got) > 4 && binary.BigEndian.Uint16(got) == channel {
+		switch m := (&stun.Message{Raw: got}); {
+		case err != nil:
+		case stun.IsMessage(got) && m.Decode() == nil && m.Type.Class == stun.ClassIndication:
+			return "", fmt.Errorf("%w: %s", errStray, m)
+		case len(got) > 4 && binary.BigEndian.Uint16(got) == channel:
 			return string(got[4:]), nil
 		}
 	}
 	return "", errNoAnswer
+}
+
+// Exchange sends data by a channel until its echo arrives.
+func (c *Client) Exchange(channel uint16, data string) error {
+	answer, err := c.exchange(channel, data, wait)
+	if err == nil && answer != data {
+		err = fmt.Errorf("%q comes back for %q", answer, data)
+	}
+	return err
 }
 
 // errNoAnswer reports that no data has come back.
@@ -119,11 +146,7 @@ func (e *Env) Echo(ctx context.Context, l *Listener, peer netip.AddrPort) error 
 	if err != nil {
 		return err
 	}
-	answer, err := c.exchange(channel, "hello", wait)
-	if err == nil && answer != "hello" {
-		err = fmt.Errorf("%q comes back", answer)
-	}
-	return err
+	return c.Exchange(channel, "hello")
 }
 
 // CallBetweenClients exchanges datagrams between two clients by their relays.

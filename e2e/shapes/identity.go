@@ -1,0 +1,674 @@
+package shapes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/stunner-gateway/stunner/e2e/internal/call"
+	"github.com/stunner-gateway/stunner/e2e/internal/env"
+	"github.com/stunner-gateway/stunner/services/api/credential"
+)
+
+const (
+	// revokedWithin is how soon the calls of a revoked user have ended.
+	revokedWithin = 2 * time.Second
+	// silent is how long a call that has ended must stay without an echo.
+	silent = 300 * time.Millisecond
+	// quota is the number of allocations that a user may have.
+	quota = 3
+	// usedUp is the number of datagrams after which the bytes of a credential are used up, and datagram their size.
+	usedUp, datagram = 50, 160
+)
+
+// Ports of clients with a call at each pod, as those in faults.go.
+const (
+	firstNarrow = 30301 + 100*iota
+	firstWide
+	firstRevoked
+	firstOther
+	firstBilled
+	firstRestored
+	firstKept
+)
+
+// withCaveats reports whether credentials can have caveats, and can be revoked.
+func withCaveats(s env.Shape) bool { return s[env.Credentials] != env.Static }
+
+// of returns credentials of a user with caveats, which may depend on the listener; nil means without.
+func of(user string, caveats func(*env.Listener) credential.Caveats) env.Login {
+	return func(ctx context.Context, l *env.Listener) (username, password string, err error) {
+		if caveats == nil {
+			return l.Gateway.Credential(ctx, user)
+		}
+		return l.Gateway.CredentialWith(ctx, user, caveats(l))
+	}
+}
+
+// ownRoute are caveats with the route of the listener.
+func ownRoute(l *env.Listener) credential.Caveats {
+	return credential.Caveats{Routes: []string{l.Route()}}
+}
+
+// dialEach starts a call through each listener at each of its addresses, and one through each pod if the nodes can be told
+// to which pod they send a client, from ports of the client that begin with port.
+func dialEach(ctx context.Context, e *env.Env, port uint16, login env.Login) (calls env.Calls, err error) {
+	if calls, err = e.DialAllAs(ctx, login); err != nil || !severalPodsSeeClients(e.Shape) {
+		return calls, err
+	}
+	for _, g := range e.Gateways {
+		pods, err := g.Dataplanes()
+		if err != nil {
+			return calls, err
+		}
+		l := g.Listeners[0]
+		username, password, err := login(ctx, l)
+		if err != nil {
+			return calls, err
+		}
+		for _, d := range pods {
+			c, err := e.DialFromAs(ctx, nil, l, port, d, username, password, env.Stream{})
+			if err != nil {
+				return calls, err
+			}
+			calls, port = append(calls, c), port+1
+		}
+	}
+	return calls, calls.AwaitEchoes(ctx)
+}
+
+// refused returns nil if the error of a call is that the gateway has refused it with a code.
+func refused(err error, code string) error {
+	if errors.Is(err, call.ErrRefused) && strings.Contains(err.Error(), "error "+code) {
+		return nil
+	}
+	return fmt.Errorf("want error %s, not: %w", code, err)
+}
+
+// isRefused tries a call with a credential at each address of a listener.
+func isRefused(ctx context.Context, e *env.Env, l *env.Listener, code, username, password string) (err error) {
+	for _, at := range l.Addresses() {
+		c, dialErr := e.DialAs(ctx, l, at, l.Peers()[0], username, password)
+		if dialErr == nil {
+			c.End(0)
+			dialErr = errors.New("the call works")
+		}
+		if dialErr := refused(dialErr, code); dialErr != nil {
+			err = errors.Join(err, fmt.Errorf("%s at %s: %w", l, at, dialErr))
+		}
+	}
+	return err
+}
+
+// aCaveatOnlyNarrows makes calls with credentials that name the route of their listener. Meanwhile the listener gets one
+// more route, to which its media servers move, and from which they come back.
+func aCaveatOnlyNarrows(ctx context.Context, e *env.Env) error {
+	if err := errors.Join(otherRoutesAreRefused(ctx, e), otherGatewaysRefuse(ctx, e)); err != nil {
+		return err
+	}
+	narrow, err := dialEach(ctx, e, firstNarrow, of("narrow", ownRoute))
+	defer func() { narrow.HangUp() }()
+	if err != nil {
+		return fmt.Errorf("calls that name their route: %w", err)
+	}
+	wide, err := dialEach(ctx, e, firstWide, of("wide", nil))
+	defer func() { wide.HangUp() }()
+	if err != nil {
+		return err
+	}
+	err = e.AddRoute(ctx)
+	if err == nil {
+		err = followsItsRoute(ctx, e, narrow, wide)
+	}
+	return errors.Join(err, e.FillRoutes(ctx), e.RemoveRoute(ctx),
+		e.Await(ctx, "end of the route", func(context.Context) error { return permits(wide, e.Stranger(), false) }))
+}
+
+// otherRoutesAreRefused tries credentials that name a route of another listener, of another Gateway, and none that exists.
+func otherRoutesAreRefused(ctx context.Context, e *env.Env) (err error) {
+	for _, l := range e.Listeners() {
+		others := []string{l.Gateway.ID() + "-absent"}
+		for _, other := range e.Listeners() {
+			if name := other.Route(); name != l.Route() && !slices.Contains(others, name) {
+				others = append(others, name)
+			}
+		}
+		username, password, credentialErr := l.Gateway.CredentialWith(ctx, "elsewhere", credential.Caveats{Routes: others})
+		if credentialErr != nil {
+			return credentialErr
+		}
+		err = errors.Join(err, isRefused(ctx, e, l, "403", username, password))
+	}
+	return err
+}
+
+// otherGatewaysRefuse tries credentials with a caveat at the listeners of other Gateways.
+func otherGatewaysRefuse(ctx context.Context, e *env.Env) (err error) {
+	for _, g := range e.Gateways {
+		for _, l := range e.Listeners() {
+			if l.Gateway == g {
+				continue
+			}
+			username, password, credentialErr := g.CredentialWith(ctx, "elsewhere", ownRoute(l))
+			if credentialErr != nil {
+				return credentialErr
+			}
+			err = errors.Join(err, isRefused(ctx, e, l, "401", username, password))
+		}
+	}
+	return err
+}
+
+// followsItsRoute compares narrow calls with wide ones, while the listeners have one more route.
+func followsItsRoute(ctx context.Context, e *env.Env, narrow, wide env.Calls) error {
+	err := e.Await(ctx, "one more route", func(context.Context) error { return permits(wide, e.Stranger(), true) })
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(permits(narrow, e.Stranger(), false), strangerIsNotHeard(ctx, e)); err != nil {
+		return fmt.Errorf("a peer of a route that is not named: %w", err)
+	}
+	if err := e.EmptyRoutes(ctx); err != nil {
+		return err
+	}
+	if err := e.Await(ctx, "end of calls whose peers have left the named route", func(context.Context) error {
+		return areOver(narrow)
+	}); err != nil {
+		return err
+	}
+	if err := wide.AwaitEchoes(ctx); err != nil {
+		return fmt.Errorf("calls whose peers have moved to another route of the listener: %w", err)
+	}
+	if err := e.FillRoutes(ctx); err != nil {
+		return err
+	}
+	if err := narrow.AwaitEchoes(ctx); err != nil {
+		return fmt.Errorf("calls whose peers are back: %w", err)
+	}
+	return nil
+}
+
+// permits returns nil if calls get a permission for a peer, or with allowed false if they get error 403.
+func permits(calls env.Calls, peer netip.AddrPort, allowed bool) (err error) {
+	for _, c := range calls {
+		permitErr := c.Permit(net.UDPAddrFromAddrPort(peer))
+		if !allowed {
+			if permitErr == nil {
+				permitErr = errors.New("a permission is given")
+			}
+			permitErr = refused(permitErr, "403")
+		}
+		if permitErr != nil {
+			err = errors.Join(err, fmt.Errorf("call %s: peer %s: %w", c.Name, peer, permitErr))
+		}
+	}
+	return err
+}
+
+// areOver returns nil if calls have had no echo for a while.
+func areOver(calls env.Calls) error {
+	for _, c := range calls {
+		if since := time.Since(c.LastEcho()); since < silent {
+			return fmt.Errorf("call %s: the last echo has arrived %s ago", c.Name, since.Round(time.Millisecond))
+		}
+	}
+	return nil
+}
+
+// strangerIsNotHeard sends from the stranger to clients, and from clients to the stranger, while they exchange media with
+// the peer of the named route.
+func strangerIsNotHeard(ctx context.Context, e *env.Env) (err error) {
+	for _, l := range e.Listeners() {
+		if l.Network != call.UDP {
+			continue // the relay does not depend on the transport
+		}
+		for _, at := range l.Addresses() {
+			if hearErr := hearsOnly(ctx, e, l, at); hearErr != nil {
+				err = errors.Join(err, fmt.Errorf("%s at %s: %w", l, at, hearErr))
+			}
+		}
+	}
+	return err
+}
+
+func hearsOnly(ctx context.Context, e *env.Env, l *env.Listener, at netip.AddrPort) error {
+	username, password, err := of("hears", ownRoute)(ctx, l)
+	if err != nil {
+		return err
+	}
+	c, err := e.AllocateAs(ctx, at, netip.Addr{}, username, password)
+	if err != nil {
+		return err
+	}
+	defer c.Release(ctx)
+	channel, err := c.Bind(ctx, l.Peers()[0])
+	if err != nil {
+		return err
+	}
+	if _, err := c.Bind(ctx, e.Stranger()); !errors.Is(err, env.ErrForbidden) {
+		return fmt.Errorf("a channel to %s: %v, want error 403", e.Stranger(), err)
+	}
+	for range 3 {
+		err := errors.Join(c.Indicate(e.Stranger(), "from a client"), e.SendFrom(e.Stranger(), c.Relay, "from a stranger"),
+			c.Exchange(channel, "media"))
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// aCaveatOfBytesEndsCalls makes calls with a credential for each listener, whose bytes are those of some datagrams and their
+// echoes. Each pod counts by itself.
+func aCaveatOfBytesEndsCalls(ctx context.Context, e *env.Env) (err error) {
+	byListener := map[*env.Listener]env.Calls{}
+	var all env.Calls
+	defer func() { all.HangUp() }()
+	for _, l := range e.Listeners() {
+		username, password, err := l.Gateway.CredentialWith(ctx, "pays-"+l.Name, credential.Caveats{Bytes: 2 * usedUp * datagram})
+		if err != nil {
+			return err
+		}
+		for _, at := range l.Addresses() {
+			c, err := e.DialAs(ctx, l, at, l.Peers()[0], username, password)
+			if err != nil {
+				return err
+			}
+			all, byListener[l] = append(all, c), append(byListener[l], c)
+		}
+	}
+	begun := func(context.Context) error {
+		for _, c := range all {
+			if c.LastEcho().IsZero() {
+				return fmt.Errorf("call %s has had no echo", c.Name)
+			}
+		}
+		return areOver(all)
+	}
+	if err := e.Await(ctx, "end of calls whose bytes are used up", begun); err != nil {
+		return err
+	}
+	for l, calls := range byListener {
+		echoes := 0
+		for _, c := range calls {
+			echoes += c.Stats().Received
+		}
+		if most := usedUp * e.Shape.PodCount(); echoes > most {
+			err = errors.Join(err, fmt.Errorf("%s: %d echoes, want at most %d", l, echoes, most))
+		}
+	}
+	return err
+}
+
+// revocationEndsItsUserOnly revokes a user during calls of this user and of another one.
+func revocationEndsItsUserOnly(ctx context.Context, e *env.Env) (err error) {
+	const user = "dismissed"
+	issued := map[*env.Gateway][2]string{}
+	login := func(ctx context.Context, l *env.Listener) (username, password string, err error) {
+		if known, ok := issued[l.Gateway]; ok {
+			return known[0], known[1], nil
+		}
+		username, password, err = l.Gateway.Credential(ctx, user)
+		issued[l.Gateway] = [2]string{username, password}
+		return username, password, err
+	}
+	calls, err := dialEach(ctx, e, firstRevoked, login)
+	defer func() { calls.HangUp() }()
+	if err != nil {
+		return err
+	}
+	others, err := dialEach(ctx, e, firstOther, of("stays", nil))
+	defer func() { others.HangUp() }()
+	if err != nil {
+		return err
+	}
+	sent := time.Now()
+	id, err := e.Revoke(ctx, user)
+	if err != nil {
+		return err
+	}
+	lifted := false
+	defer func() {
+		if !lifted {
+			err = errors.Join(err, e.Lift(ctx, id))
+		}
+	}()
+	if err := revoked(ctx, e, calls, others, sent); err != nil {
+		return err
+	}
+	for _, l := range e.Listeners() {
+		err = errors.Join(err, isRefused(ctx, e, l, "401", issued[l.Gateway][0], issued[l.Gateway][1]))
+	}
+	if err != nil {
+		return fmt.Errorf("with the revoked credential: %w", err)
+	}
+	// The auth service says when it has issued what it issues from now on, and so must others.
+	now := credential.Caveats{}
+	if e.Shape[env.Credentials] == env.Ephemeral {
+		now.IssuedAt = time.Now().Unix() + 1
+	}
+	again, err := e.DialAllAs(ctx, of(user, func(*env.Listener) credential.Caveats { return now }))
+	again.HangUp()
+	if err != nil {
+		return fmt.Errorf("with a credential of afterwards: %w", err)
+	}
+	if err := e.Lift(ctx, id); err != nil {
+		return err
+	}
+	lifted = true
+	if ids, err := e.Revocations(ctx); err != nil || slices.Contains(ids, id) {
+		return fmt.Errorf("the auth service lists %v after it has lifted %s: %w", ids, id, err)
+	}
+	return e.Await(ctx, "calls with the credential whose revocation is lifted", func(ctx context.Context) error {
+		calls, err := e.DialAllAs(ctx, login)
+		calls.HangUp()
+		return err
+	})
+}
+
+// revoked returns nil if calls have ended in time after a request was sent, and others have lost nothing.
+func revoked(ctx context.Context, e *env.Env, calls, others env.Calls, sent time.Time) (err error) {
+	lost := others.Losses(ctx, 2*silent)
+	if err := e.Await(ctx, "end of the calls of a revoked user", func(context.Context) error { return areOver(calls) }); err != nil {
+		return err
+	}
+	for _, c := range calls {
+		if after := c.LastEcho().Sub(sent); after > revokedWithin {
+			err = errors.Join(err, fmt.Errorf("call %s ends %s after the revocation, want %s", c.Name, after, revokedWithin))
+		}
+	}
+	for _, c := range calls.OverUDP() { // a connection may be closed
+		if c.Renew() == nil {
+			err = errors.Join(err, fmt.Errorf("call %s: its permission is renewed", c.Name))
+		}
+	}
+	if lost > tolerated {
+		err = errors.Join(err, fmt.Errorf("%w: they lose %.0f%% of their datagrams", errDisturbed, lost))
+	}
+	return errors.Join(err, others.AwaitEchoes(ctx))
+}
+
+// usageAddsUp compares the usage of a user, during calls and after them, with what these have sent and received. Datagrams
+// that are lost on their way may have been counted or not.
+func usageAddsUp(ctx context.Context, e *env.Env) error {
+	const user = "billed"
+	if err := e.Await(ctx, "end of all calls", func(ctx context.Context) error {
+		n, err := allocations(ctx, e)
+		if err == nil && n != 0 {
+			err = fmt.Errorf("%v allocations are left", n)
+		}
+		return err
+	}); err != nil {
+		return err
+	}
+	before, err := e.Usage(ctx, user)
+	if err != nil {
+		return err
+	}
+	calls, err := dialEach(ctx, e, firstBilled, of(user, nil))
+	defer func() { calls.HangUp() }()
+	if err != nil {
+		return err
+	}
+	pausing, cancel := context.WithTimeout(ctx, silent)
+	defer cancel()
+	var all []call.Stats
+	for _, c := range calls {
+		_ = c.Pause(pausing) // an echo that has not arrived is lost
+		all = append(all, c.Stats())
+	}
+	err = billed(ctx, e, user, before, all)
+	for _, c := range calls {
+		c.Resume()
+	}
+	if err != nil {
+		return fmt.Errorf("during the calls: %w", err)
+	}
+	if err := calls.AwaitEchoes(ctx); err != nil {
+		return err
+	}
+	all = nil
+	for _, c := range calls {
+		all = append(all, c.End(silent))
+	}
+	calls = nil
+	return billed(ctx, e, user, before, all)
+}
+
+// billed waits until the usage of a user has grown by what calls have sent and received. What the kernel has forwarded is
+// counted a moment later.
+func billed(ctx context.Context, e *env.Env, user string, before env.Usage, calls []call.Stats) error {
+	sent, received := 0, 0
+	for _, s := range calls {
+		sent, received = sent+s.Sent, received+s.Received
+	}
+	grown := func(now, before env.Count) (packets int, err error) {
+		packets = now.Packets - before.Packets
+		if bytes := now.Bytes - before.Bytes; bytes != datagram*packets {
+			err = fmt.Errorf("%d bytes in %d datagrams of %d", bytes, packets, datagram)
+		}
+		return packets, err
+	}
+	return e.Await(ctx, "usage", func(ctx context.Context) error {
+		now, err := e.Usage(ctx, user)
+		if err != nil {
+			return err
+		}
+		up, upErr := grown(now.Total.Sent, before.Total.Sent)
+		down, downErr := grown(now.Total.Received, before.Total.Received)
+		err = errors.Join(upErr, downErr)
+		if up < received || up > sent || down < received || down > up {
+			err = errors.Join(err, fmt.Errorf("clients have sent %d and received %d, but usage is %d and %d", sent, received, up, down))
+		}
+		if n := now.Total.Sessions - before.Total.Sessions; n != len(calls) {
+			err = errors.Join(err, fmt.Errorf("%d sessions of %d calls", n, len(calls)))
+		}
+		if pods := len(e.Gateways) * e.Shape.PodCount(); now.PodsAsked != pods || now.PodsAnswered != pods || !now.Complete {
+			err = errors.Join(err, fmt.Errorf("%d of %d pods have answered, want %d; complete: %v", now.PodsAnswered, now.PodsAsked,
+				pods, now.Complete))
+		}
+		return err
+	})
+}
+
+// aCrashWidensNothing kills a dataplane of each Gateway.
+func aCrashWidensNothing(ctx context.Context, e *env.Env) error {
+	dial := func(user string, port uint16, caveats func(*env.Listener) credential.Caveats) (env.Calls, error) {
+		return dialEach(ctx, e, port, of(user, caveats))
+	}
+	return widensNothing(ctx, e, dial, surviving(e.Shape, env.Crash), e.CrashOne)
+}
+
+// aDrainWidensNothing deletes a pod of each Gateway. Nodes send the clients of a pod to another one when it has ended, and
+// so none of the clients is told a pod.
+func aDrainWidensNothing(ctx context.Context, e *env.Env) error {
+	dial := func(user string, _ uint16, caveats func(*env.Listener) credential.Caveats) (env.Calls, error) {
+		return e.DialAllAs(ctx, of(user, caveats))
+	}
+	return widensNothing(ctx, e, dial, env.Calls.All, func(ctx context.Context) error { return drain(e, ctx) })
+}
+
+// widensNothing makes something happen during calls whose credentials have limits. Afterwards those that must survive have
+// the same limits, and can be revoked.
+func widensNothing(
+	ctx context.Context, e *env.Env,
+	dial func(user string, port uint16, caveats func(*env.Listener) credential.Caveats) (env.Calls, error),
+	survive func(env.Calls) env.Calls, happen func(context.Context) error,
+) error {
+	const user = "restored"
+	narrow, err := dial(user, firstRestored, ownRoute)
+	defer func() { narrow.HangUp() }()
+	if err != nil {
+		return err
+	}
+	wide, err := dial("kept", firstKept, nil)
+	defer func() { wide.HangUp() }()
+	if err != nil {
+		return err
+	}
+	full, err := fillQuota(ctx, e)
+	defer func() { full.HangUp() }()
+	if err != nil {
+		return err
+	}
+	if err := happen(ctx); err != nil {
+		return err
+	}
+	if err := keepLimits(ctx, e, survive(narrow), survive(wide)); err != nil {
+		return err
+	}
+	sent := time.Now()
+	id, err := e.Revoke(ctx, user)
+	if err != nil {
+		return err
+	}
+	return errors.Join(revoked(ctx, e, survive(narrow), survive(wide), sent), e.Lift(ctx, id))
+}
+
+// keepLimits checks narrow calls while the listeners have one more route, and that a user whose quota is used gets no
+// other call. Another pod may decide about the quota from now on, and learns within a second what is used.
+func keepLimits(ctx context.Context, e *env.Env, narrow, wide env.Calls) error {
+	if err := errors.Join(narrow.AwaitEchoes(ctx), wide.AwaitEchoes(ctx)); err != nil {
+		return err
+	}
+	if err := e.AddRoute(ctx); err != nil {
+		return err
+	}
+	err := e.Await(ctx, "one more route", func(context.Context) error { return permits(wide, e.Stranger(), true) })
+	if err == nil {
+		err = permits(narrow, e.Stranger(), false)
+	}
+	if err := errors.Join(err, e.RemoveRoute(ctx)); err != nil {
+		return err
+	}
+	for _, g := range e.Gateways {
+		if err := e.Await(ctx, "use of the quota of "+g.ID(), func(ctx context.Context) error {
+			oneErr := one(ctx, e, g.Listeners[0], ofQuota("full"))
+			if oneErr == nil {
+				oneErr = errors.New("one more call works")
+			}
+			return refused(oneErr, "486")
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ofQuota returns credentials of a user with a caveat about allocations.
+func ofQuota(user string) env.Login {
+	return of(user, func(*env.Listener) credential.Caveats { return credential.Caveats{Allocations: quota} })
+}
+
+// fillQuota makes as many calls over UDP as the quota of a user allows, at each Gateway.
+func fillQuota(ctx context.Context, e *env.Env) (calls env.Calls, err error) {
+	for _, g := range e.Gateways {
+		l := g.Listeners[0]
+		username, password, err := ofQuota("full")(ctx, l)
+		if err != nil {
+			return calls, err
+		}
+		for range quota {
+			c, err := e.DialAs(ctx, l, l.Addresses()[0], l.Peers()[0], username, password)
+			if err != nil {
+				return calls, err
+			}
+			calls = append(calls, c)
+		}
+	}
+	return calls, calls.AwaitEchoes(ctx)
+}
+
+// aQuotaCountsOverPods sets a quota of each user in the config.
+func aQuotaCountsOverPods(ctx context.Context, e *env.Env) error {
+	err := e.SetUserQuota(ctx, quota)
+	if err == nil {
+		err = allowsQuota(ctx, e, of("greedy", nil), of("modest", nil))
+	}
+	return errors.Join(err, e.SetUserQuota(ctx, 0))
+}
+
+// aCaveatCountsOverPods sets a quota in the credentials of a user.
+func aCaveatCountsOverPods(ctx context.Context, e *env.Env) error {
+	return allowsQuota(ctx, e, ofQuota("limited"), of("modest", nil))
+}
+
+// allowsQuota makes calls of a user at once at all listeners of each Gateway, of which as many as the quota allows work.
+// Meanwhile those of another user work, and afterwards those of the user work again.
+func allowsQuota(ctx context.Context, e *env.Env, greedy, modest env.Login) error {
+	for _, g := range e.Gateways {
+		calls, err := dialAtOnce(ctx, e, g, greedy)
+		if err == nil && withCaveats(e.Shape) { // else all are one user
+			err = one(ctx, e, g.Listeners[0], modest)
+		}
+		calls.HangUp()
+		if err == nil {
+			err = e.Await(ctx, "a call after the end of the others", func(ctx context.Context) error {
+				return one(ctx, e, g.Listeners[0], greedy)
+			})
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", g.ID(), err)
+		}
+	}
+	return nil
+}
+
+// one makes a call.
+func one(ctx context.Context, e *env.Env, l *env.Listener, login env.Login) error {
+	username, password, err := login(ctx, l)
+	if err != nil {
+		return err
+	}
+	c, err := e.DialAs(ctx, l, l.Addresses()[0], l.Peers()[0], username, password)
+	if err == nil {
+		c.End(0)
+	}
+	return err
+}
+
+// dialAtOnce starts twice as many calls as the quota allows, and at least one at each address of each listener. It returns
+// those that work, and an error unless the quota has refused all others.
+func dialAtOnce(ctx context.Context, e *env.Env, g *env.Gateway, login env.Login) (calls env.Calls, err error) {
+	type target struct {
+		l  *env.Listener
+		at netip.AddrPort
+	}
+	var targets []target
+	for len(targets) < 2*quota {
+		for _, l := range g.Served() {
+			for _, at := range l.Addresses() {
+				targets = append(targets, target{l, at})
+			}
+		}
+	}
+	username, password, err := login(ctx, targets[0].l)
+	if err != nil {
+		return nil, err
+	}
+	var mu sync.Mutex
+	var running sync.WaitGroup
+	for _, t := range targets {
+		running.Go(func() {
+			c, dialErr := e.DialAs(ctx, t.l, t.at, t.l.Peers()[0], username, password)
+			mu.Lock()
+			defer mu.Unlock()
+			if dialErr == nil {
+				calls = append(calls, c)
+			} else {
+				err = errors.Join(err, refused(dialErr, "486"))
+			}
+		})
+	}
+	running.Wait()
+	if err == nil && len(calls) != quota {
+		err = fmt.Errorf("%d of %d calls work with a quota of %d", len(calls), len(targets), quota)
+	}
+	return calls, err
+}

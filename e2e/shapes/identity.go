@@ -328,18 +328,15 @@ func revocationEndsItsUserOnly(ctx context.Context, e *env.Env) (err error) {
 	if err != nil {
 		return err
 	}
-	sent := time.Now()
-	id, err := e.Revoke(ctx, user)
-	if err != nil {
-		return err
-	}
-	lifted := false
+	id, err := revoke(ctx, e, user, calls, others)
+	others = nil
+	lifted := id == ""
 	defer func() {
 		if !lifted {
 			err = errors.Join(err, e.Lift(ctx, id))
 		}
 	}()
-	if err := revoked(ctx, e, calls, others, sent); err != nil {
+	if err != nil {
 		return err
 	}
 	for _, l := range e.Listeners() {
@@ -372,11 +369,25 @@ func revocationEndsItsUserOnly(ctx context.Context, e *env.Env) (err error) {
 	})
 }
 
-// revoked returns nil if calls have ended in time after a request was sent, and others have lost nothing.
-func revoked(ctx context.Context, e *env.Env, calls, others env.Calls, sent time.Time) (err error) {
-	lost := others.Losses(ctx, 2*silent)
-	if err := e.Await(ctx, "end of the calls of a revoked user", func(context.Context) error { return areOver(calls) }); err != nil {
-		return err
+// revoke revokes a user, and returns an error unless the calls of the user end in time, and other calls, which end with
+// it, lose nothing. The id is empty if there is no revocation.
+func revoke(ctx context.Context, e *env.Env, user string, calls, others env.Calls) (id string, err error) {
+	before := make([]call.Stats, len(others))
+	for i, c := range others {
+		before[i] = c.Stats()
+	}
+	sent := time.Now()
+	id, err = e.Revoke(ctx, user)
+	if err == nil {
+		err = e.Await(ctx, "end of the calls of a revoked user", func(context.Context) error { return areOver(calls) })
+	}
+	if err == nil {
+		err = others.AwaitEchoes(ctx)
+	}
+	for i, s := range others.End(silent) {
+		if s.Lost-before[i].Lost > (s.Sent-before[i].Sent)*tolerated/100 {
+			err = errors.Join(err, fmt.Errorf("%w: call %s: %s, before: %s", errDisturbed, others[i].Name, s, before[i]))
+		}
 	}
 	for _, c := range calls {
 		if after := c.LastEcho().Sub(sent); after > revokedWithin {
@@ -388,10 +399,7 @@ func revoked(ctx context.Context, e *env.Env, calls, others env.Calls, sent time
 			err = errors.Join(err, fmt.Errorf("call %s: its permission is renewed", c.Name))
 		}
 	}
-	if lost > tolerated {
-		err = errors.Join(err, fmt.Errorf("%w: they lose %.0f%% of their datagrams", errDisturbed, lost))
-	}
-	return errors.Join(err, others.AwaitEchoes(ctx))
+	return id, err
 }
 
 // usageAddsUp compares the usage of a user, during calls and after them, with what these have sent and received. Datagrams
@@ -433,10 +441,7 @@ func usageAddsUp(ctx context.Context, e *env.Env) error {
 	if err := calls.AwaitEchoes(ctx); err != nil {
 		return err
 	}
-	all = nil
-	for _, c := range calls {
-		all = append(all, c.End(silent))
-	}
+	all = calls.End(silent)
 	calls = nil
 	return billed(ctx, e, user, before, all)
 }
@@ -523,12 +528,13 @@ func widensNothing(
 	if err := keepLimits(ctx, e, survive(narrow), survive(wide)); err != nil {
 		return err
 	}
-	sent := time.Now()
-	id, err := e.Revoke(ctx, user)
-	if err != nil {
-		return err
+	kept := survive(wide)
+	wide = slices.DeleteFunc(wide, func(c *env.Call) bool { return slices.Contains(kept, c) })
+	id, err := revoke(ctx, e, user, survive(narrow), kept)
+	if id != "" {
+		err = errors.Join(err, e.Lift(ctx, id))
 	}
-	return errors.Join(revoked(ctx, e, survive(narrow), survive(wide), sent), e.Lift(ctx, id))
+	return err
 }
 
 // keepLimits checks narrow calls while the listeners have one more route, and that a user whose quota is used gets no

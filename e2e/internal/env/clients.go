@@ -7,6 +7,8 @@ import (
 	"net"
 	"net/netip"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
 )
@@ -188,10 +190,16 @@ func (cs Calls) AwaitEchoes(ctx context.Context) (err error) {
 	return err
 }
 
-// HangUp ends the calls and returns their statistics.
-func (cs Calls) HangUp() (all []call.Stats) {
-	for _, c := range cs {
-		all = append(all, c.End(0))
+// HangUp ends the calls at once, and returns their statistics.
+func (cs Calls) HangUp() []call.Stats { return cs.End(0) }
+
+// End is HangUp that waits up to grace for outstanding echoes.
+func (cs Calls) End(grace time.Duration) []call.Stats {
+	all := make([]call.Stats, len(cs))
+	var ending sync.WaitGroup
+	for i, c := range cs {
+		ending.Go(func() { all[i] = c.End(grace) })
 	}
+	ending.Wait()
 	return all
 }

@@ -529,7 +529,7 @@ func widensNothing(
 		return err
 	}
 	kept := survive(wide)
-	wide = slices.DeleteFunc(wide, func(c *env.Call) bool { return slices.Contains(kept, c) })
+	wide = slices.DeleteFunc(slices.Clone(wide), func(c *env.Call) bool { return slices.Contains(kept, c) })
 	id, err := revoke(ctx, e, user, survive(narrow), kept)
 	if id != "" {
 		err = errors.Join(err, e.Lift(ctx, id))

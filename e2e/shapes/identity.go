@@ -36,6 +36,9 @@ const (
 	firstBilled
 	firstRestored
 	firstKept
+	firstGreedy
+	_
+	firstLimited
 )
 
 // withCaveats reports whether credentials can have caveats, and can be revoked.
@@ -525,24 +528,33 @@ func widensNothing(
 	if err := happen(ctx); err != nil {
 		return err
 	}
-	if err := keepLimits(ctx, e, survive(narrow), survive(wide)); err != nil {
+	limited, kept := continuing(ctx, survive(narrow)), continuing(ctx, survive(wide))
+	if len(limited) == 0 || len(kept) == 0 {
+		return fmt.Errorf("%d of %d limited calls and %d of %d others continue", len(limited), len(narrow), len(kept), len(wide))
+	}
+	if err := keepLimits(ctx, e, limited, kept); err != nil {
 		return err
 	}
-	kept := survive(wide)
 	wide = slices.DeleteFunc(slices.Clone(wide), func(c *env.Call) bool { return slices.Contains(kept, c) })
-	id, err := revoke(ctx, e, user, survive(narrow), kept)
+	id, err := revoke(ctx, e, user, limited, kept)
 	if id != "" {
 		err = errors.Join(err, e.Lift(ctx, id))
 	}
 	return err
 }
 
+// continuing returns the calls that continue. Those that end with a crash are those of another behaviour: nodes that find no
+// ready pod for a moment may give a client another port.
+func continuing(ctx context.Context, calls env.Calls) env.Calls {
+	ctx, cancel := context.WithTimeout(ctx, window)
+	defer cancel()
+	_ = calls.AwaitEchoes(ctx)
+	return slices.DeleteFunc(slices.Clone(calls), func(c *env.Call) bool { return time.Since(c.LastEcho()) > silent })
+}
+
 // keepLimits checks narrow calls while the listeners have one more route, and that a user whose quota is used gets no
 // other call. Another pod may decide about the quota from now on, and learns within a second what is used.
 func keepLimits(ctx context.Context, e *env.Env, narrow, wide env.Calls) error {
-	if err := errors.Join(narrow.AwaitEchoes(ctx), wide.AwaitEchoes(ctx)); err != nil {
-		return err
-	}
 	if err := e.AddRoute(ctx); err != nil {
 		return err
 	}
@@ -595,32 +607,45 @@ func fillQuota(ctx context.Context, e *env.Env) (calls env.Calls, err error) {
 func aQuotaCountsOverPods(ctx context.Context, e *env.Env) error {
 	err := e.SetUserQuota(ctx, quota)
 	if err == nil {
-		err = allowsQuota(ctx, e, of("greedy", nil), of("modest", nil))
+		err = allowsQuota(ctx, e, firstGreedy, of("greedy", nil))
 	}
 	return errors.Join(err, e.SetUserQuota(ctx, 0))
 }
 
 // aCaveatCountsOverPods sets a quota in the credentials of a user.
 func aCaveatCountsOverPods(ctx context.Context, e *env.Env) error {
-	return allowsQuota(ctx, e, ofQuota("limited"), of("modest", nil))
+	return allowsQuota(ctx, e, firstLimited, ofQuota("limited"))
 }
 
-// allowsQuota makes calls of a user at once at all listeners of each Gateway, of which as many as the quota allows work.
-// Meanwhile those of another user work, and afterwards those of the user work again.
-func allowsQuota(ctx context.Context, e *env.Env, greedy, modest env.Login) error {
+// allowsQuota makes calls of a user at once at all listeners and pods of each Gateway, of which as many as the quota allows
+// work. Meanwhile those of another user work, and afterwards those of the user work again. For seconds after a change of
+// the pods, or after one has not answered another in time, each of them may allow the quota.
+func allowsQuota(ctx context.Context, e *env.Env, port uint16, greedy env.Login) error {
 	for _, g := range e.Gateways {
-		calls, err := dialAtOnce(ctx, e, g, greedy)
-		if err == nil && withCaveats(e.Shape) { // else all are one user
-			err = one(ctx, e, g.Listeners[0], modest)
+		var over error
+		if err := e.Await(ctx, "quota of "+g.ID(), func(ctx context.Context) error {
+			calls, tried, err := dialAtOnce(ctx, e, g, port, greedy)
+			port += uint16(tried)
+			defer func() { calls.HangUp() }()
+			switch {
+			case err != nil:
+				return err
+			case len(calls) > quota*e.Shape.PodCount():
+				over = fmt.Errorf("%s: %d of %d calls work with a quota of %d", g.ID(), len(calls), tried, quota)
+				return nil
+			case len(calls) != quota:
+				return fmt.Errorf("%d of %d calls work with a quota of %d", len(calls), tried, quota)
+			case withCaveats(e.Shape): // else all are one user
+				return one(ctx, e, g.Listeners[0], of("modest", nil))
+			}
+			return nil
+		}); err != nil || over != nil {
+			return errors.Join(err, over)
 		}
-		calls.HangUp()
-		if err == nil {
-			err = e.Await(ctx, "a call after the end of the others", func(ctx context.Context) error {
-				return one(ctx, e, g.Listeners[0], greedy)
-			})
-		}
-		if err != nil {
-			return fmt.Errorf("%s: %w", g.ID(), err)
+		if err := e.Await(ctx, "a call after the end of the others", func(ctx context.Context) error {
+			return one(ctx, e, g.Listeners[0], greedy)
+		}); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -639,30 +664,42 @@ func one(ctx context.Context, e *env.Env, l *env.Listener, login env.Login) erro
 	return err
 }
 
-// dialAtOnce starts twice as many calls as the quota allows, and at least one at each address of each listener. It returns
-// those that work, and an error unless the quota has refused all others.
-func dialAtOnce(ctx context.Context, e *env.Env, g *env.Gateway, login env.Login) (calls env.Calls, err error) {
-	type target struct {
-		l  *env.Listener
-		at netip.AddrPort
+// dialAtOnce starts more calls than the quota allows: at each address of each listener, and as many at each pod if the nodes
+// can be told to which pod they send a client. It returns those that work and how many it has tried, and an error unless
+// the quota has refused all others.
+func dialAtOnce(ctx context.Context, e *env.Env, g *env.Gateway, port uint16, login env.Login) (calls env.Calls, tried int, err error) {
+	l := g.Listeners[0]
+	username, password, err := login(ctx, l)
+	if err != nil {
+		return nil, 0, err
 	}
-	var targets []target
-	for len(targets) < 2*quota {
+	var dials []func() (*env.Call, error)
+	for len(dials) < 2*quota {
 		for _, l := range g.Served() {
 			for _, at := range l.Addresses() {
-				targets = append(targets, target{l, at})
+				dials = append(dials, func() (*env.Call, error) { return e.DialAs(ctx, l, at, l.Peers()[0], username, password) })
 			}
 		}
 	}
-	username, password, err := login(ctx, targets[0].l)
-	if err != nil {
-		return nil, err
+	if severalPodsSeeClients(e.Shape) {
+		pods, err := g.Dataplanes()
+		if err != nil {
+			return nil, 0, err
+		}
+		for range quota {
+			for _, d := range pods {
+				from := port + uint16(len(dials))
+				dials = append(dials, func() (*env.Call, error) {
+					return e.DialFromAs(ctx, nil, l, from, d, username, password, env.Stream{})
+				})
+			}
+		}
 	}
 	var mu sync.Mutex
 	var running sync.WaitGroup
-	for _, t := range targets {
+	for _, dial := range dials {
 		running.Go(func() {
-			c, dialErr := e.DialAs(ctx, t.l, t.at, t.l.Peers()[0], username, password)
+			c, dialErr := dial()
 			mu.Lock()
 			defer mu.Unlock()
 			if dialErr == nil {
@@ -673,8 +710,5 @@ func dialAtOnce(ctx context.Context, e *env.Env, g *env.Gateway, login env.Login
 		})
 	}
 	running.Wait()
-	if err == nil && len(calls) != quota {
-		err = fmt.Errorf("%d of %d calls work with a quota of %d", len(calls), len(targets), quota)
-	}
-	return calls, err
+	return calls, len(dials), err
 }

@@ -472,7 +472,8 @@ func billed(ctx context.Context, e *env.Env, user string, before env.Usage, call
 		down, downErr := grown(now.Total.Received, before.Total.Received)
 		err = errors.Join(upErr, downErr)
 		if up < received || up > sent || down < received || down > up {
-			err = errors.Join(err, fmt.Errorf("clients have sent %d and received %d, but usage is %d and %d", sent, received, up, down))
+			err = errors.Join(err, fmt.Errorf("clients have sent %d and received %d, but usage is %d and %d",
+				sent, received, up, down))
 		}
 		if n := now.Total.Sessions - before.Total.Sessions; n != len(calls) {
 			err = errors.Join(err, fmt.Errorf("%d sessions of %d calls", n, len(calls)))
@@ -530,7 +531,8 @@ func widensNothing(
 	}
 	limited, kept := continuing(ctx, survive(narrow)), continuing(ctx, survive(wide))
 	if len(limited) == 0 || len(kept) == 0 {
-		return fmt.Errorf("%d of %d limited calls and %d of %d others continue", len(limited), len(narrow), len(kept), len(wide))
+		return fmt.Errorf("%d of %d limited calls and %d of %d others continue",
+			len(limited), len(narrow), len(kept), len(wide))
 	}
 	if err := keepLimits(ctx, e, limited, kept); err != nil {
 		return err
@@ -667,7 +669,9 @@ func one(ctx context.Context, e *env.Env, l *env.Listener, login env.Login) erro
 // dialAtOnce starts more calls than the quota allows: at each address of each listener, and as many at each pod if the nodes
 // can be told to which pod they send a client. It returns those that work and how many it has tried, and an error unless
 // the quota has refused all others.
-func dialAtOnce(ctx context.Context, e *env.Env, g *env.Gateway, port uint16, login env.Login) (calls env.Calls, tried int, err error) {
+func dialAtOnce(
+	ctx context.Context, e *env.Env, g *env.Gateway, port uint16, login env.Login,
+) (calls env.Calls, tried int, err error) {
 	l := g.Listeners[0]
 	username, password, err := login(ctx, l)
 	if err != nil {
@@ -677,7 +681,9 @@ func dialAtOnce(ctx context.Context, e *env.Env, g *env.Gateway, port uint16, lo
 	for len(dials) < 2*quota {
 		for _, l := range g.Served() {
 			for _, at := range l.Addresses() {
-				dials = append(dials, func() (*env.Call, error) { return e.DialAs(ctx, l, at, l.Peers()[0], username, password) })
+				dials = append(dials, func() (*env.Call, error) {
+					return e.DialAs(ctx, l, at, l.Peers()[0], username, password)
+				})
 			}
 		}
 	}

@@ -75,9 +75,10 @@ func (e *Env) writePolicy() (file string, err error) {
 		}
 		users = fmt.Sprintf("issuers:\n- {issuer: %q, audience: %s, secretFile: %q}\n", tokenIssuer, tokenAudience, secret)
 	}
-	file = filepath.Join(e.Dir, "policy.yaml")
-	return file, os.WriteFile(file, fmt.Appendf(nil, "version: v1\n%skeys:\n- {name: platform, hashes: [%q], revoke: any, usage: any}\n",
-		users, fmt.Sprintf("sha256:%x", sha256.Sum256([]byte(platformKey)))), 0o600)
+	file = filepath.Join(e.Dir, "callers.yaml")
+	platform := fmt.Sprintf("keys:\n- {name: platform, hashes: [\"sha256:%x\"], revoke: any, usage: any}\n",
+		sha256.Sum256([]byte(platformKey)))
+	return file, os.WriteFile(file, []byte("version: v1\n"+users+platform), 0o600)
 }
 
 // token returns a token of a web app for a user, signed with HMAC-SHA256 (RFC 7519).
@@ -113,7 +114,9 @@ func (e *Env) ICEServers(ctx context.Context, user string, gateways ...*Gateway)
 }
 
 // iceServers is ICEServers with a scope: the caveats of the credentials.
-func (e *Env) iceServers(ctx context.Context, user string, scope credential.Caveats, gateways ...*Gateway) (answer ICE, err error) {
+func (e *Env) iceServers(
+	ctx context.Context, user string, scope credential.Caveats, gateways ...*Gateway,
+) (answer ICE, err error) {
 	type reference struct {
 		Namespace string `json:"namespace"`
 		Name      string `json:"name"`
@@ -215,7 +218,9 @@ func (g *Gateway) Credential(ctx context.Context, user string) (username, passwo
 }
 
 // CredentialWith is Credential with caveats, which are for this Gateway only. The credentials of the shape are ephemeral.
-func (g *Gateway) CredentialWith(ctx context.Context, user string, c credential.Caveats) (username, password string, err error) {
+func (g *Gateway) CredentialWith(
+	ctx context.Context, user string, c credential.Caveats,
+) (username, password string, err error) {
 	if g.env.Shape[Credentials] == JWT {
 		answer, err := g.env.iceServers(ctx, user, c, g)
 		if err == nil && len(answer.Servers) == 0 {

@@ -40,7 +40,9 @@ func (e *Env) Allocate(ctx context.Context, l *Listener, at netip.AddrPort, fami
 }
 
 // AllocateAs is Allocate with a credential.
-func (e *Env) AllocateAs(ctx context.Context, at netip.AddrPort, family netip.Addr, username, password string) (c *Client, err error) {
+func (e *Env) AllocateAs(
+	ctx context.Context, at netip.AddrPort, family netip.Addr, username, password string,
+) (c *Client, err error) {
 	from := e.Net.Client[0]
 	if at.Addr().Is6() {
 		from = e.Net.Client[1]

@@ -109,13 +109,16 @@ func credentialComplete(_ *Gate, r *request) *refusal {
 	return nil
 }
 
-// nonceFresh answers an invalid or expired nonce with 438 and a new nonce.
+// nonceFresh answers an invalid or expired nonce with 438 and a new nonce. The nonce of another pod is valid for a session
+// that has come from there, and not for an Allocate request: this request may be a repetition of one that the other pod
+// has answered, and a second session of the client would take its datagrams from the first one.
 func nonceFresh(g *Gate, r *request) *refusal {
 	sent, _ := r.Value(stun.AttrNonce)
 	if c, ok := r.client.(session.Movable); ok && c.Authenticated() {
 		return nil // it is a nonce of that pod
 	}
-	if !g.nonces.Valid(sent, r.client.Addr().Addr(), time.Now()) {
+	foreign := r.Type.Method == stun.MethodAllocate && !g.nonces.Own(sent)
+	if foreign || !g.nonces.Valid(sent, r.client.Addr().Addr(), time.Now()) {
 		return g.challenge(r, stun.CodeStaleNonce, meter.StaleNonce)
 	}
 	g.answers.Verified(r.limited())

@@ -28,25 +28,40 @@ const (
 	leeway = 30 * time.Second
 )
 
-// Source makes and checks nonces, and stores none. A nonce is the time at which it was made, and a MAC over that time
-// and the client's IP address: 12 bytes, or 16 characters. It is short because the challenge that holds it may go to a
-// forged source address. A MAC of 64 bits suffices: a nonce proves the address of a client and no password, and a guess
-// takes a request.
+// Source makes and checks nonces, and stores none. A nonce is the time at which it was made, the mark of its pod, and a
+// MAC over both and the client's IP address: 12 bytes, or 16 characters. It is short because the challenge that holds it
+// may go to a forged source address. A MAC of 56 bits suffices: a nonce proves the address of a client and no password,
+// and a guess takes a request.
 //
-// The key of the MAC is derived from a root and the hour in which the nonce was made. The root is random. If the config
-// has a shared secret, which clients do not know, the root is derived from it: a client that moves to another pod of
-// the gateway then needs no further round trip.
+// The key of the MAC is derived from a root and the hour in which the nonce was made. Pods of a gateway have a common
+// root, so that the nonce of a client stays valid when its session goes to another pod: a client that ends its call
+// sends one Refresh with a lifetime of 0 and closes its socket. If this request gets 438, nothing repeats it, and the
+// session occupies its port and its quota until it expires.
+//
+// The root is derived from the newest key of the pods. Without such a key it is derived from the shared secret of the
+// config, and without a shared secret it is random. Clients know none of them.
 type Source struct {
 	// Lifetime is between MinLifetime and MaxLifetime. It must not change after the first use.
 	Lifetime time.Duration
 
-	// random is the root that is used without a shared secret: random, or that of a previous process.
+	// random is the root that is used without a key of the pods and without a shared secret: random, or that of a
+	// previous process.
 	random []byte
+	// mark is one byte that belongs to random. It tells the nonces of this pod from those of most others.
+	mark byte
 
 	mu sync.Mutex
-	// roots are the current root of the keys and, after a change, the previous root.
+	// pods are the roots that belong to the keys of the pods, the newest first, at most maxKeys.
+	pods []*root
+	// configs are the root that belongs to the config and, after a change, the previous root.
+	configs []*root
+	// roots are pods and configs. Nonces of all of them are valid, and the first one makes nonces.
 	roots []*root
 }
+
+// maxKeys is the number of keys of the pods that are used: those of today and of yesterday. A nonce lives for an hour, and
+// each further root costs a MAC for each invalid nonce.
+const maxKeys = 2
 
 // root is a root of keys, and caches the key of the current hour.
 type root struct {
@@ -62,6 +77,8 @@ type key struct {
 
 const (
 	timeSize = 4
+	// madeSize is the size of time and mark.
+	madeSize = timeSize + 1
 	size     = 12
 	rootSize = 32
 )
@@ -78,7 +95,8 @@ func New(former []byte) (*Source, error) {
 			return nil, fmt.Errorf("make nonce key: %w", err)
 		}
 	}
-	return &Source{Lifetime: MaxLifetime, random: random, roots: []*root{{secret: random}}}, nil
+	only := []*root{{secret: random}}
+	return &Source{Lifetime: MaxLifetime, random: random, mark: sha256.Sum256(random)[0], configs: only, roots: only}, nil
 }
 
 // Root returns the random root. It is secret.
@@ -96,8 +114,33 @@ func (n *Source) Share(c config.Config) {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if !hmac.Equal(secret, n.roots[0].secret) {
-		n.roots = []*root{{secret: secret}, n.roots[0]}
+	if !hmac.Equal(secret, n.configs[0].secret) {
+		n.configs = []*root{{secret: secret}, n.configs[0]}
+		n.roots = slices.Concat(n.pods, n.configs)
+	}
+}
+
+// ShareKeys derives roots from keys that the pods of the Gateway have and nothing else has, the newest first, so that
+// pods accept the nonces of each other whatever the credentials of the config are. Without keys, those of the last call
+// stay in use.
+func (n *Source) ShareKeys(keys [][32]byte) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var pods []*root
+	for _, k := range keys[:min(len(keys), maxKeys)] {
+		secret, err := hkdf.Key(sha256.New, k[:], nil, "nonces of a gateway", rootSize)
+		if err != nil {
+			continue // cannot happen: HKDF fails only for longer keys
+		}
+		same := func(r *root) bool { return hmac.Equal(secret, r.secret) }
+		if i := slices.IndexFunc(n.pods, same); i >= 0 {
+			pods = append(pods, n.pods[i])
+		} else {
+			pods = append(pods, &root{secret: secret})
+		}
+	}
+	if len(pods) > 0 {
+		n.pods, n.roots = pods, slices.Concat(pods, n.configs)
 	}
 }
 
@@ -105,18 +148,25 @@ func (n *Source) Share(c config.Config) {
 func (n *Source) Make(client netip.Addr, now time.Time) []byte {
 	var raw [size]byte
 	binary.BigEndian.PutUint32(raw[:], uint32(now.Unix()))
-	copy(raw[timeSize:], n.current()[0].mac(raw[:timeSize], client, now))
+	raw[timeSize] = n.mark
+	copy(raw[madeSize:], n.current()[0].mac(raw[:madeSize], client, now))
 	return encoding.AppendEncode(nil, raw[:])
 }
 
-// Valid reports whether a nonce was made for a client, and is not older than Lifetime.
+// Own reports whether a nonce that is valid was made by this pod, or by one of the few with its mark.
+func (n *Source) Own(nonce []byte) bool {
+	raw, err := encoding.AppendDecode(nil, nonce)
+	return err == nil && len(raw) == size && raw[timeSize] == n.mark
+}
+
+// Valid reports whether a nonce was made for a client, and is not older than Lifetime. It may be of another pod.
 func (n *Source) Valid(nonce []byte, client netip.Addr, now time.Time) bool {
 	raw, err := encoding.AppendDecode(nil, nonce)
 	if err != nil || len(raw) != size {
 		return false
 	}
 	ours := slices.ContainsFunc(n.current(), func(r *root) bool {
-		return hmac.Equal(raw[timeSize:], r.mac(raw[:timeSize], client, now))
+		return hmac.Equal(raw[madeSize:], r.mac(raw[:madeSize], client, now))
 	})
 	age := now.Sub(time.Unix(int64(binary.BigEndian.Uint32(raw)), 0))
 	return ours && age >= -leeway && age <= n.Lifetime
@@ -136,7 +186,7 @@ func (r *root) mac(made []byte, client netip.Addr, now time.Time) []byte {
 	h.Write(made)
 	addr := client.As16()
 	h.Write(addr[:])
-	return h.Sum(nil)[:size-timeSize]
+	return h.Sum(nil)[:size-madeSize]
 }
 
 // hour is the time in seconds for which a key is used.

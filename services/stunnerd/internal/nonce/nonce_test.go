@@ -129,6 +129,54 @@ func TestStaticCredentialMakesNoNonces(t *testing.T) {
 	}
 }
 
+// A-05, T-09: pods with a key of the Gateway accept the nonces of each other, whatever their configs are. A nonce from before
+// the keys, and one of yesterday's key, stays valid, and a lost list of pods changes nothing.
+func TestPodsWithAKeyShareNonces(t *testing.T) {
+	client, now := netip.MustParseAddr("192.0.2.1"), time.Unix(1_800_000_000, 0)
+	yesterday, today, tomorrow, foreign := [32]byte{1}, [32]byte{2}, [32]byte{3}, [32]byte{4}
+	one, other, stranger := newSource(t), newSource(t), newSource(t)
+	static := config.Zero("media/edge")
+	static.Auth = config.Auth{Type: config.AuthStatic, Realm: "test.example", Credentials: map[string]credential.Secret{
+		config.KeyUsername: "ann", config.KeyPassword: "first",
+	}}
+	one.Share(static)
+	before := one.Make(client, now)
+	one.ShareKeys([][32]byte{today, yesterday})
+	other.Share(ephemeral("media/edge", "of a later config"))
+	other.ShareKeys([][32]byte{today, yesterday})
+	stranger.ShareKeys([][32]byte{foreign})
+	nonce := one.Make(client, now)
+	check := func(what string, at *Source, nonce []byte, want bool) {
+		t.Helper()
+		if got := at.Valid(nonce, client, now); got != want {
+			t.Errorf("%s: valid %t, want %t", what, got, want)
+		}
+	}
+	check("at another pod", other, nonce, true)
+	if !one.Own(nonce) || !one.Own(before) || one.Own([]byte("short")) {
+		t.Error("a pod does not know its own nonces")
+	}
+	one.mark, other.mark = 1, 2 // by chance, they are equal in one of 256 runs
+	if other.Own(one.Make(client, now)) || one.Own(other.Make(client, now)) {
+		t.Error("a pod takes the nonce of another one for its own")
+	}
+	check("of another pod", one, other.Make(client, now), true)
+	check("at another gateway", stranger, nonce, false)
+	check("from before the keys", one, before, true)
+	check("from before the keys, at another pod", other, before, false)
+	other.Share(ephemeral("media/edge", "another"))
+	check("after a change of the config", other, nonce, true)
+	other.ShareKeys(nil)
+	check("without a list of pods", other, nonce, true)
+	other.ShareKeys([][32]byte{tomorrow, today})
+	check("of yesterday's key", other, nonce, true)
+	check("of a pod whose list is a day ahead", one, other.Make(client, now), false)
+	one.ShareKeys([][32]byte{tomorrow, today})
+	check("of a pod with the same list", one, other.Make(client, now), true)
+	one.ShareKeys([][32]byte{foreign, tomorrow, today})
+	check("of the third key", one, nonce, false)
+}
+
 // a jump of the wall clock costs a client at most one 438. The new nonce is valid and stays so.
 func TestClockJumpsCostOneNonce(t *testing.T) {
 	n, client, now := newSource(t), netip.MustParseAddr("192.0.2.1"), time.Unix(1_800_000_000, 0)

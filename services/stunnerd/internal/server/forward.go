@@ -14,12 +14,17 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/session"
 )
 
-// SetPeers replaces the list of the pods of the Gateway, between which datagrams are forwarded. The listeners of all of
-// them, and the sockets for forwarded datagrams, are denied as peers of clients. An empty list ends forwarding, and the
-// pods of the last one stay denied: a list is lost while its pods run. problem is why the list is not current, or
-// empty.
+// SetPeers replaces the list of the pods of the Gateway, between which datagrams are forwarded, and which accept the
+// nonces of each other. The listeners of all of them, and the sockets for forwarded datagrams, are denied as peers of
+// clients. An empty list ends forwarding, and the pods of the last one stay denied: a list is lost while its pods run.
+// problem is why the list is not current, or empty.
 func (s *Server) SetPeers(p forward.Peers, problem string) {
 	s.forwarder.SetPeers(p)
+	secrets := make([][32]byte, 0, len(p.Keys))
+	for _, k := range p.Keys {
+		secrets = append(secrets, k.Secret)
+	}
+	s.nonces.ShareKeys(secrets)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.peersProblem = problem

@@ -223,6 +223,18 @@ func TestCallsBetweenPods(t *testing.T) {
 	}
 }
 
+// TestNonceOfAnotherPod: the last Refresh of a client, which nothing repeats, ends its session also if it arrives
+// at another pod than the one that made its nonce, and if that pod has lost its list of pods meanwhile.
+func TestNonceOfAnotherPod(t *testing.T) {
+	pods := pods(t)
+	client, now := netip.MustParseAddr("192.0.2.1"), time.Now()
+	nonce := pods[0].nonces.Make(client, now)
+	pods[1].SetPeers(forward.Peers{}, "the list is lost")
+	if !pods[1].nonces.Valid(nonce, client, now) {
+		t.Error("a pod refuses the nonce of another one")
+	}
+}
+
 // sendToClient makes a peer send datagrams to a client, one after the other, and returns how many have not arrived.
 // After each, it calls between.
 func (c *mobile) sendToClient(peer net.PacketConn, number int, between func()) (lost int) {

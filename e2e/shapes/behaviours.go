@@ -6,6 +6,7 @@
 //	control.go     behaviours of statuses, stunnerctl, the auth service and metrics
 //	identity.go    behaviours of caveats, revocations, usage and quotas
 //	faults.go      behaviours during changes, crashes and floods
+//	survival.go    behaviours of calls whose pod drains or is lost
 //	failing.go     cells that fail, and why
 //	shapes_test.go runs the cells and prints the matrix
 //
@@ -177,6 +178,16 @@ var Behaviours = []Behaviour{
 		In: severalPodsSeeClients, Holds: movedClientsContinue,
 	},
 	{
+		Name: "DrainedPodPassesItsCallsOn",
+		Promise: "A pod that gets SIGTERM moves its UDP calls to the other pods, keeps those that cannot move, and ends after the " +
+			"last one.",
+		In: severalPodsOfTheirOwn, Holds: drainedPodPassesItsCallsOn,
+	},
+	{
+		Name: "CallsOutliveALostPod", Promise: "When a pod is lost, other pods continue its UDP calls after about two seconds.",
+		In: severalPodsSeeClients, Holds: callsOutliveALostPod,
+	},
+	{
 		Name: "VanishedClientsHurtNobody", Promise: "Forwarded calls lose nothing when other forwarded clients vanish.",
 		In: severalPodsSeeClients, Holds: vanishedClientsHurtNobody,
 	},
@@ -186,11 +197,11 @@ var Behaviours = []Behaviour{
 	},
 	{
 		Name: "DrainKeepsCalls", Promise: "A pod that is deleted keeps its calls and accepts no new ones; those go to other pods.",
-		In: drains, Holds: under(drain),
+		In: severalPodsOfTheirOwn, Holds: under(drain),
 	},
 	{
 		Name: "ADrainWidensNothing", Promise: "A session of a pod that drains keeps the limits of its credential, and can be revoked.",
-		In: func(s env.Shape) bool { return withCaveats(s) && drains(s) }, Holds: aDrainWidensNothing,
+		In: func(s env.Shape) bool { return withCaveats(s) && severalPodsOfTheirOwn(s) }, Holds: aDrainWidensNothing,
 	},
 	{
 		Name: "RestartAfterAMistakeKeepsServing", Promise: "An error removes nothing: what was published before stays in force, also when operator and auth service restart.",
@@ -209,13 +220,13 @@ var Behaviours = []Behaviour{
 // shapeIs returns a condition on shapes: that they have a value.
 func shapeIs(v env.Value) func(env.Shape) bool { return func(s env.Shape) bool { return s.Is(v) } }
 
+// severalPodsOfTheirOwn reports whether there are several pods in networks of their own.
+func severalPodsOfTheirOwn(s env.Shape) bool { return s[env.Pods] != env.OnePod && !s.InHostNetwork() }
+
 // severalPodsSeeClients reports whether UDP datagrams of a client reach one of several pods with the client's address.
 func severalPodsSeeClients(s env.Shape) bool {
 	return s[env.Pods] != env.OnePod && s.KeepsClientAddresses()
 }
-
-// drains reports whether other pods get the clients of one that is deleted.
-func drains(s env.Shape) bool { return s[env.Pods] != env.OnePod && !s.InHostNetwork() }
 
 // offloadAsAskedFor reports whether the offload engine works where the pods are. XDP does not support the interfaces of
 // pods, and one process of a node at a time has its program at an interface: that is a finding, and the pods use TC.

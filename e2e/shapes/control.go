@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"hash/fnv"
 	"slices"
 	"strings"
 	"syscall"
@@ -242,7 +241,7 @@ type fault struct {
 	object, problem string
 }
 
-// faultOf returns the fault of a shape. Different shapes have different ones, and a shape always has the same one.
+// faultOf returns the fault of a shape.
 func faultOf(e *env.Env) (fault, error) {
 	g := e.Gateways[0]
 	list, err := g.Dataplanes()
@@ -265,9 +264,7 @@ func faultOf(e *env.Env) (fault, error) {
 		{e.MakeMistake, e.Repair, "Secret " + e.System() + "/turn", "is missing"},
 		{apply(absent), apply(g.RouteYAML()), "UDPRoute " + g.ID() + "-first", "there is no such Service"},
 	}
-	hash := fnv.New32a()
-	hash.Write([]byte(e.Shape.String()))
-	return all[hash.Sum32()%uint32(len(all))], nil
+	return all[choose(e, len(all))], nil
 }
 
 // aFaultIsNamed makes the fault of the shape, waits until why names it, and ends it.

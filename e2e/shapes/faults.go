@@ -33,6 +33,9 @@ const (
 	firstMoved     = 30001
 	firstBystander = 30101
 	firstHeavy     = 30201
+	firstPassed    = 30301
+	firstLost      = 30401
+	firstDrained   = 30501
 )
 
 // errDisturbed reports that a disturbance took datagrams from calls that it does not concern.

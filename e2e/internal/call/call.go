@@ -104,14 +104,14 @@ func open(ctx context.Context, o Options) (*Call, error) {
 	release := context.AfterFunc(ctx, func() { conn.Close() })
 	defer release()
 	c := &Call{peer: net.UDPAddrFromAddrPort(o.Peer), conn: conn}
-	if err := c.allocate(o); err != nil {
+	if err := c.allocate(ctx, o); err != nil {
 		c.hangUp()
 		return nil, errors.Join(err, ctx.Err())
 	}
 	return c, nil
 }
 
-func (c *Call) allocate(o Options) (err error) {
+func (c *Call) allocate(ctx context.Context, o Options) (err error) {
 	quiet := logging.NewDefaultLoggerFactory()
 	quiet.DefaultLogLevel = logging.LogLevelDisabled
 	network, err := stdnet.NewNet()
@@ -132,6 +132,7 @@ func (c *Call) allocate(o Options) (err error) {
 	if err := c.client.Listen(); err != nil {
 		return fmt.Errorf("set up client: %w", err)
 	}
+	defer context.AfterFunc(ctx, c.client.Close)() // over TCP, a request waits for its answer without end
 	if c.relay, err = c.client.Allocate(); err != nil {
 		return fmt.Errorf("allocate at %s/%s: %w: %w", o.Gateway, o.Network, ErrRefused, err)
 	}

@@ -6,21 +6,27 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/stunner-gateway/stunner/e2e/internal/call"
+	"github.com/stunner-gateway/stunner/e2e/internal/ice"
 )
 
-// peers are the media servers, which return every datagram.
+// peers are the media servers, which return every datagram: at mediaPort all, and at icePort those of clients that they
+// have checked by ICE.
 type peers struct{ conns []*net.UDPConn }
 
 // servePeers starts the media servers.
 func (e *Env) servePeers() error {
 	for number := range peerCount {
 		for _, at := range e.peersOf(number) {
-			if err := e.servePeer(at); err != nil {
+			if err := e.servePeer(at, echo); err != nil {
+				return err
+			}
+			if err := e.servePeer(withICE(at), ice.Serve); err != nil {
 				return err
 			}
 		}
@@ -28,10 +34,14 @@ func (e *Env) servePeers() error {
 	return nil
 }
 
+// withICE returns the address of the ICE agent of a media server.
+func withICE(peer netip.AddrPort) netip.AddrPort { return netip.AddrPortFrom(peer.Addr(), icePort) }
+
 // peerBuffer holds what all clients of a test send while a busy machine does not run the peer.
 const peerBuffer = 4 << 20
 
-func (e *Env) servePeer(at netip.AddrPort) (err error) {
+// servePeer starts a media server, whose datagrams a function handles until the socket is closed.
+func (e *Env) servePeer(at netip.AddrPort, serve func(*net.UDPConn)) (err error) {
 	var conn *net.UDPConn
 	e.Net.Peers.Do(func() { conn, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(at)) })
 	if err != nil {
@@ -41,19 +51,21 @@ func (e *Env) servePeer(at netip.AddrPort) (err error) {
 	if err := conn.SetReadBuffer(peerBuffer); err != nil {
 		return err
 	}
-	go func() {
-		buf := make([]byte, 2048)
-		for {
-			n, from, err := conn.ReadFromUDPAddrPort(buf)
-			if errors.Is(err, net.ErrClosed) {
-				return
-			}
-			if err == nil { // an ICMP error is that of an ended relay
-				_, _ = conn.WriteToUDPAddrPort(buf[:n], from) // clients count what is lost
-			}
-		}
-	}()
+	go serve(conn)
 	return nil
+}
+
+func echo(conn *net.UDPConn) {
+	buf := make([]byte, 2048)
+	for {
+		n, from, err := conn.ReadFromUDPAddrPort(buf)
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err == nil { // an ICMP error is that of an ended relay
+			_, _ = conn.WriteToUDPAddrPort(buf[:n], from) // clients count what is lost
+		}
+	}
 }
 
 func (p peers) close() {
@@ -79,11 +91,29 @@ func (e *Env) Dial(ctx context.Context, l *Listener, at, peer netip.AddrPort, us
 	return e.DialAs(ctx, l, at, peer, username, password)
 }
 
+// DialICE is Dial to the ICE agent of the first media server of the listener, whose calls continue with another relay.
+func (e *Env) DialICE(ctx context.Context, l *Listener, at netip.AddrPort, user string) (*Call, error) {
+	username, password, err := l.Gateway.Credential(ctx, user)
+	if err != nil {
+		return nil, err
+	}
+	return e.dial(ctx, l, at, withICE(l.Peers()[0]), username, password, e.newICE())
+}
+
+// newICE returns an ICE session that no other call has.
+func (e *Env) newICE() *ice.Session { return ice.NewSession(int(e.sessions.Add(1))) }
+
 // DialAs is Dial with a credential.
 func (e *Env) DialAs(ctx context.Context, l *Listener, at, peer netip.AddrPort, username, password string) (*Call, error) {
+	return e.dial(ctx, l, at, peer, username, password, nil)
+}
+
+func (e *Env) dial(
+	ctx context.Context, l *Listener, at, peer netip.AddrPort, username, password string, checks *ice.Session,
+) (*Call, error) {
 	c, err := call.Start(ctx, call.Options{
 		Gateway: at, Network: l.Network, Username: username, Password: password, Peer: peer, Roots: l.roots(),
-		Local: e.nextClient(at), Do: e.Net.Clients.Do,
+		Local: e.nextClient(at), Do: e.Net.Clients.Do, Checks: checks,
 	})
 	name := fmt.Sprintf("%s by %s to %s", l, at, peer)
 	if err != nil {
@@ -173,6 +203,41 @@ func (cs Calls) OverUDP() (list Calls) {
 		}
 	}
 	return list
+}
+
+// Owner returns the dataplane whose relay the client was told when the call began.
+func (c *Call) Owner(list []Dataplane) (Dataplane, error) {
+	relay, err := netip.ParseAddrPort(c.Relay().String())
+	if err != nil {
+		return Dataplane{}, err
+	}
+	for _, d := range list {
+		if slices.Contains(d.Addrs, relay.Addr()) {
+			return d, nil
+		}
+	}
+	return Dataplane{}, fmt.Errorf("call %s: no dataplane has its relay %s", c.Name, relay)
+}
+
+// AwaitAll stops sending, waits until each datagram of each call has come back, and goes on.
+func (cs Calls) AwaitAll(ctx context.Context) (err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, wait, fmt.Errorf("not within %s", wait))
+	defer cancel()
+	for _, c := range cs {
+		if lostErr := c.Pause(ctx); lostErr != nil {
+			err = errors.Join(err, fmt.Errorf("call %s: %w", c.Name, lostErr))
+		}
+		c.Resume()
+	}
+	return err
+}
+
+// Laps returns the longest time without an echo of a call since the last call of Laps.
+func (cs Calls) Laps() (longest time.Duration) {
+	for _, c := range cs {
+		longest = max(longest, c.Lap())
+	}
+	return longest
 }
 
 // flowing is the number of echoes after which a call works.

@@ -403,7 +403,7 @@ func (c *inCluster) dataplanes(g *Gateway) (list []Dataplane, err error) {
 		base := "http://" + net.JoinHostPort(p.Addrs()[0].String(), "") // which ends with a colon
 		list = append(list, Dataplane{
 			Name: p.Name(), ID: p.Name(), Admin: base + strconv.Itoa(health), Metrics: base + strconv.Itoa(metrics) + "/metrics",
-			Addrs: p.Addrs(), Crash: p.Crash, Signal: p.Signal, Net: c.network(p.Addrs()[0]),
+			Addrs: p.Addrs(), Crash: p.Crash, Signal: p.Signal, Done: p.Process().Done(), Net: c.network(p.Addrs()[0]),
 			Stop: func(ctx context.Context) error {
 				return c.client.CoreV1().Pods(g.Namespace).Delete(ctx, p.Name(), metav1.DeleteOptions{})
 			},

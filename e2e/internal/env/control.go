@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -20,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/stunner-gateway/stunner/e2e/internal/bed"
+	"github.com/stunner-gateway/stunner/services/api/inspection"
 )
 
 // get returns the body of a URL in the network of the control plane. A status other than 200 is an error.
@@ -99,6 +101,57 @@ func (e *Env) ctlIn(ctx context.Context, network func(func()), input io.Reader, 
 		err = nil
 	}
 	return o, err
+}
+
+// Drain returns what stunnerctl status says of the sessions of a dataplane that drains.
+func (e *Env) Drain(ctx context.Context, g *Gateway, d Dataplane) (st inspection.DrainStatus, err error) {
+	o, err := e.Ctl(ctx, "status", g.ID(), "-o", "json")
+	if err != nil {
+		return st, err
+	}
+	var answer []struct {
+		Pods []struct {
+			Pod   string
+			Drain *inspection.DrainStatus
+		}
+	}
+	if err := json.Unmarshal([]byte(o.Text), &answer); err != nil {
+		return st, fmt.Errorf("status of %s: exit code %d: %w: %s%s", g.ID(), o.Code, err, o.Text, o.Errors)
+	}
+	for _, of := range answer {
+		for _, p := range of.Pods {
+			if p.Pod == d.Name && p.Drain != nil {
+				return *p.Drain, nil
+			}
+		}
+	}
+	return st, fmt.Errorf("status of %s: %s does not drain: %s%s", g.ID(), d.Name, o.Text, o.Errors)
+}
+
+// StatusOf returns the status of a dataplane that a caller in its network gets, which is complete.
+func (e *Env) StatusOf(ctx context.Context, d Dataplane) (st inspection.Status, err error) {
+	admin, err := url.Parse(d.Admin)
+	if err != nil {
+		return st, err
+	}
+	host := "127.0.0.1"
+	if d.Addrs[0].Is6() {
+		host = "::1"
+	}
+	client := &http.Client{
+		Timeout: wait, Transport: &http.Transport{DisableKeepAlives: true, DialContext: d.Net.Dial},
+	}
+	code, body, err := bed.GetBy(ctx, client, "http://"+net.JoinHostPort(host, admin.Port())+"/status")
+	if err == nil && code != http.StatusOK {
+		err = fmt.Errorf("status %d: %s", code, body)
+	}
+	if err == nil {
+		err = json.Unmarshal(body, &st)
+	}
+	if err != nil {
+		return st, fmt.Errorf("status of %s: %w", d.Name, err)
+	}
+	return st, nil
 }
 
 // Finding is a finding of `stunnerctl doctor` and `why`.

@@ -82,6 +82,7 @@ type Env struct {
 	userQuota    int                         // 0 for none
 	clients      []topology.Both[netip.Addr] // that share an address
 	dialed       atomic.Int64                // calls of these clients
+	sessions     atomic.Int64                // of ICE
 	pods         int                         // of each Gateway
 	root         string                      // of the repository
 }
@@ -132,6 +133,8 @@ type Dataplane struct {
 	Signal func(syscall.Signal) error
 	// Stop begins an orderly end, without waiting for it.
 	Stop func(context.Context) error
+	// Done is closed when its process has ended; nil if it is not known.
+	Done <-chan struct{}
 	// Net is its network; nil if it is that of a node.
 	Net *topology.Pod
 	// Log returns the last lines of the log.

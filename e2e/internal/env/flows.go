@@ -2,6 +2,7 @@ package env
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -19,6 +20,10 @@ import (
 type Stream struct {
 	Size  int // bytes of a datagram; 0 is that of a voice call
 	Every time.Duration
+	// ICE makes the peer one with an ICE agent, which the client checks.
+	ICE bool
+	// Family is the index of the address family of the client in those of the shape.
+	Family int
 }
 
 // Heavy is a stream of about 2 Mbit/s.
@@ -58,14 +63,18 @@ func (e *Env) DialFromAs(
 	if err := e.Move(n, l, port, to); err != nil {
 		return nil, err
 	}
-	do, from := e.Net.Clients.Do, e.families(e.Net.Client)[0]
+	do, from := e.Net.Clients.Do, e.families(e.Net.Client)[s.Family]
 	if n != nil {
 		do, from = n.Do, n.Addr()
 	}
-	c, err := call.Start(ctx, call.Options{
-		Gateway: l.Addresses()[0], Network: call.UDP, Username: username, Password: password, Peer: l.Peers()[0],
+	o := call.Options{
+		Gateway: l.Addresses()[s.Family], Network: call.UDP, Username: username, Password: password, Peer: l.Peers()[0],
 		Size: s.Size, Interval: s.Every, Local: netip.AddrPortFrom(from, port), Do: do,
-	})
+	}
+	if s.ICE {
+		o.Peer, o.Checks = withICE(o.Peer), e.newICE()
+	}
+	c, err := call.Start(ctx, o)
 	name := fmt.Sprintf("%s from port %d by %s", l, port, to.Name)
 	if err != nil {
 		return nil, fmt.Errorf("call %s: %w", name, err)
@@ -75,11 +84,23 @@ func (e *Env) DialFromAs(
 
 // Move makes the datagrams from a port of a neighbour, or with nil of the client, go to a dataplane from now on.
 func (e *Env) Move(n *Neighbour, l *Listener, port uint16, to Dataplane) error {
-	pod := netip.AddrPortFrom(to.Addrs[0], l.Port())
 	if n != nil {
-		return n.Send(netip.AddrPortFrom(n.Addr(), port), l.Addresses()[0], pod)
+		return n.Send(netip.AddrPortFrom(n.Addr(), port), l.Addresses()[0], netip.AddrPortFrom(to.Addrs[0], l.Port()))
 	}
-	return e.Net.Move(netip.AddrPortFrom(e.families(e.Net.Client)[0], port), pod)
+	for family, from := range e.families(e.Net.Client) {
+		if err := e.Net.Move(netip.AddrPortFrom(from, port), netip.AddrPortFrom(to.Addrs[family], l.Port())); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Release ends Move of a port of the client. Its datagrams go to the same dataplane as long as nodes send clients to it.
+func (e *Env) Release(port uint16) (err error) {
+	for _, from := range e.families(e.Net.Client) {
+		err = errors.Join(err, e.Net.Release(netip.AddrPortFrom(from, port)))
+	}
+	return err
 }
 
 // Losses returns how many datagrams of calls, in percent, were lost in a time from now on.

@@ -18,6 +18,7 @@ const (
 	securePort = 5349 // DTLS and TLS
 	secondPort = 3480 // the second UDP listener
 	mediaPort  = 7000
+	icePort    = 7003 // of a media server with an ICE agent
 	// shift separates the ports of Gateways that share a host.
 	shift = 100
 )

@@ -3,6 +3,7 @@
 package ice
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -55,8 +56,11 @@ func (p *peer) serve() {
 	buf := make([]byte, 2048)
 	for {
 		n, from, err := p.conn.ReadFromUDPAddrPort(buf)
-		if err != nil {
+		switch {
+		case errors.Is(err, net.ErrClosed):
 			return
+		case err != nil:
+			continue // an ICMP error is that of an ended relay
 		}
 		from = netip.AddrPortFrom(from.Addr().Unmap(), from.Port())
 		if stun.IsMessage(buf[:n]) {

@@ -128,6 +128,14 @@ func (n *Network) Move(client, pod netip.AddrPort) error {
 	return n.forget(fmt.Sprintf("--orig-src %s --orig-port-src %d", client.Addr(), client.Port()), client.Addr())
 }
 
+// Release ends Move for new flows of a client. The flow that exists keeps its pod until Forget.
+func (n *Network) Release(client netip.AddrPort) error {
+	n.serving.Lock()
+	defer n.serving.Unlock()
+	delete(n.moves, client)
+	return n.translateServices()
+}
+
 func (n *Network) translateServices() error {
 	var rules strings.Builder
 	rules.WriteString("table inet services\ndelete table inet services\ntable inet services {\n" +

@@ -38,8 +38,9 @@ const (
 // sends one Refresh with a lifetime of 0 and closes its socket. If this request gets 438, nothing repeats it, and the
 // session occupies its port and its quota until it expires.
 //
-// The root is derived from the newest key of the pods. Without such a key it is derived from the shared secret of the
-// config, and without a shared secret it is random. Clients know none of them.
+// The root is derived from the newest key of the pods. Without such a key, as in the second before a pod gets its first
+// list, it is derived from the shared secret of the config, and without a shared secret it is random. Clients know none of
+// them.
 type Source struct {
 	// Lifetime is between MinLifetime and MaxLifetime. It must not change after the first use.
 	Lifetime time.Duration

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
@@ -22,7 +23,9 @@ type statusFile struct {
 	APIVersion string     `json:"apiVersion"`
 	Kind       string     `json:"kind"`
 	Metadata   statusMeta `json:"metadata"`
-	Status     any        `json:"status"`
+	// Spec has only references, because other fields may be secret. stunnerctl finds the parameters of a Gateway by them.
+	Spec   *references `json:"spec,omitempty"`
+	Status any         `json:"status"`
 }
 
 type statusMeta struct {
@@ -82,15 +85,52 @@ func statusOf(o resource.Object) any {
 	return nil
 }
 
-// writeStatuses writes the status of every object to the output folder, and adds its conditions to the summary.
+// references are the fields of a spec that lead from a Gateway to its parameters.
+type references struct {
+	GatewayClassName gatewayv1.ObjectName           `json:"gatewayClassName,omitempty"`
+	Infrastructure   *infrastructure                `json:"infrastructure,omitempty"`
+	ControllerName   gatewayv1.GatewayController    `json:"controllerName,omitempty"`
+	ParametersRef    *gatewayv1.ParametersReference `json:"parametersRef,omitempty"`
+	Dataplane        string                         `json:"dataplane,omitempty"`
+}
+
+type infrastructure struct {
+	ParametersRef *gatewayv1.LocalParametersReference `json:"parametersRef"`
+}
+
+// referencesOf returns the references in the spec of an object; nil for a kind without any.
+func referencesOf(o resource.Object) *references {
+	switch o := o.(type) {
+	case *gatewayv1.Gateway:
+		r := &references{GatewayClassName: o.Spec.GatewayClassName}
+		if own := o.Spec.Infrastructure; own != nil && own.ParametersRef != nil {
+			r.Infrastructure = &infrastructure{own.ParametersRef}
+		}
+		return r
+	case *gatewayv1.GatewayClass:
+		return &references{ControllerName: o.Spec.ControllerName, ParametersRef: o.Spec.ParametersRef}
+	case *stunnerv1.GatewayConfig:
+		return &references{Dataplane: cmp.Or(o.Spec.Dataplane, stunnerv1.DefaultDataplane)}
+	}
+	return nil
+}
+
+// writeStatuses writes the status of every object to the output folder, and adds its conditions to the summary. The
+// file of an object whose translation panics stays as it is.
 func (l *loop) writeStatuses(t translation) error {
 	var errs []error
-	for _, s := range translate.Statuses(t.view, t.gateways, t.options) {
+	failed := func(r translate.Result) bool { return t.failed[gatewayRef(r.Key)] }
+	gateways := slices.DeleteFunc(slices.Clone(t.gateways), failed)
+	translated := func(ref translate.ObjectRef) (out translate.Outcome, ok bool) {
+		ok = l.contain(&t, ref, func() { out = l.translateObject(ref, t.view, t.options) })
+		return out, ok
+	}
+	for _, s := range translate.StatusesBy(t.view, gateways, translated) {
 		id := identityOf(s.Object)
 		l.summary.conditions[id], l.summary.found[id] = s.Conditions, s.Problems
 		apiVersion, kind := s.Object.GetObjectKind().GroupVersionKind().ToAPIVersionAndKind()
 		errs = append(errs, l.out.writeYAML(l.statusPath(s.Object), statusFile{
-			APIVersion: apiVersion, Kind: kind, Status: s.Status,
+			APIVersion: apiVersion, Kind: kind, Status: s.Status, Spec: referencesOf(s.Object),
 			Metadata: statusMeta{Name: s.Object.GetName(), Namespace: s.Object.GetNamespace()},
 		}))
 	}

@@ -64,6 +64,21 @@ func (s *summary) findClassless(t translation) {
 	}
 }
 
+// addFailed adds the problem of an object whose translation panics. Its files in the output folder stay.
+func (s *summary) addFailed(ref translate.ObjectRef) {
+	const remedy = "report the panic in the log to the developers"
+	s.keepObjects = true
+	for _, o := range s.objects {
+		if of, translated := translate.RefOf(o.Object); translated && of == ref {
+			s.problems = append(s.problems, decode.Problem{
+				File: o.File, Line: o.Line, Severity: decode.Error, Kind: ref.Kind, Namespace: ref.Namespace, Name: ref.Name,
+				Message: "its translation failed because of a fault of the operator; what was in force before stays in force: " + remedy,
+				Remedy:  remedy,
+			})
+		}
+	}
+}
+
 // maxClasses is the maximum number of classes in a remedy.
 const maxClasses = 4
 

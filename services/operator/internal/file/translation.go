@@ -28,11 +28,41 @@ type translation struct {
 	options  translate.Options
 	gateways []translate.Result
 	others   []resource.Object // of other kinds, written to the output folder unchanged
+	// failed are the objects whose translation panics. Their config, generated objects and status stay as they are.
+	failed map[translate.ObjectRef]bool
+}
+
+// contain calls a function that translates an object. It returns false if the function panics.
+func (l *loop) contain(t *translation, ref translate.ObjectRef, f func()) bool {
+	if translate.Contain(l.Log, ref, f) {
+		return true
+	}
+	t.failed[ref] = true
+	l.summary.addFailed(ref)
+	return false
+}
+
+// translateGateway translates a Gateway. If the translation panics, the result is that of a Gateway with a problem.
+func (l *loop) translateGateway(t *translation, key types.NamespacedName) translate.Result {
+	ref := gatewayRef(key)
+	opt := t.options
+	if opt.Published = l.lastPublished(key); opt.Published == nil {
+		opt.Previous = l.saved.Listeners[key.String()]
+	}
+	var out translate.Outcome
+	if t.failed[ref] || !l.contain(t, ref, func() { out = l.translateObject(ref, t.view, opt) }) {
+		return translate.Result{Key: key, Decision: translate.Held}
+	}
+	return *out.Gateway
+}
+
+func gatewayRef(key types.NamespacedName) translate.ObjectRef {
+	return translate.ObjectRef{Kind: translate.KindGateway, NamespacedName: key}
 }
 
 // translate translates the objects in r.objects for dataplanes on this host.
 func (l *loop) translate(r reading, now time.Time) (t translation, err error) {
-	t.options = l.Options
+	t.options, t.failed = l.Options, map[translate.ObjectRef]bool{}
 	t.options.Now = metav1.NewTime(now)
 	objects := make([]resource.Object, 0, len(r.objects))
 	for _, o := range r.objects {
@@ -49,20 +79,24 @@ func (l *loop) translate(r reading, now time.Time) (t translation, err error) {
 	}
 	t.view = resource.NewView(objects)
 	var all []claim
-	claimed, classless := map[string]bool{}, map[string]bool{}
+	claimed, unclaimed := map[string]bool{}, map[string]bool{}
 	for _, key := range t.view.Gateways() {
-		switch sockets, decision := translate.Sockets(t.view, key, t.options); decision {
+		var sockets []translate.Socket
+		decision := translate.Classless
+		l.contain(&t, gatewayRef(key), func() { sockets, decision = l.sockets(t.view, key, t.options) })
+		switch decision {
 		case translate.Served:
 			all = append(all, claims(key, sockets)...)
 			claimed[key.String()] = true
 		case translate.Classless:
-			classless[key.String()] = true
+			unclaimed[key.String()] = true
 		}
 	}
-	// A Gateway without a class, or one that cannot be read, has no claims, but must keep its ports. Without
-	// dataplanes, the operator binds no port, so a port stays assigned even if another program uses it.
+	// A Gateway without a class, one whose translation panics, or one that cannot be read, has no claims, but must keep
+	// its ports. Without dataplanes, the operator binds no port, so a port stays assigned even if another program uses
+	// it.
 	holds := func(gateway string) bool {
-		return l.Stunnerd == "" && claimed[gateway] || classless[gateway] || l.dataplanes.HoldsPorts(gateway) ||
+		return l.Stunnerd == "" && claimed[gateway] || unclaimed[gateway] || l.dataplanes.HoldsPorts(gateway) ||
 			r.isGatewayMissing(gateway)
 	}
 	if err := l.ports.assign(all, holds); err != nil {
@@ -70,11 +104,7 @@ func (l *loop) translate(r reading, now time.Time) (t translation, err error) {
 	}
 	t.view = t.view.WithHost(l.ports.host(l.Addresses, all))
 	for _, key := range append(t.view.Gateways(), l.removedGateways(t.view)...) {
-		opt := t.options
-		if opt.Published = l.lastPublished(key); opt.Published == nil {
-			opt.Previous = l.saved.Listeners[key.String()]
-		}
-		r := translate.Gateway(t.view, key, opt)
+		r := l.translateGateway(&t, key)
 		if t.gateways = append(t.gateways, r); r.OverBudget != nil {
 			t.view.Put(r.OverBudget)
 		}
@@ -84,13 +114,17 @@ func (l *loop) translate(r reading, now time.Time) (t translation, err error) {
 }
 
 // apply applies the result of translating one Gateway according to the decision.
-func (l *loop) apply(v *resource.View, r translate.Result) error {
+func (l *loop) apply(t translation, r translate.Result) error {
+	v, see := t.view, "see the conditions"
+	if t.failed[gatewayRef(r.Key)] {
+		see = "its translation failed, see the log"
+	}
 	l.summary.note(r.Key, condition.Messages(r.Notes)...)
 	switch r.Decision {
 	case translate.Served:
 		return l.serve(r.Key, r)
 	case translate.Held:
-		l.keep(r.Key, "config and objects stay as they are: see the conditions")
+		l.keep(r.Key, "config and objects stay as they are: "+see)
 		return l.revoke(r)
 	case translate.Classless:
 		l.keep(r.Key, "GatewayClass "+className(v, r.Key)+" does not exist: config and objects stay as they are")

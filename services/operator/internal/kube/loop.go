@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -381,21 +380,18 @@ func (l *loop) translate(ref translate.ObjectRef) (complete bool) {
 }
 
 // translated returns the translation of an object, which reads dependencies. It returns false if the translation panics.
-// Config, objects and status then stay as they are until a dependency changes: one object must not end the process that
-// serves all Gateways.
+// Config, objects and status then stay as they are until a dependency changes.
 func (l *loop) translated(
 	ref translate.ObjectRef, dependencies resource.Facts, opt translate.Options,
 ) (out translate.Outcome, ok bool) {
-	defer func() {
-		if cause := recover(); cause != nil {
-			l.log.Error("translation failed, keep config and objects", "object", ref.String(), "panic", cause,
-				"stack", string(debug.Stack()))
-			l.memo.Forget(ref)
-			l.readers.Record(ref, dependencies)
-			ok = false
-		}
-	}()
-	return l.translateObject(ref, l.view.Recording(dependencies), opt), true
+	ok = translate.Contain(l.log, ref, func() {
+		out = l.translateObject(ref, l.view.Recording(dependencies), opt)
+	})
+	if !ok {
+		l.memo.Forget(ref)
+		l.readers.Record(ref, dependencies)
+	}
+	return out, ok
 }
 
 // keepPublished keeps the config of a Gateway that cannot be translated. After a restart it is that of the standby

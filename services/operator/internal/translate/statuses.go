@@ -4,6 +4,7 @@ import (
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	stunnerv1 "github.com/stunner-gateway/stunner/services/api/v1"
@@ -25,39 +26,65 @@ type ObjectStatus struct {
 
 // Statuses returns the statuses that the operator writes, first those of the given Gateways of the view, then those of
 // all other objects.
-func Statuses(v *resource.View, gateways []Result, opt Options) (all []ObjectStatus) {
-	add := func(o resource.Object, ours bool, status any, conditions []metav1.Condition, problems []condition.Problem) {
-		if ours {
-			all = append(all, ObjectStatus{o, status, conditions, problems})
+func Statuses(v *resource.View, gateways []Result, opt Options) []ObjectStatus {
+	return StatusesBy(v, gateways, func(ref ObjectRef) (Outcome, bool) { return ref.Translate(v, opt), true })
+}
+
+// StatusesBy is Statuses with a function that translates an object other than a Gateway. An object for which the function
+// returns false is left out.
+func StatusesBy(
+	v *resource.View, gateways []Result, translate func(ObjectRef) (Outcome, bool),
+) (all []ObjectStatus) {
+	add := func(o resource.Object, out Outcome) {
+		if out.Ours {
+			all = append(all, ObjectStatus{o, out.Status, conditionsOf(out.Status), out.Problems})
 		}
 	}
 	for _, r := range gateways {
-		add(v.Gateway(r.Key), r.Decision.Ours(), r.Status, prefixedByListener(r.Status), r.Problems)
+		add(v.Gateway(r.Key), outcomeOf(r))
 	}
-	for _, ref := range v.Routes() {
-		r := Route(v, ref, opt)
-		add(v.Route(ref).Origin, r.Ours, gwapiv1.RouteStatus{Parents: r.Parents}, prefixedByParent(r.Parents), r.Problems)
-	}
-	for _, name := range v.Classes() {
-		r := Class(v, name, opt)
-		add(v.Class(name), r.Ours, r.Status, r.Status.Conditions, r.Problems)
-	}
-	own := func(o resource.Object, r ConditionsResult) {
-		add(o, r.Ours, stunnerv1.Status{Conditions: r.Conditions}, r.Conditions, r.Problems)
-	}
-	for _, key := range v.GatewayConfigs() {
-		own(v.GatewayConfig(key), GatewayConfig(v, key, opt))
-	}
-	for _, name := range v.Dataplanes() {
-		own(v.Dataplane(name), Dataplane(v, name, opt))
-	}
-	for _, key := range v.StaticServices() {
-		own(v.StaticService(key), StaticService(v, key, opt))
-	}
-	for _, key := range v.Revocations() {
-		own(v.Revocation(key), Revocation(v, key, opt))
+	for _, ref := range others(v) {
+		if out, ok := translate(ref); ok {
+			add(ref.Object(v), out)
+		}
 	}
 	return all
+}
+
+// others returns references to the objects of a view that are translated, except Gateways.
+func others(v *resource.View) (refs []ObjectRef) {
+	for _, r := range v.Routes() {
+		refs = append(refs, ObjectRef{KindRoute, r.NamespacedName, r.GroupVersion})
+	}
+	cluster := func(kind string, names []string) {
+		for _, name := range names {
+			refs = append(refs, ObjectRef{Kind: kind, NamespacedName: types.NamespacedName{Name: name}})
+		}
+	}
+	namespaced := func(kind string, keys []types.NamespacedName) {
+		for _, key := range keys {
+			refs = append(refs, ObjectRef{Kind: kind, NamespacedName: key})
+		}
+	}
+	cluster(KindClass, v.Classes())
+	namespaced(KindGatewayConfig, v.GatewayConfigs())
+	cluster(KindDataplane, v.Dataplanes())
+	namespaced(KindStaticService, v.StaticServices())
+	namespaced(KindRevocation, v.Revocations())
+	return refs
+}
+
+// conditionsOf returns ObjectStatus.Conditions of a status.
+func conditionsOf(status any) []metav1.Condition {
+	switch s := status.(type) {
+	case gwapiv1.GatewayStatus:
+		return prefixedByListener(s)
+	case gwapiv1.RouteStatus:
+		return prefixedByParent(s.Parents)
+	case gwapiv1.GatewayClassStatus:
+		return s.Conditions
+	}
+	return status.(stunnerv1.Status).Conditions
 }
 
 // Problems returns those of ObjectStatus.Conditions that report a problem.

@@ -36,6 +36,7 @@
 //	ignored.go                  input without effect
 //	offload.go                  what prevents in-kernel forwarding, and the Pod Security label of a namespace
 //	status.go statuses.go       the place of conditions in statuses
+//	contain.go                  panics of a translation
 //	usage.go                    condition InUse
 //	installation.go             condition ControllerConflict: which installation manages a GatewayClass
 //	former_test.go              the table of notations of the existing system

@@ -120,11 +120,6 @@ func (s *Snapshot) view(gw *gwapiv1.Gateway) *Gateway {
 	if g.Config != nil {
 		g.Dataplane = find[stunnerv1.Dataplane](s, "Dataplane", "", cmp.Or(g.Config.Spec.Dataplane, "default"))
 	}
-	if s.Folder { // objects have only their status, so references are unknown
-		g.Class = only(list[gwapiv1.GatewayClass](s, "GatewayClass"))
-		g.Config = only(list[stunnerv1.GatewayConfig](s, "GatewayConfig"))
-		g.Dataplane = only(list[stunnerv1.Dataplane](s, "Dataplane"))
-	}
 	for _, svc := range list[corev1.Service](s, "Service") {
 		if g.owns(svc) {
 			g.Services = append(g.Services, svc)
@@ -169,14 +164,6 @@ func (s *Snapshot) view(gw *gwapiv1.Gateway) *Gateway {
 	}
 	slices.SortStableFunc(g.Refusals, func(a, b Refusal) int { return b.Last.Compare(a.Last) })
 	return g
-}
-
-// only returns the only element, or nil.
-func only[T any](all []*T) *T {
-	if len(all) != 1 {
-		return nil
-	}
-	return all[0]
 }
 
 // configKey returns namespace and name of the GatewayConfig of the Gateway or of its class, or empty strings.
@@ -250,7 +237,7 @@ func (s *Snapshot) routesOf(g *Gateway) (routes []*Route) {
 				r.Parents = append(r.Parents, parent)
 			}
 		}
-		// Objects of a folder have no spec.
+		// Routes of a folder have no spec.
 		if slices.ContainsFunc(route.Spec.ParentRefs, names) || len(r.Parents) > 0 {
 			routes = append(routes, r)
 		}

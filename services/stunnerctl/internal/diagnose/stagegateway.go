@@ -90,7 +90,7 @@ func gatewayFact(_ *Snapshot, g *Gateway) string {
 	return accepted + ", " + count(g.listeners(), "listener")
 }
 
-// listeners returns the number of listeners. Objects of a folder have only their status.
+// listeners returns the number of listeners. Gateways of a folder have only a status and references.
 func (g *Gateway) listeners() int { return max(len(g.Spec.Listeners), len(g.Status.Listeners)) }
 
 // operatorLog is the command that shows the log of the operator.

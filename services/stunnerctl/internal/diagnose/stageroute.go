@@ -95,8 +95,8 @@ func (s *Snapshot) misnamed(g *Gateway) (route *stunnerv1.UDPRoute, named types.
 	return route, named
 }
 
-// parentRefs returns the parentRefs of a route. Objects of a folder have only their status, which contains the
-// parentRefs that name no Gateway.
+// parentRefs returns the parentRefs of a route. Routes of a folder have only their status, which contains the parentRefs
+// that name no Gateway.
 func (s *Snapshot) parentRefs(r *stunnerv1.UDPRoute) (all []gwapiv1.ParentReference) {
 	if !s.Folder {
 		return r.Spec.ParentRefs

@@ -21,6 +21,7 @@
 //	number.go      placeholders in place of numbers
 //	standalone.go  placeholders in the credentials of a file
 //	listener.go    external addresses and certificates of a listener
+//	certname.go    names of a certificate
 //	balancer.go    load balancers in front of a listener
 //	canonical.go   canonical form, revision, redaction, credential authorities
 //	forauth.go     the reduced config for auth services
@@ -176,6 +177,10 @@ type Listener struct {
 	// PublicAddresses are all IP addresses and host names that clients receive, in this order. PublicAddress is the
 	// first of them, and all have the port PublicPort. It may be empty if there is only one.
 	PublicAddresses []string `json:"public_addresses,omitempty"`
+	// PublicHost is a host name of the certificate that clients of a secure listener receive instead of the public
+	// addresses, because the certificate is not valid for any of these. Clients cannot use its addresses as peers. Auth
+	// services that do not define the field give clients the public addresses.
+	PublicHost string `json:"public_host,omitempty"`
 	// PublicPort is the port of the listener that clients receive.
 	PublicPort int `json:"public_port,omitempty"`
 	// ServiceAddresses are other addresses of this listener, as IP:PORT or [IP]:PORT: the addresses of the Kubernetes

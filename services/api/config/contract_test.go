@@ -102,6 +102,9 @@ func TestAddressesThatLeadToAListener(t *testing.T) {
 		"[192.0.2.1:3478 [2001:db8::1]:3478 203.0.113.7:3478]": {
 			Port: 3478, PublicAddress: "turn.example.com", PublicAddresses: []string{"turn.example.com", "203.0.113.7"},
 		},
+		"[203.0.113.7:443 192.0.2.1:443 [2001:db8::1]:443]": {
+			Port: 3478, PublicAddress: "203.0.113.7", PublicHost: "turn.example.com", PublicPort: 443,
+		},
 	} {
 		resolve := func(name string) []netip.Addr {
 			if name != "turn.example.com" {

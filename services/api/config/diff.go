@@ -136,6 +136,7 @@ func (d *differences) listeners(old, next []Listener) {
 		d.text(field+"protocol", string(old.Protocol), string(next.Protocol))
 		d.text(field+"public_address", old.PublicAddress, next.PublicAddress)
 		d.text(field+"public_addresses", strings.Join(old.PublicAddresses, ", "), strings.Join(next.PublicAddresses, ", "))
+		d.text(field+"public_host", old.PublicHost, next.PublicHost)
 		d.number(field+"public_port", old.PublicPort, next.PublicPort)
 		d.list(field+"service_addresses", old.ServiceAddresses, next.ServiceAddresses)
 		d.text(field+"tls_at_load_balancer", strconv.FormatBool(old.TLSAtBalancer), strconv.FormatBool(next.TLSAtBalancer))

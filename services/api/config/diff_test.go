@@ -30,6 +30,7 @@ func TestDiff(t *testing.T) {
 	next.Listeners[0].Port = 3479
 	next.Listeners[0].PublicAddress = "203.0.113.7"
 	next.Listeners[0].PublicAddresses = []string{"203.0.113.7", "2001:db8::7"}
+	next.Listeners[0].PublicHost = "turn.example.com"
 	next.Listeners[0].ServiceAddresses = []string{"10.96.0.7:3478"}
 	next.Listeners[0].TLSAtBalancer, next.Listeners[0].ProxyProtocol = true, []string{"10.0.0.7"}
 	next.Listeners[0].Routes = []string{"media/sfu", "media/new"}
@@ -61,6 +62,7 @@ func TestDiff(t *testing.T) {
 		`auth.credentials.username: "<redacted>" -> "<redacted>"`,
 		`listeners[media/edge/udp].public_address: "" -> "203.0.113.7"`,
 		`listeners[media/edge/udp].public_addresses: "" -> "203.0.113.7, 2001:db8::7"`,
+		`listeners[media/edge/udp].public_host: "" -> "turn.example.com"`,
 		`listeners[media/edge/udp].service_addresses: "" -> "10.96.0.7:3478"`,
 		`listeners[media/edge/udp].tls_at_load_balancer: "false" -> "true"`,
 		`listeners[media/edge/udp].proxy_protocol: "" -> "10.0.0.7/32"`,

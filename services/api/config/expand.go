@@ -96,6 +96,7 @@ func (l *Listener) texts(visit func(value *string, field string, j int)) {
 	for j := range l.PublicAddresses {
 		visit(&l.PublicAddresses[j], "public_addresses", j)
 	}
+	visit(&l.PublicHost, "public_host", -1)
 	visit(&l.Address, "address", -1)
 	visit(&l.Cert, "cert", -1)
 	visit((*string)(&l.Key), "key", -1)

@@ -7,8 +7,8 @@ import "github.com/stunner-gateway/stunner/services/api/credential"
 const KeyWithheld = "$STUNNER_KEY_WITHHELD"
 
 // ForAuth returns the part of a config that an auth service needs: the name of the Gateway, the signing credentials,
-// the revocations, and the public addresses of the listeners. It leaves out certificates, private keys, routes, clusters and settings of
-// the process. If c is valid, the result is valid.
+// the revocations, and the public addresses of the listeners. It leaves out certificates, private keys, routes, clusters
+// and settings of the process. If c is valid, the result is valid.
 func (c Config) ForAuth() Config {
 	v := Config{
 		Version: c.Version,
@@ -18,7 +18,8 @@ func (c Config) ForAuth() Config {
 	}
 	for _, l := range c.Listeners {
 		next := Listener{Name: l.Name, Protocol: l.Protocol, PublicAddress: l.PublicAddress,
-			PublicAddresses: l.PublicAddresses, PublicPort: l.PublicPort, Port: l.Port, TLSAtBalancer: l.TLSAtBalancer}
+			PublicAddresses: l.PublicAddresses, PublicHost: l.PublicHost, PublicPort: l.PublicPort, Port: l.Port,
+			TLSAtBalancer: l.TLSAtBalancer}
 		if l.Protocol.canonical().Secure() {
 			next.Cert, next.Key = KeyWithheld, KeyWithheld
 		}

@@ -46,6 +46,7 @@ var neededForAuth = map[string]bool{
 	"listeners.protocol":             true,
 	"listeners.public_address":       true,
 	"listeners.public_addresses":     true,
+	"listeners.public_host":          true,
 	"listeners.public_port":          true,
 	"listeners.service_addresses":    false,
 	"listeners.tls_at_load_balancer": true,
@@ -156,6 +157,10 @@ func TestForAuthIsValid(t *testing.T) {
 				PublicAddress: "192.0.2.1", PublicAddresses: []string{"192.0.2.1", "2001:db8::1"},
 			})
 		}
+		named := &c.Listeners[len(c.Listeners)-1]
+		if named.PublicHost = "turn.example.com"; !named.Protocol.Secure() {
+			t.Fatalf("%s has no certificate", named.Protocol)
+		}
 		c.Default()
 		data := c.ForAuth().Canonical()
 		got, unknown, err := Parse(data)
@@ -163,7 +168,7 @@ func TestForAuthIsValid(t *testing.T) {
 			t.Fatalf("%s: %v, %q, %v: %s", authType, err, unknown, got.Validate(), data)
 		}
 		for i, l := range got.Listeners {
-			if got, want := l.URIs(), c.Listeners[i].URIs(); len(got) != 2 || !slices.Equal(got, want) {
+			if got, want := l.URIs(), c.Listeners[i].URIs(); len(got) == 0 || !slices.Equal(got, want) {
 				t.Errorf("%s: found at %v, want %v", l.Name, got, want)
 			}
 		}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 
 	"github.com/stunner-gateway/stunner/services/api/credential"
@@ -26,15 +27,42 @@ func (l Listener) AllPublicAddresses() []string {
 	return []string{l.PublicAddress}
 }
 
-// ReachedAt returns the external addresses of the listener: its public addresses, and its addresses in Services.
-// resolved returns the addresses of a host name. Addresses that do not parse are left out; Validate rejects them.
+// PublicHosts returns the IP addresses and host names in the URIs for clients: PublicHost, or else all public addresses.
+func (l Listener) PublicHosts() []string {
+	if l.PublicHost != "" {
+		return []string{l.PublicHost}
+	}
+	return l.AllPublicAddresses()
+}
+
+// PublicNames returns the host names among the public addresses, and PublicHost.
+func (l Listener) PublicNames() (names []string) {
+	for _, host := range l.reachedHosts() {
+		if _, err := netip.ParseAddr(host); err != nil {
+			names = append(names, host)
+		}
+	}
+	return names
+}
+
+// reachedHosts returns all public addresses, and PublicHost if there is one.
+func (l Listener) reachedHosts() []string {
+	if l.PublicHost == "" {
+		return l.AllPublicAddresses()
+	}
+	return append(slices.Clip(l.AllPublicAddresses()), l.PublicHost)
+}
+
+// ReachedAt returns the external addresses of the listener: its public addresses, those of PublicHost, and its addresses
+// in Services. resolved returns the addresses of a host name. Addresses that do not parse are left out; Validate rejects
+// them.
 func (l Listener) ReachedAt(resolved func(name string) []netip.Addr) (addrs []netip.AddrPort) {
-	for _, told := range l.AllPublicAddresses() {
+	for _, host := range l.reachedHosts() {
 		public := []netip.Addr{}
-		if a, err := netip.ParseAddr(told); err == nil {
+		if a, err := netip.ParseAddr(host); err == nil {
 			public = append(public, a)
 		} else {
-			public = append(public, resolved(told)...)
+			public = append(public, resolved(host)...)
 		}
 		for _, a := range public {
 			addrs = append(addrs, netip.AddrPortFrom(a.Unmap(), uint16(cmp.Or(l.PublicPort, l.Port))))
@@ -103,6 +131,7 @@ func (f *findings) addresses(i int, l Listener) {
 			f.publicAddress(fmt.Sprintf("%s[%d]", field, j), address)
 		}
 	}
+	f.publicHost(i, l)
 	if l.PublicPort < 0 || l.PublicPort > 65535 {
 		f.add(index("listeners", i, "public_port"), strconv.Itoa(l.PublicPort), "is out of range",
 			"use 1 to 65535, or 0 for the port itself")
@@ -123,6 +152,17 @@ func (f *findings) publicAddress(field, address string) {
 		return
 	}
 	f.add(field, address, "is neither IP address nor host name", "use one of them, without port")
+}
+
+func (f *findings) publicHost(i int, l Listener) {
+	field, p := index("listeners", i, "public_host"), l.ClientProtocol()
+	switch {
+	case l.PublicHost == "":
+	case !isHost(l.PublicHost) || isAddress(l.PublicHost):
+		f.add(field, l.PublicHost, "is no host name", "write a name of the certificate, without port")
+	case p.known() && !p.Secure():
+		f.add(field, l.PublicHost, "is set for a listener of protocol "+string(p), "use public_address")
+	}
 }
 
 // socket checks the protocol and the port of a listener, and that no other listener uses the same port.

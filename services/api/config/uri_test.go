@@ -146,6 +146,13 @@ func TestContractURIOfAListener(t *testing.T) {
 			},
 			"turn:203.0.113.7:3478?transport=udp turn:[2001:db8::7]:3478?transport=udp",
 		},
+		"host name of the certificate, once": {
+			config.Listener{
+				Protocol: config.TURNTLS, Port: 1, PublicAddresses: []string{"203.0.113.7", "2001:db8::7"}, PublicPort: 443,
+				PublicHost: "turn.example.com",
+			},
+			"turns:turn.example.com:443?transport=tcp",
+		},
 		"no public address": {config.Listener{Protocol: config.TURNUDP, Port: 1, Address: "10.0.0.1"}, ""},
 		"placeholder": {
 			config.Listener{Protocol: config.TURNUDP, Port: 1, PublicAddress: "$STUNNER_PUBLIC_ADDR"}, "",

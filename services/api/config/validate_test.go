@@ -206,6 +206,33 @@ func TestValidate(t *testing.T) {
 			func(c *config.Config) { c.Listeners[0].PublicAddresses = make([]string, config.MaxPublicAddresses+1) },
 			"listeners[0].public_addresses",
 		},
+		"public host": {
+			func(c *config.Config) { tls(c, cert, key); c.Listeners[1].PublicHost = "turn.example.com" }, "",
+		},
+		"public host behind a load balancer that ends TLS": {
+			func(c *config.Config) {
+				c.Listeners[1].TLSAtBalancer, c.Listeners[1].PublicHost = true, "turn.example.com"
+			}, "",
+		},
+		"public host with a port": {
+			func(c *config.Config) { tls(c, cert, key); c.Listeners[1].PublicHost = "turn.example.com:443" },
+			`listeners[1].public_host: "turn.example.com:443" is no host name: write a name of the certificate, without port`,
+		},
+		"public host that is an address": {
+			func(c *config.Config) { tls(c, cert, key); c.Listeners[1].PublicHost = "203.0.113.7" },
+			`listeners[1].public_host: "203.0.113.7" is no host name`,
+		},
+		"long public host": {
+			func(c *config.Config) {
+				tls(c, cert, key)
+				c.Listeners[1].PublicHost = strings.Repeat("a.", 126) + "ab"
+			},
+			"listeners[1].public_host",
+		},
+		"public host without TLS": {
+			func(c *config.Config) { c.Listeners[1].PublicHost = "turn.example.com" },
+			`listeners[1].public_host: "turn.example.com" is set for a listener of protocol TURN-TCP: use public_address`,
+		},
 		"addresses of Services": {
 			func(c *config.Config) { c.Listeners[0].ServiceAddresses = []string{"10.96.0.7:3478", "[fd00::7]:3478"} },
 			"",

@@ -118,7 +118,7 @@ func (g *Gateway) ID() string {
 
 // URLOptions configures the URLs in an answer.
 type URLOptions struct {
-	// Host replaces the public address of every listener in the URLs, including listeners without a public address.
+	// Host replaces the public hosts of every listener in the URLs, including listeners without a public address.
 	Host string
 	// DTLS includes TURN over DTLS, which browsers do not support.
 	DTLS bool
@@ -188,11 +188,7 @@ func (g *Gateway) STUNURLs(v URLOptions) []string {
 		if l.ClientProtocol() != config.TURNUDP {
 			continue
 		}
-		one := l.Listener
-		if v.Host != "" {
-			one.PublicAddress, one.PublicAddresses = v.Host, nil
-		}
-		for _, uri := range one.URIs() {
+		for _, uri := range v.uris(l.Listener) {
 			if url, ok := stunURL(config.TURNUDP, uri); ok {
 				return []string{url}
 			}
@@ -201,15 +197,20 @@ func (g *Gateway) STUNURLs(v URLOptions) []string {
 	return nil
 }
 
-// urlsOf returns the URLs of a listener, one for each public address.
+// uris returns the URIs of a listener, one for each of its public hosts, or the URI for v.Host.
+func (v URLOptions) uris(l config.Listener) []config.URI {
+	if v.Host != "" {
+		l.PublicAddress, l.PublicAddresses, l.PublicHost = v.Host, nil, ""
+	}
+	return l.URIs()
+}
+
+// urlsOf returns the URLs of a listener, one for each of its public hosts.
 func (g *Gateway) urlsOf(l config.Listener, v URLOptions) (urls []string) {
 	if l.Protocol == config.TURNDTLS && !v.DTLS {
 		return nil
 	}
-	if v.Host != "" {
-		l.PublicAddress, l.PublicAddresses = v.Host, nil
-	}
-	for _, uri := range l.URIs() {
+	for _, uri := range v.uris(l) {
 		url, ok := uri.String(), true
 		if g.STUNOnly {
 			url, ok = stunURL(l.ClientProtocol(), uri)

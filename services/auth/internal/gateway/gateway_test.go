@@ -58,6 +58,13 @@ func TestURLs(t *testing.T) {
 		c.Listeners[1].TLSAtBalancer, c.Listeners[1].PublicAddress = true, "calls.example.net"
 	}
 	balancedSTUN.Auth = config.Auth{Type: config.AuthNone}
+	// the certificates of both secure listeners have a name and none of their addresses
+	named, namedSTUN := oslo(), oslo()
+	for _, c := range []*config.Config{&named, &namedSTUN} {
+		c.Listeners[0].PublicAddresses = []string{"198.51.100.7", "2001:db8::7", "198.51.100.8"}
+		c.Listeners[0].PublicHost, c.Listeners[3].PublicHost = "turn.example.com", "turn.example.com"
+	}
+	namedSTUN.Auth = config.Auth{Type: config.AuthNone}
 	tests := map[string]struct {
 		config config.Config
 		view   URLOptions
@@ -101,6 +108,27 @@ func TestURLs(t *testing.T) {
 			"stun:198.51.100.7:3479",
 			"stuns:calls.example.net:3478",
 			"stuns:turn.example.net:443",
+		}},
+		"the name of the certificate, once": {named.ForAuth(), URLOptions{DTLS: true, Max: 7}, []string{
+			"turn:198.51.100.7:3478?transport=udp",
+			"turn:198.51.100.7:3479?transport=udp",
+			"turns:turn.example.com:5350?transport=udp",
+			"turn:198.51.100.7:3478?transport=tcp",
+			"turns:turn.example.com:443?transport=tcp",
+		}},
+		"the name of the certificate, without credentials": {namedSTUN.ForAuth(), URLOptions{}, []string{
+			"stun:198.51.100.7:3478",
+			"stun:198.51.100.7:3479",
+			"stuns:turn.example.com:443",
+		}},
+		"a host of the caller's choice replaces the name of the certificate": {named, URLOptions{
+			Host: "192.0.2.1",
+		}, []string{
+			"turn:192.0.2.1:3478?transport=udp",
+			"turn:192.0.2.1:3479?transport=udp",
+			"turn:192.0.2.1:3480?transport=udp",
+			"turn:192.0.2.1:3478?transport=tcp",
+			"turns:192.0.2.1:443?transport=tcp",
 		}},
 		"a listener with two addresses": {dual(1), URLOptions{Max: 5}, []string{
 			"turn:198.51.100.7:1?transport=udp",

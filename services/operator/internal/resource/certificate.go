@@ -27,6 +27,8 @@ const (
 type Certificate struct {
 	// Encoded is the certificate in the format of a config. All listeners that use the certificate share its texts.
 	Encoded config.Certificate
+	// Names are the DNS names and IP addresses for which clients accept the certificate.
+	Names []string
 	// Problem says why the certificate cannot be used; "" if it can. It never quotes the content of the Secret. For a
 	// Secret that contains something else as well, it is a predicate: "lacks key …".
 	Problem string
@@ -58,7 +60,8 @@ func ParseCertificate(s *corev1.Secret) *Certificate {
 	if err != nil {
 		return &Certificate{Problem: pairProblem(chain, key)}
 	}
-	return &Certificate{Warning: chainProblem(pair, s.Data["ca.crt"]), Encoded: config.Certificate{
+	names := config.CertificateNames(pair.Leaf)
+	return &Certificate{Names: names, Warning: chainProblem(pair, s.Data["ca.crt"]), Encoded: config.Certificate{
 		Cert: base64.StdEncoding.EncodeToString(chain),
 		Key:  credential.Secret(base64.StdEncoding.EncodeToString(key)),
 	}}

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	gwapiv1 "sigs.k8s.io/gateway-api/apis/v1"
 
+	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/operator/internal/condition"
 	"github.com/stunner-gateway/stunner/services/operator/internal/resource"
 )
@@ -48,6 +49,26 @@ func (d draft) announce() {
 			l.announced.cause = d.noAddressCause()
 		}
 	}
+}
+
+// publicHost returns the host name that clients of a secure listener receive instead of its addresses: the first one in
+// its certificates, if no certificate is valid for any of the addresses, so that clients that verify it connect to none
+// of them. It returns "" if the Gateway requests addresses, because clients then receive these.
+func (d draft) publicHost(l *listener) string {
+	certificates := l.certificateNames()
+	if len(certificates) == 0 || len(requestedAddresses(d.gateway)) > 0 {
+		return ""
+	}
+	covered := func(host string) bool { return config.CertificatesCover(certificates, host) }
+	if slices.ContainsFunc(l.announced.hosts, covered) {
+		return ""
+	}
+	for _, names := range certificates {
+		if host := config.CertificateHost(names); host != "" {
+			return host
+		}
+	}
+	return ""
 }
 
 // noAddressCause returns why none of endpointSources has an address. It reads the nodes only if one of these did, because

@@ -54,6 +54,21 @@ func certificatesOf(v *resource.View, gw *gwapiv1.Gateway, l gwapiv1.Listener, l
 	return c
 }
 
+// certificateNames returns the names of each certificate that the listener serves. A held listener serves those of its
+// published config.
+func (l *listener) certificateNames() (all [][]string) {
+	if l.published != nil {
+		for _, c := range l.published.config.AllCertificates() {
+			all = append(all, c.Names())
+		}
+		return all
+	}
+	for _, c := range l.certificates {
+		all = append(all, c.Names)
+	}
+	return all
+}
+
 func certificateField(i int) string { return fmt.Sprintf("tls.certificateRefs[%d]", i) }
 
 // limitCertificates counts the certificates of all listeners before a config is built from them, in the order of the

@@ -96,6 +96,7 @@ func (d draft) configListener(l *listener) config.Listener {
 	}
 	if l.announced.known() {
 		c.PublicAddress, c.PublicPort = l.announced.hosts[0], int(l.announced.port)
+		c.PublicHost = d.publicHost(l)
 	}
 	if len(l.announced.hosts) > 1 {
 		c.PublicAddresses = l.announced.hosts

@@ -174,14 +174,13 @@ func (d draft) onlyOneOnPort(l *listener) bool {
 }
 
 // update returns the published config of a held listener with its current routes, and the current prefixes of the load
-// balancers that send the PROXY protocol. The current public addresses replace
-// the published ones only if port and network did not change: otherwise the current address is that of the new spec,
-// which is not served.
+// balancers that send the PROXY protocol. The current public addresses replace the published ones only if port and
+// network did not change: otherwise the current address is that of the new spec, which is not served.
 func (h *heldListener) update(now config.Listener) config.Listener {
 	c := h.config
 	c.Routes = now.Routes
 	if now.PublicAddress != "" && now.PublicPort == c.PublicPort && now.Protocol.Network() == c.Protocol.Network() {
-		c.PublicAddress, c.PublicAddresses = now.PublicAddress, now.PublicAddresses
+		c.PublicAddress, c.PublicAddresses, c.PublicHost = now.PublicAddress, now.PublicAddresses, now.PublicHost
 		c.ServiceAddresses = now.ServiceAddresses
 	}
 	if c.Protocol.Network() == now.Protocol.Network() { // the load balancer already uses the current setting

@@ -114,6 +114,30 @@ func TestConfigOfAListenerBehindALoadBalancer(t *testing.T) {
 	}
 }
 
+// Commands that connect to a listener use the host name of its certificate as clients do, once for all addresses.
+func TestConfigOfAListenerWithThePublicHostOfItsCertificate(t *testing.T) {
+	w := newProvider(t)
+	const key = "GET gateways/media/frankfurt/config"
+	w.answers[key] = strings.Replace(w.answers[key], `"protocol":"TURN-UDP"`,
+		`"protocol":"TURN-TLS","public_host":"turn.example.org","public_addresses":["192.0.2.7","2001:db8::7"]`, 1)
+	out, errs, code := w.run(t, "config", "media/frankfurt")
+	for _, line := range []string{
+		"    Public address:      192.0.2.7:3478, [2001:db8::7]:3478\n",
+		"    Public host:         turn.example.org, which clients receive instead of the public address\n",
+	} {
+		if code != 0 || !strings.Contains(out, line) {
+			t.Errorf("exit code %d, %s; no line %q in\n%s", code, errs, line, out)
+		}
+	}
+	g := newGlobals(Streams{})
+	g.folder = w.folder
+	listeners, err := g.gatewayListeners(t.Context(), types.NamespacedName{Namespace: "media", Name: "frankfurt"},
+		func(string, config.Protocol) bool { return true })
+	if err != nil || len(listeners) != 1 || listeners[0].uri.String() != "turns:turn.example.org:3478?transport=tcp" {
+		t.Errorf("listeners: %+v, %v", listeners, err)
+	}
+}
+
 func TestCanReach(t *testing.T) {
 	w := newProvider(t)
 	allowed := `{"listener":"media/frankfurt/udp","allowed":true,"cluster":"media/calls","endpoint":"10.0.0.0/8:<1-65535>"}`

@@ -218,6 +218,9 @@ func (g *globals) printSummary(p *output.Printer, all []config.Config) error {
 				told = append(told, net.JoinHostPort(host, strconv.Itoa(l.PublicPort)))
 			}
 			line(2, "Public address", cmp.Or(strings.Join(told, ", "), "none"))
+			if l.PublicHost != "" {
+				line(2, "Public host", l.PublicHost+", which clients receive instead of the public address")
+			}
 			line(2, "Address", cmp.Or(l.Address, "-")+":"+strconv.Itoa(l.Port))
 			line(2, "Routes", cmp.Or(strings.Join(l.Routes, ", "), "none"))
 			line(2, "Endpoints", cmp.Or(strings.Join(endpointsOf(c, l.Routes), ", "), "none"))

@@ -2,7 +2,6 @@ package diagnose
 
 import (
 	"cmp"
-	"crypto/x509"
 	"fmt"
 	"slices"
 	"strings"
@@ -10,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/api/inspection"
 )
 
@@ -273,8 +273,7 @@ func (s *Snapshot) certificate(g *Gateway, l inspection.ListenerStatus) (found [
 			"use a certificate of a CA that clients trust",
 		)
 	}
-	if host := l.PublicAddress; host != "" &&
-		!covers(append([]inspection.Certificate{*c}, l.OtherCertificates...), host) {
+	if host := uncovered(l); host != "" {
 		remedy := "use a certificate for " + host
 		if len(c.Names) > 0 && !strings.Contains(c.Names[0], "*") {
 			remedy += ", or set spec.addresses[0] of the Gateway to type Hostname, value " + c.Names[0]
@@ -292,14 +291,18 @@ func (s *Snapshot) certificate(g *Gateway, l inspection.ListenerStatus) (found [
 	return found
 }
 
-// covers reports whether one of the certificates is valid for a host name or an IP address.
-func covers(certificates []inspection.Certificate, host string) bool {
-	return slices.ContainsFunc(certificates, func(c inspection.Certificate) bool {
-		if slices.Contains(c.Names, host) {
-			return true
-		}
-		return (&x509.Certificate{DNSNames: c.Names}).VerifyHostname(host) == nil
-	})
+// uncovered returns the first host that clients of a listener receive, if none of its certificates is valid for it, and
+// otherwise "".
+func uncovered(l inspection.ListenerStatus) string {
+	certificates := [][]string{l.Certificate.Names}
+	for _, c := range l.OtherCertificates {
+		certificates = append(certificates, c.Names)
+	}
+	host := cmp.Or(l.PublicHost, l.PublicAddress)
+	if config.CertificatesCover(certificates, host) {
+		return ""
+	}
+	return host
 }
 
 // span returns a duration in the largest fitting unit.

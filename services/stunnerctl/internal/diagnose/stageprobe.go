@@ -64,7 +64,8 @@ var reachRules = []Rule{
 			}
 			if others := g.balancers(); u.isNamed() && len(others) > 0 && !slices.Contains(others, u.Address.Addr().String()) {
 				f.Problem += fmt.Sprintf("; the name %s leads to %s, and the load balancer has %s", u.Host, u.Address.Addr(), few(others))
-				f.Remedy = fmt.Sprintf("correct the DNS record of %s, unless a NAT or another load balancer leads from %s to the Gateway; then %s",
+				f.Remedy = fmt.Sprintf("correct the DNS record of %s, or set spec.addresses, unless a NAT or another load balancer leads from %s "+
+					"to the Gateway; then %s",
 					u.Host, u.Address.Addr(), f.Remedy)
 			}
 			found = append(found, f)
@@ -166,7 +167,7 @@ func (u ProbedURL) problem() (problem, remedy string) {
 			"find the pod or the node to which the load balancer sends the others: take it out, or see its log and its firewall"
 	case ProbeNoName:
 		return fmt.Sprintf("the host name %s in the URL of clients is not resolved: %s", u.Host, cmp.Or(u.Detail, "no address")),
-			fmt.Sprintf("create a DNS record for %s, or correct spec.addresses of the Gateway", u.Host)
+			fmt.Sprintf("create a DNS record for %s, or set spec.addresses of the Gateway", u.Host)
 	case ProbeRefused:
 		return fmt.Sprintf("%s refuses the connection over %s: nothing listens there, or a load balancer has no pod for the port",
 				u.at(), of),
@@ -290,7 +291,7 @@ func (s *Snapshot) declared(g *Gateway, listener string) (d declaredCertificate)
 			if c := l.Certificate; c != nil && lastPart(l.Name) == listener {
 				d.expired = d.expired || now.After(c.NotAfter) || now.Before(c.NotBefore)
 				d.selfSigned = d.selfSigned || c.SelfSigned
-				d.otherName = d.otherName || l.PublicAddress != "" && !covers(append(slices.Clone(l.OtherCertificates), *c), l.PublicAddress)
+				d.otherName = d.otherName || uncovered(l) != ""
 			}
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"time"
 
+	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/stunnerctl/internal/diagnose"
 )
 
@@ -12,13 +13,10 @@ import (
 func certificate(served []*x509.Certificate, host string, now time.Time) *diagnose.ServedCertificate {
 	leaf := served[0]
 	c := &diagnose.ServedCertificate{
-		Subject: leaf.Subject.String(), Issuer: leaf.Issuer.String(), Names: leaf.DNSNames, NotBefore: leaf.NotBefore,
+		Subject: leaf.Subject.String(), Issuer: leaf.Issuer.String(), Names: config.CertificateNames(leaf), NotBefore: leaf.NotBefore,
 		NotAfter: leaf.NotAfter, Sent: len(served), NameMatches: leaf.VerifyHostname(host) == nil,
 		SelfSigned: bytes.Equal(leaf.RawSubject, leaf.RawIssuer) && leaf.CheckSignatureFrom(leaf) == nil ||
 			bytes.Equal(leaf.RawSubject, leaf.RawIssuer) && !leaf.IsCA,
-	}
-	for _, a := range leaf.IPAddresses {
-		c.Names = append(c.Names, a.String())
 	}
 	if last := served[len(served)-1]; len(last.IssuingCertificateURL) > 0 {
 		c.IssuerURL = last.IssuingCertificateURL[0]

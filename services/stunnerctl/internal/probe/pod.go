@@ -1,6 +1,7 @@
 package probe
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -72,7 +73,7 @@ func (o Options) listener(ctx context.Context, pod string, l config.Listener) di
 	conn, err := o.DialPod(ctx, pod, l.Port)
 	if err == nil {
 		var w *wire
-		if w, err = wrap(ctx, conn, l.Protocol, l.PublicAddress); err == nil {
+		if w, err = wrap(ctx, conn, l.Protocol, cmp.Or(l.PublicHost, l.PublicAddress)); err == nil {
 			_, err = w.bind(ctx, 0)
 			w.end()
 		}

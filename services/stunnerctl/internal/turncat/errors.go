@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/pion/stun/v2"
+
+	"github.com/stunner-gateway/stunner/services/api/config"
 )
 
 // remedies explain STUN error codes (RFC 8489 §14.8, RFC 8656 §19).
@@ -91,12 +93,8 @@ func words(err error, at string, begun time.Time) error {
 	case errors.Is(err, context.Canceled):
 		return context.Canceled
 	case errors.As(err, &name):
-		names := name.Certificate.DNSNames
-		for _, a := range name.Certificate.IPAddresses {
-			names = append(names, a.String())
-		}
 		return fmt.Errorf("the certificate at %s is for %s, and not for %s: set the name with --sni, or use a certificate for it",
-			at, strings.Join(names, ", "), name.Host)
+			at, strings.Join(config.CertificateNames(name.Certificate), ", "), name.Host)
 	case errors.As(err, &unknown):
 		return fmt.Errorf("the certificate at %s is of an unknown issuer, or the one of an intermediate CA is missing: name the "+
 			"issuer with --turn-ca-file", at)

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/stunner-gateway/stunner/services/api/config"
 	"github.com/stunner-gateway/stunner/services/api/inspection"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/gate"
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
@@ -59,13 +60,10 @@ func (s *Server) gates() (gates []*gate.Gate) {
 // describe returns the fields of a certificate for the status.
 func describe(c *x509.Certificate) inspection.Certificate {
 	d := inspection.Certificate{
-		Subject: c.Subject.String(), Names: slices.Clone(c.DNSNames), Issuer: c.Issuer.String(),
+		Subject: c.Subject.String(), Names: config.CertificateNames(c), Issuer: c.Issuer.String(),
 		NotBefore: c.NotBefore.UTC(), NotAfter: c.NotAfter.UTC(),
 		SelfSigned: bytes.Equal(c.RawSubject, c.RawIssuer) &&
 			c.CheckSignature(c.SignatureAlgorithm, c.RawTBSCertificate, c.Signature) == nil,
-	}
-	for _, ip := range c.IPAddresses {
-		d.Names = append(d.Names, ip.String())
 	}
 	return d
 }

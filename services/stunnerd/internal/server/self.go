@@ -100,14 +100,10 @@ func (s *Server) selfOf(c config.Config) *cluster.Self {
 	return cluster.NewSelf(addrs, ports, sockets)
 }
 
-// publicNames returns the public addresses of listeners that are host names, for example the names of load balancers.
+// publicNames returns the host names that clients of the listeners receive, for example those of load balancers.
 func publicNames(listeners []config.Listener) (names []string) {
 	for _, l := range listeners {
-		for _, told := range l.AllPublicAddresses() {
-			if _, err := netip.ParseAddr(told); err != nil {
-				names = append(names, told)
-			}
-		}
+		names = append(names, l.PublicNames()...)
 	}
 	return names
 }

@@ -126,13 +126,31 @@ func TestListenersAreNoPeersAtAddedAddresses(t *testing.T) {
 	}
 }
 
-// T-03: a public address that is a host name stands for the current addresses of the name.
+// T-03: a public address that is a host name, and the host name of a certificate, stand for the current addresses of the
+// name.
 func TestListenersAreNoPeersByTheirPublicName(t *testing.T) {
+	for field, set := range map[string]func(*config.Config){
+		"public_address": func(c *config.Config) {
+			c.Listeners[0].PublicAddress, c.Listeners[0].PublicPort = "lb.test", 443
+		},
+		"public_host of another listener": func(c *config.Config) {
+			dtls := &c.Listeners[3]
+			dtls.PublicAddress, dtls.PublicHost, dtls.PublicPort = "203.0.113.9", "lb.test", 443
+		},
+	} {
+		t.Run(field, func(t *testing.T) { noPeersByName(t, set) })
+	}
+}
+
+// noPeersByName applies a config in which the name of a listener is lb.test and its port 443.
+func noPeersByName(t *testing.T, set func(*config.Config)) {
 	b, book := newNamedBed(t)
 	for _, addr := range []string{"203.0.113.5", "203.0.113.6"} {
 		told := book.move(netip.MustParseAddr(addr))
 		if addr == "203.0.113.5" {
-			b.apply(b.openToAll(func(l *config.Listener) { l.PublicAddress, l.PublicPort = "lb.test", 443 }))
+			c := b.openToAll(func(*config.Listener) {})
+			set(&c)
+			b.apply(c)
 		}
 		told()
 		c := b.mustDial("udp", "ann", "first")

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -40,8 +41,9 @@ func table() map[string]command {
 		"put":    {put, "FILE…", 1, many},      // copy files into the operator's folder
 		"edit":   {edit, "FILE OLD NEW", 3, 3}, // replace a regular expression in a file of the operator's folder
 		"expand": {expand, "FILE", 1, 1},       // expand variables of the scenario
-		// make a certificate that calls trust; sets $CERTIFICATE and $KEY to base64 of PEM
-		"certificate": {certificate, "", 0, 0},
+		// make a certificate that calls trust, for the loopback address or for host names only; sets $CERTIFICATE and $KEY to
+		// base64 of PEM
+		"certificate": {certificate, "[NAME…]", 0, many},
 
 		// Responses.
 		"metric": {metric, "NAME VALUE URL", 3, 3}, // wait until a metric has a value
@@ -50,6 +52,8 @@ func table() map[string]command {
 		"settled": {settled, "[changed]", 0, 1},
 		// one request must return STATUS; the file $TOKEN holds its bearer token, stdout the response
 		"http": {request, "METHOD URL STATUS", 3, 3},
+		// wait until the auth service gives web apps exactly these URLs, in this order
+		"told": {told, "URL…", 1, many},
 		// request a credential from the auth service; sets $NAME_USER and $NAME_PASSWORD
 		"credential": {credential, "NAME [GATEWAY]", 1, 2},
 
@@ -190,8 +194,11 @@ func expand(_ *scenario, ts *testscript.TestScript, args []string) error {
 	return os.WriteFile(ts.MkAbs(args[0]), []byte(os.Expand(ts.ReadFile(args[0]), ts.Getenv)), 0o600)
 }
 
-func certificate(s *scenario, ts *testscript.TestScript, _ []string) error {
+func certificate(s *scenario, ts *testscript.TestScript, names []string) error {
 	chain, private, err := bed.Certificate()
+	if len(names) > 0 {
+		chain, private, err = (&bed.Authority{}).IssueNames(names...)
+	}
 	if err != nil {
 		return err
 	}
@@ -254,6 +261,16 @@ func request(s *scenario, ts *testscript.TestScript, args []string) error {
 	}
 	_, err = ts.Stdout().Write(answer)
 	return err
+}
+
+func told(s *scenario, _ *testscript.TestScript, urls []string) error {
+	return s.until(func(ctx context.Context) error {
+		server, err := s.server(ctx)
+		if err == nil && !slices.Equal(server.URLs, urls) {
+			err = fmt.Errorf("URLs are %q, want %q", server.URLs, urls)
+		}
+		return err
+	})
 }
 
 // credential waits until the auth service returns the gateway.

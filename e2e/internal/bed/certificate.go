@@ -60,17 +60,28 @@ func certificate() *x509.Certificate {
 // Issue makes a certificate for the loopback address and the given addresses. Certificate and private key are returned in
 // PEM.
 func (a *Authority) Issue(addresses ...netip.Addr) (chain, private []byte, err error) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return nil, nil, fmt.Errorf("make certificate: %w", err)
-	}
 	template := certificate()
-	template.KeyUsage = x509.KeyUsageDigitalSignature
-	template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
 	template.IPAddresses = []net.IP{net.ParseIP(Loopback)}
 	for _, address := range addresses {
 		template.IPAddresses = append(template.IPAddresses, address.AsSlice())
 	}
+	return a.issue(template)
+}
+
+// IssueNames is Issue for DNS names, without any address.
+func (a *Authority) IssueNames(names ...string) (chain, private []byte, err error) {
+	template := certificate()
+	template.DNSNames = names
+	return a.issue(template)
+}
+
+func (a *Authority) issue(template *x509.Certificate) (chain, private []byte, err error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, nil, fmt.Errorf("make certificate: %w", err)
+	}
+	template.KeyUsage = x509.KeyUsageDigitalSignature
+	template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
 	parent, signer := a.Certificate, a.key
 	if parent == nil {
 		parent, signer = template, key

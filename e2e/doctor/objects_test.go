@@ -73,8 +73,8 @@ func faultsOfObjects(t *testing.T, p *installation) (faults []fault) {
 			issue(t, x509.Certificate{IPAddresses: at, NotAfter: now.Add(-time.Hour)}, nil)},
 		{"the certificate in the Secret expires soon", "warning", "the certificate expires in",
 			issue(t, x509.Certificate{IPAddresses: at, NotAfter: now.AddDate(0, 0, 3)}, nil)},
-		{"the certificate in the Secret has another name", "warning", "the certificate is for other.example.org",
-			issue(t, x509.Certificate{DNSNames: []string{"other.example.org"}, NotAfter: now.AddDate(1, 0, 0)}, nil)},
+		{"the certificate in the Secret has neither the address nor a name for clients", "warning", "the certificate is for *.example.org",
+			issue(t, x509.Certificate{DNSNames: []string{"*.example.org"}, NotAfter: now.AddDate(1, 0, 0)}, nil)},
 		{"certificate and key do not belong together", "error", "key", good},
 	} {
 		key, err := x509.MarshalPKCS8PrivateKey(row.pair.PrivateKey)

@@ -73,7 +73,9 @@ func TestCertificateNames(t *testing.T) {
 
 // A certificate with very many names does not take more memory than its text.
 func TestCertificateNamesAreBounded(t *testing.T) {
-	leaf := &x509.Certificate{DNSNames: slices.Repeat([]string{"a"}, 5_000), IPAddresses: slices.Repeat([]net.IP{{192, 0, 2, 1}}, 5_000)}
+	leaf := &x509.Certificate{
+		DNSNames: slices.Repeat([]string{"a"}, 5_000), IPAddresses: slices.Repeat([]net.IP{{192, 0, 2, 1}}, 5_000),
+	}
 	if n := len(config.CertificateNames(leaf)); n != 2_000 {
 		t.Errorf("%d names are used, want 1,000 of each kind", n)
 	}
@@ -82,7 +84,8 @@ func TestCertificateNamesAreBounded(t *testing.T) {
 // The result is that of the standard library for the certificate that the client gets.
 func TestCertificatesCover(t *testing.T) {
 	first := &x509.Certificate{
-		DNSNames: []string{"turn.example.com", "*.calls.example.com", "*.example.org"}, IPAddresses: []net.IP{net.IPv4(203, 0, 113, 7)},
+		DNSNames:    []string{"turn.example.com", "*.calls.example.com", "*.example.org"},
+		IPAddresses: []net.IP{net.IPv4(203, 0, 113, 7)},
 	}
 	second := &x509.Certificate{DNSNames: []string{"meet.example.net"}, IPAddresses: []net.IP{net.ParseIP("2001:db8::7")}}
 	names := [][]string{config.CertificateNames(first), config.CertificateNames(second)}
@@ -117,6 +120,7 @@ func TestCertificatesCover(t *testing.T) {
 // of a certificate.
 func TestCertificateHost(t *testing.T) {
 	label := strings.Repeat("a", 63)
+	longest := label + "." + label + "." + label + "." + strings.Repeat("a", 61)
 	for _, c := range []struct {
 		names []string
 		want  string
@@ -128,15 +132,18 @@ func TestCertificateHost(t *testing.T) {
 		{[]string{"*.example.com"}, ""},
 		{[]string{"*.example.com", "example.com"}, "example.com"},
 		{[]string{"203.0.113.7", "2001:db8::7"}, ""},
-		{[]string{"localhost", "turn", "turn.localhost", "printer.LOCAL", "turn.media.svc", "turn.media.svc.cluster.local"}, ""},
+		{[]string{"localhost", "turn", "turn.localhost", "printer.LOCAL", "turn.media.svc"}, ""},
 		{[]string{"turn.media.svc.cluster.local", "turn.example.com"}, "turn.example.com"},
-		{[]string{label + "." + label + "." + label + "." + strings.Repeat("a", 61)}, label + "." + label + "." + label + "." + strings.Repeat("a", 61)},
-		{[]string{label + "." + label + "." + label + "." + strings.Repeat("a", 62)}, ""},
+		{[]string{longest}, longest},
+		{[]string{longest + "a"}, ""},
 		{[]string{label + "a.example.com"}, ""},
 		{[]string{
-			"", ".", "..", "a.", ".a", "turn.example.com.", "-a.example.com", "a..example.com", "turn example.com", "turn.example.com ",
-			`turn."example".com`, "turn.example.com\x00", "turn.example.com\r\nX: y", "turn.example.com:443", "turn.example.com?transport=udp",
-			"turn.example.com/x", "u@turn.example.com", "$STUNNER_SECRET.example.com", "turn.例え.jp", "\u212a.example.com", "[::1]", "1.2.3", "a.1",
+			"", ".", "..", "a.", ".a", "turn.example.com.", "-a.example.com", "a..example.com", "turn example.com",
+			"turn.example.com ",
+			`turn."example".com`, "turn.example.com\x00", "turn.example.com\r\nX: y", "turn.example.com:443",
+			"turn.example.com?transport=udp",
+			"turn.example.com/x", "u@turn.example.com", "$STUNNER_SECRET.example.com", "turn.例え.jp", "\u212a.example.com",
+			"[::1]", "1.2.3", "a.1",
 		}, ""},
 	} {
 		got := config.CertificateHost(c.names)

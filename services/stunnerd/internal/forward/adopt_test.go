@@ -9,7 +9,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/datagram"
 )
 
-// frontOf makes a client of an owner send to another pod, and returns the way through that pod.
+// frontOf makes a client of an owner send to another pod, and returns the return path through that pod.
 func frontOf(t *testing.T, owner, front *node, c Client) Way {
 	t.Helper()
 	front.pass(c, "first")
@@ -22,9 +22,9 @@ func frontOf(t *testing.T, owner, front *node, c Client) Way {
 	return owner.sessions.ways[len(owner.sessions.ways)-1]
 }
 
-// a session goes to the pod at which the datagrams of its client arrive, not to the one with the highest
-// rendezvous hash, and that pod gets the address to which the client sends. A datagram that the front has passed on
-// before the owner has let the session go, and that arrives after it, comes back and is not lost.
+// Adopt moves a session to the front of its client, even if another pod has a higher rendezvous hash. The front
+// then has the address to which the client sends. The owner returns a datagram that the front has forwarded before the
+// move and that arrives after it, so no datagram is lost.
 func TestAdopt(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *network) {
 		nodes := n.cluster(4)
@@ -45,7 +45,7 @@ func TestAdopt(t *testing.T) {
 			t.Fatalf("offered: %q, to an address: %v", got, front.sessions.here)
 		}
 		front.sessions.mu.Lock()
-		delete(front.sessions.has, c) // as Owned until the owner has let the session go
+		delete(front.sessions.has, c) // as Owned until the owner has ended its session
 		front.sessions.mu.Unlock()
 		front.pass(c, "late")
 		owner.end(c)
@@ -66,9 +66,9 @@ func TestAdopt(t *testing.T) {
 	})
 }
 
-// a front refuses a session if it does not pass datagrams of the client to the pod that offers it, or if they
-// arrive at two of its addresses. No session is offered to a pod that drains. A front that does not answer, as one of
-// an earlier release, costs one attempt in silentFor, and remains a successor of sessions of pods that drain.
+// a front refuses a session if it does not forward datagrams of the client to the pod that offers the session, or
+// if the client sends to two of its addresses. A draining front is not offered sessions. A front that does not answer,
+// such as one of an earlier release, is not tried again within silentFor, and still gets sessions of draining pods.
 func TestRefusedAdoption(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *network) {
 		nodes := n.cluster(3)

@@ -26,16 +26,16 @@ const (
 	lostEvery = 10
 )
 
-// life is what this process knows of another pod: whether it answers.
+// life records whether another pod answers.
 type life struct {
-	// heard is when a frame of the pod has last arrived, and needed when this pod last had a reason to need it, on the
-	// clock of the Forwarder.
+	// heard is the arrival time of the latest frame of the pod. needed is the latest time at which this pod needed the
+	// other one. Both are on the clock of the Forwarder.
 	heard, needed atomic.Int64
 	// unanswered counts the pings since heard.
 	unanswered atomic.Int32
 }
 
-// hear notes a frame of the pod.
+// hear records the arrival of a frame of the pod.
 func (p *life) hear(at time.Duration) {
 	if at-time.Duration(p.heard.Load()) >= time.Millisecond {
 		p.heard.Store(int64(at))
@@ -45,7 +45,7 @@ func (p *life) hear(at time.Duration) {
 	}
 }
 
-// need makes this process ping the pod if it is silent.
+// need records that this process needs the pod, so that it pings the pod if the pod is silent.
 func (p *life) need(at time.Duration) {
 	if at-time.Duration(p.heard.Load()) >= quietTime {
 		p.needed.Store(int64(at))
@@ -55,11 +55,11 @@ func (p *life) need(at time.Duration) {
 // lost reports whether the pod does not answer.
 func (p *life) lost() bool { return p.unanswered.Load() >= lostPings }
 
-// nobody is the client of frames that concern no client.
+// nobody is the client in frames that are not about a client.
 var nobody = Client{Addr: netip.AddrPortFrom(netip.IPv4Unspecified(), 0)}
 
-// ping pings the pods that are needed and silent, and those that are lost. It is called every pingEvery, count times so
-// far.
+// ping pings silent pods that are needed, and lost pods. It is called every pingEvery; count is the number of earlier
+// calls.
 func (a *announcer) ping(count int, now time.Duration) {
 	v := a.forwarder.view.Load()
 	if !v.forwards() {
@@ -80,7 +80,7 @@ func (a *announcer) ping(count int, now time.Duration) {
 			p.unanswered.CompareAndSwap(n, 0)
 			continue
 		}
-		// The answer may be handled at the same time.
+		// A pong may be handled at the same time.
 		p.unanswered.CompareAndSwap(n, n+1)
 		a.outbox.add(l, ping, nobody, nil)
 		if n > 0 && n%doubtPings == 0 {
@@ -90,8 +90,8 @@ func (a *announcer) ping(count int, now time.Duration) {
 	a.outbox.Flush()
 }
 
-// doubt makes the other pods ping a pod too. A home takes the session of a client over when it has got no answer of the
-// owner itself.
+// doubt requests the other pods to ping a pod, because a home takes over a session only if the owner has not answered
+// pings of the home itself.
 func (a *announcer) doubt(v *view, about *link) {
 	id := binary.BigEndian.AppendUint64(nil, about.pod.id)
 	for _, l := range v.links {
@@ -111,7 +111,7 @@ func (f *Forwarder) handleDoubt(v *view, l *link, m message, at time.Duration) {
 	}
 }
 
-// gone reports whether a pod is in no list any more, or does not answer. This pod is not gone.
+// gone reports whether a pod has left the list or is lost. It returns false for this pod.
 func (v *view) gone(id uint64) bool {
 	if v.self != nil && v.self.id == id {
 		return false

@@ -46,7 +46,7 @@ type change struct {
 	kind   kind
 }
 
-// queue queues a hold or release frame about a client. It replaces an earlier one about the same client.
+// queue queues a hold or release frame for a client. It replaces a queued frame for the same client.
 func (f *Forwarder) queue(k clientKey, c Client, what kind) {
 	if !f.view.Load().forwards() {
 		return // when forwarding begins, the announcer announces all sessions
@@ -79,12 +79,14 @@ type announcer struct {
 	batches   map[batchKey]*clientBatch
 	// view is the list of pods at the last announcement.
 	view *view
-	// base are the homes before the changes of the list that are to be announced again at again. 0 means never.
+	// base are the homes before the changes of the list that are announced a second time, at the time again. If again
+	// is 0, there is no second announcement.
 	base  []home
 	again time.Duration
-	// renew is when all sessions are announced again.
+	// renew is the time of the next announcement of all sessions.
 	renew time.Duration
-	// counts are the frames with numbers of sessions that are being filled, and count is when all numbers are told again.
+	// counts are the frames with session counts that are being filled. count is the time of the next announcement of
+	// all counts.
 	counts map[*link][]byte
 	count  time.Duration
 }
@@ -102,7 +104,7 @@ type clientBatch struct {
 	rest  []byte
 }
 
-// run announces sessions, and forgets what has expired, until Close.
+// run announces sessions and removes expired entries until Close.
 func (f *Forwarder) run() {
 	a := announcer{
 		forwarder: f, outbox: f.Outbox(), batches: map[batchKey]*clientBatch{}, renew: f.now() + renewEvery,
@@ -136,7 +138,7 @@ func (f *Forwarder) run() {
 	}
 }
 
-// tick pings silent pods and copies sessions. It is called every pingEvery, count times so far.
+// tick pings silent pods and copies sessions. It is called every pingEvery; count is the number of earlier calls.
 func (a *announcer) tick(count int) {
 	defer a.forwarder.meter.RecoverPanic("copy sessions to other pods")
 	now := a.forwarder.now()
@@ -144,7 +146,7 @@ func (a *announcer) tick(count int) {
 	a.copyAll(now)
 }
 
-// announce sends what is due.
+// announce sends the announcements that are due.
 func (a *announcer) announce() {
 	f := a.forwarder
 	defer f.meter.RecoverPanic("announce sessions to other pods")
@@ -170,7 +172,7 @@ func (a *announcer) announce() {
 	f.changes.Unlock()
 	for k, c := range pending {
 		if c.kind == release && f.sessions.Has(c.client) {
-			c.kind = hold // the client has a new session, which began before the end of the earlier one was queued
+			c.kind = hold // the client has a new session: it began before the end of the earlier one was queued
 		}
 		for _, h := range rank(v.homes, k) {
 			a.add(h, c.kind, c.client)
@@ -188,7 +190,7 @@ func (a *announcer) announce() {
 	a.flush()
 }
 
-// tell announces all sessions to those of their homes that they did not have before, if copies is set with a copy.
+// tell announces all sessions to the homes that are not in before. If copies is set, it also sends copies.
 func (a *announcer) tell(before []home, copies bool) {
 	if !a.view.forwards() {
 		return

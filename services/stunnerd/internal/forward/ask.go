@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	// patience is how long a front waits for the answer of a home before it asks the other home. For the same time it
-	// drops the datagrams of a client that has no owner.
+	// patience is how long a front waits for the answer of a home before it asks the other home. A front also drops the
+	// datagrams of a client without an owner for this time.
 	patience = 250 * time.Millisecond
 	// giveUp is how long a front remembers that a home has not answered. Clients repeat requests after up to 8 s (RFC
 	// 8489 §6.2.1).
@@ -42,9 +42,9 @@ const (
 	// other after a load balancer has redistributed them: two clients a second could move between pods.
 	asksPerSource   = 10
 	freeAsksPerSlot = asksPerSlot / 10
-	// asksPerHome limits the unanswered asks for one client. More than one is useful, because each ask contains a
-	// datagram that the home returns. burstPerHome takes its place while there are fewer than freeAsksPerSlot asks:
-	// a client that sends video may send a whole picture before the home has answered.
+	// asksPerHome limits the unanswered asks for one client. Several asks are useful, because each contains a datagram
+	// that the home returns. While there are fewer than freeAsksPerSlot asks, the limit is burstPerHome: a client may
+	// send all packets of a video frame before the home has answered.
 	asksPerHome  = 4
 	burstPerHome = 32
 	maxSources   = 16_384
@@ -54,11 +54,11 @@ const (
 type known struct {
 	// owner is nil if the front has forgotten it.
 	owner atomic.Pointer[pod]
-	// asked is the address to which the client sends. If the client also sends to another address, other is the latest
+	// asked is the address to which the client sends. If the client also sends to a second address, other is the latest
 	// such address; otherwise it is nil. A Source is never changed, only replaced.
 	asked, other atomic.Pointer[datagram.Source]
-	// heard and heardOther are when the client last sent to asked and to other, and answered is when the owner last
-	// sent to the client, on the clock of the Forwarder.
+	// heard is when the client last sent to asked, heardOther when it last sent to other, and answered when the owner
+	// last sent to the client. All are on the clock of the Forwarder.
 	heard, heardOther, answered atomic.Int64
 	// named is when a home has last named the owner, on the same clock.
 	named atomic.Int64
@@ -94,8 +94,8 @@ type stranger struct {
 	// view is the list of pods at the start of the search. began is the start of the first search for this client.
 	view  *view
 	began time.Duration
-	// homes are the other pods that may know the owner, in the order in which they are asked. step is the index of the
-	// current one.
+	// homes are the other pods that may store the owner, in the order in which they are asked. step is the index of the
+	// current home.
 	homes []*pod
 	step  int
 	// tried are all pods that were asked, including those from an earlier list of pods.
@@ -103,7 +103,7 @@ type stranger struct {
 	// asks is the number of asks to the current home since the time since.
 	asks  int
 	since time.Duration
-	// none is set when all homes were asked. Until since+patience, the client counts as one without an owner.
+	// none is set when all homes were asked. Until since+patience, the client counts as a client without an owner.
 	none  bool
 	asked *datagram.Source
 }
@@ -139,7 +139,7 @@ func newFront() front {
 	}
 }
 
-// verdict is what happens to a datagram of a client that an Outbox does not know.
+// verdict is how an Outbox handles a datagram of a client that is not in its cache.
 type verdict int
 
 const (
@@ -165,7 +165,8 @@ func (f *Forwarder) route(
 		}
 		f.front.forget(k)
 	}
-	// Also during a search: the owner may have told this pod meanwhile, and the home that is asked may have ended.
+	// This is also checked during a search: a hold frame may have named the owner since, and the asked home may have
+	// ended.
 	switch n, rescued := f.held(v, k, c, asked, at); {
 	case rescued:
 		return dropped, nil, nil
@@ -207,8 +208,8 @@ func (f *Forwarder) route(
 	return toHome, nil, s.ask()
 }
 
-// reach returns how the owner of a client is reached, or nil if it is not in the list or does not answer. A lost owner that
-// a home has named again is tried for a moment, because no home may have a copy of the session.
+// reach returns the link to the owner of a client. It returns nil if the owner is not in the list or is lost. A lost
+// owner that a home has named again is used for a short time, because perhaps no home has a copy of the session.
 func (n *known) reach(at time.Duration) *link {
 	owner := n.owner.Load()
 	if owner == nil || owner.lost() && at-time.Duration(n.named.Load()) >= patience {
@@ -218,8 +219,8 @@ func (n *known) reach(at time.Duration) *link {
 	return owner.link.Load()
 }
 
-// held returns the client if this pod is a home that stores its owner. rescued is set if this pod is about to take the
-// session over. The caller holds the lock of the front.
+// held returns the client if this pod is a home that stores the owner. rescued is set if this pod begins to take over
+// the session. The caller must hold the lock of the front.
 func (f *Forwarder) held(
 	v *view, k clientKey, c Client, asked *datagram.Source, at time.Duration,
 ) (n *known, rescued bool) {
@@ -236,7 +237,8 @@ func (f *Forwarder) held(
 	return f.front.learn(k, v.links[id].pod, asked, at), false
 }
 
-// mayAsk takes one ask from the limits of the process and of a source address.
+// mayAsk counts an ask against the limits of the process and of a source address. It reports false if a limit is
+// reached.
 func (t *front) mayAsk(client netip.Addr, at time.Duration, now time.Time) bool {
 	scarce := t.scarce(at)
 	if t.asks >= asksPerSlot || scarce && t.sources.Take(ratelimit.SourcePrefix(client), now) > 0 {
@@ -246,8 +248,7 @@ func (t *front) mayAsk(client netip.Addr, at time.Duration, now time.Time) bool 
 	return true
 }
 
-// scarce reports whether so many asks were sent in the current slot that clients of one source share a limit (see
-// asksPerSource).
+// scarce reports whether more than freeAsksPerSlot asks were sent in the current slot, so that asksPerSource applies.
 func (t *front) scarce(at time.Duration) bool {
 	t.renew(at)
 	return t.asks >= freeAsksPerSlot
@@ -260,7 +261,7 @@ func (t *front) renew(at time.Duration) {
 	}
 }
 
-// search begins the search for the owner of a client. It returns nil if too many are being searched.
+// search begins the search for the owner of a client. It returns nil if maxStrangers clients are being searched for.
 func (t *front) search(v *view, k clientKey, asked *datagram.Source, at time.Duration) *stranger {
 	if len(t.strangers) >= most(t.clients, maxStrangers) {
 		return nil
@@ -311,9 +312,10 @@ func (t *front) find(k clientKey) *known {
 	return t.known[k]
 }
 
-// found handles an is frame of a pod, which names an owner. It returns the pod to which the datagrams of the client go,
-// or nil if this pod has not asked, or if full, because too many clients are known. A known owner is replaced only if it
-// names its successor itself: a home may answer late, or have missed the change of the owner.
+// found handles an is frame that names an owner. It returns the pod to which datagrams of the client are sent. It
+// returns nil if this pod has not asked the sender, or, with full set, if the table of known clients is full. A known
+// owner is replaced only if that owner itself names its successor, because the answer of a home may be late or
+// outdated.
 func (t *front) found(k clientKey, from, owner *pod, at time.Duration) (to *pod, full bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -332,8 +334,8 @@ func (t *front) found(k clientKey, from, owner *pod, at time.Duration) (to *pod,
 }
 
 // missing handles an unknown frame of a pod: the owner has no session, or a home does not know the owner. If all homes
-// were asked, it returns the address to which the client sends. Otherwise, if fewer than limit asks were sent in this
-// slot, it takes one ask and returns the next home.
+// were asked, it returns the address to which the client sends. Otherwise it returns the next home and counts one ask,
+// unless limit asks were sent in this slot.
 func (t *front) missing(k clientKey, from *pod, limit int, at time.Duration) (next *pod, asked *datagram.Source) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

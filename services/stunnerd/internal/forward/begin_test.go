@@ -8,8 +8,9 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
 )
 
-// Allocate requests of a client go to one pod that does not drain, also if another one is added meanwhile, and
-// the answers to the client. Later datagrams of the client follow. Without such a pod the caller keeps the request.
+// all Allocate requests of a client are passed to the same pod that does not drain, even if a pod is added
+// meanwhile. The answers are returned to the client, and later datagrams of the client reach the same pod. If all pods
+// drain, Begin reports false.
 func TestBeginAtAnotherPod(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *network) {
 		nodes := n.cluster(3)
@@ -52,7 +53,7 @@ func TestBeginAtAnotherPod(t *testing.T) {
 	})
 }
 
-// drainingIn returns the list of pods of which some drain.
+// drainingIn returns the list of nodes, with some of them draining.
 func drainingIn(nodes []*node, draining ...*node) Peers {
 	p := list(nodes...)
 	for i, d := range nodes {

@@ -15,12 +15,12 @@ const (
 	MaxCopy = 1000
 	// copyEvery is the shortest time between two copies of a session to one home.
 	copyEvery = time.Second
-	// copyTimes is how often a copy is sent to a home that does not confirm it.
+	// copyTimes is how often a copy is sent to a home that does not confirm the copy.
 	copyTimes = 10
-	// copiesPerPing is the number of sessions that are copied in each pingEvery: 10,000 a second. They are many when the
-	// list has changed.
+	// copiesPerPing limits the sessions that are copied in each pingEvery: 10,000 a second. After a change of the list,
+	// many sessions are due at once.
 	copiesPerPing = 1000
-	// secondWaits is how long a home that is not the first one waits for those before it to take a session over.
+	// secondWaits is how long the second home waits for the first home to take over a session.
 	secondWaits = time.Second
 	// maxCopies is the largest memory of copies of other pods. Options.Copies may be less.
 	maxCopies = 256 << 20
@@ -31,20 +31,21 @@ const (
 	versionSize = 12 + 4
 )
 
-// Generations of a session consist of a term and a count. Each take-over begins the next term. Each process that restores
-// the session of a former one, or gets it from one that drains, adds one. So a pod that is cut off and restarts does not
-// get ahead of the pod that has taken its session over.
+// The generation of a session consists of a term and a count. Each take-over increments the term. The count is
+// incremented by each process that restores the session after a restart or receives it from a draining pod. So a pod
+// that is cut off and restarts keeps a lower generation than the pod that has taken over its session.
 const (
 	termBits = 8
-	// maxTerms is how many terms a session may be ahead of a copy or of the session here. A frame with more is refused.
+	// maxTerms is the largest difference between the term in a frame and the term of the stored copy or session. A
+	// frame with a larger difference is refused.
 	maxTerms = 16
 )
 
 // Version identifies a session of a client, and orders the pods that have it.
 type Version struct {
-	// Session is the transaction ID of the Allocate request. It tells sessions of one client apart.
+	// Session is the transaction ID of the Allocate request. It distinguishes the sessions of one client.
 	Session [12]byte
-	// Generation orders the processes that have had the session. The highest one wins.
+	// Generation orders the processes that have had the session. The process with the highest generation keeps it.
 	Generation uint32
 }
 
@@ -57,7 +58,7 @@ func (v Version) next() Version {
 // Moves returns how many processes have continued the session since its pod was last lost. It is at most 255.
 func (v Version) Moves() int { return int(v.Generation & (1<<termBits - 1)) }
 
-// fromFuture reports whether a generation is farther ahead of another one than take-overs can bring it.
+// fromFuture reports whether a generation is more than maxTerms ahead of a known one.
 func fromFuture(generation, known uint32) bool {
 	return uint64(generation>>termBits) > uint64(known>>termBits)+maxTerms
 }
@@ -66,7 +67,7 @@ func (v Version) append(b []byte) []byte {
 	return binary.BigEndian.AppendUint32(append(b, v.Session[:]...), v.Generation)
 }
 
-// parseVersion parses a version and 8 bytes behind it.
+// parseVersion parses a version and the 8 bytes after it.
 func parseVersion(b []byte) (v Version, number uint64, rest []byte, ok bool) {
 	if len(b) < copyHeader {
 		return v, 0, nil, false
@@ -75,14 +76,14 @@ func parseVersion(b []byte) (v Version, number uint64, rest []byte, ok bool) {
 	return v, binary.BigEndian.Uint64(b[versionSize:]), b[copyHeader:], true
 }
 
-// claim is a pod that has a session in a generation.
+// claim names a pod that has a session, and the generation of the session there.
 type claim struct {
 	generation uint32
 	pod        uint64
 }
 
-// beats reports whether the pod of a keeps the session of a client if that of b has it too. Two homes may have taken it
-// over at the same time: then the one with the higher rendezvous hash keeps it.
+// beats reports whether the pod of a keeps the session of a client if the pod of b has it too. If both homes have taken
+// over the session at the same time, the generations are equal, and the home with the higher rendezvous hash keeps it.
 func (a claim) beats(b claim, k clientKey) bool {
 	if a.generation != b.generation || a.pod == b.pod {
 		return a.generation > b.generation
@@ -97,15 +98,15 @@ type saved struct {
 	record []byte
 	// shift is the difference between the clocks of this pod and the owner.
 	shift time.Duration
-	// wanted is since when a client of a lost owner waits for the first home, or 0. taking is set while this pod takes the
-	// session over.
+	// wanted is when a datagram of the client of a lost owner first arrived here, or 0. taking is set while this pod
+	// takes over the session.
 	wanted time.Duration
 	taking bool
 }
 
 func (s *saved) claim() claim { return claim{s.Generation, s.owner} }
 
-// stored is what has become of a copy.
+// stored is the result of storing a copy.
 type stored int
 
 const (
@@ -136,7 +137,7 @@ func (x *index) keep(k clientKey, s *saved, now time.Duration) (stored, claim) {
 		return future, claim{}
 	case old.claim().beats(s.claim(), k):
 		return beaten, old.claim()
-	case old.claim() == s.claim() && other: // a newer session of the client is elsewhere
+	case old.claim() == s.claim() && other: // the other pod has a newer session of the client
 		return ignored, claim{}
 	}
 	size := len(s.record) + priceCopy
@@ -152,7 +153,8 @@ func (x *index) keep(k clientKey, s *saved, now time.Duration) (stored, claim) {
 	return kept, claim{}
 }
 
-// other returns the copy of a client if its owner is not the pod that has announced a session of the client.
+// other returns the copy of a client if its owner is another pod than the one that has announced a session of the
+// client.
 func (x *index) other(k clientKey, pod uint64) *saved {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -170,8 +172,8 @@ func (x *index) drop(k clientKey) {
 	}
 }
 
-// wants notes that a client of a lost owner sends. If the copy of the session may be used, it returns the copy, and whether
-// the session is to be taken over now: by the first home at once, and by another one after secondWaits.
+// wants handles a datagram of a client of a lost owner. If there is a usable copy, it returns the copy, and whether
+// this pod must take over the session now. The first home takes it over at once, the second one after secondWaits.
 func (x *index) wants(k clientKey, owner uint64, first bool, now time.Duration) (s *saved, due bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -187,7 +189,8 @@ func (x *index) wants(k clientKey, owner uint64, first bool, now time.Duration) 
 	return s, due
 }
 
-// taken removes a copy after an attempt to take the session over. The owner is not the owner any more.
+// taken removes the copy of a client after an attempt to take over its session, and the owner that the index stores for
+// the client.
 func (x *index) taken(k clientKey, s *saved) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -197,7 +200,7 @@ func (x *index) taken(k clientKey, s *saved) {
 	}
 }
 
-// stay reverts taking.
+// stay ends an attempt to take over a session, and keeps the copy.
 func (x *index) stay(s *saved) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -222,26 +225,26 @@ type copyJob struct {
 	client Client
 	// changed is set if the session or its homes have changed since the latest copy.
 	changed bool
-	// to are the homes that have not confirmed the latest copy, at most two, and sent is its header.
+	// to are the homes that have not confirmed the latest copy, at most two. sent is the header of that copy.
 	to   []uint64
 	sent [copyHeader]byte
-	// former is the lost owner from which this pod has taken the session over. It must give the session up when it is back. 0
-	// means none.
+	// former is the lost owner whose session this pod has taken over, or 0. It must end its session when it is
+	// reachable again.
 	former uint64
 	// next is the earliest time of the next copy, and times the number of copies since the latest change.
 	next  time.Duration
 	times int
 }
 
-// Changed makes the homes of a client get the latest record of its session here.
+// Changed sends the homes of a client the new record of its session.
 func (f *Forwarder) Changed(c Client) {
 	if k, ok := keyOf(c); f != nil && ok && f.view.Load().forwards() {
 		f.copying.mark(k, c, 0, f.clients)
 	}
 }
 
-// mark notes a change of a session. former is as in copyJob, or 0. Beyond the largest number of clients, the homes get the
-// record after the next change.
+// mark records a change of a session. former is as in copyJob. If there are too many jobs, the homes get the record
+// after the next change of the session.
 func (x *copying) mark(k clientKey, c Client, former uint64, clients int) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -293,9 +296,9 @@ func (a *announcer) copy(v *view, k clientKey, now time.Duration) {
 	j := x.jobs[k] // only this goroutine removes jobs
 	c, changed := j.client, j.changed
 	outdated := changed || len(j.to) > 0
-	j.changed = false // a change from here on is for the next copy
+	j.changed = false // a later change needs another copy
 	x.mu.Unlock()
-	// These take locks that are held during Changed.
+	// Version and Copy take locks that are held during Changed.
 	version, here := f.sessions.Version(c)
 	var record []byte
 	copied := false
@@ -327,14 +330,14 @@ func (a *announcer) copy(v *view, k clientKey, now time.Duration) {
 		payload = append(payload, record...)
 		for _, id := range j.to {
 			if l := v.links[id]; l != nil && !l.pod.lost() {
-				if j.times > 0 { // it has not confirmed the copy
+				if j.times > 0 { // l has not confirmed the copy
 					l.pod.need(now)
 				}
 				a.outbox.add(l, copyOf, c, payload)
 				sent = true
 			}
 		}
-		if sent { // a lost home gets the copy when it is back
+		if sent { // a lost home gets the copy when it is reachable again
 			j.times++
 		}
 	}
@@ -397,7 +400,7 @@ func (f *Forwarder) handleCopy(v *view, l *link, k clientKey, m message, now tim
 	f.replies.add(l, copied, m.client, m.payload[:copyHeader])
 }
 
-// handleNewer handles the news that another pod has the session of a client in a higher generation.
+// handleNewer handles a newer frame: another pod has the session of a client in a higher generation.
 func (f *Forwarder) handleNewer(v *view, l *link, k clientKey, m message) {
 	version, owner, rest, ok := parseVersion(m.payload)
 	if !ok || len(rest) > 0 {
@@ -409,8 +412,9 @@ func (f *Forwarder) handleNewer(v *view, l *link, k clientKey, m message) {
 	}
 }
 
-// meet compares the claim of another pod with the session here. The session here ends if it loses. If it wins, or if the
-// claim is from the future, meet reports false; the pod of l then gets the claim of this pod.
+// meet compares the claim of another pod with the session here, and ends the session here if the other claim wins. If
+// the session here wins, meet reports false and sends the claim of this pod to the pod of l. It also reports false if
+// the generation of the claim is too high.
 func (f *Forwarder) meet(v *view, l *link, k clientKey, c Client, session [12]byte, theirs claim) (goesOn bool) {
 	own, here := f.sessions.Version(c)
 	switch {
@@ -424,7 +428,7 @@ func (f *Forwarder) meet(v *view, l *link, k clientKey, c Client, session [12]by
 		return true
 	}
 	f.tellNewer(l, c, session, claim{own.Generation, v.self.id})
-	f.Changed(c) // the homes do not have it
+	f.Changed(c) // the homes may not have this session
 	return false
 }
 
@@ -433,8 +437,8 @@ func (f *Forwarder) tellNewer(l *link, c Client, session [12]byte, winner claim)
 	f.replies.add(l, newer, c, binary.BigEndian.AppendUint64(version.append(nil), winner.pod))
 }
 
-// rescue begins to take over the session of a client that sends, if its owner is gone and this pod has a copy. copied
-// reports whether there is such a copy, and here whether this pod takes the session over; otherwise another home does.
+// rescue begins to take over the session of a client whose owner is lost, if this pod has a copy. copied reports
+// whether there is a copy. here reports whether this pod takes over the session; if not, the other home does.
 func (f *Forwarder) rescue(v *view, k clientKey, c Client, owner uint64, at time.Duration) (copied, here bool) {
 	if v.self == nil || !v.gone(owner) {
 		return false, false
@@ -461,7 +465,7 @@ func (f *Forwarder) rescue(v *view, k clientKey, c Client, owner uint64, at time
 	return true, true
 }
 
-// rescued is the first result of rescue.
+// rescued is rescue without its second result.
 func (f *Forwarder) rescued(v *view, k clientKey, c Client, owner uint64, at time.Duration) bool {
 	copied, _ := f.rescue(v, k, c, owner, at)
 	return copied
@@ -469,9 +473,9 @@ func (f *Forwarder) rescued(v *view, k clientKey, c Client, owner uint64, at tim
 
 // takeOver takes over the session of a lost pod.
 func (f *Forwarder) takeOver(c Client, s *saved) {
-	k, _ := keyOf(c) // the client has been in a frame or in Pass
+	k, _ := keyOf(c) // clients in frames and in Pass have a key
 	if !f.view.Load().gone(s.owner) {
-		f.index.stay(s) // it has answered meanwhile
+		f.index.stay(s) // the owner has answered meanwhile
 		return
 	}
 	ok := f.sessions.TakeOver(c, s.next(), s.record, s.shift)

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// call creates a session that is copied.
+// call creates a session, and requests copies of it.
 func (d *node) call(c Client) {
 	d.sessions.mu.Lock()
 	d.sessions.versions[c] = Version{Session: [12]byte{1, 2, 3}}
@@ -42,7 +42,8 @@ func live(nodes []*node, without ...*node) []*node {
 	return slices.DeleteFunc(slices.Clone(nodes), func(d *node) bool { return slices.Contains(without, d) })
 }
 
-// talk makes a client send to pods in turn every 20 ms for a time, until enough reports true after a datagram.
+// talk makes a client send to pods in turn every 20 ms. It ends after the given time, or when enough reports true after
+// a datagram.
 func (n *network) talk(c Client, most time.Duration, enough func() bool, fronts ...*node) (took time.Duration) {
 	n.t.Helper()
 	begun := time.Now()
@@ -60,7 +61,7 @@ func (n *network) talk(c Client, most time.Duration, enough func() bool, fronts 
 	return 0
 }
 
-// away returns the first client of which a pod is no home.
+// away returns the first client of which the pod is not a home.
 func away(d *node, nodes []*node, from int) Client {
 	for i := from; ; i++ {
 		if homes := homesOf(client(i), nodes); homes[0] != d && homes[1] != d {
@@ -97,7 +98,7 @@ func TestHomesHaveCopies(t *testing.T) {
 	})
 }
 
-// changes cost a home one frame a second and session at most, and an unchanged session costs none.
+// a home gets at most one copy a second of a session that changes, and none of an unchanged one.
 func TestCopiesAreCoalesced(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *network) {
 		nodes := n.cluster(3)
@@ -119,7 +120,7 @@ func TestCopiesAreCoalesced(t *testing.T) {
 			}
 			return sum
 		}
-		got := count() // a copy for each home, and its answer
+		got := count() // a copy for each home, and its confirmation
 		if most := 2 * (seconds + 1); got["true"] > most || got["true"] < most-4 || got["false"] > most {
 			t.Errorf("frames of the owner (true) and the homes: %v, want up to %d of each", got, most)
 		}
@@ -130,8 +131,8 @@ func TestCopiesAreCoalesced(t *testing.T) {
 	})
 }
 
-// the first home takes the session of a lost pod over, and nobody while the pod answers or its client is silent. The
-// lost pod gives the session up when it is back.
+// the first home takes over the session of a lost pod. No pod takes it over while the owner answers or the client
+// is silent. The former owner ends its session when it is reachable again.
 func TestFirstHomeTakesOver(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *network) {
 		nodes := n.cluster(5)
@@ -170,7 +171,7 @@ func TestFirstHomeTakesOver(t *testing.T) {
 			t.Errorf("%d owners", len(got))
 		}
 
-		// The former owner gives up when it is back, though its client is silent.
+		// The former owner ends its session when it is reachable again, although its client is silent.
 		n.heal()
 		time.Sleep(5 * time.Second)
 		if got := owners(c, nodes); len(got) != 1 || got[0] != homes[0] {
@@ -185,7 +186,8 @@ func TestFirstHomeTakesOver(t *testing.T) {
 	})
 }
 
-// an owner that has left the list is replaced with the next datagram, and a home that is lost too by the other one.
+// when an owner has left the list, a home takes over the session with the next datagram of the client. If that
+// home is lost too, the other home takes it over.
 func TestTwoPodsLost(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *network) {
 		nodes := n.cluster(5)
@@ -233,8 +235,8 @@ func TestRefusedTakeOver(t *testing.T) {
 	})
 }
 
-// frames about copies that a pod of another Gateway sends, repeated frames, malformed ones, and generations from the
-// future change nothing.
+// a pod ignores frames about copies from another Gateway, repeated frames, malformed frames, and generations that
+// are too high.
 func TestForeignCopiesChangeNothing(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *network) {
 		nodes := n.cluster(4)
@@ -290,7 +292,7 @@ func TestForeignCopiesChangeNothing(t *testing.T) {
 				t.Errorf("%s has refused %d frames", to.name, got)
 			}
 		}
-		// A home takes the session over. The recorded frames of the former owner bring nothing back.
+		// A home takes over the session. The recorded frames of the former owner do not restore it there.
 		n.cut(owner)
 		n.talk(c, 5*time.Second, func() bool { return homes[0].sessions.Has(c) }, homes[1])
 		n.heal()
@@ -305,7 +307,7 @@ func TestForeignCopiesChangeNothing(t *testing.T) {
 	})
 }
 
-// a flood of records takes the memory of copies only, and no copy that is stored.
+// a flood of copies uses only the memory for copies, and replaces no stored copy.
 func TestFloodOfCopies(t *testing.T) {
 	x := newIndex(0, 100*(priceCopy+100))
 	for i := range 1000 {
@@ -327,8 +329,9 @@ func TestFloodOfCopies(t *testing.T) {
 	}
 }
 
-// TestOneOwnerAtLast lets pods and the network fail at random: frames are lost, pods are cut off alone and in groups,
-// two at once, restart, and leave the list. In the end each client that sends has one owner.
+// TestOneOwnerAtLast lets pods and the network fail at random: frames are lost, pods are cut off alone and in
+// groups, two pods fail at once, pods restart and leave the list. In the end each client that sends has exactly one
+// owner.
 func TestOneOwnerAtLast(t *testing.T) {
 	for seed := range uint64(4) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -370,7 +373,7 @@ func TestOneOwnerAtLast(t *testing.T) {
 					talk(time.Duration(dice.IntN(4000))*time.Millisecond, 20*time.Millisecond)
 				}
 				n.loss(nil, 0)
-				talk(75*time.Second, 200*time.Millisecond) // a home is told of each session within renewEvery
+				talk(75*time.Second, 200*time.Millisecond) // an owner announces each session within renewEvery
 				for i, c := range clients {
 					got := owners(c, nodes)
 					if len(got) != 1 {

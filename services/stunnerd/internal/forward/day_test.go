@@ -15,20 +15,22 @@ const (
 	medianCall   = 12 * time.Minute
 	meanCall     = 25 * time.Minute
 	shareUDP     = 0.92
-	shareTaking  = 0.85 // of peers take another relay address
+	shareTaking  = 0.85 // the share of peers that accept another relayed address
 	perPod       = daySessions / simulatedPods
-	repeatedDays = 15 // so that each number of events is whole
+	repeatedDays = 15 // the expected numbers of events are then whole
 )
 
 // disturbance is an event that concerns the sessions of one pod.
 type disturbance struct {
 	name string
-	// events is their number in repeatedDays, and share the part of the sessions of a pod that it has.
+	// events is the number of these events in repeatedDays. share is the part of the sessions of the pod that an event
+	// concerns.
 	events int
 	share  float64
 	// notice is the time from SIGTERM to the end of the process; 0 means that there is no SIGTERM.
 	notice time.Duration
-	// back is set if a process continues in the same place with the journal, and lost if the pod is gone.
+	// back is set if a process continues with the journal of the earlier one. lost is set if the pod is gone without a
+	// successor.
 	back, lost bool
 }
 
@@ -48,7 +50,8 @@ type daySession struct {
 	age, left   time.Duration
 }
 
-// newDaySession returns a session that lives at a random time: long ones are more frequent than among all calls.
+// newDaySession returns a session at a random moment. At a moment, long sessions are more frequent than among all
+// sessions of a day.
 func newDaySession(random *rand.Rand, spread float64) daySession {
 	all := medianCall.Seconds() * math.Exp(spread*spread+spread*random.NormFloat64())
 	age := all * random.Float64()
@@ -65,18 +68,18 @@ type cutBy int
 const (
 	// goesOn: the call does not end.
 	goesOn cutBy = iota
-	// withoutMoves: only a move would save the call.
+	// withoutMoves: only a move of the session would continue the call.
 	withoutMoves
 	// connected: the client uses a connection, which ends in the process.
 	connected
-	// notTaking: the peer stays at the former relayed address, which is that of the pod.
+	// notTaking: the peer only uses the former relayed address, which belongs to the pod.
 	notTaking
 	// noCopy: no living pod has a copy.
 	noCopy
 	causes
 )
 
-// cut returns why the call of a session at a pod ends. With moves, pods hand sessions over and have copies.
+// cut returns why the call of a session at a pod ends. If moves is set, pods hand over sessions and copy them.
 func (d disturbance) cut(s daySession, w *world, owner home, moves bool) cutBy {
 	switch {
 	case d.back && s.udp: // restored from the journal
@@ -112,9 +115,9 @@ func total(by [causes]int) (n int) {
 	return n
 }
 
-// TestDay prints how many calls of a day disturbances of pods, nodes and balancers end, with forwarding and the journal,
-// and with moves and copies as well; the calls of the latter by reason. The numbers of events are assumptions. Homes,
-// copies and searches are those of the product:
+// TestDay prints how many calls of a day disturbances of pods, nodes and balancers end, with forwarding and the
+// journal, and with moves and copies as well; and, with moves and copies, the number of ended calls by reason. The
+// numbers of events are assumptions. Homes, copies and searches are those of the product:
 //
 //	go test ./services/stunnerd/internal/forward -run TestDay -v
 func TestDay(t *testing.T) {

@@ -172,14 +172,14 @@ func TestFoes(t *testing.T) {
 	}
 }
 
-// isAnnouncement reports whether a frame tells a home of sessions.
+// isAnnouncement reports whether a frame announces sessions to a home.
 func (n *network) isAnnouncement(f sentFrame) bool {
 	from, to := n.nodes[f.from].self.Sender, n.nodes[f.to].self.Sender
 	m, ok := open(derive(yesterday.Secret, from, to), bytes.Clone(f.frame))
 	return ok && (m.kind == renew || m.kind == hold || m.kind == release)
 }
 
-// TestAReplyOfAPodThatIsNotTheOwner has a third pod answer a client.
+// A reply frame of a pod that is not the owner is not sent to the client.
 func TestAReplyOfAPodThatIsNotTheOwner(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *network) {
 		pods := n.cluster(3)
@@ -199,8 +199,8 @@ func TestAReplyOfAPodThatIsNotTheOwner(t *testing.T) {
 	})
 }
 
-// TestAnOwnerIsNamedOnlyByAHomeThatWasAsked has pods name a wrong owner: one that was not asked while the front
-// searches, and a home when the front knows the owner. A datagram that comes back with such an answer is not lost.
+// An is frame names an owner only if this front has asked its sender, and does not replace a known owner. The front
+// still forwards the datagram in the frame.
 func TestAnOwnerIsNamedOnlyByAHomeThatWasAsked(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *network) {
 		nodes := n.cluster(5)
@@ -228,8 +228,8 @@ func TestAnOwnerIsNamedOnlyByAHomeThatWasAsked(t *testing.T) {
 	})
 }
 
-// TestTheListChangesDuringASearch has the answer of a home arrive after the list has changed, and after the search for
-// the client has begun anew.
+// The answer of a home may arrive after the list of pods has changed, and after the search for the owner has begun
+// again.
 func TestTheListChangesDuringASearch(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *network) {
 		nodes := n.cluster(5)
@@ -241,7 +241,7 @@ func TestTheListChangesDuringASearch(t *testing.T) {
 		settle()
 		next := list(nodes...)
 		for i := range next.Pods {
-			next.Pods[i].Draining = next.Pods[i].Pod == homes[0].name // it is not a home any more
+			next.Pods[i].Draining = next.Pods[i].Pod == homes[0].name // a draining pod is not a home
 		}
 		n.lose(homes[1])
 		front.pass(c, "before")
@@ -252,7 +252,7 @@ func TestTheListChangesDuringASearch(t *testing.T) {
 	})
 }
 
-// TestLoop has the index name a front as the owner that has no session.
+// If the index names a front as the owner, and the front has no session, no frame circulates.
 func TestLoop(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *network) {
 		nodes := n.cluster(5)
@@ -284,7 +284,7 @@ func TestLoop(t *testing.T) {
 		if homes[0].Status().Refused["loop"] != 1 || homes[1].Status().Refused["loop"] != 1 {
 			t.Errorf("loops counted: %v and %v, want 1 each", homes[0].Status().Refused, homes[1].Status().Refused)
 		}
-		// A home with another idea of the list names the front.
+		// A home with another list of pods names the front.
 		front.front.Pass(c, []byte("x"), datagram.Source{}, time.Now())
 		payload := append(binary.BigEndian.AppendUint64(nil, podID(front.name)), 'x')
 		n.inject(homes[0], front, forge(homes[0], front, yesterday, 1000, is, c, payload))
@@ -296,8 +296,8 @@ func TestLoop(t *testing.T) {
 	})
 }
 
-// K-17: TestAForgedClientMovesNothing has a foe send with the source of a client to another pod. Both fronts are told to
-// the owner, and the first stays as it was.
+// K-17: datagrams with the forged source of a client at another pod do not move the client. The owner learns both
+// fronts, and continues to use the first one.
 func TestAForgedClientMovesNothing(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *network) {
 		nodes := n.cluster(3)
@@ -327,7 +327,7 @@ func TestAForgedClientMovesNothing(t *testing.T) {
 	})
 }
 
-// TestForgedSources is row 8 of the requirements in numbers: 100,000 datagrams a second of forged sources.
+// 100,000 datagrams a second with forged sources cause a bounded number of asks, and use bounded memory.
 func TestForgedSources(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *network) {
 		nodes := n.cluster(4)
@@ -357,7 +357,7 @@ func TestForgedSources(t *testing.T) {
 			}
 			front.front.Flush()
 			if i%100 == 0 {
-				n.frames() // the memory of the test
+				n.frames() // frees the memory of the test
 			}
 			time.Sleep(time.Millisecond)
 			if asked := front.Status().Asked - before; asked > uint64(asksPerSlot*(i/100+2)) {
@@ -386,11 +386,11 @@ func TestForgedSources(t *testing.T) {
 	})
 }
 
-// TestOneSourceAsksLittle is a flood from one address with many ports.
+// A flood from one address with many ports causes few asks.
 func TestOneSourceAsksLittle(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *network) {
 		nodes := n.cluster(1)
-		for range 9 { // homes are other pods for most clients
+		for range 9 { // for most clients, other pods are the homes
 			nodes = append(nodes, n.start(fmt.Sprint("more-", len(nodes))))
 		}
 		publish(list(nodes...), nodes...)
@@ -413,8 +413,7 @@ func TestOneSourceAsksLittle(t *testing.T) {
 	})
 }
 
-// TestClientsOfOneAddressDoNotWaitForEachOther: a load balancer spreads the clients of an office anew, which have one
-// public address.
+// All clients of an office with one public address are found quickly after a load balancer has redistributed them.
 func TestClientsOfOneAddressDoNotWaitForEachOther(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *network) {
 		nodes := n.cluster(1)
@@ -433,7 +432,7 @@ func TestClientsOfOneAddressDoNotWaitForEachOther(t *testing.T) {
 			front.front.Flush()
 			if i == 25 {
 				synctest.Wait()
-				if asked := front.Status().Asked - before; asked < clients*8/10 { // the others have their home here
+				if asked := front.Status().Asked - before; asked < clients*8/10 { // others have their home here
 					t.Errorf("%d asks for %d clients in half a second", asked, clients)
 				}
 			}

@@ -11,8 +11,8 @@
 // A front that does not know the owner sends the datagram to a home in an ask frame. The home answers with an is frame,
 // which names the owner, or with an unknown frame; both return the datagram. From then on the front sends datagrams of
 // the client to the owner in data frames. The owner sends its answers to the front in reply frames, and the front sends
-// them to the client. An owner that answered by itself would not be understood: the address translation of the node
-// lets a client receive only from the pod to which the client sends.
+// them to the client. The owner cannot answer directly: the address translation of the node drops datagrams to the
+// client from any pod but the one to which the client sends.
 //
 // No frame can circulate. A data frame is never passed on: a pod without the session answers unknown, and the front
 // forgets the owner. A front drops an is frame that names the front itself.
@@ -23,7 +23,7 @@
 //	peers.go                    the list of pods
 //	index.go announce.go        the homes, and their index of clients
 //	ask.go                      the search for the owner
-//	way.go                      the way back to a client
+//	way.go                      the return path to a client
 //	handover.go                 sessions of a pod that drains, or whose datagrams arrive at another pod
 //	alive.go copies.go          sessions of a pod that is lost, and their copies at the homes
 //	quota.go                    quotas of users over all pods
@@ -86,9 +86,9 @@ type Sessions interface {
 	// sends; otherwise it is nil. Take must not send anything before FromPeer. It reports false if this pod cannot
 	// continue the session. It is called from another goroutine, one call at a time.
 	Take(c Client, record []byte, clock time.Time, from Way, here *datagram.Source) bool
-	// FromPeer handles a datagram of a peer to the relayed address that a session of this pod had at the pod of from. An
-	// invalid peer comes without a datagram. In any case, that pod has let the session go. FromPeer reports false if the
-	// session does not need that address. It does not retain the datagram.
+	// FromPeer handles a datagram that a peer has sent to the relayed address of the session at the pod of from. An
+	// invalid peer means that there is no datagram. Each call shows that the pod of from has ended the session there.
+	// FromPeer reports false if the session does not need that address. It does not retain the datagram.
 	FromPeer(c Client, from Way, peer netip.AddrPort, datagram []byte, now time.Time) bool
 	// ToPeer sends a datagram to a peer from the relayed address of a session that the pod of to has taken over. It does
 	// not retain the datagram.
@@ -98,9 +98,10 @@ type Sessions interface {
 	// Copy returns the record of the session of a client here, of at most MaxCopy bytes, from which another pod can continue
 	// it. It reports false if no pod can. It is called from another goroutine.
 	Copy(c Client) (record []byte, ok bool)
-	// TakeOver continues the session of a client whose pod is lost, as a version, from its record. shift is to be added to
-	// the times of the record. Nothing may be sent to the client before one of its datagrams has arrived. It reports false
-	// if this pod cannot continue the session. It is called from another goroutine, one call of TakeOver or Take at a time.
+	// TakeOver continues the session of a client whose pod is lost, with the version v, from the record of the session.
+	// shift is added to the times of the record. Nothing may be sent to the client before one of its datagrams has
+	// arrived. TakeOver reports false if this pod cannot continue the session. It is called from another goroutine, one
+	// call of TakeOver or Take at a time.
 	TakeOver(c Client, v Version, record []byte, shift time.Duration) bool
 	// GiveUp ends a session of this version here, because another pod has it. It sends nothing to the client.
 	GiveUp(c Client, v Version)
@@ -120,8 +121,8 @@ type Options struct {
 	// Descriptors is the highest allowed file descriptor number of a socket that sends to one pod. Pods without such a
 	// socket share the socket that receives.
 	Descriptors int
-	// Clients is the largest number of clients in each table of clients of other pods; 0 means that there is memory for as
-	// many as maxKnown, maxStrangers, maxHeld, maxPending and maxCounts allow.
+	// Clients is the largest number of clients in each table of clients of other pods. 0 means the limits of the
+	// tables: maxKnown, maxStrangers, maxHeld, maxPending and maxCounts.
 	Clients int
 	// Copies is the largest memory of copies of sessions of other pods, in bytes; 0 means maxCopies.
 	Copies int

@@ -17,7 +17,8 @@ func inBubble(t *testing.T, test func(t *testing.T, n *network)) {
 	synctest.Test(t, func(t *testing.T) { test(t, newNetwork(t)) })
 }
 
-// a datagram at a pod without the session is delivered to the owner, and the answer is sent by the first pod.
+// a datagram that arrives at a pod without the session is delivered to the owner. The answer is sent to the
+// client by the pod at which the datagram has arrived.
 func TestADatagramReachesTheOwner(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *network) {
 		nodes := n.cluster(5)
@@ -106,7 +107,7 @@ func TestOfAllDatagramsBeforeTheAnswerNoneIsLost(t *testing.T) {
 			return passed
 		}
 		owner.expect(burst(c, burstPerHome), nil)
-		// The asks for other clients have used up what exceeds the minimum.
+		// Asks for other clients have used up everything but the minimum.
 		for k := range freeAsksPerSlot {
 			front.pass(client(2*k+4), "x")
 		}
@@ -149,7 +150,7 @@ func TestAClientWithoutAnOwner(t *testing.T) {
 	})
 }
 
-// A STUN message of a client without a session in any pod comes back to the pod to which the client sends, so that the
+// A STUN message of a client without a session in any pod is returned to the pod to which the client sends, so that the
 // client gets an error.
 func TestAMessageWithoutAnOwnerIsReturned(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *network) {
@@ -212,8 +213,8 @@ func TestASilentHomeIsReplacedByTheOther(t *testing.T) {
 	})
 }
 
-// TestBothHomesLost is the longest search: the owner tells the new homes when it gets the list, up to a second after
-// the front.
+// TestBothHomesLost is the longest search: the owner announces the session to the new homes when it receives the list,
+// up to a second after the front.
 func TestBothHomesLost(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *network) {
 		nodes := n.cluster(8)
@@ -248,7 +249,7 @@ func TestBothHomesLost(t *testing.T) {
 	})
 }
 
-// TestAnOwnerRestarts has the index outlive the process of the owner, because it stores the pod.
+// homes store the pod of the owner and not its process, so a restart of the owner changes nothing in the index.
 func TestAnOwnerRestarts(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *network) {
 		nodes := n.cluster(5)
@@ -289,7 +290,7 @@ func TestAHomeRestarts(t *testing.T) {
 		n.lose(homes[0])
 		again := n.start(homes[0].name)
 		nodes[slices.Index(nodes, homes[0])] = again
-		// The home gets the list after the owner. It drops the first announcement.
+		// The home receives the list after the owner, and drops the first announcement.
 		owner.SetPeers(list(nodes...))
 		settle()
 		publish(list(nodes...), nodes...)
@@ -359,8 +360,7 @@ func TestTheIndexExpires(t *testing.T) {
 	})
 }
 
-// TestChangesOfTheList adds, drains and removes pods, and requires that every client is found at once after each
-// change.
+// after each pod that is added, drained or removed, every client is found at once.
 func TestChangesOfTheList(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *network) {
 		nodes := n.cluster(6)
@@ -419,8 +419,7 @@ func TestChangesOfTheList(t *testing.T) {
 	})
 }
 
-// TestTheSecondHomeIsAskedToo has the first home not know the owner: no datagram is lost while the other home knows
-// it.
+// If the first home does not know the owner, the other home is asked, and no datagram is lost.
 func TestTheSecondHomeIsAskedToo(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *network) {
 		nodes := n.cluster(4)
@@ -438,7 +437,7 @@ func TestTheSecondHomeIsAskedToo(t *testing.T) {
 	})
 }
 
-// A front that is a home itself learns of the owner while it asks the other home, which has ended.
+// A front that is also a home receives the announcement of the owner while it asks the other home, which has ended.
 func TestAHomeReceivesTheOwnerDuringItsSearch(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *network) {
 		nodes := n.cluster(4)
@@ -462,8 +461,8 @@ func TestAHomeReceivesTheOwnerDuringItsSearch(t *testing.T) {
 	})
 }
 
-// TestASessionThatReplacesAnother has the end of the earlier session of a client be queued after the beginning of the
-// later one.
+// The end of the earlier session of a client may be queued after the beginning of a later session. The homes then keep
+// the later one.
 func TestASessionThatReplacesAnother(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *network) {
 		nodes := n.cluster(4)
@@ -487,8 +486,8 @@ func TestASessionThatReplacesAnother(t *testing.T) {
 	})
 }
 
-// TestAReaderThatDoesNotRun has a reader make frames, and send them when the other readers have sent as many as they do
-// in 300 ms.
+// A reader builds frames, and is not scheduled for 300 ms in which the other readers send. Its frames are still
+// accepted.
 func TestAReaderThatDoesNotRun(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *network) {
 		nodes := n.cluster(2)
@@ -539,8 +538,8 @@ func TestANewerSessionAtAnotherPodReplacesTheOwner(t *testing.T) {
 	})
 }
 
-// K-17: TestTheAskedAddress has datagrams with a forged source arrive at another address of the front. The answers
-// leave from both addresses, and so reach a client that sends little, and one that sends to the other address now.
+// K-17: a datagram with a forged source arrives at another address of the front. The answers are sent from both
+// addresses, so they reach a client that rarely sends, and a client that now sends to the other address.
 func TestTheAskedAddress(t *testing.T) {
 	real, other := sourceOf(t, [4]byte{192, 0, 2, 1}), sourceOf(t, [4]byte{192, 0, 2, 2})
 	third := sourceOf(t, [4]byte{192, 0, 2, 3})

@@ -32,7 +32,7 @@ const (
 type kind byte
 
 const (
-	// ask is sent by a front to a home: which pod is the owner of the client? The payload is a datagram of the client.
+	// ask is sent by a front to a home, to find the owner of the client. The payload is a datagram of the client.
 	ask kind = iota + 1
 	// data is sent by a front to the owner. The payload is a datagram of the client.
 	data
@@ -41,14 +41,14 @@ const (
 	// is is the answer of a home to ask. The payload is the id of the owner (8 bytes) and the datagram of the ask, which
 	// is empty if the home is the owner and has kept it.
 	is
-	// unknown is the answer to ask and data of a pod that knows neither the session nor the owner. The payload is the
-	// datagram of the ask.
+	// unknown is the answer to ask and data of a pod that has neither the session nor its owner in the index. The
+	// payload is the datagram of the ask.
 	unknown
 	// hold is sent by an owner to a home when a session is created. The payload is a list of further clients of the same
 	// address family. Homes replace an earlier owner.
 	hold
-	// renew is hold for a session that exists. Homes do not replace another owner: the client may have created a newer
-	// session there.
+	// renew is hold for an existing session. Homes do not replace another owner, because the client may have created a
+	// newer session there.
 	renew
 	// release is sent by an owner to a home when a session has ended. The payload is as in hold.
 	release
@@ -57,40 +57,43 @@ const (
 	take
 	// taken is the answer to take. The payload is one byte: 1 if the successor continues the session, 0 if it does not.
 	taken
-	// fromPeer is sent by the former owner to the successor. The payload is a datagram that a peer has sent to the
-	// former relayed address. Before it are the size of the peer's address (1 byte) and that address, encoded like a
-	// client. A frame without payload says that the successor is the owner.
+	// fromPeer is sent by the former owner to the successor. The payload is the size of the peer's address (1 byte),
+	// the address, encoded like a client, and a datagram that the peer has sent to the former relayed address. A frame
+	// without payload means that the successor is the owner.
 	fromPeer
-	// toPeer is sent by the successor to the former owner. The payload has the form of fromPeer, with a datagram for
-	// the peer.
+	// toPeer is sent by the successor to the former owner. The payload has the same form as that of fromPeer. The
+	// datagram is for the peer.
 	toPeer
 	// part is sent by the successor to the former owner when no peer uses the former relayed address any more.
 	part
-	// copyOf is sent by an owner to a home. The payload is the version of the session (16 bytes), the clock of the owner (8
-	// bytes, as in take), and the record of the session. A pod with the session in a lower generation ends it.
+	// copyOf is sent by an owner to a home. The payload is the version of the session (16 bytes), the clock of the
+	// owner (8 bytes, as in take), and the record of the session. A receiver that has the session in a lower generation
+	// ends it.
 	copyOf
-	// copied is the answer to copyOf and newer. The payload is the first 24 bytes of the payload there.
+	// copied is the answer to copyOf and newer. The payload is the first 24 bytes of the payload of copyOf or newer.
 	copied
-	// newer is sent to a pod that has, or may have, a session that another pod has taken over. The payload is the version of
-	// the session there (16 bytes) and the id of that pod (8 bytes).
+	// newer is sent to a pod that may have a session that another pod has taken over. The payload is the version of the
+	// session at the other pod (16 bytes) and the id of that pod (8 bytes).
 	newer
-	// ping is sent to a pod that is silent. pong is the answer. Both have no payload, and are of no client.
+	// ping is sent to a silent pod. The answer is pong. Both have no payload and no client.
 	ping
 	pong
-	// doubt is sent to other pods when one has not answered pings, so that they ping it too. The payload is its id (8 bytes).
+	// doubt is sent to other pods when a pod has not answered pings, so that they ping it too. The payload is the id of
+	// that pod (8 bytes).
 	doubt
-	// counts tells a home how many sessions users have at the sender. The payload is a list of users (16 bytes), numbers (4
-	// bytes) and the counters of the sender at which they were true (8 bytes). The client of this frame and of the next two is nobody.
+	// counts is sent to a home of users, with the numbers of their sessions at the sender. The payload is a list of
+	// users (16 bytes), numbers (4 bytes) and the counters of the sender at the time of counting (8 bytes). The client
+	// of this frame and of the next two is nobody.
 	counts
 	// admit asks a home whether a user may have another session. The payload is an id of the sender (8 bytes), the user, the
 	// number of sessions at the sender with the new one (4 bytes), and the limit for all pods (4 bytes).
 	admit
 	// admitted is the answer to admit. The payload is the id and one byte: 1 if the user may, or 0.
 	admitted
-	// adopt is take for the pod at which the datagrams of the client arrive. The answer is taken.
+	// adopt is take for the front of the client. The answer is taken.
 	adopt
-	// begin is sent by a pod that drains to one that accepts new sessions. The payload is an Allocate request of the client,
-	// which the sender has authenticated.
+	// begin is sent by a draining pod to a pod that accepts new sessions. The payload is an Allocate request of the
+	// client, which the sender has authenticated.
 	begin
 	kinds
 

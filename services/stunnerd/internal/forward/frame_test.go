@@ -75,7 +75,7 @@ func TestAChangedFrameDoesNotOpen(t *testing.T) {
 	}
 }
 
-// plainAEAD seals nothing, so that a fuzzer reaches what is behind the seal.
+// plainAEAD does not encrypt, so that a fuzzer can change the sealed part of frames.
 type plainAEAD struct{}
 
 func (plainAEAD) NonceSize() int { return 12 }
@@ -87,7 +87,7 @@ func (plainAEAD) Open(_, _, sealed, _ []byte) ([]byte, error) {
 	return sealed[:len(sealed)-tagSize], nil
 }
 
-// F-15: FuzzFrame opens arbitrary frames. What opens must have exactly one form.
+// F-15: FuzzFrame opens arbitrary frames. A frame that opens has exactly one encoding.
 func FuzzFrame(f *testing.F) {
 	s := sealer{keyID: 7, aead: plainAEAD{}}
 	for k := kind(1); k < kinds; k++ {
@@ -111,7 +111,7 @@ func FuzzFrame(f *testing.F) {
 	})
 }
 
-// FuzzReceive gives a pod arbitrary frames of a listed sender, as if they were sealed.
+// FuzzReceive sends arbitrary frames of a listed sender to a pod, without encryption.
 func FuzzReceive(f *testing.F) {
 	s := sealer{keyID: 1, aead: plainAEAD{}}
 	for k := kind(1); k < kinds; k++ {
@@ -137,7 +137,7 @@ func FuzzReceive(f *testing.F) {
 	})
 }
 
-// counted is a wire that notes the counters of frames.
+// counted is a wire that records the counters of frames.
 type counted struct {
 	mu       sync.Mutex
 	counters map[[headerSize]byte]int
@@ -158,7 +158,7 @@ func (w *counted) SendAll(packets []datagram.Packet) {
 
 func (w *counted) Close() error { return nil }
 
-// TestNoNonceIsUsedTwice seals frames by readers, owners and the announcer at a time.
+// Readers, owners and the announcer seal frames concurrently, and no nonce is used twice.
 func TestNoNonceIsUsedTwice(t *testing.T) {
 	w := &counted{counters: map[[headerSize]byte]int{}}
 	sessions := &testSessions{has: map[Client]bool{}}
@@ -199,7 +199,7 @@ func TestNoNonceIsUsedTwice(t *testing.T) {
 		})
 	}
 	working.Go(func() {
-		for i := range 20 { // keys change, and change back
+		for i := range 20 { // new keys, and the previous ones again
 			p := peers
 			p.Keys = [][]Key{{today}, {yesterday}}[i%2]
 			f.SetPeers(p)

@@ -39,7 +39,7 @@ var (
 	ErrRecord = errors.New("the record of the session is too long")
 )
 
-// handovers are the sessions that are being handed over, by this pod and to this pod.
+// handovers are the sessions that are being handed over, from this pod and to this pod.
 type handovers struct {
 	mu sync.Mutex
 	// waiting are the offers of this pod that wait for an answer.
@@ -63,7 +63,7 @@ type silentPod struct {
 	until time.Duration
 }
 
-// taking is an offer of another pod, or the session of a lost one.
+// taking is an offer of another pod, or the copy of a session of a lost pod.
 type taking struct {
 	client Client
 	record []byte
@@ -71,14 +71,14 @@ type taking struct {
 	from   *link
 	// here is set if the offer says that the datagrams of the client arrive at this pod.
 	here bool
-	// copy is set for the session of a lost pod, and then the other fields except client are not.
+	// copy is set for a session of a lost pod. All other fields but client are then unset.
 	copy *saved
 }
 
 // HandOver offers the session of a client to the pods with the highest rendezvous hashes, one after the other, and
-// returns the way to the successor. asked is the address to which the client sends. From now on the front of this pod
-// knows the successor as the owner; the caller then ends the session here, and calls Way.Confirm. A successor that
-// gets no Confirm drops the session.
+// returns the path to the successor. asked is the address to which the client sends. This pod then forwards datagrams
+// of the client to the successor. The caller must end the session here and call Way.Confirm. A successor without a
+// Confirm drops the session.
 func (f *Forwarder) HandOver(c Client, record []byte, asked datagram.Source) (Way, error) {
 	k, ok := keyOf(c)
 	switch {
@@ -95,8 +95,8 @@ func (f *Forwarder) HandOver(c Client, record []byte, asked datagram.Source) (Wa
 	return Way{}, ErrNoSuccessor
 }
 
-// Adopt is HandOver to one pod: the front at which the datagrams of the client arrive. The successor answers the client
-// from then on, so the caller must know of the front by an authentic datagram.
+// Adopt is HandOver to one pod: the front of the client. From then on the successor answers the client, so an authentic
+// datagram must have arrived through the front.
 func (f *Forwarder) Adopt(c Client, record []byte, asked datagram.Source, front Way) (Way, error) {
 	k, ok := keyOf(c)
 	switch {
@@ -110,7 +110,7 @@ func (f *Forwarder) Adopt(c Client, record []byte, asked datagram.Source, front 
 	return f.handed(k, c, front.pod, &asked)
 }
 
-// Adopts reports whether a front can be offered sessions: it does not drain, and has answered the latest offer.
+// Adopts reports whether a session can be offered to a front: it does not drain, and has answered the latest offer.
 func (f *Forwarder) Adopts(front Way) bool {
 	return f != nil && front.pod.accepts() && !f.silent(front.pod, adopt)
 }
@@ -124,7 +124,7 @@ func (p *pod) accepts() bool {
 	return l != nil && !l.peer.Draining && !p.lost()
 }
 
-// handed makes the front of this pod know the successor of a session as the owner.
+// handed stores the successor of a session as the owner, in the front of this pod.
 func (f *Forwarder) handed(k clientKey, c Client, to *pod, asked *datagram.Source) (Way, error) {
 	f.front.mu.Lock()
 	known := f.front.learn(k, to, asked, f.now())
@@ -136,7 +136,7 @@ func (f *Forwarder) handed(k clientKey, c Client, to *pod, asked *datagram.Sourc
 	return Way{forwarder: f, pod: to, client: c}, nil
 }
 
-// HasSuccessors reports whether another pod can take over sessions: one that is not draining.
+// HasSuccessors reports whether there is another pod that does not drain.
 func (f *Forwarder) HasSuccessors() bool { return f != nil && len(f.successors(clientKey{})) > 0 }
 
 // Delivered returns the number of datagrams of clients that other pods have forwarded to this owner. It is 0 if f is nil.
@@ -166,7 +166,7 @@ func (f *Forwarder) successors(k clientKey) (list []*pod) {
 	return list[:min(len(list), maxSuccessors)]
 }
 
-// silent reports whether a pod has not answered an offer of a kind a moment ago.
+// silent reports whether a pod has not answered an offer of a kind in the last silentFor.
 func (f *Forwarder) silent(p *pod, kind kind) bool {
 	h, now := &f.handovers, f.now()
 	h.mu.Lock()
@@ -175,9 +175,9 @@ func (f *Forwarder) silent(p *pod, kind kind) bool {
 	return slices.ContainsFunc(h.silent, func(s silentPod) bool { return s.pod == p && s.offer == kind })
 }
 
-// Begin passes an Allocate request of a client, which this pod has authenticated, to a pod that accepts new sessions: to
-// the one that got an earlier request of the client, or to the one with the highest rendezvous hash. asked is the
-// address to which the client sends. Begin reports false if there is no such pod.
+// Begin passes an Allocate request of a client, which this pod has authenticated, to a pod that accepts new sessions.
+// It selects the pod that got an earlier request of the client, or else the one with the highest rendezvous hash. asked
+// is the address to which the client sends. Begin reports false if no pod accepts new sessions.
 func (o *Outbox) Begin(c Client, request []byte, asked datagram.Source) bool {
 	if o == nil {
 		return false
@@ -259,7 +259,7 @@ func (f *Forwarder) offer(k clientKey, c Client, to *pod, kind kind, record []by
 	return false
 }
 
-// handleTake queues an offer. The reader must not wait until the session is restored.
+// handleTake queues an offer, because the reader must not wait until the session is restored.
 func (f *Forwarder) handleTake(l *link, m message) {
 	if len(m.payload) < 8 || len(m.payload) > 8+MaxRecord {
 		f.refuse(meter.BadFrame, l.peer.Address)
@@ -268,7 +268,7 @@ func (f *Forwarder) handleTake(l *link, m message) {
 	clock, record := time.UnixMilli(int64(binary.BigEndian.Uint64(m.payload))), m.payload[8:]
 	h := &f.handovers
 	if h.queued.Load()+int64(len(record)) > maxTakingBytes {
-		return // the pod repeats the offer
+		return // the other pod repeats its offer
 	}
 	select {
 	case h.queue <- taking{client: m.client, record: slices.Clone(record), clock: clock, from: l, here: m.kind == adopt}:
@@ -308,8 +308,8 @@ func (f *Forwarder) take(t taking) {
 	_ = way.send(taken, []byte{verdict})
 }
 
-// askedOf returns the address to which a client sends whose datagrams this front passes to an owner. It is nil if there is
-// no such client, or if datagrams of the client arrive at two addresses, of which one may be forged.
+// askedOf returns the address to which a client sends if this front forwards its datagrams to the given owner. It is
+// nil if there is no such client, or if datagrams of the client arrive at two addresses, of which one may be forged.
 func (f *Forwarder) askedOf(c Client, owner *pod) *datagram.Source {
 	k, _ := keyOf(c) // a client in a frame never has a zone
 	n := f.front.find(k)
@@ -333,7 +333,7 @@ func (f *Forwarder) handleTaken(l *link, k clientKey, m message) {
 	}
 	select {
 	case o.answer <- m.payload[0] == 1:
-	default: // the answer is a repetition
+	default: // a repeated answer
 	}
 }
 

@@ -11,7 +11,7 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
 )
 
-// offered returns the records that were offered to a node, and forgets them.
+// offered returns the records that were offered to a node since the last call.
 func (d *node) offered() []string {
 	d.sessions.mu.Lock()
 	defer d.sessions.mu.Unlock()
@@ -20,7 +20,7 @@ func (d *node) offered() []string {
 	return list
 }
 
-// tunnelled returns what has come from and for peers, and forgets it.
+// tunnelled returns the datagrams from and to peers since the last call.
 func (d *node) tunnelled() []string {
 	d.sessions.mu.Lock()
 	defer d.sessions.mu.Unlock()
@@ -29,7 +29,8 @@ func (d *node) tunnelled() []string {
 	return list
 }
 
-// byHash returns the nodes other than one, the highest rendezvous hash of a client first.
+// byHash returns nodes in the order of their rendezvous hashes for a client, the highest first, without the node
+// without.
 func byHash(c Client, nodes []*node, without *node) []*node {
 	k, _ := keyOf(c)
 	others := slices.DeleteFunc(slices.Clone(nodes), func(d *node) bool { return d == without })
@@ -42,8 +43,8 @@ func byHash(c Client, nodes []*node, without *node) []*node {
 	return others
 }
 
-// a session goes to the pod with the highest rendezvous hash that has room. From then on the former owner is the
-// front of the client and passes on datagrams of peers, in both directions.
+// a session moves to the pod with the highest rendezvous hash that has room. The former owner then is the front
+// of the client, and forwards datagrams of peers in both directions.
 func TestHandOver(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *network) {
 		nodes := n.cluster(4)
@@ -98,7 +99,7 @@ func TestHandOver(t *testing.T) {
 	})
 }
 
-// another front learns the successor from the former owner, without a lost datagram.
+// the former owner tells another front which pod is the successor, and no datagram is lost.
 func TestOtherFrontFollowsTheHandOver(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *network) {
 		nodes := n.cluster(5)
@@ -126,7 +127,7 @@ func TestOtherFrontFollowsTheHandOver(t *testing.T) {
 	})
 }
 
-// pods that do not answer, that drain or that are full leave the session where it is, and cost a bounded time.
+// if the other pods do not answer, drain or are full, the session stays, and the attempt takes a bounded time.
 func TestSessionStaysWithoutASuccessor(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *network) {
 		nodes := n.cluster(3)
@@ -169,8 +170,8 @@ func keyFor(t *testing.T, c Client) clientKey {
 	return k
 }
 
-// frames of a pod of another Gateway, repeated frames, an answer that nobody waits for and malformed frames change
-// nothing, and a flood of offers holds no more than maxTaking records.
+// frames of a pod of another Gateway, repeated frames, unexpected answers and malformed frames change nothing. A
+// flood of offers stores at most maxTaking records.
 func TestForeignHandoversAreRefused(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *network) {
 		nodes := n.cluster(3)

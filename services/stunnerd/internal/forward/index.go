@@ -20,7 +20,8 @@ const (
 type index struct {
 	mu   sync.Mutex
 	held map[clientKey]holding
-	// copies are the latest records of sessions of these owners, bytes is their memory, and room its limit.
+	// copies are the latest records of the sessions of these owners. bytes is their memory, and room is the limit of
+	// bytes.
 	copies      map[clientKey]*saved
 	bytes, room int
 	// clients is Options.Clients.
@@ -39,8 +40,8 @@ func newIndex(clients, room int) index {
 	}
 }
 
-// hold stores the owner of a client. With replace false, another owner that is still valid stays. It reports false if
-// the index is full.
+// hold stores the owner of a client. If replace is not set, it does not replace another owner that is still valid. It
+// reports false if the index is full.
 func (x *index) hold(k clientKey, owner uint64, now time.Duration, replace bool) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -55,7 +56,7 @@ func (x *index) hold(k clientKey, owner uint64, now time.Duration, replace bool)
 	return true
 }
 
-// release removes a client if owner is its owner.
+// release removes a client if its owner is the given one.
 func (x *index) release(k clientKey, owner uint64) {
 	x.mu.Lock()
 	defer x.mu.Unlock()

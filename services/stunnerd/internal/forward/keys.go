@@ -62,12 +62,12 @@ type opener struct {
 	unlisted time.Duration
 }
 
-// retireAfter is how long the opener of a sender that is in no list is kept. A pod is in the list again within seconds
-// if it only lost its connection to config discovery; a process that was replaced never is. Afterwards only the highest
-// counter is kept, so that no frame is accepted twice if the sender is listed again.
+// retireAfter is how long the opener of a sender that is in no list is kept. A pod that has only lost its connection to
+// config discovery is in the list again within seconds. A process that was replaced never is. Afterwards only the
+// highest counter is kept, so that no frame is accepted twice if the sender is listed again.
 const retireAfter = 5 * time.Minute
 
-// retire replaces the openers of senders that are in no list any more by their highest counters.
+// retire replaces the openers of senders that have left the list by their highest counters.
 func (f *Forwarder) retire(now time.Duration) {
 	f.lists.Lock()
 	defer f.lists.Unlock()

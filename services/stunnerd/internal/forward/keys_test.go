@@ -9,8 +9,7 @@ import (
 
 func day(n byte) Key { return Key{ID: n, Secret: [32]byte{n, 1}} }
 
-// TestKeysAtMidnight gives the pods their keys of the next day at different times, for three days. No frame may be
-// lost.
+// The pods get their keys of the next day at different times, for three days. No frame is lost.
 func TestKeysAtMidnight(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *network) {
 		nodes := n.cluster(4)
@@ -86,7 +85,7 @@ func TestKeysAtMidnight(t *testing.T) {
 		for _, d := range nodes {
 			d.refused(map[string]uint64{})
 		}
-		// A frame of the day before yesterday does not open.
+		// A frame with a key from two days ago does not open.
 		n.inject(front, owner, forge(front, owner, day(2), 1<<20, data, c, []byte("old")))
 		settle()
 		owner.refused(map[string]uint64{"bad_key": 1})
@@ -97,7 +96,7 @@ func TestKeysAtMidnight(t *testing.T) {
 func TestSealing(t *testing.T) {
 	keys := []datedKey{{day(3), 100 * time.Second}, {day(2), 50 * time.Second}}
 	for now, want := range map[time.Duration]Key{
-		100 * time.Second:                 day(2), // none has settled
+		100 * time.Second:                 day(2), // no key is older than settleAfter
 		110 * time.Second:                 day(2),
 		100*time.Second + settleAfter - 1: day(2),
 		100*time.Second + settleAfter:     day(3),
@@ -111,7 +110,8 @@ func TestSealing(t *testing.T) {
 	}
 }
 
-// What a pod keeps of the former processes of another one is small, and still detects replays if one is listed again.
+// After retireAfter, little memory is kept for the former processes of a pod, and replays are still detected if such a
+// process is listed again.
 func TestFormerProcessesAreRetired(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *network) {
 		pods := n.cluster(2)
@@ -161,7 +161,7 @@ func TestFormerProcessesAreRetired(t *testing.T) {
 	})
 }
 
-// TestWindowSkips: skip counts exactly the counters up to one as seen.
+// skip marks exactly the counters up to the given one as seen.
 func TestWindowSkips(t *testing.T) {
 	for _, at := range []uint64{1, 62, 63, 64, 65, windowSize - 1, windowSize, 10*windowSize + 17} {
 		var w window

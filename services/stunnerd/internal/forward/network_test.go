@@ -24,15 +24,15 @@ type network struct {
 	mu      sync.Mutex
 	nodes   map[netip.AddrPort]*node
 	started int
-	// sent are copies of all frames.
+	// sent are copies of all frames since the last call of frames.
 	sent []sentFrame
 	// lost drops frames to these addresses.
 	lost map[netip.AddrPort]bool
-	// apart reports whether a frame is lost, or is nil. dice and share lose a share of the frames.
+	// apart has functions that report whether a frame is lost. dice and share lose a share of the frames.
 	apart []func(from, to netip.AddrPort) bool
 	dice  *rand.Rand
 	share float64
-	// rough is nil in a network that loses, duplicates and reorders nothing.
+	// rough is the random source of losses, duplicates and reordering; nil means that there are none.
 	rough *rand.Rand
 }
 
@@ -140,7 +140,7 @@ func (n *network) roughen(random *rand.Rand) {
 	n.rough = random
 }
 
-// frames returns the frames that were sent, and forgets them.
+// frames returns the frames that were sent since the last call.
 func (n *network) frames() []sentFrame {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -148,7 +148,7 @@ func (n *network) frames() []sentFrame {
 	return n.sent
 }
 
-// cut loses all frames from and to a pod until heal.
+// cut drops all frames from and to a pod until heal.
 func (n *network) cut(d *node) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -156,7 +156,7 @@ func (n *network) cut(d *node) {
 	n.apart = append(n.apart, func(from, to netip.AddrPort) bool { return from == self || to == self })
 }
 
-// split loses the frames between two groups of pods until heal.
+// split drops the frames between two groups of pods until heal.
 func (n *network) split(one, two []*node) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -175,7 +175,7 @@ func (n *network) heal() {
 	n.apart = nil
 }
 
-// loss loses a share of all frames.
+// loss drops a share of all frames.
 func (n *network) loss(dice *rand.Rand, share float64) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -197,7 +197,7 @@ func (n *network) lose(d *node) {
 
 var today, yesterday = Key{ID: 2, Secret: [32]byte{2}}, Key{ID: 1, Secret: [32]byte{1}}
 
-// list is the list of pods.
+// list returns the list of pods of nodes.
 func list(nodes ...*node) Peers {
 	p := Peers{Keys: []Key{today, yesterday}}
 	for _, d := range nodes {
@@ -224,7 +224,7 @@ func publish(p Peers, nodes ...*node) {
 	settle()
 }
 
-// settle lets all frames and announcements arrive.
+// settle waits until all frames and announcements have arrived.
 func settle() {
 	time.Sleep(10 * latency)
 	synctest.Wait()
@@ -241,27 +241,28 @@ type testSessions struct {
 	unowned   []string
 	sources   []*datagram.Source
 	ways      []Way
-	// taken are the records that were offered. full refuses them. former is the pod that has offered the latest one.
+	// taken are the records that were offered. If full is set, offers are refused. former is the pod of the latest
+	// offer.
 	taken  []string
 	full   bool
 	former Way
 	clock  time.Time
-	// here is the address to which the client of the latest one sends, if it sends to this pod.
+	// here is the address to which the client of the latest offer sends, if it sends to this pod.
 	here *datagram.Source
-	// wait makes Take wait.
+	// Take waits for wait.
 	wait chan struct{}
-	// versions are those of sessions that are copied, and rescued the records of those that were taken over.
+	// versions are the versions of copied sessions. rescued are the records of the sessions that were taken over.
 	versions map[Client]Version
 	rescued  map[Client]string
-	// refuse refuses sessions of lost pods.
+	// If refuse is set, no session of a lost pod is taken over.
 	refuse bool
-	// added and ended are of the Forwarder.
+	// added and ended are methods of the Forwarder.
 	added, ended func(Client)
-	// users are the numbers of sessions of users to which a limit applies.
+	// users has the number of sessions of each user to which a limit applies.
 	users map[User]int64
-	// places are these numbers with the sessions that are not admitted yet.
+	// places has the same numbers with the sessions that are not admitted yet.
 	places map[User]int64
-	// tunnelled are the datagrams of peers.
+	// tunnelled are the datagrams from and to peers.
 	tunnelled []string
 }
 
@@ -411,7 +412,7 @@ func (s *testSessions) Users(yield func(User, int64) bool) {
 	}
 }
 
-// got returns what was delivered and answered, and forgets it.
+// got returns what was delivered and answered since the last call.
 func (s *testSessions) got() (delivered, answered []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -465,7 +466,7 @@ func homesOf(c Client, nodes []*node) (homes [2]*node) {
 	return homes
 }
 
-// other returns a node that is none of those.
+// other returns a node that is not one of the given ones.
 func other(nodes []*node, not ...*node) *node {
 	for _, d := range nodes {
 		if !slices.Contains(not, d) {
@@ -475,7 +476,7 @@ func other(nodes []*node, not ...*node) *node {
 	return nil
 }
 
-// expect fails unless the pod has delivered and answered these datagrams.
+// expect fails unless the pod has delivered and answered exactly these datagrams.
 func (d *node) expect(delivered, answered []string) {
 	t := d.network.t
 	t.Helper()
@@ -486,7 +487,7 @@ func (d *node) expect(delivered, answered []string) {
 	}
 }
 
-// refused fails unless the pod has refused so many frames for a reason, and none for others.
+// refused fails unless the pod has refused these numbers of frames, by reason.
 func (d *node) refused(want map[string]uint64) {
 	t := d.network.t
 	t.Helper()

@@ -58,7 +58,7 @@ func (o *Outbox) Pass(c Client, payload []byte, asked datagram.Source, now time.
 	return o.passUnknown(v, k, c, payload, &asked, now)
 }
 
-// passUnknown is Pass for a client that is not in the cache.
+// passUnknown is Pass for a client that is not in the cache of the Outbox.
 func (o *Outbox) passUnknown(
 	v *view, k clientKey, c Client, payload []byte, asked *datagram.Source, now time.Time,
 ) bool {
@@ -85,7 +85,8 @@ func (o *Outbox) passUnknown(
 	return false
 }
 
-// passTo passes a datagram to the owner of a client. It reports false if the owner is forgotten, gone or lost.
+// passTo passes a datagram to the owner of a client. It reports false if the owner was forgotten, has left the list or
+// is lost.
 func (f *Forwarder) passTo(o *Outbox, n *known, c Client, payload []byte, asked *datagram.Source, now time.Time) bool {
 	l := n.reach(f.since(now))
 	if l == nil {
@@ -173,7 +174,7 @@ func (o *Outbox) Flush() {
 	o.empty()
 }
 
-// send sends the frames. Those to one pod in succession are one call.
+// send sends the frames. Consecutive frames to the same pod are sent by one call.
 func (o *Outbox) send() {
 	for first := 0; first < len(o.packets); {
 		end := first + 1

@@ -88,8 +88,8 @@ type link struct {
 	pod    *pod
 	peer   Peer
 	sealer sealer
-	// sender sends the frames to the pod. The kernel keeps those to a pod that has vanished in the send buffer, so each
-	// pod has a sender of its own, unless shared is set.
+	// sender sends the frames to the pod. The kernel keeps datagrams to a pod that has vanished in the send buffer of
+	// the socket, so each pod has a sender of its own, unless shared is set.
 	sender sender
 	shared bool
 	// openers are in the order of the keys.
@@ -109,8 +109,8 @@ type keyedOpener struct {
 	*opener
 }
 
-// home is a pod that stores the owners of clients. sender distinguishes processes of the pod: a new process has stored
-// nothing yet.
+// home is a pod that stores the owners of clients. sender distinguishes the processes of the pod, because a new process
+// has an empty index.
 type home struct {
 	pod    *pod
 	sender [8]byte
@@ -138,8 +138,8 @@ type view struct {
 // and at least one other pod.
 func (v *view) forwards() bool { return v.self != nil && len(v.links) > 0 }
 
-// rank returns the two homes of a client, the first one first: those with the highest hashes of client and pod
-// (rendezvous hashing). If there is one home only, the second is the zero home.
+// rank returns the two homes of a client: those with the highest hashes of client and pod, the highest first
+// (rendezvous hashing). If there is only one home, the second is the zero home.
 func rank(homes []home, k clientKey) (found [2]home) {
 	client := k.hash()
 	var first, second uint64
@@ -155,7 +155,7 @@ func rank(homes []home, k clientKey) (found [2]home) {
 	return found
 }
 
-// build returns the view of a list. It takes keys, ciphers and replay windows over from the view before.
+// build returns the view of a list. It reuses keys, ciphers and replay windows of the previous view.
 func (f *Forwarder) build(p Peers, now time.Duration) *view {
 	v := &view{
 		peers: p, senders: map[[8]byte]*link{}, links: map[uint64]*link{}, pods: map[uint64]*pod{},

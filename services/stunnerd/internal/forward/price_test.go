@@ -10,8 +10,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/meter"
 )
 
-// a process with less memory has fewer clients in each table, and a client in all tables, with the caches of two
-// readers, needs no more memory than PriceOfClient.
+// with less memory, each table has fewer clients. A client that is in all tables and in the caches of two readers
+// uses at most PriceOfClient.
 func TestPriceCoversClientsOfOtherPods(t *testing.T) {
 	const clients, more = 10_000, 12_000
 	used := func() uint64 {

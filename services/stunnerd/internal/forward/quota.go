@@ -12,22 +12,22 @@ import (
 )
 
 // The quota of a user counts the sessions in all pods. One pod, the home of the user, decides about each new session:
-// the pod with the highest rendezvous hash. Each pod tells homes how many sessions their users have there, and asks the
-// home of a user before it answers the client that has allocated. So two requests at a time at two pods cannot both get
-// the last session of a quota, which is what counts that pods tell each other cannot prevent.
+// the pod with the highest rendezvous hash. Each pod reports to the homes how many sessions their users have at it, and
+// asks the home of a user before it answers an Allocate request. So two concurrent requests at two pods cannot both get
+// the last session of a quota. Reported counts alone could not prevent that.
 //
-// What a home knows is lost with its process, and a pod that gets no answer decides by its own count. A count is valid
-// for countTime only, so nobody is refused because of a pod that is not there any more.
+// The counts of a home end with its process. A pod that gets no answer decides by its own count. A count is valid for
+// countTime only, so no user is refused because of the sessions of a pod that is gone.
 const (
-	// countEvery is how often a pod tells homes the numbers of sessions, and countTime is how long a number is valid. Two
-	// frames may be lost.
+	// countEvery is how often a pod reports the numbers of sessions to the homes. countTime is how long a number is
+	// valid, so that two frames may be lost.
 	countEvery = 10 * time.Second
 	countTime  = 35 * time.Second
 	// admitTimes is how often a home is asked about a session, and admitPatience is how long the pod waits for each
 	// answer. Together they are shorter than the 500 ms after which a client repeats its request (RFC 8489 §6.2.1).
 	admitTimes    = 3
 	admitPatience = 100 * time.Millisecond
-	// alone is how long a pod asks a home no more that has not answered, so that clients do not wait for it.
+	// alone is how long a pod does not ask a home that has not answered, so that clients do not wait for it.
 	alone = 5 * time.Second
 	// maxCounts is the largest number of counts that a home stores. The users of 1,000,000 sessions in 100 pods with one
 	// session each need 10,000.
@@ -41,10 +41,10 @@ const (
 	verdictSize = 8 + 1
 )
 
-// User identifies a user by a hash of its id.
+// User identifies a user: a hash of the user id.
 type User [16]byte
 
-// key returns the key of which the rendezvous hash is made.
+// key returns the key for the rendezvous hash.
 func (u User) key() clientKey {
 	return clientKey{high: binary.BigEndian.Uint64(u[:]), low: binary.BigEndian.Uint64(u[8:])}
 }
@@ -52,16 +52,16 @@ func (u User) key() clientKey {
 // quotas are the numbers of sessions of users.
 type quotas struct {
 	mu sync.Mutex
-	// changed are the numbers of sessions of this pod that are to be told.
+	// changed are the numbers of sessions of this pod that must be reported.
 	changed map[User]ownCount
-	// counts are the numbers of sessions in all pods of the users whose home this pod is, at most maxCounts: counted is how
-	// many there are.
+	// counts are the numbers of sessions in all pods of the users whose home is this pod. counted is the number of
+	// entries, at most maxCounts.
 	counts  map[User][]count
 	counted int
 	// asked are the sessions about which a home was asked, by the id of the frames.
 	asked map[uint64]*admission
 	last  uint64
-	// silent are the ids of homes that have not answered, and until when they are not asked.
+	// silent has the ids of homes that have not answered, and the time until which each is not asked.
 	silent map[uint64]time.Duration
 }
 
@@ -72,19 +72,19 @@ func newQuotas() quotas {
 	}
 }
 
-// ownCount is a number of sessions of this process. counter is taken together with the number: what the home has admitted
-// by a frame with a higher one is not in the number, even if the number is sent later.
+// ownCount is a number of sessions of this process. counter is taken together with the number: sessions that the home
+// has admitted for a frame with a higher counter are not in the number, even if the number is sent later.
 type ownCount struct {
 	sessions uint32
 	counter  uint64
 }
 
-// count is the number of sessions of a user in a process. A process that has replaced another one has another sender, and
-// what a sender has counted that is not in the list does not count.
+// count is the number of sessions of a user in a process. A process that has replaced another one has another sender.
+// The counts of senders that are not in the list are ignored.
 type count struct {
 	sender   [8]byte
 	sessions uint32
-	// counter is that of the question, or of the ownCount: a higher one is newer.
+	// counter is the counter of the admit frame or of the ownCount. The count with the higher counter is the newer one.
 	counter uint64
 	until   time.Duration
 }
@@ -98,9 +98,10 @@ type admission struct {
 	answer  func(ok bool)
 }
 
-// Admit calls answer with whether a user may have another session, once: before it returns, or later from another
-// goroutine, or never after Close. sessions is the number of sessions of the user here, with the new one, and limit the
-// largest number in all pods. If no home answers, the answer is yes: the caller has compared its own number.
+// Admit asks whether a user may have another session, and calls answer once: before Admit returns, or later from
+// another goroutine, or never after Close. sessions is the number of sessions of the user here, with the new one. limit
+// is the largest number in all pods. If no home answers, the answer is yes, because the caller has compared its own
+// number with the limit.
 func (f *Forwarder) Admit(u User, sessions, limit uint32, answer func(ok bool)) {
 	if f == nil {
 		answer(true)
@@ -125,7 +126,7 @@ func (f *Forwarder) Admit(u User, sessions, limit uint32, answer func(ok bool)) 
 	f.ask(a)
 }
 
-// await returns a new admission, or nil if the home has not answered before.
+// await returns a new admission. It returns nil if the home has not answered a short time ago.
 func (f *Forwarder) await(home *pod, u User, sessions, limit uint32, answer func(ok bool)) *admission {
 	q := &f.quotas
 	q.mu.Lock()
@@ -190,11 +191,12 @@ func (f *Forwarder) counted(ok bool) bool {
 	return ok
 }
 
-// Count tells the home of a user how many sessions the user has here: at once if they are fewer, because others wait for
-// that, or else within a second. A home that has admitted a session counts it already.
+// Count reports to the home of a user how many sessions the user has here. A smaller number is sent at once, because
+// other pods wait for the free session; others within a second, because the home already counts the sessions that it
+// has admitted.
 func (f *Forwarder) Count(u User, sessions uint32, fewer bool) {
 	if f == nil || !f.view.Load().forwards() {
-		return // the list that begins forwarding makes the announcer tell all
+		return // when forwarding begins, the announcer reports all numbers
 	}
 	q := &f.quotas
 	q.mu.Lock()
@@ -216,7 +218,7 @@ func (f *Forwarder) count(own ownCount) count {
 	return count{f.self.Sender, own.sessions, own.counter, f.now() + countTime}
 }
 
-// admits reports whether a user may have the sessions of a new count, and stores it if so.
+// admits reports whether the sessions of a new count fit into the limit, and stores the count if so.
 func (f *Forwarder) admits(v *view, u User, next count, limit uint32) bool {
 	q := &f.quotas
 	q.mu.Lock()
@@ -234,14 +236,14 @@ func (f *Forwarder) admits(v *view, u User, next count, limit uint32) bool {
 	if total > uint64(limit) {
 		return false
 	}
-	// The readers of a pod may send the second question first. Only counts lower a number.
+	// The readers of a pod may send the second question first, so a question never lowers a number.
 	next.sessions = max(next.sessions, admitted)
 	f.store(u, next)
 	return true
 }
 
-// store stores a count unless a newer one of its process is stored. A count of 0 replaces another one, so that an older
-// frame that arrives later does not. The caller holds mu.
+// store stores a count unless a newer one of its process is stored. A count of 0 is stored too, so that an older frame
+// that arrives later is ignored. The caller must hold mu.
 func (f *Forwarder) store(u User, next count) {
 	q := &f.quotas
 	all := q.counts[u]
@@ -260,7 +262,7 @@ func (f *Forwarder) store(u User, next count) {
 	}
 }
 
-// sweepQuotas removes what has expired.
+// sweepQuotas removes expired counts and admissions.
 func (f *Forwarder) sweepQuotas(now time.Duration) {
 	q := &f.quotas
 	q.mu.Lock()
@@ -341,7 +343,7 @@ func (f *Forwarder) handleAdmitted(l *link, m message) {
 	}
 }
 
-// tellCounts tells homes the numbers of sessions that have changed, and all of them if all is set.
+// tellCounts reports the changed numbers of sessions to the homes, or all numbers if all is set.
 func (a *announcer) tellCounts(all bool) {
 	f, v := a.forwarder, a.view
 	q := &f.quotas

@@ -33,8 +33,8 @@ func homeOf(u User, nodes []*node) *node {
 	return nil
 }
 
-// allocate does what the gate and the session table of a pod do for a request of a user. The answer is 0 until there is
-// one, then 1 if the session was admitted, or -1.
+// allocate handles an Allocate request of a user as the gate and the session table do. answer is 0 until the request is
+// answered, then 1 if the session was admitted, or -1.
 func (d *node) allocate(u User, limit int64) (answer *atomic.Int32) {
 	answer = new(atomic.Int32)
 	s := d.sessions
@@ -70,7 +70,8 @@ func (d *node) allocate(u User, limit int64) (answer *atomic.Int32) {
 	return answer
 }
 
-// tell tells the number of sessions of a user if none waits for an answer. The caller holds mu of the sessions.
+// tell reports the number of sessions of a user if no request of the user waits for an answer. The caller must hold mu
+// of the sessions.
 func (d *node) tell(u User, fewer bool) {
 	if d.sessions.users[u] == d.sessions.places[u] {
 		d.Count(u, uint32(d.sessions.users[u]), fewer)
@@ -110,7 +111,7 @@ func answers(list []*atomic.Int32) (admitted, refused, open int) {
 	return admitted, refused, open
 }
 
-// decidedAlone returns how often pods have decided alone.
+// decidedAlone returns how often pods have decided without an answer of a home.
 func decidedAlone(nodes []*node) (n uint64) {
 	for _, d := range nodes {
 		n += d.meter.QuotaUnanswered.Load()
@@ -118,7 +119,7 @@ func decidedAlone(nodes []*node) (n uint64) {
 	return n
 }
 
-// allocateEach makes each pod handle requests of a user, all at once.
+// allocateEach makes each pod handle requests of a user, all at the same time.
 func allocateEach(u User, each int, limit int64, nodes []*node) (list []*atomic.Int32) {
 	for range each {
 		for _, d := range nodes {
@@ -128,8 +129,8 @@ func allocateEach(u User, each int, limit int64, nodes []*node) (list []*atomic.
 	return list
 }
 
-// T-12: of requests at several pods at a time, exactly as many as the quota are admitted. A place is free again when a
-// session at any pod has ended.
+// T-12: of concurrent requests at several pods, exactly as many are admitted as the quota allows. When a session at any
+// pod has ended, another one is admitted.
 func TestQuotaOverPods(t *testing.T) {
 	for _, pods := range []int{2, 3, 20} {
 		inBubble(t, func(t *testing.T, n *network) {
@@ -167,8 +168,8 @@ func TestQuotaOverPods(t *testing.T) {
 	}
 }
 
-// T-12: pods that cannot reach the home of a user decide alone, without waiting again and again. Afterwards the home
-// decides, and it knows all sessions.
+// T-12: pods that cannot reach the home of a user decide alone, and wait for the home only once. When the home is
+// reachable again, it decides, and knows all sessions.
 func TestQuotaWithoutTheHome(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *network) {
 		nodes := n.cluster(3)
@@ -210,8 +211,8 @@ func TestQuotaWithoutTheHome(t *testing.T) {
 	})
 }
 
-// Numbers of a pod that is not there any more refuse nobody: at once if it has left the list, or is replaced by a process
-// with the same sessions, else when they expire.
+// Sessions of a pod that is gone do not count: at once if it has left the list or was replaced by a process with the
+// same sessions, else when its numbers expire.
 func TestQuotaForgets(t *testing.T) {
 	for name, c := range map[string]struct {
 		goes func(n *network, nodes []*node) []*node
@@ -230,7 +231,7 @@ func TestQuotaForgets(t *testing.T) {
 			return now
 		}, 0},
 		"cut off": {func(n *network, nodes []*node) []*node {
-			n.lose(nodes[0]) // no number reaches the home any more
+			n.lose(nodes[0]) // no number reaches the home
 			return nodes
 		}, countTime},
 	} {
@@ -265,7 +266,7 @@ func TestQuotaForgets(t *testing.T) {
 	}
 }
 
-// A process with restored sessions counts each of them once, and all homes get the numbers after a change of the list.
+// Each restored session counts once, and all homes get the numbers after a change of the list.
 func TestQuotaOfRestoredSessions(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *network) {
 		nodes := n.cluster(3)
@@ -282,7 +283,7 @@ func TestQuotaOfRestoredSessions(t *testing.T) {
 		if admitted, _, open := answers(list); admitted != 1 || open != 0 {
 			t.Errorf("%d admitted beside two restored sessions, %d open, want 1", admitted, open)
 		}
-		// The home changes: a pod leaves that is the home of other users.
+		// The home changes, because a pod leaves that is the home of other users.
 		v := userAt(nodes[1], now, 0)
 		for range 3 {
 			nodes[0].allocate(v, 3)
@@ -361,7 +362,7 @@ func TestQuotaInARoughNetwork(t *testing.T) {
 
 func (d *node) sessionsOf(u User) int64 { return sessionsOf(u, []*node{d}) }
 
-// The readers of a pod may send their questions in another order than they have counted the sessions.
+// The readers of a pod may send their questions in another order than that in which the sessions were counted.
 func TestQuestionsOutOfOrder(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *network) {
 		nodes := n.cluster(3)
@@ -380,7 +381,7 @@ func TestQuestionsOutOfOrder(t *testing.T) {
 	})
 }
 
-// A number of an older frame does not replace that of a newer one, and what only a home may answer is not believed.
+// An older frame does not replace the number of a newer one. An answer of a pod that is not the home is ignored.
 func TestQuotaFrames(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *network) {
 		nodes := n.cluster(3)
@@ -423,7 +424,8 @@ func TestQuotaFrames(t *testing.T) {
 	})
 }
 
-// A user in few pods costs little: two frames for a session, and a frame in each period for all users with one home.
+// The quota of a user costs little: two frames for each session, and one frame in each period for all users of one
+// home.
 func TestCostOfQuota(t *testing.T) {
 	inBubble(t, func(t *testing.T, n *network) {
 		nodes := n.cluster(20)
@@ -471,7 +473,7 @@ func TestCostOfQuota(t *testing.T) {
 	})
 }
 
-// BenchmarkAdmits is the cost of a decision of a home that knows 10,000 users with a session in each of some pods.
+// BenchmarkAdmits is the cost of a decision of a home with 10,000 users that have sessions in several pods.
 func BenchmarkAdmits(b *testing.B) {
 	for _, pods := range []int{1, 3, 10} {
 		b.Run(fmt.Sprint(pods, " pods"), func(b *testing.B) {

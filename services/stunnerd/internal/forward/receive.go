@@ -117,7 +117,7 @@ func (f *Forwarder) handleData(l *link, k clientKey, m message, now time.Time) {
 		f.refuse(meter.OtherListener, l.peer.Address)
 		return
 	}
-	if n := f.replies.find(k); n != nil { // handed over: this front stores the successor, which may be the pod of l
+	if n := f.replies.find(k); n != nil { // this front stores the successor after a handover, which may be the pod of l
 		if owner := n.owner.Load(); owner != nil {
 			f.replies.add(l, is, m.client, append(binary.BigEndian.AppendUint64(nil, owner.id), m.payload...))
 			return
@@ -130,7 +130,7 @@ func (f *Forwarder) handleData(l *link, k clientKey, m message, now time.Time) {
 func (f *Forwarder) handleAsk(v *view, l *link, k clientKey, m message, now time.Time) {
 	if f.sessions.Has(m.client) {
 		if v.self != nil {
-			// The front must store the owner before it receives the answer to the datagram.
+			// The front must store the owner before it receives the answer to its datagram.
 			f.replies.add(l, is, m.client, binary.BigEndian.AppendUint64(nil, v.self.id))
 			f.replies.Flush()
 		}
@@ -142,7 +142,7 @@ func (f *Forwarder) handleAsk(v *view, l *link, k clientKey, m message, now time
 	case ok && owner == l.pod.id:
 		f.refuse(meter.Loop, l.peer.Address)
 		f.index.release(k, owner)
-	case ok && f.rescued(v, k, m.client, owner, f.since(now)): // the client sends more
+	case ok && f.rescued(v, k, m.client, owner, f.since(now)): // the client sends further datagrams
 		return
 	case ok && v.links[owner] != nil:
 		v.links[owner].pod.need(f.since(now))
@@ -158,10 +158,9 @@ func (f *Forwarder) handleAsk(v *view, l *link, k clientKey, m message, now time
 // isSTUN distinguishes a STUN message from ChannelData by the first byte (RFC 7983).
 func isSTUN(payload []byte) bool { return len(payload) > 0 && payload[0] < 4 }
 
-// handleUnknown handles the answer of a pod that knows neither the session nor the owner. The datagram comes back with
-// the answer of a home. It goes to the other home: the first one may not have heard of the owner yet, because it is
-// new. If no home is left, a STUN message goes to the listener: a client whose session has ended must get an error and
-// not wait for an answer.
+// handleUnknown handles the answer of a pod that has neither the session nor its owner. If a home returns the datagram,
+// it is sent to the other home: perhaps only the other one has received the announcement of a new session. If no home
+// is left, a STUN message is passed to the listener, so that a client whose session has ended gets an error at once.
 func (f *Forwarder) handleUnknown(l *link, k clientKey, m message, at time.Duration) {
 	limit := 0
 	switch {
@@ -248,8 +247,8 @@ func (f *Forwarder) handleIs(v *view, l *link, k clientKey, m message, now time.
 	}
 }
 
-// returned handles a datagram that this front has sent to a former owner, which has let the session go to this pod. It
-// reports false if there is no such session here.
+// returned handles a datagram that this front has sent to a former owner, after that pod has handed over the session to
+// this pod. It reports false if there is no such session here.
 func (f *Forwarder) returned(l *link, c Client, payload []byte, now time.Time) bool {
 	f.sessions.FromPeer(c, f.way(l, c), netip.AddrPort{}, nil, now) // in place of Confirm, which may arrive later
 	return len(payload) > 0 && f.sessions.Deliver(c, payload, Way{}, now)

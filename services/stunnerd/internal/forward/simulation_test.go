@@ -13,23 +13,26 @@ import (
 // The simulation has the dimensions of a large Gateway. One pod is on each node.
 const (
 	simulatedPods = 100
-	// roundTrip is between two pods, and hearWithin is how long a change of the list takes to reach all pods.
+	// roundTrip is the round-trip time between two pods. hearWithin is how long a change of the list takes to reach all
+	// pods.
 	roundTrip  = 500 * time.Microsecond
 	hearWithin = time.Second
-	// tries is how long a front searches until the simulation counts the call as cut.
+	// tries is how long a front searches until the simulation counts the call as ended.
 	tries = 10 * time.Second
 )
 
 // event is a change in the cluster, and how the balancer distributes the clients over the pods before and after it.
 type event struct {
 	balancer, name string
-	// lost pods die without notice, drained pods have no sessions any more, and added pods are new. Pods are numbered:
-	// the last ones of the first simulatedPods are lost or drained, and added pods follow.
+	// lost pods end without notice. drained pods have no sessions. added pods are new. Pods are numbered: the last ones
+	// of the first simulatedPods are lost or drained, and added pods follow.
 	lost, drained, added int
-	// before and after return the pod of a client by its hash. random is independent of it.
+	// before and after return the pod of a client, before and after the event, by the hash of the client. random is
+	// independent of the hash.
 	before func(hash uint64, random *rand.Rand) int
 	after  func(hash uint64, random *rand.Rand, owner int) int
-	// cut is the share of calls in percent that end today, and mostSearch is the longest search with forwarding.
+	// cut is the share of calls in percent that end without forwarding. mostSearch is the longest search with
+	// forwarding.
 	cut        float64
 	mostSearch time.Duration
 }
@@ -38,7 +41,7 @@ func anyOf(pods int) func(uint64, *rand.Rand) int {
 	return func(_ uint64, random *rand.Rand) int { return random.IntN(pods) }
 }
 
-// lostTable distributes all clients anew.
+// lostTable distributes all clients again, without regard to their earlier pods.
 func lostTable(pods int) func(uint64, *rand.Rand, int) int {
 	return func(_ uint64, random *rand.Rand, _ int) int { return random.IntN(pods) }
 }
@@ -119,7 +122,7 @@ type world struct {
 	pods          []home
 	before, after []home
 	dead          map[*pod]bool
-	// heard is when each pod gets the list after the event.
+	// heard is when each pod receives the list after the event.
 	heard []time.Duration
 }
 
@@ -141,8 +144,8 @@ func newWorld(e event, random *rand.Rand) world {
 	return w
 }
 
-// search returns how long a front needs to find the owner of a client from the event on, by the rules of route: first
-// the first home, then, after an unknown or patience, the second one; anew with a new list.
+// search returns how long after the event a front finds the owner of a client, by the rules of route. It asks the first
+// home, and the second one after an unknown frame or after patience. With a new list it begins again.
 func (w *world) search(k clientKey, owner, front int) (at time.Duration, found bool) {
 	before, after := rank(w.before, k), rank(w.after, k)
 	knows := func(h home) bool {
@@ -166,7 +169,7 @@ func (w *world) search(k clientKey, owner, front int) (at time.Duration, found b
 			} else if at += roundTrip; knows(h) {
 				return at, true
 			}
-			if !listed && at >= w.heard[front] { // search anew
+			if !listed && at >= w.heard[front] { // search again
 				at = min(at, max(w.heard[front], at-patience))
 				break
 			}
@@ -182,7 +185,7 @@ func (w *world) search(k clientKey, owner, front int) (at time.Duration, found b
 type outcome struct {
 	cutToday, cutForwarded float64 // percent
 	median, longest        time.Duration
-	held                   int // the largest index
+	held                   int // the number of clients in the largest index
 }
 
 func simulate(e event, seed uint64) (o outcome) {
@@ -225,8 +228,8 @@ func simulate(e event, seed uint64) (o outcome) {
 	return o
 }
 
-// simulated is the number of sessions. The default is smaller than what the documents quote, because the race detector
-// makes the simulation ten times slower.
+// simulated is the number of sessions. The documented results are for a larger number: the race detector makes the
+// simulation ten times slower.
 var simulated = flag.Int("sessions", 100_000, "sessions of TestSimulation")
 
 // TestSimulation prints which share of calls over UDP an event ends without and with forwarding. With 1,000,000 sessions

@@ -24,8 +24,8 @@ type socket struct {
 	port     uint16
 	sender   *datagram.Sender
 	receiver *datagram.Receiver
-	// steered reports whether this socket receives everything when others have its port. If it is false, it sends to
-	// all pods. most is Options.Descriptors.
+	// steered reports whether this socket receives all frames although other sockets have its port. If it is false,
+	// this socket sends to all pods. most is Options.Descriptors.
 	steered bool
 	most    int
 	// received and handled are the numbers of frames of the current batch.
@@ -57,8 +57,8 @@ func listen(local netip.Addr, most int) (*socket, error) {
 	}, nil
 }
 
-// steer makes a socket receive everything when others have its port. The sockets of the port become a group, to which
-// the program of Steer can be attached, when the first one joins.
+// steer makes a socket receive all frames although other sockets have its port. The program of Steer can be attached
+// only to a group of sockets. The sockets of a port become a group when the first one joins.
 func steer(s *datagram.Sender) error {
 	if err := s.Share(); err != nil {
 		return err
@@ -100,9 +100,9 @@ func (s *socket) readUntilPanic(f *Forwarder) (closed bool) {
 	if err != nil {
 		return true
 	}
-	attempt := s.receive // a method value that is made for each batch would allocate
+	attempt := s.receive // a new method value for each batch would allocate
 	f.task.Begin()
-	s.handle(f) // the rest of the batch in which a frame has caused a panic
+	s.handle(f) // the rest of the batch after a panic
 	f.task.End()
 	for raw.Read(attempt) == nil {
 		f.task.Begin()

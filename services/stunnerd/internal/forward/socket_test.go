@@ -22,7 +22,7 @@ type echoes struct {
 	packets []datagram.Packet
 	front   Way
 	answers chan string
-	// bad is a client whose datagrams cause a panic.
+	// datagrams of the client bad cause a panic
 	bad Client
 }
 
@@ -106,7 +106,7 @@ func TestSocket(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Error("the answers are not the datagrams")
 	}
-	// A stranger: a socket that is not in the list.
+	// The sender of this socket is not in the list.
 	conn, err := net.Dial("udp", f[0].Self().Address.String())
 	if err != nil {
 		t.Fatal(err)
@@ -135,7 +135,7 @@ func TestOpenRefusesAddresses(t *testing.T) {
 	}
 }
 
-// TestAPanicEndsOneFrame has the session of one client panic.
+// A panic in the session of one client ends the handling of one frame only.
 func TestAPanicEndsOneFrame(t *testing.T) {
 	bad := client(1)
 	f, s := pods(t, bad)
@@ -161,7 +161,7 @@ func TestAPanicEndsOneFrame(t *testing.T) {
 	}
 }
 
-// discard is a wire without an end.
+// discard is a wire that discards all frames.
 type discard struct{}
 
 func (discard) SendAll(packets []datagram.Packet) {
@@ -172,7 +172,7 @@ func (discard) SendAll(packets []datagram.Packet) {
 func (d discard) connect() (sender, bool) { return d, true }
 func (discard) Close() error              { return nil }
 
-// still are sessions that have every client and do nothing.
+// still are sessions that have every client and do nothing with datagrams.
 type still struct{ testSessions }
 
 func (*still) Deliver(Client, []byte, Way, time.Time) bool  { return true }
@@ -199,7 +199,7 @@ func pairOf(b testing.TB) (front, owner *Forwarder) {
 	return front, owner
 }
 
-// received returns frames of one kind from one pod to another, with growing counters.
+// received returns frames of one kind from one pod to another, with increasing counters.
 func received(from, to *Forwarder, number int, k kind, size int) (frames [][]byte) {
 	l := from.view.Load().senders[to.self.Sender]
 	for range number {
@@ -208,7 +208,7 @@ func received(from, to *Forwarder, number int, k kind, size int) (frames [][]byt
 	return frames
 }
 
-// TestNoAllocations requires that a datagram of a known client allocates nothing on its way.
+// Forwarding a datagram of a known client does not allocate.
 func TestNoAllocations(t *testing.T) {
 	front, owner := pairOf(t)
 	o, now := front.Outbox(), time.Now()
@@ -301,7 +301,7 @@ func BenchmarkReply(b *testing.B) {
 	}
 }
 
-// BenchmarkForgedSource is the cost of a datagram of a client without an owner, once the limit of asks is reached.
+// BenchmarkForgedSource is the cost of a datagram of a client without an owner when the limit of asks is reached.
 func BenchmarkForgedSource(b *testing.B) {
 	front, _ := pairOf(b)
 	o, payload, now := front.Outbox(), make([]byte, 200), time.Now()

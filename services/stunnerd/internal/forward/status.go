@@ -20,7 +20,7 @@ type Status struct {
 	// it has sent to clients. Delivered and Replied count the same datagrams at the owner.
 	Passed, Answered, Delivered, Replied uint64
 	// Asked counts the ask frames of this front. Limited counts datagrams that were dropped because of the limits of
-	// ask frames, and Unknown datagrams of clients without an owner.
+	// ask frames. Unknown counts datagrams of clients without an owner.
 	Asked, Limited, Unknown uint64
 	// Failed counts the frames that could not be sent. It also counts the clients that did not fit into the index or
 	// into the pending announcements.
@@ -68,7 +68,7 @@ func (f *Forwarder) Status() Status {
 		Refused: f.meter.Declined(meter.Frames),
 	}
 	s.Copies, _ = f.index.numCopies()
-	for _, not := range []meter.Reason{meter.Unowned, meter.Searches} { // Unknown and Limited
+	for _, not := range []meter.Reason{meter.Unowned, meter.Searches} { // counted in Unknown and Limited
 		delete(s.Refused, not.String())
 	}
 	return s

@@ -12,8 +12,8 @@ import (
 	"github.com/stunner-gateway/stunner/services/stunnerd/internal/testnet"
 )
 
-// passAll makes a pod pass datagrams of clients to other pods, and answer clients by them, and waits for the answers to
-// the first client, whose owner lives. The error is that an answer does not arrive.
+// passAll makes a pod pass datagrams of clients to other pods, and send answers through them. It waits for the answers
+// to the first client, whose owner lives. It returns an error if an answer does not arrive.
 func passAll(front, owner *Forwarder, answers chan string, clients []Client) error {
 	out, payload := front.Outbox(), make([]byte, 1200)
 	owners := map[Client]*pod{} // the front forgets a pod that does not answer
@@ -41,8 +41,8 @@ func passAll(front, owner *Forwarder, answers chan string, clients []Client) err
 	return nil
 }
 
-// Clients of a pod that lives lose nothing when other pods vanish: neither the datagrams to the owner nor its answers.
-// The kernel keeps the frames to a pod that has vanished in the send buffer of their socket for three seconds.
+// Clients of a living pod lose nothing when other pods vanish: neither datagrams to the owner nor answers. The kernel
+// keeps the frames to a vanished pod in the send buffer of their socket for three seconds.
 func TestVanishedPodsAffectNoClients(t *testing.T) {
 	if !testnet.Isolated(t) {
 		return
@@ -53,7 +53,7 @@ func TestVanishedPodsAffectNoClients(t *testing.T) {
 	testnet.IP(t, "address add 192.0.2.1/24 dev near")
 	testnet.IP(t, "address add 2001:db8::1/64 dev near nodad")
 	for local, others := range map[string]string{"192.0.2.1": "192.0.2.%d", "2001:db8::1": "2001:db8::%d"} {
-		// More pods than fill a send buffer of the size that the process requests, if the kernel grants it.
+		// More pods than fill a send buffer of the requested size, if the kernel grants it.
 		const vanished = 60
 		var f [2]*Forwarder
 		p, answers := Peers{Keys: []Key{today}}, make(chan string, 1000)
@@ -102,7 +102,7 @@ func TestVanishedPodsAffectNoClients(t *testing.T) {
 
 // sockets is a wire that records its senders.
 type sockets struct {
-	// left is how many pods get a sender of their own.
+	// left is how many more pods get a sender of their own.
 	left   int
 	opened []*recorded
 	closed bool
@@ -149,7 +149,8 @@ func (w *sockets) open() (open []int) {
 	return open
 }
 
-// A pod has a sender from the list that names it to the one that does not, or that names another address of it.
+// A sender of a pod is opened by the first list that contains the pod, and closed by the first list without the pod or
+// with another address of it.
 func TestSendersOfPods(t *testing.T) {
 	w := &sockets{left: 4}
 	d := newForwarder(Options{Sessions: &testSessions{}, Meter: meter.New()}, w, parse("192.0.2.8:9"))
@@ -199,8 +200,8 @@ func TestSendersOfPods(t *testing.T) {
 	}
 }
 
-// A socket that shares its port with the senders of pods receives all their frames. Without descriptors it sends
-// itself.
+// A socket receives all frames although the senders of pods share its port. If no descriptors are left, the socket also
+// sends.
 func TestSocketSendsToScarcePodsItself(t *testing.T) {
 	s, err := listen(netip.MustParseAddr("127.0.0.1"), 1000)
 	if err != nil {

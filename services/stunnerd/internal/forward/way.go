@@ -8,8 +8,8 @@ import (
 )
 
 // Way is the return path to a client through a front. Ways are comparable with ==: two Ways through one front to one
-// client are equal, even if the process of the front has restarted. Nothing can be sent on the zero Way. The methods
-// may be called from several goroutines at a time.
+// client are equal, even if the process of the front has restarted. The zero Way sends nothing. All methods may be
+// called concurrently.
 type Way struct {
 	forwarder *Forwarder
 	pod       *pod

@@ -3,8 +3,8 @@ package forward
 import "sync/atomic"
 
 // windowSize is how far the counter of a frame may be behind the highest counter of its sender. Each reader of a
-// process assigns counters when it builds frames, and sends the frames in batches. If a reader is not scheduled for 300
-// ms in between, while the others send 100,000 frames a second, its frames are still accepted.
+// process assigns counters when it builds frames, and sends the frames in batches. The frames of a reader are still
+// accepted if it is not scheduled for 300 ms between both, while the other readers send 100,000 frames a second.
 const windowSize = 1 << 15
 
 // window detects replayed frames by their counters, like RFC 6479. The zero window has seen no frame. One goroutine

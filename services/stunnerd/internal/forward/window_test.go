@@ -26,7 +26,7 @@ func TestWindow(t *testing.T) {
 	}
 }
 
-// TestWindowModel compares random counters with a set.
+// The window agrees with a set for random counters.
 func TestWindowModel(t *testing.T) {
 	for seed := range uint64(50) {
 		random := rand.New(rand.NewPCG(seed, 0))
